@@ -23,7 +23,7 @@ func TestOutOfRotation(t *testing.T) {
 		nodes []Node
 		want  []NodeID
 	}{
-		{"nobody is degraded", 0.5, []Node{well("a"), well("b")}, nil},
+		{"no node is degraded", 0.5, []Node{well("a"), well("b")}, nil},
 		{"one of three", 1. / 3, []Node{well("a"), sick("b", 0), well("c")}, []NodeID{"b"}},
 		{"one of three is more than a quarter", 0.25, []Node{well("a"), sick("b", 0), well("c")}, nil},
 		{"a node on its own", 0.5, []Node{sick("a", 0)}, nil},

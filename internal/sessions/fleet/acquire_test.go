@@ -175,7 +175,7 @@ func TestOwnerVanishes(t *testing.T) {
 				if n := bootsOf(w.nodes[1:]); n != 1 {
 					t.Errorf("%d claims after the owner's end, want 1", n)
 				}
-				time.Sleep(5 * time.Minute) // its boot ends, for nobody
+				time.Sleep(5 * time.Minute) // its boot ends without a waiting request
 			})
 		})
 	}
@@ -337,7 +337,7 @@ func TestClientGoesAway(t *testing.T) {
 	})
 }
 
-// TestRunEndsEverything: who waits is sent away, and nothing runs afterwards.
+// TestRunEndsEverything: waiting requests get an error, and nothing runs afterwards.
 func TestRunEndsEverything(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		x := w.nodes[0]

@@ -29,7 +29,7 @@ func chaos(t *testing.T, w *world, random *rand.Rand) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	var storm sync.WaitGroup
-	gateways := w.nodes[:2] // these stay; whoever's gateway dies is not parked any more
+	gateways := w.nodes[:2] // these stay; the requests of a dead gateway are gone
 	for i := range clients {
 		x, rest := gateways[i%2], rand.New(rand.NewPCG(uint64(i), 8))
 		storm.Go(func() {

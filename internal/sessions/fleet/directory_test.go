@@ -177,7 +177,7 @@ func TestStaleCacheHeals(t *testing.T) {
 		s.SetDown(false)
 		synctest.Wait()
 		if _, ok := d.Owner("gone"); ok {
-			t.Error("what was released while nobody could see it is still known")
+			t.Error("a release during a gap of the watch is still unknown")
 		}
 		if o, _ := d.Owner("stays"); o.State != holdfast.Ready {
 			t.Errorf("stays is %s", o.State)
@@ -191,7 +191,7 @@ func TestStaleCacheHeals(t *testing.T) {
 func TestRefreshFeedsTheCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(100)
-		d := testDirectory(s) // whose watch is as late as can be
+		d := testDirectory(s) // its watch is as late as possible
 		o := claim(t, s, "a", holdfast.Ready)
 		if got, err := d.Refresh(t.Context(), "a"); err != nil || got != o {
 			t.Errorf("Refresh = %+v, %v; want %+v", got, err, o)
@@ -217,8 +217,8 @@ func TestRefreshFeedsTheCache(t *testing.T) {
 	})
 }
 
-// TestPassedByIsLookedAtAgain: a record that was learned ahead of the watch and
-// went while the history was lost is told of by nobody.
+// TestPassedByIsLookedAtAgain: no event reports a record that was learned ahead of the
+// watch and removed while the history was compacted, so it is read again.
 func TestPassedByIsLookedAtAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(100)
@@ -344,8 +344,7 @@ func ended(past []change, epoch holdfast.Epoch) bool {
 	return false
 }
 
-// TestWhatTheWatchIsPastIsNotLearned: an old tale of a session that nobody
-// remembers is no news.
+// TestWhatTheWatchIsPastIsNotLearned: an old record of a removed session is ignored.
 func TestWhatTheWatchIsPastIsNotLearned(t *testing.T) {
 	d := testDirectory(nil)
 	d.apply(store.Event{Key: "b", Owner: holdfast.Owner{Key: "b", Epoch: 10, Revision: 10, State: holdfast.Claimed}, Revision: 10})

@@ -68,7 +68,7 @@ func (w *network) dial(ctx context.Context, _ holdfast.NodeID, addr string) (net
 	w.mu.Unlock()
 	switch {
 	case d == nil:
-		return nil, errors.New("nobody listens there")
+		return nil, errors.New("no process listens there")
 	case cut:
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -245,7 +245,7 @@ func (x *node) count(c *prometheus.CounterVec, label string) int {
 	return int(m.GetCounter().GetValue())
 }
 
-// named is a listener whose connections begin with the caller's name.
+// named is a listener. Each of its connections starts with the caller's name.
 type named struct{ net.Listener }
 
 type namedConn struct {

@@ -122,8 +122,8 @@ func (h *host) run(e *served, key holdfast.SessionKey, template string, boot tim
 	}
 }
 
-// advance writes the record, however long the store is away, as an owner must:
-// one that nobody has at heart would keep its key from everybody.
+// advance writes the record, even if the store is unavailable for long, as an owner
+// must. An abandoned record would block its key.
 func (h *host) advance(o holdfast.Owner) (holdfast.Owner, error) {
 	for {
 		next, err := h.store.Advance(context.Background(), o)

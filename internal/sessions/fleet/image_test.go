@@ -28,7 +28,7 @@ type fault struct {
 
 const (
 	breaks  = "breaks"              // both ends are told
-	hole    = "black hole"          // nothing moves, nobody is told
+	hole    = "black hole"          // no session moves, no node is told
 	deaf    = "answer lost"         // all arrives, nothing comes back
 	crawls  = "crawls"              // every piece takes nearly as long as it may
 	crawled = imageIdleTimeout / 10 // of each
@@ -174,8 +174,9 @@ func TestImageOnABadWay(t *testing.T) {
 	}
 }
 
-// TestSilentSender: what a node has of an image whose sender falls silent it does not
-// keep for long; nor does it wait for one who asks for an image and does not read it.
+// TestSilentSender: a node deletes a partial image soon after its sender stops
+// sending. It also does not wait for a node that asks for an image and does not read
+// it.
 func TestSilentSender(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		a, b := w.nodes[0], w.nodes[1]
@@ -288,7 +289,7 @@ func TestTakenOnABadWay(t *testing.T) {
 	}
 }
 
-// TestTakenByAnother: nobody but the session's owner gets the image of its last life.
+// TestTakenByAnother: only the session's owner gets the image of its previous epoch.
 func TestTakenByAnother(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		a, b := w.nodes[0], w.nodes[1]

@@ -66,9 +66,9 @@ func TestOverTCP(t *testing.T) {
 			}
 		})
 	}
-	// Those that nobody asked for since come up now. Then each lives once: in
-	// the store, and on its owner. (A claim that is just being lost is seen
-	// for a moment, too.)
+	// Sessions without a request since then boot now. After that each one lives once:
+	// in the store, and on its owner. (A claim that is being lost is visible for a
+	// moment, too.)
 	storm(w.nodes[2:3])
 	owners, _, err := w.store.List(t.Context())
 	must(t, err)

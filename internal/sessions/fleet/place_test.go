@@ -76,7 +76,7 @@ func TestPlaceTakesCandidatesOnly(t *testing.T) {
 		case len(candidates) == 0 && allDrain && !errors.Is(err, holdfast.ErrDraining):
 			t.Fatalf("all drain: %v", err)
 		case len(candidates) == 0 && !allDrain && !errors.Is(err, holdfast.ErrBusy):
-			t.Fatalf("nobody is left: %v", err)
+			t.Fatalf("no node is left: %v", err)
 		}
 	})
 }

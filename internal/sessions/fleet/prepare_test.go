@@ -88,8 +88,8 @@ func TestPlannedMove(t *testing.T) {
 	})
 }
 
-// TestSuccessorComesFirst: who waits for a session that moves as planned leaves
-// it to its successor, and places it after a moment where that does not come.
+// TestSuccessorComesFirst: a request for a session that moves as planned leaves it to
+// the successor, and places it after handoffGrace if the successor does not claim it.
 func TestSuccessorComesFirst(t *testing.T) {
 	for name, told := range map[string]bool{"told": true, "not told": false} {
 		t.Run(name, func(t *testing.T) {
@@ -126,8 +126,8 @@ func TestSuccessorComesFirst(t *testing.T) {
 	}
 }
 
-// TestSleeperHasNoSuccessor: a session that was suspended just now is not left to
-// somebody who was told to take it, but goes on where its image is.
+// TestSleeperHasNoSuccessor: a session that was just suspended has no successor to
+// wait for. It continues on the node with its image.
 func TestSleeperHasNoSuccessor(t *testing.T) {
 	bubble(t, 3, func(t *testing.T, w *world) {
 		old, asks := w.nodes[0], w.nodes[1]
@@ -320,7 +320,7 @@ func TestClientsComeFirst(t *testing.T) {
 	for _, k := range []holdfast.SessionKey{"idle1", "unknown", "idle2", "busy"} {
 		x.gone(k, 1)
 	}
-	x.gone("moved", 2) // somebody else had it meanwhile
+	x.gone("moved", 2) // another node owned it meanwhile
 	for _, want := range []holdfast.SessionKey{"busy", "idle1", "idle2"} {
 		if e := x.pop(); e == nil || e.Key != want {
 			t.Fatalf("%+v, want %s", e, want)
@@ -340,7 +340,7 @@ func TestStoreAwayDuringHandover(t *testing.T) {
 			t.Fatal("it has no successor")
 		}
 		must(t, old.host.finish(t.Context(), key))
-		w.store.SetDown(true) // before the watch has told anybody
+		w.store.SetDown(true) // before the watch has reported it
 		time.Sleep(5 * time.Second)
 		w.store.SetDown(false)
 		time.Sleep(5 * time.Second)

@@ -46,8 +46,8 @@ func TestStoreAwayForAllNodes(t *testing.T) {
 	})
 }
 
-// TestTemplateNobodyHas is told to whom asked for it, at once, and to nobody
-// else.
+// TestTemplateNobodyHas: the request that named the template gets the error at once,
+// and no other request does.
 func TestTemplateNobodyHas(t *testing.T) {
 	bubble(t, 12, func(t *testing.T, w *world) {
 		for _, x := range w.nodes {
@@ -61,7 +61,7 @@ func TestTemplateNobodyHas(t *testing.T) {
 		if _, err := x.Start(ctx, key, "misspelt"); !errors.Is(err, holdfast.ErrNotFound) || !time.Now().Equal(start) {
 			t.Errorf("Start = %v after %v, want ErrNotFound at once", err, time.Since(start))
 		}
-		// Where the search takes long, nobody shares it who wants another.
+		// A request for another template does not share a long search.
 		for _, n := range w.nodes {
 			n.host.refuse = holdfast.ErrBusy
 			n.host.has = nil
@@ -115,8 +115,8 @@ func TestTemplateThatWent(t *testing.T) {
 	})
 }
 
-// TestDrainIsReadBeforeASuccessorIsOverlooked: that the node drained may be news
-// to whoever sees its session go.
+// TestDrainIsReadBeforeASuccessorIsOverlooked: a node that sees the session go may not
+// know of the drain yet.
 func TestDrainIsReadBeforeASuccessorIsOverlooked(t *testing.T) {
 	bubble(t, 3, func(t *testing.T, w *world) {
 		old, asks := w.nodes[0], w.nodes[1]
@@ -135,7 +135,7 @@ func TestDrainIsReadBeforeASuccessorIsOverlooked(t *testing.T) {
 	})
 }
 
-// TestDrainOfTheOnlyNode: nobody else will take the session.
+// TestDrainOfTheOnlyNode: no other node can accept the session.
 func TestDrainOfTheOnlyNode(t *testing.T) {
 	for name, drain := range map[string]func(*node){
 		"by its record": func(x *node) { x.publish(func(n *holdfast.Node) { n.Draining = true }) },

@@ -141,7 +141,7 @@ func TestHoldIsOfOneEpochThatIsReady(t *testing.T) {
 	}
 	release()
 	release() // once more changes nothing
-	<-r.Left  // nobody is connected any more
+	<-r.Left  // no client is connected any more
 	if _, _, err := n.Hold("alice", r.Epoch); !errors.Is(err, holdfast.ErrNotFound) {
 		t.Errorf("of one that left: %v", err)
 	}
@@ -165,8 +165,8 @@ func TestWhatABootTookIsInItsRecord(t *testing.T) {
 	}
 }
 
-// TestWhoComesWhileABootIsUndoneGetsAnother: an error is for those who waited for
-// that boot.
+// TestWhoComesWhileABootIsUndoneGetsAnother: only the requests that waited for a
+// failed boot get its error.
 func TestWhoComesWhileABootIsUndoneGetsAnother(t *testing.T) {
 	n, fake := fakeNode(t, setup{})
 	fake.missing["none"] = true
@@ -177,18 +177,18 @@ func TestWhoComesWhileABootIsUndoneGetsAnother(t *testing.T) {
 	n.store.SetDown(true) // so that what it claimed cannot be given up yet
 	go func() { _, _ = n.Stop(context.Background(), "alice") }()
 	if err := <-first; !errors.Is(err, holdfast.ErrStopped) {
-		t.Errorf("who waited for it got %v", err)
+		t.Errorf("the request that waited for it got %v", err)
 	}
 	second := make(chan error, 1)
 	go func() { _, _, err := n.Acquire(context.Background(), "alice", ""); second <- err }()
 	select {
 	case err := <-second:
-		t.Fatalf("who came later got %v", err)
+		t.Fatalf("a later request got %v", err)
 	case <-time.After(50 * time.Millisecond):
 	}
 	close(fake.pulling)
 	n.store.SetDown(false)
 	if err := <-second; err != nil {
-		t.Errorf("who came later got %v", err)
+		t.Errorf("a later request got %v", err)
 	}
 }

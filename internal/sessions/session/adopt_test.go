@@ -81,9 +81,9 @@ func TestWhatDoesNotFitIsEndedAndGivenUp(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A container that no record knows, one whose record is of another
-	// epoch, one whose boot was cut off, one that was leaving, a record
-	// whose container is gone, and a claim without anything.
+	// A container without a record, one with a record of another epoch, one of an
+	// interrupted boot, one that was leaving, a record without its container, and a
+	// claim without anything.
 	stray := ghost(t, e, "n1", "stray", 1)
 	old := claim("n1", "old")
 	oldID := ghost(t, e, "n1", "old", old.Epoch-1)
@@ -173,7 +173,7 @@ func TestDrainGivesUpBoots(t *testing.T) {
 		t.Errorf("%d boots in progress", booting)
 	}
 	if err := <-failed; !errors.Is(err, holdfast.ErrDraining) {
-		t.Errorf("who waited got %v", err)
+		t.Errorf("the waiting request got %v", err)
 	}
 	if count, left := n.MarkTerminating().Settle(t.Context()); count > 1 || len(left) != 0 {
 		t.Errorf("%d were waited for, left %+v", count, left)

@@ -135,8 +135,8 @@ func TestGoneLeaseIsNotReplacedBeforeAllIsDead(t *testing.T) {
 	}
 }
 
-// In a store of its own a node whose lease was not kept has it again: nobody
-// else can be its twin, and its record would stand in the way for a day.
+// In a store of its own a node gets its lease again, even if it was not kept: no other
+// node can have its id, and its record would block it for a day.
 func TestOwnStoreGivesTheLeaseBack(t *testing.T) {
 	mem, cfg := memstore.New(100), quick(t)
 	cfg.Fence, cfg.KillBudget, cfg.TTL = 0, 0, time.Hour

@@ -44,7 +44,7 @@ type fakeEngine struct {
 	orders   []string // what was done to containers, "start <id>"
 	waits    int      // begun
 	guarded  bool     // a deadman has to know of what is started
-	heard    []string // warm containers, by id, that were told who they are
+	heard    []string // warm containers that have their identity, by id
 
 	stepTakes time.Duration // of an init step; below 0 it never ends
 	stepCode  int           // its exit code
@@ -58,7 +58,7 @@ type fakeContainer struct {
 	engine.Container
 	cmd   *exec.Cmd
 	ended chan struct{} // closed when cmd was reaped
-	told  string        // directory where a warm one hears who it is; "" for another
+	told  string        // identity directory of a warm one; "" for another
 }
 
 func newFakeEngine(t *testing.T) *fakeEngine {
@@ -193,7 +193,7 @@ func (f *fakeEngine) Start(ctx context.Context, id string) error {
 	return answer
 }
 
-// dead reports whether the process is, although nobody may have reaped it yet.
+// dead reports whether the process is dead, reaped or not.
 func (c *fakeContainer) dead() bool {
 	st, err := proc.Host.Stat(c.Pid)
 	return err != nil || st.State == 'Z' || st.State == 'X'
@@ -335,8 +335,8 @@ func (f *fakeEngine) Logs(context.Context, string, engine.LogOptions, io.Writer)
 	return errors.New("no log")
 }
 
-// running maps keys to the containers that run for them; warm ones that nobody has
-// claimed run for none.
+// running maps keys to the containers that run for them. Unclaimed warm containers are
+// left out.
 func (f *fakeEngine) running() map[holdfast.SessionKey][]engine.Container {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"holdfast/internal/sessions/pool/container"
 )
 
-// key is whose container it is: by its label, or by what a warm one holds in its
-// directory. "" for one that nobody has claimed.
+// key returns the session of a container, by its label, or by the identity directory
+// of a warm one. It is "" for an unclaimed one.
 func (c *fakeContainer) key() holdfast.SessionKey {
 	if c.told == "" {
 		return holdfast.SessionKey(c.Labels[LabelSession])
@@ -37,8 +37,9 @@ func (f *fakeEngine) onlyOne(c *fakeContainer, what string) {
 	}
 }
 
-// program is what runs in a warm container: it connects before it answers, and says
-// that it has heard who it is. It is not frozen with the container's process.
+// program simulates the program in a warm container: it connects before its server
+// answers, and acknowledges its identity. It is not frozen with the container's
+// process.
 func (f *fakeEngine) program(c *fakeContainer) {
 	conn, err := net.Dial("unix", filepath.Join(c.told, container.SocketName))
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"holdfast/test/memstore"
 )
 
-// lossy is a store whose first answer to each kind of write gets lost after the
-// write was done.
+// lossy is a store that loses the first answer to each kind of write after the write
+// was done.
 type lossy struct {
 	store.Store
 	mu   sync.Mutex
@@ -120,7 +120,7 @@ func TestStoreThatIsAwayDelaysABoot(t *testing.T) {
 	go func() { done <- n.serve(t, "alice") }()
 	select {
 	case <-done:
-		t.Fatal("a session was ready that nobody could claim")
+		t.Fatal("a session was ready although it could not be claimed")
 	case <-time.After(300 * time.Millisecond):
 	}
 	n.store.SetDown(false)
@@ -191,7 +191,7 @@ func TestEngineThatIsRestartedUnderSessions(t *testing.T) {
 		}
 		n.empty(t)
 	})
-	t.Run("without: who asks waits for the engine", func(t *testing.T) {
+	t.Run("without: the request waits for the engine", func(t *testing.T) {
 		daemon, api := ownEngine(t, false)
 		n := newNode(t, setup{engine: api})
 		r := n.serve(t, "alice")

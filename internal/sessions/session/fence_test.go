@@ -62,5 +62,5 @@ func TestFence(t *testing.T) {
 	if again := n.serve(t, "alice"); again.Epoch <= r.Epoch {
 		t.Errorf("epoch %d after %d", again.Epoch, r.Epoch)
 	}
-	n.serve(t, "bob") // who asked meanwhile was not forgotten
+	n.serve(t, "bob") // the request was not dropped
 }

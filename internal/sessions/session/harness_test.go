@@ -40,7 +40,7 @@ type node struct {
 	end    func() // stops the manager as a stop of the agent does
 }
 
-// web is a template whose server answers at once.
+// web is a template with a server that answers at once.
 func web() Template {
 	return Template{
 		Name: "web", Image: labtest.TestServer, Port: 8080,

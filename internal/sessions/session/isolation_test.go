@@ -20,8 +20,8 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// secret is the key of a session whose traces nobody else may see, and in all that it
-// leaves behind.
+// secret is the key of a session; neither its traces nor anything that it leaves
+// behind may be visible to others.
 const secret = "secret-of-alice"
 
 // secretPort is one that she listens on, and its form in /proc/net/tcp.
@@ -146,7 +146,7 @@ func (n *node) isolated(t *testing.T, r holdfast.Route, hers string, spaces map[
 	n.ownSpaces(t, r, spaces)
 }
 
-// ownSpaces notes whose each namespace is.
+// ownSpaces records the owner of each namespace.
 func (n *node) ownSpaces(t *testing.T, r holdfast.Route, spaces map[string]string) {
 	t.Helper()
 	c, err := n.engine.Inspect(t.Context(), r.ContainerID)

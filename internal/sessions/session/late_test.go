@@ -37,7 +37,7 @@ func TestClaimThatIsNeverAnsweredIsGivenUp(t *testing.T) {
 	<-late.claimed
 	n.StopClaiming()
 	if err := <-failed; !errors.Is(err, holdfast.ErrDraining) {
-		t.Errorf("who waited got %v", err)
+		t.Errorf("the waiting request got %v", err)
 	}
 	if _, left := n.MarkTerminating().Settle(t.Context()); len(left) > 0 {
 		t.Errorf("left %+v", left)

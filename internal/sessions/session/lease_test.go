@@ -18,8 +18,8 @@ import (
 	"holdfast/test/memstore"
 )
 
-// slowStore is a store whose renewals can hang, each for as long as its caller
-// lets it, and take their time.
+// slowStore is a store with slow renewals, which can also hang until their caller
+// gives up.
 type slowStore struct {
 	store.Store
 	hang  atomic.Int32 // this many renewals from now on
@@ -64,8 +64,8 @@ func mustNotBeLost(t *testing.T) func(context.Context) {
 	return func(context.Context) { t.Error("the lease was lost") }
 }
 
-// Whoever stands behind the agent hears of each renewal, from the first on, and
-// is given its sending and not its answer.
+// The deadman receives the sending time, not the answer's time, of each renewal from
+// the first one on.
 func TestDeadlineIsToldWithEachRenewal(t *testing.T) {
 	cfg := quick(t)
 	cfg.Fence = time.Minute // nothing here waits for it
@@ -183,8 +183,8 @@ func TestGoneLeaseIsReplaced(t *testing.T) {
 	}
 }
 
-// Two hosts with one id: the second waits as long as a lease lives, then refuses.
-// One whose record goes meanwhile was our own.
+// Two hosts with one id: the second waits for the lifetime of a lease, then refuses.
+// If the record disappears meanwhile, it was this node's own.
 func TestTwin(t *testing.T) {
 	mem := memstore.New(100)
 	cfg := quick(t)

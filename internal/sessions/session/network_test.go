@@ -22,7 +22,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// pooled is a template whose server tells its host name, on a ready network.
+// pooled is a template on a ready network. Its server returns its host name.
 func pooled() Template {
 	return Template{
 		Name: "pooled", Image: labtest.Busybox, Command: []string{"httpd", "-f", "-p", "8080", "-h", "/etc"}, Port: 8080, Pooled: true,
@@ -72,7 +72,8 @@ func newNetsWith(t *testing.T, e engine.Engine, dead pool.Deadman, size int) *ne
 	return n
 }
 
-// fill runs the pool until it is full.
+// fill runs the pool until it is full. It comes after an adoption, which ends
+// unclaimed containers.
 func (n *nets) fill(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -101,7 +102,8 @@ func (n *nets) holders(t *testing.T) map[string]bool {
 	return ids
 }
 
-// holder is whose network a session's container has joined, "" for its own.
+// holder returns the holder of the network that a session's container has joined, ""
+// for its own network.
 func (n *node) holder(t *testing.T, r holdfast.Route) string {
 	t.Helper()
 	c, err := n.engine.Inspect(t.Context(), r.ContainerID)
@@ -164,7 +166,7 @@ func TestSessionsJoinReadyNetworksThatNobodyHadBefore(t *testing.T) {
 	if holder := n.holder(t, again); seen[holder] || !pool.holders(t)[holder] {
 		t.Errorf("alice came back in the network of %q, after %v", holder, seen)
 	}
-	// A network that ends takes its session along: nobody could reach it.
+	// A session ends with its network, because it would be unreachable.
 	if err := n.engine.Kill(t.Context(), n.holder(t, routes["bob"])); err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ func TestLostLeaseKillsWhatOthersAreEnding(t *testing.T) {
 	if running := fake.running(); len(running) > 0 {
 		t.Errorf("runs without a lease: %v", running)
 	}
-	// Who began to end them can go on.
+	// The goroutine that ends them can continue.
 	report := n.deps.Killer.Kill(t.Context(), b.Targets())
 	if len(report.Dead) != 1 || len(report.Left) > 0 {
 		t.Errorf("%+v", report)

@@ -194,8 +194,8 @@ func TestContainerThatCannotBeInspected(t *testing.T) {
 	}
 }
 
-// A drain does not call a session done whose snapshot is being taken: its record
-// would go with the lease, and nobody would take it again.
+// A drain does not report a session as done while its snapshot runs: its record would
+// expire with the lease, and the snapshot would never be repeated.
 func TestDrainWaitsForASnapshotThatIsBeingTaken(t *testing.T) {
 	s := newSnapping(t, note, nil)
 	s.serve(t, "alice")

@@ -17,8 +17,8 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// slow is a mover whose saving ends when it is told to: the fault under test is what
-// others do meanwhile. Real images are in test/agent.
+// slow is a mover that finishes a save on command. The subject of the test is what
+// happens meanwhile. Real images are in test/agent.
 type slow struct {
 	end   chan struct{} // closed when Save may end
 	fails map[holdfast.SessionKey]bool
@@ -159,7 +159,7 @@ func TestSavesBesideTheOthers(t *testing.T) {
 	n.empty(t)
 }
 
-// A container whose memory can be saved is told who it is, as long as it runs.
+// A container whose memory can be saved has an identity file as long as it runs.
 func TestToldWhoItIs(t *testing.T) {
 	told := filepath.Join(labtest.Engine(t).Scratch(), t.Name())
 	kept := web()

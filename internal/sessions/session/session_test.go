@@ -207,7 +207,7 @@ func TestStopDuringABoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-failed; !errors.Is(err, errStopped) {
-		t.Errorf("who waited got %v", err)
+		t.Errorf("the waiting request got %v", err)
 	}
 	n.empty(t)
 }

@@ -16,8 +16,8 @@ import (
 	"holdfast/test/memstore"
 )
 
-// snapping is a fake node whose sessions have a snapshot command: a script that
-// gets the key, the epoch and a file of the test's as $1, $2 and $3.
+// snapping is a fake node with a snapshot command: a script that gets the key, the
+// epoch and a file of the test as $1, $2 and $3.
 type snapping struct {
 	*node
 	fake *fakeEngine
@@ -218,8 +218,8 @@ func TestDrainTakesManySnapshotsAFewAtATime(t *testing.T) {
 	s.empty(t)
 }
 
-// TestDrainWhoseSnapshotsHang ends within its budget, and keeps no session for
-// them; who is done is given up before those who are not.
+// TestDrainWhoseSnapshotsHang: a drain ends within its budget and releases all
+// sessions; those with a finished snapshot first.
 func TestDrainWhoseSnapshotsHang(t *testing.T) {
 	const sessions = 50
 	s := newSnapping(t, `[ $1 = quick ] || sleep 600`, func(set *setup) { set.cfg.Snapshots = 4 })
@@ -290,8 +290,8 @@ func withoutSnapshot(t Template) Template {
 	return t
 }
 
-// TestSnapshotThatAnAgentDidNotFinishIsTakenByTheNext: nobody else could have the
-// session meanwhile.
+// TestSnapshotThatAnAgentDidNotFinishIsTakenByTheNext: no other node can have owned
+// the session meanwhile.
 func TestSnapshotThatAnAgentDidNotFinishIsTakenByTheNext(t *testing.T) {
 	s := newSnapping(t, note, nil)
 	s.block(t)
@@ -303,7 +303,7 @@ func TestSnapshotThatAnAgentDidNotFinishIsTakenByTheNext(t *testing.T) {
 	s.end()
 	cancel()
 	if err := <-stopped; !errors.Is(err, context.Canceled) {
-		t.Errorf("who stopped it got %v", err)
+		t.Errorf("the stop returned %v", err)
 	}
 	if o := s.records(t); len(o) != 1 || o[0].Epoch != r.Epoch {
 		t.Fatalf("records %v", o)

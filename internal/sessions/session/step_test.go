@@ -75,8 +75,7 @@ func TestInitStepThatFailsFailsTheBoot(t *testing.T) {
 
 func itoa(e holdfast.Epoch) string { return strconv.FormatInt(int64(e), 10) }
 
-// stepping is a node whose sessions have an init step that does not end, with one
-// session in it.
+// stepping is a node with an init step that does not end, and with one session in it.
 func stepping(t *testing.T) (n *node, fake *fakeEngine, booted chan error) {
 	t.Helper()
 	tmpl := anywhere(t)

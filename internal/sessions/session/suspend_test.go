@@ -11,7 +11,7 @@ import (
 	"holdfast/internal/platform/store"
 )
 
-// sleepers is a node whose second template can be suspended.
+// sleepers is a node with a second template that can be suspended.
 func sleepers(t *testing.T, mv *slow, idle time.Duration) *node {
 	t.Helper()
 	kept := web()
@@ -19,7 +19,7 @@ func sleepers(t *testing.T, mv *slow, idle time.Duration) *node {
 	return newNode(t, setup{mover: mv, cfg: Config{Templates: []Template{web(), kept}, IdleStop: idle}})
 }
 
-// quickly is a mover whose saving takes no time.
+// quickly is a mover that saves without delay.
 func quickly() *slow {
 	mv := &slow{end: make(chan struct{}), fails: map[holdfast.SessionKey]bool{}, lost: map[holdfast.SessionKey]bool{}}
 	close(mv.end)
@@ -35,8 +35,8 @@ func (n *node) notes(t *testing.T) []store.Note {
 	return list
 }
 
-// What is suspended is nobody's, and the next claim, of whatever template it asks
-// for, has what was left; the one after that has not.
+// A suspended session has no owner. Its next claim, of any template, receives the
+// suspend note. The claim after that does not.
 func TestSuspendLeavesItToTheNextClaim(t *testing.T) {
 	mv := quickly()
 	n := sleepers(t, mv, 0)
@@ -70,7 +70,7 @@ func TestSuspendLeavesItToTheNextClaim(t *testing.T) {
 		t.Errorf("a later life: %+v, %v", i, err)
 	}
 
-	// Another template that somebody names gets nothing of it.
+	// A request that names another template does not restore the memory.
 	if _, err := n.Stop(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
@@ -149,8 +149,8 @@ func TestSuspendReservesRoom(t *testing.T) {
 	}
 }
 
-// What an agent claims that knows of no suspended sessions keeps its note, and lives
-// on without its memory: nobody goes back to that.
+// A claim by an agent without support for suspended sessions leaves the note in place,
+// and the session runs without its memory. The note is never used after that.
 func TestSuspendedAndClaimedByAnOldAgent(t *testing.T) {
 	mv := quickly()
 	n := sleepers(t, mv, 0)
@@ -215,8 +215,8 @@ func (n *node) running(t *testing.T, id string) bool {
 	return err == nil && c.Running()
 }
 
-// A lease that is lost meanwhile: nobody is left anything, since another node may
-// have had the session.
+// If the lease is lost meanwhile, no note is written, because another node may have
+// owned the session.
 func TestSuspendWithoutALease(t *testing.T) {
 	mv := &slow{end: make(chan struct{})}
 	n := sleepers(t, mv, 0)

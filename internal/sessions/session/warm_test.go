@@ -89,8 +89,8 @@ func newWarmsOn(t *testing.T, e engine.Engine, node string, tmpl Template, most 
 	return w
 }
 
-// fill runs the pool until it is full. It comes after an adoption, which ends what
-// nobody has claimed.
+// fill runs the pool until it is full. It comes after an adoption, which ends
+// unclaimed containers.
 func (w *warms) fill(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -144,8 +144,7 @@ func (n *node) isWarm(t *testing.T, r holdfast.Route) bool {
 	return c.Labels[LabelWarm] != ""
 }
 
-// isItself checks that a session's container knows who it is, and has its own
-// workspace.
+// isItself checks that a session's container has its own identity and workspace.
 func (n *node) isItself(t *testing.T, r holdfast.Route) {
 	t.Helper()
 	got := reply(t, r)
@@ -175,8 +174,8 @@ func TestWarmContainersServeOneSessionEach(t *testing.T) {
 			t.Errorf("the container of %s is warm: %v", key, warm)
 		}
 	}
-	// Nobody sees anything of another: of mounts, of what was told, of processes,
-	// of the network.
+	// No container sees anything of another: its mounts, identity, processes or
+	// network.
 	for _, key := range []holdfast.SessionKey{"alice", "bob"} {
 		other := map[holdfast.SessionKey]string{"alice": "bob", "bob": "alice"}[key]
 		for _, file := range []string{"proc/1/mountinfo", "run/holdfast/session.json", "etc/hostname", "etc/hosts", "proc/1/net/tcp"} {
@@ -212,7 +211,7 @@ func TestWarmContainersServeOneSessionEach(t *testing.T) {
 	n.mu.Lock()
 	for key, e := range n.sessions {
 		if e.target.Key != key {
-			t.Errorf("who kills the container of %s calls it %q", key, e.target.Key)
+			t.Errorf("the kill target of %s has the key %q", key, e.target.Key)
 		}
 	}
 	n.mu.Unlock()
@@ -226,7 +225,7 @@ func TestWarmContainersServeOneSessionEach(t *testing.T) {
 	if again.ContainerID == routes["alice"].ContainerID || !n.isWarm(t, again) {
 		t.Errorf("alice came back as %+v", again)
 	}
-	// One that dies while it waits serves nobody.
+	// A container that dies while it waits serves no session.
 	pool.full(t)
 	for _, c := range n.containers(t) {
 		if c.Labels[LabelWarm] != "" && c.ID != again.ContainerID && c.ID != routes["bob"].ContainerID {
@@ -300,8 +299,8 @@ func TestNextAgentKeepsWhatWasClaimedAndEndsWhatWaited(t *testing.T) {
 	}
 }
 
-// TestWarmContainerWithoutItsWorkspaceServesNobody: the mount cannot be attached, so
-// the container has not heard who it was to be, and is dead before another is made.
+// TestWarmContainerWithoutItsWorkspaceServesNobody: if the mount cannot be attached,
+// the container has not received its identity, and is dead before another is created.
 func TestWarmContainerWithoutItsWorkspaceServesNobody(t *testing.T) {
 	tmpl := warmTemplate(t, "alice")
 	pool := newWarms(t, t.Name(), tmpl, 1)
