@@ -177,7 +177,7 @@ func TestStaleCacheHeals(t *testing.T) {
 		s.SetDown(false)
 		synctest.Wait()
 		if _, ok := d.Owner("gone"); ok {
-			t.Error("a release during a gap of the watch is still unknown")
+			t.Error("a record that was released during a gap of the watch is still known")
 		}
 		if o, _ := d.Owner("stays"); o.State != holdfast.Ready {
 			t.Errorf("stays is %s", o.State)
