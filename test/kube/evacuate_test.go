@@ -163,7 +163,7 @@ func TestEvacuate(t *testing.T) {
 	if p, err := s.Client().Pod(t.Context(), "holdfast", "agent-mine"); err != nil || p.Meta.Deleted != nil {
 		t.Errorf("the agent's own pod: %+v, %v", p.Meta, err)
 	}
-	want := `# HELP holdfast_kubernetes_evacuated_pods_total Pods of a node that went, by how they ended (ended, hurried, overrode, killed, left).
+	want := `# HELP holdfast_kubernetes_evacuated_pods_total Pods of a leaving node, by how they ended (ended, hurried, overrode, killed, left).
 # TYPE holdfast_kubernetes_evacuated_pods_total counter
 `
 	for _, how := range []string{"ended", "hurried", "killed", "left", "overrode"} {

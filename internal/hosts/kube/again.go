@@ -6,19 +6,20 @@ import (
 	"time"
 )
 
-// Pauses between tries: from the first, doubling, to the last, each between half of it
-// and all of it, so that many who lost the same server do not come back together.
+// Pauses between tries: the first doubles up to the last. Each is drawn at random
+// between half of it and all of it, so that clients that lost the same server do
+// not reconnect at the same time.
 const (
 	firstPause = time.Second
 	lastPause  = 30 * time.Second
 )
 
-// Pause is how long to wait for the nth try after the first (from 1): up to 30 s, and at
+// Pause returns the backoff before the nth retry (from 1): up to 30 s, and at
 // least what err asks for.
 func Pause(n int, err error) time.Duration { return PauseUpTo(lastPause, n, err) }
 
-// PauseUpTo is Pause with another longest pause, of a second or more. What err asks for
-// may be longer than that: it is waited for, and up to an eighth more, because others
+// PauseUpTo is Pause with a different upper limit of a second or more. A longer
+// Retry-After in err is respected, plus up to an eighth, because other clients
 // were told the same.
 func PauseUpTo(longest time.Duration, n int, err error) time.Duration {
 	d := min(firstPause<<min(max(n-1, 0), maxDoublings), longest)
@@ -32,9 +33,9 @@ func PauseUpTo(longest time.Duration, n int, err error) time.Duration {
 // maxDoublings keeps pauses from overflowing.
 const maxDoublings = 20
 
-// Patiently does something until it succeeds, fails for good, or has failed in ways
-// that pass (Transient) for as long as limit. said hears of each such failure and how long
-// the pause after it is; it may be nil.
+// Patiently calls do until it succeeds, fails with a permanent error, or has
+// failed with transient errors (Transient) for limit. said receives each
+// transient error and the pause after it; it may be nil.
 func Patiently(ctx context.Context, limit time.Duration, do func() error, said func(error, time.Duration)) error {
 	begin := time.Now()
 	for n := 1; ; n++ {

@@ -16,10 +16,10 @@ import (
 	"holdfast"
 )
 
-// Client asks one API server. All methods may be called from any goroutine, and
-// return when ctx is done. A request that is not a watch is given up after Limit.
-// Errors are a *StatusError, an *UnreachableError or ctx's, wrapped with what was asked;
-// of what is not there they wrap holdfast.ErrNotFound.
+// Client calls one API server. All methods may be called from any goroutine and
+// return when ctx is done. A request other than a watch times out after Limit.
+// Errors are a *StatusError, an *UnreachableError or ctx's, wrapped with the
+// request. For a missing object they wrap holdfast.ErrNotFound.
 type Client struct {
 	conf Config
 	base *url.URL
@@ -27,34 +27,34 @@ type Client struct {
 	opt  Options
 }
 
-// Options are what a client can be told beside the server.
+// Options are the options of a client.
 type Options struct {
 	Agent string        // of the User-Agent header
 	Limit time.Duration // of one request; 0: DefaultLimit
-	Idle  time.Duration // that a connection is kept without a request; 0: 90 s
+	Idle  time.Duration // of a connection without requests; 0: 90 s
 	// Dial connects to the server, or its proxy; nil: as net.Dialer does.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Observe hears of each request that has ended, a watch's when it was answered:
-	// its verb (get, list, watch, create, patch, delete) and status, 0 for no answer;
-	// nil: nobody does. It must not block.
+	// Observe receives each finished request, a watch's when it is answered: its
+	// verb (get, list, watch, create, patch, delete) and status, 0 for no answer.
+	// It may be nil and must not block.
 	Observe func(verb string, code int, took time.Duration)
 }
 
-// DefaultLimit is how long a request may take where nobody says.
+// DefaultLimit is the default time limit of a request.
 const DefaultLimit = 30 * time.Second
 
-// maxBody is the most that an answer may have, in bytes: a page of 500 large pods has
+// maxBody is the maximum size of an answer in bytes: a page of 500 large pods has
 // some 10 MB.
 const maxBody = 64 << 20
 
-// New returns a client. It asks nothing yet.
+// New returns a client. It makes no request.
 func New(c Config, o Options) (*Client, error) {
 	base, err := url.Parse(c.Server)
 	if err != nil || base.Host == "" || base.Scheme != "https" && base.Scheme != "http" {
-		return nil, fmt.Errorf("server: %q is no URL of an API server", c.Server)
+		return nil, fmt.Errorf("server: %q is not the URL of an API server", c.Server)
 	}
 	if base.Scheme == "http" && (c.Token != nil || len(c.Cert) > 0) {
-		return nil, holdfast.WithHint(fmt.Errorf("server: %q has no TLS, and there are credentials to be kept secret", c.Server), "https:// is what API servers serve")
+		return nil, holdfast.WithHint(fmt.Errorf("server: %q has no TLS, and the credentials must stay secret", c.Server), "https:// is what API servers serve")
 	}
 	t, err := c.transport(o)
 	if err != nil {
@@ -66,18 +66,18 @@ func New(c Config, o Options) (*Client, error) {
 	if o.Agent == "" {
 		o.Agent = "holdfast"
 	}
-	// A redirect would take the token elsewhere.
+	// A redirect could send the token to another server.
 	never := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &Client{conf: c, base: base, http: &http.Client{Transport: t, CheckRedirect: never}, opt: o}, nil
 }
 
-// Close frees the connections. No call may follow.
+// Close closes idle connections. No call may follow.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Server is the URL of the API server.
+// Server returns the URL of the API server.
 func (c *Client) Server() string { return c.conf.Server }
 
-// Namespace is the one that our name is in.
+// Namespace returns the namespace of the client's own name.
 func (c *Client) Namespace() string { return c.conf.Namespace }
 
 // request is one call.
@@ -97,7 +97,7 @@ const (
 	plainJSON      = "application/json"
 )
 
-// call makes a request and reads the answer into out, where that is not nil.
+// call makes a request and decodes the answer into out unless out is nil.
 func (c *Client) call(ctx context.Context, r request, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, c.opt.Limit)
 	defer cancel()
@@ -111,7 +111,7 @@ func (c *Client) call(ctx context.Context, r request, out any) error {
 	case err != nil:
 		return r.failed(&UnreachableError{err})
 	case len(body) > maxBody:
-		return r.failed(fmt.Errorf("the answer is over %d bytes", maxBody))
+		return r.failed(fmt.Errorf("the answer exceeds %d bytes", maxBody))
 	case resp.StatusCode < 200 || resp.StatusCode > 299:
 		return r.failed(statusOf(resp, body))
 	case out == nil:
@@ -127,8 +127,8 @@ func (r request) failed(err error) error {
 	return fmt.Errorf("%s %s: %w", r.verb, strings.TrimPrefix(r.path, "/"), err)
 }
 
-// send makes a request, twice where the server does not take our token. The caller
-// closes the answer's body.
+// send makes a request, and repeats it once with a fresh token if the server
+// rejects the token. The caller closes the answer's body.
 func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	resp, err := c.once(ctx, r, false)
 	if err == nil && resp.StatusCode == http.StatusUnauthorized && c.conf.Token != nil {
@@ -157,7 +157,7 @@ func (c *Client) once(ctx context.Context, r request, fresh bool) (*http.Respons
 	}
 	var u *url.Error
 	if errors.As(err, &u) {
-		err = u.Err // without the URL, which failed says
+		err = u.Err // without the URL, which failed adds
 	}
 	if cause := context.Cause(ctx); errors.Is(cause, context.Canceled) {
 		return nil, r.failed(cause)
@@ -207,14 +207,14 @@ func (c *Client) get(ctx context.Context, path string, out any) error {
 	return c.call(ctx, request{verb: "get", method: http.MethodGet, path: path}, out)
 }
 
-// pageSize is how many objects one answer to a list has at most.
+// pageSize is the maximum number of objects in one page of a list.
 const pageSize = "500"
 
-// listAgain is how often a list is begun anew whose next page has expired.
+// listAgain is how often a list is restarted after its continue token expired.
 const listAgain = 3
 
-// list reads all objects of a path, page by page, and the version that a watch may
-// begin at.
+// list reads all objects of a path, page by page. It returns them with the
+// resource version from which a watch can start.
 func list[T any](ctx context.Context, c *Client, path string, query url.Values) (items []T, version string, err error) {
 	for range listAgain {
 		items, version, err = listOnce[T](ctx, c, path, query)
@@ -250,9 +250,10 @@ func listOnce[T any](ctx context.Context, c *Client, path string, query url.Valu
 	}
 }
 
-// Raw makes any request, for what has no method of its own: method and path as in the
-// API's reference, kind the content type of body, which is sent as JSON where it is not
-// nil. The answer is read into out, where that is not nil; one that is no JSON only into nil.
+// Raw makes a request for which Client has no method: method and path as in the
+// API's reference, kind the content type of body. A non-nil body is sent as JSON.
+// The answer is decoded into out unless out is nil; an answer that is not JSON
+// needs a nil out.
 func (c *Client) Raw(ctx context.Context, method, path, kind string, body, out any) error {
 	p, query, _ := strings.Cut(path, "?")
 	q, err := url.ParseQuery(query)
@@ -262,5 +263,5 @@ func (c *Client) Raw(ctx context.Context, method, path, kind string, body, out a
 	return c.call(ctx, request{verb: strings.ToLower(method), method: method, path: p, query: q, kind: kind, body: body}, out)
 }
 
-// Config is what the client was made with.
+// Config returns the client's configuration.
 func (c *Client) Config() Config { return c.conf }

@@ -18,25 +18,26 @@ import (
 	"holdfast"
 )
 
-// Config says where the API server is and who we are.
+// Config has the API server's address and the client's credentials.
 type Config struct {
 	Server     string // https://host:port, with or without a path
-	CA         []byte // PEM of who vouches for it; empty: the system's
-	ServerName string // that its certificate has to have; empty: the host of Server
-	Insecure   bool   // whoever answers is believed
-	Proxy      string // URL of an HTTP proxy; empty: as the environment says
+	CA         []byte // PEM of the certificate authority; empty: the system's
+	ServerName string // expected in its certificate; empty: the host of Server
+	Insecure   bool   // the server's certificate is not verified
+	Proxy      string // URL of an HTTP proxy; empty: from the environment
 
-	Cert, Key []byte // PEM of our certificate
-	// Token returns our bearer token; nil: there is none. It is called for each
-	// request and keeps what it may keep; fresh asks for another one, because the
-	// server did not take the last. It may be called from any goroutine.
+	Cert, Key []byte // PEM of the client certificate
+	// Token returns the bearer token; nil: there is none. It is called for each
+	// request and may cache the token; with fresh set it gets a new token,
+	// because the server rejected the last one. It may be called from any
+	// goroutine.
 	Token func(ctx context.Context, fresh bool) (string, error)
-	// AsUser and AsGroups are who to act as.
+	// AsUser and AsGroups are the user and groups to impersonate.
 	AsUser   string
 	AsGroups []string
 
-	Namespace string // that our name is in; "default" where nobody says
-	Context   string // the name of the kubeconfig's context, for people; may be empty
+	Namespace string // of the client's own name; default: "default"
+	Context   string // the name of the kubeconfig's context, for display; may be empty
 }
 
 // Where a pod finds its credentials.
@@ -46,19 +47,19 @@ const (
 	portEnv    = "KUBERNETES_SERVICE_PORT"
 )
 
-// ErrNoConfig says that nothing names an API server.
+// ErrNoConfig means that no configuration names an API server.
 var ErrNoConfig = errors.New("no Kubernetes cluster is configured")
 
-// InCluster is the configuration of a pod, from its service account.
+// InCluster returns the configuration of a pod, from its service account.
 func InCluster() (Config, error) {
 	host, port := os.Getenv(hostEnv), os.Getenv(portEnv)
 	if host == "" || port == "" {
-		return Config{}, holdfast.WithHint(fmt.Errorf("%w: $%s and $%s are not set, so this is no pod", ErrNoConfig, hostEnv, portEnv),
-			"--kubeconfig names a file")
+		return Config{}, holdfast.WithHint(fmt.Errorf("%w: $%s and $%s are not set, so this process does not run in a pod", ErrNoConfig, hostEnv, portEnv),
+			"name a file with --kubeconfig")
 	}
 	ca, err := os.ReadFile(accountDir + "/ca.crt")
 	if err != nil {
-		return Config{}, fmt.Errorf("reading who vouches for the API server: %w", err)
+		return Config{}, fmt.Errorf("reading the API server's certificate authority: %w", err)
 	}
 	namespace, err := os.ReadFile(accountDir + "/namespace")
 	if err != nil {
@@ -70,11 +71,12 @@ func InCluster() (Config, error) {
 	}, nil
 }
 
-// tokenFor is how long a token that was read from a file is used. The kubelet writes
-// a new one long before the old one ends.
+// tokenFor is how long a token read from a file is cached. The kubelet writes a
+// new one long before the old one expires.
 const tokenFor = time.Minute
 
-// tokenFile reads a token that is replaced from time to time.
+// tokenFile returns a function that reads a token from a file, which is replaced
+// from time to time.
 func tokenFile(path string) func(context.Context, bool) (string, error) {
 	var mu sync.Mutex
 	var token string
@@ -94,8 +96,8 @@ func tokenFile(path string) func(context.Context, bool) (string, error) {
 	}
 }
 
-// Limits of a connection. A server that is gone is noticed by pings, so that a watch
-// does not wait for it.
+// Limits of a connection. Pings detect a dead server, so that a watch does not
+// wait for it.
 const (
 	dialLimit    = 10 * time.Second
 	pingAfter    = 30 * time.Second
@@ -103,13 +105,13 @@ const (
 	idleConnTime = 90 * time.Second
 )
 
-// transport returns what carries requests to the server.
+// transport returns the HTTP transport to the server.
 func (c Config) transport(o Options) (*http.Transport, error) {
 	conf := &tls.Config{ServerName: c.ServerName, InsecureSkipVerify: c.Insecure, MinVersion: tls.VersionTLS12}
 	if len(c.CA) > 0 {
 		conf.RootCAs = x509.NewCertPool()
 		if !conf.RootCAs.AppendCertsFromPEM(c.CA) {
-			return nil, errors.New("certificate-authority: there is no certificate in it")
+			return nil, errors.New("certificate-authority: it has no certificate")
 		}
 	}
 	if len(c.Cert) > 0 || len(c.Key) > 0 {
@@ -123,7 +125,7 @@ func (c Config) transport(o Options) (*http.Transport, error) {
 	if c.Proxy != "" {
 		u, err := url.Parse(c.Proxy)
 		if err != nil || u.Host == "" {
-			return nil, fmt.Errorf("proxy-url: %q is no URL of a proxy", c.Proxy)
+			return nil, fmt.Errorf("proxy-url: %q is not the URL of a proxy", c.Proxy)
 		}
 		proxy = http.ProxyURL(u)
 	}

@@ -5,13 +5,13 @@ import (
 	"net/http"
 )
 
-// editTries is how often a change of a node is tried that others change meanwhile: its
-// kubelet alone does so every few minutes.
+// editTries is how often a change of a node is tried after conflicts. Its kubelet
+// alone writes the node every few minutes.
 const editTries = 6
 
-// EditNode changes a node as it is. change says what is to be changed, and false for
-// nothing; it is called again with the node as it is by then where somebody else has
-// changed that meanwhile.
+// EditNode changes a node with optimistic concurrency. change returns the patch,
+// and false for no change; after a conflict it is called again with the current
+// node.
 func (c *Client) EditNode(ctx context.Context, name string, change func(Node) (NodePatch, bool)) (Node, error) {
 	for try := 1; ; try++ {
 		n, err := c.Node(ctx, name)
@@ -30,9 +30,9 @@ func (c *Client) EditNode(ctx context.Context, name string, change func(Node) (N
 	}
 }
 
-// DeletePod asks for the end of this very pod, not of another one that has its name by
-// now, within so many seconds. 0 takes the pod off the API server at once, whether its
-// containers are dead or not. A budget does not hold it up.
+// DeletePod deletes the pod with this UID, not a later one of the same name, with
+// a grace period of so many seconds. With 0 the API server removes the pod at
+// once, even if its containers still run. Disruption budgets do not apply.
 func (c *Client) DeletePod(ctx context.Context, pod Meta, seconds int) error {
 	body := map[string]any{"gracePeriodSeconds": seconds, "preconditions": map[string]any{"uid": pod.UID}}
 	return c.call(ctx, request{verb: "delete", method: http.MethodDelete, path: podPath(pod.Namespace, pod.Name), kind: plainJSON, body: body}, nil)

@@ -12,13 +12,13 @@ import (
 	"holdfast"
 )
 
-// StatusError is what the API server answered instead of doing it.
+// StatusError is an error answer of the API server.
 type StatusError struct {
 	Code    int    // of HTTP
 	Reason  string // NotFound, Conflict, Expired, TooManyRequests, …
 	Message string
 	Causes  []string      // the reasons of its details
-	Retry   time.Duration // not before; 0: it did not say
+	Retry   time.Duration // minimum wait; 0: not given
 }
 
 func (e *StatusError) Error() string {
@@ -39,7 +39,7 @@ func (e *StatusError) Hint() string {
 	return ""
 }
 
-// Causes of a StatusError that callers decide by.
+// Causes of a StatusError that callers distinguish.
 const (
 	// CauseBudget: a disruption budget does not allow the eviction now.
 	CauseBudget = "DisruptionBudget"
@@ -47,8 +47,8 @@ const (
 	CauseNamespace = "NamespaceTerminating"
 )
 
-// Code is the HTTP status that err says the API server answered with, 0 where it did
-// not answer.
+// Code returns the HTTP status of the API server's error answer, 0 if there was
+// no answer.
 func Code(err error) int {
 	var s *StatusError
 	if errors.As(err, &s) {
@@ -71,7 +71,7 @@ func HasCause(err error, cause string) bool {
 	return false
 }
 
-// RetryAfter is how long the API server asked to be left alone; 0: it did not ask.
+// RetryAfter returns the wait that the API server asked for; 0: none.
 func RetryAfter(err error) time.Duration {
 	var s *StatusError
 	if errors.As(err, &s) {
@@ -80,18 +80,18 @@ func RetryAfter(err error) time.Duration {
 	return 0
 }
 
-// UnreachableError says that the API server did not answer. It may have done what it
-// was asked all the same.
+// UnreachableError means that the API server did not answer. The request may have
+// been carried out.
 type UnreachableError struct{ Err error }
 
 func (e *UnreachableError) Error() string { return "the API server does not answer: " + e.Err.Error() }
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
-// ExitCode is the code of the command line for it: cannot be reached.
+// ExitCode is the exit code of the command line for an unreachable server.
 func (e *UnreachableError) ExitCode() int { return 3 }
 
-// Transient reports whether the same request may well succeed later: there was no
-// answer, or one that says so.
+// Transient reports whether the same request may succeed later: there was no
+// answer, or the answer says so.
 func Transient(err error) bool {
 	var gone *UnreachableError
 	if errors.As(err, &gone) {
@@ -101,18 +101,18 @@ func Transient(err error) bool {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return true
 	case http.StatusInternalServerError:
-		// Without a reason it is meant: a pod with two disruption budgets cannot be
-		// evicted.
+		// Without a reason the error is permanent: a pod with two disruption
+		// budgets cannot be evicted.
 		var s *StatusError
 		return errors.As(err, &s) && s.Reason != ""
 	}
 	return false
 }
 
-// maxRetry bounds what a server may ask for.
+// maxRetry bounds the wait that a server may ask for.
 const maxRetry = 5 * time.Minute
 
-// statusOf makes an error of an answer that is none of success.
+// statusOf converts an error answer to an error.
 func statusOf(r *http.Response, body []byte) error {
 	e := &StatusError{Code: r.StatusCode}
 	var s status
@@ -136,8 +136,8 @@ func statusOf(r *http.Response, body []byte) error {
 	return e
 }
 
-// retryAfter reads a header Retry-After: seconds, or a date, as what stands before an API
-// server may have it (RFC 9110, section 10.2.3). 0: there is none to be read.
+// retryAfter parses a Retry-After header: seconds, or a date, as a proxy before
+// the API server may send it (RFC 9110, section 10.2.3). 0: missing or invalid.
 func retryAfter(header string) time.Duration {
 	if seconds, err := strconv.Atoi(header); err == nil {
 		return time.Duration(min(max(seconds, 0), int(maxRetry/time.Second))) * time.Second

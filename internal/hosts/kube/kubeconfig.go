@@ -49,7 +49,7 @@ type fileCluster struct {
 	Insecure   bool   `yaml:"insecure-skip-tls-verify"`
 	Proxy      string `yaml:"proxy-url"`
 
-	dir string // of the file that it is from: paths are relative to it
+	dir string // of the file it came from: paths are relative to it
 }
 
 type fileUser struct {
@@ -68,9 +68,9 @@ type fileUser struct {
 	dir string
 }
 
-// Load reads the configuration as kubectl does: from the file at path, else from
-// those that $KUBECONFIG names, else from ~/.kube/config, and where none is there, that
-// of the pod we run in. The context is the file's current one, where name is empty.
+// Load reads the configuration as kubectl does: the file at path, else the files
+// in $KUBECONFIG, else ~/.kube/config, else that of the pod in which the process
+// runs. An empty name selects the current context.
 func Load(path, name string) (Config, error) {
 	files := []string{path}
 	if path == "" {
@@ -91,7 +91,7 @@ func Load(path, name string) (Config, error) {
 		if c, err := InCluster(); !errors.Is(err, ErrNoConfig) {
 			return c, err
 		}
-		return Config{}, holdfast.WithHint(fmt.Errorf("%w: there is no %s", ErrNoConfig, strings.Join(files, ", ")), "--kubeconfig names a file")
+		return Config{}, holdfast.WithHint(fmt.Errorf("%w: there is no %s", ErrNoConfig, strings.Join(files, ", ")), "name a file with --kubeconfig")
 	}
 	c, err := all.choose(name)
 	if err != nil {
@@ -117,7 +117,7 @@ func defaultFiles() []string {
 	return []string{filepath.Join(home, ".kube", "config")}
 }
 
-// read adds a file to what was read before.
+// read merges a file into the files read before.
 func (k *kubeconfig) read(path string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -143,13 +143,13 @@ func (k *kubeconfig) read(path string) error {
 	return nil
 }
 
-// choose makes a Config of a context.
+// choose returns the Config of a context.
 func (k *kubeconfig) choose(name string) (Config, error) {
 	if name == "" {
 		name = k.CurrentContext
 	}
 	if name == "" {
-		return Config{}, holdfast.WithHint(errors.New("there is no current-context"), "--context names one")
+		return Config{}, holdfast.WithHint(errors.New("there is no current-context"), "name one with --context")
 	}
 	about, ok := k.context(name)
 	if !ok {
@@ -248,8 +248,8 @@ func (f fileUser) into(c *Config) error {
 	return nil
 }
 
-// material is what a file has, or what stands in the kubeconfig itself, which comes
-// first.
+// material returns the data given in the kubeconfig itself, else the content of
+// the file.
 func material(dir, what, file, data string) ([]byte, error) {
 	if data != "" {
 		b, err := base64.StdEncoding.DecodeString(data)

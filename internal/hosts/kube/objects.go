@@ -31,8 +31,8 @@ func (c *Client) Node(ctx context.Context, name string) (Node, error) {
 	return n, c.get(ctx, nodePath(name), &n)
 }
 
-// SeenNode reads one node as the API server has it in memory: it may be a moment old, and
-// costs its store nothing.
+// SeenNode reads one node from the API server's cache: it may be slightly stale,
+// and does not load etcd.
 func (c *Client) SeenNode(ctx context.Context, name string) (Node, error) {
 	var n Node
 	r := request{verb: "get", method: http.MethodGet, path: nodePath(name), query: url.Values{"resourceVersion": {"0"}}}
@@ -69,13 +69,13 @@ func (c *Client) BudgetsIn(ctx context.Context, namespace string) ([]Budget, err
 	return budgets, err
 }
 
-// DaemonSet says whether there is such a DaemonSet, by an error where there is none.
+// DaemonSet returns an error if the DaemonSet does not exist.
 func (c *Client) DaemonSet(ctx context.Context, namespace, name string) error {
 	return c.get(ctx, "/apis/apps/v1/namespaces/"+url.PathEscape(namespace)+"/daemonsets/"+url.PathEscape(name), nil)
 }
 
-// workloadPath is where an owner is that says how many pods it wants; ok is false for
-// kinds that do not say.
+// workloadPath returns the path of an owner that has a number of replicas; ok is
+// false for other kinds.
 func workloadPath(namespace string, o Owner) (path string, ok bool) {
 	ns, name := url.PathEscape(namespace), url.PathEscape(o.Name)
 	switch {
@@ -89,8 +89,8 @@ func workloadPath(namespace string, o Owner) (path string, ok bool) {
 	return "", false
 }
 
-// Wanted is how many pods an owner wants; known is false for owners of a kind that
-// does not say. Of one that is gone the error wraps holdfast.ErrNotFound.
+// Wanted returns the desired number of pods of an owner; known is false for kinds
+// without one. If the owner is gone, the error wraps holdfast.ErrNotFound.
 func (c *Client) Wanted(ctx context.Context, namespace string, o Owner) (n int, known bool, err error) {
 	path, ok := workloadPath(namespace, o)
 	if !ok {
@@ -102,7 +102,7 @@ func (c *Client) Wanted(ctx context.Context, namespace string, o Owner) (n int, 
 	}
 	switch {
 	case w.Meta.UID != o.UID:
-		return 0, true, fmt.Errorf("%s %s is another one now: %w", o.Kind, o.Name, holdfast.ErrNotFound)
+		return 0, true, fmt.Errorf("%s %s was replaced by another of the same name: %w", o.Kind, o.Name, holdfast.ErrNotFound)
 	case w.Spec.Replicas == nil:
 		return 1, true, nil
 	}
@@ -111,17 +111,18 @@ func (c *Client) Wanted(ctx context.Context, namespace string, o Owner) (n int, 
 
 // NodePatch is what PatchNode changes. Nil fields stay as they are.
 type NodePatch struct {
-	// Version makes the patch one of the node as it was then: of one that has
-	// changed since, the error's code is http.StatusConflict. "" is any.
+	// Version makes the patch conditional on the node's resource version: if the
+	// node has changed since, the error's code is http.StatusConflict. "" is
+	// unconditional.
 	Version       string
 	Unschedulable *bool
-	Annotations   map[string]*string // a nil value takes the annotation away
-	// Taints take the place of all that the node has. Without a Version those that
-	// somebody else adds meanwhile are lost.
+	Annotations   map[string]*string // a nil value removes the annotation
+	// Taints replace all taints of the node. Without a Version, taints added
+	// concurrently are lost.
 	Taints *[]Taint
 }
 
-// PatchNode changes a node and returns it as it is then.
+// PatchNode changes a node and returns the result.
 func (c *Client) PatchNode(ctx context.Context, name string, p NodePatch) (Node, error) {
 	body := map[string]any{}
 	meta := map[string]any{}
@@ -142,7 +143,7 @@ func (c *Client) PatchNode(ctx context.Context, name string, p NodePatch) (Node,
 		}
 	}
 	if p.Taints != nil {
-		spec["taints"] = append([]Taint{}, *p.Taints...) // none is a list, too
+		spec["taints"] = append([]Taint{}, *p.Taints...) // an empty list must not become null
 	}
 	if len(spec) > 0 {
 		body["spec"] = spec
@@ -151,10 +152,10 @@ func (c *Client) PatchNode(ctx context.Context, name string, p NodePatch) (Node,
 	return n, c.call(ctx, request{verb: "patch", method: http.MethodPatch, path: nodePath(name), kind: strategicPatch, body: body}, &n)
 }
 
-// Evict asks for the end of this very pod, not of another one that has its name by now,
-// as far as disruption budgets allow it; seconds is the grace that it gets, below 0 its
-// own. Where they do not allow it now, the error's code is http.StatusTooManyRequests;
-// where the pod is another one, http.StatusConflict.
+// Evict evicts the pod with this UID, not a later one of the same name, if
+// disruption budgets allow it. seconds is its grace period, negative for its own.
+// If a budget does not allow it now, the error's code is
+// http.StatusTooManyRequests; if the UID differs, http.StatusConflict.
 func (c *Client) Evict(ctx context.Context, pod Meta, seconds int) error {
 	name, namespace := pod.Name, pod.Namespace
 	options := map[string]any{"preconditions": map[string]any{"uid": pod.UID}}

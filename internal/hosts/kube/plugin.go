@@ -15,7 +15,7 @@ import (
 	"holdfast"
 )
 
-// plugin is a command that prints a token, as clouds give them out
+// plugin is a credential plugin, a command that prints a token
 // (client.authentication.k8s.io).
 type plugin struct {
 	Command    string   `yaml:"command"`
@@ -31,12 +31,12 @@ type plugin struct {
 
 // Limits of a plugin.
 const (
-	pluginLimit  = time.Minute      // it may ask a person something in a browser
-	pluginEarly  = 30 * time.Second // before a token ends a new one is asked for
+	pluginLimit  = time.Minute      // it may open a browser and ask for a login
+	pluginEarly  = 30 * time.Second // a new token is requested this long before the old one expires
 	pluginOutput = 1 << 20
 )
 
-// credential is what it prints.
+// credential is the plugin's output.
 type credential struct {
 	Status struct {
 		Token   string     `json:"token"`
@@ -45,12 +45,12 @@ type credential struct {
 	} `json:"status"`
 }
 
-// plugged is a plugin with what it said last.
+// plugged is a plugin with its last credential.
 type plugged struct {
 	plugin
 	mu    sync.Mutex
 	last  string
-	until time.Time // zero: it does not end
+	until time.Time // zero: it does not expire
 }
 
 func (p plugin) prepare(dir string) (*plugged, error) {
@@ -60,7 +60,7 @@ func (p plugin) prepare(dir string) (*plugged, error) {
 	case p.ProvideInfo:
 		return nil, errors.New("exec: provideClusterInfo is not supported")
 	case !strings.HasPrefix(p.APIVersion, "client.authentication.k8s.io/"):
-		return nil, fmt.Errorf("exec: apiVersion %q is none of client.authentication.k8s.io", p.APIVersion)
+		return nil, fmt.Errorf("exec: apiVersion %q is not a version of client.authentication.k8s.io", p.APIVersion)
 	}
 	if strings.Contains(p.Command, "/") {
 		p.Command = below(dir, p.Command)
@@ -107,7 +107,7 @@ func (p *plugged) run(ctx context.Context) (credential, error) {
 	var c credential
 	switch err := json.Unmarshal(out.Bytes()[:min(out.Len(), pluginOutput)], &c); {
 	case err != nil:
-		return c, fmt.Errorf("what it printed: %w", err)
+		return c, fmt.Errorf("its output: %w", err)
 	case c.Status.Token == "" && c.Status.Cert != "":
 		return c, errors.New("it gives a certificate, and only tokens are supported")
 	case c.Status.Token == "":

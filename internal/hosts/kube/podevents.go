@@ -6,18 +6,19 @@ import (
 	"time"
 )
 
-// PodEvent is what a kubelet told of a pod.
+// PodEvent is an event of a kubelet about a pod.
 type PodEvent struct {
 	Reason  string
 	Message string
-	// Container is the field of the pod's spec that it is about, such as
+	// Container is the field of the pod's spec to which the event refers, such as
 	// spec.containers{web}; "" for the pod.
 	Container string
-	At        time.Time // when it was told first, in whole seconds
+	At        time.Time // the first occurrence, in whole seconds
 }
 
-// PodEvents lists the events of one reason about the pod with a uid. The API server
-// reads all events of the namespace for it, and forgets them after an hour by default.
+// PodEvents lists the events of one reason about the pod with a uid. The API
+// server reads all events of the namespace for it, and deletes them after an hour
+// by default.
 func (c *Client) PodEvents(ctx context.Context, namespace, uid, reason string) ([]PodEvent, error) {
 	type event struct {
 		Reason   string `json:"reason"`

@@ -22,9 +22,9 @@ func leasePath(namespace string) string {
 	return "/apis/coordination.k8s.io/v1/namespaces/" + url.PathEscape(namespace) + "/leases"
 }
 
-// Renew writes a lease that says who holds it, since now, for so long, with
-// annotations; it is made where it is not there. owner, which may be nil, takes it along
-// when it goes.
+// Renew writes a lease with its holder, the current time, its duration and
+// annotations; it creates the lease if it does not exist. owner may be nil; when
+// the owner is deleted, the lease is deleted with it.
 func (c *Client) Renew(ctx context.Context, namespace, name, holder string, length time.Duration, annotations map[string]string, owner *Owner) error {
 	meta := map[string]any{"name": name, "annotations": annotations}
 	if owner != nil {
@@ -44,15 +44,15 @@ func (c *Client) Renew(ctx context.Context, namespace, name, holder string, leng
 
 // Event is something that happened to an object, as `kubectl describe` shows it.
 type Event struct {
-	// Name is of the event, from EventName. One that was told before is not told
-	// again: the error's Code is 409.
+	// Name is the event's name, from EventName. For a name that exists, the
+	// error's Code is 409.
 	Name      string
 	About     Reference
-	Warning   bool   // and else normal
+	Warning   bool   // otherwise Normal
 	Reason    string // MemcgLeak
 	Message   string // at most maxMessage bytes are kept
-	Component string // who says so
-	Host      string // and where
+	Component string // the reporting component
+	Host      string // and its host
 	At        time.Time
 }
 
@@ -65,19 +65,20 @@ type Reference struct {
 	UID        string `json:"uid,omitempty"`
 }
 
-// maxMessage is the longest message that the API server takes, in bytes.
+// maxMessage is the maximum length of a message in bytes.
 const maxMessage = 1024
 
-// maxName is the longest name that an event may have, in bytes.
+// maxName is the maximum length of an event's name in bytes.
 const maxName = 253
 
-// EventName makes a name for an event about an object of that name.
+// EventName returns a name for an event about an object with the name about.
 func EventName(about string) string {
 	tail := "." + strings.ToLower(rand.Text()[:16])
 	return strings.TrimRight(about[:min(len(about), maxName-len(tail))], "-.") + tail
 }
 
-// Tell writes an event. One of a node is in the namespace default, as the kubelet's.
+// Tell writes an event. Events about nodes are in the namespace default, like the
+// kubelet's.
 func (c *Client) Tell(ctx context.Context, e Event) error {
 	namespace, kind := e.About.Namespace, "Normal"
 	if namespace == "" {

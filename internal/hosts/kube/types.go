@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// Meta is what all objects have.
+// Meta is the metadata of an object.
 type Meta struct {
 	Name            string            `json:"name"`
 	Namespace       string            `json:"namespace,omitempty"`
 	UID             string            `json:"uid,omitempty"`
 	ResourceVersion string            `json:"resourceVersion,omitempty"`
 	Created         time.Time         `json:"creationTimestamp,omitzero"`
-	Deleted         *time.Time        `json:"deletionTimestamp,omitempty"` // it is going
+	Deleted         *time.Time        `json:"deletionTimestamp,omitempty"` // set while it is being deleted
 	GraceSeconds    *int64            `json:"deletionGracePeriodSeconds,omitempty"`
 	Labels          map[string]string `json:"labels,omitempty"`
 	Annotations     map[string]string `json:"annotations,omitempty"`
 	Owners          []Owner           `json:"ownerReferences,omitempty"`
 }
 
-// Owner is an object that another belongs to.
+// Owner is an owner reference.
 type Owner struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -28,7 +28,8 @@ type Owner struct {
 	Controller *bool  `json:"controller,omitempty"`
 }
 
-// Controlling is the owner that makes the object anew when it goes; nil: none does.
+// Controlling returns the owner that recreates the object when it is deleted;
+// nil: none.
 func (m Meta) Controlling() *Owner {
 	for i, o := range m.Owners {
 		if o.Controller != nil && *o.Controller {
@@ -38,7 +39,7 @@ func (m Meta) Controlling() *Owner {
 	return nil
 }
 
-// Condition is one of a node's or a pod's.
+// Condition is a condition of a node or a pod.
 type Condition struct {
 	Type      string     `json:"type"`
 	Status    string     `json:"status"` // True, False or Unknown
@@ -48,7 +49,7 @@ type Condition struct {
 	Since     time.Time  `json:"lastTransitionTime,omitzero"`
 }
 
-// Taint keeps pods off a node.
+// Taint is a taint of a node.
 type Taint struct {
 	Key    string     `json:"key"`
 	Value  string     `json:"value,omitempty"`
@@ -75,10 +76,10 @@ type Node struct {
 	} `json:"status"`
 }
 
-// Ready reports whether the kubelet says that it takes pods.
+// Ready reports whether the node's condition Ready is true.
 func (n Node) Ready() bool { return isTrue(n.Status.Conditions, "Ready") }
 
-// Condition is the node's of this type.
+// Condition returns the node's condition of a type.
 func (n Node) Condition(kind string) (Condition, bool) {
 	i := slices.IndexFunc(n.Status.Conditions, func(c Condition) bool { return c.Type == kind })
 	if i < 0 {
@@ -98,7 +99,7 @@ type Pod struct {
 	Status PodStatus `json:"status"`
 }
 
-// PodSpec is what a pod shall be.
+// PodSpec is the desired state of a pod.
 type PodSpec struct {
 	Node    string   `json:"nodeName,omitempty"`
 	Volumes []Volume `json:"volumes,omitempty"`
@@ -109,7 +110,7 @@ type PodSpec struct {
 	Containers     []ContainerSpec `json:"containers,omitempty"`
 }
 
-// ContainerSpec is what a container shall be.
+// ContainerSpec is the desired state of a container.
 type ContainerSpec struct {
 	Name           string    `json:"name"`
 	Image          string    `json:"image,omitempty"`
@@ -117,17 +118,17 @@ type ContainerSpec struct {
 	StartupProbe   *struct{} `json:"startupProbe,omitempty"`
 }
 
-// Volume is one of a pod's.
+// Volume is a volume of a pod.
 type Volume struct {
 	Name     string    `json:"name"`
 	EmptyDir *struct{} `json:"emptyDir,omitempty"`
 }
 
-// PodStatus is what a pod is.
+// PodStatus is the observed state of a pod.
 type PodStatus struct {
 	Phase          string            `json:"phase"` // Pending, Running, Succeeded, Failed or Unknown
 	Conditions     []Condition       `json:"conditions,omitempty"`
-	Started        *time.Time        `json:"startTime,omitempty"` // the kubelet took it
+	Started        *time.Time        `json:"startTime,omitempty"` // when the kubelet accepted it
 	InitContainers []ContainerStatus `json:"initContainerStatuses,omitempty"`
 	Containers     []ContainerStatus `json:"containerStatuses,omitempty"`
 }
@@ -142,7 +143,7 @@ type ContainerStatus struct {
 	State        ContainerState `json:"state"`
 }
 
-// ContainerState has one of these.
+// ContainerState has one of its fields set.
 type ContainerState struct {
 	Waiting *struct {
 		Reason  string `json:"reason"`
@@ -164,24 +165,25 @@ func (p Pod) Ready() bool { return p.Meta.Deleted == nil && isTrue(p.Status.Cond
 // Finished reports whether all of the pod's containers have ended for good.
 func (p Pod) Finished() bool { return p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed" }
 
-// Annotations and kinds that mean something to Kubernetes.
+// Annotations and kinds with a meaning in Kubernetes.
 const (
 	mirrorAnnotation = "kubernetes.io/config.mirror"
 	daemonSetKind    = "DaemonSet"
 	appsV1           = "apps/v1"
 )
 
-// Mirror reports whether the pod stands for one that the kubelet runs from a file: to
-// delete it ends nothing.
+// Mirror reports whether the pod is the mirror of a static pod of the kubelet:
+// deleting it ends nothing.
 func (p Pod) Mirror() bool { _, ok := p.Meta.Annotations[mirrorAnnotation]; return ok }
 
-// OfDaemonSet reports whether a DaemonSet would make the pod anew on the same node.
+// OfDaemonSet reports whether a DaemonSet would recreate the pod on the same
+// node.
 func (p Pod) OfDaemonSet() bool {
 	o := p.Meta.Controlling()
 	return o != nil && o.Kind == daemonSetKind && o.APIVersion == appsV1
 }
 
-// LocalData reports whether the pod has a volume that goes with it.
+// LocalData reports whether the pod has a volume that is deleted with it.
 func (p Pod) LocalData() bool {
 	return slices.ContainsFunc(p.Spec.Volumes, func(v Volume) bool { return v.EmptyDir != nil })
 }
@@ -199,7 +201,8 @@ type Budget struct {
 	} `json:"status"`
 }
 
-// LabelSelector chooses by labels. All of it has to be met; an empty one chooses all.
+// LabelSelector selects by labels. All of its parts must match; an empty one
+// selects all.
 type LabelSelector struct {
 	Labels      map[string]string `json:"matchLabels,omitempty"`
 	Expressions []Requirement     `json:"matchExpressions,omitempty"`
@@ -212,7 +215,7 @@ type Requirement struct {
 	Values   []string `json:"values,omitempty"`
 }
 
-// Chooses reports whether labels meet the selector; nil chooses none.
+// Chooses reports whether labels match the selector; nil matches none.
 func (s *LabelSelector) Chooses(labels map[string]string) bool {
 	if s == nil {
 		return false
@@ -234,7 +237,7 @@ func (s *LabelSelector) Chooses(labels map[string]string) bool {
 		case "DoesNotExist":
 			ok = !ok
 		default:
-			return false // one that we do not know chooses nothing
+			return false // an unknown operator matches nothing
 		}
 		if !ok {
 			return false
@@ -243,7 +246,7 @@ func (s *LabelSelector) Chooses(labels map[string]string) bool {
 	return true
 }
 
-// Lease is a coordination.k8s.io one: who holds something, and since when.
+// Lease is a coordination.k8s.io Lease: its holder, and since when.
 type Lease struct {
 	Meta Meta `json:"metadata"`
 	Spec struct {
@@ -261,8 +264,8 @@ func (t MicroTime) MarshalJSON() ([]byte, error) {
 	return []byte(t.UTC().Format(`"2006-01-02T15:04:05.000000Z"`)), nil
 }
 
-// Workload is as much of a ReplicaSet, StatefulSet or ReplicationController as tells
-// how many pods it shall have.
+// Workload has the fields of a ReplicaSet, StatefulSet or ReplicationController
+// that give its number of pods.
 type Workload struct {
 	Meta Meta `json:"metadata"`
 	Spec struct {

@@ -34,12 +34,12 @@ type Runtime struct {
 	socket string
 }
 
-// Open returns the runtime behind a unix socket, which is connected to when it is first
-// asked, and again where the runtime was restarted. The caller closes it.
+// Open returns the runtime behind a unix socket. It connects at the first call,
+// and again after the runtime restarts. The caller closes it.
 func Open(socket string) (*Runtime, error) {
 	path := strings.TrimPrefix(socket, "unix://")
 	if !filepath.IsAbs(path) {
-		return nil, holdfast.WithHint(fmt.Errorf("%q is no path of a unix socket", socket), "such as unix:///run/containerd/containerd.sock")
+		return nil, holdfast.WithHint(fmt.Errorf("%q is not the path of a unix socket", socket), "such as unix:///run/containerd/containerd.sock")
 	}
 	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()), // a unix socket, which only root may use
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)), grpc.WithNoProxy())
@@ -52,7 +52,7 @@ func Open(socket string) (*Runtime, error) {
 // Close frees the connection. No call may follow.
 func (r *Runtime) Close() error { return r.conn.Close() }
 
-// Version says what the runtime is: containerd 1.6.20.
+// Version returns the runtime's name and version, such as containerd 1.6.20.
 func (r *Runtime) Version(ctx context.Context) (string, error) {
 	v, err := r.client.Version(ctx, &runtime.VersionRequest{})
 	if err != nil {
@@ -68,10 +68,10 @@ func (r *Runtime) failed(what string, err error) error {
 	return fmt.Errorf("%w: the container runtime behind %s: %s: %w", holdfast.ErrEngine, r.socket, what, err)
 }
 
-// List returns the containers of pods, and the sandboxes that hold each pod together,
-// that carry all the labels (a value of "" matches any), running or not. It fills ID,
-// Name, Image, Labels, State and Created. The labels io.kubernetes.* say which pod and
-// container it is.
+// List returns the pods' containers and sandboxes that carry all the labels (a
+// value of "" matches any), running or not. It fills ID, Name, Image, Labels,
+// State and Created. The labels io.kubernetes.* identify the pod and the
+// container.
 func (r *Runtime) List(ctx context.Context, labels map[string]string) ([]engine.Container, error) {
 	found, err := r.client.ListContainers(ctx, &runtime.ListContainersRequest{})
 	if err != nil {

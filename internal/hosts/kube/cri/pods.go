@@ -21,12 +21,12 @@ type Sandbox struct {
 	Ready     bool
 	Created   time.Time
 	Handler   string // that runs its containers; "": the runtime's default
-	// Seen is when the kubelet first heard of the pod, by its annotation; zero where it
-	// does not say.
+	// Seen is when the kubelet first received the pod, from its annotation; zero
+	// if there is none.
 	Seen time.Time
 }
 
-// Container is one of a pod's. Times are zero where there is none yet.
+// Container is a container of a pod. Times are zero if they are not known.
 type Container struct {
 	ID      string
 	Sandbox string // its id
@@ -41,8 +41,8 @@ type Container struct {
 	Code    int
 	Reason  string // why it ended: Completed, Error, StartError, …
 	Message string
-	// Grace is how long it may take to end, as the kubelet noted; below 0: it did
-	// not.
+	// Grace is the grace period to stop, as noted by the kubelet; negative: not
+	// noted.
 	Grace time.Duration
 }
 
@@ -110,8 +110,8 @@ func instant(ns int64) time.Time {
 	return time.Unix(0, ns)
 }
 
-// Status returns all that is known of one container but its sandbox. Of one that is
-// gone the error wraps holdfast.ErrEngine, as of any other failure.
+// Status returns everything known of one container except its sandbox. All
+// errors, also for a missing container, wrap holdfast.ErrEngine.
 func (r *Runtime) Status(ctx context.Context, id string) (Container, error) {
 	a, err := r.client.ContainerStatus(ctx, &runtime.ContainerStatusRequest{ContainerId: id})
 	if err != nil {
@@ -129,8 +129,8 @@ func (r *Runtime) Status(ctx context.Context, id string) (Container, error) {
 	}, nil
 }
 
-// Pid is the process that a running container's others descend from, as containerd and
-// CRI-O tell it beside the interface.
+// Pid returns the init process of a running container, from the verbose status of
+// containerd and CRI-O.
 func (r *Runtime) Pid(ctx context.Context, id string) (int, error) {
 	a, err := r.client.ContainerStatus(ctx, &runtime.ContainerStatusRequest{ContainerId: id, Verbose: true})
 	if err != nil {
@@ -145,13 +145,13 @@ func (r *Runtime) Pid(ctx context.Context, id string) (int, error) {
 		}
 	}
 	if info.Pid <= 0 {
-		return 0, fmt.Errorf("%w: the container runtime does not tell the process of container %s", holdfast.ErrEngine, id)
+		return 0, fmt.Errorf("%w: the container runtime does not report the pid of container %s", holdfast.ErrEngine, id)
 	}
 	return info.Pid, nil
 }
 
-// Images returns the ids of the images that are on this node, with their sizes in bytes:
-// of containerd what was downloaded, of others what is on the disk.
+// Images returns the ids of the images on this node with their sizes in bytes:
+// with containerd the downloaded size, with other runtimes the size on disk.
 func (r *Runtime) Images(ctx context.Context) (map[string]int64, error) {
 	a, err := r.images.ListImages(ctx, &runtime.ListImagesRequest{})
 	if err != nil {

@@ -24,7 +24,7 @@ const (
 	Hurried  = "hurried"  // the same with less than its grace
 	Overrode = "overrode" // against its disruption budget
 	Killed   = "killed"
-	Left     = "left" // it lives
+	Left     = "left" // not stopped
 )
 
 // beside is how many pods are deleted at a time.
@@ -36,17 +36,17 @@ const defaultGrace = 30 * time.Second
 // run is one evacuation.
 type run struct {
 	e   *Evacuator
-	end time.Time // when what is left is killed
+	end time.Time // when the remaining pods are killed
 
 	mu    sync.Mutex
-	asked map[string]bool   // uids of pods that are on their way
-	told  map[string]bool   // uids of pods that somebody was told about
+	asked map[string]bool   // uids of pods that are terminating
+	told  map[string]bool   // uids of pods with an event written
 	how   map[string]string // by uid: hurried or overrode
 	count map[string]int
 }
 
-// askAll asks all pods to end, in the order of their grace, and waits for them until it is
-// time to kill. It returns those that are left.
+// askAll deletes all pods in the order of their grace and waits for them until it
+// is time to kill. It returns the remaining pods.
 func (r *run) askAll(ctx context.Context) (left []kube.Pod) {
 	ctx, cancel := context.WithDeadline(ctx, r.end)
 	defer cancel()
@@ -65,12 +65,12 @@ func (r *run) askAll(ctx context.Context) (left []kube.Pod) {
 			}
 		}
 		if ctx.Err() == nil && err != nil {
-			r.e.log.Error("kubernetes: the pods of this node, which goes, cannot be listed; trying again", "err", err)
+			r.e.log.Error("kubernetes: listing the pods of this leaving node failed; trying again", "err", err)
 		}
 		if err == nil && len(left) == 0 || ctx.Err() != nil {
 			break
 		}
-		if !kube.Transient(err) { // else it would not take more
+		if !kube.Transient(err) { // otherwise it would succeed later
 			r.round(ctx, left)
 		}
 		if pause(ctx, 1, err) != nil {
@@ -81,16 +81,16 @@ func (r *run) askAll(ctx context.Context) (left []kube.Pod) {
 		delete(seen, p.Meta.UID)
 	}
 	r.count = map[string]int{}
-	for uid := range seen { // those have ended
+	for uid := range seen { // the pods that have ended
 		r.count[cmp.Or(r.how[uid], Ended)]++
 	}
 	return left
 }
 
-// goes reports whether a pod is to end before its node does.
+// goes reports whether a pod must be ended before the node leaves.
 func goes(p kube.Pod) bool { return !p.Mirror() && !p.OfDaemonSet() && !p.Finished() }
 
-// grace is a pod's own.
+// grace returns the pod's own grace period.
 func grace(p kube.Pod) time.Duration {
 	if p.Spec.Grace == nil {
 		return defaultGrace
@@ -98,14 +98,14 @@ func grace(p kube.Pod) time.Duration {
 	return time.Duration(max(*p.Spec.Grace, 0)) * time.Second
 }
 
-// inOrder has those first that need longest.
+// inOrder sorts pods by grace period, longest first.
 func inOrder(pods []kube.Pod) []kube.Pod {
 	return slices.SortedStableFunc(slices.Values(pods), func(a, b kube.Pod) int {
 		return cmp.Or(cmp.Compare(grace(b), grace(a)), cmp.Compare(a.Meta.Namespace, b.Meta.Namespace), cmp.Compare(a.Meta.Name, b.Meta.Name))
 	})
 }
 
-// round asks those to end that are not on their way: those with the longest grace first.
+// round deletes the pods that are not yet terminating, longest grace first.
 func (r *run) round(ctx context.Context, pods []kube.Pod) {
 	pods = inOrder(pods)
 	budgets := r.budgets(ctx, pods)
@@ -128,20 +128,20 @@ func (r *run) round(ctx context.Context, pods []kube.Pod) {
 			how = Hurried
 		case !budgets.take(p):
 			if now.Add(want + 2*roundsOf).Before(r.end) {
-				continue // its grace still fits behind
+				continue // its grace period still fits after a wait
 			}
 			how = Overrode
 		}
-		seconds := max(int(min(want, there).Seconds()), 1) // not 0, which waits for nobody
+		seconds := max(int(min(want, there).Seconds()), 1) // not 0, which means without any grace
 		deleting.Go(func() error {
 			r.delete(ctx, p, seconds, how)
 			return nil
 		})
 	}
-	_ = deleting.Wait() // none of them returns one
+	_ = deleting.Wait() // the functions return no errors
 }
 
-// delete asks one pod to end. What fails is tried again in the next round.
+// delete deletes one pod. A failure is tried again in the next round.
 func (r *run) delete(ctx context.Context, p kube.Pod, seconds int, how string) {
 	err := once(ctx, func(ctx context.Context) error { return r.e.client.DeletePod(ctx, p.Meta, seconds) })
 	if replaced(err) {
@@ -149,7 +149,7 @@ func (r *run) delete(ctx context.Context, p kube.Pod, seconds int, how string) {
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			r.e.log.Warn("kubernetes: a pod of this node, which goes, cannot be asked to end", "pod", p.Meta.Namespace+"/"+p.Meta.Name, "err", err)
+			r.e.log.Warn("kubernetes: deleting a pod of this leaving node failed", "pod", p.Meta.Namespace+"/"+p.Meta.Name, "err", err)
 		}
 		return
 	}
@@ -163,27 +163,27 @@ func (r *run) delete(ctx context.Context, p kube.Pod, seconds int, how string) {
 	if !first {
 		return
 	}
-	text := fmt.Sprintf("its node goes: it has %d s to end, of the %.0f s that it wants", seconds, grace(p).Seconds())
+	text := fmt.Sprintf("its node is leaving: it has %d s to end, of its grace period of %.0f s", seconds, grace(p).Seconds())
 	reason := "HoldfastHurried"
 	if how == Overrode {
-		reason, text = "HoldfastBudgetOverridden", fmt.Sprintf("its node goes within the notice that there was: it is ended though its disruption budget does not allow it, with %d s", seconds)
+		reason, text = "HoldfastBudgetOverridden", fmt.Sprintf("its node is leaving at the end of the notice: it is ended against its disruption budget, with a grace period of %d s", seconds)
 	}
 	r.e.log.Warn("kubernetes: "+text, "pod", p.Meta.Namespace+"/"+p.Meta.Name)
 	r.e.event(ctx, kube.Reference{APIVersion: "v1", Kind: "Pod", Namespace: p.Meta.Namespace, Name: p.Meta.Name, UID: p.Meta.UID}, reason, text)
 }
 
-// replaced reports whether a pod could not be deleted because it has gone, or another one
-// has its name.
+// replaced reports whether a delete failed because the pod is gone or its name
+// belongs to another pod.
 func replaced(err error) bool {
 	c := kube.Code(err)
 	return c == http.StatusNotFound || c == http.StatusConflict
 }
 
-// budgets is what may be ended now.
+// budgets are the disruption budgets with the disruptions still allowed.
 type budgets struct{ list []kube.Budget }
 
-// budgets reads the disruption budgets of the namespaces that the pods are in. Where they
-// cannot be read nothing is allowed, until there is no more time to wait.
+// budgets reads the disruption budgets of the pods' namespaces. If they cannot be
+// read, no disruption is allowed until no time is left to wait.
 func (r *run) budgets(ctx context.Context, pods []kube.Pod) *budgets {
 	names := map[string]bool{}
 	for _, p := range pods {
@@ -203,15 +203,16 @@ func (r *run) budgets(ctx context.Context, pods []kube.Pod) *budgets {
 				r.e.log.Warn("kubernetes: disruption budgets cannot be read: pods wait for them as long as there is time", "namespace", ns, "err", err)
 			}
 			list = []kube.Budget{{Meta: kube.Meta{Namespace: ns}}}
-			list[0].Spec.Selector = &kube.LabelSelector{} // for all
+			list[0].Spec.Selector = &kube.LabelSelector{} // matches all pods
 		}
 		b.list = append(b.list, list...)
 	}
 	return b
 }
 
-// take reports whether all budgets of a pod allow its end, and counts it then. A pod that
-// is not ready takes nothing of a budget whose other pods are enough.
+// take reports whether all budgets of a pod allow its end and, if so, counts the
+// disruption. A pod that is not ready does not count if the other pods satisfy
+// the budget.
 func (b *budgets) take(p kube.Pod) bool {
 	var of []*kube.Budget
 	for i := range b.list {
@@ -233,7 +234,8 @@ func (b *budgets) take(p kube.Pod) bool {
 	return true
 }
 
-// kill ends those that were asked to end and live, and takes them off the API server.
+// kill kills the deleted pods that still run, and removes them from the API
+// server.
 func (r *run) kill(ctx context.Context, left []kube.Pod, last time.Time) {
 	ctx, cancel := context.WithDeadline(ctx, last)
 	defer cancel()
@@ -241,7 +243,7 @@ func (r *run) kill(ctx context.Context, left []kube.Pod, last time.Time) {
 	var uids []string
 	for _, p := range left {
 		if !r.asked[p.Meta.UID] {
-			r.count[Left]++ // nobody knows that it is to end: it would be started again
+			r.count[Left]++ // it was never deleted: the kubelet would start it again
 			continue
 		}
 		pods[p.Meta.UID] = p
@@ -254,7 +256,7 @@ func (r *run) kill(ctx context.Context, left []kube.Pod, last time.Time) {
 	dead, err := r.e.killer.Kill(killing, uids)
 	stop()
 	if err != nil {
-		r.e.log.Error("kubernetes: killing the pods that are left on this node, which goes", "err", err)
+		r.e.log.Error("kubernetes: killing the remaining pods of this leaving node failed", "err", err)
 	}
 	var deleting errgroup.Group
 	deleting.SetLimit(beside)
@@ -263,30 +265,30 @@ func (r *run) kill(ctx context.Context, left []kube.Pod, last time.Time) {
 		deleting.Go(func() error {
 			err := patiently(ctx, func(ctx context.Context) error { return r.takeOff(ctx, p.Meta) })
 			if err != nil && !errors.Is(err, holdfast.ErrNotFound) {
-				r.e.log.Warn("kubernetes: a pod that is dead stays on the API server", "pod", p.Meta.Namespace+"/"+p.Meta.Name, "err", err)
+				r.e.log.Warn("kubernetes: removing a dead pod from the API server failed", "pod", p.Meta.Namespace+"/"+p.Meta.Name, "err", err)
 			}
 			return nil
 		})
 	}
-	_ = deleting.Wait() // none of them returns one
+	_ = deleting.Wait() // the functions return no errors
 	r.count[Killed] += len(dead)
 	r.count[Left] += len(uids) - len(dead)
 }
 
-// takeOff takes a dead pod off the API server. It is no error that it has gone.
+// takeOff removes a dead pod from the API server. A missing pod is not an error.
 func (r *run) takeOff(ctx context.Context, pod kube.Meta) error {
 	err := r.e.client.DeletePod(ctx, pod, 0)
 	if kube.Code(err) != http.StatusConflict {
 		return err
 	}
-	pods, listing := r.e.client.PodsOn(ctx, r.e.conf.Node) // it may not read a single one
+	pods, listing := r.e.client.PodsOn(ctx, r.e.conf.Node) // the agent may not be allowed to get a single pod
 	if listing == nil && !slices.ContainsFunc(pods, func(p kube.Pod) bool { return p.Meta.UID == pod.UID }) {
-		return nil // another one has its name
+		return nil // the name belongs to another pod
 	}
 	return err
 }
 
-// report says in the log and the metrics what became of the pods.
+// report logs and counts how the pods ended.
 func (r *run) report(begun time.Time) {
 	for how, n := range r.count {
 		r.e.m.ended(how, n)
@@ -304,7 +306,7 @@ func (r *run) words() string {
 		}
 	}
 	if len(parts) == 0 {
-		return "no pod was on this node, which goes"
+		return "no pod was on this leaving node"
 	}
-	return "of the pods of this node, which goes, " + strings.Join(parts, ", ")
+	return "pods of this leaving node: " + strings.Join(parts, ", ")
 }

@@ -1,15 +1,17 @@
-// Package evacuate gets the pods off a node that goes away within seconds. On notice the
-// node is cordoned and tainted, and its pods are deleted: those that need longest to end
-// first, each with its own grace as far as there is time. A disruption budget is waited
-// for as long as the pod's grace still fits behind, and no longer. What lives shortly
-// before the deadline is killed, seen dead, and then taken off the API server, so that a
-// pod in its place may start at once; of a StatefulSet it may not before.
+// Package evacuate removes the pods from a node that leaves within seconds. On
+// notice the node is cordoned and tainted, and its pods are deleted: longest grace
+// period first, each with its own grace period as far as time allows. A pod waits for
+// its disruption budget only as long as its grace period still fits before the
+// deadline. Pods that live shortly before the deadline are killed, verified dead, and
+// then removed from the API server, so that a replacement may start at once. A
+// StatefulSet may not start one before.
 //
-// Pods of DaemonSets and those that the kubelet runs from files are left.
+// Pods of DaemonSets and static pods are left.
 //
-// Pods are deleted, not evicted: the right to evict cannot be confined to a node, and
-// that to delete can (by an admission policy). So the budgets are read here, and two
-// nodes that go at the same time may each take what one budget allows.
+// Pods are deleted, not evicted: RBAC and admission policies cannot confine evictions
+// to a node, but an admission policy can confine deletions. Therefore this package
+// reads the budgets itself. Two nodes that leave at the same time may each use up
+// what one budget allows.
 package evacuate
 
 import (
@@ -24,56 +26,58 @@ import (
 
 // Times.
 const (
-	// leastNotice is taken for the time there is where nobody says: what the cloud
-	// with the shortest notice gives.
+	// leastNotice is the assumed notice if the source gives no deadline: the
+	// shortest notice of the supported clouds.
 	leastNotice = 30 * time.Second
-	// margin before the deadline is for killing what is left and saying so.
+	// margin is the time before the deadline reserved for killing and reporting
+	// the remaining pods.
 	margin = 3 * time.Second
-	// leastTime is tried even where the deadline has passed.
+	// leastTime is the minimum time for an evacuation, even after the deadline.
 	leastTime = 2 * time.Second
-	// leftover is until a mark of an agent before us is taken away, unless a source
-	// says by then that the node goes: it has to answer first.
+	// leftover is how long the mark of an earlier agent stays without a new
+	// notice. A source needs time to answer first.
 	leftover = 2 * time.Minute
-	roundsOf = time.Second // between two looks at the pods
+	roundsOf = time.Second // interval of checks of the pods
 	undoWith = 30 * time.Second
-	// markFirst is how long the pods wait for the node to be marked, at most, or a
-	// quarter of the time: what is ended before might come back to it.
+	// markFirst limits how long the deletion of pods waits for the node's mark,
+	// together with a quarter of the remaining time. A pod deleted earlier might
+	// be scheduled to the node again.
 	markFirst = 5 * time.Second
 )
 
-// Kind is what a notice says.
+// Kind is the kind of a notice.
 type Kind string
 
 // The kinds of notices.
 const (
-	Going Kind = "terminate" // the node goes at the deadline
-	Maybe Kind = "rebalance" // it may go: it takes no new pods
+	Going Kind = "terminate" // the node leaves at the deadline
+	Maybe Kind = "rebalance" // it may leave: it takes no new pods
 	Over  Kind = "over"      // it stays
 )
 
-// Notice is one event that a source told of.
+// Notice is an event from a source of notices.
 type Notice struct {
 	Kind     Kind
 	Source   string
-	Reason   string    // for people
-	Deadline time.Time // zero: the source does not say
-	// Done tells the source that nothing is left to lose; nil: there is nobody to
-	// tell.
+	Reason   string    // for display
+	Deadline time.Time // zero: not given
+	// Done tells the source that the node can be stopped; nil: the source needs
+	// no answer.
 	Done func(context.Context) error
 }
 
 // Killer ends containers of pods at once.
 type Killer interface {
-	// Kill kills all containers of the pods with these uids, and returns the uids of
-	// those of which none is alive.
+	// Kill kills all containers of the pods with these uids, and returns the uids
+	// of the pods without a running container.
 	Kill(ctx context.Context, uids []string) (dead []string, err error)
 }
 
-// Config says which node it is.
+// Config identifies the node.
 type Config struct {
 	Node string
-	// Leftover is how long a mark of an agent before us stays without a notice; 0: two
-	// minutes.
+	// Leftover is how long the mark of an earlier agent stays without a notice;
+	// 0: two minutes.
 	Leftover time.Duration
 }
 
@@ -89,7 +93,7 @@ type Evacuator struct {
 	notices chan Notice
 }
 
-// New returns an Evacuator that does nothing yet; m may be nil.
+// New returns an idle Evacuator; m may be nil.
 func New(client *kube.Client, killer Killer, conf Config, m *Metrics, log *slog.Logger) *Evacuator {
 	if conf.Leftover <= 0 {
 		conf.Leftover = leftover
@@ -97,7 +101,7 @@ func New(client *kube.Client, killer Killer, conf Config, m *Metrics, log *slog.
 	return &Evacuator{client: client, killer: killer, conf: conf, m: m, log: log, notices: make(chan Notice, 64)}
 }
 
-// Tell has a notice acted on. It blocks only where 64 wait.
+// Tell queues a notice. It blocks only if 64 notices are queued.
 func (e *Evacuator) Tell(ctx context.Context, n Notice) {
 	select {
 	case e.notices <- n:
@@ -105,8 +109,8 @@ func (e *Evacuator) Tell(ctx context.Context, n Notice) {
 	}
 }
 
-// Run acts on notices until ctx is done. The node stays marked then where it is: it goes,
-// or the next agent sees that it does not.
+// Run acts on notices until ctx is done. A marked node then stays marked: either
+// it leaves, or the next agent removes the mark.
 func (e *Evacuator) Run(ctx context.Context) error {
 	look := time.NewTimer(e.conf.Leftover)
 	defer look.Stop()
@@ -132,11 +136,11 @@ func (e *Evacuator) heed(ctx context.Context, n Notice, under *underWay) {
 	switch n.Kind {
 	case Maybe:
 		if under.running() {
-			return // it is marked already
+			return // it is already marked
 		}
 		under.begin(ctx, time.Time{}, func(ctx context.Context) {
 			if err := e.mark(ctx); err != nil && ctx.Err() == nil {
-				e.log.Error("kubernetes: this node may go and still takes pods", "err", err)
+				e.log.Error("kubernetes: this node may leave, and cordoning it failed", "err", err)
 			}
 		})
 	case Going:
@@ -145,7 +149,7 @@ func (e *Evacuator) heed(ctx context.Context, n Notice, under *underWay) {
 			deadline = time.Now().Add(leastNotice)
 		}
 		if under.running() && !under.deadline.IsZero() && !deadline.Before(under.deadline) {
-			return // what is under way will be over by then
+			return // the running evacuation ends before
 		}
 		under.begin(ctx, deadline, func(ctx context.Context) { e.evacuate(ctx, n, deadline) })
 	case Over:
@@ -154,8 +158,8 @@ func (e *Evacuator) heed(ctx context.Context, n Notice, under *underWay) {
 	}
 }
 
-// underWay is what is done about a notice, beside the hearing of others. It is used by
-// one goroutine.
+// underWay is the action for the current notice, which runs while further notices
+// are received. One goroutine uses it.
 type underWay struct {
 	deadline time.Time // zero: the node may stay
 	cancel   context.CancelFunc
@@ -164,7 +168,7 @@ type underWay struct {
 
 func (u *underWay) running() bool { return u.cancel != nil }
 
-// begin stops what is under way and does something else.
+// begin stops the running action and starts do.
 func (u *underWay) begin(ctx context.Context, deadline time.Time, do func(context.Context)) {
 	u.stop()
 	ctx, u.cancel = context.WithCancel(ctx)
@@ -180,7 +184,7 @@ func (u *underWay) stop() {
 	}
 }
 
-// evacuate does all that is to be done until a deadline.
+// evacuate carries out the evacuation until the deadline.
 func (e *Evacuator) evacuate(ctx context.Context, n Notice, deadline time.Time) {
 	begun := time.Now()
 	end := deadline.Add(-margin)
@@ -196,7 +200,7 @@ func (e *Evacuator) evacuate(ctx context.Context, n Notice, deadline time.Time) 
 		limited, cancel := context.WithDeadline(ctx, end)
 		defer cancel()
 		if err := e.mark(limited); err != nil && ctx.Err() == nil {
-			e.log.Error("kubernetes: this node goes and still takes pods", "err", err)
+			e.log.Error("kubernetes: this node is leaving, and cordoning it failed", "err", err)
 		}
 	})
 	select {
@@ -222,12 +226,12 @@ func (e *Evacuator) evacuate(ctx context.Context, n Notice, deadline time.Time) 
 	e.event(ctx, kube.Reference{Kind: "Node", Name: e.conf.Node, UID: e.conf.Node}, "HoldfastEvacuated", r.words()+" ("+n.Source+": "+n.Reason+")")
 }
 
-// event tells of something as far as there is time; it is told in the log as well.
+// event writes an event as far as time allows, and logs it.
 func (e *Evacuator) event(ctx context.Context, about kube.Reference, reason, message string) {
 	ctx, cancel := context.WithTimeout(ctx, margin)
 	defer cancel()
 	err := e.client.Tell(ctx, kube.Event{Name: kube.EventName(about.Name), About: about, Warning: true, Reason: reason, Message: message, Component: "holdfast", Host: e.conf.Node, At: time.Now()})
 	if err != nil && !errors.Is(err, context.Canceled) {
-		e.log.Debug("kubernetes: an event was not taken", "about", about.Name, "err", err)
+		e.log.Debug("kubernetes: writing an event failed", "about", about.Name, "err", err)
 	}
 }

@@ -11,8 +11,9 @@ import (
 	"holdfast/internal/hosts/kube"
 )
 
-// Taint is the key of the taint of a node that goes. Its value says whether the node was
-// cordoned by us, so that it is not uncordoned where somebody else had cordoned it.
+// Taint is the key of the taint of a leaving node. Its value says whether the
+// agent cordoned the node, so that a node that an operator had cordoned is not
+// uncordoned.
 const Taint = "holdfast.dev/going"
 
 // Values of the taint.
@@ -36,7 +37,7 @@ func (e *Evacuator) mark(ctx context.Context) error {
 	})
 }
 
-// undo takes away what mark did, now or in an earlier life.
+// undo reverses mark, including that of an earlier agent.
 func (e *Evacuator) undo(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, undoWith)
 	defer cancel()
@@ -56,15 +57,15 @@ func (e *Evacuator) undo(ctx context.Context) {
 	})
 	switch {
 	case err != nil && !errors.Is(err, holdfast.ErrNotFound):
-		e.log.Error("kubernetes: this node does not go, and takes no pods", "err", err, "hint", "`kubectl uncordon "+e.conf.Node+"` and `kubectl taint node "+e.conf.Node+" "+Taint+"-`")
+		e.log.Error("kubernetes: this node stays, and uncordoning it failed", "err", err, "hint", "`kubectl uncordon "+e.conf.Node+"` and `kubectl taint node "+e.conf.Node+" "+Taint+"-`")
 	case undone:
-		e.log.Info("kubernetes: this node does not go: it takes pods as before")
+		e.log.Info("kubernetes: this node stays: it takes pods as before")
 	}
 }
 
 func isOurs(t kube.Taint) bool { return t.Key == Taint }
 
-// edit changes the node, and tries again until ctx ends.
+// edit changes the node, and retries until ctx is done.
 func (e *Evacuator) edit(ctx context.Context, change func(kube.Node) (kube.NodePatch, bool)) error {
 	return patiently(ctx, func(ctx context.Context) error {
 		_, err := e.client.EditNode(ctx, e.conf.Node, change)
@@ -72,9 +73,9 @@ func (e *Evacuator) edit(ctx context.Context, change func(kube.Node) (kube.NodeP
 	})
 }
 
-// share is what one try may have of the time until ctx ends, and what may be waited for
-// the next: a quarter of it, so that a server that is silent for once, or asks for too
-// much, does not have all of it; but a second. 0 where there is no end.
+// share returns the time limit of one try and of the pause after it: a quarter of
+// the time until ctx ends, so that one unanswered request or a long Retry-After
+// does not use all of it, but at least a second. 0 if ctx has no deadline.
 func share(ctx context.Context) time.Duration {
 	end, ok := ctx.Deadline()
 	if !ok {
@@ -83,7 +84,7 @@ func share(ctx context.Context) time.Duration {
 	return max(time.Until(end)/4, time.Second)
 }
 
-// once does something within its share of the time.
+// once calls do within its share of the time.
 func once(ctx context.Context, do func(context.Context) error) error {
 	if d := share(ctx); d > 0 {
 		var cancel context.CancelFunc
@@ -93,10 +94,10 @@ func once(ctx context.Context, do func(context.Context) error) error {
 	return do(ctx)
 }
 
-// patiently tries again once a second, unless the server asks for more, until ctx ends:
-// also what is refused, because a node that goes has nothing better to do with its time.
-// Where ctx has no end, more and more seldom, and not what is refused. What is not there is
-// not tried again.
+// patiently retries once a second, or after the server's Retry-After, until ctx
+// ends. It also retries refused requests, because a leaving node has nothing else
+// to do. If ctx has no deadline, it backs off and does not retry refused
+// requests. A missing object is never retried.
 func patiently(ctx context.Context, do func(context.Context) error) error {
 	_, ends := ctx.Deadline()
 	for n := 1; ; n++ {
@@ -105,12 +106,12 @@ func patiently(ctx context.Context, do func(context.Context) error) error {
 			return err
 		}
 		if pause(ctx, n, err) != nil {
-			return fmt.Errorf("in the time there was: %w", err)
+			return fmt.Errorf("within the available time: %w", err)
 		}
 	}
 }
 
-// pause waits after the nth try, which has failed, or is to be followed by another.
+// pause waits after the nth try.
 func pause(ctx context.Context, n int, err error) error {
 	wait := kube.Pause(n, err)
 	if d := share(ctx); d > 0 {

@@ -2,7 +2,7 @@ package evacuate
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Metrics are the figures of evacuations. A nil *Metrics counts nothing.
+// Metrics are the metrics of evacuations. A nil *Metrics counts nothing.
 type Metrics struct {
 	notices *prometheus.CounterVec
 	pods    *prometheus.CounterVec
@@ -12,10 +12,10 @@ type Metrics struct {
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		notices: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "holdfast_kubernetes_notices_total", Help: "Notices that the node goes away, by source and kind (terminate, rebalance, over).",
+			Name: "holdfast_kubernetes_notices_total", Help: "Notices that the node is leaving, by source and kind (terminate, rebalance, over).",
 		}, []string{"source", "kind"}),
 		pods: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "holdfast_kubernetes_evacuated_pods_total", Help: "Pods of a node that went, by how they ended (ended, hurried, overrode, killed, left).",
+			Name: "holdfast_kubernetes_evacuated_pods_total", Help: "Pods of a leaving node, by how they ended (ended, hurried, overrode, killed, left).",
 		}, []string{"how"}),
 	}
 	reg.MustRegister(m.notices, m.pods)

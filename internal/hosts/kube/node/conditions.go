@@ -1,6 +1,6 @@
-// Package node is what an agent tells the API server of its node: conditions and
-// events where people look for them, and a lease with the node's record. It asks for
-// little: a request every two minutes where nothing changes.
+// Package node reports the agent's node to the API server: conditions, events,
+// and a lease with the node's record. It makes one request every two minutes if
+// nothing changes.
 package node
 
 import (
@@ -12,18 +12,19 @@ import (
 	"holdfast/internal/hosts/kube"
 )
 
-// Finding is one that is open on the node.
+// Finding is an open finding on the node.
 type Finding struct {
 	Rule     string // of the doctor
 	Severity string // notice, warning or critical
 	Title    string
-	// Pod is who does it; nil: the host, or nobody that has a name.
+	// Pod is the pod that causes it; nil: the host, or an unknown cause.
 	Pod *kube.Reference
-	// Workload is what makes that pod anew, Deployment/web; "": nobody knows.
+	// Workload is the owner that recreates the pod, such as Deployment/web; "":
+	// unknown.
 	Workload string
 }
 
-// Types of the conditions, and what begins all of them.
+// Types of the conditions, and their common prefix.
 const (
 	Prefix           = "Holdfast"
 	MemcgLeak        = Prefix + "MemcgLeak"
@@ -33,13 +34,13 @@ const (
 	SlowHost         = Prefix + "SlowHost"
 )
 
-// Types are all of them.
+// Types returns all condition types.
 func Types() []string {
 	return []string{MemcgLeak, KernelContention, DentryBloat, LimitsNear, SlowHost}
 }
 
-// typeOf is the condition that a rule is about, "" for rules about single containers,
-// which events tell of.
+// typeOf returns the condition type of a rule, or "" for rules about single
+// containers, which are reported as events.
 func typeOf(rule string) string {
 	switch rule {
 	case "dying-cgroups", "pinned-cgroups":
@@ -56,13 +57,13 @@ func typeOf(rule string) string {
 	return ""
 }
 
-// counts reports whether a severity is one that slows somebody down.
+// counts reports whether a severity means that containers are slowed down.
 func counts(severity string) bool { return severity == "warning" || severity == "critical" }
 
-// Conditions are what findings come to: one of each type, true where a finding of
-// severity warning or worse is open.
+// Conditions derives one condition of each type from the open findings. It is
+// true if a finding of severity warning or worse is open.
 func Conditions(open []Finding) []kube.Condition {
-	sorted := slices.SortedStableFunc(slices.Values(open), func(a, b Finding) int { // what is said must not depend on their order
+	sorted := slices.SortedStableFunc(slices.Values(open), func(a, b Finding) int { // the messages must not depend on the order of findings
 		return cmp.Or(cmp.Compare(a.Severity, b.Severity), cmp.Compare(a.Rule, b.Rule))
 	})
 	list := make([]kube.Condition, 0, len(Types()))
@@ -81,7 +82,8 @@ func Conditions(open []Finding) []kube.Condition {
 	return list
 }
 
-// reason is a rule's name as Kubernetes wants reasons: DyingCgroups.
+// reason converts a rule's name to the format of a condition's reason:
+// DyingCgroups.
 func reason(rule string) string {
 	var b strings.Builder
 	for _, word := range strings.Split(rule, "-") {
@@ -103,8 +105,8 @@ func message(f Finding) string {
 	return f.Title + " (pod " + f.Pod.Namespace + "/" + f.Pod.Name + of + ")"
 }
 
-// changed gives conditions their times: a status that was there before keeps its own. It
-// reports whether there is anything to say.
+// changed sets the transition times: an unchanged status keeps its time. It
+// reports whether anything changed.
 func changed(before, now []kube.Condition, at time.Time) ([]kube.Condition, bool) {
 	differs := false
 	out := slices.Clone(now)
@@ -127,15 +129,16 @@ func changed(before, now []kube.Condition, at time.Time) ([]kube.Condition, bool
 	return out, differs
 }
 
-// left are those of a node's conditions that an agent has set to true.
+// left returns the conditions that an earlier agent set to true.
 func left(all []kube.Condition) []kube.Condition {
 	return slices.DeleteFunc(slices.Clone(all), func(c kube.Condition) bool {
 		return c.Status != "True" || !slices.Contains(Types(), c.Type)
 	})
 }
 
-// keep leaves those as they were before that are not true now, and returns them beside
-// the list. One that has become true by our own doing is ours from then on.
+// keep retains earlier true conditions that are not true now, and returns them
+// and the new list. A condition that this agent has set to true is no longer kept
+// as an earlier one's.
 func keep(before, now []kube.Condition) (kept, list []kube.Condition) {
 	list = slices.Clone(now)
 	for _, b := range before {

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are the figures of an agent's requests. A nil *Metrics counts nothing.
+// Metrics are the metrics of the agent's requests. A nil *Metrics counts nothing.
 type Metrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
@@ -29,7 +29,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "holdfast_kubernetes_report_failures_total", Help: "Reports of this node that failed and were tried again.",
 		}),
 		dropped: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "holdfast_kubernetes_events_dropped_total", Help: "Events that were not told: there were too many, or the API server did not take them.",
+			Name: "holdfast_kubernetes_events_dropped_total", Help: "Events dropped because too many were queued or the API server refused them.",
 		}),
 	}
 	r.MustRegister(m.requests, m.seconds, m.failures, m.dropped)

@@ -17,38 +17,37 @@ import (
 	"holdfast/internal/hosts/kube/survey"
 )
 
-// How often is told what, and how long a lease says that the agent may be silent.
+// Intervals of reports, and the duration of the lease.
 const (
 	renewEvery  = 2 * time.Minute
 	leaseLength = 10 * time.Minute
-	settle      = time.Minute      // from when somebody says what is open until all is known
-	looks       = 5                // renewals between two looks at the node: somebody may have changed it, or made it anew
-	least       = 10 * time.Second // between two reports of conditions
-	again       = time.Hour        // until an event about the same may be told again
-	maxEvents   = 32               // that wait to be told; more are dropped, and counted
+	settle      = time.Minute      // from the first Found until all findings are known
+	looks       = 5                // renewals between two reads of the node, which may have been changed or recreated
+	least       = 10 * time.Second // between two updates of conditions
+	again       = time.Hour        // until an event about the same object may be repeated
+	maxEvents   = 32               // queued events; more are dropped, and counted
 	maxRecord   = 16 << 10         // bytes of a record
 )
 
-// component is who tells of events.
+// component is the source of the events.
 const component = "holdfast"
 
-// Config says which node it is.
+// Config identifies the node.
 type Config struct {
 	Node      string
 	Namespace string // of the lease
-	// Record is what to say of the node; nil where nothing is known yet. It must not
-	// block.
+	// Record returns the record of the node, nil if there is none yet. It must
+	// not block.
 	Record func() *ranking.Record
-	// Renew is how long a renewal of the lease does, at least; 0: two minutes. For
-	// tests.
+	// Renew is the minimum interval of lease renewals; 0: two minutes. For tests.
 	Renew time.Duration
-	// Taint is the effect of a taint that the node gets for each condition that is
-	// true, one of Effects; "": it gets none.
+	// Taint is the effect, one of Effects, of a taint for each true condition;
+	// "": no taints.
 	Taint string
 }
 
-// Reporter tells the API server of a node. Run may be called once; Found at any time and
-// from any goroutine.
+// Reporter reports a node to the API server. Run may be called once; Found at any
+// time and from any goroutine.
 type Reporter struct {
 	client *kube.Client
 	conf   Config
@@ -57,27 +56,27 @@ type Reporter struct {
 	now    func() time.Time
 
 	mu      sync.Mutex
-	known   time.Time // when somebody said what is open for the first time; zero: nobody has
+	known   time.Time // the first call of Found; zero: not yet
 	open    []Finding
 	events  []kube.Event
-	told    map[string]time.Time // when an event was asked for last, by what it is about
+	told    map[string]time.Time // time of the last event per object and rule
 	dropped int
 	wake    chan struct{}
 
-	// Of Run's goroutine alone:
+	// Only used by Run's goroutine:
 	uid     string
-	unsure  bool             // whether the last write was done, and to the same node
-	have    []kube.Condition // as the API server has them
-	before  []kube.Condition // of them, those that an earlier agent has left as true
-	lookAt  time.Time        // when the node is to be looked at again
-	said    time.Time        // conditions, last
+	unsure  bool             // the last write may be lost, or the node recreated
+	have    []kube.Condition // as last seen on the API server
+	before  []kube.Condition // those of have that an earlier agent left true
+	lookAt  time.Time        // when to read the node again
+	said    time.Time        // the last update of the conditions
 	renew   time.Time        // when the lease is due
-	bare    bool             // the lease is without a record
+	bare    bool             // the lease has no record
 	tainted []kube.Taint     // the node's taints of ours, as the API server has them
-	spread  bool             // the renewal after the next takes its place among the others' at random
+	spread  bool             // the renewal after the next is moved to a random time
 }
 
-// New returns a Reporter that does nothing yet; m may be nil.
+// New returns an idle Reporter; m may be nil.
 func New(client *kube.Client, conf Config, m *Metrics, log *slog.Logger) *Reporter {
 	if conf.Renew <= 0 {
 		conf.Renew = renewEvery
@@ -85,7 +84,7 @@ func New(client *kube.Client, conf Config, m *Metrics, log *slog.Logger) *Report
 	return &Reporter{client: client, conf: conf, log: log, m: m, now: time.Now, told: make(map[string]time.Time), wake: make(chan struct{}, 1)}
 }
 
-// Found says which findings are open now. It does not block.
+// Found sets the open findings. It does not block.
 func (r *Reporter) Found(open []Finding) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,11 +105,12 @@ func (r *Reporter) Found(open []Finding) {
 	}
 	select {
 	case r.wake <- struct{}{}:
-	default: // it is awake
+	default: // a wakeup is already pending
 	}
 }
 
-// event has a finding told of: on the node, and on the pod that does it.
+// event queues events for a finding: one on the node, and one on the pod that
+// causes it.
 func (r *Reporter) event(f Finding, at time.Time) {
 	abouts := []kube.Reference{{Kind: "Node", Name: r.conf.Node}}
 	if f.Pod != nil {
@@ -133,10 +133,10 @@ func (r *Reporter) event(f Finding, at time.Time) {
 	}
 }
 
-// Run tells until ctx is done. Where the API server does not answer, or does not want
-// it, it tries again, more and more seldom, with what is so by then. Until Found was
-// called it says nothing of conditions, and for a minute after that those that an
-// earlier agent has left as true stay so.
+// Run reports until ctx is done. If the API server does not answer or refuses a
+// report, it retries with backoff and with the then current state. Until Found is
+// called it does not touch the conditions. For a minute after that, conditions
+// that an earlier agent left true stay true.
 func (r *Reporter) Run(ctx context.Context) error {
 	defer r.untaint(ctx)
 	failures := 0
@@ -153,11 +153,11 @@ func (r *Reporter) Run(ctx context.Context) error {
 			r.spread = true // others have lost the same server
 			r.m.fail()
 			if failures == 1 {
-				r.log.Warn("kubernetes: the API server could not be told of this node; trying again", "err", err)
+				r.log.Warn("kubernetes: reporting this node to the API server failed; trying again", "err", err)
 			}
 		default:
 			if failures > 0 {
-				r.log.Info("kubernetes: the API server knows of this node again")
+				r.log.Info("kubernetes: reporting this node to the API server works again")
 			}
 			failures = 0
 		}
@@ -168,13 +168,14 @@ func (r *Reporter) Run(ctx context.Context) error {
 	return nil
 }
 
-// pause waits, in good times no longer than until there is something new to say.
+// pause waits. Without failures it ends early when something new is to be
+// reported.
 func (r *Reporter) pause(ctx context.Context, wait time.Duration, failing bool) error {
 	timer := time.NewTimer(max(wait, 0))
 	defer timer.Stop()
 	wake := r.wake
 	if failing {
-		wake = nil // what is new is said with the next try
+		wake = nil // new findings are reported with the next try
 	}
 	select {
 	case <-ctx.Done():
@@ -183,12 +184,12 @@ func (r *Reporter) pause(ctx context.Context, wait time.Duration, failing bool) 
 		return nil
 	case <-wake:
 	}
-	// Findings come and go together, and some flap.
+	// Findings often change together, and some flap.
 	return kube.Sleep(ctx, max(0, least-r.now().Sub(r.said)))
 }
 
-// patience is how long to wait after failures. What the API server refuses for good it
-// will hardly allow soon.
+// patience returns the backoff after failures. It is longest after a permanent
+// refusal.
 func (r *Reporter) patience(failures int, err error) time.Duration {
 	if kube.Transient(err) {
 		return kube.Pause(failures, err)
@@ -196,17 +197,16 @@ func (r *Reporter) patience(failures int, err error) time.Duration {
 	return kube.PauseUpTo(renewEvery, failures, err)
 }
 
-// next is how long it is until there is something to do where nothing new is found.
+// next returns the time until the next due action if nothing new is found.
 func (r *Reporter) next() time.Duration {
 	wait := r.renew.Sub(r.now())
 	if r.bare {
-		wait = min(wait, least) // there may be a record by then
+		wait = min(wait, least) // a record may be available by then
 	}
 	return wait
 }
 
-// round says all that there is to say. Where the API server has failed it is asked for
-// nothing more.
+// round makes all due reports. It stops at the first failure of the API server.
 func (r *Reporter) round(ctx context.Context) error {
 	if err := r.look(ctx); err != nil {
 		return err
@@ -222,8 +222,8 @@ func (r *Reporter) round(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// look reads the node: at the start, where the last write may have been lost, and else
-// now and then.
+// look reads the node: at the start, after a write that may be lost, and at
+// intervals.
 func (r *Reporter) look(ctx context.Context) error {
 	read := r.client.Node
 	if r.uid != "" && !r.unsure {
@@ -239,7 +239,7 @@ func (r *Reporter) look(ctx context.Context) error {
 	wait := looks * r.conf.Renew
 	if r.lookAt.IsZero() {
 		r.before = left(n.Status.Conditions)
-		wait = rand.N(wait) // agents that began together do not look together
+		wait = rand.N(wait) // spread the reads of agents that started together
 	}
 	r.unsure = false
 	r.uid, r.have, r.lookAt = n.Meta.UID, n.Status.Conditions, r.now().Add(wait)
@@ -254,7 +254,7 @@ func (r *Reporter) conditions(ctx context.Context) error {
 	if known.IsZero() {
 		return nil
 	}
-	if r.now().Sub(known) < settle { // a finding has to be seen more than once
+	if r.now().Sub(known) < settle { // a finding is confirmed only after several looks
 		r.before, now = keep(r.before, now)
 	}
 	list, differs := changed(r.have, now, r.now().UTC().Truncate(time.Second))
@@ -270,8 +270,8 @@ func (r *Reporter) conditions(ctx context.Context) error {
 	return nil
 }
 
-// tell writes the events that wait. One that the API server does not want is dropped: its
-// pod's namespace is gone, for one.
+// tell writes the queued events. An event that the API server refuses is dropped,
+// for example because its pod's namespace is gone.
 func (r *Reporter) tell(ctx context.Context) error {
 	for {
 		r.mu.Lock()
@@ -282,15 +282,15 @@ func (r *Reporter) tell(ctx context.Context) error {
 		e := r.events[0]
 		r.mu.Unlock()
 		if e.About.Kind == "Node" {
-			e.About.UID = r.conf.Node // as the kubelet has it, which `kubectl describe` looks for
+			e.About.UID = r.conf.Node // as the kubelet sets it; `kubectl describe` selects by it
 		}
 		err := r.client.Tell(ctx, e)
 		switch {
 		case err == nil:
 		case unwanted(err):
 			r.m.drop()
-			r.log.Debug("kubernetes: an event was not taken", "about", e.About.Name, "err", err)
-		case kube.Code(err) != http.StatusConflict: // 409: it was told, and the answer was lost
+			r.log.Debug("kubernetes: an event was refused", "about", e.About.Name, "err", err)
+		case kube.Code(err) != http.StatusConflict: // 409: it was written, and the answer was lost
 			return fmt.Errorf("event: %w", err)
 		}
 		r.mu.Lock()
@@ -299,7 +299,7 @@ func (r *Reporter) tell(ctx context.Context) error {
 	}
 }
 
-// unwanted reports whether an event would be refused again.
+// unwanted reports whether the event would be refused again.
 func unwanted(err error) bool {
 	switch kube.Code(err) {
 	case http.StatusBadRequest, http.StatusForbidden, http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
@@ -308,7 +308,7 @@ func unwanted(err error) bool {
 	return false
 }
 
-// lease renews the lease where that is due, and where there is a record at last.
+// lease renews the lease if it is due, or if the first record is available.
 func (r *Reporter) lease(ctx context.Context) error {
 	early := r.now().Before(r.renew)
 	if early && !r.bare {
@@ -333,7 +333,7 @@ func (r *Reporter) lease(ctx context.Context) error {
 		return fmt.Errorf("lease: %w", err)
 	}
 	every := r.conf.Renew
-	wait := every + rand.N(every/8) // 5,000 agents do not come together
+	wait := every + rand.N(every/8) // so that 5,000 agents do not renew at the same time
 	if r.spread {
 		wait = every/4 + rand.N(every*3/4)
 	}

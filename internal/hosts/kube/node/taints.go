@@ -13,22 +13,23 @@ import (
 	"holdfast/internal/hosts/kube"
 )
 
-// Effects are those that a taint for a condition may have. NoExecute is none of them:
-// what slows a node down ends no pods.
+// Effects returns the effects that a condition's taint may have. NoExecute is not
+// one of them, because a slow node must not end pods.
 func Effects() []string { return []string{"PreferNoSchedule", "NoSchedule"} }
 
-// CheckEffect checks one that somebody gave; "" is none.
+// CheckEffect validates an effect; "" means no taints.
 func CheckEffect(effect string) error {
 	if effect == "" || slices.Contains(Effects(), effect) {
 		return nil
 	}
-	return fmt.Errorf("%q is none of %s", effect, strings.Join(Effects(), ", "))
+	return fmt.Errorf("%q is not one of %s", effect, strings.Join(Effects(), ", "))
 }
 
-// conditionTaint begins the key of a taint for a condition: holdfast.dev/MemcgLeak.
+// conditionTaint is the prefix of the key of a condition's taint:
+// holdfast.dev/MemcgLeak.
 const conditionTaint = "holdfast.dev/"
 
-// lastTaints bounds taking the taints away at the end.
+// lastTaints limits the removal of the taints at the end.
 const lastTaints = 3 * time.Second
 
 // taintKeys are the keys of all taints for conditions.
@@ -39,8 +40,8 @@ func taintKeys() (keys []string) {
 	return keys
 }
 
-// Taints are those that go with conditions of a node: one for each of ours that is true,
-// with its reason as the value; none without an effect.
+// Taints returns the taints for a node's conditions: one per true condition, with
+// its reason as the value; none without an effect.
 func Taints(conditions []kube.Condition, effect string) []kube.Taint {
 	list := []kube.Taint{}
 	for _, c := range conditions {
@@ -52,7 +53,8 @@ func Taints(conditions []kube.Condition, effect string) []kube.Taint {
 	return list
 }
 
-// apart tells a node's taints for our conditions, in the order of Taints, from all others.
+// apart splits a node's taints into the taints for conditions, in the order of
+// Taints, and all others.
 func apart(taints []kube.Taint) (others, ours []kube.Taint) {
 	others, ours = []kube.Taint{}, []kube.Taint{}
 	keys := taintKeys()
@@ -67,7 +69,7 @@ func apart(taints []kube.Taint) (others, ours []kube.Taint) {
 	return others, ours
 }
 
-// taints has the node have those that go with its conditions, where that was asked for.
+// taints updates the node's taints to match its conditions, if configured.
 func (r *Reporter) taints(ctx context.Context) error {
 	if r.conf.Taint == "" {
 		return nil
@@ -92,8 +94,8 @@ func (r *Reporter) setTaints(ctx context.Context, want []kube.Taint) error {
 	return err
 }
 
-// untaint takes the taints away when the agent ends: nobody would see their condition
-// go.
+// untaint removes the taints when the agent ends, because no agent would notice
+// that their condition ended.
 func (r *Reporter) untaint(ctx context.Context) {
 	if r.conf.Taint == "" || len(r.tainted) == 0 {
 		return
@@ -101,6 +103,6 @@ func (r *Reporter) untaint(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTaints)
 	defer cancel()
 	if err := r.setTaints(ctx, []kube.Taint{}); err != nil && !errors.Is(err, holdfast.ErrNotFound) {
-		r.log.Warn("kubernetes: the taints of this node stay", "err", err, "hint", "`kubectl taint node "+r.conf.Node+" "+r.tainted[0].Key+"-` takes one away")
+		r.log.Warn("kubernetes: removing the taints of this node failed", "err", err, "hint", "`kubectl taint node "+r.conf.Node+" "+r.tainted[0].Key+"-` takes one away")
 	}
 }

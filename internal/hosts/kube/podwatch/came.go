@@ -14,14 +14,14 @@ import (
 	"holdfast/internal/hosts/spinup"
 )
 
-// came is a container that came up, and what is known of how.
+// came is a container that has started, with what is known of its start.
 type came struct {
 	box     cri.Sandbox
 	c       cri.Container
 	before  time.Time // the end of the step before
 	running bool      // which was the start of a container that went on
 	rec     spinup.Record
-	asked   int // times that the cluster was
+	asked   int // queries to the cluster
 }
 
 func newCame(box cri.Sandbox, c cri.Container, before time.Time, running bool, cohort spinup.Cohort) *came {
@@ -33,7 +33,7 @@ func newCame(box cri.Sandbox, c cri.Container, before time.Time, running bool, c
 	u := &came{box: box, c: c, before: before, running: running, rec: spinup.NewRecord(spinup.ForPod, cmp.Or(c.Image, c.ImageID, "?"), begun, cohort)}
 	r := &u.rec
 	r.Container, r.Name, r.Job, r.Outcome = c.ID, c.Name, box.Namespace+"/"+box.Name, spinup.OK
-	if c.Started.IsZero() { // it was made, and did not start
+	if c.Started.IsZero() { // it was created and did not start
 		r.Outcome, r.Failed, r.Cause = spinup.Failed, spinup.Start, spinup.Other
 		r.Error = cmp.Or(c.Message, c.Reason, fmt.Sprintf("it did not start: exit code %d", c.Code))
 		r.Took = millis(begun, c.Ended)
@@ -45,7 +45,7 @@ func newCame(box cri.Sandbox, c cri.Container, before time.Time, running bool, c
 	return u
 }
 
-// image takes when the image came, as far as looks at the runtime tell.
+// image sets when the image arrived, as far as polls of the runtime show it.
 func (u *came) image(a arrival) {
 	window := u.c.Created.Sub(u.before)
 	switch {
@@ -53,7 +53,7 @@ func (u *came) image(a arrival) {
 	case a.seen.Before(u.before):
 		u.rec.Pull = &spinup.Pull{Image: u.rec.Image, Done: true, Cached: true}
 		u.rec.Times[spinup.Create] = holdfast.Millis(max(window, 0))
-	case !a.absent.Before(u.before): // so it came between
+	case !a.absent.Before(u.before): // it arrived in between
 		p := spinup.WholePull(u.rec.Image, u.before, window, 0)
 		u.rec.Pull = &p
 		u.rec.Times[spinup.Download] = p.Took
@@ -69,11 +69,11 @@ var (
 
 // pulled is what one event "Pulled" says.
 type pulled struct {
-	at     time.Time     // it had ended, in whole seconds
-	cached bool          // there was nothing to do
-	took   time.Duration // and else so long
+	at     time.Time     // end of the pull, in whole seconds
+	cached bool          // the image was present
+	took   time.Duration // otherwise the duration of the pull
 	waited time.Duration // took, and the wait for other pulls of the node
-	bytes  int64         // 0: it does not say
+	bytes  int64         // 0: not given
 }
 
 func parsePulled(e kube.PodEvent) (pulled, bool) {
@@ -93,12 +93,12 @@ func parsePulled(e kube.PodEvent) (pulled, bool) {
 	if d, err := time.ParseDuration(m[2]); err == nil && d > p.took {
 		p.waited = d
 	}
-	p.bytes, _ = strconv.ParseInt(m[3], 10, 64) // 0 where it does not say
+	p.bytes, _ = strconv.ParseInt(m[3], 10, 64) // 0 if not given
 	return p, true
 }
 
-// events takes what the kubelet told of the pod's pulls. The first about a container is
-// the one before its first start.
+// events takes the kubelet's events about the pod's pulls. The first for a
+// container is the one before its first start.
 func (u *came) events(all []kube.PodEvent) {
 	var first *pulled
 	for _, e := range all {
@@ -118,13 +118,13 @@ func (u *came) events(all []kube.PodEvent) {
 		r.Pull = &spinup.Pull{Image: r.Image, Done: true, Cached: true}
 	} else {
 		if !strings.HasPrefix(r.Cohort.Engine, "containerd ") {
-			first.bytes = 0 // of others it is what it has on the disk
+			first.bytes = 0 // other runtimes report the size on disk
 		}
 		p := spinup.WholePull(r.Image, first.at.Add(-first.took), first.took, first.bytes)
 		r.Pull, r.Times[spinup.Download] = &p, p.Took
 	}
-	// Both are at least what it was: of the event there are whole seconds only, and in
-	// the window may be what the kubelet waited for.
+	// Both are upper bounds: the event has whole seconds only, and the window may
+	// include waits of the kubelet.
 	create := u.c.Created.Sub(first.at)
 	if window := u.c.Created.Sub(u.before) - first.waited; window < create {
 		create = window
@@ -132,7 +132,7 @@ func (u *came) events(all []kube.PodEvent) {
 	r.Times[spinup.Create] = holdfast.Millis(max(create, 0))
 }
 
-// due is when the cluster is to be asked next.
+// due returns when to query the cluster next.
 func (u *came) due(settle time.Duration) time.Time {
 	switch u.asked {
 	case 0:
@@ -143,7 +143,8 @@ func (u *came) due(settle time.Duration) time.Time {
 	return u.c.Started.Add(readyWithin)
 }
 
-// ready takes when the pod was ready, and reports whether there is no more to be learnt.
+// ready sets when the pod became ready, and reports whether nothing more can be
+// learnt.
 func (u *came) ready(pod kube.Pod) bool {
 	if !probed(pod, u.c.Name) || pod.Finished() || pod.Meta.Deleted != nil || restarted(pod, u.c.Name) {
 		return true
@@ -152,7 +153,7 @@ func (u *came) ready(pod kube.Pod) bool {
 		if c.Type != "Ready" || c.Status != "True" {
 			continue
 		}
-		took := c.Since.Sub(u.c.Started) // less than nothing: it has whole seconds only
+		took := c.Since.Sub(u.c.Started) // may be negative: whole seconds only
 		u.rec.Times[spinup.Ready] = holdfast.Millis(max(took, 0))
 		u.rec.Took += holdfast.Millis(max(took, 0))
 		return true
@@ -167,7 +168,8 @@ func (u *came) ready(pod kube.Pod) bool {
 	return true
 }
 
-// probed reports whether somebody waits until a container is ready.
+// probed reports whether a readiness or startup probe delays the container's
+// readiness.
 func probed(pod kube.Pod, name string) bool {
 	for _, list := range [][]kube.ContainerSpec{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for _, c := range list {
@@ -179,8 +181,8 @@ func probed(pod kube.Pod, name string) bool {
 	return false
 }
 
-// restarted reports whether it is not the first of its name any more: then the time of
-// the pod's readiness is not the first one's.
+// restarted reports whether the container was restarted: then the pod's readiness
+// time is not that of the first start.
 func restarted(pod kube.Pod, name string) bool {
 	for _, c := range pod.Status.Containers {
 		if c.Name == name {

@@ -49,21 +49,23 @@ const (
 	readyWithin = 10 * time.Minute
 	// createdWithin is how long a container may wait for its start.
 	createdWithin = 10 * time.Minute
-	// stuckAfter is how long a pod may have a sandbox and no container: it waits for an
-	// image then. A judgement: 5 GB take that long at 17 MB/s.
+	// stuckAfter is how long a pod may have a sandbox and no container: then it
+	// waits for an image. The limit is a judgement: 5 GB take that long at 17
+	// MB/s.
 	stuckAfter = 5 * time.Minute
-	// past is how old a container may be that was there before us.
+	// past is the maximum age of a container that existed before the watcher
+	// started.
 	past = time.Hour
-	// Questions to the API server: a node whose pods come and go fast must not ask more
-	// than its share of 0.02 a second.
+	// Queries to the API server: a node with fast pod turnover must not exceed
+	// its share of 0.02 queries a second.
 	askEvery = 200 * time.Second
 	askBurst = 20
-	// maxPending bounds the containers that wait for an answer.
+	// maxPending limits the containers that wait for an answer.
 	maxPending = 1024
 	callLimit  = 30 * time.Second
 )
 
-// Runtime is what is needed of the container runtime.
+// Runtime is the part of the container runtime that a Watcher uses.
 type Runtime interface {
 	Version(ctx context.Context) (string, error)
 	Pods(ctx context.Context) ([]cri.Sandbox, []cri.Container, error)
@@ -71,27 +73,27 @@ type Runtime interface {
 	Images(ctx context.Context) (map[string]int64, error)
 }
 
-// Cluster is what is needed of the API server.
+// Cluster is the part of the API server that a Watcher uses.
 type Cluster interface {
 	Pod(ctx context.Context, namespace, name string) (kube.Pod, error)
 	PodEvents(ctx context.Context, namespace, uid, reason string) ([]kube.PodEvent, error)
 }
 
-// Config says on which node, and whom to tell.
+// Config identifies the node and the receiver of records.
 type Config struct {
 	Node   string
 	Kernel string
-	// Known are the ids of containers that are recorded already.
+	// Known are the ids of containers that are already recorded.
 	Known []string
-	// Cluster is nil where nobody may be asked.
+	// Cluster is nil if the API server must not be queried.
 	Cluster Cluster
-	// Record takes a spin-up that has ended. It is called by Run's goroutine and has to
-	// return soon.
+	// Record takes a finished spin-up. Run's goroutine calls it; it must return
+	// soon.
 	Record func(spinup.Record)
 	Log    *slog.Logger
-	Every  time.Duration // between two looks; 0: ten seconds
-	Settle time.Duration // from a start until the cluster is asked; 0: twenty seconds
-	Stuck  time.Duration // that a pod may be without a container; 0: five minutes
+	Every  time.Duration // between two polls; 0: ten seconds
+	Settle time.Duration // from a start until the query to the cluster; 0: twenty seconds
+	Stuck  time.Duration // maximum time without a container; 0: five minutes
 }
 
 // Watcher records. Run may be called once.
@@ -101,23 +103,23 @@ type Watcher struct {
 	asks    *rate.Limiter
 
 	cohort  spinup.Cohort
-	looked  time.Time          // the last look's begin; zero before the first
+	looked  time.Time          // start of the last poll; zero before the first
 	arrived map[string]arrival // images, by id
-	done    map[string]bool    // containers that nothing is to be done about any more
+	done    map[string]bool    // containers that need no further action
 	status  map[string]cri.Container
 	pending map[string][]*came // by the pod's uid
-	late    map[string]bool    // pods without a container that are recorded, by uid
+	late    map[string]bool    // pods without a container that are already recorded, by uid
 	failing bool
-	denied  bool // the API server does not answer us
+	denied  bool // the API server denies access
 }
 
-// arrival is between which looks an image came.
+// arrival is the pair of polls between which an image arrived.
 type arrival struct {
-	absent time.Time // the last look without it; zero: there was none
-	seen   time.Time // the first look with it
+	absent time.Time // the last poll without it; zero: none
+	seen   time.Time // the first poll with it
 }
 
-// New returns a Watcher that does nothing yet.
+// New returns an idle Watcher.
 func New(r Runtime, c Config) *Watcher {
 	if c.Every <= 0 {
 		c.Every = lookEvery
@@ -138,7 +140,8 @@ func New(r Runtime, c Config) *Watcher {
 	return w
 }
 
-// Run records until ctx is done. What waits for an answer then is recorded without.
+// Run records until ctx is done. Spin-ups that then still wait for an answer are
+// recorded without it.
 func (w *Watcher) Run(ctx context.Context) error {
 	t := time.NewTicker(w.conf.Every)
 	defer t.Stop()
@@ -157,7 +160,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// say logs that the runtime begins or ceases to fail.
+// say logs that the runtime starts or stops failing.
 func (w *Watcher) say(err error) {
 	switch {
 	case err != nil && !w.failing:
@@ -168,12 +171,12 @@ func (w *Watcher) say(err error) {
 	w.failing = err != nil
 }
 
-// look asks the runtime for all that is new.
+// look polls the runtime for new containers.
 func (w *Watcher) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	begin := time.Now()
-	if w.looked.IsZero() || w.failing { // it may be another one now
+	if w.looked.IsZero() || w.failing { // it may have been replaced
 		version, err := w.runtime.Version(ctx)
 		if err != nil {
 			return err
@@ -204,7 +207,7 @@ func (w *Watcher) look(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// imagesAt takes note of which images are there at a look that began then.
+// imagesAt records the images present at a poll that started at begin.
 func (w *Watcher) imagesAt(begin time.Time, images map[string]int64) {
 	for id := range images {
 		if _, ok := w.arrived[id]; !ok {
@@ -218,7 +221,7 @@ func (w *Watcher) imagesAt(begin time.Time, images map[string]int64) {
 	}
 }
 
-// forget lets go of containers that the runtime has forgotten.
+// forget drops containers that the runtime no longer lists.
 func (w *Watcher) forget(containers []cri.Container) {
 	there := make(map[string]bool, len(containers))
 	for _, c := range containers {
@@ -236,7 +239,7 @@ func (w *Watcher) forget(containers []cri.Container) {
 	}
 }
 
-// container looks at one that is new.
+// container examines a new container.
 func (w *Watcher) container(ctx context.Context, box cri.Sandbox, c cri.Container, all []cri.Container, now time.Time) {
 	switch {
 	case c.Attempt > 0, w.looked.IsZero() && now.Sub(c.Created) > past:
@@ -248,7 +251,7 @@ func (w *Watcher) container(ctx context.Context, box cri.Sandbox, c cri.Containe
 	}
 	s, err := w.known(ctx, c)
 	if err != nil {
-		return // it is looked at again, unless it is gone by then
+		return // it is examined again unless it is gone by then
 	}
 	before, running := w.before(ctx, box, c, all)
 	w.done[c.ID] = true
@@ -268,8 +271,8 @@ func (w *Watcher) waiting() (n int) {
 	return n
 }
 
-// known is a container's status, asked for once where that does not change any more in
-// what is wanted of it.
+// known returns a container's status. It is cached once the needed fields no
+// longer change.
 func (w *Watcher) known(ctx context.Context, c cri.Container) (cri.Container, error) {
 	if s, ok := w.status[c.ID]; ok && (!s.Ended.IsZero() || c.State == "running") {
 		return s, nil
@@ -282,8 +285,8 @@ func (w *Watcher) known(ctx context.Context, c cri.Container) (cri.Container, er
 	return s, nil
 }
 
-// before is when the step before a container's ended, and whether that was the start of
-// a container that still ran then.
+// before returns when the step before a container's ended, and whether that step
+// was the start of a container that still ran.
 func (w *Watcher) before(ctx context.Context, box cri.Sandbox, c cri.Container, all []cri.Container) (end time.Time, running bool) {
 	end = box.Created
 	for _, o := range all {
@@ -305,8 +308,8 @@ func (w *Watcher) before(ctx context.Context, box cri.Sandbox, c cri.Container, 
 	return end, running
 }
 
-// ask asks the cluster about the pods whose time has come, and records what there is no
-// more to learn about.
+// ask queries the cluster about the due pods, and records those with nothing more
+// to learn.
 func (w *Watcher) ask(ctx context.Context, now time.Time) {
 	for uid, list := range w.pending {
 		if ctx.Err() != nil {
@@ -327,7 +330,7 @@ func (w *Watcher) ask(ctx context.Context, now time.Time) {
 			w.denied = true
 			w.conf.Log.Warn("spin-ups of pods: no pull times and no readiness, because the API server does not allow this agent to get pods and list events", "err", err)
 		} else if err != nil {
-			w.conf.Log.Debug("spin-ups of pods: the API server was asked in vain", "err", err)
+			w.conf.Log.Debug("spin-ups of pods: querying the API server failed", "err", err)
 		}
 		if len(left) > 0 {
 			w.pending[uid] = left
@@ -335,8 +338,8 @@ func (w *Watcher) ask(ctx context.Context, now time.Time) {
 	}
 }
 
-// learn asks about one pod. It returns those containers that are to be asked about again,
-// and records the others.
+// learn queries one pod. It returns the containers to query again, and records
+// the others.
 func (w *Watcher) learn(ctx context.Context, list []*came, now time.Time) ([]*came, error) {
 	box := list[0].box
 	need := 1

@@ -14,10 +14,10 @@ import (
 	"holdfast/internal/hosts/spinup"
 )
 
-// What the kubelet says of a container that waits (pkg/kubelet/images/types.go, and
-// kuberuntime): for its image, and because it could not be made.
+// Reasons of the kubelet for a waiting container (pkg/kubelet/images/types.go,
+// and kuberuntime): it waits for its image, or it could not be created.
 const (
-	making = "ContainerCreating" // or pulling: it does not tell these apart
+	making = "ContainerCreating" // or pulling: the kubelet does not distinguish them
 	behind = "PodInitializing"   // behind an init container
 )
 
@@ -29,10 +29,10 @@ func notMade(reason string) bool {
 	return slices.Contains([]string{"CreateContainerConfigError", "CreateContainerError", "PreCreateHookError"}, reason)
 }
 
-// stuck records, once for each pod, a container that has not come for a long time: a
-// pull that hangs, or is refused again and again, has no container to look at. The
-// runtime alone tells that of pods without a container; of others nobody is asked, because
-// what waits there may be a crashed one.
+// stuck records, once for each pod, a container that has not appeared for a long
+// time: a pull that hangs, or is refused repeatedly, creates no container. The
+// runtime alone shows that for pods without any container. Other pods are not
+// queried, because there a crashed container may be waiting.
 func (w *Watcher) stuck(ctx context.Context, boxes []cri.Sandbox, containers []cri.Container, now time.Time) {
 	there := map[string]bool{} // pods' sandboxes that have a container
 	for _, c := range containers {
@@ -52,7 +52,7 @@ func (w *Watcher) stuck(ctx context.Context, boxes []cri.Sandbox, containers []c
 	w.late = late
 }
 
-// missing is the record of a pod without a container.
+// missing returns the record of a pod without a container.
 func (w *Watcher) missing(ctx context.Context, b cri.Sandbox, now time.Time) spinup.Record {
 	name, image, reason, message := w.waits(ctx, b, now)
 	cohort := w.cohort
@@ -64,15 +64,15 @@ func (w *Watcher) missing(ctx context.Context, b cri.Sandbox, now time.Time) spi
 	r := spinup.NewRecord(spinup.ForPod, cmp.Or(image, "?"), begun, cohort)
 	r.Name, r.Job, r.Took = name, b.Namespace+"/"+b.Name, millis(begun, now)
 	r.Outcome, r.Failed, r.Cause = spinup.Failed, spinup.Download, spinup.Other
-	what := "its first container has not come"
+	what := "its first container was not created"
 	switch {
 	case forImage(reason):
-		what = "its image has not come"
+		what = "its image was not pulled"
 		if message != "" {
 			r.Cause = spinup.CauseOf(errors.New(message))
 		}
 	case notMade(reason):
-		what, r.Failed = "it could not be made", spinup.Create
+		what, r.Failed = "it could not be created", spinup.Create
 	}
 	r.Times[r.Failed] = millis(b.Created, now)
 	r.Error = fmt.Sprintf("%s after %v", what, now.Sub(begun).Round(time.Second))
@@ -85,8 +85,8 @@ func (w *Watcher) missing(ctx context.Context, b cri.Sandbox, now time.Time) spi
 	return r
 }
 
-// waits is the container that a pod waits for, by the API server; empty where that is not
-// known.
+// waits returns the container that a pod waits for, from the API server; empty if
+// unknown.
 func (w *Watcher) waits(ctx context.Context, b cri.Sandbox, now time.Time) (name, image, reason, message string) {
 	if w.conf.Cluster == nil || w.denied || !w.asks.AllowN(now, 1) {
 		return
@@ -100,14 +100,14 @@ func (w *Watcher) waits(ctx context.Context, b cri.Sandbox, now time.Time) (name
 		if x == nil || x.Reason == behind {
 			continue
 		}
-		if reason == "" || reason == making { // one that is refused says more
+		if reason == "" || reason == making { // a refusal is more specific
 			name, image, reason, message = c.Name, imageOf(pod, c.Name), x.Reason, x.Message
 		}
 	}
 	return name, image, reason, message
 }
 
-// imageOf is the image that a pod wants for a container.
+// imageOf returns the image that a pod specifies for a container.
 func imageOf(pod kube.Pod, container string) string {
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		if c.Name == container {

@@ -14,7 +14,7 @@ import (
 	"holdfast/internal/hosts/kube"
 )
 
-// endLimit is what a command gets to end by itself when it is stopped.
+// endLimit is how long a stopped command may take to exit by itself.
 const endLimit = 10 * time.Second
 
 // command runs the user's command for a node.
@@ -44,7 +44,7 @@ func (x *run) command(ctx context.Context, name string) error {
 	cmd.WaitDelay = endLimit
 	err = cmd.Run()
 	if ctx.Err() != nil && cmd.Process != nil {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // fails where nothing is left
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // fails if no process is left
 	}
 	if ctx.Err() != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("%s has not ended within %v", args[0], x.conf.CommandLimit)

@@ -9,33 +9,34 @@ import (
 	"holdfast/internal/hosts/kube"
 )
 
-// Config says what to replace, and how.
+// Config configures a replacement of nodes.
 type Config struct {
 	Selector  string // labels of the nodes; "" with Limits or Resume: all
-	Limits    Limits // only nodes that are over one; empty: all of them
+	Limits    Limits // only nodes over a limit; empty: all
 	Namespace string // of the agents' leases
 
 	// MaxUnavailable is how many nodes are drained at a time, 1 to 100.
 	MaxUnavailable int
 	Rules          Rules
-	Grace          int // seconds that pods get to end; below 0: their own
+	Grace          int // the pods' grace period in seconds; negative: their own
 
 	DrainLimit   time.Duration // for a node's pods to be gone
 	ReadyLimit   time.Duration // for them to be ready elsewhere, after that
 	CommandLimit time.Duration // for the command
-	Patience     time.Duration // how long the API server may be gone at a time
+	Patience     time.Duration // how long the API server may be unreachable at a time
 
-	// Command deletes a machine: a program and its arguments, in which {node} is the
-	// node's name and {provider-id} its cloud's name for the machine. No shell sees it.
-	// It gets $HOLDFAST_NODE and $HOLDFAST_PROVIDER_ID, too. Empty: nothing is run.
-	// After a crash it may be run again for the same node.
+	// Command deletes a machine: a program and its arguments, in which {node} is
+	// replaced by the node's name and {provider-id} by the cloud's name of the
+	// machine. It is run without a shell. $HOLDFAST_NODE and
+	// $HOLDFAST_PROVIDER_ID are set, too. Empty: nothing is run. After a crash it
+	// may run again for the same node.
 	Command []string
-	Output  io.Writer // where the command's output goes; nil: nowhere
+	Output  io.Writer // receives the command's output; nil: discarded
 
-	// Resume goes on with an earlier run that did not end.
+	// Resume continues an earlier run that did not end.
 	Resume bool
 
-	// Look is how long lies between looks, at least; 0: a second or two. For tests.
+	// Look is the minimum poll interval; 0: a second or two. For tests.
 	Look time.Duration
 }
 
@@ -52,12 +53,12 @@ func (c Config) Validate() error {
 	case c.MaxUnavailable < 1 || c.MaxUnavailable > maxAtOnce:
 		return fmt.Errorf("--max-unavailable is %d, it has to be from 1 to %d", c.MaxUnavailable, maxAtOnce)
 	case c.DrainLimit <= 0 || c.ReadyLimit <= 0 || c.CommandLimit <= 0 || c.Patience <= 0:
-		return errors.New("time limits have to be over 0")
+		return errors.New("time limits must be greater than 0")
 	}
 	return nil
 }
 
-// Runner plans and runs. Its methods are for one goroutine at a time.
+// Runner plans and runs. Only one goroutine may call its methods at a time.
 type Runner struct {
 	client *kube.Client
 	conf   Config
@@ -65,7 +66,7 @@ type Runner struct {
 	now    func() time.Time
 }
 
-// New returns a Runner. It asks nothing yet.
+// New returns a Runner. It makes no request.
 func New(client *kube.Client, conf Config) (*Runner, error) {
 	if err := conf.Validate(); err != nil {
 		return nil, err
@@ -76,20 +77,20 @@ func New(client *kube.Client, conf Config) (*Runner, error) {
 	}, nil
 }
 
-// Step is something that happened.
+// Step is a progress message.
 type Step struct {
 	Node string `json:"node"`
 	What string `json:"what"`
 }
 
-// Report is what became of a run.
+// Report is the result of a run.
 type Report struct {
 	Run   string       `json:"run"`
 	Nodes []NodeReport `json:"nodes"` // those that were begun
-	// Uncordoned take pods again: the run stopped before they were drained.
+	// Uncordoned nodes take pods again: the run stopped before they were drained.
 	Uncordoned []string `json:"uncordoned"`
-	// Left are drained and cordoned, and the run has not ended for them: --resume
-	// goes on.
+	// Left nodes are drained and cordoned, and the run has not ended for them:
+	// --resume continues.
 	Left    []string `json:"left"`
 	Stopped string   `json:"stopped,omitempty"` // why, before its end
 }
@@ -103,15 +104,15 @@ type NodeReport struct {
 	Error   string      `json:"error,omitempty"`
 }
 
-// PodReport is a pod that was evicted, and the one that took its place.
+// PodReport is an evicted pod and its replacement.
 type PodReport struct {
 	Namespace string `json:"namespace"`
 	Workload  string `json:"workload"` // ReplicaSet/web-7d
 	Old       Place  `json:"old"`
-	New       *Place `json:"new"` // null: none is known
+	New       *Place `json:"new"` // null: unknown
 }
 
-// Place is a pod where it was, with how long it took to come up there.
+// Place is a pod on a node, with how long it took to start there.
 type Place struct {
 	Pod  string `json:"pod"`
 	Node string `json:"node"`

@@ -13,22 +13,24 @@ import (
 	"holdfast/internal/hosts/kube"
 )
 
-// Drain empties nodes, by the same requests as `kubectl drain` in the same order.
+// Drain drains nodes with the same requests as `kubectl drain` in the same order.
 type Drain struct {
 	Client *kube.Client
 	Rules  Rules
-	Grace  int // seconds that pods get to end; below 0: their own
-	// Patience is how long the API server may be gone or overloaded at a time.
+	Grace  int // the pods' grace period in seconds; negative: their own
+	// Patience is how long the API server may be unreachable or overloaded at a
+	// time.
 	Patience time.Duration
-	// Again is how long to wait after a disruption budget has refused an eviction, at
-	// least; 0: 5 s.
+	// Again is the minimum wait after a disruption budget has refused an
+	// eviction; 0: 5 s.
 	Again time.Duration
-	// Look is how long to wait between looks whether a pod is gone, at least; 0: 1 s.
+	// Look is the minimum interval of checks whether a pod is gone; 0: 1 s.
 	Look time.Duration
-	// Said hears what happens to pods; nil: nobody does. Calls may be concurrent.
+	// Said receives progress messages about pods; it may be nil. Calls may be
+	// concurrent.
 	Said func(pod kube.Meta, what string)
-	// Trouble hears that the API server failed, and for how long it is left alone; nil:
-	// nobody does. Calls may be concurrent.
+	// Trouble receives errors of the API server and the pause after each; it may
+	// be nil. Calls may be concurrent.
 	Trouble func(err error, pause time.Duration)
 }
 
@@ -39,17 +41,18 @@ const (
 	lookSeldom = 5 * time.Second
 )
 
-// atOnce is how many requests of a drain are under way at a time.
+// atOnce limits the concurrent requests of a drain.
 const atOnce = 16
 
-// Treated is a pod with what becomes of it.
+// Treated is a pod with its treatment.
 type Treated struct {
 	Pod       kube.Pod
 	Treatment Treatment
 	Why       string
 }
 
-// Pods lists a node's pods, in the API server's order, and says what becomes of each.
+// Pods lists a node's pods, in the API server's order, with the treatment of
+// each.
 func (d Drain) Pods(ctx context.Context, node string) ([]Treated, error) {
 	var pods []kube.Pod
 	err := d.patiently(ctx, func() (err error) { pods, err = d.Client.PodsOn(ctx, node); return err })
@@ -74,7 +77,7 @@ func (d Drain) Pods(ctx context.Context, node string) ([]Treated, error) {
 	return list, nil
 }
 
-// RefusedError says that a node cannot be drained by the rules.
+// RefusedError means that the rules forbid draining a node.
 type RefusedError struct {
 	Node string
 	Pods []Treated
@@ -97,7 +100,7 @@ func (e *RefusedError) Hint() string {
 	return "--delete-emptydir-data and --force allow it; what they delete is lost"
 }
 
-// Evictable are the pods that are to be evicted; an error where one forbids the drain.
+// Evictable returns the pods to evict, or an error if a pod forbids the drain.
 func Evictable(node string, all []Treated) ([]kube.Pod, error) {
 	var pods []kube.Pod
 	refused := &RefusedError{Node: node}
@@ -115,7 +118,7 @@ func Evictable(node string, all []Treated) ([]kube.Pod, error) {
 	return pods, nil
 }
 
-// Evict evicts all pods beside each other, and returns when they are gone, when ctx is
+// Evict evicts all pods concurrently. It returns when they are gone, when ctx is
 // done, or when one cannot be evicted and the others have ended.
 func (d Drain) Evict(ctx context.Context, pods []kube.Pod) error {
 	slots := make(chan struct{}, atOnce)
@@ -133,14 +136,14 @@ func (d Drain) Evict(ctx context.Context, pods []kube.Pod) error {
 	return errors.Join(errs...)
 }
 
-// eviction is that of one pod.
+// eviction is the eviction of one pod.
 type eviction struct {
 	Drain
 	pod   kube.Pod
 	slots chan struct{}
 }
 
-// in does something in one of the drain's slots, with patience.
+// in calls do in one of the drain's slots, with retries.
 func (e eviction) in(ctx context.Context, do func() error) error {
 	return e.patiently(ctx, func() error {
 		select {
@@ -167,14 +170,14 @@ func (e eviction) run(ctx context.Context) error {
 	for {
 		var refused error
 		err := e.in(ctx, func() error {
-			refused = nil // an earlier try's
+			refused = nil // from an earlier try
 			err := e.Client.Evict(ctx, e.pod.Meta, e.Grace)
 			if e.wait(err) {
 				refused, err = err, nil
 			}
 			return err
 		})
-		if kube.Code(refused) == http.StatusConflict { // what has its name may be another one
+		if kube.Code(refused) == http.StatusConflict { // the name may belong to another pod
 			if gone, err := e.fresh(ctx); gone || err != nil {
 				return err
 			}
@@ -189,7 +192,7 @@ func (e eviction) run(ctx context.Context) error {
 			return err
 		}
 		if e.pod.Meta.Deleted != nil && kube.HasCause(refused, kube.CauseNamespace) {
-			return e.gone(ctx) // it goes without us
+			return e.gone(ctx) // it is already terminating
 		}
 		e.say(e.pod.Meta, "not now: %v", refused)
 		pause := e.Again
@@ -205,11 +208,11 @@ func (e eviction) run(ctx context.Context) error {
 	}
 }
 
-// wait reports whether a refusal is one that passes: a budget's, a namespace's that is
-// going, or one because somebody changed the pod at the same moment.
+// wait reports whether a refusal is temporary: by a budget, because the namespace
+// is being deleted, or because of a conflicting change of the pod.
 func (e eviction) wait(err error) bool {
 	switch kube.Code(err) {
-	case http.StatusTooManyRequests: // and else the API server has too much to do
+	case http.StatusTooManyRequests: // or the API server is overloaded
 		return kube.HasCause(err, kube.CauseBudget)
 	case http.StatusConflict:
 		return true

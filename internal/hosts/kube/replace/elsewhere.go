@@ -11,10 +11,11 @@ import (
 	"holdfast/internal/hosts/kube"
 )
 
-// jobKind is of owners whose pods end by themselves: nobody waits for them to be ready.
+// jobKind is the kind of owners with pods that end by themselves: their readiness
+// is not awaited.
 const jobKind = "Job"
 
-// workload is an owner of pods of a node that is drained.
+// workload is an owner of pods on a drained node.
 type workload struct {
 	namespace string
 	owner     kube.Owner
@@ -61,7 +62,8 @@ func (x *run) empty(ctx context.Context, name string, rep *NodeReport) error {
 	return nil
 }
 
-// workloads are the owners of pods, with how many pods of each are ready.
+// workloads returns the owners of the pods, with the number of ready pods of
+// each.
 func (x *run) workloads(ctx context.Context, pods []kube.Pod) ([]*workload, error) {
 	by := make(map[string]*workload)
 	var list []*workload
@@ -107,8 +109,8 @@ func (x *run) podsIn(ctx context.Context, namespace string) (pods []kube.Pod, er
 	return pods, err
 }
 
-// elsewhere waits until as many pods of a workload are ready as before, on other nodes,
-// or as many as it wants by now, and says how long the new ones took.
+// elsewhere waits until as many pods of a workload are ready on other nodes as
+// before, or as many as it now wants. It returns how long the new pods took.
 func (x *run) elsewhere(ctx context.Context, node string, w *workload) ([]PodReport, error) {
 	pause := cmp.Or(x.conf.Look, readyEvery)
 	said := false
@@ -139,7 +141,7 @@ func (x *run) elsewhere(ctx context.Context, node string, w *workload) ([]PodRep
 	}
 }
 
-// need is how many pods of a workload have to be ready.
+// need returns how many pods of a workload must be ready.
 func (x *run) need(ctx context.Context, w *workload) (int, error) {
 	wants, known := 0, false
 	err := x.patiently(ctx, func() (err error) { wants, known, err = x.client.Wanted(ctx, w.namespace, w.owner); return err })
@@ -154,8 +156,8 @@ func (x *run) need(ctx context.Context, w *workload) (int, error) {
 	return w.ready, nil
 }
 
-// rows puts each evicted pod beside one that took its place: the one with its name, and
-// else the first that came.
+// rows pairs each evicted pod with its replacement: the pod with its name,
+// otherwise the first new pod.
 func (x *run) rows(node string, w *workload, ready []kube.Pod) []PodReport {
 	x.mu.Lock()
 	defer x.mu.Unlock()

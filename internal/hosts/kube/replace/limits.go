@@ -12,10 +12,10 @@ import (
 	"holdfast/internal/hosts/doctor/ranking"
 )
 
-// Limits choose nodes that are worse than they allow: a name and a figure each.
+// Limits select nodes that exceed them: figures by name.
 type Limits map[string]float64
 
-// Names of limits that are no facts of the doctor.
+// Names of limits that are not facts of the doctor.
 const (
 	LimitAge  = "age"         // seconds since the node came to the cluster
 	LimitSlow = "spinup.slow" // share of spin-ups with a slow phase
@@ -56,13 +56,13 @@ func parseFigure(name, value string) (float64, error) {
 		}
 	}
 	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
-		return 0, fmt.Errorf("%q is no figure: a number, 5%%, 30m or 60d", value)
+		return 0, fmt.Errorf("%q is not a number, a percentage or a duration: use a number, 5%%, 30m or 60d", value)
 	}
 	return v, nil
 }
 
-// Over says in which figures a node is over the limits, in words; empty: in none. A
-// figure that is not known is over none.
+// Over returns the figures of a node that exceed the limits, as text; empty:
+// none. An unknown figure exceeds no limit.
 func (l Limits) Over(age time.Duration, r *ranking.Record) []string {
 	var over []string
 	for _, name := range slices.Sorted(maps.Keys(l)) {

@@ -11,29 +11,29 @@ import (
 // MarkAnnotation is the annotation of a node that is being replaced.
 const MarkAnnotation = "holdfast.dev/replace"
 
-// Phase is how far a node has come.
+// Phase is the progress of a node.
 type Phase string
 
 // The phases, in their order.
 const (
-	Waiting  Phase = "waiting"  // cordoned: its turn comes
+	Waiting  Phase = "waiting"  // cordoned: it waits for its turn
 	Draining Phase = "draining" // pods are evicted, and become ready elsewhere
-	Drained  Phase = "drained"  // nothing is left on it but what goes with it
+	Drained  Phase = "drained"  // only pods that are deleted with it remain
 	Deleting Phase = "deleting" // the user's command runs
 	Done     Phase = "done"
 )
 
-// Mark says what a run has done to a node.
+// Mark records what a run has done to a node.
 type Mark struct {
 	Run    string    `json:"run"`
-	Holder string    `json:"holder"` // the process that works at it
+	Holder string    `json:"holder"` // the process that runs the replacement
 	Phase  Phase     `json:"phase"`
 	Since  time.Time `json:"since"`
-	// Cordoned: somebody else had cordoned the node before.
+	// Cordoned: the node was cordoned before the run.
 	Cordoned bool `json:"cordoned,omitempty"`
 }
 
-// MarkOf reads a node's mark; nil: it has none.
+// MarkOf returns a node's mark, nil if it has none.
 func MarkOf(n kube.Node) (*Mark, error) {
 	text, ok := n.Meta.Annotations[MarkAnnotation]
 	if !ok {
@@ -49,7 +49,7 @@ func MarkOf(n kube.Node) (*Mark, error) {
 // over reports whether the run has ended for the node.
 func (m Mark) over() bool { return m.Phase == Done }
 
-// patch sets the mark on a node as it was read, and cordons it.
+// patch returns the patch that sets the mark and cordons the node.
 func (m Mark) patch(n kube.Node) (kube.NodePatch, error) {
 	b, err := json.Marshal(m)
 	if err != nil {
@@ -63,8 +63,8 @@ func (m Mark) patch(n kube.Node) (kube.NodePatch, error) {
 	return p, nil
 }
 
-// unpatch takes the mark away, and the cordon where we had set it and uncordon asks for
-// that.
+// unpatch returns the patch that removes the mark. With uncordon it also removes
+// the cordon if the run had set it.
 func (m Mark) unpatch(n kube.Node, uncordon bool) kube.NodePatch {
 	p := kube.NodePatch{Version: n.Meta.ResourceVersion, Annotations: map[string]*string{MarkAnnotation: nil}}
 	if no := false; uncordon && !m.Cordoned && n.Spec.Unschedulable {

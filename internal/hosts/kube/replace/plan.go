@@ -18,22 +18,22 @@ var ErrNothing = errors.New("no node is to be replaced")
 
 // Plan is what a run would do.
 type Plan struct {
-	Nodes []NodePlan `json:"nodes"` // in their order
-	// Room is how many other nodes can take pods.
+	Nodes []NodePlan `json:"nodes"` // in the order of replacement
+	// Room is the number of other nodes that can take pods.
 	Room int `json:"room"`
-	// Problems are why the run is refused as it is.
+	// Problems are the reasons for which the run is refused.
 	Problems []string `json:"problems"`
-	// Notes are what to know before.
+	// Notes are facts to know before the run.
 	Notes []string `json:"notes"`
 }
 
-// NodePlan is one node of it.
+// NodePlan is one node of a plan.
 type NodePlan struct {
 	Name    string    `json:"name"`
 	Created time.Time `json:"created"`
 	Kernel  string    `json:"kernel"`
-	Why     []string  `json:"why"`   // the limits that it is over
-	Phase   Phase     `json:"phase"` // that an earlier run has brought it to; "": none
+	Why     []string  `json:"why"`   // the limits that it exceeds
+	Phase   Phase     `json:"phase"` // reached in an earlier run; "": none
 	Pods    []PodPlan `json:"pods"`
 }
 
@@ -43,7 +43,7 @@ type PodPlan struct {
 	Name      string    `json:"name"`
 	Treatment Treatment `json:"treatment"`
 	Why       string    `json:"why,omitempty"`
-	Budget    string    `json:"budget,omitempty"` // that allows no eviction of it now
+	Budget    string    `json:"budget,omitempty"` // a budget that now allows no eviction of it
 }
 
 // Count is how many of the node's pods get the treatment.
@@ -64,8 +64,8 @@ type candidate struct {
 	why  []string
 }
 
-// choose takes the nodes that are to go, the worst first: those of an earlier run where
-// it is resumed, and else those that are over a limit.
+// choose selects the nodes to replace, worst first: those of the earlier run if
+// it is resumed, otherwise those over a limit.
 func (r *Runner) choose(ctx context.Context) (chosen []candidate, all []kube.Node, err error) {
 	if all, err = r.client.Nodes(ctx, ""); err != nil {
 		return nil, nil, err
@@ -85,7 +85,7 @@ func (r *Runner) choose(ctx context.Context) (chosen []candidate, all []kube.Nod
 	if len(r.conf.Limits) > 0 {
 		records, err := survey.Records(ctx, r.client, r.conf.Namespace)
 		if err != nil && !errors.Is(err, holdfast.ErrNotFound) {
-			return nil, nil, fmt.Errorf("what the agents say of their nodes: %w", err)
+			return nil, nil, fmt.Errorf("reading the agents' records: %w", err)
 		}
 		for _, n := range selected {
 			looks[n.Meta.Name] = survey.Of(n, records[n.Meta.Name])
@@ -112,7 +112,7 @@ func (r *Runner) choose(ctx context.Context) (chosen []candidate, all []kube.Nod
 	return chosen, all, nil
 }
 
-// marked are the nodes of an earlier run that has not ended.
+// marked returns the nodes of an earlier run that has not ended.
 func marked(all []kube.Node) ([]candidate, error) {
 	var list []candidate
 	for _, n := range all {
@@ -123,7 +123,7 @@ func marked(all []kube.Node) ([]candidate, error) {
 			list = append(list, candidate{node: n, mark: m})
 		}
 	}
-	order := []Phase{Deleting, Drained, Draining, Waiting} // what is nearly done first
+	order := []Phase{Deleting, Drained, Draining, Waiting} // nearly finished nodes first
 	slices.SortStableFunc(list, func(a, b candidate) int {
 		return slices.Index(order, a.mark.Phase) - slices.Index(order, b.mark.Phase)
 	})
@@ -139,10 +139,10 @@ func unfinished(left []candidate) error {
 		names = append(names, fmt.Sprintf("%s (%s)", c.node.Meta.Name, c.mark.Phase))
 	}
 	return holdfast.WithHint(fmt.Errorf("an earlier run has not ended, or still goes on: %s", strings.Join(names, ", ")),
-		"--resume goes on with it, --abandon uncordons what it has not drained")
+		"--resume continues it, --abandon uncordons what it has not drained")
 }
 
-// Plan looks at the cluster and says what Run would do. It changes nothing.
+// Plan reads the cluster and returns what Run would do. It changes nothing.
 func (r *Runner) Plan(ctx context.Context) (Plan, error) {
 	chosen, all, err := r.choose(ctx)
 	if err != nil {
@@ -173,10 +173,10 @@ func (r *Runner) plan(ctx context.Context, chosen []candidate, all []kube.Node) 
 		}
 	}
 	if p.Room == 0 {
-		p.Problems = append(p.Problems, "no other node takes pods: all that do are to be replaced")
+		p.Problems = append(p.Problems, "no other node takes pods: all nodes that do are to be replaced")
 	}
 	if len(r.conf.Command) == 0 {
-		p.Notes = append(p.Notes, "no command is given that deletes a machine: the nodes stay, drained and cordoned")
+		p.Notes = append(p.Notes, "no command to delete machines is given: the nodes stay, drained and cordoned")
 	}
 	return p, nil
 }
@@ -200,7 +200,8 @@ func (r *Runner) planNode(ctx context.Context, c candidate, budgets []kube.Budge
 	return n, nil
 }
 
-// exhausted names a budget that allows no eviction of the pod now, "" where none does.
+// exhausted returns the name of a budget that now allows no eviction of the pod,
+// or "".
 func exhausted(budgets []kube.Budget, p kube.Pod) string {
 	for _, b := range budgets {
 		if b.Meta.Namespace == p.Meta.Namespace && b.Status.Allowed <= 0 && b.Spec.Selector.Chooses(p.Meta.Labels) {

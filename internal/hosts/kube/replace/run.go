@@ -14,20 +14,20 @@ import (
 	"holdfast/internal/hosts/kube"
 )
 
-// ErrTaken means that another process goes on with the run, or has abandoned it.
+// ErrTaken means that another process continues the run, or has abandoned it.
 var ErrTaken = errors.New("another process has taken the run over, or abandoned it")
 
-// errFreed ends a try to free a node that is free.
+// errFreed ends a retry when the node is already free.
 var errFreed = errors.New("the mark is gone")
 
-// ErrHealth means that the cluster lost nodes meanwhile.
-var ErrHealth = errors.New("the cluster's health has fallen")
+// ErrHealth means that the cluster lost nodes during the run.
+var ErrHealth = errors.New("the cluster's health has degraded")
 
 const (
-	conflicts    = 10               // tries to change a node that others change, too
-	cleanLimit   = time.Minute      // to uncordon what is left
-	healthEvery  = 30 * time.Second // between looks at all nodes
-	readyEvery   = 2 * time.Second  // between looks whether pods are ready elsewhere
+	conflicts    = 10               // tries to change a node after conflicts
+	cleanLimit   = time.Minute      // to uncordon the remaining nodes
+	healthEvery  = 30 * time.Second // between checks of all nodes
+	readyEvery   = 2 * time.Second  // between checks whether pods are ready elsewhere
 	readySeldom  = 15 * time.Second
 	longestPause = time.Second / 2 // after a conflict
 )
@@ -39,15 +39,16 @@ type run struct {
 	step       func(Step)
 
 	mu     sync.Mutex
-	phases map[string]Phase // of the nodes that are claimed
-	taken  map[string]bool  // pods that stand in a report as the new ones
+	phases map[string]Phase // of the claimed nodes
+	taken  map[string]bool  // pods already reported as replacements
 	report Report
 }
 
-// Run replaces the nodes of a plan and returns when it has ended. step hears what
-// happens, one call at a time; nil: nobody does. The first failure, a fall in the
-// cluster's health, or the end of ctx stops it: no eviction more is asked for, and nodes that are
-// not drained take pods again. The report is also there with an error.
+// Run replaces the nodes of a plan and returns when it has ended. step receives
+// progress messages, one at a time, and may be nil. The first failure, a
+// degradation of the cluster's health, or the end of ctx stops the run: no
+// further pod is evicted, and nodes not drained take pods again. The report is
+// also valid with an error.
 func (r *Runner) Run(ctx context.Context, p Plan, step func(Step)) (Report, error) {
 	x := &run{
 		Runner: r, id: rand.Text()[:10], holder: rand.Text(), step: step,
@@ -74,7 +75,7 @@ func (x *run) tell(node, format string, a ...any) {
 	x.step(Step{Node: node, What: fmt.Sprintf(format, a...)})
 }
 
-// all claims the nodes and replaces them, so many at a time.
+// all claims the nodes and replaces them, MaxUnavailable at a time.
 func (x *run) all(ctx context.Context, p Plan) error {
 	healthy, err := x.watchHealth(ctx, p)
 	if err != nil {
@@ -134,7 +135,8 @@ func (x *run) all(ctx context.Context, p Plan) error {
 	return context.Cause(ctx)
 }
 
-// watchHealth returns what compares all other nodes with how they were.
+// watchHealth returns a function that compares all other nodes with their state
+// at the start.
 func (x *run) watchHealth(ctx context.Context, p Plan) (func(context.Context) error, error) {
 	mine := make(map[string]bool)
 	for _, n := range p.Nodes {
@@ -172,7 +174,7 @@ func (x *run) trouble(err error, pause time.Duration) {
 	x.tell("", "%v; trying again in %v", err, pause.Round(time.Second))
 }
 
-// claim cordons a node and marks it as ours.
+// claim cordons a node and marks it for this run.
 func (x *run) claim(ctx context.Context, name string) error {
 	err := x.change(ctx, name, func(n kube.Node) (kube.NodePatch, error) {
 		m, err := MarkOf(n)
@@ -181,7 +183,7 @@ func (x *run) claim(ctx context.Context, name string) error {
 			return kube.NodePatch{}, err
 		case m == nil || m.over():
 			m = &Mark{Run: x.id, Phase: Waiting, Cordoned: n.Spec.Unschedulable}
-		case m.Holder == x.holder: // by a patch of ours, to which the answer was lost
+		case m.Holder == x.holder: // set by an earlier patch with a lost answer
 		case !x.conf.Resume:
 			return kube.NodePatch{}, unfinished([]candidate{{node: n, mark: m}})
 		}
@@ -218,7 +220,7 @@ func (x *run) phase(name string) (Phase, bool) {
 	return p, ok
 }
 
-// change reads a node and patches it, again where somebody else changed it meanwhile.
+// change reads a node and patches it, again after conflicts.
 func (x *run) change(ctx context.Context, name string, how func(kube.Node) (kube.NodePatch, error)) error {
 	for try := 1; ; try++ {
 		err := x.patiently(ctx, func() error {
@@ -242,7 +244,7 @@ func (x *run) change(ctx context.Context, name string, how func(kube.Node) (kube
 	}
 }
 
-// advance moves a node of ours to a phase.
+// advance moves a claimed node to a phase.
 func (x *run) advance(ctx context.Context, name string, p Phase) error {
 	err := x.change(ctx, name, func(n kube.Node) (kube.NodePatch, error) {
 		m, err := MarkOf(n)
@@ -314,7 +316,8 @@ func (x *run) stages(ctx context.Context, name string, rep *NodeReport) error {
 	return err
 }
 
-// release uncordons what the run has not drained. It goes on where ctx is done.
+// release uncordons the nodes that the run has not drained. It continues if ctx
+// is done.
 func (x *run) release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
 	defer cancel()
@@ -347,8 +350,8 @@ func (x *run) release(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// free takes a node's mark away and uncordons it, if the mark is the holder's; "" is
-// anybody's. It reports whether the node takes pods again.
+// free removes a node's mark and uncordons it, if holder holds the mark; ""
+// matches any holder. It reports whether the node takes pods again.
 func (x *run) free(ctx context.Context, name, holder string) (bool, error) {
 	free, sent := false, false
 	err := x.change(ctx, name, func(n kube.Node) (kube.NodePatch, error) {
@@ -356,7 +359,7 @@ func (x *run) free(ctx context.Context, name, holder string) (bool, error) {
 		switch {
 		case err != nil:
 			return kube.NodePatch{}, err
-		case m == nil && sent: // the answer to it was lost
+		case m == nil && sent: // the answer to the patch was lost
 			return kube.NodePatch{}, errFreed
 		case m == nil || holder != "" && m.Holder != holder:
 			return kube.NodePatch{}, ErrTaken
@@ -375,8 +378,8 @@ func (x *run) free(ctx context.Context, name, holder string) (bool, error) {
 	return free, err
 }
 
-// Abandon ends an earlier run that did not end: nodes that it has not drained take
-// pods again, the others stay cordoned and are returned as left.
+// Abandon ends an earlier run that did not end: nodes not drained take pods
+// again. Drained nodes stay cordoned and are returned as left.
 func (r *Runner) Abandon(ctx context.Context) (freed, left []string, err error) {
 	x := &run{Runner: r}
 	all, err := r.client.Nodes(ctx, "")

@@ -7,7 +7,7 @@ import (
 	"holdfast/internal/hosts/kube"
 )
 
-// Times are how long a pod took to come up, as its status tells: in whole seconds, as
+// Times are how long a pod took to start, from its status, in whole seconds as
 // Kubernetes writes times.
 type Times struct {
 	Init  *holdfast.Millis `json:"init_ms"`  // its init containers, from the first's start to the last's end; null: it has none
@@ -15,8 +15,8 @@ type Times struct {
 	Total *holdfast.Millis `json:"total_ms"` // from its creation to ready; null: not known
 }
 
-// TimesOf are the times of a pod. Of one whose containers were started again or that
-// is not ready, only those are known that this leaves.
+// TimesOf returns the times of a pod. If it is not ready or its containers were
+// restarted, only the times that are still valid are set.
 func TimesOf(p kube.Pod) Times {
 	var t Times
 	var first, last time.Time

@@ -7,34 +7,34 @@ import (
 	"holdfast/internal/hosts/kube"
 )
 
-// Treatment is what becomes of a pod of a node that is drained.
+// Treatment is what a drain does with a pod.
 type Treatment string
 
 // The treatments.
 const (
 	Evict  Treatment = "evict"
-	Leave  Treatment = "leave"  // it goes with the node
-	Refuse Treatment = "refuse" // the node is not drained because of it
+	Leave  Treatment = "leave"  // it is deleted with the node
+	Refuse Treatment = "refuse" // it forbids the drain of the node
 )
 
-// Rules are what a drain may do to pods.
+// Rules are the rules of a drain for pods.
 type Rules struct {
 	LocalData bool // pods with emptyDir volumes are evicted, and the data is lost
-	Unmanaged bool // so are pods that nobody makes anew
+	Unmanaged bool // pods without a controller are evicted, and not recreated
 }
 
-// Reasons, as people read them. WhyLocal is one that Rules.LocalData overrides.
+// Reasons for display. Rules.LocalData overrides WhyLocal.
 const (
 	whyDaemonSet = "its DaemonSet keeps it on the node"
 	whyMirror    = "the kubelet runs it from a file"
 	WhyLocal     = "it has local data (emptyDir), which would be lost"
-	whyUnmanaged = "nothing would make it anew"
+	whyUnmanaged = "no controller would recreate it"
 	whyOrphan    = "its DaemonSet is gone"
 )
 
-// Treat says what becomes of a pod, and why, by the rules of `kubectl drain
-// --ignore-daemonsets`, in their order. daemonSet is what the API server says of the
-// DaemonSet of a pod that has one and has not finished: nil where it is there.
+// Treat returns the treatment of a pod and its reason, by the rules of `kubectl
+// drain --ignore-daemonsets`, in their order. daemonSet is the API server's error
+// for the DaemonSet of an unfinished pod, nil if it exists.
 func (r Rules) Treat(p kube.Pod, daemonSet error) (Treatment, string) {
 	why := ""
 	if p.OfDaemonSet() && !p.Finished() {

@@ -1,5 +1,5 @@
-// Package survey looks at a cluster's nodes side by side: what Kubernetes says of them,
-// and what the agent on each says of its host.
+// Package survey lists a cluster's nodes with their state in Kubernetes and the
+// record of each node's agent.
 package survey
 
 import (
@@ -14,14 +14,14 @@ import (
 	"holdfast/internal/hosts/kube"
 )
 
-// Where agents leave their records: in a lease of the node's name, in this namespace
-// where nobody says otherwise.
+// Agents write their records to a lease with the node's name, by default in this
+// namespace.
 const (
 	Namespace        = "holdfast"
 	RecordAnnotation = "holdfast.dev/record"
 )
 
-// ConditionPrefix begins the types of the node conditions that agents set.
+// ConditionPrefix is the prefix of the condition types that agents set.
 const ConditionPrefix = "Holdfast"
 
 // Node is one node.
@@ -32,15 +32,15 @@ type Node struct {
 	Cordoned bool      `json:"cordoned"`
 	Kernel   string    `json:"kernel"`
 	Runtime  string    `json:"runtime"`
-	// Hurts is why pods suffer there; empty: nobody says that they do.
+	// Hurts are the reasons for which pods suffer there; empty: none reported.
 	Hurts []string `json:"hurts"`
-	// Record is the agent's; null: there is none, or it cannot be read.
+	// Record is the agent's record; null: missing or unreadable.
 	Record *ranking.Record `json:"record"`
 }
 
-// Look lists the nodes that a label selector chooses, those that hurt first, and among
-// them the older ones. Without the namespace of the agents, or the right to read it, nodes have no
-// records, and gap says why.
+// Look lists the nodes selected by a label selector: first those with problems,
+// and among them the older ones. Without the agents' namespace, or the right to
+// read it, nodes have no records, and gap gives the reason.
 func Look(ctx context.Context, c *kube.Client, selector, namespace string) (list []Node, gap, err error) {
 	nodes, err := c.Nodes(ctx, selector)
 	if err != nil {
@@ -57,7 +57,7 @@ func Look(ctx context.Context, c *kube.Client, selector, namespace string) (list
 	return list, gap, nil
 }
 
-// Of joins what is known of a node; record may be nil.
+// Of combines what is known of a node; record may be nil.
 func Of(n kube.Node, record *ranking.Record) Node {
 	v := Node{
 		Name: n.Meta.Name, Created: n.Meta.Created, Ready: n.Ready(), Cordoned: n.Spec.Unschedulable,
@@ -77,8 +77,8 @@ func Of(n kube.Node, record *ranking.Record) Node {
 	return v
 }
 
-// Records are what the agents say, by node. Leases without a record that can be read
-// are left out.
+// Records returns the agents' records by node. Leases without a readable record
+// are skipped.
 func Records(ctx context.Context, c *kube.Client, namespace string) (map[string]*ranking.Record, error) {
 	leases, err := c.Leases(ctx, namespace)
 	if err != nil {
