@@ -11,28 +11,28 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// Cause is why a spin-up failed, in one of few words.
+// Cause is why a spin-up failed, from a fixed set.
 type Cause string
 
 // The causes.
 const (
 	NoCause     Cause = ""            // it did not fail
-	NoImage     Cause = "no-image"    // there is none of that name
-	BadName     Cause = "bad-name"    // the name is none
-	Denied      Cause = "denied"      // the registry wants other credentials
-	NoPlatform  Cause = "no-platform" // there is none for this kind of machine
+	NoImage     Cause = "no-image"    // no image has this name
+	BadName     Cause = "bad-name"    // the name is not valid
+	Denied      Cause = "denied"      // the registry requires other credentials
+	NoPlatform  Cause = "no-platform" // no image for this platform
 	NoSpace     Cause = "no-space"    // the host's disk is full
 	Unreachable Cause = "unreachable" // the registry does not answer
-	Corrupt     Cause = "corrupt"     // what came is not what was announced
+	Corrupt     Cause = "corrupt"     // the data differs from its digest or size
 	CutShort    Cause = "cut-short"   // the engine's answer ended early
 	EngineDown  Cause = "engine-down" // the engine does not answer
-	Canceled    Cause = "canceled"    // somebody stopped it, or its time was up
+	Canceled    Cause = "canceled"    // it was stopped, or timed out
 	Other       Cause = "other"
 )
 
-// words are what engines and registries say; the first that fits counts. The
-// stream of a pull has an error's text only. One without a space has to stand by
-// itself there: it may be a part of an image's name.
+// words are phrases of engine and registry errors; the first match counts. The
+// stream of a pull has only the text of an error. A phrase without a space must
+// be a word of its own there, because it may be a part of an image's name.
 var words = []struct {
 	cause Cause
 	any   []string
@@ -46,7 +46,7 @@ var words = []struct {
 	{Unreachable, []string{"connection refused", "no such host", "i/o timeout", "handshake timeout", "network is unreachable", "no route to host", "server misbehaving", "connection reset", "client.timeout exceeded", "x509", "http response to https client", "eof", "bad gateway", "service unavailable", "gateway timeout", "too many requests"}},
 }
 
-// CauseOf sorts the error of a spin-up.
+// CauseOf classifies the error of a spin-up.
 func CauseOf(err error) Cause {
 	switch {
 	case err == nil:
@@ -106,26 +106,26 @@ func causeIn(phase Phase, err error) Cause {
 func (c Cause) Hint() string {
 	switch c {
 	case NoImage:
-		return "check the image's name and tag; a private repository looks the same to those who are not logged in"
+		return "check the image's name and tag; without a login, a private repository looks the same"
 	case BadName:
 		return "an image is named [registry/]name[:tag] or [registry/]name@sha256:…, in lower case"
 	case Denied:
 		return "log in to the registry (docker login), or check that the account may read the repository"
 	case NoPlatform:
-		return "the image has none for this kind of machine: name another platform, or another tag"
+		return "the image has no variant for this platform: name another platform, or another tag"
 	case NoSpace:
 		return "free space where the engine keeps its images (docker system df shows what uses it)"
 	case Unreachable:
 		return "check that this host reaches the registry: its name, a proxy, a firewall, its certificate"
 	case Corrupt:
-		return "pull again; if it stays, the registry or a cache before it serves damaged layers"
+		return "pull again; if the error persists, the registry or a cache before it serves damaged layers"
 	case CutShort:
 		return "look at the engine's log: it may have been restarted"
 	}
 	return ""
 }
 
-// Explain adds its cause's hint to an error that has none.
+// Explain adds the hint of its cause to an error without a hint.
 func Explain(err error) error {
 	hint := CauseOf(err).Hint()
 	if err == nil || hint == "" || holdfast.HintOf(err) != "" {

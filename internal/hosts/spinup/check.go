@@ -29,7 +29,7 @@ func checkRecords(tx *bbolt.Tx) error {
 		n++
 		var r Record
 		if err := json.Unmarshal(v, &r); err != nil || r.ID != string(k) {
-			return fmt.Errorf("%w: record %q is none", boltfile.ErrDamaged, k)
+			return fmt.Errorf("%w: record %q is not valid", boltfile.ErrDamaged, k)
 		}
 		return nil
 	})
@@ -38,7 +38,7 @@ func checkRecords(tx *bbolt.Tx) error {
 	}
 	count, err := readCount(tx)
 	if err != nil || count != n {
-		return fmt.Errorf("%w: it has %d records and says %d", boltfile.ErrDamaged, n, count)
+		return fmt.Errorf("%w: it has %d records, but its count is %d", boltfile.ErrDamaged, n, count)
 	}
 	return nil
 }

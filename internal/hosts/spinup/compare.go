@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// Change is what a comparison says of a phase.
+// Change is the verdict of a comparison for a phase.
 type Change string
 
-// The changes. NoDifference is not "they are equal": it is "these records do
-// not show that they differ".
+// The verdicts. NoDifference does not mean that the groups are equal, only that
+// these records do not show a difference.
 const (
 	Better       Change = "better"
 	Worse        Change = "worse"
@@ -18,8 +18,8 @@ const (
 	TooFew       Change = "too few"
 )
 
-// minCompared is how many judged records each side needs. Below it a bootstrap
-// of medians says nothing, and Fisher's test finds nothing but extremes.
+// minCompared is the number of judged records that each side needs. Below it a
+// bootstrap of medians means nothing, and Fisher's test finds only extremes.
 const minCompared = 8
 
 // Difference is how the second of two groups differs from the first in one
@@ -58,7 +58,7 @@ type Difference struct {
 // nothing at all is called better or worse.
 func Compare(a, b Group) []Difference { return compareOneOf(a, b, 1) }
 
-// compareOneOf is Compare where so many comparisons are made and read together:
+// compareOneOf is Compare for one of several comparisons that are read together:
 // each is held to its part of the 5 %.
 func compareOneOf(a, b Group, comparisons int) []Difference {
 	var pairs [][2]PhaseStats

@@ -2,23 +2,23 @@ package spinup
 
 import "time"
 
-// The containerd image store looks at its downloads every 100 ms and tells of a
-// layer only once something was written; it writes in pieces of 1 MiB (moby,
+// The containerd image store polls its downloads every 100 ms and reports a layer
+// only once something was written. It writes in pieces of 1 MiB (moby,
 // daemon/containerd/progress.go; containerd, core/content/helpers.go and
 // plugins/content). Measured: the first count of a layer on a link of 8 MiB/s
-// comes 0.4 s after its first byte. So what came before the first count is told
-// by the rate after it.
+// comes 0.4 s after its first byte. Therefore the rate after the first count is
+// used to infer what came before it.
 
-// poll is how often the containerd image store is looked at.
+// poll is the polling interval of the containerd image store.
 const poll = 100 * time.Millisecond
 
-// counts are the first count of a layer, and the last.
+// counts are the first and the last count of a layer.
 type counts struct {
 	first, last     int64
 	firstAt, lastAt time.Duration
 }
 
-// note takes a count.
+// note records a count.
 func (c *counts) note(n int64, at time.Duration) {
 	if n <= 0 {
 		return
@@ -37,8 +37,8 @@ func (c counts) rate() float64 {
 	return float64(c.last-c.first) / (c.lastAt - c.firstAt).Seconds()
 }
 
-// begin is when the layer's first byte came, by its rate: not before it was
-// announced, and not after its first count.
+// begin returns when the layer's first byte came, inferred from its rate: not
+// before the layer was announced, and not after its first count.
 func (c counts) begin(announced time.Duration) time.Duration {
 	r := c.rate()
 	if r <= 0 {
@@ -48,15 +48,15 @@ func (c counts) begin(announced time.Duration) time.Duration {
 	return c.firstAt - max(before, 0)
 }
 
-// How much more a layer has at its first count than its later rate explains, if
-// somebody else has begun to fetch it.
+// Bounds by which the first count of a layer exceeds what its later rate
+// explains, if another pull has started the download.
 const (
 	joinedFactor = 4
 	joinedSlack  = 2 << 20
 	joinedWithin = 150 * time.Millisecond // a poll, and some load
 )
 
-// joined reports whether the first count is somebody else's.
+// joined reports whether the first count comes from another pull.
 func (c counts) joined(announced time.Duration) bool {
 	if c.first == 0 || c.firstAt-announced > joinedWithin {
 		return false

@@ -27,7 +27,7 @@
 //     extract the layers of an image one after the other. Bytes of an
 //     extraction are compressed bytes. The gap between a layer's download and
 //     its extraction is its waiting for the layers below.
-//   - A layer that somebody else's pull is fetching already is seen at once
+//   - A layer that another pull is fetching already is seen at once
 //     with a part of its bytes, or complete. An engine shares chains of layers,
 //     so all that such a pull fetches is taken for the other's: it is joined,
 //     counts no bytes and has no throughput.

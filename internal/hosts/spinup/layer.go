@@ -16,7 +16,7 @@ const (
 	firstSlack = 64 << 10
 )
 
-// How soon after its announcement a layer that somebody else is fetching is told
+// How soon after its announcement a layer that another pull is fetching is reported
 // of: in the same answer. Measured: 0.02 to 4 ms, on a host with 45 runnable
 // processes on two CPUs 27 ms.
 //
@@ -30,8 +30,8 @@ const (
 	atOnce     = 25 * time.Millisecond
 )
 
-// biggest bounds what an engine may say a layer has, so that sums stay whole:
-// 64 TiB.
+// biggest bounds the size of a layer that is believed, so that sums do not
+// overflow: 64 TiB.
 const biggest = 1 << 46
 
 // layer follows one layer through the stream.
@@ -40,12 +40,12 @@ type layer struct {
 	state     State
 	announced time.Duration
 
-	size  int64 // largest that was told, 0 for none
+	size  int64 // largest reported, 0 for none
 	given int64 // from the manifest, 0 for none
 	base  int64 // what earlier attempts brought
 	total int64 // of this attempt
 	count int64 // of this attempt
-	prior int64 // count before the last, which may be a bar filled up at a failure
+	prior int64 // count before the last, in case a failure filled the bar up
 
 	download []interval // open while state is Downloading
 	retry    []interval // open while state is Retrying
@@ -53,19 +53,19 @@ type layer struct {
 
 	counts counts // of the containerd image store
 
-	position   int64 // in bytes, of the state it is in
-	told       bool  // something after the announcement was heard
+	position   int64 // in bytes, of the current state
+	told       bool  // an event after the announcement was seen
 	extracting bool  // an Extracting was seen
 	downloaded time.Duration
 	finished   time.Duration
 	present    bool // its bytes were on this host
-	joined     bool // seen: a part was there at once
-	shared     bool // told: another pull that is measured fetches it
-	jumped     bool // all of it was there at once; its size says what that means
+	joined     bool // seen: a part was present at once
+	shared     bool // known: another measured pull fetches it
+	jumped     bool // all of it was present at once; its size decides what that means
 }
 
-// knownSize is the compressed size in bytes, 0 where nobody told. What the
-// manifest says comes first.
+// knownSize returns the compressed size in bytes, 0 if unknown. The manifest's
+// size takes precedence.
 func (l *layer) knownSize() int64 {
 	if l.given > 0 {
 		return l.given
@@ -73,7 +73,7 @@ func (l *layer) knownSize() int64 {
 	return l.size
 }
 
-// add takes one line. at never goes back.
+// add processes one line. at never decreases.
 func (l *layer) add(ev engine.PullEvent, at time.Duration, containerd bool) {
 	if l.state == Complete || l.state == Present && ev.Status != "Extracting" {
 		return
@@ -104,7 +104,7 @@ func (l *layer) add(ev engine.PullEvent, at time.Duration, containerd bool) {
 
 func (l *layer) downloading(ev engine.PullEvent, at time.Duration, containerd bool) {
 	if l.state == Downloaded || l.state == Extracting {
-		return // late, or not of this engine
+		return // late, or not from this engine
 	}
 	count, total := bounded(ev.Current), bounded(ev.Total)
 	within := partAtOnce
@@ -130,7 +130,8 @@ func (l *layer) downloading(ev engine.PullEvent, at time.Duration, containerd bo
 	l.touch(at)
 }
 
-// begin starts an attempt of total bytes: after a resume they are what is left.
+// begin starts an attempt of total bytes. After a resume these are the remaining
+// bytes.
 func (l *layer) begin(total int64) {
 	l.base = 0
 	again := len(l.download) > 1 || len(l.retry) > 0
@@ -140,7 +141,7 @@ func (l *layer) begin(total int64) {
 	l.total, l.count, l.prior = total, 0, 0
 }
 
-// sofar is how far this attempt has come into the layer.
+// sofar returns the position in the layer that this attempt has reached.
 func (l *layer) sofar() int64 {
 	n := l.base + l.count
 	if size := l.knownSize(); size > 0 {
@@ -149,8 +150,8 @@ func (l *layer) sofar() int64 {
 	return n
 }
 
-// firstCountOf is the most that the first count of a layer of total bytes says
-// of a download of one's own.
+// firstCountOf returns the maximum first count of a layer of total bytes in an
+// own download.
 func firstCountOf(total int64) int64 {
 	if total > 0 {
 		return min(total/100, firstCount) + firstSlack
@@ -210,7 +211,7 @@ func (l *layer) finish(at time.Duration) {
 	l.state, l.position, l.finished = Complete, 0, at
 }
 
-// asOf is a copy in which what is going on counts until now.
+// asOf returns a copy in which open intervals end now.
 func (l *layer) asOf(now time.Duration) *layer {
 	copied := *l
 	copied.download, copied.retry = slices.Clone(l.download), slices.Clone(l.retry)
@@ -218,7 +219,7 @@ func (l *layer) asOf(now time.Duration) *layer {
 	return &copied
 }
 
-// touch moves the end of the interval that is open.
+// touch extends the open interval to at.
 func (l *layer) touch(at time.Duration) {
 	switch l.state {
 	case Downloading:
@@ -236,8 +237,8 @@ func (l *layer) closeRetry(at time.Duration) {
 	}
 }
 
-// fetched is what this layer's transfer brought, whoever did it, and whether it
-// is known to the byte.
+// fetched returns how many bytes the transfer of this layer brought, by this pull
+// or another, and whether that is exact.
 func (l *layer) fetched() (int64, bool) {
 	if l.present {
 		return 0, true
@@ -262,7 +263,7 @@ func (l *layer) fetched() (int64, bool) {
 	return 0, true
 }
 
-// extracted is how many compressed bytes were extracted, and whether that is
+// extracted returns how many compressed bytes were extracted, and whether that is
 // known.
 func (l *layer) extracted() (int64, bool) {
 	if l.state == Complete {

@@ -13,7 +13,7 @@ import (
 //	pull stats: download 124.3MiB in 1.283s (96.84MiB/s), extract 124.3MiB in 2.806s (44.28MiB/s)
 //
 // It says so where the image was in the cache, where the layers came by
-// somebody else's pull, and where a figure is not known.
+// another pull, and where a figure is not known.
 func (p Pull) Line() string {
 	if p.Cached {
 		return "image was in the cache"

@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are the figures of all spin-ups that were recorded. Their labels are
-// few words of ours: kind, phase, outcome, cause; never an image or a host.
+// Metrics are the metrics of all recorded spin-ups. Label values are from fixed
+// sets: kind, phase, outcome, cause; never an image or a host.
 type Metrics struct {
 	rules      Rules
 	seconds    *prometheus.HistogramVec
@@ -20,7 +20,7 @@ type Metrics struct {
 	retries    prometheus.Counter
 }
 
-// NewMetrics makes the figures and registers them.
+// NewMetrics makes the metrics and registers them.
 func NewMetrics(reg prometheus.Registerer, rules Rules) *Metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
@@ -29,25 +29,25 @@ func NewMetrics(reg prometheus.Registerer, rules Rules) *Metrics {
 		rules: rules,
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "holdfast_spinup_phase_seconds",
-			Help:    "Time of a spin-up's phase (download, extract, create, start, ready, total), by kind (session, pull, run, other, pod).",
+			Help:    "Duration of a spin-up's phase in seconds (download, extract, create, start, ready, total), by kind (session, pull, run, other, pod).",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300},
 		}, []string{"phase", "kind"}),
 		throughput: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "holdfast_spinup_throughput_mebibytes_per_second",
-			Help:    "Throughput of pulls that are long enough to judge, by phase (download, extract).",
+			Help:    "Throughput in MiB/s of pulls that are long enough to judge, by phase (download, extract).",
 			Buckets: []float64{1, 2, 5, 10, 15, 20, 30, 50, 75, 100, 150, 250, 500, 1000},
 		}, []string{"phase"}),
 		bytes:   counter("holdfast_spinup_bytes_total", "Compressed bytes that pulls moved, by phase (download, extract).", "phase"),
-		judged:  counter("holdfast_spinup_judged_total", "Phases of spin-ups that a rule could judge.", "phase", "kind"),
+		judged:  counter("holdfast_spinup_judged_total", "Phases of spin-ups that were judged by a rule.", "phase", "kind"),
 		slow:    counter("holdfast_spinup_slow_total", "Phases of spin-ups that were slow by their rule.", "phase", "kind"),
 		ended:   counter("holdfast_spinups_total", "Spin-ups that ended, by kind, outcome (ok, failed, stopped) and cause.", "kind", "outcome", "cause"),
 		pulls:   counter("holdfast_spinup_pulls_total", "Pulls, by where the image came from (cache, registry, joined, failed).", "from"),
-		retries: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_spinup_retries_total", Help: "Times that an engine began a layer's download again."}),
+		retries: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_spinup_retries_total", Help: "Restarts of a layer's download by the engine."}),
 	}
 	reg.MustRegister(m.seconds, m.throughput, m.bytes, m.judged, m.slow, m.ended, m.pulls, m.retries)
 	for _, kind := range Kinds() {
 		for _, phase := range Phases() {
-			// A rate needs the counter's 0 before its first 1.
+			// rate() needs a sample of 0 before the first increment.
 			m.judged.WithLabelValues(string(phase), string(kind))
 			m.slow.WithLabelValues(string(phase), string(kind))
 		}
@@ -75,14 +75,14 @@ func (m *Metrics) Observe(r Record) {
 	if p := r.Pull; p != nil {
 		m.pulls.WithLabelValues(p.from()).Inc()
 		m.retries.Add(float64(p.Retries))
-		if !p.Joined { // the other pull counts them
+		if !p.Joined { // otherwise the other pull counts them
 			m.bytes.WithLabelValues(string(Download)).Add(float64(p.Download.Bytes))
 			m.bytes.WithLabelValues(string(Extract)).Add(float64(p.Extract.Bytes))
 		}
 	}
 }
 
-// from is where a pull's image came from.
+// from returns where a pull's image came from.
 func (p Pull) from() string {
 	switch {
 	case !p.Done:

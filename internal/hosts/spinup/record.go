@@ -23,10 +23,10 @@ const (
 	Ready    Phase = "ready"
 )
 
-// Phases are all of them, in their order.
+// Phases returns all phases, in their order.
 func Phases() []Phase { return []Phase{Download, Extract, Create, Start, Ready} }
 
-// Kind is what a spin-up was for.
+// Kind is the origin of a spin-up.
 type Kind string
 
 // The kinds.
@@ -34,28 +34,28 @@ const (
 	ForSession Kind = "session"
 	ForPull    Kind = "pull"  // holdfast pull
 	ForRun     Kind = "run"   // holdfast run
-	ForOther   Kind = "other" // somebody else on the same engine
+	ForOther   Kind = "other" // another client of the same engine
 	ForPod     Kind = "pod"   // a container of a Kubernetes pod, by the kubelet
 )
 
-// Kinds are all of them.
+// Kinds returns all kinds.
 func Kinds() []Kind { return []Kind{ForSession, ForPull, ForRun, ForOther, ForPod} }
 
-// Outcome is how a spin-up ended.
+// Outcome is the result of a spin-up.
 type Outcome string
 
 // The outcomes.
 const (
 	OK      Outcome = "ok"
 	Failed  Outcome = "failed"
-	Stopped Outcome = "stopped" // somebody called it off
+	Stopped Outcome = "stopped" // it was cancelled
 )
 
-// Record is one spin-up: one image, and where there was one, its container.
+// Record is one spin-up: one image and, if there was one, its container.
 type Record struct {
 	ID      string          `json:"id"` // sorts by Begun
 	Kind    Kind            `json:"kind"`
-	Job     string          `json:"job,omitempty"` // what it was a part of: a run's id, a session's key, a pod as namespace/name
+	Job     string          `json:"job,omitempty"` // the run's id, the session's key, or the pod as namespace/name
 	Image   string          `json:"image"`
 	Digest  string          `json:"digest,omitempty"`
 	Begun   time.Time       `json:"begun"`
@@ -63,24 +63,25 @@ type Record struct {
 	Outcome Outcome         `json:"outcome"`
 	Cause   Cause           `json:"cause,omitempty"`
 	Error   string          `json:"error,omitempty"`
-	Failed  Phase           `json:"failed_in,omitempty"` // the phase of a failure, "" where unknown
+	Failed  Phase           `json:"failed_in,omitempty"` // the phase of a failure, "" if unknown
 
-	// Times are the phases there were. Of a pull they are the wall times;
-	// of one that joined another's they are the waiting for it.
+	// Times are the durations of the phases. For a pull they are wall times; for
+	// a pull that joined another they are the wait for it.
 	Times map[Phase]holdfast.Millis `json:"times_ms"`
-	// Pull is nil where nobody looked for the image, or watched.
+	// Pull is nil if the image was not checked, or the pull was not observed.
 	Pull *Pull `json:"pull,omitempty"`
-	// Pulled is when somebody's pull of the image ended that came before,
-	// where that is all that is known of it.
+	// Pulled is when an earlier pull of the image by another client ended, if
+	// nothing else is known of it.
 	Pulled    time.Time `json:"pulled,omitzero"`
 	Container string    `json:"container,omitempty"` // full id
 	Name      string    `json:"name,omitempty"`      // the container's
 	Cohort    Cohort    `json:"cohort"`
-	// Collected says that garbage collection deleted something while it ran.
+	// Collected reports that garbage collection deleted an object during the
+	// spin-up.
 	Collected bool `json:"collected,omitempty"`
 }
 
-// Cohort is what spin-ups are compared by.
+// Cohort is the set of properties by which spin-ups are compared.
 type Cohort struct {
 	Host       string `json:"host"`
 	Engine     string `json:"engine"` // name and version: "docker 20.10.24"
@@ -88,8 +89,8 @@ type Cohort struct {
 	ImageStore string `json:"image_store"`
 	Kernel     string `json:"kernel"`
 	Unpigz     bool   `json:"unpigz"` // the engine can decompress with it, in parallel
-	// Runtime is what the engine runs the container with, where that is not its
-	// default: runsc, say. Only of pods it is known.
+	// Runtime is the container runtime if it is not the engine's default, for
+	// example runsc. It is known only for pods.
 	Runtime string `json:"runtime,omitempty"`
 }
 
@@ -107,7 +108,7 @@ const (
 	maxRecordLayers = 128 // what overlay2 can mount
 )
 
-// bound cuts what came from outside to a size that a store can promise.
+// bound cuts external text and lists to a bounded size.
 func (r *Record) bound() {
 	for _, s := range []*string{&r.Image, &r.Digest, &r.Error, &r.Job, &r.Name, &r.Container,
 		&r.Cohort.Host, &r.Cohort.Engine, &r.Cohort.Driver, &r.Cohort.ImageStore, &r.Cohort.Kernel, &r.Cohort.Runtime} {
@@ -138,7 +139,8 @@ const (
 	timeBytes = 8
 )
 
-// newID is the id of a spin-up that began at t: 24 hex digits that sort by time.
+// newID returns an id for a spin-up that began at t: 24 hex digits that sort by
+// time.
 func newID(t time.Time) string {
 	var b [idBytes]byte
 	binary.BigEndian.PutUint64(b[:], uint64(max(t.UnixNano(), 0)))
@@ -146,7 +148,7 @@ func newID(t time.Time) string {
 	return hex.EncodeToString(b[:])
 }
 
-// firstID is before the ids of all spin-ups that began at t or later.
+// firstID sorts before the ids of all spin-ups that began at t or later.
 func firstID(t time.Time) string {
 	var b [timeBytes]byte
 	binary.BigEndian.PutUint64(b[:], uint64(max(t.UnixNano(), 0)))

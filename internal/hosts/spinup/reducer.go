@@ -10,30 +10,28 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// ErrEndedEarly says that a pull's stream ended without an error and without
-// saying that the image is there.
+// ErrEndedEarly means that a pull's stream ended without an error and without a
+// success message.
 var ErrEndedEarly = errors.New("the engine's answer ended before the pull did")
 
-// maxLayers bounds what is kept of one pull. Images have at most a few hundred
+// maxLayers bounds the layers kept of one pull. Images have at most a few hundred
 // (overlay2 mounts 128).
 const maxLayers = 4096
 
-// Options is what the reader of a pull's stream knows beside it.
+// Options is what is known of a pull beside its stream.
 type Options struct {
-	// Image is the reference that was asked for.
+	// Image is the requested reference.
 	Image string
-	// Begun is when it was asked for.
+	// Begun is when the pull was requested.
 	Begun time.Time
 	// ImageStore is engine.Info's.
 	ImageStore string
-	// Sizes are the compressed sizes of the layers in bytes by digest (or
-	// the first 12 digits of it), from the manifest, where it could be had;
-	// see Sizes.
+	// Sizes are the compressed sizes of the layers in bytes by digest (or its
+	// first 12 digits), from the manifest, if available; see Sizes.
 	Sizes map[string]int64
 }
 
-// Reducer turns the stream of one pull into figures. It is used by one
-// goroutine.
+// Reducer converts the stream of one pull to figures. One goroutine uses it.
 type Reducer struct {
 	options Options
 	sizes   map[string]int64 // by short id
@@ -41,10 +39,10 @@ type Reducer struct {
 	byID    map[string]*layer
 	shared  map[string]bool // layers that another pull counts, by id
 
-	last     time.Duration // of the latest event; time never goes back
-	resolved time.Duration // below 0 until the engine knew what to do
+	last     time.Duration // of the latest event; never decreases
+	resolved time.Duration // negative until the engine knew what to fetch
 	digest   string
-	done     bool // it said that the image is there
+	done     bool // the engine reported that the image is present
 	tooMany  bool
 }
 
@@ -55,8 +53,8 @@ func NewReducer(o Options) *Reducer {
 	return r
 }
 
-// Know takes the layers' sizes, as Options.Sizes does, from a manifest that was
-// read while the pull went on.
+// Know sets the layers' sizes, like Options.Sizes, from a manifest that was read
+// during the pull.
 func (r *Reducer) Know(sizes map[string]int64) {
 	for digest, size := range sizes {
 		id := shortID(digest)
@@ -67,12 +65,12 @@ func (r *Reducer) Know(sizes map[string]int64) {
 	}
 }
 
-// Share takes note of a layer, by its short id, that another pull which is
-// measured too is fetching at this moment: the layer counts there, and here only
-// as one that was waited for. It is to be told before the layer's first event.
+// Share marks a layer, by its short id, that another measured pull is fetching:
+// the bytes count there, and here only the wait. It must be called before the
+// layer's first event.
 func (r *Reducer) Share(id string) { r.shared[id] = true }
 
-// shortID is a digest as the stream names layers.
+// shortID returns a digest in the form in which the stream names layers.
 func shortID(digest string) string {
 	_, hex, ok := strings.Cut(digest, ":")
 	if !ok {
@@ -81,9 +79,9 @@ func shortID(digest string) string {
 	return hex[:min(len(hex), 12)]
 }
 
-// Reduce reads a whole stream, giving each event to each if that is not nil,
-// and returns the figures and the stream's error: nil means that the image is
-// on this host. ErrEndedEarly.
+// Reduce reads a whole stream, passing each event to each unless that is nil, and
+// returns the figures and the stream's error: nil means that the image is on this
+// host. It may return ErrEndedEarly.
 func Reduce(o Options, stream iter.Seq2[engine.PullEvent, error], each func(engine.PullEvent, *Reducer)) (Pull, error) {
 	r := NewReducer(o)
 	var failed error
@@ -100,7 +98,7 @@ func Reduce(o Options, stream iter.Seq2[engine.PullEvent, error], each func(engi
 	return r.Finish(time.Now(), failed)
 }
 
-// Add takes the next event. One that is older than the last counts as
+// Add processes the next event. An event older than the last counts as
 // simultaneous with it.
 func (r *Reducer) Add(ev engine.PullEvent) {
 	at := r.since(ev.Time)
@@ -127,8 +125,8 @@ func (r *Reducer) Add(ev engine.PullEvent) {
 	}
 }
 
-// finishOthers ends extractions whose "Pull complete" was lost: a graph driver
-// extracts a layer when the one below is done.
+// finishOthers ends extractions with a lost "Pull complete": a graph driver
+// starts to extract a layer when the layer below is done.
 func (r *Reducer) finishOthers(now *layer, at time.Duration) {
 	for _, l := range r.layers {
 		if l != now && l.state == Extracting {
@@ -137,7 +135,7 @@ func (r *Reducer) finishOthers(now *layer, at time.Duration) {
 	}
 }
 
-// addWhole takes a line about the whole pull.
+// addWhole processes a line about the whole pull.
 func (r *Reducer) addWhole(ev engine.PullEvent, at time.Duration) {
 	if digest, ok := strings.CutPrefix(ev.Status, "Digest: "); ok {
 		r.resolve(at)
@@ -161,13 +159,12 @@ func (r *Reducer) resolve(at time.Duration) {
 
 func (r *Reducer) containerd() bool { return r.options.ImageStore == engine.ContainerdStore }
 
-// since is t as time since the pull began, at least that of the last event.
+// since returns t as time since the pull began, at least that of the last event.
 func (r *Reducer) since(t time.Time) time.Duration {
 	return max(t.Sub(r.options.Begun), r.last, 0)
 }
 
-// At returns the figures as of now, for whoever watches the pull. What is going
-// on counts until now.
+// At returns the figures as of now, for progress reports. Open intervals end now.
 func (r *Reducer) At(now time.Time) Pull { return r.figures(r.since(now)) }
 
 // Finish returns the figures of the whole pull and its error: failed, or
@@ -211,7 +208,7 @@ func (r *Reducer) figures(now time.Duration) Pull {
 		f := r.layerFigures(l, p.Joined || l.shared)
 		p.Layers = append(p.Layers, f.Layer)
 		if l.shared && !p.Joined {
-			continue // the other pull has it in its sums
+			continue // the other pull counts it
 		}
 		p.Download.Bytes += f.Fetched
 		p.Download.Exact = p.Download.Exact && !f.Unknown
@@ -235,8 +232,8 @@ func (t *Transfer) finish(list []interval, joined bool) {
 	}
 }
 
-// joined reports whether any layer gives away that the pull joined another, or
-// all of them are another's.
+// joined reports whether any layer shows that the pull joined another, or all
+// layers are another's.
 func (r *Reducer) joined() bool {
 	own, shared := false, false
 	for _, l := range r.layers {
@@ -245,7 +242,8 @@ func (r *Reducer) joined() bool {
 			continue
 		}
 		own = own || l.state != Present
-		// A layer that small may have come before anybody could tell.
+		// A layer that small may have arrived completely before it could be
+		// detected.
 		if l.joined || l.jumped && l.knownSize() > firstSlack || r.containerd() && l.counts.joined(l.announced) {
 			return true
 		}
@@ -253,7 +251,7 @@ func (r *Reducer) joined() bool {
 	return shared && !own
 }
 
-// figure is a layer's figures with what only the sums need.
+// figure is a layer's figures with the additional data for the sums.
 type figure struct {
 	Layer
 	extract        []interval
@@ -293,8 +291,8 @@ func (r *Reducer) layerFigures(l *layer, joined bool) figure {
 	return f
 }
 
-// inferred is the extraction of a layer without an "Extracting": it began when
-// its bytes were there and the layer extracted before it was done.
+// inferred returns the extraction of a layer without an "Extracting": it began
+// when its bytes were present and the layer extracted before it was done.
 func (r *Reducer) inferred(l *layer) interval {
 	from := l.downloaded
 	for _, other := range r.layers {
@@ -303,7 +301,7 @@ func (r *Reducer) inferred(l *layer) interval {
 		}
 	}
 	if r.containerd() {
-		// The last time that it was looked at nobody was at it.
+		// At the last poll no extraction of the layer was running.
 		from = max(from, l.finished-poll)
 	}
 	return interval{from, l.finished}

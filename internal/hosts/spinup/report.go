@@ -8,21 +8,20 @@ import (
 	"holdfast"
 )
 
-// Bounds of a Report, whose groups come from outside where they are images.
+// Limits of a Report. Its groups come from outside if they are images.
 const (
 	maxGroups   = 100
 	maxCompared = 8 // beside the first; a comparison of ten phases takes some 100 ms
 )
 
-// Question is what a Report answers.
+// Question is the query for a Report.
 type Question struct {
 	Filter Filter
 	By     By // "" is all
-	// Against is the group that the others are compared with; "" is the
-	// largest.
+	// Against is the group with which the others are compared; "" is the largest.
 	Against string
-	// At, where it is not zero, takes the place of By: what began before it
-	// is one group, and what began then or later is the other.
+	// At, if not zero, replaces By: the spin-ups that began before it are one
+	// group, the others the second.
 	At time.Time
 }
 
@@ -32,7 +31,7 @@ const (
 	After  = "after"
 )
 
-// Report is how often phases were slow, group by group.
+// Report is how often phases were slow, by group.
 type Report struct {
 	By       By           `json:"by"`
 	At       time.Time    `json:"at,omitzero"`
@@ -40,8 +39,8 @@ type Report struct {
 	Oldest   time.Time    `json:"oldest"` // of them
 	Newest   time.Time    `json:"newest"`
 	Groups   []Group      `json:"groups"`   // the largest first, or Before and After
-	LeftOut  int          `json:"left_out"` // groups that are too many to show
-	Compared []Comparison `json:"compared"` // each with the same first
+	LeftOut  int          `json:"left_out"` // groups beyond the displayed ones
+	Compared []Comparison `json:"compared"` // each with the same A
 }
 
 // Comparison is how group B differs from group A.
@@ -51,7 +50,7 @@ type Comparison struct {
 	Phases []Difference `json:"phases"`
 }
 
-// Check checks the question. The errors are a person's mistakes.
+// Check validates the question. The errors are usage errors.
 func (q Question) Check() error {
 	if q.By != "" {
 		if _, err := ParseBy(string(q.By)); err != nil {
@@ -64,13 +63,13 @@ func (q Question) Check() error {
 	case q.Against != "" && !q.At.IsZero():
 		return fmt.Errorf("what came after a moment is compared with what came before, not with %q", q.Against)
 	case q.Against != "" && (q.By == "" || q.By == ByAll):
-		return fmt.Errorf("there is one group only, and none to compare with %q", q.Against)
+		return fmt.Errorf("there is only one group, and no group to compare with %q", q.Against)
 	}
 	return nil
 }
 
-// Report answers a question by the records that there are. holdfast.ErrNotFound
-// where no group is called Against.
+// Report answers a question from the stored records. It returns
+// holdfast.ErrNotFound if no group is called Against.
 func (s *Store) Report(q Question, rules Rules) (Report, error) {
 	if err := q.Check(); err != nil {
 		return Report{}, err
@@ -78,7 +77,7 @@ func (s *Store) Report(q Question, rules Rules) (Report, error) {
 	var records []Record
 	err := s.each(q.Filter, func(r Record) bool {
 		if r.Pull != nil {
-			r.Pull.Layers = nil // most of its size, and not asked for
+			r.Pull.Layers = nil // most of its size, and not needed
 		}
 		records = append(records, r)
 		return q.Filter.Limit <= 0 || len(records) < q.Filter.Limit
@@ -89,8 +88,8 @@ func (s *Store) Report(q Question, rules Rules) (Report, error) {
 	return NewReport(records, q, rules)
 }
 
-// NewReport answers a question by the records, of which the newest is the first.
-// The question's Filter was applied before.
+// NewReport answers a question from records, newest first. The question's Filter
+// has already been applied.
 func NewReport(records []Record, q Question, rules Rules) (Report, error) {
 	r := Report{By: q.By, At: q.At, Count: len(records), Groups: []Group{}, Compared: []Comparison{}}
 	if r.By == "" {
@@ -135,7 +134,7 @@ func split(records []Record, at time.Time, rules Rules) []Group {
 	return []Group{summarize(Before, before, rules), summarize(After, after, rules)}
 }
 
-// reference finds the group that the others are compared with.
+// reference finds the group with which the others are compared.
 func reference(groups []Group, name string) (int, error) {
 	if name == "" {
 		return 0, nil

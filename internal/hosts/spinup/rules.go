@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// Config is what measuring can be told.
+// Config is the configuration of measuring.
 type Config struct {
 	Slow Rules `yaml:"slow"`
 	Keep Keep  `yaml:"keep"`
 }
 
-// DefaultConfig is Config without being told anything.
+// DefaultConfig returns the default configuration.
 func DefaultConfig() Config { return Config{Slow: DefaultRules(), Keep: DefaultKeep()} }
 
-// Validate checks all of it; the error begins with the key.
+// Validate validates the configuration; the error begins with the key.
 func (c Config) Validate() error {
 	if err := c.Slow.Validate(); err != nil {
 		return fmt.Errorf("slow.%w", err)
@@ -25,22 +25,22 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Rules say what slow is. A rule of 0 is off.
+// Rules define when a phase is slow. A rule of 0 is off.
 type Rules struct {
-	// Download and Extract are slow below that many MiB/s.
+	// Download and Extract are slow below this many MiB/s.
 	Download float64 `yaml:"download_mib_s"`
 	Extract  float64 `yaml:"extract_mib_s"`
-	// Create, Start and Ready are slow above.
+	// Create, Start and Ready are slow above these durations.
 	Create time.Duration `yaml:"create"`
 	Start  time.Duration `yaml:"start"`
 	Ready  time.Duration `yaml:"ready"`
-	// MinPull: the throughput of pulls that took less says nothing.
+	// MinPull: pulls that took less are not judged by throughput.
 	MinPull time.Duration `yaml:"min_pull"`
 }
 
-// DefaultRules are CircleCI's, as published in "Docker spin-up" (2021), for
-// download, extract, create and the pulls that are left out. For start and
-// ready it has none; docs/spin-up.md gives the reason of each.
+// DefaultRules returns CircleCI's rules, as published in "Docker spin-up" (2021),
+// for download, extract, create and the minimum pull. It has none for start and
+// ready; docs/spin-up.md gives the reason for each.
 func DefaultRules() Rules {
 	return Rules{
 		Download: 20, Extract: 10, MinPull: 5 * time.Second,
@@ -55,24 +55,24 @@ func (r Rules) Validate() error {
 		"create": float64(r.Create), "start": float64(r.Start), "ready": float64(r.Ready), "min_pull": float64(r.MinPull),
 	} {
 		if !(v >= 0) {
-			return fmt.Errorf("%s: it has to be 0 or more", key)
+			return fmt.Errorf("%s: it must not be negative", key)
 		}
 	}
 	return nil
 }
 
-// Verdict is what a rule says of one phase of one spin-up.
+// Verdict is the result of a rule for one phase of one spin-up.
 type Verdict struct {
 	Phase Phase   `json:"phase"`
-	Value float64 `json:"value"` // MiB/s of download and extract, seconds of the rest
+	Value float64 `json:"value"` // MiB/s for download and extract, otherwise seconds
 	Limit float64 `json:"limit"`
 	Slow  bool    `json:"slow"`
 }
 
 // Judge applies the rules to the phases that can be judged, in their order. A
-// phase is not judged where the rule is off, where it failed, and the
-// throughput of a pull where it is not known, or not this pull's own, or the
-// pull was shorter than MinPull.
+// phase is not judged if its rule is off or it failed. The throughput of a pull
+// is not judged if it is unknown, if another pull fetched layers, or if the pull
+// was shorter than MinPull.
 func (r Rules) Judge(rec Record) []Verdict {
 	var out []Verdict
 	for _, phase := range Phases() {
@@ -93,7 +93,7 @@ func (r Rules) Judge(rec Record) []Verdict {
 	return out
 }
 
-// Slow are the phases of a spin-up that were slow.
+// Slow returns the slow phases of a spin-up.
 func (r Rules) Slow(rec Record) []Phase {
 	var out []Phase
 	for _, v := range r.Judge(rec) {
@@ -104,9 +104,9 @@ func (r Rules) Slow(rec Record) []Phase {
 	return out
 }
 
-// whole is below how many MiB/s a pull as a whole is slow. Its download and its
-// extraction take bytes/Download + bytes/Extract where both are just fast enough, one
-// after the other; so where it took longer, one of them was slow.
+// whole returns the MiB/s below which a pull as a whole is slow. Its download and
+// its extraction, one after the other, take bytes/Download + bytes/Extract if
+// both are just fast enough. If the pull took longer, one of them was slow.
 func (r Rules) whole() float64 {
 	if r.Download <= 0 || r.Extract <= 0 {
 		return 0
@@ -133,7 +133,7 @@ func (r Rules) limit(p Phase) float64 {
 // IsRate reports whether a phase is judged by MiB/s.
 func (p Phase) IsRate() bool { return p == Download || p == Extract }
 
-// value is what a phase is judged by: MiB/s, or seconds.
+// value returns the judged value of a phase: MiB/s, or seconds.
 func (rec Record) value(p Phase) (float64, bool) {
 	if p.IsRate() {
 		if rec.Pull == nil || !rec.Pull.Done {

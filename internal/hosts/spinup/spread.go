@@ -2,9 +2,9 @@ package spinup
 
 import "math"
 
-// Range is where a percentile lies with 95 % confidence. Where there are too few
-// values to tell an end, it is not known, and Low or High is the least or the
-// greatest of them.
+// Range is where a percentile lies with 95 % confidence. If there are too few
+// values to determine an end, that end is unknown, and Low or High is the minimum
+// or maximum value.
 type Range struct {
 	Low       float64 `json:"low"`
 	High      float64 `json:"high"`
@@ -12,10 +12,10 @@ type Range struct {
 	HighKnown bool    `json:"high_known"`
 }
 
-// spread is the Range of the percentile q of what sorted values were drawn from.
-// It supposes nothing of how they are distributed: how many of n values lie
-// below the true percentile is binomial, and so two of the values have it
-// between them (H. A. David, Order Statistics, 7.1).
+// spread returns the Range of the percentile q of the distribution from which
+// sorted was drawn. It makes no assumption about the distribution: how many of n
+// values lie below the true percentile is binomial, so two of the values enclose
+// it (H. A. David, Order Statistics, 7.1).
 func spread(sorted []float64, q float64) Range {
 	n := len(sorted)
 	if n == 0 {

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// By is what records are grouped by.
+// By is the property by which records are grouped.
 type By string
 
-// What records can be grouped by.
+// The properties by which records can be grouped.
 const (
 	ByAll    By = "all"
 	ByKind   By = "kind"
@@ -23,13 +23,13 @@ const (
 	ByStore  By = "store" // the image store
 	ByKernel By = "kernel"
 	ByUnpigz By = "unpigz"
-	// ByNode is ByHost, as Kubernetes calls it; ByRuntime is ByEngine, and apart from
-	// that what it runs containers with where that is not its default.
+	// ByNode is ByHost under Kubernetes' name. ByRuntime is ByEngine, extended by
+	// the container runtime if it is not the engine's default.
 	ByNode    By = "node"
 	ByRuntime By = "runtime"
 )
 
-// Groupings are all of them.
+// Groupings returns all groupings.
 func Groupings() []By {
 	return []By{ByAll, ByKind, ByImage, ByHost, ByEngine, ByDriver, ByStore, ByKernel, ByUnpigz, ByNode, ByRuntime}
 }
@@ -41,12 +41,12 @@ func ParseBy(s string) (By, error) {
 		for _, b := range Groupings() {
 			names = append(names, string(b))
 		}
-		return "", fmt.Errorf("cannot group by %q: it is none of %s", s, strings.Join(names, ", "))
+		return "", fmt.Errorf("cannot group by %q: it is not one of %s", s, strings.Join(names, ", "))
 	}
 	return By(s), nil
 }
 
-// Of is the group that a record is in.
+// Of returns the group of a record.
 func (b By) Of(r Record) string {
 	switch b {
 	case ByKind:
@@ -74,17 +74,17 @@ func (b By) Of(r Record) string {
 	return "all"
 }
 
-// Group is what a group of records comes to.
+// Group summarizes a group of records.
 type Group struct {
 	Name    string       `json:"name"`
 	Count   int          `json:"count"`
 	Failed  int          `json:"failed"`
 	Stopped int          `json:"stopped"`
 	Cached  int          `json:"cached"` // with the image in the cache
-	Phases  []PhaseStats `json:"phases"` // those of which there is something to say, in their order
+	Phases  []PhaseStats `json:"phases"` // the phases with data, in their order
 }
 
-// PhaseStats is how one phase went in a group.
+// PhaseStats summarizes one phase in a group.
 type PhaseStats struct {
 	Phase  Phase `json:"phase"`
 	Judged int   `json:"judged"`
@@ -96,7 +96,7 @@ type PhaseStats struct {
 	P50 float64 `json:"p50"`
 	P90 float64 `json:"p90"`
 	P99 float64 `json:"p99"`
-	// And where they lie.
+	// Confidence ranges of the percentiles.
 	P10Range Range `json:"p10_range"`
 	P50Range Range `json:"p50_range"`
 	P90Range Range `json:"p90_range"`
@@ -115,10 +115,10 @@ type Share struct {
 // z95 is the standard normal's 97.5 % quantile: 95 % of it are within ±z95.
 const z95 = 1.959963984540054
 
-// wilson is the share k of n with Wilson's score interval at z standard
+// wilson returns the share k of n with Wilson's score interval at z standard
 // deviations (E. B. Wilson, Probable Inference, 1927). Unlike the usual ±z·σ it
-// holds for shares near 0, which slow shares are, and for few records: 0 of 30
-// is 0 to 11 %, not 0 ± 0.
+// holds for shares near 0, like slow shares, and for few records: 0 of 30 is 0 to
+// 11 %, not 0 ± 0.
 func wilson(k, n int, z float64) Share {
 	if n == 0 {
 		return Share{Low: 0, High: 1}
@@ -139,8 +139,8 @@ func percentile(sorted []float64, q float64) float64 {
 	return sorted[min(max(i, 0), len(sorted)-1)]
 }
 
-// Summarize groups records and says how often each phase was slow by the rules.
-// Intervals are of 95 %. The largest group comes first.
+// Summarize groups records and computes how often each phase was slow by the
+// rules. Intervals are of 95 %. The largest group comes first.
 func Summarize(records []Record, by By, rules Rules) []Group {
 	members := map[string][]Record{}
 	for _, r := range records {

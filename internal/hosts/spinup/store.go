@@ -19,25 +19,25 @@ import (
 	"holdfast/internal/platform/boltfile"
 )
 
-// ErrInUse says that another process has the store open.
+// ErrInUse means that another process has the store open.
 var ErrInUse = errors.New("another process has the spin-up records open")
 
-// Keep bounds a Store.
+// Keep limits the size and age of a Store.
 type Keep struct {
-	Count int           `yaml:"count"` // records at most
-	Age   time.Duration `yaml:"age"`   // of the oldest
+	Count int           `yaml:"count"` // maximum number of records
+	Age   time.Duration `yaml:"age"`   // maximum age
 }
 
-// DefaultKeep is a month, and about 30 MB on disk.
+// DefaultKeep keeps a month, about 30 MB on disk.
 func DefaultKeep() Keep { return Keep{Count: 10_000, Age: 30 * 24 * time.Hour} }
 
-// Validate checks that something is kept, and not without end.
+// Validate checks that the limits are in range.
 func (k Keep) Validate() error {
 	if k.Count < 1 || k.Count > 1_000_000 {
-		return fmt.Errorf("count: %d is not within 1 and 1000000", k.Count)
+		return fmt.Errorf("count: %d is not between 1 and 1000000", k.Count)
 	}
 	if k.Age <= 0 {
-		return fmt.Errorf("age: %v has to be over 0", k.Age)
+		return fmt.Errorf("age: %v must be greater than 0", k.Age)
 	}
 	return nil
 }
@@ -61,9 +61,9 @@ var (
 	countKey      = []byte("count") // of the records, as JSON
 )
 
-// OpenStore opens the records at path, or begins them. A file that cannot be
-// what a Store left is moved aside, to path with ".damaged" and a time, which is
-// logged, and new records are begun. ErrInUse.
+// OpenStore opens or creates the records at path. A damaged file is moved aside,
+// to path with ".damaged" and a time, which is logged, and a new file is created.
+// It may return ErrInUse.
 func OpenStore(path string, keep Keep, log *slog.Logger) (*Store, error) {
 	if err := keep.Validate(); err != nil {
 		return nil, fmt.Errorf("open the spin-up records: %w", err)
@@ -87,9 +87,9 @@ func OpenStore(path string, keep Keep, log *slog.Logger) (*Store, error) {
 	return s, nil
 }
 
-// ReadStore opens the records at path to be read, by any number of processes at
-// once: nothing of them is changed, not even what a Keep would let go of, and
-// Append fails. holdfast.ErrNotFound, ErrInUse; a damaged file is an error.
+// ReadStore opens the records at path read-only, for any number of processes at
+// once: nothing is changed, not even records beyond a Keep, and Append fails. It
+// may return holdfast.ErrNotFound or ErrInUse; a damaged file is an error.
 func ReadStore(path string) (*Store, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
@@ -99,7 +99,7 @@ func ReadStore(path string) (*Store, error) {
 		err = checkFile(path)
 	}
 	if errors.Is(err, boltfile.ErrDamaged) {
-		err = holdfast.WithHint(err, "an agent that starts with this file moves it aside and begins new records")
+		err = holdfast.WithHint(err, "an agent that starts with this file moves it aside and starts new records")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the spin-up records: %w", err)
@@ -114,12 +114,12 @@ func ReadStore(path string) (*Store, error) {
 // Close closes the file. No call may follow.
 func (s *Store) Close() error { return s.db.Close() }
 
-// Append keeps a record, and lets go of the oldest ones over the bounds. It
-// returns when the record is on disk; those that come at the same time share
-// the wait. One with the same id is replaced.
+// Append saves a record, and removes the oldest ones beyond the limits. It
+// returns when the record is on disk; concurrent calls share the wait. A record
+// with the same id is replaced.
 func (s *Store) Append(r Record) error {
 	if r.ID == "" {
-		return errors.New("keep a spin-up: it has no id")
+		return errors.New("save a spin-up: it has no id")
 	}
 	r.bound()
 	value, err := json.Marshal(r)
@@ -153,7 +153,7 @@ func (s *Store) trim(tx *bbolt.Tx) error {
 	over := count - s.keep.Count
 	oldest := firstID(time.Now().Add(-s.keep.Age))
 	removed := 0
-	// Deleting below a cursor moves it; each round begins at the first.
+	// Deleting below a cursor moves it, so each round starts at the first.
 	for {
 		k, _ := tx.Bucket(recordsBucket).Cursor().First()
 		if k == nil || removed >= over && string(k) >= oldest {
@@ -181,13 +181,13 @@ func addCount(tx *bbolt.Tx, delta int) error {
 	return tx.Bucket(metaBucket).Put(countKey, fmt.Append(nil, n+delta))
 }
 
-// Get returns one record, by its id or the beginning of it that no other has.
+// Get returns one record by its id or a unique prefix of it. It may return
 // holdfast.ErrNotFound.
 func (s *Store) Get(id string) (Record, error) {
 	var r Record
 	err := s.db.View(func(tx *bbolt.Tx) error {
 		records := tx.Bucket(recordsBucket)
-		if records == nil { // to be read, and just begun
+		if records == nil { // opened read-only and still empty
 			return holdfast.ErrNotFound
 		}
 		c := records.Cursor()
@@ -196,7 +196,7 @@ func (s *Store) Get(id string) (Record, error) {
 			return holdfast.ErrNotFound
 		}
 		if next, _ := c.Next(); string(k) != id && len(next) >= len(id) && string(next[:len(id)]) == id {
-			return holdfast.WithHint(fmt.Errorf("several begin with %q: %w", id, holdfast.ErrNotFound), "name more of its id")
+			return holdfast.WithHint(fmt.Errorf("several begin with %q: %w", id, holdfast.ErrNotFound), "give more digits of the id")
 		}
 		return json.Unmarshal(v, &r)
 	})
@@ -206,18 +206,18 @@ func (s *Store) Get(id string) (Record, error) {
 	return r, nil
 }
 
-// Filter chooses records. The zero value is all.
+// Filter selects records. The zero value selects all.
 type Filter struct {
-	Since, Until time.Time // of their begin; the zero time is no bound
+	Since, Until time.Time // range of Begun; a zero time is no bound
 	Kind         Kind
 	Image        string // with its tag or digest, or without for any
 	Job          string
 	Outcome      Outcome
-	Slow         *Rules // only those with a phase that is slow by these
-	Limit        int    // the newest n; 0 is all
+	Slow         *Rules // only records with a phase that is slow by these rules
+	Limit        int    // the newest n; 0: all
 }
 
-// Takes reports whether the filter takes a record, but for Limit.
+// Takes reports whether the filter, apart from Limit, selects a record.
 func (f Filter) Takes(r Record) bool {
 	return !r.Begun.Before(f.Since) && (f.Until.IsZero() || r.Begun.Before(f.Until)) &&
 		(f.Kind == "" || r.Kind == f.Kind) && f.takesImage(r.Image) &&
@@ -230,7 +230,7 @@ func (f Filter) takesImage(image string) bool {
 	return ok && (f.Image == "" || rest == "" || rest[0] == ':' || rest[0] == '@')
 }
 
-// List returns the records that the filter takes, newest first.
+// List returns the selected records, newest first.
 func (s *Store) List(f Filter) ([]Record, error) {
 	var out []Record
 	err := s.each(f, func(r Record) bool {
@@ -240,12 +240,12 @@ func (s *Store) List(f Filter) ([]Record, error) {
 	return out, err
 }
 
-// each gives the records that the filter takes to do, newest first, until that
-// returns false. Writers go on meanwhile.
+// each calls do with the selected records, newest first, until do returns false.
+// Writers are not blocked.
 func (s *Store) each(f Filter, do func(Record) bool) error {
 	err := s.db.View(func(tx *bbolt.Tx) error {
 		records := tx.Bucket(recordsBucket)
-		if records == nil { // to be read, and just begun
+		if records == nil { // opened read-only and still empty
 			return nil
 		}
 		c := records.Cursor()
@@ -278,8 +278,7 @@ func (s *Store) each(f Filter, do func(Record) bool) error {
 	return nil
 }
 
-// openTimeout is how long the lock of a process that is just ending is waited
-// for.
+// openTimeout is how long to wait for the lock of a process that is exiting.
 const openTimeout = 2 * time.Second
 
 // openChecked opens the file after it has read all of it. boltfile.ErrDamaged,
@@ -318,7 +317,7 @@ func openFile(path string, o bbolt.Options) (*bbolt.DB, error) {
 	return db, inUse(err)
 }
 
-// inUse is err, as ErrInUse where another process has the file.
+// inUse converts err to ErrInUse if another process has the file open.
 func inUse(err error) error {
 	if errors.Is(err, berrors.ErrTimeout) {
 		return holdfast.WithHint(ErrInUse, "is an agent running with the same data directory?")
@@ -326,7 +325,7 @@ func inUse(err error) error {
 	return err
 }
 
-// Stats groups the records that the filter takes; see Summarize.
+// Stats groups the selected records; see Summarize.
 func (s *Store) Stats(f Filter, by By, rules Rules) ([]Group, error) {
 	records, err := s.List(f)
 	if err != nil {

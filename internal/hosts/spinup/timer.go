@@ -27,8 +27,8 @@ func NewTimer(kind Kind, image string, c Cohort) *Timer {
 	return &Timer{begun: now, record: NewRecord(kind, image, now, c)}
 }
 
-// NewRecord begins the record of a spin-up that somebody else timed, and that
-// began at the given time.
+// NewRecord starts the record of a spin-up timed elsewhere that began at the
+// given time.
 func NewRecord(kind Kind, image string, begun time.Time, c Cohort) Record {
 	return Record{
 		ID: newID(begun), Kind: kind, Image: image, Begun: begun.UTC().Round(0), Cohort: c,
@@ -42,8 +42,8 @@ func (t *Timer) ID() string { return t.record.ID }
 // Job says what the spin-up is a part of.
 func (t *Timer) Job(job string) { t.record.Job = job }
 
-// Pulled takes the figures of the image's pull. An image that was found without
-// one has Pull{Cached: true, Done: true}.
+// Pulled sets the figures of the image's pull. For an image that was present they
+// are Pull{Cached: true, Done: true}.
 func (t *Timer) Pulled(p Pull) {
 	t.record.Pull = &p
 	t.record.Digest = p.Digest
@@ -64,8 +64,8 @@ func (t *Timer) Pulled(p Pull) {
 	}
 }
 
-// Time runs do as a phase and returns its error. A phase that comes twice is
-// timed together.
+// Time runs do as a phase and returns its error. The durations of a repeated
+// phase are added.
 func (t *Timer) Time(phase Phase, do func() error) error {
 	begun := time.Now()
 	err := do()
@@ -73,7 +73,7 @@ func (t *Timer) Time(phase Phase, do func() error) error {
 	return err
 }
 
-// Took notes a phase that somebody else timed.
+// Took records a phase that was timed elsewhere.
 func (t *Timer) Took(phase Phase, d time.Duration, err error) {
 	t.record.Times[phase] += holdfast.Millis(max(d, 0))
 	if err != nil {
@@ -81,7 +81,7 @@ func (t *Timer) Took(phase Phase, d time.Duration, err error) {
 	}
 }
 
-// Container says which container it is.
+// Container sets the container.
 func (t *Timer) Container(id, name string) { t.record.Container, t.record.Name = id, name }
 
 // End ends the spin-up and returns its record. err is why it failed.

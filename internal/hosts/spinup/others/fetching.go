@@ -9,8 +9,8 @@ import (
 	"holdfast/internal/hosts/spinup"
 )
 
-// How often the engine's directory is looked at, and how often what is found is
-// said again: what is under way ends by itself.
+// How often the engine's directory is checked, and how often a found pull is
+// announced again, because announcements expire.
 const (
 	lookEvery  = 500 * time.Millisecond
 	sayAgain   = time.Minute
@@ -18,19 +18,19 @@ const (
 	blobPrefix = "GetImageBlob"
 )
 
-// fetching says that somebody's pull is under way, which no event tells before
-// its end: Docker's classic image store keeps each layer in a file of its own
-// from the first byte until it is extracted (moby, distribution/pull_v2.go
-// createDownloadFile; the daemon's temporary directory is in its data root). The
-// containerd image store leaves files of broken downloads behind and is not
-// looked at.
+// fetching announces pulls of other clients while they run, which no event
+// reports before their end. Docker's classic image store keeps each layer in a
+// file of its own from the first byte until it is extracted (moby,
+// distribution/pull_v2.go createDownloadFile; the daemon's temporary directory is
+// in its data root). The containerd image store leaves files of broken downloads
+// behind and is not checked.
 type fetching struct {
 	cfg  Config
 	said time.Time
-	end  func() // nil: nothing is said
+	end  func() // nil: nothing is announced
 }
 
-// look goes by what is in the directory now.
+// look updates the announcement from the current state of the directory.
 func (f *fetching) look(now time.Time) {
 	if !f.blobs() || f.cfg.Busy() {
 		f.stop()

@@ -1,4 +1,4 @@
-// Package others records the spin-ups that other people do on the same engine:
+// Package others records the spin-ups of other clients of the same engine:
 // `docker run`, compose, a kubelet, whatever. It goes by the engine's events, and
 // asks the engine about each container once. What that tells, and what not:
 //
@@ -21,7 +21,7 @@
 //     Docker's classic one.
 //
 // A container that is made and not started within StartWithin is no spin-up.
-// What happens while nobody watches is lost, but for what the engine remembers
+// Events while the agent does not run are lost, except those that the engine remembers
 // when the connection to it is back.
 package others
 
@@ -36,69 +36,70 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// Bounds of what is waited for and kept.
+// Limits of waits and tables.
 const (
 	// StartWithin is how long after its create a container's start still
 	// belongs to the same spin-up.
 	StartWithin = 10 * time.Minute
-	// ReadyWithin is how long a healthcheck may take to be heard of; a
-	// container that is not healthy by then has failed.
+	// ReadyWithin is how long a container may take to become healthy; after that
+	// it has failed.
 	ReadyWithin = 10 * time.Minute
 
-	maxPending  = 1024 // containers between their create and their end
-	maxPulled   = 256  // images of which a pull's end is known
+	maxPending  = 1024 // containers between their create and the end of their spin-up
+	maxPulled   = 256  // images with a known end of a pull
 	pulledFresh = time.Minute
 	askers      = 4
 	askTimeout  = 10 * time.Second
 	sweepEvery  = 5 * time.Second
-	// tellWithin is how long the engine is asked why a container failed: two
-	// questions that are not answered, and what lies between.
+	// tellWithin is how long the engine is queried for the reason of a failure:
+	// two unanswered queries and the pause between them.
 	tellWithin = 2*askTimeout + 2*sweepEvery
 )
 
-// actions are the events that are asked for. Events of healthchecks' execs, which
-// are by far the most, are not among them.
+// actions are the subscribed events. They leave out the exec events of
+// healthchecks, which are by far the most frequent.
 var actions = [...]string{"pull", "create", "start", "kill", "die", "destroy", "health_status", "connect", "disconnect"}
 
-// Engine is what is needed of a container engine.
+// Engine is the part of a container engine that a Watcher uses.
 type Engine interface {
 	Watch(ctx context.Context, o engine.WatchOptions) iter.Seq[engine.Event]
 	Inspect(ctx context.Context, id string) (engine.Container, error)
 }
 
-// Config says what to leave out, and whom to tell. All functions are called from
-// one goroutine and have to return soon.
+// Config configures a Watcher. All functions are called from one goroutine and
+// must return soon.
 type Config struct {
-	// Own are labels of containers that somebody else records.
+	// Own are labels of containers that other parts of Holdfast record.
 	Own []string
-	// Cohort is what the engine is now.
+	// Cohort returns the engine's current cohort.
 	Cohort func() spinup.Cohort
-	// Begin says that a spin-up is under way, until end is called, which may
-	// be more than once.
+	// Begin announces a spin-up in progress until end is called. end may be
+	// called more than once.
 	Begin func(kind spinup.Kind, name string) (end func())
-	// Record takes a spin-up that has ended.
+	// Record takes a finished spin-up.
 	Record func(spinup.Record)
-	// Connected is called each time that the engine answers again: it may be
-	// another one now.
+	// Connected is called each time that the engine answers again, because it may
+	// have been replaced.
 	Connected func()
-	// DataRoot is the engine's directory on this host, "" where it is none.
+	// DataRoot returns the engine's directory on this host, or "" if there is
+	// none.
 	DataRoot func() string
-	// Busy reports whether spin-ups that are not others' are under way: then
-	// layers that are fetched are taken for theirs.
+	// Busy reports whether Holdfast's own spin-ups are in progress: then fetched
+	// layers are attributed to them.
 	Busy func() bool
 	Log  *slog.Logger
 }
 
-// Watcher records others' spin-ups.
+// Watcher records the spin-ups of other clients.
 type Watcher struct {
 	engine Engine
 	cfg    Config
 }
 
-// New returns a Watcher that does nothing yet.
+// New returns an idle Watcher.
 func New(e Engine, c Config) *Watcher { return &Watcher{e, c} }
 
-// answer is what the engine says of a container.
+// answer is the engine's answer about a container.
 type answer struct {
 	id        string
 	container engine.Container

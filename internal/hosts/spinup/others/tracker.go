@@ -18,42 +18,42 @@ import (
 type pending struct {
 	id, name, image string
 	created         time.Time // the create event
-	asked           time.Time // the create call; zero until the engine was asked, or where it cannot tell
-	connected       time.Time // to its network, last
+	asked           time.Time // the create call; zero if the engine was not yet queried, or does not report it
+	connected       time.Time // the last connection to its network
 	started         time.Time // the start event
-	heard           time.Time // when the last of these was heard of, by this host's clock
-	open            int       // questions to the engine that are not answered
-	known           bool      // the engine has said whether it has a healthcheck
-	checked         bool      // it has one
-	killed          bool      // somebody ended it
-	gap             bool      // events of it may be missing
-	failed          *failure  // it is to be recorded when the engine has said why
-	end             func()    // it is under way no more
+	heard           time.Time // when the last of these arrived, by this host's clock
+	open            int       // unanswered queries to the engine
+	known           bool      // the engine has reported whether it has a healthcheck
+	checked         bool      // it has a healthcheck
+	killed          bool      // a client killed it
+	gap             bool      // its events may be incomplete
+	failed          *failure  // to be recorded when the engine has given the reason
+	end             func()    // ends the announcement
 }
 
-// failure is how a spin-up went wrong.
+// failure is the failure of a spin-up.
 type failure struct {
 	at    time.Time
 	phase spinup.Phase
 	text  string
-	code  int // the exit code, where it died
+	code  int // the exit code, if it exited
 }
 
 // wasUp reports whether a container that has failed after its start was up
-// before: nobody waits for one without a healthcheck. Where it was gone before the
-// engine could say whether it has one, its exit code decides.
+// before. Without a healthcheck it was up at its start. If it exited before the
+// engine could report whether it has one, its exit code decides.
 func (p *pending) wasUp() bool {
 	return p.failed.phase == spinup.Ready && !p.checked && (p.known || p.failed.code == 0)
 }
 
-// tracker makes records of events. It is used by one goroutine.
+// tracker converts events to records. One goroutine uses it.
 type tracker struct {
 	cfg     Config
-	ask     func(id string) bool // the engine about a container; false: too many are asked about
+	ask     func(id string) bool // queries the engine about a container; false: too many queries are open
 	pending map[string]*pending  // by container
-	order   []string             // their ids, the oldest first; some may have ended
-	pulled  map[string]time.Time // when a pull ended, by image
-	begun   bool                 // the first Gap was heard
+	order   []string             // their ids, oldest first; some may have ended
+	pulled  map[string]time.Time // end of the last pull, by image
+	begun   bool                 // the first Gap was received
 }
 
 func newTracker(c Config, ask func(string) bool) *tracker {
@@ -78,8 +78,7 @@ func (t *tracker) add(ev engine.Event) {
 	}
 }
 
-// reconnected asks about all that is pending: some of what happened may be
-// forgotten.
+// reconnected queries all pending containers, because events may be lost.
 func (t *tracker) reconnected() {
 	t.cfg.Connected()
 	if t.begun {
@@ -111,7 +110,7 @@ func (t *tracker) addCreate(ev engine.Event) {
 		}
 	}
 	if t.pending[ev.ID] != nil {
-		return // told twice
+		return // reported twice
 	}
 	if len(t.pending) >= maxPending {
 		t.dropOldest()
@@ -125,7 +124,7 @@ func (t *tracker) addCreate(ev engine.Event) {
 	t.question(p)
 }
 
-// dropOldest lets go of the oldest without a record.
+// dropOldest drops the oldest container without a record.
 func (t *tracker) dropOldest() {
 	for len(t.order) > 0 {
 		id := t.order[0]
@@ -142,7 +141,7 @@ func (t *tracker) dropOldest() {
 func (t *tracker) drop(p *pending) {
 	p.end()
 	delete(t.pending, p.id)
-	if len(t.order) > 2*maxPending { // most of them have ended
+	if len(t.order) > 2*maxPending { // most have ended
 		var left []string
 		for _, id := range t.order {
 			if t.pending[id] != nil {
@@ -159,7 +158,7 @@ func (t *tracker) dropAll() {
 	}
 }
 
-// question asks the engine about a container.
+// question queries the engine about a container.
 func (t *tracker) question(p *pending) {
 	if t.ask(p.id) {
 		p.open++
@@ -175,7 +174,7 @@ func (t *tracker) addNetwork(ev engine.Event) {
 		p.connected = ev.Time
 		return
 	}
-	if !p.connected.IsZero() { // its start was given up
+	if !p.connected.IsZero() { // its start was abandoned
 		t.fail(p, failure{at: ev.Time, phase: spinup.Start, text: "it did not start"})
 	}
 }
@@ -218,12 +217,12 @@ func died(p *pending, ev engine.Event) failure {
 	return f
 }
 
-// fail records a failure, once the engine has been asked why.
+// fail records a failure once the engine has been queried for the reason.
 func (t *tracker) fail(p *pending, f failure) {
 	p.failed, p.heard = &f, time.Now()
 	if !p.started.IsZero() && p.open > 0 {
-		// Whether there is a healthcheck to wait for is not known yet; if
-		// there is none, it was up.
+		// It is not known yet whether there is a healthcheck; without one the
+		// container was up.
 		return
 	}
 	t.question(p)
@@ -232,7 +231,7 @@ func (t *tracker) fail(p *pending, f failure) {
 	}
 }
 
-// finish records what has failed, of which no more will be learnt.
+// finish records a failure for which no more information is expected.
 func (t *tracker) finish(p *pending) {
 	if p.wasUp() {
 		t.record(p, p.started, nil)
@@ -241,8 +240,8 @@ func (t *tracker) finish(p *pending) {
 	t.record(p, p.failed.at, p.failed)
 }
 
-// answered takes what the engine says of a container. A question that was not
-// answered is asked again by sweep.
+// answered takes the engine's answer about a container. sweep repeats an
+// unanswered query.
 func (t *tracker) answered(a answer) {
 	p := t.pending[a.id]
 	if p == nil {
@@ -259,17 +258,17 @@ func (t *tracker) answered(a answer) {
 	switch {
 	case p.failed != nil && (p.known || gone):
 		t.finish(p)
-	case p.failed != nil: // asked again
+	case p.failed != nil: // queried again
 	case gone && p.started.IsZero():
-		t.drop(p) // how is not known
+		t.drop(p) // the outcome is unknown
 	case gone && p.gap:
-		t.record(p, p.started, nil) // it was up; its end may be among what was missed
-	default: // where it is gone, its end is about to be heard of
+		t.record(p, p.started, nil) // it was up; its end may be among the lost events
+	default: // if it is gone, its end event follows
 		t.settle(p)
 	}
 }
 
-// learn takes what the engine knows of a container.
+// learn takes the engine's data about a container.
 func (t *tracker) learn(p *pending, c engine.Container) {
 	p.known, p.checked = true, c.Healthcheck
 	if !c.Created.IsZero() && c.Created.Before(p.created) {
@@ -277,7 +276,7 @@ func (t *tracker) learn(p *pending, c engine.Container) {
 	}
 	if p.gap && p.started.IsZero() && c.StartedAt.After(p.created) {
 		p.started, p.heard = c.StartedAt, time.Now()
-		p.connected = time.Time{} // it may be of an earlier try
+		p.connected = time.Time{} // it may be from an earlier try
 		p.end()
 	}
 	if p.failed != nil && c.Error != "" {
@@ -285,16 +284,14 @@ func (t *tracker) learn(p *pending, c engine.Container) {
 	}
 }
 
-// settle records a container that is up, once it is known that there is nothing
-// more to wait for.
+// settle records a container that is up, once no further event is expected.
 func (t *tracker) settle(p *pending) {
 	if !p.started.IsZero() && p.open == 0 && p.known && !p.checked {
 		t.record(p, p.started, nil)
 	}
 }
 
-// sweep ends what nothing is heard of any more, and asks again about what the
-// engine has not told of.
+// sweep ends containers without further events, and repeats unanswered queries.
 func (t *tracker) sweep(now time.Time) {
 	for _, p := range t.pending {
 		waited := now.Sub(p.heard)
@@ -304,7 +301,7 @@ func (t *tracker) sweep(now time.Time) {
 		case p.started.IsZero() && waited > StartWithin:
 			t.drop(p)
 		case !p.started.IsZero() && waited > ReadyWithin && !p.checked:
-			t.record(p, p.started, nil) // the engine never said that there is something to wait for
+			t.record(p, p.started, nil) // the engine never reported a healthcheck
 		case !p.started.IsZero() && waited > ReadyWithin:
 			t.record(p, p.started.Add(ReadyWithin), &failure{phase: spinup.Ready, text: fmt.Sprintf("it was not healthy after %v", ReadyWithin)})
 		case !p.known && p.open == 0:
@@ -313,7 +310,7 @@ func (t *tracker) sweep(now time.Time) {
 	}
 }
 
-// record ends a spin-up; why is nil where it went well.
+// record ends a spin-up; why is nil if it succeeded.
 func (t *tracker) record(p *pending, ended time.Time, why *failure) {
 	begun := p.asked
 	if begun.IsZero() {

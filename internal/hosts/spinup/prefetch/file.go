@@ -11,10 +11,11 @@ import (
 	"holdfast/internal/platform/atomicfile"
 )
 
-// FileName is the list's in an agent's data directory.
+// FileName is the name of the list's file in an agent's data directory.
 const FileName = "prefetch.json"
 
-// maxFile bounds what is read: MaxImages names of 512 bytes, and room.
+// maxFile limits the bytes that are read: MaxImages names of 512 bytes, and some
+// margin.
 const maxFile = 1 << 18
 
 // file is what is on disk.
@@ -22,7 +23,7 @@ type file struct {
 	Images []string `json:"images"`
 }
 
-// ReadList reads the list; one that is not there is empty.
+// ReadList reads the list; a missing file is an empty list.
 func ReadList(path string) ([]string, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -51,14 +52,15 @@ func ReadList(path string) ([]string, error) {
 	return list.Images, nil
 }
 
-// writeList writes the list so that a power cut leaves the old one or the new.
+// writeList writes the list atomically: after a power cut it is the old list or
+// the new one.
 func writeList(path string, images []string) error {
 	text, err := json.Marshal(file{images})
 	if err != nil {
 		return err
 	}
 	if err := atomicfile.Write(path, append(text, '\n'), 0o600); err != nil {
-		return fmt.Errorf("keep the list of images: %w", err)
+		return fmt.Errorf("save the list of images: %w", err)
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ const MaxImages = 256
 // Config is what the configuration says.
 type Config struct {
 	Prefetch []string      `yaml:"prefetch"` // images
-	Check    time.Duration `yaml:"check"`    // how often to look, about
+	Check    time.Duration `yaml:"check"`    // approximate check interval
 }
 
 // DefaultConfig keeps no image.
@@ -37,10 +37,10 @@ func DefaultConfig() Config { return Config{Check: 10 * time.Minute} }
 // Validate checks all of it; the error begins with the key.
 func (c Config) Validate() error {
 	if c.Check < time.Second {
-		return fmt.Errorf("check: %v is under 1s", c.Check)
+		return fmt.Errorf("check: %v is less than 1s", c.Check)
 	}
 	if len(c.Prefetch) > MaxImages {
-		return fmt.Errorf("prefetch: %d images, at most %d will do", len(c.Prefetch), MaxImages)
+		return fmt.Errorf("prefetch: %d images, at most %d are allowed", len(c.Prefetch), MaxImages)
 	}
 	for _, image := range c.Prefetch {
 		if err := check(image); err != nil {
@@ -50,10 +50,10 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// NameError is an image's name that is none.
+// NameError is an invalid image name.
 type NameError struct{ Image string }
 
-func (e *NameError) Error() string { return fmt.Sprintf("%q is no name of an image", e.Image) }
+func (e *NameError) Error() string { return fmt.Sprintf("%q is not an image name", e.Image) }
 
 // Hint says what a name looks like.
 func (e *NameError) Hint() string {
@@ -91,56 +91,55 @@ const (
 // Errors that callers decide by.
 var (
 	ErrFixed = errors.New("the image is kept by the configuration")
-	ErrFull  = fmt.Errorf("%d images are kept already: %w", MaxImages, holdfast.ErrBusy)
+	ErrFull  = fmt.Errorf("already %d images are kept: %w", MaxImages, holdfast.ErrBusy)
 )
 
 // Engine is what is asked of the container engine.
 type Engine interface {
-	// ImageID fails with engine.ErrNoImage where the image is not here.
+	// ImageID returns engine.ErrNoImage if the image is not on this host.
 	ImageID(ctx context.Context, ref string) (string, error)
-	// Watch yields what happens on the engine, beginning with a Gap, until
-	// ctx is done.
+	// Watch yields the engine's events, starting with a Gap, until ctx is done.
 	Watch(ctx context.Context, o engine.WatchOptions) iter.Seq[engine.Event]
 }
 
-// Deps is what a Keeper works with.
+// Deps are the dependencies of a Keeper.
 type Deps struct {
 	Engine Engine
-	// Pull fetches one image.
+	// Pull pulls one image.
 	Pull func(ctx context.Context, image string) error
-	// File is where the list of those that were named is kept.
+	// File is the path of the list of images added by the operator.
 	File string
 	Log  *slog.Logger
 }
 
-// Waits between tries of an image that cannot be had.
+// Backoff between pulls of an image that fail.
 const (
 	firstRetry = 10 * time.Second
 	lastRetry  = 15 * time.Minute
 )
 
-// pullLimit bounds the fetching of one image: the others wait behind it. It is
-// enough for 70 GB at the 20 MiB/s under which a download counts as slow.
+// pullLimit bounds the pull of one image, because the others wait for it. It is
+// enough for 70 GB at the 20 MiB/s below which a download counts as slow.
 const pullLimit = time.Hour
 
 // Keeper keeps images. Its methods may be called from any goroutine.
 type Keeper struct {
 	every time.Duration
 	deps  Deps
-	poke  chan struct{} // has room for one: look now
+	poke  chan struct{} // buffered, capacity 1: check now
 
 	mu   sync.Mutex
 	list []*image // those of the configuration first
 }
 
-// image is one to be kept. Guarded by Keeper.mu.
+// image is a kept image. Guarded by Keeper.mu.
 type image struct {
 	Entry
-	wait time.Duration // before the try after the next
+	wait time.Duration // backoff after the next failure
 }
 
-// New returns a keeper that has read the list of what was named. A list that
-// cannot be read is logged, and begun anew with the next name.
+// New returns a keeper with the saved list. A list that cannot be read is logged,
+// and replaced with the next change.
 func New(c Config, d Deps) *Keeper {
 	k := &Keeper{every: c.Check, deps: d, poke: make(chan struct{}, 1)}
 	for _, name := range c.Prefetch {
@@ -148,7 +147,7 @@ func New(c Config, d Deps) *Keeper {
 	}
 	named, err := ReadList(d.File)
 	if err != nil {
-		d.Log.Error("the list of images to keep is begun anew", "error", err)
+		d.Log.Error("the list of images to keep cannot be read and is replaced", "error", err)
 	}
 	for _, name := range named {
 		k.add(name, false)
@@ -156,7 +155,7 @@ func New(c Config, d Deps) *Keeper {
 	return k
 }
 
-// add puts an image on the list, if it is not there. The caller holds mu, or is
+// add puts an image on the list unless it is there. The caller holds mu, or is
 // New.
 func (k *Keeper) add(name string, fixed bool) {
 	if k.find(name) == nil {
@@ -184,7 +183,8 @@ func (k *Keeper) List() []Entry {
 	return out
 }
 
-// Add keeps more images from now on, also after a restart. *NameError, ErrFull.
+// Add keeps more images from now on, also after a restart. It returns *NameError
+// or ErrFull.
 func (k *Keeper) Add(images ...string) error {
 	for _, name := range images {
 		if err := check(name); err != nil {
@@ -204,8 +204,8 @@ func (k *Keeper) Add(images ...string) error {
 	})
 }
 
-// Remove keeps images no more. They stay on the host, until somebody deletes
-// them. holdfast.ErrNotFound, ErrFixed.
+// Remove stops keeping images. They stay on the host until they are deleted. It
+// returns holdfast.ErrNotFound or ErrFixed.
 func (k *Keeper) Remove(images ...string) error {
 	return k.change(func() error {
 		for _, name := range images {
@@ -214,7 +214,7 @@ func (k *Keeper) Remove(images ...string) error {
 			case i == nil:
 				return fmt.Errorf("image %s is not kept: %w", name, holdfast.ErrNotFound)
 			case i.Fixed:
-				return holdfast.WithHint(fmt.Errorf("%s: %w", name, ErrFixed), "take it from images.prefetch in the configuration, and restart the agent")
+				return holdfast.WithHint(fmt.Errorf("%s: %w", name, ErrFixed), "remove it from images.prefetch in the configuration, and restart the agent")
 			}
 			k.list = slices.DeleteFunc(k.list, func(other *image) bool { return other == i })
 		}
@@ -222,7 +222,7 @@ func (k *Keeper) Remove(images ...string) error {
 	})
 }
 
-// change changes the list all or not at all, and writes it down.
+// change changes the list completely or not at all, and saves it.
 func (k *Keeper) change(do func() error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -248,7 +248,7 @@ func (k *Keeper) change(do func() error) error {
 func (k *Keeper) lookNow() {
 	select {
 	case k.poke <- struct{}{}:
-	default: // it will
+	default: // a wakeup is already pending
 	}
 }
 
@@ -275,8 +275,9 @@ func (k *Keeper) Run(ctx context.Context) error {
 	return nil
 }
 
-// round looks at every image whose time has come, and returns when to look
-// again. Hosts that began together do not ask their registry together.
+// round checks every due image, and returns when to check again. The times are
+// jittered, so that hosts that started together do not query their registry at
+// the same time.
 func (k *Keeper) round(ctx context.Context) time.Duration {
 	for _, one := range k.List() {
 		if ctx.Err() == nil && !time.Now().Before(one.Again) {
@@ -297,33 +298,33 @@ func jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
 }
 
-// look sees to it that one image is here.
+// look checks that an image is on this host, and pulls it otherwise.
 func (k *Keeper) look(ctx context.Context, name string) {
 	limited, cancel := context.WithTimeout(ctx, pullLimit)
 	defer cancel()
 	_, err := k.deps.Engine.ImageID(limited, name)
 	if errors.Is(err, engine.ErrNoImage) {
 		k.set(name, func(i *image) { i.State = Pulling })
-		k.deps.Log.Info("fetching an image that is to be kept", "image", name)
+		k.deps.Log.Info("pulling an image to keep", "image", name)
 		if err = k.deps.Pull(limited, name); err != nil {
 			err = &pullError{err}
 		}
 	}
 	if ctx.Err() != nil {
-		return // it says nothing about the image
+		return // the error is not about the image
 	}
 	k.set(name, func(i *image) { i.seen(err) })
 	if err != nil {
-		k.deps.Log.Warn("an image that is to be kept is not there", "image", name, "error", err)
+		k.deps.Log.Warn("an image to keep is missing", "image", name, "error", err)
 	}
 }
 
-// pullError is an image that could not be fetched.
+// pullError is the error of a failed pull.
 type pullError struct{ error }
 
 func (e *pullError) Unwrap() error { return e.error }
 
-// seen takes how a look ended.
+// seen records the result of a check.
 func (i *image) seen(err error) {
 	if err == nil {
 		i.State, i.Error, i.Again, i.wait = Present, "", time.Time{}, 0
@@ -337,7 +338,7 @@ func (i *image) seen(err error) {
 	i.Error, i.Again = err.Error(), time.Now().Add(jitter(i.wait))
 }
 
-// set changes an image that may have been removed meanwhile.
+// set changes an image unless it was removed meanwhile.
 func (k *Keeper) set(name string, do func(*image)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

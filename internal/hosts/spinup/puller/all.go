@@ -9,19 +9,18 @@ import (
 	"holdfast/internal/hosts/spinup"
 )
 
-// atOnce is how many pulls go on beside each other. The engine fetches a few
-// layers at a time whatever is asked of it (three, dockerd's
-// --max-concurrent-downloads), so more would only wait there.
+// atOnce limits concurrent pulls. The engine fetches only a few layers at a time
+// (three, dockerd's --max-concurrent-downloads), so more would only wait.
 const atOnce = 16
 
-// Watch is told how several pulls go on. Its functions may be nil. They are
-// called from several goroutines, for one image by one at a time.
+// Watch receives the progress of several pulls. Its functions may be nil. They
+// are called from several goroutines, for one image by one at a time.
 type Watch struct {
-	// Progress is Pull's, of the i-th request; of those that want the same
-	// image, the first.
+	// Progress receives Pull's progress for the i-th request; if several requests
+	// want the same image, for the first.
 	Progress func(i int, p spinup.Pull)
-	// Done tells that the i-th request's image is there, or cannot be had,
-	// while others may still go on; once for each request.
+	// Done is called once per request when its image is present or its pull has
+	// failed, while others may still run.
 	Done func(i int, r Result)
 }
 
@@ -64,7 +63,7 @@ func (p *Puller) All(ctx context.Context, list []Request, w Watch) []Result {
 	return results
 }
 
-// same gives each request the index of the first that wants the same.
+// same gives each request the index of the first equal request.
 func same(list []Request) []int {
 	type wanted struct{ image, platform string }
 	first := map[wanted]int{}
@@ -79,8 +78,8 @@ func same(list []Request) []int {
 	return of
 }
 
-// FullName is an image's name with registry and tag, as in
-// index.docker.io/library/busybox:latest. What is no name is returned as it is.
+// FullName returns an image's name with registry and tag, as in
+// index.docker.io/library/busybox:latest. An invalid name is returned unchanged.
 func FullName(image string) string {
 	ref, err := name.ParseReference(image)
 	if err != nil {

@@ -7,12 +7,12 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// infoLimit bounds how long the engine is asked what it is.
+// infoLimit bounds a query of the engine's info.
 const infoLimit = 10 * time.Second
 
-// asked is what the engine said that it is, once it has.
+// asked caches the engine's info.
 type asked struct {
-	slot chan *engine.Info // one element, taken by who asks: nil until there is an answer
+	slot chan *engine.Info // one element, taken by the caller that queries: nil until there is an answer
 }
 
 func newAsked() asked {
@@ -21,7 +21,7 @@ func newAsked() asked {
 	return a
 }
 
-// get asks, or returns what was answered before.
+// get returns the cached info, or queries it.
 func (a asked) get(ctx context.Context, ask func(context.Context) (engine.Info, error)) (engine.Info, error) {
 	select {
 	case known := <-a.slot:
@@ -40,14 +40,14 @@ func (a asked) get(ctx context.Context, ask func(context.Context) (engine.Info, 
 	}
 }
 
-// asking is a question that is under way.
+// asking is a running query.
 type asking struct {
 	done chan struct{}
-	info engine.Info // valid after done; the zero value where there was no answer
+	info engine.Info // valid after done; the zero value if there was no answer
 }
 
-// ask asks the engine what it is while others go on. Whoever calls it waits for
-// the answer in the end.
+// ask queries the engine's info in the background. The caller must wait for the
+// answer in the end.
 func (p *Puller) ask(ctx context.Context) *asking {
 	q := &asking{done: make(chan struct{})}
 	go func() {
@@ -56,7 +56,7 @@ func (p *Puller) ask(ctx context.Context) *asking {
 		defer cancel()
 		info, err := p.info.get(ctx, p.c.Engine.Info)
 		if err != nil {
-			p.c.Log.Debug("what the engine is", "error", err)
+			p.c.Log.Debug("reading the engine's info", "error", err)
 			return
 		}
 		q.info = info
@@ -64,7 +64,7 @@ func (p *Puller) ask(ctx context.Context) *asking {
 	return q
 }
 
-// wait returns the answer, the zero value where there was none.
+// wait returns the answer, the zero value if there was none.
 func (q *asking) wait() engine.Info {
 	<-q.done
 	return q.info

@@ -5,21 +5,21 @@ import (
 	"sync"
 )
 
-// chains are the layers that pulls of one Puller are fetching right now. An
-// engine fetches a layer once for all pulls that want it on top of the same
-// layers (moby, daemon/internal/distribution/xfer: transfers are known by their
-// chain), and shows it to each. It counts for the pull that named it first.
+// chains are the layers that pulls of one Puller are fetching now. An engine
+// fetches a layer once for all pulls that want it on top of the same layers
+// (moby, daemon/internal/distribution/xfer: transfers are keyed by their chain),
+// and reports it to each. It counts for the pull that named it first.
 type chains struct {
 	mu    *sync.Mutex
 	owner map[chain]*pass
 }
 
-// chain names a layer with all that are below it.
+// chain identifies a layer with all layers below it.
 type chain [sha256.Size]byte
 
 func newChains() chains { return chains{mu: new(sync.Mutex), owner: map[chain]*pass{}} }
 
-// pass is one pull's way through its layers.
+// pass is the state of one pull in chains.
 type pass struct {
 	in   chains
 	seen map[string]bool
@@ -30,9 +30,9 @@ type pass struct {
 // enter begins a pull.
 func (c chains) enter() *pass { return &pass{in: c, seen: map[string]bool{}} }
 
-// shares takes the next line of a layer, and reports whether it is the layer's
-// first and another pull is fetching it. A layer that is present is only
-// remembered as one of those below.
+// shares processes the next line of a layer. It reports whether the line is the
+// layer's first and another pull is fetching the layer. A present layer only
+// counts as one of the layers below.
 func (p *pass) shares(layer string, present bool) bool {
 	if p.seen[layer] {
 		return false
@@ -52,7 +52,7 @@ func (p *pass) shares(layer string, present bool) bool {
 	return false
 }
 
-// leave ends the pull: what it fetched is there, or is the next one's.
+// leave ends the pull: its layers are present, or the next pull fetches them.
 func (p *pass) leave() {
 	p.in.mu.Lock()
 	defer p.in.mu.Unlock()

@@ -22,13 +22,13 @@ type DockerLogins struct{}
 // loginHint says where to look.
 const loginHint = "look at config.json in $DOCKER_CONFIG or ~/.docker, and at the credential helper that it names"
 
-// Login returns the login for an image's registry, the zero value where there is
-// none. The error says why the file or a helper cannot be used, with a hint. A
-// helper that hangs cannot be called back: then Login hangs, too.
+// Login returns the login for an image's registry, the zero value if there is
+// none. If the file or a helper cannot be used, the error gives the reason, with
+// a hint. A helper that hangs cannot be cancelled: then Login hangs, too.
 func (DockerLogins) Login(_ context.Context, image string) (engine.Login, error) {
 	ref, err := name.ParseReference(image)
 	if err != nil {
-		return engine.Login{}, nil // no image either: the pull says so
+		return engine.Login{}, nil // the name is invalid: the pull reports it
 	}
 	registry := ref.Context().RegistryStr()
 	login, err := loginAt(registry)
@@ -38,8 +38,8 @@ func (DockerLogins) Login(_ context.Context, image string) (engine.Login, error)
 	return login, nil
 }
 
-// loginAt asks for one registry. authn.DefaultKeychain would do the same, but one
-// at a time in all of the process, for as long as a helper takes.
+// loginAt returns the login for one registry. authn.DefaultKeychain would do the
+// same, but serializes all calls of the process for as long as a helper takes.
 func loginAt(registry string) (engine.Login, error) {
 	file, err := config.Load(os.Getenv("DOCKER_CONFIG"))
 	if err != nil {

@@ -12,14 +12,14 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// loginLimit bounds how long a login is waited for. Credential helpers of clouds
-// ask a service of theirs.
+// loginLimit bounds the wait for a login. Credential helpers of clouds query a
+// service.
 const loginLimit = 30 * time.Second
 
-// logins asks for the logins of registries, for each one question at a time,
-// whose answer goes to all who wait for it. One that hangs costs the first pulls
-// from its registry loginLimit, those after them nothing, and other registries'
-// nothing at all.
+// logins queries the logins of registries, one query at a time for each
+// (singleflight), and gives the answer to all waiting callers. A query that hangs
+// delays the first pulls from its registry by loginLimit, later ones not at all,
+// and other registries not at all.
 type logins struct {
 	from Logins
 
@@ -27,12 +27,12 @@ type logins struct {
 	open map[string]*loginQuestion // by registry
 }
 
-// loginQuestion is one that is not answered.
+// loginQuestion is an unanswered query.
 type loginQuestion struct {
 	registry string
-	until    time.Time // nobody waits longer
+	until    time.Time // the wait ends here
 	done     chan struct{}
-	login    engine.Login // valid after done, as err is
+	login    engine.Login // valid after done, like err
 	err      error
 }
 
@@ -40,8 +40,8 @@ func newLogins(from Logins) *logins {
 	return &logins{from: from, open: map[string]*loginQuestion{}}
 }
 
-// get returns the login for an image's registry, as Logins does, after
-// loginLimit at most.
+// get returns the login for an image's registry, like Logins, after at most
+// loginLimit.
 func (l *logins) get(ctx context.Context, image string) (engine.Login, error) {
 	if l.from == nil {
 		return engine.Login{}, nil
@@ -53,8 +53,8 @@ func (l *logins) get(ctx context.Context, image string) (engine.Login, error) {
 	case <-q.done:
 		return q.login, q.err
 	case <-patience.C:
-		// It is not ctx that has ended: a pull that fails without the login
-		// was not called off.
+		// The caller's ctx is not done: a pull that fails without the login was
+		// not cancelled.
 		return engine.Login{}, holdfast.WithHint(
 			fmt.Errorf("read the login for %s: the credential helper has not answered for %v", q.registry, loginLimit), loginHint)
 	case <-ctx.Done():
@@ -62,7 +62,7 @@ func (l *logins) get(ctx context.Context, image string) (engine.Login, error) {
 	}
 }
 
-// question is the one that is open for an image's registry, or a new one.
+// question joins the open query for an image's registry, or starts one.
 func (l *logins) question(ctx context.Context, image string) *loginQuestion {
 	registry := image
 	if ref, err := name.ParseReference(image); err == nil {
@@ -75,7 +75,7 @@ func (l *logins) question(ctx context.Context, image string) *loginQuestion {
 	}
 	q := &loginQuestion{registry: registry, until: time.Now().Add(loginLimit), done: make(chan struct{})}
 	l.open[registry] = q
-	// Who asked first may go while others wait.
+	// The first caller may return while others still wait.
 	go l.ask(context.WithoutCancel(ctx), q, image)
 	return q
 }

@@ -31,8 +31,8 @@ const maxAnswer = 4 << 20
 // (https://docs.docker.com/docker-hub/usage/pulls/).
 type Registries struct{}
 
-// errCounted says why Docker Hub is not asked.
-var errCounted = errors.New("the registry would count the question as a pull")
+// errCounted is why Docker Hub is not queried.
+var errCounted = errors.New("the registry would count the query as a pull")
 
 // Sizes returns the compressed sizes of an image's layers in bytes, by digest.
 func (Registries) Sizes(ctx context.Context, image, platform string, l engine.Login) (map[string]int64, error) {
@@ -57,7 +57,7 @@ func sizesOf(ctx context.Context, image, platform string, l engine.Login) (map[s
 			return nil, err
 		}
 	}
-	// One transport for one question: it leaves no connection behind.
+	// One transport for one query: it leaves no connection behind.
 	base := &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true}
 	defer base.CloseIdleConnections()
 	d, err := remote.Get(ref, remote.WithContext(ctx), remote.WithAuth(authn.FromConfig(authn.AuthConfig{
@@ -77,13 +77,13 @@ func sizesOf(ctx context.Context, image, platform string, l engine.Login) (map[s
 	return spinup.Sizes(text)
 }
 
-// careful is a transport that speaks clear text with this host only, as the
-// engine does, and reads no more than maxAnswer.
+// careful is a transport that uses plain text only with this host, as the engine
+// does, and reads no more than maxAnswer.
 type careful struct{ base http.RoundTripper }
 
 func (c careful) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL.Scheme != "https" && !loopback(req.URL.Hostname()) {
-		return nil, fmt.Errorf("%s would be asked in clear text", req.URL.Host)
+		return nil, fmt.Errorf("%s would be queried in plain text", req.URL.Host)
 	}
 	res, err := c.base.RoundTrip(req)
 	if err != nil {

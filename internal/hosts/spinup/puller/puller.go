@@ -22,29 +22,29 @@ type Engine interface {
 
 // Logins knows the logins of registries.
 type Logins interface {
-	// Login returns the login for the registry of an image, the zero value
-	// where there is none. It may hang, also when ctx is done: it is asked
-	// in a goroutine of its own, for each registry once at a time.
+	// Login returns the login for the registry of an image, the zero value if
+	// there is none. It may hang, also when ctx is done: it is called in a
+	// goroutine of its own, for each registry once at a time.
 	Login(ctx context.Context, image string) (engine.Login, error)
 }
 
-// Manifests knows what images consist of.
+// Manifests reads the layers of images.
 type Manifests interface {
 	// Sizes returns the compressed sizes of an image's layers in bytes, by
 	// digest. A platform of "" is this host's.
 	Sizes(ctx context.Context, image, platform string, l engine.Login) (map[string]int64, error)
 }
 
-// Config is what a Puller works with.
+// Config is the configuration of a Puller.
 type Config struct {
 	Engine    Engine
-	Logins    Logins    // nil: nobody is logged in anywhere
-	Manifests Manifests // nil: layers have the sizes that the engine tells
+	Logins    Logins    // nil: no logins
+	Manifests Manifests // nil: layers have the sizes that the engine reports
 	// Host and Unpigz are the cohort's: this host's name, and whether the
 	// engine finds unpigz (spinup.HasUnpigz).
 	Host   string
 	Unpigz bool
-	Log    *slog.Logger // nil: nowhere. Says at level debug what could not be learnt
+	Log    *slog.Logger // nil: discarded; level debug has failed queries
 }
 
 // Puller pulls images. Its methods may be called from any goroutine.
@@ -55,7 +55,7 @@ type Puller struct {
 	chains chains
 }
 
-// New returns a puller. It asks nobody anything yet.
+// New returns a puller. It makes no query.
 func New(c Config) *Puller {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -69,29 +69,29 @@ type Request struct {
 	Platform string      // os/arch or os/arch/variant; "" is the engine's own
 	Kind     spinup.Kind // of the record; "" is spinup.ForPull
 	Job      string      // of the record
-	// Missing leaves an image alone that is on this host already: the
-	// registry is not asked. It does not count where a Platform is named,
-	// because the engine does not say which one it has.
+	// Missing skips an image that is on this host already: the registry is not
+	// queried. It has no effect if a Platform is named, because the engine does
+	// not report the platform of the local image.
 	Missing bool
 }
 
-// Result is how one pull went.
+// Result is the result of one pull.
 type Result struct {
 	Record spinup.Record
 	Err    error
-	// Of is the index of the request that the image was pulled for: a
-	// smaller one for each that wanted the same once more. Their records are
-	// one and are to be kept once.
+	// Of is the index of the request for which the image was pulled: a smaller
+	// one for each repeated request. Their records are the same and must be saved
+	// once.
 	Of int
 }
 
-// progressEvery is how often Pull tells how far it is.
+// progressEvery is the interval of progress reports of Pull.
 const progressEvery = 100 * time.Millisecond
 
 // Pull pulls one image. The record tells all about it and has a Pull, also where
-// there is an error; nil means that the image is on this host. Whoever makes a
-// container of it gives the record's Pull to a spinup.Timer of its own and
-// keeps that one's record instead.
+// there is an error; nil means that the image is on this host. A caller
+// that makes a container of the image gives the record's Pull to a spinup.Timer
+// and saves the Timer's record instead.
 //
 // progress, if not nil, gets the figures as they are about ten times a second,
 // and a last time at the end; never twice at once. It must not keep them
@@ -114,14 +114,14 @@ func (p *Puller) Pull(ctx context.Context, q Request, progress func(spinup.Pull)
 	return record, err
 }
 
-// Cohort is what this host's spin-ups are compared by. The engine is asked until
+// Cohort returns the cohort of this host's spin-ups. The engine is queried until
 // it has answered once.
 func (p *Puller) Cohort(ctx context.Context) (spinup.Cohort, error) {
 	info, err := p.info.get(ctx, p.c.Engine.Info)
 	return p.cohort(info), err
 }
 
-// cohort leaves out what the engine did not say.
+// cohort leaves out what the engine did not report.
 func (p *Puller) cohort(info engine.Info) spinup.Cohort {
 	if info == (engine.Info{}) {
 		return spinup.Cohort{Host: p.c.Host, Unpigz: p.c.Unpigz}
@@ -136,7 +136,7 @@ func (p *Puller) pull(ctx context.Context, q Request, asking *asking, progress f
 		if _, err := p.c.Engine.ImageID(ctx, q.Image); err == nil {
 			return spinup.Pull{Image: q.Image, Begun: begun, Done: true, Cached: true}, nil
 		}
-		// Whatever is wrong, the pull says it, too.
+		// The pull reports whatever is wrong.
 	}
 	login, noLogin := p.login(ctx, q.Image)
 	s := p.newStream(q, login, begun, asking)
@@ -148,7 +148,7 @@ func (p *Puller) pull(ctx context.Context, q Request, asking *asking, progress f
 	return pull, describe(q, pull, err, noLogin)
 }
 
-// login is the image's login, and why there is none.
+// login returns the image's login, or the reason why there is none.
 func (p *Puller) login(ctx context.Context, image string) (engine.Login, error) {
 	login, err := p.logins.get(ctx, image)
 	if err != nil {
@@ -159,7 +159,7 @@ func (p *Puller) login(ctx context.Context, image string) (engine.Login, error) 
 	return login, nil
 }
 
-// describe adds to a pull's error what is known beside it.
+// describe adds context to a pull's error.
 func describe(q Request, pull spinup.Pull, err, noLogin error) error {
 	if err == nil {
 		return nil

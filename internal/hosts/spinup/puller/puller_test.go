@@ -389,7 +389,7 @@ func TestHelperThatHangs(t *testing.T) {
 	}
 }
 
-// A registry elsewhere is not asked in clear text, and an answer without end is
+// A registry elsewhere is not queried in plain text, and an answer without end is
 // cut off.
 func TestCareful(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -409,7 +409,7 @@ func TestCareful(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(b), err)
 	}
 	res.Body.Close()
-	if _, err := c.Get("http://192.0.2.1/v2/"); err == nil || !strings.Contains(err.Error(), "clear text") {
+	if _, err := c.Get("http://192.0.2.1/v2/"); err == nil || !strings.Contains(err.Error(), "plain text") {
 		t.Error(err)
 	}
 	if _, err := (Registries{}).Sizes(t.Context(), "busybox", "", engine.Login{}); !errors.Is(err, errCounted) {

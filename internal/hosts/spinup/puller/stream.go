@@ -10,25 +10,25 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// manifestLimit bounds how long a manifest is asked for.
+// manifestLimit bounds the query of a manifest.
 const manifestLimit = 30 * time.Second
 
-// stream is one pull on its way. Events that come before the engine has said
-// what it is wait in early: what they mean depends on its image store.
+// stream is one running pull. Events that come before the engine's info wait in
+// early, because their meaning depends on the image store.
 type stream struct {
 	options spinup.Options
 	asking  *asking
 	pass    *pass
-	sizesOf func(ctx context.Context) (map[string]int64, error) // nil: nobody is asked
-	begin   sync.Once                                           // of asking for the manifest
-	ctx     context.Context                                     // of what goes on beside the pull
+	sizesOf func(ctx context.Context) (map[string]int64, error) // nil: sizes are not queried
+	begin   sync.Once                                           // of the query of the manifest
+	ctx     context.Context                                     // of the work beside the pull
 	cancel  context.CancelFunc
 	beside  sync.WaitGroup
 
 	mu      sync.Mutex
-	reducer *spinup.Reducer // nil until the engine has said what it is
+	reducer *spinup.Reducer // nil until the engine's info is known
 	early   []engine.PullEvent
-	shared  []string // layers that another pull of ours fetches, not given to reducer yet
+	shared  []string // layers that another pull of this Puller fetches, not yet given to reducer
 	sizes   map[string]int64
 }
 
@@ -37,13 +37,13 @@ func (p *Puller) newStream(q Request, login engine.Login, begun time.Time, askin
 		options: spinup.Options{Image: q.Image, Begun: begun}, asking: asking,
 		pass: p.chains.enter(),
 	}
-	// It goes on for as long as the pull is read, and close ends it.
+	// It lasts as long as the pull is read; close ends it.
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if p.c.Manifests != nil {
 		s.sizesOf = func(ctx context.Context) (map[string]int64, error) {
 			sizes, err := p.c.Manifests.Sizes(ctx, q.Image, q.Platform, login)
 			if err != nil && ctx.Err() == nil {
-				p.c.Log.Debug("the sizes of an image's layers", "image", q.Image, "error", err)
+				p.c.Log.Debug("reading the sizes of an image's layers", "image", q.Image, "error", err)
 			}
 			return sizes, err
 		}
@@ -58,7 +58,7 @@ func (p *Puller) newStream(q Request, login engine.Login, begun time.Time, askin
 	return s
 }
 
-// close ends what goes on beside the pull, and waits for it.
+// close ends the work beside the pull, and waits for it.
 func (s *stream) close() {
 	s.cancel()
 	s.beside.Wait()
@@ -77,8 +77,8 @@ func (s *stream) read(events iter.Seq2[engine.PullEvent, error]) error {
 }
 
 func (s *stream) add(ev engine.PullEvent) {
-	// An image that is there needs no manifest: only what is fetched has a
-	// size to be learnt.
+	// A present image needs no manifest: only fetched layers have a size to be
+	// learnt.
 	if ev.Layer != "" && ev.Status != "Already exists" {
 		s.begin.Do(s.askSizes)
 	}
@@ -94,7 +94,7 @@ func (s *stream) add(ev engine.PullEvent) {
 	s.give(ev)
 }
 
-// give has the reducer take an event. The caller holds mu.
+// give passes an event to the reducer. The caller holds mu.
 func (s *stream) give(ev engine.PullEvent) {
 	for _, id := range s.shared {
 		s.reducer.Share(id)
@@ -103,7 +103,7 @@ func (s *stream) give(ev engine.PullEvent) {
 	s.reducer.Add(ev)
 }
 
-// know begins to reduce for the engine's image store.
+// know starts the reducer for the engine's image store.
 func (s *stream) know(info engine.Info) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +119,7 @@ func (s *stream) know(info engine.Info) {
 	s.early = nil
 }
 
-// askSizes asks for the manifest beside the pull.
+// askSizes queries the manifest beside the pull.
 func (s *stream) askSizes() {
 	if s.sizesOf == nil {
 		return
@@ -140,7 +140,7 @@ func (s *stream) askSizes() {
 	})
 }
 
-// tell gives progress the figures now and then, until stop is called.
+// tell calls progress with the figures at intervals, until stop is called.
 func (s *stream) tell(progress func(spinup.Pull)) (stop func()) {
 	if progress == nil {
 		return func() {}
@@ -165,7 +165,7 @@ func (s *stream) tell(progress func(spinup.Pull)) (stop func()) {
 	}
 }
 
-// at are the figures as of now.
+// at returns the figures as of now.
 func (s *stream) at(now time.Time) spinup.Pull {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,8 +178,8 @@ func (s *stream) at(now time.Time) spinup.Pull {
 // finish returns the whole pull's figures and its error.
 func (s *stream) finish(failed error) (spinup.Pull, error) {
 	ended := time.Now()
-	// Without the engine's answer the stream is read as that of a graph
-	// driver, which has more to tell.
+	// Without the engine's info the stream is read as that of a graph driver,
+	// which reports more.
 	s.know(s.asking.wait())
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,52 +19,51 @@ import (
 	"holdfast/internal/platform/linux/kfile"
 )
 
-// DirName is the directory of leases below the one of what must not survive a
+// DirName is the directory of leases in the directory that does not survive a
 // boot.
 const DirName = "spinups"
 
-// Bounds of a directory of leases.
+// Limits of a directory of leases.
 const (
 	MaxLeases = 256
-	maxFiles  = 4 * MaxLeases // that are looked at
+	maxFiles  = 4 * MaxLeases // files examined
 	maxLease  = 4 << 10       // bytes of one
 	maxKind   = 32            // bytes
-	// tornAfter is how old a file is that somebody began to write and never
-	// gave its name.
+	// tornAfter is the minimum age of a temporary file that was never renamed to
+	// its final name.
 	tornAfter = time.Minute
 )
 
 // Leases are announcements of spin-ups as files, in a directory that only root
-// may change: so every process that waits for spin-ups knows of them, whether an
-// agent runs or not. A lease counts until its time on CLOCK_BOOTTIME is up or
-// until it is ended, whatever becomes of who announced it. It comes into being in
-// full (rename(2)). Nothing of it need survive the boot, with which its time
-// ends: it is not flushed to disk. A lease of another boot, one that claims more
-// than MaxLife, and a torn one count for nothing, and are removed when the next
-// one is announced. Methods may be called from any goroutine and process.
+// may change. Every process that waits for spin-ups sees them, whether an agent
+// runs or not. A lease counts until it expires on CLOCK_BOOTTIME or is ended,
+// even if its process dies. It is created atomically (rename(2)). It ends with
+// the boot, so it is not flushed to disk. A lease of another boot, one that
+// claims more than MaxLife, and a torn one do not count, and are removed when the
+// next lease is announced. Methods may be called from any goroutine and process.
 type Leases struct {
 	dir   string
 	clock func() boottime.Instant
 	boot  string // random(4), boot_id
 }
 
-// lease is the file of one; its name is the entry's id.
+// lease is the content of a lease file; the file's name is the entry's id.
 type lease struct {
 	Boot    string           `json:"boot_id"`
 	Until   boottime.Instant `json:"until_boottime_ns"`
 	Spinup  Entry            `json:"spinup"`
-	present bool             // it has been read
+	present bool             // the file was read
 }
 
-// leaseID is the name of a lease's file; beginning what is one of a file that is
+// leaseID matches the name of a lease's file; beginning matches that of a file
 // still being written.
 var (
 	leaseID   = regexp.MustCompile(`^[0-9a-f]{16}$`)
 	beginning = regexp.MustCompile(`^[0-9a-f]{16}\.new$`)
 )
 
-// OpenLeases are those in the directory, which need not be there. clock is
-// boottime.Now, but in tests.
+// OpenLeases returns the leases in a directory, which need not exist. clock is
+// boottime.Now, except in tests.
 func OpenLeases(dir string, clock func() boottime.Instant) (*Leases, error) {
 	boot, err := kfile.Read("/proc/sys/kernel/random/boot_id", 256)
 	if err != nil {
@@ -73,8 +72,7 @@ func OpenLeases(dir string, clock func() boottime.Instant) (*Leases, error) {
 	return &Leases{dir: dir, clock: clock, boot: strings.TrimSpace(string(boot))}, nil
 }
 
-// Make makes the directory, where it is missing. Nobody can announce anything
-// before.
+// Make makes the directory if it is missing. No lease can be announced before.
 func (l *Leases) Make() error {
 	if err := os.MkdirAll(l.dir, 0o700); err != nil {
 		return fmt.Errorf("make the directory of announced spin-ups: %w", err)
@@ -86,8 +84,8 @@ func (l *Leases) Make() error {
 	return root.Close()
 }
 
-// Begin announces a spin-up, as List.Begin does. ErrFull; fs.ErrNotExist where
-// there is no directory.
+// Begin announces a spin-up, like List.Begin. It returns ErrFull, or
+// fs.ErrNotExist if there is no directory.
 func (l *Leases) Begin(kind, name string, life time.Duration) (Entry, error) {
 	if err := check(kind, name, life); err != nil {
 		return Entry{}, err
@@ -115,7 +113,7 @@ func (l *Leases) Begin(kind, name string, life time.Duration) (Entry, error) {
 	return e.Entry, nil
 }
 
-// put makes a file, at once in full.
+// put creates a file atomically.
 func put(root *os.Root, name string, text []byte) error {
 	f, err := root.OpenFile(name+".new", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -131,7 +129,8 @@ func put(root *os.Root, name string, text []byte) error {
 	return nil
 }
 
-// End takes a lease back. holdfast.ErrNotFound where it has ended before.
+// End ends a lease. It returns holdfast.ErrNotFound if the lease has already
+// ended.
 func (l *Leases) End(id string) error {
 	gone := fmt.Errorf("spin-up %q is not under way: %w", id, holdfast.ErrNotFound)
 	if !leaseID.MatchString(id) {
@@ -156,12 +155,12 @@ func (l *Leases) End(id string) error {
 		return fmt.Errorf("end an announced spin-up: %w", err)
 	}
 	if !l.counts(one, id) {
-		return gone // its time was up
+		return gone // it has expired
 	}
 	return nil
 }
 
-// active are the leases that count, by id.
+// active returns the leases that count, by id.
 func (l *Leases) active() (map[string]entry, error) {
 	root, err := l.open()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -195,7 +194,7 @@ func (l *Leases) active() (map[string]entry, error) {
 	return all, nil
 }
 
-// open opens the directory, and makes sure that nobody else has a hand in it.
+// open opens the directory, and checks that no other user can change it.
 func (l *Leases) open() (*os.Root, error) {
 	info, err := os.Lstat(l.dir)
 	if err != nil {
@@ -203,12 +202,12 @@ func (l *Leases) open() (*os.Root, error) {
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || !info.IsDir() || int(st.Uid) != os.Geteuid() || info.Mode().Perm()&0o077 != 0 {
-		return nil, holdfast.WithHint(fmt.Errorf("%s is not a directory of this user's alone", l.dir), "remove it; it is made anew")
+		return nil, holdfast.WithHint(fmt.Errorf("%s is not a directory that only this user can change", l.dir), "remove it; it is created again")
 	}
 	return os.OpenRoot(l.dir)
 }
 
-// list are the names in the directory, as many as are looked at.
+// list returns the names in the directory, up to maxFiles.
 func list(root *os.Root) ([]string, error) {
 	d, err := root.Open(".")
 	if err != nil {
@@ -222,8 +221,8 @@ func list(root *os.Root) ([]string, error) {
 	return names, err
 }
 
-// read reads a file. One that is gone, is no file or says nothing is no lease and
-// no error.
+// read reads a lease file. A missing, irregular or empty file is neither a lease
+// nor an error.
 func (l *Leases) read(root *os.Root, name string) (lease, error) {
 	info, err := root.Lstat(name)
 	if err == nil && (!info.Mode().IsRegular() || info.Size() > maxLease) {
@@ -252,7 +251,7 @@ func (l *Leases) read(root *os.Root, name string) (lease, error) {
 	return one, nil
 }
 
-// counts reports whether a lease says that something is under way now.
+// counts reports whether a lease announces a spin-up in progress.
 func (l *Leases) counts(one lease, id string) bool {
 	left := time.Duration(one.Until - l.clock())
 	s := one.Spinup
@@ -260,8 +259,8 @@ func (l *Leases) counts(one lease, id string) bool {
 		s.ID == id && s.Kind != "" && len(s.Kind) <= maxKind && len(s.Name) <= MaxName
 }
 
-// sweep removes what counts for nothing, and returns how many files are left.
-// What has not a name of ours is nobody's business.
+// sweep removes leases that do not count, and returns the number of remaining
+// files. It ignores files with foreign names.
 func (l *Leases) sweep(root *os.Root) (left int, err error) {
 	names, err := list(root)
 	if err != nil {
@@ -292,7 +291,7 @@ func (l *Leases) over(root *os.Root, name string) (bool, error) {
 	case beginning.MatchString(name):
 		info, err := root.Lstat(name)
 		if errors.Is(err, fs.ErrNotExist) {
-			return false, nil // it has its name by now
+			return false, nil // it was renamed meanwhile
 		}
 		return err == nil && time.Since(info.ModTime()) > tornAfter, err
 	}

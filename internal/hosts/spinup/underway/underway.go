@@ -1,7 +1,7 @@
 // Package underway knows which spin-ups are under way on this host: sessions'
 // boots, `holdfast pull` and `run`, other people's containers between create and
 // start, and what outside tools announce. It is state and a clock; nothing of it
-// does work. Who waits for quiet (the garbage collector) uses
+// does work. The garbage collector, which waits for an idle host, uses
 //
 //	List.UnderWay() (n int, since time.Time)
 //	List.Changed() <-chan struct{}
@@ -41,32 +41,33 @@ import (
 
 // Bounds of a List.
 const (
-	// MaxEntries is how many spin-ups are counted at a time.
+	// MaxEntries is the maximum number of spin-ups in progress.
 	MaxEntries = 4096
-	// MaxLife is the longest that one counts without being begun anew.
+	// MaxLife is the longest time that a spin-up counts without being announced
+	// again.
 	MaxLife = time.Hour
 	// MaxName is the longest name in bytes.
 	MaxName = 128
 )
 
-// ErrFull says that MaxEntries are under way.
+// ErrFull means that MaxEntries spin-ups are in progress.
 var ErrFull = fmt.Errorf("%d spin-ups are under way: %w", MaxEntries, holdfast.ErrBusy)
 
-// Entry is one spin-up that is under way.
+// Entry is one spin-up in progress.
 type Entry struct {
 	ID   string `json:"id"`
 	Kind string `json:"kind"` // a spinup.Kind, or "outside"
 	Name string `json:"name"`
-	// Begun and Until are by the host's wall clock, for people: they move
-	// with it, the end itself does not.
+	// Begun and Until are by the host's wall clock, for display. Changes of the
+	// wall clock do not affect the actual end.
 	Begun time.Time `json:"begun"`
-	Until time.Time `json:"until"` // it counts no longer
+	Until time.Time `json:"until"` // when it stops counting
 }
 
-// Outside is the Kind of what an outside tool announced.
+// Outside is the Kind of spin-ups announced by outside tools.
 const Outside = "outside"
 
-// entry is an Entry with the clock that counts.
+// entry is an Entry with its times on the boot clock.
 type entry struct {
 	Entry
 	until  boottime.Instant
@@ -83,20 +84,20 @@ func newEntry(kind, name string, life time.Duration, at boottime.Instant) entry 
 	}}
 }
 
-// check holds the arguments of a Begin to their bounds.
+// check checks the arguments of a Begin.
 func check(kind, name string, life time.Duration) error {
 	switch {
 	case life <= 0 || life > MaxLife:
-		return fmt.Errorf("a spin-up cannot be under way for %v: it has to be over 0 and at most %v", life, MaxLife)
+		return fmt.Errorf("a spin-up cannot be under way for %v: it must be greater than 0 and at most %v", life, MaxLife)
 	case kind == "" || len(kind) > maxKind:
 		return fmt.Errorf("a spin-up that is under way needs a kind, of at most %d bytes", maxKind)
 	case len(name) > MaxName:
-		return fmt.Errorf("the name of a spin-up has %d bytes, at most %d will do", len(name), MaxName)
+		return fmt.Errorf("the name of a spin-up has %d bytes, at most %d are allowed", len(name), MaxName)
 	}
 	return nil
 }
 
-// List has the spin-ups that are under way. Its methods may be called from any
+// List has the spin-ups in progress. Its methods may be called from any
 // goroutine.
 type List struct {
 	clock  func() boottime.Instant
@@ -104,21 +105,21 @@ type List struct {
 
 	mu      sync.Mutex
 	entries map[string]entry
-	turned  time.Time     // since when there are some, or none
+	turned  time.Time     // start of the current busy or idle period
 	changed chan struct{} // closed at the next change
 }
 
-// New returns a List without entries. clock is boottime.Now, but in tests.
+// New returns a List without entries. clock is boottime.Now, except in tests.
 func New(clock func() boottime.Instant) *List {
 	return &List{clock: clock, entries: map[string]entry{}, turned: time.Now(), changed: make(chan struct{})}
 }
 
-// Include makes leases count, too, and announcements (Outside) be leases. It is
+// Include adds leases, and makes announcements (Outside) leases. It must be
 // called before anything else.
 func (l *List) Include(leases *Leases) { l.leases = leases }
 
-// Begin counts a spin-up from now on, for life at most (over 0, up to MaxLife),
-// until End is called with its ID. ErrFull; other errors are about the
+// Begin counts a spin-up from now on, for at most life (over 0, up to MaxLife),
+// until End is called with its ID. It returns ErrFull; other errors are about the
 // arguments.
 func (l *List) Begin(kind, name string, life time.Duration) (Entry, error) {
 	if err := check(kind, name, life); err != nil {
@@ -127,7 +128,7 @@ func (l *List) Begin(kind, name string, life time.Duration) (Entry, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if kind == Outside && l.leases != nil {
-		// Where that cannot be, it counts for this process at least.
+		// If this fails, the spin-up counts at least for this process.
 		if e, err := l.leases.Begin(kind, name, life); err == nil {
 			l.lookLocked()
 			return e, nil
@@ -143,7 +144,8 @@ func (l *List) Begin(kind, name string, life time.Duration) (Entry, error) {
 	return e.Entry, nil
 }
 
-// End takes a spin-up off. holdfast.ErrNotFound where it has ended before.
+// End removes a spin-up. It returns holdfast.ErrNotFound if the spin-up has
+// already ended.
 func (l *List) End(id string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -162,8 +164,9 @@ func (l *List) End(id string) error {
 	return nil
 }
 
-// UnderWay says how many spin-ups are under way, and since when there has been
-// at least one without a pause; of 0, since when there has been none.
+// UnderWay returns the number of spin-ups in progress. If n is positive, since is
+// when the current busy period began; if n is 0, since is when the idle period
+// began.
 func (l *List) UnderWay() (n int, since time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -171,7 +174,7 @@ func (l *List) UnderWay() (n int, since time.Time) {
 	return len(l.entries), l.turned
 }
 
-// Active are the spin-ups that are under way, the oldest first.
+// Active returns the spin-ups in progress, oldest first.
 func (l *List) Active() []Entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -184,8 +187,8 @@ func (l *List) Active() []Entry {
 	return out
 }
 
-// Counts are how many of each kind are under way; kinds of which there are none
-// are not in it.
+// Counts returns the number of spin-ups in progress by kind, without kinds that
+// have none.
 func (l *List) Counts() map[string]int {
 	out := map[string]int{}
 	for _, e := range l.Active() {
@@ -194,20 +197,20 @@ func (l *List) Counts() map[string]int {
 	return out
 }
 
-// Changed is closed when the next spin-up begins or ends. Of those that end by
-// themselves, and of leases that others begin and end, Run tells, a second late at
-// most; UnderWay knows at once.
+// Changed returns a channel that is closed when the next spin-up begins or ends.
+// For expired spin-ups and leases of other processes, Run closes it at most a
+// second late; UnderWay is always current.
 func (l *List) Changed() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.changed
 }
 
-// Run lets spin-ups end whose time is up, and looks at the leases, until ctx is
-// done. Without it all is counted as well, but nobody is told.
+// Run ends expired spin-ups and polls the leases, until ctx is done. Without Run
+// the counts are still correct, but Changed is not signalled.
 func (l *List) Run(ctx context.Context) error {
-	// A ticker does: Go's timers stand still while the host sleeps, and so
-	// does everybody who waits.
+	// A ticker is enough: Go's timers stop while the host sleeps, and so do all
+	// waiting goroutines.
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
@@ -220,7 +223,7 @@ func (l *List) Run(ctx context.Context) error {
 	}
 }
 
-// lookLocked drops what is over, and takes in what became of the leases.
+// lookLocked drops expired entries, and updates the leases.
 func (l *List) lookLocked() {
 	now, was, changed := l.clock(), len(l.entries), false
 	leased, known := l.leasedNow()
@@ -242,8 +245,8 @@ func (l *List) lookLocked() {
 	}
 }
 
-// leasedNow are the leases that count. Where they cannot be read, known is false:
-// those that were there before count until their time is up.
+// leasedNow returns the leases that count. If they cannot be read, known is
+// false: known leases then count until they expire.
 func (l *List) leasedNow() (leased map[string]entry, known bool) {
 	if l.leases == nil {
 		return nil, true
@@ -252,8 +255,7 @@ func (l *List) leasedNow() (leased map[string]entry, known bool) {
 	return leased, err == nil
 }
 
-// changeLocked tells of a change; turned says that the first came or the last
-// went.
+// changeLocked signals a change; turned means that a busy or idle period begins.
 func (l *List) changeLocked(turned bool) {
 	if turned {
 		l.turned = time.Now()
