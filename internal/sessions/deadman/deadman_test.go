@@ -261,7 +261,7 @@ func TestHostShutsDown(t *testing.T) {
 }
 
 func TestStaysAsLongAsItIsNeeded(t *testing.T) {
-	past, agent := soon(-lonely-time.Second), 5
+	past, agent := soon(-idleLimit-time.Second), 5
 	for name, c := range map[string]struct {
 		s    *server
 		want bool
@@ -278,7 +278,7 @@ func TestStaysAsLongAsItIsNeeded(t *testing.T) {
 		"SIGTERM, and holds": {leavingServer(&server{controller: agent, held: map[string]*held{"a": nil}}), false},
 		"the engine never started it": {&server{
 			controller: -1, deadline: past, expected: map[string]container{"a": {}},
-			firing: firing{since: soon(-lonelyUntold), searched: true},
+			firing: firing{since: soon(-unreportedLimit), searched: true},
 		}, true},
 		"the engine might still start it": {&server{
 			controller: -1, deadline: past, expected: map[string]container{"a": {}},

@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	// lonely is how long a deadman without containers and agent stays. If it has
+	// idleLimit is how long a deadman without containers and agent stays. If it has
 	// something to report to the next agent it stays longer.
-	lonely       = 30 * time.Second
-	lonelyUntold = time.Hour
+	idleLimit       = 30 * time.Second
+	unreportedLimit = time.Hour
 	// lookAround is how often it checks that the next agent can find it.
 	lookAround = time.Second
 	// maxConns bounds the number of connections; one of them controls.
@@ -210,9 +210,9 @@ func sooner(a, b boottime.Instant) boottime.Instant {
 // stays is until when a deadman without containers waits for an agent.
 func (s *server) stays() boottime.Instant {
 	if s.firing.fired != nil {
-		return s.alone.Add(lonelyUntold)
+		return s.alone.Add(unreportedLimit)
 	}
-	return s.alone.Add(lonely)
+	return s.alone.Add(idleLimit)
 }
 
 // idle reports whether there are no containers, expected or held.
@@ -236,7 +236,7 @@ func (s *server) mayEnd() bool {
 	case unattached && s.idle():
 		return s.stays().Until() <= 0
 	}
-	return unattached && nothing && s.firing.since.Add(lonelyUntold).Until() <= 0
+	return unattached && nothing && s.firing.since.Add(unreportedLimit).Until() <= 0
 }
 
 // accept takes a connection of a process of the same user.

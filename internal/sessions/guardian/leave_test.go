@@ -23,9 +23,9 @@ import (
 	"holdfast/internal/sessions/guardian"
 )
 
-// leaver stands in for an agent with a container network. It arms a guardian for the
+// netAgent stands in for an agent with a container network. It arms a guardian for the
 // network and waits to be killed, or until EOF on its input, when it exits in order.
-func leaver(arg string) int {
+func netAgent(arg string) int {
 	var c vethnet.Config
 	if err := json.Unmarshal([]byte(arg), &c); err != nil {
 		return fail(err)
@@ -62,7 +62,7 @@ type left struct {
 func newLeft(t *testing.T, name string, killed bool) *left {
 	t.Helper()
 	l := &left{t: t, config: vethnet.Config{
-		Bridge: name, Subnet: netip.MustParsePrefix("10.99.0.0/24"), Dir: filepath.Join(t.TempDir(), "book"), Table: name + "-out", Out: true,
+		Bridge: name, Subnet: netip.MustParsePrefix("10.99.0.0/24"), Dir: filepath.Join(t.TempDir(), "book"), Table: name + "-out", NAT: true,
 	}}
 	var err error
 	if l.net, err = vethnet.New(l.config); err != nil {
@@ -88,7 +88,7 @@ func newLeft(t *testing.T, name string, killed bool) *left {
 	if err != nil {
 		t.Fatal(err)
 	}
-	agent := exec.Command("/proc/self/exe", "leaver", string(arg))
+	agent := exec.Command("/proc/self/exe", "netAgent", string(arg))
 	agent.Stderr = os.Stderr
 	in, err := agent.StdinPipe()
 	if err != nil {

@@ -29,8 +29,8 @@ func TestMain(m *testing.M) {
 		syscall.Exit(guardian.Main(os.Args[2], slog.Default()))
 	case len(os.Args) == 3 && os.Args[1] == "killer":
 		syscall.Exit(killer(os.Args[2]))
-	case len(os.Args) == 3 && os.Args[1] == "leaver":
-		syscall.Exit(leaver(os.Args[2]))
+	case len(os.Args) == 3 && os.Args[1] == "netAgent":
+		syscall.Exit(netAgent(os.Args[2]))
 	}
 	os.Exit(labtest.Main(m))
 }

@@ -107,7 +107,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the subnet of containers: %w", err)
 	}
-	netCfg := vethnet.Config{Bridge: c.Bridge, Subnet: subnet, Dir: filepath.Join(c.Dir, "addresses"), Table: tablePrefix + c.Bridge, Out: c.Masquerade}
+	netCfg := vethnet.Config{Bridge: c.Bridge, Subnet: subnet, Dir: filepath.Join(c.Dir, "addresses"), Table: tablePrefix + c.Bridge, NAT: c.Masquerade}
 	net, err := vethnet.New(netCfg)
 	if err != nil {
 		return nil, fmt.Errorf("the network of containers: %w", err)

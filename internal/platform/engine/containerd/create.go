@@ -79,7 +79,7 @@ func (e *Engine) createOn(ctx context.Context, d *draft, img images.Image) error
 	if err := d.prepareDir(); err != nil {
 		return err
 	}
-	if err := e.foresee(ctx, d); err != nil {
+	if err := e.findShared(ctx, d); err != nil {
 		return err
 	}
 	c := containers.Container{

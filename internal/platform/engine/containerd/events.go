@@ -70,7 +70,7 @@ func (e *Engine) Watch(ctx context.Context, o engine.WatchOptions) iter.Seq[engi
 			}
 			return yield(ev)
 		}
-		e.follow(ctx, told, func(seen *sight) bool {
+		e.follow(ctx, told, func(seen *knownContainers) bool {
 			from := since
 			for _, ev := range seen.past(ctx, e, from) {
 				if !told(ev) {
@@ -95,7 +95,7 @@ func matches(labels, want map[string]string) bool {
 
 // follow subscribes, again after each break. afterGap, if not nil, is called after
 // each Gap and reports whether the reader goes on.
-func (e *Engine) follow(ctx context.Context, yield func(engine.Event) bool, afterGap func(*sight) bool) {
+func (e *Engine) follow(ctx context.Context, yield func(engine.Event) bool, afterGap func(*knownContainers) bool) {
 	retry := firstRetry
 	for ctx.Err() == nil {
 		subscribed, more := e.subscribe(ctx, yield, afterGap)
@@ -112,7 +112,7 @@ func (e *Engine) follow(ctx context.Context, yield func(engine.Event) bool, afte
 
 // subscribe yields a Gap and then events until the connection breaks. It reports
 // whether there was a connection, and whether the reader goes on.
-func (e *Engine) subscribe(ctx context.Context, yield func(engine.Event) bool, afterGap func(*sight) bool) (subscribed, more bool) {
+func (e *Engine) subscribe(ctx context.Context, yield func(engine.Event) bool, afterGap func(*knownContainers) bool) (subscribed, more bool) {
 	ctx, cancel := context.WithCancel(e.in(ctx))
 	stream, errs := e.api.EventService().Subscribe(ctx, "namespace=="+e.cfg.Namespace)
 	defer func() {
@@ -120,7 +120,7 @@ func (e *Engine) subscribe(ctx context.Context, yield func(engine.Event) bool, a
 		for range errs { // closed when the stream's goroutine ends
 		}
 	}()
-	seen := &sight{known: map[string]containers.Container{}}
+	seen := &knownContainers{known: map[string]containers.Container{}}
 	early, ok := e.untilMark(ctx, stream, errs)
 	if !ok || !seen.look(ctx, e) {
 		return false, true
@@ -192,12 +192,12 @@ func (e *Engine) untilMark(ctx context.Context, stream <-chan *events.Envelope, 
 	}
 }
 
-// sight is the set of containers that a subscriber knows: events have only their ids.
-type sight struct {
+// knownContainers is the set of containers that a subscriber knows: events have only their ids.
+type knownContainers struct {
 	known map[string]containers.Container
 }
 
-func (s *sight) look(ctx context.Context, e *Engine) bool {
+func (s *knownContainers) look(ctx context.Context, e *Engine) bool {
 	list, err := e.api.ContainerService().List(ctx)
 	if err != nil {
 		return false
@@ -209,7 +209,7 @@ func (s *sight) look(ctx context.Context, e *Engine) bool {
 }
 
 // of returns a container with the fields that are available.
-func (s *sight) of(ctx context.Context, e *Engine, id string) (containers.Container, bool) {
+func (s *knownContainers) of(ctx context.Context, e *Engine, id string) (containers.Container, bool) {
 	c, ok := s.known[id]
 	if ok {
 		return c, true
@@ -223,7 +223,7 @@ func (s *sight) of(ctx context.Context, e *Engine, id string) (containers.Contai
 }
 
 // past returns the events since then that follow from the present containers.
-func (s *sight) past(ctx context.Context, e *Engine, since time.Time) []engine.Event {
+func (s *knownContainers) past(ctx context.Context, e *Engine, since time.Time) []engine.Event {
 	var all []engine.Event
 	for _, c := range s.known {
 		if c.CreatedAt.After(since) {
@@ -253,7 +253,7 @@ func connectOf(c containers.Container, action string, at time.Time, bridge strin
 }
 
 // translate turns an event of containerd into one of package engine.
-func (e *Engine) translate(ctx context.Context, s *sight, env *events.Envelope) []engine.Event {
+func (e *Engine) translate(ctx context.Context, s *knownContainers, env *events.Envelope) []engine.Event {
 	v, err := typeurl.UnmarshalAny(env.Event)
 	if err != nil {
 		return nil // an unknown kind

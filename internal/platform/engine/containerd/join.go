@@ -65,9 +65,9 @@ func (e *Engine) initOf(ctx context.Context, id string) (containers.Container, i
 	return c, int(t.Pid), nil
 }
 
-// foresee finds the namespaces and the shim that a new container will share. If their
+// findShared finds the namespaces and the shim that a new container will share. If their
 // owner does not run yet, the container's start finds them.
-func (e *Engine) foresee(ctx context.Context, d *draft) error {
+func (e *Engine) findShared(ctx context.Context, d *draft) error {
 	paths, owner, err := e.namespacePaths(ctx, d.spec.Network, d.spec.PIDMode)
 	if isGone(err) || errors.Is(err, errNotRunning) {
 		return nil
@@ -93,7 +93,7 @@ func share(spec *specs.Spec, paths map[specs.LinuxNamespaceType]string) (changed
 	return changed
 }
 
-// withOthers makes the container join the namespaces that foresee found.
+// withOthers makes the container join the namespaces that findShared found.
 func (d *draft) withOthers(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
 	share(s, d.paths)
 	if d.shim != "" {

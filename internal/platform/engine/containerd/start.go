@@ -158,7 +158,7 @@ func (s *starting) try(ctx context.Context) error {
 // attach connects a container's namespace to the bridge.
 func (e *Engine) attach(pid int, id string, addr netip.Addr) error {
 	err := e.net.Attach(pid, id, addr)
-	if errors.Is(err, vethnet.ErrNoWayOut) {
+	if errors.Is(err, vethnet.ErrNoNAT) {
 		return holdfast.WithHint(err, "engine.masquerade: false starts containers without one, and leaves the firewall alone")
 	}
 	return err

@@ -49,7 +49,7 @@ func setForwarding(name, to string) error {
 }
 
 // look computes the content of the sets; before are the devices that are enabled.
-func (w *wayOut) look(before []string) (devices, error) {
+func (w *natRules) look(before []string) (devices, error) {
 	links, err := whole(netlink.LinkList)
 	if err != nil {
 		return devices{}, fmt.Errorf("list devices: %w", err)
@@ -130,7 +130,7 @@ func bridgesOut(links []netlink.Link, own string) []string {
 }
 
 // turnOn enables forwarding on devices and on the bridge.
-func (w *wayOut) turnOn(names []string) error {
+func (w *natRules) turnOn(names []string) error {
 	for _, name := range append([]string{w.bridge}, names...) {
 		on, err := forwards(name)
 		if err == nil && !on {
@@ -144,7 +144,7 @@ func (w *wayOut) turnOn(names []string) error {
 }
 
 // turnOff undoes turnOn, unless the host has become a router.
-func (w *wayOut) turnOff(names []string) error {
+func (w *natRules) turnOff(names []string) error {
 	router, err := forwards(allDevices)
 	if err != nil || router {
 		return err

@@ -6,7 +6,7 @@
 // Devices need no record: the kernel removes a pair with the namespace of one end.
 //
 // The ports of the bridge are isolated from each other (bridge(8), isolated):
-// namespaces reach the host, and the host them, but not one another. With Config.Out
+// namespaces reach the host, and the host them, but not one another. With Config.NAT
 // they also reach other networks, by NAT.
 package vethnet
 
@@ -40,12 +40,12 @@ type Config struct {
 	Dir string
 	// Table is the nftables table (family ip) of the NAT rules.
 	Table string
-	// Out enables NAT, which is set up with the bridge. Packets of namespaces leave
+	// NAT enables NAT, which is set up with the bridge. Packets of namespaces leave
 	// the host with its address, replies are let in, and nothing else is forwarded
-	// that was not before. Without Out, firewall and forwarding are left alone; only
+	// that was not before. Without it, firewall and forwarding are left alone; only
 	// the rules that an earlier Net with this Table has left are removed by Tend and
 	// Remove.
-	Out bool
+	NAT bool
 }
 
 // Net is a bridge with its addresses. Its methods may be called from any
@@ -56,7 +56,7 @@ type Net struct {
 	gateway netip.Addr
 	pool    pool
 	open    bool // NAT is set up
-	out     wayOut
+	nat     natRules
 
 	mu    sync.Mutex // serialises making the bridge
 	index int        // the bridge's index when it was last read
@@ -72,13 +72,13 @@ func New(c Config) (*Net, error) {
 		return nil, fmt.Errorf("the name of the bridge %q is not 1 to %d bytes long", c.Bridge, unix.IFNAMSIZ-1)
 	case c.Dir == "":
 		return nil, errors.New("addresses need a directory")
-	case c.Table == "" && c.Out:
+	case c.Table == "" && c.NAT:
 		return nil, errors.New("NAT needs the name of a table")
 	}
 	gateway := subnet.Addr().Next()
 	return &Net{
-		bridge: c.Bridge, subnet: subnet, gateway: gateway, pool: pool{dir: c.Dir, subnet: subnet, gateway: gateway}, open: c.Out,
-		out: wayOut{table: c.Table, bridge: c.Bridge, subnet: subnet, tables: tables{comment: c.Table}},
+		bridge: c.Bridge, subnet: subnet, gateway: gateway, pool: pool{dir: c.Dir, subnet: subnet, gateway: gateway}, open: c.NAT,
+		nat: natRules{table: c.Table, bridge: c.Bridge, subnet: subnet, tables: tables{comment: c.Table}},
 	}, nil
 }
 
@@ -95,12 +95,12 @@ func (n *Net) Release(owner string, addr netip.Addr) error { return n.pool.relea
 // Owners returns the reserved addresses with their owners.
 func (n *Net) Owners() (map[netip.Addr]string, error) { return n.pool.owners() }
 
-// ErrNoWayOut means that only the NAT rules could not be made.
-var ErrNoWayOut = errors.New("NAT for containers cannot be set up")
+// ErrNoNAT means that only the NAT rules could not be made.
+var ErrNoNAT = errors.New("NAT for containers cannot be set up")
 
 // Attach connects the network namespace of the process pid to the bridge: its device
 // Inside gets the address, and a default route through the bridge. A namespace that
-// already has such a device is an error. ErrNoWayOut.
+// already has such a device is an error. ErrNoNAT.
 func (n *Net) Attach(pid int, owner string, addr netip.Addr) error {
 	err := n.attach(pid, owner, addr)
 	if err != nil {
@@ -124,8 +124,8 @@ func (n *Net) attach(pid int, owner string, addr netip.Addr) error {
 		return err
 	}
 	if n.open {
-		if err := n.out.ensure(false); err != nil {
-			return errors.Join(ErrNoWayOut, err, n.Detach(owner))
+		if err := n.nat.ensure(false); err != nil {
+			return errors.Join(ErrNoNAT, err, n.Detach(owner))
 		}
 	}
 	return n.setUp(target, addr)
@@ -166,9 +166,9 @@ func (n *Net) Tend() error {
 		return fmt.Errorf("find bridge %s: %w", n.bridge, err)
 	}
 	if !n.open {
-		return n.endOut()
+		return n.removeNAT()
 	}
-	return n.out.ensure(true)
+	return n.nat.ensure(true)
 }
 
 // plug makes the veth pair: one end on the bridge, the other in the namespace.
@@ -284,7 +284,7 @@ func (n *Net) forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.index = 0
-	n.out.again()
+	n.nat.again()
 }
 
 // ErrInUse means that namespaces are connected to the bridge.
@@ -330,7 +330,7 @@ func (n *Net) removeLocked(gone func() ([]string, error)) error {
 	n.forget()
 	bridge, err := netlink.LinkByName(n.bridge)
 	if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) {
-		return n.endOut()
+		return n.removeNAT()
 	}
 	if err != nil {
 		return err
@@ -345,23 +345,23 @@ func (n *Net) removeLocked(gone func() ([]string, error)) error {
 		}
 	}
 	// The bridge is last: as long as it exists, a later Remove deletes the rest.
-	if err := n.endOut(); err != nil {
+	if err := n.removeNAT(); err != nil {
 		return err
 	}
 	return netlink.LinkDel(bridge)
 }
 
-// endOut removes the NAT rules, including those of an earlier process.
-func (n *Net) endOut() error {
-	if n.out.table == "" {
+// removeNAT removes the NAT rules, including those of an earlier process.
+func (n *Net) removeNAT() error {
+	if n.nat.table == "" {
 		return nil
 	}
-	there, err := n.out.there()
+	there, err := n.nat.there()
 	switch {
 	case n.open && err != nil:
 		return err
 	case n.open || there:
-		return n.out.remove()
+		return n.nat.remove()
 	}
 	return nil // there is none, or the kernel has no nftables
 }

@@ -46,7 +46,7 @@ func TestConfig(t *testing.T) {
 		"no bridge":         func(c *vethnet.Config) { c.Bridge = "" },
 		"a bridge too long": func(c *vethnet.Config) { c.Bridge = "sixteen-bytes-xx" },
 		"no directory":      func(c *vethnet.Config) { c.Dir = "" },
-		"no table":          func(c *vethnet.Config) { c.Out = true },
+		"no table":          func(c *vethnet.Config) { c.NAT = true },
 	} {
 		c := good
 		change(&c)

@@ -243,7 +243,7 @@ func removed(t *testing.T, n *vethnet.Net, owners ...string) {
 // A namespace reaches other networks with the host's address. Connections from
 // outside, between namespaces and through the host are refused. After Remove nothing
 // is left.
-func TestWayOut(t *testing.T) {
+func TestNAT(t *testing.T) {
 	inNamespace(t)
 	router(t, "0")
 	near, far := beyond(t, "near0", "192.0.2", ""), beyond(t, "far0", "198.51.100", "")
@@ -255,7 +255,7 @@ func TestWayOut(t *testing.T) {
 	before := hostState(t)
 
 	c := config(t, "10.1.0.0/24")
-	c.Table, c.Out = table, true
+	c.Table, c.NAT = table, true
 	n := open(t, c)
 	a, _ := attached(t, n, "a")
 	b, addrOfB := attached(t, n, "b")
@@ -308,7 +308,7 @@ func TestWayOut(t *testing.T) {
 
 // A host that is a router stays one. Other containers are reachable only by their
 // published ports.
-func TestWayOutOfARouter(t *testing.T) {
+func TestNATOnARouter(t *testing.T) {
 	inNamespace(t)
 	near := beyond(t, "near0", "192.0.2", "")
 	near.serve(7000)
@@ -327,7 +327,7 @@ func TestWayOutOfARouter(t *testing.T) {
 	before := hostState(t)
 
 	c := config(t, "10.1.0.0/24")
-	c.Table, c.Out = table, true
+	c.Table, c.NAT = table, true
 	n := open(t, c)
 	a, addr := attached(t, n, "a")
 	a.asked("the world", "192.0.2.2:7000", "192.0.2.1")
@@ -350,7 +350,7 @@ func TestRouterLater(t *testing.T) {
 	far.route("192.0.2.0/24", "198.51.100.1")
 	far.serve(7000)
 	c := config(t, "10.1.0.0/24")
-	c.Table, c.Out = table, true
+	c.Table, c.NAT = table, true
 	n := open(t, c)
 	attached(t, n, "a")
 	if text, err := os.ReadFile("/proc/sys/net/ipv4/ip_forward"); err != nil || string(text) != "0\n" {
@@ -371,26 +371,26 @@ func TestRouterLater(t *testing.T) {
 	}
 }
 
-// Without Out the firewall is left alone, and the NAT rules of an earlier process are
+// Without NAT the firewall is left alone, and the NAT rules of an earlier process are
 // removed.
-func TestNoWayOut(t *testing.T) {
+func TestWithoutNAT(t *testing.T) {
 	inNamespace(t)
 	router(t, "0")
 	near := beyond(t, "near0", "192.0.2", "")
 	near.serve(7000)
 	before := hostState(t)
 	c := config(t, "10.1.0.0/24")
-	c.Table, c.Out = table, true
+	c.Table, c.NAT = table, true
 	a, _ := attached(t, open(t, c), "a")
 	a.asked("the one before", "192.0.2.2:7000", "192.0.2.1")
-	c.Out = false
+	c.NAT = false
 	n := open(t, c)
 	if err := n.Tend(); err != nil {
 		t.Error(err)
 	}
-	a.asked("without a way out", "192.0.2.2:7000", "")
+	a.asked("without NAT", "192.0.2.2:7000", "")
 	b, _ := attached(t, n, "b")
-	b.asked("without a way out", "192.0.2.2:7000", "")
+	b.asked("without NAT", "192.0.2.2:7000", "")
 	removed(t, n, "a", "b")
 	if diff := cmp.Diff(before, hostState(t)); diff != "" {
 		t.Errorf("before and after:\n%s", diff)

@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wayOut is the NAT of a bridge's namespaces. It has an nftables table that
+// natRules is the NAT of a bridge's namespaces. It has an nftables table that
 // masquerades their packets and filters forwarded ones, forwarding on the devices
 // that need it, and two rules of iptables if those drop forwarded packets by default.
 // All of its state is in the kernel, including what has to be undone, so that the
 // next process finds it.
-type wayOut struct {
+type natRules struct {
 	table  string
 	bridge string
 	subnet netip.Prefix
@@ -43,7 +43,7 @@ type devices struct{ turnedOn, uplinks []string }
 // ensure makes the missing parts; the first call of this process makes the table
 // again. With fully it also checks devices and iptables; without it only if the table
 // is gone or was made by another process.
-func (w *wayOut) ensure(fully bool) error {
+func (w *natRules) ensure(fully bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.stood && !fully {
@@ -59,13 +59,13 @@ func (w *wayOut) ensure(fully bool) error {
 }
 
 // again makes the next ensure check everything.
-func (w *wayOut) again() {
+func (w *natRules) again() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.stood = false
 }
 
-func (w *wayOut) make() error {
+func (w *natRules) make() error {
 	before, there, err := w.noted()
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func (w *wayOut) make() error {
 }
 
 // remove undoes all of it.
-func (w *wayOut) remove() error {
+func (w *natRules) remove() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.stood = false
@@ -104,12 +104,12 @@ func (w *wayOut) remove() error {
 	return nil
 }
 
-func (w *wayOut) nft() *nftables.Table {
+func (w *natRules) nft() *nftables.Table {
 	return &nftables.Table{Family: nftables.TableFamilyIPv4, Name: w.table}
 }
 
 // there reports whether the table is.
-func (w *wayOut) there() (bool, error) {
+func (w *natRules) there() (bool, error) {
 	c, err := nftables.New()
 	if err != nil {
 		return false, err
@@ -122,7 +122,7 @@ func (w *wayOut) there() (bool, error) {
 }
 
 // noted returns the content of the table's sets, and whether the table exists.
-func (w *wayOut) noted() (d devices, there bool, err error) {
+func (w *natRules) noted() (d devices, there bool, err error) {
 	if there, err = w.there(); !there || err != nil {
 		return d, false, err
 	}
@@ -143,7 +143,7 @@ func (w *wayOut) noted() (d devices, there bool, err error) {
 	return d, true, nil
 }
 
-func (w *wayOut) delete() error {
+func (w *natRules) delete() error {
 	c, err := nftables.New()
 	if err != nil {
 		return err
@@ -157,7 +157,7 @@ func (w *wayOut) delete() error {
 const forwardChain, natChain = "forward", "postrouting"
 
 // replace replaces the table in one transaction.
-func (w *wayOut) replace(d devices) error {
+func (w *natRules) replace(d devices) error {
 	c, err := nftables.New()
 	if err != nil {
 		return err
@@ -186,7 +186,7 @@ func (w *wayOut) replace(d devices) error {
 }
 
 // passing returns the rules for forwarded packets, in their order.
-func (w *wayOut) passing(sets map[string]*nftables.Set) [][]expr.Any {
+func (w *natRules) passing(sets map[string]*nftables.Set) [][]expr.Any {
 	from, to := device(expr.MetaKeyIIFNAME, expr.CmpOpEq, w.bridge), device(expr.MetaKeyOIFNAME, expr.CmpOpEq, w.bridge)
 	elsewhere := device(expr.MetaKeyOIFNAME, expr.CmpOpNeq, w.bridge)
 	drop, accept := verdict(expr.VerdictDrop), verdict(expr.VerdictAccept)
@@ -209,7 +209,7 @@ func (w *wayOut) passing(sets map[string]*nftables.Set) [][]expr.Any {
 }
 
 // fromSubnet matches packets from the bridge's subnet, or from other addresses.
-func (w *wayOut) fromSubnet(is bool) []expr.Any {
+func (w *natRules) fromSubnet(is bool) []expr.Any {
 	op := expr.CmpOpEq
 	if !is {
 		op = expr.CmpOpNeq
