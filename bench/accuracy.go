@@ -21,50 +21,51 @@ import (
 	"holdfast/test/lab"
 )
 
-// AccuracyOptions say how `holdfast bench accuracy` measures.
+// AccuracyOptions configures `holdfast bench accuracy`.
 type AccuracyOptions struct {
-	Runs int           // of each drill and each healthy host; 0 is 20
-	For  time.Duration // of each look of the doctor; 0 is 30 s
-	Only []string      // rows by name; empty: all
-	// Markdown prints the table as docs/doctor.md has it; Page is a file whose
-	// table is written anew, "" is none.
+	Runs int           // runs of each drill and each healthy host; 0 is 20
+	For  time.Duration // duration of each doctor run; 0 is 30 s
+	Only []string      // names of the rows to run; empty means all
+	// Markdown prints the table in the format of docs/doctor.md. Page is a file
+	// in which the table is replaced; "" is none.
 	Markdown bool
 	Page     string
-	// Doctor is the command of the doctor: this program's own; --for and --json
-	// are added.
+	// Doctor is the command line of the doctor, normally this program. The bench
+	// appends --for and --json.
 	Doctor []string
-	// Worker is the command that plays drill.Role. Its first word is mounted into
-	// containers: a static program, not by way of /proc.
+	// Worker is the command line that runs drill.Role. Its first word is mounted
+	// into containers, so it must be a static program and not a path below /proc.
 	Worker []string
 	// Agent and Server are as in BootOptions.
 	Agent, Server []string
-	Progress      io.Writer // a line for each look; nil is nowhere
+	Progress      io.Writer // receives one line per doctor run; nil discards them
 }
 
-// Check reports what cannot be; a zero that stands for a default cannot either.
+// Check reports invalid values. Defaults must be filled in before: a zero is invalid.
 func (o AccuracyOptions) Check() error {
 	names := accuracyNames()
 	for _, name := range o.Only {
 		if !slices.Contains(names, name) {
-			return fmt.Errorf("there is no row %q; there are %s", name, strings.Join(names, ", "))
+			return fmt.Errorf("no row is called %q; the rows are %s", name, strings.Join(names, ", "))
 		}
 	}
 	switch {
 	case o.Runs < 1:
-		return fmt.Errorf("runs are %d, there has to be one at least", o.Runs)
+		return fmt.Errorf("runs is %d, it must be at least 1", o.Runs)
 	case o.For < doctor.MinFor || o.For > drill.MaxFor/2:
-		return fmt.Errorf("a look takes %v, it has to be from %v to %v", o.For, doctor.MinFor, drill.MaxFor/2)
+		return fmt.Errorf("the duration of a doctor run is %v, it must be from %v to %v", o.For, doctor.MinFor, drill.MaxFor/2)
 	}
 	return nil
 }
 
-// Accuracy runs every drill, and three hosts that are healthy, each several times on
-// an engine of its own, and has the doctor look: does it name each drill with its
-// container, and nothing where nothing is wrong? It works inside a lab only
-// (lab.Reenter).
+// Accuracy runs every drill and three healthy workloads several times, on an engine
+// of its own, and runs the doctor during each. The doctor must name each drill and
+// its container, and must report nothing on a healthy host. Accuracy works only
+// inside a lab (lab.Reenter).
 //
-// Score is the share of the drills' runs that were named right. Failed counts the
-// others, and each finding on a healthy host and about an innocent container.
+// Score is the share of the drills' runs that the doctor named correctly. Failed
+// counts the other runs, and each finding on a healthy host or about an innocent
+// container.
 func Accuracy(ctx context.Context, o AccuracyOptions) (Result, error) {
 	o.Runs, o.For = cmp.Or(o.Runs, 20), cmp.Or(o.For, 30*time.Second)
 	if err := o.Check(); err != nil {
@@ -81,10 +82,10 @@ func Accuracy(ctx context.Context, o AccuracyOptions) (Result, error) {
 	return res, res.Details.(*AccuracyTable).WritePage(o.Page)
 }
 
-// innocents is how many containers are there that do nothing wrong.
+// innocents is the number of harmless containers beside the drill.
 const innocents = 8
 
-// innocentCommand writes a line and starts a program, every second.
+// innocentCommand writes a line and starts a program once a second.
 var innocentCommand = []string{"/bin/sh", "-c", "while :; do echo still here >/tmp/log; sleep 1; done"}
 
 // accuracyBench is one run of the experiment.
@@ -92,12 +93,12 @@ type accuracyBench struct {
 	o       AccuracyOptions
 	boot    *bootBench // an engine and an agent
 	groups  cgroup.Mounts
-	home    *benchGroup  // where this program's own processes are
-	scratch string       // for the drills' files, on a disk
-	config  string       // that the doctor finds the engine by
-	made    atomic.Int64 // memory cgroups so far
-	peaks   []float64    // MiB of each look
-	took    []float64    // seconds of each look
+	home    *benchGroup  // control group of this program's own processes
+	scratch string       // directory of the drills' files, on a disk
+	config  string       // configuration file that names the engine to the doctor
+	made    atomic.Int64 // memory cgroups made so far
+	peaks   []float64    // peak memory of each doctor run, MiB
+	took    []float64    // duration of each doctor run, seconds
 }
 
 func newTruthBench(ctx context.Context, o AccuracyOptions) (*accuracyBench, error) {
@@ -141,7 +142,7 @@ func newTruthBench(ctx context.Context, o AccuracyOptions) (*accuracyBench, erro
 func (x *accuracyBench) close() error {
 	var err error
 	if x.home != nil {
-		err = x.home.leave() // before the engine goes, with all that is in its groups
+		err = x.home.leave() // before the engine and all processes in its groups are removed
 	}
 	if x.boot != nil {
 		err = errors.Join(err, x.boot.close())
@@ -158,7 +159,7 @@ func (x *accuracyBench) run(ctx context.Context) (Result, error) {
 	table := newAccuracyTable(rows, x.o)
 	for run := range x.o.Runs {
 		table.Load = max(table.Load, loadAverage())
-		for i := range rows { // which goes first changes from turn to turn
+		for i := range rows { // the order rotates each round
 			i = (i + run) % len(rows)
 			fmt.Fprintf(x.o.Progress, "%d of %d: %s\n", run+1, x.o.Runs, rows[i].name)
 			if err := x.one(ctx, rows[i], &table.Rows[i]); err != nil {
@@ -170,7 +171,7 @@ func (x *accuracyBench) run(ctx context.Context) (Result, error) {
 		Name:    "accuracy",
 		Machine: ThisMachine(fmt.Sprintf("%s %s, %s, cgroup %s", info.Name, info.Version, info.StorageDriver, info.CgroupVersion)),
 		Rows:    []Row{NewRow("a look", "s", x.took), NewRow("its memory, at most", "MiB", x.peaks)},
-		Details: table, Scale: "the share of the drills' runs that were named right",
+		Details: table, Scale: "share of the drills' runs that the doctor named correctly",
 	}
 	r.Score, r.Failed = table.sum()
 	table.Machine = r.Machine
@@ -179,11 +180,11 @@ func (x *accuracyBench) run(ctx context.Context) (Result, error) {
 	return r, nil
 }
 
-// tries is how often a drill is looked at where others who use this machine were
-// found to do the same, and more of it.
+// tries is the maximum number of doctor runs for a drill. A run is repeated when
+// another workload on this machine does the same as the drill, and more of it.
 const tries = 3
 
-// one makes a row's host, looks once, and enters what came out.
+// one sets up a row's host, runs the doctor once and records the outcome.
 func (x *accuracyBench) one(ctx context.Context, row accuracyRow, into *AccuracyRow) error {
 	for try := 1; ; try++ {
 		o, want, err := x.judged(ctx, row)
@@ -201,7 +202,7 @@ func (x *accuracyBench) one(ctx context.Context, row accuracyRow, into *Accuracy
 	}
 }
 
-// judged makes a row's host, has the doctor look and judges what it says.
+// judged sets up a row's host, runs the doctor and judges its report.
 func (x *accuracyBench) judged(ctx context.Context, row accuracyRow) (o outcome, want expected, err error) {
 	look := func(w expected) error {
 		l, err := x.look(ctx)
@@ -221,7 +222,7 @@ func (x *accuracyBench) judged(ctx context.Context, row accuracyRow) (o outcome,
 	return o, want, err
 }
 
-// ours reports whether a control group is one that this bench has made.
+// ours reports whether this bench made the control group.
 func (x *accuracyBench) ours(want expected) func(group string) bool {
 	return func(group string) bool {
 		return within(group, x.boot.lab.CgroupParent()) || want.group != "" && within(group, want.group)
@@ -230,7 +231,7 @@ func (x *accuracyBench) ours(want expected) func(group string) bool {
 
 func within(path, group string) bool { return path == group || strings.HasPrefix(path, group+"/") }
 
-// ruleNames are the rules in the order of docs/doctor.md.
+// ruleNames lists the rules in the order of docs/doctor.md.
 func ruleNames() []string {
 	var names []string
 	for _, r := range rule.All() {

@@ -9,47 +9,47 @@ import (
 	"holdfast/internal/hosts/doctor/rule"
 )
 
-// expected is what the doctor has to say of a host.
+// expected is the finding that the doctor must report for a host.
 type expected struct {
-	rule      string // "" on a healthy host: nothing
-	group     string // the culprit's
-	container string // its name, "" for a control group alone
-	made      int    // memory cgroups that the bench has made and removed so far
+	rule      string // "" on a healthy host, where no finding is expected
+	group     string // the culprit's control group
+	container string // the culprit's container, "" for a control group without one
+	made      int    // memory cgroups made and removed by the bench so far
 }
 
-// is reports whether a finding is about what had to be found.
+// is reports whether a finding matches the expected one.
 func (want expected) is(f doctor.Finding) bool {
 	switch {
 	case want.rule == "":
 		return false
 	case f.Subject != nil && want.container != "":
-		return f.Subject.Container == want.container // of which not every engine says the group
+		return f.Subject.Container == want.container // not every engine reports the container's group
 	case f.Subject != nil:
 		return within(f.Subject.Cgroup, want.group)
 	}
-	// Where the kernel does not tell whose the dead are, those whom they may be of
-	// are listed, and nobody is blamed.
+	// If the kernel does not tell which group the dead cgroups belong to, the finding
+	// lists the candidates and has no subject.
 	return want.rule == deadGroups && slices.ContainsFunc(f.Evidence, func(e rule.Evidence) bool { return strings.Contains(e.What, " "+want.group) })
 }
 
-// deadGroups is the one finding that may have several candidates.
+// deadGroups is the only rule whose finding may list several candidates.
 const deadGroups = "dying-cgroups"
 
-// outcome is what came out of one look.
+// outcome is the result of one doctor run.
 type outcome struct {
-	healthy bool // nothing had to be found
-	// right: the drill was named, and its container or group.
+	healthy bool // no finding was expected
+	// right: the doctor named the drill and its container or group.
 	right bool
-	// about is the reason where it was not.
+	// about is the reason if the drill was not named.
 	about string
-	// outdone: it was not, because somebody else on this machine does the same.
+	// outdone: the drill was not named because another workload on this machine does the same.
 	outdone bool
-	// own are other findings, by rule, that name the drill's own container or
-	// group; others those that name somebody else or nobody; machine those that
-	// are true of the machine and not of what was made on it.
+	// own has the other findings, by rule, about the drill's own container or group.
+	// others has the findings with another subject or none. machine has the findings
+	// that are true of the machine itself and were not caused by the bench.
 	own, others, machine []string
-	evidence             []string // of others and machine, for the notes
-	unseen               []string // rules that could not be judged
+	evidence             []string // of the findings in others and machine, for the notes
+	unseen               []string // rules that the doctor could not judge
 }
 
 func (o outcome) String() string {
@@ -70,20 +70,20 @@ func (o outcome) String() string {
 	return strings.Join(append(s, o.evidence...), "; ")
 }
 
-// stolen is from which share of stolen CPU time on a machine is slow by its
-// hypervisor, whatever runs on it.
+// stolen is the share of stolen CPU time from which on the hypervisor slows the
+// machine down, whatever runs on it.
 const stolen = 0.10
 
-// manyDead is from how many dead groups on they are a finding.
+// manyDead is the number of dead groups from which on the doctor reports them.
 const manyDead = 2000
 
-// judge compares a report with what had to be found. ours tells the control groups
-// that the bench has made from those of others who use this machine.
+// judge compares a report with the expected finding. ours reports whether the bench
+// made a control group; all other groups belong to other workloads on the machine.
 //
-// A finding is true of the machine if it names a group that is not ours, or says
-// that the hypervisor takes time away and this program has seen that, too, or that
-// healthy containers wait for CPUs of which that has taken so much, or blames nobody
-// for more dead groups than this program can have left.
+// A finding is true of the machine in four cases: it names a group that is not ours;
+// it reports stolen CPU time that this program has measured, too; it reports that
+// healthy containers wait for CPUs from which the hypervisor stole that much time; or
+// it has no subject and counts more dead groups than this program can have left.
 func judge(want expected, l look, ours func(group string) bool) outcome {
 	o := outcome{healthy: want.rule == ""}
 	for _, c := range l.report.Checked {
@@ -120,14 +120,14 @@ func judge(want expected, l look, ours func(group string) bool) outcome {
 	if !o.healthy && !o.right && o.about == "" {
 		o.about = "not found"
 		if slices.Contains(o.others, want.rule) || slices.Contains(o.machine, want.rule) {
-			o.about = "somebody else was named"
+			o.about = "another subject was named"
 			o.outdone = slices.Contains(o.machine, want.rule)
 		}
 	}
 	return o
 }
 
-// tell is a finding in a line.
+// tell returns a finding as one line.
 func tell(f doctor.Finding) string {
 	s := f.Rule + ": " + f.Title
 	if f.Subject != nil {

@@ -22,22 +22,22 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// busyboxImage is what lab.Busybox makes.
+// busyboxImage is the image that lab.Busybox makes.
 const busyboxImage = "busybox:latest"
 
-// exitFindings is how the doctor ends where there are findings (docs/cli.md).
+// exitFindings is the doctor's exit code when it has findings (docs/cli.md).
 const exitFindings = 9
 
-// look is one look of the doctor, and what was seen of it.
+// look is one run of the doctor with its measurements.
 type look struct {
 	report doctor.Report
-	took   time.Duration // of the whole command
-	cpu    time.Duration // of the command and its child
-	peak   int64         // bytes of memory that the command had at most
-	steal  float64       // share of CPU time that the hypervisor kept meanwhile
+	took   time.Duration // duration of the whole command
+	cpu    time.Duration // CPU time of the command and its child
+	peak   int64         // peak memory of the command in bytes
+	steal  float64       // share of CPU time that the hypervisor stole meanwhile
 }
 
-// dead is how many dead memory cgroups the look has counted.
+// dead is the number of dead memory cgroups that the doctor counted.
 func (l look) dead() float64 {
 	for _, f := range l.report.Facts {
 		if f.Name == fact.MemcgDying {
@@ -47,7 +47,7 @@ func (l look) dead() float64 {
 	return 0
 }
 
-// look runs the command as a person does.
+// look runs the doctor's command as an operator does.
 func (x *accuracyBench) look(ctx context.Context) (look, error) {
 	return runDoctor(ctx, x.o.Doctor, x.o.For, x.config)
 }
@@ -78,7 +78,7 @@ func runDoctor(ctx context.Context, argv []string, d time.Duration, config strin
 		return l, ctx.Err()
 	}
 	if exit := new(exec.ExitError); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != exitFindings) {
-		// Not wrapped: its exit code is not ours.
+		// Not wrapped: the doctor's exit code must not become this program's.
 		return l, fmt.Errorf("the doctor: %v: %s", err, strings.TrimSpace(errs.String()))
 	}
 	if err := json.Unmarshal(out.Bytes(), &l.report); err != nil {
@@ -91,9 +91,9 @@ func runDoctor(ctx context.Context, argv []string, d time.Duration, config strin
 	return l, err
 }
 
-// watchPeak reads how much memory a process has had at most until it ends: VmHWM of
-// proc_pid_status(5). Not by wait4(2), in which a child counts what its parent had
-// when it forked.
+// watchPeak reads the peak memory of a process (VmHWM of proc_pid_status(5)) until it
+// ends. wait4(2) would be wrong: there a child's peak includes the parent's memory at
+// the fork.
 func watchPeak(pid int, ended <-chan struct{}) int64 {
 	var peak int64
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -113,7 +113,7 @@ func watchPeak(pid int, ended <-chan struct{}) int64 {
 	}
 }
 
-// times are those of all CPUs together, in ticks.
+// times is the CPU time of all CPUs together, in ticks.
 type times struct{ all, steal float64 }
 
 // cpuTimes reads the first line of /proc/stat, proc_stat(5): user, nice, system,
@@ -142,7 +142,7 @@ func cpuTimes() (times, error) {
 	return t, nil
 }
 
-// loadAverage is the machine's load over a minute, 0 where it is not known.
+// loadAverage returns the machine's 1-minute load average, 0 if it is unknown.
 func loadAverage() float64 {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
@@ -152,25 +152,25 @@ func loadAverage() float64 {
 	return float64(info.Loads[0]) / scale
 }
 
-// writeEngineConfig writes a configuration that names nothing but the engine.
+// writeEngineConfig writes a configuration that names only the engine.
 func writeEngineConfig(dir, host string) (string, error) {
 	path := filepath.Join(dir, "doctor.yaml")
 	return path, os.WriteFile(path, fmt.Appendf(nil, "engine: {host: %q}\n", host), 0o600)
 }
 
-// benchGroup is a control group, in every hierarchy, for the processes of this bench
-// that are in no container: what a finding says of any other group outside of the
-// engine's is then about somebody else on this machine.
+// benchGroup is a control group, in every hierarchy, for the bench's processes outside
+// of containers. A finding about any other group outside of the engine's groups is
+// then about another workload on this machine.
 type benchGroup struct {
-	dirs []string // its directory in each hierarchy
-	back []string // where this process was
+	dirs []string // the group's directory in each hierarchy
+	back []string // the groups that this process was in before
 }
 
-// counting are the controllers of v1 that say who does what.
+// counting lists the cgroup v1 controllers that attribute usage to groups.
 var counting = []string{"cpu", "cpuacct", "memory", "blkio", "pids"}
 
-// enterGroup makes the group below the engine's, with which it is removed, and
-// moves this process and those that it has started there.
+// enterGroup makes the group below the engine's group and moves this process and its
+// children there. The group is removed together with the engine's.
 func enterGroup(ms cgroup.Mounts, parent string) (*benchGroup, error) {
 	g := &benchGroup{}
 	was, err := ms.Of(proc.Host, os.Getpid())
@@ -178,7 +178,7 @@ func enterGroup(ms cgroup.Mounts, parent string) (*benchGroup, error) {
 		return g, err
 	}
 	for _, w := range was {
-		if !w.V2 && !slices.ContainsFunc(counting, w.Has) { // a cpuset, for one, has to be filled first
+		if !w.V2 && !slices.ContainsFunc(counting, w.Has) { // a cpuset, for example, must be configured before it takes processes
 			continue
 		}
 		g.back = append(g.back, w.Dir())
@@ -195,10 +195,10 @@ func enterGroup(ms cgroup.Mounts, parent string) (*benchGroup, error) {
 	for _, pid := range pids {
 		above, err := proc.Host.Ancestors(pid)
 		if pid != os.Getpid() && (err != nil || !slices.Contains(above, os.Getpid())) {
-			continue // somebody else's, or gone
+			continue // of another program, or gone
 		}
 		for _, dir := range g.dirs {
-			// ESRCH: it has just ended.
+			// ESRCH: the process has just ended.
 			if err := move(dir, pid); err != nil && !errors.Is(err, unix.ESRCH) {
 				return g, err
 			}
@@ -207,7 +207,7 @@ func enterGroup(ms cgroup.Mounts, parent string) (*benchGroup, error) {
 	return g, nil
 }
 
-// leave takes this process, alone, back to where it was.
+// leave moves only this process back to its previous groups.
 func (g *benchGroup) leave() error {
 	var err error
 	for _, dir := range g.back {

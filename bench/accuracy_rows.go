@@ -18,15 +18,15 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// accuracyRow is a host that the doctor looks at: with a drill on it, or healthy.
+// accuracyRow is a host that the doctor examines: with a drill on it, or healthy.
 type accuracyRow struct {
 	name  string
 	drill drill.Drill // the zero value on a healthy host
-	// work is what a healthy host does until ctx is done; nil is nothing.
+	// work is the healthy host's workload, run until ctx is done; nil is none.
 	work func(ctx context.Context) error
 }
 
-// Names of the hosts that are healthy.
+// Names of the healthy hosts.
 const (
 	hostIdle    = "idle"
 	hostBusy    = "busy"
@@ -41,7 +41,7 @@ func accuracyNames() []string {
 	return append(names, hostIdle, hostBusy, hostBooting)
 }
 
-// rows are those that were asked for.
+// rows returns the rows that the options select.
 func (x *accuracyBench) rows() []accuracyRow {
 	var rows []accuracyRow
 	for _, d := range drill.All() {
@@ -65,11 +65,11 @@ func (x *accuracyBench) rows() []accuracyRow {
 	return only
 }
 
-// looking is called while a host stands.
+// looking is called while a host's workload runs.
 type looking func(expected) error
 
-// drill looks while a drill stands: in containers, where it can be one. A
-// neighbour needs a weight, which only its control groups have.
+// drill runs the doctor while a drill runs. The drill is in a container if it can be:
+// a neighbour needs a weight, which only its own control groups have.
 func (x *accuracyBench) drill(ctx context.Context, d drill.Drill, look looking) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -92,10 +92,10 @@ func (x *accuracyBench) drill(ctx context.Context, d drill.Drill, look looking) 
 	return errors.Join(looked, err)
 }
 
-// settling is what work gets to be under way.
+// settling is the time that a workload gets to start.
 const settling = 3 * time.Second
 
-// healthy looks at a host that does honest work.
+// healthy runs the doctor on a host with a harmless workload.
 func (x *accuracyBench) healthy(ctx context.Context, row accuracyRow, look looking) error {
 	if row.work == nil {
 		return look(expected{})
@@ -105,7 +105,7 @@ func (x *accuracyBench) healthy(ctx context.Context, row accuracyRow, look looki
 	go func() { done <- row.work(working) }()
 	var err error
 	select {
-	case err = <-done: // it never ends by itself but with an error
+	case err = <-done: // it ends early only with an error
 		done <- nil
 	case <-time.After(settling):
 		err = look(expected{})
@@ -117,8 +117,8 @@ func (x *accuracyBench) healthy(ctx context.Context, row accuracyRow, look looki
 	return errors.Join(err, ctx.Err())
 }
 
-// compile builds Go's own library again and again, in a container, with as many
-// compilers at once as there are CPUs. Where there is no Go it packs files instead.
+// compile builds Go's standard library repeatedly in a container, with one compiler
+// per CPU. On a machine without Go it compresses files instead.
 func (x *accuracyBench) compile(ctx context.Context) error {
 	s := engine.Spec{Name: "compile", Image: busyboxImage, Init: true, Network: "none"}
 	if root, err := goRoot(ctx); err == nil {
@@ -137,7 +137,7 @@ func (x *accuracyBench) compile(ctx context.Context) error {
 	defer func() {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
-		_ = x.boot.engine.Remove(clean, id) // else it goes with the engine
+		_ = x.boot.engine.Remove(clean, id) // if this fails, it is removed with the engine
 	}()
 	if err := x.boot.engine.Start(ctx, id); err != nil {
 		return err
@@ -147,13 +147,13 @@ func (x *accuracyBench) compile(ctx context.Context) error {
 		return ctx.Err()
 	}
 	var log strings.Builder
-	_ = x.boot.engine.Logs(ctx, id, engine.LogOptions{Tail: 5}, &log) // it is beside the point where this fails
-	return fmt.Errorf("its container ended with code %d (%w): %s", code, errors.Join(err, errWorkEnded), log.String())
+	_ = x.boot.engine.Logs(ctx, id, engine.LogOptions{Tail: 5}, &log) // an error here does not matter
+	return fmt.Errorf("the workload's container exited with code %d (%w): %s", code, errors.Join(err, errWorkEnded), log.String())
 }
 
-var errWorkEnded = errors.New("work that does not end by itself")
+var errWorkEnded = errors.New("the workload must not end by itself")
 
-// goRoot is where Go is on this machine.
+// goRoot returns Go's directory on this machine.
 func goRoot(ctx context.Context) (string, error) {
 	path, err := exec.LookPath("go")
 	if err != nil {
@@ -168,10 +168,10 @@ func goRoot(ctx context.Context) (string, error) {
 	return filepath.EvalSymlinks(strings.TrimSpace(string(out)))
 }
 
-// boots is how many sessions are booted at the same time.
+// boots is the number of sessions that boot concurrently.
 const boots = 2
 
-// bootSessions has the agent boot sessions and take them away, one after the other.
+// bootSessions makes the agent boot and remove sessions, one after the other.
 func (x *accuracyBench) bootSessions(ctx context.Context) error {
 	run := time.Now().UnixNano()
 	g, gctx := errgroup.WithContext(ctx)
@@ -191,7 +191,7 @@ func (x *accuracyBench) bootSessions(ctx context.Context) error {
 	return errors.Join(err, x.removeSessions(clean, ""))
 }
 
-// bootOne asks the gateway for a session, which boots it, and removes it.
+// bootOne boots a session by a request at the gateway, then removes it.
 func (x *accuracyBench) bootOne(ctx context.Context, key string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/s/%s/", x.boot.agents[0].gateway, key), nil)
 	if err != nil {
@@ -201,7 +201,7 @@ func (x *accuracyBench) bootOne(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, 1<<20)) // what it says is of no interest
+	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, 1<<20)) // the body does not matter
 	res.Body.Close()
 	x.made.Add(1)
 	if res.StatusCode != http.StatusOK {
@@ -210,7 +210,7 @@ func (x *accuracyBench) bootOne(ctx context.Context, key string) error {
 	return x.removeSessions(ctx, key)
 }
 
-// removeSessions removes the container of a session, or all there are.
+// removeSessions removes the container of one session, or those of all.
 func (x *accuracyBench) removeSessions(ctx context.Context, key string) error {
 	list, err := x.boot.engine.List(ctx, map[string]string{"holdfast.session": key})
 	for _, c := range list {

@@ -19,41 +19,41 @@ import (
 	"holdfast/test/lab"
 )
 
-// AccuracyScaleOptions say how `holdfast bench accuracy --scale` measures.
+// AccuracyScaleOptions configures `holdfast bench accuracy --scale`.
 type AccuracyScaleOptions struct {
 	Containers int           // 0 is 500
-	Processes  int           // in all of them together; 0 is 20,000
-	For        time.Duration // of the look; 0 is 30 s
-	Doctor     []string      // the doctor's command; --for and --json are added
-	Progress   io.Writer     // nil is nowhere
+	Processes  int           // in all containers together; 0 is 20,000
+	For        time.Duration // duration of the doctor run; 0 is 30 s
+	Doctor     []string      // the doctor's command line; the bench appends --for and --json
+	Progress   io.Writer     // nil discards it
 }
 
-// Check reports what cannot be.
+// Check reports invalid values.
 func (o AccuracyScaleOptions) Check() error {
 	switch {
 	case o.Containers < 1 || o.Containers > 2000:
-		return fmt.Errorf("containers are %d, there have to be 1 to 2000", o.Containers)
+		return fmt.Errorf("containers is %d, it must be 1 to 2000", o.Containers)
 	case o.Processes < 2*o.Containers || o.Processes > 100_000:
-		return fmt.Errorf("processes are %d, there have to be two at least in each of %d containers, and 100000 at most", o.Processes, o.Containers)
+		return fmt.Errorf("processes is %d, it must be at least 2 for each of %d containers, and at most 100000", o.Processes, o.Containers)
 	case o.For < doctor.MinFor || o.For > doctor.MaxFor:
-		return fmt.Errorf("a look takes %v, it has to be from %v to %v", o.For, doctor.MinFor, doctor.MaxFor)
+		return fmt.Errorf("the duration of the doctor run is %v, it must be from %v to %v", o.For, doctor.MinFor, doctor.MaxFor)
 	}
 	return nil
 }
 
-// What a look may take (docs/doctor.md).
+// Limits of a doctor run (docs/doctor.md).
 const (
 	scaleMemory = 150 << 20 // bytes
-	// scaleLate is what a look may take beyond the time that it was given: the
-	// command's own start and end.
+	// scaleLate is the time that the command may take beyond its --for, to start and
+	// to end.
 	scaleLate = 2 * time.Second
 )
 
-// AccuracyScale measures one look of the doctor at a host with very many containers
-// and processes that do nothing. It works inside a lab only (lab.Reenter).
+// AccuracyScale measures one doctor run on a host with very many idle containers and
+// processes. It works only inside a lab (lab.Reenter).
 //
-// Score is 150 MiB ÷ the memory that the look had at most. Failed counts a look that
-// took longer than it was given, or more memory.
+// Score is 150 MiB ÷ the peak memory of the doctor. Failed counts each limit that the
+// run exceeded: time, memory.
 func AccuracyScale(ctx context.Context, o AccuracyScaleOptions) (_ Result, err error) {
 	o.Containers, o.Processes, o.For = cmp.Or(o.Containers, 500), cmp.Or(o.Processes, 20_000), cmp.Or(o.For, 30*time.Second)
 	if err := o.Check(); err != nil {
@@ -96,7 +96,7 @@ func AccuracyScale(ctx context.Context, o AccuracyScaleOptions) (_ Result, err e
 	return scaleResult(o, l, len(pids)), nil
 }
 
-// crowd starts the containers.
+// crowd starts the containers with their idle processes.
 func crowd(ctx context.Context, e *lab.Engine, api engine.Engine, o AccuracyScaleOptions) error {
 	busybox, err := lab.Busybox()
 	if err == nil {
@@ -108,7 +108,7 @@ func crowd(ctx context.Context, e *lab.Engine, api engine.Engine, o AccuracyScal
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(2 * runtime.NumCPU())
 	for i := range o.Containers {
-		// The first process of each is the shell.
+		// The first process of each container is the shell.
 		sleepers := o.Processes*(i+1)/o.Containers - o.Processes*i/o.Containers - 1
 		if i%50 == 0 {
 			fmt.Fprintf(o.Progress, "%d of %d containers\n", i, o.Containers)
@@ -125,7 +125,7 @@ func crowd(ctx context.Context, e *lab.Engine, api engine.Engine, o AccuracyScal
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	select { // the last shells still start theirs
+	select { // the last shells are still starting their processes
 	case <-time.After(settle):
 		return nil
 	case <-ctx.Done():
@@ -141,26 +141,26 @@ func scaleResult(o AccuracyScaleOptions, l look, pids int) Result {
 		}
 	}
 	r := Result{
-		Name: "accuracy --scale", Machine: ThisMachine(""), Scale: "150 MiB ÷ what it took",
+		Name: "accuracy --scale", Machine: ThisMachine(""), Scale: "150 MiB ÷ the doctor's peak memory",
 		Rows: []Row{NewRow("the look", "s", []float64{l.took.Seconds()}), NewRow("its memory, at most", "MiB", []float64{float64(l.peak) / (1 << 20)}),
-			NewRow("its CPU time", "s", []float64{l.cpu.Seconds()})},
+			NewRow("the doctor's CPU time", "s", []float64{l.cpu.Seconds()})},
 		Score: scaleMemory / float64(max(1, l.peak)),
-		Notes: []string{fmt.Sprintf("%d containers, %d processes; the doctor saw %.0f threads and was given %v", o.Containers, pids, seen, o.For)},
+		Notes: []string{fmt.Sprintf("%d containers, %d processes; the doctor saw %.0f threads in %v", o.Containers, pids, seen, o.For)},
 	}
 	if l.took > o.For+scaleLate {
 		r.Failed++
-		r.Notes = append(r.Notes, "it took longer than it was given")
+		r.Notes = append(r.Notes, "the doctor took longer than --for allows")
 	}
 	if l.peak > scaleMemory {
 		r.Failed++
-		r.Notes = append(r.Notes, "it took more memory than it may")
+		r.Notes = append(r.Notes, "the doctor exceeded its memory limit")
 	}
 	if pids < o.Processes {
 		r.Failed++
-		r.Notes = append(r.Notes, "there were fewer processes than there had to be")
+		r.Notes = append(r.Notes, "fewer processes ran than configured")
 	}
 	for _, g := range l.report.Gaps {
-		r.Notes = append(r.Notes, fmt.Sprintf("could not be looked at: %s: %s", g.Sees, g.Why))
+		r.Notes = append(r.Notes, fmt.Sprintf("the doctor could not observe: %s: %s", g.Sees, g.Why))
 	}
 	for _, f := range l.report.Findings {
 		r.Notes = append(r.Notes, "found: "+tell(f))

@@ -9,13 +9,13 @@ import (
 	"text/tabwriter"
 )
 
-// AccuracyTable is what the doctor said of each host.
+// AccuracyTable is the doctor's verdict on each host.
 type AccuracyTable struct {
-	Seconds float64 `json:"seconds"` // that each look was given
-	Longest float64 `json:"longest"` // seconds that a look took at most
-	Peak    float64 `json:"peak"`    // MiB that a look took at most
-	// Load is the highest load of the machine over a minute, proc_loadavg(5), at
-	// the beginning of a turn.
+	Seconds float64 `json:"seconds"` // duration of each doctor run
+	Longest float64 `json:"longest"` // longest doctor run, seconds
+	Peak    float64 `json:"peak"`    // highest memory use of a doctor run, MiB
+	// Load is the highest 1-minute load average (proc_loadavg(5)) at the beginning
+	// of a round.
 	Load    float64       `json:"load"`
 	Rules   []string      `json:"rules"`
 	Rows    []AccuracyRow `json:"rows"`
@@ -24,25 +24,25 @@ type AccuracyTable struct {
 	markdown bool
 }
 
-// AccuracyRow is one host, over all its runs. Counts are of runs, by rule.
+// AccuracyRow is one host over all its runs. The maps count runs by rule.
 type AccuracyRow struct {
 	Name      string         `json:"name"`
-	Rule      string         `json:"rule,omitempty"` // that has to be found; "" on a healthy host
-	Container bool           `json:"container"`      // the drill was in a container, else in a control group
+	Rule      string         `json:"rule,omitempty"` // the expected finding; "" on a healthy host
+	Container bool           `json:"container"`      // the drill ran in a container, otherwise in a control group only
 	Runs      int            `json:"runs"`
-	Right     int            `json:"right"`  // named, with the right container or group; on a healthy host: nothing found
-	Missed    map[string]int `json:"missed"` // by why
-	// Outdone is how often it was looked at again, because others on this
-	// machine did the same, and were named.
+	Right     int            `json:"right"`  // runs that named the right container or group, or found nothing on a healthy host
+	Missed    map[string]int `json:"missed"` // by reason
+	// Outdone is the number of repeated runs: the doctor named another workload on
+	// this machine that did the same.
 	Outdone int `json:"outdone"`
-	// Own are other findings that name the drill's own container or group.
+	// Own counts other findings about the drill's own container or group.
 	Own map[string]int `json:"own"`
-	// Others name somebody else of the bench's, or nobody.
+	// Others counts findings about another group of the bench, or without a subject.
 	Others map[string]int `json:"others"`
-	// Machine are true of the machine, and not of what the bench does on it.
+	// Machine counts findings that are true of the machine and not caused by the bench.
 	Machine  map[string]int `json:"machine"`
 	Unseen   map[string]int `json:"not_judged"`
-	Evidence []string       `json:"evidence"` // of Others and Machine
+	Evidence []string       `json:"evidence"` // of the findings in Others and Machine
 }
 
 func newAccuracyTable(rows []accuracyRow, o AccuracyOptions) *AccuracyTable {
@@ -54,7 +54,7 @@ func newAccuracyTable(rows []accuracyRow, o AccuracyOptions) *AccuracyTable {
 	return t
 }
 
-// maxEvidence bounds what a row keeps of findings that nobody wanted.
+// maxEvidence bounds the evidence that a row keeps of unexpected findings.
 const maxEvidence = 20
 
 func (r *AccuracyRow) add(o outcome) {
@@ -78,9 +78,9 @@ func (r *AccuracyRow) add(o outcome) {
 	}
 }
 
-// sum is the share of the drills' runs that were named right, and how many runs
-// went wrong: a drill that was not, a healthy host with a finding, or somebody
-// innocent who was named.
+// sum returns the share of the drills' runs that were named correctly, and the number
+// of wrong runs: a drill that was not named, a finding on a healthy host, or a finding
+// about an innocent container.
 func (t *AccuracyTable) sum() (score float64, failed int) {
 	right, runs := 0, 0
 	for _, r := range t.Rows {
@@ -91,7 +91,7 @@ func (t *AccuracyTable) sum() (score float64, failed int) {
 		right, runs = right+r.Right, runs+r.Runs
 		failed += r.Runs - r.Right
 		for rule, n := range r.Others {
-			if rule != r.Rule { // else it is among the missed
+			if rule != r.Rule { // otherwise it counts as missed
 				failed += n
 			}
 		}
@@ -103,10 +103,10 @@ func (t *AccuracyTable) sum() (score float64, failed int) {
 }
 
 func (t *AccuracyTable) notes() []string {
-	notes := []string{fmt.Sprintf("a look was given %.0f s, took %.1f s at most, and %.0f MiB", t.Seconds, t.Longest, t.Peak)}
+	notes := []string{fmt.Sprintf("each doctor run was to last %.0f s; the longest took %.1f s, the largest %.0f MiB", t.Seconds, t.Longest, t.Peak)}
 	for _, r := range t.Rows {
 		if r.Outdone > 0 {
-			notes = append(notes, fmt.Sprintf("%s was looked at %d times more: others on this machine did the same, and were named", r.Name, r.Outdone))
+			notes = append(notes, fmt.Sprintf("%s: %d runs were repeated, because the doctor named other workloads on this machine that did the same", r.Name, r.Outdone))
 		}
 		for why, n := range r.Missed {
 			notes = append(notes, fmt.Sprintf("%s was missed %d times: %s", r.Name, n, why))
@@ -118,7 +118,7 @@ func (t *AccuracyTable) notes() []string {
 	return notes
 }
 
-// WriteTable prints it for people.
+// WriteTable prints the table as text.
 func (t *AccuracyTable) WriteTable(w io.Writer) error {
 	if t.markdown {
 		_, err := w.Write(t.Markdown())
@@ -149,7 +149,7 @@ func orDash(s string) string {
 	return s
 }
 
-// counts are names with how often, in their order.
+// counts formats a map of counts, sorted by name.
 func counts(m map[string]int) string {
 	var s []string
 	for name, n := range m {
@@ -159,8 +159,8 @@ func counts(m map[string]int) string {
 	return orDash(strings.Join(s, ", "))
 }
 
-// Markdown is the table as docs/doctor.md has it: a line for each finding, a
-// column for each host.
+// Markdown returns the table in the format of docs/doctor.md: one line per finding,
+// one column per host.
 func (t *AccuracyTable) Markdown() []byte {
 	var b bytes.Buffer
 	head, under := "| finding |", "|---|"
@@ -182,13 +182,14 @@ func (t *AccuracyTable) Markdown() []byte {
 	}
 	m := t.Machine
 	score, failed := t.sum()
-	fmt.Fprintf(&b, "\n\nLooks of %.0f s (the longest took %.1f s, and %.0f MiB at most) at a load of up to %.0f on %d CPUs (%s), %.0f GiB, Linux %s, %s. Named right: %.3f; failed: %d.\n",
+	fmt.Fprintf(&b, "\n\nRuns of %.0f s (the longest took %.1f s, the largest %.0f MiB) at a load of up to %.0f on %d CPUs (%s), %.0f GiB, Linux %s, %s. Named correctly: %.3f; failed: %d.\n",
 		t.Seconds, t.Longest, t.Peak, t.Load, m.CPUs, m.Model, float64(m.Memory)/(1<<30), m.Kernel, m.Engine, score, failed)
 	return b.Bytes()
 }
 
-// cell is how often a rule was found on a host: **20** where it had to be, 3 where
-// it was wrong, 3° of the same container or group, 3* of the machine.
+// cell returns how often a rule was reported on a host: **20** if it was expected, 3 if
+// it was wrong, 3° if it was about the drill's container or group, 3* if it was true of
+// the machine.
 func (r AccuracyRow) cell(rule string) string {
 	var s []string
 	if rule == r.Rule {
@@ -211,7 +212,7 @@ const (
 	accuracyEnd   = "<!-- end of the accuracy table -->\n"
 )
 
-// WritePage puts the table into a page in place of the one that is there.
+// WritePage replaces the table in a page.
 func (t *AccuracyTable) WritePage(path string) error {
 	return WritePage(path, accuracyBegin, accuracyEnd, t.Markdown())
 }

@@ -42,13 +42,13 @@ func TestJudge(t *testing.T) {
 		{name: "named", want: storm, found: []doctor.Finding{found("fadvise-storm", "a", lab+"/a")}, right: true},
 		{name: "named twice", want: storm, found: []doctor.Finding{found("fadvise-storm", "a", lab+"/a"), found("throttling", "a", lab+"/a")}, right: true, own: "throttling"},
 		{name: "nothing", want: storm, why: "not found"},
-		{name: "the wrong one", want: storm, found: []doctor.Finding{found("fadvise-storm", "b", lab+"/b")}, others: "fadvise-storm", why: "somebody else was named"},
-		{name: "the group, but not the container", want: storm, found: []doctor.Finding{found("fadvise-storm", "", lab+"/a")}, others: "fadvise-storm", why: "somebody else was named"},
+		{name: "the wrong one", want: storm, found: []doctor.Finding{found("fadvise-storm", "b", lab+"/b")}, others: "fadvise-storm", why: "another subject was named"},
+		{name: "the group, but not the container", want: storm, found: []doctor.Finding{found("fadvise-storm", "", lab+"/a")}, others: "fadvise-storm", why: "another subject was named"},
 		{name: "a group", want: expected{rule: "throttling", group: "/drill"}, found: []doctor.Finding{found("throttling", "", "/drill/worker")}, right: true},
-		{name: "another group", want: expected{rule: "throttling", group: "/drill"}, found: []doctor.Finding{found("throttling", "", lab+"/x")}, others: "throttling", why: "somebody else was named"},
+		{name: "another group", want: expected{rule: "throttling", group: "/drill"}, found: []doctor.Finding{found("throttling", "", lab+"/x")}, others: "throttling", why: "another subject was named"},
 		{name: "among those who may have done it", want: expected{rule: deadGroups, group: "/drill"}, found: []doctor.Finding{listed("pages under /drill/churner, about")}, right: true},
-		{name: "not among those", want: expected{rule: deadGroups, group: "/drill"}, found: []doctor.Finding{listed("pages under /other, about")}, others: deadGroups, why: "somebody else was named"},
-		{name: "a group that begins alike", want: expected{rule: "fadvise-storm", group: lab + "/a"}, found: []doctor.Finding{found("fadvise-storm", "", lab+"/ab")}, others: "fadvise-storm", why: "somebody else was named"},
+		{name: "not among those", want: expected{rule: deadGroups, group: "/drill"}, found: []doctor.Finding{listed("pages under /other, about")}, others: deadGroups, why: "another subject was named"},
+		{name: "a group that begins alike", want: expected{rule: "fadvise-storm", group: lab + "/a"}, found: []doctor.Finding{found("fadvise-storm", "", lab+"/ab")}, others: "fadvise-storm", why: "another subject was named"},
 		{name: "an innocent one beside it", want: storm, found: []doctor.Finding{found("fadvise-storm", "a", lab+"/a"), found("own-limit", "b", lab+"/b")}, right: true, others: "own-limit"},
 		{name: "another user of the machine", want: storm, found: []doctor.Finding{found("fadvise-storm", "a", lab+"/a"), found("slow-disk", "", "/else")}, right: true, machine: "slow-disk"},
 		{name: "healthy"},
@@ -98,7 +98,7 @@ func TestAccuracyTable(t *testing.T) {
 	}
 	text := string(table.Markdown())
 	for _, line := range []string{"| finding | fadvise | thrash | idle |\n", "| fadvise-storm | **2** |  |  |\n", "| own-limit |  | **1** |  |\n",
-		"| slow-disk | 1° | 1 |  |\n", "| softirq |  |  | 1 |\n", "| slow-machine |  |  | 1\\* |\n", "| **right** | **2/2** | **1/2** | **1/2** |\n", "Looks of 30 s (the longest"} {
+		"| slow-disk | 1° | 1 |  |\n", "| softirq |  |  | 1 |\n", "| slow-machine |  |  | 1\\* |\n", "| **right** | **2/2** | **1/2** | **1/2** |\n", "Runs of 30 s (the longest"} {
 		if !strings.Contains(text, line) {
 			t.Errorf("no %q in\n%s", line, text)
 		}
@@ -111,7 +111,7 @@ func TestAccuracyTable(t *testing.T) {
 
 // The page gets the table, keeps the rest, and a page without a place is refused
 // and left alone.
-func TestTruthPage(t *testing.T) {
+func TestAccuracyPage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "page.md")
 	for _, was := range []string{"the last one\n", ""} {
 		if err := os.WriteFile(path, []byte("before\n"+accuracyBegin+was+accuracyEnd+"after\n"), 0o644); err != nil {
@@ -143,7 +143,7 @@ func TestTruthPage(t *testing.T) {
 	}
 }
 
-func TestTruthOptions(t *testing.T) {
+func TestAccuracyOptions(t *testing.T) {
 	for _, o := range []AccuracyOptions{{}, {Runs: -1, For: 30e9}, {Runs: 1, For: 1}, {Runs: 1, For: 3600e9}, {Runs: 1, For: 30e9, Only: []string{"nope"}}} {
 		if o.Check() == nil {
 			t.Errorf("%+v is taken", o)

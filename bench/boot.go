@@ -26,66 +26,66 @@ import (
 	"holdfast/test/lab/echoserver"
 )
 
-// BootOptions say how `holdfast bench boot` measures.
+// BootOptions configures `holdfast bench boot`.
 type BootOptions struct {
 	N int // boots of each kind; 0 is 50
-	// Claims are sessions that come to one pool of as many warm containers, Rate
-	// of them a second; no claims are none, and a rate of 0 is 20.
+	// Claims is the number of sessions that claim from a pool of as many warm
+	// containers, at Rate sessions a second. 0 claims skips the part; a rate of 0 is 20.
 	Claims int
 	Rate   float64
-	// Burst are sessions that are asked for at once, BurstRounds times of an agent
-	// with Warm containers and as often of one with none, in turns; no burst is
-	// none, and no rounds are 3.
+	// Burst is the number of sessions requested at once. BurstRounds times they are
+	// requested from an agent with Warm containers and from one without, in turns.
+	// A burst of 0 skips the part; 0 rounds is 3.
 	Burst, BurstRounds, Warm int
-	// Memory is how many ready networks, and how many warm containers, are measured
-	// for what one costs; none is none.
+	// Memory is the number of ready networks, and of warm containers, over which the
+	// memory of one is averaged. 0 skips the part.
 	Memory int
-	// Agent is the command of an agent: this program's own, with the
-	// argument agent; --config FILE is added.
+	// Agent is the command line of an agent: the program holdfast with the argument
+	// agent. The bench appends --config FILE.
 	Agent []string
-	// Server is the command of a session's server on :8080 in an image made
-	// of this program: testserver.
+	// Server is the command of a session's server on :8080 (testserver), in an image
+	// that is made of this program.
 	Server   []string
-	Progress io.Writer // a line now and then; nil is nowhere
+	Progress io.Writer // receives progress lines; nil discards them
 }
 
-// Check reports what cannot be; a zero that stands for a default cannot either.
+// Check reports invalid values. Defaults must be filled in before: a zero is invalid.
 func (o BootOptions) Check() error {
 	switch {
 	case o.N < 1:
-		return fmt.Errorf("boots are %d, there has to be one at least", o.N)
+		return fmt.Errorf("boots is %d, it must be at least 1", o.N)
 	case o.Claims < 0 || o.Claims > container.MaxSize:
-		return fmt.Errorf("claims are %d, there have to be 0 to %d", o.Claims, container.MaxSize)
+		return fmt.Errorf("claims is %d, it must be 0 to %d", o.Claims, container.MaxSize)
 	case o.Rate <= 0 || o.Rate > 1000:
-		return fmt.Errorf("the rate is %v claims a second, it has to be over 0 and at most 1000", o.Rate)
+		return fmt.Errorf("the rate is %v claims a second, it must be over 0 and at most 1000", o.Rate)
 	case o.Burst < 0 || o.Burst > maxBurst || o.BurstRounds < 1:
-		return fmt.Errorf("a burst is of %d sessions in %d rounds, there have to be 0 to %d in one round at least", o.Burst, o.BurstRounds, maxBurst)
+		return fmt.Errorf("a burst has %d sessions in %d rounds, it must have 0 to %d sessions in at least 1 round", o.Burst, o.BurstRounds, maxBurst)
 	case o.Burst > 0 && (o.Warm < 1 || o.Warm > container.MaxSize):
-		return fmt.Errorf("a burst comes to %d warm containers, there have to be 1 to %d", o.Warm, container.MaxSize)
+		return fmt.Errorf("a burst has %d warm containers, it must have 1 to %d", o.Warm, container.MaxSize)
 	case o.Memory < 0 || o.Memory == 1 || o.Memory > container.MaxSize:
-		return fmt.Errorf("the memory of %d is to be measured, there have to be 0 or 2 to %d", o.Memory, container.MaxSize)
+		return fmt.Errorf("memory is %d, it must be 0 or 2 to %d", o.Memory, container.MaxSize)
 	}
 	return nil
 }
 
-// BootDetails are Result.Details of Boot.
+// BootDetails is Result.Details of Boot.
 type BootDetails struct {
-	Phases []BootPhases  `json:"phases"`           // of our ways, in the order of the rows
-	Burst  *BurstDetails `json:"burst,omitempty"`  // nil where none was asked for
-	Memory []MemoryParts `json:"memory,omitempty"` // likewise
+	Phases []BootPhases  `json:"phases"`           // of Holdfast's modes, in the order of the rows
+	Burst  *BurstDetails `json:"burst,omitempty"`  // nil if the burst was skipped
+	Memory []MemoryParts `json:"memory,omitempty"` // nil if the memory was skipped
 }
 
-// BootPhases are medians in ms, each of its own: they need not add up.
+// BootPhases has the median of each phase in ms. The medians need not add up.
 type BootPhases struct {
 	Row    string  `json:"row"`
 	Claim  float64 `json:"claim"`
 	Create float64 `json:"create"`
-	Start  float64 `json:"start"` // of a warm container: until it had heard who it is
-	Ready  float64 `json:"ready"` // from there until it answered
+	Start  float64 `json:"start"` // of a warm container: until it received its session's identity
+	Ready  float64 `json:"ready"` // from Start until the server answered
 	Rest   float64 `json:"rest"`  // the store's second write, the gateway, and the answer
 }
 
-// rowEngineBoot is the peer's row; those of ours are in bootModes.
+// rowEngineBoot is the peer's row; bootModes has Holdfast's rows.
 const rowEngineBoot = "engine: create + start"
 
 const (
@@ -97,20 +97,20 @@ const (
 	askLimit    = 10 * time.Minute // for one request of a burst
 )
 
-// bootMode is one of our ways to a session, by an agent of its own.
+// bootMode is one way in which Holdfast boots a session. Each has its own agent.
 type bootMode struct {
-	name     string // a word: the agent's and its keys'
+	name     string // one word, used for the agent and its session keys
 	row      string
-	template string // what its template has beside image and port, YAML
-	networks int    // that its agent keeps ready
-	warm     bool   // its containers are there before their sessions: it is not in the score
-	// containerd: on that, and not on the peer's engine, whose own containerd has
-	// the same version.
+	template string // the template's fields beside image and port, YAML
+	networks int    // number of networks that the agent keeps ready
+	warm     bool   // containers exist before their sessions; not part of the score
+	// containerd: the mode runs on a containerd of its own and not on the peer's
+	// engine. Both have the same version of containerd.
 	containerd bool
 }
 
-// bootModes are our ways, in the order of the rows. All are on their engine's default
-// bridge, as the peer is.
+// bootModes lists Holdfast's modes in the order of the rows. All use their engine's
+// default bridge, as the peer does.
 func bootModes() []bootMode {
 	return []bootMode{
 		{name: "bridge", row: "session, network made in the start", template: "network: bridge"},
@@ -121,17 +121,16 @@ func bootModes() []bootMode {
 	}
 }
 
-// Boot measures, in turns, the engine's own create and start of a container,
-// and whole sessions from the request at the gateway to the first byte of its
-// answer: claim, create, start, readiness and proxy, by agents in processes
-// of their own with embedded stores, one for each of our ways. All are the same
-// container from the same image on the same bridge. Each turn begins when all
-// agents have made ready what they keep ready, and removed what they have to: what
-// a way does ahead of need is never done beside another's turn. Then come what ready
-// networks and warm containers cost in memory, the bursts, and the Claims, to a pool
-// that has a warm container for each. It works inside a lab only (lab.Reenter).
+// Boot measures in turns the engine's own create and start of a container, and whole
+// sessions from the request at the gateway to the first byte of the answer: claim,
+// create, start, readiness and proxy. Each mode has an agent process of its own with an
+// embedded store. All boot the same container from the same image on the same bridge.
+// A turn begins when all pools are full and all removals are done, so that no mode
+// prepares or cleans up during another's turn. After the turns Boot measures the memory
+// of ready networks and warm containers, the bursts, and the claims from a pool with a
+// warm container for each. It works only inside a lab (lab.Reenter).
 //
-// Score is the engine's p50 ÷ that of our best way without warm containers.
+// Score is the engine's p50 ÷ the p50 of Holdfast's best mode without warm containers.
 func Boot(ctx context.Context, o BootOptions) (Result, error) {
 	o.N, o.Rate, o.BurstRounds = cmp.Or(o.N, 50), cmp.Or(o.Rate, 20), cmp.Or(o.BurstRounds, 3)
 	if err := o.Check(); err != nil {
@@ -150,13 +149,13 @@ type bootBench struct {
 	dir    string
 	lab    *lab.Engine
 	engine engine.Engine
-	other  *lab.Containerd // nil where no mode is on one
+	other  *lab.Containerd // nil if no mode uses containerd
 	agents []*bootAgent    // one for each mode
 	image  lab.Image
 	client *http.Client
 	failed atomic.Int64
-	phases [][]holdfast.Phases // of each agent's boots
-	took   [][]float64         // ms; the engine's own first, then the agents'
+	phases [][]holdfast.Phases // phases of each agent's boots
+	took   [][]float64         // ms; the engine's boots first, then the agents'
 }
 
 func newBootBench(ctx context.Context, o BootOptions, modes []bootMode) (*bootBench, error) {
@@ -234,7 +233,7 @@ func (x *bootBench) run(ctx context.Context) (Result, error) {
 	return r, nil
 }
 
-// turns has each way boot a session N times.
+// turns boots a session N times in each mode.
 func (x *bootBench) turns(ctx context.Context) error {
 	kinds := []func(context.Context, int) (time.Duration, error){x.engineBoot}
 	x.phases = make([][]holdfast.Phases, len(x.agents))
@@ -253,7 +252,7 @@ func (x *bootBench) turns(ctx context.Context) error {
 			fmt.Fprintf(x.o.Progress, "%d of %d boots of each kind\n", max(0, i-bootWarmups), x.o.N)
 		}
 		for n := range kinds {
-			k := (i + n) % len(kinds) // which goes first changes from turn to turn
+			k := (i + n) % len(kinds) // the order rotates each turn
 			if err := settleAll(ctx, x, x.agents, bootLimit); err != nil {
 				return err
 			}
@@ -269,7 +268,7 @@ func (x *bootBench) turns(ctx context.Context) error {
 	return nil
 }
 
-// judge makes the rows of the turns, their score, and where the time went.
+// judge computes the rows of the turns, the score and the phases.
 func (x *bootBench) judge(r *Result, d *BootDetails) {
 	peer := NewRow(rowEngineBoot, "ms", x.took[0])
 	r.Rows = append(r.Rows, peer)
@@ -283,13 +282,13 @@ func (x *bootBench) judge(r *Result, d *BootDetails) {
 		p := x.phasesOf(i)
 		d.Phases = append(d.Phases, p)
 		r.Notes = append(r.Notes,
-			fmt.Sprintf("%s: its p50 is %.2f times, its p99 %.2f times the engine's own create + start", row.Name, row.P50/peer.P50, row.P99/peer.P99),
+			fmt.Sprintf("%s: its p50 is %.2f times, its p99 %.2f times that of the engine's create + start", row.Name, row.P50/peer.P50, row.P99/peer.P99),
 			fmt.Sprintf("%s: claim %s, create %s, start %s, ready %s, the rest %s ms (medians)", row.Name, figure(p.Claim), figure(p.Create), figure(p.Start), figure(p.Ready), figure(p.Rest)))
 	}
 	r.Score = peer.P50 / best
 }
 
-// phasesOf are the medians of an agent's boots.
+// phasesOf returns the median phases of an agent's boots.
 func (x *bootBench) phasesOf(agent int) BootPhases {
 	p := BootPhases{Row: x.agents[agent].mode.row}
 	for to, of := range map[*float64]func(holdfast.Phases) holdfast.Millis{
@@ -310,8 +309,8 @@ func (x *bootBench) phasesOf(agent int) BootPhases {
 	return p
 }
 
-// settleAll waits until every agent has ready what it keeps ready, and nothing left
-// to remove.
+// settleAll waits until every agent's pools are full and it has nothing left to
+// remove.
 func settleAll(ctx context.Context, x *bootBench, agents []*bootAgent, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -323,7 +322,7 @@ func settleAll(ctx context.Context, x *bootBench, agents []*bootAgent, limit tim
 	return nil
 }
 
-// with has f use agents of their own, which end with it.
+// with starts agents for f and stops them when f returns.
 func (x *bootBench) with(ctx context.Context, modes []bootMode, f func([]*bootAgent) error) (err error) {
 	var agents []*bootAgent
 	defer func() {
@@ -343,7 +342,7 @@ func (x *bootBench) with(ctx context.Context, modes []bootMode, f func([]*bootAg
 	return f(agents)
 }
 
-// engineBoot is what the engine takes for a container like a session's.
+// engineBoot measures the engine's create and start of a container like a session's.
 func (x *bootBench) engineBoot(ctx context.Context, i int) (time.Duration, error) {
 	start := time.Now()
 	id, err := x.engine.Create(ctx, engine.Spec{
@@ -361,8 +360,8 @@ func (x *bootBench) engineBoot(ctx context.Context, i int) (time.Duration, error
 	return took, x.engine.Remove(ctx, id)
 }
 
-// sessionBoot is what a client waits for: from its request to the first byte of
-// the session's answer, which has to say whose it is.
+// sessionBoot measures a client's wait from its request to the first byte of the
+// session's answer. The answer must name the session.
 func (x *bootBench) sessionBoot(ctx context.Context, a *bootAgent, i int) (time.Duration, error) {
 	key := fmt.Sprintf("%s-%d", a.mode.name, i)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/s/%s/", a.gateway, key), nil)
@@ -388,7 +387,7 @@ func (x *bootBench) sessionBoot(ctx context.Context, a *bootAgent, i int) (time.
 	return took, nil
 }
 
-// turn is a session's boot, whose container is removed before the next.
+// turn boots a session and removes its container before the next turn.
 func (x *bootBench) turn(ctx context.Context, a *bootAgent, i int) (time.Duration, holdfast.Phases, error) {
 	took, err := x.sessionBoot(ctx, a, i)
 	if err != nil {
@@ -405,7 +404,7 @@ func (x *bootBench) turn(ctx context.Context, a *bootAgent, i int) (time.Duratio
 	return took, phases, x.removeAll(ctx, a, list)
 }
 
-// removals is how many containers the engine is asked to remove at once.
+// removals is the number of containers that are removed concurrently.
 const removals = 4
 
 // removeAll removes the containers of sessions.

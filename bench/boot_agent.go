@@ -24,21 +24,20 @@ import (
 	"holdfast/test/lab"
 )
 
-// bootAgent is an agent in a process of its own, with a store of its own, on the
-// experiment's engine.
+// bootAgent is an agent process with its own store, on the experiment's engine.
 type bootAgent struct {
 	mode    bootMode
-	engine  engine.Engine // its own view of it
+	engine  engine.Engine // the agent's engine
 	cmd     *exec.Cmd
-	ended   chan error   // what it ended with
-	output  bytes.Buffer // to be read once it has
+	ended   chan error   // receives the result of the process
+	output  bytes.Buffer // may be read after ended
 	gateway string       // host:port
 	api     string
 	node    string
 }
 
-// startAgent starts an agent and waits until it serves. It is returned with an
-// error, too, where it has to be stopped.
+// startAgent starts an agent and waits until it serves. If it returns an agent with an
+// error, the caller must stop the agent.
 func (x *bootBench) startAgent(ctx context.Context, m bootMode) (*bootAgent, error) {
 	a := &bootAgent{mode: m, node: "bench-" + m.name}
 	var err error
@@ -73,7 +72,7 @@ templates:
 	}
 	argv := append(append([]string{}, x.o.Agent...), "--config", config)
 	a.cmd = exec.Command(argv[0], argv[1:]...)
-	a.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "HOLDFAST_") }) // meant for another
+	a.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "HOLDFAST_") }) // the caller's configuration, not this agent's
 	a.cmd.Stdout, a.cmd.Stderr = &a.output, &a.output
 	if err := a.cmd.Start(); err != nil {
 		return nil, err
@@ -83,9 +82,9 @@ templates:
 	return a, a.up(ctx, x.client)
 }
 
-// engineOf opens the engine of an agent's mode, with the image on it, and returns
-// what the agent's configuration has of it. Each mode on containerd has a namespace and
-// a bridge of its own there.
+// engineOf opens the engine of an agent's mode, puts the image on it, and returns the
+// engine's part of the agent's configuration. Each mode on containerd has its own
+// namespace and bridge.
 func (x *bootBench) engineOf(ctx context.Context, a *bootAgent, dir string) (string, error) {
 	a.engine = x.engine
 	if !a.mode.containerd {
@@ -94,7 +93,7 @@ func (x *bootBench) engineOf(ctx context.Context, a *bootAgent, dir string) (str
 	c := containerd.Config{
 		Host: x.other.Host(), Namespace: "bench-" + a.mode.name, Bridge: "hf" + a.mode.name,
 		Subnet: fmt.Sprintf("10.%d.0.0/16", 180+len(x.agents)), CgroupParent: x.other.CgroupParent(),
-		Dir: filepath.Join(dir, "data", "containerd"), // where the agent has it
+		Dir: filepath.Join(dir, "data", "containerd"), // the same directory as the agent's
 	}
 	e, err := containerd.Open(ctx, c)
 	if err != nil {
@@ -111,7 +110,7 @@ func (x *bootBench) engineOf(ctx context.Context, a *bootAgent, dir string) (str
 	return fmt.Sprintf("{name: containerd, host: %q, namespace: %q, bridge: %q, subnet: %q, cgroup_parent: %q}", c.Host, c.Namespace, c.Bridge, c.Subnet, c.CgroupParent), nil
 }
 
-// up waits until it serves.
+// up waits until the agent serves.
 func (a *bootAgent) up(ctx context.Context, client *http.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, bootLimit)
 	defer cancel()
@@ -124,18 +123,18 @@ func (a *bootAgent) up(ctx context.Context, client *http.Client) error {
 		}
 		select {
 		case err := <-a.ended:
-			a.ended <- err // for stop
-			return errors.New("the agent ended at once")
+			a.ended <- err // stop reads it again
+			return errors.New("the agent exited during its start")
 		case <-ctx.Done():
-			return fmt.Errorf("the agent did not come up: %w", ctx.Err())
+			return fmt.Errorf("the agent does not answer: %w", ctx.Err())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
 
-// stop ends it, and returns what was wrong with that.
+// stop ends the agent and returns its error, if any.
 func (a *bootAgent) stop() error {
-	_ = a.cmd.Process.Signal(unix.SIGTERM) // it may have ended
+	_ = a.cmd.Process.Signal(unix.SIGTERM) // an error means that it has exited already
 	err := <-a.ended
 	if err != nil {
 		err = fmt.Errorf("the agent of %s: %w\n%s", a.mode.name, err, &a.output)
@@ -146,8 +145,8 @@ func (a *bootAgent) stop() error {
 	return err
 }
 
-// settle waits until the agent has ready all that it keeps, and the engine none of
-// its containers beside that.
+// settle waits until the agent's pools are full and the engine has no other containers
+// of the agent.
 func (a *bootAgent) settle(ctx context.Context, x *bootBench) error {
 	for {
 		var all api.Nodes
@@ -155,7 +154,7 @@ func (a *bootAgent) settle(ctx context.Context, x *bootBench) error {
 			return err
 		}
 		if len(all.Nodes) != 1 {
-			return fmt.Errorf("the agent knows of %d nodes", len(all.Nodes))
+			return fmt.Errorf("the agent lists %d nodes, want 1", len(all.Nodes))
 		}
 		n := all.Nodes[0]
 		own, err := a.engine.List(ctx, map[string]string{session.LabelNode: a.node})
@@ -178,14 +177,14 @@ func (a *bootAgent) settle(ctx context.Context, x *bootBench) error {
 	}
 }
 
-// sessions are those that the agent has.
+// sessions returns the agent's sessions.
 func (a *bootAgent) sessions(ctx context.Context, client *http.Client) ([]api.Session, error) {
 	var all api.Sessions
 	err := a.ask(ctx, client, "/v1/sessions", &all)
 	return all.Sessions, err
 }
 
-// ask reads an answer of the agent's API.
+// ask sends a GET request to the agent's API and decodes the answer.
 func (a *bootAgent) ask(ctx context.Context, client *http.Client, path string, answer any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.api+path, nil)
 	if err != nil {

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// BurstDetails compare bursts that came to warm containers with bursts that came to
-// none, of as many sessions.
+// BurstDetails compares bursts at an agent with warm containers with bursts of as many
+// sessions at an agent without.
 type BurstDetails struct {
 	Sessions int         `json:"sessions"`
 	Warm     int         `json:"warm"`
 	Rounds   []BurstPair `json:"rounds"`
-	// Worst is the rank at which a session of the bursts to warm containers waited
-	// the longest, compared with the same rank of the others, by medians of the
-	// rounds. A ratio of 1 or less says that nobody waited longer.
+	// Worst is the rank with the highest ratio of waits, with warm containers against
+	// without, by medians of the rounds. A ratio of at most 1 says that warm
+	// containers made no session wait longer.
 	Worst BurstRank `json:"worst"`
 }
 
@@ -26,7 +26,7 @@ type BurstPair struct {
 	Warm Row `json:"warm"`
 }
 
-// BurstRank is what the rank-th to be answered waited, in ms.
+// BurstRank is the wait of the session that was answered at this rank, in ms.
 type BurstRank struct {
 	Rank  int     `json:"rank"` // from 1, the first to be answered
 	None  float64 `json:"none"`
@@ -34,8 +34,8 @@ type BurstRank struct {
 	Ratio float64 `json:"ratio"` // Warm ÷ None
 }
 
-// bursts has many sessions asked for at once, of an agent that has warm containers for
-// a part of them and of one that has none, in turns. All else is alike.
+// bursts requests many sessions at once, in turns from an agent that has warm
+// containers for a part of them and from an agent without. All else is equal.
 func (x *bootBench) bursts(ctx context.Context, r *Result, d *BootDetails) error {
 	if x.o.Burst == 0 {
 		return nil
@@ -73,8 +73,8 @@ func (x *bootBench) bursts(ctx context.Context, r *Result, d *BootDetails) error
 	return nil
 }
 
-// burst asks for many sessions at once and returns what each waited, in ms, sorted.
-// Then it ends them.
+// burst requests many sessions at once and returns their waits in ms, sorted. Then it
+// ends the sessions.
 func (x *bootBench) burst(ctx context.Context, a *bootAgent, round int) ([]float64, error) {
 	took := make([]float64, x.o.Burst)
 	errs := make([]error, x.o.Burst)
@@ -102,7 +102,7 @@ func (x *bootBench) burst(ctx context.Context, a *bootAgent, round int) ([]float
 	return took, x.removeAll(ctx, a, list)
 }
 
-// compareBursts takes rounds of sorted waits, as many in each.
+// compareBursts compares rounds of sorted waits. All rounds have the same length.
 func compareBursts(none, warm [][]float64, kept int) *BurstDetails {
 	b := &BurstDetails{Sessions: len(none[0]), Warm: kept}
 	for i := range none {
@@ -124,7 +124,7 @@ func compareBursts(none, warm [][]float64, kept int) *BurstDetails {
 	return b
 }
 
-// notes are what the details say to people.
+// notes returns the details as sentences.
 func (b *BurstDetails) notes() []string {
 	line := func(name string, of func(Row) float64) string {
 		none, warm := spread(b.Rounds, func(p BurstPair) float64 { return of(p.None) }), spread(b.Rounds, func(p BurstPair) float64 { return of(p.Warm) })
@@ -136,7 +136,7 @@ func (b *BurstDetails) notes() []string {
 		note + line("p50", func(r Row) float64 { return r.P50 }),
 		note + line("p99", func(r Row) float64 { return r.P99 }),
 		note + line("longest", func(r Row) float64 { return r.Max }),
-		note + fmt.Sprintf("by rank, nobody waited more than %.2f times as long as the same rank with none warm (rank %d: %s and %s ms; medians of %d rounds)",
+		note + fmt.Sprintf("by rank, no session waited more than %.2f times as long as with none warm (rank %d: %s and %s ms; medians of %d rounds)",
 			b.Worst.Ratio, b.Worst.Rank, figure(b.Worst.Warm), figure(b.Worst.None), len(b.Rounds)),
 	}
 }
@@ -149,6 +149,6 @@ func spread(rounds []BurstPair, of func(BurstPair) float64) Row {
 	return NewRow("", "", all)
 }
 
-// claimFill is how long one warm container may take to be made, or a session's to be
-// removed, on a busy machine.
+// claimFill is the time limit for making one warm container, or for removing one of a
+// session, on a busy machine.
 const claimFill = 5 * time.Second

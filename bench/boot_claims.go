@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// claims has sessions come at a rate to a pool that has a warm container for each of
-// them, by an agent of its own. The containers stay until its end: removing them is
-// the engine's work, and not a claim's.
+// claims requests sessions at a fixed rate from an agent of its own that has a warm
+// container for each. The containers stay until the end: removing them is the engine's
+// work and not part of a claim.
 func (x *bootBench) claims(ctx context.Context, r *Result, _ *BootDetails) error {
 	if x.o.Claims == 0 {
 		return nil
@@ -35,11 +35,11 @@ func (x *bootBench) claims(ctx context.Context, r *Result, _ *BootDetails) error
 	})
 }
 
-// fillLimit is how long a pool of that many warm containers may take to be full, when
-// it also has to remove as many.
+// fillLimit returns the time limit for filling a pool of that many warm containers
+// while as many others are removed.
 func fillLimit(n int) time.Duration { return bootLimit + time.Duration(n)*claimFill }
 
-// rate has the claims come at their rate, and returns what each took in ms.
+// rate sends the claims at their rate and returns the duration of each in ms.
 func (x *bootBench) rate(ctx context.Context, a *bootAgent) ([]float64, error) {
 	took := make([]float64, x.o.Claims)
 	all, gctx := errgroup.WithContext(ctx)

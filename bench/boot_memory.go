@@ -16,28 +16,28 @@ import (
 	"holdfast/internal/sessions/session"
 )
 
-// MemoryParts is what one of the things costs that are kept ready, in KiB: means of
-// Of of them.
+// MemoryParts is the memory of one ready network or warm container in KiB, as the mean
+// over Of of them.
 type MemoryParts struct {
 	Row string `json:"row"`
 	Of  int    `json:"of"`
-	// Own is its processes' share of memory (Pss, proc(5): pages that several have
-	// count in parts), Shim that of the engine's process beside it, and Kernel what
-	// the kernel holds for its control group; -1 where that does not tell.
+	// Own is the Pss (proc(5)) of its processes, in which shared pages count in parts.
+	// Shim is the Pss of the engine's shim process. Kernel is the kernel memory of its
+	// control group, -1 if the kernel does not report it.
 	Own    float64 `json:"own"`
 	Shim   float64 `json:"shim"`
 	Kernel float64 `json:"kernel"`
-	// Host is what less of the host's memory is available for each, which has also
-	// what the engine itself, and the kernel in other groups' names, hold for it.
+	// Host is the decrease of the host's available memory for each. It includes the
+	// engine's own memory and kernel memory charged to other groups.
 	Host float64 `json:"host"`
 }
 
-// settleMemory is how long a host's figures get to come to rest.
+// settleMemory is the wait before the host's memory is read.
 const settleMemory = 2 * time.Second
 
-// memory measures what a ready network and a warm container cost: first one, of which
-// the engine and the agent have what they have only once, then as many as were asked
-// for.
+// memory measures the memory of a ready network and of a warm container. It first
+// measures one, which includes the fixed costs of engine and agent, then o.Memory of
+// them.
 func (x *bootBench) memory(ctx context.Context, r *Result, d *BootDetails) error {
 	n := x.o.Memory
 	if n == 0 {
@@ -76,7 +76,7 @@ func (x *bootBench) memory(ctx context.Context, r *Result, d *BootDetails) error
 	return nil
 }
 
-// ready has f look at an agent whose pool is full, and which does nothing.
+// ready calls f with an idle agent that has a full pool.
 func (x *bootBench) ready(ctx context.Context, m bootMode, f func(*bootAgent) error) error {
 	return x.with(ctx, []bootMode{m}, func(agents []*bootAgent) error {
 		if err := settleAll(ctx, x, agents, fillLimit(x.o.Memory)); err != nil {
@@ -88,14 +88,14 @@ func (x *bootBench) ready(ctx context.Context, m bootMode, f func(*bootAgent) er
 }
 
 func (p MemoryParts) String() string {
-	kernel := "the kernel does not tell what it holds for it"
+	kernel := "the kernel does not report its share"
 	if p.Kernel >= 0 {
 		kernel = fmt.Sprintf("the kernel %.0f KiB for its control group", p.Kernel)
 	}
-	return fmt.Sprintf("%s (mean of %d): its processes have %.0f KiB, the engine's shim %.0f, %s; the host has %.0f less", p.Row, p.Of, p.Own, p.Shim, kernel, p.Host)
+	return fmt.Sprintf("%s (mean of %d): its processes use %.0f KiB, the engine's shim %.0f, %s; the host has %.0f less available", p.Row, p.Of, p.Own, p.Shim, kernel, p.Host)
 }
 
-// look fills in the parts of what an agent keeps ready, and returns their sum for each.
+// look fills in the parts of what an agent keeps ready and returns the sum of each.
 func (p *MemoryParts) look(ctx context.Context, a *bootAgent) (each []float64, err error) {
 	groups, err := cgroup.Find(proc.Host)
 	if err != nil {
@@ -124,8 +124,8 @@ func (p *MemoryParts) look(ctx context.Context, a *bootAgent) (each []float64, e
 	return each, nil
 }
 
-// memoryOf is what a container's processes, its shim, and the kernel for it have, in
-// KiB; kernel is -1 where that is not told.
+// memoryOf returns the memory of a container's processes, of its shim and of the kernel
+// for it, in KiB. kernel is -1 if the kernel does not report it.
 func memoryOf(ctx context.Context, e engine.Engine, groups cgroup.Mounts, id string) (own, shim, kernel float64, err error) {
 	c, err := e.Inspect(ctx, id)
 	if err != nil {
@@ -160,8 +160,8 @@ func memoryOf(ctx context.Context, e engine.Engine, groups cgroup.Mounts, id str
 	return own, shim, float64(bytes) / 1024, err
 }
 
-// memoryGroup is the group of a process that its memory is charged to. Where both
-// hierarchies are there, v1 has the memory if it is mounted with it.
+// memoryGroup returns the control group that a process's memory is charged to. If both
+// hierarchies are mounted and v1 has the memory controller, it is the v1 group.
 func memoryGroup(groups cgroup.Mounts, pid int) (cgroup.Group, error) {
 	of, err := groups.Of(proc.Host, pid)
 	if err != nil {
@@ -174,10 +174,10 @@ func memoryGroup(groups cgroup.Mounts, pid int) (cgroup.Group, error) {
 			return of[i], nil
 		}
 	}
-	return cgroup.Group{}, fmt.Errorf("process %d is in no group with memory", pid)
+	return cgroup.Group{}, fmt.Errorf("process %d is in no control group with the memory controller", pid)
 }
 
-// pss is a process's share of memory in KiB.
+// pss returns a process's Pss in KiB.
 func pss(pid int) (float64, error) {
 	p, err := procfs.NewProc(pid)
 	if err != nil {
@@ -187,7 +187,7 @@ func pss(pid int) (float64, error) {
 	return float64(s.Pss) / 1024, err
 }
 
-// available is the host's available memory in KiB.
+// available returns the host's available memory in KiB.
 func available() (float64, error) {
 	fs, err := procfs.NewDefaultFS()
 	if err != nil {
@@ -195,7 +195,7 @@ func available() (float64, error) {
 	}
 	m, err := fs.Meminfo()
 	if err == nil && m.MemAvailable == nil {
-		err = errors.New("the kernel does not tell how much memory is available")
+		err = errors.New("/proc/meminfo has no MemAvailable")
 	}
 	if err != nil {
 		return 0, err

@@ -25,24 +25,24 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// CureOptions say how `holdfast bench cure-memcg` measures.
+// CureOptions configures `holdfast bench cure-memcg`.
 type CureOptions struct {
 	Groups int // dead memory cgroups; 0 is 20,000
-	Cache  int // MiB of page cache of the living beside them; 0 is 256
-	// Worker plays drill.Role, Reader CureReader, Guardian a guardian.
+	Cache  int // MiB of live page cache beside them; 0 is 256
+	// Worker runs drill.Role, Reader runs CureReader, Guardian runs a guardian.
 	Worker, Reader, Guardian []string
-	Progress                 io.Writer // nil is nowhere
+	Progress                 io.Writer // nil discards it
 }
 
-// Check reports what cannot be; a zero that stands for a default cannot either.
+// Check reports invalid values. Defaults must be filled in before: a zero is invalid.
 func (o CureOptions) Check() error {
 	if o.Groups < 100 || o.Groups > 100_000 || o.Cache < 16 || o.Cache > 4096 {
-		return fmt.Errorf("there are %d groups and %d MiB of page cache, there have to be 100 to 100,000, and 16 to 4096", o.Groups, o.Cache)
+		return fmt.Errorf("%d groups and %d MiB of page cache: groups must be 100 to 100,000, page cache 16 to 4096", o.Groups, o.Cache)
 	}
 	return nil
 }
 
-// The bars of the squeeze.
+// The limits that the gentle cure must meet.
 const (
 	leastFreed = 0.90
 	mostLost   = 0.05
@@ -57,14 +57,15 @@ const (
 	rowTook       = "gentle squeeze"
 )
 
-// CureMemcg makes dead memory cgroups beside living page cache, frees them with the
-// gentle squeeze and, made anew, by emptying their parent (memory.force_empty, or
-// memory.reclaim of all), which is what is advised elsewhere. The page cache is
-// measured with mincore(2). A third time the pages are locked: then it has to say
-// that it cannot, and name the holder, and the page cache has to stay.
+// CureMemcg makes dead memory cgroups beside live page cache. It frees them with the
+// gentle cure, and after making them again by emptying their parent
+// (memory.force_empty, or memory.reclaim of everything), which is the usual advice. The
+// page cache is measured with mincore(2). In a third run the pages are locked: then the
+// cure must report that it cannot free them, must name the process that holds them, and
+// must leave the page cache alone.
 //
-// Score is the product of what is freed of the dead and kept of the living, ours ÷
-// the peer's.
+// Score is the freed share of the dead groups × the kept share of the live page cache,
+// ours ÷ the peer's.
 func CureMemcg(ctx context.Context, o CureOptions) (Result, error) {
 	o.Groups, o.Cache = cmp.Or(o.Groups, 20_000), cmp.Or(o.Cache, 256)
 	if err := o.Check(); err != nil {
@@ -92,7 +93,7 @@ type cureBench struct {
 	host probe.Host
 }
 
-// squeezed is what became of one way.
+// squeezed is the result of one way to free the groups.
 type squeezed struct {
 	freed, lost float64 // shares
 	seconds     float64
@@ -138,15 +139,15 @@ func (x *cureBench) run(ctx context.Context) (Result, error) {
 	if holder == "" || locked.lost > mostLost {
 		r.Failed++
 	}
-	// What the peer keeps may be nothing.
+	// The peer may keep nothing: avoid a division by 0.
 	r.Score = gentle.freed * (1 - gentle.lost) / max(0.01, force.freed*(1-force.lost))
 	r.Notes = append(r.Notes,
-		fmt.Sprintf("%d dead groups with a page each, beside %d MiB of page cache; the bars are %.0f %% freed and under %.0f %% lost", x.o.Groups, x.o.Cache, 100*leastFreed, 100*mostLost),
-		"with the pages locked it says: "+cmp.Or(holder, "nothing"))
+		fmt.Sprintf("%d dead groups with a page each, beside %d MiB of page cache; the limits are at least %.0f %% freed and under %.0f %% lost", x.o.Groups, x.o.Cache, 100*leastFreed, 100*mostLost),
+		"with the pages locked the cure reports: "+cmp.Or(holder, "nothing"))
 	return r, nil
 }
 
-// measure makes the dead and the living, and has f free the dead.
+// measure makes the dead groups and the live page cache, and frees the groups with f.
 func (x *cureBench) measure(ctx context.Context, name string, f func(context.Context, cgroup.Group) (cure.Report, error)) (s squeezed, err error) {
 	d, err := drill.Find(name)
 	if err != nil {
@@ -174,7 +175,7 @@ func (x *cureBench) measure(ctx context.Context, name string, f func(context.Con
 }
 
 func (x *cureBench) free(ctx context.Context, group string, quiet float64, f func(context.Context, cgroup.Group) (cure.Report, error)) (s squeezed, err error) {
-	m, _ := x.host.Groups.Memory() // there is one: the drill used it
+	m, _ := x.host.Groups.Memory() // no error: the drill has used the hierarchy
 	file := filepath.Join(x.dir, "live")
 	reader, err := x.readIn(m.Group(group+"/live"), file)
 	if err != nil {
@@ -208,27 +209,27 @@ func (x *cureBench) free(ctx context.Context, group string, quiet float64, f fun
 	}
 	s.freed = max(0, min(1, (dead-left)/max(1, dead-quiet)))
 	s.lost = max(0, float64(before-after)/float64(before))
-	fmt.Fprintf(x.o.Progress, "%.0f of %.0f dead groups are left (%.0f were there before), %d of %d bytes of live page cache\n", left, dead, quiet, after, before)
+	fmt.Fprintf(x.o.Progress, "%.0f of %.0f dead groups are left (%.0f before the drill), %d of %d bytes of live page cache\n", left, dead, quiet, after, before)
 	return s, nil
 }
 
-// gentle is ours.
+// gentle is Holdfast's cure.
 func (x *cureBench) gentle(ctx context.Context, g cgroup.Group) (cure.Report, error) {
 	guard := agent.NewCureGuard(x.o.Guardian, filepath.Join(x.dir, "guardian"), slog.New(slog.DiscardHandler))
 	r, err := cure.Memcg(g.Path).Run(ctx, cure.Env{Host: x.host, Guard: guard.Guard()}, cure.Options{Apply: true, For: 2 * time.Minute})
 	return r, errors.Join(err, guard.Close())
 }
 
-// force is the peer.
+// force is the peer's cure: it empties the parent group.
 func (x *cureBench) force(ctx context.Context, g cgroup.Group) (cure.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	return cure.Report{}, g.EmptyMemory(ctx)
 }
 
-// readIn makes a file, and has a process in a group of its own read it.
+// readIn makes a file and starts a process in its own group that reads it.
 func (x *cureBench) readIn(g cgroup.Group, file string) (*exec.Cmd, error) {
-	if err := os.Mkdir(g.Dir(), 0o755); err != nil { // it goes with the drill's
+	if err := os.Mkdir(g.Dir(), 0o755); err != nil { // removed with the drill's groups
 		return nil, err
 	}
 	f, err := os.Create(file)
@@ -241,7 +242,7 @@ func (x *cureBench) readIn(g cgroup.Group, file string) (*exec.Cmd, error) {
 			break
 		}
 	}
-	// Out of the cache, so that the pages become the reader's.
+	// Drop the pages from the cache, so that they are charged to the reader.
 	err = errors.Join(err, f.Sync(), unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED), f.Close())
 	if err != nil {
 		return nil, err
@@ -260,9 +261,9 @@ func (x *cureBench) readIn(g cgroup.Group, file string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// CureReader is the whole life of the process that has live page cache: args are
-// its control group's directory and a file, which it reads twice. It stays until
-// it is killed, or ctx is done.
+// CureReader is the main function of the process that holds live page cache. args are
+// its control group's directory and a file, which it reads twice. It returns when ctx
+// is done.
 func CureReader(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) != 2 {
 		return fmt.Errorf("%d arguments, want a control group and a file", len(args))
@@ -285,7 +286,7 @@ func CureReader(ctx context.Context, args []string, out io.Writer) error {
 	return nil
 }
 
-// resident is how many bytes of a file are in memory.
+// resident returns the number of bytes of a file in the page cache.
 func resident(file string) (int64, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -295,7 +296,7 @@ func resident(file string) (int64, error) {
 	return pagecache.Resident(f)
 }
 
-// dying is the number of dying memory cgroups on this host.
+// dying returns the number of dying memory cgroups on this host.
 func (x *cureBench) dying(ctx context.Context) (float64, error) {
 	for _, p := range probe.All() {
 		if p.Name != "memcg" {
@@ -315,10 +316,10 @@ func (x *cureBench) dying(ctx context.Context) (float64, error) {
 			}
 		}
 	}
-	return 0, errors.New("dying memory cgroups are not counted here")
+	return 0, errors.New("this kernel does not count dying memory cgroups")
 }
 
-// settle is dying once the kernel has let go of what it may.
+// settle returns dying after the kernel has released the groups that it can.
 func (x *cureBench) settle(ctx context.Context) (float64, error) {
 	n, err := x.dying(ctx)
 	for range 20 {

@@ -27,37 +27,37 @@ import (
 	"holdfast/test/lab"
 )
 
-// FadviseOptions say how `holdfast bench cure-fadvise` measures.
+// FadviseOptions configures `holdfast bench cure-fadvise`.
 type FadviseOptions struct {
 	Rounds   int           // of each way, in turns; 0 is 5
 	Duration time.Duration // of one measurement; 0 is 5 s
-	// Program is a static program that plays drill.Role and Victim, a role of
-	// CureVictim, in containers.
+	// Program is a static program that runs, in containers, drill.Role and the role
+	// Victim, which is CureVictim.
 	Program, Victim string
-	Progress        io.Writer // nil is nowhere
+	Progress        io.Writer // nil discards it
 }
 
-// Check reports what cannot be; a zero that stands for a default cannot either.
+// Check reports invalid values. Defaults must be filled in before: a zero is invalid.
 func (o FadviseOptions) Check() error {
 	if o.Rounds < 1 || o.Rounds > 100 || o.Duration < 100*time.Millisecond || o.Duration > time.Minute {
-		return fmt.Errorf("%d rounds of %v: there have to be 1 to 100, of 100ms to 1m", o.Rounds, o.Duration)
+		return fmt.Errorf("%d rounds of %v: rounds must be 1 to 100, of 100ms to 1m", o.Rounds, o.Duration)
 	}
 	return nil
 }
 
-// quietBar is how much slower than on a quiet host the victim may be after the cure.
+// quietBar is the limit of the victim's slowdown after the cure, against a quiet host.
 const quietBar = 1.2
 
-// The ways, and how their rows are called.
+// The ways, and the names of their rows.
 var fadviseWays = []string{"quiet host", "storm of posix_fadvise", "the same, fresh container with the profile"}
 
-// CureFadvise has a container storm with posix_fadvise among innocent ones, measures
-// what a victim's stat(2) takes on a quiet host, under the storm, and under the same
-// load in a fresh container with the seccomp profile of the cure; in turns. Under
-// the storm the doctor has to name the container and the call. It works inside a
-// lab only (lab.Reenter).
+// CureFadvise runs a container that storms posix_fadvise among innocent containers. It
+// measures a victim's stat(2) in turns: on a quiet host, under the storm, and under the
+// same load in a fresh container with the cure's seccomp profile. Under the storm the
+// doctor must name the container and the call. It works only inside a lab
+// (lab.Reenter).
 //
-// Score is the victim's p99 under the storm ÷ with the cure, the median of the
+// Score is the victim's p99 under the storm ÷ its p99 with the cure, the median of the
 // rounds.
 func CureFadvise(ctx context.Context, o FadviseOptions) (Result, error) {
 	o.Rounds, o.Duration = cmp.Or(o.Rounds, 5), cmp.Or(o.Duration, 5*time.Second)
@@ -152,7 +152,7 @@ func (x *fadviseBench) run(ctx context.Context) (Result, error) {
 	}
 	for round := range x.o.Rounds {
 		for i := range fadviseWays {
-			way := (i + round) % len(fadviseWays) // which goes first changes
+			way := (i + round) % len(fadviseWays) // the order rotates
 			if err := x.way(ctx, way, round == 0); err != nil {
 				return Result{}, fmt.Errorf("%s: %w", fadviseWays[way], err)
 			}
@@ -162,15 +162,15 @@ func (x *fadviseBench) run(ctx context.Context) (Result, error) {
 	for way, name := range fadviseWays {
 		r.Rows = append(r.Rows, NewRow("stat p99, "+name, "µs", x.p99[way]))
 	}
-	// Of each round, as what else the machine does changes from one to the next.
+	// Ratios per round, because the machine's other load changes between rounds.
 	storm, cured, gain := NewRow("storm ÷ quiet", "×", ratios(x.p99[1], x.p99[0])), NewRow("with the profile ÷ quiet", "×", ratios(x.p99[2], x.p99[0])), NewRow("", "", ratios(x.p99[1], x.p99[2]))
 	r.Rows = append(r.Rows, storm, cured)
 	if cured.P50 > quietBar {
 		x.failed++
-		x.notes = append(x.notes, "the victim is not as fast as the bar asks for")
+		x.notes = append(x.notes, "with the cure, the victim's slowdown exceeds the limit")
 	}
 	r.Score, r.Failed = gain.P50, x.failed
-	r.Notes = append(x.notes, fmt.Sprintf("the storm makes the victim's p99 %.2f times that of a quiet host, with the cure it is %.2f times (the bar is %.1f): medians of the rounds' ratios", storm.P50, cured.P50, quietBar))
+	r.Notes = append(x.notes, fmt.Sprintf("the storm makes the victim's p99 %.2f times that of a quiet host, with the cure it is %.2f times (the limit is %.1f): medians of the rounds' ratios", storm.P50, cured.P50, quietBar))
 	return r, nil
 }
 
@@ -183,7 +183,7 @@ func ratios(a, b []float64) []float64 {
 	return rs
 }
 
-// profiled makes containers with the profile, as a template with it does.
+// profiled creates containers with the profile, as a template with the profile does.
 type profiled struct {
 	drill.Engine
 	file string
@@ -235,8 +235,8 @@ func (x *fadviseBench) way(ctx context.Context, way int, look bool) error {
 	}
 }
 
-// look has the doctor look: the storm has to be found, and its container and call
-// named; with the cure there is nothing.
+// look runs the doctor. It must find the storm and name its container and call; with
+// the cure it must find nothing.
 func (x *fadviseBench) look(ctx context.Context, at drill.Running, storm bool) error {
 	var probes []probe.Probe
 	for _, p := range probe.All() {
@@ -252,10 +252,10 @@ func (x *fadviseBench) look(ctx context.Context, at drill.Running, storm bool) e
 	switch {
 	case !storm && i >= 0:
 		x.failed++
-		x.notes = append(x.notes, "with the cure there still is a finding: "+r.Findings[i].Title)
+		x.notes = append(x.notes, "a finding remains with the cure: "+r.Findings[i].Title)
 	case storm && i < 0:
 		x.failed++
-		x.notes = append(x.notes, "the storm was not found")
+		x.notes = append(x.notes, "the doctor did not find the storm")
 	case storm:
 		f := r.Findings[i]
 		call := strings.Join(f.Subject.Kernel, " ")
@@ -290,13 +290,13 @@ func (x *fadviseBench) victim(ctx context.Context) (float64, error) {
 	}
 	var p99 float64
 	if code != 0 || json.Unmarshal(out.Bytes(), &p99) != nil {
-		return 0, fmt.Errorf("the victim ended with code %d: %s", code, out.String())
+		return 0, fmt.Errorf("the victim exited with code %d: %s", code, out.String())
 	}
 	return p99, nil
 }
 
-// CureVictim is the whole life of the victim: it looks at a file for as long as its
-// argument says, half of the time, and prints the p99 of what stat(2) took, in µs.
+// CureVictim is the main function of the victim. For the duration in args it calls
+// stat(2) half of the time, and prints the p99 of the calls in µs.
 func CureVictim(args []string, out io.Writer) error {
 	if len(args) != 1 {
 		return fmt.Errorf("%d arguments, want a duration", len(args))

@@ -18,17 +18,17 @@ import (
 	"holdfast"
 )
 
-// DoctorOptions say how `holdfast bench doctor` measures.
+// DoctorOptions configures `holdfast bench doctor`.
 type DoctorOptions struct {
-	For    time.Duration // of one recording; 0 is 30 s
+	For    time.Duration // length of one recording; 0 is 30 s
 	Hz     int           // 0 is 99
 	Rounds int           // recordings of each kind; 0 is 3
-	Pairs  int           // of windows with and without a recording; 0 is 6
-	Window time.Duration // of one of these; 0 is 5 s
-	// Record is the command `holdfast doctor record` of this program. Load and
-	// Fold are its roles DoctorLoad and DoctorFold.
+	Pairs  int           // pairs of windows with and without a recording; 0 is 6
+	Window time.Duration // length of one window; 0 is 5 s
+	// Record is the command line `holdfast doctor record`. Load and Fold run the
+	// roles DoctorLoad and DoctorFold.
 	Record, Load, Fold []string
-	Progress           io.Writer // a line for each thing that takes long; nil is nowhere
+	Progress           io.Writer // receives a line for each long step; nil discards them
 }
 
 func (o DoctorOptions) withDefaults() DoctorOptions {
@@ -40,10 +40,10 @@ func (o DoctorOptions) withDefaults() DoctorOptions {
 	return o
 }
 
-// Check reports what cannot be.
+// Check reports invalid values.
 func (o DoctorOptions) Check() error {
 	if o.For < time.Second || o.Window < time.Second || o.Hz < 1 || o.Rounds < 1 || o.Pairs < 1 {
-		return fmt.Errorf("a recording is of %v, a window of %v (1s at least), at %d Hz, %d rounds, %d pairs (1 at least)", o.For, o.Window, o.Hz, o.Rounds, o.Pairs)
+		return fmt.Errorf("a recording of %v, a window of %v (both at least 1s), %d Hz, %d rounds, %d pairs (each at least 1)", o.For, o.Window, o.Hz, o.Rounds, o.Pairs)
 	}
 	return nil
 }
@@ -59,10 +59,10 @@ const (
 	rowNoise      = "slowdown by nothing"
 )
 
-// Doctor measures what a recording of all CPUs costs: `holdfast doctor record`
-// beside `perf record`, `perf script` and folding its stacks, in turns, while both
-// see the same load on all CPUs. And it measures what the load loses by a
-// recording, in windows with one between windows without. It needs root.
+// Doctor measures the CPU time of a recording of all CPUs: `holdfast doctor record`
+// against `perf record`, `perf script` and folding, in turns, under the same load on
+// all CPUs. It also measures how much a recording slows that load, in windows with a
+// recording between windows without. It needs root.
 //
 // Score is the CPU time of perf ÷ that of Holdfast.
 func Doctor(ctx context.Context, o DoctorOptions) (Result, error) {
@@ -77,7 +77,7 @@ func Doctor(ctx context.Context, o DoctorOptions) (Result, error) {
 // doctorBench is one run of the experiment.
 type doctorBench struct {
 	o      DoctorOptions
-	perf   string // the program
+	perf   string // path of perf
 	dir    string
 	load   *loadChild
 	cpu    map[string][]float64 // row → milliseconds
@@ -90,7 +90,7 @@ func newDoctorBench(ctx context.Context, o DoctorOptions) (*doctorBench, error) 
 	x := &doctorBench{o: o, cpu: make(map[string][]float64)}
 	var err error
 	if x.perf, err = exec.LookPath("perf"); err != nil {
-		return x, holdfast.WithHint(fmt.Errorf("there is no perf to compare with: %w", err), "apt-get install linux-perf")
+		return x, holdfast.WithHint(fmt.Errorf("the peer perf is not installed: %w", err), "apt-get install linux-perf")
 	}
 	if x.dir, err = os.MkdirTemp("", "holdfast-bench-"); err != nil {
 		return x, err
@@ -142,7 +142,7 @@ func (x *doctorBench) run(ctx context.Context) (Result, error) {
 	return r, nil
 }
 
-// byPerf records by perf, writes its samples as text and folds them.
+// byPerf records with perf, writes the samples as text and folds them.
 func (x *doctorBench) byPerf(ctx context.Context) error {
 	fmt.Fprintf(x.o.Progress, "perf record for %v\n", x.o.For)
 	data := filepath.Join(x.dir, "perf.data")
@@ -153,7 +153,7 @@ func (x *doctorBench) byPerf(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprintln(x.o.Progress, "perf script and folding")
-	// Without -no-inline it asks addr2line for each address, which takes minutes.
+	// Without -no-inline perf runs addr2line for each address, which takes minutes.
 	script := exec.CommandContext(ctx, x.perf, "script", "--no-inline", "-i", data)
 	fold := exec.CommandContext(ctx, x.o.Fold[0], x.o.Fold[1:]...)
 	r, w, err := os.Pipe()
@@ -175,7 +175,7 @@ func (x *doctorBench) byPerf(ctx context.Context) error {
 	lines := strings.Split(strings.TrimSpace(folded.String()), "\n")
 	samples, err := strconv.Atoi(lines[len(lines)-1])
 	if err != nil {
-		return fmt.Errorf("count what perf saw: %w", err)
+		return fmt.Errorf("count perf's samples: %w", err)
 	}
 	x.saw(0, samples)
 	for row, cpu := range map[string]time.Duration{rowPerfRecord: recordCPU, rowPerfScript: scriptCPU, rowPerfFold: foldCPU, rowPerf: recordCPU + scriptCPU + foldCPU} {
@@ -184,7 +184,7 @@ func (x *doctorBench) byPerf(ctx context.Context) error {
 	return os.Remove(data)
 }
 
-// byHoldfast records by Holdfast, which folds while it records.
+// byHoldfast records with Holdfast, which folds while it records.
 func (x *doctorBench) byHoldfast(ctx context.Context) error {
 	fmt.Fprintf(x.o.Progress, "holdfast doctor record for %v\n", x.o.For)
 	cmd := x.recording(ctx, x.o.For)
@@ -210,16 +210,16 @@ func (x *doctorBench) byHoldfast(ctx context.Context) error {
 	return nil
 }
 
-// saw notes how many samples a recording has: with all CPUs busy there is no doubt
-// how many there should be, unless somebody else has the machine's CPUs. Too few of
-// Holdfast's count as failed where perf has seen more.
+// saw notes the number of samples of a recording. All CPUs are busy, so the expected
+// number is known unless other workloads use the CPUs. Too few samples of Holdfast
+// count as failed if perf has more.
 func (x *doctorBench) saw(who, samples int) {
 	x.seen[who] = append(x.seen[who], float64(samples))
 	if want := x.o.For.Seconds() * float64(x.o.Hz*runtime.NumCPU()); float64(samples) < want/2 {
 		if theirs := x.seen[0]; who == 1 && len(theirs) > 0 && float64(samples) < theirs[len(theirs)-1]/2 {
 			x.failed++
 		}
-		x.notes = append(x.notes, fmt.Sprintf("%s saw %d samples of %.0f", [2]string{"perf", "holdfast"}[who], samples, want))
+		x.notes = append(x.notes, fmt.Sprintf("%s took %d of %.0f samples", [2]string{"perf", "holdfast"}[who], samples, want))
 	}
 }
 
@@ -228,8 +228,8 @@ func (x *doctorBench) recording(ctx context.Context, over time.Duration) *exec.C
 	return exec.CommandContext(ctx, args[0], args[1:]...)
 }
 
-// slowdown compares the load's throughput while a recording runs, from the start of
-// its process to its end, with that before and after. Both are in percent.
+// slowdown compares the load's throughput while a recording's process runs with the
+// throughput before and after. Both results are in percent.
 func (x *doctorBench) slowdown(ctx context.Context) (slower, noise []float64, err error) {
 	var last float64 // throughput of the window before
 	for pair := range x.o.Pairs {

@@ -45,13 +45,13 @@ func startLoad(ctx context.Context, command []string) (*loadChild, error) {
 	return c, nil
 }
 
-// stop ends it, and returns when it has ended.
+// stop ends the load and waits for its exit.
 func (c *loadChild) stop() error {
 	err := c.in.Close()
 	return errors.Join(err, c.cmd.Wait())
 }
 
-// done is how much it has done so far.
+// done returns the amount of work done so far.
 func (c *loadChild) done() (int, error) {
 	if _, err := c.in.Write([]byte("\n")); err != nil {
 		return 0, err
@@ -61,11 +61,11 @@ func (c *loadChild) done() (int, error) {
 	return n, err
 }
 
-// rate is how much it does a second while something else is done.
+// rate returns the amount of work per second while f runs.
 func (c *loadChild) rate(_ context.Context, do func() error) (float64, error) {
 	before, err := c.done()
 	if err != nil {
-		return 0, fmt.Errorf("ask the load: %w", err)
+		return 0, fmt.Errorf("read the load's progress: %w", err)
 	}
 	begin := time.Now()
 	if err := do(); err != nil {
@@ -73,14 +73,14 @@ func (c *loadChild) rate(_ context.Context, do func() error) (float64, error) {
 	}
 	after, err := c.done()
 	if err != nil {
-		return 0, fmt.Errorf("ask the load: %w", err)
+		return 0, fmt.Errorf("read the load's progress: %w", err)
 	}
 	return float64(after-before) / time.Since(begin).Seconds(), nil
 }
 
-// DoctorLoad is DoctorOptions.Load: it keeps all CPUs busy with what services do,
-// in user space and in the kernel, and prints how much it has done for each line
-// that it reads. It ends with what it reads.
+// DoctorLoad is DoctorOptions.Load. It keeps all CPUs busy with the work of a typical
+// service, in user space and in the kernel. For each line that it reads it prints the
+// amount of work done. It returns at EOF.
 func DoctorLoad(_ context.Context, _ []string, in io.Reader, out io.Writer) error {
 	var done atomic.Int64
 	var stop atomic.Bool
@@ -103,14 +103,14 @@ func DoctorLoad(_ context.Context, _ []string, in io.Reader, out io.Writer) erro
 	return errors.Join(append(errs, lines.Err())...)
 }
 
-// order is what a service gets.
+// order is a request's body.
 type order struct {
 	ID    int               `json:"id"`
 	Lines []string          `json:"lines"`
 	Tags  map[string]string `json:"tags"`
 }
 
-// serve is one request's work.
+// serve does the work of one request.
 func serve() error {
 	o := order{ID: 7, Lines: strings.Fields("one two three four five six seven eight"), Tags: map[string]string{"shop": "north", "kind": "test"}}
 	text, err := json.Marshal(o)
@@ -149,9 +149,9 @@ func serve() error {
 	return errors.Join(err, err2, r.Close(), w.Close())
 }
 
-// DoctorFold is DoctorOptions.Fold: it reads what perf script writes, folds it to
-// one line for each stack, as stackcollapse-perf.pl does, and prints these, and in a
-// last line how many samples there were.
+// DoctorFold is DoctorOptions.Fold. It reads the output of perf script, folds it to one
+// line per stack as stackcollapse-perf.pl does, and prints these lines. The last line
+// is the number of samples.
 func DoctorFold(_ context.Context, _ []string, in io.Reader, out io.Writer) error {
 	stacks := make(map[string]int)
 	samples := 0
@@ -161,7 +161,7 @@ func DoctorFold(_ context.Context, _ []string, in io.Reader, out io.Writer) erro
 		if command == "" {
 			return
 		}
-		// The innermost comes first there, and last in a folded line.
+		// The innermost frame is first in perf's output and last in a folded line.
 		var folded strings.Builder
 		folded.WriteString(command)
 		for i := len(frames) - 1; i >= 0; i-- {

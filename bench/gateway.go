@@ -10,16 +10,16 @@ import (
 	"holdfast"
 )
 
-// GatewayOptions says how long and how hard the gateway is measured. The zero
-// value of a field is its default.
+// GatewayOptions configures `holdfast bench gateway`. The zero value of a field
+// selects its default.
 type GatewayOptions struct {
 	Conns    int           // WebSockets at once; 100
 	Duration time.Duration // of one measurement of one way and size; 2 s
 	Rounds   int           // measurements of each; 5
 	Sizes    []int         // payload bytes, 1 to 60000; 64 and 16384
 
-	// Child is the command line that ends up in GatewayChild, which gets
-	// the role and its arguments as further arguments. It is required.
+	// Child is the command line that calls GatewayChild. The role and its arguments
+	// are appended. Child is required.
 	Child []string
 }
 
@@ -39,15 +39,15 @@ func (o *GatewayOptions) defaults() error {
 	return o.Check()
 }
 
-// Check reports what cannot be; a zero that stands for a default cannot either.
+// Check reports invalid values. Defaults must be filled in before: a zero is invalid.
 func (o GatewayOptions) Check() error {
 	switch {
 	case o.Conns < 1 || o.Conns > 10000:
-		return fmt.Errorf("connections are %d, they have to be 1 to 10000", o.Conns)
+		return fmt.Errorf("connections is %d, it must be 1 to 10000", o.Conns)
 	case o.Duration <= 0 || o.Rounds < 1:
-		return fmt.Errorf("duration is %v and rounds are %d, they have to be over 0", o.Duration, o.Rounds)
+		return fmt.Errorf("duration is %v and rounds is %d, both must be over 0", o.Duration, o.Rounds)
 	case len(o.Sizes) == 0 || slices.Min(o.Sizes) < 1 || slices.Max(o.Sizes) > maxPayload:
-		return fmt.Errorf("sizes are %v, they have to be 1 to %d", o.Sizes, maxPayload)
+		return fmt.Errorf("sizes are %v, each must be 1 to %d", o.Sizes, maxPayload)
 	case len(o.Child) == 0:
 		return errors.New("no command line for child processes")
 	}
@@ -66,10 +66,10 @@ func wayName(way int) string { return [ways]string{"no proxy", "nginx", "holdfas
 
 // Gateway measures WebSocket echo with one message in flight per connection:
 // directly, through nginx, and through the product's own gateway, in turns on
-// the same machine. Echo server, nginx and gateway are processes of their own;
-// the caller's process makes the load. The score is the gateway's throughput
-// over nginx's, medians of all rounds, the worse of the sizes; Failed counts
-// echoes that did not come back as they were sent.
+// the same machine. Echo server, nginx and gateway are separate processes; the
+// calling process makes the load. Score is the gateway's throughput ÷ nginx's, by
+// medians of all rounds, for the worst size. Failed counts messages whose echo is
+// missing or differs.
 func Gateway(ctx context.Context, o GatewayOptions) (Result, error) {
 	res := Result{Name: "gateway", Machine: ThisMachine("")}
 	if err := o.defaults(); err != nil {
@@ -84,7 +84,7 @@ func Gateway(ctx context.Context, o GatewayOptions) (Result, error) {
 	for round := range o.Rounds {
 		for i, size := range o.Sizes {
 			for k := range ways {
-				way := (k + round) % ways // nobody always comes first
+				way := (k + round) % ways // the order rotates each round
 				run, err := echoLoad(ctx, urls[way], o.Conns, size, o.Duration)
 				if err != nil {
 					return res, fmt.Errorf("%s, %d B: %w", wayName(way), size, err)
@@ -134,7 +134,7 @@ func (t *gatewayTable) rows(size int) []Row {
 }
 
 // startWays starts the processes and returns the address and path of each way.
-// stop ends what was started, also after an error.
+// stop ends the processes. The caller must call it after an error, too.
 func startWays(ctx context.Context, o GatewayOptions) (urls [ways]echoURL, stop func(), err error) {
 	var stops []func()
 	stop = func() {

@@ -30,12 +30,12 @@ const (
 	roleGateway = "gateway"
 )
 
-// startTimeout is what a child may take until it listens.
+// startTimeout is the limit until a child listens.
 const startTimeout = 10 * time.Second
 
-// GatewayChild is the other end of GatewayOptions.Child: it plays the role that
-// args name on a loopback port of its own, prints the address to out, and
-// returns when in ends, which it does when the parent dies.
+// GatewayChild is the main function of a process started by GatewayOptions.Child. It
+// runs the role in args on its own loopback port and prints the address to out. It
+// returns at EOF of in, which is also the parent's death.
 func GatewayChild(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -63,7 +63,7 @@ func GatewayChild(ctx context.Context, args []string, in io.Reader, out io.Write
 	return fmt.Errorf("bench child: unknown role %q", args)
 }
 
-// oneSession is served at one address, whatever its key.
+// oneSession routes every key to one address.
 type oneSession struct{ address string }
 
 func (s oneSession) Acquire(_ context.Context, key holdfast.SessionKey) (holdfast.Route, func(), error) {
@@ -95,14 +95,14 @@ func startChild(ctx context.Context, command []string, role ...string) (address 
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil {
 		stop()
-		return "", nil, fmt.Errorf("%s did not say where it listens: %w", role[0], err)
+		return "", nil, fmt.Errorf("%s did not print its address: %w", role[0], err)
 	}
 	return strings.TrimSpace(line), stop, nil
 }
 
-// nginxConfig is nginx as its users run it in front of WebSockets, with what
-// helps it here: a worker per CPU, connections spread over them, no log, and a
-// buffer that takes a whole message at once (its default is one page).
+// nginxConfig configures nginx for WebSockets as its users do, with settings that
+// help it here: one worker per CPU, connections spread over the workers, no log, and a
+// buffer that holds a whole message (its default is one page).
 var nginxConfig = template.Must(template.New("nginx").Parse(`
 daemon off;
 worker_processes auto;
@@ -184,7 +184,7 @@ func startNginx(ctx context.Context, upstream string) (address string, stop func
 	return address, stop, nil
 }
 
-// awaitListening returns when address takes connections.
+// awaitListening returns when address accepts connections.
 func awaitListening(ctx context.Context, address string, exited <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -195,7 +195,7 @@ func awaitListening(ctx context.Context, address string, exited <-chan struct{})
 		}
 		select {
 		case <-exited:
-			return errors.New("it ended at once")
+			return errors.New("it exited during its start")
 		case <-ctx.Done():
 			return fmt.Errorf("it does not listen: %w", err)
 		case <-time.After(5 * time.Millisecond):

@@ -18,8 +18,8 @@ import (
 const maxPayload = 60000
 
 // frameHeader appends the header of an unfragmented binary frame (RFC 6455,
-// 5.2). A client's frame is masked with the key 0, which changes nothing in the
-// payload and costs neither end anything.
+// 5.2). A client's frame is masked with the key 0, which leaves the payload unchanged
+// and costs neither side any work.
 func frameHeader(b []byte, payload int, client bool) []byte {
 	mask := byte(0)
 	if client {
@@ -37,8 +37,8 @@ func frameHeader(b []byte, payload int, client bool) []byte {
 	return b
 }
 
-// poller is the epoll set of a bench process: as little as can stand between a
-// message and its echo.
+// poller is the epoll set of a bench process. It keeps the overhead between a message
+// and its echo small.
 type poller struct {
 	epoll  int
 	events [256]unix.EpollEvent
@@ -80,7 +80,7 @@ func sysRead(fd int, b []byte) (int, error) {
 	return int(n), nil
 }
 
-// sysWrite writes all of b and waits for room where there is none.
+// sysWrite writes all of b and waits while the socket's buffer is full.
 func sysWrite(fd int, b []byte) error {
 	for len(b) > 0 {
 		n, _, errno := unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
@@ -99,7 +99,7 @@ func sysWrite(fd int, b []byte) error {
 	return nil
 }
 
-// takeFD takes the descriptor out of the runtime's hands.
+// takeFD duplicates a connection's descriptor, which Go's runtime then does not poll.
 func takeFD(c net.Conn) (int, error) {
 	defer c.Close()
 	raw, err := c.(*net.TCPConn).SyscallConn()
@@ -189,7 +189,7 @@ func echoHandshake(c net.Conn) (int, error) {
 	return takeFD(c)
 }
 
-// echo reads once and answers a frame that is complete.
+// echo reads once and answers the frame when it is complete.
 func (c *echoConn) echo() error {
 	n, err := sysRead(c.fd, c.buf[c.have:])
 	if err == unix.EAGAIN || err == unix.EINTR {
@@ -209,7 +209,7 @@ func (c *echoConn) echo() error {
 	if c.have < head+payload {
 		return nil
 	}
-	// The answer's header is the frame's without the key.
+	// The answer's header is the frame's header without the masking key.
 	start := 4
 	copy(c.buf[start:], c.buf[:head-4])
 	c.buf[start+1] &= 0x7f

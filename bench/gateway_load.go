@@ -17,14 +17,14 @@ import (
 // echoURL is one way to the echo server.
 type echoURL struct{ address, path string }
 
-// echoRun is what one measurement found.
+// echoRun is the result of one measurement.
 type echoRun struct {
 	took    time.Duration
-	latency []time.Duration // of each message that came back
-	broken  int             // messages that came back as something else, or not at all
+	latency []time.Duration // of each echoed message
+	broken  int             // messages whose echo differs or is missing
 }
 
-// warmup is not counted, and is this share of the measurement.
+// warmup is the share of the measurement that precedes it and is not counted.
 const warmup = 5
 
 // echoTimeout bounds the wait for any message at all.
@@ -33,8 +33,8 @@ const echoTimeout = 10 * time.Second
 // loadConn is a client with one message in flight.
 type loadConn struct {
 	fd    int
-	frame []byte // what is sent
-	want  []byte // what has to come back
+	frame []byte // the message to send
+	want  []byte // the expected echo
 	got   []byte
 	have  int
 	sent  time.Time
@@ -122,7 +122,7 @@ func newLoadConn(fd, size int) *loadConn {
 	return c
 }
 
-// number makes each message one of its kind, as far as it is long enough.
+// number makes each message unique, if it is long enough.
 func (c *loadConn) number() {
 	c.n++
 	var b [8]byte
@@ -141,8 +141,8 @@ func (c *loadConn) send() error {
 	return sysWrite(c.fd, c.frame)
 }
 
-// receive reads once. When the echo is complete it returns how long it took,
-// and sends the next message.
+// receive reads once. When the echo is complete, receive returns its latency and sends
+// the next message.
 func (c *loadConn) receive() (time.Duration, error) {
 	n, err := sysRead(c.fd, c.got[c.have:])
 	if err == unix.EAGAIN || err == unix.EINTR {

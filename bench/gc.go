@@ -25,33 +25,33 @@ import (
 	"holdfast/test/lab/registry"
 )
 
-// GCOptions say how `holdfast bench gc` measures.
+// GCOptions configures `holdfast bench gc`.
 type GCOptions struct {
-	Images   int           // of each way of collecting; 0 is 6
-	Files    int           // of each image; 0 is 8,000, with Locked 20,000, with Pressure 250
+	Images   int           // images for each way of collecting; 0 is 6
+	Files    int           // files per image; 0 is 8,000, with Locked 20,000, with Pressure 250
 	Rate     float64       // creates per second; 0 is 4, with Pressure 2
-	Duration time.Duration // of creates at least; 0 is a minute, with Pressure ten
-	Plot     string        // HTML file of the latencies; "" is none
-	Rounds   int           // of an idle engine and of ours, in turns; 0 is 3
-	Locked   bool          // instead: how long the engine takes to remove an image, linked or not
-	Pairs    int           // with Locked; 0 is 3
-	Pressure bool          // instead: whether the disk stays under its critical mark when spin-ups never pause
-	Progress io.Writer     // a line now and then; nil is nowhere
+	Duration time.Duration // minimum duration of the creates; 0 is 1 min, with Pressure 10 min
+	Plot     string        // HTML file for a plot of the latencies; "" is none
+	Rounds   int           // rounds of an idle engine and of Holdfast, in turns; 0 is 3
+	Locked   bool          // measures only the engine's removal of an image, with and without linking its files away
+	Pairs    int           // number of pairs with Locked; 0 is 3
+	Pressure bool          // measures only whether the disk stays under gc.critical while spin-ups never pause
+	Progress io.Writer     // receives progress lines; nil discards them
 }
 
-// Check reports what cannot be.
+// Check reports invalid values.
 func (o GCOptions) Check() error {
 	switch {
 	case o.Images < 0 || o.Images > 100, o.Files < 0 || o.Files > 100_000:
-		return fmt.Errorf("%d images of %d files: at most 100 of 100000", o.Images, o.Files)
+		return fmt.Errorf("%d images of %d files: the limit is 100 images of 100000 files", o.Images, o.Files)
 	case o.Rate < 0 || o.Rate > 1000:
-		return fmt.Errorf("%v creates a second: at most 1000", o.Rate)
+		return fmt.Errorf("%v creates a second: the limit is 1000", o.Rate)
 	case o.Pressure && o.Locked:
-		return errors.New("either the locked part or pressure is measured")
+		return errors.New("locked and pressure cannot be measured in one run")
 	case o.Rounds < 0 || o.Rounds > 100:
-		return fmt.Errorf("%d rounds: at most 100", o.Rounds)
+		return fmt.Errorf("%d rounds: the limit is 100", o.Rounds)
 	case o.Duration != 0 && o.Duration < 2*gcLead || o.Pairs < 0 || o.Pairs > 100:
-		return fmt.Errorf("a duration of %v and %d pairs", o.Duration, o.Pairs)
+		return fmt.Errorf("duration is %v and pairs is %d: the duration must be at least %v, and pairs at most 100", o.Duration, o.Pairs, 2*gcLead)
 	}
 	return nil
 }
@@ -73,7 +73,7 @@ func (o GCOptions) complete() GCOptions {
 	return o
 }
 
-// fileSize is of each file of an image, in bytes.
+// fileSize is the size of each file of an image in bytes.
 const fileSize = 16 << 10
 
 // The ways of collecting, in their order.
@@ -86,15 +86,15 @@ const (
 	gcOurs   = "create: ours"
 )
 
-// slowCreate is a create that somebody would notice.
+// slowCreate is the duration from which on a create counts as slow.
 const slowCreate = time.Second
 
-// GC measures creates that come at a fixed rate, whether the last has ended or
-// not, while images are removed in different ways. It works inside a lab only.
+// GC measures creates at a fixed rate (open loop) while images are removed in
+// different ways. It works only inside a lab.
 //
-// Score is the p99 of creates on an idle engine ÷ that while Holdfast collects.
-// Failed counts creates over a second, failed ones, and a disk over its low mark
-// in the end, while Holdfast collects.
+// Score is the p99 of creates on an idle engine ÷ the p99 while Holdfast collects.
+// Failed counts, while Holdfast collects, creates over 1 s, failed creates, and a disk
+// above its low mark at the end.
 func GC(ctx context.Context, o GCOptions) (Result, error) {
 	if err := o.Check(); err != nil {
 		return Result{}, err
@@ -104,9 +104,9 @@ func GC(ctx context.Context, o GCOptions) (Result, error) {
 }
 
 type gcBench struct {
-	pulling // the images that are to go
+	pulling // the images to collect
 	o       GCOptions
-	disk    *lab.Disk // nil: none of its own
+	disk    *lab.Disk // the engine's own disk, nil for none
 	api     *client.Client
 	base    lab.Image
 	seed    uint64
@@ -131,7 +131,7 @@ func newGCBench(ctx context.Context, o GCOptions) (*gcBench, error) {
 	if err := x.lab.Import(ctx, x.base); err != nil {
 		return x, err
 	}
-	// Only the images of many files are to go.
+	// Only the images with many files may be collected.
 	if _, err := x.create(ctx, gcBase, "keeps-the-base"); err != nil {
 		return x, err
 	}
@@ -150,7 +150,7 @@ func (x *gcBench) close() error {
 	return errors.Join(errs...)
 }
 
-// run measures what the options say.
+// run measures the selected part.
 func (x *gcBench) run(ctx context.Context) (Result, error) {
 	switch {
 	case x.o.Locked:
@@ -161,8 +161,8 @@ func (x *gcBench) run(ctx context.Context) (Result, error) {
 	return x.compare(ctx)
 }
 
-// fill pulls the images of one round and returns their names, and waits until all
-// is on disk.
+// fill pulls the images of one round, waits until all data is on disk, and returns the
+// images' names.
 func (x *gcBench) fill(ctx context.Context, n int) ([]string, error) {
 	var refs []string
 	for range n {
@@ -179,8 +179,8 @@ func (x *gcBench) fill(ctx context.Context, n int) ([]string, error) {
 	return refs, nil
 }
 
-// pull has the engine pull an image that the registry did not have before, and
-// returns its name there.
+// pull pushes a new image to the registry, makes the engine pull it, and returns its
+// name in the registry.
 func (x *gcBench) pull(ctx context.Context, img lab.Image) (string, error) {
 	archive, err := img.Tar()
 	if err != nil {
@@ -202,7 +202,7 @@ func (x *gcBench) pull(ctx context.Context, img lab.Image) (string, error) {
 	return ref, nil
 }
 
-// way is one way of collecting: it is to free want bytes at least.
+// way is one way of collecting. It must free at least want bytes.
 type way struct {
 	name string
 	run  func(ctx context.Context, refs []string, low int64) error
@@ -218,8 +218,8 @@ func (x *gcBench) ways() []way {
 		way{gcOurs, func(ctx context.Context, _ []string, low int64) error { return x.ours(ctx, low, true) }})
 }
 
-// order is the ways once, and then the first and the last in turns: these two are
-// compared.
+// order returns every way once, then the first and the last in turns, because these
+// two are compared.
 func (x *gcBench) order() []way {
 	ways := x.ways()
 	order := slices.Clone(ways)
@@ -229,14 +229,14 @@ func (x *gcBench) order() []way {
 	return order
 }
 
-// prune is `docker image prune -a`.
+// prune collects with `docker image prune -a`.
 func (x *gcBench) prune(ctx context.Context, _ []string, _ int64) error {
 	_, err := x.api.ImagePrune(ctx, client.ImagePruneOptions{Filters: client.Filters{}.Add("dangling", "false")})
 	return err
 }
 
-// oldestFirst is what docuum does when the disk is over its threshold: one image
-// after the other, until it is not.
+// oldestFirst collects as docuum does when the disk is over its threshold: one image
+// after the other until the disk is below it.
 func (x *gcBench) oldestFirst(ctx context.Context, refs []string, low int64) error {
 	for _, ref := range refs {
 		if used, err := x.used(); err != nil || used <= low {
@@ -249,7 +249,7 @@ func (x *gcBench) oldestFirst(ctx context.Context, refs []string, low int64) err
 	return nil
 }
 
-// ours is a cycle, and what it leaves in the trash.
+// ours runs a cycle of Holdfast's collector and empties its trash.
 func (x *gcBench) ours(ctx context.Context, low int64, link bool) error {
 	c := gc.DefaultConfig()
 	c.MinAge, c.Link = 0, link
@@ -259,8 +259,8 @@ func (x *gcBench) ours(ctx context.Context, low int64, link bool) error {
 	log := slog.New(slog.NewTextHandler(x.o.Progress, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	data := filepath.Join(x.dir, fmt.Sprint(link))
 	if !link {
-		// It waits for a longer quiet time than there ever is: only a
-		// critically full disk would make it go on.
+		// The collector waits for a longer quiet time than the load ever leaves. Only a
+		// critically full disk makes it continue.
 		bounded, cancel := context.WithTimeout(ctx, x.o.Duration-gcLead)
 		defer cancel()
 		err := x.collect(bounded, c, data, log)
@@ -279,7 +279,7 @@ func (x *gcBench) collect(ctx context.Context, c gc.Config, data string, log *sl
 	return err
 }
 
-// used are the bytes in use on the engine's disk.
+// used returns the bytes in use on the engine's disk.
 func (x *gcBench) used() (int64, error) {
 	d, err := gc.DiskOf(x.lab.DataRoot())
 	return d.Used(), err
@@ -315,7 +315,7 @@ func (x *gcBench) compare(ctx context.Context) (Result, error) {
 		r.Rows = append(r.Rows, NewRow(w.name, "ms", took[w.name]))
 	}
 	r.Score = r.Rows[0].P99 / r.Rows[len(r.Rows)-1].P99
-	r.Notes = append(r.Notes, "creates announce themselves as Holdfast's own do; the engine's peers are not told of them")
+	r.Notes = append(r.Notes, "the creates are registered as spin-ups, which only Holdfast's collector takes into account")
 	if x.o.Plot != "" {
 		if err := writePlot(x.o.Plot, r.Machine, rounds); err != nil {
 			return r, err
@@ -324,7 +324,7 @@ func (x *gcBench) compare(ctx context.Context) (Result, error) {
 	return r, nil
 }
 
-// round is one way, from full to empty.
+// round measures one way, from a full disk to an empty one.
 func (x *gcBench) round(ctx context.Context, w way) (gcRound, error) {
 	refs, err := x.fill(ctx, x.o.Images)
 	if err != nil {
@@ -334,8 +334,8 @@ func (x *gcBench) round(ctx context.Context, w way) (gcRound, error) {
 	if err != nil {
 		return gcRound{}, err
 	}
-	// Half of what the images take: what others write to the same disk
-	// meanwhile must not matter.
+	// Half the size of the images, so that other programs' writes to the same disk
+	// do not matter.
 	low := full - int64(x.o.Images)*int64(x.o.Files)*fileSize*4/5
 	loading, stop := context.WithCancel(ctx)
 	loaded := make(chan []gcSample, 1)
@@ -343,7 +343,7 @@ func (x *gcBench) round(ctx context.Context, w way) (gcRound, error) {
 	go func() { loaded <- x.load(loading, begin) }()
 	round := gcRound{name: w.name}
 	if w.run != nil {
-		select { // the first creates are of a calm engine in every way
+		select { // in every way the first creates meet an idle engine
 		case <-time.After(gcLead):
 		case <-ctx.Done():
 		}
@@ -372,10 +372,10 @@ func (x *gcBench) round(ctx context.Context, w way) (gcRound, error) {
 	return round, errors.Join(err, x.empty(ctx))
 }
 
-// gcLead is how long creates run before the collecting begins.
+// gcLead is the duration of creates before the collection begins.
 const gcLead = 2 * time.Second
 
-// empty removes what a way left.
+// empty removes the images that a way has left.
 func (x *gcBench) empty(ctx context.Context) error {
 	images, err := x.engine.Images(ctx)
 	if err != nil {
@@ -386,7 +386,7 @@ func (x *gcBench) empty(ctx context.Context) error {
 			if slices.Contains([]string{gcBase}, ref) {
 				continue
 			}
-			// With its tag goes the digest that it was pulled by.
+			// Removing the tag also removes the digest reference of the pull.
 			if err := x.engine.RemoveImage(ctx, ref); err != nil && !errors.Is(err, holdfast.ErrNotFound) {
 				return err
 			}

@@ -17,13 +17,13 @@ const (
 	docuumLook  = 50 * time.Millisecond
 )
 
-// docuum has the real one collect, until the disk is under the low mark. It goes
-// by the size of all images and not by the disk (its README, "--threshold"), and
-// begins with one pass.
+// docuum collects with the real docuum until the disk is under the low mark. docuum's
+// threshold is on the size of all images and not on the disk (its README,
+// "--threshold"). It begins with one pass.
 func (x *gcBench) docuum(ctx context.Context, path string, low int64) error {
 	ctx, cancel := context.WithTimeout(ctx, docuumLimit)
 	defer cancel()
-	stay := int64(x.o.Images) * int64(x.o.Files) * fileSize / 5 // as round has it
+	stay := int64(x.o.Images) * int64(x.o.Files) * fileSize / 5 // the same sizes as in round
 	base, _, err := x.engine.InspectImage(ctx, gcBase)
 	if err != nil {
 		return err
@@ -32,7 +32,7 @@ func (x *gcBench) docuum(ctx context.Context, path string, low int64) error {
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + x.dir, "DOCKER_HOST=" + x.lab.Host()}
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
-	// It has the engine's command line as children, which go with it.
+	// docuum starts docker commands as children, which are killed with it.
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	if err := cmd.Start(); err != nil {
@@ -45,7 +45,7 @@ func (x *gcBench) docuum(ctx context.Context, path string, low int64) error {
 	for {
 		select {
 		case err := <-ended:
-			return fmt.Errorf("docuum ended by itself: %w\n%s", errors.Join(err, ctx.Err()), said.String())
+			return fmt.Errorf("docuum exited: %w\n%s", errors.Join(err, ctx.Err()), said.String())
 		case <-tick.C:
 		}
 		if used, err := x.used(); err != nil || used <= low {

@@ -10,19 +10,19 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// gcSample is one create: when it was due, and how long after that it was there.
+// gcSample is one create: when it was due, and its latency from then on.
 type gcSample struct {
 	at, took time.Duration
 	err      error
 }
 
-// gcRound is what creates met while one way collected.
+// gcRound has the latencies of creates while one way collected.
 type gcRound struct {
 	name     string
 	samples  []gcSample
-	from, to time.Duration // of the collecting
+	from, to time.Duration // start and end of the collection
 	failed   int
-	low      bool  // the disk was under the low mark in the end
+	low      bool  // the disk was under the low mark at the end
 	freed    int64 // bytes
 }
 
@@ -56,8 +56,9 @@ func (r gcRound) note() string {
 	return fmt.Sprintf("%s; it took %.1f s, freed %d MiB, the disk is %s the low mark", s, (r.to - r.from).Seconds(), r.freed>>20, mark)
 }
 
-// load creates containers at the rate until ctx is done, each when it is due,
-// and returns when the last has ended: a stall is met by all that come in it.
+// load creates containers at the rate until ctx is done and returns when the last
+// create has ended. The load is an open loop: a stall delays all creates that are due
+// in it.
 func (x *gcBench) load(ctx context.Context, begin time.Time) []gcSample {
 	var (
 		creating sync.WaitGroup
@@ -87,11 +88,11 @@ func (x *gcBench) load(ctx context.Context, begin time.Time) []gcSample {
 	}
 }
 
-// createLimit is for an engine that hangs.
+// createLimit bounds a create on an engine that hangs.
 const createLimit = 5 * time.Minute
 
-// spinUp creates a container and removes it again, which is not measured. It is
-// under way until then.
+// spinUp creates a container and removes it again. The removal is not measured. The
+// spin-up is registered until the create has ended.
 func (x *gcBench) spinUp(ctx context.Context, name string, due time.Time) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, createLimit)
 	defer cancel()
@@ -99,11 +100,11 @@ func (x *gcBench) spinUp(ctx context.Context, name string, due time.Time) (time.
 	if err != nil {
 		return time.Since(due), err
 	}
-	defer func() { _ = x.list.End(e.ID) }() // its time may be up
+	defer func() { _ = x.list.End(e.ID) }() // an error means that it has expired
 	return x.spinUpOf(ctx, gcBase, name, due)
 }
 
-// spinUpOf creates a container of an image, and removes it again.
+// spinUpOf creates a container of an image and removes it again.
 func (x *gcBench) spinUpOf(ctx context.Context, image, name string, due time.Time) (time.Duration, error) {
 	id, err := x.create(ctx, image, name)
 	took := time.Since(due)

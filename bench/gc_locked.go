@@ -16,13 +16,13 @@ const (
 	rowLinkedRemoval = "engine: remove it, linked away before"
 )
 
-// lockedShare is the part of the plain removal's time that the linked one may
-// take.
+// lockedShare is the limit of the linked removal's time, as a share of the plain
+// removal's.
 const lockedShare = 0.15
 
-// locked measures in pairs what the engine takes for the removal of an image, and
-// of its twin whose files were linked away. Score is the first ÷ the second, by
-// their medians; failed counts the pairs over lockedShare.
+// locked measures in pairs the engine's removal of an image, and of an equal image
+// after its files were linked away. Score is the first ÷ the second, by their medians.
+// Failed counts the pairs over lockedShare.
 func (x *gcBench) locked(ctx context.Context) (Result, error) {
 	machine, err := x.machine(ctx)
 	if err != nil {
@@ -33,7 +33,7 @@ func (x *gcBench) locked(ctx context.Context) (Result, error) {
 	for i := range x.o.Pairs {
 		fmt.Fprintf(x.o.Progress, "pair %d of %d: two images of %d files\n", i+1, x.o.Pairs, x.o.Files)
 		took := [2]time.Duration{}
-		for _, way := range []int{i % 2, 1 - i%2} { // which goes first changes
+		for _, way := range []int{i % 2, 1 - i%2} { // the order alternates
 			refs, err := x.fill(ctx, 1)
 			if err != nil {
 				return r, err
@@ -50,12 +50,12 @@ func (x *gcBench) locked(ctx context.Context) (Result, error) {
 	}
 	r.Rows = []Row{NewRow(rowPlainRemoval, "ms", plain), NewRow(rowLinkedRemoval, "ms", linked)}
 	r.Score = r.Rows[0].P50 / r.Rows[1].P50
-	r.Notes = append(r.Notes, fmt.Sprintf("the locked part is %.3f of the plain one; up to %.2f is the aim", 1/r.Score, lockedShare))
+	r.Notes = append(r.Notes, fmt.Sprintf("the removal of linked images takes %.3f of the plain removal's time; the limit is %.2f", 1/r.Score, lockedShare))
 	return r, nil
 }
 
-// removeOne removes one image by a collector that does nothing else, and returns
-// what the engine took for it.
+// removeOne removes one image with a collector of its own and returns the duration of
+// the engine's removal.
 func (x *gcBench) removeOne(ctx context.Context, ref string, link bool) (time.Duration, error) {
 	c := gc.DefaultConfig()
 	c.MinAge, c.Link = 0, link

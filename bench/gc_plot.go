@@ -14,12 +14,12 @@ const (
 	plotHeight = 140
 )
 
-// plotRow is one way as the page draws it: latency over time, on a scale of
-// powers of ten from 10 ms to 10 s.
+// plotRow is the plot of one way: latency over time, on a logarithmic scale from 10 ms
+// to 10 s.
 type plotRow struct {
 	Name       string
 	Note       string
-	From, Wide float64 // of the collecting
+	From, Wide float64 // start and width of the collection
 	Dots       []plotDot
 	Lines      []plotLine
 }
@@ -43,8 +43,8 @@ h1{font-size:1.3rem} h2{font-size:1rem;margin:1.2rem 0 .2rem} p{margin:.2rem 0;c
 svg{width:100%;height:auto;background:#f7f7f7} text{font-size:10px;fill:#777}
 .run{fill:#f4d9a8} .line{stroke:#ddd} circle{fill:#2563a8} .slow{fill:#c02626}
 </style>
-<h1>Creates that come at a fixed rate while images are removed</h1>
-<p>{{.Machine.Model}}, {{.Machine.CPUs}} CPUs, Linux {{.Machine.Kernel}}, {{.Machine.Engine}}. A dot is a create: to the right when it was due, upward how long it took from then. Red is over a second. While images were being removed the ground is yellow.</p>
+<h1>Creates at a fixed rate while images are removed</h1>
+<p>{{.Machine.Model}}, {{.Machine.CPUs}} CPUs, Linux {{.Machine.Kernel}}, {{.Machine.Engine}}. Each dot is a create. The x axis is the time at which the create was due, the y axis its latency from then. Red dots are over 1 s. The background is yellow while images are removed.</p>
 {{range .Rows}}<h2>{{.Name}}</h2><p>{{.Note}}</p>
 <svg viewBox="0 0 {{$.Width}} {{$.Height}}" role="img" aria-label="{{.Name}}: {{.Note}}">
 <rect class="run" x="{{.From}}" y="0" width="{{.Wide}}" height="{{$.Height}}"/>
@@ -54,7 +54,7 @@ svg{width:100%;height:auto;background:#f7f7f7} text{font-size:10px;fill:#777}
 {{end}}</html>
 `))
 
-// writePlot writes the latencies of all rounds as a page of its own.
+// writePlot writes the latencies of all rounds as an HTML page.
 func writePlot(path string, m Machine, rounds []gcRound) (err error) {
 	longest := time.Second
 	for _, r := range rounds {
@@ -86,7 +86,7 @@ func writePlot(path string, m Machine, rounds []gcRound) (err error) {
 	return f.Close()
 }
 
-// plotY is the height of a latency: three decades over the whole.
+// plotY returns the y coordinate of a latency: three decades over the whole height.
 func plotY(d time.Duration) float64 {
 	share := (math.Log10(max(d.Seconds(), 0.01)) + 2) / 3
 	return math.Round((1-min(share, 1))*(plotHeight-10)*10)/10 + 5

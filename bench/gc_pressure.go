@@ -20,16 +20,16 @@ import (
 	"holdfast/test/lab"
 )
 
-// Measures of the disk that spin-ups fill.
+// Sizes of the disk that spin-ups fill.
 const (
-	// pressureDisk is so large that a hundredth of it, which is between the
-	// moment from which nobody is waited for and the critical mark with the
-	// default marks, is many images.
+	// pressureDisk is so large that 1 % of it holds many images. With the default
+	// marks, 1 % lies between the use from which deletions no longer wait for
+	// spin-ups and the critical mark.
 	pressureDisk = 16 << 30
-	pressureBase = 0.939 // of it is taken by something else
+	pressureBase = 0.939 // share of the disk that other data uses
 	pressureLook = 50 * time.Millisecond
-	pressureAge  = 5 * time.Second // how long an image stays at least
-	pressureMost = 8               // spin-ups at once, as of a host with so many places
+	pressureAge  = 5 * time.Second // minimum age before an image may be collected
+	pressureMost = 8               // concurrent spin-ups, as on a host with 8 places
 	pressureTell = 20 * time.Second
 )
 
@@ -40,11 +40,11 @@ const (
 	rowForced   = "deletion beside spin-ups: engine locked"
 )
 
-// pressure has spin-ups come without a pause, each with an image that was not
-// there before, on a small disk of the engine's own, while Holdfast collects with
-// the default marks and its real waits. Score is the critical mark ÷ the highest
-// use. Failed counts the times that the disk got to the mark, spin-ups that failed,
-// and deletions beside spin-ups that have no reason or were not logged.
+// pressure runs spin-ups without a pause, each with a new image, on a small disk of the
+// engine's own. Holdfast collects with the default marks and its real waits. Score is
+// the critical mark ÷ the highest use. Failed counts the times that the disk reached
+// the mark, failed spin-ups, and deletions during spin-ups without a reason or a log
+// entry.
 func (x *gcBench) pressure(ctx context.Context) (r Result, err error) {
 	machine, err := x.machine(ctx)
 	if err != nil {
@@ -59,7 +59,7 @@ func (x *gcBench) pressure(ctx context.Context) (r Result, err error) {
 	c.Rules = []gc.Rule{{Kinds: []gc.Kind{gc.Images}, Pressure: true}}
 	var logged bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	// What it keeps is elsewhere, so that the disk has only the images.
+	// The collector's files are elsewhere, so that the disk has only the images.
 	col := gc.New(c, gc.Deps{Engine: x.engine, Store: gc.NewStore(filepath.Join(x.dir, "pressure"), log), Spinups: x.list, LockDir: x.dir, Log: log})
 
 	p := &pressed{x: x, critical: c.Critical}
@@ -84,7 +84,7 @@ func (x *gcBench) pressure(ctx context.Context) (r Result, err error) {
 	return r, nil
 }
 
-// ballast takes most of the disk, without writing it.
+// ballast allocates most of the disk without writing to it.
 func (x *gcBench) ballast() error {
 	d, err := gc.DiskOf(x.disk.Dir)
 	if err != nil {
@@ -96,12 +96,12 @@ func (x *gcBench) ballast() error {
 	}
 	defer f.Close()
 	if err := unix.Fallocate(int(f.Fd()), 0, 0, int64(float64(d.Total)*pressureBase)-d.Used()); err != nil {
-		return fmt.Errorf("take most of the disk: %w", err)
+		return fmt.Errorf("allocate most of the disk: %w", err)
 	}
 	return nil
 }
 
-// pressed is what happens under pressure.
+// pressed collects the measurements of pressure.
 type pressed struct {
 	x        *gcBench
 	critical gc.Amount
@@ -109,11 +109,11 @@ type pressed struct {
 	used  []float64 // percent
 	over  int       // times that the mark was reached
 	mu    sync.Mutex
-	spans []float64 // of the spin-ups, in ms
-	lost  []error   // that failed
+	spans []float64 // durations of the spin-ups in ms
+	lost  []error   // errors of failed spin-ups
 }
 
-// watch looks at the disk all the time.
+// watch samples the disk's use until ctx is done.
 func (p *pressed) watch(ctx context.Context) error {
 	tick := time.NewTicker(pressureLook)
 	defer tick.Stop()
@@ -141,8 +141,8 @@ func (p *pressed) watch(ctx context.Context) error {
 	}
 }
 
-// arrive has spin-ups come at the rate, where there is a place for another, and at
-// least one be under way at every moment. What has begun is waited for.
+// arrive starts spin-ups at the rate while a place is free, and keeps at least one
+// running at every moment. It waits for all spin-ups that it started.
 func (p *pressed) arrive(ctx context.Context) error {
 	always, err := p.x.list.Begin("run", "without-a-pause", createLimit)
 	if err != nil {
@@ -164,7 +164,7 @@ func (p *pressed) arrive(ctx context.Context) error {
 			coming.Wait()
 			return p.x.list.End(always.ID)
 		}
-		// The next one begins before this one ends.
+		// The next spin-up begins before this one ends.
 		next, err := p.x.list.Begin("run", "without-a-pause", createLimit)
 		if err == nil {
 			err = p.x.list.End(always.ID)
@@ -177,7 +177,7 @@ func (p *pressed) arrive(ctx context.Context) error {
 	}
 }
 
-// one is one spin-up.
+// one runs one spin-up.
 func (p *pressed) one(ctx context.Context, n uint64) {
 	due := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, createLimit)
@@ -195,7 +195,7 @@ func (p *pressed) one(ctx context.Context, n uint64) {
 	}
 }
 
-// judge makes a result of what was seen.
+// judge fills in the result.
 func (p *pressed) judge(r *Result, cycles []gc.Cycle, logged int) {
 	var locked []float64
 	unreasoned := 0
@@ -215,20 +215,19 @@ func (p *pressed) judge(r *Result, cycles []gc.Cycle, logged int) {
 	r.Failed = p.over + len(p.lost) + unreasoned + unlogged
 	r.Score = p.critical.Percent / max(r.Rows[0].Max, 1)
 	r.Notes = append(r.Notes,
-		fmt.Sprintf("the disk of %.1f GiB got to %.2f %%, the critical mark is %v; it was at the mark %d times", float64(pressureDisk)/(1<<30), r.Rows[0].Max, p.critical, p.over),
-		fmt.Sprintf("%d spin-ups in %v without a moment without one, %d failed", len(p.spans), p.x.o.Duration, len(p.lost)),
+		fmt.Sprintf("the highest use of the disk of %.1f GiB was %.2f %%, the critical mark is %v; the disk reached the mark %d times", float64(pressureDisk)/(1<<30), r.Rows[0].Max, p.critical, p.over),
+		fmt.Sprintf("%d spin-ups in %v, at every moment at least one; %d failed", len(p.spans), p.x.o.Duration, len(p.lost)),
 		fmt.Sprintf("%d deletions beside spin-ups, %d without a reason, %d not logged as a warning", len(locked), unreasoned, unlogged))
 	if len(p.lost) > 0 {
-		r.Notes = append(r.Notes, "the first that failed: "+p.lost[0].Error())
+		r.Notes = append(r.Notes, "the first failed spin-up: "+p.lost[0].Error())
 	}
 	if len(locked) == 0 {
 		r.Failed++
-		r.Notes = append(r.Notes, "nothing was deleted: the disk was never under pressure")
+		r.Notes = append(r.Notes, "nothing was deleted: the disk never reached the high mark")
 	}
 }
 
-// openDisk is how the engine is started: with a disk of its own, where one is
-// measured.
+// openDisk returns the engine's options: with a disk of its own if the part needs one.
 func (x *gcBench) openDisk() (o lab.Options, err error) {
 	if !x.o.Pressure {
 		return o, nil

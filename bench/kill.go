@@ -21,21 +21,21 @@ import (
 	"holdfast/test/lab"
 )
 
-// KillOptions say how `holdfast bench kill` measures.
+// KillOptions configures `holdfast bench kill`.
 type KillOptions struct {
 	N      int // containers to kill at once; 0 is 200
-	Rounds int // times that each way of killing is measured; 0 is 1
-	// Guardian is the command of a guardian process: this program's own,
-	// with the argument guardian.
+	Rounds int // measurements of each way of killing; 0 is 1
+	// Guardian is the command line of a guardian process: the program holdfast with
+	// the argument guardian.
 	Guardian []string
-	Progress io.Writer    // a line for each thing that takes long; nil is nowhere
-	Log      *slog.Logger // nil is nowhere
+	Progress io.Writer    // receives a line for each long step; nil discards them
+	Log      *slog.Logger // nil discards it
 }
 
-// Check reports what cannot be; a zero that stands for a default cannot either.
+// Check reports invalid values. Defaults must be filled in before: a zero is invalid.
 func (o KillOptions) Check() error {
 	if o.N < 1 || o.Rounds < 1 {
-		return fmt.Errorf("containers are %d and rounds are %d, there has to be one at least", o.N, o.Rounds)
+		return fmt.Errorf("containers is %d and rounds is %d, both must be at least 1", o.N, o.Rounds)
 	}
 	return nil
 }
@@ -47,19 +47,18 @@ const (
 	rowPlain      = "holdfast, engine running"
 )
 
-// settle is how long the engine gets after the last start, before each way of
-// killing alike, so that the figures are not of a machine that still starts
-// containers.
+// settle is the wait between the last start and the kill, the same for each way of
+// killing, so that the engine has finished its work on the starts.
 const settle = 2 * time.Second
 
-// killCommand makes each container a small tree of processes, as a server with
-// two workers is (the source's nginx has one for each CPU).
+// killCommand makes each container a small process tree, like a server with two
+// workers. The nginx of the original experiment has one worker per CPU.
 var killCommand = []string{"/bin/sh", "-c", "sleep inf & sleep inf & wait"}
 
-// Kill repeats the experiment of the source on an engine of its own: N
-// containers run, and all are killed at once, with `docker kill` of all ids in
-// one command, and with Holdfast, from the call until all are seen dead. It
-// works inside a lab only (lab.Reenter).
+// Kill repeats the experiment of the source on an engine of its own: N containers run
+// and are killed at once, by one `docker kill` with all ids, and by Holdfast. It
+// measures from the call until all processes are seen dead. It works only inside a lab
+// (lab.Reenter).
 //
 // Score is docker kill ÷ Holdfast with the engine quieted.
 func Kill(ctx context.Context, o KillOptions) (Result, error) {
@@ -141,11 +140,10 @@ func (x *killBench) close() error {
 	return errors.Join(errs...)
 }
 
-// killing kills all the targets and returns how long it took until they were
-// dead.
+// killing kills all targets and returns the time until they were dead.
 type killing func(context.Context, []*kill.Target) (time.Duration, error)
 
-// run measures the three ways in turns, each round beginning with another.
+// run measures the three ways in turns. The order rotates each round.
 func (x *killBench) run(ctx context.Context) (Result, error) {
 	ways := []struct {
 		row  string
@@ -190,7 +188,7 @@ func (x *killBench) measure(ctx context.Context, row string, how killing) error 
 	if err != nil {
 		return err
 	}
-	runtime.GC() // ours, before and not while it counts
+	runtime.GC() // collect this process's garbage now, not during the measurement
 	select {
 	case <-time.After(settle):
 	case <-ctx.Done():
@@ -226,7 +224,7 @@ func closeAll(targets []*kill.Target) {
 
 func millis(d time.Duration) float64 { return float64(d) / 1e6 }
 
-// start starts the containers, a few at a time, and takes hold of them as a
+// start starts the containers, a few at a time, and opens their kill targets as a
 // session does.
 func (x *killBench) start(ctx context.Context) ([]*kill.Target, error) {
 	g, gctx := errgroup.WithContext(ctx)
@@ -256,8 +254,8 @@ func (x *killBench) start(ctx context.Context) ([]*kill.Target, error) {
 	return targets, x.quiet.Find(targets...)
 }
 
-// killByEngine is the source's command: one docker kill with all the ids. Where
-// the docker command is not installed, the same requests are sent at once.
+// killByEngine runs the source's command, one docker kill with all ids. If the docker
+// command is not installed, the bench sends the same requests concurrently.
 func (x *killBench) killByEngine(ctx context.Context, _ []*kill.Target) (time.Duration, error) {
 	begun := time.Now()
 	if path, err := exec.LookPath("docker"); err == nil {
@@ -268,7 +266,7 @@ func (x *killBench) killByEngine(ctx context.Context, _ []*kill.Target) (time.Du
 		}
 		return time.Since(begun), nil
 	}
-	x.note("the docker command is not installed: its requests were sent by the bench itself, all at once")
+	x.note("the docker command is not installed: the bench sent its requests, all at once")
 	g, gctx := errgroup.WithContext(ctx)
 	for _, id := range x.ids {
 		g.Go(func() error { return x.engine.Kill(gctx, id) })
@@ -307,7 +305,7 @@ func (x *killBench) note(s string) {
 	x.notes = append(x.notes, s)
 }
 
-// waitTidy returns when no container runs any more as the engine sees it.
+// waitTidy returns when the engine lists no running container.
 func (x *killBench) waitTidy(ctx context.Context) error {
 	for {
 		list, err := x.engine.List(ctx, nil)
@@ -325,7 +323,7 @@ func (x *killBench) waitTidy(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%d containers still run in the engine's eyes: %w", running, ctx.Err())
+			return fmt.Errorf("the engine still lists %d running containers: %w", running, ctx.Err())
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

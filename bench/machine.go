@@ -12,8 +12,8 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// ThisMachine describes the host the bench runs on. engine is what the
-// experiment ran against, "" for none.
+// ThisMachine describes the host that the bench runs on. engine is the experiment's
+// container engine, "" for none.
 func ThisMachine(engine string) Machine {
 	m := Machine{CPUs: runtime.NumCPU(), Model: cpuModel(), Engine: engine}
 	var info unix.Sysinfo_t

@@ -10,8 +10,8 @@ import (
 	"holdfast/internal/platform/atomicfile"
 )
 
-// WritePage puts a table into a page, in place of what is between the lines begin
-// and end, which both end with a newline.
+// WritePage replaces the text between the lines begin and end of a page with a table.
+// begin and end include their newline.
 func WritePage(path, begin, end string, table []byte) error {
 	page, err := os.ReadFile(path)
 	if err != nil {

@@ -16,25 +16,24 @@ import (
 	"holdfast/test/lab/registry"
 )
 
-// PullOptions say how `holdfast bench pull` measures.
+// PullOptions configures `holdfast bench pull`.
 type PullOptions struct {
 	N int // pulls of each kind; 0 is 15
-	// Size is the image's, in MiB; 0 is 64. It is spread over four layers.
+	// Size is the image's size in MiB, spread over four layers; 0 is 64.
 	Size int
-	// Holdfast is the command that pulls: this program's own, with the
-	// argument pull; the image is added. It finds its configuration in
-	// HOLDFAST_CONFIG.
+	// Holdfast is the command line that pulls: the program holdfast with the argument
+	// pull. The bench appends the image. HOLDFAST_CONFIG names its configuration.
 	Holdfast []string
-	Progress io.Writer // a line now and then; nil is nowhere
+	Progress io.Writer // receives progress lines; nil discards them
 }
 
-// Check reports what cannot be; a zero that stands for a default cannot either.
+// Check reports invalid values. Defaults must be filled in before: a zero is invalid.
 func (o PullOptions) Check() error {
 	switch {
 	case o.N < 1:
-		return fmt.Errorf("pulls are %d, there has to be one at least", o.N)
+		return fmt.Errorf("pulls is %d, it must be at least 1", o.N)
 	case o.Size < 4 || o.Size > 4096:
-		return fmt.Errorf("the image has %d MiB, it has to have 4 to 4096", o.Size)
+		return fmt.Errorf("the image has %d MiB, it must have 4 to 4096", o.Size)
 	}
 	return nil
 }
@@ -51,11 +50,11 @@ const (
 	pullTag     = "bench/pull:1"
 )
 
-// Pull measures, in turns, `docker pull` and `holdfast pull` of one image from a
-// registry on loopback, each as a process from its start to its end, with the
-// image removed in between. It works inside a lab only (lab.Reenter).
+// Pull measures in turns `docker pull` and `holdfast pull` of one image from a registry
+// on loopback. Each is measured from the process's start to its end, and the image is
+// removed after each. It works only inside a lab (lab.Reenter).
 //
-// Score is docker's p50 ÷ ours.
+// Score is docker's p50 ÷ Holdfast's.
 func Pull(ctx context.Context, o PullOptions) (Result, error) {
 	o.N, o.Size = cmp.Or(o.N, 15), cmp.Or(o.Size, 64)
 	if err := o.Check(); err != nil {
@@ -81,7 +80,7 @@ func newPullBench(ctx context.Context, o PullOptions) (*pullBench, error) {
 	x := &pullBench{o: o}
 	var err error
 	if x.docker, err = exec.LookPath("docker"); err != nil {
-		return x, holdfast.WithHint(fmt.Errorf("there is no docker command to compare with: %w", err), "apt-get install docker.io")
+		return x, holdfast.WithHint(fmt.Errorf("the peer docker is not installed: %w", err), "apt-get install docker.io")
 	}
 	if err := x.open(ctx, lab.Options{}); err != nil {
 		return x, err
@@ -93,8 +92,8 @@ func newPullBench(ctx context.Context, o PullOptions) (*pullBench, error) {
 	return x, os.WriteFile(x.configFile(), []byte(x.config()), 0o600)
 }
 
-// push makes the image: a large layer, two of a size, and a small one, as
-// images have.
+// push makes the image with layers as common images have them: one large, two of
+// medium size, one small.
 func (x *pullBench) push(ctx context.Context) error {
 	var layers []registry.Layer
 	for i, share := range []int64{8, 4, 3, 1} {
@@ -122,7 +121,7 @@ func (x *pullBench) run(ctx context.Context) (Result, error) {
 			fmt.Fprintf(x.o.Progress, "%d of %d pulls of each kind\n", max(0, i-pullWarmups), x.o.N)
 		}
 		var pair [2]float64
-		// Which goes first changes from turn to turn.
+		// The order rotates each turn.
 		for _, k := range []int{i % 2, 1 - i%2} {
 			d, err := x.pull(ctx, kinds[k])
 			if err != nil {
@@ -150,8 +149,8 @@ func (x *pullBench) run(ctx context.Context) (Result, error) {
 	return r, nil
 }
 
-// pull runs one command and removes the image. A command that fails, or leaves
-// no image, counts as failed.
+// pull runs one command and removes the image. A command that fails or leaves no image
+// counts as failed.
 func (x *pullBench) pull(ctx context.Context, command []string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, pullLimit)
 	defer cancel()

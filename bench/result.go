@@ -1,6 +1,6 @@
-// Package bench holds the side-by-side experiments behind `holdfast bench`:
-// each measures Holdfast beside its peer, on this machine, in one run and in
-// turns, on an engine, images and containers of its own.
+// Package bench has the experiments of the program holdfast-bench, which
+// `holdfast bench` runs. Each experiment measures Holdfast and a peer in turns, in one
+// run on one machine, with an engine, images and containers of its own.
 package bench
 
 import (
@@ -12,26 +12,26 @@ import (
 	"text/tabwriter"
 )
 
-// Result is what one experiment found. Its JSON form is the output of
+// Result is the result of one experiment. Its JSON form is the output of
 // `holdfast bench NAME --json`.
 type Result struct {
 	Name    string  `json:"name"`
 	Machine Machine `json:"machine"`
 	Rows    []Row   `json:"rows"`
-	Failed  int     `json:"failed"` // operations that did not do what they should
-	Score   float64 `json:"score"`  // ours against the peer; over 1 is better than the peer
-	// Scale says what the score is where there is no peer.
+	Failed  int     `json:"failed"` // operations with a wrong result
+	Score   float64 `json:"score"`  // Holdfast's figure against the peer's; over 1 is better than the peer
+	// Scale explains the score of an experiment without a peer.
 	Scale string   `json:"scale,omitempty"`
 	Notes []string `json:"notes,omitempty"`
-	// Details are what only this experiment has. Where they are a Table,
-	// that is printed instead of the rows.
+	// Details has the results that only this experiment has. If it is a Table, the
+	// table is printed instead of the rows.
 	Details any `json:"details,omitempty"`
 }
 
-// Table is an experiment's own table for people.
+// Table is an experiment's own text format.
 type Table interface{ WriteTable(io.Writer) error }
 
-// Machine says where the figures were taken.
+// Machine describes the host of an experiment.
 type Machine struct {
 	CPUs   int    `json:"cpus"`
 	Model  string `json:"model"`
@@ -51,8 +51,8 @@ type Row struct {
 	Max  float64 `json:"max"`
 }
 
-// NewRow sums samples up. Quantiles are by nearest rank. No samples gives a row
-// of zeros.
+// NewRow computes a row of samples. Quantiles are by nearest rank. Without samples the
+// row has zeros.
 func NewRow(name, unit string, samples []float64) Row {
 	r := Row{Name: name, Unit: unit, N: len(samples)}
 	if len(samples) == 0 {
@@ -85,7 +85,7 @@ func (r Result) WriteText(w io.Writer) error {
 	return nil
 }
 
-// writeTable prints the rows, or the details' own table.
+// writeTable prints the details' own table, or the rows.
 func (r Result) writeTable(w io.Writer) error {
 	if own, ok := r.Details.(Table); ok {
 		return own.WriteTable(w)
@@ -99,7 +99,7 @@ func (r Result) writeTable(w io.Writer) error {
 	return t.Flush()
 }
 
-// figure shows three significant digits without an exponent.
+// figure formats a number with three significant digits and without an exponent.
 func figure(v float64) string {
 	switch a := math.Abs(v); {
 	case a >= 100:

@@ -19,30 +19,30 @@ import (
 	"holdfast/test/lab/registry"
 )
 
-// RunOptions say how `holdfast bench run` measures.
+// RunOptions configures `holdfast bench run`.
 type RunOptions struct {
 	N int // jobs of each kind; 0 is 10
-	// Size is that of each of the four images, in MiB; 0 is 32.
+	// Size is the size of each of the four images in MiB; 0 is 32.
 	Size int
-	// Rate bounds the registry, in MiB/s of all pulls together; 0 is no
-	// bound: then the engine's extraction decides.
+	// Rate limits the registry to that many MiB/s for all pulls together. 0 is no
+	// limit: then the engine's extraction is the bottleneck.
 	Rate float64
-	// Holdfast is the command that runs a job: this program's own, with the
-	// argument run; -f FILE is added. It finds its configuration in
-	// HOLDFAST_CONFIG.
+	// Holdfast is the command line that runs a job: the program holdfast with the
+	// argument run. The bench appends -f FILE. HOLDFAST_CONFIG names its
+	// configuration.
 	Holdfast []string
-	Progress io.Writer // a line now and then; nil is nowhere
+	Progress io.Writer // receives progress lines; nil discards them
 }
 
-// Check reports what cannot be; a zero that stands for a default cannot either.
+// Check reports invalid values. Defaults must be filled in before: a zero is invalid.
 func (o RunOptions) Check() error {
 	switch {
 	case o.N < 1:
-		return fmt.Errorf("jobs are %d, there has to be one at least", o.N)
+		return fmt.Errorf("jobs is %d, it must be at least 1", o.N)
 	case o.Size < 1 || o.Size > 1024:
-		return fmt.Errorf("images have %d MiB, they have to have 1 to 1024", o.Size)
+		return fmt.Errorf("images have %d MiB, they must have 1 to 1024", o.Size)
 	case !(o.Rate >= 0):
-		return fmt.Errorf("the registry's rate is %v MiB/s, it has to be 0 (no bound) or more", o.Rate)
+		return fmt.Errorf("the registry's rate is %v MiB/s, it must be 0 (no limit) or more", o.Rate)
 	}
 	return nil
 }
@@ -62,14 +62,14 @@ const (
 	runLimit   = 10 * time.Minute
 )
 
-// Run measures, in turns, docker-compose and `holdfast run` bringing up one job of
-// four images, each in two layers, from a registry on loopback, with the images
-// removed in between. What counts is the time until all four containers run: of
-// docker-compose until `up -d` returns, of Holdfast until the step has written
-// its first byte, for which everything has to be up. Both ends are measured with
-// the removal, too. It works inside a lab only (lab.Reenter).
+// Run measures in turns how docker-compose and `holdfast run` bring up one job of four
+// images with two layers each, from a registry on loopback. The images are removed
+// after each. It measures the time until all four containers run: for docker-compose
+// until `up -d` returns, for Holdfast until the step has written its first byte, for
+// which everything must be up. The rows with the removal measure both to their end. It
+// works only inside a lab (lab.Reenter).
 //
-// Score is the p50 of `docker-compose up -d` ÷ ours.
+// Score is the p50 of `docker-compose up -d` ÷ Holdfast's.
 func Run(ctx context.Context, o RunOptions) (Result, error) {
 	o.N, o.Size = cmp.Or(o.N, 10), cmp.Or(o.Size, 32)
 	if err := o.Check(); err != nil {
@@ -97,10 +97,10 @@ func newRunBench(ctx context.Context, o RunOptions) (*runBench, error) {
 	x := &runBench{o: o}
 	var err error
 	if x.docker, err = exec.LookPath("docker"); err != nil {
-		return x, holdfast.WithHint(fmt.Errorf("there is no docker command to remove images with: %w", err), "apt-get install docker.io")
+		return x, holdfast.WithHint(fmt.Errorf("docker, which removes the images, is not installed: %w", err), "apt-get install docker.io")
 	}
 	if x.compose, err = exec.LookPath("docker-compose"); err != nil {
-		return x, holdfast.WithHint(fmt.Errorf("there is no docker-compose to compare with: %w", err), "make bench-tools, or apt-get install docker-compose")
+		return x, holdfast.WithHint(fmt.Errorf("the peer docker-compose is not installed: %w", err), "make bench-tools, or apt-get install docker-compose")
 	}
 	if err := x.open(ctx, lab.Options{}); err != nil {
 		return x, err
@@ -119,7 +119,7 @@ func newRunBench(ctx context.Context, o RunOptions) (*runBench, error) {
 	return x, x.configure()
 }
 
-// push makes the images: a large layer and a small one each, and the programs.
+// push makes the images, each with a large layer and a small one, and the programs.
 func (x *runBench) push(ctx context.Context, host string) error {
 	fmt.Fprintf(x.o.Progress, "making %d images of %d MiB\n", runImages, x.o.Size)
 	for i := range runImages {
@@ -138,7 +138,7 @@ func (x *runBench) push(ctx context.Context, host string) error {
 	return nil
 }
 
-// configure writes the job in the words of both.
+// configure writes the job in both formats.
 func (x *runBench) configure() error {
 	var job, services strings.Builder
 	for i, image := range x.images {
@@ -169,7 +169,7 @@ func (x *runBench) close() error {
 	return errors.Join(err, x.pulling.close())
 }
 
-// jobTimes are what one job took until all of it was up, and until all was removed.
+// jobTimes are the times until all of a job was up, and until all was removed.
 type jobTimes struct{ up, all time.Duration }
 
 func (x *runBench) run(ctx context.Context) (Result, error) {
@@ -186,7 +186,7 @@ func (x *runBench) run(ctx context.Context) (Result, error) {
 	for i := range x.o.N + runWarmups {
 		fmt.Fprintf(x.o.Progress, "%d of %d jobs of each kind\n", max(0, i-runWarmups), x.o.N)
 		for n := range kinds {
-			k := (i + n) % len(kinds) // which goes first changes from turn to turn
+			k := (i + n) % len(kinds) // the order rotates each turn
 			t, err := kinds[k](ctx)
 			if err == nil {
 				err = x.remove(ctx)
@@ -217,7 +217,7 @@ func (x *runBench) run(ctx context.Context) (Result, error) {
 	return r, nil
 }
 
-// composed brings the job up and down with docker-compose.
+// composed runs the job with docker-compose up and down.
 func (x *runBench) composed(ctx context.Context, pull bool) (jobTimes, error) {
 	begun := time.Now()
 	if pull {
@@ -246,7 +246,7 @@ func (x *runBench) composed(ctx context.Context, pull bool) (jobTimes, error) {
 	return jobTimes{up, time.Since(begun)}, err
 }
 
-// held runs the job with Holdfast.
+// held runs the job with holdfast run.
 func (x *runBench) held(ctx context.Context) (jobTimes, error) {
 	first := &firstByte{begun: time.Now()}
 	argv := append(append([]string{}, x.o.Holdfast...), "-f", filepath.Join(x.dir, "job.yaml"))
@@ -259,7 +259,7 @@ func (x *runBench) held(ctx context.Context) (jobTimes, error) {
 	return jobTimes{first.at, time.Since(first.begun)}, nil
 }
 
-// firstByte notes when the first byte comes.
+// firstByte records the time of the first byte written to it.
 type firstByte struct {
 	begun time.Time
 	at    time.Duration
@@ -290,7 +290,7 @@ func (x *runBench) start(ctx context.Context, out io.Writer, argv ...string) err
 	return nil
 }
 
-// remove makes the cache cold.
+// remove removes the images, so that the next job pulls them.
 func (x *runBench) remove(ctx context.Context) error {
 	return x.command(ctx, append([]string{x.docker, "rmi"}, x.images...)...)
 }

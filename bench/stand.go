@@ -14,13 +14,13 @@ import (
 // experiment is one run of a benchmark.
 type experiment interface {
 	run(context.Context) (Result, error)
-	// close takes away what there is of the experiment, also of one that was
-	// not set up to its end.
+	// close removes everything that the experiment has created, also after a failed
+	// setup.
 	close() error
 }
 
-// conduct runs an experiment, which err may have kept from being set up, and takes
-// it away.
+// conduct runs an experiment and closes it. If err is not nil, the setup failed:
+// conduct only closes it and returns err.
 func conduct(ctx context.Context, x experiment, err error) (Result, error) {
 	if err != nil {
 		return Result{}, errors.Join(err, x.close())
@@ -32,7 +32,7 @@ func conduct(ctx context.Context, x experiment, err error) (Result, error) {
 	return res, nil
 }
 
-// pulling is what experiments that pull stand on.
+// pulling is the common setup of experiments that pull images.
 type pulling struct {
 	dir      string
 	lab      *lab.Engine
@@ -40,8 +40,8 @@ type pulling struct {
 	registry *registry.Registry
 }
 
-// open makes a directory and starts an engine, as o says, and a registry. close has
-// to be called after an error, too.
+// open makes a directory and starts an engine with the options o, and a registry. The
+// caller must call close after an error, too.
 func (p *pulling) open(ctx context.Context, o lab.Options) error {
 	var err error
 	if p.dir, err = os.MkdirTemp("", "holdfast-bench-"); err != nil {
@@ -74,12 +74,12 @@ func (p *pulling) close() error {
 	return errors.Join(errs...)
 }
 
-// config is a configuration of Holdfast on the engine.
+// config writes a configuration of Holdfast for the engine.
 func (p *pulling) config() string {
 	return fmt.Sprintf("data_dir: %[1]s/data\nrun_dir: %[1]s/run\nengine: {host: %q}\napi: {socket: %[1]s/run/s}\n", p.dir, p.lab.Host())
 }
 
-// env has Docker's commands and ours find this engine, and nothing of the user's.
+// env returns an environment in which docker and holdfast use this engine and no configuration of the user.
 func (p *pulling) env() []string {
 	return []string{"PATH=" + os.Getenv("PATH"), "HOME=" + p.dir, "DOCKER_CONFIG=" + p.dir, "DOCKER_HOST=" + p.lab.Host(),
 		"HOLDFAST_CONFIG=" + p.configFile(), "HOLDFAST_SOCKET=" + p.dir + "/run/s"}
@@ -87,7 +87,7 @@ func (p *pulling) env() []string {
 
 func (p *pulling) configFile() string { return p.dir + "/holdfast.yaml" }
 
-// machine is where and on which engine it runs.
+// machine describes the host and the engine.
 func (p *pulling) machine(ctx context.Context) (Machine, error) {
 	info, err := p.engine.Info(ctx)
 	return EngineMachine(info), err

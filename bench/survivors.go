@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// survivors counts the containers that still have a process: it looks at every
-// process's control groups, by reading /proc itself and not by what the killing
-// goes by. Zombies have let go of all they had and do not count.
+// survivors counts the containers that still have a process. It reads the control
+// groups of every process from /proc, independent of the data that the kill uses.
+// Zombies do not count, because they hold no resources.
 func survivors(ids []string) (int, error) {
 	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	if err != nil {
@@ -18,7 +18,7 @@ func survivors(ids []string) (int, error) {
 	for _, f := range files {
 		b, err := os.ReadFile(f)
 		if err != nil {
-			continue // it has just ended
+			continue // the process has just ended
 		}
 		for _, id := range ids {
 			if strings.Contains(string(b), id) && !isZombie(filepath.Dir(f)) {
