@@ -19,10 +19,10 @@ import (
 	"holdfast/internal/control/api"
 )
 
-// Act is a kind of thing that happens to a fleet.
+// Act is a kind of fault or operation that the bench applies to a fleet.
 type Act string
 
-// The acts. Each ends with the fleet whole again.
+// The acts. Each ends with the fleet complete again.
 const (
 	Notice      Act = "notice"       // a node drains and then takes sessions again
 	Restart     Act = "restart"      // a node drains, its agent ends, another one starts
@@ -33,13 +33,13 @@ const (
 	CutLong     Act = "cut-long"     // no way to etcd for longer than the lease
 	LeaderLost  Act = "leader-lost"  // SIGKILL of etcd's leader, which comes back
 	Move        Act = "move"         // by hand, a few sessions to other nodes, side by side
-	Suspend     Act = "suspend"      // a few sessions, side by side; who connects next wakes them. With Options.Runsc only
+	Suspend     Act = "suspend"      // a few sessions, side by side; the next client wakes them. With Options.Runsc only
 )
 
 // Mixed is the name of all acts in random order.
 const Mixed = "mixed"
 
-// acts are all that there are, where sessions keep their memory or do not.
+// acts returns all acts, for sessions that keep their memory or do not.
 func acts(memory bool) []Act {
 	all := []Act{Notice, Restart, AgentKilled, Gone, Stopped, CutShort, CutLong, LeaderLost, Move}
 	if memory {
@@ -56,19 +56,19 @@ func actNames(memory bool) string {
 	return strings.Join(names, ", ")
 }
 
-// drains are the acts that have a node give up all that it has, as planned.
+// drains reports whether an act is a planned drain of a node.
 func (a Act) drains() bool { return a == Notice || a == Restart }
 
-// noticed are the acts that a node is told of: nobody is refused for them.
+// noticed reports whether the node gets a notice before the act. No client may be refused then.
 func (a Act) noticed() bool { return a.drains() || a.few() }
 
-// few are the acts that hit some of a node's sessions.
+// few reports whether an act hits only some of a node's sessions.
 func (a Act) few() bool { return a == Move || a == Suspend }
 
-// onEtcd are the acts that hit no node.
+// onEtcd reports whether an act hits only etcd.
 func (a Act) onEtcd() bool { return a == LeaderLost }
 
-// schedule says what happens next.
+// schedule chooses the next act.
 type schedule struct {
 	list   []Act // in this order, over and over
 	random *rand.Rand
@@ -89,7 +89,7 @@ func newSchedule(text string, memory bool, random *rand.Rand) (*schedule, error)
 	}
 	for _, word := range strings.Split(text, ",") {
 		if !slices.Contains(acts(memory), Act(word)) {
-			return nil, holdfast.WithHint(fmt.Errorf("chaos: there is no %q", word), "none, "+Mixed+", or a list with commas of: "+actNames(memory))
+			return nil, holdfast.WithHint(fmt.Errorf("chaos: unknown act %q", word), "none, "+Mixed+", or a list with commas of: "+actNames(memory))
 		}
 		s.list = append(s.list, Act(word))
 	}
@@ -118,9 +118,9 @@ type event struct {
 	drain      holdfast.DrainReport                   // of one with a notice
 }
 
-// chaos has acts happen, one after the other, until a moment (CLOCK_BOOTTIME),
-// and each at least once. An act that has begun is brought to its end. Between
-// the beginnings of two is every, or what the first one took.
+// chaos runs acts one after the other until a moment (CLOCK_BOOTTIME), each at least
+// once. An act that has begun is completed. The next one begins after the interval
+// every, or when the previous one has ended, whichever is later.
 func (x *experiment) chaos(ctx context.Context, s *schedule, every, until time.Duration) ([]event, error) {
 	var past []event
 	life := context.WithoutCancel(ctx)
@@ -162,7 +162,7 @@ func (x *experiment) chaos(ctx context.Context, s *schedule, every, until time.D
 	}
 }
 
-// victim is a node that serves something, or any where none does.
+// victim returns a node that serves sessions, or any node if none does.
 func (x *experiment) victim(random *rand.Rand) *node {
 	var serving []*node
 	for _, m := range x.nodes {
@@ -177,9 +177,9 @@ func (x *experiment) victim(random *rand.Rand) *node {
 }
 
 const (
-	// awayFor is how long a killed agent is away: shorter than any fence.
+	// awayFor is the downtime of a killed agent: shorter than any fence.
 	awayFor = 300 * time.Millisecond
-	// longer is by how much something lasts longer than the lease lives.
+	// longer is the time by which an outage exceeds the lease's TTL.
 	longer = 2 * time.Second
 	// leaderAway is how long an etcd member stays dead.
 	leaderAway = 3 * time.Second
@@ -230,10 +230,10 @@ func (x *experiment) perform(ctx context.Context, act Act, m *node, e *event) (e
 	case Move, Suspend:
 		return x.each(e.owned, func(key holdfast.SessionKey) error { return m.send(ctx, act, key) })
 	}
-	return fmt.Errorf("nobody knows how to do %q", act)
+	return fmt.Errorf("unknown act %q", act)
 }
 
-// fewAtOnce is how many sessions an act hits that does not hit them all.
+// fewAtOnce is the number of sessions that an act on a few sessions hits.
 const fewAtOnce = 3
 
 func someOf(owned map[holdfast.SessionKey]holdfast.Epoch, random *rand.Rand) map[holdfast.SessionKey]holdfast.Epoch {
@@ -255,8 +255,8 @@ func (x *experiment) each(keys map[holdfast.SessionKey]holdfast.Epoch, do func(h
 	return g.Wait()
 }
 
-// send has a session leave the node. One that is leaving already, or whose memory is
-// lost on the way, is no error: what becomes of it the records tell.
+// send moves a session off the node. A session that is leaving already, or that loses
+// its memory on the way, is not an error: the records show its outcome.
 func (m *node) send(ctx context.Context, act Act, key holdfast.SessionKey) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -281,8 +281,8 @@ func (m *node) cutFor(ctx context.Context, d time.Duration) error {
 	return m.awaitReady(ctx)
 }
 
-// cutUntilTwice cuts a node off until all that it served is served by others, and
-// for a second more, in which its own containers live on.
+// cutUntilTwice cuts a node off until other nodes serve all its sessions, and for one
+// second more, in which its own containers keep running.
 func (x *experiment) cutUntilTwice(ctx context.Context, m *node, e *event) error {
 	m.link.cut()
 	for end := now() + patience; now() < end && !x.observer.moved(e.owned); {
@@ -293,7 +293,7 @@ func (x *experiment) cutUntilTwice(ctx context.Context, m *node, e *event) error
 	return m.awaitReady(ctx)
 }
 
-// loseLeader kills the member that leads and brings it back.
+// loseLeader kills the leader of etcd and starts it again.
 func (c *cluster) loseLeader(ctx context.Context) error {
 	m, err := c.leader(ctx)
 	if err != nil {
@@ -307,7 +307,7 @@ func (c *cluster) loseLeader(ctx context.Context) error {
 	return m.process.awaitReady(ctx)
 }
 
-// leader finds the member that leads.
+// leader returns the member that is etcd's leader.
 func (c *cluster) leader(ctx context.Context) (*member, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

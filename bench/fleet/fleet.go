@@ -47,7 +47,7 @@ const (
 	sessionPort = 8080
 )
 
-// Options say what happens.
+// Options configures the experiment.
 type Options struct {
 	// Program is a static build of holdfast. Bench is one of holdfast-bench, which plays
 	// the roles of this package; "" is the running program.
@@ -91,22 +91,22 @@ func (o *Options) complete() error {
 	return o.Check()
 }
 
-// Check reports what cannot be; a zero that stands for a default cannot either.
+// Check reports invalid values. Defaults must be filled in before: a zero is invalid.
 func (o Options) Check() error {
 	rate := o.Rate > 0 && !math.IsInf(o.Rate, 1) // no number is neither
 	if o.Agents < 1 || o.Agents > 100 || o.Sessions < 1 || !rate || o.For <= 0 || o.Every <= 0 {
-		return errors.New("agents have to be 1 to 100, and sessions, rate, duration and interval over 0")
+		return errors.New("agents must be 1 to 100, and sessions, rate, duration and interval over 0")
 	}
 	if err := timing(o.TTL).Validate(); err != nil {
 		return err
 	}
 	for _, word := range o.pools() {
 		if _, ok := poolTemplate(word); !ok {
-			return holdfast.WithHint(fmt.Errorf("pools: there is no %q", word), "a list with commas of: bridge, pooled, warm")
+			return holdfast.WithHint(fmt.Errorf("pools: unknown kind %q", word), "a list with commas of: bridge, pooled, warm")
 		}
 	}
 	if fi, err := os.Stat(o.Runsc); o.Runsc != "" && (!filepath.IsAbs(o.Runsc) || err != nil || fi.Mode()&0o111 == 0) {
-		return holdfast.WithHint(fmt.Errorf("there is no runsc at %s", o.Runsc), "packaging/dev/runsc.sh builds one")
+		return holdfast.WithHint(fmt.Errorf("no runsc at %s", o.Runsc), "packaging/dev/runsc.sh builds one")
 	}
 	_, err := newSchedule(o.Chaos, o.Runsc != "", nil)
 	return err
@@ -183,7 +183,7 @@ func (x *experiment) agentCommand(config string) []string {
 	return []string{x.o.Program, "agent", "--config", config}
 }
 
-// say tells how it goes.
+// say prints a line of progress.
 func (x *experiment) say(format string, args ...any) {
 	fmt.Fprintf(x.o.Progress, "%6.1fs  %s\n", (now() - x.began).Seconds(), fmt.Sprintf(format, args...))
 }
@@ -262,7 +262,7 @@ func (x *experiment) startNodes(ctx context.Context) error {
 	return x.whole(ctx)
 }
 
-// whole waits until every node has told of itself.
+// whole waits until every node has published its record.
 func (x *experiment) whole(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -277,7 +277,7 @@ func (x *experiment) whole(ctx context.Context) error {
 	}
 }
 
-// run has things happen, ends everything in order, and looks at what was left.
+// run runs clients and acts, ends everything in order, and checks the recordings.
 func (x *experiment) run(ctx context.Context) (Report, error) {
 	var keys []holdfast.SessionKey
 	for i := range x.o.Sessions {
@@ -330,7 +330,7 @@ func (x *experiment) engineAlone(ctx context.Context, p *prober) (err error) {
 	return err
 }
 
-// gathered runs f while all nodes but one are cordoned, where that was asked for.
+// gathered runs f while all nodes but one are cordoned, if Options.Gather is set.
 func (x *experiment) gathered(ctx context.Context, f func() error) error {
 	if !x.o.Gather {
 		return f()
@@ -347,8 +347,8 @@ func (x *experiment) gathered(ctx context.Context, f func() error) error {
 	return err
 }
 
-// happen runs clients, prober and acts side by side for as long as was asked
-// for. Every act is brought to its end, and who is connecting then may go on.
+// happen runs clients, prober and acts side by side for the configured time. Every act
+// is completed, and clients that are connecting at the end may finish.
 func (x *experiment) happen(ctx, life context.Context, l *load, probe *prober) ([]event, error) {
 	random := func(stream uint64) *rand.Rand { return rand.New(rand.NewPCG(x.o.Seed, stream)) }
 	s, err := newSchedule(x.o.Chaos, x.o.Runsc != "", random(1))

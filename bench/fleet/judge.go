@@ -14,13 +14,13 @@ import (
 	"holdfast/test/check"
 )
 
-// traceSuffix is how the names of the nodes' traces end.
+// traceSuffix is the suffix of the nodes' trace files.
 const traceSuffix = ".jsonl"
 
 // historyLimit bounds the checking of one key's history.
 const historyLimit = 30 * time.Second
 
-// Verdict is what the checks found.
+// Verdict is the result of the checks.
 type Verdict struct {
 	Overlap  string      `json:"overlap,omitempty"` // the evidence; "" for none
 	Overlaps int         `json:"overlaps"`
@@ -35,7 +35,7 @@ type Verdict struct {
 	Restored int `json:"restored"`
 }
 
-// judge checks what containers and nodes wrote. The error is of the checking.
+// judge checks the ticks and traces of containers and nodes. The error is about the check itself.
 func (x *experiment) judge(ctx context.Context) (Verdict, []change, error) {
 	var v Verdict
 	changes, err := x.observer.all(ctx)
@@ -96,7 +96,7 @@ func (v *Verdict) whose(changes []change) (err error) {
 	return err
 }
 
-// history puts together what nodes asked and what etcd did by itself.
+// history merges the nodes' calls and etcd's own lease expiries.
 func history(calls []trace.Call, changes []change) []check.Op {
 	var ops []check.Op
 	for _, c := range calls {
@@ -105,7 +105,7 @@ func history(calls []trace.Call, changes []change) []check.Op {
 	return append(ops, expiries(calls, changes)...)
 }
 
-// opsOf is what a call says of sessions; nothing for one about leases.
+// opsOf returns a call's operations on sessions; none for a call about leases.
 func opsOf(c trace.Call) []check.Op {
 	base := check.Op{Who: string(c.Node), Call: c.Start, Return: c.End, Result: check.Unknown}
 	switch c.Op {
@@ -134,7 +134,7 @@ func opsOf(c trace.Call) []check.Op {
 	case trace.NotFound:
 		base.Result = check.None
 	case trace.LeaseGone, trace.Order:
-		return nil // it did nothing, and says nothing of the record
+		return nil // the call had no effect and did not read the record
 	}
 	return []check.Op{base}
 }
@@ -169,10 +169,10 @@ type claimID struct {
 	epoch holdfast.Epoch
 }
 
-// expiries are the deletes that etcd told of and that no release explains: the
-// leases' ends. Each happened after the last renewal of the lease had been sent, and
-// before it was seen. A release without an answer explains one, too: when it took
-// effect nobody knows, and the lease may have been renewed since.
+// expiries returns the deletes that etcd reported and that no release explains: the
+// leases' expiries. Each took effect after the last renewal of the lease had been sent,
+// and before it was seen. A release without an answer explains a delete, too: the time
+// of its effect is unknown, and the lease may have been renewed since.
 func expiries(calls []trace.Call, changes []change) []check.Op {
 	released := map[check.Version]bool{} // revisions are the whole store's
 	leases := map[claimID]store.LeaseID{}
@@ -211,15 +211,15 @@ func expiries(calls []trace.Call, changes []change) []check.Op {
 	return ops
 }
 
-// handover is what became of a session that an act took from its node.
+// handover is the outcome for a session that an act took from its node.
 type handover struct {
 	event
 	took time.Duration // from the act until it was ready; 0 where it never was
-	kept bool          // it went on as it was
+	kept bool          // the session stayed unchanged
 }
 
-// handovers follows the sessions that nodes served when something happened to
-// them, by the records. ended is when the nodes were told to end.
+// handovers follows, by the records, the sessions that nodes served when an act began.
+// ended is the time at which the nodes were told to end.
 func handovers(events []event, changes []change, ended time.Duration) []handover {
 	byKey := map[holdfast.SessionKey][]change{}
 	for _, c := range changes {
@@ -238,8 +238,8 @@ func handovers(events []event, changes []change, ended time.Duration) []handover
 	return out
 }
 
-// follow looks for what became of one epoch of a session: a record that is still
-// there when the next act or the end begins was kept through this one.
+// follow finds the outcome for one epoch of a session. A record that still exists when
+// the next act or the end begins was kept through this act.
 func follow(e event, until time.Duration, epoch holdfast.Epoch, changes []change) handover {
 	h := handover{event: e, kept: true}
 	for _, c := range changes {
@@ -257,7 +257,7 @@ func follow(e event, until time.Duration, epoch holdfast.Epoch, changes []change
 	return h
 }
 
-// failed counts what must not be.
+// failed counts the violations.
 func (v Verdict) failed() int {
 	n := v.Overlaps
 	for _, evidence := range []string{v.History, v.HandedOn} {
@@ -269,7 +269,7 @@ func (v Verdict) failed() int {
 }
 
 func (v Verdict) String() string {
-	overlap, history, handed := "no overlap", "the history is linearizable", "no container was of two claims"
+	overlap, history, handed := "no overlap", "the history is linearizable", "no container served two claims"
 	if v.Overlap != "" {
 		overlap = v.Overlap
 	}

@@ -20,33 +20,32 @@ import (
 )
 
 const (
-	// beyondPark is how much longer than a gateway lets it a client waits: who
-	// has no answer by then has lost its gateway.
+	// beyondPark is the time that a client waits beyond the gateway's park time. A
+	// client without an answer by then has lost its gateway.
 	beyondPark = 15 * time.Second
 	// maxPending bounds the clients that are connecting at once.
 	maxPending = 5000
-	// A fifth of the arriving clients stay for a while; the others leave once
-	// they were answered.
+	// A fifth of the arriving clients stay connected for a while. The others leave
+	// after the first answer.
 	stayShare = 0.2
 	stayTime  = 2 * time.Second
-	// Who holds a connection says a word that often, and takes a connection
-	// that does not answer for dead.
+	// A client sends a message on its connection at this interval, and treats a
+	// connection that does not answer as dead.
 	wordEvery   = 2 * time.Second
 	wordTimeout = 3 * time.Second
-	// retryPause is how long who was refused waits before it tries again.
+	// retryPause is the pause of a refused client before its next try.
 	retryPause = 250 * time.Millisecond
 )
 
-// attempt is one client's connecting: from the moment it was to connect to the
-// answer over the WebSocket that it got, or to the error.
+// attempt is one connect of a client: from its intended start to the first answer over
+// the WebSocket, or to the error.
 type attempt struct {
 	begin, end time.Duration // CLOCK_BOOTTIME; begin is the intended start
-	reason     string        // "" for one that connected
+	reason     string        // "" for a success
 }
 
-// load is the clients: some hold a connection to a session each and connect
-// again when it ends, others arrive at a steady rate, whatever becomes of those
-// before them.
+// load is the load of clients. Some hold a connection to one session each and connect
+// again when it ends. Others arrive at a steady rate (open loop).
 type load struct {
 	nodes []*node
 	keys  []holdfast.SessionKey
@@ -56,7 +55,7 @@ type load struct {
 	work sync.WaitGroup
 	mu   sync.Mutex
 	past []attempt
-	cuts int // connections that were closed on who held them, or before the first answer
+	cuts int // connections that the other side closed, also before the first answer
 	busy int // clients that could not be started because too many were pending
 
 	pending    chan struct{}
@@ -66,13 +65,13 @@ type load struct {
 func newLoad(nodes []*node, keys []holdfast.SessionKey, limit time.Duration) *load {
 	return &load{
 		nodes: nodes, keys: keys, limit: limit, pending: make(chan struct{}, maxPending),
-		// A connection of its own for each, as different clients have.
+		// Each client has its own connection.
 		http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
 	}
 }
 
-// hold keeps a client connected to each session until ctx is done. It returns
-// when all were connected once; what is measured begins then.
+// hold keeps a client connected to each session until ctx is done. It returns when all
+// have connected once. The measurement begins then.
 func (l *load) hold(ctx context.Context) error {
 	connected := make(chan struct{}, len(l.keys))
 	for _, key := range l.keys {
@@ -85,7 +84,7 @@ func (l *load) hold(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-limit:
-			return errors.New("not every session could be connected to before the measuring began")
+			return errors.New("not every session had a connected client before the measurement")
 		}
 	}
 	l.mu.Lock()
@@ -94,8 +93,8 @@ func (l *load) hold(ctx context.Context) error {
 	return nil
 }
 
-// holder is a client who wants to be connected all the time: it connects again
-// at once when it is told to go, and a moment later when it is refused.
+// holder is a client that stays connected. It connects again at once when its
+// connection is closed, and after retryPause when it is refused.
 func (l *load) holder(ctx context.Context, key holdfast.SessionKey, connected chan<- struct{}) {
 	for ctx.Err() == nil {
 		c, err := l.connect(ctx, key, now())
@@ -116,8 +115,8 @@ func (l *load) holder(ctx context.Context, key holdfast.SessionKey, connected ch
 	}
 }
 
-// arrive has clients arrive at the rate (1/s) until ctx is done. life ends those
-// on their way.
+// arrive starts clients at the rate (1/s) until ctx is done. The end of life ends the
+// clients that are still connecting.
 func (l *load) arrive(ctx, life context.Context, rate float64, random *rand.Rand) {
 	start, between := now(), time.Duration(float64(time.Second)/rate)
 	for i := 1; ; i++ {
@@ -146,8 +145,7 @@ func (l *load) arrive(ctx, life context.Context, rate float64, random *rand.Rand
 	}
 }
 
-// settle waits until nobody is connecting any more, at most as long as a client
-// waits.
+// settle waits until no client is connecting, at most as long as a client waits.
 func (l *load) settle(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, l.limit)
 	defer cancel()
@@ -162,9 +160,8 @@ func (l *load) wait() {
 	l.http.CloseIdleConnections()
 }
 
-// connect is a client's connecting. A connection that ends before the first
-// answer is no failure of the connecting: the client goes on as its page would,
-// and its wait goes on, too.
+// connect connects a client. A connection that ends before the first answer is not a
+// failure: the client tries again, as a web page would, and its wait continues.
 func (l *load) connect(ctx context.Context, key holdfast.SessionKey, intended time.Duration) (*websocket.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.limit)
 	defer cancel()
@@ -183,7 +180,7 @@ func (l *load) connect(ctx context.Context, key holdfast.SessionKey, intended ti
 				continue
 			}
 		}
-		if !errors.Is(ctx.Err(), context.Canceled) { // else the bench has ended
+		if !errors.Is(ctx.Err(), context.Canceled) { // otherwise the bench has ended
 			l.record(attempt{begin: intended, end: now(), reason: reasonOf(err)})
 		}
 		return nil, err
@@ -206,8 +203,8 @@ func (l *load) dial(ctx context.Context, key holdfast.SessionKey) (*websocket.Co
 	return c, err
 }
 
-// pick chooses a gateway and counts the client as its visitor; it waits while
-// there is none, and returns nil when ctx is done.
+// pick chooses a gateway and counts the client as its visitor. It waits while no
+// gateway is up, and returns nil when ctx is done.
 func (l *load) pick(ctx context.Context) *node {
 	for ctx.Err() == nil {
 		i := rand.IntN(len(l.nodes))
@@ -224,7 +221,7 @@ func (l *load) pick(ctx context.Context) *node {
 	return nil
 }
 
-// say sends a word and waits until it comes back.
+// say sends a message and waits for its echo.
 func say(ctx context.Context, c *websocket.Conn, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -235,7 +232,7 @@ func say(ctx context.Context, c *websocket.Conn, limit time.Duration) error {
 	return err
 }
 
-// refusedError is an answer of a gateway that is no WebSocket.
+// refusedError is a gateway's answer other than a WebSocket.
 type refusedError struct{ reason string }
 
 func (e *refusedError) Error() string { return e.reason }
@@ -251,7 +248,7 @@ func refusal(res *http.Response) error {
 	return &refusedError{fmt.Sprintf("%d %s", res.StatusCode, problem.Reason)}
 }
 
-// reasonOf sorts errors into few kinds.
+// reasonOf classifies an error.
 func reasonOf(err error) string {
 	var refused *refusedError
 	var timeout net.Error

@@ -136,8 +136,8 @@ func (m *node) boot(ctx context.Context) error {
 	return m.awaitReady(ctx)
 }
 
-// awaitReady returns when the machine's agent serves, for the first time or after
-// it was held up; from then on clients are sent there.
+// awaitReady returns when the machine's agent serves, for the first time or after a
+// pause. From then on clients use its gateway.
 func (m *node) awaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -162,8 +162,8 @@ func (m *node) drain(ctx context.Context) (holdfast.DrainReport, error) {
 	return m.api.Drain(ctx, "", api.DrainRequest{}, func(holdfast.Step) {})
 }
 
-// leave takes the machine off what clients choose from and waits for those that
-// are connecting.
+// leave removes the machine from the clients' choice and waits for those that are
+// connecting.
 func (m *node) leave(ctx context.Context) {
 	m.live.Store(false)
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -173,16 +173,16 @@ func (m *node) leave(ctx context.Context) {
 	}
 }
 
-// killAgent ends the agent alone, without a word.
+// killAgent kills only the agent, with SIGKILL.
 func (m *node) killAgent() {
 	m.live.Store(false)
 	m.agent.kill()
 }
 
-// vanish ends the machine: the agent, what stands behind it (every process that
-// names the machine's directory), and its containers. The engine, which is not
-// the machine's alone, may take seconds to start what it was asked for last:
-// these containers end by themselves, before they have done anything.
+// vanish ends the machine: the agent, its helper processes (every process with the
+// machine's directory in its arguments), and its containers. The engine is shared and
+// may start the last requested containers seconds later. These containers exit by
+// themselves before they do anything.
 func (x *experiment) vanish(ctx context.Context, m *node) error {
 	m.live.Store(false)
 	pids, err := m.containers(ctx) // asked for first: the kills have to come at once
@@ -196,7 +196,7 @@ func (x *experiment) vanish(ctx context.Context, m *node) error {
 	m.agent.asked.Store(true)
 	kill(append(helpers, pids...))
 	m.agent.kill()
-	if err := x.bury(ctx, m); err != nil {
+	if err := x.markGone(ctx, m); err != nil {
 		return err
 	}
 	if err := m.sweep(ctx); err != nil {
@@ -205,12 +205,12 @@ func (x *experiment) vanish(ctx context.Context, m *node) error {
 	return os.RemoveAll(m.dir)
 }
 
-// bury says to the machine's containers, those to come too, that it went away:
-// all whose epochs are not over the store's revision of now. Nothing that was on
-// its way to the store may arrive after that.
-func (x *experiment) bury(ctx context.Context, m *node) error {
+// markGone tells the machine's containers, also those started later, that the machine
+// is gone: all with an epoch up to the store's current revision. No request of the
+// machine may reach the store afterwards.
+func (x *experiment) markGone(ctx context.Context, m *node) error {
 	m.link.cut()
-	defer m.link.heal() // nobody is there to use it
+	defer m.link.heal() // no agent uses it now
 	_, revision, err := x.observer.store.List(ctx)
 	if err != nil {
 		return err
@@ -219,10 +219,10 @@ func (x *experiment) bury(ctx context.Context, m *node) error {
 	return atomicfile.WriteNoSync(file, strconv.AppendInt(nil, int64(revision), 10), 0o644)
 }
 
-// settled is how long nothing may come up for a machine to be gone.
+// settled is the time without a new container after which a machine counts as gone.
 const settled = 500 * time.Millisecond
 
-// sweep removes the machine's containers until no more come up.
+// sweep removes the machine's containers until no new ones appear.
 func (m *node) sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience bounds what is waited for and never takes long.
+// patience is the time limit of short waits.
 const patience = time.Minute
 
 // process is a child of the bench. Its standard error goes to a log, and its
@@ -29,11 +29,11 @@ type process struct {
 	stdout  *os.File // our end; nil where it goes to the log, too
 	logFile string
 	ended   chan struct{}
-	asked   atomic.Bool // we ended it
+	asked   atomic.Bool // the bench asked it to end
 }
 
-// startProcess starts a command; it appends to the log. saysReady is for one
-// whose awaitReady is called.
+// startProcess starts a command that appends its output to the log. saysReady is true
+// for a process on which the caller calls awaitReady.
 func startProcess(name string, argv []string, logFile string, saysReady bool) (*process, error) {
 	log, err := os.OpenFile(logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -81,12 +81,12 @@ func (p *process) awaitReady(ctx context.Context) error {
 	defer stop()
 	line, err := bufio.NewReader(p.stdout).ReadString('\n')
 	if err != nil || strings.TrimSpace(line) != ready {
-		return fmt.Errorf("%s did not get ready (it said %q): %w\n%s", p.name, line, err, p.tail())
+		return fmt.Errorf("%s is not ready (it printed %q): %w\n%s", p.name, line, err, p.tail())
 	}
 	return nil
 }
 
-// alive reports whether the process has not ended.
+// alive reports whether the process runs.
 func (p *process) alive() bool {
 	select {
 	case <-p.ended:
@@ -134,12 +134,12 @@ func (p *process) close() {
 	}
 }
 
-// fault is an error where the process ended and nobody had asked it to.
+// fault returns an error if the process ended without being asked to.
 func (p *process) fault() error {
 	if p.alive() || p.asked.Load() {
 		return nil
 	}
-	return fmt.Errorf("%s ended by itself: %s\n%s", p.name, p.cmd.ProcessState, p.tail())
+	return fmt.Errorf("%s exited unexpectedly: %s\n%s", p.name, p.cmd.ProcessState, p.tail())
 }
 
 // tailBytes is how much of a log an error shows.

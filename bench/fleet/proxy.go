@@ -9,9 +9,9 @@ import (
 )
 
 // link is an agent's way to the etcd cluster: a TCP proxy for each member, and
-// one switch for all. While it is cut nothing gets through in either direction
-// and nobody is told, as with a cable that was pulled; what was on its way
-// arrives when it is healed.
+// one switch for all. While the link is cut, no byte passes in either direction and no
+// connection is closed, as with a pulled cable. Bytes in transit arrive when it is
+// healed.
 type link struct {
 	listeners []net.Listener
 	targets   []string

@@ -11,27 +11,27 @@ import (
 	"holdfast/bench"
 )
 
-// Report is what a run found.
+// Report is the result of a run.
 type Report struct {
 	Result  bench.Result
 	Details Details
 }
 
-// Details is what no other bench has. It is Result.Details, too.
+// Details is Result.Details of this bench.
 type Details struct {
 	Acts    map[Act]int `json:"acts"` // how often each happened
 	Errors  []Failure   `json:"errors"`
 	Verdict Verdict     `json:"verdict"`
 }
 
-// Failure is clients who could not connect.
+// Failure counts clients that could not connect for one reason.
 type Failure struct {
 	Act    Act    `json:"act"` // the last one that had begun; "" before the first
 	Reason string `json:"reason"`
 	Count  int    `json:"count"`
 }
 
-// FailedOnNotice counts the clients who could not connect after a notice.
+// FailedOnNotice counts the clients that could not connect after a notice.
 func (d Details) FailedOnNotice() int {
 	n := 0
 	for _, f := range d.Errors {
@@ -49,7 +49,7 @@ func (a Act) orNone() string {
 	return string(a)
 }
 
-// measured is what the parts of a run took down.
+// measured has the recordings of a run's parts.
 type measured struct {
 	began, ended time.Duration
 	load         *load
@@ -87,7 +87,7 @@ func (x *experiment) report(machine bench.Machine, m measured, v Verdict) Report
 	return Report{r, d}
 }
 
-// notes are what the details say to people.
+// notes returns the details as sentences.
 func (d Details) notes() []string {
 	var out []string
 	for _, f := range d.Errors {
@@ -104,7 +104,7 @@ func (x *experiment) notes(m measured, all []handover) []string {
 	notes := []string{
 		fmt.Sprintf("%d agents, %d sessions, %g clients/s for %v, an act every %v (%s, seed %d), pools %s; renew %v, fence %v, ttl %v",
 			x.o.Agents, x.o.Sessions, x.o.Rate, (m.ended - m.began).Round(time.Second), x.o.Every, x.o.Chaos, x.o.Seed, strings.Join(x.o.pools(), " "), t.Renew, t.Fence, t.TTL),
-		fmt.Sprintf("%d connections were closed on clients who held them, who connected again", m.load.cuts),
+		fmt.Sprintf("%d connections were closed by the other side; their clients connected again", m.load.cuts),
 	}
 	if m.load.busy > 0 {
 		notes = append(notes, fmt.Sprintf("%d clients were not started: %d were connecting already", m.load.busy, maxPending))
@@ -143,8 +143,8 @@ func (m measured) capacity(all []handover) string {
 		alone.N, float64(alone.N)/alone.Max*1000, float64(len(all))/(m.ended-m.began).Seconds())
 }
 
-// slowest says what the longest time until everything was given up went into, ""
-// where no node drained.
+// slowest describes the steps of the slowest drain until all sessions were released,
+// "" if no node drained.
 func slowest(events []event) string {
 	var worst event
 	var took float64
@@ -166,8 +166,7 @@ func slowest(events []event) string {
 	return fmt.Sprintf("the slowest drain gave up its %d sessions after %.0f ms: %s", worst.drain.Owned, took, strings.Join(steps, ", "))
 }
 
-// stayed counts the sessions that an act hit, and those of them that it left
-// alone.
+// stayed counts the sessions that an act hit, and those of them that stayed unchanged.
 func stayed(all []handover, act Act) (hit, kept int) {
 	for _, h := range all {
 		if h.act == act {
@@ -180,7 +179,7 @@ func stayed(all []handover, act Act) (hit, kept int) {
 	return hit, kept
 }
 
-// during is the act that had begun last before a moment, "" before the first.
+// during returns the last act that had begun before a moment, "" before the first.
 func (m measured) during(at time.Duration) Act {
 	var last Act
 	for _, e := range m.events {
@@ -192,8 +191,8 @@ func (m measured) during(at time.Duration) Act {
 	return last
 }
 
-// failures counts who could not connect, by the act that had begun last when
-// they gave up.
+// failures counts the clients that could not connect, by the last act that had begun
+// when they gave up.
 func failures(m measured) []Failure {
 	counts := map[Failure]int{}
 	for _, a := range m.load.past {
@@ -210,8 +209,8 @@ func failures(m measured) []Failure {
 	return out
 }
 
-// waits are what clients waited who connected, in all and by the act that had
-// begun last when they were answered.
+// waits returns the waits of the connected clients, in all and by the last act that had
+// begun when they were answered.
 func waits(m measured) []bench.Row {
 	var all []float64
 	by := map[Act][]float64{}
@@ -258,8 +257,7 @@ func tookOf(all []handover, of func(Act) bool) []float64 {
 	return out
 }
 
-// released is what it took from the notice until the node had given up all that
-// it owned.
+// released returns the times from the notice until the node had released all sessions.
 func released(events []event) []float64 {
 	var out []float64
 	for _, e := range events {

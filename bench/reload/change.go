@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Change is what is done to HAProxy.
+// Change is a kind of change to HAProxy.
 type Change string
 
 // The two changes, and the pause between the end of one and the next.
@@ -26,18 +26,17 @@ func (c Change) pause() time.Duration {
 // script is the file of the stack with the command.
 func (c Change) script() string { return string(c) + ".sh" }
 
-// changeLimit is how long one change may take before the bench gives up.
+// changeLimit is the time limit of one change.
 const changeLimit = time.Minute
 
 // overdue bounds a load whose changes come too slowly, as a multiple of its
 // requests.
 const overdue = 10
 
-// span is one change: when it began after the load did, and how long the command
-// ran that changes HAProxy.
+// span is one change: its start after the load's start, and the duration of the command.
 type span struct{ at, took time.Duration }
 
-// measure has the clients come while HAProxy is changed over and over.
+// measure runs the load while HAProxy is changed repeatedly.
 func (x *experiment) measure(ctx context.Context, r *Run, w way) error {
 	var changes atomic.Int64
 	l := load{to: frontAddress, answer: pong, rate: x.o.Rate, conns: maxOpen, limit: clientLimit, more: func(begun int) bool {

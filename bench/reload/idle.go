@@ -17,14 +17,14 @@ import (
 // Sizes of the experiment without reloads.
 const (
 	defaultPairs = 30
-	// idleSpan is how long each of a pair's four loads takes: short, since what
-	// else a machine does changes from one second to the next.
+	// idleSpan is the length of each of a pair's four loads. It is short, because the
+	// machine's other load changes from one second to the next.
 	idleSpan = 500 * time.Millisecond
-	// idleSettle is the time that a process has to get up, or down.
+	// idleSettle is the time that a process gets to start or to end.
 	idleSettle = 500 * time.Millisecond
 	// begins is how many holds are begun each way, at most one for each pair.
 	begins = 10
-	// worth is what an installed protection has to leave of the throughput.
+	// worth is the minimum share of the throughput that an installed protection must leave.
 	worth = 0.97
 )
 
@@ -85,8 +85,8 @@ func (x *experiment) idle(ctx context.Context, r *IdleRun) error {
 	return nil
 }
 
-// pair measures both twice, the one with the installed port first and last, or in
-// between: a machine that gets slower or faster meanwhile does not show.
+// pair measures both twice, with the installed port first and last, or in between.
+// This order cancels out a machine that gets steadily slower or faster.
 func (x *experiment) pair(ctx context.Context, p *protected, r *IdleRun, outside bool) (pair Pair, err error) {
 	installed := false
 	defer func() {
@@ -121,8 +121,8 @@ func (x *experiment) pair(ctx context.Context, p *protected, r *IdleRun, outside
 	return pair, nil
 }
 
-// throughput has connections ask one after the other and returns how many were
-// answered in a second, and the CPU time of each in microseconds.
+// throughput runs a closed loop of clients. It returns the answers per second and the
+// CPU time of each in microseconds.
 func (x *experiment) throughput(ctx context.Context, r *IdleRun) (rate, cpu float64, err error) {
 	pids, err := x.stack.pids()
 	if err != nil {
@@ -149,7 +149,7 @@ func (x *experiment) throughput(ctx context.Context, r *IdleRun) (rate, cpu floa
 	r.Failed += failed
 	answered := float64(len(rec.requests) - failed)
 	if answered == 0 {
-		return 0, 0, errors.New("nobody was answered")
+		return 0, 0, errors.New("no client was answered")
 	}
 	return answered / rec.took.Seconds(), float64((after - before).Microseconds()) / answered, nil
 }
@@ -160,7 +160,7 @@ func (s *stack) pids() ([]int, error) {
 	pids = append(pids, os.Getpid(), s.nginx.Process.Pid)
 	if err == nil {
 		err = processes(func(pid, parent int, _ []string) {
-			if parent == s.nginx.Process.Pid { // its workers
+			if parent == s.nginx.Process.Pid { // nginx's workers
 				pids = append(pids, pid)
 			}
 		})
@@ -168,8 +168,8 @@ func (s *stack) pids() ([]int, error) {
 	return pids, err
 }
 
-// cpuTime is what all threads of the processes have run so far: the first field of
-// their schedstat, in nanoseconds (Documentation/scheduler/sched-stats.rst).
+// cpuTime returns the CPU time of all threads of the processes so far: the first field
+// of their schedstat, in nanoseconds (Documentation/scheduler/sched-stats.rst).
 func cpuTime(pids []int) (time.Duration, error) {
 	var sum time.Duration
 	for _, pid := range pids {
@@ -180,7 +180,7 @@ func cpuTime(pids []int) (time.Duration, error) {
 		for _, file := range threads {
 			b, err := os.ReadFile(file)
 			if err != nil {
-				continue // it has just ended
+				continue // the thread has just ended
 			}
 			var ran int64
 			if _, err := fmt.Sscan(string(b), &ran); err != nil {
@@ -192,8 +192,8 @@ func cpuTime(pids []int) (time.Duration, error) {
 	return sum, nil
 }
 
-// installing is a command line about installed ports. Nothing is written down: the
-// host has its own record.
+// installing returns a command line about installed ports. It writes no record,
+// because the host has its own.
 func (p *protected) installing(ctx context.Context, words ...string) error {
 	argv := append(append([]string(nil), p.x.o.Protect...), words...)
 	return p.x.stack.command(ctx, append(argv, "--record", "")...)
@@ -205,7 +205,7 @@ func (p *protected) install(ctx context.Context) error {
 
 func (p *protected) uninstall(ctx context.Context) error { return p.installing(ctx, "uninstall") }
 
-// beginsToHold is what protects took until they held, in milliseconds.
+// beginsToHold returns the times until protects held, in milliseconds.
 func (p *protected) beginsToHold(ctx context.Context) (took []float64, err error) {
 	nothing, err := exec.LookPath("true")
 	if err != nil {
@@ -223,7 +223,7 @@ func (p *protected) beginsToHold(ctx context.Context) (took []float64, err error
 			}
 		}
 		if err := json.Unmarshal(out, &report); err != nil {
-			return nil, fmt.Errorf("what protect reports: %w", err)
+			return nil, fmt.Errorf("decode protect's report: %w", err)
 		}
 		var until time.Duration
 		for _, s := range report.Steps {

@@ -16,11 +16,11 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// Victim is who is killed during a protect.
+// Victim names the processes that are killed during a protect.
 type Victim string
 
-// The victims: processes of a protect, some of them together; and nobody, for what
-// the clients wait anyway.
+// The victims: one or several processes of a protect. KillNone measures the clients'
+// wait without a kill.
 const (
 	KillNobody   Victim = "nobody"
 	KillProtect  Victim = "protect"
@@ -40,31 +40,31 @@ const (
 	// this much later in the protect.
 	defaultKills = 15
 	killStep     = 8 * time.Millisecond
-	// killRate is how many clients come in a second at most: what is looked for
-	// is who waits, and not what the machine can do.
+	// killRate is the maximum number of clients per second. The bench looks for
+	// waits, not for the machine's limit.
 	killRate = 200.0
-	// patience is what a client may wait at most when somebody is killed: a SYN
-	// that is lost with its queue comes again after a second (RFC 6298).
+	// patience is the limit of a client's wait when a process is killed. A SYN that
+	// is lost with its queue is sent again after 1 s (RFC 6298).
 	patience = 1500.0 // ms
-	// between two kills there is time for clients who lost a SYN.
+	// pause between two kills, in which clients that lost a SYN send it again.
 	betweenKills = 1200 * time.Millisecond
 )
 
-// KillRun is what clients saw while one kind of victim was killed again and again,
-// each time a bit later.
+// KillRun has the clients' waits while one kind of victim was killed repeatedly, each
+// time a bit later in the protect.
 type KillRun struct {
 	Mode    Mode   `json:"mode"`
 	Victim  Victim `json:"victim"`
 	Skipped string `json:"skipped,omitempty"`
 
 	Kills    int `json:"kills"`
-	Missed   int `json:"missed"` // the protect was over before
+	Missed   int `json:"missed"` // kills that came after the end of the protect
 	Requests int `json:"requests"`
-	// Refused are those who got no answer: who kills a restart half-way has no
-	// server. What counts is how long anybody waited.
+	// Refused counts clients without an answer. They do not count as failed, because
+	// after a killed restart no server may run. Only the waits count.
 	Refused int     `json:"refused"`
 	Longest float64 `json:"longest"` // ms, of all clients
-	Over    int     `json:"over"`    // who waited longer than 1.5 s
+	Over    int     `json:"over"`    // clients that waited longer than 1.5 s
 }
 
 // KillDetails are Result.Details of the experiment with kills.
@@ -74,8 +74,8 @@ type KillDetails struct {
 	Runs    []*KillRun `json:"runs"`
 }
 
-// measureKills kills whoever takes part in a protected restart, at every moment of
-// it, under a load.
+// measureKills kills the processes of a protected restart at every moment of it, under
+// a load.
 func (x *experiment) measureKills(ctx context.Context) (bench.Result, error) {
 	d := KillDetails{Rate: min(x.o.Rate, killRate)}
 	var err error
@@ -97,7 +97,7 @@ func (x *experiment) measureKills(ctx context.Context) (bench.Result, error) {
 	return d.result(), nil
 }
 
-// killRun has the clients come while one victim after the other is killed.
+// killRun runs the load while one victim after the other is killed.
 func (x *experiment) killRun(ctx context.Context, r *KillRun) error {
 	p := &protected{x: x, backend: string(r.Mode), run: &Run{}}
 	why, err := p.begin(ctx)
@@ -139,8 +139,8 @@ func (x *experiment) killRun(ctx context.Context, r *KillRun) error {
 	return nil
 }
 
-// kills is one restart after the other, each with a killing a bit later, and after
-// each a server that listens.
+// kills runs one restart after the other and kills its victim, each time a bit later.
+// After each restart it waits for a server that listens.
 func (x *experiment) kills(ctx context.Context, p *protected, r *KillRun) error {
 	for i := range x.o.Kills {
 		if ctx.Err() != nil {
@@ -170,7 +170,7 @@ func (x *experiment) kills(ctx context.Context, p *protected, r *KillRun) error 
 	return nil
 }
 
-// killOne protects a restart and kills the victim that long after it is there.
+// killOne protects a restart and kills the victim that long after its start.
 func (x *experiment) killOne(ctx context.Context, p *protected, r *KillRun, after time.Duration) error {
 	argv := p.argv(Restart, "--", x.stack.file(Restart.script()))
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
@@ -179,7 +179,7 @@ func (x *experiment) killOne(ctx context.Context, p *protected, r *KillRun, afte
 	}
 	over := make(chan struct{})
 	go func() {
-		_ = cmd.Wait() // how it ends is part of the case
+		_ = cmd.Wait() // the victims may include it
 		close(over)
 	}()
 	if r.Victim == KillNobody {
@@ -201,7 +201,7 @@ func (x *experiment) killOne(ctx context.Context, p *protected, r *KillRun, afte
 		r.Missed++
 	default:
 		for _, pid := range victims {
-			_ = unix.Kill(pid, unix.SIGKILL) // it may have ended by itself
+			_ = unix.Kill(pid, unix.SIGKILL) // an error means that it has exited already
 		}
 		r.Kills++
 	}
@@ -209,7 +209,7 @@ func (x *experiment) killOne(ctx context.Context, p *protected, r *KillRun, afte
 	return x.awaitCommand(ctx)
 }
 
-// victims waits until those are there who are to be killed. None: it is over.
+// victims waits until the processes to kill exist. It returns none if the protect is over.
 func (x *experiment) victims(protect int, v Victim, over <-chan struct{}) ([]int, error) {
 	for {
 		keeper, command, err := x.children(protect)
@@ -244,21 +244,21 @@ func (x *experiment) victims(protect int, v Victim, over <-chan struct{}) ([]int
 	}
 }
 
-// children are a protect's: 0 where there is none (any more).
+// children returns the child processes of a protect, 0 for one that does not exist.
 func (x *experiment) children(protect int) (keeper, command int, err error) {
 	err = processes(func(pid, parent int, argv []string) {
 		switch {
 		case parent != protect:
 		case slices.Contains(argv, x.stack.file(Restart.script())):
 			command = pid
-		case len(argv) > 0 && !slices.Contains(argv, "--"): // it has not become the command yet
+		case len(argv) > 0 && !slices.Contains(argv, "--"): // the child has not called exec yet
 			keeper = pid
 		}
 	})
 	return keeper, command, err
 }
 
-// standing are the keepers that stand by in this lab.
+// standing returns the standby keepers in this lab.
 func (x *experiment) standing() (pids []int, err error) {
 	err = processes(func(pid, _ int, argv []string) {
 		if len(argv) > 2 && argv[len(argv)-2] == "standing" && strings.HasSuffix(argv[len(argv)-1], ".sock") {
@@ -268,7 +268,7 @@ func (x *experiment) standing() (pids []int, err error) {
 	return pids, err
 }
 
-// awaitCommand waits until no restart is under way that its protect has left alone.
+// awaitCommand waits until every restart has ended whose protect was killed.
 func (x *experiment) awaitCommand(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
@@ -288,7 +288,7 @@ func (x *experiment) awaitCommand(ctx context.Context) error {
 	}
 }
 
-// processes calls see for each of the lab's.
+// processes calls see for each process of the lab.
 func processes(see func(pid, parent int, argv []string)) error {
 	pids, err := proc.Host.Pids()
 	if err != nil {
@@ -297,7 +297,7 @@ func processes(see func(pid, parent int, argv []string)) error {
 	for _, pid := range pids {
 		s, err := proc.Host.Stat(pid)
 		if err != nil {
-			continue // it has ended
+			continue // the process has exited
 		}
 		if argv, err := proc.Host.Cmdline(pid); err == nil {
 			see(pid, s.PPid, argv)
@@ -306,7 +306,7 @@ func processes(see func(pid, parent int, argv []string)) error {
 	return nil
 }
 
-// answers reports whether a server is there again, soon.
+// answers reports whether a server accepts connections again within a short time.
 func answers(ctx context.Context) bool {
 	limited, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -323,7 +323,7 @@ func (d KillDetails) result() bench.Result {
 		}
 		res.Rows = append(res.Rows, bench.NewRow("longest, "+r.Name()+" killed", "ms", []float64{r.Longest}))
 		if r.Victim == KillNobody {
-			continue // it is the machine's
+			continue // the machine stood still, which is not the protect's fault
 		}
 		res.Failed += r.Over
 		longest = max(longest, r.Longest)
@@ -331,7 +331,7 @@ func (d KillDetails) result() bench.Result {
 	if longest > 0 {
 		res.Score = patience / longest
 	}
-	res.Notes = append(res.Notes, fmt.Sprintf("the score is %.0f ms ÷ the longest that a client waited; failed are clients who waited longer", patience))
+	res.Notes = append(res.Notes, fmt.Sprintf("the score is %.0f ms ÷ the longest wait of a client; failed counts the clients that waited longer", patience))
 	return res
 }
 
@@ -340,7 +340,7 @@ func (d KillDetails) WriteTable(w io.Writer) error {
 	return writeRuns(w, "kills\ttoo late\trequests\trefused\tlongest ms\tover 1.5 s", d.Runs)
 }
 
-// Name is the backend's and who is killed.
+// Name is the backend's name and the victim's.
 func (r *KillRun) Name() string { return string(r.Mode) + ", " + string(r.Victim) }
 
 func (r *KillRun) skipped() string { return r.Skipped }

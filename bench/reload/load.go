@@ -19,17 +19,17 @@ const maxOpen = 8192
 // clientLimit is how long a client of the experiment waits for its answer.
 const clientLimit = 10 * time.Second
 
-// load is clients: each makes a connection, sends one request and reads the answer
+// load is a load of clients. Each makes a connection, sends one request and reads the answer
 // to its end.
 type load struct {
 	to     netip.AddrPort // IPv4
 	answer string         // the body that is right
-	// rate is how many are due per second, whatever becomes of those before
-	// them. 0 is as many as conns allow, each beginning when one has ended.
+	// rate is the number of clients that are due per second (open loop). With 0 a
+	// client begins when another has ended (closed loop).
 	rate  float64
-	conns int           // the most at once; at most maxOpen
+	conns int           // the maximum of concurrent clients; at most maxOpen
 	limit time.Duration // how long a client waits for its answer
-	// more is asked before each client with the number of those before it;
+	// more is called before each client with the number of clients before it.
 	// false ends the load.
 	more func(begun int) bool
 }
@@ -43,7 +43,7 @@ type client struct {
 	n    int
 	slot int32
 	next *client // in the order in which they began
-	gone bool    // has ended, and is still in that order
+	gone bool    // has ended, and is still in the list
 }
 
 // runner is a load that runs. It belongs to one goroutine.
@@ -59,13 +59,13 @@ type runner struct {
 	rec          *recording
 }
 
-// run makes the load until it is over and everybody has an answer or gave up.
+// run makes the load until it is over and every client has an answer or gave up.
 func (l load) run(ctx context.Context) (_ *recording, err error) {
 	if !l.to.Addr().Is4() || l.conns < 1 || l.conns > maxOpen {
 		return nil, fmt.Errorf("load on %s with %d connections: not supported", l.to, l.conns)
 	}
-	// Threads are cheap and the scheduler's hand-overs are not: this one has
-	// the load for itself.
+	// The goroutine keeps this thread: the Go scheduler's thread switches would add
+	// to the measured waits.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	r := &runner{load: l, rec: newRecording(), request: fmt.Appendf(nil, "GET / HTTP/1.0\r\nHost: %s\r\n\r\n", l.to)}
@@ -112,8 +112,8 @@ func (l load) run(ctx context.Context) (_ *recording, err error) {
 	}
 }
 
-// startTimer wakes the loop for every client that is due, and often enough to
-// notice an end.
+// startTimer wakes the loop for every client that is due, and often enough to notice
+// the end of ctx.
 func (r *runner) startTimer() (err error) {
 	if r.timer, err = unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK); err != nil {
 		return err
@@ -160,7 +160,7 @@ func (r *runner) begin(due time.Duration) {
 	r.last = c
 }
 
-// wait sleeps until something happens and lets the clients go on to whom it did.
+// wait sleeps until an event arrives and steps the clients that it belongs to.
 func (r *runner) wait() error {
 	var events [256]unix.EpollEvent
 	n, err := unix.EpollWait(r.epoll, events[:], -1)
@@ -173,7 +173,7 @@ func (r *runner) wait() error {
 	for _, e := range events[:n] {
 		if e.Fd < 0 {
 			var b [8]byte
-			_, _ = unix.Read(r.timer, b[:]) // how often it fired does not matter
+			_, _ = unix.Read(r.timer, b[:]) // the number of expirations does not matter
 			continue
 		}
 		if c := r.clients[e.Fd]; c != nil {
@@ -183,7 +183,7 @@ func (r *runner) wait() error {
 	return nil
 }
 
-// step does for a client what can be done without waiting.
+// step continues a client as far as possible without blocking.
 func (r *runner) step(c *client) {
 	if !c.sent {
 		switch _, err := unix.Write(c.fd, r.request); err {
@@ -217,8 +217,8 @@ func (r *runner) step(c *client) {
 	}
 }
 
-// whyWriteFailed prefers the socket's own error: where the connection was refused,
-// a write says broken pipe.
+// whyWriteFailed prefers the socket's pending error: after a refused connection, a
+// write returns only EPIPE.
 func (r *runner) whyWriteFailed(c *client, err error) reason {
 	if code, e := unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_ERROR); e == nil && code != 0 {
 		return reasonOf(unix.Errno(code))
@@ -226,7 +226,7 @@ func (r *runner) whyWriteFailed(c *client, err error) reason {
 	return reasonOf(err)
 }
 
-// judge looks at a whole answer.
+// judge checks a complete answer.
 func (r *runner) judge(c *client) reason {
 	b := c.got[:c.n]
 	switch {
@@ -240,7 +240,7 @@ func (r *runner) judge(c *client) reason {
 	return fine
 }
 
-// end takes a client's result down and closes its connection.
+// end records a client's result and closes its connection.
 func (r *runner) end(c *client, why reason) {
 	r.rec.add(c.due, time.Since(r.began), why)
 	unix.Close(c.fd)
@@ -250,8 +250,7 @@ func (r *runner) end(c *client, why reason) {
 	c.gone = true
 }
 
-// expire ends the clients who have waited for too long, those who began first
-// being the first.
+// expire ends the clients that have waited too long, the oldest first.
 func (r *runner) expire() {
 	now := time.Since(r.began)
 	for c := r.first; c != nil; c = r.first {
@@ -267,7 +266,7 @@ func (r *runner) expire() {
 	}
 }
 
-// closeAll ends what a load that was broken off has left.
+// closeAll closes the connections of an interrupted load.
 func (r *runner) closeAll() {
 	for _, c := range r.clients {
 		if c != nil {

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Mode is what is done for the clients meanwhile.
+// Mode is the protection of clients during the changes.
 type Mode string
 
-// The modes: nothing, what others do, and the ways of `holdfast protect`.
+// The modes: no protection, the usual workarounds, and the backends of `holdfast protect`.
 const (
 	Nothing  Mode = "nothing"
 	SYNDrop  Mode = "syn-drop" // a firewall's rule drops SYNs
@@ -23,25 +23,24 @@ const (
 	Park     Mode = "park"
 )
 
-// AllModes are all, in the order of the table.
+// AllModes lists the modes in the order of the table.
 func AllModes() []Mode { return []Mode{Nothing, SYNDrop, Handover, Migrate, Plug, NFQueue, Park} }
 
-// does reports whether a mode is for a change: what needs two overlapping servers
-// has nothing to say about a hard restart.
+// does reports whether a mode applies to a change. A mode that needs two overlapping
+// servers does not apply to a hard restart.
 func (m Mode) does(c Change) bool {
 	return c == Reload || !slices.Contains([]Mode{SYNDrop, Handover, Migrate}, m)
 }
 
-// ours reports whether a mode is one that the score is about.
+// ours reports whether the score includes a mode.
 func (m Mode) ours() bool { return m == NFQueue || m == Park }
 
 // way is how a mode changes HAProxy.
 type way interface {
-	// begin prepares. A text instead of an error says why this host cannot do
-	// it.
+	// begin prepares the mode. A non-empty text is the reason why this host cannot
+	// run it.
 	begin(ctx context.Context) (skipped string, err error)
-	// change changes HAProxy once and says how long the command took that
-	// does it.
+	// change changes HAProxy once and returns the duration of the command.
 	change(ctx context.Context, c Change) (time.Duration, error)
 }
 
@@ -57,7 +56,7 @@ func (r *Run) way(x *experiment) way {
 	return &protected{x: x, backend: string(r.Mode), run: r}
 }
 
-// plain runs the command and nothing else.
+// plain runs the command without protection.
 type plain struct {
 	stack   *stack
 	options []string // of HAProxy
@@ -71,10 +70,10 @@ func (p plain) change(ctx context.Context, c Change) (time.Duration, error) {
 	return time.Since(begun), err
 }
 
-// dropping drops SYNs around the command, as the write-up does: who comes
-// meanwhile comes again a second later. It waits between the rule and the reload
-// for handshakes under way, and reloads once a second: more often, and clients run
-// into the next drop with their second SYN, and into another with their third.
+// dropping drops SYNs around the command, as the write-up does. A client that connects
+// meanwhile sends its SYN again after 1 s. dropping waits between the rule and the
+// reload for handshakes in progress, and reloads once a second. At a higher rate a
+// client's second and third SYN would hit further drops.
 type dropping struct{ plain }
 
 const (

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// protected changes HAProxy by `holdfast protect`, as people do: a process for
-// each change.
+// protected changes HAProxy with `holdfast protect`, one process for each change, as
+// an operator does.
 type protected struct {
 	x       *experiment
 	backend string
@@ -73,7 +73,7 @@ func (p *protected) change(ctx context.Context, c Change) (time.Duration, error)
 		Drained struct{ Left int }
 	}
 	if err := json.Unmarshal(out, &report); err != nil {
-		return 0, fmt.Errorf("what protect reports: %w", err)
+		return 0, fmt.Errorf("decode protect's report: %w", err)
 	}
 	p.run.Unfinished += report.Drained.Left
 	var took time.Duration

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reason is why a client got no right answer; fine is that it got one.
+// reason is the cause of a missing or wrong answer; fine stands for a right one.
 type reason uint8
 
 const (
@@ -41,14 +41,14 @@ func reasonOf(err error) reason {
 	return noSocket // no port, no descriptor, no memory
 }
 
-// request is one client's result: when it was due after the load began, and how
-// long after that it had its answer, in microseconds.
+// request is one client's result in microseconds: when it was due after the load's
+// start, and the wait from then until its answer.
 type request struct {
 	due, wait uint32
 	why       reason
 }
 
-// recording is what the clients of one load saw. It belongs to one goroutine.
+// recording has the results of one load's clients. It belongs to one goroutine.
 type recording struct {
 	began    time.Time
 	took     time.Duration
@@ -66,7 +66,7 @@ func micros(d time.Duration) uint32 {
 	return uint32(min(max(d.Microseconds(), 0), math.MaxUint32))
 }
 
-// failed counts who got no right answer, by reason.
+// failed counts the clients without a right answer, by reason.
 func (r *recording) failed() (total int, by map[string]int) {
 	by = map[string]int{}
 	for _, q := range r.requests {
@@ -78,8 +78,7 @@ func (r *recording) failed() (total int, by map[string]int) {
 	return total, by
 }
 
-// waits are quantiles of what the clients waited who were answered, in
-// milliseconds.
+// waits has quantiles of the answered clients' waits in milliseconds.
 type waits struct {
 	P50 float64 `json:"p50"`
 	P95 float64 `json:"p95"`
@@ -87,7 +86,7 @@ type waits struct {
 	Max float64 `json:"max"`
 }
 
-// waits sums the answered clients up, by nearest rank.
+// waits computes the quantiles of the answered clients, by nearest rank.
 func (r *recording) waits() waits {
 	var all []uint32
 	for _, q := range r.requests {

@@ -24,12 +24,12 @@ const (
 	defaultRequests = 20000
 	defaultRate     = 1000.0
 
-	fullRequests = 1_000_000 // of what is reloaded with our best ways
+	fullRequests = 1_000_000 // requests per run of Holdfast's best modes
 	fullReloads  = 1501
 	fullOthers   = 100_000
 )
 
-// Options say what is measured. The zero value of a field is its default.
+// Options configures the experiment. The zero value of a field selects its default.
 type Options struct {
 	Requests int     // of each run; 20,000
 	Rate     float64 // clients that are due per second; 1000
@@ -44,14 +44,14 @@ type Options struct {
 	Protect []string
 	// Drain is protect's --drain; 0 is its default.
 	Drain time.Duration
-	// Idle measures instead what an installed protection costs while nothing
-	// reloads, in pairs of loads.
+	// Idle measures instead the cost of an installed protection without reloads, in
+	// pairs of loads.
 	Idle  bool
 	Pairs int // 30
 	// Connections are the clients at once there, in a closed loop; 16.
 	Connections int
-	// WithKills measures instead how long clients wait when somebody of a
-	// protect is killed, Kills of each kind.
+	// WithKills measures instead the clients' waits when processes of a protect are
+	// killed, Kills of each kind.
 	WithKills bool
 	Kills     int       // 25
 	Progress  io.Writer // a line for each run; nil is nowhere
@@ -69,27 +69,27 @@ func (o *Options) complete() error {
 	return o.Check()
 }
 
-// Check reports what cannot be; a zero that stands for a default cannot either.
+// Check reports invalid values. Defaults must be filled in before: a zero is invalid.
 func (o Options) Check() error {
 	switch {
 	case o.Idle && o.WithKills, (o.Idle || o.WithKills) && o.Full:
 		return errors.New("idle, kills and full exclude each other")
 	case o.Pairs < 0 || o.Pairs > 10_000 || o.Kills < 0 || o.Kills > 10_000:
-		return fmt.Errorf("%d pairs and %d kills, there can be up to 10000", o.Pairs, o.Kills)
+		return fmt.Errorf("%d pairs and %d kills: each can be at most 10000", o.Pairs, o.Kills)
 	case o.Drain < 0:
-		return fmt.Errorf("the drain is %v, it has to be 0 or more", o.Drain)
+		return fmt.Errorf("the drain is %v, it must be 0 or more", o.Drain)
 	case o.Connections < 0 || o.Connections > maxOpen:
-		return fmt.Errorf("%d connections, there can be up to %d", o.Connections, maxOpen)
+		return fmt.Errorf("%d connections: the limit is %d", o.Connections, maxOpen)
 	case o.Requests < 1 || o.Requests > 100_000_000:
-		return fmt.Errorf("requests are %d, they have to be 1 to 100 million", o.Requests)
+		return fmt.Errorf("requests is %d, it must be 1 to 100 million", o.Requests)
 	case !(o.Rate >= 1 && o.Rate <= 100_000): // no number is neither
-		return fmt.Errorf("the rate is %g, it has to be 1 to 100000 clients a second", o.Rate)
+		return fmt.Errorf("the rate is %g, it must be 1 to 100000 clients a second", o.Rate)
 	case float64(o.Requests)/o.Rate > math.MaxUint32/2e6:
 		return fmt.Errorf("%d requests at %g a second take too long", o.Requests, o.Rate)
 	}
 	for _, m := range o.Modes {
 		if !slices.Contains(AllModes(), m) {
-			return fmt.Errorf("there is no mode %q; there are %s", m, joined(AllModes()))
+			return fmt.Errorf("no mode is called %q; the modes are %s", m, joined(AllModes()))
 		}
 	}
 	return nil

@@ -12,14 +12,14 @@ import (
 	"holdfast/bench"
 )
 
-// slack is what a protected request may take longer than the longest reload did.
+// slack is the time that a protected request may take beyond the longest reload.
 const slack = 50.0 // ms
 
 // Run is one row of the table.
 type Run struct {
 	Mode    Mode   `json:"mode"`
 	Change  Change `json:"change"`
-	Skipped string `json:"skipped,omitempty"` // why it was not made; the rest is zero then
+	Skipped string `json:"skipped,omitempty"` // the reason if the run was skipped; the rest is zero then
 
 	Requests      int            `json:"requests"`
 	Failed        int            `json:"failed"`
@@ -28,12 +28,12 @@ type Run struct {
 	Changes       int            `json:"reloads"`
 	LongestChange float64        `json:"longest_reload"` // ms
 	Seconds       float64        `json:"seconds"`
-	// Unfinished are requests that the old server had not answered when
-	// protect's patience with them (--drain) ended: a restart ends them.
+	// Unfinished counts requests that the old server had not answered at the end of
+	// protect's --drain. The restart ends them.
 	Unfinished int `json:"unfinished,omitempty"`
-	// Stills are the times in which a CPU stood still for 50 ms or more,
-	// LongestStill the longest in milliseconds, and Awake the longest wait of a
-	// client, in milliseconds, whom none of them kept waiting.
+	// Stills counts the times that a CPU stood still for at least 50 ms. LongestStill
+	// is the longest of them in milliseconds. Awake is the longest wait, in
+	// milliseconds, of a client that none of them delayed.
 	Stills       int     `json:"stills"`
 	LongestStill float64 `json:"longest_still"`
 	Awake        float64 `json:"max_without_stills"`
@@ -44,17 +44,17 @@ type Run struct {
 	rec                 *recording
 }
 
-// Details are what only this bench has; Result.Details.
+// Details is Result.Details of this bench.
 type Details struct {
 	HAProxy string  `json:"haproxy"`
 	Rate    float64 `json:"rate"` // clients per second
 	Runs    []*Run  `json:"runs"`
 }
 
-// Name is the run's in tables.
+// Name is the run's name in tables.
 func (r *Run) Name() string { return string(r.Change) + ", " + string(r.Mode) }
 
-// sum takes over what a load saw.
+// sum fills in the results of a load.
 func (r *Run) sum(rec *recording) {
 	r.rec = rec
 	r.Requests = len(rec.requests)
@@ -78,13 +78,13 @@ func (r *Run) sum(rec *recording) {
 
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// Reason is how many clients failed in one way.
+// Reason counts the clients that failed for one reason.
 type Reason struct {
 	Reason string
 	Count  int
 }
 
-// reasons are the most frequent first.
+// reasons returns the reasons, the most frequent first.
 func (r *Run) reasons() []Reason {
 	var out []Reason
 	for _, why := range slices.Sorted(maps.Keys(r.Reasons)) {
@@ -94,8 +94,8 @@ func (r *Run) reasons() []Reason {
 	return out
 }
 
-// bound is the longest reload and the slack over the longest request: 1 or more
-// where no client waited longer than it had to.
+// bound is (the longest reload + slack) ÷ the longest request. It is 1 or more if no
+// client waited longer than necessary.
 func (r *Run) bound() float64 {
 	if r.Max == 0 {
 		return 0
@@ -103,8 +103,8 @@ func (r *Run) bound() float64 {
 	return (r.LongestChange + slack) / r.Max
 }
 
-// result is what all benches say. The score is the worst bound of our reloads;
-// failed are our clients who got no answer, in all runs.
+// result returns the bench's result. Score is the worst bound of Holdfast's reloads.
+// Failed counts the clients without an answer in all runs of Holdfast.
 func (d Details) result() bench.Result {
 	res := bench.Result{Name: "reload", Machine: bench.ThisMachine("HAProxy " + d.HAProxy), Details: d}
 	scored := false
@@ -123,7 +123,7 @@ func (d Details) result() bench.Result {
 			res.Notes = append(res.Notes, fmt.Sprintf("%s: %d × %s", r.Name(), why.Count, why.Reason))
 		}
 		if r.Stills > 0 {
-			res.Notes = append(res.Notes, fmt.Sprintf("%s: this machine stood still %d times, for up to %.0f ms; the longest wait beside that was %.1f ms, the longest reload took %.1f ms",
+			res.Notes = append(res.Notes, fmt.Sprintf("%s: this machine stood still %d times, for up to %.0f ms; the longest wait outside of these times was %.1f ms, the longest reload took %.1f ms",
 				r.Name(), r.Stills, r.LongestStill, r.Awake, r.LongestChange))
 		}
 		if r.Unfinished > 0 {
@@ -133,7 +133,7 @@ func (d Details) result() bench.Result {
 	return res
 }
 
-// row is the run as every bench has rows.
+// row is the run as a bench.Row.
 func (r *Run) row() bench.Row {
 	var all []float64
 	for _, q := range r.rec.requests {
@@ -156,15 +156,14 @@ func (r *Run) cells() string {
 		r.P50, r.P95, r.P99, r.Max, r.Changes, r.LongestChange)
 }
 
-// reported is a run as a table has it.
+// reported is a run in a table.
 type reported interface {
 	Name() string
-	skipped() string // why it was not made
-	cells() string   // of its line, between tabs
+	skipped() string // the reason if the run was skipped
+	cells() string   // the cells of its line, separated by tabs
 }
 
-// writeRuns prints a table of the runs that were made, and says why the others were
-// not.
+// writeRuns prints a table of the runs, and the reasons of the skipped ones.
 func writeRuns[R reported](w io.Writer, head string, runs []R) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(t, "\t%s\t\n", head)

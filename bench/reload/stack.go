@@ -28,7 +28,7 @@ var (
 
 const pong = "pong\n"
 
-// startLimit is what a server may take until it listens, and until it has ended.
+// startLimit is the time limit for a server to listen, and to exit.
 const startLimit = 20 * time.Second
 
 // stack is HAProxy before nginx, in a directory with their configurations and the
@@ -81,7 +81,7 @@ backend back
 	server nginx %s
 `
 
-// The commands that change HAProxy, as a person would have them in files. $1 of
+// The commands that change HAProxy, as an operator has them in files. The arguments of
 // reload.sh are further options.
 const (
 	reloadScript = `#!/bin/sh
@@ -220,7 +220,7 @@ func listens(ctx context.Context, address netip.AddrPort, exited <-chan struct{}
 		}
 		select {
 		case <-exited:
-			return errors.New("it ended at once")
+			return errors.New("it exited during its start")
 		case <-ctx.Done():
 			return fmt.Errorf("it does not listen: %w", err)
 		case <-time.After(5 * time.Millisecond):
@@ -255,7 +255,7 @@ func (s *stack) killProxies() error {
 			return fmt.Errorf("HAProxy does not end: processes %v", pids)
 		}
 		for _, pid := range pids {
-			_ = unix.Kill(pid, unix.SIGKILL) // gone is what is wanted
+			_ = unix.Kill(pid, unix.SIGKILL) // an error means that it has exited already
 		}
 	}
 }

@@ -10,15 +10,15 @@ import (
 )
 
 const (
-	// stillTick is how often a CPU is looked after.
+	// stillTick is the interval at which a CPU's thread wakes up.
 	stillTick = 5 * time.Millisecond
-	// stillFor is after which time without a look a CPU counts as having stood
-	// still: a busy one runs a thread that has slept within a few milliseconds.
+	// stillFor is the time without a wake-up from which on a CPU counts as having stood
+	// still. A busy CPU runs a thread that has slept within a few milliseconds.
 	stillFor = 50 * time.Millisecond
 )
 
-// stills are the times in which a CPU of this machine ran nothing of ours: its host
-// had given it to somebody else, as a rule.
+// stills has the times in which a CPU ran no thread of this process, usually because
+// the hypervisor had given it to another guest.
 type stills struct {
 	mu    sync.Mutex
 	spans []span // since the load began
@@ -82,8 +82,7 @@ func (s *stills) all() []span {
 	return out
 }
 
-// afterStill is for how long a machine that stood still has its hands full: with
-// what came meanwhile.
+// afterStill is the time that a machine needs after such a pause to catch up.
 const afterStill = time.Second
 
 // touched reports whether a request waited while the machine stood still or caught
