@@ -24,8 +24,8 @@ func (o Options) command(ctx context.Context, path string) *exec.Cmd {
 	return cmd
 }
 
-// exitOf is how a command ended. A server that it started may hold on to its
-// output, which is no error.
+// exitOf returns how a command ended. A server that the command started may
+// keep the output open, which is not an error.
 func exitOf(cmd *exec.Cmd, err error) (code int, killed bool, _ error) {
 	if cmd.ProcessState == nil {
 		return 0, false, fmt.Errorf("wait for the command: %w", err)
@@ -36,7 +36,7 @@ func exitOf(cmd *exec.Cmd, err error) (code int, killed bool, _ error) {
 	return cmd.ProcessState.ExitCode(), false, nil
 }
 
-// CommandError says that a command could not be run.
+// CommandError reports that a command could not be run.
 type CommandError struct {
 	Name string
 	Err  error
@@ -47,15 +47,16 @@ func commandError(name string, err error) error { return &CommandError{name, err
 func (e *CommandError) Error() string { return fmt.Sprintf("run %s: %v", e.Name, e.Err) }
 func (e *CommandError) Unwrap() error { return e.Err }
 
-// Hint says what to look at.
+// Hint says what to check.
 func (e *CommandError) Hint() string {
 	if errors.Is(e.Err, exec.ErrNotFound) || errors.Is(e.Err, fs.ErrNotExist) {
 		return "the command comes after --, as its name and arguments; a shell's line needs `sh -c '…'`"
 	}
-	return "is it executable?"
+	return "check that the file is executable"
 }
 
-// ExitCode is a shell's: 127 not found, 126 not to be executed.
+// ExitCode returns the code that a shell uses: 127 for not found, 126 for not
+// executable.
 func (e *CommandError) ExitCode() int {
 	if errors.Is(e.Err, exec.ErrNotFound) || errors.Is(e.Err, fs.ErrNotExist) {
 		return 127

@@ -19,22 +19,24 @@ import (
 	"holdfast/internal/platform/linux/netns"
 )
 
-// ErrNoneStands means that no keeper stands by in a network namespace.
+// ErrNoneStands reports that no standing keeper runs in a network namespace.
 var ErrNoneStands = errors.New("no keeper stands by")
 
 // helloLimit is how long a standing keeper may take to answer.
 const helloLimit = 500 * time.Millisecond
 
-// standingSocket is where the standing keeper of the namespace at path listens.
+// standingSocket returns the socket path of the standing keeper of the
+// namespace at path.
 func standingSocket(dir, path string) (string, error) {
 	id, err := namespaceID(path)
 	return filepath.Join(dir, id+".sock"), err
 }
 
-// StartStanding starts a keeper that stands by for protects in the namespace of o,
-// and returns when one can be dialed. It is prepared for nothing yet, outlives its
-// starter, and leaves its socket in directory dir, which is made, for as long as
-// it lives. Two of a namespace must not be started at once (LockInstall).
+// StartStanding starts a standing keeper in the namespace of o and returns when
+// it accepts connections. The keeper is prepared for no address yet and
+// outlives its starter. Its socket stays in directory dir, which is created,
+// for as long as it lives. Never start two for one namespace at once
+// (LockInstall).
 func StartStanding(ctx context.Context, dir string, o KeeperOptions) error {
 	path, err := standingSocket(dir, o.Netns)
 	if err != nil {
@@ -51,7 +53,7 @@ func StartStanding(ctx context.Context, dir string, o KeeperOptions) error {
 	cmd := child.Command(append(o.Argv[:len(o.Argv):len(o.Argv)], argStanding, path), keeperEnv()...)
 	cmd.ExtraFiles = []*os.File{theirs} // keeperFD
 	err = netns.Do(o.Netns, cmd.Start)
-	theirs.Close() // the end of the pipe shows only when nobody else has it open
+	theirs.Close() // EOF of the pipe requires that no other process has it open
 	if err != nil {
 		return fmt.Errorf("start a standing keeper: %w", err)
 	}
@@ -68,7 +70,7 @@ func StartStanding(ctx context.Context, dir string, o KeeperOptions) error {
 	return cmd.Process.Release()
 }
 
-// ignoreExit leaves out how a process ended that we have ended.
+// ignoreExit drops the exit error of a process that was killed on purpose.
 func ignoreExit(err error) error {
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		return nil
@@ -76,8 +78,8 @@ func ignoreExit(err error) error {
 	return err
 }
 
-// Dial connects to the keeper that stands by in the namespace at path, "" being
-// ours. ErrNoneStands.
+// Dial connects to the standing keeper in the namespace at path; "" is the
+// current one. Error: ErrNoneStands.
 func Dial(ctx context.Context, dir, path string, log *slog.Logger) (*Keeper, error) {
 	k, err := dial(ctx, dir, path, log)
 	if err != nil {
@@ -101,12 +103,12 @@ func Dial(ctx context.Context, dir, path string, log *slog.Logger) (*Keeper, err
 	return nil, err
 }
 
-// ErrOtherVersion means that the standing keeper is of another version of this
+// ErrOtherVersion reports that the standing keeper is another version of this
 // program.
 var ErrOtherVersion = errors.New("the standing keeper is of another version: `holdfast protect install --restore` replaces it")
 
-// Dismiss ends a standing keeper of another version, and returns when it is gone.
-// SIGTERM is understood by all.
+// Dismiss ends a standing keeper of another version with SIGTERM, which all
+// versions handle, and returns when it has ended.
 func Dismiss(ctx context.Context, dir, path string) error {
 	k, err := dial(ctx, dir, path, nil)
 	if errors.Is(err, ErrNoneStands) {
@@ -123,8 +125,8 @@ func Dismiss(ctx context.Context, dir, path string) error {
 	return k.awaitEnd(ctx)
 }
 
-// ClearStanding removes the socket of a standing keeper that was killed. None may
-// stand (LockInstall).
+// ClearStanding removes the socket of a standing keeper that was killed. No
+// standing keeper may run (LockInstall).
 func ClearStanding(dir, path string) error {
 	at, err := standingSocket(dir, path)
 	if err != nil {
@@ -155,8 +157,8 @@ func dial(ctx context.Context, dir, path string, log *slog.Logger) (*Keeper, err
 	}
 	var process *os.Process
 	if pid > 0 {
-		// It is alive, since it is connected; if it has just died, it is
-		// not there.
+		// The process is alive because it is connected. If it has just died,
+		// FindProcess fails.
 		process, _ = os.FindProcess(pid)
 	}
 	k := &Keeper{process: process, standing: true, log: log}
@@ -164,10 +166,11 @@ func dial(ctx context.Context, dir, path string, log *slog.Logger) (*Keeper, err
 	return k, nil
 }
 
-// Installed is what a standing keeper is prepared for, as of Dial.
+// Installed returns what a standing keeper was prepared for at the time of
+// Dial.
 func (k *Keeper) Installed() []Installed { return k.installed }
 
-// Install prepares a standing keeper for these addresses and no others.
+// Install prepares a standing keeper for exactly these addresses.
 func (k *Keeper) Install(ctx context.Context, ports []Installed) error {
 	if _, err := k.ask(ctx, request{Op: opInstall, Installed: ports}); err != nil {
 		return fmt.Errorf("tell the standing keeper: %w", err)
@@ -176,11 +179,11 @@ func (k *Keeper) Install(ctx context.Context, ports []Installed) error {
 	return nil
 }
 
-// Standing asks a standing keeper how it is doing.
+// Standing returns the state of a standing keeper.
 func (k *Keeper) Standing(ctx context.Context) (Standing, error) {
 	a, err := k.ask(ctx, request{Op: opStatus})
 	if err == nil && a.Standing == nil {
-		err = errors.New("an answer without what was asked for")
+		err = errors.New("the answer lacks the requested data")
 	}
 	if err != nil {
 		return Standing{}, fmt.Errorf("ask the standing keeper: %w", err)
@@ -188,8 +191,8 @@ func (k *Keeper) Standing(ctx context.Context) (Standing, error) {
 	return *a.Standing, nil
 }
 
-// Quit ends a standing keeper, and returns when it is gone, which is when nothing
-// is held any more, or when ctx ends.
+// Quit ends a standing keeper. It returns when the keeper has ended, which is
+// after the last hold, or when ctx ends.
 func (k *Keeper) Quit(ctx context.Context) error {
 	if _, err := k.ask(ctx, request{Op: opQuit}); err != nil && !errors.Is(err, ErrKeeperGone) {
 		return fmt.Errorf("end the standing keeper: %w", err)
@@ -197,7 +200,7 @@ func (k *Keeper) Quit(ctx context.Context) error {
 	return k.awaitEnd(ctx)
 }
 
-// awaitEnd waits until a standing keeper that is ending is gone.
+// awaitEnd waits until a standing keeper that is ending has ended.
 func (k *Keeper) awaitEnd(ctx context.Context) error {
 	select {
 	case <-k.conn.Ended():
@@ -208,8 +211,8 @@ func (k *Keeper) awaitEnd(ctx context.Context) error {
 	}
 }
 
-// LockInstall lets one at a time change what is installed in the namespace at
-// path. The caller has to Unlock.
+// LockInstall serializes changes of what is installed in the namespace at path.
+// The caller must call Unlock.
 func LockInstall(ctx context.Context, dir, path string) ([]*Lock, error) {
 	id, err := namespaceID(path)
 	if err != nil {

@@ -6,27 +6,29 @@ import (
 	"holdfast/internal/platform/linux/sockdiag"
 )
 
-// drainLook is how often the connections are looked at: a look walks the
-// kernel's whole table, about 10 ms.
+// drainLook is the interval at which the connections are checked. One check
+// walks the whole connection table of the kernel, about 10 ms.
 const drainLook = 20 * time.Millisecond
 
-// Drained is how a drain ended.
+// Drained is the result of a drain.
 type Drained struct {
 	Took time.Duration `json:"took_ns"`
-	// Left are the connections whose request was not done at the limit, or
-	// that waited in the old server's queue.
+	// Left counts the connections that waited in the queue of the old server at
+	// the limit, or had an unanswered request.
 	Left int `json:"left,omitempty"`
 }
 
-// Drain waits, while new connections are held, until the server has accepted all
-// that it had answered the first packet of, and unless it overlaps with the next
-// one, which means that it stays for them, until it has answered what it has
-// accepted. It ends at the limit, or when gone is closed (nil is never).
+// Drain waits, while new connections are held, until the server has accepted
+// every connection with a handshake that began before. Without overlap it also
+// waits until the server has answered the requests of the connections that it
+// accepted. With overlap the old server stays for them. Drain ends at the
+// limit, or when gone is closed (nil means never).
 //
-// Packets without a client behind them (a SYN flood) keep it until the limit.
+// Packets without a client behind them (a SYN flood) extend the drain to the
+// limit.
 func (s *Sockets) Drain(limit time.Duration, overlap bool, gone <-chan struct{}) (Drained, error) {
 	begin := time.Now()
-	// What is held begins none with the old server.
+	// Held connections start no handshake with the old server.
 	h := s.diag.Handshakes(s.ports()...)
 	end := time.NewTimer(limit)
 	defer end.Stop()
@@ -47,9 +49,9 @@ func (s *Sockets) Drain(limit time.Duration, overlap bool, gone <-chan struct{})
 	}
 }
 
-// unfinished counts what the end of the old server's listeners would break, or of
-// itself: in the order in which a connection goes on, so that none is overlooked
-// on its way from one to the next.
+// unfinished counts the connections that would break if the old server, or its
+// listeners, ended now. It counts the states in the order in which a connection
+// passes through them, so that none is missed between two states.
 func (s *Sockets) unfinished(h *sockdiag.Handshakes, overlap bool) (int, error) {
 	n, err := h.Open()
 	if err != nil {
@@ -63,7 +65,7 @@ func (s *Sockets) unfinished(h *sockdiag.Handshakes, overlap bool) (int, error) 
 		n += l.Queue
 	}
 	if n > 0 || overlap {
-		return n, nil // no need for another long look
+		return n, nil // no need for another slow check
 	}
 	for _, port := range s.ports() {
 		cs, err := s.diag.Conns(port, sockdiag.Established, sockdiag.CloseWait)
@@ -79,20 +81,20 @@ func (s *Sockets) unfinished(h *sockdiag.Handshakes, overlap bool) (int, error) 
 	return n, nil
 }
 
-// clockTick is the longest that the kernel's clock may stand still.
+// clockTick is the longest tick of the kernel's clock.
 const clockTick = 10 * time.Millisecond
 
-// busy reports whether an accepted connection has a request that is not
-// answered: its last data came in later than any went out, or some is on its way.
-// A connection that is kept alive and idle is not busy; one that has not sent
-// anything yet is, since its request comes.
+// busy reports whether an accepted connection has an unanswered request: its
+// last data came in later than any went out, or some is in transit. An idle
+// kept-alive connection is not busy. A connection that has not sent anything
+// yet is busy, because its request follows.
 func busy(c sockdiag.Conn) bool {
 	switch {
-	case c.Inode == 0: // no process serves it: it is closed, or still waits in a queue
+	case c.Inode == 0: // not held by a process: closed, or still in a queue
 		return false
 	case c.Unread > 0, c.Unsent > 0, !c.HasReceived, !c.HasSent, c.SinceReceived < c.SinceSent:
 		return true
 	}
-	// In one tick the order is not told.
+	// Within one tick the order is unknown.
 	return c.SinceReceived == c.SinceSent && c.SinceReceived <= clockTick
 }

@@ -15,8 +15,8 @@ import (
 	"holdfast/internal/platform/linux/sockdiag"
 )
 
-// Check asks each backend whether it would work for what o names; Why is "" for
-// one that would. ErrNothingListens.
+// Check reports for each backend whether it would work for o; Why is "" if it
+// would. Error: ErrNothingListens.
 func Check(ctx context.Context, o Options) ([]Refusal, error) {
 	if err := needsRoot(); err != nil {
 		return nil, err
@@ -36,7 +36,8 @@ func Check(ctx context.Context, o Options) ([]Refusal, error) {
 	return k.Probe(ctx, o.Spec)
 }
 
-// listenersIn asks once.
+// listenersIn returns the current listeners on as in the network namespace at
+// path.
 func listenersIn(path string, as []Address) ([]sockdiag.Listener, error) {
 	var ls []sockdiag.Listener
 	err := netns.Do(path, func() error {
@@ -51,10 +52,10 @@ func listenersIn(path string, as []Address) ([]sockdiag.Listener, error) {
 	return ls, err
 }
 
-// Family is a process and those that descend from it, itself first.
+// Family returns a process and its descendants, itself first.
 func Family(pid int) ([]int, error) {
 	if _, err := proc.Host.Stat(pid); errors.Is(err, fs.ErrNotExist) {
-		return nil, holdfast.WithHint(fmt.Errorf("there is no process %d", pid), "`ss -ltnp` shows who listens")
+		return nil, holdfast.WithHint(fmt.Errorf("there is no process %d", pid), "`ss -ltnp` shows which processes listen")
 	} else if err != nil {
 		return nil, err
 	}
@@ -71,7 +72,7 @@ func Family(pid int) ([]int, error) {
 	return family, nil
 }
 
-// UnitPIDs are the processes of a systemd service, by their cgroup.
+// UnitPIDs returns the processes of a systemd service, found by their cgroup.
 func UnitPIDs(unit string) ([]int, error) {
 	if !strings.Contains(unit, ".") {
 		unit += ".service"
@@ -93,8 +94,8 @@ func UnitPIDs(unit string) ([]int, error) {
 	return pids, nil
 }
 
-// inUnit reports whether a line of /proc/pid/cgroup (cgroups(7)) is of the unit
-// or below it.
+// inUnit reports whether a line of /proc/pid/cgroup (cgroups(7)) names the unit
+// or a cgroup below it.
 //
 //	1:name=systemd:/system.slice/nginx.service
 //	0::/system.slice/nginx.service/worker
@@ -108,8 +109,8 @@ func inUnit(cgroups, unit string) bool {
 	return false
 }
 
-// ListenedBy are the addresses on which the processes listen, in the namespace
-// at path. ErrNothingListens.
+// ListenedBy returns the addresses on which the processes listen, in the
+// network namespace at path. Error: ErrNothingListens.
 func ListenedBy(path string, pids []int) ([]Address, error) {
 	var as []Address
 	err := netns.Do(path, func() error {
@@ -137,7 +138,7 @@ func ListenedBy(path string, pids []int) ([]Address, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("find what process %d listens on: %w", pids[0], err)
+		return nil, fmt.Errorf("find the listeners of process %d: %w", pids[0], err)
 	}
 	if len(as) == 0 {
 		return nil, holdfast.WithHint(fmt.Errorf("process %d: %w on any TCP port", pids[0], ErrNothingListens), "name the port with --port")

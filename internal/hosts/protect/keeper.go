@@ -17,28 +17,30 @@ import (
 	"holdfast/internal/platform/linux/netns"
 )
 
-// ErrKeeperGone means that the keeper has died: what it held was let go.
+// ErrKeeperGone reports that the keeper has died: the connections that it held
+// were released.
 var ErrKeeperGone = errors.New("the process that held the connections is gone")
 
 // KeeperOptions say how a keeper is started.
 type KeeperOptions struct {
-	// Argv is a command whose process calls Main with the arguments that are
-	// added to it: as a rule this program's own executable and a role.
+	// Argv is a command that calls Main with the arguments that are appended to
+	// it: usually the program's own executable and a role.
 	Argv []string
-	// Netns is the path of the network namespace to work in; "" is ours.
+	// Netns is the path of the network namespace to work in; "" is the current
+	// one.
 	Netns string
-	// Locks stay locked until the keeper is gone too.
+	// Locks stay locked until the keeper has ended too.
 	Locks []*Lock
 	Log   *slog.Logger
 }
 
-// Keeper is the starter's side: a process that holds connections and lets them
-// go at once when its starter is gone. One hold at a time. Its methods may be
-// called from any goroutine.
+// Keeper is the starter's handle of a process that holds connections and
+// releases them at once when its starter is gone. It does one hold at a time.
+// Its methods may be called from any goroutine.
 type Keeper struct {
 	conn      *child.Conn[answer]
 	process   *os.Process // nil for a standing one in another pid namespace
-	standing  bool        // it goes on when we are gone
+	standing  bool        // it survives this process
 	installed []Installed // what a standing one is prepared for
 	locks     []*Lock     // a standing one gets them with the hold
 	log       *slog.Logger
@@ -47,8 +49,8 @@ type Keeper struct {
 	released chan Released
 }
 
-// StartKeeper starts a keeper. It outlives a SIGINT, SIGTERM or SIGHUP to its
-// starter's session, and ends when its starter does, or on Close.
+// StartKeeper starts a keeper. The keeper survives a SIGINT, SIGTERM or SIGHUP
+// to its starter's session. It ends with its starter, or on Close.
 func StartKeeper(o KeeperOptions) (*Keeper, error) {
 	cmd := child.Command(append(o.Argv[:len(o.Argv):len(o.Argv)], strconv.Itoa(len(o.Locks))), keeperEnv()...)
 	cmd.Stderr = os.Stderr
@@ -89,8 +91,8 @@ func (k *Keeper) begin(conn *net.UnixConn) {
 	})
 }
 
-// maxPIDs bounds the processes that are named to a keeper. They only make a
-// search shorter.
+// maxPIDs limits the processes that are named to a keeper. They only shorten a
+// search.
 const maxPIDs = 1000
 
 func (s Spec) bounded() *Spec {
@@ -115,7 +117,7 @@ func (k *Keeper) ask(ctx context.Context, r request) (answer, error) {
 	return a, a.err()
 }
 
-// err is what the keeper failed on, as an error of ours.
+// err returns the error that the keeper reports.
 func (a answer) err() error {
 	switch {
 	case a.Error == "":
@@ -130,7 +132,7 @@ func (a answer) err() error {
 	return errors.New(a.Error)
 }
 
-// keeperError is an error that came over the wire.
+// keeperError is an error that the keeper sent.
 type keeperError struct {
 	msg string
 	is  error
@@ -166,16 +168,16 @@ func lockRights(locks []*Lock) []byte {
 	return unix.UnixRights(fds...)
 }
 
-// Probe asks every backend whether it would work; Why is "" for one that would.
+// Probe reports for every backend whether it would work; Why is "" if it would.
 func (k *Keeper) Probe(ctx context.Context, s Spec) ([]Refusal, error) {
 	a, err := k.ask(ctx, request{Op: opProbe, Spec: s.bounded()})
 	if err != nil {
-		return nil, fmt.Errorf("probe the ways of holding: %w", err)
+		return nil, fmt.Errorf("probe the backends: %w", err)
 	}
 	return a.Probes, nil
 }
 
-// Hold begins a hold. ErrNothingListens, ErrNoBackend, ErrKeeperGone.
+// Hold begins a hold. Errors: ErrNothingListens, ErrNoBackend, ErrKeeperGone.
 func (k *Keeper) Hold(ctx context.Context, s Spec) (Began, error) {
 	if s.Limit <= 0 {
 		return Began{}, errors.New("a hold needs a limit")
@@ -185,21 +187,22 @@ func (k *Keeper) Hold(ctx context.Context, s Spec) (Began, error) {
 		return Began{}, err
 	}
 	if a.Began == nil {
-		return Began{}, errors.New("an answer without what was asked for")
+		return Began{}, errors.New("the answer lacks the requested data")
 	}
 	return *a.Began, nil
 }
 
-// Tidy undoes what a killed keeper left. Nothing may be held.
+// Tidy undoes the residue of a killed keeper. Nothing may be held.
 func (k *Keeper) Tidy(ctx context.Context, l Left) error {
 	if _, err := k.ask(ctx, request{Op: opTidy, Left: &l}); err != nil {
-		return fmt.Errorf("tidy up behind an earlier hold: %w", err)
+		return fmt.Errorf("tidy up after an earlier hold: %w", err)
 	}
 	return nil
 }
 
-// Drain waits, during a hold, until the old server has no request left, or with
-// Spec.Overlap none that it has not accepted, or until the limit. ErrKeeperGone.
+// Drain waits, during a hold, until the old server has no request left, or
+// until the limit. With Spec.Overlap it waits only for connections that the
+// server has not accepted. Error: ErrKeeperGone.
 func (k *Keeper) Drain(ctx context.Context, limit time.Duration) (Drained, error) {
 	a, err := k.ask(ctx, request{Op: opDrain, Limit: limit})
 	if err != nil {
@@ -211,17 +214,18 @@ func (k *Keeper) Drain(ctx context.Context, limit time.Duration) (Drained, error
 	return *a.Drained, nil
 }
 
-// Exited tells that the command that restarts the server has ended; killed, that
-// a signal ended it, on which all is let go.
+// Exited reports that the command that restarts the server has ended. If killed
+// is true, a signal ended it, and the keeper releases all connections.
 func (k *Keeper) Exited(killed bool) error { return k.send(request{Op: opExited, Killed: killed}) }
 
-// Release ends the hold now. Its end comes on Released.
+// Release ends the hold now. Released delivers its end.
 func (k *Keeper) Release() error { return k.send(request{Op: opRelease}) }
 
-// Released has the end of each hold, and is closed when the keeper is gone.
+// Released delivers the end of each hold, and is closed when the keeper is
+// gone.
 func (k *Keeper) Released() <-chan Released { return k.released }
 
-// Pid is the keeper's process; 0 where that is in another pid namespace.
+// Pid returns the keeper's pid; 0 if it is in another pid namespace.
 func (k *Keeper) Pid() int {
 	if k.process == nil {
 		return 0
@@ -229,7 +233,8 @@ func (k *Keeper) Pid() int {
 	return k.process.Pid
 }
 
-// kill ends a keeper that hangs, or where that cannot be done gives it up.
+// kill ends a keeper that hangs, or disconnects from it if that is not
+// possible.
 func (k *Keeper) kill() {
 	if k.process != nil {
 		_ = k.process.Kill() // it may have ended
@@ -237,11 +242,12 @@ func (k *Keeper) kill() {
 	_ = k.conn.Close()
 }
 
-// closeLimit is how long a keeper may take to let go what it holds.
+// closeLimit is how long a keeper may take to release what it holds.
 const closeLimit = releaseLimit + 5*time.Second
 
-// Close ends the keeper and waits for its end; of a standing one, it ends our
-// connection to it. What it holds for us is let go at once.
+// Close ends the keeper and waits for its end. For a standing keeper it only
+// closes the connection. What the keeper holds for this process is released at
+// once.
 func (k *Keeper) Close() {
 	_ = k.conn.CloseWrite()
 	select {
@@ -252,5 +258,5 @@ func (k *Keeper) Close() {
 	}
 }
 
-// keeperEnv is all of a keeper's environment.
+// keeperEnv is the whole environment of a keeper.
 func keeperEnv() []string { return []string{"GOMAXPROCS=2", "GODEBUG=madvdontneed=1"} }

@@ -5,26 +5,26 @@ import (
 	"time"
 )
 
-// keeping is a hold that stands, in the keeper.
+// keeping is a hold in progress, in the keeper.
 type keeping struct {
 	*server
 	sockets *Sockets
 	held    Held
 	start   time.Time
-	limit   time.Duration // the longest that it may last
-	overlap bool          // the old server stays for what it has accepted
+	limit   time.Duration // maximum duration of the hold
+	overlap bool          // the old server stays for the connections that it accepted
 	ready   *readiness
 }
 
 const (
-	// look is how often the listeners are looked at: 0.1 ms of work.
+	// look is the interval at which the listeners are checked; one check takes
+	// 0.1 ms.
 	look = 2 * time.Millisecond
-	// releaseLimit is how long a paced release may take; the rest goes at
-	// once then.
+	// releaseLimit limits a paced release; after it the rest is released at once.
 	releaseLimit = 10 * time.Second
 )
 
-// run keeps the hold until there is a reason to release, and releases.
+// run keeps the hold until there is a reason to release it, and releases it.
 func (k *keeping) run() error {
 	end := time.NewTimer(k.remains())
 	defer end.Stop()
@@ -39,7 +39,7 @@ func (k *keeping) run() error {
 		case r := <-k.requests:
 			reason, err := k.handle(r)
 			if err != nil {
-				reason = StarterGone // it is of no use any more
+				reason = StarterGone // the connection to the starter is unusable
 			}
 			if reason != "" {
 				return k.release(reason)
@@ -52,16 +52,16 @@ func (k *keeping) run() error {
 	}
 }
 
-// remains is how much of the limit is left.
+// remains returns the rest of the limit.
 func (k *keeping) remains() time.Duration { return time.Until(k.start.Add(k.limit)) }
 
-// handle does what is asked during a hold.
+// handle executes a request during a hold.
 func (k *keeping) handle(r request) (Reason, error) {
 	switch r.Op {
 	case opDrain:
-		// Nothing else is looked at meanwhile, the hold's end neither.
+		// Nothing else is checked during a drain, not even the end of the hold.
 		d, err := k.sockets.Drain(min(r.Limit, k.remains()), k.overlap, k.gone)
-		if err != nil { // then the stop is as hard as without us
+		if err != nil { // then the server stops as it would without protect
 			k.log.Warn("protect: drain", "err", err)
 		}
 		return "", k.answer(answer{Op: opDrain, Drained: &d})
@@ -70,12 +70,12 @@ func (k *keeping) handle(r request) (Reason, error) {
 	case opRelease:
 		return AskedFor, nil
 	default:
-		return "", k.answer(answer{Op: r.Op, Error: "there is a hold already"})
+		return "", k.answer(answer{Op: r.Op, Error: "a hold is already in progress"})
 	}
 	return "", nil
 }
 
-// look judges by who listens now.
+// look decides by the current listeners.
 func (k *keeping) look(now time.Time) Reason {
 	ls, err := k.sockets.Listeners()
 	if err != nil {
@@ -84,7 +84,7 @@ func (k *keeping) look(now time.Time) Reason {
 	return k.ready.judge(ls, now)
 }
 
-// release ends the hold and tells how it was.
+// release ends the hold and reports its result.
 func (k *keeping) release(why Reason) error {
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), releaseLimit)
@@ -102,7 +102,7 @@ func (k *keeping) release(why Reason) error {
 		k.log.Warn("protect: release", "err", err)
 	}
 	if why == StarterGone {
-		k.log.Warn("protect: let all connections go", "because", string(why))
+		k.log.Warn("protect: all connections are released", "because", string(why))
 		return nil
 	}
 	return k.answer(answer{Op: opReleased, Released: &r})

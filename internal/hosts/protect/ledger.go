@@ -10,47 +10,48 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// Installed is an address that a standing keeper is prepared for.
+// Installed is an address for which a standing keeper is prepared.
 type Installed struct {
 	Address
-	// Backend is the one for who asks for Auto; Auto is the best that works.
+	// Backend is used for a request with Auto. Auto means the best that works.
 	Backend Name `json:"backend"`
 }
 
-// covers reports whether a hold of a is prepared.
+// covers reports whether i prepares a hold of a.
 func (i Installed) covers(a Address) bool {
 	return i.Port == a.Port && (!i.Addr.IsValid() || i.Addr == a.Addr)
 }
 
-// Standing is how a standing keeper is doing.
+// Standing is the state of a standing keeper.
 type Standing struct {
 	Pid   int        `json:"pid"`
 	Since time.Time  `json:"since"`
 	Ports []Prepared `json:"ports"`
 }
 
-// Prepared is one of its addresses.
+// Prepared is the state of one address of a standing keeper.
 type Prepared struct {
 	Installed
-	// Listening is whether a server listens there now.
+	// Listening reports whether a server listens there now.
 	Listening bool `json:"listening"`
-	// Holds is how many have ended since the keeper stands. Those of other
-	// keepers, as of a protect with more ports than are installed, are not
-	// among them.
+	// Holds counts the holds that ended since the keeper started. It excludes the
+	// holds of other keepers, for example for a protect with more ports than are
+	// installed.
 	Holds int `json:"holds"`
-	// Connections waited in them; Longest is the longest that one did.
+	// Connections counts the connections that waited in these holds; Longest is
+	// the longest wait of one of them.
 	Connections int           `json:"connections"`
 	Longest     time.Duration `json:"longest_ns"`
 	// Last is the backend of the last hold.
 	Last Name `json:"last_backend,omitempty"`
-	// Now is the hold that stands.
+	// Now is the current hold.
 	Now *Current `json:"now,omitempty"`
 }
 
-// Current is a hold that stands.
+// Current is a hold in progress.
 type Current struct {
-	// Pid and Command are the protect's; 0 where it is in another pid
-	// namespace.
+	// Pid and Command are those of the protect process; Pid is 0 if that is in
+	// another pid namespace.
 	Pid     int       `json:"pid"`
 	Command string    `json:"command,omitempty"`
 	Backend Name      `json:"backend"`
@@ -58,22 +59,22 @@ type Current struct {
 	Stats   Stats     `json:"stats"`
 }
 
-// errLeaving means that a standing keeper takes no new hold, since it is about to
-// end.
+// errLeaving reports that a standing keeper is about to end and accepts no new
+// hold.
 var errLeaving = errors.New("the standing keeper is ending")
 
-// ledger is what a standing keeper is prepared for and what it has held. A nil one
-// is that of a keeper of one protect, which keeps no account. Its methods may be
-// called from any goroutine.
+// ledger records what a standing keeper is prepared for and what it has held.
+// It is nil for the keeper of a single protect, which records nothing. Its
+// methods may be called from any goroutine.
 type ledger struct {
 	since time.Time
 
 	mu      sync.Mutex
 	ports   []Prepared
 	current map[*standingHold]bool
-	holds   int           // that stand, or are about to
-	leaving chan struct{} // closed when no other is to begin
-	idle    chan struct{} // closed when leaving and nothing is held
+	holds   int           // in progress or starting
+	leaving chan struct{} // closed when no further hold may begin
+	idle    chan struct{} // closed when leaving is closed and nothing is held
 }
 
 // standingHold is a hold of a standing keeper.
@@ -89,7 +90,8 @@ func newLedger() *ledger {
 	return &ledger{since: time.Now(), current: make(map[*standingHold]bool), leaving: make(chan struct{}), idle: make(chan struct{})}
 }
 
-// enter begins what leave ends. It is false where nothing may begin any more.
+// enter registers the start of a hold; leave ends it. It returns false if no
+// hold may begin any more.
 func (l *ledger) enter() bool {
 	if l == nil {
 		return true
@@ -123,7 +125,7 @@ func (l *ledger) leave() {
 	l.settle()
 }
 
-// quit lets nothing begin any more.
+// quit lets no further hold begin.
 func (l *ledger) quit() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -133,15 +135,15 @@ func (l *ledger) quit() {
 	}
 }
 
-// settle tells when all is over. The lock is held.
+// settle closes idle when the last hold has ended. The caller holds the lock.
 func (l *ledger) settle() {
 	if l.left() && l.holds == 0 {
 		close(l.idle)
 	}
 }
 
-// prefer makes a hold with Auto one with the backend that was installed for all of
-// its addresses.
+// prefer replaces the backend Auto with the backend that is installed for all
+// addresses of s.
 func (l *ledger) prefer(s *Spec) {
 	if l == nil || s.Backend != "" && s.Backend != Auto {
 		return
@@ -151,7 +153,8 @@ func (l *ledger) prefer(s *Spec) {
 	s.Backend = preferred(l.installed(), s.Addresses)
 }
 
-// preferred is the backend that was installed for the addresses.
+// preferred returns the backend that is installed for all of the addresses,
+// else Auto.
 func preferred(ports []Installed, as []Address) Name {
 	var found Name
 	for _, a := range as {
@@ -164,14 +167,14 @@ func preferred(ports []Installed, as []Address) Name {
 	return found
 }
 
-// covered reports whether all addresses are prepared for.
+// covered reports whether all addresses are prepared.
 func covered(ports []Installed, as []Address) bool {
 	return !slices.ContainsFunc(as, func(a Address) bool {
 		return !slices.ContainsFunc(ports, func(i Installed) bool { return i.covers(a) })
 	})
 }
 
-// began notes a hold that stands; the function notes its end.
+// began records a hold; the returned function records its end.
 func (l *ledger) began(pid int, s Spec, b Began, h Held) (ended func()) {
 	if l == nil {
 		return func() {}
@@ -198,7 +201,8 @@ func (l *ledger) ended(c *standingHold) {
 	}
 }
 
-// install prepares for these addresses and no others. What was counted stays.
+// install sets the prepared addresses. The counters of addresses that remain are
+// kept.
 func (l *ledger) install(ports []Installed) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -214,14 +218,14 @@ func (l *ledger) install(ports []Installed) {
 	l.ports = next
 }
 
-// list is what is installed.
+// list returns what is installed.
 func (l *ledger) list() []Installed {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.installed()
 }
 
-// installed is list under the lock.
+// installed is list for a caller that holds the lock.
 func (l *ledger) installed() []Installed {
 	ports := make([]Installed, 0, len(l.ports))
 	for _, p := range l.ports {
@@ -230,7 +234,7 @@ func (l *ledger) installed() []Installed {
 	return ports
 }
 
-// report is how it is going, but for who listens.
+// report returns the state of all addresses, except for Listening.
 func (l *ledger) report() []Prepared {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -246,10 +250,10 @@ func (l *ledger) report() []Prepared {
 	return ports
 }
 
-// maxCommand bounds a command line that is shown, in bytes.
+// maxCommand limits a displayed command line, in bytes.
 const maxCommand = 200
 
-// commandOf is a process's command line, "" where there is none.
+// commandOf returns the command line of a process, "" if there is none.
 func commandOf(pid int) string {
 	if pid <= 0 {
 		return ""

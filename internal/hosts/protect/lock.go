@@ -17,29 +17,30 @@ import (
 	"holdfast/internal/platform/linux/netns"
 )
 
-// LockDir is where ports are locked by default.
+// LockDir is the default directory of the port locks.
 const LockDir = "/run/holdfast/protect"
 
-// Lock keeps a port of a network namespace for one protect. It is held by an
-// open file (flock(2)), and so by whoever has inherited it, and ends with the
-// last of them.
+// Lock reserves a port of a network namespace for one protect. An open file
+// holds it (flock(2)), and so does every process that inherited the file. It
+// ends when the last of them closes the file.
 type Lock struct {
 	path string
 	port uint16
 	file *os.File
-	// left is what has been left behind at the port and is not tidied up, by
-	// the one before, who was killed together with the keeper, or by a hold
-	// of ours; nil for nothing.
+	// left is residue at the port that is not tidied up: from the previous
+	// protect, which was killed together with its keeper, or from a hold of this
+	// process. nil means none.
 	left *Left
 }
 
-// content is what is in a lock's file.
+// content is the JSON content of a lock file.
 type content struct {
 	Pid  int   `json:"pid"`
 	Left *Left `json:"left,omitempty"`
 }
 
-// note writes down who has the lock, and what a hold leaves if all are killed.
+// note writes the pid of the lock's holder to the file, and what a hold leaves
+// if all its processes are killed.
 func (l *Lock) note(left *Left) error {
 	b, err := json.Marshal(content{os.Getpid(), left})
 	if err != nil {
@@ -52,8 +53,8 @@ func (l *Lock) note(left *Left) error {
 	return err
 }
 
-// noteAll writes down what a hold leaves, in each port's file what is of that
-// port: the next protect may be of some of them only.
+// noteAll writes into each port's file what a hold leaves at that port: the
+// next protect may cover only some of the ports.
 func noteAll(locks []*Lock, left *Left) error {
 	for _, l := range locks {
 		note := left.at(l.port)
@@ -67,14 +68,14 @@ func noteAll(locks []*Lock, left *Left) error {
 	return nil
 }
 
-// keepAll makes what a hold has left stay noted.
+// keepAll makes Unlock keep the notes of what a hold has left.
 func keepAll(locks []*Lock, left *Left) {
 	for _, l := range locks {
 		l.left = left.at(l.port)
 	}
 }
 
-// at is what is left at one port; nil is nothing.
+// at returns the part of l at one port, nil if there is none.
 func (l *Left) at(port uint16) *Left {
 	if l == nil {
 		return nil
@@ -84,7 +85,8 @@ func (l *Left) at(port uint16) *Left {
 	return &of
 }
 
-// readContent is what is in the file at path; nothing where it cannot be read.
+// readContent reads the lock file at path. It returns the zero content if the
+// file cannot be read.
 func readContent(path string) (c content) {
 	if b, err := kfile.Read(path, maxMessage); err == nil {
 		_ = json.Unmarshal(b, &c)
@@ -92,11 +94,11 @@ func readContent(path string) (c content) {
 	return c
 }
 
-// lockAgain is how often a lock that is taken is tried again.
+// lockAgain is the interval at which a held lock is tried again.
 const lockAgain = 20 * time.Millisecond
 
-// LockPorts locks the ports of the namespace at path, in directory dir, which is
-// made; it waits until ctx ends. ErrTaken names who has a port.
+// LockPorts locks the ports of the namespace at path. It creates directory dir
+// and waits until ctx ends. ErrTaken names the process that has a port.
 func LockPorts(ctx context.Context, dir, path string, ports []uint16) ([]*Lock, error) {
 	id, err := namespaceID(path)
 	if err != nil {
@@ -106,7 +108,7 @@ func LockPorts(ctx context.Context, dir, path string, ports []uint16) ([]*Lock, 
 		return nil, fmt.Errorf("lock ports: %w", err)
 	}
 	var locks []*Lock
-	for _, p := range ports { // in their order, the same for all: no deadlock
+	for _, p := range ports { // in ascending order, so that two callers cannot deadlock
 		l, err := lockFile(ctx, filepath.Join(dir, fmt.Sprintf("%s-%d.lock", id, p)), p)
 		if err != nil {
 			Unlock(locks)
@@ -117,7 +119,7 @@ func LockPorts(ctx context.Context, dir, path string, ports []uint16) ([]*Lock, 
 	return locks, nil
 }
 
-// namespaceID names the network namespace at path, "" being ours.
+// namespaceID identifies the network namespace at path; "" is the current one.
 func namespaceID(path string) (string, error) {
 	if path == "" {
 		path = netns.OfProcess(0)
@@ -125,18 +127,18 @@ func namespaceID(path string) (string, error) {
 	return netns.ID(path)
 }
 
-// Unlock lets go of locks, and removes their files where nobody else has them and
-// there is nothing that the next one has to know.
+// Unlock releases locks. It removes a file if no other process has it open and
+// it holds no note for the next protect.
 func Unlock(locks []*Lock) {
 	for _, l := range locks {
 		if l.left != nil {
-			_ = l.note(l.left) // what is noted may be a later hold's
+			_ = l.note(l.left) // the file may hold the note of a later hold
 			l.file.Close()
 			continue
 		}
 		l.file.Close()
-		// A keeper that lives on has it still; else it is nobody's, and ours
-		// to remove under a lock of our own.
+		// A keeper that is still running also has the lock. If none is, remove
+		// the file under a new lock.
 		if again, err := flock.Open(l.path, os.O_RDWR|os.O_CREATE); err == nil {
 			_ = os.Remove(l.path)
 			again.Close()
@@ -152,7 +154,7 @@ func lockFile(ctx context.Context, path string, port uint16) (*Lock, error) {
 		switch {
 		case err == nil:
 			l := &Lock{path, port, f, readContent(path).Left}
-			// The pid is for whoever is refused.
+			// The pid is for the error of a refused protect.
 			if err := l.note(l.left); err != nil {
 				f.Close()
 				return nil, err

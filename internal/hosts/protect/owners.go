@@ -10,20 +10,20 @@ import (
 	"holdfast/internal/platform/linux/pidfd"
 )
 
-// owners remembers who has which socket open, since to look that up takes a walk
-// through /proc. Its methods may be called from any goroutine.
+// owners caches which process has which socket open, because a lookup walks
+// /proc. Its methods may be called from any goroutine.
 type owners struct {
 	mu    sync.Mutex
 	known map[uint32]pidfd.OpenFile // by inode
-	lost  map[uint32]bool           // nobody in /proc was seen to have these
+	lost  map[uint32]bool           // no process in /proc was found to have these open
 }
 
 func newOwners() *owners {
 	return &owners{known: make(map[uint32]pidfd.OpenFile), lost: make(map[uint32]bool)}
 }
 
-// learn looks for those with the inodes that nobody has looked for yet, and drops
-// what is known about others.
+// learn looks up the sockets with these inodes that were not looked up yet, and
+// forgets all others.
 func (o *owners) learn(inodes []uint32) {
 	o.mu.Lock()
 	gone := func(i uint32) bool { return !slices.Contains(inodes, i) }
@@ -33,7 +33,7 @@ func (o *owners) learn(inodes []uint32) {
 	o.mu.Unlock()
 	found, err := o.find(nil, wanted...)
 	if err != nil {
-		return // who needs it looks again
+		return // the next hold looks them up again
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -44,8 +44,8 @@ func (o *owners) learn(inodes []uint32) {
 	}
 }
 
-// find is pidfd.FindSockets. What is remembered is made sure of: a process may
-// have closed a socket, or ended, and its pid may be another's.
+// find is pidfd.FindSockets with the cache. Cached entries are verified: a
+// process may have closed a socket or ended, and its pid may be reused.
 func (o *owners) find(pids []int, inodes ...uint32) (map[uint32]pidfd.OpenFile, error) {
 	found := make(map[uint32]pidfd.OpenFile, len(inodes))
 	var missing []uint32
@@ -73,7 +73,7 @@ func (o *owners) find(pids []int, inodes ...uint32) (map[uint32]pidfd.OpenFile, 
 	return found, nil
 }
 
-// has reports whether the process still has the socket open there.
+// has reports whether the process still has the socket open at that descriptor.
 func has(f pidfd.OpenFile, inode uint32) bool {
 	to, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", f.Pid, f.FD))
 	return err == nil && to == fmt.Sprintf("socket:[%d]", inode)

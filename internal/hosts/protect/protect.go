@@ -1,12 +1,12 @@
 // Package protect holds new connections to a TCP server while the server
-// restarts: a connect that comes meanwhile waits in the kernel, and reaches the
-// new server when that listens. The server needs to know nothing of it.
+// restarts. A connect during that time waits in the kernel and reaches the new
+// server once that listens. The server needs no support for this.
 //
-// A Backend is a way to hold. Backends live in packages below this one, and what
-// they have to do is said once, by protecttest. They work in a process of its
-// own, the keeper (Keep), which is started inside the network namespace that the
-// ports are in and outlives whoever started it for as long as it takes to let
-// the held connections go.
+// A Backend is a method of holding connections. Backends live in packages below
+// this one; package protecttest specifies their behaviour once for all. They
+// run in a separate process, the keeper (Keep), which is started inside the
+// network namespace of the ports. The keeper outlives its starter until the
+// held connections are let through.
 package protect
 
 import (
@@ -21,20 +21,20 @@ import (
 	"holdfast/internal/platform/linux/sockdiag"
 )
 
-// Errors that callers decide by; they come wrapped.
+// Errors that callers check for; they are wrapped.
 var (
 	// ErrNothingListens means that there is no server to protect.
 	ErrNothingListens = errors.New("nothing listens")
 	// ErrTaken means that another protect has the port.
 	ErrTaken = errors.New("another protect holds it")
-	// ErrNoBackend means that no way of holding works here.
-	ErrNoBackend = errors.New("no way of holding works here")
+	// ErrNoBackend means that no backend works here.
+	ErrNoBackend = errors.New("no backend works here")
 )
 
 // Name names a backend.
 type Name string
 
-// The backends that there are, best first. Auto is the first that works.
+// The backends, the best first. Auto is the first that works.
 const (
 	Auto    Name = "auto"
 	Park    Name = "park"
@@ -43,26 +43,26 @@ const (
 	Plug    Name = "plug"
 )
 
-// Names are all, Auto first.
+// Names returns all backend names, Auto first.
 func Names() []Name { return []Name{Auto, Park, NFQueue, Migrate, Plug} }
 
-// Address is a TCP port: on one address, or with the zero Addr on all of both
-// families.
+// Address is a TCP port on one address, or with the zero Addr on all addresses
+// of both families.
 type Address struct {
 	Addr netip.Addr `json:"addr,omitzero"`
 	Port uint16     `json:"port"`
 }
 
-// ParseAddress reads "ADDR:PORT", an IPv6 address in brackets, or "PORT".
+// ParseAddress parses "ADDR:PORT", with an IPv6 address in brackets, or "PORT".
 func ParseAddress(s string) (Address, error) {
 	if port, err := strconv.ParseUint(s, 10, 16); err == nil && port > 0 {
 		return Address{Port: uint16(port)}, nil
 	}
 	ap, err := netip.ParseAddrPort(s)
 	if err != nil || ap.Port() == 0 {
-		return Address{}, fmt.Errorf("%q is no address with a port from 1 to 65535", s)
+		return Address{}, fmt.Errorf("%q is not an address with a port from 1 to 65535", s)
 	}
-	if ap.Addr().IsUnspecified() { // the server's own way to say "all"
+	if ap.Addr().IsUnspecified() { // means all addresses
 		return Address{Port: ap.Port()}, nil
 	}
 	return Address{Addr: ap.Addr().Unmap(), Port: ap.Port()}, nil
@@ -87,97 +87,100 @@ func (a Address) Served(l sockdiag.Listener) bool {
 	case !bound.IsUnspecified():
 		return false
 	}
-	// [::] takes IPv4 too, unless IPV6_V6ONLY says no (ipv6(7)).
+	// [::] accepts IPv4 too, unless IPV6_V6ONLY is set (ipv6(7)).
 	return bound.Is4() == a.Addr.Is4() || bound.Is6() && !l.V6Only
 }
 
-// Target is what is held.
+// Target is the set of connections to hold.
 type Target struct {
 	Addresses []Address
-	// Forwarded says that the packets go on to another network namespace, as
-	// to a container's published port: they are held before their address is
-	// rewritten, and nothing in this namespace has to listen.
+	// Forwarded says that the packets go on to another network namespace, as for
+	// a published port of a container. They are held before their address is
+	// rewritten, and nothing needs to listen in this namespace.
 	Forwarded bool
 	// Overlap says that the new server listens before the old one stops.
 	Overlap bool
-	// Owners looks up who has sockets open, by their inodes: among the
-	// processes that are known to have the old listeners, then among all, which
-	// takes some 10 ms. It may be called from any goroutine.
+	// Owners finds the processes that have sockets open, by inode: first among
+	// the processes known to have the old listeners, then among all, which takes
+	// about 10 ms. It may be called from any goroutine.
 	Owners func(inodes ...uint32) (map[uint32]pidfd.OpenFile, error)
-	// Listeners returns the server's sockets that listen on Addresses now.
-	// It may be called from any goroutine.
+	// Listeners returns the listening sockets on Addresses now. It may be called
+	// from any goroutine.
 	Listeners func() ([]sockdiag.Listener, error)
-	// Hide makes Listeners leave a socket out: one that a backend itself has
-	// opened on an address. It is told by the inode of its file.
+	// Hide makes Listeners omit a socket that a backend itself opened on an
+	// address. The socket is identified by the inode of its file.
 	Hide func(inode uint32)
 }
 
-// Stats is what a hold did.
+// Stats are the figures of a hold.
 type Stats struct {
-	// Held is how many connections waited, so far. A backend that cannot
-	// count each gives the most that it saw at once.
+	// Held counts the connections that waited so far. A backend that cannot count
+	// each of them gives the maximum that it saw at once.
 	Held int `json:"held"`
-	// Waiting of them wait now.
+	// Waiting counts the connections that wait now.
 	Waiting int `json:"waiting,omitempty"`
-	// Longest is the longest that one waited; an upper bound where the
-	// backend does not see each.
+	// Longest is the longest wait of one connection; an upper bound if the
+	// backend does not see each connection.
 	Longest time.Duration `json:"longest_ns"`
 }
 
-// Backend is a way to hold. Its methods are called in a process that lives in
-// the network namespace of the target's ports, from any goroutine.
+// Backend is a method of holding connections. Its methods are called from any
+// goroutine of a process in the network namespace of the target's ports.
 type Backend interface {
 	Name() Name
-	// Probe returns nil where Hold would work for t, else why not, in a
-	// sentence for people. It leaves nothing behind and holds nothing up.
+	// Probe returns nil if Hold would work for t, else the reason in one readable
+	// sentence. It delays no connection and leaves nothing behind.
 	Probe(ctx context.Context, t Target) error
-	// Hold begins: when it returns, every new connect to t waits. What it
-	// fails on has been unwound: nothing is left and nothing waits.
+	// Hold begins a hold: when it returns, every new connect to t waits. On an
+	// error it has undone everything: nothing is left and nothing waits.
 	//
-	// Whatever it makes in the kernel ends with this process, without a hand:
-	// connects that wait are then let go, at the latest when their client
-	// sends its SYN again (1 s, RFC 6298), and none waits for longer.
+	// All kernel state that it creates ends with this process, without cleanup.
+	// Connects that wait are then let through when their client sends its SYN
+	// again at the latest (1 s, RFC 6298).
 	Hold(ctx context.Context, t Target) (Held, error)
 }
 
-// Held is a hold that has begun. It has to be released, once.
+// Held is a hold that has begun. It must be released exactly once.
 type Held interface {
 	// Stats may be called at any time, from any goroutine.
 	Stats() Stats
-	// Release lets go what waits: first in, first out, newcomers behind, one
-	// SYN of each connection, and no faster than the server takes them. When
-	// ctx ends it lets the rest go at once. When it returns, nothing is left
-	// in the kernel; the error says what could not be tidied up, or that
-	// some were not let through.
+	// Release lets the waiting connections through: first in, first out, new ones
+	// last, one SYN for each connection, and no faster than the server accepts
+	// them. When ctx ends it lets the rest through at once. When it returns,
+	// nothing is left in the kernel. The error says what could not be tidied up,
+	// or that some connections were not let through.
 	Release(ctx context.Context) error
 }
 
-// Leaver is a Held of which something may outlive its process if that is killed.
-// It holds nobody up, but is not as it was.
+// Leaver is a Held whose kernel state may partly outlive its process if that is
+// killed. The residue delays no connection, but the original state is not
+// restored.
 type Leaver interface {
-	// Leaves says what, for Tidy, in the backend's own words; "" is nothing.
+	// Leaves describes the residue for Tidy, in a format of the backend; "" is
+	// none.
 	Leaves() string
 }
 
 // Tidier is a Backend whose Held is a Leaver.
 type Tidier interface {
-	// Tidy undoes what a hold of t left, when its process was killed.
+	// Tidy undoes the residue of a hold of t that was killed.
 	Tidy(ctx context.Context, t Target, left string) error
 }
 
-// Warmer is a Backend whose first Hold in a process takes longer than the next: the
-// kernel is asked what it can do, and the program's pages are read.
+// Warmer is a Backend whose first Hold in a process takes longer than later
+// ones, because it probes the kernel and reads pages of the program from disk.
 type Warmer interface {
-	// Warm does what Hold does, as far as nobody can notice. What fails here fails
-	// there too.
+	// Warm does the part of Hold that has no visible effect. It ignores errors,
+	// which Hold reports.
 	Warm()
 }
 
-// Sweeper is a Backend that holds people up if all of a hold's processes are
-// killed at once, as with a cgroup. No note of that may be found by the next
-// protect, which may be of another port, so every one sweeps before it holds.
+// Sweeper is a Backend that keeps connections waiting if all processes of a
+// hold are killed at once, for example with their cgroup. The next protect may
+// be of another port and then finds no note of the hold, so every protect calls
+// Sweep before it holds.
 type Sweeper interface {
-	// Sweep lets go what nobody looks after, and leaves alone what somebody
-	// does.
+	// Sweep releases what no process manages any more, and leaves holds in
+	// progress alone.
 	Sweep() error
 }

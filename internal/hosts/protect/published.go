@@ -10,23 +10,23 @@ import (
 	"holdfast/internal/platform/linux/sockdiag"
 )
 
-// Published is a server in a container, to which this network namespace passes
-// the ports of a Spec on. The container may be made anew meanwhile.
+// Published is a server in a container to which this network namespace forwards
+// the ports of a Spec. The container may be recreated during the hold.
 type Published struct {
-	// Init returns the pid of the container's init, 0 where it does not run
-	// or is not there. An error is that the engine does not answer.
+	// Init returns the pid of the container's init, 0 if the container does not
+	// run or does not exist. An error means that the engine does not answer.
 	Init func(ctx context.Context) (int, error)
-	// Inside are the ports that it listens on, in its own namespace.
+	// Inside are the ports that the server listens on in its own namespace.
 	Inside []uint16
 }
 
-// instance is one life of a container: its init, by pid and start time.
+// instance is one run of a container: its init, by pid and start time.
 type instance struct {
 	pid   int
 	start uint64
 }
 
-// lookAgain is how often the engine is asked for the container.
+// lookAgain is the interval at which the engine is asked for the container.
 const lookAgain = 10 * time.Millisecond
 
 func (p *Published) instance(ctx context.Context) (instance, error) {
@@ -41,7 +41,7 @@ func (p *Published) instance(ctx context.Context) (instance, error) {
 	return instance{pid, s.Start}, nil
 }
 
-// sockets watches the ports inside of an instance.
+// sockets watches the inner ports of an instance.
 func (p *Published) sockets(i instance) (*Sockets, error) {
 	var as []Address
 	for _, port := range p.Inside {
@@ -55,7 +55,7 @@ func (p *Published) sockets(i instance) (*Sockets, error) {
 	return s, err
 }
 
-// drain is Sockets.Drain inside of the container.
+// drain is Sockets.Drain inside the container.
 func (p *Published) drain(ctx context.Context, limit time.Duration, overlap bool) (Drained, error) {
 	i, err := p.instance(ctx)
 	if err != nil || i.pid == 0 {
@@ -69,12 +69,12 @@ func (p *Published) drain(ctx context.Context, limit time.Duration, overlap bool
 	return s.Drain(limit, overlap, ctx.Done())
 }
 
-// await waits until another instance than old listens on all ports, or, once
-// the command has ended, until old has gone on as it was for a while.
+// await waits until another instance than old listens on all ports. Once the
+// command has ended, it also returns when old has kept listening for settled.
 func (p *Published) await(ctx context.Context, old instance, exited <-chan struct{}) error {
 	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
-	var quiet time.Time // since when the command has ended and the old one is well
+	var quiet time.Time // since when the command has ended and old listens
 	for {
 		now, err := p.instance(ctx)
 		if ctx.Err() != nil {
@@ -118,5 +118,5 @@ func portsOf(ls []sockdiag.Listener) map[uint16]bool {
 	return m
 }
 
-// errNotRunning means that the container to be protected does not run.
+// errNotRunning reports that the container to protect does not run.
 var errNotRunning = errors.New("the container does not run")

@@ -6,7 +6,7 @@ import (
 	"holdfast/internal/platform/linux/sockdiag"
 )
 
-// Reason says why a hold ended.
+// Reason is why a hold ended.
 type Reason string
 
 // The reasons.
@@ -15,24 +15,25 @@ const (
 	OldStayed   Reason = "the command is done, and the server kept its sockets"
 	TimeUp      Reason = "the time is up"
 	CommandKill Reason = "the command was killed"
-	StarterGone Reason = "whoever asked for the hold is gone"
+	StarterGone Reason = "the process that asked for the hold is gone"
 	AskedFor    Reason = "it was asked for"
 )
 
-// settled is how long nothing may change after the command's end before a state
-// that might be on its way somewhere counts as where it ends: an old server that
-// was told to stop and has not yet, or one of several listeners.
+// settled is how long nothing may change after the command's end before an
+// intermediate state counts as final: an old server that was told to stop and
+// has not stopped yet, or one of several listeners.
 const settled = 250 * time.Millisecond
 
-// readiness judges when to release. It is pure: who calls it looks at the
-// sockets and at the clock.
+// readiness decides when to release. It is pure: the caller provides the
+// sockets and the time.
 type readiness struct {
-	old map[uint64]bool // cookies of the listeners before
-	// places are the addresses that the old ones listened on.
+	old map[uint64]bool // cookies of the listeners before the hold
+	// places are the addresses that the old listeners had.
 	places map[place]bool
 
-	// elsewhere says that the server is in another network namespace: who
-	// listens here, such as a proxy of the engine's, says nothing.
+	// elsewhere says that the server is in another network namespace. A listener
+	// in this one, such as a proxy of the engine, then says nothing about the
+	// server.
 	elsewhere bool
 
 	exited  bool // the command has ended
@@ -41,7 +42,7 @@ type readiness struct {
 	changed time.Time // when the listeners, or exited, last changed
 }
 
-// place is where a listener listens.
+// place is the address and device of a listener.
 type place struct {
 	addr   string
 	device uint32
@@ -65,7 +66,7 @@ func cookies(ls []sockdiag.Listener) map[uint64]bool {
 	return m
 }
 
-// exit tells that the command has ended.
+// exit records that the command has ended.
 func (r *readiness) exit(killed bool, now time.Time) {
 	r.exited, r.killed, r.changed = true, killed, now
 }
@@ -97,7 +98,7 @@ func (r *readiness) judge(ls []sockdiag.Listener, now time.Time) Reason {
 	switch {
 	case oldLeft == 0 && fresh > 0 && missing == 0:
 		return NewListens
-	case oldLeft == 0 && fresh > 0 && quiet: // it listens elsewhere now
+	case oldLeft == 0 && fresh > 0 && quiet: // the new server listens on other addresses
 		return NewListens
 	case oldLeft > 0 && quiet && fresh == 0:
 		return OldStayed
@@ -105,7 +106,7 @@ func (r *readiness) judge(ls []sockdiag.Listener, now time.Time) Reason {
 	return ""
 }
 
-// notice notes a change of who listens.
+// notice records a change of the listeners.
 func (r *readiness) notice(ls []sockdiag.Listener, now time.Time) {
 	is := cookies(ls)
 	same := len(is) == len(r.last)

@@ -16,21 +16,22 @@ import (
 	"holdfast"
 )
 
-// Options say what to protect, while which command runs.
+// Options say what to protect, and while which command runs.
 type Options struct {
 	Spec
-	// Netns is the path of the network namespace of the ports; "" is ours.
+	// Netns is the path of the network namespace of the ports; "" is the current
+	// one.
 	Netns string
-	// Published, where it is not nil, is the server that the ports are
-	// passed on to: nothing listens on them here.
+	// Published, if not nil, is the server to which the ports are forwarded;
+	// nothing listens on them in this namespace.
 	Published *Published
-	// Drain is how long the command waits, at most, for the old server's
-	// running requests, with Overlap for those that it has not accepted; 0 is
-	// not at all.
+	// Drain is the longest wait before the command starts for the running
+	// requests of the old server; with Overlap, for the connections that it has
+	// not accepted. 0 means no wait.
 	Drain time.Duration
 	// Wait is how long to wait for another protect of one of the ports.
 	Wait time.Duration
-	// Command is what restarts the server.
+	// Command restarts the server.
 	Command        []string
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
@@ -52,20 +53,20 @@ type Report struct {
 	Steps     []Step    `json:"steps"`
 	Drained   Drained   `json:"drained"`
 	Released  Released  `json:"released"`
-	// ExitCode is the command's, 128 + n where signal n ended it.
+	// ExitCode is that of the command, 128 + n if signal n ended it.
 	ExitCode int `json:"exit_code"`
 }
 
-// Step is how long a part of it took.
+// Step is the duration of one part of a protect.
 type Step struct {
 	Name string        `json:"name"`
 	Took time.Duration `json:"took_ns"`
 }
 
-// Ports are those of the addresses, each once, in order.
+// Ports returns the ports of the addresses in ascending order, each once.
 func (s Spec) Ports() []uint16 { return Ports(s.Addresses) }
 
-// Ports are those of the addresses, each once, in order.
+// Ports returns the ports of the addresses in ascending order, each once.
 func Ports(as []Address) []uint16 {
 	set := make(map[uint16]bool)
 	for _, a := range as {
@@ -74,12 +75,13 @@ func Ports(as []Address) []uint16 {
 	return slices.Sorted(maps.Keys(set))
 }
 
-// Run holds new connections, runs the command, and lets them through when the
-// new server listens. The error says what is wrong with the protection, not with
-// the command: that is in the report's exit code. Where the command was not
-// started, or nothing could be held, Report.Backend is "".
+// Run holds new connections, runs the command, and lets the connections through
+// when the new server listens. The error concerns the protection; the exit code
+// of the command is in the report. If the command was not started, or nothing
+// could be held, Report.Backend is "".
 //
-// When ctx ends, the command gets a SIGTERM, and all is let go when it is gone.
+// When ctx ends, the command gets a SIGTERM. All connections are let through
+// when the command has ended.
 func Run(ctx context.Context, o Options) (Report, error) {
 	var r Report
 	path, err := exec.LookPath(o.Command[0])
@@ -95,7 +97,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 		if old, err = o.Published.instance(ctx); err != nil {
 			return r, err
 		} else if old.pid == 0 {
-			return r, holdfast.WithHint(errNotRunning, "`docker ps -a` shows what became of it")
+			return r, holdfast.WithHint(errNotRunning, "`docker ps -a` shows its state")
 		}
 	}
 	step := o.stopwatch(&r)
@@ -110,19 +112,19 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if err != nil {
 		return r, err
 	}
-	defer func() { k.Close() }() // which may be another one by then
+	defer func() { k.Close() }() // k may have been replaced
 	for _, l := range locks {
 		if l.left == nil {
 			continue
 		}
 		if err := k.Tidy(ctx, *l.left); err != nil {
 			o.Log.Warn("protect: " + err.Error())
-			continue // the next one will try again
+			continue // the next protect tries again
 		}
 		l.left = nil
 	}
 	step("prepare")
-	// A keeper that hangs, or was stopped, would hold for ever.
+	// A keeper that hangs or was stopped would hold forever.
 	hung := time.AfterFunc(o.Limit+closeLimit, k.kill)
 	defer func() { hung.Stop() }()
 	began, err := k.Hold(ctx, o.Spec)
@@ -140,7 +142,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	}
 	r.Installed = k.standing
 	if err := noteAll(locks, began.Leaves); err != nil {
-		return r, fmt.Errorf("write down what is held: %w", err)
+		return r, fmt.Errorf("record what the hold leaves: %w", err)
 	}
 	r.Backend, r.Refused = began.Backend, began.Refused
 	step("hold")
@@ -160,7 +162,8 @@ func (o Options) keeperOptions(locks []*Lock) KeeperOptions {
 	return KeeperOptions{Argv: o.Keeper, Netns: o.Netns, Locks: locks, Log: o.Log}
 }
 
-// keeper is the standing one where the ports are installed, else a new one.
+// keeper returns the standing keeper if the ports are installed, else a new
+// one.
 func (o Options) keeper(ctx context.Context, locks []*Lock) (*Keeper, error) {
 	if len(locks) <= maxRights {
 		k, err := Dial(ctx, o.LockDir, o.Netns, o.Log)
@@ -171,13 +174,13 @@ func (o Options) keeper(ctx context.Context, locks []*Lock) (*Keeper, error) {
 		if err == nil {
 			k.Close()
 		} else if !errors.Is(err, ErrNoneStands) {
-			o.Log.Warn("protect: go on without the standing keeper", "err", err)
+			o.Log.Warn("protect: continuing without the standing keeper", "err", err)
 		}
 	}
 	return StartKeeper(o.keeperOptions(locks))
 }
 
-// Prepared reports whether a standing keeper would hold for o, and by which
+// Prepared reports whether a standing keeper would hold for o, and with which
 // backend.
 func (o Options) Prepared(ctx context.Context) (Name, bool) {
 	k, err := Dial(ctx, o.LockDir, o.Netns, o.Log)
@@ -194,7 +197,7 @@ func (o Options) Prepared(ctx context.Context) (Name, bool) {
 	return o.Backend, true
 }
 
-// ErrNotRoot means that this process may not do it.
+// ErrNotRoot reports that the process lacks the privileges to hold connections.
 var ErrNotRoot = errors.New("holding connections needs root")
 
 func needsRoot() error {
@@ -204,7 +207,7 @@ func needsRoot() error {
 	return nil
 }
 
-// tidyAfter tidies up when the keeper was killed, by another.
+// tidyAfter starts another keeper to tidy up after the first was killed.
 func (o Options) tidyAfter(left Left, locks []*Lock) error {
 	k, err := StartKeeper(o.keeperOptions(locks))
 	if err != nil {
@@ -216,7 +219,8 @@ func (o Options) tidyAfter(left Left, locks []*Lock) error {
 	return k.Tidy(ctx, left)
 }
 
-// runHeld is what happens while the hold stands.
+// runHeld drains, runs the command and waits for the release while the hold is
+// in place.
 func (o Options) runHeld(ctx context.Context, r *Report, k *Keeper, path string, old instance, step func(string)) (err error) {
 	if o.Drain > 0 {
 		drain := k.Drain
@@ -255,7 +259,7 @@ func (o Options) runHeld(ctx context.Context, r *Report, k *Keeper, path string,
 	})
 }
 
-// finish waits for the command's end and the hold's, in any order.
+// finish waits for the end of the command and of the hold, in any order.
 func finish(ctx context.Context, r *Report, k *Keeper, cmd *exec.Cmd, step func(string)) error {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
@@ -270,7 +274,7 @@ func finish(ctx context.Context, r *Report, k *Keeper, cmd *exec.Cmd, step func(
 			if r.ExitCode, killed, err = exitOf(cmd, err); err != nil {
 				return err
 			}
-			if open { // if the keeper is gone, that shows below
+			if open { // released reports below if the keeper is gone
 				_ = k.Exited(killed || ctx.Err() != nil)
 			}
 		case rel, ok := <-released:
@@ -286,19 +290,19 @@ func finish(ctx context.Context, r *Report, k *Keeper, cmd *exec.Cmd, step func(
 	return errors.Join(keeperErr, r.Released.err())
 }
 
-// err is what a person has to know about a hold's end.
+// err returns the error for the operator that the end of a hold calls for.
 func (r Released) err() error {
 	switch {
 	case r.Reason == TimeUp && !r.Listening:
-		return holdfast.WithHint(errors.New("the time is up and no server has come back: the connections that waited were let go, and are refused"),
-			"see what became of the server; --timeout is how long to wait for it")
+		return holdfast.WithHint(errors.New("the time is up and no server listens: the waiting connections were let through and are refused"),
+			"check the server; --timeout sets how long to wait for it")
 	case r.Error != "":
-		return fmt.Errorf("let the connections go: %s", r.Error)
+		return fmt.Errorf("release the connections: %s", r.Error)
 	}
 	return nil
 }
 
-// explain adds what to do.
+// explain adds a hint to err.
 func explain(err error, s Spec) error {
 	switch {
 	case errors.Is(err, ErrNothingListens):
@@ -306,7 +310,7 @@ func explain(err error, s Spec) error {
 			"`ss -ltnp` shows what listens; start the server first, or name it with --pid, --unit or --container")
 	case errors.Is(err, ErrNoBackend):
 		return holdfast.WithHint(fmt.Errorf("protect port %s: %w", joinAddresses(s.Addresses), err),
-			"`holdfast protect --check` with the same port says what each way needs")
+			"`holdfast protect --check` with the same port says what each backend needs")
 	}
 	return fmt.Errorf("protect port %s: %w", joinAddresses(s.Addresses), err)
 }
@@ -322,7 +326,7 @@ func joinAddresses(as []Address) string {
 	return s
 }
 
-// stopwatch notes steps one after the other.
+// stopwatch records the durations of consecutive steps.
 func (o Options) stopwatch(r *Report) func(string) {
 	last := time.Now()
 	return func(name string) {

@@ -17,10 +17,10 @@ import (
 	"holdfast/internal/platform/linux/standby"
 )
 
-// Main is a keeper's whole life, in the process that StartKeeper or StartStanding
-// made: it holds and releases as it is told, and releases at once when its starter
-// is gone. args are those that were added there, backends what there is, best
-// first. It returns the exit code.
+// Main is the main function of the process that StartKeeper or StartStanding
+// created. It holds and releases on request, and releases at once when its
+// starter is gone. args are the arguments that they appended; backends are all
+// backends, the best first. Main returns the exit code.
 func Main(args []string, backends []Backend, log *slog.Logger) int {
 	run := func() error { return serveStarter(args, backends, log) }
 	if len(args) == 2 && args[0] == argStanding {
@@ -33,13 +33,13 @@ func Main(args []string, backends []Backend, log *slog.Logger) int {
 	return 0
 }
 
-// serveStarter is a keeper that was started for one protect.
+// serveStarter runs a keeper that was started for one protect.
 func serveStarter(args []string, backends []Backend, log *slog.Logger) error {
 	locks := 0
 	if len(args) == 1 {
 		locks, _ = strconv.Atoi(args[0])
 	}
-	// The locks are never used: they are held by being open.
+	// The lock files are only kept open, which holds the locks.
 	standby.Settle(keeperFD+locks, nil)
 	line, err := inherited()
 	if err != nil {
@@ -48,7 +48,7 @@ func serveStarter(args []string, backends []Backend, log *slog.Logger) error {
 	return newServer(line, backends, newOwners(), log).run()
 }
 
-// inherited is the socket to the starter.
+// inherited returns the socket to the starter.
 func inherited() (*net.UnixConn, error) {
 	f := os.NewFile(keeperFD, "starter")
 	defer f.Close()
@@ -63,8 +63,8 @@ func inherited() (*net.UnixConn, error) {
 	return line, nil
 }
 
-// server is the keeper's side of one starter. One goroutine does it all but
-// reading.
+// server is the keeper's side of one starter. One goroutine reads; another does
+// everything else.
 type server struct {
 	line     *net.UnixConn
 	backends []Backend
@@ -104,7 +104,7 @@ func (s *server) listen() {
 	}
 }
 
-// rights are the files that came with a message.
+// rights returns the files that came with a message.
 func rights(oob []byte) (files []*os.File) {
 	ms, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -113,7 +113,7 @@ func rights(oob []byte) (files []*os.File) {
 	for _, m := range ms {
 		fds, err := unix.ParseUnixRights(&m)
 		if err != nil {
-			continue // credentials, or what else there may be
+			continue // credentials or another kind of control message
 		}
 		for _, fd := range fds {
 			files = append(files, os.NewFile(uintptr(fd), "lock"))
@@ -148,7 +148,7 @@ func (s *server) answerAll() error {
 	}
 }
 
-// handle does what is asked while nothing is held.
+// handle executes a request while nothing is held.
 func (s *server) handle(r request) error {
 	switch r.Op {
 	case opProbe, opHold:
@@ -193,7 +193,7 @@ func (s *server) probe(t Target) []Refusal {
 	return rs
 }
 
-// tidy undoes what a killed keeper left.
+// tidy undoes the residue of a killed keeper.
 func (s *server) tidy(l *Left) error {
 	if l == nil || len(l.Of) == 0 {
 		return errors.New("a request without what was left")
@@ -211,7 +211,7 @@ func (s *server) tidy(l *Left) error {
 	return fmt.Errorf("backend %q leaves nothing", l.Backend)
 }
 
-// hold is one hold, from its beginning to its end.
+// hold runs one hold from its beginning to its end.
 func (s *server) hold(spec Spec, sk *Sockets) error {
 	start := time.Now()
 	if !s.ledger.enter() {
@@ -251,12 +251,12 @@ func (s *server) hold(spec Spec, sk *Sockets) error {
 	return k.run()
 }
 
-// sweep lets go what dead protects of whatever port hold up.
+// sweep releases the connections that dead protects of any port keep waiting.
 func (s *server) sweep() {
 	for _, b := range s.backends {
 		if w, ok := b.(Sweeper); ok {
 			if err := w.Sweep(); err != nil {
-				s.log.Warn("protect: sweep up behind an earlier hold", "backend", b.Name(), "err", err)
+				s.log.Warn("protect: sweep after an earlier hold", "backend", b.Name(), "err", err)
 			}
 		}
 	}
@@ -270,7 +270,7 @@ func (s *server) begin(spec Spec, t Target) (Held, Began, error) {
 			continue
 		}
 		if b.Name() == Migrate && spec.Backend != Migrate && !spec.Overlap {
-			continue // it holds nothing; only for who knows that it will do
+			continue // it holds nothing; only on explicit request
 		}
 		h, err := b.Hold(context.Background(), t)
 		if err == nil {
@@ -299,7 +299,8 @@ func failure(o op, err error) answer {
 	return a
 }
 
-// answer sends; a starter that reads nothing must not hang the keeper.
+// answer sends a message without blocking: a starter that does not read must
+// not block the keeper.
 func (s *server) answer(a answer) error {
 	b, err := json.Marshal(a)
 	if err != nil {
@@ -314,7 +315,7 @@ func (s *server) answer(a answer) error {
 		return true
 	})
 	if err == unix.EPIPE || err == unix.ECONNRESET || err == unix.EAGAIN {
-		return nil // it is gone, and that is noticed elsewhere, or hangs
+		return nil // the starter hangs, or is gone, which listen detects
 	}
 	return errors.Join(err, e)
 }

@@ -8,8 +8,8 @@ import (
 	"holdfast/internal/platform/linux/sockdiag"
 )
 
-// Sockets watches the listeners of some addresses, in the network namespace of
-// the thread that made it. Its methods may be called from any goroutine.
+// Sockets watches the listeners of some addresses in the network namespace of
+// the thread that created it. Its methods may be called from any goroutine.
 type Sockets struct {
 	diag      *sockdiag.Diag
 	addresses []Address
@@ -19,11 +19,10 @@ type Sockets struct {
 	hidden map[uint32]bool // inodes
 }
 
-// NewSockets opens a socket to ask with.
+// NewSockets opens a netlink socket for the queries.
 func NewSockets(addresses []Address) (*Sockets, error) { return newSockets(addresses, newOwners()) }
 
-// newSockets is NewSockets with what is known already about who has which socket
-// open.
+// newSockets is NewSockets with a cache of socket owners.
 func newSockets(addresses []Address, o *owners) (*Sockets, error) {
 	d, err := sockdiag.Open()
 	if err != nil {
@@ -32,7 +31,7 @@ func newSockets(addresses []Address, o *owners) (*Sockets, error) {
 	return &Sockets{diag: d, addresses: addresses, owners: o, hidden: make(map[uint32]bool)}, nil
 }
 
-// Target is what a backend gets, as the spec says.
+// Target returns the Target of a backend for spec.
 func (s *Sockets) Target(spec Spec) Target {
 	return Target{
 		Addresses: s.addresses, Forwarded: spec.Forwarded, Overlap: spec.Overlap,
@@ -49,7 +48,7 @@ func (s *Sockets) hide(inode uint32) {
 
 func (s *Sockets) ports() []uint16 { return Ports(s.addresses) }
 
-// Listeners are those of the addresses, without what was hidden.
+// Listeners returns the listeners of the addresses, without hidden ones.
 func (s *Sockets) Listeners() ([]sockdiag.Listener, error) {
 	var ls []sockdiag.Listener
 	for _, port := range s.ports() {
@@ -68,5 +67,5 @@ func (s *Sockets) Listeners() ([]sockdiag.Listener, error) {
 	return ls, nil
 }
 
-// Close ends the asking.
+// Close closes the netlink socket.
 func (s *Sockets) Close() { _ = s.diag.Close() }

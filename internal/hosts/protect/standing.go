@@ -22,29 +22,30 @@ import (
 const argStanding = "standing"
 
 const (
-	// maxClients is how many protects may be connected at once. Who comes then
-	// starts a keeper of their own.
+	// maxClients limits how many protects may be connected at once. A further one
+	// starts its own keeper.
 	maxClients = 64
-	// MaxInstalled is how many addresses may be installed.
+	// MaxInstalled limits how many addresses may be installed.
 	MaxInstalled = 100
-	// refresh is how often a standing keeper looks whether its servers are still
-	// those that it knows: 0.1 ms of work, and more only when one is new.
+	// refresh is the interval at which a standing keeper checks whether the known
+	// processes still have the listeners: 0.1 ms of work, more only if one is
+	// new.
 	refresh = 10 * time.Second
 )
 
-// standing is a keeper that stands by for protects to come. At rest it has nothing
-// in the kernel but its socket: no rule, no program, no option.
+// standing is a keeper that waits for protects. At rest it has nothing in the
+// kernel but its socket: no rule, no program, no option.
 type standing struct {
 	backends []Backend
 	owners   *owners
 	ledger   *ledger
 	log      *slog.Logger
-	clients  chan struct{} // bounds them
+	clients  chan struct{} // limits the connected protects
 }
 
-// serveStanding is a standing keeper's whole life, in the process that
-// StartStanding made. It listens on a socket at path, says so, or what is wrong, to
-// who started it, and ends when it is told to, or by SIGTERM, once nothing is held.
+// serveStanding is the main function of the process that StartStanding created.
+// It listens on a socket at path and reports success or an error to its
+// starter. It ends on request or on SIGTERM, once nothing is held.
 func serveStanding(path string, backends []Backend, log *slog.Logger) error {
 	term := make(chan os.Signal, 1)
 	standby.Settle(keeperFD, term)
@@ -59,14 +60,14 @@ func serveStanding(path string, backends []Backend, log *slog.Logger) error {
 		_, e := io.WriteString(starter, err.Error())
 		return errors.Join(err, e, starter.Close())
 	}
-	if err := starter.Close(); err != nil { // its end without a word is good news
+	if err := starter.Close(); err != nil { // EOF without a message means success
 		return errors.Join(err, l.Close())
 	}
 	return s.serve(l, term)
 }
 
-// listenAt listens on a unix socket that only its owner may connect to. One that is
-// there already is a dead keeper's: who starts one has made sure.
+// listenAt listens on a unix socket that only its owner may connect to. An
+// existing socket belongs to a dead keeper: the caller has verified that.
 func listenAt(path string) (*net.UnixListener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("stand by: %w", err)
@@ -80,7 +81,7 @@ func listenAt(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// serve serves protects until it is time to go and nothing is held.
+// serve serves protects until the keeper is to end and nothing is held.
 func (s *standing) serve(l *net.UnixListener, term <-chan os.Signal) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	var going sync.WaitGroup
@@ -106,11 +107,11 @@ func (s *standing) serve(l *net.UnixListener, term <-chan os.Signal) error {
 	<-s.ledger.idle
 	cancel()
 	going.Wait()
-	// Who is connected still learns by the end of this process that it is over.
+	// The end of this process closes the connections that are still open.
 	return err
 }
 
-// accept takes protects on until the listener is closed.
+// accept accepts protects until the listener is closed.
 func (s *standing) accept(l *net.UnixListener) error {
 	for {
 		c, err := l.AcceptUnix()
@@ -144,7 +145,8 @@ func (s *standing) client(c *net.UnixConn, pid int) {
 	s.learn()
 }
 
-// peer makes sure of the process at the other end: it is root's, or of who we are.
+// peer returns the pid of the process at the other end. It fails unless that
+// runs as root or as the current user.
 func peer(c *net.UnixConn) (pid int, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -155,15 +157,15 @@ func peer(c *net.UnixConn) (pid int, err error) {
 		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
 	if err = errors.Join(e, err); err != nil {
-		return 0, fmt.Errorf("ask who is at the other end: %w", err)
+		return 0, fmt.Errorf("read the peer credentials: %w", err)
 	}
 	if cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
-		return 0, fmt.Errorf("user %d is at the other end", cred.Uid)
+		return 0, fmt.Errorf("user %d may not connect", cred.Uid)
 	}
 	return int(cred.Pid), nil
 }
 
-// handleStanding does what only a standing keeper does.
+// handleStanding executes the requests that only a standing keeper serves.
 func (s *server) handleStanding(r request) error {
 	switch r.Op {
 	case opHello:
@@ -187,7 +189,7 @@ func (s *server) handleStanding(r request) error {
 	return fmt.Errorf("unknown request %q", r.Op)
 }
 
-// listening fills in who listens. What cannot be told is no.
+// listening sets Listening of each port. It stays false on an error.
 func (s *server) listening(ports []Prepared) {
 	for i := range ports {
 		sk, err := newSockets([]Address{ports[i].Address}, s.owners)
@@ -200,8 +202,8 @@ func (s *server) listening(ports []Prepared) {
 	}
 }
 
-// keepFresh makes the first hold as fast as the next, and then looks now and then
-// who serves the ports, until ctx ends.
+// keepFresh makes the first hold as fast as later ones. Then it checks every
+// refresh which processes serve the ports, until ctx ends.
 func (s *standing) keepFresh(ctx context.Context) {
 	for _, b := range s.backends {
 		if w, ok := b.(Warmer); ok {
@@ -220,7 +222,8 @@ func (s *standing) keepFresh(ctx context.Context) {
 	}
 }
 
-// learn looks up who has the listeners open that there are now, if it is not known.
+// learn looks up the processes that have the current listeners open, unless
+// they are known.
 func (s *standing) learn() {
 	var as []Address
 	for _, i := range s.ledger.list() {
@@ -231,7 +234,7 @@ func (s *standing) learn() {
 	}
 	sk, err := newSockets(as, s.owners)
 	if err != nil {
-		return // the next hold looks by itself
+		return // the next hold looks them up itself
 	}
 	defer sk.Close()
 	ls, err := sk.Listeners()

@@ -11,46 +11,47 @@ type Spec struct {
 	Forwarded bool      `json:"forwarded,omitempty"`
 	Overlap   bool      `json:"overlap,omitempty"`
 	PIDs      []int     `json:"pids,omitempty"`
-	// Backend is the one to use; "" and Auto are the best that works.
+	// Backend is the backend to use; "" and Auto mean the best that works.
 	Backend Name `json:"backend,omitempty"`
-	// Limit is the longest that the hold may last; it has to be over 0.
+	// Limit is the maximum duration of the hold; it must be over 0.
 	Limit time.Duration `json:"limit_ns"`
 }
 
-// Refusal says why a backend would not do.
+// Refusal is the reason why a backend does not work.
 type Refusal struct {
 	Backend Name   `json:"backend"`
 	Why     string `json:"why"`
 }
 
-// Began is a hold that has begun.
+// Began describes a hold that has begun.
 type Began struct {
 	Backend Name          `json:"backend"`
 	Took    time.Duration `json:"took_ns"`
 	// Refused are the better backends that did not work.
 	Refused []Refusal `json:"refused,omitempty"`
-	// Leaves is what has to be tidied up if the keeper is killed.
+	// Leaves is what must be tidied up if the keeper is killed.
 	Leaves *Left `json:"leaves,omitempty"`
 }
 
-// Left is what a killed keeper left behind.
+// Left is the residue of a killed keeper.
 type Left struct {
 	Backend Name      `json:"backend"`
 	What    string    `json:"what"`
 	Of      []Address `json:"of"`
 }
 
-// Released is a hold that has ended.
+// Released describes a hold that has ended.
 type Released struct {
 	Reason Reason `json:"reason"`
 	Stats  Stats  `json:"stats"`
-	// Took is the time that the letting go took.
+	// Took is the duration of the release.
 	Took time.Duration `json:"took_ns"`
-	// Held is from the beginning of the hold to its last connection's going.
+	// Held is the time from the start of the hold to the release of its last
+	// connection.
 	Held time.Duration `json:"held_ns"`
-	// Listening is whether anything listens.
+	// Listening reports whether a server listens.
 	Listening bool `json:"listening"`
-	// Error is what could not be tidied up.
+	// Error says what could not be tidied up.
 	Error string `json:"error,omitempty"`
 }
 
@@ -58,22 +59,22 @@ type Released struct {
 type op string
 
 const (
-	opProbe    op = "probe"    // which backends work?
+	opProbe    op = "probe"    // which backends work
 	opHold     op = "hold"     // begin
 	opDrain    op = "drain"    // wait for the old server's clients
 	opExited   op = "exited"   // the command has ended; not answered
 	opTidy     op = "tidy"     // undo what a killed keeper left
-	opRelease  op = "release"  // end now; not answered but by opReleased
-	opReleased op = "released" // an answer that comes by itself
+	opRelease  op = "release"  // end now; answered by opReleased only
+	opReleased op = "released" // an answer without a request
 
-	// Of standing keepers only.
-	opHello   op = "hello"   // what is installed?
-	opInstall op = "install" // prepare for these ports, and for no others
-	opStatus  op = "status"  // how is it going?
+	// Only for standing keepers.
+	opHello   op = "hello"   // what is installed
+	opInstall op = "install" // prepare for exactly these ports
+	opStatus  op = "status"  // state of the keeper
 	opQuit    op = "quit"    // end when nothing is held
 )
 
-// request goes to the keeper.
+// request is a message to the keeper.
 type request struct {
 	Op     op            `json:"op"`
 	Spec   *Spec         `json:"spec,omitempty"`
@@ -87,14 +88,14 @@ type request struct {
 	locks []*os.File
 }
 
-// close lets go of what came with the request.
+// close closes the files that came with the request.
 func (r request) close() {
 	for _, f := range r.locks {
 		f.Close()
 	}
 }
 
-// answer comes from the keeper.
+// answer is a message from the keeper.
 type answer struct {
 	Op       op        `json:"op"`
 	Error    string    `json:"error,omitempty"`
@@ -103,22 +104,22 @@ type answer struct {
 	Began    *Began    `json:"began,omitempty"`
 	Drained  *Drained  `json:"drained,omitempty"`
 	Released *Released `json:"released,omitempty"`
-	// Of standing keepers: the answers to opHello and opStatus.
+	// Only from standing keepers: the answers to opHello and opStatus.
 	Hello    *hello    `json:"hello,omitempty"`
 	Standing *Standing `json:"standing,omitempty"`
 }
 
-// hello is how a standing keeper introduces itself.
+// hello is the first answer of a standing keeper.
 type hello struct {
 	Protocol  int         `json:"protocol"`
 	Installed []Installed `json:"installed,omitempty"`
 }
 
-// protocol is the number of what is said over the wire: a standing keeper may be
-// of another version than who asks it.
+// protocol is the version of the wire protocol: a standing keeper and its
+// client may be different versions of the program.
 const protocol = 1
 
-// errorKind carries what callers decide by.
+// errorKind identifies an error that callers check for.
 type errorKind string
 
 const (
@@ -127,12 +128,13 @@ const (
 	kindLeaving   errorKind = "leaving"
 )
 
-// maxMessage bounds a message in bytes.
+// maxMessage limits a message, in bytes.
 const maxMessage = 64 << 10
 
-// maxRights is how many files one message brings at most (SCM_MAX_FD, unix(7)).
+// maxRights is the maximum number of files in one message (SCM_MAX_FD,
+// unix(7)).
 const maxRights = 253
 
 // keeperFD is the keeper's end of the socket: the first extra file of exec.Cmd.
-// The locks come behind it.
+// The locks follow it.
 const keeperFD = 3

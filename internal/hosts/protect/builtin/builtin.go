@@ -1,4 +1,4 @@
-// Package builtin lists the ways of holding that there are.
+// Package builtin lists the backends of package protect.
 package builtin
 
 import (
@@ -9,7 +9,7 @@ import (
 	"holdfast/internal/hosts/protect/plug"
 )
 
-// Backends are all, best first.
+// Backends returns all backends, the best first.
 func Backends() []protect.Backend {
 	return []protect.Backend{park.Backend{}, nfqueue.New(), migrate.Backend{}, plug.Backend{}}
 }

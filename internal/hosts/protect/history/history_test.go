@@ -71,7 +71,7 @@ holdfast_protect_connections_total{backend="migrate"} 0
 holdfast_protect_connections_total{backend="nfqueue"} 2
 holdfast_protect_connections_total{backend="park"} 205
 holdfast_protect_connections_total{backend="plug"} 0
-# HELP holdfast_protect_failed_holds_total Holds that ended without a server that listens, since the host's boot, by backend.
+# HELP holdfast_protect_failed_holds_total Holds that ended without a listening server, since the host's boot, by backend.
 # TYPE holdfast_protect_failed_holds_total counter
 holdfast_protect_failed_holds_total{backend="migrate"} 0
 holdfast_protect_failed_holds_total{backend="nfqueue"} 0
@@ -83,7 +83,7 @@ holdfast_protect_holds_total{backend="migrate"} 0
 holdfast_protect_holds_total{backend="nfqueue"} 1
 holdfast_protect_holds_total{backend="park"} 201
 holdfast_protect_holds_total{backend="plug"} 0
-# HELP holdfast_protect_longest_wait_seconds The longest that a connection waited, since the host's boot, by backend.
+# HELP holdfast_protect_longest_wait_seconds Longest wait of a connection in seconds, since the host's boot, by backend.
 # TYPE holdfast_protect_longest_wait_seconds gauge
 holdfast_protect_longest_wait_seconds{backend="migrate"} 0
 holdfast_protect_longest_wait_seconds{backend="nfqueue"} 60

@@ -8,8 +8,8 @@ import (
 	"holdfast/internal/hosts/protect"
 )
 
-// metrics are read from the file at every scrape: those who protect are other
-// processes.
+// metrics reads the figures from the file at every scrape, because each protect
+// is another process.
 type metrics struct {
 	dir string
 	log *slog.Logger
@@ -17,8 +17,8 @@ type metrics struct {
 	holds, failed, connections, longest *prometheus.Desc
 }
 
-// NewMetrics returns the figures of all holds on this host since its boot, by
-// backend, as they are in the directory of the locks.
+// NewMetrics returns a collector of the figures of all holds on this host since
+// its boot, by backend, read from the lock directory dir.
 func NewMetrics(dir string, log *slog.Logger) prometheus.Collector {
 	desc := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc("holdfast_protect_"+name, help+" since the host's boot, by backend.", []string{"backend"}, nil)
@@ -26,9 +26,9 @@ func NewMetrics(dir string, log *slog.Logger) prometheus.Collector {
 	return &metrics{
 		dir: dir, log: log,
 		holds:       desc("holds_total", "Restarts during which connections were held,"),
-		failed:      desc("failed_holds_total", "Holds that ended without a server that listens,"),
+		failed:      desc("failed_holds_total", "Holds that ended without a listening server,"),
 		connections: desc("connections_total", "Connections that waited,"),
-		longest:     desc("longest_wait_seconds", "The longest that a connection waited,"),
+		longest:     desc("longest_wait_seconds", "Longest wait of a connection in seconds,"),
 	}
 }
 

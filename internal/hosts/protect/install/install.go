@@ -39,7 +39,7 @@ type Port struct {
 	Standing bool `json:"standing"`
 	// Recorded is whether Restore brings it back.
 	Recorded bool `json:"recorded"`
-	// Works is the backend that would hold it now; "" where nobody looked, or
+	// Works is the backend that would hold it now; "" if it was not checked, or
 	// nothing listens.
 	Works protect.Name `json:"works,omitempty"`
 }

@@ -1,7 +1,7 @@
-// Package migrate holds nothing: it makes the kernel hand what a closing
-// listener had not accepted to the new one beside it (tcp_migrate_req of
-// ip-sysctl). That is enough, and costs nothing, where the new server listens
-// with SO_REUSEPORT before the old one stops.
+// Package migrate holds nothing. It makes the kernel hand the connections that
+// a closing listener has not accepted to the new listener beside it
+// (tcp_migrate_req, ip-sysctl). That is sufficient, and costs nothing, if the
+// new server listens with SO_REUSEPORT before the old one stops.
 package migrate
 
 import (
@@ -22,7 +22,7 @@ type Backend struct{}
 // Name is migrate.
 func (Backend) Name() protect.Name { return protect.Migrate }
 
-// Probe asks for the kernel's setting, and for SO_REUSEPORT of every listener.
+// Probe checks the kernel setting, and SO_REUSEPORT of every listener.
 func (Backend) Probe(_ context.Context, t protect.Target) error {
 	switch _, err := tcpmigrate.Read(); {
 	case err != nil:
@@ -65,7 +65,7 @@ func asksForReuseport(t protect.Target) error {
 	return nil
 }
 
-// Hold switches the setting on.
+// Hold enables the setting.
 func (b Backend) Hold(ctx context.Context, t protect.Target) (protect.Held, error) {
 	if err := b.Probe(ctx, t); err != nil {
 		return nil, err
@@ -80,10 +80,10 @@ func (b Backend) Hold(ctx context.Context, t protect.Target) (protect.Held, erro
 // held is the setting, switched on.
 type held struct{ setting tcpmigrate.Switch }
 
-// Leaves is what the setting was.
+// Leaves returns the original value of the setting.
 func (h held) Leaves() string { return h.setting.Was() }
 
-// Tidy sets it so.
+// Tidy restores the original value.
 func (Backend) Tidy(_ context.Context, _ protect.Target, left string) error {
 	return tcpmigrate.Before(left).Off()
 }

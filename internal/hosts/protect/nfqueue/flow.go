@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// flow names a connection: who connects to what.
+// flow identifies a connection by its source and destination.
 type flow struct{ from, to netip.AddrPort }
 
-// segment is what a hold has to know of a packet.
+// segment is the part of a packet that a hold needs.
 type segment struct {
 	flow
 	syn bool   // and not ACK: it begins the connection

@@ -24,7 +24,7 @@ type held struct {
 	serving sync.WaitGroup
 
 	mu      sync.Mutex
-	open    bool // verdicts are given elsewhere
+	open    bool // the queue is open; take gives no verdicts any more
 	waiting []syn
 	known   map[flow]came
 	last    uint32 // id of the last packet that came
@@ -36,7 +36,7 @@ type held struct {
 // came is a connect that came.
 type came struct {
 	seq   uint32 // of its SYN
-	waits bool   // else it was let go
+	waits bool   // false: it was released
 }
 
 // syn is a connect that waits.
@@ -54,8 +54,8 @@ func newHeld(t protect.Target, q *nfqueue.Queue) *held {
 	return h
 }
 
-// localAddrs are this namespace's own addresses: only what goes to them can be
-// meant for a published port.
+// localAddrs returns the addresses of this namespace. Only packets to them can
+// be meant for a published port.
 func localAddrs() map[netip.Addr]bool {
 	as, err := net.InterfaceAddrs()
 	if err != nil {
@@ -70,7 +70,7 @@ func localAddrs() map[netip.Addr]bool {
 	return m
 }
 
-// serve takes in what comes until the queue is closed.
+// serve processes packets until the queue is closed.
 func (h *held) serve() {
 	for {
 		ps, err := h.queue.Receive()
@@ -90,16 +90,17 @@ func (h *held) serve() {
 	}
 }
 
-// take files a packet: a new connect waits, another SYN of one that waits goes,
-// and what is not meant goes on. So does the first data of a connection that was
-// let go, which it is only after the handshake: both have the lock.
+// take classifies a packet. A new connect waits; another SYN of a waiting
+// connect is dropped; a packet for another destination passes. The first data
+// of a released connection also passes, but only after the handshake of that
+// release, because both take the lock.
 //
-// That is needed where the client is on this host. Its SYN comes to the server on
-// the CPU that let it go, and the handshake ends there; its first data may come on
-// the client's own CPU at that moment. While the kernel puts the new socket in the
-// place of the request (inet_ehash_insert of net/ipv4/inet_hashtables.c), whoever
-// looks for either may find none, and the client is reset: one in some 20,000,
-// measured on Linux 6.18.
+// The lock is needed if the client is on this host. Its SYN reaches the server
+// on the CPU that released it, and the handshake ends there. Its first data may
+// arrive on the client's own CPU at that moment. While the kernel replaces the
+// request with the new socket (inet_ehash_insert of
+// net/ipv4/inet_hashtables.c), a lookup of either may find none, and the client
+// is reset: one in some 20,000, measured on Linux 6.18.
 func (h *held) take(p nfqueue.Packet, now time.Time) {
 	s, ok := parse(p.Data)
 	f := s.flow
@@ -132,7 +133,7 @@ func (h *held) note(err error) {
 	}
 }
 
-// Leaves is the table's name, where the kernel would not remove it.
+// Leaves returns the name of the table if the kernel would not remove it.
 func (h *held) Leaves() string {
 	if h.table.Owned() {
 		return ""
@@ -183,7 +184,7 @@ func (h *held) Release(ctx context.Context) error {
 		if !h.target.Forwarded {
 			room, known = h.room(d)
 		}
-		// Without a server nobody is there to be spared.
+		// Without a server there is no queue to protect.
 		if !known {
 			break
 		}
@@ -198,8 +199,8 @@ func (h *held) Release(ctx context.Context) error {
 	return errors.Join(err, h.end())
 }
 
-// room is how many connects the server can take now. known is false where no
-// server listens.
+// room returns how many connects the server can accept now. known is false if
+// no server listens.
 func (h *held) room(d *sockdiag.Diag) (n int, known bool) {
 	ls, err := h.target.Listeners()
 	if err != nil || len(ls) == 0 {
@@ -227,7 +228,7 @@ func (h *held) room(d *sockdiag.Diag) (n int, known bool) {
 	return max(1, limit) - used, true
 }
 
-// letGo lets the first n go, and returns how many waited.
+// letGo releases the first n connects and returns how many waited.
 func (h *held) letGo(n int) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -242,7 +243,7 @@ func (h *held) letGo(n int) int {
 	return waited
 }
 
-// end lets everything go at once and leaves nothing.
+// end releases everything at once and leaves nothing.
 func (h *held) end() error {
 	h.mu.Lock()
 	h.open = true

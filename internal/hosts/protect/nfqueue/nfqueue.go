@@ -5,7 +5,7 @@
 //
 // Rule and queue end with the process. A SYN that waits then is lost, and its
 // client sends it again after a second; newcomers pass (bypass). Before Linux 5.12
-// the rule stays, and sends packets past a queue that nobody serves, until Tidy.
+// the rule stays until Tidy, and packets bypass the queue that no process serves.
 package nfqueue
 
 import (
@@ -70,7 +70,7 @@ func (b *Backend) try() error {
 // Warm makes and removes a queue and such a table.
 func (b *Backend) Warm() { _ = b.try() } // Hold says what is wrong
 
-// firstQueue keeps clear of the numbers that people choose by hand.
+// firstQueue avoids the queue numbers that operators usually choose.
 const firstQueue = 28771
 
 // Hold opens a queue and then sends the SYNs there.
@@ -133,7 +133,7 @@ func spec(t protect.Target, name string, queue uint16) nft.Spec {
 	return s
 }
 
-// explain says in words what the kernel said in numbers.
+// explain describes kernel errors in words.
 func explain(err error) error {
 	switch {
 	case err == nil:

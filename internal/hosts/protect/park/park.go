@@ -75,10 +75,10 @@ func (Backend) Hold(ctx context.Context, t protect.Target) (protect.Held, error)
 
 // prepared is what a hold needs, before anything is changed.
 type prepared struct {
-	lots []*lot
-	hook *bpf.BindHook // nil where there is no cgroup2 for it
-	// others are the cookies of those that listen on the ports too, but are
-	// not held: they were bound before there was a hook.
+	groups []*group
+	hook   *bpf.BindHook // nil where there is no cgroup2 for it
+	// others are the cookies of listeners on the ports that are not held:
+	// they were bound before the hook existed.
 	others map[uint64]bool
 }
 
@@ -117,7 +117,7 @@ func prepare(t protect.Target) (_ *prepared, err error) {
 		return nil, err
 	}
 	reuseport := true
-	for _, l := range p.lots {
+	for _, l := range p.groups {
 		if l.selector, err = bpf.NewSelector(); err != nil {
 			return nil, err
 		}
@@ -138,8 +138,8 @@ func prepare(t protect.Target) (_ *prepared, err error) {
 	return p, nil
 }
 
-// take takes the old listeners and sorts them: those that are bound alike are
-// one lot.
+// take duplicates the old listeners and sorts them into groups of listeners
+// that are bound alike.
 func (p *prepared) take(t protect.Target, ls []sockdiag.Listener) error {
 	var inodes []uint32
 	for _, l := range ls {
@@ -149,7 +149,7 @@ func (p *prepared) take(t protect.Target, ls []sockdiag.Listener) error {
 	if err != nil {
 		return err
 	}
-	lots := make(map[place]*lot)
+	groups := make(map[place]*group)
 	for _, l := range ls {
 		f, ok := open[l.Inode]
 		if !ok {
@@ -160,13 +160,13 @@ func (p *prepared) take(t protect.Target, ls []sockdiag.Listener) error {
 			return err
 		}
 		at := placeOf(l)
-		if lots[at] == nil {
-			lots[at] = &lot{place: at, parking: -1}
-			p.lots = append(p.lots, lots[at])
+		if groups[at] == nil {
+			groups[at] = &group{place: at, parking: -1}
+			p.groups = append(p.groups, groups[at])
 		}
 		o, err := newOld(fd, l)
-		lots[at].old = append(lots[at].old, o)
-		lots[at].mptcp = lots[at].mptcp || l.MPTCP
+		groups[at].old = append(groups[at].old, o)
+		groups[at].mptcp = groups[at].mptcp || l.MPTCP
 		if err != nil {
 			return err
 		}
@@ -180,7 +180,7 @@ func (p *prepared) hookBind(t protect.Target) error {
 	if err != nil {
 		return err
 	}
-	cookie, err := bpf.NetnsCookie(p.lots[0].old[0].fd)
+	cookie, err := bpf.NetnsCookie(p.groups[0].old[0].fd)
 	if err != nil {
 		return err
 	}
@@ -192,20 +192,21 @@ func (p *prepared) close() {
 	if p.hook != nil {
 		p.hook.Close()
 	}
-	for _, l := range p.lots {
+	for _, l := range p.groups {
 		l.close()
 	}
 }
 
-// begin parks lot after lot. The old listeners are let go of then: one that we
-// had open would not close when the server closes it.
+// begin parks one group after another, then closes our descriptors of the old
+// listeners: a listener that we had open would not close when the server closes
+// it.
 func (h *held) begin() error {
-	for _, l := range h.lots {
+	for _, l := range h.groups {
 		if err := l.park(h.target.Hide); err != nil {
 			return fmt.Errorf("park the connections to %v: %w", l.addr, err)
 		}
 	}
-	for _, l := range h.lots {
+	for _, l := range h.groups {
 		l.letGo()
 	}
 	return nil
@@ -215,7 +216,7 @@ func (h *held) begin() error {
 // release, since it moves what is parked to the old listeners.
 func (h *held) undo(ctx context.Context) error {
 	err := h.unpark(ctx)
-	for _, l := range h.lots {
+	for _, l := range h.groups {
 		err = errors.Join(err, l.restore())
 	}
 	h.close()
@@ -232,7 +233,7 @@ func (h *held) Stats() protect.Stats {
 	return h.stats
 }
 
-// look is how often the parking sockets are looked at.
+// look is the interval at which the parking sockets are checked.
 const look = 5 * time.Millisecond
 
 // watch keeps the stats.
@@ -251,7 +252,7 @@ func (h *held) watch() {
 
 func (h *held) count() {
 	n := 0
-	for _, l := range h.lots {
+	for _, l := range h.groups {
 		n += l.queued()
 	}
 	h.mu.Lock()
@@ -297,7 +298,7 @@ func (h *held) unpark(ctx context.Context) (err error) {
 		defer func() { err = errors.Join(err, setting.Off()) }()
 	}
 	pointed := h.point()
-	for _, l := range h.lots {
+	for _, l := range h.groups {
 		if !pointed[l] {
 			err = errors.Join(err, l.selector.Unchoose())
 		}
@@ -322,7 +323,7 @@ func (h *held) unpark(ctx context.Context) (err error) {
 
 // switches reports whether the release needs the kernel's setting.
 func (h *held) switches() bool {
-	return slices.ContainsFunc(h.lots, func(l *lot) bool { return l.mptcp })
+	return slices.ContainsFunc(h.groups, func(l *group) bool { return l.mptcp })
 }
 
 // awaitHandshakes waits until those are over that were unfinished on the ports

@@ -134,7 +134,7 @@ func testUndo(t *testing.T, mptcp bool) {
 		t.Fatal(err)
 	}
 	h := &held{target: to, prepared: p}
-	parked := h.lots[0]
+	parked := h.groups[0]
 	if err := parked.park(to.Hide); err != nil { // and the second one fails
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ type leaves struct {
 // Leaves is leaves as JSON.
 func (h *held) Leaves() string {
 	w := leaves{Plain: !h.asks()}
-	for _, l := range h.lots {
+	for _, l := range h.groups {
 		if !l.hadReuseport {
 			w.Given = append(w.Given, l.addr)
 		}
@@ -63,7 +63,7 @@ func (b Backend) Tidy(ctx context.Context, t protect.Target, left string) error 
 	} else if err != nil {
 		return err
 	}
-	for _, l := range h.(*held).lots {
+	for _, l := range h.(*held).groups {
 		l.hadReuseport = l.hadReuseport && !w.Plain && !slices.Contains(w.Given, l.addr)
 	}
 	return h.Release(ctx)
@@ -106,7 +106,7 @@ func (h *held) tidy() error {
 // asksFor reports whether the server sets SO_REUSEPORT itself. At a place where
 // none was before, it does if it did anywhere.
 func (h *held) asksFor(at place) bool {
-	for _, l := range h.lots {
+	for _, l := range h.groups {
 		if l.place == at {
 			return l.hadReuseport
 		}
@@ -116,10 +116,10 @@ func (h *held) asksFor(at place) bool {
 
 // asks reports whether one of the old listeners asked for SO_REUSEPORT.
 func (h *held) asks() bool {
-	return slices.ContainsFunc(h.lots, func(l *lot) bool { return l.hadReuseport })
+	return slices.ContainsFunc(h.groups, func(l *group) bool { return l.hadReuseport })
 }
 
-// listenersOn are all that listen on the target's ports, on whatever address.
+// listenersOn returns all listeners on the target's ports, on every address.
 func listenersOn(t protect.Target) ([]sockdiag.Listener, error) {
 	d, err := sockdiag.Open()
 	if err != nil {

@@ -4,8 +4,9 @@
 //
 // A qdisc does not end with the process that made it. Behind each hold stands a
 // watcher, a process that takes the plug away when the holder dies; the holder
-// does when the watcher dies. Both have a name open, an abstract unix socket: who
-// gets it knows that nobody uses the plug that it finds, and removes it.
+// does when the watcher dies. Both keep an abstract unix socket open as a name: a
+// process that can bind the name knows that an existing plug is unused, and removes
+// it.
 package plug
 
 import (
@@ -34,7 +35,7 @@ const RoleWatcher = "plug-watcher"
 // Name is plug.
 func (Backend) Name() protect.Name { return protect.Plug }
 
-// Probe makes a plug in a network namespace that nobody sees.
+// Probe creates a plug in a separate network namespace.
 func (Backend) Probe(_ context.Context, t protect.Target) error {
 	if err := fits(t); err != nil {
 		return err
@@ -162,9 +163,9 @@ func (*held) Leaves() string { return device }
 // Tidy is Sweep: there is one plug.
 func (b Backend) Tidy(context.Context, protect.Target, string) error { return b.Sweep() }
 
-// Sweep takes away what a dead holder left, unless its watcher, or another holder,
-// looks after it. Where there is no plug it does not take the name, which would be
-// in the way of who is about to make one.
+// Sweep removes the plug of a dead holder, unless its watcher or another holder
+// manages it. Without a plug it does not bind the name, which would block a
+// process that is about to make one.
 func (Backend) Sweep() error {
 	if _, err := qdisc.Find(device); errors.Is(err, qdisc.ErrNone) {
 		return nil
@@ -195,14 +196,15 @@ type held struct {
 	err   error // of opening
 }
 
-// watch opens the plug when the watcher dies: from then on nobody else would.
+// watch removes the plug when the watcher dies, because no other process would
+// remove it later.
 func (h *held) watch() {
 	<-h.watcher.exited
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.open {
 		h.letGo()
-		h.err = errors.Join(errors.New("the watcher of the plug has died, and all were let go"), h.err)
+		h.err = errors.Join(errors.New("the watcher of the plug has died, and all connections were released"), h.err)
 	}
 }
 

@@ -24,8 +24,8 @@ const (
 // startLimit is how long a watcher may take to say that it runs.
 const startLimit = 10 * time.Second
 
-// takeName opens the name that the one who uses the plug of this network namespace
-// has: abstract addresses are per network namespace (unix(7)).
+// takeName binds the name of the user of this network namespace's plug.
+// Abstract addresses are per network namespace (unix(7)).
 func takeName() (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -83,16 +83,16 @@ func (w *watcher) stop() error {
 	return errors.Join(err, w.failed, w.name.Close())
 }
 
-// Watch is a watcher's whole life, in the process that a hold has started: it
-// waits until the holder is gone and takes away what that has left. It returns the
-// exit code.
+// Watch is the main function of a watcher, in the process that a hold started:
+// it waits until the holder is gone and removes its plug. It returns the exit
+// code.
 func Watch() int {
 	standby.Settle(nameFD, nil)
 	line := os.NewFile(lineFD, "holder")
 	if _, err := line.Write([]byte{1}); err != nil {
 		return 1
 	}
-	// Nothing is ever said; the end is what counts, or any error.
+	// The holder sends nothing; EOF or an error ends the wait.
 	_, _ = io.Copy(io.Discard, line)
 	if err := clear(); err != nil {
 		fmt.Fprintln(os.Stderr, "error: remove the plug of a hold that is over:", err)

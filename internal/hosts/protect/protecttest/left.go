@@ -127,7 +127,7 @@ func nftTables() ([]string, error) {
 }
 
 // NothingLeft waits until the kernel is as it was, and fails if it does not
-// become so. BPF programs of others, who hold at the same time, come and go: each
+// become so. BPF programs of other holds come and go at the same time: each
 // that is new has to.
 func NothingLeft(t testing.TB, before Kernel) {
 	t.Helper()
@@ -162,8 +162,8 @@ func NoReuseport(t testing.TB, addresses ...string) {
 	}
 }
 
-// Reuseport says of each address where somebody listens on the port whether that
-// has SO_REUSEPORT.
+// Reuseport returns, for each address with a listener on the port, whether the
+// listener has SO_REUSEPORT.
 func Reuseport(t testing.TB, port uint16) map[netip.AddrPort]bool {
 	t.Helper()
 	found := make(map[netip.AddrPort]bool)

@@ -26,7 +26,7 @@ type Load struct {
 	lost    []lost
 }
 
-// lost is a client some of whose SYNs were not answered.
+// lost is a client with at least one unanswered SYN.
 type lost struct {
 	begin time.Time
 	times int // it sent one again
@@ -98,7 +98,7 @@ func retransmitted(c net.Conn) (n int) {
 	return n
 }
 
-// LostAfter counts the clients of whom a SYN that was sent after the moment got no
+// LostAfter counts the clients with a SYN that was sent after the moment and got no
 // answer. It goes by what the kernel counted, and so does not take a slow machine
 // for a lost packet: between two SYNs there is a second at least (RFC 6298), so
 // that of n that a client sent again the one before the last went out n-1 s after

@@ -86,8 +86,8 @@ type Server struct {
 	ended chan struct{}
 }
 
-// Start starts a server, whose end the test's end is at the latest, and returns
-// at once. uid is the user that it runs as; 0 is root.
+// Start starts a server and returns at once. The server ends with the test at
+// the latest. uid is the user that it runs as; 0 is root.
 func Start(t testing.TB, uid uint32, argv ...string) *Server {
 	t.Helper()
 	s := &Server{cmd: exec.Command(argv[0], argv[1:]...), ended: make(chan struct{})}
@@ -124,7 +124,7 @@ func (s *Server) Kill() {
 // Pid is the server's process.
 func (s *Server) Pid() int { return s.cmd.Process.Pid }
 
-// AwaitListening waits until somebody serves a client on the address. No client
+// AwaitListening waits until a server serves a client on the address. No client
 // of its own is left in a queue then.
 func AwaitListening(t testing.TB, address string) {
 	t.Helper()
@@ -148,8 +148,9 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 // server; RestartMain has to get what follows it.
 const RoleRestart = "protecttest-restart"
 
-// Restart is a command that kills the server whose pid is in the file, waits, and
-// then starts another by argv and as the user, whose pid it writes there.
+// Restart returns a command that kills the server with the pid in pidfile,
+// waits for pause, and then starts argv as user uid and writes its pid to
+// pidfile.
 func Restart(pidfile string, uid uint32, pause time.Duration, argv ...string) []string {
 	return append([]string{"/proc/self/exe", RoleRestart, pidfile, strconv.Itoa(int(uid)), pause.String()}, argv...)
 }
@@ -185,8 +186,8 @@ func restart(pidfile, user, pause string, argv []string) error {
 	return os.WriteFile(pidfile, []byte(strconv.Itoa(cmd.Process.Pid)), 0o600)
 }
 
-// KillFile kills the process whose pid is in a file, with its group, if there is
-// one, and waits until all of it is gone.
+// KillFile kills the process with the pid in a file, if there is one, with its
+// process group, and waits until all of them are gone.
 func KillFile(pidfile string) error {
 	b, err := os.ReadFile(pidfile)
 	if err != nil {

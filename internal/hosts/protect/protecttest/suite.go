@@ -211,7 +211,7 @@ func awaitListeners(t testing.TB, s *protect.Sockets, n int) {
 	})
 }
 
-// order is the part of Run that says: who came first is accepted first.
+// order is the part of Run that checks: the first client is accepted first.
 func order(t *testing.T, b protect.Backend) {
 	address := FreePort(t)
 	old := Start(t, 0, GoServer(address)...)
@@ -250,7 +250,7 @@ func order(t *testing.T, b protect.Backend) {
 // serve that many.
 const every = 25 * time.Millisecond
 
-// testAgain: holds in a row, under clients who come all the time.
+// testAgain: consecutive holds while clients connect all the time.
 func testAgain(t *testing.T, b protect.Backend) {
 	before := Look(t)
 	address := FreePort(t)
@@ -317,7 +317,7 @@ func testNothing(t *testing.T, b protect.Backend) {
 	NothingLeft(t, before)
 }
 
-// testProbe: a probe holds nobody up.
+// testProbe: a probe delays no client.
 func testProbe(t *testing.T, b protect.Backend) {
 	before := Look(t)
 	address := FreePort(t)

@@ -24,9 +24,9 @@ type place struct {
 
 func placeOf(l sockdiag.Listener) place { return place{l.Addr, l.Device, l.V6Only, l.UID} }
 
-// lot is a place with its old listeners and the socket where connections to it
-// are parked.
-type lot struct {
+// group is a reuseport group: a place with its old listeners and the socket
+// where connections to it are parked.
+type group struct {
 	place
 	old      []*old
 	selector *bpf.Selector
@@ -53,7 +53,7 @@ func newOld(fd int, l sockdiag.Listener) (*old, error) {
 }
 
 // reuseport reports whether all old listeners had SO_REUSEPORT before we came.
-func (l *lot) reuseport() bool {
+func (l *group) reuseport() bool {
 	l.hadReuseport = true
 	for _, o := range l.old {
 		l.hadReuseport = l.hadReuseport && o.reuseport
@@ -61,10 +61,10 @@ func (l *lot) reuseport() bool {
 	return l.hadReuseport
 }
 
-// park opens the parking socket and steers what is new to it. What the server
-// has accepted, or has in its queue, stays the server's; what is in its queue
-// when it closes is moved too.
-func (l *lot) park(hide func(inode uint32)) error {
+// park opens the parking socket and steers new connections to it. Connections
+// that the server has accepted or has in its queue stay with the server. The
+// connections in its queue move too when it closes.
+func (l *group) park(hide func(inode uint32)) error {
 	for _, o := range l.old {
 		if !o.reuseport {
 			if err := unix.SetsockoptInt(o.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
@@ -85,7 +85,7 @@ func (l *lot) park(hide func(inode uint32)) error {
 
 // listen opens a socket like the old one. The old one may be Multipath TCP's;
 // this one is plain TCP, which such a server takes as well.
-func (l *lot) listen(hide func(inode uint32)) (int, error) {
+func (l *group) listen(hide func(inode uint32)) (int, error) {
 	family := unix.AF_INET6
 	if l.addr.Addr().Is4() {
 		family = unix.AF_INET
@@ -106,8 +106,8 @@ func (l *lot) listen(hide func(inode uint32)) (int, error) {
 	return fd, nil
 }
 
-func (l *lot) setUp(fd, family int) error {
-	// A group has one user only, who is the socket file's owner.
+func (l *group) setUp(fd, family int) error {
+	// All sockets of a group belong to one user, the owner of the socket file.
 	if err := unix.Fchown(fd, int(l.uid), -1); err != nil {
 		return fmt.Errorf("fchown: %w", err)
 	}
@@ -138,7 +138,7 @@ func (l *lot) setUp(fd, family int) error {
 	return unix.Listen(fd, 65535)
 }
 
-func (l *lot) sockaddr() unix.Sockaddr {
+func (l *group) sockaddr() unix.Sockaddr {
 	if a := l.addr.Addr(); a.Is4() {
 		return &unix.SockaddrInet4{Port: int(l.addr.Port()), Addr: a.As4()}
 	}
@@ -163,8 +163,8 @@ var inherited = [...][2]int{
 	{unix.IPPROTO_IP, unix.IP_FREEBIND},
 }
 
-// copyOptions copies what differs. An option that cannot be read or set does
-// not stand in the way of parking; bind says so if it was needed.
+// copyOptions copies the options that differ. An option that cannot be read or
+// set does not prevent parking; bind fails if it was required.
 func copyOptions(to, from int) {
 	for _, o := range inherited {
 		want, err := unix.GetsockoptInt(from, o[0], o[1])
@@ -184,7 +184,7 @@ func copyOptions(to, from int) {
 
 // queued is how many connections are parked: of a listener, tcpi_unacked is its
 // queue (tcp_get_info of the kernel).
-func (l *lot) queued() int {
+func (l *group) queued() int {
 	if l.parking < 0 {
 		return 0
 	}
@@ -197,16 +197,16 @@ func (l *lot) queued() int {
 
 // unpark closes the parking socket; its connections move to the listeners that
 // are left in the group.
-func (l *lot) unpark() {
+func (l *group) unpark() {
 	if l.parking >= 0 {
 		unix.Close(l.parking)
 		l.parking = -1
 	}
 }
 
-// restore gives the old listeners back as they were. A program cannot be taken
-// from Multipath TCP's; unpark has done that.
-func (l *lot) restore() (err error) {
+// restore restores the old listeners. A program cannot be detached from a
+// Multipath TCP listener; unpark has done that.
+func (l *group) restore() (err error) {
 	for _, o := range l.old {
 		if l.steered && !l.mptcp {
 			err = errors.Join(err, bpf.Detach(o.fd))
@@ -218,15 +218,15 @@ func (l *lot) restore() (err error) {
 	return err
 }
 
-// letGo lets go of the old listeners.
-func (l *lot) letGo() {
+// letGo closes our descriptors of the old listeners.
+func (l *group) letGo() {
 	for _, o := range l.old {
 		unix.Close(o.fd)
 	}
 	l.old = nil
 }
 
-func (l *lot) close() {
+func (l *group) close() {
 	l.unpark()
 	l.letGo()
 	if l.selector != nil {
