@@ -171,11 +171,11 @@ func TestTwoCollectors(t *testing.T) {
 		}
 	}
 	if len(cycles) == 0 {
-		t.Error("nobody ever collected")
+		t.Error("no collection ever ran")
 	}
 }
 
-// TestBesidePrune has somebody else prune at the same time: vanished objects and
+// TestBesidePrune has another client prune at the same time: vanished objects and
 // conflicts are no errors.
 func TestBesidePrune(t *testing.T) {
 	h := newHost(t)

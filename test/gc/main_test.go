@@ -1,5 +1,5 @@
 // Package gc holds garbage collection to its word on a real engine: what is in
-// use stays, whoever dies in the middle.
+// use stays, whichever process dies in the middle.
 package gc
 
 import (
@@ -248,7 +248,7 @@ func (h *host) network(name string) {
 	}
 }
 
-// names are all names of images and networks that somebody made.
+// names are all names of images and user-defined networks.
 func (h *host) names() []string {
 	h.Helper()
 	images, err := h.engine.Images(h.Context())

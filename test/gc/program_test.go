@@ -161,7 +161,7 @@ func (p *installed) metric(name string) string {
 	return ""
 }
 
-// run runs a command as somebody on this host.
+// run runs a command as a user of this host.
 func (p *installed) run(args ...string) (out string, code int) {
 	p.Helper()
 	cmd := exec.CommandContext(p.Context(), program(p.T), args...)
@@ -236,7 +236,7 @@ func TestAnnouncedToACollectorAlone(t *testing.T) {
 	if status, body := p.get("/v1/sessions"); status != http.StatusNotFound || !strings.Contains(body, "/metrics") {
 		t.Errorf("it has no sessions: %d, %s", status, body)
 	}
-	// Whoever is next sees what was announced before.
+	// The next process sees what was announced before.
 	p.must("spinup", "begin", "--for", "10m")
 	if s := into[gc.Status](p, "gc", "status", "--config", p.config()); s.UnderWay != 1 {
 		t.Errorf("gc status sees %d under way", s.UnderWay)
@@ -339,7 +339,7 @@ func TestSpinupsBesideADeletionAreMarked(t *testing.T) {
 	}
 }
 
-// TestImagesKeptPresentStay, whoever plans: an agent that keeps them, and a
+// TestImagesKeptPresentStay, whichever process plans: an agent that keeps them, and a
 // collector beside one that does not run.
 func TestImagesKeptPresentStay(t *testing.T) {
 	h := newHost(t)

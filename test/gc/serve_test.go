@@ -14,7 +14,7 @@ import (
 )
 
 // TestServeWaitsForOthers runs what `holdfast gc serve` runs, on a disk that
-// counts as too full all the time: while somebody's container is between create
+// counts as too full all the time: while another client's container is between create
 // and start, nothing goes.
 func TestServeWaitsForOthers(t *testing.T) {
 	h := newHost(t)
@@ -76,8 +76,8 @@ func TestServeWaitsForOthers(t *testing.T) {
 	}
 }
 
-// TestWatchFollowsUses: what `holdfast gc run` has beside its cycle, from whose
-// plan to its last removal much may be used.
+// TestWatchFollowsUses: `holdfast gc run` follows uses beside its cycle, because
+// objects may be used between the plan and the last removal.
 func TestWatchFollowsUses(t *testing.T) {
 	h := newHost(t)
 	id := h.image("app:1", 10)

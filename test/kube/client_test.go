@@ -49,14 +49,14 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("a wrong token: %v, hint %q, asked for %d times", err, holdfast.HintOf(err), asked)
 	}
 	other := s.Config()
-	other.AsUser, other.AsGroups = "somebody", []string{"people"}
-	nobody, err := kube.New(other, kube.Options{})
+	other.AsUser, other.AsGroups = "stranger", []string{"people"}
+	unprivileged, err := kube.New(other, kube.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer nobody.Close()
-	if _, err := nobody.Nodes(t.Context(), ""); kube.Code(err) != http.StatusForbidden || !strings.Contains(err.Error(), "somebody") {
-		t.Errorf("as somebody who may nothing: %v", err)
+	defer unprivileged.Close()
+	if _, err := unprivileged.Nodes(t.Context(), ""); kube.Code(err) != http.StatusForbidden || !strings.Contains(err.Error(), "stranger") {
+		t.Errorf("as a user without any rights: %v", err)
 	}
 }
 

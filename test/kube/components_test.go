@@ -150,12 +150,12 @@ func TestTaintComponent(t *testing.T) {
 		return kube.Code(agent.Raw(t.Context(), far.method, far.path, far.kind, far.body, nil)) == http.StatusUnprocessableEntity && agent.Raw(t.Context(), c.method, c.path, c.kind, c.body, nil) == nil
 	})
 	may(t, agent, true, rights)
-	s.Must(t, http.MethodPatch, mine, taint("somebody.else/taint"), nil)
+	s.Must(t, http.MethodPatch, mine, taint("example.com/taint"), nil)
 	may(t, agent, false, map[string]call{
 		"taint another node":            {http.MethodPatch, other, merge, taint("holdfast.dev/MemcgLeak")},
 		"cordon another node":           {http.MethodPatch, other, merge, spec(kubetest.Object{"unschedulable": true})},
-		"set somebody else's taint":     {http.MethodPatch, mine, merge, taint("node.kubernetes.io/out-of-service")},
-		"take somebody else's taint":    {http.MethodPatch, mine, merge, spec(kubetest.Object{"taints": nil})},
+		"set a foreign taint":           {http.MethodPatch, mine, merge, taint("node.kubernetes.io/out-of-service")},
+		"take a foreign taint":          {http.MethodPatch, mine, merge, spec(kubetest.Object{"taints": nil})},
 		"label its node":                {http.MethodPatch, mine, merge, kubetest.Object{"metadata": kubetest.Object{"labels": kubetest.Object{"a": "b"}}}},
 		"say which machine its node is": {http.MethodPatch, mine, merge, spec(kubetest.Object{"providerID": "aws:///x"})},
 		"give its node addresses":       {http.MethodPatch, mine, merge, spec(kubetest.Object{"podCIDR": "10.1.0.0/24", "podCIDRs": []string{"10.1.0.0/24"}})},

@@ -19,7 +19,7 @@ import (
 	"holdfast/test/kube/kubetest"
 )
 
-// hand kills for an Evacuator: it notes whom, and how they were on the API server then.
+// hand kills for an Evacuator: it records the killed pods, and their state on the API server at that time.
 type hand struct {
 	s       *kubetest.Server
 	node    string // "": mine
@@ -125,7 +125,7 @@ func TestEvacuate(t *testing.T) {
 	pod("db-0", 1, kubetest.Object{"labels": kubetest.Object{"app": "db"}})
 	pod("mirror", 1, kubetest.Object{"annotations": kubetest.Object{"kubernetes.io/config.mirror": "x"}})
 	onNode(t, s, "other", "elsewhere", kubetest.Object{})
-	s.Budget(t, "default", "db", "db", 1) // it allows none: nobody here counts
+	s.Budget(t, "default", "db", "db", 1) // it allows none: the pods here do not count
 	s.Must(t, http.MethodPatch, "/api/v1/namespaces/default/pods/db-0/status", kubetest.Object{"status": kubetest.Object{"conditions": []kubetest.Object{{"type": "Ready", "status": "True"}}}}, nil)
 	endings(t, s, "mine", "stubborn")
 
@@ -200,8 +200,8 @@ func TestEvacuate(t *testing.T) {
 	kubetest.Await(t, "the node takes pods again", func() bool { taint, cordoned := going(t, s, "mine"); return taint == "" && !cordoned })
 }
 
-// A notice that is withdrawn ends what is under way: who was not asked to end stays. A
-// node that somebody had cordoned stays cordoned, and the mark of an agent that is gone
+// A notice that is withdrawn ends the running evacuation: pods not yet deleted stay. A
+// node that an operator had cordoned stays cordoned, and the mark of an agent that is gone
 // does not stay.
 func TestEvacuationIsWithdrawn(t *testing.T) {
 	s := cluster(t)
@@ -222,7 +222,7 @@ func TestEvacuationIsWithdrawn(t *testing.T) {
 	e.Tell(t.Context(), evacuate.Notice{Kind: evacuate.Over, Source: "test"})
 	kubetest.Await(t, "the node takes pods again", func() bool { taint, cordoned := going(t, s, "mine"); return taint == "" && !cordoned })
 	if p, err := s.Client().Pod(t.Context(), "default", "db-0"); err != nil || p.Meta.Deleted != nil || len(h.killed) != 0 {
-		t.Errorf("who waited for a budget: %+v, %v, killed %v", p.Meta, err, h.killed)
+		t.Errorf("the pod that waited for a budget: %+v, %v, killed %v", p.Meta, err, h.killed)
 	}
 
 	yes := true
@@ -234,12 +234,12 @@ func TestEvacuationIsWithdrawn(t *testing.T) {
 	evacuator(t, agent, h, evacuate.Config{Node: "mine", Leftover: 200 * time.Millisecond}, nil) // the next agent
 	kubetest.Await(t, "the mark is gone", func() bool { taint, _ := going(t, s, "mine"); return taint == "" })
 	if _, cordoned := going(t, s, "mine"); !cordoned {
-		t.Error("a node that somebody had cordoned was uncordoned")
+		t.Error("a node that an operator had cordoned was uncordoned")
 	}
 }
 
 // Whatever the API server does, when a notice comes, between two pods and when the last is
-// dead: the node is marked, the pods are ended in the order of their grace, who does not end
+// dead: the node is marked, the pods are ended in the order of their grace, a pod that does not end
 // is killed, and none is left on the API server when the machine goes.
 func TestEvacuateThroughTroubles(t *testing.T) {
 	s := cluster(t)
@@ -324,7 +324,7 @@ func evacuateThroughTrouble(t *testing.T, s *kubetest.Server, x trouble) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.killed) != 1 || h.killed[0] != stubborn || len(h.unasked) > 0 {
-		t.Errorf("killed are %v, of whom %v had not been asked; %s does not end", h.killed, h.unasked, stubborn)
+		t.Errorf("killed are %v, of which %v had not been asked; %s does not end", h.killed, h.unasked, stubborn)
 	}
 	mu.Lock()
 	defer mu.Unlock()

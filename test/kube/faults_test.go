@@ -18,7 +18,7 @@ import (
 	"holdfast/test/kube/kubetest"
 )
 
-// tries is how often somebody may try in so much time: pauses double from a second, up
+// tries is how often a client may try in so much time: pauses double from a second, up
 // to half a minute, and are at least half as long as that.
 func tries(over time.Duration) int {
 	n := 1
@@ -191,7 +191,7 @@ func events(t *testing.T, s *kubetest.Server, about string) map[string]int {
 	return n
 }
 
-// A node that is made anew, or whose conditions somebody has taken away, has them again;
+// A node that was recreated, or that lost its conditions, has them again;
 // what an earlier agent has found is not denied before the doctor has looked twice.
 func TestReporterMendsItsNode(t *testing.T) {
 	s := cluster(t)
@@ -286,7 +286,7 @@ func TestReplaceThroughTroubles(t *testing.T) {
 		case n == 1 || q.Method != http.MethodGet && n == 4:
 			return ways[(len(asked)+n)%len(ways)]
 		case q.Method == http.MethodGet && n == 2 && strings.HasSuffix(q.URL.Path, "/pods"):
-			return kubetest.Fault{Code: http.StatusGone, Reason: "Expired"} // the list is begun anew
+			return kubetest.Fault{Code: http.StatusGone, Reason: "Expired"} // the list is restarted
 		}
 		return kubetest.Fault{}
 	})

@@ -124,7 +124,7 @@ func TestAgentsRights(t *testing.T) {
 	}
 	// A policy takes a moment to hold after it is made.
 	kubetest.Await(t, "the policies hold", func() bool {
-		return try(http.MethodPatch, "/api/v1/nodes/other/status", merge, condition("HoldfastMemcgLeak")) != nil && try(http.MethodPost, leases, plain, lease("nobody")) != nil
+		return try(http.MethodPatch, "/api/v1/nodes/other/status", merge, condition("HoldfastMemcgLeak")) != nil && try(http.MethodPost, leases, plain, lease("unknown")) != nil
 	})
 	for name, c := range map[string]struct {
 		method, path, kind string
@@ -208,7 +208,7 @@ func TestReporter(t *testing.T) {
 	r.Found([]node.Finding{
 		{Rule: "dying-cgroups", Severity: "critical", Title: "70,000 dying memory cgroups"},
 		{Rule: "fadvise-storm", Severity: "warning", Title: "a storm of posix_fadvise", Pod: pod},
-		{Rule: "slow-disk", Severity: "notice", Title: "nobody suffers"},
+		{Rule: "slow-disk", Severity: "notice", Title: "no container suffers"},
 	})
 	kubetest.Await(t, "the conditions are true", func() bool {
 		return condition(node.MemcgLeak).Status == "True" && condition(node.KernelContention).Status == "True"

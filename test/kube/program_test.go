@@ -21,7 +21,7 @@ import (
 	"holdfast/test/kube/kubetest"
 )
 
-// user is somebody at a shell with a kubeconfig.
+// user is a user at a shell with a kubeconfig.
 type user struct {
 	t          *testing.T
 	kubeconfig string
@@ -239,7 +239,7 @@ func TestClusterIsNotThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := u.run(3, "cluster", "nodes"); !strings.Contains(err, "does not answer") {
-		t.Errorf("nobody there: %s", err)
+		t.Errorf("no server there: %s", err)
 	}
 	if _, err := u.run(1, "cluster", "nodes", "--context", "y"); !strings.Contains(err, `no context "y"`) {
 		t.Errorf("no such context: %s", err)

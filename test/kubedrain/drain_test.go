@@ -77,7 +77,7 @@ func newRecorder(t *testing.T, s *kubetest.Server) *recorder {
 	return r
 }
 
-// refusal is what a server says whose disruption budget has no eviction to spare.
+// refusal is a server's answer if the disruption budget allows no eviction.
 const refusal = `{"kind":"Status","apiVersion":"v1","status":"Failure","code":429,"reason":"TooManyRequests",
 "message":"Cannot evict pod as it would violate the pod's disruption budget.","details":{"causes":[{"reason":"DisruptionBudget"}]}}`
 

@@ -77,7 +77,7 @@ func open(t testing.TB, o lab.Options) *scene.Stage {
 	return stage
 }
 
-// user is somebody who runs commands on a host with an engine, and nothing else.
+// user runs commands on a host with an engine, and nothing else.
 type user struct {
 	t   testing.TB
 	dir string

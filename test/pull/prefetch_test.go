@@ -68,7 +68,7 @@ func (u *user) agent() (stop func()) {
 	return stop
 }
 
-// An agent fetches what it is to keep, at its start and when somebody deletes
+// An agent fetches what it is to keep, at its start and when a user deletes
 // it; what a command adds outlives it.
 func TestImagesThatAreKept(t *testing.T) {
 	s := open(t, lab.Options{})

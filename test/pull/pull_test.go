@@ -172,8 +172,8 @@ func badEndsAreClear(t *testing.T, s *scene.Stage) {
 			u.failed(spinup.Failed, c.cause)
 		})
 	}
-	u := newUser(t, "unix:///run/nobody.sock")
-	u.clear(u.run("pull", s.Registry.Host()+"/test/bad:1"), 4, "/run/nobody.sock")
+	u := newUser(t, "unix:///run/missing.sock")
+	u.clear(u.run("pull", s.Registry.Host()+"/test/bad:1"), 4, "/run/missing.sock")
 }
 
 // clear wants the exit code, nothing on stdout, and on stderr one error that

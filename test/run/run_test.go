@@ -210,7 +210,7 @@ func TestKilled(t *testing.T) {
 	p.eventually("nothing is left", func() bool { c, n := p.left(); return len(c)+len(n) == 0 })
 }
 
-// A second Ctrl-C ends it at once, here while the engine answers nobody; what it
+// A second Ctrl-C ends it at once, here while the engine does not answer; what it
 // had no time for happens later.
 func TestInterruptedTwice(t *testing.T) {
 	p := newPlace(t)

@@ -136,7 +136,7 @@ func bytesAreTheAccessLogs(t *testing.T, s *scene.Stage) {
 				t.Errorf("%s: %d bytes, the registry served %d: %+v", name, p.Download.Bytes, want, p.Layers)
 			}
 			if p.Joined || p.Cached || !p.Done {
-				t.Errorf("%s: nobody else pulled it, and it was not there: %+v", name, p)
+				t.Errorf("%s: no other client pulled it, and it was not there: %+v", name, p)
 			}
 		}
 		t.Logf("with the manifest %v: %d of %d pulls have unknown bytes", manifest, unknown, len(shapes))

@@ -245,13 +245,13 @@ func TestAnEngineThatIsAwayEndsTheCycle(t *testing.T) {
 }
 
 // TestTheDowntimeIsKnownBeforeTheFirstPlan: the engine cannot say what happened
-// while nobody followed it, and whoever asks first learns that.
+// while no collector followed the events, and the first check learns that.
 func TestTheDowntimeIsKnownBeforeTheFirstPlan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newModel(time.Now())
 		id := m.pull("app:1", []string{"a"}, "")
 		m.activity = func(ctx context.Context, until time.Time) []engine.Activity {
-			if until.IsZero() { // who follows hears of it later
+			if until.IsZero() { // the follower receives it later
 				select {
 				case <-time.After(10 * time.Second):
 				case <-ctx.Done():

@@ -173,7 +173,7 @@ func TestFreeingStopsAndGoesOn(t *testing.T) {
 	dir := filepath.Join(root, "overlay2", "x")
 	makeTree(t, dir, 500)
 	linked(t, tr, dir)
-	stop := errors.New("somebody spins up")
+	stop := errors.New("a spin-up begins")
 	steps := 0
 	first, err := tr.free(t.Context(), func(context.Context) error {
 		if steps++; steps > 4 {

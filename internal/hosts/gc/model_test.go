@@ -29,7 +29,7 @@ type model struct {
 	// between is called before each question, never before a removal.
 	between func(*model)
 	// told is which images the last list of containers had, inspected the image
-	// that was asked for last; nil and "" where nobody asked.
+	// of the last query; nil and "" before the first.
 	told      map[string]bool
 	inspected string
 	down      bool // the engine does not answer
@@ -137,7 +137,7 @@ func (m *model) imageUsed(id string) bool {
 	return false
 }
 
-// wrongImage reports whether who asks removes an image against what it was told.
+// wrongImage reports whether the caller removes an image against the last answer that it got.
 func (m *model) wrongImage(id string) bool { return m.imageUsed(id) && (m.told == nil || m.told[id]) }
 
 func (m *model) networkUsed(n *engine.Network, states ...string) bool {

@@ -189,7 +189,7 @@ func TestCycleBesideOthers(t *testing.T) {
 		}
 		acts := 60 // so that it ends
 		m.between = func(m *model) {
-			if acts--; acts > 0 && rapid.Bool().Draw(t, "somebody acts") {
+			if acts--; acts > 0 && rapid.Bool().Draw(t, "another client acts") {
 				act(t, m)
 			}
 		}

@@ -58,7 +58,7 @@ func TestGateOpensWhenNothingSpinsUp(t *testing.T) {
 		if waited != 6*time.Second || forced || err != nil {
 			t.Errorf("%v, %v, %v", waited, forced, err)
 		}
-		// Quiet for 2 s is asked for; somebody comes after one.
+		// An idle time of 2 s is required; a spin-up begins after 1 s.
 		go func() {
 			time.Sleep(time.Second)
 			c.add(1)
@@ -140,9 +140,9 @@ func TestQuietTimeIsLearnt(t *testing.T) {
 		t.Errorf("half a second fits between any two, and waits %v", q)
 	}
 	if q := a.quietFor(3 * time.Second); q <= time.Second || q > time.Second+time.Millisecond {
-		t.Errorf("three seconds wait %v: after a second without anybody it is the pause", q)
+		t.Errorf("a deletion of 3 s waits %v: after an idle second it should be the pause", q)
 	}
-	// Every two seconds somebody: what takes longer never fits.
+	// A spin-up every two seconds: a longer deletion never fits.
 	b := &arrivals{}
 	for range 200 {
 		b.observe(2 * time.Second)

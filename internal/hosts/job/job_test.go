@@ -178,7 +178,7 @@ func TestOutputOfSeveralRuns(t *testing.T) {
 	}
 }
 
-// Whom an owner's things are taken from.
+// Owners for which Sweep removes what they left.
 func TestAbandoned(t *testing.T) {
 	self, err := Self()
 	if err != nil {
@@ -207,7 +207,7 @@ func TestAbandoned(t *testing.T) {
 		{"this process's", remains{owner: self.String(), containers: ended}, false},
 		{"a reused pid's", remains{owner: reused, containers: []engine.Container{{State: "running", Created: young}}}, true},
 		{"a free pid's", remains{owner: free}, true},
-		{"nobody's", remains{owner: "", containers: ended}, false},
+		{"without an owner", remains{owner: "", containers: ended}, false},
 		{"no process's", remains{owner: change(func(o *Owner) { o.Pid = 0 }), containers: ended}, false},
 		{"all processes'", remains{owner: change(func(o *Owner) { o.Pid = -1 }), containers: ended}, false},
 		{"not understood", remains{owner: "1 x y z", containers: ended}, false},

@@ -176,7 +176,7 @@ func TestCannotComeUp(t *testing.T) {
 	}
 }
 
-// A service that somebody removes while it is waited for is not waited for longer.
+// If a service is removed during the wait for it, the wait ends.
 func TestServiceRemoved(t *testing.T) {
 	b := newBed(t)
 	b.onEvent = func(e job.Event) {

@@ -25,7 +25,7 @@ type Cleaner interface {
 // removal under one lock, so more would only wait.
 const removals = 8
 
-// unclaimed is the minimum age of leftovers whose owner's state is unknown. A
+// unclaimed is the minimum age of leftovers of an owner in an unknown state. A
 // live owner has a running container within that time.
 const unclaimed = time.Hour
 

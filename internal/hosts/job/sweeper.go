@@ -16,7 +16,7 @@ const (
 	sweepTimeout  = 2 * time.Minute
 )
 
-// RunSweeper removes what jobs (`holdfast run`) have left whose owners are dead, until
+// RunSweeper removes what jobs (`holdfast run`) with dead owners have left, until
 // ctx is done.
 func RunSweeper(ctx context.Context, engine Cleaner, self Owner, log *slog.Logger) error {
 	return tasks.Every(ctx, sweepInterval, func() {

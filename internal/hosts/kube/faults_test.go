@@ -32,7 +32,7 @@ func fail(w http.ResponseWriter, code int, reason, more string) {
 	fmt.Fprintf(w, `{"kind":"Status","code":%d,"reason":%q,"message":"as the test wants it"%s}`, code, reason, more)
 }
 
-// A list whose next page has expired is begun anew, and not for ever.
+// A list with an expired continue token is restarted, a limited number of times.
 func TestListBeginsAnew(t *testing.T) {
 	for _, gone := range []int{1, 100} {
 		asked := 0
@@ -96,7 +96,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// A server that does not answer in time is one that is not there; a caller who ends is
+// A server that does not answer in time counts as unreachable; a caller that ends is
 // not a server's failure.
 func TestSilentServer(t *testing.T) {
 	wait := make(chan struct{})
@@ -111,7 +111,7 @@ func TestSilentServer(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := c.Node(ctx, "n"); !errors.Is(err, context.Canceled) || Transient(err) {
-		t.Errorf("a caller who ended: %v", err)
+		t.Errorf("a caller that ended: %v", err)
 	}
 }
 

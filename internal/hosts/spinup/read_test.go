@@ -62,7 +62,7 @@ func TestReadingChangesNothing(t *testing.T) {
 	}
 }
 
-// Nobody reads what an agent writes at the same time.
+// While an agent has the file open for writing, readers get ErrInUse.
 func TestReadingWaitsForTheWriter(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "spinup.db")
 	open(t, path, DefaultKeep())

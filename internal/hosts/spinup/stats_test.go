@@ -77,7 +77,7 @@ func TestPercentiles(t *testing.T) {
 	}
 }
 
-// draw makes n records of a driver whose creates take around median, log-normal
+// draw makes n records of a driver with creates that take around median, log-normal
 // as such times are, with a share of slow ones.
 func draw(r *rand.Rand, n int, driver string, median time.Duration, slow float64) []Record {
 	var out []Record

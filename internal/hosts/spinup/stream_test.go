@@ -86,10 +86,10 @@ func TestSignsOfAnotherPull(t *testing.T) {
 			t.Errorf("%s: joined %v, %+v", name, p.Joined, p.Download)
 		}
 		if p.Joined && (p.Download.Rate != 0 || p.Extract.Rate != 0) {
-			t.Errorf("%s: somebody else's rates: %+v %+v", name, p.Download, p.Extract)
+			t.Errorf("%s: rates of another pull: %+v %+v", name, p.Download, p.Extract)
 		}
 	}
-	// A layer of a few bytes comes before anybody can tell.
+	// A layer of a few bytes arrives before a join can be detected.
 	p := hear("", 200, nil, said{0, "a", "Pulling fs layer", 0, 0}, said{1, "a", "Download complete", 0, 0},
 		said{2, "a", "Extracting", 900, 900}, said{9, "a", "Pull complete", 0, 0}, said{10, "", whole, 0, 0})
 	if p.Joined || p.Download.Bytes != 900 || !p.Download.Exact {
@@ -220,7 +220,7 @@ func TestContainerdStoreBeginsLate(t *testing.T) {
 		"half a second before": {lines(0, 900, 1), .4, false},
 		"not before announced": {lines(700, 900, 1), .7, false},
 		"a burst":              {lines(0, 900, 4), 0, false},
-		"somebody else's":      {lines(850, 900, 4), .85, true},
+		"another pull's":       {lines(850, 900, 4), .85, true},
 	} {
 		p := hear(engine.ContainerdStore, 9100, nil, c.lines...)
 		if p.Layers[0].Download.From != seconds(c.begin) || p.Joined != c.joined {

@@ -33,7 +33,7 @@ func tunables() map[string]string {
 	}
 }
 
-// disguise shows this lab, and nobody else, settings that a kubelet is content with.
+// disguise shows only this lab settings that a kubelet accepts.
 func disguise(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
@@ -53,7 +53,7 @@ func cover(t *testing.T, path string) {
 		if err := os.MkdirAll(path, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = os.Remove(path) }) // somebody else may have begun to use it
+		t.Cleanup(func() { _ = os.Remove(path) }) // another process may use it
 	}
 	dir := filepath.Join(t.TempDir(), "cover")
 	if err := os.Mkdir(dir, 0o755); err != nil {

@@ -15,7 +15,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// hurry is a doctor who looks more often.
+// hurry is a doctor that looks more often.
 const hurry = "doctor: {every: 2s, burst: 4s, burst_every: 15s, cpu_share: 0.5}\n"
 
 // finds is how long the agent gets to find something.

@@ -77,7 +77,7 @@ func TestPreemption(t *testing.T) {
 		}
 		return err == nil && marked && x.Spec.Unschedulable
 	})
-	kubetest.Await(t, "who ends when asked to has ended", func() bool {
+	kubetest.Await(t, "the pod that ends when asked to has ended", func() bool {
 		return slices.Equal(w.pods(t), []string{"agent", "stubborn"})
 	})
 	if err := w.kubelet.Signal(unix.SIGSTOP); err != nil {

@@ -41,7 +41,7 @@ func (s *Server) SetReady(t testing.TB, name string, ready bool) {
 
 func now() string { return time.Now().UTC().Format(time.RFC3339) }
 
-// PodSpec is one of a container that nobody runs.
+// PodSpec is a spec with a container that is never run.
 func PodSpec() Object {
 	return Object{"containers": []Object{{"name": "main", "image": "none"}}, "terminationGracePeriodSeconds": 1}
 }

@@ -97,13 +97,13 @@ func (s *Server) config(ca []byte) kube.Config {
 	return kube.Config{Server: s.URL, CA: ca, Token: func(context.Context, bool) (string, error) { return s.Token, nil }, Namespace: "default"}
 }
 
-// Config is that of somebody who may do everything.
+// Config returns an administrator's configuration.
 func (s *Server) Config() kube.Config { return s.client.Config() }
 
-// Client is one of somebody who may do everything.
+// Client returns an administrator's client.
 func (s *Server) Client() *kube.Client { return s.client }
 
-// Kubeconfig writes a kubeconfig of somebody who may do everything.
+// Kubeconfig writes an administrator's kubeconfig.
 func (s *Server) Kubeconfig(t testing.TB) string {
 	t.Helper()
 	return s.kubeconfig(t, s.URL, s.CAFile())
@@ -139,7 +139,7 @@ func (s *Server) Close() error {
 	return s.Server.Close()
 }
 
-// Do asks the server with JSON, as somebody who may do everything. out may be nil. An
+// Do sends a JSON request to the server as an administrator. out may be nil. An
 // answer that is none of success is an error.
 func (s *Server) Do(ctx context.Context, method, path string, body, out any) error {
 	kind := "application/json"

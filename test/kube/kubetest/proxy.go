@@ -148,7 +148,7 @@ func (p *Proxy) ca() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.server.Certificate().Raw})
 }
 
-// Client is one of somebody who may do everything, by way of the proxy.
+// Client returns an administrator's client that uses the proxy.
 func (p *Proxy) Client(t testing.TB, o kube.Options) *kube.Client {
 	t.Helper()
 	conf := p.s.Config()
@@ -161,7 +161,7 @@ func (p *Proxy) Client(t testing.TB, o kube.Options) *kube.Client {
 	return c
 }
 
-// Kubeconfig writes a kubeconfig of somebody who may do everything, by way of the proxy.
+// Kubeconfig writes an administrator's kubeconfig that uses the proxy.
 func (p *Proxy) Kubeconfig(t testing.TB) string {
 	t.Helper()
 	ca := filepath.Join(t.TempDir(), "ca.crt")

@@ -34,5 +34,5 @@ func cluster(t *testing.T) *kubetest.Server {
 	return shared.Cluster(t)
 }
 
-// quiet is a log that nobody reads.
+// quiet is a log that discards everything.
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }

@@ -166,8 +166,8 @@ func TestSpinUps(t *testing.T) {
 		t.Fatal("a program that is not there was started")
 	}
 
-	for who, k := range map[string]*kept{"the runtime alone": bare, "with the API server": full} {
-		kubetest.Await(t, "all are recorded by "+who, func() bool {
+	for source, k := range map[string]*kept{"the runtime alone": bare, "with the API server": full} {
+		kubetest.Await(t, "all are recorded by "+source, func() bool {
 			_, a := k.get("app")
 			_, b := k.get("side")
 			_, c := k.get("bad")
@@ -178,18 +178,18 @@ func TestSpinUps(t *testing.T) {
 		bad, _ := k.get("bad")
 		for _, r := range []spinup.Record{app, side, bad} {
 			if err := r.Validate(); err != nil || r.Kind != spinup.ForPod || !strings.HasPrefix(r.Cohort.Engine, "containerd ") || r.Cohort.Host != "mine" {
-				t.Errorf("%s: %+v, %v", who, r, err)
+				t.Errorf("%s: %+v, %v", source, r, err)
 			}
 		}
 		if app.Outcome != spinup.OK || app.Job != "default/web-1" || app.Begun.Sub(seen).Abs() > time.Microsecond || app.Times[spinup.Start] <= 0 ||
 			app.Pull == nil || app.Pull.Cached || !app.Pull.Whole || time.Duration(app.Times[spinup.Download]) < took.Truncate(time.Millisecond) {
-			t.Errorf("%s: what was pulled: %+v, pull %+v", who, app, app.Pull)
+			t.Errorf("%s: what was pulled: %+v, pull %+v", source, app, app.Pull)
 		}
 		if side.Outcome != spinup.OK || !side.Begun.After(app.Begun) || side.Times[spinup.Start] <= 0 {
-			t.Errorf("%s: the second container: %+v", who, side)
+			t.Errorf("%s: the second container: %+v", source, side)
 		}
 		if bad.Outcome != spinup.Failed || bad.Failed != spinup.Start || !strings.Contains(bad.Error, "/no/such/program") {
-			t.Errorf("%s: what did not start: %+v", who, bad)
+			t.Errorf("%s: what did not start: %+v", source, bad)
 		}
 	}
 	app, _ := full.get("app")
@@ -214,7 +214,7 @@ func TestSpinUps(t *testing.T) {
 	stuck(t, c, s, client)
 }
 
-// stuck has a pod whose image does not come: that is recorded once, by what the API server
+// stuck has a pod with an image that does not arrive: that is recorded once, by what the API server
 // says of it where that may be asked.
 func stuck(t *testing.T, c *critest.Runtime, s *kubetest.Server, client *kube.Client) {
 	t.Helper()
@@ -263,6 +263,6 @@ func TestSpinUpsWithoutRights(t *testing.T) {
 		kubetest.Await(t, "it is recorded", func() bool { _, ok := k.get(n); return ok })
 	}
 	if len(tries) != 1 {
-		t.Errorf("the API server was asked %d times by one who may not", len(tries))
+		t.Errorf("the API server was queried %d times without the right", len(tries))
 	}
 }

@@ -52,7 +52,7 @@ func TestBudgets(t *testing.T) {
 	sick := named("db", 1)
 	b = &budgets{list: []kube.Budget{budget("default", "db", 0, 2, 2)}}
 	if !b.take(sick) || b.take(db) {
-		t.Error("who is not ready takes nothing of a budget that is met")
+		t.Error("a pod that is not ready must not count against a budget that is met")
 	}
 	b = &budgets{list: []kube.Budget{budget("default", "db", 0, 1, 2)}}
 	if b.take(sick) {

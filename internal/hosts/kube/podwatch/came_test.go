@@ -61,7 +61,7 @@ func TestWindows(t *testing.T) {
 	check("it was there", u, -1, 10, .5, 12.5, true)
 	u = fresh()
 	u.image(arrival{absent: second(1), seen: second(9)})
-	check("somebody may have pulled it before", u, -1, -1, .5, 12.5, false)
+	check("another pod may have pulled it before", u, -1, -1, .5, 12.5, false)
 	u = fresh()
 	u.image(arrival{absent: second(5), seen: second(15)})
 	check("it was pulled", u, 10, -1, .5, 12.5, false)
@@ -108,7 +108,7 @@ func TestReady(t *testing.T) {
 	u := newCame(box, cri.Container{ID: "c", Name: "web", Image: "nginx", Created: second(12), Started: second(12.5)}, second(2), false, spinup.Cohort{})
 	var p kube.Pod
 	if !u.ready(p) || len(u.rec.Times) != 1 {
-		t.Errorf("without a probe nobody waits: %+v", u.rec)
+		t.Errorf("without a probe readiness must not be awaited: %+v", u.rec)
 	}
 	p.Spec.Containers = []kube.ContainerSpec{{Name: "web", ReadinessProbe: &struct{}{}}}
 	for u.asked = 1; u.asked < 3; u.asked++ {

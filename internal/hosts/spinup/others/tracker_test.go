@@ -293,7 +293,7 @@ func TestNoSpinups(t *testing.T) {
 			s.tells(made(false), nil)
 			s.sweep(time.Now().Add(StartWithin + time.Second))
 		},
-		"one that vanished while nobody watched": func(s *stage) {
+		"one that vanished during a gap in the events": func(s *stage) {
 			s.happens("create", 1.)
 			s.tells(made(false), nil)
 			s.add(engine.Event{Gap: true})

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// host is a host whose images come and go as a test wants, on fake time;
+// host is a host with images that a test adds and removes, on fake time;
 // test/pull has a real one.
 type host struct {
 	mu     sync.Mutex
@@ -29,7 +29,7 @@ type host struct {
 	down   error
 	refuse error
 	pulls  []string
-	hangs  string // an image whose pull ends with its time only
+	hangs  string // an image with a pull that ends only at its time limit
 	events chan engine.Event
 }
 
@@ -168,7 +168,7 @@ func TestBacksOff(t *testing.T) {
 		if h.pulled() != before {
 			t.Error("it was tried at once")
 		}
-		// Somebody who names it again wants it now.
+		// Naming the image again triggers a pull at once.
 		h.set(func() { h.refuse = nil })
 		if err := k.Add("bad:1"); err != nil {
 			t.Fatal(err)

@@ -67,7 +67,7 @@ func TestLoginThatHangs(t *testing.T) {
 	})
 }
 
-// Who asks first and goes leaves the answer to the others.
+// If the first caller leaves, the other callers still get the answer.
 func TestLoginOutlivesWhoAskedFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &safe{release: make(chan struct{})}

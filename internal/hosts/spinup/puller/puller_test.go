@@ -244,7 +244,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// Who may not have an image is told what was wrong with the login.
+// If access to an image is denied, the error says what was wrong with the login.
 func TestLoginThatCannotBeHad(t *testing.T) {
 	denied := errors.New("unauthorized: authentication required")
 	p := New(Config{Logins: noLogins{}, Engine: faulty{answer, func(_ context.Context, _ string, yield func(engine.PullEvent, error) bool) {
@@ -262,7 +262,7 @@ func (noLogins) Login(context.Context, string) (engine.Login, error) {
 	return engine.Login{}, errors.New("the safe is shut")
 }
 
-// Names of the same image are pulled once, and everybody is told.
+// Different names of the same image are pulled once, and each request gets the result.
 func TestAll(t *testing.T) {
 	pulled := map[string]int{}
 	lock := make(chan struct{}, 1)

@@ -77,7 +77,7 @@ func names(l *List) string {
 	return strings.Join(all, " ")
 }
 
-// TestLeasesCountEverywhere: whoever announces and whoever ends it, all processes
+// TestLeasesCountEverywhere: whichever process announces or ends a lease, all processes
 // think the same.
 func TestLeasesCountEverywhere(t *testing.T) {
 	var c clock
@@ -117,7 +117,7 @@ func TestLeasesCountEverywhere(t *testing.T) {
 	}
 }
 
-// TestALeaseEndsAtItsTime, whatever became of who announced it, and of who saw it
+// TestALeaseEndsAtItsTime, even if the processes that announced it or saw it have died
 // first.
 func TestALeaseEndsAtItsTime(t *testing.T) {
 	var c clock
@@ -156,7 +156,7 @@ func TestAWaiterIsToldOfLeases(t *testing.T) {
 		select {
 		case <-changed:
 		case <-time.After(time.Minute):
-			t.Fatalf("nobody was told: %s", what)
+			t.Fatalf("the change was not signalled: %s", what)
 		}
 	}
 	changed := list.Changed()
@@ -227,7 +227,7 @@ func TestWhatIsNoLeaseSuspendsNobody(t *testing.T) {
 	}
 	write(id(204)+".new", good) // its writer was killed
 	write(id(205)+".new", good) // its writer is just before the end
-	write("README", "somebody else's")
+	write("README", "not a lease")
 	long := time.Now().Add(-2 * tornAfter)
 	if err := os.Chtimes(filepath.Join(tool.dir, id(204)+".new"), long, long); err != nil {
 		t.Fatal(err)
@@ -291,8 +291,8 @@ func TestLeasesAreBounded(t *testing.T) {
 	}
 }
 
-// TestLeasesOfOthersAreNotBelieved: in a directory that somebody else may write to
-// anybody could suspend deletions for ever.
+// TestLeasesOfOthersAreNotBelieved: in a directory that other users may write to
+// any user could suspend deletions for ever.
 func TestLeasesOfOthersAreNotBelieved(t *testing.T) {
 	var c clock
 	tool, list := leased(t, &c)

@@ -83,7 +83,7 @@ func TestEndsByItself(t *testing.T) {
 	select {
 	case <-changed:
 	default:
-		t.Error("nobody was told")
+		t.Error("the change was not signalled")
 	}
 	if err := l.End(short.ID); !errors.Is(err, holdfast.ErrNotFound) {
 		t.Error(err)
@@ -94,7 +94,7 @@ func TestEndsByItself(t *testing.T) {
 }
 
 // TestWaitForQuiet does what the package's comment says, and is told although
-// nobody calls anything when the time is up.
+// no method is called when the time is up.
 func TestWaitForQuiet(t *testing.T) {
 	var c clock
 	l := New(c.now)
