@@ -1,5 +1,5 @@
-// Package spinup says how long each phase of a container's way up takes, and
-// which phases are slow.
+// Package spinup measures how long each phase of a container's start takes, and
+// reports which phases are slow.
 //
 // A Reducer turns the stream of a pull into figures, by layer and in all. A
 // Timer times what follows the pull and makes a Record of the whole. Rules say
@@ -35,8 +35,7 @@
 //     "Image is up to date" is not to be trusted: a pull that another joined
 //     may end with it, when the other named the image first.
 //
-// All of this is measured in the project's research on the pull stream of
-// Docker 20.10 and checked against the sources of moby: progressreader.go for
+// All of this was measured on the pull stream of Docker 20.10 and checked against the sources of moby: progressreader.go for
 // the counts, daemon/internal/distribution/xfer for joins and retries,
 // daemon/containerd/progress.go for the containerd image store, which looks at
 // itself every 100 ms and so is off by up to that at each end of an interval; see

@@ -43,10 +43,9 @@ func (k Keep) Validate() error {
 }
 
 // Store keeps records on disk, in one file of bbolt: it is in the program
-// already, by way of etcd; a write is there after a crash or is not; keys are in
-// order, which here is the order of time; and its lock keeps a second process
-// out. SQL would bring a second database and nothing that is asked for: all
-// questions are over a range of time.
+// already, through etcd; a write is atomic across crashes; keys are ordered, here by
+// time; and its lock excludes a second process. SQL would add a second database
+// without a benefit, because all queries are over a range of time.
 //
 // Its methods may be called from any goroutine.
 type Store struct {

@@ -1,8 +1,7 @@
-// Package puller pulls images and measures it: the stream of the engine goes
+// Package puller pulls images and measures the pulls: the stream of the engine goes
 // through a spinup.Reducer, and what comes out is a spinup.Record for each image.
 //
-// The pull itself is never kept waiting for what measuring wants to know. What
-// kind of engine it is, and the exact sizes of the layers from the image's
-// manifest, are asked for beside it; whatever comes too late is left out, and
-// the figures say so.
+// Measuring never delays the pull. The kind of engine, and the exact sizes of the
+// layers from the image's manifest, are queried in parallel. An answer that comes
+// too late is left out, and the figures show that.
 package puller

@@ -23,11 +23,11 @@ import (
 // Manifests").
 const maxAnswer = 4 << 20
 
-// Registries asks the registries themselves for manifests. A registry that the
-// engine reaches by a mirror, a proxy of its own, or with a certificate that
-// only it trusts may be out of reach here: then nothing is known.
+// Registries queries the registries for manifests. A registry that the engine
+// reaches by a mirror, its own proxy, or with a certificate that only it trusts may
+// be unreachable here: then the sizes stay unknown.
 //
-// Docker Hub is not asked: it counts each question for a manifest as a pull
+// Docker Hub is not queried: it counts each request for a manifest as a pull
 // (https://docs.docker.com/docker-hub/usage/pulls/).
 type Registries struct{}
 

@@ -9,7 +9,7 @@
 // as
 //
 //	for {
-//		changed := list.Changed() // before the look, so that nothing is missed
+//		changed := list.Changed() // before the check, so that no change is missed
 //		if n, _ := list.UnderWay(); n == 0 {
 //			break
 //		}
@@ -19,8 +19,8 @@
 //		}
 //	}
 //
-// Everything in it ends by itself at its time, so that a tool that crashed does
-// not count for ever. That clock goes on while the host sleeps.
+// Each entry expires, so that a crashed tool does not count for ever. The expiry
+// clock also runs while the host sleeps.
 //
 // What outside tools announce are Leases, which all processes on the host see.
 package underway
