@@ -80,7 +80,7 @@ func details(t *testing.T, o bench.Options) any {
 	return res.Details
 }
 
-// Nobody fails, whether HAProxy is reloaded or killed and started.
+// No client fails, whether HAProxy is reloaded or killed and started.
 func TestNoClientFails(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "page.html")
 	requests := 2000
@@ -115,12 +115,12 @@ func TestNoClientFails(t *testing.T) {
 func TestClientsFailWithoutProtection(t *testing.T) {
 	for _, r := range measure(t, bench.Options{Requests: 1000, Rate: 300, Modes: []bench.Mode{bench.Nothing}}) {
 		if r.Change == bench.Restart && r.Failed == 0 {
-			t.Errorf("%s: nobody failed of %d in %d restarts", r.Name(), r.Requests, r.Changes)
+			t.Errorf("%s: no request failed of %d in %d restarts", r.Name(), r.Requests, r.Changes)
 		}
 	}
 }
 
-// The experiment without reloads, in small: nobody fails where a port is installed
+// The experiment without reloads, in small: no client fails where a port is installed
 // and taken out again under a load.
 func TestInstalledPort(t *testing.T) {
 	d := details(t, bench.Options{Idle: true, Pairs: 1, Modes: []bench.Mode{bench.NFQueue, bench.Park}}).(bench.IdleDetails)
@@ -134,7 +134,7 @@ func TestInstalledPort(t *testing.T) {
 	}
 }
 
-// The experiment with kills, in small: everybody who can be killed is, and clients
+// The experiment with kills, in small: every process that can be killed is killed, and clients
 // are served all the same.
 func TestKills(t *testing.T) {
 	d := details(t, bench.Options{WithKills: true, Kills: 1, Rate: 100, Drain: 20 * time.Second, Modes: []bench.Mode{bench.NFQueue, bench.Park}}).(bench.KillDetails)
@@ -146,7 +146,7 @@ func TestKills(t *testing.T) {
 		if r.Victim == bench.KillNobody {
 			killed = 1
 			if r.Refused > 0 {
-				t.Errorf("%s: nobody was killed, and %d of %d failed", r.Mode, r.Refused, r.Requests)
+				t.Errorf("%s: no process was killed, and %d of %d failed", r.Mode, r.Refused, r.Requests)
 			}
 		}
 		if r.Skipped != "" || killed+r.Missed != 1 || r.Refused >= r.Requests {

@@ -40,9 +40,9 @@ func isKeeper(pid int) bool {
 	return err == nil && len(argv) > 1 && argv[1] == roleKeeper
 }
 
-// At every step of a protect somebody is killed: the protect, the keeper, the
+// At every step of a protect a process is killed: the protect, the keeper, the
 // command, command and protect, or keeper and protect. Whatever happens, nothing is
-// left behind, whoever waited is let go, no SYN is lost any more once all that were
+// left behind, every waiting client is let through, no SYN is lost any more once all that were
 // killed are dead, so that none is lost twice by a client who came before, and the
 // port can be protected again. How long that is: `holdfast bench reload --kills`.
 func TestKilled(t *testing.T) {
@@ -81,7 +81,7 @@ func testKilled(t *testing.T, b protect.Name, step, do string) {
 	_ = cmd.Run() // how it ends is part of the case
 	awaitNoHelper(t, do)
 	dead := time.Now()
-	// Who killed the old server may have died before it started a new one.
+	// The process that killed the old server may have died before it started a new one.
 	if len(protecttest.Listening(t, portOf(t, address))) == 0 {
 		if err := protecttest.KillFile(pidfile); err != nil {
 			t.Fatal(err)

@@ -111,7 +111,7 @@ func python(t *testing.T) string {
 	return strings.TrimSpace(string(out))
 }
 
-// A server is killed and started under clients who come all the time, twice, or
+// A server is killed and started under clients that come all the time, twice, or
 // ten times with -long, and no client fails.
 func TestHardRestart(t *testing.T) {
 	needsRoot(t)
@@ -386,7 +386,7 @@ func TestNoServerComesBack(t *testing.T) {
 				t.Errorf("report: %+v", r)
 			}
 			if _, err := protecttest.Ask(address, "/"); err == nil {
-				t.Error("somebody answers")
+				t.Error("a server answers")
 			}
 			protecttest.NothingLeft(t, before)
 		})
@@ -472,7 +472,7 @@ func TestListenedBy(t *testing.T) {
 	}
 }
 
-// Two protects of one port: the second waits, or is told who has it.
+// Two protects of one port: the second waits, or is told which process has it.
 func TestTaken(t *testing.T) {
 	needsRoot(t)
 	address := protecttest.FreePort(t)
@@ -498,7 +498,7 @@ func TestTaken(t *testing.T) {
 	}
 	second.Wait, second.Command = protecttest.Patience, []string{"true"}
 	if _, err := protect.Run(t.Context(), second); err != nil {
-		t.Errorf("the second protect, who waits: %v", err)
+		t.Errorf("the second protect, which waits: %v", err)
 	}
 	if err := <-firstDone; err != nil {
 		t.Error(err)

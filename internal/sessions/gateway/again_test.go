@@ -39,7 +39,7 @@ func (a *asked) hang(w http.ResponseWriter, r *http.Request) {
 }
 
 // A node that vanishes takes no request with it that may be sent twice; one that
-// may not ends in 503 and is sent to nobody else.
+// may not ends in 503 and is not sent anywhere else.
 func TestOwnerVanishes(t *testing.T) {
 	for name, vanish := range map[string]func(owner *member, left chan struct{}){
 		"with a reset": func(owner *member, _ chan struct{}) {

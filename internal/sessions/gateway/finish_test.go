@@ -11,8 +11,8 @@ import (
 	"holdfast"
 )
 
-// TestFinishSaysGoodbye: who comes again on the same connection is served, and
-// told to connect anew, whoever answers.
+// TestFinishSaysGoodbye: a client that reuses its connection is served, and
+// told to open a new connection, with every kind of answer.
 func TestFinishSaysGoodbye(t *testing.T) {
 	f := start(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Connection", "keep-alive") // it knows nothing of the client's connection
@@ -29,7 +29,7 @@ func TestFinishSaysGoodbye(t *testing.T) {
 	}
 }
 
-// TestFinishWaitsForTheParked: who waits for a session when the gateway is
+// TestFinishWaitsForTheParked: a request that waits for a session when the gateway is
 // finished gets it.
 func TestFinishWaitsForTheParked(t *testing.T) {
 	f := start(t, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "served") }, nil)

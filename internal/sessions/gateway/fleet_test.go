@@ -40,18 +40,18 @@ func (f *fleet) identity(id holdfast.NodeID) *pki.Identity {
 	if _, err := j.Do(); err != nil {
 		f.t.Fatal(err)
 	}
-	who, err := pki.Load(pki.FilesIn(j.Out), slog.New(slog.DiscardHandler))
+	identity, err := pki.Load(pki.FilesIn(j.Out), slog.New(slog.DiscardHandler))
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return who
+	return identity
 }
 
 // peers dials as the assembler does.
-type peers struct{ who *pki.Identity }
+type peers struct{ identity *pki.Identity }
 
 func (p peers) Dial(ctx context.Context, node holdfast.NodeID, addr string) (net.Conn, error) {
-	d := tls.Dialer{Config: p.who.ClientTLS(node)}
+	d := tls.Dialer{Config: p.identity.ClientTLS(node)}
 	return d.DialContext(ctx, "tcp", addr)
 }
 
@@ -160,8 +160,8 @@ func (l *line) count() int {
 // join starts a node whose sessions, if it has any, are served by handler.
 func (f *fleet) join(id holdfast.NodeID, handler http.HandlerFunc, change func(*Config)) *member {
 	f.t.Helper()
-	who := f.identity(id)
-	m := &member{fixture: startWith(f.t, nil, peers{who}, change), id: id}
+	identity := f.identity(id)
+	m := &member{fixture: startWith(f.t, nil, peers{identity}, change), id: id}
 	m.failWith(errors.New("must not be asked: " + string(id)))
 	m.local = &fakeLocal{left: make(chan struct{}), refuse: errors.New("not here")}
 	if handler != nil {
@@ -175,7 +175,7 @@ func (f *fleet) join(id holdfast.NodeID, handler http.HandlerFunc, change func(*
 		f.t.Fatal(err)
 	}
 	m.peerAddr, m.line = ln.Addr().String(), &line{Listener: ln}
-	srv := &http.Server{Handler: m.gateway.PeerForwardHandler(m.local), TLSConfig: who.ServerTLS(), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}
+	srv := &http.Server{Handler: m.gateway.PeerForwardHandler(m.local), TLSConfig: identity.ServerTLS(), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}
 	srv.Protocols = &http.Protocols{}
 	srv.Protocols.SetHTTP1(true)
 	end := make(chan struct{})
@@ -211,7 +211,7 @@ func (m *member) refusals() int {
 	return len(m.sessions.refused)
 }
 
-// echoBody answers with the body and who it is.
+// echoBody answers with the body and its own id.
 func echoBody(name string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Served-By", name)
@@ -220,6 +220,6 @@ func echoBody(name string) http.HandlerFunc {
 	}
 }
 
-func newTLSListener(who *pki.Identity) (net.Listener, error) {
-	return tls.Listen("tcp", "127.0.0.1:0", who.ServerTLS())
+func newTLSListener(identity *pki.Identity) (net.Listener, error) {
+	return tls.Listen("tcp", "127.0.0.1:0", identity.ServerTLS())
 }

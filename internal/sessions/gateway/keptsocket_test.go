@@ -16,7 +16,7 @@ import (
 	"holdfast/internal/sessions/gateway/reattach"
 )
 
-// life is one life of a session: a server that says who it is before every echo,
+// life is one life of a session: a server that sends its name before every echo,
 // until it is killed.
 type life struct {
 	*httptest.Server

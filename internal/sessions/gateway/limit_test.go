@@ -106,7 +106,7 @@ func TestLimitListener(t *testing.T) {
 	}
 }
 
-// Who does not send the body of a request that was refused is not waited for.
+// A client that does not send the body of a refused request is not waited for.
 func TestUnreadBodyIsBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: takes the 5 s that a body may")

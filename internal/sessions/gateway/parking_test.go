@@ -148,7 +148,7 @@ func TestParkingTimeIsOneForAllWaits(t *testing.T) {
 	}
 }
 
-// A client that leaves frees its place, also with a body nobody has read.
+// A client that leaves frees its place, also with an unread body.
 func TestGoneClientFreesItsPlace(t *testing.T) {
 	f := start(t, nil, nil)
 	f.park()
@@ -249,7 +249,7 @@ func TestRefusedForGood(t *testing.T) {
 
 func closedPort(t *testing.T) string {
 	t.Helper()
-	// Bound, and never listened on: nobody else gets the port meanwhile.
+	// Bound, and never listened on: no other process gets the port meanwhile.
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -26,7 +26,7 @@ import (
 	"holdfast"
 )
 
-// What a session sees and says is the same as without a hop, and no client and
+// What a session sees and says is the same as without a forward, and no client and
 // no session speaks for a gateway.
 func TestForwardedRequest(t *testing.T) {
 	f := newFleet(t)
@@ -95,7 +95,7 @@ func TestSessionsShareConnections(t *testing.T) {
 	}
 }
 
-// A refusal comes before the body: it is sent once, to whom has the session.
+// A refusal comes before the body: it is sent once, to the node that has the session.
 func TestRefusedBodyIsServedElsewhere(t *testing.T) {
 	text := make([]byte, 8<<20)
 	rand.Read(text)
@@ -329,7 +329,7 @@ func TestEarlyDataAndHalfCloseThroughTheHop(t *testing.T) {
 	}
 }
 
-// Whoever hears first that the session leaves says 1012, and says it once.
+// The first gateway to learn that the session leaves sends 1012, once.
 func TestLeavingThroughTheHop(t *testing.T) {
 	for name, leave := range map[string]func(first, owner *member){
 		"owner hears": func(_, owner *member) { close(owner.local.left) },

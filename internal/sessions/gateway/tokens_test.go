@@ -117,7 +117,7 @@ func TestNoEntryWithoutAToken(t *testing.T) {
 		return holdfast.Route{}, holdfast.ErrNotFound
 	})
 	good, late := i.sign(time.Hour, "alice"), i.sign(-time.Minute, "alice")
-	var said []string // to who has no good token
+	var said []string // to clients without a valid token
 	for _, c := range []struct {
 		name, method, path string
 		header             []string
@@ -191,7 +191,7 @@ func TestBrowserExchangesItsLinkForACookie(t *testing.T) {
 			t.Errorf("then %s: %d, want %d: %s", path, resp.StatusCode, want, body)
 		}
 	}
-	// A link that ran out does not lock out who is in.
+	// An expired link does not lock out a client with a valid cookie.
 	if resp, body := visit(t, b, origin+"/s/alice/?holdfast_token="+i.sign(-time.Minute, "alice")); resp.StatusCode != 200 || !strings.HasPrefix(body, "GET /\n") {
 		t.Errorf("an old link: %d %s", resp.StatusCode, body)
 	}

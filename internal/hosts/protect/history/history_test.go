@@ -110,7 +110,7 @@ func TestNoFailure(t *testing.T) {
 	}
 }
 
-// Of many who add at the same time none is lost.
+// No hold is lost when many processes add at the same time.
 func TestAddTogether(t *testing.T) {
 	dir := t.TempDir()
 	var adding sync.WaitGroup

@@ -358,7 +358,7 @@ func foreign(t *testing.T, dir string) {
 			}
 			if _, err := c.Read(make([]byte, 1000)); err == nil || errors.Is(err, io.EOF) {
 				b, _ := json.Marshal(map[string]any{"op": "hello", "hello": map[string]any{"protocol": 99}})
-				_, _ = c.Write(b) // who asks may have gone
+				_, _ = c.Write(b) // the client may have gone
 			}
 			c.Close()
 		}

@@ -54,7 +54,7 @@ func restarting(t *testing.T) bool {
 	})
 }
 
-// Killed at any step, install, restore and uninstall hold nobody up and leave
+// Killed at any step, install, restore and uninstall delay no client and leave
 // nothing that the next one does not mend.
 func TestKilledInstalling(t *testing.T) {
 	needsRoot(t)
@@ -128,7 +128,7 @@ func killedHolding(t *testing.T, b protect.Name, step, victim string) {
 	w.process(t, roleProtect)
 	protecttest.Eventually(t, "the command is done", func() bool { return !restarting(t) })
 	if len(protecttest.Listening(t, is[0].Port)) == 0 || step != "command" {
-		// Whoever restarts a server may have died half-way.
+		// The restarting command may have died half-way.
 		if err := exec.Command(restart[0], restart[1:]...).Run(); err != nil {
 			t.Fatal(err)
 		}

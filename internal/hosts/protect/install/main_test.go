@@ -152,7 +152,7 @@ type order struct {
 	At              string // the step
 	Backend         protect.Name
 	Command         []string
-	Victim          int // who dies at the step; 0 is the process itself
+	Victim          int // pid to kill at the step; 0 is the process itself
 }
 
 func (o order) run() int {

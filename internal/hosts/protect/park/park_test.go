@@ -40,35 +40,35 @@ func target(t *testing.T, addresses ...string) protect.Target {
 	return s.Target(protect.Spec{Addresses: as})
 }
 
-// Whoever comes to the port during a hold is given SO_REUSEPORT. After it only
-// those have it who asked for it.
+// Every listener on the port gets SO_REUSEPORT during a hold. After it only the
+// listeners that asked for the option have it.
 func TestOptionIsTakenBack(t *testing.T) {
 	needsRoot(t)
-	type who struct {
+	type server struct {
 		host string
 		asks bool
 	}
 	for _, c := range []struct {
 		name   string
-		hold   string // the address that is held, "" for all
-		before []who  // the server that is held first; the others stay
-		come   []who
+		hold   string   // the address that is held, "" for all
+		before []server // the server that is held first; the others stay
+		come   []server
 		want   map[string]bool
 	}{
-		{"at the old place", "", []who{{"127.0.0.1", false}}, []who{{"127.0.0.1", false}}, map[string]bool{"127.0.0.1": false}},
-		{"at the old place, and asks", "", []who{{"127.0.0.1", true}}, []who{{"127.0.0.1", true}}, map[string]bool{"127.0.0.1": true}},
-		{"at another place", "", []who{{"127.0.0.1", false}}, []who{{"0.0.0.0", false}}, map[string]bool{"0.0.0.0": false}},
-		{"at another place, and asks", "", []who{{"127.0.0.1", true}}, []who{{"0.0.0.0", true}}, map[string]bool{"0.0.0.0": true}},
+		{"at the old place", "", []server{{"127.0.0.1", false}}, []server{{"127.0.0.1", false}}, map[string]bool{"127.0.0.1": false}},
+		{"at the old place, and asks", "", []server{{"127.0.0.1", true}}, []server{{"127.0.0.1", true}}, map[string]bool{"127.0.0.1": true}},
+		{"at another place", "", []server{{"127.0.0.1", false}}, []server{{"0.0.0.0", false}}, map[string]bool{"0.0.0.0": false}},
+		{"at another place, and asks", "", []server{{"127.0.0.1", true}}, []server{{"0.0.0.0", true}}, map[string]bool{"0.0.0.0": true}},
 		{
 			"at an address that is not held", "127.0.0.1",
-			[]who{{"127.0.0.1", false}, {"127.0.0.2", true}},
-			[]who{{"127.0.0.1", false}, {"127.0.0.3", false}},
+			[]server{{"127.0.0.1", false}, {"127.0.0.2", true}},
+			[]server{{"127.0.0.1", false}, {"127.0.0.3", false}},
 			map[string]bool{"127.0.0.1": false, "127.0.0.2": true, "127.0.0.3": false},
 		},
 		{
 			"one asks and one does not", "",
-			[]who{{"127.0.0.1", false}, {"127.0.0.2", true}},
-			[]who{{"127.0.0.1", false}},
+			[]server{{"127.0.0.1", false}, {"127.0.0.2", true}},
+			[]server{{"127.0.0.1", false}},
 			map[string]bool{"127.0.0.1": false, "127.0.0.2": true},
 		},
 	} {
@@ -101,7 +101,7 @@ func TestOptionIsTakenBack(t *testing.T) {
 				want[netip.MustParseAddrPort(at(host))] = has
 			}
 			if got := protecttest.Reuseport(t, port); !maps.Equal(got, want) {
-				t.Errorf("who has SO_REUSEPORT: %v, want %v", got, want)
+				t.Errorf("listeners with SO_REUSEPORT: %v, want %v", got, want)
 			}
 			for _, l := range append(old[1:], fresh...) {
 				l.Close()

@@ -32,7 +32,7 @@ const (
 	roleHolder = "holder"
 )
 
-// All in a machine: few kernels have the qdisc, and lo is everybody's.
+// All in a machine: few kernels have the qdisc, and lo is shared by all tests.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == plug.RoleWatcher {
 		os.Exit(plug.Watch())
@@ -82,7 +82,7 @@ func holderMain(address string) int {
 // or late then puts one behind others.
 func TestConformance(t *testing.T) { protecttest.Run(t, plug.Backend{}, true) }
 
-// held starts a server, a process that holds its port, and clients who wait.
+// held starts a server, a process that holds its port, and clients that wait.
 func held(t *testing.T) (address string, holder *exec.Cmd, clients *protecttest.Crowd) {
 	t.Helper()
 	address = protecttest.FreePort(t)
@@ -164,7 +164,7 @@ func signal(t *testing.T, s unix.Signal, pids ...int) {
 	}
 }
 
-// Who holds is killed: the watcher lets all go.
+// The holder is killed: the watcher releases all.
 func TestHolderKilled(t *testing.T) {
 	_, holder, clients := held(t)
 	signal(t, unix.SIGKILL, holder.Process.Pid)
@@ -172,7 +172,7 @@ func TestHolderKilled(t *testing.T) {
 	awaitGone(t)
 }
 
-// The watcher is killed: who holds lets all go.
+// The watcher is killed: the holder releases all.
 func TestWatcherKilled(t *testing.T) {
 	_, _, clients := held(t)
 	signal(t, unix.SIGKILL, watchers(t)...)
@@ -226,7 +226,7 @@ func testBothKilled(t *testing.T, next func(protect.Target) error) {
 	_ = holder.Wait()
 	protecttest.Eventually(t, "the watcher is gone", func() bool { return len(watchers(t)) == 0 })
 	if n := queued(t); n != 30 {
-		t.Errorf("%d packets in the plug that nobody looks after", n)
+		t.Errorf("%d packets in the unmanaged plug", n)
 	}
 	if err := next(target(t, address)); err != nil {
 		t.Fatal(err)
@@ -318,7 +318,7 @@ func TestOutside(t *testing.T) {
 	awaitGone(t)
 }
 
-// The whole of it: a server is killed and started again under clients who come
+// The whole of it: a server is killed and started again under clients that come
 // all the time.
 func TestProtect(t *testing.T) {
 	before := protecttest.Look(t)

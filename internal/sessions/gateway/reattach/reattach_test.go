@@ -275,7 +275,7 @@ func TestMarkEndsAFarServer(t *testing.T) {
 	b.expectDone()
 
 	b = start(t, func(s *Spec) { s.Server.Far = true })
-	b.server.Close() // nobody says that the session left
+	b.server.Close() // without a signal that the session left
 	b.next <- b.newServer()
 	send(t, b.conn, text("still here"))
 	expectFrame(t, b.server, fin|opText, "still here")

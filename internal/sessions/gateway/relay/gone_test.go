@@ -98,7 +98,7 @@ func TestGoroutinesEndWithTheirClient(t *testing.T) {
 					outer.Close()
 				}
 				if stuck {
-					for range 100 { // what a server says to nobody is answered with a reset
+					for range 100 { // bytes of a server without a client are answered with a reset
 						if _, err := server.Write(make([]byte, 1<<16)); err != nil {
 							break
 						}

@@ -293,7 +293,7 @@ func TestSlowReaderHoldsWriterBack(t *testing.T) {
 			}
 		}
 		if sent == most {
-			t.Fatalf("%d bytes went out and nobody read them", sent)
+			t.Fatalf("%d bytes were sent and not read", sent)
 		}
 		e.upstream.CloseWrite()
 		got := readAll(t, e.client)

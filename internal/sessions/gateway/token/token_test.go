@@ -302,7 +302,7 @@ func TestSecretsStayOutOfLogs(t *testing.T) {
 	}
 }
 
-// What nobody signed never counts, and no text is too odd.
+// An unsigned text is never valid, and no text causes a panic.
 func FuzzVerify(f *testing.F) {
 	s := Secret{"k1", []byte("0123456789abcdef0123456789abcdef")}
 	f.Add(sign(f, s, forAlice(noon, time.Hour)))
