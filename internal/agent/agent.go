@@ -49,33 +49,33 @@ import (
 	"holdfast/internal/sessions/session"
 )
 
-// Options are what the agent is given beside its configuration.
+// Options are the settings of the agent beside its configuration.
 type Options struct {
 	Version string
 	Log     *slog.Logger
-	// Guardian is the command line that runs guardian.Main in a new process
-	// of this binary.
+	// Guardian is the command line that runs guardian.Main in a new process of this
+	// binary.
 	Guardian []string
-	// Deadman is the same for deadman.Main, but for its last argument.
+	// Deadman is the command line for deadman.Main, without its last argument.
 	Deadman []string
-	// Hook is the same for hook.Main, but for its last arguments.
+	// Hook is the command line for hook.Main, without its last arguments.
 	Hook []string
-	// Alloc is the same for probe.Alloc, but for its last argument; empty: how
-	// long memory takes to be had is not tried.
+	// Alloc is the command line for probe.Alloc, without its last argument. Empty: the
+	// time to allocate memory is not measured.
 	Alloc []string
-	// Next is the command line of the agent that follows this one at an
-	// upgrade: the program on disk, with this one's arguments. Empty: none does.
+	// Next is the command line of the next agent at an upgrade: the program on disk, with
+	// the arguments of this process. Empty: upgrades are off.
 	Next []string
-	// Stdout and Stderr are the next agent's.
+	// Stdout and Stderr are inherited by the next agent.
 	Stdout, Stderr io.Writer
-	// Up is called once everything serves; may be nil.
+	// Up is called once all listeners serve; may be nil.
 	Up func(Addresses)
-	// Step and Drained tell how the drain at the end goes; may be nil.
+	// Step and Drained report the progress and the result of the final drain; may be nil.
 	Step    func(holdfast.Step)
 	Drained func(holdfast.DrainReport)
 }
 
-// Addresses are where an agent serves.
+// Addresses are the addresses on which an agent serves.
 type Addresses struct {
 	Node    holdfast.NodeID
 	Gateway string // URL
@@ -83,16 +83,16 @@ type Addresses struct {
 	Socket  string // path
 }
 
-// ErrLeft is returned by Serve when the drain at the end left something behind.
+// ErrLeft is returned by Serve if the final drain left containers or records behind.
 var ErrLeft = errors.New("the drain left something behind")
 
-// registry is where the agent registers its metrics, and reads them.
+// registry registers the metrics of the agent, and gathers them.
 type registry interface {
 	prometheus.Registerer
 	prometheus.Gatherer
 }
 
-// Agent is one node's agent, once: run may be called once. Serve makes them.
+// Agent is the agent of one node. Serve creates it, and calls run once.
 type Agent struct {
 	cfg  config.Config
 	opt  Options
@@ -140,7 +140,7 @@ type Agent struct {
 	behind    func() error // waits for what is still under way then
 }
 
-// newAgent returns an agent that has not started anything.
+// newAgent returns an agent that has started nothing.
 func newAgent(cfg config.Config, opt Options, d *handoff.Listeners, u *handoff.Upgrades) *Agent {
 	return &Agent{
 		cfg: cfg, opt: opt, log: opt.Log, node: holdfast.NodeID(cfg.Node),
@@ -150,12 +150,11 @@ func newAgent(cfg config.Config, opt Options, d *handoff.Listeners, u *handoff.U
 	}
 }
 
-// run serves until end is called or ctx is done, which drains. When it
-// returns, nothing of the agent runs any more, but with an ending that another
-// one follows for requests that are under way: behind waits for those. An error
-// from the drain wraps ErrLeft; any other error means that the agent could not
-// start or go on, and then it leaves the containers as they are, to the next
-// agent.
+// run serves until End is called, or until ctx is done, which drains the node. When it
+// returns, every goroutine of the agent has stopped. One exception: after a handoff,
+// requests under way continue, and behind waits for them. An error from the drain wraps
+// ErrLeft. With any other error the agent could not start or continue; it leaves the
+// containers as they are, to the next agent.
 func (a *Agent) Run(ctx context.Context) (err error) {
 	a.since = time.Now()
 	a.metrics = process.NewRegistry()
@@ -221,7 +220,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	return a.drainAndEnd(ctx, front, p)
 }
 
-// openEngine connects to the container engine and makes sure that it answers.
+// openEngine connects to the container engine and checks that it answers.
 func (a *Agent) openEngine(ctx context.Context) (process.Engine, engine.Info, error) {
 	e, err := process.OpenEngine(ctx, a.cfg)
 	if err != nil {
@@ -233,8 +232,8 @@ func (a *Agent) openEngine(ctx context.Context) (process.Engine, engine.Info, er
 	}
 	a.log.Info("engine", "name", info.Name, "version", info.Version, "storage", info.StorageDriver, "cgroup", info.CgroupVersion)
 	if info.Socket == "" {
-		// Containers are killed by their pids, which mean nothing here
-		// if they are another host's.
+		// Containers are killed by their pids, which are valid on the host of the engine
+		// only.
 		return nil, info, errors.Join(holdfast.WithHint(errors.New("engine.host: the engine is not behind a unix socket, so it may run on another host"),
 			"run the agent on the engine's host, with engine.host: unix:///var/run/docker.sock"), e.Close())
 	}
@@ -251,8 +250,8 @@ func (a *Agent) newSpinups(info engine.Info) *recorder.Host {
 	})
 }
 
-// startSessions takes the lease, adopts what an earlier agent left, and starts
-// what keeps sessions.
+// startSessions takes the lease, adopts the sessions of an earlier agent, and starts the
+// parts that serve sessions.
 func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	p.Start("records of spin-ups", a.spinups.Run)
 	p.Start("cures", func(ctx context.Context) error { return cure.Follow(ctx, a.cfg.DataDir, a.log) })
@@ -300,12 +299,12 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	}, deps)
 	a.drainer = a.newDrainer()
 	if a.drainer.Cordoned() {
-		a.log.Warn("this node is cordoned: it takes no new session until `holdfast node uncordon`")
+		a.log.Warn("this node is cordoned: it refuses new sessions until `holdfast node uncordon`")
 		a.sessions.Cordon()
 	}
 	a.metrics.MustRegister(newNodeFigures(a))
 	p.Start("spin-ups by others", a.spinups.Others().Run)
-	// Beside the adoption, which may take its time.
+	// The lease is renewed during the adoption, which may take long.
 	p.Start("lease", func(ctx context.Context) error { return a.lease.Run(ctx, a.self, a.sessions.LeaseLost) })
 	found, err := a.adopt(ctx)
 	if err != nil {
@@ -330,8 +329,8 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	return nil
 }
 
-// adopt takes over what an earlier agent left, once more for each time that the
-// lease was lost over it.
+// adopt takes over the sessions of an earlier agent. It starts again each time that the
+// lease is lost meanwhile.
 func (a *Agent) adopt(ctx context.Context) (session.Adopted, error) {
 	for {
 		found, err := a.sessions.Adopt(ctx)
@@ -347,14 +346,14 @@ func (a *Agent) adopt(ctx context.Context) (session.Adopted, error) {
 	}
 }
 
-// local is this node's sessions as the gateway wants them.
+// local adapts this node's sessions to the gateway.
 type local struct{ *session.Manager }
 
 func (l local) Acquire(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, func(), error) {
 	return l.Manager.Acquire(ctx, key, "")
 }
 
-// newGateway returns the gateway, to this node's sessions or to the fleet's.
+// newGateway returns the gateway, to this node's sessions or to those of the fleet.
 func (a *Agent) newGateway() (*gateway.Gateway, error) {
 	m := gateway.NewMetrics(a.metrics)
 	if a.fleet == nil {
@@ -363,7 +362,8 @@ func (a *Agent) newGateway() (*gateway.Gateway, error) {
 	return gateway.New(a.cfg.Gateway.Config, a.fleet, a.peers, m, a.log)
 }
 
-// serve opens the doors. front is what carries clients' requests.
+// serve starts the API, the fleet listener and the gateway. The tasks of front carry
+// requests of clients.
 func (a *Agent) serve(p, front *tasks.Stack, l *listeners) error {
 	g, err := a.newGateway()
 	if err != nil {
@@ -425,7 +425,7 @@ func (a *Agent) newDrainer() *drain.Drainer {
 	}
 }
 
-// newReplacer returns what replaces and hands over single sessions.
+// newReplacer returns the part that replaces and hands over single sessions.
 func (a *Agent) newReplacer() *replace.Sessions {
 	return &replace.Sessions{Node: a.node, Store: a.store, Manager: a.sessions, Fleet: a.fleet, EndAt: a.endAt}
 }
@@ -444,11 +444,11 @@ func (a *Agent) endAt(ctx context.Context, o holdfast.Owner) (holdfast.KillRepor
 	return r.KillReport, err
 }
 
-// self is what this node publishes of itself, every few seconds for as long as the
-// lease's loop goes round. It takes the sessions' and the pools' locks, so an agent in
-// which one of those is stuck does not get to the service manager's watchdog, either
-// (sd_watchdog_enabled(3)), which is told after them. A store or an engine that is away
-// keeps nobody from it.
+// self returns the record that this node publishes, every few seconds from the loop of the
+// lease. It takes the locks of the sessions and of the pools before it notifies the
+// service manager's watchdog (sd_watchdog_enabled(3)): the watchdog ends an agent in which
+// one of these locks is stuck. An unreachable store or engine does not delay the
+// notification.
 func (a *Agent) self() holdfast.Node {
 	sessions, boots := a.sessions.Counts()
 	n := holdfast.Node{
@@ -478,13 +478,12 @@ func (a *Agent) self() holdfast.Node {
 	return n
 }
 
-// embeddedTTL is the lease's life in an embedded store. Nobody can take over
-// from a store that lives and dies with its only node, so the lease must
-// outlive anything that the agent's host may do: sleep, stop, be suspended.
+// embeddedTTL is the TTL of the lease in an embedded store. No other node can claim in
+// this store, so the lease must outlive a suspended or stopped host.
 const embeddedTTL = 24 * time.Hour
 
-// publishEvery is between two writings of a node's record in a store that nodes
-// share: others place sessions by it.
+// publishEvery is the interval at which a node writes its record into a shared store.
+// Other nodes place sessions by this record.
 const publishEvery = time.Second
 
 func (a *Agent) leaseConfig() session.LeaseConfig {
@@ -500,9 +499,9 @@ func (a *Agent) leaseConfig() session.LeaseConfig {
 	return c
 }
 
-// startGuardian undoes what an earlier crash left undone, and has a guardian
-// stand by that continues the engine, whatever happens here, when a kill has
-// stopped it.
+// startGuardian undoes the risky acts of an agent that crashed, and starts the guardian.
+// If this agent dies while a kill has paused the engine, the guardian continues the
+// engine.
 func (a *Agent) startGuardian(p *tasks.Stack) error {
 	n, err := guardian.Recover(a.cfg.RunDir)
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 	"holdfast/internal/sessions/gateway/token"
 )
 
-// CheckFiles reads the files that a configuration names, and says what is wrong
-// with the first that an agent could not use: certificates, tokens, the store's
-// password, templates' seccomp profiles. It changes nothing.
+// CheckFiles reads the files that a configuration names: certificates, tokens, the store's
+// password, the seccomp profiles of templates. It reports the first file that an agent
+// could not use. It changes nothing.
 func CheckFiles(c config.Config) error {
 	for _, check := range []func(config.Config) error{checkGateway, checkAPI, checkStore, checkIdentity, checkTemplates} {
 		if err := check(c); err != nil {
@@ -79,7 +79,7 @@ func checkTemplates(c config.Config) error {
 	return nil
 }
 
-// checkPair reads a certificate and its key, where there are any.
+// checkPair reads a certificate and its key, if both are named.
 func checkPair(key, cert, private string) error {
 	if cert == "" {
 		return nil

@@ -11,9 +11,8 @@ import (
 	"holdfast/internal/sessions/guardian"
 )
 
-// CureGuard has a guardian stand behind the limits that cures lower. Its process
-// is started when the first one needs it. The methods may be called from any
-// goroutine.
+// CureGuard registers the limits that cures lower with a guardian. It starts the guardian
+// for the first cure. Any goroutine may call its methods.
 type CureGuard struct {
 	argv []string
 	dir  string
@@ -23,18 +22,18 @@ type CureGuard struct {
 	guard *guardian.Guardian
 }
 
-// NewCureGuard makes one: argv is the command of a guardian, to which dir is added,
-// where its plans are written down.
+// NewCureGuard returns a CureGuard. argv is the command of a guardian; dir, where the
+// guardian keeps its plans, is added to it.
 func NewCureGuard(argv []string, dir string, log *slog.Logger) *CureGuard {
 	return &CureGuard{argv: argv, dir: dir, log: log}
 }
 
-// Guard is it as cures want it.
+// Guard returns the function that cures call.
 func (c *CureGuard) Guard() cure.Guard {
 	return cure.Guard{Arm: c.arm, Guarded: c.guarded}
 }
 
-// Tidy undoes what an earlier cure left whose process and guardian were killed.
+// Tidy undoes a cure whose process and guardian were killed.
 func (c *CureGuard) Tidy() error {
 	n, err := guardian.Recover(c.dir)
 	if n > 0 {
@@ -69,7 +68,7 @@ func (c *CureGuard) arm(file, low, old string, deadline boottime.Instant) (cure.
 	})
 }
 
-// Pid is the guardian's process, 0 where none was started yet.
+// Pid is the pid of the guardian, 0 if none runs.
 func (c *CureGuard) Pid() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,7 +78,7 @@ func (c *CureGuard) Pid() int {
 	return c.guard.Pid()
 }
 
-// Close ends the guardian, and removes the plan of one that was killed.
+// Close ends the guardian, and removes the plan of a guardian that was killed.
 func (c *CureGuard) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

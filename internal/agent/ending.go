@@ -22,14 +22,16 @@ func (a *Agent) End(how handoff.ShutdownMode) (first bool) {
 // Background implements handoff.Agent.
 func (a *Agent) Background() func() error { return a.behind }
 
-// wait until something ends the agent, and how.
+// wait blocks until the agent has to end, and returns the shutdown mode.
 func (a *Agent) wait(ctx context.Context, p *tasks.Stack, failed <-chan error) (handoff.ShutdownMode, error) {
 	over := a.turn.Over()
 	for {
 		select {
 		case <-ctx.Done():
 			select {
-			case how := <-a.stop: // it came first: who asked to keep must not lose everything to a signal
+			// A stop request that arrived before the signal wins: with keep set, draining
+			// would kill containers that the operator asked to keep.
+			case how := <-a.stop:
 				return how, nil
 			default:
 				return handoff.ShutdownMode{}, nil
@@ -51,19 +53,21 @@ func (a *Agent) wait(ctx context.Context, p *tasks.Stack, failed <-chan error) (
 	}
 }
 
-// finishTime bounds how long requests are waited for that wait for sessions,
-// while nobody can come in.
+// finishTime bounds the wait for requests that are parked. New requests are not accepted
+// meanwhile.
 const finishTime = 3 * time.Second
 
-// leave ends what clients see, and leaves the containers to the next agent. Where
-// that follows at once, requests under way go on beside it.
+// leave ends the listeners and leaves the containers to the next agent. At a handoff,
+// requests under way continue beside the next agent.
 func (a *Agent) leave(how handoff.ShutdownMode, front *tasks.Stack, l *listeners) {
 	a.log.Info("leaving the containers to the next agent", "sessions", len(a.sessions.List()))
 	if !how.HandOff {
 		a.notify("STOPPING=1")
 	}
 	if !how.HandOff && !listenfd.Managed() {
-		a.listenerSet.KeepOnly() // nobody comes who would let in who waits there
+		// Without a next agent or a service manager, no process would accept the queued
+		// connections.
+		a.listenerSet.KeepOnly()
 		return
 	}
 	l.stop()
@@ -76,7 +80,7 @@ func (a *Agent) leave(how handoff.ShutdownMode, front *tasks.Stack, l *listeners
 	}
 }
 
-// drainAndEnd ends an agent that no other follows.
+// drainAndEnd drains the node and ends the agent, for a shutdown without a next agent.
 func (a *Agent) drainAndEnd(ctx context.Context, front, p *tasks.Stack) error {
 	a.notify("STOPPING=1")
 	a.listenerSet.KeepOnly() // they close with their servers
@@ -88,7 +92,7 @@ func (a *Agent) drainAndEnd(ctx context.Context, front, p *tasks.Stack) error {
 	if !report.Clean() {
 		return fmt.Errorf("%w: %d containers, %d sessions", ErrLeft, len(report.Left), report.Owned-report.Released)
 	}
-	// First everything stops that could claim, renew or publish.
+	// First stop all tasks that could claim, renew or publish.
 	err := errors.Join(front.Stop(), p.Stop())
 	a.endPools(ctx)
 	return errors.Join(err, a.lease.Drop(ctx), a.dismissDeadman())

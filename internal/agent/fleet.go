@@ -19,7 +19,7 @@ import (
 	"holdfast/internal/sessions/session"
 )
 
-// openIdentity reads the node's certificate, where the node is one of a fleet.
+// openIdentity reads the node's certificate if the node is part of a fleet.
 func (a *Agent) openIdentity() error {
 	if a.cfg.Fleet.Listen == "" {
 		return nil
@@ -36,7 +36,7 @@ func (a *Agent) openIdentity() error {
 	return nil
 }
 
-// listenFleet opens the listener for other nodes, where this node is one of a fleet.
+// listenFleet opens the listener for other nodes if the node is part of a fleet.
 func (a *Agent) listenFleet(l *listeners) error {
 	if a.peers == nil {
 		return nil
@@ -50,8 +50,8 @@ func (a *Agent) listenFleet(l *listeners) error {
 	return err
 }
 
-// startDeadman has a process stand by that kills this node's containers when the
-// agent cannot renew its lease. A store that nobody else can claim in needs none.
+// startDeadman starts the process that kills this node's containers if the agent cannot
+// renew its lease. An embedded store needs no deadman: no other node can claim in it.
 func (a *Agent) startDeadman(p *tasks.Stack) (session.Deadman, error) {
 	if a.leaseConfig().Fence == 0 {
 		return nil, nil
@@ -68,14 +68,14 @@ func (a *Agent) startDeadman(p *tasks.Stack) (session.Deadman, error) {
 	return d, nil
 }
 
-// closeDeadman leaves the deadman as it is, to the next agent.
+// closeDeadman disconnects from the deadman, which continues for the next agent.
 func (a *Agent) closeDeadman() {
 	if a.deadman != nil {
 		a.deadman.Close()
 	}
 }
 
-// dismissDeadman ends the deadman of a node that has nothing left to guard.
+// dismissDeadman ends the deadman of a node without containers.
 func (a *Agent) dismissDeadman() error {
 	if a.deadman == nil {
 		return nil
@@ -83,7 +83,7 @@ func (a *Agent) dismissDeadman() error {
 	return a.deadman.StandDown()
 }
 
-// newFleet joins this node's sessions to those of the others.
+// newFleet joins this node's sessions to those of the other nodes.
 func (a *Agent) newFleet() *fleet.Fleet {
 	deps := fleet.Deps{
 		Store: a.store, Local: a.sessions, Dial: a.peers.Dial, Fetch: a.sessions.Fetch, Caller: callerOf,
@@ -100,12 +100,12 @@ func (a *Agent) newFleet() *fleet.Fleet {
 	return f
 }
 
-// fleetConns are connections of other nodes beside those that carry clients'
-// requests: for their questions, and those that they keep for the next ones.
+// fleetConns is the number of connections from other nodes beside those that carry
+// requests of clients: for their queries, and idle ones.
 const fleetConns = 16384
 
-// fleetHandler answers other nodes: clients' requests that they forward, what
-// they ask about sessions, and the API's routes.
+// fleetHandler serves other nodes: forwarded requests of clients, queries about sessions,
+// and the routes of the API.
 func (a *Agent) fleetHandler(g *gateway.Gateway, routes http.Handler) http.Handler {
 	forwarded, questions := g.PeerForwardHandler(a.sessions), a.fleet.Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -124,13 +124,13 @@ func (a *Agent) fleetHandler(g *gateway.Gateway, routes http.Handler) http.Handl
 	})
 }
 
-// unbound takes the API's bound off the time of an answer: a session may stream
-// for hours, and a question may be a long one.
+// unbound removes the API's limit on the duration of an answer: a session may stream for
+// hours, and a query may wait long.
 func unbound(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // the server's own connections can
 }
 
-// forward carries API requests to another node.
+// forward sends an API request to another node.
 func (a *Agent) forward(node holdfast.NodeID) (http.RoundTripper, error) {
 	n, err := a.hopOf(node)
 	if err != nil {
@@ -143,7 +143,8 @@ func (a *Agent) forward(node holdfast.NodeID) (http.RoundTripper, error) {
 	}, nil
 }
 
-// hopOf is a node that can be asked. holdfast.ErrNotFound.
+// hopOf returns the address at which another node takes forwarded requests. Errors:
+// holdfast.ErrNotFound.
 func (a *Agent) hopOf(node holdfast.NodeID) (holdfast.Node, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
@@ -154,7 +155,7 @@ func (a *Agent) hopOf(node holdfast.NodeID) (holdfast.Node, error) {
 	return n, err
 }
 
-// clientOf calls another node's API. Close it after use.
+// clientOf returns a client of another node's API. The caller closes it.
 func (a *Agent) clientOf(node holdfast.NodeID) (*client.Client, error) {
 	n, err := a.hopOf(node)
 	if err != nil {
@@ -163,7 +164,7 @@ func (a *Agent) clientOf(node holdfast.NodeID) (*client.Client, error) {
 	return client.New(client.Options{Name: "node " + string(node), Dial: a.dialTo(n)})
 }
 
-// dialTo connects to a node's hop listener.
+// dialTo connects to the peer listener of a node.
 func (a *Agent) dialTo(n holdfast.Node) func(context.Context) (net.Conn, error) {
 	return func(ctx context.Context) (net.Conn, error) { return a.peers.Dial(ctx, n.ID, n.PeerAddress) }
 }

@@ -6,8 +6,8 @@ import (
 	"holdfast"
 )
 
-// nodeFigures are what this node publishes of itself, as metrics: those that the
-// dashboard shows, so that both say the same.
+// nodeFigures exports the published record of this node as metrics. The dashboard shows
+// the same record.
 type nodeFigures struct {
 	a                               *Agent
 	sessions, boots, draining       *prometheus.Desc
@@ -21,12 +21,12 @@ func newNodeFigures(a *Agent) *nodeFigures {
 	return &nodeFigures{
 		a:        a,
 		sessions: desc("sessions", "Sessions of this node, by state.", "state"),
-		boots:    desc("boots", "Containers that this node starts, and those that wait for it."),
-		draining: desc("draining", "1 where this node takes no new session, 0 otherwise."),
-		busy:     desc("cpu_busy_ratio", "Busy share of all CPUs, as the node published it last, 0 to 1."),
-		pressure: desc("cpu_pressure_ratio", "Share of time in which something waited for a CPU, as the node published it last, 0 to 1."),
-		memory:   desc("memory_available_bytes", "Memory that programs can still have, as the node published it last."),
-		maximum:  desc("memory_bytes", "Memory of the host, as the node published it last."),
+		boots:    desc("boots", "Containers that start on this node, and those that wait for a start."),
+		draining: desc("draining", "1 if this node refuses new sessions, else 0."),
+		busy:     desc("cpu_busy_ratio", "Busy share of all CPUs, 0 to 1, as last published by the node."),
+		pressure: desc("cpu_pressure_ratio", "Share of time in which a task waited for a CPU, 0 to 1, as last published by the node."),
+		memory:   desc("memory_available_bytes", "Memory available to programs, in bytes, as last published by the node."),
+		maximum:  desc("memory_bytes", "Memory of the host, in bytes, as last published by the node."),
 	}
 }
 

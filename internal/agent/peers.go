@@ -15,9 +15,8 @@ import (
 	"holdfast/internal/platform/pki"
 )
 
-// peers connects to the other nodes of the fleet. A machine that has vanished
-// answers nothing at all, so that a dial is given up early and a connection that
-// stands is asked whether it still does.
+// peers connects to the other nodes of the fleet. A machine that has vanished sends no
+// answer at all, so a dial has a short limit, and idle connections are probed.
 type peers struct {
 	id     *pki.Identity
 	dialer net.Dialer
@@ -27,14 +26,14 @@ func newPeers(id *pki.Identity) *peers {
 	return &peers{id: id, dialer: net.Dialer{Timeout: 2 * time.Second, KeepAliveConfig: keepAlive(), Control: unanswered}}
 }
 
-// keepAlive finds out that a silent peer is gone.
+// keepAlive detects a peer that has vanished.
 func keepAlive() net.KeepAliveConfig {
 	return net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3}
 }
 
-// deaf is how long a peer may leave what was sent to it unacknowledged: about as
-// long as keepAlive takes, which says nothing meanwhile (TCP_USER_TIMEOUT,
-// tcp(7), RFC 5482).
+// deaf is how long data may stay unacknowledged until the connection is closed, about as
+// long as keepAlive takes. Keep-alive probes are not sent while data is unacknowledged
+// (TCP_USER_TIMEOUT, tcp(7), RFC 5482).
 const deaf = 11 * time.Second
 
 func unanswered(_, _ string, c syscall.RawConn) error {
@@ -47,8 +46,8 @@ func unanswered(_, _ string, c syscall.RawConn) error {
 	return err
 }
 
-// Dial connects to a node's hop listener and makes sure that this very node
-// answers. Nothing has been sent when it fails.
+// Dial connects to the peer listener of a node, and verifies the certificate of that node.
+// If it fails, nothing has been sent.
 func (p *peers) Dial(ctx context.Context, node holdfast.NodeID, addr string) (net.Conn, error) {
 	d := tls.Dialer{NetDialer: &p.dialer, Config: p.id.ClientTLS(node)}
 	c, err := d.DialContext(ctx, "tcp", addr)
@@ -58,8 +57,8 @@ func (p *peers) Dial(ctx context.Context, node holdfast.NodeID, addr string) (ne
 	return c, nil
 }
 
-// callerOf is the node that a request on the hop listener comes from; "" where
-// it has no certificate, which the listener does not let happen.
+// callerOf returns the node that sent a request to the peer listener, or "" without a
+// certificate, which the listener rejects before.
 func callerOf(r *http.Request) holdfast.NodeID {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return ""

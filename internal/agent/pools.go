@@ -28,9 +28,9 @@ func (a *Agent) prewarmCgroupAttach(done <-chan struct{}) {
 	}
 }
 
-// newNetworks makes the pool of ready networks. It keeps none where no template
-// joins one, makes none while the node takes no session, and none beside a session's
-// boot.
+// newNetworks returns the pool of ready networks. It holds none if no template joins one.
+// It creates none while the node refuses new sessions, and none during the boot of a
+// session.
 func (a *Agent) newNetworks(dead session.Deadman) *network.Pool {
 	size := 0
 	if slices.ContainsFunc(a.cfg.SessionTemplates(), func(t session.Template) bool { return t.Pooled }) {
@@ -48,8 +48,8 @@ func (a *Agent) newNetworks(dead session.Deadman) *network.Pool {
 	return network.New(network.Config{Node: a.node, Size: size}, d)
 }
 
-// newWarmed makes the pool of warm containers, by the same rules. It is not beside
-// the adoption, which ends what an earlier agent kept warm.
+// newWarmed returns the pool of warm containers, with the same rules. It starts after the
+// adoption, which ends the warm containers of an earlier agent.
 func (a *Agent) newWarmed(dead session.Deadman) *container.Pool {
 	var kinds []container.Template
 	for i, t := range a.cfg.SessionTemplates() {
@@ -76,7 +76,7 @@ func (a *Agent) newWarmed(dead session.Deadman) *container.Pool {
 	return container.New(container.Config{Node: a.node, Templates: kinds, Dir: filepath.Join(a.cfg.RunDir, "warm")}, d)
 }
 
-// warmContainers are the pool's as sessions want them.
+// warmContainers adapts the pool to sessions.
 type warmContainers struct{ *container.Pool }
 
 func (w warmContainers) Take(template string) (session.WarmContainer, bool) {
@@ -92,7 +92,7 @@ const (
 	pressureAge = time.Second // how long a look is good for
 )
 
-// pressure is how short the host is. It is one goroutine's.
+// pressure judges how short of memory the host is. One goroutine uses it.
 type pressure struct {
 	load *hostload.Meter
 	log  *slog.Logger
@@ -113,7 +113,7 @@ func (p *pressure) now() container.Pressure {
 	return p.last
 }
 
-// pressureOf judges memory; where it is not known there is no pressure.
+// pressureOf judges memory. If the available memory is unknown, there is no pressure.
 func pressureOf(m hostload.Memory) container.Pressure {
 	switch free := float64(m.Available) / float64(max(m.Total, 1)); {
 	case m.Total == 0 || free >= tightMemory:
@@ -124,12 +124,12 @@ func pressureOf(m hostload.Memory) container.Pressure {
 	return container.Short
 }
 
-// endLimit is how long the engine has to remove what the pools have, when the agent
-// ends: it is dead by then.
+// endLimit is the time in which the engine has to remove the containers of the pools when
+// the agent ends. Their processes are dead by then.
 const endLimit = 2 * time.Second
 
-// endPools ends what is left of the pools, when no session is. What the engine does
-// not remove in time is dead, and the next agent's to tidy up.
+// endPools removes the containers of the pools after the last session has ended. The next
+// agent removes what the engine did not remove in time; its processes are dead.
 func (a *Agent) endPools(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, endLimit)
 	defer cancel()
