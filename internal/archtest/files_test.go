@@ -17,7 +17,7 @@ import (
 // maxLines is the longest a file of ours may be.
 const maxLines = 600
 
-// starters may start other programs. Everybody else uses an interface of the
+// starters may start other programs. Every other package uses an interface of the
 // kernel or an API.
 var starters = []string{"internal/platform/child", "internal/sessions/hook", "internal/sessions/kill/killtest", "test/lab/...", "internal/platform/linux/deathsig", "test/vm", "demo/...", "test/...", "packaging/dev/testsum", "internal/agent/handoff", "internal/platform/runsc", "internal/hosts/protect", "internal/hosts/protect/protecttest", "bench/...",
 	// iptables has no other interface.

@@ -97,7 +97,7 @@ var house = []room{
 // themselves.
 var libraries = []string{"internal/platform/atomicfile", "internal/platform/boltfile", "internal/platform/child", "internal/platform/journal"}
 
-// above are the assemblers and the tests' tools: nobody below imports them.
+// above are the assemblers and the tests' tools: no package below imports them.
 var above = map[string][]string{
 	"internal/agent":       {"internal/agent", "internal/control/cli", "bench", "cmd", "test"},
 	"internal/control/cli": {"internal/control/cli", "cmd", "test"},

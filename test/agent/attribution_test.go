@@ -30,7 +30,7 @@ const burnTemplate = `
 `
 
 // TestDoctorNamesSessionsWithEachPool: a session is named for what its container's
-// control group shows and for what its network does, whoever made that; one beside it,
+// control group shows and for what its network does, whichever process made that; one beside it,
 // and what waits for others, are not.
 func TestDoctorNamesSessionsWithEachPool(t *testing.T) {
 	eachPool(t, pooled, func(t *testing.T, pool string) {
@@ -63,7 +63,7 @@ func TestDoctorNamesSessionsWithEachPool(t *testing.T) {
 	})
 }
 
-// culprit is whom a report names for a finding, if that is a container's.
+// culprit is the container that a report names for a finding, if that is a container's.
 func culprit(r doctor.Report, rule, container string) *doctor.Subject {
 	for _, f := range r.Findings {
 		if f.Rule == rule && f.Subject != nil && f.Subject.ContainerID == container {
@@ -88,7 +88,7 @@ func (h *host) examine() (r doctor.Report) {
 	return r
 }
 
-// crowd enters connections that nobody has into the table of a process's network, until
+// crowd enters connections without a process into the table of a process's network, until
 // it is nearly full. Older kernels have one limit for all, which cannot be lowered there.
 func crowd(t *testing.T, pid int) {
 	t.Helper()

@@ -151,7 +151,7 @@ func TestFullDisk(t *testing.T) {
 			t.Errorf("a session was claimed on a full disk: %+v", r)
 		}
 	case <-ctx.Done():
-		t.Error("who asks on a full disk gets no answer")
+		t.Error("a request on a full disk gets no answer")
 	}
 	// What runs is served on.
 	h.open("alice")

@@ -41,7 +41,7 @@ func newWatched(t *testing.T, templates string) *host {
 	return h
 }
 
-// login opens the dashboard as a person does who has a token.
+// login opens the dashboard as a user with a token does.
 func (h *host) login(p *browser.Page) {
 	h.t.Helper()
 	p.Go(h.t, "http://"+h.apiTCP+"/")
@@ -181,7 +181,7 @@ func TestTheDashboardNamesAPathology(t *testing.T) {
 
 // Recordings by the button, with the kernel's perf events: a quiet one, and one while a
 // session is busy. The one shows the session's container, and so does the difference.
-// They can be read as files, and one that nobody waits for any more ends.
+// They can be read as files, and a recording without a waiting client ends.
 func TestRecordingsByAButton(t *testing.T) {
 	if !labtest.Long() {
 		t.Skip("-long: recordings of five seconds")

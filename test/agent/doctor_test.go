@@ -125,7 +125,7 @@ func (h *host) recordOf(by *host) (record holdfast.Node) {
 }
 
 // A node on which containers are slow gets no new session, and after a while hands
-// over those that it has: one node at a time, never more than the share, and nobody
+// over those that it has: one node at a time, never more than the share, and no client
 // is refused. Well again, it comes back.
 func TestSickNodeIsOutOfRotation(t *testing.T) {
 	var patients []*patientRoot

@@ -28,7 +28,7 @@ import (
 // would be right to kill what it has.
 const quick = "renew: 300ms, fence: 3s, kill_budget: 2s, ttl: 6s"
 
-// patient is a timing for tests that need no takeover: nobody loses a lease
+// patient is a timing for tests that need no takeover: no node loses a lease
 // because the machine is busy.
 const patient = "renew: 1s, fence: 20s, kill_budget: 5s, ttl: 30s"
 
@@ -104,7 +104,7 @@ func (h *host) nodes() []holdfast.Node {
 	return list
 }
 
-// ask asks for a session through the host's gateway and returns who answers.
+// ask asks for a session through the host's gateway and returns the name of the container that answers.
 func (h *host) ask(key string) echoserver.Reply {
 	h.t.Helper()
 	res, body := h.get("/s/" + key + "/")
@@ -125,7 +125,7 @@ func owner(t *testing.T, hosts []*host, key string) (*host, api.Session) {
 			}
 		}
 	}
-	t.Fatalf("nobody has session %s", key)
+	t.Fatalf("no node has session %s", key)
 	return nil, api.Session{}
 }
 
@@ -291,7 +291,7 @@ func (h *host) stopped() bool {
 	return len(threads) > 0
 }
 
-// TestAgentThatHangs: nobody but the deadman is there to end what a stopped
+// TestAgentThatHangs: only the deadman ends what a stopped
 // agent has, before the lease ends and others claim it.
 func TestAgentThatHangs(t *testing.T) {
 	t.Run("stopped", func(t *testing.T) {
@@ -341,7 +341,7 @@ func agentThatHangs(t *testing.T, pool string, sig syscall.Signal) {
 	if ids := living(hosts, "alice"); len(ids) != 1 {
 		t.Errorf("%d containers run for one key", len(ids))
 	}
-	// The deadman leaves what held a network: that runs nobody's code.
+	// The deadman leaves what held a network: that runs no code of users.
 	eventually(t, "what held the network of the dead is gone", func() bool {
 		return !slices.ContainsFunc(hung.networks(), func(c engine.Container) bool { return c.ID == network })
 	})

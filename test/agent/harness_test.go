@@ -321,7 +321,7 @@ func (h *host) containers() []engine.Container {
 	return list
 }
 
-// running maps keys to the containers that run for them; warm ones that nobody has
+// running maps keys to the containers that run for them; warm ones without a session
 // claimed run for none.
 func (h *host) running() map[string][]string {
 	h.t.Helper()

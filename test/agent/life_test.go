@@ -224,7 +224,7 @@ func TestDrainOfTheWholeEngine(t *testing.T) {
 	// A drain of the node leaves what is not Holdfast's alone.
 	h.must("drain")
 	if c, err := h.api().Inspect(t.Context(), theirs); err != nil || !c.Running() {
-		t.Fatalf("somebody else's container was touched: %+v, %v", c, err)
+		t.Fatalf("another tool's container was touched: %+v, %v", c, err)
 	}
 	h.must("node", "uncordon")
 	h.open("alice")
@@ -237,7 +237,7 @@ func TestDrainOfTheWholeEngine(t *testing.T) {
 	}
 	notBackBy(t, h, theirs)
 
-	// The same without an agent, for people who only want this.
+	// The same without an agent, for operators without an agent.
 	h.must("agent", "stop")
 	h.wait()
 	if err := h.api().Start(t.Context(), theirs); err != nil {

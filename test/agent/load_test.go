@@ -17,7 +17,7 @@ import (
 // too busy to serve them gets no more.
 const atOnce = 600
 
-// load is clients who come at a fixed rate, whatever becomes of those before
+// load starts clients at a fixed rate, whatever becomes of those before
 // them, each on a connection of its own.
 type load struct {
 	name string
@@ -53,7 +53,7 @@ func startLoad(name string, every time.Duration, do func(ctx context.Context, n 
 			l.wg.Go(func() {
 				defer func() { <-places }()
 				begun := time.Now()
-				// Those who have come are served, also after the last has.
+				// All clients that have come are served, also after the last has.
 				err := do(context.WithoutCancel(ctx), n)
 				l.note(err, time.Since(begun))
 			})

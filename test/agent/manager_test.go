@@ -188,14 +188,14 @@ func TestServiceIsRestarted(t *testing.T) {
 		check()
 		h.sameContainers(before, starts)
 	}
-	// What a killed agent had taken dies with it. Who comes then waits.
+	// What a killed agent had taken dies with it. A client that comes then waits.
 	h.kill()
 	check := h.clients()
 	h.startLogged()
 	check()
 	h.sameContainers(before, starts)
 	// Stopped for good, and started again: what is left of the unix socket is
-	// in nobody's way.
+	// not in the way of other tests.
 	h.signal(syscall.SIGUSR2)
 	h.wait()
 	h.manager.forget()

@@ -78,7 +78,7 @@ func (h *host) poolFull() {
 }
 
 // keyOf is whose container it is: by its label, and for one that was there before its
-// session by what it holds itself. "" for one that nobody has claimed.
+// session by what it holds itself. "" for an unclaimed one.
 func (h *host) keyOf(c engine.Container) string {
 	h.t.Helper()
 	if c.Labels[session.LabelWarm] == "" {
@@ -110,7 +110,7 @@ func (h *host) claimed() []engine.Container {
 	})
 }
 
-// waiting are the pids of containers that nobody has claimed.
+// waiting are the pids of unclaimed containers.
 func (h *host) waiting() []int {
 	h.t.Helper()
 	var pids []int

@@ -60,7 +60,7 @@ type moveChaos struct {
 	hosts []*host
 	wires map[*host]*wire // to each one, of the other
 	watch *lifeWatch
-	// survivor is where a client comes in who has a kept socket; nil: where the
+	// survivor is where a client with a kept socket comes in; nil: where the
 	// session goes to.
 	survivor func(from, to *host) *host
 }
@@ -303,7 +303,7 @@ func TestMoveSpoilt(t *testing.T) {
 	}
 	// And what is not disturbed goes on from its memory.
 	if !c.disturbed(t, "whole", "", func(_, _ *host) {}) {
-		t.Error("the memory of a session is lost that nobody disturbed")
+		t.Error("the memory of an undisturbed session is lost")
 	}
 	c.expectNothingStaged()
 }

@@ -170,7 +170,7 @@ func TestMoveByHand(t *testing.T) {
 	near.must("node", "cordon")
 	eventually(t, "the other node knows of the cordon", func() bool { return leaving.cli("session", "move", "a", "--to", near.node).code == 8 })
 	if r := leaving.cli("session", "move", "a"); r.code != 8 {
-		t.Errorf("where nobody takes it: exit code %d\n%s", r.code, r.err)
+		t.Errorf("without a node that takes it: exit code %d\n%s", r.code, r.err)
 	}
 	if now := leaving.inits()["a"]; now != init {
 		t.Fatalf("what was refused has ended process %d, there is %d", init, now)

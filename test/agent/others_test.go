@@ -15,7 +15,7 @@ import (
 	"holdfast/test/lab/registry"
 )
 
-// tool is somebody else's client of an engine.
+// tool is another client of an engine.
 type tool struct {
 	t   *testing.T
 	api *client.Client
@@ -138,7 +138,7 @@ func TestSpinupsByOthers(t *testing.T) {
 	x.create("own", container.Config{Labels: map[string]string{spinup.LabelJob: "run"}}, container.HostConfig{})
 	x.create("waiting", plain, container.HostConfig{})
 	eventually(t, "a created container is under way", func() bool { return h.metric(`holdfast_spinups_under_way{kind="other"}`) == "1" })
-	h.open("alice") // a session is not somebody else's
+	h.open("alice") // a session is not another tool's container
 	h.spinupOf("alice", 1)
 	others := 0
 	for _, r := range h.spinups() {
@@ -155,7 +155,7 @@ func TestSpinupsByOthers(t *testing.T) {
 }
 
 // TestOthersOverARestart: the engine goes away and comes back, while a container
-// of somebody's waits to be started.
+// of another tool waits to be started.
 func TestOthersOverARestart(t *testing.T) {
 	private := labtest.Private(t, lab.Options{})
 	busybox, err := lab.Busybox()

@@ -142,7 +142,7 @@ func (h *host) warmReady(n int) {
 	})
 }
 
-// told is who a key's container says that it is.
+// told is the identity that a key's container reports.
 func (h *host) told(key string) string {
 	h.t.Helper()
 	res, text := h.get("/s/" + key + "/")
@@ -207,7 +207,7 @@ func TestWarmContainersOverLives(t *testing.T) {
 }
 
 // TestRecordsAndCollectionsWithEachPool: a boot is recorded once, with what it was made
-// of, and what the node makes ahead of need is nobody's spin-up; a collection of all
+// of, and what the node makes ahead of need is no spin-up of a session; a collection of all
 // that is not in use takes nothing of that.
 func TestRecordsAndCollectionsWithEachPool(t *testing.T) {
 	eachPool(t, warm, func(t *testing.T, pool string) {
@@ -242,14 +242,14 @@ func TestRecordsAndCollectionsWithEachPool(t *testing.T) {
 			}
 		}
 		if _, err := h.api().Inspect(t.Context(), theirs); !errors.Is(err, holdfast.ErrNotFound) {
-			t.Errorf("a collection takes nothing, also of what nobody uses: %v", err)
+			t.Errorf("a collection takes nothing, also of unused images: %v", err)
 		}
 		h.open("alice")
 		h.open("bob")
 	})
 }
 
-// past is a container of somebody else's that has run.
+// past is a container of another tool that has run.
 func (h *host) past() string {
 	h.t.Helper()
 	id, err := h.api().Create(h.t.Context(), engine.Spec{Image: labtest.TestServer, Network: "none"})

@@ -69,7 +69,7 @@ func TestSessionsAreReplaced(t *testing.T) {
 }
 
 // A cordoned node keeps its sessions, and none is ended that could not come up
-// again; the log says who did that.
+// again; the log names the caller.
 func TestCordonKeepsSessions(t *testing.T) {
 	h := newHost(t, "")
 	h.start()

@@ -221,7 +221,7 @@ func TestUpgradeUnderWay(t *testing.T) {
 		}
 		whole <- err
 	}()
-	// And somebody whose session boots.
+	// And a client of a session that boots.
 	parked := make(chan error, 1)
 	go func() { parked <- fetch(t.Context(), "tcp", h.gateway, "/s/new/", http.StatusOK) }()
 
@@ -246,7 +246,7 @@ func TestUpgradeUnderWay(t *testing.T) {
 	again.CloseNow()
 }
 
-// TestUpgradeThatFails: whatever the next agent does, somebody serves.
+// TestUpgradeThatFails: whatever the next agent does, one agent serves.
 func TestUpgradeThatFails(t *testing.T) {
 	needDocker(t)
 	h := newUpgradable(t, "")
@@ -345,7 +345,7 @@ func TestTwoUpgradesAtOnce(t *testing.T) {
 	}
 }
 
-// lastUpgrade is as the API tells it; nobody may answer for a moment.
+// lastUpgrade is as the API tells it; for a moment no agent may answer.
 func (h *host) lastUpgrade() (u api.Upgrade) {
 	res, err := http.Get("http://" + h.apiTCP + "/v1/agent/upgrade")
 	if err != nil {
@@ -380,7 +380,7 @@ func TestUpgradeCommandKilled(t *testing.T) {
 			pid := h.pid()
 			h.installReal()
 			kill := h.beginUpgrade("1s")
-			// As soon as the old one has let its turn go it tells nobody.
+			// As soon as the old one has let its turn go it reports nothing.
 			eventually(t, "it is "+string(state), func() bool {
 				u := h.lastUpgrade()
 				return u.To.PID != 0 && u.From.PID == pid || u.State == state

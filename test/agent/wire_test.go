@@ -37,7 +37,7 @@ type wireFault struct {
 
 const (
 	wireBreaks = "breaks" // both ends are told
-	wireSilent = "silent" // nothing moves, and nobody is told
+	wireSilent = "silent" // nothing moves, and no node is notified
 	wireDeaf   = "deaf"   // nothing comes back
 	wireSlow   = "slow"
 )

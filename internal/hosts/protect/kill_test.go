@@ -43,7 +43,7 @@ func isKeeper(pid int) bool {
 // At every step of a protect a process is killed: the protect, the keeper, the
 // command, command and protect, or keeper and protect. Whatever happens, nothing is
 // left behind, every waiting client is let through, no SYN is lost any more once all that were
-// killed are dead, so that none is lost twice by a client who came before, and the
+// killed are dead, so that none is lost twice by a client that came before, and the
 // port can be protected again. How long that is: `holdfast bench reload --kills`.
 func TestKilled(t *testing.T) {
 	needsRoot(t)
@@ -206,7 +206,7 @@ func dying(pid int) bool {
 	return err == nil && (s.State != 'Z' || len(threads) > 1)
 }
 
-// What the test above goes by finds clients whose SYNs nobody answers: those of a
+// What the test above goes by finds clients whose SYNs get no answer: those of a
 // keeper that is stopped.
 func TestLostSYNsAreFound(t *testing.T) {
 	needsRoot(t)

@@ -91,7 +91,7 @@ func (s started) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Where no backend works, or it is not root who asks, that is said and nothing is
+// Where no backend works, or the caller is not root, that is said and nothing is
 // held.
 func TestCannot(t *testing.T) {
 	needsRoot(t)

@@ -29,8 +29,7 @@ func needsRoot(t *testing.T) {
 // both are the backends that hold.
 var both = []protect.Name{protect.Park, protect.NFQueue}
 
-// first starts a server and returns the file that has its pid. Who is written
-// there at the test's end is killed.
+// first starts a server and returns the file that has its pid. The process in it at the test's end is killed.
 func first(t *testing.T, uid uint32, argv ...string) (pidfile string) {
 	t.Helper()
 	s := protecttest.Start(t, uid, argv...)
@@ -119,7 +118,7 @@ func TestHardRestart(t *testing.T) {
 	if labtest.Long() {
 		times = 10
 	}
-	const other = 65534 // nobody
+	const other = 65534 // the user `nobody`
 	for _, s := range []struct {
 		name    string
 		address string
@@ -283,7 +282,7 @@ func awaitConns(t *testing.T, address string) {
 	})
 }
 
-// A drain ends with the hold's limit, however long its own is: a client who is
+// A drain ends with the hold's limit, however long its own is: a client that is
 // never answered does not hold up all the others.
 func TestDrainEndsWithTheHold(t *testing.T) {
 	needsRoot(t)

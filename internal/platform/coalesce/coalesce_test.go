@@ -33,14 +33,14 @@ func TestSharedReadings(t *testing.T) {
 		for range 1000 {
 			all.Go(func() {
 				if v, err := s.Get(t.Context()); v != 7 || err != nil {
-					t.Errorf("who asked later got %d, %v", v, err)
+					t.Errorf("the later caller got %d, %v", v, err)
 				}
 			})
 		}
 		gone, cancel := context.WithCancel(t.Context())
 		all.Go(func() {
 			if _, err := s.Get(gone); !errors.Is(err, context.Canceled) {
-				t.Errorf("who left got %v", err)
+				t.Errorf("the caller that left got %v", err)
 			}
 		})
 		synctest.Wait()

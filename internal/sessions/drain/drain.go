@@ -19,17 +19,17 @@ type Node interface {
 	// give up; it returns how many those are.
 	StopClaiming() int
 
-	// Prepare has whoever will take the sessions told, so that it can get
-	// ready; it returns how many were told of when ctx is done at the latest.
+	// Prepare announces the sessions to their successors, so that these can get
+	// ready; it returns the number of announced sessions, at the latest when ctx is done.
 	Prepare(ctx context.Context) int
 
-	// MarkTerminating closes the sessions to newcomers and returns how many there
-	// are and how many containers have to die. With all it is every
-	// container of the engine, whoever started it, after the restart
-	// policies are switched off; left are those that could not be had.
+	// MarkTerminating closes the sessions to new clients and returns how many there
+	// are and how many containers have to die. With all set, these are every
+	// container of the engine, also of other clients, after the restart
+	// policies are switched off; left are those that could not be opened.
 	MarkTerminating(ctx context.Context, all bool) (sessions, containers int, left []holdfast.Leftover)
 
-	// Kill makes the condemned dead and sees it.
+	// Kill kills the marked containers and verifies that they are dead.
 	Kill(ctx context.Context, pauseEngine bool) holdfast.KillReport
 
 	// Snapshot runs the snapshot commands of the sessions seen dead, and may

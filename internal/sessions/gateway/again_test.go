@@ -276,7 +276,7 @@ func (p *brittlePeers) Dial(ctx context.Context, node holdfast.NodeID, addr stri
 	return brittle{c, p.current.Load()}, err
 }
 
-// A kept-alive connection that breaks before anything is written costs nobody
+// A kept-alive connection that breaks before anything is written costs no client
 // an answer, whatever the method.
 func TestDeadKeptAliveConnection(t *testing.T) {
 	big := make([]byte, 1<<20)

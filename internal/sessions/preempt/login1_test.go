@@ -29,7 +29,7 @@ func startBus(t *testing.T) *bus {
 	}
 	dir := t.TempDir()
 	b := &bus{address: "unix:path=" + filepath.Join(dir, "bus"), config: filepath.Join(dir, "bus.conf")}
-	// The policy of Debian's system bus, with calls and names for everybody.
+	// The policy of Debian's system bus, with calls and names for all users.
 	text := fmt.Sprintf(`<busconfig><listen>%s</listen><auth>EXTERNAL</auth><policy context="default">
 <allow user="*"/><allow own="*"/><allow send_type="method_call"/><allow send_type="signal"/>
 <allow send_requested_reply="true" send_type="method_return"/><allow send_requested_reply="true" send_type="error"/>
@@ -86,7 +86,7 @@ type login1Server struct {
 	delay     any // InhibitDelayMaxUSec
 	preparing bool
 	hangs     bool
-	client    string // who called last
+	client    string // the last caller
 	locks     []*lock
 }
 
@@ -191,7 +191,7 @@ func (s *login1Server) taken(t *testing.T, n int) *lock {
 	return s.locks[n-1]
 }
 
-// held reports whether somebody else holds the inhibitor. It may be asked once
+// held reports whether another process holds the inhibitor. It may be asked once
 // the other side has surely got it.
 func (l *lock) held(t *testing.T) bool {
 	t.Helper()
@@ -203,7 +203,7 @@ func (l *lock) held(t *testing.T) bool {
 	return err != io.EOF
 }
 
-// released waits until nobody holds the inhibitor.
+// released waits until no process holds the inhibitor.
 func (l *lock) released(t *testing.T) {
 	t.Helper()
 	until(t, "let go", func() bool { return !l.held(t) })

@@ -186,7 +186,7 @@ func (s *logindSession) property(ctx context.Context, name string) (any, error) 
 	return v.Value(), nil
 }
 
-// handle acts on a signal. The bus delivers what anybody sends to this
+// handle acts on a signal. The bus delivers what any process sends to this
 // connection directly, matching or not, so the sender has to be the right one.
 func (s *logindSession) handle(ctx context.Context, signal *dbus.Signal, stand func(...Notice)) error {
 	switch {

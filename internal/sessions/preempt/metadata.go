@@ -25,7 +25,7 @@ const maxBody = 256 << 10
 const dialTimeout = 2 * time.Second
 
 // newClient returns a client for metadata services. They are asked directly,
-// never through a proxy, and they never redirect: whoever does is something
+// never through a proxy, and they never redirect: a redirect comes from something
 // else. Connections are not kept, so that nothing is left when a source ends.
 func newClient() *http.Client {
 	return &http.Client{
@@ -94,7 +94,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// isTimeout tells that nobody answered in time.
+// isTimeout reports whether no answer came in time.
 func isTimeout(err error) bool {
 	var t net.Error
 	return errors.As(err, &t) && t.Timeout()

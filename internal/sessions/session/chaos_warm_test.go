@@ -94,7 +94,7 @@ func (p *chaosPool) judge(t *testing.T, fake *fakeEngine) {
 	fake.set(func() {
 		for _, id := range fake.heard {
 			if p.given[id] == 0 {
-				t.Errorf("%s was told who it is, and was nobody's", short(id))
+				t.Errorf("%s got an identity, and belonged to no session", short(id))
 			}
 		}
 	})

@@ -57,7 +57,7 @@ type setup struct {
 	held   *Lease                // the node's lease; nil: one that lasts
 	dead   Deadman               // nil: none
 	watch  func(Watcher) Watcher // what the manager sees of the watcher; nil: the watcher
-	heard  Spinups               // nil: nobody
+	heard  Spinups               // nil: none
 	nets   Networks              // nil: none
 	warm   WarmPool              // nil: none
 	mover  Mover                 // nil: memory is lost

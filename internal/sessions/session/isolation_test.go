@@ -207,7 +207,7 @@ func TestNobodySeesAnotherSession(t *testing.T) {
 			hers := strings.Split(alice.Address, ":")[0]
 			for _, v := range x.views(t, alice, hers) {
 				if text := v.see(); !strings.Contains(text, v.trace) {
-					t.Errorf("%s of hers do not show %s, so that nobody's would:\n%s", v.name, v.trace, text)
+					t.Errorf("%s of hers do not show %s, so that a leak would not show:\n%s", v.name, v.trace, text)
 				}
 			}
 			spaces := ourSpaces(t)

@@ -130,7 +130,7 @@ func TestClaimThatIsWrittenTooLateIsGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancel()
-	await(t, "nobody has it", func() bool { sessions, _ := n.Counts(); return sessions == 0 && len(n.records(t)) == 0 })
+	await(t, "no node has it", func() bool { sessions, _ := n.Counts(); return sessions == 0 && len(n.records(t)) == 0 })
 	claim()
 	n.empty(t)
 }

@@ -110,7 +110,7 @@ func TestSuspendThatCannotBe(t *testing.T) {
 		t.Errorf("torn: %v, notes %v", err, n.notes(t))
 	}
 	if _, err := n.Suspend(t.Context(), "nobody"); !errors.Is(err, holdfast.ErrNotFound) {
-		t.Errorf("nobody: %v", err)
+		t.Errorf("no owner: %v", err)
 	}
 }
 

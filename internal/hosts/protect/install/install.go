@@ -109,8 +109,8 @@ func Remove(ctx context.Context, o Options, as []protect.Address) (State, error)
 
 // change makes what is installed what next says, with nil nothing, whatever there
 // is. Killed at any step, it leaves the
-// keeper or the record behind the other, which the next change mends; nobody is
-// held by either.
+// keeper or the record behind the other, which the next change repairs; neither
+// holds connections.
 func (o Options) change(ctx context.Context, next func([]protect.Installed) ([]protect.Installed, error)) (State, error) {
 	if os.Geteuid() != 0 {
 		return State{}, holdfast.WithHint(protect.ErrNotRoot, "run it with sudo")

@@ -180,7 +180,7 @@ func TestWatcherKilled(t *testing.T) {
 	awaitGone(t)
 }
 
-// Both are killed, so that neither can: whoever tidies up lets all go, and so do
+// Both are killed, so that neither can: the process that tidies up lets all go, and so do
 // the next hold, and the next protect of any port.
 func TestBothKilled(t *testing.T) {
 	for name, next := range map[string]func(protect.Target) error{

@@ -15,7 +15,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Who kills a server can start another at once: a process whose first thread has
+// A process that kills a server can start another at once: a process whose first thread has
 // ended may still listen with the others.
 func TestKilledServerIsGone(t *testing.T) {
 	pidfile := filepath.Join(t.TempDir(), "pid")

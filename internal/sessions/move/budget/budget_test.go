@@ -127,7 +127,7 @@ type job struct {
 }
 
 // simulate is a machine that does what was decided, and what it takes: those under
-// way share what saves, or what sends, and nobody begins without room.
+// way share what saves, or what sends, and no session begins without room.
 func simulate(all []Session, d Decision, l Limits, r Rates) time.Duration {
 	var queue, active []*job
 	for _, s := range d.Save {
