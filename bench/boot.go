@@ -377,11 +377,11 @@ func (x *bootBench) sessionBoot(ctx context.Context, a *bootAgent, i int) (time.
 	body := bufio.NewReader(res.Body)
 	_, err = body.Peek(1)
 	took := time.Since(start)
-	var who echoserver.Reply
+	var reply echoserver.Reply
 	if err == nil {
-		err = json.NewDecoder(body).Decode(&who)
+		err = json.NewDecoder(body).Decode(&reply)
 	}
-	if err != nil || res.StatusCode != http.StatusOK || who.Session != key {
+	if err != nil || res.StatusCode != http.StatusOK || reply.Session != key {
 		x.failed.Add(1)
 	}
 	return took, nil

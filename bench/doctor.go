@@ -213,13 +213,13 @@ func (x *doctorBench) byHoldfast(ctx context.Context) error {
 // saw notes the number of samples of a recording. All CPUs are busy, so the expected
 // number is known unless other workloads use the CPUs. Too few samples of Holdfast
 // count as failed if perf has more.
-func (x *doctorBench) saw(who, samples int) {
-	x.seen[who] = append(x.seen[who], float64(samples))
+func (x *doctorBench) saw(recorder, samples int) {
+	x.seen[recorder] = append(x.seen[recorder], float64(samples))
 	if want := x.o.For.Seconds() * float64(x.o.Hz*runtime.NumCPU()); float64(samples) < want/2 {
-		if theirs := x.seen[0]; who == 1 && len(theirs) > 0 && float64(samples) < theirs[len(theirs)-1]/2 {
+		if theirs := x.seen[0]; recorder == 1 && len(theirs) > 0 && float64(samples) < theirs[len(theirs)-1]/2 {
 			x.failed++
 		}
-		x.notes = append(x.notes, fmt.Sprintf("%s took %d of %.0f samples", [2]string{"perf", "holdfast"}[who], samples, want))
+		x.notes = append(x.notes, fmt.Sprintf("%s took %d of %.0f samples", [2]string{"perf", "holdfast"}[recorder], samples, want))
 	}
 }
 

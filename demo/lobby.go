@@ -31,7 +31,7 @@ func (l *lobby) join() (news <-chan int, leave func(), ok bool) {
 	}, true
 }
 
-// tell puts the number in everybody's channel in place of one not read yet.
+// tell puts the number in every client's channel in place of one not read yet.
 func (l *lobby) tell() {
 	for c := range l.in {
 		select {

@@ -41,7 +41,7 @@ func (r *reaper) collect() {
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
-		if err != nil || pid <= 0 { // ECHILD, or nobody is dead
+		if err != nil || pid <= 0 { // ECHILD, or no child is dead
 			return
 		}
 		if gone, ours := r.alive[pid]; ours {
@@ -70,7 +70,7 @@ func (r *reaper) start(spawn func() (*os.Process, error)) (pid int, gone <-chan 
 }
 
 // kill ends the process group that an own child leads, if the child is not
-// reaped yet: after that its pid may be anybody's.
+// reaped yet: after that its pid may be reused.
 func (r *reaper) kill(pid int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

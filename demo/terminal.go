@@ -34,7 +34,7 @@ type status struct {
 type ending struct {
 	code   websocket.StatusCode
 	reason string
-	lost   bool // nobody has closed it
+	lost   bool // the connection ended without a close
 }
 
 // terminal serves one browser's shell from accept to close.
@@ -124,7 +124,7 @@ func output(sh *shell, c *websocket.Conn) ending {
 			}
 			sh.unsaid = nil
 		}
-		if err != nil { // EIO; ErrClosed where somebody else ended first
+		if err != nil { // EIO; ErrClosed if it was closed already
 			return ending{code: websocket.StatusNormalClosure, reason: "the shell has ended"}
 		}
 	}

@@ -69,11 +69,12 @@ func (x *experiment) judge(ctx context.Context) (Verdict, []change, error) {
 	if err != nil {
 		v.History = err.Error()
 	}
-	return v, changes, v.whose(changes)
+	return v, changes, v.handedOn(changes)
 }
 
-// whose looks at which containers the records named. The error is of the looking.
-func (v *Verdict) whose(changes []change) (err error) {
+// handedOn checks that no container served two claims. The error is about the check
+// itself.
+func (v *Verdict) handedOn(changes []change) (err error) {
 	var uses []check.Use
 	for _, c := range changes {
 		if c.gone || c.owner.State != holdfast.Ready {

@@ -236,15 +236,15 @@ func TestContainerOfTwoClaimsIsFound(t *testing.T) {
 	}
 	changes := []change{ready("a", 5, "c1", time.Millisecond), ready("a", 5, "c1", time.Millisecond), ready("b", 6, "c2", 0), ready("b", 6, "c2", 0)}
 	var good Verdict
-	if err := good.whose(changes); err != nil || good.HandedOn != "" || good.failed() != 0 || good.Containers != 2 || good.Warm != 1 {
+	if err := good.handedOn(changes); err != nil || good.HandedOn != "" || good.failed() != 0 || good.Containers != 2 || good.Warm != 1 {
 		t.Errorf("%+v, %v", good, err)
 	}
 	var bad Verdict
-	if err := bad.whose(append(changes, ready("c", 9, "c2", 0))); err != nil || bad.failed() != 1 || !strings.Contains(bad.String(), "c epoch 9") {
+	if err := bad.handedOn(append(changes, ready("c", 9, "c2", 0))); err != nil || bad.failed() != 1 || !strings.Contains(bad.String(), "c epoch 9") {
 		t.Errorf("%s, %v", bad, err)
 	}
 	var nothing Verdict
-	if err := nothing.whose([]change{{key: "a"}}); !errors.Is(err, check.ErrNothing) {
+	if err := nothing.handedOn([]change{{key: "a"}}); !errors.Is(err, check.ErrNothing) {
 		t.Errorf("of nothing: %v", err)
 	}
 }

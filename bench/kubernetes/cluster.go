@@ -156,7 +156,7 @@ func (c *cluster) stop() error {
 // atOnce is how many requests are under way at a time while the cluster is made.
 const atOnce = 16
 
-// fill makes who agents are, the nodes, and a token for each agent as its pod would have.
+// fill creates the agents' accounts, the nodes, and a token for each agent's pod.
 func (c *cluster) fill(ctx context.Context) error {
 	if err := Apply(ctx, c.admin, c.o.Manifests); err != nil {
 		return err

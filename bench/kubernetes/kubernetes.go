@@ -23,7 +23,7 @@ type Options struct {
 	For       time.Duration // how long the cluster is measured at rest, over 0
 	Idle      time.Duration // that an agent keeps a connection without a request; 0: as agents do
 	APIServer string        // path of the kube-apiserver
-	Manifests string        // directory with kustomization.yaml: who agents are, and what they may do
+	Manifests string        // directory with kustomization.yaml: the agents' accounts and permissions
 	Renew     time.Duration // of agents' leases; 0: as agents do. For tests
 
 	Member   []string // command that plays a member of an etcd cluster

@@ -57,7 +57,7 @@ node: {{.Node}}
 data_dir: {{.Dir}}/data
 run_dir: {{.Dir}}/run
 engine: {host: "{{.Engine}}"}
-# Leases are not what is measured: nobody loses one here.
+# Leases are not what is measured: no node loses one here.
 store: {endpoints: ["{{.Etcd}}"], renew: 1s, fence: 20s, kill_budget: 5s, ttl: 30s}
 fleet: {listen: "{{.Host}}:7072", certificates: {{.Certificates}}}
 gateway: {listen: "{{.Host}}:7070", park_time: 2m}

@@ -135,7 +135,7 @@ func newObserver(ctx context.Context) (*observer, error) {
 		for e := range events {
 			select {
 			case o.seen <- seen{e, time.Now()}:
-			default: // nobody looks at so many
+			default: // the reader does not need so many
 			}
 		}
 	}()

@@ -19,7 +19,7 @@ import (
 // Victim names the processes that are killed during a protect.
 type Victim string
 
-// The victims: one or several processes of a protect. KillNone measures the clients'
+// The victims: one or several processes of a protect. KillNobody measures the clients'
 // wait without a kill.
 const (
 	KillNobody   Victim = "nobody"
@@ -216,25 +216,25 @@ func (x *experiment) victims(protect int, v Victim, over <-chan struct{}) ([]int
 		if err != nil {
 			return nil, err
 		}
-		var who []int
+		var pids []int
 		switch v {
 		case KillProtect:
-			who = []int{protect}
+			pids = []int{protect}
 		case KillKeeper:
-			who = []int{keeper}
+			pids = []int{keeper}
 		case KillCommand:
-			who = []int{command}
+			pids = []int{command}
 		case KillBoth:
-			who = []int{command, protect}
+			pids = []int{command, protect}
 		case KillAll:
-			who = []int{keeper, protect}
+			pids = []int{keeper, protect}
 		case KillStanding:
-			if who, err = x.standing(); err != nil {
+			if pids, err = x.standing(); err != nil {
 				return nil, err
 			}
 		}
-		if len(who) > 0 && !slices.Contains(who, 0) {
-			return who, nil
+		if len(pids) > 0 && !slices.Contains(pids, 0) {
+			return pids, nil
 		}
 		select {
 		case <-over:

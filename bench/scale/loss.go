@@ -57,7 +57,7 @@ func (s *simulation) lose(ctx context.Context) error {
 	return s.verify(ctx, lost, gone)
 }
 
-// victims chooses who vanishes, among those without a directory, and says which
+// victims chooses the nodes that vanish, among those without a directory, and returns which
 // sessions that is.
 func (s *simulation) victims() (gone map[holdfast.NodeID]bool, lost []holdfast.SessionKey) {
 	gone = map[holdfast.NodeID]bool{}
@@ -107,14 +107,14 @@ func sleepOr(done <-chan struct{}, d time.Duration) {
 	}
 }
 
-// verify asks the store itself whose the lost sessions are now.
+// verify reads the owners of the lost sessions from the store.
 func (s *simulation) verify(ctx context.Context, lost []holdfast.SessionKey, gone map[holdfast.NodeID]bool) error {
 	owners, _, err := s.alive[0].store.List(ctx)
 	for try := 0; err != nil && try < 10 && ctx.Err() == nil; try++ {
 		owners, _, err = s.alive[0].store.List(ctx) // what is measured is over: it has the time
 	}
 	if err != nil {
-		return fmt.Errorf("looking whose the lost sessions are: %w", err)
+		return fmt.Errorf("read the owners of the lost sessions: %w", err)
 	}
 	served := map[holdfast.SessionKey]bool{}
 	for _, o := range owners {

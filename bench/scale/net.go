@@ -12,7 +12,7 @@ import (
 )
 
 // network connects simulated nodes by pipes in memory. To a node that has
-// vanished a dial goes nowhere: nobody is there to refuse it.
+// vanished a dial hangs, as no host refuses it.
 type network struct {
 	mu    sync.Mutex
 	nodes map[holdfast.NodeID]*pipes

@@ -118,7 +118,7 @@ func (n *simNode) fence(context.Context) {
 }
 
 // vanish ends the node as a machine that is switched off does: nothing is given
-// up, nobody is told.
+// up, and no other node is told.
 func (n *simNode) vanish() {
 	n.cancel()
 	_ = n.server.Close()

@@ -27,7 +27,7 @@ type Options struct {
 	Steady      time.Duration // how long the fleet is measured before the loss
 	Timing      holdfast.Timing
 	Patience    time.Duration // how long is waited after the loss; 0 is 2 minutes
-	Seed        int64         // of what is random: who vanishes, who asks; 0 is 1
+	Seed        int64         // of the random choices: the nodes that vanish, the clients' nodes; 0 is 1
 
 	Member    []string // command that plays a member of an etcd cluster
 	Directory []string // command that plays MeasureDirectory
@@ -73,7 +73,7 @@ func (o Options) Check() error {
 func (o Options) lostNodes() int { return max(1, int(float64(o.Nodes)*o.Lost+0.5)) }
 
 // Run brings a fleet up, measures it at rest, has some of its nodes vanish, and
-// measures how long it takes until everybody who asks for one of their sessions
+// measures the time until every client that asks for one of their sessions
 // has it again.
 func Run(ctx context.Context, o Options) (bench.Result, error) {
 	o, err := o.withDefaults()

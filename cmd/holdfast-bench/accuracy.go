@@ -17,14 +17,14 @@ import (
 func (p *programs) accuracyBench(f *pflag.FlagSet) experiment {
 	o := bench.AccuracyOptions{Server: []string{fleet.RoleSession}}
 	var s bench.AccuracyScaleOptions
-	f.IntVar(&o.Runs, "runs", 20, "times that each drill and each healthy host is looked at")
-	f.DurationVar(&o.For, "for", 30*time.Second, "how long the doctor looks")
+	f.IntVar(&o.Runs, "runs", 20, "runs of the doctor for each drill and each healthy host")
+	f.DurationVar(&o.For, "for", 30*time.Second, "duration of a run")
 	f.StringSliceVar(&o.Only, "only", nil, "only these hosts, a list: a drill's name, idle, busy, booting")
 	f.BoolVar(&o.Markdown, "markdown", false, "print the table as Markdown")
-	f.StringVar(&o.Page, "write", "", "write the table into this page, where the old one is")
-	scale := f.Bool("scale", false, "instead: one look at very many containers and processes, its time and its memory")
+	f.StringVar(&o.Page, "write", "", "replace the table in this page")
+	scale := f.Bool("scale", false, "instead: time and memory of one run with very many containers and processes")
 	f.IntVar(&s.Containers, "containers", 500, "with --scale: how many")
-	f.IntVar(&s.Processes, "processes", 20000, "with --scale: how many, in all containers together")
+	f.IntVar(&s.Processes, "processes", 20000, "with --scale: processes, in all containers together")
 	check := func() error {
 		s.For = o.For
 		if *scale {

@@ -39,12 +39,12 @@ func (p *programs) experiments() []cli.Experiment {
 			Setup: func(f *pflag.FlagSet) experiment {
 				o := bench.BootOptions{Server: []string{fleet.RoleSession}}
 				f.IntVarP(&o.N, "number", "n", 50, "boots of each kind")
-				f.IntVar(&o.Claims, "claims", 200, "sessions that come to a pool of as many warm containers; 0: none")
-				f.Float64Var(&o.Rate, "rate", 20, "of them a second")
-				f.IntVar(&o.Burst, "burst", 100, "sessions that are asked for at once, with some warm containers and with none; 0: none")
-				f.IntVar(&o.Warm, "warm", 20, "warm containers that a burst comes to")
+				f.IntVar(&o.Claims, "claims", 200, "sessions that claim from a pool of as many warm containers; 0: none")
+				f.Float64Var(&o.Rate, "rate", 20, "claims per second")
+				f.IntVar(&o.Burst, "burst", 100, "sessions that are requested at once, with some warm containers and with none; 0: none")
+				f.IntVar(&o.Warm, "warm", 20, "warm containers that are ready for a burst")
 				f.IntVar(&o.BurstRounds, "rounds", 3, "bursts of each kind, in turns")
-				f.IntVar(&o.Memory, "memory", 24, "ready networks, and warm containers, whose memory is measured; 0: none")
+				f.IntVar(&o.Memory, "memory", 24, "ready networks, and warm containers, to measure the memory of; 0: none")
 				return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
 					o.Agent = p.product("agent")
 					o.Progress = progress
@@ -53,11 +53,11 @@ func (p *programs) experiments() []cli.Experiment {
 			},
 		},
 		{
-			Name: "cure-memcg", Short: "Free dead memory cgroups beside living page cache, with the gentle squeeze and by emptying all", Example: "holdfast bench cure-memcg",
+			Name: "cure-memcg", Short: "Free dead memory cgroups beside live page cache, with the gentle cure and by emptying all", Example: "holdfast bench cure-memcg",
 			Setup: func(f *pflag.FlagSet) experiment {
 				o := bench.CureOptions{Reader: self(roleCureReader)}
 				f.IntVarP(&o.Groups, "number", "n", 20_000, "dead groups")
-				f.IntVar(&o.Cache, "cache", 256, "MiB of living page cache")
+				f.IntVar(&o.Cache, "cache", 256, "MiB of live page cache")
 				return p.checked(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
 					o.Worker, o.Guardian = p.product(drill.Role), p.product("guardian")
 					o.Progress = progress
@@ -66,11 +66,11 @@ func (p *programs) experiments() []cli.Experiment {
 			},
 		},
 		{
-			Name: "cure-fadvise", Short: "What a storm of posix_fadvise does to a victim, before and after its container has the seccomp profile", Example: "holdfast bench cure-fadvise",
+			Name: "cure-fadvise", Short: "Measure stat(2) under a storm of posix_fadvise, without and with the cure's seccomp profile", Example: "holdfast bench cure-fadvise",
 			Setup: func(f *pflag.FlagSet) experiment {
 				o := bench.FadviseOptions{Victim: roleCureVictim}
 				f.IntVar(&o.Rounds, "rounds", 5, "measurements of each way")
-				f.DurationVar(&o.Duration, "duration", 5*time.Second, "of one measurement")
+				f.DurationVar(&o.Duration, "duration", 5*time.Second, "duration of one measurement")
 				return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
 					var err error
 					if o.Program, err = os.Executable(); err != nil { // a container cannot go by /proc/self
@@ -82,14 +82,14 @@ func (p *programs) experiments() []cli.Experiment {
 			},
 		},
 		{
-			Name: "gc", Short: "Creates while images are removed, beside prune and a collector without pauses", Example: "holdfast bench gc --plot gc.html",
+			Name: "gc", Short: "Measure creates while images are removed, beside prune and a collector without pauses", Example: "holdfast bench gc --plot gc.html",
 			Setup: func(f *pflag.FlagSet) experiment {
 				var o bench.GCOptions
 				f.BoolVar(&o.Pressure, "pressure", false, "instead: whether the disk stays under its critical mark while spin-ups fill it without a pause")
 				f.IntVar(&o.Images, "images", 6, "images that are removed in each way")
 				f.IntVar(&o.Files, "files", 0, "files of each image (default 8000, with --locked 20000, with --pressure 250)")
 				f.Float64Var(&o.Rate, "rate", 0, "creates per second (default 4, with --pressure 2)")
-				f.DurationVar(&o.Duration, "duration", 0, "of the creates in each way, at least (default 1m, with --pressure 10m)")
+				f.DurationVar(&o.Duration, "duration", 0, "minimum duration of the creates in each way (default 1m, with --pressure 10m)")
 				f.StringVar(&o.Plot, "plot", "", "write the latencies to this HTML file")
 				f.IntVar(&o.Rounds, "rounds", 3, "how often creates on an idle engine and beside Holdfast's collecting are measured, in turns")
 				f.BoolVar(&o.Locked, "locked", false, "instead: how long the engine takes for the removal of one image, linked away before or not")
@@ -119,7 +119,7 @@ func (p *programs) experiments() []cli.Experiment {
 				var o bench.RunOptions
 				f.IntVarP(&o.N, "number", "n", 10, "jobs of each kind")
 				f.IntVar(&o.Size, "size", 32, "MiB of each image")
-				f.Float64Var(&o.Rate, "rate", 0, "MiB/s that the registry gives, 0 for all it can")
+				f.Float64Var(&o.Rate, "rate", 0, "limit of the registry in MiB/s, 0 for none")
 				return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
 					o.Holdfast = p.product("run")
 					o.Progress = progress
@@ -133,31 +133,31 @@ func (p *programs) experiments() []cli.Experiment {
 				o := bench.GatewayOptions{Child: self(roleGatewayChild), Sizes: []int{64, 16384}}
 				f.IntVar(&o.Conns, "connections", 100, "WebSockets at once")
 				f.IntVar(&o.Rounds, "rounds", 5, "measurements of each way and size")
-				f.DurationVar(&o.Duration, "duration", 2*time.Second, "of one measurement")
+				f.DurationVar(&o.Duration, "duration", 2*time.Second, "duration of one measurement")
 				return p.checked(func() error { return o.Check() }, func(ctx context.Context, _ io.Writer) (cli.Result, error) {
 					return bench.Gateway(ctx, o)
 				})
 			},
 		},
 		{
-			Name: "fleet", Short: "Drain, kill and cut off nodes of a fleet under clients who connect, beside the engine's own create and start",
+			Name: "fleet", Short: "Drain, kill and cut off nodes of a fleet while clients connect, beside the engine's own create and start",
 			Example: "holdfast bench fleet -n 3 --sessions 60 --rate 50 --chaos mixed",
 			Setup:   p.fleetBench,
 		},
 		{
-			Name: "move", Short: "Sessions that go on on another node, memory and socket and all, beside a cold boot of the same template",
+			Name: "move", Short: "Move sessions with memory and sockets to another node, beside a cold boot of the same template",
 			Example: "holdfast bench move -n 20 --write docs/moving.md",
 			Setup:   p.moveBench,
 		},
 		{
-			Name: "doctor", Short: "Record what all CPUs do, with perf and with Holdfast, and what that costs a load", Example: "holdfast bench doctor --rounds 3",
+			Name: "doctor", Short: "Record stacks of all CPUs with perf and with Holdfast, and measure the slowdown of a load", Example: "holdfast bench doctor --rounds 3",
 			Setup: func(f *pflag.FlagSet) experiment {
 				o := bench.DoctorOptions{Load: self(roleDoctorLoad), Fold: self(roleDoctorFold)}
-				f.DurationVar(&o.For, "for", 30*time.Second, "of one recording")
+				f.DurationVar(&o.For, "for", 30*time.Second, "duration of one recording")
 				f.IntVar(&o.Hz, "hz", 99, "samples of each busy CPU per second")
 				f.IntVar(&o.Rounds, "rounds", 3, "recordings of each kind")
 				f.IntVar(&o.Pairs, "pairs", 6, "windows with a recording, between windows without")
-				f.DurationVar(&o.Window, "window", 5*time.Second, "of one such window")
+				f.DurationVar(&o.Window, "window", 5*time.Second, "duration of one window")
 				return p.checked(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
 					o.Record = p.product("doctor", "record")
 					o.Progress = progress
@@ -166,24 +166,24 @@ func (p *programs) experiments() []cli.Experiment {
 			},
 		},
 		{
-			Name: "reload", Short: "Reload and restart HAProxy under load, with nothing against what that does, with others' ways and with protect",
+			Name: "reload", Short: "Reload and restart HAProxy under load, unprotected, with the usual workarounds and with protect",
 			Example: "holdfast bench reload",
 			Setup:   p.reloadBench,
 		},
 		{
-			Name: "accuracy", Short: "Every drill, and healthy hosts: does the doctor name each, and nothing where nothing is wrong",
+			Name: "accuracy", Short: "Run the doctor on every drill and on healthy hosts, and count right and wrong findings",
 			Example: "holdfast bench accuracy --runs 20 --write docs/doctor.md",
 			Setup:   p.accuracyBench,
 		},
 		{
-			Name: "dashboard", Short: "The dashboard over a large made-up fleet: size, server time, and what open pages cost", Example: "holdfast bench dashboard",
+			Name: "dashboard", Short: "Measure the dashboard of a large simulated fleet: page size, server time, CPU time of open pages", Example: "holdfast bench dashboard",
 			Setup: func(f *pflag.FlagSet) experiment {
 				var o pages.Options
 				f.IntVar(&o.Nodes, "nodes", 1000, "nodes")
 				f.IntVar(&o.Sessions, "sessions", 10000, "sessions")
 				f.IntVarP(&o.Loads, "loads", "n", 200, "loads of each page")
 				f.IntVar(&o.Open, "open", 4, "pages that are kept up to date, up to 256")
-				f.DurationVar(&o.For, "for", 30*time.Second, "how long they are")
+				f.DurationVar(&o.For, "for", 30*time.Second, "duration of the open pages")
 				return p.checked(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
 					o.Progress = progress
 					return pages.Run(ctx, o)
@@ -191,12 +191,12 @@ func (p *programs) experiments() []cli.Experiment {
 			},
 		},
 		{
-			Name: "kubernetes", Short: "What agents cost a Kubernetes cluster: thousands of them, simulated, on a real API server",
+			Name: "kubernetes", Short: "Measure the load of thousands of simulated agents on a real Kubernetes API server",
 			Example: `holdfast bench kubernetes --apiserver "$(packaging/dev/kube.sh)"`,
 			Setup:   p.kubernetesBench,
 		},
 		{
-			Name: "scale", Short: "A simulated fleet on a real etcd, of which some nodes vanish", Example: "holdfast bench scale --nodes 200 --sessions 20000",
+			Name: "scale", Short: "Measure a simulated fleet on a real etcd while some nodes vanish", Example: "holdfast bench scale --nodes 200 --sessions 20000",
 			Setup: func(f *pflag.FlagSet) experiment {
 				o := scale.Options{Member: self(fleet.RoleMember), Directory: self(roleDirectory)}
 				f.IntVar(&o.Nodes, "nodes", 100, "nodes")
@@ -204,7 +204,7 @@ func (p *programs) experiments() []cli.Experiment {
 				f.Float64Var(&o.Lost, "lost", 0.05, "share of the nodes that vanish at once")
 				f.IntVar(&o.Directories, "directories", 4, "nodes that keep a directory; the others ask these")
 				f.IntVar(&o.Watchers, "watchers", 0, "watches that only count, beside those of the directories")
-				f.DurationVar(&o.Boot, "boot", 250*time.Millisecond, "what a container takes to come up")
+				f.DurationVar(&o.Boot, "boot", 250*time.Millisecond, "boot time of a container")
 				f.DurationVar(&o.Steady, "steady", 20*time.Second, "how long the fleet is measured before the loss")
 				return p.checked(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
 					o.Progress = progress
@@ -222,7 +222,7 @@ func (p *programs) kubernetesBench(f *pflag.FlagSet) experiment {
 	f.DurationVar(&o.For, "for", 5*time.Minute, "how long the cluster is measured at rest, up to 30m")
 	f.DurationVar(&o.Idle, "idle", 0, "how long an agent keeps a connection without a request; 0 is as agents do")
 	f.StringVar(&o.APIServer, "apiserver", "", "path of a kube-apiserver")
-	f.StringVar(&o.Manifests, "manifests", "deploy/kubernetes", "directory with who agents are and what they may do")
+	f.StringVar(&o.Manifests, "manifests", "deploy/kubernetes", "directory with the agents' accounts and permissions")
 	return p.checked(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
 		o.Agent = p.product("agent")
 		o.Progress = progress
@@ -239,7 +239,7 @@ func (p *programs) reloadBench(f *pflag.FlagSet) experiment {
 	f.BoolVar(&o.Full, "full", false, "a million requests and over 1,500 reloads with nfqueue and park, 100,000 requests with the others")
 	f.BoolVar(&o.Idle, "idle", false, "instead: requests per second with a port installed beside without, while nothing reloads")
 	f.IntVar(&o.Pairs, "pairs", 30, "with --idle: how often both are measured, two seconds each time")
-	f.BoolVar(&o.WithKills, "kills", false, "instead: how long clients wait when somebody of a protected restart is killed")
+	f.BoolVar(&o.WithKills, "kills", false, "instead: clients' waits when a process of a protected restart is killed")
 	f.StringVar(&o.Page, "html", "reload.html", "where the page with the plots is written; '' writes none")
 	check := func() error {
 		for _, m := range *modes {
@@ -257,18 +257,18 @@ func (p *programs) reloadBench(f *pflag.FlagSet) experiment {
 func (p *programs) fleetBench(f *pflag.FlagSet) experiment {
 	var o fleet.Options
 	f.IntVarP(&o.Agents, "number", "n", 3, "agents")
-	f.IntVar(&o.Sessions, "sessions", 60, "sessions, each with a client who holds a connection")
+	f.IntVar(&o.Sessions, "sessions", 60, "sessions, each with a client that holds a connection")
 	f.Float64Var(&o.Rate, "rate", 50, "clients that arrive per second")
-	f.DurationVar(&o.For, "for", 3*time.Minute, "how long; longer where not every act has happened by then")
+	f.DurationVar(&o.For, "for", 3*time.Minute, "minimum duration; each act happens at least once")
 	f.DurationVar(&o.Every, "every", 10*time.Second, "from one act to the next")
-	f.StringVar(&o.Chaos, "chaos", string(fleet.Notice), "what happens: none, mixed, or a list of notice, restart, agent-killed, gone, stopped, cut-short, cut-long, leader-lost, move, suspend")
+	f.StringVar(&o.Chaos, "chaos", string(fleet.Notice), "acts: none, mixed, or a list of notice, restart, agent-killed, gone, stopped, cut-short, cut-long, leader-lost, move, suspend")
 	f.DurationVar(&o.TTL, "ttl", 3*time.Second, "life of the nodes' leases")
-	f.Uint64Var(&o.Seed, "seed", 1, "of what is random")
+	f.Uint64Var(&o.Seed, "seed", 1, "seed of the random choices")
 	f.StringVar(&o.Dir, "dir", "", "leave what containers, nodes and etcd wrote in this empty directory")
 	f.BoolVar(&o.Gather, "gather", false, "all sessions begin on one node")
-	f.StringVar(&o.Pools, "pools", fleet.Pooled, "what nodes keep ready, one word for each, over and over: bridge, pooled, warm")
+	f.StringVar(&o.Pools, "pools", fleet.Pooled, "what nodes keep ready, one word per node, repeated: bridge, pooled, warm")
 	f.StringVar(&o.Runsc, "runsc", "", "sessions run under gVisor, with this runsc, and take their memory along")
-	f.BoolVar(&o.BreakFence, "break-fence", false, "nodes outlive their leases on purpose: the checks have to catch it")
+	f.BoolVar(&o.BreakFence, "break-fence", false, "nodes outlive their leases on purpose: the checks must detect it")
 	return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
 		o.Progress = progress
 		o.Program = p.holdfast

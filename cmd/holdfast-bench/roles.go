@@ -53,7 +53,7 @@ func roles() map[string]func(context.Context, []string) error {
 	}
 }
 
-// brokenAgent runs an agent whose fence outlives its lease, which no configuration can
+// brokenAgent runs an agent with a fence longer than its lease, which no configuration can
 // say: bench fleet shows with it that its checks catch a session that lives twice. Its
 // arguments are the path of holdfast, which plays the agent's other processes, the
 // configuration file and the fence.

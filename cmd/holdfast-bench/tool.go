@@ -74,7 +74,7 @@ func (p *programs) product(args ...string) []string { return append([]string{p.h
 // self is the command that plays a role of this program.
 func self(role ...string) []string { return append([]string{"/proc/self/exe"}, role...) }
 
-// experiment is an experiment whose flags are parsed.
+// experiment is an experiment with parsed flags.
 type experiment = func(context.Context, io.Writer) (cli.Result, error)
 
 // checked refuses invalid flags before anything starts.

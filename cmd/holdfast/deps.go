@@ -105,7 +105,7 @@ func runGuardian(_ context.Context, args []string) error {
 // runDeadman is a deadman's whole life.
 func runDeadman(_ context.Context, args []string) error {
 	if len(args) != 1 {
-		return cli.Exit(2) // an agent starts it, nobody else
+		return cli.Exit(2) // only an agent starts it
 	}
 	if deadman.Main(args[0], os.Stderr) != 0 {
 		return cli.Exit(1)

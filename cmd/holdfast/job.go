@@ -12,12 +12,12 @@ import (
 // runJobWatcher is the whole life of the process that stands by while a job runs.
 func runJobWatcher(ctx context.Context, args []string) error {
 	if len(args) != 1 {
-		return cli.Exit(2) // `holdfast run` starts it, nobody else
+		return cli.Exit(2) // only `holdfast run` starts it
 	}
 	if job.Released(os.Stdin) {
 		return nil
 	}
-	ctx = context.WithoutCancel(ctx) // whoever ends all of a service's processes means the containers, too
+	ctx = context.WithoutCancel(ctx) // a signal to all processes of a service must also remove the containers
 	local, err := openLocal(ctx)
 	if err != nil {
 		return err

@@ -10,15 +10,15 @@ import (
 
 const module = "holdfast"
 
-// room is a package, or with /... a tree of them, and what of this module it
+// rule is a package, or with /... a tree of them, and what of this module it
 // may import besides itself. The longest name that fits counts.
-type room struct {
+type rule struct {
 	name string
 	may  []string
 }
 
-// house is the table of the design, in its order. "" is the root package.
-var house = []room{
+// rules is the table of the design, in its order. "" is the root package.
+var rules = []rule{
 	{"", nil},
 	{"internal/platform/linux/...", []string{"internal/platform/linux/..."}},
 	{"internal/platform/atomicfile", nil},
@@ -92,13 +92,13 @@ var house = []room{
 	{"packaging/...", nil},
 }
 
-// libraries are small packages that know nothing of the product: every room may
+// libraries are small packages that know nothing of the product: every package may
 // import them, except the kernel's edge, the root package and what they import
 // themselves.
 var libraries = []string{"internal/platform/atomicfile", "internal/platform/boltfile", "internal/platform/child", "internal/platform/journal"}
 
-// above are the assemblers and the tests' tools: no package below imports them.
-var above = map[string][]string{
+// assemblers are the top packages and the tests' tools: no lower package imports them.
+var assemblers = map[string][]string{
 	"internal/agent":       {"internal/agent", "internal/control/cli", "bench", "cmd", "test"},
 	"internal/control/cli": {"internal/control/cli", "cmd", "test"},
 	"bench":                {"bench", "cmd", "test"},
@@ -117,9 +117,9 @@ func TestImportsPointUpward(t *testing.T) {
 	}
 	for _, p := range pkgs {
 		from, _ := inModule(p.PkgPath)
-		r := roomOf(from)
+		r := ruleOf(from)
 		if r == nil {
-			t.Errorf("%s has no room in the table", p.PkgPath)
+			t.Errorf("%s has no rule in the table", p.PkgPath)
 			continue
 		}
 		for path := range p.Imports {
@@ -191,7 +191,7 @@ func TestTableIsHeld(t *testing.T) {
 		{"internal/platform/linux/pidfd", "internal/platform/journal", false},
 		{"internal/platform/atomicfile", "internal/platform/boltfile", false},
 	} {
-		if got := allowed(*roomOf(c.from), c.from, c.to); got != c.want {
+		if got := allowed(*ruleOf(c.from), c.from, c.to); got != c.want {
 			t.Errorf("%q imports %q: allowed is %v, want %v", c.from, c.to, got, c.want)
 		}
 	}
@@ -205,11 +205,11 @@ func inModule(path string) (string, bool) {
 	return strings.CutPrefix(path, module+"/")
 }
 
-func roomOf(pkg string) *room {
-	var best *room
-	for i, r := range house {
+func ruleOf(pkg string) *rule {
+	var best *rule
+	for i, r := range rules {
 		if within(pkg, r.name) && (best == nil || len(r.name) > len(best.name)) {
-			best = &house[i]
+			best = &rules[i]
 		}
 	}
 	return best
@@ -220,12 +220,12 @@ func within(pkg, pattern string) bool {
 	return pkg == pattern || isTree && (pkg == tree || strings.HasPrefix(pkg, tree+"/"))
 }
 
-func allowed(r room, from, to string) bool {
+func allowed(r rule, from, to string) bool {
 	if from == to {
 		return true
 	}
-	for top, who := range above {
-		if within(to, top+"/...") && !slices.ContainsFunc(who, func(w string) bool { return within(from, w+"/...") }) {
+	for top, importers := range assemblers {
+		if within(to, top+"/...") && !slices.ContainsFunc(importers, func(w string) bool { return within(from, w+"/...") }) {
 			return false
 		}
 	}

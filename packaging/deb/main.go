@@ -30,7 +30,7 @@ type build struct {
 	time          time.Time
 }
 
-// maintainer has an address that is nobody's (RFC 2606): dpkg wants one.
+// maintainer has a reserved address (RFC 2606): dpkg wants one.
 const maintainer = "The Holdfast authors <holdfast@example.org>"
 
 func main() {

@@ -84,7 +84,7 @@ func write(out, version, arch string, files []file, at time.Time) error {
 	return nil
 }
 
-// configOf says what is run and who made it.
+// configOf returns the image's command and author.
 func configOf(img v1.Image, version, arch string, at time.Time) *v1.ConfigFile {
 	c, err := img.ConfigFile()
 	if err != nil { // of an image in memory: there is none

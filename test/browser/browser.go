@@ -15,7 +15,7 @@ import (
 
 var pictures = flag.String("pictures", "", "a `directory` to write pictures of pages to, for people to look at")
 
-// Pictures reports whether somebody wants some.
+// Pictures reports whether screenshots are requested.
 func Pictures() bool { return *pictures != "" }
 
 // patience bounds every single step against hanging. It is no measurement.

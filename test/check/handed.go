@@ -39,7 +39,7 @@ func (e *HandedError) Error() string {
 
 // HandedOn proves that no container was ever of two claims, neither of two sessions
 // nor of one session one after the other: what was ready before its session came was
-// given once, and nothing that somebody has used was given again. It returns how many
+// given once, and nothing that a session has used was given again. It returns how many
 // containers there were. The error is ErrNothing or a *HandedError.
 func HandedOn(uses []Use) (containers int, err error) {
 	of := map[string][]Use{}

@@ -17,7 +17,7 @@ import (
 // Kind is what was asked of the store.
 type Kind string
 
-// The kinds. Expire is nobody's call: the store's own deleting of a record,
+// The kinds. Expire is not a node's call: the store itself deletes a record,
 // which an observer saw.
 const (
 	Claim   Kind = "claim"
@@ -30,7 +30,7 @@ const (
 // Result is what the store answered.
 type Result string
 
-// The results. Of an Unknown one nobody can say whether it took effect, or when
+// The results. Of an Unknown one it is not known whether it took effect, or when
 // it will.
 const (
 	OK      Result = "ok"

@@ -101,8 +101,8 @@ func (c *Containerd) Socket() string { return filepath.Join(c.runDir, "container
 // Root is its data directory.
 func (c *Containerd) Root() string { return filepath.Join(c.space.dir, "data") }
 
-// Scratch is a directory on a disk, for whoever uses the engine; it is removed
-// with the engine. It is not there until somebody makes it.
+// Scratch is a directory on a disk, for users of the engine; it is removed
+// with the engine. It does not exist until a caller creates it.
 func (c *Containerd) Scratch() string { return filepath.Join(c.space.dir, "scratch") }
 
 // CgroupParent is a path, under each cgroup mount, for containers: what is in

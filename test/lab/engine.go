@@ -124,8 +124,8 @@ func (e *Engine) Socket() string { return filepath.Join(e.runDir, "docker.sock")
 // DataRoot is the engine's data directory.
 func (e *Engine) DataRoot() string { return filepath.Join(e.space.dir, "data") }
 
-// Scratch is a directory on a disk, for whoever uses the engine; it is removed
-// with the engine. It is not there until somebody makes it.
+// Scratch is a directory on a disk, for users of the engine; it is removed
+// with the engine. It does not exist until a caller creates it.
 func (e *Engine) Scratch() string { return filepath.Join(e.space.dir, "scratch") }
 
 // CgroupParent is the path, under each cgroup mount, of the cgroup that the

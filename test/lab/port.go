@@ -2,7 +2,7 @@ package lab
 
 import "net"
 
-// FreePort is an address of the loopback, host:port, that nobody listens on at this
+// FreePort is an address of the loopback, host:port, without a listener at this
 // moment. Any goroutine may call it.
 func FreePort() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

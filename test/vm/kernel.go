@@ -29,7 +29,7 @@ func (k kernel) moduleDir() string { return k.only("lib/modules/*") }
 func (k kernel) only(pattern string) string {
 	found, _ := filepath.Glob(filepath.Join(string(k), pattern)) // the pattern is well-formed
 	if len(found) != 1 {
-		return filepath.Join(string(k), pattern) // whoever opens it says that it is missing
+		return filepath.Join(string(k), pattern) // opening it reports that it is missing
 	}
 	return found[0]
 }

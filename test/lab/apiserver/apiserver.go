@@ -28,7 +28,7 @@ import (
 // Limits of starting.
 const (
 	upLimit = 2 * time.Minute
-	tries   = 3 // of a port that somebody else may take meanwhile
+	tries   = 3 // of a port that another process may take meanwhile
 )
 
 // Options say what to run.
@@ -37,10 +37,10 @@ type Options struct {
 	Dir    string   // for its files
 	Etcd   string   // URL of one to use; "": one in this process
 	Args   []string // more flags for the API server
-	Users  []User   // beside the one who may do everything
+	Users  []User   // beside the administrator
 }
 
-// User is somebody whom the API server knows by a token.
+// User is an account that the API server authenticates by a token.
 type User struct {
 	Token, Name string
 	Groups      []string
@@ -49,10 +49,10 @@ type User struct {
 // Server is a running API server. Its methods are for one goroutine at a time.
 type Server struct {
 	URL   string
-	Token string // of somebody who may do everything
+	Token string // the administrator's
 
 	opt   Options
-	etcd  *embed.Etcd // nil: it is somebody else's
+	etcd  *embed.Etcd // nil: the caller runs etcd
 	cmd   *exec.Cmd
 	ended chan error
 }
@@ -150,7 +150,7 @@ func (s *Server) start(ctx context.Context, port int) error {
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + s.File("accounts.pem"), "--service-account-signing-key-file=" + s.File("accounts.pem"),
 		"--service-cluster-ip-range=10.0.0.0/24", "--authorization-mode=Node,RBAC",
-		// Nobody here makes the service account that each namespace has.
+		// No controller runs here to create each namespace's service account.
 		"--disable-admission-plugins=ServiceAccount",
 		"--allow-privileged=true", "--profiling=false", "--endpoint-reconciler-type=none"}, s.opt.Args...)...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log

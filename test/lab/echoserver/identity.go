@@ -9,13 +9,13 @@ import (
 	"sync"
 )
 
-// Where a warm container hears who it is (docs/pools.md).
+// Socket on which a warm container receives its identity (docs/pools.md).
 const (
 	identityFile   = "/run/holdfast/session.json"
 	identitySocket = "/run/holdfast/session.sock"
 )
 
-// identity is who the server's container is.
+// identity is the session and epoch of the server's container.
 type identity struct {
 	// known is called once, when a warm container has heard who it is and has not
 	// said so yet; nil: nothing is to be done then. After its error the server ends.
@@ -55,17 +55,17 @@ func (i *identity) listen(ctx context.Context) error {
 			if err := i.heard(); err != nil {
 				return err
 			}
-			fmt.Fprintln(conn, "ready") // who listens may be gone
+			fmt.Fprintln(conn, "ready") // the reader may be gone
 			return nil
 		}
 	}
 	f, err := os.Open(identityFile)
 	if err != nil {
-		return nil // it is no warm container, or will never be anybody's
+		return nil // not a warm container, or never claimed
 	}
 	defer f.Close()
 	if err := i.read(json.NewDecoder(f)); err != nil {
-		return fmt.Errorf("who this is cannot be read: %w", err)
+		return fmt.Errorf("read the container's identity: %w", err)
 	}
 	return i.heard()
 }

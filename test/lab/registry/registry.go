@@ -25,7 +25,7 @@ import (
 	"holdfast/test/lab"
 )
 
-// Options is what may differ between registries. The zero value lets anybody in.
+// Options is what may differ between registries. The zero value needs no authentication.
 type Options struct {
 	// User and Password are asked for if User is not "".
 	User, Password string
@@ -60,7 +60,7 @@ func Start(ctx context.Context, o Options) (*Registry, error) {
 }
 
 func (r *Registry) start(ctx context.Context, program string, o Options) error {
-	host, err := lab.FreePort() // should somebody take it before the registry does, it ends at its start
+	host, err := lab.FreePort() // if another process takes it first, the registry exits at its start
 	if err != nil {
 		close(r.ended)
 		return err
