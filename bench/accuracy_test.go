@@ -20,7 +20,7 @@ func found(ruleName, container, group string) doctor.Finding {
 	return f
 }
 
-// listed is a finding of dead groups that blames nobody.
+// listed is a finding of dead groups that blames no container.
 func listed(what string) doctor.Finding {
 	f := found(deadGroups, "", "")
 	f.Evidence = []rule.Evidence{{What: what, Found: "1 MiB", Healthy: "0 B"}}
@@ -46,14 +46,14 @@ func TestJudge(t *testing.T) {
 		{name: "the group, but not the container", want: storm, found: []doctor.Finding{found("fadvise-storm", "", lab+"/a")}, others: "fadvise-storm", why: "another subject was named"},
 		{name: "a group", want: expected{rule: "throttling", group: "/drill"}, found: []doctor.Finding{found("throttling", "", "/drill/worker")}, right: true},
 		{name: "another group", want: expected{rule: "throttling", group: "/drill"}, found: []doctor.Finding{found("throttling", "", lab+"/x")}, others: "throttling", why: "another subject was named"},
-		{name: "among those who may have done it", want: expected{rule: deadGroups, group: "/drill"}, found: []doctor.Finding{listed("pages under /drill/churner, about")}, right: true},
+		{name: "among the possible causes", want: expected{rule: deadGroups, group: "/drill"}, found: []doctor.Finding{listed("pages under /drill/churner, about")}, right: true},
 		{name: "not among those", want: expected{rule: deadGroups, group: "/drill"}, found: []doctor.Finding{listed("pages under /other, about")}, others: deadGroups, why: "another subject was named"},
 		{name: "a group that begins alike", want: expected{rule: "fadvise-storm", group: lab + "/a"}, found: []doctor.Finding{found("fadvise-storm", "", lab+"/ab")}, others: "fadvise-storm", why: "another subject was named"},
 		{name: "an innocent one beside it", want: storm, found: []doctor.Finding{found("fadvise-storm", "a", lab+"/a"), found("own-limit", "b", lab+"/b")}, right: true, others: "own-limit"},
 		{name: "another user of the machine", want: storm, found: []doctor.Finding{found("fadvise-storm", "a", lab+"/a"), found("slow-disk", "", "/else")}, right: true, machine: "slow-disk"},
 		{name: "healthy"},
 		{name: "healthy, one of ours named", found: []doctor.Finding{found("noisy-neighbour", "c", lab+"/c")}, others: "noisy-neighbour"},
-		{name: "healthy, nobody named", found: []doctor.Finding{found("fragmentation", "", "")}, others: "fragmentation"},
+		{name: "healthy, no container named", found: []doctor.Finding{found("fragmentation", "", "")}, others: "fragmentation"},
 		{name: "slow, without steal", found: []doctor.Finding{found("slow-machine", "", "")}, others: "slow-machine"},
 		{name: "slow, with steal", steal: 0.3, found: []doctor.Finding{found("slow-machine", "", "")}, machine: "slow-machine"},
 		{name: "dead groups that we may have left", want: expected{made: 3000}, dead: 4000, found: []doctor.Finding{listed("x")}, others: deadGroups},
@@ -68,7 +68,7 @@ func TestJudge(t *testing.T) {
 		}
 	}
 	if o := judge(storm, look{report: doctor.Report{Findings: []doctor.Finding{found("fadvise-storm", "", "/else")}}}, ours); o.right || !o.outdone {
-		t.Errorf("somebody else's storm: %+v", o)
+		t.Errorf("another container's storm: %+v", o)
 	}
 	blind := doctor.Report{Checked: []doctor.Check{{Rule: "fadvise-storm", Verdict: doctor.NotJudged, Why: "no BPF"}}}
 	if o := judge(storm, look{report: blind}, ours); o.right || !strings.Contains(o.about, "no BPF") {
@@ -92,7 +92,7 @@ func sampleTable() *AccuracyTable {
 
 func TestAccuracyTable(t *testing.T) {
 	table := sampleTable()
-	// Missed once, somebody innocent once, a healthy host once.
+	// Missed once, an innocent container once, a healthy host once.
 	if score, failed := table.sum(); score != 0.75 || failed != 3 {
 		t.Errorf("score %v, failed %d", score, failed)
 	}

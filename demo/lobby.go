@@ -2,7 +2,7 @@ package main
 
 import "sync"
 
-// lobby counts the people who have a terminal open and tells each of them when
+// lobby counts the people that have a terminal open and tells each of them when
 // the number changes.
 type lobby struct {
 	limit int

@@ -1,5 +1,5 @@
 // Command holdfast-demo is the server inside the demo's containers: a page with
-// a terminal, and a shell in this container for everyone who opens it. It is
+// a terminal, and a shell in this container for each user that opens it. It is
 // what a session's server has to be and no more: it listens on one port, works
 // below any path prefix, answers /healthz, and lets its browsers reconnect.
 //
@@ -25,7 +25,7 @@ import (
 
 func main() {
 	// SIGHUP too, so that shells hear of their hangup also where this was started by
-	// who ignores it (nohup): what is caught is as usual again in a child, what is
+	// a process that ignores it (nohup): a caught signal is as usual again in a child, what is
 	// ignored stays so (execve(2)).
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	defer stop()

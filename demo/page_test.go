@@ -136,7 +136,7 @@ func TestBrowserComesBack(t *testing.T) {
 	p.Type(t, "echo ba''ck\r")
 	p.WaitText(t, screen, "back")
 
-	t.Log("nobody answers for a while")
+	t.Log("no answer for a while")
 	g.refuse.Store(true)
 	if err := next.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)

@@ -88,8 +88,8 @@ func fingerprint(files fs.FS) string {
 }
 
 // sameHost reports whether a request comes from a page of ours. Browsers send
-// Origin with every WebSocket and let no page choose it, or any X- header; who
-// sends none is no browser. A gateway may have changed Host and say so.
+// Origin with every WebSocket and let no page choose it, or any X- header; a
+// client that sends none is no browser. A gateway may have changed Host and say so.
 func sameHost(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	if origin == "" {

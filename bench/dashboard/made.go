@@ -24,7 +24,7 @@ type Fleet struct {
 	made     time.Time
 	nodes    []holdfast.Node
 	sessions []api.Session
-	spinups  []spinup.Record // the newest first; nobody changes them
+	spinups  []spinup.Record // the newest first; they do not change
 }
 
 // NewFleet makes one; the same seed makes the same one but for its times.

@@ -11,7 +11,7 @@ import (
 // TestClusterSurvivesItsLeader: etcd as the fleet has it, reached through a link.
 func TestClusterSurvivesItsLeader(t *testing.T) {
 	if testing.Short() {
-		t.Skip("-short: outside a lab the members' addresses may be somebody else's")
+		t.Skip("-short: outside a lab the members' addresses may be in use")
 	}
 	c := newCluster(t.TempDir(), t.TempDir(), []string{"/proc/self/exe", RoleMember})
 	t.Cleanup(c.stop)
@@ -98,7 +98,7 @@ func TestProcessThatEndsByItself(t *testing.T) {
 	}
 	<-p.ended
 	if err := p.fault(); err == nil {
-		t.Error("nobody noticed")
+		t.Error("no member noticed")
 	}
 	p.kill()
 	if err := p.fault(); err != nil {

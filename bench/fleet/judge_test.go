@@ -89,7 +89,7 @@ func TestHistoryOfTracesAndExpiries(t *testing.T) {
 	_, lease := claim(t, a, "k")
 	b.Claim(t.Context(), holdfast.Owner{Key: "k"}, lease)
 	w.look(1)
-	if err := w.mem.Revoke(t.Context(), lease); err != nil { // past the traces: nobody's call
+	if err := w.mem.Revoke(t.Context(), lease); err != nil { // past the traces: no node's call
 		t.Fatal(err)
 	}
 	w.look(1)
@@ -227,7 +227,7 @@ func TestSchedules(t *testing.T) {
 }
 
 // TestContainerOfTwoClaimsIsFound: by what the records named, and a warm one, which
-// nobody created for its claim, is counted.
+// no node created for its claim, is counted.
 func TestContainerOfTwoClaimsIsFound(t *testing.T) {
 	ready := func(key holdfast.SessionKey, epoch holdfast.Epoch, container string, create time.Duration) change {
 		return change{key: key, owner: holdfast.Owner{

@@ -99,7 +99,7 @@ func TestClientGoesOnUntilItIsAnswered(t *testing.T) {
 	}
 }
 
-// Who is held up by a gateway that stalls is counted, and so are those who were
+// A client that is held up by a gateway that stalls is counted, and so are those that were
 // to come meanwhile.
 func TestArrivalsDoNotWaitForEachOther(t *testing.T) {
 	release := make(chan struct{})

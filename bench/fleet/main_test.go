@@ -10,7 +10,7 @@ import (
 )
 
 // TestMain plays the roles of the children, too. The tests run in a lab, whose
-// loopback addresses are nobody else's.
+// loopback addresses no other process uses.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == RoleMember {
 		if err := Member(context.Background(), os.Args[2:], os.Stdin, os.Stdout); err != nil {

@@ -91,7 +91,7 @@ func TestLinkIsCutAndHealed(t *testing.T) {
 		}
 	}
 	l.cut()
-	if err := l.close(); err != nil { // with who waits for it to be healed
+	if err := l.close(); err != nil { // with the clients that wait for its end
 		t.Error(err)
 	}
 	if _, err := old.hear(patience); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
@@ -105,7 +105,7 @@ func TestLinkToNobody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.targets[0] = "127.0.0.1:1" // nobody listens there
+	l.targets[0] = "127.0.0.1:1" // no process listens there
 	l.start()
 	defer l.close()
 	k := talkTo(t, l.endpoints()[0])

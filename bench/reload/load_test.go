@@ -61,17 +61,17 @@ func TestLoadTellsWhyItFailed(t *testing.T) {
 		to   netip.AddrPort
 		want reason
 	}{
-		"answered":        {serve(t, answer(good)), fine},
-		"nobody listens":  {gone.Addr().(*net.TCPAddr).AddrPort(), refused},
-		"closed at once":  {serve(t, func(net.Conn) {}), noAnswer},
-		"an error":        {serve(t, answer("HTTP/1.1 503 Service Unavailable\r\n\r\n")), wrongStatus},
-		"another answer":  {serve(t, answer("HTTP/1.1 200 OK\r\n\r\npang\n")), wrongAnswer},
-		"cut short":       {serve(t, answer(good[:len(good)-2])), wrongAnswer},
-		"without an end":  {serve(t, answer(good+strings.Repeat("x", 1000))), wrongAnswer},
-		"reset":           {serve(t, func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0) }), reset},
-		"reset half-way":  {serve(t, func(c net.Conn) { answer(good[:20])(c); _ = c.(*net.TCPConn).SetLinger(0) }), reset},
-		"no answer":       {serve(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }), tooLate},
-		"half, then none": {serve(t, func(c net.Conn) { answer(good[:20])(c); _, _ = io.Copy(io.Discard, c) }), tooLate},
+		"answered":           {serve(t, answer(good)), fine},
+		"no process listens": {gone.Addr().(*net.TCPAddr).AddrPort(), refused},
+		"closed at once":     {serve(t, func(net.Conn) {}), noAnswer},
+		"an error":           {serve(t, answer("HTTP/1.1 503 Service Unavailable\r\n\r\n")), wrongStatus},
+		"another answer":     {serve(t, answer("HTTP/1.1 200 OK\r\n\r\npang\n")), wrongAnswer},
+		"cut short":          {serve(t, answer(good[:len(good)-2])), wrongAnswer},
+		"without an end":     {serve(t, answer(good+strings.Repeat("x", 1000))), wrongAnswer},
+		"reset":              {serve(t, func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0) }), reset},
+		"reset half-way":     {serve(t, func(c net.Conn) { answer(good[:20])(c); _ = c.(*net.TCPConn).SetLinger(0) }), reset},
+		"no answer":          {serve(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }), tooLate},
+		"half, then none":    {serve(t, func(c net.Conn) { answer(good[:20])(c); _, _ = io.Copy(io.Discard, c) }), tooLate},
 	} {
 		t.Run(name, func(t *testing.T) {
 			limit := time.Minute
@@ -96,7 +96,7 @@ func TestLoadTellsWhyItFailed(t *testing.T) {
 	}
 }
 
-// Who is due while the server stands still waits from then, also where no
+// A client that is due while the server stands still waits from then, also where no
 // connection is free for it.
 func TestWaitsCountFromWhenDue(t *testing.T) {
 	const n, rate, conns = 60, 300.0, 20
@@ -126,14 +126,14 @@ func TestWaitsCountFromWhenDue(t *testing.T) {
 	due := map[uint32]bool{}
 	for _, q := range rec.requests {
 		due[q.due] = true
-		// Nobody was answered before the last one was due.
+		// No client was answered before the last one was due.
 		if q.due+q.wait < dueAt(n-1) {
 			t.Errorf("due after %d µs, answered %d µs later: before the last was due", q.due, q.wait)
 		}
 	}
 	for i := range n {
 		if !due[dueAt(i)] {
-			t.Errorf("nobody was due after %d µs", dueAt(i))
+			t.Errorf("no client was due after %d µs", dueAt(i))
 		}
 	}
 }

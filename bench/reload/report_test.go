@@ -200,7 +200,7 @@ func TestIdleResult(t *testing.T) {
 	wantText(t, res, "park 5 1000 1 100 99 0.990 0.980–1.000 1.020 30.0 4.0", "plug: not here: sch_plug", "at least 0.97 is wanted")
 }
 
-// The score of the experiment with kills goes by the longest wait, whoever failed.
+// The score of the experiment with kills goes by the longest wait, whichever client failed.
 func TestKillResult(t *testing.T) {
 	d := KillDetails{Runs: []*KillRun{
 		{Mode: Park, Victim: KillNobody, Requests: 10, Longest: 9000, Over: 1},

@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// The whole experiment, small: who lost a session has it again in the end.
+// The whole experiment, small: a lost session is back in the end.
 func TestScale(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: three etcd members and leases that run out take their time")
@@ -77,11 +77,11 @@ func TestScale(t *testing.T) {
 
 func TestScaleRefusesWhatCannotBe(t *testing.T) {
 	for what, o := range map[string]scale.Options{
-		"one node":             {Nodes: 1, Sessions: 10, Lost: 0.5},
-		"no sessions":          {Nodes: 10, Lost: 0.5},
-		"nobody lost":          {Nodes: 10, Sessions: 10},
-		"nobody left":          {Nodes: 10, Sessions: 10, Lost: 1},
-		"who sees is lost too": {Nodes: 10, Sessions: 10, Lost: 0.5, Directories: 6},
+		"one node":                        {Nodes: 1, Sessions: 10, Lost: 0.5},
+		"no sessions":                     {Nodes: 10, Lost: 0.5},
+		"no node lost":                    {Nodes: 10, Sessions: 10},
+		"no node left":                    {Nodes: 10, Sessions: 10, Lost: 1},
+		"the watching nodes are lost too": {Nodes: 10, Sessions: 10, Lost: 0.5, Directories: 6},
 	} {
 		if _, err := scale.Run(t.Context(), o); err == nil {
 			t.Errorf("%s: accepted", what)

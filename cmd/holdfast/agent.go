@@ -46,7 +46,7 @@ func configFlags(f *pflag.FlagSet) func() config.Overrides {
 	f.String("engine", "", "docker or containerd (default docker)")
 	f.String("docker-host", "", "the engine's socket (default $DOCKER_HOST, then unix:///var/run/docker.sock; with containerd unix:///run/containerd/containerd.sock)")
 	f.String("etcd-endpoints", "", "etcd to keep ownership in, comma-separated (default embedded)")
-	f.String("etcd-ca-file", "", "PEM file: who signs the etcd's certificate")
+	f.String("etcd-ca-file", "", "PEM file: the authority that signs the etcd's certificate")
 	f.String("etcd-cert-file", "", "PEM file: our certificate for the etcd")
 	f.String("etcd-key-file", "", "PEM file: its key")
 	f.String("fleet", "", "host:port that the other nodes connect to (default none)")

@@ -150,7 +150,7 @@ func (p *Page) Phone(t testing.TB) {
 }
 
 // Keep writes what the window shows to NAME.png in the directory of -pictures, where
-// somebody wants that.
+// the user wants that.
 func (p *Page) Keep(t testing.TB, name string) {
 	t.Helper()
 	if *pictures == "" {

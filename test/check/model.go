@@ -7,7 +7,7 @@ import (
 )
 
 // record is a key's state in the model. A revision or an epoch of 0 is one that
-// nobody has told yet: of a write whose answer got lost.
+// no answer has told yet: of a write whose answer got lost.
 type record struct {
 	owned    bool
 	epoch    holdfast.Epoch

@@ -28,7 +28,7 @@ func serveMade(t *testing.T, f sourced) string {
 	return serveWith(t, f, &apitest.Backend{})
 }
 
-// serveWith is serveMade with what answers when somebody presses a button.
+// serveWith is serveMade with what answers when the user presses a button.
 func serveWith(t *testing.T, f sourced, acts *apitest.Backend) string {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))

@@ -17,7 +17,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// What somebody does who has no mouse: skip the menu, go through it, search, open what
+// What a user without a mouse does: skip the menu, go through it, search, open what
 // was found, and go back to where they were.
 func TestByKeyboardAlone(t *testing.T) {
 	b := browser.Start(t)
@@ -124,7 +124,7 @@ func TestEveryPageByKeyboard(t *testing.T) {
 
 // A page is as wide as the window that is zoomed in to 200 and 400 %, and where only
 // letters are twice as large; nothing moves by itself, and nothing at all where
-// somebody wants that.
+// the user wants that.
 func TestZoomedInAndStill(t *testing.T) {
 	long(t)
 	b := browser.Start(t)

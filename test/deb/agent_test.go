@@ -56,7 +56,7 @@ templates: [{name: web, image: %q, port: 8080}]
 	h.dpkg("--remove", "holdfast")
 	if c, err := net.DialTimeout("tcp", gateway, time.Second); err == nil {
 		c.Close()
-		t.Error("after the removal somebody serves the gateway still")
+		t.Error("after the removal a process still serves the gateway")
 	}
 	// The engine tidies up in its own time; the container is dead already.
 	if c, err := labtest.Docker(t).Inspect(t.Context(), after.ContainerID); err == nil && c.State == "running" && syscall.Kill(c.Pid, 0) == nil {
@@ -64,7 +64,7 @@ templates: [{name: web, image: %q, port: 8080}]
 	}
 }
 
-// freePort is an address that nobody has.
+// freePort is an unused address.
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -158,7 +158,7 @@ func goArch(t *testing.T) string {
 	return strings.TrimSpace(string(out))
 }
 
-// Installed, upgraded, removed, purged: the configuration that somebody has changed
+// Installed, upgraded, removed, purged: the configuration that the operator has changed
 // stays until the purge, and so does the data.
 func TestLifeOfThePackage(t *testing.T) {
 	h := newHost(t)

@@ -10,8 +10,8 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// What the agent's unit forbids is in nobody's way who saves a container and has
-// another one go on from it.
+// What the agent's unit forbids does not prevent the agent from saving a container and
+// restoring it.
 func TestMemoryUnderTheUnit(t *testing.T) {
 	if !labtest.Long() {
 		t.Skip("only with -long: a machine, an engine and a restart of it")

@@ -225,8 +225,8 @@ func TestServicesOfThePackage(t *testing.T) {
 	d.isRemoved()
 }
 
-// collectsUnderItsUnit has the collector's unit remove an image whose files are others'
-// and nobody's to read, linked away first.
+// collectsUnderItsUnit has the collector's unit remove an image whose files belong to
+// others and are readable by none, linked away first.
 func (d debian) collectsUnderItsUnit() {
 	t := d.t
 	t.Helper()
@@ -405,7 +405,7 @@ systemctl status holdfast-protect | grep -q /proc/self/exe`)
 		}
 	}
 	if out := d.Run("holdfast protect status --json"); !strings.Contains(out, `"pid": `) {
-		t.Errorf("nobody stands by: %s", out)
+		t.Errorf("no process stands by: %s", out)
 	}
 }
 
@@ -476,7 +476,7 @@ systemctl start holdfast`)
 // nothing exposed, 100 everything. Without their restrictions they have 96, the agent 98.
 var ceilings = map[string]int{"holdfast": 59, "holdfast-gc": 24, "holdfast-drain": 9, "holdfast-protect": 42}
 
-// Each unit is as closed as it was when somebody last looked what it needs.
+// Each unit is as closed as it was at the last review of what it needs.
 func TestUnitsAreClosed(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: systemd-analyze, which make test installs")

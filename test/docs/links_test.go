@@ -46,7 +46,7 @@ func pages(t *testing.T) map[string]string {
 	return all
 }
 
-// prose is a page without what is between fences, which is nobody's link or heading.
+// prose is a page without what is between fences, which has no links and no headings.
 func prose(text string) string {
 	var out strings.Builder
 	fenced := false

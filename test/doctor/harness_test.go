@@ -59,7 +59,7 @@ func holdfastBinary(t *testing.T) string {
 		if binary.dir, binary.err = os.MkdirTemp("", "holdfast-bin-"); binary.err != nil {
 			return
 		}
-		if binary.err = os.Chmod(binary.dir, 0o755); binary.err != nil { // the user nobody also runs it
+		if binary.err = os.Chmod(binary.dir, 0o755); binary.err != nil { // user `nobody` also runs it
 			return
 		}
 		binary.path = filepath.Join(binary.dir, "holdfast")

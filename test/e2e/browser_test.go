@@ -133,7 +133,7 @@ func settings(t *testing.T, e *lab.Engine) config.Config {
 	return cfg
 }
 
-// A person opens a URL, works, shows it to somebody, and goes through an
+// A person opens a URL, works, shows it to another person, and goes through an
 // upgrade of the agent and a shutdown of the host.
 func TestABrowserOpensASession(t *testing.T) {
 	b := browser.Start(t) // first: -short skips here

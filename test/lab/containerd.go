@@ -38,7 +38,7 @@ type Containerd struct {
 }
 
 // containerdConfig has what it would share with the host's own, and switches off
-// what nobody here asks for (containerd-config.toml(5)).
+// what no test here uses (containerd-config.toml(5)).
 const containerdConfig = `version = 2
 root = %q
 state = %q

@@ -137,7 +137,7 @@ func processesBy(t *testing.T, kind, namespace string) []string {
 }
 
 // gone waits until nothing of a lab lives: no process in its pid namespace or
-// its network, no mount here, and nobody who holds its network.
+// its network, no mount here, and no process that holds its network.
 func gone(t *testing.T, r report) {
 	t.Helper()
 	left := func() []string {

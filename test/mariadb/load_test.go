@@ -29,7 +29,7 @@ type load struct {
 	errors map[string]int
 }
 
-// row is what a writer writes: each one once, and never again, because nobody
+// row is what a writer writes: each one once, and never again, because no client
 // knows what became of a commit without an answer.
 type row struct{ writer, n int }
 

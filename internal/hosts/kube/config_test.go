@@ -22,7 +22,7 @@ func write(t *testing.T, dir, name, text string) string {
 // relative to the file that they stand in.
 func TestLoadJoinsFiles(t *testing.T) {
 	one, two := t.TempDir(), t.TempDir()
-	write(t, two, "ca.pem", "who vouches")
+	write(t, two, "ca.pem", "the authority")
 	write(t, two, "token", " secret\n")
 	a := write(t, one, "a", "current-context: mine\ncontexts:\n- {name: mine, context: {cluster: c, user: u, namespace: ns}}\nusers:\n- {name: x, user: {token: no}}\n")
 	b := write(t, two, "b", "current-context: other\nclusters:\n- {name: c, cluster: {server: 'https://host:6443/base', certificate-authority: ca.pem, tls-server-name: name}}\n"+
@@ -36,7 +36,7 @@ func TestLoadJoinsFiles(t *testing.T) {
 	if err != nil || token != "secret" {
 		t.Errorf("token %q, %v", token, err)
 	}
-	if c.Server != "https://host:6443/base" || string(c.CA) != "who vouches" || c.ServerName != "name" || c.Namespace != "ns" || c.AsUser != "me" || len(c.AsGroups) != 1 || c.Context != "mine" {
+	if c.Server != "https://host:6443/base" || string(c.CA) != "the authority" || c.ServerName != "name" || c.Namespace != "ns" || c.AsUser != "me" || len(c.AsGroups) != 1 || c.Context != "mine" {
 		t.Errorf("%+v", c)
 	}
 	write(t, two, "token", "next")

@@ -323,7 +323,7 @@ func TestExplainsErrors(t *testing.T) {
 		{fmt.Errorf("x: %w", holdfast.ErrBusy), 503, "busy", true},
 		{fmt.Errorf("x: %w", holdfast.ErrStore), 503, "store", true},
 		{fmt.Errorf("x: %w", holdfast.ErrEngine), 503, "engine", true},
-		{errors.New("who knows"), 502, "upstream", false},
+		{errors.New("unknown"), 502, "upstream", false},
 	} {
 		f := start(t, nil, nil)
 		f.failWith(c.err)

@@ -44,7 +44,7 @@ const (
 )
 
 // Run serves on addr (host:port) until ctx is done, then returns nil; open
-// connections are cut. With TicksEnv it ticks meanwhile, as soon as it knows who it is.
+// connections are cut. With TicksEnv it ticks meanwhile, as soon as it knows its identity.
 func Run(ctx context.Context, addr string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -17,7 +17,7 @@ const (
 
 // identity is the session and epoch of the server's container.
 type identity struct {
-	// known is called once, when a warm container has heard who it is and has not
+	// known is called once, when a warm container has received its identity and has not
 	// said so yet; nil: nothing is to be done then. After its error the server ends.
 	known func() error
 
@@ -40,7 +40,7 @@ func (i *identity) all() map[string]string {
 	return i.env
 }
 
-// listen waits until a container that does not know who it is hears it, or ctx is
+// listen waits until a container that has no identity receives it, or ctx is
 // done. It does as docs/pools.md says: the socket, and the file where that is over.
 func (i *identity) listen(ctx context.Context) error {
 	if os.Getenv("HOLDFAST_SESSION") != "" {

@@ -143,7 +143,7 @@ func (t *ticks) tick() error {
 }
 
 // run ticks until ctx is done. A server that cannot show that it lives must not
-// live on: who looks at the ticks would think it dead.
+// live on: an observer of the ticks would take it for dead.
 func (t *ticks) run(ctx context.Context) error {
 	defer func() { t.file.Close() }()
 	every := time.NewTicker(TickEvery)

@@ -21,7 +21,7 @@ const Image = "holdfast-pause:1"
 // network by this name.
 const program = "pause"
 
-// nobody is the user of the program. No file of the image belongs to it.
+// `nobody` is the user of the program. No file of the image belongs to it.
 const nobody = "65534:65534"
 
 // load loads the image into the engine.
