@@ -319,7 +319,7 @@ func (d debian) seesAsMuch() {
 	t := d.t
 	t.Helper()
 	d.Run(`cd /run/systemd/system
-{ printf '[Service]\nType=oneshot\nExecStart=/bin/sh -c "/usr/bin/holdfast doctor --for 2s --json >/run/within.json; true"\n'
+{ printf '[Service]\nType=oneshot\nExecStart=/bin/sh -c "/usr/bin/holdfast doctor --for 6s --json >/run/within.json; true"\n'
   sed -n '/^# The privileges of the agent/,/^\[Install\]/{/^\[/d;p}' /usr/lib/systemd/system/holdfast.service; } >look.service
 grep -c ^CapabilityBoundingSet= look.service
 systemctl daemon-reload; systemctl start look`)
@@ -327,7 +327,7 @@ systemctl daemon-reload; systemctl start look`)
 		Gaps []struct{ Probe, Why string }
 	}
 	d.json(&within, "cat /run/within.json")
-	d.json(&without, "holdfast doctor --for 2s --json || true")
+	d.json(&without, "holdfast doctor --for 6s --json || true")
 	missed := map[string]bool{}
 	for _, g := range without.Gaps {
 		missed[g.Probe] = true
