@@ -128,7 +128,7 @@ type Agent struct {
 	health    *health
 	serving   atomic.Bool // what comes from other nodes is answered
 	networks  *network.Pool
-	warmed    *container.Pool
+	warmPool  *container.Pool
 	sessions  *session.Manager
 	prefetch  *prefetch.Keeper
 	load      *hostload.Meter
@@ -276,7 +276,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	a.health = &health{engine: a.engine, log: a.log}
 	a.metrics.MustRegister(upkeepMetric(a.engine))
 	p.Start("health", a.health.Run)
-	a.networks, a.warmed = a.newNetworks(dead), a.newWarmed(dead)
+	a.networks, a.warmPool = a.newNetworks(dead), a.newWarmPool(dead)
 	a.mover = a.newMover()
 	var names []string
 	for _, t := range a.cfg.Templates {
@@ -286,7 +286,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	p.Start("runtimes", works.Run)
 	deps := session.Deps{
 		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.killer, Watcher: watcher, Deadman: dead, Hooks: a.opt.Hook,
-		Lease: a.lease.ID, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Networks: a.networks, Warm: warmContainers{a.warmed}, Log: a.log,
+		Lease: a.lease.ID, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Networks: a.networks, Warm: warmContainers{a.warmPool}, Log: a.log,
 		Runtime: works.Check, PrewarmCgroupAttach: a.prewarmCgroupAttach,
 	}
 	if a.mover != nil {
@@ -318,7 +318,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 		p.Start("suspended sessions", a.mover.Run)
 	}
 	p.Start("ready networks", a.networks.Run)
-	p.Start("warm containers", a.warmed.Run)
+	p.Start("warm containers", a.warmPool.Run)
 	if a.peers != nil {
 		a.fleet = a.newFleet()
 		p.Start("fleet", a.fleet.Run)
@@ -458,7 +458,7 @@ func (a *Agent) self() holdfast.Node {
 		Since: a.since.UTC(), SeenAt: time.Now().UTC(),
 	}
 	n.Networks, _, n.NetworksKept = a.networks.Counts()
-	for _, c := range a.warmed.Counts() {
+	for _, c := range a.warmPool.Counts() {
 		n.Warm, n.WarmWanted = n.Warm+c.Ready, n.WarmWanted+c.Want
 	}
 	if a.doctor != nil {

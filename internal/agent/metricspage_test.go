@@ -119,7 +119,7 @@ func registered(t *testing.T) *recording {
 	r.MustRegister(newNodeFigures(a))
 	r.MustRegister(upkeepMetric(nil))
 	a.newNetworks(nil)
-	a.newWarmed(nil)
+	a.newWarmPool(nil)
 	move.RegisterMetrics(r, moveOptions(a))
 	fleet.NewMetrics(r)
 	gateway.NewMetrics(r)

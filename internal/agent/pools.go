@@ -48,9 +48,9 @@ func (a *Agent) newNetworks(dead session.Deadman) *network.Pool {
 	return network.New(network.Config{Node: a.node, Size: size}, d)
 }
 
-// newWarmed returns the pool of warm containers, with the same rules. It starts after the
+// newWarmPool returns the pool of warm containers, with the same rules. It starts after the
 // adoption, which ends the warm containers of an earlier agent.
-func (a *Agent) newWarmed(dead session.Deadman) *container.Pool {
+func (a *Agent) newWarmPool(dead session.Deadman) *container.Pool {
 	var kinds []container.Template
 	for i, t := range a.cfg.SessionTemplates() {
 		if most := a.cfg.Templates[i].Warm; most > 0 {
@@ -133,7 +133,7 @@ const endLimit = 2 * time.Second
 func (a *Agent) endPools(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, endLimit)
 	defer cancel()
-	if err := errors.Join(a.warmed.End(ctx), a.networks.End(ctx)); err != nil {
+	if err := errors.Join(a.warmPool.End(ctx), a.networks.End(ctx)); err != nil {
 		a.log.Debug("removing what was kept ready", "err", err)
 	}
 }

@@ -425,8 +425,8 @@ func TestSweep(t *testing.T) {
 	killed, alive := job.NewID(), job.NewID()
 	make1(killed, dead)
 	c := make1(alive, b.Owner)
-	heir, err := b.docker.Create(t.Context(), engine.Spec{
-		Name: "heir-of-" + killed, Image: labtest.Busybox, Labels: map[string]string{job.LabelJob: killed, job.LabelOwner: dead.String()},
+	successor, err := b.docker.Create(t.Context(), engine.Spec{
+		Name: "successor-of-" + killed, Image: labtest.Busybox, Labels: map[string]string{job.LabelJob: killed, job.LabelOwner: dead.String()},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -441,10 +441,10 @@ func TestSweep(t *testing.T) {
 	if err := job.Remove(t.Context(), b.docker, killed); err != nil {
 		t.Error(err)
 	}
-	if b.inspect(heir).ID != heir {
+	if b.inspect(successor).ID != successor {
 		t.Error("a container that no job made is gone")
 	}
-	if err := b.docker.Remove(t.Context(), heir); err != nil {
+	if err := b.docker.Remove(t.Context(), successor); err != nil {
 		t.Error(err)
 	}
 	b.mustBeGone(killed)

@@ -95,7 +95,7 @@ func (s *server) act() {
 	}
 	if s.overdue() && !f.passed {
 		f.begin(s.deadline)
-		s.condemn()
+		s.markAll()
 		if !s.idle() {
 			s.log.Error("deadman: the agent has not renewed this node's lease; killing its containers",
 				"held", len(s.held), "expected", len(s.expected), "late", -s.deadline.Until())

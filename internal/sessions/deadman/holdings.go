@@ -127,8 +127,8 @@ func (s *server) prune() {
 	}
 }
 
-// condemn marks all containers to be killed, because the deadline has passed.
-func (s *server) condemn() {
+// markAll marks all containers to be killed, because the deadline has passed.
+func (s *server) markAll() {
 	for _, h := range s.held {
 		h.Condemned = true
 	}

@@ -19,7 +19,7 @@ type faulty struct {
 	sessions      int
 	storeBackIn   time.Duration // how long Release fails
 	left          []holdfast.Leftover
-	notHad        []holdfast.Leftover // what Condemn cannot get hold of
+	notHad        []holdfast.Leftover // what MarkTerminating cannot open
 	unsettled     []holdfast.Leftover
 	booting       int
 	settleTakes   time.Duration

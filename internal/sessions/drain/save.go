@@ -11,7 +11,7 @@ import (
 
 // Saver is a Node whose sessions can take what they have in memory along.
 type Saver interface {
-	// Choose decides, after Condemn, which sessions are saved by a moment. Kill
+	// Choose decides, after MarkTerminating, which sessions are saved by a moment. Kill
 	// and what follows are for the others then.
 	Choose(until time.Time)
 

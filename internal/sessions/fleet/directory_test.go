@@ -88,9 +88,9 @@ func TestFollowerSeesEveryChange(t *testing.T) {
 		<-d.Ready()
 		f := d.Follow("a")
 		defer f.Close()
-		sight, changed := f.Look()
-		if sight.Known || !sight.LastAt.IsZero() {
-			t.Fatalf("at first: %+v", sight)
+		snapshot, changed := f.Look()
+		if snapshot.Known || !snapshot.LastAt.IsZero() {
+			t.Fatalf("at first: %+v", snapshot)
 		}
 		o := claim(t, s, "a", holdfast.Claimed)
 		<-changed
@@ -101,21 +101,21 @@ func TestFollowerSeesEveryChange(t *testing.T) {
 			o, err = s.Advance(t.Context(), o)
 			must(t, err)
 			<-changed
-			if sight, _ = f.Look(); sight.Owner.State != state {
-				t.Fatalf("state %s, want %s", sight.Owner.State, state)
+			if snapshot, _ = f.Look(); snapshot.Owner.State != state {
+				t.Fatalf("state %s, want %s", snapshot.Owner.State, state)
 			}
 		}
 		_, changed = f.Look()
 		_, err := s.Release(t.Context(), o)
 		must(t, err)
 		<-changed
-		sight, _ = f.Look()
-		if sight.Known || sight.Last.State != holdfast.Leaving || sight.Last.Template != "demo" || sight.Last.Node != "other" || !sight.LastAt.Equal(time.Now()) {
-			t.Errorf("after the release: %+v", sight)
+		snapshot, _ = f.Look()
+		if snapshot.Known || snapshot.Last.State != holdfast.Leaving || snapshot.Last.Template != "demo" || snapshot.Last.Node != "other" || !snapshot.LastAt.Equal(time.Now()) {
+			t.Errorf("after the release: %+v", snapshot)
 		}
 		time.Sleep(tombstoneTTL)
-		if sight, _ = f.Look(); !sight.LastAt.IsZero() {
-			t.Errorf("it is still remembered after %v: %+v", tombstoneTTL, sight)
+		if snapshot, _ = f.Look(); !snapshot.LastAt.IsZero() {
+			t.Errorf("it is still remembered after %v: %+v", tombstoneTTL, snapshot)
 		}
 	})
 }

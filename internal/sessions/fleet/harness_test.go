@@ -37,8 +37,8 @@ const (
 // network joins nodes by pipes, which follow fake time. A node that is cut off
 // neither answers nor refuses; one that is shut refuses.
 type network struct {
-	mu    sync.Mutex
-	doors map[string]*door
+	mu        sync.Mutex
+	listeners map[string]*door
 }
 
 type door struct {
@@ -51,19 +51,19 @@ func (w *network) open(addr string) *door {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	d := &door{conns: make(chan net.Conn), shut: make(chan struct{})}
-	w.doors[addr] = d
+	w.listeners[addr] = d
 	return d
 }
 
 func (w *network) cut(addr string, off bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.doors[addr].cut = off
+	w.listeners[addr].cut = off
 }
 
 func (w *network) dial(ctx context.Context, _ holdfast.NodeID, addr string) (net.Conn, error) {
 	w.mu.Lock()
-	d := w.doors[addr]
+	d := w.listeners[addr]
 	cut := d != nil && d.cut
 	w.mu.Unlock()
 	switch {
@@ -146,7 +146,7 @@ func bubble(t *testing.T, n int, f func(*testing.T, *world)) {
 }
 
 func newWorld(t *testing.T) *world {
-	return &world{t: t, store: memstore.New(100000), net: &network{doors: map[string]*door{}}}
+	return &world{t: t, store: memstore.New(100000), net: &network{listeners: map[string]*door{}}}
 }
 
 // add starts another node that ends with the test.

@@ -177,14 +177,14 @@ func TestRefusedSuccessionIsSharedAnew(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, 3, func(t *testing.T, w *world) {
-				old, unable, heir := w.nodes[0], w.nodes[1], w.nodes[2]
+				old, unable, successor := w.nodes[0], w.nodes[1], w.nodes[2]
 				moves := old.own(t, keys(40)...)
 				refuse(unable)
 				before := len(unable.next.byKey)
 				if n := old.Prepare(t.Context(), moves); n != len(moves) {
 					t.Errorf("%d of %d have a successor", n, len(moves))
 				}
-				if a, b := len(unable.next.byKey)-before, len(heir.next.byKey); a > 3 || a+b != len(moves) {
+				if a, b := len(unable.next.byKey)-before, len(successor.next.byKey); a > 3 || a+b != len(moves) {
 					t.Errorf("%d and %d are expected of %d", a, b, len(moves))
 				}
 			})
@@ -202,13 +202,13 @@ func expectable(n int) (all []departingSession) {
 // TestManyTemplates: more than one request may name.
 func TestManyTemplates(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
-		old, heir := w.nodes[0], w.nodes[1]
+		old, successor := w.nodes[0], w.nodes[1]
 		moves := old.own(t, keys(2*maxTemplates+2)...)
 		for i := range moves {
 			moves[i].Template = fmt.Sprint("t", i%(maxTemplates+1))
 		}
-		if n := old.Prepare(t.Context(), moves); n != len(moves) || len(heir.next.byKey) != len(moves) {
-			t.Errorf("%d of %d have a successor, which expects %d", n, len(moves), len(heir.next.byKey))
+		if n := old.Prepare(t.Context(), moves); n != len(moves) || len(successor.next.byKey) != len(moves) {
+			t.Errorf("%d of %d have a successor, which expects %d", n, len(moves), len(successor.next.byKey))
 		}
 	})
 }
@@ -258,9 +258,9 @@ func TestNobodyToPrepare(t *testing.T) {
 // TestSlowImages: the answer does not wait for them longer than it was told to.
 func TestSlowImages(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
-		old, heir := w.nodes[0], w.nodes[1]
+		old, successor := w.nodes[0], w.nodes[1]
 		var began atomic.Int32
-		heir.fetch = func(ctx context.Context, _ string) error {
+		successor.fetch = func(ctx context.Context, _ string) error {
 			began.Add(1)
 			select {
 			case <-time.After(time.Minute):
@@ -283,7 +283,7 @@ func TestSlowImages(t *testing.T) {
 
 func TestExpectationsEnd(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
-		old, heir := w.nodes[0], w.nodes[1]
+		old, successor := w.nodes[0], w.nodes[1]
 		moves := old.own(t, keys(3)...)
 		old.Prepare(t.Context(), moves)
 		time.Sleep(2 * announcementTTL)
@@ -291,8 +291,8 @@ func TestExpectationsEnd(t *testing.T) {
 			must(t, old.host.finish(t.Context(), m.Key))
 		}
 		synctest.Wait()
-		if heir.host.boots != 0 || len(heir.next.byKey) != 0 || heir.count(heir.deps.Metrics.handovers, "expired") != 3 {
-			t.Errorf("%d boots, %d expected", heir.host.boots, len(heir.next.byKey))
+		if successor.host.boots != 0 || len(successor.next.byKey) != 0 || successor.count(successor.deps.Metrics.handovers, "expired") != 3 {
+			t.Errorf("%d boots, %d expected", successor.host.boots, len(successor.next.byKey))
 		}
 	})
 }
@@ -334,7 +334,7 @@ func TestClientsComeFirst(t *testing.T) {
 // TestStoreAwayDuringHandover: the claim is tried until it is back.
 func TestStoreAwayDuringHandover(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
-		old, heir := w.nodes[0], w.nodes[1]
+		old, successor := w.nodes[0], w.nodes[1]
 		moves := old.own(t, key)
 		if old.Prepare(t.Context(), moves) != 1 {
 			t.Fatal("it has no successor")
@@ -344,7 +344,7 @@ func TestStoreAwayDuringHandover(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		w.store.SetDown(false)
 		time.Sleep(5 * time.Second)
-		if n := bootsOf([]*node{heir}); n != 1 {
+		if n := bootsOf([]*node{successor}); n != 1 {
 			t.Errorf("%d claims after the store came back", n)
 		}
 		if _, err := old.acquire(t, time.Minute); err != nil && !errors.Is(err, holdfast.ErrBusy) {

@@ -23,10 +23,10 @@ const (
 // lasts reports whether the plan is carried out after its starter is gone.
 func (p *held) lasts() bool { return len(p.parts) > 0 && p.parts[0].kind == Leave }
 
-// linger carries out the plans of kind Leave, once the starter is gone and all other
+// runLeavePlans carries out the plans of kind Leave, once the starter is gone and all other
 // plans are done. SIGTERM ends it: when the host shuts down, bridges and rules go
 // with it.
-func (s *server) linger() {
+func (s *server) runLeavePlans() {
 	nets := map[string]vethnet.Config{} // by bridge and table
 	for _, p := range s.plans {
 		for _, pt := range p.parts {

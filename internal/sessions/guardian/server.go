@@ -83,12 +83,12 @@ func (s *server) run() error {
 		m, received, err := receive(buf, oob)
 		if err != nil {
 			s.undoAll("the process that armed it is gone")
-			s.linger()
+			s.runLeavePlans()
 			return ignoreEOF(err)
 		}
 		if err := s.handle(m, received); err != nil {
 			s.undoAll("the process that armed it does not take answers")
-			s.linger()
+			s.runLeavePlans()
 			return ignoreEOF(err)
 		}
 	}

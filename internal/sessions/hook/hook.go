@@ -24,9 +24,9 @@ import (
 
 // Bounds of a run.
 const (
-	maxOutput = 4 << 10                // bytes; the end of the output is kept
-	linger    = 100 * time.Millisecond // for the rest of the output after the keeper has ended
-	killLimit = time.Second            // for a killed process to exit; one in uninterruptible sleep may take longer
+	maxOutput   = 4 << 10                // bytes; the end of the output is kept
+	outputDelay = 100 * time.Millisecond // for the rest of the output after the keeper has ended
+	killLimit   = time.Second            // for a killed process to exit; one in uninterruptible sleep may take longer
 )
 
 // ErrTime means that the command was killed at its deadline. It wraps
@@ -129,7 +129,7 @@ func (r Runner) run(ctx context.Context, c Command, out *tail) error {
 	cmd.Env = append(environment(), c.Env...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = life, out, out
 	cmd.ExtraFiles = []*os.File{tell}
-	cmd.WaitDelay = linger
+	cmd.WaitDelay = outputDelay
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true} // signals to this process's group do not reach it
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start its keeper: %w", err)

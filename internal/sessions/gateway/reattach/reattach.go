@@ -40,10 +40,10 @@ const (
 	// killed server before that signal arrives.
 	leftWait = 500 * time.Millisecond
 
-	// linger is how long a client may take to read the Close frame and to hang
+	// closeTimeout is how long a client may take to read the Close frame and to hang
 	// up. Closing at once would send a reset if bytes of the client are unread,
 	// and the reset would overtake the frame.
-	linger = time.Second
+	closeTimeout = time.Second
 
 	// goneWait is how long the server of a client that has gone, or that has
 	// exchanged a Close frame, may take to end.

@@ -51,7 +51,7 @@ func (s *socket) run() {
 	s.up.end()
 	s.sayLast(end)
 	closeWrite(s.spec.Client)
-	s.spec.Client.SetReadDeadline(time.Now().Add(linger))
+	s.spec.Client.SetReadDeadline(time.Now().Add(closeTimeout))
 	up.Wait()
 	s.up.flushes.Wait()
 	s.spec.Client.Close()
@@ -71,7 +71,7 @@ func (s *socket) sayLast(end verdict) {
 	default:
 		return
 	}
-	s.spec.Client.SetWriteDeadline(time.Now().Add(linger))
+	s.spec.Client.SetWriteDeadline(time.Now().Add(closeTimeout))
 	_, _ = s.spec.Client.Write(b) // fails where the client has gone
 }
 
@@ -111,7 +111,7 @@ func (s *socket) watch(server Server, served <-chan struct{}) {
 		select {
 		case <-server.Left:
 		case <-s.stop.Done():
-			s.spec.Client.SetWriteDeadline(time.Now().Add(linger))
+			s.spec.Client.SetWriteDeadline(time.Now().Add(closeTimeout))
 		case <-gone:
 			gone = nil
 			bound := time.Now().Add(goneWait)

@@ -59,7 +59,7 @@ func (p *copyPair) leave() {
 		wait = time.Now().Add(lastReadTime)
 	}
 	p.spec.Upstream.SetReadDeadline(wait)
-	p.client.SetDeadline(time.Now().Add(linger))
+	p.client.SetDeadline(time.Now().Add(closeTimeout))
 }
 
 // clientGone limits the time of the upstream once the client has gone.
@@ -166,7 +166,7 @@ func (p *copyPair) toClient() {
 	var failed *writeError
 	if errors.As(err, &failed) { // the client has gone; its earlier bytes may still be in transit
 		p.clientGone()
-		p.client.SetReadDeadline(time.Now().Add(linger))
+		p.client.SetReadDeadline(time.Now().Add(closeTimeout))
 		return
 	}
 	if p.spec.WebSocket && p.frames.between() && !p.frames.sawClose && p.sessionLeft() {
@@ -178,7 +178,7 @@ func (p *copyPair) toClient() {
 			return // only a real EOF leaves the other direction open
 		}
 	}
-	p.client.SetReadDeadline(time.Now().Add(linger))
+	p.client.SetReadDeadline(time.Now().Add(closeTimeout))
 }
 
 // sessionLeft waits up to leftWait for the signal that the session left.

@@ -31,10 +31,10 @@ const (
 	// pair buffers per direction for a slow reader.
 	bufferSize = 64 << 10
 
-	// linger is how long a client may take to read the Close frame and to hang
+	// closeTimeout is how long a client may take to read the Close frame and to hang
 	// up. Closing at once would send a reset if bytes of the client are unread,
 	// and the reset would overtake the frame.
-	linger = time.Second
+	closeTimeout = time.Second
 
 	// leftWait is how long a WebSocket waits, when its server has gone without a
 	// Close frame, for the signal that its session left. The kernel reports a

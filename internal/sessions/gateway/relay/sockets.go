@@ -131,7 +131,7 @@ func (p *socketPair) close() {
 }
 
 // beginClose sends the remaining bytes, then 1012 if the stream is between two
-// frames, and gives the client linger to hang up.
+// frames, and gives the client closeTimeout to hang up.
 func (p *socketPair) beginClose() {
 	if !p.started {
 		p.leaving = true // start calls beginClose again
@@ -158,7 +158,7 @@ func (p *socketPair) beginClose() {
 	p.client.discard = true
 	p.client.drop()
 	up.readable, up.eof = false, true
-	p.loop.after(p, linger)
+	p.loop.after(p, closeTimeout)
 	up.pump()
 	if !p.closed {
 		p.client.readable = true
