@@ -152,7 +152,9 @@ func sessionsOnContainerd(t *testing.T, pool string) {
 // TestDrainOfTheWholeContainerd kills what is not Holdfast's in its namespace too,
 // and the agent that stays does not bring it back.
 func TestDrainOfTheWholeContainerd(t *testing.T) {
-	h, _ := newContainerdHost(t)
+	_, daemon := labtest.Containerd(t)
+	// Without ready networks, whose containers would be killed, and counted, too.
+	h := hostOnContainerd(t, daemon, "sessions: {networks: 0}\n")
 	h.start()
 	h.open("alice")
 	theirs, err := h.api().Create(t.Context(), engine.Spec{Name: "theirs", Image: labtest.TestServer, Restart: engine.RestartAlways})
