@@ -144,7 +144,7 @@ func TestCannotComeUp(t *testing.T) {
 		{name: "start fails, by name", image: job.Image{Name: "db", Image: labtest.Busybox, Command: []string{"no-such-program"}},
 			want: "no-such-program", phase: spinup.Start, cause: spinup.Other},
 		{name: "ends too early", image: job.Image{Name: "db", Image: labtest.Busybox, Command: []string{"sh", "-c", "echo no password is set; exit 3"}, Ready: &job.Ready{Port: 1, Timeout: long}},
-			want: "ended before it was ready, with exit code 3", phase: spinup.Ready, cause: spinup.Other, log: "no password is set\n"},
+			want: "exited before it was ready, with exit code 3", phase: spinup.Ready, cause: spinup.Other, log: "no password is set\n"},
 		{name: "never ready", image: job.Image{Name: "db", Image: labtest.Busybox, Ready: &job.Ready{Command: []string{"false"}, Timeout: time.Second}},
 			want: "not ready after 1s: the ready command exits with code 1", phase: spinup.Ready, cause: spinup.Other, hint: true},
 	} {

@@ -378,7 +378,7 @@ func TestNoServerComesBack(t *testing.T) {
 			o := options(t, b, []string{"sh", "-c", `kill -9 "$(cat "$0")"; exit 3`, pidfile}, address)
 			o.Limit = time.Second
 			r, err := protect.Run(t.Context(), o)
-			if err == nil || holdfast.HintOf(err) == "" || !strings.Contains(err.Error(), "no server has come back") {
+			if err == nil || holdfast.HintOf(err) == "" || !strings.Contains(err.Error(), "no server listens") {
 				t.Errorf("error %v, hint %q", err, holdfast.HintOf(err))
 			}
 			if r.ExitCode != 3 || r.Released.Reason != protect.TimeUp {
