@@ -53,7 +53,7 @@ func TestOutputAndExitCodes(t *testing.T) {
 		{name: "parallelism", args: "run -n 0 " + image + " -- true", code: 2, errs: []string{"parallelism: "}},
 		{name: "mount", args: "run --mount /a " + image + " -- true", code: 2, errs: []string{"--mount: ", "\nhint: "}},
 		{name: "same name", args: "run --service a=" + image + " --service a=" + image + " " + image + " -- true", code: 2, errs: []string{`"a" is used twice`, "\nhint: "}},
-		{name: "pull", args: "run --pull maybe " + image + " -- true", code: 2, errs: []string{"none of missing, always, never"}},
+		{name: "pull", args: "run --pull maybe " + image + " -- true", code: 2, errs: []string{"not one of missing, always, never"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := p.holdfast(c.stdin, strings.Fields(c.args)...)
