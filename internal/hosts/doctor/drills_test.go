@@ -29,34 +29,33 @@ import (
 // onDisk returns a directory on a disk; t.TempDir may not be on one.
 func onDisk(t *testing.T) string {
 	t.Helper()
-	if vmtest.Inside() {
-		return t.TempDir()
+	base := vmtest.Disk
+	if !vmtest.Inside() {
+		daemon, _ := labtest.Either(t)
+		base = daemon.Scratch()
 	}
-	daemon, _ := labtest.Either(t)
-	dir := filepath.Join(daemon.Scratch(), t.Name())
+	dir := filepath.Join(base, t.Name())
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return dir
 }
 
-// inMachine holds the drills that work in a machine without a disk, and their sizes
-// there. Moving a process to another group is slow in that machine.
-var inMachine = map[string]int{"zombies": 200, "throttle": 2, "neighbour": 2}
+// inMachine holds the drills that work in the emulated machine, and their sizes there.
+// Moving a process to another group is slow in that machine.
+var inMachine = map[string]int{"zombies": 200, "throttle": 2, "neighbour": 2, "dentries": 1_100_000}
 
-// inAccuracy holds the drills for which the tests here assert nothing beyond test/doctor,
-// where the program itself finds them.
-var inAccuracy = []string{"throttle", "thrash", "fsync"}
-
-// Every drill in a control group is found, and its group is named.
+// Every drill in a control group is found, and its group is named. On a shared kernel the
+// drills slow other tests, so without -long they run only in the machine. The table of
+// test/doctor covers the others: the program itself finds them, in containers.
 func TestDrills(t *testing.T) {
 	if !vmtest.Inside() {
+		if !labtest.Long() {
+			t.Skip("long: slows other tests on this kernel; TestInMachine runs some of the drills")
+		}
 		labtest.Engine(t)
 	}
 	for _, d := range drill.All() {
-		if !vmtest.Inside() && !labtest.Long() && slices.Contains(inAccuracy, d.Name) {
-			continue
-		}
 		t.Run(d.Name, func(t *testing.T) {
 			o, err := options(onDisk(t))
 			if err != nil {
@@ -221,9 +220,11 @@ func TestDrillsInContainers(t *testing.T) {
 // uses a kernel of its own, without other load. It does not test the raw machine, because
 // the machine is emulated.
 func TestInMachine(t *testing.T) {
-	vmtest.Run(t, "^(TestHealthyHost|TestDrills)$", vm.Config{})
+	var c vm.Config
+	vmtest.AddDisk(t, &c)
+	vmtest.Run(t, "^(TestHealthyHost|TestDrills)$", c)
 	if labtest.Long() {
-		vmtest.Run(t, "^TestDrillsFromPod$", vm.Config{})
+		vmtest.Run(t, "^TestDrillsFromPod$", c)
 	}
 }
 

@@ -52,6 +52,10 @@ func TestMain(m *testing.M) {
 		if err := unix.Mount("", "/sys/fs/cgroup", "", unix.MS_REMOUNT, "favordynmods"); err != nil {
 			fmt.Fprintln(os.Stderr, "remount the control groups:", err) // without it the tests are slower
 		}
+		if err := vmtest.MountDisk(); err != nil {
+			fmt.Fprintln(os.Stderr, "mount a disk:", err)
+			os.Exit(1)
+		}
 		os.Exit(m.Run())
 	}
 	vmtest.Fetch()

@@ -21,9 +21,9 @@ import (
 
 // The same tests on a kernel with v2 only.
 func TestInMachine(t *testing.T) {
-	vmtest.Run(t, "^(TestSqueeze|TestLocked|TestPinned|TestSelf|TestDentries)$", vm.Config{
-		Memory: 1536, Modules: []string{"lzo-rle", "zram"}, Files: map[string]string{diskImage: newDisk(t)},
-	})
+	c := vm.Config{Memory: 1536}
+	vmtest.AddDisk(t, &c)
+	vmtest.Run(t, "^(TestSqueeze|TestLocked|TestPinned|TestSelf|TestDentries)$", c)
 }
 
 // deadGroups returns the number of groups for a test, given the number for a real

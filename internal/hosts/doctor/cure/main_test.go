@@ -65,7 +65,7 @@ func TestMain(m *testing.M) {
 		if err := unix.Mount("", "/sys/fs/cgroup", "", unix.MS_REMOUNT, "favordynmods"); err != nil {
 			fmt.Fprintln(os.Stderr, "remount the control groups:", err) // the tests are slower without it
 		}
-		if err := mountDisk(); err != nil {
+		if err := vmtest.MountDisk(); err != nil {
 			fmt.Fprintln(os.Stderr, "mount a disk:", err)
 			os.Exit(1)
 		}
@@ -129,7 +129,7 @@ func figure(t *testing.T, r cure.Report, what string) cure.Figure {
 // onDisk returns a directory on a disk; t.TempDir may not be on one.
 func onDisk(t *testing.T) string {
 	t.Helper()
-	base := inMachineDisk
+	base := vmtest.Disk
 	if !vmtest.Inside() {
 		base = labtest.Engine(t).Scratch()
 	}

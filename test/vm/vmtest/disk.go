@@ -1,4 +1,4 @@
-package cure_test
+package vmtest
 
 import (
 	"compress/gzip"
@@ -11,22 +11,36 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/test/vm"
 )
 
-// The virtual machine has no disk, and files in memory file systems cannot be reclaimed,
-// so the machine gets an ext4 on zram. Both paths are in the machine.
+// Disk is the mount point of the disk in the machine.
+const Disk = "/disk"
+
 const (
-	diskImage     = "/vm/disk.gz"
-	inMachineDisk = "/disk"
-	diskSize      = 384 << 20
+	diskImage = "/vm/disk.gz" // in the machine
+	diskSize  = 384 << 20     // bytes
 )
 
-// newDisk creates an empty ext4 and returns the path of its compressed image.
-func newDisk(t *testing.T) string {
+// AddDisk adds an empty ext4 to a machine, in which MountDisk mounts it. The machine has
+// no disk by itself. Files in memory file systems cannot be reclaimed, and have no
+// negative dentries, so the disk is on zram.
+func AddDisk(t *testing.T, c *vm.Config) {
 	t.Helper()
 	if testing.Short() {
-		return "" // nothing runs in the machine then
+		return // nothing runs in the machine then
 	}
+	c.Modules = append(c.Modules, "lzo-rle", "zram")
+	if c.Files == nil {
+		c.Files = map[string]string{}
+	}
+	c.Files[diskImage] = newDisk(t)
+}
+
+// newDisk creates the file system and returns the path of its compressed image.
+func newDisk(t *testing.T) string {
+	t.Helper()
 	plain := filepath.Join(t.TempDir(), "disk")
 	if err := os.WriteFile(plain, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -59,8 +73,8 @@ func newDisk(t *testing.T) string {
 	return out.Name()
 }
 
-// mountDisk mounts the disk in the machine.
-func mountDisk() error {
+// MountDisk mounts the disk at Disk, in the machine.
+func MountDisk() error {
 	in, err := os.Open(diskImage)
 	if err != nil {
 		return err
@@ -83,10 +97,10 @@ func mountDisk() error {
 	if err := errors.Join(copySparse(disk, z), disk.Sync(), disk.Close()); err != nil {
 		return err
 	}
-	if err := os.Mkdir(inMachineDisk, 0o755); err != nil {
+	if err := os.Mkdir(Disk, 0o755); err != nil {
 		return err
 	}
-	return unix.Mount(name, inMachineDisk, "ext4", 0, "")
+	return unix.Mount(name, Disk, "ext4", 0, "")
 }
 
 // copySparse skips blocks of zeros, because a new zram is zeroed.
