@@ -70,18 +70,20 @@ type host struct {
 	apiTCP  string // host:port
 	socket  string
 	docker  string
-	keys    string             // of the engine in the configuration; "" is Docker at docker
-	direct  *containerd.Config // how a test reaches a containerd; nil: Docker
-	node    string
-	engine  engine.Engine
-	cmd     *exec.Cmd
-	ended   chan struct{}
-	served  bool         // an agent was ready once
-	program string       // what the agent is started from; "" is the program under test itself
-	manager *manager     // nil: the agent runs by itself
-	pool    string       // that start waits for; see eachPool
-	out     bytes.Buffer // what the agent printed; read after it ended
-	errs    bytes.Buffer
+	// stopTimeout is gateway.stop_timeout of the configuration; "" is the default.
+	stopTimeout string
+	keys        string             // of the engine in the configuration; "" is Docker at docker
+	direct      *containerd.Config // how a test reaches a containerd; nil: Docker
+	node        string
+	engine      engine.Engine
+	cmd         *exec.Cmd
+	ended       chan struct{}
+	served      bool         // an agent was ready once
+	program     string       // what the agent is started from; "" is the program under test itself
+	manager     *manager     // nil: the agent runs by itself
+	pool        string       // that start waits for; see eachPool
+	out         bytes.Buffer // what the agent printed; read after it ended
+	errs        bytes.Buffer
 }
 
 // template is what every host here has: the test server on a bridge.
@@ -152,9 +154,10 @@ node: %s
 data_dir: %s/data
 run_dir: %s/run
 engine: {%s}
-gateway: {listen: "%s", park_time: 2m}
+gateway: {listen: "%s", park_time: 2m, stop_timeout: %s}
 api: {socket: %s, listen: "%s"}
-%s`, h.node, h.dir, h.dir, cmp.Or(h.keys, fmt.Sprintf("host: %q", engine)), h.gateway, h.socket, h.apiTCP, extra)
+%s`, h.node, h.dir, h.dir, cmp.Or(h.keys, fmt.Sprintf("host: %q", engine)), h.gateway,
+		cmp.Or(h.stopTimeout, "5s"), h.socket, h.apiTCP, extra)
 	if err := os.WriteFile(h.configFile(), []byte(text), 0o600); err != nil {
 		h.t.Fatal(err)
 	}

@@ -51,12 +51,17 @@ func (h *host) installReal() {
 func newUpgradable(t *testing.T, extra string) *host {
 	t.Helper()
 	h := newHost(t, extra)
+	h.startUpgradable()
+	return h
+}
+
+func (h *host) startUpgradable() {
+	h.t.Helper()
 	h.installReal()
 	h.startLogged()
 	for _, key := range []string{"a", "b", "c"} {
 		h.open(key)
 	}
-	return h
 }
 
 // startLogged is start with the output in a file, which the next agent has, too.
@@ -200,7 +205,10 @@ func TestUpgrades(t *testing.T) {
 // TestUpgradeUnderWay: what is under way when the agents change is finished, and
 // what cannot be is told to come again.
 func TestUpgradeUnderWay(t *testing.T) {
-	h := newUpgradable(t, "")
+	h := newHost(t, "")
+	h.stopTimeout = "1m" // on a loaded machine the download takes longer than the default
+	h.configure("")
+	h.startUpgradable()
 	ws, _, err := websocket.Dial(t.Context(), "ws://"+h.gateway+"/s/a/ws", nil)
 	if err != nil {
 		t.Fatal(err)
