@@ -23,6 +23,9 @@ import (
 // disk is a file system of the test's own.
 func disk(t *testing.T, o lab.DiskOptions) string {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: a disk needs root and a loop device")
+	}
 	d, err := lab.NewDisk(o)
 	if err != nil {
 		t.Fatal(err)
