@@ -15,7 +15,7 @@ exec 9>"$cache/lock"
 flock 9
 if [[ ! -x $binary ]]; then
   # The same flags as for the tests of test/kubedrain, so that both share compiled packages.
-  CGO_ENABLED=0 chrt -i 0 go build -p 2 -ldflags '-s -w' -o "$binary.new" "k8s.io/kubernetes/cmd/$part" >&2
+  CGO_ENABLED=0 chrt -i 0 go build -trimpath -p 2 -ldflags '-s -w' -o "$binary.new" "k8s.io/kubernetes/cmd/$part" >&2
   mv "$binary.new" "$binary"
 fi
 printf '%s\n' "$binary"

@@ -7,6 +7,9 @@ unformatted=$(gofmt -l .)
 [[ -z $unformatted ]] || die "not formatted: $unformatted" "run gofmt -w on them"
 large=$(git ls-files -z | xargs -0 stat -c '%s %n' -- 2>/dev/null | awk '$1 > 2 * 1024 * 1024 { print $2 }')
 [[ -z $large ]] || die "over 2 MB: $large" "remove built files from the repository"
+# The same settings as those of the programs that the tests build, so that each dependency
+# is compiled once without the race detector.
+export CGO_ENABLED=0 GOFLAGS=-trimpath
 go vet ./...
 go tool staticcheck ./...
 # packaging/deb is a separate module.

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,10 +14,8 @@ import (
 func demoOn(t *testing.T, e *lab.Engine) string {
 	t.Helper()
 	server := filepath.Join(t.TempDir(), "holdfast-demo")
-	build := exec.Command("go", "build", "-o", server, "holdfast/demo")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the demo: %v\n%s", err, out)
+	if err := labtest.Build(t.Context(), "holdfast/demo", server); err != nil {
+		t.Fatal(err)
 	}
 	img, err := lab.Busybox()
 	if err != nil {

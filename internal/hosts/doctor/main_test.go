@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -191,10 +190,8 @@ func explain(r doctor.Report, rule, group string) string {
 func staticWorker(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "drillworker")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", path, "holdfast/internal/hosts/doctor/drill/drillworker")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	if err := labtest.Build(t.Context(), "holdfast/internal/hosts/doctor/drill/drillworker", path); err != nil {
+		t.Fatal(err)
 	}
 	return path
 }

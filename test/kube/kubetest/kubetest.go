@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -41,8 +40,19 @@ const Kubelet = "kubelet"
 // Binary is the path of a part of Kubernetes, the API server where none is named, which is
 // built where it is not there yet.
 func Binary(ctx context.Context, part ...string) (string, error) {
-	_, file, _, _ := runtime.Caller(0)
-	script := filepath.Join(filepath.Dir(file), "../../../packaging/dev/kube.sh")
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	const name = "packaging/dev/kube.sh"
+	script := filepath.Join(dir, name)
+	for script != "/"+name {
+		if _, err := os.Stat(script); err == nil {
+			break
+		}
+		dir = filepath.Dir(dir)
+		script = filepath.Join(dir, name)
+	}
 	ctx, cancel := context.WithTimeout(ctx, buildLimit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, script, part...)

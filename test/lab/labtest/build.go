@@ -14,13 +14,14 @@ import (
 )
 
 // Build builds a program of this module, such as holdfast/cmd/holdfast, to the file
-// path, static as it is shipped, with more flags for go build if need be. Any goroutine
-// may call it.
+// path. The program is static. All builds of a test run have the same settings of CGO and
+// -trimpath as a release, so that each dependency is compiled once. Any goroutine may call
+// Build.
 func Build(ctx context.Context, program, path string, flags ...string) error {
 	if err := Uses(ctx, program); err != nil {
 		return err
 	}
-	args := slices.Concat([]string{"build"}, flags, []string{"-o", path, program})
+	args := slices.Concat([]string{"build", "-trimpath"}, flags, []string{"-o", path, program})
 	build := exec.CommandContext(ctx, "go", args...)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
