@@ -49,17 +49,19 @@ go -C packaging/deb test -vet=off ./... # a separate module
 wait $runsc
 # lint.sh has already run go vet on the tests.
 tests=(go test -vet=off -timeout 25m -json)
-# Two queues run in parallel and take about the same time. One has test/agent, which
-# mostly waits, and then the tests with a Kubernetes API server. The other has all other
-# packages, the slowest first, so that no CPU is idle at the end. The packages that both
-# queues need are compiled before.
-slow=(./test/gc ./test/deb ./internal/hosts/doctor/cure ./test/doctor ./internal/hosts/doctor ./test/fleet ./internal/sessions/session ./bench
-  ./test/reload ./internal/sessions/gateway ./internal/platform/engine/docker ./test/pull ./test/spinup ./internal/platform/engine/containerd ./internal/control/dashboard)
-mapfile -t others < <(go list ./... | grep -v -e /test/kube -e /test/agent)
+# Three queues run in parallel and take about the same time: test/agent; test/deb and the
+# tests with a Kubernetes API server; all other packages, the slowest first, so that no CPU
+# is idle at the end. Most tests wait more than they compute, so five packages share two
+# CPUs. What test/agent needs is compiled before.
+slow=(./test/gc ./test/fleet ./internal/hosts/doctor/cure ./internal/hosts/doctor ./internal/sessions/session ./test/doctor ./bench
+  ./test/reload ./internal/hosts/protect ./internal/platform/store/etcd ./test/spinup ./internal/platform/engine/docker ./internal/hosts/job
+  ./internal/sessions/gateway ./test/pull ./internal/platform/engine/containerd ./internal/control/dashboard ./test/mariadb)
+mapfile -t others < <(go list ./... | grep -v -e /test/kube -e /test/agent -e /test/deb)
 go test -race -vet=off -c -o /dev/null ./test/agent
 # test/kubedrain runs without the race detector, because kubectl's packages are already
 # compiled without it for the API server.
-go run ./packaging/dev/testsum -again -at-once 2 -- "${tests[@]}" -race -p "$(nproc)" "${slow[@]}" "${others[@]}" \
+go run ./packaging/dev/testsum -again -at-once 3 -- "${tests[@]}" -race -p "$(($(nproc) + 1))" "${slow[@]}" "${others[@]}" \
   -- "${tests[@]}" -race ./test/agent \
+  -- "${tests[@]}" -race -p 1 ./test/deb \
   -- "${tests[@]}" -race -p 1 ./test/kube/... \
   -- env CGO_ENABLED=0 GOFLAGS=-trimpath go test -C test/kubedrain -vet=off -timeout 25m -json ./...

@@ -33,6 +33,9 @@ const burnTemplate = `
 // control group shows and for what its network does, whichever process made that; one beside it,
 // and what waits for others, are not.
 func TestDoctorNamesSessionsWithEachPool(t *testing.T) {
+	if !labtest.Long() {
+		t.Skip("long: two examinations of 6 s for each pool")
+	}
 	eachPool(t, pooled, func(t *testing.T, pool string) {
 		h := newHost(t, poolOf(pool, burnTemplate))
 		h.pool = pool

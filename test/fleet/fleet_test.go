@@ -140,6 +140,9 @@ func TestMemoryMoves(t *testing.T) {
 // TestBrokenFenceIsCaught: nodes that go on beyond the end of their leases are
 // what the checks are there for.
 func TestBrokenFenceIsCaught(t *testing.T) {
+	if !labtest.Long() {
+		t.Skip("long: runs a fleet until its fence fails")
+	}
 	r := run(t, fleet.Options{
 		Agents: 2, Sessions: 6, Rate: 5, For: 12 * time.Second, Every: 5 * time.Second,
 		Chaos: string(fleet.CutLong), BreakFence: true,

@@ -18,6 +18,7 @@ import (
 
 	"holdfast/internal/hosts/gc"
 	"holdfast/test/lab"
+	"holdfast/test/lab/labtest"
 )
 
 // disk is a file system of the test's own.
@@ -183,6 +184,9 @@ func TestFileSystems(t *testing.T) {
 		"fuse-overlayfs on ext4": {lab.DiskOptions{FS: "ext4"}, "fuse-overlayfs", "the storage is fuse-overlayfs, not overlay2"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if !labtest.Long() && (x.disk.FS == "btrfs" || x.driver == "fuse-overlayfs") {
+				t.Skip("long: only the storage of most hosts, and one without overlay2, otherwise")
+			}
 			x.disk.Size = size
 			h := newHostWith(t, lab.Options{Dir: disk(t, x.disk), Args: []string{"--storage-driver=" + x.driver}})
 			h.image("kept:1", 10)

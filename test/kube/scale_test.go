@@ -8,11 +8,15 @@ import (
 	"holdfast/bench/fleet"
 	"holdfast/bench/kubernetes"
 	"holdfast/test/kube/kubetest"
+	"holdfast/test/lab/labtest"
 )
 
 // Fifty agents at rest ask for little, and never for a list: as the API server counts it.
 // Leases are renewed sixty times as often, and the figure is for the usual time.
 func TestAgentsAtRest(t *testing.T) {
+	if !labtest.Long() {
+		t.Skip("long: counts the requests of fifty agents at rest")
+	}
 	newUser(t, cluster(t)) // builds the program
 	server, err := kubetest.Binary(t.Context())
 	if err != nil {

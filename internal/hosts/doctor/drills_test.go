@@ -41,9 +41,9 @@ func onDisk(t *testing.T) string {
 	return dir
 }
 
-// inMachine holds the drills that work in the emulated machine, and their sizes there.
-// Moving a process to another group is slow in that machine.
-var inMachine = map[string]int{"zombies": 200, "throttle": 2, "neighbour": 2, "dentries": 1_100_000}
+// inMachine holds the drills that work in the emulated machine, and their sizes there; 0
+// is the default. Moving a process to another group is slow in that machine.
+var inMachine = map[string]int{"zombies": 200, "throttle": 2, "neighbour": 2, "dentries": 1_100_000, "fadvise": 0, "thrash": 0, "conntrack": 0}
 
 // Every drill in a control group is found, and its group is named. On a shared kernel the
 // drills slow other tests, so without -long they run only in the machine. The table of
@@ -156,6 +156,9 @@ func quietProbes() []probe.Probe {
 // In containers of a real engine the drill's container is named, and unrelated containers
 // are not.
 func TestDrillsInContainers(t *testing.T) {
+	if !labtest.Long() {
+		t.Skip("long: test/doctor has the same drills in containers")
+	}
 	_, api := labtest.Either(t)
 	innocent := make(map[string]bool)
 	for range 4 {
@@ -178,10 +181,6 @@ func TestDrillsInContainers(t *testing.T) {
 		// Without a weight, the result of neighbour depends on the load of this machine.
 		// Millions of names take a minute in a container.
 		if !d.Containers || d.Name == "neighbour" || d.Name == "dentries" {
-			continue
-		}
-		// test/doctor runs all of them in containers, with the program itself.
-		if !labtest.Long() && d.Name != "throttle" && d.Name != "fadvise" {
 			continue
 		}
 		t.Run(d.Name, func(t *testing.T) {
@@ -220,7 +219,7 @@ func TestDrillsInContainers(t *testing.T) {
 // uses a kernel of its own, without other load. It does not test the raw machine, because
 // the machine is emulated.
 func TestInMachine(t *testing.T) {
-	var c vm.Config
+	c := vm.Config{Modules: []string{"nf_conntrack", "nf_conntrack_netlink"}}
 	vmtest.AddDisk(t, &c)
 	vmtest.Run(t, "^(TestHealthyHost|TestDrills)$", c)
 	if labtest.Long() {

@@ -15,6 +15,7 @@ import (
 	"holdfast"
 	"holdfast/internal/hosts/doctor/cure"
 	"holdfast/internal/hosts/doctor/drill"
+	"holdfast/test/lab/labtest"
 	"holdfast/test/vm"
 	"holdfast/test/vm/vmtest"
 )
@@ -23,7 +24,11 @@ import (
 func TestInMachine(t *testing.T) {
 	c := vm.Config{Memory: 1536}
 	vmtest.AddDisk(t, &c)
-	vmtest.Run(t, "^(TestSqueeze|TestLocked|TestPinned|TestSelf|TestDentries)$", c)
+	tests := "^(TestSqueeze|TestDentries)$"
+	if labtest.Long() {
+		tests = "^(TestSqueeze|TestLocked|TestPinned|TestSelf|TestDentries)$"
+	}
+	vmtest.Run(t, tests, c)
 }
 
 // deadGroups returns the number of groups for a test, given the number for a real
@@ -37,7 +42,7 @@ func deadGroups(real int) int {
 
 // The dying groups are freed, and the page cache of living groups stays.
 func TestSqueeze(t *testing.T) {
-	groups := deadGroups(3000)
+	groups := deadGroups(1000)
 	during(t, "zombies", groups, func(at drill.Running) {
 		resident := livePages(t, newGroup(t, at.Group+"/cache"), 64)
 		before := resident()
