@@ -27,6 +27,7 @@ type build struct {
 	binary        string
 	generated     string // directory with man and completions
 	out           string // directory for the package
+	compression   string // xz or gzip
 	time          time.Time
 }
 
@@ -45,6 +46,7 @@ func main() {
 	flag.StringVar(&b.binary, "binary", "", "the program")
 	flag.StringVar(&b.generated, "generated", "", "directory with man and completions")
 	flag.StringVar(&b.out, "out", "", "directory for the package")
+	flag.StringVar(&b.compression, "compression", "xz", "xz or gzip")
 	flag.Int64Var(&epoch, "epoch", 0, "time of all files, in seconds since 1970")
 	flag.Parse()
 	b.time = time.Unix(epoch, 0).UTC()
@@ -76,7 +78,7 @@ func (b build) write() (name string, err error) {
 	} else {
 		b.describeBench(info)
 	}
-	info.Contents, info.Deb.Compression = contents, "xz"
+	info.Contents, info.Deb.Compression = contents, b.compression
 	if err := nfpm.PrepareForPackager(info, "deb"); err != nil {
 		return "", fmt.Errorf("what belongs in the package: %w", err)
 	}

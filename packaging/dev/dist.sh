@@ -3,7 +3,8 @@
 # holdfast-bench, a Debian package of each, the container image of holdfast, and
 # SHA256SUMS. The same commit gives the same bytes on every host.
 #   dist.sh [ARCH…]   default: amd64 arm64
-# DIST names another directory, which has to be empty; VERSION sets the version.
+# DIST names another directory, which must be empty. VERSION sets the version. COMPRESSION
+# is that of the packages: xz (default) or gzip, which is faster.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -38,13 +39,13 @@ rm "$dist/generated/man/holdfast/holdfast-bench.1" # the page of this name is ho
 for shell in bash:holdfast zsh:_holdfast fish:holdfast.fish; do
   "$dist/generated/holdfast" completion "${shell%%:*}" >"$dist/generated/completions/${shell#*:}"
 done
-go -C packaging/deb build -trimpath -buildvcs=false -o "$dist/generated/deb" .
-go build -trimpath -buildvcs=false -o "$dist/generated/image" ./packaging/image
+CGO_ENABLED=0 go -C packaging/deb build -trimpath -buildvcs=false -o "$dist/generated/deb" .
+CGO_ENABLED=0 go build -trimpath -buildvcs=false -o "$dist/generated/image" ./packaging/image
 for arch in "${arches[@]}"; do
   for program in holdfast holdfast-bench; do
     out=$dist/$program-linux-$arch
     if [[ $arch = "$here" ]]; then cp "$dist/generated/$program" "$out"; else compile $program "$arch" "$out"; fi
-    "$dist/generated/deb" -package $program -version "$version" -arch "$arch" -source . -binary "$out" -generated "$dist/generated" -out "$dist" -epoch "$SOURCE_DATE_EPOCH"
+    "$dist/generated/deb" -package $program -version "$version" -arch "$arch" -compression "${COMPRESSION:-xz}" -source . -binary "$out" -generated "$dist/generated" -out "$dist" -epoch "$SOURCE_DATE_EPOCH"
   done
   "$dist/generated/image" -version "$version" -arch "$arch" -binary "$dist/holdfast-linux-$arch" -out "$dist/holdfast-image-$arch.tar" -epoch "$SOURCE_DATE_EPOCH"
 done

@@ -51,8 +51,7 @@ wait $runsc
 tests=(go test -vet=off -timeout 25m -json)
 # Three queues run in parallel and take about the same time: test/agent; test/deb and the
 # tests with a Kubernetes API server; all other packages, the slowest first, so that no CPU
-# is idle at the end. Most tests wait more than they compute, so five packages share two
-# CPUs. What test/agent needs is compiled before.
+# is idle at the end. What test/agent needs is compiled before.
 slow=(./test/gc ./test/fleet ./internal/hosts/doctor/cure ./internal/hosts/doctor ./internal/sessions/session ./test/doctor ./bench
   ./test/reload ./internal/hosts/protect ./internal/platform/store/etcd ./test/spinup ./internal/platform/engine/docker ./internal/hosts/job
   ./internal/sessions/gateway ./test/pull ./internal/platform/engine/containerd ./internal/control/dashboard ./test/mariadb)
@@ -60,7 +59,7 @@ mapfile -t others < <(go list ./... | grep -v -e /test/kube -e /test/agent -e /t
 go test -race -vet=off -c -o /dev/null ./test/agent
 # test/kubedrain runs without the race detector, because kubectl's packages are already
 # compiled without it for the API server.
-go run ./packaging/dev/testsum -again -at-once 3 -- "${tests[@]}" -race -p "$(($(nproc) + 1))" "${slow[@]}" "${others[@]}" \
+go run ./packaging/dev/testsum -again -at-once 3 -- "${tests[@]}" -race -p "$(nproc)" "${slow[@]}" "${others[@]}" \
   -- "${tests[@]}" -race ./test/agent \
   -- "${tests[@]}" -race -p 1 ./test/deb \
   -- "${tests[@]}" -race -p 1 ./test/kube/... \

@@ -57,7 +57,7 @@ func dist(t *testing.T, dir, version string, arch ...string) {
 		}
 	}
 	cmd := exec.CommandContext(t.Context(), "../../packaging/dev/dist.sh", arch...)
-	cmd.Env = append(os.Environ(), "DIST="+dir, "VERSION="+version)
+	cmd.Env = append(os.Environ(), "DIST="+dir, "VERSION="+version, "COMPRESSION=gzip")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("dist.sh: %v\n%s", err, out)
 	}

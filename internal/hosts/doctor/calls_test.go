@@ -28,8 +28,14 @@ func TestSyscallStorm(t *testing.T) {
 	if err := api.Start(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
-	r := examine(t, doctor.Examination{Engine: api})
-	f := findContainer(r, "syscall-storm", "caller")
+	var r doctor.Report
+	var f *doctor.Finding
+	for range 5 { // with concurrent tests the caller has only a part of a CPU
+		r = examine(t, doctor.Examination{Engine: api})
+		if f = findContainer(r, "syscall-storm", "caller"); f != nil {
+			break
+		}
+	}
 	if f == nil {
 		t.Fatalf("no syscall-storm by %s:\n%s", id, explain(r, "syscall-storm", ""))
 	}
