@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/internal/platform/metric"
 )
 
 // Metrics are the metrics of a Collector. Label values are from fixed sets. A nil
@@ -24,36 +26,24 @@ type Metrics struct {
 
 // NewMetrics makes the metrics and registers them.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
-	}
-	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-	}
+	r := metric.Registry{Registerer: reg}
 	m := &Metrics{
-		deletions: counters("holdfast_gc_deletions_total", "Planned deletions, by kind and result (deleted, skipped).", "kind", "result"),
-		locked: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "holdfast_gc_locked_seconds", Help: "Duration of the engine's removal calls in seconds, by whether the files were linked into the trash before.",
-			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
-		}, []string{"linked"}),
-		forced:  counter("holdfast_gc_forced_total", "Deletions during spin-ups because the disk was critically full."),
-		files:   counter("holdfast_gc_freed_files_total", "Files removed from the trash."),
-		bytes:   counter("holdfast_gc_freed_bytes_total", "Bytes freed by removing files from the trash."),
-		suspend: counter("holdfast_gc_suspended_seconds_total", "Time that deletions waited for spin-ups, in seconds."),
-		cycles:  counters("holdfast_gc_cycles_total", "Collection cycles, by trigger (mark, clock, hand) and result (ok, failed).", "trigger", "result"),
-		used: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "holdfast_gc_disk_used_ratio", Help: "Used fraction of the data root's file system, by resource (bytes, inodes).",
-		}, []string{"of"}),
-		level: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "holdfast_gc_disk_level", Help: "1 for the current level of disk use, 0 for the others (ok, between, high, critical).",
-		}, []string{"level"}),
-		spinups: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "holdfast_gc_spinup_seconds", Help: "Duration of spin-ups in seconds, by whether a deletion ran during the spin-up.",
-			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300},
-		}, []string{"beside_deletion"}),
-		slow: counters("holdfast_gc_slow_spinups_total", "Slow spin-ups, by whether a deletion ran during the spin-up.", "beside_deletion"),
+		deletions: r.CounterVec("holdfast_gc_deletions_total", "Planned deletions, by kind and result (deleted, skipped).", "kind", "result"),
+		locked: r.HistogramVec("holdfast_gc_locked_seconds",
+			"Duration of the engine's removal calls in seconds, by whether the files were linked into the trash before.",
+			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}, "linked"),
+		forced:  r.Counter("holdfast_gc_forced_total", "Deletions during spin-ups because the disk was critically full."),
+		files:   r.Counter("holdfast_gc_freed_files_total", "Files removed from the trash."),
+		bytes:   r.Counter("holdfast_gc_freed_bytes_total", "Bytes freed by removing files from the trash."),
+		suspend: r.Counter("holdfast_gc_suspended_seconds_total", "Time that deletions waited for spin-ups, in seconds."),
+		cycles:  r.CounterVec("holdfast_gc_cycles_total", "Collection cycles, by trigger (mark, clock, hand) and result (ok, failed).", "trigger", "result"),
+		used:    r.GaugeVec("holdfast_gc_disk_used_ratio", "Used fraction of the data root's file system, by resource (bytes, inodes).", "of"),
+		level:   r.GaugeVec("holdfast_gc_disk_level", "1 for the current level of disk use, 0 for the others (ok, between, high, critical).", "level"),
+		spinups: r.HistogramVec("holdfast_gc_spinup_seconds",
+			"Duration of spin-ups in seconds, by whether a deletion ran during the spin-up.",
+			[]float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300}, "beside_deletion"),
+		slow: r.CounterVec("holdfast_gc_slow_spinups_total", "Slow spin-ups, by whether a deletion ran during the spin-up.", "beside_deletion"),
 	}
-	reg.MustRegister(m.deletions, m.locked, m.forced, m.files, m.bytes, m.suspend, m.cycles, m.used, m.level, m.spinups, m.slow)
 	for _, beside := range []string{"yes", "no"} {
 		m.slow.WithLabelValues(beside) // rate() needs a sample of 0 before the first increment
 	}

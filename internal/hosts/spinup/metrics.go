@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/internal/platform/metric"
 )
 
 // Metrics are the metrics of all recorded spin-ups. Label values are from fixed
@@ -22,29 +24,22 @@ type Metrics struct {
 
 // NewMetrics makes the metrics and registers them.
 func NewMetrics(reg prometheus.Registerer, rules Rules) *Metrics {
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-	}
+	r := metric.Registry{Registerer: reg}
 	m := &Metrics{
 		rules: rules,
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "holdfast_spinup_phase_seconds",
-			Help:    "Duration of a spin-up's phase in seconds (download, extract, create, start, ready, total), by kind (session, pull, run, other, pod).",
-			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300},
-		}, []string{"phase", "kind"}),
-		throughput: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "holdfast_spinup_throughput_mebibytes_per_second",
-			Help:    "Throughput in MiB/s of pulls that are long enough to judge, by phase (download, extract).",
-			Buckets: []float64{1, 2, 5, 10, 15, 20, 30, 50, 75, 100, 150, 250, 500, 1000},
-		}, []string{"phase"}),
-		bytes:   counter("holdfast_spinup_bytes_total", "Compressed bytes that pulls moved, by phase (download, extract).", "phase"),
-		judged:  counter("holdfast_spinup_judged_total", "Phases of spin-ups that were judged by a rule.", "phase", "kind"),
-		slow:    counter("holdfast_spinup_slow_total", "Phases of spin-ups that were slow by their rule.", "phase", "kind"),
-		ended:   counter("holdfast_spinups_total", "Spin-ups that ended, by kind, outcome (ok, failed, stopped) and cause.", "kind", "outcome", "cause"),
-		pulls:   counter("holdfast_spinup_pulls_total", "Pulls, by where the image came from (cache, registry, joined, failed).", "from"),
-		retries: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_spinup_retries_total", Help: "Restarts of a layer's download by the engine."}),
+		seconds: r.HistogramVec("holdfast_spinup_phase_seconds",
+			"Duration of a spin-up's phase in seconds (download, extract, create, start, ready, total), by kind (session, pull, run, other, pod).",
+			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300}, "phase", "kind"),
+		throughput: r.HistogramVec("holdfast_spinup_throughput_mebibytes_per_second",
+			"Throughput in MiB/s of pulls that are long enough to judge, by phase (download, extract).",
+			[]float64{1, 2, 5, 10, 15, 20, 30, 50, 75, 100, 150, 250, 500, 1000}, "phase"),
+		bytes:   r.CounterVec("holdfast_spinup_bytes_total", "Compressed bytes that pulls moved, by phase (download, extract).", "phase"),
+		judged:  r.CounterVec("holdfast_spinup_judged_total", "Phases of spin-ups that were judged by a rule.", "phase", "kind"),
+		slow:    r.CounterVec("holdfast_spinup_slow_total", "Phases of spin-ups that were slow by their rule.", "phase", "kind"),
+		ended:   r.CounterVec("holdfast_spinups_total", "Spin-ups that ended, by kind, outcome (ok, failed, stopped) and cause.", "kind", "outcome", "cause"),
+		pulls:   r.CounterVec("holdfast_spinup_pulls_total", "Pulls, by where the image came from (cache, registry, joined, failed).", "from"),
+		retries: r.Counter("holdfast_spinup_retries_total", "Restarts of a layer's download by the engine."),
 	}
-	reg.MustRegister(m.seconds, m.throughput, m.bytes, m.judged, m.slow, m.ended, m.pulls, m.retries)
 	for _, kind := range Kinds() {
 		for _, phase := range Phases() {
 			// rate() needs a sample of 0 before the first increment.

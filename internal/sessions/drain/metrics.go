@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast"
+	"holdfast/internal/platform/metric"
 )
 
 // Metrics are the figures of drains.
@@ -16,21 +17,14 @@ type Metrics struct {
 
 // NewMetrics registers the metrics.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
+	r := metric.Registry{Registerer: reg}
 	m := &Metrics{
-		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "holdfast_drain_step_seconds",
-			Help:    "Duration of a drain by step, in seconds. The step total is the whole drain.",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
-		}, []string{"step"}),
-		drains: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "holdfast_drains_total",
-			Help: "Drains of this node by outcome (clean, left).",
-		}, []string{"outcome"}),
+		steps: r.HistogramVec("holdfast_drain_step_seconds",
+			"Duration of a drain by step, in seconds. The step total is the whole drain.",
+			[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}, "step"),
+		drains: r.CounterVec("holdfast_drains_total", "Drains of this node by outcome (clean, left).", "outcome"),
 	}
-	for _, outcome := range []string{"clean", "left"} { // a rate needs the 0 before the first 1
-		m.drains.WithLabelValues(outcome)
-	}
-	reg.MustRegister(m.steps, m.drains)
+	metric.Start(m.drains, "clean", "left")
 	return m
 }
 

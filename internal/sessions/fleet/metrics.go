@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast"
+	"holdfast/internal/platform/metric"
 )
 
 // Metrics are the metrics of a Fleet.
@@ -20,28 +21,21 @@ type Metrics struct {
 
 // NewMetrics creates the metrics and registers them.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	counter := func(name, help, label string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
-	}
+	r := metric.Registry{Registerer: reg}
 	m := &Metrics{
-		peerRequests: counter("holdfast_fleet_peer_requests_total",
+		peerRequests: r.CounterVec("holdfast_fleet_peer_requests_total",
 			"Requests to other nodes for a session, by result (ok, elsewhere, draining, busy, boot, stopped, not_found, store, engine, internal, unreachable, canceled).", "result"),
-		placements: counter("holdfast_fleet_placements_total",
+		placements: r.CounterVec("holdfast_fleet_placements_total",
 			"Placements of sessions without an owner, by the node found (here, there, none).", "where"),
-		handovers: counter("holdfast_fleet_handovers_total",
+		handovers: r.CounterVec("holdfast_fleet_handovers_total",
 			"Sessions that other nodes announced to this one, by what became of them (expected, claimed, elsewhere, failed, expired).", "event"),
-		storeReads: counter("holdfast_fleet_store_reads_total",
+		storeReads: r.CounterVec("holdfast_fleet_store_reads_total",
 			"Session records read from the store instead of the cache, by result (found, gone, failed).", "result"),
-		sessions: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "holdfast_fleet_sessions", Help: "Session records that this node knows of.",
-		}),
-		lag: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "holdfast_fleet_watch_lag_seconds",
-			Help:    "Time from a claim of this node until its watch reported the claim, including the write.",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
-		}),
+		sessions: r.Gauge("holdfast_fleet_sessions", "Session records that this node knows of."),
+		lag: r.Histogram("holdfast_fleet_watch_lag_seconds",
+			"Time from a claim of this node until its watch reported the claim, including the write.",
+			[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}),
 	}
-	reg.MustRegister(m.peerRequests, m.placements, m.handovers, m.storeReads, m.sessions, m.lag)
 	return m
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast/internal/platform/metric"
 	"holdfast/internal/sessions/gateway/reattach"
 )
 
@@ -25,66 +26,33 @@ type Metrics struct {
 // NewMetrics creates the collectors and registers them with reg. It panics if
 // they are already registered.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
+	r := metric.Registry{Registerer: reg}
 	m := &Metrics{
-		connects: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "holdfast_gateway_connects_total",
-			Help: "Requests for a session, by kind: request or upgrade.",
-		}, []string{"kind"}),
-		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "holdfast_gateway_connect_errors_total",
-			Help: "Requests that the gateway answered with an error because it could not serve them, by reason.",
-		}, []string{"reason"}),
-		parked: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "holdfast_gateway_parked_requests",
-			Help: "Requests that currently wait for their session.",
-		}),
-		parkTime: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:                        "holdfast_gateway_park_seconds",
-			Help:                        "Time that requests waited for their session, in seconds. A request for a ready session falls into the first bucket.",
-			Buckets:                     []float64{.001, .01, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60},
-			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
-			NativeHistogramMinResetDuration: time.Hour,
-		}),
-		upgraded: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "holdfast_gateway_upgraded_connections",
-			Help: "Open upgraded connections (mostly WebSockets), including those that other nodes forward.",
-		}),
-		kept: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "holdfast_gateway_kept_sockets_total",
-			Help: "WebSockets of templates with websocket: keep that lost their server, by outcome.",
-		}, []string{"outcome"}),
-		keptTime: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:                        "holdfast_gateway_kept_socket_seconds",
-			Help:                        "Time that kept WebSockets had no server, in seconds.",
-			Buckets:                     []float64{.05, .1, .25, .5, 1, 1.5, 2, 3, 5, 10, 20, 30, 60},
-			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
-			NativeHistogramMinResetDuration: time.Hour,
-		}),
-		forwarded: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "holdfast_gateway_forwarded_total",
-			Help: "Requests sent to other nodes, by result. Each try counts.",
-		}, []string{"result"}),
-		peerForwardRefusals: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "holdfast_gateway_peer_forward_refusals_total",
-			Help: "Requests from other nodes that were refused before any byte was sent to the session, by reason.",
-		}, []string{"reason"}),
+		connects: r.CounterVec("holdfast_gateway_connects_total", "Requests for a session, by kind: request or upgrade.", "kind"),
+		errors: r.CounterVec("holdfast_gateway_connect_errors_total",
+			"Requests that the gateway answered with an error because it could not serve them, by reason.", "reason"),
+		parked: r.Gauge("holdfast_gateway_parked_requests", "Requests that currently wait for their session."),
+		parkTime: r.NativeHistogram("holdfast_gateway_park_seconds",
+			"Time that requests waited for their session, in seconds. A request for a ready session falls into the first bucket.",
+			[]float64{.001, .01, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60}),
+		upgraded: r.Gauge("holdfast_gateway_upgraded_connections", "Open upgraded connections (mostly WebSockets), including those that other nodes forward."),
+		kept:     r.CounterVec("holdfast_gateway_kept_sockets_total", "WebSockets of templates with websocket: keep that lost their server, by outcome.", "outcome"),
+		keptTime: r.NativeHistogram("holdfast_gateway_kept_socket_seconds",
+			"Time that kept WebSockets had no server, in seconds.",
+			[]float64{.05, .1, .25, .5, 1, 1.5, 2, 3, 5, 10, 20, 30, 60}),
+		forwarded: r.CounterVec("holdfast_gateway_forwarded_total", "Requests sent to other nodes, by result. Each try counts.", "result"),
+		peerForwardRefusals: r.CounterVec("holdfast_gateway_peer_forward_refusals_total",
+			"Requests from other nodes that were refused before any byte was sent to the session, by reason.", "reason"),
 	}
 	// Known label values start at 0, so that a rate sees the first error.
 	m.connects.WithLabelValues("request")
 	m.connects.WithLabelValues("upgrade")
-	for _, r := range reasons {
-		m.errors.WithLabelValues(r)
-	}
+	metric.Start(m.errors, reasons...)
 	for _, o := range reattach.Outcomes() {
 		m.kept.WithLabelValues(string(o))
 	}
-	for _, r := range results {
-		m.forwarded.WithLabelValues(r)
-	}
-	for _, r := range refusals {
-		m.peerForwardRefusals.WithLabelValues(r)
-	}
-	reg.MustRegister(m.connects, m.errors, m.parked, m.parkTime, m.upgraded, m.kept, m.keptTime, m.forwarded, m.peerForwardRefusals)
+	metric.Start(m.forwarded, results...)
+	metric.Start(m.peerForwardRefusals, refusals...)
 	return m
 }
 

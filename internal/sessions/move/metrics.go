@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/internal/platform/metric"
 )
 
 // metrics are the figures of images that are saved and sent.
@@ -20,21 +22,14 @@ const (
 )
 
 func newMetrics(reg prometheus.Registerer) *metrics {
+	r := metric.Registry{Registerer: reg}
 	m := &metrics{
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "holdfast_session_image_seconds",
-			Help:    "Duration of one part of saving a container, in seconds: checkpoint, until its image is written; stream, until the successor has received it.",
-			Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
-		}, []string{"part"}),
-		bytes: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "holdfast_session_image_bytes_total",
-			Help: "Bytes of session images that were sent to successors.",
-		}),
+		seconds: r.HistogramVec("holdfast_session_image_seconds",
+			"Duration of one part of saving a container, in seconds: checkpoint, until its image is written; stream, until the successor has received it.",
+			[]float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}, "part"),
+		bytes: r.Counter("holdfast_session_image_bytes_total", "Bytes of session images that were sent to successors."),
 	}
-	for _, part := range []string{partCheckpoint, partStream} {
-		m.seconds.WithLabelValues(part)
-	}
-	reg.MustRegister(m.seconds, m.bytes)
+	metric.Start(m.seconds, partCheckpoint, partStream)
 	return m
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/keyfile"
+	"holdfast/internal/platform/metric"
 	"holdfast/internal/sessions/hook"
 )
 
@@ -94,20 +95,14 @@ func (s *suspendedStore) register(reg prometheus.Registerer) {
 			return total
 		}
 	}
-	s.drops = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "holdfast_suspended_dropped_total",
-		Help: "Images of suspended sessions that were removed unused, by reason (expired; space; unknown: no record in the store refers to it; stopped: the session was stopped; superseded: an agent of an older version has claimed the session).",
-	}, []string{"reason"})
-	for _, reason := range []string{Expired, NoSpace, Unknown, Stopped, superseded} {
-		s.drops.WithLabelValues(reason)
-	}
-	reg.MustRegister(s.drops,
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "holdfast_suspended_images", Help: "Images of suspended sessions in the directory of this node.",
-		}, sum(func(StoredImage) float64 { return 1 })),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "holdfast_suspended_bytes", Help: "Size of the encrypted images of suspended sessions in the directory of this node, in bytes.",
-		}, sum(func(i StoredImage) float64 { return float64(i.Bytes) })))
+	r := metric.Registry{Registerer: reg}
+	s.drops = r.CounterVec("holdfast_suspended_dropped_total",
+		"Images of suspended sessions that were removed unused, by reason (expired; space; unknown: no record in the store refers to it; stopped: the session was stopped; superseded: an agent of an older version has claimed the session).", "reason")
+	metric.Start(s.drops, Expired, NoSpace, Unknown, Stopped, superseded)
+	metric.GaugeFunc(r, "holdfast_suspended_images", "Images of suspended sessions in the directory of this node.",
+		sum(func(StoredImage) float64 { return 1 }))
+	metric.GaugeFunc(r, "holdfast_suspended_bytes", "Size of the encrypted images of suspended sessions in the directory of this node, in bytes.",
+		sum(func(i StoredImage) float64 { return float64(i.Bytes) }))
 }
 
 // RegisterMetrics registers the metrics of this package without a Mover, for the

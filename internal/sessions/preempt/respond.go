@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast/internal/platform/metric"
 	"holdfast/internal/sessions/drain"
 )
 
@@ -66,10 +67,8 @@ type Metrics struct {
 
 // NewMetrics registers the metrics.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	m := &Metrics{notices: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "holdfast_preemption_notices_total",
-		Help: "Preemption notices for this host, by source and kind (terminate, rebalance, over).",
-	}, []string{"source", "kind"})}
-	reg.MustRegister(m.notices)
+	r := metric.Registry{Registerer: reg}
+	m := &Metrics{notices: r.CounterVec("holdfast_preemption_notices_total",
+		"Preemption notices for this host, by source and kind (terminate, rebalance, over).", "source", "kind")}
 	return m
 }

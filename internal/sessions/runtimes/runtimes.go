@@ -17,6 +17,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/metric"
 )
 
 // Times of Run.
@@ -44,18 +45,14 @@ type Checker struct {
 func New(names []string, e engine.Engine, reg prometheus.Registerer, log *slog.Logger) *Checker {
 	c := &Checker{
 		names: slices.Clone(names), log: log, pause: again, failed: map[string]error{},
-		try: func(context.Context, string) error { return errEngine },
-		works: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "holdfast_runtime_works",
-			Help: "Whether a runtime that a template names ran a container when it was last tried, by runtime.",
-		}, []string{"runtime"}),
+		try:   func(context.Context, string) error { return errEngine },
+		works: metric.Registry{Registerer: reg}.GaugeVec("holdfast_runtime_works", "Whether a runtime that a template names ran a container when it was last tried, by runtime.", "runtime"),
 	}
 	slices.Sort(c.names)
 	c.names = slices.DeleteFunc(slices.Compact(c.names), func(name string) bool { return name == "" })
 	if t, ok := e.(engine.RuntimeTester); ok {
 		c.try = t.TestRuntime
 	}
-	reg.MustRegister(c.works)
 	return c
 }
 

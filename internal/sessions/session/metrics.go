@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast"
+	"holdfast/internal/platform/metric"
 )
 
 // Metrics are the metrics of a Manager.
@@ -21,57 +22,36 @@ type Metrics struct {
 
 // NewMetrics creates the metrics and registers them.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
+	r := metric.Registry{Registerer: reg}
 	m := &Metrics{
-		boots: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "holdfast_session_boot_seconds",
-			Help:    "Time of a session's boot by phase (queue, claim, pull, init, create, start, ready, total) and outcome (ok, failed, elsewhere).",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
-		}, []string{"phase", "outcome"}),
-		kills: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "holdfast_kills_total",
-			Help: "Containers to be killed, by outcome (dead, left).",
-		}, []string{"outcome"}),
-		dying: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "holdfast_kill_seconds",
-			Help:    "Time from the order to kill a set of containers until the last was seen dead.",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
-		}),
+		boots: r.HistogramVec("holdfast_session_boot_seconds",
+			"Time of a session's boot by phase (queue, claim, pull, init, create, start, ready, total) and outcome (ok, failed, elsewhere).",
+			[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}, "phase", "outcome"),
+		kills: r.CounterVec("holdfast_kills_total", "Containers to be killed, by outcome (dead, left).", "outcome"),
+		dying: r.Histogram("holdfast_kill_seconds",
+			"Time from the order to kill a set of containers until the last was seen dead.",
+			[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}),
 	}
-	m.snaps = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "holdfast_session_snapshot_seconds",
-		Help:    "Time of a snapshot command after its session ended, by outcome (ok, failed).",
-		Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
-	}, []string{"outcome"})
-	for _, outcome := range []string{"dead", "left"} { // a rate needs the 0 before the first 1
-		m.kills.WithLabelValues(outcome)
-	}
+	m.snaps = r.HistogramVec("holdfast_session_snapshot_seconds",
+		"Time of a snapshot command after its session ended, by outcome (ok, failed).",
+		[]float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}, "outcome")
+	metric.Start(m.kills, "dead", "left")
 	for _, outcome := range []string{"ok", "failed", "elsewhere"} {
 		m.boots.WithLabelValues("total", outcome)
 	}
-	for _, outcome := range []string{"ok", "failed"} {
-		m.snaps.WithLabelValues(outcome)
-	}
-	m.saves = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "holdfast_session_save_seconds",
-		Help:    "Time from the order to save a container that leaves until its successor had the image, by outcome (ok, failed, left: not enough time or space).",
-		Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
-	}, []string{"outcome"})
-	m.restores = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "holdfast_session_restores_total",
-		Help: "Containers started with an image of their session's previous epoch, by outcome (ok, failed: a fresh one was started).",
-	}, []string{"outcome"})
-	m.suspends = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "holdfast_session_suspend_seconds",
-		Help:    "Time from the order to suspend a session until its image was kept, by outcome (ok, failed: the session ended without its memory).",
-		Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
-	}, []string{"outcome"})
-	for _, outcome := range []string{"ok", "failed"} {
-		m.suspends.WithLabelValues(outcome)
-		m.saves.WithLabelValues(outcome)
-		m.restores.WithLabelValues(outcome)
-	}
+	metric.Start(m.snaps, "ok", "failed")
+	m.saves = r.HistogramVec("holdfast_session_save_seconds",
+		"Time from the order to save a container that leaves until its successor had the image, by outcome (ok, failed, left: not enough time or space).",
+		[]float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}, "outcome")
+	m.restores = r.CounterVec("holdfast_session_restores_total",
+		"Containers started with an image of their session's previous epoch, by outcome (ok, failed: a fresh one was started).", "outcome")
+	m.suspends = r.HistogramVec("holdfast_session_suspend_seconds",
+		"Time from the order to suspend a session until its image was kept, by outcome (ok, failed: the session ended without its memory).",
+		[]float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}, "outcome")
+	metric.Start(m.suspends, "ok", "failed")
+	metric.Start(m.saves, "ok", "failed")
+	metric.Start(m.restores, "ok", "failed")
 	m.saves.WithLabelValues("left")
-	reg.MustRegister(m.boots, m.kills, m.dying, m.snaps, m.saves, m.restores, m.suspends)
 	return m
 }
 

@@ -25,6 +25,7 @@ import (
 	"holdfast/internal/hosts/doctor/watch"
 	"holdfast/internal/platform/linux/cgroup"
 	procfs "holdfast/internal/platform/linux/proc"
+	"holdfast/internal/platform/metric"
 	"holdfast/internal/platform/store"
 )
 
@@ -79,17 +80,14 @@ func New(o Options) *Doctor {
 		o: o, Recordings: recordings.New(filepath.Join(o.DataDir, recordings.DirName), record),
 		local: baseline.Dir(filepath.Join(o.DataDir, baseline.DirName)),
 	}
-	drains := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "holdfast_doctor_drains_total", Help: "Drains of this node by the doctor, by outcome (clean, failed).",
-	}, []string{"outcome"})
-	o.Metrics.MustRegister(drains, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "holdfast_doctor_degraded", Help: "1 while this node is degraded: new sessions are placed on other nodes, as far as doctor.max_share allows.",
-	}, func() float64 {
+	r := metric.Registry{Registerer: o.Metrics}
+	drains := r.CounterVec("holdfast_doctor_drains_total", "Drains of this node by the doctor, by outcome (clean, failed).", "outcome")
+	metric.GaugeFunc(r, "holdfast_doctor_degraded", "1 while this node is degraded: new sessions are placed on other nodes, as far as doctor.max_share allows.", func() int {
 		if why, _ := d.Rotation.Degraded(); why != "" {
 			return 1
 		}
 		return 0
-	}))
+	})
 	d.Rotation = rotation.New(o.Rotation, o.Node, o.Host, func(_ bool, err error) {
 		outcome := "clean"
 		if err != nil {

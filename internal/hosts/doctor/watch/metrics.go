@@ -8,6 +8,7 @@ import (
 
 	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/hosts/doctor/rule"
+	"holdfast/internal/platform/metric"
 )
 
 // Metrics holds the metrics of a Watch. Their labels have a bounded set of values: names
@@ -25,9 +26,8 @@ type Metrics struct {
 
 // NewMetrics creates and registers the metrics.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	gauge := func(name, help string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"fact"})
-	}
+	r := metric.Registry{Registerer: reg}
+	gauge := func(name, help string) *prometheus.GaugeVec { return r.GaugeVec(name, help, "fact") }
 	const of = " The host's, or the largest of its parts'."
 	m := &Metrics{
 		value: map[fact.Unit]*prometheus.GaugeVec{
@@ -37,24 +37,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			fact.Share:     gauge("holdfast_doctor_fact_ratio", "Facts that are shares, 0 to 1; over 1 if several subjects count together."+of),
 			fact.PerSecond: gauge("holdfast_doctor_fact_per_second", "Facts that are rates."+of),
 		},
-		found: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "holdfast_doctor_findings", Help: "Findings that are open, by rule and severity (notice, warning, critical).",
-		}, []string{"rule", "severity"}),
-		events: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "holdfast_doctor_finding_events_total", Help: "Findings that began, changed or ended, by rule.",
-		}, []string{"rule", "event"}),
-		rounds: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_doctor_rounds_total", Help: "Rounds of the doctor's continuous examination."}),
-		cpu:    prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_doctor_cpu_seconds_total", Help: "CPU time of the doctor's continuous examination, in seconds."}),
-		bursts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "holdfast_doctor_bursts_total", Help: "Bursts of the doctor, by reason (regular, suspicion).",
-		}, []string{"why"}),
-		every: prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_doctor_round_interval_seconds", Help: "Time between two rounds, in seconds. It is longer than configured if a round costs much CPU time."}),
-		known: make(map[string]fact.Unit),
+		found:  r.GaugeVec("holdfast_doctor_findings", "Findings that are open, by rule and severity (notice, warning, critical).", "rule", "severity"),
+		events: r.CounterVec("holdfast_doctor_finding_events_total", "Findings that began, changed or ended, by rule.", "rule", "event"),
+		rounds: r.Counter("holdfast_doctor_rounds_total", "Rounds of the doctor's continuous examination."),
+		cpu:    r.Counter("holdfast_doctor_cpu_seconds_total", "CPU time of the doctor's continuous examination, in seconds."),
+		bursts: r.CounterVec("holdfast_doctor_bursts_total", "Bursts of the doctor, by reason (regular, suspicion).", "why"),
+		every:  r.Gauge("holdfast_doctor_round_interval_seconds", "Time between two rounds, in seconds. It is longer than configured if a round costs much CPU time."),
+		known:  make(map[string]fact.Unit),
 	}
-	for _, g := range m.value {
-		reg.MustRegister(g)
-	}
-	reg.MustRegister(m.found, m.events, m.rounds, m.cpu, m.bursts, m.every)
 	m.open(nil)
 	for _, r := range rule.All() { // a rate needs the 0 before the first 1
 		m.events.WithLabelValues(r.Name, string(Began))

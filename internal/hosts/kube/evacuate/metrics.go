@@ -1,6 +1,10 @@
 package evacuate
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/internal/platform/metric"
+)
 
 // Metrics are the metrics of evacuations. A nil *Metrics counts nothing.
 type Metrics struct {
@@ -10,18 +14,13 @@ type Metrics struct {
 
 // NewMetrics registers them.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
+	r := metric.Registry{Registerer: reg}
 	m := &Metrics{
-		notices: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "holdfast_kubernetes_notices_total", Help: "Notices that the node is leaving, by source and kind (terminate, rebalance, over).",
-		}, []string{"source", "kind"}),
-		pods: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "holdfast_kubernetes_evacuated_pods_total", Help: "Pods of a leaving node, by how they ended (ended, hurried, overrode, killed, left).",
-		}, []string{"how"}),
+		notices: r.CounterVec("holdfast_kubernetes_notices_total",
+			"Notices that the node is leaving, by source and kind (terminate, rebalance, over).", "source", "kind"),
+		pods: r.CounterVec("holdfast_kubernetes_evacuated_pods_total", "Pods of a leaving node, by how they ended (ended, hurried, overrode, killed, left).", "how"),
 	}
-	reg.MustRegister(m.notices, m.pods)
-	for _, how := range []string{Ended, Hurried, Overrode, Killed, Left} {
-		m.pods.WithLabelValues(how)
-	}
+	metric.Start(m.pods, Ended, Hurried, Overrode, Killed, Left)
 	return m
 }
 

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/internal/platform/metric"
 )
 
 // Metrics are the metrics of the agent's requests. A nil *Metrics counts nothing.
@@ -16,23 +18,14 @@ type Metrics struct {
 }
 
 // NewMetrics registers them.
-func NewMetrics(r prometheus.Registerer) *Metrics {
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	r := metric.Registry{Registerer: reg}
 	m := &Metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "holdfast_kubernetes_requests_total", Help: "Requests to the API server, by verb and status; 0 is no answer.",
-		}, []string{"verb", "code"}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "holdfast_kubernetes_request_seconds", Help: "Time until the API server answered, by verb.",
-			Buckets: []float64{.005, .02, .1, .5, 2, 10, 30},
-		}, []string{"verb"}),
-		failures: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "holdfast_kubernetes_report_failures_total", Help: "Reports of this node that failed and were tried again.",
-		}),
-		dropped: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "holdfast_kubernetes_events_dropped_total", Help: "Events dropped because too many were queued or the API server refused them.",
-		}),
+		requests: r.CounterVec("holdfast_kubernetes_requests_total", "Requests to the API server, by verb and status; 0 is no answer.", "verb", "code"),
+		seconds:  r.HistogramVec("holdfast_kubernetes_request_seconds", "Time until the API server answered, by verb.", []float64{.005, .02, .1, .5, 2, 10, 30}, "verb"),
+		failures: r.Counter("holdfast_kubernetes_report_failures_total", "Reports of this node that failed and were tried again."),
+		dropped:  r.Counter("holdfast_kubernetes_events_dropped_total", "Events dropped because too many were queued or the API server refused them."),
 	}
-	r.MustRegister(m.requests, m.seconds, m.failures, m.dropped)
 	return m
 }
 

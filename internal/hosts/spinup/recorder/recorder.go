@@ -14,6 +14,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/platform/metric"
 )
 
 const (
@@ -56,9 +57,8 @@ type Recorder struct {
 func New(o Options) *Recorder {
 	r := &Recorder{
 		o: o, metrics: spinup.NewMetrics(o.Metrics, o.Slow), log: o.Log, queue: make(chan spinup.Record, queueLen),
-		lost: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_spinup_records_lost_total", Help: "Records of spin-ups that could not be written."}),
+		lost: metric.Registry{Registerer: o.Metrics}.Counter("holdfast_spinup_records_lost_total", "Records of spin-ups that could not be written."),
 	}
-	o.Metrics.MustRegister(r.lost)
 	if o.Shared {
 		r.loadRecent()
 	} else {

@@ -5,12 +5,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast/internal/platform/metric"
 	"holdfast/internal/sessions/pool"
 )
 
 // Metrics are the metrics of a Pool.
 type Metrics struct {
-	reg    prometheus.Registerer
+	reg    metric.Registry
 	claims *prometheus.CounterVec
 	making *prometheus.HistogramVec
 }
@@ -18,19 +19,15 @@ type Metrics struct {
 // NewMetrics creates the metrics and registers them. The configuration bounds the
 // number of templates.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
+	r := metric.Registry{Registerer: reg}
 	m := &Metrics{
-		reg: reg,
-		claims: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "holdfast_warm_claims_total",
-			Help: "Sessions that asked for a warm container, by template and outcome (warm, none: it booted).",
-		}, []string{"template", "outcome"}),
-		making: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "holdfast_warm_make_seconds",
-			Help:    "Time to create a warm container ahead of need, by template and outcome (ok, failed).",
-			Buckets: []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60},
-		}, []string{"template", "outcome"}),
+		reg: r,
+		claims: r.CounterVec("holdfast_warm_claims_total",
+			"Sessions that asked for a warm container, by template and outcome (warm, none: it booted).", "template", "outcome"),
+		making: r.HistogramVec("holdfast_warm_make_seconds",
+			"Time to create a warm container ahead of need, by template and outcome (ok, failed).",
+			[]float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60}, "template", "outcome"),
 	}
-	reg.MustRegister(m.claims, m.making)
 	return m
 }
 

@@ -5,45 +5,37 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast/internal/platform/metric"
 	"holdfast/internal/sessions/pool"
 )
 
 // Metrics are the metrics of a Pool.
 type Metrics struct {
-	reg    prometheus.Registerer
+	reg    metric.Registry
 	claims *prometheus.CounterVec
 	making *prometheus.HistogramVec
 }
 
 // NewMetrics creates the metrics and registers them.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
+	r := metric.Registry{Registerer: reg}
 	m := &Metrics{
-		reg: reg,
-		claims: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "holdfast_network_claims_total",
-			Help: "Boots of sessions that asked for a ready network, by outcome (ready, none: the engine created the network during the boot).",
-		}, []string{"outcome"}),
-		making: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "holdfast_network_make_seconds",
-			Help:    "Time to create a ready network ahead of need, by outcome (ok, failed).",
-			Buckets: []float64{.025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
-		}, []string{"outcome"}),
+		reg: r,
+		claims: r.CounterVec("holdfast_network_claims_total",
+			"Boots of sessions that asked for a ready network, by outcome (ready, none: the engine created the network during the boot).", "outcome"),
+		making: r.HistogramVec("holdfast_network_make_seconds",
+			"Time to create a ready network ahead of need, by outcome (ok, failed).",
+			[]float64{.025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}, "outcome"),
 	}
-	for _, outcome := range []string{"ready", "none"} {
-		m.claims.WithLabelValues(outcome)
-	}
-	reg.MustRegister(m.claims, m.making)
+	metric.Start(m.claims, "ready", "none")
 	return m
 }
 
 // watch registers gauges for the number of networks in the pool.
 func (m *Metrics) watch(p *Pool) {
-	gauge := func(name, help string, value func() int) {
-		m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(value()) }))
-	}
-	gauge("holdfast_networks_ready", "Ready networks that wait for a session.", func() int { n, _, _ := p.Counts(); return n })
-	gauge("holdfast_networks_kept", "Ready networks that the pool keeps while the node is idle.", func() int { _, _, n := p.Counts(); return n })
-	gauge("holdfast_networks_used", "Networks of the pool that sessions use.", func() int { _, n, _ := p.Counts(); return n })
+	metric.GaugeFunc(m.reg, "holdfast_networks_ready", "Ready networks that wait for a session.", func() int { n, _, _ := p.Counts(); return n })
+	metric.GaugeFunc(m.reg, "holdfast_networks_kept", "Ready networks that the pool keeps while the node is idle.", func() int { _, _, n := p.Counts(); return n })
+	metric.GaugeFunc(m.reg, "holdfast_networks_used", "Networks of the pool that sessions use.", func() int { _, n, _ := p.Counts(); return n })
 }
 
 func (m *Metrics) claimed(ready bool) {
