@@ -10,12 +10,11 @@ import (
 	"strings"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"holdfast"
+	"holdfast/bench/rig"
 	"holdfast/internal/control/api"
 )
 
@@ -198,7 +197,7 @@ func (x *experiment) perform(ctx context.Context, act Act, m *node, e *event) (e
 			return err
 		}
 		m.leave(ctx)
-		if err := m.agent.terminate(patience); err != nil {
+		if err := m.agent.Terminate(rig.Patience); err != nil {
 			return err
 		}
 		return m.boot(ctx)
@@ -214,9 +213,9 @@ func (x *experiment) perform(ctx context.Context, act Act, m *node, e *event) (e
 		return m.boot(ctx)
 	case Stopped:
 		m.live.Store(false)
-		m.agent.signal(unix.SIGSTOP)
+		m.agent.Signal(unix.SIGSTOP)
 		sleep(ctx, t.TTL+longer)
-		m.agent.signal(unix.SIGCONT)
+		m.agent.Signal(unix.SIGCONT)
 		return m.awaitReady(ctx)
 	case CutShort:
 		return m.cutFor(ctx, t.Fence/2)
@@ -226,7 +225,7 @@ func (x *experiment) perform(ctx context.Context, act Act, m *node, e *event) (e
 		}
 		return m.cutFor(ctx, t.TTL+longer)
 	case LeaderLost:
-		return x.etcd.loseLeader(ctx)
+		return loseLeader(ctx, x.etcd)
 	case Move, Suspend:
 		return x.each(e.owned, func(key holdfast.SessionKey) error { return m.send(ctx, act, key) })
 	}
@@ -258,7 +257,7 @@ func (x *experiment) each(keys map[holdfast.SessionKey]holdfast.Epoch, do func(h
 // send moves a session off the node. A session that is leaving already, or that loses
 // its memory on the way, is not an error: the records show its outcome.
 func (m *node) send(ctx context.Context, act Act, key holdfast.SessionKey) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, rig.Patience)
 	defer cancel()
 	var err error
 	if act == Move {
@@ -285,7 +284,7 @@ func (m *node) cutFor(ctx context.Context, d time.Duration) error {
 // second more, in which its own containers keep running.
 func (x *experiment) cutUntilTwice(ctx context.Context, m *node, e *event) error {
 	m.link.cut()
-	for end := now() + patience; now() < end && !x.observer.moved(e.owned); {
+	for end := now() + rig.Patience; now() < end && !x.observer.moved(e.owned); {
 		sleep(ctx, 50*time.Millisecond)
 	}
 	sleep(ctx, time.Second)
@@ -294,37 +293,15 @@ func (x *experiment) cutUntilTwice(ctx context.Context, m *node, e *event) error
 }
 
 // loseLeader kills the leader of etcd and starts it again.
-func (c *cluster) loseLeader(ctx context.Context) error {
-	m, err := c.leader(ctx)
+func loseLeader(ctx context.Context, c *rig.Cluster) error {
+	m, err := c.Leader(ctx)
 	if err != nil {
 		return err
 	}
-	m.kill()
+	m.Kill()
 	sleep(ctx, leaderAway)
-	if err := m.launch(); err != nil {
+	if err := m.Launch(); err != nil {
 		return err
 	}
-	return m.process.awaitReady(ctx)
-}
-
-// leader returns the member that is etcd's leader.
-func (c *cluster) leader(ctx context.Context) (*member, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	cl, err := clientv3.New(clientv3.Config{Endpoints: c.endpoints(), Logger: zap.NewNop()})
-	if err != nil {
-		return nil, err
-	}
-	defer cl.Close()
-	for {
-		for _, m := range c.members {
-			s, err := cl.Status(ctx, m.Client)
-			if err == nil && s.Leader != 0 && s.Leader == s.Header.MemberId {
-				return m, nil
-			}
-		}
-		if !sleep(ctx, 100*time.Millisecond) {
-			return nil, errors.New("the etcd cluster has no leader")
-		}
-	}
+	return m.AwaitReady(ctx)
 }

@@ -5,20 +5,24 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/bench/rig"
 	"holdfast/internal/platform/store/etcd"
 )
 
-// TestClusterSurvivesItsLeader: etcd as the fleet has it, reached through a link.
+// Claims go through a link to an etcd cluster that loses its leader.
 func TestClusterSurvivesItsLeader(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: outside a lab the members' addresses may be in use")
 	}
-	c := newCluster(t.TempDir(), t.TempDir(), []string{"/proc/self/exe", RoleMember})
-	t.Cleanup(c.stop)
-	if err := c.start(t.Context()); err != nil {
+	c, err := newEtcd(t.TempDir(), t.TempDir(), []string{"/proc/self/exe", rig.RoleMember})
+	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := newObserver(t.Context(), c.endpoints())
+	t.Cleanup(c.Stop)
+	if err := c.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	o, err := newObserver(t.Context(), c.Endpoints())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +32,7 @@ func TestClusterSurvivesItsLeader(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	l, err := newLink("127.0.3.1", 2379, c.endpoints())
+	l, err := newLink("127.0.3.1", 2379, c.Endpoints())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +54,7 @@ func TestClusterSurvivesItsLeader(t *testing.T) {
 	claim := func(key holdfast.SessionKey) {
 		t.Helper()
 		var err error
-		for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		for end := time.Now().Add(rig.Patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 			if _, err = s.Claim(t.Context(), holdfast.Owner{Key: key, Node: "n1", State: holdfast.Ready}, lease); err == nil {
 				return
 			}
@@ -58,19 +62,19 @@ func TestClusterSurvivesItsLeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	claim("before")
-	leader, err := c.leader(t.Context())
+	leader, err := c.Leader(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	leader.kill()
+	leader.Kill()
 	claim("without")
-	if err := leader.launch(); err != nil {
+	if err := leader.Launch(); err != nil {
 		t.Fatal(err)
 	}
-	if err := leader.process.awaitReady(t.Context()); err != nil {
+	if err := leader.AwaitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.loseLeader(t.Context()); err != nil { // the one that came back counts again
+	if err := loseLeader(t.Context(), c); err != nil { // the one that came back counts again
 		t.Fatal(err)
 	}
 	claim("after")
@@ -84,24 +88,5 @@ func TestClusterSurvivesItsLeader(t *testing.T) {
 	}
 	if len(keys) < 3 || keys[0] != "before" || keys[len(keys)-1] != "after" {
 		t.Errorf("the observer saw %v", keys)
-	}
-}
-
-func TestProcessThatEndsByItself(t *testing.T) {
-	dir := t.TempDir()
-	p, err := startProcess("etcd-x", []string{"/proc/self/exe", RoleMember, "{"}, dir+"/log", true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.awaitReady(t.Context()); err == nil {
-		t.Error("it got ready")
-	}
-	<-p.ended
-	if err := p.fault(); err == nil {
-		t.Error("no member noticed")
-	}
-	p.kill()
-	if err := p.fault(); err != nil {
-		t.Errorf("it was killed, and that is a fault: %v", err)
 	}
 }

@@ -27,6 +27,7 @@ import (
 
 	"holdfast"
 	"holdfast/bench"
+	"holdfast/bench/rig"
 	"holdfast/internal/control/config"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/engine/docker"
@@ -37,7 +38,6 @@ import (
 
 // Roles that other processes of the program play.
 const (
-	RoleMember  = "bench-etcd"    // Member
 	RoleSession = "bench-session" // a session's server on :8080
 	RoleBroken  = "bench-broken"  // an agent; the arguments are holdfast, its configuration and its fence
 )
@@ -159,7 +159,7 @@ type experiment struct {
 	began    time.Duration
 	lab      *lab.Engine
 	engine   engine.Engine
-	etcd     *cluster
+	etcd     *rig.Cluster
 	nodes    []*node
 	observer *observer
 }
@@ -233,11 +233,13 @@ func (x *experiment) prepare(ctx context.Context) (err error) {
 	if x.engine, err = docker.Open(ctx, docker.Config{Host: x.lab.Host()}); err != nil {
 		return err
 	}
-	x.etcd = newCluster(x.scratch, x.dir, []string{x.o.Bench, RoleMember})
-	if err := x.etcd.start(ctx); err != nil {
+	if x.etcd, err = newEtcd(x.scratch, x.dir, []string{x.o.Bench, rig.RoleMember}); err != nil {
 		return err
 	}
-	if x.observer, err = newObserver(ctx, x.etcd.endpoints()); err != nil {
+	if err := x.etcd.Start(ctx); err != nil {
+		return err
+	}
+	if x.observer, err = newObserver(ctx, x.etcd.Endpoints()); err != nil {
 		return err
 	}
 	x.observer.start()
@@ -264,7 +266,7 @@ func (x *experiment) startNodes(ctx context.Context) error {
 
 // whole waits until every node has published its record.
 func (x *experiment) whole(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, rig.Patience)
 	defer cancel()
 	for {
 		list, err := x.observer.store.Nodes(ctx)
@@ -370,17 +372,24 @@ func (x *experiment) happen(ctx, life context.Context, l *load, probe *prober) (
 	return events, err
 }
 
+// newEtcd creates a cluster whose members have addresses of their own.
+func newEtcd(dir, logs string, role []string) (*rig.Cluster, error) {
+	return rig.NewCluster(rig.ClusterOptions{Members: 3, Dir: dir, Logs: logs, Role: role, Nice: rig.Nice, Address: func(n int) (client, peer string) {
+		return fmt.Sprintf("127.0.2.%d:2379", n), fmt.Sprintf("127.0.2.%d:2380", n)
+	}})
+}
+
 // faults are the processes that ended and were not asked to.
 func (x *experiment) faults() error {
 	var errs []error
 	for _, m := range x.nodes {
 		if m.agent != nil {
-			errs = append(errs, m.agent.fault())
+			errs = append(errs, m.agent.Fault())
 		}
 	}
-	for _, m := range x.etcd.members {
-		if m.process != nil {
-			errs = append(errs, m.process.fault())
+	for _, m := range x.etcd.Members {
+		if m.Process != nil {
+			errs = append(errs, m.Fault())
 		}
 	}
 	return errors.Join(errs...)
@@ -392,7 +401,7 @@ func (x *experiment) stopNodes() error {
 	var work sync.WaitGroup
 	for i, m := range x.nodes {
 		m.live.Store(false)
-		work.Go(func() { errs[i] = m.agent.terminate(patience) })
+		work.Go(func() { errs[i] = m.agent.Terminate(rig.Patience) })
 	}
 	work.Wait()
 	return errors.Join(errs...)
@@ -403,7 +412,7 @@ func (x *experiment) close() error {
 	var errs []error
 	for _, m := range slices.Backward(x.nodes) {
 		if m.agent != nil {
-			m.agent.kill()
+			m.agent.Kill()
 		}
 		if helpers, err := mentioning(m.dir + "/"); err == nil {
 			kill(helpers)
@@ -417,7 +426,7 @@ func (x *experiment) close() error {
 		errs = append(errs, x.observer.close())
 	}
 	if x.etcd != nil {
-		x.etcd.stop()
+		x.etcd.Stop()
 	}
 	if x.engine != nil {
 		errs = append(errs, x.engine.Close())

@@ -17,6 +17,7 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast"
+	"holdfast/bench/rig"
 )
 
 const (
@@ -77,7 +78,7 @@ func (l *load) hold(ctx context.Context) error {
 	for _, key := range l.keys {
 		l.work.Go(func() { l.holder(ctx, key, connected) })
 	}
-	limit := time.After(patience + time.Duration(len(l.keys))*time.Second)
+	limit := time.After(rig.Patience + time.Duration(len(l.keys))*time.Second)
 	for range l.keys {
 		select {
 		case <-connected:

@@ -15,6 +15,7 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast"
+	"holdfast/bench/rig"
 	"holdfast/test/lab/echoserver"
 )
 
@@ -35,7 +36,7 @@ func echoes(w http.ResponseWriter, r *http.Request) {
 }
 
 func loadOn(t *testing.T, nodes ...*node) *load {
-	l := newLoad(nodes, []holdfast.SessionKey{"k"}, patience)
+	l := newLoad(nodes, []holdfast.SessionKey{"k"}, rig.Patience)
 	t.Cleanup(l.wait)
 	return l
 }
@@ -116,7 +117,7 @@ func TestArrivalsDoNotWaitForEachOther(t *testing.T) {
 		defer close(ended)
 		l.arrive(ctx, t.Context(), 1000, rand.New(rand.NewPCG(1, 1)))
 	}()
-	for end := time.Now().Add(patience); waiting.Load() < 20; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(rig.Patience); waiting.Load() < 20; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d clients came while the gateway stalled", waiting.Load())
 		}
@@ -161,7 +162,7 @@ func TestHolderComesBack(t *testing.T) {
 	if err := l.hold(ctx); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(patience); asked.Load() < 2; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(rig.Patience); asked.Load() < 2; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the client did not come back")
 		}

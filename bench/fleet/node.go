@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
+	"holdfast/bench/rig"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/client"
 	"holdfast/internal/platform/atomicfile"
@@ -37,7 +38,7 @@ type node struct {
 	argv    []string
 	link    *link
 	api     *client.Client
-	agent   *process // nil while there is none
+	agent   *rig.Process // nil while there is none
 	engine  engine.Engine
 
 	live     atomic.Bool  // clients are sent here
@@ -89,7 +90,7 @@ func (x *experiment) newNode(n int) (_ *node, err error) {
 		id: holdfast.NodeID(name), dir: filepath.Join(x.scratch, name), gateway: host + ":7070",
 		logFile: filepath.Join(x.dir, name+".log"), trace: filepath.Join(x.dir, name+traceSuffix), engine: x.engine,
 	}
-	if m.link, err = newLink(fmt.Sprintf("127.0.3.%d", n), 2379, x.etcd.endpoints()); err != nil {
+	if m.link, err = newLink(fmt.Sprintf("127.0.3.%d", n), 2379, x.etcd.Endpoints()); err != nil {
 		return nil, err
 	}
 	m.link.start()
@@ -130,7 +131,7 @@ func (m *node) boot(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if m.agent, err = startProcess("agent "+string(m.id), m.argv, m.logFile, false); err != nil {
+	if m.agent, err = rig.Start("agent "+string(m.id), m.argv, m.logFile, rig.Nice, false); err != nil {
 		return err
 	}
 	return m.awaitReady(ctx)
@@ -139,7 +140,7 @@ func (m *node) boot(ctx context.Context) error {
 // awaitReady returns when the machine's agent serves, for the first time or after a
 // pause. From then on clients use its gateway.
 func (m *node) awaitReady(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, rig.Patience)
 	defer cancel()
 	for {
 		err := m.api.Ready(ctx)
@@ -148,10 +149,10 @@ func (m *node) awaitReady(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case <-m.agent.ended:
-			return fmt.Errorf("%s ended before it was ready\n%s", m.agent.name, m.agent.tail())
+		case <-m.agent.Ended:
+			return fmt.Errorf("%s ended before it was ready\n%s", m.agent.Name, m.agent.Tail())
 		case <-ctx.Done():
-			return fmt.Errorf("%s did not get ready: %w: %w\n%s", m.agent.name, ctx.Err(), err, m.agent.tail())
+			return fmt.Errorf("%s did not get ready: %w: %w\n%s", m.agent.Name, ctx.Err(), err, m.agent.Tail())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
@@ -166,7 +167,7 @@ func (m *node) drain(ctx context.Context) (holdfast.DrainReport, error) {
 // connecting.
 func (m *node) leave(ctx context.Context) {
 	m.live.Store(false)
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, rig.Patience)
 	defer cancel()
 	for m.visitors.Load() > 0 && ctx.Err() == nil {
 		time.Sleep(5 * time.Millisecond)
@@ -176,7 +177,7 @@ func (m *node) leave(ctx context.Context) {
 // killAgent kills only the agent, with SIGKILL.
 func (m *node) killAgent() {
 	m.live.Store(false)
-	m.agent.kill()
+	m.agent.Kill()
 }
 
 // vanish ends the machine: the agent, its helper processes (every process with the
@@ -193,9 +194,9 @@ func (x *experiment) vanish(ctx context.Context, m *node) error {
 	if err != nil {
 		return err
 	}
-	m.agent.asked.Store(true)
+	m.agent.Asked.Store(true)
 	kill(append(helpers, pids...))
-	m.agent.kill()
+	m.agent.Kill()
 	if err := x.markGone(ctx, m); err != nil {
 		return err
 	}
@@ -224,7 +225,7 @@ const settled = 500 * time.Millisecond
 
 // sweep removes the machine's containers until no new ones appear.
 func (m *node) sweep(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, rig.Patience)
 	defer cancel()
 	var last error // of a removal: the engine may be at it already
 	for quiet := now(); now()-quiet < settled; sleep(ctx, 20*time.Millisecond) {

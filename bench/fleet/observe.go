@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/bench/rig"
 	"holdfast/internal/platform/linux/boottime"
 	"holdfast/internal/platform/store"
 	"holdfast/internal/platform/store/etcd"
@@ -113,9 +114,9 @@ const lastKey holdfast.SessionKey = "end-of-the-bench"
 
 // all returns every change so far.
 func (o *observer) all(ctx context.Context) ([]change, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, rig.Patience)
 	defer cancel()
-	lease, _, err := o.store.Grant(ctx, patience)
+	lease, _, err := o.store.Grant(ctx, rig.Patience)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"holdfast/bench/rig"
 	"holdfast/internal/platform/engine"
 )
 
@@ -43,7 +44,7 @@ func (p *prober) run(ctx context.Context) {
 }
 
 func (p *prober) probe(ctx context.Context, i int) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, rig.Patience)
 	defer cancel()
 	start := time.Now()
 	id, err := p.bring(ctx, fmt.Sprintf("probe-%d", i))
@@ -72,7 +73,7 @@ func (p *prober) bring(ctx context.Context, name string) (string, error) {
 // at a moment. It returns when each ran, in milliseconds since the beginning:
 // what a handover of n sessions takes at least.
 func (p *prober) burst(ctx context.Context, n, parallel int) ([]float64, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, rig.Patience)
 	defer cancel()
 	took, ids := make([]float64, n), make([]string, n)
 	work, ctx := errgroup.WithContext(ctx)

@@ -8,6 +8,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"holdfast/bench/rig"
 )
 
 // echo is a server that sends back what it gets.
@@ -70,7 +72,7 @@ func TestLinkIsCutAndHealed(t *testing.T) {
 	defer l.close()
 	old := talkTo(t, l.endpoints()[0])
 	old.say("a")
-	if got, err := old.hear(patience); got != "a\n" {
+	if got, err := old.hear(rig.Patience); got != "a\n" {
 		t.Fatalf("got %q, %v", got, err)
 	}
 	l.cut()
@@ -86,7 +88,7 @@ func TestLinkIsCutAndHealed(t *testing.T) {
 	l.heal()
 	l.heal()
 	for k, want := range map[*talker]string{old: "b\n", fresh: "c\n"} {
-		if got, err := k.hear(patience); got != want {
+		if got, err := k.hear(rig.Patience); got != want {
 			t.Errorf("after healing: got %q, %v, want %q", got, err, want)
 		}
 	}
@@ -94,7 +96,7 @@ func TestLinkIsCutAndHealed(t *testing.T) {
 	if err := l.close(); err != nil { // with the clients that wait for its end
 		t.Error(err)
 	}
-	if _, err := old.hear(patience); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+	if _, err := old.hear(rig.Patience); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("after the end: %v", err)
 	}
 }
@@ -109,7 +111,7 @@ func TestLinkToNobody(t *testing.T) {
 	l.start()
 	defer l.close()
 	k := talkTo(t, l.endpoints()[0])
-	if _, err := k.hear(patience); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+	if _, err := k.hear(rig.Patience); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("got %v, want the end", err)
 	}
 }

@@ -1,25 +1,20 @@
 package kubernetes
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"holdfast/bench/rig"
 	"holdfast/internal/hosts/kube"
-	"holdfast/test/lab"
 	"holdfast/test/lab/apiserver"
 )
 
@@ -48,8 +43,7 @@ rules:
 type cluster struct {
 	o      Options
 	dir    string
-	etcd   *exec.Cmd
-	input  io.Closer // ends etcd
+	etcd   *rig.Cluster
 	server *apiserver.Server
 	admin  *kube.Client
 	ca     []byte
@@ -61,12 +55,15 @@ type cluster struct {
 
 func startCluster(ctx context.Context, o Options, dir string) (*cluster, error) {
 	c := &cluster{o: o, dir: dir, tokens: make(map[string]string)}
-	endpoint, err := c.startEtcd(ctx)
+	var err error
+	if c.etcd, err = rig.NewCluster(rig.ClusterOptions{Members: 1, Dir: dir, Role: o.Member}); err == nil {
+		err = c.etcd.Start(ctx)
+	}
 	if err == nil {
 		err = os.WriteFile(c.file("audit.yaml"), []byte(policy), 0o600)
 	}
 	if err == nil {
-		c.server, err = apiserver.Start(ctx, apiserver.Options{Binary: o.APIServer, Dir: dir, Etcd: endpoint, Args: []string{
+		c.server, err = apiserver.Start(ctx, apiserver.Options{Binary: o.APIServer, Dir: dir, Etcd: "http://" + c.etcd.Members[0].Client, Args: []string{
 			"--audit-policy-file=" + c.file("audit.yaml"), "--audit-log-path=" + c.file(auditLog), "--audit-log-maxsize=100000"}})
 	}
 	if err == nil {
@@ -87,56 +84,6 @@ func (c *cluster) config(token string) kube.Config {
 	return kube.Config{Server: c.server.URL, CA: c.ca, Token: func(context.Context, bool) (string, error) { return token, nil }, Namespace: namespace}
 }
 
-// startEtcd starts an etcd of one member (fleet.Member plays it) and returns its URL.
-func (c *cluster) startEtcd(ctx context.Context) (string, error) {
-	client, err := lab.FreePort()
-	if err != nil {
-		return "", err
-	}
-	peer, err := lab.FreePort()
-	if err != nil {
-		return "", err
-	}
-	task, err := json.Marshal(map[string]string{"name": "m", "dir": c.file("etcd"), "client": client, "peer": peer, "cluster": "m=http://" + peer})
-	if err != nil {
-		return "", err
-	}
-	c.etcd = exec.Command(c.o.Member[0], append(append([]string{}, c.o.Member[1:]...), string(task))...)
-	log, err := os.Create(c.file("etcd.log"))
-	if err != nil {
-		return "", err
-	}
-	defer log.Close()
-	c.etcd.Stderr = log
-	c.etcd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if c.input, err = c.etcd.StdinPipe(); err != nil {
-		return "", err
-	}
-	out, err := c.etcd.StdoutPipe()
-	if err != nil {
-		return "", err
-	}
-	if err := c.etcd.Start(); err != nil {
-		return "", fmt.Errorf("start etcd: %w", err)
-	}
-	ready := make(chan error, 1)
-	go func() {
-		_, err := bufio.NewReader(out).ReadString('\n')
-		ready <- err
-	}()
-	select {
-	case err = <-ready:
-	case <-time.After(time.Minute):
-		err = errors.New("it is not ready within a minute")
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	if err != nil {
-		return "", fmt.Errorf("start etcd: %w", err)
-	}
-	return "http://" + client, nil
-}
-
 // stop ends all parts.
 func (c *cluster) stop() error {
 	var err error
@@ -146,9 +93,8 @@ func (c *cluster) stop() error {
 	if c.server != nil {
 		err = c.server.Close()
 	}
-	if c.etcd != nil && c.etcd.Process != nil {
-		c.input.Close()
-		err = errors.Join(err, c.etcd.Wait())
+	if c.etcd != nil {
+		c.etcd.Stop()
 	}
 	return err
 }

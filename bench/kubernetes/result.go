@@ -54,7 +54,7 @@ func (s *simulation) look() (reading, error) {
 		}
 	}
 	use(c.server.Pid(), &r.server, &r.serverRSS)
-	use(c.etcd.Process.Pid, &r.etcd, &r.etcdRSS)
+	use(c.etcd.Members[0].PID(), &r.etcd, &r.etcdRSS)
 	use(os.Getpid(), &r.own, &r.ownRSS)
 	if s.real != nil {
 		use(s.real.Process.Pid, &r.real, &r.realRSS)

@@ -21,6 +21,7 @@ import (
 
 	"holdfast"
 	"holdfast/bench"
+	"holdfast/bench/rig"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/engine/docker"
 	"holdfast/internal/platform/pki"
@@ -116,7 +117,7 @@ type experiment struct {
 	runtime runsc.Runtime
 	lab     *lab.Engine
 	engine  engine.Engine
-	etcd    *process
+	etcd    *rig.Cluster
 	watch   *observer
 	nodes   []*node
 
@@ -128,9 +129,6 @@ const (
 	etcdClient = "127.0.2.1:2379"
 	etcdPeer   = "127.0.2.1:2380"
 )
-
-// patience bounds what is waited for and never takes long.
-const patience = time.Minute
 
 func (x *experiment) say(format string, args ...any) {
 	fmt.Fprintf(x.o.Progress, "%6.1fs  %s\n", time.Since(x.began).Seconds(), fmt.Sprintf(format, args...))
@@ -164,7 +162,12 @@ func (x *experiment) prepare(ctx context.Context) (err error) {
 	if x.engine, err = docker.Open(ctx, docker.Config{Host: x.lab.Host()}); err != nil {
 		return err
 	}
-	if x.etcd, err = startEtcd(ctx, x.o.Member, x.dir); err != nil {
+	x.etcd, err = rig.NewCluster(rig.ClusterOptions{Members: 1, Dir: x.dir, Role: x.o.Member, Nice: rig.Nice,
+		Address: func(int) (client, peer string) { return etcdClient, etcdPeer }})
+	if err != nil {
+		return err
+	}
+	if err := x.etcd.Start(ctx); err != nil {
 		return err
 	}
 	if x.watch, err = newObserver(ctx); err != nil {
@@ -218,7 +221,7 @@ func (x *experiment) gateway() *node { return x.nodes[2] }
 // known waits until every node has told of itself what ok asks for, and all the
 // others may have read it.
 func (x *experiment) known(ctx context.Context, ok func(holdfast.Node) bool) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, rig.Patience)
 	defer cancel()
 	for {
 		list, err := x.watch.store.Nodes(ctx)
@@ -248,7 +251,7 @@ func (x *experiment) tails() error {
 	var errs []error
 	for _, m := range x.nodes {
 		if m.agent != nil {
-			errs = append(errs, fmt.Errorf("%s wrote last:\n%s", m.id, m.agent.tail()))
+			errs = append(errs, fmt.Errorf("%s wrote last:\n%s", m.id, m.agent.Tail()))
 		}
 	}
 	return errors.Join(errs...)
@@ -265,7 +268,7 @@ func (x *experiment) close() error {
 		errs = append(errs, x.watch.close())
 	}
 	if x.etcd != nil {
-		x.etcd.kill()
+		x.etcd.Stop()
 	}
 	if x.engine != nil {
 		errs = append(errs, x.engine.Close())

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
+	"holdfast/bench/rig"
 	"holdfast/internal/control/api/client"
 	"holdfast/internal/platform/linux/proc"
 	"holdfast/internal/platform/pki"
@@ -49,7 +50,7 @@ type node struct {
 	metrics string // URL
 	argv    []string
 	api     *client.Client
-	agent   *process // nil while there is none
+	agent   *rig.Process // nil while there is none
 }
 
 var nodeConfig = template.Must(template.New("node").Parse(`
@@ -120,10 +121,10 @@ func (m *node) boot(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if m.agent, err = start(m.argv, m.dir+".log"); err != nil {
+	if m.agent, err = rig.Start("agent "+string(m.id), m.argv, m.dir+".log", rig.Nice, false); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, rig.Patience)
 	defer cancel()
 	for {
 		err := m.api.Ready(ctx)
@@ -131,7 +132,7 @@ func (m *node) boot(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case <-m.agent.ended:
+		case <-m.agent.Ended:
 			return fmt.Errorf("the agent of %s ended before it was ready", m.id)
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
@@ -144,7 +145,7 @@ func (m *node) boot(ctx context.Context) error {
 // names the node's directory.
 func (m *node) close() {
 	if m.agent != nil {
-		m.agent.kill()
+		m.agent.Kill()
 	}
 	if m.api != nil {
 		m.api.Close()

@@ -16,6 +16,7 @@ import (
 
 	"holdfast"
 	"holdfast/bench"
+	"holdfast/bench/rig"
 	"holdfast/internal/platform/store/etcd"
 	"holdfast/internal/sessions/fleet"
 )
@@ -43,7 +44,7 @@ func MeasureDirectory(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	d := fleet.NewDirectory(s, "observer", fleet.NewMetrics(prometheus.NewRegistry()), slog.New(slog.NewTextHandler(os.Stderr, nil)))
-	ctx, cancel := context.WithTimeout(ctx, memberTimeout)
+	ctx, cancel := context.WithTimeout(ctx, rig.Patience)
 	ran := make(chan error, 1)
 	start := time.Now()
 	go func() { ran <- d.Run(ctx) }()
@@ -74,9 +75,9 @@ func restingMemory() (int64, error) {
 
 // measureDirectory has a directory measured in a process of its own.
 func (s *simulation) measureDirectory(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*memberTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*rig.Patience)
 	defer cancel()
-	args := append(append([]string{}, s.o.Directory[1:]...), s.etcd.endpoints...)
+	args := append(append([]string{}, s.o.Directory[1:]...), s.etcd.Endpoints()...)
 	cmd := exec.CommandContext(ctx, s.o.Directory[0], args...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()

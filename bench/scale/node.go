@@ -63,7 +63,7 @@ func (s *simulation) startNode(ctx context.Context, i int) (*simNode, error) {
 		wire: newPipes(), slots: make(chan struct{}, slots), booted: map[holdfast.SessionKey]*booted{},
 	}
 	// Each client begins at another member.
-	e := s.etcd.endpoints
+	e := s.etcd.Endpoints()
 	own := append(append([]string{}, e[i%len(e):]...), e[:i%len(e)]...)
 	client, err := etcd.Dial(ctx, etcd.Config{Endpoints: own, DialTimeout: time.Minute})
 	if err != nil {

@@ -10,13 +10,12 @@ import (
 
 	"go.uber.org/goleak"
 
-	"holdfast/bench/fleet"
+	"holdfast/bench/rig"
 	"holdfast/bench/scale"
 )
 
 // Roles of this test binary as a child of its own.
 const (
-	roleMember    = "etcd-member"
 	roleDirectory = "directory"
 )
 
@@ -27,8 +26,8 @@ func TestMain(m *testing.M) {
 	}
 	var err error
 	switch os.Args[1] {
-	case roleMember:
-		err = fleet.Member(context.Background(), os.Args[2:], os.Stdin, os.Stdout)
+	case rig.RoleMember:
+		err = rig.Member(context.Background(), os.Args[2:], os.Stdin, os.Stdout)
 	case roleDirectory:
 		err = scale.MeasureDirectory(context.Background(), os.Args[2:], os.Stdout)
 	default:
@@ -48,7 +47,7 @@ func TestScale(t *testing.T) {
 	o := scale.Options{
 		Nodes: 20, Sessions: 400, Lost: 0.1, Directories: 2, Watchers: 3,
 		Boot: 20 * time.Millisecond, Steady: 2 * time.Second, Patience: 5 * time.Minute,
-		Member: []string{"/proc/self/exe", roleMember}, Directory: []string{"/proc/self/exe", roleDirectory},
+		Member: []string{"/proc/self/exe", rig.RoleMember}, Directory: []string{"/proc/self/exe", roleDirectory},
 		Progress: t.Output(),
 	}
 	r, err := scale.Run(t.Context(), o)

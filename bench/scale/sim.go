@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"holdfast"
+	"holdfast/bench/rig"
 	"holdfast/internal/sessions/fleet"
 )
 
@@ -111,7 +112,7 @@ func (s *simulation) fill(ctx context.Context) error {
 
 // complete waits until a node's directory has all sessions.
 func (s *simulation) complete(ctx context.Context, n *simNode) error {
-	ctx, cancel := context.WithTimeout(ctx, memberTimeout)
+	ctx, cancel := context.WithTimeout(ctx, rig.Patience)
 	defer cancel()
 	for n.fleet.Directory().Len() < s.o.Sessions {
 		select {
@@ -164,7 +165,7 @@ const probeEvery = 20 * time.Millisecond
 // a session now and then.
 func (s *simulation) steady(ctx context.Context) error {
 	for i := range s.o.Watchers {
-		c, err := startCounter(ctx, s.etcd.endpoints[i%len(s.etcd.endpoints)])
+		c, err := startCounter(ctx, s.etcd.Members[i%len(s.etcd.Members)].Client)
 		if err != nil {
 			return err
 		}

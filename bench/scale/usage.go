@@ -33,7 +33,8 @@ func (s *simulation) use(ctx context.Context) (usage, error) {
 	if u.ownCPU, u.ownRSS, err = bench.ProcessUsage(os.Getpid()); err != nil {
 		return u, err
 	}
-	for _, pid := range s.etcd.pids() {
+	for _, m := range s.etcd.Members {
+		pid := m.PID()
 		cpu, rss, err := bench.ProcessUsage(pid)
 		if err != nil {
 			return u, err

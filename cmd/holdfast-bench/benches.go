@@ -13,6 +13,7 @@ import (
 	"holdfast/bench/fleet"
 	"holdfast/bench/kubernetes"
 	"holdfast/bench/reload"
+	"holdfast/bench/rig"
 	"holdfast/bench/scale"
 	"holdfast/internal/control/cli"
 	"holdfast/internal/hosts/doctor/drill"
@@ -198,7 +199,7 @@ func (p *programs) experiments() []cli.Experiment {
 		{
 			Name: "scale", Short: "Measure a simulated fleet on a real etcd while some nodes vanish", Example: "holdfast bench scale --nodes 200 --sessions 20000",
 			Setup: func(f *pflag.FlagSet) experiment {
-				o := scale.Options{Member: self(fleet.RoleMember), Directory: self(roleDirectory)}
+				o := scale.Options{Member: self(rig.RoleMember), Directory: self(roleDirectory)}
 				f.IntVar(&o.Nodes, "nodes", 100, "nodes")
 				f.IntVar(&o.Sessions, "sessions", 10000, "sessions, spread over the nodes")
 				f.Float64Var(&o.Lost, "lost", 0.05, "share of the nodes that vanish at once")
@@ -217,7 +218,7 @@ func (p *programs) experiments() []cli.Experiment {
 
 // kubernetesBench is `holdfast bench kubernetes`.
 func (p *programs) kubernetesBench(f *pflag.FlagSet) experiment {
-	o := kubernetes.Options{Member: self(fleet.RoleMember)}
+	o := kubernetes.Options{Member: self(rig.RoleMember)}
 	f.IntVar(&o.Nodes, "nodes", 5000, "simulated nodes")
 	f.DurationVar(&o.For, "for", 5*time.Minute, "how long the cluster is measured at rest, up to 30m")
 	f.DurationVar(&o.Idle, "idle", 0, "how long an agent keeps a connection without a request; 0 is as agents do")

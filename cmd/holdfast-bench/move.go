@@ -7,14 +7,14 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"holdfast/bench/fleet"
 	"holdfast/bench/move"
+	"holdfast/bench/rig"
 	"holdfast/internal/control/cli"
 )
 
 // moveBench is `holdfast bench move`.
 func (p *programs) moveBench(f *pflag.FlagSet) experiment {
-	o := move.Options{Member: self(fleet.RoleMember)}
+	o := move.Options{Member: self(rig.RoleMember)}
 	f.IntVarP(&o.N, "number", "n", 20, "moves of a small session, and cold boots beside them")
 	f.IntVar(&o.Large, "large", 5, "moves of a session with 256 MiB in memory")
 	f.IntVar(&o.Many, "many", 30, "sessions of 30 MiB that are drained at once")

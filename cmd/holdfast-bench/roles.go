@@ -10,6 +10,7 @@ import (
 	"holdfast/bench"
 	"holdfast/bench/fleet"
 	"holdfast/bench/move"
+	"holdfast/bench/rig"
 	"holdfast/bench/scale"
 	"holdfast/internal/agent"
 	"holdfast/internal/control/config"
@@ -36,8 +37,8 @@ func roles() map[string]func(context.Context, []string) error {
 			return bench.GatewayChild(ctx, args, os.Stdin, os.Stdout)
 		},
 		fleet.RoleSession: func(ctx context.Context, _ []string) error { return echoserver.Run(ctx, ":8080") },
-		fleet.RoleMember: func(ctx context.Context, args []string) error {
-			return fleet.Member(ctx, args, os.Stdin, os.Stdout)
+		rig.RoleMember: func(ctx context.Context, args []string) error {
+			return rig.Member(ctx, args, os.Stdin, os.Stdout)
 		},
 		fleet.RoleBroken: brokenAgent,
 		move.RoleShell:   move.Shell,

@@ -8,7 +8,7 @@ import (
 	"os"
 	"testing"
 
-	"holdfast/bench/fleet"
+	"holdfast/bench/rig"
 	"holdfast/test/kube/kubetest"
 )
 
@@ -16,8 +16,8 @@ import (
 var shared kubetest.Shared
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == fleet.RoleMember {
-		if err := fleet.Member(context.Background(), os.Args[2:], os.Stdin, os.Stdout); err != nil {
+	if len(os.Args) > 1 && os.Args[1] == rig.RoleMember {
+		if err := rig.Member(context.Background(), os.Args[2:], os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/bench/fleet"
 	"holdfast/bench/kubernetes"
+	"holdfast/bench/rig"
 	"holdfast/test/kube/kubetest"
 	"holdfast/test/lab/labtest"
 )
@@ -24,7 +24,7 @@ func TestAgentsAtRest(t *testing.T) {
 	}
 	r, err := kubernetes.Run(t.Context(), kubernetes.Options{
 		Nodes: 50, For: 12 * time.Second, Renew: 2 * time.Second, APIServer: server, Manifests: deploy,
-		Member: []string{"/proc/self/exe", fleet.RoleMember},
+		Member: []string{"/proc/self/exe", rig.RoleMember},
 	})
 	if err != nil {
 		t.Fatal(err)
