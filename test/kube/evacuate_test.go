@@ -133,7 +133,7 @@ func TestEvacuate(t *testing.T) {
 	h := &hand{s: s}
 	e := evacuator(t, agent, h, evacuate.Config{Node: "mine"}, evacuate.NewMetrics(registry))
 	done := make(chan struct{})
-	e.Tell(t.Context(), evacuate.Notice{Kind: evacuate.Going, Source: "test", Reason: "the machine goes", Deadline: time.Now().Add(8 * time.Second), Done: func(context.Context) error { close(done); return nil }})
+	e.Tell(t.Context(), evacuate.Notice{Kind: evacuate.Terminate, Source: "test", Reason: "the machine goes", Deadline: time.Now().Add(8 * time.Second), Done: func(context.Context) error { close(done); return nil }})
 	kubetest.Await(t, "the node is marked", func() bool { taint, cordoned := going(t, s, "mine"); return taint == "cordoned" && cordoned })
 	kubetest.Await(t, "all is done", func() bool {
 		select {
@@ -163,10 +163,10 @@ func TestEvacuate(t *testing.T) {
 	if p, err := s.Client().Pod(t.Context(), "holdfast", "agent-mine"); err != nil || p.Meta.Deleted != nil {
 		t.Errorf("the agent's own pod: %+v, %v", p.Meta, err)
 	}
-	want := `# HELP holdfast_kubernetes_evacuated_pods_total Pods of a leaving node, by how they ended (ended, hurried, overrode, killed, left).
+	want := `# HELP holdfast_kubernetes_evacuated_pods_total Pods of a leaving node, by how they ended (ended, short_grace, overrode, killed, left).
 # TYPE holdfast_kubernetes_evacuated_pods_total counter
 `
-	for _, how := range []string{"ended", "hurried", "killed", "left", "overrode"} {
+	for _, how := range []string{"ended", "killed", "left", "overrode", "short_grace"} {
 		n := 1
 		if how == "left" {
 			n = 0
@@ -194,9 +194,9 @@ func TestEvacuate(t *testing.T) {
 		return false
 	}
 	kubetest.Await(t, "it is said what was not as it should be", func() bool {
-		return said("HoldfastBudgetOverridden", "db-0") && said("HoldfastHurried", "long") && said("HoldfastEvacuated", "mine")
+		return said("HoldfastBudgetOverridden", "db-0") && said("HoldfastGraceShortened", "long") && said("HoldfastEvacuated", "mine")
 	})
-	e.Tell(t.Context(), evacuate.Notice{Kind: evacuate.Over, Source: "test"})
+	e.Tell(t.Context(), evacuate.Notice{Kind: evacuate.Withdrawn, Source: "test"})
 	kubetest.Await(t, "the node takes pods again", func() bool { taint, cordoned := going(t, s, "mine"); return taint == "" && !cordoned })
 }
 
@@ -217,9 +217,9 @@ func TestEvacuationIsWithdrawn(t *testing.T) {
 	s.Must(t, http.MethodPatch, "/api/v1/namespaces/default/pods/db-0/status", kubetest.Object{"status": kubetest.Object{"conditions": []kubetest.Object{{"type": "Ready", "status": "True"}}}}, nil)
 	h := &hand{s: s}
 	e := evacuator(t, agent, h, evacuate.Config{Node: "mine"}, nil)
-	e.Tell(t.Context(), evacuate.Notice{Kind: evacuate.Going, Source: "test", Deadline: time.Now().Add(time.Hour)})
+	e.Tell(t.Context(), evacuate.Notice{Kind: evacuate.Terminate, Source: "test", Deadline: time.Now().Add(time.Hour)})
 	kubetest.Await(t, "the node is marked", func() bool { taint, _ := going(t, s, "mine"); return taint == "cordoned" })
-	e.Tell(t.Context(), evacuate.Notice{Kind: evacuate.Over, Source: "test"})
+	e.Tell(t.Context(), evacuate.Notice{Kind: evacuate.Withdrawn, Source: "test"})
 	kubetest.Await(t, "the node takes pods again", func() bool { taint, cordoned := going(t, s, "mine"); return taint == "" && !cordoned })
 	if p, err := s.Client().Pod(t.Context(), "default", "db-0"); err != nil || p.Meta.Deleted != nil || len(h.killed) != 0 {
 		t.Errorf("the pod that waited for a budget: %+v, %v, killed %v", p.Meta, err, h.killed)
@@ -229,7 +229,7 @@ func TestEvacuationIsWithdrawn(t *testing.T) {
 	if _, err := s.Client().PatchNode(t.Context(), "mine", kube.NodePatch{Unschedulable: &yes}); err != nil {
 		t.Fatal(err)
 	}
-	e.Tell(t.Context(), evacuate.Notice{Kind: evacuate.Maybe, Source: "test"})
+	e.Tell(t.Context(), evacuate.Notice{Kind: evacuate.Rebalance, Source: "test"})
 	kubetest.Await(t, "the node is marked", func() bool { taint, _ := going(t, s, "mine"); return taint == "was-cordoned" })
 	evacuator(t, agent, h, evacuate.Config{Node: "mine", Leftover: 200 * time.Millisecond}, nil) // the next agent
 	kubetest.Await(t, "the mark is gone", func() bool { taint, _ := going(t, s, "mine"); return taint == "" })
@@ -306,7 +306,7 @@ func evacuateThroughTrouble(t *testing.T, s *kubetest.Server, x trouble) {
 	mu.Lock()
 	begin = time.Now()
 	mu.Unlock()
-	e.Tell(t.Context(), evacuate.Notice{Kind: evacuate.Going, Source: "test", Deadline: time.Now().Add(notice), Done: func(context.Context) error { close(done); return nil }})
+	e.Tell(t.Context(), evacuate.Notice{Kind: evacuate.Terminate, Source: "test", Deadline: time.Now().Add(notice), Done: func(context.Context) error { close(done); return nil }})
 	kubetest.Await(t, "all is done", func() bool {
 		select {
 		case <-done:

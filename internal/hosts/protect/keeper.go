@@ -193,7 +193,7 @@ func (k *Keeper) Hold(ctx context.Context, s Spec) (Began, error) {
 }
 
 // Tidy undoes the residue of a killed keeper. Nothing may be held.
-func (k *Keeper) Tidy(ctx context.Context, l Left) error {
+func (k *Keeper) Tidy(ctx context.Context, l Residue) error {
 	if _, err := k.ask(ctx, request{Op: opTidy, Left: &l}); err != nil {
 		return fmt.Errorf("tidy up after an earlier hold: %w", err)
 	}

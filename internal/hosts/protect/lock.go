@@ -30,18 +30,18 @@ type Lock struct {
 	// left is residue at the port that is not tidied up: from the previous
 	// protect, which was killed together with its keeper, or from a hold of this
 	// process. nil means none.
-	left *Left
+	left *Residue
 }
 
 // content is the JSON content of a lock file.
 type content struct {
-	Pid  int   `json:"pid"`
-	Left *Left `json:"left,omitempty"`
+	Pid  int      `json:"pid"`
+	Left *Residue `json:"left,omitempty"`
 }
 
 // note writes the pid of the lock's holder to the file, and what a hold leaves
 // if all its processes are killed.
-func (l *Lock) note(left *Left) error {
+func (l *Lock) note(left *Residue) error {
 	b, err := json.Marshal(content{os.Getpid(), left})
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func (l *Lock) note(left *Left) error {
 
 // noteAll writes into each port's file what a hold leaves at that port: the
 // next protect may cover only some of the ports.
-func noteAll(locks []*Lock, left *Left) error {
+func noteAll(locks []*Lock, left *Residue) error {
 	for _, l := range locks {
 		note := left.at(l.port)
 		if note == nil {
@@ -69,14 +69,14 @@ func noteAll(locks []*Lock, left *Left) error {
 }
 
 // keepAll makes Unlock keep the notes of what a hold has left.
-func keepAll(locks []*Lock, left *Left) {
+func keepAll(locks []*Lock, left *Residue) {
 	for _, l := range locks {
 		l.left = left.at(l.port)
 	}
 }
 
 // at returns the part of l at one port, nil if there is none.
-func (l *Left) at(port uint16) *Left {
+func (l *Residue) at(port uint16) *Residue {
 	if l == nil {
 		return nil
 	}

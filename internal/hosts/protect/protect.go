@@ -152,16 +152,16 @@ type Held interface {
 	Release(ctx context.Context) error
 }
 
-// Leaver is a Held whose kernel state may partly outlive its process if that is
+// ResidueReporter is a Held whose kernel state may partly outlive its process if that is
 // killed. The residue delays no connection, but the original state is not
 // restored.
-type Leaver interface {
-	// Leaves describes the residue for Tidy, in a format of the backend; "" is
+type ResidueReporter interface {
+	// Residue describes the residue for Tidy, in a format of the backend; "" is
 	// none.
-	Leaves() string
+	Residue() string
 }
 
-// Tidier is a Backend whose Held is a Leaver.
+// Tidier is a Backend whose Held is a ResidueReporter.
 type Tidier interface {
 	// Tidy undoes the residue of a hold of t that was killed.
 	Tidy(ctx context.Context, t Target, left string) error

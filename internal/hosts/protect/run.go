@@ -141,19 +141,19 @@ func Run(ctx context.Context, o Options) (Report, error) {
 		return r, explain(err, o.Spec)
 	}
 	r.Installed = k.standing
-	if err := noteAll(locks, began.Leaves); err != nil {
+	if err := noteAll(locks, began.Residue); err != nil {
 		return r, fmt.Errorf("record what the hold leaves: %w", err)
 	}
 	r.Backend, r.Refused = began.Backend, began.Refused
 	step("hold")
 	err = o.runHeld(ctx, &r, k, path, old, step)
 	left := r.Released.Error != ""
-	if errors.Is(err, ErrKeeperGone) && began.Leaves != nil {
-		e := o.tidyAfter(*began.Leaves, locks)
+	if errors.Is(err, ErrKeeperGone) && began.Residue != nil {
+		e := o.tidyAfter(*began.Residue, locks)
 		left, err = e != nil, errors.Join(err, e)
 	}
-	if left && began.Leaves != nil {
-		keepAll(locks, began.Leaves)
+	if left && began.Residue != nil {
+		keepAll(locks, began.Residue)
 	}
 	return r, err
 }
@@ -208,7 +208,7 @@ func needsRoot() error {
 }
 
 // tidyAfter starts another keeper to tidy up after the first was killed.
-func (o Options) tidyAfter(left Left, locks []*Lock) error {
+func (o Options) tidyAfter(left Residue, locks []*Lock) error {
 	k, err := StartKeeper(o.keeperOptions(locks))
 	if err != nil {
 		return err

@@ -194,7 +194,7 @@ func (s *server) probe(t Target) []Refusal {
 }
 
 // tidy undoes the residue of a killed keeper.
-func (s *server) tidy(l *Left) error {
+func (s *server) tidy(l *Residue) error {
 	if l == nil || len(l.Of) == 0 {
 		return errors.New("a request without what was left")
 	}
@@ -233,9 +233,9 @@ func (s *server) hold(spec Spec, sk *Sockets) error {
 		return s.answer(failure(opHold, err))
 	}
 	began.Took = time.Since(start)
-	if l, ok := h.(Leaver); ok {
-		if what := l.Leaves(); what != "" {
-			began.Leaves = &Left{began.Backend, what, spec.Addresses}
+	if l, ok := h.(ResidueReporter); ok {
+		if what := l.Residue(); what != "" {
+			began.Residue = &Residue{began.Backend, what, spec.Addresses}
 		}
 	}
 	k := &keeping{

@@ -29,12 +29,12 @@ type Began struct {
 	Took    time.Duration `json:"took_ns"`
 	// Refused are the better backends that did not work.
 	Refused []Refusal `json:"refused,omitempty"`
-	// Leaves is what must be tidied up if the keeper is killed.
-	Leaves *Left `json:"leaves,omitempty"`
+	// Residue is what must be tidied up if the keeper is killed.
+	Residue *Residue `json:"leaves,omitempty"`
 }
 
-// Left is the residue of a killed keeper.
-type Left struct {
+// Residue is the kernel state of a killed keeper.
+type Residue struct {
 	Backend Name      `json:"backend"`
 	What    string    `json:"what"`
 	Of      []Address `json:"of"`
@@ -80,7 +80,7 @@ type request struct {
 	Spec   *Spec         `json:"spec,omitempty"`
 	Limit  time.Duration `json:"limit_ns,omitempty"`
 	Killed bool          `json:"killed,omitempty"`
-	Left   *Left         `json:"left,omitempty"`
+	Left   *Residue      `json:"left,omitempty"`
 	// Installed is for opInstall.
 	Installed []Installed `json:"installed,omitempty"`
 

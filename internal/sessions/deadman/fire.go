@@ -62,8 +62,8 @@ func (f *firing) begin(deadline boottime.Instant) {
 	f.nextKill, f.nextLook, f.searched, f.found = 0, 0, false, nil
 }
 
-// letGo closes a target when no kill uses it.
-func (f *firing) letGo(t *kill.Target) {
+// release closes a target when no kill uses it.
+func (f *firing) release(t *kill.Target) {
 	if f.under {
 		f.closing = append(f.closing, t)
 	} else {

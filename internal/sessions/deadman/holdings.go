@@ -110,7 +110,7 @@ func (s *server) open(c container) (*kill.Target, error) {
 func (s *server) forget(ids []string) {
 	for _, id := range ids {
 		if h := s.held[id]; h != nil {
-			s.firing.letGo(h.target)
+			s.firing.release(h.target)
 			delete(s.held, id)
 		}
 		delete(s.expected, id)

@@ -43,7 +43,7 @@ func (s *server) runLeavePlans() {
 	s.log.Info("guardian: removing container bridges and their NAT rules after the last container, unless another agent takes them over", "bridges", len(nets))
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, unix.SIGTERM)
-	letGo()
+	detach()
 	pause := leaveSoon
 	for begun := time.Now(); ; {
 		for key, c := range nets {
@@ -65,9 +65,9 @@ func (s *server) runLeavePlans() {
 	}
 }
 
-// letGo closes the starter's standard output and error, and the socket. A process
+// detach closes the starter's standard output and error, and the socket. A process
 // that reads the agent's output until EOF then does not wait for the guardian.
-func letGo() {
+func detach() {
 	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err == nil {
 		for _, fd := range []int{1, 2} {

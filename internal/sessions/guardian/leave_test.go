@@ -175,11 +175,11 @@ func TestNetGoesWithTheLastContainer(t *testing.T) {
 // A net that another agent has taken over stays.
 func TestNetOfTheNextAgentStays(t *testing.T) {
 	l := newLeft(t, "leave-next", true)
-	letGo, err := l.net.Keep()
+	release, err := l.net.Keep()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer letGo()
+	defer release()
 	eventually(t, "the guardian is gone", l.guardian.Exited)
 	l.end()
 	l.stays("with another agent")

@@ -109,7 +109,7 @@ func TestAWSInterruption(t *testing.T) {
 	c.turns(t, 6)
 	l.silent(t) // the risk still stands
 	m.set(rebalance, "")
-	l.want(t, Over, "elevated risk", time.Time{})
+	l.want(t, Withdrawn, "elevated risk", time.Time{})
 	m.set(action, `{"action": "stop", "time": "2026-03-01T13:02:00Z"}`)
 	l.want(t, Terminate, "stop", time.Date(2026, 3, 1, 13, 2, 0, 0, time.UTC))
 	l.stop()

@@ -102,7 +102,7 @@ func TestAzureEvents(t *testing.T) {
 	s.schedule(scheduled("2", "Freeze", soon, "web_3"))
 	l.want(t, Rebalance, "Freeze", soon)
 	s.schedule()
-	l.want(t, Over, "Freeze", time.Time{})
+	l.want(t, Withdrawn, "Freeze", time.Time{})
 
 	s.schedule(scheduled("3", "Preempt", soon, "web_1", "WEB_3"))
 	n := l.want(t, Terminate, "Preempt is scheduled", soon)
@@ -163,7 +163,7 @@ func TestAzureEventIsApprovedWhenDone(t *testing.T) {
 	s.mu.Unlock()
 
 	s.schedule()
-	l.want(t, Over, "Terminate", time.Time{})
+	l.want(t, Withdrawn, "Terminate", time.Time{})
 	if n.Done(t.Context()) == nil {
 		t.Error("an event that is gone was approved")
 	}

@@ -105,7 +105,7 @@ func TestGCEPreemption(t *testing.T) {
 	s.set("instance/maintenance-event", "MIGRATE_ON_HOST_MAINTENANCE")
 	l.want(t, Rebalance, "MIGRATE", clock.now().Add(time.Minute))
 	s.set("instance/maintenance-event", "NONE")
-	l.want(t, Over, "MIGRATE", time.Time{})
+	l.want(t, Withdrawn, "MIGRATE", time.Time{})
 	s.set("instance/preempted", "TRUE")
 	n := l.want(t, Terminate, "instance/preempted is TRUE", clock.now().Add(30*time.Second))
 	if err := n.Done(t.Context()); err != nil {

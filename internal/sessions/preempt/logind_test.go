@@ -50,7 +50,7 @@ func TestLogindShutdownThatIsCancelled(t *testing.T) {
 	n := l.want(t, Terminate, "shuts down", clock.now().Add(30*time.Second))
 	s.set(func() { s.delay = uint64(60_000_000) }) // logind was told of another time meanwhile
 	s.prepare(t, false)
-	l.want(t, Over, "shuts down", time.Time{})
+	l.want(t, Withdrawn, "shuts down", time.Time{})
 	second := s.taken(t, 2)
 	first.released(t) // one at a time
 
@@ -76,7 +76,7 @@ func TestLogindShutdownThatHasBegun(t *testing.T) {
 		t.Error(err)
 	}
 	s.prepare(t, false)
-	l.want(t, Over, "shuts down", time.Time{})
+	l.want(t, Withdrawn, "shuts down", time.Time{})
 	s.taken(t, 1)
 }
 

@@ -18,10 +18,10 @@ const (
 	Terminate Kind = "terminate"
 	// Rebalance: the host may go, or pauses: it should take no new session.
 	Rebalance Kind = "rebalance"
-	// Over: no earlier notice of any source stands any more, for example
+	// Withdrawn: no earlier notice of any source stands any more, for example
 	// because a shutdown was cancelled. Source and Reason are those of the
 	// notice that was taken back last.
-	Over Kind = "over"
+	Withdrawn Kind = "withdrawn"
 )
 
 // Notice is one event that a source told of.

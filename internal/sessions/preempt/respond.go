@@ -37,7 +37,7 @@ func (r *Responder) respond(ctx context.Context, n Notice) {
 	switch n.Kind {
 	case Rebalance:
 		r.Drainer.StopClaiming()
-	case Over:
+	case Withdrawn:
 		if err := r.Drainer.ClaimAgain(); err != nil {
 			r.Log.Info("the notice is withdrawn, and the node accepts no sessions", "err", err)
 		}
@@ -69,6 +69,6 @@ type Metrics struct {
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	r := metric.Registry{Registerer: reg}
 	m := &Metrics{notices: r.CounterVec("holdfast_preemption_notices_total",
-		"Preemption notices for this host, by source and kind (terminate, rebalance, over).", "source", "kind")}
+		"Preemption notices for this host, by source and kind (terminate, rebalance, withdrawn).", "source", "kind")}
 	return m
 }

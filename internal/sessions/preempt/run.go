@@ -131,7 +131,7 @@ func (b *board) set(source string, now []Notice) {
 		}
 		delete(b.standing, e)
 		if len(b.standing) == 0 {
-			n.Kind, n.Deadline = Over, time.Time{}
+			n.Kind, n.Deadline = Withdrawn, time.Time{}
 			b.tell(n)
 		}
 	}

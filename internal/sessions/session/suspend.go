@@ -42,7 +42,7 @@ func (m *Manager) Suspend(ctx context.Context, key holdfast.SessionKey) (holdfas
 	}
 	l := e.departingLocked()
 	m.mu.Unlock()
-	l, letGo, err := m.reserve(e, l)
+	l, release, err = m.reserve(e, l)
 	if err != nil {
 		return holdfast.SuspendReport{}, fmt.Errorf("session %s: %w", key, err)
 	}
@@ -50,7 +50,7 @@ func (m *Manager) Suspend(ctx context.Context, key holdfast.SessionKey) (holdfas
 	going := m.markLocked(e)
 	m.mu.Unlock()
 	if len(going) == 0 {
-		letGo()
+		release()
 		return holdfast.SuspendReport{}, notHere(key) // another goroutine ends it
 	}
 	type result struct {
@@ -59,12 +59,12 @@ func (m *Manager) Suspend(ctx context.Context, key holdfast.SessionKey) (holdfas
 	}
 	done := make(chan result, 1)
 	started := m.tasks.Go(func(life context.Context) {
-		defer letGo()
+		defer release()
 		r, err := m.suspend(life, e, l)
 		done <- result{r, err}
 	})
 	if !started {
-		letGo()
+		release()
 		return holdfast.SuspendReport{}, fmt.Errorf("session %s: %w", key, errNotRunning)
 	}
 	select {

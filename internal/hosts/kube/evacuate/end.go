@@ -20,11 +20,11 @@ import (
 
 // How a pod ended.
 const (
-	Ended    = "ended"    // by itself, asked to, with its own grace
-	Hurried  = "hurried"  // the same with less than its grace
-	Overrode = "overrode" // against its disruption budget
-	Killed   = "killed"
-	Left     = "left" // not stopped
+	Ended      = "ended"       // by itself, asked to, with its own grace
+	ShortGrace = "short_grace" // the same with less than its grace
+	Overrode   = "overrode"    // against its disruption budget
+	Killed     = "killed"
+	Left       = "left" // not stopped
 )
 
 // beside is how many pods are deleted at a time.
@@ -41,7 +41,7 @@ type run struct {
 	mu    sync.Mutex
 	asked map[string]bool   // uids of pods that are terminating
 	told  map[string]bool   // uids of pods with an event written
-	how   map[string]string // by uid: hurried or overrode
+	how   map[string]string // by uid: ShortGrace or Overrode
 	count map[string]int
 }
 
@@ -125,7 +125,7 @@ func (r *run) round(ctx context.Context, pods []kube.Pod) {
 		how := ""
 		switch {
 		case p.Meta.Deleted != nil, want > there:
-			how = Hurried
+			how = ShortGrace
 		case !budgets.take(p):
 			if now.Add(want + 2*roundsOf).Before(r.end) {
 				continue // its grace period still fits after a wait
@@ -164,7 +164,7 @@ func (r *run) delete(ctx context.Context, p kube.Pod, seconds int, how string) {
 		return
 	}
 	text := fmt.Sprintf("its node is leaving: it has %d s to end, of its grace period of %.0f s", seconds, grace(p).Seconds())
-	reason := "HoldfastHurried"
+	reason := "HoldfastGraceShortened"
 	if how == Overrode {
 		reason, text = "HoldfastBudgetOverridden", fmt.Sprintf("its node is leaving at the end of the notice: it is ended against its disruption budget, with a grace period of %d s", seconds)
 	}
@@ -298,10 +298,10 @@ func (r *run) report(begun time.Time) {
 
 func (r *run) words() string {
 	var parts []string
-	for _, how := range []string{Ended, Hurried, Overrode, Killed, Left} {
+	for _, how := range []string{Ended, ShortGrace, Overrode, Killed, Left} {
 		if n := r.count[how]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, map[string]string{
-				Ended: "ended with their grace", Hurried: "had less than their grace", Overrode: "ended against a disruption budget", Killed: "were killed", Left: "are left",
+				Ended: "ended with their grace", ShortGrace: "had less than their grace", Overrode: "ended against a disruption budget", Killed: "were killed", Left: "are left",
 			}[how]))
 		}
 	}

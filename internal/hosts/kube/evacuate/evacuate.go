@@ -50,9 +50,9 @@ type Kind string
 
 // The kinds of notices.
 const (
-	Going Kind = "terminate" // the node leaves at the deadline
-	Maybe Kind = "rebalance" // it may leave: it takes no new pods
-	Over  Kind = "over"      // it stays
+	Terminate Kind = "terminate" // the node leaves at the deadline
+	Rebalance Kind = "rebalance" // it may leave: it takes no new pods
+	Withdrawn Kind = "withdrawn" // it stays
 )
 
 // Notice is an event from a source of notices.
@@ -134,7 +134,7 @@ func (e *Evacuator) heed(ctx context.Context, n Notice, under *underWay) {
 	e.log.Warn("notice", "source", n.Source, "kind", n.Kind, "reason", n.Reason, "deadline", n.Deadline)
 	e.m.heard(n)
 	switch n.Kind {
-	case Maybe:
+	case Rebalance:
 		if under.running() {
 			return // it is already marked
 		}
@@ -143,7 +143,7 @@ func (e *Evacuator) heed(ctx context.Context, n Notice, under *underWay) {
 				e.log.Error("kubernetes: this node may leave, and cordoning it failed", "err", err)
 			}
 		})
-	case Going:
+	case Terminate:
 		deadline := n.Deadline
 		if deadline.IsZero() {
 			deadline = time.Now().Add(leastNotice)
@@ -152,7 +152,7 @@ func (e *Evacuator) heed(ctx context.Context, n Notice, under *underWay) {
 			return // the running evacuation ends before
 		}
 		under.begin(ctx, deadline, func(ctx context.Context) { e.evacuate(ctx, n, deadline) })
-	case Over:
+	case Withdrawn:
 		under.stop()
 		e.undo(ctx)
 	}

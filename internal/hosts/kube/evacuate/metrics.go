@@ -17,10 +17,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	r := metric.Registry{Registerer: reg}
 	m := &Metrics{
 		notices: r.CounterVec("holdfast_kubernetes_notices_total",
-			"Notices that the node is leaving, by source and kind (terminate, rebalance, over).", "source", "kind"),
-		pods: r.CounterVec("holdfast_kubernetes_evacuated_pods_total", "Pods of a leaving node, by how they ended (ended, hurried, overrode, killed, left).", "how"),
+			"Notices that the node is leaving, by source and kind (terminate, rebalance, withdrawn).", "source", "kind"),
+		pods: r.CounterVec("holdfast_kubernetes_evacuated_pods_total", "Pods of a leaving node, by how they ended (ended, short_grace, overrode, killed, left).", "how"),
 	}
-	metric.Start(m.pods, Ended, Hurried, Overrode, Killed, Left)
+	metric.Start(m.pods, Ended, ShortGrace, Overrode, Killed, Left)
 	return m
 }
 

@@ -80,8 +80,8 @@ func (b Backend) Hold(ctx context.Context, t protect.Target) (protect.Held, erro
 // held is the setting, switched on.
 type held struct{ setting tcpmigrate.Switch }
 
-// Leaves returns the original value of the setting.
-func (h held) Leaves() string { return h.setting.Was() }
+// Residue returns the original value of the setting.
+func (h held) Residue() string { return h.setting.Was() }
 
 // Tidy restores the original value.
 func (Backend) Tidy(_ context.Context, _ protect.Target, left string) error {

@@ -133,8 +133,8 @@ func (h *held) note(err error) {
 	}
 }
 
-// Leaves returns the name of the table if the kernel would not remove it.
-func (h *held) Leaves() string {
+// Residue returns the name of the table if the kernel would not remove it.
+func (h *held) Residue() string {
 	if h.table.Owned() {
 		return ""
 	}
@@ -188,7 +188,7 @@ func (h *held) Release(ctx context.Context) error {
 		if !known {
 			break
 		}
-		if h.letGo(room) == 0 {
+		if h.release(room) == 0 {
 			if passing {
 				break
 			}
@@ -228,8 +228,8 @@ func (h *held) room(d *sockdiag.Diag) (n int, known bool) {
 	return max(1, limit) - used, true
 }
 
-// letGo releases the first n connects and returns how many waited.
-func (h *held) letGo(n int) int {
+// release releases the first n connects and returns how many waited.
+func (h *held) release(n int) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	waited := len(h.waiting)

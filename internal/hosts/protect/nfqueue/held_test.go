@@ -34,7 +34,7 @@ func TestTidy(t *testing.T) {
 	}
 	before := protecttest.Look(t)
 	stands := hold(New())
-	if left := stands.Leaves(); left != "" {
+	if left := stands.Residue(); left != "" {
 		t.Errorf("a table that goes with its process is noted: %q", left)
 	}
 	beside := protecttest.Look(t)
@@ -42,7 +42,7 @@ func TestTidy(t *testing.T) {
 	old := New()
 	old.unowned = true
 	dead := hold(old)
-	left := dead.Leaves()
+	left := dead.Residue()
 	// What dies with a process.
 	if err := dead.queue.Close(); err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func TestSYNAgain(t *testing.T) {
 	id := uint32(0)
 	for i, c := range []struct {
 		packet        []byte
-		letGo         bool // before it comes
+		released      bool // before the connect arrives
 		held, waiting int
 	}{
 		{first, false, 1, 1},
@@ -91,8 +91,8 @@ func TestSYNAgain(t *testing.T) {
 		{first, false, 1, 1},
 		{other, true, 2, 1},
 	} {
-		if c.letGo {
-			h.letGo(1)
+		if c.released {
+			h.release(1)
 		}
 		id++
 		h.take(nfqueue.Packet{ID: id, Data: c.packet}, time.Now())

@@ -218,8 +218,8 @@ func (l *group) restore() (err error) {
 	return err
 }
 
-// letGo closes our descriptors of the old listeners.
-func (l *group) letGo() {
+// closeOld closes our descriptors of the old listeners.
+func (l *group) closeOld() {
 	for _, o := range l.old {
 		unix.Close(o.fd)
 	}
@@ -228,7 +228,7 @@ func (l *group) letGo() {
 
 func (l *group) close() {
 	l.unpark()
-	l.letGo()
+	l.closeOld()
 	if l.selector != nil {
 		l.selector.Close()
 	}

@@ -207,7 +207,7 @@ func (h *held) begin() error {
 		}
 	}
 	for _, l := range h.groups {
-		l.letGo()
+		l.closeOld()
 	}
 	return nil
 }

@@ -17,9 +17,9 @@ import (
 	"holdfast/internal/platform/linux/tcpmigrate"
 )
 
-// leaves is what is not as it was if the process is killed: which of the server's
+// residue is what is not as it was if the process is killed: which of the server's
 // listeners have SO_REUSEPORT by us, and the setting of migration.
-type leaves struct {
+type residue struct {
 	Given []netip.AddrPort `json:"given,omitempty"`
 	// Plain says that none of them asked for it, so that a new one at another
 	// place has it by us too.
@@ -27,9 +27,9 @@ type leaves struct {
 	Was   string `json:"migrate_req,omitempty"`
 }
 
-// Leaves is leaves as JSON.
-func (h *held) Leaves() string {
-	w := leaves{Plain: !h.asks()}
+// Residue returns the residue as JSON.
+func (h *held) Residue() string {
+	w := residue{Plain: !h.asks()}
 	for _, l := range h.groups {
 		if !l.hadReuseport {
 			w.Given = append(w.Given, l.addr)
@@ -48,7 +48,7 @@ func (h *held) Leaves() string {
 // Tidy parks once more and releases at once, which takes program and option from
 // the listeners that there are.
 func (b Backend) Tidy(ctx context.Context, t protect.Target, left string) error {
-	var w leaves
+	var w residue
 	if err := json.Unmarshal([]byte(left), &w); err != nil {
 		return fmt.Errorf("read what is left: %w", err)
 	}

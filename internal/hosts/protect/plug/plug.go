@@ -156,9 +156,9 @@ func clear() error {
 	return p.Remove()
 }
 
-// Leaves is the device: if holder and watcher are both killed, their plug stays
+// Residue is the device: if holder and watcher are both killed, their plug stays
 // closed.
-func (*held) Leaves() string { return device }
+func (*held) Residue() string { return device }
 
 // Tidy is Sweep: there is one plug.
 func (b Backend) Tidy(context.Context, protect.Target, string) error { return b.Sweep() }
@@ -203,13 +203,13 @@ func (h *held) watch() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.open {
-		h.letGo()
+		h.removePlug()
 		h.err = errors.Join(errors.New("the watcher of the plug has died, and all connections were released"), h.err)
 	}
 }
 
-// letGo takes the plug away. The lock is held.
-func (h *held) letGo() {
+// removePlug removes the plug. The lock is held.
+func (h *held) removePlug() {
 	h.look()
 	h.open = true
 	h.err = h.plug.Remove()
@@ -243,7 +243,7 @@ func (h *held) Stats() protect.Stats {
 func (h *held) Release(context.Context) error {
 	h.mu.Lock()
 	if !h.open {
-		h.letGo()
+		h.removePlug()
 	}
 	h.stats.Waiting = 0
 	err := h.err

@@ -33,11 +33,11 @@ const (
 // When ctx is done it removes the bridge and the NAT rules if no container is
 // connected. It retries failed work at the next event.
 func (e *Engine) Run(ctx context.Context) error {
-	letGo, err := e.net.Keep()
+	release, err := e.net.Keep()
 	if err != nil {
 		return err
 	}
-	defer letGo()
+	defer release()
 	ctx, cancel := context.WithCancel(ctx)
 	k := keeper{e: e}
 	k.all.Go(func() { k.tend(ctx) })

@@ -16,9 +16,9 @@ import (
 // maintain a net.
 func (n *Net) keeperFile() string { return n.pool.dir + ".keeper" }
 
-// Keep marks the net as maintained by this process until letGo or its end:
+// Keep marks the net as maintained by this process until release or its end:
 // RemoveAbandoned leaves it alone. Several processes may keep a net.
-func (n *Net) Keep() (letGo func(), err error) {
+func (n *Net) Keep() (release func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(n.pool.dir), 0o700); err != nil {
 		return nil, fmt.Errorf("maintain bridge %s: %w", n.bridge, err)
 	}
