@@ -18,6 +18,7 @@ import (
 	"testing"
 
 	"holdfast"
+	"holdfast/internal/sessions/gateway/closing"
 )
 
 // asked is a server that lets requests wait for their end, all but those for
@@ -183,7 +184,7 @@ func TestServerIsKilledHere(t *testing.T) {
 			})
 			good := echoBodyServer(t)
 			f.sessions.set(func(_ context.Context, key holdfast.SessionKey) (holdfast.Route, error) {
-				if closed(left) {
+				if closing.Closed(left) {
 					return holdfast.Route{Key: key, Address: good, Epoch: 2}, nil
 				}
 				return holdfast.Route{Key: key, Address: bad, Epoch: 1, Left: left}, nil

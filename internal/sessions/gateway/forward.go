@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/sessions/gateway/closing"
 )
 
 // Headers between gateways. Neither a client nor a session can send them: the
@@ -82,7 +83,7 @@ func (y *try) forward(g *Gateway, out *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// cutOff calls cancel leftWait after left is closed, or when ctx is done.
+// cutOff calls cancel when closing.LeftWait has passed after left was closed, or when ctx is done.
 // Without it, clients would wait for a machine that has vanished.
 func cutOff(ctx context.Context, cancel context.CancelCauseFunc, left <-chan struct{}) {
 	defer cancel(errNodeLeft)
@@ -91,7 +92,7 @@ func cutOff(ctx context.Context, cancel context.CancelCauseFunc, left <-chan str
 	case <-ctx.Done():
 		return
 	}
-	timer := time.NewTimer(leftWait)
+	timer := time.NewTimer(closing.LeftWait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:

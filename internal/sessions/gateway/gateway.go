@@ -34,7 +34,7 @@ type Sessions interface {
 	// it. The session is not stopped for idleness until release is called
 	// (exactly once). Acquire blocks until the session is ready or ctx is done;
 	// for a ready session it returns at once. When r.Left is closed, requests in
-	// progress to another node are cut off leftWait later, so r.Left must stay
+	// progress to another node are cut off after closing.LeftWait, so r.Left must stay
 	// open while that node still serves r.Epoch. Errors: *holdfast.BootError,
 	// holdfast.ErrNotFound, ErrDraining, ErrBusy, ErrStore, ErrEngine, or that of
 	// ctx.

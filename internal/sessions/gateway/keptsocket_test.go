@@ -13,6 +13,7 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast"
+	"holdfast/internal/sessions/gateway/closing"
 	"holdfast/internal/sessions/gateway/reattach"
 )
 
@@ -89,7 +90,7 @@ func TestSocketsAreKept(t *testing.T) {
 		f := start(t, nil, change)
 		f.sessions.set(func(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, error) {
 			for i, l := range lives {
-				if !closed(l.left) {
+				if !closing.Closed(l.left) {
 					return l.route(key, holdfast.Epoch(i+1), keepTold), nil
 				}
 			}
@@ -128,7 +129,7 @@ func TestOthersAreNotKept(t *testing.T) {
 	one, two := newLife(t, "one", nil), newLife(t, "two", nil)
 	f := start(t, nil, nil)
 	f.sessions.set(func(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, error) {
-		if closed(one.left) {
+		if closing.Closed(one.left) {
 			return two.route(key, 2, nil), nil
 		}
 		return one.route(key, 1, nil), nil
@@ -145,7 +146,7 @@ func TestNextServerHasToAgree(t *testing.T) {
 	one, two := newLife(t, "one", &websocket.AcceptOptions{Subprotocols: []string{"v1"}}), newLife(t, "two", &websocket.AcceptOptions{Subprotocols: []string{"v2"}})
 	f := start(t, nil, nil)
 	f.sessions.set(func(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, error) {
-		if closed(one.left) {
+		if closing.Closed(one.left) {
 			return two.route(key, 2, keepTold), nil
 		}
 		return one.route(key, 1, keepTold), nil

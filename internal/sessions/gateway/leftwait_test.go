@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/sessions/gateway/closing"
 )
 
 // Whether the session has left is waited for where its server broke off, once,
@@ -15,9 +16,9 @@ func TestNewsIsWaitedForOnce(t *testing.T) {
 		request request
 		want    time.Duration
 	}{
-		"here":             {request{again: true}, leftWait},
+		"here":             {request{again: true}, closing.LeftWait},
 		"on another node":  {request{again: true, route: holdfast.Route{Node: "n2"}}, 0},
-		"not to be resent": {request{}, leftWait}, // it matters for the answer
+		"not to be resent": {request{}, closing.LeftWait}, // it matters for the answer
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

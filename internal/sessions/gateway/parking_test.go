@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
+	"holdfast/internal/sessions/gateway/closing"
 )
 
 // Requests for a session that is starting wait, and are all served.
@@ -119,7 +120,7 @@ func TestLongPollIsParkedAnew(t *testing.T) {
 	})
 	good := echoBodyServer(t)
 	f.sessions.set(func(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, error) {
-		if !closed(left) {
+		if !closing.Closed(left) {
 			return holdfast.Route{Key: key, Address: bad, Epoch: 1, Left: left}, nil
 		}
 		select {

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"holdfast"
+	"holdfast/internal/sessions/gateway/closing"
 )
 
 // Local gives the gateway access to the sessions of its own node, to serve the
@@ -170,7 +171,7 @@ func (g *Gateway) peerForwardFailed(w http.ResponseWriter, out *http.Request, er
 	g.log.Debug("forwarded request not served", "session", t.key, "epoch", t.route.Epoch, "err", err)
 	why, status := failedBroke, http.StatusBadGateway
 	switch {
-	case errors.As(err, &refused) && closed(t.route.Left):
+	case errors.As(err, &refused) && closing.Closed(t.route.Left):
 		g.refuse(w, out, refusedLeft)
 		return
 	case errors.As(err, &refused):
@@ -178,7 +179,7 @@ func (g *Gateway) peerForwardFailed(w http.ResponseWriter, out *http.Request, er
 		return
 	case t.body != nil && t.body.failed():
 		why = failedClient
-	case errors.As(err, &broken) && t.leaves(out.Context()):
+	case errors.As(err, &broken) && closing.AwaitLeft(out.Context(), t.route.Left):
 		why = failedLeft
 	case errors.As(err, &timeout) && timeout.Timeout():
 		why, status = failedTime, http.StatusGatewayTimeout

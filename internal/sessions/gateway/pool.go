@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/sessions/gateway/closing"
 )
 
 // Peers connects to other nodes. Any goroutine may call it.
@@ -98,20 +99,11 @@ func (g *Gateway) dial(ctx context.Context, r holdfast.Route) (net.Conn, error) 
 		return nil, &refusedError{error: err, byServer: true}
 	}
 	// If the session left meanwhile, the address may belong to another session.
-	if closed(r.Left) {
+	if closing.Closed(r.Left) {
 		c.Close()
 		return nil, &refusedError{error: fmt.Errorf("session %s left %s during the dial", r.Key, r.Address)}
 	}
 	return c, nil
-}
-
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 // countedConn counts the bytes written.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/sessions/gateway/closing"
 )
 
 const (
@@ -22,11 +23,6 @@ const (
 	// repeats is how often a request that the session may have received is sent
 	// again. It limits how many servers of a session one request can crash.
 	repeats = 3
-
-	// leftWait is how long to wait, after a connection has ended, for the signal
-	// that the session left. The kernel reports a killed server before that
-	// signal arrives.
-	leftWait = 500 * time.Millisecond
 )
 
 // request is one request and the state of its way to the session.
@@ -78,7 +74,7 @@ func (t *request) reach(ctx context.Context, do func() error) error {
 // attempt calls do unless the server is known to be gone. The time that a
 // refusal takes counts as parking, because no session has had the request.
 func (t *request) attempt(do func() error) error {
-	if closed(t.route.Left) {
+	if closing.Closed(t.route.Left) {
 		return &refusedError{error: fmt.Errorf("session %s has just left %s", t.key, t.route.Address)}
 	}
 	start := time.Now()
@@ -110,7 +106,7 @@ func (h *history) allows(ctx context.Context, t *request, err error) bool {
 		return false
 	case errors.As(err, &refused):
 		same := h.last.Node == t.route.Node && h.last.Address == t.route.Address && h.last.Epoch == t.route.Epoch
-		if !same || !refused.byServer || closed(t.route.Left) {
+		if !same || !refused.byServer || closing.Closed(t.route.Left) {
 			h.refused = 0
 		}
 		h.last = t.route
@@ -127,34 +123,21 @@ func (h *history) allows(ctx context.Context, t *request, err error) bool {
 
 // isGone reports whether the session has left after its server broke the
 // connection. For a session on another node, that node reports it and has
-// already waited leftWait.
+// already waited closing.LeftWait.
 func (t *request) isGone(ctx context.Context, broken *brokenError) bool {
-	return broken.gone || t.route.Node == "" && t.leaves(ctx)
+	return broken.gone || t.route.Node == "" && closing.AwaitLeft(ctx, t.route.Left)
 }
 
 // pause returns how long to wait before the next try. The end of a route ends
 // only the first pause early: with a route that has already ended at every try,
 // the loop would not pause at all.
 func (h *history) pause(left *<-chan struct{}) time.Duration {
-	if h.paused > 0 && closed(*left) {
+	if h.paused > 0 && closing.Closed(*left) {
 		*left = nil
 	}
 	d := min(retryFirst<<min(h.paused, 10), retryMost)
 	h.paused++
 	return d
-}
-
-// leaves waits up to leftWait for the signal that the session leaves.
-func (t *request) leaves(ctx context.Context) bool {
-	timer := time.NewTimer(leftWait)
-	defer timer.Stop()
-	select {
-	case <-t.route.Left:
-		return true
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-	return false
 }
 
 func (t *request) acquire(ctx context.Context) error {

@@ -3,6 +3,9 @@ package reattach
 import (
 	"context"
 	"time"
+
+	"holdfast/internal/sessions/gateway/closing"
+	"holdfast/internal/sessions/gateway/frame"
 )
 
 // found is the result of the search for the next server.
@@ -70,11 +73,11 @@ func (s *socket) await() (Server, Outcome) {
 func (s *socket) answer() bool {
 	u := s.up.look()
 	if u.closing {
-		s.say(closeFrame(restart))
+		s.say(frame.Closing(closing.Restart))
 		s.said = true
 		return false
 	}
-	return u.ping == nil || s.say(serverFrame(opPong, u.ping))
+	return u.ping == nil || s.say(frame.Server(frame.Pong, u.ping))
 }
 
 // goOn tells the client, if the policy says so, that there is a server again.
@@ -84,9 +87,9 @@ func (s *socket) goOn() bool {
 	case p.Tell == "":
 		return true
 	case p.Ping:
-		return s.say(serverFrame(opPing, []byte(p.Tell)))
+		return s.say(frame.Server(frame.Ping, []byte(p.Tell)))
 	}
-	return s.say(serverFrame(opText, []byte(p.Tell)))
+	return s.say(frame.Server(frame.Text, []byte(p.Tell)))
 }
 
 // say sends the client a frame of the gateway.

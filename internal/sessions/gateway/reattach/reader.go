@@ -3,6 +3,8 @@ package reattach
 import (
 	"io"
 	"sync"
+
+	"holdfast/internal/sessions/gateway/frame"
 )
 
 const (
@@ -89,15 +91,15 @@ func (r *reader) cut() (piece, bool) {
 	}
 	whole := 0
 	for {
-		f, ok := parse(b[whole:])
+		f, ok := frame.Parse(b[whole:])
 		if !ok {
 			break
 		}
-		if size := f.size(); size <= len(b)-whole {
+		if size := f.FrameSize(); size <= len(b)-whole {
 			whole += size
 			continue
 		} else if size > bigBuffer && whole == 0 {
-			r.rest = f.length - uint64(len(b)-f.header)
+			r.rest = f.Length - uint64(len(b)-f.Size)
 			r.from = r.to
 			return piece{b: b, long: true, head: true}, true
 		}

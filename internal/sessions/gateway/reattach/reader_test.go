@@ -5,6 +5,8 @@ import (
 	"io"
 	"math/rand"
 	"testing"
+
+	"holdfast/internal/sessions/gateway/frame"
 )
 
 // chunks is a connection that says its bytes in reads of odd sizes.
@@ -28,7 +30,7 @@ func (c *chunks) Read(p []byte) (int, error) {
 // frame that is not.
 func FuzzReader(f *testing.F) {
 	f.Add([]byte{}, int64(1), uint(0))
-	f.Add(append(text("hello"), clientFrame(fin|opPing, "x")...), int64(2), uint(0))
+	f.Add(append(text("hello"), clientFrame(frame.Fin|frame.Ping, "x")...), int64(2), uint(0))
 	f.Add(text(string(make([]byte, 300))), int64(3), uint(2))
 	f.Add(text(string(make([]byte, bigBuffer))), int64(4), uint(3))
 	f.Add(append(text(string(make([]byte, 3*bigBuffer))), text("y")...), int64(5), uint(bigBuffer))
@@ -49,7 +51,7 @@ func FuzzReader(f *testing.F) {
 			}
 			if !p.long {
 				whole := 0
-				frames(p.b, func(f frame, all []byte) { whole += len(all); f.payload(all) })
+				frame.Each(p.b, func(f frame.Header, all []byte) { whole += len(all); f.Payload(all) })
 				if whole != len(p.b) {
 					t.Fatalf("a piece of %d bytes has %d of whole frames", len(p.b), whole)
 				}
@@ -60,7 +62,7 @@ func FuzzReader(f *testing.F) {
 			t.Fatal("other bytes came out")
 		}
 		rest := in[len(out):]
-		if f, ok := parse(rest); len(rest) > bigBuffer || ok && f.size() <= len(rest) || r.midFrame() && len(rest) > 0 {
+		if f, ok := frame.Parse(rest); len(rest) > bigBuffer || ok && f.FrameSize() <= len(rest) || r.midFrame() && len(rest) > 0 {
 			t.Fatalf("%d bytes were not handed out", len(rest))
 		}
 	})
@@ -68,12 +70,12 @@ func FuzzReader(f *testing.F) {
 
 func TestServerFrames(t *testing.T) {
 	for _, n := range []int{0, 1, 125, 126, 65535, 65536} {
-		b := serverFrame(opText, make([]byte, n))
-		if f, ok := parse(b); !ok || f.size() != len(b) || f.masked || int(f.length) != n || !f.last() || f.op() != opText {
+		b := frame.Server(frame.Text, make([]byte, n))
+		if f, ok := frame.Parse(b); !ok || f.FrameSize() != len(b) || f.Masked || int(f.Length) != n || !f.Last() || f.Op() != frame.Text {
 			t.Errorf("%d bytes: %+v, %v", n, f, ok)
 		}
 	}
-	if b := serverFrame(opPong, make([]byte, 200)); len(b) != 2+maxControl {
+	if b := frame.Server(frame.Pong, make([]byte, 200)); len(b) != 2+frame.MaxControl {
 		t.Errorf("a Pong of %d bytes", len(b))
 	}
 }

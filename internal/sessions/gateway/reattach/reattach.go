@@ -35,27 +35,9 @@ const (
 	// lastReadTime is how long the connection to a leaving server is still read.
 	lastReadTime = 250 * time.Millisecond
 
-	// leftWait is how long to wait, when a server on this node has gone without a
-	// Close frame, for the signal that its session left. The kernel reports a
-	// killed server before that signal arrives.
-	leftWait = 500 * time.Millisecond
-
-	// closeTimeout is how long a client may take to read the Close frame and to hang
-	// up. Closing at once would send a reset if bytes of the client are unread,
-	// and the reset would overtake the frame.
-	closeTimeout = time.Second
-
-	// goneWait is how long the server of a client that has gone, or that has
-	// exchanged a Close frame, may take to end.
-	goneWait = 10 * time.Second
-
 	// writeWait is how long a client may take to accept a frame of the gateway.
 	writeWait = 10 * time.Second
 )
-
-// restart is the status code of a Close frame: service restart (IANA WebSocket
-// Close Code Number Registry).
-const restart = 1012
 
 // Server is a connection to a session's server that has agreed to the upgrade.
 type Server struct {

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"holdfast"
+	"holdfast/internal/sessions/gateway/frame"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -165,7 +166,7 @@ func clientFrame(first byte, payload string) []byte {
 	return b
 }
 
-func text(s string) []byte { return clientFrame(fin|opText, s) }
+func text(s string) []byte { return clientFrame(frame.Fin|frame.Text, s) }
 
 func send(t *testing.T, c net.Conn, b []byte) {
 	t.Helper()
@@ -177,18 +178,18 @@ func send(t *testing.T, c net.Conn, b []byte) {
 // readFrame reads one frame and returns its first byte and its payload.
 func readFrame(t *testing.T, r io.Reader) (byte, string) {
 	t.Helper()
-	head := make([]byte, 2, maxHeader)
+	head := make([]byte, 2, frame.MaxHeader)
 	if _, err := io.ReadFull(r, head); err != nil {
 		t.Fatalf("read a frame: %v", err)
 	}
 	for {
-		f, ok := parse(head)
+		f, ok := frame.Parse(head)
 		if ok {
-			all := append(head, make([]byte, f.length)...)
+			all := append(head, make([]byte, f.Length)...)
 			if _, err := io.ReadFull(r, all[len(head):]); err != nil {
 				t.Fatalf("read a frame: %v", err)
 			}
-			return f.first, string(f.payload(all))
+			return f.First, string(f.Payload(all))
 		}
 		head = append(head, 0)
 		if _, err := io.ReadFull(r, head[len(head)-1:]); err != nil {
@@ -211,30 +212,30 @@ const code1012 = "\x03\xf4"
 func TestGoesOnWithTheNextServer(t *testing.T) {
 	b := start(t, func(s *Spec) { s.Policy.Tell = "moved" })
 	send(t, b.conn, text("one"))
-	expectFrame(t, b.server, fin|opText, "one")
-	send(t, b.server, serverFrame(opText, []byte("uno")))
-	expectFrame(t, b.client, fin|opText, "uno")
+	expectFrame(t, b.server, frame.Fin|frame.Text, "one")
+	send(t, b.server, frame.Server(frame.Text, []byte("uno")))
+	expectFrame(t, b.client, frame.Fin|frame.Text, "uno")
 
 	for range 2 {
-		send(t, b.server, []byte{fin | opText, 5, 'h', 'a'}) // the rest never comes
+		send(t, b.server, []byte{frame.Fin | frame.Text, 5, 'h', 'a'}) // the rest never comes
 		b.leave()
 		<-b.asked
 		send(t, b.conn, text("two"))
-		send(t, b.conn, clientFrame(fin|opPong, "late"))
-		send(t, b.conn, clientFrame(fin|opPing, "there?"))
-		expectFrame(t, b.client, fin|opPong, "there?")
+		send(t, b.conn, clientFrame(frame.Fin|frame.Pong, "late"))
+		send(t, b.conn, clientFrame(frame.Fin|frame.Ping, "there?"))
+		expectFrame(t, b.client, frame.Fin|frame.Pong, "there?")
 		send(t, b.conn, text("three"))
 		b.next <- b.newServer()
-		expectFrame(t, b.client, fin|opText, "moved")
-		expectFrame(t, b.server, fin|opText, "two")
-		expectFrame(t, b.server, fin|opText, "three")
+		expectFrame(t, b.client, frame.Fin|frame.Text, "moved")
+		expectFrame(t, b.server, frame.Fin|frame.Text, "two")
+		expectFrame(t, b.server, frame.Fin|frame.Text, "three")
 		send(t, b.conn, text("four"))
-		expectFrame(t, b.server, fin|opText, "four")
-		send(t, b.server, serverFrame(opText, []byte("cuatro")))
-		expectFrame(t, b.client, fin|opText, "cuatro")
+		expectFrame(t, b.server, frame.Fin|frame.Text, "four")
+		send(t, b.server, frame.Server(frame.Text, []byte("cuatro")))
+		expectFrame(t, b.client, frame.Fin|frame.Text, "cuatro")
 	}
-	send(t, b.server, closeFrame(1000))
-	expectFrame(t, b.client, fin|opClose, "\x03\xe8")
+	send(t, b.server, frame.Closing(1000))
+	expectFrame(t, b.client, frame.Fin|frame.Close, "\x03\xe8")
 	b.server.Close()
 	b.conn.Close()
 	b.expectDone(Kept, Kept)
@@ -247,15 +248,15 @@ func TestTellsByPing(t *testing.T) {
 	b := start(t, func(s *Spec) { s.Policy.Tell, s.Policy.Ping = "moved", true })
 	b.leave()
 	b.next <- b.newServer()
-	expectFrame(t, b.client, fin|opPing, "moved")
+	expectFrame(t, b.client, frame.Fin|frame.Ping, "moved")
 }
 
 // A server that goes away without its session does so for good.
 func TestServersOwnEndIsTheClients(t *testing.T) {
 	b := start(t, nil)
-	send(t, b.server, serverFrame(opText, []byte("bye")))
+	send(t, b.server, frame.Server(frame.Text, []byte("bye")))
 	b.server.Close()
-	expectFrame(t, b.client, fin|opText, "bye")
+	expectFrame(t, b.client, frame.Fin|frame.Text, "bye")
 	if n, err := b.client.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("%d bytes, %v", n, err)
 	}
@@ -266,8 +267,8 @@ func TestServersOwnEndIsTheClients(t *testing.T) {
 // Between gateways only the mark is a server's own end.
 func TestMarkEndsAFarServer(t *testing.T) {
 	b := start(t, func(s *Spec) { s.Server.Far = true })
-	send(t, b.server, append(serverFrame(opText, []byte("bye")), serverFrame(opEnd, nil)...))
-	expectFrame(t, b.client, fin|opText, "bye")
+	send(t, b.server, append(frame.Server(frame.Text, []byte("bye")), frame.Server(frame.End, nil)...))
+	expectFrame(t, b.client, frame.Fin|frame.Text, "bye")
 	if n, err := b.client.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("%d bytes, %v", n, err)
 	}
@@ -278,17 +279,17 @@ func TestMarkEndsAFarServer(t *testing.T) {
 	b.server.Close() // without a signal that the session left
 	b.next <- b.newServer()
 	send(t, b.conn, text("still here"))
-	expectFrame(t, b.server, fin|opText, "still here")
+	expectFrame(t, b.server, frame.Fin|frame.Text, "still here")
 }
 
 func TestHop(t *testing.T) {
 	forwarded := func(s *Spec) { s.PeerForward, s.Next, s.Policy = true, nil, holdfast.KeepSockets{} }
 	t.Run("own end", func(t *testing.T) {
 		b := start(t, forwarded)
-		send(t, b.server, serverFrame(opText, []byte("x")))
+		send(t, b.server, frame.Server(frame.Text, []byte("x")))
 		b.server.Close()
-		expectFrame(t, b.client, fin|opText, "x")
-		expectFrame(t, b.client, fin|opEnd, "")
+		expectFrame(t, b.client, frame.Fin|frame.Text, "x")
+		expectFrame(t, b.client, frame.Fin|frame.End, "")
 		b.conn.Close()
 		b.expectDone()
 	})
@@ -327,16 +328,16 @@ func TestEndsWith1012(t *testing.T) {
 		{"goodbye meanwhile", nil, func(b *bench) {
 			b.leave()
 			<-b.asked
-			send(b.t, b.conn, clientFrame(fin|opClose, "\x03\xe8"))
+			send(b.t, b.conn, clientFrame(frame.Fin|frame.Close, "\x03\xe8"))
 		}, []Outcome{Client}},
 		{"server's message", nil, func(b *bench) {
-			send(b.t, b.server, []byte{opText, 1, 'a'})
-			expectFrame(b.t, b.client, opText, "a")
+			send(b.t, b.server, []byte{frame.Text, 1, 'a'})
+			expectFrame(b.t, b.client, frame.Text, "a")
 			b.leave()
 		}, []Outcome{Torn}},
 		{"client's message", nil, func(b *bench) {
-			send(b.t, b.conn, clientFrame(opText, "a"))
-			expectFrame(b.t, b.server, opText, "a")
+			send(b.t, b.conn, clientFrame(frame.Text, "a"))
+			expectFrame(b.t, b.server, frame.Text, "a")
 			b.leave()
 		}, []Outcome{Torn}},
 		{"client's long frame", nil, func(b *bench) {
@@ -351,7 +352,7 @@ func TestEndsWith1012(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			b := start(t, c.change)
 			c.do(b)
-			expectFrame(t, b.client, fin|opClose, code1012)
+			expectFrame(t, b.client, frame.Fin|frame.Close, code1012)
 			b.conn.Close()
 			b.expectDone(c.want...)
 		})
@@ -361,7 +362,7 @@ func TestEndsWith1012(t *testing.T) {
 // In the middle of a long frame nothing can be said.
 func TestLongFrameOfADeadServerIsCut(t *testing.T) {
 	b := start(t, nil)
-	send(t, b.server, append([]byte{fin | opText, 127, 0, 0, 0, 0, 0, 2, 0, 0}, make([]byte, 100)...))
+	send(t, b.server, append([]byte{frame.Fin | frame.Text, 127, 0, 0, 0, 0, 0, 2, 0, 0}, make([]byte, 100)...))
 	if _, err := io.ReadFull(b.client, make([]byte, 110)); err != nil {
 		t.Fatal(err)
 	}
@@ -392,9 +393,9 @@ func TestFullBufferWaits(t *testing.T) {
 	b.next <- b.newServer()
 	in := bufio.NewReader(b.server)
 	for i := range n {
-		expectFrame(t, in, fin|opText, string(long[:i*50]))
+		expectFrame(t, in, frame.Fin|frame.Text, string(long[:i*50]))
 	}
-	expectFrame(t, in, fin|opText, string(long))
+	expectFrame(t, in, frame.Fin|frame.Text, string(long))
 	if err := <-sent; err != nil {
 		t.Error(err)
 	}
@@ -414,7 +415,7 @@ func TestClientGoes(t *testing.T) {
 	b := start(t, nil)
 	send(t, b.conn, text("last"))
 	b.conn.Close()
-	expectFrame(t, b.server, fin|opText, "last")
+	expectFrame(t, b.server, frame.Fin|frame.Text, "last")
 	if n, err := b.server.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("%d bytes, %v", n, err)
 	}

@@ -2,9 +2,11 @@ package reattach
 
 import (
 	"context"
-	"net"
 	"sync"
 	"time"
+
+	"holdfast/internal/sessions/gateway/closing"
+	"holdfast/internal/sessions/gateway/frame"
 )
 
 // socket is a client's connection and the connections to its servers, one after
@@ -50,8 +52,8 @@ func (s *socket) run() {
 	}
 	s.up.end()
 	s.sayLast(end)
-	closeWrite(s.spec.Client)
-	s.spec.Client.SetReadDeadline(time.Now().Add(closeTimeout))
+	closing.Write(s.spec.Client)
+	s.spec.Client.SetReadDeadline(time.Now().Add(closing.Timeout))
 	up.Wait()
 	s.up.flushes.Wait()
 	s.spec.Client.Close()
@@ -65,13 +67,13 @@ func (s *socket) sayLast(end verdict) {
 	var b []byte
 	switch {
 	case end == withClose && !s.said:
-		b = closeFrame(restart)
+		b = frame.Closing(closing.Restart)
 	case end == withMark:
-		b = serverFrame(opEnd, nil)
+		b = frame.Server(frame.End, nil)
 	default:
 		return
 	}
-	s.spec.Client.SetWriteDeadline(time.Now().Add(closeTimeout))
+	s.spec.Client.SetWriteDeadline(time.Now().Add(closing.Timeout))
 	_, _ = s.spec.Client.Write(b) // fails where the client has gone
 }
 
@@ -111,10 +113,10 @@ func (s *socket) watch(server Server, served <-chan struct{}) {
 		select {
 		case <-server.Left:
 		case <-s.stop.Done():
-			s.spec.Client.SetWriteDeadline(time.Now().Add(closeTimeout))
+			s.spec.Client.SetWriteDeadline(time.Now().Add(closing.Timeout))
 		case <-gone:
 			gone = nil
-			bound := time.Now().Add(goneWait)
+			bound := time.Now().Add(closing.GoneWait)
 			server.Conn.SetDeadline(bound)
 			s.spec.Client.SetWriteDeadline(bound)
 			continue
@@ -164,13 +166,13 @@ func (s *socket) down(in *reader, far bool) reason {
 // whether the mark of the server's end comes next.
 func (s *socket) follow(p piece, far bool) (b []byte, end bool) {
 	if p.long {
-		f, _ := parse(p.b)
+		f, _ := frame.Parse(p.b)
 		s.note(f)
 		return p.b, false
 	}
 	n := 0
-	frames(p.b, func(f frame, all []byte) {
-		end = end || far && f.op() == opEnd
+	frame.Each(p.b, func(f frame.Header, all []byte) {
+		end = end || far && f.Op() == frame.End
 		if !end {
 			n += len(all)
 			s.note(f)
@@ -179,12 +181,12 @@ func (s *socket) follow(p piece, far bool) (b []byte, end bool) {
 	return p.b[:n], end
 }
 
-func (s *socket) note(f frame) {
+func (s *socket) note(f frame.Header) {
 	switch {
-	case f.op() == opClose:
+	case f.Op() == frame.Close:
 		s.said = true
-	case !f.control():
-		s.inside = !f.last()
+	case !f.Control():
+		s.inside = !f.Last()
 	}
 }
 
@@ -193,7 +195,7 @@ func (s *socket) note(f frame) {
 func (s *socket) judge(server Server, why reason, torn bool) verdict {
 	u := s.up.look()
 	switch {
-	case why == unread, s.said, closed(s.up.gone):
+	case why == unread, s.said, closing.Closed(s.up.gone):
 		return withoutClose
 	case s.spec.PeerForward && (torn || s.leaves(server)):
 		return withoutClose
@@ -213,39 +215,13 @@ func (s *socket) judge(server Server, why reason, torn bool) verdict {
 	return lost
 }
 
-// leaves waits up to leftWait for the signal that the session leaves, or that
-// the Proxy stops.
+// leaves waits for the signal that the session leaves, or that the Proxy stops.
 func (s *socket) leaves(server Server) bool {
-	t := time.NewTimer(leftWait)
-	defer t.Stop()
-	select {
-	case <-server.Left:
-		return true
-	case <-s.stop.Done():
-		return true
-	case <-t.C:
-		return false
-	}
+	return closing.AwaitLeft(s.stop, server.Left) || s.stop.Err() != nil
 }
 
 func (s *socket) tell(o Outcome, took time.Duration) {
 	if s.spec.Outcome != nil {
 		s.spec.Outcome(o, took)
-	}
-}
-
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
-// closeWrite fails when the peer has gone already.
-func closeWrite(c net.Conn) {
-	if c, ok := c.(interface{ CloseWrite() error }); ok {
-		_ = c.CloseWrite()
 	}
 }

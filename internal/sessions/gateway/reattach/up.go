@@ -4,6 +4,9 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"holdfast/internal/sessions/gateway/closing"
+	"holdfast/internal/sessions/gateway/frame"
 )
 
 // up is the direction from the client to the server. Its goroutine reads from
@@ -59,7 +62,7 @@ func (u *up) hangUp() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.server != nil {
-		closeWrite(u.server)
+		closing.Write(u.server)
 	}
 }
 
@@ -94,7 +97,7 @@ func (u *up) send(p piece) bool {
 		return u.sentLong(p, err)
 	}
 	sent := 0
-	frames(p.b, func(f frame, all []byte) {
+	frame.Each(p.b, func(f frame.Header, all []byte) {
 		if sent+len(all) <= n {
 			sent += len(all)
 			u.passed(f)
@@ -116,7 +119,7 @@ func (u *up) sentLong(p piece, err error) bool {
 		u.lose()
 		return !p.head
 	}
-	if f, ok := parse(p.b); p.head && ok {
+	if f, ok := frame.Parse(p.b); p.head && ok {
 		u.passed(f)
 	}
 	u.mid = u.in.midFrame()
@@ -124,12 +127,12 @@ func (u *up) sentLong(p piece, err error) bool {
 }
 
 // passed records a frame that the server has received.
-func (u *up) passed(f frame) {
+func (u *up) passed(f frame.Header) {
 	switch {
-	case f.op() == opClose:
+	case f.Op() == frame.Close:
 		u.closing = true
-	case !f.control():
-		u.inside = !f.last()
+	case !f.Control():
+		u.inside = !f.Last()
 	}
 }
 
@@ -139,13 +142,13 @@ func (u *up) enqueue(b []byte) bool {
 	if len(u.queue) > 0 && len(u.queue)+len(b) > u.limit {
 		return false
 	}
-	frames(b, func(f frame, all []byte) {
-		switch f.op() {
-		case opPing:
-			u.ping = f.payload(all)
+	frame.Each(b, func(f frame.Header, all []byte) {
+		switch f.Op() {
+		case frame.Ping:
+			u.ping = f.Payload(all)
 			u.notify()
-		case opPong: // answers a Ping of a server that has gone
-		case opClose:
+		case frame.Pong: // answers a Ping of a server that has gone
+		case frame.Close:
 			u.closing = true
 			u.notify()
 		default:

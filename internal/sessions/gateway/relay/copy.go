@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/sessions/gateway/closing"
 )
 
 // copyPair relays if a side is not a plain socket (TLS), with one goroutine per
@@ -20,7 +23,7 @@ type copyPair struct {
 	plain  syscall.RawConn // of the upstream; nil if it is not a plain socket
 	frames frames          // of the bytes sent to the client
 	pool   *sync.Pool      // of *[bufferSize]byte; a buffer is taken only while there are bytes
-	grace  time.Duration   // goneWait
+	grace  time.Duration   // closing.GoneWait
 
 	mu     sync.Mutex    // guards the order of the deadlines
 	gone   chan struct{} // closed by leave
@@ -38,7 +41,7 @@ const tlsRead = 4 << 10
 const lastReadTime = 100 * time.Millisecond
 
 func newCopyPair(s Spec, pool *sync.Pool) *copyPair {
-	p := &copyPair{spec: s, client: s.Client, pool: pool, grace: goneWait, gone: make(chan struct{})}
+	p := &copyPair{spec: s, client: s.Client, pool: pool, grace: closing.GoneWait, gone: make(chan struct{})}
 	if c, ok := s.Upstream.(*net.TCPConn); ok {
 		p.plain, _ = c.SyscallConn() // fails only for a nil connection
 	}
@@ -59,7 +62,7 @@ func (p *copyPair) leave() {
 		wait = time.Now().Add(lastReadTime)
 	}
 	p.spec.Upstream.SetReadDeadline(wait)
-	p.client.SetDeadline(time.Now().Add(closeTimeout))
+	p.client.SetDeadline(time.Now().Add(closing.Timeout))
 }
 
 // clientGone limits the time of the upstream once the client has gone.
@@ -68,15 +71,6 @@ func (p *copyPair) clientGone() {
 	defer p.mu.Unlock()
 	if !p.isGone {
 		p.spec.Upstream.SetDeadline(time.Now().Add(p.grace))
-	}
-}
-
-func (p *copyPair) left() bool {
-	select {
-	case <-p.gone:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -95,7 +89,7 @@ func (p *copyPair) run() {
 func (p *copyPair) toUpstream() {
 	discard := false
 	send := func(b []byte) error {
-		if discard || p.left() {
+		if discard || closing.Closed(p.gone) {
 			return nil
 		}
 		if _, err := p.spec.Upstream.Write(b); err != nil {
@@ -107,16 +101,9 @@ func (p *copyPair) toUpstream() {
 		_ = send(p.spec.ToUpstream) // never fails
 	}
 	err := p.copyAll(p.client, send)
-	closeWrite(p.spec.Upstream)
+	closing.Write(p.spec.Upstream)
 	if p.spec.WebSocket || !errors.Is(err, io.EOF) {
 		p.clientGone()
-	}
-}
-
-// closeWrite fails when the peer has gone already.
-func closeWrite(c net.Conn) {
-	if c, ok := c.(interface{ CloseWrite() error }); ok {
-		_ = c.CloseWrite()
 	}
 }
 
@@ -166,31 +153,19 @@ func (p *copyPair) toClient() {
 	var failed *writeError
 	if errors.As(err, &failed) { // the client has gone; its earlier bytes may still be in transit
 		p.clientGone()
-		p.client.SetReadDeadline(time.Now().Add(closeTimeout))
+		p.client.SetReadDeadline(time.Now().Add(closing.Timeout))
 		return
 	}
-	if p.spec.WebSocket && p.frames.between() && !p.frames.sawClose && p.sessionLeft() {
-		_, _ = p.client.Write(closeRestart[:])
+	if p.spec.WebSocket && p.frames.between() && !p.frames.sawClose && closing.AwaitLeft(context.Background(), p.gone) {
+		_, _ = p.client.Write(closeRestart())
 	}
 	if _, ok := p.client.(interface{ CloseWrite() error }); ok {
-		closeWrite(p.client)
+		closing.Write(p.client)
 		if errors.Is(err, io.EOF) {
 			return // only a real EOF leaves the other direction open
 		}
 	}
-	p.client.SetReadDeadline(time.Now().Add(closeTimeout))
-}
-
-// sessionLeft waits up to leftWait for the signal that the session left.
-func (p *copyPair) sessionLeft() bool {
-	t := time.NewTimer(leftWait)
-	defer t.Stop()
-	select {
-	case <-p.gone:
-		return true
-	case <-t.C:
-		return false
-	}
+	p.client.SetReadDeadline(time.Now().Add(closing.Timeout))
 }
 
 type writeError struct{ error }

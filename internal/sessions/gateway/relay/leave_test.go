@@ -12,8 +12,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// frame is an unmasked frame as a server sends it.
-func frame(op byte, payload []byte) []byte {
+// serverFrame is an unmasked frame as a server sends it.
+func serverFrame(op byte, payload []byte) []byte {
 	b := []byte{0x80 | op}
 	switch n := len(payload); {
 	case n < 126:
@@ -27,12 +27,12 @@ func frame(op byte, payload []byte) []byte {
 }
 
 var (
-	hello   = frame(1, []byte("hello"))
-	restart = closeRestart[:]
+	hello   = serverFrame(1, []byte("hello"))
+	restart = closeRestart()
 )
 
 func TestLeaveSendsServiceRestart(t *testing.T) {
-	long := frame(2, random(5, 100_000))
+	long := serverFrame(2, random(5, 100_000))
 	cases := map[string]struct {
 		socket bool
 		said   []byte // by the server before it leaves
@@ -43,7 +43,7 @@ func TestLeaveSendsServiceRestart(t *testing.T) {
 		"after a long frame":  {true, long, join(long, restart)},
 		"inside a header":     {true, long[:4], long[:4]},
 		"inside a payload":    {true, long[:50_000], long[:50_000]},
-		"after a close frame": {true, frame(8, []byte{3, 232}), frame(8, []byte{3, 232})},
+		"after a close frame": {true, serverFrame(8, []byte{3, 232}), serverFrame(8, []byte{3, 232})},
 		"no WebSocket":        {false, hello, hello},
 	}
 	r, _ := startRelay(t)
@@ -283,7 +283,7 @@ func TestFramesKnowBoundaries(t *testing.T) {
 		for range rapid.IntRange(1, 8).Draw(t, "frames") {
 			op := rapid.SampledFrom([]byte{0, 1, 2, 8, 9, 10}).Draw(t, "op")
 			n := rapid.SampledFrom([]int{0, 1, 125, 126, 127, 1000, 65535, 65536, 70000}).Draw(t, "len")
-			f := frame(op, make([]byte, n))
+			f := serverFrame(op, make([]byte, n))
 			if rapid.Bool().Draw(t, "masked") {
 				head := len(f) - n
 				f[1] |= 0x80

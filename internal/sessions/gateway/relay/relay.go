@@ -9,7 +9,7 @@
 //   - Bytes arrive in order and complete.
 //   - A slow reader holds its writer back.
 //   - A half close is passed on. The client's end of a WebSocket is not a half
-//     close: the client has gone, and its server has goneWait to end.
+//     close: the client has gone, and its server has closing.GoneWait to end.
 //   - When the session leaves, a WebSocket that is between two frames gets a
 //     Close frame with code 1012.
 package relay
@@ -20,7 +20,6 @@ import (
 	"fmt"
 	"net"
 	"sync"
-	"time"
 )
 
 // ErrClosed reports that the relay is not running (yet, or any more).
@@ -30,20 +29,6 @@ const (
 	// bufferSize is the maximum of one read in bytes, and of the bytes that a
 	// pair buffers per direction for a slow reader.
 	bufferSize = 64 << 10
-
-	// closeTimeout is how long a client may take to read the Close frame and to hang
-	// up. Closing at once would send a reset if bytes of the client are unread,
-	// and the reset would overtake the frame.
-	closeTimeout = time.Second
-
-	// leftWait is how long a WebSocket waits, when its server has gone without a
-	// Close frame, for the signal that its session left. The kernel reports a
-	// killed server before that signal arrives.
-	leftWait = 500 * time.Millisecond
-
-	// goneWait is how long a server may take, after its client has gone, to read
-	// what the client had sent, and to end.
-	goneWait = 10 * time.Second
 )
 
 // Spec is a pair of connections to relay between.

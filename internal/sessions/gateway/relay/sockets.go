@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/sessions/gateway/closing"
 )
 
 // socketPair is a pair of plain sockets, served by a loop. Only post and leave
@@ -19,9 +21,9 @@ type socketPair struct {
 	frames   frames // of the bytes sent to the client, including pending ones
 	started  bool
 	awaiting bool // the server has gone; wait for Left
-	waited   bool // leftWait is over
+	waited   bool // closing.LeftWait is over
 	leaving  bool // goodbye was called
-	gone     bool // the client has gone and goneWait is running
+	gone     bool // the client has gone and closing.GoneWait is running
 	closed   bool
 }
 
@@ -131,7 +133,7 @@ func (p *socketPair) close() {
 }
 
 // beginClose sends the remaining bytes, then 1012 if the stream is between two
-// frames, and gives the client closeTimeout to hang up.
+// frames, and gives the client closing.Timeout to hang up.
 func (p *socketPair) beginClose() {
 	if !p.started {
 		p.leaving = true // start calls beginClose again
@@ -150,7 +152,7 @@ func (p *socketPair) beginClose() {
 	}
 	p.leaving, p.awaiting = true, false
 	if p.spec.WebSocket && p.frames.between() && !p.frames.sawClose && !up.done {
-		up.pending = append(up.pending, closeRestart[:]...)
+		up.pending = append(up.pending, closeRestart()...)
 	}
 	if p.client.discard { // the server had ended; read the client until its EOF
 		p.client.done, p.client.eof = false, false
@@ -158,7 +160,7 @@ func (p *socketPair) beginClose() {
 	p.client.discard = true
 	p.client.drop()
 	up.readable, up.eof = false, true
-	p.loop.after(p, closeTimeout)
+	p.loop.after(p, closing.Timeout)
 	up.pump()
 	if !p.closed {
 		p.client.readable = true
@@ -183,7 +185,7 @@ func (p *socketPair) clientGone() {
 	}
 	waits := p.awaiting
 	p.gone, p.awaiting = true, false
-	p.loop.after(p, goneWait)
+	p.loop.after(p, closing.GoneWait)
 	if waits { // for a signal that only matters to the client
 		p.upstream.pump()
 	}
@@ -318,7 +320,7 @@ func (s *side) finish() {
 	if s == &p.upstream && p.awaitsLeft() {
 		if !p.awaiting {
 			p.awaiting = true
-			p.loop.after(p, leftWait)
+			p.loop.after(p, closing.LeftWait)
 		}
 		return
 	}
