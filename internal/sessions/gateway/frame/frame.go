@@ -38,7 +38,7 @@ type Header struct {
 }
 
 // Op returns the opcode.
-func (f Header) Op() byte      { return f.First & 0x0f }
+func (f Header) Op() byte { return f.First & 0x0f }
 
 // Control reports whether it is a control frame.
 func (f Header) Control() bool { return f.First&0x08 != 0 }
