@@ -16,9 +16,8 @@ const AnnouncementTTL = 2 * time.Minute
 
 // Bounds of what other nodes may announce.
 const (
-	announcementTTL = AnnouncementTTL
-	maxExpected     = 8192 // sessions
-	maxClaims       = 64   // at once; the node's own bound on boots is lower
+	maxExpected = 8192 // sessions
+	maxClaims   = 64   // at once; the node's own bound on boots is lower
 )
 
 // expectation is a session that another node has announced. This node claims it when
@@ -45,7 +44,7 @@ func newExpected(f *Fleet) *expected {
 
 // add records announcements and returns how many fit.
 func (x *expected) add(from holdfast.NodeID, sessions []departingSession) int {
-	n := x.put(from, sessions, time.Now().Add(announcementTTL))
+	n := x.put(from, sessions, time.Now().Add(AnnouncementTTL))
 	x.f.deps.Metrics.handovers.WithLabelValues("expected").Add(float64(n))
 	// The directory does not report again a record that is already gone.
 	for _, s := range sessions[:n] {
@@ -116,7 +115,7 @@ func (x *expected) run(ctx context.Context) {
 
 // next waits until a session is due. It returns nil if ctx is done first.
 func (x *expected) next(ctx context.Context) *expectation {
-	sweep := time.NewTicker(announcementTTL / 12)
+	sweep := time.NewTicker(AnnouncementTTL / 12)
 	defer sweep.Stop()
 	for {
 		if e := x.pop(); e != nil {
@@ -159,7 +158,7 @@ func (x *expected) sweep(now time.Time) {
 
 // claim boots one session on this node. Its clients connect by themselves.
 func (x *expected) claim(ctx context.Context, e *expectation) {
-	ctx, cancel := context.WithDeadline(ctx, e.until.Add(announcementTTL)) // the boot takes time, too
+	ctx, cancel := context.WithDeadline(ctx, e.until.Add(AnnouncementTTL)) // the boot takes time, too
 	defer cancel()
 	var err error
 	for pause := minBackoff; ; pause = min(2*pause, maxBackoff) {

@@ -29,7 +29,7 @@ var (
 	errIdleTimeout = fmt.Errorf("no data was transferred for %v", imageIdleTimeout)
 )
 
-// ReceiveImage receives the image of a session that is handed over to this node,
+// Receive receives the image of a session that is handed over to this node,
 // completely or not at all. It calls expected with the session and the epoch of the
 // image before it keeps anything, and again when the image is complete, because the
 // session may have been released without it.
@@ -254,6 +254,6 @@ func (x *expected) expects(from holdfast.NodeID, key holdfast.SessionKey, epoch 
 	if e == nil || e.from != from || e.Epoch != epoch {
 		return false
 	}
-	e.until = time.Now().Add(announcementTTL)
+	e.until = time.Now().Add(AnnouncementTTL)
 	return true
 }

@@ -53,9 +53,9 @@ type peers struct {
 
 	mu       sync.Mutex
 	inFlight map[holdfast.NodeID]int // requests in progress
-	dials    map[*context.CancelFunc]struct{}
-	ended    bool
-	done     sync.WaitGroup // dials in progress
+	dials    sync.WaitGroup          // in progress
+	life     context.Context         // ends dials
+	end      context.CancelFunc
 }
 
 // peerKey is the context key of the node that a connection is for.
@@ -67,15 +67,17 @@ type peer struct {
 }
 
 func newPeers(dial Dial, m *Metrics) *peers {
-	p := &peers{metrics: m, inFlight: map[holdfast.NodeID]int{}, dials: map[*context.CancelFunc]struct{}{}}
+	p := &peers{metrics: m, inFlight: map[holdfast.NodeID]int{}}
+	p.life, p.end = context.WithCancel(context.Background())
 	p.transport = &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-			defer cancel()
-			if !p.dialing(&cancel) {
+			if !p.startDial() {
 				return nil, net.ErrClosed
 			}
-			defer p.dialed(&cancel)
+			defer p.dials.Done()
+			ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+			defer cancel()
+			defer context.AfterFunc(p.life, cancel)()
 			to, _ := ctx.Value(peerKey{}).(peer)
 			return dial(ctx, to.node, to.addr)
 		},
@@ -93,35 +95,24 @@ func newPeers(dial Dial, m *Metrics) *peers {
 	return p
 }
 
-// dialing registers a dial, which may outlive its request but not peers. It returns
+// startDial counts a dial, which may outlive its request but not peers. It returns
 // false if peers is closed.
-func (p *peers) dialing(cancel *context.CancelFunc) bool {
+func (p *peers) startDial() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.ended {
+	if p.life.Err() != nil {
 		return false
 	}
-	p.dials[cancel] = struct{}{}
-	p.done.Add(1)
+	p.dials.Add(1)
 	return true
-}
-
-func (p *peers) dialed(cancel *context.CancelFunc) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.dials, cancel)
-	p.done.Done()
 }
 
 // close ends dials and kept-alive connections after the last request.
 func (p *peers) close() {
 	p.mu.Lock()
-	p.ended = true
-	for cancel := range p.dials {
-		(*cancel)()
-	}
+	p.end()
 	p.mu.Unlock()
-	p.done.Wait()
+	p.dials.Wait()
 	p.transport.CloseIdleConnections()
 }
 

@@ -286,7 +286,7 @@ func TestExpectationsEnd(t *testing.T) {
 		old, successor := w.nodes[0], w.nodes[1]
 		moves := old.own(t, keys(3)...)
 		old.Prepare(t.Context(), moves)
-		time.Sleep(2 * announcementTTL)
+		time.Sleep(2 * AnnouncementTTL)
 		for _, m := range moves {
 			must(t, old.host.finish(t.Context(), m.Key))
 		}
