@@ -15,8 +15,8 @@ import (
 // Amazon's instance metadata service, version 2. EC2 user guide: "Use the
 // Instance Metadata Service to access instance metadata" for the token, its
 // headers and the status codes; "Spot Instance interruption notices" and "EC2
-// instance rebalance recommendations" for the items, and for asking every 5
-// seconds. Both items answer 404 while there is nothing to say.
+// instance rebalance recommendations" for the items and the interval of 5
+// seconds. The service answers 404 for an item without content.
 const (
 	awsToken     = "/latest/api/token"
 	awsAction    = "/latest/meta-data/spot/instance-action"
@@ -24,7 +24,7 @@ const (
 
 	awsTokenHeader = "X-aws-ec2-metadata-token"
 	awsTTLHeader   = "X-aws-ec2-metadata-token-ttl-seconds"
-	awsTTL         = 6 * time.Hour // the longest that may be asked for
+	awsTTL         = 6 * time.Hour // the maximum
 
 	awsPoll = 5 * time.Second
 )
@@ -45,24 +45,15 @@ func (a *aws) Name() string { return "aws" }
 
 func (a *aws) Run(ctx context.Context, stand func(...Notice)) error {
 	s := awsSession{aws: a, client: newClient()}
-	for {
-		now, err := s.notices(ctx)
-		if err != nil {
-			return err
-		}
-		stand(now...)
-		if err := sleep(ctx, a.poll); err != nil {
-			return err
-		}
-	}
+	return repeat(ctx, a.poll, stand, func() ([]Notice, error) { return s.notices(ctx) })
 }
 
-// awsSession is a token and what is asked with it.
+// awsSession reads the items with one token at a time.
 type awsSession struct {
 	*aws
 	client *http.Client
 	token  string
-	renew  time.Time // when to get the next one
+	renew  time.Time // when to request the next token
 }
 
 func (s *awsSession) notices(ctx context.Context) ([]Notice, error) {
@@ -87,7 +78,7 @@ func (s *awsSession) notices(ctx context.Context) ([]Notice, error) {
 		})
 	}
 	var rebalance struct {
-		NoticeTime time.Time `json:"noticeTime"` // when it was said, not a deadline
+		NoticeTime time.Time `json:"noticeTime"` // when the notice was issued, not a deadline
 	}
 	found, err = s.item(ctx, awsRebalance, &rebalance)
 	if err != nil {
@@ -106,12 +97,11 @@ func (s *awsSession) notices(ctx context.Context) ([]Notice, error) {
 	return now, nil
 }
 
-// item reads JSON into v, unless there is no such item now.
+// item reads an item as JSON into v. found is false if the item does not exist now.
 func (s *awsSession) item(ctx context.Context, path string, v any) (found bool, err error) {
 	a, err := s.get(ctx, path)
 	if err == nil && a.status == http.StatusUnauthorized {
-		// The token is no longer good, for example after the instance
-		// was resumed; a new one is.
+		// The token has expired, for example while the instance was suspended.
 		s.token = ""
 		a, err = s.get(ctx, path)
 	}
@@ -138,14 +128,14 @@ func (s *awsSession) get(ctx context.Context, path string) (answer, error) {
 	return call(ctx, s.client, s.timeout, http.MethodGet, s.endpoint+path, map[string]string{awsTokenHeader: s.token}, "")
 }
 
-// newToken gets a token that is renewed after half its time.
+// newToken requests a token and renews it after half of its lifetime.
 func (s *awsSession) newToken(ctx context.Context) error {
 	asked := s.now()
 	a, err := call(ctx, s.client, s.timeout, http.MethodPut, s.endpoint+awsToken, map[string]string{awsTTLHeader: strconv.Itoa(int(awsTTL / time.Second))}, "")
 	switch {
 	case isTimeout(err):
-		// The answer with the token leaves with an IP time-to-live of the
-		// instance's hop limit, 1 unless it was changed (the same page).
+		// The IP time-to-live of the answer is the instance's hop limit, which is
+		// 1 by default (the same page).
 		return holdfast.WithHint(fmt.Errorf("get a token: %w", err),
 			"if this is an EC2 instance and the agent runs in a container, set the instance's HttpPutResponseHopLimit to 2")
 	case err != nil:

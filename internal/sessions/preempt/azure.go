@@ -11,9 +11,9 @@ import (
 )
 
 // Azure's scheduled events. Azure documentation: "Scheduled Events for Linux
-// VMs": header, version, fields, the least notice of each type, asking once a
-// second, the answer to the first request that may take two minutes, and
-// StartRequests. The name comes from "Azure Instance Metadata Service".
+// VMs": header, version, fields, the minimum notice of each type, the interval of
+// one second, the first answer, which may take two minutes, and StartRequests. The
+// machine's name is described in "Azure Instance Metadata Service".
 const (
 	azureEvents = "/metadata/scheduledevents?api-version=2020-07-01"
 	azureName   = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
@@ -21,19 +21,19 @@ const (
 	azurePoll  = time.Second
 	azureFirst = 130 * time.Second // for an answer to the first request
 
-	// azureLead is the longest of the usual notices (Reboot, and Terminate
-	// at most, get 15 minutes). What is further away, such as a move off
-	// hardware that is expected to fail, is days ahead: no new sessions
-	// until then, and the old ones stay until it comes near.
+	// azureLead is the longest of the usual notices: 15 minutes, for Reboot and
+	// at most for Terminate. An event that is further away, such as a move off
+	// hardware that is expected to fail, is days ahead. Until it is within
+	// azureLead, the node accepts no new sessions and keeps the others.
 	azureLead = 15 * time.Minute
 )
 
 // azure polls Azure's metadata service.
 type azure struct {
 	endpoint    string
-	acknowledge bool // approve an event when this host is done
+	acknowledge bool // approve an event when this host is drained
 	poll        time.Duration
-	first       time.Duration // bound of the first request for events
+	first       time.Duration // of the first request for events
 	timeout     time.Duration // of any other
 	now         func() time.Time
 }
@@ -61,16 +61,12 @@ func (a *azure) Run(ctx context.Context, stand func(...Notice)) error {
 	if self == "" || len(self) > 256 {
 		return fmt.Errorf("ask for this machine's name: the answer is none")
 	}
-	for timeout := a.first; ; timeout = a.timeout {
+	timeout := a.first
+	return repeat(ctx, a.poll, stand, func() ([]Notice, error) {
 		now, err := a.notices(ctx, client, timeout, self)
-		if err != nil {
-			return err
-		}
-		stand(now...)
-		if err := sleep(ctx, a.poll); err != nil {
-			return err
-		}
-	}
+		timeout = a.timeout
+		return now, err
+	})
 }
 
 // azureEvent is one scheduled event.
@@ -78,7 +74,7 @@ type azureEvent struct {
 	ID        string   `json:"EventId"`
 	Type      string   `json:"EventType"`   // Freeze, Reboot, Redeploy, Preempt, Terminate
 	Status    string   `json:"EventStatus"` // Scheduled or Started
-	Resources []string // the machines it means, which may all be others
+	Resources []string // the affected machines; this one may not be among them
 	NotBefore string   // "Mon, 19 Sep 2016 18:29:47 GMT"; empty once it has started
 }
 
@@ -88,7 +84,7 @@ func (a *azure) notices(ctx context.Context, client *http.Client, timeout time.D
 		return nil, fmt.Errorf("ask for scheduled events: %w", err)
 	}
 	var doc struct {
-		Events *[]azureEvent // there even when it is empty
+		Events *[]azureEvent // always present, possibly empty
 	}
 	if err := json.Unmarshal(body, &doc); err != nil {
 		return nil, fmt.Errorf("scheduled events: %w", err)
@@ -105,15 +101,15 @@ func (a *azure) notices(ctx context.Context, client *http.Client, timeout time.D
 	return now, nil
 }
 
-// notice is what an event of this machine means.
+// notice converts an event of this machine.
 func (a *azure) notice(client *http.Client, e azureEvent) Notice {
-	// Without a time that can be read it may be now.
+	// An event without a valid time may begin now.
 	start, err := time.Parse(time.RFC1123, e.NotBefore)
 	if err != nil {
 		start = time.Time{}
 	}
 	n := Notice{
-		Kind:     Rebalance, // Freeze, a pause of seconds that loses nothing, and what we do not know
+		Kind:     Rebalance, // Freeze, a pause of seconds that loses nothing, and unknown types
 		Reason:   fmt.Sprintf("%s is %s", e.Type, strings.ToLower(e.Status)),
 		Deadline: start,
 		ID:       e.ID,
@@ -130,7 +126,7 @@ func (a *azure) notice(client *http.Client, e azureEvent) Notice {
 	return n
 }
 
-// approve lets an event begin before its time, for all the machines it means.
+// approve lets an event begin before its time, for all affected machines.
 func (a *azure) approve(ctx context.Context, client *http.Client, id string) error {
 	type start struct{ EventId string } //nolint:revive // Azure's spelling
 	body, err := json.Marshal(struct{ StartRequests []start }{[]start{{id}}})

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Config says which sources to listen to. All are off by default.
+// Config lists the sources of notices. All are off by default.
 type Config struct {
 	GCE    Endpoint `yaml:"gce"`
 	AWS    Endpoint `yaml:"aws"`
@@ -17,8 +17,8 @@ type Config struct {
 // Endpoint is one source.
 type Endpoint struct {
 	Enabled bool `yaml:"enabled"`
-	// Endpoint replaces where the source is usually found: http://host of a
-	// metadata service, or logind's D-Bus address, as in
+	// Endpoint replaces the default address of the source: http://host for a
+	// metadata service, or a D-Bus address for logind, as in
 	// unix:path=/run/dbus/system_bus_socket.
 	Endpoint string `yaml:"endpoint"`
 }
@@ -26,8 +26,8 @@ type Endpoint struct {
 // Azure is the source of Azure's scheduled events.
 type Azure struct {
 	Endpoint `yaml:",inline"`
-	// Acknowledge lets an event begin as soon as this host is done, which
-	// holds for every machine that the event means.
+	// Acknowledge lets an event begin as soon as this host is drained, for every
+	// machine that the event affects.
 	Acknowledge bool `yaml:"acknowledge"`
 }
 
@@ -73,8 +73,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// checkBus takes buses on this host only: others pass no file descriptors, and
-// an inhibitor is one.
+// checkBus accepts buses on this host only. Other buses pass no file descriptors,
+// and an inhibitor is a file descriptor.
 func checkBus(address string) error {
 	if !strings.HasPrefix(address, "unix:") {
 		return fmt.Errorf("%q is no D-Bus address such as unix:path=/run/dbus/system_bus_socket", address)
@@ -82,7 +82,7 @@ func checkBus(address string) error {
 	return nil
 }
 
-// Sources returns the sources that are on. Nothing runs yet.
+// Sources returns the enabled sources. It starts nothing.
 func (c Config) Sources() []Source {
 	var on []Source
 	if c.GCE.Enabled {

@@ -17,32 +17,32 @@ import (
 
 // The keys of Google's metadata server that announce the end of an instance.
 // Compute Engine documentation: "Spot VMs", Preemption process; "Query metadata server for
-// maintenance event notices". The latter also says that the 60 seconds of warning
-// are only given to instances that have asked for maintenance-event before.
+// maintenance event notices". According to the latter, only
+// instances that have read maintenance-event before get the 60 seconds of warning.
 const (
 	gcePreempted   = "instance/preempted"         // TRUE or FALSE
-	gceMaintenance = "instance/maintenance-event" // NONE or what is to happen
+	gceMaintenance = "instance/maintenance-event" // NONE, or the event
 )
 
-// How long Google gives, from the same pages: a preempted instance has up to 30
-// seconds from the notice on; maintenance-event changes 60 seconds ahead.
+// The lead times of the notices, from the same pages: a preempted instance has up
+// to 30 seconds after the notice; maintenance-event changes 60 seconds ahead.
 const (
 	gcePreemptedLead   = 30 * time.Second
 	gceMaintenanceLead = 60 * time.Second
 )
 
-// gce listens to Google's metadata server with a request per key that waits
-// until the key changes. Compute Engine documentation: "View and query VM
+// gce reads Google's metadata server with one request per key, which waits until
+// the key changes. Compute Engine documentation: "View and query VM
 // metadata", Query metadata changes (wait_for_change, timeout_sec, last_etag).
 type gce struct {
 	endpoint string
-	wait     time.Duration // of one request, in whole seconds, by the server
-	grace    time.Duration // on top of it, until the server counts as hung
-	pace     time.Duration // between two answers that say the same
+	wait     time.Duration // of the server, in one request; whole seconds
+	grace    time.Duration // added to wait; then the server counts as hung
+	pace     time.Duration // between two answers with the same value
 	now      func() time.Time
 
 	mu    sync.Mutex
-	heard map[string][]Notice // by key; kept over failures
+	heard map[string][]Notice // by key; kept across failures
 }
 
 func newGCE(endpoint string) *gce {
@@ -69,7 +69,7 @@ func (g *gce) Run(ctx context.Context, stand func(...Notice)) error {
 		defer g.mu.Unlock()
 		g.heard[key] = n
 		answered[key] = true
-		// Half an answer only counts where it is bad news.
+		// One key suffices for a notice. To report that there is none takes both keys.
 		if len(answered) == 2 || len(n) > 0 {
 			stand(slices.Concat(g.heard[gcePreempted], g.heard[gceMaintenance])...)
 		}
@@ -82,8 +82,8 @@ func (g *gce) Run(ctx context.Context, stand func(...Notice)) error {
 	return group.Wait()
 }
 
-// watch asks for key again and again; the server answers when it changes. at is
-// when it changed, zero for the value that was there already.
+// watch reads key repeatedly; the server answers when the key changes. at is the
+// time of the change, or zero for the first value.
 func (g *gce) watch(ctx context.Context, key string, hear func(key, value string, at time.Time) error) error {
 	client, etag := newClient(), ""
 	for {
@@ -99,18 +99,18 @@ func (g *gce) watch(ctx context.Context, key string, hear func(key, value string
 			if err := hear(key, value, at); err != nil {
 				return err
 			}
-		} else if err := sleep(ctx, g.pace); err != nil { // in case that it does not wait
+		} else if err := sleep(ctx, g.pace); err != nil { // the server may not wait
 			return err
 		}
 		etag = next
 	}
 }
 
-// ask returns a key's value and etag: at once without a last etag, else when it
+// ask returns a key's value and etag: at once if last is empty, else when the key
 // changes or the wait is over.
 func (g *gce) ask(ctx context.Context, client *http.Client, key, last string) (value, etag string, err error) {
 	if last == "" {
-		last = "0" // never an etag, so that the server answers with what is
+		last = "0" // never a valid etag: the server answers with the current value
 	}
 	query := url.Values{
 		"wait_for_change": {"true"},
@@ -125,7 +125,7 @@ func (g *gce) ask(ctx context.Context, client *http.Client, key, last string) (v
 	case a.status != http.StatusOK:
 		return "", "", fmt.Errorf("%s: status %d", key, a.status)
 	case a.header.Get("Metadata-Flavor") != "Google":
-		// The same page, on how to tell the server from others.
+		// The same page describes this header as the way to recognize the server.
 		return "", "", fmt.Errorf("%s: this is not Google's metadata server", key)
 	case a.header.Get("ETag") == "":
 		return "", "", fmt.Errorf("%s: the answer has no ETag", key)
@@ -133,10 +133,10 @@ func (g *gce) ask(ctx context.Context, client *http.Client, key, last string) (v
 	return strings.TrimSpace(string(a.body)), a.header.Get("ETag"), nil
 }
 
-// gceEvent is what a value of maintenance-event looks like.
+// gceEvent is the format of a value of maintenance-event.
 var gceEvent = regexp.MustCompile(`^[A-Z_]{1,64}$`)
 
-// gceNotice is what the value of a key means that it got at that time.
+// gceNotice converts the value that a key got at that time.
 func gceNotice(key, value string, at time.Time) ([]Notice, error) {
 	n := Notice{ID: key, Reason: key + " is " + value}
 	lead := gcePreemptedLead
@@ -148,9 +148,8 @@ func gceNotice(key, value string, at time.Time) ([]Notice, error) {
 	case key == gceMaintenance && value == "TERMINATE_ON_HOST_MAINTENANCE":
 		n.Kind, lead = Terminate, gceMaintenanceLead
 	case key == gceMaintenance && gceEvent.MatchString(value):
-		// MIGRATE_ON_HOST_MAINTENANCE: the instance moves to another host
-		// while it runs. It is slow for a while and keeps everything. A
-		// word that we do not know gets the same caution.
+		// MIGRATE_ON_HOST_MAINTENANCE is a live migration: the instance is slow
+		// for a while and loses nothing. Unknown events are treated alike.
 		n.Kind, lead = Rebalance, gceMaintenanceLead
 	default:
 		return nil, fmt.Errorf("%s is %.64q, which means nothing here", key, value)

@@ -26,10 +26,10 @@ const (
 // logindTimeout bounds a call, in place of D-Bus's 25 seconds.
 const logindTimeout = 5 * time.Second
 
-// logind holds a delay inhibitor, so that a shutdown or reboot of the host
-// waits until this host is done, or for logind's InhibitDelayMaxSec.
+// logind holds a delay inhibitor. A shutdown or reboot of the host then waits until
+// the node is drained, or for logind's InhibitDelayMaxSec.
 type logind struct {
-	address string // of the bus; "" for the system's
+	address string // of the bus; "" for the system bus
 	timeout time.Duration
 	now     func() time.Time
 }
@@ -40,8 +40,8 @@ func newLogind(address string) *logind {
 
 func (l *logind) Name() string { return "logind" }
 
-// Run ends with an error when logind or the bus restarts; the next run takes
-// the inhibitor anew.
+// Run returns an error when logind or the bus restarts. The next Run takes the
+// inhibitor again.
 func (l *logind) Run(ctx context.Context, stand func(...Notice)) error {
 	s, err := l.open(ctx)
 	if err != nil {
@@ -53,7 +53,7 @@ func (l *logind) Run(ctx context.Context, stand func(...Notice)) error {
 		if perr != nil || going != true {
 			return err
 		}
-		// logind gives no inhibitor against what has begun already.
+		// logind grants no inhibitor for a shutdown that has begun already.
 		stand(s.notice(time.Time{}))
 	} else {
 		stand()
@@ -80,11 +80,11 @@ type logindSession struct {
 	manager dbus.BusObject
 	owner   string // logind's unique name: the sender of its signals
 	signals chan *dbus.Signal
-	lock    *os.File      // nil when none is held
+	lock    *os.File      // nil if none is held
 	delay   time.Duration // how long a shutdown waits for the lock
 }
 
-// open connects and listens; what is sent from then on is in signals.
+// open connects and subscribes; later signals of logind arrive in signals.
 func (l *logind) open(ctx context.Context) (*logindSession, error) {
 	conn, err := l.connect(ctx)
 	if err != nil {
@@ -100,12 +100,12 @@ func (l *logind) open(ctx context.Context) (*logindSession, error) {
 	return s, nil
 }
 
-// connect bounds what the library does not: a bus that accepts and says nothing.
-// The connection ends with ctx.
+// connect connects to the bus within the timeout: the library would wait without
+// limit for a bus that accepts and does not answer. The connection ends with ctx.
 func (l *logind) connect(ctx context.Context) (*dbus.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(l.timeout, cancel)
-	// In order: cancelled has to come after going.
+	// Signals stay in order: a cancellation must follow its shutdown.
 	options := []dbus.ConnOption{dbus.WithContext(ctx), dbus.WithSignalHandler(dbus.NewSequentialSignalHandler())}
 	var conn *dbus.Conn
 	var err error
@@ -137,7 +137,7 @@ func (s *logindSession) listen(ctx context.Context) error {
 			return fmt.Errorf("listen to logind: %w", err)
 		}
 	}
-	// A call that starts logind where the bus can, so that it has an owner.
+	// The call makes the bus start logind if it can, so that the name has an owner.
 	err := s.manager.CallWithContext(ctx, "org.freedesktop.DBus.Peer.Ping", 0).Err
 	if err == nil {
 		err = s.conn.BusObject().CallWithContext(ctx, "org.freedesktop.DBus.GetNameOwner", 0, login1).Store(&s.owner)
@@ -148,13 +148,13 @@ func (s *logindSession) listen(ctx context.Context) error {
 	return nil
 }
 
-// close closes the connection and lets go of the inhibitor.
+// close closes the connection and releases the inhibitor.
 func (s *logindSession) close() {
-	_ = s.lock.Close() // also of a nil file
+	_ = s.lock.Close() // a nil file, too
 	_ = s.conn.Close()
 }
 
-// take takes the inhibitor and reads how long it holds.
+// take takes the inhibitor and reads how long a shutdown waits for it.
 func (s *logindSession) take(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
@@ -186,8 +186,8 @@ func (s *logindSession) property(ctx context.Context, name string) (any, error) 
 	return v.Value(), nil
 }
 
-// handle acts on a signal. The bus delivers what any process sends to this
-// connection directly, matching or not, so the sender has to be the right one.
+// handle acts on a signal. Any process can send signals to this connection directly,
+// past the subscription, so handle checks the sender.
 func (s *logindSession) handle(ctx context.Context, signal *dbus.Signal, stand func(...Notice)) error {
 	switch {
 	case signal.Sender == "org.freedesktop.DBus" && signal.Name == nameOwnerChanged:
@@ -204,7 +204,7 @@ func (s *logindSession) handle(ctx context.Context, signal *dbus.Signal, stand f
 			stand(s.notice(s.now().Add(s.delay)))
 			return nil
 		}
-		if err := s.take(ctx); err != nil { // it was cancelled; be ready for the next
+		if err := s.take(ctx); err != nil { // the shutdown was cancelled: prepare for the next one
 			return err
 		}
 		stand()
@@ -212,7 +212,7 @@ func (s *logindSession) handle(ctx context.Context, signal *dbus.Signal, stand f
 	return nil
 }
 
-// notice is a shutdown that waits for the lock that is held now.
+// notice returns the notice of a shutdown that waits for the current lock.
 func (s *logindSession) notice(deadline time.Time) Notice {
 	lock := s.lock
 	return Notice{
@@ -222,7 +222,7 @@ func (s *logindSession) notice(deadline time.Time) Notice {
 		ID:       "shutdown",
 		Done: func(context.Context) error {
 			if err := lock.Close(); err != nil && !errors.Is(err, os.ErrClosed) && !errors.Is(err, os.ErrInvalid) {
-				return fmt.Errorf("let go of the inhibitor: %w", err)
+				return fmt.Errorf("release the inhibitor: %w", err)
 			}
 			return nil
 		},

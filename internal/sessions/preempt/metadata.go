@@ -12,21 +12,21 @@ import (
 	"time"
 )
 
-// metadataIP is where all three clouds answer, at a link-local address that
-// needs no name server.
+// metadataIP is the address of the metadata service in all three clouds. It is
+// link-local and needs no name server.
 const metadataIP = "http://169.254.169.254"
 
-// maxBody bounds an answer, in bytes. The largest real one is Azure's list of
-// events, of about 500 bytes each.
+// maxBody is the maximum size of an answer in bytes. The largest real answer is
+// Azure's list of events, at about 500 bytes for each event.
 const maxBody = 256 << 10
 
-// dialTimeout is generous for a service on the host below; where there is none,
-// packets to its address often vanish.
+// dialTimeout is generous, because the service runs on the physical host. Outside a
+// cloud, packets to its address are often dropped silently.
 const dialTimeout = 2 * time.Second
 
-// newClient returns a client for metadata services. They are asked directly,
-// never through a proxy, and they never redirect: a redirect comes from something
-// else. Connections are not kept, so that nothing is left when a source ends.
+// newClient returns a client for metadata services. It uses no proxy, and follows no
+// redirect, because metadata services do not redirect. It keeps no connections, so
+// that a source leaves nothing behind when it ends.
 func newClient() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
@@ -37,14 +37,14 @@ func newClient() *http.Client {
 	}
 }
 
-// answer is what a metadata service said.
+// answer is the answer of a metadata service.
 type answer struct {
 	status int
 	header http.Header
 	body   []byte
 }
 
-// call makes one request within timeout. Any status is an answer.
+// call makes one request within timeout. An answer with any status is no error.
 func call(ctx context.Context, client *http.Client, timeout time.Duration, method, address string, header map[string]string, body string) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -84,7 +84,22 @@ func checkEndpoint(address string) error {
 	return nil
 }
 
-// sleep waits for d, or for ctx, whose error it returns.
+// repeat calls read at intervals of pause and passes the notices to stand. It
+// returns the first error of read, or that of ctx.
+func repeat(ctx context.Context, pause time.Duration, stand func(...Notice), read func() ([]Notice, error)) error {
+	for {
+		now, err := read()
+		if err != nil {
+			return err
+		}
+		stand(now...)
+		if err := sleep(ctx, pause); err != nil {
+			return err
+		}
+	}
+}
+
+// sleep waits for d. If ctx is done first, it returns the error of ctx.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -94,7 +109,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// isTimeout reports whether no answer came in time.
+// isTimeout reports whether err is a timeout of the network.
 func isTimeout(err error) bool {
 	var t net.Error
 	return errors.As(err, &t) && t.Timeout()

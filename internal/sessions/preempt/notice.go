@@ -1,7 +1,7 @@
-// Package preempt listens where a host can hear that it goes away: the metadata
-// services of Google, Amazon and Microsoft, and logind. It says so once per
-// event, with the time that is left, and says so again when the danger passed.
-// What to do about it is for others to decide.
+// Package preempt reads notices that this host will be terminated or interrupted,
+// from the metadata services of Google, Amazon and Microsoft, and from logind. Run
+// reports each event once, with its deadline, and reports when no event remains. A
+// Responder drains the node.
 package preempt
 
 import (
@@ -9,50 +9,48 @@ import (
 	"time"
 )
 
-// Kind is what a notice asks for.
+// Kind is the kind of a notice.
 type Kind string
 
 // The kinds.
 const (
-	// Terminate: the host goes at the deadline, and what runs on it is lost.
+	// Terminate: the host ends at the deadline, with everything that runs on it.
 	Terminate Kind = "terminate"
-	// Rebalance: the host may go, or pauses: it should take no new session.
+	// Rebalance: the host may be terminated, or pauses. It should accept no new session.
 	Rebalance Kind = "rebalance"
-	// Withdrawn: no earlier notice of any source stands any more, for example
+	// Withdrawn: no earlier notice of any source is valid any more, for example
 	// because a shutdown was cancelled. Source and Reason are those of the
-	// notice that was taken back last.
+	// notice that was withdrawn last.
 	Withdrawn Kind = "withdrawn"
 )
 
-// Notice is one event that a source told of.
+// Notice is one event that a source reported.
 type Notice struct {
 	Source string // the source's name: gce, aws, azure, logind
 	Kind   Kind
-	Reason string // for people: "instance/preempted is TRUE"
-	// Deadline is when the host may go; zero where the source does not say.
+	Reason string // for logs: "instance/preempted is TRUE"
+	// Deadline is when the host may end; zero if the source does not report it.
 	// It may lie in the past.
 	Deadline time.Time
-	// ID is the same for the same event, and another one for another event
-	// of the source.
+	// ID identifies the event among those of the source.
 	ID string
-	// Done tells the source that nothing on this host is left to lose, so
-	// that the host need not wait any longer: it lets go of logind's
-	// inhibitor and approves Azure's event, where that is configured. It
-	// is never nil in a notice that Run told, does no harm when called
-	// twice or late, and may be called from any goroutine. It makes at most
-	// one request.
+	// Done tells the source that the host is drained and need not wait any
+	// longer. It releases logind's inhibitor, and approves Azure's event if that
+	// is configured. It is never nil in a notice that Run reports. It is
+	// idempotent, has no effect after the event, and may be called from any
+	// goroutine. It makes at most one request.
 	Done func(context.Context) error
 }
 
-// Source is one place where notices come from.
+// Source is one source of notices.
 type Source interface {
 	// Name is a short constant word for logs.
 	Name() string
-	// Run listens until ctx is done, with ctx's error, or until it cannot
-	// go on; it may be called again then. Whenever it has heard the state
-	// of things it calls stand with all notices that stand now, also with
-	// none and also with the same ones as before; not hearing anything is no
-	// reason to call it. It fills in Kind, Reason, Deadline, ID and, where it has
-	// one, Done. It may call stand from several goroutines.
+	// Run reads notices until ctx is done or an error occurs, and returns that
+	// error. It may be called again then. Whenever Run has read the state, it calls
+	// stand with all notices that are valid now, also if there are none or they are
+	// unchanged. It does not call stand after a failed read. It sets Kind, Reason,
+	// Deadline, ID and, if the source can be told, Done. It may call stand from
+	// several goroutines.
 	Run(ctx context.Context, stand func(...Notice)) error
 }

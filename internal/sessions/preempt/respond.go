@@ -11,13 +11,12 @@ import (
 	"holdfast/internal/sessions/drain"
 )
 
-// noticeMargin is the part of the time of a notice that is kept for what follows the
+// noticeMargin is the part of a notice's time that is reserved for the steps after the
 // drain.
 const noticeMargin = time.Second
 
-// Responder acts on the notices of a node's host: it drains the node. The agent does
-// not end. The host will end it; where the host stays, its node accepts sessions
-// again.
+// Responder drains the node when its host will end. The agent continues. If the host
+// stays, the node accepts sessions again.
 type Responder struct {
 	Drainer *drain.Drainer
 	Options drain.Options // of a drain without a deadline
@@ -60,7 +59,7 @@ func noticeBudget(most time.Duration, deadline, now time.Time) time.Duration {
 	return min(most, max(drain.LeastBudget, deadline.Sub(now)-noticeMargin))
 }
 
-// Metrics are the figures of notices.
+// Metrics are the metrics of notices.
 type Metrics struct {
 	notices *prometheus.CounterVec
 }

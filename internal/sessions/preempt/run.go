@@ -10,20 +10,20 @@ import (
 	"holdfast"
 )
 
-// How long a source that failed is left alone: from retryMin, doubling, to
-// retryMax. A host that is not on the cloud it was told of asks once a minute.
+// The pause after a failure of a source. It starts at retryMin and doubles up to
+// retryMax. On a host outside the configured cloud, a source tries once a minute.
 const (
 	retryMin = time.Second
 	retryMax = time.Minute
 )
 
 // Run runs all sources until ctx is done and all of them have ended. A source
-// that fails is started again after a pause between a second and a minute; what
-// it said before goes on standing meanwhile. The log gets one warning when a source
-// begins to fail and one line when it answers again.
+// that fails is started again after a pause between a second and a minute; its
+// notices stay valid meanwhile. The log gets one warning when a source begins to
+// fail and one line when it answers again.
 //
-// tell is called once for each event, by one goroutine at a time; sources wait
-// for it to return.
+// tell is called once for each event, from one goroutine at a time. Sources wait
+// until it returns.
 func Run(ctx context.Context, sources []Source, tell func(Notice), log *slog.Logger) {
 	run(ctx, sources, tell, log, retryMin, retryMax)
 }
@@ -69,7 +69,7 @@ func (r *runner) run(ctx context.Context) {
 	}
 }
 
-// stand takes what the source says, which also shows that it works.
+// stand records the valid notices of the source, which works again.
 func (r *runner) stand(now ...Notice) {
 	r.mu.Lock()
 	if r.failing {
@@ -80,7 +80,7 @@ func (r *runner) stand(now ...Notice) {
 	r.board.set(r.source.Name(), now)
 }
 
-// failed returns how long to leave the source alone.
+// failed records a failure and returns the pause before the next try.
 func (r *runner) failed(err error) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,10 +96,10 @@ func (r *runner) failed(err error) time.Duration {
 	return r.pause
 }
 
-// event names an event across sources.
+// event identifies an event among all sources.
 type event struct{ source, id string }
 
-// board holds all notices that stand, and tells of what changes.
+// board holds all valid notices and reports changes.
 type board struct {
 	tell func(Notice)
 
@@ -107,8 +107,8 @@ type board struct {
 	standing map[event]Notice
 }
 
-// set makes now all that stands of a source. It tells of every event that is
-// new or has become another kind, and that it is over when the last one is gone.
+// set replaces the valid notices of a source. It reports every event that is new or
+// has changed its kind, and reports Withdrawn when the last notice is withdrawn.
 func (b *board) set(source string, now []Notice) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -81,7 +81,7 @@ func TestBoardTellsOnceAndWhenAllIsOver(t *testing.T) {
 		{"b", nil, nil},
 		{"a", []Notice{{Kind: Terminate, ID: "2"}}, []string{"a terminate 2"}}, // another in its place: nothing is over
 		{"b", nil, nil},
-		{"a", nil, []string{"a over 2"}},
+		{"a", nil, []string{"a withdrawn 2"}},
 		{"a", []Notice{end}, []string{"a terminate 1"}},
 	} {
 		told = nil
