@@ -86,9 +86,9 @@ func TestRemoteRouteNeedsNoStore(t *testing.T) {
 	})
 }
 
-// TestNothingHereHidesARoute: a session that waits to boot on this node, or has
-// failed to, may be another's meanwhile.
-func TestNothingHereHidesARoute(t *testing.T) {
+// TestLocalStateDoesNotHideARoute: another node may own a session by now that waits to
+// boot on this node, or that failed to boot here.
+func TestLocalStateDoesNotHideARoute(t *testing.T) {
 	for name, c := range map[string]struct {
 		failed error
 		later  bool // the other node gets it while the client waits
@@ -134,8 +134,8 @@ func TestLeftClosesWhenTheOwnerLeaves(t *testing.T) {
 	})
 }
 
-// TestOwnerVanishes cuts the owner's machine off while clients wait for it to
-// boot the session: they are served by another when its lease is over.
+// TestOwnerVanishes disconnects the owner's machine while clients wait for it to boot
+// the session. Another node serves them when the owner's lease has expired.
 func TestOwnerVanishes(t *testing.T) {
 	for name, cut := range map[string]bool{"it refuses": false, "it is silent": true} {
 		t.Run(name, func(t *testing.T) {
@@ -181,8 +181,8 @@ func TestOwnerVanishes(t *testing.T) {
 	}
 }
 
-// TestUnreachableOwnerIsNotOverruled: as long as its record lives, the session
-// is its.
+// TestUnreachableOwnerIsNotOverruled: as long as its record exists, an unreachable
+// node owns the session.
 func TestUnreachableOwnerIsNotOverruled(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		a, b := w.nodes[0], w.nodes[1]
@@ -226,9 +226,9 @@ func TestRefusedLooksPastTheCache(t *testing.T) {
 	})
 }
 
-// TestLateAnswerEndsNoDoubt: an answer that was given before the refusal says
-// nothing about it.
-func TestLateAnswerEndsNoDoubt(t *testing.T) {
+// TestLateAnswerDoesNotConfirmARecord: an answer to a request that was sent before the
+// refusal does not make the record trusted again.
+func TestLateAnswerDoesNotConfirmARecord(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		a, b := w.nodes[0], w.nodes[1]
 		a.publish(func(n *holdfast.Node) { n.Trouble = "so that b has it" })
@@ -313,7 +313,7 @@ func TestBootErrorReachesTheClient(t *testing.T) {
 }
 
 // TestClientGoesAway: the search ends with its last client, and the next one
-// begins anew.
+// starts a new search.
 func TestClientGoesAway(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		x := w.nodes[0]

@@ -11,9 +11,9 @@ import (
 	"holdfast"
 )
 
-// TestChaos lets nodes die, drain, be cut off and come back, and the store go
-// away and forget, while clients of all nodes keep asking for sessions: every
-// one of them has to get there, within the time that a gateway would park it.
+// TestChaos lets nodes die, drain, lose the network and return, and lets the store fail
+// and lose its history, while clients of all nodes request sessions. Each request must
+// succeed within the time for which a gateway would park it.
 func TestChaos(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -54,8 +54,7 @@ func chaos(t *testing.T, w *world, random *rand.Rand) {
 	storm.Wait()
 }
 
-// hurt does the fleet one harm and heals it. It returns the node, or the one
-// that takes its place.
+// hurt causes one fault and repairs it. It returns the node, or its replacement.
 func (w *world) hurt(t *testing.T, x *node, how int) *node {
 	switch how {
 	case 0:
@@ -80,8 +79,8 @@ func (w *world) hurt(t *testing.T, x *node, how int) *node {
 	return x
 }
 
-// handOver drains the node, with successors or without, and has it back a
-// second later.
+// handOver drains the node, with or without successors, and restarts it a second
+// later.
 func (x *node) handOver(t *testing.T, told bool) {
 	x.host.with(func() { x.host.draining = true })
 	x.publish(func(n *holdfast.Node) { n.Draining = true })

@@ -156,7 +156,7 @@ func TestLeft(t *testing.T) {
 	})
 }
 
-// TestStaleCacheHeals has the watch miss things while the store is down and its
+// TestStaleCacheHeals lets the watch miss events while the store is down and its
 // history is lost.
 func TestStaleCacheHeals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -217,9 +217,9 @@ func TestRefreshFeedsTheCache(t *testing.T) {
 	})
 }
 
-// TestPassedByIsLookedAtAgain: no event reports a record that was learned ahead of the
+// TestSkippedRecordIsReadAgain: no event reports a record that was learned ahead of the
 // watch and removed while the history was compacted, so it is read again.
-func TestPassedByIsLookedAtAgain(t *testing.T) {
+func TestSkippedRecordIsReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(100)
 		d := follow(t, s)
@@ -245,7 +245,8 @@ type change struct {
 	at      holdfast.Revision
 }
 
-// history draws lives of one key, one revision a step, as a store writes them.
+// history draws random records of one key, one revision for each step, as a store
+// writes them.
 func history(t *rapid.T) []change {
 	var all []change
 	var at holdfast.Revision
@@ -268,9 +269,9 @@ func history(t *rapid.T) []change {
 	return all
 }
 
-// TestCacheNeverGoesBack feeds a directory with one history in three ways, each
-// at its own pace: the watch, reads of the store that take their time, and what
-// other nodes tell. What it knows must only move forward, and end at the truth.
+// TestCacheNeverGoesBack feeds a directory with one history from three sources, each
+// at its own pace: the watch, slow reads of the store, and messages of other nodes. Its
+// state must only move forward, and end at the state of the store.
 func TestCacheNeverGoesBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		past := history(t)
@@ -344,8 +345,8 @@ func ended(past []change, epoch holdfast.Epoch) bool {
 	return false
 }
 
-// TestWhatTheWatchIsPastIsNotLearned: an old record of a removed session is ignored.
-func TestWhatTheWatchIsPastIsNotLearned(t *testing.T) {
+// TestOldRecordIsNotLearned: an old record of a removed session is ignored.
+func TestOldRecordIsNotLearned(t *testing.T) {
 	d := testDirectory(nil)
 	d.apply(store.Event{Key: "b", Owner: holdfast.Owner{Key: "b", Epoch: 10, Revision: 10, State: holdfast.Claimed}, Revision: 10})
 	d.Learn(holdfast.Owner{Key: "a", Node: "x", Epoch: 5, Revision: 7, State: holdfast.Ready})
@@ -358,8 +359,9 @@ func TestWhatTheWatchIsPastIsNotLearned(t *testing.T) {
 	}
 }
 
-// TestGravesAreBounded, but keep what could come back.
-func TestGravesAreBounded(t *testing.T) {
+// TestTombstonesAreBounded: their number is bounded, and those of epochs that could
+// return stay.
+func TestTombstonesAreBounded(t *testing.T) {
 	g := newTombstones()
 	now := time.Now()
 	g.add("unsure", record{epoch: 1, revision: 1}, false, now)
@@ -380,7 +382,7 @@ func TestGravesAreBounded(t *testing.T) {
 	}
 }
 
-// TestMemory holds the directory of a large fleet to what its comment says.
+// TestMemory checks the size of a large directory against its documentation.
 func TestMemory(t *testing.T) {
 	const sessions = 20_000
 	owners := make([]holdfast.Owner, sessions)
@@ -413,7 +415,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// slowStore answers each Get with what was true when it was sent, later.
+// slowStore delays the answer of each Get. The answer is the state at the request.
 type slowStore struct {
 	store.Store
 	mu     sync.Mutex
@@ -422,7 +424,7 @@ type slowStore struct {
 	goOn   chan struct{}
 }
 
-// begin sends a read and returns what makes its answer come.
+// begin sends a read and returns a function that delivers its answer.
 func (s *slowStore) begin(d *Directory, now change) (end func()) {
 	asked, goOn, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	s.mu.Lock()

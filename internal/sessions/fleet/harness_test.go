@@ -34,8 +34,8 @@ const (
 	key = holdfast.SessionKey("alice")
 )
 
-// network joins nodes by pipes, which follow fake time. A node that is cut off
-// neither answers nor refuses; one that is shut refuses.
+// network connects nodes by pipes, which follow fake time. A node that is cut off
+// neither accepts nor refuses connections; a node that is shut refuses them.
 type network struct {
 	mu        sync.Mutex
 	listeners map[string]*door
@@ -114,7 +114,7 @@ type world struct {
 	nodes []*node // all that there ever were
 }
 
-// node is one of it. Its lease is renewed until it dies.
+// node is one node of a world. Its lease is renewed until it dies.
 type node struct {
 	*Fleet
 	w      *world
@@ -230,7 +230,7 @@ func (x *node) publish(change ...func(*holdfast.Node)) {
 	must(x.w.t, x.w.store.PutNode(x.w.t.Context(), x.record, x.lease))
 }
 
-// die ends the node without a word; its lease lives on until it expires.
+// die ends the node without a release of its lease, which then expires.
 func (x *node) die() {
 	x.stop()
 	x.host.with(func() { x.host.dead = true })
@@ -296,7 +296,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// acquire asks a node for the session, with patience, and lets go of it.
+// acquire requests the session from a node within patience, and releases it.
 func (x *node) acquire(t *testing.T, patience time.Duration) (holdfast.Route, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -307,7 +307,7 @@ func (x *node) acquire(t *testing.T, patience time.Duration) (holdfast.Route, er
 	return r, err
 }
 
-// mustAcquire ends the test where the session cannot be had.
+// mustAcquire ends the test if acquire fails.
 func (x *node) mustAcquire(t *testing.T) holdfast.Route {
 	t.Helper()
 	r, err := x.acquire(t, time.Minute)

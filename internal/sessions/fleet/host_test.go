@@ -11,8 +11,8 @@ import (
 	"holdfast/internal/platform/store"
 )
 
-// host is a node's own sessions as far as a Fleet needs them: claims are real
-// claims in the store, a container is a timer.
+// host implements Local: its claims are real claims in the store, and a container is a
+// timer.
 type host struct {
 	id    holdfast.NodeID
 	store store.Store

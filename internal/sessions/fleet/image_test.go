@@ -18,8 +18,8 @@ import (
 	"holdfast"
 )
 
-// fault is what happens to the connections of a node to others once so many bytes
-// have passed, in both directions together, on one of them.
+// fault is a fault of a node's connections to others. It starts when one of them has
+// carried a number of bytes, in both directions together.
 type fault struct {
 	how   string // of those below
 	after int64  // bytes
@@ -34,7 +34,7 @@ const (
 	crawled = imageIdleTimeout / 10 // of each
 )
 
-// faulty has the node's connections go through a fault.
+// faulty applies a fault to the node's connections.
 func (x *node) faulty(f fault) {
 	var conns atomic.Int32
 	x.peers = newPeers(func(ctx context.Context, n holdfast.NodeID, addr string) (net.Conn, error) {
@@ -60,7 +60,7 @@ func (c *faultyConn) Close() error {
 	return c.Conn.Close()
 }
 
-// strike has the fault happen where it is due.
+// strike starts the fault if it is due.
 func (c *faultyConn) strike() error {
 	if c.passed.Load() < c.after {
 		return nil
@@ -111,9 +111,9 @@ func someImage(t *testing.T) []byte {
 	return image
 }
 
-// TestImageOnABadWay: what is sent arrives whole or not at all, and neither side
-// waits for long where nothing moves.
-func TestImageOnABadWay(t *testing.T) {
+// TestSendImageWithNetworkFaults: an image arrives completely or not at all, and neither
+// side waits long on a connection without progress.
+func TestSendImageWithNetworkFaults(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault
 		arrives bool
@@ -211,8 +211,8 @@ func TestSilentSender(t *testing.T) {
 	})
 }
 
-// TestImageThatCannotBeRead: what the sender cannot read is its own trouble, and is
-// not tried again.
+// TestImageThatCannotBeRead: the sender does not repeat the transfer of an image that
+// it cannot read.
 func TestImageThatCannotBeRead(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		a, b := w.nodes[0], w.nodes[1]
@@ -236,8 +236,9 @@ func TestImageThatCannotBeRead(t *testing.T) {
 	})
 }
 
-// TestTakenOnABadWay: an image is given once, whatever becomes of it on its way.
-func TestTakenOnABadWay(t *testing.T) {
+// TestTakeImageWithNetworkFaults: a node gives an image away once, even if the transfer
+// fails.
+func TestTakeImageWithNetworkFaults(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault
 		want  error // nil: it arrives
@@ -289,8 +290,8 @@ func TestTakenOnABadWay(t *testing.T) {
 	}
 }
 
-// TestTakenByAnother: only the session's owner gets the image of its previous epoch.
-func TestTakenByAnother(t *testing.T) {
+// TestOnlyTheOwnerTakesAnImage: only the session's owner gets the image of its previous epoch.
+func TestOnlyTheOwnerTakesAnImage(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		a, b := w.nodes[0], w.nodes[1]
 		b.deps.GiveImage = func(context.Context, holdfast.SessionKey, holdfast.Epoch, io.Writer) error {

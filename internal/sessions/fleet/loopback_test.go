@@ -11,12 +11,11 @@ import (
 	"holdfast"
 )
 
-// patience is how long a test in real time waits for what has to come; it only
-// bounds a hanging test.
+// patience bounds each wait of a test in real time, so that a test cannot hang.
 const patience = time.Minute
 
-// TestOverTCP has a fleet on loopback: many keys, many clients, everywhere at
-// once, while one node after another leaves as planned.
+// TestOverTCP runs a fleet over loopback: many clients request many sessions from all
+// nodes, while one node after another drains.
 func TestOverTCP(t *testing.T) {
 	w := newWorld(t)
 	const nodes, sessions, clients = 5, 40, 4
@@ -84,8 +83,8 @@ func TestOverTCP(t *testing.T) {
 	}
 }
 
-// reach does what a gateway does with a route: it goes there, is refused where
-// that epoch is not served, and asks anew.
+// reach uses a route as a gateway does. If the node refuses because it does not serve
+// that epoch, reach requests the route again.
 func (x *node) reach(ctx context.Context, k holdfast.SessionKey) error {
 	for {
 		r, release, err := x.Acquire(ctx, k)
@@ -111,7 +110,7 @@ func (w *world) live() (n int) {
 	return n
 }
 
-// drain hands everything over that the node has.
+// drain hands over all sessions of the node.
 func (x *node) drain(t *testing.T) {
 	t.Helper()
 	x.host.with(func() { x.host.draining = true })

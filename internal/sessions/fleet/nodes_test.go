@@ -37,8 +37,8 @@ func fleetOf(n int) (all []holdfast.Node) {
 	return all
 }
 
-// TestNodesAreReadInMeasure has many place all the time.
-func TestNodesAreReadInMeasure(t *testing.T) {
+// TestNodeListReadsAreLimited places many sessions concurrently.
+func TestNodeListReadsAreLimited(t *testing.T) {
 	for _, size := range []int{3, 200, 1000, 2000} {
 		t.Run(fmt.Sprint(size, " nodes"), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestNodesThatNobodyAsksForAreNotRead(t *testing.T) {
 	})
 }
 
-// TestNewNodeIsFound before the list is read again for its age.
+// TestNewNodeIsFound: a new node is found before the list expires.
 func TestNewNodeIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &countingStore{nodes: fleetOf(4000)}

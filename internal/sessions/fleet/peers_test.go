@@ -18,13 +18,13 @@ import (
 	"holdfast"
 )
 
-// ask asks b directly, as a.
+// ask sends b a request directly, as node a.
 func ask(ctx context.Context, a, b *node, q acquireRequest) (holdfast.Owner, error) {
 	return a.peers.acquire(ctx, b.record, q)
 }
 
-// TestLongBoot outlasts one question and the time after which a silent node is
-// given up.
+// TestLongBoot takes longer than one request, and than the time after which a silent
+// node counts as gone.
 func TestLongBoot(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		a, b := w.nodes[0], w.nodes[1]
@@ -112,7 +112,7 @@ func TestConnectionsAreKept(t *testing.T) {
 	})
 }
 
-// TestHandlerRefuses sends what no node of a fleet sends.
+// TestHandlerRefuses sends requests that no node of a fleet sends.
 func TestHandlerRefuses(t *testing.T) {
 	bubble(t, 1, func(t *testing.T, w *world) {
 		x := w.nodes[0]
@@ -158,7 +158,7 @@ func TestHandlerRefuses(t *testing.T) {
 	})
 }
 
-// TestWrongAnswers: what a node answers is not believed blindly.
+// TestWrongAnswers: the answers of other nodes are checked.
 func TestWrongAnswers(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		a, b := w.nodes[0], w.nodes[1]

@@ -13,7 +13,7 @@ import (
 	"holdfast"
 )
 
-// anyNode draws a node in any condition.
+// anyNode draws a node with random values.
 func anyNode(t *rapid.T, i int) holdfast.Node {
 	return holdfast.Node{
 		ID:          holdfast.NodeID(fmt.Sprint("n", i)),
@@ -81,8 +81,8 @@ func TestPlaceTakesCandidatesOnly(t *testing.T) {
 	})
 }
 
-// TestPlaceNeverTakesTheWorst: of three or more, the one that is worse than all
-// others in every figure loses against whomever it is drawn with.
+// TestPlaceNeverTakesTheWorst: of three or more nodes, the one that is worse than all
+// others in every figure loses each comparison.
 func TestPlaceNeverTakesTheWorst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var nodes []holdfast.Node
@@ -102,8 +102,8 @@ func TestPlaceNeverTakesTheWorst(t *testing.T) {
 	})
 }
 
-// TestPlaceBalances gives many sessions to a fleet, once by Place and once by
-// chance, and compares the fullest node with the average.
+// TestPlaceBalances distributes many sessions, once by Place and once at random, and
+// compares the fullest node with the average.
 func TestPlaceBalances(t *testing.T) {
 	const nodes, sessions = 100, 5000
 	seeded := rand.New(rand.NewPCG(1, 2))

@@ -13,7 +13,7 @@ import (
 	"holdfast"
 )
 
-// own has a node serve sessions, and returns them as moves.
+// own makes a node serve sessions, and returns them as moves.
 func (x *node) own(t *testing.T, keys ...holdfast.SessionKey) []Departing {
 	t.Helper()
 	var moves []Departing
@@ -34,8 +34,8 @@ func keys(n int) (all []holdfast.SessionKey) {
 	return all
 }
 
-// TestPlannedMove drains a node: each session is claimed by its successor the
-// moment it is released, and not before.
+// TestPlannedMove drains a node. The successor of each session claims it immediately
+// after its release, and not before.
 func TestPlannedMove(t *testing.T) {
 	bubble(t, 4, func(t *testing.T, w *world) {
 		old, heirs := w.nodes[0], w.nodes[1:]
@@ -126,9 +126,9 @@ func TestSuccessorComesFirst(t *testing.T) {
 	}
 }
 
-// TestSleeperHasNoSuccessor: a session that was just suspended has no successor to
+// TestSuspendedSessionHasNoSuccessor: a session that was just suspended has no successor to
 // wait for. It continues on the node with its image.
-func TestSleeperHasNoSuccessor(t *testing.T) {
+func TestSuspendedSessionHasNoSuccessor(t *testing.T) {
 	bubble(t, 3, func(t *testing.T, w *world) {
 		old, asks := w.nodes[0], w.nodes[1]
 		old.own(t, key)
@@ -147,7 +147,7 @@ func TestSleeperHasNoSuccessor(t *testing.T) {
 	})
 }
 
-// TestFormerOwnerDies without releasing: its lease does it.
+// TestFormerOwnerDies: the owner dies without a release, and its lease expires.
 func TestFormerOwnerDies(t *testing.T) {
 	bubble(t, 3, func(t *testing.T, w *world) {
 		old := w.nodes[0]
@@ -168,9 +168,9 @@ func TestFormerOwnerDies(t *testing.T) {
 	})
 }
 
-// TestRefusedSuccessionIsSharedAnew: a node may drain or be full without its
-// record saying so yet.
-func TestRefusedSuccessionIsSharedAnew(t *testing.T) {
+// TestRefusedSessionsAreDistributedAgain: a node may drain or be full before its record
+// shows it.
+func TestRefusedSessionsAreDistributedAgain(t *testing.T) {
 	for name, refuse := range map[string]func(*node){
 		"it drains":  func(x *node) { x.host.draining = true },
 		"it is full": func(x *node) { x.next.put("other", expectable(maxExpected-3), time.Now().Add(time.Hour)) },
@@ -199,7 +199,7 @@ func expectable(n int) (all []departingSession) {
 	return all
 }
 
-// TestManyTemplates: more than one request may name.
+// TestManyTemplates announces more templates than one request may contain.
 func TestManyTemplates(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		old, successor := w.nodes[0], w.nodes[1]
@@ -213,8 +213,9 @@ func TestManyTemplates(t *testing.T) {
 	})
 }
 
-// TestLateExpectationBootsNothing: it may have waited long for its turn.
-func TestLateExpectationBootsNothing(t *testing.T) {
+// TestExpiredAnnouncementBootsNothing: an announcement may expire before its claim
+// starts.
+func TestExpiredAnnouncementBootsNothing(t *testing.T) {
 	bubble(t, 1, func(t *testing.T, w *world) {
 		x := w.nodes[0]
 		ended, cancel := context.WithCancel(t.Context())
@@ -230,8 +231,8 @@ func TestLateExpectationBootsNothing(t *testing.T) {
 	})
 }
 
-// TestDeafSuccessorIsMadeUpFor within the time that there is.
-func TestDeafSuccessorIsMadeUpFor(t *testing.T) {
+// TestSilentSuccessorIsReplaced: other nodes get its sessions before the deadline.
+func TestSilentSuccessorIsReplaced(t *testing.T) {
 	bubble(t, 3, func(t *testing.T, w *world) {
 		old, deaf := w.nodes[0], w.nodes[1]
 		moves := old.own(t, keys(20)...)
@@ -255,7 +256,7 @@ func TestNobodyToPrepare(t *testing.T) {
 	})
 }
 
-// TestSlowImages: the answer does not wait for them longer than it was told to.
+// TestSlowImages: the answer waits for images no longer than requested.
 func TestSlowImages(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		old, successor := w.nodes[0], w.nodes[1]
@@ -313,7 +314,7 @@ func TestExpectationsAreBounded(t *testing.T) {
 	})
 }
 
-// TestClientsComeFirst: of sessions that go at once, those with clients.
+// TestClientsComeFirst: sessions with clients are claimed before the others.
 func TestClientsComeFirst(t *testing.T) {
 	x := newExpected(New(Config{Node: "a"}, Deps{Metrics: testDirectory(nil).metrics, Log: testLog()}))
 	x.put("old", []departingSession{{Key: "idle1", Epoch: 1}, {Key: "idle2", Epoch: 1}, {Key: "busy", Epoch: 1, Connected: true}, {Key: "moved", Epoch: 1, Connected: true}}, time.Now().Add(time.Minute))
@@ -331,8 +332,8 @@ func TestClientsComeFirst(t *testing.T) {
 	}
 }
 
-// TestStoreAwayDuringHandover: the claim is tried until it is back.
-func TestStoreAwayDuringHandover(t *testing.T) {
+// TestStoreOutageDuringHandover: the claim is repeated until the store is back.
+func TestStoreOutageDuringHandover(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		old, successor := w.nodes[0], w.nodes[1]
 		moves := old.own(t, key)

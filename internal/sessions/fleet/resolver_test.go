@@ -10,9 +10,9 @@ import (
 	"holdfast"
 )
 
-// TestStoreAwayForOneNode: a node that does not reach the store is not waited
-// for while there is another.
-func TestStoreAwayForOneNode(t *testing.T) {
+// TestOneNodeWithoutStore: no request waits for a node that cannot reach the store if
+// another node accepts the session.
+func TestOneNodeWithoutStore(t *testing.T) {
 	bubble(t, 3, func(t *testing.T, w *world) {
 		a, b, c := w.nodes[0], w.nodes[1], w.nodes[2]
 		c.publish(func(n *holdfast.Node) { n.CPULoad = 0.9 }) // of any two it is the second choice
@@ -46,9 +46,9 @@ func TestStoreAwayForAllNodes(t *testing.T) {
 	})
 }
 
-// TestTemplateNobodyHas: the request that named the template gets the error at once,
+// TestTemplateOfNoNode: the request that named the template gets the error at once,
 // and no other request does.
-func TestTemplateNobodyHas(t *testing.T) {
+func TestTemplateOfNoNode(t *testing.T) {
 	bubble(t, 12, func(t *testing.T, w *world) {
 		for _, x := range w.nodes {
 			x.host.has = map[string]bool{}
@@ -82,8 +82,8 @@ func TestTemplateNobodyHas(t *testing.T) {
 	})
 }
 
-// TestTemplateSomebodyHas: a fleet is configured anew one node after the other.
-func TestTemplateSomebodyHas(t *testing.T) {
+// TestTemplateOfOneNode: the nodes of a fleet get a new configuration one by one.
+func TestTemplateOfOneNode(t *testing.T) {
 	bubble(t, 12, func(t *testing.T, w *world) {
 		for _, x := range w.nodes[:11] {
 			x.host.has = map[string]bool{}
@@ -97,8 +97,8 @@ func TestTemplateSomebodyHas(t *testing.T) {
 	})
 }
 
-// TestTemplateThatWent: a session outlives its template.
-func TestTemplateThatWent(t *testing.T) {
+// TestRemovedTemplate: the template of a session was removed from the configuration.
+func TestRemovedTemplate(t *testing.T) {
 	bubble(t, 3, func(t *testing.T, w *world) {
 		old, heirs := w.nodes[0], w.nodes[1:]
 		old.own(t, key)
@@ -115,9 +115,9 @@ func TestTemplateThatWent(t *testing.T) {
 	})
 }
 
-// TestDrainIsReadBeforeASuccessorIsOverlooked: a node that sees the session go may not
-// know of the drain yet.
-func TestDrainIsReadBeforeASuccessorIsOverlooked(t *testing.T) {
+// TestDrainIsReadBeforeTheSuccessorIsIgnored: a node may learn of the release before it
+// learns of the drain.
+func TestDrainIsReadBeforeTheSuccessorIsIgnored(t *testing.T) {
 	bubble(t, 3, func(t *testing.T, w *world) {
 		old, asks := w.nodes[0], w.nodes[1]
 		old.own(t, key)

@@ -9,9 +9,9 @@ import (
 	"holdfast/internal/sessions/gateway/closing"
 )
 
-// Whether the session has left is waited for where its server broke off, once,
-// and for what may be sent again only.
-func TestNewsIsWaitedForOnce(t *testing.T) {
+// TestLeaveSignalIsAwaitedOnce: after its server broke the connection, a request waits
+// once for the signal that the session left.
+func TestLeaveSignalIsAwaitedOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		request request
 		want    time.Duration

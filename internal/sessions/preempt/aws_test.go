@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// imds is Amazon's metadata service, version 2 only, as the EC2 user guide has
-// it: 400 for a token request without a good TTL, 401 without a token that is
-// valid, 403 for what comes through a proxy, 404 for what there is not. Amazon's own mock
+// imds is Amazon's metadata service, version 2 only, as the EC2 user guide describes
+// it: 400 for a token request without a valid TTL, 401 without a valid token, 403 for a
+// request through a proxy, 404 for an item that does not exist. Amazon's own mock
 // (aws/amazon-ec2-metadata-mock) would be better; it is not published as a Go
 // module.
 type imds struct {
@@ -157,7 +157,7 @@ func TestAWSSurvivesFaults(t *testing.T) {
 	})
 }
 
-func TestAWSRefusesItemsThatSayNothing(t *testing.T) {
+func TestAWSRefusesIncompleteItems(t *testing.T) {
 	m := newIMDS(newClock())
 	c := serve(t, m)
 	for path, item := range map[string]string{

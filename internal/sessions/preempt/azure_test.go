@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// azureServer is Azure's metadata service, as "Scheduled Events for Linux VMs"
-// has it: 400 without the header or a version that it knows; an event that is
-// approved has started, and a started one has no NotBefore.
+// azureServer is Azure's metadata service, as "Scheduled Events for Linux VMs" describes
+// it: 400 without the header or a known version. An approved event has started, and a
+// started event has no NotBefore.
 type azureServer struct {
 	mu          sync.Mutex
 	incarnation int
@@ -61,7 +61,7 @@ func (s *azureServer) approve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// schedule makes the events all that there are.
+// schedule replaces all events.
 func (s *azureServer) schedule(events ...map[string]any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

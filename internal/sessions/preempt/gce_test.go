@@ -10,10 +10,9 @@ import (
 	"time"
 )
 
-// gceServer is Google's metadata server, as "View and query VM metadata" has
-// it: 403 without the header or through a proxy, and a request with
-// wait_for_change is answered when the etag differs from last_etag, or after
-// timeout_sec.
+// gceServer is Google's metadata server, as "View and query VM metadata" describes it:
+// 403 without the header or through a proxy. It answers a request with wait_for_change
+// when the etag differs from last_etag, or after timeout_sec.
 type gceServer struct {
 	mu      sync.Mutex
 	values  map[string]string
@@ -38,7 +37,7 @@ func (g *gceServer) set(key, value string) {
 	g.changed = make(chan struct{})
 }
 
-// read returns a key's value, the value's etag and what is closed at a change of any key.
+// read returns a key's value, its etag, and a channel that closes when any key changes.
 func (g *gceServer) read(key string) (value, etag string, changed chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// patience is how long a test waits for what has to happen.
+// patience bounds each wait of a test.
 const patience = 20 * time.Second
 
-// listener runs sources as the agent does, but starts failed ones again at once.
+// listener runs sources as the agent does, but restarts failed ones without a pause.
 type listener struct {
 	notices chan Notice
 	log     *logBuffer
@@ -58,7 +58,7 @@ func (l listener) want(t *testing.T, kind Kind, reason string, deadline time.Tim
 	panic("not reached")
 }
 
-// silent checks that nothing was told since the last notice.
+// silent checks that no notice came since the last one.
 func (l listener) silent(t *testing.T) {
 	t.Helper()
 	select {
@@ -116,7 +116,7 @@ func (c *clock) move(d time.Duration) {
 	c.time = c.time.Add(d)
 }
 
-// cloud is a metadata service of ours that can break.
+// cloud is a metadata service of the test that can fail.
 type cloud struct {
 	url string
 
@@ -188,11 +188,12 @@ func (c *cloud) turns(t *testing.T, n int) {
 	until(t, "polled", func() bool { return count() >= from+n })
 }
 
-// faults are all ways in which a metadata service breaks.
+// faults are all faults of a metadata service.
 var faults = []string{"hang", "garbage", "large", "error", "redirect"}
 
-// survives checks that a source whose service breaks fails, keeps what stood,
-// and hears the next event when the service is back. raise makes an event.
+// survives checks a source whose service fails: Run returns an error, earlier notices
+// stay valid, and the next event is reported when the service is back. raise makes an
+// event.
 func survives(t *testing.T, c *cloud, source Source, raise func()) {
 	t.Helper()
 	l := listen(t, source)

@@ -43,7 +43,7 @@ func startBus(t *testing.T) *bus {
 	return b
 }
 
-// start returns when the bus takes connections.
+// start returns when the bus accepts connections.
 func (b *bus) start(t *testing.T) {
 	t.Helper()
 	b.cmd = exec.Command("dbus-daemon", "--config-file="+b.config, "--nofork", "--nopidfile", "--nosyslog", "--print-address")
@@ -76,8 +76,8 @@ func (b *bus) connect(t *testing.T) *dbus.Conn {
 	return conn
 }
 
-// login1Server is logind as far as a shutdown goes: an inhibitor is the
-// writing end of a pipe, and let go when the reading end sees its end.
+// login1Server implements logind's part of a shutdown. An inhibitor is the write end of
+// a pipe; it is released when the read end is at EOF.
 type login1Server struct {
 	conn *dbus.Conn
 	hang chan struct{} // closed at the end; Inhibit waits for it where hangs is true
@@ -167,7 +167,7 @@ func (s *login1Server) prepare(t *testing.T, going bool) {
 	}
 }
 
-// set changes what the server says.
+// set changes the answers of the server.
 func (s *login1Server) set(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,8 +191,8 @@ func (s *login1Server) taken(t *testing.T, n int) *lock {
 	return s.locks[n-1]
 }
 
-// held reports whether another process holds the inhibitor. It may be asked once
-// the other side has surely got it.
+// held reports whether another process holds the inhibitor. It may be called when the
+// other side has received the inhibitor.
 func (l *lock) held(t *testing.T) bool {
 	t.Helper()
 	_ = l.write.Close() // our own

@@ -80,9 +80,9 @@ func TestLogindShutdownThatHasBegun(t *testing.T) {
 	s.taken(t, 1)
 }
 
-// TestLogindIsNotAnybody: any user of a host may send a signal to a connection
-// on the system bus, and this one would end every session.
-func TestLogindIsNotAnybody(t *testing.T) {
+// TestSignalsOfOtherSendersAreIgnored: any user of a host may send a signal to a
+// connection on the system bus. A forged shutdown signal would end every session.
+func TestSignalsOfOtherSendersAreIgnored(t *testing.T) {
 	b := startBus(t)
 	s := startLogin1(t, b)
 	l := listen(t, logindFor(b, newClock()))

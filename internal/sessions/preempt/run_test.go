@@ -64,7 +64,7 @@ func TestRunEndsWithoutSources(t *testing.T) {
 	})
 }
 
-func TestBoardTellsOnceAndWhenAllIsOver(t *testing.T) {
+func TestBoardReportsOnceAndWhenAllIsWithdrawn(t *testing.T) {
 	var told []string
 	b := board{standing: make(map[event]Notice), tell: func(n Notice) { told = append(told, n.Source+" "+string(n.Kind)+" "+n.ID) }}
 	risk, end := Notice{Kind: Rebalance, ID: "1"}, Notice{Kind: Terminate, ID: "1"}
