@@ -22,8 +22,8 @@ type CureGuard struct {
 	guard *guardian.Guardian
 }
 
-// NewCureGuard returns a CureGuard. argv is the command of a guardian; dir, where the
-// guardian keeps its plans, is added to it.
+// NewCureGuard returns a CureGuard. argv is the command line of a guardian.
+// NewCureGuard appends dir, the directory of the guardian's plans.
 func NewCureGuard(argv []string, dir string, log *slog.Logger) *CureGuard {
 	return &CureGuard{argv: argv, dir: dir, log: log}
 }

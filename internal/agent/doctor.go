@@ -16,7 +16,7 @@ import (
 	"holdfast/internal/sessions/drain"
 )
 
-// newDoctor returns the doctor, nil where it is switched off.
+// newDoctor returns the doctor, or nil if it is switched off.
 func (a *Agent) newDoctor(e doctor.Engine) *service.Doctor {
 	c := a.cfg.Doctor
 	if !c.Watch.Enabled {
@@ -91,8 +91,8 @@ func (r rotating) Turn(ctx context.Context) (func(context.Context) error, bool, 
 	return func(ctx context.Context) error { return r.a.store.DropNote(ctx, n) }, true, nil
 }
 
-// Drain implements rotation.Node. A drain that has begun is completed also where the
-// agent ends: the last drain waits for it.
+// Drain implements rotation.Node. If the agent ends during a drain, the drain is
+// completed: the final drain waits for it.
 func (r rotating) Drain(ctx context.Context) error {
 	c := r.a.cfg.Drain
 	report := r.a.drainer.Drain(context.WithoutCancel(ctx), drain.Options{Budget: c.Budget, Quiet: c.Quiet}, func(holdfast.Step) {})

@@ -14,8 +14,8 @@ import (
 	"holdfast/internal/sessions/drain"
 )
 
-// DrainEngine kills every container of the engine, on a host where no agent
-// runs: the same steps as an agent's drain, without sessions. guard is the
+// DrainEngine kills every container of the engine on a host without a running agent, by
+// the same steps as an agent's drain without sessions. guard is the
 // command line of a guardian process.
 func DrainEngine(ctx context.Context, c config.Config, guard []string, q api.DrainRequest, step func(holdfast.Step), log *slog.Logger) (_ holdfast.DrainReport, err error) {
 	a := newAgent(c, Options{Log: log, Guardian: guard}, nil, nil)

@@ -62,7 +62,7 @@ func (h *health) check(ctx context.Context) {
 	h.trouble = trouble
 }
 
-// checkNet returns the error of the last upkeep of the containers' network, where the
+// checkNet returns the error of the last upkeep of the containers' network, if the
 // engine has a network of its own. It logs changes.
 func (h *health) checkNet() error {
 	n, ok := h.engine.(ownNet)

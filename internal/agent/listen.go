@@ -25,8 +25,8 @@ const (
 	socketListener  = "socket"
 )
 
-// listeners are opened before everything else, so that an address in use is an error
-// and not a half-started agent.
+// listeners are opened before everything else, so that the agent starts nothing if
+// an address is in use.
 type listeners struct {
 	gateway net.Listener
 	api     net.Listener // nil: none
@@ -49,8 +49,8 @@ func (l *listeners) close() {
 	}
 }
 
-// listen opens the listeners, on the sockets of the agent before this one where they
-// fit.
+// listen opens the listeners, on the sockets of the agent before this one if their
+// addresses match.
 func (a *Agent) listen() (*listeners, error) {
 	l := &listeners{all: map[string]*handoff.Listener{}}
 	for _, open := range []func(*listeners) error{a.listenGateway, a.listenAPI, a.listenFleet, a.listenUnix} {

@@ -9,8 +9,8 @@ import (
 	"holdfast/internal/sessions/move"
 )
 
-// newMover returns the mover of sessions' memory. It is nil where no template asks
-// for it, and where it cannot work: sessions then boot fresh.
+// newMover returns the mover of sessions' memory. It is nil if no template asks
+// for it, or if it cannot work; sessions then boot without an image.
 func (a *Agent) newMover() *move.Mover {
 	if !a.cfg.SavesMemory() {
 		return nil

@@ -44,7 +44,7 @@ func (a *Agent) openStore(ctx context.Context) (closeStore func() error, failed 
 	return closeStore, told, err
 }
 
-// traceStore records the calls to the store in a file where that is configured.
+// traceStore records the calls to the store in a file if that is configured.
 func (a *Agent) traceStore(closeStore func() error) (func() error, error) {
 	if a.cfg.Store.TraceFile == "" {
 		return closeStore, nil

@@ -13,12 +13,11 @@ import (
 	"holdfast/internal/control/config"
 )
 
-// Serve runs the agent of a node until it ends: by itself, because ctx is done, which
-// drains the node, or because keep delivers a signal, which leaves the containers to
-// the next agent. turn is this process's place after another agent, nil for none.
-// After an upgrade Serve returns when the next agent has passed its trial, and runs
-// an agent again where it has not. An error wraps ErrLeft, or says why the agent
-// could not start or go on.
+// Serve runs the agent of a node until it ends. The end of ctx drains the node. A signal
+// from keep leaves the containers to the next agent. turn is this process's place after
+// another agent, nil for none. After an upgrade Serve returns when the next agent has
+// passed its trial; if that fails, Serve runs an agent again. An error wraps ErrLeft, or
+// describes why the agent could not start or continue.
 func Serve(ctx context.Context, keep <-chan os.Signal, turn *handoff.Turn, cfg config.Config, opt Options) error {
 	s := handoff.Service{
 		Version: opt.Version, Home: homeOf(cfg), Keep: keep, Log: opt.Log,

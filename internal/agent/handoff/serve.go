@@ -35,11 +35,12 @@ type ShutdownMode struct {
 type Agent interface {
 	// Run serves until End is called or ctx is done.
 	Run(ctx context.Context) error
-	// End makes Run return. It reports false where an earlier call, or the end of
-	// ctx, has decided how the agent ends. Any goroutine may call it.
+	// End makes Run return. It reports false if an earlier call, or the end of ctx,
+	// has decided how the agent ends. Any goroutine may call it.
 	End(ShutdownMode) bool
-	// Background returns, after Run, a function that waits for requests which are
-	// served beside the next agent, and nil where the agent did not hand off.
+	// Background is called after Run. It returns a function that waits for the
+	// requests that are served beside the next agent, or nil if the agent did not
+	// hand off.
 	Background() (wait func() error)
 }
 
@@ -47,7 +48,7 @@ type Agent interface {
 type Service struct {
 	Version string
 	Home    Home
-	// Keep delivers a signal where the agent has to end and leave its containers.
+	// Keep delivers a signal when the agent must end and leave its containers.
 	Keep <-chan os.Signal
 	// HoldLimit is how long the next agent may take to renew the node's lease; 0 is
 	// serveLimit.
@@ -131,7 +132,7 @@ func (s *Service) runUntilHandedOff(ctx context.Context, turn *Turn) (background
 		default:
 			next.Kill()
 			s.upgrades.fail(err)
-			turn = nil // the agent before this one has long ended
+			turn = nil // the agent before this one ended earlier
 		}
 	}
 }
@@ -152,9 +153,9 @@ func (s *Service) run(ctx context.Context, a Agent) error {
 	return a.Run(ctx)
 }
 
-// mayServeAgain reports whether this process tries again to run an agent, after a
-// pause: it does so where an upgrade has failed and its own agent could not start,
-// so that the host is not left without an agent.
+// mayServeAgain reports, after a pause, whether this process tries again to run an
+// agent. It does so if an upgrade has failed and its own agent could not start, so that
+// the host is not left without an agent.
 func (s *Service) mayServeAgain(ctx context.Context, err error) bool {
 	if err == nil || !s.upgrades.rollingBack() {
 		return false
@@ -178,9 +179,9 @@ func (h *handedOff) Error() string {
 // ExitCode is the exit code of the next agent, which becomes this process's.
 func (h *handedOff) ExitCode() int { return h.code }
 
-// handOff gives the next agent its turn. It returns nil when the next agent has
-// passed its trial. A *handedOff says that the next agent was told to end, and has;
-// any other error that it cannot serve.
+// handOff lets the next agent serve. It returns nil when the next agent has passed its
+// trial, and a *handedOff if the next agent was told to end and has ended. Any other
+// error means that the next agent cannot serve.
 func (s *Service) handOff(ctx context.Context, next *Next, trial time.Duration) error {
 	s.upgrades.Step("finish")
 	note, err := s.upgrades.note()

@@ -28,10 +28,9 @@ type Upgrade struct {
 	Log *slog.Logger
 }
 
-// Begin carries u out as far as the running agent serves: until Begin returns, the
-// upgrade can be cancelled. Service does the rest. It returns holdfast.ErrBusy while
-// another upgrade is under way, and holdfast.ErrDraining where the agent ends
-// already.
+// Begin does the part of u during which this agent still serves. The upgrade can be
+// cancelled until Begin returns; Service does the rest. Errors: holdfast.ErrBusy while
+// another upgrade is in progress, and holdfast.ErrDraining if the agent is ending.
 func (r *Upgrades) Begin(ctx context.Context, u Upgrade) (api.Upgrade, error) {
 	if err := r.begin(); err != nil {
 		return api.Upgrade{}, err
