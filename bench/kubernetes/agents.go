@@ -21,13 +21,13 @@ import (
 )
 
 const (
-	startRate  = 100              // agents that start in a second
-	doctorLook = 10 * time.Second // a doctor says what it has found
-	startLimit = 5 * time.Minute  // for all agents to have told of their nodes, after the last has started
-	realLimit  = 2 * time.Minute  // for the real one
+	startRate  = 100              // agents that start per second
+	doctorLook = 10 * time.Second // interval of a doctor's findings
+	startLimit = 5 * time.Minute  // from the start of the last agent until all have reported their nodes
+	realLimit  = 2 * time.Minute  // the same for the real agent
 )
 
-// simulation is the agents of a cluster.
+// simulation has the agents of a cluster.
 type simulation struct {
 	o       Options
 	cluster *cluster
@@ -43,8 +43,8 @@ type simulation struct {
 	idle, steady window
 }
 
-// startAgents starts the simulated agents one after another and waits until all have
-// told of their nodes.
+// startAgents starts the simulated agents one after another, and waits until all have
+// reported their nodes.
 func (s *simulation) startAgents(ctx context.Context) error {
 	debug.FreeOSMemory()
 	var err error
@@ -68,7 +68,7 @@ func (s *simulation) startAgents(ctx context.Context) error {
 		}
 		r := node.New(client, node.Config{Node: name, Namespace: namespace, Renew: s.o.Renew, Record: func() *ranking.Record { return s.record }}, nil, slog.New(slog.DiscardHandler))
 		s.agents, s.clients = append(s.agents, r), append(s.clients, client)
-		s.ended.Go(func() { _ = r.Run(life) }) // it fails in no way but that it ends
+		s.ended.Go(func() { _ = r.Run(life) }) // it returns only at its end
 		s.ended.Go(func() { doctor(life, r) })
 		select {
 		case <-tick.C:
@@ -79,11 +79,11 @@ func (s *simulation) startAgents(ctx context.Context) error {
 	return s.await(ctx)
 }
 
-// doctor finds nothing, again and again.
+// doctor reports at each interval that it found nothing.
 func doctor(ctx context.Context, r *node.Reporter) {
 	for ctx.Err() == nil {
 		r.Found(nil)
-		_ = kube.Sleep(ctx, doctorLook) // its error is ctx's
+		_ = kube.Sleep(ctx, doctorLook) // the error is ctx's
 	}
 }
 
@@ -113,8 +113,8 @@ func (s *simulation) await(ctx context.Context) error {
 	}
 }
 
-// startReal starts the agent itself, as its pod would run, and takes what it says of this
-// host for what the simulated ones say.
+// startReal starts the agent as its pod would run. The simulated agents use its report of
+// this host.
 func (s *simulation) startReal(ctx context.Context) error {
 	if s.o.Agent == nil {
 		return nil
@@ -162,7 +162,7 @@ func (s *simulation) stop() {
 		c.Close()
 	}
 	if s.real != nil {
-		_ = s.real.Process.Signal(syscall.SIGTERM) // fails where it has ended
+		_ = s.real.Process.Signal(syscall.SIGTERM) // an error: it has ended
 		_ = s.real.Wait()
 		s.real = nil
 	}

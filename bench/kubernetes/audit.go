@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// auditLog is the API server's own account of what it was asked for.
+// auditLog is the audit log of the API server.
 const auditLog = "audit.log"
 
-// tally is what agents have asked for in a time.
+// tally counts the requests of agents in a period.
 type tally struct {
 	kinds map[string]int // "patch leases" → requests of the simulated agents
 	nodes map[string]int // requests by the node of the agent
-	real  int            // of the real agent
-	bad   int            // answered with an error
+	real  int            // requests of the real agent
+	bad   int            // requests answered with an error
 	lists []string       // URIs of lists and watches, which agents do not need
 }
 
-// all are the requests of the simulated agents.
+// all returns the number of requests of the simulated agents.
 func (t tally) all() int {
 	n := 0
 	for _, k := range t.kinds {
@@ -29,7 +29,7 @@ func (t tally) all() int {
 	return n
 }
 
-// entry is as much of an audit event (audit.k8s.io/v1) as is counted.
+// entry has the fields of an audit event (audit.k8s.io/v1) that are counted.
 type entry struct {
 	Verb string `json:"verb"`
 	URI  string `json:"requestURI"`
@@ -47,7 +47,7 @@ type entry struct {
 	At time.Time `json:"requestReceivedTimestamp"`
 }
 
-// count reads the log for requests that came from one moment to another.
+// count counts the requests of the log between two times.
 func (c *cluster) count(from, to time.Time) (tally, error) {
 	t := tally{kinds: make(map[string]int), nodes: make(map[string]int)}
 	f, err := os.Open(c.file(auditLog))

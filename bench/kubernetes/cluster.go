@@ -21,16 +21,16 @@ import (
 // object is any object.
 type object = map[string]any
 
-// account is the user that all agents are.
+// account is the user of all agents.
 const account = "system:serviceaccount:holdfast:holdfast-agent"
 
-// namespace is where agents and their leases are.
+// namespace is the namespace of agents and their leases.
 const namespace = "holdfast"
 
 // realNode is the node of the real agent.
 const realNode = "real"
 
-// policy has the requests of agents, and nothing else, in the audit log.
+// policy limits the audit log to the requests of agents.
 const policy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -39,7 +39,7 @@ rules:
 - {level: None}
 `
 
-// cluster is an API server, each of its parts a process.
+// cluster is an API server and its etcd, each a process.
 type cluster struct {
 	o      Options
 	dir    string
@@ -48,7 +48,7 @@ type cluster struct {
 	admin  *kube.Client
 	ca     []byte
 	tokens map[string]string // of agents, by node
-	read   atomic.Int64      // bytes that the simulated agents have got
+	read   atomic.Int64      // bytes that the simulated agents have received
 	sent   atomic.Int64
 	dials  atomic.Int64
 }
@@ -99,7 +99,7 @@ func (c *cluster) stop() error {
 	return err
 }
 
-// atOnce is how many requests are under way at a time while the cluster is made.
+// atOnce is the number of concurrent requests while the cluster is filled.
 const atOnce = 16
 
 // fill creates the agents' accounts, the nodes, and a token for each agent's pod.
@@ -129,7 +129,7 @@ func (c *cluster) fill(ctx context.Context) error {
 	return nil
 }
 
-// node makes a node, with its agent's pod, and returns the token of that.
+// node creates a node and its agent's pod, and returns the token of the pod.
 func (c *cluster) node(ctx context.Context, name string) (string, error) {
 	post := func(path string, body, out any) error {
 		return c.admin.Raw(ctx, http.MethodPost, path, "application/json", body, out)
@@ -161,7 +161,7 @@ func (c *cluster) node(ctx context.Context, name string) (string, error) {
 	return made.Status.Token, err
 }
 
-// nodeStatus is as large as a real one: a kubelet lists fifty images.
+// nodeStatus returns a status as large as a real one: a kubelet lists fifty images.
 func nodeStatus() object {
 	now := time.Now().UTC().Format(time.RFC3339)
 	var conditions, images []object
@@ -180,7 +180,7 @@ func nodeStatus() object {
 	}
 }
 
-// dial connects for an agent, and counts what goes over it.
+// dial connects for an agent, and counts the bytes of the connection.
 func (c *cluster) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, network, address)
 	if err != nil {

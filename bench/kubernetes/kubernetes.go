@@ -1,7 +1,7 @@
-// Package kubernetes measures what agents cost a cluster, behind `holdfast bench
-// kubernetes`: a real API server with a real etcd, and on it the real loop that tells of
-// a node (internal/hosts/kube/node), thousands of times, with doctors that find nothing. One
-// agent more is the program itself.
+// Package kubernetes is the experiment of `holdfast-bench kubernetes`: it measures the cost
+// of agents for a cluster. A real API server with a real etcd serves thousands of real
+// reporters (internal/hosts/kube/node), whose doctors find nothing. One more agent is the
+// program itself.
 package kubernetes
 
 import (
@@ -17,30 +17,30 @@ import (
 	"holdfast/internal/hosts/kube"
 )
 
-// Options says how large the cluster is.
+// Options is the size of the cluster.
 type Options struct {
 	Nodes     int           // simulated, 1 to 20,000
-	For       time.Duration // how long the cluster is measured at rest, over 0
-	Idle      time.Duration // that an agent keeps a connection without a request; 0: as agents do
+	For       time.Duration // time of the measurement at rest, over 0
+	Idle      time.Duration // idle time after which an agent closes a connection; 0: the agents' default
 	APIServer string        // path of the kube-apiserver
 	Manifests string        // directory with kustomization.yaml: the agents' accounts and permissions
-	Renew     time.Duration // of agents' leases; 0: as agents do. For tests
+	Renew     time.Duration // renewal interval of the agents' leases; 0: the agents' default. For tests
 
-	Member   []string // command that plays a member of an etcd cluster
-	Agent    []string // command of the real agent; nil: there is none
+	Member   []string // command of an etcd member; see rig.Member
+	Agent    []string // command of the real agent; nil: none
 	Progress io.Writer
 }
 
-// Allowed is how many requests an agent may make per second, at rest.
+// Allowed is the maximum number of requests per second of an agent at rest.
 const Allowed = 0.02
 
 // Limits of Options.
 const (
 	maxNodes = 20_000
-	maxFor   = time.Hour // tokens end after that
+	maxFor   = time.Hour // tokens expire then
 )
 
-// Check reports what cannot be.
+// Check returns an error for impossible options.
 func (o Options) Check() error {
 	switch {
 	case o.Nodes < 1 || o.Nodes > maxNodes:
@@ -55,16 +55,15 @@ func (o Options) Check() error {
 	return nil
 }
 
-// usual is how long a renewal of a lease does by default: what Allowed is meant for.
+// usual is the default renewal interval of a lease, which Allowed assumes.
 const usual = 2 * time.Minute
 
 func (o Options) renew() time.Duration { return cmp.Or(o.Renew, usual) }
 
-// before is how long the API server is measured without agents.
+// before is the time of the measurement without agents.
 const before = 20 * time.Second
 
-// Run brings a cluster up, starts the agents, and measures them when all have told of
-// their nodes.
+// Run starts a cluster and the agents, and measures them when all have reported their nodes.
 func Run(ctx context.Context, o Options) (r bench.Result, err error) {
 	if err := o.Check(); err != nil {
 		return r, err

@@ -17,7 +17,7 @@ import (
 	"holdfast/internal/hosts/kube"
 )
 
-// collection is where objects of a kind are made; in a namespace, %s is its name.
+// collection is the path at which objects of a kind are created. %s is the namespace.
 func collection(kind string) (string, bool) {
 	const rbac, admission = "/apis/rbac.authorization.k8s.io/v1/", "/apis/admissionregistration.k8s.io/v1/"
 	path, ok := map[string]string{
@@ -35,8 +35,7 @@ func collection(kind string) (string, bool) {
 	return path, ok
 }
 
-// Manifests are the objects that the kustomization.yaml of a directory names as
-// resources, in their order.
+// Manifests returns the resources of the kustomization.yaml in a directory, in their order.
 func Manifests(dir string) ([]map[string]any, error) {
 	top, err := documents(filepath.Join(dir, "kustomization.yaml"))
 	if err != nil {
@@ -80,7 +79,7 @@ func documents(file string) ([]map[string]any, error) {
 	}
 }
 
-// Apply makes the objects of a directory; those that are there stay as they are.
+// Apply creates the objects of a directory. Existing objects stay unchanged.
 func Apply(ctx context.Context, c *kube.Client, dir string) error {
 	all, err := Manifests(dir)
 	if err != nil {

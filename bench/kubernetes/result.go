@@ -14,7 +14,7 @@ import (
 	"holdfast/internal/hosts/kube"
 )
 
-// reading is what was used up to a moment.
+// reading is the resource use at one moment.
 type reading struct {
 	at                         time.Time
 	server, etcd, own, real    time.Duration // CPU
@@ -62,18 +62,18 @@ func (s *simulation) look() (reading, error) {
 	return r, err
 }
 
-// Details are what was counted at the API server while the cluster was at rest.
+// Details are the requests that the API server logged while the cluster was at rest.
 type Details struct {
 	Agents  int            `json:"agents"`
 	Seconds float64        `json:"seconds"`
 	Kinds   map[string]int `json:"requests"` // by verb and resource, of all simulated agents
-	Most    int            `json:"most"`     // that one agent has made
-	Lists   []string       `json:"lists"`    // URIs that an agent has listed or watched
+	Most    int            `json:"most"`     // requests of the agent with most requests
+	Lists   []string       `json:"lists"`    // URIs of lists and watches by agents
 	Errors  int            `json:"errors"`   // requests that the API server refused
 	Record  int            `json:"record_bytes"`
 }
 
-// result sums the run up.
+// result computes the result of the run.
 func (s *simulation) result() (bench.Result, error) {
 	w := s.steady
 	t, err := s.cluster.count(w.from.at, w.to.at)
@@ -92,7 +92,7 @@ func (s *simulation) result() (bench.Result, error) {
 	for _, k := range t.nodes {
 		d.Most = max(d.Most, k)
 	}
-	// With shorter leases there are more requests in the same time.
+	// Shorter leases mean more requests in the same time.
 	rate := float64(t.all()) / seconds / n * s.o.renew().Seconds() / usual.Seconds()
 	r := bench.Result{Name: "kubernetes", Machine: bench.ThisMachine(""), Details: d, Scale: fmt.Sprintf("%v requests/s per agent over what was counted", Allowed)}
 	if rate > 0 {

@@ -16,10 +16,10 @@ import (
 	"holdfast"
 )
 
-// clientTime bounds what a client waits for one answer.
+// clientTime limits the wait of a client for one answer.
 const clientTime = 3 * time.Minute
 
-// line is what a client got, and when.
+// line is a line of output, with the time at which the client received it.
 type line struct {
 	text string
 	at   time.Time
@@ -35,14 +35,14 @@ type terminal struct {
 
 	mu    sync.Mutex
 	lines []line
-	more  chan struct{} // closed when there are more, or there is an error
-	err   error         // why the socket has ended
-	last  int           // of the counter
-	gaps  int           // numbers that never came
+	more  chan struct{} // closed when a line or an error arrives
+	err   error         // of the socket's end
+	last  int           // last number of the counter
+	gaps  int           // numbers that the client did not receive
 }
 
-// connect opens the session's shell, which boots the session where there is none.
-// It returns how long the first line took.
+// connect opens the session's shell, which boots the session if it does not run. It
+// returns the time until the first line.
 func connect(ctx context.Context, gateway string, key holdfast.SessionKey) (*terminal, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, clientTime)
 	defer cancel()
@@ -69,7 +69,7 @@ func (t *terminal) close() {
 func (t *terminal) read() {
 	defer close(t.ended)
 	for {
-		_, text, err := t.ws.Read(context.Background()) // until it is closed
+		_, text, err := t.ws.Read(context.Background()) // close ends it
 		t.mu.Lock()
 		if err != nil {
 			t.err = err
@@ -86,21 +86,21 @@ func (t *terminal) read() {
 	}
 }
 
-// count follows the counter. Lines that a new connection is sent once more say
-// nothing new.
+// count follows the counter. It ignores lines that the server sends again on a new
+// connection.
 func (t *terminal) count(text string) {
 	number, ok := strings.CutPrefix(text, counter)
 	n, err := strconv.Atoi(number)
 	if !ok || err != nil || n <= t.last {
 		return
 	}
-	if t.last > 0 { // else this client has not seen where it began
+	if t.last > 0 { // otherwise this client has not seen the first number
 		t.gaps += n - t.last - 1
 	}
 	t.last = n
 }
 
-// await returns the first line from number n on that is asked for.
+// await returns the first matching line from number n on.
 func (t *terminal) await(ctx context.Context, n int, ok func(string) bool) (line, error) {
 	for {
 		t.mu.Lock()
@@ -123,7 +123,7 @@ func (t *terminal) await(ctx context.Context, n int, ok func(string) bool) (line
 	}
 }
 
-// seen is how many lines there are.
+// seen returns the number of lines received.
 func (t *terminal) seen() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -139,7 +139,7 @@ func (t *terminal) say(ctx context.Context, text string) error {
 
 const counter = "n "
 
-// begin sets the variable and starts a counter that counts every so many seconds.
+// begin sets the variable and starts a counter with an interval in seconds.
 func (t *terminal) begin(ctx context.Context, every string) error {
 	n := t.seen()
 	if err := t.say(ctx, fmt.Sprintf("secret=%s; (i=0; while :; do i=$((i+1)); echo \"%s$i\"; sleep %s; done) &", t.secret, counter, every)); err != nil {
@@ -149,14 +149,14 @@ func (t *terminal) begin(ctx context.Context, every string) error {
 	return err
 }
 
-// What may go wrong with a session that moves.
+// Failures of a move.
 var (
 	errLost   = errors.New("its memory is lost")
 	errSocket = errors.New("its socket is broken")
 )
 
-// check has the shell tell its variable, and waits for the counter to go on. It
-// returns when the shell's answer came.
+// check reads the shell's variable, and waits until the counter continues. It returns
+// the time of the shell's answer.
 func (t *terminal) check(ctx context.Context, n int) (time.Time, error) {
 	const asked = "secret is "
 	if err := t.say(ctx, "echo \""+asked+"$secret\""); err != nil {
@@ -183,7 +183,7 @@ func (t *terminal) check(ctx context.Context, n int) (time.Time, error) {
 	return answer.at, nil
 }
 
-// whole asks whether what the server holds is what it was.
+// whole asks the server whether its memory is unchanged.
 func (t *terminal) whole(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, clientTime)
 	defer cancel()

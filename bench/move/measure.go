@@ -14,15 +14,15 @@ import (
 	"holdfast/internal/control/api"
 )
 
-// sample is one move, as the client saw it and as its parts took.
+// sample is one move: the times that the client measured, and the duration of each part.
 type sample struct {
 	next   time.Duration // notice → next byte on the kept socket
-	answer time.Duration // notice → the shell's answer to what was typed next
+	answer time.Duration // notice → the shell's answer to the next input
 	parts  [len(parts)]time.Duration
 	image  float64 // bytes
 }
 
-// parts of a move, in their order; together they are all of it.
+// Parts of a move, in their order. Their sum is the whole move.
 var parts = [...]string{
 	"notice, successors told, session closed", "checkpoint", "image streamed", "seen dead, given up", "claimed by the successor",
 	"container created", "restored", "server answers", "socket goes on",
@@ -82,8 +82,7 @@ func (x *experiment) moved(ctx context.Context, t *terminal, k kind) (s sample, 
 	return s, errors.Join(err, x.again(ctx, from))
 }
 
-// goesOn waits for the first byte of the session's next life, and for the shell's
-// answer.
+// goesOn waits for the first byte from the moved session, and for the shell's answer.
 func (x *experiment) goesOn(ctx context.Context, t *terminal, n int, k kind) (next, answer time.Time, err error) {
 	word := n
 	if _, err := t.await(ctx, n, func(s string) bool { word++; return s == told }); err != nil {
@@ -122,7 +121,7 @@ func grown(before, after map[string]float64, name string) time.Duration {
 	return time.Duration((after[name] - before[name]) * float64(time.Second))
 }
 
-// where is the node that has a session, and the session's record.
+// where returns the node that owns a session, and the session's record.
 func (x *experiment) where(ctx context.Context, key holdfast.SessionKey) (*node, holdfast.Owner, error) {
 	o, err := x.watch.store.Get(ctx, key)
 	if err != nil {
@@ -136,7 +135,7 @@ func (x *experiment) where(ctx context.Context, key holdfast.SessionKey) (*node,
 	return nil, o, fmt.Errorf("session %s is on node %s, which was to have none", key, o.Node)
 }
 
-// again has a drained node take sessions, and waits until all know.
+// again uncordons a drained node, and waits until all nodes have read that.
 func (x *experiment) again(ctx context.Context, m *node) error {
 	if err := m.api.Uncordon(ctx, ""); err != nil {
 		return err
@@ -144,7 +143,7 @@ func (x *experiment) again(ctx context.Context, m *node) error {
 	return x.known(ctx, func(n holdfast.Node) bool { return n.Draining == (n.ID == x.gateway().id) })
 }
 
-// begin opens a session of the kind, which sets its variable and counts.
+// begin opens a session of the kind, sets its variable and starts its counter.
 func (x *experiment) begin(ctx context.Context, key holdfast.SessionKey, k kind, every string) (*terminal, error) {
 	ctx, cancel := context.WithTimeout(ctx, clientTime)
 	defer cancel()
@@ -162,17 +161,17 @@ func (x *experiment) begin(ctx context.Context, key holdfast.SessionKey, k kind,
 	return t, nil
 }
 
-// boot is from a client's connect to its first byte, as the client saw it and as the
-// boot's parts took.
+// boot is the time from a client's connect to its first byte, and the duration of each
+// part.
 type boot struct {
 	took  time.Duration
 	parts [len(bootParts)]time.Duration
 }
 
-// bootParts are a boot's parts in their order; together they are all of it.
+// bootParts are the parts of a boot, in their order. Their sum is the whole boot.
 var bootParts = [...]string{"asked, claimed; an image is read", "container created", "started, or restored", "server answers"}
 
-// booted divides the time that a session took to come up.
+// booted divides the boot time of a session into its parts.
 func (x *experiment) booted(ctx context.Context, key holdfast.SessionKey, took time.Duration) (b boot, err error) {
 	_, owner, err := x.where(ctx, key)
 	p := owner.Boot
@@ -181,7 +180,7 @@ func (x *experiment) booted(ctx context.Context, key holdfast.SessionKey, took t
 	return b, err
 }
 
-// cold is a cold boot of a small session.
+// cold measures a cold boot of a small session.
 func (x *experiment) cold(ctx context.Context, n int) (b boot, err error) {
 	key := holdfast.SessionKey(fmt.Sprintf("cold-%d", n))
 	t, took, err := connect(ctx, x.gateway().gateway, key)
@@ -195,7 +194,7 @@ func (x *experiment) cold(ctx context.Context, n int) (b boot, err error) {
 	return b, x.stop(ctx, key)
 }
 
-// resumed is a resume of a small session that was suspended.
+// resumed measures the resume of a small suspended session.
 func (x *experiment) resumed(ctx context.Context, n int) (b boot, err error) {
 	key := holdfast.SessionKey(fmt.Sprintf("sleeper-%d", n))
 	before, err := x.begin(ctx, key, small, "0.2")
@@ -229,7 +228,7 @@ func (x *experiment) stop(ctx context.Context, key holdfast.SessionKey) error {
 	return err
 }
 
-// failed notes what was lost or broken; what is no such thing is an error.
+// failed records a lost memory or a broken socket. It returns any other error.
 func (x *experiment) failed(err error) error {
 	if err == nil {
 		return nil
@@ -244,8 +243,8 @@ func (x *experiment) failed(err error) error {
 
 const warmups = 1 // moves and boots that are not counted
 
-// moves measures n moves of one session of the kind, each after a cold boot where
-// beside is not nil.
+// moves measures n moves of one session of the kind. If beside is not nil, a cold boot
+// precedes each move.
 func (x *experiment) moves(ctx context.Context, k kind, n int, beside func(int) error) ([]sample, error) {
 	key := holdfast.SessionKey(k.name)
 	t, err := x.begin(ctx, key, k, "0.2")
@@ -265,7 +264,7 @@ func (x *experiment) moves(ctx context.Context, k kind, n int, beside func(int) 
 			return nil, err
 		}
 		if err != nil {
-			// What is measured next is to be whole.
+			// The next measurement needs an intact session.
 			t.close()
 			if err := x.stop(ctx, key); err != nil {
 				return nil, err
@@ -283,7 +282,7 @@ func (x *experiment) moves(ctx context.Context, k kind, n int, beside func(int) 
 	return all, x.stop(ctx, key)
 }
 
-// run does all that was asked for.
+// run takes all measurements.
 func (x *experiment) run(ctx context.Context) (bench.Result, error) {
 	f := findings{notice: x.o.Notice}
 	info, err := x.engine.Info(ctx)
@@ -319,7 +318,7 @@ func (x *experiment) run(ctx context.Context) (bench.Result, error) {
 	return f.result(), nil
 }
 
-// drainMany drains a node that has many sessions, within the notice.
+// drainMany drains a node with many sessions, within the notice.
 func (x *experiment) drainMany(ctx context.Context) (*Many, error) {
 	from, to := x.hosts()[0], x.hosts()[1]
 	if err := to.api.Cordon(ctx, ""); err != nil {

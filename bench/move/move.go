@@ -1,11 +1,10 @@
-// Package move is the experiment behind `holdfast bench move`: sessions under
-// gVisor that go on on another node, memory and all, while their clients hold one
-// WebSocket. Three agents run on one machine, each a process with directories and
-// addresses of its own, with one etcd and one container engine; two take sessions,
-// the third is the clients' gateway.
+// Package move is the experiment of `holdfast-bench move`: sessions under gVisor move to
+// another node with their memory, and each client keeps one WebSocket. Three agents run
+// on one machine, with directories and addresses of their own, one etcd and one container
+// engine. Two agents run sessions, the third is the gateway of the clients.
 //
-// What a session serves is a shell: its client sets a variable in it and starts a
-// counter, and looks after each move whether both are what they were.
+// A session serves a shell. Its client sets a variable and starts a counter. After each
+// move the client checks both.
 package move
 
 import (
@@ -29,28 +28,28 @@ import (
 	"holdfast/test/lab"
 )
 
-// RoleShell is what other processes of the program play in the sessions' containers:
-// Shell.
+// RoleShell is the role of the program in the containers of sessions: it runs Shell.
 const RoleShell = "bench-move-shell"
 
-// Options say what is measured.
+// Options select the measurements.
 type Options struct {
-	// Program is a static build of holdfast. Bench is one of holdfast-bench, which plays
-	// RoleShell; "" is the running program.
+	// Program is a static build of holdfast. Bench is a static build of holdfast-bench,
+	// which runs RoleShell; "" is the running program.
 	Program, Bench string
-	// Member is the command that plays a member of an etcd cluster.
+	// Member is the command of an etcd member; see rig.Member.
 	Member []string
-	// Runsc is gVisor's runsc; "" is the first that is found where
-	// packaging/dev/runsc.sh puts it, or in /usr/local/bin.
+	// Runsc is gVisor's runsc. "" is the one that packaging/dev/runsc.sh built, or else the
+	// one in /usr/local/bin.
 	Runsc    string
-	N        int           // moves of a small session, as many as cold boots; 0 is 20
+	N        int           // moves of a small session, and cold boots; 0 is 20
 	Large    int           // moves of a session of 256 MiB; 0 is none
 	Many     int           // sessions of 30 MiB that are drained at once; 0 is none
-	Notice   time.Duration // for these; 0 is 30s
-	Progress io.Writer     // a line now and then; nil is nowhere
+	Notice   time.Duration // of that drain; 0 is 30s
+	Progress io.Writer     // progress lines; nil discards them
 }
 
-// Check reports what cannot be; a zero that stands for a default cannot either.
+// Check returns an error for impossible options. It does not accept a zero that means a
+// default.
 func (o Options) Check() error {
 	switch {
 	case o.N < 1:
@@ -82,12 +81,12 @@ func (o Options) findRunsc() (string, error) {
 	return "", holdfast.WithHint(fmt.Errorf("there is no runsc at %s", candidates[0]), "packaging/dev/runsc.sh builds one; --runsc says where another one is")
 }
 
-// Run measures: moves of a small session in turns with cold boots of its template,
-// moves of a large one, and a drain of many within the notice. It works inside a lab
-// only (lab.Reenter).
+// Run measures moves of a small session, alternating with cold boots of its template,
+// then moves of a large session, then a drain of many sessions within the notice. It
+// must run inside a lab (lab.Reenter).
 //
-// Score is the cold boots' p50 ÷ that of the small session's moves; failed counts
-// memories that were lost and sockets that were broken.
+// Score is the p50 of the cold boots divided by the p50 of the small session's moves.
+// Failed counts lost memories and broken sockets.
 func Run(ctx context.Context, o Options) (_ bench.Result, err error) {
 	o.Bench, o.N, o.Notice = cmp.Or(o.Bench, "/proc/self/exe"), cmp.Or(o.N, 20), cmp.Or(o.Notice, 30*time.Second)
 	if o.Progress == nil {
@@ -112,8 +111,8 @@ func Run(ctx context.Context, o Options) (_ bench.Result, err error) {
 type experiment struct {
 	o       Options
 	began   time.Time
-	dir     string // of nodes, etcd and logs; it goes with the engine
-	memory  string // directory in memory: images
+	dir     string // of nodes, etcd and logs; removed with the engine
+	memory  string // directory in memory, for images
 	runtime runsc.Runtime
 	lab     *lab.Engine
 	engine  engine.Engine
@@ -121,10 +120,10 @@ type experiment struct {
 	watch   *observer
 	nodes   []*node
 
-	failures []string // what was lost or broken
+	failures []string // lost memories and broken sockets
 }
 
-// Addresses of the experiment, which are its lab's alone.
+// Addresses of the experiment, in the network namespace of its lab.
 const (
 	etcdClient = "127.0.2.1:2379"
 	etcdPeer   = "127.0.2.1:2380"
@@ -176,7 +175,7 @@ func (x *experiment) prepare(ctx context.Context) (err error) {
 	return x.startNodes(ctx, script)
 }
 
-// load makes the sessions' image: this program beside a shell.
+// load creates the image of the sessions: this program and a shell.
 func (x *experiment) load(ctx context.Context) error {
 	img, err := lab.Busybox()
 	if err != nil {
@@ -214,12 +213,12 @@ func (x *experiment) startNodes(ctx context.Context, script string) error {
 	return x.known(ctx, func(n holdfast.Node) bool { return n.Draining == (n.ID == x.gateway().id) })
 }
 
-// The nodes: sessions are on one of the first two, and clients come to the third.
+// The nodes. The first two run sessions, and clients connect to the third.
 func (x *experiment) hosts() []*node { return x.nodes[:2] }
 func (x *experiment) gateway() *node { return x.nodes[2] }
 
-// known waits until every node has told of itself what ok asks for, and all the
-// others may have read it.
+// known waits until the record of every node satisfies ok, and all other nodes have had
+// time to read it.
 func (x *experiment) known(ctx context.Context, ok func(holdfast.Node) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, rig.Patience)
 	defer cancel()
@@ -234,7 +233,7 @@ func (x *experiment) known(ctx context.Context, ok func(holdfast.Node) bool) err
 	}
 }
 
-// listAge is how old a node's list of all nodes may be.
+// listAge is the maximum age of a node's list of all nodes.
 const listAge = 1100 * time.Millisecond
 
 func sleep(ctx context.Context, d time.Duration) error {
@@ -246,7 +245,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// tails are the ends of the agents' logs.
+// tails returns the ends of the agents' logs.
 func (x *experiment) tails() error {
 	var errs []error
 	for _, m := range x.nodes {
@@ -257,8 +256,7 @@ func (x *experiment) tails() error {
 	return errors.Join(errs...)
 }
 
-// close ends what runs and removes what there is. Nothing is kept, so nothing is
-// ended gracefully.
+// close kills all processes and removes all files.
 func (x *experiment) close() error {
 	var errs []error
 	for _, m := range slices.Backward(x.nodes) {

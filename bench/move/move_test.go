@@ -10,7 +10,7 @@ import (
 	"holdfast"
 )
 
-// The parts of a move come to all of it.
+// The sum of the parts is the whole move.
 func TestPartsAreTheWhole(t *testing.T) {
 	notice := time.Now()
 	at := func(ms int) time.Time { return notice.Add(time.Duration(ms) * time.Millisecond) }
@@ -27,7 +27,7 @@ func TestPartsAreTheWhole(t *testing.T) {
 	}
 }
 
-// A counter that leaves numbers out is found, and lines that come twice are not.
+// A counter with gaps is a failure. Lines that arrive twice are not.
 func TestCounter(t *testing.T) {
 	c := &terminal{}
 	c.count("n 7")

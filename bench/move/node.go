@@ -26,16 +26,16 @@ const (
 	runtimeName = "boxed"
 	image       = RoleShell + ":latest"
 	shellPort   = 8080
-	told        = "moved" // what the gateway tells clients when it goes on
+	told        = "moved" // the gateway's message to clients after a move
 )
 
-// kind is a template of the sessions, by what they hold in memory.
+// kind is a template of sessions with a certain amount of memory.
 type kind struct {
 	name string
-	mib  int // beside what the server itself needs
+	mib  int // in addition to the memory of the server itself
 }
 
-// The kinds; a server without anything takes a few MiB itself.
+// The kinds. The server itself takes a few MiB.
 var (
 	small  = kind{"small", 0}
 	middle = kind{"middle", 24}
@@ -79,12 +79,12 @@ templates:
 {{- end}}
 `))
 
-// newNode makes the n-th node, from 1, with its certificates. Nothing runs yet.
+// newNode creates node n, from 1 on, with its certificates. It starts nothing.
 func (x *experiment) newNode(n int, authority, script string) (*node, error) {
 	name := fmt.Sprintf("n%d", n)
 	host := fmt.Sprintf("127.0.1.%d", n)
 	m := &node{id: holdfast.NodeID(name), dir: filepath.Join(x.dir, name), gateway: host + ":7070", metrics: "http://" + host + ":7071/metrics"}
-	x.nodes = append(x.nodes, m) // from here on it is ended with the experiment
+	x.nodes = append(x.nodes, m) // close ends it
 	certificates := filepath.Join(x.dir, name+"-certificates")
 	join := pki.Join{CA: authority, Node: m.id, Addresses: []string{host}, Validity: pki.DefaultValidity, Out: certificates, Now: time.Now()}
 	if _, err := join.Do(); err != nil {
@@ -141,8 +141,8 @@ func (m *node) boot(ctx context.Context) error {
 	}
 }
 
-// close ends the agent, and what stands behind it: every process of the lab that
-// names the node's directory.
+// close kills the agent and its helper processes: every process of the lab with the
+// node's directory in its arguments.
 func (m *node) close() {
 	if m.agent != nil {
 		m.agent.Kill()
@@ -162,7 +162,7 @@ func (m *node) close() {
 	}
 }
 
-// figures are the node's metrics, by name and labels as they are written.
+// figures returns the node's metrics, by name and labels in the text format.
 func (m *node) figures(ctx context.Context) (map[string]float64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.metrics, nil)
 	if err != nil {

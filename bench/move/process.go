@@ -11,7 +11,7 @@ import (
 	"holdfast/internal/platform/store/etcd"
 )
 
-// observer sees what happens to the records in etcd, and when.
+// observer records the changes of the records in etcd, with their times.
 type observer struct {
 	store *etcd.Store
 	seen  chan seen
@@ -42,14 +42,14 @@ func newObserver(ctx context.Context) (*observer, error) {
 		for e := range events {
 			select {
 			case o.seen <- seen{e, time.Now()}:
-			default: // the reader does not need so many
+			default: // the reader does not need all changes
 			}
 		}
 	}()
 	return o, nil
 }
 
-// forget drops what was seen up to now.
+// forget drops all changes recorded so far.
 func (o *observer) forget() {
 	for {
 		select {
@@ -60,13 +60,13 @@ func (o *observer) forget() {
 	}
 }
 
-// life is when what happened to a session's record that moved.
+// life has the times of the changes of a moved session's record.
 type life struct {
 	gone, claimed, ready time.Time
 	owner                holdfast.Owner // when it was ready
 }
 
-// await waits until the session is ready in another life than that of the epoch.
+// await waits until the session is ready in a newer epoch.
 func (o *observer) await(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch) (l life, err error) {
 	for {
 		select {

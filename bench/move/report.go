@@ -8,17 +8,17 @@ import (
 	"holdfast/bench"
 )
 
-// Many is what became of many sessions that were drained at once.
+// Many is the result of a drain of many sessions.
 type Many struct {
 	Sessions   int     `json:"sessions"`
-	WithMemory int     `json:"with_memory"` // went on with it, on the same socket
+	WithMemory int     `json:"with_memory"` // continued with their memory, on the same socket
 	ImageMiB   float64 `json:"image_mib"`   // of one, on average
 	DrainMS    float64 `json:"drain_ms"`
-	Said       string  `json:"said,omitempty"` // by the drain's report
+	Said       string  `json:"said,omitempty"` // text of the drain's report
 	next       []float64
 }
 
-// Details are what only this bench has.
+// Details are the details of this bench's result.
 type Details struct {
 	Many     *Many    `json:"many,omitempty"`
 	Failures []string `json:"failures,omitempty"`
@@ -91,7 +91,7 @@ func ofLarge(s []sample) string {
 	return fmt.Sprintf(", a large one's %.0f MiB", meanImage(s))
 }
 
-// meanImage is in MiB.
+// meanImage returns the mean size of the images, in MiB.
 func meanImage(all []sample) (sum float64) {
 	for _, s := range all {
 		sum += s.image / (1 << 20) / float64(len(all))
@@ -128,7 +128,7 @@ const (
 	pageEnd   = "<!-- end of the table of moves -->\n"
 )
 
-// WritePage puts a result of Run into a page in place of the one that is there.
+// WritePage replaces the result in a page by a result of Run.
 func WritePage(path string, r bench.Result) error {
 	var b bytes.Buffer
 	fmt.Fprint(&b, "| ms | n | p50 | p99 | most |\n|---|---|---|---|---|\n")

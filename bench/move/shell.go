@@ -18,21 +18,21 @@ import (
 	"github.com/coder/websocket"
 )
 
-// fillEnv says how many MiB the server holds beside what it needs.
+// fillEnv is the environment variable with the MiB that the server fills.
 const fillEnv = "BENCH_MOVE_MIB"
 
-// replayed is how many lines a new connection is sent of those that there were:
-// what was on its way to the one before may be lost.
+// replayed is the number of earlier lines that the server sends on a new connection.
+// Lines on their way to the previous connection may be lost.
 const replayed = 50
 
-// keptLines is how many lines a shell's server remembers.
+// keptLines is the number of lines that the server remembers.
 const keptLines = 1000
 
-// Shell is the role RoleShell: the server of a session, with one shell behind it
-// that all its connections share.
+// Shell is the role RoleShell: the server of a session. All its connections share one
+// shell.
 //
-//	/ws       a line of the shell's output is a message, and a message is a line of its input
-//	/sum      204 where what fillEnv asks for is in memory as it was put there, else 500
+//	/ws       each message is a line of the shell's output, or of its input
+//	/sum      204 if the memory that fillEnv asks for is unchanged, otherwise 500
 //	/healthz  204
 //
 // It serves until ctx is done.
@@ -66,7 +66,7 @@ func Shell(ctx context.Context, _ []string) error {
 	return nil
 }
 
-// filled is so many MiB that no compression makes smaller.
+// filled returns memory of that many MiB that does not compress.
 func filled(mib string) ([]byte, uint32, error) {
 	n, err := strconv.Atoi(mib)
 	if err != nil || n < 0 {
@@ -79,14 +79,14 @@ func filled(mib string) ([]byte, uint32, error) {
 	return b, crc32.ChecksumIEEE(b), nil
 }
 
-// shell is a running shell and what it has said.
+// shell is a running shell and its output.
 type shell struct {
 	in io.Writer
 
 	mu    sync.Mutex
 	first int // number of lines[0]
 	lines []string
-	more  chan struct{} // closed when there are more
+	more  chan struct{} // closed when a line arrives
 }
 
 func startShell(ctx context.Context) (*shell, error) {
@@ -123,8 +123,8 @@ func (s *shell) add(line string) {
 	s.more = make(chan struct{})
 }
 
-// from returns what there is from line n on, the number of the next line, and
-// what is closed when there is more.
+// from returns the lines from number n on, the number of the next line, and a channel
+// that is closed when another line arrives.
 func (s *shell) from(n int) ([]string, int, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +136,7 @@ func (s *shell) from(n int) ([]string, int, <-chan struct{}) {
 }
 
 func (s *shell) serve(ctx context.Context, w http.ResponseWriter, r *http.Request) {
-	// Behind a proxy the origin is not the host that it sees.
+	// Behind a proxy the origin differs from the host of the request.
 	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
 	if err != nil {
 		return // Accept has answered

@@ -21,18 +21,17 @@ import (
 	"holdfast/internal/sessions/fleet"
 )
 
-// directoryReport is what one directory costs, in bytes of resident memory.
+// directoryReport is the memory use of one directory, in resident bytes.
 type directoryReport struct {
 	Records int             `json:"records"`
 	Loaded  holdfast.Millis `json:"loaded_ms"`
 	Before  int64           `json:"before"` // connected, nothing listed
-	Peak    int64           `json:"peak"`   // right after the first list
+	Peak    int64           `json:"peak"`   // directly after the first list
 	After   int64           `json:"after"`  // at rest
 }
 
-// MeasureDirectory is the other end of Options.Directory: one node's
-// directory in a process of its own, fed by the etcd whose members args name. It
-// prints a directoryReport.
+// MeasureDirectory is the role behind Options.Directory: the directory of one node in a
+// separate process. args are the endpoints of etcd. It prints a directoryReport.
 func MeasureDirectory(ctx context.Context, args []string, out io.Writer) error {
 	s, err := etcd.Dial(ctx, etcd.Config{Endpoints: args})
 	if err != nil {
@@ -58,14 +57,14 @@ func MeasureDirectory(ctx context.Context, args []string, out io.Writer) error {
 	if _, r.Peak, err = bench.ProcessUsage(os.Getpid()); err != nil {
 		return err
 	}
-	time.Sleep(time.Second) // the watch begins
+	time.Sleep(time.Second) // until the watch has begun
 	if r.After, err = restingMemory(); err != nil {
 		return err
 	}
 	return json.NewEncoder(out).Encode(r)
 }
 
-// restingMemory is what this process holds once all that can be freed is.
+// restingMemory returns the resident memory of this process after a garbage collection.
 func restingMemory() (int64, error) {
 	runtime.GC()
 	debug.FreeOSMemory()
@@ -73,7 +72,7 @@ func restingMemory() (int64, error) {
 	return rss, err
 }
 
-// measureDirectory has a directory measured in a process of its own.
+// measureDirectory measures a directory in a separate process.
 func (s *simulation) measureDirectory(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*rig.Patience)
 	defer cancel()

@@ -42,9 +42,8 @@ func (m *members) stop() {
 	m.Stop()
 }
 
-// state is how far the cluster is: the revision counts writes to keys, the raft
-// index all that was agreed on, size and used are the bytes of the largest
-// member's database.
+// clusterState is the progress of the cluster. revision counts writes to keys, index is
+// the raft index; size and used are bytes of the largest member's database.
 type clusterState struct {
 	at         time.Time
 	revision   int64

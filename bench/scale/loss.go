@@ -9,18 +9,17 @@ import (
 	"holdfast"
 )
 
-// readyAgain is the time from the loss until a client has its session again.
+// readyAgain is the row of the time from the loss until a client has its session again.
 const readyAgain = "ready again"
 
 const (
-	// deadDial is what it takes a node's gateway to find out that the machine
-	// at the other end is not there, as internal/agent has it.
+	// deadDial is the time in which a node's gateway notices that a peer's machine is
+	// gone, as in internal/agent.
 	deadDial = 2 * time.Second
 )
 
-// lose has nodes vanish, and for each of their sessions a client ask one of the
-// nodes that are left, from that moment on. It returns when all have their
-// session.
+// lose makes nodes vanish. From that moment a client for each lost session asks one of the
+// remaining nodes. lose returns when all clients have their session.
 func (s *simulation) lose(ctx context.Context) error {
 	gone, lost := s.victims()
 	waiting, cancel := context.WithTimeout(ctx, s.o.Patience)
@@ -38,8 +37,8 @@ func (s *simulation) lose(ctx context.Context) error {
 	for i, key := range lost {
 		clients.Go(func() { s.client(waiting, s.alive[i%s.o.Directories], key, gone) })
 	}
-	// Until the leases have run out nothing happens: what it costs is counted
-	// from there.
+	// Nothing happens until the leases have expired, so the costs are counted from
+	// then on.
 	select {
 	case <-first:
 	case <-waiting.Done():
@@ -57,8 +56,8 @@ func (s *simulation) lose(ctx context.Context) error {
 	return s.verify(ctx, lost, gone)
 }
 
-// victims chooses the nodes that vanish, among those without a directory, and returns which
-// sessions that is.
+// victims chooses the nodes that vanish, among those without a directory, and returns
+// their sessions.
 func (s *simulation) victims() (gone map[holdfast.NodeID]bool, lost []holdfast.SessionKey) {
 	gone = map[holdfast.NodeID]bool{}
 	blind := s.nodes[s.o.Directories:]
@@ -80,8 +79,8 @@ func (s *simulation) victims() (gone map[holdfast.NodeID]bool, lost []holdfast.S
 	return gone, lost
 }
 
-// client asks a node for a session as its gateway does: where the route leads
-// to a machine that is gone, the next one is asked for.
+// client asks a node for a session as its gateway does. If the route leads to a machine
+// that is gone, it asks for the next route.
 func (s *simulation) client(ctx context.Context, n *simNode, key holdfast.SessionKey, gone map[holdfast.NodeID]bool) {
 	for ctx.Err() == nil {
 		r, release, err := n.fleet.Acquire(ctx, key)
@@ -111,7 +110,7 @@ func sleepOr(done <-chan struct{}, d time.Duration) {
 func (s *simulation) verify(ctx context.Context, lost []holdfast.SessionKey, gone map[holdfast.NodeID]bool) error {
 	owners, _, err := s.alive[0].store.List(ctx)
 	for try := 0; err != nil && try < 10 && ctx.Err() == nil; try++ {
-		owners, _, err = s.alive[0].store.List(ctx) // what is measured is over: it has the time
+		owners, _, err = s.alive[0].store.List(ctx) // after the measurement
 	}
 	if err != nil {
 		return fmt.Errorf("read the owners of the lost sessions: %w", err)

@@ -14,26 +14,26 @@ import (
 	"holdfast/internal/platform/store"
 )
 
-// meter collects samples by name, in milliseconds, separately for the parts of
-// a run. Any goroutine may use it.
+// meter collects samples in milliseconds, by name and by part of the run. Any goroutine may
+// use it.
 type meter struct {
-	fenced atomic.Int64 // nodes that thought that they had lost their lease
-	events atomic.Int64 // of watches, read by whomever
+	fenced atomic.Int64 // nodes that took their lease for lost
+	events atomic.Int64 // events of all watches
 
 	mu      sync.Mutex
 	part    string
 	lostAt  time.Time
-	first   chan struct{} // closed when the first of the lost is seen to go
+	first   chan struct{} // closed when a directory sees the first lost session go
 	samples map[string][]float64
 	errors  map[string]int
-	refusal error // the last one that a client got
+	refusal error // the last error of a client
 }
 
 func newMeter() *meter {
 	return &meter{samples: map[string][]float64{}, errors: map[string]int{}}
 }
 
-// begin names the part of the run that what follows belongs to. "" is not kept.
+// begin starts a part of the run. The meter drops samples of the part "".
 func (m *meter) begin(part string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -49,7 +49,7 @@ func (m *meter) add(what string, d time.Duration) {
 	}
 }
 
-// call notes a call of the store. That a key is taken is an answer.
+// call records a call of the store. ErrTaken is not a failure.
 func (m *meter) call(what string, start time.Time, err error) {
 	m.add(what, time.Since(start))
 	if err != nil {
@@ -59,8 +59,8 @@ func (m *meter) call(what string, start time.Time, err error) {
 	}
 }
 
-// event notes when a directory sees a write. A claim's record says when it was
-// sent; after the loss all that goes is what was lost.
+// event records that a directory has seen a write. A claim's record has the time at which
+// it was sent. After the loss, only lost sessions go.
 func (m *meter) event(e store.Event) {
 	m.events.Add(1)
 	switch {
@@ -71,8 +71,8 @@ func (m *meter) event(e store.Event) {
 	}
 }
 
-// lose notes that nodes vanish now. The channel is closed when a directory sees
-// the first of their sessions go.
+// lose records that nodes vanish now. The channel is closed when a directory sees the first
+// of their sessions go.
 func (m *meter) lose() <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -95,7 +95,7 @@ func (m *meter) seenGone() {
 	}
 }
 
-// sinceLoss is the time since nodes vanished, 0 before.
+// sinceLoss returns the time since nodes vanished, 0 before.
 func (m *meter) sinceLoss() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -105,10 +105,10 @@ func (m *meter) sinceLoss() time.Duration {
 	return time.Since(m.lostAt)
 }
 
-// owned notes a claim by which a lost session is owned again.
+// owned records a claim of a lost session by another node.
 func (m *meter) owned() { m.add("owned again", m.sinceLoss()) }
 
-// refused notes an error that a client got.
+// refused records an error of a client.
 func (m *meter) refused(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -116,7 +116,7 @@ func (m *meter) refused(err error) {
 	m.refusal = err
 }
 
-// rows are the distributions of a part of the run, by name.
+// rows returns the distributions of a part of the run, by name.
 func (m *meter) rows(part string) []bench.Row {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -129,7 +129,7 @@ func (m *meter) rows(part string) []bench.Row {
 	return rows
 }
 
-// row is one distribution.
+// row returns one distribution.
 func (m *meter) row(what, part string) bench.Row {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -137,7 +137,7 @@ func (m *meter) row(what, part string) bench.Row {
 	return bench.NewRow(name, "ms", m.samples[name])
 }
 
-// failures says what did not work, and how often.
+// failures describes the failed calls, with their number.
 func (m *meter) failures() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"holdfast/internal/sessions/fleet"
 )
 
-// network connects simulated nodes by pipes in memory. To a node that has
-// vanished a dial hangs, as no host refuses it.
+// network connects simulated nodes by pipes in memory. A dial to a vanished node hangs,
+// because no host refuses it.
 type network struct {
 	mu    sync.Mutex
 	nodes map[holdfast.NodeID]*pipes
@@ -26,7 +26,7 @@ func (w *network) join(id holdfast.NodeID, p *pipes) {
 	w.nodes[id] = p
 }
 
-// dialer is how a node connects to others.
+// dialer returns the dial function of a node.
 func (w *network) dialer(from holdfast.NodeID) fleet.Dial {
 	return func(ctx context.Context, to holdfast.NodeID, _ string) (net.Conn, error) {
 		w.mu.Lock()
@@ -47,7 +47,7 @@ func (w *network) dialer(from holdfast.NodeID) fleet.Dial {
 	}
 }
 
-// call is a connection as the called node has it.
+// call is the connection of the called node.
 type call struct {
 	net.Conn
 	from holdfast.NodeID
@@ -59,7 +59,7 @@ func withCaller(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, callerKey{}, c.(call).from)
 }
 
-// callerOf is what a certificate tells in a real fleet.
+// callerOf returns the calling node. In a real fleet the certificate names it.
 func callerOf(r *http.Request) holdfast.NodeID {
 	id, _ := r.Context().Value(callerKey{}).(holdfast.NodeID)
 	return id

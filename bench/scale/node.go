@@ -18,15 +18,15 @@ import (
 	"holdfast/internal/sessions/session"
 )
 
-// slots is how many containers a simulated node starts at once, as
-// sessions.boots is by default.
+// slots is the number of containers that a simulated node starts at once, the default of
+// sessions.boots.
 const slots = 8
 
-// simNode is a node without a host: its lease, its record, its claims and its
-// part in the fleet are real, its containers take their time and nothing else.
+// simNode is a node without a host. Its lease, record, claims and fleet are real. Its
+// containers only take time.
 type simNode struct {
 	id      holdfast.NodeID
-	sighted bool // its directory knows the sessions
+	sighted bool // it has a directory
 	store   meteredStore
 	lease   *session.Lease
 	fleet   *fleet.Fleet
@@ -48,21 +48,21 @@ type simNode struct {
 	ended  sync.WaitGroup
 }
 
-// booted is a session that the node was asked for.
+// booted is a session that a client has requested from the node.
 type booted struct {
 	done  chan struct{}
-	owner holdfast.Owner // once done is closed
+	owner holdfast.Owner // valid when done is closed
 	err   error
 }
 
-// startNode connects a node and has it renew, publish and answer until it
-// vanishes.
+// startNode connects a node. Until it vanishes, the node renews its lease, publishes its
+// record and answers.
 func (s *simulation) startNode(ctx context.Context, i int) (*simNode, error) {
 	n := &simNode{
 		id: holdfast.NodeID(fmt.Sprintf("node-%04d", i)), sighted: i < s.o.Directories, meter: s.meter, boot: s.o.Boot, max: max(1000, 4*s.o.Sessions/s.o.Nodes),
 		wire: newPipes(), slots: make(chan struct{}, slots), booted: map[holdfast.SessionKey]*booted{},
 	}
-	// Each client begins at another member.
+	// The clients begin at different members.
 	e := s.etcd.Endpoints()
 	own := append(append([]string{}, e[i%len(e):]...), e[:i%len(e)]...)
 	client, err := etcd.Dial(ctx, etcd.Config{Endpoints: own, DialTimeout: time.Minute})
@@ -74,13 +74,13 @@ func (s *simulation) startNode(ctx context.Context, i int) (*simNode, error) {
 	n.lease = session.NewLease(session.LeaseConfig{
 		Node: n.id, File: filepath.Join(s.dir, string(n.id)), TTL: t.TTL, Renew: t.Renew, Publish: t.Renew, Fence: t.Fence, KillBudget: t.KillBudget,
 	}, n.store, log)
-	// An agent that cannot get its lease ends, and is started again.
+	// An agent without a lease ends, and its service manager restarts it.
 	err = n.lease.Hold(ctx)
 	for try := 0; errors.Is(err, holdfast.ErrStore) && try < 10; try++ {
 		err = n.lease.Hold(ctx)
 	}
 	if err != nil {
-		_ = client.Close() // the error that matters is there already
+		_ = client.Close() // err is the error that matters
 		return nil, fmt.Errorf("node %s: %w", n.id, err)
 	}
 	deps := fleet.Deps{
@@ -97,8 +97,7 @@ func (s *simulation) startNode(ctx context.Context, i int) (*simNode, error) {
 	return n, nil
 }
 
-// run starts what a node does all the time. Errors of these are errors of the
-// end only.
+// run starts the background tasks of a node. They return an error only at the end.
 func (n *simNode) run(ctx context.Context) {
 	n.life, n.cancel = context.WithCancel(ctx)
 	n.ended.Go(func() {
@@ -108,7 +107,7 @@ func (n *simNode) run(ctx context.Context) {
 	n.ended.Go(func() { _ = n.server.Serve(n.wire) })
 }
 
-// fence ends what the node has, when it could not renew its lease in time.
+// fence ends the node's sessions, because it could not renew its lease in time.
 func (n *simNode) fence(context.Context) {
 	n.meter.fenced.Add(1)
 	n.mu.Lock()
@@ -117,8 +116,8 @@ func (n *simNode) fence(context.Context) {
 	n.sessions.Store(0)
 }
 
-// vanish ends the node as a machine that is switched off does: nothing is given
-// up, and no other node is told.
+// vanish ends the node as if its machine were switched off: it releases nothing and tells no
+// other node.
 func (n *simNode) vanish() {
 	n.cancel()
 	_ = n.server.Close()
@@ -126,7 +125,7 @@ func (n *simNode) vanish() {
 	_ = n.store.Store.(*etcd.Store).Close()
 }
 
-// self is the record that the node publishes, as long as a real one.
+// self returns the record that the node publishes. It is as long as a real one.
 func (n *simNode) self() holdfast.Node {
 	now := time.Now().UTC()
 	return holdfast.Node{
@@ -137,8 +136,7 @@ func (n *simNode) self() holdfast.Node {
 	}
 }
 
-// Acquire boots a session here: the writes of a real boot, and the time of its
-// container.
+// Acquire boots a session: the writes of a real boot, and the time of its container.
 func (n *simNode) Acquire(ctx context.Context, key holdfast.SessionKey, template string) (holdfast.Route, func(), error) {
 	n.mu.Lock()
 	b := n.booted[key]
@@ -151,7 +149,7 @@ func (n *simNode) Acquire(ctx context.Context, key holdfast.SessionKey, template
 	return n.await(ctx, key, b)
 }
 
-// Join waits for a session that is here.
+// Join waits for a session of this node.
 func (n *simNode) Join(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, func(), error) {
 	n.mu.Lock()
 	b := n.booted[key]
@@ -162,7 +160,7 @@ func (n *simNode) Join(ctx context.Context, key holdfast.SessionKey) (holdfast.R
 	return n.await(ctx, key, b)
 }
 
-// Refused is for routes that this node's gateway could not reach; there is none.
+// Refused implements fleet.Local. This node has no gateway that could fail to reach a route.
 func (n *simNode) Refused(holdfast.SessionKey, holdfast.Route) {}
 
 func (n *simNode) await(ctx context.Context, key holdfast.SessionKey, b *booted) (holdfast.Route, func(), error) {
@@ -215,8 +213,8 @@ func (n *simNode) bootOnce(key holdfast.SessionKey, template string) (holdfast.O
 	return n.advance(o)
 }
 
-// claim tries again while the store does not answer, and knows its own record
-// where the answer got lost, as a real boot does.
+// claim retries while the store does not answer. After a lost answer it recognizes its own
+// record, as a real boot does.
 func (n *simNode) claim(key holdfast.SessionKey) (holdfast.Owner, error) {
 	for {
 		o, err := n.store.Claim(n.life, n.record(key, holdfast.Claimed), n.lease.ID())
@@ -231,7 +229,7 @@ func (n *simNode) claim(key holdfast.SessionKey) (holdfast.Owner, error) {
 	}
 }
 
-// advance is claim for a record that is the node's.
+// advance is claim for a record that the node owns already.
 func (n *simNode) advance(o holdfast.Owner) (holdfast.Owner, error) {
 	for {
 		now, err := n.store.Advance(n.life, o)
@@ -244,7 +242,7 @@ func (n *simNode) advance(o holdfast.Owner) (holdfast.Owner, error) {
 	}
 }
 
-// record is a session's record as it is in a state, as long as a real one.
+// record returns a session's record in a state. It is as long as a real one.
 func (n *simNode) record(key holdfast.SessionKey, state holdfast.State) holdfast.Owner {
 	o := holdfast.Owner{Key: key, Node: n.id, State: state, Template: "workspace", ClaimedAt: time.Now().UTC()}
 	if state == holdfast.Ready {
@@ -253,7 +251,7 @@ func (n *simNode) record(key holdfast.SessionKey, state holdfast.State) holdfast
 	return o
 }
 
-// complete adds what a record has from ready on.
+// complete adds the fields that a record has from the state ready on.
 func complete(o *holdfast.Owner) {
 	ms := func(n int) holdfast.Millis {
 		return holdfast.Millis(time.Duration(n)*time.Millisecond + 123*time.Microsecond)

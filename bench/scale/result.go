@@ -7,11 +7,10 @@ import (
 	"holdfast/bench"
 )
 
-// takeover is what a session's takeover may take beside its lease's life and its
-// boot.
+// takeover is the maximum time of a takeover, in addition to the lease's TTL and the boot.
 const takeover = 2 * time.Second
 
-// result sums the run up.
+// result computes the result of the run.
 func (s *simulation) result() bench.Result {
 	r := bench.Result{Name: "scale", Machine: bench.ThisMachine(""), Failed: int(s.failed.Load())}
 	for i, part := range []string{partFill, partSteady, partLoss} {

@@ -1,6 +1,6 @@
-// Package scale simulates a large fleet in one process, behind `holdfast bench
-// scale`: nodes with the real store client, lease, directory and placement, and
-// with containers that only take their time, on a real etcd of three members.
+// Package scale is the experiment of `holdfast-bench scale`: it simulates a large fleet in
+// one process. The nodes have the real store client, lease, directory and placement, and
+// containers that only take time. The store is a real etcd cluster of three members.
 package scale
 
 import (
@@ -16,25 +16,25 @@ import (
 	"holdfast/bench"
 )
 
-// Options says how large the fleet is.
+// Options is the size of the fleet.
 type Options struct {
 	Nodes       int           // over 1
 	Sessions    int           // records in the store, spread over the nodes
 	Lost        float64       // share of the nodes that vanish at once, over 0 and under 1
-	Directories int           // nodes that keep a directory of their own; the others ask these; 0 is 1
-	Watchers    int           // more watches of all records, which only count: the store feeds one for each node of a real fleet
-	Boot        time.Duration // what a container takes from create to ready
-	Steady      time.Duration // how long the fleet is measured before the loss
+	Directories int           // nodes with a directory of their own; the others ask these; 0 is 1
+	Watchers    int           // additional watches of all records, which only count; in a real fleet each node has one
+	Boot        time.Duration // time of a container from create to ready
+	Steady      time.Duration // time of the measurement before the loss
 	Timing      holdfast.Timing
-	Patience    time.Duration // how long is waited after the loss; 0 is 2 minutes
+	Patience    time.Duration // maximum wait after the loss; 0 is 2 minutes
 	Seed        int64         // of the random choices: the nodes that vanish, the clients' nodes; 0 is 1
 
-	Member    []string // command that plays a member of an etcd cluster
-	Directory []string // command that plays MeasureDirectory
+	Member    []string // command of an etcd member; see rig.Member
+	Directory []string // command that runs MeasureDirectory
 	Progress  io.Writer
 }
 
-// withDefaults fills in what is zero, and checks the rest.
+// withDefaults replaces zeros by defaults, and checks the rest.
 func (o Options) withDefaults() (Options, error) {
 	if o.Timing == (holdfast.Timing{}) {
 		o.Timing = holdfast.DefaultTiming()
@@ -55,7 +55,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, o.Timing.Validate()
 }
 
-// Check reports what cannot be of what has no default.
+// Check returns an error for impossible values of the options without a default.
 func (o Options) Check() error {
 	directories := min(o.Directories, o.Nodes)
 	switch {
@@ -69,12 +69,11 @@ func (o Options) Check() error {
 	return nil
 }
 
-// lostNodes is how many nodes vanish, one at least.
+// lostNodes returns the number of nodes that vanish, at least one.
 func (o Options) lostNodes() int { return max(1, int(float64(o.Nodes)*o.Lost+0.5)) }
 
-// Run brings a fleet up, measures it at rest, has some of its nodes vanish, and
-// measures the time until every client that asks for one of their sessions
-// has it again.
+// Run starts a fleet, measures it at rest, and makes some of its nodes vanish. It measures
+// the time until every client of a lost session has its session again.
 func Run(ctx context.Context, o Options) (bench.Result, error) {
 	o, err := o.withDefaults()
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"holdfast/bench/scale"
 )
 
-// Roles of this test binary as a child of its own.
+// Roles of this test binary as its own child.
 const (
 	roleDirectory = "directory"
 )
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// The whole experiment, small: a lost session is back in the end.
+// The whole experiment in small: every lost session is back at the end.
 func TestScale(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: three etcd members and leases that run out take their time")

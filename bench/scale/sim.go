@@ -17,8 +17,7 @@ import (
 	"holdfast/internal/sessions/fleet"
 )
 
-// How much is asked of etcd at once while the fleet is built up: what is
-// measured comes later.
+// Concurrent requests to etcd while the fleet starts, before the measurements.
 const (
 	startsAtOnce = 8
 	claimsAtOnce = 128
@@ -30,13 +29,13 @@ type simulation struct {
 	dir    string
 	etcd   *members
 	meter  *meter
-	random *rand.Rand // of the goroutine that runs the bench
+	random *rand.Rand // used by the bench's goroutine only
 	usage  []usage
 
 	network *network
 	metrics *fleet.Metrics // of all nodes together
 	nodes   []*simNode
-	alive   []*simNode // those that have not vanished
+	alive   []*simNode // nodes that have not vanished
 	counts  []*counter
 	lost    int // sessions
 	took    time.Duration
@@ -53,7 +52,7 @@ func newSimulation(o Options, dir string, etcd *members) *simulation {
 	}
 }
 
-// stop ends all that the simulation has started.
+// stop ends everything that the simulation has started.
 func (s *simulation) stop() {
 	for _, c := range s.counts {
 		c.stop()
@@ -65,7 +64,7 @@ func (s *simulation) stop() {
 	ended.Wait()
 }
 
-// startNodes brings all nodes up, with their directories.
+// startNodes starts all nodes, with their directories.
 func (s *simulation) startNodes(ctx context.Context) error {
 	nodes := make([]*simNode, s.o.Nodes)
 	group, starting := errgroup.WithContext(ctx)
@@ -91,8 +90,8 @@ func (s *simulation) startNodes(ctx context.Context) error {
 	return err
 }
 
-// fill has every node claim its share of the sessions, each of which is ready
-// from the first: these boots are not measured.
+// fill makes every node claim its share of the sessions. They are ready at once, because
+// these boots are not measured.
 func (s *simulation) fill(ctx context.Context) error {
 	if err := s.reading(ctx); err != nil {
 		return err
@@ -133,7 +132,7 @@ func (s *simulation) claimAll(ctx context.Context) error {
 			key := keyOf(i)
 			for {
 				o, err := n.store.Claim(ctx, n.record(key, holdfast.Ready), n.lease.ID())
-				if err == nil || o.Node == n.id { // the answer to the first claim got lost
+				if err == nil || o.Node == n.id { // the answer to the first claim was lost
 					n.sessions.Add(1)
 					return nil
 				}
@@ -157,12 +156,12 @@ const (
 	partLoss   = "after the loss"
 )
 
-// probeEvery is how often the steady fleet gets and loses a session, to see how
-// late watches are.
+// probeEvery is the interval at which the steady fleet gets and loses a session, to measure
+// the delay of watches.
 const probeEvery = 20 * time.Millisecond
 
-// steady measures the fleet with nothing going on but what nodes do anyway, and
-// a session now and then.
+// steady measures the fleet at rest: background work of the nodes, and a session for each
+// probe.
 func (s *simulation) steady(ctx context.Context) error {
 	for i := range s.o.Watchers {
 		c, err := startCounter(ctx, s.etcd.Members[i%len(s.etcd.Members)].Client)
@@ -194,7 +193,7 @@ func (s *simulation) steady(ctx context.Context) error {
 	}
 }
 
-// probe claims a session and gives it up.
+// probe claims a session and releases it.
 func (s *simulation) probe(ctx context.Context, n *simNode, key holdfast.SessionKey) {
 	o, err := n.store.Claim(ctx, n.record(key, holdfast.Claimed), n.lease.ID())
 	if err == nil {

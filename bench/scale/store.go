@@ -8,7 +8,7 @@ import (
 	"holdfast/internal/platform/store"
 )
 
-// meteredStore is a node's store, with its calls and its watch measured.
+// meteredStore measures the calls and the watch of a node's store.
 type meteredStore struct {
 	store.Store
 	meter *meter
@@ -49,7 +49,7 @@ func (s meteredStore) List(ctx context.Context) ([]holdfast.Owner, holdfast.Revi
 	return owners, at, err
 }
 
-// Watch passes on, and measures how late it is.
+// Watch passes events on, and measures their delay.
 func (s meteredStore) Watch(ctx context.Context, after holdfast.Revision) <-chan store.Event {
 	out := make(chan store.Event)
 	go func() {
@@ -58,16 +58,16 @@ func (s meteredStore) Watch(ctx context.Context, after holdfast.Revision) <-chan
 			s.meter.event(e)
 			select {
 			case out <- e:
-			case <-ctx.Done(): // and Watch closes its channel
+			case <-ctx.Done(): // Watch closes its channel
 			}
 		}
 	}()
 	return out
 }
 
-// blindStore is the store of a node whose directory stays empty, because there
-// is not the memory for as many directories in one process. Such a node boots
-// what it is asked for; it is never asked where something is.
+// blindStore is the store of a node whose directory stays empty, because one process has not
+// enough memory for all directories. Such a node boots the sessions that clients request.
+// No client asks it for the owner of a session.
 type blindStore struct{ meteredStore }
 
 func (blindStore) List(context.Context) ([]holdfast.Owner, holdfast.Revision, error) {

@@ -11,19 +11,18 @@ import (
 	"holdfast/bench"
 )
 
-// usage is what processes have used up to a moment, and what the cluster has
-// taken.
+// usage is the resource use of the processes, and the state of the cluster, at one moment.
 type usage struct {
 	cluster clusterState
-	cpu     time.Duration // of the members together
+	cpu     time.Duration // of all members
 	ownCPU  time.Duration // of this process: all nodes
 	memory  int64         // bytes, of the largest member
 	ownRSS  int64         // bytes, of this process
-	written int64         // bytes that the members have sent to their disk
-	events  int64         // that watches have got
+	written int64         // bytes that the members have written to disk
+	events  int64         // events of watches
 }
 
-// use reads what has been used.
+// use reads the current usage.
 func (s *simulation) use(ctx context.Context) (usage, error) {
 	var u usage
 	var err error
@@ -58,7 +57,7 @@ func (s *simulation) use(ctx context.Context) (usage, error) {
 	return u, nil
 }
 
-// between are the figures of a part of the run, from one reading to the next.
+// between returns the figures of a part of the run: the difference of two readings.
 func between(part string, a, b usage) []bench.Row {
 	seconds := b.cluster.at.Sub(a.cluster.at).Seconds()
 	one := func(what, unit string, v float64) bench.Row { return bench.NewRow(what+", "+part, unit, []float64{v}) }

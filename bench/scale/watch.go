@@ -10,12 +10,11 @@ import (
 	"go.uber.org/zap"
 )
 
-// watched is where the store keeps sessions' records (package etcd).
+// watched is the key prefix of session records in the store (package etcd).
 const watched = "/holdfast/v1/sessions/"
 
-// counter is a watch of all records, on a connection of its own, that counts
-// what it gets and keeps nothing. It stands for a node's watch where the memory
-// for as many directories is not there: to etcd it is the same.
+// counter is a watch of all records on its own connection. It counts the events and keeps
+// nothing. For etcd it is the same as a node's watch, without the memory of a directory.
 type counter struct {
 	client *clientv3.Client
 	events atomic.Int64
@@ -41,6 +40,6 @@ func startCounter(ctx context.Context, endpoint string) (*counter, error) {
 }
 
 func (c *counter) stop() {
-	_ = c.client.Close() // it only says that it was closed
+	_ = c.client.Close() // the error only reports that it was closed
 	c.ended.Wait()
 }
