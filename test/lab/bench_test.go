@@ -6,8 +6,8 @@ import (
 	"holdfast/test/lab"
 )
 
-// BenchmarkEngine is the life of an engine without containers: started until it
-// answers, and stopped until nothing of it is left.
+// BenchmarkEngine measures the start of an engine until it answers, and the stop until all
+// its processes and files are gone.
 func BenchmarkEngine(b *testing.B) {
 	for b.Loop() {
 		e, err := lab.StartEngine(b.Context(), lab.Options{})

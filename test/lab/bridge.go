@@ -8,20 +8,18 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// maxBridges is how many engines may run in one lab at once; their addresses
-// end below 10.246.0.0.
+// maxBridges is the maximum number of concurrent engines in one lab. Their addresses are
+// below 10.246.0.0.
 const maxBridges = 32
 
-// bridge is the default network of one engine, so that several in one lab do
-// not give out the same addresses.
+// bridge is the default network of one engine. Each engine of a lab has its own addresses.
 type bridge struct {
 	link *netlink.Bridge
-	pool string // for the networks that are made in the engine
+	pool string // address pool of the networks that the engine creates
 }
 
-// newBridge makes a bridge that no other engine in this lab has. Its subnet has
-// room for as many containers as a bridge has ports: 1,024 (BR_MAX_PORTS,
-// net/bridge/br_private.h).
+// newBridge creates a bridge that no other engine in this lab uses. Its subnet is large
+// enough for the ports of a bridge: 1,024 (BR_MAX_PORTS, net/bridge/br_private.h).
 func newBridge() (*bridge, error) {
 	for n := range maxBridges {
 		attrs := netlink.NewLinkAttrs()

@@ -101,20 +101,20 @@ func (c *Containerd) Socket() string { return filepath.Join(c.runDir, "container
 // Root is its data directory.
 func (c *Containerd) Root() string { return filepath.Join(c.space.dir, "data") }
 
-// Scratch is a directory on a disk, for users of the engine; it is removed
-// with the engine. It does not exist until a caller creates it.
+// Scratch returns the path of a directory on a disk, for users of the engine. A caller
+// creates it; Stop removes it.
 func (c *Containerd) Scratch() string { return filepath.Join(c.space.dir, "scratch") }
 
 // CgroupParent is a path, under each cgroup mount, for containers: what is in
 // there ends with the engine.
 func (c *Containerd) CgroupParent() string { return "/" + c.space.name }
 
-// LogFile is the path of the daemon's log.
+// LogFile returns the path of the daemon's log.
 func (c *Containerd) LogFile() string { return filepath.Join(c.space.dir, "containerd.log") }
 
 func (c *Containerd) configFile() string { return filepath.Join(c.space.dir, "config.toml") }
 
-// Pid is the daemon's process, 0 while it is stopped.
+// Pid returns the pid of the daemon, 0 while it is stopped.
 func (c *Containerd) Pid() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,8 +124,8 @@ func (c *Containerd) Pid() int {
 	return c.daemon.pid()
 }
 
-// StartDaemon starts the daemon on the engine's data and returns when it
-// answers. One that runs is left alone.
+// StartDaemon starts the daemon with the engine's data and returns when it answers. It does
+// nothing if the daemon runs.
 func (c *Containerd) StartDaemon(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -177,8 +177,8 @@ func (c *Containerd) Restart(ctx context.Context) error {
 	return c.StartDaemon(ctx)
 }
 
-// Kill ends the daemon with SIGKILL, and leaves shims and containers running.
-// StartDaemon brings it back.
+// Kill ends the daemon with SIGKILL. Shims and containers continue. StartDaemon starts the
+// daemon again.
 func (c *Containerd) Kill() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

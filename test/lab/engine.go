@@ -27,20 +27,20 @@ type Options struct {
 	// Path is a directory that comes first where dockerd looks for its
 	// containerd, shim and runc.
 	Path string
-	// Dir is where the engine's directory is made, on a disk; "" is TMPDIR,
-	// /tmp or /var/tmp, the first that can hold one.
+	// Dir is the parent of the engine's directory, on a disk. "" is the first suitable one
+	// of TMPDIR, /tmp and /var/tmp.
 	Dir string
-	// InMemory lets Dir be in memory, for tests of a disk that is full.
+	// InMemory allows a Dir in memory, for tests of a full disk.
 	InMemory bool
 }
 
-// Engine is a private Docker engine. A lab may run several at once; they share
-// the lab's firewall, where each daemon's start drops the others' rules for
-// published ports. The methods may be called from any goroutine.
+// Engine is a private Docker engine. A lab may run several at once. They share the lab's
+// firewall, and the start of each daemon removes the rules of the others for published
+// ports. Any goroutine may call the methods.
 type Engine struct {
 	space   *workspace
-	bridge  *bridge // nil where it could not be made
-	runDir  string  // under the lab's own /run: the socket's path has to be short
+	bridge  *bridge // nil if it could not be created
+	runDir  string  // below the lab's /run, because the path of a socket must be short
 	command string
 	path    string // of programs, before the system's
 	args    []string
@@ -50,8 +50,8 @@ type Engine struct {
 	daemon *daemon // nil while it is stopped
 }
 
-// StartEngine starts an engine and returns when it answers. It works inside a
-// lab only. Directories and cgroups of labs that were killed are removed first.
+// StartEngine starts an engine and returns when it answers. It works only inside a lab. It
+// first removes the directories and cgroups of killed labs.
 func StartEngine(ctx context.Context, o Options) (*Engine, error) {
 	if !Inside() {
 		return nil, errors.New("start a private engine: this process is not in a lab")
@@ -75,7 +75,7 @@ func StartEngine(ctx context.Context, o Options) (*Engine, error) {
 	return e, nil
 }
 
-// prepare makes what the daemon's arguments name.
+// prepare creates the directories and files that the daemon's arguments name.
 func (e *Engine) prepare() error {
 	if err := os.MkdirAll(e.runDir, 0o700); err != nil {
 		return err
@@ -91,8 +91,8 @@ func (e *Engine) prepare() error {
 	return err
 }
 
-// daemonArgs are the arguments of dockerd: everything that it would share with
-// the host's engine is named.
+// daemonArgs returns the arguments of dockerd. They name everything that it would otherwise
+// share with the host's engine.
 func (e *Engine) daemonArgs(o Options) []string {
 	args := []string{
 		"--config-file=" + e.configFile(),
@@ -100,8 +100,7 @@ func (e *Engine) daemonArgs(o Options) []string {
 		"--exec-root=" + filepath.Join(e.runDir, "exec"),
 		"--pidfile=" + filepath.Join(e.runDir, "docker.pid"),
 		"--host=" + e.Host(),
-		// With systemd as the driver the parent would be a slice, made by
-		// the host's systemd.
+		// With the systemd driver the parent would be a slice of the host's systemd.
 		"--exec-opt=native.cgroupdriver=cgroupfs",
 		"--cgroup-parent=/" + e.space.name,
 		"--bridge=" + e.bridge.link.Name,
@@ -114,30 +113,29 @@ func (e *Engine) daemonArgs(o Options) []string {
 	return append(args, o.Args...)
 }
 
-// Host is the address of the engine's API, as in DOCKER_HOST. It can be reached
-// from inside the lab only.
+// Host returns the address of the engine's API, as in DOCKER_HOST. It is reachable only
+// inside the lab.
 func (e *Engine) Host() string { return "unix://" + e.Socket() }
 
-// Socket is the path of the engine's unix socket.
+// Socket returns the path of the engine's unix socket.
 func (e *Engine) Socket() string { return filepath.Join(e.runDir, "docker.sock") }
 
-// DataRoot is the engine's data directory.
+// DataRoot returns the engine's data directory.
 func (e *Engine) DataRoot() string { return filepath.Join(e.space.dir, "data") }
 
-// Scratch is a directory on a disk, for users of the engine; it is removed
-// with the engine. It does not exist until a caller creates it.
+// Scratch returns the path of a directory on a disk, for users of the engine. A caller
+// creates it; Stop removes it.
 func (e *Engine) Scratch() string { return filepath.Join(e.space.dir, "scratch") }
 
-// CgroupParent is the path, under each cgroup mount, of the cgroup that the
-// containers are in.
+// CgroupParent returns the cgroup of the containers, as a path below each cgroup mount.
 func (e *Engine) CgroupParent() string { return "/" + e.space.name }
 
-// LogFile is the path of the daemon's log.
+// LogFile returns the path of the daemon's log.
 func (e *Engine) LogFile() string { return filepath.Join(e.space.dir, "dockerd.log") }
 
 func (e *Engine) configFile() string { return filepath.Join(e.space.dir, "daemon.json") }
 
-// Pid is the daemon's process, 0 while it is stopped.
+// Pid returns the pid of the daemon, 0 while it is stopped.
 func (e *Engine) Pid() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -147,8 +145,8 @@ func (e *Engine) Pid() int {
 	return e.daemon.pid()
 }
 
-// StartDaemon starts the daemon on the engine's data and returns when it
-// answers. One that runs is left alone.
+// StartDaemon starts the daemon with the engine's data and returns when it answers. It does
+// nothing if the daemon runs.
 func (e *Engine) StartDaemon(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -172,12 +170,12 @@ func (e *Engine) ping(ctx context.Context) error {
 	return err
 }
 
-// maxStarts is how often a daemon is started whose containerd is too slow for it, as
-// a service manager would.
+// maxStarts is the maximum number of starts of a daemon whose containerd is too slow. A
+// service manager would restart it, too.
 const maxStarts = 4
 
-// StopDaemon ends the daemon as a service manager does: SIGTERM, and SIGKILL
-// after 30 seconds. Without live restore the daemon ends the containers first.
+// StopDaemon ends the daemon as a service manager does, with SIGTERM, and SIGKILL after 30
+// seconds. Without live restore the daemon first ends the containers.
 func (e *Engine) StopDaemon() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -189,8 +187,8 @@ func (e *Engine) StopDaemon() error {
 	return err
 }
 
-// Restart stops the daemon and starts it again. Containers live on if the
-// engine has LiveRestore.
+// Restart stops the daemon and starts it again. Containers continue if the engine has
+// LiveRestore.
 func (e *Engine) Restart(ctx context.Context) error {
 	if err := e.StopDaemon(); err != nil {
 		return err
@@ -198,8 +196,8 @@ func (e *Engine) Restart(ctx context.Context) error {
 	return e.StartDaemon(ctx)
 }
 
-// Kill ends the daemon with SIGKILL, and leaves shims and containers running.
-// StartDaemon brings it back.
+// Kill ends the daemon with SIGKILL. Shims and containers continue. StartDaemon starts the
+// daemon again.
 func (e *Engine) Kill() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -211,8 +209,8 @@ func (e *Engine) Kill() error {
 	return err
 }
 
-// Stop ends the engine with all its containers and removes its data. Nothing is
-// ended gracefully, because nothing is kept. It is the last call.
+// Stop kills the engine and all its containers and removes its data. It must be the last
+// call.
 func (e *Engine) Stop() error {
 	errs := []error{e.Kill()}
 	if e.api != nil {
@@ -230,8 +228,8 @@ func (e *Engine) Stop() error {
 	return errors.Join(append(errs, e.space.remove())...)
 }
 
-// killMentioning ends the processes that have word in their arguments: the
-// engine's shims and runtimes all name its directory.
+// killMentioning kills the processes that have word in their arguments. The engine's shims
+// and runtimes all have its directory there.
 func killMentioning(word string) error {
 	deadline := time.Now().Add(10 * time.Second)
 	for {
@@ -252,8 +250,8 @@ func killMentioning(word string) error {
 	}
 }
 
-// mentioning returns the processes of this pid namespace that have word in
-// their arguments, this one excepted. A zombie has none.
+// mentioning returns the processes of this pid namespace, without this one, that have word
+// in their arguments. A zombie has no arguments.
 func mentioning(word string) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

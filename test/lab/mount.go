@@ -74,9 +74,9 @@ func detachBelow(dir string) error {
 	return nil
 }
 
-// canOverlay tries whether dir can hold the upper directory of an overlay,
-// which an overlay itself and most network file systems cannot. Memory can, but
-// is no place for an engine's data unless it was asked for.
+// canOverlay tests whether dir can hold the upper directory of an overlay. Overlays and
+// most network file systems cannot. File systems in memory can, but hold an engine's data
+// only on request.
 func canOverlay(dir string, inMemory bool) error {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {

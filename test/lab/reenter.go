@@ -15,15 +15,14 @@ import (
 	"holdfast/internal/platform/linux/deathsig"
 )
 
-// marker is the environment variable that tells a process which stage it is:
-// stageInit for pid 1, the name of the lab's pid namespace for what runs in it.
+// marker is the environment variable with the stage of a process: stageInit for pid 1, or
+// the name of the lab's pid namespace for a process inside it.
 const (
 	marker    = "HOLDFAST_LAB"
 	stageInit = "init"
 )
 
-// forwarded are the signals that a person or a service manager ends a program
-// with.
+// forwarded are the signals by which users and service managers end a program.
 var forwarded = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT}
 
 // Inside reports whether this process runs in a lab. A process that the lab's
@@ -33,13 +32,12 @@ func Inside() bool {
 	return err == nil && os.Getenv(marker) == ns
 }
 
-// Reenter runs this program again, with the same arguments and standard files,
-// in a lab, and returns its exit code once it has ended: 128 + n when signal n
-// ended it. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to it. It needs
-// root. The program in the lab is in a process group of its own and so cannot
-// read from a terminal.
+// Reenter runs this program again in a lab, with the same arguments and standard files. It
+// returns the exit code of that program; 128 + n means that signal n ended it. Reenter
+// passes SIGINT, SIGTERM, SIGHUP and SIGQUIT on. It needs root. The program in the lab has
+// a process group of its own, so it cannot read from a terminal.
 //
-// The caller exits with the code. Where err is not nil the lab did not come up.
+// The caller exits with the code. If err is not nil, the lab did not start.
 func Reenter() (exitCode int, err error) {
 	if Inside() {
 		return 1, errors.New("enter a lab: this process is in one")
@@ -56,7 +54,7 @@ func Reenter() (exitCode int, err error) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET,
-		Setpgid:    true, // a terminal's ^C comes once, by way of us
+		Setpgid:    true, // passOn forwards ^C of a terminal, so that it arrives once
 	}
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, forwarded...)
@@ -79,7 +77,7 @@ func Reenter() (exitCode int, err error) {
 	return 0, nil
 }
 
-// passOn sends what arrives at signals to pid until ended.
+// passOn forwards signals to pid until ended is closed.
 func passOn(signals <-chan os.Signal, pid int, ended <-chan struct{}) {
 	for {
 		select {
@@ -92,7 +90,7 @@ func passOn(signals <-chan os.Signal, pid int, ended <-chan struct{}) {
 	}
 }
 
-// exitStatus is a wait status as a shell shows it.
+// exitStatus returns a wait status as a shell reports it.
 func exitStatus(s syscall.WaitStatus) int {
 	if s.Signaled() {
 		return 128 + int(s.Signal())
@@ -100,7 +98,7 @@ func exitStatus(s syscall.WaitStatus) int {
 	return s.ExitStatus()
 }
 
-// withMarker is the environment with the marker set to value.
+// withMarker returns the environment with the marker set to value.
 func withMarker(value string) []string {
 	var env []string
 	for _, kv := range os.Environ() {

@@ -58,7 +58,7 @@ func (a *archive) copy(to, from string) error {
 	return a.add(to, unix.S_IFREG|uint32(info.Mode().Perm()), content)
 }
 
-// add writes an entry and the directories above it that are not there yet.
+// add writes an entry, after the directories above it that are still missing.
 func (a *archive) add(name string, mode uint32, content []byte) error {
 	name = path.Clean("/" + name)
 	if dir := path.Dir(name); !a.dirs[dir] {
@@ -82,7 +82,7 @@ func (a *archive) entry(name string, mode uint32, content []byte) error {
 	return a.padded(content)
 }
 
-// padded writes up to a multiple of four bytes.
+// padded writes and pads to a multiple of four bytes.
 func (a *archive) padded(b []byte) error {
 	if _, err := a.out.Write(b); err != nil {
 		return err

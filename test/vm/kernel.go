@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernelPackage is Debian's kernel for virtual machines: small, with what
-// containers need either built in or as modules that are not compressed.
+// kernelPackage is Debian's kernel for virtual machines. It is small. What containers need
+// is built in, or in modules that are not compressed.
 const kernelPackage = "linux-image-cloud-amd64"
 
-// kernel is the directory that a kernel's package was unpacked to.
+// kernel is the directory with an unpacked kernel package.
 type kernel string
 
-// image is the bootable file; there is one.
+// image returns the path of the only bootable file.
 func (k kernel) image() string { return k.only("boot/vmlinuz-*") }
 
-// moduleDir is the tree of the kernel's modules.
+// moduleDir returns the tree of the kernel's modules.
 func (k kernel) moduleDir() string { return k.only("lib/modules/*") }
 
 func (k kernel) only(pattern string) string {
@@ -34,8 +34,8 @@ func (k kernel) only(pattern string) string {
 	return found[0]
 }
 
-// Fetch sees to it that there is a kernel in the user's cache directory, so that Run
-// needs no network. Any number of processes may call it at once.
+// Fetch downloads a kernel to the user's cache directory if it is missing, so that Run needs
+// no network. Several processes may call it at once.
 func Fetch(ctx context.Context) error {
 	if _, err := findKernel(ctx); err != nil {
 		return fmt.Errorf("find a kernel for machines: %w", err)
@@ -43,9 +43,9 @@ func Fetch(ctx context.Context) error {
 	return nil
 }
 
-// findKernel returns the kernel in the user's cache directory, and puts one there
-// first if there is none: the package is downloaded and unpacked, not installed.
-// To get a newer one, remove the directory.
+// findKernel returns the kernel in the user's cache directory. If it is missing, findKernel
+// downloads and unpacks the package, without installing it. Remove the directory to get a
+// newer kernel.
 func findKernel(ctx context.Context) (kernel, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -75,8 +75,8 @@ func findKernel(ctx context.Context) (kernel, error) {
 	return kernel(dir), os.Rename(filepath.Join(tmp, "unpacked"), dir)
 }
 
-// lock holds a file's lock until the function it returns is called: several
-// packages' tests run at once.
+// lock locks a file until the returned function is called, because tests of several packages
+// run at once.
 func lock(path string) (unlock func(), err error) {
 	f, err := os.Create(path)
 	if err != nil {
@@ -88,7 +88,7 @@ func lock(path string) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// current finds the package that the meta package stands for:
+// current returns the package that the meta package depends on:
 //
 //	Depends: linux-image-6.1.0-56-cloud-amd64 (= 6.1.192-2)
 var current = regexp.MustCompile(`(?m)^Depends: (linux-image-[0-9][-+.a-z0-9]*)`)
@@ -108,7 +108,7 @@ func fetchKernel(ctx context.Context, dir string) error {
 		return fmt.Errorf("apt-cache show %s names no kernel:\n%s", kernelPackage, show)
 	}
 	if _, err := command(ctx, dir, "apt-get", "-qq", "download", string(name[1])); err != nil {
-		// Lists that are old name a version that is gone.
+		// Old lists name a version that no longer exists.
 		_, updateErr := command(ctx, dir, "apt-get", "-qq", "update")
 		if _, again := command(ctx, dir, "apt-get", "-qq", "download", string(name[1])); again != nil {
 			return errors.Join(err, updateErr)

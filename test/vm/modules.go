@@ -58,12 +58,12 @@ func (k kernel) modules(names []string) ([]string, error) {
 	return order, nil
 }
 
-// plain is a module's name as the kernel shows it: file names may have a dash
-// for an underscore.
+// plain returns a module's name as the kernel shows it. File names may have a dash instead
+// of an underscore.
 func plain(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
-// depends reads which modules one needs: "depends=a,b" among the strings of its
-// section .modinfo (MODULE_INFO, include/linux/module.h).
+// depends reads the modules that a module needs: the string "depends=a,b" of its section
+// .modinfo (MODULE_INFO, include/linux/module.h).
 func depends(path string) ([]string, error) {
 	f, err := elf.Open(path)
 	if err != nil {

@@ -1,14 +1,13 @@
-// Package vm runs one program on a real Linux kernel of its own, in an emulated
-// machine: what the host's kernel, cgroups and modules are does not matter, and
-// nothing on the host can be hurt. Tests use it, the product does not.
+// Package vm runs one program on a separate, real Linux kernel in an emulated machine. The
+// kernel, cgroups and modules of the host do not matter, and the host is not affected. Only
+// tests use it.
 //
-// The machine is qemu without hardware acceleration (it runs everywhere, also
-// where /dev/kvm is missing or hangs), Debian's cloud kernel, and an initramfs
-// that holds the program, the files it needs, the kernel modules it asks for and
-// package guest as its pid 1. It has no disk and no network but lo. It has three
-// serial lines: the kernel's console, the program's output and its exit code.
+// The machine is qemu without hardware acceleration, so that it runs on every host, with
+// Debian's cloud kernel. Its initramfs has the program, its files, the requested kernel
+// modules, and package guest as pid 1. It has no disk, and no network except lo. Its three
+// serial lines are the kernel's console, the program's output and its exit code.
 //
-// docs/testing.md says how tests use it.
+// docs/testing.md describes how tests use it.
 package vm
 
 import (
@@ -32,32 +31,31 @@ import (
 	"holdfast/test/vm/guest"
 )
 
-// Limit is how long a machine runs at the most where the context has no
-// deadline.
+// Limit is the maximum run time of a machine if the context has no deadline.
 const Limit = 10 * time.Minute
 
-// ErrNoExit means that the machine ended and the program in it did not tell an
-// exit code: the kernel panicked, or the machine was switched off.
+// ErrNoExit means that the machine ended without an exit code of the program: the kernel
+// panicked, or the machine was switched off.
 var ErrNoExit = errors.New("the machine ended without an exit code")
 
-// Config says what runs in the machine.
+// Config describes a machine and its program.
 type Config struct {
-	Command []string          // its first word is a path in the machine
-	Env     []string          // all of its environment
-	Files   map[string]string // path in the machine → file of the host; modes are kept
-	Busybox []string          // commands of the host's busybox, a static one, for /bin
-	Modules []string          // kernel modules to load before, with all they depend on
-	Output  io.Writer         // gets standard output and error as they come; nil drops them
+	Command []string          // the first word is a path in the machine
+	Env     []string          // the whole environment
+	Files   map[string]string // path in the machine → file of the host, with its mode
+	Busybox []string          // commands of the host's static busybox, for /bin
+	Modules []string          // kernel modules to load first, with their dependencies
+	Output  io.Writer         // receives standard output and error; nil discards them
 	CPUs    int               // 0 is 2
 	Memory  int               // in MiB; 0 is 768
 }
 
-// Run boots a machine, runs the program in it and returns its exit code, 128 + n
-// where signal n ended it. The machine is gone when Run returns. It is ended
-// when ctx is done, at the latest after Limit where ctx has no deadline, and
-// when this process dies. An error means that there is no exit code; ErrNoExit
-// with the end of the kernel's log is one. It needs qemu-system-x86_64, and Go
-// to build package guest; the first run on a host downloads the kernel.
+// Run boots a machine, runs the program in it and returns its exit code; 128 + n means that
+// signal n ended it. The machine ends when ctx is done, after Limit if ctx has no deadline,
+// and when this process dies. It is gone when Run returns. An error, such as ErrNoExit with
+// the end of the kernel's log, means that there is no exit code. Run needs
+// qemu-system-x86_64, and Go to build package guest. The first run on a host downloads the
+// kernel.
 func Run(ctx context.Context, c Config) (exitCode int, err error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -83,7 +81,7 @@ func Run(ctx context.Context, c Config) (exitCode int, err error) {
 	return m.exitCode()
 }
 
-// machine is the directory with one machine's files.
+// machine is the directory with the files of one machine.
 type machine struct{ dir string }
 
 func (m machine) initramfs() string { return filepath.Join(m.dir, "initramfs") }
@@ -105,8 +103,8 @@ func (m machine) boot(ctx context.Context, k kernel, c Config) error {
 		// In the order of guest's Console, Output and Exit.
 		"-serial", "file:"+m.console(), "-serial", "stdio", "-serial", "file:"+m.exit(),
 		"-kernel", k.image(), "-initrd", m.initramfs(),
-		// panic=-1 reboots at once, which -no-reboot makes the end. Where this host
-		// is busy the kernel's check of its timer finds none.
+		// panic=-1 reboots at once, and -no-reboot makes that the end. On a busy host the
+		// kernel's check of its timer fails.
 		"-append", "console=ttyS0 panic=-1 mitigations=off no_timer_check quiet")
 	var complaint bytes.Buffer
 	qemu.Stdout, qemu.Stderr = c.Output, &complaint
@@ -134,7 +132,7 @@ func (m machine) exitCode() (int, error) {
 	return code, nil
 }
 
-// log is the end of the kernel's console.
+// log returns the end of the kernel's console.
 func (m machine) log() []byte {
 	b, err := os.ReadFile(m.console())
 	if err != nil {
@@ -173,8 +171,8 @@ func (m machine) prepare(ctx context.Context, k kernel, c Config) error {
 	return errors.Join(writeInitramfs(f, files, order), f.Close())
 }
 
-// Build makes a static program for a machine, in the file path, by a go command
-// without options that ends in a package: "build", or "test", "-c".
+// Build builds a static program for a machine to the file path. command is a go command
+// that ends with a package, such as "build" or "test", "-c".
 func Build(ctx context.Context, path string, command ...string) error {
 	last := len(command) - 1
 	args := append(slices.Clone(command[:last]), "-trimpath", "-ldflags=-s -w", "-o", path, command[last])

@@ -41,7 +41,7 @@ func program(args []string) int {
 	return 1
 }
 
-// tell prints what there is in the machine.
+// tell prints the state of the machine.
 func tell(args []string) {
 	fmt.Printf("args %q\n", args)
 	fmt.Println("env", os.Getenv("ANSWER"))
@@ -101,7 +101,7 @@ func TestKernelPanics(t *testing.T) {
 	}
 }
 
-// A program that hangs: the machine ends with the context, and no process stays.
+// If a program hangs, the machine ends with the context, and no process remains.
 func TestContextEnds(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
@@ -130,7 +130,7 @@ func TestUnknownModule(t *testing.T) {
 	}
 }
 
-// machines are the living machines that this process has started.
+// machines returns the running machines of this process.
 func machines(t *testing.T) []proc.Stat {
 	t.Helper()
 	pids, err := proc.Host.Pids()

@@ -1,7 +1,7 @@
-// Package echoserver is the HTTP server that tests and benches run as a
-// session: it tells what it was asked, echoes WebSocket messages and streams.
+// Package echoserver is the HTTP server that tests and benches run as a session. It
+// echoes requests and WebSocket messages, and it streams.
 //
-//	/         what was asked, as a Reply in JSON
+//	/         the request, as a Reply in JSON
 //	/ws       WebSocket echo, messages up to 1 MiB
 //	/stream   ?n=10&every=100ms: n lines, flushed one by one
 //	/healthz  204
@@ -29,22 +29,22 @@ type Reply struct {
 	Host       string      `json:"host"`
 	RemoteAddr string      `json:"remote_addr"`
 	Header     http.Header `json:"header"`
-	Session    string      `json:"session"` // HOLDFAST_SESSION, or what a warm container was told
+	Session    string      `json:"session"` // HOLDFAST_SESSION, or the identity that a warm container received
 	Epoch      string      `json:"epoch"`   // HOLDFAST_EPOCH, likewise
 	Hostname   string      `json:"hostname"`
-	// Env is what a warm container was told, nothing for another.
+	// Env is the environment that a warm container received, otherwise empty.
 	Env map[string]string `json:"env,omitempty"`
 }
 
-// maxMessage is the longest WebSocket message in bytes, maxTicks the most lines
-// of a stream.
+// maxMessage is the maximum length of a WebSocket message in bytes, maxTicks the maximum
+// number of lines of a stream.
 const (
 	maxMessage = 1 << 20
 	maxTicks   = 100_000
 )
 
-// Run serves on addr (host:port) until ctx is done, then returns nil; open
-// connections are cut. With TicksEnv it ticks meanwhile, as soon as it knows its identity.
+// Run serves on addr (host:port) until ctx is done. Then it closes open connections and
+// returns nil. With TicksEnv it also ticks, from the moment it knows its identity.
 func Run(ctx context.Context, addr string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -124,7 +124,7 @@ func serve(ctx context.Context, ln net.Listener, who *identity) error {
 	return err
 }
 
-// Handler is the server's handler.
+// Handler returns the server's handler.
 func Handler() http.Handler { return handlerOf(&identity{}) }
 
 func handlerOf(i *identity) http.Handler {
@@ -137,7 +137,7 @@ func handlerOf(i *identity) http.Handler {
 }
 
 func (i *identity) tell(w http.ResponseWriter, r *http.Request) {
-	hostname, _ := os.Hostname() // "" says it as well
+	hostname, _ := os.Hostname() // "" after an error
 	w.Header().Set("Content-Type", "application/json")
 	// An error means that the client has gone.
 	_ = json.NewEncoder(w).Encode(Reply{
@@ -153,8 +153,8 @@ func (i *identity) tell(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// echo sends back every WebSocket message. Behind a proxy the origin is not the
-// host that it sees, and there is nothing to protect here.
+// echo sends back every WebSocket message. It does not check the origin: behind a proxy
+// the origin differs from the host, and the server has nothing to protect.
 func echo(w http.ResponseWriter, r *http.Request) {
 	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
 	if err != nil {

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// serve runs the server and returns its address; end ends it.
+// serve runs the server and returns its address. end stops the server.
 func serve(t *testing.T) (addr string, end func()) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -88,7 +88,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// TestStream reads a line while the stream goes on: it comes unbuffered.
+// A stream is not buffered: a line arrives while the stream continues.
 func TestStream(t *testing.T) {
 	addr, end := serve(t)
 	res, err := http.Get("http://" + addr + "/stream?n=2&every=1ms")

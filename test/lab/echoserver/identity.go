@@ -17,12 +17,12 @@ const (
 
 // identity is the session and epoch of the server's container.
 type identity struct {
-	// known is called once, when a warm container has received its identity and has not
-	// said so yet; nil: nothing is to be done then. After its error the server ends.
+	// known is called once, after a warm container has received its identity and before it
+	// answers. It may be nil. After its error the server ends.
 	known func() error
 
 	mu  sync.Mutex
-	env map[string]string // that it was told, nil for one that knew from the start
+	env map[string]string // received with the identity; nil if the container had its identity from the start
 }
 
 func (i *identity) get(name string) string {
@@ -40,8 +40,8 @@ func (i *identity) all() map[string]string {
 	return i.env
 }
 
-// listen waits until a container that has no identity receives it, or ctx is
-// done. It does as docs/pools.md says: the socket, and the file where that is over.
+// listen waits until a container without an identity receives one, or ctx is done. As
+// docs/pools.md describes, it uses the socket, and the file if the socket has ended.
 func (i *identity) listen(ctx context.Context) error {
 	if os.Getenv("HOLDFAST_SESSION") != "" {
 		return nil
@@ -61,7 +61,7 @@ func (i *identity) listen(ctx context.Context) error {
 	}
 	f, err := os.Open(identityFile)
 	if err != nil {
-		return nil // not a warm container, or never claimed
+		return nil // not a warm container, or no session claimed it
 	}
 	defer f.Close()
 	if err := i.read(json.NewDecoder(f)); err != nil {

@@ -14,16 +14,15 @@ import (
 	"holdfast/internal/platform/linux/boottime"
 )
 
-// TicksEnv names a directory. Where it is set, the server shows that it is
-// alive: into a file of its own in there it appends "KEY EPOCH NANOSECONDS" every
-// TickEvery, the first before it listens. One in a warm container, which does not know
-// its key from the start, begins when it hears it, before it says that it has. The
-// time is CLOCK_BOOTTIME's, which all containers of a host share.
+// TicksEnv names a directory. If it is set, the server proves that it is alive: every
+// TickEvery it appends "KEY EPOCH NANOSECONDS" to a file of its own in the directory. The
+// first tick precedes the listen. A server in a warm container begins when it receives its
+// key, before it answers. The time is CLOCK_BOOTTIME, which all containers of a host share.
 //
-// MachineEnv names the machine that the server is on, where one stands for many.
-// A file of that name with GoneSuffix in the same directory says that the machine
-// went away: every server of it ends at once whose epoch is not over the number
-// in the file, also one that the engine of them all starts only then.
+// MachineEnv names the simulated machine of the server, if one host simulates several. A
+// file of that name with GoneSuffix in the same directory means that the machine is gone.
+// Every server of the machine whose epoch is not above the number in the file ends at once,
+// even if the engine starts it only then.
 const (
 	TicksEnv   = "TICKS"
 	MachineEnv = "MACHINE"
@@ -33,16 +32,16 @@ const (
 	TickSuffix = ".ticks"
 )
 
-// ticks is the file of this life.
+// ticks is the file with the ticks of this container's life.
 type ticks struct {
 	dir        string
 	file       *os.File
 	key, epoch string
-	gone       string // file; "" where there is one machine only
+	gone       string // file; "" without MachineEnv
 	booted     int64  // BootedEnv; 0 for none
 }
 
-// openTicks makes the file and writes the first tick.
+// openTicks creates the file and writes the first tick.
 func openTicks(dir, key, epoch string) (*ticks, error) {
 	t := &ticks{dir: dir, key: key}
 	if text := os.Getenv(BootedEnv); text != "" {
@@ -78,7 +77,7 @@ func (t *ticks) begin(epoch, machine string) error {
 	return nil
 }
 
-// now is CLOCK_BOOTTIME of the host.
+// now returns CLOCK_BOOTTIME of the host.
 func (t *ticks) now() int64 {
 	if t.booted != 0 {
 		return time.Now().UnixNano() - t.booted
@@ -86,13 +85,12 @@ func (t *ticks) now() int64 {
 	return int64(boottime.Now())
 }
 
-// specEnviron is the environment of the container that this is in now. A process that
-// goes on from its memory under gVisor still has that of the one before.
+// specEnviron returns the environment of the current container. A process that gVisor
+// restored still has the environment of the previous container.
 const specEnviron = "/proc/gvisor/spec_environ"
 
-// goesOn begins another life where this one has been carried into another container.
-// It is asked before each tick, so that none of another life is written for this one,
-// but for the one that was being written.
+// goesOn begins a new life if the process was moved into another container. It is called
+// before each tick, so that at most the tick in progress is written for the wrong life.
 func (t *ticks) goesOn() error {
 	text, err := os.ReadFile(specEnviron)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -112,7 +110,7 @@ func (t *ticks) goesOn() error {
 	return nil
 }
 
-// machine reports that the machine went away.
+// machine reports whether the machine is gone.
 func (t *ticks) machine() error {
 	if t.gone == "" {
 		return nil
@@ -134,7 +132,7 @@ func (t *ticks) machine() error {
 	return nil
 }
 
-// tick is one write(2), which a kill does not split.
+// tick writes one tick with one write(2), which a kill does not split.
 func (t *ticks) tick() error {
 	if _, err := fmt.Fprintf(t.file, "%s %s %d\n", t.key, t.epoch, t.now()); err != nil {
 		return fmt.Errorf("ticks: %w", err)
@@ -142,8 +140,8 @@ func (t *ticks) tick() error {
 	return nil
 }
 
-// run ticks until ctx is done. A server that cannot show that it lives must not
-// live on: an observer of the ticks would take it for dead.
+// run ticks until ctx is done. After a failed write the server must end, because an
+// observer of the ticks takes it for dead.
 func (t *ticks) run(ctx context.Context) error {
 	defer func() { t.file.Close() }()
 	every := time.NewTicker(TickEvery)

@@ -45,8 +45,8 @@ func TestServerThatCannotTickEnds(t *testing.T) {
 	}
 }
 
-// A server of a machine that goes away ends, and one that comes later does not
-// begin; those of the machine's next life do.
+// A server of a machine that goes away ends, and a later one does not start. Servers of the
+// machine's next life start.
 func TestServersGoWithTheirMachine(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv(echoserver.TicksEnv, dir)

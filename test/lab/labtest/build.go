@@ -30,10 +30,10 @@ func Build(ctx context.Context, program, path string, flags ...string) error {
 	return nil
 }
 
-// Uses has go test run a package's tests again when a program of this module has changed
-// that they run: its cache knows of the files that a test program looks at itself (go help
-// test), and not of those that a compiler does for it. So this looks at all sources of
-// the program.
+// Uses makes go test run a package's tests again if a program of this module has changed
+// that the tests run. The cache of go test depends on the files that the test program reads
+// itself (go help test), not on those that the compiler reads. So Uses reads the metadata
+// of all sources of the program.
 func Uses(ctx context.Context, program string) error {
 	list := exec.CommandContext(ctx, "go", "list", "-deps", "-json=Dir,EmbedFiles,Module", program)
 	list.Stderr = os.Stderr

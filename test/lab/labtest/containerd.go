@@ -18,7 +18,7 @@ var containerdDir = flag.String("containerd", "", "directory with the programs o
 
 var onContainerd = flag.Bool("on-containerd", false, "the tests that can run on containerd, instead of on Docker")
 
-// OnContainerd reports whether the test program was told -on-containerd.
+// OnContainerd reports whether the test program has the flag -on-containerd.
 func OnContainerd() bool { return *onContainerd }
 
 // sharedDaemon is the package's containerd. A test binary has one.
@@ -76,9 +76,8 @@ func startContainerd(ctx context.Context) (*lab.Containerd, error) {
 	return daemon, nil
 }
 
-// Containerd starts a containerd for one test, with the images Busybox and
-// TestServer, and stops it at the test's end. The adapter's own network is the
-// lab's.
+// Containerd starts a containerd for one test, with the images Busybox and TestServer, and
+// stops it at the test's end. The network of the adapter is inside the lab.
 func Containerd(t testing.TB) (*containerd.Engine, *lab.Containerd) {
 	t.Helper()
 	needLab(t)
@@ -94,15 +93,15 @@ func Containerd(t testing.TB) (*containerd.Engine, *lab.Containerd) {
 	return OpenContainerd(t, ContainerdConfig(daemon)), daemon
 }
 
-// ContainerdConfig is the adapter's for a private containerd.
+// ContainerdConfig returns the adapter's configuration for a private containerd.
 func ContainerdConfig(daemon *lab.Containerd) containerd.Config {
 	return containerd.Config{
 		Host: daemon.Host(), CgroupParent: daemon.CgroupParent(), Dir: filepath.Join(daemon.Scratch(), "holdfast"),
 	}
 }
 
-// ContainerdNode is the adapter's configuration for the i-th node, from 0, on the
-// package's containerd: a namespace with the images, and a network of its own.
+// ContainerdNode returns the adapter's configuration for node i, from 0 on, on the package's
+// containerd: a namespace with the images, and a network of its own.
 func ContainerdNode(t testing.TB, i int) containerd.Config {
 	t.Helper()
 	c := ContainerdConfig(SharedContainerd(t))

@@ -8,7 +8,7 @@ import (
 	"holdfast/test/lab"
 )
 
-// Daemon is an engine's, of either kind.
+// Daemon is a private engine of either kind.
 type Daemon interface {
 	Host() string
 	Socket() string
@@ -26,8 +26,8 @@ var (
 	_ Daemon = (*lab.Containerd)(nil)
 )
 
-// Either is the package's shared Docker engine, or, where the test program was
-// told -on-containerd, its containerd, with a client for one test.
+// Either returns the package's shared Docker engine, or with -on-containerd its
+// containerd, and a client for one test.
 func Either(t testing.TB) (Daemon, engine.Engine) {
 	t.Helper()
 	if !OnContainerd() {

@@ -7,8 +7,8 @@
 //		engine.Host()
 //	}
 //
-// The whole test binary runs in the lab, as root. Without root, -short skips
-// the tests that ask for an engine, and nothing else does.
+// The whole test binary runs in the lab, as root. Without root, only -short skips the
+// tests that need an engine.
 package labtest
 
 import (
@@ -37,11 +37,11 @@ const (
 
 var long = flag.Bool("long", false, "all cases of the tests of which make test has a part")
 
-// Long reports whether the test program was told -long: to run all cases of what
-// make test has a part of.
+// Long reports whether the test program has the flag -long, which runs all cases of tests
+// that make test runs in part.
 func Long() bool { return *long }
 
-// server is the static test server, built by the first engine that gets it.
+// server is the static test server. The first engine that needs it builds it.
 var server struct {
 	sync.Mutex
 	dir string // "" until then
@@ -54,8 +54,8 @@ var shared struct {
 	err    error
 }
 
-// Main runs a package's tests in a lab, ends the shared engine, checks that no
-// goroutine is left (options are goleak's) and returns the exit code.
+// Main runs a package's tests in a lab and returns the exit code. It stops the shared engine
+// and checks that no goroutine is left; options are those of goleak.
 func Main(m *testing.M, options ...goleak.Option) int {
 	flag.Parse()
 	if !lab.Inside() {
@@ -104,7 +104,7 @@ func Engine(t testing.TB) *lab.Engine {
 	return shared.engine
 }
 
-// Docker is a client of the package's shared engine, for one test.
+// Docker returns a client of the package's shared engine, for one test.
 func Docker(t testing.TB) *docker.Engine {
 	t.Helper()
 	e, err := docker.Open(t.Context(), docker.Config{Host: Engine(t).Host()})
@@ -135,8 +135,7 @@ func Private(t testing.TB, o lab.Options) *lab.Engine {
 	return e
 }
 
-// needLab skips where -short asked for it, and fails where TestMain forgot
-// Main.
+// needLab skips the test with -short. It fails if TestMain does not call Main.
 func needLab(t testing.TB) {
 	t.Helper()
 	if lab.Inside() {
@@ -185,7 +184,7 @@ func ImportServer(ctx context.Context, engine *lab.Engine) error {
 	return engine.Import(ctx, image)
 }
 
-// builtServer is the path of the test server. Main removes it.
+// builtServer returns the path of the test server. Main removes the file.
 func builtServer(ctx context.Context) (string, error) {
 	server.Lock()
 	defer server.Unlock()

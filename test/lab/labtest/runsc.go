@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-// RunscRuntime is the name that Runsc's engines know runsc by.
+// RunscRuntime is the name of runsc in engines with RunscArgs.
 const RunscRuntime = "runsc"
 
-// Runsc is the path of gVisor's runsc, which packaging/dev/runsc.sh builds. A test
-// that needs it fails without it.
+// Runsc returns the path of gVisor's runsc, which packaging/dev/runsc.sh builds. The test
+// fails if it is missing.
 func Runsc(t testing.TB) string {
 	t.Helper()
 	needLab(t)
@@ -25,7 +25,7 @@ func Runsc(t testing.TB) string {
 	return path
 }
 
-// RunscArgs are the arguments of a lab's engine that has runsc, and checkpoints.
+// RunscArgs returns the arguments of an engine with runsc and checkpoints.
 func RunscArgs(t testing.TB) []string {
 	t.Helper()
 	return []string{"--experimental", "--add-runtime=" + RunscRuntime + "=" + Runsc(t)}

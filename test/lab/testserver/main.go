@@ -1,5 +1,5 @@
-// Command testserver runs package echoserver, and can be told to misbehave. It
-// is the session image of tests.
+// Command testserver runs package echoserver, with flags for misbehavior. It is the
+// session image of tests.
 package main
 
 import (
@@ -24,8 +24,8 @@ func main() {
 	}
 }
 
-// run reads the flags; each has its environment variable as default, for images
-// whose command cannot be changed.
+// run reads the flags. The default of each is an environment variable, for images with a
+// fixed command.
 func run(ctx context.Context) error {
 	addr := flag.String("addr", env("TESTSERVER_ADDR", ":8080"), "listen on `host:port`")
 	delay := flag.Duration("delay", duration("TESTSERVER_DELAY"), "wait before listening")
@@ -54,7 +54,7 @@ func env(key, fallback string) string {
 	return fallback
 }
 
-// duration is the time in an environment variable, 0 where it has none.
+// duration returns the time in an environment variable, 0 if it is not set.
 func duration(key string) time.Duration {
 	d, _ := time.ParseDuration(os.Getenv(key))
 	return d

@@ -1,6 +1,5 @@
-// Package guest is pid 1 of the machines that package vm runs: it mounts what a
-// host has, loads modules, runs one program, tells its exit code and switches
-// the machine off.
+// Package guest is pid 1 of the machines of package vm. It mounts the usual file systems,
+// loads modules, runs one program, reports its exit code and switches the machine off.
 package guest
 
 import (
@@ -16,7 +15,7 @@ import (
 
 // The machine's serial lines.
 const (
-	Console = "/dev/ttyS0" // of the kernel, and of pid 1's own complaints
+	Console = "/dev/ttyS0" // of the kernel, and for errors of pid 1
 	Output  = "/dev/ttyS1" // of the program
 	Exit    = "/dev/ttyS2" // its exit code, in decimal
 )
@@ -24,21 +23,21 @@ const (
 // OrderFile holds the Order, as JSON.
 const OrderFile = "/vm/order.json"
 
-// Marker is in the environment of the program and of all it starts.
+// Marker is in the environment of the program and of its children.
 const Marker = "HOLDFAST_VM=1"
 
-// Order is what pid 1 is told to do.
+// Order tells pid 1 what to run.
 type Order struct {
 	Command []string
 	Env     []string
 	Modules []string // files, in the order to be loaded
 }
 
-// CgroupRoot is where the one cgroup hierarchy is mounted: version 2, with every
-// controller of the kernel on for the groups below the root.
+// CgroupRoot is the mount point of the only cgroup hierarchy: version 2, with all controllers
+// enabled below the root.
 const CgroupRoot = "/sys/fs/cgroup"
 
-// Main is all of pid 1. It does not return.
+// Main runs pid 1. It does not return.
 func Main() {
 	code, err := run()
 	if err == nil {
@@ -123,7 +122,7 @@ func loopback() error {
 	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo)
 }
 
-// controllers turns on all of them for the groups below the root.
+// controllers enables all controllers for the groups below the root.
 func controllers() error {
 	b, err := os.ReadFile(CgroupRoot + "/cgroup.controllers")
 	if err != nil {
@@ -190,7 +189,7 @@ func tell(code int) error {
 	return drain(line)
 }
 
-// openLine opens a serial line for bytes as they are: no CR before LF.
+// openLine opens a serial line in raw mode: no CR before LF.
 func openLine(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -208,10 +207,10 @@ func openLine(path string) (*os.File, error) {
 	return f, nil
 }
 
-// drain waits until all was sent: tcdrain(3) is TCSBRK with 1, tty_ioctl(4).
+// drain waits until all output is sent: tcdrain(3) is TCSBRK with 1, tty_ioctl(4).
 func drain(line *os.File) error {
 	for {
-		// The runtime's own signals interrupt it.
+		// Signals of the Go runtime interrupt it.
 		if err := unix.IoctlSetInt(int(line.Fd()), unix.TCSBRK, 1); err != unix.EINTR {
 			return err
 		}

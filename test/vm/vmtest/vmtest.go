@@ -1,15 +1,14 @@
-// Package vmtest runs a package's tests in a machine of package vm. Either all of
-// them:
+// Package vmtest runs a package's tests in a machine of package vm, either all tests:
 //
 //	func TestMain(m *testing.M) { os.Exit(vmtest.Main(m, vm.Config{})) }
 //
-// or some, which run on the host as well:
+// or some tests, which also run on the host:
 //
 //	func TestOnPureV2(t *testing.T) { vmtest.Run(t, ".", vm.Config{}) }
 //
-// In there a test is root, on a host with nothing but cgroup v2 and without the
-// source tree, so also without testdata. The race detector stays outside: it
-// needs a C library. -short leaves the machine out.
+// In the machine a test is root. The machine has only cgroup v2, and neither the source tree
+// nor testdata. The race detector does not run there, because it needs a C library. -short
+// skips the machine.
 package vmtest
 
 import (
@@ -28,18 +27,18 @@ import (
 	"holdfast/test/vm/guest"
 )
 
-// payload is where the test program is in the machine.
+// payload is the path of the test program in the machine.
 const payload = "/vm/tests"
 
-// timeout ends hanging tests in the machine, with their stacks.
+// timeout ends hanging tests in the machine and prints their stacks.
 const timeout = "-test.timeout=5m"
 
 // Inside reports whether this process runs in a machine.
 func Inside() bool { return slices.Contains(os.Environ(), guest.Marker) }
 
-// Fetch gets the kernel where it is not here yet. The TestMain of a package whose
-// tests run in a lab, which has no network, calls it before it enters the lab. What
-// went wrong it says, and the tests that need the machine fail.
+// Fetch downloads the kernel if it is missing. The TestMain of a package whose tests run in
+// a lab calls it before it enters the lab, which has no network. Fetch prints an error, and
+// the tests that need the machine fail.
 func Fetch() {
 	flag.Parse()
 	if testing.Short() {
@@ -50,8 +49,8 @@ func Fetch() {
 	}
 }
 
-// Main runs all of a package's tests in a machine, with the flags that this test
-// program was given, and returns the exit code. c adds files and modules.
+// Main runs all tests of a package in a machine, with the flags of this test program, and
+// returns the exit code. c adds files and modules.
 func Main(m *testing.M, c vm.Config) int {
 	if Inside() {
 		return m.Run()
@@ -70,9 +69,9 @@ func Main(m *testing.M, c vm.Config) int {
 	return code
 }
 
-// Run runs those of the package's tests whose names match the expression (go
-// test's -run; "." is all) in a machine, but not the calling test, and fails with
-// their output if one fails or none passes.
+// Run runs the package's tests that match the expression (-run of go test; "." is all) in a
+// machine, without the calling test. The calling test fails with their output if one fails
+// or none passes.
 func Run(t *testing.T, expression string, c vm.Config) {
 	t.Helper()
 	if testing.Short() {
@@ -90,8 +89,8 @@ func Run(t *testing.T, expression string, c vm.Config) {
 	t.Logf("in the machine:\n%s", output.Bytes())
 }
 
-// run builds the tests of the package in the working directory, as go test
-// starts test programs there, and runs them in a machine.
+// run builds the tests of the package in the working directory, which go test sets, and runs
+// them in a machine.
 func run(ctx context.Context, flags []string, c vm.Config) (int, error) {
 	dir, err := os.MkdirTemp("", "vmtest-")
 	if err != nil {
@@ -112,8 +111,8 @@ func run(ctx context.Context, flags []string, c vm.Config) (int, error) {
 	return vm.Run(ctx, c)
 }
 
-// passedOn are the flags of this program that mean the same in the machine. Not
-// those that name files, nor the race detector's.
+// passedOn returns the flags of this program that have the same meaning in the machine:
+// neither flags that name files nor those of the race detector.
 func passedOn() []string {
 	wanted := []string{"run", "skip", "v", "count", "failfast", "parallel", "shuffle", "list", "bench", "benchtime", "fullpath"}
 	var flags []string
