@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// Archive is the image as `docker save` writes it.
+// Archive writes the image in the format of `docker save`.
 func (img Image) Archive() (io.Reader, error) {
 	root, err := img.Tar()
 	if err != nil {
@@ -42,7 +42,7 @@ func (img Image) Archive() (io.Reader, error) {
 	return &out, nil
 }
 
-// config is the configuration of made with what Image says.
+// config returns the configuration of made, with the settings of Image.
 func (img Image) config(made v1.Image) *v1.ConfigFile {
 	c := &v1.ConfigFile{}
 	if now, err := made.ConfigFile(); err == nil {

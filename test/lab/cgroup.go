@@ -51,15 +51,15 @@ func removeCgroup(name string) error {
 			if time.Now().After(deadline) {
 				return fmt.Errorf("remove cgroup %s: %w", dir, err)
 			}
-			// The killed leave the cgroup once the kernel is done with them.
+			// Killed processes leave the cgroup when the kernel has ended them.
 			time.Sleep(5 * time.Millisecond)
 		}
 	}
 	return nil
 }
 
-// killCgroup sends SIGKILL to what is in dir and below. A frozen cgroup is
-// thawed, because on v1 the frozen do not die.
+// killCgroup sends SIGKILL to all processes in dir and below. It thaws frozen cgroups,
+// because on v1 frozen processes do not die.
 func killCgroup(dir string) {
 	walkDirs(dir, func(sub string) {
 		_ = os.WriteFile(filepath.Join(sub, "freezer.state"), []byte("THAWED"), 0)
@@ -88,8 +88,8 @@ func removeTree(dir string) error {
 	return nil
 }
 
-// walkDirs calls visit for dir and the directories below it, parents first.
-// Those that vanish meanwhile are passed over.
+// walkDirs calls visit for dir and the directories below it, parents first. It skips
+// directories that vanish.
 func walkDirs(dir string, visit func(string)) {
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {

@@ -20,26 +20,26 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// childRole is the environment variable that makes the test binary a program
-// that enters a lab of its own, and says what it does there.
+// childRole is the environment variable with the role of the test binary. In a role it
+// enters a lab of its own.
 const childRole = "HOLDFAST_LAB_TEST_ROLE"
 
 const (
-	roleEcho    = "echo"    // tell arguments and input, exit with 7
+	roleEcho    = "echo"    // print arguments and input, exit with 7
 	roleSignal  = "signal"  // wait for a signal, exit with its number + 50
 	roleSuicide = "suicide" // end by SIGKILL
 	roleEngine  = "engine"  // run an engine with containers until the input ends
-	roleRestart = "restart" // tell a container's state after a restart of the daemon
+	roleRestart = "restart" // print a container's state after a restart of the daemon
 )
 
-// report is what a child says once it is ready.
+// report is the line that a child prints when it is ready.
 type report struct {
 	PIDs string `json:"pids"` // its pid namespace
 	Net  string `json:"net"`  // its network namespace
 	Dir  string `json:"dir"`  // its engine's directory
 }
 
-// child is the test binary's main in a role.
+// child is the main function of the test binary in a role.
 func child(role string) int {
 	if !lab.Inside() {
 		code, err := lab.Reenter()
@@ -92,15 +92,14 @@ func act(role string) (int, error) {
 	return 1, fmt.Errorf("no role %q", role)
 }
 
-// tell says that the child is ready.
+// tell prints the report of a ready child.
 func tell(dir string) error {
 	pids, pidErr := os.Readlink("/proc/self/ns/pid")
 	net, netErr := os.Readlink("/proc/self/ns/net")
 	return errors.Join(pidErr, netErr, json.NewEncoder(os.Stdout).Encode(report{PIDs: pids, Net: net, Dir: dir}))
 }
 
-// runEngine calls use with an engine that has two containers, the second of
-// them id.
+// runEngine calls use with an engine that has two containers; id is the second one.
 func runEngine(liveRestore bool, use func(e *lab.Engine, api *docker.Engine, id string) error) (err error) {
 	ctx := context.Background()
 	e, err := lab.StartEngine(ctx, lab.Options{LiveRestore: liveRestore})
@@ -122,7 +121,7 @@ func runEngine(liveRestore bool, use func(e *lab.Engine, api *docker.Engine, id 
 	defer api.Close()
 	var id string
 	for range 2 {
-		// An init ends at SIGTERM, for which a daemon waits when it stops.
+		// With an init the container ends at SIGTERM. A daemon that stops waits for that.
 		if id, err = api.Create(ctx, engine.Spec{Image: labtest.Busybox, Init: true}); err != nil {
 			return err
 		}

@@ -15,18 +15,17 @@ import (
 	"holdfast"
 )
 
-// ContainerdOptions is what may differ between containerds. The zero value is
-// the one that is installed.
+// ContainerdOptions are the options of a Containerd. The zero value selects the installed
+// containerd.
 type ContainerdOptions struct {
-	// Command is the program; "" is the one on PATH or in /usr/bin.
+	// Command is the program. "" is containerd in $PATH or in /usr/bin.
 	Command string
-	// Path is a directory that comes first where it looks for its shim and
-	// runc.
+	// Path is the first directory in which it looks for its shim and runc.
 	Path string
 }
 
-// Containerd is a private containerd. A lab may run several at once. The methods
-// may be called from any goroutine.
+// Containerd is a private containerd. A lab may run several at once. Any goroutine may call
+// the methods.
 type Containerd struct {
 	space   *workspace
 	runDir  string
@@ -37,8 +36,8 @@ type Containerd struct {
 	daemon *daemon // nil while it is stopped
 }
 
-// containerdConfig has what it would share with the host's own, and switches off
-// what no test here uses (containerd-config.toml(5)).
+// containerdConfig names everything that it would otherwise share with the host's
+// containerd, and disables the plugins that no test uses (containerd-config.toml(5)).
 const containerdConfig = `version = 2
 root = %q
 state = %q
@@ -49,8 +48,8 @@ address = %q
 level = "warn"
 `
 
-// StartContainerd starts a containerd and returns when it answers. It works
-// inside a lab only. What labs that were killed have left is removed first.
+// StartContainerd starts a containerd and returns when it answers. It works only inside a
+// lab. It first removes the directories and cgroups of killed labs.
 func StartContainerd(ctx context.Context, o ContainerdOptions) (*Containerd, error) {
 	if !Inside() {
 		return nil, errors.New("start a private containerd: this process is not in a lab")
@@ -91,22 +90,21 @@ func (c *Containerd) configure() error {
 	return os.WriteFile(c.configFile(), []byte(text), 0o600)
 }
 
-// Host is the address of its API, unix:///path. It can be reached from inside
-// the lab only.
+// Host returns the address of its API, unix:///path. It is reachable only inside the lab.
 func (c *Containerd) Host() string { return "unix://" + c.Socket() }
 
-// Socket is the path of its unix socket.
+// Socket returns the path of its unix socket.
 func (c *Containerd) Socket() string { return filepath.Join(c.runDir, "containerd.sock") }
 
-// Root is its data directory.
+// Root returns its data directory.
 func (c *Containerd) Root() string { return filepath.Join(c.space.dir, "data") }
 
 // Scratch returns the path of a directory on a disk, for users of the engine. A caller
 // creates it; Stop removes it.
 func (c *Containerd) Scratch() string { return filepath.Join(c.space.dir, "scratch") }
 
-// CgroupParent is a path, under each cgroup mount, for containers: what is in
-// there ends with the engine.
+// CgroupParent returns a cgroup for containers, as a path below each cgroup mount. Its
+// processes end with the engine.
 func (c *Containerd) CgroupParent() string { return "/" + c.space.name }
 
 // LogFile returns the path of the daemon's log.
@@ -140,8 +138,8 @@ func (c *Containerd) StartDaemon(ctx context.Context) error {
 	return d.waitReady(ctx, c.ping)
 }
 
-// ping asks over a connection of its own: one that has failed waits before it
-// tries again.
+// ping asks over a new connection, because a failed gRPC connection waits before its next
+// attempt.
 func (c *Containerd) ping(ctx context.Context) error {
 	if _, err := os.Stat(c.Socket()); err != nil {
 		return err
@@ -156,8 +154,8 @@ func (c *Containerd) ping(ctx context.Context) error {
 	return errors.Join(err, api.Close())
 }
 
-// StopDaemon ends the daemon as a service manager does: SIGTERM, and SIGKILL
-// after 30 seconds. Shims and containers run on.
+// StopDaemon ends the daemon as a service manager does, with SIGTERM, and SIGKILL after 30
+// seconds. Shims and containers continue.
 func (c *Containerd) StopDaemon() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -169,7 +167,7 @@ func (c *Containerd) StopDaemon() error {
 	return err
 }
 
-// Restart stops the daemon and starts it again. Containers live on.
+// Restart stops the daemon and starts it again. Containers continue.
 func (c *Containerd) Restart(ctx context.Context) error {
 	if err := c.StopDaemon(); err != nil {
 		return err
@@ -190,8 +188,8 @@ func (c *Containerd) Kill() error {
 	return err
 }
 
-// Stop ends the engine with all its containers and removes its data. It is the
-// last call.
+// Stop kills the engine and all its containers and removes its data. It must be the last
+// call.
 func (c *Containerd) Stop() error {
 	return errors.Join(
 		c.Kill(),

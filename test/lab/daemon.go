@@ -16,11 +16,11 @@ import (
 	"holdfast"
 )
 
-// systemPath is where the daemon finds its runtime and firewall programs, also
-// when a user's PATH lacks the sbin directories.
+// systemPath is the PATH of the daemon. It has the runtime and firewall programs even if the
+// user's PATH lacks the sbin directories.
 const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// findDaemon returns the path of dockerd, or of what is given.
+// findDaemon returns the path of dockerd, or of the given program.
 func findDaemon(given string) (string, error) {
 	candidates := []string{"dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd"}
 	if given != "" {
@@ -35,17 +35,17 @@ func findDaemon(given string) (string, error) {
 		"apt-get install docker.io")
 }
 
-// daemon is a running engine's.
+// daemon is the process of a running engine.
 type daemon struct {
 	name  string // of the program
 	cmd   *exec.Cmd
 	log   string
-	ended chan struct{} // closed when it was reaped
-	err   error         // how it ended, valid after ended
+	ended chan struct{} // closed when it is reaped
+	err   error         // of its end, valid after ended
 }
 
-// startDaemon starts a daemon with its output appended to the file log. It finds
-// its programs in the directory path, if that is not "", before the system's.
+// startDaemon starts a daemon that appends its output to the file log. If path is not "",
+// the daemon looks for its programs there first.
 func startDaemon(command, path string, args []string, log string) (*daemon, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -53,8 +53,7 @@ func startDaemon(command, path string, args []string, log string) (*daemon, erro
 	}
 	defer out.Close()
 	cmd := exec.Command(command, args...)
-	// Nothing of the caller's environment changes the daemon (DOCKER_*,
-	// *_PROXY).
+	// The daemon does not inherit the caller's environment (DOCKER_*, *_PROXY).
 	if path != "" {
 		path += ":"
 	}
@@ -82,11 +81,11 @@ func (d *daemon) running() bool {
 	}
 }
 
-// errSlowContainerd means that dockerd gave up on its containerd, which it gives 15
-// seconds: on a disk that others write to that may be too little.
+// errSlowContainerd means that dockerd ended because its containerd did not start within 15
+// seconds. On a busy disk it may take longer.
 var errSlowContainerd = errors.New("its containerd was too slow")
 
-// waitReady returns when the daemon answers, has ended, or ctx is done.
+// waitReady returns when the daemon answers or has ended, or when ctx is done.
 func (d *daemon) waitReady(ctx context.Context, ping func(context.Context) error) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -129,7 +128,7 @@ func (d *daemon) kill() error {
 	return nil
 }
 
-// tail returns the last 2 KiB of a file, as far as it can be read.
+// tail returns the last 2 KiB of a file, or the error.
 func tail(path string) string {
 	const size = 2 << 10
 	f, err := os.Open(path)

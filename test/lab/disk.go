@@ -13,23 +13,23 @@ import (
 	"holdfast"
 )
 
-// Disk is a file system of its own, on a loop device in a file: what is tried on
-// it can fill it, and nothing else.
+// Disk is a separate file system, on a loop device with a file. Tests can fill it without
+// an effect on other file systems.
 type Disk struct {
-	Dir   string     // where it is mounted
+	Dir   string     // mount point
 	space *workspace // has the file
 }
 
-// DiskOptions say what a Disk is.
+// DiskOptions are the options of a Disk.
 type DiskOptions struct {
 	FS   string   // ext4, xfs or btrfs
-	Size int64    // bytes; the file has only those that were written
-	Make []string // more arguments for mkfs
+	Size int64    // bytes; the file is sparse
+	Make []string // additional arguments of mkfs
 	Data string   // mount options (mount(2), data)
 }
 
-// NewDisk makes and mounts a file system. It works inside a lab only, with whose
-// mounts it goes; what is left of it then the next lab removes.
+// NewDisk creates and mounts a file system. It works only inside a lab. The mount ends with
+// the lab, and the next lab removes a remaining file.
 func NewDisk(o DiskOptions) (*Disk, error) {
 	if !Inside() {
 		return nil, errors.New("make a disk: this process is not in a lab")
@@ -62,7 +62,7 @@ func (d *Disk) mount(o DiskOptions) error {
 	if err != nil {
 		return fmt.Errorf("attach a loop device: %w", err)
 	}
-	defer loop.Close() // it detaches itself once nothing has it any more
+	defer loop.Close() // the kernel detaches it after the last close
 	if err := unix.Mount(loop.Name(), d.Dir, o.FS, 0, o.Data); err != nil {
 		return fmt.Errorf("mount it: %w", err)
 	}
@@ -81,7 +81,7 @@ func mkfs(o DiskOptions, path string) error {
 	return nil
 }
 
-// attach puts a loop device on a file (loop(4)).
+// attach creates a loop device for a file (loop(4)).
 func attach(file *os.File) (*os.File, error) {
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
@@ -104,12 +104,12 @@ func attach(file *os.File) (*os.File, error) {
 			return loop, nil
 		}
 		loop.Close()
-		if !errors.Is(err, unix.EBUSY) { // another was quicker
+		if !errors.Is(err, unix.EBUSY) { // another process took it first
 			return nil, err
 		}
 	}
 }
 
-// Remove unmounts the file system and removes its file. It is the last call, when
-// nothing uses it any more.
+// Remove unmounts the file system and removes its file. It must be the last call, when no
+// process uses the file system.
 func (d *Disk) Remove() error { return d.space.remove() }

@@ -20,18 +20,18 @@ import (
 	"holdfast"
 )
 
-// Image is an image made of files of this host, with one layer.
+// Image is an image with files of this host, in one layer.
 type Image struct {
 	Ref     string            // "busybox:latest"
 	Files   map[string]string // path in the image → file of this host
 	Links   map[string]string // path in the image → target of the symbolic link
 	Command []string
 	Env     []string // KEY=value
-	// More adds to the file system; may be nil.
+	// More adds files. It may be nil.
 	More func(*tar.Writer) error
 }
 
-// Import puts an image into the engine; one of the same name loses its name.
+// Import loads an image into the engine. An existing image of the same name loses its name.
 func (e *Engine) Import(ctx context.Context, img Image) error {
 	root, err := img.Tar()
 	if err != nil {
@@ -48,7 +48,7 @@ func (e *Engine) Import(ctx context.Context, img Image) error {
 		return fmt.Errorf("import image %s: %w", img.Ref, err)
 	}
 	defer res.Close()
-	// Errors after the first byte come in the stream.
+	// Errors after the first byte are in the stream.
 	for dec := json.NewDecoder(res); ; {
 		var line struct {
 			Error string `json:"error"`
@@ -66,7 +66,7 @@ func (e *Engine) Import(ctx context.Context, img Image) error {
 	}
 }
 
-// changes are the image's settings as lines of a Dockerfile.
+// changes returns the image's settings as lines of a Dockerfile.
 func (img Image) changes() ([]string, error) {
 	var changes []string
 	if len(img.Command) > 0 {
@@ -83,7 +83,7 @@ func (img Image) changes() ([]string, error) {
 	return changes, nil
 }
 
-// Tar is the image's file system as tar(5).
+// Tar writes the image's file system as tar(5).
 func (img Image) Tar() ([]byte, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
@@ -124,8 +124,8 @@ func (img Image) Tar() ([]byte, error) {
 	return buf.Bytes(), err
 }
 
-// ManyFiles is an image of that many files of size bytes each, a hundred in a
-// directory, besides what base has. No two seeds share bytes.
+// ManyFiles returns base with that many additional files of size bytes, a hundred in each
+// directory. Different seeds share no bytes.
 func ManyFiles(base Image, ref string, files, size int, seed uint64) Image {
 	base.Ref = ref
 	base.More = func(w *tar.Writer) error {
@@ -148,8 +148,8 @@ func ManyFiles(base Image, ref string, files, size int, seed uint64) Image {
 	return base
 }
 
-// Busybox is an image of Debian's busybox-static with all its applets. Its
-// command sleeps until it is killed.
+// Busybox returns an image of Debian's busybox-static with all its applets. Its command
+// sleeps until it is killed.
 func Busybox() (Image, error) {
 	path, err := exec.LookPath("busybox")
 	if err == nil {
@@ -177,7 +177,7 @@ func Busybox() (Image, error) {
 	return img, nil
 }
 
-// Binary is an image of one static program, started with args.
+// Binary returns an image of one static program, started with args.
 func Binary(ref, path string, args ...string) (Image, error) {
 	if err := checkStatic(path); err != nil {
 		return Image{}, fmt.Errorf("make an image of a program: %w", err)
@@ -189,14 +189,14 @@ func Binary(ref, path string, args ...string) (Image, error) {
 	}, nil
 }
 
-// SelfImage is an image of the running program, started with args. The program
-// has to be static (CGO_ENABLED=0).
+// SelfImage returns an image of the running program, started with args. The program must be
+// static (CGO_ENABLED=0).
 func SelfImage(ref string, args ...string) (Image, error) {
 	return Binary(ref, "/proc/self/exe", args...)
 }
 
-// checkStatic reports why the program at path does not run in an image without
-// libraries: it asks for a dynamic loader (PT_INTERP, elf(5)).
+// checkStatic returns an error if the program at path cannot run in an image without
+// libraries, because it needs a dynamic loader (PT_INTERP, elf(5)).
 func checkStatic(path string) error {
 	f, err := elf.Open(path)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// runInit is pid 1 of a lab: it prepares the namespaces, runs the program and
-// reaps. It returns the program's exit code.
+// runInit is pid 1 of a lab. It prepares the namespaces, runs the program, reaps, and
+// returns the program's exit code.
 func runInit() (int, error) {
 	if err := prepareMounts(); err != nil {
 		return 1, fmt.Errorf("prepare the lab's mounts: %w", err)
@@ -40,8 +40,8 @@ func runInit() (int, error) {
 	return reap(pid)
 }
 
-// reap waits for every child, own and adopted, until the one with this pid has
-// ended. What still runs then dies with pid 1.
+// reap waits for children, including adopted ones, until the child with this pid has ended.
+// Remaining processes die with pid 1.
 func reap(pid int) (int, error) {
 	for {
 		var status syscall.WaitStatus
@@ -56,8 +56,7 @@ func reap(pid int) (int, error) {
 	}
 }
 
-// loopbackUp sets lo up; a new network namespace has it down
-// (network_namespaces(7)).
+// loopbackUp sets lo up, which is down in a new network namespace (network_namespaces(7)).
 func loopbackUp() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -66,7 +65,7 @@ func loopbackUp() error {
 	return netlink.LinkSetUp(lo)
 }
 
-// prepareMounts makes this mount namespace the lab's own.
+// prepareMounts makes this mount namespace private to the lab.
 func prepareMounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
@@ -74,13 +73,12 @@ func prepareMounts() error {
 	if err := forgetContainers(); err != nil {
 		return err
 	}
-	// A /proc of the old pid namespace shows processes by pids that mean
-	// nothing here.
+	// The /proc of the old pid namespace shows pids that are not valid here.
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return fmt.Errorf("mount /proc: %w", err)
 	}
-	// The sockets, locks and state of the host's engine are out of reach,
-	// and what this lab's engine and its shims write there stays here.
+	// The lab cannot reach the sockets, locks and state of the host's engine. What the
+	// lab's engine and its shims write there stays in the lab.
 	private := []string{"/run", "/etc/docker"}
 	if fi, err := os.Lstat("/var/run"); err == nil && fi.IsDir() {
 		private = append(private, "/var/run")
@@ -96,9 +94,9 @@ func prepareMounts() error {
 	return nil
 }
 
-// forgetContainers detaches the mounts of the host's containers from this
-// namespace. A copy of them would keep their file systems and network
-// namespaces alive after the host's engine has let go of them.
+// forgetContainers detaches the mounts of the host's containers from this namespace. Copies
+// would keep their file systems and network namespaces after the host's engine has removed
+// them.
 func forgetContainers() error {
 	mounts, err := readMounts()
 	if err != nil {
@@ -109,7 +107,7 @@ func forgetContainers() error {
 		if m.point == "/" || !ofContainer {
 			continue
 		}
-		// EINVAL: it went with a mount above it.
+		// EINVAL: it was detached with a mount above it.
 		if err := unix.Unmount(m.point, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("detach %s: %w", m.point, err)
 		}

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	os.Exit(labtest.Main(m))
 }
 
-// needRoot leaves out under -short what starts labs of its own.
+// needRoot skips tests that start labs, with -short.
 func needRoot(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -42,8 +42,8 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// nested is this test binary as a program of its own, in a lab of its own, that
-// sees this one as the host.
+// nested runs this test binary as a separate program in a lab of its own. For that lab this
+// lab is the host.
 type nested struct {
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
@@ -74,14 +74,14 @@ func startNested(t *testing.T, role string, args ...string) *nested {
 	n := &nested{cmd: cmd, stdin: stdin, lines: bufio.NewReader(stdout)}
 	t.Cleanup(func() {
 		if cmd.ProcessState == nil {
-			_ = cmd.Process.Kill() // the test has failed already
+			_ = cmd.Process.Kill() // after a failed test
 			_ = cmd.Wait()
 		}
 	})
 	return n
 }
 
-// report reads the line that a nested lab says it is ready with.
+// report reads the report of a nested lab.
 func (n *nested) report(t *testing.T) report {
 	t.Helper()
 	line, err := n.lines.ReadBytes('\n')
@@ -95,7 +95,7 @@ func (n *nested) report(t *testing.T) report {
 	return r
 }
 
-// end lets a nested lab end by itself and returns its exit code.
+// end waits until a nested lab has ended by itself, and returns its exit code.
 func (n *nested) end(t *testing.T) int {
 	t.Helper()
 	if err := n.stdin.Close(); err != nil {
@@ -148,8 +148,8 @@ func TestSignals(t *testing.T) {
 	}
 }
 
-// TestNeighbour runs a lab beside an engine with containers: what a person sees
-// of the latter stays as it was, meanwhile and afterwards.
+// A lab runs beside an engine with containers. Nothing that a user can see of that engine
+// changes during and after it.
 func TestNeighbour(t *testing.T) {
 	person := labtest.Engine(t)
 	for i := range 2 {
@@ -171,11 +171,11 @@ func TestNeighbour(t *testing.T) {
 	cleaned(t, r)
 }
 
-// TestKilled kills the outer process of a lab with SIGKILL: everything in it
-// dies, nothing is left in the host's mounts, and the next lab removes the data.
+// After a SIGKILL of its outer process everything in a lab dies, no mount remains on the
+// host, and the next lab removes the data.
 func TestKilled(t *testing.T) {
-	// A place of these labs' own: the next lab of another package's test, which may
-	// run beside this one, would remove what the killed one leaves.
+	// These labs need a directory of their own. A lab of a concurrent test would remove
+	// what the killed one leaves.
 	t.Setenv("TMPDIR", t.TempDir())
 	person := labtest.Private(t, lab.Options{})
 	busybox, err := lab.Busybox()
@@ -216,8 +216,8 @@ func TestKilled(t *testing.T) {
 	compare(t, "after the next lab", before, look(t, person))
 }
 
-// TestTwoEngines runs a second engine in one lab: both have containers at
-// addresses of their own that answer, also after the second has gone.
+// Two engines in one lab have containers at different addresses. They answer, also after the
+// second engine has ended.
 func TestTwoEngines(t *testing.T) {
 	first := labtest.Engine(t)
 	before := interfaces(t)
@@ -279,8 +279,8 @@ func TestTwoEngines(t *testing.T) {
 	if got := getReply(t, urls[0]).Session; got != "of engine 0" {
 		t.Errorf("after the second engine has gone: %q", got)
 	}
-	// That of the first engine's new container is there in addition. The
-	// kernel takes a dead container's away in its own time.
+	// The one of the first engine's new container is additional. The kernel removes
+	// that of a dead container with a delay.
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		after := interfaces(t)
 		if strings.Count(after, "\n") == strings.Count(before, "\n")+1 {
@@ -292,8 +292,8 @@ func TestTwoEngines(t *testing.T) {
 	}
 }
 
-// TestDeadDaemon covers the ways a daemon ends and comes back: without live
-// restore the containers end with it.
+// A daemon ends and starts again in different ways. Without live restore the containers end
+// with it.
 func TestDeadDaemon(t *testing.T) {
 	n := startNested(t, roleRestart)
 	out, err := io.ReadAll(n.lines)
@@ -384,8 +384,7 @@ func TestNeedsRoot(t *testing.T) {
 	}
 }
 
-// TestImages asks the test server in a container, and a program that cannot be
-// an image.
+// The test server answers in a container. A dynamically linked program cannot be an image.
 func TestImages(t *testing.T) {
 	e := labtest.Engine(t)
 	id, api := run(t, e, engine.Spec{
@@ -411,7 +410,7 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// getReply asks until the server listens.
+// getReply retries until the server listens.
 func getReply(t *testing.T, url string) echoserver.Reply {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; {
@@ -432,7 +431,7 @@ func getReply(t *testing.T, url string) echoserver.Reply {
 	}
 }
 
-// run starts a container that goes with the test.
+// run starts a container that is removed at the test's end.
 func run(t *testing.T, e *lab.Engine, spec engine.Spec) (string, *docker.Engine) {
 	t.Helper()
 	api, err := docker.Open(t.Context(), docker.Config{Host: e.Host()})
@@ -444,7 +443,7 @@ func run(t *testing.T, e *lab.Engine, spec engine.Spec) (string, *docker.Engine)
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		// The test's context is over by now.
+		// The test's context has ended.
 		if err := errors.Join(api.Remove(context.Background(), id), api.Close()); err != nil {
 			t.Error(err)
 		}
@@ -460,7 +459,7 @@ func runBusybox(t *testing.T, e *lab.Engine, name string) (string, *docker.Engin
 	return run(t, e, engine.Spec{Name: name, Image: labtest.Busybox})
 }
 
-// compare reports how two looks at a host differ.
+// compare reports the differences between two descriptions of a host.
 func compare(t *testing.T, when string, before, after map[string]string) {
 	t.Helper()
 	for what, was := range before {

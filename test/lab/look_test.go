@@ -16,8 +16,7 @@ import (
 	"holdfast/test/lab"
 )
 
-// look describes all that a person can see of an engine and of the host that it
-// runs on.
+// look describes everything that a user can see of an engine and its host.
 func look(t *testing.T, e *lab.Engine) map[string]string {
 	t.Helper()
 	api, err := client.New(client.WithHost(e.Host()))
@@ -95,9 +94,8 @@ func interfaces(t *testing.T) string {
 	return sorted(names)
 }
 
-// own lists the processes of this pid namespace and of its containers that are
-// the engine's: daemon, containerd, shims, containers. Other processes of this
-// test come and go.
+// own lists the engine's processes in this pid namespace and in its containers: daemon,
+// containerd, shims, containers. Other processes of this test start and end.
 func own(t *testing.T) string {
 	t.Helper()
 	self, err := os.Readlink("/proc/self/ns/pid")
@@ -114,8 +112,7 @@ func own(t *testing.T) string {
 	return sorted(lines)
 }
 
-// processesIn returns the pids, as seen here, of the processes in a pid
-// namespace.
+// processesIn returns the processes of a pid namespace, by their pids in this one.
 func processesIn(t *testing.T, namespace string) []string {
 	t.Helper()
 	return processesBy(t, "pid", namespace)
@@ -136,8 +133,8 @@ func processesBy(t *testing.T, kind, namespace string) []string {
 	return pids
 }
 
-// gone waits until nothing of a lab lives: no process in its pid namespace or
-// its network, no mount here, and no process that holds its network.
+// gone waits until a lab is gone: no process in its pid namespace or network, no mount here,
+// and no process that holds its network.
 func gone(t *testing.T, r report) {
 	t.Helper()
 	left := func() []string {
@@ -165,8 +162,8 @@ func gone(t *testing.T, r report) {
 	}
 }
 
-// mounts is the table of mounts without those of other packages' tests, which run
-// beside these and have theirs in directories of their own.
+// mounts returns the table of mounts without those of concurrent tests, which are in other
+// directories.
 func mounts(t *testing.T) string {
 	t.Helper()
 	var lines []string

@@ -2,8 +2,8 @@ package lab
 
 import "net"
 
-// FreePort is an address of the loopback, host:port, without a listener at this
-// moment. Any goroutine may call it.
+// FreePort returns an address of the loopback, host:port, that has no listener now. Any
+// goroutine may call it.
 func FreePort() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package apiserver runs a real Kubernetes API server on loopback, with an etcd of its
-// own, for tests and benchmarks. There is no other part of a cluster.
+// Package apiserver runs a real Kubernetes API server on loopback, with its own etcd, for
+// tests and benchmarks. It runs no other part of a cluster.
 package apiserver
 
 import (
@@ -28,16 +28,16 @@ import (
 // Limits of starting.
 const (
 	upLimit = 2 * time.Minute
-	tries   = 3 // of a port that another process may take meanwhile
+	tries   = 3 // because another process may take the port before the server does
 )
 
-// Options say what to run.
+// Options are the options of a Server.
 type Options struct {
 	Binary string   // of the API server
 	Dir    string   // for its files
-	Etcd   string   // URL of one to use; "": one in this process
-	Args   []string // more flags for the API server
-	Users  []User   // beside the administrator
+	Etcd   string   // URL of an etcd; "": one in this process
+	Args   []string // additional flags of the API server
+	Users  []User   // in addition to the administrator
 }
 
 // User is an account that the API server authenticates by a token.
@@ -46,7 +46,7 @@ type User struct {
 	Groups      []string
 }
 
-// Server is a running API server. Its methods are for one goroutine at a time.
+// Server is a running API server. Only one goroutine at a time may call its methods.
 type Server struct {
 	URL   string
 	Token string // the administrator's
@@ -95,13 +95,13 @@ func (s *Server) prepare() error {
 		os.WriteFile(s.File("tokens.csv"), []byte(tokens), 0o600))
 }
 
-// File is the path of one of its files.
+// File returns the path of one of its files.
 func (s *Server) File(name string) string { return filepath.Join(s.opt.Dir, name) }
 
-// CAFile is the path of the certificate that vouches for the server.
+// CAFile returns the path of the certificate that verifies the server.
 func (s *Server) CAFile() string { return s.File("certs/apiserver.crt") }
 
-// Pid is the process, 0 while it is stopped.
+// Pid returns the pid of the server, 0 while it is stopped.
 func (s *Server) Pid() int {
 	if s.cmd == nil {
 		return 0
@@ -115,7 +115,7 @@ func (s *Server) startEtcd() error {
 	conf.ListenPeerUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
 	conf.ListenClientUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
 	conf.AdvertiseClientUrls = conf.ListenClientUrls
-	conf.UnsafeNoFsync = true // nothing here outlives a crash of the machine
+	conf.UnsafeNoFsync = true // the data need not survive a crash of the machine
 	conf.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	e, err := embed.StartEtcd(conf)
 	if err != nil {
@@ -166,7 +166,7 @@ func (s *Server) start(ctx context.Context, port int) error {
 	return nil
 }
 
-// await waits until the server says that it is ready.
+// await waits until the server is ready.
 func (s *Server) await(ctx context.Context) error {
 	deadline := time.Now().Add(upLimit)
 	for {
@@ -188,9 +188,9 @@ func (s *Server) await(ctx context.Context) error {
 	}
 }
 
-// ready asks the server once whether it is.
+// ready asks the server once whether it is ready.
 func (s *Server) ready(ctx context.Context) error {
-	ca, err := os.ReadFile(s.CAFile()) // it makes it when it starts
+	ca, err := os.ReadFile(s.CAFile()) // the server creates it at its start
 	if err != nil {
 		return err
 	}
@@ -218,12 +218,12 @@ func (s *Server) log() string {
 	return string(b[max(0, len(b)-4000):])
 }
 
-// Stop ends the API server; etcd goes on.
+// Stop kills the API server. Etcd continues.
 func (s *Server) Stop() error {
 	if s.cmd == nil || s.cmd.Process == nil {
 		return nil
 	}
-	_ = s.cmd.Process.Kill() // fails where it has ended, which is what is wanted
+	_ = s.cmd.Process.Kill() // an error: it has ended
 	<-s.ended
 	s.cmd = nil
 	return nil

@@ -18,15 +18,15 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// Layer is a layer of one file with random bytes, the same for the same seed.
+// Layer is a layer of one file with random bytes. The seed determines the bytes.
 type Layer struct {
 	Seed uint64
 	Size int64 // of the file in bytes; compressed the layer is a little larger
-	// Stored leaves the compressing out. It takes most of the time of making a layer.
+	// Stored skips the compression, which takes most of the time of creating a layer.
 	Stored bool
 }
 
-// Image is an image of such layers for linux on arch.
+// Image returns an image of such layers for linux on arch.
 func Image(arch string, layers ...Layer) (v1.Image, error) {
 	var made []v1.Layer
 	for _, l := range layers {
@@ -66,16 +66,15 @@ func (l Layer) make() (v1.Layer, error) {
 	return layer(buf.Bytes(), level)
 }
 
-// layer is a layer of a tar archive. Random bytes do not compress; trying takes
-// seconds, so that gzip.HuffmanOnly is the level for them.
+// layer returns a layer with a tar archive. For random bytes use gzip.HuffmanOnly: they do
+// not compress, and other levels take seconds.
 func layer(archive []byte, level int) (v1.Layer, error) {
 	return tarball.LayerFromOpener(func() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(archive)), nil
 	}, tarball.WithCompressionLevel(level), tarball.WithCompressedCaching)
 }
 
-// FromTar is an image for linux on arch of one layer, which is a tar archive, and
-// with that command.
+// FromTar returns an image for linux on arch with one layer, a tar archive, and a command.
 func FromTar(arch string, archive []byte, command ...string) (v1.Image, error) {
 	image, err := Image(arch)
 	if err != nil {
@@ -84,8 +83,7 @@ func FromTar(arch string, archive []byte, command ...string) (v1.Image, error) {
 	return onTop(image, archive, command...)
 }
 
-// onTop is the image with one more layer, which is a tar archive, and with that
-// command.
+// onTop returns the image with one more layer, a tar archive, and a command.
 func onTop(image v1.Image, archive []byte, command ...string) (v1.Image, error) {
 	top, err := layer(archive, gzip.HuffmanOnly)
 	if err != nil {
@@ -97,8 +95,8 @@ func onTop(image v1.Image, archive []byte, command ...string) (v1.Image, error) 
 	return mutate.Config(image, v1.Config{Cmd: command})
 }
 
-// Push puts an image into the registry under repository:tag and returns the
-// compressed size of each of its layers, by digest.
+// Push pushes an image as repository:tag and returns the compressed size of each layer, by
+// digest.
 func (r *Registry) Push(ctx context.Context, image v1.Image, tag string, o Options) (map[string]int64, error) {
 	ref, err := name.ParseReference(r.host + "/" + tag)
 	if err != nil {
@@ -118,7 +116,7 @@ func (r *Registry) Push(ctx context.Context, image v1.Image, tag string, o Optio
 	return sizes, nil
 }
 
-// PushList puts a manifest list with one image under repository:tag.
+// PushList pushes a manifest list with one image as repository:tag.
 func (r *Registry) PushList(ctx context.Context, image v1.Image, platform v1.Platform, tag string) error {
 	ref, err := name.ParseReference(r.host + "/" + tag)
 	if err != nil {

@@ -19,8 +19,8 @@ const (
 	Say   = "/say"   // writes a line
 )
 
-// code is what those programs consist of that are not tinyelf.Pause: by architecture, their ELF machine
-// (elf(5), e_machine) and instructions.
+// code has the ELF machine (elf(5), e_machine) and the instructions of the programs except
+// tinyelf.Pause, by architecture.
 var code = map[string]struct {
 	machine   uint16
 	done, say []byte
@@ -61,9 +61,9 @@ var code = map[string]struct {
 		), "up\n"...)},
 }
 
-// Runnable is an image of random layers, and on top a layer that no other has:
-// with the programs Pause, which is its command, Done and Say, and a file of size
-// random bytes. With a size of 1,000 it is smaller than 2 KB.
+// Runnable returns an image of random layers with a unique layer on top. That layer has the
+// programs Pause (the command), Done and Say, and a file of size random bytes. With a size
+// of 1,000 it is smaller than 2 KB.
 func Runnable(arch string, seed uint64, size int64, below ...Layer) (v1.Image, error) {
 	programs, ok := code[arch]
 	if !ok {

@@ -13,23 +13,22 @@ import (
 	"time"
 )
 
-// Faults is what a proxy does to the blobs that pass it. The zero value is
-// nothing.
+// Faults are the faults that a proxy injects into blobs. The zero value injects none.
 type Faults struct {
-	// Rate bounds all blobs together, in bytes per second; 0 is no bound.
+	// Rate is the maximum rate of all blobs together, in bytes per second; 0: no maximum.
 	Rate float64
-	// Delay is waited before each answer that carries a blob.
+	// Delay precedes each answer with a blob.
 	Delay time.Duration
-	// Cut ends the connection after that many bytes of the blob with this
-	// digest, once each.
+	// Cut closes the connection after that many bytes of the blob with the digest, once
+	// for each digest.
 	Cut map[string]int64
 	// Hold stops each blob after HoldAfter bytes until it is closed.
 	Hold      <-chan struct{}
 	HoldAfter int64
 }
 
-// Proxy passes HTTP on to a registry, and notes what it passed when. Its
-// methods may be called from any goroutine.
+// Proxy forwards HTTP to a registry, and records what it forwards. Any goroutine may call
+// its methods.
 type Proxy struct {
 	listener net.Listener
 	server   *http.Server
@@ -38,14 +37,14 @@ type Proxy struct {
 	mu     sync.Mutex
 	faults Faults
 	cut    map[string]bool // digests whose connection was cut
-	free   time.Time       // when the rate allows the next byte
+	free   time.Time       // time at which the rate allows the next byte
 	passed []Passed
 }
 
-// Passed is one blob's way through the proxy.
+// Passed is one forwarded blob.
 type Passed struct {
 	Blob        string // its digest
-	Range       string // the request's header, "" where all of it was asked for
+	Range       string // header of the request, "" for the whole blob
 	Bytes       int64  // written towards the engine
 	First, Last time.Time
 	Cut         bool
@@ -77,22 +76,22 @@ func StartProxy(r *Registry) (*Proxy, error) {
 	go func() {
 		defer close(p.done)
 		defer transport.CloseIdleConnections()
-		_ = p.server.Serve(l) // it always ends with an error: that it was closed
+		_ = p.server.Serve(l) // it always returns http.ErrServerClosed
 	}()
 	return p, nil
 }
 
-// Host is the proxy's host:port.
+// Host returns the proxy's host:port.
 func (p *Proxy) Host() string { return p.listener.Addr().String() }
 
-// Set changes what goes wrong from now on; cuts are counted anew.
+// Set changes the faults from now on. Each digest of Cut is cut once more.
 func (p *Proxy) Set(f Faults) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.faults, p.cut, p.free = f, map[string]bool{}, time.Time{}
 }
 
-// Passed returns what has passed since the last call.
+// Passed returns the blobs since the last call.
 func (p *Proxy) Passed() []Passed {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,7 +100,7 @@ func (p *Proxy) Passed() []Passed {
 	return out
 }
 
-// Stop ends the proxy and all connections. It is the last call.
+// Stop ends the proxy and all connections. It must be the last call.
 func (p *Proxy) Stop() error {
 	err := p.server.Close()
 	<-p.done
@@ -118,7 +117,7 @@ func (p *Proxy) end(pass *Passed) {
 	p.passed = append(p.passed, *pass)
 }
 
-// slow is the way back to the engine.
+// slow writes a blob to the engine, with the faults.
 type slow struct {
 	http.ResponseWriter
 	proxy *Proxy
@@ -137,8 +136,7 @@ func (s *slow) WriteHeader(code int) {
 	s.ResponseWriter.WriteHeader(code)
 }
 
-// piece is how much is written at once: small beside what any rate passes in
-// 10 ms.
+// piece is the size of one write. It is small compared with 10 ms of any rate.
 const piece = 16 << 10
 
 func (s *slow) Write(b []byte) (int, error) {
@@ -177,7 +175,7 @@ func (s *slow) Write(b []byte) (int, error) {
 
 func (s *slow) flush() {
 	if err := http.NewResponseController(s.ResponseWriter).Flush(); err != nil && !errors.Is(err, io.ErrClosedPipe) {
-		return // the engine has gone; the next write says so
+		return // the engine has closed the connection; the next write fails
 	}
 }
 
@@ -206,8 +204,7 @@ type pause struct {
 	until <-chan struct{}
 }
 
-// next says what becomes of the next n bytes of a blob: how many may be written
-// and after what wait.
+// next returns how many of the next n bytes of a blob may be written, and after which wait.
 func (p *Proxy) next(pass *Passed, n int) (int, pause, action) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -234,8 +231,8 @@ func (p *Proxy) next(pass *Passed, n int) (int, pause, action) {
 		return n, pause{}, write
 	}
 	now := time.Now()
-	// What was not used in the last 20 ms may be caught up: a late timer
-	// does not lower the rate.
+	// The unused rate of the last 20 ms may be used now, so that a late timer does not
+	// lower the rate.
 	if floor := now.Add(-20 * time.Millisecond); p.free.Before(floor) {
 		p.free = floor
 	}

@@ -1,7 +1,6 @@
-// Package registry is a real image registry on loopback for tests and benches
-// (Debian's docker-registry, which is CNCF distribution), with images of random
-// layers to put into it and a proxy that goes wrong on demand. Engines allow
-// plain HTTP to 127.0.0.0/8, so nothing has to be set up in them.
+// Package registry runs a real image registry on loopback for tests and benches (Debian's
+// docker-registry, which is CNCF distribution). It has images of random layers, and a proxy
+// with faults. Engines allow plain HTTP to 127.0.0.0/8, so they need no configuration.
 package registry
 
 import (
@@ -25,20 +24,20 @@ import (
 	"holdfast/test/lab"
 )
 
-// Options is what may differ between registries. The zero value needs no authentication.
+// Options are the options of a Registry. The zero value needs no authentication.
 type Options struct {
-	// User and Password are asked for if User is not "".
+	// User and Password are required if User is not "".
 	User, Password string
-	// Dir is where its directory is made; "" is TMPDIR or /tmp.
+	// Dir is the parent of its directory; "" is TMPDIR or /tmp.
 	Dir string
 }
 
-// Registry is a running registry. Its methods may be called from any goroutine.
+// Registry is a running registry. Any goroutine may call its methods.
 type Registry struct {
 	host  string
 	dir   string
 	cmd   *exec.Cmd
-	ended chan struct{} // closed when it was reaped
+	ended chan struct{} // closed when it is reaped
 }
 
 // Start starts a registry on a free port of 127.0.0.1 and returns when it
@@ -85,7 +84,7 @@ func (r *Registry) start(ctx context.Context, program string, o Options) error {
 	}
 	r.cmd = cmd
 	go func() {
-		_ = cmd.Wait() // it was told to end, or waitReady says how it ended
+		_ = cmd.Wait() // Stop ended it, or waitReady reports how it ended
 		close(r.ended)
 	}()
 	return r.waitReady(ctx)
@@ -136,12 +135,12 @@ func (r *Registry) waitReady(ctx context.Context) error {
 	}
 }
 
-// Host is the registry's host:port, the beginning of an image's name in it.
+// Host returns the registry's host:port, with which the names of its images begin.
 func (r *Registry) Host() string { return r.host }
 
 func (r *Registry) logFile() string { return filepath.Join(r.dir, "registry.log") }
 
-// Stop ends the registry and removes its data. It is the last call.
+// Stop ends the registry and removes its data. It must be the last call.
 func (r *Registry) Stop() error {
 	var errs []error
 	if r.cmd != nil {
@@ -161,7 +160,7 @@ type Access struct {
 	Bytes  int64 // of the body, as written to the connection
 }
 
-// Blob is the digest of the blob that was asked for, "" if it was none.
+// Blob returns the digest of the requested blob, "" for another request.
 func (a Access) Blob() string { return blobOf(a.Path) }
 
 func blobOf(path string) string {
@@ -175,7 +174,7 @@ func blobOf(path string) string {
 // combined is a line in Apache's combined log format.
 var combined = regexp.MustCompile(`"([A-Z]+) (\S+) HTTP/[0-9.]+" (\d{3}) (\d+) `)
 
-// Accesses are the requests so far that have ended.
+// Accesses returns the completed requests so far.
 func (r *Registry) Accesses() ([]Access, error) {
 	f, err := os.Open(r.logFile())
 	if err != nil {
