@@ -29,9 +29,8 @@ const burnTemplate = `
     ready: {http: /hostname, timeout: 2m}
 `
 
-// TestDoctorNamesSessionsWithEachPool: a session is named for what its container's
-// control group shows and for what its network does, whichever process made that; one beside it,
-// and what waits for others, are not.
+// A finding about a container's control group or network names its session, with and
+// without pools. It names neither another session nor containers of the pools.
 func TestDoctorNamesSessionsWithEachPool(t *testing.T) {
 	if !labtest.Long() {
 		t.Skip("long: two examinations of 6 s for each pool")
@@ -46,7 +45,7 @@ func TestDoctorNamesSessionsWithEachPool(t *testing.T) {
 			}
 		}
 		h.must("session", "exec", "alice", "--", "sh", "-c", "while :; do :; done </dev/null >/dev/null 2>&1 &")
-		crowd(t, h.inits()["alice"])
+		fillConntrack(t, h.inits()["alice"])
 		hers := h.running()["alice"][0]
 		var report doctor.Report
 		eventually(t, "the doctor finds both", func() bool {
@@ -66,7 +65,7 @@ func TestDoctorNamesSessionsWithEachPool(t *testing.T) {
 	})
 }
 
-// culprit is the container that a report names for a finding, if that is a container's.
+// culprit returns the container that a finding of the report names, nil for none.
 func culprit(r doctor.Report, rule, container string) *doctor.Subject {
 	for _, f := range r.Findings {
 		if f.Rule == rule && f.Subject != nil && f.Subject.ContainerID == container {
@@ -76,7 +75,7 @@ func culprit(r doctor.Report, rule, container string) *doctor.Subject {
 	return nil
 }
 
-// examine is what the doctor says of this machine, with the engine's names.
+// examine returns the doctor's report about this machine, with the engine's names.
 func (h *host) examine() (r doctor.Report) {
 	h.t.Helper()
 	cmd := exec.CommandContext(h.t.Context(), holdfastBinary(h.t), "doctor", "--for", "3s", "--json")
@@ -91,9 +90,10 @@ func (h *host) examine() (r doctor.Report) {
 	return r
 }
 
-// crowd enters connections without a process into the table of a process's network, until
-// it is nearly full. Older kernels have one limit for all, which cannot be lowered there.
-func crowd(t *testing.T, pid int) {
+// fillConntrack adds connections without a process to the table of a process's network,
+// until it is nearly full. Older kernels have one limit for all namespaces, which cannot be
+// lowered for one.
+func fillConntrack(t *testing.T, pid int) {
 	t.Helper()
 	err := netns.Do(netns.OfProcess(pid), func() error {
 		const limit = "/proc/sys/net/netfilter/nf_conntrack_max"

@@ -79,10 +79,11 @@ func TestTwoAgentsOnOneHost(t *testing.T) {
 	h.open("alice")
 	r := h.cli("agent", "--config", h.configFile())
 	wantError(t, r, 1, "lock", "agent stop --keep")
-	// Nor one with data of its own that would take the first one's deadman over.
+	// Neither does an agent with its own data directory, which would take over the
+	// deadman of the first one.
 	r = h.cli("agent", "--config", h.configFile(), "--data-dir", filepath.Join(h.dir, "data2"))
 	wantError(t, r, 1, "run_dir: locking", "give each agent of a host its own run_dir")
-	// The first one is not bothered.
+	// The first agent is not affected.
 	h.open("alice")
 	if n := len(h.running()["alice"]); n != 1 {
 		t.Errorf("%d containers", n)
@@ -153,7 +154,7 @@ func TestFullDisk(t *testing.T) {
 	case <-ctx.Done():
 		t.Error("a request on a full disk gets no answer")
 	}
-	// What runs is served on.
+	// Running sessions are still served.
 	h.open("alice")
 
 	if err := os.Remove(ballast); err != nil {

@@ -27,7 +27,7 @@ func newContainerdHost(t *testing.T) (*host, *lab.Containerd) {
 	return hostOnContainerd(t, daemon, ""), daemon
 }
 
-// hostOnContainerd is a node on a containerd.
+// hostOnContainerd returns a node on a containerd.
 func hostOnContainerd(t *testing.T, daemon *lab.Containerd, extra string) *host {
 	t.Helper()
 	h := newNode(t, "", "")
@@ -36,7 +36,7 @@ func hostOnContainerd(t *testing.T, daemon *lab.Containerd, extra string) *host 
 	return h
 }
 
-// isOnContainerd has a node use a containerd.
+// isOnContainerd configures a node for a containerd.
 func (h *host) isOnContainerd(c containerd.Config) {
 	h.keys = fmt.Sprintf("name: containerd, host: %q, namespace: %q, bridge: %q, subnet: %q, cgroup_parent: %q",
 		c.Host, cmp.Or(c.Namespace, containerd.DefaultNamespace), cmp.Or(c.Bridge, containerd.DefaultBridge), cmp.Or(c.Subnet, containerd.DefaultSubnet), c.CgroupParent)
@@ -47,7 +47,7 @@ func (h *host) isOnContainerd(c containerd.Config) {
 	h.direct = &c
 }
 
-// needDocker skips what is about Docker itself where the tests run on containerd.
+// needDocker skips tests of Docker itself with -on-containerd.
 func needDocker(t *testing.T) {
 	t.Helper()
 	if labtest.OnContainerd() {
@@ -55,8 +55,7 @@ func needDocker(t *testing.T) {
 	}
 }
 
-// TestSessionsOnContainerd: sessions outlive the agent and the daemon, and end
-// with a drain.
+// Sessions outlive the agent and the daemon, and end with a drain.
 func TestSessionsOnContainerd(t *testing.T) { eachPool(t, warm, sessionsOnContainerd) }
 
 func sessionsOnContainerd(t *testing.T, pool string) {
@@ -149,11 +148,11 @@ func sessionsOnContainerd(t *testing.T, pool string) {
 	}
 }
 
-// TestDrainOfTheWholeContainerd kills what is not Holdfast's in its namespace too,
-// and the agent that stays does not bring it back.
+// A drain of the whole containerd also kills containers of other tools in its namespace. The
+// agent does not restart them.
 func TestDrainOfTheWholeContainerd(t *testing.T) {
 	_, daemon := labtest.Containerd(t)
-	// Without ready networks, whose containers would be killed, and counted, too.
+	// Without ready networks: the drain would count their containers, too.
 	h := hostOnContainerd(t, daemon, "sessions: {networks: 0}\n")
 	h.start()
 	h.open("alice")

@@ -19,7 +19,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// settled waits until what the agent owns is what runs, exactly once each, and
+// settled waits until exactly one container runs for each session that the agent owns, and
 // returns the keys.
 func (h *host) settled() []string {
 	h.t.Helper()
@@ -38,14 +38,14 @@ func (h *host) settled() []string {
 	return keys
 }
 
-// kill is SIGKILL to the agent.
+// kill sends SIGKILL to the agent.
 func (h *host) kill() {
 	h.t.Helper()
 	h.signal(syscall.SIGKILL)
 	h.wait()
 }
 
-// knock asks for a session and does not care for the answer.
+// knock requests a session and ignores the answer.
 func (h *host) knock(key string) {
 	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
 	if res, err := client.Get("http://" + h.gateway + "/s/" + key + "/"); err == nil {
@@ -53,7 +53,7 @@ func (h *host) knock(key string) {
 	}
 }
 
-// moments are all of these, in ms, with -long, and else every other one.
+// moments returns all of these times, in ms, with -long, otherwise every second one.
 func moments(all ...int) []int {
 	if labtest.Long() {
 		return all
@@ -65,8 +65,8 @@ func moments(all ...int) []int {
 	return some
 }
 
-// TestAgentKilledInTheMiddleOfBoots kills it ever later after three requests
-// for sessions came in; a boot takes some hundred milliseconds.
+// The agent is killed at different times after three requests for sessions. A boot takes a
+// few hundred milliseconds.
 func TestAgentKilledInTheMiddleOfBoots(t *testing.T) {
 	eachPool(t, warm, agentKilledInTheMiddleOfBoots)
 }
@@ -74,7 +74,7 @@ func TestAgentKilledInTheMiddleOfBoots(t *testing.T) {
 func agentKilledInTheMiddleOfBoots(t *testing.T, pool string) {
 	h := newPoolHost(t, pool)
 	when := moments(5, 50, 150, 300, 450)
-	if pool == warm { // a claim takes some milliseconds; one of the three boots
+	if pool == warm { // a claim takes a few milliseconds; one of the three sessions boots
 		when = moments(1, 2, 5, 10, 30, 150)
 	}
 	for _, after := range when {
@@ -97,7 +97,7 @@ func agentKilledInTheMiddleOfBoots(t *testing.T, pool string) {
 		h.must("agent", "stop")
 		h.wait()
 	}
-	// Also what an engine created after its agent was killed.
+	// Also containers that the engine created after the kill of its agent.
 	h.start()
 	eventually(t, "no container is left in whatever state", func() bool { return len(h.claimed()) == 0 })
 }
@@ -115,8 +115,8 @@ func agentKilledInTheMiddleOfStops(t *testing.T, pool string) {
 		stays := h.running()["stays"]
 		var wg sync.WaitGroup
 		wg.Go(func() { h.cli("session", "stop", "goes") })
-		// The command takes a moment to come up: the log says when it asked,
-		// its effect is that the session leaves.
+		// The command needs time to start. The log shows its request, and its effect is
+		// that the session leaves.
 		eventually(t, "the session leaves", func() bool { return len(h.inits()) < 2 || h.leaving("goes") })
 		time.Sleep(time.Duration(after) * time.Millisecond)
 		h.kill()
@@ -132,7 +132,7 @@ func agentKilledInTheMiddleOfStops(t *testing.T, pool string) {
 	}
 }
 
-// leaving reports whether the session is not ready any more.
+// leaving reports whether the session is no longer ready.
 func (h *host) leaving(key string) bool {
 	for _, s := range h.sessions() {
 		if string(s.Key) == key {
@@ -162,7 +162,7 @@ func agentKilledInTheMiddleOfADrain(t *testing.T, pool string) {
 		h.wait()
 		h.start()
 		h.settled()
-		// The engine was continued, and the node takes sessions.
+		// The engine continues, and the node accepts sessions.
 		h.open("fresh")
 		h.settled()
 		h.signal(syscall.SIGTERM)
@@ -189,9 +189,9 @@ func TestEngineRestartedUnderAnAgent(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	for _, key := range keys {
-		wg.Go(func() { h.open(key) }) // fails the test unless it is served
+		wg.Go(func() { h.open(key) }) // the test fails if it is not served
 	}
-	time.Sleep(500 * time.Millisecond) // they are parked meanwhile
+	time.Sleep(500 * time.Millisecond) // the gateway parks them
 	if err := own.StartDaemon(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -237,8 +237,7 @@ templates:
 	}
 }
 
-// TestReaderOfTheOutputGoesAway: what reads the agent's output and log may die
-// before it does.
+// The reader of the agent's output and log dies before the agent.
 func TestReaderOfTheOutputGoesAway(t *testing.T) {
 	h := newHost(t, "")
 	r, w, err := os.Pipe()

@@ -19,8 +19,8 @@ import (
 
 const dashToken = "0123456789abcdef-of-a-person"
 
-// newWatched is an agent whose dashboard asks for a login, that finds a slow pull
-// slow at once, and whose doctor looks often.
+// newWatched starts an agent whose dashboard requires a login. It reports a slow pull at
+// once, and its doctor has short intervals.
 func newWatched(t *testing.T, templates string) *host {
 	h := newNode(t, labtest.Engine(t).Host(), "")
 	h.configure("spinup: {slow: {min_pull: 100ms}}\n" +
@@ -41,7 +41,7 @@ func newWatched(t *testing.T, templates string) *host {
 	return h
 }
 
-// login opens the dashboard as a user with a token does.
+// login opens the dashboard with a token.
 func (h *host) login(p *browser.Page) {
 	h.t.Helper()
 	p.Go(h.t, "http://"+h.apiTCP+"/")
@@ -52,9 +52,8 @@ func (h *host) login(p *browser.Page) {
 	p.WaitText(h.t, "h1", "Fleet")
 }
 
-// What a person sees in a browser while things happen on the host: a slow pull leads to
-// its spin-up and its layers, and a drain changes the pages that are open. Nothing is in
-// any page's console.
+// Events of the host in a browser: a slow pull links to its spin-up and its layers, and a
+// drain changes open pages. The console of every page is empty.
 func TestTheDashboardShowsWhatHappens(t *testing.T) {
 	b := browser.Start(t)
 	h := newWatched(t, "  - {name: slow, image: \""+throttled(t)+"\", port: 8080, ready: {http: /healthz, timeout: 2m}}\n")
@@ -109,7 +108,7 @@ func TestTheDashboardShowsWhatHappens(t *testing.T) {
 	}
 }
 
-// throttled is the name of an image behind a slow line.
+// throttled returns the name of an image behind a slow connection.
 func throttled(t *testing.T) string {
 	t.Helper()
 	reg, err := registry.Start(t.Context(), registry.Options{})
@@ -130,12 +129,12 @@ func throttled(t *testing.T) string {
 	if _, err := reg.Push(t.Context(), serverImage(t), "slow:1", registry.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	proxy.Set(registry.Faults{Rate: 2 << 20}) // a tenth of what is not slow
+	proxy.Set(registry.Faults{Rate: 2 << 20}) // a tenth of the rate that is not slow
 	return proxy.Host() + "/slow:1"
 }
 
-// A pathology is on the doctor's page while it lasts, with a cure that the clipboard
-// has after a click.
+// The doctor's page shows a finding as long as its cause exists. A click copies its cure to
+// the clipboard.
 func TestTheDashboardNamesAPathology(t *testing.T) {
 	if !labtest.Long() {
 		t.Skip("-long: a drill, until the doctor has found it and until it has seen it gone")
@@ -179,9 +178,9 @@ func TestTheDashboardNamesAPathology(t *testing.T) {
 	p.Clean(t)
 }
 
-// Recordings by the button, with the kernel's perf events: a quiet one, and one while a
-// session is busy. The one shows the session's container, and so does the difference.
-// They can be read as files, and a recording without a waiting client ends.
+// Two recordings with perf events by the button: one of an idle host, and one with a busy
+// session. The second recording and the difference show the session's container. Both can
+// be downloaded. A recording without a waiting client ends.
 func TestRecordingsByAButton(t *testing.T) {
 	if !labtest.Long() {
 		t.Skip("-long: recordings of five seconds")
@@ -234,7 +233,7 @@ func TestRecordingsByAButton(t *testing.T) {
 	})
 }
 
-// keepBusy asks for a path all the time, until the returned function is called.
+// keepBusy requests a path continuously, until the returned function is called.
 func (h *host) keepBusy(path string) (rest func()) {
 	ctx, cancel := context.WithCancel(h.t.Context())
 	var asking sync.WaitGroup
@@ -260,7 +259,7 @@ func (h *host) keepBusy(path string) (rest func()) {
 	}
 }
 
-// recorded presses the button for five seconds, and returns which recording it became.
+// recorded makes a recording of five seconds by the button, and returns its id.
 func (h *host) recorded(p *browser.Page) (id string) {
 	h.t.Helper()
 	p.Go(h.t, "http://"+h.apiTCP+"/doctor/recordings")
@@ -270,7 +269,7 @@ func (h *host) recorded(p *browser.Page) (id string) {
 	return strings.TrimPrefix(p.Text(h.t, "h1"), "Recording ")
 }
 
-// asAdmin is the API's answer, or as much of it as there is in time.
+// asAdmin returns the API's answer, or the part that arrives within the time limit.
 func (h *host) asAdmin(method, path, body string, limit time.Duration) []byte {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), limit)

@@ -1,4 +1,3 @@
-// Package agent tests a whole agent as its users have it: the built binary, on
-// a real engine, with an embedded etcd, driven by its own command line and by
-// HTTP and WebSocket clients.
+// Package agent tests the whole agent: the built program, on a real engine, with an embedded
+// etcd. The tests use its command line, and HTTP and WebSocket clients.
 package agent

@@ -15,8 +15,8 @@ import (
 	"holdfast/internal/hosts/doctor/watch"
 )
 
-// patientRoot is a procfs that an agent's doctor looks at: a host whose table of
-// connections is half full, and loses some while it is sick.
+// patientRoot is a procfs for an agent's doctor. The connection tracking table of its host is
+// half full. While the host is degraded, the kernel drops connections.
 type patientRoot struct {
 	t    *testing.T
 	dir  string
@@ -25,7 +25,7 @@ type patientRoot struct {
 	lost int
 }
 
-// newPatient makes the procfs of a healthy host, which lives until the test ends.
+// newPatient creates the procfs of a healthy host, for the duration of the test.
 func newPatient(t *testing.T) *patientRoot {
 	t.Helper()
 	p := &patientRoot{t: t, dir: t.TempDir()}
@@ -80,7 +80,7 @@ func (p *patientRoot) link(to, name string) {
 	}
 }
 
-// count writes the kernel's figures of the table, net/netfilter/nf_conntrack_standalone.c.
+// count writes the statistics of the table, net/netfilter/nf_conntrack_standalone.c.
 func (p *patientRoot) count() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,14 +96,15 @@ func (p *patientRoot) set(sick bool) {
 	p.sick = sick
 }
 
-// doctorConfig has the doctor look at such a host, and often, for more than it takes
-// by default: on a busy machine one deeper look is worth a minute without another then.
+// doctorConfig makes the doctor examine such a host at short intervals, with a higher CPU
+// limit than the default. On a busy machine the default limit pauses the doctor for a minute
+// after a burst.
 func doctorConfig(p *patientRoot, more string) string {
 	return fmt.Sprintf("doctor: {every: 1s, burst: 1s, burst_every: 3s, look_every: 3s, cpu_share: 0.15, proc: %s, sys: %s, %s}\n", p.dir, p.dir, more)
 }
 
-// recordOf is the record of a host, as another one sees it. On a busy machine the
-// store may not answer at once.
+// recordOf returns the record of a host, as another host sees it. On a busy machine the
+// store may answer late.
 func (h *host) recordOf(by *host) (record holdfast.Node) {
 	h.t.Helper()
 	eventually(h.t, "the record of "+h.node, func() bool {
@@ -124,9 +125,9 @@ func (h *host) recordOf(by *host) (record holdfast.Node) {
 	return record
 }
 
-// A node on which containers are slow gets no new session, and after a while hands
-// over those that it has: one node at a time, never more than the share, and no client
-// is refused. Well again, it comes back.
+// A degraded node gets no new session, and after a while hands over its sessions: one node at
+// a time, at most the configured share, and without a refused client. A healthy node returns
+// to rotation.
 func TestSickNodeIsOutOfRotation(t *testing.T) {
 	var patients []*patientRoot
 	hosts := newFleetOf(t, 3, patient, func(int) string {
@@ -157,7 +158,7 @@ func TestSickNodeIsOutOfRotation(t *testing.T) {
 	if n := hosts[1].recordOf(hosts[2]); n.Degraded != "" {
 		t.Errorf("a healthy node: %+v", n)
 	}
-	time.Sleep(2 * time.Second) // what others placed by is a second old at most
+	time.Sleep(2 * time.Second) // the records that other nodes use are at most a second old
 	for _, key := range ask(12) {
 		if has, _ := owner(t, hosts, key); has == hosts[0] {
 			t.Errorf("session %s was placed on the sick node", key)
@@ -167,7 +168,7 @@ func TestSickNodeIsOutOfRotation(t *testing.T) {
 	eventually(t, "the sick node has handed its sessions over", func() bool {
 		return hosts[0].recordOf(hosts[1]).Draining && len(hosts[0].running()) == 0
 	})
-	for i := range asked { // through all gateways, that of the sick node too
+	for i := range asked { // through all gateways, including that of the degraded node
 		key := fmt.Sprintf("k%d", i)
 		hosts[i%3].ask(key)
 		if ids := living(hosts, key); len(ids) != 1 {
@@ -175,7 +176,7 @@ func TestSickNodeIsOutOfRotation(t *testing.T) {
 		}
 	}
 
-	// Another node gets sick: it would be too many, so it goes on.
+	// A second node is degraded. It stays in rotation, because of the maximum share.
 	patients[1].set(true)
 	eventually(t, "the second sick node says so", func() bool { return hosts[1].recordOf(hosts[2]).Degraded != "" })
 	before := len(hosts[1].running())
@@ -194,8 +195,7 @@ func TestSickNodeIsOutOfRotation(t *testing.T) {
 	eventually(t, "the first has sessions again", func() bool { ask(3); return len(hosts[0].running()) > 0 })
 }
 
-// What the agent's doctor knows can be asked for, also what it knew before a
-// restart.
+// The API returns the findings of the agent's doctor, also those from before a restart.
 func TestDoctorInTheAgent(t *testing.T) {
 	p := newPatient(t)
 	h := newHost(t, doctorConfig(p, "role: test"))

@@ -10,8 +10,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// startEtcd runs an etcd of one member that listens, as a cluster of the user's
-// own does. The same dir and address bring it back after a Close.
+// startEtcd runs an etcd of one member with a listener, like a user's own cluster. After a
+// Close, the same dir and address start it again.
 func startEtcd(t *testing.T, dir, client, peer string) *embed.Etcd {
 	t.Helper()
 	address := func(hostPort string) []url.URL { return []url.URL{{Scheme: "http", Host: hostPort}} }
@@ -33,8 +33,8 @@ func startEtcd(t *testing.T, dir, client, peer string) *embed.Etcd {
 	return e
 }
 
-// TestOwnEtcdThatGoesAway: a node of a shared store ends what it owns when it
-// cannot renew its lease, and goes on when it can again.
+// A node that cannot renew its lease in a shared store ends its sessions. It continues when
+// the store is back.
 func TestOwnEtcdThatGoesAway(t *testing.T) {
 	dir, client, peer := t.TempDir(), freePort(t), freePort(t)
 	etcd := startEtcd(t, dir, client, peer)
@@ -44,8 +44,8 @@ func TestOwnEtcdThatGoesAway(t *testing.T) {
 	h.open("alice")
 	first := h.sessions()[0]
 
-	// An agent that is killed and comes back before its lease has expired
-	// goes on under it.
+	// An agent that restarts after a kill before its lease has expired keeps the
+	// lease.
 	h.must("agent", "stop", "--keep")
 	h.wait()
 	h.start()

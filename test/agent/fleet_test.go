@@ -23,24 +23,23 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// quick is a timing with a takeover of six seconds. Less is possible, but not on
-// a machine where other tests run, too: a node that gets no CPU for a second
-// would be right to kill what it has.
+// quick is a timing with a takeover of six seconds. Shorter timings do not work beside other
+// tests: a node without CPU time for a second would correctly kill its sessions.
 const quick = "renew: 300ms, fence: 3s, kill_budget: 2s, ttl: 6s"
 
-// patient is a timing for tests that need no takeover: no node loses a lease
-// because the machine is busy.
+// patient is a timing for tests without a takeover. On a busy machine no node loses its
+// lease.
 const patient = "renew: 1s, fence: 20s, kill_budget: 5s, ttl: 30s"
 
-// newFleet starts nodes that share an etcd and an engine. The certificates are
-// made as a person makes them.
+// newFleet starts nodes that share an etcd and an engine. It creates the certificates by
+// `holdfast node ca`.
 func newFleet(t *testing.T, n int, timing, extra string) []*host {
 	t.Helper()
 	return newFleetOf(t, n, timing, func(int) string { return extra }, (*host).start)
 }
 
-// newFleetOf is newFleet with something of its own in each node's configuration,
-// and does for each node what it takes to start it.
+// newFleetOf is newFleet with additional configuration for each node, and a function that
+// starts each node.
 func newFleetOf(t *testing.T, n int, timing string, extra func(i int) string, start ...func(*host)) []*host {
 	t.Helper()
 	if labtest.OnContainerd() {
@@ -49,14 +48,14 @@ func newFleetOf(t *testing.T, n int, timing string, extra func(i int) string, st
 	return newFleetOn(t, labtest.Engine(t).Host(), n, timing, extra, start...)
 }
 
-// newFleetOn is newFleetOf on another engine than the package's. "" is the package's
-// containerd, where each node has a namespace of its own.
+// newFleetOn is newFleetOf on another engine. "" is the package's containerd, with a
+// namespace for each node.
 func newFleetOn(t *testing.T, dockerHost string, n int, timing string, extra func(i int) string, start ...func(*host)) []*host {
 	t.Helper()
 	return newFleetWith(t, dockerHost, nil, n, timing, extra, start...)
 }
 
-// newFleetWith is newFleetOn with runtimes, by name, where that is on containerd.
+// newFleetWith is newFleetOn with runtimes, by name, on containerd.
 func newFleetWith(t *testing.T, dockerHost string, runtimes map[string]string, n int, timing string, extra func(i int) string, start ...func(*host)) []*host {
 	t.Helper()
 	client := freePort(t)
@@ -94,7 +93,7 @@ func newFleetWith(t *testing.T, dockerHost string, runtimes map[string]string, n
 	return hosts
 }
 
-// nodes is the fleet as the host's agent sees it.
+// nodes returns the nodes that the host's agent knows.
 func (h *host) nodes() []holdfast.Node {
 	h.t.Helper()
 	var list []holdfast.Node
@@ -104,7 +103,8 @@ func (h *host) nodes() []holdfast.Node {
 	return list
 }
 
-// ask asks for a session through the host's gateway and returns the name of the container that answers.
+// ask requests a session through the host's gateway and returns the name of the container
+// that answers.
 func (h *host) ask(key string) echoserver.Reply {
 	h.t.Helper()
 	res, body := h.get("/s/" + key + "/")
@@ -115,7 +115,7 @@ func (h *host) ask(key string) echoserver.Reply {
 	return reply
 }
 
-// owner is the host that has the session.
+// owner returns the host that owns the session.
 func owner(t *testing.T, hosts []*host, key string) (*host, api.Session) {
 	t.Helper()
 	for _, s := range hosts[0].sessions() {
@@ -129,7 +129,7 @@ func owner(t *testing.T, hosts []*host, key string) (*host, api.Session) {
 	return nil, api.Session{}
 }
 
-// besides are the hosts but one.
+// besides returns all hosts except one.
 func besides(hosts []*host, but *host) []*host {
 	var out []*host
 	for _, h := range hosts {
@@ -140,7 +140,7 @@ func besides(hosts []*host, but *host) []*host {
 	return out
 }
 
-// living are the containers that run for a key, on any node.
+// living returns the containers that run for a key, on all nodes.
 func living(hosts []*host, key string) (ids []string) {
 	for _, h := range hosts {
 		ids = append(ids, h.running()[key]...)
@@ -164,7 +164,7 @@ func TestAnyNodeServesAnyKey(t *testing.T) {
 	if ids := living(hosts, "alice"); len(ids) != 1 {
 		t.Errorf("%d containers run for one key: %v", len(ids), ids)
 	}
-	// Placement spreads: 24 sessions asked for at one node are not all there.
+	// Placement spreads sessions: of 24 requests to one node, other nodes get some.
 	var boots sync.WaitGroup
 	for i := range 24 {
 		boots.Go(func() { hosts[0].ask(fmt.Sprintf("k%d", i)) })
@@ -175,7 +175,7 @@ func TestAnyNodeServesAnyKey(t *testing.T) {
 			t.Errorf("%s has %d of 25 sessions", h.node, n)
 		}
 	}
-	// What an owner alone knows can be asked for anywhere.
+	// Every node answers questions that only the owner can answer.
 	has, _ := owner(t, hosts, "alice")
 	other := besides(hosts, has)[0]
 	init := has.inits()["alice"]
@@ -201,7 +201,7 @@ func drainMovesSessionsAndRefusesNobody(t *testing.T, pool string) {
 	leaving, before := owner(t, hosts, "a")
 	others := besides(hosts, leaving)
 
-	// A WebSocket through another node ends with 1012 and can be had again at
+	// A WebSocket through another node ends with 1012, and the client can reconnect at
 	// once.
 	url := "ws://" + others[0].gateway + "/s/a/ws"
 	ws, _, err := websocket.Dial(t.Context(), url, nil)
@@ -253,9 +253,8 @@ func drainMovesSessionsAndRefusesNobody(t *testing.T, pool string) {
 	leaving.must("node", "uncordon")
 }
 
-// TestMachineThatVanishes: everything of a node dies at once, its deadman too,
-// while clients ask for what it had. They wait for the lease to end and are
-// served elsewhere.
+// All processes of a node, including its deadman, die at once while clients request its
+// sessions. The clients wait until the lease has expired, and another node serves them.
 func TestMachineThatVanishes(t *testing.T) {
 	hosts := newFleet(t, 3, quick, "")
 	hosts[0].ask("alice")
@@ -279,7 +278,7 @@ func TestMachineThatVanishes(t *testing.T) {
 	clients.Wait()
 }
 
-// stopped reports whether every thread of the agent is (proc_pid_stat(5)).
+// stopped reports whether every thread of the agent is stopped (proc_pid_stat(5)).
 func (h *host) stopped() bool {
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", h.cmd.Process.Pid)) // the pattern is well-formed
 	for _, file := range threads {
@@ -291,8 +290,8 @@ func (h *host) stopped() bool {
 	return len(threads) > 0
 }
 
-// TestAgentThatHangs: only the deadman ends what a stopped
-// agent has, before the lease ends and others claim it.
+// Only the deadman kills the containers of a stopped agent, before the lease expires and
+// other nodes claim the sessions.
 func TestAgentThatHangs(t *testing.T) {
 	t.Run("stopped", func(t *testing.T) {
 		eachPool(t, warm, func(t *testing.T, pool string) { agentThatHangs(t, pool, syscall.SIGSTOP) })
@@ -341,14 +340,14 @@ func agentThatHangs(t *testing.T, pool string, sig syscall.Signal) {
 	if ids := living(hosts, "alice"); len(ids) != 1 {
 		t.Errorf("%d containers run for one key", len(ids))
 	}
-	// The deadman leaves what held a network: that runs no code of users.
+	// The deadman leaves the processes that hold networks, because they run no code of
+	// users.
 	eventually(t, "what held the network of the dead is gone", func() bool {
 		return !slices.ContainsFunc(hung.networks(), func(c engine.Container) bool { return c.ID == network })
 	})
 }
 
-// TestUpgradeUnderADeadman: an agent that ends and comes back before the fence
-// loses nothing, and its deadman is still the same.
+// An agent that restarts before the fence loses nothing and keeps its deadman.
 func TestUpgradeUnderADeadman(t *testing.T) {
 	hosts := newFleet(t, 2, patient, "")
 	hosts[0].ask("alice")

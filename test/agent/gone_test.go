@@ -12,9 +12,9 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// TestAgentThatIsGoneForGood: what held networks dies with the sessions, by the deadman,
-// those that waited and those that sessions had. Where the bridge and the way out of
-// the host are Holdfast's own, they go then, and the guardian with them.
+// If an agent does not return, the deadman kills the processes that hold networks together
+// with the sessions, whether a session uses the network or not. The guardian then removes
+// Holdfast's own bridge and NAT, and ends.
 func TestAgentThatIsGoneForGood(t *testing.T) {
 	h := newHost(t, "")
 	client := freePort(t)
@@ -53,7 +53,7 @@ func TestAgentThatIsGoneForGood(t *testing.T) {
 	eventually(t, "the guardian is gone", func() bool { return !alive(guardian) })
 }
 
-// guardian is the pid of the host's, 0 where there is none.
+// guardian returns the pid of the host's guardian, 0 for none.
 func (h *host) guardian() int {
 	h.t.Helper()
 	all := processes(h.t)

@@ -61,8 +61,7 @@ func holdfastBinary(t *testing.T) string {
 	return binary.path
 }
 
-// host is a node: a configuration, and the agent that runs with it, if one
-// does.
+// host is a node: a configuration, and the agent that runs with it, if any.
 type host struct {
 	t       *testing.T
 	dir     string
@@ -78,15 +77,15 @@ type host struct {
 	engine      engine.Engine
 	cmd         *exec.Cmd
 	ended       chan struct{}
-	served      bool         // an agent was ready once
+	served      bool         // an agent has been ready
 	program     string       // what the agent is started from; "" is the program under test itself
 	manager     *manager     // nil: the agent runs by itself
 	pool        string       // that start waits for; see eachPool
-	out         bytes.Buffer // what the agent printed; read after it ended
+	out         bytes.Buffer // output of the agent; read it after the agent's end
 	errs        bytes.Buffer
 }
 
-// template is what every host here has: the test server on a bridge.
+// template is the template of every host: the test server on a bridge.
 const template = `
   - name: web
     image: ` + labtest.TestServer + `
@@ -94,8 +93,8 @@ const template = `
     ready: {http: /healthz, timeout: 2m}
 `
 
-// newHost makes a configuration for one test. extra is YAML to go with it,
-// with templates: last.
+// newHost creates a configuration for one test. extra is additional YAML; templates must be
+// its last key.
 func newHost(t *testing.T, extra string) *host {
 	t.Helper()
 	if labtest.OnContainerd() {
@@ -111,8 +110,7 @@ func newHostOn(t *testing.T, dockerHost, extra string) *host {
 	return h
 }
 
-// newNode is a host without a configuration. suffix tells it from the test's
-// others.
+// newNode creates a host without a configuration. suffix distinguishes the hosts of a test.
 func newNode(t *testing.T, dockerHost, suffix string) *host {
 	t.Helper()
 	h := &host{
@@ -165,8 +163,8 @@ api: {socket: %s, listen: "%s"}
 
 func (h *host) configFile() string { return filepath.Join(h.dir, "holdfast.yaml") }
 
-// given are the ports that freePort has returned: the kernel gives one out again
-// as soon as it is free, which it is until the agent listens.
+// given are the ports that freePort has returned. Until the agent listens, a port is free and
+// the kernel may return it again.
 var given sync.Map
 
 func freePort(t *testing.T) string {
@@ -194,7 +192,7 @@ func (h *host) start() {
 	h.poolFull()
 }
 
-// startTo is start with all output going to w.
+// startTo is start with all output to w.
 func (h *host) startTo(w *os.File) {
 	h.t.Helper()
 	h.launch(w, w)
@@ -232,7 +230,7 @@ func (h *host) launch(out, errs io.Writer) {
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // as an agent on its own
 	err := h.cmd.Start()
 	for _, f := range h.cmd.ExtraFiles {
-		f.Close() // they are the agent's
+		f.Close() // the agent has its own copies
 	}
 	if err != nil {
 		h.t.Fatal(err)
@@ -277,9 +275,8 @@ func (h *host) cleanUp() {
 		return // it made no container
 	}
 	h.api()
-	// What the agent had asked for just before it was killed, the engine may
-	// make only now. It would be in the way of a later test's container of
-	// the same name.
+	// The engine may create a container only now that the agent requested just before its
+	// kill. A later test could not create a container of the same name.
 	for empty := 0; empty < 5; empty++ {
 		var removing sync.WaitGroup
 		for _, c := range append(h.containers(), h.networks()...) {
@@ -296,7 +293,7 @@ func (h *host) cleanUp() {
 	h.engine.Close()
 }
 
-// api is the engine as the test sees it.
+// api returns the test's client of the engine.
 func (h *host) api() engine.Engine {
 	h.t.Helper()
 	if h.engine != nil {
@@ -314,7 +311,7 @@ func (h *host) api() engine.Engine {
 	return h.engine
 }
 
-// containers are the node's, in whatever state.
+// containers returns the node's containers, in any state.
 func (h *host) containers() []engine.Container {
 	h.t.Helper()
 	list, err := h.api().List(context.Background(), map[string]string{session.LabelNode: h.node})
@@ -324,8 +321,8 @@ func (h *host) containers() []engine.Container {
 	return list
 }
 
-// running maps keys to the containers that run for them; warm ones without a session
-// claimed run for none.
+// running returns the running containers by key. Warm containers without a session have no
+// key.
 func (h *host) running() map[string][]string {
 	h.t.Helper()
 	out := map[string][]string{}
@@ -340,7 +337,7 @@ func (h *host) running() map[string][]string {
 	return out
 }
 
-// result is what a command printed and how it ended.
+// result is the output and the exit code of a command.
 type result struct {
 	out, err string
 	code     int
@@ -349,7 +346,7 @@ type result struct {
 // cli runs holdfast against the host's agent.
 func (h *host) cli(args ...string) result { return h.cliFor(time.Minute, args...) }
 
-// cliFor is cli with another limit.
+// cliFor is cli with another time limit.
 func (h *host) cliFor(limit time.Duration, args ...string) result {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -366,7 +363,7 @@ func (h *host) cliFor(limit time.Duration, args ...string) result {
 	return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
 }
 
-// must is cli where success is expected.
+// must is cli for commands that must succeed.
 func (h *host) must(args ...string) string {
 	h.t.Helper()
 	r := h.cli(args...)
@@ -376,7 +373,7 @@ func (h *host) must(args ...string) string {
 	return r.out
 }
 
-// sessions is the agent's list.
+// sessions returns the agent's list of sessions.
 func (h *host) sessions() []api.Session {
 	h.t.Helper()
 	var list []api.Session
@@ -386,7 +383,7 @@ func (h *host) sessions() []api.Session {
 	return list
 }
 
-// get asks the gateway and returns status, header and body.
+// get sends a request to the gateway and returns status, header and body.
 func (h *host) get(path string) (*http.Response, string) {
 	h.t.Helper()
 	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}

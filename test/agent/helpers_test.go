@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// eventually polls until ok or, much later than anything takes, the test fails.
+// eventually polls until ok returns true. The test fails after a time that no correct
+// operation takes.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -47,8 +48,8 @@ func (h *host) inits() map[string]int {
 	return out
 }
 
-// alive reports whether a process lives; a zombie does not. The engine learns of
-// a death later than the kernel.
+// alive reports whether a process is alive; a zombie is not. The kernel knows of a death
+// before the engine does.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -58,8 +59,7 @@ func alive(pid int) bool {
 	return state != "Z" && state != "X"
 }
 
-// findDeadman is the pid of the process that stands behind the host's agent, 0
-// where there is none.
+// findDeadman returns the pid of the host's deadman, 0 for none.
 func (h *host) findDeadman() int {
 	h.t.Helper()
 	for _, p := range processes(h.t) {
@@ -70,7 +70,7 @@ func (h *host) findDeadman() int {
 	return 0
 }
 
-// deadman is findDeadman where there has to be one.
+// deadman is findDeadman; the test fails if there is none.
 func (h *host) deadman() int {
 	h.t.Helper()
 	pid := h.findDeadman()
@@ -80,7 +80,7 @@ func (h *host) deadman() int {
 	return pid
 }
 
-// endDeadman kills it, if there is one.
+// endDeadman kills the deadman, if any.
 func (h *host) endDeadman() {
 	h.t.Helper()
 	pid := h.findDeadman()
@@ -93,13 +93,13 @@ func (h *host) endDeadman() {
 	eventually(h.t, "the deadman is dead", func() bool { return !alive(pid) })
 }
 
-// process is one of this machine's.
+// process is a process of this machine.
 type process struct {
 	pid  int
 	args []string
 }
 
-// has reports whether the words are in its command line, in a row.
+// has reports whether its command line contains the words in sequence.
 func (p process) has(words ...string) bool {
 	for i := range p.args {
 		if rest := p.args[i:]; len(rest) >= len(words) && slices.Equal(rest[:len(words)], words) {
@@ -109,8 +109,7 @@ func (p process) has(words ...string) bool {
 	return false
 }
 
-// processes are all that there are; those without a command line are none of
-// ours.
+// processes returns all processes with a command line.
 func processes(t *testing.T) []process {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")

@@ -10,8 +10,8 @@ import (
 	"github.com/coder/websocket"
 )
 
-// TestKeptSocket: one WebSocket, while its session moves from another node to the
-// client's own, and then while its container is killed.
+// A WebSocket stays open while its session moves to the node of the client's gateway, and
+// while its container is killed.
 func TestKeptSocket(t *testing.T) {
 	keeping := "templates:" + strings.TrimRight(template, "\n") + `
     websocket: keep

@@ -80,7 +80,7 @@ func killedAgentLosesNothing(t *testing.T, pool string) {
 	}
 }
 
-// startTimes is when each container was started last.
+// startTimes returns the time of each container's last start.
 func startTimes(t *testing.T, h *host, running map[string][]string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -177,8 +177,7 @@ func TestCommandsAgainstARunningAgent(t *testing.T) {
 			t.Errorf("holdfast %v has no %q:\n%s", c.args, c.want, out)
 		}
 	}
-	// The image has nothing but the server; its own program says what an
-	// exit code is.
+	// The image has only the server. Its program returns an exit code.
 	if r := h.cli("session", "exec", "alice", "--", "/program", "-fail", "on purpose"); r.code != 1 || !strings.Contains(r.out+r.err, "told to fail: on purpose") {
 		t.Errorf("exec: %+v", r)
 	}
@@ -221,7 +220,7 @@ func TestDrainOfTheWholeEngine(t *testing.T) {
 	}
 	h.start()
 	h.open("alice")
-	// A drain of the node leaves what is not Holdfast's alone.
+	// A drain of the node does not affect containers of other tools.
 	h.must("drain")
 	if c, err := h.api().Inspect(t.Context(), theirs); err != nil || !c.Running() {
 		t.Fatalf("another tool's container was touched: %+v, %v", c, err)
@@ -232,7 +231,7 @@ func TestDrainOfTheWholeEngine(t *testing.T) {
 	if err := json.Unmarshal([]byte(h.must("drain", "--engine-all", "--json")), &report); err != nil {
 		t.Fatal(err)
 	}
-	if report.Dead < 2 || report.Released != 1 || len(report.Left) != 0 { // what held networks counts, too
+	if report.Dead < 2 || report.Released != 1 || len(report.Left) != 0 { // including the processes that held networks
 		t.Errorf("report %+v", report)
 	}
 	notBackBy(t, h, theirs)
@@ -255,8 +254,8 @@ func TestDrainOfTheWholeEngine(t *testing.T) {
 	notBackBy(t, h, theirs)
 }
 
-// notBackBy waits until the engine has seen the container's end, after which it
-// would have brought it back.
+// notBackBy waits until the engine has seen the container's end, after which it would have
+// restarted it.
 func notBackBy(t *testing.T, h *host, id string) {
 	t.Helper()
 	eventually(t, "the engine has seen it dead", func() bool {
@@ -286,7 +285,7 @@ func TestWebSocketThroughTheGateway(t *testing.T) {
 	if list := h.sessions(); len(list) != 1 || list[0].Connections != 1 {
 		t.Errorf("sessions %+v", list)
 	}
-	// The session leaves: the client is told to come again.
+	// The session leaves, and the client is told to reconnect.
 	h.must("session", "stop", "alice")
 	_, _, err = c.Read(t.Context())
 	if code := websocket.CloseStatus(err); code != websocket.StatusServiceRestart {
@@ -294,8 +293,7 @@ func TestWebSocketThroughTheGateway(t *testing.T) {
 	}
 }
 
-// documented holds what a real agent shows to docs/metrics.md: each metric, of its
-// type.
+// documented compares the metrics of a real agent, with their types, with docs/metrics.md.
 func documented(t *testing.T, text string) {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/metrics.md")
@@ -354,7 +352,7 @@ func TestMetricsAndProbes(t *testing.T) {
 			t.Errorf("%s: %s, want %d (the node is drained)", path, res.Status, want)
 		}
 	}
-	// TCP without a token only reads.
+	// Without a token, TCP allows only reads.
 	res, err = http.Post("http://"+h.apiTCP+"/v1/node/uncordon", "application/json", nil)
 	if err != nil {
 		t.Fatal(err)

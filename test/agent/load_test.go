@@ -13,12 +13,11 @@ import (
 	"time"
 )
 
-// atOnce bounds how many clients of a load there are at a time: a machine that is
-// too busy to serve them gets no more.
+// atOnce is the maximum number of concurrent clients of a load, for machines that are too
+// busy to serve more.
 const atOnce = 600
 
-// load starts clients at a fixed rate, whatever becomes of those before
-// them, each on a connection of its own.
+// load is an open-loop load: it starts clients at a fixed rate, each with its own connection.
 type load struct {
 	name string
 	stop context.CancelFunc
@@ -26,11 +25,11 @@ type load struct {
 
 	mu     sync.Mutex
 	served int
-	wrong  map[string]int // what else happened, and how often
+	wrong  map[string]int // failures, by text
 	slow   time.Duration  // the longest
 }
 
-// startLoad begins; every is between two clients. do is one of them, from its
+// startLoad starts a load with an interval between clients. do runs one client, from its
 // connect to the end of its answer.
 func startLoad(name string, every time.Duration, do func(ctx context.Context, n int) error) *load {
 	ctx, stop := context.WithCancel(context.Background())
@@ -53,7 +52,7 @@ func startLoad(name string, every time.Duration, do func(ctx context.Context, n 
 			l.wg.Go(func() {
 				defer func() { <-places }()
 				begun := time.Now()
-				// All clients that have come are served, also after the last has.
+				// The load serves all clients, including the last one.
 				err := do(context.WithoutCancel(ctx), n)
 				l.note(err, time.Since(begun))
 			})
@@ -78,7 +77,7 @@ func (l *load) note(err error, took time.Duration) {
 	}
 }
 
-// check ends the load, and fails the test unless all were served.
+// check ends the load. The test fails if a client was not served.
 func (l *load) check(t *testing.T) {
 	t.Helper()
 	l.stop()
@@ -89,8 +88,7 @@ func (l *load) check(t *testing.T) {
 	t.Logf("%s: %d served, the longest took %v", l.name, l.served, l.slow)
 }
 
-// fetch is a GET on a connection of its own whose answer has to be whole, and of
-// the status.
+// fetch sends a GET on a new connection. The answer must be complete and have the status.
 func fetch(ctx context.Context, network, address, path string, status int) error {
 	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{
 		DisableKeepAlives: true,

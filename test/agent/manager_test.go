@@ -20,9 +20,9 @@ import (
 	"holdfast/internal/platform/linux/listenfd"
 )
 
-// manager plays systemd's part towards an agent, as far as sockets go: it keeps
-// what it is given (FileDescriptorStoreMax=) and passes it to the service's next
-// process (sd_listen_fds(3)), and hears of another main process.
+// manager acts as systemd for the sockets of an agent. It stores descriptors
+// (FileDescriptorStoreMax=), passes them to the service's next process (sd_listen_fds(3)),
+// and receives notices of a new main process.
 type manager struct {
 	t    *testing.T
 	path string
@@ -31,7 +31,7 @@ type manager struct {
 
 	mu    sync.Mutex
 	store map[string]int // descriptors, by name
-	said  []string       // everything else
+	said  []string       // other notices
 }
 
 func newManager(t *testing.T, h *host) *manager {
@@ -100,7 +100,7 @@ func (m *manager) hear(text string, fds []int) {
 	}
 }
 
-// inode tells a socket from others.
+// inode returns the inode of a socket, which identifies it.
 func inode(fd int) uint64 {
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil {
@@ -109,8 +109,8 @@ func inode(fd int) uint64 {
 	return st.Ino
 }
 
-// manage has a command run as the service's main process. It knows its own pid
-// only when it runs.
+// manage makes a command run as the service's main process. The process sets the pid
+// itself.
 func (m *manager) manage(cmd *exec.Cmd) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -127,7 +127,7 @@ func (m *manager) manage(cmd *exec.Cmd) {
 	cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+m.path, fmt.Sprintf("LISTEN_FDS=%d", len(names)), "LISTEN_FDNAMES="+strings.Join(names, ":"))
 }
 
-// forget is what happens when the service is stopped for good.
+// forget drops all descriptors, as after a stop of the service.
 func (m *manager) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -143,7 +143,7 @@ func (m *manager) names() []string {
 	return slices.Sorted(maps.Keys(m.store))
 }
 
-// mainPID is the last that it was told of, 0 for none.
+// mainPID returns the last main process that an agent reported, 0 for none.
 func (m *manager) mainPID() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -175,8 +175,7 @@ func newManaged(t *testing.T) (*host, *manager) {
 	return h, m
 }
 
-// TestServiceIsRestarted is `systemctl restart`, and a crash that the manager
-// answers with another start: connects wait meanwhile.
+// During `systemctl restart`, and during a restart after a crash, connects wait.
 func TestServiceIsRestarted(t *testing.T) {
 	h, _ := newManaged(t)
 	before, starts := h.running(), startTimes(t, h, h.running())
@@ -188,7 +187,7 @@ func TestServiceIsRestarted(t *testing.T) {
 		check()
 		h.sameContainers(before, starts)
 	}
-	// What a killed agent had taken dies with it. A client that comes then waits.
+	// Accepted connections die with a killed agent. A later client waits.
 	h.kill()
 	check := h.clients()
 	h.startLogged()

@@ -52,16 +52,16 @@ exit $code
 // moveSteps are the steps of a move that a test can act at, in their order.
 var moveSteps = []string{"before-checkpoint", "after-checkpoint", "receiving", "before-create", "before-restore", "after-restore"}
 
-// moveChaos is a fleet of two whose moves can be disturbed.
+// moveChaos is a fleet of two nodes with faults in its moves.
 type moveChaos struct {
 	*mover
 	t     *testing.T
-	dir   string // of the files that slowRunsc looks for
+	dir   string // of the files that slowRunsc checks
 	hosts []*host
-	wires map[*host]*wire // to each one, of the other
+	wires map[*host]*wire // from the other node to this one
 	watch *lifeWatch
-	// survivor is where a client with a kept socket comes in; nil: where the
-	// session goes to.
+	// survivor is the node of a client with a kept socket; nil: the node to which the session
+	// moves.
 	survivor func(from, to *host) *host
 }
 
@@ -95,9 +95,9 @@ func (c *moveChaos) unask(name string) {
 	}
 }
 
-// disturbed moves a session and has act done when the move is at the step; "" is at
-// no step: before it begins. However it ends, the session is served afterwards, from
-// the memory that it had or fresh, the command has ended, and nothing has lived twice.
+// disturbed moves a session and calls act when the move is at the step; "" is before the
+// move. Afterwards the session is served, with its memory or after a fresh boot. The command
+// has ended, and no session ran twice at a time.
 func (c *moveChaos) disturbed(t *testing.T, key, step string, act func(from, to *host)) (kept bool) {
 	t.Helper()
 	first := c.hosts[0].ask(key)
@@ -146,7 +146,7 @@ func (c *moveChaos) disturbed(t *testing.T, key, step string, act func(from, to 
 	return kept
 }
 
-// goesOn: a kept socket is told that its session has moved, and answers then; or is
+// goesOn checks that a kept socket receives the notice of the move and then answers, or is
 // closed with 1012.
 func goesOn(ctx context.Context, ws *websocket.Conn) error {
 	_, got, err := ws.Read(ctx)
@@ -184,8 +184,7 @@ func (c *moveChaos) reached(t *testing.T, step string, to *host, ended <-chan re
 	t.Fatalf("the move does not come to %s", step)
 }
 
-// TestMoveKilled: an agent that is killed at any step of a move, on either side,
-// costs the session its memory at most.
+// A kill of either agent at any step of a move costs the session at most its memory.
 func TestMoveKilled(t *testing.T) {
 	c := newMoveChaos(t)
 	short := map[string]bool{"from after-checkpoint": true, "to before-restore": true}
@@ -219,8 +218,8 @@ func TestMoveKilled(t *testing.T) {
 	c.expectNothingStaged()
 }
 
-// killedBeforeSaving: an agent that is killed takes a runsc along that has not begun;
-// the next one finds the session as it was, in the middle of a drain.
+// killedBeforeSaving kills an agent during a drain, together with a runsc that has not begun
+// to save. The next agent finds the session unchanged.
 func (c *moveChaos) killedBeforeSaving(t *testing.T) {
 	const key, step = "drained", "before-checkpoint"
 	first := c.hosts[0].ask(key)
@@ -244,7 +243,7 @@ func (c *moveChaos) killedBeforeSaving(t *testing.T) {
 	c.watch.expectOneLife(t)
 }
 
-// running reports whether a process has that in its arguments.
+// running reports whether a process has the text in its arguments.
 func running(t *testing.T, text string) bool {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -257,8 +256,8 @@ func running(t *testing.T, text string) bool {
 	})
 }
 
-// TestMoveSpoilt: an image that is torn or spoilt, or that there is no room for, or whose
-// way is cut, costs the session its memory and nothing else.
+// A truncated or damaged image, a full disk, and a broken connection cost the session only
+// its memory.
 func TestMoveSpoilt(t *testing.T) {
 	c := newMoveChaos(t)
 	full := func(h *host) {
@@ -266,13 +265,13 @@ func TestMoveSpoilt(t *testing.T) {
 		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }) // it is gone with the subtest
+		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }) // an error: the subtest has unmounted it
 	}
 	cut := func(f wireFault) func(from, to *host) { return func(_, to *host) { c.wires[to].strike(f) } }
 	const part = 1 << 20 // of an image
 	for name, d := range map[string]struct {
 		act  func(from, to *host)
-		kept bool // its memory
+		kept bool // the memory is kept
 		long bool
 	}{
 		"torn":                   {func(_, _ *host) { c.ask("torn") }, false, false},
@@ -297,23 +296,23 @@ func TestMoveSpoilt(t *testing.T) {
 			c.unask("corrupt")
 			for _, h := range c.hosts {
 				c.wires[h].heal()
-				_ = unix.Unmount(c.runsc.Images+"."+h.node, unix.MNT_DETACH) // where nothing is mounted there is nothing to do
+				_ = unix.Unmount(c.runsc.Images+"."+h.node, unix.MNT_DETACH) // an error: nothing is mounted
 			}
 		})
 	}
-	// And what is not disturbed goes on from its memory.
+	// A move without a fault keeps the memory.
 	if !c.disturbed(t, "whole", "", func(_, _ *host) {}) {
 		t.Error("the memory of an undisturbed session is lost")
 	}
 	c.expectNothingStaged()
 }
 
-// expectNothingStaged: images go, whatever became of their moves, and of agents that
-// were killed, too.
+// expectNothingStaged checks that no image remains after moves, including those of killed
+// agents.
 func (c *moveChaos) expectNothingStaged() {
 	c.t.Helper()
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
-		left, err := filepath.Glob(c.runsc.Images + "*/*") // staged, and on their way
+		left, err := filepath.Glob(c.runsc.Images + "*/*") // staged, and in transfer
 		if err == nil && len(left) == 0 {
 			return
 		}
@@ -324,8 +323,7 @@ func (c *moveChaos) expectNothingStaged() {
 	}
 }
 
-// lifeWatch looks at the sandboxes that live, from outside: each session may have
-// one at a time.
+// lifeWatch observes the running sandboxes. Each session may have one at a time.
 type lifeWatch struct {
 	engine engine.Engine
 	keys   map[string]string // of containers
@@ -354,8 +352,8 @@ func watchLives(t *testing.T, e engine.Engine) *lifeWatch {
 
 var sandboxID = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// look notes two living sandboxes of a session. Of each pair the first is asked
-// again after the second was seen.
+// look records two concurrent sandboxes of a session. It checks the first of a pair again
+// after it has seen the second.
 func (w *lifeWatch) look(ctx context.Context) {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -394,14 +392,14 @@ func (w *lifeWatch) look(ctx context.Context) {
 	}
 }
 
-// keyOf is the session of a container; "" for one that serves none, or is gone.
+// keyOf returns the session of a container, "" for none or for a removed container.
 func (w *lifeWatch) keyOf(ctx context.Context, id string) string {
 	if key, ok := w.keys[id]; ok {
 		return key
 	}
 	c, err := w.engine.Inspect(ctx, id)
 	if err != nil {
-		return "" // it is asked for again
+		return "" // look retries
 	}
 	w.keys[id] = c.Labels[session.LabelSession]
 	return w.keys[id]

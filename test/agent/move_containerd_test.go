@@ -14,9 +14,9 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// TestMoveOnContainerd: a session's process goes on where it is moved, where its node
-// is drained, and after it slept, with what it had in memory; its client's socket
-// stays. Each node has a namespace and a network of its own on one containerd.
+// On containerd a session keeps its process and memory in a move, in a drain of its node, and
+// in a suspend; its client keeps the socket. Each node has a namespace and a network of its
+// own on one containerd.
 func TestMoveOnContainerd(t *testing.T) {
 	if !labtest.Long() && !labtest.OnContainerd() {
 		t.Skip("the engine's conformance has the parts; -long or -on-containerd has all of it")
@@ -67,7 +67,7 @@ func TestMoveOnContainerd(t *testing.T) {
 		t.Errorf("the report:\n%s", out)
 	}
 	goesOn(from, init)
-	ws.CloseNow() // it would wake the session
+	ws.CloseNow() // otherwise it would resume the session
 
 	if out := from.must("session", "suspend", "a"); !strings.Contains(out, "a is suspended: ") {
 		t.Errorf("it says %q", out)

@@ -17,7 +17,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// mover is an engine whose runtime "boxed" restores.
+// mover is an engine whose runtime "boxed" can restore.
 type mover struct {
 	t      *testing.T
 	engine *lab.Engine
@@ -30,7 +30,7 @@ func newMover(t *testing.T) *mover {
 	return newMoverWith(t, labtest.Runsc(t))
 }
 
-// newMoverWith is newMover with another program in the place of runsc.
+// newMoverWith is newMover with another program instead of runsc.
 func newMoverWith(t *testing.T, program string) *mover {
 	t.Helper()
 	dir := t.TempDir()
@@ -45,8 +45,8 @@ func newMoverWith(t *testing.T, program string) *mover {
 	return m
 }
 
-// fleet starts two nodes that have session a on one of them. moving and more are
-// more of each one's configuration; "%d" in them is its number.
+// fleet starts two nodes, one with session a. moving and more are additional configuration;
+// "%d" is the number of the node.
 func (m *mover) fleet(t *testing.T, moving, more string) (leaving, near *host, first echoserver.Reply) {
 	t.Helper()
 	hosts := newFleetOn(t, m.engine.Host(), 2, patient, func(i int) string {
@@ -74,8 +74,8 @@ func (m *mover) expectNothingLeft() {
 	}
 }
 
-// TestMove: a session's process goes on on another node when its own is drained,
-// with what it had in memory, and its client's socket stays.
+// In a drain a session moves to another node with its process and memory, and its client
+// keeps the socket.
 func TestMove(t *testing.T) {
 	m := newMover(t)
 	leaving, near, first := m.fleet(t, "", "")
@@ -104,7 +104,7 @@ func TestMove(t *testing.T) {
 	if on != near.node || after <= before || alive(init) {
 		t.Errorf("epoch %d became %d on %s; the old one lives: %v", before, after, on, alive(init))
 	}
-	// The process still has the environment that it was started with.
+	// The process still has the environment of its start.
 	if again := near.ask("a"); again.Epoch != first.Epoch {
 		t.Errorf("it was started with epoch %s, and is another process than that of %s", again.Epoch, first.Epoch)
 	}
@@ -114,7 +114,7 @@ func TestMove(t *testing.T) {
 	m.expectNothingLeft()
 }
 
-// TestMoveFails: what cannot go on boots fresh.
+// A session whose move fails boots fresh.
 func TestMoveFails(t *testing.T) {
 	m := newMover(t)
 	for name, c := range map[string]struct{ moving, more, says string }{
@@ -140,7 +140,7 @@ func TestMoveFails(t *testing.T) {
 	}
 }
 
-// record is the epoch of a session, and its node.
+// record returns the epoch of a session, and its node.
 func (h *host) record(key string) (epoch int64, node string) {
 	h.t.Helper()
 	for _, s := range h.sessions() {
@@ -152,8 +152,8 @@ func (h *host) record(key string) (epoch int64, node string) {
 	return 0, ""
 }
 
-// TestMoveByHand: a session goes to the named node with its memory, its client's
-// socket stays, and what cannot be is refused and leaves it alone.
+// `holdfast session move` moves a session with its memory to the named node, and its client
+// keeps the socket. An impossible move is refused and does not affect the session.
 func TestMoveByHand(t *testing.T) {
 	m := newMover(t)
 	leaving, near, first := m.fleet(t, "", "")
@@ -202,8 +202,7 @@ func TestMoveByHand(t *testing.T) {
 	m.expectNothingLeft()
 }
 
-// TestNodeThatCannotRunIt: sessions are handed over to nodes that can run them, and
-// take their memory there.
+// Sessions are handed over to nodes with their runtime, with their memory.
 func TestNodeThatCannotRunIt(t *testing.T) {
 	m := newMover(t)
 	hosts := newFleetOn(t, m.engine.Host(), 3, patient, func(i int) string {
@@ -215,7 +214,7 @@ func TestNodeThatCannotRunIt(t *testing.T) {
 	lacks := hosts[2]
 	eventually(t, "the node knows what it lacks", func() bool { return lacks.metric(`holdfast_runtime_works{runtime="not-here"}`) == "0" })
 	first := hosts[0].ask("a")
-	for range 3 { // each time it might have been chosen
+	for range 3 { // placement is random
 		from, _ := owner(t, hosts, "a")
 		r := from.cli("session", "move", "a", "--to", lacks.node)
 		if r.code != 5 || !strings.Contains(r.err, "cannot run") {

@@ -11,8 +11,8 @@ import (
 	"holdfast/internal/agent/handoff"
 )
 
-// nextEnv makes this test binary a next agent that is of no use. It says what
-// that one does.
+// nextEnv is the environment variable that makes this test binary a faulty next agent. Its
+// value is the fault.
 const nextEnv = "HOLDFAST_TEST_NEXT"
 
 // installNext installs such an agent.
@@ -25,7 +25,7 @@ func (h *host) installNext(act string) {
 	h.install(fmt.Appendf(nil, "#!/bin/sh\n%s=%s HF_NODE=%s HF_DIR=%s HF_SOCKET=%s exec %s \"$@\"\n", nextEnv, act, h.node, h.dir, h.socket, self))
 }
 
-// playNext is its whole life. It takes its turn as a good one does.
+// playNext runs the faulty agent. It takes its turn like a correct one.
 func playNext(act string) int {
 	turn, err := handoff.Inherit()
 	if err != nil || turn == nil {

@@ -31,7 +31,7 @@ func newTool(t *testing.T, host string) *tool {
 	return &tool{t, c}
 }
 
-// create makes a container of busybox and says how long the call took.
+// create creates a container of busybox and returns the duration of the call.
 func (x *tool) create(name string, c container.Config, h container.HostConfig) (id string, took time.Duration) {
 	x.t.Helper()
 	if c.Image == "" {
@@ -40,7 +40,7 @@ func (x *tool) create(name string, c container.Config, h container.HostConfig) (
 	if c.Cmd == nil {
 		c.Cmd = []string{"/bin/sleep", "1000"}
 	}
-	c.StopSignal = "SIGKILL" // an engine that ends waits 10 s for those that do not
+	c.StopSignal = "SIGKILL" // an engine that ends waits 10 s for containers that ignore SIGTERM
 	begun := time.Now()
 	res, err := x.api.ContainerCreate(x.t.Context(), client.ContainerCreateOptions{Name: name, Config: &c, HostConfig: &h})
 	if err != nil {
@@ -52,11 +52,11 @@ func (x *tool) create(name string, c container.Config, h container.HostConfig) (
 }
 
 func (x *tool) remove(id string) {
-	// It may be gone.
+	// An error: it is gone.
 	_, _ = x.api.ContainerRemove(context.Background(), id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 }
 
-// start starts a container and says how long the call took.
+// start starts a container and returns the duration of the call.
 func (x *tool) start(id string) (time.Duration, error) {
 	begun := time.Now()
 	_, err := x.api.ContainerStart(x.t.Context(), id, client.ContainerStartOptions{})
@@ -72,8 +72,8 @@ func healthy(yes bool) *container.HealthConfig {
 	return &container.HealthConfig{Test: []string{"CMD", test}, Interval: 200 * time.Millisecond, Timeout: 10 * time.Second, Retries: 2}
 }
 
-// TestSpinupsByOthers plays what people do with an engine, and holds what the
-// agent makes of its events to what their own client saw.
+// Another tool uses the engine. The agent's records of these spin-ups agree with the times
+// that the tool's client measured.
 func TestSpinupsByOthers(t *testing.T) {
 	needDocker(t)
 	h := newHost(t, "")
@@ -96,7 +96,7 @@ func TestSpinupsByOthers(t *testing.T) {
 	if r.Kind != spinup.ForOther || r.Outcome != spinup.OK || r.Image != "busybox:latest" || r.Pull != nil || len(r.Times) != 2 {
 		t.Errorf("%+v", r)
 	}
-	// Both are parts of what the client waited for.
+	// Both are parts of the client's wait.
 	if got := time.Duration(r.Times[spinup.Create]); got <= 0 || got > create {
 		t.Errorf("the create took %v, for the client %v", got, create)
 	}
@@ -154,8 +154,7 @@ func TestSpinupsByOthers(t *testing.T) {
 	}
 }
 
-// TestOthersOverARestart: the engine goes away and comes back, while a container
-// of another tool waits to be started.
+// The engine restarts while a container of another tool is created and not yet started.
 func TestOthersOverARestart(t *testing.T) {
 	private := labtest.Private(t, lab.Options{})
 	busybox, err := lab.Busybox()
@@ -173,7 +172,7 @@ func TestOthersOverARestart(t *testing.T) {
 	if err := private.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// At once, when the agent may not be connected yet.
+	// At once, before the agent has reconnected.
 	if _, err := x.start(waiting); err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +185,7 @@ func TestOthersOverARestart(t *testing.T) {
 			t.Errorf("%s: %+v", name, r)
 		}
 	}
-	// Those that are recorded are not recorded again after one more.
+	// After another restart, recorded spin-ups are not recorded again.
 	if err := private.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -200,8 +199,8 @@ func TestOthersOverARestart(t *testing.T) {
 	}
 }
 
-// TestPullByOthersIsUnderWay: no event tells of a pull before its end, and yet
-// one is seen that hangs in the middle of a layer.
+// A pull by another tool that hangs in a layer is listed as under way, although the engine
+// has no event for it.
 func TestPullByOthersIsUnderWay(t *testing.T) {
 	needDocker(t)
 	h := newHost(t, "")

@@ -20,7 +20,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Every figure on a page that names a metric is what /metrics says.
+// Every figure on a page that names a metric equals the value in /metrics.
 func TestPagesSayWhatTheMetricsSay(t *testing.T) {
 	h := newHost(t, "")
 	h.start()
@@ -32,11 +32,11 @@ func TestPagesSayWhatTheMetricsSay(t *testing.T) {
 			before := h.families()
 			figures := h.figures(page)
 			wrong = wrong[:0]
-			if len(figures) < least { // they, too, may be of a moment before
+			if len(figures) < least { // the page may be older than the metrics
 				wrong = append(wrong, fmt.Sprintf("there are %d figures, at least %d are expected", len(figures), least))
 			}
 			for selector, shown := range figures {
-				// The loads change: the page may be of a moment before the metrics.
+				// The loads change, and the page may be older than the metrics.
 				if want, ok := evaluate(h.t, before, selector); !ok || math.Abs(want-shown) > 1e-9*math.Abs(want) {
 					wrong = append(wrong, fmt.Sprintf("%s is %v on the page, %v as a metric (there: %v)", selector, shown, want, ok))
 				}
@@ -60,8 +60,7 @@ func TestPagesSayWhatTheMetricsSay(t *testing.T) {
 	}
 }
 
-// Where the pages are switched off the API and the metrics are there, and no page
-// is, nor a login.
+// With the pages disabled, the API and the metrics answer; pages and login do not.
 func TestNoPages(t *testing.T) {
 	h := newHost(t, "")
 	text, err := os.ReadFile(h.configFile())
@@ -84,7 +83,7 @@ func TestNoPages(t *testing.T) {
 	}
 }
 
-// figures are a page's, by the metrics that they name.
+// figures returns the figures of a page, by the metrics that they name.
 func (h *host) figures(page string) map[string]float64 {
 	h.t.Helper()
 	r, err := http.Get("http://" + h.apiTCP + page)
@@ -122,8 +121,8 @@ func (h *host) families() map[string]*dto.MetricFamily {
 	return all
 }
 
-// evaluate is what a metric, or a quantile of a histogram, comes to. It knows as
-// much of Prometheus's language as the pages use.
+// evaluate returns the value of a metric, or of a quantile of a histogram. It supports the
+// part of PromQL that the pages use.
 func evaluate(t *testing.T, all map[string]*dto.MetricFamily, expression string) (float64, bool) {
 	t.Helper()
 	m := regexp.MustCompile(`^histogram_quantile\(([0-9.]+), sum by \(le\) \((\w+)_bucket(.*)\)\)$`).FindStringSubmatch(expression)
@@ -158,7 +157,7 @@ func evaluate(t *testing.T, all map[string]*dto.MetricFamily, expression string)
 	return 0, false
 }
 
-// total is the sum of a metric's series with the selector's labels.
+// total returns the sum of a metric's series with the selector's labels.
 func total(all map[string]*dto.MetricFamily, selector string) (sum float64, ok bool) {
 	for _, m := range series(all, selector) {
 		ok = true
@@ -167,8 +166,8 @@ func total(all map[string]*dto.MetricFamily, selector string) (sum float64, ok b
 	return sum, ok
 }
 
-// series are a metric's with the selector's labels; node is the one that was
-// asked.
+// series returns the series of a metric with the selector's labels; node is the scraped
+// node.
 func series(all map[string]*dto.MetricFamily, selector string) (out []*dto.Metric) {
 	name, rest, _ := strings.Cut(selector, "{")
 	want := map[string]*regexp.Regexp{}

@@ -21,7 +21,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// networks are the containers that hold networks for the node's sessions.
+// networks returns the containers that hold networks for the node's sessions.
 func (h *host) networks() []engine.Container {
 	h.t.Helper()
 	list, err := h.api().List(context.Background(), map[string]string{network.Label: h.node})
@@ -31,7 +31,8 @@ func (h *host) networks() []engine.Container {
 	return list
 }
 
-// network is whose network a key's container has joined, "" for its own.
+// network returns the container whose network a key's container has joined, "" for its own
+// network.
 func (h *host) network(key string) string {
 	h.t.Helper()
 	ids := h.running()[key]
@@ -49,7 +50,7 @@ func (h *host) network(key string) string {
 	return id
 }
 
-// networksReady waits until the node has ready networks, and others used.
+// networksReady waits until the node has these numbers of ready and used networks.
 func (h *host) networksReady(ready, used string) {
 	h.t.Helper()
 	eventually(h.t, ready+" networks are ready, "+used+" used", func() bool {
@@ -57,8 +58,7 @@ func (h *host) networksReady(ready, used string) {
 	})
 }
 
-// TestReadyNetworksOverLives follows them through a boot, a crash, a drain that
-// the agent goes on after, and its end.
+// Ready networks over a boot, a crash, a drain, and the agent's end.
 func TestReadyNetworksOverLives(t *testing.T) {
 	h := newHost(t, "sessions: {networks: 2}")
 	h.start()
@@ -111,7 +111,7 @@ func TestReadyNetworksOverLives(t *testing.T) {
 	}
 }
 
-// warmTemplate is the test server with containers that wait, and a workspace for each key.
+// warmTemplate is the test server with warm containers, and a workspace for each key.
 func (h *host) warmTemplate(n int) string {
 	return fmt.Sprintf(`
 templates:
@@ -125,7 +125,7 @@ templates:
 `, labtest.TestServer, n, h.dir)
 }
 
-// warm are the containers that run and have no session.
+// warm returns the running containers without a session.
 func (h *host) warm() []engine.Container {
 	h.t.Helper()
 	owned := map[string]bool{}
@@ -142,7 +142,7 @@ func (h *host) warmReady(n int) {
 	})
 }
 
-// told is the identity that a key's container reports.
+// told returns the identity that a key's container reports.
 func (h *host) told(key string) string {
 	h.t.Helper()
 	res, text := h.get("/s/" + key + "/")
@@ -153,8 +153,8 @@ func (h *host) told(key string) string {
 	return r.Env["WHO"]
 }
 
-// TestWarmContainersOverLives follows them, in a store that others share, through
-// claims, a crash with its deadman, a drain, and the agent's end.
+// Warm containers of a node with a shared store, over claims, a crash with its deadman, a
+// drain, and the agent's end.
 func TestWarmContainersOverLives(t *testing.T) {
 	h := newHost(t, "")
 	for _, key := range []string{"alice", "bob", "carol"} {
@@ -206,9 +206,9 @@ func TestWarmContainersOverLives(t *testing.T) {
 	eventually(t, "no deadman stands behind nothing", func() bool { return h.findDeadman() == 0 })
 }
 
-// TestRecordsAndCollectionsWithEachPool: a boot is recorded once, with what it was made
-// of, and what the node makes ahead of need is no spin-up of a session; a collection of all
-// that is not in use takes nothing of that.
+// With each kind of pool, a boot is recorded once, with its kind of pool. Creating containers
+// for a pool is no spin-up of a session. A collection of all unused objects leaves the
+// containers of pools.
 func TestRecordsAndCollectionsWithEachPool(t *testing.T) {
 	eachPool(t, warm, func(t *testing.T, pool string) {
 		h := newHost(t, `gc: {min_age: 0s, keep: ["*busybox*"], rules: [{kinds: [stopped, created, image]}]}`+"\n"+poolTemplate(pool))
@@ -249,7 +249,7 @@ func TestRecordsAndCollectionsWithEachPool(t *testing.T) {
 	})
 }
 
-// past is a container of another tool that has run.
+// past returns a container of another tool that has run.
 func (h *host) past() string {
 	h.t.Helper()
 	id, err := h.api().Create(h.t.Context(), engine.Spec{Image: labtest.TestServer, Network: "none"})

@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// metadata is Google's metadata service as far as a preemption goes: the value
-// is FALSE until preempted is closed, and a request that waits for a change
-// hears of it at once.
+// metadata is the part of Google's metadata service that reports a preemption. The value is
+// FALSE until preempted is closed. A request that waits for a change is answered then.
 func metadata(t *testing.T, preempted <-chan struct{}) *httptest.Server {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

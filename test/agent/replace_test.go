@@ -13,8 +13,8 @@ import (
 	"holdfast"
 )
 
-// Sessions get new containers from the template that they had, with what each
-// phase took; the next life of the agent still knows.
+// A replacement gives sessions new containers from their template, and reports the time of
+// each phase. The next agent still has the report.
 func TestSessionsAreReplaced(t *testing.T) {
 	h := newHost(t, "\ntemplates:"+template+strings.Replace(template, "name: web", "name: other", 1))
 	h.start()
@@ -68,8 +68,8 @@ func TestSessionsAreReplaced(t *testing.T) {
 	}
 }
 
-// A cordoned node keeps its sessions, and none is ended that could not come up
-// again; the log names the caller.
+// A cordoned node keeps its sessions. A replacement there is refused, because the sessions
+// could not boot again. The log names the caller.
 func TestCordonKeepsSessions(t *testing.T) {
 	h := newHost(t, "")
 	h.start()
@@ -127,7 +127,7 @@ func TestTokensOfTheAPI(t *testing.T) {
 	}
 	h.start()
 	t.Setenv("HOLDFAST_URL", "http://"+h.apiTCP)
-	// The environment's address counts where no socket is named.
+	// Without a socket, the address in the environment is used.
 	socket := h.socket
 	h.socket = ""
 	for _, c := range []struct {

@@ -8,9 +8,8 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// TestRuntimes: a session in a sandbox of gVisor's lives and dies as others do,
-// and a template whose runtime is missing is refused by an agent that serves all
-// the others.
+// A session in a gVisor sandbox boots, is served and ends like others. An agent refuses only
+// the templates whose runtime is missing.
 func TestRuntimes(t *testing.T) {
 	private := labtest.Private(t, lab.Options{Args: labtest.RunscArgs(t)})
 	h := newHostOn(t, private.Host(), "templates:"+template+

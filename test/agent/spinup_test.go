@@ -29,7 +29,7 @@ import (
 	"holdfast/test/lab/registry"
 )
 
-// spinups is what the host's records have, the newest first.
+// spinups returns the host's records, the newest first.
 func (h *host) spinups(flags ...string) []api.JudgedSpinup {
 	h.t.Helper()
 	var list []api.JudgedSpinup
@@ -45,7 +45,7 @@ func (h *host) spinups(flags ...string) []api.JudgedSpinup {
 	return list
 }
 
-// spinupOf waits for the records of a job or, of others, of a container's name.
+// spinupOf waits for the records of a job, or for other tools of a container's name.
 func (h *host) spinupOf(name string, n int) []api.JudgedSpinup {
 	h.t.Helper()
 	var got []api.JudgedSpinup
@@ -64,7 +64,7 @@ func (h *host) spinupOf(name string, n int) []api.JudgedSpinup {
 	return got
 }
 
-// metric is the value of one line of the agent's metrics, "" where there is none.
+// metric returns the value of one line of the agent's metrics, "" for none.
 func (h *host) metric(name string) string {
 	h.t.Helper()
 	res, err := http.Get("http://" + h.apiTCP + "/metrics")
@@ -130,7 +130,7 @@ func TestBootsAreRecorded(t *testing.T) {
 			t.Errorf("%s: %+v", name, r)
 		}
 	}
-	// The step's container came up; the session's own never was made.
+	// The container of the step started. The session's own container was never created.
 	steps := h.spinupOf("s-badstep", 2)
 	if steps[0].Outcome != spinup.Failed || steps[0].Image != labtest.TestServer || steps[1].Outcome != spinup.OK || steps[1].Image != "busybox:latest" {
 		t.Errorf("%+v", steps)
@@ -158,8 +158,8 @@ func TestBootsAreRecorded(t *testing.T) {
 	}
 }
 
-// What was recorded is there after a restart, without an agent, and when a later
-// one finds the file damaged it begins anew.
+// Records remain after a restart and without an agent. An agent with a damaged file starts a
+// new one.
 func TestRecordsSurviveTheAgent(t *testing.T) {
 	h := newHost(t, "")
 	h.start()
@@ -191,7 +191,8 @@ func TestRecordsSurviveTheAgent(t *testing.T) {
 	h.spinupOf("b", 1)
 }
 
-// A boot that has to pull has the pull's figures, once, however many waited.
+// The record of a boot with a pull has the figures of the pull. Several waiting boots share
+// one pull.
 func TestPulledBootsAreRecorded(t *testing.T) {
 	h := newNode(t, labtest.Engine(t).Host(), "")
 	reg, err := registry.Start(t.Context(), registry.Options{})
@@ -244,7 +245,7 @@ func TestPulledBootsAreRecorded(t *testing.T) {
 	}
 }
 
-// serverImage is the test server, in two layers that no other test has pulled.
+// serverImage is the test server in two layers that no other test pulls.
 func serverImage(t *testing.T) v1.Image {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "server")
@@ -288,15 +289,15 @@ func fileLayer(t *testing.T, name string, content []byte) v1.Layer {
 	return layer
 }
 
-// Another tool's announcement counts until it is ended, and a crashed tool's
-// until its time is up.
+// An announcement of another tool counts until the tool ends it. That of a crashed tool
+// counts until it expires.
 func TestUnderWay(t *testing.T) {
 	h := newHost(t, "")
 	h.start()
 	const gauge = `holdfast_spinups_under_way{kind="outside"}`
 	id := strings.TrimSpace(h.must("spinup", "begin", "--for", "1m", "--name", "deploy"))
 	h.must("spinup", "begin", "--for", "1s", "--name", "crashed")
-	if got := h.metric(gauge); got != "2" && got != "1" { // a slow machine has seen the end of the second
+	if got := h.metric(gauge); got != "2" && got != "1" { // on a slow machine the second has ended
 		t.Errorf("%s are under way", got)
 	}
 	eventually(t, "the crashed tool's is over", func() bool { return h.metric(gauge) == "1" })
@@ -309,8 +310,8 @@ func TestUnderWay(t *testing.T) {
 	}
 }
 
-// TestCommandsAddTheirRecords: what `holdfast pull` and `run` send is kept, and a
-// record that is none is refused.
+// The agent stores the records of `holdfast pull` and `holdfast run`, and refuses an invalid
+// record.
 func TestCommandsAddTheirRecords(t *testing.T) {
 	h := newHost(t, "")
 	h.start()
@@ -349,7 +350,7 @@ func TestCommandsAddTheirRecords(t *testing.T) {
 	}
 }
 
-// engineName is the package's engine's.
+// engineName returns the name of the package's engine.
 func engineName() string {
 	if labtest.OnContainerd() {
 		return "containerd"

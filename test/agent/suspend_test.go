@@ -13,7 +13,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// suspended is the host's image of a suspended session, "" where it has none.
+// suspended returns the host's image of a suspended session, "" for none.
 func (h *host) suspended(key string) string {
 	h.t.Helper()
 	names, err := filepath.Glob(filepath.Join(h.dir, "data", "suspended", key+"@*"))
@@ -31,8 +31,7 @@ func (h *host) show(key string) string {
 	return h.must("session", "show", key)
 }
 
-// goesOn checks that the session that answers is the process that answered first, in
-// a later life.
+// goesOn checks that the same process answers as before, in a newer epoch.
 func (h *host) goesOn(first echoserver.Reply) {
 	h.t.Helper()
 	again := h.ask("a")
@@ -41,8 +40,8 @@ func (h *host) goesOn(first echoserver.Reply) {
 	}
 }
 
-// TestSuspend: a session is suspended, is on no host, and goes on where it was at the
-// next connect; or boots fresh, and says why.
+// A suspended session is on no host. The next connect restores its memory, or boots it fresh
+// with a reason in the log.
 func TestSuspend(t *testing.T) {
 	m := newMover(t)
 	h := newHostOn(t, m.engine.Host(), m.config("", `  - name: plain
@@ -85,7 +84,7 @@ func TestSuspend(t *testing.T) {
 		t.Errorf("%s is left", left)
 	}
 
-	// It outlives its agent, and goes on with a command, too.
+	// A suspended session outlives its agent. A command also resumes it.
 	suspend()
 	h.signal(syscall.SIGKILL)
 	h.wait()
@@ -95,7 +94,7 @@ func TestSuspend(t *testing.T) {
 	}
 	h.goesOn(first)
 
-	// Torn, it boots fresh and says so.
+	// With a truncated image it boots fresh, with a message.
 	suspend()
 	if err := os.Truncate(h.suspended("a"), 5000); err != nil {
 		t.Fatal(err)
@@ -104,7 +103,7 @@ func TestSuspend(t *testing.T) {
 		t.Errorf("epoch %s became %s:\n%s", first.Epoch, again.Epoch, h.show("a"))
 	}
 
-	// Stopped while it is suspended, it is forgotten.
+	// A stop removes a suspended session.
 	suspend()
 	h.must("session", "stop", "a")
 	if left := h.suspended("a"); left != "" {
@@ -117,7 +116,7 @@ func TestSuspend(t *testing.T) {
 		t.Error("its image is not counted")
 	}
 
-	// What cannot be suspended goes on.
+	// A session that cannot be suspended continues.
 	h.must("session", "start", "b", "--template", "plain")
 	wantError(t, h.cli("session", "suspend", "b"), 1, "template plain does not say handover: memory", "docs/moving.md")
 	if h.inits()["b"] == 0 {
@@ -127,8 +126,8 @@ func TestSuspend(t *testing.T) {
 	m.expectNothingLeft()
 }
 
-// TestIdleIsSuspended: scale to zero, and back with the memory of another template
-// than the default one.
+// An idle session is suspended, and the next connect restores it; its template is not the
+// default one.
 func TestIdleIsSuspended(t *testing.T) {
 	m := newMover(t)
 	config := strings.Replace(m.config("", ""), "templates:", `sessions: {idle_stop: 4s}
@@ -151,8 +150,8 @@ templates:
 	}
 }
 
-// TestSuspendedGoesOnElsewhere: the image is fetched from the node that has it, or is
-// where all can get at it.
+// A suspended session resumes on another node, which fetches the image from its node or from
+// a shared directory.
 func TestSuspendedGoesOnElsewhere(t *testing.T) {
 	m := newMover(t)
 	shared := t.TempDir()
@@ -170,7 +169,7 @@ func TestSuspendedGoesOnElsewhere(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		suspended string
-		alone     bool // the node that had it goes away
+		alone     bool // the node with the image is gone
 		fresh     bool
 	}{
 		"fetched": {"", false, false},

@@ -20,8 +20,8 @@ import (
 	"holdfast/internal/control/api"
 )
 
-// install puts a program where the host's agent is started from, as a package
-// manager does: the file that runs stays what it is.
+// install replaces the program of the host's agent as a package manager does. The file of the
+// running program stays unchanged.
 func (h *host) install(text []byte) {
 	h.t.Helper()
 	h.program = filepath.Join(h.dir, "bin", "holdfast")
@@ -46,8 +46,7 @@ func (h *host) installReal() {
 	h.install(text)
 }
 
-// newUpgradable starts an agent from a program of its own, with sessions a, b
-// and c.
+// newUpgradable starts an agent from a copy of the program, with sessions a, b and c.
 func newUpgradable(t *testing.T, extra string) *host {
 	t.Helper()
 	h := newHost(t, extra)
@@ -64,7 +63,7 @@ func (h *host) startUpgradable() {
 	}
 }
 
-// startLogged is start with the output in a file, which the next agent has, too.
+// startLogged is start with the output in a file, which the next agent also uses.
 func (h *host) startLogged() {
 	h.t.Helper()
 	f, err := os.OpenFile(h.logFile(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -84,7 +83,7 @@ func (h *host) startLogged() {
 
 func (h *host) logFile() string { return filepath.Join(h.dir, "agent.log") }
 
-// agents are the pids of the host's agents: as a rule one.
+// agents returns the pids of the host's agents, usually one.
 func (h *host) agents() []int {
 	h.t.Helper()
 	var pids []int
@@ -96,7 +95,7 @@ func (h *host) agents() []int {
 	return pids
 }
 
-// endAgents kills those that no *exec.Cmd is there for.
+// endAgents kills the agents that this test has not started itself.
 func (h *host) endAgents() {
 	for _, pid := range h.agents() {
 		// It may have ended.
@@ -105,8 +104,8 @@ func (h *host) endAgents() {
 	}
 }
 
-// pid is the process of the agent that answers. One that has just come back may not
-// within the time that the version is waited for.
+// pid returns the process of the agent that answers. An agent that has just started may
+// answer after the time limit of `holdfast version`.
 func (h *host) pid() int {
 	h.t.Helper()
 	var v struct{ Agent api.Version }
@@ -119,7 +118,7 @@ func (h *host) pid() int {
 	return v.Agent.PID
 }
 
-// upgrade is `holdfast agent --upgrade` with a short trial.
+// upgrade runs `holdfast agent --upgrade` with a short trial.
 func (h *host) upgrade(more ...string) (result, api.Upgrade) {
 	h.t.Helper()
 	r := h.cli(append([]string{"agent", "--upgrade", "--trial", "300ms", "--json"}, more...)...)
@@ -132,7 +131,7 @@ func (h *host) upgrade(more ...string) (result, api.Upgrade) {
 	return r, u
 }
 
-// clients are open-loop loads on all that the host's agent listens on.
+// clients starts open-loop loads on all listeners of the host's agent.
 func (h *host) clients() (check func()) {
 	loads := []*load{
 		startLoad("gateway", 5*time.Millisecond, func(ctx context.Context, n int) error {
@@ -195,15 +194,14 @@ func TestUpgrades(t *testing.T) {
 	if alive(h.cmd.Process.Pid) || h.wait() != 0 {
 		t.Errorf("the first agent ended with %d", h.wait())
 	}
-	// The last of them is an agent like any other.
+	// The last agent works like any other.
 	h.must("agent", "stop")
 	if n := len(h.running()); n != 0 {
 		eventually(t, "the engine has seen them dead", func() bool { return len(h.running()) == 0 })
 	}
 }
 
-// TestUpgradeUnderWay: what is under way when the agents change is finished, and
-// what cannot be is told to come again.
+// Requests in progress are finished during an upgrade. WebSockets are told to reconnect.
 func TestUpgradeUnderWay(t *testing.T) {
 	h := newHost(t, "")
 	h.stopTimeout = "1m" // on a loaded machine the download takes longer than the default
@@ -214,8 +212,7 @@ func TestUpgradeUnderWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ws.CloseNow()
-	// A download that begins before, and takes longer than it takes until
-	// the next agent serves.
+	// The download begins before the upgrade and ends after the next agent serves.
 	download, err := http.Get("http://" + h.gateway + "/s/a/stream?n=20&every=100ms")
 	if err != nil {
 		t.Fatal(err)
@@ -229,7 +226,7 @@ func TestUpgradeUnderWay(t *testing.T) {
 		}
 		whole <- err
 	}()
-	// And a client of a session that boots.
+	// A client of a session that boots.
 	parked := make(chan error, 1)
 	go func() { parked <- fetch(t.Context(), "tcp", h.gateway, "/s/new/", http.StatusOK) }()
 
@@ -254,7 +251,7 @@ func TestUpgradeUnderWay(t *testing.T) {
 	again.CloseNow()
 }
 
-// TestUpgradeThatFails: whatever the next agent does, one agent serves.
+// With any fault of the next agent, one agent serves.
 func TestUpgradeThatFails(t *testing.T) {
 	needDocker(t)
 	h := newUpgradable(t, "")
@@ -269,7 +266,7 @@ func TestUpgradeThatFails(t *testing.T) {
 		name    string
 		prepare func()
 		want    string
-		state   api.UpgradeState // "": no turn came
+		state   api.UpgradeState // "": the next agent got no turn
 	}{
 		{"exits at once", func() { h.install([]byte("#!/bin/sh\nexit 7\n")) }, "exit status 7", ""},
 		{"hangs at once", func() { h.install([]byte("#!/bin/sh\nexec sleep 1000\n")) }, "did not send its hello within 10s", ""},
@@ -310,7 +307,7 @@ func TestUpgradeThatFails(t *testing.T) {
 	}
 	check()
 	h.sameContainers(before, starts)
-	// After all of that, one that is good.
+	// A correct upgrade works after all these failures.
 	h.installReal()
 	if r, u := h.upgrade(); r.code != 0 || u.State != api.UpgradeDone {
 		t.Errorf("%+v\n%+v", r, u)
@@ -318,7 +315,7 @@ func TestUpgradeThatFails(t *testing.T) {
 	h.sameContainers(before, starts)
 }
 
-// sameContainers checks that the same containers run, and ran all the time.
+// sameContainers checks that the same containers run, without a restart.
 func (h *host) sameContainers(before map[string][]string, starts map[string]string) {
 	h.t.Helper()
 	if diff := cmp.Diff(before, h.running()); diff != "" {
@@ -337,8 +334,7 @@ func TestUpgradeWithoutAnAgent(t *testing.T) {
 	wantError(t, h.cli("agent", "--trial", "1s"), 2, "--trial goes with --upgrade", "")
 }
 
-// TestTwoUpgradesAtOnce: the second is told that there is a first, before the
-// turn and in the trial.
+// A second upgrade is refused while another one runs, before the turn and in the trial.
 func TestTwoUpgradesAtOnce(t *testing.T) {
 	h := newUpgradable(t, "")
 	h.install([]byte("#!/bin/sh\nsleep 2\nexec " + holdfastBinary(t) + ` "$@"` + "\n"))
@@ -353,19 +349,19 @@ func TestTwoUpgradesAtOnce(t *testing.T) {
 	}
 }
 
-// lastUpgrade is as the API tells it; for a moment no agent may answer.
+// lastUpgrade returns the API's report. It is empty while no agent answers.
 func (h *host) lastUpgrade() (u api.Upgrade) {
 	res, err := http.Get("http://" + h.apiTCP + "/v1/agent/upgrade")
 	if err != nil {
 		return u
 	}
 	defer res.Body.Close()
-	_ = json.NewDecoder(res.Body).Decode(&u) // then it is asked again
+	_ = json.NewDecoder(res.Body).Decode(&u) // the caller retries
 	return u
 }
 
-// TestUpgradeCommandKilled: before the turn that calls the upgrade off, and later
-// it goes on by itself.
+// A kill of the upgrade's command before the turn cancels the upgrade. Later the upgrade
+// continues without it.
 func TestUpgradeCommandKilled(t *testing.T) {
 	h := newUpgradable(t, "")
 	before, starts := h.running(), startTimes(t, h, h.running())
@@ -388,7 +384,7 @@ func TestUpgradeCommandKilled(t *testing.T) {
 			pid := h.pid()
 			h.installReal()
 			kill := h.beginUpgrade("1s")
-			// As soon as the old one has let its turn go it reports nothing.
+			// The old agent reports nothing after it has given its turn away.
 			eventually(t, "it is "+string(state), func() bool {
 				u := h.lastUpgrade()
 				return u.To.PID != 0 && u.From.PID == pid || u.State == state
@@ -404,7 +400,7 @@ func TestUpgradeCommandKilled(t *testing.T) {
 	h.sameContainers(before, starts)
 }
 
-// beginUpgrade runs the command; what it returns kills it.
+// beginUpgrade starts the command. The returned function kills it.
 func (h *host) beginUpgrade(trial string) (kill func()) {
 	h.t.Helper()
 	cmd := exec.Command(holdfastBinary(h.t), "agent", "--upgrade", "--trial", trial)
@@ -421,8 +417,7 @@ func (h *host) beginUpgrade(trial string) (kill func()) {
 	}
 }
 
-// TestAgentToldToEndInATrial: what the old agent is told while it stands by is
-// for the new one.
+// The old agent forwards a signal to end during a trial to the new one.
 func TestAgentToldToEndInATrial(t *testing.T) {
 	for _, c := range []struct {
 		sig  syscall.Signal
@@ -442,7 +437,8 @@ func TestAgentToldToEndInATrial(t *testing.T) {
 	}
 }
 
-// TestNextAgentToldToEndInATrial: the old one does not take that for a failure.
+// If the next agent ends in its trial by a signal, the old agent does not take that for a
+// failure.
 func TestNextAgentToldToEndInATrial(t *testing.T) {
 	h := newUpgradable(t, "")
 	kill := h.beginUpgrade("1m")
@@ -455,7 +451,7 @@ func TestNextAgentToldToEndInATrial(t *testing.T) {
 	eventually(t, "nothing is left", func() bool { return len(h.agents()) == 0 && len(h.running()) == 0 })
 }
 
-// TestOldAgentKilledInATrial: the new one goes on.
+// After a kill of the old agent in a trial, the new agent continues.
 func TestOldAgentKilledInATrial(t *testing.T) {
 	h := newUpgradable(t, "")
 	before, starts := h.running(), startTimes(t, h, h.running())
@@ -469,8 +465,8 @@ func TestOldAgentKilledInATrial(t *testing.T) {
 	h.sameContainers(before, starts)
 }
 
-// TestUpgradeInAFleet: the lease, the deadman and every session stay, also where
-// the next agent takes its turn and does nothing with it.
+// Lease, deadman and all sessions stay during an upgrade, also if the next agent takes its
+// turn and then does nothing.
 func TestUpgradeInAFleet(t *testing.T) {
 	hosts := newFleetOf(t, 2, patient, func(int) string { return "" }, (*host).installReal, (*host).startLogged)
 	hosts[0].ask("alice")
@@ -487,7 +483,7 @@ func TestUpgradeInAFleet(t *testing.T) {
 		startLoad("at the node", 5*time.Millisecond, func(ctx context.Context, _ int) error {
 			return fetch(ctx, "tcp", has.gateway, "/s/alice/", http.StatusOK)
 		}),
-		// These are parked there, of which there may be 64.
+		// The gateway parks these requests; the maximum is 64.
 		startLoad("through the other node", 100*time.Millisecond, func(ctx context.Context, _ int) error {
 			return fetch(ctx, "tcp", other.gateway, "/s/alice/", http.StatusOK)
 		}),

@@ -30,7 +30,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// shellTemplate is a server in whose container commands can be run.
+// shellTemplate is a server whose container has a shell.
 const shellTemplate = `
   - name: web
     image: ` + labtest.Busybox + `
@@ -39,8 +39,8 @@ const shellTemplate = `
     ready: {timeout: 2m}
 `
 
-// outside is an address beyond this host, of a machine that knows no way back but
-// to the host itself. It answers GET / with the address that asks.
+// outside is an address beyond this host, of a machine whose only route is to the host
+// itself. It answers GET / with the address of its client.
 func outside(t *testing.T) string {
 	t.Helper()
 	cmd := exec.Command("sleep", "inf")
@@ -101,8 +101,8 @@ func outside(t *testing.T) string {
 	return "192.0.2.2"
 }
 
-// besideDocker is a Docker engine in the same network namespace, with which
-// forwarding is on and nothing is forwarded that Docker does not know.
+// besideDocker starts a Docker engine in the same network namespace. Docker enables
+// forwarding and drops forwarded packets except its own.
 func besideDocker(t *testing.T) {
 	t.Helper()
 	labtest.Engine(t)
@@ -110,7 +110,7 @@ func besideDocker(t *testing.T) {
 	if !strings.Contains(before, "-j DOCKER") {
 		t.Fatalf("Docker has no rules:\n%s", before)
 	}
-	if !strings.HasPrefix(before, "-P FORWARD DROP") { // forwarding was on before Docker came
+	if !strings.HasPrefix(before, "-P FORWARD DROP") { // forwarding was enabled before Docker started
 		output(t, "iptables", "-P", "FORWARD", "DROP")
 		t.Cleanup(func() { output(t, "iptables", "-P", "FORWARD", "ACCEPT") })
 	}
@@ -125,7 +125,7 @@ func output(t *testing.T, args ...string) string {
 	return string(text)
 }
 
-// firewall is what of nftables, iptables and forwarding is in force.
+// firewall returns the rules of nftables and iptables, and the state of forwarding.
 func firewall(t *testing.T) []string {
 	t.Helper()
 	var out []string
@@ -160,8 +160,8 @@ func firewall(t *testing.T) []string {
 	return out
 }
 
-// leftovers are all things of a host, and of a containerd, that containers leave
-// behind when they are not tidied up.
+// leftovers returns the objects of a host and of a containerd that containers leave without
+// a cleanup.
 func (h *host) leftovers(daemon *lab.Containerd) map[string][]string {
 	h.t.Helper()
 	check := func(err error) {
@@ -215,7 +215,7 @@ func (h *host) leftovers(daemon *lab.Containerd) map[string][]string {
 			found[dir+" on disk"] = append(found[dir+" on disk"], e.Name())
 		}
 	}
-	// Of version 1 there is a tree for each controller.
+	// Version 1 has a tree for each controller.
 	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/memory"} {
 		_ = filepath.WalkDir(root+daemon.CgroupParent(), func(path string, d fs.DirEntry, err error) error {
 			if err == nil && d.IsDir() && path != root+daemon.CgroupParent() {
@@ -230,8 +230,7 @@ func (h *host) leftovers(daemon *lab.Containerd) map[string][]string {
 	return found
 }
 
-// life is an agent from its start, which tidies up after the one before, to its
-// end.
+// life runs an agent from its start, which cleans up after the previous one, to its end.
 func (h *host) life() {
 	h.t.Helper()
 	h.start()
@@ -243,7 +242,7 @@ func (h *host) life() {
 	eventually(h.t, "no network is left", func() bool { return len(h.networks()) == 0 })
 }
 
-// asks is what the server outside is asked by from a session, or why it is not.
+// asks returns the client address that the server outside sees for a session, or an error.
 func (h *host) asks(key, server string) string {
 	h.t.Helper()
 	r := h.cli("session", "exec", key, "--", "sh", "-c", "nc "+server+" 7000; code=$?; echo; echo exit code $code")
@@ -254,15 +253,15 @@ func (h *host) asks(key, server string) string {
 	return address
 }
 
-// TestSessionsReachTheWorld: sessions' containers get out, beside a Docker that
-// forwards nothing else, also while their agent is dead; they do not reach one
-// another; and nothing is left of them.
+// Containers of sessions reach addresses beyond the host, beside a Docker that drops other
+// packets, and also while their agent is dead. They do not reach each other. Afterwards
+// nothing of them remains.
 func TestSessionsReachTheWorld(t *testing.T) {
 	server := outside(t)
 	besideDocker(t)
 	h, daemon := newContainerdHost(t)
 	h.configure("sessions: {networks: 2}\ntemplates:" + shellTemplate)
-	h.life() // after what another test's killed agent has left
+	h.life() // cleans up after a killed agent of another test
 	atFirst := firewall(t)
 	if text := strings.Join(atFirst, "\n"); strings.Contains(text, "holdfast") {
 		t.Errorf("left of an agent that has ended:\n%s", text)
@@ -272,7 +271,7 @@ func TestSessionsReachTheWorld(t *testing.T) {
 	h.open("first")
 	h.must("agent", "stop")
 	h.wait()
-	h.life() // what is made once is made now
+	h.life() // creates the objects that are created once
 	before := h.leftovers(daemon)
 	if diff := cmp.Diff(atFirst, before["firewall"]); diff != "" {
 		t.Errorf("the firewall before and after an agent:\n%s", diff)
@@ -303,7 +302,7 @@ func TestSessionsReachTheWorld(t *testing.T) {
 	good("after the agent was killed")
 
 	var kills []int     // ms
-	if labtest.Long() { // what is under way then stays for a minute
+	if labtest.Long() { // interrupted creations stay for a minute
 		kills = []int{0, 40, 80, 160}
 	}
 	for i, after := range kills {
@@ -321,8 +320,8 @@ func TestSessionsReachTheWorld(t *testing.T) {
 	h.must("agent", "stop")
 	h.wait()
 	h.life()
-	// What was being made when its agent was killed is a stray when it is old, and
-	// taken then.
+	// An object whose creation was interrupted by a kill is a stray, and is removed when
+	// it is old.
 	old := time.Now().Add(-time.Hour)
 	dirs, err := filepath.Glob(filepath.Join(h.direct.Dir, "containers", "*"))
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// wire is the way of other nodes to one: a TCP proxy in front of its door for them.
+// wire is a TCP proxy in front of the peer listener of a node.
 type wire struct {
 	listener net.Listener
 	target   string
@@ -23,31 +23,31 @@ type wire struct {
 	struck int           // connections
 	nth    int           // fault
 	healed chan struct{} // closed by heal
-	timer  *time.Timer   // that heals; nil for none
+	timer  *time.Timer   // calls heal; nil: none
 }
 
-// wireFault is what happens to connections that carry so many bytes to the node.
+// wireFault is a fault of connections after a number of bytes to the node.
 type wireFault struct {
-	how   string // of those below; "" is nothing
+	how   string // one of the constants below; "": no fault
 	after int    // bytes since strike
-	times int    // so many connections; 0 is each
-	all   bool   // every connection, once one has carried them
+	times int    // number of connections; 0: all
+	all   bool   // every connection, after one has carried the bytes
 	heals time.Duration
 }
 
 const (
-	wireBreaks = "breaks" // both ends are told
-	wireSilent = "silent" // nothing moves, and no node is notified
-	wireDeaf   = "deaf"   // nothing comes back
+	wireBreaks = "breaks" // both ends see a reset
+	wireSilent = "silent" // no byte passes, and no end is notified
+	wireDeaf   = "deaf"   // no byte comes back from the node
 	wireSlow   = "slow"
 )
 
 var (
 	fleetListen = regexp.MustCompile(`fleet: \{listen: '([^']+)'`)
-	wirePause   = 20 * time.Millisecond // of each piece, where it is slow
+	wirePause   = 20 * time.Millisecond // after each piece, of a slow connection
 )
 
-// onWire puts a wire before the host, whose agent has not started yet.
+// onWire puts a wire in front of the host, before its agent starts.
 func (h *host) onWire() *wire {
 	h.t.Helper()
 	text, err := os.ReadFile(h.configFile())
@@ -83,7 +83,7 @@ func newWire(t *testing.T, target string) *wire {
 	return w
 }
 
-// strike has a fault happen from now on.
+// strike injects a fault from now on.
 func (w *wire) strike(f wireFault) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -117,8 +117,8 @@ func (w *wire) serve() {
 type lane struct {
 	*wire
 	near, far net.Conn
-	nth       int // fault that it has met; this and what follows under wire.mu
-	carried   int // to the node, since then
+	nth       int // number of its last fault; this and the following fields are under wire.mu
+	carried   int // bytes to the node since that fault
 	counted   bool
 }
 
@@ -142,7 +142,7 @@ func (l *lane) end() {
 	l.far.Close()
 }
 
-// copy passes bytes on; when one direction ends the other does, too.
+// copy forwards bytes. When one direction ends, the other ends, too.
 func (l *lane) copy(to, from net.Conn, there bool) {
 	defer l.end()
 	buf := make([]byte, 32<<10)
@@ -152,7 +152,7 @@ func (l *lane) copy(to, from net.Conn, there bool) {
 		switch {
 		case how == wireBreaks:
 			for _, c := range []net.Conn{l.near, l.far} {
-				_ = c.(*net.TCPConn).SetLinger(0) // it is told by a reset
+				_ = c.(*net.TCPConn).SetLinger(0) // close sends a reset
 			}
 			return
 		case how == wireSilent:
@@ -172,7 +172,7 @@ func (l *lane) copy(to, from net.Conn, there bool) {
 	}
 }
 
-// passing counts bytes, and says what happens to them.
+// passing counts bytes and returns their fault.
 func (l *lane) passing(n int, there bool) (how string, healed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
