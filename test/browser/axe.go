@@ -7,8 +7,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// axe is axe-core, which looks for what keeps people from using a page. It is
-// for tests only, and in no program of ours.
+// axe is axe-core, which finds accessibility problems of a page. Only tests use it.
 //
 //go:embed axe/axe.min.js
 var axe string
@@ -21,8 +20,8 @@ type Violation struct {
 	Where  string `json:"where"` // the elements' selectors
 }
 
-// Usable fails the test for every rule that the page breaks with at least
-// moderate harm: those of WCAG 2.2 A and AA, and good practice.
+// Usable fails the test for every violation with an impact of moderate or above: rules of
+// WCAG 2.2 A and AA, and best practices.
 func (p *Page) Usable(t testing.TB, name string) {
 	t.Helper()
 	for _, v := range p.Violations(t) {
@@ -36,7 +35,7 @@ func (p *Page) Usable(t testing.TB, name string) {
 func (p *Page) Violations(t testing.TB) []Violation {
 	t.Helper()
 	if !Eval[bool](t, p, "!!window.axe") {
-		// By the debugger, which the page's policy does not hold.
+		// By the debugger, to which the page's content policy does not apply.
 		Eval[bool](t, p, axe+";true")
 	}
 	run := `axe.run({resultTypes: ["violations"]}).then(r => r.violations.map(v =>

@@ -1,6 +1,6 @@
-// Package browser drives Debian's Chromium from tests: open a page, type, wait
-// for text, look at the console, take a picture. A browser that is missing
-// fails the test; only -short skips it.
+// Package browser drives Debian's Chromium from tests: it opens pages, types, waits for text,
+// reads the console and takes screenshots. Without a browser the test fails. Only -short
+// skips it.
 package browser
 
 import (
@@ -18,7 +18,7 @@ var pictures = flag.String("pictures", "", "a `directory` to write pictures of p
 // Pictures reports whether screenshots are requested.
 func Pictures() bool { return *pictures != "" }
 
-// patience bounds every single step against hanging. It is no measurement.
+// patience limits each step, so that none hangs. It is no measurement.
 const patience = 30 * time.Second
 
 // Browser is one running Chromium with a profile of its own.
@@ -26,8 +26,7 @@ type Browser struct {
 	ctx context.Context
 }
 
-// Start runs a Chromium until the test ends; with -short it skips the test. Its profile is new and is deleted
-// with it.
+// Start runs a Chromium with a new profile until the test ends. With -short it skips the test.
 func Start(t testing.TB) *Browser {
 	t.Helper()
 	if testing.Short() {
@@ -37,11 +36,11 @@ func Start(t testing.TB) *Browser {
 	if err != nil {
 		t.Fatalf("find Chromium: %v (Debian's package chromium; make test installs it)", err)
 	}
-	// Without UserDataDir the allocator makes a fresh one and removes it.
+	// Without UserDataDir the allocator creates a temporary profile and removes it.
 	alloc, stop := chromedp.NewExecAllocator(context.Background(),
 		chromedp.ExecPath(path),
 		chromedp.Headless,
-		chromedp.NoSandbox, // root cannot have one
+		chromedp.NoSandbox, // root cannot use the sandbox
 		chromedp.DisableGPU,
 		chromedp.NoFirstRun,
 		chromedp.NoDefaultBrowserCheck,
@@ -55,8 +54,8 @@ func Start(t testing.TB) *Browser {
 	t.Cleanup(stop)
 	ctx, cancel := chromedp.NewContext(alloc)
 	t.Cleanup(cancel)
-	// The browser lives as long as the context of the first run, so that one
-	// has no deadline.
+	// The browser runs as long as the context of the first call, which therefore has no
+	// deadline.
 	if err := chromedp.Do(ctx); err != nil {
 		t.Fatalf("start Chromium: %v", err)
 	}
@@ -71,7 +70,7 @@ func (b *Browser) Open(t testing.TB, url string) *Page {
 	return p
 }
 
-// Blank opens an empty tab, for what has to be set before a page loads.
+// Blank opens an empty tab, for settings before a page loads.
 func (b *Browser) Blank(t testing.TB) *Page {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(b.ctx)

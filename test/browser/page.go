@@ -19,8 +19,8 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// Page is one tab. Every method fails the test if it cannot do its job. The
-// methods are for the test's goroutine.
+// Page is one tab. Every method fails the test after an error. Only the test's goroutine may
+// call the methods.
 type Page struct {
 	ctx     context.Context
 	read    chan struct{} // closed when the console is read to its end
@@ -34,8 +34,8 @@ func (p *Page) Go(t testing.TB, url string) {
 	p.do(t, "load "+url, chromedp.Navigate(url))
 }
 
-// Type presses the keys of text one by one, wherever the focus is. "\r" is
-// Enter; keys without a character are in package chromedp/kb.
+// Type presses the keys of text one by one, in the element with the focus. "\r" is Enter; keys
+// without a character are in package chromedp/kb.
 func (p *Page) Type(t testing.TB, text string) {
 	t.Helper()
 	p.do(t, fmt.Sprintf("type %q", text), func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
@@ -48,9 +48,9 @@ func (p *Page) Type(t testing.TB, text string) {
 	})
 }
 
-// press sends one key as a keyboard does: the character belongs to the key
-// going down, so that a page that handles that event gets no second one.
-// chromedp.KeyEvent sends it apart, and terminals see every key twice.
+// press sends one key as a keyboard does, with the character in the keydown event.
+// chromedp.KeyEvent sends the character in a separate event, and terminals get every key
+// twice.
 func press(ctx context.Context, target *chromedp.Target, r rune) error {
 	for _, e := range kb.Encode(r) {
 		switch {
@@ -73,15 +73,15 @@ func (p *Page) Click(t testing.TB, selector string) {
 	p.do(t, "click "+selector, chromedp.Click(chromedp.CSS(selector)))
 }
 
-// WaitText waits until the text of the first element that matches contains
-// want, as it is visible. A no-break space, as terminals draw blanks, counts as a space.
+// WaitText waits until the visible text of the first matching element contains want. A
+// no-break space, which terminals use for blanks, counts as a space.
 func (p *Page) WaitText(t testing.TB, selector, want string) {
 	t.Helper()
 	p.Wait(t, fmt.Sprintf(`(document.querySelector(%q)?.innerText ?? "").replaceAll("\u00a0", " ").includes(%q)`, selector, want))
 }
 
-// Wait waits until a JavaScript expression is true, on whatever page the browser has
-// come to by then: one that it leaves meanwhile cannot answer.
+// Wait waits until a JavaScript expression is true. The browser may load other pages while
+// Wait waits.
 func (p *Page) Wait(t testing.TB, expression string) {
 	t.Helper()
 	var err error
@@ -114,8 +114,8 @@ func Eval[T any](t testing.TB, p *Page, expression string) T {
 	return v
 }
 
-// Console returns what the page and the browser have written to the console so
-// far: messages, exceptions, failed requests, breaches of the content policy.
+// Console returns the console's content: messages, exceptions, failed requests, violations of
+// the content policy.
 func (p *Page) Console() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,7 +130,7 @@ func (p *Page) Clean(t testing.TB) {
 	}
 }
 
-// Scheme sets what the page is told of the user's taste: light or dark.
+// Scheme sets the color scheme that the user prefers: light or dark.
 func (p *Page) Scheme(t testing.TB, scheme string) {
 	t.Helper()
 	p.Prefer(t, Taste{"prefers-color-scheme", scheme})
@@ -142,15 +142,14 @@ func (p *Page) Size(t testing.TB, width, height int) {
 	p.do(t, "resize", chromedp.EmulateViewport(int64(width), int64(height)))
 }
 
-// Phone makes the window a telephone's: small, upright, with a touch screen.
+// Phone emulates a telephone: a small upright window and a touch screen.
 func (p *Page) Phone(t testing.TB) {
 	t.Helper()
 	p.do(t, "become a phone", chromedp.EmulateViewport(390, 780,
 		chromedp.EmulateMobile, chromedp.EmulateTouch, chromedp.EmulatePortrait, chromedp.EmulateScale(2)))
 }
 
-// Keep writes what the window shows to NAME.png in the directory of -pictures, where
-// the user wants that.
+// Keep saves a screenshot as NAME.png in the directory of the flag -pictures, if it is set.
 func (p *Page) Keep(t testing.TB, name string) {
 	t.Helper()
 	if *pictures == "" {
@@ -170,8 +169,8 @@ func (p *Page) Keep(t testing.TB, name string) {
 	}
 }
 
-// KeepAll is Keep in light and dark, on a large window and on a telephone, and leaves the
-// page light on a large one.
+// KeepAll is Keep in light and dark, on a large window and on a telephone. Afterwards the page
+// is light and large.
 func (p *Page) KeepAll(t testing.TB, name string) {
 	t.Helper()
 	if *pictures == "" {

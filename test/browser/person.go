@@ -9,12 +9,10 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// Taste is what a person has set in the system, by the name and value of a media
-// feature of CSS.
+// Taste is a setting of the user's system, as a media feature of CSS with its value.
 type Taste struct{ Name, Value string }
 
-// Prefer sets what the page is told of the user's taste; what is not named is as the
-// browser has it.
+// Prefer sets the media features of the page. Others have the browser's defaults.
 func (p *Page) Prefer(t testing.TB, all ...Taste) {
 	t.Helper()
 	var features []*emulation.MediaFeature
@@ -26,13 +24,13 @@ func (p *Page) Prefer(t testing.TB, all ...Taste) {
 	}
 }
 
-// Zoom makes the window one of 1280 × 800 pixels that is zoomed in so many times.
+// Zoom emulates a window of 1280 × 800 pixels at a zoom factor.
 func (p *Page) Zoom(t testing.TB, times int64) {
 	t.Helper()
 	p.do(t, "zoom", chromedp.EmulateViewport(1280/times, 800/times, chromedp.EmulateScale(float64(times))))
 }
 
-// Scripts switches those of pages that are loaded from now on.
+// Scripts enables or disables the scripts of pages that load from now on.
 func (p *Page) Scripts(t testing.TB, on bool) {
 	t.Helper()
 	if _, err := chromedp.Call(p.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: !on}); err != nil {
@@ -40,15 +38,14 @@ func (p *Page) Scripts(t testing.TB, on bool) {
 	}
 }
 
-// Back goes to the page before, as the browser's button does, and waits for its load
-// event.
+// Back goes back to the previous page and waits for its load event.
 func (p *Page) Back(t testing.TB) {
 	t.Helper()
 	p.do(t, "go back", chromedp.NavigateBack())
 }
 
-// Clipboard lets pages of an origin read and write the browser's clipboard, which a
-// person would be asked for.
+// Clipboard allows pages of an origin to read and write the browser's clipboard, without the
+// browser's question.
 func (p *Page) Clipboard(t testing.TB, origin string) {
 	t.Helper()
 	for _, name := range []string{"clipboard-read", "clipboard-write"} {
@@ -61,7 +58,7 @@ func (p *Page) Clipboard(t testing.TB, origin string) {
 	}
 }
 
-// Await returns the value that a JavaScript expression's promise comes to.
+// Await returns the value to which a JavaScript expression's promise resolves.
 func Await[T any](t testing.TB, p *Page, expression string) T {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)

@@ -17,8 +17,8 @@ import (
 // TickSuffix is how the name of a container's file ends.
 const TickSuffix = ".ticks" // as test/lab/echoserver names them
 
-// Life is what one container wrote of itself: one line "KEY EPOCH NANOSECONDS"
-// for each moment at which it was alive.
+// Life is the life of one container, from the lines "KEY EPOCH NANOSECONDS" that it wrote
+// while it was alive.
 type Life struct {
 	Key         holdfast.SessionKey
 	Epoch       holdfast.Epoch
@@ -32,9 +32,9 @@ func (l Life) String() string {
 		l.Key, l.Epoch, l.First.Seconds(), l.Last.Seconds(), l.Ticks, filepath.Base(l.File))
 }
 
-// ReadLives reads every file of dir whose name ends with TickSuffix; each is one
-// container's. One without a line was killed before it could say a thing, and is
-// left out.
+// ReadLives reads every file of dir whose name ends with TickSuffix; each belongs to one
+// container. It skips empty files, because their containers were killed before the first
+// tick.
 func ReadLives(dir string) ([]Life, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*"+TickSuffix))
 	if err != nil {
@@ -59,7 +59,7 @@ func readLife(file string) (Life, error) {
 		return Life{}, err
 	}
 	l := Life{File: file}
-	// What follows the last newline was cut off by a kill.
+	// A kill cut off the text after the last newline.
 	end := bytes.LastIndexByte(text, '\n') + 1
 	for line := range strings.Lines(string(text[:end])) {
 		if err := l.add(strings.TrimSuffix(line, "\n")); err != nil {
@@ -98,7 +98,7 @@ func (l *Life) add(line string) error {
 	return nil
 }
 
-// Alive is what Overlap looked at.
+// Alive counts what Overlap has checked.
 type Alive struct {
 	Keys  int `json:"keys"`
 	Lives int `json:"lives"`
@@ -109,10 +109,10 @@ func (a Alive) String() string {
 	return fmt.Sprintf("%d lives of %d keys, %d ticks", a.Lives, a.Keys, a.Ticks)
 }
 
-// Pair is two lives that must not have been.
+// Pair is a pair of lives that violate the rule.
 type Pair struct {
 	Old, New Life
-	By       time.Duration // how long both lived; 0 where they share an epoch one after the other
+	By       time.Duration // common time of both; 0 if they share an epoch one after the other
 }
 
 func (p Pair) String() string {
@@ -123,13 +123,13 @@ func (p Pair) String() string {
 	return fmt.Sprintf("%s, and %s: they %s", p.Old, p.New, why)
 }
 
-// OverlapError names sessions that lived twice.
+// OverlapError has the sessions that ran twice.
 type OverlapError struct {
 	Seen  Alive
 	Pairs []Pair // by key and epoch
 }
 
-// evidenceShown bounds the text of an error, not what it holds.
+// evidenceShown limits the text of an error, not its content.
 const evidenceShown = 5
 
 func (e *OverlapError) Error() string {
@@ -141,13 +141,12 @@ func (e *OverlapError) Error() string {
 	return b.String()
 }
 
-// Overlap proves that no two epochs of a key were alive at the same time: in
-// the order of epochs each life ends before the next begins. An epoch belongs to
-// one container, so that two lives of one epoch are an overlap, whenever they
-// were. The error is ErrNothing or an *OverlapError.
+// Overlap proves that no two epochs of a key were alive at the same time: in the order of
+// epochs, each life ends before the next begins. An epoch belongs to one container, so two
+// lives of one epoch are always an overlap. The error is ErrNothing or an *OverlapError.
 //
-// A container is taken to be alive from its first tick to its last. What it did
-// within one tick of its end is not seen.
+// A container counts as alive from its first tick to its last. Overlap does not see the
+// time after the last tick.
 func Overlap(lives []Life) (Alive, error) {
 	byKey := map[holdfast.SessionKey][]Life{}
 	seen := Alive{Lives: len(lives)}
@@ -172,8 +171,7 @@ func Overlap(lives []Life) (Alive, error) {
 	return seen, &OverlapError{Seen: seen, Pairs: pairs}
 }
 
-// overlaps compares each life of a key with the one before it that lived the
-// longest.
+// overlaps compares each life of a key with the earlier life that ended last.
 func overlaps(of []Life) []Pair {
 	slices.SortFunc(of, func(a, b Life) int {
 		return cmp.Or(cmp.Compare(a.Epoch, b.Epoch), cmp.Compare(a.First, b.First))

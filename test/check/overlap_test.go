@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// write makes the tick file of a container that lived from one moment to
-// another.
+// write creates the tick file of a container that lived between two times.
 func write(t *testing.T, dir, name, key string, epoch int, from, to time.Duration) {
 	t.Helper()
 	var b strings.Builder

@@ -60,7 +60,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// An eviction means one pod, and not the next one of its name.
+// An eviction names one pod by its uid. It does not evict a later pod of the same name.
 func TestEvictMeansOnePod(t *testing.T) {
 	s := cluster(t)
 	s.Node(t, "one", nil)
@@ -85,7 +85,7 @@ func TestEvictMeansOnePod(t *testing.T) {
 	}
 }
 
-// A list of more than one page is whole.
+// A list of several pages is complete.
 func TestPages(t *testing.T) {
 	s := cluster(t)
 	const n = 501

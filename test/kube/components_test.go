@@ -52,7 +52,7 @@ func applyComponent(t *testing.T, s *kubetest.Server, name string) (daemonSet ku
 	return daemonSet
 }
 
-// inAgent are values of the agent's container in a DaemonSet.
+// inAgent are fields of the agent's container in a DaemonSet.
 func inAgent(d kubetest.Object, path ...string) []any {
 	at := d["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)["containers"].([]any)[0].(map[string]any)
 	for _, p := range path[:len(path)-1] {
@@ -62,13 +62,13 @@ func inAgent(d kubetest.Object, path ...string) []any {
 	return list
 }
 
-// call is something that an agent may or may not do.
+// call is a request that an agent may be allowed to send.
 type call struct {
 	method, path, kind string
 	body               any
 }
 
-// may tries calls as an agent: all have to be allowed, or none.
+// may tries calls as an agent. Either all or none must be allowed.
 func may(t *testing.T, agent *kube.Client, allowed bool, calls map[string]call) {
 	t.Helper()
 	for name, c := range calls {
@@ -80,8 +80,8 @@ func may(t *testing.T, agent *kube.Client, allowed bool, calls map[string]call) 
 	}
 }
 
-// lost waits until an agent has not the rights of a component any more, which an
-// informer of the API server takes away.
+// lost waits until an agent no longer has the rights of a component. An informer of the API
+// server removes them.
 func lost(t *testing.T, agent *kube.Client, c call) {
 	t.Helper()
 	kubetest.Await(t, "the component's rights are gone", func() bool {
@@ -118,8 +118,8 @@ func TestPodDetailsComponent(t *testing.T) {
 	})
 }
 
-// The rights of the component that taints: the agent's own node, and there what is
-// Holdfast's.
+// With the rights of the taint component an agent may change only Holdfast's taints, and only
+// on its own node.
 func TestTaintComponent(t *testing.T) {
 	s := cluster(t)
 	apply(t, s)
@@ -164,7 +164,7 @@ func TestTaintComponent(t *testing.T) {
 	})
 }
 
-// The rights of the component that gets pods off a node that goes.
+// The rights of the component that evacuates pods from a leaving node.
 func TestPreemptionComponent(t *testing.T) {
 	s := cluster(t)
 	apply(t, s)
@@ -198,8 +198,7 @@ func TestPreemptionComponent(t *testing.T) {
 	})
 }
 
-// A condition that is true taints the node where that was asked for, and no longer than
-// it is true or the agent runs.
+// If configured, a true condition taints the node, as long as it is true and the agent runs.
 func TestTaints(t *testing.T) {
 	s := cluster(t)
 	apply(t, s)

@@ -50,7 +50,7 @@ func (h *hand) Kill(ctx context.Context, uids []string) ([]string, error) {
 	return uids, nil
 }
 
-// evacuator runs one with an agent's rights, until the test ends.
+// evacuator runs an Evacuator with an agent's rights, until the test ends.
 func evacuator(t *testing.T, agent *kube.Client, k evacuate.Killer, conf evacuate.Config, m *evacuate.Metrics) *evacuate.Evacuator {
 	t.Helper()
 	e := evacuate.New(agent, k, conf, m, quiet())
@@ -66,7 +66,7 @@ func evacuator(t *testing.T, agent *kube.Client, k evacuate.Killer, conf evacuat
 	return e
 }
 
-// going is how a node is marked.
+// going is the mark of a node.
 func going(t *testing.T, s *kubetest.Server, name string) (taint string, cordoned bool) {
 	t.Helper()
 	n, err := s.Client().Node(t.Context(), name)
@@ -81,7 +81,7 @@ func going(t *testing.T, s *kubetest.Server, name string) (taint string, cordone
 	return taint, n.Spec.Unschedulable
 }
 
-// endings makes pods of a node end that are asked to, but for those that a test names.
+// endings ends deleted pods of a node, except those that a test names.
 func endings(t *testing.T, s *kubetest.Server, node string, stubborn ...string) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -89,7 +89,7 @@ func endings(t *testing.T, s *kubetest.Server, node string, stubborn ...string) 
 	go func() {
 		defer close(done)
 		for kube.Sleep(ctx, 100*time.Millisecond) == nil {
-			pods, _ := s.Client().PodsOn(ctx, node) // in a moment again
+			pods, _ := s.Client().PodsOn(ctx, node) // the next round retries
 			for _, p := range pods {
 				if p.Meta.Deleted != nil && !slices.Contains(stubborn, p.Meta.Name) {
 					_ = s.Client().DeletePod(ctx, p.Meta, 0)
@@ -110,7 +110,7 @@ func TestEvacuate(t *testing.T) {
 	t.Cleanup(func() { lost(t, agent, list) })
 	applyComponent(t, s, "preemption")
 	kubetest.Await(t, "the rights hold", func() bool { return agent.Raw(t.Context(), list.method, list.path, "", nil, nil) == nil })
-	// The pod of the agent itself is a DaemonSet's.
+	// The pod of the agent itself belongs to a DaemonSet.
 	s.Must(t, http.MethodPatch, "/api/v1/namespaces/holdfast/pods/agent-mine", kubetest.Object{"metadata": kubetest.Object{"ownerReferences": []kubetest.Object{
 		{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "holdfast-agent", "uid": "x", "controller": true}}}}, nil)
 	pod := func(name string, grace int, meta kubetest.Object) {
@@ -125,7 +125,7 @@ func TestEvacuate(t *testing.T) {
 	pod("db-0", 1, kubetest.Object{"labels": kubetest.Object{"app": "db"}})
 	pod("mirror", 1, kubetest.Object{"annotations": kubetest.Object{"kubernetes.io/config.mirror": "x"}})
 	onNode(t, s, "other", "elsewhere", kubetest.Object{})
-	s.Budget(t, "default", "db", "db", 1) // it allows none: the pods here do not count
+	s.Budget(t, "default", "db", "db", 1) // it allows no eviction, because no pod is ready
 	s.Must(t, http.MethodPatch, "/api/v1/namespaces/default/pods/db-0/status", kubetest.Object{"status": kubetest.Object{"conditions": []kubetest.Object{{"type": "Ready", "status": "True"}}}}, nil)
 	endings(t, s, "mine", "stubborn")
 
@@ -238,12 +238,13 @@ func TestEvacuationIsWithdrawn(t *testing.T) {
 	}
 }
 
-// Whatever the API server does, when a notice comes, between two pods and when the last is
-// dead: the node is marked, the pods are ended in the order of their grace, a pod that does not end
-// is killed, and none is left on the API server when the machine goes.
+// The API server fails in different ways: at the notice, between two pods, or after the last
+// one. Nevertheless the node is marked, the pods are deleted in the order of their grace
+// periods, a pod that does not end is killed, and no pod remains on the API server at the
+// deadline.
 func TestEvacuateThroughTroubles(t *testing.T) {
 	s := cluster(t)
-	var wg sync.WaitGroup // and not t.Parallel, which runs no more at a time than there are CPUs
+	var wg sync.WaitGroup // t.Parallel would run only as many as there are CPUs
 	for _, x := range troubles() {
 		if x.name == "conflict" {
 			x.fault = func(r *http.Request) kubetest.Fault {
@@ -258,12 +259,12 @@ func TestEvacuateThroughTroubles(t *testing.T) {
 	wg.Wait()
 }
 
-// many is how many pods there are: more than are asked at a time.
+// many is a number of pods that exceeds the concurrent requests.
 const many = 12
 
 func evacuateThroughTrouble(t *testing.T, s *kubetest.Server, x trouble) {
 	s.Node(t, x.name, nil)
-	var names []string // those with the longest grace first
+	var names []string // the longest grace period first
 	for i := range many {
 		spec := kubetest.PodSpec()
 		spec["nodeName"], spec["terminationGracePeriodSeconds"] = x.name, 100-i
@@ -277,9 +278,9 @@ func evacuateThroughTrouble(t *testing.T, s *kubetest.Server, x trouble) {
 	const notice, trouble = 14 * time.Second, 1500 * time.Millisecond
 	p, h := s.Proxy(t), &hand{s: s, node: x.name}
 	var mu sync.Mutex
-	var begin, first time.Time // and of the first pod that was asked to end
+	var begin, first time.Time // of the notice, and of the first deletion
 	var asked []string
-	failed := map[string]bool{} // when there was trouble
+	failed := map[string]bool{} // by the time of the fault
 	p.Break(func(r *http.Request) kubetest.Fault {
 		mu.Lock()
 		defer mu.Unlock()
@@ -329,7 +330,7 @@ func evacuateThroughTrouble(t *testing.T, s *kubetest.Server, x trouble) {
 	mu.Lock()
 	defer mu.Unlock()
 	for i, name := range asked {
-		if at := slices.Index(names, name); at > i+7 || at < i-7 { // eight are asked at a time
+		if at := slices.Index(names, name); at > i+7 || at < i-7 { // eight requests run at a time
 			t.Errorf("%s was asked as number %d: %v", name, i, asked)
 		}
 	}

@@ -18,8 +18,8 @@ import (
 	"holdfast/test/kube/kubetest"
 )
 
-// tries is how often a client may try in so much time: pauses double from a second, up
-// to half a minute, and are at least half as long as that.
+// tries returns the maximum number of attempts of a client in a period. Its pauses double
+// from one second to half a minute, with jitter down to the half.
 func tries(over time.Duration) int {
 	n := 1
 	for at, pause := time.Duration(0), time.Second; ; n++ {
@@ -30,14 +30,14 @@ func tries(over time.Duration) int {
 	}
 }
 
-// trouble is a way in which an API server fails, from the agent's side.
+// trouble is a fault of an API server, as the agent sees it.
 type trouble struct {
 	name  string
 	fault func(*http.Request) kubetest.Fault
-	// each is how many requests a try may make: after a refusal that does not pass the
-	// agent goes on with what else it has to say.
+	// each is the maximum number of requests of one attempt. After a permanent refusal the
+	// agent continues with its other requests.
 	each    int
-	applied bool // the API server does what it is asked
+	applied bool // the API server executes the request
 }
 
 func all(f kubetest.Fault) func(*http.Request) kubetest.Fault {
@@ -61,7 +61,7 @@ func troubles() []trouble {
 	}
 }
 
-// conditions are ours of a node, by type, and whether it is ready.
+// conditions returns Holdfast's conditions of a node, by type, and whether the node is ready.
 func conditions(t *testing.T, s *kubetest.Server, name string) map[string]string {
 	t.Helper()
 	n, err := s.Client().Node(context.Background(), name) // also at a test's end
@@ -75,15 +75,15 @@ func conditions(t *testing.T, s *kubetest.Server, name string) map[string]string
 	return m
 }
 
-// Whatever the API server does, an agent asks more and more seldom, says nothing that is
-// not so, and says what is so by then when it is itself again.
+// During each kind of fault an agent backs off and reports nothing false. After the fault it
+// reports the current state.
 func TestReporterThroughTroubles(t *testing.T) {
 	s := cluster(t)
 	namespace(t, s)
 	for _, x := range troubles() {
 		s.Node(t, x.name, nil)
 	}
-	var wg sync.WaitGroup // and not t.Parallel, which runs no more at a time than there are CPUs
+	var wg sync.WaitGroup // t.Parallel would run only as many as there are CPUs
 	for _, x := range troubles() {
 		wg.Go(func() { t.Run(x.name, func(t *testing.T) { throughTrouble(t, s, x) }) })
 	}
@@ -93,12 +93,12 @@ func TestReporterThroughTroubles(t *testing.T) {
 func namespace(t *testing.T, s *kubetest.Server) {
 	t.Helper()
 	err := s.Do(t.Context(), http.MethodPost, "/api/v1/namespaces", kubetest.Object{"metadata": kubetest.Object{"name": "holdfast"}}, nil)
-	if err != nil && kube.Code(err) != http.StatusConflict { // another test has made it
+	if err != nil && kube.Code(err) != http.StatusConflict { // another test has created it
 		t.Fatal(err)
 	}
 }
 
-// reporter runs one until the test's end.
+// reporter runs a Reporter until the test's end.
 func reporter(t *testing.T, c *kube.Client, conf node.Config) *node.Reporter {
 	t.Helper()
 	conf.Namespace = "holdfast"
@@ -122,7 +122,7 @@ func throughTrouble(t *testing.T, s *kubetest.Server, x trouble) {
 	r.Found(nil)
 	kubetest.Await(t, "all is well", func() bool { return conditions(t, s, x.name)[node.MemcgLeak] == "False" })
 	p.Break(x.fault)
-	// Findings change all the time: that is no reason to ask more often.
+	// Findings change continuously, which must not cause more requests.
 	sick := []node.Finding{{Rule: "dying-cgroups", Severity: "critical", Title: "dying"}, {Rule: "fadvise-storm", Severity: "warning", Title: "storm"}}
 	var first []kubetest.Request
 	begin := time.Now()
@@ -172,7 +172,7 @@ func throughTrouble(t *testing.T, s *kubetest.Server, x trouble) {
 	}
 }
 
-// events counts those about a node, by reason.
+// events counts the events of a node, by reason.
 func events(t *testing.T, s *kubetest.Server, about string) map[string]int {
 	t.Helper()
 	var list struct {
@@ -191,8 +191,8 @@ func events(t *testing.T, s *kubetest.Server, about string) map[string]int {
 	return n
 }
 
-// A node that was recreated, or that lost its conditions, has them again;
-// what an earlier agent has found is not denied before the doctor has looked twice.
+// A recreated node, or one that lost its conditions, gets them again. The findings of an
+// earlier agent stay until the doctor has examined twice.
 func TestReporterMendsItsNode(t *testing.T) {
 	s := cluster(t)
 	namespace(t, s)
@@ -224,7 +224,7 @@ func TestReporterMendsItsNode(t *testing.T) {
 	})
 }
 
-// An agent that is started while there is no API server waits for it.
+// An agent that starts without an API server waits for it.
 func TestKubernetesAgentStartsWithoutAServer(t *testing.T) {
 	s := cluster(t)
 	namespace(t, s)
@@ -242,7 +242,7 @@ func TestKubernetesAgentStartsWithoutAServer(t *testing.T) {
 		"--data-dir", filepath.Join(dir, "data"), "--run-dir", filepath.Join(dir, "run"), "--cri-socket", filepath.Join(dir, "none.sock"))
 	kubetest.Await(t, "it has tried three times", func() bool { return len(p.Seen(begin)) >= 3 })
 	seen := p.Seen(begin)
-	// Over HTTP/1 the library itself tries a GET once more on a connection that was closed.
+	// Over HTTP/1 the library itself retries a GET once after a closed connection.
 	if most := 2 * tries(time.Since(seen[0].At)); len(seen) > most {
 		t.Errorf("%d requests in %v, at most %d are allowed", len(seen), time.Since(seen[0].At), most)
 	}
@@ -250,8 +250,8 @@ func TestKubernetesAgentStartsWithoutAServer(t *testing.T) {
 	kubetest.Await(t, "the node has conditions", func() bool { return conditions(t, s, "mine")[node.SlowHost] != "" })
 }
 
-// Each thing that a run asks for fails at first, each in another way, and the run does
-// all that it would have done.
+// Each request of a run fails at first, each in a different way. The run still does
+// everything.
 func TestReplaceThroughTroubles(t *testing.T) {
 	s := cluster(t)
 	nodes(t, s)
@@ -314,8 +314,8 @@ func TestReplaceThroughTroubles(t *testing.T) {
 	}
 }
 
-// An API server that has too much to do is left alone by a drain, and by all of its pods
-// together; one that a budget keeps is asked for again all the same.
+// While the API server is overloaded, all evictions of a drain back off together. Evictions
+// that a budget refuses are retried independently.
 func TestReplaceLeavesABusyServerAlone(t *testing.T) {
 	s := cluster(t)
 	nodes(t, s)

@@ -1,4 +1,4 @@
-// Package kube_test has the Kubernetes parts against a real API server.
+// Package kube_test tests the Kubernetes packages against a real API server.
 package kube_test
 
 import (

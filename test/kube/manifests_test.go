@@ -20,7 +20,7 @@ import (
 	"holdfast/test/kube/kubetest"
 )
 
-// paths are where the kinds in our manifests are made.
+// paths are the API paths of the kinds in the manifests.
 var paths = map[string]string{
 	"Namespace":                        "/api/v1/namespaces",
 	"ServiceAccount":                   "/api/v1/namespaces/holdfast/serviceaccounts",
@@ -35,7 +35,7 @@ var paths = map[string]string{
 
 const deploy = "../../deploy/kubernetes"
 
-// documents are the objects of a manifest.
+// documents returns the objects of a manifest.
 func documents(t *testing.T, file string) []kubetest.Object {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -55,7 +55,7 @@ func documents(t *testing.T, file string) []kubetest.Object {
 	}
 }
 
-// apply makes all that kustomization.yaml names, with unknown fields refused.
+// apply creates all objects of kustomization.yaml. Unknown fields are an error.
 func apply(t *testing.T, s *kubetest.Server) {
 	t.Helper()
 	list := documents(t, filepath.Join(deploy, "kustomization.yaml"))[0]["resources"].([]any)
@@ -66,14 +66,14 @@ func apply(t *testing.T, s *kubetest.Server) {
 				t.Fatalf("%s: kind %v", file, o["kind"])
 			}
 			err := s.Do(t.Context(), http.MethodPost, path+"?fieldValidation=Strict", o, nil)
-			if err != nil && kube.Code(err) != http.StatusConflict { // another test has made it
+			if err != nil && kube.Code(err) != http.StatusConflict { // another test has created it
 				t.Fatalf("%s: %v", file, err)
 			}
 		}
 	}
 }
 
-// agentOn is a client with the token of an agent's pod on a node.
+// agentOn returns a client with the token of an agent's pod on a node.
 func agentOn(t *testing.T, s *kubetest.Server, on string, observe func(string, int, time.Duration)) *kube.Client {
 	t.Helper()
 	spec := kubetest.PodSpec()
@@ -99,7 +99,7 @@ func agentOn(t *testing.T, s *kubetest.Server, on string, observe func(string, i
 	return c
 }
 
-// The agent can do what it needs, and nothing more: both by trying.
+// The agent has the rights that it needs and no others. The test tries both.
 func TestAgentsRights(t *testing.T) {
 	s := cluster(t)
 	apply(t, s)
@@ -122,7 +122,7 @@ func TestAgentsRights(t *testing.T) {
 	try := func(method, path, kind string, body any) error {
 		return agent.Raw(t.Context(), method, path, kind, body, nil)
 	}
-	// A policy takes a moment to hold after it is made.
+	// A policy takes effect with a delay.
 	kubetest.Await(t, "the policies hold", func() bool {
 		return try(http.MethodPatch, "/api/v1/nodes/other/status", merge, condition("HoldfastMemcgLeak")) != nil && try(http.MethodPost, leases, plain, lease("unknown")) != nil
 	})
@@ -174,8 +174,8 @@ func TestAgentsRights(t *testing.T) {
 	}
 }
 
-// What an agent finds becomes conditions, events and the record in its lease; what is
-// over becomes false; and where nothing happens it asks for little.
+// Findings of an agent become conditions, events and the record in its lease. The condition
+// of an ended finding becomes false. An idle agent sends few requests.
 func TestReporter(t *testing.T) {
 	s := cluster(t)
 	apply(t, s)
@@ -242,7 +242,7 @@ func TestReporter(t *testing.T) {
 	if c := condition(node.MemcgLeak); c.Status != "True" || !c.Since.Equal(since) {
 		t.Errorf("a condition that stays: %+v, since %v", c, since)
 	}
-	time.Sleep(time.Second) // the answers to what was asked are in
+	time.Sleep(time.Second) // until all requests are answered
 	before := len(calls)
 	r.Found([]node.Finding{{Rule: "dying-cgroups", Severity: "critical", Title: "72,000 dying memory cgroups"}})
 	r.Found([]node.Finding{{Rule: "dying-cgroups", Severity: "critical", Title: "73,000 dying memory cgroups"}})

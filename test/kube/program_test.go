@@ -29,11 +29,11 @@ type user struct {
 
 func newUser(t *testing.T, s *kubetest.Server) user {
 	t.Helper()
-	shared.Program(t) // built before anything is timed
+	shared.Program(t) // builds it before the time limits begin
 	return user{t, s.Kubeconfig(t)}
 }
 
-// running is a command that goes on.
+// running is a command in the background.
 type running struct {
 	cmd      *exec.Cmd
 	out, err bytes.Buffer
@@ -45,12 +45,12 @@ func (u user) start(args ...string) *running {
 	r.cmd = exec.Command(shared.Program(u.t), args...)
 	r.cmd.Env = append(os.Environ(), "KUBECONFIG="+u.kubeconfig)
 	r.cmd.Stdout, r.cmd.Stderr = &r.out, &r.err
-	r.cmd.WaitDelay = 10 * time.Second // what holds its output longer is a failure
+	r.cmd.WaitDelay = 10 * time.Second // a process that holds its output longer is a failure
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := r.cmd.Start(); err != nil {
 		u.t.Fatal(err)
 	}
-	u.t.Cleanup(func() { _ = r.cmd.Process.Kill() }) // fails where it has ended
+	u.t.Cleanup(func() { _ = r.cmd.Process.Kill() }) // an error: it has ended
 	return r
 }
 
@@ -84,7 +84,7 @@ func TestClusterNodes(t *testing.T) {
 	s.Node(t, "sick", nil)
 	s.Node(t, "bare", nil)
 	s.SetReady(t, "bare", false)
-	if err := s.Do(t.Context(), http.MethodPost, "/api/v1/namespaces", kubetest.Object{"metadata": kubetest.Object{"name": survey.Namespace}}, nil); err != nil && kube.Code(err) != http.StatusConflict { // another test has made it
+	if err := s.Do(t.Context(), http.MethodPost, "/api/v1/namespaces", kubetest.Object{"metadata": kubetest.Object{"name": survey.Namespace}}, nil); err != nil && kube.Code(err) != http.StatusConflict { // another test has created it
 		t.Fatal(err)
 	}
 	for name, dying := range map[string]float64{"fine": 10, "sick": 70000} {
@@ -112,8 +112,8 @@ func TestClusterNodes(t *testing.T) {
 	}
 }
 
-// A run that is killed leaves marks; the next command does not begin another one, and
-// --resume ends it.
+// A killed run leaves marks. The next command refuses to begin another run, and --resume
+// completes it.
 func TestReplaceResumes(t *testing.T) {
 	s := cluster(t)
 	nodes(t, s)
@@ -154,8 +154,9 @@ func TestReplaceResumes(t *testing.T) {
 	}
 }
 
-// A machine that cannot be deleted stays drained and named; what waited is free again.
-// Interrupting a run frees all; --abandon frees what a killed one left.
+// A machine that cannot be deleted stays drained and is reported. The waiting nodes are free
+// again.
+// An interrupted run frees all nodes. --abandon frees the nodes of a killed run.
 func TestReplaceLetsGo(t *testing.T) {
 	s := cluster(t)
 	nodes(t, s)
@@ -198,7 +199,7 @@ func TestReplaceLetsGo(t *testing.T) {
 	}
 }
 
-// An API server that goes away in the middle makes a run wait, and not fail.
+// If the API server goes away in the middle, a run waits and does not fail.
 func TestReplaceWaitsForTheServer(t *testing.T) {
 	s := cluster(t)
 	nodes(t, s)
@@ -211,7 +212,7 @@ func TestReplaceWaitsForTheServer(t *testing.T) {
 	if err := s.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	os.Remove(wait) // the run goes on, without a server
+	os.Remove(wait) // the run continues without a server
 	time.Sleep(2 * time.Second)
 	if err := s.Restart(context.Background()); err != nil {
 		t.Fatal(err)
@@ -246,8 +247,7 @@ func TestClusterIsNotThere(t *testing.T) {
 	}
 }
 
-// The agent of a Kubernetes node tells the API server of its host, and ends when it is
-// told to.
+// The agent of a Kubernetes node reports its host to the API server, and ends by a signal.
 func TestKubernetesAgent(t *testing.T) {
 	s := cluster(t)
 	apply(t, s)

@@ -31,7 +31,7 @@ func newRunner(t *testing.T, s *kubetest.Server, c replace.Config) *replace.Runn
 	return r
 }
 
-// nodes makes two old and two new nodes.
+// nodes creates two old and two new nodes.
 func nodes(t *testing.T, s *kubetest.Server) {
 	t.Helper()
 	for _, n := range []string{"old-1", "old-2"} {
@@ -42,7 +42,7 @@ func nodes(t *testing.T, s *kubetest.Server) {
 	}
 }
 
-// web runs six pods of which four have to be ready, on all four nodes.
+// web runs six pods on all four nodes. Their budget requires four ready pods.
 func web(t *testing.T, s *kubetest.Server) {
 	t.Helper()
 	s.ReplicaSet(t, "default", "web", 6, kubetest.PodSpec())
@@ -61,7 +61,7 @@ func sum(on map[string]int) int {
 	return n
 }
 
-// onNode makes a pod on a node that is none of a ReplicaSet's.
+// onNode creates a pod without a ReplicaSet on a node.
 func onNode(t *testing.T, s *kubetest.Server, node, name string, meta kubetest.Object) {
 	t.Helper()
 	spec := kubetest.PodSpec()
@@ -152,8 +152,8 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// A run that sees pods not become ready stops and gives back the nodes that still
-// have theirs.
+// If pods do not become ready, a run stops and uncordons the nodes that still have their
+// pods.
 func TestReplaceStopsWhenPodsDoNotComeUp(t *testing.T) {
 	s := cluster(t)
 	nodes(t, s)
@@ -162,7 +162,7 @@ func TestReplaceStopsWhenPodsDoNotComeUp(t *testing.T) {
 	h.Hold(true)
 	conf := settings()
 	conf.ReadyLimit = time.Second
-	conf.DrainLimit = 2 * time.Second // the budget allows two evictions, and then no more
+	conf.DrainLimit = 2 * time.Second // the budget allows only two evictions
 	r := newRunner(t, s, conf)
 	p, err := r.Plan(t.Context())
 	if err != nil {
@@ -185,7 +185,7 @@ func TestReplaceStopsWhenPodsDoNotComeUp(t *testing.T) {
 	}
 }
 
-// A node that goes bad elsewhere stops it, too.
+// A run also stops if another node becomes unhealthy.
 func TestReplaceStopsWhenANodeGoesBad(t *testing.T) {
 	s := cluster(t)
 	nodes(t, s)

@@ -11,8 +11,8 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// Fifty agents at rest ask for little, and never for a list: as the API server counts it.
-// Leases are renewed sixty times as often, and the figure is for the usual time.
+// The API server counts few requests of fifty idle agents, and no list. The leases are renewed
+// sixty times as often as usual, and the figure is scaled to the usual interval.
 func TestAgentsAtRest(t *testing.T) {
 	if !labtest.Long() {
 		t.Skip("long: counts the requests of fifty agents at rest")
@@ -40,7 +40,7 @@ func TestAgentsAtRest(t *testing.T) {
 			t.Errorf("%d × %s", n, kind)
 		}
 	}
-	// Each has renewed its lease a few times: that nothing was counted would be no proof.
+	// Each agent has renewed its lease a few times. A count of 0 would prove nothing.
 	if total < 50*3 || d.Agents != 50 {
 		t.Errorf("only %d requests were counted", total)
 	}

@@ -1,3 +1,3 @@
-// Package mariadb tests the worked example in examples/mariadb: a real MariaDB
-// as a session of a whole agent, replaced while clients write to it.
+// Package mariadb tests the example in examples/mariadb: a real MariaDB is a session of an
+// agent, and is replaced while clients write to it.
 package mariadb

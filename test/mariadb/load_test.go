@@ -15,7 +15,7 @@ import (
 	"holdfast/internal/control/api/client"
 )
 
-// load is what writes to one database, over and over, wherever it is.
+// load writes to one database continuously, and follows it after a replacement.
 type load struct {
 	t      *testing.T
 	agent  *client.Client
@@ -29,11 +29,11 @@ type load struct {
 	errors map[string]int
 }
 
-// row is what a writer writes: each one once, and never again, because no client
-// knows what became of a commit without an answer.
+// row is written once. A writer does not repeat it, because the result of a commit without an
+// answer is unknown.
 type row struct{ writer, n int }
 
-// write starts writers, which stop at the test's end at the latest.
+// write starts writers, until check or the test's end.
 func write(t *testing.T, agent *client.Client, key holdfast.SessionKey, writers int) *load {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -51,7 +51,7 @@ func (l *load) stop() {
 	l.done.Wait()
 }
 
-// writer connects, writes until something fails, and connects again.
+// writer connects, writes until an error, and reconnects.
 func (l *load) writer(ctx context.Context, id int) {
 	for n := 0; ctx.Err() == nil; {
 		db, err := l.open(ctx)
@@ -70,7 +70,7 @@ func (l *load) writer(ctx context.Context, id int) {
 func (l *load) writeUntilError(ctx context.Context, db *sql.DB, id, n int) (int, error) {
 	for ; ctx.Err() == nil; n++ {
 		l.set(row{id, n}, false)
-		// Not ctx: a write that was begun is waited for.
+		// Without ctx, because a write in progress is completed.
 		if _, err := db.Exec(`INSERT INTO t (writer, n) VALUES (?, ?)`, id, n); err != nil {
 			return n + 1, err
 		}
@@ -95,8 +95,7 @@ func (l *load) note(err error) {
 	l.errors[err.Error()]++
 }
 
-// open is a pool of one connection to where the session's record says that the
-// database is.
+// open returns a pool of one connection to the database's address in the session's record.
 func (l *load) open(ctx context.Context) (*sql.DB, error) {
 	s, err := l.agent.Session(ctx, l.key)
 	if err != nil {
@@ -120,7 +119,7 @@ func (l *load) open(ctx context.Context) (*sql.DB, error) {
 	return db, nil
 }
 
-// query runs one statement that has to succeed.
+// query runs one statement that must succeed.
 func (l *load) query(statement string) {
 	l.t.Helper()
 	db, err := l.open(l.t.Context())
@@ -133,7 +132,7 @@ func (l *load) query(statement string) {
 	}
 }
 
-// await returns when more writes were acknowledged.
+// await returns after more acknowledged writes.
 func (l *load) await(more int64) {
 	l.t.Helper()
 	for from, end := l.acked.Load(), time.Now().Add(2*time.Minute); l.acked.Load() < from+more; time.Sleep(10 * time.Millisecond) {
@@ -145,8 +144,7 @@ func (l *load) await(more int64) {
 	}
 }
 
-// begin writes a row in a transaction that is left open until the database
-// goes away.
+// begin writes a row in a transaction that stays open until the database ends.
 func (l *load) begin(r row) {
 	l.t.Helper()
 	db, err := l.open(l.t.Context())
@@ -158,13 +156,13 @@ func (l *load) begin(r row) {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	l.t.Cleanup(func() { _ = tx.Rollback() }) // long gone with its database
+	l.t.Cleanup(func() { _ = tx.Rollback() }) // an error: its database has ended
 	if _, err := tx.Exec(`INSERT INTO t (writer, n) VALUES (?, ?)`, r.writer, r.n); err != nil {
 		l.t.Fatal(err)
 	}
 }
 
-// rows reads what is in the table, and how often.
+// rows returns the number of occurrences of each row in the table.
 func (l *load) rows() map[row]int {
 	l.t.Helper()
 	db, err := l.open(l.t.Context())
@@ -191,7 +189,7 @@ func (l *load) rows() map[row]int {
 	return out
 }
 
-// check stops the writers and compares the table with what they were told.
+// check stops the writers and compares the table with the acknowledged writes.
 func (l *load) check() {
 	l.t.Helper()
 	l.stop()

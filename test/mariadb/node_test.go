@@ -19,21 +19,20 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
 
-// example is the directory of what is tested.
+// example is the directory of the example.
 const example = "../../examples/mariadb"
 
-// node is an agent with the example's configuration, and a place for its data.
+// node is an agent with the example's configuration, and a directory for its data.
 type node struct {
 	t       *testing.T
 	binary  string
 	socket  string
 	docker  string
-	srv     string // what is /srv/mariadb in the example
+	srv     string // /srv/mariadb of the example
 	outputs outputs
 }
 
-// startNode builds the image and the binary, and starts an agent that ends with
-// the test.
+// startNode builds the image and the program, and starts an agent until the test's end.
 func startNode(t *testing.T) *node {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "hf") // short: a socket's path has 107 bytes
@@ -75,7 +74,7 @@ func (n *node) run(config string) {
 		n.t.Fatal(err)
 	}
 	ended := make(chan struct{})
-	go func() { defer close(ended); _ = cmd.Wait() }() // how it ended is not this test's business
+	go func() { defer close(ended); _ = cmd.Wait() }() // this test ignores its exit code
 	n.t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 		select {
@@ -106,7 +105,7 @@ func (n *node) holdfast(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// must runs a command that has to succeed and returns what it printed.
+// must runs a command that must succeed and returns its output.
 func (n *node) must(name string, args ...string) string {
 	n.t.Helper()
 	cmd := exec.Command(name, args...)
@@ -119,7 +118,7 @@ func (n *node) must(name string, args ...string) string {
 	return out.String()
 }
 
-// session is the session's record as `holdfast session show` prints it.
+// session returns the session's record, as `holdfast session show` prints it.
 func (n *node) session(key string) (api.Session, error) {
 	out, err := n.holdfast("session", "show", key, "--json").Output()
 	if err != nil {
@@ -129,7 +128,7 @@ func (n *node) session(key string) (api.Session, error) {
 	return s, json.Unmarshal(out, &s)
 }
 
-// database makes the place for a database's data.
+// database creates the directory for a database's data.
 func (n *node) database(key string) {
 	n.t.Helper()
 	dir := filepath.Join(n.srv, key)
@@ -157,7 +156,7 @@ func (n *node) read(path ...string) string {
 	return string(b)
 }
 
-// outputs collects what an agent prints while others may read it.
+// outputs collects the output of an agent. Any goroutine may read it.
 type outputs struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

@@ -18,10 +18,9 @@ const (
 	rolledBack = "must be rolled back" // 1 transaction(s) which must be rolled back in total …
 )
 
-// TestReplacedUnderLoad replaces two databases again and again while clients
-// write to them. Holdfast ends a container with SIGKILL, so each replacement is
-// a crash to the database: what it had acknowledged has to be there afterwards,
-// and what was not committed must not.
+// Two databases are replaced repeatedly while clients write to them. Holdfast ends a container
+// with SIGKILL, so each replacement is a crash for the database. Afterwards all acknowledged
+// rows are there, and no uncommitted row.
 func TestReplacedUnderLoad(t *testing.T) {
 	n := startNode(t)
 	agent, err := client.New(client.Options{Socket: n.socket})
@@ -70,7 +69,7 @@ func TestReplacedUnderLoad(t *testing.T) {
 	}
 }
 
-// replace has the sessions replaced, and checks what the report says of it.
+// replace replaces the sessions and checks the report.
 func (n *node) replace(keys ...holdfast.SessionKey) {
 	n.t.Helper()
 	args := []string{"session", "replace", "--json"}
@@ -89,9 +88,8 @@ func (n *node) replace(keys ...holdfast.SessionKey) {
 	}
 }
 
-// checkLog looks at what all servers of a database said, one after the other.
-// That there was never a second one beside the first the server knows best: it
-// locks its files.
+// checkLog checks the logs of all servers of a database. A server locks its files, so its log
+// proves that there was no second server at the same time.
 func (n *node) checkLog(key string, replacements int) {
 	n.t.Helper()
 	log := filepath.Join(n.srv, key, "error.log")
@@ -101,14 +99,14 @@ func (n *node) checkLog(key string, replacements int) {
 			n.t.Errorf("%s: the log has %q %d times, want %d", key, what, got, want)
 		}
 	}
-	// A long rollback goes on beside the server, which then says it, too.
+	// A long rollback continues in the background, and the server logs that.
 	if got := strings.Count(text, rolledBack); got < replacements {
 		n.t.Errorf("%s: the log has %q %d times, want %d at least", key, rolledBack, got, replacements)
 	}
 	if line, is := locked(text); is {
 		n.t.Errorf("%s: two servers met in one data directory: %s", key, line)
 	}
-	// The check can fail: this is a second server.
+	// The check can fail: here a second server runs.
 	second := strings.TrimSpace(n.must("docker", "run", "--detach", "--volume", filepath.Join(n.srv, key)+":/data", "mariadb:local"))
 	defer n.must("docker", "rm", "--force", second)
 	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
@@ -122,8 +120,7 @@ func (n *node) checkLog(key string, replacements int) {
 	}
 }
 
-// locked finds the line of a server that found its files in use: EAGAIN of
-// fcntl(2) is 11.
+// locked returns the line of a server whose files were in use: EAGAIN of fcntl(2) is 11.
 func locked(log string) (string, bool) {
 	for line := range strings.Lines(log) {
 		if strings.Contains(line, "lock") && strings.Contains(line, "error: 11") {

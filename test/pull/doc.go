@@ -1,4 +1,3 @@
-// Package pull tests `holdfast pull` as people use it: the program itself, a
-// real engine, a real registry, and a proxy between them that goes wrong on
-// demand.
+// Package pull tests `holdfast pull`: the program itself, a real engine, a real registry, and
+// a proxy between them that injects faults.
 package pull

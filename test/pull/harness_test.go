@@ -23,7 +23,7 @@ import (
 	"holdfast/test/spinup/scene"
 )
 
-// patience bounds what has to happen anyhow.
+// patience limits the wait for events that must happen.
 const patience = 2 * time.Minute
 
 func TestMain(m *testing.M) {
@@ -77,7 +77,7 @@ func open(t testing.TB, o lab.Options) *scene.Stage {
 	return stage
 }
 
-// user runs commands on a host with an engine, and nothing else.
+// user runs commands on a host with only an engine.
 type user struct {
 	t   testing.TB
 	dir string
@@ -103,7 +103,7 @@ func newUser(t testing.TB, dockerHost string) *user {
 
 func (u *user) config() string { return filepath.Join(u.dir, "holdfast.yaml") }
 
-// dockerConfig writes what docker login would have.
+// dockerConfig writes the file that docker login writes.
 func (u *user) dockerConfig(text string) {
 	u.t.Helper()
 	if err := os.WriteFile(filepath.Join(u.dir, "docker", "config.json"), []byte(text), 0o600); err != nil {
@@ -111,7 +111,7 @@ func (u *user) dockerConfig(text string) {
 	}
 }
 
-// ended is how a command ended.
+// ended is the result of a command.
 type ended struct {
 	code     int
 	out, err string
@@ -139,7 +139,7 @@ func (u *user) run(args ...string) ended {
 	return ended{cmd.ProcessState.ExitCode(), out.String(), errs.String()}
 }
 
-// must is run for a command that has to succeed.
+// must is run for a command that must succeed.
 func (u *user) must(args ...string) ended {
 	u.t.Helper()
 	e := u.run(args...)
@@ -149,7 +149,7 @@ func (u *user) must(args ...string) ended {
 	return e
 }
 
-// pulled is one image of what pull --json prints.
+// pulled is one image in the output of pull --json.
 type pulled struct {
 	spinup.Record
 	Slow []spinup.Phase `json:"slow"`
@@ -164,7 +164,7 @@ func (u *user) json(e ended) []pulled {
 	return list
 }
 
-// records are those that were kept, the newest first.
+// records returns the stored records, the newest first.
 func (u *user) records() []spinup.Record {
 	u.t.Helper()
 	s, err := spinup.OpenStore(filepath.Join(u.dir, "data", "spinup.db"), spinup.DefaultKeep(), slog.New(slog.DiscardHandler))
@@ -179,8 +179,7 @@ func (u *user) records() []spinup.Record {
 	return list
 }
 
-// push puts an image of layers with seeds from seed on into the stage's
-// registry.
+// push pushes an image of layers with the seeds from seed on to the stage's registry.
 func push(t testing.TB, s *scene.Stage, name string, layers []registry.Layer) map[string]int64 {
 	t.Helper()
 	image, err := registry.Image(runtime.GOARCH, layers...)
@@ -194,8 +193,8 @@ func push(t testing.TB, s *scene.Stage, name string, layers []registry.Layer) ma
 	return sizes
 }
 
-// served is how many bytes of these layers were sent, from a line of the
-// registry's access log on.
+// served returns the bytes of these layers that were sent, from a line of the registry's
+// access log on.
 func served(t testing.TB, r *registry.Registry, sizes map[string]int64, from int) (n int64) {
 	t.Helper()
 	all, err := r.Accesses()
@@ -210,7 +209,7 @@ func served(t testing.TB, r *registry.Registry, sizes map[string]int64, from int
 	return n
 }
 
-// line is how long the registry's access log is.
+// line returns the number of lines of the registry's access log.
 func line(t testing.TB, r *registry.Registry) int {
 	t.Helper()
 	all, err := r.Accesses()
@@ -220,7 +219,7 @@ func line(t testing.TB, r *registry.Registry) int {
 	return len(all)
 }
 
-// starting are the lines of text that begin with prefix.
+// starting returns the lines of text that begin with prefix.
 func starting(text, prefix string) (out []string) {
 	for l := range strings.Lines(text) {
 		if strings.HasPrefix(l, prefix) {

@@ -20,7 +20,7 @@ import (
 	"holdfast/test/spinup/scene"
 )
 
-// output is what a command has written so far.
+// output is the output of a command so far.
 type output struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -48,8 +48,7 @@ func until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// held pushes an image of which the proxy keeps the end back until release is
-// closed.
+// held pushes an image. The proxy holds the end of the image back until release is closed.
 func held(t *testing.T, s *scene.Stage, name string, seed uint64) (image string, release func()) {
 	t.Helper()
 	push(t, s, name, scene.Layers(seed, 4<<20, 1<<20))
@@ -82,8 +81,7 @@ func interruptedIsNoSuccess(t *testing.T, s *scene.Stage) {
 	u.failed(spinup.Stopped, spinup.Canceled)
 }
 
-// downloading reports whether the engine keeps files of downloads that are
-// under way.
+// downloading reports whether the engine has files of unfinished downloads.
 func downloading(t *testing.T, s *scene.Stage) bool {
 	t.Helper()
 	files, err := os.ReadDir(s.Private.DataRoot() + "/tmp")
@@ -98,7 +96,7 @@ func downloading(t *testing.T, s *scene.Stage) bool {
 	return false
 }
 
-// throttledIsSlow has the published rule judge links of 15 and 25 MiB/s.
+// throttledIsSlow applies the documented rule to connections of 15 and 25 MiB/s.
 func throttledIsSlow(t *testing.T, s *scene.Stage) {
 	rules := spinup.DefaultRules()
 	for i, l := range scene.Links() {
@@ -117,8 +115,8 @@ func throttledIsSlow(t *testing.T, s *scene.Stage) {
 	}
 }
 
-// onATerminal shows each layer, follows the terminal's size, and wipes the
-// picture before the result.
+// onATerminal checks that each layer is shown, that the output follows the terminal's size,
+// and that the progress is erased before the result.
 func onATerminal(t *testing.T, s *scene.Stage) {
 	image, release := held(t, s, "test/terminal:1", 700)
 	defer release()
@@ -178,7 +176,7 @@ func onATerminal(t *testing.T, s *scene.Stage) {
 	}
 }
 
-// TestEngineThatDies ends the daemon in the middle of a pull.
+// The daemon is killed in the middle of a pull.
 func TestEngineThatDies(t *testing.T) {
 	s := open(t, lab.Options{})
 	image, release := held(t, s, "test/dies:1", 800)

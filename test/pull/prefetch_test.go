@@ -17,7 +17,7 @@ import (
 	"holdfast/test/spinup/scene"
 )
 
-// agentConfig makes the user's configuration an agent's.
+// agentConfig writes the configuration of the user's agent.
 func (u *user) agentConfig(more string) {
 	u.t.Helper()
 	text, err := os.ReadFile(u.config())
@@ -31,7 +31,7 @@ func (u *user) agentConfig(more string) {
 	}
 }
 
-// agent runs an agent until it is stopped, or the test ends.
+// agent runs an agent until the test stops it or ends.
 func (u *user) agent() (stop func()) {
 	u.t.Helper()
 	var out output
@@ -68,8 +68,8 @@ func (u *user) agent() (stop func()) {
 	return stop
 }
 
-// An agent fetches what it is to keep, at its start and when a user deletes
-// it; what a command adds outlives it.
+// An agent pulls the images of its prefetch list, at its start and after a user has deleted
+// one. Images that a command adds stay on the list after a restart.
 func TestImagesThatAreKept(t *testing.T) {
 	s := open(t, lab.Options{})
 	push(t, s, "test/fixed:1", scene.Layers(900, 300_000))
@@ -117,7 +117,7 @@ func has(t *testing.T, e engine.Engine, image string) bool {
 	return err == nil
 }
 
-// remove deletes an image as a person would.
+// remove deletes an image as a user would.
 func remove(t *testing.T, s *scene.Stage, image string) {
 	t.Helper()
 	cmd := exec.Command("docker", "--host", s.Private.Host(), "rmi", image)
@@ -126,7 +126,7 @@ func remove(t *testing.T, s *scene.Stage, image string) {
 	}
 }
 
-// The whole experiment, small.
+// The whole experiment in small.
 func TestBench(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: a private engine takes its time, and root")

@@ -22,7 +22,7 @@ import (
 	"holdfast/test/spinup/scene"
 )
 
-// TestPull has one stage for all that leave it as it is.
+// TestPull shares one stage between the tests that do not change it.
 func TestPull(t *testing.T) {
 	s := open(t, lab.Options{})
 	for _, c := range []struct {
@@ -59,7 +59,7 @@ func figuresAreTheAccessLogs(t *testing.T, s *scene.Stage) {
 	if !statsLine.MatchString(e.out) {
 		t.Errorf("it printed %q", e.out)
 	}
-	// Without a terminal each layer's end is a line.
+	// Without a terminal, each completed layer is a line.
 	if done := strings.Count(e.err, ": done, "); done != 4 {
 		t.Errorf("%d layers are done in %q", done, e.err)
 	}
@@ -75,7 +75,7 @@ func figuresAreTheAccessLogs(t *testing.T, s *scene.Stage) {
 		t.Errorf("the record is %+v", r)
 	}
 
-	// Again it is there, and says so.
+	// A second pull reports that the image is present.
 	if e := u.must("pull", image); e.out != "image was in the cache\n" {
 		t.Errorf("it printed %q", e.out)
 	}
@@ -91,8 +91,8 @@ func figuresAreTheAccessLogs(t *testing.T, s *scene.Stage) {
 	}
 }
 
-// A layer that two images have in common is sent once and counted once, and an
-// image that is named twice is pulled once.
+// A layer that two images share is sent and counted once. An image that is named twice is
+// pulled once.
 func sharedLayersCrossOnce(t *testing.T, s *scene.Stage) {
 	u := newUser(t, s.Private.Host())
 	base := scene.Layers(100, 8<<20, 3<<20)
@@ -117,7 +117,7 @@ func sharedLayersCrossOnce(t *testing.T, s *scene.Stage) {
 		if size > 0 {
 			t.Errorf("layer %s was not sent", digest)
 		}
-		want += size // what was seen once leaves nothing
+		want += size // a negative size cancels the layer's first occurrence
 	}
 	if want != 0 {
 		t.Errorf("%d bytes more than the layers have were sent", want)
@@ -137,8 +137,8 @@ func sharedLayersCrossOnce(t *testing.T, s *scene.Stage) {
 	}
 }
 
-// badEndsAreClear has each bad end be one error and one hint, an exit code of
-// its own where there is one, and recorded as a failure with its cause.
+// badEndsAreClear checks failed pulls: each prints one error and one hint, has its exit code,
+// and is recorded as a failure with its cause.
 func badEndsAreClear(t *testing.T, s *scene.Stage) {
 	push(t, s, "test/bad:1", scene.Layers(200, 1000))
 	guard(t, s)
@@ -176,8 +176,8 @@ func badEndsAreClear(t *testing.T, s *scene.Stage) {
 	u.clear(u.run("pull", s.Registry.Host()+"/test/bad:1"), 4, "/run/missing.sock")
 }
 
-// clear wants the exit code, nothing on stdout, and on stderr one error that
-// says what was wrong and one hint.
+// clear checks the exit code, an empty stdout, and one error with the text and one hint on
+// stderr.
 func (u *user) clear(e ended, code int, says string) {
 	u.t.Helper()
 	errs, hints := starting(e.err, "error: "), starting(e.err, "hint: ")
@@ -189,7 +189,7 @@ func (u *user) clear(e ended, code int, says string) {
 	}
 }
 
-// failed wants one record, of a pull that did not succeed.
+// failed checks for one record of a failed pull.
 func (u *user) failed(outcome spinup.Outcome, cause spinup.Cause) {
 	u.t.Helper()
 	records := u.records()
@@ -201,7 +201,7 @@ func (u *user) failed(outcome spinup.Outcome, cause spinup.Cause) {
 	}
 }
 
-// guard puts an image into the registry that asks for a login.
+// guard pushes an image to a registry that requires a login.
 func guard(t *testing.T, s *scene.Stage) {
 	t.Helper()
 	image, err := registry.Image(runtime.GOARCH, scene.Layers(300, 500_000)...)
@@ -213,7 +213,7 @@ func guard(t *testing.T, s *scene.Stage) {
 	}
 }
 
-// foreign puts a list into the registry that has nothing for this machine.
+// foreign pushes a list without an image for this machine.
 func foreign(t *testing.T, s *scene.Stage) {
 	t.Helper()
 	image, err := registry.Image("s390x", scene.Layers(310, 1000)...)
@@ -234,7 +234,7 @@ func platform(t *testing.T, s *scene.Stage) {
 	}
 }
 
-// logins come from the file and from a credential helper.
+// logins uses the credentials of the file and of a credential helper.
 func logins(t *testing.T, s *scene.Stage) {
 	guard(t, s)
 	host := s.Guarded.Host()
@@ -251,7 +251,7 @@ func logins(t *testing.T, s *scene.Stage) {
 	for _, c := range []struct {
 		name  string
 		setUp func(u *user)
-		says  string // of the error, "" where there is none
+		says  string // text of the error, "" for none
 	}{
 		{"wrong password", func(u *user) { u.dockerConfig(auth("wrong")) }, "test/guarded"},
 		{"damaged file", func(u *user) { u.dockerConfig("{") }, "config.json"},
@@ -277,7 +277,7 @@ func logins(t *testing.T, s *scene.Stage) {
 	}
 }
 
-// someFail: the others come, and each failure is told.
+// someFail checks that the other images are pulled, and that each failure is reported.
 func someFail(t *testing.T, s *scene.Stage) {
 	push(t, s, "test/good:1", scene.Layers(400, 200_000))
 	u := newUser(t, s.Private.Host())
@@ -298,8 +298,8 @@ func someFail(t *testing.T, s *scene.Stage) {
 	}
 }
 
-// manifests are read from real registries: plain, behind a login, and by
-// platform from a list.
+// manifests checks manifests of real registries: plain, with a login, and from a list by
+// platform.
 func manifests(t *testing.T, s *scene.Stage) {
 	guard(t, s)
 	foreign(t, s)

@@ -8,19 +8,19 @@ import (
 	"strings"
 )
 
-// Where more failed it was not luck.
+// The maximum number of failed tests that are run again. More failures have one cause.
 const (
 	maxRetriedPackages = 8
 	maxRetriedTests    = 8
 )
 
-// retry is a package's tests that are to be run once more.
+// retry has the tests of a package that are run again.
 type retry struct {
 	pkg   string
 	tests []string
 }
 
-// retries are the tests that may be run again. An error says why not.
+// retries returns the tests that may be run again, or an error with the reason against that.
 func (s *summary) retries() ([]retry, error) {
 	if len(s.bad) == 0 {
 		return nil, errors.New("no test failed")
@@ -44,7 +44,7 @@ func (s *summary) retries() ([]retry, error) {
 	return all, nil
 }
 
-// command is the first one's with these tests in place of its packages.
+// command returns the first command with these tests instead of its packages.
 func (r retry) command(first []string) []string {
 	again := slices.DeleteFunc(slices.Clone(first), func(arg string) bool {
 		return strings.HasPrefix(arg, "./") || arg == "holdfast" || strings.HasPrefix(arg, "holdfast/")

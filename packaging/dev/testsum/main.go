@@ -1,15 +1,14 @@
-// Command testsum runs go test -json, prints what go test itself prints (the output
-// of tests that failed, a line for each package) and closes with the tests that took
-// longest and the number of tests. It exits 1 if anything failed or nothing ran.
+// Command testsum runs go test -json and prints what go test prints: the output of failed
+// tests, and a line for each package. At the end it prints the slowest tests and the number
+// of tests. It exits 1 if a test failed or none ran.
 //
 //	testsum [-again] [-at-once N] -- go test -json FLAGS PACKAGES [-- go test -json …]…
 //
-// Commands start in their order, as many at once as is said (1).
+// Commands start in their order, at most N (1) at once.
 //
-// With -again a few tests that failed are run once more, alone: machines are shared,
-// and a test that loses a race against a neighbour tells nothing of the code. What
-// passes then is told, with a word that can be searched for: FLAKY. Data races,
-// panics, timeouts, leaks and whatever else fails a package are never run again.
+// With -again, testsum runs a few failed tests again, alone, because on a shared machine a
+// test may fail without an error in the code. A test that passes then is marked FLAKY. Data
+// races, panics, timeouts, leaks and other failures of a package are final.
 package main
 
 import (
@@ -33,7 +32,7 @@ func main() {
 	}
 }
 
-// split cuts the arguments into commands.
+// split splits the arguments into commands.
 func split(args []string) (commands [][]string) {
 	for {
 		i := slices.Index(args, "--")
@@ -63,7 +62,7 @@ func run(commands [][]string, atOnce int, again bool) error {
 	return err
 }
 
-// runAll runs each command once. An error means that what one said could not be read.
+// runAll runs each command once. An error means that the output of one could not be read.
 func runAll(commands [][]string, atOnce int, out io.Writer) ([]*summary, error) {
 	all, errs := make([]*summary, len(commands)), make([]error, len(commands))
 	slots := make(chan struct{}, atOnce)
@@ -83,7 +82,7 @@ func runAll(commands [][]string, atOnce int, out io.Writer) ([]*summary, error) 
 	return all, errors.Join(errs...)
 }
 
-// lockedWriter keeps apart what several commands say at once.
+// lockedWriter separates the output of concurrent commands.
 type lockedWriter struct {
 	mu sync.Mutex
 	to io.Writer
@@ -115,8 +114,8 @@ func rerun(first *summary, command []string, out io.Writer) error {
 	return nil
 }
 
-// run runs go test and reads what it says. An error means that it could not be read:
-// that tests failed is in the summary.
+// run runs go test and reads its output. An error means that the output could not be read.
+// Failed tests are in the summary.
 func (s *summary) run(command []string) error {
 	if len(command) == 0 {
 		return errors.New("no command")

@@ -20,7 +20,7 @@ type event struct {
 
 type test struct{ pkg, name string }
 
-// shown is how many of the slowest tests are told, of those that took slow seconds.
+// shown is the number of slowest tests that are printed, of those that took slow seconds.
 const (
 	shown = 15
 	slow  = 15
@@ -44,7 +44,7 @@ type summary struct {
 // badPackage is a package that failed.
 type badPackage struct {
 	tests  []string // that failed, without their parts
-	beyond string   // why another run would tell nothing, "" if it may
+	beyond string   // reason against another run, "" for none
 	ended  bool
 }
 
@@ -72,8 +72,8 @@ func (s *summary) read(in io.Reader) error {
 	}
 }
 
-// beyond are signs in the output that a failure is not a matter of luck, and whether they
-// stand at the beginning of a line: a page that a test shows may speak of a panic.
+// beyond are texts in the output of failures that are final, and whether they are at the
+// beginning of a line. A page that a test prints may contain the word panic.
 var beyond = []struct {
 	sign   string
 	begins bool
@@ -99,7 +99,7 @@ func (s *summary) take(e event) {
 	}
 }
 
-// of is what is bad about a package; one that passes in the end is taken out.
+// of returns the entry of a failed package. A package that passes is removed.
 func (s *summary) of(pkg string) *badPackage {
 	if s.bad[pkg] == nil {
 		s.bad[pkg] = &badPackage{}
@@ -107,7 +107,7 @@ func (s *summary) of(pkg string) *badPackage {
 	return s.bad[pkg]
 }
 
-// end counts a test or a package that is over.
+// end counts a test or a package that has ended.
 func (s *summary) end(e event) {
 	if e.Test == "" {
 		s.endPackage(e)
@@ -137,14 +137,14 @@ func (s *summary) endPackage(e event) {
 	switch e.Action {
 	case "pass":
 		s.packages++
-		delete(s.bad, e.Package) // a test may print what looks bad
+		delete(s.bad, e.Package) // a passing test may print such a text
 	case "skip":
 		delete(s.bad, e.Package)
 	case "fail":
 		b := s.of(e.Package)
 		b.ended = true
 		if len(b.tests) == 0 && b.beyond == "" {
-			b.beyond = "no test of it failed" // it was not built, or failed at its end
+			b.beyond = "no test of it failed" // the build or the end of the package failed
 		}
 		for t, output := range s.pending { // cut short by a panic or a timeout
 			if t.pkg == e.Package {
@@ -155,7 +155,7 @@ func (s *summary) endPackage(e event) {
 	}
 }
 
-// slowest says where the time went, a line a test.
+// slowest returns the slowest tests, a line for each.
 func (s *summary) slowest() string {
 	slices.SortFunc(s.slow, func(a, b timed) int { return cmp.Compare(b.took, a.took) })
 	var lines strings.Builder
@@ -172,7 +172,7 @@ func (s *summary) String() string {
 
 func (s *summary) ok() bool { return s.err() == nil }
 
-// err is nil where tests ran and nothing failed.
+// err returns nil if tests ran and none failed.
 func (s *summary) err() error {
 	switch {
 	case s.failed > 0 || len(s.bad) > 0:

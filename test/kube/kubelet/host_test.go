@@ -1,7 +1,6 @@
-// Package kubelet_test has the agent on a node with real pods: a kubelet and a
-// containerd, with a real API server. It runs in a lab, and what a kubelet would change
-// of the host is put before it first: its directories are covered by others, and so are
-// the kernel's settings.
+// Package kubelet_test tests the agent on a node with real pods: a kubelet and a containerd,
+// with a real API server. It runs in a lab. Other directories and files cover the
+// directories and kernel settings of the host that a kubelet would change.
 package kubelet_test
 
 import (
@@ -24,8 +23,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
 
-// tunables are the kernel's settings that a kubelet wants so (pkg/kubelet/cm,
-// setupKernelTunables), and changes for all of the host.
+// tunables are the kernel settings that a kubelet requires, and sets for the whole host
+// (pkg/kubelet/cm, setupKernelTunables).
 func tunables() map[string]string {
 	return map[string]string{
 		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
@@ -33,7 +32,7 @@ func tunables() map[string]string {
 	}
 }
 
-// disguise shows only this lab settings that a kubelet accepts.
+// disguise covers kernel settings, inside this lab only, by values that a kubelet accepts.
 func disguise(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
@@ -46,7 +45,7 @@ func disguise(t *testing.T) {
 	}
 }
 
-// cover puts a directory of the test's in the place of one of the host's, in this lab.
+// cover mounts a directory of the test over one of the host, inside this lab.
 func cover(t *testing.T, path string) {
 	t.Helper()
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
@@ -71,7 +70,7 @@ func mount(t *testing.T, source, target, kind string, flags uintptr) {
 	t.Cleanup(func() { detach(t, target) })
 }
 
-// detach unmounts a directory and all that is mounted below it.
+// detach unmounts a directory and all mounts below it.
 func detach(t *testing.T, target string) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/mountinfo")
@@ -91,8 +90,8 @@ func detach(t *testing.T, target string) {
 	}
 }
 
-// groupOf makes a control group in each hierarchy, for a kubelet to work below, and ends
-// what is in it with the test.
+// groupOf creates a control group for a kubelet in each hierarchy. At the test's end it kills
+// the processes in it.
 func groupOf(t *testing.T, name string) {
 	t.Helper()
 	mounts, err := cgroup.Find(proc.Host)
@@ -132,7 +131,7 @@ func groupOf(t *testing.T, name string) {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} { // v1: a new one has none
+		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} { // v1: they are empty in a new group
 			above, err := os.ReadFile(filepath.Join(filepath.Dir(dir), file))
 			if err != nil {
 				continue

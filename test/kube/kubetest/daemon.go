@@ -8,9 +8,8 @@ import (
 	"testing"
 )
 
-// Daemon runs a program until the test's end, and shows the end of its log where the
-// test has failed. Its log is in dir. One that the test has stopped (SIGSTOP) is ended,
-// too.
+// Daemon runs a program until the test's end, with its log in dir. After a failed test it
+// shows the end of the log. It also ends a program that the test has stopped (SIGSTOP).
 func Daemon(t *testing.T, dir, name string, args ...string) *os.Process {
 	t.Helper()
 	log, err := os.Create(filepath.Join(dir, filepath.Base(name)+".log"))
@@ -25,7 +24,7 @@ func Daemon(t *testing.T, dir, name string, args ...string) *os.Process {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // fails where it has ended
+		_ = cmd.Process.Kill() // an error: it has ended
 		_ = cmd.Wait()
 		if t.Failed() {
 			text, _ := os.ReadFile(log.Name())

@@ -17,11 +17,11 @@ import (
 // Object is any object.
 type Object = map[string]any
 
-// Node makes a node that is ready.
+// Node creates a ready node.
 func (s *Server) Node(t testing.TB, name string, labels map[string]string) {
 	t.Helper()
 	s.Must(t, http.MethodPost, "/api/v1/nodes", Object{"metadata": Object{"name": name, "labels": labels}}, nil)
-	s.Must(t, http.MethodPatch, "/api/v1/nodes/"+name, Object{"spec": Object{"taints": nil}}, nil) // it is born not ready
+	s.Must(t, http.MethodPatch, "/api/v1/nodes/"+name, Object{"spec": Object{"taints": nil}}, nil) // a new node has the taint not-ready
 	s.SetReady(t, name, true)
 }
 
@@ -41,16 +41,16 @@ func (s *Server) SetReady(t testing.TB, name string, ready bool) {
 
 func now() string { return time.Now().UTC().Format(time.RFC3339) }
 
-// PodSpec is a spec with a container that is never run.
+// PodSpec returns a spec with a container that never runs.
 func PodSpec() Object {
 	return Object{"containers": []Object{{"name": "main", "image": "none"}}, "terminationGracePeriodSeconds": 1}
 }
 
-// ReplicaSet makes one, with that many pods to come, and returns its uid.
+// ReplicaSet creates a ReplicaSet with that number of replicas, and returns its uid.
 func (s *Server) ReplicaSet(t testing.TB, namespace, name string, replicas int, spec Object) string {
 	t.Helper()
 	labels := Object{"app": name}
-	var made kube.Pod // as much of it as there is of any object
+	var made kube.Pod // for the fields that all objects have
 	s.Must(t, http.MethodPost, "/apis/apps/v1/namespaces/"+namespace+"/replicasets", Object{
 		"metadata": Object{"name": name},
 		"spec":     Object{"replicas": replicas, "selector": Object{"matchLabels": labels}, "template": Object{"metadata": Object{"labels": labels}, "spec": spec}},
@@ -58,7 +58,7 @@ func (s *Server) ReplicaSet(t testing.TB, namespace, name string, replicas int, 
 	return made.Meta.UID
 }
 
-// Budget makes a disruption budget for a ReplicaSet's pods.
+// Budget creates a disruption budget for a ReplicaSet's pods.
 func (s *Server) Budget(t testing.TB, namespace, name, app string, least int) {
 	t.Helper()
 	s.Must(t, http.MethodPost, "/apis/policy/v1/namespaces/"+namespace+"/poddisruptionbudgets", Object{
@@ -66,22 +66,22 @@ func (s *Server) Budget(t testing.TB, namespace, name, app string, least int) {
 	}, nil)
 }
 
-// Hands do the work of controllers, scheduler and kubelets: they keep ReplicaSets whole,
-// put pods on nodes that take some, make them ready and end those that are deleted, and
-// say what budgets allow.
+// Hands do the work of controllers, scheduler and kubelets. They create the pods of
+// ReplicaSets, place pods on schedulable nodes, make them ready, end deleted pods, and
+// compute the status of budgets.
 type Hands struct {
 	s    *Server
 	stop context.CancelFunc
 	done chan struct{}
 
 	mu     sync.Mutex
-	placed map[string][]string // nodes that the pods of a ReplicaSet were put on, by its name
+	placed map[string][]string // nodes of the pods of a ReplicaSet, by its name
 	hold   bool                // no pod becomes ready
 	serial int
 	errs   []error
 }
 
-// Hands start; they end with the test.
+// Hands starts the Hands of a server, until the test ends.
 func (s *Server) Hands(t testing.TB) *Hands {
 	ctx, stop := context.WithCancel(context.Background())
 	h := &Hands{s: s, stop: stop, done: make(chan struct{}), placed: make(map[string][]string)}
@@ -106,7 +106,7 @@ func (s *Server) Hands(t testing.TB) *Hands {
 	return h
 }
 
-// Placed are the nodes that a ReplicaSet's pods were put on, in order.
+// Placed returns the nodes on which a ReplicaSet's pods were placed, in order.
 func (h *Hands) Placed(name string) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -120,7 +120,7 @@ func (h *Hands) Hold(on bool) {
 	h.hold = on
 }
 
-// state is one look at the cluster.
+// state is the state of the cluster at one moment.
 type state struct {
 	pods  []kube.Pod
 	nodes []kube.Node
@@ -177,7 +177,7 @@ func podPath(p kube.Pod) string {
 	return "/api/v1/namespaces/" + p.Meta.Namespace + "/pods/" + p.Meta.Name
 }
 
-// gone makes an error of something that is not there any more none.
+// gone returns nil for the error about a missing object.
 func gone(err error) error {
 	if c := kube.Code(err); c == http.StatusNotFound || c == http.StatusConflict {
 		return nil
@@ -185,7 +185,7 @@ func gone(err error) error {
 	return err
 }
 
-// kubelet ends a pod that is deleted, and makes one ready that is on a node.
+// kubelet ends deleted pods, and makes the pods on nodes ready.
 func (h *Hands) kubelet(ctx context.Context, p kube.Pod) error {
 	h.mu.Lock()
 	hold := h.hold
@@ -207,7 +207,7 @@ func (h *Hands) kubelet(ctx context.Context, p kube.Pod) error {
 	}}, nil))
 }
 
-// schedule puts pods on the nodes with the fewest.
+// schedule places pods on the nodes with the fewest pods.
 func (h *Hands) schedule(ctx context.Context, x state) error {
 	load := make(map[string]int)
 	for _, n := range x.nodes {
@@ -240,7 +240,7 @@ func (h *Hands) schedule(ctx context.Context, x state) error {
 	return nil
 }
 
-// fill makes the pods that a ReplicaSet lacks.
+// fill creates the missing pods of a ReplicaSet.
 func (h *Hands) fill(ctx context.Context, set replicaSet, pods []kube.Pod) error {
 	have := 0
 	for _, p := range pods {
@@ -280,7 +280,7 @@ type budget struct {
 	} `json:"status"`
 }
 
-// budgets says how many pods each budget can spare.
+// budgets computes how many evictions each budget allows.
 func (h *Hands) budgets(ctx context.Context, pods []kube.Pod) error {
 	all, err := items[budget](ctx, h.s, "/apis/policy/v1/poddisruptionbudgets")
 	if err != nil {
@@ -309,7 +309,7 @@ func (h *Hands) budgets(ctx context.Context, pods []kube.Pod) error {
 	return nil
 }
 
-// Await waits until something is so.
+// Await waits until a condition is true.
 func Await(t testing.TB, what string, so func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -321,7 +321,7 @@ func Await(t testing.TB, what string, so func() bool) {
 	}
 }
 
-// ReadyPods counts a ReplicaSet's pods that are ready, by node.
+// ReadyPods counts the ready pods of a ReplicaSet, by node.
 func (s *Server) ReadyPods(t testing.TB, namespace, name string) map[string]int {
 	t.Helper()
 	pods, err := s.Client().PodsIn(t.Context(), namespace)

@@ -1,8 +1,8 @@
-// Package kubetest gives tests a real Kubernetes API server with an etcd of its own.
-// There is no other part of a cluster: what controllers, the scheduler and the kubelets
-// would do, Hands does as far as a test needs it.
+// Package kubetest gives tests a real Kubernetes API server with its own etcd. It runs no
+// other part of a cluster. Hands do the work of controllers, scheduler and kubelets that
+// tests need.
 //
-// The server is built once, by packaging/dev/kube.sh, and kept in ~/.cache/holdfast-test.
+// packaging/dev/kube.sh builds the server once, into ~/.cache/holdfast-test.
 package kubetest
 
 import (
@@ -24,7 +24,7 @@ import (
 
 // Limits of building, and of cleaning up.
 const (
-	buildLimit = 25 * time.Minute // on two cores that others use, too
+	buildLimit = 25 * time.Minute // on two busy cores
 	cleanLimit = 2 * time.Minute
 )
 
@@ -37,8 +37,8 @@ type Server struct {
 // Kubelet is the name of the part of Kubernetes that runs pods on a node.
 const Kubelet = "kubelet"
 
-// Binary is the path of a part of Kubernetes, the API server where none is named, which is
-// built where it is not there yet.
+// Binary returns the path of a part of Kubernetes, by default the API server. It builds the
+// part if it is missing.
 func Binary(ctx context.Context, part ...string) (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -64,7 +64,7 @@ func Binary(ctx context.Context, part ...string) (string, error) {
 	return strings.TrimSpace(out.String()), nil
 }
 
-// Start starts a server for a test, and ends it with that. -short skips the test.
+// Start starts a server for one test. -short skips the test.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	if testing.Short() {
@@ -82,8 +82,7 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// Open starts a server that keeps its files in dir and knows these users. The caller
-// closes it.
+// Open starts a server with its files in dir, and with these users. The caller closes it.
 func Open(ctx context.Context, dir string, users ...apiserver.User) (*Server, error) {
 	binary, err := Binary(ctx)
 	if err != nil {
@@ -149,8 +148,8 @@ func (s *Server) Close() error {
 	return s.Server.Close()
 }
 
-// Do sends a JSON request to the server as an administrator. out may be nil. An
-// answer that is none of success is an error.
+// Do sends a JSON request to the server as an administrator. out may be nil. A status that is
+// not a success is an error.
 func (s *Server) Do(ctx context.Context, method, path string, body, out any) error {
 	kind := "application/json"
 	if method == http.MethodPatch {
@@ -159,7 +158,7 @@ func (s *Server) Do(ctx context.Context, method, path string, body, out any) err
 	return s.client.Raw(ctx, method, path, kind, body, out)
 }
 
-// Must is Do in a test that needs it.
+// Must is Do; the test fails after an error.
 func (s *Server) Must(t testing.TB, method, path string, body, out any) {
 	t.Helper()
 	if err := s.Do(t.Context(), method, path, body, out); err != nil {
@@ -167,8 +166,8 @@ func (s *Server) Must(t testing.TB, method, path string, body, out any) {
 	}
 }
 
-// Clean removes the nodes, pods, ReplicaSets, DaemonSets, budgets and leases that
-// there are, so that the next test finds an empty cluster.
+// Clean removes all nodes, pods, ReplicaSets, DaemonSets, budgets and leases, so that the next
+// test finds an empty cluster.
 func (s *Server) Clean(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), cleanLimit)
@@ -198,7 +197,7 @@ func (s *Server) each(ctx context.Context, path string) error {
 			p = path[:at] + "/namespaces/" + ns + path[at:] + "/" + o.Meta.Name
 		}
 		if strings.HasPrefix(o.Meta.Namespace, "kube-") {
-			continue // the API server's own
+			continue // it belongs to the API server
 		}
 		if err := gone(s.Do(ctx, http.MethodDelete, p, Object{"gracePeriodSeconds": 0}, nil)); err != nil {
 			return err

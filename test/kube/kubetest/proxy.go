@@ -22,8 +22,8 @@ import (
 	"holdfast/internal/hosts/kube"
 )
 
-// Proxy stands before the API server, counts requests, and does to them what a test
-// wants. Its methods may be called from any goroutine.
+// Proxy is in front of the API server. It counts requests and injects the faults of a test.
+// Any goroutine may call its methods.
 type Proxy struct {
 	s      *Server
 	server *httptest.Server
@@ -34,7 +34,7 @@ type Proxy struct {
 	seen  []Request
 }
 
-// Request is one that came.
+// Request is a received request.
 type Request struct {
 	At     time.Time
 	Method string
@@ -42,14 +42,14 @@ type Request struct {
 	Fault  Fault
 }
 
-// Fault is what becomes of a request; the zero value passes it on.
+// Fault is the fault of a request. The zero value passes the request on.
 type Fault struct {
-	Code   int // answered instead of the API server; 0: none
+	Code   int // status of the proxy's own answer; 0: none
 	Reason string
 	Retry  int  // seconds of Retry-After
-	Gone   bool // there is no answer, and the API server never hears of it
-	Lost   bool // the API server does it, and its answer is lost
-	Silent bool // nothing happens at all
+	Gone   bool // the connection is closed without an answer, and the API server gets no request
+	Lost   bool // the API server executes the request, and its answer is lost
+	Silent bool // the request gets no answer, and the connection stays open
 }
 
 // Fails reports whether the caller sees the fault.
@@ -59,7 +59,7 @@ type faultKey struct{}
 
 var errLost = errors.New("as the test wants it")
 
-// Proxy starts one, which ends with the test.
+// Proxy starts a proxy, until the test ends.
 func (s *Server) Proxy(t testing.TB) *Proxy {
 	t.Helper()
 	target, err := url.Parse(s.URL)
@@ -74,7 +74,7 @@ func (s *Server) Proxy(t testing.TB) *Proxy {
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, FlushInterval: -1, Transport: transport,
 		ModifyResponse: func(r *http.Response) error {
 			if f, ok := r.Request.Context().Value(faultKey{}).(Fault); ok && f.Lost {
-				_, _ = io.Copy(io.Discard, r.Body) // it is done, whatever it says
+				_, _ = io.Copy(io.Discard, r.Body) // the answer is lost on purpose
 				return errLost
 			}
 			return nil
@@ -123,15 +123,15 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, pass http.Handler)
 	}
 }
 
-// Break has requests treated so from now on; nil passes all on. fault is called for
-// one request at a time.
+// Break injects faults into requests from now on; nil passes all on. fault is called for one
+// request at a time.
 func (p *Proxy) Break(fault func(*http.Request) Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fault = fault
 }
 
-// Seen are the requests that came since a moment.
+// Seen returns the requests since a time.
 func (p *Proxy) Seen(since time.Time) []Request {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// Shared is the API server of a package's tests, and the holdfast that they run: each
-// made by the first that asks. The zero value has none yet.
+// Shared is the API server of a package's tests, and the program holdfast that they run. Each
+// is created by the first test that needs it.
 type Shared struct {
 	once   sync.Once
 	server *Server
@@ -42,7 +42,7 @@ func (s *Shared) Cluster(t *testing.T) *Server {
 	return s.server
 }
 
-// Program is the path of holdfast, built from this tree. It comes after Cluster.
+// Program returns the path of holdfast, built from this tree. Call it after Cluster.
 func (s *Shared) Program(t *testing.T) string {
 	t.Helper()
 	s.building.Do(func() {
@@ -59,7 +59,7 @@ func (s *Shared) Program(t *testing.T) string {
 	return s.program
 }
 
-// Close ends the server and removes all files, when all tests are through.
+// Close ends the server and removes all files, after all tests.
 func (s *Shared) Close() error {
 	var err error
 	if s.server != nil {

@@ -1,5 +1,5 @@
-// Package pods_test has the agent of a Kubernetes node against a real API server and a
-// real container runtime. There is no kubelet: the tests do its part.
+// Package pods_test tests the agent of a Kubernetes node with a real API server and a real
+// container runtime. Instead of a kubelet, the tests do its work.
 package pods_test
 
 import (
@@ -18,7 +18,7 @@ var shared kubetest.Shared
 
 func TestMain(m *testing.M) {
 	if !lab.Inside() {
-		os.Exit(labtest.Main(m)) // which comes back here, inside
+		os.Exit(labtest.Main(m)) // calls this function again, inside the lab
 	}
 	code := m.Run()
 	if err := shared.Close(); err != nil {

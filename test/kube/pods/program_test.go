@@ -28,8 +28,8 @@ import (
 	"holdfast/test/kube/kubetest"
 )
 
-// imds is as much of Amazon's metadata service as says that a machine goes; its own tests
-// have all of it (internal/sessions/preempt).
+// imds is the part of Amazon's metadata service with the notices of an interruption. The tests
+// of internal/sessions/preempt have all of it.
 type imds struct {
 	mu     sync.Mutex
 	action string // "": none
@@ -55,9 +55,9 @@ func (m *imds) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// A machine says that it goes in seconds: what does not end on it is killed, really, and
-// gone from the API server before. The agent has recorded how it came up. When the
-// machine stays after all, its node takes pods again.
+// A machine announces its end within seconds. Before that, containers that do not end are
+// killed, and their pods are removed from the API server. The agent has recorded their
+// spin-ups. If the notice is withdrawn, the node accepts pods again.
 func TestNodeGoes(t *testing.T) {
 	s, c := cluster(t), critest.Start(t)
 	path := shared.Program(t)
@@ -95,7 +95,7 @@ func TestNodeGoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() {
-		_ = cmd.Process.Kill() // fails where it has ended
+		_ = cmd.Process.Kill() // an error: it has ended
 		_ = cmd.Wait()
 		if t.Failed() {
 			t.Logf("%s", log.Bytes())
@@ -133,7 +133,7 @@ func TestNodeGoes(t *testing.T) {
 	}
 }
 
-// The example's hook is what the API server takes, and what works in a container.
+// The API server accepts the example's hook, and the hook works in a container.
 func TestPreStopExample(t *testing.T) {
 	s, c := cluster(t), critest.Start(t)
 	path := shared.Program(t)

@@ -27,11 +27,11 @@ import (
 	"holdfast/test/kube/kubetest"
 )
 
-// kept are the records of a watcher, by the name of the container.
+// kept has the records of a watcher, by the name of the container.
 type kept struct {
 	mu  sync.Mutex
 	all map[string]spinup.Record
-	err error // that one came twice
+	err error // a record arrived twice
 }
 
 func (k *kept) add(r spinup.Record) {
@@ -78,8 +78,8 @@ func watch(t *testing.T, c *critest.Runtime, conf podwatch.Config) *kept {
 	return k
 }
 
-// pull has the runtime pull an image of some size from a registry, as a kubelet would,
-// and returns its name and how long that took.
+// pull makes the runtime pull an image of some size from a registry, as a kubelet would. It
+// returns the image's name and the duration.
 func pull(t *testing.T, c *critest.Runtime, mib int64) (image string, took time.Duration) {
 	t.Helper()
 	layer, err := random.Layer(mib<<20, types.DockerLayer)
@@ -103,7 +103,7 @@ func pull(t *testing.T, c *critest.Runtime, mib int64) (image string, took time.
 	return image, time.Since(begin)
 }
 
-// pod makes a pod in the API server, on the node mine, and returns it.
+// pod creates a pod in the API server, on the node mine, and returns it.
 func pod(t *testing.T, s *kubetest.Server, podName string, spec kubetest.Object) kube.Pod {
 	t.Helper()
 	spec["nodeName"] = "mine"
@@ -124,8 +124,8 @@ func told(t *testing.T, s *kubetest.Server, p kube.Pod, container, message strin
 	}, nil)
 }
 
-// A pod's containers are recorded with the times that the runtime has, and with what
-// the kubelet told of the pull and the readiness.
+// The containers of a pod are recorded with the times of the runtime, and with the kubelet's
+// events about the pull and the readiness.
 func TestSpinUps(t *testing.T) {
 	c := critest.Start(t)
 	s := cluster(t)
@@ -150,7 +150,7 @@ func TestSpinUps(t *testing.T) {
 	seen := time.Now()
 	there := &critest.Pod{Namespace: "default", Name: "web-1", UID: p.Meta.UID, Annotations: map[string]string{"kubernetes.io/config.seen": seen.Format(time.RFC3339Nano)}}
 	c.Sandbox(t, there)
-	time.Sleep(500 * time.Millisecond) // a look without the image, as of pulls that matter
+	time.Sleep(500 * time.Millisecond) // the watcher looks once without the image, as during a long pull
 	image, took := pull(t, c, 8)
 	told(t, s, p, "app", fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %d bytes.", image, took.Truncate(time.Millisecond), took.Truncate(time.Millisecond), 8<<20), time.Now())
 	c.Run(t, there, "app", image)
@@ -214,8 +214,8 @@ func TestSpinUps(t *testing.T) {
 	stuck(t, c, s, client)
 }
 
-// stuck has a pod with an image that does not arrive: that is recorded once, by what the API server
-// says of it where that may be asked.
+// stuck creates a pod whose image does not arrive. The failed pull is recorded once, with the
+// API server's reason if the agent may read it.
 func stuck(t *testing.T, c *critest.Runtime, s *kubetest.Server, client *kube.Client) {
 	t.Helper()
 	spec := kubetest.PodSpec()
@@ -242,7 +242,7 @@ func stuck(t *testing.T, c *critest.Runtime, s *kubetest.Server, client *kube.Cl
 	}
 }
 
-// An agent that may not ask says so once, and goes on without.
+// An agent without the rights logs that once, and continues without the API server.
 func TestSpinUpsWithoutRights(t *testing.T) {
 	c := critest.Start(t)
 	s := cluster(t)
