@@ -8,19 +8,18 @@ import (
 	"github.com/coder/websocket"
 )
 
-// lingerEnv says how long a shell waits for its browser when the connection was
-// lost and not closed; nothing: it ends at once.
+// lingerEnv is the time for which a shell waits for its browser after a lost connection. Without
+// it the shell ends at once.
 const lingerEnv = "DEMO_LINGER"
 
-// takeTime is what a connection may take to let go of its shell.
+// takeTime limits the time in which a connection releases its shell.
 const takeTime = 2 * time.Second
 
-// lingering has connections that were lost leave their shells to those that come
-// with the same handshake: a gateway that keeps a browser's WebSocket while its
-// session moves asks for the same upgrade again, with the same Sec-WebSocket-Key,
-// of which no two browsers have the same.
+// lingering passes the shell of a lost connection to the next one with the same handshake. A
+// gateway that keeps a browser's WebSocket while its session moves repeats the upgrade with
+// the same Sec-WebSocket-Key, which is unique to a browser's connection.
 type lingering struct {
-	time time.Duration // 0: nothing lingers
+	time time.Duration // 0: shells end with their connection
 
 	mu sync.Mutex
 	by map[string]*holder // by the handshake's key
@@ -30,11 +29,11 @@ type lingering struct {
 type holder struct {
 	key  string
 	c    *websocket.Conn
-	next chan *shell // it is left here
+	next chan *shell // receives the shell
 }
 
-// enter notes a connection, and returns the shell of the one before it with the same
-// handshake, nil where there is none.
+// enter records a connection, and returns the shell of the previous one with the same handshake,
+// nil for none.
 func (l *lingering) enter(key string, c *websocket.Conn) (*holder, *shell) {
 	h := &holder{key: key, c: c, next: make(chan *shell)}
 	if l.time == 0 || key == "" {
@@ -47,7 +46,7 @@ func (l *lingering) enter(key string, c *websocket.Conn) (*holder, *shell) {
 	if before == nil {
 		return h, nil
 	}
-	_ = before.c.CloseNow() // it may not have noticed yet
+	_ = before.c.CloseNow() // it may not have noticed the loss yet
 	select {
 	case sh := <-before.next:
 		return h, sh
@@ -56,7 +55,7 @@ func (l *lingering) enter(key string, c *websocket.Conn) (*holder, *shell) {
 	}
 }
 
-// leave forgets a connection.
+// leave removes a connection.
 func (l *lingering) leave(h *holder) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -65,8 +64,8 @@ func (l *lingering) leave(h *holder) {
 	}
 }
 
-// hand leaves the shell of a lost connection to the next one. It is false where none
-// has come in time.
+// hand passes the shell of a lost connection to the next one. It returns false if none arrived in
+// time.
 func (l *lingering) hand(ctx context.Context, h *holder, sh *shell) bool {
 	if l.time == 0 {
 		return false

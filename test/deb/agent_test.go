@@ -21,8 +21,8 @@ import (
 // patience bounds what has to happen anyhow.
 const patience = 2 * time.Minute
 
-// An agent runs from the files of the package; an upgrade of it refuses no connect
-// and leaves the session, and a removal drains.
+// An agent runs from the files of the package. An upgrade of the package refuses no connect and
+// keeps the session. A removal drains the host.
 func TestAgentOfThePackage(t *testing.T) {
 	h := newHost(t)
 	engine := labtest.Engine(t)
@@ -58,7 +58,7 @@ templates: [{name: web, image: %q, port: 8080}]
 		c.Close()
 		t.Error("after the removal a process still serves the gateway")
 	}
-	// The engine tidies up in its own time; the container is dead already.
+	// The container is dead, but the engine may report that with a delay.
 	if c, err := labtest.Docker(t).Inspect(t.Context(), after.ContainerID); err == nil && c.State == "running" && syscall.Kill(c.Pid, 0) == nil {
 		t.Errorf("after the removal the session's container runs still, with pid %d", c.Pid)
 	}
@@ -75,8 +75,8 @@ func freePort(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// startAgent runs the installed program with the installed configuration until it
-// serves, and returns where its gateway is.
+// startAgent runs the installed program with the installed configuration, waits until it serves,
+// and returns the address of its gateway.
 func (h host) startAgent() (gateway string) {
 	h.t.Helper()
 	var out bytes.Buffer
@@ -88,7 +88,7 @@ func (h host) startAgent() (gateway string) {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	h.t.Cleanup(func() {
-		// After an upgrade the agent is another process; the removal has ended it.
+		// After an upgrade the agent is another process, which the removal has ended.
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		<-ended
 		if h.t.Failed() {
@@ -106,7 +106,7 @@ func (h host) startAgent() (gateway string) {
 	return ""
 }
 
-// say runs a command of the installed program at its agent.
+// say runs a command of the installed program and returns its output.
 func (h host) say(args ...string) string {
 	h.t.Helper()
 	out, err := exec.CommandContext(h.t.Context(), h.path("usr/bin/holdfast"), append([]string{"--socket", h.path("run/holdfast/holdfast.sock")}, args...)...).CombinedOutput()
@@ -116,7 +116,7 @@ func (h host) say(args ...string) string {
 	return string(out)
 }
 
-// session asks for one over the gateway, and returns what the agent knows of it.
+// session requests a session at the gateway, and returns the agent's record of it.
 func (h host) session(key, gateway string) (s api.Session) {
 	h.t.Helper()
 	if err := get("http://" + gateway + "/s/" + key + "/"); err != nil {
@@ -128,7 +128,7 @@ func (h host) session(key, gateway string) (s api.Session) {
 	return s
 }
 
-// get asks over a connection of its own.
+// get sends a GET over a new connection.
 func get(url string) error {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
 	res, err := client.Get(url)
@@ -145,7 +145,7 @@ func get(url string) error {
 	return nil
 }
 
-// knock connects anew again and again until stop is called, and counts.
+// knock opens connections until stop is called, and counts them.
 func knock(t *testing.T, gateway string) (stop func(), asked, failed *atomic.Int64) {
 	asked, failed = new(atomic.Int64), new(atomic.Int64)
 	quit, done := make(chan struct{}), make(chan struct{})

@@ -17,7 +17,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// built has the packages of two versions, made by the first test that needs them.
+// built has the packages of two versions. The first test that needs them builds them.
 var built struct {
 	once sync.Once
 	dir  string
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// packages are those of v1.0.0 and of v1.1.0, for this host.
+// packages returns the packages of v1.0.0 and v1.1.0, for this host.
 func packages(t *testing.T) (first, second string) {
 	t.Helper()
 	arch := goArch(t)
@@ -66,8 +66,8 @@ func dist(t *testing.T, dir, version string, arch ...string) {
 	}
 }
 
-// host is a root directory with as much of a Debian in it as packages need: a
-// shell, and dpkg's own records.
+// host is a root directory with the parts of Debian that packages need: a shell, and dpkg's
+// database.
 type host struct {
 	t    *testing.T
 	root string
@@ -131,7 +131,7 @@ func (h host) has(name string) bool {
 	return err == nil
 }
 
-// dpkg runs it on the host, whose scripts run in the root directory.
+// dpkg runs dpkg for the host. The scripts of packages run in the root directory.
 func (h host) dpkg(args ...string) {
 	h.t.Helper()
 	cmd := exec.CommandContext(h.t.Context(), "dpkg", append([]string{"--root=" + h.root}, args...)...)
@@ -141,7 +141,7 @@ func (h host) dpkg(args ...string) {
 	}
 }
 
-// one is the only package, or image, in a directory for an architecture.
+// one returns the only package, or image, for an architecture in a directory.
 func one(t *testing.T, dir, what, arch string) string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, map[string]string{"package": "holdfast_*_" + arch + ".deb", "bench": "holdfast-bench_*_" + arch + ".deb", "image": "holdfast-image-" + arch + ".tar"}[what]))
@@ -151,7 +151,7 @@ func one(t *testing.T, dir, what, arch string) string {
 	return found[0]
 }
 
-// goArch is what the tests' host is.
+// goArch returns the architecture of this host.
 func goArch(t *testing.T) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", "env", "GOHOSTARCH").Output()
@@ -161,8 +161,8 @@ func goArch(t *testing.T) string {
 	return strings.TrimSpace(string(out))
 }
 
-// Installed, upgraded, removed, purged: the configuration that the operator has changed
-// stays until the purge, and so does the data.
+// The package is installed, upgraded, removed and purged. A changed configuration and the data
+// stay until the purge.
 func TestLifeOfThePackage(t *testing.T) {
 	h := newHost(t)
 	first, second := packages(t)
@@ -219,8 +219,8 @@ func TestLifeOfThePackage(t *testing.T) {
 	}
 }
 
-// benchIsBeside installs the package holdfast-bench, has `holdfast bench` run it, and
-// removes it: from then on holdfast says how to get it.
+// benchIsBeside installs the package holdfast-bench, which `holdfast bench` then runs. Without
+// the package, `holdfast bench` prints how to install it.
 func (h host) benchIsBeside(pkg string) {
 	h.t.Helper()
 	bench := func() (int, string) {
@@ -242,7 +242,7 @@ func (h host) benchIsBeside(pkg string) {
 	h.dpkg("--purge", "holdfast-bench")
 }
 
-// unitsAreGood has systemd read the units where the package has put them.
+// unitsAreGood makes systemd verify the installed units.
 func (h host) unitsAreGood() {
 	h.t.Helper()
 	units, err := filepath.Glob(h.path("usr/lib/systemd/system/*.service"))
@@ -306,8 +306,8 @@ func TestBuildsAreTheSame(t *testing.T) {
 	}
 }
 
-// Debian's own checks of a package find neither an error nor a warning; what is so on
-// purpose is in packaging/deb/lintian-overrides, with the reason.
+// Lintian finds neither an error nor a warning. Intended exceptions are in
+// packaging/deb/lintian-overrides, with the reason.
 func TestLintian(t *testing.T) {
 	if !labtest.Long() {
 		t.Skip("long: needs lintian, which make test-long installs")
@@ -320,7 +320,7 @@ func TestLintian(t *testing.T) {
 	}
 }
 
-// exposure is what systemd-analyze says of a unit, in tenths.
+// exposure returns the exposure level of a unit by systemd-analyze, in tenths.
 func exposure(t *testing.T, name, text string) int {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name+".service")

@@ -1,3 +1,2 @@
-// Package deb tests the Debian package as dpkg and people use it, in a root
-// directory of its own that is thrown away.
+// Package deb tests the Debian package with dpkg, in a temporary root directory.
 package deb

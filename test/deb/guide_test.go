@@ -13,15 +13,14 @@ import (
 	"holdfast/test/lab"
 )
 
-// block is commands of a page of the guide, and what is shown below them.
+// block has commands of a page of the guide, and their documented output.
 type block struct {
 	line     int // of the commands
 	commands string
 	shown    []string
 }
 
-// blocks are what a page has between ```sh and ```, each with the ```text that comes
-// next, if that comes before other commands.
+// blocks returns the ```sh blocks of a page, each with the ```text block that follows it.
 func blocks(path string) (all []block, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -53,12 +52,12 @@ func blocks(path string) (all []block, err error) {
 	return all, nil
 }
 
-// varies are the parts of a word that are another each time: hexadecimal ids, addresses,
+// varies matches the parts of words that differ between runs: hexadecimal ids, addresses,
 // numbers with a unit or a point, and words that are a number.
 var varies = regexp.MustCompile(`…|[0-9a-f]{12}|[0-9]+(\.[0-9]+){3}(:[0-9]+)?|[0-9]+\.[0-9]+[a-zA-Zµ%]*|[0-9]+(ms|µs|s|m|h|d|MiB|KiB|GiB|B|%)\b|^[0-9]+$`)
 
-// pattern is what a line of output has to look like where the page shows this one: the
-// same words, with other numbers and other space between them. "…" is anything.
+// pattern returns the pattern for output that the page shows as this line: the same words, with
+// any numbers and spaces. "…" matches any text.
 func pattern(shown string) *regexp.Regexp {
 	words := strings.Fields(shown)
 	for i, w := range words {
@@ -81,8 +80,7 @@ func pattern(shown string) *regexp.Regexp {
 	return regexp.MustCompile(`^\s*` + strings.Join(words, `\s+`) + `\s*$`)
 }
 
-// missing is the first line of a page that the output has not, in the page's order; ""
-// where it has all.
+// missing returns the first line of a page that the output lacks, in the page's order, or "".
 func missing(shown []string, output string) string {
 	lines := strings.Split(output, "\n")
 	for _, s := range shown {
@@ -98,8 +96,8 @@ func missing(shown []string, output string) string {
 	return ""
 }
 
-// sameColumns reports whether two lines are the head of one table: its columns may be in
-// the order in which things happened, as those of a hold's end and its command's are.
+// sameColumns reports whether two lines are the header of the same table. The order of its
+// columns may depend on the order of events, such as the end of a hold and of its command.
 func sameColumns(shown, printed string) bool {
 	a, b := strings.Fields(shown), strings.Fields(printed)
 	slices.Sort(a)
@@ -131,8 +129,8 @@ func TestShownAndPrinted(t *testing.T) {
 	}
 }
 
-// Every command of every page of the guide, on a fresh machine for each page; what is
-// shown is what they print.
+// Every command of every page of the guide runs, on a fresh machine for each page, and prints
+// the documented output.
 func TestGuide(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: machines and engines take their time, and root")
@@ -174,8 +172,8 @@ func TestGuide(t *testing.T) {
 	}
 }
 
-// hasRegistry has the machine's engine get busybox by its usual name, from a registry
-// that stands for Docker Hub, and stops the engine.
+// hasRegistry makes busybox available to the machine's engine by its usual name, from a registry
+// in place of Docker Hub, and stops the engine.
 func (d debian) hasRegistry() {
 	d.t.Helper()
 	d.write("etc/registry.yml", `version: 0.1

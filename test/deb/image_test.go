@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The container image is loaded by an engine that asks no registry, says its version,
-// runs an agent that serves a session, and the doctor with what the DaemonSet gives it.
+// An engine loads the container image without a registry. The image prints its version, runs an
+// agent that serves a session, and runs the doctor with the rights of the DaemonSet.
 func TestImage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: a machine and an engine take their time, and root")
@@ -43,7 +43,7 @@ func TestImage(t *testing.T) {
 	var caps []string
 	for _, m := range regexp.MustCompile(`- ([A-Z_]+)`).FindAllStringSubmatch(add, -1) {
 		if m[1] == "BPF" || m[1] == "PERFMON" {
-			continue // Debian's engine does not know them; SYS_ADMIN, which is there as well, is both
+			continue // Debian's engine does not know them; SYS_ADMIN includes both
 		}
 		caps = append(caps, "--cap-add="+m[1])
 	}
@@ -52,7 +52,7 @@ func TestImage(t *testing.T) {
 	}
 	out, err := d.Command(t.Context(), "docker run --rm --pid host --read-only --security-opt no-new-privileges --cap-drop ALL "+strings.Join(caps, " ")+
 		" --tmpfs /tmp --tmpfs /run/holdfast -v /sys:/sys:ro holdfast doctor --for 1s --json").Output()
-	// 9: it has found something, on whatever host this is.
+	// 9: it has findings; 0: it has none.
 	if err != nil && !strings.Contains(err.Error(), "exit status 9") || !strings.Contains(string(out), `"findings"`) {
 		t.Errorf("the doctor in a container: %v\n%s", err, out)
 	}

@@ -10,8 +10,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// What the agent's unit forbids does not prevent the agent from saving a container and
-// restoring it.
+// Under the restrictions of its unit the agent can save and restore a container.
 func TestMemoryUnderTheUnit(t *testing.T) {
 	if !labtest.Long() {
 		t.Skip("only with -long: a machine, an engine and a restart of it")
@@ -53,8 +52,7 @@ systemctl restart docker`)
 	d.Run("holdfast session stop alice; test -z \"$(ls -A /var/lib/holdfast/suspended)\"")
 }
 
-// process tells one process of a session from another: by the epoch that it was
-// started with.
+// process identifies a process of a session by the epoch with which it was started.
 func (d debian) process(key string) string {
 	d.t.Helper()
 	d.session(key)

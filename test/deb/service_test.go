@@ -30,8 +30,8 @@ type debian struct {
 	t *testing.T
 }
 
-// newDebian boots one with the first package in dist/, the second beside it, and an
-// engine that has the images.
+// newDebian boots a machine with the first package in dist/, the second beside it, and an engine
+// with the images.
 func newDebian(t *testing.T, images ...lab.Image) debian {
 	t.Helper()
 	d := debian{machine.Start(t), t}
@@ -47,7 +47,7 @@ func newDebian(t *testing.T, images ...lab.Image) debian {
 	return d
 }
 
-// serverImage is the test server's.
+// serverImage returns the image of the test server.
 func serverImage(t *testing.T) lab.Image {
 	t.Helper()
 	server := filepath.Join(t.TempDir(), "testserver")
@@ -61,7 +61,7 @@ func serverImage(t *testing.T) lab.Image {
 	return image
 }
 
-// archiveOf is an image as engines load it.
+// archiveOf returns an image in the format that engines load.
 func archiveOf(t *testing.T, img lab.Image) string {
 	t.Helper()
 	archive, err := img.Archive()
@@ -94,7 +94,7 @@ func (d debian) write(name, text string) {
 	}
 }
 
-// client connects in the machine, anew each time.
+// client returns a client that opens a new connection in the machine for each request.
 func (d debian) client() *http.Client {
 	dial := func(ctx context.Context, network, address string) (c net.Conn, err error) {
 		err = netns.Do(d.Net(), func() error {
@@ -106,7 +106,7 @@ func (d debian) client() *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}, Timeout: patience}
 }
 
-// session asks for one at the gateway, and returns what the agent knows of it.
+// session requests a session at the gateway, and returns the agent's record of it.
 func (d debian) session(key string) (s api.Session) {
 	d.t.Helper()
 	res, err := d.client().Get("http://127.0.0.1:7070/s/" + key + "/")
@@ -121,7 +121,7 @@ func (d debian) session(key string) (s api.Session) {
 	return s
 }
 
-// json is what a command prints.
+// json decodes the output of a command.
 func (d debian) json(to any, command string) {
 	d.t.Helper()
 	out, err := d.Command(d.t.Context(), command).Output()
@@ -147,8 +147,8 @@ func (d debian) awaited(what, script string) {
 	}
 }
 
-// knocking connects again and again until stop is called, which returns how many
-// connects were made and how many failed.
+// knocking opens connections until stop is called. stop returns the numbers of connects and of
+// failures.
 func (d debian) knocking(url string) (stop func() (asked, failed int64)) {
 	var asked, failed atomic.Int64
 	quit, done := make(chan struct{}), make(chan struct{})
@@ -178,8 +178,8 @@ func (d debian) knocking(url string) (stop func() (asked, failed int64)) {
 	return func() (int64, int64) { close(quit); <-done; return asked.Load(), failed.Load() }
 }
 
-// templates of the service's sessions: one that boots, with a snapshot command, and
-// one whose containers wait and get their mounts and their name when they are claimed.
+// templates of the service's sessions: one with a snapshot command, and one with warm containers
+// that get their mounts and their name when a session claims them.
 const templates = `sed -i '/^templates:/,$d' /etc/holdfast/holdfast.yaml
 cat >>/etc/holdfast/holdfast.yaml <<END
 templates:
@@ -196,8 +196,8 @@ END
 printf '#!/bin/sh\ncp /etc/hostname /srv/saved-$1 && chown 1000:1000 /srv/saved-$1\n' >/usr/local/bin/save
 chmod +x /usr/local/bin/save`
 
-// The package on a machine with systemd: installed, started, put to work, hung,
-// upgraded, removed, purged, all under what the units forbid.
+// The package on a machine with systemd, under the restrictions of its units: it is installed,
+// started, used, stopped by SIGSTOP, upgraded, removed and purged.
 func TestServicesOfThePackage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: a machine and an engine take their time, and root")
@@ -225,8 +225,8 @@ func TestServicesOfThePackage(t *testing.T) {
 	d.isRemoved()
 }
 
-// collectsUnderItsUnit has the collector's unit remove an image whose files belong to
-// others and are readable by none, linked away first.
+// collectsUnderItsUnit makes the collector's unit remove an image, whose files it links away
+// first. The files belong to other users and have mode 0.
 func (d debian) collectsUnderItsUnit() {
 	t := d.t
 	t.Helper()
@@ -246,8 +246,8 @@ systemctl start holdfast-gc`)
 	d.Run("systemctl stop holdfast-gc; rm /etc/holdfast/holdfast.yaml; apt-get install -y --reinstall -o Dpkg::Options::=--force-confmiss ./dist/holdfast_*.deb")
 }
 
-// worksUnderItsUnit has sessions boot, claim what is warm, end with a snapshot, and
-// the node drained.
+// worksUnderItsUnit boots sessions, claims a warm container, ends a session with a snapshot, and
+// drains the node.
 func (d debian) worksUnderItsUnit() {
 	t := d.t
 	t.Helper()
@@ -277,8 +277,8 @@ func (d debian) worksUnderItsUnit() {
 	}
 }
 
-// hungIsStartedAgain stops the agent's main process, as a deadlock would; systemd ends
-// it and starts another one. The session stays.
+// hungIsStartedAgain stops the agent's main process, like a deadlock. systemd kills it and starts
+// another one. The session stays.
 func (d debian) hungIsStartedAgain() {
 	t := d.t
 	t.Helper()
@@ -289,15 +289,15 @@ func (d debian) hungIsStartedAgain() {
 	}
 }
 
-// hangs stops a unit's main process for longer than its watchdog waits, which is limit
-// here, and returns when systemd has started another one, and then has it be as before.
+// hangs sets the watchdog of a unit to limit and stops its main process for longer. It returns
+// when systemd has started another process, after it has restored the watchdog.
 func (d debian) hangs(unit string, limit time.Duration, well string) {
 	t := d.t
 	t.Helper()
 	dir := "/run/systemd/system/" + unit + ".service.d"
 	d.Run(fmt.Sprintf("mkdir -p %s; printf '[Service]\nWatchdogSec=%v\n' >%s/soon.conf; systemctl daemon-reload; systemctl restart %s", dir, limit, dir, unit))
 	pid := d.mainPID(unit)
-	// One that is well is left alone for longer than that.
+	// A process that answers is not restarted within a longer time.
 	time.Sleep(limit + 2*time.Second)
 	if now := d.mainPID(unit); now != pid {
 		t.Fatalf("%s was %s and is %s: the watchdog has ended it\n%s", unit, pid, now, d.Show(unit))
@@ -314,7 +314,7 @@ func (d debian) mainPID(unit string) string {
 	return strings.TrimSpace(d.Run("systemctl show -P MainPID " + unit))
 }
 
-// seesAsMuch has the doctor look under the agent's restrictions, and without them.
+// seesAsMuch compares examinations by the doctor with and without the agent's restrictions.
 func (d debian) seesAsMuch() {
 	t := d.t
 	t.Helper()
@@ -339,9 +339,9 @@ systemctl daemon-reload; systemctl start look`)
 	}
 }
 
-// recordsUnderItsUnit has the agent make recordings, as the dashboard's button does: a
-// quiet one, and one of a session that is busy. It sees programs and the kernel, and
-// misses nothing that a recording without the unit's restrictions has.
+// recordsUnderItsUnit makes the agent record, as the dashboard's button does: an idle host, and a
+// busy session. The recordings have programs and the kernel, and as much as a recording
+// without the unit's restrictions.
 func (d debian) recordsUnderItsUnit() {
 	t := d.t
 	t.Helper()
@@ -379,8 +379,8 @@ func (d debian) recordsUnderItsUnit() {
 	}
 }
 
-// standsBy has the unit bring back what was installed, and a server restarted behind
-// it, below port 1024 and as another user.
+// standsBy checks that the unit restores installed ports, and that a server below port 1024, as
+// another user, can be restarted behind it.
 func (d debian) standsBy() {
 	t := d.t
 	t.Helper()
@@ -409,7 +409,7 @@ systemctl status holdfast-protect | grep -q /proc/self/exe`)
 	}
 }
 
-// upgrades installs the next package beside clients.
+// upgrades installs the next package while clients connect.
 func (d debian) upgrades() {
 	t := d.t
 	t.Helper()
@@ -425,7 +425,7 @@ func (d debian) upgrades() {
 	if after := d.session("alice"); after.Epoch != before.Epoch || after.ContainerID != before.ContainerID {
 		t.Errorf("the session was %+v and is %+v", before, after)
 	}
-	// systemd goes by the new process, and would start it again.
+	// systemd knows the new main process, and would restart it.
 	if program := d.Run("readlink /proc/" + d.mainPID("holdfast") + "/exe"); program != "/usr/bin/holdfast\n" {
 		t.Errorf("systemd's main process runs %s", program)
 	}
@@ -448,8 +448,8 @@ func (d debian) isRemoved() {
 	d.Run("apt-get purge -y holdfast; ! test -e /var/lib/holdfast; ! test -e /etc/holdfast; ! test -e /run/holdfast")
 }
 
-// The agent's unit is open enough for containerd, where the agent itself does what
-// Docker's daemon does elsewhere: networks, logs, control groups.
+// The agent's unit permits what the agent does itself on containerd: networks, logs, control
+// groups. On Docker the daemon does that.
 func TestServiceOnContainerd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: a machine and an engine take their time, and root")
@@ -472,11 +472,11 @@ systemctl start holdfast`)
 	}
 }
 
-// ceilings are what systemd-analyze security may say of each unit, in tenths: 0 is
-// nothing exposed, 100 everything. Without their restrictions they have 96, the agent 98.
+// ceilings are the maximum exposure levels of the units by systemd-analyze security, in tenths:
+// 0 is the best, 100 the worst. Without restrictions a unit has 96, the agent's 98.
 var ceilings = map[string]int{"holdfast": 59, "holdfast-gc": 24, "holdfast-drain": 9, "holdfast-protect": 42}
 
-// Each unit is as closed as it was at the last review of what it needs.
+// The exposure of each unit is at most that of the last review.
 func TestUnitsAreClosed(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: systemd-analyze, which make test installs")
@@ -498,7 +498,7 @@ func TestUnitsAreClosed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The same without what closes it.
+		// The same unit without its restrictions.
 		open, _, _ := strings.Cut(string(text), "\nCapabilityBoundingSet=")
 		name := strings.TrimSuffix(filepath.Base(unit), ".service")
 		if got := exposure(t, name, string(text)); got > ceilings[name] {

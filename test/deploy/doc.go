@@ -1,5 +1,4 @@
-// Package deploy tests what people load into other programs to watch Holdfast: the
-// alert rules for Prometheus and the dashboard for Grafana. Every query is parsed by
-// promtool, and asks for metrics, labels and values that docs/metrics.md has, which
-// is held to what an agent registers.
+// Package deploy tests the alert rules for Prometheus and the dashboard for Grafana. promtool
+// parses every query. All metrics, labels and values of queries are in docs/metrics.md, which
+// another test compares with the metrics of an agent.
 package deploy

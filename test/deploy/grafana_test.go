@@ -44,7 +44,7 @@ func readDashboard(t *testing.T) dashboard {
 	return d
 }
 
-// Every query of the dashboard is one, and asks for what an agent has.
+// Every query of the dashboard is valid, and uses metrics of an agent.
 func TestDashboardAsksForWhatThereIs(t *testing.T) {
 	all, d := metrics(t), readDashboard(t)
 	variables := strings.NewReplacer("$__rate_interval", "5m", "$job", ".*", "$instance", ".*")
@@ -83,7 +83,7 @@ func TestDashboardAsksForWhatThereIs(t *testing.T) {
 	promtool(t, "check", "rules", file)
 }
 
-// Panels have ids of their own, and none lies on another.
+// Panels have unique ids and do not overlap.
 func TestDashboardIsInOrder(t *testing.T) {
 	ids := map[int]string{}
 	d := readDashboard(t)

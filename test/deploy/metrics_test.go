@@ -11,7 +11,7 @@ import (
 
 const metricsPage = "../../docs/metrics.md"
 
-// metric is a row of the page. A label without values may have any.
+// metric is a row of the page. A label without values may have any value.
 type metric struct {
 	kind   string
 	labels map[string][]string
@@ -23,7 +23,7 @@ var (
 	quoted    = regexp.MustCompile("`([^`]+)`")
 )
 
-// metrics are those of docs/metrics.md, by name, and `up`, which is Prometheus's own.
+// metrics returns the metrics of docs/metrics.md by name, and Prometheus's own `up`.
 func metrics(t *testing.T) map[string]metric {
 	t.Helper()
 	text, err := os.ReadFile(metricsPage)
@@ -53,7 +53,7 @@ var (
 	grouping = regexp.MustCompile(`\bby \(([^)]*)\)`)
 )
 
-// wrong is what a query asks for that no agent has.
+// wrong returns the parts of a query that no agent has.
 func wrong(expr string, all map[string]metric) (errs []error) {
 	had := []string{"job", "instance", "le"}
 	found := selector.FindAllStringSubmatch(expr, -1)
@@ -102,7 +102,7 @@ func wrongMatch(name string, m metric, label, value string) (errs []error) {
 // lookUp finds a metric by the name of one of its series.
 func lookUp(series string, all map[string]metric) (metric, bool) {
 	if m, ok := all[series]; ok {
-		return m, m.kind != "histogram" // whose series all have an ending
+		return m, m.kind != "histogram" // the series of a histogram have suffixes
 	}
 	for _, end := range []string{"_bucket", "_sum", "_count"} {
 		if name, ok := strings.CutSuffix(series, end); ok {
@@ -113,7 +113,7 @@ func lookUp(series string, all map[string]metric) (metric, bool) {
 	return metric{}, false
 }
 
-// TestWrongQueriesAreFound shows that the check can fail.
+// The check fails for wrong queries.
 func TestWrongQueriesAreFound(t *testing.T) {
 	all := metrics(t)
 	for expr, want := range map[string]int{

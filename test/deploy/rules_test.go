@@ -38,7 +38,7 @@ type alert struct {
 	Labels, Annotations map[string]string
 }
 
-// promtool runs it in the directory of the rules.
+// promtool runs promtool in the directory of the rules.
 func promtool(t *testing.T, args ...string) {
 	t.Helper()
 	if testing.Short() {
@@ -51,7 +51,7 @@ func promtool(t *testing.T, args ...string) {
 	}
 }
 
-// The rules are good, and each fires where it has to: holdfast.rules.test.yml.
+// The rules are valid, and fire as holdfast.rules.test.yml requires.
 func TestRules(t *testing.T) {
 	promtool(t, "check", "rules", "--lint-fatal", "holdfast.rules.yml")
 	promtool(t, "test", "rules", "holdfast.rules.test.yml")
@@ -69,7 +69,7 @@ func TestAlertsAskForWhatThereIs(t *testing.T) {
 	}
 }
 
-// Each alert is seen to fire in a test of the rules.
+// A test of the rules makes each alert fire.
 func TestEachAlertIsTested(t *testing.T) {
 	text, err := os.ReadFile(rulesDir + "/holdfast.rules.test.yml")
 	if err != nil {
@@ -88,7 +88,7 @@ const (
 	alertsEnd   = "<!-- end of the alerts -->\n"
 )
 
-// docs/metrics.md has each alert with its threshold (UPDATE=1 writes them anew).
+// docs/metrics.md has each alert with its threshold. UPDATE=1 rewrites the list.
 func TestAlertsPage(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("| alert | severity | fires when | for |\n|---|---|---|---|\n")

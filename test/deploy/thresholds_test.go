@@ -12,7 +12,7 @@ import (
 	"holdfast/internal/sessions/gateway"
 )
 
-// What the alerts and the dashboard say of Holdfast's defaults is so.
+// The thresholds of the alerts and of the dashboard agree with Holdfast's defaults.
 func TestDefaultsThatAreTold(t *testing.T) {
 	by := map[string]alert{}
 	for _, a := range alerts(t) {

@@ -11,18 +11,18 @@ import (
 	"holdfast/test/kube/kubetest"
 )
 
-// kinds of pods, by what a drain does with them.
+// Kinds of pods, by their treatment in a drain.
 var kinds = []string{"plain", "plain", "plain", "set", "daemon", "orphan", "mirror", "local", "bare", "done", "done-local", "done-daemon", "mirror-local", "daemon-local"}
 
-// pod is a random one.
+// pod returns a random pod.
 type pod struct {
 	Namespace, Name, Node, Kind string
 }
 
 func (p pod) path() string { return "/api/v1/namespaces/" + p.Namespace + "/pods/" + p.Name }
 
-// randomPods are up to seven pods of a node. Half of the clusters have none that forbid a
-// drain whatever is allowed.
+// randomPods returns up to seven pods of a node. Half of the clusters have no pod that prevents
+// every drain.
 func randomPods(rng *rand.Rand, node string) []pod {
 	some := kinds
 	if rng.IntN(2) == 0 {
@@ -36,7 +36,7 @@ func randomPods(rng *rand.Rand, node string) []pod {
 	return pods
 }
 
-// owners makes what the pods belong to.
+// owners creates the owners of the pods.
 func owners(t *testing.T, s *kubetest.Server) {
 	t.Helper()
 	s.Must(t, http.MethodPost, "/api/v1/namespaces", kubetest.Object{"metadata": kubetest.Object{"name": "other"}}, nil)
@@ -63,7 +63,7 @@ func makePods(t *testing.T, s *kubetest.Server, pods []pod) {
 func (p pod) object() kubetest.Object {
 	spec := kubetest.PodSpec()
 	spec["nodeName"] = p.Node
-	spec["terminationGracePeriodSeconds"] = 0 // there is no kubelet to end it
+	spec["terminationGracePeriodSeconds"] = 0 // without a kubelet the API server must delete it at once
 	meta := kubetest.Object{"name": p.Name}
 	owner := func(kind, name string) {
 		meta["ownerReferences"] = []kubetest.Object{{"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": "u", "controller": true}}
@@ -89,7 +89,7 @@ func (p pod) object() kubetest.Object {
 	return kubetest.Object{"metadata": meta, "spec": spec}
 }
 
-// forget removes what a drain has left.
+// forget removes the remaining objects of a drain.
 func forget(t *testing.T, s *kubetest.Server, pods []pod) {
 	t.Helper()
 	for _, p := range pods {

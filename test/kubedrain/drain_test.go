@@ -1,7 +1,7 @@
-// Package kubedrain_test compares our drain with that of kubectl's own package: on the
-// same random clusters, on the same real API server, both choose the same pods and make
-// the same requests in the same order. It is a module of its own because kubectl's
-// package brings 64 MB of others along.
+// Package kubedrain_test compares Holdfast's drain with the drain of kubectl's own package. On
+// the same random clusters and the same real API server, both choose the same pods and send
+// the same requests in the same order. It is a separate module because kubectl's package has
+// 64 MB of dependencies.
 package kubedrain_test
 
 import (
@@ -31,15 +31,15 @@ import (
 	"holdfast/test/kube/kubetest"
 )
 
-// clusters is how many random ones there are.
+// clusters is the number of random clusters.
 const clusters = 200
 
-// recorder is a proxy before the API server that writes down what is asked.
+// recorder is a proxy in front of the API server that records the requests.
 type recorder struct {
 	*httptest.Server
 	mu    sync.Mutex
 	calls []string
-	// refused are the evictions that were, since take.
+	// refused returns the refused evictions since take.
 	refused map[string]bool
 }
 
@@ -93,14 +93,14 @@ func (r *recorder) refuse(q *http.Request) bool {
 	return first
 }
 
-// note writes a request down. What kubectl asks to find out whether the server knows
-// evictions is left out: all that we support do.
+// note records a request. It ignores kubectl's requests that check for the eviction API,
+// because all supported servers have it.
 func (r *recorder) note(q *http.Request) {
 	if q.URL.Path == "/api/v1" || q.URL.Path == "/api" || q.URL.Path == "/apis" {
 		return
 	}
 	query := q.URL.Query()
-	query.Del("limit") // of a page
+	query.Del("limit") // page size
 	call := q.Method + " " + q.URL.Path
 	if len(query) > 0 {
 		call += "?" + query.Encode()
@@ -119,10 +119,9 @@ func (r *recorder) take() []string {
 	return c
 }
 
-// inOrder brings calls into an order that does not depend on which of the pods, which
-// are evicted beside each other, was first: what comes before all evictions stays as it
-// was, and then each pod has its own calls in their order. How often it is asked whether a
-// pod is gone is left out.
+// inOrder sorts calls, because pods are evicted concurrently. The calls before the first
+// eviction keep their order. Then come the calls for each pod in their order. It removes
+// repeated checks whether a pod is gone.
 func inOrder(calls []string) []string {
 	begin := slices.IndexFunc(calls, func(c string) bool { return strings.HasSuffix(c, "/eviction") })
 	if begin < 0 {
@@ -138,10 +137,10 @@ func inOrder(calls []string) []string {
 	return slices.Compact(append(out, rest...))
 }
 
-// settings of a drain, as both know them.
+// settings are the options that both drains have.
 type settings struct{ localData, force bool }
 
-// result is what became of a drain.
+// result is the result of a drain.
 type result struct {
 	Chosen  []string // pods, as namespace/name
 	Refused bool
@@ -211,8 +210,7 @@ func theirs(t *testing.T, r *recorder, node string, o settings) result {
 	return x
 }
 
-// TestSameAsKubectl drains 200 random nodes twice: by kubectl's package, and, with the
-// same pods made again, by ours.
+// Holdfast and kubectl's package drain the same 200 random nodes, each with new, equal pods.
 func TestSameAsKubectl(t *testing.T) {
 	s := cluster(t)
 	owners(t, s)

@@ -18,8 +18,8 @@ import (
 
 const deploy = "../../deploy/kubernetes"
 
-// build does what `kustomize build` and `kubectl apply -k` do, with our manifests in a
-// directory and, beside it, one of a user's.
+// build does what `kustomize build` and `kubectl apply -k` do, with Holdfast's manifests in one
+// directory and a user's kustomization in another.
 func build(t *testing.T, dir, users string) resmap.ResMap {
 	t.Helper()
 	disk := filesys.MakeFsInMemory()
@@ -50,15 +50,15 @@ func build(t *testing.T, dir, users string) resmap.ResMap {
 	return all
 }
 
-// plurals are the kinds in our manifests as they are in paths.
+// plurals has the kinds of the manifests, with their names in API paths.
 var plurals = map[string]string{
 	"Namespace": "namespaces", "ServiceAccount": "serviceaccounts", "DaemonSet": "daemonsets",
 	"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings", "Role": "roles", "RoleBinding": "rolebindings",
 	"ValidatingAdmissionPolicy": "validatingadmissionpolicies", "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
 }
 
-// apply has the API server take all of it as `kubectl apply --server-side` does, with no
-// field that it does not know. It returns their names, and the agent's container.
+// apply applies all objects as `kubectl apply --server-side` does; unknown fields are an error.
+// It returns their names, and the agent's container.
 func apply(t *testing.T, s *kubetest.Server, all resmap.ResMap) (names []string, agent map[string]any) {
 	t.Helper()
 	for _, r := range all.Resources() {
@@ -94,8 +94,8 @@ func apply(t *testing.T, s *kubetest.Server, all resmap.ResMap) (names []string,
 	return names, agent
 }
 
-// The manifests are what kustomize makes of them, alone and with each and all of the
-// components in a kustomization of a user's.
+// The API server accepts the output of kustomize: for the manifests alone, and in a user's
+// kustomization with each component and with all.
 func TestKustomize(t *testing.T) {
 	s := cluster(t)
 	names, agent := apply(t, s, build(t, "/holdfast", "resources: [../holdfast]\n"))

@@ -11,9 +11,8 @@ import (
 	"holdfast/test/spinup/scene"
 )
 
-// BenchmarkAgainstTruth says how far wall times are from what the proxy saw of
-// the download and the engine's debug log tells of the extraction, as medians
-// over its rounds:
+// BenchmarkAgainstTruth compares measured times with the proxy's times of the download and with
+// the engine's debug log of the extraction, as medians over its rounds:
 //
 //	go test ./test/spinup -run '^$' -bench Truth -benchtime 10x
 func BenchmarkAgainstTruth(b *testing.B) {
@@ -51,7 +50,7 @@ func BenchmarkAgainstTruth(b *testing.B) {
 	}
 }
 
-// compared is a wall time as measured and as it was.
+// compared is a measured time and the true time.
 type compared struct{ ours, truth time.Duration }
 
 func report(b *testing.B, name string, list []compared) {

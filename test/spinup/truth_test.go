@@ -1,5 +1,5 @@
-// Package spinup holds what internal/hosts/spinup says of pulls to what a real
-// registry and a proxy before it know, on a real engine.
+// Package spinup compares the records of internal/hosts/spinup about pulls with the logs of a
+// real registry and of a proxy in front of it, on a real engine.
 package spinup
 
 import (
@@ -43,7 +43,7 @@ func open(t testing.TB, o lab.Options) *scene.Stage {
 	return stage
 }
 
-// TestAgainstARegistry has one stage for all that leave it as it is.
+// TestAgainstARegistry shares one stage between the tests that do not change it.
 func TestAgainstARegistry(t *testing.T) {
 	s := open(t, lab.Options{})
 	for _, c := range []struct {
@@ -64,7 +64,7 @@ func TestAgainstARegistry(t *testing.T) {
 	}
 }
 
-// reduce is a stream in figures; with the manifest's sizes if it is told to.
+// reduce returns the figures of a stream, on request with the sizes of the manifest.
 func reduce(t testing.TB, s *scene.Stage, stream scene.Stream, manifest bool) (spinup.Pull, error) {
 	t.Helper()
 	info, err := s.Engine.Info(t.Context())
@@ -82,8 +82,8 @@ func reduce(t testing.TB, s *scene.Stage, stream scene.Stream, manifest bool) (s
 	return r.Finish(stream.Ended, stream.Err)
 }
 
-// served is how many bytes of layers the registry's access log has, from line
-// on, and its length.
+// served returns the bytes of layers in the registry's access log, from a line on, and the
+// number of its lines.
 func served(t testing.TB, r *registry.Registry, sizes map[string]int64, from int) (int64, int) {
 	t.Helper()
 	all, err := r.Accesses()
@@ -99,9 +99,8 @@ func served(t testing.TB, r *registry.Registry, sizes map[string]int64, from int
 	return n, len(all)
 }
 
-// bytesAreTheAccessLogs pulls images of many shapes and compares the bytes
-// with what the registry logged. Where they are not known they have to be
-// flagged; how often that is is logged.
+// bytesAreTheAccessLogs pulls different images and compares the bytes with the registry's log.
+// Unknown bytes must be flagged. The test logs their number.
 func bytesAreTheAccessLogs(t *testing.T, s *scene.Stage) {
 	shapes := [][]int64{
 		{1_000}, {50_000, 50}, {1 << 20}, {300_000, 20_000, 700, 5_000, 100_000, 9},
@@ -143,7 +142,7 @@ func bytesAreTheAccessLogs(t *testing.T, s *scene.Stage) {
 	}
 }
 
-// throttledIsSlow has the published rule judge links of 15 and 25 MiB/s.
+// throttledIsSlow applies the documented rule to connections of 15 and 25 MiB/s.
 func throttledIsSlow(t *testing.T, s *scene.Stage) {
 	rules := spinup.DefaultRules()
 	for i, l := range scene.Links() {
@@ -245,8 +244,7 @@ func whatIsThereIsNotFetched(t *testing.T, s *scene.Stage) {
 	}
 }
 
-// badEndsAreClear has each bad end be an error that says why, and never a
-// success.
+// badEndsAreClear checks that each failed pull is an error with its reason, and not a success.
 func badEndsAreClear(t *testing.T, s *scene.Stage) {
 	for name, want := range map[string]spinup.Cause{
 		"missing": spinup.NoImage, "unauthorized": spinup.Denied, "no-platform": spinup.NoPlatform, "no-space": spinup.NoSpace,
@@ -278,7 +276,7 @@ func bad(t *testing.T, name string, p spinup.Pull, err error, want spinup.Cause)
 	}
 }
 
-// TestEngineThatDiesIsNoSuccess ends the daemon in the middle.
+// A pull whose daemon is killed in the middle is not a success.
 func TestEngineThatDiesIsNoSuccess(t *testing.T) {
 	s := open(t, lab.Options{})
 	if _, err := s.Push(t.Context(), "test/dies:1", scene.Layers(30_000, 4<<20)); err != nil {

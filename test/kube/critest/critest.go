@@ -1,5 +1,5 @@
-// Package critest gives tests a real container runtime that speaks the interface of
-// Kubernetes: a private containerd with its own plugin for that, and no kubelet.
+// Package critest gives tests a real container runtime with the interface of Kubernetes (CRI):
+// a private containerd with its CRI plugin, without a kubelet.
 package critest
 
 import (
@@ -26,7 +26,7 @@ import (
 	"holdfast/test/lab"
 )
 
-// Image is busybox, and the pause image, too. Every runtime here has it.
+// Image is busybox, and also the pause image. Every Runtime has it.
 const Image = "localhost/busybox:latest"
 
 // Runtime is a private containerd.
@@ -37,7 +37,7 @@ type Runtime struct {
 	logs   string
 }
 
-// Start starts one for a test, and ends it with that. -short skips the test.
+// Start starts a Runtime for one test. -short skips the test.
 func Start(t *testing.T) *Runtime {
 	t.Helper()
 	socket := containerd(t)
@@ -49,7 +49,7 @@ func Start(t *testing.T) *Runtime {
 	return &Runtime{Socket: socket, Pods: runtime.NewRuntimeServiceClient(conn), Images: runtime.NewImageServiceClient(conn), logs: t.TempDir()}
 }
 
-// containerd starts a private one and returns its socket.
+// containerd starts a private containerd and returns its socket.
 func containerd(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
@@ -69,7 +69,7 @@ func containerd(t *testing.T) string {
 	return socket
 }
 
-// load gives it Image.
+// load loads Image.
 func load(t *testing.T, socket, dir string) {
 	t.Helper()
 	file := filepath.Join(dir, "image.tar")
@@ -87,8 +87,8 @@ func load(t *testing.T, socket, dir string) {
 	}
 }
 
-// Busybox is an image for this machine that sleeps for an hour. Of other content is one
-// with more layers.
+// Busybox returns an image for this machine that sleeps for an hour. A different layer makes a
+// different image.
 func Busybox(t *testing.T, more ...v1.Layer) v1.Image {
 	t.Helper()
 	busybox, err := lab.Busybox()
@@ -112,7 +112,7 @@ func Busybox(t *testing.T, more ...v1.Layer) v1.Image {
 		t.Fatal(err)
 	}
 	conf = conf.DeepCopy()
-	conf.OS, conf.Architecture = "linux", goruntime.GOARCH // else it is taken for another machine's
+	conf.OS, conf.Architecture = "linux", goruntime.GOARCH // otherwise the runtime refuses the architecture
 	conf.Config = v1.Config{Cmd: []string{"/bin/busybox", "sleep", "3600"}}
 	if img, err = mutate.ConfigFile(img, conf); err != nil {
 		t.Fatal(err)
@@ -120,12 +120,12 @@ func Busybox(t *testing.T, more ...v1.Layer) v1.Image {
 	return img
 }
 
-// Pod is what a kubelet would have the runtime run.
+// Pod is a pod as a kubelet would request it from the runtime.
 type Pod struct {
 	Namespace, Name, UID string
 	Annotations          map[string]string
 	Privileged           bool
-	Mounts               map[string]string // of the host's files, read-only, by where they are in containers
+	Mounts               map[string]string // files of the host, read-only, by path in the container
 	sandbox              string
 	conf                 *runtime.PodSandboxConfig
 }
@@ -135,8 +135,8 @@ const (
 	host = runtime.NamespaceMode_NODE
 )
 
-// Sandbox makes the pod's, in the host's network, and returns its id. It ends with the
-// test.
+// Sandbox creates the pod's sandbox, in the host's network, until the test ends. It returns the
+// id.
 func (r *Runtime) Sandbox(t *testing.T, p *Pod) string {
 	t.Helper()
 	labels := map[string]string{"io.kubernetes.pod.name": p.Name, "io.kubernetes.pod.namespace": p.Namespace, "io.kubernetes.pod.uid": p.UID}
@@ -159,8 +159,8 @@ func (r *Runtime) Sandbox(t *testing.T, p *Pod) string {
 	return p.sandbox
 }
 
-// Create makes a container in the pod, from an image that is there, and returns its id.
-// Without a command it sleeps for an hour.
+// Create creates a container in the pod from a local image, and returns its id. Without a
+// command the container sleeps for an hour.
 func (r *Runtime) Create(t *testing.T, p *Pod, container, image string, command ...string) string {
 	t.Helper()
 	labels := map[string]string{"io.kubernetes.container.name": container}
@@ -182,7 +182,7 @@ func (r *Runtime) Create(t *testing.T, p *Pod, container, image string, command 
 	return made.ContainerId
 }
 
-// Run makes and starts a container.
+// Run creates and starts a container.
 func (r *Runtime) Run(t *testing.T, p *Pod, container, image string, command ...string) string {
 	t.Helper()
 	id := r.Create(t, p, container, image, command...)

@@ -15,14 +15,14 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// hurry is a doctor that looks more often.
+// hurry configures a doctor with short intervals.
 const hurry = "doctor: {every: 2s, burst: 4s, burst_every: 15s, cpu_share: 0.5}\n"
 
-// finds is how long the agent gets to find something.
+// finds is the time limit for a finding of the agent.
 const finds = 4 * time.Minute
 
-// The agent, as the pod of the DaemonSet, names a pod that hurts its node, beside one that
-// does not: in events on it, and in conditions of the node.
+// The agent runs as the pod of the DaemonSet. It names the pod that slows its node in events of
+// the pod and in conditions of the node, and it does not name another pod.
 func TestAgentNamesPods(t *testing.T) {
 	if !labtest.Long() {
 		t.Skip("long: a kubelet takes minutes to build, and drills theirs")
@@ -48,8 +48,8 @@ func TestAgentNamesPods(t *testing.T) {
 		t.Errorf("the workload is not named: %s", text)
 	}
 
-	// What churns has a control group for each of its short-lived processes, as an
-	// engine inside of a pod has.
+	// The churner has a control group for each of its short-lived processes, like an engine
+	// inside a pod.
 	churn := task(t, drill.Task{Drill: "zombies", Part: "churner", Dir: "/work", Tree: "TREE", Size: 8000})
 	w.run(t, "default", "churner", kubetest.Object{
 		"containers": []kubetest.Object{{"name": "main", "image": ourImage, "imagePullPolicy": "Never",
@@ -77,7 +77,7 @@ func task(t *testing.T, x drill.Task) string {
 	return string(b)
 }
 
-// told are the agent's events about a pod: their messages, by reason.
+// told returns the messages of the agent's events about a pod, by reason.
 func (w worker) told(t *testing.T, pod string) map[string]string {
 	t.Helper()
 	var list struct {
@@ -100,8 +100,8 @@ func (w worker) told(t *testing.T, pod string) map[string]string {
 	return m
 }
 
-// await waits until the node has the condition with this reason, and a pod an event of the
-// agent's with it.
+// await waits until the node has the condition with this reason, and a pod has an event of the
+// agent with it.
 func (w worker) await(t *testing.T, pod, reason, condition string) {
 	t.Helper()
 	last := ""

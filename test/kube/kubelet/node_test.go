@@ -32,13 +32,13 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// What is on the node.
+// Paths and names on the node.
 const (
 	nodeName   = "worker"
 	pauseImage = "localhost/pause:latest"
 	ourImage   = "localhost/holdfast:latest"
 	runDir     = "/run/containerd"
-	socket     = runDir + "/containerd.sock" // where the manifests have it
+	socket     = runDir + "/containerd.sock" // as in the manifests
 )
 
 // worker is a node with a kubelet.
@@ -48,8 +48,7 @@ type worker struct {
 	kubelet *os.Process
 }
 
-// startWorker starts an API server, containerd and a kubelet, and waits until the node is
-// there.
+// startWorker starts an API server, containerd and a kubelet, and waits until the node exists.
 func startWorker(t *testing.T) worker {
 	t.Helper()
 	kubelet, err := kubetest.Binary(t.Context(), kubetest.Kubelet)
@@ -111,7 +110,7 @@ func (w worker) write(t *testing.T, name, text string) {
 	}
 }
 
-// startContainerd starts one with an image of our program, and one that waits.
+// startContainerd starts a containerd with an image of holdfast and an image that sleeps.
 func (w worker) startContainerd(t *testing.T) {
 	t.Helper()
 	w.write(t, "containerd.toml", "version = 2\nroot = '"+w.dir+"/containerd'\nstate = '"+runDir+"/state'\n[grpc]\naddress = '"+socket+"'\n"+
@@ -122,12 +121,12 @@ func (w worker) startContainerd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	busybox.Files["/holdfast"] = build(t, w.dir) // with a shell beside it
+	busybox.Files["/holdfast"] = build(t, w.dir) // in addition to a shell
 	w.load(t, busybox, pauseImage, v1.Config{Cmd: []string{"/bin/busybox", "sleep", "36000"}})
 	w.load(t, busybox, ourImage, v1.Config{Entrypoint: []string{"/holdfast"}})
 }
 
-// build builds our program in a directory.
+// build builds holdfast in a directory.
 func build(t *testing.T, dir string) string {
 	t.Helper()
 	program := filepath.Join(dir, "holdfast")
@@ -137,7 +136,7 @@ func build(t *testing.T, dir string) string {
 	return program
 }
 
-// load gives containerd an image.
+// load loads an image into containerd.
 func (w worker) load(t *testing.T, files lab.Image, ref string, conf v1.Config) {
 	t.Helper()
 	root, err := files.Tar()
@@ -181,8 +180,8 @@ func (w worker) load(t *testing.T, files lab.Image, ref string, conf v1.Config) 
 	}
 }
 
-// run makes a pod on the node, in the host's network, with labels (each a key and then its
-// value), and waits until it runs.
+// run creates a pod on the node, in the host's network, with labels (alternating keys and
+// values), and waits until it runs.
 func (w worker) run(t *testing.T, namespace, name string, spec kubetest.Object, labels ...string) {
 	t.Helper()
 	spec["nodeName"], spec["hostNetwork"] = nodeName, true
@@ -201,7 +200,7 @@ func (w worker) run(t *testing.T, namespace, name string, spec kubetest.Object, 
 				t.Logf("%s:\n%s", file, text[max(0, len(text)-4000):])
 			}
 		}
-		_ = w.Do(context.Background(), http.MethodDelete, path+"/"+name, kubetest.Object{"gracePeriodSeconds": 1}, nil) // the kubelet may be gone
+		_ = w.Do(context.Background(), http.MethodDelete, path+"/"+name, kubetest.Object{"gracePeriodSeconds": 1}, nil) // an error: the kubelet is gone
 	})
 	var pod kube.Pod
 	defer func() {
@@ -218,11 +217,11 @@ func (w worker) run(t *testing.T, namespace, name string, spec kubetest.Object, 
 	})
 }
 
-// deploy is where the manifests are.
+// deploy is the directory of the manifests.
 const deploy = "../../../deploy/kubernetes"
 
-// agentSpec is the DaemonSet's pod, with what a cluster's controllers would add: the
-// account's token, and where the API server is; and with a configuration.
+// agentSpec returns the DaemonSet's pod with a configuration, and with what the controllers of a
+// cluster would add: the token of the account, and the address of the API server.
 func (w worker) agentSpec(t *testing.T, config string) kubetest.Object {
 	t.Helper()
 	w.apply(t, deploy)
@@ -259,7 +258,7 @@ func (w worker) agentSpec(t *testing.T, config string) kubetest.Object {
 
 const daemonSet = "/apis/apps/v1/namespaces/holdfast/daemonsets/holdfast-agent"
 
-// apply makes what a directory of manifests names, as far as it is not there.
+// apply creates the missing objects of a directory of manifests.
 func (w worker) apply(t *testing.T, dir string) {
 	t.Helper()
 	if err := kubernetes.Apply(t.Context(), w.Client(), dir); err != nil {
@@ -267,7 +266,7 @@ func (w worker) apply(t *testing.T, dir string) {
 	}
 }
 
-// component adds one to the manifests, with words of its patch replaced.
+// component adds a component to the manifests, with words of its patch replaced.
 func (w worker) component(t *testing.T, name, old, now string) {
 	t.Helper()
 	dir := filepath.Join(deploy, "components", name)
@@ -289,7 +288,7 @@ func (w worker) component(t *testing.T, name, old, now string) {
 	}
 }
 
-// at is what lies so deep in an object.
+// at returns the field at a path of an object.
 func at(o map[string]any, path ...string) map[string]any {
 	for _, p := range path {
 		o = o[p].(map[string]any)

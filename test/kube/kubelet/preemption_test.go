@@ -20,7 +20,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// notices is Amazon's metadata service, which says after a while that the machine goes.
+// notices is Amazon's metadata service, which announces an interruption after a while.
 type notices struct {
 	*httptest.Server
 	deadline atomic.Pointer[time.Time]
@@ -45,9 +45,9 @@ func newNotices(t *testing.T) *notices {
 	return n
 }
 
-// On notice the agent, as the DaemonSet's pod with the component, marks its node; a pod that
-// ends when it is asked to has its grace from the kubelet; and one that lives on, because the
-// kubelet does nothing more, is killed and off the API server before the machine goes.
+// The agent runs as the DaemonSet's pod with the component. On notice it marks its node. A pod
+// that ends by itself gets its grace period from the kubelet. Then the kubelet is stopped, and
+// the agent kills the remaining pod and removes it from the API server before the deadline.
 func TestPreemption(t *testing.T) {
 	if !labtest.Long() {
 		t.Skip("long: a kubelet takes minutes to build")
@@ -110,7 +110,7 @@ func TestPreemption(t *testing.T) {
 	})
 }
 
-// pods are the names of those on the node.
+// pods returns the names of the pods on the node.
 func (w worker) pods(t *testing.T) []string {
 	t.Helper()
 	list, err := w.Client().PodsOn(context.WithoutCancel(t.Context()), nodeName)
@@ -125,7 +125,7 @@ func (w worker) pods(t *testing.T) []string {
 	return names
 }
 
-// processes are those with a word on their command line.
+// processes returns the processes with a word in their command line.
 func processes(t *testing.T, word string) (pids []string) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
