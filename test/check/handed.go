@@ -8,14 +8,14 @@ import (
 	"holdfast"
 )
 
-// Use is that a session's record named a container as the one that serves it.
+// Use records that a session's record named a container.
 type Use struct {
 	Container string // the engine's id, of one engine
 	Key       holdfast.SessionKey
 	Epoch     holdfast.Epoch
 }
 
-// HandedError names containers that more than one claim had.
+// HandedError has the containers of more than one claim.
 type HandedError struct {
 	Uses map[string][]Use // by container, each claim once
 }
@@ -37,10 +37,9 @@ func (e *HandedError) Error() string {
 	return b.String()
 }
 
-// HandedOn proves that no container was ever of two claims, neither of two sessions
-// nor of one session one after the other: what was ready before its session came was
-// given once, and nothing that a session has used was given again. It returns how many
-// containers there were. The error is ErrNothing or a *HandedError.
+// HandedOn proves that no container belonged to two claims, either of two sessions or of one
+// session in two epochs: a pool gives each container to one session, and a used container to
+// no other. It returns the number of containers. The error is ErrNothing or a *HandedError.
 func HandedOn(uses []Use) (containers int, err error) {
 	of := map[string][]Use{}
 	for _, u := range uses {

@@ -14,11 +14,11 @@ import (
 	"holdfast"
 )
 
-// Kind is what was asked of the store.
+// Kind is the kind of a call to the store.
 type Kind string
 
-// The kinds. Expire is not a node's call: the store itself deletes a record,
-// which an observer saw.
+// The kinds. Expire is not a call of a node: an observer saw that the store itself deleted a
+// record.
 const (
 	Claim   Kind = "claim"
 	Advance Kind = "advance"
@@ -27,17 +27,16 @@ const (
 	Expire  Kind = "expire"
 )
 
-// Result is what the store answered.
+// Result is the store's answer.
 type Result string
 
-// The results. Of an Unknown one it is not known whether it took effect, or when
-// it will.
+// The results. An Unknown call may have taken effect, or may take effect later.
 const (
 	OK      Result = "ok"
-	Taken   Result = "taken" // of a claim: the record is in Got
-	Stale   Result = "stale" // of an advance: the record is in Got, if there is one
-	Kept    Result = "kept"  // of a release: the record was another one, or none
-	None    Result = "none"  // of a read: there is no record
+	Taken   Result = "taken" // claim: the existing record is in Got
+	Stale   Result = "stale" // advance: the existing record, if any, is in Got
+	Kept    Result = "kept"  // release: the record was another one, or none
+	None    Result = "none"  // read: there is no record
 	Unknown Result = "unknown"
 )
 
@@ -49,14 +48,14 @@ type Version struct {
 
 // Op is one call about one key.
 type Op struct {
-	Who    string // for the evidence
+	Who    string // caller, for the evidence
 	Kind   Kind
 	Key    holdfast.SessionKey
 	Call   time.Duration // since the machine booted
-	Return time.Duration // 0 where no answer came
-	Given  Version       // that an advance, a release or an expiry is about; of an expiry the epoch counts
+	Return time.Duration // 0 without an answer
+	Given  Version       // version in an advance, a release or an expiry; of an expiry only the epoch counts
 	Result Result
-	Got    Version // from the answer: the record that a claim or an advance made, or that was there
+	Got    Version // in the answer: the new record of a claim or an advance, or the existing one
 }
 
 func (o Op) String() string {
@@ -74,11 +73,11 @@ func (o Op) String() string {
 	return s
 }
 
-// Asked is what History looked at.
+// Asked counts what History has checked.
 type Asked struct {
 	Keys    int `json:"keys"`
 	Ops     int `json:"ops"`
-	Claims  int `json:"claims"` // that succeeded
+	Claims  int `json:"claims"` // successful claims
 	Unknown int `json:"unknown"`
 }
 
@@ -86,12 +85,12 @@ func (a Asked) String() string {
 	return fmt.Sprintf("%d calls about %d keys, %d claims, %d without an answer", a.Ops, a.Keys, a.Claims, a.Unknown)
 }
 
-// HistoryError says that a key's history is none that a store with one owner per
-// key can have.
+// HistoryError means that the history of a key is impossible for a store with one owner for each
+// key.
 type HistoryError struct {
 	Key    holdfast.SessionKey
-	Before []Op // the end of the longest part that can be explained
-	First  Op   // that cannot be
+	Before []Op // end of the longest possible part
+	First  Op   // first impossible call
 }
 
 func (e *HistoryError) Error() string {
@@ -103,16 +102,14 @@ func (e *HistoryError) Error() string {
 	return b.String()
 }
 
-// ErrUndecided says that the check took too long for a key.
+// ErrUndecided means that the check of a key exceeded its time limit.
 var ErrUndecided = errors.New("undecided")
 
-// History checks that for every key there is an order of the calls, each
-// between its call and its return, in which a store that keeps one record for a
-// key would have answered as it did (linearizability: Herlihy and Wing, 1990;
-// the checker is porcupine). A call without an answer may take effect at any
-// time after it, or never. The error is ErrNothing where no claim succeeded, or
-// joins a *HistoryError or ErrUndecided for each key; limit bounds the time for
-// one key.
+// History checks that the calls of each key are linearizable (Herlihy and Wing, 1990; the
+// checker is porcupine): in some order, each call between its start and its return, a store
+// with one record for each key gives the same answers. A call without an answer may take
+// effect at any later time, or never. The error is ErrNothing if no claim succeeded, or joins a
+// *HistoryError or ErrUndecided for each key. limit is the time limit for one key.
 func History(ops []Op, limit time.Duration) (Asked, error) {
 	byKey := map[holdfast.SessionKey][]Op{}
 	seen := Asked{Ops: len(ops)}
@@ -141,7 +138,7 @@ func historyOf(key holdfast.SessionKey, ops []Op, limit time.Duration) error {
 	clients := map[string]int{}
 	for _, o := range ops {
 		if o.Kind == Read && o.Result == Unknown {
-			continue // it says nothing and does nothing
+			continue // it has no effect and proves nothing
 		}
 		if _, ok := clients[o.Who]; !ok {
 			clients[o.Who] = len(clients)
@@ -163,7 +160,7 @@ func historyOf(key holdfast.SessionKey, ops []Op, limit time.Duration) error {
 	return evidence(key, history, info)
 }
 
-// evidence finds the call that the longest explanation lacks.
+// evidence returns the first call that the longest possible order lacks.
 func evidence(key holdfast.SessionKey, history []porcupine.Operation, info porcupine.LinearizationInfo) error {
 	var longest []porcupine.Operation
 	for _, partition := range info.PartialLinearizationsOperations() {

@@ -9,8 +9,7 @@ import (
 	"holdfast"
 )
 
-// at puts calls one after the other, a second apart, each answered half a second
-// later; those that have times keep them.
+// at gives calls without a time their times: a second apart, each answered after half a second.
 func at(ops ...Op) []Op {
 	for i := range ops {
 		o := &ops[i]
@@ -67,7 +66,7 @@ func TestHistoriesThatCanBe(t *testing.T) {
 	for name, ops := range map[string][]Op{
 		"one after the other": at(claimed("a", 5), taken("b", 5, 5), advanced("a", 5, 5, 6), released("a", 5, 6), claimed("b", 7)),
 		"at the same time": at(
-			Op{Who: "a", Kind: Claim, Result: Taken, Got: version(5, 5), Call: 1, Return: 9}, // before its winner's answer
+			Op{Who: "a", Kind: Claim, Result: Taken, Got: version(5, 5), Call: 1, Return: 9}, // before the answer of the successful call
 			Op{Who: "b", Kind: Claim, Result: OK, Got: version(5, 5), Call: 1, Return: 10}),
 		"expired":                             at(claimed("a", 5), claimed("b", 7), expired(5, 1400*time.Millisecond, 2400*time.Millisecond)),
 		"a late answer to what expired":       at(claimed("a", 5), expired(5, 1400*time.Millisecond, 2400*time.Millisecond), claimed("b", 7), advanced("a", 5, 5, 6).as(Stale, version(7, 7))),

@@ -6,8 +6,8 @@ import (
 	"holdfast"
 )
 
-// record is a key's state in the model. A revision or an epoch of 0 is one that
-// no answer has told yet: of a write whose answer got lost.
+// record is the state of a key in the model. A revision or an epoch of 0 is unknown, because the
+// answer of its write was lost.
 type record struct {
 	owned    bool
 	epoch    holdfast.Epoch
@@ -15,8 +15,7 @@ type record struct {
 	last     holdfast.Epoch // the highest epoch so far
 }
 
-// is returns the record, knowing that it is the given version; false where it is
-// another.
+// is returns the record with the given version, false if it has another version.
 func (r record) is(v Version) (record, bool) {
 	switch {
 	case !r.owned,
@@ -31,7 +30,7 @@ func (r record) is(v Version) (record, bool) {
 
 func (r record) freed() record { return record{last: r.last} }
 
-// model is a store that keeps one record for a key.
+// model is a store with one record for each key.
 func model() porcupine.Model {
 	m := porcupine.NondeterministicModel{
 		Init: func() []any { return []any{record{}} },
@@ -46,8 +45,7 @@ func model() porcupine.Model {
 	return m.ToModel()
 }
 
-// step is every state that the call may leave a record in; none where it could
-// not have been answered so.
+// step returns the possible states of a record after the call, none if the answer is impossible.
 func step(r record, o Op) []record {
 	if o.Result == Unknown {
 		return append([]record{r}, effects(r, o)...)
@@ -73,7 +71,7 @@ func step(r record, o Op) []record {
 	return nil
 }
 
-// effects is what a call of unknown outcome does if it takes effect.
+// effects returns the state after a call of unknown result, if the call takes effect.
 func effects(r record, o Op) []record {
 	switch o.Kind {
 	case Claim:
@@ -122,8 +120,8 @@ func advance(r record, o Op) []record {
 	return []record{before}
 }
 
-// present is a state in which the record is the given version, or there is none
-// where that is none.
+// present returns the state in which the record has the given version, or does not exist if the
+// version is 0.
 func present(r record, v Version) []record {
 	if v == (Version{}) {
 		if r.owned {

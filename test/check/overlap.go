@@ -14,7 +14,7 @@ import (
 	"holdfast"
 )
 
-// TickSuffix is how the name of a container's file ends.
+// TickSuffix is the suffix of the names of containers' files.
 const TickSuffix = ".ticks" // as test/lab/echoserver names them
 
 // Life is the life of one container, from the lines "KEY EPOCH NANOSECONDS" that it wrote

@@ -17,7 +17,7 @@ func write(t *testing.T, dir, name, key string, epoch int, from, to time.Duratio
 	for at := from; at <= to; at += 20 * time.Millisecond {
 		fmt.Fprintf(&b, "%s %d %d\n", key, epoch, at)
 	}
-	b.WriteString(key + " ") // what a kill leaves of the next line
+	b.WriteString(key + " ") // an incomplete line after a kill
 	if err := os.WriteFile(filepath.Join(dir, name+TickSuffix), []byte(b.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}

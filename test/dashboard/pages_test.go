@@ -19,7 +19,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// sourced has what the pages show.
+// sourced is the data source of the pages.
 type sourced interface{ Source() dashboard.Source }
 
 // serveMade serves the pages over a made-up fleet.
@@ -28,7 +28,7 @@ func serveMade(t *testing.T, f sourced) string {
 	return serveWith(t, f, &apitest.Backend{})
 }
 
-// serveWith is serveMade with what answers when the user presses a button.
+// serveWith is serveMade with handlers for the buttons.
 func serveWith(t *testing.T, f sourced, acts *apitest.Backend) string {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
@@ -57,8 +57,7 @@ func serveWith(t *testing.T, f sourced, acts *apitest.Backend) string {
 	return s.URL
 }
 
-// pages are all of them, of a made-up fleet. Whatever is added to the dashboard
-// belongs here.
+// pages returns all pages of a made-up fleet. Add new pages of the dashboard here.
 func pages(t *testing.T, f *made.Fleet) []struct{ name, path string } {
 	t.Helper()
 	spins, err := f.Spinups(spinup.Filter{Limit: 1})
@@ -73,19 +72,19 @@ func pages(t *testing.T, f *made.Fleet) []struct{ name, path string } {
 	}
 }
 
-// Every page is free of barriers that axe-core finds, and nothing is in the console:
-// light on a large window, and dark on a phone; with -long the other two as well.
+// axe-core finds no violation on any page, and the console stays empty: in light on a large window
+// and in dark on a phone. With -long the test also runs the other two combinations.
 func TestPagesAreUsable(t *testing.T) {
 	b := browser.Start(t)
 	f := made.NewFleet(1000, 10_000, 1)
 	url := serveMade(t, f)
-	p := b.Blank(t) // one for all: a browser has six connections to a host
+	p := b.Blank(t) // one tab for all pages: a browser has six connections to a host
 	for _, page := range pages(t, f) {
 		t.Run(page.name, func(t *testing.T) { usable(t, p, page.name, url+page.path) })
 	}
 }
 
-// usable looks at one page in its forms.
+// usable checks one page in its forms.
 func usable(t *testing.T, p *browser.Page, name, url string) {
 	for _, scheme := range []string{"light", "dark"} {
 		for _, phone := range []bool{false, true} {

@@ -1,3 +1,2 @@
-// Package docs tests the pages themselves: that what they link to and name is there.
-// What they say about commands is tested in test/deb.
+// Package docs tests the pages: their links and names exist. test/deb tests their commands.
 package docs

@@ -15,7 +15,7 @@ import (
 
 const top = "../.."
 
-// pages are the project's Markdown files, by their path below the top.
+// pages returns the project's Markdown files, by their path below the top.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -46,7 +46,7 @@ func pages(t *testing.T) map[string]string {
 	return all
 }
 
-// prose is a page without what is between fences, which has no links and no headings.
+// prose returns a page without its code blocks, which have no links and no headings.
 func prose(text string) string {
 	var out strings.Builder
 	fenced := false
@@ -67,9 +67,9 @@ var (
 	quoted  = regexp.MustCompile("`([^`\n]+)`")
 )
 
-// anchors are the names of a page's headings, as web sites that show Markdown make them:
-// small letters, hyphens for spaces, nothing else that is no letter or digit; the second
-// of the same name has -1.
+// anchors returns the anchors of a page's headings, as Markdown viewers generate them: lower case,
+// hyphens for spaces, no other character except letters and digits. The second one of the same
+// name ends with -1.
 func anchors(text string) map[string]bool {
 	all := map[string]bool{}
 	for _, m := range heading.FindAllStringSubmatch(text, -1) {
@@ -102,7 +102,7 @@ func TestAnchors(t *testing.T) {
 	}
 }
 
-// Every link within the project leads to a file and a heading that are there.
+// Every link within the project leads to an existing file and heading.
 func TestLinks(t *testing.T) {
 	all, checked := pages(t), 0
 	for page, text := range all {
@@ -113,7 +113,7 @@ func TestLinks(t *testing.T) {
 				continue
 			}
 			if u.Scheme != "" || u.Host != "" {
-				continue // of others
+				continue // an external link
 			}
 			checked++
 			to := page
@@ -132,7 +132,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// Every page of docs/ can be reached from the README, by however many links.
+// Every page of docs/ can be reached from the README by links.
 func TestPagesAreReached(t *testing.T) {
 	all := pages(t)
 	reached := map[string]bool{"README.md": true}
@@ -153,8 +153,7 @@ func TestPagesAreReached(t *testing.T) {
 	}
 }
 
-// The files that CONTRIBUTING sends people to are there, and so is what it says to look
-// for in them.
+// The files that CONTRIBUTING names exist, with the identifiers that it mentions.
 func TestContributingNamesFiles(t *testing.T) {
 	text := pages(t)["CONTRIBUTING.md"]
 	named := 0
@@ -178,7 +177,7 @@ func TestContributingNamesFiles(t *testing.T) {
 	}
 }
 
-// docs/security.md lists the capabilities that the units have, no more and no fewer.
+// docs/security.md lists exactly the capabilities of the units.
 func TestSecurityListsCapabilities(t *testing.T) {
 	listed := map[string]map[string]bool{"holdfast": {}, "holdfast-gc": {}, "holdfast-protect": {}, "holdfast-drain": {}}
 	for line := range strings.Lines(pages(t)["docs/security.md"]) {

@@ -24,7 +24,7 @@ const patience = time.Minute
 
 const screen = ".xterm-rows" // where the demo's page draws its terminal
 
-// TestMain makes the test binary a guardian when it is started as one.
+// TestMain also runs the guardian's role of the test binary.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "guardian" {
 		os.Exit(guardian.Main(os.Args[2], slog.New(slog.NewTextHandler(io.Discard, nil))))
@@ -36,10 +36,10 @@ func TestMain(m *testing.M) {
 type node struct {
 	url    string         // of the gateway
 	api    string         // of the API and the dashboard
-	keep   chan os.Signal // ends the agent, its containers stay
+	keep   chan os.Signal // ends the agent without its containers
 	drain  func()
 	ended  chan error
-	report holdfast.DrainReport // once ended
+	report holdfast.DrainReport // valid after the end
 }
 
 func start(t *testing.T, cfg config.Config) *node {
@@ -90,8 +90,8 @@ func (n *node) stop(t *testing.T, keep bool) {
 	}
 }
 
-// demo builds the demo's image into the engine as make demo-image does: one
-// static server and busybox.
+// demo builds the demo's image into the engine, as make demo-image does: a static server and
+// busybox.
 func demo(t *testing.T, e *lab.Engine) string {
 	t.Helper()
 	server := filepath.Join(t.TempDir(), "holdfast-demo")
@@ -130,10 +130,10 @@ func settings(t *testing.T, e *lab.Engine) config.Config {
 	return cfg
 }
 
-// A person opens a URL, works, shows it to another person, and goes through an
-// upgrade of the agent and a shutdown of the host.
+// A user opens a URL and works, and a second user joins. The agent is upgraded, and the host shuts
+// down.
 func TestABrowserOpensASession(t *testing.T) {
-	b := browser.Start(t) // first: -short skips here
+	b := browser.Start(t) // -short skips the test here
 	cfg := settings(t, labtest.Engine(t))
 	n := start(t, cfg)
 
@@ -192,7 +192,7 @@ func TestABrowserOpensASession(t *testing.T) {
 	n.stop(t, false)
 }
 
-// ready waits for the shell's prompt. The container boots meanwhile.
+// ready waits for the shell's prompt, while the container boots.
 func ready(t *testing.T, p *browser.Page) {
 	t.Helper()
 	p.Wait(t, `document.body.dataset.state === "open"`)

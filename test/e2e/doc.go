@@ -1,3 +1,2 @@
-// Package e2e has only tests: the whole product as a user has it, with a real
-// engine, the real demo and a real browser.
+// Package e2e tests the whole product with a real engine, the demo and a real browser.
 package e2e

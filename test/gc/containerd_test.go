@@ -23,7 +23,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// direct is a containerd with a collector's needs.
+// direct is a containerd with what a collector needs.
 type direct struct {
 	*testing.T
 	*containerd.Engine
@@ -48,12 +48,12 @@ func newDirect(t *testing.T) *direct {
 	return d
 }
 
-// in is a context for containerd's own calls.
+// in returns a context for direct calls to containerd.
 func in(namespace string) context.Context {
 	return namespaces.WithNamespace(context.Background(), namespace)
 }
 
-// image makes an image of that many files.
+// image creates an image of that many files.
 func (d *direct) image(ref string, files int) lab.Image {
 	d.Helper()
 	seed++
@@ -68,7 +68,7 @@ func (d *direct) image(ref string, files int) lab.Image {
 	return img
 }
 
-// container makes one, and starts it.
+// container creates and starts a container.
 func (d *direct) container(image string) string {
 	d.Helper()
 	id, err := d.Create(d.Context(), engine.Spec{Image: image, Command: []string{"sleep", "600"}, Network: "none"})
@@ -81,7 +81,7 @@ func (d *direct) container(image string) string {
 	return id
 }
 
-// collect is one cycle.
+// collect runs one cycle.
 func (d *direct) collect(c gc.Config) gc.Cycle {
 	d.Helper()
 	log := slog.New(slog.NewTextHandler(d.Output(), nil))
@@ -92,7 +92,7 @@ func (d *direct) collect(c gc.Config) gc.Cycle {
 	return cy
 }
 
-// names are the images' in a namespace.
+// names returns the names of the images in a namespace.
 func (d *direct) names(namespace string) []string {
 	d.Helper()
 	list, err := d.api.ListImages(in(namespace))
@@ -107,8 +107,8 @@ func (d *direct) names(namespace string) []string {
 	return names
 }
 
-// kept is what containerd has on disk for a namespace: snapshots and blobs, and
-// leases, which keep others.
+// kept returns the objects of a namespace on containerd's disk: snapshots, blobs, and leases,
+// which keep other objects.
 func (d *direct) kept(namespace string) (files map[string]bool, leases int) {
 	d.Helper()
 	files = map[string]bool{}
@@ -132,7 +132,7 @@ func (d *direct) kept(namespace string) (files map[string]bool, leases int) {
 	return files, len(list)
 }
 
-// settle has containerd's own collector run to its end.
+// settle runs containerd's own collector to its end.
 func (d *direct) settle() {
 	d.Helper()
 	ctx, store := in(containerd.DefaultNamespace), d.api.ImageService()
@@ -149,9 +149,9 @@ func (d *direct) settle() {
 	}
 }
 
-// wantKept waits until containerd's own collector has freed everything else. It comes
-// after a hundred changes of any kind (mutation_threshold), which a quiet test does not
-// make; so it is asked to come now: what is kept then is kept by something.
+// wantKept waits until containerd's own collector has freed everything else. That collector runs
+// after a hundred changes (mutation_threshold). The test makes fewer, so it triggers the
+// collector.
 func (d *direct) wantKept(when string, want map[string]bool) {
 	d.Helper()
 	d.settle()
@@ -165,7 +165,7 @@ func (d *direct) wantKept(when string, want map[string]bool) {
 	d.Errorf("%s: containerd keeps with %d leases %v, wanted %v", when, leases, slices.Sorted(maps.Keys(files)), slices.Sorted(maps.Keys(want)))
 }
 
-// runs fails unless a container's files are there.
+// runs fails if a container's files are missing.
 func (d *direct) runs(id string) {
 	d.Helper()
 	if code, err := d.Exec(d.Context(), id, engine.Exec{Command: []string{"sh", "-c", "cat /bin/busybox /files/*/* > /dev/null || cat /bin/busybox > /dev/null"}}); err != nil || code != 0 {
@@ -173,9 +173,8 @@ func (d *direct) runs(id string) {
 	}
 }
 
-// TestOnContainerd: what is not in use goes, with its files and without a lease
-// that keeps any; what a container has stays, and so do others' things on the same
-// containerd; also when the collector is killed in the middle.
+// A collection on containerd removes unused objects with their files and leases. Objects of
+// containers and of other namespaces stay, also if the collector is killed in the middle.
 func TestOnContainerd(t *testing.T) {
 	d := newDirect(t)
 	shared := d.image("up:1", 50)
@@ -196,7 +195,7 @@ func TestOnContainerd(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := everything()
-	d.collect(all) // what the lab has brought
+	d.collect(all) // objects of the lab
 	d.settle()
 	want, leases := d.kept(containerd.DefaultNamespace)
 	theirFiles, _ := d.kept("moby")

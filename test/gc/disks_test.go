@@ -21,7 +21,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// disk is a file system of the test's own.
+// disk creates a file system for the test.
 func disk(t *testing.T, o lab.DiskOptions) string {
 	t.Helper()
 	if testing.Short() {
@@ -39,7 +39,7 @@ func disk(t *testing.T, o lab.DiskOptions) string {
 	return d.Dir
 }
 
-// fillUp takes all blocks of a file system, those that are root's, too.
+// fillUp fills a file system, including the blocks reserved for root.
 func fillUp(t *testing.T, dir string) {
 	t.Helper()
 	for _, block := range []int{1 << 20, 4096, 1} {
@@ -62,9 +62,8 @@ func fillUp(t *testing.T, dir string) {
 	}
 }
 
-// TestAFullDisk has the engine's data and what the collector keeps on a disk on
-// which not a byte is free, from the first cycle on: all goes that may, and what
-// could not be done is said.
+// The data of the engine and of the collector are on a full disk from the first cycle on. All
+// unused objects are removed, and what failed is reported.
 func TestAFullDisk(t *testing.T) {
 	dir := disk(t, lab.DiskOptions{FS: "ext4", Size: 512 << 20})
 	h := newHostWith(t, lab.Options{Dir: dir})
@@ -95,13 +94,13 @@ func TestAFullDisk(t *testing.T) {
 		}
 		return cy
 	}
-	// The engine cannot even write that a name has gone.
+	// The engine cannot even record the removal of a name.
 	collect(1, gc.Rule{Kinds: []gc.Kind{gc.Images}, Match: []string{"x:0"}})
 	cy := collect(5, gc.Rule{Kinds: []gc.Kind{gc.Stopped}}, gc.Rule{Kinds: []gc.Kind{gc.Networks}}, gc.Rule{Kinds: []gc.Kind{gc.Images}})
 	h.expect("kept:1")
 	h.start(kept)
 	h.readable(kept)
-	// Where something has gone there is room for links.
+	// After a removal there is space for links.
 	linked := 0
 	for _, o := range cy.Deleted {
 		linked += o.Linked
@@ -114,9 +113,8 @@ func TestAFullDisk(t *testing.T) {
 	}
 }
 
-// TestHistoryOnAFullDisk has only what the collector keeps on a disk that stays
-// full: what was done is known all the same, the trouble is said once, and all is
-// written when there is room.
+// Only the collector's data are on a full disk. The history is complete nevertheless, the error
+// is logged once, and all records are written when there is space.
 func TestHistoryOnAFullDisk(t *testing.T) {
 	h := newHost(t)
 	dir := disk(t, lab.DiskOptions{FS: "ext4", Size: 16 << 20})
@@ -167,14 +165,14 @@ func TestHistoryOnAFullDisk(t *testing.T) {
 	}
 }
 
-// TestFileSystems collects on what engines keep their data on, and with other
-// storage drivers: files are linked away, or it says why not.
+// Collections on different file systems and storage drivers link files away, or report why
+// not.
 func TestFileSystems(t *testing.T) {
 	const size = 1 << 30
 	for name, x := range map[string]struct {
 		disk   lab.DiskOptions
 		driver string
-		why    string // files are not linked away; "" is they are
+		why    string // reason why files are not linked away; "": they are
 	}{
 		"overlay2 on ext4":       {lab.DiskOptions{FS: "ext4"}, "overlay2", ""},
 		"overlay2 on xfs":        {lab.DiskOptions{FS: "xfs"}, "overlay2", ""},
@@ -229,8 +227,8 @@ const (
 	projInherit = 0x200      // FS_XFLAG_PROJINHERIT
 )
 
-// setProject puts a file or directory into a project of xfs, and what will be made
-// in it. Limits need a kernel with CONFIG_XFS_QUOTA, the rule about links does not.
+// setProject assigns a file or directory, and files created in it later, to a project of xfs.
+// Limits need a kernel with CONFIG_XFS_QUOTA; the rule about links does not.
 func setProject(t *testing.T, path string, id uint32) {
 	t.Helper()
 	f, err := os.Open(path)
@@ -253,8 +251,7 @@ func setProject(t *testing.T, path string, id uint32) {
 	call(fsSetXattr)
 }
 
-// TestProjectQuotas: a file system does not link across projects into a directory
-// that hands its own on.
+// A file system does not link across projects into a directory with PROJINHERIT.
 func TestProjectQuotas(t *testing.T) {
 	for name, x := range map[string]struct {
 		project func(t *testing.T, root string)

@@ -14,7 +14,7 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// TestWhatIsInUseStays has all that leaks, and beside it all that looks as if.
+// All kinds of leaked objects are removed, and used objects that look similar stay.
 func TestWhatIsInUseStays(t *testing.T) {
 	h := newHost(t)
 	h.image("old:1", 1500)
@@ -58,8 +58,8 @@ func TestWhatIsInUseStays(t *testing.T) {
 	h.start(ended)
 }
 
-// TestContainersGo removes those that ended and those that never started, and
-// what only they used.
+// Ended containers and containers that never started are removed, with the objects that only they
+// used.
 func TestContainersGo(t *testing.T) {
 	h := newHost(t)
 	h.image("app:1", 20)
@@ -87,7 +87,7 @@ func TestContainersGo(t *testing.T) {
 	}
 }
 
-// TestEveryNameGoes: an image with several names is not forced by its id.
+// An image with several names is removed by each name, not by force.
 func TestEveryNameGoes(t *testing.T) {
 	h := newHost(t)
 	id := h.image("app:1", 20)
@@ -131,7 +131,7 @@ func TestEngineRestartsInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestTwoCollectors: they never work at the same time, and both do no harm.
+// Two collectors never run at the same time, and together remove no used object.
 func TestTwoCollectors(t *testing.T) {
 	h := newHost(t)
 	h.image("kept:1", 10)
@@ -175,8 +175,7 @@ func TestTwoCollectors(t *testing.T) {
 	}
 }
 
-// TestBesidePrune has another client prune at the same time: vanished objects and
-// conflicts are no errors.
+// Another client prunes at the same time. Vanished objects and conflicts are no errors.
 func TestBesidePrune(t *testing.T) {
 	h := newHost(t)
 	h.image("kept:1", 10)
@@ -189,7 +188,7 @@ func TestBesidePrune(t *testing.T) {
 	var pruning sync.WaitGroup
 	pruning.Go(func() {
 		for ctx.Err() == nil {
-			// Their errors are the engine's answers to two at once.
+			// Their errors are the engine's refusals of concurrent prunes.
 			_, _ = h.api.ImagePrune(ctx, client.ImagePruneOptions{Filters: client.Filters{}.Add("dangling", "false")})
 			_, _ = h.api.NetworkPrune(ctx, client.NetworkPruneOptions{})
 		}

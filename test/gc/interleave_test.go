@@ -18,18 +18,17 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// What people do in an hour on a busy host, an act a second, goes by as fast as the
-// engine can; make test has a slice of two minutes of it. The whole hour:
+// The actions of users in an hour on a busy host, one each second, run as fast as the engine
+// can. make test runs two minutes of it. This runs the whole hour:
 //
 //	go test -run Interleavings -timeout 2h ./test/gc -acts 3600
 var acts = flag.Int("acts", 120, "acts of TestInterleavings; 3600 are an hour's")
 
-// most containers are there at a time: a host has so many places.
+// most is the maximum number of concurrent containers.
 const most = 40
 
-// TestInterleavings has people do what people do to an engine while a collector
-// takes all that it may, over and over. Whatever has a container stays: its
-// image, its networks, and it starts.
+// Users act on an engine while a collector runs continuously. Every container keeps its image and
+// its networks, and can start.
 func TestInterleavings(t *testing.T) {
 	h := newHost(t)
 	seed := uint64(time.Now().UnixNano())
@@ -53,7 +52,7 @@ func TestInterleavings(t *testing.T) {
 	p.first()
 	for i := range *acts {
 		if i%120 == 119 {
-			p.check() // the end of a slice
+			p.check() // at the end of each two minutes
 		}
 		p.act()
 	}
@@ -65,13 +64,13 @@ func TestInterleavings(t *testing.T) {
 	}
 }
 
-// people act at random, and know what they have.
+// people act at random, and record their objects.
 type people struct {
 	h          *host
 	rand       *rand.Rand
 	n          int
 	containers map[string]bool // by id
-	images     []string        // names that there were
+	images     []string        // names of earlier and present images
 	networks   []string
 }
 
@@ -82,7 +81,7 @@ func (p *people) some(list []string) string {
 	return list[p.rand.IntN(len(list))]
 }
 
-// first makes the first container. The collector may take the image before.
+// first creates the first container. The collector may remove the image before that.
 func (p *people) first() {
 	p.containers = map[string]bool{}
 	for p.h.Context().Err() == nil && len(p.containers) == 0 {
@@ -128,7 +127,7 @@ func (p *people) act() {
 	}
 }
 
-// remove ends one container for good.
+// remove removes one container.
 func (p *people) remove() {
 	id := p.some(p.ids())
 	if err := p.h.engine.Remove(p.h.Context(), id); err != nil {
@@ -146,8 +145,7 @@ func (p *people) ids() []string {
 	return ids
 }
 
-// create makes a container of an image that may have been collected already, in a
-// network that may be gone too.
+// create creates a container of an image and in a network that may have been collected.
 func (p *people) create() {
 	image, net := p.some(p.images), p.some(append(p.networks, ""))
 	if image == "" {
@@ -159,8 +157,8 @@ func (p *people) create() {
 	case err != nil:
 		p.h.Error(err)
 	case net != "" && !slices.Contains(p.h.names(), net):
-		// The engine does not look for the network before the start
-		// (moby, daemon/create.go): this one had gone before.
+		// The engine checks for the network only at the start (moby, daemon/create.go). This
+		// network was already gone.
 		if err := p.h.engine.Remove(p.h.Context(), id); err != nil {
 			p.h.Error(err)
 		}
@@ -169,7 +167,7 @@ func (p *people) create() {
 	}
 }
 
-// check looks for everything that the containers have.
+// check checks all objects of the containers.
 func (p *people) check() {
 	p.h.Helper()
 	holders, err := p.h.engine.Holders(p.h.Context())
@@ -181,8 +179,8 @@ func (p *people) check() {
 	}
 	for _, c := range holders {
 		if _, _, err := p.h.engine.InspectImage(p.h.Context(), c.ImageID); err != nil {
-			// The engine lets an image go in the middle of a create
-			// (docs/gc.md). The container has its layers all the same.
+			// The engine allows the removal of an image during a create (docs/gc.md). The
+			// container keeps the layers.
 			p.h.Logf("the image of %s went while it was being created: %v", c.Name, err)
 		}
 		p.h.start(c.ID)

@@ -15,9 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestKilledInTheMiddle kills a collector with SIGKILL: after a deletion, and as
-// soon as there is something in its trash. The next one frees what is left, goes
-// on, and what was in use is there.
+// A collector is killed with SIGKILL after a deletion, or when its trash is not empty. The next
+// collector frees the rest and continues, and used objects remain.
 func TestKilledInTheMiddle(t *testing.T) {
 	for name, when := range map[string]func(*host, *bufio.Scanner){
 		"after a deletion": func(_ *host, out *bufio.Scanner) { out.Scan() },
@@ -45,7 +44,7 @@ func TestKilledInTheMiddle(t *testing.T) {
 	}
 }
 
-// killed runs a collector in a process of its own, and kills it.
+// killed runs a collector in a separate process, and kills it.
 func (h *host) killed(when func(*host, *bufio.Scanner)) {
 	h.Helper()
 	killed(h.T, childArgs{Host: h.lab.Host(), Data: h.data, Config: everything()}, func(out *bufio.Scanner) { when(h, out) })

@@ -1,5 +1,5 @@
-// Package gc holds garbage collection to its word on a real engine: what is in
-// use stays, whichever process dies in the middle.
+// Package gc tests garbage collection on a real engine: used objects stay, also if a process
+// dies in the middle.
 package gc
 
 import (
@@ -25,7 +25,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// childEnv makes the test binary a collector that is to be killed.
+// childEnv is the environment variable that makes the test binary a collector to be killed.
 const childEnv = "GC_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -43,14 +43,14 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// childArgs are what a child collects.
+// childArgs are the arguments of a child.
 type childArgs struct {
 	Host, Data string
-	Containerd *containerd.Config // instead of a Docker at Host
+	Containerd *containerd.Config // instead of Docker at Host
 	Config     gc.Config
 }
 
-// child collects, and says on stdout what it deleted.
+// child collects, and prints what it deleted.
 func child(text string) error {
 	var a childArgs
 	if err := json.Unmarshal([]byte(text), &a); err != nil {
@@ -72,7 +72,7 @@ func (a childArgs) open() (gc.Engine, error) {
 	return docker.Open(context.Background(), docker.Config{Host: a.Host})
 }
 
-// host is an engine with a collector's needs.
+// host is an engine with what a collector needs.
 type host struct {
 	*testing.T
 	lab    *lab.Engine
@@ -82,8 +82,7 @@ type host struct {
 	base   lab.Image
 }
 
-// newHost is the package's engine, with nothing on it but the image of the test
-// server.
+// newHost returns the package's engine with only the image of the test server.
 func newHost(t *testing.T) *host {
 	t.Helper()
 	h := hostOn(t, labtest.Engine(t))
@@ -94,7 +93,7 @@ func newHost(t *testing.T) *host {
 	return h
 }
 
-// newHostWith is an engine of the test's own.
+// newHostWith starts an engine for the test.
 func newHostWith(t *testing.T, o lab.Options) *host {
 	t.Helper()
 	return hostOn(t, labtest.Private(t, o))
@@ -118,7 +117,7 @@ func hostOn(t *testing.T, e *lab.Engine) *host {
 	return h
 }
 
-// clear removes what earlier tests have left.
+// clear removes the objects of earlier tests.
 func (h *host) clear() {
 	h.Helper()
 	ctx := h.Context()
@@ -149,7 +148,7 @@ func (h *host) clear() {
 	}
 	for _, i := range images.Items {
 		_, err := h.api.ImageRemove(ctx, i.ID, client.ImageRemoveOptions{Force: true, PruneChildren: true})
-		if err != nil && !errdefs.IsNotFound(err) { // with its child
+		if err != nil && !errdefs.IsNotFound(err) { // NotFound: removed together with its child
 			h.Fatal(err)
 		}
 	}
@@ -160,7 +159,7 @@ func builtIn(name string) bool {
 	return slices.Contains([]string{network.NetworkBridge, network.NetworkHost, network.NetworkNone}, name)
 }
 
-// everything is a policy under which all goes that is not in use.
+// everything returns a policy that removes all unused objects.
 func everything() gc.Config {
 	c := gc.DefaultConfig()
 	c.MinAge = 0
@@ -184,14 +183,14 @@ func (h *host) collect(c gc.Config) gc.Cycle {
 
 var seed uint64
 
-// image makes one with that many files, and returns its id.
+// image creates an image with that many files, and returns its id.
 func (h *host) image(ref string, files int) string {
 	h.Helper()
 	h.imageQuietly(ref, files)
 	return h.imageID(ref)
 }
 
-// imageQuietly makes one that may be gone at once.
+// imageQuietly creates an image that may be removed at once.
 func (h *host) imageQuietly(ref string, files int) {
 	h.Helper()
 	seed++
@@ -209,7 +208,7 @@ func (h *host) imageID(ref string) string {
 	return id
 }
 
-// layer makes an image on top of another.
+// layer creates an image on top of another one.
 func (h *host) layer(on, ref string) {
 	h.Helper()
 	id := h.create(on, "")
@@ -248,7 +247,7 @@ func (h *host) network(name string) {
 	}
 }
 
-// names are all names of images and user-defined networks.
+// names returns all names of images and user-defined networks.
 func (h *host) names() []string {
 	h.Helper()
 	images, err := h.engine.Images(h.Context())
@@ -279,7 +278,7 @@ func (h *host) expect(want ...string) {
 	}
 }
 
-// trash are the batches that wait to be freed.
+// trash returns the batches that wait to be freed.
 func (h *host) trash() []string {
 	h.Helper()
 	list, err := filepath.Glob(filepath.Join(h.lab.DataRoot(), "holdfast-gc", "trash", "*"))
@@ -289,8 +288,7 @@ func (h *host) trash() []string {
 	return list
 }
 
-// eventually waits for what takes its time, and no longer than a slow machine
-// may need.
+// eventually waits for a condition, for as long as a slow machine may need.
 func (h *host) eventually(what string, ok func() bool) {
 	h.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(20 * time.Millisecond) {

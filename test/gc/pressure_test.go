@@ -11,9 +11,9 @@ import (
 	"holdfast/test/lab"
 )
 
-// TestPressure is a slice of `holdfast bench gc --pressure`: spin-ups fill a disk
-// without a pause. It stays under the critical mark, and each deletion beside them
-// has its reason and was logged.
+// TestPressure runs a part of `holdfast bench gc --pressure`: spin-ups fill a disk continuously.
+// The disk stays below the critical level, and each deletion during a spin-up has its reason in
+// the log.
 func TestPressure(t *testing.T) {
 	if !lab.Inside() {
 		t.Skip("-short: a private engine takes its time, and root")
@@ -30,9 +30,9 @@ func TestPressure(t *testing.T) {
 	}
 }
 
-// TestTable is a slice of `holdfast bench gc`: each way of collecting frees the disk
-// beside creates, none of which fails, and the latencies are drawn. What the creates
-// take is measured by the whole.
+// TestTable runs a part of `holdfast bench gc`: each way of collecting frees the disk during
+// creates, no create fails, and the plot has the latencies. Only the whole bench measures the
+// creates.
 func TestTable(t *testing.T) {
 	if !lab.Inside() {
 		t.Skip("-short: a private engine takes its time, and root")
@@ -55,8 +55,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestLocked is a slice of `holdfast bench gc --locked`: both removals are timed, and
-// of one all files were linked away before, which the bench sees to.
+// TestLocked runs a part of `holdfast bench gc --locked`: it times both removals. For one of them
+// the bench links all files away first.
 func TestLocked(t *testing.T) {
 	if !lab.Inside() {
 		t.Skip("-short: a private engine takes its time, and root")

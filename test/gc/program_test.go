@@ -51,11 +51,11 @@ func program(t *testing.T) string {
 type installed struct {
 	*host
 	dir  string
-	addr string // of the API
+	addr string // address of the API
 	out  bytes.Buffer
 }
 
-// install writes a configuration, of which collection is the part below gc.
+// install writes a configuration; collection is the part below gc.
 func install(h *host, collection string) *installed {
 	h.Helper()
 	dir, err := os.MkdirTemp("", "hf") // a socket's path has to be short
@@ -133,7 +133,7 @@ func (p *installed) start(args ...string) {
 	})
 }
 
-// get asks the API's address; status 0 is no answer.
+// get sends a request to the API; status 0 means no answer.
 func (p *installed) get(path string) (status int, body string) {
 	p.Helper()
 	c := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -149,7 +149,7 @@ func (p *installed) get(path string) (status int, body string) {
 	return res.StatusCode, string(text)
 }
 
-// metric is the value of one line, "" where there is none.
+// metric returns the value of one line, "" for none.
 func (p *installed) metric(name string) string {
 	p.Helper()
 	_, text := p.get("/metrics")
@@ -176,7 +176,7 @@ func (p *installed) run(args ...string) (out string, code int) {
 	return string(text), cmd.ProcessState.ExitCode()
 }
 
-// must is run where success is expected.
+// must is run for a command that must succeed.
 func (p *installed) must(args ...string) string {
 	p.Helper()
 	out, code := p.run(args...)
@@ -195,12 +195,11 @@ func into[T any](p *installed, args ...string) (v T) {
 	return v
 }
 
-// full makes every disk too full, and old:1 all that may go. Nothing is critical.
+// full configures every disk as too full, but not critical. Only old:1 may be removed.
 const full = `every: 1s, min_age: 0s, low: 1B, high: 2B, critical: 99.9%, rules: [{kinds: [image], match: ["old:*"], pressure: true}]`
 
-// TestAnnouncedToACollectorAlone has `gc serve` and no agent: what another tool
-// announces is waited for until it is ended, and a crashed tool's until its time is
-// up. The figures are where an agent has them.
+// `gc serve` without an agent waits for the announced spin-up of another tool until the tool ends
+// it, and for that of a crashed tool until it expires. The metrics are those of an agent.
 func TestAnnouncedToACollectorAlone(t *testing.T) {
 	p := install(newHost(t), full)
 	p.start("gc", "serve")
@@ -211,7 +210,7 @@ func TestAnnouncedToACollectorAlone(t *testing.T) {
 	id := strings.TrimSpace(p.must("spinup", "begin", "--for", "10m", "--name", "deploy"))
 	p.eventually("it is counted", func() bool { return p.metric(gauge) == "1" })
 	p.image("old:1", 100)
-	time.Sleep(4 * time.Second) // several looks at the disk
+	time.Sleep(4 * time.Second) // several checks of the disk
 	p.imageID("old:1")
 	p.must("spinup", "end", id)
 	gone := func(ref string) func() bool {
@@ -236,15 +235,15 @@ func TestAnnouncedToACollectorAlone(t *testing.T) {
 	if status, body := p.get("/v1/sessions"); status != http.StatusNotFound || !strings.Contains(body, "/metrics") {
 		t.Errorf("it has no sessions: %d, %s", status, body)
 	}
-	// The next process sees what was announced before.
+	// The next process sees earlier announcements.
 	p.must("spinup", "begin", "--for", "10m")
 	if s := into[gc.Status](p, "gc", "status", "--config", p.config()); s.UnderWay != 1 {
 		t.Errorf("gc status sees %d under way", s.UnderWay)
 	}
 }
 
-// TestServeKeepsItsFiguresToItself: beyond loopback not without TLS and a token,
-// and not where something else answers.
+// The metrics are not served beyond loopback without TLS and a token, nor on a port that is in
+// use.
 func TestServeKeepsItsFiguresToItself(t *testing.T) {
 	p := install(newHost(t), full)
 	l, err := net.Listen("tcp", p.addr)
@@ -268,15 +267,15 @@ func TestServeKeepsItsFiguresToItself(t *testing.T) {
 	}
 }
 
-// TestSpinupsBesideADeletionAreMarked, those of a real agent: a disk that counts
-// as critically full makes it delete beside whatever spins up.
+// A real agent marks spin-ups during which it deleted. The disk counts as critically full, so the
+// agent deletes during spin-ups.
 func TestSpinupsBesideADeletionAreMarked(t *testing.T) {
 	h := newHost(t)
 	h.image("kept:1", 10)
 	p := install(h, `min_age: 0s, low: 1B, high: 2B, critical: 3B, rules: [{kinds: [image], match: ["old:*"], pressure: true}]`)
 	p.start("agent")
 	underWay := func() string { return p.metric(`holdfast_spinups_under_way{kind="other"}`) }
-	// The agent may not follow the engine's events yet.
+	// The agent may not be subscribed to the engine's events yet.
 	p.eventually("the agent sees what others do", func() bool {
 		id := h.create("kept:1", "")
 		time.Sleep(200 * time.Millisecond)
@@ -339,8 +338,8 @@ func TestSpinupsBesideADeletionAreMarked(t *testing.T) {
 	}
 }
 
-// TestImagesKeptPresentStay, whichever process plans: an agent that keeps them, and a
-// collector beside one that does not run.
+// Images on the prefetch list stay, in the plans of an agent and of a collector without a running
+// agent.
 func TestImagesKeptPresentStay(t *testing.T) {
 	h := newHost(t)
 	h.image("old:1", 10)

@@ -13,9 +13,8 @@ import (
 	"holdfast/internal/hosts/gc"
 )
 
-// TestServeWaitsForOthers runs what `holdfast gc serve` runs, on a disk that
-// counts as too full all the time: while another client's container is between create
-// and start, nothing goes.
+// `holdfast gc serve` on a disk that always counts as too full deletes nothing while a container
+// of another client is between create and start.
 func TestServeWaitsForOthers(t *testing.T) {
 	h := newHost(t)
 	h.image("kept:1", 10)
@@ -45,7 +44,7 @@ func TestServeWaitsForOthers(t *testing.T) {
 		}
 		return s.UnderWay
 	}
-	// The watcher may not be there yet for the first ones.
+	// The watcher may miss the first ones.
 	var created []string
 	h.eventually("a spin-up is seen", func() bool {
 		created = append(created, h.create("kept:1", ""))
@@ -53,11 +52,11 @@ func TestServeWaitsForOthers(t *testing.T) {
 		return underWay() > 0
 	})
 	h.image("old:1", 500)
-	time.Sleep(4 * time.Second) // several looks at the disk
+	time.Sleep(4 * time.Second) // several checks of the disk
 	if underWay() == 0 {
 		t.Fatal("the created container does not count any more")
 	}
-	h.imageID("old:1") // it is there
+	h.imageID("old:1") // fails if it does not exist
 	for _, id := range created {
 		h.start(id)
 	}
@@ -76,15 +75,15 @@ func TestServeWaitsForOthers(t *testing.T) {
 	}
 }
 
-// TestWatchFollowsUses: `holdfast gc run` follows uses beside its cycle, because
-// objects may be used between the plan and the last removal.
+// `holdfast gc run` watches uses during its cycle, because a client may use objects between the
+// plan and the last removal.
 func TestWatchFollowsUses(t *testing.T) {
 	h := newHost(t)
 	id := h.image("app:1", 10)
 	c := config.Default()
 	c.Engine.Host, c.DataDir, c.RunDir = h.lab.Host(), h.data, h.data
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	// The first time it may come too late; what came then is replayed.
+	// The first watch may start late. It replays earlier events.
 	h.eventually("the use is kept", func() bool {
 		g, err := gcnode.Open(t.Context(), c, prometheus.NewRegistry(), log)
 		if err != nil {

@@ -1,11 +1,11 @@
-// Package machine boots a Debian with systemd as its first process, for tests of what
-// people install and type: it has this host's programs and packages, and everything
-// that it changes is its own. It is no virtual machine: the kernel is the host's, and
-// so are its settings, which it cannot change.
+// Package machine boots a Debian with systemd as its first process, for tests of packages and
+// documented commands. The machine has the programs and packages of this host, and changes
+// only its own copies. It is no virtual machine: it uses the kernel of the host, whose settings
+// it cannot change.
 //
-// Its root is an overlay over the host's, in memory; its processes, mounts, network
-// (nothing but lo), names and control groups are namespaces of their own, which the
-// kernel takes along when the test program goes.
+// Its root is an overlay in memory over the root of the host. Processes, mounts, network (only
+// lo), host name and control groups have their own namespaces. The kernel removes them at the end
+// of the test program.
 package machine
 
 import (
@@ -40,14 +40,13 @@ const prefix = "holdfast-machine-"
 // patience bounds what has to happen anyhow.
 const patience = 2 * time.Minute
 
-// Machine is one that runs.
+// Machine is a running machine.
 type Machine struct {
 	t   testing.TB
-	pid int // of its first process, here
+	pid int // of its first process, in this pid namespace
 }
 
-// Start boots a machine that is gone when the test has ended. It needs root. With
-// -short it skips the test.
+// Start boots a machine until the test ends. It needs root. With -short it skips the test.
 func Start(t testing.TB) *Machine {
 	t.Helper()
 	if testing.Short() {
@@ -64,8 +63,8 @@ func Start(t testing.TB) *Machine {
 		}
 	}
 	var out bytes.Buffer
-	// The shell enters the groups before the namespace of groups is made, so that
-	// they are all of them that the machine sees.
+	// The shell enters the groups before the cgroup namespace is created, so that the machine
+	// sees no others.
 	cmd := exec.Command("sh", "-c", `for d in "$@"; do echo 0 >"$d/cgroup.procs" || exit; done
 exec unshare --pid --mount --net --uts --ipc --cgroup --fork --kill-child "$0/boot.sh" "$0/empty" "$0/data"`, dir.Path)
 	cmd.Args = append(cmd.Args, makeGroups(t, dir.Name())...)
@@ -75,7 +74,7 @@ exec unshare --pid --mount --net --uts --ipc --cgroup --fork --kill-child "$0/bo
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // and the kernel the rest: --kill-child
+		_ = cmd.Process.Kill() // the kernel kills the other processes (--kill-child)
 		<-ended
 	})
 	m := &Machine{t: t}
@@ -85,8 +84,8 @@ exec unshare --pid --mount --net --uts --ipc --cgroup --fork --kill-child "$0/bo
 	return m
 }
 
-// workspace is the machine's directory, on a disk where a container engine can have
-// its data.
+// workspace creates the machine's directory, on a disk that is suitable for the data of a
+// container engine.
 func workspace(t testing.TB) *flock.Dir {
 	t.Helper()
 	base := filepath.Clean(os.TempDir())
@@ -112,7 +111,7 @@ func workspace(t testing.TB) *flock.Dir {
 	return dir
 }
 
-// hierarchies are where control groups are mounted.
+// hierarchies returns the mount points of control groups.
 func hierarchies() (dirs []string, err error) {
 	text, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -126,7 +125,7 @@ func hierarchies() (dirs []string, err error) {
 	return dirs, nil
 }
 
-// makeGroups makes a machine's control groups.
+// makeGroups creates the control groups of a machine.
 func makeGroups(t testing.TB, name string) (dirs []string) {
 	t.Helper()
 	roots, err := hierarchies()
@@ -146,8 +145,8 @@ func makeGroups(t testing.TB, name string) (dirs []string) {
 	return dirs
 }
 
-// inherit gives a group of v1's cpuset the CPUs that are above it, without which no
-// process may enter (cpuset(7)).
+// inherit gives a cpuset group of v1 the CPUs of its parent. Without CPUs no process may enter
+// (cpuset(7)).
 func inherit(from, to string) error {
 	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
 		text, err := os.ReadFile(filepath.Join(from, name))
@@ -164,8 +163,7 @@ func inherit(from, to string) error {
 	return nil
 }
 
-// removeGroups removes a machine's control groups, whose processes are dead or about
-// to be.
+// removeGroups removes the control groups of a machine, whose processes are dead or dying.
 func removeGroups(name string) error {
 	roots, err := hierarchies()
 	if err != nil {
@@ -185,7 +183,7 @@ func removeGroups(name string) error {
 	return nil
 }
 
-// removeTree removes a control group and what is below it.
+// removeTree removes a control group and the groups below it.
 func removeTree(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -204,8 +202,8 @@ func removeTree(dir string) error {
 	return unix.Rmdir(dir)
 }
 
-// awaitBoot waits until systemd has started what it was to start. above is the
-// process that is the first one's parent.
+// awaitBoot waits until systemd has started all units. above is the parent of the machine's first
+// process.
 func (m *Machine) awaitBoot(above int, ended <-chan error) error {
 	var last error
 	for begun := time.Now(); time.Since(begun) < patience; time.Sleep(50 * time.Millisecond) {
@@ -233,15 +231,15 @@ func (m *Machine) awaitBoot(above int, ended <-chan error) error {
 	return last
 }
 
-// Command is bash in the machine, as root in /root, with a script. It may be started
-// from any goroutine.
+// Command returns a command that runs a script with bash in the machine, as root in /root. Any
+// goroutine may start it.
 func (m *Machine) Command(ctx context.Context, script string) *exec.Cmd {
 	return exec.CommandContext(ctx, "nsenter", "--target", strconv.Itoa(m.pid), "--all", "--root", "env", "-i", "--chdir=/root",
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8", "SYSTEMD_PAGER=", "DEBIAN_FRONTEND=noninteractive",
 		"bash", "-euo", "pipefail", "-c", script)
 }
 
-// Run runs a script and returns what it prints. A script that fails ends the test.
+// Run runs a script and returns its output. The test ends if the script fails.
 func (m *Machine) Run(script string) string {
 	m.t.Helper()
 	out, err := m.Command(m.t.Context(), script).CombinedOutput()
@@ -251,15 +249,15 @@ func (m *Machine) Run(script string) string {
 	return string(out)
 }
 
-// Path is where a file of the machine is, for this test to read and write.
+// Path returns the path of a machine's file on this host, for reads and writes.
 func (m *Machine) Path(name string) string {
 	return filepath.Join("/proc", strconv.Itoa(m.pid), "root", name)
 }
 
-// Net is the machine's network namespace, as netns.Do takes it.
+// Net returns the machine's network namespace, as netns.Do expects it.
 func (m *Machine) Net() string { return netns.OfProcess(m.pid) }
 
-// Show returns what the machine's journal has of a unit, for a test that failed.
+// Show returns the journal of a unit in the machine, for failed tests.
 func (m *Machine) Show(unit string) string {
 	out, err := m.Command(context.Background(), "systemctl status --no-pager -n 0 "+unit+"; journalctl -o cat --no-pager -n 80 -u "+unit).CombinedOutput()
 	return fmt.Sprintf("%s%v", out, err)

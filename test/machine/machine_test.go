@@ -8,8 +8,7 @@ import (
 	"holdfast/test/machine"
 )
 
-// A machine has a systemd of its own, which runs units, and nothing that it does
-// reaches the host.
+// A machine has its own systemd, which runs units without an effect on the host.
 func TestMachine(t *testing.T) {
 	m := machine.Start(t)
 	m.Run(`cat >/etc/systemd/system/x.service <<END
@@ -34,7 +33,7 @@ systemctl start x`)
 	if out := m.Run("ip -br link; ps -e -o comm="); strings.Contains(out, "eth") || !strings.Contains(out, "systemd-journal") {
 		t.Errorf("in the machine there is\n%s", out)
 	}
-	// The kernel's settings stay the host's.
+	// The kernel settings of the host do not change.
 	if out, err := m.Command(t.Context(), "echo 1 >/proc/sys/vm/swappiness").CombinedOutput(); err == nil {
 		t.Errorf("a setting of the host was changed: %s", out)
 	}

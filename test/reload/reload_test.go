@@ -25,10 +25,10 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// holdfast is where the first test that needs the program builds it.
+// holdfast is the program. The first test that needs it builds it.
 var holdfast string
 
-// program builds holdfast as it is shipped.
+// program builds holdfast as it is released.
 func program(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
@@ -43,7 +43,7 @@ func program(t *testing.T) string {
 	return holdfast
 }
 
-// total is what the history of holds has, of all backends.
+// total returns the figures of the history of holds, for all backends.
 func total(t *testing.T) (holds, connections int) {
 	t.Helper()
 	out, err := exec.Command(program(t), "protect", "history", "--json", "--limit", "1").Output()
@@ -80,7 +80,7 @@ func details(t *testing.T, o bench.Options) any {
 	return res.Details
 }
 
-// No client fails, whether HAProxy is reloaded or killed and started.
+// No client fails while HAProxy is reloaded, or killed and started.
 func TestNoClientFails(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "page.html")
 	requests := 2000
@@ -90,7 +90,7 @@ func TestNoClientFails(t *testing.T) {
 	}
 	runs := measure(t, bench.Options{
 		Requests: requests, Rate: 300, Modes: []bench.Mode{bench.NFQueue, bench.Park}, Page: page,
-		Drain: 20 * time.Second, // on a busy machine an answer takes its time
+		Drain: 20 * time.Second, // on a busy machine an answer may be late
 	})
 	if len(runs) != 4 {
 		t.Fatalf("%d runs", len(runs))
@@ -102,7 +102,7 @@ func TestNoClientFails(t *testing.T) {
 			t.Errorf("%s: %d requests, %d failed: %v; %d reloads, %d requests unfinished %s", r.Name(), r.Requests, r.Failed, r.Reasons, r.Changes, r.Unfinished, r.Skipped)
 		}
 	}
-	h, c := total(t) // of others on this host, too
+	h, c := total(t) // including those of other tests on this host
 	if h-holds < changes || c == connections {
 		t.Errorf("%d restarts, and %d more holds of %d more connections in the history", changes, h-holds, c-connections)
 	}
@@ -111,7 +111,7 @@ func TestNoClientFails(t *testing.T) {
 	}
 }
 
-// What the test above would see without protection.
+// Without protection the same clients fail.
 func TestClientsFailWithoutProtection(t *testing.T) {
 	for _, r := range measure(t, bench.Options{Requests: 1000, Rate: 300, Modes: []bench.Mode{bench.Nothing}}) {
 		if r.Change == bench.Restart && r.Failed == 0 {
@@ -120,8 +120,8 @@ func TestClientsFailWithoutProtection(t *testing.T) {
 	}
 }
 
-// The experiment without reloads, in small: no client fails where a port is installed
-// and taken out again under a load.
+// The experiment without reloads in small: no client fails while a port is installed and removed
+// under load.
 func TestInstalledPort(t *testing.T) {
 	d := details(t, bench.Options{Idle: true, Pairs: 1, Modes: []bench.Mode{bench.NFQueue, bench.Park}}).(bench.IdleDetails)
 	if len(d.Runs) != 2 {
@@ -134,8 +134,7 @@ func TestInstalledPort(t *testing.T) {
 	}
 }
 
-// The experiment with kills, in small: every process that can be killed is killed, and clients
-// are served all the same.
+// The experiment with kills in small: every process is killed once, and all clients are served.
 func TestKills(t *testing.T) {
 	d := details(t, bench.Options{WithKills: true, Kills: 1, Rate: 100, Drain: 20 * time.Second, Modes: []bench.Mode{bench.NFQueue, bench.Park}}).(bench.KillDetails)
 	if len(d.Runs) != 2*7 {

@@ -1,3 +1,2 @@
-// Package run tests `holdfast run` as people use it: the program itself, on a real
-// engine.
+// Package run tests `holdfast run`: the program itself, on a real engine.
 package run

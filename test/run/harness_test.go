@@ -17,7 +17,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// patience bounds what must happen anyhow.
+// patience limits the wait for events that must happen.
 const patience = 2 * time.Minute
 
 func TestMain(m *testing.M) {
@@ -51,7 +51,7 @@ func holdfastBinary(t *testing.T) string {
 	return binary.path
 }
 
-// place is where commands are run: a directory, and an engine.
+// place is a directory and an engine for commands.
 type place struct {
 	t      *testing.T
 	dir    string
@@ -83,7 +83,7 @@ func (p *place) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// done is how a command ended.
+// done is the result of a command.
 type done struct {
 	code int
 	out  string
@@ -109,7 +109,7 @@ func (p *place) holdfast(stdin string, args ...string) done {
 	return done{cmd.ProcessState.ExitCode(), out.String(), errs.String()}
 }
 
-// left is what jobs have left in the engine.
+// left returns the remaining objects of jobs in the engine.
 func (p *place) left() (containers []engine.Container, networks []engine.LabelledNetwork) {
 	p.t.Helper()
 	labels := map[string]string{"holdfast.job": ""}

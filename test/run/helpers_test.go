@@ -9,7 +9,7 @@ import (
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// children are the living children of a process.
+// children returns the running children of a process.
 func children(t *testing.T, pid int) []int {
 	t.Helper()
 	pids, err := proc.Host.Pids()

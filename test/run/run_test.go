@@ -22,7 +22,7 @@ import (
 
 const image = labtest.Busybox
 
-// What comes out where, and with which code.
+// The output on stdout and stderr, and the exit code.
 func TestOutputAndExitCodes(t *testing.T) {
 	p := newPlace(t)
 	p.write("bad.yaml", "images:\n  - image: busybox\n    imgae: x\nsteps: [{run: x}]\n")
@@ -77,8 +77,8 @@ func TestOutputAndExitCodes(t *testing.T) {
 	}
 }
 
-// With --json stdout is one object, and the steps' output is on stderr. All of it
-// is in the records afterwards.
+// With --json, stdout is one object, and the output of the steps is on stderr. The records have all
+// of it.
 func TestJSONAndRecords(t *testing.T) {
 	p := newPlace(t)
 	d := p.holdfast("", "run", "--json", "-n", "2", "--service", "side="+image, image, "--", "sh", "-c", "echo out; exit 4")
@@ -120,7 +120,7 @@ func TestJSONAndRecords(t *testing.T) {
 	}
 }
 
-// Of a job that could not be run the object has the command's exit code, and why.
+// For a job that could not run, the object has the command's exit code and the reason.
 func TestJSONOfNoJob(t *testing.T) {
 	p := newPlace(t)
 	for _, s := range []string{"127.0.0.1:1/no/such", "--service=such=127.0.0.1:1/no/such " + image} {
@@ -136,7 +136,7 @@ func TestJSONOfNoJob(t *testing.T) {
 	}
 }
 
-// The worked example of the guide does what the guide says.
+// The example of the guide works as documented.
 func TestWorkedExample(t *testing.T) {
 	page, err := os.ReadFile("../../docs/jobs.md")
 	if err != nil {
@@ -186,12 +186,12 @@ func (p *place) signal(cmd *exec.Cmd, sig syscall.Signal) {
 	}
 }
 
-// Ctrl-C removes everything and exits as an interrupted command.
+// Ctrl-C removes everything. The exit code is that of an interrupted command.
 func TestInterrupted(t *testing.T) {
 	p := newPlace(t)
 	cmd, errs := p.begin()
 	p.signal(cmd, syscall.SIGINT)
-	_ = cmd.Wait() // its code is looked at
+	_ = cmd.Wait() // the test checks the exit code
 	if code := cmd.ProcessState.ExitCode(); code != 130 || !strings.Contains(errs.String(), "error: interrupted") {
 		t.Errorf("exit code %d\n%s", code, errs)
 	}
@@ -201,7 +201,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// SIGKILL: what there is is removed all the same.
+// After a SIGKILL the watcher removes everything.
 func TestKilled(t *testing.T) {
 	p := newPlace(t)
 	cmd, _ := p.begin()
@@ -210,8 +210,8 @@ func TestKilled(t *testing.T) {
 	p.eventually("nothing is left", func() bool { c, n := p.left(); return len(c)+len(n) == 0 })
 }
 
-// A second Ctrl-C ends it at once, here while the engine does not answer; what it
-// had no time for happens later.
+// A second Ctrl-C ends the command at once, here while the engine does not answer. The watcher
+// cleans up later.
 func TestInterruptedTwice(t *testing.T) {
 	p := newPlace(t)
 	cmd, _ := p.begin()
@@ -221,11 +221,11 @@ func TestInterruptedTwice(t *testing.T) {
 	}
 	ended := make(chan struct{})
 	go func() {
-		_ = cmd.Wait() // how it ended is looked at
+		_ = cmd.Wait() // the test checks its state
 		close(ended)
 	}()
 	p.eventually("it has ended", func() bool {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) // signals that come together are one
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) // the kernel merges equal pending signals
 		select {
 		case <-ended:
 			return true
@@ -265,7 +265,7 @@ func TestNextRunSweeps(t *testing.T) {
 	p.mustBeEmpty()
 }
 
-// On a terminal the step has it: its size, its echo, and Ctrl-C as a key.
+// A step has the terminal of the command: its size, its echo, and Ctrl-C as a key.
 func TestTerminal(t *testing.T) {
 	p := newPlace(t)
 	ours, theirs, err := pty.Open()
@@ -300,7 +300,7 @@ func TestTerminal(t *testing.T) {
 			break
 		}
 	}
-	_ = cmd.Wait() // its code is looked at
+	_ = cmd.Wait() // the test checks the exit code
 	if code := cmd.ProcessState.ExitCode(); code != 9 || !strings.Contains(all.String(), "/dev/pts/") || !strings.Contains(all.String(), "caught") {
 		t.Errorf("exit code %d\n%s", code, &all)
 	}
