@@ -1,9 +1,9 @@
-// Package check proves from outside that a session never lived twice. It knows
-// nothing of how Holdfast works, and looks at three things: at what containers
-// wrote of themselves (Overlap), at what nodes asked their store and were
-// told (History), and at which containers served which session (HandedOn).
+// Package check proves from outside that no session ran twice at a time. It does not depend on
+// how Holdfast works. It checks the ticks of containers (Overlap), the calls of nodes to
+// their store with their answers (History), and the sessions of each container (HandedOn).
 //
-// All times are of one machine's CLOCK_BOOTTIME, as the time since it booted.
+// All times are CLOCK_BOOTTIME of one machine, as the time since it booted. Without any data a
+// check returns ErrNothing, because nothing is proved.
 package check
 
 import "errors"
