@@ -1,7 +1,7 @@
 // Package metric creates and registers Prometheus metrics, one call for each:
 //
 //	r := metric.Registry{Registerer: registerer}
-//	requests := r.CounterVec("holdfast_requests_total", "Requests, by result.", "result")
+//	requests := r.CounterVec("requests_total", "Requests, by result.", "result")
 //	metric.Start(requests, "ok", "failed")
 //
 // The methods panic if a metric of the name is registered already. Any goroutine may call
