@@ -42,14 +42,22 @@ func (f *Fleet) Acquire(ctx context.Context, key holdfast.SessionKey) (holdfast.
 
 // Start is Acquire without a connection. If the session is not running, it boots from
 // the template; "" is the template that it had last, or the default one. Start returns
-// where the session is. Errors: those of Acquire, and holdfast.ErrNotFound if no node
-// has the template.
-func (f *Fleet) Start(ctx context.Context, key holdfast.SessionKey, template string) (holdfast.Route, error) {
-	r, release, err := f.acquire(ctx, key, template)
-	if err == nil {
+// the session's record, read from the store. Errors: those of Acquire and of the store,
+// and holdfast.ErrNotFound if no node has the template.
+func (f *Fleet) Start(ctx context.Context, key holdfast.SessionKey, template string) (holdfast.Owner, error) {
+	for {
+		r, release, err := f.acquire(ctx, key, template)
+		if err != nil {
+			return holdfast.Owner{}, err
+		}
 		release()
+		o, err := f.deps.Store.Get(ctx, key)
+		if !errors.Is(err, holdfast.ErrNotFound) {
+			return o, err
+		}
+		// The session has ended, and the directory does not know it yet.
+		f.Refused(key, r)
 	}
-	return r, err
 }
 
 func (f *Fleet) acquire(ctx context.Context, key holdfast.SessionKey, template string) (holdfast.Route, func(), error) {

@@ -226,6 +226,27 @@ func TestRefusedLooksPastTheCache(t *testing.T) {
 	})
 }
 
+// TestStartAfterAnUnreportedEnd: the session has ended, and the directory still has its
+// record, because the watch is slow. Start boots the session again.
+func TestStartAfterAnUnreportedEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.lag = time.Second
+		owner, other := w.add(), w.add()
+		<-other.dir.Ready()
+		before := owner.own(t, key)[0].Owner
+		if r := other.mustAcquire(t); r.Epoch != before.Epoch {
+			t.Fatalf("the other node's route is %+v, want epoch %d", r, before.Epoch)
+		}
+		must(t, owner.host.leave(t.Context(), key))
+		must(t, owner.host.finish(t.Context(), key))
+		after, err := other.Start(t.Context(), key, "")
+		if err != nil || after.Epoch <= before.Epoch || after.State != holdfast.Ready {
+			t.Errorf("Start = %+v, %v; want an epoch after %d", after, err, before.Epoch)
+		}
+	})
+}
+
 // TestLateAnswerDoesNotConfirmARecord: an answer to a request that was sent before the
 // refusal does not make the record trusted again.
 func TestLateAnswerDoesNotConfirmARecord(t *testing.T) {

@@ -108,6 +108,7 @@ func (d *door) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"}
 type world struct {
 	t     *testing.T
 	store *memstore.Store
+	lag   time.Duration // of the nodes' watches
 	net   *network
 
 	mu    sync.Mutex
@@ -145,6 +146,31 @@ func bubble(t *testing.T, n int, f func(*testing.T, *world)) {
 	})
 }
 
+// slowWatch is a store whose watches report each event late.
+type slowWatch struct {
+	*memstore.Store
+	lag time.Duration
+}
+
+func (s slowWatch) Watch(ctx context.Context, after holdfast.Revision) <-chan store.Event {
+	events := s.Store.Watch(ctx, after)
+	if s.lag == 0 {
+		return events
+	}
+	late := make(chan store.Event)
+	go func() {
+		defer close(late)
+		for e := range events {
+			time.Sleep(s.lag)
+			select {
+			case late <- e:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return late
+}
+
 func newWorld(t *testing.T) *world {
 	return &world{t: t, store: memstore.New(100000), net: &network{listeners: map[string]*door{}}}
 }
@@ -171,7 +197,7 @@ func (w *world) make(id holdfast.NodeID, hop string, dial Dial, l net.Listener) 
 		fetch:  func(context.Context, string) error { return nil },
 	}
 	x.Fleet = New(Config{Node: id}, Deps{
-		Store: w.store, Local: x.host,
+		Store: slowWatch{w.store, w.lag}, Local: x.host,
 		Dial: func(ctx context.Context, to holdfast.NodeID, addr string) (net.Conn, error) {
 			c, err := dial(ctx, to, addr)
 			if err == nil {

@@ -112,10 +112,7 @@ func (s *Sessions) Start(ctx context.Context, key holdfast.SessionKey, template 
 		i, err := s.Manager.Start(ctx, key, template)
 		return i.Owner, err
 	}
-	if _, err := s.Fleet.Start(ctx, key, template); err != nil {
-		return holdfast.Owner{}, err
-	}
-	return s.Store.Get(ctx, key)
+	return s.Fleet.Start(ctx, key, template)
 }
 
 // HandOver moves a session of this node to the node to, or, for "", to a node that
