@@ -19,16 +19,16 @@ import (
 	"holdfast/internal/control/dashboard"
 )
 
-// Options say how `holdfast bench dashboard` measures.
+// Options configures `holdfast bench dashboard`.
 type Options struct {
-	Nodes, Sessions int           // of the made-up fleet
-	Loads           int           // of each page
-	Open            int           // pages that are kept up to date at once
-	For             time.Duration // that they are
-	Progress        io.Writer     // a line for each thing that takes long; nil is nowhere
+	Nodes, Sessions int           // size of the generated fleet
+	Loads           int           // loads of each page
+	Open            int           // number of open pages with live updates
+	For             time.Duration // time for which the pages stay open
+	Progress        io.Writer     // receives progress lines; nil discards them
 }
 
-// Check reports what cannot be.
+// Check reports invalid values.
 func (o Options) Check() error {
 	if o.Nodes < 1 || o.Sessions < 0 || o.Loads < 1 || o.Open < 1 || o.Open > 256 || o.For < time.Second {
 		return fmt.Errorf("%d nodes (1 at least), %d sessions, %d loads (1 at least), %d open pages (1 to 256) for %v (1s at least)", o.Nodes, o.Sessions, o.Loads, o.Open, o.For)
@@ -36,12 +36,12 @@ func (o Options) Check() error {
 	return nil
 }
 
-// Run measures the pages over a made-up fleet in which every node's load is
-// another every second: how large they are with all that they load, how long the
-// server takes for one, and what keeping pages up to date costs. The last is the
-// CPU time of this whole process, in which the browsers' side is, too.
+// Run measures the pages of a generated fleet in which the load of every node changes
+// each second: the size of a page with all that it loads, the server's time for a page,
+// and the CPU time of live updates. The CPU time is that of this process, so it includes
+// the clients' side.
 //
-// Score is 1 % of a core ÷ what an open page takes of one.
+// Score is 1 % of a core ÷ the share of a core that an open page takes.
 func Run(ctx context.Context, o Options) (bench.Result, error) {
 	if err := o.Check(); err != nil {
 		return bench.Result{}, err
@@ -81,7 +81,7 @@ func (f *Fleet) changeEvery(ctx context.Context, every time.Duration) error {
 	}
 }
 
-// measured are the pages that are loaded, and kept the streams that are held open.
+// measured lists the loaded pages. kept lists the streams that stay open.
 func measured() []string {
 	return []string{"/", "/sessions", "/slo", "/spinup", "/gc", "/protect", "/doctor"}
 }
@@ -134,7 +134,7 @@ func get(ctx context.Context, url string) ([]byte, error) {
 	return io.ReadAll(res.Body)
 }
 
-// weight is the bytes of a page and of all that a browser loads for it.
+// weight returns the size in bytes of a page with all that a browser loads for it.
 func weight(ctx context.Context, url, path string) (int, error) {
 	page, err := get(ctx, url+path)
 	if err != nil {
@@ -151,7 +151,7 @@ func weight(ctx context.Context, url, path string) (int, error) {
 	return n, nil
 }
 
-// live is the share of a core that an open page takes.
+// live returns the share of a core that an open page takes.
 func live(ctx context.Context, o Options, url string) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.For)
 	defer cancel()
@@ -162,7 +162,7 @@ func live(ctx context.Context, o Options, url string) (float64, error) {
 		pages.Go(func() error {
 			_, err := get(ctx, url+path)
 			if errors.Is(err, context.DeadlineExceeded) {
-				return nil // it was read to its end
+				return nil // the time is over
 			}
 			return err
 		})
@@ -173,10 +173,10 @@ func live(ctx context.Context, o Options, url string) (float64, error) {
 	return float64(cpuTime()-before) / float64(time.Since(began)) / float64(o.Open), nil
 }
 
-// cpuTime is what this process has had of the CPUs.
+// cpuTime returns the CPU time of this process.
 func cpuTime() time.Duration {
 	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil { // RUSAGE_SELF always is
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil { // RUSAGE_SELF is always valid
 		return 0
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())

@@ -1,5 +1,5 @@
-// Package dashboard is the experiment behind `holdfast bench dashboard`: the
-// pages over a large made-up fleet.
+// Package dashboard is the experiment of `holdfast bench dashboard`: the dashboard's
+// pages for a large generated fleet.
 package dashboard
 
 import (
@@ -16,18 +16,18 @@ import (
 	"holdfast/internal/hosts/spinup"
 )
 
-// Fleet is a made-up fleet, for measuring and for looking at pages. Any goroutine
-// may use it.
+// Fleet is a generated fleet, for measurements and for screenshots of pages. Any
+// goroutine may call its methods.
 type Fleet struct {
 	mu       sync.Mutex
 	rand     *rand.Rand
 	made     time.Time
 	nodes    []holdfast.Node
 	sessions []api.Session
-	spinups  []spinup.Record // the newest first; they do not change
+	spinups  []spinup.Record // newest first; constant
 }
 
-// NewFleet makes one; the same seed makes the same one but for its times.
+// NewFleet generates a fleet. Equal seeds generate equal fleets, except for times.
 func NewFleet(nodes, sessions int, seed uint64) *Fleet {
 	f := &Fleet{rand: rand.New(rand.NewPCG(seed, 1))}
 	now := time.Now()
@@ -85,8 +85,8 @@ func (f *Fleet) session(i int, now time.Time) api.Session {
 	return s
 }
 
-// Change makes the loads of all nodes and the phase of a hundredth of the sessions
-// others, as a few seconds do.
+// Change changes the loads of all nodes and the states of 1 % of the sessions, as much
+// as in a few seconds of a real fleet.
 func (f *Fleet) Change() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -102,7 +102,7 @@ func (f *Fleet) Change() {
 	}
 }
 
-// Source returns the source of the pages.
+// Source returns the data source for the pages.
 func (f *Fleet) Source() dashboard.Source {
 	return dashboard.Source{
 		Version: api.Version{Version: "v1.4.2", Node: f.nodes[0].ID}, Nodes: f.Nodes, Sessions: f.Sessions,

@@ -18,7 +18,7 @@ import (
 	"holdfast/internal/hosts/doctor/watch"
 )
 
-// madeFinding is one that a logger causes.
+// madeFinding returns a finding about a logging container.
 func madeFinding() doctor.Finding {
 	return doctor.Finding{
 		Finding: rule.Finding{Rule: "fadvise-storm", Severity: rule.Critical, Title: "posix_fadvise drains the page vectors of all CPUs 4,100 times a second",
@@ -31,7 +31,7 @@ func madeFinding() doctor.Finding {
 	}
 }
 
-// DoctorStatus is a sick host's.
+// DoctorStatus returns the status of a host with findings.
 func (f *Fleet) DoctorStatus(context.Context) (api.DoctorStatus, error) {
 	near := doctor.Finding{Finding: rule.Finding{Rule: "limits-near", Severity: rule.Notice, Title: "82 % of the host's file handles are in use",
 		Evidence: []rule.Evidence{{What: "open files", Found: "82 %", Healthy: "under 50 %"}}, Cures: []rule.Cure{{What: "Raise the limit", Command: "sysctl -w fs.file-max=2000000"}}}}
@@ -47,7 +47,7 @@ func (f *Fleet) DoctorStatus(context.Context) (api.DoctorStatus, error) {
 	return s, nil
 }
 
-// DoctorHistory is a week's.
+// DoctorHistory returns the findings of a week.
 func (f *Fleet) DoctorHistory(_ time.Time, limit int) (h watch.History, _ error) {
 	for i := range min(limit, 60) {
 		e := watch.Event{At: f.made.Add(-time.Duration(i*163+41) * time.Minute), Kind: watch.Began, Finding: madeFinding()}
@@ -59,7 +59,7 @@ func (f *Fleet) DoctorHistory(_ time.Time, limit int) (h watch.History, _ error)
 	return h, nil
 }
 
-// DoctorFleet is a fleet whose old hosts are slow.
+// DoctorFleet returns a fleet whose old hosts are slow.
 func (f *Fleet) DoctorFleet(_ context.Context, by ranking.By) (ranking.Ranking, error) {
 	var all []ranking.Record
 	for i, n := range f.nodes {
@@ -75,7 +75,7 @@ func (f *Fleet) DoctorFleet(_ context.Context, by ranking.By) (ranking.Ranking, 
 	return ranking.Rank(append(all, ranking.Record{Node: holdfast.NodeID("new-1"), At: f.made, Spinups: ranking.Spinups{Count: 1}}), by), nil
 }
 
-// Recordings are two of one host, before and after it got sick.
+// Recordings returns two recordings of one host: a healthy one, and one with a fault.
 func (f *Fleet) Recordings() ([]recordings.Recording, error) {
 	var all []recordings.Recording
 	for i := range 2 {
@@ -87,14 +87,15 @@ func (f *Fleet) Recordings() ([]recordings.Recording, error) {
 	return all, nil
 }
 
-// Recording is the sick one's at nine, and the healthy one's otherwise.
+// Recording returns the recording with the fault for the id of nine o'clock, and the
+// healthy one for any other id.
 func (f *Fleet) Recording(id string) (*profile.Profile, error) {
 	return f.recording(id == "20260101-090000-000"), nil
 }
 
 func (f *Fleet) recording(sick bool) *profile.Profile {
 	p := &profile.Profile{Meta: profile.Meta{Format: 1, Host: string(f.nodes[0].ID), Kernel: "6.12.0", CPUs: 8, Hz: 99, Began: f.made, Seconds: 10}}
-	add := func(container, image string, count int64, stack ...string) { // the outermost first; kernel functions begin with "k:"
+	add := func(container, image string, count int64, stack ...string) { // outermost first; "k:" marks kernel functions
 		s := profile.Sample{Task: profile.Task{Container: container, ContainerID: container, Image: image, Comm: container}, Count: count}
 		for _, name := range stack {
 			fn := profile.Frame{Name: name, File: "/bin/" + container}

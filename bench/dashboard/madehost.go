@@ -11,12 +11,12 @@ import (
 	"holdfast/internal/hosts/gc"
 )
 
-// madeDisk is a disk with so much of it free.
+// madeDisk returns a disk with that many free bytes.
 func madeDisk(free int64) gc.Disk {
 	return gc.Disk{Total: 500 << 30, Free: free, Inodes: 32_000_000, FreeInodes: 21_000_000}
 }
 
-// GCStatus is a busy host's.
+// GCStatus returns the status of a busy host.
 func (f *Fleet) GCStatus(context.Context) (gc.Status, error) {
 	return gc.Status{
 		Enabled: true, Disk: madeDisk(97 << 30), Level: gc.Between, Low: gc.Percent(75), High: gc.Percent(85), Critical: gc.Percent(95), Links: true, UnderWay: 2,
@@ -26,7 +26,7 @@ func (f *Fleet) GCStatus(context.Context) (gc.Status, error) {
 	}, nil
 }
 
-// GCHistory has a cycle for every few hours.
+// GCHistory returns one cycle for every few hours.
 func (f *Fleet) GCHistory(limit int) (all []gc.Cycle, _ error) {
 	for i := range min(120, limit) {
 		free := int64(60+i%17) << 30
@@ -44,7 +44,7 @@ func (f *Fleet) GCHistory(limit int) (all []gc.Cycle, _ error) {
 	return all, nil
 }
 
-// Protection is a host's whose servers are restarted every day.
+// Protection returns the holds of a host whose servers restart every day.
 func (f *Fleet) Protection(context.Context) (api.Protection, error) {
 	ms := func(n int) holdfast.Millis { return holdfast.Millis(time.Duration(n) * time.Millisecond) }
 	p := api.Protection{
@@ -65,7 +65,7 @@ func (f *Fleet) Protection(context.Context) (api.Protection, error) {
 }
 
 func (f *Fleet) protectMetrics(reg prometheus.Registerer) {
-	p, _ := f.Protection(context.Background()) // it cannot fail
+	p, _ := f.Protection(context.Background()) // it never fails
 	counter := func(name string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_protect_" + name}, []string{"backend"})
 		reg.MustRegister(c)

@@ -11,8 +11,8 @@ import (
 	"holdfast/internal/hosts/spinup"
 )
 
-// madeSpinups are as many as an agent keeps, over three weeks, of two drivers of
-// which one is slow, and with a bad day.
+// madeSpinups generates the maximum number of spin-ups that an agent keeps. They cover
+// three weeks and two drivers, of which one is slow, and one day with many slow ones.
 const madeSpinups = 10_000
 
 func (f *Fleet) makeSpinups(now time.Time) {
@@ -38,7 +38,7 @@ func (f *Fleet) makeSpinups(now time.Time) {
 	}
 }
 
-// timeSpinup gives a spin-up its times; slow is how often each phase is.
+// timeSpinup sets the times of a spin-up. slow is the probability of a slow phase.
 func (f *Fleet) timeSpinup(r *spinup.Record, slow float64, pulled bool) {
 	ms := func(usual, bad float64) holdfast.Millis {
 		if f.rand.Float64() < slow {
@@ -68,7 +68,7 @@ func (f *Fleet) timeSpinup(r *spinup.Record, slow float64, pulled bool) {
 	}
 }
 
-// Spinups lists those that the filter takes, the newest first.
+// Spinups lists the spin-ups that match the filter, newest first.
 func (f *Fleet) Spinups(by spinup.Filter) (out []spinup.Record, _ error) {
 	for _, r := range f.spinups {
 		if by.Takes(r) && (by.Limit <= 0 || len(out) < by.Limit) {
@@ -78,7 +78,7 @@ func (f *Fleet) Spinups(by spinup.Filter) (out []spinup.Record, _ error) {
 	return out, nil
 }
 
-// Spinup returns one. holdfast.ErrNotFound.
+// Spinup returns one spin-up, or holdfast.ErrNotFound.
 func (f *Fleet) Spinup(id string) (spinup.Record, error) {
 	for _, r := range f.spinups {
 		if r.ID == id {
@@ -88,7 +88,7 @@ func (f *Fleet) Spinup(id string) (spinup.Record, error) {
 	return spinup.Record{}, fmt.Errorf("spin-up %s: %w", id, holdfast.ErrNotFound)
 }
 
-// Metrics are a busy node's.
+// Metrics returns the metrics of a busy node.
 func (f *Fleet) Metrics() prometheus.Gatherer {
 	reg := prometheus.NewRegistry()
 	m := spinup.NewMetrics(reg, spinup.DefaultRules())

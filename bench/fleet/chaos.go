@@ -28,11 +28,11 @@ const (
 	AgentKilled Act = "agent-killed" // SIGKILL; another one starts a moment later
 	Gone        Act = "gone"         // agent, deadman and containers at once; the machine comes back empty
 	Stopped     Act = "stopped"      // SIGSTOP for longer than the lease, then SIGCONT
-	CutShort    Act = "cut-short"    // no way to etcd for less than the fence
-	CutLong     Act = "cut-long"     // no way to etcd for longer than the lease
+	CutShort    Act = "cut-short"    // no connection to etcd for less than the fence
+	CutLong     Act = "cut-long"     // no connection to etcd for longer than the lease
 	LeaderLost  Act = "leader-lost"  // SIGKILL of etcd's leader, which comes back
-	Move        Act = "move"         // by hand, a few sessions to other nodes, side by side
-	Suspend     Act = "suspend"      // a few sessions, side by side; the next client wakes them. With Options.Runsc only
+	Move        Act = "move"         // an operator moves a few sessions to other nodes, concurrently
+	Suspend     Act = "suspend"      // a few sessions, concurrently; the next client resumes them. With Options.Runsc only
 )
 
 // Mixed is the name of all acts in random order.
@@ -69,14 +69,14 @@ func (a Act) onEtcd() bool { return a == LeaderLost }
 
 // schedule chooses the next act.
 type schedule struct {
-	list   []Act // in this order, over and over
+	list   []Act // in this order, repeated
 	random *rand.Rand
-	mixed  bool // each round in another order
+	mixed  bool // each round in a new random order
 	at     int
 }
 
-// newSchedule takes none, mixed, or a list of acts with commas. memory: sessions keep
-// theirs.
+// newSchedule parses none, mixed, or a list of acts with commas. memory says that
+// sessions keep their memory.
 func newSchedule(text string, memory bool, random *rand.Rand) (*schedule, error) {
 	s := &schedule{random: random}
 	switch text {
@@ -95,7 +95,7 @@ func newSchedule(text string, memory bool, random *rand.Rand) (*schedule, error)
 	return s, nil
 }
 
-// next is the next act; false where there is none.
+// next returns the next act. It returns false if there is none.
 func (s *schedule) next() (Act, bool) {
 	if len(s.list) == 0 {
 		return "", false
@@ -113,8 +113,8 @@ type event struct {
 	act        Act
 	node       holdfast.NodeID
 	begin, end time.Duration                          // CLOCK_BOOTTIME
-	owned      map[holdfast.SessionKey]holdfast.Epoch // what the node served when it began
-	drain      holdfast.DrainReport                   // of one with a notice
+	owned      map[holdfast.SessionKey]holdfast.Epoch // sessions that the node served at the beginning
+	drain      holdfast.DrainReport                   // of an act with a notice
 }
 
 // chaos runs acts one after the other until a moment (CLOCK_BOOTTIME), each at least
@@ -180,7 +180,7 @@ const (
 	awayFor = 300 * time.Millisecond
 	// longer is the time by which an outage exceeds the lease's TTL.
 	longer = 2 * time.Second
-	// leaderAway is how long an etcd member stays dead.
+	// leaderAway is the downtime of an etcd member.
 	leaderAway = 3 * time.Second
 )
 
@@ -245,7 +245,7 @@ func someOf(owned map[holdfast.SessionKey]holdfast.Epoch, random *rand.Rand) map
 	return some
 }
 
-// each does something with sessions side by side.
+// each calls do for the sessions concurrently.
 func (x *experiment) each(keys map[holdfast.SessionKey]holdfast.Epoch, do func(holdfast.SessionKey) error) error {
 	var g errgroup.Group
 	for key := range keys {

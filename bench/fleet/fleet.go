@@ -1,13 +1,12 @@
-// Package fleet is the experiment behind `holdfast bench fleet`: agents on one
-// machine, each a process with directories, addresses and a way to etcd of its
-// own, and an etcd cluster of three processes; clients that hold connections and
-// clients that arrive at a steady rate; and things that happen to nodes and to
-// etcd meanwhile. It measures what clients and sessions notice of that, and
-// checks from outside that no session ever lived twice.
+// Package fleet is the experiment of `holdfast bench fleet`. Several agents run on one
+// machine. Each is a process with its own directories, addresses and link to an etcd
+// cluster of three processes. Some clients hold connections, others arrive at a steady
+// rate. Meanwhile faults and operations hit nodes and etcd. The bench measures their
+// effect on clients and sessions. It checks from outside the agents that no session
+// ever ran twice.
 //
-// The machines share the lab's kernel and container engine, so that a machine
-// that is gone ends its connections instead of falling silent, and all boots
-// compete for the same CPUs.
+// The nodes share the lab's kernel and container engine. The connections of a node that
+// vanishes therefore end, and do not time out. All boots compete for the same CPUs.
 package fleet
 
 import (
@@ -36,7 +35,7 @@ import (
 	"holdfast/test/lab"
 )
 
-// Roles that other processes of the program play.
+// Roles of the bench's child processes.
 const (
 	RoleSession = "bench-session" // a session's server on :8080
 	RoleBroken  = "bench-broken"  // an agent; the arguments are holdfast, its configuration and its fence
@@ -55,28 +54,28 @@ type Options struct {
 	Bench    string
 	Agents   int           // 0 is 3, at most 100
 	Sessions int           // 0 is 60
-	Rate     float64       // clients that arrive per second; 0 is 50
-	For      time.Duration // how long things happen, each at least once; 0 is 3m
+	Rate     float64       // arriving clients per second; 0 is 50
+	For      time.Duration // duration of the acts; each runs at least once; 0 is 3m
 	Every    time.Duration // from the beginning of one act to the next; 0 is 10s
 	Chaos    string        // none, Mixed, or acts with commas; "" is Notice
-	Seed     uint64        // of what is random in the acts and the arrivals
+	Seed     uint64        // of the random choices in acts and arrivals
 	TTL      time.Duration // of the nodes' leases, whole seconds; 0 is 3s
-	ParkTime time.Duration // the longest that a gateway lets a client wait; 0 is 30s
-	// Dir is an empty directory, or none yet, where ticks, traces and logs
-	// are left; "" leaves nothing.
+	ParkTime time.Duration // maximum wait of a client in a gateway; 0 is 30s
+	// Dir receives ticks, traces and logs. It is empty or does not exist. "" keeps
+	// nothing.
 	Dir string
-	// BreakFence has nodes that lost etcd go on long after their leases'
-	// end, on purpose: the checks have to catch it.
+	// BreakFence makes nodes that lost etcd continue after the end of their leases. The
+	// checks must detect that.
 	BreakFence bool
-	// Gather has all sessions begin on one node.
+	// Gather starts all sessions on one node.
 	Gather bool
-	// Pools says what nodes keep ready, one word for each, over and over: bridge,
-	// pooled, warm, with commas. "" is Pooled.
+	// Pools lists the pool of each node, with commas: bridge, pooled, warm. The list is
+	// repeated for further nodes. "" is Pooled.
 	Pools string
-	// Runsc is the absolute path of gVisor's runsc: sessions run under it, and take
-	// their memory along where they leave as planned. "": they do not.
+	// Runsc is the absolute path of gVisor's runsc. Sessions then run under it, and keep
+	// their memory when they move as planned. "" runs sessions without gVisor.
 	Runsc    string
-	Progress io.Writer // a line for each act; nil is nowhere
+	Progress io.Writer // receives a line for each act; nil discards them
 }
 
 func (o *Options) complete() error {
@@ -93,7 +92,7 @@ func (o *Options) complete() error {
 
 // Check reports invalid values. Defaults must be filled in before: a zero is invalid.
 func (o Options) Check() error {
-	rate := o.Rate > 0 && !math.IsInf(o.Rate, 1) // no number is neither
+	rate := o.Rate > 0 && !math.IsInf(o.Rate, 1) // false for NaN
 	if o.Agents < 1 || o.Agents > 100 || o.Sessions < 1 || !rate || o.For <= 0 || o.Every <= 0 {
 		return errors.New("agents must be 1 to 100, and sessions, rate, duration and interval over 0")
 	}
@@ -115,12 +114,12 @@ func (o Options) Check() error {
 // Pooled is a template's default: networks are ready before sessions need them.
 const Pooled = "pooled"
 
-// warmContainers is how many a node of the pool warm keeps: few, so that sessions boot,
-// too.
+// warmContainers is the number of warm containers of a node. It is small, so that some
+// sessions boot.
 const warmContainers = 3
 
-// poolTemplate is what a template has for a word of Options.Pools; false where there
-// is no such word.
+// poolTemplate returns the template's line for a word of Options.Pools. ok is false for
+// an unknown word.
 func poolTemplate(word string) (yaml string, ok bool) {
 	switch word {
 	case "bridge", Pooled:
@@ -133,12 +132,12 @@ func poolTemplate(word string) (yaml string, ok bool) {
 
 func (o Options) pools() []string { return strings.Split(cmp.Or(o.Pools, Pooled), ",") }
 
-// timing is the nodes' timing for a lease that lives for ttl.
+// timing returns the nodes' timing for a lease with that TTL.
 func timing(ttl time.Duration) holdfast.Timing {
 	return holdfast.Timing{Renew: ttl / 10, Fence: ttl / 2, KillBudget: ttl / 3, TTL: ttl}
 }
 
-// Run runs the experiment. It works inside a lab only (lab.Reenter).
+// Run runs the experiment. It must run inside a lab (lab.Reenter).
 func Run(ctx context.Context, o Options) (_ Report, err error) {
 	if err := o.complete(); err != nil {
 		return Report{}, err
@@ -154,8 +153,8 @@ func Run(ctx context.Context, o Options) (_ Report, err error) {
 // experiment is one run.
 type experiment struct {
 	o        Options
-	scratch  string // what is gone afterwards: data of nodes and etcd, certificates
-	dir      string // what may be left: ticks, traces, logs
+	scratch  string // removed at the end: data of nodes and etcd, certificates
+	dir      string // kept with Options.Dir: ticks, traces, logs
 	began    time.Duration
 	lab      *lab.Engine
 	engine   engine.Engine
@@ -167,7 +166,7 @@ type experiment struct {
 func (x *experiment) ticks() string     { return filepath.Join(x.dir, "ticks") }
 func (x *experiment) authority() string { return filepath.Join(x.scratch, "certificates", "authority") }
 
-// timing is what the nodes go by.
+// timing returns the nodes' timing.
 func (x *experiment) timing() holdfast.Timing {
 	t := timing(x.o.TTL)
 	if x.o.BreakFence {
@@ -188,7 +187,7 @@ func (x *experiment) say(format string, args ...any) {
 	fmt.Fprintf(x.o.Progress, "%6.1fs  %s\n", (now() - x.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// makeEmpty makes a directory, or makes sure that one is empty.
+// makeEmpty creates a directory. An existing one has to be empty.
 func makeEmpty(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -214,7 +213,7 @@ func (x *experiment) prepare(ctx context.Context) (err error) {
 	if x.dir = x.o.Dir; x.dir == "" {
 		x.dir = filepath.Join(x.scratch, "left")
 	}
-	if x.dir, err = filepath.Abs(x.dir); err != nil { // children have it in their configurations
+	if x.dir, err = filepath.Abs(x.dir); err != nil { // it is in the configurations of child processes
 		return err
 	}
 	if err := makeEmpty(x.dir); err != nil {

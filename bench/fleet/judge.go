@@ -24,14 +24,15 @@ const historyLimit = 30 * time.Second
 type Verdict struct {
 	Overlap  string      `json:"overlap,omitempty"` // the evidence; "" for none
 	Overlaps int         `json:"overlaps"`
-	Alive    check.Alive `json:"alive"`               // what Overlap looked at
-	History  string      `json:"history,omitempty"`   // the evidence; "" for a history that can be
-	Asked    check.Asked `json:"asked"`               // what History looked at
-	HandedOn string      `json:"handed_on,omitempty"` // the evidence of containers that two claims had; "" for none
-	// Containers served a session, Warm of them were there before it.
+	Alive    check.Alive `json:"alive"`               // what the check of Overlap covered
+	History  string      `json:"history,omitempty"`   // the evidence; "" for a linearizable history
+	Asked    check.Asked `json:"asked"`               // what the check of History covered
+	HandedOn string      `json:"handed_on,omitempty"` // evidence of containers that served two claims; "" for none
+	// Containers is the number of containers that served a session. Warm is the number
+	// of them that ran before their session.
 	Containers int `json:"containers"`
 	Warm       int `json:"warm"`
-	// Restored claims went on from the memory of the one before.
+	// Restored is the number of claims that restored the memory of the previous claim.
 	Restored int `json:"restored"`
 }
 
@@ -215,7 +216,7 @@ func expiries(calls []trace.Call, changes []change) []check.Op {
 // handover is the outcome for a session that an act took from its node.
 type handover struct {
 	event
-	took time.Duration // from the act until it was ready; 0 where it never was
+	took time.Duration // from the act until it was ready; 0 if it never was
 	kept bool          // the session stayed unchanged
 }
 

@@ -8,14 +8,14 @@ import (
 	"holdfast/internal/platform/runsc"
 )
 
-// imagesDir is the lab's own, in memory.
+// imagesDir is in the lab's own tmpfs.
 const imagesDir = "/run/bench-fleet"
 
-// runtimeOf is the name that the engine knows the n-th node's runtime by: the nodes
-// share the engine, and each stages images for itself.
+// runtimeOf returns the engine's name of the n-th node's runtime. The nodes share the
+// engine, and each stages images in its own directory.
 func runtimeOf(n int) string { return fmt.Sprintf("moved-%d", n) }
 
-// runsc is the n-th node's; nil where sessions do not keep their memory.
+// runsc returns the runtime of the n-th node, or nil if sessions do not keep their memory.
 func (x *experiment) runsc(n int) *runsc.Runtime {
 	if x.o.Runsc == "" {
 		return nil
@@ -23,7 +23,7 @@ func (x *experiment) runsc(n int) *runsc.Runtime {
 	return &runsc.Runtime{Program: x.o.Runsc, Images: filepath.Join(imagesDir, runtimeOf(n))}
 }
 
-// runtimes are the engine's arguments for the nodes' runtimes.
+// runtimes returns the engine's arguments for the nodes' runtimes.
 func (x *experiment) runtimes() (args []string, err error) {
 	for n := 1; n <= x.o.Agents && x.o.Runsc != ""; n++ {
 		r := x.runsc(n)

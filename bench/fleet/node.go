@@ -26,23 +26,23 @@ import (
 	"holdfast/test/lab/echoserver"
 )
 
-// node is one machine of the fleet: an agent with directories, addresses and a
-// way to etcd of its own. All machines share the lab's container engine, where
-// their containers are told apart by the node's label.
+// node is one machine of the fleet: an agent with its own directories, addresses and
+// link to etcd. All machines share the lab's container engine. The node's label tells
+// their containers apart.
 type node struct {
 	id      holdfast.NodeID
-	dir     string // of the machine: it goes with it
+	dir     string // of the machine; removed when the machine vanishes
 	logFile string
 	gateway string // host:port
-	trace   string // file; it outlives the machine
+	trace   string // file; kept when the machine vanishes
 	argv    []string
 	link    *link
 	api     *client.Client
-	agent   *rig.Process // nil while there is none
+	agent   *rig.Process // nil while no agent runs
 	engine  engine.Engine
 
-	live     atomic.Bool  // clients are sent here
-	visitors atomic.Int64 // clients that are connecting through here
+	live     atomic.Bool  // clients connect here
+	visitors atomic.Int64 // number of clients that are connecting here
 }
 
 // nodeConfig is the agent's configuration.
@@ -81,8 +81,8 @@ templates:
 {{- end}}
 `))
 
-// newNode makes the n-th machine, from 1, with its certificates. Nothing runs
-// yet but the link.
+// newNode makes the n-th machine, from 1 on, with its certificates. It starts only the
+// link.
 func (x *experiment) newNode(n int) (_ *node, err error) {
 	name := fmt.Sprintf("n%d", n)
 	host := fmt.Sprintf("127.0.1.%d", n)
@@ -94,7 +94,7 @@ func (x *experiment) newNode(n int) (_ *node, err error) {
 		return nil, err
 	}
 	m.link.start()
-	x.nodes = append(x.nodes, m) // from here on it is ended with the experiment
+	x.nodes = append(x.nodes, m) // from now on the experiment ends it
 	certificates := filepath.Join(x.scratch, "certificates", name)
 	join := pki.Join{
 		CA: x.authority(), Node: m.id, Addresses: []string{host},
@@ -108,7 +108,7 @@ func (x *experiment) newNode(n int) (_ *node, err error) {
 	if err != nil {
 		return nil, err
 	}
-	pool, _ := poolTemplate(x.o.pools()[(n-1)%len(x.o.pools())]) // Check has seen it
+	pool, _ := poolTemplate(x.o.pools()[(n-1)%len(x.o.pools())]) // Check has validated it
 	booted := time.Now().UnixNano() - int64(now())
 	err = nodeConfig.Execute(f, map[string]any{
 		"Runsc": x.runsc(n), "Runtime": runtimeOf(n), "BootedEnv": echoserver.BootedEnv, "Booted": booted,
@@ -158,7 +158,7 @@ func (m *node) awaitReady(ctx context.Context) error {
 	}
 }
 
-// drain has the agent hand over all that it owns, as a preemption's notice does.
+// drain makes the agent hand over all that it owns, as a preemption notice does.
 func (m *node) drain(ctx context.Context) (holdfast.DrainReport, error) {
 	return m.api.Drain(ctx, "", api.DrainRequest{}, func(holdfast.Step) {})
 }
@@ -186,7 +186,7 @@ func (m *node) killAgent() {
 // themselves before they do anything.
 func (x *experiment) vanish(ctx context.Context, m *node) error {
 	m.live.Store(false)
-	pids, err := m.containers(ctx) // asked for first: the kills have to come at once
+	pids, err := m.containers(ctx) // listed first, because the kills must be simultaneous
 	if err != nil {
 		return err
 	}
@@ -227,7 +227,7 @@ const settled = 500 * time.Millisecond
 func (m *node) sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, rig.Patience)
 	defer cancel()
-	var last error // of a removal: the engine may be at it already
+	var last error // of a removal: the engine may be removing it already
 	for quiet := now(); now()-quiet < settled; sleep(ctx, 20*time.Millisecond) {
 		pids, err := m.containers(ctx)
 		if err != nil {
@@ -248,7 +248,7 @@ func (m *node) sweep(ctx context.Context) error {
 
 func (m *node) label() map[string]string { return map[string]string{session.LabelNode: string(m.id)} }
 
-// containers are the pids of the inits of the machine's containers.
+// containers returns the pids of the inits of the machine's containers.
 func (m *node) containers(ctx context.Context) ([]int, error) {
 	list, err := m.engine.List(ctx, m.label())
 	if err != nil {

@@ -14,18 +14,18 @@ import (
 	"holdfast/internal/platform/store/etcd"
 )
 
-// now is CLOCK_BOOTTIME, as everything that the checks compare.
+// now returns CLOCK_BOOTTIME, the clock of all times that the checks compare.
 func now() time.Duration { return time.Duration(boottime.Now()) }
 
-// change is one change of a session's record, as etcd told it.
+// change is one change of a session's record, as reported by etcd.
 type change struct {
 	at    time.Duration
 	key   holdfast.SessionKey
 	gone  bool
-	owner holdfast.Owner // the record after the change; of one that is gone, the last that there was
+	owner holdfast.Owner // the record after the change; the last record if it is gone
 }
 
-// observer watches the records in etcd, past all proxies.
+// observer watches the records in etcd directly, without a proxy.
 type observer struct {
 	store *etcd.Store
 	from  holdfast.Revision
@@ -84,7 +84,7 @@ func (o *observer) note(e store.Event) {
 	o.changes = append(o.changes, c)
 }
 
-// owned are the sessions that a node serves at the moment.
+// owned returns the sessions that a node serves now.
 func (o *observer) owned(id holdfast.NodeID) map[holdfast.SessionKey]holdfast.Epoch {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -109,7 +109,7 @@ func (o *observer) moved(from map[holdfast.SessionKey]holdfast.Epoch) bool {
 	return true
 }
 
-// lastKey is claimed to learn that everything before it was seen.
+// lastKey is claimed at the end. When the watch reports it, all earlier changes were seen.
 const lastKey holdfast.SessionKey = "end-of-the-bench"
 
 // all returns every change so far.
@@ -129,7 +129,7 @@ func (o *observer) all(ctx context.Context) ([]change, error) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	return nil, fmt.Errorf("watching records: what etcd told is not all: %w", ctx.Err())
+	return nil, fmt.Errorf("watching records: etcd has not reported all changes: %w", ctx.Err())
 }
 
 func (o *observer) untilLast() ([]change, bool) {

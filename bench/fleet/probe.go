@@ -12,16 +12,16 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// probeEvery is how often the engine itself is measured.
+// probeEvery is the interval of the engine's own measurements.
 const probeEvery = time.Second
 
-// prober measures, under the load of the bench, what the engine takes to create
-// and start a container that is made as a session's is.
+// prober measures, under the load of the bench, the engine's time to create and start a
+// container like a session's.
 type prober struct {
 	engine engine.Engine
 	ticks  string // directory that sessions have mounted
 	took   []float64
-	bursts []float64 // of the engine alone, before anything happens
+	bursts []float64 // of the engine alone, before the acts
 	err    error
 	done   chan struct{}
 }
@@ -55,7 +55,7 @@ func (p *prober) probe(ctx context.Context, i int) (time.Duration, error) {
 	return took, p.engine.Remove(ctx, id)
 }
 
-// bring creates and starts a container that is made as a session's is.
+// bring creates and starts a container like a session's.
 func (p *prober) bring(ctx context.Context, name string) (string, error) {
 	id, err := p.engine.Create(ctx, engine.Spec{
 		Name: name, Image: image, Hostname: "probe",
@@ -69,9 +69,9 @@ func (p *prober) bring(ctx context.Context, name string) (string, error) {
 	return id, err
 }
 
-// burst asks the engine for n containers at once, and for no more than parallel
-// at a moment. It returns when each ran, in milliseconds since the beginning:
-// what a handover of n sessions takes at least.
+// burst starts n containers, at most parallel of them concurrently. It returns the time
+// at which each ran, in milliseconds since the beginning: the minimum duration of a
+// handover of n sessions.
 func (p *prober) burst(ctx context.Context, n, parallel int) ([]float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, rig.Patience)
 	defer cancel()

@@ -8,10 +8,9 @@ import (
 	"sync"
 )
 
-// link is an agent's way to the etcd cluster: a TCP proxy for each member, and
-// one switch for all. While the link is cut, no byte passes in either direction and no
-// connection is closed, as with a pulled cable. Bytes in transit arrive when it is
-// healed.
+// link is an agent's link to the etcd cluster: a TCP proxy for each member, and one
+// switch for all. While the link is cut, no byte passes in either direction and no
+// connection is closed, as with an unplugged cable. Bytes in transit arrive after heal.
 type link struct {
 	listeners []net.Listener
 	targets   []string
@@ -25,8 +24,7 @@ type link struct {
 	conns map[net.Conn]struct{}
 }
 
-// newLink listens on host, at one port after the other from firstPort, for the
-// targets.
+// newLink listens on host for each target, on consecutive ports from firstPort on.
 func newLink(host string, firstPort int, targets []string) (*link, error) {
 	l := &link{targets: targets, conns: map[net.Conn]struct{}{}, open: make(chan struct{})}
 	l.life, l.end = context.WithCancel(context.Background())
@@ -42,7 +40,7 @@ func newLink(host string, firstPort int, targets []string) (*link, error) {
 	return l, nil
 }
 
-// endpoints are the addresses to connect to.
+// endpoints returns the addresses to connect to.
 func (l *link) endpoints() []string {
 	var out []string
 	for _, ln := range l.listeners {
@@ -51,7 +49,7 @@ func (l *link) endpoints() []string {
 	return out
 }
 
-// start begins to pass connections on, until close.
+// start forwards connections until close.
 func (l *link) start() {
 	for i, ln := range l.listeners {
 		l.work.Go(func() { l.serve(ln, l.targets[i]) })
@@ -83,7 +81,7 @@ func (l *link) isOpen() bool {
 	}
 }
 
-// pass waits while the link is cut; false where it was closed.
+// pass waits while the link is cut. It returns false if the link is closed.
 func (l *link) pass() bool {
 	l.mu.Lock()
 	open := l.open
@@ -106,7 +104,7 @@ func (l *link) serve(ln net.Listener, target string) {
 	}
 }
 
-// relay joins a connection with one to the target until either ends.
+// relay forwards bytes between a connection and the target until either one ends.
 func (l *link) relay(c net.Conn, target string) {
 	if !l.keep(c) {
 		return
@@ -126,7 +124,7 @@ func (l *link) relay(c net.Conn, target string) {
 	both.Wait()
 }
 
-// copy passes bytes on; when one direction ends the other does, too.
+// copy forwards bytes in one direction. At its end it closes both connections.
 func (l *link) copy(to, from net.Conn) {
 	defer to.Close()
 	defer from.Close()
@@ -144,7 +142,7 @@ func written(to net.Conn, b []byte) bool {
 	return err == nil
 }
 
-// keep notes a connection for close; false, and it is closed, after that.
+// keep registers a connection for close. After close it closes c and returns false.
 func (l *link) keep(c net.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -163,7 +161,7 @@ func (l *link) drop(c net.Conn) {
 	delete(l.conns, c)
 }
 
-// close ends all connections and returns when nothing of the link runs.
+// close ends all connections and returns when all goroutines of the link have ended.
 func (l *link) close() error {
 	l.end()
 	var errs []error

@@ -19,7 +19,7 @@ type Report struct {
 
 // Details is Result.Details of this bench.
 type Details struct {
-	Acts    map[Act]int `json:"acts"` // how often each happened
+	Acts    map[Act]int `json:"acts"` // number of runs of each act
 	Errors  []Failure   `json:"errors"`
 	Verdict Verdict     `json:"verdict"`
 }
@@ -56,7 +56,7 @@ type measured struct {
 	events       []event
 	changes      []change
 	engine       []float64 // create and start, in milliseconds
-	bursts       []float64 // of many at once, by the engine alone
+	bursts       []float64 // concurrent starts by the engine alone
 }
 
 func (x *experiment) report(machine bench.Machine, m measured, v Verdict) Report {
@@ -135,8 +135,8 @@ func (x *experiment) notes(m measured, all []handover) []string {
 	return notes
 }
 
-// capacity is how many containers a second the engine starts, and how many the
-// acts asked for.
+// capacity returns the rate at which the engine starts containers, and the rate that
+// the acts requested.
 func (m measured) capacity(all []handover) string {
 	alone := bench.NewRow("", "", m.bursts)
 	return fmt.Sprintf("the engine alone started %d containers at %.1f a second; %.1f sessions a second were to be moved",
@@ -229,8 +229,7 @@ func waits(m measured) []bench.Row {
 	return rows
 }
 
-// boots are the boots that ended in the time that was measured, as the records
-// have them.
+// boots returns the boots that ended in the measured time, from the records.
 func boots(m measured) []float64 {
 	seen := map[holdfast.Epoch]bool{}
 	var out []float64
