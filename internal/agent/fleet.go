@@ -75,12 +75,19 @@ func (a *Agent) closeDeadman() {
 	}
 }
 
-// dismissDeadman ends the deadman of a node without containers.
+// dismissDeadman ends the deadman of a node without sessions. If the engine has not yet
+// removed a container of a pool, the deadman stays and kills the container at its
+// deadline.
 func (a *Agent) dismissDeadman() error {
 	if a.deadman == nil {
 		return nil
 	}
-	return a.deadman.StandDown()
+	err := a.deadman.StandDown()
+	if errors.Is(err, deadman.ErrHolds) {
+		a.log.Warn("the engine has not removed all containers of the pools: the deadman kills them at its deadline")
+		return nil
+	}
+	return err
 }
 
 // newFleet joins this node's sessions to those of the other nodes.

@@ -306,6 +306,21 @@ func TestNothingIsHandedOutTwice(t *testing.T) {
 	})
 }
 
+// TestFailedStartIsRemovedFirst: the deadman waits for a container that may run, and not
+// for holders that are dead.
+func TestFailedStartIsRemovedFirst(t *testing.T) {
+	f := newFake()
+	p := fakePool(t, f, 1, nil)
+	p.doomed = []string{"dead"}
+	f.fail["start"] = errors.New("the agent ends")
+	if n, err := p.makeOne(t.Context()); err == nil {
+		t.Fatalf("a network without a holder: %+v", n)
+	}
+	if ids := f.ids(); len(ids) != 1 || !f.known[ids[0]] || !slices.Equal(p.doomed, []string{ids[0], "dead"}) {
+		t.Errorf("the pool removes %q, want %q first", p.doomed, ids)
+	}
+}
+
 func TestNothingIsMadeBesideABoot(t *testing.T) {
 	f := newFake()
 	f.busy.Store(true)

@@ -112,7 +112,7 @@ func (p *Pool) makeOne(ctx context.Context) (_ *network, err error) {
 	}
 	defer func() {
 		if err != nil {
-			p.doom(id)
+			p.doomFirst(id)
 		}
 	}()
 	c, holder, err := p.with.Start(ctx, id)
@@ -139,10 +139,12 @@ func (p *Pool) create(ctx context.Context, spec engine.Spec) (string, error) {
 	return p.deps.Engine.Create(ctx, spec)
 }
 
-func (p *Pool) doom(ids ...string) {
+// doomFirst queues a container that may run for removal, before the dead holders: the
+// deadman waits for its end.
+func (p *Pool) doomFirst(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.doomed = append(p.doomed, ids...)
+	p.doomed = slices.Insert(p.doomed, 0, id)
 }
 
 // sweep finds containers of the node that this pool does not know: those of an earlier
