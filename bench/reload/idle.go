@@ -22,7 +22,8 @@ const (
 	idleSpan = 500 * time.Millisecond
 	// idleSettle is the time that a process gets to start or to end.
 	idleSettle = 500 * time.Millisecond
-	// begins is how many holds are begun each way, at most one for each pair.
+	// begins is the number of holds with and without the installed port, at most one
+	// for each pair.
 	begins = 10
 	// worth is the minimum share of the throughput that an installed protection must leave.
 	worth = 0.97

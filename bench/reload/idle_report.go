@@ -9,10 +9,10 @@ import (
 	"holdfast/bench"
 )
 
-// IdleRun is what one backend costs while nothing reloads.
+// IdleRun is the cost of one backend without reloads.
 type IdleRun struct {
 	Mode    Mode   `json:"mode"`
-	Skipped string `json:"skipped,omitempty"` // why it was not made; the rest is zero then
+	Skipped string `json:"skipped,omitempty"` // reason if the run was skipped; the rest is zero then
 
 	Pairs    []Pair `json:"pairs"`
 	Requests int    `json:"requests"`
@@ -23,10 +23,10 @@ type IdleRun struct {
 	From  float64 `json:"from"`
 	To    float64 `json:"to"`
 	// CPU is the median of the CPU time of a request, of clients and servers
-	// together, with ÷ without: what other work on the machine hardly changes.
+	// together, with ÷ without. Other work on the machine hardly changes it.
 	CPU float64 `json:"cpu_ratio"`
-	// Alone and Installed are the medians of what a protect took until it held,
-	// in milliseconds, by itself and with the port installed.
+	// Alone and Installed are the medians of the time until a protect held connections,
+	// in milliseconds: without and with the port installed.
 	Alone     float64 `json:"begins_alone"`
 	Installed float64 `json:"begins_installed"`
 

@@ -16,19 +16,19 @@ import (
 // beyond that is started when one has ended; its wait counts from when it was due.
 const maxOpen = 8192
 
-// clientLimit is how long a client of the experiment waits for its answer.
+// clientLimit is the maximum wait of a client for its answer.
 const clientLimit = 10 * time.Second
 
 // load is a load of clients. Each makes a connection, sends one request and reads the answer
 // to its end.
 type load struct {
 	to     netip.AddrPort // IPv4
-	answer string         // the body that is right
+	answer string         // the expected body
 	// rate is the number of clients that are due per second (open loop). With 0 a
 	// client begins when another has ended (closed loop).
 	rate  float64
 	conns int           // the maximum of concurrent clients; at most maxOpen
-	limit time.Duration // how long a client waits for its answer
+	limit time.Duration // maximum wait of a client for its answer
 	// more is called before each client with the number of clients before it.
 	// false ends the load.
 	more func(begun int) bool

@@ -45,7 +45,8 @@ type Tick struct {
 	Label string
 }
 
-// plotOf draws the requests, where they were due, and the changes below them.
+// plotOf draws the requests at the times at which they were due, and the changes below
+// them.
 func plotOf(rec *recording, changes []span) Plot {
 	p := Plot{
 		Width: left + plotCols*dot + 8, Height: top + (failedRows+plotRows)*dot + 30, Dot: dot,
@@ -93,12 +94,12 @@ func plotOf(rec *recording, changes []span) Plot {
 	return p
 }
 
-// path is the attribute of a path; its text is made of numbers of ours.
+// path returns the attribute of an SVG path. Its text consists of numbers only.
 func path(b *strings.Builder) template.HTMLAttr {
 	return template.HTMLAttr(`d="` + b.String() + `"`)
 }
 
-// rowOf is where a wait in microseconds is, from below.
+// rowOf returns the row of a wait in microseconds, counted from the bottom.
 func rowOf(wait float64) int {
 	share := math.Log(max(wait, plotLow)/plotLow) / math.Log(plotHigh/plotLow)
 	return min(int(share*plotRows), plotRows-1)

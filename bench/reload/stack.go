@@ -150,7 +150,7 @@ func (s *stack) startNginx(ctx context.Context) error {
 	}
 	s.exited = make(chan struct{})
 	go func() {
-		<-ended // how it ended is in said
+		<-ended // the output is in said
 		close(s.exited)
 	}()
 	if err := listens(ctx, backAddress, s.exited); err != nil {
@@ -167,17 +167,17 @@ func (s *stack) startHAProxy(ctx context.Context) error {
 	return listens(ctx, frontAddress, nil)
 }
 
-// command runs a program to its end; the error has what it said.
+// command runs a program to its end. The error contains its output.
 func (s *stack) command(ctx context.Context, argv ...string) error {
 	_, err := s.output(ctx, argv...)
 	return err
 }
 
-// output is command that returns standard output, also with an error.
+// output is command, but returns the standard output, also after an error.
 func (s *stack) output(ctx context.Context, argv ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	// Files: what HAProxy leaves in the background keeps them open, and pipes
-	// would have to be read to their end.
+	// The outputs are files, because the background process of HAProxy keeps them open.
+	// The end of a pipe would never come.
 	out, err := os.Create(s.file("out"))
 	if err != nil {
 		return nil, err
@@ -209,7 +209,7 @@ func (s *stack) version(ctx context.Context) (string, error) {
 	return version, nil
 }
 
-// listens returns once address takes connections.
+// listens waits until address accepts connections.
 func listens(ctx context.Context, address netip.AddrPort, exited <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()

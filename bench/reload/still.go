@@ -24,8 +24,8 @@ type stills struct {
 	spans []span // since the load began
 }
 
-// watchStills watches each CPU that we may use by a thread of its own until end is
-// closed. Those that it cannot watch count as running.
+// watchStills watches each CPU of this process, with one thread for each, until end is
+// closed. A CPU that it cannot watch counts as running.
 func watchStills(began time.Time, end <-chan struct{}) (s *stills, done *sync.WaitGroup) {
 	s, done = &stills{}, &sync.WaitGroup{}
 	var may unix.CPUSet

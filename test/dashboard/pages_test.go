@@ -22,7 +22,7 @@ import (
 // sourced is the data source of the pages.
 type sourced interface{ Source() dashboard.Source }
 
-// serveMade serves the pages over a made-up fleet.
+// serveMade serves the pages of a generated fleet.
 func serveMade(t *testing.T, f sourced) string {
 	t.Helper()
 	return serveWith(t, f, &apitest.Backend{})
@@ -57,7 +57,7 @@ func serveWith(t *testing.T, f sourced, acts *apitest.Backend) string {
 	return s.URL
 }
 
-// pages returns all pages of a made-up fleet. Add new pages of the dashboard here.
+// pages returns all pages of a generated fleet. Add new pages of the dashboard here.
 func pages(t *testing.T, f *made.Fleet) []struct{ name, path string } {
 	t.Helper()
 	spins, err := f.Spinups(spinup.Filter{Limit: 1})
@@ -107,8 +107,8 @@ func usable(t *testing.T, p *browser.Page, name, url string) {
 	}
 }
 
-// notWide fails the test where a page has to be scrolled sideways; tables and pictures
-// in it may have to.
+// notWide fails the test if a page scrolls horizontally. Tables and pictures in it may
+// scroll.
 func notWide(t *testing.T, p *browser.Page, name string) {
 	t.Helper()
 	if wide := browser.Eval[bool](t, p, `document.documentElement.scrollWidth > document.documentElement.clientWidth`); wide {
@@ -116,7 +116,7 @@ func notWide(t *testing.T, p *browser.Page, name string) {
 	}
 }
 
-// What the stream brings changes the page in place: the focus stays.
+// The stream updates the page in place: the focus stays.
 func TestThePageIsKeptUpToDate(t *testing.T) {
 	b := browser.Start(t)
 	f := made.NewFleet(20, 200, 1)

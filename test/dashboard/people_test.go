@@ -17,8 +17,8 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// What a user without a mouse does: skip the menu, go through it, search, open what
-// was found, and go back to where they were.
+// A user without a mouse skips the menu, goes through it, searches, opens a result, and
+// goes back to the previous position.
 func TestByKeyboardAlone(t *testing.T) {
 	b := browser.Start(t)
 	p := b.Open(t, serveMade(t, made.NewFleet(20, 250, 1))+"/")
@@ -60,11 +60,11 @@ func TestByKeyboardAlone(t *testing.T) {
 	if keys(p.Text(t, "#list tbody")) != keys(rows) {
 		t.Errorf("back in the list, it is another one:\n%s\nand was\n%s", p.Text(t, "#list tbody"), rows)
 	}
-	p.Wait(t, `!!document.getElementById("live")?._htmx?.sse`) // and is kept up to date again
+	p.Wait(t, `!!document.getElementById("live")?._htmx?.sse`) // live updates begin again
 	p.Clean(t)
 }
 
-// keys are the first words of a table's rows: ages change.
+// keys returns the first words of a table's rows, because ages change.
 func keys(rows string) (all string) {
 	for line := range strings.Lines(rows) {
 		all += strings.Fields(line + " -")[0] + " "
@@ -72,8 +72,8 @@ func keys(rows string) (all string) {
 	return all
 }
 
-// reachable numbers the elements that the Tab key has to get to. Of a group of radio
-// buttons it gets to one.
+// reachable numbers the elements that the Tab key must reach. Of a group of radio
+// buttons it reaches one.
 const reachable = `(() => {
 	const all = [...document.querySelectorAll('a[href], button, input, select, textarea, summary, [tabindex="0"]')].filter(e =>
 		e.tabIndex >= 0 && e.type !== "hidden" && e.checkVisibility() && (e.type !== "radio" || e.checked));
@@ -81,7 +81,7 @@ const reachable = `(() => {
 	return all.length;
 })()`
 
-// focused tells of the element with the focus: its number, and what is wrong with it.
+// focused returns the number of the element with the focus, and its defects.
 const focused = `(() => {
 	const e = document.activeElement, s = getComputedStyle(e), r = e.getBoundingClientRect(), wrong = [];
 	if (s.outlineStyle === "none" || parseFloat(s.outlineWidth) < 2) wrong.push("its focus is not to be seen");
@@ -89,7 +89,7 @@ const focused = `(() => {
 	return [e.getAttribute("data-n") ?? "", wrong.join(", "), e.outerHTML.slice(0, 120)];
 })()`
 
-// The Tab key gets to everything that can be done on a page, once, in sight.
+// The Tab key reaches each control of a page once, and the control is visible.
 func TestEveryPageByKeyboard(t *testing.T) {
 	long(t)
 	b := browser.Start(t)
@@ -122,9 +122,9 @@ func TestEveryPageByKeyboard(t *testing.T) {
 	}
 }
 
-// A page is as wide as the window that is zoomed in to 200 and 400 %, and where only
-// letters are twice as large; nothing moves by itself, and nothing at all where
-// the user wants that.
+// A page fits the window at a zoom of 200 and 400 %, and with letters of twice the
+// size. Nothing moves by itself. If the user prefers reduced motion, nothing moves at
+// all.
 func TestZoomedInAndStill(t *testing.T) {
 	long(t)
 	b := browser.Start(t)
@@ -153,8 +153,8 @@ func TestZoomedInAndStill(t *testing.T) {
 	}
 }
 
-// Without scripts all pages are there, say of when they are, and searches, pages and
-// buttons work.
+// Without scripts all pages load and show their time, and searches, links and buttons
+// work.
 func TestWithoutScripts(t *testing.T) {
 	long(t)
 	b := browser.Start(t)
@@ -199,8 +199,8 @@ func TestWithoutScripts(t *testing.T) {
 	p.Clean(t)
 }
 
-// odd is a fleet in which every name is as long as it may be, or a fleet of one node
-// on which nothing has happened yet.
+// odd is a fleet in which every name has the maximum length, or a fleet of one node
+// without any records.
 type odd struct {
 	*made.Fleet
 	empty bool
@@ -257,7 +257,7 @@ func (f odd) Spinup(id string) (spinup.Record, error) {
 	return r, err
 }
 
-// Names as long as they may be, and nothing at all, leave pages usable.
+// Pages stay usable with names of the maximum length, and without any records.
 func TestOddFleets(t *testing.T) {
 	long(t)
 	b := browser.Start(t)
@@ -278,7 +278,7 @@ func TestOddFleets(t *testing.T) {
 	}
 }
 
-// long skips a test where not all cases are asked for.
+// long skips a test unless -long is set.
 func long(t *testing.T) {
 	t.Helper()
 	if !labtest.Long() {

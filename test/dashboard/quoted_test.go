@@ -2,10 +2,10 @@ package dashboard
 
 import "encoding/json"
 
-// quoted is a text as JavaScript has it.
+// quoted returns a text as a JavaScript literal.
 func quoted(s string) string {
 	b, err := json.Marshal(s)
-	if err != nil { // a string can always be
+	if err != nil { // never fails for a string
 		panic(err)
 	}
 	return string(b)

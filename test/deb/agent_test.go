@@ -18,7 +18,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// patience bounds what has to happen anyhow.
+// patience is the limit of each wait. It is no measurement.
 const patience = 2 * time.Minute
 
 // An agent runs from the files of the package. An upgrade of the package refuses no connect and

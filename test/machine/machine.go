@@ -37,7 +37,7 @@ var boot string
 // prefix begins the names of a machine's directory and control groups.
 const prefix = "holdfast-machine-"
 
-// patience bounds what has to happen anyhow.
+// patience is the limit of each wait. It is no measurement.
 const patience = 2 * time.Minute
 
 // Machine is a running machine.
