@@ -28,6 +28,11 @@ func TestSyscallStorm(t *testing.T) {
 	if err := api.Start(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
+	c, err := api.Inspect(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	labtest.PreferCPU(t, c.Pid)
 	var r doctor.Report
 	var f *doctor.Finding
 	for range 5 { // with concurrent tests the caller has only a part of a CPU
