@@ -11,6 +11,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -170,7 +171,7 @@ func (e Examination) step(what string) {
 type activeProbe struct {
 	probe  probe.Probe
 	begin  time.Time
-	finish probe.Finish
+	series probe.Series
 }
 
 // runProbes runs the probes. Those that load the machine run first, one at a time. The
@@ -223,29 +224,26 @@ func (e Examination) runProbes(ctx context.Context, begin time.Time) *fact.Set {
 func start(ctx context.Context, p probe.Probe, h probe.Host, facts *fact.Set) (activeProbe, bool) {
 	l := activeProbe{probe: p, begin: time.Now()}
 	var err error
-	if l.finish, err = p.Start(ctx, h); err != nil {
-		facts.Gaps = append(facts.Gaps, gap(p, err))
+	if l.series, err = p.Open(ctx, h, l.begin); err != nil {
+		facts.Gaps = append(facts.Gaps, Gap(p, err))
 		return l, false
 	}
 	return l, true
 }
 
 func (l activeProbe) end(ctx context.Context, facts *fact.Set) {
-	over := time.Since(l.begin)
-	fs, err := l.finish(ctx, over)
-	for i := range fs {
-		fs[i].At = time.Now()
-		if fs[i].Over == 0 && (fs[i].Unit == fact.PerSecond || fs[i].Unit == fact.Share) {
-			fs[i].Over = over.Seconds()
-		}
-	}
+	now := time.Now()
+	fs, err := l.series.Read(ctx, now)
+	err = errors.Join(err, l.series.Close())
+	fact.Stamp(fs, time.Now(), now.Sub(l.begin))
 	facts.Add(fs...)
 	if err != nil {
-		facts.Gaps = append(facts.Gaps, gap(l.probe, err))
+		facts.Gaps = append(facts.Gaps, Gap(l.probe, err))
 	}
 }
 
-func gap(p probe.Probe, err error) fact.Gap {
+// Gap returns what cannot be observed because of a probe's error.
+func Gap(p probe.Probe, err error) fact.Gap {
 	return fact.Gap{Probe: p.Name, Sees: p.Sees, Why: strings.ReplaceAll(err.Error(), "\n", "; "), Hint: probe.Hint(err)}
 }
 

@@ -58,6 +58,17 @@ type Fact struct {
 	Over float64 `json:"over_s,omitempty"`
 }
 
+// Stamp sets the time of facts, and the period of those that cover one and have none.
+func Stamp(facts []Fact, at time.Time, over time.Duration) {
+	for i := range facts {
+		f := &facts[i]
+		f.At = at
+		if f.Over == 0 && (f.Unit == PerSecond || f.Unit == Share) {
+			f.Over = over.Seconds()
+		}
+	}
+}
+
 // Gap is something that could not be observed.
 type Gap struct {
 	Probe string `json:"probe"`

@@ -44,16 +44,16 @@ func allocProbe() Probe {
 	return Probe{
 		Name: "alloc", Sees: "how long it takes to allocate memory in a control group", Busy: true,
 		Gives: []string{fact.AllocMs, fact.AllocWall},
-		Start: func(ctx context.Context, h Host) (Finish, error) {
-			took, err := tryAlloc(ctx, h)
-			if err != nil {
-				return nil, err
-			}
-			return func(context.Context, time.Duration) ([]fact.Fact, error) {
-				return []fact.Fact{host(fact.AllocMs, ms(took.CPU), fact.Millis), host(fact.AllocWall, ms(took.Wall), fact.Millis)}, nil
-			}, nil
-		},
+		Open:  moment(testAlloc),
 	}
+}
+
+func testAlloc(ctx context.Context, h Host) ([]fact.Fact, error) {
+	took, err := tryAlloc(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	return []fact.Fact{host(fact.AllocMs, ms(took.CPU), fact.Millis), host(fact.AllocWall, ms(took.Wall), fact.Millis)}, nil
 }
 
 // allocTook is the child's result.
@@ -64,7 +64,7 @@ type allocTook struct {
 
 func tryAlloc(ctx context.Context, h Host) (allocTook, error) {
 	var took allocTook
-	m, ok := memoryMount(h)
+	m, ok := h.Groups.Memory()
 	if !ok {
 		return took, errors.New("no hierarchy with the memory controller is mounted")
 	}

@@ -44,7 +44,7 @@ func TestHolderOfANamespaceIsNotNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	tables, err := readConntrack(Host{Proc: proc.FS(root)})
+	tables, err := readConntrack(t.Context(), Host{Proc: proc.FS(root)})
 	if err != nil {
 		t.Fatal(err)
 	}

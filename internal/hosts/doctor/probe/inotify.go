@@ -9,9 +9,7 @@ import (
 	"io"
 	"os"
 	"strconv"
-	"strings"
 	"syscall"
-	"time"
 
 	"holdfast/internal/hosts/doctor/fact"
 )
@@ -22,9 +20,7 @@ func inotifyProbe() Probe {
 	return Probe{
 		Name: "inotify", Sees: "inotify limits that are nearly reached", Once: true,
 		Gives: []string{fact.InotifySeen, fact.Inotify},
-		Start: func(_ context.Context, h Host) (Finish, error) {
-			return func(ctx context.Context, _ time.Duration) ([]fact.Fact, error) { return readInotify(ctx, h) }, nil
-		},
+		Open:  moment(readInotify),
 	}
 }
 
@@ -51,12 +47,9 @@ const (
 func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 	limits := make(map[string]float64)
 	for _, kind := range []string{inotifyInstances, inotifyWatches} {
-		text, err := read(string(h.Proc) + "/sys/fs/inotify/max_user_" + kind)
-		if err != nil {
+		var err error
+		if limits[kind], err = number(string(h.Proc) + "/sys/fs/inotify/max_user_" + kind); err != nil {
 			return nil, err
-		}
-		if limits[kind], err = strconv.ParseFloat(strings.TrimSpace(text), 64); err != nil {
-			return nil, fmt.Errorf("max_user_%s: %w", kind, err)
 		}
 	}
 	pids, err := h.Proc.Pids()
@@ -94,13 +87,11 @@ func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 			if limit <= 0 {
 				continue
 			}
-			s := fact.Subject{Pid: u.process[kind], Device: fmt.Sprintf("%s of user %d", kind, uid)}
-			if s.Pid > 0 {
-				s.Cgroup, _ = groupOf(h, s.Pid)
-				if st, err := h.Proc.Stat(s.Pid); err == nil {
-					s.Command = st.Comm
-				}
+			var s fact.Subject
+			if pid := u.process[kind]; pid > 0 { // 0 without watches
+				s = processOf(h, pid)
 			}
+			s.Device = fmt.Sprintf("%s of user %d", kind, uid)
 			fs = append(fs, fact.Fact{Name: fact.Inotify, Value: u.used[kind] / limit, Unit: fact.Share, Subject: s})
 		}
 	}

@@ -21,18 +21,17 @@ func machineProbe() Probe {
 	return Probe{
 		Name: "machine", Sees: "whether CPU, memory and disk of the machine are fast enough", Busy: true,
 		Gives: []string{fact.CheckCPU, fact.CheckMem, fact.CheckDisk},
-		Start: func(_ context.Context, h Host) (Finish, error) {
-			cpu, mem := tryCPU(), tryMemory()
-			sync, err := trySync(h.Scratch)
-			return func(context.Context, time.Duration) ([]fact.Fact, error) {
-				fs := []fact.Fact{host(fact.CheckCPU, cpu, fact.MiBPerSec), host(fact.CheckMem, mem, fact.MiBPerSec)}
-				if err == nil {
-					fs = append(fs, host(fact.CheckDisk, ms(sync), fact.Millis))
-				}
-				return fs, err
-			}, nil
-		},
+		Open:  moment(testMachine),
 	}
+}
+
+func testMachine(_ context.Context, h Host) ([]fact.Fact, error) {
+	fs := []fact.Fact{host(fact.CheckCPU, tryCPU(), fact.MiBPerSec), host(fact.CheckMem, tryMemory(), fact.MiBPerSec)}
+	sync, err := trySync(h.Scratch)
+	if err != nil {
+		return fs, err
+	}
+	return append(fs, host(fact.CheckDisk, ms(sync), fact.Millis)), nil
 }
 
 // tryFor is the duration of the tests of CPU and memory, each.

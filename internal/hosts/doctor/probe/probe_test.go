@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -76,22 +77,23 @@ func (f *fixture) host() Host {
 // look runs the named probes over the fixture.
 func (f *fixture) look(names ...string) (facts []fact.Fact, gaps []string) {
 	f.t.Helper()
-	h := f.host()
-	var finish []Finish
+	h, begin := f.host(), time.Now()
+	var open []Series
 	for _, p := range All() {
 		if !slices.Contains(names, p.Name) {
 			continue
 		}
-		end, err := p.Start(f.t.Context(), h)
+		s, err := p.Open(f.t.Context(), h, begin)
 		if err != nil {
 			gaps = append(gaps, p.Name+": "+err.Error())
 			continue
 		}
-		finish = append(finish, end)
+		open = append(open, s)
 	}
 	f.lay("after/")
-	for _, end := range finish {
-		fs, err := end(f.t.Context(), 10*time.Second)
+	for _, s := range open {
+		fs, err := s.Read(f.t.Context(), begin.Add(10*time.Second))
+		err = errors.Join(err, s.Close())
 		facts = append(facts, fs...)
 		if err != nil {
 			gaps = append(gaps, err.Error())
@@ -112,7 +114,7 @@ func lines(facts []fact.Fact) string {
 }
 
 // reading lists the probes that read files.
-var reading = []string{"host", "memory", "dentry", "memcg", "groups", "cpu", "disk"}
+var reading = []string{"host", "memory", "slab", "dentry", "memcg", "groups", "cpu", "disk"}
 
 // The facts of each fixture are in its file facts.txt, for review (UPDATE=1 writes it).
 func TestFixtures(t *testing.T) {
@@ -294,7 +296,7 @@ func TestConntrackTable(t *testing.T) {
 func TestProbesSayWhatTheyGive(t *testing.T) {
 	from := make(map[string]string)
 	for _, p := range All() {
-		if p.Name == "" || p.Sees == "" || len(p.Gives) == 0 || p.Start == nil {
+		if p.Name == "" || p.Sees == "" || len(p.Gives) == 0 || p.Open == nil {
 			t.Errorf("%+v", p)
 		}
 		for _, g := range p.Gives {
@@ -314,18 +316,18 @@ func TestOnThisHost(t *testing.T) {
 	}
 	h := Host{Proc: proc.Host, Sys: "/sys", Groups: groups, Scratch: t.TempDir()}
 	for _, p := range All() {
-		starting := time.Now()
-		end, err := p.Start(t.Context(), h)
-		started := time.Since(starting)
+		begin := time.Now()
+		s, err := p.Open(t.Context(), h, begin)
+		opened := time.Since(begin)
 		if err != nil {
 			t.Logf("%s: %v", p.Name, err) // expected without root or the feature
 			continue
 		}
-		begin := time.Now()
 		time.Sleep(50 * time.Millisecond)
 		ending := time.Now()
-		facts, err := end(t.Context(), time.Since(begin))
-		t.Logf("%s: %d facts, error %v; started in %v, ended in %v", p.Name, len(facts), err, started, time.Since(ending))
+		facts, err := s.Read(t.Context(), ending)
+		err = errors.Join(err, s.Close())
+		t.Logf("%s: %d facts, error %v; opened in %v, read and closed in %v", p.Name, len(facts), err, opened, time.Since(ending))
 		for _, f := range facts {
 			if !slices.Contains(p.Gives, f.Name) {
 				t.Errorf("%s returns the undeclared fact %s", p.Name, f.Name)

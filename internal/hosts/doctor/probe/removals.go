@@ -11,12 +11,12 @@ import (
 	"holdfast/internal/platform/linux/tracepoint"
 )
 
-// standingRemovals counts the removed control groups and those that the kernel has
+// removalsProbe counts the removed control groups and those that the kernel has
 // released. Removed groups that are not released are dying groups, held by their pages.
 // On v1, where the kernel does not count them, it also counts by parent the groups that
 // are not released.
-func standingRemovals() Standing {
-	return Standing{
+func removalsProbe() Probe {
+	return Probe{
 		Name: "removals", Sees: "rate of removed control groups, and the parents of those that are not released",
 		Gives: []string{fact.GroupsRemoved, fact.GroupsReleased, fact.MemcgLeft},
 		Open: func(_ context.Context, h Host, now time.Time) (Series, error) {
@@ -69,7 +69,7 @@ func (r *removalSeries) left() ([]fact.Fact, error) {
 	for _, n := range left {
 		all = max(all, n)
 	}
-	m, ok := memoryMount(r.host)
+	m, ok := r.host.Groups.Memory()
 	if err != nil || all < leftFrom || !ok || m.V2 || !wholeTree(m) {
 		return nil, err
 	}

@@ -185,7 +185,7 @@ func (f *fixture) here() Host {
 // removeGroups creates control groups and removes them.
 func removeGroups(t *testing.T, h Host, n int) {
 	t.Helper()
-	m, ok := memoryMount(h)
+	m, ok := h.Groups.Memory()
 	if !ok {
 		t.Fatal("no memory controller")
 	}

@@ -2,10 +2,8 @@ package watch
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -22,9 +20,9 @@ const (
 	openAgain = 10 * time.Minute // between two attempts to open a probe
 )
 
-// standing is a standing probe with its last result.
+// standing is a probe that stays open, with its last result.
 type standing struct {
-	probe.Standing
+	probe.Probe
 	series probe.Series // nil: the probe is not open
 	err    error        // of opening or of the last reading
 	tried  time.Time    // when it was last opened or read
@@ -34,7 +32,7 @@ type standing struct {
 // open opens all standing probes.
 func (w *Watch) open(ctx context.Context, now time.Time) {
 	for _, p := range w.deps.Standing {
-		s := &standing{Standing: p}
+		s := &standing{Probe: p}
 		s.open(ctx, w.deps.Host, now)
 		w.series = append(w.series, s)
 	}
@@ -71,23 +69,9 @@ func (s *standing) read(ctx context.Context, h probe.Host, now time.Time) {
 	if s.Rare && now.Sub(s.tried) < rareEvery-time.Second {
 		return // the last facts stay valid
 	}
-	over := now.Sub(s.tried).Seconds()
 	s.facts, s.err = s.series.Read(ctx, now)
+	fact.Stamp(s.facts, now.UTC(), now.Sub(s.tried))
 	s.tried = now
-	for i := range s.facts {
-		s.facts[i].At = now.UTC()
-		if u := s.facts[i].Unit; u == fact.PerSecond || u == fact.Share {
-			s.facts[i].Over = over
-		}
-	}
-}
-
-// gap returns what cannot be observed because of the probe's error, nil without an error.
-func (s *standing) gap() *fact.Gap {
-	if s.err == nil {
-		return nil
-	}
-	return &fact.Gap{Probe: s.Name, Sees: s.Sees, Why: strings.ReplaceAll(s.err.Error(), "\n", "; "), Hint: probe.Hint(s.err)}
 }
 
 // round reads all standing probes once and judges their facts.
@@ -100,16 +84,14 @@ func (w *Watch) round(ctx context.Context) {
 		}
 		s.read(ctx, w.deps.Host, now)
 		facts.Add(s.facts...)
-		if g := s.gap(); g != nil {
-			facts.Gaps = append(facts.Gaps, *g)
+		if s.err != nil {
+			facts.Gaps = append(facts.Gaps, doctor.Gap(s.Probe, s.err))
 		}
 	}
 	w.symbols.dropOld(now)
 	own := len(facts.Facts)
-	if w.deps.Known != nil {
-		facts.Add(w.deps.Known()...)
-	}
-	found, checked := doctor.Judge(w.deps.Rules, w.gives(), facts)
+	facts.Add(w.deps.Known()...)
+	found, checked := doctor.Judge(w.deps.Rules, w.deps.Standing, facts)
 	summary := fact.Summary(facts.Facts[:own])
 	w.keep(now, summary)
 	w.deps.Metrics.facts(facts.Facts[:own])
@@ -131,16 +113,6 @@ func ofHost(all []fact.Fact) []fact.Fact {
 		}
 	}
 	return some
-}
-
-// gives returns the standing probes in the form in which Judge looks up why a fact is
-// missing.
-func (w *Watch) gives() []probe.Probe {
-	var ps []probe.Probe
-	for _, s := range w.series {
-		ps = append(ps, probe.Probe{Name: s.Name, Gives: s.Gives})
-	}
-	return ps
 }
 
 func judged(checked []doctor.Check) map[string]bool {
@@ -167,16 +139,8 @@ func (w *Watch) left() []fact.Fact {
 
 // burst runs a full examination.
 func (w *Watch) burst(ctx context.Context, why string) {
-	e := doctor.Examination{Host: w.deps.Host, For: w.cfg.Burst, Probes: w.deps.Probes, Rules: w.deps.Rules}
-	if w.names != nil {
-		e.Engine = w.names
-	} else {
-		e.NoEngine = errors.New("no container engine was given")
-	}
-	if w.deps.Known != nil {
-		e.Known = w.deps.Known()
-	}
-	e.Known = append(slices.Clone(e.Known), w.left()...)
+	e := doctor.Examination{Host: w.deps.Host, Engine: w.names, For: w.cfg.Burst, Probes: w.deps.Probes, Rules: w.deps.Rules}
+	e.Known = slices.Concat(w.deps.Known(), w.left())
 	begin := time.Now()
 	var r doctor.Report
 	var err error

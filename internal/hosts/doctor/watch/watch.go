@@ -30,7 +30,7 @@ type Deps struct {
 	Log     *slog.Logger
 	// Standing, Probes and Rules default to probe.AllStanding, to probe.All without the
 	// probe that loads the machine, and to rule.All.
-	Standing []probe.Standing
+	Standing []probe.Probe
 	Probes   []probe.Probe
 	Rules    []rule.Rule
 }
@@ -47,7 +47,7 @@ type Watch struct {
 	series    []*standing
 	track     tracker
 	bursts    *bursts
-	names     *cachedEngine
+	names     doctor.Engine // nil: containers have no names
 	sample    Sample
 	compacted time.Time // when old samples were last merged
 
@@ -68,6 +68,9 @@ func New(cfg Config, deps Deps) *Watch {
 	}
 	if deps.Rules == nil {
 		deps.Rules = rule.All()
+	}
+	if deps.Known == nil {
+		deps.Known = func() []fact.Fact { return nil }
 	}
 	w := &Watch{cfg: cfg, deps: deps, asked: make(chan struct{}, 1)}
 	w.symbols = &symbols{load: deps.Host.LoadSymbols}
@@ -249,11 +252,7 @@ func (w *Watch) name(ctx context.Context, found []rule.Finding) []doctor.Finding
 	if len(found) == 0 {
 		return nil
 	}
-	var e doctor.Engine
-	if w.names != nil {
-		e = w.names
-	}
-	names, _ := doctor.Names(ctx, w.deps.Host.Proc, e, nil) // findings without names are reported, too
+	names, _ := doctor.Names(ctx, w.deps.Host.Proc, w.names, nil) // findings without names are reported, too
 	list := make([]doctor.Finding, 0, len(found))
 	for _, f := range found {
 		list = append(list, names.Name(f))

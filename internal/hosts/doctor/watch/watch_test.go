@@ -85,8 +85,8 @@ func (m fakeHost) read() ([]fact.Fact, error) {
 func (m fakeHost) Read(context.Context, time.Time) ([]fact.Fact, error) { return m.read() }
 func (m fakeHost) Close() error                                         { return nil }
 
-func (m fakeHost) standing() []probe.Standing {
-	return []probe.Standing{{
+func (m fakeHost) standing() []probe.Probe {
+	return []probe.Probe{{
 		Name: "made up", Sees: "what the test writes", Gives: []string{fact.MemcgDying},
 		Open: func(context.Context, probe.Host, time.Time) (probe.Series, error) { return m, nil },
 	}, {
@@ -101,13 +101,17 @@ func (m fakeHost) standing() []probe.Standing {
 func deep(rtnl *atomic.Int64) []probe.Probe {
 	return []probe.Probe{{
 		Name: "deep", Sees: "locks", Gives: []string{fact.LockSeen, fact.RtnlWait},
-		Start: func(context.Context, probe.Host) (probe.Finish, error) {
-			return func(context.Context, time.Duration) ([]fact.Fact, error) {
-				return []fact.Fact{{Name: fact.LockSeen, Value: 1}, {Name: fact.RtnlWait, Value: float64(rtnl.Load()), Unit: fact.Share}}, nil
-			}, nil
-		},
+		Open: func(context.Context, probe.Host, time.Time) (probe.Series, error) { return lockWaits{rtnl}, nil },
 	}}
 }
+
+type lockWaits struct{ rtnl *atomic.Int64 }
+
+func (l lockWaits) Read(context.Context, time.Time) ([]fact.Fact, error) {
+	return []fact.Fact{{Name: fact.LockSeen, Value: 1}, {Name: fact.RtnlWait, Value: float64(l.rtnl.Load()), Unit: fact.Share}}, nil
+}
+
+func (lockWaits) Close() error { return nil }
 
 // In a bubble of fake time, a host becomes sick and recovers. The status, the metrics,
 // the log, the events and the history show it.
@@ -265,7 +269,7 @@ func (silent) List(context.Context, map[string]string) ([]engine.Container, erro
 
 // A reader that does not read its events is closed and blocks no other component.
 func TestSlowReaderIsGivenUp(t *testing.T) {
-	w := New(DefaultConfig(), Deps{Standing: []probe.Standing{}, Log: quiet()})
+	w := New(DefaultConfig(), Deps{Standing: []probe.Probe{}, Log: quiet()})
 	events, err := w.Events(t.Context())
 	if err != nil {
 		t.Fatal(err)
