@@ -412,25 +412,6 @@ func TestDrillsBeginAndEnd(t *testing.T) {
 	}
 }
 
-// Measure runs on this host with all its probes.
-func TestMeasure(t *testing.T) {
-	c := DefaultConfig()
-	c.Every = time.Second
-	var m Measured
-	err := errors.New("not measured")
-	// On a busy machine the first round may take long.
-	for length := 5 * time.Second; err != nil && length < time.Minute; length *= 3 {
-		m, err = Measure(t.Context(), c, Deps{Host: here(t), Log: quiet(), Store: NewStore(t.TempDir(), c.Keep, quiet())}, length)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m.Rounds < 1 || m.Seconds < 5 || m.CPU <= 0 || m.Own <= 0 || m.MaxRSS <= 0 || m.Lost != 0 {
-		t.Errorf("%+v", m)
-	}
-	t.Logf("%+v: %.2f %% of one core", m, 100*m.Share())
-}
-
 // eventually polls until ok. After two minutes the test fails.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
