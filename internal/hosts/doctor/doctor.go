@@ -167,7 +167,7 @@ func (e Examination) step(what string) {
 	}
 }
 
-// activeProbe is a probe that has been started.
+// activeProbe is an open probe.
 type activeProbe struct {
 	probe  probe.Probe
 	begin  time.Time
@@ -179,38 +179,30 @@ type activeProbe struct {
 // between.
 func (e Examination) runProbes(ctx context.Context, begin time.Time) *fact.Set {
 	facts := &fact.Set{}
-	var all []activeProbe
 	for _, p := range e.Probes {
 		if p.Busy && ctx.Err() == nil {
 			e.step("testing the machine: " + p.Name)
-			if l, ok := start(ctx, p, e.Host, facts); ok {
-				l.end(ctx, facts)
-			}
+			e.open(ctx, p, facts).end(ctx, facts)
 		}
 	}
 	quiet := time.Now()
+	var all []*activeProbe
 	for _, p := range e.Probes {
-		if !p.Busy && !p.Once && ctx.Err() == nil {
-			if l, ok := start(ctx, p, e.Host, facts); ok {
-				all = append(all, l)
-			}
+		if !p.Busy && !p.Once {
+			all = append(all, e.open(ctx, p, facts))
 		}
 	}
-	// Finishing the probes takes about as long as starting them, and some more time to
-	// name processes.
+	// Reading the probes takes about as long as opening them, and some more time to name
+	// processes.
 	reading := time.Since(quiet) * 3 / 2
 	e.step(fmt.Sprintf("observing for %v", e.For.Round(time.Second)))
 	for _, p := range e.Probes {
-		if p.Once && ctx.Err() == nil {
-			if l, ok := start(ctx, p, e.Host, facts); ok {
-				l.end(ctx, facts)
-			}
+		if p.Once {
+			e.open(ctx, p, facts).end(ctx, facts)
 		}
 	}
-	timer := time.NewTimer(max(MinFor-time.Since(quiet), e.For-time.Since(begin)-reading, 0))
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(max(MinFor-time.Since(quiet), e.For-time.Since(begin)-reading)):
 	case <-ctx.Done():
 	}
 	e.step("reading the results")
@@ -221,17 +213,25 @@ func (e Examination) runProbes(ctx context.Context, begin time.Time) *fact.Set {
 	return facts
 }
 
-func start(ctx context.Context, p probe.Probe, h probe.Host, facts *fact.Set) (activeProbe, bool) {
-	l := activeProbe{probe: p, begin: time.Now()}
-	var err error
-	if l.series, err = p.Open(ctx, h, l.begin); err != nil {
-		facts.Gaps = append(facts.Gaps, Gap(p, err))
-		return l, false
+// open opens a probe. It returns nil if that fails or if ctx is done.
+func (e Examination) open(ctx context.Context, p probe.Probe, facts *fact.Set) *activeProbe {
+	if ctx.Err() != nil {
+		return nil
 	}
-	return l, true
+	begin := time.Now()
+	series, err := p.Open(ctx, e.Host, begin)
+	if err != nil {
+		facts.Gaps = append(facts.Gaps, Gap(p, err))
+		return nil
+	}
+	return &activeProbe{probe: p, begin: begin, series: series}
 }
 
-func (l activeProbe) end(ctx context.Context, facts *fact.Set) {
+// end reads and closes the probe. A nil probe has no facts.
+func (l *activeProbe) end(ctx context.Context, facts *fact.Set) {
+	if l == nil {
+		return
+	}
 	now := time.Now()
 	fs, err := l.series.Read(ctx, now)
 	err = errors.Join(err, l.series.Close())

@@ -72,7 +72,7 @@ func short(s string) string {
 }
 
 func (n Namer) subject(s fact.Subject) *Subject {
-	if s.IsHost() || s.Cgroup == "" && s.Pid == 0 && s.Command == "" && len(s.Kernel) == 0 {
+	if s.Cgroup == "" && s.Pid == 0 && s.Command == "" && len(s.Kernel) == 0 {
 		return nil
 	}
 	w := &Subject{Cgroup: s.Cgroup, Pid: s.Pid, Command: s.Command, Kernel: s.Kernel, User: s.User, ContainerID: probe.ContainerID(s.Cgroup)}

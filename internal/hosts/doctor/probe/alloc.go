@@ -19,6 +19,7 @@ import (
 
 	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/platform/linux/deathsig"
+	"holdfast/internal/platform/linux/threads"
 )
 
 // RoleAlloc is the role of a child process that allocates memory. It is a child because
@@ -172,7 +173,7 @@ func Alloc(args []string, out io.Writer) error {
 func touch(size int) (allocTook, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	begin, cpu := time.Now(), threadTime()
+	begin, cpu := time.Now(), threads.CPUTime()
 	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
 		return allocTook{}, fmt.Errorf("mmap: %w", err)
@@ -181,16 +182,9 @@ func touch(size int) (allocTook, error) {
 	for i := 0; i < size; i += os.Getpagesize() {
 		b[i] = 1
 	}
-	took := allocTook{CPU: threadTime() - cpu, Wall: time.Since(begin)}
+	took := allocTook{CPU: threads.CPUTime() - cpu, Wall: time.Since(begin)}
 	if err := unix.Munmap(b); err != nil {
 		return allocTook{}, fmt.Errorf("munmap: %w", err)
 	}
 	return took, nil
-}
-
-// threadTime is the CPU time of this thread.
-func threadTime() time.Duration {
-	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts) // fails only for invalid addresses
-	return time.Duration(ts.Nano())
 }

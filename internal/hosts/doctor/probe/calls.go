@@ -95,10 +95,8 @@ func (b *burst) run(ctx context.Context) {
 
 // pause waits for d, and reports false if ctx is done first.
 func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 		return false

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/platform/linux/threads"
 )
 
 // machineProbe tests the raw machine briefly: one thread's CPU and memory, and small
@@ -42,12 +43,12 @@ const tryFor = 30 * time.Millisecond
 func throughput(size int, work func()) float64 {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	begin, done := threadTime(), 0
-	for limit := time.Now().Add(time.Second); threadTime()-begin < tryFor && time.Now().Before(limit); {
+	begin, done := threads.CPUTime(), 0
+	for limit := time.Now().Add(time.Second); threads.CPUTime()-begin < tryFor && time.Now().Before(limit); {
 		work()
 		done += size
 	}
-	return float64(done) / (1 << 20) / (threadTime() - begin).Seconds()
+	return float64(done) / (1 << 20) / (threads.CPUTime() - begin).Seconds()
 }
 
 func tryCPU() float64 {

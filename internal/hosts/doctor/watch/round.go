@@ -7,11 +7,10 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"holdfast/internal/hosts/doctor"
 	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/hosts/doctor/probe"
+	"holdfast/internal/platform/linux/threads"
 	"holdfast/internal/platform/linux/tracepoint"
 )
 
@@ -36,7 +35,7 @@ func (w *Watch) open(ctx context.Context, now time.Time) {
 		s.open(ctx, w.deps.Host, now)
 		w.series = append(w.series, s)
 	}
-	w.symbols.drop()
+	w.symbols.drop(0)
 }
 
 func (s *standing) open(ctx context.Context, h probe.Host, now time.Time) {
@@ -88,7 +87,7 @@ func (w *Watch) round(ctx context.Context) {
 			facts.Gaps = append(facts.Gaps, doctor.Gap(s.Probe, s.err))
 		}
 	}
-	w.symbols.dropOld(now)
+	w.symbols.drop(symbolsFor)
 	own := len(facts.Facts)
 	facts.Add(w.deps.Known()...)
 	found, checked := doctor.Judge(w.deps.Rules, w.deps.Standing, facts)
@@ -145,7 +144,7 @@ func (w *Watch) burst(ctx context.Context, why string) {
 	var r doctor.Report
 	var err error
 	cpu := w.measured(func() { r, err = e.Run(ctx) })
-	w.symbols.dropOld(time.Now())
+	w.symbols.drop(symbolsFor)
 	if ctx.Err() != nil {
 		return
 	}
@@ -171,14 +170,9 @@ func (w *Watch) burst(ctx context.Context, why string) {
 func threadTime(do func()) time.Duration {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	now := func() time.Duration {
-		var ts unix.Timespec
-		_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts) // fails only for invalid addresses
-		return time.Duration(ts.Nano())
-	}
-	begin := now()
+	begin := threads.CPUTime()
 	do()
-	return now() - begin
+	return threads.CPUTime() - begin
 }
 
 // symbolsFor is how long the kernel's symbols are kept after their last use. They use 10
@@ -207,16 +201,11 @@ func (s *symbols) get() (*tracepoint.Symbols, error) {
 	return s.have, nil
 }
 
-func (s *symbols) dropOld(now time.Time) {
+// drop frees the symbols if the last use is at least the given time ago.
+func (s *symbols) drop(unused time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now.Sub(s.used) >= symbolsFor {
+	if time.Since(s.used) >= unused {
 		s.have = nil
 	}
-}
-
-func (s *symbols) drop() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.have = nil
 }

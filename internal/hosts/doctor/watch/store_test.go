@@ -115,11 +115,12 @@ func TestFiguresJoin(t *testing.T) {
 		cut := rapid.IntRange(0, len(vs)).Draw(t, "cut")
 		var a, b, all Figure
 		for i, v := range vs {
-			all = all.with(v)
+			one := Figure{Mean: v, Max: v, N: 1}
+			all = all.merge(one)
 			if i < cut {
-				a = a.with(v)
+				a = a.merge(one)
 			} else {
-				b = b.with(v)
+				b = b.merge(one)
 			}
 		}
 		got := a.merge(b)

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"holdfast/internal/hosts/doctor"
 	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/hosts/doctor/probe"
@@ -26,7 +28,7 @@ type Deps struct {
 	// Changed is called with the open findings after each round and burst. It must not
 	// block. It may be nil.
 	Changed func([]Open)
-	Metrics *Metrics // nil: none
+	Metrics *Metrics // nil: the metrics are not exported
 	Log     *slog.Logger
 	// Standing, Probes and Rules default to probe.AllStanding, to probe.All without the
 	// probe that loads the machine, and to rule.All.
@@ -55,7 +57,7 @@ type Watch struct {
 	status  Status
 	summary map[string]float64 // facts of the last round
 	began   time.Time
-	subs    []*subscriber
+	streams map[chan Event]bool
 }
 
 // New returns a Watch. It does nothing before Run.
@@ -69,10 +71,13 @@ func New(cfg Config, deps Deps) *Watch {
 	if deps.Rules == nil {
 		deps.Rules = rule.All()
 	}
+	if deps.Metrics == nil {
+		deps.Metrics = NewMetrics(prometheus.NewRegistry())
+	}
 	if deps.Known == nil {
 		deps.Known = func() []fact.Fact { return nil }
 	}
-	w := &Watch{cfg: cfg, deps: deps, asked: make(chan struct{}, 1)}
+	w := &Watch{cfg: cfg, deps: deps, asked: make(chan struct{}, 1), streams: make(map[chan Event]bool)}
 	w.symbols = &symbols{load: deps.Host.LoadSymbols}
 	w.deps.Host.Symbols = w.symbols.get
 	if deps.Engine != nil {
@@ -165,7 +170,7 @@ func (w *Watch) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			w.keepSample(time.Now())
-			w.unsubscribe()
+			w.endStreams()
 			return nil
 		case <-w.asked:
 			asked = told
@@ -207,13 +212,10 @@ func (w *Watch) record(l examination) {
 	w.status.Findings = open
 	w.status.Cost.Lost += int64(w.track.dropped)
 	w.track.dropped = 0
-	subs := slices.Clone(w.subs)
 	w.mu.Unlock()
 	for _, e := range events {
 		w.logEvent(e)
-		for _, s := range subs {
-			s.send(e)
-		}
+		w.send(e)
 	}
 	w.deps.Metrics.open(open)
 	w.keepEvents(events)

@@ -285,7 +285,7 @@ func TestSlowReaderIsGivenUp(t *testing.T) {
 	if n != streamBuffer {
 		t.Errorf("%d events before the end, want %d", n, streamBuffer)
 	}
-	for range maxSubscribers - 1 { // the first counts until its context is done
+	for range maxStreams {
 		if _, err := w.Events(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -293,7 +293,7 @@ func TestSlowReaderIsGivenUp(t *testing.T) {
 	if _, err := w.Events(t.Context()); !errors.Is(err, holdfast.ErrBusy) {
 		t.Errorf("a reader beyond the bound: %v", err)
 	}
-	w.unsubscribe()
+	w.endStreams()
 }
 
 func exposed(t *testing.T, reg *prometheus.Registry) string {
