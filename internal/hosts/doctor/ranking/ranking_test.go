@@ -293,11 +293,8 @@ func TestSampled(t *testing.T) {
 			y[j] = math.Floor(10*r.Float64()) * float64(i%2) // in half of the cases all values are tied
 		}
 		ranks := midranks(slices.Concat(x, y))
-		sum := 0
-		for _, k := range ranks[:len(x)] {
-			sum += k
-		}
-		counted, drawn := exact(ranks, len(x), sum), sampled(ranks, len(x), sum)
+		d := newDistribution(ranks, len(x))
+		counted, drawn := d.exact(), d.sampled()
 		if math.Abs(counted-drawn) > 4*math.Sqrt(counted*(1-counted)/maxSamples)+2./maxSamples {
 			t.Errorf("counted %v, sampled %v", counted, drawn)
 		}

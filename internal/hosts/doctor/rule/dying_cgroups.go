@@ -33,26 +33,24 @@ func dyingCgroups() Rule {
 			if !(dying > manyDying && dying > dyingRatio*living) && !heavy {
 				return nil
 			}
+			p50, timed := s.Host(fact.ReclaimP50)
+			reclaim := "no reclaim, or not observable"
+			if timed {
+				reclaim = millis(p50)
+			}
 			f := Finding{
-				Severity: Warning,
+				Severity: severity(p50 > slowReclaim),
 				Title:    fmt.Sprintf("%s memory cgroups are dying and cannot be released", number(dying)),
 				Evidence: []Evidence{
 					{"dying memory cgroups", number(dying), fmt.Sprintf("a few hundred with %s living", number(living))},
 					{"kernel memory that they hold (estimate)", bytes(dying * dyingCost), "under 1 % of memory"},
+					{"reclaim of a memory cgroup, median", reclaim, "16 to 32 µs"},
 				},
 				Cures: []Cure{
 					{What: "Find the short-lived containers that write files. Give each the preStop command `holdfast doctor cure memcg --self --apply` (or, on v1, `sync; echo 0 > /sys/fs/cgroup/memory/memory.force_empty`), so that its pages are freed before its group is removed."},
 					squeeze(),
 					{What: "Until then, cordon the host.", Command: "holdfast node cordon"},
 				},
-			}
-			if p50, ok := s.Host(fact.ReclaimP50); ok {
-				f.Evidence = append(f.Evidence, Evidence{"reclaim of a memory cgroup, median", millis(p50), "16 to 32 µs"})
-				if p50 > slowReclaim {
-					f.Severity = Critical
-				}
-			} else {
-				f.Evidence = append(f.Evidence, Evidence{"reclaim of a memory cgroup, median", "no reclaim, or not observable", "16 to 32 µs"})
 			}
 			under, e := dyingParents(s, dying)
 			f.Evidence = append(f.Evidence, e...)

@@ -9,8 +9,8 @@ import (
 
 // Bounds of event streams.
 const (
-	maxStreams = 32
-	streamBuffer   = 64
+	maxStreams   = 32
+	streamBuffer = 64
 )
 
 // Events streams the events of findings from now on. The channel is closed when ctx is
