@@ -71,7 +71,7 @@ type Report struct {
 // Finding is a rule's finding with the names of its subjects.
 type Finding struct {
 	rule.Finding
-	Subject *Subject  `json:"who,omitempty"`
+	Subject *Subject  `json:"subject,omitempty"`
 	Against []Subject `json:"against,omitempty"` // the victims
 }
 

@@ -156,13 +156,13 @@ func Alloc(args []string, out io.Writer) error {
 	if err := os.WriteFile(filepath.Join(args[0], "cgroup.procs"), []byte("0"), 0); err != nil {
 		return fmt.Errorf("join a control group: %w", err)
 	}
-	said := json.NewEncoder(out)
+	results := json.NewEncoder(out)
 	for range allocRounds {
 		took, err := touch(allocSize)
 		if err != nil {
 			return err
 		}
-		if err := said.Encode(took); err != nil {
+		if err := results.Encode(took); err != nil {
 			return err
 		}
 	}

@@ -97,7 +97,7 @@ func (c *counting[T]) Close() error {
 	return c.closer.Close()
 }
 
-// both is a Series of two.
+// both is a Series of the facts of two others.
 type both [2]Series
 
 func (b both) Read(ctx context.Context, now time.Time) ([]fact.Fact, error) {

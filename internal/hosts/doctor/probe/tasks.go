@@ -118,7 +118,7 @@ func taskFacts(h Host, before, after map[thread]schedule, over time.Duration) ([
 	return fs, nil
 }
 
-// processOf returns a process as a subject, with what is known of it.
+// processOf returns a process as a subject, with its group and command if they are known.
 func processOf(h Host, pid int) fact.Subject {
 	s := fact.Subject{Pid: pid}
 	s.Cgroup, _ = groupOf(h, pid)

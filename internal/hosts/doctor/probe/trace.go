@@ -28,16 +28,16 @@ const shownPlaces = 20
 const namedFrom = 50
 
 // drainsProbe counts drains of the LRU batches of all CPUs: one work item for each CPU,
-// under one mutex (lru_add_drain_all, mm/swap.c). From the rate named on, it names the
-// callers.
-func drainsProbe(named float64) Probe {
+// under one mutex (lru_add_drain_all, mm/swap.c). It names the callers if the rate is at
+// least nameFrom.
+func drainsProbe(nameFrom float64) Probe {
 	return Probe{
 		Name: "drains", Sees: "posix_fadvise storms",
 		Gives: []string{fact.Drains, fact.DrainsBy},
 		Open: tallied(countDrains, func(h Host, places []tracepoint.Place, over time.Duration) ([]fact.Fact, error) {
 			rate := rateOf(places, over)
 			fs := []fact.Fact{host(fact.Drains, rate, fact.PerSecond)}
-			if rate < named {
+			if rate < nameFrom {
 				return fs, nil
 			}
 			symbols, err := h.LoadSymbols()
@@ -46,7 +46,7 @@ func drainsProbe(named float64) Probe {
 	}
 }
 
-// countDrains counts those work items until the tally is closed.
+// countDrains counts the work items of drains until the tally is closed.
 func countDrains(h Host) (*tracepoint.Tally, error) {
 	symbols, err := h.LoadSymbols()
 	if err != nil {
@@ -158,7 +158,7 @@ func blockFacts(_ Host, before, after tracepoint.Histogram, _ time.Duration) ([]
 	return []fact.Fact{host(fact.DiskP99, ms(h.Quantile(0.99)), fact.Millis)}, nil
 }
 
-// writeFacts has no paths: only the process is reported.
+// writeFacts returns the writes of each process, without kernel paths.
 func writeFacts(h Host, places []tracepoint.Place, over time.Duration) ([]fact.Fact, error) {
 	return byPlace(newResolver(h, nil), places, fact.DiskBy, over), nil
 }

@@ -87,21 +87,21 @@ const (
 // Rotation is the rotation of one node. Run may be called once, the other methods from
 // any goroutine.
 type Rotation struct {
-	cfg  Config
-	id   holdfast.NodeID
-	node Node
-	log  *slog.Logger
-	told func(drained bool, err error) // called after each drain; may be nil
+	cfg     Config
+	id      holdfast.NodeID
+	node    Node
+	log     *slog.Logger
+	onDrain func(err error) // called after each drain; may be nil
 
 	mu    sync.Mutex
 	state state
 	sick  string // the current reason, "" if the host is healthy
 }
 
-// New returns a Rotation. It does nothing before Run. told is called after each drain; it
-// may be nil.
-func New(cfg Config, id holdfast.NodeID, node Node, told func(drained bool, err error), log *slog.Logger) *Rotation {
-	return &Rotation{cfg: cfg, id: id, node: node, told: told, log: log}
+// New returns a Rotation. It does nothing before Run. onDrain is called after each
+// drain; it may be nil.
+func New(cfg Config, id holdfast.NodeID, node Node, onDrain func(err error), log *slog.Logger) *Rotation {
+	return &Rotation{cfg: cfg, id: id, node: node, onDrain: onDrain, log: log}
 }
 
 // Reason returns why a host with these findings is sick, "" if it is not: the title of
@@ -180,13 +180,13 @@ func (r *Rotation) step(ctx context.Context) {
 		r.mu.Lock()
 		r.state.drained = drained
 		r.mu.Unlock()
-		if r.told != nil && (drained || err != nil) {
-			r.told(drained, err)
+		if r.onDrain != nil && (drained || err != nil) {
+			r.onDrain(err)
 		}
 		if err != nil && ctx.Err() == nil {
 			r.log.Error("doctor: draining this degraded node", "err", err)
 		}
-	case comeBack:
+	case undrain:
 		r.log.Info("doctor: this node has recovered and accepts sessions")
 		if err := r.node.Return(); err != nil {
 			r.log.Warn("doctor: this node has recovered, but accepts no sessions", "err", err)

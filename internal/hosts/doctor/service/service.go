@@ -88,7 +88,7 @@ func New(o Options) *Doctor {
 		}
 		return 0
 	})
-	d.Rotation = rotation.New(o.Rotation, o.Node, o.Host, func(_ bool, err error) {
+	d.Rotation = rotation.New(o.Rotation, o.Node, o.Host, func(err error) {
 		outcome := "clean"
 		if err != nil {
 			outcome = "failed"

@@ -21,10 +21,10 @@ func finding(name string, s rule.Severity, group string) doctor.Finding {
 	return doctor.Finding{Finding: rule.Finding{Rule: name, Severity: s, Title: name, Culprit: fact.Subject{Cgroup: group}}}
 }
 
-// said runs a script of results through a tracker and returns its events. A result lists
+// events runs a script of results through a tracker and returns its events. A result lists
 // findings as "rule severity group", separated by commas. "deep:" marks a burst, "-" a
 // result without findings, "?" a result in which no rule could judge.
-func said(looks ...string) []string {
+func events(looks ...string) []string {
 	var t tracker
 	var out []string
 	for i, text := range looks {
@@ -70,7 +70,7 @@ func TestTracker(t *testing.T) {
 		{"the worst finding of a result counts", []string{"a critical,a warning", "a warning,a critical"}, []string{"1 began a critical"}},
 		{"pending and not judged is forgotten", []string{"a warning /x", "?", "a warning /x"}, nil},
 	} {
-		if got := said(c.looks...); !slices.Equal(got, c.want) {
+		if got := events(c.looks...); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v:\n got %q\nwant %q", c.name, c.looks, got, c.want)
 		}
 	}
@@ -172,10 +172,10 @@ func TestBursts(t *testing.T) {
 			{after: 4 * time.Minute, facts: busy, want: ""}, {after: time.Minute, facts: busy, found: true, want: "programs wait for CPUs"},
 		},
 		"another suspicion need not wait for it": {
-			{after: time.Minute, facts: busy, want: "programs wait for CPUs"}, {after: 5 * time.Minute, facts: busy, asked: told, want: told},
+			{after: time.Minute, facts: busy, want: "programs wait for CPUs"}, {after: 5 * time.Minute, facts: busy, asked: slowSpinup, want: slowSpinup},
 		},
 		"a finding that only bursts see": {{after: time.Minute, unsure: true, want: openFinding}, {after: time.Minute, unsure: true, want: ""}, {after: 4 * time.Minute, unsure: true, want: openFinding}},
-		"an expensive burst":             {{after: time.Minute, asked: told, found: true, cost: 2 * time.Second, want: told}, {after: 16 * time.Minute, asked: told, want: ""}, {after: time.Minute, asked: told, want: told}},
+		"an expensive burst":             {{after: time.Minute, asked: slowSpinup, found: true, cost: 2 * time.Second, want: slowSpinup}, {after: 16 * time.Minute, asked: slowSpinup, want: ""}, {after: time.Minute, asked: slowSpinup, want: slowSpinup}},
 	} {
 		now := start
 		b := newBursts(c, now)
@@ -203,7 +203,7 @@ func TestBurstsAreBounded(t *testing.T) {
 		for range 500 {
 			now = now.Add(c.Every)
 			facts := map[string]float64{fact.CPUSome: rapid.Float64Range(0, 1).Draw(t, "waits"), fact.MemcgDying: rapid.Float64Range(0, 3000).Draw(t, "dying")}
-			asked := rapid.SampledFrom([]string{"", "", told}).Draw(t, "asked")
+			asked := rapid.SampledFrom([]string{"", "", slowSpinup}).Draw(t, "asked")
 			why := b.due(now, facts, asked, rapid.Bool().Draw(t, "unsure"))
 			if why == "" {
 				if now.Sub(last) > c.LookEvery+c.Every {

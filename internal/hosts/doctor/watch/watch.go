@@ -173,7 +173,7 @@ func (w *Watch) Run(ctx context.Context) error {
 			w.endStreams()
 			return nil
 		case <-w.asked:
-			asked = told
+			asked = slowSpinup
 			continue
 		case <-timer.C:
 		}

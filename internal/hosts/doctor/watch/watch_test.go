@@ -252,7 +252,7 @@ func TestBurst(t *testing.T) {
 		w.Suspect()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if s = w.Status(); s.Cost.Bursts != before+1 || s.Bursts[0].Why != told {
+		if s = w.Status(); s.Cost.Bursts != before+1 || s.Bursts[0].Why != slowSpinup {
 			t.Errorf("%d bursts before, %+v", before, s.Bursts)
 		}
 		cancel()
@@ -324,7 +324,7 @@ func TestMetricsAreWellNamed(t *testing.T) {
 	}
 	m.facts(all)
 	m.round(time.Millisecond, time.Second)
-	m.burst(told, time.Millisecond)
+	m.burst(slowSpinup, time.Millisecond)
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)
