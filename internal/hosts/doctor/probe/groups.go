@@ -200,19 +200,15 @@ func Unit(p string) string {
 // containerID returns the id in a group's name: the 64 hexadecimal digits by which
 // engines name a container's group (docker-<id>.scope, cri-containerd-<id>.scope).
 func containerID(name string) string {
-	run := 0
-	for i := 0; i <= len(name); i++ {
-		if i < len(name) && (name[i] >= '0' && name[i] <= '9' || name[i] >= 'a' && name[i] <= 'f') {
-			run++
-			continue
+	for digits := range strings.FieldsFuncSeq(name, notHexadecimal) {
+		if len(digits) == 64 {
+			return digits
 		}
-		if run == 64 {
-			return name[i-64 : i]
-		}
-		run = 0
 	}
 	return ""
 }
+
+func notHexadecimal(r rune) bool { return (r < '0' || r > '9') && (r < 'a' || r > 'f') }
 
 // ContainerID returns the id of the container that a group belongs to, "" for other
 // groups.

@@ -106,8 +106,8 @@ func New(cfg Config, id holdfast.NodeID, node Node, onDrain func(err error), log
 
 // Reason returns why a host with these findings is sick, "" if it is not: the title of
 // the oldest critical finding about the host. A finding that only concerns one container
-// does not count; otherwise any user with the right to start a container could take a host out of
-// rotation.
+// does not count; otherwise any user with the right to start a container could take a
+// host out of rotation.
 func Reason(open []watch.Open) string {
 	var worst *watch.Open
 	for i := range open {

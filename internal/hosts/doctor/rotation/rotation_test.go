@@ -296,7 +296,7 @@ func TestNoDrainUnlessConfigured(t *testing.T) {
 }
 
 // An unreachable store causes no drain and blocks no other component.
-func TestStoreIsAway(t *testing.T) {
+func TestUnreachableStore(t *testing.T) {
 	cfg := auto()
 	run(t, 3, cfg, func(all []*member) {
 		all[0].r.Found(sick())
@@ -318,7 +318,7 @@ func TestStoreIsAway(t *testing.T) {
 // For any history of a host: a degraded node has been sick. The node is never drained
 // while it refuses sessions or after the operator returned it to rotation. It returns to
 // rotation only if the doctor drained it.
-func TestStateKeepsItsBooks(t *testing.T) {
+func TestStateInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var s state
 		now := time.Now()

@@ -37,7 +37,7 @@ type Options struct {
 	DataDir  string
 	Proc     string // mount point of the proc file system
 	Sys      string
-	Alloc    []string // the command line of probe.Alloc, but for its last argument
+	Alloc    []string // the command line of probe.Alloc without its last argument
 	Watch    watch.Config
 	Rotation rotation.Config
 

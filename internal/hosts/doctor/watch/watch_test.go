@@ -268,7 +268,7 @@ func (silent) List(context.Context, map[string]string) ([]engine.Container, erro
 }
 
 // A reader that does not read its events is closed and blocks no other component.
-func TestSlowReaderIsGivenUp(t *testing.T) {
+func TestSlowReaderIsClosed(t *testing.T) {
 	w := New(DefaultConfig(), Deps{Standing: []probe.Probe{}, Log: quiet()})
 	events, err := w.Events(t.Context())
 	if err != nil {
@@ -315,7 +315,7 @@ func exposed(t *testing.T, reg *prometheus.Registry) string {
 	return b.String()
 }
 
-func TestMetricsAreWellNamed(t *testing.T) {
+func TestMetricNames(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := NewMetrics(reg)
 	var all []fact.Fact
