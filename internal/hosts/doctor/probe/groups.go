@@ -242,11 +242,16 @@ func (s sample) pick(file string, keys map[string]string) {
 	}
 }
 
-// stall reads the stall time of a pressure file in seconds, "some" or "full".
+// stall reads one of the total stall times of a pressure file in seconds, "some" or
+// "full" (Documentation/accounting/psi.rst):
+//
+//	full avg10=0.00 avg60=0.00 avg300=0.00 total=123456
 func (s sample) stall(key, kind, file string) {
-	if text, err := read(file); err == nil {
-		if v, ok := pressure(text)[kind]; ok {
-			s[key] = v
+	text, _ := read(file) // with an error the value is absent
+	for line := range strings.Lines(text) {
+		_, total, ok := strings.Cut(line, "total=")
+		if v, err := strconv.ParseFloat(strings.TrimSpace(total), 64); ok && err == nil && strings.HasPrefix(line, kind+" ") {
+			s[key] = v / 1e6
 		}
 	}
 }
@@ -262,13 +267,11 @@ func (s sample) grew(before sample, key string) (float64, bool) {
 // read adds the values of a group's directory in one hierarchy.
 func (s sample) read(dir string, m cgroup.Mount) {
 	g := cgroup.Group{Controllers: m.Controllers}
-	throttling := map[string]string{"nr_periods": "periods", "nr_throttled": "throttled"}
 	switch {
 	case m.V2:
 		s.stall("memory full", "full", dir+"/memory.pressure")
 		s.stall("io full", "full", dir+"/io.pressure")
-		s.pick(dir+"/cpu.stat", map[string]string{"usage_usec": "cpu us", "system_usec": "system us"})
-		s.pick(dir+"/cpu.stat", throttling)
+		s.pick(dir+"/cpu.stat", map[string]string{"usage_usec": "cpu us", "system_usec": "system us", "nr_periods": "periods", "nr_throttled": "throttled"})
 		s.pick(dir+"/memory.events", map[string]string{"max": "limit hits"})
 		s.pick(dir+"/memory.stat", map[string]string{"workingset_refault_file": "refaults", "workingset_refault_anon": "refaults", "workingset_refault": "refaults", "slab": "kernel memory"})
 		s.single("usage", dir+"/memory.current")
@@ -277,7 +280,7 @@ func (s sample) read(dir string, m cgroup.Mount) {
 		s.single("pids max", dir+"/pids.max")
 		s.ioStat(dir + "/io.stat")
 	case g.Has("cpu"):
-		s.pick(dir+"/cpu.stat", throttling)
+		s.pick(dir+"/cpu.stat", map[string]string{"nr_periods": "periods", "nr_throttled": "throttled"})
 	case g.Has("memory"):
 		s.single("limit hits", dir+"/memory.failcnt")
 		s.single("usage", dir+"/memory.usage_in_bytes")

@@ -212,23 +212,6 @@ func floats(line string) ([]float64, error) {
 	return vs, nil
 }
 
-// pressure reads the total stall times of a pressure file in seconds,
-// Documentation/accounting/psi.rst:
-//
-//	full avg10=0.00 avg60=0.00 avg300=0.00 total=123456
-func pressure(text string) map[string]float64 {
-	m := make(map[string]float64)
-	for line := range strings.Lines(text) {
-		kind, rest, _ := strings.Cut(line, " ")
-		if _, total, ok := strings.Cut(rest, "total="); ok {
-			if v, err := strconv.ParseFloat(strings.TrimSpace(total), 64); err == nil {
-				m[kind] = v / 1e6
-			}
-		}
-	}
-	return m
-}
-
 // host makes a fact about the whole host.
 func host(name string, v float64, u fact.Unit) fact.Fact {
 	return fact.Fact{Name: name, Value: v, Unit: u}
