@@ -12,9 +12,10 @@ import (
 // fact that is 0 on nearly all nodes it is far too confident.
 const exactUpTo = 40
 
-// separation compares two non-empty samples. auc is the probability that a value of x is
-// larger than one of y, ties counting half. chance is the probability that random groups
-// of these sizes are separated at least as far, in either direction.
+// separation compares two non-empty samples. The result auc is the probability that a
+// value of x is larger than one of y, ties counting half. The result chance is the
+// probability that random groups of these sizes are separated at least as far, in either
+// direction.
 func separation(x, y []float64) (auc, chance float64) {
 	ranks := midranks(slices.Concat(x, y))
 	n, m := float64(len(x)), float64(len(y))

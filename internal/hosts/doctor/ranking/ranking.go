@@ -3,10 +3,10 @@
 // groups. It is pure.
 //
 // The separation of a fact is the probability that a slow node has more of it than a fast
-// one, with one node drawn at random from each group and ties counting half. This is the
-// area under the ROC curve, which is the Mann-Whitney statistic U over the number of
-// pairs (Mann and Whitney 1947; Hanley and McNeil 1982). It depends only on the order of
-// the values, so it is the same for bytes and for their logarithm.
+// one. One node is drawn at random from each group, and ties count half. This is the area
+// under the ROC curve, which is the Mann-Whitney statistic U over the number of pairs
+// (Mann and Whitney 1947; Hanley and McNeil 1982). It depends only on the order of the
+// values, so it is the same for bytes and for their logarithm.
 //
 // Among fifty facts, one separates by chance. Each fact therefore has the probability of
 // such a separation among nodes that were split at random. It is counted exactly for

@@ -4,8 +4,8 @@
 // and new sessions are placed elsewhere, within the bounds of holdfast.OutOfRotation. The
 // condition ends after a period without such a finding. If it is configured, a node that
 // stays degraded also drains its sessions. Only one node of the fleet drains at a time,
-// and only if it is already out of rotation, so that never more than the configured share
-// of nodes is away.
+// and only if it is already out of rotation. The share of unavailable nodes therefore
+// stays within its configured bound.
 package rotation
 
 import (

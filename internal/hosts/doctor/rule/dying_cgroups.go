@@ -22,7 +22,7 @@ func dyingCgroups() Rule {
 		Name:      "dying-cgroups",
 		Signal:    "/proc/cgroups minus the directories (v1), nr_dying_subsys_memory or nr_dying_descendants (v2); duration of vmscan's memcg reclaims. The parent: counted by v2; on v1 counted by an agent (tracepoints cgroup_rmdir, cgroup_release), or else by pages (kpagecgroup)",
 		Threshold: "over 2,000 dying groups and over 5 for each living one, or over 1 % of memory at 47 KiB each; critical if half of the reclaims take over 1 ms",
-		Why:       "each group holds 47 KiB of kernel memory, and a reclaim at an ancestor walks all of them: with 20,000 groups a reclaim took 8 to 32 ms instead of 16 to 32 µs. Without reclaim they cost almost no time, so the count alone is a warning",
+		Why:       "each group holds 47 KiB of kernel memory, and a reclaim at an ancestor walks all of them. With 20,000 groups a reclaim took 8 to 32 ms instead of 16 to 32 µs. Without reclaim they cost almost no time, so the count alone is a warning",
 		Source:    "measured on 6.18 and 6.1 (docs/doctor.md); Shopify's hosts with 50,000",
 		Needs:     []string{fact.MemcgDying},
 		Judge: func(s *fact.Set) []Finding {

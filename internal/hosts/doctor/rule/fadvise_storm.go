@@ -25,7 +25,7 @@ func fadviseStorm() Rule {
 		Name:      "fadvise-storm",
 		Signal:    "work queued for lru_add_drain_per_cpu (tracepoint workqueue_queue_work), by process, control group and kernel path",
 		Threshold: "over 500/s, or over 10/s if callers wait for each other's drains for over 10 % of the time; an idle host has 3/s, a storm of 8 loggers had 7,000/s",
-		Why:       "each drain waits for every CPU and holds one mutex: 0.5 ms per call with 2 CPUs, 27 ms with 16. All other users of the mutex wait. The CPUs do the draining themselves, so on busy CPUs a drain takes longer and the rate is low: 46/s, with 36 % of the time spent waiting, when four loggers shared 2 CPUs with 25 other threads",
+		Why:       "each drain waits for every CPU and holds one mutex: 0.5 ms per call with 2 CPUs, 27 ms with 16. All other users of the mutex wait. The CPUs do the draining themselves, so on busy CPUs a drain takes longer and the rate is low. Four loggers that shared 2 CPUs with 25 other threads made 46/s, and waited for 36 % of the time",
 		Source:    "measured (docs/doctor.md); mm/swap.c; glog#145, MESOS-920, ThoughtSpot's hosts with 72 CPUs. The threshold is a judgement",
 		Needs:     []string{fact.Drains},
 		Judge: func(s *fact.Set) []Finding {

@@ -1,5 +1,5 @@
-// Package service is the doctor in an agent: it watches the host, publishes the host's
-// health record for the fleet, keeps the fleet's baselines, and takes a degraded node
+// Package service is the doctor in an agent. It watches the host and publishes the host's
+// health record for the fleet. It stores the fleet's baselines, and takes a degraded node
 // out of rotation.
 package service
 
