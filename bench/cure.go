@@ -298,22 +298,13 @@ func resident(file string) (int64, error) {
 
 // dying returns the number of dying memory cgroups on this host.
 func (x *cureBench) dying(ctx context.Context) (float64, error) {
-	for _, p := range probe.All() {
-		if p.Name != "memcg" {
-			continue
-		}
-		finish, err := p.Start(ctx, x.host)
-		if err != nil {
-			return 0, err
-		}
-		facts, err := finish(ctx, 0)
-		if err != nil {
-			return 0, err
-		}
-		for _, f := range facts {
-			if f.Name == fact.MemcgDying {
-				return f.Value, nil
-			}
+	facts, err := probe.Read(ctx, x.host, "memcg")
+	if err != nil {
+		return 0, err
+	}
+	for _, f := range facts {
+		if f.Name == fact.MemcgDying {
+			return f.Value, nil
 		}
 	}
 	return 0, errors.New("this kernel does not count dying memory cgroups")

@@ -17,7 +17,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-func TestTimesThatCannotBe(t *testing.T) {
+func TestInvalidDurations(t *testing.T) {
 	for _, d := range []string{"0", "0s", "-5s", "1ms", "11m", "9999999h", "99999999999999999999h", "soon", ""} {
 		for _, line := range [][]string{{"doctor", "--for", d}, {"doctor", "drill", "throttle", "--for", d}} {
 			got := finish(t, command(t, "", nil, line...))

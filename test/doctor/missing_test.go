@@ -75,11 +75,11 @@ func TestNoEngine(t *testing.T) {
 	for _, host := range []string{"unix:///no/such/socket", "unix://" + socket} {
 		r := report(t, command(t, host, nil, "doctor", "--for", "1s", "--json"))
 		judged(t, r, byFiles...)
-		said := false
+		found := false
 		for _, g := range r.Gaps {
-			said = said || g.Probe == "engine" && g.Why != ""
+			found = found || g.Probe == "engine" && g.Why != ""
 		}
-		if !said {
+		if !found {
 			t.Errorf("%s: no gap about the engine: %+v", host, r.Gaps)
 		}
 	}

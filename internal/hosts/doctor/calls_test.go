@@ -47,12 +47,12 @@ func TestSyscallStorm(t *testing.T) {
 	if f.Subject.Image != labtest.Busybox || !strings.Contains(f.Subject.Command, "dd") {
 		t.Errorf("subject %+v", f.Subject)
 	}
-	said := ""
+	evidence := ""
 	for _, e := range f.Evidence {
-		said += e.What + "\n"
+		evidence += e.What + "\n"
 	}
-	if !strings.Contains(said, "read by dd") || !strings.Contains(said, "write by dd") {
-		t.Errorf("the calls are missing:\n%s", said)
+	if !strings.Contains(evidence, "read by dd") || !strings.Contains(evidence, "write by dd") {
+		t.Errorf("the calls are missing:\n%s", evidence)
 	}
 	for _, x := range r.Facts {
 		if x.Name == fact.Calls && (x.Over <= 0 || x.Over > 10) {

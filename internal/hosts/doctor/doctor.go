@@ -11,6 +11,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -70,7 +71,7 @@ type Report struct {
 // Finding is a rule's finding with the names of its subjects.
 type Finding struct {
 	rule.Finding
-	Subject *Subject  `json:"who,omitempty"`
+	Subject *Subject  `json:"subject,omitempty"`
 	Against []Subject `json:"against,omitempty"` // the victims
 }
 
@@ -166,11 +167,11 @@ func (e Examination) step(what string) {
 	}
 }
 
-// activeProbe is a probe that has been started.
+// activeProbe is an open probe.
 type activeProbe struct {
 	probe  probe.Probe
 	begin  time.Time
-	finish probe.Finish
+	series probe.Series
 }
 
 // runProbes runs the probes. Those that load the machine run first, one at a time. The
@@ -178,38 +179,30 @@ type activeProbe struct {
 // between.
 func (e Examination) runProbes(ctx context.Context, begin time.Time) *fact.Set {
 	facts := &fact.Set{}
-	var all []activeProbe
 	for _, p := range e.Probes {
 		if p.Busy && ctx.Err() == nil {
 			e.step("testing the machine: " + p.Name)
-			if l, ok := start(ctx, p, e.Host, facts); ok {
-				l.end(ctx, facts)
-			}
+			e.open(ctx, p, facts).end(ctx, facts)
 		}
 	}
 	quiet := time.Now()
+	var all []*activeProbe
 	for _, p := range e.Probes {
-		if !p.Busy && !p.Once && ctx.Err() == nil {
-			if l, ok := start(ctx, p, e.Host, facts); ok {
-				all = append(all, l)
-			}
+		if !p.Busy && !p.Once {
+			all = append(all, e.open(ctx, p, facts))
 		}
 	}
-	// Finishing the probes takes about as long as starting them, and some more time to
-	// name processes.
+	// Reading the probes takes about as long as opening them, and some more time to name
+	// processes.
 	reading := time.Since(quiet) * 3 / 2
 	e.step(fmt.Sprintf("observing for %v", e.For.Round(time.Second)))
 	for _, p := range e.Probes {
-		if p.Once && ctx.Err() == nil {
-			if l, ok := start(ctx, p, e.Host, facts); ok {
-				l.end(ctx, facts)
-			}
+		if p.Once {
+			e.open(ctx, p, facts).end(ctx, facts)
 		}
 	}
-	timer := time.NewTimer(max(MinFor-time.Since(quiet), e.For-time.Since(begin)-reading, 0))
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(max(MinFor-time.Since(quiet), e.For-time.Since(begin)-reading)):
 	case <-ctx.Done():
 	}
 	e.step("reading the results")
@@ -220,32 +213,37 @@ func (e Examination) runProbes(ctx context.Context, begin time.Time) *fact.Set {
 	return facts
 }
 
-func start(ctx context.Context, p probe.Probe, h probe.Host, facts *fact.Set) (activeProbe, bool) {
-	l := activeProbe{probe: p, begin: time.Now()}
-	var err error
-	if l.finish, err = p.Start(ctx, h); err != nil {
-		facts.Gaps = append(facts.Gaps, gap(p, err))
-		return l, false
+// open opens a probe. It returns nil if that fails or if ctx is done.
+func (e Examination) open(ctx context.Context, p probe.Probe, facts *fact.Set) *activeProbe {
+	if ctx.Err() != nil {
+		return nil
 	}
-	return l, true
+	begin := time.Now()
+	series, err := p.Open(ctx, e.Host, begin)
+	if err != nil {
+		facts.Gaps = append(facts.Gaps, Gap(p, err))
+		return nil
+	}
+	return &activeProbe{probe: p, begin: begin, series: series}
 }
 
-func (l activeProbe) end(ctx context.Context, facts *fact.Set) {
-	over := time.Since(l.begin)
-	fs, err := l.finish(ctx, over)
-	for i := range fs {
-		fs[i].At = time.Now()
-		if fs[i].Over == 0 && (fs[i].Unit == fact.PerSecond || fs[i].Unit == fact.Share) {
-			fs[i].Over = over.Seconds()
-		}
+// end reads and closes the probe. A nil probe has no facts.
+func (l *activeProbe) end(ctx context.Context, facts *fact.Set) {
+	if l == nil {
+		return
 	}
+	now := time.Now()
+	fs, err := l.series.Read(ctx, now)
+	err = errors.Join(err, l.series.Close())
+	fact.Stamp(fs, time.Now(), now.Sub(l.begin))
 	facts.Add(fs...)
 	if err != nil {
-		facts.Gaps = append(facts.Gaps, gap(l.probe, err))
+		facts.Gaps = append(facts.Gaps, Gap(l.probe, err))
 	}
 }
 
-func gap(p probe.Probe, err error) fact.Gap {
+// Gap returns what cannot be observed because of a probe's error.
+func Gap(p probe.Probe, err error) fact.Gap {
 	return fact.Gap{Probe: p.Name, Sees: p.Sees, Why: strings.ReplaceAll(err.Error(), "\n", "; "), Hint: probe.Hint(err)}
 }
 

@@ -27,15 +27,30 @@ func given(name string, err error, facts ...fact.Fact) probe.Probe {
 	for _, f := range facts {
 		p.Gives = append(p.Gives, f.Name)
 	}
-	p.Start = func(context.Context, probe.Host) (probe.Finish, error) {
-		return func(context.Context, time.Duration) ([]fact.Fact, error) {
+	p.Open = func(context.Context, probe.Host, time.Time) (probe.Series, error) {
+		return series{read: func() ([]fact.Fact, error) {
 			if err != nil {
 				return nil, err
 			}
 			return facts, nil
-		}, nil
+		}}, nil
 	}
 	return p
+}
+
+// series is an open probe that reads with a function.
+type series struct {
+	read   func() ([]fact.Fact, error)
+	closed *int // counts the calls of Close, unless it is nil
+}
+
+func (s series) Read(context.Context, time.Time) ([]fact.Fact, error) { return s.read() }
+
+func (s series) Close() error {
+	if s.closed != nil {
+		*s.closed++
+	}
+	return nil
 }
 
 // oneContainer is an engine with one container.
@@ -96,20 +111,20 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// An interrupted examination ends, and every probe that was started is finished.
+// An interrupted examination ends, and every probe that was opened is read and closed.
 func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := 0
-	p := probe.Probe{Name: "p", Start: func(context.Context, probe.Host) (probe.Finish, error) {
+	ended, closed := 0, 0
+	p := probe.Probe{Name: "p", Open: func(context.Context, probe.Host, time.Time) (probe.Series, error) {
 		cancel()
-		return func(context.Context, time.Duration) ([]fact.Fact, error) {
+		return series{closed: &closed, read: func() ([]fact.Fact, error) {
 			ended++
 			return nil, nil
-		}, nil
+		}}, nil
 	}}
 	_, err := doctor.Examination{For: doctor.MaxFor, Probes: []probe.Probe{p}}.Run(ctx)
-	if !errors.Is(err, context.Canceled) || ended != 1 {
-		t.Errorf("error %v, %d probes finished, want 1", err, ended)
+	if !errors.Is(err, context.Canceled) || ended != 1 || closed != 1 {
+		t.Errorf("error %v, %d probes read and %d closed, want 1 each", err, ended, closed)
 	}
 }
 

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"strings"
 
 	"holdfast/internal/platform/engine"
@@ -106,10 +107,7 @@ func (n Namer) workload(p *Pod) string {
 // a DaemonSet five letters, a StatefulSet a number.
 func workloadOf(pod string, labels map[string]string) string {
 	owner := pod[:max(strings.LastIndex(pod, "-"), 0)]
-	job := labels["batch.kubernetes.io/job-name"]
-	if job == "" {
-		job = labels["job-name"]
-	}
+	job := cmp.Or(labels["batch.kubernetes.io/job-name"], labels["job-name"])
 	hash, ofSet := labels["pod-template-hash"], labels["controller-revision-hash"] != ""
 	switch {
 	case owner == "":

@@ -72,7 +72,7 @@ func short(s string) string {
 }
 
 func (n Namer) subject(s fact.Subject) *Subject {
-	if s.IsHost() || s.Cgroup == "" && s.Pid == 0 && s.Command == "" && len(s.Kernel) == 0 {
+	if s.Cgroup == "" && s.Pid == 0 && s.Command == "" && len(s.Kernel) == 0 {
 		return nil
 	}
 	w := &Subject{Cgroup: s.Cgroup, Pid: s.Pid, Command: s.Command, Kernel: s.Kernel, User: s.User, ContainerID: probe.ContainerID(s.Cgroup)}
@@ -91,13 +91,13 @@ func (n Namer) subject(s fact.Subject) *Subject {
 
 // Labels of the containers of sessions.
 const (
-	sessionLabel  = "holdfast.session"
-	templateLabel = "holdfast.template"
-	toldLabel     = "holdfast.identity-dir" // of a container that was warm: the directory with its session's identity
+	sessionLabel     = "holdfast.session"
+	templateLabel    = "holdfast.template"
+	identityDirLabel = "holdfast.identity-dir" // of a container that was warm: the directory with its session's identity
 )
 
-// maxTold bounds the file with a session's identity, in bytes.
-const maxTold = 1 << 20
+// maxIdentity bounds the file with a session's identity, in bytes.
+const maxIdentity = 1 << 20
 
 // sessionOf returns the session that a container serves, and its template. A container
 // that was warm has no label with its session; a file that only root can write names the
@@ -107,7 +107,7 @@ func sessionOf(c engine.Container) (session, template string) {
 	if key := c.Labels[sessionLabel]; key != "" {
 		return short(key), template
 	}
-	dir := c.Labels[toldLabel]
+	dir := c.Labels[identityDirLabel]
 	if !filepath.IsAbs(dir) {
 		return "", template
 	}
@@ -116,14 +116,14 @@ func sessionOf(c engine.Container) (session, template string) {
 		return "", template
 	}
 	defer f.Close()
-	var told struct{ Session string }
-	if json.NewDecoder(io.LimitReader(f, maxTold)).Decode(&told) != nil {
+	var identity struct{ Session string }
+	if json.NewDecoder(io.LimitReader(f, maxIdentity)).Decode(&identity) != nil {
 		return "", template
 	}
-	if _, err := holdfast.ParseSessionKey(told.Session); err != nil {
+	if _, err := holdfast.ParseSessionKey(identity.Session); err != nil {
 		return "", template
 	}
-	return told.Session, template
+	return identity.Session, template
 }
 
 // Name adds names to a finding and to the commands of its cures.

@@ -13,7 +13,7 @@ import (
 // A session is found by its container's label, or for a container that was warm by the
 // identity in its directory.
 func TestSessionsAreNamed(t *testing.T) {
-	told := func(text string) string {
+	identityDir := func(text string) string {
 		dir := t.TempDir()
 		if text != "" {
 			if err := os.WriteFile(filepath.Join(dir, "session.json"), []byte(text), 0o644); err != nil {
@@ -27,11 +27,11 @@ func TestSessionsAreNamed(t *testing.T) {
 		session, template string
 	}{
 		"booted":         {map[string]string{sessionLabel: "alice", templateLabel: "web"}, "alice", "web"},
-		"was warm":       {map[string]string{templateLabel: "web", toldLabel: told(`{"session":"bob","epoch":7,"env":{}}`)}, "bob", "web"},
-		"still warm":     {map[string]string{templateLabel: "web", toldLabel: told("")}, "", "web"},
-		"invalid key":    {map[string]string{templateLabel: "web", toldLabel: told(`{"session":"../x\u001b"}`)}, "", "web"},
-		"invalid JSON":   {map[string]string{templateLabel: "web", toldLabel: told("x")}, "", "web"},
-		"relative path":  {map[string]string{templateLabel: "web", toldLabel: "."}, "", "web"},
+		"was warm":       {map[string]string{templateLabel: "web", identityDirLabel: identityDir(`{"session":"bob","epoch":7,"env":{}}`)}, "bob", "web"},
+		"still warm":     {map[string]string{templateLabel: "web", identityDirLabel: identityDir("")}, "", "web"},
+		"invalid key":    {map[string]string{templateLabel: "web", identityDirLabel: identityDir(`{"session":"../x\u001b"}`)}, "", "web"},
+		"invalid JSON":   {map[string]string{templateLabel: "web", identityDirLabel: identityDir("x")}, "", "web"},
+		"relative path":  {map[string]string{templateLabel: "web", identityDirLabel: "."}, "", "web"},
 		"not Holdfast's": {nil, "", ""},
 	} {
 		id := strings.Repeat("ab", 32)

@@ -91,19 +91,12 @@ func (b Baseline) Validate() error {
 // kernel.
 func DefaultName(role, kernel string) string {
 	name := strings.Map(func(r rune) rune {
-		if r = toLower(r); strings.ContainsRune(word, r) {
+		if strings.ContainsRune(word, r) {
 			return r
 		}
 		return '-'
-	}, cmp.Or(role, "host")+"-"+cmp.Or(kernel, "unknown"))
+	}, strings.ToLower(cmp.Or(role, "host")+"-"+cmp.Or(kernel, "unknown")))
 	return cmp.Or(strings.TrimLeft(name[:min(len(name), MaxName)], ".-"), "host")
-}
-
-func toLower(r rune) rune {
-	if r >= 'A' && r <= 'Z' {
-		return r + 'a' - 'A'
-	}
-	return r
 }
 
 // New creates a baseline from the facts of an examination of a healthy host.

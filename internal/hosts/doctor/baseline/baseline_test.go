@@ -35,7 +35,7 @@ func look() []fact.Fact {
 	}
 }
 
-func TestBaselineOfALook(t *testing.T) {
+func TestBaselineOfExamination(t *testing.T) {
 	b := New("", "ci", "n1", saved, 30, look())
 	if b.Name != "ci-6.1.0-18-amd64" || b.Kernel != "6.1.0-18-amd64" || b.Validate() != nil {
 		t.Errorf("%+v, %v", b, b.Validate())

@@ -240,7 +240,7 @@ func (s *squeeze) round(ctx context.Context, w *watch, n int64) error {
 
 // holders describes the processes that have locked pages of dying groups.
 func holders(ctx context.Context, h probe.Host) []string {
-	facts, err := runProbe(ctx, h, "pinned")
+	facts, err := probe.Read(ctx, h, "pinned")
 	var notes []string
 	for _, f := range facts {
 		if f.Name == fact.PinnedPages && !f.Subject.IsHost() {
@@ -255,21 +255,6 @@ func holders(ctx context.Context, h probe.Host) []string {
 		notes = append(notes, "the processes that lock pages of dying groups are unknown: "+err.Error())
 	}
 	return notes
-}
-
-// runProbe runs one of the doctor's probes.
-func runProbe(ctx context.Context, h probe.Host, name string) ([]fact.Fact, error) {
-	for _, p := range probe.All() {
-		if p.Name != name {
-			continue
-		}
-		finish, err := p.Start(ctx, h)
-		if err != nil {
-			return nil, err
-		}
-		return finish(ctx, 0)
-	}
-	return nil, fmt.Errorf("there is no probe %q", name)
 }
 
 // measureLeft returns the figures of a squeeze. Groups without pages are released
@@ -296,7 +281,7 @@ func measureLeft(ctx context.Context, h probe.Host, g cgroup.Group) ([]Measure, 
 func settledDying(ctx context.Context, h probe.Host) (float64, bool) {
 	last := -1.0
 	for range 20 {
-		facts, err := runProbe(ctx, h, "memcg")
+		facts, err := probe.Read(ctx, h, "memcg")
 		if err != nil {
 			return 0, false
 		}

@@ -58,6 +58,17 @@ type Fact struct {
 	Over float64 `json:"over_s,omitempty"`
 }
 
+// Stamp sets the time of facts, and the period of those that cover one and have none.
+func Stamp(facts []Fact, at time.Time, over time.Duration) {
+	for i := range facts {
+		f := &facts[i]
+		f.At = at
+		if f.Over == 0 && (f.Unit == PerSecond || f.Unit == Share) {
+			f.Over = over.Seconds()
+		}
+	}
+}
+
 // Gap is something that could not be observed.
 type Gap struct {
 	Probe string `json:"probe"`
@@ -108,14 +119,20 @@ func (s *Set) Of(name string) []Fact {
 // Has reports whether there is a fact of the name, about any subject.
 func (s *Set) Has(name string) bool { return len(s.by[name]) > 0 }
 
-// Host returns the value of a fact about the whole host.
-func (s *Set) Host(name string) (float64, bool) {
+// first returns the first fact of a name with such a subject.
+func (s *Set) first(name string, such func(Subject) bool) (Fact, bool) {
 	for _, i := range s.by[name] {
-		if s.Facts[i].Subject.IsHost() {
-			return s.Facts[i].Value, true
+		if such(s.Facts[i].Subject) {
+			return s.Facts[i], true
 		}
 	}
-	return 0, false
+	return Fact{}, false
+}
+
+// Host returns the value of a fact about the whole host.
+func (s *Set) Host(name string) (float64, bool) {
+	f, ok := s.first(name, Subject.IsHost)
+	return f.Value, ok
 }
 
 // Group returns the value of a fact about a control group as a whole.
@@ -129,20 +146,12 @@ func (s *Set) Group(name, cgroup string) (float64, bool) {
 
 // Device returns the value of a fact about a device.
 func (s *Set) Device(name, device string) (float64, bool) {
-	for _, i := range s.by[name] {
-		if f := &s.Facts[i]; f.Subject.Device == device {
-			return f.Value, true
-		}
-	}
-	return 0, false
+	f, ok := s.first(name, func(x Subject) bool { return x.Device == device })
+	return f.Value, ok
 }
 
 // Text returns the Text of a fact about the host, "" if there is none.
 func (s *Set) Text(name string) string {
-	for _, i := range s.by[name] {
-		if s.Facts[i].Subject.IsHost() {
-			return s.Facts[i].Text
-		}
-	}
-	return ""
+	f, _ := s.first(name, Subject.IsHost)
+	return f.Text
 }

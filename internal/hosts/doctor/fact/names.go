@@ -35,6 +35,7 @@ const (
 	MemcgLeft    = "memcg.left"        // groups that an agent saw removed and not released, by the living group or container above them; v1 only
 	ReclaimP50   = "reclaim.p50"       // ms: half of the reclaims of memory cgroups took longer
 	ReclaimP99   = "reclaim.p99"       // ms
+	ReclaimSlow  = "reclaim.slow_rate" // /s: reclaims of memory cgroups that took over 1 ms
 	ReclaimCalls = "reclaim.calls"     // in the examination
 	PinnedPages  = "pinned.bytes"      // B locked by a process and charged to a group without tasks
 
@@ -61,6 +62,7 @@ const (
 	GroupWrites     = "group.writes"        // /s: writes that reached a disk
 	GroupIOFull     = "group.io_full"       // share of the examination in which the whole group waited for disks
 	CPUBusy         = "cpu.busy"            // share of all CPUs' time that was not idle
+	CPUSome         = "cpu.psi_some"        // share of the examination in which a task waited for a CPU
 	CPUSteal        = "cpu.steal"           // share of all CPUs' time that the hypervisor used otherwise
 	CPUSoftirq      = "cpu.softirq"         // share, by CPU
 	NetDrops        = "net.drops"           // packets in the examination: the CPU's backlog was full
@@ -91,4 +93,11 @@ const (
 	CallsSeen  = "syscalls.seen"     // 1: system calls were counted
 	Calls      = "syscalls.rate"     // /s by control group
 	CallsBy    = "syscalls.by"       // /s by process and call, for the groups that make most calls
+)
+
+// Names of facts that only the continuous examination of an agent measures.
+const (
+	ConnHost       = "conntrack.host"   // share of the connection tracking table of the host's namespace that is in use
+	GroupsRemoved  = "cgroups.removed"  // /s: control groups whose directory was removed, in all hierarchies
+	GroupsReleased = "cgroups.released" // /s: control groups that the kernel released; if lower than the rate of removals, groups stay as dying groups
 )

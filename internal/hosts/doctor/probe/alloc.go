@@ -19,6 +19,7 @@ import (
 
 	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/platform/linux/deathsig"
+	"holdfast/internal/platform/linux/threads"
 )
 
 // RoleAlloc is the role of a child process that allocates memory. It is a child because
@@ -44,16 +45,16 @@ func allocProbe() Probe {
 	return Probe{
 		Name: "alloc", Sees: "how long it takes to allocate memory in a control group", Busy: true,
 		Gives: []string{fact.AllocMs, fact.AllocWall},
-		Start: func(ctx context.Context, h Host) (Finish, error) {
-			took, err := tryAlloc(ctx, h)
-			if err != nil {
-				return nil, err
-			}
-			return func(context.Context, time.Duration) ([]fact.Fact, error) {
-				return []fact.Fact{host(fact.AllocMs, ms(took.CPU), fact.Millis), host(fact.AllocWall, ms(took.Wall), fact.Millis)}, nil
-			}, nil
-		},
+		Open:  moment(testAlloc),
 	}
+}
+
+func testAlloc(ctx context.Context, h Host) ([]fact.Fact, error) {
+	took, err := tryAlloc(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	return []fact.Fact{host(fact.AllocMs, ms(took.CPU), fact.Millis), host(fact.AllocWall, ms(took.Wall), fact.Millis)}, nil
 }
 
 // allocTook is the child's result.
@@ -64,7 +65,7 @@ type allocTook struct {
 
 func tryAlloc(ctx context.Context, h Host) (allocTook, error) {
 	var took allocTook
-	m, ok := memoryMount(h)
+	m, ok := h.Groups.Memory()
 	if !ok {
 		return took, errors.New("no hierarchy with the memory controller is mounted")
 	}
@@ -155,13 +156,13 @@ func Alloc(args []string, out io.Writer) error {
 	if err := os.WriteFile(filepath.Join(args[0], "cgroup.procs"), []byte("0"), 0); err != nil {
 		return fmt.Errorf("join a control group: %w", err)
 	}
-	said := json.NewEncoder(out)
+	results := json.NewEncoder(out)
 	for range allocRounds {
 		took, err := touch(allocSize)
 		if err != nil {
 			return err
 		}
-		if err := said.Encode(took); err != nil {
+		if err := results.Encode(took); err != nil {
 			return err
 		}
 	}
@@ -172,7 +173,7 @@ func Alloc(args []string, out io.Writer) error {
 func touch(size int) (allocTook, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	begin, cpu := time.Now(), threadTime()
+	begin, cpu := time.Now(), threads.CPUTime()
 	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
 		return allocTook{}, fmt.Errorf("mmap: %w", err)
@@ -181,16 +182,9 @@ func touch(size int) (allocTook, error) {
 	for i := 0; i < size; i += os.Getpagesize() {
 		b[i] = 1
 	}
-	took := allocTook{CPU: threadTime() - cpu, Wall: time.Since(begin)}
+	took := allocTook{CPU: threads.CPUTime() - cpu, Wall: time.Since(begin)}
 	if err := unix.Munmap(b); err != nil {
 		return allocTook{}, fmt.Errorf("munmap: %w", err)
 	}
 	return took, nil
-}
-
-// threadTime is the CPU time of this thread.
-func threadTime() time.Duration {
-	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts) // fails only for invalid addresses
-	return time.Duration(ts.Nano())
 }

@@ -27,35 +27,32 @@ func callsProbe() Probe {
 	return Probe{
 		Name: "calls", Sees: "storms of system calls",
 		Gives: []string{fact.CallsSeen, fact.Calls, fact.CallsBy},
-		Start: func(_ context.Context, h Host) (Finish, error) {
+		Open: func(_ context.Context, h Host, now time.Time) (Series, error) {
 			before, err := systemTime(h)
 			if err != nil {
 				return nil, err
 			}
-			// The context is not that of Start, because Finish uses it later.
+			// The context is not that of Open, because Read uses it later.
 			ctx, cancel := context.WithCancel(context.Background())
-			b := &burst{host: h, before: before, begin: time.Now(), done: make(chan struct{})}
+			b := &burst{host: h, before: before, begin: now, cancel: cancel, done: make(chan struct{})}
 			go b.run(ctx)
-			return func(context.Context, time.Duration) ([]fact.Fact, error) {
-				cancel()
-				<-b.done
-				return b.facts()
-			}, nil
+			return b, nil
 		},
 	}
 }
 
 // systemTime returns the CPU time of the kernel since boot, in seconds.
 func systemTime(h Host) (float64, error) {
-	cpus, err := readCPUs(h)
+	cpus, err := readTicks(h)
 	return cpus["cpu"][tickSystem] / tickHz, err
 }
 
-// burst counts system calls for a short time.
+// burst is a Series that counts system calls for a short time, once.
 type burst struct {
 	host   Host
 	before float64 // CPU time of the kernel
 	begin  time.Time
+	cancel context.CancelFunc
 	done   chan struct{}
 
 	// Valid when done is closed.
@@ -89,7 +86,8 @@ func (b *burst) run(ctx context.Context) {
 	begin := time.Now()
 	pause(ctx, callsBurst)
 	b.over = time.Since(begin)
-	b.places, b.err = readTally(t)
+	b.places, b.err = t.Read()
+	b.err = errors.Join(b.err, t.Close())
 	if b.err == nil && b.over < callsLeast {
 		b.err = errNoBurst
 	}
@@ -97,10 +95,8 @@ func (b *burst) run(ctx context.Context) {
 
 // pause waits for d, and reports false if ctx is done first.
 func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 		return false
@@ -114,7 +110,15 @@ const (
 	shownCalls  = 3
 )
 
-func (b *burst) facts() ([]fact.Fact, error) {
+func (b *burst) Close() error {
+	b.cancel()
+	<-b.done
+	return nil
+}
+
+func (b *burst) Read(context.Context, time.Time) ([]fact.Fact, error) {
+	b.cancel()
+	<-b.done
 	if b.err != nil {
 		return nil, b.err
 	}
@@ -145,8 +149,7 @@ func (b *burst) facts() ([]fact.Fact, error) {
 	for g, v := range rates {
 		groups = append(groups, fact.Fact{Name: fact.Calls, Value: v, Unit: fact.PerSecond, Subject: fact.Subject{Cgroup: g}})
 	}
-	slices.SortFunc(groups, func(a, b fact.Fact) int { return cmp.Compare(b.Value, a.Value) })
-	for _, g := range groups[:min(len(groups), shownGroups)] {
+	for _, g := range largest(groups, shownGroups) {
 		fs = append(append(fs, g), by[g.Subject.Cgroup]...)
 	}
 	for i := range fs {

@@ -21,21 +21,37 @@ func conntrackProbe() Probe {
 	return Probe{
 		Name: "conntrack", Sees: "full connection tracking tables, on the host and in containers",
 		Gives: []string{fact.ConnTables, fact.Conntrack, fact.ConnDrops},
-		Start: func(_ context.Context, h Host) (Finish, error) {
-			before, err := readConntrack(h)
-			if err != nil {
-				return nil, err
-			}
-			return func(context.Context, time.Duration) ([]fact.Fact, error) {
-				after, err := readConntrack(h)
-				if err != nil {
-					return nil, err
-				}
-				return conntrackFacts(before, after), nil
-			}, nil
-		},
+		Open:  counted(readConntrack, conntrackFacts),
 	}
 }
+
+// hostConntrackProbe reads the use of the connection tracking table of this network
+// namespace. The tables of other namespaces require a pass over every process, which a
+// burst makes.
+func hostConntrackProbe() Probe {
+	return Probe{
+		Name: "conntrack", Sees: "use of the host's own connection tracking table",
+		Gives: []string{fact.ConnHost},
+		Open:  moment(readHostConntrack),
+	}
+}
+
+func readHostConntrack(_ context.Context, h Host) ([]fact.Fact, error) {
+	used, err := number(string(h.Proc) + "/sys/net/netfilter/nf_conntrack_count")
+	limit, err2 := number(string(h.Proc) + conntrackMax)
+	switch {
+	case gone(err) || gone(err2):
+		return nil, nil // the kernel does not track connections
+	case err != nil || err2 != nil:
+		return nil, errors.Join(err, err2)
+	case limit <= 0:
+		return nil, errors.New("nf_conntrack_max is 0")
+	}
+	return []fact.Fact{host(fact.ConnHost, used/limit, fact.Share)}, nil
+}
+
+// conntrackMax is the file with the size of a table, below the procfs.
+const conntrackMax = "/sys/net/netfilter/nf_conntrack_max"
 
 // table is the connection tracking table of one network namespace.
 type table struct {
@@ -46,8 +62,8 @@ type table struct {
 // maxNamespaces bounds the number of namespaces that are read.
 const maxNamespaces = 2000
 
-func readConntrack(h Host) (map[string]table, error) {
-	limit, err := read(string(h.Proc) + "/sys/net/netfilter/nf_conntrack_max")
+func readConntrack(_ context.Context, h Host) (map[string]table, error) {
+	most, err := number(string(h.Proc) + conntrackMax)
 	if gone(err) {
 		if _, err := os.Stat(string(h.Proc) + "/sys/net"); err != nil {
 			return nil, err // the figures are unknown
@@ -55,10 +71,6 @@ func readConntrack(h Host) (map[string]table, error) {
 		return nil, nil // the kernel does not track connections
 	} else if err != nil {
 		return nil, err
-	}
-	most, err := strconv.ParseFloat(strings.TrimSpace(limit), 64)
-	if err != nil {
-		return nil, fmt.Errorf("nf_conntrack_max: %w", err)
 	}
 	pids, err := h.Proc.Pids()
 	if err != nil {
@@ -155,17 +167,13 @@ func limitIn(ns string) (limit float64, err error) {
 		if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
 			return err
 		}
-		text, err := read("/proc/sys/net/netfilter/nf_conntrack_max")
-		if err != nil {
-			return err
-		}
-		limit, err = strconv.ParseFloat(strings.TrimSpace(text), 64)
+		limit, err = number("/proc" + conntrackMax)
 		return err
 	})
 	return limit, err
 }
 
-func conntrackFacts(before, after map[string]table) []fact.Fact {
+func conntrackFacts(_ Host, before, after map[string]table, _ time.Duration) ([]fact.Fact, error) {
 	fs := []fact.Fact{host(fact.ConnTables, float64(len(after)), fact.Count)}
 	for ns, b := range after {
 		if b.max > 0 {
@@ -175,5 +183,5 @@ func conntrackFacts(before, after map[string]table) []fact.Fact {
 			fs = append(fs, fact.Fact{Name: fact.ConnDrops, Value: b.drops - a.drops, Subject: b.subject})
 		}
 	}
-	return fs
+	return fs, nil
 }

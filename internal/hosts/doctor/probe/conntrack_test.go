@@ -12,7 +12,7 @@ import (
 // A process that joined a network namespace is named as the user of its table, and not
 // the program that keeps the namespace open. If no other process joined, that program is
 // named.
-func TestHolderOfANamespaceIsNotNamed(t *testing.T) {
+func TestNamespaceHolderIsNotNamed(t *testing.T) {
 	root := t.TempDir()
 	write := func(file, text string) {
 		t.Helper()
@@ -44,7 +44,7 @@ func TestHolderOfANamespaceIsNotNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	tables, err := readConntrack(Host{Proc: proc.FS(root)})
+	tables, err := readConntrack(t.Context(), Host{Proc: proc.FS(root)})
 	if err != nil {
 		t.Fatal(err)
 	}

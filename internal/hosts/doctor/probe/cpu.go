@@ -3,9 +3,10 @@ package probe
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/prometheus/procfs"
 
 	"holdfast/internal/hosts/doctor/fact"
 )
@@ -13,28 +14,35 @@ import (
 // cpuProbe reads the times of the CPUs, and the packets that a CPU dropped.
 func cpuProbe() Probe {
 	return Probe{
-		Name: "cpu", Sees: "how busy the CPUs are, softirqs, packets dropped at a CPU",
-		Gives: []string{fact.HostCPUs, fact.CPUBusy, fact.CPUSteal, fact.CPUSoftirq, fact.NetDrops},
-		Start: func(_ context.Context, h Host) (Finish, error) {
-			before, err := readCPUs(h)
-			if err != nil {
-				return nil, err
-			}
-			drops, _ := readDrops(h) // with an error the fact is absent
-			return func(_ context.Context, over time.Duration) ([]fact.Fact, error) {
-				after, err := readCPUs(h)
-				if err != nil {
-					return nil, err
-				}
-				fs := cpuFacts(before, after)
-				now, err := readDrops(h)
-				if err == nil && drops >= 0 && now >= drops {
-					fs = append(fs, host(fact.NetDrops, now-drops, fact.Count))
-				}
-				return fs, err
-			}, nil
-		},
+		Name: "cpu", Sees: "how busy the CPUs are, waits for them, softirqs, packets dropped at a CPU",
+		Gives: []string{fact.HostCPUs, fact.CPUBusy, fact.CPUSteal, fact.CPUSoftirq, fact.NetDrops, fact.CPUSome},
+		Open:  counted(readCPU, cpuFacts),
 	}
+}
+
+// cpuReading holds the times of the CPUs, the dropped packets, and the time for which a
+// task waited for a CPU.
+type cpuReading struct {
+	cpus     map[string]ticks
+	counters sample
+	err      error // why the number of dropped packets is unknown
+}
+
+func readCPU(_ context.Context, h Host) (r cpuReading, err error) {
+	if r.cpus, err = readTicks(h); err != nil {
+		return r, err
+	}
+	r.counters = make(sample)
+	r.counters.stall("some", "some", string(h.Proc)+"/pressure/cpu")
+	// net/core/net-procfs.c
+	stats, err := parsed(h, procfs.FS.NetSoftnetStat)
+	if r.err = err; err == nil {
+		r.counters["drops"] = 0
+	}
+	for _, s := range stats {
+		r.counters["drops"] += float64(s.Dropped)
+	}
+	return r, nil
 }
 
 // ticks holds a CPU's times: user, nice, system, idle, iowait, irq, softirq, steal;
@@ -61,8 +69,8 @@ func (t ticks) all() float64 {
 	return sum
 }
 
-// readCPUs reads each CPU's times; "cpu" is their sum.
-func readCPUs(h Host) (map[string]ticks, error) {
+// readTicks reads each CPU's times; "cpu" is their sum.
+func readTicks(h Host) (map[string]ticks, error) {
 	text, err := read(string(h.Proc) + "/stat")
 	if err != nil {
 		return nil, err
@@ -85,10 +93,10 @@ func readCPUs(h Host) (map[string]ticks, error) {
 	return cpus, nil
 }
 
-func cpuFacts(before, after map[string]ticks) []fact.Fact {
-	fs := []fact.Fact{host(fact.HostCPUs, float64(len(after)-1), fact.Count)}
-	for name, b := range after {
-		a, ok := before[name]
+func cpuFacts(_ Host, before, after cpuReading, over time.Duration) ([]fact.Fact, error) {
+	fs := []fact.Fact{host(fact.HostCPUs, float64(len(after.cpus)-1), fact.Count)}
+	for name, b := range after.cpus {
+		a, ok := before.cpus[name]
 		all := b.all() - a.all()
 		if !ok || all <= 0 {
 			continue
@@ -102,28 +110,11 @@ func cpuFacts(before, after map[string]ticks) []fact.Fact {
 		fs = append(fs, fact.Fact{Name: fact.CPUSoftirq, Value: max(0, b[tickSoftirq]-a[tickSoftirq]) / all, Unit: fact.Share,
 			Subject: fact.Subject{Device: name}})
 	}
-	return fs
-}
-
-// readDrops sums the second column of softnet_stat: packets dropped because a CPU's
-// backlog was full. Each line is a CPU, with hexadecimal numbers (net/core/net-procfs.c).
-// It returns -1 with an error.
-func readDrops(h Host) (float64, error) {
-	text, err := read(string(h.Proc) + "/net/softnet_stat")
-	if err != nil {
-		return -1, err
+	if n, ok := after.counters.grew(before.counters, "drops"); ok {
+		fs = append(fs, host(fact.NetDrops, n, fact.Count))
 	}
-	sum := 0.0
-	for line := range strings.Lines(text) {
-		f := strings.Fields(line)
-		if len(f) < 2 {
-			return -1, fmt.Errorf("softnet_stat: unexpected format: %q", line)
-		}
-		v, err := strconv.ParseUint(f[1], 16, 64)
-		if err != nil {
-			return -1, fmt.Errorf("softnet_stat: %w", err)
-		}
-		sum += float64(v)
+	if v, ok := after.counters.grew(before.counters, "some"); ok {
+		fs = append(fs, host(fact.CPUSome, min(1, v/over.Seconds()), fact.Share))
 	}
-	return sum, nil
+	return fs, after.err
 }

@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
+
+	"github.com/prometheus/procfs"
 
 	"holdfast/internal/hosts/doctor/fact"
 )
@@ -15,8 +16,9 @@ func dentryProbe() Probe {
 	return Probe{
 		Name: "dentry", Sees: "negative directory entries", Once: true,
 		Gives: []string{fact.DentryTotal, fact.DentryNegative, fact.DentryBytes},
-		Start: func(_ context.Context, h Host) (Finish, error) {
-			return func(context.Context, time.Duration) ([]fact.Fact, error) { return readDentries(h) }, nil
+		Open: func(_ context.Context, h Host, _ time.Time) (Series, error) {
+			size := dentryBytes(h) // constant while the kernel runs
+			return current(func(context.Context) ([]fact.Fact, error) { return readDentries(h, size) }), nil
 		},
 	}
 }
@@ -25,27 +27,20 @@ func dentryProbe() Probe {
 // read.
 const dentrySize = 192
 
-// readDentries reads the cache's figures.
-func readDentries(h Host) ([]fact.Fact, error) { return countDentries(h, dentryBytes(h)) }
-
 // dentryBytes returns the size of an entry.
 func dentryBytes(h Host) float64 {
-	size := float64(dentrySize)
-	if slab, err := read(string(h.Proc) + "/slabinfo"); err == nil {
-		for line := range strings.Lines(slab) {
-			if f := strings.Fields(line); len(f) > 3 && f[0] == "dentry" {
-				if s, err := floats(f[3]); err == nil && s[0] > 0 {
-					size = s[0]
-				}
-			}
+	info, _ := parsed(h, procfs.FS.SlabInfo) // with an error no cache is known
+	for _, s := range info.Slabs {
+		if s.Name == "dentry" && s.ObjSize > 0 {
+			return float64(s.ObjSize)
 		}
 	}
-	return size
+	return dentrySize
 }
 
-// countDentries reads dentry-state, Documentation/admin-guide/sysctl/fs.rst:
+// readDentries reads dentry-state, Documentation/admin-guide/sysctl/fs.rst:
 // nr_dentry, nr_unused, age_limit, want_pages, nr_negative (0 before 5.0), dummy.
-func countDentries(h Host, size float64) ([]fact.Fact, error) {
+func readDentries(h Host, size float64) ([]fact.Fact, error) {
 	text, err := read(string(h.Proc) + "/sys/fs/dentry-state")
 	if err != nil {
 		return nil, err

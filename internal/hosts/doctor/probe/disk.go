@@ -2,10 +2,13 @@ package probe
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"time"
+
+	"github.com/prometheus/procfs/blockdevice"
 
 	"holdfast/internal/hosts/doctor/fact"
 )
@@ -15,101 +18,73 @@ func diskProbe() Probe {
 	return Probe{
 		Name: "disk", Sees: "how busy the disks are and how long they take, flushes",
 		Gives: []string{fact.DiskBusy, fact.DiskAwait, fact.DiskFlush, fact.IOFull},
-		Start: func(_ context.Context, h Host) (Finish, error) {
-			before, err := readDisks(h)
-			if err != nil {
-				return nil, err
-			}
-			stalled, known := ioStall(h)
-			return func(_ context.Context, over time.Duration) ([]fact.Fact, error) {
-				after, err := readDisks(h)
-				if err != nil {
-					return nil, err
-				}
-				fs := diskFacts(before, after, over)
-				if now, ok := ioStall(h); ok && known {
-					if v, ok := rate(stalled, now, over); ok {
-						fs = append(fs, host(fact.IOFull, v, fact.Share))
-					}
-				}
-				return fs, nil
-			}, nil
-		},
+		Open:  counted(readDisks, diskFacts),
 	}
 }
 
-func ioStall(h Host) (float64, bool) {
-	text, err := read(string(h.Proc) + "/pressure/io")
-	if err != nil {
-		return 0, false
-	}
-	v, ok := pressure(text)["full"]
-	return v, ok
+// diskReading holds the counters of the disks by name, and the time for which all tasks
+// waited for disks.
+type diskReading struct {
+	disks map[string]blockdevice.Diskstats
+	waits sample
 }
 
-// Columns of diskstats after the name, Documentation/admin-guide/iostats.rst.
-const (
-	diskReads     = 0
-	diskReadMs    = 3
-	diskWrites    = 4
-	diskWriteMs   = 7
-	diskBusyMs    = 9
-	diskFlushes   = 15 // since Linux 5.5
-	diskMinFields = 11
-)
+// flushFields is the number of fields of diskstats with flushes, since Linux 5.5
+// (Documentation/admin-guide/iostats.rst).
+const flushFields = 20
 
 // readDisks reads the counters of whole disks. It leaves out partitions, and loop and
 // memory disks, whose data is on other disks or in memory.
-func readDisks(h Host) (map[string][]float64, error) {
-	text, err := read(string(h.Proc) + "/diskstats")
+func readDisks(_ context.Context, h Host) (diskReading, error) {
+	r := diskReading{disks: make(map[string]blockdevice.Diskstats), waits: make(sample)}
+	fs, err := blockdevice.NewFS(string(h.Proc), h.Sys)
 	if err != nil {
-		return nil, err
+		return r, err
 	}
-	disks := make(map[string][]float64)
-	for line := range strings.Lines(text) {
-		f := strings.Fields(line)
-		if len(f) < 3+diskMinFields {
-			return nil, fmt.Errorf("diskstats: unexpected format: %q", line)
-		}
-		name := f[2]
-		if strings.HasPrefix(name, "loop") || strings.HasPrefix(name, "ram") || strings.HasPrefix(name, "zram") {
+	all, err := fs.ProcDiskstats()
+	if err != nil {
+		return r, fmt.Errorf("diskstats: %w", err)
+	}
+	for _, d := range all {
+		if strings.HasPrefix(d.DeviceName, "loop") || strings.HasPrefix(d.DeviceName, "ram") || strings.HasPrefix(d.DeviceName, "zram") {
 			continue
 		}
 		// A partition is a subdirectory of its disk's directory,
 		// Documentation/ABI/stable/sysfs-block.
-		if _, err := os.Stat(h.Sys + "/block/" + name); err != nil {
-			continue
+		if _, err := os.Stat(h.Sys + "/block/" + d.DeviceName); err == nil {
+			r.disks[d.DeviceName] = d
 		}
-		v, err := floats(strings.Join(f[3:], " "))
-		if err != nil {
-			return nil, fmt.Errorf("diskstats: %w", err)
-		}
-		disks[name] = v
 	}
-	if len(disks) == 0 {
-		return nil, fmt.Errorf("no disk found")
+	if len(r.disks) == 0 {
+		return r, errors.New("no disk found")
 	}
-	return disks, nil
+	r.waits.stall("full", "full", string(h.Proc)+"/pressure/io")
+	return r, nil
 }
 
-func diskFacts(before, after map[string][]float64, over time.Duration) []fact.Fact {
+func diskFacts(_ Host, before, after diskReading, over time.Duration) ([]fact.Fact, error) {
 	var fs []fact.Fact
-	for name, b := range after {
-		a, ok := before[name]
-		if !ok || len(a) != len(b) {
+	for name, b := range after.disks {
+		a, ok := before.disks[name]
+		if !ok {
 			continue
 		}
-		grew := func(column int) float64 { return max(0, b[column]-a[column]) }
 		add := func(fname string, v float64, u fact.Unit) {
 			fs = append(fs, fact.Fact{Name: fname, Value: v, Unit: u, Subject: fact.Subject{Device: name}})
 		}
-		add(fact.DiskBusy, min(1, grew(diskBusyMs)/1e3/over.Seconds()), fact.Share)
-		if n := grew(diskReads) + grew(diskWrites); n > 0 {
-			add(fact.DiskAwait, (grew(diskReadMs)+grew(diskWriteMs))/n, fact.Millis)
+		add(fact.DiskBusy, min(1, grew(a.IOsTotalTicks, b.IOsTotalTicks)/1e3/over.Seconds()), fact.Share)
+		if n := grew(a.ReadIOs, b.ReadIOs) + grew(a.WriteIOs, b.WriteIOs); n > 0 {
+			add(fact.DiskAwait, (grew(a.ReadTicks, b.ReadTicks)+grew(a.WriteTicks, b.WriteTicks))/n, fact.Millis)
 		}
-		if len(b) > diskFlushes {
-			add(fact.DiskFlush, grew(diskFlushes)/over.Seconds(), fact.PerSecond)
+		if b.IoStatsCount >= flushFields {
+			add(fact.DiskFlush, grew(a.FlushRequestsCompleted, b.FlushRequestsCompleted)/over.Seconds(), fact.PerSecond)
 		}
 	}
-	return fs
+	if v, ok := after.waits.grew(before.waits, "full"); ok {
+		fs = append(fs, host(fact.IOFull, v/over.Seconds(), fact.Share))
+	}
+	return fs, nil
 }
+
+// grew returns the growth of a counter, 0 if it went backwards.
+func grew(before, after uint64) float64 { return float64(after - min(before, after)) }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"holdfast/internal/hosts/doctor/fact"
@@ -23,22 +24,23 @@ func groupsProbe() Probe {
 	return Probe{
 		Name: "groups", Sees: "throttling, CPU, memory limits, kernel memory, pids and writes of each container",
 		Gives: []string{fact.GroupsSeen, fact.GroupCPU, fact.GroupsCPU, fact.GroupSystem, fact.GroupPeriods, fact.GroupThrottled, fact.GroupLimitHits, fact.GroupRefaults, fact.GroupMemoryFull, fact.GroupIOFull, fact.GroupWrites, fact.GroupLimit, fact.GroupUsage, fact.GroupKernelMem, fact.GroupPids},
-		Start: func(_ context.Context, h Host) (Finish, error) {
-			before, err := readGroups(h)
-			if err != nil && len(before) == 0 {
-				return nil, err
-			}
-			top, known := topCPU(h)
-			return func(_ context.Context, over time.Duration) ([]fact.Fact, error) {
-				after, err := readGroups(h)
-				fs := groupFacts(before, after, over)
-				if now, ok := topCPU(h); ok && known {
-					fs = append(fs, host(fact.GroupsCPU, grown(top, now)/over.Seconds(), fact.Share))
-				}
-				return fs, err
-			}, nil
-		},
+		Open:  counted(readGroups, groupFacts),
 	}
+}
+
+// groupsReading holds the values of the groups.
+type groupsReading struct {
+	groups map[string]sample // by path
+	top    sample            // CPU time of the groups directly below the root, nil if unknown
+	err    error             // why some groups are left out
+}
+
+func readGroups(_ context.Context, h Host) (groupsReading, error) {
+	groups, err := readSamples(h)
+	if len(groups) == 0 && err != nil {
+		return groupsReading{}, err
+	}
+	return groupsReading{groups, topCPU(h), err}, nil
 }
 
 // sample holds the values of a group's files by a key of this package. A value that
@@ -48,9 +50,9 @@ type sample map[string]float64
 // maxGroups bounds how many groups are read in each hierarchy.
 const maxGroups = 5000
 
-// readGroups reads all groups by their path. A container's path is the same in every
+// readSamples reads all groups by their path. A container's path is the same in every
 // hierarchy.
-func readGroups(h Host) (map[string]sample, error) {
+func readSamples(h Host) (map[string]sample, error) {
 	groups := make(map[string]sample)
 	if len(h.Groups) == 0 {
 		return nil, errors.New("no hierarchy of control groups is mounted")
@@ -60,15 +62,7 @@ func readGroups(h Host) (map[string]sample, error) {
 			continue
 		}
 		n := 0
-		err := filepath.WalkDir(m.Point, func(dir string, d fs.DirEntry, err error) error {
-			switch {
-			case err != nil && dir == m.Point:
-				return err
-			case err != nil:
-				return fs.SkipDir
-			case !d.IsDir():
-				return nil
-			}
+		err := walkGroups(m.Point, func(dir string, d fs.DirEntry) error {
 			p := path.Join("/", strings.TrimPrefix(dir, m.Point))
 			container := Unit(p) == p && containerID(path.Base(p)) != ""
 			if p != "/" && (container || hasProcesses(dir)) {
@@ -82,7 +76,7 @@ func readGroups(h Host) (map[string]sample, error) {
 				}
 				s.read(dir, m)
 			}
-			if container || isLeaf(d) { // groups below a container count for it
+			if container { // groups below a container count for it
 				return fs.SkipDir
 			}
 			return nil
@@ -94,50 +88,80 @@ func readGroups(h Host) (map[string]sample, error) {
 	return groups, nil
 }
 
+// walkGroups calls do with the directory of a group and with those of all groups below
+// it. Groups that are removed meanwhile are left out.
+func walkGroups(root string, do func(dir string, d fs.DirEntry) error) error {
+	return filepath.WalkDir(root, func(dir string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil && dir == root:
+			return err
+		case err != nil:
+			return fs.SkipDir
+		case !d.IsDir():
+			return nil
+		}
+		if err := do(dir, d); err != nil || !isLeaf(d) {
+			return err
+		}
+		return fs.SkipDir
+	})
+}
+
+// isLeaf reports whether a group has no groups below it; the names of its files are then
+// not read. The kernel counts two links, and one for each group directly below
+// (kernfs_refresh_inode, fs/kernfs/inode.c). On a file system that counts otherwise, no
+// directory is a leaf.
+func isLeaf(d fs.DirEntry) bool {
+	info, err := d.Info()
+	if err != nil {
+		return false
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && st.Nlink == 2
+}
+
 // topCPU returns the CPU time of each group directly below a root, in seconds. It
-// includes the groups below, also after their removal.
-func topCPU(h Host) (map[string]float64, bool) {
+// includes the groups below, also after their removal. It returns nil if the times cannot
+// be read.
+func topCPU(h Host) sample {
 	for _, m := range h.Groups {
 		v1 := (cgroup.Group{Controllers: m.Controllers}).Has("cpuacct")
 		if !v1 && !(m.V2 && hasV2CPU(m)) {
 			continue
 		}
-		entries, err := os.ReadDir(m.Point)
+		children, err := m.Group("/").Children()
 		if err != nil {
-			return nil, false
+			return nil
 		}
-		used := make(map[string]float64)
-		unknown := 0
-		for _, e := range entries {
-			if !e.IsDir() {
-				continue
-			}
-			unknown++
+		used := make(sample)
+		for _, c := range children {
 			s := make(sample)
 			if v1 {
-				s.single("ns", m.Point+"/"+e.Name()+"/cpuacct.usage")
+				s.single("ns", c.Dir()+"/cpuacct.usage")
 			} else {
-				s.pick(m.Point+"/"+e.Name()+"/cpu.stat", map[string]string{"usage_usec": "us"})
+				s.pick(c.Dir()+"/cpu.stat", map[string]string{"usage_usec": "us"})
 			}
 			if len(s) > 0 { // otherwise it has just been removed
-				used[e.Name()] = s["ns"]/1e9 + s["us"]/1e6
-				unknown--
+				used[c.Path] = s["ns"]/1e9 + s["us"]/1e6
 			}
 		}
-		return used, unknown == 0 || len(used) > 0
+		if len(used) == 0 && len(children) > 0 {
+			return nil
+		}
+		return used
 	}
-	return nil, false
+	return nil
 }
 
 // hasV2CPU reports whether a v2 hierarchy counts CPU time and no v1 hierarchy does.
 func hasV2CPU(m cgroup.Mount) bool {
 	text, err := read(m.Point + "/cgroup.controllers")
-	return err == nil && hasWord(text, "cpu")
+	return err == nil && slices.Contains(strings.Fields(text), "cpu")
 }
 
 // grown returns the sum of the growth of all counters. A counter that is new counts in
 // full.
-func grown(before, after map[string]float64) float64 {
+func grown(before, after sample) float64 {
 	sum := 0.0
 	for name, b := range after {
 		sum += max(0, b-before[name])
@@ -176,19 +200,15 @@ func Unit(p string) string {
 // containerID returns the id in a group's name: the 64 hexadecimal digits by which
 // engines name a container's group (docker-<id>.scope, cri-containerd-<id>.scope).
 func containerID(name string) string {
-	run := 0
-	for i := 0; i <= len(name); i++ {
-		if i < len(name) && (name[i] >= '0' && name[i] <= '9' || name[i] >= 'a' && name[i] <= 'f') {
-			run++
-			continue
+	for digits := range strings.FieldsFuncSeq(name, notHexadecimal) {
+		if len(digits) == 64 {
+			return digits
 		}
-		if run == 64 {
-			return name[i-64 : i]
-		}
-		run = 0
 	}
 	return ""
 }
+
+func notHexadecimal(r rune) bool { return (r < '0' || r > '9') && (r < 'a' || r > 'f') }
 
 // ContainerID returns the id of the container that a group belongs to, "" for other
 // groups.
@@ -196,54 +216,71 @@ func ContainerID(group string) string { return containerID(path.Base(Unit(group)
 
 // single reads a file with one number; "max" is absent.
 func (s sample) single(key, file string) {
-	if text, err := read(file); err == nil {
-		if v, err := strconv.ParseFloat(strings.TrimSpace(text), 64); err == nil {
-			s[key] = v
-		}
+	if v, err := number(file); err == nil {
+		s[key] = v
 	}
 }
 
-// pick reads some of a file's named numbers.
+// pick reads some of a file's named numbers. It leaves out keys that another hierarchy
+// has provided: on a hybrid host a group has files in several.
 func (s sample) pick(file string, keys map[string]string) {
-	if text, err := read(file); err == nil {
-		n := numbers(text)
-		for from, to := range keys {
-			if v, ok := n[from]; ok {
-				s[to] += v
-			}
+	text, err := read(file)
+	if err != nil {
+		return
+	}
+	n := numbers(text)
+	found := make(sample)
+	for from, to := range keys {
+		if v, ok := n[from]; ok {
+			found[to] += v
+		}
+	}
+	for to, v := range found {
+		if _, ok := s[to]; !ok {
+			s[to] = v
 		}
 	}
 }
 
-// stall reads a group's share of pressure.
-func (s sample) stall(key, file string) {
-	if text, err := read(file); err == nil {
-		if v, ok := pressure(text)["full"]; ok {
-			s[key] = v
+// stall reads one of the total stall times of a pressure file in seconds, "some" or
+// "full" (Documentation/accounting/psi.rst):
+//
+//	full avg10=0.00 avg60=0.00 avg300=0.00 total=123456
+func (s sample) stall(key, kind, file string) {
+	text, _ := read(file) // with an error the value is absent
+	for line := range strings.Lines(text) {
+		_, total, ok := strings.Cut(line, "total=")
+		if v, err := strconv.ParseFloat(strings.TrimSpace(total), 64); ok && err == nil && strings.HasPrefix(line, kind+" ") {
+			s[key] = v / 1e6
 		}
 	}
+}
+
+// grew returns the growth of a counter since an earlier sample. It reports false if one
+// of the values is unknown or if the counter went backwards.
+func (s sample) grew(before sample, key string) (float64, bool) {
+	a, ok1 := before[key]
+	b, ok2 := s[key]
+	return b - a, ok1 && ok2 && b >= a
 }
 
 // read adds the values of a group's directory in one hierarchy.
 func (s sample) read(dir string, m cgroup.Mount) {
 	g := cgroup.Group{Controllers: m.Controllers}
-	throttling := map[string]string{"nr_periods": "periods", "nr_throttled": "throttled"}
 	switch {
 	case m.V2:
-		s.stall("memory full", dir+"/memory.pressure")
-		s.stall("io full", dir+"/io.pressure")
-		// On a hybrid host the same groups have the controllers' files on v1.
-		s.pickOnce(dir+"/cpu.stat", map[string]string{"usage_usec": "cpu us", "system_usec": "system us"})
-		s.pickOnce(dir+"/cpu.stat", throttling)
-		s.pickOnce(dir+"/memory.events", map[string]string{"max": "limit hits"})
-		s.pickOnce(dir+"/memory.stat", map[string]string{"workingset_refault_file": "refaults", "workingset_refault_anon": "refaults", "workingset_refault": "refaults", "slab": "kernel memory"})
+		s.stall("memory full", "full", dir+"/memory.pressure")
+		s.stall("io full", "full", dir+"/io.pressure")
+		s.pick(dir+"/cpu.stat", map[string]string{"usage_usec": "cpu us", "system_usec": "system us", "nr_periods": "periods", "nr_throttled": "throttled"})
+		s.pick(dir+"/memory.events", map[string]string{"max": "limit hits"})
+		s.pick(dir+"/memory.stat", map[string]string{"workingset_refault_file": "refaults", "workingset_refault_anon": "refaults", "workingset_refault": "refaults", "slab": "kernel memory"})
 		s.single("usage", dir+"/memory.current")
 		s.single("limit", dir+"/memory.max")
 		s.single("pids", dir+"/pids.current")
 		s.single("pids max", dir+"/pids.max")
 		s.ioStat(dir + "/io.stat")
 	case g.Has("cpu"):
-		s.pick(dir+"/cpu.stat", throttling)
+		s.pick(dir+"/cpu.stat", map[string]string{"nr_periods": "periods", "nr_throttled": "throttled"})
 	case g.Has("memory"):
 		s.single("limit hits", dir+"/memory.failcnt")
 		s.single("usage", dir+"/memory.usage_in_bytes")
@@ -260,17 +297,6 @@ func (s sample) read(dir string, m cgroup.Mount) {
 		s.single("cpu ns", dir+"/cpuacct.usage")
 		s.pick(dir+"/cpuacct.stat", map[string]string{"system": "system ticks"})
 	}
-}
-
-// pickOnce is pick for keys that another hierarchy has not provided yet.
-func (s sample) pickOnce(file string, keys map[string]string) {
-	missing := make(map[string]string)
-	for from, to := range keys {
-		if _, ok := s[to]; !ok {
-			missing[from] = to
-		}
-	}
-	s.pick(file, missing)
 }
 
 // ioStat sums the writes to all disks: 254:0 rbytes=1 wbytes=2 rios=3 wios=4 …
@@ -308,54 +334,14 @@ func (s sample) blkio(file string) {
 // possible number of pages.
 const noLimit = 1 << 60
 
-// userHz is the unit of cpuacct.stat, ticks per second for user space, time(7).
-const userHz = 100
-
-func groupFacts(before, after map[string]sample, over time.Duration) []fact.Fact {
-	fs := []fact.Fact{host(fact.GroupsSeen, float64(len(after)), fact.Count)}
-	for p, b := range after {
-		a, ok := before[p]
-		if !ok { // a new group: its rates are unknown
-			a = b
-		}
+func groupFacts(_ Host, before, after groupsReading, over time.Duration) ([]fact.Fact, error) {
+	fs := []fact.Fact{host(fact.GroupsSeen, float64(len(after.groups)), fact.Count)}
+	for p, b := range after.groups {
 		add := func(name string, v float64, u fact.Unit) {
 			fs = append(fs, fact.Fact{Name: name, Value: v, Unit: u, Subject: fact.Subject{Cgroup: p}})
 		}
-		grew := func(key, name string, scale float64, u fact.Unit) float64 {
-			x, ok1 := a[key]
-			y, ok2 := b[key]
-			v, ok3 := rate(x, y, over)
-			if !ok1 || !ok2 || !ok3 {
-				return 0
-			}
-			if name != "" {
-				add(name, v*scale, u)
-			}
-			return v * scale
-		}
-		if ok {
-			cpu := 0.0
-			system := grew("system us", "", 1e-6, "")
-			if _, v1 := b["cpu ns"]; v1 {
-				cpu = grew("cpu ns", fact.GroupCPU, 1e-9, fact.Share)
-			} else {
-				cpu = grew("cpu us", fact.GroupCPU, 1e-6, fact.Share)
-			}
-			if _, v2 := b["system us"]; !v2 {
-				system = grew("system ticks", "", 1.0/userHz, "")
-			}
-			if cpu > 0.01 { // below this the share is not significant
-				add(fact.GroupSystem, min(1, system/cpu), fact.Share)
-			}
-			if periods := grew("periods", "", over.Seconds(), ""); periods > 0 {
-				add(fact.GroupPeriods, periods, fact.Count)
-				add(fact.GroupThrottled, grew("throttled", "", over.Seconds(), "")/periods, fact.Share)
-			}
-			grew("limit hits", fact.GroupLimitHits, 1, fact.PerSecond)
-			grew("refaults", fact.GroupRefaults, 1, fact.PerSecond)
-			grew("memory full", fact.GroupMemoryFull, 1, fact.Share)
-			grew("io full", fact.GroupIOFull, 1, fact.Share)
-			grew("writes", fact.GroupWrites, 1, fact.PerSecond)
+		if a, ok := before.groups[p]; ok { // the rates of a new group are unknown
+			groupRates(a, b, over, add)
 		}
 		if v, ok := b["limit"]; ok && v < noLimit {
 			add(fact.GroupLimit, v, fact.Bytes)
@@ -370,5 +356,50 @@ func groupFacts(before, after map[string]sample, over time.Duration) []fact.Fact
 			add(fact.GroupPids, b["pids"]/limit, fact.Share)
 		}
 	}
-	return fs
+	if before.top != nil && after.top != nil {
+		fs = append(fs, host(fact.GroupsCPU, grown(before.top, after.top)/over.Seconds(), fact.Share))
+	}
+	return fs, after.err
+}
+
+// groupRates adds the rates of one group.
+func groupRates(before, after sample, over time.Duration, add func(name string, v float64, u fact.Unit)) {
+	// In seconds. v1 and v2 use other units.
+	rate := func(key string, perSecond float64) (float64, bool) {
+		v, ok := after.grew(before, key)
+		return v / perSecond / over.Seconds(), ok
+	}
+	cpu, ok := rate("cpu ns", 1e9)
+	if !ok {
+		cpu, ok = rate("cpu us", 1e6)
+	}
+	if ok {
+		add(fact.GroupCPU, cpu, fact.Share)
+	}
+	system, ok := rate("system us", 1e6)
+	if !ok {
+		system, ok = rate("system ticks", tickHz)
+	}
+	if ok && cpu > 0.01 { // below this the share is not significant
+		add(fact.GroupSystem, min(1, system/cpu), fact.Share)
+	}
+	if periods, ok := after.grew(before, "periods"); ok && periods > 0 {
+		throttled, _ := after.grew(before, "throttled")
+		add(fact.GroupPeriods, periods, fact.Count)
+		add(fact.GroupThrottled, throttled/periods, fact.Share)
+	}
+	for _, r := range []struct {
+		key, name string
+		unit      fact.Unit
+	}{
+		{"limit hits", fact.GroupLimitHits, fact.PerSecond},
+		{"refaults", fact.GroupRefaults, fact.PerSecond},
+		{"memory full", fact.GroupMemoryFull, fact.Share},
+		{"io full", fact.GroupIOFull, fact.Share},
+		{"writes", fact.GroupWrites, fact.PerSecond},
+	} {
+		if v, ok := rate(r.key, 1); ok {
+			add(r.name, v, r.unit)
+		}
+	}
 }

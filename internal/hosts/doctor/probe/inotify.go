@@ -9,9 +9,7 @@ import (
 	"io"
 	"os"
 	"strconv"
-	"strings"
 	"syscall"
-	"time"
 
 	"holdfast/internal/hosts/doctor/fact"
 )
@@ -22,9 +20,7 @@ func inotifyProbe() Probe {
 	return Probe{
 		Name: "inotify", Sees: "inotify limits that are nearly reached", Once: true,
 		Gives: []string{fact.InotifySeen, fact.Inotify},
-		Start: func(_ context.Context, h Host) (Finish, error) {
-			return func(ctx context.Context, _ time.Duration) ([]fact.Fact, error) { return readInotify(ctx, h) }, nil
-		},
+		Open:  moment(readInotify),
 	}
 }
 
@@ -35,11 +31,16 @@ const (
 	maxWatches = 64 << 20
 )
 
-// watcher is a user's use of inotify, and the process that uses most of it.
-type watcher struct {
-	used    map[string]float64 // by kind
-	most    map[string]float64
-	process map[string]int
+// userLimit is a limit of a user.
+type userLimit struct {
+	uid  uint32
+	kind string
+}
+
+// use is the use of a limit, and the process that uses most of it.
+type use struct {
+	used, most float64
+	process    int
 }
 
 // Kinds of limits; the names of the limits are below /proc/sys/fs/inotify.
@@ -51,19 +52,17 @@ const (
 func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 	limits := make(map[string]float64)
 	for _, kind := range []string{inotifyInstances, inotifyWatches} {
-		text, err := read(string(h.Proc) + "/sys/fs/inotify/max_user_" + kind)
-		if err != nil {
+		var err error
+		if limits[kind], err = number(string(h.Proc) + "/sys/fs/inotify/max_user_" + kind); err != nil {
 			return nil, err
-		}
-		if limits[kind], err = strconv.ParseFloat(strings.TrimSpace(text), 64); err != nil {
-			return nil, fmt.Errorf("max_user_%s: %w", kind, err)
 		}
 	}
 	pids, err := h.Proc.Pids()
 	if err != nil {
 		return nil, err
 	}
-	users := make(map[uint32]*watcher)
+	users := make(map[uint32]bool)
+	uses := make(map[userLimit]use)
 	for _, pid := range pids {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -76,33 +75,28 @@ func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 		if instances == 0 || !ok {
 			continue
 		}
-		u := users[uid]
-		if u == nil {
-			u = &watcher{make(map[string]float64), make(map[string]float64), make(map[string]int)}
-			users[uid] = u
-		}
+		users[uid] = true
 		for kind, n := range map[string]float64{inotifyInstances: instances, inotifyWatches: watches} {
-			u.used[kind] += n
-			if n > u.most[kind] {
-				u.most[kind], u.process[kind] = n, pid
+			l := userLimit{uid, kind}
+			u := uses[l]
+			u.used += n
+			if n > u.most {
+				u.most, u.process = n, pid
 			}
+			uses[l] = u
 		}
 	}
 	fs := []fact.Fact{host(fact.InotifySeen, float64(len(users)), fact.Count)}
-	for uid, u := range users {
-		for kind, limit := range limits {
-			if limit <= 0 {
-				continue
-			}
-			s := fact.Subject{Pid: u.process[kind], Device: fmt.Sprintf("%s of user %d", kind, uid)}
-			if s.Pid > 0 {
-				s.Cgroup, _ = groupOf(h, s.Pid)
-				if st, err := h.Proc.Stat(s.Pid); err == nil {
-					s.Command = st.Comm
-				}
-			}
-			fs = append(fs, fact.Fact{Name: fact.Inotify, Value: u.used[kind] / limit, Unit: fact.Share, Subject: s})
+	for l, u := range uses {
+		if limits[l.kind] <= 0 {
+			continue
 		}
+		var s fact.Subject
+		if u.process > 0 { // 0 without watches
+			s = processOf(h, u.process)
+		}
+		s.Device = fmt.Sprintf("%s of user %d", l.kind, l.uid)
+		fs = append(fs, fact.Fact{Name: fact.Inotify, Value: u.used / limits[l.kind], Unit: fact.Share, Subject: s})
 	}
 	return fs, nil
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/platform/linux/threads"
 )
 
 // machineProbe tests the raw machine briefly: one thread's CPU and memory, and small
@@ -21,18 +22,17 @@ func machineProbe() Probe {
 	return Probe{
 		Name: "machine", Sees: "whether CPU, memory and disk of the machine are fast enough", Busy: true,
 		Gives: []string{fact.CheckCPU, fact.CheckMem, fact.CheckDisk},
-		Start: func(_ context.Context, h Host) (Finish, error) {
-			cpu, mem := tryCPU(), tryMemory()
-			sync, err := trySync(h.Scratch)
-			return func(context.Context, time.Duration) ([]fact.Fact, error) {
-				fs := []fact.Fact{host(fact.CheckCPU, cpu, fact.MiBPerSec), host(fact.CheckMem, mem, fact.MiBPerSec)}
-				if err == nil {
-					fs = append(fs, host(fact.CheckDisk, ms(sync), fact.Millis))
-				}
-				return fs, err
-			}, nil
-		},
+		Open:  moment(testMachine),
 	}
+}
+
+func testMachine(_ context.Context, h Host) ([]fact.Fact, error) {
+	fs := []fact.Fact{host(fact.CheckCPU, tryCPU(), fact.MiBPerSec), host(fact.CheckMem, tryMemory(), fact.MiBPerSec)}
+	sync, err := trySync(h.Scratch)
+	if err != nil {
+		return fs, err
+	}
+	return append(fs, host(fact.CheckDisk, ms(sync), fact.Millis)), nil
 }
 
 // tryFor is the duration of the tests of CPU and memory, each.
@@ -43,12 +43,12 @@ const tryFor = 30 * time.Millisecond
 func throughput(size int, work func()) float64 {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	begin, done := threadTime(), 0
-	for limit := time.Now().Add(time.Second); threadTime()-begin < tryFor && time.Now().Before(limit); {
+	begin, done := threads.CPUTime(), 0
+	for limit := time.Now().Add(time.Second); threads.CPUTime()-begin < tryFor && time.Now().Before(limit); {
 		work()
 		done += size
 	}
-	return float64(done) / (1 << 20) / (threadTime() - begin).Seconds()
+	return float64(done) / (1 << 20) / (threads.CPUTime() - begin).Seconds()
 }
 
 func tryCPU() float64 {

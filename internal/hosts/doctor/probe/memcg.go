@@ -1,19 +1,13 @@
 package probe
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"syscall"
-	"time"
 
 	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/platform/linux/cgroup"
@@ -25,16 +19,14 @@ func memcgProbe() Probe {
 	return Probe{
 		Name: "memcg", Sees: "dying memory cgroups", Once: true,
 		Gives: []string{fact.MemcgVersion, fact.MemcgCounted, fact.MemcgLiving, fact.MemcgDying, fact.MemcgUnder},
-		Start: func(_ context.Context, h Host) (Finish, error) {
-			return func(context.Context, time.Duration) ([]fact.Fact, error) { return readMemcg(h) }, nil
-		},
+		Open:  moment(readMemcg),
 	}
 }
 
 var errPartial = errors.New("only a part of the control groups is mounted, so dying groups cannot be distinguished from groups outside of it")
 
-func readMemcg(h Host) ([]fact.Fact, error) {
-	m, ok := memoryMount(h)
+func readMemcg(_ context.Context, h Host) ([]fact.Fact, error) {
+	m, ok := h.Groups.Memory()
 	if !ok {
 		return nil, errors.New("no hierarchy with the memory controller is mounted")
 	}
@@ -45,30 +37,6 @@ func readMemcg(h Host) ([]fact.Fact, error) {
 		return memcgV2(m)
 	}
 	return memcgV1(h, m)
-}
-
-// memoryMount returns the hierarchy with the memory controller.
-func memoryMount(h Host) (cgroup.Mount, bool) {
-	for _, m := range h.Groups {
-		if !m.V2 && (cgroup.Group{Controllers: m.Controllers}).Has("memory") {
-			return m, true
-		}
-	}
-	for _, m := range h.Groups {
-		if text, err := read(m.Point + "/cgroup.controllers"); m.V2 && err == nil && hasWord(text, "memory") {
-			return m, true
-		}
-	}
-	return cgroup.Mount{}, false
-}
-
-func hasWord(text, word string) bool {
-	for w := range strings.FieldsSeq(text) {
-		if w == word {
-			return true
-		}
-	}
-	return false
 }
 
 // wholeTree reports whether the mount shows the real root of its hierarchy instead of
@@ -146,28 +114,26 @@ func dyingBelow(stat string) (float64, bool) {
 func dyingUnder(m cgroup.Mount, all float64) []fact.Fact {
 	var fs []fact.Fact
 	visited := 0
-	var into func(dir string, dying float64)
-	into = func(dir string, dying float64) {
+	var into func(g cgroup.Group, dying float64)
+	into = func(g cgroup.Group, dying float64) {
 		own := dying
-		entries, _ := os.ReadDir(dir) // a removed group has no entries
-		for _, e := range entries {
-			if !e.IsDir() || visited >= maxGroups {
-				continue
+		children, _ := g.Children() // a removed group has no children
+		for _, c := range children {
+			if visited++; visited > maxGroups {
+				break
 			}
-			visited++
-			text, err := read(dir + "/" + e.Name() + "/cgroup.stat")
+			text, err := read(c.Dir() + "/cgroup.stat")
 			if n, ok := dyingBelow(text); err == nil && ok && n > 0 {
 				own -= n
-				into(dir+"/"+e.Name(), n)
+				into(c, n)
 			}
 		}
 		if own > 0 {
-			fs = append(fs, fact.Fact{Name: fact.MemcgUnder, Value: own, Subject: fact.Subject{Cgroup: path.Join("/", strings.TrimPrefix(dir, m.Point))}})
+			fs = append(fs, fact.Fact{Name: fact.MemcgUnder, Value: own, Subject: fact.Subject{Cgroup: g.Path}})
 		}
 	}
-	into(m.Point, all)
-	slices.SortStableFunc(fs, func(a, b fact.Fact) int { return cmp.Compare(b.Value, a.Value) })
-	return fs[:min(len(fs), shownPins)]
+	into(m.Group("/"), all)
+	return largest(fs, shownPins)
 }
 
 func memcgFacts(version, counted, living float64) []fact.Fact {
@@ -183,36 +149,12 @@ func memcgFacts(version, counted, living float64) []fact.Fact {
 // maxDirs is far above what a host has: about 10 a container.
 const maxDirs = 500_000
 
-// isLeaf reports whether a directory has none in it, which spares the reading of
-// its files' names: the kernel counts two links, and one for each directory in it
-// (kernfs_refresh_inode, fs/kernfs/inode.c). Where a file system counts otherwise,
-// none is a leaf.
-func isLeaf(d fs.DirEntry) bool {
-	info, err := d.Info()
-	if err != nil {
-		return false
-	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	return ok && st.Nlink == 2
-}
-
 // countDirs counts a directory and all below it.
 func countDirs(root string) (float64, error) {
 	n := 0.0
-	err := filepath.WalkDir(root, func(dir string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil && dir == root:
-			return err
-		case err != nil: // it has gone meanwhile
-			return fs.SkipDir
-		case !d.IsDir():
-			return nil
-		}
+	err := walkGroups(root, func(string, fs.DirEntry) error {
 		if n++; n > maxDirs {
 			return fmt.Errorf("there are more than %d control groups", maxDirs)
-		}
-		if isLeaf(d) {
-			return fs.SkipDir
 		}
 		return nil
 	})

@@ -9,12 +9,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
-	"time"
 
 	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/platform/linux/cgroup"
@@ -27,9 +24,7 @@ func pinnedProbe() Probe {
 	return Probe{
 		Name: "pinned", Sees: "processes that hold dying memory cgroups with locked pages", Once: true,
 		Gives: []string{fact.PinnedPages},
-		Start: func(_ context.Context, h Host) (Finish, error) {
-			return func(ctx context.Context, _ time.Duration) ([]fact.Fact, error) { return readPinned(ctx, h) }, nil
-		},
+		Open:  moment(readPinned),
 	}
 }
 
@@ -40,7 +35,7 @@ const (
 )
 
 func readPinned(ctx context.Context, h Host) ([]fact.Fact, error) {
-	m, ok := memoryMount(h)
+	m, ok := h.Groups.Memory()
 	if !ok {
 		return nil, errors.New("no hierarchy with the memory controller is mounted")
 	}
@@ -67,11 +62,8 @@ func readPinned(ctx context.Context, h Host) ([]fact.Fact, error) {
 				continue
 			}
 			total += held
-			s := fact.Subject{Pid: l.pid, Device: file}
-			s.Cgroup, _ = groupOf(h, l.pid)
-			if st, err := h.Proc.Stat(l.pid); err == nil {
-				s.Command = st.Comm
-			}
+			s := processOf(h, l.pid)
+			s.Device = file
 			facts = append(facts, fact.Fact{Name: fact.PinnedPages, Value: held, Unit: fact.Bytes, Subject: s})
 		}
 	}
@@ -115,11 +107,8 @@ func inhabitedGroups(h Host, m cgroup.Mount) map[uint64]bool {
 	// On v1 a group does not list processes of other pid namespaces. A group with
 	// anonymous memory has living processes, because anonymous memory is freed at exit.
 	foreign := !m.V2 && !ownPids(h.Proc)
-	_ = filepath.WalkDir(m.Point, func(dir string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return fs.SkipDir
-		}
-		if d.IsDir() && (hasProcesses(dir) || foreign && hasAnonymous(dir)) {
+	_ = walkGroups(m.Point, func(dir string, _ fs.DirEntry) error { // an unreadable hierarchy has no groups
+		if hasProcesses(dir) || foreign && hasAnonymous(dir) {
 			if ino, ok := inode(dir); ok {
 				groups[ino] = true
 			}
@@ -218,7 +207,7 @@ func lockedAreas(smaps string) ([]area, error) {
 	for lines.Scan() {
 		line := lines.Text()
 		if flags, ok := strings.CutPrefix(line, "VmFlags:"); ok {
-			if hasWord(flags, "lo") && now.to > now.from {
+			if slices.Contains(strings.Fields(flags), "lo") && now.to > now.from {
 				areas = append(areas, now)
 			}
 			continue
@@ -238,12 +227,4 @@ func lockedAreas(smaps string) ([]area, error) {
 		}
 	}
 	return slices.DeleteFunc(areas, func(a area) bool { return programs[a.file] }), lines.Err()
-}
-
-func inodeOf(fi os.FileInfo) (uint64, bool) {
-	st, ok := fi.Sys().(*syscall.Stat_t)
-	if !ok {
-		return 0, false
-	}
-	return st.Ino, true
 }

@@ -1,14 +1,12 @@
 package probe
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"time"
 
 	"holdfast/internal/hosts/doctor/fact"
@@ -19,15 +17,13 @@ func pinsProbe() Probe {
 	return Probe{
 		Name: "pins", Sees: "the pages that hold dying memory cgroups", Once: true,
 		Gives: []string{fact.MemcgPins},
-		Start: func(_ context.Context, h Host) (Finish, error) {
-			return func(ctx context.Context, _ time.Duration) ([]fact.Fact, error) {
-				fs, err := readMemcg(h)
-				if err != nil || dying(fs) < scanFrom {
-					return nil, err
-				}
-				return scanPins(ctx, h)
-			}, nil
-		},
+		Open: moment(func(ctx context.Context, h Host) ([]fact.Fact, error) {
+			fs, err := readMemcg(ctx, h)
+			if err != nil || fact.Summary(fs)[fact.MemcgDying] < scanFrom {
+				return nil, err
+			}
+			return scanPins(ctx, h)
+		}),
 	}
 }
 
@@ -46,22 +42,13 @@ const (
 // shownPins is the number of groups that become facts.
 const shownPins = 20
 
-func dying(fs []fact.Fact) float64 {
-	for _, f := range fs {
-		if f.Name == fact.MemcgDying {
-			return f.Value
-		}
-	}
-	return 0
-}
-
 // scanPins samples /proc/kpagecgroup, which holds for each page of memory the inode of
 // the group that it is charged to. For the page of a dying group it holds the inode of
 // the nearest living ancestor (Documentation/admin-guide/mm/pagemap.rst). A group without
 // processes that has pages therefore has pages of dying groups below it. The root is left
 // out, because it has pages of its own.
 func scanPins(ctx context.Context, h Host) ([]fact.Fact, error) {
-	m, ok := memoryMount(h)
+	m, ok := h.Groups.Memory()
 	if !ok {
 		return nil, nil
 	}
@@ -94,6 +81,5 @@ func scanPins(ctx context.Context, h Host) ([]fact.Fact, error) {
 				Subject: fact.Subject{Cgroup: p}})
 		}
 	}
-	slices.SortFunc(fs, func(a, b fact.Fact) int { return cmp.Compare(b.Value, a.Value) })
-	return fs[:min(len(fs), shownPins)], nil
+	return largest(fs, shownPins), nil
 }

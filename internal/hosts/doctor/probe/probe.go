@@ -7,13 +7,17 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/prometheus/procfs"
 
 	"holdfast"
 	"holdfast/internal/hosts/doctor/fact"
@@ -51,27 +55,37 @@ type Probe struct {
 	Sees string // what cannot be observed without it
 	// Gives lists the names of the facts that it may return.
 	Gives []string
-	// Busy means that the probe loads the machine. Such probes run one at a time, before
-	// the others.
+	// Busy means that the probe loads the machine. An examination reads such probes one
+	// at a time, before the others.
 	Busy bool
-	// Once means that the probe reads the state at one moment. It runs while the others
-	// observe.
+	// Once means that the probe reads the state at one moment. An examination reads it
+	// while the others observe.
 	Once bool
-	// Start begins the measurement. Each Finish that it returns is called once.
-	Start func(context.Context, Host) (Finish, error)
+	// Rare means that the probe reads slowly changing values at a higher cost. For an
+	// agent one reading per minute is enough.
+	Rare bool
+	Open Open
 }
 
-// Finish ends a measurement that took the time over and returns its facts. Facts returned
-// with an error are valid.
-type Finish func(ctx context.Context, over time.Duration) ([]fact.Fact, error)
+// Open begins a measurement at the time now.
+type Open func(ctx context.Context, h Host, now time.Time) (Series, error)
 
-// All returns the probes.
+// Series is an open probe. It is for one goroutine.
+type Series interface {
+	// Read covers the time since the last Read without an error, or since Open. Facts
+	// returned with an error are valid.
+	Read(ctx context.Context, now time.Time) ([]fact.Fact, error)
+	Close() error
+}
+
+// All returns the probes of an examination.
 func All() []Probe {
 	return []Probe{
 		machineProbe(),
 		allocProbe(),
 		hostProbe(),
 		memoryProbe(),
+		slabProbe(),
 		dentryProbe(),
 		memcgProbe(),
 		pinsProbe(),
@@ -82,13 +96,49 @@ func All() []Probe {
 		diskProbe(),
 		conntrackProbe(),
 		inotifyProbe(),
-		drainsProbe(),
+		drainsProbe(0),
 		reclaimProbe(),
 		locksProbe(),
 		rstatProbe(),
 		blockProbe(),
 		callsProbe(),
 	}
+}
+
+// AllStanding returns the probes that stay open in an agent: those of the kernel's files,
+// and those of cheap tracepoints. A file is thus read once per round instead of twice,
+// and tracepoints are attached once instead of every ten seconds.
+func AllStanding() []Probe {
+	return []Probe{
+		hostProbe(),
+		slabProbe(),
+		memoryProbe(),
+		dentryProbe(),
+		memcgProbe(),
+		groupsProbe(),
+		cpuProbe(),
+		diskProbe(),
+		hostConntrackProbe(),
+		drainsProbe(namedFrom),
+		reclaimProbe(),
+		removalsProbe(),
+	}
+}
+
+// Read reads one of the probes of All once.
+func Read(ctx context.Context, h Host, name string) ([]fact.Fact, error) {
+	for _, p := range All() {
+		if p.Name != name {
+			continue
+		}
+		s, err := p.Open(ctx, h, time.Now())
+		if err != nil {
+			return nil, err
+		}
+		facts, err := s.Read(ctx, time.Now())
+		return facts, errors.Join(err, s.Close())
+	}
+	return nil, fmt.Errorf("there is no probe %q", name)
 }
 
 // Hint returns what to do about an error of a probe, "" if nothing is known.
@@ -109,6 +159,29 @@ const maxFile = 64 << 20
 func read(path string) (string, error) {
 	b, err := kfile.Read(path, maxFile)
 	return string(b), err
+}
+
+// number reads a file that holds one number.
+func number(path string) (float64, error) {
+	text, err := read(path)
+	if err != nil {
+		return 0, err
+	}
+	v, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", path, err)
+	}
+	return v, nil
+}
+
+// parsed reads a file of the procfs with a parser of Prometheus' library.
+func parsed[T any](h Host, parse func(procfs.FS) (T, error)) (T, error) {
+	fs, err := procfs.NewFS(string(h.Proc))
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return parse(fs)
 }
 
 // numbers reads lines of a name and a number: "nr_throttled 7", "MemTotal: 7 kB".
@@ -139,35 +212,15 @@ func floats(line string) ([]float64, error) {
 	return vs, nil
 }
 
-// pressure reads the total stall times of a pressure file in seconds,
-// Documentation/accounting/psi.rst:
-//
-//	full avg10=0.00 avg60=0.00 avg300=0.00 total=123456
-func pressure(text string) map[string]float64 {
-	m := make(map[string]float64)
-	for line := range strings.Lines(text) {
-		kind, rest, _ := strings.Cut(line, " ")
-		if _, total, ok := strings.Cut(rest, "total="); ok {
-			if v, err := strconv.ParseFloat(strings.TrimSpace(total), 64); err == nil {
-				m[kind] = v / 1e6
-			}
-		}
-	}
-	return m
-}
-
 // host makes a fact about the whole host.
 func host(name string, v float64, u fact.Unit) fact.Fact {
 	return fact.Fact{Name: name, Value: v, Unit: u}
 }
 
-// rate returns the growth of a counter per second. It reports false if the counter went
-// backwards.
-func rate(before, after float64, over time.Duration) (float64, bool) {
-	if after < before || over <= 0 {
-		return 0, false
-	}
-	return (after - before) / over.Seconds(), true
+// largest returns the n facts with the largest values, the largest first.
+func largest(fs []fact.Fact, n int) []fact.Fact {
+	slices.SortStableFunc(fs, func(a, b fact.Fact) int { return cmp.Compare(b.Value, a.Value) })
+	return fs[:min(len(fs), n)]
 }
 
 // gone reports whether a file or directory has been removed in the meantime.

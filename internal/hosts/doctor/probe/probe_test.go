@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -34,11 +35,11 @@ func load(t *testing.T, file string) *fixture {
 		t.Fatal(err)
 	}
 	f := &fixture{t: t, file: file, a: a, root: t.TempDir()}
-	f.lay("before/")
+	f.write("before/")
 	return f
 }
 
-func (f *fixture) lay(prefix string) {
+func (f *fixture) write(prefix string) {
 	f.t.Helper()
 	for _, x := range f.a.Files {
 		name, ok := strings.CutPrefix(x.Name, prefix)
@@ -73,25 +74,26 @@ func (f *fixture) host() Host {
 	return Host{Proc: proc.FS(f.root + "/proc"), Sys: f.root + "/sys", Groups: groups}
 }
 
-// look runs the named probes over the fixture.
-func (f *fixture) look(names ...string) (facts []fact.Fact, gaps []string) {
+// examine runs the named probes over the fixture.
+func (f *fixture) examine(names ...string) (facts []fact.Fact, gaps []string) {
 	f.t.Helper()
-	h := f.host()
-	var finish []Finish
+	h, begin := f.host(), time.Now()
+	var open []Series
 	for _, p := range All() {
 		if !slices.Contains(names, p.Name) {
 			continue
 		}
-		end, err := p.Start(f.t.Context(), h)
+		s, err := p.Open(f.t.Context(), h, begin)
 		if err != nil {
 			gaps = append(gaps, p.Name+": "+err.Error())
 			continue
 		}
-		finish = append(finish, end)
+		open = append(open, s)
 	}
-	f.lay("after/")
-	for _, end := range finish {
-		fs, err := end(f.t.Context(), 10*time.Second)
+	f.write("after/")
+	for _, s := range open {
+		fs, err := s.Read(f.t.Context(), begin.Add(10*time.Second))
+		err = errors.Join(err, s.Close())
 		facts = append(facts, fs...)
 		if err != nil {
 			gaps = append(gaps, err.Error())
@@ -112,13 +114,13 @@ func lines(facts []fact.Fact) string {
 }
 
 // reading lists the probes that read files.
-var reading = []string{"host", "memory", "dentry", "memcg", "groups", "cpu", "disk"}
+var reading = []string{"host", "memory", "slab", "dentry", "memcg", "groups", "cpu", "disk"}
 
 // The facts of each fixture are in its file facts.txt, for review (UPDATE=1 writes it).
 func TestFixtures(t *testing.T) {
 	for file, probes := range map[string][]string{"testdata/hybrid.txtar": reading, "testdata/v2.txtar": {"memcg", "groups"}} {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			facts, gaps := load(t, file).look(probes...)
+			facts, gaps := load(t, file).examine(probes...)
 			got := lines(facts)
 			golden := strings.TrimSuffix(file, ".txtar") + ".facts.txt"
 			if os.Getenv("UPDATE") != "" {
@@ -143,7 +145,7 @@ func TestFixtures(t *testing.T) {
 // A host without readable files yields gaps, and no facts with value zero.
 func TestNothingToRead(t *testing.T) {
 	f := &fixture{t: t, a: &txtar.Archive{}, root: t.TempDir()}
-	facts, gaps := f.look("host", "memory", "dentry", "memcg", "pinned", "groups", "tasks", "cpu", "disk", "conntrack", "drains", "locks")
+	facts, gaps := f.examine("host", "memory", "dentry", "memcg", "pinned", "groups", "tasks", "cpu", "disk", "conntrack", "drains", "locks")
 	if len(facts) > 0 {
 		t.Errorf("facts without files:\n%s", lines(facts))
 	}
@@ -161,9 +163,9 @@ func TestGarbage(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.a.Files = slices.DeleteFunc(f.a.Files, func(x txtar.File) bool { return x.Name == "after/proc/"+name })
-		_, gaps := f.look(reading...)
+		_, gaps := f.examine(reading...)
 		if name == "net/softnet_stat" { // its fact is absent, so its rule is not judged
-			facts, _ := f.look("cpu")
+			facts, _ := f.examine("cpu")
 			if strings.Contains(lines(facts), fact.NetDrops) {
 				t.Errorf("%s: a fact from a malformed file", name)
 			}
@@ -185,7 +187,7 @@ func TestV1Alone(t *testing.T) {
 			f.a.Files[i].Data = []byte(v1)
 		}
 	}
-	facts, gaps := f.look("memcg", "groups")
+	facts, gaps := f.examine("memcg", "groups")
 	got := make(map[string]bool)
 	for _, x := range facts {
 		got[x.Name] = true
@@ -235,7 +237,7 @@ func TestOldKernelsDentries(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(f.root, "proc/sys/kernel/osrelease"), []byte("4.19.0-27-amd64\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	facts, gaps := f.look("dentry")
+	facts, gaps := f.examine("dentry")
 	if strings.Contains(lines(facts), fact.DentryNegative) || len(gaps) != 1 {
 		t.Errorf("facts %v, gaps %q", facts, gaps)
 	}
@@ -243,7 +245,7 @@ func TestOldKernelsDentries(t *testing.T) {
 
 // If only a part of the tree is mounted, dying groups cannot be distinguished from groups
 // outside of it.
-func TestPartOfTheTree(t *testing.T) {
+func TestPartOfHierarchy(t *testing.T) {
 	for file, cut := range map[string]func(root string) error{
 		"testdata/hybrid.txtar": func(root string) error { return os.Remove(root + "/cg/memory/release_agent") },
 		"testdata/v2.txtar":     func(root string) error { return os.WriteFile(root+"/cg/cgroup.type", []byte("domain\n"), 0o644) },
@@ -252,7 +254,7 @@ func TestPartOfTheTree(t *testing.T) {
 		if err := cut(f.root); err != nil {
 			t.Fatal(err)
 		}
-		facts, gaps := f.look("memcg")
+		facts, gaps := f.examine("memcg")
 		if len(facts) > 0 || len(gaps) != 1 || !strings.Contains(gaps[0], errPartial.Error()) {
 			t.Errorf("%s: facts %v, gaps %q", file, facts, gaps)
 		}
@@ -291,10 +293,10 @@ func TestConntrackTable(t *testing.T) {
 
 // Every fact that a rule may need has exactly one probe that declares it, and probes have
 // the fields that a report needs.
-func TestProbesSayWhatTheyGive(t *testing.T) {
+func TestProbesDeclareFacts(t *testing.T) {
 	from := make(map[string]string)
 	for _, p := range All() {
-		if p.Name == "" || p.Sees == "" || len(p.Gives) == 0 || p.Start == nil {
+		if p.Name == "" || p.Sees == "" || len(p.Gives) == 0 || p.Open == nil {
 			t.Errorf("%+v", p)
 		}
 		for _, g := range p.Gives {
@@ -314,18 +316,18 @@ func TestOnThisHost(t *testing.T) {
 	}
 	h := Host{Proc: proc.Host, Sys: "/sys", Groups: groups, Scratch: t.TempDir()}
 	for _, p := range All() {
-		starting := time.Now()
-		end, err := p.Start(t.Context(), h)
-		started := time.Since(starting)
+		begin := time.Now()
+		s, err := p.Open(t.Context(), h, begin)
+		opened := time.Since(begin)
 		if err != nil {
 			t.Logf("%s: %v", p.Name, err) // expected without root or the feature
 			continue
 		}
-		begin := time.Now()
 		time.Sleep(50 * time.Millisecond)
 		ending := time.Now()
-		facts, err := end(t.Context(), time.Since(begin))
-		t.Logf("%s: %d facts, error %v; started in %v, ended in %v", p.Name, len(facts), err, started, time.Since(ending))
+		facts, err := s.Read(t.Context(), ending)
+		err = errors.Join(err, s.Close())
+		t.Logf("%s: %d facts, error %v; opened in %v, read and closed in %v", p.Name, len(facts), err, opened, time.Since(ending))
 		for _, f := range facts {
 			if !slices.Contains(p.Gives, f.Name) {
 				t.Errorf("%s returns the undeclared fact %s", p.Name, f.Name)

@@ -11,12 +11,12 @@ import (
 	"holdfast/internal/platform/linux/tracepoint"
 )
 
-// standingRemovals counts the removed control groups and those that the kernel has
+// removalsProbe counts the removed control groups and those that the kernel has
 // released. Removed groups that are not released are dying groups, held by their pages.
-// On v1, where the kernel does not count them, it also counts by parent the groups that
-// are not released.
-func standingRemovals() Standing {
-	return Standing{
+// On v1 the kernel does not count them; there the probe also counts, by parent, the groups
+// that are not released.
+func removalsProbe() Probe {
+	return Probe{
 		Name: "removals", Sees: "rate of removed control groups, and the parents of those that are not released",
 		Gives: []string{fact.GroupsRemoved, fact.GroupsReleased, fact.MemcgLeft},
 		Open: func(_ context.Context, h Host, now time.Time) (Series, error) {
@@ -24,52 +24,42 @@ func standingRemovals() Standing {
 			if err != nil {
 				return nil, traceError(err)
 			}
-			return &removalSeries{host: h, removals: r, at: now}, nil
+			return &counting[removalTotals]{host: h, at: now, closer: r,
+				read: func(context.Context, Host) (removalTotals, error) {
+					removed, released, err := r.Totals()
+					return removalTotals{removed, released}, err
+				},
+				facts: func(h Host, before, after removalTotals, over time.Duration) ([]fact.Fact, error) {
+					left, err := leftGroups(h, r)
+					return append(left,
+						host(fact.GroupsRemoved, float64(after.removed-before.removed)/over.Seconds(), fact.PerSecond),
+						host(fact.GroupsReleased, float64(after.released-before.released)/over.Seconds(), fact.PerSecond)), err
+				},
+			}, nil
 		},
 	}
 }
 
-type removalSeries struct {
-	host     Host
-	removals *tracepoint.Removals
-	at       time.Time
-
-	removed, released uint64 // counters at that time
-}
-
-func (r *removalSeries) Read(_ context.Context, now time.Time) ([]fact.Fact, error) {
-	removed, released, err := r.removals.Totals()
-	if err != nil {
-		return nil, err
-	}
-	over := now.Sub(r.at)
-	if over <= 0 {
-		return nil, nil
-	}
-	fs := []fact.Fact{
-		host(fact.GroupsRemoved, float64(removed-r.removed)/over.Seconds(), fact.PerSecond),
-		host(fact.GroupsReleased, float64(released-r.released)/over.Seconds(), fact.PerSecond),
-	}
-	r.at, r.removed, r.released = now, removed, released
-	left, err := r.left()
-	return append(fs, left...), err
+// removalTotals holds the numbers of groups since the tracepoints were attached.
+type removalTotals struct {
+	removed, released uint64
 }
 
 // leftFrom is the number of unreleased groups from which their parents are determined,
 // which requires a walk over the living groups.
 const leftFrom = 100
 
-// left returns the living groups or containers with the most unreleased groups below
+// leftGroups returns the living groups or containers with the most unreleased groups below
 // them: the count below each group minus the counts below its children.
-func (r *removalSeries) left() ([]fact.Fact, error) {
-	left, err := r.removals.Left()
+func leftGroups(h Host, r *tracepoint.Removals) ([]fact.Fact, error) {
+	left, err := r.Left()
 	// Most counts are of the root. Groups that died before the tracepoints were attached
 	// reduce the root's count when they are released.
 	all := uint64(0)
 	for _, n := range left {
 		all = max(all, n)
 	}
-	m, ok := memoryMount(r.host)
+	m, ok := h.Groups.Memory()
 	if err != nil || all < leftFrom || !ok || m.V2 || !wholeTree(m) {
 		return nil, err
 	}
@@ -95,7 +85,5 @@ func (r *removalSeries) left() ([]fact.Fact, error) {
 	slices.SortFunc(under, func(a, b fact.Fact) int {
 		return cmp.Or(cmp.Compare(b.Value, a.Value), cmp.Compare(a.Subject.Cgroup, b.Subject.Cgroup))
 	})
-	return append(fs, under[:min(len(under), shownPins)]...), r.removals.Forget(left, living)
+	return append(fs, under[:min(len(under), shownPins)]...), r.Forget(left, living)
 }
-
-func (r *removalSeries) Close() error { return r.removals.Close() }

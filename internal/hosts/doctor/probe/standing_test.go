@@ -17,8 +17,8 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// stay opens the named standing probes over the fixture.
-func (f *fixture) stay(now time.Time, names ...string) map[string]Series {
+// openStanding opens the named standing probes over the fixture.
+func (f *fixture) openStanding(now time.Time, names ...string) map[string]Series {
 	f.t.Helper()
 	all := make(map[string]Series)
 	for _, p := range AllStanding() {
@@ -48,8 +48,8 @@ func TestStandingMatchesExamination(t *testing.T) {
 	for file, names := range map[string][]string{"testdata/hybrid.txtar": standingFiles, "testdata/v2.txtar": {"memcg", "groups"}} {
 		f := load(t, file)
 		begin := time.Now()
-		open := f.stay(begin, names...)
-		f.lay("after/")
+		open := f.openStanding(begin, names...)
+		f.write("after/")
 		var facts []fact.Fact
 		for name, s := range open {
 			fs, err := s.Read(t.Context(), begin.Add(10*time.Second))
@@ -72,7 +72,7 @@ func TestStandingMatchesExamination(t *testing.T) {
 func TestRoundsFollowEachOther(t *testing.T) {
 	f := load(t, "testdata/hybrid.txtar")
 	begin := time.Now()
-	s := f.stay(begin, "cpu")["cpu"]
+	s := f.openStanding(begin, "cpu")["cpu"]
 	stat := filepath.Join(f.root, "proc/stat")
 	busy := func(user, idle string) {
 		t.Helper()
@@ -126,7 +126,7 @@ func TestHostConntrack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	fs, err := f.stay(time.Now(), "conntrack")["conntrack"].Read(t.Context(), time.Now())
+	fs, err := f.openStanding(time.Now(), "conntrack")["conntrack"].Read(t.Context(), time.Now())
 	if err != nil || len(fs) != 1 || fs[0].Value != 0.75 {
 		t.Errorf("%v, %v", fs, err)
 	}
@@ -138,7 +138,7 @@ func TestStandingTracepoints(t *testing.T) {
 		t.Fatal("run the test as root: it attaches to tracepoints")
 	}
 	f := &fixture{t: t, a: load(t, "testdata/hybrid.txtar").a}
-	h := f.here()
+	h := f.thisHost()
 	begin := time.Now()
 	for _, p := range AllStanding() {
 		if !slices.Contains([]string{"drains", "reclaim", "removals"}, p.Name) {
@@ -172,8 +172,8 @@ func TestStandingTracepoints(t *testing.T) {
 	}
 }
 
-// here describes this host.
-func (f *fixture) here() Host {
+// thisHost describes this host.
+func (f *fixture) thisHost() Host {
 	f.t.Helper()
 	groups, err := cgroup.Find(proc.Host)
 	if err != nil {
@@ -185,7 +185,7 @@ func (f *fixture) here() Host {
 // removeGroups creates control groups and removes them.
 func removeGroups(t *testing.T, h Host, n int) {
 	t.Helper()
-	m, ok := memoryMount(h)
+	m, ok := h.Groups.Memory()
 	if !ok {
 		t.Fatal("no memory controller")
 	}

@@ -1,10 +1,8 @@
 package probe
 
 import (
-	"cmp"
 	"context"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,19 +18,7 @@ func tasksProbe() Probe {
 	return Probe{
 		Name: "tasks", Sees: "waits for a CPU by container, and which processes use the CPUs",
 		Gives: []string{fact.TasksSeen, fact.GroupWait, fact.GroupLongest, fact.ProcessCPU},
-		Start: func(ctx context.Context, h Host) (Finish, error) {
-			before, err := readTasks(ctx, h)
-			if err != nil {
-				return nil, err
-			}
-			return func(ctx context.Context, over time.Duration) ([]fact.Fact, error) {
-				after, err := readTasks(ctx, h)
-				if err != nil {
-					return nil, err
-				}
-				return taskFacts(h, before, after, over), nil
-			}, nil
-		},
+		Open:  counted(readTasks, taskFacts),
 	}
 }
 
@@ -90,7 +76,7 @@ func readTasks(ctx context.Context, h Host) (map[thread]schedule, error) {
 // shownProcesses is the number of processes whose CPU time becomes a fact.
 const shownProcesses = 20
 
-func taskFacts(h Host, before, after map[thread]schedule, over time.Duration) []fact.Fact {
+func taskFacts(h Host, before, after map[thread]schedule, over time.Duration) ([]fact.Fact, error) {
 	perProcess := make(map[int]schedule)
 	longest := make(map[int]float64) // longest wait of a thread, by process
 	for t, b := range after {
@@ -117,8 +103,7 @@ func taskFacts(h Host, before, after map[thread]schedule, over time.Duration) []
 		processes = append(processes, fact.Fact{Name: fact.ProcessCPU, Value: d.ran / float64(over), Unit: fact.Share,
 			Subject: fact.Subject{Cgroup: group, Pid: pid}})
 	}
-	slices.SortFunc(processes, func(a, b fact.Fact) int { return cmp.Compare(b.Value, a.Value) })
-	processes = processes[:min(len(processes), shownProcesses)]
+	processes = largest(processes, shownProcesses)
 	for i := range processes {
 		if s, err := h.Proc.Stat(processes[i].Subject.Pid); err == nil {
 			processes[i].Subject.Command = s.Comm
@@ -130,7 +115,17 @@ func taskFacts(h Host, before, after map[thread]schedule, over time.Duration) []
 		fs = append(fs, fact.Fact{Name: fact.GroupWait, Value: w.all / float64(over), Unit: fact.Share, Subject: s},
 			fact.Fact{Name: fact.GroupLongest, Value: min(1, w.longest/float64(over)), Unit: fact.Share, Subject: s})
 	}
-	return fs
+	return fs, nil
+}
+
+// processOf returns a process as a subject, with its group and command if they are known.
+func processOf(h Host, pid int) fact.Subject {
+	s := fact.Subject{Pid: pid}
+	s.Cgroup, _ = groupOf(h, pid)
+	if st, err := h.Proc.Stat(pid); err == nil {
+		s.Command = st.Comm
+	}
+	return s
 }
 
 // groupOf returns the group that a process's activity is attributed to.

@@ -8,10 +8,10 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"holdfast"
@@ -23,45 +23,40 @@ import (
 // shownPlaces is the number of processes and kernel paths of a count that become facts.
 const shownPlaces = 20
 
+// namedFrom is the rate of drains per second from which an agent names their callers.
+// Naming needs the kernel's symbols and a walk over the control groups.
+const namedFrom = 50
+
 // drainsProbe counts drains of the LRU batches of all CPUs: one work item for each CPU,
-// under one mutex (lru_add_drain_all, mm/swap.c).
-func drainsProbe() Probe {
+// under one mutex (lru_add_drain_all, mm/swap.c). It names the callers if the rate is at
+// least nameFrom.
+func drainsProbe(nameFrom float64) Probe {
 	return Probe{
 		Name: "drains", Sees: "posix_fadvise storms",
 		Gives: []string{fact.Drains, fact.DrainsBy},
-		Start: func(_ context.Context, h Host) (Finish, error) {
-			t, symbols, err := countDrains(h)
-			if err != nil {
-				return nil, err
+		Open: tallied(countDrains, func(h Host, places []tracepoint.Place, over time.Duration) ([]fact.Fact, error) {
+			rate := rateOf(places, over)
+			fs := []fact.Fact{host(fact.Drains, rate, fact.PerSecond)}
+			if rate < nameFrom {
+				return fs, nil
 			}
-			return func(_ context.Context, over time.Duration) ([]fact.Fact, error) {
-				places, err := readTally(t)
-				if err != nil {
-					return nil, err
-				}
-				total, by := countPlaces(newResolver(h, symbols), places, fact.DrainsBy, over)
-				return append(by, host(fact.Drains, total, fact.PerSecond)), nil
-			}, nil
-		},
+			symbols, err := h.LoadSymbols()
+			return append(fs, byPlace(newResolver(h, symbols), places, fact.DrainsBy, over)...), err
+		}),
 	}
 }
 
-// countDrains counts those work items until the tally is closed. It also returns the
-// kernel's symbols.
-func countDrains(h Host) (*tracepoint.Tally, *tracepoint.Symbols, error) {
+// countDrains counts the work items of drains until the tally is closed.
+func countDrains(h Host) (*tracepoint.Tally, error) {
 	symbols, err := h.LoadSymbols()
 	if err != nil {
-		return nil, nil, traceError(err)
+		return nil, err
 	}
 	work, ok := symbols.Addr("lru_add_drain_per_cpu")
 	if !ok {
-		return nil, nil, errors.New("the kernel has no lru_add_drain_per_cpu")
+		return nil, errors.New("the kernel has no lru_add_drain_per_cpu")
 	}
-	t, err := tracepoint.CountWork(work)
-	if err != nil {
-		return nil, nil, traceError(err)
-	}
-	return t, symbols, nil
+	return tracepoint.CountWork(work)
 }
 
 // rstatProbe counts waits for the lock of cgroup statistics, by process.
@@ -69,78 +64,13 @@ func rstatProbe() Probe {
 	return Probe{
 		Name: "rstat", Sees: "readers of cgroup statistics that block others",
 		Gives: []string{fact.RstatWaits, fact.RstatBy},
-		Start: func(_ context.Context, h Host) (Finish, error) {
+		Open: tallied(func(Host) (*tracepoint.Tally, error) {
 			t, err := tracepoint.CountEvent("cgroup_rstat_lock_contended", false)
-			if errors.Is(err, tracepoint.ErrNoTracepoint) {
-				return nil, fmt.Errorf("%w (Linux 6.10 has it)", err)
-			} else if err != nil {
-				return nil, traceError(err)
-			}
-			return func(_ context.Context, over time.Duration) ([]fact.Fact, error) {
-				places, err := readTally(t)
-				if err != nil {
-					return nil, err
-				}
-				total, by := countPlaces(newResolver(h, nil), places, fact.RstatBy, over)
-				return append(by, host(fact.RstatWaits, total, fact.PerSecond)), nil
-			}, nil
-		},
-	}
-}
-
-// reclaimProbe times the reclaims of memory cgroups.
-func reclaimProbe() Probe {
-	return Probe{
-		Name: "reclaim", Sees: "how long a reclaim of a memory cgroup takes",
-		Gives: []string{fact.ReclaimCalls, fact.ReclaimP50, fact.ReclaimP99},
-		Start: func(context.Context, Host) (Finish, error) {
-			l, err := tracepoint.ReclaimLatency()
-			if err != nil {
-				return nil, traceError(err)
-			}
-			return func(_ context.Context, _ time.Duration) ([]fact.Fact, error) {
-				hist, err := readLatency(l)
-				if err != nil {
-					return nil, err
-				}
-				fs := []fact.Fact{host(fact.ReclaimCalls, float64(hist.Count()), fact.Count)}
-				if hist.Count() > 0 { // without a reclaim there is no duration
-					fs = append(fs, host(fact.ReclaimP50, ms(hist.Quantile(0.5)), fact.Millis), host(fact.ReclaimP99, ms(hist.Quantile(0.99)), fact.Millis))
-				}
-				return fs, nil
-			}, nil
-		},
-	}
-}
-
-// blockProbe measures the duration of the disks' requests.
-func blockProbe() Probe {
-	return Probe{
-		Name: "block", Sees: "how long the slowest requests of the disks take",
-		Gives: []string{fact.DiskP99, fact.DiskBy},
-		Start: func(_ context.Context, h Host) (Finish, error) {
-			if major, minor := release(h); major < 5 || major == 5 && minor < 11 {
-				return nil, errors.New("it needs Linux 5.11")
-			}
-			l, err := tracepoint.BlockLatency()
-			if err != nil {
-				return nil, traceError(err)
-			}
-			tally, err := tracepoint.CountWrites()
-			if err != nil {
-				return nil, errors.Join(traceError(err), l.Close())
-			}
-			return func(_ context.Context, over time.Duration) ([]fact.Fact, error) {
-				places, err := readTally(tally)
-				// without paths: only the process is reported
-				_, fs := countPlaces(newResolver(h, nil), places, fact.DiskBy, over)
-				hist, err2 := readLatency(l)
-				if hist.Count() > 0 {
-					fs = append(fs, host(fact.DiskP99, ms(hist.Quantile(0.99)), fact.Millis))
-				}
-				return fs, errors.Join(err, err2)
-			}, nil
-		},
+			return t, sinceLinux("6.10", err)
+		}, func(h Host, places []tracepoint.Place, over time.Duration) ([]fact.Fact, error) {
+			by := byPlace(newResolver(h, nil), places, fact.RstatBy, over)
+			return append(by, host(fact.RstatWaits, rateOf(places, over), fact.PerSecond)), nil
+		}),
 	}
 }
 
@@ -149,36 +79,88 @@ func locksProbe() Probe {
 	return Probe{
 		Name: "locks", Sees: "waits for locks in the kernel, rtnl among them",
 		Gives: []string{fact.LockSeen, fact.LockWait, fact.RtnlWait},
-		Start: func(_ context.Context, h Host) (Finish, error) {
-			symbols, err := h.LoadSymbols()
-			if err != nil {
-				return nil, traceError(err)
+		Open: tallied(func(h Host) (*tracepoint.Tally, error) {
+			if _, err := h.LoadSymbols(); err != nil {
+				return nil, err
 			}
 			t, err := tracepoint.LockWaits()
-			if errors.Is(err, tracepoint.ErrNoTracepoint) {
-				return nil, fmt.Errorf("%w (Linux 5.19 has it)", err)
-			} else if err != nil {
-				return nil, traceError(err)
+			return t, sinceLinux("5.19", err)
+		}, func(h Host, places []tracepoint.Place, over time.Duration) ([]fact.Fact, error) {
+			symbols, err := h.LoadSymbols()
+			if err != nil {
+				return nil, err
 			}
-			return func(_ context.Context, over time.Duration) ([]fact.Fact, error) {
-				places, err := readTally(t)
-				if err != nil {
-					return nil, err
-				}
-				return lockFacts(newResolver(h, symbols), places, over), nil
-			}, nil
+			return lockFacts(newResolver(h, symbols), places, over), nil
+		}),
+	}
+}
+
+// sinceLinux adds to an error the version of Linux that has the missing tracepoint.
+func sinceLinux(version string, err error) error {
+	if errors.Is(err, tracepoint.ErrNoTracepoint) {
+		return fmt.Errorf("%w (Linux %s has it)", err, version)
+	}
+	return err
+}
+
+// slowReclaimFrom is the duration above which a reclaim counts as slow. A healthy one
+// takes 16 to 32 µs (docs/doctor.md).
+const slowReclaimFrom = time.Millisecond
+
+// reclaimProbe times the reclaims of memory cgroups.
+func reclaimProbe() Probe {
+	return Probe{
+		Name: "reclaim", Sees: "how long a reclaim of a memory cgroup takes",
+		Gives: []string{fact.ReclaimCalls, fact.ReclaimP50, fact.ReclaimP99, fact.ReclaimSlow},
+		Open:  timed(tracepoint.ReclaimLatency, reclaimFacts),
+	}
+}
+
+func reclaimFacts(_ Host, before, after tracepoint.Histogram, over time.Duration) ([]fact.Fact, error) {
+	h := after.Since(before)
+	fs := []fact.Fact{
+		host(fact.ReclaimCalls, float64(h.Count()), fact.Count),
+		host(fact.ReclaimSlow, float64(h.Over(slowReclaimFrom))/over.Seconds(), fact.PerSecond),
+	}
+	if h.Count() > 0 { // without a reclaim there is no duration
+		fs = append(fs, host(fact.ReclaimP50, ms(h.Quantile(0.5)), fact.Millis), host(fact.ReclaimP99, ms(h.Quantile(0.99)), fact.Millis))
+	}
+	return fs, nil
+}
+
+// blockProbe measures the duration of the disks' requests, and counts writes by process.
+func blockProbe() Probe {
+	return Probe{
+		Name: "block", Sees: "how long the slowest requests of the disks take",
+		Gives: []string{fact.DiskP99, fact.DiskBy},
+		Open: func(ctx context.Context, h Host, now time.Time) (Series, error) {
+			if major, minor := release(h); major < 5 || major == 5 && minor < 11 {
+				return nil, errors.New("it needs Linux 5.11")
+			}
+			requests, err := timed(tracepoint.BlockLatency, blockFacts)(ctx, h, now)
+			if err != nil {
+				return nil, err
+			}
+			writes, err := tallied(func(Host) (*tracepoint.Tally, error) { return tracepoint.CountWrites() }, writeFacts)(ctx, h, now)
+			if err != nil {
+				return nil, errors.Join(err, requests.Close())
+			}
+			return both{requests, writes}, nil
 		},
 	}
 }
 
-func readTally(t *tracepoint.Tally) ([]tracepoint.Place, error) {
-	places, err := t.Read()
-	return places, errors.Join(err, t.Close())
+func blockFacts(_ Host, before, after tracepoint.Histogram, _ time.Duration) ([]fact.Fact, error) {
+	h := after.Since(before)
+	if h.Count() == 0 {
+		return nil, nil
+	}
+	return []fact.Fact{host(fact.DiskP99, ms(h.Quantile(0.99)), fact.Millis)}, nil
 }
 
-func readLatency(l *tracepoint.Latency) (tracepoint.Histogram, error) {
-	hist, err := l.Read()
-	return hist, errors.Join(err, l.Close())
+// writeFacts returns the writes of each process, without kernel paths.
+func writeFacts(h Host, places []tracepoint.Place, over time.Duration) ([]fact.Fact, error) {
+	return byPlace(newResolver(h, nil), places, fact.DiskBy, over), nil
 }
 
 func ms(d time.Duration) float64 { return float64(d) / 1e6 }
@@ -231,11 +213,8 @@ func (r *resolver) group(inode uint64) (string, bool) {
 // inodes returns the groups of a hierarchy by inode, which is the kernel's id of a group.
 func inodes(m cgroup.Mount) map[uint64]string {
 	groups := make(map[uint64]string)
-	_ = filepath.WalkDir(m.Point, func(dir string, d fs.DirEntry, err error) error { // removed groups are left out
-		if err != nil {
-			return fs.SkipDir
-		}
-		if d.IsDir() && len(groups) < maxDirs {
+	_ = walkGroups(m.Point, func(dir string, _ fs.DirEntry) error { // an unreadable hierarchy has no groups
+		if len(groups) < maxDirs {
 			if ino, ok := inode(dir); ok {
 				groups[ino] = path.Join("/", strings.TrimPrefix(dir, m.Point))
 			}
@@ -286,17 +265,23 @@ func (r *resolver) pidOf(group, command string) int {
 	return found
 }
 
-// countPlaces returns the total rate, and the rate of each process on each path.
-func countPlaces(r *resolver, places []tracepoint.Place, name string, over time.Duration) (total float64, by []fact.Fact) {
-	slices.SortFunc(places, func(a, b tracepoint.Place) int { return cmp.Compare(b.Count, a.Count) })
-	for i, p := range places {
-		v := float64(p.Count) / over.Seconds()
-		total += v
-		if i < shownPlaces {
-			by = append(by, fact.Fact{Name: name, Value: v, Unit: fact.PerSecond, Subject: r.subject(p)})
-		}
+// rateOf returns the total count per second.
+func rateOf(places []tracepoint.Place, over time.Duration) float64 {
+	n := uint64(0)
+	for _, p := range places {
+		n += p.Count
 	}
-	return total, by
+	return float64(n) / over.Seconds()
+}
+
+// byPlace returns the rates of the processes and paths with the highest counts.
+func byPlace(r *resolver, places []tracepoint.Place, name string, over time.Duration) []fact.Fact {
+	slices.SortFunc(places, func(a, b tracepoint.Place) int { return cmp.Compare(b.Count, a.Count) })
+	var by []fact.Fact
+	for _, p := range places[:min(len(places), shownPlaces)] {
+		by = append(by, fact.Fact{Name: name, Value: float64(p.Count) / over.Seconds(), Unit: fact.PerSecond, Subject: r.subject(p)})
+	}
+	return by
 }
 
 // lockFacts returns the share of time spent waiting for rtnl and for other locks. Other
@@ -362,5 +347,9 @@ func inode(file string) (uint64, bool) {
 	if err != nil {
 		return 0, false
 	}
-	return inodeOf(fi)
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, false
+	}
+	return st.Ino, true
 }

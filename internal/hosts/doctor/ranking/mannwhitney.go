@@ -1,6 +1,7 @@
 package ranking
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -11,21 +12,19 @@ import (
 // fact that is 0 on nearly all nodes it is far too confident.
 const exactUpTo = 40
 
-// separation compares two non-empty samples. auc is the probability that a value of x is
-// larger than one of y, ties counting half. chance is the probability that random groups
-// of these sizes are separated at least as far, in either direction.
+// separation compares two non-empty samples. The result auc is the probability that a
+// value of x is larger than one of y, ties counting half. The result chance is the
+// probability that random groups of these sizes are separated at least as far, in either
+// direction.
 func separation(x, y []float64) (auc, chance float64) {
 	ranks := midranks(slices.Concat(x, y))
-	sum := 0 // of x's doubled ranks
-	for _, r := range ranks[:len(x)] {
-		sum += r
-	}
 	n, m := float64(len(x)), float64(len(y))
-	auc = (float64(sum)/2 - n*(n+1)/2) / (n * m)
+	auc = (float64(sum(ranks[:len(x)]))/2 - n*(n+1)/2) / (n * m)
+	d := newDistribution(ranks, len(x))
 	if len(ranks) <= exactUpTo {
-		return auc, exact(ranks, len(x), sum)
+		return auc, d.exact()
 	}
-	return auc, sampled(ranks, len(x), sum)
+	return auc, d.sampled()
 }
 
 // midranks returns the doubled ranks of the values, starting at 1. Ties get the mean of
@@ -35,15 +34,7 @@ func midranks(v []float64) []int {
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortFunc(order, func(i, j int) int {
-		switch {
-		case v[i] < v[j]:
-			return -1
-		case v[i] > v[j]:
-			return 1
-		}
-		return 0
-	})
+	slices.SortFunc(order, func(i, j int) int { return cmp.Compare(v[i], v[j]) })
 	ranks := make([]int, len(v))
 	for i := 0; i < len(order); {
 		j := i
@@ -58,49 +49,64 @@ func midranks(v []float64) []int {
 	return ranks
 }
 
-// exact counts, among all ways to choose n of the ranks, those whose sum is at least as
-// far from the mean as the given one. Doubled ranks and their sums are whole numbers.
-func exact(ranks []int, n, sum int) float64 {
-	total := 0
+func sum(ranks []int) int {
+	all := 0
 	for _, r := range ranks {
-		total += r
+		all += r
 	}
-	if n > len(ranks)-n { // the complement is equally far off, and smaller
-		n, sum = len(ranks)-n, total-sum
-	}
+	return all
+}
+
+// distribution is that of the sums of n of the ranks. Doubled ranks and their sums are
+// whole numbers.
+type distribution struct {
+	ranks []int
+	n     int
+	total int // sum of all ranks
+	limit int // distance of the given group's sum from the mean
+}
+
+// newDistribution returns the distribution for a group that has the first n of the ranks.
+func newDistribution(ranks []int, n int) distribution {
+	d := distribution{ranks: ranks, n: n, total: sum(ranks)}
+	d.limit = d.distance(sum(ranks[:n]))
+	d.n = min(n, len(ranks)-n) // the complement is equally far off
+	return d
+}
+
+// distance returns the distance of a sum from the mean, scaled to a whole number; the
+// mean is n·total/len(ranks).
+func (d distribution) distance(sum int) int {
+	far := len(d.ranks)*sum - d.n*d.total
+	return max(far, -far)
+}
+
+// exact counts, among all ways to choose n of the ranks, those whose sum is at least as
+// far from the mean as that of the given group.
+func (d distribution) exact() float64 {
 	// ways[k][s] is the number of ways in which k ranks have the sum s.
-	ways := make([][]float64, n+1)
+	ways := make([][]float64, d.n+1)
 	for k := range ways {
-		ways[k] = make([]float64, total+1)
+		ways[k] = make([]float64, d.total+1)
 	}
 	ways[0][0] = 1
 	until := 0 // the sum of the ranks so far
-	for i, r := range ranks {
+	for i, r := range d.ranks {
 		until += r
-		for k := min(n, i+1); k >= 1; k-- {
+		for k := min(d.n, i+1); k >= 1; k-- {
 			for s := until; s >= r; s-- {
 				ways[k][s] += ways[k-1][s-r]
 			}
 		}
 	}
-	far := distance(ranks, n, total)
 	all, those := 0.0, 0.0
-	for s, w := range ways[n] {
+	for s, w := range ways[d.n] {
 		all += w
-		if w > 0 && far(s) >= far(sum) {
+		if w > 0 && d.distance(s) >= d.limit {
 			those += w
 		}
 	}
 	return min(1, those/all)
-}
-
-// distance returns the distance of a sum of n of the ranks from the mean, scaled to a
-// whole number; the mean is n·total/len(ranks).
-func distance(ranks []int, n, total int) func(sum int) int {
-	return func(sum int) int {
-		d := len(ranks)*sum - n*total
-		return max(d, -d)
-	}
 }
 
 // Bounds of the number of random groups that sampled draws. They bound the work for one
@@ -113,31 +119,22 @@ const (
 )
 
 // sampled draws groups of n of the ranks and counts those whose sum is at least as far
-// from the mean as the given one. The given group counts as drawn, too, so that no
+// from the mean as that of the given one. The given group counts as drawn, too, so that no
 // probability is 0 or too small (Phipson and Smyth, Permutation p-values should never be
 // zero, 2010). The random numbers are the same each time.
-func sampled(ranks []int, n, sum int) float64 {
-	total := 0
-	for _, r := range ranks {
-		total += r
-	}
-	if n > len(ranks)-n {
-		n, sum = len(ranks)-n, total-sum
-	}
-	far := distance(ranks, n, total)
-	limit := far(sum)
-	samples := min(max(sampleWork/n, minSamples), maxSamples)
+func (d distribution) sampled() float64 {
+	samples := min(max(sampleWork/d.n, minSamples), maxSamples)
 	random := rand.New(rand.NewPCG(1947, 2010))
-	deck := slices.Clone(ranks)
+	deck := slices.Clone(d.ranks)
 	those := 1
 	for range samples {
 		s := 0
-		for i := range n { // the first n of a shuffle (Fisher and Yates)
+		for i := range d.n { // the first n of a shuffle (Fisher and Yates)
 			j := i + random.IntN(len(deck)-i)
 			deck[i], deck[j] = deck[j], deck[i]
 			s += deck[i]
 		}
-		if far(s) >= limit {
+		if d.distance(s) >= d.limit {
 			those++
 		}
 	}

@@ -3,10 +3,10 @@
 // groups. It is pure.
 //
 // The separation of a fact is the probability that a slow node has more of it than a fast
-// one, with one node drawn at random from each group and ties counting half. This is the
-// area under the ROC curve, which is the Mann-Whitney statistic U over the number of
-// pairs (Mann and Whitney 1947; Hanley and McNeil 1982). It depends only on the order of
-// the values, so it is the same for bytes and for their logarithm.
+// one. One node is drawn at random from each group, and ties count half. This is the area
+// under the ROC curve, which is the Mann-Whitney statistic U over the number of pairs
+// (Mann and Whitney 1947; Hanley and McNeil 1982). It depends only on the order of the
+// values, so it is the same for bytes and for their logarithm.
 //
 // Among fifty facts, one separates by chance. Each fact therefore has the probability of
 // such a separation among nodes that were split at random. It is counted exactly for
@@ -314,30 +314,24 @@ func addKernels(slow, fast []Record, a, b map[string][]float64) {
 		kernels = kernels[:1]
 	}
 	for _, k := range kernels[:min(len(kernels), maxKernels)] {
-		for _, g := range []struct {
-			records []Record
-			to      map[string][]float64
-		}{{slow, a}, {fast, b}} {
-			for _, x := range g.records {
-				v := 0.0
-				if x.Kernel == k {
-					v = 1
-				}
-				if x.Kernel != "" {
-					g.to["kernel "+k] = append(g.to["kernel "+k], v)
+		add := func(records []Record, to map[string][]float64) {
+			for _, x := range records {
+				switch x.Kernel {
+				case "": // unknown
+				case k:
+					to["kernel "+k] = append(to["kernel "+k], 1)
+				default:
+					to["kernel "+k] = append(to["kernel "+k], 0)
 				}
 			}
 		}
+		add(slow, a)
+		add(fast, b)
 	}
 }
 
 func same(x, y []float64) bool {
-	for _, v := range slices.Concat(x, y) {
-		if v != x[0] {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(slices.Concat(x, y), func(v float64) bool { return v != x[0] })
 }
 
 // holm corrects for the number of facts: the smallest probability is multiplied by their

@@ -93,7 +93,7 @@ func TestTooFewNodes(t *testing.T) {
 	}
 }
 
-func TestFleetsWithNothingToSay(t *testing.T) {
+func TestNothingToCompare(t *testing.T) {
 	few := node(1, 9, nil)
 	few.Spinups.Count = 4
 	none := Record{Node: "none"}
@@ -177,7 +177,7 @@ func TestBySlowShare(t *testing.T) {
 
 // Among fleets in which no fact is related to speed, at most one in twenty has a
 // separating fact.
-func TestChanceIsSeldomTaken(t *testing.T) {
+func TestFalsePositiveRate(t *testing.T) {
 	const fleets = 100
 	r := rand.New(rand.NewPCG(11, 13))
 	wrong := 0
@@ -293,11 +293,8 @@ func TestSampled(t *testing.T) {
 			y[j] = math.Floor(10*r.Float64()) * float64(i%2) // in half of the cases all values are tied
 		}
 		ranks := midranks(slices.Concat(x, y))
-		sum := 0
-		for _, k := range ranks[:len(x)] {
-			sum += k
-		}
-		counted, drawn := exact(ranks, len(x), sum), sampled(ranks, len(x), sum)
+		d := newDistribution(ranks, len(x))
+		counted, drawn := d.exact(), d.sampled()
 		if math.Abs(counted-drawn) > 4*math.Sqrt(counted*(1-counted)/maxSamples)+2./maxSamples {
 			t.Errorf("counted %v, sampled %v", counted, drawn)
 		}
@@ -307,7 +304,7 @@ func TestSampled(t *testing.T) {
 // A fact is 0 on nearly all of a thousand nodes, and two of the five nodes that have it
 // are among the thirty slow ones. By the hypergeometric distribution the probability is
 // 0.0082.
-func TestRareFactsAreNoWonder(t *testing.T) {
+func TestRareFactDoesNotSeparate(t *testing.T) {
 	x, y := make([]float64, 30), make([]float64, 970)
 	x[0], x[1], y[0], y[1], y[2] = 3, 1, 2, 5, 4
 	if _, chance := separation(x, y); chance < 0.006 || chance > 0.011 {
@@ -317,7 +314,7 @@ func TestRareFactsAreNoWonder(t *testing.T) {
 
 // For any fleet: every node is in exactly one list, no value is NaN, the facts are sorted
 // by probability, and the order of the records does not matter.
-func TestRankKeepsItsBooks(t *testing.T) {
+func TestRankInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var all []Record
 		for i := range rapid.IntRange(0, 14).Draw(t, "nodes") {

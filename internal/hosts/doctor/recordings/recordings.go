@@ -63,27 +63,27 @@ func New(dir string, record func(ctx context.Context, length time.Duration, cont
 
 // Record makes and stores a recording, and removes the oldest ones beyond Keep. It
 // returns holdfast.ErrBusy while another recording is made, or the error of record.
-func (b *Store) Record(ctx context.Context, length time.Duration, container string) (Recording, error) {
+func (s *Store) Record(ctx context.Context, length time.Duration, container string) (Recording, error) {
 	if length < MinFor || length > MaxFor {
 		return Recording{}, fmt.Errorf("a recording of %v: it must be from %v to %v", length, MinFor, MaxFor)
 	}
-	if !b.busy.TryLock() {
+	if !s.busy.TryLock() {
 		return Recording{}, fmt.Errorf("another recording is being made: %w", holdfast.ErrBusy)
 	}
-	defer b.busy.Unlock()
-	p, err := b.record(ctx, length, container)
+	defer s.busy.Unlock()
+	p, err := s.record(ctx, length, container)
 	if err != nil {
 		return Recording{}, fmt.Errorf("record: %w", err)
 	}
-	if err := os.MkdirAll(b.dir, 0o700); err != nil {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return Recording{}, fmt.Errorf("store a recording: %w", err)
 	}
 	r := Recording{ID: idOf(p.Meta.Began), At: p.Meta.Began.UTC(), Seconds: p.Meta.Seconds, Host: p.Meta.Host, Kernel: p.Meta.Kernel, CPUs: p.Meta.CPUs,
 		Container: container, Samples: p.Total(), Busy: p.Busy()}
-	if err := b.write(p, &r); err != nil {
+	if err := s.write(p, &r); err != nil {
 		return Recording{}, fmt.Errorf("store a recording: %w", err)
 	}
-	return r, b.trim()
+	return r, s.trim()
 }
 
 // idOf formats a time as a file name.
@@ -93,12 +93,12 @@ func idOf(t time.Time) string {
 
 var idForm = regexp.MustCompile(`^[0-9]{8}-[0-9]{6}-[0-9]{3}$`)
 
-func (b *Store) file(id string) string { return filepath.Join(b.dir, id+".pb.gz") }
-func (b *Store) note(id string) string { return filepath.Join(b.dir, id+".json") }
+func (s *Store) file(id string) string { return filepath.Join(s.dir, id+".pb.gz") }
+func (s *Store) note(id string) string { return filepath.Join(s.dir, id+".json") }
 
 // write writes the recording, and then the description by which it is listed.
-func (b *Store) write(p *profile.Profile, r *Recording) error {
-	f, err := profile.Create(b.file(r.ID))
+func (s *Store) write(p *profile.Profile, r *Recording) error {
+	f, err := profile.Create(s.file(r.ID))
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (b *Store) write(p *profile.Profile, r *Recording) error {
 	if err := f.Commit(p); err != nil {
 		return err
 	}
-	info, err := os.Stat(b.file(r.ID))
+	info, err := os.Stat(s.file(r.ID))
 	if err != nil {
 		return err
 	}
@@ -115,13 +115,13 @@ func (b *Store) write(p *profile.Profile, r *Recording) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(b.note(r.ID), text, 0o600)
+	return os.WriteFile(s.note(r.ID), text, 0o600)
 }
 
 // ids returns the ids of the recordings, the newest first. It includes recordings that a
 // crash left without a description.
-func (b *Store) ids() ([]string, error) {
-	all, err := os.ReadDir(b.dir)
+func (s *Store) ids() ([]string, error) {
+	all, err := os.ReadDir(s.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -136,11 +136,11 @@ func (b *Store) ids() ([]string, error) {
 	return ids, nil
 }
 
-func (b *Store) trim() error {
-	ids, err := b.ids()
+func (s *Store) trim() error {
+	ids, err := s.ids()
 	for _, id := range ids[min(Keep, len(ids)):] {
-		err = errors.Join(err, os.Remove(b.file(id)))
-		if e := os.Remove(b.note(id)); !errors.Is(e, fs.ErrNotExist) {
+		err = errors.Join(err, os.Remove(s.file(id)))
+		if e := os.Remove(s.note(id)); !errors.Is(e, fs.ErrNotExist) {
 			err = errors.Join(err, e)
 		}
 	}
@@ -149,15 +149,15 @@ func (b *Store) trim() error {
 
 // List returns the recordings, the newest first. Recordings without a readable
 // description are left out.
-func (b *Store) List() ([]Recording, error) {
-	ids, err := b.ids()
+func (s *Store) List() ([]Recording, error) {
+	ids, err := s.ids()
 	if err != nil {
 		return nil, fmt.Errorf("list recordings: %w", err)
 	}
 	var out []Recording
 	for _, id := range ids {
 		var r Recording
-		text, err := os.ReadFile(b.note(id))
+		text, err := os.ReadFile(s.note(id))
 		if err == nil && json.Unmarshal(text, &r) == nil && r.ID == id {
 			out = append(out, r)
 		}
@@ -166,11 +166,11 @@ func (b *Store) List() ([]Recording, error) {
 }
 
 // Open reads a recording. It returns holdfast.ErrNotFound or profile.ErrFormat.
-func (b *Store) Open(id string) (*profile.Profile, error) {
+func (s *Store) Open(id string) (*profile.Profile, error) {
 	if !idForm.MatchString(id) {
 		return nil, fmt.Errorf("recording %.40q: %w", id, holdfast.ErrNotFound)
 	}
-	p, err := profile.Open(b.file(id))
+	p, err := profile.Open(s.file(id))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("recording %s: %w", id, holdfast.ErrNotFound)
 	}

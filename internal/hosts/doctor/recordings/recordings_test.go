@@ -22,7 +22,7 @@ func made(second int) *profile.Profile {
 	}
 }
 
-func TestRecordingsAreKeptAndLetGo(t *testing.T) {
+func TestOldRecordingsAreRemoved(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "recordings")
 	n := 0
 	b := recordings.New(dir, func(_ context.Context, _ time.Duration, container string) (*profile.Profile, error) {

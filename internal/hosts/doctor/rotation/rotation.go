@@ -4,8 +4,8 @@
 // and new sessions are placed elsewhere, within the bounds of holdfast.OutOfRotation. The
 // condition ends after a period without such a finding. If it is configured, a node that
 // stays degraded also drains its sessions. Only one node of the fleet drains at a time,
-// and only if it is already out of rotation, so that never more than the configured share
-// of nodes is away.
+// and only if it is already out of rotation. The share of unavailable nodes therefore
+// stays within its configured bound.
 package rotation
 
 import (
@@ -87,27 +87,27 @@ const (
 // Rotation is the rotation of one node. Run may be called once, the other methods from
 // any goroutine.
 type Rotation struct {
-	cfg  Config
-	id   holdfast.NodeID
-	node Node
-	log  *slog.Logger
-	told func(drained bool, err error) // called after each drain; may be nil
+	cfg     Config
+	id      holdfast.NodeID
+	node    Node
+	log     *slog.Logger
+	onDrain func(err error) // called after each drain; may be nil
 
 	mu    sync.Mutex
 	state state
 	sick  string // the current reason, "" if the host is healthy
 }
 
-// New returns a Rotation. It does nothing before Run. told is called after each drain; it
-// may be nil.
-func New(cfg Config, id holdfast.NodeID, node Node, told func(drained bool, err error), log *slog.Logger) *Rotation {
-	return &Rotation{cfg: cfg, id: id, node: node, told: told, log: log}
+// New returns a Rotation. It does nothing before Run. onDrain is called after each
+// drain; it may be nil.
+func New(cfg Config, id holdfast.NodeID, node Node, onDrain func(err error), log *slog.Logger) *Rotation {
+	return &Rotation{cfg: cfg, id: id, node: node, onDrain: onDrain, log: log}
 }
 
 // Reason returns why a host with these findings is sick, "" if it is not: the title of
 // the oldest critical finding about the host. A finding that only concerns one container
-// does not count; otherwise any user with the right to start a container could take a host out of
-// rotation.
+// does not count; otherwise any user with the right to start a container could take a
+// host out of rotation.
 func Reason(open []watch.Open) string {
 	var worst *watch.Open
 	for i := range open {
@@ -180,13 +180,13 @@ func (r *Rotation) step(ctx context.Context) {
 		r.mu.Lock()
 		r.state.drained = drained
 		r.mu.Unlock()
-		if r.told != nil && (drained || err != nil) {
-			r.told(drained, err)
+		if r.onDrain != nil && (drained || err != nil) {
+			r.onDrain(err)
 		}
 		if err != nil && ctx.Err() == nil {
 			r.log.Error("doctor: draining this degraded node", "err", err)
 		}
-	case comeBack:
+	case undrain:
 		r.log.Info("doctor: this node has recovered and accepts sessions")
 		if err := r.node.Return(); err != nil {
 			r.log.Warn("doctor: this node has recovered, but accepts no sessions", "err", err)

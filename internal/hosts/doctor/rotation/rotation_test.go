@@ -81,7 +81,7 @@ func TestStates(t *testing.T) {
 			{8 * time.Minute, "", false, false, nothing, true}, {10 * time.Minute, "", false, false, nothing, false}}},
 		"off": {DefaultConfig(), []step{{0, "x", false, false, nothing, true}, {time.Hour, "x", false, false, nothing, true}}},
 		"long, and back": {auto(), []step{{0, "x", false, false, nothing, true}, {15 * time.Minute, "x", false, false, drain, true},
-			{16 * time.Minute, "x", true, true, nothing, true}, {17 * time.Minute, "", true, false, nothing, true}, {30 * time.Minute, "", true, false, comeBack, false}}},
+			{16 * time.Minute, "x", true, true, nothing, true}, {17 * time.Minute, "", true, false, nothing, true}, {30 * time.Minute, "", true, false, undrain, false}}},
 		"not its turn": {auto(), []step{{0, "x", false, false, nothing, true}, {15 * time.Minute, "x", false, false, drain, true},
 			{15*time.Minute + 30*time.Second, "x", false, false, nothing, true}, {16 * time.Minute, "x", false, false, drain, true}}},
 		"not its turn, short drain_after": {shortDelay(), []step{{0, "x", false, false, nothing, true}, {5 * time.Second, "x", false, false, drain, true},
@@ -296,7 +296,7 @@ func TestNoDrainUnlessConfigured(t *testing.T) {
 }
 
 // An unreachable store causes no drain and blocks no other component.
-func TestStoreIsAway(t *testing.T) {
+func TestUnreachableStore(t *testing.T) {
 	cfg := auto()
 	run(t, 3, cfg, func(all []*member) {
 		all[0].r.Found(sick())
@@ -318,7 +318,7 @@ func TestStoreIsAway(t *testing.T) {
 // For any history of a host: a degraded node has been sick. The node is never drained
 // while it refuses sessions or after the operator returned it to rotation. It returns to
 // rotation only if the doctor drained it.
-func TestStateKeepsItsBooks(t *testing.T) {
+func TestStateInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var s state
 		now := time.Now()
@@ -339,7 +339,7 @@ func TestStateKeepsItsBooks(t *testing.T) {
 					t.Fatalf("drained while refusing %v, sick %q since %v", was, sick, now.Sub(s.since))
 				}
 				refuses, byDoctor, s.drained = true, true, true
-			case comeBack:
+			case undrain:
 				if !byDoctor || now.Sub(sickAt) < auto().Recover {
 					t.Fatalf("returned to rotation: drained by the doctor %v, sick %v ago", byDoctor, now.Sub(sickAt))
 				}

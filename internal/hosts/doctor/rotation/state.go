@@ -8,7 +8,7 @@ type action int
 const (
 	nothing action = iota
 	drain
-	comeBack
+	undrain
 )
 
 // state is the rotation state of a node. It is pure: the time is a parameter of each
@@ -39,7 +39,7 @@ func (s *state) step(c Config, now time.Time, sick string, refuses bool) action 
 		back := s.drained
 		*s = state{}
 		if back {
-			return comeBack
+			return undrain
 		}
 		return nothing
 	}

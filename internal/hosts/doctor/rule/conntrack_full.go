@@ -24,12 +24,8 @@ func conntrackFull() Rule {
 				if f.Value <= connFull && lost == 0 {
 					continue
 				}
-				severity := Warning
-				if lost > 0 {
-					severity = Critical
-				}
 				found = append(found, Finding{
-					Severity: severity,
+					Severity: severity(lost > 0),
 					Title:    "the connection tracking table is full or nearly full",
 					Evidence: []Evidence{
 						{"in use", percent(f.Value), "under 80 %"},

@@ -15,8 +15,8 @@ const (
 	end   = "<!-- end of the checks -->\n"
 )
 
-// TestPageHasTheChecks compares docs/doctor.md with the rules.
-func TestPageHasTheChecks(t *testing.T) {
+// TestDocumentationOfRules compares docs/doctor.md with the rules.
+func TestDocumentationOfRules(t *testing.T) {
 	b, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)

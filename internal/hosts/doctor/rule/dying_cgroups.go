@@ -22,7 +22,7 @@ func dyingCgroups() Rule {
 		Name:      "dying-cgroups",
 		Signal:    "/proc/cgroups minus the directories (v1), nr_dying_subsys_memory or nr_dying_descendants (v2); duration of vmscan's memcg reclaims. The parent: counted by v2; on v1 counted by an agent (tracepoints cgroup_rmdir, cgroup_release), or else by pages (kpagecgroup)",
 		Threshold: "over 2,000 dying groups and over 5 for each living one, or over 1 % of memory at 47 KiB each; critical if half of the reclaims take over 1 ms",
-		Why:       "each group holds 47 KiB of kernel memory, and a reclaim at an ancestor walks all of them: with 20,000 groups a reclaim took 8 to 32 ms instead of 16 to 32 µs. Without reclaim they cost almost no time, so the count alone is a warning",
+		Why:       "each group holds 47 KiB of kernel memory, and a reclaim at an ancestor walks all of them. With 20,000 groups a reclaim took 8 to 32 ms instead of 16 to 32 µs. Without reclaim they cost almost no time, so the count alone is a warning",
 		Source:    "measured on 6.18 and 6.1 (docs/doctor.md); Shopify's hosts with 50,000",
 		Needs:     []string{fact.MemcgDying},
 		Judge: func(s *fact.Set) []Finding {
@@ -33,26 +33,24 @@ func dyingCgroups() Rule {
 			if !(dying > manyDying && dying > dyingRatio*living) && !heavy {
 				return nil
 			}
+			p50, timed := s.Host(fact.ReclaimP50)
+			reclaim := "no reclaim, or not observable"
+			if timed {
+				reclaim = millis(p50)
+			}
 			f := Finding{
-				Severity: Warning,
+				Severity: severity(p50 > slowReclaim),
 				Title:    fmt.Sprintf("%s memory cgroups are dying and cannot be released", number(dying)),
 				Evidence: []Evidence{
 					{"dying memory cgroups", number(dying), fmt.Sprintf("a few hundred with %s living", number(living))},
 					{"kernel memory that they hold (estimate)", bytes(dying * dyingCost), "under 1 % of memory"},
+					{"reclaim of a memory cgroup, median", reclaim, "16 to 32 µs"},
 				},
 				Cures: []Cure{
 					{What: "Find the short-lived containers that write files. Give each the preStop command `holdfast doctor cure memcg --self --apply` (or, on v1, `sync; echo 0 > /sys/fs/cgroup/memory/memory.force_empty`), so that its pages are freed before its group is removed."},
 					squeeze(),
 					{What: "Until then, cordon the host.", Command: "holdfast node cordon"},
 				},
-			}
-			if p50, ok := s.Host(fact.ReclaimP50); ok {
-				f.Evidence = append(f.Evidence, Evidence{"reclaim of a memory cgroup, median", millis(p50), "16 to 32 µs"})
-				if p50 > slowReclaim {
-					f.Severity = Critical
-				}
-			} else {
-				f.Evidence = append(f.Evidence, Evidence{"reclaim of a memory cgroup, median", "no reclaim, or not observable", "16 to 32 µs"})
 			}
 			under, e := dyingParents(s, dying)
 			f.Evidence = append(f.Evidence, e...)

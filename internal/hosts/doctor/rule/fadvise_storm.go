@@ -1,8 +1,8 @@
 package rule
 
 import (
+	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	"holdfast/internal/hosts/doctor/fact"
@@ -25,7 +25,7 @@ func fadviseStorm() Rule {
 		Name:      "fadvise-storm",
 		Signal:    "work queued for lru_add_drain_per_cpu (tracepoint workqueue_queue_work), by process, control group and kernel path",
 		Threshold: "over 500/s, or over 10/s if callers wait for each other's drains for over 10 % of the time; an idle host has 3/s, a storm of 8 loggers had 7,000/s",
-		Why:       "each drain waits for every CPU and holds one mutex: 0.5 ms per call with 2 CPUs, 27 ms with 16. All other users of the mutex wait. The CPUs do the draining themselves, so on busy CPUs a drain takes longer and the rate is low: 46/s, with 36 % of the time spent waiting, when four loggers shared 2 CPUs with 25 other threads",
+		Why:       "each drain waits for every CPU and holds one mutex: 0.5 ms per call with 2 CPUs, 27 ms with 16. All other users of the mutex wait. The CPUs do the draining themselves, so on busy CPUs a drain takes longer and the rate is low. Four loggers that shared 2 CPUs with 25 other threads made 46/s, and waited for 36 % of the time",
 		Source:    "measured (docs/doctor.md); mm/swap.c; glog#145, MESOS-920, ThoughtSpot's hosts with 72 CPUs. The threshold is a judgement",
 		Needs:     []string{fact.Drains},
 		Judge: func(s *fact.Set) []Finding {
@@ -37,7 +37,7 @@ func fadviseStorm() Rule {
 			// Several threads may reach one path, so drains are summed by process.
 			culprit, rate := worst(s.Of(fact.DrainsBy))
 			f := Finding{
-				Severity: Warning,
+				Severity: severity(all > 10*manyDrains),
 				Title:    "a process repeatedly drains the LRU page batches of all CPUs",
 				Evidence: []Evidence{{"drains of a CPU's LRU batches, whole host", perSecond(all), "under 10/s"}},
 				Culprit:  culprit,
@@ -49,7 +49,7 @@ func fadviseStorm() Rule {
 				f.Evidence = append(f.Evidence, Evidence{"callers wait for each other, sum, share of the time", percent(waited), "0 %"})
 			}
 			if call := firstWith(culprit.Kernel, "fadvise"); call != "" {
-				f.Title = fmt.Sprintf("posix_fadvise storm by %s: every call waits for every CPU", orUnknown(culprit.Command))
+				f.Title = fmt.Sprintf("posix_fadvise storm by %s: every call waits for every CPU", cmp.Or(culprit.Command, "unknown"))
 				f.Evidence = append(f.Evidence, Evidence{"call", "posix_fadvise, in the kernel " + call, "-"})
 				f.Cures = []Cure{
 					{What: "If the program logs with glog, switch these calls off. Newer versions of glog have them off.", Command: "GLOG_drop_log_memory=false"},
@@ -57,9 +57,6 @@ func fadviseStorm() Rule {
 				}
 			} else {
 				f.Cures = []Cure{{What: "The kernel path above shows the call. Make the process call it less often."}}
-			}
-			if all > 10*manyDrains {
-				f.Severity = Critical
 			}
 			return []Finding{f}
 		},
@@ -84,31 +81,30 @@ func worst(fs []fact.Fact) (fact.Subject, float64) {
 		cgroup, command string
 		pid             int
 	}
+	of := func(f fact.Fact) process { return process{f.Subject.Cgroup, f.Subject.Command, f.Subject.Pid} }
 	sums := make(map[process]float64)
-	var best fact.Subject
 	most := 0.0
 	for _, f := range fs {
-		w := process{f.Subject.Cgroup, f.Subject.Command, f.Subject.Pid}
-		sums[w] += f.Value
-		most = max(most, sums[w])
+		sums[of(f)] += f.Value
+		most = max(most, sums[of(f)])
 	}
 	for _, f := range fs { // sorted, largest first, so the match is the busiest path
-		if sums[process{f.Subject.Cgroup, f.Subject.Command, f.Subject.Pid}] == most {
-			best = f.Subject
-			break
+		if sums[of(f)] == most {
+			return f.Subject, most
 		}
 	}
-	return best, most
+	return fact.Subject{}, 0
 }
 
-// firstWith returns the innermost function with the word in its name.
+// firstWith returns the innermost function with the word in its name, if possible one
+// that implements a system call ("ksys_").
 func firstWith(path []string, word string) string {
-	i := slices.IndexFunc(path, func(f string) bool { return strings.HasPrefix(f, "ksys_") && strings.Contains(f, word) })
-	if i < 0 {
-		i = slices.IndexFunc(path, func(f string) bool { return strings.Contains(f, word) })
+	for _, prefix := range []string{"ksys_", ""} {
+		for _, f := range path {
+			if strings.HasPrefix(f, prefix) && strings.Contains(f, word) {
+				return f
+			}
+		}
 	}
-	if i < 0 {
-		return ""
-	}
-	return path[i]
+	return ""
 }

@@ -1,6 +1,10 @@
 package rule
 
-import "holdfast/internal/hosts/doctor/fact"
+import (
+	"strings"
+
+	"holdfast/internal/hosts/doctor/fact"
+)
 
 // manyStalls is in stalls per second.
 const manyStalls = 10
@@ -19,7 +23,7 @@ func fragmentation() Rule {
 			stalls, _ := s.Host(fact.CompactStalls)
 			blocks := 0.0
 			for _, f := range s.Of(fact.HighOrderFree) {
-				if !smallZone(f.Subject.Device) {
+				if !strings.HasSuffix(f.Subject.Device, " DMA") { // a small zone for old devices: "Node 0 DMA"
 					blocks += f.Value
 				}
 			}
@@ -40,9 +44,4 @@ func fragmentation() Rule {
 			}}
 		},
 	}
-}
-
-// smallZone reports whether a zone is reserved for old devices: "Node 0 DMA".
-func smallZone(name string) bool {
-	return len(name) >= 4 && name[len(name)-4:] == " DMA"
 }

@@ -27,9 +27,12 @@ func kernelLock() Rule {
 		Needs:     []string{fact.LockSeen},
 		Judge: func(s *fact.Set) []Finding {
 			var found []Finding
-			waits := s.Of(fact.LockWait)
+			locks := make(map[string][]fact.Fact)
+			for _, w := range s.Of(fact.LockWait) {
+				locks[w.Subject.Device] = append(locks[w.Subject.Device], w)
+			}
 			if rtnl, _ := s.Host(fact.RtnlWait); rtnl > rtnlShare {
-				culprit, victims, share := waiters(waits, "rtnl_mutex")
+				culprit, victims, share := waiters(locks["rtnl_mutex"])
 				found = append(found, Finding{
 					Severity: Warning,
 					Title:    "contention for the kernel's lock of network interfaces (rtnl)",
@@ -45,30 +48,13 @@ func kernelLock() Rule {
 					},
 				})
 			}
-			sums := make(map[string]float64)
-			groups := make(map[string]map[string]float64)
-			for _, w := range waits {
-				lock := w.Subject.Device
-				if lock == "rtnl_mutex" || w.Subject.Cgroup == "" || w.Subject.Cgroup == "/" { // mostly kernel threads
-					continue
-				}
-				sums[lock] += w.Value
-				if groups[lock] == nil {
-					groups[lock] = make(map[string]float64)
-				}
-				groups[lock][w.Subject.Cgroup] += w.Value
-			}
-			for _, lock := range slices.Sorted(maps.Keys(sums)) {
-				sum, waiting := sums[lock], 0
-				for _, v := range groups[lock] {
-					if v > lockSparse {
-						waiting++
-					}
-				}
+			delete(locks, "rtnl_mutex")
+			for _, lock := range slices.Sorted(maps.Keys(locks)) {
+				sum, waiting := groupWaits(locks[lock])
 				if sum <= lockShare || waiting < 2 {
 					continue
 				}
-				culprit, victims, _ := waiters(waits, lock)
+				culprit, victims, _ := waiters(locks[lock])
 				found = append(found, Finding{
 					Severity: Warning,
 					Title:    "containers wait for the same kernel lock: " + lockPath(culprit.Kernel),
@@ -86,19 +72,31 @@ func kernelLock() Rule {
 	}
 }
 
+// groupWaits returns the sum of the waits of control groups for a lock, and the number of
+// groups that wait for it.
+func groupWaits(waits []fact.Fact) (sum float64, waiting int) {
+	groups := make(map[string]float64)
+	for _, w := range waits {
+		if w.Subject.Cgroup != "" && w.Subject.Cgroup != "/" { // there, mostly kernel threads wait
+			groups[w.Subject.Cgroup] += w.Value
+			sum += w.Value
+		}
+	}
+	for _, v := range groups {
+		if v > lockSparse {
+			waiting++
+		}
+	}
+	return sum, waiting
+}
+
 // waiters returns the process that waits most for a lock, the other waiting groups, and
 // the share of the time that the process waits. The process that requests a lock most
 // often both holds it and waits for it most.
-func waiters(waits []fact.Fact, lock string) (most fact.Subject, others []fact.Subject, share float64) {
-	var of []fact.Fact
-	for _, w := range waits {
-		if w.Subject.Device == lock {
-			of = append(of, w)
-		}
-	}
-	most, share = worst(of)
+func waiters(waits []fact.Fact) (most fact.Subject, others []fact.Subject, share float64) {
+	most, share = worst(waits)
 	seen := map[string]bool{most.Cgroup: true}
-	for _, w := range of {
+	for _, w := range waits {
 		if !seen[w.Subject.Cgroup] && len(others) < shownVictims {
 			seen[w.Subject.Cgroup] = true
 			others = append(others, fact.Subject{Cgroup: w.Subject.Cgroup, Pid: w.Subject.Pid, Command: w.Subject.Command})

@@ -21,7 +21,7 @@ func noisyNeighbour() Rule {
 	return Rule{
 		Name:      "noisy-neighbour",
 		Signal:    "run-queue delay of a container's threads (schedstat), and the CPU time of the other groups",
-		Threshold: "a thread of a container that was not throttled waited for over 20 % of the time, the CPUs are over 90 % busy, and another group uses over 30 % of them. That group uses twice as much as the victim, more than the hypervisor, and more than all containers that came and went. If the processes in no container use more than that group, they are named instead",
+		Threshold: "a thread of a container that was not throttled waited for over 20 % of the time. The CPUs are over 90 % busy, and another group uses over 30 % of them. That group uses twice as much as the victim, more than the hypervisor, and more than all containers that came and went. If the processes in no container use more than that group, they are named instead",
 		Why:       "on busy CPUs every thread waits a little. A thread that waits a fifth of the time is noticeable to its users. Next to a compile job on all CPUs, which is healthy, other threads waited for up to 11 %. A group that uses as much CPU as the named one is another worker and not a victim",
 		Source:    "Documentation/scheduler/sched-stats.rst. The thresholds are judgements",
 		Needs:     []string{fact.TasksSeen, fact.GroupsSeen, fact.GroupsCPU, fact.CPUBusy, fact.CPUSteal, fact.HostCPUs},

@@ -1,6 +1,7 @@
 package rule
 
 import (
+	"cmp"
 	"fmt"
 
 	"holdfast/internal/hosts/doctor/fact"
@@ -35,7 +36,7 @@ func pinnedCgroups() Rule {
 					Title:    fmt.Sprintf("process %d (%s) holds dying memory cgroups with locked pages", f.Subject.Pid, f.Subject.Command),
 					Evidence: []Evidence{
 						{"locked, and charged to groups without processes", bytes(f.Value), "0 B"},
-						{"file", orUnknown(f.Subject.Device), "-"},
+						{"file", cmp.Or(f.Subject.Device, "unknown"), "-"},
 						{"dying memory cgroups", number(dying), "a few hundred"},
 					},
 					Culprit: f.Subject,
@@ -48,11 +49,4 @@ func pinnedCgroups() Rule {
 			return found
 		},
 	}
-}
-
-func orUnknown(s string) string {
-	if s == "" {
-		return "unknown"
-	}
-	return s
 }

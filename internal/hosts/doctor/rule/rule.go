@@ -6,6 +6,7 @@ package rule
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"holdfast/internal/hosts/doctor/fact"
@@ -71,13 +72,7 @@ type Rule struct {
 
 // Missing returns the facts that the rule needs and the set lacks.
 func (r Rule) Missing(s *fact.Set) []string {
-	var missing []string
-	for _, n := range r.Needs {
-		if !s.Has(n) {
-			missing = append(missing, n)
-		}
-	}
-	return missing
+	return slices.DeleteFunc(slices.Clone(r.Needs), s.Has)
 }
 
 // All returns the rules in the order of docs/doctor.md.
@@ -107,15 +102,22 @@ func All() []Rule {
 	}
 }
 
+// severity returns Critical if the condition holds, and Warning otherwise.
+func severity(critical bool) Severity {
+	if critical {
+		return Critical
+	}
+	return Warning
+}
+
 // The functions below format figures for evidence.
 
 func percent(v float64) string {
-	switch p := v * 100; {
-	case p > 0 && p < 10:
+	p := v * 100
+	if p > 0 && p < 10 {
 		return fmt.Sprintf("%.1f %%", p)
-	default:
-		return fmt.Sprintf("%.0f %%", p)
 	}
+	return fmt.Sprintf("%.0f %%", p)
 }
 
 func perSecond(v float64) string { return fmt.Sprintf("%s/s", number(v)) }

@@ -260,7 +260,7 @@ func checkFinding(t *testing.T, f Finding, want Severity, culprit fact.Subject, 
 }
 
 // A rule without its facts does not judge, and no rule panics on a host without facts.
-func TestNoFactsNoVerdict(t *testing.T) {
+func TestRulesWithoutFacts(t *testing.T) {
 	for _, r := range All() {
 		var s fact.Set
 		if len(r.Needs) == 0 || len(r.Missing(&s)) != len(r.Needs) {
@@ -270,7 +270,7 @@ func TestNoFactsNoVerdict(t *testing.T) {
 }
 
 // Every rule documents itself.
-func TestRulesExplainThemselves(t *testing.T) {
+func TestRulesAreDocumented(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, r := range All() {
 		if seen[r.Name] || r.Signal == "" || r.Threshold == "" || r.Why == "" || r.Source == "" || r.Judge == nil {
@@ -280,7 +280,7 @@ func TestRulesExplainThemselves(t *testing.T) {
 	}
 }
 
-func TestWords(t *testing.T) {
+func TestFigureFormats(t *testing.T) {
 	for _, c := range []struct{ got, want string }{
 		{number(0), "0"}, {number(999), "999"}, {number(1000), "1,000"}, {number(1234567), "1,234,567"}, {number(-5000), "-5,000"},
 		{percent(0), "0 %"}, {percent(0.051), "5.1 %"}, {percent(0.5), "50 %"},

@@ -21,16 +21,12 @@ func slowAllocation() Rule {
 			if took <= slowTouch {
 				return nil
 			}
-			severity := Warning
-			if took > criticalTouch {
-				severity = Critical
-			}
 			e := []Evidence{{"128 MiB mapped and touched, CPU time", millis(took), "20 to 90 ms"}}
 			if dying, ok := s.Host(fact.MemcgDying); ok {
 				e = append(e, Evidence{"dying memory cgroups", number(dying), "a few hundred"})
 			}
 			return []Finding{{
-				Severity: severity,
+				Severity: severity(took > criticalTouch),
 				Title:    "the kernel is slow to allocate memory",
 				Evidence: e,
 				Cures: []Cure{

@@ -30,13 +30,9 @@ func throttled() Rule {
 				if f.Value <= throttledShare || periods < fewPeriods {
 					continue
 				}
-				severity := Warning
-				if f.Value > throttledCritical {
-					severity = Critical
-				}
 				used, _ := s.Group(fact.GroupCPU, f.Subject.Cgroup)
 				found = append(found, Finding{
-					Severity: severity,
+					Severity: severity(f.Value > throttledCritical),
 					Title:    "a container is repeatedly stopped by its own CPU limit",
 					Evidence: []Evidence{
 						{"periods in which it was throttled", fmt.Sprintf("%s of %s", percent(f.Value), number(periods)), "under 5 %"},

@@ -29,7 +29,7 @@ const (
 // records a second.
 const (
 	recordTick  = 10 * time.Second
-	recordEvery = 2 * time.Minute  // where a figure has changed
+	recordEvery = 2 * time.Minute  // if a figure has changed
 	recordStale = 10 * time.Minute // in any case
 )
 

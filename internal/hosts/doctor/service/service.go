@@ -1,5 +1,5 @@
-// Package service is the doctor in an agent: it watches the host, publishes the host's
-// health record for the fleet, keeps the fleet's baselines, and takes a degraded node
+// Package service is the doctor in an agent. It watches the host and publishes the host's
+// health record for the fleet. It stores the fleet's baselines, and takes a degraded node
 // out of rotation.
 package service
 
@@ -37,7 +37,7 @@ type Options struct {
 	DataDir  string
 	Proc     string // mount point of the proc file system
 	Sys      string
-	Alloc    []string // the command line of probe.Alloc, but for its last argument
+	Alloc    []string // the command line of probe.Alloc without its last argument
 	Watch    watch.Config
 	Rotation rotation.Config
 
@@ -88,7 +88,7 @@ func New(o Options) *Doctor {
 		}
 		return 0
 	})
-	d.Rotation = rotation.New(o.Rotation, o.Node, o.Host, func(_ bool, err error) {
+	d.Rotation = rotation.New(o.Rotation, o.Node, o.Host, func(err error) {
 		outcome := "clean"
 		if err != nil {
 			outcome = "failed"

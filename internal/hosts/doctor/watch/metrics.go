@@ -12,7 +12,7 @@ import (
 )
 
 // Metrics holds the metrics of a Watch. Their labels have a bounded set of values: names
-// of facts and of rules, severities. A nil Metrics counts nothing.
+// of facts and of rules, severities.
 type Metrics struct {
 	value  map[fact.Unit]*prometheus.GaugeVec
 	found  *prometheus.GaugeVec
@@ -54,9 +54,6 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 
 // facts exports the facts of a round and removes those without a current value.
 func (m *Metrics) facts(all []fact.Fact) {
-	if m == nil {
-		return
-	}
 	units := fact.UnitOf(all)
 	sum := fact.Summary(all)
 	for name := range m.known {
@@ -82,12 +79,9 @@ func (m *Metrics) facts(all []fact.Fact) {
 func label(name string) string { return strings.ReplaceAll(name, ".", "_") }
 
 func (m *Metrics) open(list []Open) {
-	if m == nil {
-		return
-	}
 	count := make(map[[2]string]float64)
 	for _, r := range rule.All() { // an ended finding is 0 without a gap
-		for _, s := range severities() {
+		for _, s := range []rule.Severity{rule.Notice, rule.Warning, rule.Critical} {
 			count[[2]string{r.Name, string(s)}] = 0
 		}
 	}
@@ -99,26 +93,17 @@ func (m *Metrics) open(list []Open) {
 	}
 }
 
-func severities() []rule.Severity { return []rule.Severity{rule.Notice, rule.Warning, rule.Critical} }
-
 func (m *Metrics) event(e Event) {
-	if m != nil {
-		m.events.WithLabelValues(e.Finding.Rule, string(e.Kind)).Inc()
-	}
+	m.events.WithLabelValues(e.Finding.Rule, string(e.Kind)).Inc()
 }
 
 func (m *Metrics) round(cpu, every time.Duration) {
-	if m != nil {
-		m.rounds.Inc()
-		m.cpu.Add(cpu.Seconds())
-		m.every.Set(every.Seconds())
-	}
+	m.rounds.Inc()
+	m.cpu.Add(cpu.Seconds())
+	m.every.Set(every.Seconds())
 }
 
 func (m *Metrics) burst(why string, cpu time.Duration) {
-	if m == nil {
-		return
-	}
 	if why != regularBurst {
 		why = "suspicion"
 	}

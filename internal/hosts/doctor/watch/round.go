@@ -2,18 +2,15 @@ package watch
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"holdfast/internal/hosts/doctor"
 	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/hosts/doctor/probe"
+	"holdfast/internal/platform/linux/threads"
 	"holdfast/internal/platform/linux/tracepoint"
 )
 
@@ -22,9 +19,9 @@ const (
 	openAgain = 10 * time.Minute // between two attempts to open a probe
 )
 
-// standing is a standing probe with its last result.
+// standing is a probe that stays open, with its last result.
 type standing struct {
-	probe.Standing
+	probe.Probe
 	series probe.Series // nil: the probe is not open
 	err    error        // of opening or of the last reading
 	tried  time.Time    // when it was last opened or read
@@ -34,11 +31,11 @@ type standing struct {
 // open opens all standing probes.
 func (w *Watch) open(ctx context.Context, now time.Time) {
 	for _, p := range w.deps.Standing {
-		s := &standing{Standing: p}
+		s := &standing{Probe: p}
 		s.open(ctx, w.deps.Host, now)
 		w.series = append(w.series, s)
 	}
-	w.symbols.drop()
+	w.symbols.drop(0)
 }
 
 func (s *standing) open(ctx context.Context, h probe.Host, now time.Time) {
@@ -71,23 +68,9 @@ func (s *standing) read(ctx context.Context, h probe.Host, now time.Time) {
 	if s.Rare && now.Sub(s.tried) < rareEvery-time.Second {
 		return // the last facts stay valid
 	}
-	over := now.Sub(s.tried).Seconds()
 	s.facts, s.err = s.series.Read(ctx, now)
+	fact.Stamp(s.facts, now.UTC(), now.Sub(s.tried))
 	s.tried = now
-	for i := range s.facts {
-		s.facts[i].At = now.UTC()
-		if u := s.facts[i].Unit; u == fact.PerSecond || u == fact.Share {
-			s.facts[i].Over = over
-		}
-	}
-}
-
-// gap returns what cannot be observed because of the probe's error, nil without an error.
-func (s *standing) gap() *fact.Gap {
-	if s.err == nil {
-		return nil
-	}
-	return &fact.Gap{Probe: s.Name, Sees: s.Sees, Why: strings.ReplaceAll(s.err.Error(), "\n", "; "), Hint: probe.Hint(s.err)}
 }
 
 // round reads all standing probes once and judges their facts.
@@ -100,16 +83,14 @@ func (w *Watch) round(ctx context.Context) {
 		}
 		s.read(ctx, w.deps.Host, now)
 		facts.Add(s.facts...)
-		if g := s.gap(); g != nil {
-			facts.Gaps = append(facts.Gaps, *g)
+		if s.err != nil {
+			facts.Gaps = append(facts.Gaps, doctor.Gap(s.Probe, s.err))
 		}
 	}
-	w.symbols.dropOld(now)
+	w.symbols.drop(symbolsFor)
 	own := len(facts.Facts)
-	if w.deps.Known != nil {
-		facts.Add(w.deps.Known()...)
-	}
-	found, checked := doctor.Judge(w.deps.Rules, w.gives(), facts)
+	facts.Add(w.deps.Known()...)
+	found, checked := doctor.Judge(w.deps.Rules, w.deps.Standing, facts)
 	summary := fact.Summary(facts.Facts[:own])
 	w.keep(now, summary)
 	w.deps.Metrics.facts(facts.Facts[:own])
@@ -131,16 +112,6 @@ func ofHost(all []fact.Fact) []fact.Fact {
 		}
 	}
 	return some
-}
-
-// gives returns the standing probes in the form in which Judge looks up why a fact is
-// missing.
-func (w *Watch) gives() []probe.Probe {
-	var ps []probe.Probe
-	for _, s := range w.series {
-		ps = append(ps, probe.Probe{Name: s.Name, Gives: s.Gives})
-	}
-	return ps
 }
 
 func judged(checked []doctor.Check) map[string]bool {
@@ -167,21 +138,13 @@ func (w *Watch) left() []fact.Fact {
 
 // burst runs a full examination.
 func (w *Watch) burst(ctx context.Context, why string) {
-	e := doctor.Examination{Host: w.deps.Host, For: w.cfg.Burst, Probes: w.deps.Probes, Rules: w.deps.Rules}
-	if w.names != nil {
-		e.Engine = w.names
-	} else {
-		e.NoEngine = errors.New("no container engine was given")
-	}
-	if w.deps.Known != nil {
-		e.Known = w.deps.Known()
-	}
-	e.Known = append(slices.Clone(e.Known), w.left()...)
+	e := doctor.Examination{Host: w.deps.Host, Engine: w.names, For: w.cfg.Burst, Probes: w.deps.Probes, Rules: w.deps.Rules}
+	e.Known = slices.Concat(w.deps.Known(), w.left())
 	begin := time.Now()
 	var r doctor.Report
 	var err error
 	cpu := w.measured(func() { r, err = e.Run(ctx) })
-	w.symbols.dropOld(time.Now())
+	w.symbols.drop(symbolsFor)
 	if ctx.Err() != nil {
 		return
 	}
@@ -207,14 +170,9 @@ func (w *Watch) burst(ctx context.Context, why string) {
 func threadTime(do func()) time.Duration {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	now := func() time.Duration {
-		var ts unix.Timespec
-		_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts) // fails only for invalid addresses
-		return time.Duration(ts.Nano())
-	}
-	begin := now()
+	begin := threads.CPUTime()
 	do()
-	return now() - begin
+	return threads.CPUTime() - begin
 }
 
 // symbolsFor is how long the kernel's symbols are kept after their last use. They use 10
@@ -243,16 +201,11 @@ func (s *symbols) get() (*tracepoint.Symbols, error) {
 	return s.have, nil
 }
 
-func (s *symbols) dropOld(now time.Time) {
+// drop frees the symbols if the last use is at least the given time ago.
+func (s *symbols) drop(unused time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now.Sub(s.used) >= symbolsFor {
+	if time.Since(s.used) >= unused {
 		s.have = nil
 	}
-}
-
-func (s *symbols) drop() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.have = nil
 }

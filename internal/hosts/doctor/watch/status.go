@@ -72,16 +72,6 @@ type Figure struct {
 	N    int     `json:"n"` // number of rounds with a value
 }
 
-func (f Figure) with(v float64) Figure {
-	if f.N == 0 {
-		return Figure{Mean: v, Max: v, N: 1}
-	}
-	f.N++
-	f.Mean += (v - f.Mean) / float64(f.N)
-	f.Max = max(f.Max, v)
-	return f
-}
-
 // merge combines the figures of two periods.
 func (f Figure) merge(g Figure) Figure {
 	switch {
@@ -100,7 +90,7 @@ func (s *Sample) add(facts map[string]float64) {
 		s.Facts = make(map[string]Figure)
 	}
 	for name, v := range facts {
-		s.Facts[name] = s.Facts[name].with(v)
+		s.Facts[name] = s.Facts[name].merge(Figure{Mean: v, Max: v, N: 1})
 	}
 }
 

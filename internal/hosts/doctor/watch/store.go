@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -74,86 +75,81 @@ func (s *Store) AddSample(one Sample) error {
 	})
 }
 
+// storedSample is a sample with its key.
+type storedSample struct {
+	key    []byte
+	sample Sample
+}
+
 // Compact merges the samples that are older than a day at the time now.
 func (s *Store) Compact(now time.Time) error {
 	return s.file.Update(func(tx *bbolt.Tx) error {
 		b := tx.Bucket(samplesBucket)
 		end := now.Add(-wholeFor).Truncate(coarse)
-		var keys [][]byte
-		var group []Sample
-		join := func() error {
-			if len(group) > 1 {
-				for _, k := range keys {
-					if err := b.Delete(k); err != nil {
-						return err
-					}
-				}
-				if err := put(b, group[0].At, merge(group)); err != nil {
-					return err
-				}
-			}
-			keys, group = nil, nil
-			return nil
-		}
-		type kept struct {
-			key []byte
-			one Sample
-		}
-		var old []kept
+		var old []storedSample
 		c := b.Cursor()
 		for k, v := c.First(); k != nil && keyTime(k).Before(end); k, v = c.Next() {
-			x := kept{key: append([]byte{}, k...)}
-			if err := json.Unmarshal(v, &x.one); err != nil {
+			x := storedSample{key: slices.Clone(k)}
+			if err := json.Unmarshal(v, &x.sample); err != nil {
 				return fmt.Errorf("%w: a sample: %w", boltfile.ErrDamaged, err)
 			}
 			old = append(old, x)
 		}
-		for _, x := range old {
-			if len(group) > 0 && !x.one.At.Truncate(coarse).Equal(group[0].At.Truncate(coarse)) {
-				if err := join(); err != nil {
-					return err
-				}
+		period := func(x storedSample) time.Time { return x.sample.At.Truncate(coarse) }
+		for len(old) > 0 {
+			n := 1
+			for n < len(old) && period(old[n]).Equal(period(old[0])) {
+				n++
 			}
-			group, keys = append(group, x.one), append(keys, x.key)
+			if err := mergeStored(b, old[:n]); err != nil {
+				return err
+			}
+			old = old[n:]
 		}
-		return join()
+		return nil
 	})
+}
+
+// mergeStored replaces samples of one period by one.
+func mergeStored(b *bbolt.Bucket, stored []storedSample) error {
+	if len(stored) == 1 {
+		return nil
+	}
+	var samples []Sample
+	for _, x := range stored {
+		if err := b.Delete(x.key); err != nil {
+			return err
+		}
+		samples = append(samples, x.sample)
+	}
+	return put(b, samples[0].At, merge(samples))
 }
 
 // History returns the values since the given time, the newest first, at most limit events
 // and limit samples (0: all).
 func (s *Store) History(since time.Time, limit int) (History, error) {
 	h := History{Events: []Event{}, Samples: []Sample{}}
-	err := s.file.View(func(tx *bbolt.Tx) error {
-		h = History{Events: []Event{}, Samples: []Sample{}}
-		if err := each(tx.Bucket(eventsBucket), since, limit, func(v []byte) error {
-			var e Event
-			err := json.Unmarshal(v, &e)
-			h.Events = append(h.Events, e)
-			return err
-		}); err != nil {
+	err := s.file.View(func(tx *bbolt.Tx) (err error) {
+		if h.Events, err = newest[Event](tx.Bucket(eventsBucket), since, limit); err != nil {
 			return err
 		}
-		return each(tx.Bucket(samplesBucket), since, limit, func(v []byte) error {
-			var one Sample
-			err := json.Unmarshal(v, &one)
-			h.Samples = append(h.Samples, one)
-			return err
-		})
+		h.Samples, err = newest[Sample](tx.Bucket(samplesBucket), since, limit)
+		return err
 	})
 	return h, err
 }
 
-// each calls do with the values since the given time, the newest first.
-func each(b *bbolt.Bucket, since time.Time, limit int, do func([]byte) error) error {
-	c, n := b.Cursor(), 0
-	for k, v := c.Last(); k != nil && !keyTime(k).Before(since) && (limit <= 0 || n < limit); k, v = c.Prev() {
-		if err := do(v); err != nil {
-			return fmt.Errorf("%w: %w", boltfile.ErrDamaged, err)
+// newest returns the values since the given time, the newest first.
+func newest[T any](b *bbolt.Bucket, since time.Time, limit int) ([]T, error) {
+	values, c := []T{}, b.Cursor()
+	for k, v := c.Last(); k != nil && !keyTime(k).Before(since) && (limit <= 0 || len(values) < limit); k, v = c.Prev() {
+		var value T
+		if err := json.Unmarshal(v, &value); err != nil {
+			return values, fmt.Errorf("%w: %w", boltfile.ErrDamaged, err)
 		}
-		n++
+		values = append(values, value)
 	}
-	return nil
+	return values, nil
 }
 
 // put stores a value under a key of its time and a unique number.
@@ -189,7 +185,7 @@ func trim(b *bbolt.Bucket, oldest time.Time, most int) error {
 		if k == nil || over <= 0 && !keyTime(k).Before(oldest) {
 			return nil
 		}
-		if err := b.Delete(append([]byte{}, k...)); err != nil {
+		if err := b.Delete(slices.Clone(k)); err != nil {
 			return err
 		}
 		over--

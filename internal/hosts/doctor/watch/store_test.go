@@ -17,7 +17,7 @@ import (
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // History survives a restart, the newest first.
-func TestHistoryStays(t *testing.T) {
+func TestHistorySurvivesRestart(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Now().UTC().Truncate(time.Second)
 	s := NewStore(dir, time.Hour, quiet())
@@ -49,7 +49,7 @@ func TestHistoryStays(t *testing.T) {
 }
 
 // Values older than the configured period are removed.
-func TestOldGoes(t *testing.T) {
+func TestOldValuesAreRemoved(t *testing.T) {
 	s := NewStore(t.TempDir(), time.Hour, quiet())
 	now := time.Now()
 	for _, age := range []time.Duration{3 * time.Hour, 90 * time.Minute, 30 * time.Minute, 0} {
@@ -109,17 +109,18 @@ func TestCompact(t *testing.T) {
 }
 
 // Merging figures gives the same result as counting them together.
-func TestFiguresJoin(t *testing.T) {
+func TestMergeFigures(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		vs := rapid.SliceOfN(rapid.Float64Range(-1e6, 1e6), 1, 30).Draw(t, "values")
 		cut := rapid.IntRange(0, len(vs)).Draw(t, "cut")
 		var a, b, all Figure
 		for i, v := range vs {
-			all = all.with(v)
+			one := Figure{Mean: v, Max: v, N: 1}
+			all = all.merge(one)
 			if i < cut {
-				a = a.with(v)
+				a = a.merge(one)
 			} else {
-				b = b.with(v)
+				b = b.merge(one)
 			}
 		}
 		got := a.merge(b)

@@ -3,75 +3,60 @@ package watch
 import (
 	"context"
 	"fmt"
-	"slices"
-	"sync"
 
 	"holdfast"
 )
 
 // Bounds of event streams.
 const (
-	maxSubscribers = 32
-	streamBuffer   = 64
+	maxStreams   = 32
+	streamBuffer = 64
 )
-
-// subscriber is one stream. It is closed if its reader is too slow.
-type subscriber struct {
-	mu     sync.Mutex
-	ch     chan Event
-	closed bool
-}
-
-func (s *subscriber) send(e Event) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return
-	}
-	select {
-	case s.ch <- e:
-	default:
-		s.closed = true
-		close(s.ch)
-	}
-}
-
-func (s *subscriber) close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.closed {
-		s.closed = true
-		close(s.ch)
-	}
-}
 
 // Events streams the events of findings from now on. The channel is closed when ctx is
 // done, when the watch ends, or when the reader is too slow. It returns holdfast.ErrBusy
 // if there are too many streams.
 func (w *Watch) Events(ctx context.Context) (<-chan Event, error) {
-	s := &subscriber{ch: make(chan Event, streamBuffer)}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.subs) >= maxSubscribers {
-		return nil, fmt.Errorf("there are %d streams of the doctor's events: %w", len(w.subs), holdfast.ErrBusy)
+	if len(w.streams) >= maxStreams {
+		return nil, fmt.Errorf("there are %d streams of the doctor's events: %w", len(w.streams), holdfast.ErrBusy)
 	}
-	w.subs = append(w.subs, s)
+	ch := make(chan Event, streamBuffer)
+	w.streams[ch] = true
 	context.AfterFunc(ctx, func() {
 		w.mu.Lock()
-		w.subs = slices.DeleteFunc(w.subs, func(x *subscriber) bool { return x == s })
-		w.mu.Unlock()
-		s.close()
+		defer w.mu.Unlock()
+		w.endStream(ch)
 	})
-	return s.ch, nil
+	return ch, nil
 }
 
-// unsubscribe ends all streams.
-func (w *Watch) unsubscribe() {
+// send sends an event to all streams. It ends those with a reader that is too slow.
+func (w *Watch) send(e Event) {
 	w.mu.Lock()
-	subs := w.subs
-	w.subs = nil
-	w.mu.Unlock()
-	for _, s := range subs {
-		s.close()
+	defer w.mu.Unlock()
+	for ch := range w.streams {
+		select {
+		case ch <- e:
+		default:
+			w.endStream(ch)
+		}
+	}
+}
+
+// endStream closes a stream unless it is closed. The caller holds w.mu.
+func (w *Watch) endStream(ch chan Event) {
+	if w.streams[ch] {
+		delete(w.streams, ch)
+		close(ch)
+	}
+}
+
+func (w *Watch) endStreams() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for ch := range w.streams {
+		w.endStream(ch)
 	}
 }

@@ -52,7 +52,7 @@ func newBursts(c Config, now time.Time) *bursts {
 const (
 	regularBurst = "regular"
 	openFinding  = "a finding that only a burst can judge"
-	told         = "a slow spin-up"
+	slowSpinup   = "a slow spin-up"
 )
 
 // due returns the reason to run a burst now, "" for none. asked is a suspicion from

@@ -21,13 +21,13 @@ func finding(name string, s rule.Severity, group string) doctor.Finding {
 	return doctor.Finding{Finding: rule.Finding{Rule: name, Severity: s, Title: name, Culprit: fact.Subject{Cgroup: group}}}
 }
 
-// said runs a script of results through a tracker and returns its events. A result lists
+// events runs a script of results through a tracker and returns its events. A result lists
 // findings as "rule severity group", separated by commas. "deep:" marks a burst, "-" a
 // result without findings, "?" a result in which no rule could judge.
-func said(looks ...string) []string {
+func events(results ...string) []string {
 	var t tracker
 	var out []string
-	for i, text := range looks {
+	for i, text := range results {
 		l := examination{at: start.Add(time.Duration(i) * 10 * time.Second), judged: map[string]bool{"a": true, "b": true}}
 		text, l.deep = strings.CutPrefix(text, "deep:")
 		switch text {
@@ -49,36 +49,36 @@ func said(looks ...string) []string {
 
 func TestTracker(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		looks []string
-		want  []string
+		name    string
+		results []string
+		want    []string
 	}{
-		{"once is no finding", []string{"a warning /x", "-", "a warning /x", "-"}, nil},
-		{"twice is", []string{"a warning /x", "a warning /x"}, []string{"1 began a warning /x"}},
+		{"one result begins no finding", []string{"a warning /x", "-", "a warning /x", "-"}, nil},
+		{"two consecutive results begin a finding", []string{"a warning /x", "a warning /x"}, []string{"1 began a warning /x"}},
 		{"a burst needs no repetition", []string{"deep:a warning /x"}, []string{"0 began a warning /x"}},
 		{"a burst ends its own finding", []string{"deep:a warning /x", "deep:-"}, []string{"0 began a warning /x", "1 ended a warning /x"}},
 		{"a burst does not end a finding of rounds", []string{"a warning /x", "a warning /x", "deep:-", "a warning /x"}, []string{"1 began a warning /x"}},
-		{"three without it are its end", []string{"a warning /x", "a warning /x", "-", "-", "-"}, []string{"1 began a warning /x", "4 ended a warning /x"}},
-		{"two are not", []string{"a warning /x", "a warning /x", "-", "-", "a warning /x", "-", "-"}, []string{"1 began a warning /x"}},
-		{"what cannot be judged does not end", []string{"a warning /x", "a warning /x", "?", "?", "?", "?"}, []string{"1 began a warning /x"}},
+		{"three results without it end a finding", []string{"a warning /x", "a warning /x", "-", "-", "-"}, []string{"1 began a warning /x", "4 ended a warning /x"}},
+		{"two results without it do not end a finding", []string{"a warning /x", "a warning /x", "-", "-", "a warning /x", "-", "-"}, []string{"1 began a warning /x"}},
+		{"results that cannot judge do not end a finding", []string{"a warning /x", "a warning /x", "?", "?", "?", "?"}, []string{"1 began a warning /x"}},
 		{"two groups are two findings", []string{"a warning /x,a notice /y", "a warning /x,a notice /y"}, []string{"1 began a warning /x", "1 began a notice /y"}},
-		{"a name that comes later is no other finding", []string{"a warning", "a warning", "deep:a warning /x"}, []string{"1 began a warning"}},
-		{"nor one that is lost", []string{"a warning /x", "a warning /x", "a warning", "a warning"}, []string{"1 began a warning /x"}},
-		{"worse at once", []string{"a warning", "a warning", "a critical"}, []string{"1 began a warning", "2 changed a critical"}},
-		{"milder later", []string{"a critical", "a critical", "a warning", "a warning", "a critical", "a warning", "a warning", "a warning"},
+		{"a group that is named later belongs to the same finding", []string{"a warning", "a warning", "deep:a warning /x"}, []string{"1 began a warning"}},
+		{"a group that is no longer named belongs to the same finding", []string{"a warning /x", "a warning /x", "a warning", "a warning"}, []string{"1 began a warning /x"}},
+		{"a higher severity applies at once", []string{"a warning", "a warning", "a critical"}, []string{"1 began a warning", "2 changed a critical"}},
+		{"a lower severity applies after three results", []string{"a critical", "a critical", "a warning", "a warning", "a critical", "a warning", "a warning", "a warning"},
 			[]string{"1 began a critical", "7 changed a warning"}},
 		{"the worst finding of a result counts", []string{"a critical,a warning", "a warning,a critical"}, []string{"1 began a critical"}},
-		{"pending and not judged is forgotten", []string{"a warning /x", "?", "a warning /x"}, nil},
+		{"a first result is forgotten if the next cannot judge", []string{"a warning /x", "?", "a warning /x"}, nil},
 	} {
-		if got := said(c.looks...); !slices.Equal(got, c.want) {
-			t.Errorf("%s: %v:\n got %q\nwant %q", c.name, c.looks, got, c.want)
+		if got := events(c.results...); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v:\n got %q\nwant %q", c.name, c.results, got, c.want)
 		}
 	}
 }
 
 // For any results: beginnings and ends alternate, the open findings are those that have
 // begun and not ended, and their number stays within the bound.
-func TestTrackerKeepsItsBooks(t *testing.T) {
+func TestTrackerInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var tr tracker
 		open := 0
@@ -89,7 +89,7 @@ func TestTrackerKeepsItsBooks(t *testing.T) {
 				l.judged[r] = rapid.Bool().Draw(t, "judged")
 			}
 			for range rapid.IntRange(0, 4).Draw(t, "found") {
-				f := finding(rapid.SampledFrom(rules).Draw(t, "rule"), rapid.SampledFrom(severities()).Draw(t, "severity"),
+				f := finding(rapid.SampledFrom(rules).Draw(t, "rule"), rapid.SampledFrom([]rule.Severity{rule.Notice, rule.Warning, rule.Critical}).Draw(t, "severity"),
 					rapid.SampledFrom([]string{"", "/x", "/y", "/z"}).Draw(t, "group"))
 				if l.judged[f.Rule] {
 					l.findings = append(l.findings, f)
@@ -158,24 +158,24 @@ func TestBursts(t *testing.T) {
 		want   string
 	}
 	for name, steps := range map[string][]step{
-		"nothing to see": {
+		"no suspicion": {
 			{after: 30 * time.Second, want: ""}, {after: 20 * time.Minute, want: ""}, {after: time.Hour, want: regularBurst}, {after: 59 * time.Minute, want: ""}, {after: time.Minute, want: regularBurst},
 		},
-		"not while the host comes up": {{after: 30 * time.Second, facts: busy, want: ""}, {after: 30 * time.Second, facts: busy, want: "programs wait for CPUs"}},
-		"a suspicion that comes to nothing waits twice as long": {
+		"no burst in the first minute": {{after: 30 * time.Second, facts: busy, want: ""}, {after: 30 * time.Second, facts: busy, want: "programs wait for CPUs"}},
+		"a burst without a finding doubles the delay of its suspicion": {
 			{after: time.Minute, facts: busy, want: "programs wait for CPUs"},
 			{after: 5 * time.Minute, facts: busy, want: ""}, {after: 5 * time.Minute, facts: busy, want: "programs wait for CPUs"},
 			{after: 10 * time.Minute, facts: busy, want: ""}, {after: 10 * time.Minute, facts: busy, want: "programs wait for CPUs"},
 		},
-		"one that finds something does not": {
+		"a burst with a finding does not delay the next": {
 			{after: time.Minute, facts: busy, found: true, want: "programs wait for CPUs"},
 			{after: 4 * time.Minute, facts: busy, want: ""}, {after: time.Minute, facts: busy, found: true, want: "programs wait for CPUs"},
 		},
-		"another suspicion need not wait for it": {
-			{after: time.Minute, facts: busy, want: "programs wait for CPUs"}, {after: 5 * time.Minute, facts: busy, asked: told, want: told},
+		"another suspicion is not delayed": {
+			{after: time.Minute, facts: busy, want: "programs wait for CPUs"}, {after: 5 * time.Minute, facts: busy, asked: slowSpinup, want: slowSpinup},
 		},
 		"a finding that only bursts see": {{after: time.Minute, unsure: true, want: openFinding}, {after: time.Minute, unsure: true, want: ""}, {after: 4 * time.Minute, unsure: true, want: openFinding}},
-		"an expensive burst":             {{after: time.Minute, asked: told, found: true, cost: 2 * time.Second, want: told}, {after: 16 * time.Minute, asked: told, want: ""}, {after: time.Minute, asked: told, want: told}},
+		"an expensive burst":             {{after: time.Minute, asked: slowSpinup, found: true, cost: 2 * time.Second, want: slowSpinup}, {after: 16 * time.Minute, asked: slowSpinup, want: ""}, {after: time.Minute, asked: slowSpinup, want: slowSpinup}},
 	} {
 		now := start
 		b := newBursts(c, now)
@@ -203,7 +203,7 @@ func TestBurstsAreBounded(t *testing.T) {
 		for range 500 {
 			now = now.Add(c.Every)
 			facts := map[string]float64{fact.CPUSome: rapid.Float64Range(0, 1).Draw(t, "waits"), fact.MemcgDying: rapid.Float64Range(0, 3000).Draw(t, "dying")}
-			asked := rapid.SampledFrom([]string{"", "", told}).Draw(t, "asked")
+			asked := rapid.SampledFrom([]string{"", "", slowSpinup}).Draw(t, "asked")
 			why := b.due(now, facts, asked, rapid.Bool().Draw(t, "unsure"))
 			if why == "" {
 				if now.Sub(last) > c.LookEvery+c.Every {
@@ -222,7 +222,7 @@ func TestBurstsAreBounded(t *testing.T) {
 
 // For any costs of rounds: over any period, rounds use at most their share, plus maxSaved
 // and the cost of the last round.
-func TestPurse(t *testing.T) {
+func TestBudget(t *testing.T) {
 	share := DefaultConfig().roundShare()
 	rapid.Check(t, func(t *rapid.T) {
 		now := start

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"holdfast/internal/hosts/doctor"
 	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/hosts/doctor/probe"
@@ -26,11 +28,11 @@ type Deps struct {
 	// Changed is called with the open findings after each round and burst. It must not
 	// block. It may be nil.
 	Changed func([]Open)
-	Metrics *Metrics // nil: none
+	Metrics *Metrics // nil: the metrics are not exported
 	Log     *slog.Logger
 	// Standing, Probes and Rules default to probe.AllStanding, to probe.All without the
 	// probe that loads the machine, and to rule.All.
-	Standing []probe.Standing
+	Standing []probe.Probe
 	Probes   []probe.Probe
 	Rules    []rule.Rule
 }
@@ -47,7 +49,7 @@ type Watch struct {
 	series    []*standing
 	track     tracker
 	bursts    *bursts
-	names     *cachedEngine
+	names     doctor.Engine // nil: containers have no names
 	sample    Sample
 	compacted time.Time // when old samples were last merged
 
@@ -55,7 +57,7 @@ type Watch struct {
 	status  Status
 	summary map[string]float64 // facts of the last round
 	began   time.Time
-	subs    []*subscriber
+	streams map[chan Event]bool
 }
 
 // New returns a Watch. It does nothing before Run.
@@ -69,7 +71,13 @@ func New(cfg Config, deps Deps) *Watch {
 	if deps.Rules == nil {
 		deps.Rules = rule.All()
 	}
-	w := &Watch{cfg: cfg, deps: deps, asked: make(chan struct{}, 1)}
+	if deps.Metrics == nil {
+		deps.Metrics = NewMetrics(prometheus.NewRegistry())
+	}
+	if deps.Known == nil {
+		deps.Known = func() []fact.Fact { return nil }
+	}
+	w := &Watch{cfg: cfg, deps: deps, asked: make(chan struct{}, 1), streams: make(map[chan Event]bool)}
 	w.symbols = &symbols{load: deps.Host.LoadSymbols}
 	w.deps.Host.Symbols = w.symbols.get
 	if deps.Engine != nil {
@@ -162,10 +170,10 @@ func (w *Watch) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			w.keepSample(time.Now())
-			w.unsubscribe()
+			w.endStreams()
 			return nil
 		case <-w.asked:
-			asked = told
+			asked = slowSpinup
 			continue
 		case <-timer.C:
 		}
@@ -204,13 +212,10 @@ func (w *Watch) record(l examination) {
 	w.status.Findings = open
 	w.status.Cost.Lost += int64(w.track.dropped)
 	w.track.dropped = 0
-	subs := slices.Clone(w.subs)
 	w.mu.Unlock()
 	for _, e := range events {
 		w.logEvent(e)
-		for _, s := range subs {
-			s.send(e)
-		}
+		w.send(e)
 	}
 	w.deps.Metrics.open(open)
 	w.keepEvents(events)
@@ -249,11 +254,7 @@ func (w *Watch) name(ctx context.Context, found []rule.Finding) []doctor.Finding
 	if len(found) == 0 {
 		return nil
 	}
-	var e doctor.Engine
-	if w.names != nil {
-		e = w.names
-	}
-	names, _ := doctor.Names(ctx, w.deps.Host.Proc, e, nil) // findings without names are reported, too
+	names, _ := doctor.Names(ctx, w.deps.Host.Proc, w.names, nil) // findings without names are reported, too
 	list := make([]doctor.Finding, 0, len(found))
 	for _, f := range found {
 		list = append(list, names.Name(f))

@@ -85,8 +85,8 @@ func (m fakeHost) read() ([]fact.Fact, error) {
 func (m fakeHost) Read(context.Context, time.Time) ([]fact.Fact, error) { return m.read() }
 func (m fakeHost) Close() error                                         { return nil }
 
-func (m fakeHost) standing() []probe.Standing {
-	return []probe.Standing{{
+func (m fakeHost) standing() []probe.Probe {
+	return []probe.Probe{{
 		Name: "made up", Sees: "what the test writes", Gives: []string{fact.MemcgDying},
 		Open: func(context.Context, probe.Host, time.Time) (probe.Series, error) { return m, nil },
 	}, {
@@ -101,13 +101,17 @@ func (m fakeHost) standing() []probe.Standing {
 func deep(rtnl *atomic.Int64) []probe.Probe {
 	return []probe.Probe{{
 		Name: "deep", Sees: "locks", Gives: []string{fact.LockSeen, fact.RtnlWait},
-		Start: func(context.Context, probe.Host) (probe.Finish, error) {
-			return func(context.Context, time.Duration) ([]fact.Fact, error) {
-				return []fact.Fact{{Name: fact.LockSeen, Value: 1}, {Name: fact.RtnlWait, Value: float64(rtnl.Load()), Unit: fact.Share}}, nil
-			}, nil
-		},
+		Open: func(context.Context, probe.Host, time.Time) (probe.Series, error) { return lockWaits{rtnl}, nil },
 	}}
 }
+
+type lockWaits struct{ rtnl *atomic.Int64 }
+
+func (l lockWaits) Read(context.Context, time.Time) ([]fact.Fact, error) {
+	return []fact.Fact{{Name: fact.LockSeen, Value: 1}, {Name: fact.RtnlWait, Value: float64(l.rtnl.Load()), Unit: fact.Share}}, nil
+}
+
+func (lockWaits) Close() error { return nil }
 
 // In a bubble of fake time, a host becomes sick and recovers. The status, the metrics,
 // the log, the events and the history show it.
@@ -248,7 +252,7 @@ func TestBurst(t *testing.T) {
 		w.Suspect()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if s = w.Status(); s.Cost.Bursts != before+1 || s.Bursts[0].Why != told {
+		if s = w.Status(); s.Cost.Bursts != before+1 || s.Bursts[0].Why != slowSpinup {
 			t.Errorf("%d bursts before, %+v", before, s.Bursts)
 		}
 		cancel()
@@ -264,8 +268,8 @@ func (silent) List(context.Context, map[string]string) ([]engine.Container, erro
 }
 
 // A reader that does not read its events is closed and blocks no other component.
-func TestSlowReaderIsGivenUp(t *testing.T) {
-	w := New(DefaultConfig(), Deps{Standing: []probe.Standing{}, Log: quiet()})
+func TestSlowReaderIsClosed(t *testing.T) {
+	w := New(DefaultConfig(), Deps{Standing: []probe.Probe{}, Log: quiet()})
 	events, err := w.Events(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -281,7 +285,7 @@ func TestSlowReaderIsGivenUp(t *testing.T) {
 	if n != streamBuffer {
 		t.Errorf("%d events before the end, want %d", n, streamBuffer)
 	}
-	for range maxSubscribers - 1 { // the first counts until its context is done
+	for range maxStreams {
 		if _, err := w.Events(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -289,7 +293,7 @@ func TestSlowReaderIsGivenUp(t *testing.T) {
 	if _, err := w.Events(t.Context()); !errors.Is(err, holdfast.ErrBusy) {
 		t.Errorf("a reader beyond the bound: %v", err)
 	}
-	w.unsubscribe()
+	w.endStreams()
 }
 
 func exposed(t *testing.T, reg *prometheus.Registry) string {
@@ -311,7 +315,7 @@ func exposed(t *testing.T, reg *prometheus.Registry) string {
 	return b.String()
 }
 
-func TestMetricsAreWellNamed(t *testing.T) {
+func TestMetricNames(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := NewMetrics(reg)
 	var all []fact.Fact
@@ -320,7 +324,7 @@ func TestMetricsAreWellNamed(t *testing.T) {
 	}
 	m.facts(all)
 	m.round(time.Millisecond, time.Second)
-	m.burst(told, time.Millisecond)
+	m.burst(slowSpinup, time.Millisecond)
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -406,25 +410,6 @@ func TestDrillsBeginAndEnd(t *testing.T) {
 			eventually(t, "the finding is over", func() bool { return named() == nil })
 		})
 	}
-}
-
-// Measure runs on this host with all its probes.
-func TestMeasure(t *testing.T) {
-	c := DefaultConfig()
-	c.Every = time.Second
-	var m Measured
-	err := errors.New("not measured")
-	// On a busy machine the first round may take long.
-	for length := 5 * time.Second; err != nil && length < time.Minute; length *= 3 {
-		m, err = Measure(t.Context(), c, Deps{Host: here(t), Log: quiet(), Store: NewStore(t.TempDir(), c.Keep, quiet())}, length)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m.Rounds < 1 || m.Seconds < 5 || m.CPU <= 0 || m.Own <= 0 || m.MaxRSS <= 0 || m.Lost != 0 {
-		t.Errorf("%+v", m)
-	}
-	t.Logf("%+v: %.2f %% of one core", m, 100*m.Share())
 }
 
 // eventually polls until ok. After two minutes the test fails.

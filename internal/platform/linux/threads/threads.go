@@ -5,6 +5,7 @@ package threads
 import (
 	"os"
 	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,4 +28,12 @@ func Spend(f func() error) error {
 		done <- f() // the thread stays locked, so it ends with the goroutine
 	}()
 	return <-done
+}
+
+// CPUTime returns the CPU time that the calling thread has used. The goroutine must be
+// locked to its thread.
+func CPUTime() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts) // fails only for invalid addresses
+	return time.Duration(ts.Nano())
 }

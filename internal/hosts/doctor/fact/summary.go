@@ -5,15 +5,6 @@ import (
 	"strings"
 )
 
-// Names of facts that only the continuous examination of the agent measures.
-const (
-	CPUSome        = "cpu.psi_some"      // share of the examination in which a task waited for a CPU
-	ConnHost       = "conntrack.host"    // share of the connection tracking table of the host's namespace that is in use
-	GroupsRemoved  = "cgroups.removed"   // /s: control groups whose directory was removed, in all hierarchies
-	GroupsReleased = "cgroups.released"  // /s: control groups that the kernel released; if lower than the rate of removals, groups stay as dying groups
-	ReclaimSlow    = "reclaim.slow_rate" // /s: reclaims of memory cgroups that took over 1 ms
-)
-
 // Summary reduces a host's facts to one figure per name: the fact about the whole host,
 // or the largest of those about its parts. Free blocks of memory are summed, except for
 // the small zones for old devices. Texts and values that are not numbers are left out.
