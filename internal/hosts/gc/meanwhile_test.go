@@ -102,7 +102,7 @@ func TestFilesOfAStartedContainerAreNotLinked(t *testing.T) {
 func TestAContainersFilesAreLinkedWhenItsTimeHasCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, col, _, file := endedContainer(t, newCounter())
-		col.rates.linked = 1 // a second for each of its two names
+		col.stats.harm.Linked = 1 // a second for each of its two names
 		begun, asked := time.Now(), 0
 		m.between = func(*model) {
 			asked++

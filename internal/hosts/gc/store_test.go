@@ -119,7 +119,7 @@ func TestSeveralMayWrite(t *testing.T) {
 }
 
 func TestHarmTellsBesideFromWithout(t *testing.T) {
-	w := &watch{}
+	w := newStats()
 	begin := time.Now()
 	done := w.open()
 	if !w.observe(begin, time.Since(begin)+time.Millisecond, true) {
