@@ -62,20 +62,13 @@ func (x *underway) bringUp(ctx context.Context, index int, images map[string]*fe
 			if err == nil {
 				return nil
 			}
-			return &ContainerError{Run: index, Name: img.Name, Phase: u.phase, Err: explain(err, record.Cause), Log: u.log}
+			// The recorded cause depends on the failed phase: "not found" means the
+			// image only while it is pulled.
+			return &ContainerError{Run: index, Name: img.Name, Phase: u.phase, Err: record.Cause.Explain(err), Log: u.log}
 		})
 	}
 	err = g.Wait() // before primary is read
 	return primary, err
-}
-
-// explain adds the hint of the recorded cause. The cause depends on the failed
-// phase: "not found" means the image only while it is pulled.
-func explain(err error, cause spinup.Cause) error {
-	if hint := cause.Hint(); hint != "" && holdfast.HintOf(err) == "" {
-		return holdfast.WithHint(err, hint)
-	}
-	return err
 }
 
 // isFirst reports whether this container is the first with its image.

@@ -47,20 +47,17 @@ type Difference struct {
 	MedianChange Change `json:"median_change"`
 }
 
-// Compare says how b differs from a, phase by phase, for each that both have.
+// compare returns how b differs from a, for each phase that both have. If several
+// comparisons are read together, each is held to its part of the 5 %.
 //
-// Slow shares are compared by Fisher's exact test: shares of 1 % in some
-// hundred records are counts of a few, for which the normal approximation of
-// the two-proportion test is wrong. Medians are compared by a bootstrap of
-// their ratio: phases' times are skewed and heavy-tailed, so that neither means
-// nor their t-test say much. As each phase is tested, each test is held to 5 %
-// ÷ (two tests × phases) (Bonferroni): in 95 of 100 comparisons of equal groups
-// nothing at all is called better or worse.
-func Compare(a, b Group) []Difference { return compareOneOf(a, b, 1) }
-
-// compareOneOf is Compare for one of several comparisons that are read together:
-// each is held to its part of the 5 %.
-func compareOneOf(a, b Group, comparisons int) []Difference {
+// Slow shares are compared by Fisher's exact test. Shares of 1 % in some hundred
+// records are counts of a few, for which the normal approximation of the
+// two-proportion test is wrong. Medians are compared by a bootstrap of their ratio:
+// phases' times are skewed and heavy-tailed, so neither means nor their t-test say
+// much. As each phase is tested, each test is held to 5 % ÷ (two tests × phases)
+// (Bonferroni): in 95 of 100 comparisons of equal groups no phase is called better or
+// worse.
+func compare(a, b Group, comparisons int) []Difference {
 	var pairs [][2]PhaseStats
 	for _, x := range a.Phases {
 		for _, y := range b.Phases {

@@ -98,10 +98,3 @@ func (p Pull) check() error {
 	}
 	return nil
 }
-
-// Bounded returns the record with all external text and lists cut to the size
-// that a Store keeps and that one request to an agent can carry.
-func (r Record) Bounded() Record {
-	r.bound()
-	return r
-}

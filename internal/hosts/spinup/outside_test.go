@@ -203,10 +203,10 @@ func TestManyComparisonsAreHeldTogether(t *testing.T) {
 		a.Phases[0].values = append(a.Phases[0].values, float64(i))
 		b.Phases[0].values = append(b.Phases[0].values, float64(i))
 	}
-	if got := Compare(a, b)[0]; got.SlowChange != Worse {
+	if got := compare(a, b, 1)[0]; got.SlowChange != Worse {
 		t.Errorf("alone: %+v", got)
 	}
-	if got := compareOneOf(a, b, 8)[0]; got.SlowChange != NoDifference {
+	if got := compare(a, b, 8)[0]; got.SlowChange != NoDifference {
 		t.Errorf("one of eight: %+v", got)
 	}
 }

@@ -93,21 +93,6 @@ func WholePull(image string, begun time.Time, took time.Duration, bytes int64) P
 	return Pull{Image: image, Begun: begun.UTC().Round(0), Took: wall, Download: t, Extract: Transfer{Exact: true}, Layers: []Layer{}, Done: true, Whole: true}
 }
 
-// Counts returns how many layers were fetched by this pull, joined, and present.
-func (p Pull) Counts() (fetched, joined, present int) {
-	for _, l := range p.Layers {
-		switch {
-		case l.State == Present:
-			present++
-		case l.Joined:
-			joined++
-		case l.State == Downloaded || l.State == Extracting || l.State == Complete:
-			fetched++
-		}
-	}
-	return fetched, joined, present
-}
-
 // Stuck returns the layer at which a failed pull most likely failed, and false if
 // no layer was in progress. The engine itself does not report it.
 func (p Pull) Stuck() (Layer, bool) {

@@ -108,14 +108,15 @@ const (
 	maxRecordLayers = 128 // what overlay2 can mount
 )
 
-// bound cuts external text and lists to a bounded size.
-func (r *Record) bound() {
+// Bounded returns the record with all external text and lists cut to the size that a
+// Store keeps and that one request to an agent can carry.
+func (r Record) Bounded() Record {
 	for _, s := range []*string{&r.Image, &r.Digest, &r.Error, &r.Job, &r.Name, &r.Container,
 		&r.Cohort.Host, &r.Cohort.Engine, &r.Cohort.Driver, &r.Cohort.ImageStore, &r.Cohort.Kernel, &r.Cohort.Runtime} {
 		*s = cut(*s)
 	}
 	if r.Pull == nil {
-		return
+		return r
 	}
 	p := *r.Pull
 	p.Image, p.Digest = cut(p.Image), cut(p.Digest)
@@ -124,6 +125,7 @@ func (r *Record) bound() {
 		p.Layers[i].ID = p.Layers[i].ID[:min(len(p.Layers[i].ID), 64)]
 	}
 	r.Pull = &p
+	return r
 }
 
 func cut(s string) string {
@@ -142,10 +144,9 @@ const (
 // newID returns an id for a spin-up that began at t: 24 hex digits that sort by
 // time.
 func newID(t time.Time) string {
-	var b [idBytes]byte
-	binary.BigEndian.PutUint64(b[:], uint64(max(t.UnixNano(), 0)))
-	_, _ = rand.Read(b[timeBytes:]) // never fails (crypto/rand)
-	return hex.EncodeToString(b[:])
+	var b [idBytes - timeBytes]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	return firstID(t) + hex.EncodeToString(b[:])
 }
 
 // firstID sorts before the ids of all spin-ups that began at t or later.

@@ -1,6 +1,7 @@
 package spinup
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -91,10 +92,7 @@ func (s *Store) Report(q Question, rules Rules) (Report, error) {
 // NewReport answers a question from records, newest first. The question's Filter
 // has already been applied.
 func NewReport(records []Record, q Question, rules Rules) (Report, error) {
-	r := Report{By: q.By, At: q.At, Count: len(records), Groups: []Group{}, Compared: []Comparison{}}
-	if r.By == "" {
-		r.By = ByAll
-	}
+	r := Report{By: cmp.Or(q.By, ByAll), At: q.At, Count: len(records), Groups: []Group{}, Compared: []Comparison{}}
 	if n := len(records); n > 0 {
 		r.Newest, r.Oldest = records[0].Begun, records[n-1].Begun
 	}
@@ -111,7 +109,7 @@ func NewReport(records []Record, q Question, rules Rules) (Report, error) {
 	others = others[:min(len(others), maxCompared)]
 	for _, g := range others {
 		r.Compared = append(r.Compared, Comparison{
-			A: r.Groups[first].Name, B: g.Name, Phases: compareOneOf(r.Groups[first], g, len(others)),
+			A: r.Groups[first].Name, B: g.Name, Phases: compare(r.Groups[first], g, len(others)),
 		})
 	}
 	if len(r.Groups) > maxGroups {

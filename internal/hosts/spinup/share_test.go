@@ -41,7 +41,7 @@ func TestSharedLayersCountElsewhere(t *testing.T) {
 	if base, own := p.Layers[0], p.Layers[1]; !base.Joined || base.Fetched != 0 || own.Joined || own.Fetched != 2<<20 || own.Waited != seconds(2.5) {
 		t.Errorf("%+v", p.Layers)
 	}
-	fetched, joined, present := p.Counts()
+	fetched, joined, present := counts(p)
 	if fetched != 1 || joined != 1 || present != 0 {
 		t.Errorf("%d fetched, %d joined, %d present", fetched, joined, present)
 	}

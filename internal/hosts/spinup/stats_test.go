@@ -99,7 +99,7 @@ func compareDrivers(records []Record) map[Phase]Difference {
 		groups[g.Name] = g
 	}
 	out := map[Phase]Difference{}
-	for _, d := range Compare(groups["aufs"], groups["overlay2"]) {
+	for _, d := range compare(groups["aufs"], groups["overlay2"], 1) {
 		out[d.Phase] = d
 	}
 	return out
@@ -178,7 +178,7 @@ func TestGroupsCountFailuresAndTheCache(t *testing.T) {
 	if fmt.Sprintf("%s %d %d %d %d", got[0].Name, got[0].Count, got[0].Failed, got[0].Cached, len(got[0].Phases)) != "a 2 1 1 0" || got[1].Phases[0].Phase != Start {
 		t.Errorf("%+v", got)
 	}
-	if len(Compare(got[0], got[1])) != 0 || len(Summarize(nil, ByAll, DefaultRules())) != 0 {
+	if len(compare(got[0], got[1], 1)) != 0 || len(Summarize(nil, ByAll, DefaultRules())) != 0 {
 		t.Error("something is said of nothing")
 	}
 }

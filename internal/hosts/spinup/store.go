@@ -120,7 +120,7 @@ func (s *Store) Append(r Record) error {
 	if r.ID == "" {
 		return errors.New("save a spin-up: it has no id")
 	}
-	r.bound()
+	r = r.Bounded()
 	value, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("keep spin-up %s: %w", r.ID, err)
@@ -322,13 +322,4 @@ func inUse(err error) error {
 		return holdfast.WithHint(ErrInUse, "is an agent running with the same data directory?")
 	}
 	return err
-}
-
-// Stats groups the selected records; see Summarize.
-func (s *Store) Stats(f Filter, by By, rules Rules) ([]Group, error) {
-	records, err := s.List(f)
-	if err != nil {
-		return nil, err
-	}
-	return Summarize(records, by, rules), nil
 }

@@ -104,8 +104,8 @@ func TestRecordsSurviveARestart(t *testing.T) {
 			t.Errorf("%q: %+v, %v", id, got, err)
 		}
 	}
-	if groups, err := s.Stats(Filter{}, ByKind, DefaultRules()); err != nil || len(groups) != 2 || groups[0].Count != 4 {
-		t.Errorf("%+v, %v", groups, err)
+	if r, err := s.Report(Question{By: ByKind}, DefaultRules()); err != nil || len(r.Groups) != 2 || r.Groups[0].Count != 4 {
+		t.Errorf("%+v, %v", r, err)
 	}
 }
 

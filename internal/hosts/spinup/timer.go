@@ -36,9 +36,6 @@ func NewRecord(kind Kind, image string, begun time.Time, c Cohort) Record {
 	}
 }
 
-// ID is the id that the record will have.
-func (t *Timer) ID() string { return t.record.ID }
-
 // Job says what the spin-up is a part of.
 func (t *Timer) Job(job string) { t.record.Job = job }
 

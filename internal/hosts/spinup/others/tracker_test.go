@@ -421,8 +421,8 @@ func TestManyAreBounded(t *testing.T) {
 		s.tells(made(false), nil)
 		s.add(engine.Event{Type: engine.OfContainer, ID: id, Name: id, Action: "start", Time: at(float64(i) + 1)})
 	}
-	if len(s.order) > 3*maxPending {
-		t.Errorf("%d ids are kept", len(s.order))
+	if len(s.pending) > maxPending {
+		t.Errorf("%d containers are pending", len(s.pending))
 	}
 	s.dropAll()
 	for name, n := range s.underWay {

@@ -98,7 +98,7 @@ const progressEvery = 100 * time.Millisecond
 // waiting.
 //
 // Errors are those of the engine with the layer that it was at, ctx's, or
-// spinup.ErrEndedEarly, with a hint where one is known (spinup.Explain). An
+// spinup.ErrEndedEarly, with a hint where one is known (spinup.Cause.Explain). An
 // image that could not be pulled is told by spinup.CauseOf.
 func (p *Puller) Pull(ctx context.Context, q Request, progress func(spinup.Pull)) (spinup.Record, error) {
 	timer := spinup.NewTimer(cmp.Or(q.Kind, spinup.ForPull), q.Image, spinup.Cohort{})
@@ -173,5 +173,5 @@ func describe(q Request, pull spinup.Pull, err, noLogin error) error {
 	if cause := spinup.CauseOf(err); noLogin != nil && (cause == spinup.Denied || cause == spinup.NoImage) {
 		err = fmt.Errorf("%w; without a login: %w", err, noLogin)
 	}
-	return spinup.Explain(err)
+	return spinup.CauseOf(err).Explain(err)
 }
