@@ -46,7 +46,7 @@ var rules = []rule{
 	{"internal/sessions/deadman", []string{"", "internal/sessions/kill", "internal/platform/linux/..."}},
 	// boottime: deadlines that other nodes rely on go on while the host sleeps.
 	{"internal/hosts/spinup", []string{"", "internal/platform/engine"}},
-	{"internal/hosts/spinup/puller", []string{"", "internal/platform/engine", "internal/hosts/spinup"}},
+	{"internal/hosts/spinup/puller", []string{"", "internal/platform/coalesce", "internal/platform/engine", "internal/hosts/spinup"}},
 	{"internal/hosts/spinup/prefetch", []string{"", "internal/platform/engine"}},
 	{"internal/hosts/spinup/recorder", []string{"", "internal/platform/engine", "internal/hosts/spinup", "internal/hosts/spinup/others", "internal/hosts/spinup/underway", "internal/hosts/doctor/ranking", "internal/platform/linux/boottime"}},
 	{"internal/hosts/spinup/others", []string{"", "internal/platform/engine", "internal/hosts/spinup"}},

@@ -136,7 +136,10 @@ func (r *Runner) Run(ctx context.Context, id string, j Job) (Result, error) {
 	if err != nil {
 		return Result{Job: id}, err
 	}
-	x := &underway{Runner: r, id: id, job: j, slots: make(chan struct{}, r.atOnce()), recording: record(ctx, r.Recorder, r.Log)}
+	x := &underway{
+		Runner: r, id: id, job: j, slots: make(chan struct{}, r.atOnce()),
+		recording: record(ctx, r.Recorder, len(j.Images)*j.Parallelism, r.Log),
+	}
 	err = x.all(ctx)
 	left := x.clean(ctx)
 	x.recording.end() // last: no container runs while records are written

@@ -20,6 +20,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/tasks"
 )
 
 // MaxImages bounds the list.
@@ -126,7 +127,7 @@ const pullLimit = time.Hour
 type Keeper struct {
 	every time.Duration
 	deps  Deps
-	poke  chan struct{} // buffered, capacity 1: check now
+	poke  tasks.Signal // check now
 
 	mu   sync.Mutex
 	list []*image // those of the configuration first
@@ -141,7 +142,7 @@ type image struct {
 // New returns a keeper with the saved list. A list that cannot be read is logged,
 // and replaced with the next change.
 func New(c Config, d Deps) *Keeper {
-	k := &Keeper{every: c.Check, deps: d, poke: make(chan struct{}, 1)}
+	k := &Keeper{every: c.Check, deps: d, poke: tasks.NewSignal()}
 	for _, name := range c.Prefetch {
 		k.add(name, true)
 	}
@@ -241,15 +242,8 @@ func (k *Keeper) change(do func() error) error {
 		k.list = before
 		return err
 	}
-	k.lookNow()
+	k.poke.Set()
 	return nil
-}
-
-func (k *Keeper) lookNow() {
-	select {
-	case k.poke <- struct{}{}:
-	default: // a wakeup is already pending
-	}
 }
 
 // Run keeps the images until ctx is done.
@@ -260,17 +254,15 @@ func (k *Keeper) Run(ctx context.Context) error {
 	defer cancel()
 	watching.Go(func() {
 		for range k.deps.Engine.Watch(ctx, engine.WatchOptions{Actions: []string{"delete", "untag"}}) {
-			k.lookNow()
+			k.poke.Set()
 		}
 	})
 	for ctx.Err() == nil {
-		t := time.NewTimer(k.round(ctx))
 		select {
-		case <-t.C:
+		case <-time.After(k.round(ctx)):
 		case <-k.poke:
 		case <-ctx.Done():
 		}
-		t.Stop()
 	}
 	return nil
 }

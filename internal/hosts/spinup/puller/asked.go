@@ -10,34 +10,17 @@ import (
 // infoLimit bounds a query of the engine's info.
 const infoLimit = 10 * time.Second
 
-// asked caches the engine's info.
-type asked struct {
-	slot chan *engine.Info // one element, taken by the caller that queries: nil until there is an answer
-}
-
-func newAsked() asked {
-	a := asked{slot: make(chan *engine.Info, 1)}
-	a.slot <- nil
-	return a
-}
-
-// get returns the cached info, or queries it.
-func (a asked) get(ctx context.Context, ask func(context.Context) (engine.Info, error)) (engine.Info, error) {
-	select {
-	case known := <-a.slot:
-		defer func() { a.slot <- known }()
-		if known != nil {
-			return *known, nil
-		}
-		info, err := ask(ctx)
-		if err != nil {
-			return engine.Info{}, err
-		}
-		known = &info
-		return info, nil
-	case <-ctx.Done():
-		return engine.Info{}, ctx.Err()
+// engineInfo returns the engine's info. It queries the engine until the engine has
+// answered once.
+func (p *Puller) engineInfo(ctx context.Context) (engine.Info, error) {
+	if known := p.known.Load(); known != nil {
+		return *known, nil
 	}
+	info, err := p.info.Get(ctx)
+	if err == nil {
+		p.known.Store(&info)
+	}
+	return info, err
 }
 
 // asking is a running query.
@@ -54,7 +37,7 @@ func (p *Puller) ask(ctx context.Context) *asking {
 		defer close(q.done)
 		ctx, cancel := context.WithTimeout(ctx, infoLimit)
 		defer cancel()
-		info, err := p.info.get(ctx, p.c.Engine.Info)
+		info, err := p.engineInfo(ctx)
 		if err != nil {
 			p.c.Log.Debug("reading the engine's info", "error", err)
 			return

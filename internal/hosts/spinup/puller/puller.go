@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/platform/coalesce"
 	"holdfast/internal/platform/engine"
 )
 
@@ -50,7 +52,8 @@ type Config struct {
 // Puller pulls images. Its methods may be called from any goroutine.
 type Puller struct {
 	c      Config
-	info   asked
+	info   *coalesce.Reader[engine.Info]
+	known  atomic.Pointer[engine.Info] // nil until the engine has answered
 	logins *logins
 	chains chains
 }
@@ -60,7 +63,7 @@ func New(c Config) *Puller {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Puller{c: c, info: newAsked(), logins: newLogins(c.Logins), chains: newChains()}
+	return &Puller{c: c, info: coalesce.New(c.Engine.Info), logins: newLogins(c.Logins), chains: newChains()}
 }
 
 // Request is one image to be pulled.
@@ -117,7 +120,7 @@ func (p *Puller) Pull(ctx context.Context, q Request, progress func(spinup.Pull)
 // Cohort returns the cohort of this host's spin-ups. The engine is queried until
 // it has answered once.
 func (p *Puller) Cohort(ctx context.Context) (spinup.Cohort, error) {
-	info, err := p.info.get(ctx, p.c.Engine.Info)
+	info, err := p.engineInfo(ctx)
 	return p.cohort(info), err
 }
 

@@ -15,6 +15,7 @@ import (
 	"holdfast/internal/hosts/spinup/underway"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/boottime"
+	"holdfast/internal/platform/tasks"
 )
 
 const (
@@ -33,7 +34,7 @@ type Host struct {
 	own    []string
 	cohort atomic.Pointer[spinup.Cohort]
 	root   atomic.Pointer[string] // the engine's data root
-	stale  chan struct{}          // receives when the engine may have changed
+	stale  tasks.Signal           // the engine may have changed
 }
 
 // HostOptions configure a Host.
@@ -51,7 +52,7 @@ type HostOptions struct {
 func NewHost(o HostOptions) *Host {
 	h := &Host{
 		Recorder: New(o.Options), list: NewUnderWay(o.RunDir, o.Metrics, o.Log),
-		name: o.Node, engine: o.Engine, own: o.Own, stale: make(chan struct{}, 1),
+		name: o.Node, engine: o.Engine, own: o.Own, stale: tasks.NewSignal(),
 	}
 	h.setEngine(o.Info)
 	return h
@@ -151,14 +152,9 @@ func (h *Host) Others() *others.Watcher {
 	return others.New(h.engine, others.Config{
 		Own:    h.own,
 		Cohort: h.Cohort, Begin: h.Begin, Record: h.Record, Log: h.log,
-		Connected: func() {
-			select {
-			case h.stale <- struct{}{}:
-			default: // a refresh is pending
-			}
-		},
-		DataRoot: func() string { return *h.root.Load() },
-		Busy:     h.busy,
+		Connected: h.stale.Set,
+		DataRoot:  func() string { return *h.root.Load() },
+		Busy:      h.busy,
 	})
 }
 

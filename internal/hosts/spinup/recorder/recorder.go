@@ -48,9 +48,11 @@ type Recorder struct {
 	Collected func(r spinup.Record, slow bool) bool
 	Suspect   func()
 
-	mu     sync.RWMutex // held for reading while the store is used
-	store  *spinup.Store
-	recent []spinup.Record // of the last day, the latest first; with Shared only
+	mu    sync.RWMutex // held for reading while the store is used
+	store *spinup.Store
+
+	recentMu sync.Mutex
+	recent   []spinup.Record // of the last day, the latest last
 }
 
 // New returns a Recorder. Where the store cannot be opened now, Run tries again.
@@ -59,10 +61,10 @@ func New(o Options) *Recorder {
 		o: o, metrics: spinup.NewMetrics(o.Metrics, o.Slow), log: o.Log, queue: make(chan spinup.Record, queueLen),
 		lost: metric.Registry{Registerer: o.Metrics}.Counter("holdfast_spinup_records_lost_total", "Records of spin-ups that could not be written."),
 	}
-	if o.Shared {
-		r.loadRecent()
-	} else {
+	if !o.Shared {
 		r.open()
+	} else if err := r.with(r.loadRecent); err != nil {
+		r.log.Warn("the records of spin-ups cannot be read", "err", err)
 	}
 	return r
 }
@@ -70,10 +72,7 @@ func New(o Options) *Recorder {
 // Record records a spin-up that has ended. It does not block: Run writes the record.
 func (r *Recorder) Record(s spinup.Record) {
 	s.Collected = r.collected(s)
-	if r.o.Shared {
-		s = s.Bounded()
-		r.remember(s)
-	}
+	s = s.Bounded()
 	r.observe(s)
 	select {
 	case r.queue <- s:
@@ -97,9 +96,10 @@ func (r *Recorder) collected(s spinup.Record) bool {
 	return r.Collected != nil && r.Collected(s, len(r.o.Slow.Slow(s)) > 0)
 }
 
-// observe counts and logs a spin-up.
+// observe counts, remembers and logs a spin-up.
 func (r *Recorder) observe(s spinup.Record) {
 	r.metrics.Observe(s)
+	r.remember(s)
 	slow := r.o.Slow.Slow(s)
 	level, text := slog.LevelDebug, "spin-up"
 	switch {
@@ -137,6 +137,9 @@ func (r *Recorder) open() {
 	if err != nil {
 		r.log.Warn("the records of spin-ups cannot be opened; trying again", "err", err)
 		return
+	}
+	if err := r.loadRecent(store); err != nil {
+		r.log.Warn("the records of spin-ups cannot be read", "err", err)
 	}
 	r.mu.Lock()
 	r.store = store

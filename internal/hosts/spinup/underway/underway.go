@@ -37,6 +37,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/linux/boottime"
+	"holdfast/internal/platform/tasks"
 )
 
 // Bounds of a List.
@@ -211,16 +212,7 @@ func (l *List) Changed() <-chan struct{} {
 func (l *List) Run(ctx context.Context) error {
 	// A ticker is enough: Go's timers stop while the host sleeps, and so do all
 	// waiting goroutines.
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			l.UnderWay()
-		case <-ctx.Done():
-			return nil
-		}
-	}
+	return tasks.Every(ctx, time.Second, func() { l.UnderWay() })
 }
 
 // lookLocked drops expired entries, and updates the leases.

@@ -17,6 +17,7 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/proc"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/kill"
 	"holdfast/internal/sessions/pool"
 )
@@ -98,7 +99,7 @@ type Pool struct {
 	cfg  Config
 	deps Deps
 	log  *slog.Logger
-	poke pool.Signal
+	poke tasks.Signal
 	with pool.Containers
 
 	mu    sync.Mutex
@@ -129,7 +130,7 @@ func New(cfg Config, deps Deps) *Pool {
 	if deps.Pressure == nil {
 		deps.Pressure = func() Pressure { return NoPressure }
 	}
-	p := &Pool{cfg: cfg, deps: deps, log: deps.Log, poke: pool.NewSignal(), idleNode: pool.Idle{Busy: deps.Busy},
+	p := &Pool{cfg: cfg, deps: deps, log: deps.Log, poke: tasks.NewSignal(), idleNode: pool.Idle{Busy: deps.Busy},
 		with: pool.Containers{Engine: deps.Engine, Opener: deps.Opener, Deadman: deps.Deadman}}
 	for _, t := range cfg.Templates {
 		p.kinds = append(p.kinds, &kind{Template: t, demand: demand{since: time.Now()}})

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/kill"
 	"holdfast/internal/sessions/pool"
 )
@@ -70,7 +71,7 @@ type Pool struct {
 	deps Deps
 	log  *slog.Logger
 	with pool.Containers
-	poke pool.Signal // there may be work
+	poke tasks.Signal // there may be work
 	call func(n *network, hostname string) error
 
 	mu     sync.Mutex
@@ -97,7 +98,7 @@ func New(cfg Config, deps Deps) *Pool {
 	if deps.Wanted == nil {
 		deps.Wanted = func() bool { return true }
 	}
-	p := &Pool{cfg: cfg, deps: deps, log: deps.Log, poke: pool.NewSignal(), call: (*network).call, used: map[string]*network{}, idleNode: pool.Idle{Busy: deps.Busy},
+	p := &Pool{cfg: cfg, deps: deps, log: deps.Log, poke: tasks.NewSignal(), call: (*network).call, used: map[string]*network{}, idleNode: pool.Idle{Busy: deps.Busy},
 		with: pool.Containers{Engine: deps.Engine, Opener: deps.Opener, Deadman: deps.Deadman}}
 	deps.Metrics.watch(p)
 	return p
