@@ -197,7 +197,7 @@ func fakePool(t testing.TB, f *fake, dir string, most int, d Deps) *Pool {
 	}
 	d.Engine, d.Deadman, d.Opener, d.Killer = f, f, opener, &kill.Killer{}
 	d.Metrics, d.Log = NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)
-	p := New(Config{Node: "n", Dir: dir, Templates: []Template{{
+	p := New(Config{Dir: dir, Templates: []Template{{
 		Name: "web", Image: "web:1", Most: most,
 		Spec: func(name, dir, label string) engine.Spec {
 			return engine.Spec{Name: name, Labels: map[string]string{Label: label}, Mounts: []engine.Mount{{Source: dir}}}

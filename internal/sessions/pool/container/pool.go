@@ -14,7 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"holdfast"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/proc"
 	"holdfast/internal/platform/tasks"
@@ -70,7 +69,6 @@ const (
 
 // Config is the configuration of a Pool.
 type Config struct {
-	Node      holdfast.NodeID
 	Templates []Template
 	Dir       string // directory of this host for the identities; only root may enter it
 }
@@ -162,7 +160,7 @@ func (p *Pool) Take(template string) *Container {
 	// Run ends dead containers, and containers of a replaced image. The second kind
 	// still serves as well as before.
 	i := slices.IndexFunc(k.idle, func(c *Container) bool { return !c.dead() })
-	p.deps.Metrics.claimed(template, i >= 0)
+	p.deps.Metrics.Claimed(i >= 0, template)
 	if i < 0 {
 		return nil
 	}
@@ -199,8 +197,7 @@ func (p *Pool) kind(template string) *kind {
 // Count is the number of warm containers of a template, and the number that the pool
 // aims for.
 type Count struct {
-	Template          string
-	Ready, Want, Most int
+	Ready, Want int
 }
 
 // Counts returns the counts of all templates in their order.
@@ -209,7 +206,7 @@ func (p *Pool) Counts() []Count {
 	defer p.mu.Unlock()
 	var out []Count
 	for _, k := range p.kinds {
-		out = append(out, Count{Template: k.Name, Ready: len(k.idle), Want: k.demand.want(k.Most, time.Now()), Most: k.Most})
+		out = append(out, Count{Ready: len(k.idle), Want: k.demand.want(k.Most, time.Now())})
 	}
 	return out
 }

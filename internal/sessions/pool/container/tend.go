@@ -129,7 +129,7 @@ func (p *Pool) make(ctx context.Context, k *kind) bool {
 		return false
 	}
 	took := time.Since(begun)
-	p.deps.Metrics.made(k.Name, took, err)
+	p.deps.Metrics.Made(took, err, k.Name)
 	if err != nil {
 		level := slog.LevelDebug // logged once
 		if k.making.Failed() {

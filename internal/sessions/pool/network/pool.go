@@ -90,7 +90,6 @@ type Pool struct {
 type network struct {
 	holder   *kill.Target
 	hostname string // at its creation
-	address  string
 }
 
 // New returns an empty pool.
@@ -111,7 +110,7 @@ func (p *Pool) Take(hostname string) (*kill.Target, bool) {
 	for {
 		n := p.next()
 		if n == nil {
-			p.deps.Metrics.claimed(false)
+			p.deps.Metrics.Claimed(false)
 			return nil, false
 		}
 		if err := p.call(n, hostname); err != nil {
@@ -119,7 +118,7 @@ func (p *Pool) Take(hostname string) (*kill.Target, bool) {
 			p.Drop(n.holder.ID)
 			continue
 		}
-		p.deps.Metrics.claimed(true)
+		p.deps.Metrics.Claimed(true)
 		return n.holder, true
 	}
 }

@@ -83,7 +83,7 @@ func (p *Pool) make(ctx context.Context) bool {
 	if ctx.Err() != nil && err != nil {
 		return false
 	}
-	p.deps.Metrics.made(time.Since(begun), err)
+	p.deps.Metrics.Made(time.Since(begun), err)
 	if err != nil {
 		level := slog.LevelDebug // logged once
 		if p.making.Failed() {
@@ -124,7 +124,7 @@ func (p *Pool) makeOne(ctx context.Context) (_ *network, err error) {
 		return nil, errors.New("the engine's default network gives a container no address")
 	}
 	p.hold(holder)
-	return &network{holder: holder, hostname: c.ID[:min(hostnameLen, len(c.ID))], address: c.Addresses[0]}, nil
+	return &network{holder: holder, hostname: c.ID[:min(hostnameLen, len(c.ID))]}, nil
 }
 
 // create creates the container, and loads its image if the engine no longer has it.
