@@ -30,6 +30,7 @@ var rules = []rule{
 	{"internal/platform/tasks", nil},
 	{"internal/platform/coalesce", nil},
 	{"internal/platform/metric", nil},
+	{"internal/platform/readiness", nil},
 	{"internal/platform/sdnotify", nil},
 	{"internal/platform/pki", []string{"", "internal/platform/keyfile"}},
 	{"internal/platform/store", []string{""}},
@@ -96,7 +97,7 @@ var rules = []rule{
 // libraries are small packages that know nothing of the product: every package may
 // import them, except the kernel's edge, the root package and what they import
 // themselves.
-var libraries = []string{"internal/platform/atomicfile", "internal/platform/boltfile", "internal/platform/child", "internal/platform/journal", "internal/platform/metric", "internal/platform/tasks"}
+var libraries = []string{"internal/platform/atomicfile", "internal/platform/boltfile", "internal/platform/child", "internal/platform/journal", "internal/platform/metric", "internal/platform/readiness", "internal/platform/tasks"}
 
 // assemblers are the top packages and the tests' tools: no lower package imports them.
 var assemblers = map[string][]string{
