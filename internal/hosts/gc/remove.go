@@ -16,7 +16,9 @@ import (
 // remove carries out one deletion, or gives the reason for skipping it. An error
 // ends the cycle: ctx is done, or the engine does not answer.
 func (r *run) remove(ctx context.Context, d Deletion) (o Outcome, deleted bool, err error) {
-	r.c.reopenTrash(&r.site)
+	if r.site.trash == nil && r.site.noRoom {
+		r.c.openTrash(&r.site) // a deletion may have freed space since
+	}
 	o = Outcome{Kind: d.Kind, ID: d.ID, Name: d.Name, Reason: d.Reason, At: time.Now().UTC(), Bytes: d.Bytes}
 	steps := r.steps(d)
 	reason, err := r.turn(ctx, d, steps[0], &o)

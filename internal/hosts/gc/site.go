@@ -56,14 +56,6 @@ func (c *Collector) openTrash(s *site) {
 	s.trash = t // also if link is off: an earlier cycle may have left files
 }
 
-// reopenTrash tries again if the disk had no space for the trash directory. A
-// deletion may have freed some since.
-func (c *Collector) reopenTrash(s *site) {
-	if s.trash == nil && s.noRoom {
-		c.openTrash(s)
-	}
-}
-
 // links reports whether files are linked into the trash.
 func (c *Collector) links(s site) bool { return s.trash != nil && c.cfg.Link }
 

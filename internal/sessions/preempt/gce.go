@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"holdfast/internal/platform/tasks"
 )
 
 // The keys of Google's metadata server that announce the end of an instance.
@@ -85,9 +87,9 @@ func (g *gce) Run(ctx context.Context, stand func(...Notice)) error {
 // watch reads key repeatedly; the server answers when the key changes. at is the
 // time of the change, or zero for the first value.
 func (g *gce) watch(ctx context.Context, key string, hear func(key, value string, at time.Time) error) error {
-	client, etag := newClient(), ""
+	etag := ""
 	for {
-		value, next, err := g.ask(ctx, client, key, etag)
+		value, next, err := g.ask(ctx, key, etag)
 		if err != nil {
 			return err
 		}
@@ -99,7 +101,7 @@ func (g *gce) watch(ctx context.Context, key string, hear func(key, value string
 			if err := hear(key, value, at); err != nil {
 				return err
 			}
-		} else if err := sleep(ctx, g.pace); err != nil { // the server may not wait
+		} else if err := tasks.Sleep(ctx, g.pace); err != nil { // the server may not wait
 			return err
 		}
 		etag = next
@@ -108,7 +110,7 @@ func (g *gce) watch(ctx context.Context, key string, hear func(key, value string
 
 // ask returns a key's value and etag: at once if last is empty, else when the key
 // changes or the wait is over.
-func (g *gce) ask(ctx context.Context, client *http.Client, key, last string) (value, etag string, err error) {
+func (g *gce) ask(ctx context.Context, key, last string) (value, etag string, err error) {
 	if last == "" {
 		last = "0" // never a valid etag: the server answers with the current value
 	}
@@ -117,7 +119,7 @@ func (g *gce) ask(ctx context.Context, client *http.Client, key, last string) (v
 		"timeout_sec":     {strconv.Itoa(int(g.wait / time.Second))},
 		"last_etag":       {last},
 	}
-	a, err := call(ctx, client, g.wait+g.grace, http.MethodGet, g.endpoint+"/computeMetadata/v1/"+key+"?"+query.Encode(),
+	a, err := call(ctx, g.wait+g.grace, http.MethodGet, g.endpoint+"/computeMetadata/v1/"+key+"?"+query.Encode(),
 		map[string]string{"Metadata-Flavor": "Google"}, "")
 	switch {
 	case err != nil:

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/tasks"
 )
 
 // The pause after a failure of a source. It starts at retryMin and doubles up to
@@ -61,10 +62,8 @@ func (r *runner) run(ctx context.Context) {
 		if err == nil {
 			err = errors.New("ended by itself")
 		}
-		select {
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, r.failed(err)) != nil {
 			return
-		case <-time.After(r.failed(err)):
 		}
 	}
 }
