@@ -113,34 +113,35 @@ func ReadStore(path string) (*Store, error) {
 // Close closes the file. No call may follow.
 func (s *Store) Close() error { return s.db.Close() }
 
-// Append saves a record, and removes the oldest ones beyond the limits. It
-// returns when the record is on disk; concurrent calls share the wait. A record
+// Append saves records, all or none, and removes the oldest ones beyond the limits.
+// It returns when the records are on disk; concurrent calls share the wait. A record
 // with the same id is replaced.
-func (s *Store) Append(r Record) error {
-	if r.ID == "" {
-		return errors.New("save a spin-up: it has no id")
-	}
-	r = r.Bounded()
-	value, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("keep spin-up %s: %w", r.ID, err)
-	}
-	err = s.db.Batch(func(tx *bbolt.Tx) error {
-		records := tx.Bucket(recordsBucket)
-		if records.Get([]byte(r.ID)) == nil {
-			if err := addCount(tx, 1); err != nil {
-				return err
+func (s *Store) Append(list ...Record) error {
+	return s.db.Batch(func(tx *bbolt.Tx) error {
+		for _, r := range list {
+			if err := put(tx, r.Bounded()); err != nil {
+				return fmt.Errorf("save spin-up %s: %w", r.ID, err)
 			}
-		}
-		if err := records.Put([]byte(r.ID), value); err != nil {
-			return err
 		}
 		return s.trim(tx)
 	})
-	if err != nil {
-		return fmt.Errorf("keep spin-up %s: %w", r.ID, err)
+}
+
+func put(tx *bbolt.Tx, r Record) error {
+	if r.ID == "" {
+		return errors.New("it has no id")
 	}
-	return nil
+	value, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	records, id := tx.Bucket(recordsBucket), []byte(r.ID)
+	if records.Get(id) == nil {
+		if err := addCount(tx, 1); err != nil {
+			return err
+		}
+	}
+	return records.Put(id, value)
 }
 
 // trim removes the oldest records over the bounds.

@@ -294,38 +294,30 @@ func jitter(d time.Duration) time.Duration {
 func (k *Keeper) look(ctx context.Context, name string) {
 	limited, cancel := context.WithTimeout(ctx, pullLimit)
 	defer cancel()
+	failed := Unknown // the state after an error
 	_, err := k.deps.Engine.ImageID(limited, name)
 	if errors.Is(err, engine.ErrNoImage) {
+		failed = Missing
 		k.set(name, func(i *image) { i.State = Pulling })
 		k.deps.Log.Info("pulling an image to keep", "image", name)
-		if err = k.deps.Pull(limited, name); err != nil {
-			err = &pullError{err}
-		}
+		err = k.deps.Pull(limited, name)
 	}
 	if ctx.Err() != nil {
 		return // the error is not about the image
 	}
-	k.set(name, func(i *image) { i.seen(err) })
+	k.set(name, func(i *image) { i.seen(err, failed) })
 	if err != nil {
 		k.deps.Log.Warn("an image to keep is missing", "image", name, "error", err)
 	}
 }
 
-// pullError is the error of a failed pull.
-type pullError struct{ error }
-
-func (e *pullError) Unwrap() error { return e.error }
-
-// seen records the result of a check.
-func (i *image) seen(err error) {
+// seen records the result of a check. failed is the state after an error.
+func (i *image) seen(err error, failed State) {
 	if err == nil {
 		i.State, i.Error, i.Again, i.wait = Present, "", time.Time{}, 0
 		return
 	}
-	i.State = Unknown
-	if missing := (*pullError)(nil); errors.As(err, &missing) {
-		i.State = Missing
-	}
+	i.State = failed
 	i.wait = min(max(2*i.wait, firstRetry), lastRetry)
 	i.Error, i.Again = err.Error(), time.Now().Add(jitter(i.wait))
 }

@@ -8,6 +8,7 @@ import (
 
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/tasks"
 )
 
 // manifestLimit bounds the query of a manifest.
@@ -145,22 +146,11 @@ func (s *stream) tell(progress func(spinup.Pull)) (stop func()) {
 	if progress == nil {
 		return func() {}
 	}
-	end := make(chan struct{})
+	ctx, cancel := context.WithCancel(s.ctx)
 	var telling sync.WaitGroup
-	telling.Go(func() {
-		t := time.NewTicker(progressEvery)
-		defer t.Stop()
-		for {
-			progress(s.at(time.Now()))
-			select {
-			case <-end:
-				return
-			case <-t.C:
-			}
-		}
-	})
+	telling.Go(func() { _ = tasks.Every(ctx, progressEvery, func() { progress(s.at(time.Now())) }) })
 	return func() {
-		close(end)
+		cancel()
 		telling.Wait()
 	}
 }

@@ -77,7 +77,7 @@ func (r *Recorder) Record(s spinup.Record) {
 	select {
 	case r.queue <- s:
 	default:
-		r.lose(s, errors.New("too many records wait to be written"))
+		r.lose(errors.New("too many records wait to be written"), s)
 	}
 }
 
@@ -126,9 +126,11 @@ func (r *Recorder) observe(s spinup.Record) {
 	r.log.Log(context.Background(), level, text, attrs...)
 }
 
-func (r *Recorder) lose(s spinup.Record, err error) {
-	r.lost.Inc()
-	r.log.Warn("the record of a spin-up is lost", "id", s.ID, "image", s.Image, "err", err)
+func (r *Recorder) lose(err error, list ...spinup.Record) {
+	for _, s := range list {
+		r.lost.Inc()
+		r.log.Warn("the record of a spin-up is lost", "id", s.ID, "image", s.Image, "err", err)
+	}
 }
 
 // open tries to open the store.
@@ -237,22 +239,15 @@ func (r *Recorder) Run(ctx context.Context) error {
 	}
 }
 
-// write writes a record and those that wait in the queue. They are appended
-// concurrently so that they share one sync.
+// write writes a record and those that wait in the queue, with one sync.
 func (r *Recorder) write(s spinup.Record) {
 	batch := []spinup.Record{s}
 	for len(batch) < batchLen && len(r.queue) > 0 {
 		batch = append(batch, <-r.queue) // the only receiver
 	}
-	var writing sync.WaitGroup
-	for _, s := range batch {
-		writing.Go(func() {
-			if err := r.with(func(store *spinup.Store) error { return store.Append(s) }); err != nil {
-				r.lose(s, err)
-			}
-		})
+	if err := r.with(func(store *spinup.Store) error { return store.Append(batch...) }); err != nil {
+		r.lose(err, batch...)
 	}
-	writing.Wait()
 }
 
 func (r *Recorder) close() error {

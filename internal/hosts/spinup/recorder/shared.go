@@ -3,7 +3,6 @@ package recorder
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -84,9 +83,7 @@ func figures(records []spinup.Record, slow spinup.Rules) ranking.Spinups {
 func (r *Recorder) runShared(ctx context.Context) error {
 	var waiting []spinup.Record
 	err := tasks.Every(ctx, flushInterval, func() { waiting = r.flush(waiting) })
-	for _, s := range r.flush(waiting) {
-		r.lose(s, errors.New("another process has the store open"))
-	}
+	r.lose(errors.New("another process has the store open"), r.flush(waiting)...)
 	return err
 }
 
@@ -99,22 +96,13 @@ func (r *Recorder) flush(waiting []spinup.Record) []spinup.Record {
 	if len(waiting) == 0 {
 		return nil
 	}
-	err := r.with(func(store *spinup.Store) error {
-		for _, s := range waiting {
-			if err := store.Append(s); err != nil {
-				return fmt.Errorf("of %d spin-ups: %w", len(waiting), err)
-			}
-		}
-		return nil
-	})
+	err := r.with(func(store *spinup.Store) error { return store.Append(waiting...) })
 	switch {
 	case errors.Is(err, spinup.ErrInUse):
 		r.log.Debug("records of spin-ups wait for the store", "count", len(waiting), "err", err)
 		return waiting
 	case err != nil:
-		for _, s := range waiting {
-			r.lose(s, err)
-		}
+		r.lose(err, waiting...)
 	}
 	return nil
 }
