@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -73,12 +74,7 @@ func (x *underway) bringUp(ctx context.Context, index int, images map[string]*fe
 
 // isFirst reports whether this container is the first with its image.
 func (x *underway) isFirst(index, image int) bool {
-	for _, img := range x.job.Images[:image] {
-		if img.Image == x.job.Images[image].Image {
-			return false
-		}
-	}
-	return index == 0
+	return index == 0 && !slices.ContainsFunc(x.job.Images[:image], func(other Image) bool { return other.Image == x.job.Images[image].Image })
 }
 
 // makeLimit bounds the creation of a network or a container. Stopping the job
@@ -97,15 +93,10 @@ func (x *underway) makeNetwork(ctx context.Context, index int) (id string, err e
 
 // slot calls do while holding one of the limited slots.
 func (x *underway) slot(ctx context.Context, do func() error) error {
-	select {
-	case x.slots <- struct{}{}:
-		defer func() { <-x.slots }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	if err := ctx.Err(); err != nil { // select may choose either ready case
+	if err := x.slots.Acquire(ctx, 1); err != nil {
 		return err
 	}
+	defer x.slots.Release(1)
 	return do()
 }
 

@@ -40,6 +40,10 @@ func (n *faulty) StopClaiming() int {
 	return n.booting
 }
 
+func (n *faulty) Choose(time.Time) {}
+
+func (n *faulty) Save(context.Context) holdfast.SaveReport { return holdfast.SaveReport{} }
+
 func (n *faulty) Prepare(ctx context.Context) int {
 	n.calls = append(n.calls, "prepare")
 	select {
@@ -111,7 +115,7 @@ func TestDrainGoesThroughItsStepsInOrder(t *testing.T) {
 		if want := []string{"stop", "prepare", "mark terminating", "kill", "snapshot", "release", "settle", "drain clients"}; !slices.Equal(n.calls, want) {
 			t.Errorf("calls %v, want %v", n.calls, want)
 		}
-		if want := []string{"stop claiming", "prepare", "mark terminating", "kill", "kill: signal", "snapshot", "release", "settle", "drain clients"}; !slices.Equal(told, want) {
+		if want := []string{"stop claiming", "prepare", "mark terminating", "kill", "kill: signal", "snapshot", "release", "save", "settle", "drain clients"}; !slices.Equal(told, want) {
 			t.Errorf("progress %v, want %v", told, want)
 		}
 		if !r.Clean() || r.Dead != 3 || r.Released != 3 || r.Notice != "not quiet" {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"holdfast"
@@ -112,10 +113,13 @@ func (r *run) one(key holdfast.SessionKey) {
 		r.ended(row)
 		return
 	}
-	r.tell(false, row)
-	gap := newGap()
-	after, err := r.fleet.Replace(ctx, key, gap.begin)
-	row.Total = gap.end()
+	r.mu.Lock()
+	r.tellLocked(false, row)
+	r.mu.Unlock()
+	var down atomic.Pointer[time.Time] // since when the session is not ready
+	down.Store(new(time.Now()))
+	after, err := r.fleet.Replace(ctx, key, sync.OnceFunc(func() { down.Store(new(time.Now())) }))
+	row.Total = holdfast.Millis(time.Since(*down.Load()))
 	switch {
 	case err != nil:
 		row.Error = cut(err.Error())
@@ -147,12 +151,6 @@ func (r *run) ended(row holdfast.Replacement) {
 	r.tellLocked(true, row)
 }
 
-func (r *run) tell(ended bool, row holdfast.Replacement) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.tellLocked(ended, row)
-}
-
 func (r *run) tellLocked(ended bool, row holdfast.Replacement) {
 	if r.progress != nil {
 		r.progress(ended, row)
@@ -160,26 +158,3 @@ func (r *run) tellLocked(ended bool, row holdfast.Replacement) {
 }
 
 func cut(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxError)], "") }
-
-// gap is the time in which a session is not ready.
-type gap struct {
-	mu    sync.Mutex
-	since time.Time
-	told  bool
-}
-
-func newGap() *gap { return &gap{since: time.Now()} }
-
-func (g *gap) begin() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.told {
-		g.since, g.told = time.Now(), true
-	}
-}
-
-func (g *gap) end() holdfast.Millis {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return holdfast.Millis(time.Since(g.since))
-}

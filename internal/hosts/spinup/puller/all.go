@@ -2,9 +2,9 @@ package puller
 
 import (
 	"context"
-	"sync"
 
 	"github.com/google/go-containerregistry/pkg/name"
+	"golang.org/x/sync/errgroup"
 
 	"holdfast/internal/hosts/spinup"
 )
@@ -33,15 +33,13 @@ type Watch struct {
 func (p *Puller) All(ctx context.Context, list []Request, w Watch) []Result {
 	of := same(list)
 	results := make([]Result, len(list))
-	slots := make(chan struct{}, atOnce)
-	var pulling sync.WaitGroup
+	var pulling errgroup.Group
+	pulling.SetLimit(atOnce)
 	for i, q := range list {
 		if of[i] != i {
 			continue
 		}
-		slots <- struct{}{}
-		pulling.Go(func() {
-			defer func() { <-slots }()
+		pulling.Go(func() error {
 			var progress func(spinup.Pull)
 			if w.Progress != nil {
 				progress = func(now spinup.Pull) { w.Progress(i, now) }
@@ -57,9 +55,10 @@ func (p *Puller) All(ctx context.Context, list []Request, w Watch) []Result {
 					w.Done(j, r)
 				}
 			}
+			return nil
 		})
 	}
-	pulling.Wait()
+	_ = pulling.Wait() // the functions return no errors
 	return results
 }
 
