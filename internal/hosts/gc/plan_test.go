@@ -37,8 +37,8 @@ func expect(t *testing.T, s State, c Config, want ...string) Proposal {
 	return p
 }
 
-// sized is a state with four images of 100 bytes each, the oldest first, where
-// a and b share a layer of 60.
+// sized returns a state with four images of 100 bytes each, the oldest first. The images
+// a and b share a layer of 60 bytes.
 func sized() State {
 	return State{
 		Images: []Image{
@@ -107,8 +107,8 @@ func TestRulesStopWhereTheySay(t *testing.T) {
 	expect(t, s, policy(Rule{Kinds: images, MinFreeInodes: Percent(5)}), "a", "b", "c")
 }
 
-// TestNothingIsWantedOfAnUnknownDisk: that of an engine elsewhere, and a file
-// system that counts no inodes, such as btrfs.
+// TestNothingIsWantedOfAnUnknownDisk: the disk of an engine on another host, and a file
+// system that does not count inodes, such as btrfs.
 func TestNothingIsWantedOfAnUnknownDisk(t *testing.T) {
 	images := []Kind{Images}
 	for name, r := range map[string]Rule{
@@ -221,8 +221,8 @@ func TestDefaultsTakeOnlyWhatLeaksWithoutPressure(t *testing.T) {
 	expect(t, s, DefaultConfig(), "n")
 }
 
-// TestDefaultsLeaveContainersThatRan also on a full disk, and with them their
-// image: what they wrote cannot be had again.
+// TestDefaultsLeaveContainersThatRan: such containers and their images also stay on a full
+// disk, because the data of the containers cannot be restored.
 func TestDefaultsLeaveContainersThatRan(t *testing.T) {
 	s := sized()
 	s.Disk.Free = 0
@@ -355,8 +355,9 @@ func largeHost(images, containers int) State {
 	return s
 }
 
-// TestNothingOfThePoolsIsTaken: containers that hold networks, or were warm, also dead
-// ones, which the agent removes, and the image of the former, by rules that take all.
+// TestNothingOfThePoolsIsTaken: rules that match all objects do not remove containers that
+// hold networks, warm containers, or the image of the former. The agent removes such
+// containers when they are dead.
 func TestNothingOfThePoolsIsTaken(t *testing.T) {
 	s, all := sized(), policy(Rule{Kinds: []Kind{Images, Stopped, Created}})
 	expect(t, s, all, "a", "b", "c")

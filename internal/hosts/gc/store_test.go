@@ -40,7 +40,7 @@ func TestUsesSurvive(t *testing.T) {
 	}
 }
 
-// TestUsesBeyondTheBoundCountAsMissed, and known things are known no worse.
+// TestUsesBeyondTheBoundCountAsMissed: the known uses stay known.
 func TestUsesBeyondTheBoundCountAsMissed(t *testing.T) {
 	s := NewStore(t.TempDir(), quietLog())
 	s.most = 3

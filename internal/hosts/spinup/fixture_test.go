@@ -18,8 +18,8 @@ import (
 	"holdfast/test/spinup/scene"
 )
 
-// totals are what a recorded stream comes to, worked out by hand from the
-// stream, the registry's access log and the proxy's notes. Why says how.
+// totals are the figures of a recorded stream, calculated by hand from the stream, the
+// registry's access log and the proxy's log. Why explains the calculation.
 type totals struct {
 	Why           string  `json:"why"`
 	Done          bool    `json:"done"`
@@ -71,7 +71,7 @@ func options(f scene.File, sizes bool) spinup.Options {
 	return o
 }
 
-// reduce is the stream in figures.
+// reduce returns the figures of a stream.
 func reduce(f scene.File, o spinup.Options) (spinup.Pull, error) {
 	r := spinup.NewReducer(o)
 	for _, ev := range f.Events {
@@ -140,7 +140,7 @@ func TestRecordedStreams(t *testing.T) {
 	}
 }
 
-// TestWithoutTheManifest says what of the figures hangs on the manifest's sizes.
+// TestWithoutTheManifest checks which figures depend on the sizes of the manifest.
 func TestWithoutTheManifest(t *testing.T) {
 	for name, f := range streams(t) {
 		if f.Head.ImageStore != engine.GraphDriver {
@@ -157,7 +157,7 @@ func TestWithoutTheManifest(t *testing.T) {
 	}
 }
 
-// TestLayersTellTheWhole holds the layers' figures to the pull's.
+// TestLayersTellTheWhole compares the figures of the layers with those of the pull.
 func TestLayersTellTheWhole(t *testing.T) {
 	for name, f := range streams(t) {
 		p, _ := reduce(f, options(f, true))

@@ -20,7 +20,7 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// pulled is the record of a pull of mib MiB in d, at rates in MiB/s.
+// pulled returns the record of a pull of mib MiB in d, at rates in MiB/s.
 func pulled(took time.Duration, download, extract float64) Record {
 	return Record{Kind: ForPull, Outcome: OK, Pull: &Pull{
 		Done: true, Took: holdfast.Millis(took),

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// LabelJob is on every container of `holdfast run`, which records their spin-ups
-// itself: watchers of the engine leave them out.
+// LabelJob is a label of every container of `holdfast run`. That command records their
+// spin-ups itself, so watchers of the engine ignore these containers.
 const LabelJob = "holdfast.job"
 
 // FileName is the Store's file in an agent's data directory.

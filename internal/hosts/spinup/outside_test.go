@@ -49,8 +49,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestTimersRecordsAreValid: whatever a Timer is told, its record is one that an
-// agent takes, and none that failed is a success.
+// TestTimersRecordsAreValid: with any input, an agent accepts the record of a Timer, and
+// a failed spin-up is never a success.
 func TestTimersRecordsAreValid(t *testing.T) {
 	errs := []error{nil, errors.New("exec: \"x\": executable file not found in $PATH"), holdfast.ErrEngine, ErrEndedEarly, engine.ErrNoImage}
 	rapid.Check(t, func(t *rapid.T) {
@@ -178,7 +178,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestReportIsBounded: groups come from outside where they are images.
+// TestReportIsBounded: groups by image come from outside.
 func TestReportIsBounded(t *testing.T) {
 	now := time.Now()
 	var records []Record
@@ -195,8 +195,8 @@ func TestReportIsBounded(t *testing.T) {
 	}
 }
 
-// TestManyComparisonsAreHeldTogether: equal groups, many of them; by chance one
-// would differ in some of such rounds if each were held to 5 % by itself.
+// TestManyComparisonsAreHeldTogether compares many equal groups. If each comparison had
+// its own 5 %, some rounds would show a difference by chance.
 func TestManyComparisonsAreHeldTogether(t *testing.T) {
 	a, b := Group{Phases: []PhaseStats{{Phase: Create, Judged: 100, Slow: 10}}}, Group{Phases: []PhaseStats{{Phase: Create, Judged: 100, Slow: 24}}}
 	for i := range 100 {
@@ -229,7 +229,7 @@ func TestFilterByImageAndSlow(t *testing.T) {
 	}
 }
 
-// TestMetricsAreBounded: what comes from outside makes no label.
+// TestMetricsAreBounded: external text does not become a label.
 func TestMetricsAreBounded(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := NewMetrics(reg, DefaultRules())

@@ -94,7 +94,8 @@ type Cohort struct {
 	Runtime string `json:"runtime,omitempty"`
 }
 
-// NewCohort is the cohort of an engine on host. unpigz is HasUnpigz's.
+// NewCohort returns the cohort of an engine on host. unpigz is the result of
+// HasUnpigz.
 func NewCohort(host string, info engine.Info, unpigz bool) Cohort {
 	return Cohort{
 		Host: host, Engine: info.Name + " " + info.Version, Driver: info.StorageDriver,
@@ -102,10 +103,10 @@ func NewCohort(host string, info engine.Info, unpigz bool) Cohort {
 	}
 }
 
-// limits of what a record keeps of words and lists that come from outside.
+// Limits of external text and lists in a record.
 const (
 	maxWords        = 2048
-	maxRecordLayers = 128 // what overlay2 can mount
+	maxRecordLayers = 128 // the most that overlay2 can mount
 )
 
 // Bounded returns the record with all external text and lists cut to the size that a

@@ -19,7 +19,7 @@ var ErrEndedEarly = errors.New("the engine's answer ended before the pull did")
 // (overlay2 mounts 128).
 const maxLayers = 4096
 
-// Options is what is known of a pull beside its stream.
+// Options are the known properties of a pull, apart from its stream.
 type Options struct {
 	// Image is the requested reference.
 	Image string

@@ -32,7 +32,7 @@ const (
 	After  = "after"
 )
 
-// Report is how often phases were slow, by group.
+// Report states how often phases were slow, by group.
 type Report struct {
 	By       By           `json:"by"`
 	At       time.Time    `json:"at,omitzero"`
@@ -44,7 +44,7 @@ type Report struct {
 	Compared []Comparison `json:"compared"` // each with the same A
 }
 
-// Comparison is how group B differs from group A.
+// Comparison is the difference between group B and group A.
 type Comparison struct {
 	A      string       `json:"a"`
 	B      string       `json:"b"`
@@ -62,7 +62,7 @@ func (q Question) Check() error {
 	case !q.At.IsZero() && q.By != "" && q.By != ByAll:
 		return fmt.Errorf("records are split by a moment or by %s, not by both", q.By)
 	case q.Against != "" && !q.At.IsZero():
-		return fmt.Errorf("what came after a moment is compared with what came before, not with %q", q.Against)
+		return fmt.Errorf("spin-ups after a moment are compared with those before it, not with %q", q.Against)
 	case q.Against != "" && (q.By == "" || q.By == ByAll):
 		return fmt.Errorf("there is only one group, and no group to compare with %q", q.Against)
 	}

@@ -42,10 +42,10 @@ func (k Keep) Validate() error {
 	return nil
 }
 
-// Store keeps records on disk, in one file of bbolt: it is in the program
-// already, through etcd; a write is atomic across crashes; keys are ordered, here by
-// time; and its lock excludes a second process. SQL would add a second database
-// without a benefit, because all queries are over a range of time.
+// Store keeps records on disk, in one file of bbolt. The program already contains bbolt
+// through etcd. Its writes are atomic across crashes, its keys are ordered (here by
+// time), and its lock excludes a second process. SQL would add a second database without
+// a benefit, because all queries are over a range of time.
 //
 // Its methods may be called from any goroutine.
 type Store struct {
@@ -208,7 +208,7 @@ func (s *Store) Get(id string) (Record, error) {
 
 // Filter selects records. The zero value selects all.
 type Filter struct {
-	Since, Until time.Time // range of Begun; a zero time is no bound
+	Since, Until time.Time // range of Begun; a zero time does not limit it
 	Kind         Kind
 	Image        string // with its tag or digest, or without for any
 	Job          string
@@ -278,11 +278,11 @@ func (s *Store) each(f Filter, do func(Record) bool) error {
 	return nil
 }
 
-// openTimeout is how long to wait for the lock of a process that is exiting.
+// openTimeout is the time for a process that exits to release its lock.
 const openTimeout = 2 * time.Second
 
-// openChecked opens the file after it has read all of it. boltfile.ErrDamaged,
-// ErrInUse.
+// openChecked reads the whole file, and then opens it. It may return
+// boltfile.ErrDamaged or ErrInUse.
 func openChecked(path string) (*bbolt.DB, error) {
 	if err := checkFile(path); err != nil {
 		return nil, err
@@ -310,7 +310,7 @@ func openChecked(path string) (*bbolt.DB, error) {
 	return db, nil
 }
 
-// openFile opens the file, with ErrInUse where another process has it.
+// openFile opens the file. It returns ErrInUse if another process has it open.
 func openFile(path string, o bbolt.Options) (*bbolt.DB, error) {
 	o.Timeout = openTimeout
 	db, err := boltfile.Open(path, o)

@@ -10,7 +10,7 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// said is one line of a stream: when in ms, of which layer, what.
+// said is one line of a stream: its time in ms, its layer and its status.
 type said struct {
 	ms             int
 	layer, status  string
@@ -21,7 +21,7 @@ func seconds(n float64) holdfast.Millis { return holdfast.Millis(n * float64(tim
 
 const whole = "Status: Downloaded newer image for a:1"
 
-// hear reduces lines; the stream ends at ms end with err.
+// hear reduces lines. The stream ends after end ms with err.
 func hear(store string, end int, err error, lines ...said) spinup.Pull {
 	r := spinup.NewReducer(spinup.Options{Image: "a:1", Begun: begun, ImageStore: store})
 	for _, s := range lines {
@@ -200,8 +200,8 @@ func TestWhileItGoesOn(t *testing.T) {
 	}
 }
 
-// TestContainerdStoreBeginsLate: nothing is told of a layer before its first
-// mebibyte, and the rate after it says when it began.
+// TestContainerdStoreBeginsLate: the engine reports a layer only after its first mebibyte.
+// The begin is inferred from the rate after that.
 func TestContainerdStoreBeginsLate(t *testing.T) {
 	const mib = 1 << 20
 	lines := func(announced, first, count int) []said {

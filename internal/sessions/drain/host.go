@@ -48,7 +48,7 @@ func (h *Host) StopClaiming() int {
 	return h.Sessions.StopClaiming()
 }
 
-// Prepare implements Node: it selects and tells a successor for each ready session.
+// Prepare implements Node: it selects and informs a successor for each ready session.
 func (h *Host) Prepare(ctx context.Context) int {
 	if h.Fleet == nil || h.Sessions == nil {
 		return 0

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// LookEvery is how often a pool checks what may have changed by itself.
+	// LookEvery is how often a pool checks for changes that no signal reports.
 	LookEvery = 5 * time.Second
 	// IdlePoll is how often a pool with pending work checks whether the node is idle.
 	IdlePoll = 20 * time.Millisecond

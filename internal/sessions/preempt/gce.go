@@ -71,7 +71,7 @@ func (g *gce) Run(ctx context.Context, stand func(...Notice)) error {
 		defer g.mu.Unlock()
 		g.heard[key] = n
 		answered[key] = true
-		// One key suffices for a notice. To report that there is none takes both keys.
+		// One key is enough for a notice. The absence of notices needs both keys.
 		if len(answered) == 2 || len(n) > 0 {
 			stand(slices.Concat(g.heard[gcePreempted], g.heard[gceMaintenance])...)
 		}
@@ -154,7 +154,7 @@ func gceNotice(key, value string, at time.Time) ([]Notice, error) {
 		// for a while and loses nothing. Unknown events are treated alike.
 		n.Kind, lead = Rebalance, gceMaintenanceLead
 	default:
-		return nil, fmt.Errorf("%s is %.64q, which means nothing here", key, value)
+		return nil, fmt.Errorf("%s is %.64q, which is not a known value", key, value)
 	}
 	if !at.IsZero() {
 		n.Deadline = at.Add(lead)

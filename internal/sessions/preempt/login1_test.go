@@ -15,7 +15,7 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// bus is a dbus-daemon of the test's own.
+// bus is a private dbus-daemon.
 type bus struct {
 	address string
 	config  string

@@ -88,7 +88,7 @@ func (r *runner) failed(err error) time.Duration {
 		if hint := holdfast.HintOf(err); hint != "" {
 			log = log.With("hint", hint)
 		}
-		log.Warn("no notices can be heard; trying again, with up to a minute in between", "error", err)
+		log.Warn("no notices can be received; trying again, at least once a minute", "error", err)
 	}
 	r.failing = true
 	r.pause = min(max(2*r.pause, r.least), r.most)

@@ -18,9 +18,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeFleet fakeFleet sessions from n1 to n2, each in the time that its key says: "a-3"
-// is down for three seconds, after one of preparing. "bad" fails, "gone" is not
-// there, "same" comes back as it was, "other" from another template, "hang" ends with its context.
+// fakeFleet moves sessions from n1 to n2, each in the time that its key contains: "a-3" is
+// down for three seconds, after one second of preparation. "bad" fails, "gone" does not
+// exist, "same" keeps its record, "other" starts from another template, and "hang" ends
+// with its context.
 type fakeFleet struct {
 	mu       sync.Mutex
 	underWay int
@@ -119,7 +120,7 @@ func TestSessionsAreReplacedSoManyAtATime(t *testing.T) {
 func TestNoMoreAreBegunAfterAFailure(t *testing.T) {
 	for name, c := range map[string]struct{ bad, want string }{
 		"cannot be moved":  {"bad", "it cannot be killed"},
-		"not a new one":    {"same", "no new one"},
+		"not a new one":    {"same", "not a new session"},
 		"another template": {"other", `from template "u", and was from "t"`},
 		"too long":         {"hang", "deadline exceeded"},
 		"no store":         {"dark", "finding its owner: store unavailable"},
@@ -146,7 +147,7 @@ func TestNoMoreAreBegunAfterAFailure(t *testing.T) {
 	}
 }
 
-// When the caller leaves, what has begun is finished, and the rest is left.
+// When the caller's context ends, running replacements continue, and no others begin.
 func TestCallerLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)

@@ -182,7 +182,7 @@ func (t *tracker) addContainer(p *pending, ev engine.Event) {
 		if p.started.IsZero() {
 			t.record(p, ev.Time, &failure{at: ev.Time, text: "it was removed before it was started"})
 		}
-		// Else it has died before, and that is told.
+		// If it has started, the die event came before.
 	}
 }
 
@@ -324,7 +324,7 @@ func (t *tracker) record(p *pending, ended time.Time, why *failure) {
 
 func millis(from, to time.Time) holdfast.Millis { return holdfast.Millis(max(to.Sub(from), 0)) }
 
-// normal is an image's name as an engine's pull event has it, with its tag.
+// normal returns an image's name in the form of an engine's pull event, with its tag.
 func normal(image string) string {
 	if strings.HasPrefix(image, "sha256:") {
 		return image // an image's id, not a name

@@ -26,7 +26,7 @@ import (
 // MaxImages bounds the list.
 const MaxImages = 256
 
-// Config is what the configuration says.
+// Config is the configuration.
 type Config struct {
 	Prefetch []string      `yaml:"prefetch"` // images
 	Check    time.Duration `yaml:"check"`    // approximate check interval
@@ -35,7 +35,7 @@ type Config struct {
 // DefaultConfig keeps no image.
 func DefaultConfig() Config { return Config{Check: 10 * time.Minute} }
 
-// Validate checks all of it; the error begins with the key.
+// Validate validates the configuration; the error begins with the key.
 func (c Config) Validate() error {
 	if c.Check < time.Second {
 		return fmt.Errorf("check: %v is less than 1s", c.Check)
@@ -56,7 +56,7 @@ type NameError struct{ Image string }
 
 func (e *NameError) Error() string { return fmt.Sprintf("%q is not an image name", e.Image) }
 
-// Hint says what a name looks like.
+// Hint describes a valid name.
 func (e *NameError) Hint() string {
 	return "an image is named [registry/]name[:tag] or [registry/]name@sha256:…, in lower case"
 }
@@ -78,7 +78,7 @@ type Entry struct {
 	Again time.Time `json:"again,omitzero"`
 }
 
-// State says whether an image is on the host.
+// State is whether an image is on the host.
 type State string
 
 // The states.
@@ -89,13 +89,13 @@ const (
 	Missing State = "missing"
 )
 
-// Errors that callers decide by.
+// Errors that callers check for.
 var (
 	ErrFixed = errors.New("the image is kept by the configuration")
 	ErrFull  = fmt.Errorf("already %d images are kept: %w", MaxImages, holdfast.ErrBusy)
 )
 
-// Engine is what is asked of the container engine.
+// Engine is the part of a container engine that a Keeper uses.
 type Engine interface {
 	// ImageID returns engine.ErrNoImage if the image is not on this host.
 	ImageID(ctx context.Context, ref string) (string, error)
@@ -285,7 +285,7 @@ func (k *Keeper) round(ctx context.Context) time.Duration {
 	return next
 }
 
-// jitter is d, a tenth more or less.
+// jitter returns d, changed by up to a tenth.
 func jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
 }

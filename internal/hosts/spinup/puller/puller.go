@@ -15,18 +15,18 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// Engine is what pulls: a part of engine.Engine.
+// Engine is the part of a container engine that a Puller uses.
 type Engine interface {
 	Info(ctx context.Context) (engine.Info, error)
 	ImageID(ctx context.Context, ref string) (string, error)
 	Pull(ctx context.Context, ref string, o engine.PullOptions) iter.Seq2[engine.PullEvent, error]
 }
 
-// Logins knows the logins of registries.
+// Logins reads the logins of registries.
 type Logins interface {
 	// Login returns the login for the registry of an image, the zero value if
-	// there is none. It may hang, also when ctx is done: it is called in a
-	// goroutine of its own, for each registry once at a time.
+	// there is none. It may hang, also when ctx is done. The puller calls it in
+	// a separate goroutine, with one call at a time for each registry.
 	Login(ctx context.Context, image string) (engine.Login, error)
 }
 
@@ -42,7 +42,7 @@ type Config struct {
 	Engine    Engine
 	Logins    Logins    // nil: no logins
 	Manifests Manifests // nil: layers have the sizes that the engine reports
-	// Host and Unpigz are the cohort's: this host's name, and whether the
+	// Host and Unpigz are for the cohort: this host's name, and whether the
 	// engine finds unpigz (spinup.HasUnpigz).
 	Host   string
 	Unpigz bool
@@ -91,18 +91,15 @@ type Result struct {
 // progressEvery is the interval of progress reports of Pull.
 const progressEvery = 100 * time.Millisecond
 
-// Pull pulls one image. The record tells all about it and has a Pull, also where
-// there is an error; nil means that the image is on this host. A caller
-// that makes a container of the image gives the record's Pull to a spinup.Timer
-// and saves the Timer's record instead.
+// Pull pulls one image. The record has a Pull also if there is an error. Without an
+// error the image is on this host. A caller that creates a container of the image passes
+// the record's Pull to a spinup.Timer, and saves the Timer's record instead.
 //
-// progress, if not nil, gets the figures as they are about ten times a second,
-// and a last time at the end; never twice at once. It must not keep them
-// waiting.
+// progress, if not nil, receives the current figures about ten times a second and once
+// at the end, one call at a time. It must not block.
 //
-// Errors are those of the engine with the layer that it was at, ctx's, or
-// spinup.ErrEndedEarly, with a hint where one is known (spinup.Cause.Explain). An
-// image that could not be pulled is told by spinup.CauseOf.
+// The error is that of the engine with the current layer, that of ctx, or
+// spinup.ErrEndedEarly. It has a hint if its cause is known (spinup.Cause.Explain).
 func (p *Puller) Pull(ctx context.Context, q Request, progress func(spinup.Pull)) (spinup.Record, error) {
 	timer := spinup.NewTimer(cmp.Or(q.Kind, spinup.ForPull), q.Image, spinup.Cohort{})
 	timer.Job(q.Job)

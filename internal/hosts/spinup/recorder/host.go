@@ -58,8 +58,8 @@ func NewHost(o HostOptions) *Host {
 	return h
 }
 
-// NewUnderWay returns the list of the spin-ups that are under way on this host,
-// those that other tools announce in runDir included, and registers its metrics.
+// NewUnderWay returns the list of the spin-ups in progress on this host, with those that
+// other tools announce in runDir, and registers its metrics.
 func NewUnderWay(runDir string, reg prometheus.Registerer, log *slog.Logger) *underway.List {
 	list := underway.New(boottime.Now)
 	leases, err := underway.OpenLeases(filepath.Join(runDir, underway.DirName), boottime.Now)
@@ -91,7 +91,7 @@ func Begin(list *underway.List, kind spinup.Kind, name string, log *slog.Logger)
 		log.Debug("a spin-up is not counted as under way", "kind", kind, "name", name, "err", err)
 		return func() {}
 	}
-	return func() { _ = list.End(e.ID) } // fails where the entry has expired
+	return func() { _ = list.End(e.ID) } // fails if the entry has expired
 }
 
 func (h *Host) setEngine(info engine.Info) {

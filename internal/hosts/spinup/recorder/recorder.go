@@ -55,7 +55,7 @@ type Recorder struct {
 	recent   []spinup.Record // of the last day, the latest last
 }
 
-// New returns a Recorder. Where the store cannot be opened now, Run tries again.
+// New returns a Recorder. If the store cannot be opened now, Run tries again.
 func New(o Options) *Recorder {
 	r := &Recorder{
 		o: o, metrics: spinup.NewMetrics(o.Metrics, o.Slow), log: o.Log, queue: make(chan spinup.Record, queueLen),
@@ -82,7 +82,7 @@ func (r *Recorder) Record(s spinup.Record) {
 }
 
 // Add records a spin-up that another process has measured, and returns when it is
-// written. holdfast.ErrBusy while the store is not open.
+// written. It returns holdfast.ErrBusy while the store is not open.
 func (r *Recorder) Add(s spinup.Record) error {
 	s.Collected = r.collected(s)
 	if err := r.with(func(store *spinup.Store) error { return store.Append(s) }); err != nil {
@@ -158,7 +158,7 @@ func (r *Recorder) opened() bool {
 // later, and the store of an agent that ends is soon free for other processes.
 var errNotOpen = fmt.Errorf("the records of spin-ups are not open: %w", holdfast.ErrBusy)
 
-// with calls do with the store. holdfast.ErrBusy while it is not open.
+// with calls do with the store. It returns holdfast.ErrBusy while the store is not open.
 func (r *Recorder) with(do func(*spinup.Store) error) error {
 	if r.o.Shared {
 		store, err := spinup.OpenStore(r.o.File, r.o.Keep, r.log)

@@ -87,8 +87,8 @@ func (r *Recorder) runShared(ctx context.Context) error {
 	return err
 }
 
-// flush writes the waiting records and those in the queue. It returns them where
-// another process has the store open.
+// flush writes the waiting records and those in the queue. If another process has the
+// store open, it returns them.
 func (r *Recorder) flush(waiting []spinup.Record) []spinup.Record {
 	for len(r.queue) > 0 && len(waiting) < queueLen {
 		waiting = append(waiting, <-r.queue)

@@ -172,8 +172,8 @@ func (f *fake) Forget(ids ...string) {
 	})
 }
 
-// close kills what a failed test left: a frozen process would not die with the test
-// and would prevent its end.
+// close kills the processes that a failed test left. A frozen process would not die with
+// the test and would prevent its end.
 func (f *fake) close(killer *kill.Killer, opener *kill.Opener) {
 	for _, id := range f.ids() {
 		c, err := f.Inspect(context.Background(), id)
