@@ -201,7 +201,7 @@ func TestWhatStaysInTheTrashEndsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	stray := newTrash(t, m.root).dir
-	for range maxDepth + 3 { // a directory that is deeper than anything is taken apart
+	for range maxDepth + 3 { // deeper than the collector goes
 		stray = filepath.Join(stray, "d")
 	}
 	if err := os.MkdirAll(stray, 0o755); err != nil {
@@ -325,8 +325,8 @@ func TestAFullDiskDoesNotStopItsCollection(t *testing.T) {
 		go func() { ran <- col.Run(ctx) }()
 		time.Sleep(10 * time.Minute)
 		cancel()
-		<-ran                     // says that it could not keep the uses
-		if len(m.removed) != 23 { // until 6750 are left
+		<-ran                     // its error: the uses could not be saved
+		if len(m.removed) != 23 { // until 6750 bytes are used
 			t.Errorf("%d were removed", len(m.removed))
 		}
 	})
@@ -387,8 +387,8 @@ func TestANetworkInDailyUseIsNoLeak(t *testing.T) {
 			t.Errorf("planned %v, %v, want %v", ids(p), err, want)
 		}
 	}
-	planned() // of neither anything is known
-	// Half an hour ago there was a container, and none of the other.
+	planned() // no use of either is known
+	// Half an hour ago one had a container, and the other had none.
 	long, lately := time.Now().Add(-2*time.Hour), time.Now().Add(-30*time.Minute)
 	id := m.create(sortedKeys(m.images)[0], used)
 	if err := col.tracker.store.Forget(func(string) bool { return false }); err != nil {

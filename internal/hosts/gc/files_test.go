@@ -137,7 +137,7 @@ func TestStrayThingsInTheTrash(t *testing.T) {
 	tr := newTrash(t, root)
 	outside := filepath.Join(root, "outside")
 	makeTree(t, outside, 10)
-	makeTree(t, filepath.Join(tr.dir, "deep"), 10) // has links and a pipe, and is deeper than ours
+	makeTree(t, filepath.Join(tr.dir, "deep"), 10) // has links and a pipe, and is deeper than the collector's own trees
 	for _, err := range []error{
 		os.Symlink(outside, filepath.Join(tr.dir, "link")),
 		os.WriteFile(filepath.Join(tr.dir, "file"), []byte("x"), 0o600),

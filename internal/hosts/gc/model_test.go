@@ -25,15 +25,15 @@ type model struct {
 	networks   map[string]*engine.Network
 	layerSize  map[string]int64
 	removed    []string
-	wrong      []string // removals of what was in use
-	// between is called before each question, never before a removal.
+	wrong      []string // removals of objects in use
+	// between is called before each query, never before a removal.
 	between func(*model)
-	// told is which images the last list of containers had, inspected the image
-	// of the last query; nil and "" before the first.
+	// told are the images in the last list of containers. inspected is the image of the
+	// last query. They are nil and "" before the first.
 	told      map[string]bool
 	inspected string
 	down      bool // the engine does not answer
-	// activity is what the engine tells; nil is nothing.
+	// activity returns the engine's activity; nil means none.
 	activity func(ctx context.Context, until time.Time) []engine.Activity
 	root     string
 	overlay  bool // its files are in root, as of overlay2

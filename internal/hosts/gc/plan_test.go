@@ -128,7 +128,7 @@ func TestNothingIsWantedOfAnUnknownDisk(t *testing.T) {
 	}
 	s := sized()
 	s.Disk = Disk{}
-	expect(t, s, policy(Rule{Kinds: images, MaxUsed: Bytes(250)}), "a", "b") // that is known without it
+	expect(t, s, policy(Rule{Kinds: images, MaxUsed: Bytes(250)}), "a", "b") // the sizes of images are known without the disk
 	s = sized()                                                              // no inodes are counted
 	expect(t, s, policy(Rule{Kinds: images, MinFreeInodes: Bytes(1000)}))
 	expect(t, s, policy(Rule{Kinds: images, MinFree: Bytes(130), MinFreeInodes: Bytes(1000)}), "a")
@@ -148,7 +148,7 @@ func TestWhatStays(t *testing.T) {
 	expect(t, s, c, "b", "c")
 	s.Images[1].Labels = map[string]string{"holdfast.keep": ""}
 	expect(t, s, c, "c")
-	// Uses may have been missed until a moment ago.
+	// Uses may have been missed until just before now.
 	s.Blind = noon.Add(-time.Minute)
 	expect(t, s, c)
 }
@@ -191,7 +191,7 @@ func TestContainersAndNetworks(t *testing.T) {
 	expect(t, s, policy(Rule{Kinds: []Kind{Stopped}}), "ended")
 	expect(t, s, policy(Rule{Kinds: []Kind{Created}}), "never")
 	expect(t, s, policy(Rule{Kinds: []Kind{Images}}))
-	// A container that goes gives its image and its network free.
+	// The removal of a container frees its image and its network.
 	p := expect(t, s, policy(Rule{Kinds: []Kind{Stopped}}, Rule{Kinds: []Kind{Images, Networks}}), "ended", "a", "of-ended", "leaked")
 	if p.Unknown != 2 { // what the container wrote, and the image's layer
 		t.Errorf("%d of unknown size", p.Unknown)

@@ -187,7 +187,7 @@ func TestCycleBesideOthers(t *testing.T) {
 		for range rapid.IntRange(10, 40).Draw(t, "acts") {
 			act(t, m)
 		}
-		acts := 60 // so that it ends
+		acts := 60 // the limit, so that the cycle ends
 		m.between = func(m *model) {
 			if acts--; acts > 0 && rapid.Bool().Draw(t, "another client acts") {
 				act(t, m)

@@ -168,7 +168,7 @@ func TestRatesAreLearnt(t *testing.T) {
 	}
 	for range 50 {
 		r.learn(tally{Names: 1000}, time.Second)
-		r.learn(tally{Names: 10}, time.Hour) // says nothing about names
+		r.learn(tally{Names: 10}, time.Hour) // too few names for a rate
 	}
 	if guess := r.guess(tally{Names: 2000}, 0); guess < 1900*time.Millisecond || guess > 2100*time.Millisecond {
 		t.Errorf("after learning %v", guess)

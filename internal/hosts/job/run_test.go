@@ -445,7 +445,7 @@ func TestSweep(t *testing.T) {
 		t.Error(err)
 	}
 	if b.inspect(successor).ID != successor {
-		t.Error("a container that no job made is gone")
+		t.Error("a container that no job created was removed")
 	}
 	if err := b.docker.Remove(t.Context(), successor); err != nil {
 		t.Error(err)

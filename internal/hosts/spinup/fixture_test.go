@@ -165,7 +165,7 @@ func TestLayersTellTheWhole(t *testing.T) {
 		for _, l := range p.Layers {
 			bytes += l.Fetched
 			if l.Extract.To > 0 && l.Download.To > 0 && l.Extract.From < l.Download.To {
-				t.Errorf("%s: layer %s is extracted (%v) before it is there (%v)", name, l.ID, l.Extract, l.Download)
+				t.Errorf("%s: layer %s is extracted (%v) before it is downloaded (%v)", name, l.ID, l.Extract, l.Download)
 			}
 		}
 		if bytes != p.Download.Bytes {

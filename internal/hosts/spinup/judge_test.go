@@ -166,7 +166,7 @@ func TestCauses(t *testing.T) {
 		"filesystem layer verification failed for digest sha256:1":                          Corrupt,
 		"invalid reference format": BadName,
 		"something else":           Other,
-		// Names of images are no words of registries.
+		// Names of images are not phrases of registries.
 		"pull image acme/geofence:1: boom":                                        Other,
 		"pull image acme/unauthorized:x509 (at layer 1, downloading): boom":       Other,
 		`failed to resolve reference "r.example/acme/x509-eof:eof": boom`:         Other,

@@ -185,7 +185,7 @@ func TestReportIsBounded(t *testing.T) {
 	for i := range 500 {
 		records = append(records, record(now.Add(-time.Duration(i)), strings.Repeat("x", i+1)))
 	}
-	records[0].Times[Create] = 0 // a median of 0 makes no number that JSON cannot say
+	records[0].Times[Create] = 0 // a median of 0 does not make an infinite ratio, which JSON cannot represent
 	got, err := NewReport(records, Question{By: ByImage}, DefaultRules())
 	if err != nil || len(got.Groups) != maxGroups || got.LeftOut != 400 || len(got.Compared) != maxCompared {
 		t.Fatalf("%d groups, %d left out, %d compared, %v", len(got.Groups), got.LeftOut, len(got.Compared), err)

@@ -19,7 +19,7 @@ import (
 	"holdfast"
 )
 
-// childStore is the variable with the path of the records. TestCrashLosesNothing starts
+// childStore is the environment variable with the path of the records. TestCrashLosesNothing starts
 // this program with it, and the program appends records until it is killed.
 const childStore = "HOLDFAST_TEST_STORE"
 

@@ -135,7 +135,7 @@ func TestRetriesAreTheirWait(t *testing.T) {
 		said{0, "a", "Pulling fs layer", 0, 0}, said{0, "b", "Pulling fs layer", 0, 0},
 		said{1000, "a", "Downloading", 1, 100}, said{2000, "a", "Retrying in 5 seconds", 0, 0}, said{3000, "a", "Retrying in 4 seconds", 0, 0},
 		said{6000, "b", "Retrying in 5 seconds", 0, 0},
-		said{7000, "a", "Download complete", 0, 0}, // all that was left came before it was told
+		said{7000, "a", "Download complete", 0, 0}, // the remaining bytes came before the line
 		said{11_000, "b", "Downloading", 1, 50}, said{12_000, "b", "Download complete", 0, 0},
 		said{13_000, "", whole, 0, 0})
 	a, b := p.Layers[0], p.Layers[1]
@@ -156,7 +156,7 @@ func TestContainerdStoreTellsSeconds(t *testing.T) {
 		{Time: at(100), Layer: "aaaaaaaaaaaa", Status: "Download complete"},
 		{Time: at(200), Layer: "aaaaaaaaaaaa", Status: "Extracting", Current: 9_000_000, Units: "s"},
 		{Time: at(2200), Layer: "aaaaaaaaaaaa", Status: "Pull complete"},
-		{Time: at(2200), Layer: "bbbbbbbbbbbb", Status: "Extracting", Current: 1, Units: "s"}, // it was there, but packed
+		{Time: at(2200), Layer: "bbbbbbbbbbbb", Status: "Extracting", Current: 1, Units: "s"}, // it was present, but not extracted
 		{Time: at(3200), Layer: "bbbbbbbbbbbb", Status: "Pull complete"},
 		{Time: at(3300), Status: whole},
 	} {
@@ -194,7 +194,7 @@ func TestWhileItGoesOn(t *testing.T) {
 	if p := r.At(at(900)); p.Layers[0].State != spinup.Extracting || p.Layers[0].Position != 80 || p.Extract.Wall != seconds(.3) || p.Download.Wall != seconds(.4) {
 		t.Errorf("%+v", p)
 	}
-	// Looking does not change what comes out.
+	// At does not change the result.
 	if p := r.At(at(700)); p.Extract.Wall != seconds(.1) {
 		t.Errorf("%+v", p.Extract)
 	}

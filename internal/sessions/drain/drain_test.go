@@ -18,7 +18,7 @@ type faulty struct {
 	sessions      int
 	storeBackIn   time.Duration // how long Release fails
 	left          []holdfast.Leftover
-	notHad        []holdfast.Leftover // what MarkTerminating cannot open
+	notHad        []holdfast.Leftover // the containers that MarkTerminating cannot open
 	unsettled     []holdfast.Leftover
 	booting       int
 	settleTakes   time.Duration
@@ -269,7 +269,7 @@ func TestSavingKeepsNobodyWaiting(t *testing.T) {
 		if r.Took < holdfast.Millis(k.saveTakes) || r.Dead != 5 || len(r.Left) != 1 || r.Memory.Saved != 2 || r.Snapshots.Count != 3 || len(r.Snapshots.Failed) != 2 {
 			t.Errorf("%+v", r)
 		}
-		// The two of its own, those that Save gave up, and what Release gave up after.
+		// The two other sessions, the two that Save gave up, and the two of the last Release.
 		if r.Released != 2+2+2 {
 			t.Errorf("%d are released", r.Released)
 		}

@@ -123,7 +123,7 @@ func TestGCEWasPreemptedBefore(t *testing.T) {
 	s := newGCEServer()
 	s.set("instance/preempted", "TRUE")
 	l := listen(t, gceFor(serve(t, s), time.Now))
-	l.want(t, Terminate, "preempted", time.Time{}) // since when is not known
+	l.want(t, Terminate, "preempted", time.Time{}) // the time of the change is unknown
 }
 
 func TestGCEUnknownEventIsTakenWithCare(t *testing.T) {

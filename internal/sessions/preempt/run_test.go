@@ -33,9 +33,9 @@ func TestFailingSourceIsTriedAgainQuietly(t *testing.T) {
 			at = append(at, time.Since(start)/time.Second)
 			switch len(at) {
 			case 9:
-				stand() // it works, and fails anew
+				stand() // it works, and fails again
 			case 10:
-				return nil // which it should not
+				return nil // a source must not end without an error
 			case 11:
 				cancel()
 				<-ctx.Done()
@@ -79,7 +79,7 @@ func TestBoardReportsOnceAndWhenAllIsWithdrawn(t *testing.T) {
 		{"b", []Notice{risk}, []string{"b rebalance 1"}}, // ids are the source's own
 		{"a", []Notice{end}, []string{"a terminate 1"}},
 		{"b", nil, nil},
-		{"a", []Notice{{Kind: Terminate, ID: "2"}}, []string{"a terminate 2"}}, // another in its place: nothing is over
+		{"a", []Notice{{Kind: Terminate, ID: "2"}}, []string{"a terminate 2"}}, // another event replaces it: nothing is withdrawn
 		{"b", nil, nil},
 		{"a", nil, []string{"a withdrawn 2"}},
 		{"a", []Notice{end}, []string{"a terminate 1"}},

@@ -133,8 +133,8 @@ func TestNoMoreAreBegunAfterAFailure(t *testing.T) {
 				if r.Failed() != 1 || i < 0 || string(r.Rows[i].Key) != c.bad || !strings.Contains(r.Rows[i].Error, c.want) || r.Rows[i].To != "" {
 					t.Fatalf("%+v", r)
 				}
-				// The one under way was waited for; of the others, the
-				// hanging one let no more than its own worker go on.
+				// The run waited for the running replacement. The hanging one blocked
+				// only its own worker.
 				done := slices.ContainsFunc(r.Rows, func(r holdfast.Replacement) bool { return r.Key == "a-30" && r.Error == "" })
 				if !done {
 					t.Errorf("what was under way was not waited for: %+v", r)

@@ -19,9 +19,9 @@ func TestSlowNodesStandOut(t *testing.T) {
 	rows := []holdfast.Replacement{
 		came("slow", "mysql", 2120*s, 1104*s, 0), came("slow", "mysql", 2000*s, 1000*s, 0), came("slow", "mysql", 2200*s, 1000*s, 0),
 		came("fine", "mysql", 74*s, 17*s, 0), came("good", "mysql", 80*s, 16*s, 0),
-		// A template that is slow by nature makes its node no slower.
+		// A slow template does not make its node slow.
 		came("good", "big", 900*s, 200*s, 0), came("good", "big", 900*s, 200*s, 0),
-		// What is over in no time is not compared.
+		// Very short times are not compared.
 		came("quick", "web", 0, time.Millisecond, 30*time.Millisecond), came("fine", "web", 0, 9*time.Millisecond, time.Millisecond),
 		{Key: "k", From: "fine", Error: "failed"},
 	}

@@ -272,7 +272,7 @@ func TestLeasesAreBounded(t *testing.T) {
 	if _, err := tool.Begin(Outside, "one more", time.Minute); !errors.Is(err, ErrFull) {
 		t.Errorf("one more: %v", err)
 	}
-	// To an agent it can be told all the same.
+	// An agent accepts the announcement nevertheless.
 	begin(t, list, "one more", time.Minute)
 	if n, _ := list.UnderWay(); n != MaxLeases+1 {
 		t.Errorf("%d are under way", n)

@@ -290,7 +290,7 @@ func TestNothingIsHandedOutTwice(t *testing.T) {
 				}
 			},
 		})
-		// At the end nothing is left, whatever answers were lost.
+		// At the end no container is left, also if answers were lost.
 		f.set(func() { clear(f.fail); f.lose = false })
 		p.swept = time.Time{}
 		tend()
@@ -327,7 +327,7 @@ func TestNothingIsMadeBesideABoot(t *testing.T) {
 	cancel()
 	<-ended
 	if f.starts != 0 {
-		t.Errorf("%d were made beside a boot", f.starts)
+		t.Errorf("%d networks were created during a boot", f.starts)
 	}
 	if ready, _, _ := p.Counts(); ready != 2 {
 		t.Errorf("%d are ready after Run", ready) // the next agent, or End, ends them
