@@ -27,7 +27,7 @@ var errEnded = errors.New("it exited before it was ready")
 
 // awaitReady returns when the service is ready. On a timeout the error has the
 // result of the last probe.
-func (u *upward) awaitReady(ctx context.Context) error {
+func (u *containerStart) awaitReady(ctx context.Context) error {
 	limit := cmp.Or(u.image.Ready.Timeout, DefaultReadyTimeout)
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -62,7 +62,7 @@ func (u *upward) awaitReady(ctx context.Context) error {
 }
 
 // probe checks the service once.
-func (u *upward) probe(ctx context.Context, c engine.Container) error {
+func (u *containerStart) probe(ctx context.Context, c engine.Container) error {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
 	r := u.image.Ready

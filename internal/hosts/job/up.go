@@ -49,12 +49,12 @@ func (x *underway) bringUp(ctx context.Context, index int, images map[string]*fe
 	})
 	for i, img := range x.job.Images {
 		g.Go(func() error {
-			u := &upward{
+			u := &containerStart{
 				underway: x, index: index, image: img, primary: i == 0,
 				timer: spinup.NewTimer(spinup.ForRun, img.Image, x.Cohort),
 			}
 			u.timer.Job(x.id)
-			err := u.climb(ctx, images[img.Image], x.isFirst(index, i), net)
+			err := u.run(ctx, images[img.Image], x.isFirst(index, i), net)
 			if i == 0 {
 				primary = u.id
 			}
@@ -104,8 +104,8 @@ func (x *underway) labels(index int) map[string]string {
 	return map[string]string{LabelJob: x.id, LabelOwner: x.Owner.String(), LabelIndex: strconv.Itoa(index)}
 }
 
-// upward is the start of one container. One goroutine uses it.
-type upward struct {
+// containerStart is the start of one container. One goroutine uses it.
+type containerStart struct {
 	*underway
 	index   int
 	image   Image
@@ -117,8 +117,8 @@ type upward struct {
 	log   string // of a container that exited too early
 }
 
-// climb takes the container from its image to readiness.
-func (u *upward) climb(ctx context.Context, image *fetched, first bool, net *network) error {
+// run takes the container from its image to readiness.
+func (u *containerStart) run(ctx context.Context, image *fetched, first bool, net *network) error {
 	if err := wait(ctx, image.done); err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func wait(ctx context.Context, done <-chan struct{}) error {
 }
 
 // timed runs a phase, measures its duration and reports it.
-func (u *upward) timed(phase spinup.Phase, do func() error) error {
+func (u *containerStart) timed(phase spinup.Phase, do func() error) error {
 	u.phase = phase
 	begun := time.Now()
 	err := do()
@@ -168,7 +168,7 @@ func (u *upward) timed(phase spinup.Phase, do func() error) error {
 	return err
 }
 
-func (u *upward) createAndStart(ctx context.Context, network string) error {
+func (u *containerStart) createAndStart(ctx context.Context, network string) error {
 	spec := u.spec(network)
 	err := u.timed(spinup.Create, func() (err error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), makeLimit)
@@ -186,7 +186,7 @@ func (u *upward) createAndStart(ctx context.Context, network string) error {
 // idle keeps a primary container running.
 var idle = [...]string{"tail", "-f", "/dev/null"}
 
-func (u *upward) spec(network string) engine.Spec {
+func (u *containerStart) spec(network string) engine.Spec {
 	img, labels := u.image, u.labels(u.index)
 	labels[LabelName] = img.Name
 	s := engine.Spec{
@@ -215,7 +215,7 @@ func (u *upward) spec(network string) engine.Spec {
 }
 
 // lastLines returns the last lines of a container's output.
-func (u *upward) lastLines(ctx context.Context) string {
+func (u *containerStart) lastLines(ctx context.Context) string {
 	var b strings.Builder
 	if err := u.Engine.Logs(ctx, u.id, engine.LogOptions{Tail: 20}, &b); err != nil {
 		return ""

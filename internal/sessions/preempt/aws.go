@@ -46,9 +46,9 @@ func newAWS(endpoint string) *aws {
 
 func (a *aws) Name() string { return "aws" }
 
-func (a *aws) Run(ctx context.Context, stand func(...Notice)) error {
+func (a *aws) Run(ctx context.Context, report func(...Notice)) error {
 	a.token = ""
-	return repeat(ctx, a.poll, stand, func() ([]Notice, error) { return a.notices(ctx) })
+	return repeat(ctx, a.poll, report, func() ([]Notice, error) { return a.notices(ctx) })
 }
 
 func (a *aws) notices(ctx context.Context) ([]Notice, error) {

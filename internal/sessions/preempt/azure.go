@@ -51,7 +51,7 @@ func newAzure(endpoint string, acknowledge bool) *azure {
 
 func (a *azure) Name() string { return "azure" }
 
-func (a *azure) Run(ctx context.Context, stand func(...Notice)) error {
+func (a *azure) Run(ctx context.Context, report func(...Notice)) error {
 	name, err := a.request(ctx, a.timeout, http.MethodGet, azureName, "")
 	if err != nil {
 		return fmt.Errorf("ask for this machine's name: %w", err)
@@ -61,7 +61,7 @@ func (a *azure) Run(ctx context.Context, stand func(...Notice)) error {
 		return fmt.Errorf("ask for this machine's name: the answer is not a name")
 	}
 	timeout := a.first
-	return repeat(ctx, a.poll, stand, func() ([]Notice, error) {
+	return repeat(ctx, a.poll, report, func() ([]Notice, error) {
 		now, err := a.notices(ctx, timeout, self)
 		timeout = a.timeout
 		return now, err

@@ -40,11 +40,11 @@ type gce struct {
 	endpoint string
 	wait     time.Duration // of the server, in one request; whole seconds
 	grace    time.Duration // added to wait; then the server counts as hung
-	pace     time.Duration // between two answers with the same value
+	pause    time.Duration // between two answers with the same value
 	now      func() time.Time
 
-	mu    sync.Mutex
-	heard map[string][]Notice // by key; kept across failures
+	mu   sync.Mutex
+	last map[string][]Notice // by key; kept across failures
 }
 
 func newGCE(endpoint string) *gce {
@@ -52,41 +52,41 @@ func newGCE(endpoint string) *gce {
 		endpoint: strings.TrimRight(endpoint, "/"),
 		wait:     time.Minute,
 		grace:    10 * time.Second,
-		pace:     time.Second,
+		pause:    time.Second,
 		now:      time.Now,
-		heard:    make(map[string][]Notice),
+		last:     make(map[string][]Notice),
 	}
 }
 
 func (g *gce) Name() string { return "gce" }
 
-func (g *gce) Run(ctx context.Context, stand func(...Notice)) error {
+func (g *gce) Run(ctx context.Context, report func(...Notice)) error {
 	answered := make(map[string]bool) // in this run
-	hear := func(key, value string, at time.Time) error {
+	receive := func(key, value string, at time.Time) error {
 		n, err := gceNotice(key, value, at)
 		if err != nil {
 			return err
 		}
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		g.heard[key] = n
+		g.last[key] = n
 		answered[key] = true
 		// One key is enough for a notice. The absence of notices needs both keys.
 		if len(answered) == 2 || len(n) > 0 {
-			stand(slices.Concat(g.heard[gcePreempted], g.heard[gceMaintenance])...)
+			report(slices.Concat(g.last[gcePreempted], g.last[gceMaintenance])...)
 		}
 		return nil
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, key := range []string{gcePreempted, gceMaintenance} {
-		group.Go(func() error { return g.watch(ctx, key, hear) })
+		group.Go(func() error { return g.watch(ctx, key, receive) })
 	}
 	return group.Wait()
 }
 
 // watch reads key repeatedly; the server answers when the key changes. at is the
 // time of the change, or zero for the first value.
-func (g *gce) watch(ctx context.Context, key string, hear func(key, value string, at time.Time) error) error {
+func (g *gce) watch(ctx context.Context, key string, receive func(key, value string, at time.Time) error) error {
 	etag := ""
 	for {
 		value, next, err := g.ask(ctx, key, etag)
@@ -98,10 +98,10 @@ func (g *gce) watch(ctx context.Context, key string, hear func(key, value string
 			at = g.now()
 		}
 		if next != etag {
-			if err := hear(key, value, at); err != nil {
+			if err := receive(key, value, at); err != nil {
 				return err
 			}
-		} else if err := tasks.Sleep(ctx, g.pace); err != nil { // the server may not wait
+		} else if err := tasks.Sleep(ctx, g.pause); err != nil { // the server may not wait
 			return err
 		}
 		etag = next

@@ -85,7 +85,7 @@ func (g *gceServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func gceFor(c *cloud, now func() time.Time) *gce {
 	g := newGCE(c.url)
-	g.wait, g.grace, g.pace, g.now = time.Second, time.Second, time.Millisecond, now
+	g.wait, g.grace, g.pause, g.now = time.Second, time.Second, time.Millisecond, now
 	return g
 }
 

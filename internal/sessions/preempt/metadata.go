@@ -86,15 +86,15 @@ func checkEndpoint(address string) error {
 	return nil
 }
 
-// repeat calls read at intervals of pause and passes the notices to stand. It
+// repeat calls read at intervals of pause and passes the notices to report. It
 // returns the first error of read, or that of ctx.
-func repeat(ctx context.Context, pause time.Duration, stand func(...Notice), read func() ([]Notice, error)) error {
+func repeat(ctx context.Context, pause time.Duration, report func(...Notice), read func() ([]Notice, error)) error {
 	for {
 		now, err := read()
 		if err != nil {
 			return err
 		}
-		stand(now...)
+		report(now...)
 		if err := tasks.Sleep(ctx, pause); err != nil {
 			return err
 		}

@@ -127,7 +127,7 @@ const pullLimit = time.Hour
 type Keeper struct {
 	every time.Duration
 	deps  Deps
-	poke  tasks.Signal // check now
+	wake  tasks.Signal // check now
 
 	mu   sync.Mutex
 	list []*image // those of the configuration first
@@ -142,7 +142,7 @@ type image struct {
 // New returns a keeper with the saved list. A list that cannot be read is logged,
 // and replaced with the next change.
 func New(c Config, d Deps) *Keeper {
-	k := &Keeper{every: c.Check, deps: d, poke: tasks.NewSignal()}
+	k := &Keeper{every: c.Check, deps: d, wake: tasks.NewSignal()}
 	for _, name := range c.Prefetch {
 		k.add(name, true)
 	}
@@ -242,7 +242,7 @@ func (k *Keeper) change(do func() error) error {
 		k.list = before
 		return err
 	}
-	k.poke.Set()
+	k.wake.Set()
 	return nil
 }
 
@@ -254,13 +254,13 @@ func (k *Keeper) Run(ctx context.Context) error {
 	defer cancel()
 	watching.Go(func() {
 		for range k.deps.Engine.Watch(ctx, engine.WatchOptions{Actions: []string{"delete", "untag"}}) {
-			k.poke.Set()
+			k.wake.Set()
 		}
 	})
 	for ctx.Err() == nil {
 		select {
 		case <-time.After(k.round(ctx)):
-		case <-k.poke:
+		case <-k.wake:
 		case <-ctx.Done():
 		}
 	}

@@ -61,7 +61,7 @@ func sizesOf(ctx context.Context, image, platform string, l engine.Login) (map[s
 	defer base.CloseIdleConnections()
 	d, err := remote.Get(ref, remote.WithContext(ctx), remote.WithAuth(authn.FromConfig(authn.AuthConfig{
 		Username: l.Username, Password: l.Password, IdentityToken: l.IdentityToken, RegistryToken: l.RegistryToken,
-	})), remote.WithPlatform(*wanted), remote.WithTransport(careful{base}))
+	})), remote.WithPlatform(*wanted), remote.WithTransport(boundedTransport{base}))
 	if err != nil {
 		return nil, err
 	}
@@ -76,11 +76,11 @@ func sizesOf(ctx context.Context, image, platform string, l engine.Login) (map[s
 	return spinup.Sizes(text)
 }
 
-// careful is a transport that uses plain text only for this host, like the engine, and
-// reads at most maxAnswer bytes.
-type careful struct{ base http.RoundTripper }
+// boundedTransport is a transport that uses plain text only for this host, like the
+// engine, and reads at most maxAnswer bytes.
+type boundedTransport struct{ base http.RoundTripper }
 
-func (c careful) RoundTrip(req *http.Request) (*http.Response, error) {
+func (c boundedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL.Scheme != "https" && !loopback(req.URL.Hostname()) {
 		return nil, fmt.Errorf("%s would be queried in plain text", req.URL.Host)
 	}

@@ -103,14 +103,14 @@ const progressEvery = 100 * time.Millisecond
 func (p *Puller) Pull(ctx context.Context, q Request, progress func(spinup.Pull)) (spinup.Record, error) {
 	timer := spinup.NewTimer(cmp.Or(q.Kind, spinup.ForPull), q.Image, spinup.Cohort{})
 	timer.Job(q.Job)
-	asking := p.ask(ctx)
-	pull, err := p.pull(ctx, q, asking, progress)
+	info := p.ask(ctx)
+	pull, err := p.pull(ctx, q, info, progress)
 	if progress != nil {
 		progress(pull)
 	}
 	timer.Pulled(pull)
 	record := timer.End(err)
-	record.Cohort = p.cohort(asking.wait())
+	record.Cohort = p.cohort(info.wait())
 	return record, err
 }
 
@@ -130,7 +130,7 @@ func (p *Puller) cohort(info engine.Info) spinup.Cohort {
 }
 
 // pull does the pull itself.
-func (p *Puller) pull(ctx context.Context, q Request, asking *asking, progress func(spinup.Pull)) (spinup.Pull, error) {
+func (p *Puller) pull(ctx context.Context, q Request, info *infoQuery, progress func(spinup.Pull)) (spinup.Pull, error) {
 	begun := time.Now()
 	if q.Missing && q.Platform == "" {
 		if _, err := p.c.Engine.ImageID(ctx, q.Image); err == nil {
@@ -139,7 +139,7 @@ func (p *Puller) pull(ctx context.Context, q Request, asking *asking, progress f
 		// The pull reports whatever is wrong.
 	}
 	login, noLogin := p.login(ctx, q.Image)
-	s := p.newStream(q, login, begun, asking)
+	s := p.newStream(q, login, begun, info)
 	defer s.close()
 	stop := s.tell(progress)
 	err := s.read(p.c.Engine.Pull(ctx, q.Image, engine.PullOptions{Platform: q.Platform, Login: login}))

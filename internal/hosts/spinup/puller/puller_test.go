@@ -398,7 +398,7 @@ func TestCareful(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	c := http.Client{Transport: careful{&http.Transport{DisableKeepAlives: true}}}
+	c := http.Client{Transport: boundedTransport{&http.Transport{DisableKeepAlives: true}}}
 	res, err := c.Get(s.URL)
 	if err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ const manifestLimit = 30 * time.Second
 // early, because their meaning depends on the image store.
 type stream struct {
 	options spinup.Options
-	asking  *asking
+	info    *infoQuery
 	pass    *pass
 	sizesOf func(ctx context.Context) (map[string]int64, error) // nil: sizes are not queried
 	begin   sync.Once                                           // of the query of the manifest
@@ -33,9 +33,9 @@ type stream struct {
 	sizes   map[string]int64
 }
 
-func (p *Puller) newStream(q Request, login engine.Login, begun time.Time, asking *asking) *stream {
+func (p *Puller) newStream(q Request, login engine.Login, begun time.Time, info *infoQuery) *stream {
 	s := &stream{
-		options: spinup.Options{Image: q.Image, Begun: begun}, asking: asking,
+		options: spinup.Options{Image: q.Image, Begun: begun}, info: info,
 		pass: p.chains.enter(),
 	}
 	// It lasts as long as the pull is read; close ends it.
@@ -51,8 +51,8 @@ func (p *Puller) newStream(q Request, login engine.Login, begun time.Time, askin
 	}
 	s.beside.Go(func() {
 		select {
-		case <-asking.done:
-			s.know(asking.info)
+		case <-info.done:
+			s.know(info.info)
 		case <-s.ctx.Done():
 		}
 	})
@@ -170,7 +170,7 @@ func (s *stream) finish(failed error) (spinup.Pull, error) {
 	ended := time.Now()
 	// Without the engine's info the stream is read as that of a graph driver,
 	// which reports more.
-	s.know(s.asking.wait())
+	s.know(s.info.wait())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.reducer.Finish(ended, failed)

@@ -393,7 +393,7 @@ func TestTell(t *testing.T) {
 	mute := p.Take("web")
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if told, err := mute.Assign(ctx, want, nil); !errors.Is(err, errNotHeard) || !told {
+	if told, err := mute.Assign(ctx, want, nil); !errors.Is(err, errNoAnswer) || !told {
 		t.Errorf("one that does not answer: told %v, %v", told, err)
 	}
 	if told, err := mute.Assign(t.Context(), want, []engine.Mount{{Type: "volume", Source: "v", Target: "/v"}}); err == nil || told {

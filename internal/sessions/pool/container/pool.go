@@ -97,7 +97,7 @@ type Pool struct {
 	cfg  Config
 	deps Deps
 	log  *slog.Logger
-	poke tasks.Signal
+	wake tasks.Signal
 	with pool.Containers
 
 	mu    sync.Mutex
@@ -128,7 +128,7 @@ func New(cfg Config, deps Deps) *Pool {
 	if deps.Pressure == nil {
 		deps.Pressure = func() Pressure { return NoPressure }
 	}
-	p := &Pool{cfg: cfg, deps: deps, log: deps.Log, poke: tasks.NewSignal(), idleNode: pool.Idle{Busy: deps.Busy},
+	p := &Pool{cfg: cfg, deps: deps, log: deps.Log, wake: tasks.NewSignal(), idleNode: pool.Idle{Busy: deps.Busy},
 		with: pool.Containers{Engine: deps.Engine, Opener: deps.Opener, Deadman: deps.Deadman}}
 	for _, t := range cfg.Templates {
 		p.kinds = append(p.kinds, &kind{Template: t, demand: demand{since: time.Now()}})
@@ -149,7 +149,7 @@ func (p *Pool) Ready(template string) bool {
 // its target. It returns nil if there is none. It does not wait. Each call counts as
 // demand for the template.
 func (p *Pool) Take(template string) *Container {
-	defer p.poke.Set()
+	defer p.wake.Set()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	k := p.kind(template)
@@ -231,7 +231,7 @@ func (p *Pool) endAll(ctx context.Context, all []*Container) error {
 	}
 	targets := make([]*kill.Target, len(all))
 	for i, c := range all {
-		c.talk.close()
+		c.socket.close()
 		targets[i] = c.target
 	}
 	killing, cancel := context.WithTimeout(ctx, killTimeout)

@@ -23,16 +23,16 @@ func (p *Puller) engineInfo(ctx context.Context) (engine.Info, error) {
 	return info, err
 }
 
-// asking is a running query.
-type asking struct {
+// infoQuery is a running query.
+type infoQuery struct {
 	done chan struct{}
 	info engine.Info // valid after done; the zero value if there was no answer
 }
 
 // ask queries the engine's info in the background. The caller must wait for the
 // answer in the end.
-func (p *Puller) ask(ctx context.Context) *asking {
-	q := &asking{done: make(chan struct{})}
+func (p *Puller) ask(ctx context.Context) *infoQuery {
+	q := &infoQuery{done: make(chan struct{})}
 	go func() {
 		defer close(q.done)
 		ctx, cancel := context.WithTimeout(ctx, infoLimit)
@@ -48,7 +48,7 @@ func (p *Puller) ask(ctx context.Context) *asking {
 }
 
 // wait returns the answer, the zero value if there was none.
-func (q *asking) wait() engine.Info {
+func (q *infoQuery) wait() engine.Info {
 	<-q.done
 	return q.info
 }
