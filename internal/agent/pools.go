@@ -36,16 +36,12 @@ func (a *Agent) newNetworks(dead session.Deadman) *network.Pool {
 	if slices.ContainsFunc(a.cfg.SessionTemplates(), func(t session.Template) bool { return t.Pooled }) {
 		size = a.cfg.Sessions.Networks
 	}
-	d := network.Deps{
-		Engine: a.engine, Opener: a.opener,
+	return network.New(network.Config{Node: a.node, Size: size}, network.Deps{
+		Engine: a.engine, Opener: a.opener, Deadman: dead,
 		Wanted:  func() bool { return !a.sessions.Draining() },
 		Busy:    func() bool { return a.sessions.Booting() > 0 },
 		Metrics: network.NewMetrics(a.metrics), Log: a.log,
-	}
-	if dead != nil {
-		d.Deadman = dead
-	}
-	return network.New(network.Config{Node: a.node, Size: size}, d)
+	})
 }
 
 // newWarmPool returns the pool of warm containers, with the same rules. It starts after the
@@ -62,18 +58,14 @@ func (a *Agent) newWarmPool(dead session.Deadman) *container.Pool {
 			})
 		}
 	}
-	d := container.Deps{
-		Engine: a.engine, Opener: a.opener, Killer: a.killer,
+	return container.New(container.Config{Templates: kinds, Dir: filepath.Join(a.cfg.RunDir, "warm")}, container.Deps{
+		Engine: a.engine, Opener: a.opener, Killer: a.killer, Deadman: dead,
 		Fetch:    func(ctx context.Context, template string) error { return a.sessions.Fetch(ctx, template) },
 		Wanted:   func() bool { return !a.sessions.Draining() },
 		Busy:     func() bool { return a.sessions.Booting() > 0 },
 		Pressure: (&pressure{load: a.load, log: a.log}).now,
 		Metrics:  container.NewMetrics(a.metrics), Log: a.log,
-	}
-	if dead != nil {
-		d.Deadman = dead
-	}
-	return container.New(container.Config{Node: a.node, Templates: kinds, Dir: filepath.Join(a.cfg.RunDir, "warm")}, d)
+	})
 }
 
 // warmContainers adapts the pool to sessions.

@@ -30,6 +30,7 @@ var rules = []rule{
 	{"internal/platform/tasks", nil},
 	{"internal/platform/coalesce", nil},
 	{"internal/platform/metric", nil},
+	{"internal/platform/readiness", nil},
 	{"internal/platform/sdnotify", nil},
 	{"internal/platform/pki", []string{"", "internal/platform/keyfile"}},
 	{"internal/platform/store", []string{""}},
@@ -46,12 +47,12 @@ var rules = []rule{
 	{"internal/sessions/deadman", []string{"", "internal/sessions/kill", "internal/platform/linux/..."}},
 	// boottime: deadlines that other nodes rely on go on while the host sleeps.
 	{"internal/hosts/spinup", []string{"", "internal/platform/engine"}},
-	{"internal/hosts/spinup/puller", []string{"", "internal/platform/engine", "internal/hosts/spinup"}},
+	{"internal/hosts/spinup/puller", []string{"", "internal/platform/coalesce", "internal/platform/engine", "internal/hosts/spinup"}},
 	{"internal/hosts/spinup/prefetch", []string{"", "internal/platform/engine"}},
 	{"internal/hosts/spinup/recorder", []string{"", "internal/platform/engine", "internal/hosts/spinup", "internal/hosts/spinup/others", "internal/hosts/spinup/underway", "internal/hosts/doctor/ranking", "internal/platform/linux/boottime"}},
 	{"internal/hosts/spinup/others", []string{"", "internal/platform/engine", "internal/hosts/spinup"}},
 	{"internal/hosts/spinup/underway", []string{"", "internal/platform/linux/boottime", "internal/platform/linux/kfile"}},
-	{"internal/hosts/job", []string{"internal/platform/tasks", "", "internal/platform/strictyaml", "internal/platform/engine", "internal/hosts/spinup", "internal/platform/linux/cgroup", "internal/platform/linux/kfile", "internal/platform/linux/proc"}},
+	{"internal/hosts/job", []string{"", "internal/platform/strictyaml", "internal/platform/engine", "internal/hosts/spinup", "internal/platform/linux/cgroup", "internal/platform/linux/kfile", "internal/platform/linux/proc"}},
 	{"internal/hosts/gc", []string{"", "internal/platform/engine"}},
 	{"internal/sessions/pool", []string{"internal/platform/engine", "internal/sessions/kill"}},
 	{"internal/sessions/pool/network", []string{"", "internal/platform/engine", "internal/sessions/kill", "internal/sessions/pool", "internal/platform/linux/..."}},
@@ -96,7 +97,7 @@ var rules = []rule{
 // libraries are small packages that know nothing of the product: every package may
 // import them, except the kernel's edge, the root package and what they import
 // themselves.
-var libraries = []string{"internal/platform/atomicfile", "internal/platform/boltfile", "internal/platform/child", "internal/platform/journal", "internal/platform/metric"}
+var libraries = []string{"internal/platform/atomicfile", "internal/platform/boltfile", "internal/platform/child", "internal/platform/journal", "internal/platform/metric", "internal/platform/readiness", "internal/platform/tasks"}
 
 // assemblers are the top packages and the tests' tools: no lower package imports them.
 var assemblers = map[string][]string{

@@ -130,7 +130,7 @@ func (p *place) mustBeEmpty() {
 	}
 }
 
-// eventually polls until ok or, much later than anything takes, the test fails.
+// eventually polls until ok. The test fails after a time far longer than any operation takes.
 func (p *place) eventually(what string, ok func() bool) {
 	p.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {

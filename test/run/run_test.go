@@ -77,8 +77,8 @@ func TestOutputAndExitCodes(t *testing.T) {
 	}
 }
 
-// With --json, stdout is one object, and the output of the steps is on stderr. The records have all
-// of it.
+// With --json, stdout is one object, and the output of the steps is on stderr. The store has all
+// records of the object.
 func TestJSONAndRecords(t *testing.T) {
 	p := newPlace(t)
 	d := p.holdfast("", "run", "--json", "-n", "2", "--service", "side="+image, image, "--", "sh", "-c", "echo out; exit 4")

@@ -189,7 +189,7 @@ func (r *Recorder) record(ctx context.Context, b *batch) {
 		b.each(here, func(spinup.Record) error { return err })
 		return
 	}
-	b.each(here, s.Append)
+	b.each(here, func(one spinup.Record) error { return s.Append(one) })
 	if err := s.Close(); err != nil {
 		r.log.Warn("closing the spin-up records", "error", err) // all records are on disk
 	}

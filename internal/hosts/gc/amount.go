@@ -1,13 +1,11 @@
 package gc
 
 import (
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/docker/go-units"
-	"github.com/goccy/go-yaml"
 )
 
 // Amount is a share in percent or a number of bytes. The zero value means that no
@@ -57,26 +55,11 @@ func (a Amount) String() string {
 	return units.BytesSize(float64(a.Bytes))
 }
 
-// UnmarshalYAML implements yaml.BytesUnmarshaler.
-func (a *Amount) UnmarshalYAML(text []byte) error {
-	var s string
-	if err := yaml.Unmarshal(text, &s); err != nil {
-		return err
-	}
-	var err error
-	*a, err = ParseAmount(s)
-	return err
-}
+// MarshalText implements encoding.TextMarshaler, for JSON.
+func (a Amount) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
-// MarshalJSON implements json.Marshaler.
-func (a Amount) MarshalJSON() ([]byte, error) { return json.Marshal(a.String()) }
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (a *Amount) UnmarshalJSON(b []byte) error {
-	var s string
-	err := json.Unmarshal(b, &s)
-	if err == nil {
-		*a, err = ParseAmount(s)
-	}
+// UnmarshalText implements encoding.TextUnmarshaler, for YAML and JSON.
+func (a *Amount) UnmarshalText(text []byte) (err error) {
+	*a, err = ParseAmount(string(text))
 	return err
 }

@@ -2,19 +2,11 @@ package gc
 
 import (
 	"slices"
-	"sync"
 	"time"
 )
 
-// arrivals learns the distribution of the idle gaps between spin-ups on this
-// host. Its methods may be called from any goroutine.
-type arrivals struct {
-	mu   sync.Mutex
-	gaps []time.Duration // the last gapsKept gaps, oldest first
-}
-
 const (
-	gapsKept = 512
+	gapsKept = 512 // of the idle gaps between spin-ups
 	// risk is the accepted probability, by the learnt gaps, that a spin-up begins
 	// during a deletion.
 	risk = 0.05
@@ -29,25 +21,22 @@ const (
 	longestQuiet = 30 * time.Second
 )
 
-// observe records the gap between the end of one spin-up and the start of the
+// observeGap records the gap between the end of one spin-up and the start of the
 // next.
-func (a *arrivals) observe(gap time.Duration) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.gaps) == gapsKept {
-		a.gaps = a.gaps[1:]
-	}
-	a.gaps = append(a.gaps, gap)
+func (s *stats) observeGap(gap time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.harm.Gaps = appendBounded(s.harm.Gaps, gap, gapsKept)
 }
 
 // quietFor returns how long the host must have been idle before a deletion that
 // locks the engine for locked. It is the shortest time q for which at most one in
 // twenty of the gaps of at least q ended within locked after q. With fewer than
 // fewGaps gaps it returns locked. The result is at most longestQuiet.
-func (a *arrivals) quietFor(locked time.Duration) time.Duration {
-	a.mu.Lock()
-	gaps := slices.Clone(a.gaps)
-	a.mu.Unlock()
+func (s *stats) quietFor(locked time.Duration) time.Duration {
+	s.mu.Lock()
+	gaps := slices.Clone(s.harm.Gaps)
+	s.mu.Unlock()
 	switch {
 	case locked <= shortLock:
 		return 0
@@ -66,20 +55,4 @@ func (a *arrivals) quietFor(locked time.Duration) time.Duration {
 		}
 	}
 	return min(gaps[len(gaps)-1]+1, longestQuiet)
-}
-
-// learnt returns a copy of the gaps, to be saved for a restart.
-func (a *arrivals) learnt() []time.Duration {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.Clone(a.gaps)
-}
-
-// recall loads saved gaps unless new gaps have been observed.
-func (a *arrivals) recall(gaps []time.Duration) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.gaps) == 0 {
-		a.gaps = slices.Clone(gaps[max(0, len(gaps)-gapsKept):])
-	}
 }

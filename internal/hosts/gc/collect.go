@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/tasks"
 )
 
 // Collect runs one cycle: it plans and carries the plan out. told is called after
@@ -24,7 +25,7 @@ func (c *Collector) Collect(ctx context.Context, why Trigger, told func(Outcome,
 		return Cycle{}, err
 	}
 	if !c.running.Load() {
-		if err := c.recall(); err != nil { // new observations are added to it
+		if err := c.loadStats(); err != nil { // new observations are added to it
 			return Cycle{}, err
 		}
 	}
@@ -162,7 +163,7 @@ func (r *run) quiet(ctx context.Context, quiet time.Duration) (waited time.Durat
 	waited, forced, err = r.c.gate.wait(ctx, quiet)
 	if waited >= time.Millisecond {
 		r.cy.Suspended += holdfast.Millis(waited)
-		r.c.watch.suspended(waited)
+		r.c.stats.suspended(waited)
 		r.c.d.Metrics.suspended(waited)
 	}
 	return waited, forced, err
@@ -183,14 +184,7 @@ func (r *run) pace(ctx context.Context, locked time.Duration) error {
 	if idle, since := r.c.gate.idle(); idle && since >= longestPace || r.c.gate.critical() {
 		return nil
 	}
-	timer := time.NewTimer(min(time.Duration(float64(locked)*(1-share)/share), longestPace))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return tasks.Sleep(ctx, min(time.Duration(float64(locked)*(1-share)/share), longestPace))
 }
 
 // note records the outcome of a deletion before the next one begins.
@@ -256,5 +250,5 @@ func (r *run) end(failed error) {
 	if err := r.c.d.Store.SaveCycle(r.cy); err != nil {
 		r.notice(fmt.Sprintf("this cycle is not in the history yet: %v", err))
 	}
-	_ = r.c.saveHarm() // the store logs the error
+	_ = r.c.stats.save(r.c.d.Store.SaveHarm) // the store logs the error
 }

@@ -21,8 +21,8 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// hosted is a collector of a model on a disk of the given size, of which the
-// model's images take their part.
+// hosted returns a collector of a model on a disk of the given size. The images of the
+// model use a part of it.
 func hosted(t *testing.T, c Config, m *model, spinups Spinups, log *slog.Logger, total int64) *Collector {
 	t.Helper()
 	m.root = t.TempDir()
@@ -45,9 +45,8 @@ func imagesPolicy() Config {
 	return c
 }
 
-// TestSpinupsWithoutAPause has spin-ups overlap for ten minutes, each with a new
-// image: deletions cannot wait for quiet, and the disk never gets to the critical
-// mark.
+// TestSpinupsWithoutAPause: spin-ups overlap for ten minutes, each with a new image.
+// Deletions cannot wait for an idle host, and the disk never reaches the critical mark.
 func TestSpinupsWithoutAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -101,8 +100,8 @@ func TestSpinupsWithoutAPause(t *testing.T) {
 	})
 }
 
-// TestNothingIsDeletedWhileSomethingSpinsUp: the disk is over the high mark, not
-// the critical one.
+// TestNothingIsDeletedWhileSomethingSpinsUp: the disk is over the high mark and below
+// the critical mark.
 func TestNothingIsDeletedWhileSomethingSpinsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, spinups := newModel(time.Now()), newCounter()
@@ -135,7 +134,7 @@ func TestNothingIsDeletedWhileSomethingSpinsUp(t *testing.T) {
 	})
 }
 
-// TestLooksAgainBeforeEachRemoval changes an image between the plan and its turn.
+// TestLooksAgainBeforeEachRemoval changes an image between the plan and its removal.
 func TestLooksAgainBeforeEachRemoval(t *testing.T) {
 	setup := func() *model {
 		m := newModel(time.Now().Add(-time.Hour))
@@ -190,7 +189,7 @@ func TestLooksAgainBeforeEachRemoval(t *testing.T) {
 	}
 }
 
-// TestWhatStaysInTheTrashEndsNothing: it cannot be freed, which is said.
+// TestWhatStaysInTheTrashEndsNothing: a file cannot be freed, and the cycle reports it.
 func TestWhatStaysInTheTrashEndsNothing(t *testing.T) {
 	m := newModel(time.Now().Add(-time.Hour))
 	m.pull("app:1", []string{"a"}, "")
@@ -202,7 +201,7 @@ func TestWhatStaysInTheTrashEndsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	stray := newTrash(t, m.root).dir
-	for range maxDepth + 3 { // a directory that is deeper than anything is taken apart
+	for range maxDepth + 3 { // deeper than the collector goes
 		stray = filepath.Join(stray, "d")
 	}
 	if err := os.MkdirAll(stray, 0o755); err != nil {
@@ -244,8 +243,8 @@ func TestAnEngineThatIsAwayEndsTheCycle(t *testing.T) {
 	}
 }
 
-// TestTheDowntimeIsKnownBeforeTheFirstPlan: the engine cannot say what happened
-// while no collector followed the events, and the first check learns that.
+// TestTheDowntimeIsKnownBeforeTheFirstPlan: the engine does not have the events from
+// before the collector ran, and the first check detects the gap.
 func TestTheDowntimeIsKnownBeforeTheFirstPlan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newModel(time.Now())
@@ -286,7 +285,7 @@ func TestTheDowntimeIsKnownBeforeTheFirstPlan(t *testing.T) {
 	})
 }
 
-// TestAGapBetweenPlanAndRemoval: from then on the image may have been used.
+// TestAGapBetweenPlanAndRemoval: after the gap the image counts as possibly used.
 func TestAGapBetweenPlanAndRemoval(t *testing.T) {
 	m := newModel(time.Now())
 	id := m.pull("app:1", []string{"a"}, "")
@@ -308,8 +307,8 @@ func TestAGapBetweenPlanAndRemoval(t *testing.T) {
 	}
 }
 
-// TestAFullDiskDoesNotStopItsCollection: nothing can be written, and images go
-// all the same, those too of which nothing was known at first.
+// TestAFullDiskDoesNotStopItsCollection: no file can be written, and images are removed
+// nevertheless, also images without a recorded use.
 func TestAFullDiskDoesNotStopItsCollection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newModel(time.Now())
@@ -326,8 +325,8 @@ func TestAFullDiskDoesNotStopItsCollection(t *testing.T) {
 		go func() { ran <- col.Run(ctx) }()
 		time.Sleep(10 * time.Minute)
 		cancel()
-		<-ran                     // says that it could not keep the uses
-		if len(m.removed) != 23 { // until 6750 are left
+		<-ran                     // its error: the uses could not be saved
+		if len(m.removed) != 23 { // until 6750 bytes are used
 			t.Errorf("%d were removed", len(m.removed))
 		}
 	})
@@ -353,7 +352,8 @@ func TestUnknownMeansNow(t *testing.T) {
 	}
 }
 
-// TestWhatIsKeptForNowStays, and while that cannot be told everything does.
+// TestWhatIsKeptForNowStays: images on the additional list stay. While the list cannot be
+// read, all images stay.
 func TestWhatIsKeptForNowStays(t *testing.T) {
 	m := newModel(time.Now().Add(-time.Hour))
 	kept, other := m.pull("kept:1", []string{"a"}, ""), m.pull("other:1", []string{"b"}, "")
@@ -371,8 +371,8 @@ func TestWhatIsKeptForNowStays(t *testing.T) {
 	}
 }
 
-// TestANetworkInDailyUseIsNoLeak: it was made long ago, and in the moment of the
-// look no container names it.
+// TestANetworkInDailyUseIsNoLeak: the network was created long ago, and no container
+// names it at the time of the check.
 func TestANetworkInDailyUseIsNoLeak(t *testing.T) {
 	m := newModel(time.Now().Add(-100 * time.Hour))
 	m.pull("app:1", []string{"a"}, "")
@@ -387,8 +387,8 @@ func TestANetworkInDailyUseIsNoLeak(t *testing.T) {
 			t.Errorf("planned %v, %v, want %v", ids(p), err, want)
 		}
 	}
-	planned() // of neither anything is known
-	// Half an hour ago there was a container, and none of the other.
+	planned() // no use of either is known
+	// Half an hour ago one had a container, and the other had none.
 	long, lately := time.Now().Add(-2*time.Hour), time.Now().Add(-30*time.Minute)
 	id := m.create(sortedKeys(m.images)[0], used)
 	if err := col.tracker.store.Forget(func(string) bool { return false }); err != nil {
@@ -404,7 +404,7 @@ func TestANetworkInDailyUseIsNoLeak(t *testing.T) {
 	planned(leaked)
 }
 
-// TestUsesOfNetworksAndVolumesAreKept where the policy is about them.
+// TestUsesOfNetworksAndVolumesAreKept if the policy applies to them.
 func TestUsesOfNetworksAndVolumesAreKept(t *testing.T) {
 	at := time.Now().Round(0)
 	for _, x := range []struct {
@@ -430,7 +430,7 @@ func TestUsesOfNetworksAndVolumesAreKept(t *testing.T) {
 	}
 }
 
-// TestManyUsesAreWrittenOrCountAsMissed: more came at once than is kept in memory.
+// TestManyUsesAreWrittenOrCountAsMissed: more uses arrive at once than fit in memory.
 func TestManyUsesAreWrittenOrCountAsMissed(t *testing.T) {
 	for _, full := range []error{nil, unix.ENOSPC} {
 		store := NewStore(t.TempDir(), quietLog())

@@ -10,16 +10,19 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+
+	"holdfast/internal/platform/tasks"
 )
 
 // Deps are the dependencies of a Collector.
 type Deps struct {
 	Engine  Engine
 	Store   *Store
-	Spinups Spinups // nil: spin-ups are unknown, and deletions do not wait
-	LockDir string  // for the lock of an engine with a remote data root
-	Metrics *Metrics
+	Spinups Spinups  // nil: spin-ups are unknown, and deletions do not wait for any
+	LockDir string   // for the lock of an engine with a remote data root
+	Metrics *Metrics // nil: not registered
 	Log     *slog.Logger
 	// Keep returns names of images to keep in addition to the policy's. It may be
 	// nil. While it returns an error, no plan is made.
@@ -30,27 +33,19 @@ type Deps struct {
 // Collector plans deletions and carries them out. Its methods may be called from
 // any goroutine; Run may be called once.
 type Collector struct {
-	cfg      Config
-	d        Deps
-	reader   *reader
-	tracker  *tracker
-	gate     *gate
-	arrivals *arrivals
-	watch    *watch
-	rates    rates
-	running  atomic.Bool // Run follows events
-	caught   atomic.Bool // Run has read the events from before its start
-	last     atomic.Pointer[seen]
+	cfg     Config
+	d       Deps
+	reader  *reader
+	tracker *tracker
+	gate    *gate
+	stats   *stats
+	running atomic.Bool          // Run follows events
+	caught  atomic.Bool          // Run has read the events from before its start
+	last    atomic.Pointer[site] // the last known location of the engine's data
 
 	again int        // used by loop: the next check that may begin a cycle
 	cycle sync.Mutex // serializes cycles of this process; the lock on disk excludes other processes
 	reads sync.Mutex // guards the reader
-}
-
-// seen is the last known location of the engine's data.
-type seen struct {
-	site site
-	disk Disk
 }
 
 // New returns a Collector. It starts nothing.
@@ -58,18 +53,24 @@ func New(cfg Config, d Deps) *Collector {
 	if d.Disk == nil {
 		d.Disk = DiskOf
 	}
+	if d.Spinups == nil {
+		d.Spinups = noSpinups{}
+	}
+	if d.Metrics == nil {
+		d.Metrics = NewMetrics(prometheus.NewRegistry())
+	}
 	c := &Collector{
-		cfg: cfg, d: d, reader: newReader(d.Engine), arrivals: &arrivals{}, watch: &watch{}, rates: firstRates(),
+		cfg: cfg, d: d, reader: newReader(d.Engine), stats: newStats(),
 		tracker: &tracker{engine: d.Engine, store: d.Store, policy: cfg, log: d.Log},
 	}
-	c.gate = &gate{spinups: d.Spinups, arrivals: c.arrivals, critical: c.critical}
+	c.gate = &gate{spinups: d.Spinups, stats: c.stats, critical: c.critical}
 	return c
 }
 
 // Run records image uses until ctx is done and, if collection is enabled, runs
 // cycles.
 func (c *Collector) Run(ctx context.Context) error {
-	if err := c.recall(); err != nil {
+	if err := c.loadStats(); err != nil {
 		return err
 	}
 	c.running.Store(true)
@@ -77,7 +78,7 @@ func (c *Collector) Run(ctx context.Context) error {
 	all, ctx := errgroup.WithContext(ctx)
 	all.Go(func() error { return c.tracker.Run(ctx) })
 	all.Go(func() error { return c.gate.Run(ctx) })
-	all.Go(func() error { return c.keepHarm(ctx) })
+	all.Go(func() error { return c.saveStats(ctx) })
 	if c.cfg.Enabled {
 		all.Go(func() error { c.loop(ctx); return nil })
 	}
@@ -93,66 +94,26 @@ func (c *Collector) Follow(ctx context.Context) error { return c.tracker.Run(ctx
 // spin-ups need. The watchdog calls it. It does not wait for the engine or the
 // disk.
 func (c *Collector) Answers() {
-	c.watch.now()
-	c.arrivals.learnt()
-	c.rates.guess(tally{}, 0)
+	c.stats.now()
 	c.tracker.mu.Lock()
 	defer c.tracker.mu.Unlock()
 }
 
-// recall loads the learnt rates, gaps and harm from the store.
-func (c *Collector) recall() error {
+// loadStats loads the statistics from the store.
+func (c *Collector) loadStats() error {
 	h, err := c.d.Store.Harm()
-	if err != nil {
-		return err
-	}
-	c.watch.mu.Lock()
-	c.watch.harm = h
-	c.watch.mu.Unlock()
-	c.arrivals.recall(h.Gaps)
-	c.rates.mu.Lock()
-	defer c.rates.mu.Unlock()
-	if h.Linked > 0 && h.Plain > 0 {
-		c.rates.linked, c.rates.plain = h.Linked, h.Plain
-	}
-	return nil
-}
-
-// keepHarm writes the figures about spin-ups beside deletions at intervals and
-// once at the end.
-func (c *Collector) keepHarm(ctx context.Context) error {
-	tick := time.NewTicker(flushEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			_ = errors.Join(c.saveHarm(), c.d.Store.WriteLate()) // the store logs the error
-		case <-ctx.Done():
-			return errors.Join(c.saveHarm(), c.d.Store.WriteLate())
-		}
-	}
-}
-
-func (c *Collector) saveHarm() error {
-	c.watch.mu.Lock()
-	changed := c.watch.changed
-	c.watch.changed = false
-	c.watch.mu.Unlock()
-	if !changed {
-		return nil
-	}
-	h := c.watch.now()
-	h.Gaps = c.arrivals.learnt()
-	c.rates.mu.Lock()
-	h.Linked, h.Plain = c.rates.linked, c.rates.plain
-	c.rates.mu.Unlock()
-	err := c.d.Store.SaveHarm(h)
-	if err != nil {
-		c.watch.mu.Lock()
-		c.watch.changed = true
-		c.watch.mu.Unlock()
+	if err == nil {
+		c.stats.load(h)
 	}
 	return err
+}
+
+// saveStats writes the statistics and the cycles that could not be written before, at
+// intervals and once at the end.
+func (c *Collector) saveStats(ctx context.Context) error {
+	save := func() error { return errors.Join(c.stats.save(c.d.Store.SaveHarm), c.d.Store.WriteLate()) }
+	_ = tasks.Every(ctx, flushEvery, func() { _ = save() }) // the store logs the error
+	return save()
 }
 
 // clockEvery is the number of disk checks per check of the engine for leaks,
@@ -166,15 +127,8 @@ const barrenEvery = 4
 // loop checks the disk every cfg.Every and runs a cycle when there is a reason.
 // It logs an error once until a check succeeds again.
 func (c *Collector) loop(ctx context.Context) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	said := ""
 	for n := 0; ; n++ {
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			return
-		}
 		next := c.cfg.Every
 		deleted, err := c.turn(ctx, n)
 		switch urgent := c.critical(); {
@@ -183,7 +137,6 @@ func (c *Collector) loop(ctx context.Context) {
 		case urgent || deleted > 0:
 			next = min(next, look) // more data may have arrived during the cycle
 		}
-		timer.Reset(next)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -192,6 +145,9 @@ func (c *Collector) loop(ctx context.Context) {
 			c.d.Log.Error("garbage collection", "err", err)
 		case err == nil:
 			said = ""
+		}
+		if tasks.Sleep(ctx, next) != nil {
+			return
 		}
 	}
 }
@@ -241,7 +197,7 @@ func (c *Collector) look(ctx context.Context) (site, Disk, error) {
 	if err != nil {
 		return s, disk, err
 	}
-	c.last.Store(&seen{s, disk})
+	c.last.Store(&s)
 	c.d.Metrics.disk(disk, c.cfg.LevelOf(disk))
 	return s, disk, nil
 }
@@ -253,7 +209,7 @@ func (c *Collector) critical() bool {
 	if at == nil {
 		return false
 	}
-	disk, err := c.disk(at.site)
+	disk, err := c.disk(*at)
 	return err == nil && c.cfg.urgent(disk)
 }
 
@@ -303,7 +259,7 @@ func (c *Collector) plan(ctx context.Context, s site, disk Disk) (Proposal, erro
 // Observe records a spin-up that has ended and reports whether a deletion ran
 // during it.
 func (c *Collector) Observe(begun time.Time, took time.Duration, slow bool) bool {
-	beside := c.watch.observe(begun, took, slow)
+	beside := c.stats.observe(begun, took, slow)
 	c.d.Metrics.spinup(beside, slow, took)
 	return beside
 }

@@ -14,8 +14,8 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// makeTree makes a directory like a layer's: files in directories, links, a name
-// that is no file, and a link out of it.
+// makeTree makes a directory like that of a layer: files in directories, links, a pipe,
+// and a link to a path outside.
 func makeTree(t *testing.T, dir string, files int) {
 	t.Helper()
 	for i := range files {
@@ -60,7 +60,7 @@ func newTrash(t *testing.T, root string) *trash {
 	return tr
 }
 
-// linked links a tree away.
+// linked links the files of a tree into the trash.
 func linked(t *testing.T, tr *trash, dir string) tally {
 	t.Helper()
 	b, err := tr.begin(time.Now())
@@ -103,8 +103,8 @@ func TestLinkedFilesOutliveTheirTreeAndAreFreed(t *testing.T) {
 	}
 }
 
-// TestDroppedLinksChangeNothing: the removal was refused, or the process died
-// before it: what the links pointed to is as it was.
+// TestDroppedLinksChangeNothing: the engine refuses the removal, or the process dies
+// before it. The files keep their contents and names.
 func TestDroppedLinksChangeNothing(t *testing.T) {
 	root := t.TempDir()
 	tr := newTrash(t, root)
@@ -131,13 +131,13 @@ func TestDroppedLinksChangeNothing(t *testing.T) {
 	}
 }
 
-// TestStrayThingsInTheTrash: they go, and a link is not followed.
+// TestStrayThingsInTheTrash: foreign files are removed, and links are not followed.
 func TestStrayThingsInTheTrash(t *testing.T) {
 	root := t.TempDir()
 	tr := newTrash(t, root)
 	outside := filepath.Join(root, "outside")
 	makeTree(t, outside, 10)
-	makeTree(t, filepath.Join(tr.dir, "deep"), 10) // has links and a pipe, and is deeper than ours
+	makeTree(t, filepath.Join(tr.dir, "deep"), 10) // has links and a pipe, and is deeper than the collector's own trees
 	for _, err := range []error{
 		os.Symlink(outside, filepath.Join(tr.dir, "link")),
 		os.WriteFile(filepath.Join(tr.dir, "file"), []byte("x"), 0o600),
@@ -156,7 +156,7 @@ func TestStrayThingsInTheTrash(t *testing.T) {
 	}
 }
 
-// TestTheTrashNeedsNoReadme: it is for people, and cannot be written here.
+// TestTheTrashNeedsNoReadme: the README is only informative. Here it cannot be written.
 func TestTheTrashNeedsNoReadme(t *testing.T) {
 	root := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(root, ownDir, "README"), 0o700); err != nil {

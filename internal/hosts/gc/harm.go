@@ -16,8 +16,10 @@ type Harm struct {
 	Without   Sample          `json:"without"`
 	Suspended holdfast.Millis `json:"suspended_ms"` // sum over all cycles
 	Gaps      []time.Duration `json:"gaps_ns,omitempty"`
-	Linked    float64         `json:"linked_rate,omitempty"` // seconds per name
-	Plain     float64         `json:"plain_rate,omitempty"`
+	// The seconds per name that the engine takes for a removal: for names that were
+	// linked into the trash before, and for all others.
+	Linked float64 `json:"linked_rate,omitempty"`
+	Plain  float64 `json:"plain_rate,omitempty"`
 }
 
 // Sample counts spin-ups and keeps the durations of the last ones.
@@ -35,10 +37,12 @@ func (s *Sample) add(took time.Duration, slow bool) {
 	if slow {
 		s.Slow++
 	}
-	if len(s.Took) == sampleKept {
-		s.Took = s.Took[1:]
-	}
-	s.Took = append(s.Took, holdfast.Millis(took))
+	s.Took = appendBounded(s.Took, holdfast.Millis(took), sampleKept)
+}
+
+// appendBounded appends v. If the list has most elements, it drops the oldest.
+func appendBounded[T any](list []T, v T, most int) []T {
+	return append(list[max(0, len(list)+1-most):], v)
 }
 
 // Figures summarize a Sample. Quantiles use the nearest rank over the kept
@@ -67,13 +71,30 @@ func (s Sample) figures() Figures {
 // removal runs.
 type window struct{ begin, end time.Time }
 
-// watch records when deletions ran and attributes spin-ups to them. Methods may
-// be called from any goroutine.
-type watch struct {
+// stats records spin-ups and removals on this host. It attributes spin-ups to
+// removals, and estimates how long a removal takes and when the next spin-up begins.
+// Methods may be called from any goroutine.
+type stats struct {
 	mu      sync.Mutex
-	windows []window
+	windows []*window
 	harm    Harm
-	changed bool
+	changed bool // since the last save
+}
+
+func newStats() *stats { return &stats{harm: Harm{Linked: firstLinked, Plain: firstPlain}} }
+
+// load replaces the record with a saved one, except for gaps that were observed
+// meanwhile.
+func (s *stats) load(saved Harm) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.harm.Gaps) > 0 {
+		saved.Gaps = s.harm.Gaps
+	}
+	if saved.Linked <= 0 || saved.Plain <= 0 {
+		saved.Linked, saved.Plain = s.harm.Linked, s.harm.Plain
+	}
+	s.harm = saved
 }
 
 // windowsKept covers far more time than the longest spin-up takes.
@@ -81,64 +102,75 @@ const windowsKept = 4096
 
 // open records the start of a removal. The returned function records its end and
 // returns its duration.
-func (w *watch) open() (done func() time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.windows) == windowsKept {
-		w.windows = slices.Delete(w.windows, 0, windowsKept/2)
-	}
-	begin := time.Now()
-	w.windows = append(w.windows, window{begin: begin})
+func (s *stats) open() (done func() time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := &window{begin: time.Now()}
+	s.windows = appendBounded(s.windows, w, windowsKept)
 	return func() time.Duration {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		end := time.Now()
-		for i := len(w.windows) - 1; i >= 0; i-- {
-			if w.windows[i].begin.Equal(begin) {
-				w.windows[i].end = end
-				break
-			}
-		}
-		return end.Sub(begin)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		w.end = time.Now()
+		return w.end.Sub(w.begin)
 	}
 }
 
 // during reports whether a removal ran at any time between begin and end.
-func (w *watch) during(begin, end time.Time) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.ContainsFunc(w.windows, func(x window) bool {
-		return x.begin.Before(end) && (x.end.IsZero() || x.end.After(begin))
+func (s *stats) during(begin, end time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.windows, func(w *window) bool {
+		return w.begin.Before(end) && (w.end.IsZero() || w.end.After(begin))
 	})
 }
 
 // observe counts a finished spin-up and reports whether a deletion ran during it.
-func (w *watch) observe(begin time.Time, took time.Duration, slow bool) bool {
-	beside := w.during(begin, begin.Add(took))
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (s *stats) observe(begin time.Time, took time.Duration, slow bool) bool {
+	beside := s.during(begin, begin.Add(took))
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if beside {
-		w.harm.Beside.add(took, slow)
+		s.harm.Beside.add(took, slow)
 	} else {
-		w.harm.Without.add(took, slow)
+		s.harm.Without.add(took, slow)
 	}
-	w.changed = true
+	s.changed = true
 	return beside
 }
 
 // suspended adds time for which deletions waited.
-func (w *watch) suspended(d time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.harm.Suspended += holdfast.Millis(d)
-	w.changed = true
+func (s *stats) suspended(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.harm.Suspended += holdfast.Millis(d)
+	s.changed = true
 }
 
 // now returns the current record.
-func (w *watch) now() Harm {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	h := w.harm
-	h.Beside.Took, h.Without.Took = slices.Clone(h.Beside.Took), slices.Clone(h.Without.Took)
+func (s *stats) now() Harm {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.harm
+	h.Beside.Took, h.Without.Took, h.Gaps = slices.Clone(h.Beside.Took), slices.Clone(h.Without.Took), slices.Clone(h.Gaps)
 	return h
+}
+
+// save calls write with the current record if spin-ups or waiting time were recorded
+// since the last save.
+func (s *stats) save(write func(Harm) error) error {
+	if !s.setChanged(false) {
+		return nil
+	}
+	err := write(s.now())
+	if err != nil {
+		s.setChanged(true)
+	}
+	return err
+}
+
+func (s *stats) setChanged(changed bool) (before bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, s.changed = s.changed, changed
+	return before
 }

@@ -23,7 +23,6 @@ type Cycle struct {
 	Took      holdfast.Millis `json:"took_ms"`
 	Ended     bool            `json:"ended"` // false: still running, or its process died
 	Trigger   Trigger         `json:"trigger"`
-	DryRun    bool            `json:"dry_run,omitempty"`
 	Before    Disk            `json:"before"`
 	After     Disk            `json:"after"`
 	Planned   int             `json:"planned"`

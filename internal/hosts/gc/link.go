@@ -36,14 +36,19 @@ type walker struct {
 var errFull = errors.New("no room to link files")
 
 func (w *walker) walk(dir string) error {
-	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("read the files of a layer: %w", &os.PathError{Op: "open", Path: dir, Err: err})
+	d, err := openDir(dir)
+	if err == nil {
+		err = w.directory(d, 0)
 	}
-	if err := w.directory(os.NewFile(uintptr(fd), dir), 0); err != nil {
+	if err != nil {
 		return fmt.Errorf("read the files of a layer: %w", err)
 	}
 	return nil
+}
+
+// openDir opens a directory, and no link to one.
+func openDir(path string) (*os.File, error) {
+	return os.OpenFile(path, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 }
 
 // directory walks one directory and closes d.

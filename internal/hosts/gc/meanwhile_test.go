@@ -13,8 +13,8 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// TestANetworkUsedMeanwhileStays: a container had it between the look before the
-// removal and the one right before, and is gone again.
+// TestANetworkUsedMeanwhileStays: a container uses the network between the two checks
+// before the removal, and is removed again.
 func TestANetworkUsedMeanwhileStays(t *testing.T) {
 	m := newModel(time.Now().Add(-100 * time.Hour))
 	id := m.addNetwork()
@@ -36,8 +36,8 @@ func TestANetworkUsedMeanwhileStays(t *testing.T) {
 	}
 }
 
-// endedContainer is one that ended long ago, with a file that it wrote, and a
-// collector that may remove nothing else.
+// endedContainer returns a container that exited long ago and has written a file, and a
+// collector that may only remove this container.
 func endedContainer(t *testing.T, spinups Spinups) (m *model, col *Collector, id, file string) {
 	t.Helper()
 	m = newModel(time.Now().Add(-time.Hour))
@@ -65,8 +65,8 @@ func endedContainer(t *testing.T, spinups Spinups) (m *model, col *Collector, id
 	return m, col, id, file
 }
 
-// firstLook is the question that comes first after the plan of an endedContainer,
-// which has the containers, this one, the images and one's layers.
+// firstLook is the number of the first query after the plan of an endedContainer. The
+// plan reads the containers, this container, the images and the layers of one image.
 const firstLook = 5
 
 func links(t *testing.T, file string) uint64 {
@@ -78,7 +78,7 @@ func links(t *testing.T, file string) uint64 {
 	return uint64(st.Nlink)
 }
 
-// TestFilesOfAStartedContainerAreNotLinked: it ran again after the plan.
+// TestFilesOfAStartedContainerAreNotLinked: the container ran again after the plan.
 func TestFilesOfAStartedContainerAreNotLinked(t *testing.T) {
 	m, col, id, file := endedContainer(t, nil)
 	asked := 0
@@ -97,12 +97,12 @@ func TestFilesOfAStartedContainerAreNotLinked(t *testing.T) {
 	}
 }
 
-// TestAContainersFilesAreLinkedWhenItsTimeHasCome, and not while its removal waits
-// for a quiet time: it may be started in it.
+// TestAContainersFilesAreLinkedWhenItsTimeHasCome: the files are not linked while the
+// removal waits for an idle host, because the container may be started meanwhile.
 func TestAContainersFilesAreLinkedWhenItsTimeHasCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, col, _, file := endedContainer(t, newCounter())
-		col.rates.linked = 1 // a second for each of its two names
+		col.stats.harm.Linked = 1 // a second for each of its two names
 		begun, asked := time.Now(), 0
 		m.between = func(*model) {
 			asked++

@@ -8,8 +8,7 @@ import (
 	"holdfast/internal/platform/metric"
 )
 
-// Metrics are the metrics of a Collector. Label values are from fixed sets. A nil
-// Metrics counts nothing.
+// Metrics are the metrics of a Collector. Label values are from fixed sets.
 type Metrics struct {
 	deletions *prometheus.CounterVec
 	locked    *prometheus.HistogramVec
@@ -44,9 +43,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			[]float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300}, "beside_deletion"),
 		slow: r.CounterVec("holdfast_gc_slow_spinups_total", "Slow spin-ups, by whether a deletion ran during the spin-up.", "beside_deletion"),
 	}
-	for _, beside := range []string{"yes", "no"} {
-		m.slow.WithLabelValues(beside) // rate() needs a sample of 0 before the first increment
-	}
+	metric.Start(m.slow, "yes", "no")
 	return m
 }
 
@@ -58,9 +55,6 @@ func yes(b bool) string {
 }
 
 func (m *Metrics) deletion(o Outcome, result string) {
-	if m == nil {
-		return
-	}
 	m.deletions.WithLabelValues(string(o.Kind), result).Inc()
 	if result == "deleted" {
 		m.locked.WithLabelValues(yes(o.Linked > 0)).Observe(time.Duration(o.Locked).Seconds())
@@ -71,22 +65,13 @@ func (m *Metrics) deletion(o Outcome, result string) {
 }
 
 func (m *Metrics) freed(f freed) {
-	if m != nil {
-		m.files.Add(float64(f.Files))
-		m.bytes.Add(float64(f.Bytes))
-	}
+	m.files.Add(float64(f.Files))
+	m.bytes.Add(float64(f.Bytes))
 }
 
-func (m *Metrics) suspended(d time.Duration) {
-	if m != nil {
-		m.suspend.Add(d.Seconds())
-	}
-}
+func (m *Metrics) suspended(d time.Duration) { m.suspend.Add(d.Seconds()) }
 
 func (m *Metrics) cycle(c Cycle) {
-	if m == nil {
-		return
-	}
 	result := "ok"
 	if c.Error != "" {
 		result = "failed"
@@ -95,9 +80,6 @@ func (m *Metrics) cycle(c Cycle) {
 }
 
 func (m *Metrics) disk(d Disk, at Level) {
-	if m == nil {
-		return
-	}
 	if d.Total > 0 {
 		m.used.WithLabelValues("bytes").Set(float64(d.Used()) / float64(d.Total))
 	}
@@ -114,9 +96,6 @@ func (m *Metrics) disk(d Disk, at Level) {
 }
 
 func (m *Metrics) spinup(beside, slow bool, took time.Duration) {
-	if m == nil {
-		return
-	}
 	m.spinups.WithLabelValues(yes(beside)).Observe(took.Seconds())
 	if slow {
 		m.slow.WithLabelValues(yes(beside)).Inc()

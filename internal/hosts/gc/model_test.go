@@ -13,9 +13,9 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// model is an engine in memory, with the rules by which Docker refuses removals
-// and the one by which it does not: a network that only containers name which
-// never started is removed (moby, network prune looks at live endpoints).
+// model is an engine in memory. It refuses removals by the rules of Docker. Like Docker,
+// it removes a network that only containers without a start name (moby, network prune
+// checks live endpoints).
 type model struct {
 	mu         sync.Mutex
 	now        time.Time
@@ -25,15 +25,15 @@ type model struct {
 	networks   map[string]*engine.Network
 	layerSize  map[string]int64
 	removed    []string
-	wrong      []string // removals of what was in use
-	// between is called before each question, never before a removal.
+	wrong      []string // removals of objects in use
+	// between is called before each query, never before a removal.
 	between func(*model)
-	// told is which images the last list of containers had, inspected the image
-	// of the last query; nil and "" before the first.
+	// told are the images in the last list of containers. inspected is the image of the
+	// last query. They are nil and "" before the first.
 	told      map[string]bool
 	inspected string
 	down      bool // the engine does not answer
-	// activity is what the engine tells; nil is nothing.
+	// activity returns the engine's activity; nil means none.
 	activity func(ctx context.Context, until time.Time) []engine.Activity
 	root     string
 	overlay  bool // its files are in root, as of overlay2
@@ -51,7 +51,7 @@ func (m *model) id(prefix string) string {
 	return fmt.Sprintf("%s%d", prefix, m.next)
 }
 
-// The acts of others. They never fail: what is not there is not acted on.
+// The actions of other clients. They never fail: a missing object is ignored.
 
 func (m *model) pull(ref string, layers []string, parent string) string {
 	id := m.id("sha256:image")
@@ -68,7 +68,7 @@ func (m *model) pull(ref string, layers []string, parent string) string {
 	return id
 }
 
-// tag gives a name to an image, and takes it from another.
+// tag gives a name to an image, and removes it from another image.
 func (m *model) tag(ref, id string) {
 	if m.images[id] == nil {
 		return
@@ -126,7 +126,7 @@ func (m *model) addNetwork() string {
 	return id
 }
 
-// What is in use, by the model's own knowledge.
+// The objects in use, by the state of the model.
 
 func (m *model) imageUsed(id string) bool {
 	for _, c := range m.containers {
@@ -150,7 +150,7 @@ func (m *model) networkUsed(n *engine.Network, states ...string) bool {
 	return false
 }
 
-// state is what a reader would make of the engine.
+// state returns the State that a reader would build from the engine.
 func (m *model) state() State {
 	s := State{Now: m.now, LayerSize: m.layerSize}
 	for _, k := range sortedKeys(m.images) {
@@ -167,7 +167,7 @@ func (m *model) state() State {
 	return s
 }
 
-// size is the space that all layers of all images take.
+// size returns the size of all layers of all images.
 func (m *model) size() int64 {
 	seen, sum := map[string]bool{}, int64(0)
 	for _, img := range m.images {

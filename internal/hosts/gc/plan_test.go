@@ -37,8 +37,8 @@ func expect(t *testing.T, s State, c Config, want ...string) Proposal {
 	return p
 }
 
-// sized is a state with four images of 100 bytes each, the oldest first, where
-// a and b share a layer of 60.
+// sized returns a state with four images of 100 bytes each, the oldest first. The images
+// a and b share a layer of 60 bytes.
 func sized() State {
 	return State{
 		Images: []Image{
@@ -107,8 +107,8 @@ func TestRulesStopWhereTheySay(t *testing.T) {
 	expect(t, s, policy(Rule{Kinds: images, MinFreeInodes: Percent(5)}), "a", "b", "c")
 }
 
-// TestNothingIsWantedOfAnUnknownDisk: that of an engine elsewhere, and a file
-// system that counts no inodes, such as btrfs.
+// TestNothingIsWantedOfAnUnknownDisk: the disk of an engine on another host, and a file
+// system that does not count inodes, such as btrfs.
 func TestNothingIsWantedOfAnUnknownDisk(t *testing.T) {
 	images := []Kind{Images}
 	for name, r := range map[string]Rule{
@@ -128,7 +128,7 @@ func TestNothingIsWantedOfAnUnknownDisk(t *testing.T) {
 	}
 	s := sized()
 	s.Disk = Disk{}
-	expect(t, s, policy(Rule{Kinds: images, MaxUsed: Bytes(250)}), "a", "b") // that is known without it
+	expect(t, s, policy(Rule{Kinds: images, MaxUsed: Bytes(250)}), "a", "b") // the sizes of images are known without the disk
 	s = sized()                                                              // no inodes are counted
 	expect(t, s, policy(Rule{Kinds: images, MinFreeInodes: Bytes(1000)}))
 	expect(t, s, policy(Rule{Kinds: images, MinFree: Bytes(130), MinFreeInodes: Bytes(1000)}), "a")
@@ -148,7 +148,7 @@ func TestWhatStays(t *testing.T) {
 	expect(t, s, c, "b", "c")
 	s.Images[1].Labels = map[string]string{"holdfast.keep": ""}
 	expect(t, s, c, "c")
-	// Uses may have been missed until a moment ago.
+	// Uses may have been missed until just before now.
 	s.Blind = noon.Add(-time.Minute)
 	expect(t, s, c)
 }
@@ -191,7 +191,7 @@ func TestContainersAndNetworks(t *testing.T) {
 	expect(t, s, policy(Rule{Kinds: []Kind{Stopped}}), "ended")
 	expect(t, s, policy(Rule{Kinds: []Kind{Created}}), "never")
 	expect(t, s, policy(Rule{Kinds: []Kind{Images}}))
-	// A container that goes gives its image and its network free.
+	// The removal of a container frees its image and its network.
 	p := expect(t, s, policy(Rule{Kinds: []Kind{Stopped}}, Rule{Kinds: []Kind{Images, Networks}}), "ended", "a", "of-ended", "leaked")
 	if p.Unknown != 2 { // what the container wrote, and the image's layer
 		t.Errorf("%d of unknown size", p.Unknown)
@@ -221,8 +221,8 @@ func TestDefaultsTakeOnlyWhatLeaksWithoutPressure(t *testing.T) {
 	expect(t, s, DefaultConfig(), "n")
 }
 
-// TestDefaultsLeaveContainersThatRan also on a full disk, and with them their
-// image: what they wrote cannot be had again.
+// TestDefaultsLeaveContainersThatRan: such containers and their images also stay on a full
+// disk, because the data of the containers cannot be restored.
 func TestDefaultsLeaveContainersThatRan(t *testing.T) {
 	s := sized()
 	s.Disk.Free = 0
@@ -355,8 +355,9 @@ func largeHost(images, containers int) State {
 	return s
 }
 
-// TestNothingOfThePoolsIsTaken: containers that hold networks, or were warm, also dead
-// ones, which the agent removes, and the image of the former, by rules that take all.
+// TestNothingOfThePoolsIsTaken: rules that match all objects do not remove containers that
+// hold networks, warm containers, or the image of the former. The agent removes such
+// containers when they are dead.
 func TestNothingOfThePoolsIsTaken(t *testing.T) {
 	s, all := sized(), policy(Rule{Kinds: []Kind{Images, Stopped, Created}})
 	expect(t, s, all, "a", "b", "c")

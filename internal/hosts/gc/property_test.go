@@ -14,7 +14,7 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// interleavings runs a property that often, less with -short.
+// interleavings is the number of runs of a property, fewer with -short.
 func interleavings(t *testing.T, n int, property func(*rapid.T)) {
 	t.Helper()
 	if !testing.Short() {
@@ -28,7 +28,7 @@ func interleavings(t *testing.T, n int, property func(*rapid.T)) {
 	rapid.Check(t, property)
 }
 
-// act does one thing that people and tools do to an engine.
+// act does one action of a person or tool on an engine.
 func act(t *rapid.T, m *model) {
 	some := func(keys []string, what string) string {
 		if len(keys) == 0 {
@@ -66,7 +66,7 @@ func act(t *rapid.T, m *model) {
 	}
 }
 
-// chained makes names like chain ids: each stands for all below it too.
+// chained makes names like chain ids: each includes all layers below it.
 func chained(layers []string) []string {
 	for i := 1; i < len(layers); i++ {
 		layers[i] = layers[i-1] + "/" + layers[i]
@@ -74,7 +74,7 @@ func chained(layers []string) []string {
 	return layers
 }
 
-// drawConfig is a policy that removes much.
+// drawConfig draws a policy that removes many objects.
 func drawConfig(t *rapid.T) Config {
 	c := DefaultConfig()
 	c.MinAge = time.Duration(rapid.IntRange(0, 60).Draw(t, "min age")) * time.Minute
@@ -96,8 +96,8 @@ func drawConfig(t *rapid.T) Config {
 	return c
 }
 
-// TestPlanNeverDeletesWhatIsInUse plays a plan against the model after any
-// history, one deletion after the other, as it would be carried out.
+// TestPlanNeverDeletesWhatIsInUse carries out a plan on the model after any history, one
+// deletion after the other.
 func TestPlanNeverDeletesWhatIsInUse(t *testing.T) {
 	interleavings(t, 10_000, func(t *rapid.T) {
 		m := newModel(time.Unix(1_700_000_000, 0))
@@ -124,7 +124,7 @@ func TestPlanNeverDeletesWhatIsInUse(t *testing.T) {
 	})
 }
 
-// checkDeletion holds one deletion to the policy.
+// checkDeletion compares one deletion with the policy.
 func checkDeletion(t *rapid.T, m *model, c Config, d Deletion) {
 	if age := m.now.Sub(d.LastUse); age < c.MinAge {
 		t.Fatalf("%s %s was used %v ago", d.Kind, d.Name, age)
@@ -173,8 +173,8 @@ func carryOut(t *rapid.T, m *model, d Deletion) {
 	}
 }
 
-// TestCycleBesideOthers lets others act before every question that a collector
-// asks: whatever they do, nothing in use goes.
+// TestCycleBesideOthers lets other clients act before every query of a collector. The
+// collector never removes an object in use.
 func TestCycleBesideOthers(t *testing.T) {
 	dir := t.TempDir()
 	interleavings(t, 300, func(t *rapid.T) {
@@ -187,7 +187,7 @@ func TestCycleBesideOthers(t *testing.T) {
 		for range rapid.IntRange(10, 40).Draw(t, "acts") {
 			act(t, m)
 		}
-		acts := 60 // so that it ends
+		acts := 60 // the limit, so that the cycle ends
 		m.between = func(m *model) {
 			if acts--; acts > 0 && rapid.Bool().Draw(t, "another client acts") {
 				act(t, m)

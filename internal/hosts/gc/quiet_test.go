@@ -46,7 +46,7 @@ func (c *counter) Changed() <-chan struct{} {
 func TestGateOpensWhenNothingSpinsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCounter()
-		g := &gate{spinups: c, arrivals: &arrivals{}, critical: func() bool { return false }}
+		g := &gate{spinups: c, stats: newStats(), critical: func() bool { return false }}
 		c.add(2)
 		go func() {
 			time.Sleep(3 * time.Second)
@@ -76,7 +76,7 @@ func TestGateOpensOnACriticalDisk(t *testing.T) {
 		c := newCounter()
 		c.add(1)
 		begin := time.Now()
-		g := &gate{spinups: c, arrivals: &arrivals{}, critical: func() bool { return time.Since(begin) > 5*time.Second }}
+		g := &gate{spinups: c, stats: newStats(), critical: func() bool { return time.Since(begin) > 5*time.Second }}
 		waited, forced, err := g.wait(t.Context(), 0)
 		if !forced || err != nil || waited > 7*time.Second {
 			t.Errorf("%v, %v, %v", waited, forced, err)
@@ -93,8 +93,8 @@ func TestGateOpensOnACriticalDisk(t *testing.T) {
 func TestGateLearnsFromGaps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCounter()
-		a := &arrivals{}
-		g := &gate{spinups: c, arrivals: a, critical: func() bool { return false }}
+		a := newStats()
+		g := &gate{spinups: c, stats: a, critical: func() bool { return false }}
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { _ = g.Run(ctx) })
@@ -109,7 +109,7 @@ func TestGateLearnsFromGaps(t *testing.T) {
 		}
 		cancel()
 		running.Wait()
-		gaps := a.learnt()
+		gaps := a.now().Gaps
 		if len(gaps) != 30 || gaps[29] != 2*time.Second {
 			t.Errorf("%v", gaps)
 		}
@@ -117,7 +117,7 @@ func TestGateLearnsFromGaps(t *testing.T) {
 }
 
 func TestQuietTimeIsLearnt(t *testing.T) {
-	a := &arrivals{}
+	a := newStats()
 	if q := a.quietFor(100 * time.Millisecond); q != 0 {
 		t.Errorf("a short one waits %v", q)
 	}
@@ -134,7 +134,7 @@ func TestQuietTimeIsLearnt(t *testing.T) {
 		if i%10 == 0 {
 			gap = time.Minute
 		}
-		a.observe(gap)
+		a.observeGap(gap)
 	}
 	if q := a.quietFor(500 * time.Millisecond); q != 0 {
 		t.Errorf("half a second fits between any two, and waits %v", q)
@@ -143,9 +143,9 @@ func TestQuietTimeIsLearnt(t *testing.T) {
 		t.Errorf("a deletion of 3 s waits %v: after an idle second it should be the pause", q)
 	}
 	// A spin-up every two seconds: a longer deletion never fits.
-	b := &arrivals{}
+	b := newStats()
 	for range 200 {
-		b.observe(2 * time.Second)
+		b.observeGap(2 * time.Second)
 	}
 	if q := b.quietFor(3 * time.Second); q <= 2*time.Second {
 		t.Errorf("it waits %v", q)
@@ -156,7 +156,7 @@ func TestQuietTimeIsLearnt(t *testing.T) {
 }
 
 func TestRatesAreLearnt(t *testing.T) {
-	r := firstRates()
+	r := newStats()
 	if guess := r.guess(tally{Names: 20_000, Linked: 20_000}, 0); guess != 200*time.Millisecond {
 		t.Errorf("linked %v", guess)
 	}
@@ -168,7 +168,7 @@ func TestRatesAreLearnt(t *testing.T) {
 	}
 	for range 50 {
 		r.learn(tally{Names: 1000}, time.Second)
-		r.learn(tally{Names: 10}, time.Hour) // says nothing about names
+		r.learn(tally{Names: 10}, time.Hour) // too few names for a rate
 	}
 	if guess := r.guess(tally{Names: 2000}, 0); guess < 1900*time.Millisecond || guess > 2100*time.Millisecond {
 		t.Errorf("after learning %v", guess)

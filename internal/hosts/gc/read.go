@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -105,17 +106,12 @@ func (r *reader) images(ctx context.Context, s *State, u Uses) error {
 			chain = ChainIDs(diffs)
 			r.chains[img.ID] = chain
 		}
-		last, known := u.Last[img.ID]
-		if !known {
-			last = s.Now // not the build date: it may have been pulled just now
-		}
+		// If the last use is unknown, it is not the build date: the image may have
+		// been pulled just now.
+		last := u.lastUse(img.ID, s.Now)
 		s.Images = append(s.Images, Image{Image: img, Layers: chain, LastUse: latest(last, used[img.ID])})
 	}
-	for id := range r.chains {
-		if !there[id] {
-			delete(r.chains, id)
-		}
-	}
+	maps.DeleteFunc(r.chains, func(id string, _ []string) bool { return !there[id] })
 	return nil
 }
 
@@ -125,11 +121,8 @@ func (r *reader) networks(ctx context.Context, s *State, u Uses) error {
 		return err
 	}
 	for _, n := range networks {
-		last, known := u.Last[networkKey(n.ID)]
-		if !known {
-			last = s.Now // not its creation time: it may be in daily use
-		}
-		s.Networks = append(s.Networks, Network{Network: n, LastUse: last})
+		// Not its creation time: it may be in daily use.
+		s.Networks = append(s.Networks, Network{Network: n, LastUse: u.lastUse(networkKey(n.ID), s.Now)})
 	}
 	return nil
 }
@@ -140,11 +133,7 @@ func (r *reader) volumes(ctx context.Context, s *State, u Uses) error {
 		return err
 	}
 	for _, v := range volumes {
-		last, known := u.Last[volumeKey(v.Name)]
-		if !known {
-			last = s.Now
-		}
-		s.Volumes = append(s.Volumes, Volume{Volume: v, LastUse: last})
+		s.Volumes = append(s.Volumes, Volume{Volume: v, LastUse: u.lastUse(volumeKey(v.Name), s.Now)})
 	}
 	return nil
 }

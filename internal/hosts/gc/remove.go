@@ -10,12 +10,15 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/tasks"
 )
 
 // remove carries out one deletion, or gives the reason for skipping it. An error
 // ends the cycle: ctx is done, or the engine does not answer.
 func (r *run) remove(ctx context.Context, d Deletion) (o Outcome, deleted bool, err error) {
-	r.c.reopenTrash(&r.site)
+	if r.site.trash == nil && r.site.noRoom {
+		r.c.openTrash(&r.site) // a deletion may have freed space since
+	}
 	o = Outcome{Kind: d.Kind, ID: d.ID, Name: d.Name, Reason: d.Reason, At: time.Now().UTC(), Bytes: d.Bytes}
 	steps := r.steps(d)
 	reason, err := r.turn(ctx, d, steps[0], &o)
@@ -31,7 +34,7 @@ func (r *run) remove(ctx context.Context, d Deletion) (o Outcome, deleted bool, 
 		return o, false, err
 	}
 	o.Names, o.Linked = t.Names, t.Linked
-	guess := r.c.rates.guess(t, d.Bytes)
+	guess := r.c.stats.guess(t, d.Bytes)
 	o.Guess = holdfast.Millis(guess)
 	for i, step := range steps {
 		reason, err := r.oneStep(ctx, d, step, guess, &o)
@@ -47,7 +50,7 @@ func (r *run) remove(ctx context.Context, d Deletion) (o Outcome, deleted bool, 
 		o.Reason = goneAlready // with all of its names
 		return o, false, r.empty(ctx)
 	}
-	r.c.rates.learn(t, time.Duration(o.Locked))
+	r.c.stats.learn(t, time.Duration(o.Locked))
 	return o, true, r.empty(ctx)
 }
 
@@ -67,7 +70,7 @@ func (r *run) turn(ctx context.Context, d Deletion, first step, o *Outcome) (rea
 		if r.c.links(r.site) {
 			t.Linked = t.Names
 		}
-		waited, _, err := r.quiet(ctx, r.c.arrivals.quietFor(r.c.rates.guess(t, d.Bytes)))
+		waited, _, err := r.quiet(ctx, r.c.stats.quietFor(r.c.stats.guess(t, d.Bytes)))
 		o.Waited += holdfast.Millis(waited)
 		if err != nil {
 			return "", err
@@ -103,13 +106,7 @@ func (r *run) slowly(ctx context.Context) error {
 	if _, forced, err := r.quiet(ctx, 0); err != nil || forced {
 		return err
 	}
-	timer := time.NewTimer(stepPause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-	return ctx.Err()
+	return tasks.Sleep(ctx, stepPause)
 }
 
 const stepPause = 5 * time.Millisecond
@@ -214,7 +211,7 @@ func (r *run) steps(d Deletion) []step {
 // refused it.
 func (r *run) oneStep(ctx context.Context, d Deletion, s step, guess time.Duration, o *Outcome) (reason string, err error) {
 	for {
-		waited, forced, err := r.quiet(ctx, r.c.arrivals.quietFor(guess))
+		waited, forced, err := r.quiet(ctx, r.c.stats.quietFor(guess))
 		o.Waited += holdfast.Millis(waited)
 		if err != nil {
 			return "", err
@@ -230,7 +227,7 @@ func (r *run) oneStep(ctx context.Context, d Deletion, s step, guess time.Durati
 		break
 	}
 	o.calls++
-	done := r.c.watch.open()
+	done := r.c.stats.open()
 	err = s.call(ctx)
 	o.Locked += holdfast.Millis(done())
 	switch {

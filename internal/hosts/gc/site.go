@@ -6,14 +6,11 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
-
-	"holdfast/internal/platform/engine"
 )
 
 // site is where an engine keeps its data, and which operations are possible
 // there.
 type site struct {
-	info   engine.Info
 	layers *overlay // nil: not readable
 	trash  *trash   // nil: files cannot be linked
 	why    string   // why there is no trash; "" if a trash has no use
@@ -28,7 +25,7 @@ func (c *Collector) site(ctx context.Context) (site, error) {
 	if err != nil {
 		return site{}, err
 	}
-	s := site{info: info}
+	var s site
 	if info.Socket != "" {
 		if _, err := c.d.Disk(info.DataRoot); err == nil {
 			s.local = info.DataRoot
@@ -57,14 +54,6 @@ func (c *Collector) openTrash(s *site) {
 		return
 	}
 	s.trash = t // also if link is off: an earlier cycle may have left files
-}
-
-// reopenTrash tries again if the disk had no space for the trash directory. A
-// deletion may have freed some since.
-func (c *Collector) reopenTrash(s *site) {
-	if s.trash == nil && s.noRoom {
-		c.openTrash(s)
-	}
 }
 
 // links reports whether files are linked into the trash.

@@ -40,9 +40,7 @@ func (c *Collector) Status(ctx context.Context) (Status, error) {
 	if s.layers != nil && !c.cfg.Link {
 		out.NoLinks = "link is off"
 	}
-	if c.d.Spinups != nil {
-		out.UnderWay, _ = c.d.Spinups.UnderWay()
-	}
+	out.UnderWay, _ = c.d.Spinups.UnderWay()
 	cycles, err := c.d.Store.Cycles(1)
 	if err != nil {
 		return out, err
@@ -63,7 +61,7 @@ func (c *Collector) Status(ctx context.Context) (Status, error) {
 // process.
 func (c *Collector) harm() (Harm, error) {
 	if c.running.Load() {
-		return c.watch.now(), nil
+		return c.stats.now(), nil
 	}
 	return c.d.Store.Harm()
 }

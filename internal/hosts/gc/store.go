@@ -73,8 +73,14 @@ func volumeKey(name string) string { return "volume " + name }
 
 func networkKey(id string) string { return "network " + id }
 
-// view reads the file. If there is no file, it does not call do.
-func (s *Store) view(do func(*bbolt.Tx) error) error { return s.file.View(do) }
+// lastUse returns the last use of the object with the key. An object with an unknown
+// last use counts as used now.
+func (u Uses) lastUse(key string, now time.Time) time.Time {
+	if last, known := u.Last[key]; known {
+		return last
+	}
+	return now
+}
 
 // update writes the file. If a damaged file is replaced, the times of last use
 // are unknown, and unknown counts as used now.
@@ -97,7 +103,7 @@ func (s *Store) update(do func(*bbolt.Tx) error) error {
 // Uses returns the times of last use.
 func (s *Store) Uses() (Uses, error) {
 	u := Uses{Last: map[string]time.Time{}}
-	err := s.view(func(tx *bbolt.Tx) error {
+	err := s.file.View(func(tx *bbolt.Tx) error {
 		u.Seen, u.Blind = readTime(tx.Bucket(metaBucket).Get(seenKey)), readTime(tx.Bucket(metaBucket).Get(blindKey))
 		return tx.Bucket(usesBucket).ForEach(func(k, v []byte) error {
 			u.Last[string(k)] = readTime(v)
@@ -158,7 +164,7 @@ func (s *Store) Forget(there func(key string) bool) error {
 // Harm returns the saved effect of deletions on spin-ups.
 func (s *Store) Harm() (Harm, error) {
 	var h Harm
-	err := s.view(func(tx *bbolt.Tx) error {
+	err := s.file.View(func(tx *bbolt.Tx) error {
 		v := tx.Bucket(metaBucket).Get(harmKey)
 		if v == nil {
 			return nil

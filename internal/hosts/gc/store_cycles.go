@@ -83,7 +83,7 @@ func (s *Store) Cycles(limit int) ([]Cycle, error) {
 // written returns the cycles on disk, like Cycles.
 func (s *Store) written(limit int) ([]Cycle, error) {
 	list := []Cycle{}
-	err := s.view(func(tx *bbolt.Tx) error {
+	err := s.file.View(func(tx *bbolt.Tx) error {
 		c := tx.Bucket(cyclesBucket).Cursor()
 		for k, v := c.Last(); k != nil && (limit <= 0 || len(list) < limit); k, v = c.Prev() {
 			var one Cycle

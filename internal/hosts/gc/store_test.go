@@ -40,7 +40,7 @@ func TestUsesSurvive(t *testing.T) {
 	}
 }
 
-// TestUsesBeyondTheBoundCountAsMissed, and known things are known no worse.
+// TestUsesBeyondTheBoundCountAsMissed: the known uses stay known.
 func TestUsesBeyondTheBoundCountAsMissed(t *testing.T) {
 	s := NewStore(t.TempDir(), quietLog())
 	s.most = 3
@@ -119,7 +119,7 @@ func TestSeveralMayWrite(t *testing.T) {
 }
 
 func TestHarmTellsBesideFromWithout(t *testing.T) {
-	w := &watch{}
+	w := newStats()
 	begin := time.Now()
 	done := w.open()
 	if !w.observe(begin, time.Since(begin)+time.Millisecond, true) {

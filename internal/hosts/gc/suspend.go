@@ -8,8 +8,8 @@ import (
 // gate lets deletions through while no spin-up is in progress. One goroutine
 // waits at a time; Run may run concurrently.
 type gate struct {
-	spinups  Spinups // nil: spin-ups are unknown
-	arrivals *arrivals
+	spinups  Spinups
+	stats    *stats
 	critical func() bool // reports whether the disk is above its critical mark
 }
 
@@ -19,9 +19,6 @@ const look = time.Second
 
 // idle reports whether no spin-up is in progress, and for how long.
 func (g *gate) idle() (bool, time.Duration) {
-	if g.spinups == nil {
-		return true, longestQuiet
-	}
 	n, since := g.spinups.UnderWay()
 	return n == 0, max(time.Since(since), 0)
 }
@@ -35,10 +32,7 @@ func (g *gate) wait(ctx context.Context, quiet time.Duration) (waited time.Durat
 		if err := ctx.Err(); err != nil {
 			return time.Since(begin), false, err
 		}
-		var changed <-chan struct{}
-		if g.spinups != nil {
-			changed = g.spinups.Changed() // before the check: no change is missed
-		}
+		changed := g.spinups.Changed() // before the check: no change is missed
 		idle, since := g.idle()
 		if idle && since >= quiet {
 			return time.Since(begin), false, nil
@@ -50,28 +44,22 @@ func (g *gate) wait(ctx context.Context, quiet time.Duration) (waited time.Durat
 		if idle {
 			next = min(next, quiet-since)
 		}
-		timer := time.NewTimer(next)
 		select {
 		case <-changed:
-		case <-timer.C:
+		case <-time.After(next):
 		case <-ctx.Done():
 		}
-		timer.Stop()
 	}
 }
 
 // Run learns from the gaps between spin-ups until ctx is done.
 func (g *gate) Run(ctx context.Context) error {
-	if g.spinups == nil {
-		<-ctx.Done()
-		return nil
-	}
 	was, since := g.spinups.UnderWay()
 	for {
 		changed := g.spinups.Changed()
 		n, turned := g.spinups.UnderWay()
 		if was == 0 && turned.After(since) {
-			g.arrivals.observe(turned.Sub(since))
+			g.stats.observeGap(turned.Sub(since))
 		}
 		was, since = n, turned
 		select {
@@ -81,3 +69,10 @@ func (g *gate) Run(ctx context.Context) error {
 		}
 	}
 }
+
+// noSpinups are the Spinups of a host on which they are unknown.
+type noSpinups struct{}
+
+func (noSpinups) UnderWay() (int, time.Time) { return 0, time.Time{} }
+
+func (noSpinups) Changed() <-chan struct{} { return nil }

@@ -56,11 +56,10 @@ func openTrash(dataRoot, trees string) (*trash, error) {
 
 // batch holds the files that are linked away for one removal.
 type batch struct {
-	dir   string
-	fd    int // of the newest directory below dir
-	files int // in the newest directory
-	names int // in all directories
-	parts int
+	dir    string
+	newest *os.File // the newest directory below dir; nil before the first file
+	files  int      // in the newest directory
+	parts  int
 }
 
 // perDirectory is the number of names per directory of the trash. Small
@@ -68,7 +67,7 @@ type batch struct {
 const perDirectory = 4096
 
 func (t *trash) begin(now time.Time) (*batch, error) {
-	b := &batch{dir: filepath.Join(t.dir, strconv.FormatInt(now.UnixNano(), 36)), fd: -1}
+	b := &batch{dir: filepath.Join(t.dir, strconv.FormatInt(now.UnixNano(), 36))}
 	if err := os.Mkdir(b.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("link files away: %w", err)
 	}
@@ -78,16 +77,15 @@ func (t *trash) begin(now time.Time) (*batch, error) {
 // add links the file name of directory from into the batch. It does not follow
 // links.
 func (b *batch) add(from int, name string) error {
-	if b.fd < 0 || b.files >= perDirectory {
+	if b.newest == nil || b.files >= perDirectory {
 		if err := b.part(); err != nil {
 			return err
 		}
 	}
-	if err := unix.Linkat(from, name, b.fd, strconv.Itoa(b.files), 0); err != nil {
+	if err := unix.Linkat(from, name, int(b.newest.Fd()), strconv.Itoa(b.files), 0); err != nil {
 		return err
 	}
 	b.files++
-	b.names++
 	return nil
 }
 
@@ -97,22 +95,17 @@ func (b *batch) part() error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	newest, err := openDir(dir)
 	if err != nil {
 		return err
 	}
 	b.close()
-	b.fd, b.files = fd, 0
+	b.newest, b.files = newest, 0
 	b.parts++
 	return nil
 }
 
-func (b *batch) close() {
-	if b.fd >= 0 {
-		unix.Close(b.fd)
-		b.fd = -1
-	}
-}
+func (b *batch) close() { _ = b.newest.Close() } // a nil file, too
 
 // freed counts the freed files and bytes.
 type freed struct {
@@ -153,11 +146,10 @@ const maxRounds = 5
 // freeTree removes one directory of the trash. The collector's own have a depth
 // of two.
 func (t *trash) freeTree(ctx context.Context, dir string, wait func(context.Context) error, f *freed, depth int) error {
-	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	d, err := openDir(dir)
 	if err != nil {
-		return &os.PathError{Op: "open", Path: dir, Err: err}
+		return err
 	}
-	d := os.NewFile(uintptr(fd), dir)
 	defer d.Close()
 	for round := 0; ; {
 		if err := wait(ctx); err != nil {

@@ -75,8 +75,7 @@ func (t *tracker) note(ctx context.Context, a engine.Activity) {
 	if a.Gap {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.blind = latest(t.blind, a.Time)
-		t.news.Blind, t.news.Seen = latest(t.news.Blind, a.Time), latest(t.news.Seen, a.Time)
+		t.missed(a.Time)
 		return
 	}
 	if key := t.keyOf(ctx, a); key != "" {
@@ -120,7 +119,7 @@ func (t *tracker) used(key string, at time.Time) {
 	if put(t.news.Last, key, at) {
 		t.news.Seen = latest(t.news.Seen, at)
 	} else {
-		t.missed()
+		t.missed(time.Now())
 	}
 	if t.recent == nil {
 		t.recent = map[string]time.Time{}
@@ -133,11 +132,10 @@ func (t *tracker) used(key string, at time.Time) {
 	}
 }
 
-// missed records that uses until now may be unknown. The caller holds mu.
-func (t *tracker) missed() {
-	now := time.Now()
-	t.blind = latest(t.blind, now)
-	t.news.Blind, t.news.Seen = latest(t.news.Blind, now), latest(t.news.Seen, now)
+// missed records that uses before the time may be unknown. The caller holds mu.
+func (t *tracker) missed(before time.Time) {
+	t.blind = latest(t.blind, before)
+	t.news.Blind, t.news.Seen = latest(t.news.Blind, before), latest(t.news.Seen, before)
 }
 
 // crowded reports whether key does not fit without a flush.

@@ -22,10 +22,10 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
 
-// patience bounds what must happen anyhow.
+// patience bounds each wait.
 const patience = 2 * time.Minute
 
-// bed is a runner on the package's engine, and what it has said and kept.
+// bed is a runner on the package's engine, with its events and its records.
 type bed struct {
 	*job.Runner
 	t      *testing.T
@@ -77,7 +77,7 @@ func (b *bed) Record(_ context.Context, records ...spinup.Record) error {
 	return nil
 }
 
-// run runs a job, and sees that nothing of it is left.
+// run runs a job, and checks that none of its objects are left.
 func (b *bed) run(ctx context.Context, j job.Job) (job.Result, error) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, b.limit)

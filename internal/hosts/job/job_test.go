@@ -72,7 +72,7 @@ steps:
 	}
 }
 
-// What is no job is refused, with its place and what to do.
+// An invalid job is refused. The error has the position and a hint.
 func TestParseRefuses(t *testing.T) {
 	const step = "steps: [{run: x}]\n"
 	for text, want := range map[string]string{
@@ -178,7 +178,7 @@ func TestOutputOfSeveralRuns(t *testing.T) {
 	}
 }
 
-// Owners for which Sweep removes what they left.
+// Owners whose objects Sweep removes.
 func TestAbandoned(t *testing.T) {
 	self, err := Self()
 	if err != nil {
@@ -232,7 +232,7 @@ func TestReleased(t *testing.T) {
 	}
 }
 
-// What the engine says of a program that cannot be run is no output of it.
+// The engine's message about a program that cannot be run is not output of the program.
 func TestRefusal(t *testing.T) {
 	const says = "OCI runtime exec failed: exec failed: \"x\": executable file not found in $PATH: unknown\r\n"
 	for _, c := range []struct {

@@ -30,8 +30,8 @@ func (k keeping) Record(_ context.Context, records ...spinup.Record) error {
 	return nil
 }
 
-// witness is an engine that remembers what each container was when it was to be
-// removed: by the time of its record it may be gone.
+// witness is an engine that saves the state of each container before its removal: when
+// the record is checked, the container may be gone.
 type witness struct {
 	*docker.Engine
 
@@ -61,9 +61,9 @@ func (w *witness) mustHaveSeen(t *testing.T, r spinup.Record) {
 	}
 }
 
-// Thirty spin-ups at once, of three jobs with five images each, twice side by
-// side, and a hundred of ten jobs with -long: every one is recorded, with its own
-// image's bytes and its own container.
+// Thirty spin-ups at once, of three jobs with five images and two runs each, and a hundred
+// of ten jobs with -long: each is recorded with the bytes of its image and with its
+// container.
 func TestManySpinups(t *testing.T) {
 	const images, twice = 5, 2
 	jobs := 3

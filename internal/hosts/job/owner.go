@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -59,17 +58,13 @@ func (o Owner) String() string {
 	return fmt.Sprintf("%d %d %s %s", o.Pid, o.Start, o.Space, o.Boot)
 }
 
-func parseOwner(s string) (Owner, error) {
-	f := strings.Fields(s)
-	if len(f) != 4 {
+func parseOwner(s string) (o Owner, err error) {
+	_, err = fmt.Sscanf(s, "%d %d %s %s", &o.Pid, &o.Start, &o.Space, &o.Boot)
+	// kill(2) treats pids that are not positive specially.
+	if err != nil || o.Pid <= 0 || o.String() != s {
 		return Owner{}, fmt.Errorf("%q is not an owner", s)
 	}
-	pid, err1 := strconv.Atoi(f[0])
-	if err1 == nil && pid <= 0 { // kill(2) treats such pids specially
-		err1 = fmt.Errorf("%q is not an owner: the pid is not positive", s)
-	}
-	start, err2 := strconv.ParseUint(f[1], 10, 64)
-	return Owner{Pid: pid, Start: start, Space: f[2], Boot: f[3]}, errors.Join(err1, err2)
+	return o, nil
 }
 
 // fate is what this process can determine about an owner.

@@ -12,8 +12,8 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// Where /proc hides other users' processes (hidepid=2), one that lives is not
-// taken for dead, and one that is dead is.
+// If /proc hides the processes of other users (hidepid=2), a live process does not count
+// as dead, and a dead process does.
 func TestFateOfHidden(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: mounting /proc takes root")
@@ -43,8 +43,8 @@ func TestFateOfHidden(t *testing.T) {
 	}
 }
 
-// asNobody calls do as another user, in a mount namespace whose /proc has
-// hidepid=2. Both are a thread's own and end with it.
+// asNobody calls do as another user, in a mount namespace whose /proc has hidepid=2. The
+// user and the namespace belong to one thread and end with it.
 func asNobody(t *testing.T, do func()) {
 	t.Helper()
 	done := make(chan error)
@@ -60,9 +60,8 @@ func asNobody(t *testing.T, do func()) {
 	}
 }
 
-// onOwnThread calls do on a thread that ends with the calling goroutine, or with
-// one of its own: the process's first thread does not end, and is what /proc/self
-// shows.
+// onOwnThread calls do on a thread that ends with its goroutine. The first thread of the
+// process does not end, and /proc/self shows that thread; do runs on another one.
 func onOwnThread(do func()) {
 	runtime.LockOSThread() // and not unlocked: that ends it
 	if unix.Gettid() != unix.Getpid() {

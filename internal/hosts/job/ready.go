@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"strconv"
 	"time"
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/readiness"
 )
 
 // Polling of a service that is not ready: it starts at firstPoll and continues at
@@ -27,7 +27,7 @@ var errEnded = errors.New("it exited before it was ready")
 
 // awaitReady returns when the service is ready. On a timeout the error has the
 // result of the last probe.
-func (u *upward) awaitReady(ctx context.Context) error {
+func (u *containerStart) awaitReady(ctx context.Context) error {
 	limit := cmp.Or(u.image.Ready.Timeout, DefaultReadyTimeout)
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -62,7 +62,7 @@ func (u *upward) awaitReady(ctx context.Context) error {
 }
 
 // probe checks the service once.
-func (u *upward) probe(ctx context.Context, c engine.Container) error {
+func (u *containerStart) probe(ctx context.Context, c engine.Container) error {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
 	r := u.image.Ready
@@ -76,35 +76,5 @@ func (u *upward) probe(ctx context.Context, c engine.Container) error {
 	if len(c.Addresses) == 0 {
 		return errors.New("the container has no address")
 	}
-	addr := net.JoinHostPort(c.Addresses[0], strconv.Itoa(r.Port))
-	if r.HTTP != "" {
-		return get(ctx, "http://"+addr+r.HTTP)
-	}
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return err
-	}
-	return conn.Close()
-}
-
-// get requests a page and does not follow redirects.
-func get(ctx context.Context, url string) error {
-	client := &http.Client{
-		Transport:     &http.Transport{DisableKeepAlives: true},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	res, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	if res.StatusCode >= 400 {
-		return fmt.Errorf("GET %s: %s", url, res.Status)
-	}
-	return nil
+	return readiness.Probe(ctx, net.Dialer{}, net.JoinHostPort(c.Addresses[0], strconv.Itoa(r.Port)), r.HTTP)
 }

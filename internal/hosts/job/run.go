@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 
 	"holdfast"
 	"holdfast/internal/hosts/spinup"
@@ -136,18 +137,15 @@ func (r *Runner) Run(ctx context.Context, id string, j Job) (Result, error) {
 	if err != nil {
 		return Result{Job: id}, err
 	}
-	x := &underway{Runner: r, id: id, job: j, slots: make(chan struct{}, r.atOnce()), recording: record(ctx, r.Recorder, r.Log)}
+	atOnce := cmp.Or(r.AtOnce, max(4, 2*runtime.NumCPU()))
+	x := &underway{
+		Runner: r, id: id, job: j, slots: semaphore.NewWeighted(int64(atOnce)),
+		recording: record(ctx, r.Recorder, len(j.Images)*j.Parallelism, r.Log),
+	}
 	err = x.all(ctx)
 	left := x.clean(ctx)
 	x.recording.end() // last: no container runs while records are written
 	return x.result(), errors.Join(err, left)
-}
-
-func (r *Runner) atOnce() int {
-	if r.AtOnce > 0 {
-		return r.AtOnce
-	}
-	return max(4, 2*runtime.NumCPU())
 }
 
 // ErrLeft means that not everything of a job could be removed.
@@ -158,7 +156,7 @@ type underway struct {
 	*Runner
 	id        string
 	job       Job
-	slots     chan struct{} // limits concurrent creates and starts
+	slots     *semaphore.Weighted // limits concurrent creates and starts
 	recording *recording
 
 	mu      sync.Mutex // guards the fields below, and calls of Tell
@@ -188,11 +186,8 @@ func (x *underway) result() Result {
 	defer x.mu.Unlock()
 	res := Result{Job: x.id, Runs: append([]Run{}, x.runs...), Spinups: append([]Spinup{}, x.spinups...)}
 	slices.SortFunc(res.Runs, func(a, b Run) int { return a.Index - b.Index })
-	for _, r := range res.Runs {
-		if r.ExitCode != 0 {
-			res.ExitCode = r.ExitCode
-			break
-		}
+	if i := slices.IndexFunc(res.Runs, func(r Run) bool { return r.ExitCode != 0 }); i >= 0 {
+		res.ExitCode = res.Runs[i].ExitCode
 	}
 	slices.SortFunc(res.Spinups, func(a, b Spinup) int { return cmp.Or(a.Run-b.Run, a.image-b.image) })
 	return res

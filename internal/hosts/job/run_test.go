@@ -29,9 +29,9 @@ func web(name string) job.Image {
 	return i
 }
 
-// Two runs side by side, each with two services on the same port: every primary
-// container reaches its own by name, steps go on where the last one ended, and
-// nothing is left.
+// Two parallel runs, each with two services on the same port: every primary container
+// reaches its own services by name. A step sees the files of the step before. No object
+// is left.
 func TestServicesByName(t *testing.T) {
 	b := newBed(t)
 	primary := busybox("")
@@ -81,7 +81,7 @@ func TestServicesByName(t *testing.T) {
 	}
 }
 
-// The exit code is the first failing step's; later steps do not run.
+// The exit code is that of the first failed step. Later steps do not run.
 func TestExitCode(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -105,7 +105,8 @@ func TestExitCode(t *testing.T) {
 	}
 }
 
-// One of several runs fails; the others go on, and it decides.
+// One of several runs fails. The others continue, and the failed run determines the exit
+// code.
 func TestOneRunFails(t *testing.T) {
 	b := newBed(t)
 	res, err := b.run(t.Context(), job.Job{Parallelism: 3, Images: []job.Image{busybox("")}, Steps: []job.Step{
@@ -119,8 +120,9 @@ func TestOneRunFails(t *testing.T) {
 	}
 }
 
-// What cannot be brought up is told with the container, the phase and a hint, and
-// recorded as failed; the others are not recorded as successes of a job.
+// The error of a container that does not start has the container, the phase and a hint.
+// The container is recorded as failed. The other containers are not recorded as successes
+// of a job.
 func TestCannotComeUp(t *testing.T) {
 	r := startRegistry(t)
 	long := time.Minute
@@ -201,7 +203,7 @@ func TestServiceRemoved(t *testing.T) {
 	}
 }
 
-// An image of another platform than the job's is not run, though it is there.
+// A local image of another platform than the job's is not run.
 func TestPlatform(t *testing.T) {
 	b := newBed(t)
 	j := job.Job{Platform: "linux/mips64", Pull: job.PullNever, Images: []job.Image{busybox("")}, Steps: sh("echo ran")}
@@ -216,7 +218,7 @@ func TestPlatform(t *testing.T) {
 	}
 }
 
-// An image without what keeps the primary container running.
+// An image without a program that keeps the primary container running.
 func TestPrimaryCannotIdle(t *testing.T) {
 	b := newBed(t)
 	images := []job.Image{{Image: labtest.TestServer}}
@@ -231,7 +233,7 @@ func TestPrimaryCannotIdle(t *testing.T) {
 	}
 }
 
-// A service that was stopped in the middle takes everything along.
+// If a service is stopped during a job, the whole job ends.
 func TestStopped(t *testing.T) {
 	b := newBed(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -263,8 +265,8 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// A container comes up while another's image is still being pulled: the registry
-// keeps that image's bytes until then.
+// A container starts while the image of another container is still being pulled. The
+// registry holds the bytes of that image back until then.
 func TestCreatesOverlapPulls(t *testing.T) {
 	b := newBed(t)
 	r := startRegistry(t)
@@ -293,8 +295,8 @@ func TestCreatesOverlapPulls(t *testing.T) {
 	}
 }
 
-// Whatever the parallelism, an image's layers are asked for once, and one
-// container has their bytes.
+// With any parallelism the layers of an image are requested once, and one container has
+// their bytes.
 func TestPulledOnce(t *testing.T) {
 	b := newBed(t)
 	r := startRegistry(t)
@@ -370,7 +372,7 @@ func TestInput(t *testing.T) {
 	}
 }
 
-// slowKeeper keeps no record before the job's containers are gone.
+// slowKeeper saves no record before the job's containers are removed.
 type slowKeeper struct {
 	*bed
 	kept int
@@ -390,7 +392,7 @@ func (k *slowKeeper) Record(_ context.Context, records ...spinup.Record) error {
 	return errors.New("containers go on while their records are kept")
 }
 
-// The end of a job's containers does not wait for what is recorded.
+// The removal of a job's containers does not wait for their records.
 func TestRecordedAfterTheEnd(t *testing.T) {
 	b := newBed(t)
 	k := &slowKeeper{bed: b}
@@ -401,8 +403,9 @@ func TestRecordedAfterTheEnd(t *testing.T) {
 	}
 }
 
-// What a killed process left goes; what a living one has stays, and what has a
-// job's labels from its image, which was made of a job's container.
+// The objects of a killed process are removed. The objects of a live process stay, and so
+// does a container with a job's labels from its image, which was committed from a job's
+// container.
 func TestSweep(t *testing.T) {
 	b := newBed(t)
 	dead := b.Owner
@@ -442,7 +445,7 @@ func TestSweep(t *testing.T) {
 		t.Error(err)
 	}
 	if b.inspect(successor).ID != successor {
-		t.Error("a container that no job made is gone")
+		t.Error("a container that no job created was removed")
 	}
 	if err := b.docker.Remove(t.Context(), successor); err != nil {
 		t.Error(err)

@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// sweepInterval is how often a Sweeper removes what killed jobs left. Most of it
-	// is removed by the jobs' own watchers. Where the owner of a job cannot be checked,
+	// sweepInterval is how often RunSweeper removes the leftovers of killed jobs. The
+	// jobs' own watchers remove most of them. If the owner of a job cannot be checked,
 	// its leftovers are removed after an hour.
 	sweepInterval = time.Hour
 	sweepTimeout  = 2 * time.Minute
 )
 
-// RunSweeper removes what jobs (`holdfast run`) with dead owners have left, until
-// ctx is done.
+// RunSweeper removes the leftovers of jobs (`holdfast run`) with dead owners, until ctx
+// is done.
 func RunSweeper(ctx context.Context, engine Cleaner, self Owner, log *slog.Logger) error {
 	return tasks.Every(ctx, sweepInterval, func() {
 		limited, cancel := context.WithTimeout(ctx, sweepTimeout)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -48,12 +49,12 @@ func (x *underway) bringUp(ctx context.Context, index int, images map[string]*fe
 	})
 	for i, img := range x.job.Images {
 		g.Go(func() error {
-			u := &upward{
+			u := &containerStart{
 				underway: x, index: index, image: img, primary: i == 0,
 				timer: spinup.NewTimer(spinup.ForRun, img.Image, x.Cohort),
 			}
 			u.timer.Job(x.id)
-			err := u.climb(ctx, images[img.Image], x.isFirst(index, i), net)
+			err := u.run(ctx, images[img.Image], x.isFirst(index, i), net)
 			if i == 0 {
 				primary = u.id
 			}
@@ -62,30 +63,18 @@ func (x *underway) bringUp(ctx context.Context, index int, images map[string]*fe
 			if err == nil {
 				return nil
 			}
-			return &ContainerError{Run: index, Name: img.Name, Phase: u.phase, Err: explain(err, record.Cause), Log: u.log}
+			// The recorded cause depends on the failed phase: "not found" means the
+			// image only while it is pulled.
+			return &ContainerError{Run: index, Name: img.Name, Phase: u.phase, Err: record.Cause.Explain(err), Log: u.log}
 		})
 	}
 	err = g.Wait() // before primary is read
 	return primary, err
 }
 
-// explain adds the hint of the recorded cause. The cause depends on the failed
-// phase: "not found" means the image only while it is pulled.
-func explain(err error, cause spinup.Cause) error {
-	if hint := cause.Hint(); hint != "" && holdfast.HintOf(err) == "" {
-		return holdfast.WithHint(err, hint)
-	}
-	return err
-}
-
 // isFirst reports whether this container is the first with its image.
 func (x *underway) isFirst(index, image int) bool {
-	for _, img := range x.job.Images[:image] {
-		if img.Image == x.job.Images[image].Image {
-			return false
-		}
-	}
-	return index == 0
+	return index == 0 && !slices.ContainsFunc(x.job.Images[:image], func(other Image) bool { return other.Image == x.job.Images[image].Image })
 }
 
 // makeLimit bounds the creation of a network or a container. Stopping the job
@@ -104,15 +93,10 @@ func (x *underway) makeNetwork(ctx context.Context, index int) (id string, err e
 
 // slot calls do while holding one of the limited slots.
 func (x *underway) slot(ctx context.Context, do func() error) error {
-	select {
-	case x.slots <- struct{}{}:
-		defer func() { <-x.slots }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	if err := ctx.Err(); err != nil { // select may choose either ready case
+	if err := x.slots.Acquire(ctx, 1); err != nil {
 		return err
 	}
+	defer x.slots.Release(1)
 	return do()
 }
 
@@ -120,8 +104,8 @@ func (x *underway) labels(index int) map[string]string {
 	return map[string]string{LabelJob: x.id, LabelOwner: x.Owner.String(), LabelIndex: strconv.Itoa(index)}
 }
 
-// upward is the start of one container. One goroutine uses it.
-type upward struct {
+// containerStart is the start of one container. One goroutine uses it.
+type containerStart struct {
 	*underway
 	index   int
 	image   Image
@@ -133,8 +117,8 @@ type upward struct {
 	log   string // of a container that exited too early
 }
 
-// climb takes the container from its image to readiness.
-func (u *upward) climb(ctx context.Context, image *fetched, first bool, net *network) error {
+// run takes the container from its image to readiness.
+func (u *containerStart) run(ctx context.Context, image *fetched, first bool, net *network) error {
 	if err := wait(ctx, image.done); err != nil {
 		return err
 	}
@@ -171,7 +155,7 @@ func wait(ctx context.Context, done <-chan struct{}) error {
 }
 
 // timed runs a phase, measures its duration and reports it.
-func (u *upward) timed(phase spinup.Phase, do func() error) error {
+func (u *containerStart) timed(phase spinup.Phase, do func() error) error {
 	u.phase = phase
 	begun := time.Now()
 	err := do()
@@ -184,7 +168,7 @@ func (u *upward) timed(phase spinup.Phase, do func() error) error {
 	return err
 }
 
-func (u *upward) createAndStart(ctx context.Context, network string) error {
+func (u *containerStart) createAndStart(ctx context.Context, network string) error {
 	spec := u.spec(network)
 	err := u.timed(spinup.Create, func() (err error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), makeLimit)
@@ -202,7 +186,7 @@ func (u *upward) createAndStart(ctx context.Context, network string) error {
 // idle keeps a primary container running.
 var idle = [...]string{"tail", "-f", "/dev/null"}
 
-func (u *upward) spec(network string) engine.Spec {
+func (u *containerStart) spec(network string) engine.Spec {
 	img, labels := u.image, u.labels(u.index)
 	labels[LabelName] = img.Name
 	s := engine.Spec{
@@ -231,7 +215,7 @@ func (u *upward) spec(network string) engine.Spec {
 }
 
 // lastLines returns the last lines of a container's output.
-func (u *upward) lastLines(ctx context.Context) string {
+func (u *containerStart) lastLines(ctx context.Context) string {
 	var b strings.Builder
 	if err := u.Engine.Logs(ctx, u.id, engine.LogOptions{Tail: 20}, &b); err != nil {
 		return ""

@@ -72,9 +72,9 @@ func CauseOf(err error) Cause {
 	return Other
 }
 
-// standing are the words of a text that stand by themselves; a reference to an
-// image is one word, with all that its grammar allows
-// (github.com/distribution/reference), without the marks around it.
+// standing returns the words of a text that stand by themselves, without the marks
+// around them. A reference to an image is one word, with all that its grammar allows
+// (github.com/distribution/reference).
 func standing(text string) []string {
 	const marks = "./:@_-"
 	alone := strings.FieldsFunc(text, func(r rune) bool {
@@ -86,9 +86,9 @@ func standing(text string) []string {
 	return alone
 }
 
-// causeIn is CauseOf for an error of the given phase. Of the words of registries
-// only some mean the same when a container fails: "executable file not found" is
-// no missing image.
+// causeIn is CauseOf for an error of the given phase. Only some of the phrases of
+// registries mean the same when a container fails: "executable file not found" does
+// not mean a missing image.
 func causeIn(phase Phase, err error) Cause {
 	cause := CauseOf(err)
 	switch {
@@ -102,34 +102,25 @@ func causeIn(phase Phase, err error) Cause {
 	return Other
 }
 
-// Hint says what to do about a cause, "" where there is nothing to say.
-func (c Cause) Hint() string {
-	switch c {
-	case NoImage:
-		return "check the image's name and tag; without a login, a private repository looks the same"
-	case BadName:
-		return "an image is named [registry/]name[:tag] or [registry/]name@sha256:…, in lower case"
-	case Denied:
-		return "log in to the registry (docker login), or check that the account may read the repository"
-	case NoPlatform:
-		return "the image has no variant for this platform: name another platform, or another tag"
-	case NoSpace:
-		return "free space where the engine keeps its images (docker system df shows what uses it)"
-	case Unreachable:
-		return "check that this host reaches the registry: its name, a proxy, a firewall, its certificate"
-	case Corrupt:
-		return "pull again; if the error persists, the registry or a cache before it serves damaged layers"
-	case CutShort:
-		return "look at the engine's log: it may have been restarted"
-	}
-	return ""
+// hints are what to do about a cause.
+var hints = map[Cause]string{
+	NoImage:     "check the image's name and tag; without a login, a private repository looks the same",
+	BadName:     "an image is named [registry/]name[:tag] or [registry/]name@sha256:…, in lower case",
+	Denied:      "log in to the registry (docker login), or check that the account may read the repository",
+	NoPlatform:  "the image has no variant for this platform: name another platform, or another tag",
+	NoSpace:     "free space where the engine keeps its images (docker system df shows what uses it)",
+	Unreachable: "check that this host reaches the registry: its name, a proxy, a firewall, its certificate",
+	Corrupt:     "pull again; if the error persists, the registry or a cache before it serves damaged layers",
+	CutShort:    "look at the engine's log: it may have been restarted",
 }
 
-// Explain adds the hint of its cause to an error without a hint.
-func Explain(err error) error {
-	hint := CauseOf(err).Hint()
-	if err == nil || hint == "" || holdfast.HintOf(err) != "" {
-		return err
+// Hint returns what to do about a cause, or "".
+func (c Cause) Hint() string { return hints[c] }
+
+// Explain adds the hint of the cause to an error without a hint.
+func (c Cause) Explain(err error) error {
+	if hint := c.Hint(); hint != "" && holdfast.HintOf(err) == "" {
+		return holdfast.WithHint(err, hint)
 	}
-	return holdfast.WithHint(err, hint)
+	return err
 }

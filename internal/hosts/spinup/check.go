@@ -9,8 +9,8 @@ import (
 	"holdfast/internal/platform/boltfile"
 )
 
-// checkFile reads every page in use and every record. boltfile.ErrDamaged,
-// ErrInUse.
+// checkFile reads every page in use and every record. It may return
+// boltfile.ErrDamaged or ErrInUse.
 func checkFile(path string) error {
 	return inUse(boltfile.Check(path, openTimeout, checkRecords))
 }

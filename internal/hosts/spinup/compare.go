@@ -18,19 +18,19 @@ const (
 	TooFew       Change = "too few"
 )
 
-// minCompared is the number of judged records that each side needs. Below it a
-// bootstrap of medians means nothing, and Fisher's test finds only extremes.
+// minCompared is the number of judged records that each side needs. With fewer, a
+// bootstrap of medians is meaningless, and Fisher's test finds only extremes.
 const minCompared = 8
 
-// Difference is how the second of two groups differs from the first in one
-// phase.
+// Difference is the difference between the second of two groups and the first, in
+// one phase.
 type Difference struct {
 	Phase Phase `json:"phase"`
 	// A and B are the judged records of each.
 	A int `json:"judged_a"`
 	B int `json:"judged_b"`
 	// SlowA and SlowB are the slow shares. Slow is SlowB − SlowA with its
-	// interval (Newcombe), and P the chance to see shares at least as far
+	// interval (Newcombe). P is the probability of shares at least as far
 	// apart if there were no difference (Fisher's exact test, two-sided).
 	SlowA float64 `json:"slow_share_a"`
 	SlowB float64 `json:"slow_share_b"`
@@ -42,25 +42,22 @@ type Difference struct {
 	MedianB float64 `json:"median_b"`
 	Ratio   Share   `json:"median_ratio"`
 	// SlowChange and MedianChange are the verdicts. A slow share may change
-	// where the median does not: it is about the tail.
+	// without the median, because it depends on the tail.
 	SlowChange   Change `json:"slow_change"`
 	MedianChange Change `json:"median_change"`
 }
 
-// Compare says how b differs from a, phase by phase, for each that both have.
+// compare returns how b differs from a, for each phase that both have. If several
+// comparisons are read together, each is held to its part of the 5 %.
 //
-// Slow shares are compared by Fisher's exact test: shares of 1 % in some
-// hundred records are counts of a few, for which the normal approximation of
-// the two-proportion test is wrong. Medians are compared by a bootstrap of
-// their ratio: phases' times are skewed and heavy-tailed, so that neither means
-// nor their t-test say much. As each phase is tested, each test is held to 5 %
-// ÷ (two tests × phases) (Bonferroni): in 95 of 100 comparisons of equal groups
-// nothing at all is called better or worse.
-func Compare(a, b Group) []Difference { return compareOneOf(a, b, 1) }
-
-// compareOneOf is Compare for one of several comparisons that are read together:
-// each is held to its part of the 5 %.
-func compareOneOf(a, b Group, comparisons int) []Difference {
+// Slow shares are compared by Fisher's exact test. Shares of 1 % in some hundred
+// records are counts of a few, for which the normal approximation of the
+// two-proportion test is wrong. Medians are compared by a bootstrap of their ratio:
+// phases' times are skewed and heavy-tailed, so neither means nor their t-test say
+// much. As each phase is tested, each test is held to 5 % ÷ (two tests × phases)
+// (Bonferroni): in 95 of 100 comparisons of equal groups no phase is called better or
+// worse.
+func compare(a, b Group, comparisons int) []Difference {
 	var pairs [][2]PhaseStats
 	for _, x := range a.Phases {
 		for _, y := range b.Phases {
@@ -111,7 +108,7 @@ func change(better bool) Change {
 	return Worse
 }
 
-// newcombe is the difference of two shares with its interval, from the Wilson
+// newcombe returns the difference of two shares with its interval, from the Wilson
 // intervals of both (R. G. Newcombe, Interval estimation for the difference
 // between independent proportions, 1998, method 10).
 func newcombe(k1, n1, k2, n2 int, z float64) Share {
@@ -124,8 +121,9 @@ func newcombe(k1, n1, k2, n2 int, z float64) Share {
 	}
 }
 
-// fisher is the two-sided p of Fisher's exact test for k1 of n1 and k2 of n2:
-// the chance of all tables with the same sums that are no likelier than this.
+// fisher returns the two-sided p of Fisher's exact test for k1 of n1 and k2 of n2:
+// the probability of all tables with the same sums that are at most as likely as this
+// one.
 func fisher(k1, n1, k2, n2 int) float64 {
 	k, n := k1+k2, n1+n2
 	if n1 == 0 || n2 == 0 || k == 0 || k == n {
@@ -142,7 +140,7 @@ func fisher(k1, n1, k2, n2 int) float64 {
 	return min(p, 1)
 }
 
-// choose is the logarithm of the number of ways to take k of n.
+// choose returns the logarithm of the binomial coefficient n over k.
 func choose(n, k int) float64 {
 	a, _ := math.Lgamma(float64(n + 1))
 	b, _ := math.Lgamma(float64(k + 1))
@@ -150,17 +148,17 @@ func choose(n, k int) float64 {
 	return a - b - c
 }
 
-// rounds of a bootstrap: enough for the 0.25 % on each side that ten tests at
-// 5 % leave.
+// rounds is the number of rounds of a bootstrap. It is enough for the 0.25 % on each
+// side that remain for each of ten tests at 5 %.
 const rounds = 2000
 
-// maxSample bounds the values of a side that a bootstrap draws from: more make
-// it slower and the interval hardly narrower.
+// maxSample bounds the values of a side that a bootstrap draws from. More values make
+// it slower, and the interval hardly narrower.
 const maxSample = 2000
 
-// medianRatio is the ratio of the medians of two sorted lists, b's ÷ a's, with
-// the percentile bootstrap's interval at 1 − alpha. It is the same every time:
-// the draws begin from a fixed seed.
+// medianRatio returns the ratio of the medians of two sorted lists, b's ÷ a's, with
+// the percentile bootstrap's interval at 1 − alpha. The result is deterministic,
+// because the seed of the draws is fixed.
 func medianRatio(a, b []float64, alpha float64) Share {
 	draw := rand.New(rand.NewPCG(1, 2))
 	a, b = thin(a), thin(b)
@@ -187,8 +185,8 @@ func thin(sorted []float64) []float64 {
 	return out
 }
 
-// drawnMedian is the median of as many draws from sorted values, with putting
-// back: of the ranks drawn, the middle one.
+// drawnMedian returns the median of a sample with replacement, of the same size, from
+// sorted values. It counts the drawn ranks.
 func drawnMedian(sorted []float64, draw *rand.Rand) float64 {
 	n := len(sorted)
 	counts := make([]int32, n)
@@ -204,10 +202,11 @@ func drawnMedian(sorted []float64, draw *rand.Rand) float64 {
 	return sorted[n-1]
 }
 
-// maxRatio stands for all that is more, also for what JSON cannot say.
+// maxRatio is the largest ratio. It also replaces an infinite one, which JSON cannot
+// represent.
 const maxRatio = 1e9
 
-// ratio is b ÷ a; of times that are 0, 1.
+// ratio returns b ÷ a, or 1 if both are 0.
 func ratio(a, b float64) float64 {
 	switch {
 	case a > 0:

@@ -29,7 +29,7 @@ func (c *counts) note(n int64, at time.Duration) {
 	c.last, c.lastAt = n, at
 }
 
-// rate is bytes per second after the first count, 0 where there is none.
+// rate returns the bytes per second after the first count, or 0 if unknown.
 func (c counts) rate() float64 {
 	if c.last <= c.first || c.lastAt <= c.firstAt {
 		return 0

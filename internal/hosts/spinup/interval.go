@@ -9,9 +9,7 @@ import (
 // interval is a piece of time since the pull began; from ≤ to.
 type interval struct{ from, to time.Duration }
 
-func (i interval) length() time.Duration { return i.to - i.from }
-
-// union is the time that at least one of the intervals covers.
+// union returns the time that at least one of the intervals covers.
 func union(list []interval) time.Duration {
 	sorted := slices.SortedFunc(slices.Values(list), func(a, b interval) int { return cmp.Compare(a.from, b.from) })
 	var all, end time.Duration
@@ -25,11 +23,11 @@ func union(list []interval) time.Duration {
 	return all
 }
 
-// sum is the time of all intervals together.
+// sum returns the total of the lengths of the intervals.
 func sum(list []interval) time.Duration {
 	var all time.Duration
 	for _, i := range list {
-		all += i.length()
+		all += i.to - i.from
 	}
 	return all
 }

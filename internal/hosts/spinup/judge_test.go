@@ -20,7 +20,7 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// pulled is the record of a pull of mib MiB in d, at rates in MiB/s.
+// pulled returns the record of a pull of mib MiB in d, at rates in MiB/s.
 func pulled(took time.Duration, download, extract float64) Record {
 	return Record{Kind: ForPull, Outcome: OK, Pull: &Pull{
 		Done: true, Took: holdfast.Millis(took),
@@ -128,7 +128,7 @@ func TestTimerTimesPhases(t *testing.T) {
 		r := timer.End(fmt.Errorf("start: %w", broken))
 		if r.Took != holdfast.Millis(6*time.Second) || r.Times[Create] != holdfast.Millis(3*time.Second) || r.Times[Start] != holdfast.Millis(2*time.Second) ||
 			r.Times[Download] != holdfast.Millis(600*time.Millisecond) || r.Outcome != Failed || r.Cause != NoSpace || r.Failed != Start ||
-			r.Digest != "sha256:d" || r.Job != "alice" || r.Container != "id" || r.ID != timer.ID() {
+			r.Digest != "sha256:d" || r.Job != "alice" || r.Container != "id" || r.ID != timer.record.ID {
 			t.Errorf("%+v", r)
 		}
 	})
@@ -166,7 +166,7 @@ func TestCauses(t *testing.T) {
 		"filesystem layer verification failed for digest sha256:1":                          Corrupt,
 		"invalid reference format": BadName,
 		"something else":           Other,
-		// Names of images are no words of registries.
+		// Names of images are not phrases of registries.
 		"pull image acme/geofence:1: boom":                                        Other,
 		"pull image acme/unauthorized:x509 (at layer 1, downloading): boom":       Other,
 		`failed to resolve reference "r.example/acme/x509-eof:eof": boom`:         Other,
@@ -178,7 +178,7 @@ func TestCauses(t *testing.T) {
 		if got := CauseOf(err); got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
 		}
-		if explained := Explain(err); !errors.Is(explained, err) || (holdfast.HintOf(explained) == "") != (want == Other) {
+		if explained := CauseOf(err).Explain(err); !errors.Is(explained, err) || (holdfast.HintOf(explained) == "") != (want == Other) {
 			t.Errorf("%q: hint %q", text, holdfast.HintOf(explained))
 		}
 	}
@@ -190,7 +190,7 @@ func TestCauses(t *testing.T) {
 		}
 	}
 	kept := holdfast.WithHint(errors.New("no space left on device"), "mine")
-	if Explain(nil) != nil || holdfast.HintOf(Explain(kept)) != "mine" {
+	if NoCause.Explain(nil) != nil || holdfast.HintOf(CauseOf(kept).Explain(kept)) != "mine" {
 		t.Error("a hint that was there is lost")
 	}
 }
@@ -198,7 +198,7 @@ func TestCauses(t *testing.T) {
 func TestEndedEarlyIsNoSuccess(t *testing.T) {
 	p, err := Reduce(Options{Begun: time.Now()}, func(yield func(engine.PullEvent, error) bool) {
 		yield(engine.PullEvent{Time: time.Now(), Layer: "a", Status: "Pulling fs layer"}, nil)
-	}, nil)
+	})
 	if !errors.Is(err, ErrEndedEarly) || p.Done || p.Cached {
 		t.Errorf("%+v, %v", p, err)
 	}

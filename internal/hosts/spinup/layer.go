@@ -8,29 +8,29 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// A graph driver's engine tells of a layer's progress after 1 % or 512 KiB,
-// whichever comes first (moby, daemon/internal/progress/progressreader.go), read
-// in pieces of 32 KiB, from its first byte on.
+// An engine with a graph driver reports the progress of a layer after 1 % or 512 KiB,
+// whichever comes first (moby, daemon/internal/progress/progressreader.go). It reads in
+// pieces of 32 KiB.
 const (
 	firstCount = 512 << 10
 	firstSlack = 64 << 10
 )
 
-// How soon after its announcement the engine reports progress of a layer that
-// another pull is fetching: in the same answer. Measured: 0.02 to 4 ms, and 27 ms on
-// a host with 45 runnable processes on two CPUs.
+// The time from the announcement of a layer that another pull is fetching to its first
+// progress. The engine reports both in the same answer. Measured: 0.02 to 4 ms, and 27
+// ms on a host with 45 runnable processes on two CPUs.
 //
-// A part that is larger than a first count proves a join by itself: the line of
-// an own first count could only be overwritten by the next one, which comes 100 ms
-// later at the earliest. A complete layer may also have arrived between two lines,
-// but not within atOnce, because a fetch first takes a round trip to the registry.
+// A part that is larger than a first count alone proves a join: only the next count
+// could overwrite the line of the first one, and it comes at least 100 ms later. A
+// complete layer may also have arrived between two lines, but not within atOnce, because
+// a fetch first takes a round trip to the registry.
 const (
 	partAtOnce = time.Second
 	atOnce     = 25 * time.Millisecond
 )
 
-// biggest bounds the size of a layer that is believed, so that sums do not
-// overflow: 64 TiB.
+// biggest is the largest accepted size of a layer, 64 TiB. It keeps sums from
+// overflowing.
 const biggest = 1 << 46
 
 // layer follows one layer through the stream.
@@ -204,7 +204,7 @@ func (l *layer) extractingAt(ev engine.PullEvent, at time.Duration, containerd b
 	l.touch(at)
 }
 
-// finish is the layer registered.
+// finish ends the layer: the engine has registered it.
 func (l *layer) finish(at time.Duration) {
 	l.touch(at)
 	l.state, l.position, l.finished = Complete, 0, at

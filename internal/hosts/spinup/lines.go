@@ -8,12 +8,12 @@ import (
 	"github.com/docker/go-units"
 )
 
-// Line is the pull in one line, for a log:
+// Line returns the pull as one line for a log:
 //
 //	pull stats: download 124.3MiB in 1.283s (96.84MiB/s), extract 124.3MiB in 2.806s (44.28MiB/s)
 //
-// It says so where the image was in the cache, where the layers came by
-// another pull, and where a figure is not known.
+// The line states if the image was in the cache, if another pull fetched the layers,
+// and if a figure is unknown.
 func (p Pull) Line() string {
 	if p.Cached {
 		return "image was in the cache"
@@ -37,7 +37,8 @@ func (p Pull) Line() string {
 	return b.String()
 }
 
-// String shows 124.3MiB in 1.283s (96.84MiB/s), as far as it is known.
+// String returns "124.3MiB in 1.283s (96.84MiB/s)", without the figures that are
+// unknown.
 func (t Transfer) String() string {
 	size := units.BytesSize(float64(t.Bytes))
 	switch {
@@ -53,8 +54,8 @@ func (t Transfer) String() string {
 	return fmt.Sprintf("%s in %s (%s/s)", size, seconds(time.Duration(t.Wall)), units.BytesSize(t.Rate*mib))
 }
 
-// Lines are the spin-up in lines for a log: its pull, and the time of each phase
-// of its container that there was:
+// Lines returns the spin-up as lines for a log: its pull, and the time of each recorded
+// phase of its container:
 //
 //	time to create container: 3.201s
 func (r Record) Lines() []string {
@@ -77,7 +78,7 @@ func (r Record) Lines() []string {
 	return lines
 }
 
-// seconds shows a time with milliseconds, as the source does: 1.283s.
+// seconds formats a time with milliseconds: 1.283s.
 func seconds(d time.Duration) string { return fmt.Sprintf("%.3fs", d.Seconds()) }
 
 func plural(n int, one, many string) string {

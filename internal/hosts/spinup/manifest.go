@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// Sizes are the compressed sizes of an image's layers by digest, from its
+// Sizes returns the compressed sizes of an image's layers by digest, from its
 // manifest: an OCI image manifest (opencontainers/image-spec, manifest.md) or
-// Docker's schema 2. A list of manifests has none.
+// Docker's schema 2. A list of manifests has no layers.
 func Sizes(manifest []byte) (map[string]int64, error) {
 	var m struct {
 		Layers []struct {

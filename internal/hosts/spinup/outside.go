@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// LabelJob is on every container of `holdfast run`, which records their spin-ups
-// itself: watchers of the engine leave them out.
+// LabelJob is a label of every container of `holdfast run`. That command records their
+// spin-ups itself, so watchers of the engine ignore these containers.
 const LabelJob = "holdfast.job"
 
 // FileName is the Store's file in an agent's data directory.
@@ -97,11 +97,4 @@ func (p Pull) check() error {
 		return errors.New("it has a negative figure")
 	}
 	return nil
-}
-
-// Bounded returns the record with all external text and lists cut to the size
-// that a Store keeps and that one request to an agent can carry.
-func (r Record) Bounded() Record {
-	r.bound()
-	return r
 }

@@ -49,8 +49,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestTimersRecordsAreValid: whatever a Timer is told, its record is one that an
-// agent takes, and none that failed is a success.
+// TestTimersRecordsAreValid: with any input, an agent accepts the record of a Timer, and
+// a failed spin-up is never a success.
 func TestTimersRecordsAreValid(t *testing.T) {
 	errs := []error{nil, errors.New("exec: \"x\": executable file not found in $PATH"), holdfast.ErrEngine, ErrEndedEarly, engine.ErrNoImage}
 	rapid.Check(t, func(t *rapid.T) {
@@ -178,14 +178,14 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestReportIsBounded: groups come from outside where they are images.
+// TestReportIsBounded: groups by image come from outside.
 func TestReportIsBounded(t *testing.T) {
 	now := time.Now()
 	var records []Record
 	for i := range 500 {
 		records = append(records, record(now.Add(-time.Duration(i)), strings.Repeat("x", i+1)))
 	}
-	records[0].Times[Create] = 0 // a median of 0 makes no number that JSON cannot say
+	records[0].Times[Create] = 0 // a median of 0 does not make an infinite ratio, which JSON cannot represent
 	got, err := NewReport(records, Question{By: ByImage}, DefaultRules())
 	if err != nil || len(got.Groups) != maxGroups || got.LeftOut != 400 || len(got.Compared) != maxCompared {
 		t.Fatalf("%d groups, %d left out, %d compared, %v", len(got.Groups), got.LeftOut, len(got.Compared), err)
@@ -195,18 +195,18 @@ func TestReportIsBounded(t *testing.T) {
 	}
 }
 
-// TestManyComparisonsAreHeldTogether: equal groups, many of them; by chance one
-// would differ in some of such rounds if each were held to 5 % by itself.
+// TestManyComparisonsAreHeldTogether compares many equal groups. If each comparison had
+// its own 5 %, some rounds would show a difference by chance.
 func TestManyComparisonsAreHeldTogether(t *testing.T) {
 	a, b := Group{Phases: []PhaseStats{{Phase: Create, Judged: 100, Slow: 10}}}, Group{Phases: []PhaseStats{{Phase: Create, Judged: 100, Slow: 24}}}
 	for i := range 100 {
 		a.Phases[0].values = append(a.Phases[0].values, float64(i))
 		b.Phases[0].values = append(b.Phases[0].values, float64(i))
 	}
-	if got := Compare(a, b)[0]; got.SlowChange != Worse {
+	if got := compare(a, b, 1)[0]; got.SlowChange != Worse {
 		t.Errorf("alone: %+v", got)
 	}
-	if got := compareOneOf(a, b, 8)[0]; got.SlowChange != NoDifference {
+	if got := compare(a, b, 8)[0]; got.SlowChange != NoDifference {
 		t.Errorf("one of eight: %+v", got)
 	}
 }
@@ -229,7 +229,7 @@ func TestFilterByImageAndSlow(t *testing.T) {
 	}
 }
 
-// TestMetricsAreBounded: what comes from outside makes no label.
+// TestMetricsAreBounded: external text does not become a label.
 func TestMetricsAreBounded(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := NewMetrics(reg, DefaultRules())

@@ -15,14 +15,14 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// statuses are an engine's words, and some that are none.
+// statuses are the statuses of an engine, and some unknown ones.
 var statuses = []string{
 	"Pulling fs layer", "Waiting", "Downloading", "Retrying in 5 seconds", "Retrying in 1 second",
 	"Verifying Checksum", "Download complete", "Extracting", "Pull complete", "Already exists", "Pulling from a/b", "", "Error",
 	"Digest: sha256:abc", "Status: Downloaded newer image for a", "Status: Image is up to date for a",
 }
 
-// check holds what is true of the figures of any stream at all.
+// check checks the invariants of the figures of any stream.
 func check(p spinup.Pull, o spinup.Options) error {
 	took := time.Duration(p.Took)
 	within := func(name string, d int64, most time.Duration) error {
@@ -111,7 +111,7 @@ func TestFiguresOfAnyStream(t *testing.T) {
 	})
 }
 
-// story is what truly became of a layer, from which an engine makes lines.
+// story is the actual course of a layer, from which an engine makes lines.
 type story struct {
 	id         string
 	size       int64
@@ -122,7 +122,7 @@ type story struct {
 	done       time.Duration
 }
 
-// tell makes the lines of a story, some of which the engine loses.
+// tell makes the lines of a story, without some that the engine loses.
 func (s story) tell(t *rapid.T) []engine.PullEvent {
 	at := func(d time.Duration, status string, current, total int64) engine.PullEvent {
 		return engine.PullEvent{Time: begun.Add(d), Layer: s.id, Status: status, Current: current, Total: total}
@@ -176,8 +176,8 @@ func anyStories(t *rapid.T) []story {
 	return out
 }
 
-// TestFiguresAreTheStory makes streams of true stories, with lines missing and
-// the layers' lines interleaved in any order, and asks for the truth back.
+// TestFiguresAreTheStory makes streams from stories, with missing lines and with the lines
+// of the layers interleaved in any order. The figures have to match the stories.
 func TestFiguresAreTheStory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		stories := anyStories(t)
@@ -236,7 +236,7 @@ func TestFiguresAreTheStory(t *testing.T) {
 	})
 }
 
-// FuzzReducer reads streams out of bytes: seven for each event.
+// FuzzReducer makes streams from bytes, seven for each event.
 func FuzzReducer(f *testing.F) {
 	f.Add([]byte{0, 1, 0, 0, 0, 0, 0, 9, 1, 2, 200, 0, 255, 0, 9, 1, 8, 0, 0, 0, 0}, true)
 	f.Add([]byte{5, 2, 2, 255, 255, 255, 255, 5, 2, 3, 0, 0, 0, 0, 5, 2, 2, 1, 0, 2, 0, 5, 2, 7, 1, 0, 2, 0}, false)

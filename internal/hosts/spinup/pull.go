@@ -6,13 +6,13 @@ import (
 	"holdfast"
 )
 
-// mib is what throughput is counted in.
+// mib is the unit of throughput in bytes.
 const mib = 1 << 20
 
 // State is the progress of a layer.
 type State string
 
-// The states of a layer, in their order. Retrying goes back to Downloading.
+// The states of a layer, in their order. Downloading follows Retrying again.
 const (
 	Announced   State = "announced"   // to be fetched
 	Waiting     State = "waiting"     // for one of the engine's slots
@@ -33,13 +33,13 @@ type Transfer struct {
 	Exact bool            `json:"bytes_exact"` // false: some bytes are unknown, and the rate too
 }
 
-// Layer is what a pull did to one layer. Times are since the pull began.
+// Layer is the part of a pull for one layer. Times are since the pull began.
 type Layer struct {
 	ID    string `json:"id"` // first 12 digits of its digest
 	State State  `json:"state"`
 	Size  int64  `json:"size"` // compressed bytes, 0 if unknown
-	// Fetched is how many bytes this pull fetched of it; for a part, the engine's
-	// last count.
+	// Fetched is the number of bytes that this pull fetched of it. For a part it is
+	// the engine's last count.
 	Fetched int64 `json:"fetched"`
 	// Position is the engine's count in the current state: bytes of Size, or 0.
 	Position int64 `json:"-"`
@@ -78,7 +78,7 @@ type Pull struct {
 	Layers    []Layer         `json:"layers"`   // in the engine's order, mostly bottom first
 
 	Done   bool `json:"done"`   // the image is on this host
-	Cached bool `json:"cached"` // and was before the pull: nothing was fetched
+	Cached bool `json:"cached"` // the image was on this host before: nothing was fetched
 	Joined bool `json:"joined"` // it waited for layers of another pull
 	// Whole: only the duration of the whole pull including the extraction is
 	// known; it is in Download.
@@ -91,21 +91,6 @@ func WholePull(image string, begun time.Time, took time.Duration, bytes int64) P
 	wall := holdfast.Millis(max(took, 0))
 	t := Transfer{Bytes: max(bytes, 0), Wall: wall, Sum: wall, Rate: rate(bytes, took), Exact: bytes > 0}
 	return Pull{Image: image, Begun: begun.UTC().Round(0), Took: wall, Download: t, Extract: Transfer{Exact: true}, Layers: []Layer{}, Done: true, Whole: true}
-}
-
-// Counts returns how many layers were fetched by this pull, joined, and present.
-func (p Pull) Counts() (fetched, joined, present int) {
-	for _, l := range p.Layers {
-		switch {
-		case l.State == Present:
-			present++
-		case l.Joined:
-			joined++
-		case l.State == Downloaded || l.State == Extracting || l.State == Complete:
-			fetched++
-		}
-	}
-	return fetched, joined, present
 }
 
 // Stuck returns the layer at which a failed pull most likely failed, and false if
@@ -123,9 +108,8 @@ func (p Pull) Stuck() (Layer, bool) {
 	return Layer{}, false
 }
 
-// Shared returns the pull as seen by a caller that waited for it for waited at
-// its end, and when another record has its figures: it joined, and counts no
-// bytes.
+// Shared returns the pull for a caller that waited only for its end, for waited, while
+// another record has its figures. The pull then is joined and counts no bytes.
 func (p Pull) Shared(waited time.Duration) Pull {
 	p.Joined = !p.Cached
 	missed := max(p.Took-holdfast.Millis(waited), 0)
@@ -141,7 +125,7 @@ func (p Pull) Shared(waited time.Duration) Pull {
 	return p
 }
 
-// rate is MiB/s, 0 where there is none.
+// rate returns MiB/s, or 0 if unknown.
 func rate(bytes int64, wall time.Duration) float64 {
 	if bytes <= 0 || wall <= 0 {
 		return 0

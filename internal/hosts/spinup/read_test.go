@@ -12,7 +12,7 @@ import (
 	"holdfast"
 )
 
-// fill makes a file of n records that are days old, and returns it as it is.
+// fill makes a file of n records that are days old, and returns its content.
 func fill(t *testing.T, path string, n int) []byte {
 	t.Helper()
 	s, err := OpenStore(path, Keep{Count: n, Age: 1000 * time.Hour}, slog.New(slog.DiscardHandler))
@@ -39,8 +39,8 @@ func read(t *testing.T, path string) []byte {
 	return data
 }
 
-// Several read at once, also where nothing may be written, and the file stays as
-// it was.
+// Several processes read at once, also on a read-only file system. The file does not
+// change.
 func TestReadingChangesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "spinup.db")
 	before := fill(t, path, 20)
@@ -71,7 +71,7 @@ func TestReadingWaitsForTheWriter(t *testing.T) {
 	}
 }
 
-// What cannot be read stays where it is.
+// A file that cannot be read is not moved.
 func TestReadingWhatIsNone(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "spinup.db")

@@ -94,7 +94,8 @@ type Cohort struct {
 	Runtime string `json:"runtime,omitempty"`
 }
 
-// NewCohort is the cohort of an engine on host. unpigz is HasUnpigz's.
+// NewCohort returns the cohort of an engine on host. unpigz is the result of
+// HasUnpigz.
 func NewCohort(host string, info engine.Info, unpigz bool) Cohort {
 	return Cohort{
 		Host: host, Engine: info.Name + " " + info.Version, Driver: info.StorageDriver,
@@ -102,20 +103,21 @@ func NewCohort(host string, info engine.Info, unpigz bool) Cohort {
 	}
 }
 
-// limits of what a record keeps of words and lists that come from outside.
+// Limits of external text and lists in a record.
 const (
 	maxWords        = 2048
-	maxRecordLayers = 128 // what overlay2 can mount
+	maxRecordLayers = 128 // the most that overlay2 can mount
 )
 
-// bound cuts external text and lists to a bounded size.
-func (r *Record) bound() {
+// Bounded returns the record with all external text and lists cut to the size that a
+// Store keeps and that one request to an agent can carry.
+func (r Record) Bounded() Record {
 	for _, s := range []*string{&r.Image, &r.Digest, &r.Error, &r.Job, &r.Name, &r.Container,
 		&r.Cohort.Host, &r.Cohort.Engine, &r.Cohort.Driver, &r.Cohort.ImageStore, &r.Cohort.Kernel, &r.Cohort.Runtime} {
 		*s = cut(*s)
 	}
 	if r.Pull == nil {
-		return
+		return r
 	}
 	p := *r.Pull
 	p.Image, p.Digest = cut(p.Image), cut(p.Digest)
@@ -124,6 +126,7 @@ func (r *Record) bound() {
 		p.Layers[i].ID = p.Layers[i].ID[:min(len(p.Layers[i].ID), 64)]
 	}
 	r.Pull = &p
+	return r
 }
 
 func cut(s string) string {
@@ -142,10 +145,9 @@ const (
 // newID returns an id for a spin-up that began at t: 24 hex digits that sort by
 // time.
 func newID(t time.Time) string {
-	var b [idBytes]byte
-	binary.BigEndian.PutUint64(b[:], uint64(max(t.UnixNano(), 0)))
-	_, _ = rand.Read(b[timeBytes:]) // never fails (crypto/rand)
-	return hex.EncodeToString(b[:])
+	var b [idBytes - timeBytes]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	return firstID(t) + hex.EncodeToString(b[:])
 }
 
 // firstID sorts before the ids of all spin-ups that began at t or later.

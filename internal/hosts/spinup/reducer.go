@@ -3,6 +3,7 @@ package spinup
 import (
 	"errors"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,7 +19,7 @@ var ErrEndedEarly = errors.New("the engine's answer ended before the pull did")
 // (overlay2 mounts 128).
 const maxLayers = 4096
 
-// Options is what is known of a pull beside its stream.
+// Options are the known properties of a pull, apart from its stream.
 type Options struct {
 	// Image is the requested reference.
 	Image string
@@ -79,10 +80,9 @@ func shortID(digest string) string {
 	return hex[:min(len(hex), 12)]
 }
 
-// Reduce reads a whole stream, passing each event to each unless that is nil, and
-// returns the figures and the stream's error: nil means that the image is on this
-// host. It may return ErrEndedEarly.
-func Reduce(o Options, stream iter.Seq2[engine.PullEvent, error], each func(engine.PullEvent, *Reducer)) (Pull, error) {
+// Reduce reads a whole stream, and returns the figures and the stream's error: nil
+// means that the image is on this host. It may return ErrEndedEarly.
+func Reduce(o Options, stream iter.Seq2[engine.PullEvent, error]) (Pull, error) {
 	r := NewReducer(o)
 	var failed error
 	for ev, err := range stream {
@@ -91,9 +91,6 @@ func Reduce(o Options, stream iter.Seq2[engine.PullEvent, error], each func(engi
 			continue
 		}
 		r.Add(ev)
-		if each != nil {
-			each(ev, r)
-		}
 	}
 	return r.Finish(time.Now(), failed)
 }
@@ -125,11 +122,11 @@ func (r *Reducer) Add(ev engine.PullEvent) {
 	}
 }
 
-// finishOthers ends extractions with a lost "Pull complete": a graph driver
-// starts to extract a layer when the layer below is done.
-func (r *Reducer) finishOthers(now *layer, at time.Duration) {
+// finishOthers ends the extractions of all layers but one. Their "Pull complete" is
+// lost: a graph driver starts to extract a layer when the layer below is done.
+func (r *Reducer) finishOthers(but *layer, at time.Duration) {
 	for _, l := range r.layers {
-		if l != now && l.state == Extracting {
+		if l != but && l.state == Extracting {
 			l.finish(at)
 		}
 	}
@@ -140,11 +137,7 @@ func (r *Reducer) addWhole(ev engine.PullEvent, at time.Duration) {
 	if digest, ok := strings.CutPrefix(ev.Status, "Digest: "); ok {
 		r.resolve(at)
 		r.digest = digest
-		for _, l := range r.layers {
-			if l.state == Extracting {
-				l.finish(at)
-			}
-		}
+		r.finishOthers(nil, at)
 	}
 	if strings.HasPrefix(ev.Status, "Status: ") {
 		r.done = true
@@ -181,12 +174,7 @@ func (r *Reducer) Finish(ended time.Time, failed error) (Pull, error) {
 
 // fetchedAny reports whether any layer was missing.
 func (r *Reducer) fetchedAny() bool {
-	for _, l := range r.layers {
-		if l.state != Present {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.layers, func(l *layer) bool { return l.state != Present })
 }
 
 func (r *Reducer) figures(now time.Duration) Pull {

@@ -1,6 +1,7 @@
 package spinup
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -31,7 +32,7 @@ const (
 	After  = "after"
 )
 
-// Report is how often phases were slow, by group.
+// Report states how often phases were slow, by group.
 type Report struct {
 	By       By           `json:"by"`
 	At       time.Time    `json:"at,omitzero"`
@@ -43,7 +44,7 @@ type Report struct {
 	Compared []Comparison `json:"compared"` // each with the same A
 }
 
-// Comparison is how group B differs from group A.
+// Comparison is the difference between group B and group A.
 type Comparison struct {
 	A      string       `json:"a"`
 	B      string       `json:"b"`
@@ -61,7 +62,7 @@ func (q Question) Check() error {
 	case !q.At.IsZero() && q.By != "" && q.By != ByAll:
 		return fmt.Errorf("records are split by a moment or by %s, not by both", q.By)
 	case q.Against != "" && !q.At.IsZero():
-		return fmt.Errorf("what came after a moment is compared with what came before, not with %q", q.Against)
+		return fmt.Errorf("spin-ups after a moment are compared with those before it, not with %q", q.Against)
 	case q.Against != "" && (q.By == "" || q.By == ByAll):
 		return fmt.Errorf("there is only one group, and no group to compare with %q", q.Against)
 	}
@@ -91,10 +92,7 @@ func (s *Store) Report(q Question, rules Rules) (Report, error) {
 // NewReport answers a question from records, newest first. The question's Filter
 // has already been applied.
 func NewReport(records []Record, q Question, rules Rules) (Report, error) {
-	r := Report{By: q.By, At: q.At, Count: len(records), Groups: []Group{}, Compared: []Comparison{}}
-	if r.By == "" {
-		r.By = ByAll
-	}
+	r := Report{By: cmp.Or(q.By, ByAll), At: q.At, Count: len(records), Groups: []Group{}, Compared: []Comparison{}}
 	if n := len(records); n > 0 {
 		r.Newest, r.Oldest = records[0].Begun, records[n-1].Begun
 	}
@@ -111,7 +109,7 @@ func NewReport(records []Record, q Question, rules Rules) (Report, error) {
 	others = others[:min(len(others), maxCompared)]
 	for _, g := range others {
 		r.Compared = append(r.Compared, Comparison{
-			A: r.Groups[first].Name, B: g.Name, Phases: compareOneOf(r.Groups[first], g, len(others)),
+			A: r.Groups[first].Name, B: g.Name, Phases: compare(r.Groups[first], g, len(others)),
 		})
 	}
 	if len(r.Groups) > maxGroups {

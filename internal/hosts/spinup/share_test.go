@@ -8,7 +8,7 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// shared reduces lines of a pull of which some layers count elsewhere.
+// shared reduces the lines of a pull. Another pull counts some of the layers.
 func shared(ids []string, end int, lines ...said) spinup.Pull {
 	r := spinup.NewReducer(spinup.Options{Image: "a:1", Begun: begun, ImageStore: engine.GraphDriver})
 	for _, id := range ids {
@@ -24,8 +24,8 @@ func shared(ids []string, end int, lines ...said) spinup.Pull {
 	return p
 }
 
-// A layer that another measured pull fetches is waited for, and counts there;
-// this pull's own layers count here.
+// A layer that another measured pull fetches counts for that pull, and this pull has the
+// wait. The other layers count for this pull.
 func TestSharedLayersCountElsewhere(t *testing.T) {
 	lines := []said{
 		{0, "base", "Pulling fs layer", 0, 0}, {1, "own", "Pulling fs layer", 0, 0},
@@ -41,7 +41,7 @@ func TestSharedLayersCountElsewhere(t *testing.T) {
 	if base, own := p.Layers[0], p.Layers[1]; !base.Joined || base.Fetched != 0 || own.Joined || own.Fetched != 2<<20 || own.Waited != seconds(2.5) {
 		t.Errorf("%+v", p.Layers)
 	}
-	fetched, joined, present := p.Counts()
+	fetched, joined, present := counts(p)
 	if fetched != 1 || joined != 1 || present != 0 {
 		t.Errorf("%d fetched, %d joined, %d present", fetched, joined, present)
 	}

@@ -2,7 +2,7 @@ package spinup
 
 import "math"
 
-// Range is where a percentile lies with 95 % confidence. If there are too few
+// Range is the 95 % confidence interval of a percentile. If there are too few
 // values to determine an end, that end is unknown, and Low or High is the minimum
 // or maximum value.
 type Range struct {
@@ -21,9 +21,10 @@ func spread(sorted []float64, q float64) Range {
 	if n == 0 {
 		return Range{}
 	}
-	// below sums the chances of 0 … k values below the percentile. low is
-	// the greatest rank with at most 2.5 % for less than that many, high the
-	// least with at most 2.5 % for that many or more; ranks are from 1.
+	// below is the probability that at most k values lie below the percentile. low is
+	// the greatest rank for which the probability of fewer values is at most 2.5 %.
+	// high is the least rank for which the probability of that many or more is at most
+	// 2.5 %. Ranks begin at 1.
 	low, high, below := 0, n+1, 0.
 	for k := range n {
 		below += math.Exp(choose(n, k) + float64(k)*math.Log(q) + float64(n-k)*math.Log(1-q))

@@ -129,8 +129,8 @@ func wilson(k, n int, z float64) Share {
 	return Share{Value: p, Low: min(max(center-half, 0), p), High: max(min(center+half, 1), p)}
 }
 
-// percentile is the smallest of the sorted values that at least the share q of
-// them do not exceed (nearest rank); 0 of none.
+// percentile returns the percentile q of the sorted values by nearest rank, or 0 if
+// there are no values.
 func percentile(sorted []float64, q float64) float64 {
 	if len(sorted) == 0 {
 		return 0

@@ -12,7 +12,7 @@ import (
 	"holdfast"
 )
 
-// near compares to as many digits as the references give.
+// near compares with the precision of the references.
 func near(got, want, within float64) bool { return math.Abs(got-want) <= within }
 
 // TestIntervalsAgainstReferences: Wilson and Newcombe from Newcombe's papers
@@ -99,14 +99,14 @@ func compareDrivers(records []Record) map[Phase]Difference {
 		groups[g.Name] = g
 	}
 	out := map[Phase]Difference{}
-	for _, d := range Compare(groups["aufs"], groups["overlay2"]) {
+	for _, d := range compare(groups["aufs"], groups["overlay2"], 1) {
 		out[d.Phase] = d
 	}
 	return out
 }
 
-// TestAUFSAgainstOverlay is the source's question, with its shares: 12 % of
-// creates slow before, 1.7 % after.
+// TestAUFSAgainstOverlay compares with the published shares: 12 % of creates were slow
+// before, 1.7 % after.
 func TestAUFSAgainstOverlay(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	records := append(draw(r, 600, "aufs", 2*time.Second, .12), draw(r, 600, "overlay2", time.Second, .017)...)
@@ -131,8 +131,8 @@ func TestAUFSAgainstOverlay(t *testing.T) {
 	}
 }
 
-// TestNoiseIsNotAChange compares equal groups: the rate of false verdicts over
-// all phases of a comparison is what was promised, 5 %, or less.
+// TestNoiseIsNotAChange compares equal groups: the rate of false verdicts over all phases
+// of a comparison is at most 5 %.
 func TestNoiseIsNotAChange(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 3))
 	const times = 100
@@ -151,7 +151,7 @@ func TestNoiseIsNotAChange(t *testing.T) {
 	}
 }
 
-// TestThroughputGoesTheOtherWay: more MiB/s are better.
+// TestThroughputGoesTheOtherWay: more MiB/s is better.
 func TestThroughputGoesTheOtherWay(t *testing.T) {
 	var records []Record
 	for i := range 40 {
@@ -178,7 +178,7 @@ func TestGroupsCountFailuresAndTheCache(t *testing.T) {
 	if fmt.Sprintf("%s %d %d %d %d", got[0].Name, got[0].Count, got[0].Failed, got[0].Cached, len(got[0].Phases)) != "a 2 1 1 0" || got[1].Phases[0].Phase != Start {
 		t.Errorf("%+v", got)
 	}
-	if len(Compare(got[0], got[1])) != 0 || len(Summarize(nil, ByAll, DefaultRules())) != 0 {
+	if len(compare(got[0], got[1], 1)) != 0 || len(Summarize(nil, ByAll, DefaultRules())) != 0 {
 		t.Error("something is said of nothing")
 	}
 }

@@ -42,10 +42,10 @@ func (k Keep) Validate() error {
 	return nil
 }
 
-// Store keeps records on disk, in one file of bbolt: it is in the program
-// already, through etcd; a write is atomic across crashes; keys are ordered, here by
-// time; and its lock excludes a second process. SQL would add a second database
-// without a benefit, because all queries are over a range of time.
+// Store keeps records on disk, in one file of bbolt. The program already contains bbolt
+// through etcd. Its writes are atomic across crashes, its keys are ordered (here by
+// time), and its lock excludes a second process. SQL would add a second database without
+// a benefit, because all queries are over a range of time.
 //
 // Its methods may be called from any goroutine.
 type Store struct {
@@ -113,34 +113,35 @@ func ReadStore(path string) (*Store, error) {
 // Close closes the file. No call may follow.
 func (s *Store) Close() error { return s.db.Close() }
 
-// Append saves a record, and removes the oldest ones beyond the limits. It
-// returns when the record is on disk; concurrent calls share the wait. A record
+// Append saves records, all or none, and removes the oldest ones beyond the limits.
+// It returns when the records are on disk; concurrent calls share the wait. A record
 // with the same id is replaced.
-func (s *Store) Append(r Record) error {
-	if r.ID == "" {
-		return errors.New("save a spin-up: it has no id")
-	}
-	r.bound()
-	value, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("keep spin-up %s: %w", r.ID, err)
-	}
-	err = s.db.Batch(func(tx *bbolt.Tx) error {
-		records := tx.Bucket(recordsBucket)
-		if records.Get([]byte(r.ID)) == nil {
-			if err := addCount(tx, 1); err != nil {
-				return err
+func (s *Store) Append(list ...Record) error {
+	return s.db.Batch(func(tx *bbolt.Tx) error {
+		for _, r := range list {
+			if err := put(tx, r.Bounded()); err != nil {
+				return fmt.Errorf("save spin-up %s: %w", r.ID, err)
 			}
-		}
-		if err := records.Put([]byte(r.ID), value); err != nil {
-			return err
 		}
 		return s.trim(tx)
 	})
-	if err != nil {
-		return fmt.Errorf("keep spin-up %s: %w", r.ID, err)
+}
+
+func put(tx *bbolt.Tx, r Record) error {
+	if r.ID == "" {
+		return errors.New("it has no id")
 	}
-	return nil
+	value, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	records, id := tx.Bucket(recordsBucket), []byte(r.ID)
+	if records.Get(id) == nil {
+		if err := addCount(tx, 1); err != nil {
+			return err
+		}
+	}
+	return records.Put(id, value)
 }
 
 // trim removes the oldest records over the bounds.
@@ -207,7 +208,7 @@ func (s *Store) Get(id string) (Record, error) {
 
 // Filter selects records. The zero value selects all.
 type Filter struct {
-	Since, Until time.Time // range of Begun; a zero time is no bound
+	Since, Until time.Time // range of Begun; a zero time does not limit it
 	Kind         Kind
 	Image        string // with its tag or digest, or without for any
 	Job          string
@@ -277,11 +278,11 @@ func (s *Store) each(f Filter, do func(Record) bool) error {
 	return nil
 }
 
-// openTimeout is how long to wait for the lock of a process that is exiting.
+// openTimeout is the time for a process that exits to release its lock.
 const openTimeout = 2 * time.Second
 
-// openChecked opens the file after it has read all of it. boltfile.ErrDamaged,
-// ErrInUse.
+// openChecked reads the whole file, and then opens it. It may return
+// boltfile.ErrDamaged or ErrInUse.
 func openChecked(path string) (*bbolt.DB, error) {
 	if err := checkFile(path); err != nil {
 		return nil, err
@@ -309,7 +310,7 @@ func openChecked(path string) (*bbolt.DB, error) {
 	return db, nil
 }
 
-// openFile opens the file, with ErrInUse where another process has it.
+// openFile opens the file. It returns ErrInUse if another process has it open.
 func openFile(path string, o bbolt.Options) (*bbolt.DB, error) {
 	o.Timeout = openTimeout
 	db, err := boltfile.Open(path, o)
@@ -322,13 +323,4 @@ func inUse(err error) error {
 		return holdfast.WithHint(ErrInUse, "is an agent running with the same data directory?")
 	}
 	return err
-}
-
-// Stats groups the selected records; see Summarize.
-func (s *Store) Stats(f Filter, by By, rules Rules) ([]Group, error) {
-	records, err := s.List(f)
-	if err != nil {
-		return nil, err
-	}
-	return Summarize(records, by, rules), nil
 }

@@ -19,8 +19,8 @@ import (
 	"holdfast"
 )
 
-// childStore names the records that this program fills until it is killed, when
-// it is started by TestCrashLosesNothing.
+// childStore is the environment variable with the path of the records. TestCrashLosesNothing starts
+// this program with it, and the program appends records until it is killed.
 const childStore = "HOLDFAST_TEST_STORE"
 
 func TestMain(m *testing.M) {
@@ -44,7 +44,7 @@ func open(t *testing.T, path string, keep Keep) *Store {
 	return s
 }
 
-// record is one that began at t.
+// record returns a record of a spin-up that began at t.
 func record(t time.Time, image string) Record {
 	return Record{
 		ID: newID(t), Kind: ForRun, Image: image, Begun: t.UTC().Round(0), Outcome: OK,
@@ -104,8 +104,8 @@ func TestRecordsSurviveARestart(t *testing.T) {
 			t.Errorf("%q: %+v, %v", id, got, err)
 		}
 	}
-	if groups, err := s.Stats(Filter{}, ByKind, DefaultRules()); err != nil || len(groups) != 2 || groups[0].Count != 4 {
-		t.Errorf("%+v, %v", groups, err)
+	if r, err := s.Report(Question{By: ByKind}, DefaultRules()); err != nil || len(r.Groups) != 2 || r.Groups[0].Count != 4 {
+		t.Errorf("%+v, %v", r, err)
 	}
 }
 
@@ -164,7 +164,7 @@ func TestOneProcessHasTheRecords(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce has a hundred spin-ups end at the same time.
+// TestManyAtOnce: a hundred spin-ups end at the same time.
 func TestManyAtOnce(t *testing.T) {
 	s := open(t, filepath.Join(t.TempDir(), "spinup.db"), DefaultKeep())
 	var all sync.WaitGroup
@@ -197,7 +197,7 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// fillForever appends records and prints the number of those that are kept.
+// fillForever appends records and prints the number of saved ones.
 func fillForever(path string) {
 	s, err := OpenStore(path, DefaultKeep(), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -214,8 +214,8 @@ func fillForever(path string) {
 	}
 }
 
-// TestCrashLosesNothing kills a process that appends: what it said is kept is
-// there.
+// TestCrashLosesNothing kills a process that appends records. The records that it reported
+// as saved are in the file.
 func TestCrashLosesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "spinup.db")
 	said := 0
@@ -275,8 +275,8 @@ func (b *lockedBuffer) String() string {
 
 func (b *lockedBuffer) lines() int { return strings.Count(b.String(), "\n") }
 
-// TestDamageIsMovedAside damages the file in many ways: it opens again, empty
-// or whole, and what was damaged is kept and told.
+// TestDamageIsMovedAside damages the file in many ways. The store opens again, empty or
+// complete, and the damaged file is kept and logged.
 func TestDamageIsMovedAside(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "good.db")

@@ -10,7 +10,7 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// said is one line of a stream: when in ms, of which layer, what.
+// said is one line of a stream: its time in ms, its layer and its status.
 type said struct {
 	ms             int
 	layer, status  string
@@ -21,7 +21,7 @@ func seconds(n float64) holdfast.Millis { return holdfast.Millis(n * float64(tim
 
 const whole = "Status: Downloaded newer image for a:1"
 
-// hear reduces lines; the stream ends at ms end with err.
+// hear reduces lines. The stream ends after end ms with err.
 func hear(store string, end int, err error, lines ...said) spinup.Pull {
 	r := spinup.NewReducer(spinup.Options{Image: "a:1", Begun: begun, ImageStore: store})
 	for _, s := range lines {
@@ -135,7 +135,7 @@ func TestRetriesAreTheirWait(t *testing.T) {
 		said{0, "a", "Pulling fs layer", 0, 0}, said{0, "b", "Pulling fs layer", 0, 0},
 		said{1000, "a", "Downloading", 1, 100}, said{2000, "a", "Retrying in 5 seconds", 0, 0}, said{3000, "a", "Retrying in 4 seconds", 0, 0},
 		said{6000, "b", "Retrying in 5 seconds", 0, 0},
-		said{7000, "a", "Download complete", 0, 0}, // all that was left came before it was told
+		said{7000, "a", "Download complete", 0, 0}, // the remaining bytes came before the line
 		said{11_000, "b", "Downloading", 1, 50}, said{12_000, "b", "Download complete", 0, 0},
 		said{13_000, "", whole, 0, 0})
 	a, b := p.Layers[0], p.Layers[1]
@@ -156,7 +156,7 @@ func TestContainerdStoreTellsSeconds(t *testing.T) {
 		{Time: at(100), Layer: "aaaaaaaaaaaa", Status: "Download complete"},
 		{Time: at(200), Layer: "aaaaaaaaaaaa", Status: "Extracting", Current: 9_000_000, Units: "s"},
 		{Time: at(2200), Layer: "aaaaaaaaaaaa", Status: "Pull complete"},
-		{Time: at(2200), Layer: "bbbbbbbbbbbb", Status: "Extracting", Current: 1, Units: "s"}, // it was there, but packed
+		{Time: at(2200), Layer: "bbbbbbbbbbbb", Status: "Extracting", Current: 1, Units: "s"}, // it was present, but not extracted
 		{Time: at(3200), Layer: "bbbbbbbbbbbb", Status: "Pull complete"},
 		{Time: at(3300), Status: whole},
 	} {
@@ -194,14 +194,14 @@ func TestWhileItGoesOn(t *testing.T) {
 	if p := r.At(at(900)); p.Layers[0].State != spinup.Extracting || p.Layers[0].Position != 80 || p.Extract.Wall != seconds(.3) || p.Download.Wall != seconds(.4) {
 		t.Errorf("%+v", p)
 	}
-	// Looking does not change what comes out.
+	// At does not change the result.
 	if p := r.At(at(700)); p.Extract.Wall != seconds(.1) {
 		t.Errorf("%+v", p.Extract)
 	}
 }
 
-// TestContainerdStoreBeginsLate: nothing is told of a layer before its first
-// mebibyte, and the rate after it says when it began.
+// TestContainerdStoreBeginsLate: the engine reports a layer only after its first mebibyte.
+// The begin is inferred from the rate after that.
 func TestContainerdStoreBeginsLate(t *testing.T) {
 	const mib = 1 << 20
 	lines := func(announced, first, count int) []said {

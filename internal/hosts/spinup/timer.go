@@ -36,10 +36,7 @@ func NewRecord(kind Kind, image string, begun time.Time, c Cohort) Record {
 	}
 }
 
-// ID is the id that the record will have.
-func (t *Timer) ID() string { return t.record.ID }
-
-// Job says what the spin-up is a part of.
+// Job sets the job of the record.
 func (t *Timer) Job(job string) { t.record.Job = job }
 
 // Pulled sets the figures of the image's pull. For an image that was present they

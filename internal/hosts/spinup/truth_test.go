@@ -11,10 +11,10 @@ import (
 	"holdfast/test/spinup/scene"
 )
 
-// TestRecordedTruth holds wall times to what the proxy saw of a recorded pull's
-// download and the engine's own debug log tells of its extraction: 5 %, or 20 ms
-// where that is more. BenchmarkAgainstTruth in test/spinup says how near they are
-// on a living engine.
+// TestRecordedTruth compares the wall times of a recorded pull with the times of the proxy
+// for the download, and of the engine's debug log for the extraction. They may differ by
+// 5 % or 20 ms, whichever is more. BenchmarkAgainstTruth in test/spinup measures the
+// difference with a real engine.
 func TestRecordedTruth(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*/*.truth.json")
 	if err != nil || len(paths) == 0 {

@@ -5,10 +5,10 @@ import (
 	"path/filepath"
 )
 
-// HasUnpigz reports whether an engine started by a service manager finds unpigz,
-// with which it decompresses layers in a process of its own
-// (moby/go-archive, compression.go). dirs are the engine's PATH; none are
-// systemd's default (systemd.exec(5), "$PATH").
+// HasUnpigz reports whether an engine that a service manager started finds unpigz. The
+// engine then decompresses layers in a separate process (moby/go-archive,
+// compression.go). dirs are the engine's PATH; without dirs it is systemd's default
+// (systemd.exec(5), "$PATH").
 func HasUnpigz(dirs ...string) bool {
 	if len(dirs) == 0 {
 		dirs = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}

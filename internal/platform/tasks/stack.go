@@ -98,3 +98,13 @@ func Every(ctx context.Context, interval time.Duration, f func()) error {
 		}
 	}
 }
+
+// Sleep waits for d. If ctx is done first, it returns the error of ctx.
+func Sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -8,63 +8,75 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/tasks"
 )
 
-// Node is what a drain acts on. Its methods are called in the order in which
-// they stand here, by one goroutine; one that is a Saver has more.
+// Node is what a drain acts on. One goroutine calls its methods in this order, except
+// for Save.
 type Node interface {
 	ID() holdfast.NodeID
 
-	// StopClaiming refuses new sessions and tells the boots in progress to
-	// give up; it returns how many those are.
+	// StopClaiming refuses new sessions and tells the boots in progress to give up.
+	// It returns the number of these boots.
 	StopClaiming() int
 
 	// Prepare announces the sessions to their successors, so that these can get
-	// ready; it returns the number of announced sessions, at the latest when ctx is done.
+	// ready. It returns the number of announced sessions, at the latest when ctx is
+	// done.
 	Prepare(ctx context.Context) int
 
-	// MarkTerminating closes the sessions to new clients and returns how many there
-	// are and how many containers have to die. With all set, these are every
-	// container of the engine, also of other clients, after the restart
-	// policies are switched off; left are those that could not be opened.
+	// MarkTerminating closes the sessions to new clients. It returns the number of
+	// sessions and of containers that have to die. With all set, these are all
+	// containers of the engine, also of other clients, after their restart policies
+	// are switched off. left are the containers that could not be opened.
 	MarkTerminating(ctx context.Context, all bool) (sessions, containers int, left []holdfast.Leftover)
+
+	// Choose selects the sessions whose memory is saved until the given time. Kill and
+	// the later steps are for the others then.
+	Choose(until time.Time)
+
+	// Save saves the memory of the selected sessions. It hands each over as soon as it
+	// is saved, or has failed. Another goroutine calls it, beside Kill and the later
+	// steps; Settle is called after it. The last Release gives up the sessions that
+	// Save could not give up.
+	Save(ctx context.Context) holdfast.SaveReport
 
 	// Kill kills the marked containers and verifies that they are dead.
 	Kill(ctx context.Context, pauseEngine bool) holdfast.KillReport
 
-	// Snapshot runs the snapshot commands of the sessions seen dead, and may
-	// give those up whose turn is over. When ctx is done those that are not
+	// Snapshot runs the snapshot commands of the sessions seen dead, and may give up
+	// the sessions whose commands have ended. Commands that still run when ctx is done
 	// have failed.
 	Snapshot(ctx context.Context) holdfast.SnapshotReport
 
-	// Release gives up the sessions seen dead and returns how many; after
-	// an error it is called again for the rest.
+	// Release gives up the sessions seen dead and returns their number. After an error
+	// it is called again for the rest.
 	Release(ctx context.Context) (int, error)
 
-	// Settle waits for the boots that were told to give up, and for sessions
-	// that were ending before the drain came. It returns how many those were
-	// and which of them were not seen dead.
+	// Settle waits for the boots that were told to give up, and for the sessions that
+	// were ending before the drain began. It returns their number, and those that were
+	// not seen dead.
 	Settle(ctx context.Context) (int, []holdfast.Leftover)
 
-	// DrainConnections goes on serving the clients that wait for sessions which are
-	// coming up elsewhere, until none does or ctx is done; it returns how
-	// many still did then.
+	// DrainConnections goes on serving the clients that wait for sessions on their new
+	// nodes, until no client waits or ctx is done. It returns the number of clients
+	// that still wait.
 	DrainConnections(ctx context.Context) int
 }
 
 // Options are the choices of one drain.
 type Options struct {
-	Budget time.Duration // over 0; what is not done by then is left
+	Budget time.Duration // over 0; the drain leaves what is not done by then
 	Quiet  bool          // stop the engine for the moment in which containers die
 	All    bool          // every container of the engine
 }
 
-// releasePause is between tries to give sessions up.
+// releasePause is the pause between two attempts to give sessions up.
 const releasePause = 50 * time.Millisecond
 
-// Parts of the budget: a tenth of it, and never more than these. Ownership is to
-// be given up within a second of the notice, of which telling successors may take
-// half; what snapshots leave of the time has to be enough to give sessions up.
+// Parts of the budget: a tenth of it, and at most these durations. A node gives up
+// ownership within a second of the notice. Telling the successors may take half of that
+// time. The time that snapshots leave has to be enough to give sessions up.
 const (
 	longestPrepare = 500 * time.Millisecond
 	releaseReserve = time.Second
@@ -72,8 +84,8 @@ const (
 
 func part(budget, most time.Duration) time.Duration { return min(budget/10, most) }
 
-// Run drains the node. Each step is told to progress as it ends; progress may
-// be nil. The report is whole also when the budget ran out.
+// Run drains the node. It calls progress, which may be nil, when a step ends. The report
+// is complete also if the budget is used up.
 func Run(ctx context.Context, n Node, o Options, progress func(holdfast.Step)) holdfast.DrainReport {
 	ctx, cancel := context.WithTimeout(ctx, o.Budget)
 	defer cancel()
@@ -91,7 +103,7 @@ func Run(ctx context.Context, n Node, o Options, progress func(holdfast.Step)) h
 		d.report.Left = append(d.report.Left, left...)
 		return containers
 	})
-	saving := d.beginSave(ctx, n, o.Budget)
+	saving := beginSave(ctx, n, o.Budget)
 	var kill holdfast.KillReport
 	d.step("kill", func() int { kill = n.Kill(ctx, o.Quiet); return len(kill.Dead) })
 	d.killed(kill)
@@ -113,13 +125,13 @@ func Run(ctx context.Context, n Node, o Options, progress func(holdfast.Step)) h
 	return d.report
 }
 
-// run is one drain on its way.
+// run is one drain.
 type run struct {
 	report   holdfast.DrainReport
 	progress func(holdfast.Step)
 }
 
-// step times f, which returns how many things it acted on.
+// step times f, which returns the number of objects that it acted on.
 func (d *run) step(name string, f func() int) {
 	start := time.Now()
 	count := f()
@@ -133,7 +145,7 @@ func (d *run) add(s holdfast.Step) {
 	}
 }
 
-// killed takes what the kill found into the report, its parts as steps.
+// killed adds the result of a kill to the report, and its parts as steps.
 func (d *run) killed(k holdfast.KillReport) {
 	for _, s := range k.Steps {
 		s.Name = "kill: " + s.Name
@@ -144,7 +156,7 @@ func (d *run) killed(k holdfast.KillReport) {
 	d.notice(k.Notice)
 }
 
-// snapshot takes what the snapshot commands did into the report.
+// snapshot adds the results of snapshot commands to the report.
 func (d *run) snapshot(s holdfast.SnapshotReport) int {
 	d.report.Snapshots = merge(d.report.Snapshots, s)
 	if n := len(s.Failed); n > 0 {
@@ -153,7 +165,8 @@ func (d *run) snapshot(s holdfast.SnapshotReport) int {
 	return s.Count
 }
 
-// release gives up what was seen dead, again and again while the store is away.
+// release gives up the sessions that were seen dead. While the store is unavailable, it
+// tries again.
 func (d *run) release(ctx context.Context, n Node) int {
 	for {
 		count, err := n.Release(ctx)
@@ -161,9 +174,7 @@ func (d *run) release(ctx context.Context, n Node) int {
 		if err == nil {
 			return d.report.Released
 		}
-		select {
-		case <-time.After(releasePause):
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, releasePause) != nil {
 			d.notice(fmt.Sprintf("releasing: %v", err))
 			return d.report.Released
 		}

@@ -12,14 +12,13 @@ import (
 	"holdfast"
 )
 
-// faulty is a node whose parts can be told to fail: the fault under test is
-// what a drain does when a part does not do its job. The whole is tested with a
-// real engine and store in test/agent.
+// faulty is a node whose parts can fail. The tests check what a drain does if a part
+// fails. test/agent tests a drain with a real engine and store.
 type faulty struct {
 	sessions      int
 	storeBackIn   time.Duration // how long Release fails
 	left          []holdfast.Leftover
-	notHad        []holdfast.Leftover // what MarkTerminating cannot open
+	notHad        []holdfast.Leftover // the containers that MarkTerminating cannot open
 	unsettled     []holdfast.Leftover
 	booting       int
 	settleTakes   time.Duration
@@ -39,6 +38,10 @@ func (n *faulty) StopClaiming() int {
 	n.started = time.Now()
 	return n.booting
 }
+
+func (n *faulty) Choose(time.Time) {}
+
+func (n *faulty) Save(context.Context) holdfast.SaveReport { return holdfast.SaveReport{} }
 
 func (n *faulty) Prepare(ctx context.Context) int {
 	n.calls = append(n.calls, "prepare")
@@ -111,7 +114,7 @@ func TestDrainGoesThroughItsStepsInOrder(t *testing.T) {
 		if want := []string{"stop", "prepare", "mark terminating", "kill", "snapshot", "release", "settle", "drain clients"}; !slices.Equal(n.calls, want) {
 			t.Errorf("calls %v, want %v", n.calls, want)
 		}
-		if want := []string{"stop claiming", "prepare", "mark terminating", "kill", "kill: signal", "snapshot", "release", "settle", "drain clients"}; !slices.Equal(told, want) {
+		if want := []string{"stop claiming", "prepare", "mark terminating", "kill", "kill: signal", "snapshot", "release", "save", "settle", "drain clients"}; !slices.Equal(told, want) {
 			t.Errorf("progress %v, want %v", told, want)
 		}
 		if !r.Clean() || r.Dead != 3 || r.Released != 3 || r.Notice != "not quiet" {
@@ -154,9 +157,8 @@ func TestDrainNamesWhatIsLeftAndGoesOn(t *testing.T) {
 	})
 }
 
-// A boot that is not undone may have a container, and a session that another
-// stop was ending when the drain came may still have its own: neither is ever
-// reported as if it were gone.
+// A boot that has not ended may have a container. So may a session that another stop was
+// ending when the drain began. Neither is ever reported as gone.
 func TestDrainIsNotCleanWhileSomethingIsStillEnding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &faulty{sessions: 1, booting: 1, settleTakes: time.Hour, unsettled: []holdfast.Leftover{{Name: "boot"}}}
@@ -167,7 +169,7 @@ func TestDrainIsNotCleanWhileSomethingIsStillEnding(t *testing.T) {
 	})
 }
 
-// step is what the report says of a step.
+// step returns a step of the report.
 func step(t *testing.T, r holdfast.DrainReport, name string) holdfast.Step {
 	t.Helper()
 	for _, s := range r.Steps {
@@ -179,8 +181,8 @@ func step(t *testing.T, r holdfast.DrainReport, name string) holdfast.Step {
 	return holdfast.Step{}
 }
 
-// Ownership is to be given up within a second of the notice, however long
-// successors take to answer.
+// The node gives up ownership within a second of the notice, also if successors answer
+// late.
 func TestPrepareTakesAPartOfTheBudget(t *testing.T) {
 	for budget, want := range map[time.Duration]time.Duration{30 * time.Second: 500 * time.Millisecond, time.Second: 100 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
@@ -243,7 +245,7 @@ func (k *keeper) Save(ctx context.Context) holdfast.SaveReport {
 	return k.report
 }
 
-// What is saved keeps nothing else waiting, and is in the report with the rest.
+// Saving does not delay the other sessions. Its results are in the report.
 func TestSavingKeepsNobodyWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &keeper{faulty: faulty{sessions: 2, failed: []holdfast.SnapshotFailure{{Key: "other", Reason: "broken"}}}, saveTakes: 20 * time.Second, report: holdfast.SaveReport{
@@ -267,7 +269,7 @@ func TestSavingKeepsNobodyWaiting(t *testing.T) {
 		if r.Took < holdfast.Millis(k.saveTakes) || r.Dead != 5 || len(r.Left) != 1 || r.Memory.Saved != 2 || r.Snapshots.Count != 3 || len(r.Snapshots.Failed) != 2 {
 			t.Errorf("%+v", r)
 		}
-		// The two of its own, those that Save gave up, and what Release gave up after.
+		// The two other sessions, the two that Save gave up, and the two of the last Release.
 		if r.Released != 2+2+2 {
 			t.Errorf("%d are released", r.Released)
 		}

@@ -14,14 +14,14 @@ import (
 	"holdfast/internal/sessions/session"
 )
 
-// LeastBudget is tried even for a deadline that has passed.
+// LeastBudget is the budget of a drain whose deadline has passed.
 const LeastBudget = 2 * time.Second
 
 // Drainer drains a node, one drain at a time, and decides whether the node accepts
 // new sessions. Its methods may be called from any goroutine.
 type Drainer struct {
-	// Host returns what a drain acts on. last says that the agent ends after the
-	// drain.
+	// Host returns the node that a drain acts on. With last set, the agent ends after
+	// the drain.
 	Host     func(last bool) Node
 	Sessions *session.Manager
 	// Changed is called when the node's record has to be published.
@@ -81,7 +81,7 @@ func (d *Drainer) StopClaiming() {
 	d.Changed()
 }
 
-// Cordon refuses new sessions until Uncordon. The node keeps those that it has.
+// Cordon refuses new sessions until Uncordon. The node keeps its sessions.
 func (d *Drainer) Cordon() error {
 	if err := os.WriteFile(d.CordonFile, nil, 0o600); err != nil {
 		return fmt.Errorf("write the cordon: %w", err)
@@ -106,7 +106,7 @@ func (d *Drainer) Uncordon() error {
 }
 
 // ClaimAgain accepts sessions again when a running drain has ended. It returns
-// holdfast.ErrDraining where the node is cordoned or the agent ends.
+// holdfast.ErrDraining if the node is cordoned or the agent ends.
 func (d *Drainer) ClaimAgain() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -48,7 +48,7 @@ func (h *Host) StopClaiming() int {
 	return h.Sessions.StopClaiming()
 }
 
-// Prepare implements Node: it selects and tells a successor for each ready session.
+// Prepare implements Node: it selects and informs a successor for each ready session.
 func (h *Host) Prepare(ctx context.Context) int {
 	if h.Fleet == nil || h.Sessions == nil {
 		return 0
@@ -70,14 +70,14 @@ const (
 	parkedQuiet = time.Second // long enough for a client to reconnect after a 1012
 )
 
-// Choose implements Saver.
+// Choose implements Node.
 func (h *Host) Choose(until time.Time) {
 	if h.batch != nil && h.Fleet != nil {
 		h.saves = h.batch.Keep(until)
 	}
 }
 
-// Save implements Saver.
+// Save implements Node.
 func (h *Host) Save(ctx context.Context) holdfast.SaveReport {
 	if h.saves == nil {
 		return holdfast.SaveReport{}

@@ -9,47 +9,27 @@ import (
 	"holdfast"
 )
 
-// Saver is a Node whose sessions can take what they have in memory along.
-type Saver interface {
-	// Choose decides, after MarkTerminating, which sessions are saved by a moment. Kill
-	// and what follows are for the others then.
-	Choose(until time.Time)
-
-	// Save saves the chosen, and hands each over as soon as it is saved, or could
-	// not be. It is called from another goroutine, beside Kill and what follows,
-	// and Settle comes after it. What it could not give up is for a last Release.
-	Save(ctx context.Context) holdfast.SaveReport
-}
-
-// killReserve is what saving leaves of the time at least, for killing and giving
-// up.
+// killReserve is the minimum time that saving leaves for killing and giving up.
 const killReserve = 3 * time.Second
 
-// saving is a Save under way.
+// saving is a running Save.
 type saving struct {
 	begun time.Time
 	done  chan holdfast.SaveReport
 }
 
-// beginSave has the sessions' memory saved, where that can be; the others do not
-// wait for it. nil where there is nothing to wait for.
-func (d *run) beginSave(ctx context.Context, n Node, budget time.Duration) *saving {
-	s, ok := n.(Saver)
-	if !ok {
-		return nil
-	}
+// beginSave starts to save the memory of sessions. The other sessions do not wait for
+// it.
+func beginSave(ctx context.Context, n Node, budget time.Duration) *saving {
 	until, _ := ctx.Deadline()
 	w := &saving{begun: time.Now(), done: make(chan holdfast.SaveReport, 1)}
-	s.Choose(until.Add(-min(budget/4, killReserve)))
-	go func() { w.done <- s.Save(ctx) }()
+	n.Choose(until.Add(-min(budget/4, killReserve)))
+	go func() { w.done <- n.Save(ctx) }()
 	return w
 }
 
-// endSave waits until all that could be saved is handed over.
+// endSave waits until all saved sessions are handed over.
 func (d *run) endSave(ctx context.Context, n Node, w *saving) {
-	if w == nil {
-		return
-	}
 	r := <-w.done
 	d.add(holdfast.Step{Name: "save", Took: holdfast.Millis(time.Since(w.begun)), Count: r.Memory.Saved})
 	d.report.Memory = r.Memory
@@ -64,7 +44,7 @@ func (d *run) endSave(ctx context.Context, n Node, w *saving) {
 	}
 }
 
-// merge is two reports of snapshots that were taken beside each other.
+// merge returns the sum of two reports of snapshots that were taken at the same time.
 func merge(a, b holdfast.SnapshotReport) holdfast.SnapshotReport {
 	if a.Count == 0 {
 		return b

@@ -23,8 +23,8 @@ type Engine interface {
 	Remove(ctx context.Context, id string) error
 }
 
-// Deadman is told of a pool's containers before they run, so that it can kill them when
-// the agent no longer can, and when they are dead.
+// Deadman kills a pool's containers when the agent no longer can. The pool announces
+// them before they run, and reports when they are dead.
 type Deadman interface {
 	Expect(containerID string) error
 	Hold(t *kill.Target) error

@@ -9,8 +9,8 @@ import (
 // unless Idle.Least is set.
 const IdleTime = 100 * time.Millisecond
 
-// Idle tells when a node starts no container, so that a pool never creates anything
-// beside a boot. One goroutine uses it.
+// Idle detects when a node starts no container, so that a pool creates nothing during a
+// boot. One goroutine uses it.
 type Idle struct {
 	Busy  func() bool   // reports whether a container is starting; nil means never
 	Least time.Duration // 0 means IdleTime

@@ -3,10 +3,12 @@ package pool
 import (
 	"context"
 	"time"
+
+	"holdfast/internal/platform/tasks"
 )
 
 const (
-	// LookEvery is how often a pool checks what may have changed by itself.
+	// LookEvery is how often a pool checks for changes that no signal reports.
 	LookEvery = 5 * time.Second
 	// IdlePoll is how often a pool with pending work checks whether the node is idle.
 	IdlePoll = 20 * time.Millisecond
@@ -18,7 +20,7 @@ const (
 // Loop calls step until it reports that it did nothing, and again after each signal,
 // every LookEvery, and every IdlePoll while pending reports work that waits for an idle
 // node. It returns when ctx is done.
-func Loop(ctx context.Context, s Signal, step func(context.Context) bool, pending func() bool) {
+func Loop(ctx context.Context, s tasks.Signal, step func(context.Context) bool, pending func() bool) {
 	tick := time.NewTicker(LookEvery)
 	defer tick.Stop()
 	for ctx.Err() == nil {
@@ -35,20 +37,6 @@ func Loop(ctx context.Context, s Signal, step func(context.Context) bool, pendin
 		case <-again:
 		case <-ctx.Done():
 		}
-	}
-}
-
-// Signal wakes a Loop.
-type Signal chan struct{}
-
-// NewSignal returns a Signal without a pending wake-up.
-func NewSignal() Signal { return make(Signal, 1) }
-
-// Set wakes the Loop. It does not block. Any goroutine may call it.
-func (s Signal) Set() {
-	select {
-	case s <- struct{}{}:
-	default:
 	}
 }
 

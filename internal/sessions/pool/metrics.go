@@ -6,12 +6,27 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// ObserveMake adds the time that making a pool's item took to the histogram, with the
-// outcome ok or failed as the last label.
-func ObserveMake(h *prometheus.HistogramVec, took time.Duration, err error, labels ...string) {
+// Metrics are the metrics that every pool has.
+type Metrics struct {
+	Claims *prometheus.CounterVec   // the last label is the outcome: Found or none
+	Making *prometheus.HistogramVec // the last label is the outcome: ok or failed
+	Found  string
+}
+
+// Claimed counts a claim.
+func (m *Metrics) Claimed(found bool, labels ...string) {
+	outcome := "none"
+	if found {
+		outcome = m.Found
+	}
+	m.Claims.WithLabelValues(append(labels, outcome)...).Inc()
+}
+
+// Made observes the time that making an item took.
+func (m *Metrics) Made(took time.Duration, err error, labels ...string) {
 	outcome := "ok"
 	if err != nil {
 		outcome = "failed"
 	}
-	h.WithLabelValues(append(labels, outcome)...).Observe(took.Seconds())
+	m.Making.WithLabelValues(append(labels, outcome)...).Observe(took.Seconds())
 }

@@ -35,6 +35,9 @@ type aws struct {
 	poll     time.Duration
 	timeout  time.Duration // of one request
 	now      func() time.Time
+
+	token string    // of the next request for an item; "": none yet
+	renew time.Time // when to request the next token
 }
 
 func newAWS(endpoint string) *aws {
@@ -43,26 +46,18 @@ func newAWS(endpoint string) *aws {
 
 func (a *aws) Name() string { return "aws" }
 
-func (a *aws) Run(ctx context.Context, stand func(...Notice)) error {
-	s := awsSession{aws: a, client: newClient()}
-	return repeat(ctx, a.poll, stand, func() ([]Notice, error) { return s.notices(ctx) })
+func (a *aws) Run(ctx context.Context, report func(...Notice)) error {
+	a.token = ""
+	return repeat(ctx, a.poll, report, func() ([]Notice, error) { return a.notices(ctx) })
 }
 
-// awsSession reads the items with one token at a time.
-type awsSession struct {
-	*aws
-	client *http.Client
-	token  string
-	renew  time.Time // when to request the next token
-}
-
-func (s *awsSession) notices(ctx context.Context) ([]Notice, error) {
+func (a *aws) notices(ctx context.Context) ([]Notice, error) {
 	var now []Notice
 	var action struct {
 		Action string    `json:"action"` // terminate, stop or hibernate
 		Time   time.Time `json:"time"`   // about two minutes ahead; hibernation begins at once
 	}
-	found, err := s.item(ctx, awsAction, &action)
+	found, err := a.item(ctx, awsAction, &action)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +75,7 @@ func (s *awsSession) notices(ctx context.Context) ([]Notice, error) {
 	var rebalance struct {
 		NoticeTime time.Time `json:"noticeTime"` // when the notice was issued, not a deadline
 	}
-	found, err = s.item(ctx, awsRebalance, &rebalance)
+	found, err = a.item(ctx, awsRebalance, &rebalance)
 	if err != nil {
 		return nil, err
 	}
@@ -98,40 +93,40 @@ func (s *awsSession) notices(ctx context.Context) ([]Notice, error) {
 }
 
 // item reads an item as JSON into v. found is false if the item does not exist now.
-func (s *awsSession) item(ctx context.Context, path string, v any) (found bool, err error) {
-	a, err := s.get(ctx, path)
-	if err == nil && a.status == http.StatusUnauthorized {
+func (a *aws) item(ctx context.Context, path string, v any) (found bool, err error) {
+	got, err := a.get(ctx, path)
+	if err == nil && got.status == http.StatusUnauthorized {
 		// The token has expired, for example while the instance was suspended.
-		s.token = ""
-		a, err = s.get(ctx, path)
+		a.token = ""
+		got, err = a.get(ctx, path)
 	}
 	switch {
 	case err != nil:
 		return false, err
-	case a.status == http.StatusNotFound:
+	case got.status == http.StatusNotFound:
 		return false, nil
-	case a.status != http.StatusOK:
-		return false, fmt.Errorf("%s: status %d", path, a.status)
+	case got.status != http.StatusOK:
+		return false, fmt.Errorf("%s: status %d", path, got.status)
 	}
-	if err := json.Unmarshal(a.body, v); err != nil {
+	if err := json.Unmarshal(got.body, v); err != nil {
 		return false, fmt.Errorf("%s: %w", path, err)
 	}
 	return true, nil
 }
 
-func (s *awsSession) get(ctx context.Context, path string) (answer, error) {
-	if s.token == "" || !s.now().Before(s.renew) {
-		if err := s.newToken(ctx); err != nil {
+func (a *aws) get(ctx context.Context, path string) (answer, error) {
+	if a.token == "" || !a.now().Before(a.renew) {
+		if err := a.newToken(ctx); err != nil {
 			return answer{}, err
 		}
 	}
-	return call(ctx, s.client, s.timeout, http.MethodGet, s.endpoint+path, map[string]string{awsTokenHeader: s.token}, "")
+	return call(ctx, a.timeout, http.MethodGet, a.endpoint+path, map[string]string{awsTokenHeader: a.token}, "")
 }
 
 // newToken requests a token and renews it after half of its lifetime.
-func (s *awsSession) newToken(ctx context.Context) error {
-	asked := s.now()
-	a, err := call(ctx, s.client, s.timeout, http.MethodPut, s.endpoint+awsToken, map[string]string{awsTTLHeader: strconv.Itoa(int(awsTTL / time.Second))}, "")
+func (a *aws) newToken(ctx context.Context) error {
+	asked := a.now()
+	got, err := call(ctx, a.timeout, http.MethodPut, a.endpoint+awsToken, map[string]string{awsTTLHeader: strconv.Itoa(int(awsTTL / time.Second))}, "")
 	switch {
 	case isTimeout(err):
 		// The IP time-to-live of the answer is the instance's hop limit, which is
@@ -140,14 +135,14 @@ func (s *awsSession) newToken(ctx context.Context) error {
 			"if this is an EC2 instance and the agent runs in a container, set the instance's HttpPutResponseHopLimit to 2")
 	case err != nil:
 		return fmt.Errorf("get a token: %w", err)
-	case a.status != http.StatusOK:
-		return fmt.Errorf("get a token: status %d", a.status)
+	case got.status != http.StatusOK:
+		return fmt.Errorf("get a token: status %d", got.status)
 	}
-	ttl, err := strconv.Atoi(a.header.Get(awsTTLHeader))
-	token := strings.TrimSpace(string(a.body))
+	ttl, err := strconv.Atoi(got.header.Get(awsTTLHeader))
+	token := strings.TrimSpace(string(got.body))
 	if err != nil || ttl < 1 || ttl > int(awsTTL/time.Second) || token == "" || len(token) > 1024 || strings.ContainsAny(token, " \r\n<") {
-		return fmt.Errorf("get a token: the answer is no token")
+		return fmt.Errorf("get a token: the answer is not a token")
 	}
-	s.token, s.renew = token, asked.Add(time.Duration(ttl)*time.Second/2)
+	a.token, a.renew = token, asked.Add(time.Duration(ttl)*time.Second/2)
 	return nil
 }

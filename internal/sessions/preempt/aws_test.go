@@ -103,11 +103,11 @@ func TestAWSInterruption(t *testing.T) {
 		t.Error(err)
 	}
 	c.turns(t, 6)
-	l.silent(t) // once only
+	l.silent(t) // the notice comes once
 
 	m.set(action, "")
 	c.turns(t, 6)
-	l.silent(t) // the risk still stands
+	l.silent(t) // the notice of the risk is still valid
 	m.set(rebalance, "")
 	l.want(t, Withdrawn, "elevated risk", time.Time{})
 	m.set(action, `{"action": "stop", "time": "2026-03-01T13:02:00Z"}`)

@@ -51,19 +51,18 @@ func newAzure(endpoint string, acknowledge bool) *azure {
 
 func (a *azure) Name() string { return "azure" }
 
-func (a *azure) Run(ctx context.Context, stand func(...Notice)) error {
-	client := newClient()
-	name, err := a.request(ctx, client, a.timeout, http.MethodGet, azureName, "")
+func (a *azure) Run(ctx context.Context, report func(...Notice)) error {
+	name, err := a.request(ctx, a.timeout, http.MethodGet, azureName, "")
 	if err != nil {
 		return fmt.Errorf("ask for this machine's name: %w", err)
 	}
 	self := strings.TrimSpace(string(name))
 	if self == "" || len(self) > 256 {
-		return fmt.Errorf("ask for this machine's name: the answer is none")
+		return fmt.Errorf("ask for this machine's name: the answer is not a name")
 	}
 	timeout := a.first
-	return repeat(ctx, a.poll, stand, func() ([]Notice, error) {
-		now, err := a.notices(ctx, client, timeout, self)
+	return repeat(ctx, a.poll, report, func() ([]Notice, error) {
+		now, err := a.notices(ctx, timeout, self)
 		timeout = a.timeout
 		return now, err
 	})
@@ -78,8 +77,8 @@ type azureEvent struct {
 	NotBefore string   // "Mon, 19 Sep 2016 18:29:47 GMT"; empty once it has started
 }
 
-func (a *azure) notices(ctx context.Context, client *http.Client, timeout time.Duration, self string) ([]Notice, error) {
-	body, err := a.request(ctx, client, timeout, http.MethodGet, azureEvents, "")
+func (a *azure) notices(ctx context.Context, timeout time.Duration, self string) ([]Notice, error) {
+	body, err := a.request(ctx, timeout, http.MethodGet, azureEvents, "")
 	if err != nil {
 		return nil, fmt.Errorf("ask for scheduled events: %w", err)
 	}
@@ -95,14 +94,14 @@ func (a *azure) notices(ctx context.Context, client *http.Client, timeout time.D
 	var now []Notice
 	for _, e := range *doc.Events {
 		if slices.ContainsFunc(e.Resources, func(r string) bool { return strings.EqualFold(r, self) }) {
-			now = append(now, a.notice(client, e))
+			now = append(now, a.notice(e))
 		}
 	}
 	return now, nil
 }
 
 // notice converts an event of this machine.
-func (a *azure) notice(client *http.Client, e azureEvent) Notice {
+func (a *azure) notice(e azureEvent) Notice {
 	// An event without a valid time may begin now.
 	start, err := time.Parse(time.RFC1123, e.NotBefore)
 	if err != nil {
@@ -121,30 +120,30 @@ func (a *azure) notice(client *http.Client, e azureEvent) Notice {
 		}
 	}
 	if a.acknowledge && n.Kind == Terminate {
-		n.Done = func(ctx context.Context) error { return a.approve(ctx, client, e.ID) }
+		n.Done = func(ctx context.Context) error { return a.approve(ctx, e.ID) }
 	}
 	return n
 }
 
 // approve lets an event begin before its time, for all affected machines.
-func (a *azure) approve(ctx context.Context, client *http.Client, id string) error {
+func (a *azure) approve(ctx context.Context, id string) error {
 	type start struct{ EventId string } //nolint:revive // Azure's spelling
 	body, err := json.Marshal(struct{ StartRequests []start }{[]start{{id}}})
 	if err != nil {
 		return err
 	}
-	if _, err := a.request(ctx, client, a.timeout, http.MethodPost, azureEvents, string(body)); err != nil {
+	if _, err := a.request(ctx, a.timeout, http.MethodPost, azureEvents, string(body)); err != nil {
 		return fmt.Errorf("approve event %s: %w", id, err)
 	}
 	return nil
 }
 
-func (a *azure) request(ctx context.Context, client *http.Client, timeout time.Duration, method, path, body string) ([]byte, error) {
+func (a *azure) request(ctx context.Context, timeout time.Duration, method, path, body string) ([]byte, error) {
 	header := map[string]string{"Metadata": "true"}
 	if body != "" {
 		header["Content-Type"] = "application/json"
 	}
-	got, err := call(ctx, client, timeout, method, a.endpoint+path, header, body)
+	got, err := call(ctx, timeout, method, a.endpoint+path, header, body)
 	if err != nil {
 		return nil, err
 	}

@@ -97,7 +97,7 @@ func TestAzureEvents(t *testing.T) {
 
 	s.schedule(scheduled("1", "Preempt", soon, "web_1", "web_2"))
 	c.turns(t, 4)
-	l.silent(t) // it means others
+	l.silent(t) // the event affects other machines
 
 	s.schedule(scheduled("2", "Freeze", soon, "web_3"))
 	l.want(t, Rebalance, "Freeze", soon)
@@ -118,7 +118,7 @@ func TestAzureEvents(t *testing.T) {
 	odd := scheduled("4", "Preempt", soon, "web_3")
 	odd["NotBefore"] = "2026-03-01 12:00"
 	s.schedule(odd)
-	l.want(t, Terminate, "Preempt", time.Time{}) // no time is no reason to be silent
+	l.want(t, Terminate, "Preempt", time.Time{}) // an event without a time is reported, too
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +155,7 @@ func TestAzureEventIsApprovedWhenDone(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.turns(t, 4)
-	l.silent(t) // that it has started is not another event
+	l.silent(t) // its start is not another event
 	s.mu.Lock()
 	if !slices.Equal(s.approved, []string{"1"}) {
 		t.Errorf("approved %v", s.approved)
@@ -165,7 +165,7 @@ func TestAzureEventIsApprovedWhenDone(t *testing.T) {
 	s.schedule()
 	l.want(t, Withdrawn, "Terminate", time.Time{})
 	if n.Done(t.Context()) == nil {
-		t.Error("an event that is gone was approved")
+		t.Error("an event that no longer exists was approved")
 	}
 }
 

@@ -33,19 +33,13 @@ type Azure struct {
 
 // Enable turns sources on by their names: gce, aws, azure, logind.
 func (c *Config) Enable(names ...string) error {
+	sources := map[string]*Endpoint{"gce": &c.GCE, "aws": &c.AWS, "azure": &c.Azure.Endpoint, "logind": &c.Logind}
 	for _, name := range names {
-		switch name {
-		case "gce":
-			c.GCE.Enabled = true
-		case "aws":
-			c.AWS.Enabled = true
-		case "azure":
-			c.Azure.Enabled = true
-		case "logind":
-			c.Logind.Enabled = true
-		default:
+		source := sources[name]
+		if source == nil {
 			return fmt.Errorf("there is no source %q; there are gce, aws, azure and logind", name)
 		}
+		source.Enabled = true
 	}
 	return nil
 }
@@ -77,7 +71,7 @@ func (c Config) Validate() error {
 // and an inhibitor is a file descriptor.
 func checkBus(address string) error {
 	if !strings.HasPrefix(address, "unix:") {
-		return fmt.Errorf("%q is no D-Bus address such as unix:path=/run/dbus/system_bus_socket", address)
+		return fmt.Errorf("%q is not a D-Bus address such as unix:path=/run/dbus/system_bus_socket", address)
 	}
 	return nil
 }

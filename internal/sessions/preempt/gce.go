@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"holdfast/internal/platform/tasks"
 )
 
 // The keys of Google's metadata server that announce the end of an instance.
@@ -38,11 +40,11 @@ type gce struct {
 	endpoint string
 	wait     time.Duration // of the server, in one request; whole seconds
 	grace    time.Duration // added to wait; then the server counts as hung
-	pace     time.Duration // between two answers with the same value
+	pause    time.Duration // between two answers with the same value
 	now      func() time.Time
 
-	mu    sync.Mutex
-	heard map[string][]Notice // by key; kept across failures
+	mu   sync.Mutex
+	last map[string][]Notice // by key; kept across failures
 }
 
 func newGCE(endpoint string) *gce {
@@ -50,44 +52,44 @@ func newGCE(endpoint string) *gce {
 		endpoint: strings.TrimRight(endpoint, "/"),
 		wait:     time.Minute,
 		grace:    10 * time.Second,
-		pace:     time.Second,
+		pause:    time.Second,
 		now:      time.Now,
-		heard:    make(map[string][]Notice),
+		last:     make(map[string][]Notice),
 	}
 }
 
 func (g *gce) Name() string { return "gce" }
 
-func (g *gce) Run(ctx context.Context, stand func(...Notice)) error {
+func (g *gce) Run(ctx context.Context, report func(...Notice)) error {
 	answered := make(map[string]bool) // in this run
-	hear := func(key, value string, at time.Time) error {
+	receive := func(key, value string, at time.Time) error {
 		n, err := gceNotice(key, value, at)
 		if err != nil {
 			return err
 		}
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		g.heard[key] = n
+		g.last[key] = n
 		answered[key] = true
-		// One key suffices for a notice. To report that there is none takes both keys.
+		// One key is enough for a notice. The absence of notices needs both keys.
 		if len(answered) == 2 || len(n) > 0 {
-			stand(slices.Concat(g.heard[gcePreempted], g.heard[gceMaintenance])...)
+			report(slices.Concat(g.last[gcePreempted], g.last[gceMaintenance])...)
 		}
 		return nil
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, key := range []string{gcePreempted, gceMaintenance} {
-		group.Go(func() error { return g.watch(ctx, key, hear) })
+		group.Go(func() error { return g.watch(ctx, key, receive) })
 	}
 	return group.Wait()
 }
 
 // watch reads key repeatedly; the server answers when the key changes. at is the
 // time of the change, or zero for the first value.
-func (g *gce) watch(ctx context.Context, key string, hear func(key, value string, at time.Time) error) error {
-	client, etag := newClient(), ""
+func (g *gce) watch(ctx context.Context, key string, receive func(key, value string, at time.Time) error) error {
+	etag := ""
 	for {
-		value, next, err := g.ask(ctx, client, key, etag)
+		value, next, err := g.ask(ctx, key, etag)
 		if err != nil {
 			return err
 		}
@@ -96,10 +98,10 @@ func (g *gce) watch(ctx context.Context, key string, hear func(key, value string
 			at = g.now()
 		}
 		if next != etag {
-			if err := hear(key, value, at); err != nil {
+			if err := receive(key, value, at); err != nil {
 				return err
 			}
-		} else if err := sleep(ctx, g.pace); err != nil { // the server may not wait
+		} else if err := tasks.Sleep(ctx, g.pause); err != nil { // the server may not wait
 			return err
 		}
 		etag = next
@@ -108,7 +110,7 @@ func (g *gce) watch(ctx context.Context, key string, hear func(key, value string
 
 // ask returns a key's value and etag: at once if last is empty, else when the key
 // changes or the wait is over.
-func (g *gce) ask(ctx context.Context, client *http.Client, key, last string) (value, etag string, err error) {
+func (g *gce) ask(ctx context.Context, key, last string) (value, etag string, err error) {
 	if last == "" {
 		last = "0" // never a valid etag: the server answers with the current value
 	}
@@ -117,7 +119,7 @@ func (g *gce) ask(ctx context.Context, client *http.Client, key, last string) (v
 		"timeout_sec":     {strconv.Itoa(int(g.wait / time.Second))},
 		"last_etag":       {last},
 	}
-	a, err := call(ctx, client, g.wait+g.grace, http.MethodGet, g.endpoint+"/computeMetadata/v1/"+key+"?"+query.Encode(),
+	a, err := call(ctx, g.wait+g.grace, http.MethodGet, g.endpoint+"/computeMetadata/v1/"+key+"?"+query.Encode(),
 		map[string]string{"Metadata-Flavor": "Google"}, "")
 	switch {
 	case err != nil:
@@ -152,7 +154,7 @@ func gceNotice(key, value string, at time.Time) ([]Notice, error) {
 		// for a while and loses nothing. Unknown events are treated alike.
 		n.Kind, lead = Rebalance, gceMaintenanceLead
 	default:
-		return nil, fmt.Errorf("%s is %.64q, which means nothing here", key, value)
+		return nil, fmt.Errorf("%s is %.64q, which is not a known value", key, value)
 	}
 	if !at.IsZero() {
 		n.Deadline = at.Add(lead)

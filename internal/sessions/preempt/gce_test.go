@@ -85,7 +85,7 @@ func (g *gceServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func gceFor(c *cloud, now func() time.Time) *gce {
 	g := newGCE(c.url)
-	g.wait, g.grace, g.pace, g.now = time.Second, time.Second, time.Millisecond, now
+	g.wait, g.grace, g.pause, g.now = time.Second, time.Second, time.Millisecond, now
 	return g
 }
 
@@ -123,7 +123,7 @@ func TestGCEWasPreemptedBefore(t *testing.T) {
 	s := newGCEServer()
 	s.set("instance/preempted", "TRUE")
 	l := listen(t, gceFor(serve(t, s), time.Now))
-	l.want(t, Terminate, "preempted", time.Time{}) // since when is not known
+	l.want(t, Terminate, "preempted", time.Time{}) // the time of the change is unknown
 }
 
 func TestGCEUnknownEventIsTakenWithCare(t *testing.T) {

@@ -221,7 +221,7 @@ func survives(t *testing.T, c *cloud, source Source, raise func()) {
 	until(t, "failing", func() bool { return strings.Count(l.log.String(), "level=WARN") > before })
 	c.setFault("")
 	until(t, "working", func() bool { return strings.Count(l.log.String(), "answers again") > before })
-	l.silent(t) // neither over nor told again
+	l.silent(t) // neither withdrawn nor reported again
 	if c.elsewhere > 0 {
 		t.Errorf("%d redirects were followed", c.elsewhere)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// bus is a dbus-daemon of the test's own.
+// bus is a private dbus-daemon.
 type bus struct {
 	address string
 	config  string
@@ -80,7 +80,7 @@ func (b *bus) connect(t *testing.T) *dbus.Conn {
 // a pipe; it is released when the read end is at EOF.
 type login1Server struct {
 	conn *dbus.Conn
-	hang chan struct{} // closed at the end; Inhibit waits for it where hangs is true
+	hang chan struct{} // closed at the end; Inhibit waits for it if hangs is true
 
 	mu        sync.Mutex
 	delay     any // InhibitDelayMaxUSec
@@ -195,7 +195,7 @@ func (s *login1Server) taken(t *testing.T, n int) *lock {
 // other side has received the inhibitor.
 func (l *lock) held(t *testing.T) bool {
 	t.Helper()
-	_ = l.write.Close() // our own
+	_ = l.write.Close() // the server's own copy
 	if err := l.read.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func (l *logind) Name() string { return "logind" }
 
 // Run returns an error when logind or the bus restarts. The next Run takes the
 // inhibitor again.
-func (l *logind) Run(ctx context.Context, stand func(...Notice)) error {
+func (l *logind) Run(ctx context.Context, report func(...Notice)) error {
 	s, err := l.open(ctx)
 	if err != nil {
 		return err
@@ -54,9 +54,9 @@ func (l *logind) Run(ctx context.Context, stand func(...Notice)) error {
 			return err
 		}
 		// logind grants no inhibitor for a shutdown that has begun already.
-		stand(s.notice(time.Time{}))
+		report(s.notice(time.Time{}))
 	} else {
-		stand()
+		report()
 	}
 	for {
 		select {
@@ -66,7 +66,7 @@ func (l *logind) Run(ctx context.Context, stand func(...Notice)) error {
 			if !ok {
 				return errors.New("the connection to the bus is lost")
 			}
-			if err := s.handle(ctx, signal, stand); err != nil {
+			if err := s.handle(ctx, signal, report); err != nil {
 				return err
 			}
 		}
@@ -188,7 +188,7 @@ func (s *logindSession) property(ctx context.Context, name string) (any, error) 
 
 // handle acts on a signal. Any process can send signals to this connection directly,
 // past the subscription, so handle checks the sender.
-func (s *logindSession) handle(ctx context.Context, signal *dbus.Signal, stand func(...Notice)) error {
+func (s *logindSession) handle(ctx context.Context, signal *dbus.Signal, report func(...Notice)) error {
 	switch {
 	case signal.Sender == "org.freedesktop.DBus" && signal.Name == nameOwnerChanged:
 		var name, old, now string
@@ -201,13 +201,13 @@ func (s *logindSession) handle(ctx context.Context, signal *dbus.Signal, stand f
 			return fmt.Errorf("PrepareForShutdown: %w", err)
 		}
 		if going {
-			stand(s.notice(s.now().Add(s.delay)))
+			report(s.notice(s.now().Add(s.delay)))
 			return nil
 		}
 		if err := s.take(ctx); err != nil { // the shutdown was cancelled: prepare for the next one
 			return err
 		}
-		stand()
+		report()
 	}
 	return nil
 }

@@ -48,7 +48,7 @@ func TestLogindShutdownThatIsCancelled(t *testing.T) {
 	first := s.taken(t, 1)
 	s.prepare(t, true)
 	n := l.want(t, Terminate, "shuts down", clock.now().Add(30*time.Second))
-	s.set(func() { s.delay = uint64(60_000_000) }) // logind was told of another time meanwhile
+	s.set(func() { s.delay = uint64(60_000_000) }) // logind's configuration has changed meanwhile
 	s.prepare(t, false)
 	l.want(t, Withdrawn, "shuts down", time.Time{})
 	second := s.taken(t, 2)
@@ -56,7 +56,7 @@ func TestLogindShutdownThatIsCancelled(t *testing.T) {
 
 	s.prepare(t, true)
 	l.want(t, Terminate, "shuts down", clock.now().Add(time.Minute))
-	if err := n.Done(t.Context()); err != nil { // of the shutdown before
+	if err := n.Done(t.Context()); err != nil { // of the earlier shutdown
 		t.Error(err)
 	}
 	if !second.held(t) {
@@ -72,7 +72,7 @@ func TestLogindShutdownThatHasBegun(t *testing.T) {
 	s.set(func() { s.preparing = true })
 	l := listen(t, logindFor(b, newClock()))
 	n := l.want(t, Terminate, "shuts down", time.Time{})
-	if err := n.Done(t.Context()); err != nil { // with nothing to let go
+	if err := n.Done(t.Context()); err != nil { // without an inhibitor
 		t.Error(err)
 	}
 	s.prepare(t, false)
@@ -94,7 +94,7 @@ func TestSignalsOfOtherSendersAreIgnored(t *testing.T) {
 	if err := other.Emit(login1Path, prepareForShutdown, true); err != nil {
 		t.Fatal(err)
 	}
-	// To the one connection, which needs no match, and of both signals.
+	// Both signals, sent directly to the connection, which needs no match.
 	for _, forged := range []struct {
 		path          dbus.ObjectPath
 		iface, member string
@@ -118,11 +118,11 @@ func TestSignalsOfOtherSendersAreIgnored(t *testing.T) {
 			t.Fatal(call.Err)
 		}
 	}
-	// A call that the bus answers comes after what was sent before it.
+	// The bus answers a call after it has delivered the earlier messages.
 	if err := other.BusObject().Call("org.freedesktop.DBus.GetId", 0).Err; err != nil {
 		t.Fatal(err)
 	}
-	s.prepare(t, false) // which logind says last: the inhibitor is taken anew
+	s.prepare(t, false) // logind's last signal: the source takes a new inhibitor
 	s.taken(t, 2)
 	l.silent(t)
 	if strings.Contains(l.log.String(), "WARN") {

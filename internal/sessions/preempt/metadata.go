@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"holdfast/internal/platform/tasks"
 )
 
 // metadataIP is the address of the metadata service in all three clouds. It is
@@ -24,9 +26,9 @@ const maxBody = 256 << 10
 // cloud, packets to its address are often dropped silently.
 const dialTimeout = 2 * time.Second
 
-// newClient returns a client for metadata services. It uses no proxy, and follows no
-// redirect, because metadata services do not redirect. It keeps no connections, so
-// that a source leaves nothing behind when it ends.
+// newClient returns a client for one request to a metadata service. It uses no proxy,
+// and follows no redirect, because metadata services do not redirect. It keeps no
+// connections, so that a source leaves nothing behind when it ends.
 func newClient() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
@@ -45,7 +47,7 @@ type answer struct {
 }
 
 // call makes one request within timeout. An answer with any status is no error.
-func call(ctx context.Context, client *http.Client, timeout time.Duration, method, address string, header map[string]string, body string) (answer, error) {
+func call(ctx context.Context, timeout time.Duration, method, address string, header map[string]string, body string) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, address, strings.NewReader(body))
@@ -55,7 +57,7 @@ func call(ctx context.Context, client *http.Client, timeout time.Duration, metho
 	for k, v := range header {
 		req.Header.Set(k, v)
 	}
-	res, err := client.Do(req)
+	res, err := newClient().Do(req)
 	if err != nil {
 		return answer{}, err
 	}
@@ -84,28 +86,18 @@ func checkEndpoint(address string) error {
 	return nil
 }
 
-// repeat calls read at intervals of pause and passes the notices to stand. It
+// repeat calls read at intervals of pause and passes the notices to report. It
 // returns the first error of read, or that of ctx.
-func repeat(ctx context.Context, pause time.Duration, stand func(...Notice), read func() ([]Notice, error)) error {
+func repeat(ctx context.Context, pause time.Duration, report func(...Notice), read func() ([]Notice, error)) error {
 	for {
 		now, err := read()
 		if err != nil {
 			return err
 		}
-		stand(now...)
-		if err := sleep(ctx, pause); err != nil {
+		report(now...)
+		if err := tasks.Sleep(ctx, pause); err != nil {
 			return err
 		}
-	}
-}
-
-// sleep waits for d. If ctx is done first, it returns the error of ctx.
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
 	}
 }
 

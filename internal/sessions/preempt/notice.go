@@ -48,9 +48,9 @@ type Source interface {
 	Name() string
 	// Run reads notices until ctx is done or an error occurs, and returns that
 	// error. It may be called again then. Whenever Run has read the state, it calls
-	// stand with all notices that are valid now, also if there are none or they are
-	// unchanged. It does not call stand after a failed read. It sets Kind, Reason,
-	// Deadline, ID and, if the source can be told, Done. It may call stand from
+	// report with all notices that are valid now, also if there are none or they are
+	// unchanged. It does not call report after a failed read. It sets Kind, Reason,
+	// Deadline, ID and, if the source can be told, Done. It may call report from
 	// several goroutines.
-	Run(ctx context.Context, stand func(...Notice)) error
+	Run(ctx context.Context, report func(...Notice)) error
 }

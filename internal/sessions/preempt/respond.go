@@ -50,8 +50,8 @@ func (r *Responder) respond(ctx context.Context, n Notice) {
 	}
 }
 
-// noticeBudget returns how long a drain may take until the deadline of a notice; a
-// zero deadline is none.
+// noticeBudget returns how long a drain may take until the deadline of a notice. A zero
+// deadline is unknown.
 func noticeBudget(most time.Duration, deadline, now time.Time) time.Duration {
 	if deadline.IsZero() {
 		return most

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/tasks"
 )
 
 // The pause after a failure of a source. It starts at retryMin and doubles up to
@@ -29,10 +30,10 @@ func Run(ctx context.Context, sources []Source, tell func(Notice), log *slog.Log
 }
 
 func run(ctx context.Context, sources []Source, tell func(Notice), log *slog.Logger, least, most time.Duration) {
-	b := board{standing: make(map[event]Notice), tell: tell}
+	b := noticeSet{valid: make(map[event]Notice), tell: tell}
 	var wg sync.WaitGroup
 	for _, s := range sources {
-		r := runner{source: s, board: &b, log: log.With("source", s.Name()), least: least, most: most}
+		r := runner{source: s, notices: &b, log: log.With("source", s.Name()), least: least, most: most}
 		wg.Go(func() { r.run(ctx) })
 	}
 	wg.Wait()
@@ -41,43 +42,41 @@ func run(ctx context.Context, sources []Source, tell func(Notice), log *slog.Log
 
 // runner keeps one source running.
 type runner struct {
-	source Source
-	board  *board
-	log    *slog.Logger
-	least  time.Duration // of a pause
-	most   time.Duration
+	source  Source
+	notices *noticeSet
+	log     *slog.Logger
+	least   time.Duration // of a pause
+	most    time.Duration
 
-	mu      sync.Mutex // a source may call stand from several goroutines
+	mu      sync.Mutex // a source may call report from several goroutines
 	pause   time.Duration
 	failing bool
 }
 
 func (r *runner) run(ctx context.Context) {
 	for {
-		err := r.source.Run(ctx, r.stand)
+		err := r.source.Run(ctx, r.report)
 		if ctx.Err() != nil {
 			return
 		}
 		if err == nil {
 			err = errors.New("ended by itself")
 		}
-		select {
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, r.failed(err)) != nil {
 			return
-		case <-time.After(r.failed(err)):
 		}
 	}
 }
 
-// stand records the valid notices of the source, which works again.
-func (r *runner) stand(now ...Notice) {
+// report records the valid notices of the source, which works again.
+func (r *runner) report(now ...Notice) {
 	r.mu.Lock()
 	if r.failing {
 		r.log.Info("answers again")
 	}
 	r.failing, r.pause = false, 0
 	r.mu.Unlock()
-	r.board.set(r.source.Name(), now)
+	r.notices.set(r.source.Name(), now)
 }
 
 // failed records a failure and returns the pause before the next try.
@@ -89,7 +88,7 @@ func (r *runner) failed(err error) time.Duration {
 		if hint := holdfast.HintOf(err); hint != "" {
 			log = log.With("hint", hint)
 		}
-		log.Warn("no notices can be heard; trying again, with up to a minute in between", "error", err)
+		log.Warn("no notices can be received; trying again, at least once a minute", "error", err)
 	}
 	r.failing = true
 	r.pause = min(max(2*r.pause, r.least), r.most)
@@ -99,17 +98,17 @@ func (r *runner) failed(err error) time.Duration {
 // event identifies an event among all sources.
 type event struct{ source, id string }
 
-// board holds all valid notices and reports changes.
-type board struct {
+// noticeSet holds all valid notices and reports changes.
+type noticeSet struct {
 	tell func(Notice)
 
-	mu       sync.Mutex
-	standing map[event]Notice
+	mu    sync.Mutex
+	valid map[event]Notice
 }
 
 // set replaces the valid notices of a source. It reports every event that is new or
 // has changed its kind, and reports Withdrawn when the last notice is withdrawn.
-func (b *board) set(source string, now []Notice) {
+func (b *noticeSet) set(source string, now []Notice) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	keep := make(map[event]bool, len(now))
@@ -120,17 +119,17 @@ func (b *board) set(source string, now []Notice) {
 		}
 		e := event{source, n.ID}
 		keep[e] = true
-		if old, ok := b.standing[e]; !ok || old.Kind != n.Kind {
-			b.standing[e] = n
+		if old, ok := b.valid[e]; !ok || old.Kind != n.Kind {
+			b.valid[e] = n
 			b.tell(n)
 		}
 	}
-	for e, n := range b.standing {
+	for e, n := range b.valid {
 		if e.source != source || keep[e] {
 			continue
 		}
-		delete(b.standing, e)
-		if len(b.standing) == 0 {
+		delete(b.valid, e)
+		if len(b.valid) == 0 {
 			n.Kind, n.Deadline = Withdrawn, time.Time{}
 			b.tell(n)
 		}

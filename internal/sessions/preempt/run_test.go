@@ -19,8 +19,8 @@ type scripted struct {
 }
 
 func (s scripted) Name() string { return s.name }
-func (s scripted) Run(ctx context.Context, stand func(...Notice)) error {
-	return s.run(ctx, stand)
+func (s scripted) Run(ctx context.Context, report func(...Notice)) error {
+	return s.run(ctx, report)
 }
 
 // TestFailingSourceIsTriedAgainQuietly runs in fake time: the pauses are exact.
@@ -29,13 +29,13 @@ func TestFailingSourceIsTriedAgainQuietly(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		start := time.Now()
 		var at []time.Duration
-		s := scripted{"x", func(ctx context.Context, stand func(...Notice)) error {
+		s := scripted{"x", func(ctx context.Context, report func(...Notice)) error {
 			at = append(at, time.Since(start)/time.Second)
 			switch len(at) {
 			case 9:
-				stand() // it works, and fails anew
+				report() // it works, and fails again
 			case 10:
-				return nil // which it should not
+				return nil // a source must not end without an error
 			case 11:
 				cancel()
 				<-ctx.Done()
@@ -66,7 +66,7 @@ func TestRunEndsWithoutSources(t *testing.T) {
 
 func TestBoardReportsOnceAndWhenAllIsWithdrawn(t *testing.T) {
 	var told []string
-	b := board{standing: make(map[event]Notice), tell: func(n Notice) { told = append(told, n.Source+" "+string(n.Kind)+" "+n.ID) }}
+	b := noticeSet{valid: make(map[event]Notice), tell: func(n Notice) { told = append(told, n.Source+" "+string(n.Kind)+" "+n.ID) }}
 	risk, end := Notice{Kind: Rebalance, ID: "1"}, Notice{Kind: Terminate, ID: "1"}
 	for _, step := range []struct {
 		source string
@@ -79,7 +79,7 @@ func TestBoardReportsOnceAndWhenAllIsWithdrawn(t *testing.T) {
 		{"b", []Notice{risk}, []string{"b rebalance 1"}}, // ids are the source's own
 		{"a", []Notice{end}, []string{"a terminate 1"}},
 		{"b", nil, nil},
-		{"a", []Notice{{Kind: Terminate, ID: "2"}}, []string{"a terminate 2"}}, // another in its place: nothing is over
+		{"a", []Notice{{Kind: Terminate, ID: "2"}}, []string{"a terminate 2"}}, // another event replaces it: nothing is withdrawn
 		{"b", nil, nil},
 		{"a", nil, []string{"a withdrawn 2"}},
 		{"a", []Notice{end}, []string{"a terminate 1"}},

@@ -9,8 +9,8 @@ import (
 	"holdfast/internal/platform/journal"
 )
 
-// The history's file in the data directory. Two files of at most maxFile bytes are
-// kept: the present one and the one before it. A row has a few hundred bytes.
+// The history's file in the data directory. The journal has two files of at most maxFile
+// bytes: the current one and the one before it. A row has a few hundred bytes.
 const (
 	historyFile = "replacements.jsonl"
 	maxFile     = 1 << 20
@@ -19,7 +19,7 @@ const (
 // History is a journal of past replacements. Any goroutine may use it.
 type History struct{ file journal.File }
 
-// NewHistory is the history in the directory dir. It does not touch the disk.
+// NewHistory returns the history in the directory dir. It does not access the disk.
 func NewHistory(dir string) *History {
 	return &History{journal.File{Path: filepath.Join(dir, historyFile), Max: maxFile}}
 }

@@ -23,7 +23,7 @@ func add(t *testing.T, h *History, from, to int) {
 	}
 }
 
-// wants complains where the newest rows are not those of the numbers given.
+// wants checks the numbers of the newest rows.
 func wants(t *testing.T, h *History, limit int, numbers ...int) {
 	t.Helper()
 	rows, err := h.List(limit)
@@ -53,8 +53,7 @@ func TestHistoryIsKept(t *testing.T) {
 	}
 }
 
-// However much is written, two files of bounded size are all there is, and the
-// newest rows are in them.
+// The history consists of two files of bounded size, with the newest rows.
 func TestHistoryIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	h := NewHistory(dir)
@@ -80,7 +79,7 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 }
 
-// A host that went down in the middle of a line costs that line and no other.
+// A line that a host did not finish before it went down is lost. The other lines are not.
 func TestHistoryOutlivesATornLine(t *testing.T) {
 	for name, tail := range map[string]string{
 		"half a line":       `{"key":"k9","fr`,

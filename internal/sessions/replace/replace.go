@@ -1,6 +1,6 @@
-// Package replace gives sessions new containers in a rolling way: a few at a
-// time, each measured phase by phase, and no further once one has failed. It
-// remembers what it did, so that a slow node stands out.
+// Package replace gives sessions new containers in a rolling way: a few sessions at a
+// time. It measures each phase of each replacement, and begins no more replacements
+// after one has failed. It keeps a history of replacements, which shows slow nodes.
 package replace
 
 import (
@@ -9,45 +9,46 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"holdfast"
 )
 
-// maxError is how much of an error is kept, in bytes.
+// maxError is the maximum length of an error in the history, in bytes.
 const maxError = 1024
 
-// Fleet is the fleet as a run needs it. Any goroutine may call it.
+// Fleet is the part of a fleet that a run uses. Any goroutine may call it.
 type Fleet interface {
-	// Owner is the session's present record. holdfast.ErrNotFound.
+	// Owner returns the session's current record. It may return
+	// holdfast.ErrNotFound.
 	Owner(ctx context.Context, key holdfast.SessionKey) (holdfast.Owner, error)
 
-	// Replace ends the session where it is and has it come up again, there
-	// or elsewhere. It returns its new record once it is ready. It calls
-	// down when the session stops being ready, once and from whatever
-	// goroutine; where it does not, the time counts from the call. It ends
-	// with an error when ctx is done, and soon after its agent is told to
-	// end.
+	// Replace ends the session and starts it again, on the same node or on
+	// another one. It returns the new record once the session is ready. It calls
+	// down when the session stops being ready, once and from any goroutine. If it
+	// does not call down, the time counts from the call of Replace. It returns an
+	// error when ctx is done, and soon after its agent begins to shut down.
 	Replace(ctx context.Context, key holdfast.SessionKey, down func()) (holdfast.Owner, error)
 }
 
-// Options say what is replaced and how.
+// Options select the sessions to replace, and limit the run.
 type Options struct {
 	Keys     []holdfast.SessionKey // in this order, each once
 	Parallel int                   // at a time, at least 1
 	Timeout  time.Duration         // for one session, over 0
-	History  *History              // where rows are kept; nil: nowhere
+	History  *History              // receives the rows; nil: no history
 }
 
-// Progress hears of each session twice: when its replacement begins, with no
-// more than Key, Template, From and Started, and when it has ended. It is
-// called by one goroutine at a time and holds the run up while it runs.
+// Progress is called twice for each session: when its replacement begins, with only
+// Key, Template, From and Started, and when the replacement has ended. One goroutine at a
+// time calls it, and the run waits until it returns.
 type Progress func(ended bool, r holdfast.Replacement)
 
-// Run replaces the sessions and returns when nothing is under way any more.
-// After the first that fails, or when ctx is done, it begins no more; those
-// under way are waited for, at most for their timeout each. progress may be
-// nil. What failed is in the report.
+// Run replaces the sessions and returns when no replacement runs any more. After the
+// first failure, or when ctx is done, it begins no more replacements. It waits for the
+// running ones, for each at most for its timeout. progress may be nil. The report
+// contains the failures.
 func Run(ctx context.Context, o Options, m Fleet, progress Progress) holdfast.ReplaceReport {
 	r := &run{ctx: ctx, o: o, fleet: m, progress: progress, todo: o.Keys,
 		report: holdfast.ReplaceReport{Started: time.Now().UTC(), Rows: []holdfast.Replacement{}, Gone: []holdfast.SessionKey{}}}
@@ -63,7 +64,7 @@ func Run(ctx context.Context, o Options, m Fleet, progress Progress) holdfast.Re
 
 // run is one call of Run.
 type run struct {
-	ctx      context.Context // of the caller: no more is begun when it is done
+	ctx      context.Context // of the caller; when it is done, no replacement begins
 	o        Options
 	fleet    Fleet
 	progress Progress
@@ -95,8 +96,8 @@ func (r *run) next() (holdfast.SessionKey, bool) {
 	return key, true
 }
 
-// one replaces one session. What has begun ends by itself or by its timeout,
-// not with the caller: half a replacement is a session that is down.
+// one replaces one session. A replacement that has begun does not end with the caller's
+// context, only with its own timeout: a partial replacement leaves the session down.
 func (r *run) one(key holdfast.SessionKey) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), r.o.Timeout)
 	defer cancel()
@@ -112,17 +113,20 @@ func (r *run) one(key holdfast.SessionKey) {
 		r.ended(row)
 		return
 	}
-	r.tell(false, row)
-	gap := newGap()
-	after, err := r.fleet.Replace(ctx, key, gap.begin)
-	row.Total = gap.end()
+	r.mu.Lock()
+	r.tellLocked(false, row)
+	r.mu.Unlock()
+	var down atomic.Pointer[time.Time] // since when the session is not ready
+	down.Store(new(time.Now()))
+	after, err := r.fleet.Replace(ctx, key, sync.OnceFunc(func() { down.Store(new(time.Now())) }))
+	row.Total = holdfast.Millis(time.Since(*down.Load()))
 	switch {
 	case err != nil:
 		row.Error = cut(err.Error())
 	case after.State != holdfast.Ready || after.Epoch <= before.Epoch:
-		row.Error = fmt.Sprintf("it was replaced by %v, which is no new one that is ready", after)
+		row.Error = fmt.Sprintf("it was replaced by %v, which is not a new session that is ready", after)
 	case after.Template != before.Template:
-		row.Error = fmt.Sprintf("it came up on node %s from template %q, and was from %q", after.Node, after.Template, before.Template)
+		row.Error = fmt.Sprintf("it started on node %s from template %q, and was from %q before", after.Node, after.Template, before.Template)
 	default:
 		row.To, row.Epoch, row.Boot = after.Node, after.Epoch, after.Boot
 	}
@@ -147,12 +151,6 @@ func (r *run) ended(row holdfast.Replacement) {
 	r.tellLocked(true, row)
 }
 
-func (r *run) tell(ended bool, row holdfast.Replacement) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.tellLocked(ended, row)
-}
-
 func (r *run) tellLocked(ended bool, row holdfast.Replacement) {
 	if r.progress != nil {
 		r.progress(ended, row)
@@ -160,26 +158,3 @@ func (r *run) tellLocked(ended bool, row holdfast.Replacement) {
 }
 
 func cut(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxError)], "") }
-
-// gap is the time in which a session is not ready.
-type gap struct {
-	mu    sync.Mutex
-	since time.Time
-	told  bool
-}
-
-func newGap() *gap { return &gap{since: time.Now()} }
-
-func (g *gap) begin() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.told {
-		g.since, g.told = time.Now(), true
-	}
-}
-
-func (g *gap) end() holdfast.Millis {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return holdfast.Millis(time.Since(g.since))
-}

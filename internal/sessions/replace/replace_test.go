@@ -18,9 +18,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeFleet fakeFleet sessions from n1 to n2, each in the time that its key says: "a-3"
-// is down for three seconds, after one of preparing. "bad" fails, "gone" is not
-// there, "same" comes back as it was, "other" from another template, "hang" ends with its context.
+// fakeFleet moves sessions from n1 to n2, each in the time that its key contains: "a-3" is
+// down for three seconds, after one second of preparation. "bad" fails, "gone" does not
+// exist, "same" keeps its record, "other" starts from another template, and "hang" ends
+// with its context.
 type fakeFleet struct {
 	mu       sync.Mutex
 	underWay int
@@ -119,7 +120,7 @@ func TestSessionsAreReplacedSoManyAtATime(t *testing.T) {
 func TestNoMoreAreBegunAfterAFailure(t *testing.T) {
 	for name, c := range map[string]struct{ bad, want string }{
 		"cannot be moved":  {"bad", "it cannot be killed"},
-		"not a new one":    {"same", "no new one"},
+		"not a new one":    {"same", "not a new session"},
 		"another template": {"other", `from template "u", and was from "t"`},
 		"too long":         {"hang", "deadline exceeded"},
 		"no store":         {"dark", "finding its owner: store unavailable"},
@@ -132,8 +133,8 @@ func TestNoMoreAreBegunAfterAFailure(t *testing.T) {
 				if r.Failed() != 1 || i < 0 || string(r.Rows[i].Key) != c.bad || !strings.Contains(r.Rows[i].Error, c.want) || r.Rows[i].To != "" {
 					t.Fatalf("%+v", r)
 				}
-				// The one under way was waited for; of the others, the
-				// hanging one let no more than its own worker go on.
+				// The run waited for the running replacement. The hanging one blocked
+				// only its own worker.
 				done := slices.ContainsFunc(r.Rows, func(r holdfast.Replacement) bool { return r.Key == "a-30" && r.Error == "" })
 				if !done {
 					t.Errorf("what was under way was not waited for: %+v", r)
@@ -146,7 +147,7 @@ func TestNoMoreAreBegunAfterAFailure(t *testing.T) {
 	}
 }
 
-// When the caller leaves, what has begun is finished, and the rest is left.
+// When the caller's context ends, running replacements continue, and no others begin.
 func TestCallerLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)

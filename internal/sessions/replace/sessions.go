@@ -19,18 +19,18 @@ const (
 	// handoverReserve is the part of a handover's time that is kept for killing the
 	// container and releasing the session.
 	handoverReserve = 20 * time.Second
-	// handoverLimit is used where the caller gives no deadline.
+	// handoverLimit is used if the caller gives no deadline.
 	handoverLimit = 5 * time.Minute
 )
 
-// Sessions ends single sessions and starts them again, on another node where one
-// accepts them. It implements Fleet.
+// Sessions ends single sessions and starts them again, on another node if one accepts
+// them. It implements Fleet.
 type Sessions struct {
 	Node    holdfast.NodeID
 	Store   store.Store
 	Manager *session.Manager // of this node
 	Fleet   *fleet.Fleet     // nil: this node has no others
-	// EndAt ends a session of another node, which tells its successor before.
+	// EndAt ends a session of another node. That node informs the successor first.
 	EndAt func(ctx context.Context, o holdfast.Owner) (holdfast.KillReport, error)
 }
 
@@ -78,8 +78,8 @@ func (s *Sessions) end(ctx context.Context, o holdfast.Owner, down func()) error
 	return nil
 }
 
-// End ends a session of this node that is to start again on another node, where one
-// accepts it. It calls down when the session stops being ready.
+// End ends a session of this node that is to start again, on another node if one accepts
+// it. It calls down when the session stops being ready.
 func (s *Sessions) End(ctx context.Context, key holdfast.SessionKey, down func()) (holdfast.KillReport, error) {
 	i, err := s.settled(ctx, key)
 	if err != nil {
@@ -116,7 +116,7 @@ func (s *Sessions) Start(ctx context.Context, key holdfast.SessionKey, template 
 }
 
 // HandOver moves a session of this node to the node to, or, for "", to a node that
-// accepts it. Where no node does, the session stays as it is. Fleet must not be nil.
+// accepts it. If no node accepts it, the session stays as it is. Fleet must not be nil.
 func (s *Sessions) HandOver(ctx context.Context, key holdfast.SessionKey, to holdfast.NodeID) (holdfast.MoveReport, error) {
 	i, err := s.settled(ctx, key)
 	if err != nil {

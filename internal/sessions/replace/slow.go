@@ -8,36 +8,36 @@ import (
 	"holdfast"
 )
 
-// Spread is the middle and the end of some durations.
+// Spread is the median and the maximum of some durations.
 type Spread struct {
 	P50 holdfast.Millis `json:"p50_ms"`
 	Max holdfast.Millis `json:"max_ms"`
 }
 
-// NodeTimes is how long sessions took to come up on one node.
+// NodeTimes are the times of the starts of sessions on one node.
 type NodeTimes struct {
 	Node  holdfast.NodeID `json:"node"`
 	Count int             `json:"count"`
 	Init  Spread          `json:"init"`
 	Start Spread          `json:"start"`
 	Ready Spread          `json:"ready"`
-	// Ratio is how many times the fleet's median the phase Slowest takes on
-	// this node; it is the highest of the three.
+	// Ratio is the time of the phase Slowest on this node, divided by the fleet's
+	// median. It is the highest ratio of the three phases.
 	Ratio   float64 `json:"ratio"`
 	Slowest string  `json:"slowest"`
 }
 
-// SlowRatio is the Ratio from which on a node counts as slow.
+// SlowRatio is the Ratio at and above which a node counts as slow.
 const SlowRatio = 2.0
 
-// Slow reports whether the node stands out.
+// Slow reports whether the node counts as slow.
 func (n NodeTimes) Slow() bool { return n.Ratio >= SlowRatio }
 
-// noise is taken for the duration of what was shorter: between a millisecond
-// and three there is no difference to speak of.
+// noise is the shortest duration that counts; shorter ones count as noise. The
+// difference between one and three milliseconds is not significant.
 const noise = 50 * time.Millisecond
 
-// phase is what nodes are compared by.
+// phase is a phase by which nodes are compared.
 type phase struct {
 	name string
 	of   func(holdfast.Phases) holdfast.Millis
@@ -51,11 +51,11 @@ func comparedPhases() []phase {
 	}
 }
 
-// ByNode compares the nodes that sessions came up on, the slowest first. A
-// session counts by how much longer it took than its template does: the fleet's
-// median is, for each template, that of the nodes' medians, the lower one of
-// two, so that neither a node with many sessions nor a slow one of two sets it.
-// Rows with an error are left out.
+// ByNode compares the nodes on which sessions started, the slowest first. The time of a
+// session is divided by the fleet's median for its template. That is the median of the
+// nodes' medians, so a node with many sessions does not determine it. With two nodes it
+// is the lower median, so the slower node does not determine it. Rows with an error do
+// not count.
 func ByNode(rows []holdfast.Replacement) []NodeTimes {
 	nodes := map[holdfast.NodeID][]holdfast.Replacement{}
 	for _, r := range rows {
@@ -89,7 +89,7 @@ func spread(rows []holdfast.Replacement, p phase) Spread {
 	return Spread{P50: median(all), Max: slices.Max(all)}
 }
 
-// fleetMedians are the medians of the nodes' medians, by template.
+// fleetMedians returns the medians of the nodes' medians, by template.
 func fleetMedians(nodes map[holdfast.NodeID][]holdfast.Replacement, p phase) map[string]holdfast.Millis {
 	ofNodes := map[string][]holdfast.Millis{}
 	for _, own := range nodes {
@@ -112,8 +112,8 @@ func byTemplate(rows []holdfast.Replacement, p phase) map[string][]holdfast.Mill
 	return out
 }
 
-// ratioOf is the median of what the rows took, each in units of its template's
-// median.
+// ratioOf returns the median of the times of the rows, each divided by the fleet's
+// median for its template.
 func ratioOf(rows []holdfast.Replacement, p phase, fleet map[string]holdfast.Millis) float64 {
 	var all []float64
 	for template, times := range byTemplate(rows, p) {
@@ -124,7 +124,8 @@ func ratioOf(rows []holdfast.Replacement, p phase, fleet map[string]holdfast.Mil
 	return median(all)
 }
 
-// median is the lower one of two in the middle. There has to be one.
+// median returns the median. Of two values in the middle it is the lower one. The list
+// must not be empty.
 func median[T cmp.Ordered](all []T) T {
 	all = slices.Sorted(slices.Values(all))
 	return all[(len(all)-1)/2]

@@ -12,17 +12,16 @@ func came(node holdfast.NodeID, template string, init, start, ready time.Duratio
 		Boot: holdfast.Phases{Init: holdfast.Millis(init), Start: holdfast.Millis(start), Ready: holdfast.Millis(ready)}}
 }
 
-// The figures are the published ones of a healthy host and of one that was 30
-// times slower; the slow one has most of the sessions here, which must not make
-// it the measure.
+// The figures are the published ones of a healthy host and of a host that was 30 times
+// slower. The slow host has most of the sessions here, and must not determine the median.
 func TestSlowNodesStandOut(t *testing.T) {
 	const s = time.Second
 	rows := []holdfast.Replacement{
 		came("slow", "mysql", 2120*s, 1104*s, 0), came("slow", "mysql", 2000*s, 1000*s, 0), came("slow", "mysql", 2200*s, 1000*s, 0),
 		came("fine", "mysql", 74*s, 17*s, 0), came("good", "mysql", 80*s, 16*s, 0),
-		// A template that is slow by nature makes its node no slower.
+		// A slow template does not make its node slow.
 		came("good", "big", 900*s, 200*s, 0), came("good", "big", 900*s, 200*s, 0),
-		// What is over in no time is not compared.
+		// Very short times are not compared.
 		came("quick", "web", 0, time.Millisecond, 30*time.Millisecond), came("fine", "web", 0, 9*time.Millisecond, time.Millisecond),
 		{Key: "k", From: "fine", Error: "failed"},
 	}
@@ -41,7 +40,7 @@ func TestSlowNodesStandOut(t *testing.T) {
 	}
 }
 
-// Of two nodes the faster one is the measure.
+// Of two nodes the faster one determines the median.
 func TestSlowOneOfTwo(t *testing.T) {
 	nodes := ByNode([]holdfast.Replacement{came("a", "t", time.Minute, 0, 0), came("b", "t", time.Second, 0, 0)})
 	if len(nodes) != 2 || nodes[0].Node != "a" || nodes[0].Ratio != 60 || nodes[1].Ratio != 1 {

@@ -18,6 +18,7 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/metric"
+	"holdfast/internal/platform/tasks"
 )
 
 // Times of Run.
@@ -67,11 +68,7 @@ func (c *Checker) Run(ctx context.Context) error {
 			}
 		}
 		left = bad
-		t := time.NewTimer(c.pause)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		if tasks.Sleep(ctx, c.pause) != nil {
 			return nil
 		}
 	}

@@ -60,7 +60,7 @@ func TestOneThatIsMissingComesLater(t *testing.T) {
 	})
 }
 
-// An engine that cannot tell has no runtime but its own.
+// An engine without a test of runtimes supports only its default runtime.
 func TestEngineWithoutRuntimes(t *testing.T) {
 	c := New([]string{"runsc"}, nil, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 	if c.once(t.Context(), "runsc") || !errors.Is(c.Check("runsc"), holdfast.ErrNotFound) {

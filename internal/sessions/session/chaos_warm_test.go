@@ -39,7 +39,7 @@ func (p *chaosPool) next(t *testing.T, fake *fakeEngine, tmpl Template) (run fun
 		t.Fatal(err)
 	}
 	const most = 3
-	p.pool = container.New(container.Config{Node: "n1", Dir: p.dir, Templates: []container.Template{{
+	p.pool = container.New(container.Config{Dir: p.dir, Templates: []container.Template{{
 		Name: tmpl.Name, Image: tmpl.Image, Most: most,
 		Spec:  func(name, dir, label string) engine.Spec { return tmpl.WarmSpec("n1", name, dir, container.Dir, label) },
 		Await: tmpl.Await,

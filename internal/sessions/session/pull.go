@@ -136,7 +136,7 @@ func (p *pulls) pull(ctx context.Context, image string) (figures spinup.Pull, er
 	begun := time.Now()
 	err = retry(ctx, holdfast.ErrEngine, func() (err error) {
 		o := spinup.Options{Image: image, Begun: time.Now(), ImageStore: p.spinups.Cohort().ImageStore}
-		figures, err = spinup.Reduce(o, p.engine.Pull(ctx, image, engine.PullOptions{}), nil)
+		figures, err = spinup.Reduce(o, p.engine.Pull(ctx, image, engine.PullOptions{}))
 		return err
 	})
 	if err == nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"net/netip"
 	"strconv"
 	"syscall"
@@ -14,6 +13,7 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/neigh"
+	"holdfast/internal/platform/readiness"
 )
 
 // Polling of a container that is not ready. The interval starts at one millisecond and
@@ -46,16 +46,12 @@ func awaitReady(ctx context.Context, addr string, r Readiness, alive func() bool
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
 	start := time.Now()
-	probe := connectProbe
-	if r.HTTPPath != "" {
-		probe = httpProbe("http://" + addr + r.HTTPPath)
-	}
 	var last error
 	for {
 		if !errors.Is(last, syscall.ECONNREFUSED) { // after a refusal the neighbour is known
 			retryNeighbour(addr)
 		}
-		err := probeOnce(ctx, addr, min(max(firstDial, time.Since(start)/2), probeLimit), probe)
+		err := probeOnce(ctx, addr, min(max(firstDial, time.Since(start)/2), probeLimit), r)
 		if err == nil {
 			return nil
 		}
@@ -89,43 +85,9 @@ func retryNeighbour(addr string) {
 	}
 }
 
-// probeOnce connects to addr within the time dial and runs the probe.
-func probeOnce(ctx context.Context, addr string, dial time.Duration, probe func(context.Context, net.Conn) error) error {
+// probeOnce checks the server at addr. It connects within the time dial.
+func probeOnce(ctx context.Context, addr string, dial time.Duration, r Readiness) error {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
-	d := net.Dialer{Timeout: dial}
-	conn, err := d.DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	return probe(ctx, conn)
-}
-
-// connectProbe accepts any connection.
-func connectProbe(context.Context, net.Conn) error { return nil }
-
-func httpProbe(url string) func(context.Context, net.Conn) error {
-	return func(ctx context.Context, conn net.Conn) error {
-		client := &http.Client{
-			Transport: &http.Transport{
-				DisableKeepAlives: true,
-				DialContext:       func(context.Context, string, string) (net.Conn, error) { return conn, nil },
-			},
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return err
-		}
-		res, err := client.Do(req)
-		if err != nil {
-			return err
-		}
-		defer res.Body.Close()
-		if res.StatusCode >= 400 {
-			return fmt.Errorf("GET %s: %s", url, res.Status)
-		}
-		return nil
-	}
+	return readiness.Probe(ctx, net.Dialer{Timeout: dial}, addr, r.HTTPPath)
 }

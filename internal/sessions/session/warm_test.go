@@ -70,7 +70,7 @@ func newWarmsOn(t *testing.T, e engine.Engine, node string, tmpl Template, most 
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.Pool = container.New(container.Config{Node: holdfast.NodeID(node), Dir: w.dir, Templates: []container.Template{{
+	w.Pool = container.New(container.Config{Dir: w.dir, Templates: []container.Template{{
 		Name: tmpl.Name, Image: tmpl.Image, Most: most, Await: tmpl.Await,
 		Spec: func(name, dir, label string) engine.Spec {
 			return tmpl.WarmSpec(holdfast.NodeID(node), name, dir, container.Dir, label)

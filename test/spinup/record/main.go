@@ -1,15 +1,15 @@
-// Command record plays every scene of test/spinup/scene on an engine of its own
-// and writes the streams of its pulls to a directory, as fixtures for
-// internal/hosts/spinup. It needs root. The totals beside the fixtures are made by
-// hand, from what it prints: what the registry and the proxy say of each pull.
+// Command record plays every scene of test/spinup/scene on a private engine, and writes
+// the streams of its pulls to a directory, as fixtures for internal/hosts/spinup. It
+// needs root. The totals beside the fixtures are calculated by hand from its output: the
+// logs of the registry and of the proxy for each pull.
 //
 //	go run ./test/spinup/record -out internal/hosts/spinup/testdata/docker-20.10
 //	go run ./test/spinup/record -out internal/hosts/spinup/testdata/docker-29 -path DIR
 //	go run ./test/spinup/record -out internal/hosts/spinup/testdata/docker-20.10 -only timed -truth
 //
 // DIR has the dockerd, containerd, containerd-shim-runc-v2 and runc to use. With -truth
-// it also writes beside each stream when its layers came and were extracted, as
-// the proxy and the engine's debug log tell it.
+// it also writes the times of the downloads and extractions of each stream, from the
+// proxy and the engine's debug log.
 package main
 
 import (
@@ -31,9 +31,9 @@ func main() {
 	out := flag.String("out", "", "directory for the streams")
 	path := flag.String("path", "", "directory with the engine's programs; default: those installed")
 	only := flag.String("only", "", "scenes to play, with commas; default: all")
-	name := flag.String("engine", "", "name and version of the engine, where it does not say")
+	name := flag.String("engine", "", "name and version of the engine, if it does not report them")
 	args := flag.String("args", "", "more arguments for dockerd")
-	truth := flag.Bool("truth", false, "write the times that the proxy and the engine's debug log tell, too")
+	truth := flag.Bool("truth", false, "also write the times from the proxy and the engine's debug log")
 	flag.Parse()
 	if !lab.Inside() {
 		code, err := lab.Reenter()
@@ -77,7 +77,7 @@ func record(r *recorder, options lab.Options, only string) (err error) {
 	return nil
 }
 
-// recorder plays scenes and keeps their streams.
+// recorder plays scenes and writes their streams.
 type recorder struct {
 	stage  *scene.Stage
 	out    string
@@ -117,7 +117,7 @@ func (r *recorder) play(ctx context.Context, sc scene.Scene) error {
 	return r.print(streams[0].Begun, passed)
 }
 
-// writeTruth writes what is known of the times of a stream.
+// writeTruth writes the known times of a stream.
 func (r *recorder) writeTruth(s scene.Stream, passed []registry.Passed) error {
 	applied, err := scene.Applied(r.stage.Private.LogFile(), s.Begun)
 	if err != nil {
@@ -130,7 +130,7 @@ func (r *recorder) writeTruth(s scene.Stream, passed []registry.Passed) error {
 	return os.WriteFile(filepath.Join(r.out, s.Name+".truth.json"), []byte(b.String()), 0o644)
 }
 
-// print prints what the registry and the proxy know.
+// print prints the logs of the registry and of the proxy.
 func (r *recorder) print(begun time.Time, passed []registry.Passed) error {
 	for _, p := range passed {
 		fmt.Printf("  proxy %.19s range %q: %d bytes, %v to %v, cut %v\n", p.Blob, p.Range, p.Bytes,

@@ -28,9 +28,9 @@ type Head struct {
 	Sizes      map[string]int64 `json:"sizes,omitempty"` // compressed bytes by digest, from the manifest
 }
 
-// line is an event, or with End set, the end.
+// line is an event or, with End set, the end.
 type line struct {
-	Millis  float64 `json:"ms"` // since the pull was asked for
+	Millis  float64 `json:"ms"` // since the pull was requested
 	Layer   string  `json:"layer,omitempty"`
 	Status  string  `json:"status,omitempty"`
 	Current int64   `json:"current,omitempty"`
@@ -62,7 +62,7 @@ func (s Stream) Write(w io.Writer, info engine.Info) error {
 	return out.Encode(end)
 }
 
-// Read reads a recorded stream; its times count from begun.
+// Read reads a recorded stream. Its times count from begun.
 func Read(r io.Reader, begun time.Time) (File, error) {
 	var f File
 	lines := bufio.NewScanner(r)

@@ -8,22 +8,21 @@ import (
 	"holdfast/test/lab/registry"
 )
 
-// Link is a throttled way to the registry, and an image that takes some six seconds
-// on it, in three layers of Third bytes.
+// Link is a throttled connection to the registry, with an image whose pull takes about
+// six seconds on it, in three layers of Third bytes.
 type Link struct {
 	Rate  float64 // MiB/s
 	Third int64
-	Slow  bool // by the published rule
+	Slow  bool // slow by the published rule
 }
 
-// Links are one on either side of the published rule of 20 MiB/s.
+// Links returns one link below and one above the published rule of 20 MiB/s.
 func Links() []Link {
 	return []Link{{15, 30 << 20, true}, {25, 48 << 20, false}}
 }
 
-// Check compares what was made of a pull with what the proxy saw. A host that does
-// not keep up with the link has a download of its own speed: it still has to be
-// judged by that.
+// Check compares the record of a pull with the log of the proxy. If the host is slower
+// than the link, the pull has to be judged by the speed of the host.
 func (l Link) Check(t testing.TB, judged []spinup.Verdict, passed []registry.Passed, sizes map[string]int64) {
 	t.Helper()
 	seen := Throughput(passed, sizes)
@@ -47,7 +46,7 @@ func (l Link) Check(t testing.TB, judged []spinup.Verdict, passed []registry.Pas
 	t.Errorf("the download was not judged: %+v", judged)
 }
 
-// Throughput is MiB/s of layers of the given sizes as the proxy saw them.
+// Throughput returns the MiB/s of layers of the given sizes, by the log of the proxy.
 func Throughput(passed []registry.Passed, sizes map[string]int64) float64 {
 	var all Span
 	var n int64

@@ -1,6 +1,6 @@
-// Package scene has the pulls that measuring is tested with, against a real
-// engine, a real registry and a proxy between them that goes wrong on demand.
-// The recorder in test/spinup/record keeps their streams as fixtures.
+// Package scene has the pulls with which the measurement of pulls is tested: on a real
+// engine, with a real registry and a proxy between them that injects faults. The recorder
+// in test/spinup/record saves their streams as fixtures.
 package scene
 
 import (
@@ -16,7 +16,7 @@ import (
 	"holdfast/test/lab/registry"
 )
 
-// Env is where scenes play.
+// Env is the environment of the scenes.
 type Env struct {
 	Engine   engine.Engine
 	Registry *registry.Registry
@@ -28,10 +28,10 @@ type Env struct {
 // FullSize is too small for the image of the scene "no-space", in bytes.
 const FullSize = 96 << 20
 
-// Login is what Env.Guarded asks for.
+// Login returns the login that Env.Guarded requires.
 func Login() registry.Options { return registry.Options{User: "alice", Password: "secret"} }
 
-// Stream is one pull as it was seen.
+// Stream is the recorded stream of one pull.
 type Stream struct {
 	Name   string
 	Image  string
@@ -42,8 +42,8 @@ type Stream struct {
 	Sizes  map[string]int64 // compressed bytes by digest, of all the image's layers
 }
 
-// Pull pulls and keeps what the engine says. Each event is also given to each,
-// if that is not nil.
+// Pull pulls an image and records the stream. It also passes each event to each, if that
+// is not nil.
 func Pull(ctx context.Context, e engine.Engine, ref string, o engine.PullOptions, each func(engine.PullEvent)) Stream {
 	s := Stream{Image: ref, Begun: time.Now()}
 	for ev, err := range e.Pull(ctx, ref, o) {
@@ -66,8 +66,7 @@ type Scene struct {
 	Play func(ctx context.Context, e Env) ([]Stream, error)
 }
 
-// Scenes are all of them. Each has layers of its own, so that their order does
-// not matter.
+// Scenes returns all scenes. Each has its own layers, so their order does not matter.
 func Scenes() []Scene {
 	return []Scene{
 		{"plain", plain},
@@ -103,7 +102,7 @@ func (e Env) Push(ctx context.Context, name string, layers []registry.Layer) (ma
 	return e.Registry.Push(ctx, image, name, registry.Options{})
 }
 
-// through is the name of an image by way of the proxy.
+// through returns the name of an image through the proxy.
 func (e Env) through(name string) string { return e.Proxy.Host() + "/" + name }
 
 func one(s Stream, name string, sizes map[string]int64) []Stream {
@@ -112,8 +111,8 @@ func one(s Stream, name string, sizes map[string]int64) []Stream {
 }
 
 func plain(ctx context.Context, e Env) ([]Stream, error) {
-	// Five layers, so that with the usual three at once two wait; two of
-	// them are too small for the engine to say that it downloads.
+	// Five layers: the engine usually downloads three at a time, so two wait. Two of
+	// them are too small for the engine to report their download.
 	sizes, err := e.Push(ctx, "scene/plain:1", Layers(100, 24<<20, 12<<20, 3<<20, 100_000, 1_000))
 	if err != nil {
 		return nil, err
@@ -155,7 +154,7 @@ func largest(sizes map[string]int64) string {
 	return best
 }
 
-// joined has a second client come when the first has a part of each layer.
+// joined begins a second pull when the first one has a part of each layer.
 func joined(ctx context.Context, e Env) ([]Stream, error) {
 	sizes, err := e.Push(ctx, "scene/joined:1", Layers(400, 16<<20, 10<<20, 4<<20, 2<<20))
 	if err != nil {
@@ -166,8 +165,8 @@ func joined(ctx context.Context, e Env) ([]Stream, error) {
 	return e.join(ctx, "joined", sizes, func(ev engine.PullEvent) bool { return ev.Current > 4<<20 })
 }
 
-// joinedLate has the second come when the first has all but the end of the
-// largest layer.
+// joinedLate begins the second pull when the first one has everything except the end of
+// the largest layer.
 func joinedLate(ctx context.Context, e Env) ([]Stream, error) {
 	sizes, err := e.Push(ctx, "scene/joined-late:1", Layers(450, 16<<20, 2<<20, 1<<20))
 	if err != nil {
@@ -186,7 +185,7 @@ func joinedLate(ctx context.Context, e Env) ([]Stream, error) {
 	})
 }
 
-// join begins a second pull of scene/NAME:1 when the first one's events say so.
+// join begins a second pull of scene/NAME:1 when an event of the first one matches when.
 func (e Env) join(ctx context.Context, name string, sizes map[string]int64, when func(engine.PullEvent) bool) ([]Stream, error) {
 	ref := e.through("scene/" + name + ":1")
 	second := make(chan Stream, 1)
@@ -271,7 +270,7 @@ func noPlatform(ctx context.Context, e Env) ([]Stream, error) {
 	return refused(Pull(ctx, e.Engine, e.through("scene/list:1"), engine.PullOptions{}, nil), "no-platform")
 }
 
-// noSpace has one layer that there is room for, and one that there is not.
+// noSpace has one layer that fits on the disk, and one that does not.
 func noSpace(ctx context.Context, e Env) ([]Stream, error) {
 	if _, err := e.Push(ctx, "scene/no-space:1", Layers(1000, 4<<20, FullSize)); err != nil {
 		return nil, err
@@ -279,8 +278,8 @@ func noSpace(ctx context.Context, e Env) ([]Stream, error) {
 	return refused(Pull(ctx, e.Full, e.through("scene/no-space:1"), engine.PullOptions{}, nil), "no-space")
 }
 
-// timed is slow enough, and has layers that are large enough, for its times to
-// be compared with what the proxy and the engine's debug log say.
+// timed is slow enough, with large enough layers, to compare its times with those of the
+// proxy and of the engine's debug log.
 func timed(ctx context.Context, e Env) ([]Stream, error) {
 	sizes, err := e.Push(ctx, "scene/timed:1", Layers(1100, 24<<20, 16<<20, 8<<20, 1<<20))
 	if err != nil {

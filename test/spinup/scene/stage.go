@@ -13,15 +13,15 @@ import (
 	"holdfast/test/lab/registry"
 )
 
-// Stage is an Env with all that is in it. It works inside a lab only.
+// Stage is an Env with its engines, registries and proxy. It works only inside a lab.
 type Stage struct {
 	Env
 	Private *lab.Engine // behind Env.Engine
 	ends    []func() error
 }
 
-// Open starts two engines, two registries and a proxy. The stage is to be closed
-// also where there is an error.
+// Open starts two engines, two registries and a proxy. The caller closes the stage also
+// after an error.
 func Open(ctx context.Context, options lab.Options) (*Stage, error) {
 	s := &Stage{}
 	small, err := smallDisk()
@@ -51,7 +51,7 @@ func Open(ctx context.Context, options lab.Options) (*Stage, error) {
 	return s, nil
 }
 
-// smallDisk mounts a file system of FullSize in the lab; it goes with it.
+// smallDisk mounts a file system of FullSize in the lab. The mount ends with the lab.
 func smallDisk() (string, error) {
 	dir, err := os.MkdirTemp("/run", "small-")
 	if err != nil {
@@ -82,7 +82,7 @@ func (s *Stage) registry(ctx context.Context, o registry.Options) (*registry.Reg
 	return r, err
 }
 
-// Close ends all of it.
+// Close stops all parts of the stage.
 func (s *Stage) Close() error {
 	var errs []error
 	for i := len(s.ends) - 1; i >= 0; i-- {

@@ -15,10 +15,10 @@ import (
 	"holdfast/test/lab/registry"
 )
 
-// Span is a stretch of time.
+// Span is a range of time.
 type Span struct{ From, To time.Time }
 
-// Covered is the time that at least one of the spans covers.
+// Covered returns the time that at least one of the spans covers.
 func Covered(spans []Span) time.Duration {
 	spans = slices.SortedFunc(slices.Values(spans), func(a, b Span) int { return cmp.Compare(a.From.UnixNano(), b.From.UnixNano()) })
 	var all time.Duration
@@ -35,7 +35,7 @@ func Covered(spans []Span) time.Duration {
 	return all
 }
 
-// Passing are the spans in which the proxy passed layers of the given sizes.
+// Passing returns the spans in which the proxy passed layers of the given sizes.
 func Passing(passed []registry.Passed, sizes map[string]int64) []Span {
 	var out []Span
 	for _, p := range passed {
@@ -46,11 +46,11 @@ func Passing(passed []registry.Passed, sizes map[string]int64) []Span {
 	return out
 }
 
-// What the daemon logs before and after it extracts a layer: the driver
-// (overlay2 ApplyDiff) and the layer store (applyTar).
+// The log messages of the daemon before and after it extracts a layer: the driver's
+// (overlay2 ApplyDiff) and the layer store's (applyTar).
 var logged = regexp.MustCompile(`time="([^"]+)" level=debug msg="(Applying tar in|Applied tar)`)
 
-// Applied are the extractions in a daemon's debug log since begun.
+// Applied returns the extractions in a daemon's debug log since begun.
 func Applied(path string, begun time.Time) ([]Span, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -80,17 +80,17 @@ func Applied(path string, begun time.Time) ([]Span, error) {
 	return out, lines.Err()
 }
 
-// Truth is how long a pull took as the proxy saw its download and the engine's
-// debug log tells of its extraction.
+// Truth has the times of a pull: of its download by the proxy, and of its extraction by
+// the engine's debug log.
 type Truth struct{ Download, Extract []Span }
 
-// truthFile is a Truth on disk, in milliseconds since the pull was asked for.
+// truthFile is a Truth on disk, in milliseconds since the pull was requested.
 type truthFile struct {
 	Download [][2]float64 `json:"download_ms"`
 	Extract  [][2]float64 `json:"extract_ms"`
 }
 
-// Write writes the truth of a pull that was asked for at begun.
+// Write writes the truth of a pull that was requested at begun.
 func (t Truth) Write(w io.Writer, begun time.Time) error {
 	millis := func(spans []Span) [][2]float64 {
 		since := func(t time.Time) float64 { return math.Round(float64(t.Sub(begun))/1e3) / 1e3 }
@@ -103,7 +103,7 @@ func (t Truth) Write(w io.Writer, begun time.Time) error {
 	return json.NewEncoder(w).Encode(truthFile{millis(t.Download), millis(t.Extract)})
 }
 
-// ReadTruth reads what was written; its times count from begun.
+// ReadTruth reads a written Truth. Its times count from begun.
 func ReadTruth(r io.Reader, begun time.Time) (Truth, error) {
 	var f truthFile
 	if err := json.NewDecoder(r).Decode(&f); err != nil {

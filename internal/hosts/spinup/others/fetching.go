@@ -3,6 +3,7 @@ package others
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -61,10 +62,5 @@ func (f *fetching) blobs() bool {
 	if err != nil {
 		return false // another image store has none, or the engine is elsewhere
 	}
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), blobPrefix) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(entries, func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), blobPrefix) })
 }

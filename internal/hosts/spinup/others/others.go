@@ -1,28 +1,27 @@
-// Package others records the spin-ups of other clients of the same engine:
-// `docker run`, compose, a kubelet, whatever. It goes by the engine's events, and
-// asks the engine about each container once. What that tells, and what not:
+// Package others records the spin-ups of other clients of the same engine, for example
+// `docker run`, compose or a kubelet. It follows the engine's events, and inspects each
+// container once. The phases are:
 //
-//   - create: from the container's Created, which the engine notes as the call
-//     comes in, before the container's layer is made, to the create event, which
-//     it sends when all of it is there (moby, daemon/container.go newContainer
-//     and daemon/create.go).
-//   - start: from the container's connection to its network, which comes early in
-//     a start, to the start event (moby, daemon/start.go containerStart). The
-//     mount of its file system comes before and is missing. What lies between
-//     create and start is the client's own time and no phase; it is in the total.
-//     Without a network of its own there is no time of the start.
-//   - ready: from the start to the first healthy, where there is a healthcheck. A
-//     container that was gone before the engine could say whether there is one
-//     counts as up if its exit code was 0.
-//   - download and extract: nothing. An engine sends one event when a pull has
-//     ended, also when there was nothing to pull, and none when it begins or
-//     fails. The record says when that was, if it was just before. That one is
-//     under way is seen by the files of its layers, where the image store is
-//     Docker's classic one.
+//   - create: from the container's Created to the create event. The engine sets Created
+//     when the call arrives, before it makes the container's layer. It sends the event
+//     when the container is complete (moby, daemon/container.go newContainer and
+//     daemon/create.go).
+//   - start: from the container's connection to its network, early in a start, to the
+//     start event (moby, daemon/start.go containerStart). The mount of its file system
+//     comes before and is not included. The time between create and start is the
+//     client's own: it is part of the total and of no phase. A container without a
+//     network of its own has no time of the start.
+//   - ready: from the start to the first healthy, if there is a healthcheck. A container
+//     that was removed before the engine could report its healthcheck counts as up if
+//     its exit code was 0.
+//   - download and extract: not recorded. An engine sends one event when a pull has
+//     ended, also if the image was present, and none when a pull begins or fails. The
+//     record has the time of that event if it was recent. A running pull is detected by
+//     the files of its layers, if the image store is Docker's classic one.
 //
-// A container that is made and not started within StartWithin is no spin-up.
-// Events while the agent does not run are lost, except those that the engine remembers
-// when the connection to it is back.
+// A container that is created and not started within StartWithin is not a spin-up.
+// Events while the agent does not run are lost, except those that the engine still has
+// when the agent is connected again.
 package others
 
 import (

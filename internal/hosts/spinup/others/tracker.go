@@ -3,6 +3,8 @@ package others
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,7 +53,6 @@ type tracker struct {
 	cfg     Config
 	ask     func(id string) bool // queries the engine about a container; false: too many queries are open
 	pending map[string]*pending  // by container
-	order   []string             // their ids, oldest first; some may have ended
 	pulled  map[string]time.Time // end of the last pull, by image
 	begun   bool                 // the first Gap was received
 }
@@ -92,13 +93,8 @@ func (t *tracker) reconnected() {
 
 func (t *tracker) addPull(ev engine.Event) {
 	if len(t.pulled) >= maxPulled {
-		oldest := ""
-		for image, at := range t.pulled {
-			if oldest == "" || at.Before(t.pulled[oldest]) {
-				oldest = image
-			}
-		}
-		delete(t.pulled, oldest)
+		images := slices.Collect(maps.Keys(t.pulled))
+		delete(t.pulled, slices.MinFunc(images, func(a, b string) int { return t.pulled[a].Compare(t.pulled[b]) }))
 	}
 	t.pulled[normal(ev.ID)] = ev.Time
 }
@@ -120,36 +116,21 @@ func (t *tracker) addCreate(ev engine.Event) {
 		end: t.cfg.Begin(spinup.ForOther, ev.Name),
 	}
 	t.pending[ev.ID] = p
-	t.order = append(t.order, ev.ID)
 	t.question(p)
 }
 
 // dropOldest drops the oldest container without a record.
 func (t *tracker) dropOldest() {
-	for len(t.order) > 0 {
-		id := t.order[0]
-		t.order = t.order[1:]
-		if p := t.pending[id]; p != nil {
-			t.cfg.Log.Warn("too many containers are being made by others: one is not recorded", "container", p.name, "most", maxPending)
-			t.drop(p)
-			return
-		}
-	}
+	all := slices.Collect(maps.Values(t.pending))
+	p := slices.MinFunc(all, func(a, b *pending) int { return a.created.Compare(b.created) })
+	t.cfg.Log.Warn("too many containers are being made by others: one is not recorded", "container", p.name, "most", maxPending)
+	t.drop(p)
 }
 
 // drop forgets a container.
 func (t *tracker) drop(p *pending) {
 	p.end()
 	delete(t.pending, p.id)
-	if len(t.order) > 2*maxPending { // most have ended
-		var left []string
-		for _, id := range t.order {
-			if t.pending[id] != nil {
-				left = append(left, id)
-			}
-		}
-		t.order = left
-	}
 }
 
 func (t *tracker) dropAll() {
@@ -201,7 +182,7 @@ func (t *tracker) addContainer(p *pending, ev engine.Event) {
 		if p.started.IsZero() {
 			t.record(p, ev.Time, &failure{at: ev.Time, text: "it was removed before it was started"})
 		}
-		// Else it has died before, and that is told.
+		// If it has started, the die event came before.
 	}
 }
 
@@ -343,7 +324,7 @@ func (t *tracker) record(p *pending, ended time.Time, why *failure) {
 
 func millis(from, to time.Time) holdfast.Millis { return holdfast.Millis(max(to.Sub(from), 0)) }
 
-// normal is an image's name as an engine's pull event has it, with its tag.
+// normal returns an image's name in the form of an engine's pull event, with its tag.
 func normal(image string) string {
 	if strings.HasPrefix(image, "sha256:") {
 		return image // an image's id, not a name

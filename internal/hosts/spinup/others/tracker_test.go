@@ -18,17 +18,17 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// begun is when the first create call of a test comes in.
+// begun is the time of the first create call of a test.
 var begun = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
 func at(seconds float64) time.Time {
 	return begun.Add(time.Duration(seconds * float64(time.Second)))
 }
 
-// errLost is a question that was not answered in time.
+// errLost is the error of a query without an answer in time.
 var errLost = context.DeadlineExceeded
 
-// stage is a tracker, and what it did.
+// stage is a tracker with its results.
 type stage struct {
 	*tracker
 	records  []spinup.Record
@@ -85,14 +85,14 @@ func (s *stage) happens(actions ...any) {
 	}
 }
 
-// tells answers the oldest question.
+// tells answers the oldest query.
 func (s *stage) tells(c engine.Container, err error) {
 	id := s.asks[0]
 	s.asks = s.asks[1:]
 	s.answered(answer{id, c, err})
 }
 
-// made is what an engine says of a container that was asked for at second 0.
+// made returns an engine's answer about a container whose create call came at second 0.
 func made(checked bool) engine.Container {
 	return engine.Container{Created: begun, Healthcheck: checked}
 }
@@ -343,9 +343,8 @@ func TestPullBefore(t *testing.T) {
 	}
 }
 
-// TestBounded plays any events in any order: what is kept stays bounded, each
-// container has one record at most, a success has no error, and at the end
-// nothing is under way.
+// TestBounded sends any events in any order. The tables stay bounded, each container has
+// at most one record, a success has no error, and at the end no spin-up is in progress.
 func TestBounded(t *testing.T) {
 	actions := []string{"create", "start", "kill", "die", "destroy", "health_status: healthy", "health_status: unhealthy", "connect", "disconnect", "pull"}
 	rapid.Check(t, func(t *rapid.T) {
@@ -421,8 +420,8 @@ func TestManyAreBounded(t *testing.T) {
 		s.tells(made(false), nil)
 		s.add(engine.Event{Type: engine.OfContainer, ID: id, Name: id, Action: "start", Time: at(float64(i) + 1)})
 	}
-	if len(s.order) > 3*maxPending {
-		t.Errorf("%d ids are kept", len(s.order))
+	if len(s.pending) > maxPending {
+		t.Errorf("%d containers are pending", len(s.pending))
 	}
 	s.dropAll()
 	for name, n := range s.underWay {

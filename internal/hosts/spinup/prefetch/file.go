@@ -18,7 +18,7 @@ const FileName = "prefetch.json"
 // margin.
 const maxFile = 1 << 18
 
-// file is what is on disk.
+// file is the content of the file.
 type file struct {
 	Images []string `json:"images"`
 }

@@ -20,12 +20,13 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/tasks"
 )
 
 // MaxImages bounds the list.
 const MaxImages = 256
 
-// Config is what the configuration says.
+// Config is the configuration.
 type Config struct {
 	Prefetch []string      `yaml:"prefetch"` // images
 	Check    time.Duration `yaml:"check"`    // approximate check interval
@@ -34,7 +35,7 @@ type Config struct {
 // DefaultConfig keeps no image.
 func DefaultConfig() Config { return Config{Check: 10 * time.Minute} }
 
-// Validate checks all of it; the error begins with the key.
+// Validate validates the configuration; the error begins with the key.
 func (c Config) Validate() error {
 	if c.Check < time.Second {
 		return fmt.Errorf("check: %v is less than 1s", c.Check)
@@ -55,7 +56,7 @@ type NameError struct{ Image string }
 
 func (e *NameError) Error() string { return fmt.Sprintf("%q is not an image name", e.Image) }
 
-// Hint says what a name looks like.
+// Hint describes a valid name.
 func (e *NameError) Hint() string {
 	return "an image is named [registry/]name[:tag] or [registry/]name@sha256:…, in lower case"
 }
@@ -77,7 +78,7 @@ type Entry struct {
 	Again time.Time `json:"again,omitzero"`
 }
 
-// State says whether an image is on the host.
+// State is whether an image is on the host.
 type State string
 
 // The states.
@@ -88,13 +89,13 @@ const (
 	Missing State = "missing"
 )
 
-// Errors that callers decide by.
+// Errors that callers check for.
 var (
 	ErrFixed = errors.New("the image is kept by the configuration")
 	ErrFull  = fmt.Errorf("already %d images are kept: %w", MaxImages, holdfast.ErrBusy)
 )
 
-// Engine is what is asked of the container engine.
+// Engine is the part of a container engine that a Keeper uses.
 type Engine interface {
 	// ImageID returns engine.ErrNoImage if the image is not on this host.
 	ImageID(ctx context.Context, ref string) (string, error)
@@ -126,7 +127,7 @@ const pullLimit = time.Hour
 type Keeper struct {
 	every time.Duration
 	deps  Deps
-	poke  chan struct{} // buffered, capacity 1: check now
+	wake  tasks.Signal // check now
 
 	mu   sync.Mutex
 	list []*image // those of the configuration first
@@ -141,7 +142,7 @@ type image struct {
 // New returns a keeper with the saved list. A list that cannot be read is logged,
 // and replaced with the next change.
 func New(c Config, d Deps) *Keeper {
-	k := &Keeper{every: c.Check, deps: d, poke: make(chan struct{}, 1)}
+	k := &Keeper{every: c.Check, deps: d, wake: tasks.NewSignal()}
 	for _, name := range c.Prefetch {
 		k.add(name, true)
 	}
@@ -241,15 +242,8 @@ func (k *Keeper) change(do func() error) error {
 		k.list = before
 		return err
 	}
-	k.lookNow()
+	k.wake.Set()
 	return nil
-}
-
-func (k *Keeper) lookNow() {
-	select {
-	case k.poke <- struct{}{}:
-	default: // a wakeup is already pending
-	}
 }
 
 // Run keeps the images until ctx is done.
@@ -260,17 +254,15 @@ func (k *Keeper) Run(ctx context.Context) error {
 	defer cancel()
 	watching.Go(func() {
 		for range k.deps.Engine.Watch(ctx, engine.WatchOptions{Actions: []string{"delete", "untag"}}) {
-			k.lookNow()
+			k.wake.Set()
 		}
 	})
 	for ctx.Err() == nil {
-		t := time.NewTimer(k.round(ctx))
 		select {
-		case <-t.C:
-		case <-k.poke:
+		case <-time.After(k.round(ctx)):
+		case <-k.wake:
 		case <-ctx.Done():
 		}
-		t.Stop()
 	}
 	return nil
 }
@@ -293,7 +285,7 @@ func (k *Keeper) round(ctx context.Context) time.Duration {
 	return next
 }
 
-// jitter is d, a tenth more or less.
+// jitter returns d, changed by up to a tenth.
 func jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
 }
@@ -302,38 +294,30 @@ func jitter(d time.Duration) time.Duration {
 func (k *Keeper) look(ctx context.Context, name string) {
 	limited, cancel := context.WithTimeout(ctx, pullLimit)
 	defer cancel()
+	failed := Unknown // the state after an error
 	_, err := k.deps.Engine.ImageID(limited, name)
 	if errors.Is(err, engine.ErrNoImage) {
+		failed = Missing
 		k.set(name, func(i *image) { i.State = Pulling })
 		k.deps.Log.Info("pulling an image to keep", "image", name)
-		if err = k.deps.Pull(limited, name); err != nil {
-			err = &pullError{err}
-		}
+		err = k.deps.Pull(limited, name)
 	}
 	if ctx.Err() != nil {
 		return // the error is not about the image
 	}
-	k.set(name, func(i *image) { i.seen(err) })
+	k.set(name, func(i *image) { i.seen(err, failed) })
 	if err != nil {
 		k.deps.Log.Warn("an image to keep is missing", "image", name, "error", err)
 	}
 }
 
-// pullError is the error of a failed pull.
-type pullError struct{ error }
-
-func (e *pullError) Unwrap() error { return e.error }
-
-// seen records the result of a check.
-func (i *image) seen(err error) {
+// seen records the result of a check. failed is the state after an error.
+func (i *image) seen(err error, failed State) {
 	if err == nil {
 		i.State, i.Error, i.Again, i.wait = Present, "", time.Time{}, 0
 		return
 	}
-	i.State = Unknown
-	if missing := (*pullError)(nil); errors.As(err, &missing) {
-		i.State = Missing
-	}
+	i.State = failed
 	i.wait = min(max(2*i.wait, firstRetry), lastRetry)
 	i.Error, i.Again = err.Error(), time.Now().Add(jitter(i.wait))
 }

@@ -120,8 +120,8 @@ func state(k *Keeper, name string) Entry {
 	return Entry{}
 }
 
-// What is missing is fetched at the start, when an image is deleted, and at the
-// next look if the engine's event was lost; what is there is left alone.
+// Missing images are fetched at the start, when an image is deleted, and at the next check
+// if the engine's event was lost. Present images are not pulled.
 func TestKeepsImages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost()
@@ -146,8 +146,8 @@ func TestKeepsImages(t *testing.T) {
 	})
 }
 
-// What cannot be had is tried again, less and less often; an engine that is down
-// says nothing about images.
+// A failed pull is tried again at growing intervals. While the engine is down, the state
+// of the images is unknown.
 func TestBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost()
@@ -186,7 +186,7 @@ func TestBacksOff(t *testing.T) {
 	})
 }
 
-// A pull that hangs is given up, so that the images behind it are fetched.
+// A pull that hangs is cancelled, so that the images after it are fetched.
 func TestPullThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost()
@@ -204,8 +204,8 @@ func TestPullThatHangs(t *testing.T) {
 	})
 }
 
-// The list outlives the agent; what the configuration names is not on it, and
-// cannot be removed.
+// The list remains after the agent ends. The images of the configuration are not on it
+// and cannot be removed.
 func TestList(t *testing.T) {
 	h := newHost()
 	file := filepath.Join(t.TempDir(), "list")
@@ -243,7 +243,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// A list that is damaged, or not ours, is none.
+// A damaged or foreign list counts as empty.
 func TestDamagedList(t *testing.T) {
 	for _, text := range []string{"", "{", `{"images": ["NO NAME"]}`, `{"images": "a"}`, strings.Repeat("x", 2*maxFile)} {
 		file := filepath.Join(t.TempDir(), "list")

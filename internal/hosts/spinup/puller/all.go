@@ -2,9 +2,9 @@ package puller
 
 import (
 	"context"
-	"sync"
 
 	"github.com/google/go-containerregistry/pkg/name"
+	"golang.org/x/sync/errgroup"
 
 	"holdfast/internal/hosts/spinup"
 )
@@ -16,32 +16,30 @@ const atOnce = 16
 // Watch receives the progress of several pulls. Its functions may be nil. They
 // are called from several goroutines, for one image by one at a time.
 type Watch struct {
-	// Progress receives Pull's progress for the i-th request; if several requests
-	// want the same image, for the first.
+	// Progress receives Pull's progress for the i-th request. For equal requests it
+	// is called for the first.
 	Progress func(i int, p spinup.Pull)
 	// Done is called once per request when its image is present or its pull has
 	// failed, while others may still run.
 	Done func(i int, r Result)
 }
 
-// All pulls several images beside each other, and each of them once: the
-// results are in the order of the requests, with Of for those that are the same.
-// It returns when all have ended. One that fails leaves the others alone.
+// All pulls several images at the same time, and each image once. The results are in
+// the order of the requests; Of identifies equal requests. All returns when all pulls
+// have ended. A pull that fails does not affect the others.
 //
-// A layer that several images have in common, with all layers below it, is
-// fetched once, by the engine. It counts for one of them.
+// If several images share a layer with all layers below it, the engine fetches the
+// layer once. It counts for one of the images.
 func (p *Puller) All(ctx context.Context, list []Request, w Watch) []Result {
 	of := same(list)
 	results := make([]Result, len(list))
-	slots := make(chan struct{}, atOnce)
-	var pulling sync.WaitGroup
+	var pulling errgroup.Group
+	pulling.SetLimit(atOnce)
 	for i, q := range list {
 		if of[i] != i {
 			continue
 		}
-		slots <- struct{}{}
-		pulling.Go(func() {
-			defer func() { <-slots }()
+		pulling.Go(func() error {
 			var progress func(spinup.Pull)
 			if w.Progress != nil {
 				progress = func(now spinup.Pull) { w.Progress(i, now) }
@@ -57,9 +55,10 @@ func (p *Puller) All(ctx context.Context, list []Request, w Watch) []Result {
 					w.Done(j, r)
 				}
 			}
+			return nil
 		})
 	}
-	pulling.Wait()
+	_ = pulling.Wait() // the functions return no errors
 	return results
 }
 

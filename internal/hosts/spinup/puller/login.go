@@ -13,13 +13,13 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// DockerLogins are the logins that `docker login` left: in config.json of
-// DOCKER_CONFIG or ~/.docker, there or with the credential helpers that it names
+// DockerLogins reads the logins that `docker login` has saved: in config.json of
+// DOCKER_CONFIG or ~/.docker, or in the credential helpers that the file names
 // (https://docs.docker.com/reference/cli/docker/login/#credential-stores). The
-// helpers are other programs; they are found on PATH.
+// helpers are programs on PATH.
 type DockerLogins struct{}
 
-// loginHint says where to look.
+// loginHint is the hint of a login that cannot be read.
 const loginHint = "look at config.json in $DOCKER_CONFIG or ~/.docker, and at the credential helper that it names"
 
 // Login returns the login for an image's registry, the zero value if there is

@@ -29,8 +29,8 @@ func (s *safe) Login(_ context.Context, image string) (engine.Login, error) {
 	return engine.Login{Username: "alice"}, nil
 }
 
-// A question that hangs is waited for once, and asked once; an answer that comes
-// late is taken.
+// A query that hangs is made once, and delays only the first callers. A late answer is
+// used.
 func TestLoginThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &safe{release: make(chan struct{})}

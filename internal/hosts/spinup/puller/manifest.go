@@ -18,14 +18,13 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// maxAnswer bounds what is read of each of a registry's answers, in bytes:
-// registries refuse manifests over 4 MiB (OCI distribution-spec, "Pushing
-// Manifests").
+// maxAnswer is the maximum number of bytes that are read of an answer. Registries
+// refuse manifests over 4 MiB (OCI distribution-spec, "Pushing Manifests").
 const maxAnswer = 4 << 20
 
-// Registries queries the registries for manifests. A registry that the engine
-// reaches by a mirror, its own proxy, or with a certificate that only it trusts may
-// be unreachable here: then the sizes stay unknown.
+// Registries queries the registries for manifests. The engine may reach a registry
+// through a mirror, a proxy, or with a certificate that only the engine trusts. Such a
+// registry may be unreachable from here; the sizes then stay unknown.
 //
 // Docker Hub is not queried: it counts each request for a manifest as a pull
 // (https://docs.docker.com/docker-hub/usage/pulls/).
@@ -62,7 +61,7 @@ func sizesOf(ctx context.Context, image, platform string, l engine.Login) (map[s
 	defer base.CloseIdleConnections()
 	d, err := remote.Get(ref, remote.WithContext(ctx), remote.WithAuth(authn.FromConfig(authn.AuthConfig{
 		Username: l.Username, Password: l.Password, IdentityToken: l.IdentityToken, RegistryToken: l.RegistryToken,
-	})), remote.WithPlatform(*wanted), remote.WithTransport(careful{base}))
+	})), remote.WithPlatform(*wanted), remote.WithTransport(boundedTransport{base}))
 	if err != nil {
 		return nil, err
 	}
@@ -77,11 +76,11 @@ func sizesOf(ctx context.Context, image, platform string, l engine.Login) (map[s
 	return spinup.Sizes(text)
 }
 
-// careful is a transport that uses plain text only with this host, as the engine
-// does, and reads no more than maxAnswer.
-type careful struct{ base http.RoundTripper }
+// boundedTransport is a transport that uses plain text only for this host, like the
+// engine, and reads at most maxAnswer bytes.
+type boundedTransport struct{ base http.RoundTripper }
 
-func (c careful) RoundTrip(req *http.Request) (*http.Response, error) {
+func (c boundedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL.Scheme != "https" && !loopback(req.URL.Hostname()) {
 		return nil, fmt.Errorf("%s would be queried in plain text", req.URL.Host)
 	}

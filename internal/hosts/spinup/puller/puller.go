@@ -7,24 +7,26 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/platform/coalesce"
 	"holdfast/internal/platform/engine"
 )
 
-// Engine is what pulls: a part of engine.Engine.
+// Engine is the part of a container engine that a Puller uses.
 type Engine interface {
 	Info(ctx context.Context) (engine.Info, error)
 	ImageID(ctx context.Context, ref string) (string, error)
 	Pull(ctx context.Context, ref string, o engine.PullOptions) iter.Seq2[engine.PullEvent, error]
 }
 
-// Logins knows the logins of registries.
+// Logins reads the logins of registries.
 type Logins interface {
 	// Login returns the login for the registry of an image, the zero value if
-	// there is none. It may hang, also when ctx is done: it is called in a
-	// goroutine of its own, for each registry once at a time.
+	// there is none. It may hang, also when ctx is done. The puller calls it in
+	// a separate goroutine, with one call at a time for each registry.
 	Login(ctx context.Context, image string) (engine.Login, error)
 }
 
@@ -40,7 +42,7 @@ type Config struct {
 	Engine    Engine
 	Logins    Logins    // nil: no logins
 	Manifests Manifests // nil: layers have the sizes that the engine reports
-	// Host and Unpigz are the cohort's: this host's name, and whether the
+	// Host and Unpigz are for the cohort: this host's name, and whether the
 	// engine finds unpigz (spinup.HasUnpigz).
 	Host   string
 	Unpigz bool
@@ -50,7 +52,8 @@ type Config struct {
 // Puller pulls images. Its methods may be called from any goroutine.
 type Puller struct {
 	c      Config
-	info   asked
+	info   *coalesce.Reader[engine.Info]
+	known  atomic.Pointer[engine.Info] // nil until the engine has answered
 	logins *logins
 	chains chains
 }
@@ -60,7 +63,7 @@ func New(c Config) *Puller {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Puller{c: c, info: newAsked(), logins: newLogins(c.Logins), chains: newChains()}
+	return &Puller{c: c, info: coalesce.New(c.Engine.Info), logins: newLogins(c.Logins), chains: newChains()}
 }
 
 // Request is one image to be pulled.
@@ -88,36 +91,33 @@ type Result struct {
 // progressEvery is the interval of progress reports of Pull.
 const progressEvery = 100 * time.Millisecond
 
-// Pull pulls one image. The record tells all about it and has a Pull, also where
-// there is an error; nil means that the image is on this host. A caller
-// that makes a container of the image gives the record's Pull to a spinup.Timer
-// and saves the Timer's record instead.
+// Pull pulls one image. The record has a Pull also if there is an error. Without an
+// error the image is on this host. A caller that creates a container of the image passes
+// the record's Pull to a spinup.Timer, and saves the Timer's record instead.
 //
-// progress, if not nil, gets the figures as they are about ten times a second,
-// and a last time at the end; never twice at once. It must not keep them
-// waiting.
+// progress, if not nil, receives the current figures about ten times a second and once
+// at the end, one call at a time. It must not block.
 //
-// Errors are those of the engine with the layer that it was at, ctx's, or
-// spinup.ErrEndedEarly, with a hint where one is known (spinup.Explain). An
-// image that could not be pulled is told by spinup.CauseOf.
+// The error is that of the engine with the current layer, that of ctx, or
+// spinup.ErrEndedEarly. It has a hint if its cause is known (spinup.Cause.Explain).
 func (p *Puller) Pull(ctx context.Context, q Request, progress func(spinup.Pull)) (spinup.Record, error) {
 	timer := spinup.NewTimer(cmp.Or(q.Kind, spinup.ForPull), q.Image, spinup.Cohort{})
 	timer.Job(q.Job)
-	asking := p.ask(ctx)
-	pull, err := p.pull(ctx, q, asking, progress)
+	info := p.ask(ctx)
+	pull, err := p.pull(ctx, q, info, progress)
 	if progress != nil {
 		progress(pull)
 	}
 	timer.Pulled(pull)
 	record := timer.End(err)
-	record.Cohort = p.cohort(asking.wait())
+	record.Cohort = p.cohort(info.wait())
 	return record, err
 }
 
 // Cohort returns the cohort of this host's spin-ups. The engine is queried until
 // it has answered once.
 func (p *Puller) Cohort(ctx context.Context) (spinup.Cohort, error) {
-	info, err := p.info.get(ctx, p.c.Engine.Info)
+	info, err := p.engineInfo(ctx)
 	return p.cohort(info), err
 }
 
@@ -130,7 +130,7 @@ func (p *Puller) cohort(info engine.Info) spinup.Cohort {
 }
 
 // pull does the pull itself.
-func (p *Puller) pull(ctx context.Context, q Request, asking *asking, progress func(spinup.Pull)) (spinup.Pull, error) {
+func (p *Puller) pull(ctx context.Context, q Request, info *infoQuery, progress func(spinup.Pull)) (spinup.Pull, error) {
 	begun := time.Now()
 	if q.Missing && q.Platform == "" {
 		if _, err := p.c.Engine.ImageID(ctx, q.Image); err == nil {
@@ -139,7 +139,7 @@ func (p *Puller) pull(ctx context.Context, q Request, asking *asking, progress f
 		// The pull reports whatever is wrong.
 	}
 	login, noLogin := p.login(ctx, q.Image)
-	s := p.newStream(q, login, begun, asking)
+	s := p.newStream(q, login, begun, info)
 	defer s.close()
 	stop := s.tell(progress)
 	err := s.read(p.c.Engine.Pull(ctx, q.Image, engine.PullOptions{Platform: q.Platform, Login: login}))
@@ -173,5 +173,5 @@ func describe(q Request, pull spinup.Pull, err, noLogin error) error {
 	if cause := spinup.CauseOf(err); noLogin != nil && (cause == spinup.Denied || cause == spinup.NoImage) {
 		err = fmt.Errorf("%w; without a login: %w", err, noLogin)
 	}
-	return spinup.Explain(err)
+	return spinup.CauseOf(err).Explain(err)
 }

@@ -27,8 +27,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// faulty is an engine that answers as a test wants it to, in ways that a real
-// one does only now and then; test/pull has the real one.
+// faulty is an engine with the answers of a test, which a real engine gives only
+// sometimes. test/pull uses a real engine.
 type faulty struct {
 	info   func(context.Context) (engine.Info, error)
 	events func(ctx context.Context, ref string, yield func(engine.PullEvent, error) bool)
@@ -79,8 +79,7 @@ var whole = []string{
 	layer + ":Extracting:1000:1000", layer + ":Pull complete", ":Status: Downloaded newer image for x:1",
 }
 
-// An engine that says late, or never, what it is does not keep the pull from
-// being measured.
+// A pull is also measured if the engine reports its version late or never.
 func TestEngineThatAnswersLate(t *testing.T) {
 	for name, info := range map[string]func(context.Context) (engine.Info, error){
 		"late": func(ctx context.Context) (engine.Info, error) {
@@ -103,7 +102,7 @@ func TestEngineThatAnswersLate(t *testing.T) {
 	}
 }
 
-// An answer that was had once is not asked for again; one that was not is.
+// The engine is queried until it has answered once.
 func TestEngineIsAskedOnce(t *testing.T) {
 	asked := 0
 	p := New(Config{Engine: faulty{func(context.Context) (engine.Info, error) {
@@ -126,7 +125,7 @@ func TestEngineIsAskedOnce(t *testing.T) {
 	}
 }
 
-// A manifest comes beside the pull, and its sizes count.
+// The manifest is read during the pull, and its sizes count.
 func TestManifestBesideThePull(t *testing.T) {
 	known := make(chan struct{})
 	p := New(Config{
@@ -150,7 +149,7 @@ func TestManifestBesideThePull(t *testing.T) {
 	}
 }
 
-// A manifest that does not come is given up at the pull's end.
+// The query of a manifest without an answer is cancelled at the end of the pull.
 func TestManifestThatDoesNotCome(t *testing.T) {
 	asked, ended := make(chan struct{}), make(chan error, 1)
 	p := New(Config{
@@ -208,8 +207,7 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// Whatever ends a pull early is an error that names the image, and the layer
-// that it was at.
+// The error of a pull that ends early names the image and the current layer.
 func TestErrors(t *testing.T) {
 	boom := errors.New("boom")
 	for _, c := range []struct {
@@ -244,7 +242,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// If access to an image is denied, the error says what was wrong with the login.
+// If access to an image is denied, the error contains the problem of the login.
 func TestLoginThatCannotBeHad(t *testing.T) {
 	denied := errors.New("unauthorized: authentication required")
 	p := New(Config{Logins: noLogins{}, Engine: faulty{answer, func(_ context.Context, _ string, yield func(engine.PullEvent, error) bool) {
@@ -329,7 +327,7 @@ func TestSharedChains(t *testing.T) {
 	b.leave()
 }
 
-// dockerConfig writes a configuration of docker's for one test.
+// dockerConfig writes a configuration of docker for one test.
 func dockerConfig(t *testing.T, text string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -359,8 +357,8 @@ func TestDockerLogins(t *testing.T) {
 	}
 }
 
-// A helper that hangs is not waited for longer than the caller wants, and other
-// registries' logins can be had.
+// The wait for a helper that hangs ends with the caller's context. The logins of other
+// registries are available meanwhile.
 func TestHelperThatHangs(t *testing.T) {
 	dockerConfig(t, `{"credHelpers": {"r.example.org": "hangs"}, "auths": {"t.example.org": {"identitytoken": "idt"}}}`)
 	dir := t.TempDir()
@@ -389,8 +387,8 @@ func TestHelperThatHangs(t *testing.T) {
 	}
 }
 
-// A registry elsewhere is not queried in plain text, and an answer without end is
-// cut off.
+// A registry on another host is not queried in plain text, and an endless answer is cut
+// off.
 func TestCareful(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		for range maxAnswer/1024 + 100 {
@@ -400,7 +398,7 @@ func TestCareful(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	c := http.Client{Transport: careful{&http.Transport{DisableKeepAlives: true}}}
+	c := http.Client{Transport: boundedTransport{&http.Transport{DisableKeepAlives: true}}}
 	res, err := c.Get(s.URL)
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/tasks"
 )
 
 // manifestLimit bounds the query of a manifest.
@@ -17,7 +18,7 @@ const manifestLimit = 30 * time.Second
 // early, because their meaning depends on the image store.
 type stream struct {
 	options spinup.Options
-	asking  *asking
+	info    *infoQuery
 	pass    *pass
 	sizesOf func(ctx context.Context) (map[string]int64, error) // nil: sizes are not queried
 	begin   sync.Once                                           // of the query of the manifest
@@ -32,9 +33,9 @@ type stream struct {
 	sizes   map[string]int64
 }
 
-func (p *Puller) newStream(q Request, login engine.Login, begun time.Time, asking *asking) *stream {
+func (p *Puller) newStream(q Request, login engine.Login, begun time.Time, info *infoQuery) *stream {
 	s := &stream{
-		options: spinup.Options{Image: q.Image, Begun: begun}, asking: asking,
+		options: spinup.Options{Image: q.Image, Begun: begun}, info: info,
 		pass: p.chains.enter(),
 	}
 	// It lasts as long as the pull is read; close ends it.
@@ -50,8 +51,8 @@ func (p *Puller) newStream(q Request, login engine.Login, begun time.Time, askin
 	}
 	s.beside.Go(func() {
 		select {
-		case <-asking.done:
-			s.know(asking.info)
+		case <-info.done:
+			s.know(info.info)
 		case <-s.ctx.Done():
 		}
 	})
@@ -145,22 +146,11 @@ func (s *stream) tell(progress func(spinup.Pull)) (stop func()) {
 	if progress == nil {
 		return func() {}
 	}
-	end := make(chan struct{})
+	ctx, cancel := context.WithCancel(s.ctx)
 	var telling sync.WaitGroup
-	telling.Go(func() {
-		t := time.NewTicker(progressEvery)
-		defer t.Stop()
-		for {
-			progress(s.at(time.Now()))
-			select {
-			case <-end:
-				return
-			case <-t.C:
-			}
-		}
-	})
+	telling.Go(func() { _ = tasks.Every(ctx, progressEvery, func() { progress(s.at(time.Now())) }) })
 	return func() {
-		close(end)
+		cancel()
 		telling.Wait()
 	}
 }
@@ -180,7 +170,7 @@ func (s *stream) finish(failed error) (spinup.Pull, error) {
 	ended := time.Now()
 	// Without the engine's info the stream is read as that of a graph driver,
 	// which reports more.
-	s.know(s.asking.wait())
+	s.know(s.info.wait())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.reducer.Finish(ended, failed)

@@ -15,6 +15,7 @@ import (
 	"holdfast/internal/hosts/spinup/underway"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/boottime"
+	"holdfast/internal/platform/tasks"
 )
 
 const (
@@ -33,7 +34,7 @@ type Host struct {
 	own    []string
 	cohort atomic.Pointer[spinup.Cohort]
 	root   atomic.Pointer[string] // the engine's data root
-	stale  chan struct{}          // receives when the engine may have changed
+	stale  tasks.Signal           // the engine may have changed
 }
 
 // HostOptions configure a Host.
@@ -51,14 +52,14 @@ type HostOptions struct {
 func NewHost(o HostOptions) *Host {
 	h := &Host{
 		Recorder: New(o.Options), list: NewUnderWay(o.RunDir, o.Metrics, o.Log),
-		name: o.Node, engine: o.Engine, own: o.Own, stale: make(chan struct{}, 1),
+		name: o.Node, engine: o.Engine, own: o.Own, stale: tasks.NewSignal(),
 	}
 	h.setEngine(o.Info)
 	return h
 }
 
-// NewUnderWay returns the list of the spin-ups that are under way on this host,
-// those that other tools announce in runDir included, and registers its metrics.
+// NewUnderWay returns the list of the spin-ups in progress on this host, with those that
+// other tools announce in runDir, and registers its metrics.
 func NewUnderWay(runDir string, reg prometheus.Registerer, log *slog.Logger) *underway.List {
 	list := underway.New(boottime.Now)
 	leases, err := underway.OpenLeases(filepath.Join(runDir, underway.DirName), boottime.Now)
@@ -90,7 +91,7 @@ func Begin(list *underway.List, kind spinup.Kind, name string, log *slog.Logger)
 		log.Debug("a spin-up is not counted as under way", "kind", kind, "name", name, "err", err)
 		return func() {}
 	}
-	return func() { _ = list.End(e.ID) } // fails where the entry has expired
+	return func() { _ = list.End(e.ID) } // fails if the entry has expired
 }
 
 func (h *Host) setEngine(info engine.Info) {
@@ -151,14 +152,9 @@ func (h *Host) Others() *others.Watcher {
 	return others.New(h.engine, others.Config{
 		Own:    h.own,
 		Cohort: h.Cohort, Begin: h.Begin, Record: h.Record, Log: h.log,
-		Connected: func() {
-			select {
-			case h.stale <- struct{}{}:
-			default: // a refresh is pending
-			}
-		},
-		DataRoot: func() string { return *h.root.Load() },
-		Busy:     h.busy,
+		Connected: h.stale.Set,
+		DataRoot:  func() string { return *h.root.Load() },
+		Busy:      h.busy,
 	})
 }
 

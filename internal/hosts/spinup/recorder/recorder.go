@@ -48,21 +48,23 @@ type Recorder struct {
 	Collected func(r spinup.Record, slow bool) bool
 	Suspect   func()
 
-	mu     sync.RWMutex // held for reading while the store is used
-	store  *spinup.Store
-	recent []spinup.Record // of the last day, the latest first; with Shared only
+	mu    sync.RWMutex // held for reading while the store is used
+	store *spinup.Store
+
+	recentMu sync.Mutex
+	recent   []spinup.Record // of the last day, the latest last
 }
 
-// New returns a Recorder. Where the store cannot be opened now, Run tries again.
+// New returns a Recorder. If the store cannot be opened now, Run tries again.
 func New(o Options) *Recorder {
 	r := &Recorder{
 		o: o, metrics: spinup.NewMetrics(o.Metrics, o.Slow), log: o.Log, queue: make(chan spinup.Record, queueLen),
 		lost: metric.Registry{Registerer: o.Metrics}.Counter("holdfast_spinup_records_lost_total", "Records of spin-ups that could not be written."),
 	}
-	if o.Shared {
-		r.loadRecent()
-	} else {
+	if !o.Shared {
 		r.open()
+	} else if err := r.with(r.loadRecent); err != nil {
+		r.log.Warn("the records of spin-ups cannot be read", "err", err)
 	}
 	return r
 }
@@ -70,20 +72,17 @@ func New(o Options) *Recorder {
 // Record records a spin-up that has ended. It does not block: Run writes the record.
 func (r *Recorder) Record(s spinup.Record) {
 	s.Collected = r.collected(s)
-	if r.o.Shared {
-		s = s.Bounded()
-		r.remember(s)
-	}
+	s = s.Bounded()
 	r.observe(s)
 	select {
 	case r.queue <- s:
 	default:
-		r.lose(s, errors.New("too many records wait to be written"))
+		r.lose(errors.New("too many records wait to be written"), s)
 	}
 }
 
 // Add records a spin-up that another process has measured, and returns when it is
-// written. holdfast.ErrBusy while the store is not open.
+// written. It returns holdfast.ErrBusy while the store is not open.
 func (r *Recorder) Add(s spinup.Record) error {
 	s.Collected = r.collected(s)
 	if err := r.with(func(store *spinup.Store) error { return store.Append(s) }); err != nil {
@@ -97,9 +96,10 @@ func (r *Recorder) collected(s spinup.Record) bool {
 	return r.Collected != nil && r.Collected(s, len(r.o.Slow.Slow(s)) > 0)
 }
 
-// observe counts and logs a spin-up.
+// observe counts, remembers and logs a spin-up.
 func (r *Recorder) observe(s spinup.Record) {
 	r.metrics.Observe(s)
+	r.remember(s)
 	slow := r.o.Slow.Slow(s)
 	level, text := slog.LevelDebug, "spin-up"
 	switch {
@@ -126,9 +126,11 @@ func (r *Recorder) observe(s spinup.Record) {
 	r.log.Log(context.Background(), level, text, attrs...)
 }
 
-func (r *Recorder) lose(s spinup.Record, err error) {
-	r.lost.Inc()
-	r.log.Warn("the record of a spin-up is lost", "id", s.ID, "image", s.Image, "err", err)
+func (r *Recorder) lose(err error, list ...spinup.Record) {
+	for _, s := range list {
+		r.lost.Inc()
+		r.log.Warn("the record of a spin-up is lost", "id", s.ID, "image", s.Image, "err", err)
+	}
 }
 
 // open tries to open the store.
@@ -137,6 +139,9 @@ func (r *Recorder) open() {
 	if err != nil {
 		r.log.Warn("the records of spin-ups cannot be opened; trying again", "err", err)
 		return
+	}
+	if err := r.loadRecent(store); err != nil {
+		r.log.Warn("the records of spin-ups cannot be read", "err", err)
 	}
 	r.mu.Lock()
 	r.store = store
@@ -153,7 +158,7 @@ func (r *Recorder) opened() bool {
 // later, and the store of an agent that ends is soon free for other processes.
 var errNotOpen = fmt.Errorf("the records of spin-ups are not open: %w", holdfast.ErrBusy)
 
-// with calls do with the store. holdfast.ErrBusy while it is not open.
+// with calls do with the store. It returns holdfast.ErrBusy while the store is not open.
 func (r *Recorder) with(do func(*spinup.Store) error) error {
 	if r.o.Shared {
 		store, err := spinup.OpenStore(r.o.File, r.o.Keep, r.log)
@@ -234,22 +239,15 @@ func (r *Recorder) Run(ctx context.Context) error {
 	}
 }
 
-// write writes a record and those that wait in the queue. They are appended
-// concurrently so that they share one sync.
+// write writes a record and those that wait in the queue, with one sync.
 func (r *Recorder) write(s spinup.Record) {
 	batch := []spinup.Record{s}
 	for len(batch) < batchLen && len(r.queue) > 0 {
 		batch = append(batch, <-r.queue) // the only receiver
 	}
-	var writing sync.WaitGroup
-	for _, s := range batch {
-		writing.Go(func() {
-			if err := r.with(func(store *spinup.Store) error { return store.Append(s) }); err != nil {
-				r.lose(s, err)
-			}
-		})
+	if err := r.with(func(store *spinup.Store) error { return store.Append(batch...) }); err != nil {
+		r.lose(err, batch...)
 	}
-	writing.Wait()
 }
 
 func (r *Recorder) close() error {

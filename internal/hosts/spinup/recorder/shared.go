@@ -3,33 +3,29 @@ package recorder
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"holdfast/internal/hosts/doctor/ranking"
 	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/platform/tasks"
 )
 
-// loadRecent reads the records of the last day.
-func (r *Recorder) loadRecent() {
-	err := r.with(func(store *spinup.Store) error {
-		list, err := store.List(spinup.Filter{Since: time.Now().Add(-figuresSince), Limit: figuresLimit})
-		r.mu.Lock()
-		r.recent = list
-		r.mu.Unlock()
-		return err
-	})
-	if err != nil {
-		r.log.Warn("the records of spin-ups cannot be read", "err", err)
-	}
+// loadRecent reads the records of the last day. Those that are in memory already are
+// newer: they wait to be written.
+func (r *Recorder) loadRecent(store *spinup.Store) error {
+	list, err := store.List(spinup.Filter{Since: time.Now().Add(-figuresSince), Limit: figuresLimit})
+	slices.Reverse(list)
+	r.recentMu.Lock()
+	defer r.recentMu.Unlock()
+	r.recent = append(list, r.recent...)
+	return err
 }
 
-// Containers returns the containers of the last day's records. For a Recorder with
-// Options.Shared.
+// Containers returns the containers of the last day's records.
 func (r *Recorder) Containers() (ids []string) {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
+	r.recentMu.Lock()
+	defer r.recentMu.Unlock()
 	for _, s := range r.recent {
 		ids = append(ids, s.Container)
 	}
@@ -38,28 +34,17 @@ func (r *Recorder) Containers() (ids []string) {
 
 // remember adds a record to those of the last day.
 func (r *Recorder) remember(s spinup.Record) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.recent = append([]spinup.Record{s}, r.recent[:min(len(r.recent), figuresLimit-1)]...)
+	r.recentMu.Lock()
+	defer r.recentMu.Unlock()
+	r.recent = append(r.recent[max(0, len(r.recent)+1-figuresLimit):], s)
 }
 
 // Figures returns the figures of the last day's spin-ups at the time now.
 func (r *Recorder) Figures(now time.Time) ranking.Spinups {
-	if r.o.Shared {
-		r.mu.Lock()
-		r.recent = slices.DeleteFunc(r.recent, func(s spinup.Record) bool { return now.Sub(s.Begun) > figuresSince })
-		list := slices.Clone(r.recent)
-		r.mu.Unlock()
-		return figures(list, r.o.Slow)
-	}
-	var list []spinup.Record
-	err := r.with(func(store *spinup.Store) (err error) {
-		list, err = store.List(spinup.Filter{Since: now.Add(-figuresSince), Limit: figuresLimit})
-		return err
-	})
-	if err != nil {
-		r.log.Debug("the records of spin-ups cannot be read", "err", err)
-	}
+	r.recentMu.Lock()
+	r.recent = slices.DeleteFunc(r.recent, func(s spinup.Record) bool { return now.Sub(s.Begun) > figuresSince })
+	list := slices.Clone(r.recent)
+	r.recentMu.Unlock()
 	return figures(list, r.o.Slow)
 }
 
@@ -96,24 +81,14 @@ func figures(records []spinup.Record, slow spinup.Rules) ranking.Spinups {
 // runShared writes the records every ten seconds. In between the store is closed, so
 // that `holdfast spinup` can read it.
 func (r *Recorder) runShared(ctx context.Context) error {
-	tick := time.NewTicker(flushInterval)
-	defer tick.Stop()
 	var waiting []spinup.Record
-	for {
-		select {
-		case <-tick.C:
-			waiting = r.flush(waiting)
-		case <-ctx.Done():
-			for _, s := range r.flush(waiting) {
-				r.lose(s, errors.New("another process has the store open"))
-			}
-			return nil
-		}
-	}
+	err := tasks.Every(ctx, flushInterval, func() { waiting = r.flush(waiting) })
+	r.lose(errors.New("another process has the store open"), r.flush(waiting)...)
+	return err
 }
 
-// flush writes the waiting records and those in the queue. It returns them where
-// another process has the store open.
+// flush writes the waiting records and those in the queue. If another process has the
+// store open, it returns them.
 func (r *Recorder) flush(waiting []spinup.Record) []spinup.Record {
 	for len(r.queue) > 0 && len(waiting) < queueLen {
 		waiting = append(waiting, <-r.queue)
@@ -121,22 +96,13 @@ func (r *Recorder) flush(waiting []spinup.Record) []spinup.Record {
 	if len(waiting) == 0 {
 		return nil
 	}
-	err := r.with(func(store *spinup.Store) error {
-		for _, s := range waiting {
-			if err := store.Append(s); err != nil {
-				return fmt.Errorf("of %d spin-ups: %w", len(waiting), err)
-			}
-		}
-		return nil
-	})
+	err := r.with(func(store *spinup.Store) error { return store.Append(waiting...) })
 	switch {
 	case errors.Is(err, spinup.ErrInUse):
 		r.log.Debug("records of spin-ups wait for the store", "count", len(waiting), "err", err)
 		return waiting
 	case err != nil:
-		for _, s := range waiting {
-			r.lose(s, err)
-		}
+		r.lose(err, waiting...)
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ import (
 	"holdfast/internal/platform/linux/boottime"
 )
 
-// leased is a directory of leases, and how a collector that began before sees it.
+// leased is a directory of leases, with the view of a collector that began before.
 func leased(t *testing.T, c *clock) (*Leases, *List) {
 	t.Helper()
 	tool, err := OpenLeases(filepath.Join(t.TempDir(), "run", DirName), c.now)
@@ -68,7 +68,7 @@ func announce(t *testing.T, l *Leases, name string, life time.Duration) Entry {
 	return e
 }
 
-// names are the leases that a list counts.
+// names returns the leases that a list counts.
 func names(l *List) string {
 	var all []string
 	for _, e := range l.Active() {
@@ -77,8 +77,8 @@ func names(l *List) string {
 	return strings.Join(all, " ")
 }
 
-// TestLeasesCountEverywhere: whichever process announces or ends a lease, all processes
-// think the same.
+// TestLeasesCountEverywhere: all processes see the leases that any process announces or
+// ends.
 func TestLeasesCountEverywhere(t *testing.T) {
 	var c clock
 	tool, list := leased(t, &c)
@@ -146,7 +146,7 @@ func TestALeaseEndsAtItsTime(t *testing.T) {
 	}
 }
 
-// TestAWaiterIsToldOfLeases within a look of Run's.
+// TestAWaiterIsToldOfLeases: Run signals a lease of another process at its next poll.
 func TestAWaiterIsToldOfLeases(t *testing.T) {
 	tool, list := leased(t, &clock{})
 	tool.clock, list.leases.clock, list.clock = boottime.Now, boottime.Now, boottime.Now
@@ -169,8 +169,9 @@ func TestAWaiterIsToldOfLeases(t *testing.T) {
 	wait("the end", changed)
 }
 
-// TestWhatIsNoLeaseSuspendsNobody: of an earlier boot, torn, too long, too big,
-// with another's name, or no file at all. What is ours goes with the next one.
+// TestWhatIsNoLeaseSuspendsNobody: leases of an earlier boot, torn, too long, too big or
+// with a wrong name do not count, and neither do irregular files. The next announcement
+// removes such leases.
 func TestWhatIsNoLeaseSuspendsNobody(t *testing.T) {
 	var c clock
 	c.forward(time.Hour)
@@ -261,7 +262,7 @@ func TestWhatIsNoLeaseSuspendsNobody(t *testing.T) {
 	}
 }
 
-// TestLeasesAreBounded in number; those that are over make room.
+// TestLeasesAreBounded: the number of leases is limited. Expired leases free space.
 func TestLeasesAreBounded(t *testing.T) {
 	var c clock
 	tool, list := leased(t, &c)
@@ -271,7 +272,7 @@ func TestLeasesAreBounded(t *testing.T) {
 	if _, err := tool.Begin(Outside, "one more", time.Minute); !errors.Is(err, ErrFull) {
 		t.Errorf("one more: %v", err)
 	}
-	// To an agent it can be told all the same.
+	// An agent accepts the announcement nevertheless.
 	begin(t, list, "one more", time.Minute)
 	if n, _ := list.UnderWay(); n != MaxLeases+1 {
 		t.Errorf("%d are under way", n)
@@ -291,8 +292,8 @@ func TestLeasesAreBounded(t *testing.T) {
 	}
 }
 
-// TestLeasesOfOthersAreNotBelieved: in a directory that other users may write to
-// any user could suspend deletions for ever.
+// TestLeasesOfOthersAreNotBelieved: leases in a directory that other users may write to do
+// not count. Otherwise any user could suspend deletions for ever.
 func TestLeasesOfOthersAreNotBelieved(t *testing.T) {
 	var c clock
 	tool, list := leased(t, &c)
@@ -325,7 +326,8 @@ func TestLeasesOfOthersAreNotBelieved(t *testing.T) {
 	}
 }
 
-// TestAToolThatIsKilled in the middle of announcing leaves a whole lease or none.
+// TestAToolThatIsKilled: a tool that is killed while it announces leaves a complete lease
+// or none.
 func TestAToolThatIsKilled(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), DirName)
 	if args := os.Getenv("LEASES_TEST_DIR"); args != "" {

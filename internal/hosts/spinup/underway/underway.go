@@ -1,7 +1,7 @@
-// Package underway knows which spin-ups are under way on this host: sessions'
-// boots, `holdfast pull` and `run`, other people's containers between create and
-// start, and what outside tools announce. It is state and a clock; nothing of it
-// does work. The garbage collector, which waits for an idle host, uses
+// Package underway lists the spin-ups in progress on this host: boots of sessions,
+// `holdfast pull` and `run`, containers of other clients between create and start, and
+// the announcements of outside tools. It has only state and a clock. The garbage
+// collector, which waits for an idle host, uses
 //
 //	List.UnderWay() (n int, since time.Time)
 //	List.Changed() <-chan struct{}
@@ -22,7 +22,7 @@
 // Each entry expires, so that a crashed tool does not count for ever. The expiry
 // clock also runs while the host sleeps.
 //
-// What outside tools announce are Leases, which all processes on the host see.
+// The announcements of outside tools are Leases, which all processes on the host see.
 package underway
 
 import (
@@ -37,6 +37,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/linux/boottime"
+	"holdfast/internal/platform/tasks"
 )
 
 // Bounds of a List.
@@ -74,7 +75,7 @@ type entry struct {
 	leased bool // it is one of the Leases
 }
 
-// newEntry is a spin-up that begins now.
+// newEntry returns a spin-up that begins now.
 func newEntry(kind, name string, life time.Duration, at boottime.Instant) entry {
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // never fails (crypto/rand)
@@ -97,7 +98,7 @@ func check(kind, name string, life time.Duration) error {
 	return nil
 }
 
-// List has the spin-ups in progress. Its methods may be called from any
+// List lists the spin-ups in progress. Its methods may be called from any
 // goroutine.
 type List struct {
 	clock  func() boottime.Instant
@@ -211,16 +212,7 @@ func (l *List) Changed() <-chan struct{} {
 func (l *List) Run(ctx context.Context) error {
 	// A ticker is enough: Go's timers stop while the host sleeps, and so do all
 	// waiting goroutines.
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			l.UnderWay()
-		case <-ctx.Done():
-			return nil
-		}
-	}
+	return tasks.Every(ctx, time.Second, func() { l.UnderWay() })
 }
 
 // lookLocked drops expired entries, and updates the leases.

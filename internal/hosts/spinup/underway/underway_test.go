@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// clock is one that a test moves.
+// clock is a clock that a test moves.
 type clock struct{ at atomic.Int64 }
 
 func (c *clock) now() boottime.Instant   { return boottime.Instant(c.at.Load()) }
@@ -93,8 +93,8 @@ func TestEndsByItself(t *testing.T) {
 	}
 }
 
-// TestWaitForQuiet does what the package's comment says, and is told although
-// no method is called when the time is up.
+// TestWaitForQuiet waits as in the package comment. It is signalled although no method is
+// called when an entry expires.
 func TestWaitForQuiet(t *testing.T) {
 	var c clock
 	l := New(c.now)
@@ -146,7 +146,7 @@ func TestBounds(t *testing.T) {
 	begin(t, l, "x", time.Minute) // those before are over
 }
 
-// TestAgainstModel plays begin, end and the passing of time against a map.
+// TestAgainstModel compares a list with a map, with begins, ends and passing time.
 func TestAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var c clock

@@ -51,7 +51,7 @@ func figures(t *testing.T, e *containerd.Engine, _ *lab.Containerd) {
 			t.Fatal(err)
 		}
 		o := spinup.Options{Image: tag.String(), Begun: time.Now(), ImageStore: engine.ClientStore}
-		p, err := spinup.Reduce(o, e.Pull(t.Context(), tag.String(), engine.PullOptions{}), nil)
+		p, err := spinup.Reduce(o, e.Pull(t.Context(), tag.String(), engine.PullOptions{}))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -23,7 +23,7 @@ type Container struct {
 	dir               string // directory of this host
 	image             string // id; "" if the container is to be ended. Guarded by Pool.mu
 	target            *kill.Target
-	talk              *talk
+	socket            *socket
 }
 
 // ID is the engine's id of the container.
@@ -49,7 +49,7 @@ const (
 // reports whether the program may have received the identity; if not, another
 // container may be used instead. Only bind mounts are supported.
 func (c *Container) Assign(ctx context.Context, i holdfast.Identity, mounts []engine.Mount) (told bool, err error) {
-	defer c.talk.close()
+	defer c.socket.close()
 	if err := c.attach(mounts); err != nil {
 		return false, err
 	}
@@ -61,11 +61,11 @@ func (c *Container) Assign(ctx context.Context, i holdfast.Identity, mounts []en
 	if err := atomicfile.WriteNoSync(filepath.Join(c.dir, FileName), text, 0o644); err != nil {
 		return false, err
 	}
-	c.talk.send(text)
+	c.socket.send(text)
 	if err := c.thaw(); err != nil {
 		return true, err
 	}
-	if err := c.talk.heard(ctx, c.target); err != nil {
+	if err := c.socket.awaitAnswers(ctx, c.target); err != nil {
 		return true, fmt.Errorf("sending the container its identity: %w", err)
 	}
 	return true, nil

@@ -34,7 +34,7 @@ func TestDemand(t *testing.T) {
 	}
 }
 
-// TestDemandIsTheLargestBurst holds it to the plain way of counting.
+// TestDemandIsTheLargestBurst compares the demand with a simple count.
 func TestDemandIsTheLargestBurst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		begin := time.Unix(1_000_000, 0)

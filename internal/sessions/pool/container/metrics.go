@@ -1,8 +1,6 @@
 package container
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/internal/platform/metric"
@@ -11,24 +9,22 @@ import (
 
 // Metrics are the metrics of a Pool.
 type Metrics struct {
-	reg    metric.Registry
-	claims *prometheus.CounterVec
-	making *prometheus.HistogramVec
+	pool.Metrics
+	reg metric.Registry
 }
 
 // NewMetrics creates the metrics and registers them. The configuration bounds the
 // number of templates.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	r := metric.Registry{Registerer: reg}
-	m := &Metrics{
-		reg: r,
-		claims: r.CounterVec("holdfast_warm_claims_total",
+	return &Metrics{reg: r, Metrics: pool.Metrics{
+		Found: "warm",
+		Claims: r.CounterVec("holdfast_warm_claims_total",
 			"Sessions that asked for a warm container, by template and outcome (warm, none: it booted).", "template", "outcome"),
-		making: r.HistogramVec("holdfast_warm_make_seconds",
+		Making: r.HistogramVec("holdfast_warm_make_seconds",
 			"Time to create a warm container ahead of need, by template and outcome (ok, failed).",
 			[]float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60}, "template", "outcome"),
-	}
-	return m
+	}}
 }
 
 // watch registers gauges for the number of containers in the pool, and sets the
@@ -36,7 +32,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 func (m *Metrics) watch(p *Pool) {
 	for i, k := range p.kinds {
 		for _, outcome := range []string{"warm", "none"} {
-			m.claims.WithLabelValues(k.Name, outcome)
+			m.Claims.WithLabelValues(k.Name, outcome)
 		}
 		for name, c := range map[string]struct {
 			help  string
@@ -50,16 +46,4 @@ func (m *Metrics) watch(p *Pool) {
 			}, func() float64 { return float64(c.value(p.Counts()[i])) }))
 		}
 	}
-}
-
-func (m *Metrics) claimed(template string, warm bool) {
-	outcome := "none"
-	if warm {
-		outcome = "warm"
-	}
-	m.claims.WithLabelValues(template, outcome).Inc()
-}
-
-func (m *Metrics) made(template string, took time.Duration, err error) {
-	pool.ObserveMake(m.making, took, err, template)
 }

@@ -172,8 +172,8 @@ func (f *fake) Forget(ids ...string) {
 	})
 }
 
-// close kills what a failed test left: a frozen process would not die with the test
-// and would prevent its end.
+// close kills the processes that a failed test left. A frozen process would not die with
+// the test and would prevent its end.
 func (f *fake) close(killer *kill.Killer, opener *kill.Opener) {
 	for _, id := range f.ids() {
 		c, err := f.Inspect(context.Background(), id)
@@ -197,7 +197,7 @@ func fakePool(t testing.TB, f *fake, dir string, most int, d Deps) *Pool {
 	}
 	d.Engine, d.Deadman, d.Opener, d.Killer = f, f, opener, &kill.Killer{}
 	d.Metrics, d.Log = NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)
-	p := New(Config{Node: "n", Dir: dir, Templates: []Template{{
+	p := New(Config{Dir: dir, Templates: []Template{{
 		Name: "web", Image: "web:1", Most: most,
 		Spec: func(name, dir, label string) engine.Spec {
 			return engine.Spec{Name: name, Labels: map[string]string{Label: label}, Mounts: []engine.Mount{{Source: dir}}}
@@ -393,7 +393,7 @@ func TestTell(t *testing.T) {
 	mute := p.Take("web")
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if told, err := mute.Assign(ctx, want, nil); !errors.Is(err, errNotHeard) || !told {
+	if told, err := mute.Assign(ctx, want, nil); !errors.Is(err, errNoAnswer) || !told {
 		t.Errorf("one that does not answer: told %v, %v", told, err)
 	}
 	if told, err := mute.Assign(t.Context(), want, []engine.Mount{{Type: "volume", Source: "v", Target: "/v"}}); err == nil || told {

@@ -14,9 +14,9 @@ import (
 	"sync"
 	"time"
 
-	"holdfast"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/proc"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/kill"
 	"holdfast/internal/sessions/pool"
 )
@@ -69,7 +69,6 @@ const (
 
 // Config is the configuration of a Pool.
 type Config struct {
-	Node      holdfast.NodeID
 	Templates []Template
 	Dir       string // directory of this host for the identities; only root may enter it
 }
@@ -98,7 +97,7 @@ type Pool struct {
 	cfg  Config
 	deps Deps
 	log  *slog.Logger
-	poke pool.Signal
+	wake tasks.Signal
 	with pool.Containers
 
 	mu    sync.Mutex
@@ -129,7 +128,7 @@ func New(cfg Config, deps Deps) *Pool {
 	if deps.Pressure == nil {
 		deps.Pressure = func() Pressure { return NoPressure }
 	}
-	p := &Pool{cfg: cfg, deps: deps, log: deps.Log, poke: pool.NewSignal(), idleNode: pool.Idle{Busy: deps.Busy},
+	p := &Pool{cfg: cfg, deps: deps, log: deps.Log, wake: tasks.NewSignal(), idleNode: pool.Idle{Busy: deps.Busy},
 		with: pool.Containers{Engine: deps.Engine, Opener: deps.Opener, Deadman: deps.Deadman}}
 	for _, t := range cfg.Templates {
 		p.kinds = append(p.kinds, &kind{Template: t, demand: demand{since: time.Now()}})
@@ -150,7 +149,7 @@ func (p *Pool) Ready(template string) bool {
 // its target. It returns nil if there is none. It does not wait. Each call counts as
 // demand for the template.
 func (p *Pool) Take(template string) *Container {
-	defer p.poke.Set()
+	defer p.wake.Set()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	k := p.kind(template)
@@ -161,7 +160,7 @@ func (p *Pool) Take(template string) *Container {
 	// Run ends dead containers, and containers of a replaced image. The second kind
 	// still serves as well as before.
 	i := slices.IndexFunc(k.idle, func(c *Container) bool { return !c.dead() })
-	p.deps.Metrics.claimed(template, i >= 0)
+	p.deps.Metrics.Claimed(i >= 0, template)
 	if i < 0 {
 		return nil
 	}
@@ -198,8 +197,7 @@ func (p *Pool) kind(template string) *kind {
 // Count is the number of warm containers of a template, and the number that the pool
 // aims for.
 type Count struct {
-	Template          string
-	Ready, Want, Most int
+	Ready, Want int
 }
 
 // Counts returns the counts of all templates in their order.
@@ -208,7 +206,7 @@ func (p *Pool) Counts() []Count {
 	defer p.mu.Unlock()
 	var out []Count
 	for _, k := range p.kinds {
-		out = append(out, Count{Template: k.Name, Ready: len(k.idle), Want: k.demand.want(k.Most, time.Now()), Most: k.Most})
+		out = append(out, Count{Ready: len(k.idle), Want: k.demand.want(k.Most, time.Now())})
 	}
 	return out
 }
@@ -233,7 +231,7 @@ func (p *Pool) endAll(ctx context.Context, all []*Container) error {
 	}
 	targets := make([]*kill.Target, len(all))
 	for i, c := range all {
-		c.talk.close()
+		c.socket.close()
 		targets[i] = c.target
 	}
 	killing, cancel := context.WithTimeout(ctx, killTimeout)

@@ -27,7 +27,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	}
 	p.setOpen(true)
 	defer p.shut()
-	pool.Loop(ctx, p.poke, p.tend, func() bool { return p.lacking() != nil })
+	pool.Loop(ctx, p.wake, p.tend, func() bool { return p.lacking() != nil })
 	return nil
 }
 
@@ -44,7 +44,7 @@ func (p *Pool) shut() {
 	p.open = false
 	for _, k := range p.kinds {
 		for _, c := range k.idle {
-			c.talk.close()
+			c.socket.close()
 		}
 	}
 }
@@ -129,7 +129,7 @@ func (p *Pool) make(ctx context.Context, k *kind) bool {
 		return false
 	}
 	took := time.Since(begun)
-	p.deps.Metrics.made(k.Name, took, err)
+	p.deps.Metrics.Made(took, err, k.Name)
 	if err != nil {
 		level := slog.LevelDebug // logged once
 		if k.making.Failed() {
@@ -157,7 +157,7 @@ func (p *Pool) makeOne(ctx context.Context, k *kind) (_ *Container, err error) {
 	if err := os.Mkdir(c.dir, 0o755); err != nil {
 		return nil, err
 	}
-	if c.talk, err = listen(c.dir); err != nil {
+	if c.socket, err = listen(c.dir); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(c.dir))
 	}
 	if err := p.bringUp(ctx, k, c); err != nil {
@@ -199,7 +199,7 @@ func (p *Pool) bringUp(ctx context.Context, k *kind, c *Container) (err error) {
 		return err
 	}
 	select {
-	case <-c.talk.connected:
+	case <-c.socket.connected:
 	case <-time.After(connectGrace):
 	case <-ctx.Done():
 		return ctx.Err()
@@ -211,7 +211,7 @@ func (p *Pool) bringUp(ctx context.Context, k *kind, c *Container) (err error) {
 func (p *Pool) undo(ctx context.Context, c *Container) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pool.EngineTimeout)
 	defer cancel()
-	c.talk.close()
+	c.socket.close()
 	if c.target != nil {
 		killing, done := context.WithTimeout(ctx, killTimeout)
 		defer done()

@@ -1,8 +1,6 @@
 package network
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/internal/platform/metric"
@@ -11,23 +9,22 @@ import (
 
 // Metrics are the metrics of a Pool.
 type Metrics struct {
-	reg    metric.Registry
-	claims *prometheus.CounterVec
-	making *prometheus.HistogramVec
+	pool.Metrics
+	reg metric.Registry
 }
 
 // NewMetrics creates the metrics and registers them.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	r := metric.Registry{Registerer: reg}
-	m := &Metrics{
-		reg: r,
-		claims: r.CounterVec("holdfast_network_claims_total",
+	m := &Metrics{reg: r, Metrics: pool.Metrics{
+		Found: "ready",
+		Claims: r.CounterVec("holdfast_network_claims_total",
 			"Boots of sessions that asked for a ready network, by outcome (ready, none: the engine created the network during the boot).", "outcome"),
-		making: r.HistogramVec("holdfast_network_make_seconds",
+		Making: r.HistogramVec("holdfast_network_make_seconds",
 			"Time to create a ready network ahead of need, by outcome (ok, failed).",
 			[]float64{.025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}, "outcome"),
-	}
-	metric.Start(m.claims, "ready", "none")
+	}}
+	metric.Start(m.Claims, "ready", "none")
 	return m
 }
 
@@ -36,16 +33,4 @@ func (m *Metrics) watch(p *Pool) {
 	metric.GaugeFunc(m.reg, "holdfast_networks_ready", "Ready networks that wait for a session.", func() int { n, _, _ := p.Counts(); return n })
 	metric.GaugeFunc(m.reg, "holdfast_networks_kept", "Ready networks that the pool keeps while the node is idle.", func() int { _, _, n := p.Counts(); return n })
 	metric.GaugeFunc(m.reg, "holdfast_networks_used", "Networks of the pool that sessions use.", func() int { _, n, _ := p.Counts(); return n })
-}
-
-func (m *Metrics) claimed(ready bool) {
-	outcome := "none"
-	if ready {
-		outcome = "ready"
-	}
-	m.claims.WithLabelValues(outcome).Inc()
-}
-
-func (m *Metrics) made(took time.Duration, err error) {
-	pool.ObserveMake(m.making, took, err)
 }

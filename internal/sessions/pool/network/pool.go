@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/kill"
 	"holdfast/internal/sessions/pool"
 )
@@ -34,7 +35,7 @@ const (
 
 	sweepEvery  = time.Minute // interval of the search for containers of the node that the pool does not know
 	removeRetry = time.Second // after a removal that failed
-	maxDoomed   = 64          // that wait for an idle node before their removal
+	maxRemovals = 64          // that wait for an idle node before their removal
 )
 
 // Engine is the part of a container engine that the pool needs.
@@ -70,13 +71,13 @@ type Pool struct {
 	deps Deps
 	log  *slog.Logger
 	with pool.Containers
-	poke pool.Signal // there may be work
+	wake tasks.Signal // there may be work
 	call func(n *network, hostname string) error
 
-	mu     sync.Mutex
-	idle   []*network          // oldest first
-	used   map[string]*network // by the holder's id
-	doomed []string            // ids of holders that were killed or never known, to be removed
+	mu       sync.Mutex
+	idle     []*network          // oldest first
+	used     map[string]*network // by the holder's id
+	removals []string            // ids of holders that were killed or never known, to be removed
 
 	// Used by Run's goroutine only.
 	swept    time.Time
@@ -89,7 +90,6 @@ type Pool struct {
 type network struct {
 	holder   *kill.Target
 	hostname string // at its creation
-	address  string
 }
 
 // New returns an empty pool.
@@ -97,7 +97,7 @@ func New(cfg Config, deps Deps) *Pool {
 	if deps.Wanted == nil {
 		deps.Wanted = func() bool { return true }
 	}
-	p := &Pool{cfg: cfg, deps: deps, log: deps.Log, poke: pool.NewSignal(), call: (*network).call, used: map[string]*network{}, idleNode: pool.Idle{Busy: deps.Busy},
+	p := &Pool{cfg: cfg, deps: deps, log: deps.Log, wake: tasks.NewSignal(), call: (*network).call, used: map[string]*network{}, idleNode: pool.Idle{Busy: deps.Busy},
 		with: pool.Containers{Engine: deps.Engine, Opener: deps.Opener, Deadman: deps.Deadman}}
 	deps.Metrics.watch(p)
 	return p
@@ -110,7 +110,7 @@ func (p *Pool) Take(hostname string) (*kill.Target, bool) {
 	for {
 		n := p.next()
 		if n == nil {
-			p.deps.Metrics.claimed(false)
+			p.deps.Metrics.Claimed(false)
 			return nil, false
 		}
 		if err := p.call(n, hostname); err != nil {
@@ -118,17 +118,17 @@ func (p *Pool) Take(hostname string) (*kill.Target, bool) {
 			p.Drop(n.holder.ID)
 			continue
 		}
-		p.deps.Metrics.claimed(true)
+		p.deps.Metrics.Claimed(true)
 		return n.holder, true
 	}
 }
 
 // next takes the oldest network whose holder runs and marks it as used.
 func (p *Pool) next() *network {
-	defer p.poke.Set()
+	defer p.wake.Set()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.buryLocked()
+	p.endDeadLocked()
 	if len(p.idle) == 0 {
 		return nil
 	}
@@ -138,24 +138,24 @@ func (p *Pool) next() *network {
 	return n
 }
 
-// buryLocked removes ready networks whose holders have died.
-func (p *Pool) buryLocked() {
+// endDeadLocked removes ready networks whose holders have died.
+func (p *Pool) endDeadLocked() {
 	p.idle = slices.DeleteFunc(p.idle, func(n *network) bool {
 		if !n.holder.Init().Exited() {
 			return false
 		}
-		p.doomLocked(n)
+		p.endLocked(n)
 		return true
 	})
 }
 
-// doomLocked kills a network's holder and queues it for removal.
-func (p *Pool) doomLocked(n *network) {
+// endLocked kills a network's holder and queues it for removal.
+func (p *Pool) endLocked(n *network) {
 	// The holder is alone in its pid namespace. It is no error if it is already dead.
 	// If the signal fails, the removal kills it.
 	_ = n.holder.Init().Signal(unix.SIGKILL)
 	n.holder.Close()
-	p.doomed = append(p.doomed, n.holder.ID)
+	p.removals = append(p.removals, n.holder.ID)
 }
 
 // Adopt is Take for the network of a session that an earlier agent started, by its
@@ -189,7 +189,7 @@ func (p *Pool) Adopt(ctx context.Context, id string) (*kill.Target, error) {
 // Drop ends a network that was taken or adopted, when its session's container is dead
 // or will not be created. It does not wait. An unknown id is no error.
 func (p *Pool) Drop(id string) {
-	defer p.poke.Set()
+	defer p.wake.Set()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := p.used[id]
@@ -197,7 +197,7 @@ func (p *Pool) Drop(id string) {
 		return
 	}
 	delete(p.used, id)
-	p.doomLocked(n)
+	p.endLocked(n)
 }
 
 // Counts returns how many networks are ready, how many are in use, and how many are
@@ -228,7 +228,7 @@ func (p *Pool) End(ctx context.Context) error {
 // endAll kills the networks' holders and waits until they are dead or ctx is done.
 func (p *Pool) endAll(ctx context.Context, all []*network) {
 	for _, n := range all {
-		_ = n.holder.Init().Signal(unix.SIGKILL) // for the error see doomLocked
+		_ = n.holder.Init().Signal(unix.SIGKILL) // for the error see endLocked
 	}
 	for _, n := range all {
 		for !n.holder.Init().Exited() && ctx.Err() == nil {
@@ -241,7 +241,7 @@ func (p *Pool) endAll(ctx context.Context, all []*network) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, n := range all {
-		p.doomLocked(n)
+		p.endLocked(n)
 	}
 }
 

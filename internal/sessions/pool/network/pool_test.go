@@ -290,7 +290,7 @@ func TestNothingIsHandedOutTwice(t *testing.T) {
 				}
 			},
 		})
-		// At the end nothing is left, whatever answers were lost.
+		// At the end no container is left, also if answers were lost.
 		f.set(func() { clear(f.fail); f.lose = false })
 		p.swept = time.Time{}
 		tend()
@@ -311,13 +311,13 @@ func TestNothingIsHandedOutTwice(t *testing.T) {
 func TestFailedStartIsRemovedFirst(t *testing.T) {
 	f := newFake()
 	p := fakePool(t, f, 1, nil)
-	p.doomed = []string{"dead"}
+	p.removals = []string{"dead"}
 	f.fail["start"] = errors.New("the agent ends")
 	if n, err := p.makeOne(t.Context()); err == nil {
 		t.Fatalf("a network without a holder: %+v", n)
 	}
-	if ids := f.ids(); len(ids) != 1 || !f.known[ids[0]] || !slices.Equal(p.doomed, []string{ids[0], "dead"}) {
-		t.Errorf("the pool removes %q, want %q first", p.doomed, ids)
+	if ids := f.ids(); len(ids) != 1 || !f.known[ids[0]] || !slices.Equal(p.removals, []string{ids[0], "dead"}) {
+		t.Errorf("the pool removes %q, want %q first", p.removals, ids)
 	}
 }
 
@@ -342,7 +342,7 @@ func TestNothingIsMadeBesideABoot(t *testing.T) {
 	cancel()
 	<-ended
 	if f.starts != 0 {
-		t.Errorf("%d were made beside a boot", f.starts)
+		t.Errorf("%d networks were created during a boot", f.starts)
 	}
 	if ready, _, _ := p.Counts(); ready != 2 {
 		t.Errorf("%d are ready after Run", ready) // the next agent, or End, ends them

@@ -16,7 +16,7 @@ import (
 // until ctx is done. Ready networks stay after that. End ends them, or the next agent,
 // which does not know what they were used for.
 func (p *Pool) Run(ctx context.Context) error {
-	pool.Loop(ctx, p.poke, p.tend, p.pending)
+	pool.Loop(ctx, p.wake, p.tend, p.pending)
 	return nil
 }
 
@@ -42,12 +42,12 @@ func (p *Pool) tend(ctx context.Context) bool {
 func (p *Pool) unwanted() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.buryLocked()
+	p.endDeadLocked()
 	if p.deps.Wanted() {
 		return
 	}
 	for _, n := range p.idle {
-		p.doomLocked(n)
+		p.endLocked(n)
 	}
 	p.idle = nil
 }
@@ -64,16 +64,16 @@ func (p *Pool) lacks() bool {
 // pending reports whether there is work that waits for an idle node.
 func (p *Pool) pending() bool {
 	p.mu.Lock()
-	doomed := len(p.doomed)
+	removals := len(p.removals)
 	p.mu.Unlock()
-	return doomed > 0 && !time.Now().Before(p.removeAt) || p.lacks()
+	return removals > 0 && !time.Now().Before(p.removeAt) || p.lacks()
 }
 
 // crowded reports whether too many holders wait for removal.
 func (p *Pool) crowded() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.doomed) > maxDoomed
+	return len(p.removals) > maxRemovals
 }
 
 // make creates one network and reports whether it succeeded.
@@ -83,7 +83,7 @@ func (p *Pool) make(ctx context.Context) bool {
 	if ctx.Err() != nil && err != nil {
 		return false
 	}
-	p.deps.Metrics.made(time.Since(begun), err)
+	p.deps.Metrics.Made(time.Since(begun), err)
 	if err != nil {
 		level := slog.LevelDebug // logged once
 		if p.making.Failed() {
@@ -112,7 +112,7 @@ func (p *Pool) makeOne(ctx context.Context) (_ *network, err error) {
 	}
 	defer func() {
 		if err != nil {
-			p.doomFirst(id)
+			p.queueRemoval(id)
 		}
 	}()
 	c, holder, err := p.with.Start(ctx, id)
@@ -124,7 +124,7 @@ func (p *Pool) makeOne(ctx context.Context) (_ *network, err error) {
 		return nil, errors.New("the engine's default network gives a container no address")
 	}
 	p.hold(holder)
-	return &network{holder: holder, hostname: c.ID[:min(hostnameLen, len(c.ID))], address: c.Addresses[0]}, nil
+	return &network{holder: holder, hostname: c.ID[:min(hostnameLen, len(c.ID))]}, nil
 }
 
 // create creates the container, and loads its image if the engine no longer has it.
@@ -139,12 +139,12 @@ func (p *Pool) create(ctx context.Context, spec engine.Spec) (string, error) {
 	return p.deps.Engine.Create(ctx, spec)
 }
 
-// doomFirst queues a container that may run for removal, before the dead holders: the
+// queueRemoval queues a container that may run for removal, before the dead holders: the
 // deadman waits for its end.
-func (p *Pool) doomFirst(id string) {
+func (p *Pool) queueRemoval(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.doomed = slices.Insert(p.doomed, 0, id)
+	p.removals = slices.Insert(p.removals, 0, id)
 }
 
 // sweep finds containers of the node that this pool does not know: those of an earlier
@@ -161,11 +161,11 @@ func (p *Pool) sweep(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range list {
-		known := p.used[c.ID] != nil || slices.Contains(p.doomed, c.ID) ||
+		known := p.used[c.ID] != nil || slices.Contains(p.removals, c.ID) ||
 			slices.ContainsFunc(p.idle, func(n *network) bool { return n.holder.ID == c.ID })
 		if !known {
 			p.log.Info("removing a network that no session uses", "container", c.Name, "state", c.State)
-			p.doomed = append(p.doomed, c.ID)
+			p.removals = append(p.removals, c.ID)
 		}
 	}
 }
@@ -173,7 +173,7 @@ func (p *Pool) sweep(ctx context.Context) {
 // remove removes one dead holder and reports whether it succeeded.
 func (p *Pool) remove(ctx context.Context) bool {
 	p.mu.Lock()
-	n := len(p.doomed)
+	n := len(p.removals)
 	p.mu.Unlock()
 	if n == 0 || time.Now().Before(p.removeAt) {
 		return false
@@ -185,16 +185,16 @@ func (p *Pool) remove(ctx context.Context) bool {
 	return err == nil
 }
 
-// removeOne removes the first of the doomed holders, which kills it if it runs. It
+// removeOne removes the first holder of the removals, which kills it if it runs. It
 // returns how many are left. A holder that cannot be removed goes to the end of the
 // list.
 func (p *Pool) removeOne(ctx context.Context) (left int, err error) {
 	p.mu.Lock()
-	if len(p.doomed) == 0 {
+	if len(p.removals) == 0 {
 		p.mu.Unlock()
 		return 0, nil
 	}
-	id := p.doomed[0]
+	id := p.removals[0]
 	p.mu.Unlock()
 	limited, cancel := context.WithTimeout(ctx, pool.EngineTimeout)
 	defer cancel()
@@ -203,12 +203,12 @@ func (p *Pool) removeOne(ctx context.Context) (left int, err error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.doomed = slices.DeleteFunc(p.doomed, func(x string) bool { return x == id })
+	p.removals = slices.DeleteFunc(p.removals, func(x string) bool { return x == id })
 	if err != nil {
-		p.doomed = append(p.doomed, id)
+		p.removals = append(p.removals, id)
 		if ctx.Err() == nil {
 			p.log.Debug("removing the holder of an ended network (will retry)", "container", id, "err", err)
 		}
 	}
-	return len(p.doomed), err
+	return len(p.removals), err
 }
