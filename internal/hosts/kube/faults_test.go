@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// answer is a server that answers as a test wants, for what a real one cannot be made
-// to do.
+// answer starts a server that answers as a test specifies, for answers that a real
+// server cannot be made to give. It returns a client of the server.
 func answer(t *testing.T, f http.HandlerFunc) *Client {
 	t.Helper()
 	s := httptest.NewServer(f)

@@ -15,9 +15,11 @@
 package evacuate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -95,9 +97,7 @@ type Evacuator struct {
 
 // New returns an idle Evacuator; m may be nil.
 func New(client *kube.Client, killer Killer, conf Config, m *Metrics, log *slog.Logger) *Evacuator {
-	if conf.Leftover <= 0 {
-		conf.Leftover = leftover
-	}
+	conf.Leftover = cmp.Or(conf.Leftover, leftover)
 	return &Evacuator{client: client, killer: killer, conf: conf, m: m, log: log, notices: make(chan Notice, 64)}
 }
 
@@ -187,10 +187,7 @@ func (u *underWay) stop() {
 // evacuate carries out the evacuation until the deadline.
 func (e *Evacuator) evacuate(ctx context.Context, n Notice, deadline time.Time) {
 	begun := time.Now()
-	end := deadline.Add(-margin)
-	if least := begun.Add(leastTime); end.Before(least) {
-		end = least
-	}
+	end := slices.MaxFunc([]time.Time{deadline.Add(-margin), begun.Add(leastTime)}, time.Time.Compare)
 	last := end.Add(margin)
 	var marking sync.WaitGroup
 	defer marking.Wait()

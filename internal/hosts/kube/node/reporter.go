@@ -1,11 +1,13 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -55,13 +57,12 @@ type Reporter struct {
 	m      *Metrics
 	now    func() time.Time
 
-	mu      sync.Mutex
-	known   time.Time // the first call of Found; zero: not yet
-	open    []Finding
-	events  []kube.Event
-	told    map[string]time.Time // time of the last event per object and rule
-	dropped int
-	wake    chan struct{}
+	mu     sync.Mutex
+	known  time.Time // the first call of Found; zero: not yet
+	open   []Finding
+	events []kube.Event
+	told   map[string]time.Time // time of the last event per object and rule
+	wake   chan struct{}
 
 	// Only used by Run's goroutine:
 	uid     string
@@ -72,15 +73,13 @@ type Reporter struct {
 	said    time.Time        // the last update of the conditions
 	renew   time.Time        // when the lease is due
 	bare    bool             // the lease has no record
-	tainted []kube.Taint     // the node's taints of ours, as the API server has them
+	tainted []kube.Taint     // the node's taints for conditions, as the API server has them
 	spread  bool             // the renewal after the next is moved to a random time
 }
 
 // New returns an idle Reporter; m may be nil.
 func New(client *kube.Client, conf Config, m *Metrics, log *slog.Logger) *Reporter {
-	if conf.Renew <= 0 {
-		conf.Renew = renewEvery
-	}
+	conf.Renew = cmp.Or(conf.Renew, renewEvery)
 	return &Reporter{client: client, conf: conf, log: log, m: m, now: time.Now, told: make(map[string]time.Time), wake: make(chan struct{}, 1)}
 }
 
@@ -89,11 +88,7 @@ func (r *Reporter) Found(open []Finding) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	at := r.now()
-	for key, t := range r.told {
-		if at.Sub(t) > again {
-			delete(r.told, key)
-		}
-	}
+	maps.DeleteFunc(r.told, func(_ string, t time.Time) bool { return at.Sub(t) > again })
 	for _, f := range open {
 		if counts(f.Severity) {
 			r.event(f, at)
@@ -122,7 +117,6 @@ func (r *Reporter) event(f Finding, at time.Time) {
 			continue
 		}
 		if len(r.events) >= maxEvents {
-			r.dropped++
 			r.m.drop()
 			continue
 		}

@@ -21,7 +21,7 @@ const (
 	RecordAnnotation = "holdfast.dev/record"
 )
 
-// ConditionPrefix is the prefix of the condition types that agents set.
+// ConditionPrefix is the prefix of the types of the conditions that agents set.
 const ConditionPrefix = "Holdfast"
 
 // Node is one node.
