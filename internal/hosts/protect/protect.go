@@ -100,10 +100,11 @@ type Target struct {
 	Forwarded bool
 	// Overlap says that the new server listens before the old one stops.
 	Overlap bool
-	// Owners finds the processes that have sockets open, by inode: first among
-	// the processes known to have the old listeners, then among all, which takes
-	// about 10 ms. It may be called from any goroutine.
-	Owners func(inodes ...uint32) (map[uint32]pidfd.OpenFile, error)
+	// Owners finds the processes that have listeners open, and returns them by
+	// the inodes of the sockets. It searches first the processes known to have the
+	// old listeners, then all, which takes about 10 ms. It may be called from any
+	// goroutine.
+	Owners func(ls []sockdiag.Listener) (map[uint32]pidfd.OpenFile, error)
 	// Listeners returns the listening sockets on Addresses now. It may be called
 	// from any goroutine.
 	Listeners func() ([]sockdiag.Listener, error)

@@ -43,11 +43,7 @@ func asksForReuseport(t protect.Target) error {
 	if len(ls) == 0 {
 		return protect.ErrNothingListens
 	}
-	var inodes []uint32
-	for _, l := range ls {
-		inodes = append(inodes, l.Inode)
-	}
-	open, err := t.Owners(inodes...)
+	open, err := t.Owners(ls)
 	if err != nil {
 		return err
 	}
