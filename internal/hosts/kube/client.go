@@ -56,7 +56,7 @@ func New(c Config, o Options) (*Client, error) {
 		return nil, fmt.Errorf("server: %q is not the URL of an API server", c.Server)
 	}
 	if base.Scheme == "http" && (c.Token != nil || len(c.Cert) > 0) {
-		return nil, holdfast.WithHint(fmt.Errorf("server: %q has no TLS, and the credentials must stay secret", c.Server), "https:// is what API servers serve")
+		return nil, holdfast.WithHint(fmt.Errorf("server: %q has no TLS, and the credentials must stay secret", c.Server), "use an https:// URL")
 	}
 	t, err := c.transport(o)
 	if err != nil {

@@ -33,7 +33,7 @@ func (e *StatusError) Error() string {
 func (e *StatusError) Hint() string {
 	switch e.Code {
 	case http.StatusUnauthorized:
-		return "the API server does not know these credentials: have they expired?"
+		return "the API server rejects these credentials; they may have expired"
 	case http.StatusForbidden:
 		return "`kubectl auth can-i --list` shows what these credentials may do"
 	}

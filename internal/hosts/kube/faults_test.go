@@ -115,7 +115,7 @@ func TestSilentServer(t *testing.T) {
 	}
 }
 
-// Patience goes on while failures pass, more and more seldom, and not over its limit.
+// Patiently retries transient failures with growing pauses, and not beyond its limit.
 func TestPatiently(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin, tries := time.Now(), 0

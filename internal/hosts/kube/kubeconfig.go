@@ -187,10 +187,10 @@ func (f fileCluster) into(c *Config, dir string) error {
 
 func (f fileUser) into(c *Config, dir string) error {
 	if f.Username != "" {
-		return errors.New("username and password: API servers have not taken them since Kubernetes 1.19")
+		return errors.New("username and password: API servers do not support them since Kubernetes 1.19")
 	}
 	if f.Provider != nil {
-		return holdfast.WithHint(errors.New("auth-provider: kubectl has not known these since 1.26"), "an exec plugin takes its place")
+		return holdfast.WithHint(errors.New("auth-provider: kubectl does not support it since 1.26"), "use an exec plugin instead")
 	}
 	var err error
 	if c.Cert, err = material(dir, "client-certificate", f.CertFile, f.CertData); err != nil {

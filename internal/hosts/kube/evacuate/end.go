@@ -285,7 +285,7 @@ func (r *run) takeOff(ctx context.Context, pod kube.Meta) error {
 // report logs and counts how the pods ended.
 func (r *run) report(begun time.Time) {
 	for how, n := range r.count {
-		r.e.m.ended(how, n)
+		r.e.m.pods.WithLabelValues(how).Add(float64(n))
 	}
 	r.e.log.Warn("kubernetes: "+r.words(), "took", time.Since(begun).Round(time.Millisecond))
 }

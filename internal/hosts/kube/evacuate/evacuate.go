@@ -23,6 +23,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"holdfast/internal/hosts/kube"
 )
 
@@ -95,10 +97,10 @@ type Evacuator struct {
 	notices chan Notice
 }
 
-// New returns an idle Evacuator; m may be nil.
+// New returns an idle Evacuator. With a nil m its metrics are not registered.
 func New(client *kube.Client, killer Killer, conf Config, m *Metrics, log *slog.Logger) *Evacuator {
 	conf.Leftover = cmp.Or(conf.Leftover, leftover)
-	return &Evacuator{client: client, killer: killer, conf: conf, m: m, log: log, notices: make(chan Notice, 64)}
+	return &Evacuator{client: client, killer: killer, conf: conf, m: cmp.Or(m, NewMetrics(prometheus.NewRegistry())), log: log, notices: make(chan Notice, 64)}
 }
 
 // Tell queues a notice. It blocks only if 64 notices are queued.
@@ -132,7 +134,7 @@ func (e *Evacuator) Run(ctx context.Context) error {
 // heed acts on one notice.
 func (e *Evacuator) heed(ctx context.Context, n Notice, under *underWay) {
 	e.log.Warn("notice", "source", n.Source, "kind", n.Kind, "reason", n.Reason, "deadline", n.Deadline)
-	e.m.heard(n)
+	e.m.notices.WithLabelValues(n.Source, string(n.Kind)).Inc()
 	switch n.Kind {
 	case Rebalance:
 		if under.running() {

@@ -68,7 +68,7 @@ func Conditions(open []Finding) []kube.Condition {
 	})
 	list := make([]kube.Condition, 0, len(Types()))
 	for _, kind := range Types() {
-		c := kube.Condition{Type: kind, Status: "False", Reason: "NothingFound", Message: "the doctor finds nothing of the kind"}
+		c := kube.Condition{Type: kind, Status: "False", Reason: "NothingFound", Message: "the doctor has no finding of this kind"}
 		if i := slices.IndexFunc(sorted, func(f Finding) bool { return typeOf(f.Rule) == kind && counts(f.Severity) }); i >= 0 {
 			c = kube.Condition{Type: kind, Status: "True", Reason: reason(sorted[i].Rule), Message: message(sorted[i])}
 		}

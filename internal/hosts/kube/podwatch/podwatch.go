@@ -72,20 +72,6 @@ const (
 	callLimit  = 30 * time.Second
 )
 
-// Runtime is the part of the container runtime that a Watcher uses.
-type Runtime interface {
-	Version(ctx context.Context) (string, error)
-	Pods(ctx context.Context) ([]cri.Sandbox, []cri.Container, error)
-	Status(ctx context.Context, id string) (cri.Container, error)
-	Images(ctx context.Context) (map[string]int64, error)
-}
-
-// Cluster is the part of the API server that a Watcher uses.
-type Cluster interface {
-	Pod(ctx context.Context, namespace, name string) (kube.Pod, error)
-	PodEvents(ctx context.Context, namespace, uid, reason string) ([]kube.PodEvent, error)
-}
-
 // Config identifies the node and the receiver of records.
 type Config struct {
 	Node   string
@@ -93,7 +79,7 @@ type Config struct {
 	// Known are the ids of containers that are already recorded.
 	Known []string
 	// Cluster is nil if the API server must not be queried.
-	Cluster Cluster
+	Cluster *kube.Client
 	// Record takes a finished spin-up. Run's goroutine calls it; it must return
 	// soon.
 	Record func(spinup.Record)
@@ -105,7 +91,7 @@ type Config struct {
 
 // Watcher records. Run may be called once.
 type Watcher struct {
-	runtime Runtime
+	runtime *cri.Runtime
 	conf    Config
 	asks    *rate.Limiter
 
@@ -127,7 +113,7 @@ type arrival struct {
 }
 
 // New returns an idle Watcher.
-func New(r Runtime, c Config) *Watcher {
+func New(r *cri.Runtime, c Config) *Watcher {
 	c.Every = cmp.Or(c.Every, lookEvery)
 	c.Settle = cmp.Or(c.Settle, settled)
 	c.Stuck = cmp.Or(c.Stuck, stuckAfter)

@@ -96,7 +96,7 @@ func (r *Runner) choose(ctx context.Context) (chosen []candidate, all []kube.Nod
 		}
 		c := candidate{node: n}
 		if len(r.conf.Limits) > 0 {
-			if c.why = r.conf.Limits.Over(r.now().Sub(n.Meta.Created), records[n.Meta.Name]); len(c.why) == 0 {
+			if c.why = r.conf.Limits.Over(time.Now().Sub(n.Meta.Created), records[n.Meta.Name]); len(c.why) == 0 {
 				continue
 			}
 		}
@@ -134,7 +134,7 @@ func unfinished(left []candidate) error {
 	for _, c := range left {
 		names = append(names, fmt.Sprintf("%s (%s)", c.node.Meta.Name, c.mark.Phase))
 	}
-	return holdfast.WithHint(fmt.Errorf("an earlier run has not ended, or still goes on: %s", strings.Join(names, ", ")),
+	return holdfast.WithHint(fmt.Errorf("an earlier run has not ended or is still running: %s", strings.Join(names, ", ")),
 		"--resume continues it, --abandon uncordons what it has not drained")
 }
 

@@ -53,7 +53,9 @@ func (r *Runner) Run(ctx context.Context, p Plan, step func(Step)) (Report, erro
 		report: Report{Nodes: []NodeReport{}, Uncordoned: []string{}, Left: []string{}},
 	}
 	x.drain.Said = func(pod kube.Meta, what string) { x.tell("", "pod %s/%s: %s", pod.Namespace, pod.Name, what) }
-	x.drain.Trouble = x.trouble
+	x.drain.Trouble = func(err error, pause time.Duration) {
+		x.tell("", "%v; trying again in %v", err, pause.Round(time.Second))
+	}
 	err := x.all(ctx, p)
 	x.report.Run = x.id
 	if err != nil {
@@ -128,7 +130,7 @@ func (x *run) watchHealth(ctx context.Context, p Plan) (func(context.Context) er
 	var mu sync.Mutex
 	look := func(ctx context.Context) error {
 		var all []kube.Node
-		err := x.patiently(ctx, func() (err error) { all, err = x.client.Nodes(ctx, ""); return err })
+		err := x.drain.patiently(ctx, func() (err error) { all, err = x.client.Nodes(ctx, ""); return err })
 		if err != nil {
 			return err
 		}
@@ -148,14 +150,6 @@ func (x *run) watchHealth(ctx context.Context, p Plan) (func(context.Context) er
 	return look, look(ctx)
 }
 
-func (x *run) patiently(ctx context.Context, do func() error) error {
-	return kube.Patiently(ctx, x.conf.Patience, do, x.trouble)
-}
-
-func (x *run) trouble(err error, pause time.Duration) {
-	x.tell("", "%v; trying again in %v", err, pause.Round(time.Second))
-}
-
 // claim cordons a node and marks it for this run.
 func (x *run) claim(ctx context.Context, name string) error {
 	err := x.change(ctx, name, func(n kube.Node) (*kube.NodePatch, error) {
@@ -170,7 +164,7 @@ func (x *run) claim(ctx context.Context, name string) error {
 			return nil, unfinished([]candidate{{node: n, mark: m}})
 		}
 		x.id = m.Run
-		m.Holder, m.Since = x.holder, x.now().UTC()
+		m.Holder, m.Since = x.holder, time.Now().UTC()
 		x.setPhase(name, m.Phase)
 		return m.patch()
 	})
@@ -204,7 +198,7 @@ func (x *run) phase(name string) (Phase, bool) {
 
 // change changes a node, with retries.
 func (x *run) change(ctx context.Context, name string, how func(kube.Node) (*kube.NodePatch, error)) error {
-	return x.patiently(ctx, func() error { return x.client.EditNode(ctx, name, how) })
+	return x.drain.patiently(ctx, func() error { return x.client.EditNode(ctx, name, how) })
 }
 
 // advance moves a claimed node to a phase.
@@ -217,7 +211,7 @@ func (x *run) advance(ctx context.Context, name string, p Phase) error {
 		if err != nil {
 			return nil, err
 		}
-		m.Phase, m.Since = p, x.now().UTC()
+		m.Phase, m.Since = p, time.Now().UTC()
 		return m.patch()
 	})
 	if err == nil {
@@ -235,7 +229,7 @@ func (x *run) node(ctx context.Context, name string) error {
 	rep := NodeReport{Node: name, Pods: []PodReport{}}
 	err := x.stages(ctx, name, &rep)
 	if errors.Is(err, holdfast.ErrNotFound) {
-		e := x.patiently(ctx, func() error { _, err := x.client.Node(ctx, name); return err })
+		e := x.drain.patiently(ctx, func() error { _, err := x.client.Node(ctx, name); return err })
 		if errors.Is(e, holdfast.ErrNotFound) {
 			x.tell(name, "is gone")
 			x.setPhase(name, Done)
