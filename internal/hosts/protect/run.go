@@ -259,16 +259,12 @@ func (o Options) runHeld(ctx context.Context, r *Report, k *Keeper, path string,
 			}
 		})
 	}
-	return finish(ctx, r, k, cmd, func(name string) {
-		step(name)
-		if name == "command" {
-			close(exited)
-		}
-	})
+	return finish(ctx, r, k, cmd, exited, step)
 }
 
-// finish waits for the end of the command and of the hold, in any order.
-func finish(ctx context.Context, r *Report, k *Keeper, cmd *exec.Cmd, step func(string)) error {
+// finish waits for the end of the command and of the hold, in any order. It closes
+// exited at the end of the command.
+func finish(ctx context.Context, r *Report, k *Keeper, cmd *exec.Cmd, exited chan<- struct{}, step func(string)) error {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	released := k.Released()
@@ -278,6 +274,7 @@ func finish(ctx context.Context, r *Report, k *Keeper, cmd *exec.Cmd, step func(
 		case err := <-ended:
 			ended = nil
 			step("command")
+			close(exited)
 			killed := false
 			if r.ExitCode, killed, err = exitOf(cmd, err); err != nil {
 				return err

@@ -182,13 +182,14 @@ func (s *server) probe(spec Spec) ([]Refusal, error) {
 		return nil, err
 	}
 	defer sk.Close()
-	if _, err := sk.toHold(spec); err != nil {
+	target := sk.Target(spec)
+	if _, err := target.Serving(); err != nil {
 		return nil, err
 	}
 	var rs []Refusal
 	for _, b := range s.backends {
 		r := Refusal{Backend: b.Name()}
-		if err := b.Probe(context.Background(), sk.Target(spec)); err != nil {
+		if err := b.Probe(context.Background(), target); err != nil {
 			r.Why = err.Error()
 		}
 		rs = append(rs, r)
@@ -204,11 +205,11 @@ func (s *server) tidy(l Residue) error {
 	}
 	defer sk.Close()
 	for _, b := range s.backends {
-		if t, ok := b.(Tidier); ok && b.Name() == l.Backend {
-			return t.Tidy(context.Background(), sk.Target(Spec{}), l.What)
+		if b.Name() == l.Backend {
+			return b.Tidy(context.Background(), sk.Target(Spec{}), l.What)
 		}
 	}
-	return fmt.Errorf("backend %q leaves nothing", l.Backend)
+	return fmt.Errorf("there is no backend %q", l.Backend)
 }
 
 // hold runs one hold from its beginning to its end.
@@ -226,19 +227,18 @@ func (s *server) hold(spec Spec) error {
 	defer s.ledger.leave()
 	s.ledger.prefer(&spec)
 	s.sweep()
-	old, err := sk.toHold(spec)
+	target := sk.Target(spec)
+	old, err := target.Serving()
 	if err != nil {
 		return refuse(err)
 	}
-	h, began, err := s.begin(spec, sk.Target(spec))
+	h, began, err := s.begin(spec, target)
 	if err != nil {
 		return refuse(err)
 	}
 	began.Took = time.Since(start)
-	if l, ok := h.(ResidueReporter); ok {
-		if what := l.Residue(); what != "" {
-			began.Residue = &Residue{began.Backend, what, spec.Addresses}
-		}
+	if what := h.Residue(); what != "" {
+		began.Residue = &Residue{began.Backend, what, spec.Addresses}
 	}
 	k := &keeping{server: s, spec: spec, sockets: sk, held: h, start: start, ready: newReadiness(old, start)}
 	k.ready.elsewhere = spec.Forwarded

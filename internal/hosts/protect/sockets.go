@@ -83,16 +83,6 @@ func (s *Sockets) Listeners() ([]sockdiag.Listener, error) {
 	return ls, nil
 }
 
-// toHold returns the listeners whose connections spec holds. Error:
-// ErrNothingListens.
-func (s *Sockets) toHold(spec Spec) ([]sockdiag.Listener, error) {
-	ls, err := s.Listeners()
-	if err == nil && len(ls) == 0 && !spec.Forwarded {
-		err = ErrNothingListens
-	}
-	return ls, err
-}
-
 func (s *Sockets) listening() bool {
 	ls, err := s.Listeners()
 	return err == nil && len(ls) > 0

@@ -262,5 +262,5 @@ func (o Options) try(ctx context.Context, ports []protect.Installed) (protect.Na
 			return "", &RefusedError{r}
 		}
 	}
-	return "", holdfast.WithHint(protect.ErrNoBackend, "`holdfast protect --check` with the same port says what each way needs")
+	return "", holdfast.WithHint(protect.ErrNoBackend, "`holdfast protect --check` with the same port says what each backend needs")
 }

@@ -61,7 +61,7 @@ func check(ports []protect.Installed) error {
 	}
 	for _, p := range ports {
 		if p.Port == 0 || !slices.Contains(protect.Names(), p.Backend) {
-			return fmt.Errorf("port %d with backend %q cannot be", p.Port, p.Backend)
+			return fmt.Errorf("port %d with backend %q is invalid", p.Port, p.Backend)
 		}
 	}
 	return nil
@@ -86,7 +86,7 @@ func write(file string, ports []protect.Installed) error {
 		err = atomicfile.Write(file, append(b, '\n'), 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("write down what is installed: %w", err)
+		return fmt.Errorf("record what is installed: %w", err)
 	}
 	return nil
 }

@@ -44,12 +44,8 @@ func (*Backend) Name() protect.Name { return protect.NFQueue }
 // Probe opens a queue. It creates and removes a table with a rule for port 0, which
 // matches no packet.
 func (b *Backend) Probe(_ context.Context, t protect.Target) error {
-	if !t.Forwarded {
-		if ls, err := t.Listeners(); err != nil {
-			return err
-		} else if len(ls) == 0 {
-			return protect.ErrNothingListens
-		}
+	if _, err := t.Serving(); err != nil {
+		return err
 	}
 	return b.try()
 }

@@ -28,48 +28,21 @@ func placeOf(l sockdiag.Listener) place { return place{l.Addr, l.Device, l.V6Onl
 // connections to it.
 type group struct {
 	place
-	old      []*old
+	old      []int // duplicates of the old listeners' descriptors
 	selector *bpf.Selector
-	parking  int  // descriptor of the parking socket; -1: closed
-	steered  bool // the group has the hold's program
-	// hadReuseport says that the old listeners asked for SO_REUSEPORT
-	// themselves.
+	parking  int // descriptor of the parking socket; -1: closed
+	// hadReuseport says that all old listeners had SO_REUSEPORT before the hold.
 	hadReuseport bool
 	mptcp        bool // one of them is a Multipath TCP listener
-}
-
-// old is an old listener, with a duplicate of its descriptor.
-type old struct {
-	fd        int
-	reuseport bool // it had SO_REUSEPORT before the hold
-}
-
-func newOld(fd int, l sockdiag.Listener) (*old, error) {
-	v, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT)
-	if err != nil {
-		err = fmt.Errorf("ask the listener on %v for SO_REUSEPORT: %w", l.Addr, err)
-	}
-	return &old{fd, v != 0}, err
-}
-
-// reuseport reports whether all old listeners had SO_REUSEPORT before the hold.
-func (l *group) reuseport() bool {
-	l.hadReuseport = true
-	for _, o := range l.old {
-		l.hadReuseport = l.hadReuseport && o.reuseport
-	}
-	return l.hadReuseport
 }
 
 // park opens the parking socket and steers new connections to it. Connections
 // that the server has accepted or has in its queue stay with the server. The
 // connections in its queue move too when it closes.
 func (l *group) park(hide func(inode uint32)) error {
-	for _, o := range l.old {
-		if !o.reuseport {
-			if err := unix.SetsockoptInt(o.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
-				return fmt.Errorf("give the old listener SO_REUSEPORT: %w", err)
-			}
+	for _, fd := range l.old { // no change if the server has set the option
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+			return fmt.Errorf("give the old listener SO_REUSEPORT: %w", err)
 		}
 	}
 	var err error
@@ -79,7 +52,6 @@ func (l *group) park(hide func(inode uint32)) error {
 	if err := l.selector.Choose(l.parking); err != nil {
 		return err
 	}
-	l.steered = true
 	return l.selector.Attach(l.parking)
 }
 
@@ -130,7 +102,7 @@ func (l *group) setUp(fd, family int) error {
 			return err
 		}
 	}
-	copyOptions(fd, l.old[0].fd)
+	copyOptions(fd, l.old[0])
 	if err := unix.Bind(fd, l.sockaddr()); err != nil {
 		return fmt.Errorf("bind: %w", err)
 	}
@@ -204,24 +176,10 @@ func (l *group) unpark() {
 	}
 }
 
-// restore restores the old listeners. A program cannot be detached from a
-// Multipath TCP listener; unpark has done that.
-func (l *group) restore() (err error) {
-	for _, o := range l.old {
-		if l.steered && !l.mptcp {
-			err = errors.Join(err, bpf.Detach(o.fd))
-		}
-		if !o.reuseport {
-			err = errors.Join(err, unix.SetsockoptInt(o.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 0))
-		}
-	}
-	return err
-}
-
 // closeOld closes the duplicates of the old listeners' descriptors.
 func (l *group) closeOld() {
-	for _, o := range l.old {
-		unix.Close(o.fd)
+	for _, fd := range l.old {
+		unix.Close(fd)
 	}
 	l.old = nil
 }
@@ -245,5 +203,5 @@ func cgroup2() (string, error) {
 			return m.Point, nil
 		}
 	}
-	return "", errors.New("the server does not use SO_REUSEPORT, and without a mounted cgroup2 it cannot be made to")
+	return "", errors.New("the server does not use SO_REUSEPORT, and a mounted cgroup2 is necessary to set it")
 }

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"holdfast/internal/hosts/protect"
 	"holdfast/internal/platform/linux/bpf"
 	"holdfast/internal/platform/linux/pidfd"
@@ -101,14 +103,11 @@ type held struct {
 // prepare duplicates the old listeners and loads the programs.
 func prepare(t protect.Target) (_ *prepared, err error) {
 	if t.Forwarded {
-		return nil, errors.New("the connections go on to another network namespace, where the listener may not outlive the server")
+		return nil, errors.New("the connections are forwarded to another network namespace, in which the listener may end with the server")
 	}
-	ls, err := t.Listeners()
+	ls, err := t.Serving()
 	if err != nil {
 		return nil, err
-	}
-	if len(ls) == 0 {
-		return nil, protect.ErrNothingListens
 	}
 	p := &prepared{others: make(map[uint64]bool)}
 	defer func() {
@@ -124,7 +123,7 @@ func prepare(t protect.Target) (_ *prepared, err error) {
 		if l.selector, err = bpf.NewSelector(); err != nil {
 			return nil, err
 		}
-		reuseport = l.reuseport() && reuseport
+		reuseport = l.hadReuseport && reuseport
 	}
 	all, err := listenersOn(t)
 	if err != nil {
@@ -159,16 +158,19 @@ func (p *prepared) take(t protect.Target, ls []sockdiag.Listener) error {
 			return err
 		}
 		at := placeOf(l)
-		if groups[at] == nil {
-			groups[at] = &group{place: at, parking: -1}
-			p.groups = append(p.groups, groups[at])
+		g := groups[at]
+		if g == nil {
+			g = &group{place: at, parking: -1, hadReuseport: true}
+			groups[at] = g
+			p.groups = append(p.groups, g)
 		}
-		o, err := newOld(fd, l)
-		groups[at].old = append(groups[at].old, o)
-		groups[at].mptcp = groups[at].mptcp || l.MPTCP
+		g.old = append(g.old, fd)
+		g.mptcp = g.mptcp || l.MPTCP
+		v, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT)
 		if err != nil {
-			return err
+			return fmt.Errorf("ask the listener on %v for SO_REUSEPORT: %w", l.Addr, err)
 		}
+		g.hadReuseport = g.hadReuseport && v != 0
 	}
 	return nil
 }
@@ -179,7 +181,7 @@ func (p *prepared) hookBind(t protect.Target) error {
 	if err != nil {
 		return err
 	}
-	cookie, err := bpf.NetnsCookie(p.groups[0].old[0].fd)
+	cookie, err := bpf.NetnsCookie(p.groups[0].old[0])
 	if err != nil {
 		return err
 	}
@@ -213,10 +215,7 @@ func (h *held) begin() error {
 // undo ends a hold that began only in part. As in a release, the program is removed
 // last, because it moves the parked connections to the old listeners.
 func (h *held) undo(ctx context.Context) error {
-	err := h.unpark(ctx)
-	for _, l := range h.groups {
-		err = errors.Join(err, l.restore())
-	}
+	err := errors.Join(h.unpark(ctx), h.tidy())
 	h.close()
 	if err != nil {
 		return fmt.Errorf("let the connections go that were parked already: %w", err)

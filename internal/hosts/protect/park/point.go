@@ -35,13 +35,9 @@ func (h *held) point() map[*group]bool {
 		if len(ls) != 1 || ls[0].MPTCP || l.mptcp {
 			continue
 		}
-		f, ok := open[ls[0].Inode]
-		if !ok {
-			continue
-		}
-		fd, err := pidfd.TakeSocket(f, ls[0].Inode)
+		fd, err := pidfd.TakeSocket(open[ls[0].Inode], ls[0].Inode)
 		if err != nil {
-			continue // it has just been closed
+			continue // no process here has it open, or it has just been closed
 		}
 		pointed[l] = l.selector.Choose(fd) == nil
 		unix.Close(fd)

@@ -48,14 +48,11 @@ func (Backend) Probe(_ context.Context, t protect.Target) error {
 // fits rejects a target that a plug on lo would not hold completely.
 func fits(t protect.Target) error {
 	if t.Forwarded {
-		return errors.New("it holds what goes to this host, and these packets go on to another network namespace")
+		return errors.New("it holds packets to this host only, and these are forwarded to another network namespace")
 	}
-	ls, err := t.Listeners()
+	ls, err := t.Serving()
 	if err != nil {
 		return err
-	}
-	if len(ls) == 0 {
-		return protect.ErrNothingListens
 	}
 	outside, err := outside()
 	if err != nil {
