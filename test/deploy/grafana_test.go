@@ -57,7 +57,7 @@ func TestDashboardAsksForWhatThereIs(t *testing.T) {
 		for _, q := range p.Targets {
 			expr := variables.Replace(q.Expr)
 			if strings.Contains(expr, "$") {
-				t.Errorf("%s: there is a variable that the dashboard has not: %s", p.Title, expr)
+				t.Errorf("%s: the dashboard has no variable of this name: %s", p.Title, expr)
 			}
 			for _, err := range wrong(expr, all) {
 				t.Errorf("%s: %v", p.Title, err)

@@ -103,7 +103,7 @@ func TestAlertsPage(t *testing.T) {
 	before, rest, begun := strings.Cut(string(text), alertsBegin)
 	_, after, ended := strings.Cut(rest, alertsEnd)
 	if !begun || !ended {
-		t.Fatalf("%s has not the two markers of the alerts", metricsPage)
+		t.Fatalf("%s lacks the two markers of the alerts", metricsPage)
 	}
 	want := before + alertsBegin + b.String() + alertsEnd + after
 	if os.Getenv("UPDATE") != "" {
@@ -113,6 +113,6 @@ func TestAlertsPage(t *testing.T) {
 		return
 	}
 	if want != string(text) {
-		t.Errorf("%s has not the alerts as they are: UPDATE=1 go test -run TestAlertsPage ./test/deploy", metricsPage)
+		t.Errorf("the list of alerts in %s is out of date: UPDATE=1 go test -run TestAlertsPage ./test/deploy", metricsPage)
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"holdfast/test/kube/kubetest"
 )
 
-// applyComponent makes what a component of our manifests adds, until the test ends, and
-// returns the DaemonSet that it makes of ours, as the API server would have it.
+// applyComponent applies a component of Holdfast's manifests until the test ends. It returns
+// the DaemonSet that results from the component's patch, as the API server returns it.
 func applyComponent(t *testing.T, s *kubetest.Server, name string) (daemonSet kubetest.Object) {
 	t.Helper()
 	dir := filepath.Join(deploy, "components", name)
@@ -103,7 +103,7 @@ func TestPodDetailsComponent(t *testing.T) {
 	t.Cleanup(func() { lost(t, agent, rights["read a pod"]) })
 	d := applyComponent(t, s, "pod-details")
 	if args := inAgent(d, "args"); !slices.Contains(args, any("--pod-details")) || !slices.Contains(args, any("--kubernetes")) {
-		t.Errorf("the agent's words: %v", args)
+		t.Errorf("the arguments of the agent: %v", args)
 	}
 	kubetest.Await(t, "the rights hold", func() bool {
 		return agent.Raw(t.Context(), http.MethodGet, "/api/v1/namespaces/default/pods/web", "", nil, nil) == nil
@@ -143,7 +143,7 @@ func TestTaintComponent(t *testing.T) {
 	t.Cleanup(func() { lost(t, agent, rights["change nothing at it"]) })
 	d := applyComponent(t, s, "taint")
 	if args := inAgent(d, "args"); !slices.Contains(args, any("--taint=PreferNoSchedule")) {
-		t.Errorf("the agent's words: %v", args)
+		t.Errorf("the arguments of the agent: %v", args)
 	}
 	kubetest.Await(t, "the rights hold, and the policy too", func() bool {
 		c, far := rights["change nothing at it"], call{http.MethodPatch, other, merge, taint("holdfast.dev/MemcgLeak")}

@@ -118,7 +118,7 @@ func TestReplace(t *testing.T) {
 		t.Fatalf("%v\n%s", err, strings.Join(steps, "\n"))
 	}
 	if late := h.Placed("web")[before:]; slices.ContainsFunc(late, func(n string) bool { return strings.HasPrefix(n, "old-") }) {
-		t.Errorf("pods were put on nodes that were to go, too: %v", late)
+		t.Errorf("pods were placed on nodes that were also to be replaced: %v", late)
 	}
 	on := s.ReadyPods(t, "default", "web")
 	if on["old-1"]+on["old-2"] != 0 || sum(on) != 6 {
@@ -236,7 +236,7 @@ func TestReplaceRefuses(t *testing.T) {
 	conf := settings()
 	conf.Rules = replace.Rules{LocalData: true, Unmanaged: true}
 	if p, err := newRunner(t, s, conf).Plan(t.Context()); err != nil || len(p.Problems) != 0 {
-		t.Errorf("plan with leave to delete: %+v, %v", p, err)
+		t.Errorf("plan that allows the deletion of local data: %+v, %v", p, err)
 	}
 	conf.Selector = "pool"
 	if p, err := newRunner(t, s, conf).Plan(t.Context()); err != nil || len(p.Problems) != 1 || p.Room != 0 {

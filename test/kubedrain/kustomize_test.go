@@ -132,7 +132,7 @@ func TestKustomize(t *testing.T) {
 		}
 		after := args(agent)
 		if len(after) != len(before)+len(set) || !slices.Equal(after[:len(before)], before) {
-			t.Errorf("%v: the agent's words are %v, and were %v", set, after, before)
+			t.Errorf("%v: the arguments of the agent are %v, before they were %v", set, after, before)
 		}
 		if _, host := agent["hostNetwork"]; host != slices.Contains(set, "../holdfast/components/preemption") {
 			t.Errorf("%v: the host's network: %v", set, host)

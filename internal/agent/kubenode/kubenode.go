@@ -206,10 +206,10 @@ func (x *agent) serve(p *tasks.Stack, l net.Listener) error {
 }
 
 // newPodWatch returns the watcher that records how pods come up.
-func (x *agent) newPodWatch(cluster podwatch.Cluster) *podwatch.Watcher {
+func (x *agent) newPodWatch(client *kube.Client) *podwatch.Watcher {
 	c := podwatch.Config{Node: x.cfg.Node, Kernel: x.kernel, Known: x.spinups.Containers(), Record: x.spinups.Record, Log: x.opt.Log}
 	if x.opt.PodDetails {
-		c.Cluster = cluster
+		c.Cluster = client
 	}
 	return podwatch.New(x.runtime, c)
 }

@@ -2,11 +2,13 @@ package kube
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -54,18 +56,14 @@ func New(c Config, o Options) (*Client, error) {
 		return nil, fmt.Errorf("server: %q is not the URL of an API server", c.Server)
 	}
 	if base.Scheme == "http" && (c.Token != nil || len(c.Cert) > 0) {
-		return nil, holdfast.WithHint(fmt.Errorf("server: %q has no TLS, and the credentials must stay secret", c.Server), "https:// is what API servers serve")
+		return nil, holdfast.WithHint(fmt.Errorf("server: %q has no TLS, and the credentials must stay secret", c.Server), "use an https:// URL")
 	}
 	t, err := c.transport(o)
 	if err != nil {
 		return nil, err
 	}
-	if o.Limit <= 0 {
-		o.Limit = DefaultLimit
-	}
-	if o.Agent == "" {
-		o.Agent = "holdfast"
-	}
+	o.Limit = cmp.Or(o.Limit, DefaultLimit)
+	o.Agent = cmp.Or(o.Agent, "holdfast")
 	// A redirect could send the token to another server.
 	never := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &Client{conf: c, base: base, http: &http.Client{Transport: t, CheckRedirect: never}, opt: o}, nil
@@ -73,12 +71,6 @@ func New(c Config, o Options) (*Client, error) {
 
 // Close closes idle connections. No call may follow.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
-
-// Server returns the URL of the API server.
-func (c *Client) Server() string { return c.conf.Server }
-
-// Namespace returns the namespace of the client's own name.
-func (c *Client) Namespace() string { return c.conf.Namespace }
 
 // request is one call.
 type request struct {
@@ -155,8 +147,7 @@ func (c *Client) once(ctx context.Context, r request, fresh bool) (*http.Respons
 	if err == nil {
 		return resp, nil
 	}
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err // without the URL, which failed adds
 	}
 	if cause := context.Cause(ctx); errors.Is(cause, context.Canceled) {
@@ -213,38 +204,34 @@ const pageSize = "500"
 // listAgain is how often a list is restarted after its continue token expired.
 const listAgain = 3
 
-// list reads all objects of a path, page by page. It returns them with the
-// resource version from which a watch can start.
-func list[T any](ctx context.Context, c *Client, path string, query url.Values) (items []T, version string, err error) {
+// list reads all objects of a path, page by page.
+func list[T any](ctx context.Context, c *Client, path string, query url.Values) (items []T, err error) {
 	for range listAgain {
-		items, version, err = listOnce[T](ctx, c, path, query)
+		items, err = listOnce[T](ctx, c, path, query)
 		if Code(err) != http.StatusGone {
 			break
 		}
 	}
-	return items, version, err
+	return items, err
 }
 
-func listOnce[T any](ctx context.Context, c *Client, path string, query url.Values) ([]T, string, error) {
+func listOnce[T any](ctx context.Context, c *Client, path string, query url.Values) ([]T, error) {
 	q := url.Values{"limit": {pageSize}}
-	for k, v := range query {
-		q[k] = v
-	}
+	maps.Copy(q, query)
 	items := []T{}
 	for {
 		var page struct {
 			Metadata struct {
-				Version  string `json:"resourceVersion"`
 				Continue string `json:"continue"`
 			} `json:"metadata"`
 			Items []T `json:"items"`
 		}
 		if err := c.call(ctx, request{verb: "list", method: http.MethodGet, path: path, query: q}, &page); err != nil {
-			return nil, "", err
+			return nil, err
 		}
 		items = append(items, page.Items...)
 		if page.Metadata.Continue == "" {
-			return items, page.Metadata.Version, nil
+			return items, nil
 		}
 		q.Set("continue", page.Metadata.Continue)
 	}

@@ -27,7 +27,7 @@ type Config struct {
 	Proxy      string // URL of an HTTP proxy; empty: from the environment
 
 	Cert, Key []byte // PEM of the client certificate
-	// Token returns the bearer token; nil: there is none. It is called for each
+	// Token returns the bearer token; nil: the client has none. It is called for each
 	// request and may cache the token; with fresh set it gets a new token,
 	// because the server rejected the last one. It may be called from any
 	// goroutine.
@@ -40,7 +40,7 @@ type Config struct {
 	Context   string // the name of the kubeconfig's context, for display; may be empty
 }
 
-// Where a pod finds its credentials.
+// Files and environment variables with a pod's credentials.
 const (
 	accountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 	hostEnv    = "KUBERNETES_SERVICE_HOST"

@@ -2,30 +2,35 @@ package kube
 
 import (
 	"context"
+	"math/rand/v2"
 	"net/http"
+	"time"
 )
 
-// editTries is how often a change of a node is tried after conflicts. Its kubelet
-// alone writes the node every few minutes.
-const editTries = 6
+// Limits of a change of a node. Its kubelet alone writes the node every few
+// minutes.
+const (
+	editTries = 10                    // until a conflict is an error
+	editPause = 50 * time.Millisecond // maximum pause after the first conflict; after the nth, n times as long
+)
 
 // EditNode changes a node with optimistic concurrency. change returns the patch,
-// and false for no change; after a conflict it is called again with the current
-// node.
-func (c *Client) EditNode(ctx context.Context, name string, change func(Node) (NodePatch, bool)) (Node, error) {
+// nil for no change. After a conflict it is called again with the current node. Its
+// error ends EditNode.
+func (c *Client) EditNode(ctx context.Context, name string, change func(Node) (*NodePatch, error)) error {
 	for try := 1; ; try++ {
 		n, err := c.Node(ctx, name)
 		if err != nil {
-			return n, err
+			return err
 		}
-		p, any := change(n)
-		if !any {
-			return n, nil
+		p, err := change(n)
+		if p == nil || err != nil {
+			return err
 		}
 		p.Version = n.Meta.ResourceVersion
-		n, err = c.PatchNode(ctx, name, p)
-		if Code(err) != http.StatusConflict || try == editTries {
-			return n, err
+		_, err = c.PatchNode(ctx, name, *p)
+		if Code(err) != http.StatusConflict || try == editTries || Sleep(ctx, rand.N(time.Duration(try)*editPause)) != nil {
+			return err
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,7 +33,7 @@ func (e *StatusError) Error() string {
 func (e *StatusError) Hint() string {
 	switch e.Code {
 	case http.StatusUnauthorized:
-		return "the API server does not know these credentials: have they expired?"
+		return "the API server rejects these credentials; they may have expired"
 	case http.StatusForbidden:
 		return "`kubectl auth can-i --list` shows what these credentials may do"
 	}
@@ -50,8 +51,7 @@ const (
 // Code returns the HTTP status of the API server's error answer, 0 if there was
 // no answer.
 func Code(err error) int {
-	var s *StatusError
-	if errors.As(err, &s) {
+	if s, ok := errors.AsType[*StatusError](err); ok {
 		return s.Code
 	}
 	return 0
@@ -59,22 +59,13 @@ func Code(err error) int {
 
 // HasCause reports whether the API server gave this cause.
 func HasCause(err error, cause string) bool {
-	var s *StatusError
-	if !errors.As(err, &s) {
-		return false
-	}
-	for _, c := range s.Causes {
-		if c == cause {
-			return true
-		}
-	}
-	return false
+	s, ok := errors.AsType[*StatusError](err)
+	return ok && slices.Contains(s.Causes, cause)
 }
 
 // RetryAfter returns the wait that the API server asked for; 0: none.
 func RetryAfter(err error) time.Duration {
-	var s *StatusError
-	if errors.As(err, &s) {
+	if s, ok := errors.AsType[*StatusError](err); ok {
 		return s.Retry
 	}
 	return 0
@@ -93,8 +84,7 @@ func (e *UnreachableError) ExitCode() int { return 3 }
 // Transient reports whether the same request may succeed later: there was no
 // answer, or the answer says so.
 func Transient(err error) bool {
-	var gone *UnreachableError
-	if errors.As(err, &gone) {
+	if _, ok := errors.AsType[*UnreachableError](err); ok {
 		return true
 	}
 	switch Code(err) {
@@ -103,8 +93,8 @@ func Transient(err error) bool {
 	case http.StatusInternalServerError:
 		// Without a reason the error is permanent: a pod with two disruption
 		// budgets cannot be evicted.
-		var s *StatusError
-		return errors.As(err, &s) && s.Reason != ""
+		s, ok := errors.AsType[*StatusError](err)
+		return ok && s.Reason != ""
 	}
 	return false
 }
@@ -152,7 +142,6 @@ func retryAfter(header string) time.Duration {
 // status is metav1.Status.
 type status struct {
 	Kind    string `json:"kind"`
-	Code    int    `json:"code"`
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
 	Details struct {

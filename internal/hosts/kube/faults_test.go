@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// answer is a server that answers as a test wants, for what a real one cannot be made
-// to do.
+// answer starts a server that answers as a test specifies, for answers that a real
+// server cannot be made to give. It returns a client of the server.
 func answer(t *testing.T, f http.HandlerFunc) *Client {
 	t.Helper()
 	s := httptest.NewServer(f)
@@ -115,7 +115,7 @@ func TestSilentServer(t *testing.T) {
 	}
 }
 
-// Patience goes on while failures pass, more and more seldom, and not over its limit.
+// Patiently retries transient failures with growing pauses, and not beyond its limit.
 func TestPatiently(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin, tries := time.Now(), 0

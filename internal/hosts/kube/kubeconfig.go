@@ -1,12 +1,14 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -17,22 +19,23 @@ import (
 // PathEnv is the environment variable that names kubeconfig files, as in PATH.
 const PathEnv = "KUBECONFIG"
 
-// kubeconfig is the file as kubectl knows it. Names that are there twice mean the
-// first.
+// kubeconfig is the file as kubectl knows it. Of two entries with the same name,
+// the first one applies.
 type kubeconfig struct {
-	CurrentContext string `yaml:"current-context"`
-	Clusters       []struct {
-		Name    string      `yaml:"name"`
-		Cluster fileCluster `yaml:"cluster"`
-	} `yaml:"clusters"`
-	Users []struct {
-		Name string   `yaml:"name"`
-		User fileUser `yaml:"user"`
-	} `yaml:"users"`
-	Contexts []struct {
-		Name    string      `yaml:"name"`
-		Context fileContext `yaml:"context"`
-	} `yaml:"contexts"`
+	CurrentContext string  `yaml:"current-context"`
+	Clusters       []entry `yaml:"clusters"`
+	Users          []entry `yaml:"users"`
+	Contexts       []entry `yaml:"contexts"`
+}
+
+// entry is an entry of one of the lists, which determines the field that is set.
+type entry struct {
+	Name    string      `yaml:"name"`
+	Cluster fileCluster `yaml:"cluster"`
+	User    fileUser    `yaml:"user"`
+	Context fileContext `yaml:"context"`
+
+	dir string // of its file: paths are relative to it
 }
 
 type fileContext struct {
@@ -48,8 +51,6 @@ type fileCluster struct {
 	ServerName string `yaml:"tls-server-name"`
 	Insecure   bool   `yaml:"insecure-skip-tls-verify"`
 	Proxy      string `yaml:"proxy-url"`
-
-	dir string // of the file it came from: paths are relative to it
 }
 
 type fileUser struct {
@@ -64,8 +65,6 @@ type fileUser struct {
 	Username  string   `yaml:"username"`
 	Exec      *plugin  `yaml:"exec"`
 	Provider  any      `yaml:"auth-provider"`
-
-	dir string
 }
 
 // Load reads the configuration as kubectl does: the file at path, else the files
@@ -101,12 +100,7 @@ func Load(path, name string) (Config, error) {
 }
 
 func defaultFiles() []string {
-	var files []string
-	for _, f := range filepath.SplitList(os.Getenv(PathEnv)) {
-		if f != "" {
-			files = append(files, f)
-		}
-	}
+	files := slices.DeleteFunc(filepath.SplitList(os.Getenv(PathEnv)), func(f string) bool { return f == "" })
 	if len(files) > 0 {
 		return files
 	}
@@ -127,16 +121,12 @@ func (k *kubeconfig) read(path string) error {
 	if err := yaml.Unmarshal(text, &one); err != nil {
 		return fmt.Errorf("%s: %s", path, yaml.FormatError(err, false, false))
 	}
-	dir := filepath.Dir(path)
-	for i := range one.Clusters {
-		one.Clusters[i].Cluster.dir = dir
+	for _, list := range [][]entry{one.Clusters, one.Users} {
+		for i := range list {
+			list[i].dir = filepath.Dir(path)
+		}
 	}
-	for i := range one.Users {
-		one.Users[i].User.dir = dir
-	}
-	if k.CurrentContext == "" {
-		k.CurrentContext = one.CurrentContext
-	}
+	k.CurrentContext = cmp.Or(k.CurrentContext, one.CurrentContext)
 	k.Clusters = append(k.Clusters, one.Clusters...)
 	k.Users = append(k.Users, one.Users...)
 	k.Contexts = append(k.Contexts, one.Contexts...)
@@ -145,72 +135,49 @@ func (k *kubeconfig) read(path string) error {
 
 // choose returns the Config of a context.
 func (k *kubeconfig) choose(name string) (Config, error) {
-	if name == "" {
-		name = k.CurrentContext
-	}
+	name = cmp.Or(name, k.CurrentContext)
 	if name == "" {
 		return Config{}, holdfast.WithHint(errors.New("there is no current-context"), "name one with --context")
 	}
-	about, ok := k.context(name)
+	chosen, ok := find(k.Contexts, name)
 	if !ok {
 		return Config{}, holdfast.WithHint(fmt.Errorf("there is no context %q", name), "`kubectl config get-contexts` lists them")
 	}
-	cluster, ok := k.cluster(about.Cluster)
+	about := chosen.Context
+	cluster, ok := find(k.Clusters, about.Cluster)
 	if !ok {
 		return Config{}, fmt.Errorf("context %q: there is no cluster %q", name, about.Cluster)
 	}
-	c := Config{Context: name, Namespace: about.Namespace}
-	if c.Namespace == "" {
-		c.Namespace = "default"
-	}
-	if err := cluster.into(&c); err != nil {
+	c := Config{Context: name, Namespace: cmp.Or(about.Namespace, "default")}
+	if err := cluster.Cluster.into(&c, cluster.dir); err != nil {
 		return Config{}, fmt.Errorf("cluster %q: %w", about.Cluster, err)
 	}
 	if about.User == "" {
 		return c, nil
 	}
-	user, ok := k.user(about.User)
+	user, ok := find(k.Users, about.User)
 	if !ok {
 		return Config{}, fmt.Errorf("context %q: there is no user %q", name, about.User)
 	}
-	if err := user.into(&c); err != nil {
+	if err := user.User.into(&c, user.dir); err != nil {
 		return Config{}, fmt.Errorf("user %q: %w", about.User, err)
 	}
 	return c, nil
 }
 
-func (k *kubeconfig) context(name string) (fileContext, bool) {
-	for _, x := range k.Contexts {
-		if x.Name == name {
-			return x.Context, true
-		}
+func find(list []entry, name string) (entry, bool) {
+	i := slices.IndexFunc(list, func(e entry) bool { return e.Name == name })
+	if i < 0 {
+		return entry{}, false
 	}
-	return fileContext{}, false
+	return list[i], true
 }
 
-func (k *kubeconfig) cluster(name string) (fileCluster, bool) {
-	for _, x := range k.Clusters {
-		if x.Name == name {
-			return x.Cluster, true
-		}
-	}
-	return fileCluster{}, false
-}
-
-func (k *kubeconfig) user(name string) (fileUser, bool) {
-	for _, x := range k.Users {
-		if x.Name == name {
-			return x.User, true
-		}
-	}
-	return fileUser{}, false
-}
-
-func (f fileCluster) into(c *Config) error {
+func (f fileCluster) into(c *Config, dir string) error {
 	if f.Server == "" {
 		return errors.New("there is no server")
 	}
-	ca, err := material(f.dir, "certificate-authority", f.CAFile, f.CAData)
+	ca, err := material(dir, "certificate-authority", f.CAFile, f.CAData)
 	if err != nil {
 		return err
 	}
@@ -218,30 +185,30 @@ func (f fileCluster) into(c *Config) error {
 	return nil
 }
 
-func (f fileUser) into(c *Config) error {
+func (f fileUser) into(c *Config, dir string) error {
 	if f.Username != "" {
-		return errors.New("username and password: API servers have not taken them since Kubernetes 1.19")
+		return errors.New("username and password: API servers do not support them since Kubernetes 1.19")
 	}
 	if f.Provider != nil {
-		return holdfast.WithHint(errors.New("auth-provider: kubectl has not known these since 1.26"), "an exec plugin takes its place")
+		return holdfast.WithHint(errors.New("auth-provider: kubectl does not support it since 1.26"), "use an exec plugin instead")
 	}
 	var err error
-	if c.Cert, err = material(f.dir, "client-certificate", f.CertFile, f.CertData); err != nil {
+	if c.Cert, err = material(dir, "client-certificate", f.CertFile, f.CertData); err != nil {
 		return err
 	}
-	if c.Key, err = material(f.dir, "client-key", f.KeyFile, f.KeyData); err != nil {
+	if c.Key, err = material(dir, "client-key", f.KeyFile, f.KeyData); err != nil {
 		return err
 	}
 	c.AsUser, c.AsGroups = f.AsUser, f.AsGroups
 	switch {
 	case f.Exec != nil:
-		run, err := f.Exec.prepare(f.dir)
+		run, err := f.Exec.prepare(dir)
 		if err != nil {
 			return err
 		}
 		c.Token = run.token
 	case f.TokenFile != "":
-		c.Token = tokenFile(below(f.dir, f.TokenFile))
+		c.Token = tokenFile(below(dir, f.TokenFile))
 	case f.Token != "":
 		c.Token = func(context.Context, bool) (string, error) { return f.Token, nil }
 	}

@@ -21,8 +21,7 @@ func (c *Client) Nodes(ctx context.Context, selector string) ([]Node, error) {
 	if selector != "" {
 		q.Set("labelSelector", selector)
 	}
-	nodes, _, err := list[Node](ctx, c, "/api/v1/nodes", q)
-	return nodes, err
+	return list[Node](ctx, c, "/api/v1/nodes", q)
 }
 
 // Node reads one node.
@@ -41,14 +40,12 @@ func (c *Client) SeenNode(ctx context.Context, name string) (Node, error) {
 
 // PodsOn lists the pods of one node.
 func (c *Client) PodsOn(ctx context.Context, node string) ([]Pod, error) {
-	pods, _, err := list[Pod](ctx, c, "/api/v1/pods", url.Values{"fieldSelector": {"spec.nodeName=" + node}})
-	return pods, err
+	return list[Pod](ctx, c, "/api/v1/pods", url.Values{"fieldSelector": {"spec.nodeName=" + node}})
 }
 
 // PodsIn lists the pods of one namespace.
 func (c *Client) PodsIn(ctx context.Context, namespace string) ([]Pod, error) {
-	pods, _, err := list[Pod](ctx, c, "/api/v1/namespaces/"+url.PathEscape(namespace)+"/pods", nil)
-	return pods, err
+	return list[Pod](ctx, c, "/api/v1/namespaces/"+url.PathEscape(namespace)+"/pods", nil)
 }
 
 // Pod reads one pod.
@@ -59,14 +56,12 @@ func (c *Client) Pod(ctx context.Context, namespace, name string) (Pod, error) {
 
 // Budgets lists all disruption budgets.
 func (c *Client) Budgets(ctx context.Context) ([]Budget, error) {
-	budgets, _, err := list[Budget](ctx, c, "/apis/policy/v1/poddisruptionbudgets", nil)
-	return budgets, err
+	return list[Budget](ctx, c, "/apis/policy/v1/poddisruptionbudgets", nil)
 }
 
 // BudgetsIn lists the disruption budgets of one namespace.
 func (c *Client) BudgetsIn(ctx context.Context, namespace string) ([]Budget, error) {
-	budgets, _, err := list[Budget](ctx, c, "/apis/policy/v1/namespaces/"+url.PathEscape(namespace)+"/poddisruptionbudgets", nil)
-	return budgets, err
+	return list[Budget](ctx, c, "/apis/policy/v1/namespaces/"+url.PathEscape(namespace)+"/poddisruptionbudgets", nil)
 }
 
 // DaemonSet returns an error if the DaemonSet does not exist.
@@ -77,14 +72,15 @@ func (c *Client) DaemonSet(ctx context.Context, namespace, name string) error {
 // workloadPath returns the path of an owner that has a number of replicas; ok is
 // false for other kinds.
 func workloadPath(namespace string, o Owner) (path string, ok bool) {
-	ns, name := url.PathEscape(namespace), url.PathEscape(o.Name)
-	switch {
-	case o.APIVersion == appsV1 && o.Kind == "ReplicaSet":
-		return "/apis/apps/v1/namespaces/" + ns + "/replicasets/" + name, true
-	case o.APIVersion == appsV1 && o.Kind == "StatefulSet":
-		return "/apis/apps/v1/namespaces/" + ns + "/statefulsets/" + name, true
-	case o.APIVersion == "v1" && o.Kind == "ReplicationController":
-		return "/api/v1/namespaces/" + ns + "/replicationcontrollers/" + name, true
+	in := "/namespaces/" + url.PathEscape(namespace)
+	name := url.PathEscape(o.Name)
+	switch o.APIVersion + " " + o.Kind {
+	case appsV1 + " ReplicaSet":
+		return "/apis/apps/v1" + in + "/replicasets/" + name, true
+	case appsV1 + " StatefulSet":
+		return "/apis/apps/v1" + in + "/statefulsets/" + name, true
+	case "v1 ReplicationController":
+		return "/api/v1" + in + "/replicationcontrollers/" + name, true
 	}
 	return "", false
 }
@@ -172,6 +168,5 @@ func (c *Client) Evict(ctx context.Context, pod Meta, seconds int) error {
 
 // Leases lists a namespace's leases.
 func (c *Client) Leases(ctx context.Context, namespace string) ([]Lease, error) {
-	leases, _, err := list[Lease](ctx, c, "/apis/coordination.k8s.io/v1/namespaces/"+url.PathEscape(namespace)+"/leases", nil)
-	return leases, err
+	return list[Lease](ctx, c, leasePath(namespace), nil)
 }

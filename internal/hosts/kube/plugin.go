@@ -39,9 +39,9 @@ const (
 // credential is the plugin's output.
 type credential struct {
 	Status struct {
-		Token   string     `json:"token"`
-		Expires *time.Time `json:"expirationTimestamp"`
-		Cert    string     `json:"clientCertificateData"`
+		Token   string    `json:"token"`
+		Expires time.Time `json:"expirationTimestamp"`
+		Cert    string    `json:"clientCertificateData"`
 	} `json:"status"`
 }
 
@@ -79,10 +79,7 @@ func (p *plugged) token(ctx context.Context, fresh bool) (string, error) {
 	if err != nil {
 		return "", holdfast.WithHint(fmt.Errorf("the credential plugin %s: %w", p.Command, err), p.InstallHint)
 	}
-	p.last, p.until = c.Status.Token, time.Time{}
-	if c.Status.Expires != nil {
-		p.until = *c.Status.Expires
-	}
+	p.last, p.until = c.Status.Token, c.Status.Expires
 	return p.last, nil
 }
 

@@ -30,7 +30,7 @@ func (c *Client) PodEvents(ctx context.Context, namespace, uid, reason string) (
 		Time  *time.Time `json:"eventTime"`
 	}
 	path := "/api/v1/namespaces/" + url.PathEscape(namespace) + "/events"
-	list, _, err := list[event](ctx, c, path, url.Values{"fieldSelector": {"involvedObject.uid=" + uid + ",reason=" + reason}})
+	list, err := list[event](ctx, c, path, url.Values{"fieldSelector": {"involvedObject.uid=" + uid + ",reason=" + reason}})
 	var out []PodEvent
 	for _, e := range list {
 		p := PodEvent{Reason: e.Reason, Message: e.Message, Container: e.Involved.Field}

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -18,6 +19,9 @@ func (c *Client) SetConditions(ctx context.Context, node string, conditions []Co
 	return c.call(ctx, request{verb: "patch", method: http.MethodPatch, path: nodePath(node) + "/status", kind: strategicPatch, body: body}, nil)
 }
 
+// microTime is the format of a lease's time (metav1.MicroTime).
+const microTime = "2006-01-02T15:04:05.000000Z"
+
 func leasePath(namespace string) string {
 	return "/apis/coordination.k8s.io/v1/namespaces/" + url.PathEscape(namespace) + "/leases"
 }
@@ -32,7 +36,7 @@ func (c *Client) Renew(ctx context.Context, namespace, name, holder string, leng
 	}
 	body := map[string]any{
 		"metadata": meta,
-		"spec":     map[string]any{"holderIdentity": holder, "leaseDurationSeconds": int(length.Seconds()), "renewTime": MicroTime{time.Now()}},
+		"spec":     map[string]any{"holderIdentity": holder, "leaseDurationSeconds": int(length.Seconds()), "renewTime": time.Now().UTC().Format(microTime)},
 	}
 	path := leasePath(namespace)
 	err := c.call(ctx, request{verb: "patch", method: http.MethodPatch, path: path + "/" + url.PathEscape(name), kind: mergePatch, body: body}, nil)
@@ -80,10 +84,7 @@ func EventName(about string) string {
 // Tell writes an event. Events about nodes are in the namespace default, like the
 // kubelet's.
 func (c *Client) Tell(ctx context.Context, e Event) error {
-	namespace, kind := e.About.Namespace, "Normal"
-	if namespace == "" {
-		namespace = "default"
-	}
+	namespace, kind := cmp.Or(e.About.Namespace, "default"), "Normal"
 	if e.Warning {
 		kind = "Warning"
 	}

@@ -13,7 +13,6 @@ type Meta struct {
 	ResourceVersion string            `json:"resourceVersion,omitempty"`
 	Created         time.Time         `json:"creationTimestamp,omitzero"`
 	Deleted         *time.Time        `json:"deletionTimestamp,omitempty"` // set while it is being deleted
-	GraceSeconds    *int64            `json:"deletionGracePeriodSeconds,omitempty"`
 	Labels          map[string]string `json:"labels,omitempty"`
 	Annotations     map[string]string `json:"annotations,omitempty"`
 	Owners          []Owner           `json:"ownerReferences,omitempty"`
@@ -70,26 +69,27 @@ type Node struct {
 		Info       struct {
 			Kernel  string `json:"kernelVersion"`
 			Runtime string `json:"containerRuntimeVersion"`
-			Kubelet string `json:"kubeletVersion"`
-			OS      string `json:"osImage"`
 		} `json:"nodeInfo"`
 	} `json:"status"`
 }
 
 // Ready reports whether the node's condition Ready is true.
-func (n Node) Ready() bool { return isTrue(n.Status.Conditions, "Ready") }
+func (n Node) Ready() bool { return conditionOf(n.Status.Conditions, "Ready").Status == "True" }
 
 // Condition returns the node's condition of a type.
 func (n Node) Condition(kind string) (Condition, bool) {
-	i := slices.IndexFunc(n.Status.Conditions, func(c Condition) bool { return c.Type == kind })
-	if i < 0 {
-		return Condition{}, false
-	}
-	return n.Status.Conditions[i], true
+	c := conditionOf(n.Status.Conditions, kind)
+	return c, c.Type != ""
 }
 
-func isTrue(all []Condition, kind string) bool {
-	return slices.ContainsFunc(all, func(c Condition) bool { return c.Type == kind && c.Status == "True" })
+// conditionOf returns the condition of a type, and the zero Condition if there is
+// none.
+func conditionOf(all []Condition, kind string) Condition {
+	i := slices.IndexFunc(all, func(c Condition) bool { return c.Type == kind })
+	if i < 0 {
+		return Condition{}
+	}
+	return all[i]
 }
 
 // Pod is a group of containers on a node.
@@ -101,11 +101,9 @@ type Pod struct {
 
 // PodSpec is the desired state of a pod.
 type PodSpec struct {
-	Node    string   `json:"nodeName,omitempty"`
-	Volumes []Volume `json:"volumes,omitempty"`
-	Grace   *int64   `json:"terminationGracePeriodSeconds,omitempty"` // seconds
-	// Priority is higher for pods that are ended later.
-	Priority       *int32          `json:"priority,omitempty"`
+	Node           string          `json:"nodeName,omitempty"`
+	Volumes        []Volume        `json:"volumes,omitempty"`
+	Grace          *int64          `json:"terminationGracePeriodSeconds,omitempty"` // seconds
 	InitContainers []ContainerSpec `json:"initContainers,omitempty"`
 	Containers     []ContainerSpec `json:"containers,omitempty"`
 }
@@ -128,7 +126,6 @@ type Volume struct {
 type PodStatus struct {
 	Phase          string            `json:"phase"` // Pending, Running, Succeeded, Failed or Unknown
 	Conditions     []Condition       `json:"conditions,omitempty"`
-	Started        *time.Time        `json:"startTime,omitempty"` // when the kubelet accepted it
 	InitContainers []ContainerStatus `json:"initContainerStatuses,omitempty"`
 	Containers     []ContainerStatus `json:"containerStatuses,omitempty"`
 }
@@ -136,9 +133,6 @@ type PodStatus struct {
 // ContainerStatus is one container of a pod.
 type ContainerStatus struct {
 	Name         string         `json:"name"`
-	ID           string         `json:"containerID,omitempty"` // containerd://…
-	Image        string         `json:"image,omitempty"`
-	Ready        bool           `json:"ready"`
 	RestartCount int            `json:"restartCount"`
 	State        ContainerState `json:"state"`
 }
@@ -160,7 +154,18 @@ type ContainerState struct {
 }
 
 // Ready reports whether the pod takes requests.
-func (p Pod) Ready() bool { return p.Meta.Deleted == nil && isTrue(p.Status.Conditions, "Ready") }
+func (p Pod) Ready() bool {
+	return p.Meta.Deleted == nil && conditionOf(p.Status.Conditions, "Ready").Status == "True"
+}
+
+// ReadySince returns when the pod's condition Ready became true; zero: it is not.
+func (p Pod) ReadySince() time.Time {
+	c := conditionOf(p.Status.Conditions, "Ready")
+	if c.Status != "True" {
+		return time.Time{}
+	}
+	return c.Since
+}
 
 // Finished reports whether all of the pod's containers have ended for good.
 func (p Pod) Finished() bool { return p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed" }
@@ -246,22 +251,9 @@ func (s *LabelSelector) Chooses(labels map[string]string) bool {
 	return true
 }
 
-// Lease is a coordination.k8s.io Lease: its holder, and since when.
+// Lease is a coordination.k8s.io Lease.
 type Lease struct {
 	Meta Meta `json:"metadata"`
-	Spec struct {
-		Holder  string     `json:"holderIdentity,omitempty"`
-		Seconds int        `json:"leaseDurationSeconds,omitempty"`
-		Renewed *MicroTime `json:"renewTime,omitempty"`
-	} `json:"spec"`
-}
-
-// MicroTime is a time with microseconds, as leases want it.
-type MicroTime struct{ time.Time }
-
-// MarshalJSON implements json.Marshaler.
-func (t MicroTime) MarshalJSON() ([]byte, error) {
-	return []byte(t.UTC().Format(`"2006-01-02T15:04:05.000000Z"`)), nil
 }
 
 // Workload has the fields of a ReplicaSet, StatefulSet or ReplicationController

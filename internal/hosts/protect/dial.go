@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"time"
 
@@ -45,37 +44,24 @@ func StartStanding(ctx context.Context, dir string, o KeeperOptions) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("start a standing keeper: %w", err)
 	}
-	ours, theirs, err := os.Pipe()
-	if err != nil {
-		return fmt.Errorf("start a standing keeper: %w", err)
-	}
-	defer ours.Close()
 	cmd := child.Command(append(o.Argv[:len(o.Argv):len(o.Argv)], argStanding, path), keeperEnv()...)
-	cmd.ExtraFiles = []*os.File{theirs} // keeperFD
-	err = netns.Do(o.Netns, cmd.Start)
-	theirs.Close() // EOF of the pipe requires that no other process has it open
+	line, err := child.Start(cmd, unix.SOCK_STREAM, func() error { return netns.Do(o.Netns, cmd.Start) })
 	if err != nil {
 		return fmt.Errorf("start a standing keeper: %w", err)
 	}
-	stop := context.AfterFunc(ctx, func() { _ = ours.SetReadDeadline(time.Now()) })
+	defer line.Close()
+	stop := context.AfterFunc(ctx, func() { _ = line.SetReadDeadline(time.Now()) })
 	defer stop()
-	said, err := io.ReadAll(io.LimitReader(ours, maxMessage))
+	said, err := io.ReadAll(io.LimitReader(line, maxMessage))
 	if err == nil && len(said) > 0 {
 		err = errors.New(string(said))
 	}
 	if err != nil {
 		_ = cmd.Process.Kill() // it may have ended
-		return errors.Join(fmt.Errorf("start a standing keeper: %w", err), ignoreExit(cmd.Wait()))
+		_ = cmd.Wait()         // the error is that of the kill
+		return fmt.Errorf("start a standing keeper: %w", err)
 	}
 	return cmd.Process.Release()
-}
-
-// ignoreExit drops the exit error of a process that was killed on purpose.
-func ignoreExit(err error) error {
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		return nil
-	}
-	return err
 }
 
 // Dial connects to the standing keeper in the namespace at path; "" is the
@@ -90,7 +76,7 @@ func Dial(ctx context.Context, dir, path string, log *slog.Logger) (*Keeper, err
 	a, err := k.ask(ctx, request{Op: opHello})
 	switch {
 	case err != nil:
-	case a.Hello == nil || a.Hello.Protocol != protocol:
+	case a.Hello.Protocol != protocol:
 		err = ErrOtherVersion
 	default:
 		k.installed = a.Hello.Installed
@@ -108,9 +94,10 @@ func Dial(ctx context.Context, dir, path string, log *slog.Logger) (*Keeper, err
 var ErrOtherVersion = errors.New("the standing keeper is of another version: `holdfast protect install --restore` replaces it")
 
 // Dismiss ends a standing keeper of another version with SIGTERM, which all
-// versions handle, and returns when it has ended.
-func Dismiss(ctx context.Context, dir, path string) error {
-	k, err := dial(ctx, dir, path, nil)
+// versions handle, and returns when it has ended. Dismiss is for the current
+// network namespace, like ClearStanding and LockInstall.
+func Dismiss(ctx context.Context, dir string) error {
+	k, err := dial(ctx, dir, "", nil)
 	if errors.Is(err, ErrNoneStands) {
 		return nil
 	} else if err != nil {
@@ -127,8 +114,8 @@ func Dismiss(ctx context.Context, dir, path string) error {
 
 // ClearStanding removes the socket of a standing keeper that was killed. No
 // standing keeper may run (LockInstall).
-func ClearStanding(dir, path string) error {
-	at, err := standingSocket(dir, path)
+func ClearStanding(dir string) error {
+	at, err := standingSocket(dir, "")
 	if err != nil {
 		return err
 	}
@@ -182,13 +169,10 @@ func (k *Keeper) Install(ctx context.Context, ports []Installed) error {
 // Standing returns the state of a standing keeper.
 func (k *Keeper) Standing(ctx context.Context) (Standing, error) {
 	a, err := k.ask(ctx, request{Op: opStatus})
-	if err == nil && a.Standing == nil {
-		err = errors.New("the answer lacks the requested data")
-	}
 	if err != nil {
 		return Standing{}, fmt.Errorf("ask the standing keeper: %w", err)
 	}
-	return *a.Standing, nil
+	return a.Standing, nil
 }
 
 // Quit ends a standing keeper. It returns when the keeper has ended, which is
@@ -211,17 +195,13 @@ func (k *Keeper) awaitEnd(ctx context.Context) error {
 	}
 }
 
-// LockInstall serializes changes of what is installed in the namespace at path.
-// The caller must call Unlock.
-func LockInstall(ctx context.Context, dir, path string) ([]*Lock, error) {
-	id, err := namespaceID(path)
+// LockInstall serializes changes of what is installed. The caller must call Unlock.
+func LockInstall(ctx context.Context, dir string) ([]*Lock, error) {
+	id, err := namespaceID("")
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("lock what is installed: %w", err)
-	}
-	l, err := lockFile(ctx, filepath.Join(dir, id+"-install.lock"), 0)
+	l, err := lockFile(ctx, dir, id+"-install.lock", 0)
 	if err != nil {
 		return nil, fmt.Errorf("lock what is installed: %w", err)
 	}

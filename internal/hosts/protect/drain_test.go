@@ -43,7 +43,7 @@ func dial(t *testing.T, l net.Listener) net.Conn {
 	return c
 }
 
-// drainTo drains until as many are left as are expected.
+// drainTo drains until the expected number of connections is left.
 func drainTo(t *testing.T, s *protect.Sockets, overlap bool, want int) {
 	t.Helper()
 	limit := time.Nanosecond
@@ -66,8 +66,8 @@ func socketsOf(t *testing.T, l net.Listener) *protect.Sockets {
 	return s
 }
 
-// A server that overlaps with the next one answers what it has accepted; what it
-// has not would be reset when its listener goes.
+// A server that overlaps with the next one answers the connections that it has accepted.
+// The other ones would be reset when its listener closes.
 func TestDrainOverlapping(t *testing.T) {
 	l := listenDeferred(t, 0)
 	s := socketsOf(t, l)
@@ -85,8 +85,8 @@ func TestDrainOverlapping(t *testing.T) {
 	drainTo(t, s, false, 1)
 }
 
-// A client whose handshake the server has begun is waited for: with its listener
-// gone it would be reset. One that comes later is held elsewhere.
+// The drain waits for the handshakes that the server has begun: if the listener closed,
+// the kernel would reset them. Later handshakes are held elsewhere.
 func TestDrainHandshakes(t *testing.T) {
 	l := listenDeferred(t, 60)
 	s := socketsOf(t, l)

@@ -18,7 +18,7 @@ import (
 // Check reports for each backend whether it would work for o; Why is "" if it
 // would. Error: ErrNothingListens.
 func Check(ctx context.Context, o Options) ([]Refusal, error) {
-	if err := needsRoot(); err != nil {
+	if err := NeedsRoot(); err != nil {
 		return nil, err
 	}
 	k, err := StartKeeper(KeeperOptions{Argv: o.Keeper, Netns: o.Netns, Log: o.Log})
@@ -26,30 +26,11 @@ func Check(ctx context.Context, o Options) ([]Refusal, error) {
 		return nil, err
 	}
 	defer k.Close()
-	ls, err := listenersIn(o.Netns, o.Addresses)
-	if err != nil {
-		return nil, err
+	rs, err := k.Probe(ctx, o.Spec)
+	if errors.Is(err, ErrNothingListens) {
+		err = explain(ErrNothingListens, o.Spec)
 	}
-	if len(ls) == 0 && !o.Forwarded {
-		return nil, explain(ErrNothingListens, o.Spec)
-	}
-	return k.Probe(ctx, o.Spec)
-}
-
-// listenersIn returns the current listeners on as in the network namespace at
-// path.
-func listenersIn(path string, as []Address) ([]sockdiag.Listener, error) {
-	var ls []sockdiag.Listener
-	err := netns.Do(path, func() error {
-		s, err := NewSockets(as)
-		if err != nil {
-			return err
-		}
-		defer s.Close()
-		ls, err = s.Listeners()
-		return err
-	})
-	return ls, err
+	return rs, err
 }
 
 // Family returns a process and its descendants, itself first.
@@ -83,8 +64,7 @@ func UnitPIDs(unit string) ([]int, error) {
 	}
 	var pids []int
 	for _, p := range all {
-		b, err := proc.Host.Cgroup(p)
-		if err == nil && inUnit(string(b), unit) {
+		if b, err := proc.Host.Cgroup(p); err == nil && inUnit(string(b), unit) {
 			pids = append(pids, p)
 		}
 	}

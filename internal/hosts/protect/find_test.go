@@ -16,8 +16,8 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// A unit's processes are those in the control group of its name, as systemd makes
-// it, or below that; and what they listen on is what a protect of it holds.
+// The processes of a unit are those in the cgroup of its name, as systemd creates it, and
+// below it. A protect of the unit holds the addresses on which they listen.
 func TestUnit(t *testing.T) {
 	needsRoot(t)
 	unit := fmt.Sprintf("holdfast-test-%d@1", os.Getpid())
@@ -47,7 +47,7 @@ func TestUnit(t *testing.T) {
 	s.Kill()
 }
 
-// newGroup makes a control group, which the test's end removes with those above it.
+// newGroup creates a cgroup. The end of the test removes it with its parents.
 func newGroup(t *testing.T, path string) string {
 	t.Helper()
 	mounts, err := cgroup.Find(proc.Host)

@@ -72,11 +72,11 @@ func (k *Keeper) begin(conn *net.UnixConn) {
 	k.released = make(chan Released, 1)
 	k.conn = child.Talk(conn, maxMessage, child.Handlers[answer]{
 		Divert: func(a answer) (reply, more bool) {
-			if a.Op != opReleased || a.Released == nil {
+			if a.Op != opReleased {
 				return true, true
 			}
 			select {
-			case k.released <- *a.Released:
+			case k.released <- a.Released:
 			default: // the caller does not want to know how the last one ended
 			}
 			return false, true
@@ -95,9 +95,9 @@ func (k *Keeper) begin(conn *net.UnixConn) {
 // search.
 const maxPIDs = 1000
 
-func (s Spec) bounded() *Spec {
+func (s Spec) bounded() Spec {
 	s.PIDs = s.PIDs[:min(len(s.PIDs), maxPIDs)]
-	return &s
+	return s
 }
 
 // ask sends a request and waits for its answer.
@@ -117,36 +117,12 @@ func (k *Keeper) ask(ctx context.Context, r request) (answer, error) {
 	return a, a.err()
 }
 
-// err returns the error that the keeper reports.
-func (a answer) err() error {
-	switch {
-	case a.Error == "":
-		return nil
-	case a.Kind == kindNothing:
-		return &keeperError{a.Error, ErrNothingListens}
-	case a.Kind == kindNoBackend:
-		return &keeperError{a.Error, ErrNoBackend}
-	case a.Kind == kindLeaving:
-		return &keeperError{a.Error, errLeaving}
-	}
-	return errors.New(a.Error)
-}
-
-// keeperError is an error that the keeper sent.
-type keeperError struct {
-	msg string
-	is  error
-}
-
-func (e *keeperError) Error() string { return e.msg }
-func (e *keeperError) Unwrap() error { return e.is }
-
 // sendLimit is how long the keeper may leave a message unread.
 const sendLimit = 5 * time.Second
 
 func (k *Keeper) send(r request) error {
 	var rights []byte
-	if r.Op == opHold && k.standing && len(k.locks) > 0 {
+	if r.Op == opHold && len(k.locks) > 0 {
 		rights = lockRights(k.locks)
 	}
 	err := k.conn.Send(r, rights, sendLimit)
@@ -169,6 +145,7 @@ func lockRights(locks []*Lock) []byte {
 }
 
 // Probe reports for every backend whether it would work; Why is "" if it would.
+// Error: ErrNothingListens.
 func (k *Keeper) Probe(ctx context.Context, s Spec) ([]Refusal, error) {
 	a, err := k.ask(ctx, request{Op: opProbe, Spec: s.bounded()})
 	if err != nil {
@@ -183,18 +160,12 @@ func (k *Keeper) Hold(ctx context.Context, s Spec) (Began, error) {
 		return Began{}, errors.New("a hold needs a limit")
 	}
 	a, err := k.ask(ctx, request{Op: opHold, Spec: s.bounded()})
-	if err != nil {
-		return Began{}, err
-	}
-	if a.Began == nil {
-		return Began{}, errors.New("the answer lacks the requested data")
-	}
-	return *a.Began, nil
+	return a.Began, err
 }
 
 // Tidy undoes the residue of a killed keeper. Nothing may be held.
 func (k *Keeper) Tidy(ctx context.Context, l Residue) error {
-	if _, err := k.ask(ctx, request{Op: opTidy, Left: &l}); err != nil {
+	if _, err := k.ask(ctx, request{Op: opTidy, Left: l}); err != nil {
 		return fmt.Errorf("tidy up after an earlier hold: %w", err)
 	}
 	return nil
@@ -208,10 +179,7 @@ func (k *Keeper) Drain(ctx context.Context, limit time.Duration) (Drained, error
 	if err != nil {
 		return Drained{}, fmt.Errorf("wait for requests to be answered: %w", err)
 	}
-	if a.Drained == nil {
-		return Drained{}, nil // the hold's limit was shorter
-	}
-	return *a.Drained, nil
+	return a.Drained, nil
 }
 
 // Exited reports that the command that restarts the server has ended. If killed
@@ -247,8 +215,11 @@ const closeLimit = releaseLimit + 5*time.Second
 
 // Close ends the keeper and waits for its end. For a standing keeper it only
 // closes the connection. What the keeper holds for this process is released at
-// once.
+// once. A nil Keeper needs no Close.
 func (k *Keeper) Close() {
+	if k == nil {
+		return
+	}
 	_ = k.conn.CloseWrite()
 	select {
 	case <-k.conn.Ended():

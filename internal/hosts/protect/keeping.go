@@ -8,11 +8,10 @@ import (
 // keeping is a hold in progress, in the keeper.
 type keeping struct {
 	*server
+	spec    Spec
 	sockets *Sockets
 	held    Held
 	start   time.Time
-	limit   time.Duration // maximum duration of the hold
-	overlap bool          // the old server stays for the connections that it accepted
 	ready   *readiness
 }
 
@@ -53,18 +52,18 @@ func (k *keeping) run() error {
 }
 
 // remains returns the rest of the limit.
-func (k *keeping) remains() time.Duration { return time.Until(k.start.Add(k.limit)) }
+func (k *keeping) remains() time.Duration { return time.Until(k.start.Add(k.spec.Limit)) }
 
 // handle executes a request during a hold.
 func (k *keeping) handle(r request) (Reason, error) {
 	switch r.Op {
 	case opDrain:
 		// Nothing else is checked during a drain, not even the end of the hold.
-		d, err := k.sockets.Drain(min(r.Limit, k.remains()), k.overlap, k.gone)
+		d, err := k.sockets.Drain(min(r.Limit, k.remains()), k.spec.Overlap, k.gone)
 		if err != nil { // then the server stops as it would without protect
 			k.log.Warn("protect: drain", "err", err)
 		}
-		return "", k.answer(answer{Op: opDrain, Drained: &d})
+		return "", k.answer(answer{Op: opDrain, Drained: d})
 	case opExited:
 		k.ready.exit(r.Killed, time.Now())
 	case opRelease:
@@ -95,7 +94,7 @@ func (k *keeping) release(why Reason) error {
 	err := k.held.Release(ctx)
 	r := Released{
 		Reason: why, Stats: k.held.Stats(), Took: time.Since(begin), Held: time.Since(k.start),
-		Listening: k.listening(),
+		Listening: k.sockets.listening(),
 	}
 	if err != nil {
 		r.Error = err.Error()
@@ -105,10 +104,5 @@ func (k *keeping) release(why Reason) error {
 		k.log.Warn("protect: all connections are released", "because", string(why))
 		return nil
 	}
-	return k.answer(answer{Op: opReleased, Released: &r})
-}
-
-func (k *keeping) listening() bool {
-	ls, err := k.sockets.Listeners()
-	return err == nil && len(ls) > 0
+	return k.answer(answer{Op: opReleased, Released: r})
 }

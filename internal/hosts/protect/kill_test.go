@@ -21,7 +21,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// children are the processes that this one has started and not reaped.
+// children returns the processes that this one has started and not reaped.
 func children() []int { return childrenOf(os.Getpid()) }
 
 func childrenOf(parent int) []int {
@@ -41,10 +41,10 @@ func isKeeper(pid int) bool {
 }
 
 // At every step of a protect a process is killed: the protect, the keeper, the
-// command, command and protect, or keeper and protect. Whatever happens, nothing is
-// left behind, every waiting client is let through, no SYN is lost any more once all that were
-// killed are dead, so that none is lost twice by a client that came before, and the
-// port can be protected again. How long that is: `holdfast bench reload --kills`.
+// command, command and protect, or keeper and protect. In each case nothing is left
+// behind, every waiting client is let through, and the port can be protected again. Once
+// the killed processes are dead, no SYN is lost, so no client loses two. `holdfast bench
+// reload --kills` measures the time until then.
 func TestKilled(t *testing.T) {
 	needsRoot(t)
 	for i, b := range both { // which take turns without -long
@@ -103,7 +103,7 @@ func testKilled(t *testing.T, b protect.Name, step, do string) {
 		case step == "prepare": // nothing was held, and nothing restarted
 			t.Error("a client:", err)
 		case errors.As(err, &timeout) && timeout.Timeout():
-			t.Error("a client was never let go:", err)
+			t.Error("a client was never released:", err)
 		}
 	}
 	again := options(t, b, protecttest.Restart(pidfile, 0, 0, argv...), address)
@@ -121,9 +121,9 @@ func testKilled(t *testing.T, b protect.Name, step, do string) {
 	}
 }
 
-// A protect of two ports is killed with all that it has. What is left is known to
-// the next protect of either port alone, also if one in between could not even
-// start a keeper.
+// A protect of two ports is killed with all its processes. The next protect of either
+// port alone finds the residue of that port, even after a protect that could not start a
+// keeper.
 func TestEachPortIsNoted(t *testing.T) {
 	needsRoot(t)
 	before := protecttest.Look(t)
@@ -152,7 +152,7 @@ func TestEachPortIsNoted(t *testing.T) {
 			return len(protecttest.Listening(t, portOf(t, a))) == 1
 		})
 		if has := protecttest.Reuseport(t, portOf(t, a)); !has[netip.MustParseAddrPort(a)] {
-			t.Fatalf("nothing is left at %s, and this shows nothing", a)
+			t.Fatalf("nothing is left at %s, so the test shows nothing", a)
 		}
 		o := options(t, protect.Park, []string{"true"}, a)
 		o.LockDir, o.Keeper = dir, []string{"/proc/self/no-such-program"}
@@ -195,8 +195,8 @@ func awaitNoHelper(t *testing.T, do string) {
 	})
 }
 
-// dying reports whether a process that has given up its memory, and with that its
-// command line, has threads that may have sockets open still.
+// dying reports whether a process without memory, and therefore without a command line,
+// has threads that may still have sockets open.
 func dying(pid int) bool {
 	s, err := proc.Host.Stat(pid)
 	if err != nil {
@@ -206,8 +206,8 @@ func dying(pid int) bool {
 	return err == nil && (s.State != 'Z' || len(threads) > 1)
 }
 
-// What the test above goes by finds clients whose SYNs get no answer: those of a
-// keeper that is stopped.
+// LostAfter, which the test above uses, finds clients with unanswered SYNs: those of a
+// stopped keeper.
 func TestLostSYNsAreFound(t *testing.T) {
 	needsRoot(t)
 	address := protecttest.FreePort(t)
@@ -234,6 +234,6 @@ func TestLostSYNsAreFound(t *testing.T) {
 	protecttest.Eventually(t, "clients were served", func() bool { return load.Total() > 10 })
 	load.Stop()
 	if early, late := load.LostAfter(began), load.LostAfter(time.Now()); early == 0 || late != 0 {
-		t.Errorf("%d lost a SYN after it was stopped, %d after it went on", early, late)
+		t.Errorf("%d clients lost a SYN after the keeper was stopped, %d after it continued", early, late)
 	}
 }

@@ -2,6 +2,7 @@ package protect
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -63,18 +64,16 @@ type Current struct {
 // hold.
 var errLeaving = errors.New("the standing keeper is ending")
 
-// ledger records what a standing keeper is prepared for and what it has held.
-// It is nil for the keeper of a single protect, which records nothing. Its
-// methods may be called from any goroutine.
+// ledger records what a keeper is prepared for and what it has held. Its methods
+// may be called from any goroutine.
 type ledger struct {
 	since time.Time
 
 	mu      sync.Mutex
 	ports   []Prepared
 	current map[*standingHold]bool
-	holds   int           // in progress or starting
-	leaving chan struct{} // closed when no further hold may begin
-	idle    chan struct{} // closed when leaving is closed and nothing is held
+	leaving chan struct{}  // closed when no further hold may begin
+	holds   sync.WaitGroup // in progress or starting
 }
 
 // standingHold is a hold of a standing keeper.
@@ -87,23 +86,22 @@ type standingHold struct {
 }
 
 func newLedger() *ledger {
-	return &ledger{since: time.Now(), current: make(map[*standingHold]bool), leaving: make(chan struct{}), idle: make(chan struct{})}
+	return &ledger{since: time.Now(), current: make(map[*standingHold]bool), leaving: make(chan struct{})}
 }
 
 // enter registers the start of a hold; leave ends it. It returns false if no
 // hold may begin any more.
 func (l *ledger) enter() bool {
-	if l == nil {
-		return true
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.left() {
 		return false
 	}
-	l.holds++
+	l.holds.Add(1)
 	return true
 }
+
+func (l *ledger) leave() { l.holds.Done() }
 
 // left reports whether leaving is closed.
 func (l *ledger) left() bool {
@@ -115,37 +113,19 @@ func (l *ledger) left() bool {
 	}
 }
 
-func (l *ledger) leave() {
-	if l == nil {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.holds--
-	l.settle()
-}
-
 // quit lets no further hold begin.
 func (l *ledger) quit() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.left() {
 		close(l.leaving)
-		l.settle()
-	}
-}
-
-// settle closes idle when the last hold has ended. The caller holds the lock.
-func (l *ledger) settle() {
-	if l.left() && l.holds == 0 {
-		close(l.idle)
 	}
 }
 
 // prefer replaces the backend Auto with the backend that is installed for all
 // addresses of s.
 func (l *ledger) prefer(s *Spec) {
-	if l == nil || s.Backend != "" && s.Backend != Auto {
+	if s.Backend != "" && s.Backend != Auto {
 		return
 	}
 	l.mu.Lock()
@@ -176,9 +156,6 @@ func covered(ports []Installed, as []Address) bool {
 
 // began records a hold; the returned function records its end.
 func (l *ledger) began(pid int, s Spec, b Began, h Held) (ended func()) {
-	if l == nil {
-		return func() {}
-	}
 	c := &standingHold{pid, time.Now(), s.Addresses, b.Backend, h}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -203,7 +180,10 @@ func (l *ledger) ended(c *standingHold) {
 
 // install sets the prepared addresses. The counters of addresses that remain are
 // kept.
-func (l *ledger) install(ports []Installed) {
+func (l *ledger) install(ports []Installed) error {
+	if len(ports) > MaxInstalled {
+		return fmt.Errorf("%d addresses are more than %d", len(ports), MaxInstalled)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var next []Prepared
@@ -216,6 +196,7 @@ func (l *ledger) install(ports []Installed) {
 		next = append(next, fresh)
 	}
 	l.ports = next
+	return nil
 }
 
 // list returns what is installed.
@@ -253,7 +234,7 @@ func (l *ledger) report() []Prepared {
 // maxCommand limits a displayed command line, in bytes.
 const maxCommand = 200
 
-// commandOf returns the command line of a process, "" if there is none.
+// commandOf returns the command line of a process, "" if it cannot be read.
 func commandOf(pid int) string {
 	if pid <= 0 {
 		return ""

@@ -75,7 +75,7 @@ func keepAll(locks []*Lock, left *Residue) {
 	}
 }
 
-// at returns the part of l at one port, nil if there is none.
+// at returns the part of l at one port; nil for a nil l.
 func (l *Residue) at(port uint16) *Residue {
 	if l == nil {
 		return nil
@@ -104,12 +104,9 @@ func LockPorts(ctx context.Context, dir, path string, ports []uint16) ([]*Lock, 
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("lock ports: %w", err)
-	}
 	var locks []*Lock
 	for _, p := range ports { // in ascending order, so that two callers cannot deadlock
-		l, err := lockFile(ctx, filepath.Join(dir, fmt.Sprintf("%s-%d.lock", id, p)), p)
+		l, err := lockFile(ctx, dir, fmt.Sprintf("%s-%d.lock", id, p), p)
 		if err != nil {
 			Unlock(locks)
 			return nil, fmt.Errorf("lock port %d: %w", p, err)
@@ -146,7 +143,12 @@ func Unlock(locks []*Lock) {
 	}
 }
 
-func lockFile(ctx context.Context, path string, port uint16) (*Lock, error) {
+// lockFile locks the file name in directory dir, which it creates.
+func lockFile(ctx context.Context, dir, name string, port uint16) (*Lock, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, name)
 	tick := time.NewTicker(lockAgain)
 	defer tick.Stop()
 	for {

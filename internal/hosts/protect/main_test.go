@@ -35,8 +35,8 @@ func TestMain(m *testing.M) {
 		case protecttest.RoleRestart:
 			os.Exit(protecttest.RestartMain(args))
 		case roleKeeper:
-			// With the race detector os.Exit sleeps for a second, and a
-			// keeper has no environment to be told otherwise by.
+			// With the race detector os.Exit sleeps for a second. The variable
+			// that prevents it is not in a keeper's environment.
 			syscall.Exit(protect.Main(args, builtin.Backends(), quiet()))
 		case roleBare:
 			syscall.Exit(protect.Main(args, nil, quiet()))
@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 			os.Exit(protectMain(args[0]))
 		}
 	}
-	// For the other roles, which would sleep as well
+	// For the other roles, which would also sleep
 	// (golang.org/doc/articles/race_detector).
 	if err := os.Setenv("GORACE", "atexit_sleep_ms=10"); err != nil {
 		panic(err)
@@ -60,7 +60,7 @@ func quiet() *slog.Logger {
 
 func keeper() []string { return []string{"/proc/self/exe", roleKeeper} }
 
-// order is what a protect process is told to do.
+// order has the instructions for a protect process.
 type order struct {
 	Addresses []string
 	Backend   protect.Name
@@ -71,7 +71,8 @@ type order struct {
 	At, Do string
 }
 
-// protectMain is a process that protects, and dies on the way as it is told.
+// protectMain is the main function of a process that protects, and kills processes at the
+// step of its order.
 func protectMain(arg string) int {
 	var o order
 	if err := json.Unmarshal([]byte(arg), &o); err != nil {
@@ -103,7 +104,7 @@ func protectMain(arg string) int {
 	return r.ExitCode
 }
 
-// die kills what is named among this process's children and itself.
+// die kills the processes that the order names: children of this process, and itself.
 func die(o order) {
 	if o.Do == "kill-keeper" || o.Do == "kill-all" {
 		for _, pid := range children() {

@@ -48,7 +48,8 @@ func TestSeveralPorts(t *testing.T) {
 	}
 }
 
-// The exit code is the command's; what a signal ended, ours included, lets all go.
+// The exit code is that of the command. If a signal ends the command, all connections are
+// released.
 func TestExitCode(t *testing.T) {
 	needsRoot(t)
 	address := protecttest.FreePort(t)
@@ -83,7 +84,7 @@ func TestExitCode(t *testing.T) {
 	}
 }
 
-// started is called when a command prints something.
+// started calls its function when a command prints something.
 type started func()
 
 func (s started) Write(b []byte) (int, error) {
@@ -91,8 +92,8 @@ func (s started) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Where no backend works, or the caller is not root, that is said and nothing is
-// held.
+// If no backend works, or the caller is not root, a protect reports that and holds
+// nothing.
 func TestCannot(t *testing.T) {
 	needsRoot(t)
 	before := protecttest.Look(t)
@@ -115,7 +116,7 @@ func TestCannot(t *testing.T) {
 	protecttest.NothingLeft(t, before)
 }
 
-// A keeper that hangs does not hold for ever.
+// A keeper that hangs does not hold forever.
 func TestKeeperHangs(t *testing.T) {
 	needsRoot(t)
 	t.Parallel() // it takes its time

@@ -31,7 +31,7 @@ func (o *owners) learn(inodes []uint32) {
 	maps.DeleteFunc(o.lost, func(i uint32, _ bool) bool { return gone(i) })
 	wanted := slices.DeleteFunc(slices.Clone(inodes), func(i uint32) bool { return o.lost[i] })
 	o.mu.Unlock()
-	found, err := o.find(nil, wanted...)
+	found, err := o.find(nil, wanted)
 	if err != nil {
 		return // the next hold looks them up again
 	}
@@ -46,7 +46,7 @@ func (o *owners) learn(inodes []uint32) {
 
 // find is pidfd.FindSockets with the cache. Cached entries are verified: a
 // process may have closed a socket or ended, and its pid may be reused.
-func (o *owners) find(pids []int, inodes ...uint32) (map[uint32]pidfd.OpenFile, error) {
+func (o *owners) find(pids []int, inodes []uint32) (map[uint32]pidfd.OpenFile, error) {
 	found := make(map[uint32]pidfd.OpenFile, len(inodes))
 	var missing []uint32
 	o.mu.Lock()

@@ -94,22 +94,33 @@ func (a Address) Served(l sockdiag.Listener) bool {
 // Target is the set of connections to hold.
 type Target struct {
 	Addresses []Address
-	// Forwarded says that the packets go on to another network namespace, as for
+	// Forwarded says that the packets are forwarded to another network namespace, as for
 	// a published port of a container. They are held before their address is
 	// rewritten, and nothing needs to listen in this namespace.
 	Forwarded bool
 	// Overlap says that the new server listens before the old one stops.
 	Overlap bool
-	// Owners finds the processes that have sockets open, by inode: first among
-	// the processes known to have the old listeners, then among all, which takes
-	// about 10 ms. It may be called from any goroutine.
-	Owners func(inodes ...uint32) (map[uint32]pidfd.OpenFile, error)
+	// Owners finds the processes that have listeners open, and returns them by
+	// the inodes of the sockets. It searches first the processes known to have the
+	// old listeners, then all, which takes about 10 ms. It may be called from any
+	// goroutine.
+	Owners func(ls []sockdiag.Listener) (map[uint32]pidfd.OpenFile, error)
 	// Listeners returns the listening sockets on Addresses now. It may be called
 	// from any goroutine.
 	Listeners func() ([]sockdiag.Listener, error)
 	// Hide makes Listeners omit a socket that a backend itself opened on an
 	// address. The socket is identified by the inode of its file.
 	Hide func(inode uint32)
+}
+
+// Serving returns the listeners now. Error: ErrNothingListens, unless the packets are
+// forwarded.
+func (t Target) Serving() ([]sockdiag.Listener, error) {
+	ls, err := t.Listeners()
+	if err == nil && len(ls) == 0 && !t.Forwarded {
+		err = ErrNothingListens
+	}
+	return ls, err
 }
 
 // Stats are the figures of a hold.
@@ -138,6 +149,8 @@ type Backend interface {
 	// Connects that wait are then let through when their client sends its SYN
 	// again at the latest (1 s, RFC 6298).
 	Hold(ctx context.Context, t Target) (Held, error)
+	// Tidy undoes the residue of a hold of t whose process was killed.
+	Tidy(ctx context.Context, t Target, residue string) error
 }
 
 // Held is a hold that has begun. It must be released exactly once.
@@ -150,21 +163,10 @@ type Held interface {
 	// nothing is left in the kernel. The error says what could not be tidied up,
 	// or that some connections were not let through.
 	Release(ctx context.Context) error
-}
-
-// ResidueReporter is a Held whose kernel state may partly outlive its process if that is
-// killed. The residue delays no connection, but the original state is not
-// restored.
-type ResidueReporter interface {
-	// Residue describes the residue for Tidy, in a format of the backend; "" is
-	// none.
+	// Residue describes, in a format of the backend for Tidy, the kernel state that
+	// outlives this process if it is killed; "": none. The residue delays no
+	// connection, but the original state is not restored.
 	Residue() string
-}
-
-// Tidier is a Backend whose Held is a ResidueReporter.
-type Tidier interface {
-	// Tidy undoes the residue of a hold of t that was killed.
-	Tidy(ctx context.Context, t Target, left string) error
 }
 
 // Warmer is a Backend whose first Hold in a process takes longer than later

@@ -17,8 +17,8 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// A container whose port is published is removed and made anew under clients of
-// this host and from elsewhere.
+// A container with a published port is removed and recreated under clients on this host
+// and on another one.
 func TestPublishedPort(t *testing.T) {
 	needsRoot(t)
 	const (
@@ -80,7 +80,7 @@ func TestPublishedPort(t *testing.T) {
 	noneFailed(t, there)
 }
 
-// installed has a keeper stand by for what o names until the test ends.
+// installed keeps a standing keeper for the addresses of o until the test ends.
 func installed(t *testing.T, o protect.Options) {
 	t.Helper()
 	if err := protect.StartStanding(t.Context(), o.LockDir, protect.KeeperOptions{Argv: o.Keeper}); err != nil {

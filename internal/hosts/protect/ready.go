@@ -1,6 +1,7 @@
 package protect
 
 import (
+	"maps"
 	"time"
 
 	"holdfast/internal/platform/linux/sockdiag"
@@ -81,22 +82,18 @@ func (r *readiness) judge(ls []sockdiag.Listener, now time.Time) Reason {
 		return ""
 	}
 	oldLeft, fresh := 0, 0
-	missing := len(r.places)
-	seen := make(map[place]bool)
+	missing := maps.Clone(r.places)
 	for _, l := range ls {
 		if r.old[l.Cookie] {
 			oldLeft++
 			continue
 		}
 		fresh++
-		if p := placeOf(l); r.places[p] && !seen[p] {
-			seen[p] = true
-			missing--
-		}
+		delete(missing, placeOf(l))
 	}
 	quiet := r.exited && now.Sub(r.changed) >= settled
 	switch {
-	case oldLeft == 0 && fresh > 0 && missing == 0:
+	case oldLeft == 0 && fresh > 0 && len(missing) == 0:
 		return NewListens
 	case oldLeft == 0 && fresh > 0 && quiet: // the new server listens on other addresses
 		return NewListens
@@ -108,12 +105,7 @@ func (r *readiness) judge(ls []sockdiag.Listener, now time.Time) Reason {
 
 // notice records a change of the listeners.
 func (r *readiness) notice(ls []sockdiag.Listener, now time.Time) {
-	is := cookies(ls)
-	same := len(is) == len(r.last)
-	for c := range is {
-		same = same && r.last[c]
-	}
-	if !same {
+	if is := cookies(ls); !maps.Equal(is, r.last) {
 		r.last, r.changed = is, now
 	}
 }

@@ -10,13 +10,14 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"holdfast"
 )
 
-// Options say what to protect, and while which command runs.
+// Options say which addresses to protect, and which command runs meanwhile.
 type Options struct {
 	Spec
 	// Netns is the path of the network namespace of the ports; "" is the current
@@ -37,17 +38,17 @@ type Options struct {
 	Stdout, Stderr io.Writer
 	// Keeper is the command of a keeper, see KeeperOptions.
 	Keeper []string
-	// LockDir is where locks are; it is made.
+	// LockDir is the directory of the locks, which Run creates.
 	LockDir string
 	Log     *slog.Logger
-	// Observe, where it is not nil, is called after each step, by its name.
+	// Observe receives the name of each step when that has ended; it may be nil.
 	Observe func(step string)
 }
 
-// Report is how it went.
+// Report is the result of a protect.
 type Report struct {
 	Backend Name `json:"backend"`
-	// Installed is whether a standing keeper held (Install).
+	// Installed reports whether a standing keeper held the connections (Install).
 	Installed bool      `json:"installed,omitempty"`
 	Refused   []Refusal `json:"refused,omitempty"`
 	Steps     []Step    `json:"steps"`
@@ -88,7 +89,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if err != nil {
 		return r, commandError(o.Command[0], err)
 	}
-	if err := needsRoot(); err != nil {
+	if err := NeedsRoot(); err != nil {
 		return r, err
 	}
 	var old instance
@@ -166,31 +167,37 @@ func (o Options) keeperOptions(locks []*Lock) KeeperOptions {
 // one.
 func (o Options) keeper(ctx context.Context, locks []*Lock) (*Keeper, error) {
 	if len(locks) <= maxRights {
-		k, err := Dial(ctx, o.LockDir, o.Netns, o.Log)
-		if err == nil && covered(k.installed, o.Addresses) {
+		k, err := o.standing(ctx)
+		if err == nil {
 			k.locks = locks
 			return k, nil
 		}
-		if err == nil {
-			k.Close()
-		} else if !errors.Is(err, ErrNoneStands) {
+		if !errors.Is(err, ErrNoneStands) {
 			o.Log.Warn("protect: continuing without the standing keeper", "err", err)
 		}
 	}
 	return StartKeeper(o.keeperOptions(locks))
 }
 
+// standing connects to the standing keeper. Error: ErrNoneStands, also if the
+// addresses of o are not installed.
+func (o Options) standing(ctx context.Context) (*Keeper, error) {
+	k, err := Dial(ctx, o.LockDir, o.Netns, o.Log)
+	if err == nil && !covered(k.installed, o.Addresses) {
+		k.Close()
+		return nil, ErrNoneStands
+	}
+	return k, err
+}
+
 // Prepared reports whether a standing keeper would hold for o, and with which
 // backend.
 func (o Options) Prepared(ctx context.Context) (Name, bool) {
-	k, err := Dial(ctx, o.LockDir, o.Netns, o.Log)
+	k, err := o.standing(ctx)
 	if err != nil {
 		return o.Backend, false
 	}
 	defer k.Close()
-	if !covered(k.installed, o.Addresses) {
-		return o.Backend, false
-	}
 	if o.Backend == "" || o.Backend == Auto {
 		return preferred(k.installed, o.Addresses), true
 	}
@@ -200,7 +207,8 @@ func (o Options) Prepared(ctx context.Context) (Name, bool) {
 // ErrNotRoot reports that the process lacks the privileges to hold connections.
 var ErrNotRoot = errors.New("holding connections needs root")
 
-func needsRoot() error {
+// NeedsRoot returns ErrNotRoot, with a hint, unless the process runs as root.
+func NeedsRoot() error {
 	if os.Geteuid() != 0 {
 		return holdfast.WithHint(ErrNotRoot, "run it with sudo")
 	}
@@ -251,34 +259,31 @@ func (o Options) runHeld(ctx context.Context, r *Report, k *Keeper, path string,
 			}
 		})
 	}
-	return finish(ctx, r, k, cmd, func(name string) {
-		step(name)
-		if name == "command" {
-			close(exited)
-		}
-	})
+	return finish(ctx, r, k, cmd, exited, step)
 }
 
-// finish waits for the end of the command and of the hold, in any order.
-func finish(ctx context.Context, r *Report, k *Keeper, cmd *exec.Cmd, step func(string)) error {
+// finish waits for the end of the command and of the hold, in any order. It closes
+// exited at the end of the command.
+func finish(ctx context.Context, r *Report, k *Keeper, cmd *exec.Cmd, exited chan<- struct{}, step func(string)) error {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	released, open := (<-chan Released)(k.Released()), true
+	released := k.Released()
 	var keeperErr error
-	for ended != nil || open {
+	for ended != nil || released != nil {
 		select {
 		case err := <-ended:
 			ended = nil
 			step("command")
+			close(exited)
 			killed := false
 			if r.ExitCode, killed, err = exitOf(cmd, err); err != nil {
 				return err
 			}
-			if open { // released reports below if the keeper is gone
+			if released != nil { // it reports below if the keeper is gone
 				_ = k.Exited(killed || ctx.Err() != nil)
 			}
 		case rel, ok := <-released:
-			open, released = false, nil
+			released = nil
 			if !ok {
 				keeperErr = ErrKeeperGone
 				continue
@@ -304,26 +309,18 @@ func (r Released) err() error {
 
 // explain adds a hint to err.
 func explain(err error, s Spec) error {
+	var ports []string
+	for _, a := range s.Addresses {
+		ports = append(ports, a.String())
+	}
+	failed := fmt.Errorf("protect port %s: %w", strings.Join(ports, ", "), err)
 	switch {
 	case errors.Is(err, ErrNothingListens):
-		return holdfast.WithHint(fmt.Errorf("protect port %s: %w", joinAddresses(s.Addresses), err),
-			"`ss -ltnp` shows what listens; start the server first, or name it with --pid, --unit or --container")
+		return holdfast.WithHint(failed, "`ss -ltnp` shows what listens; start the server first, or name it with --pid, --unit or --container")
 	case errors.Is(err, ErrNoBackend):
-		return holdfast.WithHint(fmt.Errorf("protect port %s: %w", joinAddresses(s.Addresses), err),
-			"`holdfast protect --check` with the same port says what each backend needs")
+		return holdfast.WithHint(failed, "`holdfast protect --check` with the same port says what each backend needs")
 	}
-	return fmt.Errorf("protect port %s: %w", joinAddresses(s.Addresses), err)
-}
-
-func joinAddresses(as []Address) string {
-	s := ""
-	for i, a := range as {
-		if i > 0 {
-			s += ", "
-		}
-		s += a.String()
-	}
-	return s
+	return failed
 }
 
 // stopwatch records the durations of consecutive steps.

@@ -26,10 +26,11 @@ func needsRoot(t *testing.T) {
 	}
 }
 
-// both are the backends that hold.
+// both has the two backends that hold on most kernels.
 var both = []protect.Name{protect.Park, protect.NFQueue}
 
-// first starts a server and returns the file that has its pid. The process in it at the test's end is killed.
+// first starts a server and returns the file with its pid. At the end of the test, it
+// kills the process that the file then names.
 func first(t *testing.T, uid uint32, argv ...string) (pidfile string) {
 	t.Helper()
 	s := protecttest.Start(t, uid, argv...)
@@ -68,7 +69,7 @@ func noneFailed(t *testing.T, load *protecttest.Load) {
 	}
 }
 
-// nginxServer is a command that runs nginx on an address.
+// nginxServer returns a command that runs nginx on an address.
 func nginxServer(t *testing.T, address string) []string {
 	t.Helper()
 	dir := t.TempDir()
@@ -84,7 +85,7 @@ server { listen %[2]s; location / { return 200 "pong\n"; } } }`, dir, address)
 	return []string{"nginx", "-p", dir, "-c", path}
 }
 
-// pythonServer is a command that runs Python's http.server, whose backlog is 5.
+// pythonServer returns a command that runs Python's http.server, which has a backlog of 5.
 func pythonServer(t *testing.T, address string) []string {
 	t.Helper()
 	host, port, err := net.SplitHostPort(address)
@@ -100,7 +101,7 @@ class H(http.server.BaseHTTPRequestHandler):
 http.server.HTTPServer((%q, %s), H).serve_forever()`, host, port)}
 }
 
-// python is the interpreter itself, where there is a script before it.
+// python returns the path of the interpreter itself, not of a script that starts it.
 func python(t *testing.T) string {
 	t.Helper()
 	out, err := exec.Command("python3", "-c", "import sys; print(sys.executable)").Output()
@@ -110,8 +111,8 @@ func python(t *testing.T) string {
 	return strings.TrimSpace(string(out))
 }
 
-// A server is killed and started under clients that come all the time, twice, or
-// ten times with -long, and no client fails.
+// A server is killed and started while clients connect all the time: twice, or ten times
+// with -long. No client fails.
 func TestHardRestart(t *testing.T) {
 	needsRoot(t)
 	times := 2
@@ -159,7 +160,7 @@ func TestHardRestart(t *testing.T) {
 	}
 }
 
-// A hold of eight seconds, through which clients send their SYN again and again.
+// During a hold of eight seconds, clients send their SYN several times.
 func TestLongHold(t *testing.T) {
 	needsRoot(t)
 	for _, b := range both {
@@ -202,7 +203,7 @@ func TestManyWait(t *testing.T) {
 			}
 			c := protecttest.Crowd{}
 			c.Come(address, n)
-			// As long as a client takes that was not the first.
+			// The time that any client but the first one takes.
 			time.Sleep(2 * time.Second)
 			next := protecttest.Start(t, 0, argv...)
 			rel, ok := <-k.Released()
@@ -226,7 +227,7 @@ func startKeeper(t *testing.T) *protect.Keeper {
 	return k
 }
 
-// The requests that the old server has are answered before it is killed.
+// The old server answers its requests before it is killed.
 func TestDrain(t *testing.T) {
 	needsRoot(t)
 	for _, b := range both {
@@ -241,8 +242,8 @@ func TestDrain(t *testing.T) {
 				slow <- err
 			}()
 			awaitConns(t, address)
-			// A client that is connected and idle behind its answer does not
-			// hold the restart up: the drain would take its minute.
+			// An idle client that has its answer does not delay the restart.
+			// Otherwise the drain would take its full minute.
 			idle, err := net.Dial("tcp", address)
 			if err != nil {
 				t.Fatal(err)
@@ -259,7 +260,7 @@ func TestDrain(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := <-slow; err != nil {
-				t.Error("a request that was running:", err)
+				t.Error("a request in progress:", err)
 			}
 			if r.Drained.Left != 0 {
 				t.Errorf("drained: %+v", r.Drained)
@@ -282,8 +283,8 @@ func awaitConns(t *testing.T, address string) {
 	})
 }
 
-// A drain ends with the hold's limit, however long its own is: a client that is
-// never answered does not hold up all the others.
+// A drain ends at the limit of the hold, even if its own limit is longer: a client
+// without an answer does not delay all others.
 func TestDrainEndsWithTheHold(t *testing.T) {
 	needsRoot(t)
 	address := protecttest.FreePort(t)
@@ -311,13 +312,14 @@ func TestDrainEndsWithTheHold(t *testing.T) {
 			t.Errorf("released: %+v", rel)
 		}
 	case <-ctx.Done():
-		t.Error("the hold outlives its limit")
+		t.Error("the hold exceeds its limit")
 	}
 	s.Kill()
 	<-slow
 }
 
-// Without --drain a slow request is cut off: the test above can fail.
+// Without --drain, the restart cuts off a slow request. This shows that the test of the
+// drain can fail.
 func TestNoDrain(t *testing.T) {
 	needsRoot(t)
 	address := protecttest.FreePort(t)
@@ -365,8 +367,8 @@ func TestServerStays(t *testing.T) {
 	}
 }
 
-// Where the command fails and no server comes back, the clients are let go after
-// the limit, and it is said.
+// If the command fails and no server listens again, the clients are released at the
+// limit, and the error says so.
 func TestNoServerComesBack(t *testing.T) {
 	needsRoot(t)
 	for _, b := range both {
@@ -427,7 +429,7 @@ func TestBadInput(t *testing.T) {
 	protecttest.NothingLeft(t, before)
 }
 
-// A check says which backend would do, and why others would not.
+// A check reports which backend would work, and why the others would not.
 func TestCheck(t *testing.T) {
 	needsRoot(t)
 	address := protecttest.FreePort(t)
@@ -451,7 +453,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// What a process listens on is found by its pid.
+// ListenedBy finds the addresses of a process by its pid.
 func TestListenedBy(t *testing.T) {
 	needsRoot(t)
 	a, b := protecttest.FreePort(t), "[::1]:18082"
@@ -467,11 +469,12 @@ func TestListenedBy(t *testing.T) {
 		t.Errorf("process %d listens on %v, %v", s.Pid(), got, err)
 	}
 	if _, err := protect.ListenedBy("", []int{os.Getpid()}); !errors.Is(err, protect.ErrNothingListens) {
-		t.Errorf("we listen: %v", err)
+		t.Errorf("this process, without a listener: %v", err)
 	}
 }
 
-// Two protects of one port: the second waits, or is told which process has it.
+// Of two protects of one port, the second waits, or its error names the process that has
+// the port.
 func TestTaken(t *testing.T) {
 	needsRoot(t)
 	address := protecttest.FreePort(t)

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/internal/platform/child"
 	"holdfast/internal/platform/linux/standby"
 )
 
@@ -41,26 +42,11 @@ func serveStarter(args []string, backends []Backend, log *slog.Logger) error {
 	}
 	// The lock files are only kept open, which holds the locks.
 	standby.Settle(keeperFD+locks, nil)
-	line, err := inherited()
+	line, err := child.Adopt(keeperFD)
 	if err != nil {
-		return err
+		return fmt.Errorf("the socket to the starter: %w", err)
 	}
-	return newServer(line, backends, newOwners(), log).run()
-}
-
-// inherited returns the socket to the starter.
-func inherited() (*net.UnixConn, error) {
-	f := os.NewFile(keeperFD, "starter")
-	defer f.Close()
-	c, err := net.FileConn(f)
-	if err != nil {
-		return nil, fmt.Errorf("the socket to the starter: %w", err)
-	}
-	line, ok := c.(*net.UnixConn)
-	if !ok {
-		return nil, errors.Join(errors.New("the socket to the starter is none"), c.Close())
-	}
-	return line, nil
+	return newServer(line, backends, newOwners(), newLedger(), log).run()
 }
 
 // server is the keeper's side of one starter. One goroutine reads; another does
@@ -69,17 +55,17 @@ type server struct {
 	line     *net.UnixConn
 	backends []Backend
 	owners   *owners
-	ledger   *ledger // of a standing keeper, else nil
-	starter  int     // pid, where there is a ledger
+	ledger   *ledger
+	starter  int // pid; 0: unknown
 	log      *slog.Logger
 	requests chan request
 	gone     chan struct{} // closed when the starter is gone
 	ended    chan struct{} // closed when run returns
 }
 
-func newServer(line *net.UnixConn, backends []Backend, o *owners, log *slog.Logger) *server {
+func newServer(line *net.UnixConn, backends []Backend, o *owners, l *ledger, log *slog.Logger) *server {
 	return &server{
-		line: line, backends: backends, owners: o, log: log,
+		line: line, backends: backends, owners: o, ledger: l, log: log,
 		requests: make(chan request), gone: make(chan struct{}), ended: make(chan struct{}),
 	}
 }
@@ -150,101 +136,114 @@ func (s *server) answerAll() error {
 
 // handle executes a request while nothing is held.
 func (s *server) handle(r request) error {
+	a := answer{Op: r.Op}
+	var err error
 	switch r.Op {
-	case opProbe, opHold:
-		if r.Spec == nil || len(r.Spec.Addresses) == 0 {
-			return errors.New("a request without addresses")
-		}
-		sk, err := newSockets(r.Spec.Addresses, s.owners)
-		if err != nil {
-			return s.answer(answer{Op: r.Op, Error: err.Error()})
-		}
-		defer sk.Close()
-		if r.Op == opProbe {
-			return s.answer(answer{Op: opProbe, Probes: s.probe(sk.Target(*r.Spec))})
-		}
-		return s.hold(*r.Spec, sk)
-	case opTidy:
-		a := answer{Op: opTidy}
-		if err := s.tidy(r.Left); err != nil {
-			a.Error = err.Error()
-		}
-		return s.answer(a)
+	case opHold:
+		return s.hold(r.Spec)
 	case opExited, opRelease: // of a hold that has ended by itself
 		return nil
+	case opProbe:
+		a.Probes, err = s.probe(r.Spec)
+	case opTidy:
+		err = s.tidy(r.Left)
 	case opDrain:
-		return s.answer(answer{Op: opDrain, Error: "nothing is held"})
+		err = errors.New("nothing is held")
+	case opHello:
+		a.Hello = hello{protocol, s.ledger.list()}
+	case opInstall:
+		err = s.ledger.install(r.Installed)
+	case opStatus:
+		a.Standing = Standing{Pid: os.Getpid(), Since: s.ledger.since, Ports: s.ledger.report()}
+		s.listening(a.Standing.Ports)
+	case opQuit:
+		s.ledger.quit()
+	default:
+		return fmt.Errorf("unknown request %q", r.Op)
 	}
-	if s.ledger != nil {
-		return s.handleStanding(r)
-	}
-	return fmt.Errorf("unknown request %q", r.Op)
+	return s.answer(a.with(err))
 }
 
-func (s *server) probe(t Target) []Refusal {
+// listening sets Listening of each port. It stays false on an error.
+func (s *server) listening(ports []Prepared) {
+	for i := range ports {
+		sk, err := newSockets([]Address{ports[i].Address}, s.owners)
+		if err != nil {
+			return
+		}
+		ports[i].Listening = sk.listening()
+		sk.Close()
+	}
+}
+
+func (s *server) probe(spec Spec) ([]Refusal, error) {
+	sk, err := newSockets(spec.Addresses, s.owners)
+	if err != nil {
+		return nil, err
+	}
+	defer sk.Close()
+	target := sk.Target(spec)
+	if _, err := target.Serving(); err != nil {
+		return nil, err
+	}
 	var rs []Refusal
 	for _, b := range s.backends {
 		r := Refusal{Backend: b.Name()}
-		if err := b.Probe(context.Background(), t); err != nil {
+		if err := b.Probe(context.Background(), target); err != nil {
 			r.Why = err.Error()
 		}
 		rs = append(rs, r)
 	}
-	return rs
+	return rs, nil
 }
 
 // tidy undoes the residue of a killed keeper.
-func (s *server) tidy(l *Residue) error {
-	if l == nil || len(l.Of) == 0 {
-		return errors.New("a request without what was left")
-	}
+func (s *server) tidy(l Residue) error {
 	sk, err := newSockets(l.Of, s.owners)
 	if err != nil {
 		return err
 	}
 	defer sk.Close()
 	for _, b := range s.backends {
-		if t, ok := b.(Tidier); ok && b.Name() == l.Backend {
-			return t.Tidy(context.Background(), sk.Target(Spec{}), l.What)
+		if b.Name() == l.Backend {
+			return b.Tidy(context.Background(), sk.Target(Spec{}), l.What)
 		}
 	}
-	return fmt.Errorf("backend %q leaves nothing", l.Backend)
+	return fmt.Errorf("there is no backend %q", l.Backend)
 }
 
 // hold runs one hold from its beginning to its end.
-func (s *server) hold(spec Spec, sk *Sockets) error {
+func (s *server) hold(spec Spec) error {
 	start := time.Now()
+	refuse := func(err error) error { return s.answer(answer{Op: opHold}.with(err)) }
+	sk, err := newSockets(spec.Addresses, s.owners)
+	if err != nil {
+		return refuse(err)
+	}
+	defer sk.Close()
 	if !s.ledger.enter() {
-		return s.answer(failure(opHold, errLeaving))
+		return refuse(errLeaving)
 	}
 	defer s.ledger.leave()
 	s.ledger.prefer(&spec)
 	s.sweep()
-	old, err := sk.Listeners()
-	if err == nil && len(old) == 0 && !spec.Forwarded {
-		err = ErrNothingListens
-	}
-	var h Held
-	var began Began
-	if err == nil {
-		h, began, err = s.begin(spec, sk.Target(spec))
-	}
+	target := sk.Target(spec)
+	old, err := target.Serving()
 	if err != nil {
-		return s.answer(failure(opHold, err))
+		return refuse(err)
+	}
+	h, began, err := s.begin(spec, target)
+	if err != nil {
+		return refuse(err)
 	}
 	began.Took = time.Since(start)
-	if l, ok := h.(ResidueReporter); ok {
-		if what := l.Residue(); what != "" {
-			began.Residue = &Residue{began.Backend, what, spec.Addresses}
-		}
+	if what := h.Residue(); what != "" {
+		began.Residue = &Residue{began.Backend, what, spec.Addresses}
 	}
-	k := &keeping{
-		server: s, sockets: sk, held: h, start: start, limit: spec.Limit, overlap: spec.Overlap,
-		ready: newReadiness(old, start),
-	}
+	k := &keeping{server: s, spec: spec, sockets: sk, held: h, start: start, ready: newReadiness(old, start)}
 	k.ready.elsewhere = spec.Forwarded
 	defer s.ledger.began(s.starter, spec, began, h)()
-	err = s.answer(answer{Op: opHold, Began: &began})
+	err = s.answer(answer{Op: opHold, Began: began})
 	if err != nil {
 		return errors.Join(err, h.Release(context.Background()))
 	}
@@ -284,19 +283,6 @@ func (s *server) begin(spec Spec, t Target) (Held, Began, error) {
 		err = fmt.Errorf("%w; %s: %s", err, r.Backend, r.Why)
 	}
 	return nil, began, err
-}
-
-func failure(o op, err error) answer {
-	a := answer{Op: o, Error: err.Error()}
-	switch {
-	case errors.Is(err, ErrNothingListens):
-		a.Kind = kindNothing
-	case errors.Is(err, ErrNoBackend):
-		a.Kind = kindNoBackend
-	case errors.Is(err, errLeaving):
-		a.Kind = kindLeaving
-	}
-	return a
 }
 
 // answer sends a message without blocking: a starter that does not read must

@@ -1,6 +1,8 @@
 package protect
 
 import (
+	"errors"
+	"maps"
 	"slices"
 	"sync"
 
@@ -24,6 +26,9 @@ func NewSockets(addresses []Address) (*Sockets, error) { return newSockets(addre
 
 // newSockets is NewSockets with a cache of socket owners.
 func newSockets(addresses []Address, o *owners) (*Sockets, error) {
+	if len(addresses) == 0 {
+		return nil, errors.New("no address is given")
+	}
 	d, err := sockdiag.Open()
 	if err != nil {
 		return nil, err
@@ -36,8 +41,19 @@ func (s *Sockets) Target(spec Spec) Target {
 	return Target{
 		Addresses: s.addresses, Forwarded: spec.Forwarded, Overlap: spec.Overlap,
 		Listeners: s.Listeners, Hide: s.hide,
-		Owners: func(inodes ...uint32) (map[uint32]pidfd.OpenFile, error) { return s.owners.find(spec.PIDs, inodes...) },
+		Owners: func(ls []sockdiag.Listener) (map[uint32]pidfd.OpenFile, error) {
+			return s.owners.find(spec.PIDs, inodesOf(ls))
+		},
 	}
+}
+
+// inodesOf returns the inodes of listeners, each once.
+func inodesOf(ls []sockdiag.Listener) []uint32 {
+	set := make(map[uint32]bool)
+	for _, l := range ls {
+		set[l.Inode] = true
+	}
+	return slices.Collect(maps.Keys(set))
 }
 
 func (s *Sockets) hide(inode uint32) {
@@ -65,6 +81,11 @@ func (s *Sockets) Listeners() ([]sockdiag.Listener, error) {
 		s.mu.Unlock()
 	}
 	return ls, nil
+}
+
+func (s *Sockets) listening() bool {
+	ls, err := s.Listeners()
+	return err == nil && len(ls) > 0
 }
 
 // Close closes the netlink socket.

@@ -9,13 +9,13 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/platform/linux/standby"
+	"holdfast/internal/platform/tasks"
 )
 
 // argStanding is the first argument of a standing keeper; its socket is the second.
@@ -84,29 +84,21 @@ func listenAt(path string) (*net.UnixListener, error) {
 // serve serves protects until the keeper is to end and nothing is held.
 func (s *standing) serve(l *net.UnixListener, term <-chan os.Signal) error {
 	ctx, cancel := context.WithCancel(context.Background())
-	var going sync.WaitGroup
-	going.Go(func() { s.keepFresh(ctx) })
-	going.Go(func() {
-		select {
-		case <-term:
-			s.ledger.quit()
-		case <-ctx.Done():
-		}
-	})
+	var fresh sync.WaitGroup
+	fresh.Go(func() { s.keepFresh(ctx) })
 	accepting := make(chan error, 1)
 	go func() { accepting <- s.accept(l) }()
 	var err error
 	select {
 	case err = <-accepting:
-		s.ledger.quit()
-		err = errors.Join(err, l.Close())
+	case <-term:
 	case <-s.ledger.leaving:
-		err = l.Close() // which removes the socket
-		<-accepting
 	}
-	<-s.ledger.idle
+	s.ledger.quit()
+	err = errors.Join(err, l.Close()) // which removes the socket
+	s.ledger.holds.Wait()
 	cancel()
-	going.Wait()
+	fresh.Wait()
 	// The end of this process closes the connections that are still open.
 	return err
 }
@@ -137,8 +129,8 @@ func (s *standing) accept(l *net.UnixListener) error {
 
 func (s *standing) client(c *net.UnixConn, pid int) {
 	defer func() { <-s.clients }()
-	v := newServer(c, s.backends, s.owners, s.log)
-	v.ledger, v.starter = s.ledger, pid
+	v := newServer(c, s.backends, s.owners, s.ledger, s.log)
+	v.starter = pid
 	if err := v.run(); err != nil {
 		s.log.Warn("protect: a client", "err", err)
 	}
@@ -165,43 +157,6 @@ func peer(c *net.UnixConn) (pid int, err error) {
 	return int(cred.Pid), nil
 }
 
-// handleStanding executes the requests that only a standing keeper serves.
-func (s *server) handleStanding(r request) error {
-	switch r.Op {
-	case opHello:
-		return s.answer(answer{Op: opHello, Hello: &hello{protocol, s.ledger.list()}})
-	case opInstall:
-		a := answer{Op: opInstall}
-		if len(r.Installed) > MaxInstalled {
-			a.Error = fmt.Sprintf("%d addresses are more than %d", len(r.Installed), MaxInstalled)
-		} else {
-			s.ledger.install(r.Installed)
-		}
-		return s.answer(a)
-	case opStatus:
-		st := Standing{Pid: os.Getpid(), Since: s.ledger.since, Ports: s.ledger.report()}
-		s.listening(st.Ports)
-		return s.answer(answer{Op: opStatus, Standing: &st})
-	case opQuit:
-		s.ledger.quit()
-		return s.answer(answer{Op: opQuit})
-	}
-	return fmt.Errorf("unknown request %q", r.Op)
-}
-
-// listening sets Listening of each port. It stays false on an error.
-func (s *server) listening(ports []Prepared) {
-	for i := range ports {
-		sk, err := newSockets([]Address{ports[i].Address}, s.owners)
-		if err != nil {
-			return
-		}
-		ls, err := sk.Listeners()
-		sk.Close()
-		ports[i].Listening = err == nil && len(ls) > 0
-	}
-}
-
 // keepFresh makes the first hold as fast as later ones. Then it checks every
 // refresh which processes serve the ports, until ctx ends.
 func (s *standing) keepFresh(ctx context.Context) {
@@ -210,16 +165,7 @@ func (s *standing) keepFresh(ctx context.Context) {
 			w.Warm()
 		}
 	}
-	tick := time.NewTicker(refresh)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			s.learn()
-		case <-ctx.Done():
-			return
-		}
-	}
+	_ = tasks.Every(ctx, refresh, s.learn) // it returns no error
 }
 
 // learn looks up the processes that have the current listeners open, unless
@@ -229,23 +175,14 @@ func (s *standing) learn() {
 	for _, i := range s.ledger.list() {
 		as = append(as, i.Address)
 	}
-	if len(as) == 0 {
-		return
-	}
 	sk, err := newSockets(as, s.owners)
 	if err != nil {
-		return // the next hold looks them up itself
+		return // nothing is installed, or the next hold looks them up itself
 	}
 	defer sk.Close()
 	ls, err := sk.Listeners()
 	if err != nil {
 		return
 	}
-	var inodes []uint32
-	for _, l := range ls {
-		if !slices.Contains(inodes, l.Inode) {
-			inodes = append(inodes, l.Inode)
-		}
-	}
-	s.owners.learn(inodes)
+	s.owners.learn(inodesOf(ls))
 }

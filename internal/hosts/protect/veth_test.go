@@ -18,8 +18,8 @@ import (
 	ours "holdfast/internal/platform/linux/netns"
 )
 
-// Clients come from another network namespace, over a pair of interfaces, while
-// the server is killed and started.
+// Clients connect from another network namespace, over a pair of interfaces, while the
+// server is killed and started.
 func TestRemoteClients(t *testing.T) {
 	needsRoot(t)
 	const address = "10.99.0.1:18080"
@@ -50,8 +50,8 @@ func TestRemoteClients(t *testing.T) {
 	}
 }
 
-// neighbour makes a network namespace and a pair of interfaces to it; ours has
-// the address 10.99.0.1, the other's 10.99.0.2. It returns the namespace's path.
+// neighbour creates a network namespace and a pair of interfaces to it. The local one has
+// the address 10.99.0.1, the other one 10.99.0.2. It returns the path of the namespace.
 func neighbour(t *testing.T) string {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", roleNeighbour, "x")

@@ -1,8 +1,11 @@
 package protect
 
 import (
+	"errors"
 	"os"
 	"time"
+
+	"holdfast/internal/platform/child"
 )
 
 // Spec says what to hold, and how.
@@ -67,7 +70,7 @@ const (
 	opRelease  op = "release"  // end now; answered by opReleased only
 	opReleased op = "released" // an answer without a request
 
-	// Only for standing keepers.
+	// Only requested of standing keepers.
 	opHello   op = "hello"   // what is installed
 	opInstall op = "install" // prepare for exactly these ports
 	opStatus  op = "status"  // state of the keeper
@@ -77,10 +80,10 @@ const (
 // request is a message to the keeper.
 type request struct {
 	Op     op            `json:"op"`
-	Spec   *Spec         `json:"spec,omitempty"`
+	Spec   Spec          `json:"spec,omitzero"`
 	Limit  time.Duration `json:"limit_ns,omitempty"`
 	Killed bool          `json:"killed,omitempty"`
-	Left   *Residue      `json:"left,omitempty"`
+	Left   Residue       `json:"left,omitzero"`
 	// Installed is for opInstall.
 	Installed []Installed `json:"installed,omitempty"`
 
@@ -101,13 +104,46 @@ type answer struct {
 	Error    string    `json:"error,omitempty"`
 	Kind     errorKind `json:"kind,omitempty"`
 	Probes   []Refusal `json:"probes,omitempty"` // Why is "" for one that works
-	Began    *Began    `json:"began,omitempty"`
-	Drained  *Drained  `json:"drained,omitempty"`
-	Released *Released `json:"released,omitempty"`
-	// Only from standing keepers: the answers to opHello and opStatus.
-	Hello    *hello    `json:"hello,omitempty"`
-	Standing *Standing `json:"standing,omitempty"`
+	Began    Began     `json:"began,omitzero"`
+	Drained  Drained   `json:"drained,omitzero"`
+	Released Released  `json:"released,omitzero"`
+	Hello    hello     `json:"hello,omitzero"`
+	Standing Standing  `json:"standing,omitzero"`
 }
+
+// with returns a with the error that it reports; nil: none.
+func (a answer) with(err error) answer {
+	if err == nil {
+		return a
+	}
+	a.Error = err.Error()
+	for kind, is := range kinds() {
+		if errors.Is(err, is) {
+			a.Kind = kind
+		}
+	}
+	return a
+}
+
+// err returns the error that the keeper reports.
+func (a answer) err() error {
+	switch is := kinds()[a.Kind]; {
+	case a.Error == "":
+		return nil
+	case is != nil:
+		return &keeperError{a.Error, is}
+	}
+	return errors.New(a.Error)
+}
+
+// keeperError is an error that the keeper sent.
+type keeperError struct {
+	msg string
+	is  error
+}
+
+func (e *keeperError) Error() string { return e.msg }
+func (e *keeperError) Unwrap() error { return e.is }
 
 // hello is the first answer of a standing keeper.
 type hello struct {
@@ -122,11 +158,9 @@ const protocol = 1
 // errorKind identifies an error that callers check for.
 type errorKind string
 
-const (
-	kindNothing   errorKind = "nothing-listens"
-	kindNoBackend errorKind = "no-backend"
-	kindLeaving   errorKind = "leaving"
-)
+func kinds() map[errorKind]error {
+	return map[errorKind]error{"nothing-listens": ErrNothingListens, "no-backend": ErrNoBackend, "leaving": errLeaving}
+}
 
 // maxMessage limits a message, in bytes.
 const maxMessage = 64 << 10
@@ -135,6 +169,5 @@ const maxMessage = 64 << 10
 // unix(7)).
 const maxRights = 253
 
-// keeperFD is the keeper's end of the socket: the first extra file of exec.Cmd.
-// The locks follow it.
-const keeperFD = 3
+// keeperFD is the keeper's end of the socket to its starter. The locks follow it.
+const keeperFD = child.SocketFD

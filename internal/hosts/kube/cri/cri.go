@@ -1,5 +1,5 @@
-// Package cri asks a node's container runtime what Kubernetes runs there, over the unix
-// socket that the kubelet uses (runtime.v1). It only lists.
+// Package cri queries the containers, pods and images of a node's container runtime, over
+// the unix socket that the kubelet uses (runtime.v1). It changes nothing.
 package cri
 
 import (
@@ -7,8 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -18,10 +18,11 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// maxAnswer is the most that an answer may have, in bytes: as the kubelet allows.
+// maxAnswer is the maximum size of an answer in bytes, as in the kubelet.
 const maxAnswer = 16 << 20
 
-// Sockets are where runtimes listen by default, in the order in which they are tried.
+// Sockets returns the default sockets of container runtimes, in the order in which they are
+// tried.
 func Sockets() []string {
 	return []string{"/run/containerd/containerd.sock", "/run/crio/crio.sock", "/run/cri-dockerd.sock", "/run/k3s/containerd/containerd.sock"}
 }
@@ -73,36 +74,29 @@ func (r *Runtime) failed(what string, err error) error {
 // State and Created. The labels io.kubernetes.* identify the pod and the
 // container.
 func (r *Runtime) List(ctx context.Context, labels map[string]string) ([]engine.Container, error) {
-	found, err := r.client.ListContainers(ctx, &runtime.ListContainersRequest{})
+	boxes, containers, err := r.Pods(ctx)
 	if err != nil {
-		return nil, r.failed("list containers", err)
-	}
-	boxes, err := r.client.ListPodSandbox(ctx, &runtime.ListPodSandboxRequest{})
-	if err != nil {
-		return nil, r.failed("list pods", err)
+		return nil, err
 	}
 	var list []engine.Container
-	add := func(c engine.Container) {
-		for k, v := range labels {
-			if have, ok := c.Labels[k]; !ok || v != "" && have != v {
-				return
-			}
-		}
-		list = append(list, c)
+	for _, c := range containers {
+		list = append(list, engine.Container{ID: c.ID, Name: c.Name, Image: c.Image, Labels: c.Labels, State: c.State, Created: c.Created})
 	}
-	for _, c := range found.Containers {
-		add(engine.Container{
-			ID: c.Id, Name: c.GetMetadata().GetName(), Image: c.GetImage().GetImage(), Labels: c.Labels, State: containerState(c.State), Created: time.Unix(0, c.CreatedAt),
-		})
-	}
-	for _, b := range boxes.Items {
+	for _, b := range boxes {
 		state := "exited"
-		if b.State == runtime.PodSandboxState_SANDBOX_READY {
+		if b.Ready {
 			state = "running"
 		}
-		add(engine.Container{ID: b.Id, Name: "POD", Labels: b.Labels, State: state, Created: time.Unix(0, b.CreatedAt)})
+		list = append(list, engine.Container{ID: b.ID, Name: "POD", Labels: b.Labels, State: state, Created: b.Created})
 	}
-	return list, nil
+	return slices.DeleteFunc(list, func(c engine.Container) bool {
+		for k, v := range labels {
+			if have, ok := c.Labels[k]; !ok || v != "" && have != v {
+				return true
+			}
+		}
+		return false
+	}), nil
 }
 
 func containerState(s runtime.ContainerState) string {

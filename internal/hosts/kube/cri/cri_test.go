@@ -51,7 +51,7 @@ func TestList(t *testing.T) {
 
 func TestNoRuntime(t *testing.T) {
 	if _, err := cri.Open("containerd.sock"); holdfast.HintOf(err) == "" {
-		t.Errorf("a path that is none: %v", err)
+		t.Errorf("a relative path: %v", err)
 	}
 	r, err := cri.Open(filepath.Join(t.TempDir(), "none"))
 	if err != nil {
@@ -59,6 +59,6 @@ func TestNoRuntime(t *testing.T) {
 	}
 	defer r.Close()
 	if _, err := r.List(t.Context(), nil); !errors.Is(err, holdfast.ErrEngine) {
-		t.Errorf("a runtime that is not there: %v", err)
+		t.Errorf("a missing runtime: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,7 +13,7 @@ import (
 	"holdfast"
 )
 
-// Sandbox is what holds a pod's containers together.
+// Sandbox is the environment that the containers of a pod share.
 type Sandbox struct {
 	ID        string
 	Namespace string
@@ -20,23 +21,25 @@ type Sandbox struct {
 	UID       string // the pod's
 	Ready     bool
 	Created   time.Time
-	Handler   string // that runs its containers; "": the runtime's default
+	Labels    map[string]string
+	Handler   string // the runtime handler of its containers; "": the runtime's default
 	// Seen is when the kubelet first received the pod, from its annotation; zero
-	// if there is none.
+	// without the annotation.
 	Seen time.Time
 }
 
 // Container is a container of a pod. Times are zero if they are not known.
 type Container struct {
 	ID      string
-	Sandbox string // its id
+	Sandbox string // id of the sandbox
 	Name    string // in the pod
 	Attempt int    // 0: the first of its name in the pod
-	Image   string // as it was asked for; of a list perhaps its id
-	ImageID string // as Images has it
+	Image   string // as the pod specifies it; in a list, possibly the image's id
+	ImageID string // as Images has it; before version 1.30 of the interface, from the image's reference
 	State   string // created, running or exited
+	Labels  map[string]string
 	Created time.Time
-	Started time.Time // of Status only, as are those that follow
+	Started time.Time // this field and the next ones are set by Status only
 	Ended   time.Time
 	Code    int
 	Reason  string // why it ended: Completed, Error, StartError, …
@@ -46,7 +49,7 @@ type Container struct {
 	Grace time.Duration
 }
 
-// Annotations of the kubelet's.
+// Annotations that the kubelet sets.
 const (
 	seenAnnotation  = "kubernetes.io/config.seen"
 	graceAnnotation = "io.kubernetes.pod.terminationGracePeriod" // seconds
@@ -67,7 +70,7 @@ func (r *Runtime) Pods(ctx context.Context) ([]Sandbox, []Container, error) {
 		m := b.GetMetadata()
 		s := Sandbox{
 			ID: b.Id, Namespace: m.GetNamespace(), Name: m.GetName(), UID: m.GetUid(),
-			Ready: b.State == runtime.PodSandboxState_SANDBOX_READY, Created: instant(b.CreatedAt), Handler: b.RuntimeHandler,
+			Ready: b.State == runtime.PodSandboxState_SANDBOX_READY, Created: instant(b.CreatedAt), Labels: b.Labels, Handler: b.RuntimeHandler,
 		}
 		if t, err := time.Parse(time.RFC3339Nano, b.Annotations[seenAnnotation]); err == nil {
 			s.Seen = t
@@ -78,20 +81,11 @@ func (r *Runtime) Pods(ctx context.Context) ([]Sandbox, []Container, error) {
 	for _, c := range found.Containers {
 		containers = append(containers, Container{
 			ID: c.Id, Sandbox: c.PodSandboxId, Name: c.GetMetadata().GetName(), Attempt: int(c.GetMetadata().GetAttempt()),
-			Image: c.GetImage().GetImage(), ImageID: imageID(c.ImageId, c.ImageRef), State: containerState(c.State),
-			Created: instant(c.CreatedAt), Grace: grace(c.Annotations),
+			Image: c.GetImage().GetImage(), ImageID: cmp.Or(c.ImageId, c.ImageRef), State: containerState(c.State),
+			Labels: c.Labels, Created: instant(c.CreatedAt), Grace: grace(c.Annotations),
 		})
 	}
 	return sandboxes, containers, nil
-}
-
-// imageID is an image's id on this node; before version 1.30 of the interface lists had
-// it as the reference.
-func imageID(id, ref string) string {
-	if id != "" {
-		return id
-	}
-	return ref
 }
 
 func grace(annotations map[string]string) time.Duration {
@@ -102,7 +96,7 @@ func grace(annotations map[string]string) time.Duration {
 	return time.Duration(n) * time.Second
 }
 
-// instant is a time of the interface's: nanoseconds since 1970, 0 for none.
+// instant converts a time of the interface, in nanoseconds since 1970; 0 is unknown.
 func instant(ns int64) time.Time {
 	if ns <= 0 {
 		return time.Time{}
@@ -118,12 +112,9 @@ func (r *Runtime) Status(ctx context.Context, id string) (Container, error) {
 		return Container{}, r.failed("status of container "+id, err)
 	}
 	s := a.GetStatus()
-	image := s.GetImage().GetUserSpecifiedImage()
-	if image == "" {
-		image = s.GetImage().GetImage()
-	}
 	return Container{
-		ID: s.GetId(), Name: s.GetMetadata().GetName(), Attempt: int(s.GetMetadata().GetAttempt()), Image: image, ImageID: imageID(s.GetImageId(), s.GetImageRef()),
+		ID: s.GetId(), Name: s.GetMetadata().GetName(), Attempt: int(s.GetMetadata().GetAttempt()),
+		Image: cmp.Or(s.GetImage().GetUserSpecifiedImage(), s.GetImage().GetImage()), ImageID: cmp.Or(s.GetImageId(), s.GetImageRef()),
 		State: containerState(s.GetState()), Created: instant(s.GetCreatedAt()), Started: instant(s.GetStartedAt()), Ended: instant(s.GetFinishedAt()),
 		Code: int(s.GetExitCode()), Reason: s.GetReason(), Message: s.GetMessage(), Grace: grace(s.GetAnnotations()),
 	}, nil

@@ -20,17 +20,17 @@ import (
 
 // How a pod ended.
 const (
-	Ended      = "ended"       // by itself, asked to, with its own grace
-	ShortGrace = "short_grace" // the same with less than its grace
+	Ended      = "ended"       // by itself after its deletion, within its own grace period
+	ShortGrace = "short_grace" // the same with a shorter grace period
 	Overrode   = "overrode"    // against its disruption budget
 	Killed     = "killed"
 	Left       = "left" // not stopped
 )
 
-// beside is how many pods are deleted at a time.
+// beside limits the concurrent deletions of pods.
 const beside = 8
 
-// defaultGrace is Kubernetes', where a pod has none of its own.
+// defaultGrace is the grace period of a pod that specifies none.
 const defaultGrace = 30 * time.Second
 
 // run is one evacuation.
@@ -144,10 +144,11 @@ func (r *run) round(ctx context.Context, pods []kube.Pod) {
 // delete deletes one pod. A failure is tried again in the next round.
 func (r *run) delete(ctx context.Context, p kube.Pod, seconds int, how string) {
 	err := once(ctx, func(ctx context.Context) error { return r.e.client.DeletePod(ctx, p.Meta, seconds) })
-	if replaced(err) {
+	switch code := kube.Code(err); {
+	case err == nil:
+	case code == http.StatusNotFound, code == http.StatusConflict: // the pod is gone, or its name belongs to another pod
 		return
-	}
-	if err != nil {
+	default:
 		if ctx.Err() == nil {
 			r.e.log.Warn("kubernetes: deleting a pod of this leaving node failed", "pod", p.Meta.Namespace+"/"+p.Meta.Name, "err", err)
 		}
@@ -170,13 +171,6 @@ func (r *run) delete(ctx context.Context, p kube.Pod, seconds int, how string) {
 	}
 	r.e.log.Warn("kubernetes: "+text, "pod", p.Meta.Namespace+"/"+p.Meta.Name)
 	r.e.event(ctx, kube.Reference{APIVersion: "v1", Kind: "Pod", Namespace: p.Meta.Namespace, Name: p.Meta.Name, UID: p.Meta.UID}, reason, text)
-}
-
-// replaced reports whether a delete failed because the pod is gone or its name
-// belongs to another pod.
-func replaced(err error) bool {
-	c := kube.Code(err)
-	return c == http.StatusNotFound || c == http.StatusConflict
 }
 
 // budgets are the disruption budgets with the disruptions still allowed.
@@ -291,7 +285,7 @@ func (r *run) takeOff(ctx context.Context, pod kube.Meta) error {
 // report logs and counts how the pods ended.
 func (r *run) report(begun time.Time) {
 	for how, n := range r.count {
-		r.e.m.ended(how, n)
+		r.e.m.pods.WithLabelValues(how).Add(float64(n))
 	}
 	r.e.log.Warn("kubernetes: "+r.words(), "took", time.Since(begun).Round(time.Millisecond))
 }

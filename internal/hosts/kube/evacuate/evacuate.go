@@ -15,11 +15,15 @@
 package evacuate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/internal/hosts/kube"
 )
@@ -93,12 +97,10 @@ type Evacuator struct {
 	notices chan Notice
 }
 
-// New returns an idle Evacuator; m may be nil.
+// New returns an idle Evacuator. With a nil m its metrics are not registered.
 func New(client *kube.Client, killer Killer, conf Config, m *Metrics, log *slog.Logger) *Evacuator {
-	if conf.Leftover <= 0 {
-		conf.Leftover = leftover
-	}
-	return &Evacuator{client: client, killer: killer, conf: conf, m: m, log: log, notices: make(chan Notice, 64)}
+	conf.Leftover = cmp.Or(conf.Leftover, leftover)
+	return &Evacuator{client: client, killer: killer, conf: conf, m: cmp.Or(m, NewMetrics(prometheus.NewRegistry())), log: log, notices: make(chan Notice, 64)}
 }
 
 // Tell queues a notice. It blocks only if 64 notices are queued.
@@ -132,7 +134,7 @@ func (e *Evacuator) Run(ctx context.Context) error {
 // heed acts on one notice.
 func (e *Evacuator) heed(ctx context.Context, n Notice, under *underWay) {
 	e.log.Warn("notice", "source", n.Source, "kind", n.Kind, "reason", n.Reason, "deadline", n.Deadline)
-	e.m.heard(n)
+	e.m.notices.WithLabelValues(n.Source, string(n.Kind)).Inc()
 	switch n.Kind {
 	case Rebalance:
 		if under.running() {
@@ -187,10 +189,7 @@ func (u *underWay) stop() {
 // evacuate carries out the evacuation until the deadline.
 func (e *Evacuator) evacuate(ctx context.Context, n Notice, deadline time.Time) {
 	begun := time.Now()
-	end := deadline.Add(-margin)
-	if least := begun.Add(leastTime); end.Before(least) {
-		end = least
-	}
+	end := slices.MaxFunc([]time.Time{deadline.Add(-margin), begun.Add(leastTime)}, time.Time.Compare)
 	last := end.Add(margin)
 	var marking sync.WaitGroup
 	defer marking.Wait()

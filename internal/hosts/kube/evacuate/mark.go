@@ -24,16 +24,16 @@ const (
 
 // mark cordons and taints the node, in one request.
 func (e *Evacuator) mark(ctx context.Context) error {
-	return e.edit(ctx, func(n kube.Node) (kube.NodePatch, bool) {
+	return e.edit(ctx, func(n kube.Node) (*kube.NodePatch, error) {
 		if slices.ContainsFunc(n.Spec.Taints, isOurs) && n.Spec.Unschedulable {
-			return kube.NodePatch{}, false
+			return nil, nil
 		}
-		value, yes := byUs, true
+		value := byUs
 		if n.Spec.Unschedulable {
 			value = byOthers
 		}
-		taints := append(slices.DeleteFunc(slices.Clone(n.Spec.Taints), isOurs), kube.Taint{Key: Taint, Value: value, Effect: "NoSchedule"})
-		return kube.NodePatch{Unschedulable: &yes, Taints: &taints}, true
+		taints := append(slices.DeleteFunc(n.Spec.Taints, isOurs), kube.Taint{Key: Taint, Value: value, Effect: "NoSchedule"})
+		return &kube.NodePatch{Unschedulable: new(true), Taints: &taints}, nil
 	})
 }
 
@@ -42,18 +42,17 @@ func (e *Evacuator) undo(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, undoWith)
 	defer cancel()
 	undone := false
-	err := e.edit(ctx, func(n kube.Node) (kube.NodePatch, bool) {
+	err := e.edit(ctx, func(n kube.Node) (*kube.NodePatch, error) {
 		i := slices.IndexFunc(n.Spec.Taints, isOurs)
 		if undone = i >= 0; !undone {
-			return kube.NodePatch{}, false
+			return nil, nil
 		}
-		taints := slices.DeleteFunc(slices.Clone(n.Spec.Taints), isOurs)
-		p := kube.NodePatch{Taints: &taints}
+		p := &kube.NodePatch{}
 		if n.Spec.Taints[i].Value == byUs {
-			no := false
-			p.Unschedulable = &no
+			p.Unschedulable = new(false)
 		}
-		return p, true
+		p.Taints = new(slices.DeleteFunc(n.Spec.Taints, isOurs))
+		return p, nil
 	})
 	switch {
 	case err != nil && !errors.Is(err, holdfast.ErrNotFound):
@@ -66,11 +65,8 @@ func (e *Evacuator) undo(ctx context.Context) {
 func isOurs(t kube.Taint) bool { return t.Key == Taint }
 
 // edit changes the node, and retries until ctx is done.
-func (e *Evacuator) edit(ctx context.Context, change func(kube.Node) (kube.NodePatch, bool)) error {
-	return patiently(ctx, func(ctx context.Context) error {
-		_, err := e.client.EditNode(ctx, e.conf.Node, change)
-		return err
-	})
+func (e *Evacuator) edit(ctx context.Context, change func(kube.Node) (*kube.NodePatch, error)) error {
+	return patiently(ctx, func(ctx context.Context) error { return e.client.EditNode(ctx, e.conf.Node, change) })
 }
 
 // share returns the time limit of one try and of the pause after it: a quarter of

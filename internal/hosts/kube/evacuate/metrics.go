@@ -6,7 +6,7 @@ import (
 	"holdfast/internal/platform/metric"
 )
 
-// Metrics are the metrics of evacuations. A nil *Metrics counts nothing.
+// Metrics are the metrics of evacuations.
 type Metrics struct {
 	notices *prometheus.CounterVec
 	pods    *prometheus.CounterVec
@@ -22,16 +22,4 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	metric.Start(m.pods, Ended, ShortGrace, Overrode, Killed, Left)
 	return m
-}
-
-func (m *Metrics) heard(n Notice) {
-	if m != nil {
-		m.notices.WithLabelValues(n.Source, string(n.Kind)).Inc()
-	}
-}
-
-func (m *Metrics) ended(how string, n int) {
-	if m != nil {
-		m.pods.WithLabelValues(how).Add(float64(n))
-	}
 }

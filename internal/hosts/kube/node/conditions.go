@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/internal/hosts/kube"
+	"holdfast/internal/hosts/kube/survey"
 )
 
 // Finding is an open finding on the node.
@@ -24,14 +25,13 @@ type Finding struct {
 	Workload string
 }
 
-// Types of the conditions, and their common prefix.
+// Types of the conditions.
 const (
-	Prefix           = "Holdfast"
-	MemcgLeak        = Prefix + "MemcgLeak"
-	KernelContention = Prefix + "KernelContention"
-	DentryBloat      = Prefix + "DentryBloat"
-	LimitsNear       = Prefix + "LimitsNear"
-	SlowHost         = Prefix + "SlowHost"
+	MemcgLeak        = survey.ConditionPrefix + "MemcgLeak"
+	KernelContention = survey.ConditionPrefix + "KernelContention"
+	DentryBloat      = survey.ConditionPrefix + "DentryBloat"
+	LimitsNear       = survey.ConditionPrefix + "LimitsNear"
+	SlowHost         = survey.ConditionPrefix + "SlowHost"
 )
 
 // Types returns all condition types.
@@ -68,14 +68,9 @@ func Conditions(open []Finding) []kube.Condition {
 	})
 	list := make([]kube.Condition, 0, len(Types()))
 	for _, kind := range Types() {
-		c := kube.Condition{Type: kind, Status: "False", Reason: "NothingFound", Message: "the doctor finds nothing of the kind"}
-		for _, f := range sorted {
-			if typeOf(f.Rule) != kind || !counts(f.Severity) {
-				continue
-			}
-			if c.Status == "False" {
-				c = kube.Condition{Type: kind, Status: "True", Reason: reason(f.Rule), Message: message(f)}
-			}
+		c := kube.Condition{Type: kind, Status: "False", Reason: "NothingFound", Message: "the doctor has no finding of this kind"}
+		if i := slices.IndexFunc(sorted, func(f Finding) bool { return typeOf(f.Rule) == kind && counts(f.Severity) }); i >= 0 {
+			c = kube.Condition{Type: kind, Status: "True", Reason: reason(sorted[i].Rule), Message: message(sorted[i])}
 		}
 		list = append(list, c)
 	}
@@ -111,7 +106,7 @@ func changed(before, now []kube.Condition, at time.Time) ([]kube.Condition, bool
 	differs := false
 	out := slices.Clone(now)
 	for i := range out {
-		out[i].Since = at
+		out[i].Since, out[i].Heartbeat = at, &at
 		j := slices.IndexFunc(before, func(c kube.Condition) bool { return c.Type == out[i].Type })
 		if j < 0 {
 			differs = true
@@ -122,9 +117,6 @@ func changed(before, now []kube.Condition, at time.Time) ([]kube.Condition, bool
 			out[i].Since = b.Since
 		}
 		differs = differs || b.Status != out[i].Status || b.Reason != out[i].Reason
-	}
-	for i := range out {
-		out[i].Heartbeat = &at
 	}
 	return out, differs
 }

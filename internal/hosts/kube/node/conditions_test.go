@@ -6,8 +6,8 @@ import (
 	"holdfast/internal/hosts/kube"
 )
 
-// What an earlier agent has left as true stays until the new one has found it itself, or
-// is told that it may forget it.
+// A condition that an earlier agent left true stays true until the new agent has found
+// the same itself, or until keep is no longer called with it.
 func TestKeep(t *testing.T) {
 	before := left([]kube.Condition{
 		{Type: "Ready", Status: "True"}, {Type: MemcgLeak, Status: "True", Reason: "DyingCgroups"}, {Type: SlowHost, Status: "False"}, {Type: LimitsNear, Status: "True", Reason: "MountLeak"},

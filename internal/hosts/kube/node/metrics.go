@@ -9,7 +9,7 @@ import (
 	"holdfast/internal/platform/metric"
 )
 
-// Metrics are the metrics of the agent's requests. A nil *Metrics counts nothing.
+// Metrics are the metrics of the agent's requests.
 type Metrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
@@ -20,29 +20,16 @@ type Metrics struct {
 // NewMetrics registers them.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	r := metric.Registry{Registerer: reg}
-	m := &Metrics{
+	return &Metrics{
 		requests: r.CounterVec("holdfast_kubernetes_requests_total", "Requests to the API server, by verb and status; 0 is no answer.", "verb", "code"),
 		seconds:  r.HistogramVec("holdfast_kubernetes_request_seconds", "Time until the API server answered, by verb.", []float64{.005, .02, .1, .5, 2, 10, 30}, "verb"),
 		failures: r.Counter("holdfast_kubernetes_report_failures_total", "Reports of this node that failed and were tried again."),
 		dropped:  r.Counter("holdfast_kubernetes_events_dropped_total", "Events dropped because too many were queued or the API server refused them."),
 	}
-	return m
 }
 
 // Observe implements kube.Options.Observe.
 func (m *Metrics) Observe(verb string, code int, took time.Duration) {
 	m.requests.WithLabelValues(verb, strconv.Itoa(code)).Inc()
 	m.seconds.WithLabelValues(verb).Observe(took.Seconds())
-}
-
-func (m *Metrics) fail() {
-	if m != nil {
-		m.failures.Inc()
-	}
-}
-
-func (m *Metrics) drop() {
-	if m != nil {
-		m.dropped.Inc()
-	}
 }

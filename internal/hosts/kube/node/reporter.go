@@ -1,16 +1,20 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/internal/hosts/doctor/ranking"
 	"holdfast/internal/hosts/kube"
@@ -53,15 +57,13 @@ type Reporter struct {
 	conf   Config
 	log    *slog.Logger
 	m      *Metrics
-	now    func() time.Time
 
-	mu      sync.Mutex
-	known   time.Time // the first call of Found; zero: not yet
-	open    []Finding
-	events  []kube.Event
-	told    map[string]time.Time // time of the last event per object and rule
-	dropped int
-	wake    chan struct{}
+	mu     sync.Mutex
+	known  time.Time // the first call of Found; zero: not yet
+	open   []Finding
+	events []kube.Event
+	told   map[string]time.Time // time of the last event per object and rule
+	wake   chan struct{}
 
 	// Only used by Run's goroutine:
 	uid     string
@@ -72,28 +74,22 @@ type Reporter struct {
 	said    time.Time        // the last update of the conditions
 	renew   time.Time        // when the lease is due
 	bare    bool             // the lease has no record
-	tainted []kube.Taint     // the node's taints of ours, as the API server has them
+	tainted []kube.Taint     // the node's taints for conditions, as the API server has them
 	spread  bool             // the renewal after the next is moved to a random time
 }
 
-// New returns an idle Reporter; m may be nil.
+// New returns an idle Reporter. With a nil m its metrics are not registered.
 func New(client *kube.Client, conf Config, m *Metrics, log *slog.Logger) *Reporter {
-	if conf.Renew <= 0 {
-		conf.Renew = renewEvery
-	}
-	return &Reporter{client: client, conf: conf, log: log, m: m, now: time.Now, told: make(map[string]time.Time), wake: make(chan struct{}, 1)}
+	conf.Renew = cmp.Or(conf.Renew, renewEvery)
+	return &Reporter{client: client, conf: conf, log: log, m: cmp.Or(m, NewMetrics(prometheus.NewRegistry())), told: make(map[string]time.Time), wake: make(chan struct{}, 1)}
 }
 
 // Found sets the open findings. It does not block.
 func (r *Reporter) Found(open []Finding) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	at := r.now()
-	for key, t := range r.told {
-		if at.Sub(t) > again {
-			delete(r.told, key)
-		}
-	}
+	at := time.Now()
+	maps.DeleteFunc(r.told, func(_ string, t time.Time) bool { return at.Sub(t) > again })
 	for _, f := range open {
 		if counts(f.Severity) {
 			r.event(f, at)
@@ -122,8 +118,7 @@ func (r *Reporter) event(f Finding, at time.Time) {
 			continue
 		}
 		if len(r.events) >= maxEvents {
-			r.dropped++
-			r.m.drop()
+			r.m.dropped.Inc()
 			continue
 		}
 		r.told[key] = at
@@ -140,7 +135,7 @@ func (r *Reporter) event(f Finding, at time.Time) {
 func (r *Reporter) Run(ctx context.Context) error {
 	defer r.untaint(ctx)
 	failures := 0
-	r.renew, r.spread = r.now(), true // at once
+	r.renew, r.spread = time.Now(), true // at once
 	for ctx.Err() == nil {
 		err := r.round(ctx)
 		wait := r.next()
@@ -151,7 +146,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 			failures++
 			wait = r.patience(failures, err)
 			r.spread = true // others have lost the same server
-			r.m.fail()
+			r.m.failures.Inc()
 			if failures == 1 {
 				r.log.Warn("kubernetes: reporting this node to the API server failed; trying again", "err", err)
 			}
@@ -185,7 +180,7 @@ func (r *Reporter) pause(ctx context.Context, wait time.Duration, failing bool) 
 	case <-wake:
 	}
 	// Findings often change together, and some flap.
-	return kube.Sleep(ctx, max(0, least-r.now().Sub(r.said)))
+	return kube.Sleep(ctx, max(0, least-time.Now().Sub(r.said)))
 }
 
 // patience returns the backoff after failures. It is longest after a permanent
@@ -199,7 +194,7 @@ func (r *Reporter) patience(failures int, err error) time.Duration {
 
 // next returns the time until the next due action if nothing new is found.
 func (r *Reporter) next() time.Duration {
-	wait := r.renew.Sub(r.now())
+	wait := r.renew.Sub(time.Now())
 	if r.bare {
 		wait = min(wait, least) // a record may be available by then
 	}
@@ -227,7 +222,7 @@ func (r *Reporter) round(ctx context.Context) error {
 func (r *Reporter) look(ctx context.Context) error {
 	read := r.client.Node
 	if r.uid != "" && !r.unsure {
-		if r.now().Before(r.lookAt) {
+		if time.Now().Before(r.lookAt) {
 			return nil
 		}
 		read = r.client.SeenNode
@@ -242,7 +237,7 @@ func (r *Reporter) look(ctx context.Context) error {
 		wait = rand.N(wait) // spread the reads of agents that started together
 	}
 	r.unsure = false
-	r.uid, r.have, r.lookAt = n.Meta.UID, n.Status.Conditions, r.now().Add(wait)
+	r.uid, r.have, r.lookAt = n.Meta.UID, n.Status.Conditions, time.Now().Add(wait)
 	_, r.tainted = apart(n.Spec.Taints)
 	return nil
 }
@@ -254,10 +249,10 @@ func (r *Reporter) conditions(ctx context.Context) error {
 	if known.IsZero() {
 		return nil
 	}
-	if r.now().Sub(known) < settle { // a finding is confirmed only after several looks
+	if time.Now().Sub(known) < settle { // a finding is confirmed only after several looks
 		r.before, now = keep(r.before, now)
 	}
-	list, differs := changed(r.have, now, r.now().UTC().Truncate(time.Second))
+	list, differs := changed(r.have, now, time.Now().UTC().Truncate(time.Second))
 	if !differs {
 		return nil
 	}
@@ -266,7 +261,7 @@ func (r *Reporter) conditions(ctx context.Context) error {
 		r.unsure = true
 		return fmt.Errorf("conditions: %w", err)
 	}
-	r.have, r.said = list, r.now()
+	r.have, r.said = list, time.Now()
 	return nil
 }
 
@@ -288,7 +283,7 @@ func (r *Reporter) tell(ctx context.Context) error {
 		switch {
 		case err == nil:
 		case unwanted(err):
-			r.m.drop()
+			r.m.dropped.Inc()
 			r.log.Debug("kubernetes: an event was refused", "about", e.About.Name, "err", err)
 		case kube.Code(err) != http.StatusConflict: // 409: it was written, and the answer was lost
 			return fmt.Errorf("event: %w", err)
@@ -310,7 +305,7 @@ func unwanted(err error) bool {
 
 // lease renews the lease if it is due, or if the first record is available.
 func (r *Reporter) lease(ctx context.Context) error {
-	early := r.now().Before(r.renew)
+	early := time.Now().Before(r.renew)
 	if early && !r.bare {
 		return nil
 	}
@@ -337,6 +332,6 @@ func (r *Reporter) lease(ctx context.Context) error {
 	if r.spread {
 		wait = every/4 + rand.N(every*3/4)
 	}
-	r.renew, r.bare, r.spread = r.now().Add(wait), record == nil, false
+	r.renew, r.bare, r.spread = time.Now().Add(wait), record == nil, false
 	return nil
 }

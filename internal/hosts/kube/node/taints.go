@@ -11,6 +11,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/hosts/kube"
+	"holdfast/internal/hosts/kube/survey"
 )
 
 // Effects returns the effects that a condition's taint may have. NoExecute is not
@@ -32,12 +33,9 @@ const conditionTaint = "holdfast.dev/"
 // lastTaints limits the removal of the taints at the end.
 const lastTaints = 3 * time.Second
 
-// taintKeys are the keys of all taints for conditions.
-func taintKeys() (keys []string) {
-	for _, kind := range Types() {
-		keys = append(keys, conditionTaint+strings.TrimPrefix(kind, Prefix))
-	}
-	return keys
+// taintKey returns the key of a condition's taint.
+func taintKey(kind string) string {
+	return conditionTaint + strings.TrimPrefix(kind, survey.ConditionPrefix)
 }
 
 // Taints returns the taints for a node's conditions: one per true condition, with
@@ -46,7 +44,7 @@ func Taints(conditions []kube.Condition, effect string) []kube.Taint {
 	list := []kube.Taint{}
 	for _, c := range conditions {
 		if c.Status == "True" && effect != "" && slices.Contains(Types(), c.Type) {
-			list = append(list, kube.Taint{Key: conditionTaint + strings.TrimPrefix(c.Type, Prefix), Value: c.Reason, Effect: effect})
+			list = append(list, kube.Taint{Key: taintKey(c.Type), Value: c.Reason, Effect: effect})
 		}
 	}
 	slices.SortFunc(list, func(a, b kube.Taint) int { return cmp.Compare(a.Key, b.Key) })
@@ -57,9 +55,8 @@ func Taints(conditions []kube.Condition, effect string) []kube.Taint {
 // Taints, and all others.
 func apart(taints []kube.Taint) (others, ours []kube.Taint) {
 	others, ours = []kube.Taint{}, []kube.Taint{}
-	keys := taintKeys()
 	for _, t := range taints {
-		if slices.Contains(keys, t.Key) {
+		if slices.ContainsFunc(Types(), func(kind string) bool { return taintKey(kind) == t.Key }) {
 			ours = append(ours, kube.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect})
 		} else {
 			others = append(others, t)
@@ -86,12 +83,13 @@ func (r *Reporter) taints(ctx context.Context) error {
 }
 
 func (r *Reporter) setTaints(ctx context.Context, want []kube.Taint) error {
-	_, err := r.client.EditNode(ctx, r.conf.Node, func(n kube.Node) (kube.NodePatch, bool) {
+	return r.client.EditNode(ctx, r.conf.Node, func(n kube.Node) (*kube.NodePatch, error) {
 		others, ours := apart(n.Spec.Taints)
-		all := append(others, want...)
-		return kube.NodePatch{Taints: &all}, !slices.Equal(ours, want)
+		if slices.Equal(ours, want) {
+			return nil, nil
+		}
+		return &kube.NodePatch{Taints: new(append(others, want...))}, nil
 	})
-	return err
 }
 
 // untaint removes the taints when the agent ends, because no agent would notice

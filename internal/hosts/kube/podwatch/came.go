@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,7 +20,7 @@ type came struct {
 	box     cri.Sandbox
 	c       cri.Container
 	before  time.Time // the end of the step before
-	running bool      // which was the start of a container that went on
+	running bool      // that step was the start of a container that still ran
 	rec     spinup.Record
 	asked   int // queries to the cluster
 }
@@ -60,8 +61,8 @@ func (u *came) image(a arrival) {
 	}
 }
 
-// Messages of the kubelet's (pkg/kubelet/images/image_manager.go), of which newer
-// versions have more.
+// Messages of the kubelet (pkg/kubelet/images/image_manager.go). Newer versions
+// give more figures.
 var (
 	pulledText  = regexp.MustCompile(`^Successfully pulled image ".*" in (\S+?)(?: \((\S+) including waiting\))?(?:\. Image size: (\d+) bytes\.?)?$`)
 	presentText = regexp.MustCompile(`^Container image ".*" already present on machine`)
@@ -125,10 +126,7 @@ func (u *came) events(all []kube.PodEvent) {
 	}
 	// Both are upper bounds: the event has whole seconds only, and the window may
 	// include waits of the kubelet.
-	create := u.c.Created.Sub(first.at)
-	if window := u.c.Created.Sub(u.before) - first.waited; window < create {
-		create = window
-	}
+	create := min(u.c.Created.Sub(first.at), u.c.Created.Sub(u.before)-first.waited)
 	r.Times[spinup.Create] = holdfast.Millis(max(create, 0))
 }
 
@@ -149,13 +147,10 @@ func (u *came) ready(pod kube.Pod) bool {
 	if !probed(pod, u.c.Name) || pod.Finished() || pod.Meta.Deleted != nil || restarted(pod, u.c.Name) {
 		return true
 	}
-	for _, c := range pod.Status.Conditions {
-		if c.Type != "Ready" || c.Status != "True" {
-			continue
-		}
-		took := c.Since.Sub(u.c.Started) // may be negative: whole seconds only
-		u.rec.Times[spinup.Ready] = holdfast.Millis(max(took, 0))
-		u.rec.Took += holdfast.Millis(max(took, 0))
+	if since := pod.ReadySince(); !since.IsZero() {
+		took := millis(u.c.Started, since)
+		u.rec.Times[spinup.Ready] = took
+		u.rec.Took += took
 		return true
 	}
 	if u.asked < 3 {
@@ -171,25 +166,27 @@ func (u *came) ready(pod kube.Pod) bool {
 // probed reports whether a readiness or startup probe delays the container's
 // readiness.
 func probed(pod kube.Pod, name string) bool {
-	for _, list := range [][]kube.ContainerSpec{pod.Spec.Containers, pod.Spec.InitContainers} {
-		for _, c := range list {
-			if c.Name == name {
-				return c.ReadinessProbe != nil || c.StartupProbe != nil
-			}
-		}
+	c := specOf(pod, name)
+	return c.ReadinessProbe != nil || c.StartupProbe != nil
+}
+
+// specOf returns what a pod specifies for a container; the zero value if the pod
+// has no such container.
+func specOf(pod kube.Pod, name string) kube.ContainerSpec {
+	all := slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers)
+	i := slices.IndexFunc(all, func(c kube.ContainerSpec) bool { return c.Name == name })
+	if i < 0 {
+		return kube.ContainerSpec{}
 	}
-	return false
+	return all[i]
 }
 
 // restarted reports whether the container was restarted: then the pod's readiness
 // time is not that of the first start.
 func restarted(pod kube.Pod, name string) bool {
-	for _, c := range pod.Status.Containers {
-		if c.Name == name {
-			return c.RestartCount > 0
-		}
-	}
-	return false
+	return slices.ContainsFunc(pod.Status.Containers, func(c kube.ContainerStatus) bool { return c.Name == name && c.RestartCount > 0 })
 }
 
+// millis returns the time from one instant to another. It is 0 if the second one
+// comes before the first, as the API server's times have whole seconds only.
 func millis(from, to time.Time) holdfast.Millis { return holdfast.Millis(max(to.Sub(from), 0)) }

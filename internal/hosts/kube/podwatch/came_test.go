@@ -10,7 +10,7 @@ import (
 	"holdfast/internal/hosts/spinup"
 )
 
-// What kubelets of several versions say of a pull.
+// The messages about a pull differ between versions of the kubelet.
 func TestParsePulled(t *testing.T) {
 	for text, want := range map[string]pulled{
 		`Successfully pulled image "nginx" in 2.214s`:                                                                             {took: 2214 * time.Millisecond, waited: 2214 * time.Millisecond},
@@ -74,7 +74,7 @@ func TestWindows(t *testing.T) {
 		return []kube.PodEvent{{Reason: "Pulled", Container: "spec.containers{web}", At: second(10), Message: `Successfully pulled image "nginx" in ` + took + ` (` + waited + ` including waiting). Image size: ` + mib + ` bytes.`}}
 	}
 	u.events(pull("5s", "6s", "62914560"))
-	check("the kubelet told of the pull", u, 5, 2, .5, 12.5, false)
+	check("with the kubelet's event", u, 5, 2, .5, 12.5, false)
 	if slow := spinup.DefaultRules().Slow(u.rec); len(slow) != 0 {
 		t.Errorf("12 MiB/s, of download and extraction: %v is slow", slow)
 	}

@@ -1,35 +1,41 @@
-// Package podwatch records how the containers of a node's pods came up. It asks the
-// node's container runtime every few seconds, and each container once: the runtime keeps
-// the times, so that nothing has to be heard at once. What that tells, and what not:
+// Package podwatch records how the containers of a node's pods came up. It polls the
+// node's container runtime every few seconds, and queries each container once: the
+// runtime keeps the times, so the watcher does not need to receive events. The phases
+// of a spin-up:
 //
-//   - begin: when the kubelet first heard of the pod, by the annotation that it gives the
-//     pod's sandbox; of the second container and all later ones, when the one before had
-//     started or, of those that run before the others, ended.
-//   - start: from the runtime's time of creation, which it takes at the end of making a
-//     container, to its time of start.
-//   - create: from the end of the step before to the time of creation, where the image
-//     was there. What the kubelet waits for between two containers that run (a postStart
-//     hook, a startup probe) would be in it, so of these it is not known by the runtime
-//     alone.
-//   - pull: the runtime has no time of it. That there was one is known where the image
-//     came between two looks; then create is in its time.
+//   - begin: when the kubelet received the pod, from the annotation of the pod's
+//     sandbox. For the second container and all later ones, it is the start of the
+//     container before, or its end if that is an init container.
+//   - start: from the runtime's time of creation, which it sets when the container is
+//     complete, to its time of start.
+//   - create: from the end of the step before to the time of creation, if the image
+//     was present. Between two containers that run, this time would include waits of
+//     the kubelet (a postStart hook, a startup probe), so the runtime alone does not
+//     show the create phase of the second one.
+//   - pull: the runtime has no time of it. If the image arrived between two polls,
+//     there was a pull, and its time includes the create phase.
 //
-// With a Cluster two questions more are asked about each pod, some time after its start:
-// the kubelet's events "Pulled" have the time of the pull and its bytes, and whether the
-// image was there; and the pod's status says when it was ready, which counts where a
-// container has a readiness or startup probe. Both are bounded in number.
+// With a Cluster, the watcher sends two queries about each pod, some time after the
+// pod's start. The kubelet's events "Pulled" have the time of the pull and its bytes,
+// or say that the image was present. The pod's status has the time of readiness, which
+// counts for containers with a readiness or startup probe. Both queries are bounded in
+// number.
 //
-// A pod that has a sandbox and for minutes no container, because a pull hangs or is refused,
-// is a spin-up that has failed; it is another one when the container comes after all.
+// If a pod has a sandbox and no container for minutes, because a pull hangs or is
+// refused, the watcher records a failed spin-up. If the container comes later, it is
+// another spin-up.
 //
-// A container that is started again is no spin-up. A pod that has come and gone between
-// two looks is not seen.
+// A restarted container is not a spin-up. The watcher does not see a pod that exists
+// only between two polls.
 package podwatch
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,9 +44,10 @@ import (
 	"holdfast/internal/hosts/kube"
 	"holdfast/internal/hosts/kube/cri"
 	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/platform/tasks"
 )
 
-// How often is looked, and when the cluster is asked.
+// Times of polls and queries.
 const (
 	lookEvery = 10 * time.Second
 	settled   = 20 * time.Second // after a start: most are ready by then
@@ -65,20 +72,6 @@ const (
 	callLimit  = 30 * time.Second
 )
 
-// Runtime is the part of the container runtime that a Watcher uses.
-type Runtime interface {
-	Version(ctx context.Context) (string, error)
-	Pods(ctx context.Context) ([]cri.Sandbox, []cri.Container, error)
-	Status(ctx context.Context, id string) (cri.Container, error)
-	Images(ctx context.Context) (map[string]int64, error)
-}
-
-// Cluster is the part of the API server that a Watcher uses.
-type Cluster interface {
-	Pod(ctx context.Context, namespace, name string) (kube.Pod, error)
-	PodEvents(ctx context.Context, namespace, uid, reason string) ([]kube.PodEvent, error)
-}
-
 // Config identifies the node and the receiver of records.
 type Config struct {
 	Node   string
@@ -86,7 +79,7 @@ type Config struct {
 	// Known are the ids of containers that are already recorded.
 	Known []string
 	// Cluster is nil if the API server must not be queried.
-	Cluster Cluster
+	Cluster *kube.Client
 	// Record takes a finished spin-up. Run's goroutine calls it; it must return
 	// soon.
 	Record func(spinup.Record)
@@ -98,7 +91,7 @@ type Config struct {
 
 // Watcher records. Run may be called once.
 type Watcher struct {
-	runtime Runtime
+	runtime *cri.Runtime
 	conf    Config
 	asks    *rate.Limiter
 
@@ -120,16 +113,10 @@ type arrival struct {
 }
 
 // New returns an idle Watcher.
-func New(r Runtime, c Config) *Watcher {
-	if c.Every <= 0 {
-		c.Every = lookEvery
-	}
-	if c.Settle <= 0 {
-		c.Settle = settled
-	}
-	if c.Stuck <= 0 {
-		c.Stuck = stuckAfter
-	}
+func New(r *cri.Runtime, c Config) *Watcher {
+	c.Every = cmp.Or(c.Every, lookEvery)
+	c.Settle = cmp.Or(c.Settle, settled)
+	c.Stuck = cmp.Or(c.Stuck, stuckAfter)
 	w := &Watcher{
 		runtime: r, conf: c, asks: rate.NewLimiter(rate.Every(askEvery), askBurst),
 		arrived: map[string]arrival{}, done: map[string]bool{}, status: map[string]cri.Container{}, pending: map[string][]*came{},
@@ -143,21 +130,14 @@ func New(r Runtime, c Config) *Watcher {
 // Run records until ctx is done. Spin-ups that then still wait for an answer are
 // recorded without it.
 func (w *Watcher) Run(ctx context.Context) error {
-	t := time.NewTicker(w.conf.Every)
-	defer t.Stop()
-	for {
-		err := w.look(ctx)
-		w.say(err)
+	err := tasks.Every(ctx, w.conf.Every, func() {
+		w.say(w.look(ctx))
 		w.ask(ctx, time.Now())
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			for _, list := range w.pending {
-				w.record(list)
-			}
-			return nil
-		}
+	})
+	for _, list := range w.pending {
+		w.record(list)
 	}
+	return err
 }
 
 // say logs that the runtime starts or stops failing.
@@ -214,11 +194,7 @@ func (w *Watcher) imagesAt(begin time.Time, images map[string]int64) {
 			w.arrived[id] = arrival{absent: w.looked, seen: begin}
 		}
 	}
-	for id := range w.arrived {
-		if _, ok := images[id]; !ok {
-			delete(w.arrived, id)
-		}
-	}
+	maps.DeleteFunc(w.arrived, func(id string, _ arrival) bool { _, there := images[id]; return !there })
 }
 
 // forget drops containers that the runtime no longer lists.
@@ -227,16 +203,8 @@ func (w *Watcher) forget(containers []cri.Container) {
 	for _, c := range containers {
 		there[c.ID] = true
 	}
-	for id := range w.done {
-		if !there[id] {
-			delete(w.done, id)
-		}
-	}
-	for id := range w.status {
-		if !there[id] {
-			delete(w.status, id)
-		}
-	}
+	maps.DeleteFunc(w.done, func(id string, _ bool) bool { return !there[id] })
+	maps.DeleteFunc(w.status, func(id string, _ cri.Container) bool { return !there[id] })
 }
 
 // container examines a new container.
@@ -315,14 +283,8 @@ func (w *Watcher) ask(ctx context.Context, now time.Time) {
 		if ctx.Err() != nil {
 			return
 		}
-		due := list[0].due(w.conf.Settle)
-		for _, c := range list[1:] {
-			if d := c.due(w.conf.Settle); d.After(due) {
-				due = d
-			}
-		}
-		if now.Before(due) {
-			continue
+		if slices.ContainsFunc(list, func(c *came) bool { return now.Before(c.due(w.conf.Settle)) }) {
+			continue // the pod is queried once for all of its containers
 		}
 		delete(w.pending, uid)
 		left, err := w.learn(ctx, list, now)

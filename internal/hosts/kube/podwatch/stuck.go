@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"holdfast/internal/hosts/kube"
 	"holdfast/internal/hosts/kube/cri"
 	"holdfast/internal/hosts/spinup"
 )
@@ -101,18 +100,8 @@ func (w *Watcher) waits(ctx context.Context, b cri.Sandbox, now time.Time) (name
 			continue
 		}
 		if reason == "" || reason == making { // a refusal is more specific
-			name, image, reason, message = c.Name, imageOf(pod, c.Name), x.Reason, x.Message
+			name, image, reason, message = c.Name, specOf(pod, c.Name).Image, x.Reason, x.Message
 		}
 	}
 	return name, image, reason, message
-}
-
-// imageOf returns the image that a pod specifies for a container.
-func imageOf(pod kube.Pod, container string) string {
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		if c.Name == container {
-			return c.Image
-		}
-	}
-	return ""
 }

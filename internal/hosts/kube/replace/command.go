@@ -20,7 +20,7 @@ const endLimit = 10 * time.Second
 // command runs the user's command for a node.
 func (x *run) command(ctx context.Context, name string) error {
 	var n kube.Node
-	err := x.patiently(ctx, func() (err error) { n, err = x.client.Node(ctx, name); return err })
+	err := x.drain.patiently(ctx, func() (err error) { n, err = x.client.Node(ctx, name); return err })
 	if err != nil {
 		return err
 	}

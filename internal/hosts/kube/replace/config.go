@@ -47,11 +47,11 @@ const maxAtOnce = 100
 func (c Config) Validate() error {
 	switch {
 	case c.Selector == "" && len(c.Limits) == 0 && !c.Resume:
-		return errors.New("there is nothing to choose nodes by: --selector, --worse-than, or both")
+		return errors.New("no nodes are selected: use --selector, --worse-than, or both")
 	case c.Resume && (c.Selector != "" || len(c.Limits) > 0):
-		return errors.New("--resume goes on with the nodes of the earlier run: --selector and --worse-than do not go with it")
+		return errors.New("--resume continues with the nodes of the earlier run, and excludes --selector and --worse-than")
 	case c.MaxUnavailable < 1 || c.MaxUnavailable > maxAtOnce:
-		return fmt.Errorf("--max-unavailable is %d, it has to be from 1 to %d", c.MaxUnavailable, maxAtOnce)
+		return fmt.Errorf("--max-unavailable is %d, and must be from 1 to %d", c.MaxUnavailable, maxAtOnce)
 	case c.DrainLimit <= 0 || c.ReadyLimit <= 0 || c.CommandLimit <= 0 || c.Patience <= 0:
 		return errors.New("time limits must be greater than 0")
 	}
@@ -63,7 +63,6 @@ type Runner struct {
 	client *kube.Client
 	conf   Config
 	drain  Drain
-	now    func() time.Time
 }
 
 // New returns a Runner. It makes no request.
@@ -72,7 +71,7 @@ func New(client *kube.Client, conf Config) (*Runner, error) {
 		return nil, err
 	}
 	return &Runner{
-		client: client, conf: conf, now: time.Now,
+		client: client, conf: conf,
 		drain: Drain{Client: client, Rules: conf.Rules, Grace: conf.Grace, Patience: conf.Patience, Again: conf.Look, Look: conf.Look},
 	}, nil
 }

@@ -1,6 +1,7 @@
 package replace
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -195,11 +196,7 @@ func (e eviction) run(ctx context.Context) error {
 			return e.gone(ctx) // it is already terminating
 		}
 		e.say(e.pod.Meta, "not now: %v", refused)
-		pause := e.Again
-		if pause == 0 {
-			pause = againAfter
-		}
-		if err := kube.Sleep(ctx, max(pause, kube.RetryAfter(refused))); err != nil {
+		if err := kube.Sleep(ctx, max(cmp.Or(e.Again, againAfter), kube.RetryAfter(refused))); err != nil {
 			return refused
 		}
 		if gone, err := e.fresh(ctx); gone || err != nil {
@@ -241,10 +238,7 @@ func (e *eviction) fresh(ctx context.Context) (gone bool, err error) {
 
 // gone waits until the pod is gone.
 func (e eviction) gone(ctx context.Context) error {
-	pause := e.Look
-	if pause == 0 {
-		pause = lookEvery
-	}
+	pause := cmp.Or(e.Look, lookEvery)
 	for {
 		if gone, err := e.fresh(ctx); gone || err != nil {
 			if gone {

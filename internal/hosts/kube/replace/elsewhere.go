@@ -105,7 +105,7 @@ func (x *run) workloads(ctx context.Context, pods []kube.Pod) ([]*workload, erro
 }
 
 func (x *run) podsIn(ctx context.Context, namespace string) (pods []kube.Pod, err error) {
-	err = x.patiently(ctx, func() (err error) { pods, err = x.client.PodsIn(ctx, namespace); return err })
+	err = x.drain.patiently(ctx, func() (err error) { pods, err = x.client.PodsIn(ctx, namespace); return err })
 	return pods, err
 }
 
@@ -144,7 +144,7 @@ func (x *run) elsewhere(ctx context.Context, node string, w *workload) ([]PodRep
 // need returns how many pods of a workload must be ready.
 func (x *run) need(ctx context.Context, w *workload) (int, error) {
 	wants, known := 0, false
-	err := x.patiently(ctx, func() (err error) { wants, known, err = x.client.Wanted(ctx, w.namespace, w.owner); return err })
+	err := x.drain.patiently(ctx, func() (err error) { wants, known, err = x.client.Wanted(ctx, w.namespace, w.owner); return err })
 	switch {
 	case errors.Is(err, holdfast.ErrNotFound):
 		return 0, nil

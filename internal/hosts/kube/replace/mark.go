@@ -50,25 +50,20 @@ func MarkOf(n kube.Node) (*Mark, error) {
 func (m Mark) over() bool { return m.Phase == Done }
 
 // patch returns the patch that sets the mark and cordons the node.
-func (m Mark) patch(n kube.Node) (kube.NodePatch, error) {
+func (m Mark) patch() (*kube.NodePatch, error) {
 	b, err := json.Marshal(m)
 	if err != nil {
-		return kube.NodePatch{}, err
+		return nil, err
 	}
-	text, yes := string(b), true
-	p := kube.NodePatch{Version: n.Meta.ResourceVersion, Annotations: map[string]*string{MarkAnnotation: &text}}
-	if !n.Spec.Unschedulable {
-		p.Unschedulable = &yes
-	}
-	return p, nil
+	return &kube.NodePatch{Annotations: map[string]*string{MarkAnnotation: new(string(b))}, Unschedulable: new(true)}, nil
 }
 
 // unpatch returns the patch that removes the mark. With uncordon it also removes
 // the cordon if the run had set it.
-func (m Mark) unpatch(n kube.Node, uncordon bool) kube.NodePatch {
-	p := kube.NodePatch{Version: n.Meta.ResourceVersion, Annotations: map[string]*string{MarkAnnotation: nil}}
-	if no := false; uncordon && !m.Cordoned && n.Spec.Unschedulable {
-		p.Unschedulable = &no
+func (m Mark) unpatch(uncordon bool) *kube.NodePatch {
+	p := &kube.NodePatch{Annotations: map[string]*string{MarkAnnotation: nil}}
+	if uncordon && !m.Cordoned {
+		p.Unschedulable = new(false)
 	}
 	return p
 }

@@ -1,6 +1,7 @@
 package replace
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/hosts/doctor/ranking"
 	"holdfast/internal/hosts/kube"
 	"holdfast/internal/hosts/kube/survey"
 )
@@ -81,14 +83,11 @@ func (r *Runner) choose(ctx context.Context) (chosen []candidate, all []kube.Nod
 	if left, err := marked(all); err != nil || len(left) > 0 {
 		return nil, nil, errors.Join(err, unfinished(left))
 	}
-	looks := make(map[string]survey.Node)
+	var records map[string]*ranking.Record
 	if len(r.conf.Limits) > 0 {
-		records, err := survey.Records(ctx, r.client, r.conf.Namespace)
+		records, err = survey.Records(ctx, r.client, r.conf.Namespace)
 		if err != nil && !errors.Is(err, holdfast.ErrNotFound) {
 			return nil, nil, fmt.Errorf("reading the agents' records: %w", err)
-		}
-		for _, n := range selected {
-			looks[n.Meta.Name] = survey.Of(n, records[n.Meta.Name])
 		}
 	}
 	for _, n := range selected {
@@ -97,17 +96,14 @@ func (r *Runner) choose(ctx context.Context) (chosen []candidate, all []kube.Nod
 		}
 		c := candidate{node: n}
 		if len(r.conf.Limits) > 0 {
-			if c.why = r.conf.Limits.Over(r.now().Sub(n.Meta.Created), looks[n.Meta.Name].Record); len(c.why) == 0 {
+			if c.why = r.conf.Limits.Over(time.Now().Sub(n.Meta.Created), records[n.Meta.Name]); len(c.why) == 0 {
 				continue
 			}
 		}
 		chosen = append(chosen, c)
 	}
 	slices.SortStableFunc(chosen, func(a, b candidate) int {
-		if d := len(b.why) - len(a.why); d != 0 {
-			return d
-		}
-		return a.node.Meta.Created.Compare(b.node.Meta.Created)
+		return cmp.Or(len(b.why)-len(a.why), a.node.Meta.Created.Compare(b.node.Meta.Created))
 	})
 	return chosen, all, nil
 }
@@ -138,7 +134,7 @@ func unfinished(left []candidate) error {
 	for _, c := range left {
 		names = append(names, fmt.Sprintf("%s (%s)", c.node.Meta.Name, c.mark.Phase))
 	}
-	return holdfast.WithHint(fmt.Errorf("an earlier run has not ended, or still goes on: %s", strings.Join(names, ", ")),
+	return holdfast.WithHint(fmt.Errorf("an earlier run has not ended or is still running: %s", strings.Join(names, ", ")),
 		"--resume continues it, --abandon uncordons what it has not drained")
 }
 

@@ -5,10 +5,12 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net/http"
+	"maps"
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"holdfast"
 	"holdfast/internal/hosts/kube"
@@ -17,19 +19,14 @@ import (
 // ErrTaken means that another process continues the run, or has abandoned it.
 var ErrTaken = errors.New("another process has taken the run over, or abandoned it")
 
-// errFreed ends a retry when the node is already free.
-var errFreed = errors.New("the mark is gone")
-
 // ErrHealth means that the cluster lost nodes during the run.
 var ErrHealth = errors.New("the cluster's health has degraded")
 
 const (
-	conflicts    = 10               // tries to change a node after conflicts
-	cleanLimit   = time.Minute      // to uncordon the remaining nodes
-	healthEvery  = 30 * time.Second // between checks of all nodes
-	readyEvery   = 2 * time.Second  // between checks whether pods are ready elsewhere
-	readySeldom  = 15 * time.Second
-	longestPause = time.Second / 2 // after a conflict
+	cleanLimit  = time.Minute      // to uncordon the remaining nodes
+	healthEvery = 30 * time.Second // between checks of all nodes
+	readyEvery  = 2 * time.Second  // between checks whether pods are ready elsewhere
+	readySeldom = 15 * time.Second
 )
 
 // run is one run.
@@ -56,7 +53,9 @@ func (r *Runner) Run(ctx context.Context, p Plan, step func(Step)) (Report, erro
 		report: Report{Nodes: []NodeReport{}, Uncordoned: []string{}, Left: []string{}},
 	}
 	x.drain.Said = func(pod kube.Meta, what string) { x.tell("", "pod %s/%s: %s", pod.Namespace, pod.Name, what) }
-	x.drain.Trouble = x.trouble
+	x.drain.Trouble = func(err error, pause time.Duration) {
+		x.tell("", "%v; trying again in %v", err, pause.Round(time.Second))
+	}
 	err := x.all(ctx, p)
 	x.report.Run = x.id
 	if err != nil {
@@ -88,49 +87,34 @@ func (x *run) all(ctx context.Context, p Plan) error {
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	next := make(chan string)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		defer close(next)
-		for _, n := range p.Nodes {
-			select {
-			case next <- n.Name:
-			case <-ctx.Done():
-				return
-			}
-		}
-	})
-	for range min(x.conf.MaxUnavailable, len(p.Nodes)) {
-		wg.Go(func() {
-			for name := range next {
-				err := healthy(ctx)
-				if err == nil {
-					err = x.node(ctx, name)
-				}
-				if err != nil {
-					stop(fmt.Errorf("node %s: %w", name, err))
-				}
-			}
-		})
-	}
-	ended := make(chan struct{})
+	watching, done := context.WithCancel(ctx)
 	var guard sync.WaitGroup
 	guard.Go(func() {
-		for {
-			select {
-			case <-ended:
-				return
-			case <-ctx.Done():
-				return
-			case <-time.After(healthEvery):
-			}
-			if err := healthy(ctx); err != nil {
+		for kube.Sleep(watching, healthEvery) == nil {
+			if err := healthy(watching); err != nil && watching.Err() == nil {
 				stop(err)
 			}
 		}
 	})
-	wg.Wait()
-	close(ended)
+	var nodes errgroup.Group
+	nodes.SetLimit(x.conf.MaxUnavailable)
+	for _, n := range p.Nodes {
+		nodes.Go(func() error {
+			if ctx.Err() != nil {
+				return nil // the run has stopped
+			}
+			err := healthy(ctx)
+			if err == nil {
+				err = x.node(ctx, n.Name)
+			}
+			if err != nil {
+				stop(fmt.Errorf("node %s: %w", n.Name, err))
+			}
+			return nil
+		})
+	}
+	_ = nodes.Wait() // the functions return no errors
+	done()
 	guard.Wait()
 	return context.Cause(ctx)
 }
@@ -146,7 +130,7 @@ func (x *run) watchHealth(ctx context.Context, p Plan) (func(context.Context) er
 	var mu sync.Mutex
 	look := func(ctx context.Context) error {
 		var all []kube.Node
-		err := x.patiently(ctx, func() (err error) { all, err = x.client.Nodes(ctx, ""); return err })
+		err := x.drain.patiently(ctx, func() (err error) { all, err = x.client.Nodes(ctx, ""); return err })
 		if err != nil {
 			return err
 		}
@@ -166,31 +150,23 @@ func (x *run) watchHealth(ctx context.Context, p Plan) (func(context.Context) er
 	return look, look(ctx)
 }
 
-func (x *run) patiently(ctx context.Context, do func() error) error {
-	return kube.Patiently(ctx, x.conf.Patience, do, x.trouble)
-}
-
-func (x *run) trouble(err error, pause time.Duration) {
-	x.tell("", "%v; trying again in %v", err, pause.Round(time.Second))
-}
-
 // claim cordons a node and marks it for this run.
 func (x *run) claim(ctx context.Context, name string) error {
-	err := x.change(ctx, name, func(n kube.Node) (kube.NodePatch, error) {
+	err := x.change(ctx, name, func(n kube.Node) (*kube.NodePatch, error) {
 		m, err := MarkOf(n)
 		switch {
 		case err != nil:
-			return kube.NodePatch{}, err
+			return nil, err
 		case m == nil || m.over():
 			m = &Mark{Run: x.id, Phase: Waiting, Cordoned: n.Spec.Unschedulable}
 		case m.Holder == x.holder: // set by an earlier patch with a lost answer
 		case !x.conf.Resume:
-			return kube.NodePatch{}, unfinished([]candidate{{node: n, mark: m}})
+			return nil, unfinished([]candidate{{node: n, mark: m}})
 		}
 		x.id = m.Run
-		m.Holder, m.Since = x.holder, x.now().UTC()
+		m.Holder, m.Since = x.holder, time.Now().UTC()
 		x.setPhase(name, m.Phase)
-		return m.patch(n)
+		return m.patch()
 	})
 	if errors.Is(err, holdfast.ErrNotFound) {
 		x.setPhase(name, "")
@@ -220,42 +196,23 @@ func (x *run) phase(name string) (Phase, bool) {
 	return p, ok
 }
 
-// change reads a node and patches it, again after conflicts.
-func (x *run) change(ctx context.Context, name string, how func(kube.Node) (kube.NodePatch, error)) error {
-	for try := 1; ; try++ {
-		err := x.patiently(ctx, func() error {
-			n, err := x.client.Node(ctx, name)
-			if err != nil {
-				return err
-			}
-			p, err := how(n)
-			if err != nil {
-				return err
-			}
-			_, err = x.client.PatchNode(ctx, name, p)
-			return err
-		})
-		if kube.Code(err) != http.StatusConflict || try == conflicts {
-			return err
-		}
-		if err := kube.Sleep(ctx, min(kube.Pause(try, nil), longestPause)); err != nil {
-			return err
-		}
-	}
+// change changes a node, with retries.
+func (x *run) change(ctx context.Context, name string, how func(kube.Node) (*kube.NodePatch, error)) error {
+	return x.drain.patiently(ctx, func() error { return x.client.EditNode(ctx, name, how) })
 }
 
 // advance moves a claimed node to a phase.
 func (x *run) advance(ctx context.Context, name string, p Phase) error {
-	err := x.change(ctx, name, func(n kube.Node) (kube.NodePatch, error) {
+	err := x.change(ctx, name, func(n kube.Node) (*kube.NodePatch, error) {
 		m, err := MarkOf(n)
 		if err == nil && (m == nil || m.Holder != x.holder) {
 			err = ErrTaken
 		}
 		if err != nil {
-			return kube.NodePatch{}, err
+			return nil, err
 		}
-		m.Phase, m.Since = p, x.now().UTC()
-		return m.patch(n)
+		m.Phase, m.Since = p, time.Now().UTC()
+		return m.patch()
 	})
 	if err == nil {
 		x.setPhase(name, p)
@@ -272,7 +229,7 @@ func (x *run) node(ctx context.Context, name string) error {
 	rep := NodeReport{Node: name, Pods: []PodReport{}}
 	err := x.stages(ctx, name, &rep)
 	if errors.Is(err, holdfast.ErrNotFound) {
-		e := x.patiently(ctx, func() error { _, err := x.client.Node(ctx, name); return err })
+		e := x.drain.patiently(ctx, func() error { _, err := x.client.Node(ctx, name); return err })
 		if errors.Is(e, holdfast.ErrNotFound) {
 			x.tell(name, "is gone")
 			x.setPhase(name, Done)
@@ -321,30 +278,21 @@ func (x *run) stages(ctx context.Context, name string, rep *NodeReport) error {
 func (x *run) release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
 	defer cancel()
-	x.mu.Lock()
-	names := make([]string, 0, len(x.phases))
-	for n := range x.phases {
-		names = append(names, n)
-	}
-	x.mu.Unlock()
-	slices.Sort(names)
 	var errs []error
-	for _, name := range names {
-		p, _ := x.phase(name)
-		if p == Done {
-			continue
-		}
-		if p != Waiting && p != Draining {
+	for _, name := range slices.Sorted(maps.Keys(x.phases)) { // no other goroutine runs any more
+		switch x.phases[name] {
+		case Done:
+		case Waiting, Draining:
+			free, err := x.free(ctx, name, x.holder)
+			switch {
+			case err != nil:
+				errs = append(errs, fmt.Errorf("node %s is still cordoned: %w", name, err))
+			case free:
+				x.report.Uncordoned = append(x.report.Uncordoned, name)
+				x.tell(name, "uncordoned")
+			}
+		default:
 			x.report.Left = append(x.report.Left, name)
-			continue
-		}
-		free, err := x.free(ctx, name, x.holder)
-		switch {
-		case err != nil:
-			errs = append(errs, fmt.Errorf("node %s is still cordoned: %w", name, err))
-		case free:
-			x.report.Uncordoned = append(x.report.Uncordoned, name)
-			x.tell(name, "uncordoned")
 		}
 	}
 	return errors.Join(errs...)
@@ -354,25 +302,22 @@ func (x *run) release(ctx context.Context) error {
 // matches any holder. It reports whether the node takes pods again.
 func (x *run) free(ctx context.Context, name, holder string) (bool, error) {
 	free, sent := false, false
-	err := x.change(ctx, name, func(n kube.Node) (kube.NodePatch, error) {
+	err := x.change(ctx, name, func(n kube.Node) (*kube.NodePatch, error) {
 		m, err := MarkOf(n)
 		switch {
 		case err != nil:
-			return kube.NodePatch{}, err
+			return nil, err
 		case m == nil && sent: // the answer to the patch was lost
-			return kube.NodePatch{}, errFreed
+			return nil, nil
 		case m == nil || holder != "" && m.Holder != holder:
-			return kube.NodePatch{}, ErrTaken
+			return nil, ErrTaken
 		}
 		sent = true
 		early := m.Phase == Waiting || m.Phase == Draining
 		free = early && !m.Cordoned
-		return m.unpatch(n, early), nil
+		return m.unpatch(early), nil
 	})
-	switch {
-	case errors.Is(err, errFreed):
-		return free, nil
-	case errors.Is(err, ErrTaken), errors.Is(err, holdfast.ErrNotFound):
+	if errors.Is(err, ErrTaken) || errors.Is(err, holdfast.ErrNotFound) {
 		return false, nil
 	}
 	return free, err

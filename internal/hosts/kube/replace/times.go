@@ -1,6 +1,7 @@
 package replace
 
 import (
+	"slices"
 	"time"
 
 	"holdfast"
@@ -23,7 +24,8 @@ func TimesOf(p kube.Pod) Times {
 	again := false
 	for _, c := range p.Status.InitContainers {
 		if e := c.State.Terminated; e != nil {
-			first, last = earlier(first, e.Started), later(last, e.Finished)
+			first = earlier(first, e.Started)
+			last = slices.MaxFunc([]time.Time{last, e.Finished}, time.Time.Compare)
 		}
 	}
 	if !first.IsZero() {
@@ -36,7 +38,7 @@ func TimesOf(p kube.Pod) Times {
 			began = earlier(began, c.State.Running.Started)
 		}
 	}
-	ready := readySince(p)
+	ready := p.ReadySince()
 	if again || ready.IsZero() || began.IsZero() {
 		return t
 	}
@@ -45,29 +47,10 @@ func TimesOf(p kube.Pod) Times {
 	return t
 }
 
-func readySince(p kube.Pod) time.Time {
-	for _, c := range p.Status.Conditions {
-		if c.Type == "Ready" && c.Status == "True" {
-			return c.Since
-		}
-	}
-	return time.Time{}
-}
-
-func millis(d time.Duration) *holdfast.Millis {
-	m := holdfast.Millis(max(d, 0))
-	return &m
-}
+func millis(d time.Duration) *holdfast.Millis { return new(holdfast.Millis(max(d, 0))) }
 
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || b.Before(a) {
-		return b
-	}
-	return a
-}
-
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
 		return b
 	}
 	return a

@@ -21,7 +21,7 @@ const (
 	RecordAnnotation = "holdfast.dev/record"
 )
 
-// ConditionPrefix is the prefix of the condition types that agents set.
+// ConditionPrefix is the prefix of the types of the conditions that agents set.
 const ConditionPrefix = "Holdfast"
 
 // Node is one node.
@@ -49,7 +49,7 @@ func Look(ctx context.Context, c *kube.Client, selector, namespace string) (list
 	records, gap := Records(ctx, c, namespace)
 	list = make([]Node, 0, len(nodes))
 	for _, n := range nodes {
-		list = append(list, Of(n, records[n.Meta.Name]))
+		list = append(list, nodeOf(n, records[n.Meta.Name]))
 	}
 	slices.SortFunc(list, func(a, b Node) int {
 		return cmp.Or(cmp.Compare(len(b.Hurts), len(a.Hurts)), a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
@@ -57,8 +57,8 @@ func Look(ctx context.Context, c *kube.Client, selector, namespace string) (list
 	return list, gap, nil
 }
 
-// Of combines what is known of a node; record may be nil.
-func Of(n kube.Node, record *ranking.Record) Node {
+// nodeOf combines the state of a node in Kubernetes with its record, which may be nil.
+func nodeOf(n kube.Node, record *ranking.Record) Node {
 	v := Node{
 		Name: n.Meta.Name, Created: n.Meta.Created, Ready: n.Ready(), Cordoned: n.Spec.Unschedulable,
 		Kernel: n.Status.Info.Kernel, Runtime: n.Status.Info.Runtime, Hurts: []string{}, Record: record,

@@ -1,6 +1,6 @@
-// Package history keeps how holds ended, for people and for metrics: a small file
-// beside the locks of the ports, which goes with them at the next boot. A protect
-// that is killed leaves no line; the hold is undone all the same.
+// Package history records how holds ended, for operators and for metrics. It is a small
+// file beside the locks of the ports, and like them it lasts until the next boot. A
+// protect that is killed records nothing; its hold is undone nevertheless.
 package history
 
 import (
@@ -20,36 +20,36 @@ import (
 	"holdfast/internal/platform/linux/kfile"
 )
 
-// Keep is how many holds are kept in full; the totals are of all since the boot.
+// Keep is how many holds are kept in full. The totals count all holds since the boot.
 const Keep = 200
 
 const (
 	fileName = "history.json"
 	lockName = "history.lock"
 	version  = 1
-	maxSize  = 1 << 20 // bytes; 200 holds of the most ports are a tenth of it
-	maxPorts = 64      // of one hold are noted
+	maxSize  = 1 << 20 // bytes; ten times the size of 200 holds of maxPorts ports
+	maxPorts = 64      // recorded of one hold
 )
 
 // Hold is how one hold ended.
 type Hold struct {
 	At      time.Time     `json:"at"` // its end
 	Ports   []uint16      `json:"ports"`
-	Program string        `json:"program"` // the command's, without directory and arguments, which may be secret
+	Program string        `json:"program"` // of the command, without its directory, and without arguments, which may be secret
 	Backend protect.Name  `json:"backend"`
-	Took    time.Duration `json:"took_ns"` // from its beginning to the last connection's going
-	// Held is how many connections waited, Longest the longest that one did.
+	Took    time.Duration `json:"took_ns"` // from its start to the release of the last connection
+	// Held is how many connections waited, Longest the longest wait of one.
 	Held    int           `json:"held"`
 	Longest time.Duration `json:"longest_ns"`
-	// Unanswered requests were cut off by the command.
+	// Unanswered counts the requests that the command cut off.
 	Unanswered int            `json:"unanswered,omitempty"`
 	Reason     protect.Reason `json:"reason"`
 	Installed  bool           `json:"installed,omitempty"`
 	ExitCode   int            `json:"exit_code"`
 }
 
-// Failed reports whether no server listened when it ended: not the new one, nor
-// the old one that has kept its sockets, nor that of a container.
+// Failed reports whether the hold ended without a listening server. The server may be
+// the new one, the old one if it has kept its sockets, or the one in a container.
 func (h Hold) Failed() bool {
 	switch h.Reason {
 	case protect.NewListens, protect.OldStayed, protect.AskedFor:
@@ -58,7 +58,7 @@ func (h Hold) Failed() bool {
 	return true
 }
 
-// HoldOf is what is kept of a report. At is the time of the call.
+// HoldOf returns the record of a report. At is the time of the call.
 func HoldOf(o protect.Options, r protect.Report) Hold {
 	ports := o.Ports()
 	return Hold{
@@ -73,21 +73,20 @@ func HoldOf(o protect.Options, r protect.Report) Hold {
 type Total struct {
 	Holds       int `json:"holds"`
 	Connections int `json:"connections"`
-	// Failed are the holds that ended without a server that listens: the new
-	// one, the old one that has kept its sockets, or that of a container.
+	// Failed counts the holds for which Hold.Failed is true.
 	Failed  int           `json:"failed"`
-	Longest time.Duration `json:"longest_ns"` // of all waits
+	Longest time.Duration `json:"longest_ns"` // of one wait
 }
 
-// History is what is known.
+// History has the recorded holds.
 type History struct {
 	Version int                    `json:"version"`
 	Totals  map[protect.Name]Total `json:"totals"`
 	Holds   []Hold                 `json:"holds"` // oldest first, the last Keep
 }
 
-// Read returns what is known in the directory of the locks; nothing where there
-// was no hold since the boot. Any goroutine and process may call it.
+// Read returns the history in the directory of the locks. It is empty if no hold ended
+// since the boot. Any goroutine and process may call Read.
 func Read(dir string) (History, error) {
 	file := filepath.Join(dir, fileName)
 	none := History{Version: version, Totals: map[protect.Name]Total{}}
@@ -111,7 +110,7 @@ func Read(dir string) (History, error) {
 	return h, nil
 }
 
-// Add keeps one hold. Processes may add at the same time.
+// Add records one hold. Several processes may call it at the same time.
 func Add(dir string, hold Hold) error {
 	if err := add(dir, hold); err != nil {
 		return fmt.Errorf("keep a hold in the history: %w", err)
@@ -125,18 +124,18 @@ func add(dir string, hold Hold) error {
 		return err
 	}
 	defer lock.Close()
-	// Others have it for as long as writing a small file takes.
+	// Other processes hold the lock while they write the small file.
 	for err = unix.EINTR; err == unix.EINTR; {
 		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
 	}
 	if err != nil {
 		return err
 	}
-	h, err := Read(dir) // a torn one is told of, and begun anew
+	h, err := Read(dir) // an unreadable history is reported, and replaced
 	return errors.Join(err, write(dir, after(h, hold)))
 }
 
-// after is the history with one more hold.
+// after returns the history with one more hold.
 func after(h History, hold Hold) History {
 	t := h.Totals[hold.Backend]
 	t.Holds++
@@ -151,7 +150,7 @@ func after(h History, hold Hold) History {
 	return h
 }
 
-// write replaces the file, all of it or nothing.
+// write replaces the file atomically.
 func write(dir string, h History) error {
 	b, err := json.Marshal(h)
 	if err != nil {

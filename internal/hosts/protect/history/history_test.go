@@ -36,7 +36,7 @@ func read(t *testing.T, dir string) history.History {
 	return h
 }
 
-// What is kept of a report has no argument of the command: it may be secret.
+// The record of a report has no arguments of the command: they may be secret.
 func TestHoldOf(t *testing.T) {
 	o := protect.Options{Spec: protect.Spec{Addresses: []protect.Address{{Port: 443}, {Port: 80}}}, Command: []string{"/bin/restart", "--password=x"}}
 	r := protect.Report{Backend: protect.Park, ExitCode: 3, Drained: protect.Drained{Left: 2}, Released: protect.Released{
@@ -49,7 +49,7 @@ func TestHoldOf(t *testing.T) {
 	}
 }
 
-// Totals are of all holds, also of those that are not kept any more.
+// The totals count all holds, including those that are no longer kept.
 func TestTotals(t *testing.T) {
 	dir := t.TempDir()
 	for range history.Keep {
@@ -95,8 +95,8 @@ holdfast_protect_longest_wait_seconds{backend="plug"} 0
 	}
 }
 
-// A server that keeps its sockets (nginx -s reload), and a container of which the
-// protect itself sees that it listens, are as good as a new one.
+// A hold succeeds, too, if the server keeps its sockets (nginx -s reload), or if the
+// protect itself sees that the server in a container listens.
 func TestNoFailure(t *testing.T) {
 	for reason, failed := range map[protect.Reason]int{
 		protect.NewListens: 0, protect.OldStayed: 0, protect.AskedFor: 0,
@@ -129,7 +129,7 @@ func TestAddTogether(t *testing.T) {
 	}
 }
 
-// A torn file is told of with a hint, and the next hold begins anew.
+// An unreadable file is an error with a hint, and the next hold replaces the file.
 func TestTorn(t *testing.T) {
 	dir := t.TempDir()
 	add(t, dir, hold(protect.Park, 1, 0, protect.NewListens))
@@ -146,7 +146,7 @@ func TestTorn(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err := history.Add(dir, hold(protect.Park, 1, 0, protect.NewListens)); err == nil {
-			t.Errorf("%s: nothing was told", name)
+			t.Errorf("%s: no error", name)
 		}
 		if h := read(t, dir); h.Totals[protect.Park].Holds != 1 {
 			t.Errorf("%s: %+v", name, h)

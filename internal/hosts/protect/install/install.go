@@ -1,7 +1,7 @@
-// Package install keeps a keeper of package protect standing by for ports that are
-// protected often, so that a hold of theirs begins in a fraction of the time. What
-// is installed is a process and a line in a file: nothing of it is in the way of
-// packets (docs/adr/prepared-protection.md).
+// Package install keeps a standing keeper of package protect ready for ports that are
+// protected often. A hold of such a port begins in a fraction of the time. An
+// installation consists of a process and a line in a file, and adds nothing to the path
+// of packets (docs/adr/prepared-protection.md).
 package install
 
 import (
@@ -18,49 +18,51 @@ import (
 	"holdfast/internal/hosts/protect"
 )
 
-// Options say where. The namespace is always this process's own.
+// Options name the files and the program. The network namespace is always that of
+// this process.
 type Options struct {
 	// Keeper is the command of a keeper, see protect.KeeperOptions.
 	Keeper []string
-	// LockDir is protect's: standing keepers have their sockets there.
+	// LockDir is protect.Options.LockDir, which also has the sockets of standing
+	// keepers.
 	LockDir string
-	// Record is the file by which Restore knows what was installed; "" is none,
-	// and then it is until the next boot.
+	// Record is the file from which Restore reads the installed ports. With ""
+	// the ports are installed until the next boot.
 	Record string
 	Log    *slog.Logger
-	// Observe, where it is not nil, is called after each step, by its name.
+	// Observe receives the name of each step when that has ended; it may be nil.
 	Observe func(step string)
 }
 
-// Port is one of the installed.
+// Port is an installed port.
 type Port struct {
 	protect.Prepared
-	// Standing is whether a keeper is prepared for it.
+	// Standing reports whether a keeper is prepared for it.
 	Standing bool `json:"standing"`
-	// Recorded is whether Restore brings it back.
+	// Recorded reports whether Restore restores it.
 	Recorded bool `json:"recorded"`
 	// Works is the backend that would hold it now; "" if it was not checked, or
 	// nothing listens.
 	Works protect.Name `json:"works,omitempty"`
 }
 
-// State is all that is installed.
+// State is the state of the installation.
 type State struct {
-	// Keeper is the standing one; nil where there is none.
+	// Keeper is the standing keeper; nil: none runs.
 	Keeper *Keeper `json:"keeper,omitempty"`
 	Ports  []Port  `json:"ports"`
 }
 
-// Keeper is a process that stands by.
+// Keeper is the process of a standing keeper.
 type Keeper struct {
 	Pid   int       `json:"pid"`
 	Since time.Time `json:"since"`
-	// Outdated says that it runs another program than this one.
+	// Outdated reports that it runs another program than this one.
 	Outdated bool `json:"outdated,omitempty"`
 }
 
-// Add installs ports beside those that are, or changes their backend. Where
-// nothing listens yet, that is no error. ErrNoBackend, *RefusedError.
+// Add installs further ports, or changes the backend of installed ones. A port on
+// which nothing listens yet is accepted. Errors: protect.ErrNoBackend, *RefusedError.
 func Add(ctx context.Context, o Options, ports []protect.Installed) (State, error) {
 	works, err := o.try(ctx, ports)
 	if err != nil {
@@ -89,15 +91,15 @@ func at(ports []protect.Installed, a protect.Address) int {
 	return slices.IndexFunc(ports, func(p protect.Installed) bool { return p.Address == a })
 }
 
-// Restore brings a standing keeper back for what is recorded, as after a boot, and
-// replaces one that runs another program.
+// Restore starts a standing keeper for the recorded ports, for example after a boot. It
+// replaces a keeper that runs another program.
 func Restore(ctx context.Context, o Options) (State, error) {
 	return o.change(ctx, func(now []protect.Installed) ([]protect.Installed, error) { return now, nil })
 }
 
-// Remove takes these addresses out, or without any all, and leaves nothing behind
-// when none is left. It waits for the end of a hold. What is not installed is no
-// error: the state is what is left.
+// Remove uninstalls these addresses, or all if as is empty. Without installed
+// addresses, no process and no file remains. Remove waits for the end of a hold. It
+// ignores addresses that are not installed, and returns the remaining state.
 func Remove(ctx context.Context, o Options, as []protect.Address) (State, error) {
 	if len(as) == 0 {
 		return o.change(ctx, nil)
@@ -107,15 +109,15 @@ func Remove(ctx context.Context, o Options, as []protect.Address) (State, error)
 	})
 }
 
-// change makes what is installed what next says, with nil nothing, whatever there
-// is. Killed at any step, it leaves the
-// keeper or the record behind the other, which the next change repairs; neither
-// holds connections.
+// change replaces the installed ports by those that next returns; with a nil next it
+// removes all, even if the record is unreadable. If the process is killed at any step,
+// the keeper and the record may differ until the next change. Neither holds
+// connections.
 func (o Options) change(ctx context.Context, next func([]protect.Installed) ([]protect.Installed, error)) (State, error) {
-	if os.Geteuid() != 0 {
-		return State{}, holdfast.WithHint(protect.ErrNotRoot, "run it with sudo")
+	if err := protect.NeedsRoot(); err != nil {
+		return State{}, err
 	}
-	locks, err := protect.LockInstall(ctx, o.LockDir, "")
+	locks, err := protect.LockInstall(ctx, o.LockDir)
 	if err != nil {
 		return State{}, err
 	}
@@ -125,7 +127,7 @@ func (o Options) change(ctx context.Context, next func([]protect.Installed) ([]p
 	if err != nil {
 		return State{}, err
 	}
-	defer func() { closeIf(k) }()
+	defer func() { k.Close() }() // k may have been replaced
 	var ports []protect.Installed
 	if next != nil {
 		now, err := o.installed(k)
@@ -153,14 +155,7 @@ func (o Options) step(name string) {
 	}
 }
 
-func closeIf(k *protect.Keeper) {
-	if k != nil {
-		k.Close()
-	}
-}
-
-// installed is what is so now: what is recorded, and without a record what the
-// keeper knows.
+// installed returns the recorded ports or, without a record, those of the keeper.
 func (o Options) installed(k *protect.Keeper) ([]protect.Installed, error) {
 	if o.Record == "" && k != nil {
 		return k.Installed(), nil
@@ -169,14 +164,14 @@ func (o Options) installed(k *protect.Keeper) ([]protect.Installed, error) {
 }
 
 const (
-	// again is how often a keeper that hangs up is dialed again: it is dying, or
-	// has as many clients as it takes.
+	// again is the pause until a keeper that closed the connection is dialed again.
+	// Such a keeper is ending, or has its maximum number of clients.
 	again = 20 * time.Millisecond
 	tries = 100
 )
 
-// dial connects to the standing keeper; nil where there is none. One that cannot
-// be spoken with is ended.
+// dial connects to the standing keeper; nil: none runs. It ends a keeper of another
+// version.
 func (o Options) dial(ctx context.Context) (k *protect.Keeper, err error) {
 	for range tries {
 		k, err = protect.Dial(ctx, o.LockDir, "", o.Log)
@@ -186,7 +181,7 @@ func (o Options) dial(ctx context.Context) (k *protect.Keeper, err error) {
 		case errors.Is(err, protect.ErrNoneStands):
 			return nil, nil
 		case errors.Is(err, protect.ErrOtherVersion):
-			return nil, protect.Dismiss(ctx, o.LockDir, "")
+			return nil, protect.Dismiss(ctx, o.LockDir)
 		case !errors.Is(err, protect.ErrKeeperGone):
 			return nil, err
 		}
@@ -195,7 +190,8 @@ func (o Options) dial(ctx context.Context) (k *protect.Keeper, err error) {
 	return nil, err
 }
 
-// stand has a keeper stand by for the ports, and no other; for none, no keeper.
+// stand makes sure that one keeper stands by for exactly these ports, and that no keeper
+// runs without ports.
 func (o Options) stand(ctx context.Context, k *protect.Keeper, ports []protect.Installed) (*protect.Keeper, error) {
 	if k != nil && (len(ports) == 0 || outdated(k.Pid())) {
 		if err := k.Quit(ctx); err != nil {
@@ -205,7 +201,7 @@ func (o Options) stand(ctx context.Context, k *protect.Keeper, ports []protect.I
 		k = nil
 	}
 	if len(ports) == 0 {
-		return nil, protect.ClearStanding(o.LockDir, "")
+		return nil, protect.ClearStanding(o.LockDir)
 	}
 	if k == nil {
 		err := protect.StartStanding(ctx, o.LockDir, protect.KeeperOptions{Argv: o.Keeper, Log: o.Log})
@@ -220,8 +216,8 @@ func (o Options) stand(ctx context.Context, k *protect.Keeper, ports []protect.I
 	return k, k.Install(ctx, ports)
 }
 
-// outdated reports whether a process runs another program than this one, as after
-// an upgrade.
+// outdated reports whether a process runs another program than this one, for example
+// after an upgrade.
 func outdated(pid int) bool {
 	theirs, err := os.Stat("/proc/" + strconv.Itoa(pid) + "/exe")
 	if err != nil {
@@ -231,20 +227,20 @@ func outdated(pid int) bool {
 	return err == nil && !os.SameFile(ours, theirs)
 }
 
-// RefusedError says why a backend that was asked for would not do.
+// RefusedError is the reason why the requested backend does not work.
 type RefusedError struct{ protect.Refusal }
 
 func (e *RefusedError) Error() string {
 	return fmt.Sprintf("%s does not work here: %s", e.Backend, e.Why)
 }
 
-// Hint says what tells more.
+// Hint implements holdfast.Hinter.
 func (e *RefusedError) Hint() string {
 	return "`holdfast protect --check` with the same port says which backends would work"
 }
 
-// try finds the backend that would hold the ports: that which all ask for, or the
-// best. "" where nothing listens on any yet.
+// try returns the backend that would hold the ports: the requested one, or the best.
+// It returns "" if nothing listens on the ports yet.
 func (o Options) try(ctx context.Context, ports []protect.Installed) (protect.Name, error) {
 	wanted := ports[0].Backend
 	spec := protect.Spec{Backend: wanted, Overlap: wanted == protect.Migrate}
@@ -266,5 +262,5 @@ func (o Options) try(ctx context.Context, ports []protect.Installed) (protect.Na
 			return "", &RefusedError{r}
 		}
 	}
-	return "", holdfast.WithHint(protect.ErrNoBackend, "`holdfast protect --check` with the same port says what each way needs")
+	return "", holdfast.WithHint(protect.ErrNoBackend, "`holdfast protect --check` with the same port says what each backend needs")
 }

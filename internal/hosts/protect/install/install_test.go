@@ -21,7 +21,7 @@ import (
 	"holdfast/internal/platform/linux/netns"
 )
 
-// both are the backends that hold.
+// both has the two backends that hold on most kernels.
 var both = []protect.Name{protect.Park, protect.NFQueue}
 
 func add(t *testing.T, o install.Options, is ...protect.Installed) install.State {
@@ -42,9 +42,9 @@ func status(t *testing.T, o install.Options) install.State {
 	return s
 }
 
-// The standing keeper holds for installed ports, again and again, no client fails,
-// and it says what it did. At rest it leaves nothing in the kernel that a packet
-// could meet.
+// The standing keeper holds for installed ports several times. No client fails, and the
+// status counts the holds. Between holds, no packet meets any state of the keeper in the
+// kernel.
 func TestInstalled(t *testing.T) {
 	needsRoot(t)
 	for _, b := range both {
@@ -82,7 +82,8 @@ func TestInstalled(t *testing.T) {
 	}
 }
 
-// Twice is once; another backend replaces the first; what is out is out.
+// To install a port twice changes nothing, another backend replaces the first, and a
+// removed port is no longer installed.
 func TestAgain(t *testing.T) {
 	needsRoot(t)
 	o := at(t)
@@ -107,7 +108,8 @@ func TestAgain(t *testing.T) {
 	}
 }
 
-// After a boot the record brings the keeper back; without one, nothing does.
+// After a boot, Restore starts the keeper from the record. Without a record it starts
+// none.
 func TestRestore(t *testing.T) {
 	needsRoot(t)
 	o := at(t)
@@ -157,7 +159,7 @@ func TestUpgrade(t *testing.T) {
 	one := ports(t, protect.Auto, protecttest.FreePort(t))
 	was := add(t, old, one...)
 	if !status(t, o).Keeper.Outdated {
-		t.Error("it is not noticed")
+		t.Error("the status does not show that the keeper is outdated")
 	}
 	s, err := install.Restore(t.Context(), o)
 	if err != nil || s.Keeper.Pid == was.Keeper.Pid || s.Keeper.Outdated || len(s.Ports) != 1 {
@@ -165,7 +167,7 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// Without a record it is until the next boot.
+// Without a record, ports are installed until the next boot.
 func TestNoRecord(t *testing.T) {
 	needsRoot(t)
 	o := at(t)
@@ -217,14 +219,14 @@ func TestBadInput(t *testing.T) {
 			}
 		}
 		if _, err := install.Remove(t.Context(), o, nil); err != nil {
-			t.Errorf("it cannot be removed: %v", err)
+			t.Errorf("remove all, with a bad record: %v", err)
 		}
 	}
 	protecttest.NothingLeft(t, before)
 }
 
-// Two ports of one keeper are held at once; the keeper that is told to go waits for
-// both, and takes no other.
+// One keeper holds two ports at once. When it has to end, it waits for both holds, and
+// begins no other.
 func TestTwoHoldsAtOnce(t *testing.T) {
 	needsRoot(t)
 	o := at(t)
@@ -275,7 +277,7 @@ func TestTwoHoldsAtOnce(t *testing.T) {
 	protecttest.Eventually(t, "the keeper is gone", func() bool { return len(running(t, "standing", o.LockDir)) == 0 })
 }
 
-// A keeper that holds again and again keeps nothing of it.
+// After many holds, a keeper has no more open files than after the first ones.
 func TestKeeperDoesNotGrow(t *testing.T) {
 	needsRoot(t)
 	o := at(t)
@@ -305,8 +307,8 @@ func TestKeeperDoesNotGrow(t *testing.T) {
 	protecttest.Eventually(t, "it has closed what it opened", func() bool { return files() <= before })
 }
 
-// A protect goes on by itself where the standing keeper is stopped, speaks
-// otherwise, or is not prepared for all of its ports.
+// A protect starts its own keeper if the standing keeper is stopped, is of another
+// version, or is not prepared for all of the ports.
 func TestOtherwiseAlone(t *testing.T) {
 	needsRoot(t)
 	o := at(t)
@@ -337,7 +339,7 @@ func TestOtherwiseAlone(t *testing.T) {
 	alone(t, other, a)
 }
 
-// foreign is a keeper that answers hello as one of another version.
+// foreign is a keeper of another version, as its answer to hello says.
 func foreign(t *testing.T, dir string) {
 	t.Helper()
 	id, err := netns.ID(netns.OfProcess(0))

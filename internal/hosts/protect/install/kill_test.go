@@ -23,7 +23,7 @@ func itoa(n int) string { return strconv.Itoa(n) }
 
 func quietest() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// process runs a process of ours and returns its exit code, -1 where it was killed.
+// process runs a role of the test binary and returns its exit code; -1: it was killed.
 func (o order) process(t *testing.T, role string) int {
 	t.Helper()
 	arg, err := json.Marshal(o)
@@ -54,8 +54,8 @@ func restarting(t *testing.T) bool {
 	})
 }
 
-// Killed at any step, install, restore and uninstall delay no client and leave
-// nothing that the next one does not mend.
+// Install, restore and uninstall, killed at any step, delay no client. The next one
+// repairs the state that they leave.
 func TestKilledInstalling(t *testing.T) {
 	needsRoot(t)
 	before := protecttest.Look(t)
@@ -96,8 +96,8 @@ func TestKilledInstalling(t *testing.T) {
 	protecttest.NothingLeft(t, before)
 }
 
-// At every step of a protect of an installed port it, or the standing keeper, is
-// killed: all are let go, nothing is left, and both can be had again.
+// At every step of a protect of an installed port, the protect or the standing keeper is
+// killed. All clients are released, nothing is left, and both can be started again.
 func TestKilledHolding(t *testing.T) {
 	needsRoot(t)
 	for i, b := range both { // which take turns without -long
@@ -138,7 +138,7 @@ func killedHolding(t *testing.T, b protect.Name, step, victim string) {
 	t.Logf("%d failed, longest %v", len(failed), longest)
 	for _, err := range failed {
 		if isTimeout(err) {
-			t.Error("a client was never let go:", err)
+			t.Error("a client was never released:", err)
 		}
 	}
 	s, err := install.Restore(t.Context(), o)
@@ -150,7 +150,7 @@ func killedHolding(t *testing.T, b protect.Name, step, victim string) {
 		t.Errorf("the next protect: %+v, %v", r, err)
 	}
 	if now := status(t, o).Ports[0].Now; now != nil {
-		t.Errorf("held for ever: %+v", now)
+		t.Errorf("the hold does not end: %+v", now)
 	}
 	protecttest.NoReuseport(t, address)
 	protecttest.NothingLeft(t, before)

@@ -40,8 +40,8 @@ func TestMain(m *testing.M) {
 		case protecttest.RoleRestart:
 			os.Exit(protecttest.RestartMain(args))
 		case roleKeeper:
-			// With the race detector os.Exit sleeps for a second, and a
-			// keeper has no environment to be told otherwise by.
+			// With the race detector os.Exit sleeps for a second. The variable
+			// that prevents it is not in a keeper's environment.
 			syscall.Exit(protect.Main(args, builtin.Backends(), quiet()))
 		case roleInstall:
 			os.Exit(installMain(args[0]))
@@ -68,7 +68,7 @@ func quiet() *slog.Logger {
 
 func keeper() []string { return []string{"/proc/self/exe", roleKeeper} }
 
-// at are the places of a test, which are as they were when it ends.
+// at returns options with files of this test only, and uninstalls all at its end.
 func at(t *testing.T) install.Options {
 	t.Helper()
 	dir := t.TempDir()
@@ -82,7 +82,7 @@ func at(t *testing.T) install.Options {
 	return o
 }
 
-// nothingInstalled fails where a file or a process is left.
+// nothingInstalled fails if a file or a process is left.
 func nothingInstalled(t *testing.T, o install.Options) {
 	t.Helper()
 	for _, dir := range []string{o.LockDir, filepath.Dir(o.Record)} {
@@ -95,7 +95,7 @@ func nothingInstalled(t *testing.T, o install.Options) {
 	}
 }
 
-// running are the keepers whose first argument is first, with a socket in dir.
+// running returns the keepers with the first argument first and a socket in dir.
 func running(t *testing.T, first, dir string) (pids []int) {
 	t.Helper()
 	all, err := proc.Host.Pids()
@@ -134,7 +134,7 @@ func serve(t *testing.T, address string) (argv []string, pidfile string) {
 	return argv, pidfile
 }
 
-// options are those of a protect of an installed port.
+// options returns the options of a protect of an installed port.
 func options(t *testing.T, o install.Options, b protect.Name, command []string, addresses ...string) protect.Options {
 	t.Helper()
 	return protect.Options{
@@ -144,7 +144,7 @@ func options(t *testing.T, o install.Options, b protect.Name, command []string, 
 	}
 }
 
-// order is what a process of ours does, until it dies at a step.
+// order has the instructions for a process, and the step at which it dies.
 type order struct {
 	LockDir, Record string
 	Do              string // add, restore, remove
@@ -194,7 +194,7 @@ func parse(arg string) (o order) {
 
 func installMain(arg string) int { return parse(arg).run() }
 
-// protectMain is a protect of an installed port.
+// protectMain is the main function of a protect of an installed port.
 func protectMain(arg string) int {
 	o := parse(arg)
 	p := protect.Options{

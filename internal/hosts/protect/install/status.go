@@ -3,27 +3,25 @@ package install
 import (
 	"context"
 	"errors"
-	"os"
 	"slices"
 
-	"holdfast"
 	"holdfast/internal/hosts/protect"
 )
 
-// Status is what is installed and how it is doing. It changes nothing.
+// Status returns the installed ports and their state. It changes nothing.
 func Status(ctx context.Context, o Options) (State, error) {
-	if os.Geteuid() != 0 {
-		return State{}, holdfast.WithHint(protect.ErrNotRoot, "run it with sudo")
+	if err := protect.NeedsRoot(); err != nil {
+		return State{}, err
 	}
 	k, err := protect.Dial(ctx, o.LockDir, "", o.Log)
 	if err != nil && !errors.Is(err, protect.ErrNoneStands) && !errors.Is(err, protect.ErrKeeperGone) {
 		return State{}, err
 	}
-	defer closeIf(k)
+	defer k.Close()
 	return o.state(ctx, k)
 }
 
-// state joins what the keeper and the record say.
+// state combines the ports of the keeper and of the record.
 func (o Options) state(ctx context.Context, k *protect.Keeper) (State, error) {
 	recorded, err := read(o.Record)
 	if err != nil {

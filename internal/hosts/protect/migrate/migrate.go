@@ -30,24 +30,17 @@ func (Backend) Probe(_ context.Context, t protect.Target) error {
 	case t.Forwarded:
 		return errors.New("the listener is in another network namespace")
 	case !t.Overlap:
-		return errors.New("it holds nothing: only where the new server listens before the old one stops (--overlap)")
+		return errors.New("it holds nothing, and needs a new server that listens before the old one stops (--overlap)")
 	}
 	return asksForReuseport(t)
 }
 
 func asksForReuseport(t protect.Target) error {
-	ls, err := t.Listeners()
+	ls, err := t.Serving()
 	if err != nil {
 		return err
 	}
-	if len(ls) == 0 {
-		return protect.ErrNothingListens
-	}
-	var inodes []uint32
-	for _, l := range ls {
-		inodes = append(inodes, l.Inode)
-	}
-	open, err := t.Owners(inodes...)
+	open, err := t.Owners(ls)
 	if err != nil {
 		return err
 	}

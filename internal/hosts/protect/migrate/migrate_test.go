@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
 
-// listen listens with SO_REUSEPORT, as servers do that reload by overlapping.
+// listen listens with SO_REUSEPORT, like servers whose reload overlaps.
 func listen(t *testing.T, address string, reuseport bool) net.Listener {
 	t.Helper()
 	return protecttest.Listen(t, "tcp", address, reuseport, false)
@@ -32,7 +32,7 @@ func target(t *testing.T, address string, overlap bool) protect.Target {
 	return s.Target(protect.Spec{Addresses: as, Overlap: overlap})
 }
 
-// What the old server has not accepted when it closes is the new one's.
+// Connections that the old server has not accepted when it closes move to the new one.
 func TestQueueMoves(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it needs root, and a network namespace of its own")

@@ -13,8 +13,8 @@ type flow struct{ from, to netip.AddrPort }
 // segment is the part of a packet that a hold needs.
 type segment struct {
 	flow
-	syn bool   // and not ACK: it begins the connection
-	seq uint32 // of a SYN that is sent again the same
+	syn bool   // SYN without ACK: it begins the connection
+	seq uint32 // the same if a SYN is sent again
 }
 
 // parse reads the addresses of an IP packet and the ports and flags of its TCP
@@ -40,8 +40,8 @@ func parse(b []byte) (segment, bool) {
 	return segment{}, false
 }
 
-// skipExtensions finds the header behind IPv6's extension headers. A fragment's
-// is none of them here: a SYN is not fragmented.
+// skipExtensions returns the offset and protocol of the header behind IPv6's extension
+// headers. It does not skip a fragment header, because a SYN is not fragmented.
 func skipExtensions(b []byte) (offset int, protocol byte) {
 	offset, protocol = 40, b[6]
 	for range 8 {
@@ -58,7 +58,7 @@ func skipExtensions(b []byte) (offset int, protocol byte) {
 	return offset, protocol
 }
 
-// Of a TCP header, RFC 9293.
+// Fields of a TCP header, RFC 9293.
 const (
 	tcpSeq, tcpFlags = 4, 13 // offsets
 	flagSYN, flagACK = 0x02, 0x10

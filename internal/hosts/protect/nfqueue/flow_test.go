@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// packet4 and packet6 are headers with a TCP header's ports behind them.
+// packet4 and packet6 return IP headers, followed by the ports of a TCP header.
 func packet4(options int, from, to netip.AddrPort) []byte {
 	b := make([]byte, 20+options)
 	b[0], b[9] = 4<<4|byte(len(b)/4), unix.IPPROTO_TCP
@@ -72,7 +72,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// Whatever comes in a packet, reading it ends.
+// parse returns for any packet.
 func TestParseAnything(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := rapid.SliceOfN(rapid.Byte(), 0, 128).Draw(t, "packet")

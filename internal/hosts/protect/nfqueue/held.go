@@ -27,13 +27,13 @@ type held struct {
 	open    bool // the queue is open; take gives no verdicts any more
 	waiting []syn
 	known   map[flow]came
-	last    uint32 // id of the last packet that came
-	remote  bool   // some came over a wire
+	last    uint32 // id of the last received packet
+	remote  bool   // some came from another host
 	stats   protect.Stats
 	failed  error // of serving
 }
 
-// came is a connect that came.
+// came is a connect whose SYN was received.
 type came struct {
 	seq   uint32 // of its SYN
 	waits bool   // false: it was released
@@ -115,8 +115,8 @@ func (h *held) take(p nfqueue.Packet, now time.Time) {
 	case h.known[f].waits:
 		h.note(h.queue.Drop(p.ID))
 	default:
-		// One that comes again after it was let go may have got lost on its
-		// way, or not have been read here before. It is not another connect.
+		// A SYN that comes again after its release may have been lost behind the
+		// queue. It is not another connect.
 		if k, ok := h.known[f]; !ok || k.seq != s.seq {
 			h.stats.Held++
 		}
@@ -154,13 +154,14 @@ func (h *held) Stats() protect.Stats {
 }
 
 const (
-	// window is how many connects are let go before the server has accepted
-	// what came before; over a wire, where a handshake takes its time and
-	// each look costs a walk of the connection table, wideWindow.
+	// window is how many connects are released before the server has accepted
+	// the earlier ones. wideWindow applies to clients on other hosts: their
+	// handshakes take longer, and each check walks the connection table.
 	window     = 32
 	wideWindow = 256
-	// pause is between two looks at the server's queue; blindPause where it
-	// cannot be looked at: a server takes some ten thousand in a second.
+	// pause is the interval of checks of the server's queue. blindPause applies
+	// if the queue cannot be checked: a server accepts some ten thousand
+	// connections a second.
 	pause      = 500 * time.Microsecond
 	blindPause = 3 * time.Millisecond
 )
@@ -172,8 +173,8 @@ func (h *held) pause() time.Duration {
 	return pause
 }
 
-// Release lets go as many as the server has room for, until none waits. Newcomers
-// then go directly to the server.
+// Release releases as many connects as the server has room for, until none waits.
+// Later connects then go directly to the server.
 func (h *held) Release(ctx context.Context) error {
 	d, err := sockdiag.Open()
 	if err == nil {

@@ -18,8 +18,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
 
-// A table that the kernel does not remove with its process is noted, and what is
-// noted is enough to remove it. The table of a hold that stands is not touched.
+// A table that the kernel does not remove with its process is reported as residue, which
+// is sufficient to remove it. The table of a current hold stays.
 func TestTidy(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it needs root, and a network namespace of its own")
@@ -35,7 +35,7 @@ func TestTidy(t *testing.T) {
 	before := protecttest.Look(t)
 	stands := hold(New())
 	if left := stands.Residue(); left != "" {
-		t.Errorf("a table that goes with its process is noted: %q", left)
+		t.Errorf("the residue names a table that ends with its process: %q", left)
 	}
 	beside := protecttest.Look(t)
 
@@ -43,13 +43,13 @@ func TestTidy(t *testing.T) {
 	old.unowned = true
 	dead := hold(old)
 	left := dead.Residue()
-	// What dies with a process.
+	// These resources end with a process.
 	if err := dead.queue.Close(); err != nil {
 		t.Fatal(err)
 	}
 	dead.serving.Wait()
 	if _, err := nft.Add(nft.Spec{Name: left}); !errors.Is(err, fs.ErrExist) {
-		t.Fatalf("the table %q is not left, and this shows nothing: %v", left, err)
+		t.Fatalf("the table %q is not left, so the test shows nothing: %v", left, err)
 	}
 	if err := New().Tidy(t.Context(), dead.target, left); err != nil {
 		t.Fatal(err)
@@ -64,8 +64,8 @@ func TestTidy(t *testing.T) {
 	protecttest.NothingLeft(t, before)
 }
 
-// A SYN that is sent again is no other connect: while the first waits it goes, and
-// after that it waits like any, and is not counted.
+// A repeated SYN is not another connect. While the first one waits, it is dropped. Later
+// it waits like any other, and is not counted.
 func TestSYNAgain(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it needs root, and a network namespace of its own")

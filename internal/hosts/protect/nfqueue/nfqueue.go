@@ -1,11 +1,11 @@
 // Package nfqueue holds connections by their first packet: a rule of nftables
-// sends the SYNs to a queue that this process serves, where they wait for their
-// verdict. It works for ports that are forwarded elsewhere too, and needs neither
-// BPF nor a listener; while the server is down, connects wait.
+// sends the SYNs to a queue that this process serves, and they wait there for their
+// verdict. It also works for ports that are forwarded to another namespace, and needs
+// neither BPF nor a listener. While the server is down, connects wait.
 //
-// Rule and queue end with the process. A SYN that waits then is lost, and its
-// client sends it again after a second; newcomers pass (bypass). Before Linux 5.12
-// the rule stays until Tidy, and packets bypass the queue that no process serves.
+// The rule and the queue end with the process. A SYN that waits at that time is lost,
+// and its client sends it again after a second. New SYNs pass (bypass). Before Linux
+// 5.12 the rule stays until Tidy, and packets bypass the queue that no process serves.
 package nfqueue
 
 import (
@@ -23,33 +23,29 @@ import (
 	"holdfast/internal/platform/linux/nft"
 )
 
-// priority is before connection tracking rewrites addresses (NF_IP_PRI_NAT_DST,
-// -100) and before every filter.
+// priority makes the rule run before connection tracking rewrites addresses
+// (NF_IP_PRI_NAT_DST, -100), and before every filter.
 const priority = -150
 
 // Backend is the backend nfqueue. Its methods may be called from any goroutine.
 type Backend struct {
 	mu  sync.Mutex
-	way nft.Way // that the kernel knows; "" where none was tried yet
+	way nft.Way // supported by the kernel; "" until one was tried
 
-	unowned bool // as on kernels before 5.12; for a test
+	unowned bool // tables as on kernels before 5.12; for a test
 }
 
-// New makes the backend.
+// New returns the backend.
 func New() *Backend { return &Backend{} }
 
-// Name is nfqueue.
+// Name returns nfqueue.
 func (*Backend) Name() protect.Name { return protect.NFQueue }
 
-// Probe opens a queue, and makes and removes a table with a rule that no packet
-// fits: that of port 0.
+// Probe opens a queue. It creates and removes a table with a rule for port 0, which
+// matches no packet.
 func (b *Backend) Probe(_ context.Context, t protect.Target) error {
-	if !t.Forwarded {
-		if ls, err := t.Listeners(); err != nil {
-			return err
-		} else if len(ls) == 0 {
-			return protect.ErrNothingListens
-		}
+	if _, err := t.Serving(); err != nil {
+		return err
 	}
 	return b.try()
 }
@@ -67,13 +63,13 @@ func (b *Backend) try() error {
 	return explain(errors.Join(err, q.Close()))
 }
 
-// Warm makes and removes a queue and such a table.
-func (b *Backend) Warm() { _ = b.try() } // Hold says what is wrong
+// Warm creates and removes a queue and such a table.
+func (b *Backend) Warm() { _ = b.try() } // Hold reports the error
 
 // firstQueue avoids the queue numbers that operators usually choose.
 const firstQueue = 28771
 
-// Hold opens a queue and then sends the SYNs there.
+// Hold opens a queue and then directs the SYNs to it.
 func (b *Backend) Hold(_ context.Context, t protect.Target) (protect.Held, error) {
 	q, err := nfqueue.Open(firstQueue)
 	if err != nil {
@@ -87,16 +83,17 @@ func (b *Backend) Hold(_ context.Context, t protect.Target) (protect.Held, error
 	return h, nil
 }
 
-// tableName is that of a target's table. It has the process in it, so that tidying
-// up behind a dead one never takes the table of a hold that stands.
+// tableName returns the name of a target's table. It includes the pid, so that Tidy for
+// a dead process never removes the table of a current hold.
 func tableName(t protect.Target) string {
 	return fmt.Sprintf("holdfast-protect-%d-%d", t.Addresses[0].Port, os.Getpid())
 }
 
-// Tidy removes the table that a killed process has left.
+// Tidy removes the table of a killed process.
 func (*Backend) Tidy(_ context.Context, _ protect.Target, left string) error { return nft.Delete(left) }
 
-// table makes a table in the way that the kernel knows, its own first.
+// table creates a table with the first interface that the kernel supports, the native one
+// first.
 func (b *Backend) table(s nft.Spec) (*nft.Table, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -124,7 +121,7 @@ func (b *Backend) table(s nft.Spec) (*nft.Table, error) {
 func spec(t protect.Target, name string, queue uint16) nft.Spec {
 	s := nft.Spec{Name: name, Priority: priority, Queue: queue, Hooks: []nft.Hook{nft.Input}}
 	if t.Forwarded {
-		// Local clients' packets have no hook before routing.
+		// The packets of local clients pass no hook before routing.
 		s.Hooks = []nft.Hook{nft.Prerouting, nft.Output}
 	}
 	for _, a := range t.Addresses {

@@ -13,8 +13,8 @@ import (
 	"holdfast/internal/platform/linux/sockdiag"
 )
 
-// place is what listeners have to have in common to be one group of the kernel's
-// (inet_reuseport_add_sock), the user included.
+// place has the properties that the listeners of one reuseport group of the kernel have
+// in common (inet_reuseport_add_sock), including the user.
 type place struct {
 	addr   netip.AddrPort
 	device uint32
@@ -24,52 +24,25 @@ type place struct {
 
 func placeOf(l sockdiag.Listener) place { return place{l.Addr, l.Device, l.V6Only, l.UID} }
 
-// group is a reuseport group: a place with its old listeners and the socket
-// where connections to it are parked.
+// group is a reuseport group: a place with its old listeners, and the socket that parks
+// connections to it.
 type group struct {
 	place
-	old      []*old
+	old      []int // duplicates of the old listeners' descriptors
 	selector *bpf.Selector
-	parking  int  // descriptor, -1 where it is closed
-	steered  bool // the group has our program
-	// hadReuseport says that the old listeners asked for SO_REUSEPORT
-	// themselves.
+	parking  int // descriptor of the parking socket; -1: closed
+	// hadReuseport says that all old listeners had SO_REUSEPORT before the hold.
 	hadReuseport bool
-	mptcp        bool // one of them is Multipath TCP's
-}
-
-// old is an old listener, of which we have a descriptor of our own.
-type old struct {
-	fd        int
-	reuseport bool // it had SO_REUSEPORT before we came
-}
-
-func newOld(fd int, l sockdiag.Listener) (*old, error) {
-	v, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT)
-	if err != nil {
-		err = fmt.Errorf("ask the listener on %v for SO_REUSEPORT: %w", l.Addr, err)
-	}
-	return &old{fd, v != 0}, err
-}
-
-// reuseport reports whether all old listeners had SO_REUSEPORT before we came.
-func (l *group) reuseport() bool {
-	l.hadReuseport = true
-	for _, o := range l.old {
-		l.hadReuseport = l.hadReuseport && o.reuseport
-	}
-	return l.hadReuseport
+	mptcp        bool // one of them is a Multipath TCP listener
 }
 
 // park opens the parking socket and steers new connections to it. Connections
 // that the server has accepted or has in its queue stay with the server. The
 // connections in its queue move too when it closes.
 func (l *group) park(hide func(inode uint32)) error {
-	for _, o := range l.old {
-		if !o.reuseport {
-			if err := unix.SetsockoptInt(o.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
-				return fmt.Errorf("give the old listener SO_REUSEPORT: %w", err)
-			}
+	for _, fd := range l.old { // no change if the server has set the option
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+			return fmt.Errorf("give the old listener SO_REUSEPORT: %w", err)
 		}
 	}
 	var err error
@@ -79,12 +52,11 @@ func (l *group) park(hide func(inode uint32)) error {
 	if err := l.selector.Choose(l.parking); err != nil {
 		return err
 	}
-	l.steered = true
 	return l.selector.Attach(l.parking)
 }
 
-// listen opens a socket like the old one. The old one may be Multipath TCP's;
-// this one is plain TCP, which such a server takes as well.
+// listen opens a socket like the old one. It is plain TCP, which a server with a
+// Multipath TCP listener accepts as well.
 func (l *group) listen(hide func(inode uint32)) (int, error) {
 	family := unix.AF_INET6
 	if l.addr.Addr().Is4() {
@@ -130,7 +102,7 @@ func (l *group) setUp(fd, family int) error {
 			return err
 		}
 	}
-	copyOptions(fd, l.old[0].fd)
+	copyOptions(fd, l.old[0])
 	if err := unix.Bind(fd, l.sockaddr()); err != nil {
 		return fmt.Errorf("bind: %w", err)
 	}
@@ -145,9 +117,9 @@ func (l *group) sockaddr() unix.Sockaddr {
 	return &unix.SockaddrInet6{Port: int(l.addr.Port()), Addr: l.addr.Addr().As16(), ZoneId: l.device}
 }
 
-// inherited are the options that a connection has from the socket where its
-// handshake was, tcp(7), ip(7), socket(7). A server that sets them on its
-// listener expects them on what it accepts.
+// inherited are the options that a connection inherits from the listener of its
+// handshake, tcp(7), ip(7), socket(7). A server that sets them on its listener expects
+// them on the connections that it accepts.
 var inherited = [...][2]int{
 	{unix.SOL_SOCKET, unix.SO_KEEPALIVE},
 	{unix.SOL_SOCKET, unix.SO_MARK},
@@ -182,8 +154,8 @@ func copyOptions(to, from int) {
 	}
 }
 
-// queued is how many connections are parked: of a listener, tcpi_unacked is its
-// queue (tcp_get_info of the kernel).
+// queued returns the number of parked connections. For a listener, tcpi_unacked is the
+// length of its queue (tcp_get_info of the kernel).
 func (l *group) queued() int {
 	if l.parking < 0 {
 		return 0
@@ -195,8 +167,8 @@ func (l *group) queued() int {
 	return int(info.Unacked)
 }
 
-// unpark closes the parking socket; its connections move to the listeners that
-// are left in the group.
+// unpark closes the parking socket. Its connections move to the listeners that remain
+// in the group.
 func (l *group) unpark() {
 	if l.parking >= 0 {
 		unix.Close(l.parking)
@@ -204,24 +176,10 @@ func (l *group) unpark() {
 	}
 }
 
-// restore restores the old listeners. A program cannot be detached from a
-// Multipath TCP listener; unpark has done that.
-func (l *group) restore() (err error) {
-	for _, o := range l.old {
-		if l.steered && !l.mptcp {
-			err = errors.Join(err, bpf.Detach(o.fd))
-		}
-		if !o.reuseport {
-			err = errors.Join(err, unix.SetsockoptInt(o.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 0))
-		}
-	}
-	return err
-}
-
-// closeOld closes our descriptors of the old listeners.
+// closeOld closes the duplicates of the old listeners' descriptors.
 func (l *group) closeOld() {
-	for _, o := range l.old {
-		unix.Close(o.fd)
+	for _, fd := range l.old {
+		unix.Close(fd)
 	}
 	l.old = nil
 }
@@ -234,7 +192,7 @@ func (l *group) close() {
 	}
 }
 
-// cgroup2 finds where cgroup2 is mounted.
+// cgroup2 returns the mount point of cgroup2.
 func cgroup2() (string, error) {
 	mounts, err := cgroup.Find(proc.Host)
 	if err != nil {
@@ -245,5 +203,5 @@ func cgroup2() (string, error) {
 			return m.Point, nil
 		}
 	}
-	return "", errors.New("the server does not use SO_REUSEPORT, and without a mounted cgroup2 it cannot be made to")
+	return "", errors.New("the server does not use SO_REUSEPORT, and a mounted cgroup2 is necessary to set it")
 }

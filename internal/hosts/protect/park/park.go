@@ -1,11 +1,11 @@
 // Package park holds connections in a second listening socket on the same
-// address: their handshakes finish there, and what clients send waits. When the
-// new server listens, the parking socket closes, and the kernel hands what it
-// had not handed out to the new server (net/core/sock_reuseport.c, migration).
+// address: their handshakes finish there, and the data of the clients waits. When the
+// new server listens, the parking socket closes, and the kernel moves its connections to
+// the new server (net/core/sock_reuseport.c, migration).
 //
-// It needs Linux 5.14, BPF, root, and the listeners in this network namespace;
-// for a server that does not use SO_REUSEPORT a mounted cgroup2 too. While the
-// server is down its port looks up: connects succeed.
+// It needs Linux 5.14, BPF, root, and the listeners in this network namespace. For a
+// server that does not use SO_REUSEPORT it also needs a mounted cgroup2. While the
+// server is down, connects succeed.
 package park
 
 import (
@@ -16,20 +16,23 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"holdfast/internal/hosts/protect"
 	"holdfast/internal/platform/linux/bpf"
 	"holdfast/internal/platform/linux/pidfd"
 	"holdfast/internal/platform/linux/sockdiag"
 	"holdfast/internal/platform/linux/tcpmigrate"
+	"holdfast/internal/platform/tasks"
 )
 
 // Backend is the backend park.
 type Backend struct{}
 
-// Name is park.
+// Name returns park.
 func (Backend) Name() protect.Name { return protect.Park }
 
-// Probe does all that Hold does except for listening.
+// Probe does the same as Hold, but opens no parking socket.
 func (Backend) Probe(_ context.Context, t protect.Target) error {
 	p, err := prepare(t)
 	if err != nil {
@@ -39,8 +42,8 @@ func (Backend) Probe(_ context.Context, t protect.Target) error {
 	return nil
 }
 
-// Warm loads the programs, the hook for no network namespace that there is.
-func (Backend) Warm() { _ = warm() } // Hold says what is wrong
+// Warm loads the programs, with a hook that matches no network namespace.
+func (Backend) Warm() { _ = warm() } // Hold reports the error
 
 func warm() error {
 	s, err := bpf.NewSelector()
@@ -59,26 +62,28 @@ func warm() error {
 	return err
 }
 
-// Hold parks.
+// Hold opens the parking sockets.
 func (Backend) Hold(ctx context.Context, t protect.Target) (protect.Held, error) {
 	p, err := prepare(t)
 	if err != nil {
 		return nil, err
 	}
-	h := &held{target: t, prepared: p, stop: make(chan struct{})}
+	h := &held{target: t, prepared: p}
 	if err := h.begin(); err != nil {
 		return nil, errors.Join(err, h.undo(ctx))
 	}
-	h.watching.Go(h.watch)
+	watching, stop := context.WithCancel(context.Background())
+	h.stop = stop
+	h.watching.Go(func() { _ = tasks.Every(watching, look, h.count) }) // it returns no error
 	return h, nil
 }
 
-// prepared is what a hold needs, before anything is changed.
+// prepared has the resources of a hold. To create it changes nothing.
 type prepared struct {
 	groups []*group
-	hook   *bpf.BindHook // nil where there is no cgroup2 for it
-	// others are the cookies of listeners on the ports that are not held:
-	// they were bound before the hook existed.
+	hook   *bpf.BindHook // nil without a mounted cgroup2
+	// others are the cookies of the listeners on the ports that are not held.
+	// They were bound before the hook existed.
 	others map[uint64]bool
 }
 
@@ -87,25 +92,22 @@ type held struct {
 	target protect.Target
 	*prepared
 
-	stop     chan struct{}
+	stop     context.CancelFunc // of the count of connections
 	watching sync.WaitGroup
 
 	mu    sync.Mutex
 	stats protect.Stats
-	since time.Time // when the first connection was seen to wait
+	since time.Time // when the first waiting connection was seen
 }
 
-// prepare takes hold of the old listeners and loads the programs.
+// prepare duplicates the old listeners and loads the programs.
 func prepare(t protect.Target) (_ *prepared, err error) {
 	if t.Forwarded {
-		return nil, errors.New("the connections go on to another network namespace, where the listener may not outlive the server")
+		return nil, errors.New("the connections are forwarded to another network namespace, in which the listener may end with the server")
 	}
-	ls, err := t.Listeners()
+	ls, err := t.Serving()
 	if err != nil {
 		return nil, err
-	}
-	if len(ls) == 0 {
-		return nil, protect.ErrNothingListens
 	}
 	p := &prepared{others: make(map[uint64]bool)}
 	defer func() {
@@ -121,7 +123,7 @@ func prepare(t protect.Target) (_ *prepared, err error) {
 		if l.selector, err = bpf.NewSelector(); err != nil {
 			return nil, err
 		}
-		reuseport = l.reuseport() && reuseport
+		reuseport = l.hadReuseport && reuseport
 	}
 	all, err := listenersOn(t)
 	if err != nil {
@@ -130,8 +132,8 @@ func prepare(t protect.Target) (_ *prepared, err error) {
 	for _, l := range all {
 		p.others[l.Cookie] = !served(t, l)
 	}
-	// Also where the old ones have SO_REUSEPORT: a hold whose process was
-	// killed may have left it to them.
+	// The hook is also attached if the old listeners have SO_REUSEPORT, because
+	// they may have it from a hold that was killed.
 	if err = p.hookBind(t); err != nil && !reuseport {
 		return nil, err
 	}
@@ -141,11 +143,7 @@ func prepare(t protect.Target) (_ *prepared, err error) {
 // take duplicates the old listeners and sorts them into groups of listeners
 // that are bound alike.
 func (p *prepared) take(t protect.Target, ls []sockdiag.Listener) error {
-	var inodes []uint32
-	for _, l := range ls {
-		inodes = append(inodes, l.Inode)
-	}
-	open, err := t.Owners(inodes...)
+	open, err := t.Owners(ls)
 	if err != nil {
 		return err
 	}
@@ -160,27 +158,30 @@ func (p *prepared) take(t protect.Target, ls []sockdiag.Listener) error {
 			return err
 		}
 		at := placeOf(l)
-		if groups[at] == nil {
-			groups[at] = &group{place: at, parking: -1}
-			p.groups = append(p.groups, groups[at])
+		g := groups[at]
+		if g == nil {
+			g = &group{place: at, parking: -1, hadReuseport: true}
+			groups[at] = g
+			p.groups = append(p.groups, g)
 		}
-		o, err := newOld(fd, l)
-		groups[at].old = append(groups[at].old, o)
-		groups[at].mptcp = groups[at].mptcp || l.MPTCP
+		g.old = append(g.old, fd)
+		g.mptcp = g.mptcp || l.MPTCP
+		v, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT)
 		if err != nil {
-			return err
+			return fmt.Errorf("ask the listener on %v for SO_REUSEPORT: %w", l.Addr, err)
 		}
+		g.hadReuseport = g.hadReuseport && v != 0
 	}
 	return nil
 }
 
-// hookBind makes the new server's bind(2) ask for SO_REUSEPORT.
+// hookBind makes bind(2) of the new server set SO_REUSEPORT.
 func (p *prepared) hookBind(t protect.Target) error {
 	dir, err := cgroup2()
 	if err != nil {
 		return err
 	}
-	cookie, err := bpf.NetnsCookie(p.groups[0].old[0].fd)
+	cookie, err := bpf.NetnsCookie(p.groups[0].old[0])
 	if err != nil {
 		return err
 	}
@@ -197,9 +198,8 @@ func (p *prepared) close() {
 	}
 }
 
-// begin parks one group after another, then closes our descriptors of the old
-// listeners: a listener that we had open would not close when the server closes
-// it.
+// begin parks one group after another. Then it closes the duplicates of the old
+// listeners: an open duplicate would keep a listener open when the server closes it.
 func (h *held) begin() error {
 	for _, l := range h.groups {
 		if err := l.park(h.target.Hide); err != nil {
@@ -212,13 +212,10 @@ func (h *held) begin() error {
 	return nil
 }
 
-// undo ends a hold that did not begin whole: the program goes last, as in a
-// release, since it moves what is parked to the old listeners.
+// undo ends a hold that began only in part. As in a release, the program is removed
+// last, because it moves the parked connections to the old listeners.
 func (h *held) undo(ctx context.Context) error {
-	err := h.unpark(ctx)
-	for _, l := range h.groups {
-		err = errors.Join(err, l.restore())
-	}
+	err := errors.Join(h.unpark(ctx), h.tidy())
 	h.close()
 	if err != nil {
 		return fmt.Errorf("let the connections go that were parked already: %w", err)
@@ -226,7 +223,7 @@ func (h *held) undo(ctx context.Context) error {
 	return nil
 }
 
-// Stats are the most that was seen in the parking sockets.
+// Stats returns the maximum that was seen in the parking sockets.
 func (h *held) Stats() protect.Stats {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -236,20 +233,7 @@ func (h *held) Stats() protect.Stats {
 // look is the interval at which the parking sockets are checked.
 const look = 5 * time.Millisecond
 
-// watch keeps the stats.
-func (h *held) watch() {
-	tick := time.NewTicker(look)
-	defer tick.Stop()
-	for {
-		h.count()
-		select {
-		case <-tick.C:
-		case <-h.stop:
-			return
-		}
-	}
-}
-
+// count updates the stats.
 func (h *held) count() {
 	n := 0
 	for _, l := range h.groups {
@@ -266,14 +250,14 @@ func (h *held) count() {
 	}
 }
 
-// handshakes is how long a client's last packet of a handshake, which began
-// before the release, may be on its way: until then the program stays. It is the
-// time after which a client sends its SYN again (RFC 6298).
+// handshakes limits the wait for the last packet of handshakes that began before the
+// release. The program stays until then. The limit is the time after which a client
+// sends its SYN again (RFC 6298).
 const handshakes = time.Second
 
-// Release gives the parked connections to the new server, and tidies up.
+// Release moves the parked connections to the new server, and tidies up.
 func (h *held) Release(ctx context.Context) error {
-	close(h.stop)
+	h.stop()
 	h.watching.Wait()
 	h.count()
 	err := h.unpark(ctx)
@@ -284,11 +268,10 @@ func (h *held) Release(ctx context.Context) error {
 	return err
 }
 
-// unpark closes the parking sockets, by which their connections move, and waits
-// until the last handshakes are over, whose connections move as well. A program
-// cannot be taken from a Multipath TCP listener, so where the server has those it
-// goes before, by way of the parking socket, and the kernel's setting does its
-// work meanwhile.
+// unpark closes the parking sockets, which moves their connections. It waits until the
+// last handshakes have ended; their connections move as well. A program cannot be
+// removed from a Multipath TCP listener. For such listeners it is removed before, from
+// the parking socket, and the kernel's setting of migration replaces it meanwhile.
 func (h *held) unpark(ctx context.Context) (err error) {
 	if h.switches() {
 		setting, e := tcpmigrate.On()
@@ -308,8 +291,8 @@ func (h *held) unpark(ctx context.Context) (err error) {
 		l.unpark()
 		err = errors.Join(err, l.selector.Unchoose())
 	}
-	// Not before: as long as a parking socket has the address, a server that
-	// does not ask for SO_REUSEPORT cannot bind it without the hook.
+	// The hook is closed only now: while a parking socket has the address, a
+	// server that does not set SO_REUSEPORT needs the hook to bind it.
 	if h.hook != nil {
 		h.hook.Close()
 	}
@@ -317,21 +300,21 @@ func (h *held) unpark(ctx context.Context) (err error) {
 	h.stats.Waiting = 0
 	h.mu.Unlock()
 	h.awaitHandshakes(ctx)
-	h.watching.Wait() // for a look that came too late
+	h.watching.Wait() // for a search that exceeded pointTime
 	return err
 }
 
-// switches reports whether the release needs the kernel's setting.
+// switches reports whether the release needs the kernel's setting of migration.
 func (h *held) switches() bool {
 	return slices.ContainsFunc(h.groups, func(l *group) bool { return l.mptcp })
 }
 
-// awaitHandshakes waits until those are over that were unfinished on the ports
-// when it began; later ones are the new server's from their start.
+// awaitHandshakes waits for the end of the handshakes that were unfinished when it was
+// called. Later ones belong to the new server from their start.
 func (h *held) awaitHandshakes(ctx context.Context) {
 	d, err := sockdiag.Open()
 	if err != nil {
-		return // then only those of slow clients are at risk
+		return // only handshakes of slow clients are at risk
 	}
 	defer d.Close()
 	open := d.Handshakes(protect.Ports(h.target.Addresses)...)

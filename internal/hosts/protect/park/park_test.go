@@ -23,7 +23,7 @@ func needsRoot(t *testing.T) {
 	}
 }
 
-// listen listens, with SO_REUSEPORT by its own wish or without.
+// listen listens with or without SO_REUSEPORT.
 func listen(t *testing.T, address string, reuseport, mptcp bool) net.Listener {
 	t.Helper()
 	return protecttest.Listen(t, "tcp4", address, reuseport, mptcp)
@@ -111,8 +111,8 @@ func TestOptionIsTakenBack(t *testing.T) {
 	}
 }
 
-// A hold that fails when one of two addresses is parked gives what has come
-// meanwhile to the old server.
+// If a hold fails after it has parked one of two addresses, the connections that came
+// meanwhile move to the old server.
 func TestUndo(t *testing.T) {
 	needsRoot(t)
 	for name, mptcp := range map[string]bool{"plain TCP": false, "Multipath TCP": true} {

@@ -13,21 +13,20 @@ const (
 	// pointTime limits the search for the new listeners, because parked
 	// connections wait meanwhile.
 	pointTime = 50 * time.Millisecond
-	// inFlight is how long a handshake takes that a client of this host has
-	// begun, and more.
+	// inFlight is longer than a handshake with a client on this host.
 	inFlight = time.Millisecond
 )
 
-// point steers new connections to the one listener that each group's place has by now,
-// while the parking socket is still open, and returns the groups where that was done.
-// What is parked follows when the socket closes.
+// point steers new connections to the new listener at each group's place, while the
+// parking socket is still open. It returns the groups for which that succeeded. The
+// parked connections follow when the socket closes.
 //
-// The kernel resets a client whose handshake ends on one CPU while another closes
-// the listener that it ends at (inet_csk_reqsk_queue_add, net/ipv4/
-// inet_connection_sock.c). So no handshake should be on its way to the parking
-// socket at that time.
-// Where several listen now, the kernel spreads what is parked over them, and that
-// moment, once in a million connections or so, remains.
+// The kernel resets a client if its handshake ends on one CPU while another CPU closes
+// the listener of that handshake (inet_csk_reqsk_queue_add, net/ipv4/
+// inet_connection_sock.c). So no handshake should be in progress at the parking socket
+// at that time. If several listeners are there now, the kernel distributes the parked
+// connections over them. Then a reset remains possible, about once in a million
+// connections.
 func (h *held) point() map[*group]bool {
 	pointed := make(map[*group]bool)
 	at, open := h.listening()
@@ -36,13 +35,9 @@ func (h *held) point() map[*group]bool {
 		if len(ls) != 1 || ls[0].MPTCP || l.mptcp {
 			continue
 		}
-		f, ok := open[ls[0].Inode]
-		if !ok {
-			continue
-		}
-		fd, err := pidfd.TakeSocket(f, ls[0].Inode)
+		fd, err := pidfd.TakeSocket(open[ls[0].Inode], ls[0].Inode)
 		if err != nil {
-			continue // it has just been closed
+			continue // no process here has it open, or it has just been closed
 		}
 		pointed[l] = l.selector.Choose(fd) == nil
 		unix.Close(fd)
@@ -61,14 +56,12 @@ func (h *held) listening() (map[place][]sockdiag.Listener, map[uint32]pidfd.Open
 		return nil, nil
 	}
 	at := make(map[place][]sockdiag.Listener)
-	var inodes []uint32
 	for _, l := range ls {
 		at[placeOf(l)] = append(at[placeOf(l)], l)
-		inodes = append(inodes, l.Inode)
 	}
 	found := make(chan map[uint32]pidfd.OpenFile, 1)
 	h.watching.Go(func() {
-		open, _ := h.target.Owners(inodes...) // nil: as if no process had them
+		open, _ := h.target.Owners(ls) // nil: as if no process had them
 		found <- open
 	})
 	late := time.NewTimer(pointTime)

@@ -17,12 +17,12 @@ import (
 	"holdfast/internal/platform/linux/tcpmigrate"
 )
 
-// residue is what is not as it was if the process is killed: which of the server's
-// listeners have SO_REUSEPORT by us, and the setting of migration.
+// residue is the state that remains if the process is killed: the server's listeners to
+// which the hold has given SO_REUSEPORT, and the kernel's setting of migration.
 type residue struct {
 	Given []netip.AddrPort `json:"given,omitempty"`
-	// Plain says that none of them asked for it, so that a new one at another
-	// place has it by us too.
+	// Plain says that no old listener asked for SO_REUSEPORT. Then a new listener
+	// at another place has it from the hold, too.
 	Plain bool   `json:"plain,omitempty"`
 	Was   string `json:"migrate_req,omitempty"`
 }
@@ -36,17 +36,17 @@ func (h *held) Residue() string {
 		}
 	}
 	if h.switches() {
-		w.Was, _ = tcpmigrate.Original() // a kernel without it has no use for it
+		w.Was, _ = tcpmigrate.Original() // "" on a kernel without the setting
 	}
 	b, err := json.Marshal(w)
 	if err != nil {
-		return "" // there is nothing in it that could fail
+		return "" // cannot happen: all its types can be encoded
 	}
 	return string(b)
 }
 
-// Tidy parks once more and releases at once, which takes program and option from
-// the listeners that there are.
+// Tidy holds again and releases at once, which removes the program and the option from
+// the current listeners.
 func (b Backend) Tidy(ctx context.Context, t protect.Target, left string) error {
 	var w residue
 	if err := json.Unmarshal([]byte(left), &w); err != nil {
@@ -59,7 +59,7 @@ func (b Backend) Tidy(ctx context.Context, t protect.Target, left string) error 
 	}
 	h, err := b.Hold(ctx, t)
 	if errors.Is(err, protect.ErrNothingListens) {
-		return nil // it went with its server
+		return nil // the server has ended, and the residue with it
 	} else if err != nil {
 		return err
 	}
@@ -69,21 +69,17 @@ func (b Backend) Tidy(ctx context.Context, t protect.Target, left string) error 
 	return h.Release(ctx)
 }
 
-// tidy takes from the listeners that there are, new ones or an old one that
-// stayed, what they have by us: the program, and SO_REUSEPORT where the server
-// does not ask for it by itself. The hook on bind(2) knows ports only, so others
-// that have come to one of them, on other addresses, have the option too.
+// tidy removes what the hold has given to the current listeners, new ones or an old one
+// that stayed: the program and, if the server does not ask for it, SO_REUSEPORT. The
+// hook on bind(2) matches ports only, so new listeners on other addresses of a port have
+// the option, too.
 func (h *held) tidy() error {
 	ls, err := listenersOn(h.target)
 	if err != nil || len(ls) == 0 {
 		return err
 	}
 	ls = slices.DeleteFunc(ls, func(l sockdiag.Listener) bool { return h.others[l.Cookie] })
-	var inodes []uint32
-	for _, l := range ls {
-		inodes = append(inodes, l.Inode)
-	}
-	open, err := h.target.Owners(inodes...)
+	open, err := h.target.Owners(ls)
 	if err != nil {
 		return err
 	}
@@ -103,8 +99,8 @@ func (h *held) tidy() error {
 	return err
 }
 
-// asksFor reports whether the server sets SO_REUSEPORT itself. At a place where
-// none was before, it does if it did anywhere.
+// asksFor reports whether the server itself sets SO_REUSEPORT at a place. At a new
+// place, it does if it did at any old one.
 func (h *held) asksFor(at place) bool {
 	for _, l := range h.groups {
 		if l.place == at {

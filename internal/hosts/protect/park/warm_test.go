@@ -6,7 +6,7 @@ import (
 	"holdfast/internal/hosts/protect/protecttest"
 )
 
-// What warms up works, and leaves nothing.
+// Warm succeeds, and leaves nothing behind.
 func TestWarm(t *testing.T) {
 	needsRoot(t)
 	before := protecttest.Look(t)

@@ -1,12 +1,11 @@
-// Package plug holds connections as the write-up on HAProxy's reloads did: their
-// SYNs wait in a plug, a queueing discipline of lo (package linux/plug). It holds
-// what this host sends to itself, and is for kernels where nothing better works.
+// Package plug holds connections like the write-up on HAProxy's reloads: their SYNs
+// wait in a plug, a queueing discipline of lo (package linux/plug). It holds the packets
+// that this host sends to itself, and is for kernels on which no other backend works.
 //
-// A qdisc does not end with the process that made it. Behind each hold stands a
-// watcher, a process that takes the plug away when the holder dies; the holder
-// does when the watcher dies. Both keep an abstract unix socket open as a name: a
-// process that can bind the name knows that an existing plug is unused, and removes
-// it.
+// A qdisc does not end with the process that created it. Each hold therefore has a
+// watcher, a process that removes the plug when the holder dies. If the watcher dies,
+// the holder removes the plug. Both keep an abstract unix socket open as a name. If a
+// process can bind the name, an existing plug is unused, and the process removes it.
 package plug
 
 import (
@@ -22,17 +21,17 @@ import (
 	qdisc "holdfast/internal/platform/linux/plug"
 )
 
-// device is the one that all of a host's packets to itself leave by.
+// device is the device of all packets from a host to itself.
 const device = "lo"
 
 // Backend is the backend plug. Its methods may be called from any goroutine. The
-// program has to call Watch where its argument is RoleWatcher.
+// program has to call Watch if its argument is RoleWatcher.
 type Backend struct{}
 
-// RoleWatcher is the argument by which this program is a watcher.
+// RoleWatcher is the argument that makes this program a watcher.
 const RoleWatcher = "plug-watcher"
 
-// Name is plug.
+// Name returns plug.
 func (Backend) Name() protect.Name { return protect.Plug }
 
 // Probe creates a plug in a separate network namespace.
@@ -46,17 +45,14 @@ func (Backend) Probe(_ context.Context, t protect.Target) error {
 	return explain(qdisc.Probe())
 }
 
-// fits refuses what a plug on lo would not hold, or only in part.
+// fits rejects a target that a plug on lo would not hold completely.
 func fits(t protect.Target) error {
 	if t.Forwarded {
-		return errors.New("it holds what goes to this host, and these packets go on to another network namespace")
+		return errors.New("it holds packets to this host only, and these are forwarded to another network namespace")
 	}
-	ls, err := t.Listeners()
+	ls, err := t.Serving()
 	if err != nil {
 		return err
-	}
-	if len(ls) == 0 {
-		return protect.ErrNothingListens
 	}
 	outside, err := outside()
 	if err != nil {
@@ -81,8 +77,8 @@ func fits(t protect.Target) error {
 	return nil
 }
 
-// outside are the addresses of this network namespace that are not on lo: what
-// comes to them from other hosts does not leave by lo.
+// outside returns the addresses of this network namespace that are not on lo. Packets
+// from other hosts to them do not pass lo.
 func outside() ([]netip.Addr, error) {
 	links, err := net.Interfaces()
 	if err != nil {
@@ -144,7 +140,7 @@ func (Backend) Hold(_ context.Context, t protect.Target) (protect.Held, error) {
 	return h, nil
 }
 
-// clear removes a plug that an earlier holder and its watcher have left.
+// clear removes the plug that a killed holder and its watcher have left.
 func clear() error {
 	p, err := qdisc.Find(device)
 	if errors.Is(err, qdisc.ErrNone) {
@@ -215,8 +211,8 @@ func (h *held) removePlug() {
 	h.err = h.plug.Remove()
 }
 
-// look takes down what waits: what is in a closed plug stays, so that the last
-// look has all. The lock is held.
+// look counts the waiting packets. Packets stay in a closed plug, so the last count is
+// complete. The lock is held.
 func (h *held) look() {
 	s, err := h.plug.Stats()
 	if err != nil || h.open {
@@ -228,8 +224,8 @@ func (h *held) look() {
 	}
 }
 
-// Stats has the number of packets in the plug, one for each connect, and as the
-// longest wait the time since the hold began.
+// Stats counts the packets in the plug, one for each connect. The longest wait is the
+// time since the hold began.
 func (h *held) Stats() protect.Stats {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -237,9 +233,10 @@ func (h *held) Stats() protect.Stats {
 	return h.stats
 }
 
-// Release lets all go at once, first in, first out: the plug knows no pace. Where
-// more wait than the server's backlog has room for, the rest comes again after a
-// second. On several CPUs the server may see neighbours in another order.
+// Release releases all packets at once, first in, first out; a plug cannot release them
+// gradually. If more wait than the server's backlog has room for, clients send the rest
+// again after a second. On several CPUs, adjacent packets may reach the server in
+// another order.
 func (h *held) Release(context.Context) error {
 	h.mu.Lock()
 	if !h.open {

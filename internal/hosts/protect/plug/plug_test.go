@@ -32,7 +32,7 @@ const (
 	roleHolder = "holder"
 )
 
-// All in a machine: few kernels have the qdisc, and lo is shared by all tests.
+// The tests run in a virtual machine: few kernels have the qdisc, and all tests share lo.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == plug.RoleWatcher {
 		os.Exit(plug.Watch())
@@ -51,8 +51,8 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(vmtest.Main(m, vm.Config{
-		// The sockets of tests and keeper are asked for by tcp_diag; what is
-		// left behind, by nf_tables too.
+		// The tests and the keeper list sockets with tcp_diag. The check for
+		// residue needs nf_tables, too.
 		Modules: []string{"sch_prio", "sch_plug", "cls_flower", "tcp_diag", "mptcp_diag", "nf_tables", "dummy"},
 	}))
 }
@@ -78,7 +78,7 @@ func holderMain(address string) int {
 	return 1
 }
 
-// The order is left out: all are let go at one moment, and an answer that is lost
+// The suite does not check the order: all are released at once, and an answer that is lost
 // or late then puts one behind others.
 func TestConformance(t *testing.T) { protecttest.Run(t, plug.Backend{}, true) }
 
@@ -110,7 +110,7 @@ func held(t *testing.T) (address string, holder *exec.Cmd, clients *protecttest.
 	return address, holder, clients
 }
 
-// queued is how many packets are in the plug.
+// queued returns the number of packets in the plug.
 func queued(t *testing.T) int {
 	t.Helper()
 	for _, q := range qdiscs(t) {
@@ -134,7 +134,7 @@ func qdiscs(t *testing.T) []netlink.Qdisc {
 	return all
 }
 
-// awaitGone waits until there is neither plug nor watcher.
+// awaitGone waits until neither a plug nor a watcher exists.
 func awaitGone(t *testing.T) {
 	t.Helper()
 	protecttest.Eventually(t, "plug and watcher are gone", func() bool {
@@ -164,7 +164,7 @@ func signal(t *testing.T, s unix.Signal, pids ...int) {
 	}
 }
 
-// The holder is killed: the watcher releases all.
+// If the holder is killed, the watcher releases all packets.
 func TestHolderKilled(t *testing.T) {
 	_, holder, clients := held(t)
 	signal(t, unix.SIGKILL, holder.Process.Pid)
@@ -172,7 +172,7 @@ func TestHolderKilled(t *testing.T) {
 	awaitGone(t)
 }
 
-// The watcher is killed: the holder releases all.
+// If the watcher is killed, the holder releases all packets.
 func TestWatcherKilled(t *testing.T) {
 	_, _, clients := held(t)
 	signal(t, unix.SIGKILL, watchers(t)...)
@@ -180,8 +180,8 @@ func TestWatcherKilled(t *testing.T) {
 	awaitGone(t)
 }
 
-// Both are killed, so that neither can: the process that tidies up lets all go, and so do
-// the next hold, and the next protect of any port.
+// If both are killed, the process that tidies up releases all packets. The next hold and
+// the next protect of any port do the same.
 func TestBothKilled(t *testing.T) {
 	for name, next := range map[string]func(protect.Target) error{
 		"tidy": func(to protect.Target) error { return plug.Backend{}.Tidy(t.Context(), to, "lo") },
@@ -198,7 +198,7 @@ func TestBothKilled(t *testing.T) {
 	}
 }
 
-// protectOther protects a server of its own, by a way that there is not.
+// protectOther protects a server of its own with a backend that does not exist.
 func protectOther(t *testing.T) func(protect.Target) error {
 	other := protecttest.FreePort(t)
 	protecttest.Start(t, 0, protecttest.GoServer(other)...)
@@ -246,7 +246,7 @@ func target(t *testing.T, address string) protect.Target {
 	return s.Target(protect.Spec{Addresses: as})
 }
 
-// There is one plug: a second hold is refused, and the first one stands.
+// Only one plug exists: a second hold is refused, and the first one continues.
 func TestTaken(t *testing.T) {
 	address, holder, clients := held(t)
 	if _, err := (plug.Backend{}).Hold(t.Context(), target(t, address)); !errors.Is(err, protect.ErrTaken) {
@@ -263,7 +263,8 @@ func TestTaken(t *testing.T) {
 	awaitGone(t)
 }
 
-// What other hosts reach is refused: it would be held in part only.
+// Ports that other hosts reach are refused, because a plug would hold only some of their
+// connections.
 func TestOutside(t *testing.T) {
 	dummy := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "outside0"}}
 	if err := netlink.LinkAdd(dummy); err != nil {
@@ -318,8 +319,7 @@ func TestOutside(t *testing.T) {
 	awaitGone(t)
 }
 
-// The whole of it: a server is killed and started again under clients that come
-// all the time.
+// A server is killed and started again while clients connect all the time.
 func TestProtect(t *testing.T) {
 	before := protecttest.Look(t)
 	address := protecttest.FreePort(t)

@@ -21,7 +21,7 @@ const (
 	nameFD = lineFD + 1
 )
 
-// startLimit is how long a watcher may take to say that it runs.
+// startLimit is how long a watcher may take to start.
 const startLimit = 10 * time.Second
 
 // takeName binds the name of the user of this network namespace's plug.
@@ -42,16 +42,16 @@ func takeName() (*os.File, error) {
 	return name, nil
 }
 
-// watcher is the process behind a hold, as its holder sees it.
+// watcher is the holder's handle of the watcher process.
 type watcher struct {
 	line   *net.UnixConn // its end tells the watcher that the holder is gone
-	name   *os.File      // both have it
+	name   *os.File      // open in both processes
 	exited chan struct{}
 	failed error // once exited
 }
 
-// startWatcher returns when the watcher runs. The name is the watcher's from then
-// on, and the caller's after an error.
+// startWatcher starts a watcher and returns when it runs. The watcher then owns name.
+// After an error, the caller still owns it.
 func startWatcher(name *os.File) (*watcher, error) {
 	cmd := child.Command([]string{"/proc/self/exe", RoleWatcher}, "GOMAXPROCS=1")
 	cmd.Stderr = os.Stderr
@@ -76,7 +76,8 @@ func startWatcher(name *os.File) (*watcher, error) {
 	return w, nil
 }
 
-// stop ends the watcher and waits for it. What is still on lo then it removes.
+// stop ends the watcher and waits for its end. The watcher removes a plug that is still
+// on lo.
 func (w *watcher) stop() error {
 	err := w.line.Close()
 	<-w.exited

@@ -23,16 +23,15 @@ import (
 	"holdfast/internal/platform/linux/sockdiag"
 )
 
-// Kernel is what a hold might leave in the kernel: tables of nftables, netfilter
-// queues, links, queueing disciplines, and the setting of migration, all of
-// this network namespace; and our BPF programs and maps,
-// which are the whole host's.
+// Kernel has the kernel state that a hold might leave: nftables tables, netfilter
+// queues, links, queueing disciplines and the setting of migration of this network
+// namespace, and Holdfast's BPF programs and maps of the whole host.
 type Kernel struct {
 	local []string
 	bpf   map[string]bool
 }
 
-// Look looks.
+// Look reads the current state.
 func Look(t testing.TB) Kernel {
 	t.Helper()
 	k, err := look()
@@ -75,7 +74,7 @@ func look() (Kernel, error) {
 	return k, ours(k.bpf)
 }
 
-// ours adds the names and ids of BPF objects that a hold makes.
+// ours adds the names and ids of BPF objects that a hold creates.
 func ours(found map[string]bool) error {
 	for id := ebpf.ProgramID(0); ; {
 		next, err := ebpf.ProgramGetNextID(id)
@@ -126,9 +125,9 @@ func nftTables() ([]string, error) {
 	return names, nil
 }
 
-// NothingLeft waits until the kernel is as it was, and fails if it does not
-// become so. BPF programs of other holds come and go at the same time: each
-// that is new has to.
+// NothingLeft waits until the kernel's state is the same as before, and fails after a
+// time limit. Other holds create BPF programs at the same time, so it also waits for the
+// end of each new program.
 func NothingLeft(t testing.TB, before Kernel) {
 	t.Helper()
 	var fresh map[string]bool
@@ -149,8 +148,8 @@ func NothingLeft(t testing.TB, before Kernel) {
 }
 
 // NoReuseport fails if a listener on the port of one of the addresses has
-// SO_REUSEPORT, which none of these tests' servers asks for. Of a Multipath TCP
-// listener the kernel does not tell (it is the inner socket that has it).
+// SO_REUSEPORT, which no server of these tests sets. For a Multipath TCP listener the
+// kernel does not report it, because the inner socket has it.
 func NoReuseport(t testing.TB, addresses ...string) {
 	t.Helper()
 	for _, a := range Addresses(t, addresses...) {
@@ -186,7 +185,7 @@ func Reuseport(t testing.TB, port uint16) map[netip.AddrPort]bool {
 	return found
 }
 
-// Listening are the sockets that listen on a port.
+// Listening returns the sockets that listen on a port.
 func Listening(t testing.TB, port uint16) []sockdiag.Listener {
 	t.Helper()
 	d, err := sockdiag.Open()

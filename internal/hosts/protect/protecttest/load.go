@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Load is clients that come in an open loop: one after each interval, whatever
-// became of those before. Each connects, asks once, and goes.
+// Load is a stream of clients in an open loop: one after each interval, independent of
+// the clients before. Each connects, sends one request, and closes the connection.
 type Load struct {
 	stop context.CancelFunc
 	all  sync.WaitGroup
@@ -32,7 +32,7 @@ type lost struct {
 	times int // it sent one again
 }
 
-// StartLoad sends clients to the address until Stop. dial is nil for our own
+// StartLoad sends clients to the address until Stop. A nil dial connects from the current
 // network namespace.
 func StartLoad(t testing.TB, address string, every time.Duration, dial func(network, address string) (net.Conn, error)) *Load {
 	ctx, cancel := context.WithCancel(t.Context())
@@ -79,8 +79,8 @@ func (l *Load) one(address string, dial func(network, address string) (net.Conn,
 	}
 }
 
-// retransmitted is how often a connection that has just been made sent its SYN
-// again, by the kernel's count.
+// retransmitted returns how often a new connection sent its SYN again, as counted by the
+// kernel.
 func retransmitted(c net.Conn) (n int) {
 	t, ok := c.(*net.TCPConn)
 	if !ok {
@@ -98,11 +98,11 @@ func retransmitted(c net.Conn) (n int) {
 	return n
 }
 
-// LostAfter counts the clients with a SYN that was sent after the moment and got no
-// answer. It goes by what the kernel counted, and so does not take a slow machine
-// for a lost packet: between two SYNs there is a second at least (RFC 6298), so
-// that of n that a client sent again the one before the last went out n-1 s after
-// its first, or later. It is for after Stop.
+// LostAfter counts the clients with an unanswered SYN after the moment. It uses the
+// kernel's counter of retransmissions, so it does not mistake a slow machine for a lost
+// packet. At least a second passes between two SYNs (RFC 6298). Therefore, if a client
+// sent its SYN again n times, the last but one was sent n-1 s after the first, or later.
+// Call it after Stop.
 func (l *Load) LostAfter(moment time.Time) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -114,8 +114,8 @@ func (l *Load) LostAfter(moment time.Time) (n int) {
 	return n
 }
 
-// Stop waits for the last clients and returns how many there were, how they
-// failed, and the longest.
+// Stop waits for the last clients. It returns their number, their errors, and the longest
+// duration.
 func (l *Load) Stop() (total int, failed []error, longest time.Duration) {
 	l.stop()
 	l.all.Wait()
@@ -124,14 +124,14 @@ func (l *Load) Stop() (total int, failed []error, longest time.Duration) {
 	return l.total, l.failed, l.longest
 }
 
-// Total is how many clients are done so far.
+// Total returns the number of clients that have ended.
 func (l *Load) Total() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.total
 }
 
-// Ask connects, asks for the path, and returns the answer's body.
+// Ask connects, requests the path, and returns the body of the answer.
 func Ask(address, path string) (string, error) { return ask(address, path, nil) }
 
 func ask(address, path string, dial func(network, address string) (net.Conn, error)) (string, error) {
@@ -172,7 +172,7 @@ func ask(address, path string, dial func(network, address string) (net.Conn, err
 	}
 }
 
-// Crowd is clients that come at once and wait. The zero value is ready.
+// Crowd is a number of clients that connect at once and wait. The zero value is ready.
 type Crowd struct {
 	clients sync.WaitGroup
 	mu      sync.Mutex
@@ -195,20 +195,20 @@ func (c *Crowd) Come(address string, n int) {
 	}
 }
 
-// Finished is how many are done.
+// Finished returns the number of clients that have ended.
 func (c *Crowd) Finished() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.done
 }
 
-// Failures waits until all are done.
+// Failures waits until all clients have ended, and returns their errors.
 func (c *Crowd) Failures() []error {
 	c.clients.Wait()
 	return c.errs
 }
 
-// Wait waits until all were served.
+// Wait waits until all clients have ended, and fails for each that was not served.
 func (c *Crowd) Wait(t testing.TB) {
 	t.Helper()
 	for i, err := range c.Failures() {

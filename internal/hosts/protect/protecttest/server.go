@@ -1,6 +1,6 @@
-// Package protecttest has what the tests of holding share: real servers to
-// restart, clients that come in an open loop, the conformance suite that every
-// backend passes, and a look at what is left behind.
+// Package protecttest has the common parts of the tests of holds: real servers to
+// restart, clients in an open loop, the conformance suite that every backend passes, and
+// a check for kernel state that is left behind.
 package protecttest
 
 import (
@@ -23,16 +23,16 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// Patience is how long the tests wait for what has to happen.
+// Patience limits the wait for an expected event.
 const Patience = 60 * time.Second
 
-// RoleServer is the argument by which a test binary is a server; ServerMain has
-// to get what follows it.
+// RoleServer is the argument that makes a test binary a server. The binary passes the
+// next arguments to ServerMain.
 const RoleServer = "protecttest-server"
 
-// Serve answers HTTP on the addresses (given with commas) with the number that
-// the connection had among those accepted. plain turns Multipath TCP off, which
-// Go's listeners have on by default. It returns on an error only.
+// Serve answers HTTP requests on the addresses (separated by commas) with the sequence
+// number of the accepted connection. plain turns off Multipath TCP, which Go's listeners
+// use by default. Serve returns only on an error.
 func Serve(addresses string, plain bool) error {
 	failed := make(chan error, 1)
 	for addr := range strings.SplitSeq(addresses, ",") {
@@ -66,8 +66,8 @@ func serveOn(l net.Listener) error {
 	return s.Serve(l)
 }
 
-// ServerMain is a server's whole life: addresses, and "plain" behind them. It
-// returns the exit code.
+// ServerMain is the main function of a server. Its arguments are the addresses, and
+// optionally "plain". It returns the exit code.
 func ServerMain(args []string) int {
 	if err := Serve(args[0], len(args) > 1 && args[1] == "plain"); err != nil {
 		fmt.Fprintln(os.Stderr, "server:", err)
@@ -75,12 +75,12 @@ func ServerMain(args []string) int {
 	return 1
 }
 
-// GoServer is the command of a server on the addresses (given with commas).
+// GoServer returns the command of a server on the addresses (separated by commas).
 func GoServer(addresses string, more ...string) []string {
 	return append([]string{"/proc/self/exe", RoleServer, addresses}, more...)
 }
 
-// Server is a server's process.
+// Server is the process of a server.
 type Server struct {
 	cmd   *exec.Cmd
 	ended chan struct{}
@@ -121,11 +121,11 @@ func (s *Server) Kill() {
 	}
 }
 
-// Pid is the server's process.
+// Pid returns the pid of the server.
 func (s *Server) Pid() int { return s.cmd.Process.Pid }
 
-// AwaitListening waits until a server serves a client on the address. No client
-// of its own is left in a queue then.
+// AwaitListening waits until a server serves a client on the address. It leaves no client
+// in a queue.
 func AwaitListening(t testing.TB, address string) {
 	t.Helper()
 	Eventually(t, "a server listens on "+address, func() bool {
@@ -134,18 +134,18 @@ func AwaitListening(t testing.TB, address string) {
 	})
 }
 
-// Eventually waits until ok.
+// Eventually waits until ok returns true, and fails after Patience.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(Patience); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("after %v it is not so: %s", Patience, what)
+			t.Fatalf("not within %v: %s", Patience, what)
 		}
 	}
 }
 
-// RoleRestart is the argument by which a test binary is a command that restarts a
-// server; RestartMain has to get what follows it.
+// RoleRestart is the argument that makes a test binary a command that restarts a server.
+// The binary passes the next arguments to RestartMain.
 const RoleRestart = "protecttest-restart"
 
 // Restart returns a command that kills the server with the pid in pidfile,
@@ -155,7 +155,7 @@ func Restart(pidfile string, uid uint32, pause time.Duration, argv ...string) []
 	return append([]string{"/proc/self/exe", RoleRestart, pidfile, strconv.Itoa(int(uid)), pause.String()}, argv...)
 }
 
-// RestartMain is that command. It returns the exit code.
+// RestartMain is the main function of that command. It returns the exit code.
 func RestartMain(args []string) int {
 	if err := restart(args[0], args[1], args[2], args[3:]); err != nil {
 		fmt.Fprintln(os.Stderr, "restart:", err)
@@ -186,8 +186,8 @@ func restart(pidfile, user, pause string, argv []string) error {
 	return os.WriteFile(pidfile, []byte(strconv.Itoa(cmd.Process.Pid)), 0o600)
 }
 
-// KillFile kills the process with the pid in a file, if there is one, with its
-// process group, and waits until all of them are gone.
+// KillFile kills the process with the pid in a file, if it still exists, and its process
+// group. It waits until all of these processes have ended.
 func KillFile(pidfile string) error {
 	b, err := os.ReadFile(pidfile)
 	if err != nil {
@@ -238,8 +238,8 @@ func openGroup(group int) (fds []int, err error) {
 	return fds, nil
 }
 
-// awaitExit waits until all threads of a process have ended: only then are its
-// sockets closed. One whose first thread has ended is a zombie before that.
+// awaitExit waits until all threads of a process have ended, because its sockets close
+// only then. The process is a zombie as soon as its first thread has ended.
 func awaitExit(pidfd int) error {
 	for end := time.Now().Add(Patience); time.Now().Before(end); {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 1000)

@@ -15,8 +15,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A process that kills a server can start another at once: a process whose first thread has
-// ended may still listen with the others.
+// After KillFile, another server can start at once. A process may still listen with its other
+// threads after its first thread has ended, so KillFile waits for all of them.
 func TestKilledServerIsGone(t *testing.T) {
 	pidfile := filepath.Join(t.TempDir(), "pid")
 	for range 20 {

@@ -18,9 +18,9 @@ import (
 	"holdfast/internal/hosts/protect"
 )
 
-// Run is what every backend that holds has to pass. It works in this process's
-// network namespace, which has to be a test's own, and needs root. The test
-// binary has to play RoleServer. It leaves the order out where unordered says so.
+// Run is the suite that every backend that holds has to pass. It works in the network
+// namespace of this process, which must belong to the test, and needs root. The test
+// binary has to implement RoleServer. With unordered, Run does not check the order.
 func Run(t *testing.T, b protect.Backend, unordered bool) {
 	for _, c := range []struct {
 		name      string
@@ -44,9 +44,9 @@ func Run(t *testing.T, b protect.Backend, unordered bool) {
 	t.Run("no server comes", func(t *testing.T) { testNoServer(t, b) })
 }
 
-// freePorts gives each address a port that is free, and below those that clients
-// get (ip_local_port_range, 32768 on): else one of them takes it while the server
-// is away, and may even connect to itself.
+// freePorts returns the addresses with free ports. The ports are below those of clients
+// (ip_local_port_range, from 32768). Otherwise a client could take a port while the server
+// is down, and even connect to itself.
 func freePorts(t testing.TB, addresses []string) []string {
 	t.Helper()
 	var out []string
@@ -75,8 +75,8 @@ func listenBelow(t testing.TB, host string) net.Listener {
 	return nil
 }
 
-// Listen listens until the test's end, with SO_REUSEPORT by its own wish or without,
-// and with MPTCP as Go's servers do or without.
+// Listen listens until the end of the test, with or without SO_REUSEPORT, and with or
+// without Multipath TCP, which Go's servers use.
 func Listen(t testing.TB, network, address string, reuseport, mptcp bool) net.Listener {
 	t.Helper()
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
@@ -99,13 +99,13 @@ func Listen(t testing.TB, network, address string, reuseport, mptcp bool) net.Li
 	return l
 }
 
-// FreePort is one on the loopback address that is free.
+// FreePort returns an address of loopback with a free port.
 func FreePort(t testing.TB) string {
 	t.Helper()
 	return freePorts(t, []string{"127.0.0.1:0"})[0]
 }
 
-// Addresses are the addresses as a protect names them.
+// Addresses parses the addresses.
 func Addresses(t testing.TB, addresses ...string) []protect.Address {
 	t.Helper()
 	var out []protect.Address
@@ -119,7 +119,7 @@ func Addresses(t testing.TB, addresses ...string) []protect.Address {
 	return out
 }
 
-// target is one for the backends in this process.
+// target returns a target for the backends in this process.
 func target(t testing.TB, addresses []string) (protect.Target, *protect.Sockets) {
 	t.Helper()
 	as := Addresses(t, addresses...)
@@ -149,7 +149,7 @@ func release(t testing.TB, h protect.Held) {
 	}
 }
 
-// dialable is an address that a client can connect to.
+// dialable returns an address to which a client can connect.
 func dialable(address string) string {
 	ap := netip.MustParseAddrPort(address)
 	if ap.Addr().IsUnspecified() {
@@ -158,7 +158,7 @@ func dialable(address string) string {
 	return address
 }
 
-// testHold: clients wait while there is no server, and the new one serves all.
+// testHold checks that clients wait while no server runs, and that the new one serves all.
 func testHold(t *testing.T, b protect.Backend, addresses []string, more ...string) {
 	before := Look(t)
 	argv := GoServer(strings.Join(addresses, ","), more...)
@@ -199,7 +199,7 @@ func testHold(t *testing.T, b protect.Backend, addresses []string, more ...strin
 	NothingLeft(t, before)
 }
 
-// awaitListeners waits until n sockets listen that are not a backend's.
+// awaitListeners waits until n sockets of servers, not of a backend, listen.
 func awaitListeners(t testing.TB, s *protect.Sockets, n int) {
 	t.Helper()
 	Eventually(t, fmt.Sprintf("%d sockets listen", n), func() bool {
@@ -211,7 +211,7 @@ func awaitListeners(t testing.TB, s *protect.Sockets, n int) {
 	})
 }
 
-// order is the part of Run that checks: the first client is accepted first.
+// order checks that the clients are accepted in the order of their connects.
 func order(t *testing.T, b protect.Backend) {
 	address := FreePort(t)
 	old := Start(t, 0, GoServer(address)...)
@@ -246,11 +246,11 @@ func order(t *testing.T, b protect.Backend) {
 	}
 }
 
-// every is the time between two clients: an emulated machine beside other work can
-// serve that many.
+// every is the interval of clients. An emulated machine can serve that many even on a
+// busy host.
 const every = 25 * time.Millisecond
 
-// testAgain: consecutive holds while clients connect all the time.
+// testAgain holds several times while clients connect all the time.
 func testAgain(t *testing.T, b protect.Backend) {
 	before := Look(t)
 	address := FreePort(t)
@@ -262,7 +262,7 @@ func testAgain(t *testing.T, b protect.Backend) {
 		Eventually(t, "clients come", func() bool { return load.Total() > seen+10 })
 		to, sockets := target(t, []string{address})
 		h := hold(t, b, to)
-		// The drain's job: what the old one has accepted is not the backend's.
+		// The drain, not the backend, handles the connections that the old server has accepted.
 		if d, err := sockets.Drain(Patience, false, nil); err != nil || d.Left > 0 {
 			t.Fatalf("drain: %+v, %v", d, err)
 		}
@@ -282,7 +282,7 @@ func testAgain(t *testing.T, b protect.Backend) {
 	NothingLeft(t, before)
 }
 
-// testOldStays: a server that is not restarted after all goes on.
+// testOldStays checks that the old server continues if it is not restarted.
 func testOldStays(t *testing.T, b protect.Backend) {
 	before := Look(t)
 	address := FreePort(t)
@@ -299,7 +299,7 @@ func testOldStays(t *testing.T, b protect.Backend) {
 	NothingLeft(t, before)
 	NoReuseport(t, address)
 	server.Kill()
-	// Nothing keeps the address: not an option of ours, and not a socket.
+	// Neither an option nor a socket of the hold keeps the address.
 	next, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
@@ -307,17 +307,17 @@ func testOldStays(t *testing.T, b protect.Backend) {
 	next.Close()
 }
 
-// testNothing: where nothing listens, nothing is held, and nothing is left.
+// testNothing checks that without a listener nothing is held, and nothing is left.
 func testNothing(t *testing.T, b protect.Backend) {
 	before := Look(t)
 	to, _ := target(t, []string{FreePort(t)})
 	if err := b.Probe(t.Context(), to); err == nil {
-		t.Error("Probe says that it would work where nothing listens")
+		t.Error("Probe accepts a port without a listener")
 	}
 	NothingLeft(t, before)
 }
 
-// testProbe: a probe delays no client.
+// testProbe checks that a probe delays no client.
 func testProbe(t *testing.T, b protect.Backend) {
 	before := Look(t)
 	address := FreePort(t)
@@ -336,7 +336,7 @@ func testProbe(t *testing.T, b protect.Backend) {
 	NothingLeft(t, before)
 }
 
-// testNoServer: a release with no server lets the clients go all the same.
+// testNoServer checks that a release without a server releases the clients, too.
 func testNoServer(t *testing.T, b protect.Backend) {
 	before := Look(t)
 	address := FreePort(t)
