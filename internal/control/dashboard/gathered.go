@@ -1,7 +1,6 @@
 package dashboard
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -29,9 +28,6 @@ func gather(g prometheus.Gatherer) (gathered, error) {
 	}
 	return out, nil
 }
-
-// metrics returns the current metrics.
-func (d *Dashboard) metrics(ctx context.Context) (gathered, error) { return d.gathered.get(ctx) }
 
 // series returns the series of a metric that have all the labels. A label is NAME=VALUE
 // or, for several values, NAME=~A|B.

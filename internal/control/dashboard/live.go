@@ -187,12 +187,11 @@ func (h *hub) since(f *feed, round int) (changed []fragment, last int) {
 
 // stream sends the changes of a page. A browser that reads slowly misses old states,
 // never the newest.
-func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request, c api.Caller, p page) {
+func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request, c api.Caller, p page) error {
 	v := view{page: p, query: queryOf(r, p), admin: c.Admin}
 	f, news, err := d.hub.join(v)
 	if err != nil {
-		d.problem(w, r, err)
-		return
+		return err
 	}
 	defer d.hub.leave(f, news)
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -208,7 +207,7 @@ func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request, c api.Caller,
 	for ok := send(": here\n\n"); ok; {
 		select {
 		case <-r.Context().Done():
-			return
+			return nil
 		case <-ping.C:
 			ok = d.stillIn(r, c) && send(": here\n\n")
 		case <-news:
@@ -217,6 +216,7 @@ func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request, c api.Caller,
 			ok = d.stillIn(r, c) && (len(changed) == 0 || send(event(changed)))
 		}
 	}
+	return nil
 }
 
 // stillIn reports whether the caller still has access: logins and tokens end.

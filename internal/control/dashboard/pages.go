@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"time"
 
+	"holdfast"
 	"holdfast/internal/control/api"
 )
 
@@ -164,11 +165,11 @@ type pageData struct {
 	Page       string
 	Search     string
 	State      string
-	States     []string // choices of a search
-	Conditions []string // likewise
-	Live       string   // path of its stream; "" if it is not kept up to date
-	Still      string   // path of the same page with the stream switched
-	At         string   // time of rendering, which a page without scripts keeps
+	States     []holdfast.State // choices of a search
+	Conditions []condition      // likewise
+	Live       string           // path of its stream; "" if it is not kept up to date
+	Still      string           // path of the same page with the stream switched
+	At         string           // time of rendering, which a page without scripts keeps
 	Parts      []shown
 }
 
@@ -178,26 +179,25 @@ type shown struct {
 }
 
 // show answers with a whole page.
-func (d *Dashboard) show(w http.ResponseWriter, r *http.Request, c api.Caller, p page) {
+func (d *Dashboard) show(w http.ResponseWriter, r *http.Request, c api.Caller, p page) error {
 	v := view{page: p, query: queryOf(r, p), admin: c.Admin}
 	pieces, err := d.fragments(r.Context(), v)
 	if err != nil {
-		d.problem(w, r, err)
-		return
+		return err
 	}
 	title := p.title
 	if v.query.key != "" {
 		title = p.title + " " + v.query.key
 	}
 	data := pageData{frame: d.frame(title, cmp.Or(p.under, p.name), c), Page: p.name, Search: v.query.search, State: v.query.state,
-		States: words(states()), Conditions: words(conditions()), At: time.Now().UTC().Format(time.TimeOnly)}
+		States: states(), Conditions: conditions(), At: time.Now().UTC().Format(time.TimeOnly)}
 	if !p.still {
 		data.Live, data.Still = liveOf(r, v)
 	}
 	for _, f := range pieces {
 		data.Parts = append(data.Parts, shown{f.id, template.HTML(f.html)})
 	}
-	d.write(w, http.StatusOK, "page", data)
+	return d.write(w, http.StatusOK, "page", data)
 }
 
 // liveOf returns the path of a page's stream, and the path that switches the stream off
@@ -235,17 +235,16 @@ func (d *Dashboard) fragments(ctx context.Context, v view) ([]fragment, error) {
 	return out, nil
 }
 
-// write answers with a template.
-func (d *Dashboard) write(w http.ResponseWriter, status int, name string, data any) {
+// write answers with a template. If it returns an error it has written nothing.
+func (d *Dashboard) write(w http.ResponseWriter, status int, name string, data any) error {
 	var b bytes.Buffer
 	if err := d.templates.ExecuteTemplate(&b, name, data); err != nil {
-		d.o.Log.Error("dashboard", "template", name, "err", err)
-		http.Error(w, "this page could not be rendered", http.StatusInternalServerError)
-		return
+		return fmt.Errorf("page %s: %w", name, err)
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = w.Write(b.Bytes()) // the browser may have disconnected
+	return nil
 }
 
 // problemData is the data of an error page.
@@ -269,7 +268,10 @@ func (d *Dashboard) problem(w http.ResponseWriter, r *http.Request, err error) {
 	if refused != nil {
 		c = api.Caller{}
 	}
-	d.write(w, e.Code.Status(), "problem", problemData{d.frame("Not done", "", c), e.Message, e.Advice, e.Log})
+	if err := d.write(w, e.Code.Status(), "problem", problemData{d.frame("Not done", "", c), e.Message, e.Advice, e.Log}); err != nil {
+		d.o.Log.Error("dashboard", "err", err)
+		http.Error(w, "this page could not be rendered", http.StatusInternalServerError)
+	}
 }
 
 // pager is the position in a long list.

@@ -36,3 +36,10 @@ func (r *reading[T]) get(ctx context.Context) (T, error) {
 	r.at = time.Now()
 	return r.got, r.err
 }
+
+// drop makes the next get read again.
+func (r *reading[T]) drop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.at = time.Time{}
+}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/control/api"
 )
 
 // Intervals of the page, and how long its data is kept.
@@ -102,7 +103,7 @@ func (d *Dashboard) watchSLO(ctx context.Context) error {
 	t := time.NewTicker(sloEvery)
 	defer t.Stop()
 	for {
-		if g, err := d.metrics(ctx); err == nil && g != nil { // otherwise the page shows the error
+		if g, err := d.metrics.get(ctx); err == nil && g != nil { // otherwise the page shows the error
 			d.recent.add(snapshotOf(time.Now(), g))
 		}
 		select {
@@ -147,12 +148,13 @@ type reason struct {
 // sloFleet has the boot times of all ready sessions.
 type sloFleet struct {
 	Sessions, P50, P99, Most string
-	Slowest                  []sessionRow
+	Slowest                  []api.Session
+	Now                      time.Time
 }
 
 func sloParts(ctx context.Context, d *Dashboard, _ view) ([]part, error) {
-	g, err := d.metrics(ctx)
-	data := sloData{Fleet: fleetBoots(d.cache.get(ctx))}
+	g, err := d.metrics.get(ctx)
+	data := sloData{Fleet: fleetBoots(d.state(ctx))}
 	switch {
 	case err != nil:
 		data.Trouble = err.Error()
@@ -211,11 +213,10 @@ func (s *sloData) minutes(past []snapshot) {
 		s.Minutes = append(s.Minutes, r)
 	}
 	slices.Reverse(s.Minutes)
-	s.Charts = []chart{newChart("Boots, p99", boots, .1, duration), newChart("Failed connects", errs, 1, func(v float64) string { return fmt.Sprintf("%g %%", v) }),
-		newChart("Parked", parked, 1, whole)}
-	for i := range s.Charts {
-		s.Charts[i].From, s.Charts[i].To = "an hour ago", "now"
-	}
+	const from, to = "an hour ago", "now"
+	s.Charts = []chart{newChart("Boots, p99", from, to, boots, .1, duration),
+		newChart("Failed connects", from, to, errs, 1, func(v float64) string { return fmt.Sprintf("%g %%", v) }),
+		newChart("Parked", from, to, parked, 1, whole)}
 }
 
 func rowOfTime(name string, s snapshot) sloRow {
@@ -245,16 +246,16 @@ const slowestShown = 5
 // fleetBoots summarizes the boot times in the records of all ready sessions.
 func fleetBoots(st *state) *sloFleet {
 	type boot struct {
-		took    time.Duration
+		took    holdfast.Millis
 		session int
 	}
 	var all []boot
 	for i, s := range st.sessions {
-		if s.State == holdfast.Ready && s.Boot != (holdfast.Phases{}) {
-			all = append(all, boot{time.Duration(s.Boot.Total()), i})
+		if total := s.Boot.Total(); s.State == holdfast.Ready && total > 0 {
+			all = append(all, boot{total, i})
 		}
 	}
-	f := &sloFleet{Sessions: thousands(len(all)), P50: "–", P99: "–", Most: "–"}
+	f := &sloFleet{Sessions: thousands(len(all)), Now: st.now()}
 	if len(all) == 0 {
 		return f
 	}
@@ -262,11 +263,11 @@ func fleetBoots(st *state) *sloFleet {
 		return cmp.Or(cmp.Compare(b.took, a.took), cmp.Compare(a.session, b.session))
 	})
 	at := func(q float64) string { // the nearest rank, from the slow end
-		return duration(all[min(len(all)-1, int((1-q)*float64(len(all))))].took.Seconds())
+		return took(all[min(len(all)-1, int((1-q)*float64(len(all))))].took)
 	}
 	f.P50, f.P99, f.Most = at(.5), at(.99), at(1)
 	for _, b := range all[:min(slowestShown, len(all))] {
-		f.Slowest = append(f.Slowest, sessionRowOf(st, st.sessions[b.session]))
+		f.Slowest = append(f.Slowest, st.sessions[b.session])
 	}
 	return f
 }
