@@ -262,15 +262,7 @@ func Default() Config {
 // means DefaultPath, which may be missing. It makes all checks that need no running
 // part. The error has a hint.
 func Load(ctx context.Context, path string, over Overrides) (Config, error) {
-	path, named := cmp.Or(path, DefaultPath), path != ""
-	c, err := read(ctx, path, named, over)
-	if err != nil {
-		return c, err
-	}
-	if err := c.Validate(); err != nil {
-		return c, fmt.Errorf("%s: %w", path, err)
-	}
-	return c, nil
+	return loadPart(ctx, path, over, Config.Validate)
 }
 
 // LoadHost is Load for commands that only use the host. It does not check the store,
@@ -285,7 +277,7 @@ func LoadCollector(ctx context.Context, path string, over Overrides) (Config, er
 	return loadPart(ctx, path, over, Config.ValidateCollector)
 }
 
-// loadPart is Load with other checks.
+// loadPart is Load with the given checks.
 func loadPart(ctx context.Context, path string, over Overrides, checks ...func(Config) error) (Config, error) {
 	path, named := cmp.Or(path, DefaultPath), path != ""
 	c, err := read(ctx, path, named, over)
@@ -296,10 +288,7 @@ func loadPart(ctx context.Context, path string, over Overrides, checks ...func(C
 	for _, check := range checks {
 		wrong = append(wrong, check(c))
 	}
-	if err := errors.Join(wrong...); err != nil {
-		return c, fmt.Errorf("%s: %w", path, err)
-	}
-	return c, nil
+	return c, within(path+": ", errors.Join(wrong...))
 }
 
 // read reads the file, which may be missing if it is the default one, and completes the
@@ -336,14 +325,9 @@ func (c *Config) complete() error {
 	}
 	for i := range c.Templates {
 		t := &c.Templates[i]
-		if t.Ready.Timeout == 0 {
-			t.Ready.Timeout = 30 * time.Second
-		}
+		t.Ready.Timeout = cmp.Or(t.Ready.Timeout, 30*time.Second)
 		t.Privileges = cmp.Or(t.Privileges, "fixed")
-		if t.Init == nil {
-			yes := true
-			t.Init = &yes
-		}
+		t.Init = cmp.Or(t.Init, new(true))
 		t.Snapshot.Timeout = cmp.Or(t.Snapshot.Timeout, 10*time.Second)
 		t.defaultSockets()
 		t.Handover = cmp.Or(t.Handover, "fresh")
