@@ -6,8 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-
-	"holdfast"
 )
 
 // access is the right that a route needs, and the right that a caller has.
@@ -25,23 +23,10 @@ type caller struct {
 	may  access
 }
 
-// guard decides which callers may use a route.
-type guard struct {
-	admin  bool                                // the listener itself authenticates its callers
-	peer   func(*http.Request) holdfast.NodeID // the callers are nodes
-	tokens *Tokens                             // nil: no token is needed
-	logins *Logins                             // nil: no logins
-	hosts  []string
-}
-
-func newGuard(o Options) guard {
-	return guard{admin: o.Admin, peer: o.Peer, tokens: o.Tokens, logins: o.Logins, hosts: o.Hosts}
-}
-
 // check returns the sender of the request, and nil if it may use a route of the given
 // access.
-func (g guard) check(r *http.Request, need access) (caller, error) {
-	c, err := g.caller(r)
+func (o Options) check(r *http.Request, need access) (caller, error) {
+	c, err := o.caller(r)
 	switch {
 	case need == forAnyone:
 		return c, nil
@@ -49,7 +34,7 @@ func (g guard) check(r *http.Request, need access) (caller, error) {
 		return c, err
 	case need <= c.may:
 		return c, nil
-	case g.tokens != nil:
+	case o.Tokens != nil:
 		return c, &Error{Code: CodeReadOnly, Message: "the " + c.name + " is for reading only",
 			Advice: "this needs a token of api.token_file"}
 	}
@@ -57,24 +42,24 @@ func (g guard) check(r *http.Request, need access) (caller, error) {
 		Advice: "use the unix socket, or configure a token for the API"}
 }
 
-func (g guard) caller(r *http.Request) (caller, error) {
+func (o Options) caller(r *http.Request) (caller, error) {
 	switch {
-	case g.peer != nil:
-		node := g.peer(r)
+	case o.Peer != nil:
+		node := o.Peer(r)
 		if node == "" {
 			return caller{name: stranger}, &Error{Code: CodeUnauthorized, Message: "this address is for the nodes of the fleet"}
 		}
 		return caller{name: "node " + string(node), may: forAdmin}, nil
-	case g.admin:
+	case o.Admin:
 		return caller{name: "unix socket", may: forAdmin}, nil
-	case g.tokens != nil:
-		if g.logins != nil && r.Header.Get("Authorization") == "" {
-			if c, err := g.logins.caller(r); err == nil {
+	case o.Tokens != nil:
+		if o.Logins != nil && r.Header.Get("Authorization") == "" {
+			if c, err := o.Logins.caller(r); err == nil {
 				return c, fromPage(r)
 			}
 		}
-		return g.tokens.caller(r)
-	case !g.knowsHost(r.Host):
+		return o.Tokens.caller(r)
+	case !o.knowsHost(r.Host):
 		// Without a token a web page could reach this server under a name of its own
 		// that resolves to 127.0.0.1 (DNS rebinding).
 		return caller{name: stranger}, &Error{Code: CodeBadHost, Message: "the Host header does not name this machine",
@@ -83,7 +68,7 @@ func (g guard) caller(r *http.Request) (caller, error) {
 	return caller{name: stranger, may: forReader}, nil
 }
 
-func (g guard) knowsHost(host string) bool {
+func (o Options) knowsHost(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
@@ -92,5 +77,5 @@ func (g guard) knowsHost(host string) bool {
 		return true
 	}
 	return strings.EqualFold(host, "localhost") ||
-		slices.ContainsFunc(g.hosts, func(h string) bool { return strings.EqualFold(h, host) })
+		slices.ContainsFunc(o.Hosts, func(h string) bool { return strings.EqualFold(h, host) })
 }

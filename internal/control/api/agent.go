@@ -96,7 +96,7 @@ func agentRoutes(a AgentService) []route {
 
 func (h agentHandlers) ready(w http.ResponseWriter, r *http.Request) error {
 	if err := h.agent.Ready(r.Context()); err != nil {
-		if e := toError(err); e.Code == CodeInternal {
+		if e := ErrorOf(err); e.Code == CodeInternal {
 			return &Error{Code: CodeNotReady, Message: e.Message, Advice: e.Advice}
 		}
 		return err

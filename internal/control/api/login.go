@@ -27,7 +27,7 @@ const (
 // logout, and with the agent. Any goroutine may use Logins. They start no goroutine.
 type Logins struct {
 	tokens *Tokens
-	audit  audit
+	audit  *audit
 	now    func() time.Time
 
 	mu   sync.Mutex
@@ -45,7 +45,7 @@ func NewLogins(t *Tokens, log *slog.Logger) *Logins {
 	if t == nil {
 		return nil
 	}
-	return &Logins{tokens: t, audit: audit{log: log}, now: time.Now, byID: map[[sha256.Size]byte]login{}}
+	return &Logins{tokens: t, audit: newAudit(log), now: time.Now, byID: map[[sha256.Size]byte]login{}}
 }
 
 // Login sets a cookie for the browser that sent r if the token is one of the agent's.
@@ -148,7 +148,7 @@ type Caller struct {
 // handlers beside New's. The error is an *Error: CodeUnauthorized if a token is
 // missing, CodeBadHost.
 func CallerOf(o Options, r *http.Request) (Caller, error) {
-	c, err := newGuard(o).check(r, forReader)
+	c, err := o.check(r, forReader)
 	return Caller{Name: c.name, Admin: c.may >= forAdmin}, err
 }
 

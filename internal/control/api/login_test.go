@@ -62,7 +62,7 @@ func TestLoginsEndWithTheirToken(t *testing.T) {
 	if err := o.Logins.Login(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/login", nil), "a-token-of-somebody-else"); err == nil {
 		t.Error("a wrong token logs in")
 	}
-	for _, want := range []string{`"act":"login","who":"token eve"`, `"act":"login","who":"unknown"`, `"result":"unauthorized"`} {
+	for _, want := range []string{`"act":"login","caller":"token eve"`, `"act":"login","caller":"unknown"`, `"result":"unauthorized"`} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the audit log has no %s:\n%s", want, &log)
 		}

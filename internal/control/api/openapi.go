@@ -92,14 +92,10 @@ func answer(rt route, s *schemas) map[string]any {
 
 func parameters(rt route, s *schemas) []any {
 	var list []any
-	if strings.Contains(rt.path, "{key}") {
-		list = append(list, map[string]any{"name": "key", "in": "path", "required": true, "schema": keySchema()})
-	}
-	if strings.Contains(rt.path, "{node}") {
-		list = append(list, map[string]any{"name": "node", "in": "path", "required": true, "schema": s.of(reflect.TypeFor[holdfast.NodeID]())})
-	}
-	if strings.Contains(rt.path, "{id}") {
-		list = append(list, map[string]any{"name": "id", "in": "path", "required": true, "schema": map[string]any{"type": "string"}})
+	for name, schema := range map[string]map[string]any{"key": keySchema(), "node": s.of(reflect.TypeFor[holdfast.NodeID]()), "id": {"type": "string"}} {
+		if strings.Contains(rt.path, "{"+name+"}") { // at most one of them
+			list = append(list, map[string]any{"name": name, "in": "path", "required": true, "schema": schema})
+		}
 	}
 	for _, p := range rt.query {
 		list = append(list, map[string]any{"name": p.name, "in": "query", "description": p.summary, "schema": s.of(reflect.TypeOf(p.zero))})

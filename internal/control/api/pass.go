@@ -63,7 +63,7 @@ func (s *server) answer(w http.ResponseWriter, r *http.Request, rt route, c call
 
 // passes reports whether a request may be passed on to another node.
 func (s *server) passes(r *http.Request) bool {
-	return s.forward != nil && r.Header.Get(PassedHeader) == ""
+	return s.Forward != nil && r.Header.Get(PassedHeader) == ""
 }
 
 // nodeFor returns the node that must answer, "" for this node.
@@ -95,7 +95,7 @@ func (s *server) nodeFor(r *http.Request, rt route) (holdfast.NodeID, error) {
 // pass passes a request on to a node and copies its answer.
 func (s *server) pass(w http.ResponseWriter, r *http.Request, body []byte, to holdfast.NodeID, c caller) error {
 	note(r.Context(), "passed_to", to)
-	transport, err := s.forward(to)
+	transport, err := s.Forward(to)
 	if err != nil {
 		err = fmt.Errorf("node %s: %w", bounded(string(to)), err)
 		if errors.Is(err, holdfast.ErrNotFound) && holdfast.HintOf(err) == "" {
@@ -111,7 +111,7 @@ func (s *server) pass(w http.ResponseWriter, r *http.Request, body []byte, to ho
 	proxy := &httputil.ReverseProxy{
 		Transport:     transport,
 		FlushInterval: -1, // at once: the caller follows lines and logs
-		ErrorLog:      slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		ErrorLog:      slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 		Rewrite:       func(p *httputil.ProxyRequest) { rewrite(p, c) },
 		ModifyResponse: func(resp *http.Response) error {
 			for name := range w.Header() {

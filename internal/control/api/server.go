@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -56,15 +57,12 @@ const (
 )
 
 type server struct {
+	Options
 	parts   Parts
-	guard   guard
 	cross   *http.CrossOriginProtection
-	audit   audit
-	forward func(holdfast.NodeID) (http.RoundTripper, error)
+	audit   *audit
 	table   []route
 	doc     []byte
-	prom    http.Handler
-	log     *slog.Logger
 	streams chan struct{} // a token for each open stream
 }
 
@@ -81,7 +79,7 @@ func NewMetrics(o Options) http.Handler {
 
 func newServer(p Parts, o Options) *server {
 	s := bareServer(o)
-	s.parts, s.forward = p, o.Forward
+	s.parts = p
 	s.table = append(p.routes(), s.ownRoutes()...)
 	s.doc = document(s.table)
 	return s
@@ -89,12 +87,8 @@ func newServer(p Parts, o Options) *server {
 
 // bareServer returns a server without routes.
 func bareServer(o Options) *server {
-	s := &server{guard: newGuard(o), cross: http.NewCrossOriginProtection(), prom: o.Metrics, log: o.Log, streams: make(chan struct{}, maxStreams)}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
-	}
-	s.audit.log = s.log
-	return s
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	return &server{Options: o, cross: http.NewCrossOriginProtection(), audit: newAudit(o.Log), streams: make(chan struct{}, maxStreams)}
 }
 
 // handler answers the table's routes by their methods, and all other requests
@@ -103,7 +97,7 @@ func (s *server) handler() http.Handler {
 	mux := http.NewServeMux()
 	allowed := map[string][]string{}
 	for _, rt := range s.table {
-		if s.guard.peer != nil && rt.at == here {
+		if s.Peer != nil && rt.at == here {
 			continue // nodes do not ask that of each other
 		}
 		mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, rt) })
@@ -124,12 +118,12 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, rt route) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 	h.Set("Cache-Control", "no-store")
-	c, err := s.guard.check(r, rt.access)
+	c, err := s.check(r, rt.access)
 	if rt.access == forAdmin {
 		a := &act{route: rt.id, caller: c, begin: time.Now()}
 		r = r.WithContext(context.WithValue(r.Context(), actKey{}, a))
 		a.r = r
-		defer func() { s.audit.write(a, s.guard.peer != nil, err) }()
+		defer func() { s.audit.write(a, s.Peer != nil, err) }()
 	}
 	if err == nil {
 		err = s.checkOrigin(r)
@@ -176,7 +170,7 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route, c call
 func deadline(set func(time.Time) error, d time.Duration) { _ = set(time.Now().Add(d)) }
 
 func (s *server) badMethod(w http.ResponseWriter, r *http.Request, allow string) {
-	if _, err := s.guard.check(r, forReader); err != nil {
+	if _, err := s.check(r, forReader); err != nil {
 		refuse(w, r, err)
 		return
 	}
@@ -185,7 +179,7 @@ func (s *server) badMethod(w http.ResponseWriter, r *http.Request, allow string)
 }
 
 func (s *server) noRoute(w http.ResponseWriter, r *http.Request) {
-	if _, err := s.guard.check(r, forReader); err != nil {
+	if _, err := s.check(r, forReader); err != nil {
 		refuse(w, r, err)
 		return
 	}
@@ -265,7 +259,7 @@ func Unread(w http.ResponseWriter, r *http.Request) {
 
 // writeError answers with err. It must be the first thing written.
 func writeError(w http.ResponseWriter, err error) {
-	e := toError(err)
+	e := ErrorOf(err)
 	h := w.Header()
 	switch e.Code.Status() {
 	case http.StatusServiceUnavailable:

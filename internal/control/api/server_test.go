@@ -228,7 +228,7 @@ func TestErrorsOnTheWire(t *testing.T) {
 		{holdfast.WithHint(&holdfast.ElsewhereError{Owner: holdfast.Owner{Key: "a", Node: "n2"}}, "ask there"), api.CodeElsewhere, nil},
 		{errors.New("anything"), api.CodeInternal, nil},
 	} {
-		got := api.ToError(tt.err)
+		got := api.ErrorOf(tt.err)
 		if got.Code != tt.want {
 			t.Errorf("%v has code %s, want %s", tt.err, got.Code, tt.want)
 		}
@@ -239,7 +239,7 @@ func TestErrorsOnTheWire(t *testing.T) {
 			t.Errorf("%v is not %v any more", got, tt.is)
 		}
 	}
-	if got := api.ToError(boot); got.Log != "last words" {
+	if got := api.ErrorOf(boot); got.Log != "last words" {
 		t.Errorf("log is %q", got.Log)
 	}
 	for _, c := range api.Codes() {

@@ -26,7 +26,7 @@ func (d *Dashboard) actOnSession(w http.ResponseWriter, r *http.Request, c api.C
 	if err := form(w, r); err != nil {
 		return err
 	}
-	key, err := keyOf(r.PathValue("key"))
+	key, err := holdfast.ParseSessionKey(r.PathValue("key"))
 	if err != nil {
 		return err
 	}

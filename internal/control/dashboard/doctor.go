@@ -26,7 +26,7 @@ const (
 // doctorData is the data of the page.
 type doctorData struct {
 	api.DoctorStatus
-	Off                       *off
+	Off                       *api.Error
 	Critical, Warning, Notice figure
 	Rounds                    figure
 	Fine                      []string
@@ -48,7 +48,7 @@ func tagOf(s rule.Severity) string {
 
 func doctorParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	s, err := d.doctor.get(ctx)
-	data := doctorData{Off: offOf(err)}
+	data := doctorData{Off: api.ErrorOf(err)}
 	if err == nil {
 		data.fill(s)
 		if h, err := d.history.get(ctx); err == nil {
@@ -112,7 +112,7 @@ func namesOf(w doctor.Subject) string {
 // compareData is the data of the page that compares the fleet's hosts.
 type compareData struct {
 	ranking.Ranking
-	Off  *off
+	Off  *api.Error
 	Bys  []choice
 	More int // nodes that are not shown
 }
@@ -125,7 +125,7 @@ func compareParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	all, err := d.source.Ranking(ctx, by)
-	data := compareData{Ranking: all, Off: offOf(err), More: max(0, len(all.Nodes)-nodesShown)}
+	data := compareData{Ranking: all, Off: api.ErrorOf(err), More: max(0, len(all.Nodes)-nodesShown)}
 	data.Nodes = all.Nodes[:len(all.Nodes)-data.More]
 	for _, x := range []struct {
 		by   ranking.By

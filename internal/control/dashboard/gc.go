@@ -31,22 +31,11 @@ const (
 	cyclesShown = 30  // shown in the charts
 )
 
-// off is the error of a part that does not answer or is switched off.
-type off struct{ Message, Hint string }
-
-func offOf(err error) *off {
-	if err == nil {
-		return nil
-	}
-	e := api.ErrorOf(err)
-	return &off{e.Message, e.Advice}
-}
-
 // gcData is the data of the page.
 type gcData struct {
 	gc.Status
-	Off     *off
-	Where   string // position between the marks
+	Off     *api.Error // why garbage collection does not answer
+	Where   string     // position between the marks
 	Disks   []disk
 	Harm    string
 	Counted []counted
@@ -75,7 +64,7 @@ type counted struct {
 
 func gcParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	c, err := d.collected.get(ctx)
-	data := gcData{Off: offOf(err)}
+	data := gcData{Off: api.ErrorOf(err)}
 	if err == nil {
 		data.fill(c, v.query)
 		if g, err := d.metrics.get(ctx); err == nil {

@@ -3,8 +3,10 @@ package dashboard
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -88,13 +90,9 @@ func threadTime() time.Duration {
 }
 
 // round renders every view once, and returns the number of open pages.
-func (h *hub) round(ctx context.Context, round int) (open int) {
+func (h *hub) round(ctx context.Context, round int) int {
 	h.mu.Lock()
-	feeds := make([]*feed, 0, len(h.feeds))
-	for _, f := range h.feeds {
-		feeds = append(feeds, f)
-	}
-	open = h.open
+	feeds, open := slices.Collect(maps.Values(h.feeds)), h.open
 	h.mu.Unlock()
 	for _, f := range feeds {
 		made, err := h.make(ctx, f.view)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"html/template"
 	"net/http"
@@ -24,8 +23,8 @@ type page struct {
 	under                string   // the menu entry that it belongs to
 	params               []string // query parameters of this page, beside the common ones
 	still                bool     // its content does not change: it has no stream
-	// parts returns the page's parts, always the same ones in the same order. The error
-	// is an *api.Error if the requested object does not exist.
+	// parts returns the page's parts, always the same ones in the same order. It returns
+	// an error if the requested object does not exist.
 	parts func(ctx context.Context, d *Dashboard, v view) ([]part, error)
 }
 
@@ -250,14 +249,13 @@ func (d *Dashboard) write(w http.ResponseWriter, status int, name string, data a
 // problemData is the data of an error page.
 type problemData struct {
 	frame
-	Message, Hint, Log string
+	*api.Error
 }
 
 // problem answers with an error, with the API's status for it.
 func (d *Dashboard) problem(w http.ResponseWriter, r *http.Request, err error) {
-	var e *api.Error
-	if !errors.As(err, &e) {
-		e = &api.Error{Code: api.CodeInternal, Message: err.Error()}
+	e := api.ErrorOf(err)
+	if e.Code == api.CodeInternal {
 		d.o.Log.Error("dashboard", "path", r.URL.Path, "err", err)
 	}
 	api.Unread(w, r)
@@ -268,7 +266,7 @@ func (d *Dashboard) problem(w http.ResponseWriter, r *http.Request, err error) {
 	if refused != nil {
 		c = api.Caller{}
 	}
-	if err := d.write(w, e.Code.Status(), "problem", problemData{d.frame("Not done", "", c), e.Message, e.Advice, e.Log}); err != nil {
+	if err := d.write(w, e.Code.Status(), "problem", problemData{d.frame("Not done", "", c), e}); err != nil {
 		d.o.Log.Error("dashboard", "err", err)
 		http.Error(w, "this page could not be rendered", http.StatusInternalServerError)
 	}

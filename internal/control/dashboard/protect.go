@@ -12,7 +12,7 @@ import (
 
 // protectData is the data of the page.
 type protectData struct {
-	Off                        *off
+	Off                        *api.Error
 	Holds, Failed, Connections figure
 	Longest                    holdfast.Millis
 	Now                        time.Time
@@ -33,7 +33,7 @@ const holdsDrawn = 60
 
 func protectParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	p, err := d.protection.get(ctx)
-	data := protectData{Off: offOf(err), NoPorts: p.NoPorts}
+	data := protectData{Off: api.ErrorOf(err), NoPorts: p.NoPorts}
 	if err == nil {
 		data.fill(p, v.query)
 		if g, err := d.metrics.get(ctx); err == nil {

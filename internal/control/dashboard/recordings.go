@@ -17,7 +17,7 @@ import (
 
 // recordingsData is the data of the page of all recordings.
 type recordingsData struct {
-	Off     *off
+	Off     *api.Error
 	Admin   bool
 	Lengths []int // choices of a recording's length, in seconds
 	Rows    []recordings.Recording
@@ -25,7 +25,7 @@ type recordingsData struct {
 
 func recordingsParts(_ context.Context, d *Dashboard, v view) ([]part, error) {
 	all, err := d.source.Recordings()
-	data := recordingsData{Off: offOf(err), Admin: v.admin, Lengths: []int{10, 5, 30, 60}, Rows: all}
+	data := recordingsData{Off: api.ErrorOf(err), Admin: v.admin, Lengths: []int{10, 5, 30, 60}, Rows: all}
 	return []part{{"recordings", "recordings", data}}, nil
 }
 
@@ -50,7 +50,6 @@ func recordingParts(_ context.Context, d *Dashboard, v view) ([]part, error) {
 }
 
 // recording reads a recording. Only a few are read at once, because they need memory.
-// The error is an *api.Error.
 func (d *Dashboard) recording(id string) (*profile.Profile, error) {
 	select {
 	case d.heavy <- struct{}{}:
@@ -58,11 +57,7 @@ func (d *Dashboard) recording(id string) (*profile.Profile, error) {
 	default:
 		return nil, &api.Error{Code: api.CodeBusy, Message: "other recordings are being read at this moment"}
 	}
-	p, err := d.source.Recording(id)
-	if err != nil {
-		return nil, api.ErrorOf(err)
-	}
-	return p, nil
+	return d.source.Recording(id)
 }
 
 // difference answers with the page that compares two recordings: one file with its own

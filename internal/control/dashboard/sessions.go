@@ -85,7 +85,7 @@ type sessionData struct {
 
 func sessionParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	st := d.state(ctx)
-	key, err := keyOf(v.query.key)
+	key, err := holdfast.ParseSessionKey(v.query.key)
 	if err != nil {
 		return nil, err
 	}
@@ -101,18 +101,9 @@ func sessionParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	return []part{{"session", "session", data}}, nil
 }
 
-// keyOf returns a session's key. The error is an *api.Error.
-func keyOf(text string) (holdfast.SessionKey, error) {
-	key, err := holdfast.ParseSessionKey(text)
-	if err != nil {
-		return "", &api.Error{Code: api.CodeBadKey, Message: err.Error()}
-	}
-	return key, nil
-}
-
 // openSession redirects to the session's own address, which is another origin.
 func (d *Dashboard) openSession(w http.ResponseWriter, r *http.Request, _ api.Caller) error {
-	key, err := keyOf(r.PathValue("key"))
+	key, err := holdfast.ParseSessionKey(r.PathValue("key"))
 	if err != nil {
 		return err
 	}

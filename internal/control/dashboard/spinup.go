@@ -382,7 +382,7 @@ func oneSpinParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	}
 	r, err := d.source.Spinup(id)
 	if err != nil {
-		return nil, api.ErrorOf(err)
+		return nil, err
 	}
 	rules := d.source.SlowRules()
 	one := oneData{spin: spinOf(r, rules), Record: r}

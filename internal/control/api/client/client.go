@@ -209,19 +209,11 @@ func nodePath(node holdfast.NodeID, rest string) string {
 }
 
 func (c *Client) get(ctx context.Context, path string, answer any) error {
-	r, err := c.request(ctx, http.MethodGet, path, nil)
-	if err != nil {
-		return err
-	}
-	return c.ask(r, answer)
+	return c.ask(ctx, http.MethodGet, path, nil, answer)
 }
 
 func (c *Client) post(ctx context.Context, path string, body, answer any) error {
-	r, err := c.request(ctx, http.MethodPost, path, body)
-	if err != nil {
-		return err
-	}
-	return c.ask(r, answer)
+	return c.ask(ctx, http.MethodPost, path, body, answer)
 }
 
 // request returns a request with body as JSON, or without a body if it is nil.
@@ -248,15 +240,15 @@ func (c *Client) request(ctx context.Context, method, path string, body any) (*h
 }
 
 // ask sends a request and reads its whole answer.
-func (c *Client) ask(r *http.Request, answer any) error {
-	resp, err := c.send(r)
+func (c *Client) ask(ctx context.Context, method, path string, body, answer any) error {
+	resp, err := c.open(ctx, method, path, body)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return c.lost(r.Context(), err)
+		return c.lost(ctx, err)
 	}
 	if answer == nil {
 		return nil
@@ -265,6 +257,15 @@ func (c *Client) ask(r *http.Request, answer any) error {
 		return fmt.Errorf("reading the agent's answer: %w", err)
 	}
 	return nil
+}
+
+// open is send for a request with the given content.
+func (c *Client) open(ctx context.Context, method, path string, body any) (*http.Response, error) {
+	r, err := c.request(ctx, method, path, body)
+	if err != nil {
+		return nil, err
+	}
+	return c.send(r)
 }
 
 // send sends a request and returns the answer if its status is good. The caller reads
