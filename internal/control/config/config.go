@@ -280,7 +280,7 @@ func LoadCollector(ctx context.Context, path string, over Overrides) (Config, er
 // loadPart is Load with the given checks.
 func loadPart(ctx context.Context, path string, over Overrides, checks ...func(Config) error) (Config, error) {
 	path, named := cmp.Or(path, DefaultPath), path != ""
-	c, err := read(ctx, path, named, over)
+	c, _, err := read(ctx, path, named, over)
 	if err != nil {
 		return c, err
 	}
@@ -291,23 +291,23 @@ func loadPart(ctx context.Context, path string, over Overrides, checks ...func(C
 	return c, within(path+": ", errors.Join(wrong...))
 }
 
-// read reads the file, which may be missing if it is the default one, and completes the
-// values.
-func read(ctx context.Context, path string, named bool, over Overrides) (Config, error) {
-	c := Default()
-	text, err := os.ReadFile(path)
+// read reads the file, and completes the values. If the default file is missing, the
+// text is nil and the defaults are used.
+func read(ctx context.Context, path string, named bool, over Overrides) (c Config, text []byte, err error) {
+	c = Default()
+	text, err = os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !named:
-		// The defaults are used; the checks below find what is missing.
+		text = nil
 	case err != nil:
-		return c, holdfast.WithHint(fmt.Errorf("reading the configuration: %w", err), "name the file with --config")
+		return c, nil, holdfast.WithHint(fmt.Errorf("reading the configuration: %w", err), "name the file with --config")
 	default:
 		if err := parse(ctx, text, &c); err != nil {
-			return c, fmt.Errorf("%s: %w", path, err)
+			return c, nil, fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	over.apply(&c)
-	return c, c.complete()
+	return c, text, c.complete()
 }
 
 // complete sets the values that depend on the host.

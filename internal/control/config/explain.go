@@ -3,10 +3,7 @@ package config
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -70,20 +67,15 @@ func Explain(ctx context.Context, path string, flags Overrides, env Environment)
 	e := Explained{File: cmp.Or(path, DefaultPath)}
 	over := flags
 	over.Socket = cmp.Or(flags.Socket, env.Socket)
+	var text []byte
 	var err error
-	if e.Config, err = read(ctx, e.File, path != "", over); err != nil {
+	if e.Config, text, err = read(ctx, e.File, path != "", over); err != nil {
 		return e, err
 	}
-	said := origin{}
-	switch text, err := os.ReadFile(e.File); {
-	case errors.Is(err, fs.ErrNotExist) && path == "":
-	case err != nil:
-		return e, fmt.Errorf("reading the configuration: %w", err)
-	default:
-		e.Found = true
-		if said, err = originOf(text); err != nil {
-			return e, fmt.Errorf("%s: %w", e.File, err)
-		}
+	e.Found = text != nil
+	said, err := originOf(text)
+	if err != nil {
+		return e, fmt.Errorf("%s: %w", e.File, err)
 	}
 	for _, x := range flags.given(&Config{}) {
 		said[x.key] = Setting{From: FromFlag, Name: "--" + x.flag}

@@ -25,7 +25,7 @@ func count(metric string, n int) figure {
 // functions are the functions with which the templates format values.
 func functions(a assets) template.FuncMap {
 	return template.FuncMap{
-		"asset": a.path, "thousands": thousands[int], "thousands64": thousands[int64], "of": of, "number3": number3, "share": share, "percentage": func(p float64) string { return share(p / 100) },
+		"asset": a.path, "thousands": thousands[int], "thousands64": thousands[int64], "of": of, "number3": number3, "whole": whole, "share": share, "percentage": func(p float64) string { return share(p / 100) },
 		"size": size, "seconds": duration, "took": took, "age": age, "stamp": stamp, "when": when,
 		"tag": tagOf, "names": namesOf, "stack": stackOf, "separation": separationWidth, "freed": freed, "forced": forced, "stretch": stretchOf,
 	}
