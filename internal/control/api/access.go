@@ -47,7 +47,7 @@ func (o Options) caller(r *http.Request) (caller, error) {
 	case o.Peer != nil:
 		node := o.Peer(r)
 		if node == "" {
-			return caller{name: stranger}, &Error{Code: CodeUnauthorized, Message: "this address is for the nodes of the fleet"}
+			return caller{name: unknownCaller}, &Error{Code: CodeUnauthorized, Message: "this address is for the nodes of the fleet"}
 		}
 		return caller{name: "node " + string(node), may: forAdmin}, nil
 	case o.Admin:
@@ -62,10 +62,10 @@ func (o Options) caller(r *http.Request) (caller, error) {
 	case !o.knowsHost(r.Host):
 		// Without a token a web page could reach this server under a name of its own
 		// that resolves to 127.0.0.1 (DNS rebinding).
-		return caller{name: stranger}, &Error{Code: CodeBadHost, Message: "the Host header does not name this machine",
+		return caller{name: unknownCaller}, &Error{Code: CodeBadHost, Message: "the Host header does not name this machine",
 			Advice: "use 127.0.0.1 or localhost in the address"}
 	}
-	return caller{name: stranger, may: forReader}, nil
+	return caller{name: unknownCaller, may: forReader}, nil
 }
 
 func (o Options) knowsHost(host string) bool {

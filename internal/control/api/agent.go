@@ -39,7 +39,7 @@ type UpgradeState string
 
 // The states. An upgrade that begins ends as done or failed.
 const (
-	UpgradeNone     UpgradeState = "none"      // this agent knows of no upgrade
+	UpgradeNone     UpgradeState = "none"      // there was no upgrade
 	UpgradeUnderWay UpgradeState = "under_way" // begun; the old agent serves, or clients wait at the moment
 	UpgradeOnTrial  UpgradeState = "on_trial"  // the new agent serves, the old one stands by
 	UpgradeDone     UpgradeState = "done"

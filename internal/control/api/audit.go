@@ -22,26 +22,26 @@ const CallerHeader = "X-Holdfast-Caller"
 
 // Bounds of audit lines about unknown callers.
 const (
-	maxAuditText         = 256 // bytes of a text that the caller chose
-	strangersEverySecond = 10  // lines about unknown callers
+	maxAuditText       = 256 // bytes of a text that the caller chose
+	unknownEverySecond = 10  // lines about unknown callers
 )
 
 // audit writes a line for every request of a route that needs an admin: what was done,
 // or refused.
 type audit struct {
-	log       *slog.Logger
-	strangers *rate.Limiter // of lines about unknown callers
-	unlogged  atomic.Int64  // lines that the limiter has refused since the last one
+	log      *slog.Logger
+	unknown  *rate.Limiter // of lines about unknown callers
+	unlogged atomic.Int64  // lines that the limiter has refused since the last one
 }
 
 func newAudit(log *slog.Logger) *audit {
-	return &audit{log: log, strangers: rate.NewLimiter(strangersEverySecond, strangersEverySecond)}
+	return &audit{log: log, unknown: rate.NewLimiter(unknownEverySecond, unknownEverySecond)}
 }
 
 // allow reports whether a line about an unknown caller may be written, and how many
 // were refused since the last allowed one.
 func (u *audit) allow(now time.Time) (unlogged int64, ok bool) {
-	if !u.strangers.AllowN(now, 1) {
+	if !u.unknown.AllowN(now, 1) {
 		u.unlogged.Add(1)
 		return 0, false
 	}
@@ -72,7 +72,7 @@ func note(ctx context.Context, key string, value any) {
 
 func (u *audit) write(a *act, peer bool, err error) {
 	unlogged, ok := int64(0), true
-	if a.caller.name == stranger {
+	if a.caller.name == unknownCaller {
 		if unlogged, ok = u.allow(time.Now()); !ok {
 			return
 		}
@@ -109,8 +109,8 @@ func (u *audit) write(a *act, peer bool, err error) {
 	u.log.Info("api", line...)
 }
 
-// stranger is the name of an unauthenticated caller.
-const stranger = "unknown"
+// unknownCaller is the name of an unauthenticated caller.
+const unknownCaller = "unknown"
 
 func bounded(s string) string { return s[:min(len(s), maxAuditText)] }
 

@@ -197,8 +197,8 @@ func TestAuditOfANode(t *testing.T) {
 
 // Unknown callers cannot fill the log: the lines per second are limited, and the next
 // line counts the rest.
-func TestStrangersArePaced(t *testing.T) {
-	p := api.NewPace()
+func TestUnknownCallersAreLimited(t *testing.T) {
+	p := api.NewUnknownLimit()
 	now := time.Now()
 	lines := 0
 	for range 1000 {

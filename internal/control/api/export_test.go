@@ -43,5 +43,5 @@ func Document(without string) map[string]any {
 // MaxBody is the longest body, in bytes.
 const MaxBody = maxBody
 
-// NewPace returns the bound of audit lines about unknown callers.
-func NewPace() func(time.Time) (unlogged int64, ok bool) { return newAudit(nil).allow }
+// NewUnknownLimit returns the limit of audit lines about unknown callers.
+func NewUnknownLimit() func(time.Time) (unlogged int64, ok bool) { return newAudit(nil).allow }

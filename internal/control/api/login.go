@@ -135,7 +135,7 @@ func (l *Logins) caller(r *http.Request) (caller, error) {
 			return c, nil
 		}
 	}
-	return caller{name: stranger}, errNoLogin
+	return caller{name: unknownCaller}, errNoLogin
 }
 
 // Caller is the sender of a request to a listener.

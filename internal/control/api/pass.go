@@ -52,8 +52,8 @@ func (s *server) answer(w http.ResponseWriter, r *http.Request, rt route, c call
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		err := rt.handle(w, r)
 		var moved *holdfast.ElsewhereError
-		var told sent
-		if !errors.As(err, &moved) || errors.As(err, &told) || moved.Owner.Node == s.parts.Version.Node {
+		var answered sent
+		if !errors.As(err, &moved) || errors.As(err, &answered) || moved.Owner.Node == s.parts.Version.Node {
 			return err
 		}
 		node = moved.Owner.Node // the session has just moved there

@@ -132,8 +132,8 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, rt route) {
 		err = errCut // if the handler panics
 		err = s.handle(w, r, rt, c)
 	}
-	var told sent
-	if err != nil && !errors.As(err, &told) {
+	var answered sent
+	if err != nil && !errors.As(err, &answered) {
 		refuse(w, r, err)
 	}
 }

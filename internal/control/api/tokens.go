@@ -127,7 +127,7 @@ func (t *Tokens) bearer(sum [sha256.Size]byte) (caller, error) {
 	case read != "":
 		return caller{name: "token " + read, may: forReader}, nil
 	}
-	return caller{name: stranger}, &Error{Code: CodeUnauthorized, Message: "the bearer token is missing or wrong",
+	return caller{name: unknownCaller}, &Error{Code: CodeUnauthorized, Message: "the bearer token is missing or wrong",
 		Advice: "send the header Authorization: Bearer TOKEN with a token of the agent's configuration"}
 }
 

@@ -172,7 +172,7 @@ type Template struct {
 	PIDs       int64             `yaml:"pids"`
 	Port       int               `yaml:"port"`
 	Ready      Ready             `yaml:"ready"`
-	Warm       int               `yaml:"warm"`       // most containers that wait for a session; 0 is none
+	Warm       int               `yaml:"warm"`       // maximum number of containers that wait for a session; 0 is none
 	Network    string            `yaml:"network"`    // pooled (default), or a network's name: bridge is the engine's own
 	Init       *bool             `yaml:"init"`       // default true
 	Privileges string            `yaml:"privileges"` // fixed (default) or gain: whether set-uid programs work

@@ -73,20 +73,20 @@ func Explain(ctx context.Context, path string, flags Overrides, env Environment)
 		return e, err
 	}
 	e.Found = text != nil
-	said, err := originOf(text)
+	sources, err := originOf(text)
 	if err != nil {
 		return e, fmt.Errorf("%s: %w", e.File, err)
 	}
 	for _, x := range flags.given(&Config{}) {
-		said[x.key] = Setting{From: FromFlag, Name: "--" + x.flag}
+		sources[x.key] = Setting{From: FromFlag, Name: "--" + x.flag}
 	}
 	shown := e.Config
 	if flags.Socket == "" && env.Socket != "" {
-		said["api.socket"] = Setting{From: FromEnvironment, Name: socketEnv}
+		sources["api.socket"] = Setting{From: FromEnvironment, Name: socketEnv}
 	}
 	if shown.Engine.Host == "" && env.DockerHost != "" {
 		shown.Engine.Host = env.DockerHost
-		said["engine.host"] = Setting{From: FromEnvironment, Name: dockerHostEnv}
+		sources["engine.host"] = Setting{From: FromEnvironment, Name: dockerHostEnv}
 	}
 	shown.Engine.Host = cmp.Or(shown.Engine.Host, defaultEngine)
 	if len(shown.GC.Rules) == 0 {
@@ -95,7 +95,7 @@ func Explain(ctx context.Context, path string, flags Overrides, env Environment)
 	e.Settings = settings(shown)
 	for i := range e.Settings {
 		s := &e.Settings[i]
-		from := said.of(s.Key)
+		from := sources.of(s.Key)
 		s.From, s.Line, s.Name = from.From, from.Line, from.Name
 	}
 	return e, nil

@@ -114,7 +114,7 @@ func (s InitStep) validate() error {
 		return fmt.Errorf("name: %q is not made of a-z, 0-9 and '-'", s.Name)
 	}
 	if s.Image == "" && len(s.Command) == 0 {
-		return errors.New("command is missing: the template's own command would serve, and not end")
+		return errors.New("command is missing: the template's own command is a server, which does not end")
 	}
 	if s.Timeout < 0 {
 		return fmt.Errorf("timeout: %v is below 0", s.Timeout)

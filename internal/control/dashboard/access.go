@@ -109,7 +109,7 @@ func (d *Dashboard) loginPage(w http.ResponseWriter, r *http.Request) error {
 		http.Redirect(w, r, "/", http.StatusSeeOther)
 		return nil
 	}
-	return d.write(w, http.StatusOK, "login", loginData{frame: d.frame("Log in", "", api.Caller{}), Next: local(r.URL.Query().Get("next"))})
+	return d.write(w, http.StatusOK, "login", loginData{frame: d.frame("Log in", "", api.Caller{}), Next: localPath(r.URL.Query().Get("next"))})
 }
 
 func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) error {
@@ -122,7 +122,7 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) error {
 	if err := form(w, r); err != nil {
 		return err
 	}
-	next := local(r.PostForm.Get("next"))
+	next := localPath(r.PostForm.Get("next"))
 	if logins := d.o.Access.Logins; logins != nil && logins.Login(w, r, r.PostForm.Get("token")) != nil {
 		return d.write(w, http.StatusUnauthorized, "login", loginData{frame: d.frame("Log in", "", api.Caller{}), Next: next,
 			Error: "This agent does not know that token."})
@@ -139,8 +139,8 @@ func (d *Dashboard) logout(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// local returns a path of this server, "/" for any other address.
-func local(next string) string {
+// localPath returns a path of this server, "/" for any other address.
+func localPath(next string) string {
 	u, err := url.Parse(next)
 	if err != nil || u.IsAbs() || u.Host != "" || !strings.HasPrefix(u.Path, "/") || strings.HasPrefix(u.Path, "//") || strings.ContainsAny(next, "\\\t\r\n") {
 		return "/"

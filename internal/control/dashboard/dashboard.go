@@ -89,13 +89,13 @@ type Dashboard struct {
 	assets    assets
 	recent    recent
 
-	states     *reading[*state]
-	metrics    *reading[gathered]
-	spins      *reading[[]spin]
-	collected  *reading[collection]
-	protection *reading[api.Protection]
-	doctor     *reading[api.DoctorStatus]
-	history    *reading[watch.History]
+	states     *cached[*state]
+	metrics    *cached[gathered]
+	spins      *cached[[]spin]
+	collected  *cached[collection]
+	protection *cached[api.Protection]
+	doctor     *cached[api.DoctorStatus]
+	history    *cached[watch.History]
 
 	hub   *hub
 	cross *http.CrossOriginProtection
@@ -114,15 +114,15 @@ func New(s Source, o Options) (*Dashboard, error) {
 		return nil, fmt.Errorf("dashboard: %w", err)
 	}
 	d := &Dashboard{source: s, o: o, templates: t, assets: a, cross: http.NewCrossOriginProtection(), forms: make(chan struct{}, maxForms), heavy: make(chan struct{}, maxHeavy)}
-	d.states = newReading(minEvery/2, readState(s))
-	d.spins = newReading(spinsFresh, (&spins{source: s}).read)
-	d.collected = newReading(minEvery/2, func(ctx context.Context) (collection, error) { return readCollection(ctx, s) })
-	d.protection = newReading(minEvery/2, s.Protection)
-	d.doctor = newReading(minEvery/2, s.DoctorStatus)
-	d.history = newReading(historyFresh, func(context.Context) (watch.History, error) {
+	d.states = newCached(minEvery/2, readState(s))
+	d.spins = newCached(spinsFresh, (&spins{source: s}).read)
+	d.collected = newCached(minEvery/2, func(ctx context.Context) (collection, error) { return readCollection(ctx, s) })
+	d.protection = newCached(minEvery/2, s.Protection)
+	d.doctor = newCached(minEvery/2, s.DoctorStatus)
+	d.history = newCached(historyFresh, func(context.Context) (watch.History, error) {
 		return s.DoctorHistory(time.Time{}, historyKept)
 	})
-	d.metrics = newReading(minEvery/2, func(context.Context) (gathered, error) { return gather(o.Metrics) })
+	d.metrics = newCached(minEvery/2, func(context.Context) (gathered, error) { return gather(o.Metrics) })
 	d.hub = newHub(d.fragments)
 	return d, nil
 }
@@ -141,7 +141,7 @@ func (d *Dashboard) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, p := range pages() {
 		mux.HandleFunc("GET "+p.pattern, d.forReader(func(w http.ResponseWriter, r *http.Request, c api.Caller) error { return d.show(w, r, c, p) }))
-		if p.still {
+		if p.static {
 			continue
 		}
 		mux.HandleFunc("GET /live/"+p.name, d.forReader(func(w http.ResponseWriter, r *http.Request, c api.Caller) error { return d.stream(w, r, c, p) }))

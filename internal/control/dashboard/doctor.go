@@ -52,7 +52,7 @@ func doctorParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	if err == nil {
 		data.fill(s)
 		if h, err := d.history.get(ctx); err == nil {
-			data.Events, data.pager = cut(h.Events, "/doctor", v.query)
+			data.Events, data.pager = paginate(h.Events, "/doctor", v.query)
 		}
 		if g, err := d.metrics.get(ctx); err == nil {
 			const metric = "holdfast_doctor_findings"

@@ -52,14 +52,14 @@ func fleetParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	sum := fleetFigures(st, leaving)
 	var rows []holdfast.Node
 	for _, n := range st.nodes {
-		if matches(v.query, conditionOf(n, leaving[n.ID]), n) {
+		if matchesNode(v.query, conditionOf(n, leaving[n.ID]), n) {
 			rows = append(rows, n)
 		}
 	}
 	slices.SortStableFunc(rows, func(a, b holdfast.Node) int {
 		return cmp.Or(cmp.Compare(conditionOf(a, leaving[a.ID]).rank(), conditionOf(b, leaving[b.ID]).rank()), cmp.Compare(a.ID, b.ID))
 	})
-	shown, where := cut(rows, "/", v.query)
+	shown, where := paginate(rows, "/", v.query)
 	list := nodesData{Now: st.now(), pager: where}
 	for _, n := range shown {
 		list.Rows = append(list.Rows, rowOf(n, leaving[n.ID]))
@@ -67,8 +67,8 @@ func fleetParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	return []part{{"notice", "notice", sum}, {"figures", "fleet-figures", sum}, {"list", "nodes", list}}, nil
 }
 
-// matches reports whether a query selects the node.
-func matches(q query, c condition, n holdfast.Node) bool {
+// matchesNode reports whether a query selects the node.
+func matchesNode(q query, c condition, n holdfast.Node) bool {
 	if q.state != "" && q.state != string(c) {
 		return false
 	}

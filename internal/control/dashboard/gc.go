@@ -85,7 +85,7 @@ func (g *gcData) fill(c collection, q query) {
 		g.Disks = append(g.Disks, diskOf("inodes", s, s.Disk.Inodes-s.Disk.FreeInodes, s.Disk.Inodes, thousands[int64]))
 	}
 	g.draw(c.cycles)
-	g.Cycles, g.pager = cut(c.cycles, "/gc", q)
+	g.Cycles, g.pager = paginate(c.cycles, "/gc", q)
 }
 
 func diskOf(what string, s gc.Status, used, total int64, text func(int64) string) disk {
@@ -111,7 +111,7 @@ func harmOf(beside, without gc.Figures) string {
 	case beside.SlowPercent > without.SlowPercent:
 		return fmt.Sprintf("Beside a deletion %.1f percentage points more spin-ups were slow.", beside.SlowPercent-without.SlowPercent)
 	}
-	return "Beside a deletion no more spin-ups were slow than without."
+	return "Spin-ups beside a deletion were not slow more often than the others."
 }
 
 // draw draws the last cycles, the oldest first.

@@ -207,18 +207,18 @@ func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request, c api.Caller,
 		case <-r.Context().Done():
 			return nil
 		case <-ping.C:
-			ok = d.stillIn(r, c) && send(": here\n\n")
+			ok = d.hasAccess(r, c) && send(": here\n\n")
 		case <-news:
 			var changed []fragment
 			changed, round = d.hub.since(f, round)
-			ok = d.stillIn(r, c) && (len(changed) == 0 || send(event(changed)))
+			ok = d.hasAccess(r, c) && (len(changed) == 0 || send(event(changed)))
 		}
 	}
 	return nil
 }
 
-// stillIn reports whether the caller still has access: logins and tokens end.
-func (d *Dashboard) stillIn(r *http.Request, was api.Caller) bool {
+// hasAccess reports whether the caller still has access: logins and tokens end.
+func (d *Dashboard) hasAccess(r *http.Request, was api.Caller) bool {
 	now, err := api.CallerOf(d.o.Access, r)
 	return err == nil && now == was
 }

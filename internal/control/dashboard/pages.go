@@ -22,7 +22,7 @@ type page struct {
 	menu                 bool     // in the menu of all pages
 	under                string   // the menu entry that it belongs to
 	params               []string // query parameters of this page, beside the common ones
-	still                bool     // its content does not change: it has no stream
+	static               bool     // its content does not change, so it has no stream
 	// parts returns the page's parts, always the same ones in the same order. It returns
 	// an error if the requested object does not exist.
 	parts func(ctx context.Context, d *Dashboard, v view) ([]part, error)
@@ -43,15 +43,15 @@ func pages() []page {
 		{name: "session", pattern: "/sessions/{key}", title: "Session", under: "sessions", parts: sessionParts},
 		{name: "slo", pattern: "/slo", title: "Boot and connect", menu: true, parts: sloParts},
 		{name: "spinup", pattern: "/spinup", title: "Spin-up", menu: true, params: []string{"per", "by", "kind"}, parts: spinupParts},
-		{name: "slow", pattern: "/spinup/slow", title: "Slow spin-ups", under: "spinup", still: true,
+		{name: "slow", pattern: "/spinup/slow", title: "Slow spin-ups", under: "spinup", static: true,
 			params: []string{"phase", "by", "group", "kind", "since", "until"}, parts: slowParts},
-		{name: "spin", pattern: "/spinup/{key}", title: "Spin-up", under: "spinup", still: true, parts: oneSpinParts},
+		{name: "spin", pattern: "/spinup/{key}", title: "Spin-up", under: "spinup", static: true, parts: oneSpinParts},
 		{name: "gc", pattern: "/gc", title: "Garbage collection", menu: true, parts: gcParts},
 		{name: "protect", pattern: "/protect", title: "Protect", menu: true, parts: protectParts},
 		{name: "doctor", pattern: "/doctor", title: "Doctor", menu: true, parts: doctorParts},
-		{name: "compare", pattern: "/doctor/fleet", title: "Hosts compared", under: "doctor", still: true, params: []string{"by"}, parts: compareParts},
-		{name: "recordings", pattern: "/doctor/recordings", title: "Recordings", under: "doctor", still: true, parts: recordingsParts},
-		{name: "recording", pattern: "/doctor/recordings/{key}", title: "Recording", under: "doctor", still: true, parts: recordingParts},
+		{name: "compare", pattern: "/doctor/fleet", title: "Hosts compared", under: "doctor", static: true, params: []string{"by"}, parts: compareParts},
+		{name: "recordings", pattern: "/doctor/recordings", title: "Recordings", under: "doctor", static: true, parts: recordingsParts},
+		{name: "recording", pattern: "/doctor/recordings/{key}", title: "Recording", under: "doctor", static: true, parts: recordingParts},
 	}
 }
 
@@ -167,7 +167,7 @@ type pageData struct {
 	States     []holdfast.State // choices of a search
 	Conditions []condition      // likewise
 	Live       string           // path of its stream; "" if it is not kept up to date
-	Still      string           // path of the same page with the stream switched
+	Toggle     string           // path of the same page with the stream off, or on again
 	At         string           // time of rendering, which a page without scripts keeps
 	Parts      []shown
 }
@@ -190,8 +190,8 @@ func (d *Dashboard) show(w http.ResponseWriter, r *http.Request, c api.Caller, p
 	}
 	data := pageData{frame: d.frame(title, cmp.Or(p.under, p.name), c), Page: p.name, Search: v.query.search, State: v.query.state,
 		States: states(), Conditions: conditions(), At: time.Now().UTC().Format(time.TimeOnly)}
-	if !p.still {
-		data.Live, data.Still = liveOf(r, v)
+	if !p.static {
+		data.Live, data.Toggle = liveOf(r, v)
 	}
 	for _, f := range pieces {
 		data.Parts = append(data.Parts, shown{f.id, template.HTML(f.html)})
@@ -278,8 +278,8 @@ type pager struct {
 	Before, After   string
 }
 
-// cut returns the part of a list that a page of the query shows.
-func cut[T any](all []T, path string, q query) ([]T, pager) {
+// paginate returns the part of a list that a page of the query shows.
+func paginate[T any](all []T, path string, q query) ([]T, pager) {
 	last := max(1, (len(all)+rowsPerPage-1)/rowsPerPage)
 	q.page = min(q.page, last)
 	from := (q.page - 1) * rowsPerPage

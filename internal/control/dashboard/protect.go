@@ -59,7 +59,7 @@ func (d *protectData) fill(p api.Protection, q query) {
 	if len(waits) > 0 {
 		d.Charts = []chart{newChart("Longest wait, hold by hold", "the last "+strconv.Itoa(len(waits)), "newest", waits, .01, duration)}
 	}
-	d.Rows, d.pager = cut(p.Holds, "/protect", q)
+	d.Rows, d.pager = paginate(p.Holds, "/protect", q)
 }
 
 // count sets the figures from the metrics.

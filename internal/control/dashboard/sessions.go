@@ -14,9 +14,9 @@ import (
 )
 
 type sessionsData struct {
-	Rows  []api.Session
-	Now   time.Time
-	Asked bool // a search leaves out some sessions
+	Rows     []api.Session
+	Now      time.Time
+	Filtered bool // a search may leave out sessions
 	pager
 }
 
@@ -40,7 +40,7 @@ func sessionsParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	var rows []api.Session
 	for _, s := range st.sessions {
 		by[s.State]++
-		if asked(v.query, s) {
+		if matchesSession(v.query, s) {
 			rows = append(rows, s)
 		}
 	}
@@ -56,14 +56,14 @@ func sessionsParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 		sum.States = append(sum.States, stateCount{s, n,
 			"/sessions?" + url.Values{"state": {string(s)}}.Encode()})
 	}
-	list := sessionsData{Now: st.now(), Asked: v.query.search != "" || v.query.state != ""}
-	list.Rows, list.pager = cut(rows, "/sessions", v.query)
+	list := sessionsData{Now: st.now(), Filtered: v.query.search != "" || v.query.state != ""}
+	list.Rows, list.pager = paginate(rows, "/sessions", v.query)
 	return []part{{"notice", "notice", sum}, {"figures", "session-figures", sum}, {"list", "sessions", list}}, nil
 }
 
-// asked reports whether a query selects the session. node:ID selects all sessions of a
+// matchesSession reports whether a query selects the session. node:ID selects all sessions of a
 // node, any other text is part of a key, node or template.
-func asked(q query, s api.Session) bool {
+func matchesSession(q query, s api.Session) bool {
 	if q.state != "" && q.state != string(s.State) {
 		return false
 	}

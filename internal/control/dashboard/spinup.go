@@ -175,21 +175,21 @@ func spinupParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 		{"groups", "spinup-groups", data}, {"slow", "spinup-slowest", data}, {"since", "spinup-since", data}}, nil
 }
 
-func (s *spinData) choices(q spinQuery, asked query) {
+func (s *spinData) choices(q spinQuery, params query) {
 	for _, p := range spansOfTime() {
-		s.Pers = append(s.Pers, choice{p.Name, asked.with("/spinup", "per", p.Name), p.Name == q.per.Name})
+		s.Pers = append(s.Pers, choice{p.Name, params.with("/spinup", "per", p.Name), p.Name == q.per.Name})
 	}
 	for _, by := range groupings() {
-		s.Bys = append(s.Bys, choice{string(by), asked.with("/spinup", "by", string(by)), by == q.by})
+		s.Bys = append(s.Bys, choice{string(by), params.with("/spinup", "by", string(by)), by == q.by})
 	}
-	s.Kinds = []choice{{"all", asked.with("/spinup", "kind", ""), q.kind == ""}}
+	s.Kinds = []choice{{"all", params.with("/spinup", "kind", ""), q.kind == ""}}
 	for _, k := range spinup.Kinds() {
-		s.Kinds = append(s.Kinds, choice{string(k), asked.with("/spinup", "kind", string(k)), k == q.kind})
+		s.Kinds = append(s.Kinds, choice{string(k), params.with("/spinup", "kind", string(k)), k == q.kind})
 	}
 }
 
 // overTime counts the spin-ups of each interval, the oldest first in the charts.
-func (s *spinData) overTime(q spinQuery, asked query, all []spin, from time.Time) {
+func (s *spinData) overTime(q spinQuery, params query, all []spin, from time.Time) {
 	tallies := make([][phaseCount]tally, q.per.most)
 	counts := make([]int, q.per.most)
 	var total [phaseCount]tally
@@ -202,7 +202,7 @@ func (s *spinData) overTime(q spinQuery, asked query, all []spin, from time.Time
 		}
 	}
 	slowPath := func(phase spinup.Phase, since, until time.Time) string {
-		return asked.with("/spinup/slow", "per", "", "by", "", "phase", string(phase), "since", stamp(since), "until", stamp(until))
+		return params.with("/spinup/slow", "per", "", "by", "", "phase", string(phase), "since", stamp(since), "until", stamp(until))
 	}
 	top := 5. // percent; one scale for all, so that they can be compared
 	for i := range tallies {
@@ -244,7 +244,7 @@ func (t tally) words() string {
 }
 
 // byGroup counts the spin-ups of each group, the largest first.
-func (s *spinData) byGroup(q spinQuery, asked query, all []spin, from time.Time) {
+func (s *spinData) byGroup(q spinQuery, params query, all []spin, from time.Time) {
 	type group struct {
 		name    string
 		count   int
@@ -270,7 +270,7 @@ func (s *spinData) byGroup(q spinQuery, asked query, all []spin, from time.Time)
 	for _, g := range list[:len(list)-s.LeftOut] {
 		r := spinRow{Name: g.name, Count: thousands(g.count)}
 		for p, phase := range phases() {
-			r.Cells = append(r.Cells, g.tallies[p].cell(asked.with("/spinup/slow", "per", "", "by", string(q.by), "group", g.name,
+			r.Cells = append(r.Cells, g.tallies[p].cell(params.with("/spinup/slow", "per", "", "by", string(q.by), "group", g.name,
 				"phase", string(phase), "since", stamp(from))))
 		}
 		s.Groups = append(s.Groups, r)
@@ -313,7 +313,7 @@ func rulesOf(r spinup.Rules) (out []ruleWords) {
 // slowData is the data of the page of slow spin-ups.
 type slowData struct {
 	Trouble string
-	Asked   []string // the filter of the list
+	Filters []string // of the list
 	Back    string
 	Rows    []spin
 	pager
@@ -337,7 +337,7 @@ func slowParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	}
 	for _, x := range []struct{ name, words string }{{"phase", "slow in "}, {"group", own["by"] + " "}, {"kind", "kind "}, {"since", "from "}, {"until", "until "}} {
 		if own[x.name] != "" {
-			data.Asked = append(data.Asked, x.words+own[x.name])
+			data.Filters = append(data.Filters, x.words+own[x.name])
 		}
 	}
 	var rows []spin
@@ -348,7 +348,7 @@ func slowParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 			rows = append(rows, s)
 		}
 	}
-	data.Rows, data.pager = cut(rows, "/spinup/slow", v.query)
+	data.Rows, data.pager = paginate(rows, "/spinup/slow", v.query)
 	return []part{{"slow", "spinup-slow", data}}, nil
 }
 

@@ -24,8 +24,8 @@ func (c *Client) DoctorStatus(ctx context.Context, node holdfast.NodeID) (s api.
 	return s, c.get(ctx, path, &s)
 }
 
-// DoctorHistory returns the doctor's findings since then, the newest first, at most
-// limit events (0: all that are kept). With samples it has also the host's facts over
+// DoctorHistory returns the doctor's findings since the given time, the newest first, at
+// most limit events (0: all that are kept). With samples it also has the host's facts over
 // time.
 func (c *Client) DoctorHistory(ctx context.Context, since time.Time, limit int, samples bool) (h watch.History, err error) {
 	q := url.Values{"limit": {strconv.Itoa(limit)}, "samples": {strconv.FormatBool(samples)}}

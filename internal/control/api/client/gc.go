@@ -14,17 +14,17 @@ func (c *Client) GCPlan(ctx context.Context) (p gc.Proposal, err error) {
 	return p, c.get(ctx, "/v1/gc/plan", &p)
 }
 
-// GCRun makes the agent collect, and calls told after each deletion. An error may come
+// GCRun makes the agent collect, and calls progress after each deletion. An error may come
 // with a cycle of the deletions until then. When ctx is done the agent deletes no more.
 // holdfast.ErrBusy.
-func (c *Client) GCRun(ctx context.Context, told func(o gc.Outcome, deleted bool)) (gc.Cycle, error) {
+func (c *Client) GCRun(ctx context.Context, progress func(o gc.Outcome, deleted bool)) (gc.Cycle, error) {
 	var cy gc.Cycle
 	err := lines(ctx, c, http.MethodPost, "/v1/gc/run", api.Empty{}, func(ev api.GCEvent) (last bool, err error) {
-		if told != nil && ev.Deleted != nil {
-			told(*ev.Deleted, true)
+		if ev.Deleted != nil {
+			progress(*ev.Deleted, true)
 		}
-		if told != nil && ev.Skipped != nil {
-			told(*ev.Skipped, false)
+		if ev.Skipped != nil {
+			progress(*ev.Skipped, false)
 		}
 		if ev.Cycle != nil {
 			cy = *ev.Cycle
