@@ -120,13 +120,11 @@ func ErrorOf(err error) *Error {
 	if err == nil {
 		return nil
 	}
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
-	e = &Error{Code: codeOf(err), Message: err.Error(), Advice: holdfast.HintOf(err)}
-	var boot *holdfast.BootError
-	if errors.As(err, &boot) {
+	e := &Error{Code: codeOf(err), Message: err.Error(), Advice: holdfast.HintOf(err)}
+	if boot, ok := errors.AsType[*holdfast.BootError](err); ok {
 		e.Log = boot.Log
 	}
 	if e.Code == CodeElsewhere && e.Advice == "" {
@@ -144,20 +142,14 @@ func codeOf(err error) Code {
 			return c
 		}
 	}
-	var (
-		key  *holdfast.KeyError
-		boot *holdfast.BootError
-		size *http.MaxBytesError
-		far  *holdfast.ElsewhereError
-	)
 	switch {
-	case errors.As(err, &key):
+	case is[*holdfast.KeyError](err):
 		return CodeBadKey
-	case errors.As(err, &boot):
+	case is[*holdfast.BootError](err):
 		return CodeBootFailed
-	case errors.As(err, &size):
+	case is[*http.MaxBytesError](err):
 		return CodeTooLarge
-	case errors.As(err, &far):
+	case is[*holdfast.ElsewhereError](err):
 		return CodeElsewhere
 	}
 	for _, c := range []Code{CodeNoMemory, CodeNotFound, CodeTimeout, CodeCanceled} {
@@ -166,4 +158,10 @@ func codeOf(err error) Code {
 		}
 	}
 	return CodeInternal
+}
+
+// is reports whether err wraps an error of type E.
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
 }

@@ -51,9 +51,8 @@ func (s *server) answer(w http.ResponseWriter, r *http.Request, rt route, c call
 	if node == "" {
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		err := rt.handle(w, r)
-		var moved *holdfast.ElsewhereError
-		var answered sent
-		if !errors.As(err, &moved) || errors.As(err, &answered) || moved.Owner.Node == s.parts.Version.Node {
+		moved, ok := errors.AsType[*holdfast.ElsewhereError](err)
+		if !ok || is[sent](err) || moved.Owner.Node == s.parts.Version.Node {
 			return err
 		}
 		node = moved.Owner.Node // the session has just moved there
@@ -143,8 +142,7 @@ func rewrite(p *httputil.ProxyRequest, c caller) {
 }
 
 func unanswered(node holdfast.NodeID, err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
 	switch code := codeOf(err); code {

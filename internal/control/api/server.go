@@ -132,8 +132,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, rt route) {
 		err = errCut // if the handler panics
 		err = s.handle(w, r, rt, c)
 	}
-	var answered sent
-	if err != nil && !errors.As(err, &answered) {
+	if err != nil && !is[sent](err) {
 		refuse(w, r, err)
 	}
 }
@@ -170,24 +169,24 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route, c call
 func deadline(set func(time.Time) error, d time.Duration) { _ = set(time.Now().Add(d)) }
 
 func (s *server) badMethod(w http.ResponseWriter, r *http.Request, allow string) {
-	if _, err := s.check(r, forReader); err != nil {
-		refuse(w, r, err)
-		return
+	_, err := s.check(r, forReader)
+	if err == nil {
+		w.Header().Set("Allow", allow)
+		err = &Error{Code: CodeBadMethod, Message: "method " + r.Method + " is not allowed for " + r.URL.Path, Advice: "use " + allow}
 	}
-	w.Header().Set("Allow", allow)
-	refuse(w, r, &Error{Code: CodeBadMethod, Message: "method " + r.Method + " is not allowed for " + r.URL.Path, Advice: "use " + allow})
+	refuse(w, r, err)
 }
 
 func (s *server) noRoute(w http.ResponseWriter, r *http.Request) {
-	if _, err := s.check(r, forReader); err != nil {
-		refuse(w, r, err)
-		return
+	_, err := s.check(r, forReader)
+	if err == nil {
+		advice := "/v1/openapi.json lists all routes"
+		if s.doc == nil {
+			advice = "this process has /healthz and /metrics only"
+		}
+		err = &Error{Code: CodeNotFound, Message: "there is nothing at " + r.URL.Path, Advice: advice}
 	}
-	advice := "/v1/openapi.json lists all routes"
-	if s.doc == nil {
-		advice = "this process has /healthz and /metrics only"
-	}
-	refuse(w, r, &Error{Code: CodeNotFound, Message: "there is nothing at " + r.URL.Path, Advice: advice})
+	refuse(w, r, err)
 }
 
 // readBody reads a whole body, once.
@@ -195,11 +194,10 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	rc := http.NewResponseController(w)
 	deadline(rc.SetReadDeadline, bodyLimit)
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err != nil {
-		var size *http.MaxBytesError
-		if errors.As(err, &size) {
-			return nil, err
-		}
+	switch {
+	case is[*http.MaxBytesError](err):
+		return nil, err
+	case err != nil:
 		return nil, badRequest("reading the body: %v", err)
 	}
 	_ = rc.SetReadDeadline(time.Time{})

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
@@ -47,21 +48,18 @@ func OpenTokens(f TokenFiles, log *slog.Logger) (*Tokens, error) {
 	if f == (TokenFiles{}) {
 		return nil, nil
 	}
-	t := &Tokens{}
-	for _, x := range []struct {
-		to         **keyfile.Watched[[]bearer]
-		path, word string
-	}{{&t.admin, f.Admin, "admin"}, {&t.read, f.Read, "read"}} {
-		if x.path == "" {
-			continue
+	watch := func(path, word string) (*keyfile.Watched[[]bearer], error) {
+		if path == "" {
+			return nil, nil
 		}
-		w, err := keyfile.Watch(log, func() ([]bearer, error) { return readTokens(x.path, x.word) }, x.path)
-		if err != nil {
-			return nil, err
-		}
-		*x.to = w
+		return keyfile.Watch(log, func() ([]bearer, error) { return readTokens(path, word) }, path)
 	}
-	return t, nil
+	admin, err1 := watch(f.Admin, "admin")
+	read, err2 := watch(f.Read, "read")
+	if err := cmp.Or(err1, err2); err != nil {
+		return nil, err
+	}
+	return &Tokens{admin, read}, nil
 }
 
 // readTokens reads one file. A token without a name is named after word and its line.

@@ -51,9 +51,9 @@ func (d *Dashboard) open(h handler) http.HandlerFunc {
 func (d *Dashboard) forReader(h reader) http.HandlerFunc {
 	return d.open(func(w http.ResponseWriter, r *http.Request) error {
 		c, err := api.CallerOf(d.o.Access, r)
-		var e *api.Error
+		e, ok := errors.AsType[*api.Error](err)
 		switch {
-		case errors.As(err, &e) && e.Code == api.CodeUnauthorized && r.Method == http.MethodGet && d.o.Access.Logins != nil && !strings.HasPrefix(r.URL.Path, "/live/"):
+		case ok && e.Code == api.CodeUnauthorized && r.Method == http.MethodGet && d.o.Access.Logins != nil && !strings.HasPrefix(r.URL.Path, "/live/"):
 			http.Redirect(w, r, "/login?"+url.Values{"next": {r.URL.RequestURI()}}.Encode(), http.StatusSeeOther)
 			return nil
 		case err != nil:
@@ -86,11 +86,10 @@ func form(w http.ResponseWriter, r *http.Request) error {
 	_ = rc.SetReadDeadline(time.Now().Add(formLimit))
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	err = r.ParseForm()
-	var size *http.MaxBytesError
-	switch {
-	case errors.As(err, &size):
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return &api.Error{Code: api.CodeTooLarge, Message: "the form is too large"}
-	case err != nil:
+	}
+	if err != nil {
 		return &api.Error{Code: api.CodeBadRequest, Message: "the form: " + err.Error()}
 	}
 	_ = rc.SetReadDeadline(time.Time{})

@@ -54,10 +54,8 @@ func (d *Dashboard) actOnSession(w http.ResponseWriter, r *http.Request, c api.C
 
 func (d *Dashboard) startSession(r *http.Request, key holdfast.SessionKey) (string, error) {
 	var s api.Session
-	if err := d.ask(r, "/v1/sessions/"+string(key)+"/start", api.StartRequest{}, &s); err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("Session %s is ready on node %s, after %v.", key, s.Node, s.Boot.Total()), nil
+	err := d.ask(r, "/v1/sessions/"+string(key)+"/start", api.StartRequest{}, &s)
+	return fmt.Sprintf("Session %s is ready on node %s, after %v.", key, s.Node, s.Boot.Total()), err
 }
 
 func (d *Dashboard) resumeSession(r *http.Request, key holdfast.SessionKey) (string, error) {
