@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// access is the right that a route needs, and the right that a caller has.
+// access is the right that a route needs.
 type access int
 
 const (
@@ -17,41 +17,41 @@ const (
 	forAdmin                // may make changes, and read the output of sessions
 )
 
-// caller is the sender of a request.
-type caller struct {
-	name string // for the audit log
-	may  access
+// Caller is the sender of a request. Every caller that check does not refuse may read.
+type Caller struct {
+	Name  string // for the audit log
+	Admin bool   // may make changes
 }
 
 // check returns the sender of the request, and nil if it may use a route of the given
 // access.
-func (o Options) check(r *http.Request, need access) (caller, error) {
+func (o Options) check(r *http.Request, need access) (Caller, error) {
 	c, err := o.caller(r)
 	switch {
 	case need == forAnyone:
 		return c, nil
 	case err != nil:
 		return c, err
-	case need <= c.may:
+	case need == forReader || c.Admin:
 		return c, nil
 	case o.Tokens != nil:
-		return c, &Error{Code: CodeReadOnly, Message: "the " + c.name + " is for reading only",
+		return c, &Error{Code: CodeReadOnly, Message: "the " + c.Name + " is for reading only",
 			Advice: "this needs a token of api.token_file"}
 	}
 	return c, &Error{Code: CodeReadOnly, Message: "this address is read-only",
 		Advice: "use the unix socket, or configure a token for the API"}
 }
 
-func (o Options) caller(r *http.Request) (caller, error) {
+func (o Options) caller(r *http.Request) (Caller, error) {
 	switch {
 	case o.Peer != nil:
 		node := o.Peer(r)
 		if node == "" {
-			return caller{name: unknownCaller}, &Error{Code: CodeUnauthorized, Message: "this address is for the nodes of the fleet"}
+			return Caller{Name: unknownCaller}, &Error{Code: CodeUnauthorized, Message: "this address is for the nodes of the fleet"}
 		}
-		return caller{name: "node " + string(node), may: forAdmin}, nil
+		return Caller{Name: "node " + string(node), Admin: true}, nil
 	case o.Admin:
-		return caller{name: "unix socket", may: forAdmin}, nil
+		return Caller{Name: "unix socket", Admin: true}, nil
 	case o.Tokens != nil:
 		if o.Logins != nil && r.Header.Get("Authorization") == "" {
 			if c, err := o.Logins.caller(r); err == nil {
@@ -62,10 +62,10 @@ func (o Options) caller(r *http.Request) (caller, error) {
 	case !o.knowsHost(r.Host):
 		// Without a token a web page could reach this server under a name of its own
 		// that resolves to 127.0.0.1 (DNS rebinding).
-		return caller{name: unknownCaller}, &Error{Code: CodeBadHost, Message: "the Host header does not name this machine",
+		return Caller{Name: unknownCaller}, &Error{Code: CodeBadHost, Message: "the Host header does not name this machine",
 			Advice: "use 127.0.0.1 or localhost in the address"}
 	}
-	return caller{name: unknownCaller, may: forReader}, nil
+	return Caller{Name: unknownCaller}, nil
 }
 
 func (o Options) knowsHost(host string) bool {

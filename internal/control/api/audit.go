@@ -52,7 +52,7 @@ func (u *audit) allow(now time.Time) (unlogged int64, ok bool) {
 type act struct {
 	r      *http.Request
 	route  string
-	caller caller
+	caller Caller
 	begin  time.Time
 
 	mu    sync.Mutex
@@ -72,12 +72,12 @@ func note(ctx context.Context, key string, value any) {
 
 func (u *audit) write(a *act, peer bool, err error) {
 	unlogged, ok := int64(0), true
-	if a.caller.name == unknownCaller {
+	if a.caller.Name == unknownCaller {
 		if unlogged, ok = u.allow(time.Now()); !ok {
 			return
 		}
 	}
-	line := []any{"audit", true, "act", a.route, "caller", bounded(a.caller.name)}
+	line := []any{"audit", true, "act", a.route, "caller", bounded(a.caller.Name)}
 	if c, ok := a.r.Context().Value(credKey{}).(*unix.Ucred); ok {
 		line = append(line, "pid", c.Pid, "uid", c.Uid)
 	} else {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -48,16 +49,12 @@ func document(table []route) []byte {
 }
 
 func operation(rt route, s *schemas) map[string]any {
-	status := rt.status
-	if status == 0 {
-		status = http.StatusOK
-	}
 	op := map[string]any{
 		"operationId": rt.id,
 		"summary":     rt.summary,
 		"responses": map[string]any{
-			strconv.Itoa(status): answer(rt, s),
-			"default":            map[string]any{"$ref": "#/components/responses/error"},
+			strconv.Itoa(cmp.Or(rt.status, http.StatusOK)): answer(rt, s),
+			"default": map[string]any{"$ref": "#/components/responses/error"},
 		},
 	}
 	if p := parameters(rt, s); len(p) > 0 {
@@ -82,10 +79,8 @@ func answer(rt route, s *schemas) map[string]any {
 		m["description"] = "Done."
 	case rt.answer == nil:
 		m["content"] = content(rt.media, map[string]any{"type": "string"})
-	case rt.media == "":
-		m["content"] = content(mediaJSON, s.of(reflect.TypeOf(rt.answer)))
 	default:
-		m["content"] = content(rt.media, s.of(reflect.TypeOf(rt.answer)))
+		m["content"] = content(cmp.Or(rt.media, mediaJSON), s.of(reflect.TypeOf(rt.answer)))
 	}
 	return m
 }

@@ -28,7 +28,7 @@ const (
 )
 
 // answer answers a request on this node, or passes it on to another node.
-func (s *server) answer(w http.ResponseWriter, r *http.Request, rt route, c caller) error {
+func (s *server) answer(w http.ResponseWriter, r *http.Request, rt route, c Caller) error {
 	node, err := s.nodeFor(r, rt)
 	if err != nil {
 		return err
@@ -92,7 +92,7 @@ func (s *server) nodeFor(r *http.Request, rt route) (holdfast.NodeID, error) {
 }
 
 // pass passes a request on to a node and copies its answer.
-func (s *server) pass(w http.ResponseWriter, r *http.Request, body []byte, to holdfast.NodeID, c caller) error {
+func (s *server) pass(w http.ResponseWriter, r *http.Request, body []byte, to holdfast.NodeID, c Caller) error {
 	note(r.Context(), "passed_to", to)
 	transport, err := s.Forward(to)
 	if err != nil {
@@ -129,7 +129,7 @@ func (s *server) pass(w http.ResponseWriter, r *http.Request, body []byte, to ho
 
 // rewrite makes the request one of this node. It removes the caller's
 // credentials.
-func rewrite(p *httputil.ProxyRequest, c caller) {
+func rewrite(p *httputil.ProxyRequest, c Caller) {
 	p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "http", "node", "node"
 	for name := range p.Out.Header {
 		if name == "Authorization" || name == "Cookie" || name == "Origin" || name == "Referer" ||
@@ -138,7 +138,7 @@ func rewrite(p *httputil.ProxyRequest, c caller) {
 		}
 	}
 	p.Out.Header.Set(PassedHeader, "1")
-	p.Out.Header.Set(CallerHeader, bounded(c.name))
+	p.Out.Header.Set(CallerHeader, bounded(c.Name))
 }
 
 func unanswered(node holdfast.NodeID, err error) error {

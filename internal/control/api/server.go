@@ -148,7 +148,7 @@ func (s *server) checkOrigin(r *http.Request) error {
 	return nil
 }
 
-func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route, c caller) error {
+func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route, c Caller) error {
 	if err := checkQuery(r, rt.query); err != nil {
 		return err
 	}

@@ -108,7 +108,7 @@ func validTokenName(s string) bool {
 
 // caller returns the owner of the request's token. A token that is in both files may
 // make changes.
-func (t *Tokens) caller(r *http.Request) (caller, error) {
+func (t *Tokens) caller(r *http.Request) (Caller, error) {
 	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
 		given = "" // too short for a token
@@ -117,15 +117,15 @@ func (t *Tokens) caller(r *http.Request) (caller, error) {
 }
 
 // bearer returns the owner of the token with the given hash.
-func (t *Tokens) bearer(sum [sha256.Size]byte) (caller, error) {
+func (t *Tokens) bearer(sum [sha256.Size]byte) (Caller, error) {
 	admin, read := find(t.admin, sum), find(t.read, sum)
 	switch {
 	case admin != "":
-		return caller{name: "token " + admin, may: forAdmin}, nil
+		return Caller{Name: "token " + admin, Admin: true}, nil
 	case read != "":
-		return caller{name: "token " + read, may: forReader}, nil
+		return Caller{Name: "token " + read}, nil
 	}
-	return caller{name: unknownCaller}, &Error{Code: CodeUnauthorized, Message: "the bearer token is missing or wrong",
+	return Caller{Name: unknownCaller}, &Error{Code: CodeUnauthorized, Message: "the bearer token is missing or wrong",
 		Advice: "send the header Authorization: Bearer TOKEN with a token of the agent's configuration"}
 }
 

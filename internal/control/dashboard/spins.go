@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 	"unique"
@@ -133,9 +134,5 @@ func (c *spins) read(context.Context) ([]spin, error) {
 
 // older returns the index of the first spin-up that began before t.
 func older(all []spin, t time.Time) int {
-	i := slices.IndexFunc(all, func(s spin) bool { return s.Begun.Before(t) })
-	if i < 0 {
-		return len(all)
-	}
-	return i
+	return sort.Search(len(all), func(i int) bool { return all[i].Begun.Before(t) })
 }
