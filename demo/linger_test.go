@@ -10,8 +10,8 @@ import (
 	"github.com/coder/websocket"
 )
 
-// sameHandshake sends every upgrade with the same key, as a gateway does that keeps
-// a browser's WebSocket, and has its client not notice.
+// sameHandshake sends every upgrade with the same key, as a gateway does that keeps a
+// browser's WebSocket. It hides this from its client.
 type sameHandshake struct{}
 
 const handshakeKey = "dGhlIHNhbXBsZSBub25jZQ=="
@@ -41,8 +41,9 @@ func (d *demo) dialAgain(t *testing.T) *client {
 	return &client{conn: c}
 }
 
-// TestShellLingers: a shell whose connection was lost goes on with the next one of
-// the same handshake, also where the loss was not noticed; one that was closed ends.
+// If a connection is lost, its shell continues with the next connection of the same
+// handshake, also if the server did not notice the loss. If a browser closes its
+// connection, the shell ends.
 func TestShellLingers(t *testing.T) {
 	t.Setenv(lingerEnv, "1m")
 	d := serving(t)
@@ -55,7 +56,7 @@ func TestShellLingers(t *testing.T) {
 	second.say(t, "echo it is $x")
 	second.see(t, `it is kept\r\n`)
 
-	third := d.dialAgain(t) // beside the second, which is still there
+	third := d.dialAgain(t) // the second connection is still open
 	third.say(t, "echo again $x")
 	third.see(t, `again kept\r\n`)
 	if err := third.conn.Close(websocket.StatusNormalClosure, ""); err != nil {

@@ -2,8 +2,7 @@ package main
 
 import "sync"
 
-// lobby counts the people that have a terminal open and tells each of them when
-// the number changes.
+// lobby counts the open terminals, and sends each of them the number when it changes.
 type lobby struct {
 	limit int
 	mu    sync.Mutex
@@ -12,8 +11,8 @@ type lobby struct {
 
 func newLobby(limit int) *lobby { return &lobby{limit: limit, in: map[chan int]struct{}{}} }
 
-// join lets one more in, unless the lobby is full. news yields the latest
-// number, the first at once; leave has to be called at the end.
+// join adds a terminal; ok is false if the limit is reached. The channel news receives
+// the current number at once, and then each change. The caller must call leave at the end.
 func (l *lobby) join() (news <-chan int, leave func(), ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -22,17 +21,17 @@ func (l *lobby) join() (news <-chan int, leave func(), ok bool) {
 	}
 	c := make(chan int, 1)
 	l.in[c] = struct{}{}
-	l.tell()
+	l.notify()
 	return c, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		delete(l.in, c)
-		l.tell()
+		l.notify()
 	}, true
 }
 
-// tell puts the number in every client's channel in place of one not read yet.
-func (l *lobby) tell() {
+// notify puts the number into the channel of every terminal, in place of an unread one.
+func (l *lobby) notify() {
 	for c := range l.in {
 		select {
 		case <-c:

@@ -1,10 +1,10 @@
-// Command holdfast-demo is the server inside the demo's containers: a page with
-// a terminal, and a shell in this container for each user that opens it. It is
-// what a session's server has to be and no more: it listens on one port, works
-// below any path prefix, answers /healthz, and lets its browsers reconnect.
+// Command holdfast-demo is the server in the demo's containers. It serves a page with a
+// terminal, and starts a shell in its container for each open page. It has only the
+// features that a session's server needs: it listens on one port, works below any path
+// prefix, answers /healthz, and browsers can reconnect to it.
 //
-// It is made to be a container's first process, and so collects the orphans
-// that shells leave behind.
+// The server runs as the first process of its container, and therefore reaps the orphans
+// of its shells.
 package main
 
 import (
@@ -24,9 +24,8 @@ import (
 )
 
 func main() {
-	// SIGHUP too, so that shells hear of their hangup also where this was started by
-	// a process that ignores it (nohup): a caught signal is as usual again in a child, what is
-	// ignored stays so (execve(2)).
+	// The server also catches SIGHUP: execve(2) resets caught signals in a child but keeps
+	// ignored ones. If nohup started the server, its shells would otherwise ignore SIGHUP.
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	defer stop()
 	addr := flag.String("addr", ":8080", "address to listen on")
@@ -39,23 +38,23 @@ func main() {
 
 // run serves until ctx is done and every shell has ended.
 func run(ctx context.Context, addr string, log *slog.Logger) error {
-	// Orphans come to the first process of a pid namespace by themselves; to
-	// any other only if it asks (prctl(2)), as under --pid=host or an engine's
-	// own init.
+	// The kernel passes orphans to the first process of a pid namespace. With --pid=host,
+	// or below an engine's init, the server is not the first process and must request
+	// them (prctl(2)).
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become the reaper of orphans: %w", err)
 	}
 	reaper := newReaper()
 	go reaper.run()
 
-	id, err := whoami()
+	id, err := readIdentity()
 	if err != nil {
 		return err
 	}
 	s := newServer(id, reaper, log)
 	if v := os.Getenv(lingerEnv); v != "" {
 		if s.lingering.time, err = time.ParseDuration(v); err != nil || s.lingering.time < 0 {
-			return fmt.Errorf("%s: %q is no time such as 30s", lingerEnv, v)
+			return fmt.Errorf("%s: %q is not a time such as 30s", lingerEnv, v)
 		}
 	}
 	l, err := net.Listen("tcp", addr)
@@ -66,8 +65,8 @@ func run(ctx context.Context, addr string, log *slog.Logger) error {
 	return serve(ctx, l, s)
 }
 
-// serve answers on l until ctx is done, then closes every terminal and waits
-// for its shell.
+// serve answers on l until ctx is done. Then it closes every terminal and waits for the
+// shells.
 func serve(ctx context.Context, l net.Listener, s *server) error {
 	h := &http.Server{
 		Handler:           s.handler(),
@@ -95,15 +94,15 @@ func serve(ctx context.Context, l net.Listener, s *server) error {
 	return nil
 }
 
-// identity is what the page shows of the session it is in.
+// identity is the session of this container, as the page shows it.
 type identity struct {
 	Session string `json:"session"` // its key
 	Epoch   string `json:"epoch"`   // of the claim that this container serves
 	Host    string `json:"host"`    // the container's host name
 }
 
-// whoami reads what the agent told this container.
-func whoami() (identity, error) {
+// readIdentity reads the environment that the agent set, and the host name.
+func readIdentity() (identity, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return identity{}, fmt.Errorf("read the host name: %w", err)

@@ -19,11 +19,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience bounds every wait against hanging. It is no measurement.
+// patience limits every wait, so that a failing test does not hang.
 const patience = 30 * time.Second
 
-// TestMain makes the test binary the server itself when it is told so: the
-// server waits for all children of its process, so it needs one of its own.
+// TestMain turns the test binary into the server if the environment says so: the server
+// waits for all children of its process, so it needs its own process.
 func TestMain(m *testing.M) {
 	if os.Getenv("HOLDFAST_DEMO_TEST_SERVER") != "" {
 		main()
@@ -38,8 +38,7 @@ type demo struct {
 	cmd  *exec.Cmd
 }
 
-// serving starts a server for session alice at epoch 17 and ends it with the
-// test.
+// serving starts a server for session alice at epoch 17, and ends it when the test ends.
 func serving(t *testing.T) *demo {
 	t.Helper()
 	d := &demo{cmd: exec.Command(os.Args[0], "-addr", "127.0.0.1:0")}
@@ -54,7 +53,7 @@ func serving(t *testing.T) *demo {
 	}
 	read := make(chan struct{})
 	t.Cleanup(func() {
-		_ = d.cmd.Process.Kill() // an error says that the test has ended it
+		_ = d.cmd.Process.Kill() // an error means that the test has already ended it
 		<-read
 		_ = d.cmd.Wait()
 	})
@@ -77,7 +76,7 @@ func serving(t *testing.T) *demo {
 	return d
 }
 
-// children returns the pids whose parent is the server, zombies too.
+// children returns the pids of the server's children, also of zombies.
 func (d *demo) children(t *testing.T) []int {
 	t.Helper()
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
@@ -108,20 +107,20 @@ func parent(pid int) int {
 	return n
 }
 
-// until waits for a condition that no event tells of.
+// until polls a condition for which there is no event.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("waited in vain for %s", what)
+			t.Fatalf("%s: no such state in time", what)
 		}
 	}
 }
 
-// client is a terminal without a screen.
+// client is a browser's terminal without a screen.
 type client struct {
 	conn   *websocket.Conn
-	out    string // everything printed so far, not yet expected
+	out    string // output that see has not consumed
 	people int    // from the last status
 	last   status
 }
@@ -135,7 +134,7 @@ func (d *demo) dial(t *testing.T, query string) *client {
 		t.Fatalf("dial: %v", err)
 	}
 	c.SetReadLimit(1 << 20)
-	t.Cleanup(func() { _ = c.CloseNow() }) // an error says that it is closed
+	t.Cleanup(func() { _ = c.CloseNow() }) // an error means that it is closed
 	return &client{conn: c}
 }
 
@@ -175,8 +174,8 @@ func (c *client) next() error {
 	return nil
 }
 
-// see reads until the output matches, and returns the pattern's first group.
-// What came before the match's end is forgotten.
+// see reads until the output matches, and returns the pattern's first group. It discards
+// the output up to the end of the match.
 func (c *client) see(t *testing.T, pattern string) string {
 	t.Helper()
 	re := regexp.MustCompile(pattern)
@@ -192,7 +191,7 @@ func (c *client) see(t *testing.T, pattern string) string {
 	}
 }
 
-// crowd reads until the status says n people.
+// crowd reads until the status counts n people.
 func (c *client) crowd(t *testing.T, n int) {
 	t.Helper()
 	for c.people != n {

@@ -19,12 +19,12 @@ import (
 
 const screen = ".xterm-rows" // where xterm.js draws
 
-// proxy stands in front of servers as the gateway does: below a path prefix,
-// which it strips. What it does with /ws can be changed.
+// proxy forwards requests to servers as the gateway does, and removes a path prefix. Tests
+// can change its behaviour for /ws.
 type proxy struct {
 	url     string // of the page
 	target  atomic.Pointer[demo]
-	closing atomic.Int32 // close code for the next WebSocket; 0 lets it through
+	closing atomic.Int32 // close code for the next WebSocket; 0 forwards it
 	refuse  atomic.Bool  // answer 502 to WebSockets
 }
 
@@ -50,7 +50,7 @@ func proxied(t *testing.T, d *demo) *proxy {
 				t.Errorf("accept: %v", err)
 				return
 			}
-			_ = c.Close(websocket.StatusCode(code), "test") // the browser may be gone
+			_ = c.Close(websocket.StatusCode(code), "test") // the browser may have disconnected
 			return
 		}
 		forward.ServeHTTP(w, r)
@@ -76,10 +76,10 @@ func TestBrowserTerminal(t *testing.T) {
 	connected(t, p)
 	for id, want := range map[string]string{"session": "alice", "epoch": "17", "host": hostname(t), "people": "1", "message": "Connected"} {
 		if got := p.Text(t, "#"+id); got != want {
-			t.Errorf("#%s says %q, want %q", id, got, want)
+			t.Errorf("#%s has the text %q, want %q", id, got, want)
 		}
 	}
-	p.Type(t, "echo the an''swer is $((6*7))\r") // no click first: the terminal has the focus
+	p.Type(t, "echo the an''swer is $((6*7))\r") // without a click: the terminal has the focus
 	p.WaitText(t, screen, "the answer is 42")
 
 	before := browser.Eval[string](t, p, `document.querySelector(".xterm-rows").childElementCount + ""`)
@@ -89,11 +89,11 @@ func TestBrowserTerminal(t *testing.T) {
 	rows := browser.Eval[string](t, p, `document.querySelector(".xterm-rows").childElementCount + " "`)
 	p.WaitText(t, screen, rows)
 
-	// Colours of every kind are styles that the policy has to let through.
+	// Each kind of colour is a style that the policy must allow.
 	p.Type(t, `printf '\033[31mred \033[38;5;208morange \033[38;2;1;200;3mtr''ue\033[0m\n'`+"\r")
 	p.WaitText(t, screen, "red orange true")
 	if label := browser.Eval[string](t, p, `document.activeElement.getAttribute("aria-label")`); !strings.HasPrefix(label, "Terminal") {
-		t.Errorf("the focus is on something labelled %q", label)
+		t.Errorf("the focus is on the element labelled %q", label)
 	}
 	p.Clean(t)
 }
@@ -122,7 +122,7 @@ func TestBrowserComesBack(t *testing.T) {
 	p.Type(t, "echo fir''st\r")
 	p.WaitText(t, screen, "first")
 
-	t.Log("the server dies, and the first new try meets a 1012")
+	t.Log("the server dies, and the next connection is closed with 1012")
 	g.closing.Store(int32(websocket.StatusServiceRestart))
 	if err := old.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -130,13 +130,13 @@ func TestBrowserComesBack(t *testing.T) {
 	g.target.Store(next)
 	p.WaitText(t, screen, "connection lost; reconnecting")
 	p.WaitText(t, screen, "the session is moving; reconnecting")
-	p.WaitText(t, screen, "first") // the notes overwrite nothing
+	p.WaitText(t, screen, "first") // the notes do not overwrite output
 	p.WaitText(t, screen, "$")
 	connected(t, p)
 	p.Type(t, "echo ba''ck\r")
 	p.WaitText(t, screen, "back")
 
-	t.Log("no answer for a while")
+	t.Log("the server does not answer for a while")
 	g.refuse.Store(true)
 	if err := next.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -156,7 +156,7 @@ func TestBrowserSaysThatTheSessionMoves(t *testing.T) {
 	p := browser.Start(t).Open(t, g.url)
 	p.WaitText(t, screen, "the session is moving; reconnecting")
 	connected(t, p)
-	p.Clean(t) // at once and without a failed try
+	p.Clean(t) // immediately, without a failed attempt
 }
 
 func TestBrowserShellEnds(t *testing.T) {
@@ -181,7 +181,7 @@ func TestBrowserWithoutAMouse(t *testing.T) {
 	connected(t, p)
 	p.Type(t, kb.F6)
 	p.Wait(t, `document.activeElement.id === "reader"`)
-	p.Type(t, " ") // the screen reader's mode on
+	p.Type(t, " ") // switches the screen reader's mode on
 	p.Wait(t, `document.querySelector(".xterm-accessibility") !== null`)
 	p.Type(t, kb.F6)
 	p.Type(t, "echo spo''ken\r")
@@ -195,7 +195,7 @@ func TestBrowserOnAPhone(t *testing.T) {
 	p.Go(t, proxied(t, serving(t)).url)
 	connected(t, p)
 	p.Type(t, "sleep 1000\r")
-	p.WaitText(t, screen, "sleep 1000") // an interrupt throws away what the shell has not read
+	p.WaitText(t, screen, "sleep 1000") // an interrupt discards input that the shell has not read
 	p.Click(t, `[data-key="interrupt"]`)
 	p.WaitText(t, screen, "^C")
 	p.Type(t, "echo sto''pped\r")

@@ -10,19 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reaper is the only one in this process that waits for children: for its own
-// shells, and for the orphans that the kernel hands to a container's first
-// process. It cannot be left to os/exec, which waits for its own children only,
-// and whose wait would race with one for all.
+// reaper waits for all children of this process: its shells, and the orphans that the
+// kernel passes to a container's first process. Package os/exec waits only for the
+// children that it started, and its wait would race with a wait for all children.
 type reaper struct {
 	mu    sync.Mutex
-	alive map[int]chan struct{} // own children by pid; closed when reaped
+	alive map[int]chan struct{} // shells by pid; closed when reaped
 }
 
 func newReaper() *reaper { return &reaper{alive: map[int]chan struct{}{}} }
 
-// run collects children for as long as the process lives, as a first process
-// must.
+// run reaps children until the process ends.
 func (r *reaper) run() {
 	died := make(chan os.Signal, 1)
 	signal.Notify(died, unix.SIGCHLD)
@@ -32,7 +30,7 @@ func (r *reaper) run() {
 	}
 }
 
-// collect reaps everything that is dead now. One SIGCHLD may stand for many.
+// collect reaps all dead children. One SIGCHLD may stand for several of them.
 func (r *reaper) collect() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -44,17 +42,17 @@ func (r *reaper) collect() {
 		if err != nil || pid <= 0 { // ECHILD, or no child is dead
 			return
 		}
-		if gone, ours := r.alive[pid]; ours {
+		if gone, ok := r.alive[pid]; ok {
 			close(gone)
 			delete(r.alive, pid)
 		}
 	}
 }
 
-// start runs spawn, which starts one child, and returns a channel that is
-// closed once that child is reaped.
+// start runs spawn, which starts one child, and returns a channel that is closed when
+// that child is reaped.
 func (r *reaper) start(spawn func() (*os.Process, error)) (pid int, gone <-chan struct{}, err error) {
-	r.mu.Lock() // so that the child is not reaped before it is known
+	r.mu.Lock() // so that collect does not reap the child before it is in the map
 	defer r.mu.Unlock()
 	p, err := spawn()
 	if err != nil {
@@ -69,12 +67,12 @@ func (r *reaper) start(spawn func() (*os.Process, error)) (pid int, gone <-chan 
 	return pid, c, nil
 }
 
-// kill ends the process group that an own child leads, if the child is not
-// reaped yet: after that its pid may be reused.
+// kill sends SIGKILL to the process group of a shell, unless the shell was reaped: the
+// kernel may reuse the pid of a reaped process.
 func (r *reaper) kill(pid int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, ok := r.alive[pid]; ok {
-		_ = unix.Kill(-pid, unix.SIGKILL) // ESRCH: dead already, about to be reaped
+		_ = unix.Kill(-pid, unix.SIGKILL) // ESRCH: the shell is dead and will be reaped
 	}
 }

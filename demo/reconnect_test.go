@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// The snippet that the guide gives away is the file that this page runs, which
-// the tests in a browser try out.
+// The snippet in the guide is the file that this page runs and that the tests in a browser
+// check.
 func TestGuidesSnippetIsThePages(t *testing.T) {
 	read := func(name string) string {
 		b, err := os.ReadFile(name)
@@ -21,7 +21,7 @@ func TestGuidesSnippetIsThePages(t *testing.T) {
 		t.Error("docs/reconnecting.md does not have demo/assets/reconnect.js word for word")
 	}
 	if n := strings.Count(snippet, "\n"); n > 40 {
-		t.Errorf("it has %d lines, 40 are promised", n)
+		t.Errorf("it has %d lines, the guide promises 40", n)
 	}
 	if !strings.Contains(read("assets/line.js"), `import { reconnecting } from "./reconnect.js";`) {
 		t.Error("the page does not use it")

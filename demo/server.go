@@ -18,9 +18,9 @@ var assets embed.FS
 // maxShells bounds the shells of one container.
 const maxShells = 64
 
-// policy lets the page load nothing but what this server has, and run no script
-// that is written into the page. Styles are open because xterm.js writes its
-// theme and its colours as style elements and attributes.
+// policy allows the page to load files of this server only, and no inline scripts. It
+// allows inline styles, because xterm.js writes its theme and its colours as style elements
+// and attributes.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; " +
 	"img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
@@ -37,12 +37,12 @@ func newServer(id identity, r *reaper, log *slog.Logger) *server {
 	return &server{id: id, reaper: r, lobby: newLobby(maxShells), log: log, lingering: &lingering{by: map[string]*holder{}}}
 }
 
-// handler has every route. All are relative to wherever the gateway put us:
-// it strips the prefix, and the page asks with relative URLs.
+// handler returns the handler of all routes. The gateway removes its path prefix from
+// requests, and the page uses relative URLs.
 func (s *server) handler() http.Handler {
 	files, err := fs.Sub(assets, "assets")
 	if err != nil {
-		panic(err) // the name is a constant and embedded
+		panic(err) // cannot fail: the directory is embedded
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -60,8 +60,8 @@ func (s *server) handler() http.Handler {
 	})
 }
 
-// cached lets browsers keep files but ask whether they are still current: an
-// upgraded image serves new ones at the same address.
+// cached allows browsers to cache files, but makes them revalidate each file: a newer
+// image serves newer files at the same address.
 func cached(tag string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-cache")
@@ -70,7 +70,7 @@ func cached(tag string, next http.Handler) http.Handler {
 	})
 }
 
-// fingerprint is one entity tag for all files.
+// fingerprint returns one entity tag for all files.
 func fingerprint(files fs.FS) string {
 	sum := sha256.New()
 	err := fs.WalkDir(files, ".", func(name string, d fs.DirEntry, err error) error {
@@ -82,14 +82,15 @@ func fingerprint(files fs.FS) string {
 		return err
 	})
 	if err != nil {
-		panic(err) // embedded files can be read
+		panic(err) // cannot fail: the files are embedded
 	}
 	return `"` + hex.EncodeToString(sum.Sum(nil)[:12]) + `"`
 }
 
-// sameHost reports whether a request comes from a page of ours. Browsers send
-// Origin with every WebSocket and let no page choose it, or any X- header; a
-// client that sends none is no browser. A gateway may have changed Host and say so.
+// sameHost reports whether a request comes from a page of this server. A browser sends
+// Origin with every WebSocket, and a page can set neither Origin nor X- headers. A client
+// without Origin is not a browser. If a gateway changed Host, X-Forwarded-Host has the
+// original.
 func sameHost(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	if origin == "" {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hangupGrace is what a shell has to end by itself once its terminal is gone.
+// hangupGrace is the time in which a shell must end after its terminal was closed.
 const hangupGrace = time.Second
 
 // maxSide bounds a terminal's rows and columns.
@@ -30,13 +30,13 @@ func (s size) winsize() *pty.Winsize {
 	}
 }
 
-// shell is one /bin/sh on a terminal of its own.
+// shell is a /bin/sh with its own pseudoterminal.
 type shell struct {
-	tty    *os.File // our side
+	tty    *os.File // the server's side of the pseudoterminal
 	pid    int
 	gone   <-chan struct{} // closed when it is dead and reaped
 	reaper *reaper
-	unsaid []byte // was read from tty, and no browser has it; output's
+	unsent []byte // output that was read from tty and not sent to a browser
 }
 
 func startShell(r *reaper, session string, s size) (*shell, error) {
@@ -48,7 +48,7 @@ func startShell(r *reaper, session string, s size) (*shell, error) {
 	sh := &shell{reaper: r}
 	var err error
 	sh.pid, sh.gone, err = r.start(func() (*os.Process, error) {
-		// A session of its own: the kernel hangs it up when tty closes.
+		// The shell leads a new session: the kernel sends it SIGHUP when tty is closed.
 		tty, err := pty.StartWithSize(cmd, s.winsize())
 		sh.tty = tty
 		return cmd.Process, err
@@ -63,9 +63,9 @@ func startShell(r *reaper, session string, s size) (*shell, error) {
 	return sh, nil
 }
 
-// polled replaces f by the same file in the runtime's poller. Package pty
-// leaves it in blocking mode, where Close waits for a pending Read and nothing
-// is ever hung up. On an error f is returned as it was.
+// polled replaces f by the same file in the runtime's poller. Package pty leaves f in
+// blocking mode, in which Close waits for a pending Read, so that the hangup would never
+// happen. With an error it returns f unchanged.
 func polled(f *os.File) (*os.File, error) {
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -78,9 +78,10 @@ func polled(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), f.Close()
 }
 
-// resize tells the shell's side the new size; what runs there gets SIGWINCH.
+// resize sets the size of the terminal. The kernel sends SIGWINCH to its foreground
+// processes.
 func (sh *shell) resize(s size) error {
-	conn, err := sh.tty.SyscallConn() // not Fd, which sets blocking mode again
+	conn, err := sh.tty.SyscallConn() // Fd would set blocking mode again
 	if err != nil {
 		return fmt.Errorf("resize the terminal: %w", err)
 	}
@@ -97,10 +98,10 @@ func (sh *shell) resize(s size) error {
 	return nil
 }
 
-// end hangs up, as a modem did, and returns when the shell is reaped. What its
-// user started with nohup stays.
+// end hangs up the terminal, and returns when the shell is reaped. Programs that were
+// started with nohup keep running.
 func (sh *shell) end() {
-	_ = sh.tty.Close() // no harm in a second close
+	_ = sh.tty.Close() // a second close has no effect
 	select {
 	case <-sh.gone:
 		return

@@ -14,23 +14,23 @@ import (
 	"github.com/coder/websocket"
 )
 
-// The protocol of /ws: binary messages are the terminal's bytes, both ways. A
-// text message from the browser is a size, one from here a status; both JSON.
-// The size that the shell starts with is in the query: ?rows=24&cols=80.
+// The protocol of /ws: binary messages in both directions are the terminal's bytes. A
+// text message from the browser is a size, and one from the server is a status; both are
+// JSON. The query has the first size of the terminal: ?rows=24&cols=80.
 const (
 	maxMessage   = 64 << 10         // bytes in one message from a browser
-	pingInterval = 30 * time.Second // finds browsers that went without a word
+	pingInterval = 30 * time.Second // detects browsers that are gone without a close
 	netTimeout   = 20 * time.Second // to write a message, or to answer a ping
-	typeTimeout  = 2 * time.Second  // for the shell's side to take what was typed
+	typeTimeout  = 2 * time.Second  // for the shell to read its input
 )
 
-// status is what the page's header shows.
+// status is the content of the page's header.
 type status struct {
 	identity
 	People int `json:"people"`
 }
 
-// ending is why a terminal closes, as a WebSocket close code and reason.
+// ending is the reason for which a terminal closes, as a WebSocket close code and text.
 type ending struct {
 	code   websocket.StatusCode
 	reason string
@@ -40,31 +40,31 @@ type ending struct {
 // terminal serves one browser's shell from accept to close.
 func (s *server) terminal(w http.ResponseWriter, r *http.Request) {
 	if !sameHost(r) {
-		http.Error(w, "this page is not ours", http.StatusForbidden)
+		http.Error(w, "the request comes from another site's page", http.StatusForbidden)
 		return
 	}
-	// Its own check knows Host only, so it is done above.
+	// The check of Accept uses Host only; sameHost replaces it.
 	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
 	if err != nil {
-		s.log.Info("no WebSocket", "err", err) // Accept has answered
+		s.log.Info("the upgrade to a WebSocket failed", "err", err) // Accept has answered
 		return
 	}
 	s.terminals.Add(1)
 	defer s.terminals.Done()
 	c.SetReadLimit(maxMessage)
 	q := r.URL.Query()
-	rows, _ := strconv.Atoi(q.Get("rows")) // 0 is clamped like any other
+	rows, _ := strconv.Atoi(q.Get("rows")) // winsize clamps 0
 	cols, _ := strconv.Atoi(q.Get("cols"))
-	s.attend(r.Context(), c, r.Header.Get("Sec-WebSocket-Key"), size{rows, cols})
+	s.serveTerminal(r.Context(), c, r.Header.Get("Sec-WebSocket-Key"), size{rows, cols})
 }
 
-// attend joins c to a new shell, or to that which a lost connection with the same
-// handshake has left, until either ends or ctx does, and leaves neither behind; but
-// a shell whose connection was lost waits for the next one, where it may.
-func (s *server) attend(ctx context.Context, c *websocket.Conn, key string, first size) {
+// serveTerminal connects c with the shell that a lost connection with the same handshake
+// left, or with a new shell. It ends both when one of them ends or ctx is done. If the
+// connection was lost and lingering is on, the shell waits for the next connection.
+func (s *server) serveTerminal(ctx context.Context, c *websocket.Conn, key string, first size) {
 	news, leave, ok := s.lobby.join()
 	if !ok {
-		_ = c.Close(websocket.StatusTryAgainLater, fmt.Sprintf("%d shells are open, no more are allowed", maxShells))
+		_ = c.Close(websocket.StatusTryAgainLater, fmt.Sprintf("%d shells are open, which is the limit", maxShells))
 		return
 	}
 	defer leave()
@@ -73,7 +73,7 @@ func (s *server) attend(ctx context.Context, c *websocket.Conn, key string, firs
 	if sh == nil {
 		var err error
 		if sh, err = startShell(s.reaper, s.id.Session, first); err != nil {
-			s.log.Error("no shell", "err", err)
+			s.log.Error("the shell could not be started", "err", err)
 			_ = c.Close(websocket.StatusInternalError, "the shell could not be started")
 			return
 		}
@@ -103,26 +103,26 @@ func (s *server) attend(ctx context.Context, c *websocket.Conn, key string, firs
 		return
 	}
 	sh.end()                          // ends output
-	_ = c.Close(end.code, end.reason) // ends input; an error means that the browser is gone
+	_ = c.Close(end.code, end.reason) // ends input; an error means that the browser has disconnected
 	wg.Wait()
 }
 
-// output copies what the shell prints. It returns at the shell's end: the
-// kernel hangs a terminal up when its session leader exits.
+// output copies the shell's output. It returns when the shell ends: the kernel hangs up a
+// terminal when its session leader exits.
 func output(sh *shell, c *websocket.Conn) ending {
 	buf := make([]byte, 32<<10)
 	for {
 		var err error
-		if len(sh.unsaid) == 0 {
+		if len(sh.unsent) == 0 {
 			var n int
 			n, err = sh.tty.Read(buf)
-			sh.unsaid = buf[:n]
+			sh.unsent = buf[:n]
 		}
-		if len(sh.unsaid) > 0 {
-			if err := write(c, websocket.MessageBinary, sh.unsaid); err != nil {
-				return ending{websocket.StatusGoingAway, "the browser takes nothing", true}
+		if len(sh.unsent) > 0 {
+			if err := write(c, websocket.MessageBinary, sh.unsent); err != nil {
+				return ending{websocket.StatusGoingAway, "the browser does not read", true}
 			}
-			sh.unsaid = nil
+			sh.unsent = nil
 		}
 		if err != nil { // EIO; ErrClosed if it was closed already
 			return ending{code: websocket.StatusNormalClosure, reason: "the shell has ended"}
@@ -130,10 +130,10 @@ func output(sh *shell, c *websocket.Conn) ending {
 	}
 }
 
-// input copies what the browser sends.
+// input copies the browser's input to the shell.
 func input(sh *shell, c *websocket.Conn) ending {
 	for {
-		kind, b, err := c.Read(context.Background()) // ended by closing c
+		kind, b, err := c.Read(context.Background()) // closing c ends this call
 		if err != nil {
 			return ending{websocket.StatusGoingAway, "the browser left", websocket.CloseStatus(err) == -1}
 		}
@@ -147,8 +147,8 @@ func input(sh *shell, c *websocket.Conn) ending {
 			}
 			continue
 		}
-		// A program that reads nothing must not keep us from reading pongs:
-		// what it does not take in time is lost, as with a full line.
+		// A program that does not read its input must not delay the next pong. Input that it
+		// does not read in time is lost, as with a full line buffer.
 		_ = sh.tty.SetWriteDeadline(time.Now().Add(typeTimeout))
 		if _, err := sh.tty.Write(b); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return ending{code: websocket.StatusNormalClosure, reason: "the shell has ended"}
@@ -156,7 +156,7 @@ func input(sh *shell, c *websocket.Conn) ending {
 	}
 }
 
-// inform sends the header's figures when they change, and pings.
+// inform sends the header's figures when they change, and a ping at intervals.
 func (s *server) inform(c *websocket.Conn, news <-chan int, stop <-chan struct{}) ending {
 	ping := time.NewTicker(pingInterval)
 	defer ping.Stop()

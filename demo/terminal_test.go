@@ -15,7 +15,7 @@ import (
 
 func TestTypeAndSee(t *testing.T) {
 	c := serving(t).dial(t, "rows=24&cols=80")
-	c.say(t, "echo h''i") // so that the echo of the line is not taken for it
+	c.say(t, "echo h''i") // so that the echo of the line does not match
 	c.see(t, `hi\r\n`)
 	c.see(t, `alice:\S*\$ `)
 	want := status{identity{"alice", "17", hostname(t)}, 1}
@@ -68,7 +68,7 @@ func TestEveryoneHasAShell(t *testing.T) {
 		others = append(others, c)
 	}
 	if len(shells) != people {
-		t.Errorf("%d shells for %d people", len(shells), people)
+		t.Errorf("%d shells for %d browsers", len(shells), people)
 	}
 	first.crowd(t, people)
 	for _, c := range others {
@@ -78,7 +78,7 @@ func TestEveryoneHasAShell(t *testing.T) {
 	}
 	first.crowd(t, 1)
 	if got := d.children(t); len(got) != 1 {
-		t.Errorf("children %v are left, want the first shell only", got)
+		t.Errorf("children %v remain, want only the first shell", got)
 	}
 }
 
@@ -90,7 +90,7 @@ func TestNoMoreThanTheLimit(t *testing.T) {
 	}
 	in[0].crowd(t, maxShells)
 	if code := d.dial(t, "").ended(t); code != websocket.StatusTryAgainLater {
-		t.Errorf("one too many was closed with %d, want 1013", code)
+		t.Errorf("the connection over the limit was closed with %d, want 1013", code)
 	}
 	if err := in[1].conn.Close(websocket.StatusNormalClosure, ""); err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func TestShellEndsWithItsSocket(t *testing.T) {
 	for name, line := range map[string]string{
 		"at the prompt":   "echo no''w",
 		"deaf to hangups": "trap '' HUP; echo no''w; while :; do :; done",
-		// It is the program that says now: then it has the terminal, and hears the hangup.
+		// The program prints now: then it has the terminal, and receives the hangup.
 		"behind a program": `sh -c "echo no''w; exec sleep 1000"`,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -112,14 +112,14 @@ func TestShellEndsWithItsSocket(t *testing.T) {
 			kept, pid := stays.shell(t), goes.shell(t)
 			goes.say(t, line)
 			goes.see(t, "now")
-			if err := goes.conn.CloseNow(); err != nil { // no close frame, as when a laptop shuts
+			if err := goes.conn.CloseNow(); err != nil { // no close frame, as when a laptop is shut
 				t.Fatal(err)
 			}
 			until(t, "the shell to be reaped", func() bool { return gone(pid) })
 			until(t, "its programs to be reaped", func() bool { return len(d.children(t)) == 1 })
 			stays.crowd(t, 1)
 			if got := stays.shell(t); got != kept {
-				t.Errorf("the other shell was %d and is %d", kept, got)
+				t.Errorf("the other shell had pid %d and has pid %d", kept, got)
 			}
 		})
 	}
@@ -172,8 +172,8 @@ func TestBadMessages(t *testing.T) {
 	}
 }
 
-// A program that never reads fills the terminal's buffers. The server has to
-// go on reading the socket, or it would not see pongs or the browser leave.
+// A program that never reads its input fills the terminal's buffers. The server must
+// continue to read the socket, or it would miss pongs and the browser's close.
 func TestAFullLineHoldsNobodyUp(t *testing.T) {
 	c := serving(t).dial(t, "")
 	c.say(t, "stty raw -echo; echo r''aw; sleep 1000")
@@ -184,7 +184,7 @@ func TestAFullLineHoldsNobodyUp(t *testing.T) {
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
-		for c.next() == nil { // a pong is found by reading
+		for c.next() == nil { // reading handles pongs
 		}
 	}()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -1,5 +1,5 @@
-// Command deb makes the Debian package of a build. It is a module of its own, so
-// that what it needs is nothing that Holdfast needs.
+// Command deb makes the Debian package of a build. It is a separate module, so that its
+// dependencies are not dependencies of Holdfast.
 package main
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/goreleaser/nfpm/v2/files"
 )
 
-// build is what a package is made of.
+// build has the parts of a package.
 type build struct {
 	name          string // holdfast or holdfast-bench
 	version, arch string
@@ -31,7 +31,7 @@ type build struct {
 	time          time.Time
 }
 
-// maintainer has a reserved address (RFC 2606): dpkg wants one.
+// maintainer has a reserved address (RFC 2606), because dpkg requires one.
 const maintainer = "The Holdfast authors <holdfast@example.org>"
 
 func main() {
@@ -80,7 +80,7 @@ func (b build) write() (name string, err error) {
 	}
 	info.Contents, info.Deb.Compression = contents, b.compression
 	if err := nfpm.PrepareForPackager(info, "deb"); err != nil {
-		return "", fmt.Errorf("what belongs in the package: %w", err)
+		return "", fmt.Errorf("the files of the package: %w", err)
 	}
 	var text bytes.Buffer
 	if err := deb.Default.Package(info, &text); err != nil {
@@ -90,7 +90,7 @@ func (b build) write() (name string, err error) {
 	return name, os.WriteFile(name, text.Bytes(), 0o644)
 }
 
-// describeHoldfast fills in what the package holdfast has of its own.
+// describeHoldfast sets the fields of the package holdfast.
 func (b build) describeHoldfast(info *nfpm.Info) {
 	script := func(name string) string { return filepath.Join(b.source, "packaging/deb/scripts", name) }
 	info.Description = "keeps container hosts fast, and holds every connection\n" +
@@ -102,8 +102,8 @@ func (b build) describeHoldfast(info *nfpm.Info) {
 	info.Scripts = nfpm.Scripts{PostInstall: script("postinst"), PreRemove: script("prerm"), PostRemove: script("postrm")}
 }
 
-// describeBench fills in what the package holdfast-bench has of its own. Its roles are
-// those of the holdfast of the same build.
+// describeBench sets the fields of the package holdfast-bench. It depends on the package
+// holdfast of the same build, because the experiments start roles of that program.
 func (b build) describeBench(info *nfpm.Info) {
 	info.Description = "measures holdfast beside its peers on this machine\n" +
 		"Experiments that run on an engine, images and containers of their own, beside\n" +
@@ -112,7 +112,7 @@ func (b build) describeBench(info *nfpm.Info) {
 	info.Recommends = []string{"docker.io | docker-ce", "nginx-light", "haproxy", "iptables"}
 }
 
-// contents are the package's files.
+// contents lists the package's files.
 func (b build) contents(pages string) (files.Contents, error) {
 	var all files.Contents
 	add := func(kind, from, to string, mode os.FileMode) {
@@ -121,7 +121,7 @@ func (b build) contents(pages string) (files.Contents, error) {
 	glob := func(pattern, to string) error {
 		found, err := filepath.Glob(pattern)
 		if err == nil && len(found) == 0 {
-			err = errors.New("there is none")
+			err = errors.New("the file is missing")
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", pattern, err)
@@ -141,7 +141,7 @@ func (b build) contents(pages string) (files.Contents, error) {
 		add("", in("packaging/deb/bench-lintian-overrides"), "/usr/share/lintian/overrides/holdfast-bench", 0o644)
 		return all, man
 	}
-	// It is root's alone: templates may have secrets in their environment.
+	// Only root may read it: the environment of templates may contain secrets.
 	add(files.TypeConfigNoReplace, in("packaging/holdfast.yaml"), "/etc/holdfast/holdfast.yaml", 0o600)
 	add("", filepath.Join(b.generated, "completions/holdfast"), "/usr/share/bash-completion/completions/holdfast", 0o644)
 	add("", filepath.Join(b.generated, "completions/_holdfast"), "/usr/share/zsh/vendor-completions/_holdfast", 0o644)
@@ -160,7 +160,7 @@ func (b build) contents(pages string) (files.Contents, error) {
 	)
 }
 
-// compress puts the manual pages and the changelog, compressed, into a directory.
+// compress writes the compressed manual pages and changelog into a directory.
 func (b build) compress() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "holdfast-deb-"); err != nil {
 		return "", err
@@ -177,15 +177,15 @@ func (b build) compress() (dir string, err error) {
 		os.WriteFile(short, []byte(b.changelog()), 0o600), gzipTo(short, short+".gz"), os.Remove(short))
 }
 
-// changelog is what Debian's tools read (deb-changelog(5)): this version, and where
-// people read what is new.
+// changelog returns the changelog for Debian's tools (deb-changelog(5)): this version, and
+// the place of the full changelog.
 func (b build) changelog() string {
 	return fmt.Sprintf("%s (%s) unstable; urgency=medium\n\n  * What changed is in /usr/share/doc/holdfast/CHANGELOG.md.gz.\n\n -- %s  %s\n",
 		b.name, debVersion(b.version), maintainer, b.time.Format(time.RFC1123Z))
 }
 
-// gzipTo compresses without a name and a time, so that the same text gives the
-// same file.
+// gzipTo compresses without a file name and a time, so that the same text gives the same
+// file.
 func gzipTo(from, to string) error {
 	in, err := os.Open(from)
 	if err != nil {
@@ -206,8 +206,8 @@ func gzipTo(from, to string) error {
 
 var described = regexp.MustCompile(`^v?([0-9][0-9A-Za-z.+~]*)(?:-([0-9]+)-g([0-9a-f]+))?(-dirty)?$`)
 
-// debVersion is a version as dpkg orders them: 1.2.0, then 1.2.0+5.gabc, which came
-// five commits later. Without a tag there is no version: it is before all of them.
+// debVersion returns a version that dpkg orders correctly: 1.2.0, then 1.2.0+5.gabc, five
+// commits later. A build without a tag sorts before all tagged versions.
 func debVersion(git string) string {
 	m := described.FindStringSubmatch(git)
 	if m == nil {

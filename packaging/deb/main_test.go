@@ -2,7 +2,7 @@ package main
 
 import "testing"
 
-// Versions are in the order in which they were made.
+// dpkg orders the versions by their age.
 func TestVersionsAsDpkgOrdersThem(t *testing.T) {
 	for git, want := range map[string]string{
 		"v1.2.0":                  "1.2.0",

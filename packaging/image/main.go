@@ -1,6 +1,6 @@
-// Command image makes the container image of a build: the static program and nothing
-// else, as an archive that `docker load`, `podman load` and `ctr images import` take. No
-// registry and no engine is asked, and the same program gives the same bytes.
+// Command image makes the container image of a build, with the static program only. The
+// result is an archive for `docker load`, `podman load` and `ctr images import`. The command
+// uses no registry and no engine, and the same program gives the same bytes.
 package main
 
 import (
@@ -27,8 +27,8 @@ func main() {
 		binary  = flag.String("binary", "", "the program")
 		out     = flag.String("out", "", "the archive")
 		epoch   = flag.Int64("epoch", 0, "time of all files, in seconds since 1970")
-		license = flag.String("license", "LICENSE", "the licence, which goes along")
-		notice  = flag.String("notice", "NOTICE.md", "notices for the code of others, likewise")
+		license = flag.String("license", "LICENSE", "file with the licence")
+		notice  = flag.String("notice", "NOTICE.md", "file with the notices of third-party code")
 	)
 	flag.Parse()
 	files := []file{
@@ -42,14 +42,14 @@ func main() {
 	}
 }
 
-// file is one in the image.
+// file is a file of the image.
 type file struct {
 	name string // below the root
 	from string
 	mode int64
 }
 
-// write makes the archive.
+// write writes the archive.
 func write(out, version, arch string, files []file, at time.Time) error {
 	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
 		text, err := archive(files, at)
@@ -74,8 +74,8 @@ func write(out, version, arch string, files []file, at time.Time) error {
 		if err != nil {
 			return err
 		}
-		// Each tag has a value of its own: of one with two the archive would name
-		// them in the order of a map, which is another one each time.
+		// Each tag has its own value. With two tags of one value the archive would list
+		// them in the random order of a map.
 		tags[t] = &struct{ v1.Image }{img}
 	}
 	if err := tarball.MultiWriteToFile(out, tags); err != nil {
@@ -87,7 +87,7 @@ func write(out, version, arch string, files []file, at time.Time) error {
 // configOf returns the image's command and author.
 func configOf(img v1.Image, version, arch string, at time.Time) *v1.ConfigFile {
 	c, err := img.ConfigFile()
-	if err != nil { // of an image in memory: there is none
+	if err != nil { // cannot fail: the image is in memory
 		panic(err)
 	}
 	c = c.DeepCopy()
@@ -102,7 +102,7 @@ func configOf(img v1.Image, version, arch string, at time.Time) *v1.ConfigFile {
 	return c
 }
 
-// archive is the layer: the files, and the directories that an agent wants to be there.
+// archive returns the layer: the files, and the directories that an agent needs.
 func archive(files []file, at time.Time) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)

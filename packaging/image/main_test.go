@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// The same program gives the same bytes, and both tags are of it.
+// The same program gives the same bytes, and both tags name it.
 func TestSameBytes(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "program")
@@ -19,7 +19,7 @@ func TestSameBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	var first []byte
-	for range 20 { // an order that is up to chance shows in one of them
+	for range 20 { // a random order would differ in one of them
 		out := filepath.Join(dir, "out")
 		if err := write(out, "1.0.0+2", "arm64", []file{{"usr/bin/holdfast", program, 0o755}}, time.Unix(1e9, 0).UTC()); err != nil {
 			t.Fatal(err)
@@ -32,7 +32,7 @@ func TestSameBytes(t *testing.T) {
 			first = got
 		}
 		if !bytes.Equal(got, first) {
-			t.Fatal("the same program gave other bytes")
+			t.Fatal("the same program gave different bytes")
 		}
 		for _, tag := range []string{"holdfast:latest", "holdfast:1.0.0-2"} {
 			ref, err := name.NewTag(tag)

@@ -99,7 +99,7 @@ func TestCordonKeepsSessions(t *testing.T) {
 	h.must("agent", "stop")
 	h.wait()
 	for _, act := range []string{"cordonNodeByID", "replaceSessions", "uncordonNode", "stopAgent"} {
-		if want := fmt.Sprintf("audit=true act=%s who=\"unix socket\" pid=", act); !strings.Contains(h.errs.String(), want) {
+		if want := fmt.Sprintf("audit=true act=%s caller=\"unix socket\" pid=", act); !strings.Contains(h.errs.String(), want) {
 			t.Errorf("the log has no line with %s", want)
 		}
 	}

@@ -24,8 +24,8 @@ var (
 	code    = regexp.MustCompile("`[^`]*`")
 	target  = regexp.MustCompile(`\]\([^)]*\)`)
 	comment = regexp.MustCompile(`(?s)<!--.*?-->`)
-	// audit is an attribute of the audit log, or a word of a test's commands.
-	audit = regexp.MustCompile(`who=|\$WHO|session nobody`)
+	// audit is a word of a test's commands.
+	audit = regexp.MustCompile(`\$WHO|session nobody`)
 	// stop ends a sentence.
 	block = regexp.MustCompile(`(?m)^    .*$`) // indented code
 	stop  = regexp.MustCompile(`[.!?:;](\s|$)|\n\s*\n|\n\s*([-*|#]|\d+\.)\s|\|`)

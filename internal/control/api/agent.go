@@ -39,7 +39,7 @@ type UpgradeState string
 
 // The states. An upgrade that begins ends as done or failed.
 const (
-	UpgradeNone     UpgradeState = "none"      // this agent knows of no upgrade
+	UpgradeNone     UpgradeState = "none"      // there was no upgrade
 	UpgradeUnderWay UpgradeState = "under_way" // begun; the old agent serves, or clients wait at the moment
 	UpgradeOnTrial  UpgradeState = "on_trial"  // the new agent serves, the old one stands by
 	UpgradeDone     UpgradeState = "done"
@@ -96,7 +96,7 @@ func agentRoutes(a AgentService) []route {
 
 func (h agentHandlers) ready(w http.ResponseWriter, r *http.Request) error {
 	if err := h.agent.Ready(r.Context()); err != nil {
-		if e := toError(err); e.Code == CodeInternal {
+		if e := ErrorOf(err); e.Code == CodeInternal {
 			return &Error{Code: CodeNotReady, Message: e.Message, Advice: e.Advice}
 		}
 		return err

@@ -7,9 +7,11 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 
 	"holdfast"
 )
@@ -20,23 +22,37 @@ const CallerHeader = "X-Holdfast-Caller"
 
 // Bounds of audit lines about unknown callers.
 const (
-	maxAuditText   = 256 // bytes of a text that the caller chose
-	strangersEvery = time.Second
-	strangersMost  = 10 // lines in that time about unknown callers
+	maxAuditText       = 256 // bytes of a text that the caller chose
+	unknownEverySecond = 10  // lines about unknown callers
 )
 
 // audit writes a line for every request of a route that needs an admin: what was done,
 // or refused.
 type audit struct {
-	log       *slog.Logger
-	strangers pace
+	log      *slog.Logger
+	unknown  *rate.Limiter // of lines about unknown callers
+	unlogged atomic.Int64  // lines that the limiter has refused since the last one
+}
+
+func newAudit(log *slog.Logger) *audit {
+	return &audit{log: log, unknown: rate.NewLimiter(unknownEverySecond, unknownEverySecond)}
+}
+
+// allow reports whether a line about an unknown caller may be written, and how many
+// were refused since the last allowed one.
+func (u *audit) allow(now time.Time) (unlogged int64, ok bool) {
+	if !u.unknown.AllowN(now, 1) {
+		u.unlogged.Add(1)
+		return 0, false
+	}
+	return u.unlogged.Swap(0), true
 }
 
 // act is one request, as its audit line shows it.
 type act struct {
 	r      *http.Request
 	route  string
-	caller caller
+	caller Caller
 	begin  time.Time
 
 	mu    sync.Mutex
@@ -55,13 +71,13 @@ func note(ctx context.Context, key string, value any) {
 }
 
 func (u *audit) write(a *act, peer bool, err error) {
-	unlogged, ok := 0, true
-	if a.caller.name == stranger {
-		if unlogged, ok = u.strangers.step(time.Now()); !ok {
+	unlogged, ok := int64(0), true
+	if a.caller.Name == unknownCaller {
+		if unlogged, ok = u.allow(time.Now()); !ok {
 			return
 		}
 	}
-	line := []any{"audit", true, "act", a.route, "who", bounded(a.caller.name)}
+	line := []any{"audit", true, "act", a.route, "caller", bounded(a.caller.Name)}
 	if c, ok := a.r.Context().Value(credKey{}).(*unix.Ucred); ok {
 		line = append(line, "pid", c.Pid, "uid", c.Uid)
 	} else {
@@ -81,7 +97,7 @@ func (u *audit) write(a *act, peer bool, err error) {
 	a.mu.Unlock()
 	result := "ok"
 	if err != nil {
-		result = string(toError(err).Code)
+		result = string(ErrorOf(err).Code)
 	}
 	line = append(line, "result", result, "took", holdfast.Millis(time.Since(a.begin)))
 	if err != nil {
@@ -93,35 +109,10 @@ func (u *audit) write(a *act, peer bool, err error) {
 	u.log.Info("api", line...)
 }
 
-// stranger is the name of an unauthenticated caller.
-const stranger = "unknown"
+// unknownCaller is the name of an unauthenticated caller.
+const unknownCaller = "unknown"
 
 func bounded(s string) string { return s[:min(len(s), maxAuditText)] }
-
-// pace allows strangersMost steps in each strangersEvery.
-type pace struct {
-	mu      sync.Mutex
-	since   time.Time
-	n       int
-	skipped int
-}
-
-// step reports whether a step is allowed, and how many were refused since the last
-// allowed one.
-func (p *pace) step(now time.Time) (skipped int, ok bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if now.Sub(p.since) >= strangersEvery {
-		p.since, p.n = now, 0
-	}
-	if p.n >= strangersMost {
-		p.skipped++
-		return 0, false
-	}
-	p.n++
-	skipped, p.skipped = p.skipped, 0
-	return skipped, true
-}
 
 type credKey struct{}
 

@@ -103,13 +103,13 @@ func TestAudit(t *testing.T) {
 		want                            map[string]string
 	}{
 		{"stop", "POST", "/v1/sessions/alice/stop", "", newToken,
-			map[string]string{"act": "stopSession", "who": "token deploy", "session": "alice", "result": "ok", "err": "", "pid": ""}},
+			map[string]string{"act": "stopSession", "caller": "token deploy", "session": "alice", "result": "ok", "err": "", "pid": ""}},
 		{"stop of an unknown key", "POST", "/v1/sessions/missing/stop", "", newToken,
 			map[string]string{"act": "stopSession", "session": "missing", "result": "not_found", "err": "session missing: not found"}},
 		{"with a token to read", "POST", "/v1/node/drain", "", oldToken,
-			map[string]string{"act": "drainNode", "who": "token read-1", "result": "read_only"}},
+			map[string]string{"act": "drainNode", "caller": "token read-1", "result": "read_only"}},
 		{"without a token", "POST", "/v1/agent/stop", "", "",
-			map[string]string{"act": "stopAgent", "who": "unknown", "result": "unauthorized"}},
+			map[string]string{"act": "stopAgent", "caller": "unknown", "result": "unauthorized"}},
 		{"cordon by name", "POST", "/v1/nodes/n1/cordon", "", newToken,
 			map[string]string{"act": "cordonNodeByID", "node": "n1", "result": "ok"}},
 		{"uncordon", "POST", "/v1/node/uncordon", "", newToken, map[string]string{"act": "uncordonNode", "result": "ok"}},
@@ -132,7 +132,7 @@ func TestAudit(t *testing.T) {
 	}
 	call(t, s, "GET", "/v1/sessions", "", "Authorization: Bearer "+newToken)
 	call(t, s, "POST", "/v1/sessions/a/start", "{}", "Authorization: Bearer "+newToken, "Sec-Fetch-Site: cross-site")
-	holds(t, "a line for another site's page, or for a reader", log.one(t), map[string]string{"act": "startSession", "result": "cross_origin", "who": "token deploy"})
+	holds(t, "a line for another site's page, or for a reader", log.one(t), map[string]string{"act": "startSession", "result": "cross_origin", "caller": "token deploy"})
 }
 
 // Over the unix socket the line names the process. A stream has its line when it ends.
@@ -163,7 +163,7 @@ func TestAuditOfTheSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	me := map[string]string{"who": "unix socket", "pid": fmt.Sprint(os.Getpid()), "uid": fmt.Sprint(os.Getuid()), "from": ""}
+	me := map[string]string{"caller": "unix socket", "pid": fmt.Sprint(os.Getpid()), "uid": fmt.Sprint(os.Getuid()), "from": ""}
 	if err := c.Cordon(ctx, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -190,15 +190,15 @@ func TestAuditOfANode(t *testing.T) {
 	var log ledger
 	s := serve(t, &apitest.Backend{}, api.Options{Log: log.logger(), Peer: func(*http.Request) holdfast.NodeID { return "n2" }})
 	call(t, s, "POST", "/v1/nodes/n1/cordon", "", "X-Holdfast-Passed: 1", "X-Holdfast-Caller: token deploy")
-	holds(t, "passed on", log.one(t), map[string]string{"who": "node n2", "for": "token deploy", "node": "n1", "result": "ok"})
+	holds(t, "passed on", log.one(t), map[string]string{"caller": "node n2", "for": "token deploy", "node": "n1", "result": "ok"})
 	call(t, s, "POST", "/v1/nodes/n1/uncordon", "")
-	holds(t, "of the node itself", log.one(t), map[string]string{"who": "node n2", "for": ""})
+	holds(t, "of the node itself", log.one(t), map[string]string{"caller": "node n2", "for": ""})
 }
 
 // Unknown callers cannot fill the log: the lines per second are limited, and the next
 // line counts the rest.
-func TestStrangersArePaced(t *testing.T) {
-	p := api.NewPace()
+func TestUnknownCallersAreLimited(t *testing.T) {
+	p := api.NewUnknownLimit()
 	now := time.Now()
 	lines := 0
 	for range 1000 {

@@ -21,7 +21,7 @@ type Doctor interface {
 	// Status returns the current diagnosis of the host.
 	Status(ctx context.Context) (DoctorStatus, error)
 
-	// History returns the diagnosis since then, at most limit events (0: all
+	// History returns the diagnosis since the given time, at most limit events (0: all
 	// that are kept).
 	History(since time.Time, limit int) (watch.History, error)
 

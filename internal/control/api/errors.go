@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 
 	"holdfast"
 )
@@ -37,67 +38,60 @@ const (
 	CodeNoMemory     Code = "no_memory" // the session cannot be suspended, and continues
 )
 
+// meaning is what a code stands for: its HTTP status (RFC 9110, 15), and the error that
+// a caller in Go tests for, nil if there is none.
+type meaning struct {
+	code     Code
+	status   int
+	sentinel error
+}
+
+func meanings() []meaning {
+	return []meaning{
+		{CodeBadRequest, http.StatusBadRequest, nil},
+		{CodeBadKey, http.StatusBadRequest, nil},
+		{CodeUnauthorized, http.StatusUnauthorized, nil},
+		{CodeReadOnly, http.StatusForbidden, nil},
+		{CodeCrossOrigin, http.StatusForbidden, nil},
+		{CodeNotFound, http.StatusNotFound, holdfast.ErrNotFound},
+		{CodeBadMethod, http.StatusMethodNotAllowed, nil},
+		{CodeTooLarge, http.StatusRequestEntityTooLarge, nil},
+		{CodeBadMedia, http.StatusUnsupportedMediaType, nil},
+		{CodeBadHost, http.StatusMisdirectedRequest, nil},
+		{CodeInternal, http.StatusInternalServerError, nil},
+		{CodeBootFailed, http.StatusBadGateway, nil},
+		{CodeDraining, http.StatusServiceUnavailable, holdfast.ErrDraining},
+		{CodeBusy, http.StatusServiceUnavailable, holdfast.ErrBusy},
+		{CodeEngineDown, http.StatusServiceUnavailable, holdfast.ErrEngine},
+		{CodeStoreDown, http.StatusServiceUnavailable, holdfast.ErrStore},
+		{CodeNotReady, http.StatusServiceUnavailable, nil},
+		{CodeCanceled, http.StatusServiceUnavailable, context.Canceled},
+		{CodeTimeout, http.StatusGatewayTimeout, context.DeadlineExceeded},
+		{CodeElsewhere, http.StatusMisdirectedRequest, nil},
+		{CodeNodeDown, http.StatusServiceUnavailable, nil},
+		{CodeNoMemory, http.StatusConflict, holdfast.ErrNoMemory},
+	}
+}
+
+// meaning returns the meaning of a code. An unknown code is an internal error.
+func (c Code) meaning() meaning {
+	all := meanings()
+	if i := slices.IndexFunc(all, func(m meaning) bool { return m.code == c }); i >= 0 {
+		return all[i]
+	}
+	return CodeInternal.meaning()
+}
+
 // Codes lists all codes.
-func Codes() []Code {
-	return []Code{CodeBadRequest, CodeBadKey, CodeUnauthorized, CodeReadOnly, CodeCrossOrigin,
-		CodeNotFound, CodeBadMethod, CodeTooLarge, CodeBadMedia, CodeBadHost, CodeInternal,
-		CodeBootFailed, CodeDraining, CodeBusy, CodeEngineDown, CodeStoreDown, CodeNotReady, CodeCanceled, CodeTimeout,
-		CodeElsewhere, CodeNodeDown, CodeNoMemory}
+func Codes() (codes []Code) {
+	for _, m := range meanings() {
+		codes = append(codes, m.code)
+	}
+	return codes
 }
 
-// Status is the HTTP status that goes with the code (RFC 9110, 15).
-func (c Code) Status() int {
-	switch c {
-	case CodeBadRequest, CodeBadKey:
-		return http.StatusBadRequest
-	case CodeUnauthorized:
-		return http.StatusUnauthorized
-	case CodeReadOnly, CodeCrossOrigin:
-		return http.StatusForbidden
-	case CodeNotFound:
-		return http.StatusNotFound
-	case CodeBadMethod:
-		return http.StatusMethodNotAllowed
-	case CodeTooLarge:
-		return http.StatusRequestEntityTooLarge
-	case CodeBadMedia:
-		return http.StatusUnsupportedMediaType
-	case CodeBadHost, CodeElsewhere:
-		return http.StatusMisdirectedRequest
-	case CodeBootFailed:
-		return http.StatusBadGateway
-	case CodeDraining, CodeBusy, CodeEngineDown, CodeStoreDown, CodeNotReady, CodeCanceled, CodeNodeDown:
-		return http.StatusServiceUnavailable
-	case CodeTimeout:
-		return http.StatusGatewayTimeout
-	case CodeNoMemory:
-		return http.StatusConflict
-	}
-	return http.StatusInternalServerError
-}
-
-// sentinel returns the error that a caller in Go tests for, nil if there is none.
-func (c Code) sentinel() error {
-	switch c {
-	case CodeNotFound:
-		return holdfast.ErrNotFound
-	case CodeDraining:
-		return holdfast.ErrDraining
-	case CodeBusy:
-		return holdfast.ErrBusy
-	case CodeEngineDown:
-		return holdfast.ErrEngine
-	case CodeStoreDown:
-		return holdfast.ErrStore
-	case CodeNoMemory:
-		return holdfast.ErrNoMemory
-	case CodeCanceled:
-		return context.Canceled
-	case CodeTimeout:
-		return context.DeadlineExceeded
-	}
-	return nil
-}
+// Status is the HTTP status of the code.
+func (c Code) Status() int { return c.meaning().status }
 
 // Error is an error on the wire. On the client's side errors.Is finds the sentinel of
 // the root package that the server's error wrapped.
@@ -114,25 +108,23 @@ func (e *Error) Error() string { return e.Message }
 func (e *Error) Hint() string { return e.Advice }
 
 // Unwrap returns the sentinel that the code stands for, or nil.
-func (e *Error) Unwrap() error { return e.Code.sentinel() }
+func (e *Error) Unwrap() error { return e.Code.meaning().sentinel }
 
 // ErrorBody is the body of every answer that is an error.
 type ErrorBody struct {
 	Error Error `json:"error"`
 }
 
-// ErrorOf returns err as the API answers it.
-func ErrorOf(err error) *Error { return toError(err) }
-
-// toError returns err in its wire form.
-func toError(err error) *Error {
-	var e *Error
-	if errors.As(err, &e) {
+// ErrorOf returns err in its wire form, nil for nil.
+func ErrorOf(err error) *Error {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
-	e = &Error{Code: codeOf(err), Message: err.Error(), Advice: holdfast.HintOf(err)}
-	var boot *holdfast.BootError
-	if errors.As(err, &boot) {
+	e := &Error{Code: codeOf(err), Message: err.Error(), Advice: holdfast.HintOf(err)}
+	if boot, ok := errors.AsType[*holdfast.BootError](err); ok {
 		e.Log = boot.Log
 	}
 	if e.Code == CodeElsewhere && e.Advice == "" {
@@ -146,30 +138,30 @@ func toError(err error) *Error {
 // operator must repair.
 func codeOf(err error) Code {
 	for _, c := range []Code{CodeEngineDown, CodeStoreDown, CodeDraining, CodeBusy} {
-		if errors.Is(err, c.sentinel()) {
+		if errors.Is(err, c.meaning().sentinel) {
 			return c
 		}
 	}
-	var (
-		key  *holdfast.KeyError
-		boot *holdfast.BootError
-		size *http.MaxBytesError
-		far  *holdfast.ElsewhereError
-	)
 	switch {
-	case errors.As(err, &key):
+	case is[*holdfast.KeyError](err):
 		return CodeBadKey
-	case errors.As(err, &boot):
+	case is[*holdfast.BootError](err):
 		return CodeBootFailed
-	case errors.As(err, &size):
+	case is[*http.MaxBytesError](err):
 		return CodeTooLarge
-	case errors.As(err, &far):
+	case is[*holdfast.ElsewhereError](err):
 		return CodeElsewhere
 	}
 	for _, c := range []Code{CodeNoMemory, CodeNotFound, CodeTimeout, CodeCanceled} {
-		if errors.Is(err, c.sentinel()) {
+		if errors.Is(err, c.meaning().sentinel) {
 			return c
 		}
 	}
 	return CodeInternal
+}
+
+// is reports whether err wraps an error of type E.
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"holdfast"
@@ -111,24 +112,19 @@ func (h sessionHandlers) serveExec(ctx context.Context, conn net.Conn, in *bufio
 		resize <- size
 		e.Resize = resize
 	}
-	readAll := make(chan struct{})
-	go func() {
-		defer close(readAll)
+	var reading, pinging sync.WaitGroup
+	reading.Go(func() {
 		readFrames(f, feed, resize)
 		cancel() // the client has disconnected
-	}()
-	pinged := make(chan struct{})
-	go func() {
-		defer close(pinged)
-		ping(ctx, f, cmp.Or(h.pingEvery, pingEvery), cancel)
-	}()
+	})
+	pinging.Go(func() { ping(ctx, f, cmp.Or(h.pingEvery, pingEvery), cancel) })
 
 	code, err := h.sessions.Exec(ctx, key, e)
 	failed := err
 	_ = stdin.CloseWithError(io.ErrClosedPipe) // no more reads: readFrames discards the rest
 	exit := ExecExit{ExitCode: code}
 	if err != nil {
-		exit = ExecExit{ExitCode: -1, Error: toError(err)}
+		exit = ExecExit{ExitCode: -1, Error: ErrorOf(err)}
 	}
 	b, err := json.Marshal(exit)
 	if err == nil {
@@ -137,9 +133,9 @@ func (h sessionHandlers) serveExec(ctx context.Context, conn net.Conn, in *bufio
 	// Close after the client: closing with unread bytes would reset the
 	// connection, and the client might not get Exit.
 	_ = conn.SetReadDeadline(time.Now().Add(lingerLimit))
-	<-readAll
+	reading.Wait()
 	cancel()
-	<-pinged
+	pinging.Wait()
 	return cmp.Or(failed, err)
 }
 

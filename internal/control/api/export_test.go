@@ -12,9 +12,6 @@ func NewPinging(p Parts, o Options, every time.Duration) http.Handler {
 	return New(p, o)
 }
 
-// ToError is toError for tests.
-func ToError(err error) *Error { return toError(err) }
-
 // RouteID is the identity of a line in the route table.
 type RouteID struct{ Method, Path, ID string }
 
@@ -46,5 +43,5 @@ func Document(without string) map[string]any {
 // MaxBody is the longest body, in bytes.
 const MaxBody = maxBody
 
-// NewPace returns the bound of audit lines about unknown callers.
-func NewPace() func(time.Time) (skipped int, ok bool) { return new(pace).step }
+// NewUnknownLimit returns the limit of audit lines about unknown callers.
+func NewUnknownLimit() func(time.Time) (unlogged int64, ok bool) { return newAudit(nil).allow }

@@ -12,9 +12,9 @@ type Collector interface {
 	// Plan returns what a cycle would delete now.
 	Plan(ctx context.Context) (gc.Proposal, error)
 
-	// Collect runs a cycle and calls told after each deletion. When ctx is done
+	// Collect runs a cycle and calls progress after each deletion. When ctx is done
 	// it begins no more deletions. holdfast.ErrBusy while another cycle runs.
-	Collect(ctx context.Context, why gc.Trigger, told func(o gc.Outcome, deleted bool)) (gc.Cycle, error)
+	Collect(ctx context.Context, why gc.Trigger, progress func(o gc.Outcome, deleted bool)) (gc.Cycle, error)
 
 	// Status returns the disk's use and the effect of deletions on spin-ups.
 	Status(ctx context.Context) (gc.Status, error)

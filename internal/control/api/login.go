@@ -19,7 +19,7 @@ const LoginCookie = "holdfast_login"
 const (
 	loginLife  = 12 * time.Hour
 	maxLogins  = 1024 // at once; one more ends the oldest
-	maxCookies = 4    // with our name in one request; other hosts may have set some, too
+	maxCookies = 4    // of this name in one request; other hosts may have set some of them
 )
 
 // Logins are the browsers that have shown a token. A browser stores a random id of its
@@ -27,7 +27,7 @@ const (
 // logout, and with the agent. Any goroutine may use Logins. They start no goroutine.
 type Logins struct {
 	tokens *Tokens
-	audit  audit
+	audit  *audit
 	now    func() time.Time
 
 	mu   sync.Mutex
@@ -45,7 +45,7 @@ func NewLogins(t *Tokens, log *slog.Logger) *Logins {
 	if t == nil {
 		return nil
 	}
-	return &Logins{tokens: t, audit: audit{log: log}, now: time.Now, byID: map[[sha256.Size]byte]login{}}
+	return &Logins{tokens: t, audit: newAudit(log), now: time.Now, byID: map[[sha256.Size]byte]login{}}
 }
 
 // Login sets a cookie for the browser that sent r if the token is one of the agent's.
@@ -110,10 +110,8 @@ func (l *Logins) Logout(w http.ResponseWriter, r *http.Request) {
 
 // loginIDs returns the hashes of the ids in the request's cookies.
 func loginIDs(r *http.Request) (ids [][sha256.Size]byte) {
-	for _, c := range r.CookiesNamed(loginCookie(r, "", 0).Name) {
-		if len(ids) == maxCookies {
-			break
-		}
+	cookies := r.CookiesNamed(loginCookie(r, "", 0).Name)
+	for _, c := range cookies[:min(maxCookies, len(cookies))] {
 		ids = append(ids, sha256.Sum256([]byte(c.Value)))
 	}
 	return ids
@@ -123,7 +121,7 @@ func loginIDs(r *http.Request) (ids [][sha256.Size]byte) {
 var errNoLogin = errors.New("no login")
 
 // caller returns the owner of the request's login.
-func (l *Logins) caller(r *http.Request) (caller, error) {
+func (l *Logins) caller(r *http.Request) (Caller, error) {
 	for _, id := range loginIDs(r) {
 		l.mu.Lock()
 		n, ok := l.byID[id]
@@ -135,21 +133,14 @@ func (l *Logins) caller(r *http.Request) (caller, error) {
 			return c, nil
 		}
 	}
-	return caller{name: stranger}, errNoLogin
-}
-
-// Caller is the sender of a request to a listener.
-type Caller struct {
-	Name  string // in the audit log
-	Admin bool   // may make changes
+	return Caller{Name: unknownCaller}, errNoLogin
 }
 
 // CallerOf returns the sender of a request to a listener with the given options, for
 // handlers beside New's. The error is an *Error: CodeUnauthorized if a token is
 // missing, CodeBadHost.
 func CallerOf(o Options, r *http.Request) (Caller, error) {
-	c, err := newGuard(o).check(r, forReader)
-	return Caller{Name: c.name, Admin: c.may >= forAdmin}, err
+	return o.check(r, forReader)
 }
 
 // fromPage refuses a request that makes a change with a login's cookie and does not

@@ -59,10 +59,10 @@ func TestLoginsEndWithTheirToken(t *testing.T) {
 	if !mayLook(o, c, false) {
 		t.Fatal("a login does not count")
 	}
-	if err := o.Logins.Login(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/login", nil), "a-token-of-somebody-else"); err == nil {
+	if err := o.Logins.Login(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/login", nil), "a-token-of-another-agent"); err == nil {
 		t.Error("a wrong token logs in")
 	}
-	for _, want := range []string{`"act":"login","who":"token eve"`, `"act":"login","who":"unknown"`, `"result":"unauthorized"`} {
+	for _, want := range []string{`"act":"login","caller":"token eve"`, `"act":"login","caller":"unknown"`, `"result":"unauthorized"`} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the audit log has no %s:\n%s", want, &log)
 		}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -48,16 +49,12 @@ func document(table []route) []byte {
 }
 
 func operation(rt route, s *schemas) map[string]any {
-	status := rt.status
-	if status == 0 {
-		status = http.StatusOK
-	}
 	op := map[string]any{
 		"operationId": rt.id,
 		"summary":     rt.summary,
 		"responses": map[string]any{
-			strconv.Itoa(status): answer(rt, s),
-			"default":            map[string]any{"$ref": "#/components/responses/error"},
+			strconv.Itoa(cmp.Or(rt.status, http.StatusOK)): answer(rt, s),
+			"default": map[string]any{"$ref": "#/components/responses/error"},
 		},
 	}
 	if p := parameters(rt, s); len(p) > 0 {
@@ -82,24 +79,18 @@ func answer(rt route, s *schemas) map[string]any {
 		m["description"] = "Done."
 	case rt.answer == nil:
 		m["content"] = content(rt.media, map[string]any{"type": "string"})
-	case rt.media == "":
-		m["content"] = content(mediaJSON, s.of(reflect.TypeOf(rt.answer)))
 	default:
-		m["content"] = content(rt.media, s.of(reflect.TypeOf(rt.answer)))
+		m["content"] = content(cmp.Or(rt.media, mediaJSON), s.of(reflect.TypeOf(rt.answer)))
 	}
 	return m
 }
 
 func parameters(rt route, s *schemas) []any {
 	var list []any
-	if strings.Contains(rt.path, "{key}") {
-		list = append(list, map[string]any{"name": "key", "in": "path", "required": true, "schema": keySchema()})
-	}
-	if strings.Contains(rt.path, "{node}") {
-		list = append(list, map[string]any{"name": "node", "in": "path", "required": true, "schema": s.of(reflect.TypeFor[holdfast.NodeID]())})
-	}
-	if strings.Contains(rt.path, "{id}") {
-		list = append(list, map[string]any{"name": "id", "in": "path", "required": true, "schema": map[string]any{"type": "string"}})
+	for name, schema := range map[string]map[string]any{"key": keySchema(), "node": s.of(reflect.TypeFor[holdfast.NodeID]()), "id": {"type": "string"}} {
+		if strings.Contains(rt.path, "{"+name+"}") { // at most one of them
+			list = append(list, map[string]any{"name": name, "in": "path", "required": true, "schema": schema})
+		}
 	}
 	for _, p := range rt.query {
 		list = append(list, map[string]any{"name": p.name, "in": "query", "description": p.summary, "schema": s.of(reflect.TypeOf(p.zero))})

@@ -7,7 +7,7 @@ import (
 )
 
 // Parts are the parts of an agent that the API serves. Each part has a file in
-// this package with its routes, its handlers and, where tests replace the part,
+// this package with its routes, its handlers and, if tests replace the part,
 // the interface that the handlers need.
 //
 // Any goroutine may call the methods of a part. They return when ctx is done. An

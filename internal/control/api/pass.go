@@ -28,7 +28,7 @@ const (
 )
 
 // answer answers a request on this node, or passes it on to another node.
-func (s *server) answer(w http.ResponseWriter, r *http.Request, rt route, c caller) error {
+func (s *server) answer(w http.ResponseWriter, r *http.Request, rt route, c Caller) error {
 	node, err := s.nodeFor(r, rt)
 	if err != nil {
 		return err
@@ -51,9 +51,8 @@ func (s *server) answer(w http.ResponseWriter, r *http.Request, rt route, c call
 	if node == "" {
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		err := rt.handle(w, r)
-		var moved *holdfast.ElsewhereError
-		var told sent
-		if !errors.As(err, &moved) || errors.As(err, &told) || moved.Owner.Node == s.parts.Version.Node {
+		moved, ok := errors.AsType[*holdfast.ElsewhereError](err)
+		if !ok || is[sent](err) || moved.Owner.Node == s.parts.Version.Node {
 			return err
 		}
 		node = moved.Owner.Node // the session has just moved there
@@ -63,7 +62,7 @@ func (s *server) answer(w http.ResponseWriter, r *http.Request, rt route, c call
 
 // passes reports whether a request may be passed on to another node.
 func (s *server) passes(r *http.Request) bool {
-	return s.forward != nil && r.Header.Get(PassedHeader) == ""
+	return s.Forward != nil && r.Header.Get(PassedHeader) == ""
 }
 
 // nodeFor returns the node that must answer, "" for this node.
@@ -93,9 +92,9 @@ func (s *server) nodeFor(r *http.Request, rt route) (holdfast.NodeID, error) {
 }
 
 // pass passes a request on to a node and copies its answer.
-func (s *server) pass(w http.ResponseWriter, r *http.Request, body []byte, to holdfast.NodeID, c caller) error {
+func (s *server) pass(w http.ResponseWriter, r *http.Request, body []byte, to holdfast.NodeID, c Caller) error {
 	note(r.Context(), "passed_to", to)
-	transport, err := s.forward(to)
+	transport, err := s.Forward(to)
 	if err != nil {
 		err = fmt.Errorf("node %s: %w", bounded(string(to)), err)
 		if errors.Is(err, holdfast.ErrNotFound) && holdfast.HintOf(err) == "" {
@@ -111,7 +110,7 @@ func (s *server) pass(w http.ResponseWriter, r *http.Request, body []byte, to ho
 	proxy := &httputil.ReverseProxy{
 		Transport:     transport,
 		FlushInterval: -1, // at once: the caller follows lines and logs
-		ErrorLog:      slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		ErrorLog:      slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 		Rewrite:       func(p *httputil.ProxyRequest) { rewrite(p, c) },
 		ModifyResponse: func(resp *http.Response) error {
 			for name := range w.Header() {
@@ -130,7 +129,7 @@ func (s *server) pass(w http.ResponseWriter, r *http.Request, body []byte, to ho
 
 // rewrite makes the request one of this node. It removes the caller's
 // credentials.
-func rewrite(p *httputil.ProxyRequest, c caller) {
+func rewrite(p *httputil.ProxyRequest, c Caller) {
 	p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "http", "node", "node"
 	for name := range p.Out.Header {
 		if name == "Authorization" || name == "Cookie" || name == "Origin" || name == "Referer" ||
@@ -139,12 +138,11 @@ func rewrite(p *httputil.ProxyRequest, c caller) {
 		}
 	}
 	p.Out.Header.Set(PassedHeader, "1")
-	p.Out.Header.Set(CallerHeader, bounded(c.name))
+	p.Out.Header.Set(CallerHeader, bounded(c.Name))
 }
 
 func unanswered(node holdfast.NodeID, err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
 	switch code := codeOf(err); code {

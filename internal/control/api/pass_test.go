@@ -300,8 +300,8 @@ func TestAnotherNodeIsCordonedAndDrained(t *testing.T) {
 	if err := f.c.Cordon(ctx, "n2"); err != nil {
 		t.Fatal(err)
 	}
-	holds(t, "here", f.log1.one(t), map[string]string{"who": "token deploy", "act": "cordonNodeByID", "node": "n2", "passed_to": "n2", "result": "ok"})
-	holds(t, "there", f.log2.one(t), map[string]string{"who": "node n1", "for": "token deploy", "act": "cordonNodeByID", "node": "n2", "result": "ok"})
+	holds(t, "here", f.log1.one(t), map[string]string{"caller": "token deploy", "act": "cordonNodeByID", "node": "n2", "passed_to": "n2", "result": "ok"})
+	holds(t, "there", f.log2.one(t), map[string]string{"caller": "node n1", "for": "token deploy", "act": "cordonNodeByID", "node": "n2", "result": "ok"})
 	if nodes, err := f.n2.Nodes(ctx); err != nil || !nodes[0].Draining {
 		t.Errorf("%+v, %v", nodes, err)
 	}

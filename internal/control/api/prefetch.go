@@ -38,9 +38,9 @@ func prefetchRoutes(p Prefetcher) []route {
 		{method: "GET", path: "/v1/prefetch", id: "listPrefetchImages", summary: "The images that this node keeps present on its host.",
 			access: forReader, limit: limitAsk, answer: PrefetchImages{}, handle: asking(h.list)},
 		{method: "POST", path: "/v1/prefetch", id: "addPrefetchImages", summary: "Keep more images present; answers before they are pulled.",
-			access: forAdmin, limit: limitAsk, request: PrefetchRequest{}, answer: PrefetchImages{}, handle: doing(h.add)},
+			access: forAdmin, limit: limitAsk, request: PrefetchRequest{}, answer: PrefetchImages{}, handle: doing(h.change(Prefetcher.Add))},
 		{method: "POST", path: "/v1/prefetch/remove", id: "removePrefetchImages", summary: "Stop keeping images present. They stay on the host.",
-			access: forAdmin, limit: limitAsk, request: PrefetchRequest{}, answer: PrefetchImages{}, handle: doing(h.remove)},
+			access: forAdmin, limit: limitAsk, request: PrefetchRequest{}, answer: PrefetchImages{}, handle: doing(h.change(Prefetcher.Remove))},
 	}
 }
 
@@ -48,25 +48,20 @@ func (h prefetchHandlers) list(*http.Request) (PrefetchImages, error) {
 	return PrefetchImages{notNil(h.images.List())}, nil
 }
 
-func (h prefetchHandlers) add(r *http.Request, q PrefetchRequest) (PrefetchImages, error) {
-	return h.change(r, q, h.images.Add)
-}
-
-func (h prefetchHandlers) remove(r *http.Request, q PrefetchRequest) (PrefetchImages, error) {
-	return h.change(r, q, h.images.Remove)
-}
-
-func (h prefetchHandlers) change(r *http.Request, q PrefetchRequest, change func(...string) error) (PrefetchImages, error) {
-	note(r.Context(), "images", bounded(strings.Join(q.Images, " ")))
-	if len(q.Images) == 0 {
-		return PrefetchImages{}, badRequest("images: the list is empty")
+// change returns a handler that changes the list and answers with the new one.
+func (h prefetchHandlers) change(change func(Prefetcher, ...string) error) func(*http.Request, PrefetchRequest) (PrefetchImages, error) {
+	return func(r *http.Request, q PrefetchRequest) (PrefetchImages, error) {
+		note(r.Context(), "images", bounded(strings.Join(q.Images, " ")))
+		if len(q.Images) == 0 {
+			return PrefetchImages{}, badRequest("images: the list is empty")
+		}
+		err := change(h.images, q.Images...)
+		if is[*prefetch.NameError](err) || errors.Is(err, prefetch.ErrFixed) {
+			err = &Error{Code: CodeBadRequest, Message: err.Error(), Advice: holdfast.HintOf(err)}
+		}
+		if err != nil {
+			return PrefetchImages{}, err
+		}
+		return h.list(r)
 	}
-	err := change(q.Images...)
-	if name := (*prefetch.NameError)(nil); errors.As(err, &name) || errors.Is(err, prefetch.ErrFixed) {
-		err = &Error{Code: CodeBadRequest, Message: err.Error(), Advice: holdfast.HintOf(err)}
-	}
-	if err != nil {
-		return PrefetchImages{}, err
-	}
-	return h.list(r)
 }

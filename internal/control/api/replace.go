@@ -204,13 +204,8 @@ func (h replaceHandlers) keys(ctx context.Context, q ReplaceRequest) ([]holdfast
 // not up.
 func (h replaceHandlers) checkNode(ctx context.Context, id holdfast.NodeID) error {
 	nodes, err := h.nodes.Nodes(ctx)
-	if err != nil {
+	if err != nil || slices.ContainsFunc(nodes, func(n holdfast.Node) bool { return n.ID == id }) {
 		return err
-	}
-	for _, n := range nodes {
-		if n.ID == id {
-			return nil
-		}
 	}
 	return holdfast.WithHint(fmt.Errorf("node %s: %w", bounded(string(id)), holdfast.ErrNotFound), "`holdfast node ls` shows the nodes that are up")
 }

@@ -89,10 +89,10 @@ func healthz(w http.ResponseWriter, _ *http.Request) error {
 }
 
 func (s *server) metrics(w http.ResponseWriter, r *http.Request) error {
-	if s.prom == nil {
+	if s.Metrics == nil {
 		return fmt.Errorf("metrics on this address: %w", holdfast.ErrNotFound)
 	}
-	s.prom.ServeHTTP(w, r)
+	s.Metrics.ServeHTTP(w, r)
 	return nil
 }
 
@@ -142,43 +142,33 @@ func keyOf(r *http.Request) (holdfast.SessionKey, error) {
 	return holdfast.ParseSessionKey(r.PathValue("key"))
 }
 
+// valueOf returns a parameter that parse reads, the zero value if it is absent. want
+// describes its values.
+func valueOf[T any](q url.Values, name, want string, parse func(string) (T, error)) (v T, err error) {
+	text := q.Get(name)
+	if text == "" {
+		return v, nil
+	}
+	if v, err = parse(text); err != nil {
+		return v, badQuery(name, text, want)
+	}
+	return v, nil
+}
+
 // limitOf returns the query's limit, 0 if there is none.
 func limitOf(r *http.Request) (int, error) {
-	v := r.URL.Query().Get("limit")
-	if v == "" {
-		return 0, nil
-	}
-	limit, err := strconv.Atoi(v)
-	if err != nil || limit < 0 {
-		return 0, badQuery("limit", v, "a whole number from 0 on")
-	}
-	return limit, nil
+	n, err := valueOf(r.URL.Query(), "limit", "a whole number from 0 on", func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 31) })
+	return int(n), err
 }
 
 // boolOf returns a parameter that is true or false, false if it is absent.
 func boolOf(q url.Values, name string) (bool, error) {
-	v := q.Get(name)
-	if v == "" {
-		return false, nil
-	}
-	b, err := strconv.ParseBool(v)
-	if err != nil {
-		return false, badQuery(name, v, "true or false")
-	}
-	return b, nil
+	return valueOf(q, name, "true or false", strconv.ParseBool)
 }
 
 // timeOf returns a parameter that is a time, the zero time if it is absent.
 func timeOf(q url.Values, name string) (time.Time, error) {
-	v := q.Get(name)
-	if v == "" {
-		return time.Time{}, nil
-	}
-	t, err := time.Parse(time.RFC3339Nano, v)
-	if err != nil {
-		return t, badQuery(name, v, "a time such as 2026-11-01T12:00:00Z")
-	}
-	return t, nil
+	return valueOf(q, name, "a time such as 2026-11-01T12:00:00Z", func(s string) (time.Time, error) { return time.Parse(time.RFC3339Nano, s) })
 }
 
 func badQuery(name, value, want string) error {

@@ -95,13 +95,10 @@ func (s *schemas) ref(t reflect.Type) map[string]any {
 // schemaName returns a type's name in the document. Types of other packages get a
 // prefix.
 func schemaName(t reflect.Type) string {
-	for tail, prefix := range map[string]string{"internal/hosts/spinup": "Spinup", "internal/hosts/spinup/underway": "UnderWay", "internal/hosts/spinup/prefetch": "Prefetch", "internal/hosts/gc": "GC",
-		"internal/hosts/doctor": "Doctor", "internal/hosts/doctor/watch": "Doctor", "internal/hosts/doctor/ranking": "Ranking", "internal/hosts/doctor/rule": "Rule"} {
-		if strings.HasSuffix(t.PkgPath(), tail) {
-			return prefix + t.Name()
-		}
-	}
-	return t.Name()
+	prefixes := map[string]string{"spinup": "Spinup", "spinup/underway": "UnderWay", "spinup/prefetch": "Prefetch", "gc": "GC",
+		"doctor": "Doctor", "doctor/watch": "Doctor", "doctor/ranking": "Ranking", "doctor/rule": "Rule"}
+	_, part, _ := strings.Cut(t.PkgPath(), "/internal/hosts/")
+	return prefixes[part] + t.Name()
 }
 
 // fields adds the fields of t as encoding/json encodes them.

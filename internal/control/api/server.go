@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -56,15 +57,12 @@ const (
 )
 
 type server struct {
+	Options
 	parts   Parts
-	guard   guard
 	cross   *http.CrossOriginProtection
-	audit   audit
-	forward func(holdfast.NodeID) (http.RoundTripper, error)
+	audit   *audit
 	table   []route
 	doc     []byte
-	prom    http.Handler
-	log     *slog.Logger
 	streams chan struct{} // a token for each open stream
 }
 
@@ -81,7 +79,7 @@ func NewMetrics(o Options) http.Handler {
 
 func newServer(p Parts, o Options) *server {
 	s := bareServer(o)
-	s.parts, s.forward = p, o.Forward
+	s.parts = p
 	s.table = append(p.routes(), s.ownRoutes()...)
 	s.doc = document(s.table)
 	return s
@@ -89,12 +87,8 @@ func newServer(p Parts, o Options) *server {
 
 // bareServer returns a server without routes.
 func bareServer(o Options) *server {
-	s := &server{guard: newGuard(o), cross: http.NewCrossOriginProtection(), prom: o.Metrics, log: o.Log, streams: make(chan struct{}, maxStreams)}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
-	}
-	s.audit.log = s.log
-	return s
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	return &server{Options: o, cross: http.NewCrossOriginProtection(), audit: newAudit(o.Log), streams: make(chan struct{}, maxStreams)}
 }
 
 // handler answers the table's routes by their methods, and all other requests
@@ -103,7 +97,7 @@ func (s *server) handler() http.Handler {
 	mux := http.NewServeMux()
 	allowed := map[string][]string{}
 	for _, rt := range s.table {
-		if s.guard.peer != nil && rt.at == here {
+		if s.Peer != nil && rt.at == here {
 			continue // nodes do not ask that of each other
 		}
 		mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, rt) })
@@ -124,12 +118,12 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, rt route) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 	h.Set("Cache-Control", "no-store")
-	c, err := s.guard.check(r, rt.access)
+	c, err := s.check(r, rt.access)
 	if rt.access == forAdmin {
 		a := &act{route: rt.id, caller: c, begin: time.Now()}
 		r = r.WithContext(context.WithValue(r.Context(), actKey{}, a))
 		a.r = r
-		defer func() { s.audit.write(a, s.guard.peer != nil, err) }()
+		defer func() { s.audit.write(a, s.Peer != nil, err) }()
 	}
 	if err == nil {
 		err = s.checkOrigin(r)
@@ -138,8 +132,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, rt route) {
 		err = errCut // if the handler panics
 		err = s.handle(w, r, rt, c)
 	}
-	var told sent
-	if err != nil && !errors.As(err, &told) {
+	if err != nil && !is[sent](err) {
 		refuse(w, r, err)
 	}
 }
@@ -155,7 +148,7 @@ func (s *server) checkOrigin(r *http.Request) error {
 	return nil
 }
 
-func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route, c caller) error {
+func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route, c Caller) error {
 	if err := checkQuery(r, rt.query); err != nil {
 		return err
 	}
@@ -176,24 +169,24 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route, c call
 func deadline(set func(time.Time) error, d time.Duration) { _ = set(time.Now().Add(d)) }
 
 func (s *server) badMethod(w http.ResponseWriter, r *http.Request, allow string) {
-	if _, err := s.guard.check(r, forReader); err != nil {
-		refuse(w, r, err)
-		return
+	_, err := s.check(r, forReader)
+	if err == nil {
+		w.Header().Set("Allow", allow)
+		err = &Error{Code: CodeBadMethod, Message: "method " + r.Method + " is not allowed for " + r.URL.Path, Advice: "use " + allow}
 	}
-	w.Header().Set("Allow", allow)
-	refuse(w, r, &Error{Code: CodeBadMethod, Message: "method " + r.Method + " is not allowed for " + r.URL.Path, Advice: "use " + allow})
+	refuse(w, r, err)
 }
 
 func (s *server) noRoute(w http.ResponseWriter, r *http.Request) {
-	if _, err := s.guard.check(r, forReader); err != nil {
-		refuse(w, r, err)
-		return
+	_, err := s.check(r, forReader)
+	if err == nil {
+		advice := "/v1/openapi.json lists all routes"
+		if s.doc == nil {
+			advice = "this process has /healthz and /metrics only"
+		}
+		err = &Error{Code: CodeNotFound, Message: "there is nothing at " + r.URL.Path, Advice: advice}
 	}
-	advice := "/v1/openapi.json lists all routes"
-	if s.doc == nil {
-		advice = "this process has /healthz and /metrics only"
-	}
-	refuse(w, r, &Error{Code: CodeNotFound, Message: "there is nothing at " + r.URL.Path, Advice: advice})
+	refuse(w, r, err)
 }
 
 // readBody reads a whole body, once.
@@ -201,11 +194,10 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	rc := http.NewResponseController(w)
 	deadline(rc.SetReadDeadline, bodyLimit)
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err != nil {
-		var size *http.MaxBytesError
-		if errors.As(err, &size) {
-			return nil, err
-		}
+	switch {
+	case is[*http.MaxBytesError](err):
+		return nil, err
+	case err != nil:
 		return nil, badRequest("reading the body: %v", err)
 	}
 	_ = rc.SetReadDeadline(time.Time{})
@@ -265,7 +257,7 @@ func Unread(w http.ResponseWriter, r *http.Request) {
 
 // writeError answers with err. It must be the first thing written.
 func writeError(w http.ResponseWriter, err error) {
-	e := toError(err)
+	e := ErrorOf(err)
 	h := w.Header()
 	switch e.Code.Status() {
 	case http.StatusServiceUnavailable:

@@ -57,7 +57,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		{"no JSON", "POST", "/v1/sessions/alice/start", `template=x`, nil, api.CodeBadRequest},
 		{"form", "POST", "/v1/sessions/alice/start", `{}`, []string{"Content-Type: application/x-www-form-urlencoded"}, api.CodeBadMedia},
 		{"text", "POST", "/v1/sessions/alice/start", `{}`, []string{"Content-Type: text/plain"}, api.CodeBadMedia},
-		{"field where none is known", "POST", "/v1/node/uncordon", `{"now":true}`, nil, api.CodeBadRequest},
+		{"field of a request without fields", "POST", "/v1/node/uncordon", `{"now":true}`, nil, api.CodeBadRequest},
 		{"too large", "POST", "/v1/sessions/alice/start", `{"template":"` + strings.Repeat("x", api.MaxBody) + `"}`, nil, api.CodeTooLarge},
 		{"another site", "POST", "/v1/sessions/alice/start", `{}`, []string{"Sec-Fetch-Site: cross-site"}, api.CodeCrossOrigin},
 		{"another origin", "POST", "/v1/sessions/alice/start", `{}`, []string{"Origin: https://example.com"}, api.CodeCrossOrigin},
@@ -228,7 +228,7 @@ func TestErrorsOnTheWire(t *testing.T) {
 		{holdfast.WithHint(&holdfast.ElsewhereError{Owner: holdfast.Owner{Key: "a", Node: "n2"}}, "ask there"), api.CodeElsewhere, nil},
 		{errors.New("anything"), api.CodeInternal, nil},
 	} {
-		got := api.ToError(tt.err)
+		got := api.ErrorOf(tt.err)
 		if got.Code != tt.want {
 			t.Errorf("%v has code %s, want %s", tt.err, got.Code, tt.want)
 		}
@@ -239,7 +239,7 @@ func TestErrorsOnTheWire(t *testing.T) {
 			t.Errorf("%v is not %v any more", got, tt.is)
 		}
 	}
-	if got := api.ToError(boot); got.Log != "last words" {
+	if got := api.ErrorOf(boot); got.Log != "last words" {
 		t.Errorf("log is %q", got.Log)
 	}
 	for _, c := range api.Codes() {
@@ -362,7 +362,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 	last, ok := ask(endless)
 	if !ok {
-		t.Error("the one that has no request does not make room")
+		t.Error("the connection without a request is not closed for a new one")
 	}
 	if _, ok := ask("/healthz"); ok {
 		t.Error("three requests at once with room for two")

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -214,7 +215,7 @@ func (h sessionHandlers) logs(w http.ResponseWriter, r *http.Request) error {
 	}
 	out.begin()
 	if err != nil {
-		b, _ := json.Marshal(toError(err)) // strings only
+		b, _ := json.Marshal(ErrorOf(err)) // strings only
 		w.Header().Set(ErrorTrailer, string(b))
 		return sent{err}
 	}
@@ -222,16 +223,13 @@ func (h sessionHandlers) logs(w http.ResponseWriter, r *http.Request) error {
 }
 
 func logOptions(r *http.Request) (o LogOptions, err error) {
-	o.Tail = -1
 	q := r.URL.Query()
-	if v := q.Get("tail"); v != "" {
-		if o.Tail, err = strconv.Atoi(v); err != nil {
-			return o, badQuery("tail", v, "a whole number")
-		}
+	var err1, err2, err3 error
+	o.Tail, err1 = valueOf(q, "tail", "a whole number", strconv.Atoi)
+	if !q.Has("tail") {
+		o.Tail = -1
 	}
-	if o.Follow, err = boolOf(q, "follow"); err != nil {
-		return o, err
-	}
-	o.Timestamps, err = boolOf(q, "timestamps")
-	return o, err
+	o.Follow, err2 = boolOf(q, "follow")
+	o.Timestamps, err3 = boolOf(q, "timestamps")
+	return o, cmp.Or(err1, err2, err3)
 }

@@ -212,20 +212,15 @@ func (h spinupHandlers) active(*http.Request) (SpinupsUnderWay, error) {
 func (h spinupHandlers) begin(r *http.Request, q BeginSpinupRequest) (none underway.Entry, err error) {
 	note(r.Context(), "name", bounded(q.Name))
 	life := cmp.Or(time.Duration(q.For), DefaultUnderWay)
-	kind := underway.Outside
 	switch {
-	case q.Kind == spinup.ForPull || q.Kind == spinup.ForRun:
-		kind = string(q.Kind)
-	case q.Kind != "":
+	case !slices.Contains([]spinup.Kind{"", spinup.ForPull, spinup.ForRun}, q.Kind):
 		return none, badRequest("kind is %q, it must be pull, run or absent", bounded(string(q.Kind)))
-	}
-	switch {
 	case life < 0 || life > MaxUnderWay:
 		return none, badRequest("the time is %v, it must be over 0 and at most %v", life, MaxUnderWay)
 	case len(q.Name) > underway.MaxName:
 		return none, badRequest("the name has %d bytes, at most %d are allowed", len(q.Name), underway.MaxName)
 	}
-	return h.underWay.Begin(kind, q.Name, life)
+	return h.underWay.Begin(cmp.Or(string(q.Kind), underway.Outside), q.Name, life)
 }
 
 func (h spinupHandlers) end(r *http.Request, _ Empty) error { return h.underWay.End(r.PathValue("id")) }

@@ -86,6 +86,6 @@ func (e *events) end(err error, last func(*Error) any) error {
 	if !e.begun {
 		return err
 	}
-	e.send(last(toError(err)))
+	e.send(last(ErrorOf(err)))
 	return sent{err}
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
@@ -47,21 +48,18 @@ func OpenTokens(f TokenFiles, log *slog.Logger) (*Tokens, error) {
 	if f == (TokenFiles{}) {
 		return nil, nil
 	}
-	t := &Tokens{}
-	for _, x := range []struct {
-		to         **keyfile.Watched[[]bearer]
-		path, word string
-	}{{&t.admin, f.Admin, "admin"}, {&t.read, f.Read, "read"}} {
-		if x.path == "" {
-			continue
+	watch := func(path, word string) (*keyfile.Watched[[]bearer], error) {
+		if path == "" {
+			return nil, nil
 		}
-		w, err := keyfile.Watch(log, func() ([]bearer, error) { return readTokens(x.path, x.word) }, x.path)
-		if err != nil {
-			return nil, err
-		}
-		*x.to = w
+		return keyfile.Watch(log, func() ([]bearer, error) { return readTokens(path, word) }, path)
 	}
-	return t, nil
+	admin, err1 := watch(f.Admin, "admin")
+	read, err2 := watch(f.Read, "read")
+	if err := cmp.Or(err1, err2); err != nil {
+		return nil, err
+	}
+	return &Tokens{admin, read}, nil
 }
 
 // readTokens reads one file. A token without a name is named after word and its line.
@@ -110,7 +108,7 @@ func validTokenName(s string) bool {
 
 // caller returns the owner of the request's token. A token that is in both files may
 // make changes.
-func (t *Tokens) caller(r *http.Request) (caller, error) {
+func (t *Tokens) caller(r *http.Request) (Caller, error) {
 	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
 		given = "" // too short for a token
@@ -119,15 +117,15 @@ func (t *Tokens) caller(r *http.Request) (caller, error) {
 }
 
 // bearer returns the owner of the token with the given hash.
-func (t *Tokens) bearer(sum [sha256.Size]byte) (caller, error) {
+func (t *Tokens) bearer(sum [sha256.Size]byte) (Caller, error) {
 	admin, read := find(t.admin, sum), find(t.read, sum)
 	switch {
 	case admin != "":
-		return caller{name: "token " + admin, may: forAdmin}, nil
+		return Caller{Name: "token " + admin, Admin: true}, nil
 	case read != "":
-		return caller{name: "token " + read, may: forReader}, nil
+		return Caller{Name: "token " + read}, nil
 	}
-	return caller{name: stranger}, &Error{Code: CodeUnauthorized, Message: "the bearer token is missing or wrong",
+	return Caller{Name: unknownCaller}, &Error{Code: CodeUnauthorized, Message: "the bearer token is missing or wrong",
 		Advice: "send the header Authorization: Bearer TOKEN with a token of the agent's configuration"}
 }
 

@@ -172,7 +172,7 @@ type Template struct {
 	PIDs       int64             `yaml:"pids"`
 	Port       int               `yaml:"port"`
 	Ready      Ready             `yaml:"ready"`
-	Warm       int               `yaml:"warm"`       // most containers that wait for a session; 0 is none
+	Warm       int               `yaml:"warm"`       // maximum number of containers that wait for a session; 0 is none
 	Network    string            `yaml:"network"`    // pooled (default), or a network's name: bridge is the engine's own
 	Init       *bool             `yaml:"init"`       // default true
 	Privileges string            `yaml:"privileges"` // fixed (default) or gain: whether set-uid programs work
@@ -262,15 +262,7 @@ func Default() Config {
 // means DefaultPath, which may be missing. It makes all checks that need no running
 // part. The error has a hint.
 func Load(ctx context.Context, path string, over Overrides) (Config, error) {
-	path, named := cmp.Or(path, DefaultPath), path != ""
-	c, err := read(ctx, path, named, over)
-	if err != nil {
-		return c, err
-	}
-	if err := c.Validate(); err != nil {
-		return c, fmt.Errorf("%s: %w", path, err)
-	}
-	return c, nil
+	return loadPart(ctx, path, over, Config.Validate)
 }
 
 // LoadHost is Load for commands that only use the host. It does not check the store,
@@ -285,10 +277,10 @@ func LoadCollector(ctx context.Context, path string, over Overrides) (Config, er
 	return loadPart(ctx, path, over, Config.ValidateCollector)
 }
 
-// loadPart is Load with other checks.
+// loadPart is Load with the given checks.
 func loadPart(ctx context.Context, path string, over Overrides, checks ...func(Config) error) (Config, error) {
 	path, named := cmp.Or(path, DefaultPath), path != ""
-	c, err := read(ctx, path, named, over)
+	c, _, err := read(ctx, path, named, over)
 	if err != nil {
 		return c, err
 	}
@@ -296,29 +288,26 @@ func loadPart(ctx context.Context, path string, over Overrides, checks ...func(C
 	for _, check := range checks {
 		wrong = append(wrong, check(c))
 	}
-	if err := errors.Join(wrong...); err != nil {
-		return c, fmt.Errorf("%s: %w", path, err)
-	}
-	return c, nil
+	return c, within(path+": ", errors.Join(wrong...))
 }
 
-// read reads the file, which may be missing if it is the default one, and completes the
-// values.
-func read(ctx context.Context, path string, named bool, over Overrides) (Config, error) {
-	c := Default()
-	text, err := os.ReadFile(path)
+// read reads the file, and completes the values. If the default file is missing, the
+// text is nil and the defaults are used.
+func read(ctx context.Context, path string, named bool, over Overrides) (c Config, text []byte, err error) {
+	c = Default()
+	text, err = os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !named:
-		// The defaults are used; the checks below find what is missing.
+		text = nil
 	case err != nil:
-		return c, holdfast.WithHint(fmt.Errorf("reading the configuration: %w", err), "name the file with --config")
+		return c, nil, holdfast.WithHint(fmt.Errorf("reading the configuration: %w", err), "name the file with --config")
 	default:
 		if err := parse(ctx, text, &c); err != nil {
-			return c, fmt.Errorf("%s: %w", path, err)
+			return c, nil, fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	over.apply(&c)
-	return c, c.complete()
+	return c, text, c.complete()
 }
 
 // complete sets the values that depend on the host.
@@ -336,14 +325,9 @@ func (c *Config) complete() error {
 	}
 	for i := range c.Templates {
 		t := &c.Templates[i]
-		if t.Ready.Timeout == 0 {
-			t.Ready.Timeout = 30 * time.Second
-		}
+		t.Ready.Timeout = cmp.Or(t.Ready.Timeout, 30*time.Second)
 		t.Privileges = cmp.Or(t.Privileges, "fixed")
-		if t.Init == nil {
-			yes := true
-			t.Init = &yes
-		}
+		t.Init = cmp.Or(t.Init, new(true))
 		t.Snapshot.Timeout = cmp.Or(t.Snapshot.Timeout, 10*time.Second)
 		t.defaultSockets()
 		t.Handover = cmp.Or(t.Handover, "fresh")

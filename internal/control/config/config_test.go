@@ -215,7 +215,7 @@ func TestMistakesAreRefusedWithTheirPlace(t *testing.T) {
 		{"a mapping for a text", minimal + "store: {endpoints: [x:1]}", "this wants a text; put it in quotes"},
 		{"a number for a time", minimal + "sessions: {idle_stop: 30}", "this wants a time such as 30s"},
 		{"a number for a choice", minimal + "drain: {quiet: 3}", "this wants true or false"},
-		{"a number beyond all", minimal + "sessions: {boots: 99999999999999999999}", "is too large a number"},
+		{"a number out of range", minimal + "sessions: {boots: 99999999999999999999}", "is too large a number"},
 		{"no template", "node: a", "templates: the list is empty"},
 		{"template twice", "templates: [{name: a, image: b, port: 80}, {name: a, image: b, port: 80}]", "used twice"},
 		{"no image", "templates: [{name: a, port: 80}]", "templates[0] (a): image is missing"},
@@ -227,7 +227,7 @@ func TestMistakesAreRefusedWithTheirPlace(t *testing.T) {
 		{"readiness", "templates: [{name: a, image: b, port: 80, ready: {http: healthz}}]", "ready.http"},
 		{"mount", "templates: [{name: a, image: b, port: 80, mounts: [{type: bind, source: x, target: /y}]}]", "mounts[0]: source"},
 		{"privileges", "templates: [{name: a, image: b, port: 80, privileges: all}]", "privileges"},
-		{"a variable of ours", "templates: [{name: a, image: b, port: 80, env: {HOLDFAST_EPOCH: '9'}}]", "HOLDFAST_EPOCH"},
+		{"a reserved variable", "templates: [{name: a, image: b, port: 80, env: {HOLDFAST_EPOCH: '9'}}]", "HOLDFAST_EPOCH"},
 		{"no name of a variable", "templates: [{name: a, image: b, port: 80, env: {'A=B': c}}]", "env"},
 		{"node", minimal + "node: a/b", "node"},
 		{"data_dir", minimal + "data_dir: here", "data_dir"},
@@ -253,27 +253,27 @@ func TestMistakesAreRefusedWithTheirPlace(t *testing.T) {
 		{"certificates", minimal + "store: {endpoints: ['e:2379']}\nfleet: {listen: '10.0.0.7:7072', certificates: here}", "fleet.certificates"},
 		{"step without a name", step("command: [x]"), "init_steps[0] (): name"},
 		{"step with a name of its own kind", step("name: a.b, command: [x]"), "init_steps[0] (a.b): name"},
-		{"step that would serve", step("name: a"), "init_steps[0] (a): command is missing"},
+		{"step without a command", step("name: a"), "init_steps[0] (a): command is missing"},
 		{"step twice", step("name: a, command: [x]}, {name: a, command: [x]"), "used twice"},
-		{"steps without end", step(strings.Repeat("}, {", 16)), "at most 16"},
-		{"step in no time", step("name: a, image: b, timeout: -1s"), "timeout"},
-		{"a step's variable of ours", step("name: a, image: b, env: {HOLDFAST_EPOCH: '9'}"), "HOLDFAST_EPOCH"},
-		{"snapshot by a shell's path", "templates: [{name: a, image: b, port: 80, snapshot: {command: [save]}}]", "snapshot.command"},
-		{"snapshot in no time", "templates: [{name: a, image: b, port: 80, snapshot: {command: [/x], timeout: -1s}}]", "snapshot.timeout"},
+		{"too many steps", step(strings.Repeat("}, {", 16)), "at most 16"},
+		{"step with a negative timeout", step("name: a, image: b, timeout: -1s"), "timeout"},
+		{"a step's reserved variable", step("name: a, image: b, env: {HOLDFAST_EPOCH: '9'}"), "HOLDFAST_EPOCH"},
+		{"snapshot without an absolute path", "templates: [{name: a, image: b, port: 80, snapshot: {command: [save]}}]", "snapshot.command"},
+		{"snapshot with a negative timeout", "templates: [{name: a, image: b, port: 80, snapshot: {command: [/x], timeout: -1s}}]", "snapshot.timeout"},
 		{"snapshots", minimal + "sessions: {snapshots: -1}", "snapshots -1"},
 		{"park", minimal + "gateway: {park_per_key: 0}", "park_per_key"},
 		{"boots", minimal + "sessions: {boots: 0}", "boots"},
-		{"warm below none", "templates: [{name: a, image: b, port: 80, warm: -1}]", "warm: -1"},
-		{"too much warm", "templates: [{name: a, image: b, port: 80, warm: 257}]", "0 and 256"},
+		{"negative warm", "templates: [{name: a, image: b, port: 80, warm: -1}]", "warm: -1"},
+		{"too many warm containers", "templates: [{name: a, image: b, port: 80, warm: 257}]", "0 and 256"},
 		{"warm with a key in the command", "templates: [{name: a, image: b, port: 80, warm: 1, command: [/x, '{key}']}]", "warm: the command"},
 		{"warm under another runtime", "templates: [{name: a, image: b, port: 80, warm: 1, runtime: runsc}]", "warm: a container of another runtime"},
 		{"warm after steps", "templates: [{name: a, image: b, port: 80, warm: 1, init_steps: [{name: s, command: [/x]}]}]", "warm: init_steps"},
 		{"warm with a key's volume", "templates: [{name: a, image: b, port: 80, warm: 1, mounts: [{type: volume, source: 'w-{key}', target: /w}]}]", "warm: mounts[0]: a volume"},
-		{"warm with a mount of ours", "templates: [{name: a, image: b, port: 80, warm: 1, mounts: [{type: tmpfs, target: /run/holdfast/x}]}]", "/run/holdfast"},
+		{"warm with a mount in the identity directory", "templates: [{name: a, image: b, port: 80, warm: 1, mounts: [{type: tmpfs, target: /run/holdfast/x}]}]", "/run/holdfast"},
 		{"networks", minimal + "sessions: {networks: -1}", "networks -1"},
 		{"too many networks", minimal + "sessions: {networks: 257}", "0 to 256"},
 		{"slow", minimal + "spinup: {slow: {create: -1s}}", "spinup.slow.create"},
-		{"records without end", minimal + "spinup: {keep: {count: 0}}", "spinup.keep.count"},
+		{"no record kept", minimal + "spinup: {keep: {count: 0}}", "spinup.keep.count"},
 		{"budget", minimal + "drain: {budget: 0s}", "drain.budget"},
 		{"too large", minimal + strings.Repeat("#", MaxSize), "at most"},
 	} {
@@ -441,7 +441,7 @@ func TestSuspendedIsChecked(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := load(t, "templates:\n  - {name: a, image: b, port: 80, runtime: r, handover: memory, mounts: [{type: tmpfs, target: /run/holdfast}]}\n", Overrides{}); err == nil || !strings.Contains(err.Error(), "receives its identity") {
-		t.Errorf("a mount in the way: %v", err)
+		t.Errorf("a mount in the identity directory: %v", err)
 	}
 }
 

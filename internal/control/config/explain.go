@@ -3,10 +3,7 @@ package config
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -70,31 +67,26 @@ func Explain(ctx context.Context, path string, flags Overrides, env Environment)
 	e := Explained{File: cmp.Or(path, DefaultPath)}
 	over := flags
 	over.Socket = cmp.Or(flags.Socket, env.Socket)
+	var text []byte
 	var err error
-	if e.Config, err = read(ctx, e.File, path != "", over); err != nil {
+	if e.Config, text, err = read(ctx, e.File, path != "", over); err != nil {
 		return e, err
 	}
-	said := origin{}
-	switch text, err := os.ReadFile(e.File); {
-	case errors.Is(err, fs.ErrNotExist) && path == "":
-	case err != nil:
-		return e, fmt.Errorf("reading the configuration: %w", err)
-	default:
-		e.Found = true
-		if said, err = originOf(text); err != nil {
-			return e, fmt.Errorf("%s: %w", e.File, err)
-		}
+	e.Found = text != nil
+	sources, err := originOf(text)
+	if err != nil {
+		return e, fmt.Errorf("%s: %w", e.File, err)
 	}
 	for _, x := range flags.given(&Config{}) {
-		said[x.key] = Setting{From: FromFlag, Name: "--" + x.flag}
+		sources[x.key] = Setting{From: FromFlag, Name: "--" + x.flag}
 	}
 	shown := e.Config
 	if flags.Socket == "" && env.Socket != "" {
-		said["api.socket"] = Setting{From: FromEnvironment, Name: socketEnv}
+		sources["api.socket"] = Setting{From: FromEnvironment, Name: socketEnv}
 	}
 	if shown.Engine.Host == "" && env.DockerHost != "" {
 		shown.Engine.Host = env.DockerHost
-		said["engine.host"] = Setting{From: FromEnvironment, Name: dockerHostEnv}
+		sources["engine.host"] = Setting{From: FromEnvironment, Name: dockerHostEnv}
 	}
 	shown.Engine.Host = cmp.Or(shown.Engine.Host, defaultEngine)
 	if len(shown.GC.Rules) == 0 {
@@ -103,7 +95,7 @@ func Explain(ctx context.Context, path string, flags Overrides, env Environment)
 	e.Settings = settings(shown)
 	for i := range e.Settings {
 		s := &e.Settings[i]
-		from := said.of(s.Key)
+		from := sources.of(s.Key)
 		s.From, s.Line, s.Name = from.From, from.Line, from.Name
 	}
 	return e, nil

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -51,10 +50,8 @@ func defaultMoving() Moving {
 func (s Suspended) Remote() bool { return len(s.Put)+len(s.Get)+len(s.Drop) > 0 }
 
 func (s Suspended) validate() error {
-	for name, p := range map[string]string{"dir": s.Dir, "key_file": s.KeyFile} {
-		if p != "" && !path.IsAbs(p) {
-			return fmt.Errorf("%s: %q is not an absolute path", name, p)
-		}
+	if err := cmp.Or(absoluteOrNone("dir", s.Dir), absoluteOrNone("key_file", s.KeyFile)); err != nil {
+		return err
 	}
 	if s.Keep < time.Minute || s.Space < 1 || s.Timeout < time.Second {
 		return errors.New("keep must be at least 1m, space at least 1 byte, timeout at least 1s")
@@ -68,19 +65,20 @@ func (s Suspended) validate() error {
 	if !s.Remote() {
 		return nil
 	}
-	for name, args := range map[string][]string{"put": s.Put, "get": s.Get, "drop": s.Drop} {
-		switch {
-		case len(args) == 0:
-			return fmt.Errorf("%s is missing: put, get and drop go together", name)
-		case !path.IsAbs(args[0]):
-			return fmt.Errorf("%s: %q is not an absolute path of a program; it runs without a shell", name, args[0])
-		case !slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, "{name}") }):
-			return fmt.Errorf("%s: {name} is missing", name)
-		case name != "drop" && !slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, "{file}") }):
-			return fmt.Errorf("%s: {file} is missing", name)
+	return cmp.Or(imageCommand("put", s.Put, "{name}", "{file}"), imageCommand("get", s.Get, "{name}", "{file}"), imageCommand("drop", s.Drop, "{name}"))
+}
+
+// imageCommand checks a command and the texts that must be in it.
+func imageCommand(key string, args []string, texts ...string) error {
+	if len(args) == 0 {
+		return fmt.Errorf("%s is missing: put, get and drop go together", key)
+	}
+	for _, text := range texts {
+		if !slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, text) }) {
+			return fmt.Errorf("%s: %s is missing", key, text)
 		}
 	}
-	return nil
+	return program(key, args)
 }
 
 // SuspendedDir returns the directory of suspended images, also of the default.
@@ -100,52 +98,39 @@ func (c Config) StagedDir() string { return cmp.Or(c.Moving.Staged, filepath.Joi
 
 // SavesMemory reports whether the memory of a template's sessions is saved.
 func (c Config) SavesMemory() bool {
-	for _, t := range c.Templates {
-		if t.Handover == "memory" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.Templates, func(t Template) bool { return t.Handover == "memory" })
 }
 
 func (m Moving) validate() error {
-	for name, p := range map[string]string{"runsc": m.Runsc, "runtime": m.Runtime} {
-		if !path.IsAbs(p) {
-			return fmt.Errorf("moving.%s: %q is not an absolute path", name, p)
-		}
-	}
-	if m.Spill != "" && !path.IsAbs(m.Spill) {
-		return fmt.Errorf("moving.spill: %q is not an absolute path", m.Spill)
-	}
 	if m.MaxImage < 1 {
 		return errors.New("moving.max_image must be at least 1 byte")
 	}
-	if err := m.Suspended.validate(); err != nil {
-		return fmt.Errorf("moving.suspended: %w", err)
+	return cmp.Or(absolute("moving.runsc", m.Runsc), absolute("moving.runtime", m.Runtime), absoluteOrNone("moving.spill", m.Spill),
+		within("moving.suspended: ", m.Suspended.validate()))
+}
+
+func (t Template) validateHandover() error {
+	if err := cmp.Or(oneOf("handover", t.Handover, "fresh", "memory"), oneOf("idle", t.Idle, "stop", "suspend")); err != nil {
+		return err
+	}
+	switch {
+	case t.Handover == "memory" && t.Runtime == "":
+		return holdfast.WithHint(errors.New("handover: memory needs a runtime"), "register moving.runtime with the engine, and name it; docs/moving.md")
+	case t.Handover == "memory":
+		return within("handover: memory: ", t.keepFree(session.IdentityDir))
+	case t.Idle == "suspend":
+		return holdfast.WithHint(errors.New("idle: suspend needs handover: memory"), "docs/moving.md")
 	}
 	return nil
 }
 
-func (t Template) validateHandover() error {
-	switch t.Handover {
-	case "fresh":
-	case "memory":
-		if t.Runtime == "" {
-			return holdfast.WithHint(errors.New("handover: memory needs a runtime"), "register moving.runtime with the engine, and name it; docs/moving.md")
+// keepFree refuses a mount at or below the directory in which the container receives
+// its identity.
+func (t Template) keepFree(dir string) error {
+	for i, m := range t.Mounts {
+		if m.Target == dir || strings.HasPrefix(m.Target, dir+"/") {
+			return fmt.Errorf("mounts[%d]: %s is where the container receives its identity", i, dir)
 		}
-		for i, m := range t.Mounts {
-			if m.Target == session.IdentityDir || strings.HasPrefix(m.Target, session.IdentityDir+"/") {
-				return fmt.Errorf("handover: memory: mounts[%d]: %s is where the container receives its identity", i, session.IdentityDir)
-			}
-		}
-	default:
-		return fmt.Errorf("handover: %q is neither fresh nor memory", t.Handover)
-	}
-	switch {
-	case t.Idle != "stop" && t.Idle != "suspend":
-		return fmt.Errorf("idle: %q is neither stop nor suspend", t.Idle)
-	case t.Idle == "suspend" && t.Handover != "memory":
-		return holdfast.WithHint(errors.New("idle: suspend needs handover: memory"), "docs/moving.md")
 	}
 	return nil
 }

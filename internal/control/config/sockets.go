@@ -31,17 +31,11 @@ func (t *Template) defaultSockets() {
 
 func (t Template) validateSockets() error {
 	k, most := t.KeptSockets, holdfast.MaxTell
-	switch t.WebSocket {
-	case "close", "keep":
-	default:
-		return fmt.Errorf("websocket: %q is neither close nor keep", t.WebSocket)
+	if err := cmp.Or(oneOf("websocket", t.WebSocket, "close", "keep"), oneOf("kept_sockets.tell_as", k.TellAs, "text", "ping")); err != nil {
+		return err
 	}
-	switch k.TellAs {
-	case "text":
-	case "ping":
+	if k.TellAs == "ping" {
 		most = holdfast.MaxPing
-	default:
-		return fmt.Errorf("kept_sockets.tell_as: %q is neither text nor ping", k.TellAs)
 	}
 	switch {
 	case k.Time < 0:

@@ -1,9 +1,9 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -28,18 +28,12 @@ func (c Config) validateTemplates() error {
 	}
 	var names []string
 	for i, t := range c.Templates {
-		if err := t.validate(); err != nil {
+		if err := cmp.Or(t.validate(), c.validateRuntime(t)); err != nil {
 			return fmt.Errorf("templates[%d] (%s): %w", i, t.Name, err)
-		}
-		if err := c.validateRuntime(t); err != nil {
-			return fmt.Errorf("templates[%d] (%s): %w", i, t.Name, err)
-		}
-		if slices.Contains(names, t.Name) {
-			return fmt.Errorf("templates[%d]: the name %q is used twice", i, t.Name)
 		}
 		names = append(names, t.Name)
 	}
-	return nil
+	return distinct("templates", names)
 }
 
 // validateRuntime refuses handover: memory with a runtime that cannot restore memory:
@@ -71,37 +65,18 @@ func (t Template) validate() error {
 	case t.Network == "host" || strings.HasPrefix(t.Network, "container:"):
 		// The server of one key would answer for other keys on the same port.
 		return fmt.Errorf("network: %s would put all sessions on one address", t.Network)
-	case t.Seccomp != "" && !path.IsAbs(t.Seccomp):
-		return fmt.Errorf("seccomp: %q is not an absolute path of a file", t.Seccomp)
 	case t.Runtime != "" && !runtimeName.MatchString(t.Runtime):
 		return fmt.Errorf("runtime: %q is not a name of a runtime such as runsc", t.Runtime)
-	case !slices.Contains([]string{"fixed", "gain"}, t.Privileges):
-		return fmt.Errorf("privileges: %q is neither fixed nor gain", t.Privileges)
-	}
-	if err := t.validateWarm(); err != nil {
-		return err
-	}
-	if err := validateEnv(t.Env); err != nil {
-		return err
-	}
-	if err := t.validateSteps(); err != nil {
-		return err
-	}
-	if err := t.validateHandover(); err != nil {
-		return err
-	}
-	if err := t.validateSockets(); err != nil {
-		return err
-	}
-	if err := t.Snapshot.validate(); err != nil {
-		return fmt.Errorf("snapshot.%w", err)
+	case t.Snapshot.Timeout < 0:
+		return fmt.Errorf("snapshot.timeout: %v is below 0", t.Snapshot.Timeout)
 	}
 	for i, m := range t.Mounts {
 		if err := m.validate(); err != nil {
 			return fmt.Errorf("mounts[%d]: %w", i, err)
 		}
 	}
-	return nil
+	return cmp.Or(absoluteOrNone("seccomp", t.Seccomp), oneOf("privileges", t.Privileges, "fixed", "gain"),
+		t.validateWarm(), validateEnv(t.Env), t.validateSteps(), t.validateHandover(), t.validateSockets(), program("snapshot.command", t.Snapshot.Command))
 }
 
 func validateEnv(env map[string]string) error {
@@ -128,12 +103,9 @@ func (t Template) validateSteps() error {
 		if err := s.validate(); err != nil {
 			return fmt.Errorf("init_steps[%d] (%s): %w", i, s.Name, err)
 		}
-		if slices.Contains(names, s.Name) {
-			return fmt.Errorf("init_steps[%d]: the name %q is used twice", i, s.Name)
-		}
 		names = append(names, s.Name)
 	}
-	return nil
+	return distinct("init_steps", names)
 }
 
 func (s InitStep) validate() error {
@@ -142,7 +114,7 @@ func (s InitStep) validate() error {
 		return fmt.Errorf("name: %q is not made of a-z, 0-9 and '-'", s.Name)
 	}
 	if s.Image == "" && len(s.Command) == 0 {
-		return errors.New("command is missing: the template's own command would serve, and not end")
+		return errors.New("command is missing: the template's own command is a server, which does not end")
 	}
 	if s.Timeout < 0 {
 		return fmt.Errorf("timeout: %v is below 0", s.Timeout)
@@ -150,24 +122,13 @@ func (s InitStep) validate() error {
 	return validateEnv(s.Env)
 }
 
-func (s Snapshot) validate() error {
-	switch {
-	case s.Timeout < 0:
-		return fmt.Errorf("timeout: %v is below 0", s.Timeout)
-	case len(s.Command) > 0 && !path.IsAbs(s.Command[0]):
-		return fmt.Errorf("command: %q is not an absolute path of a program; it runs without a shell", s.Command[0])
-	}
-	return nil
-}
-
 func (m Mount) validate() error {
+	err := cmp.Or(oneOf("type", m.Type, "bind", "volume", "tmpfs"), absolute("target", m.Target))
 	switch {
-	case !slices.Contains([]string{"bind", "volume", "tmpfs"}, m.Type):
-		return fmt.Errorf("type: %q is none of bind, volume, tmpfs", m.Type)
-	case !path.IsAbs(m.Target):
-		return fmt.Errorf("target: %q is not an absolute path", m.Target)
-	case m.Type == "bind" && !path.IsAbs(m.Source):
-		return fmt.Errorf("source: %q is not an absolute path", m.Source)
+	case err != nil:
+		return err
+	case m.Type == "bind":
+		return absolute("source", m.Source)
 	case m.Type == "tmpfs" && m.Source != "":
 		return errors.New("source: a tmpfs has no source")
 	}
@@ -191,14 +152,11 @@ func (t Template) validateWarm() error {
 		return errors.New("warm: a container of another runtime may be unreachable from the host while it runs, as with gVisor; remove warm or runtime")
 	}
 	for i, m := range t.Mounts {
-		switch {
-		case m.Type == "volume" && keyed(m.Source):
+		if m.Type == "volume" && keyed(m.Source) {
 			return fmt.Errorf("warm: mounts[%d]: a volume cannot be attached to a running container; a bind can", i)
-		case m.Target == container.Dir || strings.HasPrefix(m.Target, container.Dir+"/"):
-			return fmt.Errorf("warm: mounts[%d]: %s is where the container receives its identity", i, container.Dir)
 		}
 	}
-	return nil
+	return within("warm: ", t.keepFree(container.Dir))
 }
 
 // networkPooled is the network of a session that joins a ready network (docs/pools.md).
@@ -226,6 +184,7 @@ func (c Config) SessionTemplates() []session.Template {
 			Runtime:    t.Runtime,
 			SaveMemory: t.Handover == "memory",
 			Priority:   t.Priority,
+			Snapshot:   session.Snapshot(t.Snapshot),
 
 			SuspendIdle: t.Idle == "suspend",
 			Keep:        t.keepSockets(),
@@ -233,12 +192,11 @@ func (c Config) SessionTemplates() []session.Template {
 		if t.Network == networkPooled {
 			s.Network = "" // if no network is ready, it is the engine's own
 		}
-		s.Snapshot = session.Snapshot{Command: t.Snapshot.Command, Timeout: t.Snapshot.Timeout}
-		for _, i := range t.InitSteps {
-			s.Steps = append(s.Steps, session.Step{Name: i.Name, Image: i.Image, Command: i.Command, Env: i.Env, Timeout: i.Timeout})
+		for _, step := range t.InitSteps {
+			s.Steps = append(s.Steps, session.Step(step))
 		}
 		for _, m := range t.Mounts {
-			s.Mounts = append(s.Mounts, engine.Mount{Type: m.Type, Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
+			s.Mounts = append(s.Mounts, engine.Mount(m))
 		}
 		out = append(out, s)
 	}

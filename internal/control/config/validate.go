@@ -1,12 +1,12 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"net/url"
-	"path"
 	"slices"
 	"strings"
 
@@ -17,14 +17,7 @@ import (
 // Validate checks every value and their combinations. The error names the key by its
 // path in the file.
 func (c Config) Validate() error {
-	for _, check := range []func() error{
-		c.validateHost, c.Store.validate, c.validateFleet, c.Gateway.validate, c.API.validate, c.validateLimits, c.validateTemplates,
-	} {
-		if err := check(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return cmp.Or(c.validateHost(), c.Store.validate(), c.validateFleet(), c.Gateway.validate(), c.API.validate(), c.validateLimits(), c.validateTemplates())
 }
 
 // ValidateCollector is Validate for a collector that serves its metrics on the address
@@ -37,50 +30,34 @@ func (c Config) validateHost() error {
 	if len(c.Node) > 253 || strings.ContainsFunc(c.Node, func(r rune) bool { return r <= ' ' || r == '/' || r > '~' }) {
 		return fmt.Errorf("node: %q is not a host name", c.Node)
 	}
-	for name, dir := range map[string]string{"data_dir": c.DataDir, "run_dir": c.RunDir} {
-		if !path.IsAbs(dir) {
-			return fmt.Errorf("%s: %q is not an absolute path", name, dir)
-		}
-	}
-	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level) {
-		return fmt.Errorf("log.level: %q is none of debug, info, warn, error", c.Log.Level)
-	}
-	if !slices.Contains([]string{"text", "json"}, c.Log.Format) {
-		return fmt.Errorf("log.format: %q is neither text nor json", c.Log.Format)
-	}
-	return c.Engine.validate()
+	return cmp.Or(absolute("data_dir", c.DataDir), absolute("run_dir", c.RunDir),
+		oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error"), oneOf("log.format", c.Log.Format, "text", "json"), c.Engine.validate())
 }
 
 func (e Engine) validate() error {
-	switch e.Name {
-	case Docker, "":
-	case Containerd:
-		if e.Host != "" && !strings.HasPrefix(e.Host, "unix:///") {
-			return fmt.Errorf("engine.host: containerd is at unix:///path, not at %q", e.Host)
-		}
-		if subnet, err := netip.ParsePrefix(e.Subnet); e.Subnet != "" && (err != nil || !subnet.Addr().Is4()) {
-			return fmt.Errorf("engine.subnet: %q is not an IPv4 subnet such as 10.1.0.0/16", e.Subnet)
-		}
-		if e.CgroupParent != "" && !path.IsAbs(e.CgroupParent) {
-			return fmt.Errorf("engine.cgroup_parent: %q is not an absolute path", e.CgroupParent)
-		}
-		for name, program := range e.Runtimes {
-			if !runtimeName.MatchString(name) {
-				return fmt.Errorf("engine.runtimes: %q is not a name of a runtime such as runsc", name)
-			}
-			if !path.IsAbs(program) {
-				return fmt.Errorf("engine.runtimes: %s: %q is not an absolute path of a program", name, program)
-			}
-		}
-	default:
-		return fmt.Errorf("engine.name: %q is neither docker nor containerd", e.Name)
+	if e.Name != Containerd {
+		return oneOf("engine.name", cmp.Or(e.Name, Docker), Docker, Containerd)
 	}
-	return nil
+	if e.Host != "" && !strings.HasPrefix(e.Host, "unix:///") {
+		return fmt.Errorf("engine.host: containerd is at unix:///path, not at %q", e.Host)
+	}
+	if subnet, err := netip.ParsePrefix(e.Subnet); e.Subnet != "" && (err != nil || !subnet.Addr().Is4()) {
+		return fmt.Errorf("engine.subnet: %q is not an IPv4 subnet such as 10.1.0.0/16", e.Subnet)
+	}
+	for name, file := range e.Runtimes {
+		if !runtimeName.MatchString(name) {
+			return fmt.Errorf("engine.runtimes: %q is not a name of a runtime such as runsc", name)
+		}
+		if err := absolute("engine.runtimes: "+name, file); err != nil {
+			return err
+		}
+	}
+	return absoluteOrNone("engine.cgroup_parent", e.CgroupParent)
 }
 
 func (s Store) validate() error {
-	if err := s.Timing().Validate(); err != nil {
-		return fmt.Errorf("store: %w", err)
+	if err := within("store: ", s.Timing().Validate()); err != nil {
+		return err
 	}
 	if (s.CertFile == "") != (s.KeyFile == "") {
 		return errors.New("store: cert_file and key_file go together")
@@ -91,13 +68,10 @@ func (s Store) validate() error {
 	if (s.Username == "") != (s.PasswordFile == "") {
 		return errors.New("store: username and password_file go together")
 	}
-	if s.TraceFile != "" && !path.IsAbs(s.TraceFile) {
-		return fmt.Errorf("store.trace_file: %q is not an absolute path", s.TraceFile)
-	}
 	if slices.Contains(s.Endpoints, "") {
 		return errors.New("store.endpoints: an endpoint is empty")
 	}
-	return nil
+	return absoluteOrNone("store.trace_file", s.TraceFile)
 }
 
 func (c Config) validateFleet() error {
@@ -111,13 +85,9 @@ func (c Config) validateFleet() error {
 	if len(c.Store.Endpoints) == 0 {
 		return holdfast.WithHint(errors.New("fleet.listen: an embedded store has no fleet"), "name the shared etcd with store.endpoints")
 	}
-	if !path.IsAbs(f.Certificates) {
-		return fmt.Errorf("fleet.certificates: %q is not an absolute path", f.Certificates)
-	}
-	if _, err := listenAddress("fleet.listen", f.Listen); err != nil {
-		return err
-	}
-	if _, err := listenAddress("fleet.advertise", f.Advertise); err != nil {
+	_, wrongListen := listenAddress("fleet.listen", f.Listen)
+	_, wrongAdvertise := listenAddress("fleet.advertise", f.Advertise)
+	if err := cmp.Or(absolute("fleet.certificates", f.Certificates), wrongListen, wrongAdvertise); err != nil {
 		return err
 	}
 	host, port, _ := net.SplitHostPort(f.Advertise) // it was just split
@@ -160,8 +130,8 @@ func checkURL(text string) error {
 }
 
 func (a API) validate() error {
-	if !path.IsAbs(a.Socket) {
-		return fmt.Errorf("api.socket: %q is not an absolute path", a.Socket)
+	if err := absolute("api.socket", a.Socket); err != nil {
+		return err
 	}
 	if (a.CertFile == "") != (a.KeyFile == "") {
 		return errors.New("api: cert_file and key_file go together")
@@ -188,40 +158,18 @@ func (c Config) validateLimits() error {
 	if s.Networks < 0 || s.Networks > network.MaxSize {
 		return fmt.Errorf("sessions: networks %d must be 0 to %d", s.Networks, network.MaxSize)
 	}
-	if err := c.Preempt.Validate(); err != nil {
-		return fmt.Errorf("preempt.%w", err)
-	}
-	if err := c.Spinup.Validate(); err != nil {
-		return fmt.Errorf("spinup.%w", err)
-	}
-	if err := c.Images.Validate(); err != nil {
-		return fmt.Errorf("images.%w", err)
-	}
-	if err := c.GC.Validate(); err != nil {
-		return fmt.Errorf("gc.%w", err)
-	}
-	if err := c.Doctor.validate(); err != nil {
-		return fmt.Errorf("doctor.%w", err)
-	}
 	if c.Drain.Budget <= 0 {
 		return fmt.Errorf("drain.budget: %v must be over 0", c.Drain.Budget)
 	}
-	return nil
+	return cmp.Or(within("preempt.", c.Preempt.Validate()), within("spinup.", c.Spinup.Validate()), within("images.", c.Images.Validate()),
+		within("gc.", c.GC.Validate()), within("doctor.", c.Doctor.validate()))
 }
 
 func (d Doctor) validate() error {
-	for key, dir := range map[string]string{"proc": d.Proc, "sys": d.Sys} {
-		if !path.IsAbs(dir) {
-			return fmt.Errorf("%s: %q is not an absolute path", key, dir)
-		}
-	}
 	if len(d.Role) > maxRole || strings.Trim(d.Role, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
 		return fmt.Errorf("role: %q is not a word of a-z, 0-9 and -, of up to %d letters", d.Role, maxRole)
 	}
-	if err := d.Watch.Validate(); err != nil {
-		return err
-	}
-	return d.Rotation.Validate()
+	return cmp.Or(absolute("proc", d.Proc), absolute("sys", d.Sys), d.Watch.Validate(), d.Rotation.Validate())
 }
 
 // maxRole is the longest role, in bytes.

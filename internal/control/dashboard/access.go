@@ -26,35 +26,40 @@ func protect(h http.Header) {
 	h.Set("Cache-Control", "no-store")
 }
 
+// handler answers a request. If it returns an error it has written nothing.
+type handler func(w http.ResponseWriter, r *http.Request) error
+
 // reader is a handler for callers that may read.
-type reader func(w http.ResponseWriter, r *http.Request, c api.Caller)
+type reader func(w http.ResponseWriter, r *http.Request, c api.Caller) error
 
 // open returns a handler without access control. It refuses requests that another
 // site's page made the browser send.
-func (d *Dashboard) open(h http.HandlerFunc) http.HandlerFunc {
+func (d *Dashboard) open(h handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		protect(w.Header())
-		if err := d.checkOrigin(r); err != nil {
-			d.problem(w, r, err)
-			return
+		err := d.checkOrigin(r)
+		if err == nil {
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(formLimit + askLimit))
+			err = h(w, r)
 		}
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(formLimit + askLimit))
-		h(w, r)
+		if err != nil {
+			d.problem(w, r, err)
+		}
 	}
 }
 
 func (d *Dashboard) forReader(h reader) http.HandlerFunc {
-	return d.open(func(w http.ResponseWriter, r *http.Request) {
+	return d.open(func(w http.ResponseWriter, r *http.Request) error {
 		c, err := api.CallerOf(d.o.Access, r)
-		var e *api.Error
+		e, ok := errors.AsType[*api.Error](err)
 		switch {
-		case errors.As(err, &e) && e.Code == api.CodeUnauthorized && r.Method == http.MethodGet && d.o.Access.Logins != nil && !strings.HasPrefix(r.URL.Path, "/live/"):
+		case ok && e.Code == api.CodeUnauthorized && r.Method == http.MethodGet && d.o.Access.Logins != nil && !strings.HasPrefix(r.URL.Path, "/live/"):
 			http.Redirect(w, r, "/login?"+url.Values{"next": {r.URL.RequestURI()}}.Encode(), http.StatusSeeOther)
+			return nil
 		case err != nil:
-			d.problem(w, r, err)
-		default:
-			h(w, r, c)
+			return err
 		}
+		return h(w, r, c)
 	})
 }
 
@@ -81,11 +86,10 @@ func form(w http.ResponseWriter, r *http.Request) error {
 	_ = rc.SetReadDeadline(time.Now().Add(formLimit))
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	err = r.ParseForm()
-	var size *http.MaxBytesError
-	switch {
-	case errors.As(err, &size):
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return &api.Error{Code: api.CodeTooLarge, Message: "the form is too large"}
-	case err != nil:
+	}
+	if err != nil {
 		return &api.Error{Code: api.CodeBadRequest, Message: "the form: " + err.Error()}
 	}
 	_ = rc.SetReadDeadline(time.Time{})
@@ -99,48 +103,43 @@ type loginData struct {
 	Error string
 }
 
-func (d *Dashboard) loginPage(w http.ResponseWriter, r *http.Request) {
+func (d *Dashboard) loginPage(w http.ResponseWriter, r *http.Request) error {
 	if d.o.Access.Logins == nil {
 		http.Redirect(w, r, "/", http.StatusSeeOther)
-		return
+		return nil
 	}
-	d.write(w, http.StatusOK, "login", loginData{frame: d.frame("Log in", "", api.Caller{}), Next: local(r.URL.Query().Get("next"))})
+	return d.write(w, http.StatusOK, "login", loginData{frame: d.frame("Log in", "", api.Caller{}), Next: localPath(r.URL.Query().Get("next"))})
 }
 
-func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
+func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) error {
 	select {
 	case d.forms <- struct{}{}:
 		defer func() { <-d.forms }()
 	default:
-		d.problem(w, r, &api.Error{Code: api.CodeBusy, Message: "too many logins at this moment"})
-		return
+		return &api.Error{Code: api.CodeBusy, Message: "too many logins at this moment"}
 	}
 	if err := form(w, r); err != nil {
-		d.problem(w, r, err)
-		return
+		return err
 	}
-	next := local(r.PostForm.Get("next"))
-	if d.o.Access.Logins == nil {
-		http.Redirect(w, r, next, http.StatusSeeOther)
-		return
-	}
-	if err := d.o.Access.Logins.Login(w, r, r.PostForm.Get("token")); err != nil {
-		d.write(w, http.StatusUnauthorized, "login", loginData{frame: d.frame("Log in", "", api.Caller{}), Next: next,
+	next := localPath(r.PostForm.Get("next"))
+	if logins := d.o.Access.Logins; logins != nil && logins.Login(w, r, r.PostForm.Get("token")) != nil {
+		return d.write(w, http.StatusUnauthorized, "login", loginData{frame: d.frame("Log in", "", api.Caller{}), Next: next,
 			Error: "This agent does not know that token."})
-		return
 	}
 	http.Redirect(w, r, next, http.StatusSeeOther)
+	return nil
 }
 
-func (d *Dashboard) logout(w http.ResponseWriter, r *http.Request) {
+func (d *Dashboard) logout(w http.ResponseWriter, r *http.Request) error {
 	if d.o.Access.Logins != nil {
 		d.o.Access.Logins.Logout(w, r)
 	}
 	http.Redirect(w, r, "/login", http.StatusSeeOther)
+	return nil
 }
 
-// local returns a path of this server, "/" for any other address.
-func local(next string) string {
+// localPath returns a path of this server, "/" for any other address.
+func localPath(next string) string {
 	u, err := url.Parse(next)
 	if err != nil || u.IsAbs() || u.Host != "" || !strings.HasPrefix(u.Path, "/") || strings.HasPrefix(u.Path, "//") || strings.ContainsAny(next, "\\\t\r\n") {
 		return "/"

@@ -21,17 +21,14 @@ type doneData struct {
 
 // actOnSession does what a button asks for through the API: the API checks access,
 // passes the request on to another node, and writes the audit log.
-func (d *Dashboard) actOnSession(w http.ResponseWriter, r *http.Request, c api.Caller) {
-	rc := http.NewResponseController(w)
-	_ = rc.SetWriteDeadline(time.Now().Add(actLimit))
+func (d *Dashboard) actOnSession(w http.ResponseWriter, r *http.Request, c api.Caller) error {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(actLimit))
 	if err := form(w, r); err != nil {
-		d.problem(w, r, err)
-		return
+		return err
 	}
 	key, err := holdfast.ParseSessionKey(r.PathValue("key"))
 	if err != nil {
-		d.problem(w, r, &api.Error{Code: api.CodeBadKey, Message: err.Error()})
-		return
+		return err
 	}
 	done := doneData{Back: "/sessions/" + string(key)}
 	switch act := r.PathValue("act"); act {
@@ -47,21 +44,18 @@ func (d *Dashboard) actOnSession(w http.ResponseWriter, r *http.Request, c api.C
 	default:
 		err = &api.Error{Code: api.CodeNotFound, Message: "there is nothing at " + r.URL.Path}
 	}
-	d.cache.drop()
+	d.states.drop()
 	if err != nil {
-		d.problem(w, r, err)
-		return
+		return err
 	}
 	done.frame = d.frame("Done", "sessions", c)
-	d.write(w, http.StatusOK, "done", done)
+	return d.write(w, http.StatusOK, "done", done)
 }
 
 func (d *Dashboard) startSession(r *http.Request, key holdfast.SessionKey) (string, error) {
 	var s api.Session
-	if err := d.ask(r, "/v1/sessions/"+string(key)+"/start", api.StartRequest{}, &s); err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("Session %s is ready on node %s, after %v.", key, s.Node, s.Boot.Total()), nil
+	err := d.ask(r, "/v1/sessions/"+string(key)+"/start", api.StartRequest{}, &s)
+	return fmt.Sprintf("Session %s is ready on node %s, after %v.", key, s.Node, s.Boot.Total()), err
 }
 
 func (d *Dashboard) resumeSession(r *http.Request, key holdfast.SessionKey) (string, error) {

@@ -36,14 +36,15 @@ type point struct {
 	path  string // target of a click; may be empty
 }
 
-// newChart returns a chart of points. The top stands for least or more.
-func newChart(title string, points []point, least float64, text func(float64) string) chart {
+// newChart returns a chart of points between two times. The top stands for least or
+// more.
+func newChart(title, from, to string, points []point, least float64, text func(float64) string) chart {
 	top := least
 	for _, p := range points {
 		top = max(top, p.value)
 	}
 	top = roundUp(top)
-	c := chart{Title: title, Top: text(top), Width: max(1, len(points)) * barStep}
+	c := chart{Title: title, From: from, To: to, Top: text(top), Width: max(1, len(points)) * barStep}
 	for i, p := range points {
 		h := 0.
 		if p.value > 0 && top > 0 {

@@ -87,19 +87,18 @@ type Dashboard struct {
 	o         Options
 	templates *template.Template
 	assets    assets
-	cache     *cache
-	gathered  *reading[gathered]
 	recent    recent
-	spins     *spins
 
-	collected  *reading[collection]
-	protection *reading[api.Protection]
-	doctor     *reading[api.DoctorStatus]
-	history    *reading[watch.History]
+	states     *cached[*state]
+	metrics    *cached[gathered]
+	spins      *cached[[]spin]
+	collected  *cached[collection]
+	protection *cached[api.Protection]
+	doctor     *cached[api.DoctorStatus]
+	history    *cached[watch.History]
 
 	hub   *hub
 	cross *http.CrossOriginProtection
-	pages map[string]page
 	forms chan struct{} // a token for each form of an unknown caller
 	heavy chan struct{} // a token for each recording that is read
 }
@@ -110,24 +109,21 @@ func New(s Source, o Options) (*Dashboard, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dashboard: %w", err)
 	}
-	t, err := template.New("").Funcs(template.FuncMap{"asset": a.path, "thousands": thousands}).ParseFS(files, "templates/*.html")
+	t, err := template.New("").Funcs(functions(a)).ParseFS(files, "templates/*.html")
 	if err != nil {
 		return nil, fmt.Errorf("dashboard: %w", err)
 	}
-	d := &Dashboard{source: s, o: o, templates: t, assets: a, cross: http.NewCrossOriginProtection(), pages: map[string]page{}, forms: make(chan struct{}, maxForms), heavy: make(chan struct{}, maxHeavy)}
-	d.cache = &cache{source: s, fresh: minEvery / 2}
-	d.spins = &spins{source: s}
-	d.collected = newReading(minEvery/2, func(ctx context.Context) (collection, error) { return readCollection(ctx, s) })
-	d.protection = newReading(minEvery/2, s.Protection)
-	d.doctor = newReading(minEvery/2, s.DoctorStatus)
-	d.history = newReading(historyFresh, func(context.Context) (watch.History, error) {
+	d := &Dashboard{source: s, o: o, templates: t, assets: a, cross: http.NewCrossOriginProtection(), forms: make(chan struct{}, maxForms), heavy: make(chan struct{}, maxHeavy)}
+	d.states = newCached(minEvery/2, readState(s))
+	d.spins = newCached(spinsFresh, (&spins{source: s}).read)
+	d.collected = newCached(minEvery/2, func(ctx context.Context) (collection, error) { return readCollection(ctx, s) })
+	d.protection = newCached(minEvery/2, s.Protection)
+	d.doctor = newCached(minEvery/2, s.DoctorStatus)
+	d.history = newCached(historyFresh, func(context.Context) (watch.History, error) {
 		return s.DoctorHistory(time.Time{}, historyKept)
 	})
-	d.gathered = newReading(minEvery/2, func(context.Context) (gathered, error) { return gather(o.Metrics) })
+	d.metrics = newCached(minEvery/2, func(context.Context) (gathered, error) { return gather(o.Metrics) })
 	d.hub = newHub(d.fragments)
-	for _, p := range pages() {
-		d.pages[p.name] = p
-	}
 	return d, nil
 }
 
@@ -143,12 +139,12 @@ func (d *Dashboard) Run(ctx context.Context) error {
 // Handler answers the pages, and passes all other requests to the API.
 func (d *Dashboard) Handler() http.Handler {
 	mux := http.NewServeMux()
-	for _, p := range d.pages {
-		mux.HandleFunc("GET "+p.pattern, d.forReader(func(w http.ResponseWriter, r *http.Request, c api.Caller) { d.show(w, r, c, p) }))
-		if p.still {
+	for _, p := range pages() {
+		mux.HandleFunc("GET "+p.pattern, d.forReader(func(w http.ResponseWriter, r *http.Request, c api.Caller) error { return d.show(w, r, c, p) }))
+		if p.static {
 			continue
 		}
-		mux.HandleFunc("GET /live/"+p.name, d.forReader(func(w http.ResponseWriter, r *http.Request, c api.Caller) { d.stream(w, r, c, p) }))
+		mux.HandleFunc("GET /live/"+p.name, d.forReader(func(w http.ResponseWriter, r *http.Request, c api.Caller) error { return d.stream(w, r, c, p) }))
 	}
 	mux.HandleFunc("GET /sessions/{key}/open", d.forReader(d.openSession))
 	mux.HandleFunc("POST /sessions/{key}/{act}", d.forReader(d.actOnSession))

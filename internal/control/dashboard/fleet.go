@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"holdfast"
 )
@@ -33,43 +34,41 @@ type conditionCount struct {
 
 // nodeRow is one node.
 type nodeRow struct {
-	ID, Address, Version, Why string
-	Condition                 condition
-	Sessions, Boots           string
-	Leaving                   int
-	CPU, Pressure, Memory     figure
-	Since, Up                 string
-	Path                      string // its sessions
+	holdfast.Node
+	Condition       condition
+	Leaving         int
+	CPU, Wait, Free figure
 }
 
 type nodesData struct {
 	Rows []nodeRow
+	Now  time.Time
 	pager
 }
 
 func fleetParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
-	st := d.cache.get(ctx)
+	st := d.state(ctx)
 	leaving := leavingByNode(st)
 	sum := fleetFigures(st, leaving)
 	var rows []holdfast.Node
 	for _, n := range st.nodes {
-		if matches(v.query, conditionOf(n, leaving[n.ID]), n) {
+		if matchesNode(v.query, conditionOf(n, leaving[n.ID]), n) {
 			rows = append(rows, n)
 		}
 	}
 	slices.SortStableFunc(rows, func(a, b holdfast.Node) int {
 		return cmp.Or(cmp.Compare(conditionOf(a, leaving[a.ID]).rank(), conditionOf(b, leaving[b.ID]).rank()), cmp.Compare(a.ID, b.ID))
 	})
-	shown, where := cut(rows, "/", v.query)
-	list := nodesData{pager: where}
+	shown, where := paginate(rows, "/", v.query)
+	list := nodesData{Now: st.now(), pager: where}
 	for _, n := range shown {
-		list.Rows = append(list.Rows, rowOf(st, n, leaving[n.ID]))
+		list.Rows = append(list.Rows, rowOf(n, leaving[n.ID]))
 	}
 	return []part{{"notice", "notice", sum}, {"figures", "fleet-figures", sum}, {"list", "nodes", list}}, nil
 }
 
-// matches reports whether a query selects the node.
-func matches(q query, c condition, n holdfast.Node) bool {
+// matchesNode reports whether a query selects the node.
+func matchesNode(q query, c condition, n holdfast.Node) bool {
 	if q.state != "" && q.state != string(c) {
 		return false
 	}
@@ -129,17 +128,13 @@ func fleetFigures(st *state, leaving map[holdfast.NodeID]int) fleetData {
 	return d
 }
 
-func rowOf(st *state, n holdfast.Node, leaving int) nodeRow {
-	r := nodeRow{
-		ID: string(n.ID), Address: n.Address, Version: n.Version, Why: cmp.Or(n.Trouble, n.Degraded), Condition: conditionOf(n, leaving),
-		Sessions: of(n.Sessions, n.Max), Boots: of(n.Boots, n.Slots), Leaving: leaving,
-		CPU:      number(on(n, "holdfast_node_cpu_busy_ratio"), n.CPULoad, percent(n.CPULoad)),
-		Pressure: number(on(n, "holdfast_node_cpu_pressure_ratio"), n.Pressure, percent(n.Pressure)),
-		Memory:   number(on(n, "holdfast_node_memory_available_bytes"), float64(n.Memory.Available), size(n.Memory.Available)),
-		Since:    stamp(n.Since), Up: age(st.now(), n.Since),
+func rowOf(n holdfast.Node, leaving int) nodeRow {
+	return nodeRow{
+		Node: n, Condition: conditionOf(n, leaving), Leaving: leaving,
+		CPU:  number(on(n, "holdfast_node_cpu_busy_ratio"), n.CPULoad, percent(n.CPULoad)),
+		Wait: number(on(n, "holdfast_node_cpu_pressure_ratio"), n.Pressure, percent(n.Pressure)),
+		Free: number(on(n, "holdfast_node_memory_available_bytes"), float64(n.Memory.Available), size(n.Memory.Available)),
 	}
-	r.Path = "/sessions?" + url.Values{"q": {"node:" + string(n.ID)}}.Encode()
-	return r
 }
 
 // on names a metric of the agent on the node.

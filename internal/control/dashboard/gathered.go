@@ -1,7 +1,6 @@
 package dashboard
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -29,9 +28,6 @@ func gather(g prometheus.Gatherer) (gathered, error) {
 	}
 	return out, nil
 }
-
-// metrics returns the current metrics.
-func (d *Dashboard) metrics(ctx context.Context) (gathered, error) { return d.gathered.get(ctx) }
 
 // series returns the series of a metric that have all the labels. A label is NAME=VALUE
 // or, for several values, NAME=~A|B.
@@ -103,7 +99,7 @@ func (g gathered) quantile(q float64, name string, labels ...string) figure {
 type histogram struct {
 	bounds []float64 // upper bounds, without +Inf
 	counts []float64 // at or under each bound
-	total  float64
+	Total  float64
 }
 
 // histogramOf adds up series of the same metric.
@@ -121,7 +117,7 @@ func histogramOf(series []*dto.Metric) (h histogram) {
 		for i := range min(len(h.counts), len(buckets)) {
 			h.counts[i] += float64(buckets[i].GetCumulativeCount())
 		}
-		h.total += float64(m.GetHistogram().GetSampleCount())
+		h.Total += float64(m.GetHistogram().GetSampleCount())
 	}
 	return h
 }
@@ -131,7 +127,7 @@ func (h histogram) since(was histogram) histogram {
 	if len(was.counts) != len(h.counts) { // it had no series yet
 		return h
 	}
-	d := histogram{bounds: h.bounds, counts: make([]float64, len(h.counts)), total: h.total - was.total}
+	d := histogram{bounds: h.bounds, counts: make([]float64, len(h.counts)), Total: h.Total - was.Total}
 	for i := range h.counts {
 		d.counts[i] = h.counts[i] - was.counts[i]
 	}
@@ -142,10 +138,10 @@ func (h histogram) since(was histogram) histogram {
 // in their bucket, and above the last bound the result is the last bound. It is false
 // if the histogram is empty.
 func (h histogram) quantile(q float64) (float64, bool) {
-	if h.total <= 0 || len(h.bounds) == 0 {
+	if h.Total <= 0 || len(h.bounds) == 0 {
 		return 0, false
 	}
-	rank := q * h.total
+	rank := q * h.Total
 	i := slices.IndexFunc(h.counts, func(n float64) bool { return n >= rank })
 	if i < 0 {
 		return h.bounds[len(h.bounds)-1], true
@@ -159,4 +155,13 @@ func (h histogram) quantile(q float64) (float64, bool) {
 		return h.bounds[i], true
 	}
 	return from + (h.bounds[i]-from)*(rank-below)/in, true
+}
+
+// Quantile formats a quantile of times in seconds.
+func (h histogram) Quantile(q float64) string {
+	v, ok := h.quantile(q)
+	if !ok {
+		return "–"
+	}
+	return duration(v)
 }

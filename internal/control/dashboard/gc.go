@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"holdfast/internal/control/api"
@@ -30,33 +31,16 @@ const (
 	cyclesShown = 30  // shown in the charts
 )
 
-// off is the error of a part that does not answer or is switched off.
-type off struct{ Message, Hint string }
-
-func offOf(err error) *off {
-	if err == nil {
-		return nil
-	}
-	e := api.ErrorOf(err)
-	return &off{e.Message, e.Advice}
-}
-
 // gcData is the data of the page.
 type gcData struct {
-	Off             *off
-	Enabled         bool
-	Level           gc.Level
-	Where           string // position between the marks
-	Running         bool
-	UnderWay        int
-	Disks           []disk
-	Suspended       string
-	NoLinks         string
-	Beside, Without besideRow
-	Harm            string
-	Counted         []counted
-	Charts          []chart
-	Cycles          []cycleRow
+	gc.Status
+	Off     *api.Error // why garbage collection does not answer
+	Where   string     // position between the marks
+	Disks   []disk
+	Harm    string
+	Counted []counted
+	Charts  []chart
+	Cycles  []gc.Cycle
 	pager
 }
 
@@ -78,21 +62,12 @@ type counted struct {
 	N    figure
 }
 
-type cycleRow struct {
-	At, When, Trigger, Took   string
-	Planned, Deleted, Skipped string
-	Freed, Suspended          string
-	Forced                    int
-	State, Error              string
-	Notices                   []string
-}
-
 func gcParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	c, err := d.collected.get(ctx)
-	data := gcData{Off: offOf(err)}
+	data := gcData{Off: api.ErrorOf(err)}
 	if err == nil {
 		data.fill(c, v.query)
-		if g, err := d.metrics(ctx); err == nil {
+		if g, err := d.metrics.get(ctx); err == nil {
 			data.count(g)
 		}
 	}
@@ -101,21 +76,16 @@ func gcParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 
 func (g *gcData) fill(c collection, q query) {
 	s := c.status
-	g.Enabled, g.Level, g.Running, g.UnderWay, g.Suspended = s.Enabled, s.Level, s.Running, s.UnderWay, duration(time.Duration(s.Suspended).Seconds())
-	g.NoLinks, g.Beside, g.Without, g.Harm = s.NoLinks, besideOf(s.Beside), besideOf(s.Without), harmOf(s.Beside, s.Without)
+	g.Status, g.Harm = s, harmOf(s.Beside, s.Without)
 	g.Where = map[gc.Level]string{gc.Roomy: "under low", gc.Between: "between low and high", gc.Pressed: "over high", gc.Critical: "over critical"}[s.Level]
 	if s.Disk.Total > 0 {
 		g.Disks = append(g.Disks, diskOf("bytes", s, s.Disk.Used(), s.Disk.Total, size))
 	}
 	if s.Disk.Inodes > 0 {
-		g.Disks = append(g.Disks, diskOf("inodes", s, s.Disk.Inodes-s.Disk.FreeInodes, s.Disk.Inodes, func(n int64) string { return thousands(int(n)) }))
+		g.Disks = append(g.Disks, diskOf("inodes", s, s.Disk.Inodes-s.Disk.FreeInodes, s.Disk.Inodes, thousands[int64]))
 	}
 	g.draw(c.cycles)
-	shown, where := cut(c.cycles, "/gc", q)
-	g.pager = where
-	for _, x := range shown {
-		g.Cycles = append(g.Cycles, cycleOf(x))
-	}
+	g.Cycles, g.pager = paginate(c.cycles, "/gc", q)
 }
 
 func diskOf(what string, s gc.Status, used, total int64, text func(int64) string) disk {
@@ -132,17 +102,6 @@ func diskOf(what string, s gc.Status, used, total int64, text func(int64) string
 	return d
 }
 
-// besideRow are the spin-ups with a deletion beside them, or those without.
-type besideRow struct{ Count, Slow, Share, P50, P99 string }
-
-func besideOf(f gc.Figures) besideRow {
-	r := besideRow{Count: thousands(f.Count), Slow: thousands(f.Slow), Share: "–", P50: "–", P99: "–"}
-	if f.Count > 0 {
-		r.Share, r.P50, r.P99 = share(f.SlowPercent/100), took(f.P50), took(f.P99)
-	}
-	return r
-}
-
 // harmOf describes the effect of deletions on spin-ups, if there are enough spin-ups.
 func harmOf(beside, without gc.Figures) string {
 	const few = 20
@@ -152,50 +111,44 @@ func harmOf(beside, without gc.Figures) string {
 	case beside.SlowPercent > without.SlowPercent:
 		return fmt.Sprintf("Beside a deletion %.1f percentage points more spin-ups were slow.", beside.SlowPercent-without.SlowPercent)
 	}
-	return "Beside a deletion no more spin-ups were slow than without."
+	return "Spin-ups beside a deletion were not slow more often than the others."
 }
 
 // draw draws the last cycles, the oldest first.
 func (g *gcData) draw(cycles []gc.Cycle) {
-	var freed, waited []point
-	for i := min(cyclesShown, len(cycles)) - 1; i >= 0; i-- {
-		r := cycleOf(cycles[i])
-		freed = append(freed, point{value: float64(max(0, cycles[i].After.Free-cycles[i].Before.Free)) / (1 << 30), class: "a", title: r.When + ": " + r.Freed})
-		waited = append(waited, point{value: time.Duration(cycles[i].Suspended).Seconds(), class: "warn", title: r.When + ": " + r.Suspended})
+	var gained, waited []point
+	for _, c := range slices.Backward(cycles[:min(cyclesShown, len(cycles))]) {
+		gained = append(gained, point{value: float64(max(0, c.After.Free-c.Before.Free)) / (1 << 30), class: "a", title: when(c.Begun) + ": " + freed(c)})
+		waited = append(waited, point{value: time.Duration(c.Suspended).Seconds(), class: "warn", title: when(c.Begun) + ": " + took(c.Suspended)})
 	}
-	if len(freed) == 0 {
+	if len(gained) == 0 {
 		return
 	}
-	g.Charts = []chart{newChart("Freed, by cycle", freed, .1, func(v float64) string { return fmt.Sprintf("%g GiB", v) }),
-		newChart("Waited for spin-ups", waited, 1, duration)}
-	for i := range g.Charts {
-		g.Charts[i].From, g.Charts[i].To = fmt.Sprintf("the last %d", len(freed)), "newest"
-	}
+	first := fmt.Sprintf("the last %d", len(gained))
+	g.Charts = []chart{newChart("Freed, by cycle", first, "newest", gained, .1, func(v float64) string { return fmt.Sprintf("%g GiB", v) }),
+		newChart("Waited for spin-ups", first, "newest", waited, 1, duration)}
 }
 
-func cycleOf(c gc.Cycle) cycleRow {
-	r := cycleRow{At: stamp(c.Begun), When: c.Begun.UTC().Format("2 Jan 15:04:05"), Trigger: string(c.Trigger), Took: duration(time.Duration(c.Took).Seconds()),
-		Planned: thousands(c.Planned), Deleted: thousands(len(c.Deleted)), Skipped: thousands(len(c.Skipped)),
-		Freed: "–", Suspended: duration(time.Duration(c.Suspended).Seconds()), State: "done", Error: c.Error, Notices: c.Notices}
-	if c.After.Total > 0 {
-		if n := c.After.Free - c.Before.Free; n >= 0 {
-			r.Freed = size(n)
-		} else {
-			r.Freed = "−" + size(-n)
-		}
+// freed formats how much a cycle freed.
+func freed(c gc.Cycle) string {
+	n := c.After.Free - c.Before.Free
+	switch {
+	case !c.Ended || c.After.Total == 0:
+		return "–"
+	case n < 0:
+		return "−" + size(-n)
 	}
+	return size(n)
+}
+
+// forced counts the deletions of a cycle that waited for no spin-up.
+func forced(c gc.Cycle) (n int) {
 	for _, o := range c.Deleted {
 		if o.Forced {
-			r.Forced++
+			n++
 		}
 	}
-	switch {
-	case !c.Ended:
-		r.State, r.Took, r.Freed = "not ended", "–", "–"
-	case c.Error != "":
-		r.State = "failed"
-	}
-	return r
+	return n
 }
 
 // count sets the figures from the metrics.

@@ -3,8 +3,10 @@ package dashboard
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -88,13 +90,9 @@ func threadTime() time.Duration {
 }
 
 // round renders every view once, and returns the number of open pages.
-func (h *hub) round(ctx context.Context, round int) (open int) {
+func (h *hub) round(ctx context.Context, round int) int {
 	h.mu.Lock()
-	feeds := make([]*feed, 0, len(h.feeds))
-	for _, f := range h.feeds {
-		feeds = append(feeds, f)
-	}
-	open = h.open
+	feeds, open := slices.Collect(maps.Values(h.feeds)), h.open
 	h.mu.Unlock()
 	for _, f := range feeds {
 		made, err := h.make(ctx, f.view)
@@ -187,12 +185,11 @@ func (h *hub) since(f *feed, round int) (changed []fragment, last int) {
 
 // stream sends the changes of a page. A browser that reads slowly misses old states,
 // never the newest.
-func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request, c api.Caller, p page) {
+func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request, c api.Caller, p page) error {
 	v := view{page: p, query: queryOf(r, p), admin: c.Admin}
 	f, news, err := d.hub.join(v)
 	if err != nil {
-		d.problem(w, r, err)
-		return
+		return err
 	}
 	defer d.hub.leave(f, news)
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -208,19 +205,20 @@ func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request, c api.Caller,
 	for ok := send(": here\n\n"); ok; {
 		select {
 		case <-r.Context().Done():
-			return
+			return nil
 		case <-ping.C:
-			ok = d.stillIn(r, c) && send(": here\n\n")
+			ok = d.hasAccess(r, c) && send(": here\n\n")
 		case <-news:
 			var changed []fragment
 			changed, round = d.hub.since(f, round)
-			ok = d.stillIn(r, c) && (len(changed) == 0 || send(event(changed)))
+			ok = d.hasAccess(r, c) && (len(changed) == 0 || send(event(changed)))
 		}
 	}
+	return nil
 }
 
-// stillIn reports whether the caller still has access: logins and tokens end.
-func (d *Dashboard) stillIn(r *http.Request, was api.Caller) bool {
+// hasAccess reports whether the caller still has access: logins and tokens end.
+func (d *Dashboard) hasAccess(r *http.Request, was api.Caller) bool {
 	now, err := api.CallerOf(d.o.Access, r)
 	return err == nil && now == was
 }

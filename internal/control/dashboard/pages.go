@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"html/template"
 	"net/http"
@@ -13,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"holdfast"
 	"holdfast/internal/control/api"
 )
 
@@ -22,9 +22,9 @@ type page struct {
 	menu                 bool     // in the menu of all pages
 	under                string   // the menu entry that it belongs to
 	params               []string // query parameters of this page, beside the common ones
-	still                bool     // its content does not change: it has no stream
-	// parts returns the page's parts, always the same ones in the same order. The error
-	// is an *api.Error if the requested object does not exist.
+	static               bool     // its content does not change, so it has no stream
+	// parts returns the page's parts, always the same ones in the same order. It returns
+	// an error if the requested object does not exist.
 	parts func(ctx context.Context, d *Dashboard, v view) ([]part, error)
 }
 
@@ -43,15 +43,15 @@ func pages() []page {
 		{name: "session", pattern: "/sessions/{key}", title: "Session", under: "sessions", parts: sessionParts},
 		{name: "slo", pattern: "/slo", title: "Boot and connect", menu: true, parts: sloParts},
 		{name: "spinup", pattern: "/spinup", title: "Spin-up", menu: true, params: []string{"per", "by", "kind"}, parts: spinupParts},
-		{name: "slow", pattern: "/spinup/slow", title: "Slow spin-ups", under: "spinup", still: true,
+		{name: "slow", pattern: "/spinup/slow", title: "Slow spin-ups", under: "spinup", static: true,
 			params: []string{"phase", "by", "group", "kind", "since", "until"}, parts: slowParts},
-		{name: "spin", pattern: "/spinup/{key}", title: "Spin-up", under: "spinup", still: true, parts: oneSpinParts},
+		{name: "spin", pattern: "/spinup/{key}", title: "Spin-up", under: "spinup", static: true, parts: oneSpinParts},
 		{name: "gc", pattern: "/gc", title: "Garbage collection", menu: true, parts: gcParts},
 		{name: "protect", pattern: "/protect", title: "Protect", menu: true, parts: protectParts},
 		{name: "doctor", pattern: "/doctor", title: "Doctor", menu: true, parts: doctorParts},
-		{name: "compare", pattern: "/doctor/fleet", title: "Hosts compared", under: "doctor", still: true, params: []string{"by"}, parts: compareParts},
-		{name: "recordings", pattern: "/doctor/recordings", title: "Recordings", under: "doctor", still: true, parts: recordingsParts},
-		{name: "recording", pattern: "/doctor/recordings/{key}", title: "Recording", under: "doctor", still: true, parts: recordingParts},
+		{name: "compare", pattern: "/doctor/fleet", title: "Hosts compared", under: "doctor", static: true, params: []string{"by"}, parts: compareParts},
+		{name: "recordings", pattern: "/doctor/recordings", title: "Recordings", under: "doctor", static: true, parts: recordingsParts},
+		{name: "recording", pattern: "/doctor/recordings/{key}", title: "Recording", under: "doctor", static: true, parts: recordingParts},
 	}
 }
 
@@ -164,11 +164,11 @@ type pageData struct {
 	Page       string
 	Search     string
 	State      string
-	States     []string // choices of a search
-	Conditions []string // likewise
-	Live       string   // path of its stream; "" if it is not kept up to date
-	Still      string   // path of the same page with the stream switched
-	At         string   // time of rendering, which a page without scripts keeps
+	States     []holdfast.State // choices of a search
+	Conditions []condition      // likewise
+	Live       string           // path of its stream; "" if it is not kept up to date
+	Toggle     string           // path of the same page with the stream off, or on again
+	At         string           // time of rendering, which a page without scripts keeps
 	Parts      []shown
 }
 
@@ -178,26 +178,25 @@ type shown struct {
 }
 
 // show answers with a whole page.
-func (d *Dashboard) show(w http.ResponseWriter, r *http.Request, c api.Caller, p page) {
+func (d *Dashboard) show(w http.ResponseWriter, r *http.Request, c api.Caller, p page) error {
 	v := view{page: p, query: queryOf(r, p), admin: c.Admin}
 	pieces, err := d.fragments(r.Context(), v)
 	if err != nil {
-		d.problem(w, r, err)
-		return
+		return err
 	}
 	title := p.title
 	if v.query.key != "" {
 		title = p.title + " " + v.query.key
 	}
 	data := pageData{frame: d.frame(title, cmp.Or(p.under, p.name), c), Page: p.name, Search: v.query.search, State: v.query.state,
-		States: words(states()), Conditions: words(conditions()), At: time.Now().UTC().Format(time.TimeOnly)}
-	if !p.still {
-		data.Live, data.Still = liveOf(r, v)
+		States: states(), Conditions: conditions(), At: time.Now().UTC().Format(time.TimeOnly)}
+	if !p.static {
+		data.Live, data.Toggle = liveOf(r, v)
 	}
 	for _, f := range pieces {
 		data.Parts = append(data.Parts, shown{f.id, template.HTML(f.html)})
 	}
-	d.write(w, http.StatusOK, "page", data)
+	return d.write(w, http.StatusOK, "page", data)
 }
 
 // liveOf returns the path of a page's stream, and the path that switches the stream off
@@ -235,30 +234,28 @@ func (d *Dashboard) fragments(ctx context.Context, v view) ([]fragment, error) {
 	return out, nil
 }
 
-// write answers with a template.
-func (d *Dashboard) write(w http.ResponseWriter, status int, name string, data any) {
+// write answers with a template. If it returns an error it has written nothing.
+func (d *Dashboard) write(w http.ResponseWriter, status int, name string, data any) error {
 	var b bytes.Buffer
 	if err := d.templates.ExecuteTemplate(&b, name, data); err != nil {
-		d.o.Log.Error("dashboard", "template", name, "err", err)
-		http.Error(w, "this page could not be rendered", http.StatusInternalServerError)
-		return
+		return fmt.Errorf("page %s: %w", name, err)
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = w.Write(b.Bytes()) // the browser may have disconnected
+	return nil
 }
 
 // problemData is the data of an error page.
 type problemData struct {
 	frame
-	Message, Hint, Log string
+	*api.Error
 }
 
 // problem answers with an error, with the API's status for it.
 func (d *Dashboard) problem(w http.ResponseWriter, r *http.Request, err error) {
-	var e *api.Error
-	if !errors.As(err, &e) {
-		e = &api.Error{Code: api.CodeInternal, Message: err.Error()}
+	e := api.ErrorOf(err)
+	if e.Code == api.CodeInternal {
 		d.o.Log.Error("dashboard", "path", r.URL.Path, "err", err)
 	}
 	api.Unread(w, r)
@@ -269,7 +266,10 @@ func (d *Dashboard) problem(w http.ResponseWriter, r *http.Request, err error) {
 	if refused != nil {
 		c = api.Caller{}
 	}
-	d.write(w, e.Code.Status(), "problem", problemData{d.frame("Not done", "", c), e.Message, e.Advice, e.Log})
+	if err := d.write(w, e.Code.Status(), "problem", problemData{d.frame("Not done", "", c), e}); err != nil {
+		d.o.Log.Error("dashboard", "err", err)
+		http.Error(w, "this page could not be rendered", http.StatusInternalServerError)
+	}
 }
 
 // pager is the position in a long list.
@@ -278,8 +278,8 @@ type pager struct {
 	Before, After   string
 }
 
-// cut returns the part of a list that a page of the query shows.
-func cut[T any](all []T, path string, q query) ([]T, pager) {
+// paginate returns the part of a list that a page of the query shows.
+func paginate[T any](all []T, path string, q query) ([]T, pager) {
 	last := max(1, (len(all)+rowsPerPage-1)/rowsPerPage)
 	q.page = min(q.page, last)
 	from := (q.page - 1) * rowsPerPage

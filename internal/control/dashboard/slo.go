@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/control/api"
 )
 
 // Intervals of the page, and how long its data is kept.
@@ -31,35 +32,42 @@ const (
 	errorsMetric   = "holdfast_gateway_connect_errors_total"
 )
 
-// snapshot has the metrics of one moment. All values but parked only grow.
+// snapshot has the metrics of one moment. All values but Parked only grow.
 type snapshot struct {
-	at                       time.Time
-	boots, parks             histogram
-	failed, connects, errors float64
-	parked                   float64
+	at                               time.Time
+	Boots, Parks                     histogram
+	Failed, Connects, Errors, Parked float64
 }
 
 func snapshotOf(at time.Time, g gathered) snapshot {
-	s := snapshot{at: at, boots: histogramOf(g.series(bootMetric, "phase=total", "outcome=ok")), parks: histogramOf(g.series(parkMetric))}
-	s.failed = histogramOf(g.series(bootMetric, "phase=total", "outcome=failed")).total
-	s.connects, _ = g.sum(connectsMetric)
-	s.errors, _ = g.sum(errorsMetric, "reason=~"+faults)
-	s.parked, _ = g.sum(parkedMetric)
+	s := snapshot{at: at, Boots: histogramOf(g.series(bootMetric, "phase=total", "outcome=ok")), Parks: histogramOf(g.series(parkMetric))}
+	s.Failed = histogramOf(g.series(bootMetric, "phase=total", "outcome=failed")).Total
+	s.Connects, _ = g.sum(connectsMetric)
+	s.Errors, _ = g.sum(errorsMetric, "reason=~"+faults)
+	s.Parked, _ = g.sum(parkedMetric)
 	return s
 }
 
-// since returns the difference to an earlier snapshot; parked is that of the later one.
+// since returns the difference to an earlier snapshot; Parked is that of the later one.
 func (s snapshot) since(was snapshot) snapshot {
-	return snapshot{at: s.at, boots: s.boots.since(was.boots), parks: s.parks.since(was.parks), failed: s.failed - was.failed,
-		connects: s.connects - was.connects, errors: s.errors - was.errors, parked: s.parked}
+	return snapshot{at: s.at, Boots: s.Boots.since(was.Boots), Parks: s.Parks.since(was.Parks), Failed: s.Failed - was.Failed,
+		Connects: s.Connects - was.Connects, Errors: s.Errors - was.Errors, Parked: s.Parked}
 }
 
-// errorRate is the share of connects that failed; false if there were none.
-func (s snapshot) errorRate() (float64, bool) {
-	if s.connects <= 0 {
-		return 0, false
+// errorRate is the share of connects that failed, 0 if there were none.
+func (s snapshot) errorRate() float64 {
+	if s.Connects <= 0 {
+		return 0
 	}
-	return min(1, s.errors/s.connects), true
+	return min(1, s.Errors/s.Connects)
+}
+
+// Rate formats the share of connects that failed.
+func (s snapshot) Rate() string {
+	if s.Connects <= 0 {
+		return "–"
+	}
+	return share(s.errorRate())
 }
 
 // recent are the snapshots of the last hour, the oldest first. Any goroutine may use
@@ -102,7 +110,7 @@ func (d *Dashboard) watchSLO(ctx context.Context) error {
 	t := time.NewTicker(sloEvery)
 	defer t.Stop()
 	for {
-		if g, err := d.metrics(ctx); err == nil && g != nil { // otherwise the page shows the error
+		if g, err := d.metrics.get(ctx); err == nil && g != nil { // otherwise the page shows the error
 			d.recent.add(snapshotOf(time.Now(), g))
 		}
 		select {
@@ -129,12 +137,8 @@ type sloData struct {
 
 // sloRow has the figures of one interval.
 type sloRow struct {
-	Name, At         string
-	Boots, Failed    string
-	P50, P99         string
-	Connects, Errors string
-	Rate, Park       string
-	Parked           string
+	Name, At string
+	snapshot
 }
 
 // reason is a reason of failed connects.
@@ -147,12 +151,13 @@ type reason struct {
 // sloFleet has the boot times of all ready sessions.
 type sloFleet struct {
 	Sessions, P50, P99, Most string
-	Slowest                  []sessionRow
+	Slowest                  []api.Session
+	Now                      time.Time
 }
 
 func sloParts(ctx context.Context, d *Dashboard, _ view) ([]part, error) {
-	g, err := d.metrics(ctx)
-	data := sloData{Fleet: fleetBoots(d.cache.get(ctx))}
+	g, err := d.metrics.get(ctx)
+	data := sloData{Fleet: fleetBoots(d.state(ctx))}
 	switch {
 	case err != nil:
 		data.Trouble = err.Error()
@@ -172,14 +177,14 @@ func (s *sloData) fill(g gathered, past []snapshot) {
 	s.Errors = g.figure(whole, errorsMetric, "reason=~"+faults)
 	s.Parked = g.figure(whole, parkedMetric)
 	now := snapshotOf(time.Now(), g)
-	s.Rate = rateText(now)
+	s.Rate = now.Rate()
 	for _, w := range []struct {
 		name string
 		long time.Duration
 	}{{"last 5 minutes", 5 * time.Minute}, {"last hour", time.Hour}} {
-		s.Windows = append(s.Windows, rowOfTime(w.name, now.since(before(past, now.at.Add(-w.long)))))
+		s.Windows = append(s.Windows, sloRow{Name: w.name, snapshot: now.since(before(past, now.at.Add(-w.long)))})
 	}
-	s.Windows = append(s.Windows, rowOfTime("since the start of this agent", now))
+	s.Windows = append(s.Windows, sloRow{Name: "since the start of this agent", snapshot: now})
 	s.minutes(append(past, now))
 	for _, m := range g.series(errorsMetric) {
 		name := m.Label[0].GetValue()
@@ -195,48 +200,24 @@ func (s *sloData) minutes(past []snapshot) {
 	var boots, errs, parked []point
 	for t := end.Add(-59 * time.Minute); !t.After(end); t = t.Add(time.Minute) {
 		m := before(past, t.Add(time.Minute)).since(before(past, t))
-		m.parked = 0
+		m.Parked = 0
 		for _, p := range past {
 			if !p.at.Before(t) && p.at.Before(t.Add(time.Minute)) {
-				m.parked = max(m.parked, p.parked)
+				m.Parked = max(m.Parked, p.Parked)
 			}
 		}
-		r := rowOfTime(t.UTC().Format("15:04"), m)
-		r.At, r.Parked = stamp(t), whole(m.parked)
-		p99, _ := m.boots.quantile(.99)
-		rate, _ := m.errorRate()
-		boots = append(boots, point{value: p99, class: "a", title: fmt.Sprintf("%s: p99 %s of %s boots", r.Name, r.P99, r.Boots)})
-		errs = append(errs, point{value: 100 * rate, class: "bad", title: fmt.Sprintf("%s: %s of %s connects failed", r.Name, r.Rate, r.Connects)})
-		parked = append(parked, point{value: m.parked, class: "a", title: fmt.Sprintf("%s: %s parked", r.Name, r.Parked)})
-		s.Minutes = append(s.Minutes, r)
+		name := t.UTC().Format("15:04")
+		p99, _ := m.Boots.quantile(.99)
+		boots = append(boots, point{value: p99, class: "a", title: fmt.Sprintf("%s: p99 %s of %s boots", name, m.Boots.Quantile(.99), whole(m.Boots.Total))})
+		errs = append(errs, point{value: 100 * m.errorRate(), class: "bad", title: fmt.Sprintf("%s: %s of %s connects failed", name, m.Rate(), whole(m.Connects))})
+		parked = append(parked, point{value: m.Parked, class: "a", title: fmt.Sprintf("%s: %s parked", name, whole(m.Parked))})
+		s.Minutes = append(s.Minutes, sloRow{name, stamp(t), m})
 	}
 	slices.Reverse(s.Minutes)
-	s.Charts = []chart{newChart("Boots, p99", boots, .1, duration), newChart("Failed connects", errs, 1, func(v float64) string { return fmt.Sprintf("%g %%", v) }),
-		newChart("Parked", parked, 1, whole)}
-	for i := range s.Charts {
-		s.Charts[i].From, s.Charts[i].To = "an hour ago", "now"
-	}
-}
-
-func rowOfTime(name string, s snapshot) sloRow {
-	return sloRow{Name: name, Boots: whole(s.boots.total), Failed: whole(s.failed), P50: quantileText(s.boots, .5), P99: quantileText(s.boots, .99),
-		Connects: whole(s.connects), Errors: whole(s.errors), Rate: rateText(s), Park: quantileText(s.parks, .99)}
-}
-
-func quantileText(h histogram, q float64) string {
-	v, ok := h.quantile(q)
-	if !ok {
-		return "–"
-	}
-	return duration(v)
-}
-
-func rateText(s snapshot) string {
-	rate, ok := s.errorRate()
-	if !ok {
-		return "–"
-	}
-	return share(rate)
+	const from, to = "an hour ago", "now"
+	s.Charts = []chart{newChart("Boots, p99", from, to, boots, .1, duration),
+		newChart("Failed connects", from, to, errs, 1, func(v float64) string { return fmt.Sprintf("%g %%", v) }),
+		newChart("Parked", from, to, parked, 1, whole)}
 }
 
 // slowestShown is how many sessions the page lists.
@@ -245,16 +226,16 @@ const slowestShown = 5
 // fleetBoots summarizes the boot times in the records of all ready sessions.
 func fleetBoots(st *state) *sloFleet {
 	type boot struct {
-		took    time.Duration
+		took    holdfast.Millis
 		session int
 	}
 	var all []boot
 	for i, s := range st.sessions {
-		if s.State == holdfast.Ready && s.Boot != (holdfast.Phases{}) {
-			all = append(all, boot{time.Duration(s.Boot.Total()), i})
+		if total := s.Boot.Total(); s.State == holdfast.Ready && total > 0 {
+			all = append(all, boot{total, i})
 		}
 	}
-	f := &sloFleet{Sessions: thousands(len(all)), P50: "–", P99: "–", Most: "–"}
+	f := &sloFleet{Sessions: thousands(len(all)), Now: st.now()}
 	if len(all) == 0 {
 		return f
 	}
@@ -262,11 +243,11 @@ func fleetBoots(st *state) *sloFleet {
 		return cmp.Or(cmp.Compare(b.took, a.took), cmp.Compare(a.session, b.session))
 	})
 	at := func(q float64) string { // the nearest rank, from the slow end
-		return duration(all[min(len(all)-1, int((1-q)*float64(len(all))))].took.Seconds())
+		return took(all[min(len(all)-1, int((1-q)*float64(len(all))))].took)
 	}
 	f.P50, f.P99, f.Most = at(.5), at(.99), at(1)
 	for _, b := range all[:min(slowestShown, len(all))] {
-		f.Slowest = append(f.Slowest, sessionRowOf(st, st.sessions[b.session]))
+		f.Slowest = append(f.Slowest, st.sessions[b.session])
 	}
 	return f
 }

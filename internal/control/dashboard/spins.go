@@ -1,12 +1,15 @@
 package dashboard
 
 import (
+	"cmp"
+	"context"
 	"slices"
+	"sort"
 	"strings"
-	"sync"
 	"time"
 	"unique"
 
+	"holdfast"
 	"holdfast/internal/hosts/spinup"
 )
 
@@ -21,10 +24,10 @@ const (
 
 // spin is the data of a spin-up that the pages need. It is short: there may be 10,000.
 type spin struct {
-	id      string
-	begun   time.Time
-	took    time.Duration
-	name    string // its purpose
+	ID      string
+	Begun   time.Time
+	Took    holdfast.Millis
+	Name    string // its purpose
 	outcome unique.Handle[string]
 	judged  [phaseCount]verdict
 	groups  [groupCount]unique.Handle[string]
@@ -53,11 +56,7 @@ func groupings() [groupCount]spinup.By {
 }
 
 func spinOf(r spinup.Record, rules spinup.Rules) spin {
-	s := spin{id: r.ID, begun: r.Begun, took: time.Duration(r.Took), outcome: unique.Make(string(r.Outcome)), name: r.Job}
-	if s.name == "" {
-		s.name = r.Name
-	}
-	s.name = strings.Clone(s.name)
+	s := spin{ID: r.ID, Begun: r.Begun, Took: r.Took, outcome: unique.Make(string(r.Outcome)), Name: strings.Clone(cmp.Or(r.Job, r.Name))}
 	for i, by := range groupings() {
 		s.groups[i] = unique.Make(by.Of(r))
 	}
@@ -70,8 +69,22 @@ func spinOf(r spinup.Record, rules spinup.Rules) spin {
 	return s
 }
 
-// group returns the group of a spin-up.
-func (s spin) group(by spinup.By) string {
+// Outcome returns the outcome of a spin-up.
+func (s spin) Outcome() string { return s.outcome.Value() }
+
+// Phases lists the slow phases.
+func (s spin) Phases() string {
+	var names []string
+	for i, p := range phases() {
+		if s.judged[i] == slow {
+			names = append(names, string(p))
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// Group returns the group of a spin-up.
+func (s spin) Group(by spinup.By) string {
 	g := groupings()
 	if i := slices.Index(g[:], by); i >= 0 {
 		return s.groups[i].Value()
@@ -88,30 +101,21 @@ func (s spin) slowIn(p spinup.Phase) bool {
 	return i >= 0 && s.judged[i] == slow
 }
 
-// spins caches the spin-ups for the pages. Any goroutine may use it.
+// spins are the spin-ups that were read.
 type spins struct {
 	source Source
-
-	mu    sync.Mutex
-	read  time.Time // time of the last read
-	whole time.Time // time of the last read of all
-	all   []spin    // by id, which is by time, the newest first; never modified
-	err   error
+	whole  time.Time // time of the last read of all
+	all    []spin    // by id, which is by time, the newest first; never modified
 }
 
-// get returns all spin-ups, the newest first. Callers must not modify them.
-func (c *spins) get() ([]spin, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if time.Since(c.read) < spinsFresh {
-		return c.all, c.err
-	}
+// read returns all spin-ups, the newest first. Callers must not modify them.
+func (c *spins) read(context.Context) ([]spin, error) {
 	var f spinup.Filter
 	if len(c.all) > 0 && time.Since(c.whole) < spinsAll {
-		f.Since = c.all[0].begun.Add(-spinsBack)
+		f.Since = c.all[0].Begun.Add(-spinsBack)
 	}
 	records, err := c.source.Spinups(f)
-	if c.read, c.err = time.Now(), err; err != nil {
+	if err != nil {
 		return c.all, err
 	}
 	rules := c.source.SlowRules()
@@ -120,7 +124,7 @@ func (c *spins) get() ([]spin, error) {
 		next = append(next, spinOf(r, rules))
 	}
 	if f.Since.IsZero() {
-		c.whole = c.read
+		c.whole = time.Now()
 	} else {
 		next = append(next, c.all[older(c.all, f.Since):]...)
 	}
@@ -130,9 +134,5 @@ func (c *spins) get() ([]spin, error) {
 
 // older returns the index of the first spin-up that began before t.
 func older(all []spin, t time.Time) int {
-	i := slices.IndexFunc(all, func(s spin) bool { return s.begun.Before(t) })
-	if i < 0 {
-		return len(all)
-	}
-	return i
+	return sort.Search(len(all), func(i int) bool { return all[i].Begun.Before(t) })
 }

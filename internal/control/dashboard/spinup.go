@@ -1,14 +1,17 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"holdfast"
 	"holdfast/internal/control/api"
 	"holdfast/internal/hosts/spinup"
 )
@@ -79,7 +82,6 @@ func (t tally) share() float64 {
 type cell struct {
 	Share, Of string // "3.5 %", "21 of 600"; Share is "" if no spin-up was judged
 	Path      string // path of the slow spin-ups, "" if there are none
-	Slow      bool
 }
 
 func (t tally) cell(path string) cell {
@@ -88,7 +90,7 @@ func (t tally) cell(path string) cell {
 	}
 	c := cell{Share: share(t.share()), Of: thousands(t.slow) + " of " + thousands(t.judged)}
 	if t.slow > 0 {
-		c.Path, c.Slow = path, true
+		c.Path = path
 	}
 	return c
 }
@@ -109,8 +111,8 @@ type spinData struct {
 	Groups  []spinRow // the largest first
 	LeftOut int
 	Since   []sinceRow
-	Slow    []slowRow // the newest
-	AllSlow string    // path of all of them
+	Slow    []spin // the newest
+	AllSlow string // path of all of them
 }
 
 // choice is one of several views.
@@ -137,14 +139,6 @@ type sinceRow struct {
 	Share        string
 }
 
-type slowRow struct {
-	ID, Path, At, When string
-	Name, Image, Host  string
-	Kind, Took         string
-	Phases             string
-	Outcome            string
-}
-
 // Bounds of the page.
 const (
 	maxSpinGroups = 50
@@ -153,7 +147,7 @@ const (
 
 func spinupParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	q := spinQueryOf(v.query)
-	all, err := d.spins.get()
+	all, err := d.spins.get(ctx)
 	data := spinData{Per: q.per.Name, By: string(q.by), Rules: rulesOf(d.source.SlowRules())}
 	if err != nil {
 		data.Trouble = err.Error()
@@ -163,44 +157,44 @@ func spinupParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	from := q.per.begin(now).Add(-time.Duration(q.per.most-1) * q.per.step)
 	all = all[:older(all, from)]
 	if q.kind != "" {
-		all = slices.DeleteFunc(slices.Clone(all), func(s spin) bool { return s.group(spinup.ByKind) != string(q.kind) })
+		all = slices.DeleteFunc(slices.Clone(all), func(s spin) bool { return s.Group(spinup.ByKind) != string(q.kind) })
 	}
 	data.Count, data.From = thousands(len(all)), from.Format("2 January 15:04")
 	data.overTime(q, v.query, all, from)
 	data.byGroup(q, v.query, all, from)
 	for _, s := range all {
 		if s.slowIn("") && len(data.Slow) < slowOnPage {
-			data.Slow = append(data.Slow, slowRowOf(s))
+			data.Slow = append(data.Slow, s)
 		}
 	}
 	data.AllSlow = v.query.with("/spinup/slow", "per", "", "by", "")
-	if g, err := d.metrics(ctx); err == nil {
+	if g, err := d.metrics.get(ctx); err == nil {
 		data.since(g)
 	}
 	return []part{{"notice", "spinup-notice", data}, {"choices", "spinup-choices", data}, {"times", "spinup-times", data},
 		{"groups", "spinup-groups", data}, {"slow", "spinup-slowest", data}, {"since", "spinup-since", data}}, nil
 }
 
-func (s *spinData) choices(q spinQuery, asked query) {
+func (s *spinData) choices(q spinQuery, params query) {
 	for _, p := range spansOfTime() {
-		s.Pers = append(s.Pers, choice{p.Name, asked.with("/spinup", "per", p.Name), p.Name == q.per.Name})
+		s.Pers = append(s.Pers, choice{p.Name, params.with("/spinup", "per", p.Name), p.Name == q.per.Name})
 	}
 	for _, by := range groupings() {
-		s.Bys = append(s.Bys, choice{string(by), asked.with("/spinup", "by", string(by)), by == q.by})
+		s.Bys = append(s.Bys, choice{string(by), params.with("/spinup", "by", string(by)), by == q.by})
 	}
-	s.Kinds = []choice{{"all", asked.with("/spinup", "kind", ""), q.kind == ""}}
+	s.Kinds = []choice{{"all", params.with("/spinup", "kind", ""), q.kind == ""}}
 	for _, k := range spinup.Kinds() {
-		s.Kinds = append(s.Kinds, choice{string(k), asked.with("/spinup", "kind", string(k)), k == q.kind})
+		s.Kinds = append(s.Kinds, choice{string(k), params.with("/spinup", "kind", string(k)), k == q.kind})
 	}
 }
 
 // overTime counts the spin-ups of each interval, the oldest first in the charts.
-func (s *spinData) overTime(q spinQuery, asked query, all []spin, from time.Time) {
+func (s *spinData) overTime(q spinQuery, params query, all []spin, from time.Time) {
 	tallies := make([][phaseCount]tally, q.per.most)
 	counts := make([]int, q.per.most)
 	var total [phaseCount]tally
 	for _, x := range all {
-		i := min(int(x.begun.Sub(from)/q.per.step), q.per.most-1) // the clock was ahead then
+		i := min(int(x.Begun.Sub(from)/q.per.step), q.per.most-1) // the clock was ahead then
 		counts[i]++
 		for p, v := range x.judged {
 			tallies[i][p].add(v)
@@ -208,7 +202,7 @@ func (s *spinData) overTime(q spinQuery, asked query, all []spin, from time.Time
 		}
 	}
 	slowPath := func(phase spinup.Phase, since, until time.Time) string {
-		return asked.with("/spinup/slow", "per", "", "by", "", "phase", string(phase), "since", stamp(since), "until", stamp(until))
+		return params.with("/spinup/slow", "per", "", "by", "", "phase", string(phase), "since", stamp(since), "until", stamp(until))
 	}
 	top := 5. // percent; one scale for all, so that they can be compared
 	for i := range tallies {
@@ -227,8 +221,8 @@ func (s *spinData) overTime(q spinQuery, asked query, all []spin, from time.Time
 				points[i].path = slowPath(phase, begin, begin.Add(q.per.step))
 			}
 		}
-		c := newChart(string(phase), points, top, func(v float64) string { return fmt.Sprintf("%g %%", min(v, 100)) })
-		c.Note, c.From, c.To = total[p].words(), from.Format(q.per.layout), "now"
+		c := newChart(string(phase), from.Format(q.per.layout), "now", points, top, func(v float64) string { return fmt.Sprintf("%g %%", min(v, 100)) })
+		c.Note = total[p].words()
 		s.Charts = append(s.Charts, c)
 	}
 	for i := range q.per.most {
@@ -250,7 +244,7 @@ func (t tally) words() string {
 }
 
 // byGroup counts the spin-ups of each group, the largest first.
-func (s *spinData) byGroup(q spinQuery, asked query, all []spin, from time.Time) {
+func (s *spinData) byGroup(q spinQuery, params query, all []spin, from time.Time) {
 	type group struct {
 		name    string
 		count   int
@@ -258,7 +252,7 @@ func (s *spinData) byGroup(q spinQuery, asked query, all []spin, from time.Time)
 	}
 	by := map[string]*group{}
 	for _, x := range all {
-		name := x.group(q.by)
+		name := x.Group(q.by)
 		g := by[name]
 		if g == nil {
 			g = &group{name: name}
@@ -269,21 +263,14 @@ func (s *spinData) byGroup(q spinQuery, asked query, all []spin, from time.Time)
 			g.tallies[p].add(v)
 		}
 	}
-	var list []*group
-	for _, g := range by {
-		list = append(list, g)
-	}
-	slices.SortFunc(list, func(a, b *group) int {
-		if a.count != b.count {
-			return b.count - a.count
-		}
-		return strings.Compare(a.name, b.name)
+	list := slices.SortedFunc(maps.Values(by), func(a, b *group) int {
+		return cmp.Or(b.count-a.count, strings.Compare(a.name, b.name))
 	})
 	s.LeftOut = max(0, len(list)-maxSpinGroups)
 	for _, g := range list[:len(list)-s.LeftOut] {
 		r := spinRow{Name: g.name, Count: thousands(g.count)}
 		for p, phase := range phases() {
-			r.Cells = append(r.Cells, g.tallies[p].cell(asked.with("/spinup/slow", "per", "", "by", string(q.by), "group", g.name,
+			r.Cells = append(r.Cells, g.tallies[p].cell(params.with("/spinup/slow", "per", "", "by", string(q.by), "group", g.name,
 				"phase", string(phase), "since", stamp(from))))
 		}
 		s.Groups = append(s.Groups, r)
@@ -323,30 +310,17 @@ func rulesOf(r spinup.Rules) (out []ruleWords) {
 	return out
 }
 
-func slowRowOf(s spin) slowRow {
-	r := slowRow{ID: s.id, Path: "/spinup/" + s.id, At: stamp(s.begun), When: s.begun.UTC().Format("2 Jan 15:04:05"), Name: s.name,
-		Image: s.group(spinup.ByImage), Host: s.group(spinup.ByHost), Kind: s.group(spinup.ByKind), Took: duration(s.took.Seconds()), Outcome: s.outcome.Value()}
-	var names []string
-	for _, p := range phases() {
-		if s.slowIn(p) {
-			names = append(names, string(p))
-		}
-	}
-	r.Phases = strings.Join(names, ", ")
-	return r
-}
-
 // slowData is the data of the page of slow spin-ups.
 type slowData struct {
 	Trouble string
-	Asked   []string // the filter of the list
+	Filters []string // of the list
 	Back    string
-	Rows    []slowRow
+	Rows    []spin
 	pager
 }
 
 func slowParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
-	all, err := d.spins.get()
+	all, err := d.spins.get(ctx)
 	data := slowData{Back: v.query.with("/spinup", "phase", "", "group", "", "since", "", "until", "")}
 	if err != nil {
 		data.Trouble = err.Error()
@@ -363,36 +337,27 @@ func slowParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	}
 	for _, x := range []struct{ name, words string }{{"phase", "slow in "}, {"group", own["by"] + " "}, {"kind", "kind "}, {"since", "from "}, {"until", "until "}} {
 		if own[x.name] != "" {
-			data.Asked = append(data.Asked, x.words+own[x.name])
+			data.Filters = append(data.Filters, x.words+own[x.name])
 		}
 	}
 	var rows []spin
 	for _, s := range all {
 		_, grouped := own["group"]
-		if s.slowIn(spinup.Phase(own["phase"])) && !s.begun.Before(since) && (until.IsZero() || s.begun.Before(until)) &&
-			(own["kind"] == "" || s.group(spinup.ByKind) == own["kind"]) && (!grouped || s.group(spinup.By(own["by"])) == own["group"]) {
+		if s.slowIn(spinup.Phase(own["phase"])) && !s.Begun.Before(since) && (until.IsZero() || s.Begun.Before(until)) &&
+			(own["kind"] == "" || s.Group(spinup.ByKind) == own["kind"]) && (!grouped || s.Group(spinup.By(own["by"])) == own["group"]) {
 			rows = append(rows, s)
 		}
 	}
-	shown, where := cut(rows, "/spinup/slow", v.query)
-	data.pager = where
-	for _, s := range shown {
-		data.Rows = append(data.Rows, slowRowOf(s))
-	}
+	data.Rows, data.pager = paginate(rows, "/spinup/slow", v.query)
 	return []part{{"slow", "spinup-slow", data}}, nil
 }
 
 // oneData is the data of the page of one spin-up.
 type oneData struct {
-	slowRow
-	Digest, Container, Error, Failed string
-	Cause                            spinup.Cause
-	Cohort                           spinup.Cohort
-	Collected                        bool
-	Phases                           []phaseRow
-	Layers                           []layerRow
-	Chart                            *chart
-	From                             string // origin of its image
+	spin
+	Record spinup.Record
+	Phases []phaseRow
+	From   string // origin of its image
 }
 
 type phaseRow struct {
@@ -404,14 +369,11 @@ type phaseRow struct {
 	Slow     bool
 }
 
-type layerRow struct {
-	ID, State, Size     string
-	Download, Extract   string
-	DownloadX, ExtractX *stretch
-}
-
 // stretch is a bar from one time to another, in thousandths of the whole.
-type stretch struct{ X, W float64 }
+type stretch struct {
+	X, W float64
+	Took holdfast.Millis
+}
 
 func oneSpinParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	id := v.query.key
@@ -420,11 +382,10 @@ func oneSpinParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	}
 	r, err := d.source.Spinup(id)
 	if err != nil {
-		return nil, api.ErrorOf(err)
+		return nil, err
 	}
 	rules := d.source.SlowRules()
-	one := oneData{slowRow: slowRowOf(spinOf(r, rules)), Digest: r.Digest, Container: r.Container, Error: r.Error, Failed: string(r.Failed),
-		Cause: r.Cause, Cohort: r.Cohort, Collected: r.Collected}
+	one := oneData{spin: spinOf(r, rules), Record: r}
 	verdicts := rules.Judge(r)
 	for _, p := range phases() {
 		span, ok := r.Times[p]
@@ -445,36 +406,26 @@ func oneSpinParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 		}
 		one.Phases = append(one.Phases, row)
 	}
-	if r.Pull != nil {
-		one.layers(*r.Pull)
+	switch p := r.Pull; {
+	case p == nil:
+	case p.Cached:
+		one.From = "the image was present"
+	case p.Joined:
+		one.From = "another pull of the image was running"
+	case p.Done:
+		one.From = "registry"
 	}
 	return []part{{"spinup", "spinup-one", one}}, nil
 }
 
-// layers returns the layers of its pull, with their times.
-func (o *oneData) layers(p spinup.Pull) {
-	switch {
-	case p.Cached:
-		o.From = "the image was present"
-	case p.Joined:
-		o.From = "another pull of the image was running"
-	case p.Done:
-		o.From = "registry"
-	}
-	whole := float64(max(p.Took, 1))
-	for _, l := range p.Layers {
-		row := layerRow{ID: l.ID, State: string(l.State), Size: size(l.Size)}
-		row.Download, row.DownloadX = stretchOf(l.Download, whole)
-		row.Extract, row.ExtractX = stretchOf(l.Extract, whole)
-		o.Layers = append(o.Layers, row)
-	}
-}
-
-func stretchOf(s spinup.Span, whole float64) (string, *stretch) {
+// stretchOf returns the bar of a layer's time within a pull that took the given time,
+// nil if the span is empty.
+func stretchOf(s spinup.Span, pull holdfast.Millis) *stretch {
 	if s.To <= s.From {
-		return "–", nil
+		return nil
 	}
-	return took(s.To - s.From), &stretch{round(1000 * float64(s.From) / whole), max(2, round(1000*float64(s.To-s.From)/whole))}
+	whole := float64(max(pull, 1))
+	return &stretch{round(1000 * float64(s.From) / whole), max(2, round(1000*float64(s.To-s.From)/whole)), s.To - s.From}
 }
 
 func round(v float64) float64 { return math.Round(v*10) / 10 }

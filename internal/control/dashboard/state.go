@@ -3,7 +3,6 @@ package dashboard
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"holdfast"
@@ -21,41 +20,26 @@ type state struct {
 	err      error           // why it is not newer; at is then the time of the last good read
 }
 
-// cache caches the state for all pages.
-type cache struct {
-	source Source
-	fresh  time.Duration // maximum age of a state
-
-	mu   sync.Mutex
-	read time.Time // time of the last try
-	cur  *state    // nil: not read yet
+// readState returns a read of the fleet's state. If a read fails, its result is the
+// last good state with the error.
+func readState(s Source) func(ctx context.Context) (*state, error) {
+	var last *state
+	return func(ctx context.Context) (*state, error) {
+		nodes, err1 := s.Nodes(ctx)
+		sessions, err2 := s.Sessions(ctx)
+		next := &state{at: time.Now(), nodes: nodes, sessions: sessions, err: errors.Join(err1, err2)}
+		if next.err != nil && last != nil {
+			next = &state{at: last.at, nodes: last.nodes, sessions: last.sessions, err: next.err}
+		}
+		last = next
+		return next, nil
+	}
 }
 
-// get returns a fresh state, or an older one with an error.
-func (c *cache) get(ctx context.Context) *state {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.cur != nil && time.Since(c.read) < c.fresh {
-		return c.cur
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadLimit)
-	defer cancel()
-	nodes, err1 := c.source.Nodes(ctx)
-	sessions, err2 := c.source.Sessions(ctx)
-	c.read = time.Now()
-	next := &state{at: c.read, nodes: nodes, sessions: sessions, err: errors.Join(err1, err2)}
-	if next.err != nil && c.cur != nil {
-		next = &state{at: c.cur.at, nodes: c.cur.nodes, sessions: c.cur.sessions, err: next.err}
-	}
-	c.cur = next
-	return next
-}
-
-// drop makes the next get read again.
-func (c *cache) drop() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.read = time.Time{}
+// state returns the fleet's current state.
+func (d *Dashboard) state(ctx context.Context) *state {
+	st, _ := d.states.get(ctx) // the state has the error
+	return st
 }
 
 // now is the time from which ages are counted: the time of the read, so that the same

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"fmt"
+	"html/template"
 	"slices"
 	"strconv"
 	"time"
@@ -21,9 +22,18 @@ func count(metric string, n int) figure {
 	return figure{metric, strconv.Itoa(n), thousands(n)}
 }
 
+// functions are the functions with which the templates format values.
+func functions(a assets) template.FuncMap {
+	return template.FuncMap{
+		"asset": a.path, "thousands": thousands[int], "thousands64": thousands[int64], "of": of, "number3": number3, "whole": whole, "share": share, "percentage": func(p float64) string { return share(p / 100) },
+		"size": size, "seconds": duration, "took": took, "age": age, "stamp": stamp, "when": when,
+		"tag": tagOf, "names": namesOf, "stack": stackOf, "separation": separationWidth, "freed": freed, "forced": forced, "stretch": stretchOf,
+	}
+}
+
 // thousands puts a narrow no-break space between groups of three digits.
-func thousands(n int) string {
-	s := strconv.Itoa(n)
+func thousands[T int | int64](n T) string {
+	s := strconv.FormatInt(int64(n), 10)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
 		s = s[:i] + "\u202f" + s[i:]
 	}
@@ -115,6 +125,9 @@ func stamp(t time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
+// when formats a time for people.
+func when(t time.Time) string { return t.UTC().Format("2 Jan 15:04:05") }
+
 func of(n, most int) string {
 	if most == 0 {
 		return strconv.Itoa(n)
@@ -141,13 +154,6 @@ func conditions() []condition {
 // states lists the states of a session, in their order.
 func states() []holdfast.State {
 	return []holdfast.State{holdfast.Claimed, holdfast.Starting, holdfast.Ready, holdfast.Leaving, holdfast.IsSuspended}
-}
-
-func words[T ~string](all []T) (out []string) {
-	for _, x := range all {
-		out = append(out, string(x))
-	}
-	return out
 }
 
 // conditionOf returns the most urgent condition. leaving is how many of the node's

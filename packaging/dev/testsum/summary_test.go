@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// lines are what go test -json says of a package p with a test A that ends as told.
+// lines are what go test -json says of a package p with a test A that ends with the given action.
 func lines(ends string, more ...string) string {
 	all := append([]string{`{"Action":"run","Package":"p","Test":"A"}`, `{"Action":"run","Package":"p","Test":"A/part"}`}, more...)
 	return strings.Join(append(all, `{"Action":"`+ends+`","Package":"p","Test":"A/part"}`, `{"Action":"`+ends+`","Package":"p","Test":"A"}`,
@@ -102,6 +102,6 @@ func TestCommandsSideBySide(t *testing.T) {
 		}
 	}
 	if err := run(split([]string{"cat", good, "--"}), 1, false); err == nil {
-		t.Error("a command without words was run")
+		t.Error("an empty command was accepted")
 	}
 }

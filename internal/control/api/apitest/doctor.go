@@ -24,8 +24,8 @@ func (b *Backend) SetDoctor() {
 	b.sick = true
 }
 
-// someFinding is a finding with some of every field. Its lists may be nil, as those
-// of a rule.
+// someFinding returns a finding with every field set. Its lists may be nil, as those of a
+// rule.
 func someFinding() doctor.Finding {
 	return doctor.Finding{
 		Finding: rule.Finding{

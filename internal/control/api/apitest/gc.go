@@ -38,13 +38,13 @@ func (x collector) Plan(context.Context) (gc.Proposal, error) {
 	return c.Plan, err
 }
 
-func (x collector) Collect(_ context.Context, _ gc.Trigger, told func(gc.Outcome, bool)) (gc.Cycle, error) {
+func (x collector) Collect(_ context.Context, _ gc.Trigger, progress func(gc.Outcome, bool)) (gc.Cycle, error) {
 	c, err := x.b.collected()
 	if err != nil {
 		return gc.Cycle{}, err
 	}
 	for _, o := range c.Outcomes {
-		told(o, o.Kind != gc.Volumes)
+		progress(o, o.Kind != gc.Volumes)
 	}
 	return c.Cycle, nil
 }
@@ -62,7 +62,7 @@ func (x collector) History(limit int) ([]gc.Cycle, error) {
 	return c.History, err
 }
 
-// SomeCollection has a bit of everything.
+// SomeCollection returns a collection with every kind of entry.
 func SomeCollection() Collection {
 	disk := gc.Disk{Total: 100 << 30, Free: 12 << 30, Inodes: 1000, FreeInodes: 600}
 	after := disk

@@ -22,7 +22,7 @@ func (b *Backend) Protection(context.Context) (api.Protection, error) {
 	return b.protection, b.fault
 }
 
-// SomeProtection has a bit of everything.
+// SomeProtection returns a protection with every kind of entry.
 func SomeProtection() api.Protection {
 	ms := func(n int) holdfast.Millis { return holdfast.Millis(time.Duration(n) * time.Millisecond) }
 	return api.Protection{

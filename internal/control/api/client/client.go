@@ -95,68 +95,66 @@ func loopback(host string) bool {
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Version returns the agent's version.
-func (c *Client) Version(ctx context.Context) (v api.Version, err error) {
-	return v, c.get(ctx, "/v1/version", &v)
+func (c *Client) Version(ctx context.Context) (api.Version, error) {
+	return get[api.Version](ctx, c, "/v1/version")
 }
 
 // Sessions lists all sessions, by key.
 func (c *Client) Sessions(ctx context.Context) ([]api.Session, error) {
-	var a api.Sessions
-	err := c.get(ctx, "/v1/sessions", &a)
+	a, err := get[api.Sessions](ctx, c, "/v1/sessions")
 	return a.Sessions, err
 }
 
 // Session returns one session. holdfast.ErrNotFound.
-func (c *Client) Session(ctx context.Context, key holdfast.SessionKey) (s api.Session, err error) {
-	return s, c.get(ctx, sessionPath(key, ""), &s)
+func (c *Client) Session(ctx context.Context, key holdfast.SessionKey) (api.Session, error) {
+	return get[api.Session](ctx, c, sessionPath(key, ""))
 }
 
 // StartSession returns when the session is ready. A template of "" leaves the
 // choice to the agent.
-func (c *Client) StartSession(ctx context.Context, key holdfast.SessionKey, template string) (s api.Session, err error) {
-	return s, c.post(ctx, sessionPath(key, "/start"), api.StartRequest{Template: template}, &s)
+func (c *Client) StartSession(ctx context.Context, key holdfast.SessionKey, template string) (api.Session, error) {
+	return post[api.Session](ctx, c, sessionPath(key, "/start"), api.StartRequest{Template: template})
 }
 
 // StopSession returns when the session's container is seen dead, or the agent gave up:
 // see the report's Left.
-func (c *Client) StopSession(ctx context.Context, key holdfast.SessionKey) (r holdfast.KillReport, err error) {
-	return r, c.post(ctx, sessionPath(key, "/stop"), api.Empty{}, &r)
+func (c *Client) StopSession(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error) {
+	return post[holdfast.KillReport](ctx, c, sessionPath(key, "/stop"), api.Empty{})
 }
 
 // SuspendSession saves a session's memory for the next connect and stops the session.
 // With holdfast.ErrNoMemory the memory cannot be saved and the session continues.
-func (c *Client) SuspendSession(ctx context.Context, key holdfast.SessionKey) (r holdfast.SuspendReport, err error) {
-	return r, c.post(ctx, sessionPath(key, "/suspend"), api.Empty{}, &r)
+func (c *Client) SuspendSession(ctx context.Context, key holdfast.SessionKey) (holdfast.SuspendReport, error) {
+	return post[holdfast.SuspendReport](ctx, c, sessionPath(key, "/suspend"), api.Empty{})
 }
 
 // ResumeSession returns when the suspended session is ready; its Memory says whether it
 // was restored. A running session stays as it is.
-func (c *Client) ResumeSession(ctx context.Context, key holdfast.SessionKey) (s api.Session, err error) {
-	return s, c.post(ctx, sessionPath(key, "/resume"), api.Empty{}, &s)
+func (c *Client) ResumeSession(ctx context.Context, key holdfast.SessionKey) (api.Session, error) {
+	return post[api.Session](ctx, c, sessionPath(key, "/resume"), api.Empty{})
 }
 
 // MoveSession is StopSession for a session that is to start on another node; see
 // api.MoveRequest.
-func (c *Client) MoveSession(ctx context.Context, key holdfast.SessionKey, q api.MoveRequest) (r holdfast.MoveReport, err error) {
-	return r, c.post(ctx, sessionPath(key, "/move"), q, &r)
+func (c *Client) MoveSession(ctx context.Context, key holdfast.SessionKey, q api.MoveRequest) (holdfast.MoveReport, error) {
+	return post[holdfast.MoveReport](ctx, c, sessionPath(key, "/move"), q)
 }
 
 // Nodes lists the nodes that are up, by id.
 func (c *Client) Nodes(ctx context.Context) ([]holdfast.Node, error) {
-	var a api.Nodes
-	err := c.get(ctx, "/v1/nodes", &a)
+	a, err := get[api.Nodes](ctx, c, "/v1/nodes")
 	return a.Nodes, err
 }
 
 // Cordon makes a node refuse new sessions; it keeps those that it has. A node of "" is
 // the agent's own. holdfast.ErrNotFound: the node is not up.
 func (c *Client) Cordon(ctx context.Context, node holdfast.NodeID) error {
-	return c.post(ctx, nodePath(node, "/cordon"), api.Empty{}, nil)
+	return c.ask(ctx, http.MethodPost, nodePath(node, "/cordon"), api.Empty{}, nil)
 }
 
 // Uncordon lets a node accept sessions again. A node of "" is the agent's own.
 func (c *Client) Uncordon(ctx context.Context, node holdfast.NodeID) error {
-	return c.post(ctx, nodePath(node, "/uncordon"), api.Empty{}, nil)
+	return c.ask(ctx, http.MethodPost, nodePath(node, "/uncordon"), api.Empty{}, nil)
 }
 
 // Replacements lists past replacements by a node's agent, the newest first, at most
@@ -166,32 +164,31 @@ func (c *Client) Replacements(ctx context.Context, node holdfast.NodeID, limit i
 	if node != "" {
 		path = nodePath(node, "/replacements")
 	}
-	var a api.Replacements
-	err := c.get(ctx, path+"?limit="+strconv.Itoa(limit), &a)
+	a, err := get[api.Replacements](ctx, c, path+"?limit="+strconv.Itoa(limit))
 	return a.Replacements, err
 }
 
 // StopAgent asks the agent to end, which answers first. With keep the containers stay
 // for the next agent.
 func (c *Client) StopAgent(ctx context.Context, keep bool) error {
-	return c.post(ctx, "/v1/agent/stop", api.StopAgentRequest{Keep: keep}, nil)
+	return c.ask(ctx, http.MethodPost, "/v1/agent/stop", api.StopAgentRequest{Keep: keep}, nil)
 }
 
 // UpgradeAgent replaces the agent by the program on disk, and returns when the new
 // agent takes over; see api.UpgradeRequest for trial. holdfast.ErrBusy.
-func (c *Client) UpgradeAgent(ctx context.Context, trial time.Duration) (u api.Upgrade, err error) {
-	return u, c.post(ctx, "/v1/agent/upgrade", api.UpgradeRequest{Trial: (*holdfast.Millis)(&trial)}, &u)
+func (c *Client) UpgradeAgent(ctx context.Context, trial time.Duration) (api.Upgrade, error) {
+	return post[api.Upgrade](ctx, c, "/v1/agent/upgrade", api.UpgradeRequest{Trial: (*holdfast.Millis)(&trial)})
 }
 
 // LastUpgrade returns the state of the last upgrade.
-func (c *Client) LastUpgrade(ctx context.Context) (u api.Upgrade, err error) {
-	return u, c.get(ctx, "/v1/agent/upgrade", &u)
+func (c *Client) LastUpgrade(ctx context.Context) (api.Upgrade, error) {
+	return get[api.Upgrade](ctx, c, "/v1/agent/upgrade")
 }
 
 // Ready returns nil when the agent can serve sessions.
 func (c *Client) Ready(ctx context.Context) error {
-	var h api.Health
-	return c.get(ctx, "/readyz", &h)
+	_, err := get[api.Health](ctx, c, "/readyz")
+	return err
 }
 
 // sessionPath escapes a key that was not parsed: the agent then refuses it, and the
@@ -208,20 +205,14 @@ func nodePath(node holdfast.NodeID, rest string) string {
 	return "/v1/nodes/" + url.PathEscape(string(node)) + rest
 }
 
-func (c *Client) get(ctx context.Context, path string, answer any) error {
-	r, err := c.request(ctx, http.MethodGet, path, nil)
-	if err != nil {
-		return err
-	}
-	return c.ask(r, answer)
+func get[T any](ctx context.Context, c *Client, path string) (answer T, err error) {
+	err = c.ask(ctx, http.MethodGet, path, nil, &answer)
+	return answer, err
 }
 
-func (c *Client) post(ctx context.Context, path string, body, answer any) error {
-	r, err := c.request(ctx, http.MethodPost, path, body)
-	if err != nil {
-		return err
-	}
-	return c.ask(r, answer)
+func post[T any](ctx context.Context, c *Client, path string, body any) (answer T, err error) {
+	err = c.ask(ctx, http.MethodPost, path, body, &answer)
+	return answer, err
 }
 
 // request returns a request with body as JSON, or without a body if it is nil.
@@ -248,15 +239,15 @@ func (c *Client) request(ctx context.Context, method, path string, body any) (*h
 }
 
 // ask sends a request and reads its whole answer.
-func (c *Client) ask(r *http.Request, answer any) error {
-	resp, err := c.send(r)
+func (c *Client) ask(ctx context.Context, method, path string, body, answer any) error {
+	resp, err := c.open(ctx, method, path, body)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return c.lost(r.Context(), err)
+		return c.lost(ctx, err)
 	}
 	if answer == nil {
 		return nil
@@ -265,6 +256,15 @@ func (c *Client) ask(r *http.Request, answer any) error {
 		return fmt.Errorf("reading the agent's answer: %w", err)
 	}
 	return nil
+}
+
+// open is send for a request with the given content.
+func (c *Client) open(ctx context.Context, method, path string, body any) (*http.Response, error) {
+	r, err := c.request(ctx, method, path, body)
+	if err != nil {
+		return nil, err
+	}
+	return c.send(r)
 }
 
 // send sends a request and returns the answer if its status is good. The caller reads
@@ -296,19 +296,17 @@ func (c *Client) lost(ctx context.Context, err error) error {
 	} else if cause != nil {
 		return holdfast.WithHint(fmt.Errorf("%w: no answer in time", ErrUnreachable), "raise the limit with --timeout, or look at the agent's log")
 	}
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err // without the method and the placeholder for a host
 	}
 	where, hint := c.where()
-	var tlsErr *tls.CertificateVerificationError
+	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return holdfast.WithHint(fmt.Errorf("%w: nothing listens at %s", ErrUnreachable, where),
-			hint)
+		return holdfast.WithHint(fmt.Errorf("%w: nothing listens at %s", ErrUnreachable, where), hint)
 	case errors.Is(err, fs.ErrPermission):
 		return holdfast.WithHint(fmt.Errorf("%w: no permission to open %s", ErrUnreachable, where), "run this as root")
-	case errors.As(err, &tlsErr):
+	case untrusted:
 		return holdfast.WithHint(fmt.Errorf("%w: %s: %v", ErrUnreachable, where, err),
 			"HOLDFAST_CA names the file with the certificates of its authority")
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):

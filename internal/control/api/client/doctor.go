@@ -16,23 +16,23 @@ import (
 
 // DoctorStatus returns the doctor's diagnosis of a node's host. A node of "" is the
 // agent's own. holdfast.ErrNotFound: the node is not up, or its doctor is switched off.
-func (c *Client) DoctorStatus(ctx context.Context, node holdfast.NodeID) (s api.DoctorStatus, err error) {
+func (c *Client) DoctorStatus(ctx context.Context, node holdfast.NodeID) (api.DoctorStatus, error) {
 	path := "/v1/doctor"
 	if node != "" {
 		path = nodePath(node, "/doctor")
 	}
-	return s, c.get(ctx, path, &s)
+	return get[api.DoctorStatus](ctx, c, path)
 }
 
-// DoctorHistory returns the doctor's findings since then, the newest first, at most
-// limit events (0: all that are kept). With samples it has also the host's facts over
+// DoctorHistory returns the doctor's findings since the given time, the newest first, at
+// most limit events (0: all that are kept). With samples it also has the host's facts over
 // time.
-func (c *Client) DoctorHistory(ctx context.Context, since time.Time, limit int, samples bool) (h watch.History, err error) {
+func (c *Client) DoctorHistory(ctx context.Context, since time.Time, limit int, samples bool) (watch.History, error) {
 	q := url.Values{"limit": {strconv.Itoa(limit)}, "samples": {strconv.FormatBool(samples)}}
 	if !since.IsZero() {
 		q.Set("since", since.Format(time.RFC3339Nano))
 	}
-	return h, c.get(ctx, "/v1/doctor/history?"+q.Encode(), &h)
+	return get[watch.History](ctx, c, "/v1/doctor/history?"+q.Encode())
 }
 
 // DoctorEvents calls each for every change of a finding, until ctx is done or the agent
@@ -46,23 +46,22 @@ func (c *Client) DoctorEvents(ctx context.Context, each func(watch.Event)) error
 
 // DoctorFleet returns the facts that separate the fleet's slow nodes from its fast
 // ones.
-func (c *Client) DoctorFleet(ctx context.Context, by ranking.By) (r ranking.Ranking, err error) {
-	return r, c.get(ctx, "/v1/doctor/fleet?by="+url.QueryEscape(string(by)), &r)
+func (c *Client) DoctorFleet(ctx context.Context, by ranking.By) (ranking.Ranking, error) {
+	return get[ranking.Ranking](ctx, c, "/v1/doctor/fleet?by="+url.QueryEscape(string(by)))
 }
 
 // Baselines lists the fleet's baselines.
 func (c *Client) Baselines(ctx context.Context) ([]baseline.Baseline, error) {
-	var a api.Baselines
-	err := c.get(ctx, "/v1/doctor/baselines", &a)
+	a, err := get[api.Baselines](ctx, c, "/v1/doctor/baselines")
 	return a.Baselines, err
 }
 
 // SaveBaseline keeps a baseline for the whole fleet.
 func (c *Client) SaveBaseline(ctx context.Context, b baseline.Baseline) error {
-	return c.post(ctx, "/v1/doctor/baselines", b, nil)
+	return c.ask(ctx, http.MethodPost, "/v1/doctor/baselines", b, nil)
 }
 
 // RemoveBaseline removes a baseline. holdfast.ErrNotFound.
 func (c *Client) RemoveBaseline(ctx context.Context, name string) error {
-	return c.post(ctx, "/v1/doctor/baselines/remove", api.BaselineName{Name: name}, nil)
+	return c.ask(ctx, http.MethodPost, "/v1/doctor/baselines/remove", api.BaselineName{Name: name}, nil)
 }

@@ -10,21 +10,21 @@ import (
 )
 
 // GCPlan returns what the agent's garbage collection would delete now.
-func (c *Client) GCPlan(ctx context.Context) (p gc.Proposal, err error) {
-	return p, c.get(ctx, "/v1/gc/plan", &p)
+func (c *Client) GCPlan(ctx context.Context) (gc.Proposal, error) {
+	return get[gc.Proposal](ctx, c, "/v1/gc/plan")
 }
 
-// GCRun makes the agent collect, and calls told after each deletion. An error may come
+// GCRun makes the agent collect, and calls progress after each deletion. An error may come
 // with a cycle of the deletions until then. When ctx is done the agent deletes no more.
 // holdfast.ErrBusy.
-func (c *Client) GCRun(ctx context.Context, told func(o gc.Outcome, deleted bool)) (gc.Cycle, error) {
+func (c *Client) GCRun(ctx context.Context, progress func(o gc.Outcome, deleted bool)) (gc.Cycle, error) {
 	var cy gc.Cycle
 	err := lines(ctx, c, http.MethodPost, "/v1/gc/run", api.Empty{}, func(ev api.GCEvent) (last bool, err error) {
-		if told != nil && ev.Deleted != nil {
-			told(*ev.Deleted, true)
+		if ev.Deleted != nil {
+			progress(*ev.Deleted, true)
 		}
-		if told != nil && ev.Skipped != nil {
-			told(*ev.Skipped, false)
+		if ev.Skipped != nil {
+			progress(*ev.Skipped, false)
 		}
 		if ev.Cycle != nil {
 			cy = *ev.Cycle
@@ -35,13 +35,12 @@ func (c *Client) GCRun(ctx context.Context, told func(o gc.Outcome, deleted bool
 }
 
 // GCStatus returns the state of the agent's garbage collection.
-func (c *Client) GCStatus(ctx context.Context) (s gc.Status, err error) {
-	return s, c.get(ctx, "/v1/gc/status", &s)
+func (c *Client) GCStatus(ctx context.Context) (gc.Status, error) {
+	return get[gc.Status](ctx, c, "/v1/gc/status")
 }
 
 // GCHistory lists the agent's last cycles, the newest first; limit 0 is all.
 func (c *Client) GCHistory(ctx context.Context, limit int) ([]gc.Cycle, error) {
-	var a api.GCCycles
-	err := c.get(ctx, "/v1/gc/history?limit="+strconv.Itoa(limit), &a)
+	a, err := get[api.GCCycles](ctx, c, "/v1/gc/history?limit="+strconv.Itoa(limit))
 	return a.Cycles, err
 }

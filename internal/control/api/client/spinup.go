@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"net/http"
 	"net/url"
 	"strconv"
 	"time"
@@ -20,50 +21,48 @@ func (c *Client) Spinups(ctx context.Context, f spinup.Filter) ([]api.JudgedSpin
 	if f.Limit > 0 {
 		q.Set("limit", strconv.Itoa(f.Limit))
 	}
-	var a api.SpinupList
-	err := c.get(ctx, "/v1/spinups?"+q.Encode(), &a)
+	a, err := get[api.SpinupList](ctx, c, "/v1/spinups?"+q.Encode())
 	return a.Spinups, err
 }
 
 // Spinup returns the spin-up with the id, or the only one whose id begins with it.
 // holdfast.ErrNotFound.
-func (c *Client) Spinup(ctx context.Context, id string) (s api.JudgedSpinup, err error) {
-	return s, c.get(ctx, "/v1/spinups/"+url.PathEscape(id), &s)
+func (c *Client) Spinup(ctx context.Context, id string) (api.JudgedSpinup, error) {
+	return get[api.JudgedSpinup](ctx, c, "/v1/spinups/"+url.PathEscape(id))
 }
 
 // SpinupReport returns how often phases were slow. It ignores the Limit of the
 // question's filter, and uses the agent's rules.
-func (c *Client) SpinupReport(ctx context.Context, q spinup.Question) (r spinup.Report, err error) {
+func (c *Client) SpinupReport(ctx context.Context, q spinup.Question) (spinup.Report, error) {
 	v := filterQuery(q.Filter)
 	set(v, "by", string(q.By))
 	set(v, "against", q.Against)
 	setTime(v, "at", q.At)
-	return r, c.get(ctx, "/v1/spinup-stats?"+v.Encode(), &r)
+	return get[spinup.Report](ctx, c, "/v1/spinup-stats?"+v.Encode())
 }
 
 // AddSpinup makes the agent keep a record. It returns when the record is on disk.
 // holdfast.ErrBusy while the agent's records are not open.
 func (c *Client) AddSpinup(ctx context.Context, r spinup.Record) error {
-	return c.post(ctx, "/v1/spinups", r.Bounded(), nil)
+	return c.ask(ctx, http.MethodPost, "/v1/spinups", r.Bounded(), nil)
 }
 
 // SpinupsUnderWay lists the spin-ups that have not ended, the oldest first.
 func (c *Client) SpinupsUnderWay(ctx context.Context) ([]underway.Entry, error) {
-	var a api.SpinupsUnderWay
-	err := c.get(ctx, "/v1/spinups-under-way", &a)
+	a, err := get[api.SpinupsUnderWay](ctx, c, "/v1/spinups-under-way")
 	return a.UnderWay, err
 }
 
 // BeginSpinup announces a spin-up. kind is spinup.ForPull, spinup.ForRun, or "" for
 // another program. It counts until EndSpinup, or for life (0: api.DefaultUnderWay).
 // holdfast.ErrBusy if there are too many.
-func (c *Client) BeginSpinup(ctx context.Context, kind spinup.Kind, name string, life time.Duration) (e underway.Entry, err error) {
-	return e, c.post(ctx, "/v1/spinups-under-way", api.BeginSpinupRequest{Name: name, Kind: kind, For: holdfast.Millis(life)}, &e)
+func (c *Client) BeginSpinup(ctx context.Context, kind spinup.Kind, name string, life time.Duration) (underway.Entry, error) {
+	return post[underway.Entry](ctx, c, "/v1/spinups-under-way", api.BeginSpinupRequest{Name: name, Kind: kind, For: holdfast.Millis(life)})
 }
 
 // EndSpinup ends a spin-up that BeginSpinup announced. holdfast.ErrNotFound.
 func (c *Client) EndSpinup(ctx context.Context, id string) error {
-	return c.post(ctx, "/v1/spinups-under-way/"+url.PathEscape(id)+"/end", api.Empty{}, nil)
+	return c.ask(ctx, http.MethodPost, "/v1/spinups-under-way/"+url.PathEscape(id)+"/end", api.Empty{}, nil)
 }
 
 func filterQuery(f spinup.Filter) url.Values {

@@ -25,11 +25,7 @@ func (c *Client) Logs(ctx context.Context, key holdfast.SessionKey, o api.LogOpt
 	if o.Timestamps {
 		q.Set("timestamps", "true")
 	}
-	r, err := c.request(ctx, http.MethodGet, sessionPath(key, "/logs?"+q.Encode()), nil)
-	if err != nil {
-		return err
-	}
-	resp, err := c.send(r)
+	resp, err := c.open(ctx, http.MethodGet, sessionPath(key, "/logs?"+q.Encode()), nil)
 	if err != nil {
 		return err
 	}
@@ -111,11 +107,7 @@ func orNil(e *api.Error) error {
 // lines sends a request and calls each for every line of the answer, until each reports
 // the last line or returns an error.
 func lines[T any](ctx context.Context, c *Client, method, path string, body any, each func(T) (last bool, err error)) error {
-	r, err := c.request(ctx, method, path, body)
-	if err != nil {
-		return err
-	}
-	resp, err := c.send(r)
+	resp, err := c.open(ctx, method, path, body)
 	if err != nil {
 		return err
 	}

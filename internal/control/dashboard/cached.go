@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// reading caches the result of a read for a short time. One of several concurrent
+// cached caches the result of a read for a short time. One of several concurrent
 // callers reads, and the others wait for its result. An error is cached, too.
-type reading[T any] struct {
+type cached[T any] struct {
 	read  func(ctx context.Context) (T, error)
 	fresh time.Duration // maximum age of a result
 
@@ -18,12 +18,12 @@ type reading[T any] struct {
 	err error
 }
 
-func newReading[T any](fresh time.Duration, read func(ctx context.Context) (T, error)) *reading[T] {
-	return &reading[T]{read: read, fresh: fresh}
+func newCached[T any](fresh time.Duration, read func(ctx context.Context) (T, error)) *cached[T] {
+	return &cached[T]{read: read, fresh: fresh}
 }
 
 // get returns a fresh result.
-func (r *reading[T]) get(ctx context.Context) (T, error) {
+func (r *cached[T]) get(ctx context.Context) (T, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.at.IsZero() && time.Since(r.at) < r.fresh {
@@ -35,4 +35,11 @@ func (r *reading[T]) get(ctx context.Context) (T, error) {
 	r.got, r.err = r.read(ctx)
 	r.at = time.Now()
 	return r.got, r.err
+}
+
+// drop makes the next get read again.
+func (r *cached[T]) drop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.at = time.Time{}
 }
