@@ -68,27 +68,6 @@ func overrides(f *pflag.FlagSet) config.Overrides {
 	}
 }
 
-// usageError is a mistake in the configuration.
-type usageError struct{ error }
-
-func (usageError) ExitCode() int   { return cli.ExitUsage }
-func (e usageError) Unwrap() error { return e.error }
-func (e usageError) Hint() string {
-	if h := holdfast.HintOf(e.error); h != "" {
-		return h
-	}
-	return "docs/configuration.md has every key"
-}
-
-// leftError is a drain that left something behind.
-type leftError struct{ error }
-
-func (leftError) ExitCode() int   { return cli.ExitPartial }
-func (e leftError) Unwrap() error { return e.error }
-func (leftError) Hint() string {
-	return "the report above names it; the next agent on this data directory takes it up"
-}
-
 // runAgent is `holdfast agent`: SIGTERM and SIGINT, which end ctx, drain;
 // SIGUSR2 leaves the containers to the next agent.
 func runAgent(ctx context.Context, r cli.AgentRun) error {
@@ -110,7 +89,7 @@ func runAgent(ctx context.Context, r cli.AgentRun) error {
 	over.Socket = r.Socket
 	c, err := config.Load(ctx, file, over)
 	if err != nil {
-		err = usageError{err}
+		err = cli.ConfigError(err)
 		turn.Fail(err)
 		return err
 	}
@@ -128,7 +107,7 @@ func runKubernetesAgent(ctx context.Context, r cli.AgentRun) error {
 	over.Socket = r.Socket
 	c, err := config.LoadCollector(ctx, get("config"), over)
 	if err != nil {
-		return usageError{err}
+		return cli.ConfigError(err)
 	}
 	k := kubenode.Options{
 		Kubeconfig: get("kubeconfig"), Namespace: get("namespace"), Socket: get("cri-socket"),
@@ -143,7 +122,7 @@ func runKubernetesAgent(ctx context.Context, r cli.AgentRun) error {
 		return cli.Usage(fmt.Errorf("--notices: %w", err))
 	}
 	if err := c.Preempt.Validate(); err != nil {
-		return usageError{fmt.Errorf("preempt.%w", err)}
+		return cli.ConfigError(fmt.Errorf("preempt.%w", err))
 	}
 	k.PodDetails, _ = r.Flags.GetBool("pod-details") // it is a flag: it was added above
 	return kubenode.Serve(ctx, c, k)
@@ -154,7 +133,7 @@ func socketOf(ctx context.Context, r cli.AgentRun) (string, error) {
 	file, _ := r.Flags.GetString("config")
 	c, err := config.LoadHost(ctx, file)
 	if err != nil {
-		return "", usageError{err}
+		return "", cli.ConfigError(err)
 	}
 	return c.API.Socket, nil
 }
@@ -181,7 +160,7 @@ func serveAgent(ctx context.Context, turn *handoff.Turn, c config.Config, r cli.
 		Drained:  r.Drained,
 	})
 	if errors.Is(err, agent.ErrLeft) {
-		return leftError{err}
+		return cli.Partial(err, "the report above names it; the next agent on this data directory takes it up")
 	}
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"time"
 
 	"holdfast/internal/agent"
 	"holdfast/internal/agent/process"
@@ -33,6 +34,7 @@ const (
 func deps() cli.Deps {
 	return cli.Deps{
 		Version:     buildVersion(),
+		Now:         time.Now,
 		AgentFlags:  agentFlags,
 		ConfigFlags: configFlags,
 		CheckFiles:  agent.CheckFiles,

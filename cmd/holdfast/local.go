@@ -24,7 +24,7 @@ func openLocal(ctx context.Context) (cli.Local, error) {
 		c.Node, err = os.Hostname()
 	}
 	if err != nil {
-		return cli.Local{}, usageError{err}
+		return cli.Local{}, cli.ConfigError(err)
 	}
 	e, err := process.OpenEngine(ctx, c)
 	if err != nil {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -31,7 +32,7 @@ const SocketEnv = "HOLDFAST_SOCKET"
 type Deps struct {
 	// Version is the version of this binary.
 	Version api.Version
-	// AgentFlags adds the flags of `holdfast agent`; nil: none.
+	// AgentFlags adds the flags of `holdfast agent`.
 	AgentFlags func(*pflag.FlagSet)
 	// ConfigFlags adds those agent flags that override keys of the configuration, and
 	// returns a function that reads them after parsing.
@@ -41,13 +42,11 @@ type Deps struct {
 	// RunAgent is `holdfast agent`. It returns when the agent has ended; it
 	// should end when ctx is done.
 	RunAgent func(ctx context.Context, r AgentRun) error
-	// AgentSocket is the unix socket of the agent that runs with these flags; nil: the
-	// socket of the command line.
+	// AgentSocket is the unix socket of the agent that runs with these flags.
 	AgentSocket func(ctx context.Context, r AgentRun) (string, error)
-	// DrainEngine kills every container of the engine without an agent; nil: an agent
-	// is required.
+	// DrainEngine kills every container of the engine without an agent.
 	DrainEngine func(ctx context.Context, q api.DrainRequest, step func(holdfast.Step)) (holdfast.DrainReport, error)
-	// OpenLocal opens this host's engine for commands; nil: there is no engine.
+	// OpenLocal opens this host's engine for commands.
 	OpenLocal func(ctx context.Context) (Local, error)
 	// JobWatcher is the command of the process that cleans up after a killed `holdfast
 	// run` (see job.StartWatcher); empty: the next run cleans up.
@@ -63,7 +62,7 @@ type Deps struct {
 	// ProtectLocks is the directory of the locks of protected ports; "" is the one
 	// below /run/holdfast.
 	ProtectLocks string
-	// GC is garbage collection on this host; the zero value: an agent is required.
+	// GC is garbage collection on this host.
 	GC GCDeps
 	// Examine is `holdfast doctor`.
 	Examine func(ctx context.Context, r DoctorRun) (doctor.Report, error)
@@ -76,10 +75,9 @@ type Deps struct {
 	// Bench runs holdfast-bench in place of this process. It returns only if it
 	// cannot.
 	Bench func(args []string) error
-	// Host returns the settings of this host for commands if no agent answers; nil: the
-	// defaults.
+	// Host returns the settings of this host for commands if no agent answers.
 	Host func(context.Context) (Host, error)
-	// Now is the clock for ages; nil: time.Now.
+	// Now is the clock for ages.
 	Now func() time.Time
 }
 
@@ -110,9 +108,6 @@ type app struct {
 // Main runs the command line (args without the program's name) and returns the exit
 // code. A stream is a terminal if it is an *os.File that is one.
 func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, d Deps) int {
-	if d.Now == nil {
-		d.Now = time.Now
-	}
 	a := &app{deps: d, ui: newUI(stdin, stdout, stderr)}
 	return a.run(ctx, a.root(), args, stdin, stdout, stderr)
 }
@@ -183,10 +178,7 @@ func (a *app) limited(cmd *cobra.Command, limit time.Duration) (context.Context,
 
 // givenSocket returns the socket that the user named, "" if there is none.
 func (a *app) givenSocket() string {
-	if a.socket != "" {
-		return a.socket
-	}
-	return os.Getenv(SocketEnv)
+	return cmp.Or(a.socket, os.Getenv(SocketEnv))
 }
 
 // agent returns a client of the agent.
@@ -194,11 +186,13 @@ func (a *app) agent() (*client.Client, error) {
 	if url := a.remoteURL(); url != "" {
 		return remoteAgent(url)
 	}
-	socket := a.givenSocket()
-	if socket == "" {
-		socket = DefaultSocket
-	}
-	return client.New(client.Options{Socket: socket})
+	return a.localAgent()
+}
+
+// localAgent returns a client of this host's agent, even if $HOLDFAST_URL names the agent
+// of another host.
+func (a *app) localAgent() (*client.Client, error) {
+	return client.New(client.Options{Socket: cmp.Or(a.givenSocket(), DefaultSocket)})
 }
 
 // with calls do with a client and the command's limited context.

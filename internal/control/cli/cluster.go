@@ -58,7 +58,6 @@ func (a *app) clusterNodes(f *clusterFlags) *cobra.Command {
 			"SLOW the share of spin-ups with a slow phase, and P99 the longest time of a container's create and start in 99 of 100 cases.\n" +
 			"A node without an agent has \"-\" there.",
 		Example: "  holdfast cluster nodes\n  holdfast cluster nodes --selector pool=old --json",
-		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := f.client(a.deps.Version.Version)
 			if err != nil {

@@ -50,11 +50,20 @@ func (a *app) completeNode(cmd *cobra.Command, words []string, _ string) ([]cobr
 
 // completeNodeFlag makes --node complete node ids, with any arguments.
 func (a *app) completeNodeFlag(cmd *cobra.Command) {
+	completeFlag(cmd, "node", func(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return a.completeNode(cmd, nil, begun)
+	})
+}
+
+// completeWords makes a flag complete one of the words.
+func completeWords(cmd *cobra.Command, flag string, words ...string) {
+	completeFlag(cmd, flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func completeFlag(cmd *cobra.Command, flag string, complete cobra.CompletionFunc) {
 	// Registering fails if there is no such flag, or twice: the first run would show
 	// that.
-	if err := cmd.RegisterFlagCompletionFunc("node", func(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		return a.completeNode(cmd, nil, begun)
-	}); err != nil {
+	if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {
 		panic(err)
 	}
 }

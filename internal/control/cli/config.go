@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"holdfast"
 	"holdfast/internal/control/config"
 )
 
@@ -49,7 +48,7 @@ func (a *app) configCheck() *cobra.Command {
 				return err
 			}
 			if err := a.checkConfig(e, role, noFiles); err != nil {
-				return configMistake(fmt.Errorf("%s: %w", e.File, err))
+				return ConfigError(fmt.Errorf("%s: %w", e.File, err))
 			}
 			return a.ui.result(checked{e.File, e.Found}, func(w io.Writer) {
 				if !e.Found {
@@ -86,7 +85,7 @@ func (a *app) checkConfig(e config.Explained, role string, noFiles bool) error {
 	if err := validate(); err != nil {
 		return err
 	}
-	if noFiles || a.deps.CheckFiles == nil {
+	if noFiles {
 		return nil
 	}
 	return a.deps.CheckFiles(e.Config)
@@ -124,10 +123,7 @@ func (a *app) configShow() *cobra.Command {
 // explainer adds the agent's flags, and returns a function that reads a configuration
 // with them.
 func (a *app) explainer(f *pflag.FlagSet) func(*cobra.Command, []string) (config.Explained, error) {
-	flags := func() config.Overrides { return config.Overrides{} }
-	if a.deps.ConfigFlags != nil {
-		flags = a.deps.ConfigFlags(f)
-	}
+	flags := a.deps.ConfigFlags(f)
 	return func(cmd *cobra.Command, words []string) (config.Explained, error) {
 		file := os.Getenv(ConfigEnv)
 		if len(words) > 0 {
@@ -137,19 +133,10 @@ func (a *app) explainer(f *pflag.FlagSet) func(*cobra.Command, []string) (config
 		over.Socket = a.socket
 		e, err := config.Explain(cmd.Context(), file, over, config.Environment{DockerHost: os.Getenv("DOCKER_HOST"), Socket: os.Getenv(SocketEnv)})
 		if err != nil {
-			return e, configMistake(err)
+			return e, ConfigError(err)
 		}
 		return e, nil
 	}
-}
-
-// configMistake is an error in the configuration.
-func configMistake(err error) error {
-	hint := holdfast.HintOf(err)
-	if hint == "" {
-		hint = "docs/configuration.md has every key"
-	}
-	return &usageError{err, hint}
 }
 
 func withoutDefaults(all []config.Setting) []config.Setting {

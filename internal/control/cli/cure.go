@@ -16,7 +16,7 @@ import (
 	"holdfast/internal/hosts/doctor/cure"
 )
 
-// CureDeps are the functions behind cures; the zero value: there are none.
+// CureDeps are the functions behind cures.
 type CureDeps struct {
 	// Run carries out a cure, or only inspects.
 	Run func(ctx context.Context, c cure.Cure, o cure.Options) (cure.Report, error)
@@ -74,9 +74,6 @@ func (a *app) cureRun(cmd *cobra.Command, c cure.Cure, f *cureFlags) error {
 	if err != nil {
 		return err
 	}
-	if a.deps.Cures.Run == nil {
-		return errors.New("this build has no cures")
-	}
 	ctx, cancel := a.limited(cmd, noLimit)
 	defer cancel()
 	done := func() {}
@@ -88,10 +85,7 @@ func (a *app) cureRun(cmd *cobra.Command, c cure.Cure, f *cureFlags) error {
 	if err != nil && !r.Applied {
 		return err
 	}
-	if e := a.ui.result(r, func(w io.Writer) { printCure(w, r) }); e != nil {
-		return errors.Join(err, e)
-	}
-	return err
+	return errors.Join(err, a.ui.result(r, func(w io.Writer) { printCure(w, r) }))
 }
 
 func (a *app) cureMemcg() *cobra.Command {
@@ -109,7 +103,6 @@ func (a *app) cureMemcg() *cobra.Command {
 			"With --kubepods it reclaims at each of a kubelet's control groups in turn where that can help: at slices with dead\n" +
 			"pods, and at pods with dead containers. --bytes and --for are for each group.",
 		Example: "  holdfast doctor cure memcg\n  holdfast doctor cure memcg --kubepods --apply\n  holdfast doctor cure memcg --cgroup /docker --apply\n  holdfast doctor cure memcg --self --apply",
-		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case self && (cgroup != "" || kubepods) || kubepods && cgroup != "":
@@ -135,9 +128,6 @@ func (a *app) cureKubepods(cmd *cobra.Command, f *cureFlags) error {
 	o, err := f.options(cmd)
 	if err != nil {
 		return err
-	}
-	if a.deps.Cures.Run == nil || a.deps.Cures.Kubepods == nil {
-		return errors.New("this build has no cures")
 	}
 	ctx, cancel := a.limited(cmd, noLimit)
 	defer cancel()
@@ -185,7 +175,6 @@ func (a *app) curePinned() *cobra.Command {
 			"files that processes have open or mapped, and those below --path. Pages that a process has locked cannot be\n" +
 			"dropped; the output names the process.",
 		Example: "  holdfast doctor cure pinned\n  holdfast doctor cure pinned --path /var/log --apply",
-		Args:    noArgs(),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.cureRun(cmd, cure.Pinned(paths...), &f) },
 	}
 	f.add(cmd, true)
@@ -202,7 +191,6 @@ func (a *app) cureDentries() *cobra.Command {
 		Long: "Reclaim kernel memory of one container, most of it directory entries of files that do not exist:\n" +
 			"with that container's own reclaim, which does not affect the rest of the host.",
 		Example: "  holdfast doctor cure dentries --container web-1\n  holdfast doctor cure dentries --cgroup /docker/ID --apply",
-		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			group, err := a.groupOf(cmd, cgroup, container)
 			if err != nil {
@@ -224,8 +212,6 @@ func (a *app) groupOf(cmd *cobra.Command, cgroup, container string) (string, err
 		return "", usage(cmd, errors.New("one of --container and --cgroup is needed"))
 	case cgroup != "":
 		return cgroup, nil
-	case a.deps.OpenEngine == nil:
-		return "", errors.New("this build has no container engine")
 	}
 	ctx, cancel := a.limited(cmd, askLimit)
 	defer cancel()
@@ -254,16 +240,12 @@ func (a *app) cureFadvise() *cobra.Command {
 			"a template of the configuration, for its next containers. For other containers the command shows the option\n" +
 			"of docker run. The program stays unchanged. If it logs by glog, its environment is enough: GLOG_drop_log_memory=false.",
 		Example: "  holdfast doctor cure fadvise --template web --apply\n  holdfast doctor cure fadvise --container web-1",
-		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if (t.Template == "") == (t.Container == "") {
 				return usage(cmd, errors.New("one of --template and --container is needed"))
 			}
 			if !filepath.IsAbs(t.File) {
 				return usage(cmd, fmt.Errorf("--file is %q, it must be an absolute path", t.File))
-			}
-			if t.Template != "" && t.Edit == nil {
-				return errors.New("this build has no configuration")
 			}
 			return a.cureRun(cmd, cure.Fadvise(t), &f)
 		},
@@ -290,7 +272,7 @@ func (a *app) cureSysctl() *cobra.Command {
 		RunE: func(cmd *cobra.Command, words []string) error {
 			ctx, cancel := a.limited(cmd, askLimit)
 			defer cancel()
-			h, err := a.thisHost(ctx)
+			h, err := a.deps.Host(ctx)
 			if err != nil {
 				return err
 			}
@@ -314,7 +296,6 @@ func (a *app) cureDropCaches() *cobra.Command {
 		Long: "Drop the page cache, the directory entries and the inodes of all containers on this host, which then read from the disks\n" +
 			"again. No other cure does this, and Holdfast never does it on its own.",
 		Example: "  holdfast doctor cure drop-caches\n  holdfast doctor cure drop-caches --apply",
-		Args:    noArgs(),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.cureRun(cmd, cure.DropCaches(), &f) },
 	}
 	f.add(cmd, false)
@@ -327,22 +308,18 @@ func (a *app) cureHistory() *cobra.Command {
 		Use: "history", Short: "List the cures that were carried out on this host",
 		Long:    "List the cures that were carried out on this host, the newest first.",
 		Example: "  holdfast doctor cure history --json",
-		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 0 {
 				return usage(cmd, fmt.Errorf("--limit is %d, it must be 0 (all that are kept) or more", limit))
 			}
 			ctx, cancel := a.limited(cmd, askLimit)
 			defer cancel()
-			h, err := a.thisHost(ctx)
+			h, err := a.deps.Host(ctx)
 			if err != nil {
 				return err
 			}
 			list, err := cure.Journal{Path: filepath.Join(h.DataDir, cure.FileName)}.List(limit)
-			if err != nil {
-				return err
-			}
-			return a.ui.result(list, func(w io.Writer) { a.printCures(w, list) })
+			return show(a.ui, list, err, a.printCures)
 		},
 	}
 	cmd.Flags().IntVar(&limit, "limit", limit, "at most that many; 0: all that are kept")

@@ -51,16 +51,10 @@ func (a *app) doctorCmd() *cobra.Command {
 		}
 		ctx, cancel := a.limited(cmd, noLimit)
 		defer cancel()
-		done := func() {}
-		r, err := a.deps.Examine(ctx, DoctorRun{For: look, Baselines: a.knownBaselines(ctx), Step: func(what string) {
-			done()
-			done = a.ui.progress(what)
-		}})
+		step, done := a.ui.steps()
+		r, err := a.deps.Examine(ctx, DoctorRun{For: look, Baselines: a.knownBaselines(ctx), Step: step})
 		done()
-		if err != nil {
-			return err
-		}
-		if err := a.ui.result(r, func(w io.Writer) { printReport(w, r) }); err != nil {
+		if err := show(a.ui, r, err, printReport); err != nil {
 			return err
 		}
 		if slices.ContainsFunc(r.Findings, func(f doctor.Finding) bool { return f.Severity != rule.Notice }) {

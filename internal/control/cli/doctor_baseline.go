@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -64,7 +65,7 @@ func baselinesIn(h Host) baseline.Dir {
 func (a *app) withBaselines(cmd *cobra.Command, limit time.Duration, do func(ctx context.Context, c *client.Client, h Host) error) error {
 	ctx, cancel := a.limited(cmd, limit)
 	defer cancel()
-	host, err := a.thisHost(ctx)
+	host, err := a.deps.Host(ctx)
 	if err != nil {
 		return err
 	}
@@ -79,7 +80,7 @@ func (a *app) withBaselines(cmd *cobra.Command, limit time.Duration, do func(ctx
 func (a *app) knownBaselines(ctx context.Context) []baseline.Baseline {
 	ctx, cancel := context.WithTimeout(ctx, askLimit/2)
 	defer cancel()
-	host, err := a.thisHost(ctx)
+	host, err := a.deps.Host(ctx)
 	if err != nil {
 		return nil
 	}
@@ -113,19 +114,13 @@ func (f *lookFlags) check(cmd *cobra.Command) error {
 
 // look observes this host and makes a baseline of it.
 func (a *app) look(ctx context.Context, f lookFlags, name string, h Host) (baseline.Baseline, doctor.Report, error) {
-	done := func() {}
-	r, err := a.deps.Examine(ctx, DoctorRun{For: f.length, Step: func(what string) {
-		done()
-		done = a.ui.progress(what)
-	}})
+	step, done := a.ui.steps()
+	r, err := a.deps.Examine(ctx, DoctorRun{For: f.length, Step: step})
 	done()
 	if err != nil {
 		return baseline.Baseline{}, r, err
 	}
-	role := f.role
-	if role == "" {
-		role = h.Role
-	}
+	role := cmp.Or(f.role, h.Role)
 	b := baseline.New(name, role, holdfast.NodeID(h.Node), a.deps.Now(), r.Seconds, r.Facts)
 	if b.Kernel == "" {
 		b.Kernel = r.Kernel
@@ -197,14 +192,10 @@ func (a *app) baselineLs() *cobra.Command {
 		Short:   "List the baselines",
 		Long:    "List the baselines of the fleet, or of this host if no agent answers, by name.",
 		Example: "  holdfast doctor baseline ls\n  holdfast doctor baseline ls --json",
-		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withBaselines(cmd, askLimit, func(ctx context.Context, s *client.Client, _ Host) error {
 				all, err := s.Baselines(ctx)
-				if err != nil {
-					return err
-				}
-				return a.ui.result(all, func(w io.Writer) {
+				return show(a.ui, all, err, func(w io.Writer, all []baseline.Baseline) {
 					fmt.Fprintln(w, "NAME\tKERNEL\tROLE\tNODE\tAGE\tFACTS\tPROFILE")
 					for _, b := range all {
 						profile := "-"
@@ -249,13 +240,11 @@ func (a *app) baselineCompare() *cobra.Command {
 		Long: "Observe this host and show the facts in which it differs from a baseline, the largest difference first: the factor, the healthy value and the current one.\n" +
 			"The default is the newest baseline of this kernel and role. Small values count as nearly equal: 3 stalls a second instead of none are a factor of 4.",
 		Example: "  holdfast doctor baseline compare\n  holdfast doctor baseline compare web-good --for 10s --json",
+		PreRunE: func(cmd *cobra.Command, _ []string) error { return atLeast(cmd, "limit", limit, 1) },
 		Args:    args(0, 1, "at most one name"),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			if err := f.check(cmd); err != nil {
 				return err
-			}
-			if limit < 1 {
-				return usage(cmd, fmt.Errorf("--limit is %d, it must be 1 or more", limit))
 			}
 			return a.withBaselines(cmd, noLimit, func(ctx context.Context, s *client.Client, h Host) error {
 				all, err := s.Baselines(ctx)

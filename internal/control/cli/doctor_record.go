@@ -36,7 +36,6 @@ func (a *app) recordCmd() *cobra.Command {
 			"and `go tool pprof`. It shows which containers used the CPUs and on which paths through the kernel. It needs\n" +
 			"root, and no agent. User stacks are unwound by frame pointers.",
 		Example: "  holdfast doctor record -o bad.pb.gz\n  holdfast doctor record -o web.pb.gz --container web-1 --for 2m",
-		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch err := (profile.Recorder{For: r.For, Hz: r.Hz}).Validate(); {
 			case file == "":
@@ -55,11 +54,8 @@ func (a *app) recordCmd() *cobra.Command {
 			defer out.Abort()
 			ctx, cancel := a.limited(cmd, noLimit)
 			defer cancel()
-			done := func() {}
-			r.Step = func(what string) {
-				done()
-				done = a.ui.progress(what)
-			}
+			var done func()
+			r.Step, done = a.ui.steps()
 			p, err := a.deps.Record(ctx, r)
 			done()
 			if err != nil {

@@ -22,7 +22,6 @@ func (a *app) drainCmd() *cobra.Command {
 			"The node refuses sessions until `holdfast node uncordon`. A drain that has begun continues if this command is interrupted.",
 		Example: "  holdfast drain\n  holdfast drain --budget 10s --json\n  holdfast drain --engine-all",
 	})
-	cmd.Args = noArgs()
 	return cmd
 }
 
@@ -68,7 +67,7 @@ func (a *app) drain(ctx context.Context, c *client.Client, node holdfast.NodeID,
 	a.ui.note("draining…")
 	rep, err := c.Drain(ctx, node, q, a.drainStep)
 	// Not for a remote agent: this host's engine is another one.
-	if errors.Is(err, client.ErrUnreachable) && q.EngineAll && node == "" && a.remoteURL() == "" && a.deps.DrainEngine != nil && ctx.Err() == nil {
+	if errors.Is(err, client.ErrUnreachable) && q.EngineAll && node == "" && a.remoteURL() == "" && ctx.Err() == nil {
 		a.ui.note("no agent answers: killing the engine's containers without one")
 		rep, err = a.deps.DrainEngine(ctx, q, a.drainStep)
 	}
@@ -96,10 +95,7 @@ func (a *app) drained(r holdfast.DrainReport) error {
 	if err := leftError(r.Left); err != nil || r.Clean() {
 		return err
 	}
-	return &partial{
-		msg:  count(r.Owned-r.Released, "session") + " could not be released: " + clean(r.Notice),
-		hint: "the agent's log has the error of the store",
-	}
+	return Partial(fmt.Errorf("%s could not be released: %s", count(r.Owned-r.Released, "session"), clean(r.Notice)), "the agent's log has the error of the store")
 }
 
 func drainText(w io.Writer, r holdfast.DrainReport) {

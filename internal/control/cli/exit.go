@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -26,11 +27,8 @@ const (
 	exitInterrupted = 130 // 128 + SIGINT, as in shells
 )
 
-// Exit codes of commands outside this package.
-const (
-	ExitUsage   = exitUsage
-	ExitPartial = exitPartial
-)
+// ExitUsage is the exit code of an error of Usage.
+const ExitUsage = exitUsage
 
 // Exit is an error that ends the command with the code and prints nothing: the message
 // was already printed.
@@ -112,11 +110,30 @@ type status int
 func (s status) Error() string { return "the command that was run failed" }
 func (s status) ExitCode() int { return int(s) }
 
-// partial is an error about what was left behind.
-type partial struct {
-	msg, hint string
+// exitError is an error with an exit code. hint is "" if err's own hint is enough.
+type exitError struct {
+	err  error
+	code int
+	hint string
 }
 
-func (p *partial) Error() string { return p.msg }
-func (p *partial) Hint() string  { return p.hint }
-func (p *partial) ExitCode() int { return exitPartial }
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+func (e *exitError) Hint() string  { return cmp.Or(e.hint, holdfast.HintOf(e.err)) }
+func (e *exitError) ExitCode() int { return e.code }
+
+// usage makes err an error in cmd's command line.
+func usage(cmd *cobra.Command, err error) error {
+	return &exitError{err, exitUsage, "see `" + cmd.CommandPath() + " --help`"}
+}
+
+// Usage makes err a usage error.
+func Usage(err error) error { return &exitError{err: err, code: exitUsage} }
+
+// ConfigError makes err an error in the configuration.
+func ConfigError(err error) error {
+	return &exitError{err, exitUsage, cmp.Or(holdfast.HintOf(err), "docs/configuration.md has every key")}
+}
+
+// Partial makes err an error about what was left behind.
+func Partial(err error, hint string) error { return &exitError{err, exitPartial, hint} }

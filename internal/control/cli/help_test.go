@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"holdfast/internal/control/api"
+	"holdfast/internal/control/config"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -29,7 +30,11 @@ func commands(c *cobra.Command) []*cobra.Command {
 }
 
 func newTestRoot(out *bytes.Buffer) *cobra.Command {
-	a := &app{ui: newUI(nil, out, out), deps: Deps{Version: api.Version{Version: "v1.2.3"}}}
+	a := &app{ui: newUI(nil, out, out), deps: Deps{
+		Version:     api.Version{Version: "v1.2.3"},
+		AgentFlags:  func(*pflag.FlagSet) {},
+		ConfigFlags: func(*pflag.FlagSet) func() config.Overrides { return nil },
+	}}
 	root := a.root()
 	root.SetOut(out)
 	root.InitDefaultHelpCmd()

@@ -2,10 +2,8 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
-	"holdfast"
 	"holdfast/internal/hosts/job"
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/platform/engine"
@@ -35,9 +33,6 @@ type Keeper interface {
 
 // openLocal connects to this host's engine. The caller closes it.
 func (a *app) openLocal(ctx context.Context) (Local, error) {
-	if a.deps.OpenLocal == nil {
-		return Local{}, errors.New("this build has no container engine")
-	}
 	r, err := a.recorder()
 	if err != nil {
 		return Local{}, err
@@ -68,14 +63,6 @@ func causeCode(err error) int {
 	}
 	return exitCode(err)
 }
-
-// spinupError is the error of a failed spin-up.
-type spinupError struct{ err error }
-
-func (e *spinupError) Error() string { return e.err.Error() }
-func (e *spinupError) Unwrap() error { return e.err }
-func (e *spinupError) Hint() string  { return holdfast.HintOf(e.err) }
-func (e *spinupError) ExitCode() int { return causeCode(e.err) }
 
 // keep records the measurements, also of an interrupted command. If they cannot be kept
 // it prints a warning: the command has not failed.

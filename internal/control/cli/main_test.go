@@ -128,7 +128,8 @@ func testDeps() cli.Deps {
 			r.Ready(drill.Running{Drill: r.Drill.Name, Rule: r.Drill.Rule, Group: "/g"})
 			return nil
 		},
-		Record: recording,
+		Record:    recording,
+		OpenLocal: func(context.Context) (cli.Local, error) { return cli.Local{}, errors.New("the engine is not here") },
 		Hidden: map[string]func(context.Context, []string) error{"guardian": func(_ context.Context, args []string) error {
 			fmt.Printf("guardian: %q\n", args)
 			return nil

@@ -29,14 +29,10 @@ func (a *app) nodeLs() *cobra.Command {
 			"BOOTS are starting containers, with their limit. NETWORKS are ready networks, and how many are kept; WARM is the same for containers. PRESSURE is the share of the last ten seconds in which a task waited for a CPU.\n" +
 			"PEER ADDRESS is the node's address for other nodes.",
 		Example: "  holdfast node ls\n  holdfast node ls --json",
-		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
 				all, err := c.Nodes(ctx)
-				if err != nil {
-					return err
-				}
-				return a.ui.result(all, func(w io.Writer) { a.nodeTable(w, all) })
+				return show(a.ui, all, err, a.nodeTable)
 			})
 		},
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,7 +54,6 @@ the command's. It needs root.`,
 		Example: "  holdfast protect --port 16000 -- systemctl restart haproxy\n" +
 			"  holdfast protect --unit nginx -- systemctl restart nginx\n" +
 			"  holdfast protect --port 80 --port 443 --check",
-		Args: args(0, 1<<16, "a command"),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			o, err := p.options(cmd, words)
 			if err != nil {
@@ -76,7 +76,8 @@ the command's. It needs root.`,
 			return a.protectRun(cmd.Context(), o)
 		},
 	}
-	cmd.AddCommand(a.protectInstallCmd(), a.protectStatusCmd(), a.protectUninstallCmd(), a.protectHistoryCmd())
+	group(cmd, a.protectInstallCmd(), a.protectStatusCmd(), a.protectUninstallCmd(), a.protectHistoryCmd())
+	cmd.Args = args(0, 1<<16, "a command")
 	f := cmd.Flags()
 	f.SetInterspersed(false)
 	f.IntSliceVar(&p.ports, "port", nil, "TCP port to hold, on all addresses; may be repeated")
@@ -89,27 +90,14 @@ the command's. It needs root.`,
 	f.BoolVar(&p.overlap, "overlap", false, "the new server listens before the old one stops, and the old one finishes its requests itself (as haproxy -sf)")
 	f.StringVar(&p.backend, "backend", string(protect.Auto), "backend: auto, park, nfqueue, migrate or plug")
 	f.BoolVar(&p.check, "check", false, "only show which backends work here, and why others do not")
-	_ = cmd.RegisterFlagCompletionFunc("backend", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return backendNames(), cobra.ShellCompDirectiveNoFileComp
-	})
+	completeWords(cmd, "backend", backendNames()...)
 	return cmd
 }
 
 // lockDir returns the directory of the ports' locks.
-func (a *app) lockDir() string {
-	if a.deps.ProtectLocks != "" {
-		return a.deps.ProtectLocks
-	}
-	return protect.LockDir
-}
+func (a *app) lockDir() string { return cmp.Or(a.deps.ProtectLocks, protect.LockDir) }
 
-func backendNames() []string {
-	var names []string
-	for _, n := range protect.Names() {
-		names = append(names, string(n))
-	}
-	return names
-}
+func backendNames() []string { return texts(protect.Names()) }
 
 // options checks the command line and resolves its names.
 func (p *protectFlags) options(cmd *cobra.Command, words []string) (protect.Options, error) {
@@ -259,7 +247,7 @@ func (a *app) protectRun(ctx context.Context, o protect.Options) error {
 	}
 	switch {
 	case err != nil && r.ExitCode != 0:
-		return &failedCommand{fmt.Errorf("the command failed (exit code %d), and %w", r.ExitCode, err), r.ExitCode}
+		return &exitError{err: fmt.Errorf("the command failed (exit code %d), and %w", r.ExitCode, err), code: r.ExitCode}
 	case err != nil:
 		return err
 	case r.ExitCode != 0:
@@ -267,17 +255,6 @@ func (a *app) protectRun(ctx context.Context, o protect.Options) error {
 	}
 	return nil
 }
-
-// failedCommand is an error beside the failure of a command.
-type failedCommand struct {
-	err  error
-	code int
-}
-
-func (e *failedCommand) Error() string { return e.err.Error() }
-func (e *failedCommand) Unwrap() error { return e.err }
-func (e *failedCommand) Hint() string  { return holdfast.HintOf(e.err) }
-func (e *failedCommand) ExitCode() int { return e.code }
 
 // protectReport prints the report: with --json as the result, otherwise beside the
 // command's output.

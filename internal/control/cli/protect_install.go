@@ -59,7 +59,6 @@ to listen on it yet. It needs root.`,
 		Example: "  holdfast protect install --port 16000\n" +
 			"  holdfast protect install --listen 10.0.0.1:443 --backend nfqueue\n" +
 			"  holdfast protect install --restore",
-		Args: noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			as, err := addresses(i.ports, i.listen)
 			if err == nil {
@@ -86,9 +85,7 @@ to listen on it yet. It needs root.`,
 	i.addPorts(f, "prepare")
 	f.StringVar(&i.backend, "backend", string(protect.Auto), "default backend: auto, park, nfqueue, migrate or plug")
 	f.BoolVar(&i.restore, "restore", false, "restore the ports of the record, as after a boot")
-	_ = cmd.RegisterFlagCompletionFunc("backend", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return backendNames(), cobra.ShellCompDirectiveNoFileComp
-	})
+	completeWords(cmd, "backend", backendNames()...)
 	return cmd
 }
 
@@ -112,7 +109,6 @@ func (a *app) protectStatusCmd() *cobra.Command {
 		Short:   "Show the installed ports and their holds",
 		Long:    "Show the ports that \"holdfast protect install\" has prepared: their backend, the number of\nholds since the keeper started, the longest wait, and the current hold.",
 		Example: "  holdfast protect status\n  holdfast protect status --json",
-		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := a.limited(cmd, askLimit)
 			defer cancel()
@@ -132,7 +128,6 @@ func (a *app) protectUninstallCmd() *cobra.Command {
 		Long: `Undo "holdfast protect install", for the given ports or for all. With the last port the
 standing keeper ends, and nothing is left. A current hold ends first.`,
 		Example: "  holdfast protect uninstall\n  holdfast protect uninstall --port 16000",
-		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			as, err := addresses(i.ports, i.listen)
 			if err != nil {

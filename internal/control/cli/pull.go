@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"holdfast/internal/control/api"
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/hosts/spinup/puller"
 )
@@ -60,12 +61,6 @@ type pullOptions struct {
 	remove   bool
 }
 
-// pulled is one image in the output.
-type pulled struct {
-	spinup.Record
-	Slow []spinup.Phase `json:"slow"` // slow phases by the rules
-}
-
 func (a *app) pull(ctx context.Context, images []string, o pullOptions) error {
 	local, err := a.openLocal(ctx)
 	if err != nil {
@@ -98,13 +93,9 @@ func (a *app) pull(ctx context.Context, images []string, o pullOptions) error {
 
 // showPulls prints the pulls.
 func (a *app) showPulls(records []spinup.Record, rules spinup.Rules, quiet bool) error {
-	list := make([]pulled, 0, len(records))
+	list := make([]api.JudgedSpinup, 0, len(records))
 	for _, r := range records {
-		slow := rules.Slow(r)
-		if slow == nil {
-			slow = []spinup.Phase{}
-		}
-		list = append(list, pulled{r, slow})
+		list = append(list, api.JudgedSpinup{Record: r, Slow: slowPhases(r, rules)})
 	}
 	return a.ui.result(list, func(w io.Writer) {
 		for _, one := range list {
@@ -120,6 +111,11 @@ func (a *app) showPulls(records []spinup.Record, rules spinup.Rules, quiet bool)
 			}
 		}
 	})
+}
+
+// slowPhases returns the slow phases for JSON, which shows none as an empty array.
+func slowPhases(r spinup.Record, rules spinup.Rules) []spinup.Phase {
+	return append([]spinup.Phase{}, rules.Slow(r)...)
 }
 
 // pullLine returns a pull in one line, with its slow phases.
@@ -141,9 +137,9 @@ func (a *app) failedPulls(results []puller.Result) error {
 		switch {
 		case r.Err == nil || r.Of != i:
 		case errors.Is(r.Err, context.Canceled):
-			return &spinupError{r.Err}
+			return &exitError{err: r.Err, code: causeCode(r.Err)}
 		default:
-			failed = append(failed, &spinupError{r.Err})
+			failed = append(failed, &exitError{err: r.Err, code: causeCode(r.Err)})
 		}
 	}
 	if len(failed) == 0 {

@@ -10,7 +10,6 @@ import (
 
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/client"
-	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/hosts/spinup/underway"
 )
@@ -22,15 +21,6 @@ type Host struct {
 	Spinup  spinup.Config
 	Node    string // the node's id
 	Role    string // the host's purpose, for the doctor's baselines
-}
-
-// thisHost returns the settings of Deps.Host, or the defaults.
-func (a *app) thisHost(ctx context.Context) (Host, error) {
-	if a.deps.Host != nil {
-		return a.deps.Host(ctx)
-	}
-	c := config.Default()
-	return Host{DataDir: c.DataDir, RunDir: c.RunDir, Spinup: c.Spinup}, nil
 }
 
 // Time limits of a Recorder. A finished command waits no longer for its record to be
@@ -64,16 +54,12 @@ type Recorder struct {
 // recorder returns the Recorder of a command, which closes it. It is for this host,
 // even if $HOLDFAST_URL names the agent of another host.
 func (a *app) recorder() (*Recorder, error) {
-	socket := a.givenSocket()
-	if socket == "" {
-		socket = DefaultSocket
-	}
-	c, err := client.New(client.Options{Socket: socket})
+	c, err := a.localAgent()
 	if err != nil {
 		return nil, err
 	}
 	return &Recorder{
-		host: a.thisHost, client: c,
+		host: a.deps.Host, client: c,
 		log: slog.New(slog.NewTextHandler(a.ui.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}, nil
 }

@@ -4,14 +4,10 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"sync"
 	"text/tabwriter"
 	"time"
-	"unicode/utf8"
-
-	"golang.org/x/term"
 
 	"holdfast"
 )
@@ -26,16 +22,13 @@ const (
 // it is a table that is redrawn, and erased at the end. Elsewhere it is a line for each
 // session that has ended.
 type replaceProgress struct {
+	*picture           // nil: not a terminal
 	lines    io.Writer // nil: no output
-	terminal *os.File  // nil: not a terminal
 
 	mu       sync.Mutex
 	ended    []holdfast.Replacement // the last few
 	count    int                    // number of all that have ended
 	underWay []begun
-	drawn    int // lines of the last drawing
-
-	drawing redrawing
 }
 
 type begun struct {
@@ -56,8 +49,7 @@ func (u *ui) replaceProgress() *replaceProgress {
 		fmt.Fprintln(u.err, "replacing…")
 		return b
 	}
-	b.terminal = f
-	b.drawing.begin(b.draw)
+	b.picture = newPicture(f, b.frame)
 	return b
 }
 
@@ -88,7 +80,7 @@ func (b *replaceProgress) step(ended bool, r holdfast.Replacement) {
 	fmt.Fprintf(b.lines, "%s: %s → %s in %s\n", r.Key, dash(string(r.From)), dash(string(r.To)), r.Total)
 }
 
-func (b *replaceProgress) draw() {
+func (b *replaceProgress) frame(width, _ int) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var text bytes.Buffer
@@ -105,38 +97,9 @@ func (b *replaceProgress) draw() {
 	}
 	t.Flush()
 	fmt.Fprintf(&text, "%d done, %d under way\n", b.count, len(b.underWay))
-	width, _, err := term.GetSize(int(b.terminal.Fd()))
-	if err != nil || width < 1 {
-		width = 80
-	}
-	out := b.erase()
-	b.drawn = 0
+	var lines []string
 	for line := range strings.Lines(text.String()) {
-		out += narrow(strings.TrimRight(line, "\n"), width) + "\n"
-		b.drawn++
+		lines = append(lines, narrow(strings.TrimRight(line, "\n"), width))
 	}
-	_, _ = io.WriteString(b.terminal, out) // an error of the terminal is ignored
-}
-
-// erase erases the last drawing (ECMA-48: cursor up, erase below).
-func (b *replaceProgress) erase() string {
-	if b.drawn == 0 {
-		return ""
-	}
-	return fmt.Sprintf("\x1b[%dA\r\x1b[J", b.drawn)
-}
-
-// narrow shortens a line so that the terminal does not wrap it.
-func narrow(line string, width int) string {
-	if utf8.RuneCountInString(line) < width {
-		return line
-	}
-	return string([]rune(line)[:width-1])
-}
-
-func (b *replaceProgress) close() {
-	b.drawing.end()
-	if b.terminal != nil {
-		_, _ = io.WriteString(b.terminal, b.erase())
-	}
+	return lines
 }

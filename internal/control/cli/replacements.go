@@ -36,11 +36,8 @@ func (a *app) sessionReplacements() *cobra.Command {
 			"RATIO is a node's time divided by the fleet's median, for the phase with the highest ratio. Templates are compared with themselves.\n" +
 			fmt.Sprintf("A node counts as slow from %.0fx on.", replace.SlowRatio),
 		Example: "  holdfast session replacements\n  holdfast session replacements --slow\n  holdfast session replacements --node web-1 --limit 5 --json",
-		Args:    noArgs(),
+		PreRunE: func(cmd *cobra.Command, _ []string) error { return atLeast(cmd, "limit", limit, 0) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if limit < 0 {
-				return usage(cmd, fmt.Errorf("--limit is %d, it must be 0 or more", limit))
-			}
 			return a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
 				rows, err := a.allReplacements(ctx, c)
 				if err != nil {

@@ -74,15 +74,6 @@ func (a *app) runCmd() *cobra.Command {
 	return cmd
 }
 
-// completeWords makes a flag complete one of the words.
-func completeWords(cmd *cobra.Command, flag string, words ...string) {
-	// Registering fails if there is no such flag, or twice: the first run would show
-	// that.
-	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err)
-	}
-}
-
 // jobOf returns the job of the command line.
 func (a *app) jobOf(cmd *cobra.Command, o runOptions, words []string) (job.Job, error) {
 	if o.file != "" {
@@ -194,18 +185,18 @@ func (a *app) readJob(name string) (text []byte, dir string, err error) {
 func (a *app) runJob(ctx context.Context, j job.Job, o runOptions) error {
 	local, err := a.openLocal(ctx)
 	if err != nil {
-		return &runError{err}
+		return runError(err)
 	}
 	defer local.close()
 	r, err := a.runner(ctx, local, j, o)
 	if err != nil {
-		return &runError{err}
+		return runError(err)
 	}
 	id := job.NewID()
 	if len(a.deps.JobWatcher) > 0 {
 		w, err := job.StartWatcher(a.deps.JobWatcher, id)
 		if err != nil {
-			return &runError{err}
+			return runError(err)
 		}
 		defer w.Release()
 	}
@@ -216,11 +207,11 @@ func (a *app) runJob(ctx context.Context, j job.Job, o runOptions) error {
 	res, err := r.Run(ctx, id, j)
 	ended()
 	if err != nil {
-		err = &runError{err}
+		err = runError(err)
 		res.ExitCode = exitCode(err)
 	}
 	if shown := a.showJob(res, err, j, local.Rules); err == nil && shown != nil {
-		err = &runError{shown}
+		err = runError(shown)
 	}
 	if err == nil && res.ExitCode != 0 {
 		return status(res.ExitCode)

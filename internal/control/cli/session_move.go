@@ -66,7 +66,7 @@ func (a *app) moveSession(ctx context.Context, c *client.Client, key holdfast.Se
 		return err
 	}
 	if s.Node != r.To {
-		return &partial{fmt.Sprintf("session %s started on node %s instead of node %s", key, s.Node, r.To), "the log of " + string(r.To) + " has the reason"}
+		return Partial(fmt.Errorf("session %s started on node %s instead of node %s", key, s.Node, r.To), "the log of "+string(r.To)+" has the reason")
 	}
 	return nil
 }

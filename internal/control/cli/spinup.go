@@ -40,19 +40,10 @@ func (f *spinupFilter) flags(cmd *cobra.Command) {
 	s.StringVar(&f.kind, "kind", "", "only of this kind: "+strings.Join(kinds(), ", "))
 	s.StringVar(&f.image, "image", "", "only of this image; without a tag: of any tag")
 	s.StringVar(&f.job, "job", "", "only of this session or run")
-	// Registering fails if there is no such flag, or twice: the first run would show
-	// that.
-	if err := cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(kinds(), cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err)
-	}
+	completeWords(cmd, "kind", kinds()...)
 }
 
-func kinds() (names []string) {
-	for _, k := range spinup.Kinds() {
-		names = append(names, string(k))
-	}
-	return names
-}
+func kinds() []string { return texts(spinup.Kinds()) }
 
 // filter reads the flags.
 func (f *spinupFilter) filter(cmd *cobra.Command, now time.Time) (spinup.Filter, error) {
@@ -93,7 +84,6 @@ func (a *app) spinupLs() *cobra.Command {
 		Long: "List spin-ups, the newest first: the time of each phase, and the result.\n" +
 			"A phase that was slow by the agent's rules is marked with \"!\".",
 		Example: "  holdfast spinup ls --since 24h --slow\n  holdfast spinup ls --failed --kind session\n  holdfast spinup ls --image nginx --limit 5 --json",
-		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			filter, err := f.filter(cmd, a.deps.Now())
 			if err != nil {
@@ -105,10 +95,7 @@ func (a *app) spinupLs() *cobra.Command {
 			filter.Limit = limit
 			return a.withSpinups(cmd, askLimit, dir, func(ctx context.Context, s *client.Client) error {
 				all, err := s.Spinups(ctx, filter)
-				if err != nil {
-					return err
-				}
-				return a.ui.result(all, func(w io.Writer) { a.spinupTable(w, all) })
+				return show(a.ui, all, err, a.spinupTable)
 			})
 		},
 	}
@@ -191,10 +178,7 @@ func (a *app) spinupShow() *cobra.Command {
 		RunE: func(cmd *cobra.Command, words []string) error {
 			return a.withSpinups(cmd, askLimit, dir, func(ctx context.Context, s *client.Client) error {
 				one, err := s.Spinup(ctx, words[0])
-				if err != nil {
-					return hintNotFound(err, "`holdfast spinup ls` lists the spin-ups")
-				}
-				return a.ui.result(one, func(w io.Writer) { spinupDetails(w, one) })
+				return show(a.ui, one, hintNotFound(err, "`holdfast spinup ls` lists the spin-ups"), spinupDetails)
 			})
 		},
 	}

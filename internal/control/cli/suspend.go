@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast"
+	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/client"
 )
 
@@ -24,10 +25,7 @@ func (a *app) sessionSuspend() *cobra.Command {
 		done := a.ui.progress("suspending " + string(key))
 		r, err := c.SuspendSession(ctx, key)
 		done()
-		if err != nil {
-			return err
-		}
-		if err := a.ui.result(r, func(w io.Writer) {
+		if err := show(a.ui, r, err, func(w io.Writer, r holdfast.SuspendReport) {
 			fmt.Fprintf(w, "%s is suspended: %.1f MB saved in %s, kept until %s\n", key, float64(r.Bytes)/1e6, r.Took, stamp(r.Until))
 		}); err != nil {
 			return err
@@ -47,10 +45,7 @@ func (a *app) sessionResume() *cobra.Command {
 		done := a.ui.progress("resuming " + string(key))
 		s, err := c.ResumeSession(ctx, key)
 		done()
-		if err != nil {
-			return err
-		}
-		return a.ui.result(s, func(w io.Writer) {
+		return show(a.ui, s, err, func(w io.Writer, s api.Session) {
 			fmt.Fprintf(w, "%s is %s at %s (%s, booted in %s)\n", s.Key, s.State, dash(s.Address), memoryText(s.Memory), bootTime(s))
 		})
 	})

@@ -217,7 +217,7 @@ func TestReplaceOnTerminal(t *testing.T) {
 	c.until("INSTANCE  FROM  TO")
 	c.until("alice     n1    -")
 	c.until("0 done, 1 under way")
-	c.until("\x1b[3A\r\x1b[J") // three lines up, and redrawn
+	c.until("\x1b[3A\rINSTANCE") // three lines up, and redrawn
 	b.Gate <- struct{}{}
 	c.until("1.30s")
 	c.until("1 done, 1 under way")

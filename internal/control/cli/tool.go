@@ -59,7 +59,7 @@ func ToolMain(ctx context.Context, args []string, stdin io.Reader, stdout, stder
 }
 
 func (a *app) toolVersion(t Tool) *cobra.Command {
-	return &cobra.Command{Use: "version", Short: "Print the version of this program", Args: noArgs(), RunE: func(*cobra.Command, []string) error {
+	return &cobra.Command{Use: "version", Short: "Print the version of this program", RunE: func(*cobra.Command, []string) error {
 		return a.ui.result(t.Version, func(w io.Writer) { fmt.Fprintf(w, "%s\t%s\n", t.Name, versionText(t.Version)) })
 	}}
 }
@@ -73,7 +73,7 @@ func (a *app) experiments(all []Experiment) []*cobra.Command {
 }
 
 func (a *app) experiment(e Experiment) *cobra.Command {
-	cmd := &cobra.Command{Use: e.Name, Short: e.Short, Long: e.Short + ".", Example: "  " + e.Example, Args: noArgs()}
+	cmd := &cobra.Command{Use: e.Name, Short: e.Short, Long: e.Short + ".", Example: "  " + e.Example}
 	run := e.Setup(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx, cancel := a.limited(cmd, noLimit)
@@ -85,7 +85,7 @@ func (a *app) experiment(e Experiment) *cobra.Command {
 		r, err := run(ctx, progress)
 		if err != nil {
 			err = fmt.Errorf("bench %s: %w", e.Name, err)
-			if u := (*usageError)(nil); errors.As(err, &u) && u.hint == "" {
+			if u := (*exitError)(nil); errors.As(err, &u) && u.code == exitUsage && u.Hint() == "" {
 				return usage(cmd, err)
 			}
 			return err
