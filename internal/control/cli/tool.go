@@ -13,15 +13,15 @@ import (
 	"holdfast/internal/control/api"
 )
 
-// Tool is a program beside holdfast that runs experiments with the same manners: --json
-// and --timeout, one error line and one hint line, and the same exit codes.
+// Tool is a program beside holdfast that runs experiments. Its command line has the same
+// conventions: --json and --timeout, one error line and one hint line, the same exit codes.
 type Tool struct {
 	Name, Short, Long, Example string
 	Version                    api.Version
 	Flags                      func(*pflag.FlagSet) // adds flags of all commands
 	Experiments                []Experiment
-	// Hidden are the roles that other processes of the program play, by name; they
-	// get their arguments as they came.
+	// Hidden are the roles of other processes of the program, by name. They get their
+	// arguments unparsed.
 	Hidden map[string]func(ctx context.Context, args []string) error
 }
 
@@ -31,12 +31,12 @@ type Experiment struct {
 	Short   string // a sentence for the list of commands
 	Example string // holdfast bench kill -n 200
 	// Setup adds the flags of the experiment and returns the function that runs it
-	// once they are parsed. The function writes its progress in lines; invalid flags
-	// are an error of Usage.
+	// once they are parsed. The function writes its progress in lines. Its error about
+	// invalid flags is one of Usage.
 	Setup func(*pflag.FlagSet) func(ctx context.Context, progress io.Writer) (Result, error)
 }
 
-// Result is what an experiment found: JSON with --json, else text.
+// Result is the result of an experiment, printed as JSON with --json, otherwise as text.
 type Result interface {
 	WriteText(io.Writer) error
 	Failures() int // operations that failed
