@@ -85,7 +85,7 @@ func checkPair(key, cert, private string) error {
 		return nil
 	}
 	if _, err := tls.LoadX509KeyPair(cert, private); err != nil {
-		return holdfast.WithHint(fmt.Errorf("%s: %w", key, err), "it has to be a PEM certificate chain, with its key in key_file")
+		return holdfast.WithHint(fmt.Errorf("%s: %w", key, err), "it must be a PEM certificate chain, with its key in key_file")
 	}
 	return nil
 }

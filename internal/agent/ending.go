@@ -23,8 +23,12 @@ func (a *Agent) End(how handoff.ShutdownMode) (first bool) {
 func (a *Agent) Background() func() error { return a.behind }
 
 // wait blocks until the agent has to end, and returns the shutdown mode.
-func (a *Agent) wait(ctx context.Context, p *tasks.Stack, failed <-chan error) (handoff.ShutdownMode, error) {
+func (a *Agent) wait(ctx context.Context, p *tasks.Stack) (handoff.ShutdownMode, error) {
 	over := a.turn.Over()
+	var storeFailed <-chan struct{}
+	if a.embedded != nil {
+		storeFailed = a.embedded.Failed()
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -47,8 +51,8 @@ func (a *Agent) wait(ctx context.Context, p *tasks.Stack, failed <-chan error) (
 			a.upgrades.TrialOver()
 		case err := <-p.Failed():
 			return handoff.ShutdownMode{}, err
-		case err := <-failed:
-			return handoff.ShutdownMode{}, err
+		case <-storeFailed:
+			return handoff.ShutdownMode{}, a.embedded.Err()
 		}
 	}
 }

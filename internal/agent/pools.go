@@ -17,7 +17,7 @@ import (
 )
 
 // attachLimit is how long a boot keeps the kernel's cgroup migration path active at
-// most. A boot that takes longer goes on without it.
+// most. A boot that takes longer continues without it.
 const attachLimit = 5 * time.Second
 
 // prewarmCgroupAttach keeps the cgroup migration path active until done is closed; see
@@ -36,16 +36,12 @@ func (a *Agent) newNetworks(dead session.Deadman) *network.Pool {
 	if slices.ContainsFunc(a.cfg.SessionTemplates(), func(t session.Template) bool { return t.Pooled }) {
 		size = a.cfg.Sessions.Networks
 	}
-	d := network.Deps{
-		Engine: a.engine, Opener: a.opener,
+	return network.New(network.Config{Node: a.node, Size: size}, network.Deps{
+		Engine: a.engine, Opener: a.opener, Deadman: dead,
 		Wanted:  func() bool { return !a.sessions.Draining() },
 		Busy:    func() bool { return a.sessions.Booting() > 0 },
 		Metrics: network.NewMetrics(a.metrics), Log: a.log,
-	}
-	if dead != nil {
-		d.Deadman = dead
-	}
-	return network.New(network.Config{Node: a.node, Size: size}, d)
+	})
 }
 
 // newWarmPool returns the pool of warm containers, with the same rules. It starts after the
@@ -62,18 +58,14 @@ func (a *Agent) newWarmPool(dead session.Deadman) *container.Pool {
 			})
 		}
 	}
-	d := container.Deps{
-		Engine: a.engine, Opener: a.opener, Killer: a.killer,
+	return container.New(container.Config{Node: a.node, Templates: kinds, Dir: filepath.Join(a.cfg.RunDir, "warm")}, container.Deps{
+		Engine: a.engine, Opener: a.opener, Killer: a.killer, Deadman: dead,
 		Fetch:    func(ctx context.Context, template string) error { return a.sessions.Fetch(ctx, template) },
 		Wanted:   func() bool { return !a.sessions.Draining() },
 		Busy:     func() bool { return a.sessions.Booting() > 0 },
 		Pressure: (&pressure{load: a.load, log: a.log}).now,
 		Metrics:  container.NewMetrics(a.metrics), Log: a.log,
-	}
-	if dead != nil {
-		d.Deadman = dead
-	}
-	return container.New(container.Config{Node: a.node, Templates: kinds, Dir: filepath.Join(a.cfg.RunDir, "warm")}, d)
+	})
 }
 
 // warmContainers adapts the pool to sessions.
@@ -84,15 +76,15 @@ func (w warmContainers) Take(template string) (session.WarmContainer, bool) {
 	return c, c != nil
 }
 
-// How short of memory a host has to be, as the share that is available, until nothing
-// more is kept warm, and until less is.
+// Below these shares of available memory the warm pool stops growing (tight), and shrinks
+// (short).
 const (
 	tightMemory = 0.15
 	shortMemory = 0.07
-	pressureAge = time.Second // how long a look is good for
+	pressureAge = time.Second // how long a measurement is valid
 )
 
-// pressure judges how short of memory the host is. One goroutine uses it.
+// pressure measures the memory pressure of the host. One goroutine uses it.
 type pressure struct {
 	load *hostload.Meter
 	log  *slog.Logger
@@ -107,7 +99,7 @@ func (p *pressure) now() container.Pressure {
 	p.at = time.Now()
 	m, err := p.load.Memory()
 	if err != nil {
-		p.log.Debug("how short this host is of memory", "err", err)
+		p.log.Debug("measuring the memory pressure of this host", "err", err)
 	}
 	p.last = pressureOf(m)
 	return p.last
