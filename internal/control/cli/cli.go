@@ -218,7 +218,7 @@ func (a *app) withKey(cmd *cobra.Command, arg string, limit time.Duration, do fu
 
 // aboutKey makes cmd a command with a session key as its only argument.
 func (a *app) aboutKey(cmd *cobra.Command, limit time.Duration, do func(context.Context, *client.Client, holdfast.SessionKey) error) *cobra.Command {
-	cmd.Args, cmd.ValidArgsFunction = oneKey(), a.completeKey
+	cmd.Args, cmd.ValidArgsFunction = oneKey(), onlyOne(a.completeKeys)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error { return a.withKey(cmd, words[0], limit, do) }
 	return cmd
 }

@@ -34,6 +34,21 @@ type cureFlags struct {
 	o     cure.Options
 }
 
+// cureCommand makes cmd a command that carries out the cure that choose returns. bounded adds
+// the limits of bytes and time.
+func (a *app) cureCommand(cmd *cobra.Command, bounded bool, choose func(cmd *cobra.Command, words []string) (cure.Cure, error)) *cobra.Command {
+	var f cureFlags
+	f.add(cmd, bounded)
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		c, err := choose(cmd, words)
+		if err != nil {
+			return err
+		}
+		return a.cureRun(cmd, c, &f)
+	}
+	return cmd
+}
+
 func (f *cureFlags) add(cmd *cobra.Command, bounded bool) {
 	cmd.Flags().BoolVar(&f.apply, "apply", false, "carry out the cure; without this flag the command only shows what it would do")
 	if bounded {
@@ -166,40 +181,31 @@ func (a *app) cureKubepods(cmd *cobra.Command, f *cureFlags) error {
 }
 
 func (a *app) curePinned() *cobra.Command {
-	var f cureFlags
 	var paths []string
-	cmd := &cobra.Command{
+	cmd := a.cureCommand(&cobra.Command{
 		Use:   "pinned",
 		Short: "Drop only the pages of files that hold dying memory cgroups",
 		Long: "Find the files with pages that are charged to deleted memory cgroups, and drop only these pages. The command searches all\n" +
 			"files that processes have open or mapped, and those below --path. Pages that a process has locked cannot be\n" +
 			"dropped; the output names the process.",
 		Example: "  holdfast doctor cure pinned\n  holdfast doctor cure pinned --path /var/log --apply",
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.cureRun(cmd, cure.Pinned(paths...), &f) },
-	}
-	f.add(cmd, true)
+	}, true, func(*cobra.Command, []string) (cure.Cure, error) { return cure.Pinned(paths...), nil })
 	cmd.Flags().StringArrayVar(&paths, "path", nil, "another file or directory to search; may be repeated")
 	return cmd
 }
 
 func (a *app) cureDentries() *cobra.Command {
-	var f cureFlags
 	var cgroup, container string
-	cmd := &cobra.Command{
+	cmd := a.cureCommand(&cobra.Command{
 		Use:   "dentries",
 		Short: "Reclaim the kernel memory of one container's directory entries",
 		Long: "Reclaim kernel memory of one container, most of it directory entries of files that do not exist:\n" +
 			"with that container's own reclaim, which does not affect the rest of the host.",
 		Example: "  holdfast doctor cure dentries --container web-1\n  holdfast doctor cure dentries --cgroup /docker/ID --apply",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			group, err := a.groupOf(cmd, cgroup, container)
-			if err != nil {
-				return err
-			}
-			return a.cureRun(cmd, cure.Dentries(group), &f)
-		},
-	}
-	f.add(cmd, true)
+	}, true, func(cmd *cobra.Command, _ []string) (cure.Cure, error) {
+		group, err := a.groupOf(cmd, cgroup, container)
+		return cure.Dentries(group), err
+	})
 	cmd.Flags().StringVar(&cgroup, "cgroup", "", "path of the container's control group")
 	cmd.Flags().StringVar(&container, "container", "", "name or id of the container")
 	return cmd
@@ -231,26 +237,23 @@ func (a *app) groupOf(cmd *cobra.Command, cgroup, container string) (string, err
 }
 
 func (a *app) cureFadvise() *cobra.Command {
-	var f cureFlags
 	t := cure.FadviseTarget{Edit: a.deps.Cures.Give}
-	cmd := &cobra.Command{
+	cmd := a.cureCommand(&cobra.Command{
 		Use:   "fadvise",
 		Short: "Give containers a seccomp profile in which posix_fadvise does nothing",
 		Long: "Write a seccomp profile, the engine's default except that posix_fadvise returns success and does nothing. Assign it to\n" +
 			"a template of the configuration, for its next containers. For other containers the command shows the option\n" +
 			"of docker run. The program stays unchanged. If it logs by glog, its environment is enough: GLOG_drop_log_memory=false.",
 		Example: "  holdfast doctor cure fadvise --template web --apply\n  holdfast doctor cure fadvise --container web-1",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if (t.Template == "") == (t.Container == "") {
-				return usage(cmd, errors.New("one of --template and --container is needed"))
-			}
-			if !filepath.IsAbs(t.File) {
-				return usage(cmd, fmt.Errorf("--file is %q, it must be an absolute path", t.File))
-			}
-			return a.cureRun(cmd, cure.Fadvise(t), &f)
-		},
-	}
-	f.add(cmd, false)
+	}, false, func(cmd *cobra.Command, _ []string) (cure.Cure, error) {
+		if (t.Template == "") == (t.Container == "") {
+			return cure.Cure{}, usage(cmd, errors.New("one of --template and --container is needed"))
+		}
+		if !filepath.IsAbs(t.File) {
+			return cure.Cure{}, usage(cmd, fmt.Errorf("--file is %q, it must be an absolute path", t.File))
+		}
+		return cure.Fadvise(t), nil
+	})
 	cmd.Flags().StringVar(&t.Template, "template", "", "the template that gets it")
 	cmd.Flags().StringVar(&t.Container, "container", "", "a container without a template; the command shows the option to start it with")
 	cmd.Flags().StringVar(&t.File, "file", "/etc/holdfast/seccomp-no-fadvise.json", "path for the profile")
@@ -258,9 +261,8 @@ func (a *app) cureFadvise() *cobra.Command {
 }
 
 func (a *app) cureSysctl() *cobra.Command {
-	var f cureFlags
 	var undo bool
-	cmd := &cobra.Command{
+	cmd := a.cureCommand(&cobra.Command{
 		Use:   "sysctl NAME[=VALUE]",
 		Short: "Raise a limit of the kernel, or undo that",
 		Long: "Change a kernel setting that a finding names, by default to the advised value. Numbers are only raised. The\n" +
@@ -269,37 +271,28 @@ func (a *app) cureSysctl() *cobra.Command {
 		Example:   "  holdfast doctor cure sysctl net.netfilter.nf_conntrack_max --apply\n  holdfast doctor cure sysctl net.netfilter.nf_conntrack_max --undo --apply",
 		ValidArgs: cure.Settings(),
 		Args:      args(1, 1, "the name of a setting"),
-		RunE: func(cmd *cobra.Command, words []string) error {
-			ctx, cancel := a.limited(cmd, askLimit)
-			defer cancel()
-			h, err := a.deps.Host(ctx)
-			if err != nil {
-				return err
-			}
-			notes := filepath.Join(h.DataDir, cure.NotesFile)
-			if undo {
-				return a.cureRun(cmd, cure.SysctlUndo(words[0], notes), &f)
-			}
-			return a.cureRun(cmd, cure.Sysctl(words[0], notes), &f)
-		},
-	}
-	f.add(cmd, false)
+	}, false, func(cmd *cobra.Command, words []string) (cure.Cure, error) {
+		ctx, cancel := a.limited(cmd, askLimit)
+		defer cancel()
+		h, err := a.deps.Host(ctx)
+		notes := filepath.Join(h.DataDir, cure.NotesFile)
+		if undo {
+			return cure.SysctlUndo(words[0], notes), err
+		}
+		return cure.Sysctl(words[0], notes), err
+	})
 	cmd.Flags().BoolVar(&undo, "undo", false, "restore the old value")
 	return cmd
 }
 
 func (a *app) cureDropCaches() *cobra.Command {
-	var f cureFlags
-	cmd := &cobra.Command{
+	return a.cureCommand(&cobra.Command{
 		Use:   "drop-caches",
 		Short: "Drop the page cache of the whole host: the last resort",
 		Long: "Drop the page cache, the directory entries and the inodes of all containers on this host, which then read from the disks\n" +
 			"again. No other cure does this, and Holdfast never does it on its own.",
 		Example: "  holdfast doctor cure drop-caches\n  holdfast doctor cure drop-caches --apply",
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.cureRun(cmd, cure.DropCaches(), &f) },
-	}
-	f.add(cmd, false)
-	return cmd
+	}, false, func(*cobra.Command, []string) (cure.Cure, error) { return cure.DropCaches(), nil })
 }
 
 func (a *app) cureHistory() *cobra.Command {

@@ -26,7 +26,7 @@ func (a *app) doctorStatus() *cobra.Command {
 		Long: "Show the diagnosis of the doctor that runs in the agent: open findings with their age, the host's facts, and the doctor's cost.\n" +
 			"Without NODE it is the agent's own host. The exit code is 9 if a finding of severity warning or critical is open.",
 		Example: "  holdfast doctor status\n  holdfast doctor status web-1 --json",
-		Args:    oneNode(), ValidArgsFunction: a.completeNode,
+		Args:    oneNode(), ValidArgsFunction: onlyOne(a.completeNode),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			return a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
 				s, err := c.DoctorStatus(ctx, named(words))

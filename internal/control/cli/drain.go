@@ -34,7 +34,7 @@ func (a *app) nodeDrain() *cobra.Command {
 			"A drain that has begun continues if this command is interrupted.",
 		Example: "  holdfast node drain web-1\n  holdfast node drain web-1 --budget 10s --json",
 	})
-	cmd.Args, cmd.ValidArgsFunction = oneNode(), a.completeNode
+	cmd.Args, cmd.ValidArgsFunction = oneNode(), onlyOne(a.completeNode)
 	return cmd
 }
 

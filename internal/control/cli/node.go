@@ -112,7 +112,7 @@ func (a *app) nodeUncordon() *cobra.Command {
 
 // rotation returns a command that cordons or uncordons a node.
 func (a *app) rotation(cmd *cobra.Command, do func(*client.Client, context.Context, holdfast.NodeID) error, out bool, said string) *cobra.Command {
-	cmd.Args, cmd.ValidArgsFunction = oneNode(), a.completeNode
+	cmd.Args, cmd.ValidArgsFunction = oneNode(), onlyOne(a.completeNode)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		return a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
 			node := named(words)

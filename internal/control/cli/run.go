@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"holdfast"
 	"holdfast/internal/hosts/job"
@@ -262,32 +261,18 @@ func (a *app) attach(o runOptions) (job.Input, error) {
 		return in, nil
 	}
 	in.Stdin = a.ui.in
-	input, isIn := terminal(a.ui.in)
-	output, isOut := terminal(a.ui.out)
+	_, isIn := terminal(a.ui.in)
+	_, isOut := terminal(a.ui.out)
 	if in.TTY = o.tty || isIn && isOut && !a.ui.json; !in.TTY {
 		return in, nil
 	}
-	var releases []func()
-	in.Release = func() {
-		for _, release := range releases {
-			release()
-		}
+	sizes, restore, err := takeTerminal(a.ui.in, a.ui.out, func(rows, cols int) engine.Size {
+		return engine.Size{Rows: uint(rows), Cols: uint(cols)}
+	})
+	if err == nil {
+		in.Resize, in.Release = sizes, restore
 	}
-	if isIn {
-		before, err := term.MakeRaw(int(input.Fd()))
-		if err != nil {
-			return in, fmt.Errorf("switching the terminal to raw input: %w", err)
-		}
-		releases = append(releases, func() { _ = term.Restore(int(input.Fd()), before) })
-	}
-	if isOut {
-		sizes := make(chan engine.Size, 1)
-		releases = append(releases, watchSize(output, sizes, func(rows, cols int) engine.Size {
-			return engine.Size{Rows: uint(rows), Cols: uint(cols)}
-		}))
-		in.Resize = sizes
-	}
-	return in, nil
+	return in, err
 }
 
 // Time limits of removing what other jobs left: for all of it, and for the wait of a

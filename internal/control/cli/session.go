@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -139,17 +140,14 @@ func (a *app) sessionStop() *cobra.Command {
 		done := a.ui.progress("stopping " + string(key))
 		r, err := c.StopSession(ctx, key)
 		done()
-		if err := show(a.ui, r, err, func(w io.Writer, r holdfast.KillReport) {
+		return errors.Join(show(a.ui, r, err, func(w io.Writer, r holdfast.KillReport) {
 			if len(r.Left) == 0 {
 				fmt.Fprintf(w, "%s is stopped: %s seen dead in %s\n", key, count(len(r.Dead), "container"), r.Took)
 			}
 			if r.Notice != "" {
 				fmt.Fprintf(w, "notice: %s\n", clean(r.Notice))
 			}
-		}); err != nil {
-			return err
-		}
-		return leftError(r.Left)
+		}), leftError(r.Left))
 	})
 }
 

@@ -40,6 +40,8 @@ func (f *spinupFilter) flags(cmd *cobra.Command) {
 	s.StringVar(&f.kind, "kind", "", "only of this kind: "+strings.Join(kinds(), ", "))
 	s.StringVar(&f.image, "image", "", "only of this image; without a tag: of any tag")
 	s.StringVar(&f.job, "job", "", "only of this session or run")
+	s.BoolVar(&f.slow, "slow", false, "only those with a slow phase")
+	s.BoolVar(&f.failed, "failed", false, "only those that failed")
 	completeWords(cmd, "kind", kinds()...)
 }
 
@@ -100,8 +102,6 @@ func (a *app) spinupLs() *cobra.Command {
 		},
 	}
 	f.flags(cmd)
-	cmd.Flags().BoolVar(&f.slow, "slow", false, "only those with a slow phase")
-	cmd.Flags().BoolVar(&f.failed, "failed", false, "only those that failed")
 	cmd.Flags().IntVar(&limit, "limit", 20, "at most that many")
 	dataDirFlag(cmd, &dir)
 	return cmd
@@ -174,7 +174,7 @@ func (a *app) spinupShow() *cobra.Command {
 		Long:              "Show all details of one spin-up: its phases, every layer of its pull, and its error.\nA unique beginning of the id is enough.",
 		Example:           "  holdfast spinup show 188a2f3c71b0",
 		Args:              args(1, 1, "the id of one spin-up"),
-		ValidArgsFunction: a.completeSpinup,
+		ValidArgsFunction: onlyOne(a.completeSpinup),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			return a.withSpinups(cmd, askLimit, dir, func(ctx context.Context, s *client.Client) error {
 				one, err := s.Spinup(ctx, words[0])
@@ -239,11 +239,8 @@ func yesNo(b bool) string {
 	return "no"
 }
 
-// completeSpinup completes the id of a recent spin-up, as the only argument.
+// completeSpinup completes the id of a recent spin-up.
 func (a *app) completeSpinup(cmd *cobra.Command, words []string, _ string) (out []cobra.Completion, d cobra.ShellCompDirective) {
-	if len(words) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
 	dir, _ := cmd.Flags().GetString("data-dir") // completeSpinup is for commands with that flag
 	err := a.withSpinups(cmd, completeLimit, dir, func(ctx context.Context, s *client.Client) error {
 		all, err := s.Spinups(ctx, spinup.Filter{Limit: 50})

@@ -58,8 +58,6 @@ func (a *app) spinupStats() *cobra.Command {
 	s.StringVar(&by, "by", "", "what makes a group: "+strings.Join(groupings(), ", "))
 	s.StringVar(&against, "against", "", "the group that the others are compared with (default the largest)")
 	s.StringVar(&before, "before", "", "compare spin-ups that began since this time with earlier ones: a time ago, a date or a time")
-	s.BoolVar(&f.slow, "slow", false, "only those with a slow phase")
-	s.BoolVar(&f.failed, "failed", false, "only those that failed")
 	dataDirFlag(cmd, &dir)
 	completeWords(cmd, "by", groupings()...)
 	return cmd

@@ -82,7 +82,7 @@ func (a *app) spinupEnd() *cobra.Command {
 		Long:              "End the spin-up with the id that `holdfast spinup begin` printed.",
 		Example:           "  holdfast spinup end 4d3c2b1a00112233",
 		Args:              args(1, 1, "the id that `holdfast spinup begin` printed"),
-		ValidArgsFunction: a.completeUnderWay,
+		ValidArgsFunction: onlyOne(a.completeUnderWay),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			return a.withUnderWay(cmd, func(ctx context.Context, to *client.Client) error {
 				if err := to.EndSpinup(ctx, words[0]); err != nil {
@@ -94,11 +94,8 @@ func (a *app) spinupEnd() *cobra.Command {
 	}
 }
 
-// completeUnderWay completes the id of an announced spin-up, as the only argument.
+// completeUnderWay completes the id of an announced spin-up.
 func (a *app) completeUnderWay(cmd *cobra.Command, words []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(words) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
 	return a.complete(cmd, func(ctx context.Context, c *client.Client) (out []cobra.Completion, err error) {
 		all, err := c.SpinupsUnderWay(ctx)
 		for _, e := range all {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -25,12 +26,9 @@ func (a *app) sessionSuspend() *cobra.Command {
 		done := a.ui.progress("suspending " + string(key))
 		r, err := c.SuspendSession(ctx, key)
 		done()
-		if err := show(a.ui, r, err, func(w io.Writer, r holdfast.SuspendReport) {
+		return errors.Join(show(a.ui, r, err, func(w io.Writer, r holdfast.SuspendReport) {
 			fmt.Fprintf(w, "%s is suspended: %.1f MB saved in %s, kept until %s\n", key, float64(r.Bytes)/1e6, r.Took, stamp(r.Until))
-		}); err != nil {
-			return err
-		}
-		return leftError(r.Left)
+		}), leftError(r.Left))
 	})
 }
 
