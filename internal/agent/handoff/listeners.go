@@ -103,8 +103,8 @@ func (l *Listeners) close() {
 	}
 }
 
-// Listener can stop accepting before it is closed. Its server then goes on with the
-// connections that it has.
+// Listener can stop accepting before it is closed. Its server then continues with its
+// open connections.
 type Listener struct {
 	net.Listener
 	// KeepAlive is set on accepted connections; the zero value leaves the default of

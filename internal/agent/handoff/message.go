@@ -56,7 +56,7 @@ type Event string
 const (
 	Held   Event = "held"   // it owns what only one agent may own
 	Up     Event = "up"     // it serves
-	Ending Event = "ending" // it was told to end and is ending
+	Ending Event = "ending" // it is ending on request
 )
 
 // message is one message of either side.

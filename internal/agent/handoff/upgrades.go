@@ -131,11 +131,11 @@ func (u *Upgrades) Stopped() {
 	u.stoppedAt = boottime.Now()
 }
 
-// fail records that the upgrade failed and the agent of this process serves on.
+// fail records that the upgrade failed and the agent of this process continues to serve.
 func (u *Upgrades) fail(err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.log.Error("the upgrade failed; this agent serves on", "err", err)
+	u.log.Error("the upgrade failed; this agent continues to serve", "err", err)
 	u.last.Error, u.last.Advice = err.Error(), holdfast.HintOf(err)
 	u.failed++
 	if u.stoppedAt == 0 { // the listeners never stopped

@@ -42,16 +42,17 @@ const exitCodesText = `Exit codes of all commands:
     3  the agent, or a cluster's API server, cannot be reached, or did not answer in time
     4  the container engine or the ownership store is not available
     5  no such session, node, container or image
-    6  done in part: something was left behind, and is named
+    6  done in part: the output names what was left behind
     7  the session's container did not become ready
     8  not now: the node is draining, or too many are waiting
     9  the doctor found something that slows containers down
   130  interrupted
 
-"holdfast session exec" exits as the command in the container did. Where the
-command could not be run, there is a line that begins with "error:", and the
-code is one of these. "holdfast run" exits as its first failing step did (126 and
-127 where that could not be run), and with 125 where the job itself could not.
+"holdfast session exec" exits with the exit code of the command in the container.
+If the command could not be run, it prints a line that begins with "error:" and
+exits with one of the codes above. "holdfast run" exits with the code of its first
+failing step, or 126 or 127 if that step could not be run. It exits with 125 if the
+job itself could not be run.
 `
 
 func exitCodesTopic() *cobra.Command {

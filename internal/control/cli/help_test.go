@@ -16,7 +16,7 @@ import (
 	"holdfast/internal/control/config"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files again")
 
 // commands returns root and all visible commands below it.
 func commands(c *cobra.Command) []*cobra.Command {
@@ -74,7 +74,7 @@ func TestHelp(t *testing.T) {
 	}
 	for _, f := range files {
 		if !want[f] {
-			t.Errorf("%s is of no command", f)
+			t.Errorf("%s belongs to no command", f)
 		}
 	}
 }

@@ -274,7 +274,7 @@ func startRemote(b interface{ Parts() api.Parts }, e *testscript.Env) error {
 	return os.WriteFile(filepath.Join(e.WorkDir, "ca.pem"), ca, 0o644)
 }
 
-// standIn gives b the pid of a process that ends when the agent is told to.
+// standIn gives b the pid of a process that ends when the test stops the agent.
 func standIn(b *apitest.Backend, cleanup func(func())) error {
 	p := exec.Command("sleep", "3600")
 	if err := p.Start(); err != nil {
@@ -284,7 +284,7 @@ func standIn(b *apitest.Backend, cleanup func(func())) error {
 	b.Stopped = func(bool) { _ = p.Process.Kill() }
 	waited := make(chan struct{})
 	go func() {
-		_ = p.Wait() // it was killed, which is no error
+		_ = p.Wait() // its error says that it was killed
 		close(waited)
 	}()
 	cleanup(func() {

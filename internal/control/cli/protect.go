@@ -41,16 +41,15 @@ func (a *app) protectCmd() *cobra.Command {
 		Short: "Hold new connections to a port while a command restarts its server",
 		Long: `Hold new connections to a port while a command restarts its server.
 
-A connect that comes meanwhile waits in the kernel and reaches the new server
-when that listens; the server needs to know nothing of it. Connections that the
-old server has are its own: the command is started when they have no request
-left that is not answered, or after --drain.
+A connect during the restart waits in the kernel and reaches the new server when
+that listens. The server needs no change. The old server keeps its connections: the
+command starts when none of them has an unanswered request, or after --drain.
 
-Without --port and --listen it is what the --pid or the --unit listens on. The
-hold ends when the new server listens and the old one does not any more, when the
-command is done and the server has kept its sockets, when a signal has ended the
-command, or after --timeout; also when this process is killed. The exit code is
-the command's. It needs root.`,
+Without --port and --listen, the ports are those on which --pid or --unit listens.
+The hold ends when the new server listens and the old one does not, when the command
+has ended and the server has kept its sockets, when a signal has ended the command,
+or after --timeout. It also ends if this process is killed. The exit code is that of
+the command. It needs root.`,
 		Example: "  holdfast protect --port 16000 -- systemctl restart haproxy\n" +
 			"  holdfast protect --unit nginx -- systemctl restart nginx\n" +
 			"  holdfast protect --port 80 --port 443 --check",

@@ -48,13 +48,13 @@ func (a *app) protectInstallCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "install",
 		Short: "Prepare ports that are protected often",
-		Long: `Prepare ports that are protected often: a process stands by for them, by which
-"holdfast protect" of such a port begins to hold in a fraction of the time. It
-holds nothing by itself and is not in the way of packets; without it protect
-works as ever.
+		Long: `Prepare ports that are protected often. A process stands by for them, so that
+"holdfast protect" of such a port begins to hold in a fraction of the time. The
+process holds no connections itself and does not delay packets. Without it protect
+works as before.
 
-What is installed is written down, and holdfast-protect.service brings it back
-after a boot (--restore). Installing a port again changes its backend. Nothing has
+The command records the ports, and holdfast-protect.service restores them after a
+boot (--restore). Installing a port again changes its backend. A server does not have
 to listen on it yet. It needs root.`,
 		Example: "  holdfast protect install --port 16000\n" +
 			"  holdfast protect install --listen 10.0.0.1:443 --backend nfqueue\n" +
@@ -125,8 +125,8 @@ func (a *app) protectUninstallCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Undo install, for all ports or for some",
-		Long: `Undo "holdfast protect install", for the given ports or for all. With the last port the
-standing keeper ends, and nothing is left. A current hold ends first.`,
+		Long: `Undo "holdfast protect install", for the given ports or for all. The standing
+keeper ends with the last port. A current hold ends first.`,
 		Example: "  holdfast protect uninstall\n  holdfast protect uninstall --port 16000",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			as, err := addresses(i.ports, i.listen)
@@ -139,7 +139,7 @@ standing keeper ends, and nothing is left. A current hold ends first.`,
 			return a.installed(s, err)
 		},
 	}
-	i.addPorts(cmd.Flags(), "take out")
+	i.addPorts(cmd.Flags(), "uninstall")
 	return cmd
 }
 
@@ -202,7 +202,7 @@ func (a *app) installedNotes(s install.State) {
 	case missing:
 		a.ui.note("`holdfast protect install --restore` starts a standing keeper again, and so does holdfast-protect.service at a boot")
 	case forgotten:
-		a.ui.note("until the next boot: some ports are not in the record")
+		a.ui.note("some ports are not in the record: they stay installed until the next boot only")
 	case len(s.Ports) > 0:
 		a.ui.note("holdfast-protect.service restores them after a boot, if it is enabled")
 	}

@@ -30,7 +30,7 @@ func (a *app) spinupStats() *cobra.Command {
 		Short: "Show how often each phase was slow, and whether groups differ",
 		Long: "Show for each group and phase the number of judged and slow spin-ups, the median and the slow tail, each with its 95 % confidence interval (\"?\": too few records).\n" +
 			"The groups are compared with the largest one, or with that of --against. With --before, spin-ups that began since that time are compared with earlier ones.\n" +
-			"\"better\" and \"worse\" mean that chance does not explain the difference; \"no difference shown\" does not mean that there is none.",
+			"\"better\" and \"worse\" mean that chance does not explain the difference; \"no difference shown\" does not exclude a difference.",
 		Example: "  holdfast spinup stats --since 24h --by driver\n  holdfast spinup stats --by engine --against 'docker 20.10.24' --kind run\n  holdfast spinup stats --before 2026-11-01 --since 30d",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			now := a.deps.Now()
