@@ -42,23 +42,23 @@ func examine(ctx context.Context, r cli.DoctorRun) (doctor.Report, error) {
 const recordMemory = 256 << 20
 
 // record is `holdfast doctor record`.
-func record(ctx context.Context, r cli.RecordRun) (*profile.Profile, error) {
+func record(ctx context.Context, r profile.Recorder) (*profile.Profile, error) {
 	// This process does nothing else and keeps little: Go's garbage collection would be a
 	// fifth of the cost of a recording.
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(recordMemory)
-	groups, err := cgroup.Find(proc.Host)
-	if err != nil {
+	var err error
+	if r.Groups, err = cgroup.Find(proc.Host); err != nil {
 		return nil, err
 	}
-	x := profile.Recorder{Proc: proc.Host, Groups: groups, For: r.For, Hz: r.Hz, Container: r.Container, Step: r.Step}
+	r.Proc = proc.Host
 	if engine, err := hostEngine(ctx); err != nil {
-		x.NoEngine = err // the engine only provides names
+		r.NoEngine = err // the engine only provides names
 	} else {
 		defer engine.Close()
-		x.Engine = engine
+		r.Engine = engine
 	}
-	return x.Run(ctx)
+	return r.Run(ctx)
 }
 
 // known returns the facts of the baseline for this host's kernel and role, nil if there is
@@ -77,28 +77,25 @@ func known(ctx context.Context, all []baseline.Baseline) []fact.Fact {
 }
 
 // makeDrill is `holdfast doctor drill`.
-func makeDrill(ctx context.Context, r cli.DrillRun) error {
-	groups, err := cgroup.Find(proc.Host)
-	if err != nil {
+func makeDrill(ctx context.Context, d drill.Drill, o drill.Options) error {
+	var err error
+	if o.Groups, err = cgroup.Find(proc.Host); err != nil {
 		return err
 	}
 	program, err := os.Executable() // /proc/self is another process in a container
 	if err != nil {
 		return err
 	}
-	o := drill.Options{
-		For: r.For, Size: r.Size, Dir: r.Dir, Image: r.Image, Groups: groups,
-		Worker: []string{program, drill.Role}, Ready: r.Ready, Progress: r.Progress,
-	}
+	o.Worker = []string{program, drill.Role}
 	engine, err := hostEngine(ctx)
 	switch {
 	case err == nil:
 		defer engine.Close()
-		o.Engine = engine // it also removes what an earlier drill left
-	case r.Image != "":
+		o.Engine = engine // the engine is also needed to remove the leftovers of an earlier drill
+	case o.Image != "":
 		return err
 	}
-	return drill.Run(ctx, r.Drill, o)
+	return drill.Run(ctx, d, o)
 }
 
 // engineLimit is the longest time for the engine's first answer.

@@ -35,8 +35,8 @@ func Prepare(c config.Config, log *slog.Logger) (Locks, holdfast.NodeID, error) 
 			held.Close()
 			return nil, "", holdfast.WithHint(fmt.Errorf("making the agent's directory: %w", err), "run the agent as root, or set other directories with data_dir and run_dir")
 		}
-		if held.has(d.dir) {
-			continue // the two may be one directory
+		if len(held) > 0 && sameDir(c.DataDir, c.RunDir) {
+			continue
 		}
 		f, err := flock.Open(filepath.Join(d.dir, lockName), os.O_CREATE|os.O_RDWR)
 		if errors.Is(err, unix.EWOULDBLOCK) {
@@ -66,18 +66,11 @@ func (l Locks) Close() {
 	}
 }
 
-// has reports whether the directory is locked already, under this path or another.
-func (l Locks) has(dir string) bool {
-	there, err := os.Stat(filepath.Join(dir, lockName))
-	if err != nil {
-		return false
-	}
-	for _, f := range l {
-		if own, err := f.Stat(); err == nil && os.SameFile(own, there) {
-			return true
-		}
-	}
-	return false
+// sameDir reports whether two paths are one directory.
+func sameDir(a, b string) bool {
+	x, errA := os.Stat(a)
+	y, errB := os.Stat(b)
+	return errA == nil && errB == nil && os.SameFile(x, y)
 }
 
 // lockName is the file in a directory that its agent locks.

@@ -16,6 +16,7 @@ import (
 	"holdfast/internal/control/api/client"
 	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/doctor"
+	"holdfast/internal/hosts/doctor/drill"
 	"holdfast/internal/hosts/doctor/profile"
 	"holdfast/internal/platform/engine"
 )
@@ -66,12 +67,12 @@ type Deps struct {
 	GC GCDeps
 	// Examine is `holdfast doctor`.
 	Examine func(ctx context.Context, r DoctorRun) (doctor.Report, error)
-	// Drill is `holdfast doctor drill`.
-	Drill func(ctx context.Context, r DrillRun) error
+	// Drill is `holdfast doctor drill`. It sets the options that depend on this host.
+	Drill func(ctx context.Context, d drill.Drill, o drill.Options) error
 	// Cures are those of `holdfast doctor cure`.
 	Cures CureDeps
-	// Record is `holdfast doctor record`.
-	Record func(ctx context.Context, r RecordRun) (*profile.Profile, error)
+	// Record is `holdfast doctor record`. It sets the fields that depend on this host.
+	Record func(ctx context.Context, r profile.Recorder) (*profile.Profile, error)
 	// Bench runs holdfast-bench in place of this process. It returns only if it
 	// cannot.
 	Bench func(args []string) error
@@ -130,11 +131,7 @@ func (a *app) root() *cobra.Command {
 		Example: "  holdfast session start alice\n  holdfast session ls\n  holdfast drain",
 	})
 	root.PersistentFlags().StringVar(&a.socket, "socket", "", "unix socket of the agent (default "+DefaultSocket+", or $"+SocketEnv+")")
-	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.pullCmd(), a.runCmd(), a.spinupCmd(), a.protectCmd(), a.gcCmd(), a.tokenCmd(), a.configCmd(), a.agentCmd(), a.doctorCmd(), a.clusterCmd(), a.benchCmd(), a.versionCmd(),
-		completionCmd(), a.manCmd(), exitCodesTopic())
-	for name, run := range a.deps.Hidden {
-		root.AddCommand(hiddenCmd(name, run))
-	}
+	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.pullCmd(), a.runCmd(), a.spinupCmd(), a.protectCmd(), a.gcCmd(), a.tokenCmd(), a.configCmd(), a.agentCmd(), a.doctorCmd(), a.clusterCmd(), a.benchCmd(), a.versionCmd())
 	return root
 }
 
@@ -153,6 +150,10 @@ func (a *app) newRoot(root *cobra.Command) *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err) })
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetHelpCommand(helpCmd())
+	group(root, completionCmd(), a.manCmd(), exitCodesTopic())
+	for name, run := range a.deps.Hidden {
+		root.AddCommand(hiddenCmd(name, run))
+	}
 	return root
 }
 
@@ -174,6 +175,15 @@ func (a *app) limited(cmd *cobra.Command, limit time.Duration) (context.Context,
 		return context.WithCancel(cmd.Context())
 	}
 	return context.WithTimeout(cmd.Context(), limit)
+}
+
+// within returns a RunE that calls do with the command's limited context.
+func (a *app) within(limit time.Duration, do func(ctx context.Context, cmd *cobra.Command, words []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, words []string) error {
+		ctx, cancel := a.limited(cmd, limit)
+		defer cancel()
+		return do(ctx, cmd, words)
+	}
 }
 
 // givenSocket returns the socket that the user named, "" if there is none.

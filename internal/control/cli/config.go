@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -110,7 +111,7 @@ func (a *app) configShow() *cobra.Command {
 				return err
 			}
 			if changed {
-				e.Settings = withoutDefaults(e.Settings)
+				e.Settings = slices.DeleteFunc(e.Settings, func(s config.Setting) bool { return s.From == config.FromDefault })
 			}
 			return a.ui.result(e, func(w io.Writer) { settingsTable(w, e) })
 		},
@@ -137,16 +138,6 @@ func (a *app) explainer(f *pflag.FlagSet) func(*cobra.Command, []string) (config
 		}
 		return e, nil
 	}
-}
-
-func withoutDefaults(all []config.Setting) []config.Setting {
-	out := []config.Setting{}
-	for _, s := range all {
-		if s.From != config.FromDefault {
-			out = append(out, s)
-		}
-	}
-	return out
 }
 
 func settingsTable(w io.Writer, e config.Explained) {

@@ -301,19 +301,17 @@ func (a *app) cureHistory() *cobra.Command {
 		Use: "history", Short: "List the cures that were carried out on this host",
 		Long:    "List the cures that were carried out on this host, the newest first.",
 		Example: "  holdfast doctor cure history --json",
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: a.within(askLimit, func(ctx context.Context, cmd *cobra.Command, _ []string) error {
 			if limit < 0 {
 				return usage(cmd, fmt.Errorf("--limit is %d, it must be 0 (all that are kept) or more", limit))
 			}
-			ctx, cancel := a.limited(cmd, askLimit)
-			defer cancel()
 			h, err := a.deps.Host(ctx)
 			if err != nil {
 				return err
 			}
 			list, err := cure.Journal{Path: filepath.Join(h.DataDir, cure.FileName)}.List(limit)
 			return show(a.ui, list, err, a.printCures)
-		},
+		}),
 	}
 	cmd.Flags().IntVar(&limit, "limit", limit, "at most that many; 0: all that are kept")
 	return cmd
@@ -340,19 +338,9 @@ func printCure(w io.Writer, r cure.Report) {
 		verb = "done"
 	}
 	fmt.Fprintf(w, "cure %s, %s\n", clean(r.Cure), clean(r.Target))
-	for i, s := range r.Plan.Does {
-		if i == 0 {
-			fmt.Fprintf(w, "%s:\n", verb)
-		}
-		fmt.Fprintf(w, "  %s\n", clean(s))
-	}
+	indented(w, verb, r.Plan.Does)
 	fmt.Fprintf(w, "gain: %s\nrisk: %s\n", clean(r.Plan.Gain), clean(r.Plan.Risk))
-	for i, s := range r.Plan.Shows {
-		if i == 0 {
-			fmt.Fprint(w, "use:\n")
-		}
-		fmt.Fprintf(w, "  %s\n", clean(s))
-	}
+	indented(w, "use", r.Plan.Shows)
 	if len(r.Figures) > 0 {
 		fmt.Fprintf(w, "\nFIGURE\tBEFORE\tAFTER\n")
 		for _, f := range r.Figures {
@@ -371,6 +359,16 @@ func printCure(w io.Writer, r cure.Report) {
 	}
 	if !r.Applied && len(r.Plan.Does) > 0 {
 		fmt.Fprintln(w, "nothing was done: use --apply to carry it out")
+	}
+}
+
+// indented prints lines below a head; without lines it prints nothing.
+func indented(w io.Writer, head string, lines []string) {
+	for i, l := range lines {
+		if i == 0 {
+			fmt.Fprintf(w, "%s:\n", head)
+		}
+		fmt.Fprintf(w, "  %s\n", clean(l))
 	}
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -11,14 +12,6 @@ import (
 	"holdfast/internal/hosts/doctor/profile"
 )
 
-// RecordRun is one call of `holdfast doctor record`.
-type RecordRun struct {
-	For       time.Duration
-	Hz        int
-	Container string       // "" is all
-	Step      func(string) // gets the current step
-}
-
 // recorded is the output of `holdfast doctor record --json`.
 type recorded struct {
 	File string `json:"file"`
@@ -26,7 +19,7 @@ type recorded struct {
 }
 
 func (a *app) recordCmd() *cobra.Command {
-	r := RecordRun{For: 30 * time.Second, Hz: profile.DefaultHz}
+	r := profile.Recorder{For: 30 * time.Second, Hz: profile.DefaultHz}
 	var file string
 	top := defaultTop
 	cmd := &cobra.Command{
@@ -36,8 +29,8 @@ func (a *app) recordCmd() *cobra.Command {
 			"and `go tool pprof`. It shows which containers used the CPUs and on which paths through the kernel. It needs\n" +
 			"root, and no agent. User stacks are unwound by frame pointers.",
 		Example: "  holdfast doctor record -o bad.pb.gz\n  holdfast doctor record -o web.pb.gz --container web-1 --for 2m",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch err := (profile.Recorder{For: r.For, Hz: r.Hz}).Validate(); {
+		RunE: a.within(noLimit, func(ctx context.Context, cmd *cobra.Command, _ []string) error {
+			switch err := r.Validate(); {
 			case file == "":
 				return usage(cmd, fmt.Errorf("-o is missing: the file to write"))
 			case err != nil:
@@ -52,8 +45,6 @@ func (a *app) recordCmd() *cobra.Command {
 				return err
 			}
 			defer out.Abort()
-			ctx, cancel := a.limited(cmd, noLimit)
-			defer cancel()
 			var done func()
 			r.Step, done = a.ui.steps()
 			p, err := a.deps.Record(ctx, r)
@@ -66,7 +57,7 @@ func (a *app) recordCmd() *cobra.Command {
 			}
 			res := recorded{file, profile.Summarize(p, top)}
 			return a.ui.result(res, func(w io.Writer) { printRecorded(w, res) })
-		},
+		}),
 	}
 	f := cmd.Flags()
 	f.StringVarP(&file, "output", "o", "", "file to write, readable by its owner only")

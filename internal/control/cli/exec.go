@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -116,21 +117,15 @@ func watchSize[Size any](f *os.File, sizes chan Size, of func(rows, cols int) Si
 		sizes <- of(rows, cols)
 	}
 	send()
-	end, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			select {
-			case <-end:
-				return
-			case <-changed:
-				send()
-			}
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for range changed {
+			send()
 		}
-	}()
+	})
 	return func() {
-		signal.Stop(changed)
-		close(end)
-		<-ended
+		signal.Stop(changed) // nothing is sent to changed after it
+		close(changed)
+		watching.Wait()
 	}
 }

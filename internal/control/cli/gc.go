@@ -177,11 +177,9 @@ func (a *app) gcServe() *cobra.Command {
 			"It serves /metrics and /healthz on the address of an agent's API: by default 127.0.0.1:7071, beyond loopback only with TLS and a token.\n" +
 			"Beside an agent that also collects, the two take turns; name another address then.",
 		Example: "  holdfast gc serve\n  holdfast gc serve --api none\n  systemctl enable --now holdfast-gc",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := a.limited(cmd, noLimit)
-			defer cancel()
+		RunE: a.within(noLimit, func(ctx context.Context, _ *cobra.Command, _ []string) error {
 			return a.deps.GC.Serve(ctx, s)
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&s.Config, "config", "", "configuration file (default /etc/holdfast/holdfast.yaml, which may be missing)")
 	cmd.Flags().StringVar(&s.API, "api", "", `host:port of the metrics, or "none" (default 127.0.0.1:7071)`)

@@ -123,9 +123,9 @@ func testDeps() cli.Deps {
 			return holdfast.DrainReport{Node: "engine", Dead: 3, Steps: []holdfast.Step{s}, Left: []holdfast.Leftover{}}, nil
 		},
 		Examine: examined,
-		Drill: func(_ context.Context, r cli.DrillRun) error {
-			fmt.Fprintf(r.Progress, "drill %s, size %d, image %q\n", r.Drill.Name, r.Size, r.Image)
-			r.Ready(drill.Running{Drill: r.Drill.Name, Rule: r.Drill.Rule, Group: "/g"})
+		Drill: func(_ context.Context, d drill.Drill, o drill.Options) error {
+			fmt.Fprintf(o.Progress, "drill %s, size %d, image %q\n", d.Name, o.Size, o.Image)
+			o.Ready(drill.Running{Drill: d.Name, Rule: d.Rule, Group: "/g"})
 			return nil
 		},
 		Record:    recording,
@@ -168,7 +168,7 @@ func examined(_ context.Context, r cli.DoctorRun) (doctor.Report, error) {
 
 // recording returns one of a healthy host for 30 s, and one of a sick host for any
 // other time.
-func recording(_ context.Context, r cli.RecordRun) (*profile.Profile, error) {
+func recording(_ context.Context, r profile.Recorder) (*profile.Profile, error) {
 	r.Step("recording")
 	if r.Container == "forbidden" {
 		return nil, holdfast.WithHint(perf.ErrForbidden, "run it as root")

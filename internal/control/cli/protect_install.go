@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -59,7 +60,7 @@ to listen on it yet. It needs root.`,
 		Example: "  holdfast protect install --port 16000\n" +
 			"  holdfast protect install --listen 10.0.0.1:443 --backend nfqueue\n" +
 			"  holdfast protect install --restore",
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: a.within(stopLimit, func(ctx context.Context, cmd *cobra.Command, _ []string) error {
 			as, err := addresses(i.ports, i.listen)
 			if err == nil {
 				err = i.sane(as)
@@ -67,8 +68,6 @@ to listen on it yet. It needs root.`,
 			if err != nil {
 				return usage(cmd, err)
 			}
-			ctx, cancel := a.limited(cmd, stopLimit)
-			defer cancel()
 			if i.restore {
 				s, err := install.Restore(ctx, a.installOptions(i))
 				return a.installed(s, err)
@@ -79,7 +78,7 @@ to listen on it yet. It needs root.`,
 			}
 			s, err := install.Add(ctx, a.installOptions(i), ports)
 			return a.installed(s, err)
-		},
+		}),
 	}
 	f := cmd.Flags()
 	i.addPorts(f, "prepare")
@@ -109,12 +108,10 @@ func (a *app) protectStatusCmd() *cobra.Command {
 		Short:   "Show the installed ports and their holds",
 		Long:    "Show the ports that \"holdfast protect install\" has prepared: their backend, the number of\nholds since the keeper started, the longest wait, and the current hold.",
 		Example: "  holdfast protect status\n  holdfast protect status --json",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := a.limited(cmd, askLimit)
-			defer cancel()
+		RunE: a.within(askLimit, func(ctx context.Context, _ *cobra.Command, _ []string) error {
 			s, err := install.Status(ctx, a.installOptions(i))
 			return a.installed(s, err)
-		},
+		}),
 	}
 	i.add(cmd.Flags())
 	return cmd
@@ -128,16 +125,14 @@ func (a *app) protectUninstallCmd() *cobra.Command {
 		Long: `Undo "holdfast protect install", for the given ports or for all. The standing
 keeper ends with the last port. A current hold ends first.`,
 		Example: "  holdfast protect uninstall\n  holdfast protect uninstall --port 16000",
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: a.within(stopLimit, func(ctx context.Context, cmd *cobra.Command, _ []string) error {
 			as, err := addresses(i.ports, i.listen)
 			if err != nil {
 				return usage(cmd, err)
 			}
-			ctx, cancel := a.limited(cmd, stopLimit)
-			defer cancel()
 			s, err := install.Remove(ctx, a.installOptions(i), as)
 			return a.installed(s, err)
-		},
+		}),
 	}
 	i.addPorts(cmd.Flags(), "uninstall")
 	return cmd

@@ -23,7 +23,7 @@ func (a *app) pullCmd() *cobra.Command {
 			"Several images are pulled concurrently; a layer that they share is downloaded once.",
 		Example: "  holdfast pull redis:7\n  holdfast pull --platform linux/arm64 --json registry.example.org/app:1\n  holdfast pull --prefetch redis:7",
 		Args:    args(0, maxImages, "at most 256 images"),
-		RunE: func(cmd *cobra.Command, words []string) error {
+		RunE: a.within(noLimit, func(ctx context.Context, cmd *cobra.Command, words []string) error {
 			switch {
 			case o.prefetch:
 				return a.pullPrefetch(cmd, words, o)
@@ -32,10 +32,8 @@ func (a *app) pullCmd() *cobra.Command {
 			case len(words) == 0:
 				return usage(cmd, fmt.Errorf("%s needs one image or more", cmd.CommandPath()))
 			}
-			ctx, cancel := a.limited(cmd, noLimit)
-			defer cancel()
 			return a.pull(ctx, words, o)
-		},
+		}),
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.platform, "platform", "", "pull for another platform, such as linux/arm64")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"text/tabwriter"
@@ -61,12 +62,7 @@ func (b *replaceProgress) step(ended bool, r holdfast.Replacement) {
 		b.underWay = append(b.underWay, begun{r, time.Now()})
 		return
 	}
-	for i, u := range b.underWay {
-		if u.row.Key == r.Key {
-			b.underWay = append(b.underWay[:i], b.underWay[i+1:]...)
-			break
-		}
-	}
+	b.underWay = slices.DeleteFunc(b.underWay, func(u begun) bool { return u.row.Key == r.Key })
 	b.count++
 	b.ended = append(b.ended, r)
 	b.ended = b.ended[max(0, len(b.ended)-shownEnded):]
@@ -89,10 +85,7 @@ func (b *replaceProgress) frame(width, _ int) []string {
 	for _, r := range b.ended {
 		fmt.Fprintln(t, replacementRow(r, phaseText(r.Total)))
 	}
-	for i, u := range b.underWay {
-		if i == shownUnderWay {
-			break
-		}
+	for _, u := range b.underWay[:min(len(b.underWay), shownUnderWay)] {
 		fmt.Fprintln(t, replacementRow(u.row, fmt.Sprintf("%.1fs…", time.Since(u.when).Seconds())))
 	}
 	t.Flush()

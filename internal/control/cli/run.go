@@ -47,15 +47,13 @@ func (a *app) runCmd() *cobra.Command {
 			"  holdfast run -f job.yaml --parallelism 4",
 		Args:              args(0, 1<<16, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, words []string) error {
+		RunE: a.within(noLimit, func(ctx context.Context, cmd *cobra.Command, words []string) error {
 			j, err := a.jobOf(cmd, o, words)
 			if err != nil {
 				return err
 			}
-			ctx, cancel := a.limited(cmd, noLimit)
-			defer cancel()
 			return a.runJob(ctx, j, o)
-		},
+		}),
 	}
 	f := cmd.Flags()
 	f.SetInterspersed(false)

@@ -45,16 +45,15 @@ type Result interface {
 // ToolMain runs the command line of a Tool (args without the program's name) and
 // returns the exit code.
 func ToolMain(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, t Tool) int {
-	a := &app{deps: Deps{Version: t.Version, Now: time.Now}, ui: newUI(stdin, stdout, stderr)}
+	a := &app{deps: Deps{Version: t.Version, Now: time.Now, Hidden: t.Hidden}, ui: newUI(stdin, stdout, stderr)}
 	root := a.newRoot(&cobra.Command{Use: t.Name, Short: t.Short, Long: t.Long, Example: t.Example})
 	if t.Flags != nil {
 		t.Flags(root.PersistentFlags())
 	}
-	group(root, a.experiments(t.Experiments)...)
-	group(root, a.toolVersion(t), completionCmd(), a.manCmd(), exitCodesTopic())
-	for name, run := range t.Hidden {
-		root.AddCommand(hiddenCmd(name, run))
+	for _, e := range t.Experiments {
+		group(root, a.experiment(e))
 	}
+	group(root, a.toolVersion(t))
 	return a.run(ctx, root, args, stdin, stdout, stderr)
 }
 
@@ -64,20 +63,10 @@ func (a *app) toolVersion(t Tool) *cobra.Command {
 	}}
 }
 
-func (a *app) experiments(all []Experiment) []*cobra.Command {
-	var cmds []*cobra.Command
-	for _, e := range all {
-		cmds = append(cmds, a.experiment(e))
-	}
-	return cmds
-}
-
 func (a *app) experiment(e Experiment) *cobra.Command {
 	cmd := &cobra.Command{Use: e.Name, Short: e.Short, Long: e.Short + ".", Example: "  " + e.Example}
 	run := e.Setup(cmd.Flags())
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		ctx, cancel := a.limited(cmd, noLimit)
-		defer cancel()
+	cmd.RunE = a.within(noLimit, func(ctx context.Context, cmd *cobra.Command, _ []string) error {
 		progress := a.ui.err
 		if a.ui.json {
 			progress = io.Discard
@@ -98,6 +87,6 @@ func (a *app) experiment(e Experiment) *cobra.Command {
 			return fmt.Errorf("bench %s: %s failed", e.Name, count(r.Failures(), "operation"))
 		}
 		return text
-	}
+	})
 	return cmd
 }
