@@ -108,38 +108,38 @@ type Agent struct {
 	upgrades    *handoff.Upgrades
 
 	// Set by Run, in this order, before anything serves.
-	metrics   registry
-	drainer   *drain.Drainer
-	replacer  *replace.Sessions
-	kept      *coalesce.Reader[keptSessions] // all sessions, as the store has them
-	store     store.Store
-	embedded  *etcd.Server // nil with a cluster's store
-	engine    engine.Engine
-	socket    string // of the engine
-	spinups   *recorder.Host
-	collector *gc.Collector
-	opener    *kill.Opener
-	killer    *kill.Killer
-	pausing   *kill.Killer
-	deadman   *deadman.Client // nil with an embedded store
-	lease     *session.Lease
-	peers     *peers       // nil for a node without a fleet
-	fleet     *fleet.Fleet // likewise
-	mover     *move.Mover  // nil: no template asks for it
-	gateway   *gateway.Gateway
-	health    *health
-	serving   atomic.Bool // requests of other nodes are answered
-	networks  *network.Pool
-	warmPool  *container.Pool
-	sessions  *session.Manager
-	prefetch  *prefetch.Keeper
-	load      *hostload.Meter
-	published atomic.Pointer[holdfast.Node] // record that this node published last
-	doctor    *service.Doctor               // nil if it is switched off
-	since     time.Time
-	history   *replace.History
-	replacing sync.Mutex   // one replacement of sessions at a time
-	behind    func() error // waits for the requests that are under way after a handoff
+	metrics    registry
+	drainer    *drain.Drainer
+	replacer   *replace.Sessions
+	kept       *coalesce.Reader[keptSessions] // all sessions, as the store has them
+	store      store.Store
+	embedded   *etcd.Server // nil with a cluster's store
+	engine     engine.Engine
+	socket     string // of the engine
+	spinups    *recorder.Host
+	collector  *gc.Collector
+	opener     *kill.Opener
+	killer     *kill.Killer
+	pausing    *kill.Killer
+	deadman    *deadman.Client // nil with an embedded store
+	lease      *session.Lease
+	peers      *peers       // nil for a node without a fleet
+	fleet      *fleet.Fleet // likewise
+	mover      *move.Mover  // nil: no template asks for it
+	gateway    *gateway.Gateway
+	health     *health
+	serving    atomic.Bool // requests of other nodes are answered
+	networks   *network.Pool
+	warmPool   *container.Pool
+	sessions   *session.Manager
+	prefetch   *prefetch.Keeper
+	load       *hostload.Meter
+	published  atomic.Pointer[holdfast.Node] // record that this node published last
+	doctor     *service.Doctor               // nil if it is switched off
+	since      time.Time
+	history    *replace.History
+	replacing  sync.Mutex   // one replacement of sessions at a time
+	background func() error // waits for the requests that are under way after a handoff
 }
 
 // newAgent returns an agent that has started nothing.
@@ -156,7 +156,7 @@ func newAgent(cfg config.Config, opt Options, d *handoff.Listeners, u *handoff.U
 
 // Run serves until End is called, or until ctx is done, which drains the node. When it
 // returns, every goroutine of the agent has stopped. One exception: after a handoff,
-// requests under way continue, and behind waits for them. An error from the drain wraps
+// requests under way continue, and background waits for them. An error from the drain wraps
 // ErrLeft. With any other error the agent could not start or continue; it leaves the
 // containers as they are, to the next agent.
 func (a *Agent) Run(ctx context.Context) (err error) {

@@ -20,7 +20,7 @@ func (a *Agent) End(how handoff.ShutdownMode) (first bool) {
 }
 
 // Background implements handoff.Agent.
-func (a *Agent) Background() func() error { return a.behind }
+func (a *Agent) Background() func() error { return a.background }
 
 // wait blocks until the agent has to end, and returns the shutdown mode.
 func (a *Agent) wait(ctx context.Context, p *tasks.Stack) (handoff.ShutdownMode, error) {
@@ -80,7 +80,7 @@ func (a *Agent) leave(how handoff.ShutdownMode, front *tasks.Stack, l *listeners
 	defer cancel()
 	a.gateway.Finish(ctx)
 	if how.HandOff {
-		a.behind = front.StopInBackground()
+		a.background = front.StopInBackground()
 	}
 }
 

@@ -34,8 +34,8 @@ type Upgrades struct {
 	failed    int
 }
 
-// upgradeNote is what one agent tells the next about an upgrade. Both are on one
-// host, so the instants are comparable.
+// upgradeNote is the state of an upgrade, which one agent passes to the next. Both are on
+// one host, so the instants are comparable.
 type upgradeNote struct {
 	Upgrade   api.Upgrade      `json:"upgrade"`
 	StoppedAt boottime.Instant `json:"shut_at"`

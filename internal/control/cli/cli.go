@@ -50,7 +50,7 @@ type Deps struct {
 	// OpenLocal opens this host's engine for commands.
 	OpenLocal func(ctx context.Context) (Local, error)
 	// JobWatcher is the command of the process that cleans up after a killed `holdfast
-	// run` (see job.StartWatcher); empty: the next run cleans up.
+	// run` (see job.StartWatcher).
 	JobWatcher []string
 	// Hidden are the roles of other processes of this binary, by name. They get their
 	// arguments unparsed.
@@ -60,9 +60,6 @@ type Deps struct {
 	// Keeper is the command of a process that holds connections, see
 	// protect.KeeperOptions.
 	Keeper []string
-	// ProtectLocks is the directory of the locks of protected ports; "" is the one
-	// below /run/holdfast.
-	ProtectLocks string
 	// GC is garbage collection on this host.
 	GC GCDeps
 	// Examine is `holdfast doctor`.

@@ -252,9 +252,7 @@ func nodePlanText(w io.Writer, p replace.Plan, now time.Time) {
 		}
 	}
 	fmt.Fprintf(w, "%s that are not selected accept pods\n", count(p.Room, "node"))
-	for _, note := range p.Notes {
-		fmt.Fprintf(w, "note: %s\n", clean(note))
-	}
+	printEach(w, "note", p.Notes)
 }
 
 func nodesText(w io.Writer, rep replace.Report) {

@@ -51,7 +51,7 @@ func (a *app) configCheck() *cobra.Command {
 			if err := a.checkConfig(e, role, noFiles); err != nil {
 				return ConfigError(fmt.Errorf("%s: %w", e.File, err))
 			}
-			return a.ui.result(checked{e.File, e.Found}, func(w io.Writer) {
+			return a.ui.result(checkResult{e.File, e.Found}, func(w io.Writer) {
 				if !e.Found {
 					fmt.Fprintf(w, "%s does not exist; the defaults are valid\n", clean(e.File))
 					return
@@ -72,8 +72,8 @@ const (
 	roleGC    = "gc"
 )
 
-// checked is the result of `config check` for a valid configuration.
-type checked struct {
+// checkResult is the result of `config check` for a valid configuration.
+type checkResult struct {
 	File  string `json:"file"`
 	Found bool   `json:"found"`
 }

@@ -354,9 +354,7 @@ func printCure(w io.Writer, r cure.Report) {
 	if r.Stopped != "" {
 		fmt.Fprintf(w, "it stopped early: %s\n", clean(r.Stopped))
 	}
-	for _, n := range r.Notes {
-		fmt.Fprintf(w, "note: %s\n", clean(n))
-	}
+	printEach(w, "note", r.Notes)
 	if !r.Applied && len(r.Plan.Does) > 0 {
 		fmt.Fprintln(w, "nothing was done: use --apply to carry it out")
 	}

@@ -29,7 +29,7 @@ func (a *app) doctorStatus() *cobra.Command {
 		Args:    oneNode(), ValidArgsFunction: onlyOne(a.completeNode),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			return a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
-				s, err := c.DoctorStatus(ctx, named(words))
+				s, err := c.DoctorStatus(ctx, nodeArg(words))
 				if err := show(a.ui, s, err, a.statusText); err != nil {
 					return err
 				}

@@ -94,26 +94,26 @@ func (a *app) knownBaselines(ctx context.Context) []baseline.Baseline {
 	return all
 }
 
-// lookFlags are the flags of an observation of this host.
-type lookFlags struct {
+// observeFlags are the flags of an observation of this host.
+type observeFlags struct {
 	length time.Duration
 	role   string
 }
 
-func (f *lookFlags) add(cmd *cobra.Command) {
+func (f *observeFlags) add(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&f.length, "for", 30*time.Second, "how long to observe")
 	cmd.Flags().StringVar(&f.role, "role", "", "the purpose of this host (default doctor.role of the configuration)")
 }
 
-func (f *lookFlags) check(cmd *cobra.Command) error {
+func (f *observeFlags) check(cmd *cobra.Command) error {
 	if f.length < doctor.MinFor || f.length > doctor.MaxFor {
 		return usage(cmd, fmt.Errorf("--for is %v, it must be from %v to %v", f.length, doctor.MinFor, doctor.MaxFor))
 	}
 	return nil
 }
 
-// look observes this host and makes a baseline of it.
-func (a *app) look(ctx context.Context, f lookFlags, name string, h Host) (baseline.Baseline, doctor.Report, error) {
+// observe observes this host and makes a baseline of it.
+func (a *app) observe(ctx context.Context, f observeFlags, name string, h Host) (baseline.Baseline, doctor.Report, error) {
 	step, done := a.ui.steps()
 	r, err := a.deps.Examine(ctx, DoctorRun{For: f.length, Step: step})
 	done()
@@ -133,7 +133,7 @@ func (a *app) look(ctx context.Context, f lookFlags, name string, h Host) (basel
 
 func (a *app) baselineSave() *cobra.Command {
 	var (
-		f       lookFlags
+		f       observeFlags
 		profile string
 		force   bool
 	)
@@ -162,7 +162,7 @@ func (a *app) baselineSave() *cobra.Command {
 						return err
 					}
 				}
-				b, r, err := a.look(ctx, f, name, h)
+				b, r, err := a.observe(ctx, f, name, h)
 				if err != nil {
 					return err
 				}
@@ -232,7 +232,7 @@ func (a *app) baselineRm() *cobra.Command {
 }
 
 func (a *app) baselineCompare() *cobra.Command {
-	var f lookFlags
+	var f observeFlags
 	limit := 20
 	cmd := &cobra.Command{
 		Use:   "compare [NAME]",
@@ -257,7 +257,7 @@ func (a *app) baselineCompare() *cobra.Command {
 						return holdfast.WithHint(fmt.Errorf("baseline %s: %w", clean(words[0]), holdfast.ErrNotFound), "see `holdfast doctor baseline ls`")
 					}
 				}
-				now, _, err := a.look(ctx, f, "", h)
+				now, _, err := a.observe(ctx, f, "", h)
 				if err != nil {
 					return err
 				}
@@ -282,9 +282,7 @@ const leastFactor = 1.25
 
 func (a *app) comparisonText(w io.Writer, c baseline.Comparison, limit int) {
 	fmt.Fprintf(w, "compared with baseline %s of %s, %s old\n", clean(c.Baseline.Name), dash(string(c.Baseline.Node)), age(a.deps.Now(), c.Baseline.At))
-	for _, n := range c.Notices {
-		fmt.Fprintf(w, "notice: %s\n", clean(n))
-	}
+	printEach(w, "notice", c.Notices)
 	shown := 0
 	for _, d := range c.Differences {
 		if math.Abs(math.Log(d.Factor)) < math.Log(leastFactor) || shown == limit {

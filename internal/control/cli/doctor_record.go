@@ -12,8 +12,8 @@ import (
 	"holdfast/internal/hosts/doctor/profile"
 )
 
-// recorded is the output of `holdfast doctor record --json`.
-type recorded struct {
+// recordResult is the output of `holdfast doctor record --json`.
+type recordResult struct {
 	File string `json:"file"`
 	profile.Summary
 }
@@ -55,7 +55,7 @@ func (a *app) recordCmd() *cobra.Command {
 			if err := out.Commit(p); err != nil {
 				return err
 			}
-			res := recorded{file, profile.Summarize(p, top)}
+			res := recordResult{file, profile.Summarize(p, top)}
 			return a.ui.result(res, func(w io.Writer) { printRecorded(w, res) })
 		}),
 	}
@@ -71,16 +71,14 @@ func (a *app) recordCmd() *cobra.Command {
 // defaultTop is how many lines of each table are shown.
 const defaultTop = 10
 
-func printRecorded(w io.Writer, r recorded) {
+func printRecorded(w io.Writer, r recordResult) {
 	m := r.Meta
 	fmt.Fprintf(w, "recorded %.1f s of %s, Linux %s: %s at %d Hz, written to %s\n", m.Seconds, count(m.CPUs, "CPU"), dash(m.Kernel),
 		count(int(r.Samples), "sample"), m.Hz, clean(r.File))
 	if m.Lost+m.Dropped > 0 {
 		fmt.Fprintf(w, "lost: %d records without room in the kernel's buffer, %d stacks without room in the recorder\n", m.Lost, m.Dropped)
 	}
-	for _, g := range m.Gaps {
-		fmt.Fprintf(w, "not visible: %s\n", clean(g))
-	}
+	printEach(w, "not visible", m.Gaps)
 	if r.Samples == 0 {
 		fmt.Fprintln(w, "\nnothing ran")
 		return

@@ -54,7 +54,7 @@ func (a *app) drainFlags(cmd *cobra.Command) *cobra.Command {
 		}
 		// The agent ends the drain at the budget; the rest is for an agent that does
 		// not answer.
-		return a.with(cmd, budget+time.Minute, func(ctx context.Context, c *client.Client) error { return a.drain(ctx, c, named(words), q) })
+		return a.with(cmd, budget+time.Minute, func(ctx context.Context, c *client.Client) error { return a.drain(ctx, c, nodeArg(words), q) })
 	}
 	f := cmd.Flags()
 	f.DurationVar(&budget, "budget", defaultBudget, "longest the drain may take, such as 500ms or 10s")

@@ -11,8 +11,8 @@ import (
 	"holdfast/internal/platform/pki"
 )
 
-// certified is the result of a command that made certificates.
-type certified struct {
+// certificateResult is the result of a command that made certificates.
+type certificateResult struct {
 	Node  holdfast.NodeID `json:"node,omitempty"`
 	Dir   string          `json:"dir"`
 	Until time.Time       `json:"until"`
@@ -31,7 +31,7 @@ func (a *app) nodeInitCA() *cobra.Command {
 				return usage(cmd, fmt.Errorf("--out is missing"))
 			}
 			until, err := pki.InitCA(out, a.deps.Now())
-			return show(a.ui, certified{Dir: out, Until: until}, err, func(w io.Writer, _ certified) {
+			return show(a.ui, certificateResult{Dir: out, Until: until}, err, func(w io.Writer, _ certificateResult) {
 				fmt.Fprintf(w, "%s has the authority, valid until %s\n", clean(out), until.Format(time.DateOnly))
 				fmt.Fprintf(w, "ca.key signs for the whole fleet: keep it off the nodes\n")
 			})
@@ -64,7 +64,7 @@ func (a *app) nodeJoin() *cobra.Command {
 			}
 			j.Node, j.Now = holdfast.NodeID(node), a.deps.Now()
 			until, err := j.Do()
-			return show(a.ui, certified{Node: j.Node, Dir: j.Out, Until: until}, err, func(w io.Writer, _ certified) {
+			return show(a.ui, certificateResult{Node: j.Node, Dir: j.Out, Until: until}, err, func(w io.Writer, _ certificateResult) {
 				fmt.Fprintf(w, "%s has the certificate of node %s, valid until %s\n", clean(j.Out), clean(node), until.Format(time.DateOnly))
 			})
 		},

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,7 +66,7 @@ the command. It needs root.`,
 			} else if err := p.find(&o); err != nil {
 				return err
 			}
-			o.Keeper, o.LockDir = a.deps.Keeper, a.lockDir()
+			o.Keeper, o.LockDir = a.deps.Keeper, protect.LockDir
 			o.Log = slog.New(slog.NewTextHandler(a.ui.err, nil))
 			if p.check {
 				return a.protectCheck(cmd.Context(), o)
@@ -93,9 +92,6 @@ the command. It needs root.`,
 	return cmd
 }
 
-// lockDir returns the directory of the ports' locks.
-func (a *app) lockDir() string { return cmp.Or(a.deps.ProtectLocks, protect.LockDir) }
-
 func backendNames() []string { return texts(protect.Names()) }
 
 // options checks the command line and resolves its names.
@@ -105,7 +101,7 @@ func (p *protectFlags) options(cmd *cobra.Command, words []string) (protect.Opti
 		Stdin: cmd.InOrStdin(), Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
 	}
 	o.Backend, o.Overlap, o.Limit = protect.Name(p.backend), p.overlap, p.timeout
-	if err := p.sane(words); err != nil {
+	if err := p.validate(words); err != nil {
 		return o, usage(cmd, err)
 	}
 	var err error
@@ -142,8 +138,8 @@ func knownBackend(name string) error {
 	return nil
 }
 
-// sane refuses invalid flags.
-func (p *protectFlags) sane(words []string) error {
+// validate refuses invalid flags.
+func (p *protectFlags) validate(words []string) error {
 	switch {
 	case len(words) == 0 && !p.check:
 		return fmt.Errorf("there is no command after --")

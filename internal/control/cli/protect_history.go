@@ -22,7 +22,7 @@ func (a *app) protectHistoryCmd() *cobra.Command {
 		Example: "  holdfast protect history\n  holdfast protect history --json --limit 0",
 		PreRunE: func(cmd *cobra.Command, _ []string) error { return atLeast(cmd, "limit", limit, 0) },
 		RunE: func(*cobra.Command, []string) error {
-			h, err := history.Read(a.lockDir())
+			h, err := history.Read(protect.LockDir)
 			if err != nil {
 				return err
 			}

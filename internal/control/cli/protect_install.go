@@ -39,7 +39,7 @@ func (i *installFlags) addPorts(f *pflag.FlagSet, to string) {
 
 func (a *app) installOptions(i installFlags) install.Options {
 	return install.Options{
-		Keeper: a.deps.Keeper, LockDir: a.lockDir(), Record: i.record,
+		Keeper: a.deps.Keeper, LockDir: protect.LockDir, Record: i.record,
 		Log: slog.New(slog.NewTextHandler(a.ui.err, nil)),
 	}
 }
@@ -63,7 +63,7 @@ to listen on it yet. It needs root.`,
 		RunE: a.within(stopLimit, func(ctx context.Context, cmd *cobra.Command, _ []string) error {
 			as, err := addresses(i.ports, i.listen)
 			if err == nil {
-				err = i.sane(as)
+				err = i.validate(as)
 			}
 			if err != nil {
 				return usage(cmd, err)
@@ -88,8 +88,8 @@ to listen on it yet. It needs root.`,
 	return cmd
 }
 
-// sane refuses invalid flags.
-func (i *installFlags) sane(as []protect.Address) error {
+// validate refuses invalid flags.
+func (i *installFlags) validate(as []protect.Address) error {
 	switch {
 	case i.restore && len(as) > 0:
 		return fmt.Errorf("--restore restores the ports of the record, and takes no port")

@@ -73,7 +73,7 @@ func (a *app) pull(ctx context.Context, images []string, o pullOptions) error {
 	for _, image := range images {
 		list = append(list, puller.Request{Image: image, Platform: o.platform})
 	}
-	end := local.begin(ctx, spinup.ForPull, images[0])
+	end := local.recorder.Begin(ctx, spinup.ForPull, images[0])
 	shown := a.ui.pulls(images, o.quiet)
 	results := p.All(ctx, list, puller.Watch{Progress: shown.progress, Done: shown.done})
 	shown.close()
@@ -85,7 +85,7 @@ func (a *app) pull(ctx context.Context, images []string, o pullOptions) error {
 		}
 	}
 	err = errors.Join(a.showPulls(records, local.Rules, o.quiet), a.failedPulls(results))
-	a.keep(ctx, local.Keeper, records)
+	a.keep(ctx, local.recorder, records)
 	return err
 }
 

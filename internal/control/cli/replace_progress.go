@@ -29,10 +29,10 @@ type replaceProgress struct {
 	mu       sync.Mutex
 	ended    []holdfast.Replacement // the last few
 	count    int                    // number of all that have ended
-	underWay []begun
+	underWay []underWayRow
 }
 
-type begun struct {
+type underWayRow struct {
 	row  holdfast.Replacement
 	when time.Time
 }
@@ -59,10 +59,10 @@ func (b *replaceProgress) step(ended bool, r holdfast.Replacement) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !ended {
-		b.underWay = append(b.underWay, begun{r, time.Now()})
+		b.underWay = append(b.underWay, underWayRow{r, time.Now()})
 		return
 	}
-	b.underWay = slices.DeleteFunc(b.underWay, func(u begun) bool { return u.row.Key == r.Key })
+	b.underWay = slices.DeleteFunc(b.underWay, func(u underWayRow) bool { return u.row.Key == r.Key })
 	b.count++
 	b.ended = append(b.ended, r)
 	b.ended = b.ended[max(0, len(b.ended)-shownEnded):]

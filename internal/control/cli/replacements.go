@@ -17,8 +17,8 @@ import (
 	"holdfast/internal/sessions/replace"
 )
 
-// past is the output about past replacements.
-type past struct {
+// replacementHistory is the output about past replacements.
+type replacementHistory struct {
 	Nodes []replace.NodeTimes    `json:"nodes"`
 	Rows  []holdfast.Replacement `json:"replacements"`
 }
@@ -105,8 +105,8 @@ func (a *app) allReplacements(ctx context.Context, c *client.Client) ([]holdfast
 }
 
 // pick compares all nodes, and then applies the flags.
-func pick(rows []holdfast.Replacement, node holdfast.NodeID, slow bool) past {
-	p := past{Nodes: []replace.NodeTimes{}, Rows: []holdfast.Replacement{}}
+func pick(rows []holdfast.Replacement, node holdfast.NodeID, slow bool) replacementHistory {
+	p := replacementHistory{Nodes: []replace.NodeTimes{}, Rows: []holdfast.Replacement{}}
 	for _, n := range replace.ByNode(rows) {
 		if (node == "" || n.Node == node) && (!slow || n.Slow()) {
 			p.Nodes = append(p.Nodes, n)
@@ -124,7 +124,7 @@ func pick(rows []holdfast.Replacement, node holdfast.NodeID, slow bool) past {
 	return p
 }
 
-func (a *app) pastText(w io.Writer, p past, slow bool) {
+func (a *app) pastText(w io.Writer, p replacementHistory, slow bool) {
 	if len(p.Nodes) == 0 && len(p.Rows) == 0 {
 		if slow {
 			fmt.Fprintln(w, "no node is slow")

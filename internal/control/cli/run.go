@@ -190,17 +190,15 @@ func (a *app) runJob(ctx context.Context, j job.Job, o runOptions) error {
 		return runError(err)
 	}
 	id := job.NewID()
-	if len(a.deps.JobWatcher) > 0 {
-		w, err := job.StartWatcher(a.deps.JobWatcher, id)
-		if err != nil {
-			return runError(err)
-		}
-		defer w.Release()
+	w, err := job.StartWatcher(a.deps.JobWatcher, id)
+	if err != nil {
+		return runError(err)
 	}
+	defer w.Release()
 	endSweep := a.beginSweep(ctx, local.Engine, r.Owner)
 	defer endSweep()
 
-	ended := local.begin(ctx, spinup.ForRun, id)
+	ended := local.recorder.Begin(ctx, spinup.ForRun, id)
 	res, err := r.Run(ctx, id, j)
 	ended()
 	if err != nil {
@@ -231,7 +229,7 @@ func (a *app) runner(ctx context.Context, local Local, j job.Job, o runOptions) 
 		return nil, err
 	}
 	r := &job.Runner{
-		Engine: local.Engine, Puller: jobPuller{p}, Recorder: local.Keeper, Cohort: cohort, Owner: owner,
+		Engine: local.Engine, Puller: jobPuller{p}, Recorder: local.recorder, Cohort: cohort, Owner: owner,
 		Log:    slog.New(slog.NewTextHandler(a.ui.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Stdout: a.ui.out, Stderr: a.ui.err,
 		Tell:   func(e job.Event) { a.ui.note("%s: %s", clean(inRun(e.Run, j.Parallelism, e.Name)), clean(e.Line)) },

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -57,6 +58,13 @@ func firstFew(all []string, separator string) string {
 		all = append(all[:most:most], "…")
 	}
 	return strings.Join(all, separator)
+}
+
+// printEach prints a line for each text, behind a label.
+func printEach(w io.Writer, label string, texts []string) {
+	for _, t := range texts {
+		fmt.Fprintf(w, "%s: %s\n", label, clean(t))
+	}
 }
 
 func count(n int, one string) string {

@@ -21,8 +21,8 @@ func (a *app) tokenCmd() *cobra.Command {
 	}, a.tokenCreate(), a.tokenNewSecret())
 }
 
-// created is the output of `token create`.
-type created struct {
+// tokenResult is the output of `token create`.
+type tokenResult struct {
 	Token   string                `json:"token"`
 	Secret  string                `json:"secret"` // the id of the secret that signed it
 	Keys    []holdfast.SessionKey `json:"keys"`
@@ -81,7 +81,7 @@ func (a *app) createToken(file string, keys []string, prefix string, ttl time.Du
 	if err != nil {
 		return Usage(err) // the secret is valid: the request was not
 	}
-	made := created{Token: text, Secret: secrets[0].ID, Keys: g.Keys, Prefix: prefix, Expires: g.Expires}
+	made := tokenResult{Token: text, Secret: secrets[0].ID, Keys: g.Keys, Prefix: prefix, Expires: g.Expires}
 	return a.ui.result(made, func(w io.Writer) { fmt.Fprintln(w, text) })
 }
 
