@@ -148,34 +148,35 @@ func (r *Recorder) Record(ctx context.Context, records ...spinup.Record) error {
 	limit := recordLimit + time.Duration(len(records))*recordEach
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
-	b := newBatch(records)
+	all := newBatch(records)
+	left := all
 	for {
-		r.record(ctx, b)
-		if !b.again() {
-			return b.lost()
+		r.record(ctx, left)
+		if left = left.with(maybeLater); len(left) == 0 {
+			return all.lost()
 		}
 		select {
 		case <-time.After(recordAgain):
 		case <-ctx.Done():
-			return b.lost()
+			return all.lost()
 		}
 	}
 }
 
 // record tries the agent and then the store: an agent that is just starting has the
 // store open and does not answer yet.
-func (r *Recorder) record(ctx context.Context, b *batch) {
-	b.each(b.left, func(one spinup.Record) error { return r.client.AddSpinup(ctx, one) })
-	here := b.which(func(err error) bool { return errors.Is(err, client.ErrUnreachable) })
+func (r *Recorder) record(ctx context.Context, b batch) {
+	b.each(func(one spinup.Record) error { return r.client.AddSpinup(ctx, one) })
+	here := b.with(func(err error) bool { return errors.Is(err, client.ErrUnreachable) })
 	if len(here) == 0 || ctx.Err() != nil {
 		return
 	}
 	s, err := r.openHere(ctx)
 	if err != nil {
-		b.each(here, func(spinup.Record) error { return err })
+		here.each(func(spinup.Record) error { return err })
 		return
 	}
-	b.each(here, s.Append)
+	here.each(s.Append)
 	if err := s.Close(); err != nil {
 		r.log.Warn("closing the spin-up records", "error", err) // all records are on disk
 	}
