@@ -48,7 +48,7 @@ func TestStatesOnlyMoveForward(t *testing.T) {
 			}
 		}
 		if from.CanBecome("asleep") {
-			t.Errorf("%s can become a state that there is not", from)
+			t.Errorf("%s can become an unknown state", from)
 		}
 	}
 }

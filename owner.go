@@ -2,6 +2,7 @@ package holdfast
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -33,25 +34,13 @@ const (
 // continues with its memory at the next connect. Such a session has no record.
 const IsSuspended State = "suspended"
 
-// order returns the position of a state, 0 for an unknown one.
-func (s State) order() int {
-	switch s {
-	case Claimed:
-		return 1
-	case Starting:
-		return 2
-	case Ready:
-		return 3
-	case Leaving:
-		return 4
-	}
-	return 0
-}
+// order returns the position of a state, -1 for an unknown one.
+func (s State) order() int { return slices.Index([]State{Claimed, Starting, Ready, Leaving}, s) }
 
 // CanBecome reports whether a record may change from s to next. A record may be
 // written again in the same state.
 func (s State) CanBecome(next State) bool {
-	return s.order() > 0 && next.order() >= s.order()
+	return s.order() >= 0 && next.order() >= s.order()
 }
 
 // Owner is the record of one session: the node that serves it, the epoch and the

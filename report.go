@@ -63,7 +63,7 @@ type KillReport struct {
 	Left   []Leftover `json:"left"`
 	Steps  []Step     `json:"steps"`
 	Quiet  bool       `json:"quiet"`            // the engine was stopped meanwhile
-	Notice string     `json:"notice,omitempty"` // why it was not, where it should have been
+	Notice string     `json:"notice,omitempty"` // why the engine was not stopped, if it should have been
 }
 
 // DrainReport is the result of draining a node.
@@ -97,7 +97,7 @@ type MemoryReport struct {
 // MoveReport is the result of moving one session to another node.
 type MoveReport struct {
 	KillReport
-	// To is the node that was told to take the session over, or "" if there was none.
+	// To is the next node of the session, or "" if there was none.
 	To NodeID `json:"to,omitempty"`
 	// Memory is the result for the session's memory, if its template has "handover:
 	// memory".

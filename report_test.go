@@ -20,7 +20,7 @@ func TestMillisInJSON(t *testing.T) {
 	}
 }
 
-func TestMillisForPeople(t *testing.T) {
+func TestMillisAsText(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		3240 * time.Microsecond: "3.2ms",
 		48 * time.Millisecond:   "48ms",

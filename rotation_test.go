@@ -46,8 +46,8 @@ func TestOutOfRotation(t *testing.T) {
 	}
 }
 
-// Whatever the nodes: only degraded ones are out, in whatever order they come, and
-// with those that are out anyway they are no more than the share.
+// Only degraded nodes are out, in any order of the nodes. Together with the nodes that are
+// out for other reasons they stay within the share.
 func TestOutOfRotationIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := make([]Node, rapid.IntRange(0, 12).Draw(t, "nodes"))

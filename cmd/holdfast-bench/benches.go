@@ -74,7 +74,7 @@ func (p *programs) experiments() []cli.Experiment {
 				f.DurationVar(&o.Duration, "duration", 5*time.Second, "duration of one measurement")
 				return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
 					var err error
-					if o.Program, err = os.Executable(); err != nil { // a container cannot go by /proc/self
+					if o.Program, err = os.Executable(); err != nil { // /proc/self is another process in a container
 						return nil, err
 					}
 					o.Progress = progress
@@ -92,7 +92,7 @@ func (p *programs) experiments() []cli.Experiment {
 				f.Float64Var(&o.Rate, "rate", 0, "creates per second (default 4, with --pressure 2)")
 				f.DurationVar(&o.Duration, "duration", 0, "minimum duration of the creates in each way (default 1m, with --pressure 10m)")
 				f.StringVar(&o.Plot, "plot", "", "write the latencies to this HTML file")
-				f.IntVar(&o.Rounds, "rounds", 3, "how often creates on an idle engine and beside Holdfast's collecting are measured, in turns")
+				f.IntVar(&o.Rounds, "rounds", 3, "measurements of creates on an idle engine and beside Holdfast's collector, in turns")
 				f.BoolVar(&o.Locked, "locked", false, "instead: how long the engine takes for the removal of one image, linked away before or not")
 				f.IntVar(&o.Pairs, "pairs", 3, "with --locked: pairs of images")
 				return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
@@ -106,7 +106,7 @@ func (p *programs) experiments() []cli.Experiment {
 			Setup: func(f *pflag.FlagSet) experiment {
 				var o bench.PullOptions
 				f.IntVarP(&o.N, "number", "n", 15, "pulls of each kind")
-				f.IntVar(&o.Size, "size", 64, "MiB that the image has")
+				f.IntVar(&o.Size, "size", 64, "size of the image in MiB")
 				return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
 					o.Holdfast = p.product("pull")
 					o.Progress = progress

@@ -8,8 +8,7 @@ import (
 	"holdfast/internal/control/cli"
 )
 
-// Flags that cannot be are refused by the process that was started by hand, before
-// there is a lab.
+// The process that the operator started refuses invalid flags, before it enters the lab.
 func TestBenchesRefuseWhatCannotBe(t *testing.T) {
 	for _, line := range []string{
 		"kill -n 0", "kill -n -1", "kill --rounds 0",

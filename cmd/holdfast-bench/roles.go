@@ -18,7 +18,7 @@ import (
 	"holdfast/test/lab/echoserver"
 )
 
-// Roles that other processes of this program play, beside those that packages name.
+// Roles of the other processes of this program, beside those that packages name.
 const (
 	roleGatewayChild = "gateway-child"
 	roleDirectory    = "directory"
@@ -54,9 +54,9 @@ func roles() map[string]func(context.Context, []string) error {
 	}
 }
 
-// brokenAgent runs an agent with a fence longer than its lease, which no configuration can
-// say: bench fleet shows with it that its checks catch a session that lives twice. Its
-// arguments are the path of holdfast, which plays the agent's other processes, the
+// brokenAgent runs an agent with a fence longer than its lease, which every configuration
+// file excludes. With it bench fleet shows that its checks detect a session that runs on two
+// nodes. Its arguments are the path of holdfast, which runs the agent's other processes, the
 // configuration file and the fence.
 func brokenAgent(ctx context.Context, args []string) error {
 	if len(args) != 3 {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,7 @@ import (
 )
 
 // programs are the two programs that experiments run: this one, for the roles of
-// roles.go, and the holdfast that is measured.
+// roles.go, and the measured holdfast.
 type programs struct {
 	holdfast string // --holdfast; an absolute path once an experiment runs
 }
@@ -27,9 +28,7 @@ type programs struct {
 func tool(version string) cli.Tool {
 	var p programs
 	v := api.BuildVersion()
-	if version != "" {
-		v.Version = version
-	}
+	v.Version = cmp.Or(version, v.Version)
 	return cli.Tool{
 		Name:    "holdfast-bench",
 		Short:   "Measure Holdfast beside its peers on this machine",
@@ -68,10 +67,10 @@ func (p *programs) find() error {
 	return err
 }
 
-// product is a command of the holdfast that is measured.
+// product returns a command of the measured holdfast.
 func (p *programs) product(args ...string) []string { return append([]string{p.holdfast}, args...) }
 
-// self is the command that plays a role of this program.
+// self returns the command that runs a role of this program.
 func self(role ...string) []string { return append([]string{"/proc/self/exe"}, role...) }
 
 // experiment is an experiment with parsed flags.

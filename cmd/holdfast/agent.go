@@ -25,30 +25,31 @@ import (
 	"holdfast/internal/hosts/kube/node"
 )
 
-// agentFlags are those of `holdfast agent`.
+// agentFlags adds the flags of `holdfast agent`.
 func agentFlags(f *pflag.FlagSet) {
 	f.String("config", "", "configuration file (default "+config.DefaultPath+", which may be missing)")
 	configFlags(f)
-	f.Bool("kubernetes", false, "be the agent of a Kubernetes node: no sessions and no store, and what is found is told the cluster's API server")
+	f.Bool("kubernetes", false, "run as the agent of a Kubernetes node: without sessions and store, with reports to the cluster's API server")
 	f.String("kubeconfig", "", "with --kubernetes: kubeconfig file (default the pod's own account)")
 	f.String("namespace", "", "with --kubernetes: namespace of the agents' leases (default the pod's own)")
-	f.Bool("pod-details", false, "with --kubernetes: ask the API server about each pod that comes up, how long its pulls took and when it was ready (needs rights of its own)")
-	f.String("taint", "", "with --kubernetes: taint the node while a condition is true, with this effect: PreferNoSchedule or NoSchedule (default none; needs rights of its own)")
-	f.StringSlice("notices", nil, "with --kubernetes: get the pods off the node when one of these says that it goes: gce, aws, azure, logind (needs rights of its own)")
-	f.String("cri-socket", "", "with --kubernetes: unix socket of the container runtime (default the first usual one that is there)")
+	f.Bool("pod-details", false, "with --kubernetes: ask the API server for the pull times and the readiness of each new pod (needs additional rights)")
+	f.String("taint", "", "with --kubernetes: taint the node while a condition is true, with this effect: PreferNoSchedule or NoSchedule (default none; needs additional rights)")
+	f.StringSlice("notices", nil, "with --kubernetes: evacuate the pods when one of these announces the end of the node: gce, aws, azure, logind (needs additional rights)")
+	f.String("cri-socket", "", "with --kubernetes: unix socket of the container runtime (default the first usual one that exists)")
 }
 
-// configFlags come before keys of the file.
+// configFlags adds the flags that override keys of the file, and returns a function that
+// reads them.
 func configFlags(f *pflag.FlagSet) func() config.Overrides {
 	f.String("node", "", "id of this node (default the host's name)")
 	f.String("data-dir", "", "directory of the lease and the embedded store (default /var/lib/holdfast)")
-	f.String("run-dir", "", "directory of what must not survive a boot of the host (default /run/holdfast)")
+	f.String("run-dir", "", "directory of the files that end with a boot of the host (default /run/holdfast)")
 	f.String("engine", "", "docker or containerd (default docker)")
 	f.String("docker-host", "", "the engine's socket (default $DOCKER_HOST, then unix:///var/run/docker.sock; with containerd unix:///run/containerd/containerd.sock)")
-	f.String("etcd-endpoints", "", "etcd to keep ownership in, comma-separated (default embedded)")
-	f.String("etcd-ca-file", "", "PEM file: the authority that signs the etcd's certificate")
-	f.String("etcd-cert-file", "", "PEM file: our certificate for the etcd")
-	f.String("etcd-key-file", "", "PEM file: its key")
+	f.String("etcd-endpoints", "", "endpoints of the etcd that stores ownership, comma-separated (default an embedded store)")
+	f.String("etcd-ca-file", "", "PEM file with the authority that signs the etcd's certificate")
+	f.String("etcd-cert-file", "", "PEM file with the agent's certificate for the etcd")
+	f.String("etcd-key-file", "", "PEM file with the key of that certificate")
 	f.String("fleet", "", "host:port that the other nodes connect to (default none)")
 	f.String("gateway", "", "host:port that clients connect to (default 127.0.0.1:7070)")
 	f.String("api", "", `host:port of API and metrics, or "none" (default 127.0.0.1:7071)`)
@@ -56,11 +57,16 @@ func configFlags(f *pflag.FlagSet) func() config.Overrides {
 	return func() config.Overrides { return overrides(f) }
 }
 
-func overrides(f *pflag.FlagSet) config.Overrides {
-	get := func(name string) string {
-		s, _ := f.GetString(name) // it is a string: it was added above
+// getter returns a function that reads string flags of f.
+func getter(f *pflag.FlagSet) func(name string) string {
+	return func(name string) string {
+		s, _ := f.GetString(name) // configFlags or agentFlags has added it
 		return s
 	}
+}
+
+func overrides(f *pflag.FlagSet) config.Overrides {
+	get := getter(f)
 	return config.Overrides{
 		Node: get("node"), DataDir: get("data-dir"), RunDir: get("run-dir"), Engine: get("engine"), EngineHost: get("docker-host"),
 		EtcdEndpoints: get("etcd-endpoints"), EtcdCA: get("etcd-ca-file"), EtcdCert: get("etcd-cert-file"), EtcdKey: get("etcd-key-file"),
@@ -68,28 +74,7 @@ func overrides(f *pflag.FlagSet) config.Overrides {
 	}
 }
 
-// usageError is a mistake in the configuration.
-type usageError struct{ error }
-
-func (usageError) ExitCode() int   { return cli.ExitUsage }
-func (e usageError) Unwrap() error { return e.error }
-func (e usageError) Hint() string {
-	if h := holdfast.HintOf(e.error); h != "" {
-		return h
-	}
-	return "docs/configuration.md has every key"
-}
-
-// leftError is a drain that left something behind.
-type leftError struct{ error }
-
-func (leftError) ExitCode() int   { return cli.ExitPartial }
-func (e leftError) Unwrap() error { return e.error }
-func (leftError) Hint() string {
-	return "the report above names it; the next agent on this data directory takes it up"
-}
-
-// runAgent is `holdfast agent`: SIGTERM and SIGINT, which end ctx, drain;
+// runAgent is `holdfast agent`. SIGTERM and SIGINT end ctx, which drains the node.
 // SIGUSR2 leaves the containers to the next agent.
 func runAgent(ctx context.Context, r cli.AgentRun) error {
 	if on, _ := r.Flags.GetBool("kubernetes"); on {
@@ -110,58 +95,54 @@ func runAgent(ctx context.Context, r cli.AgentRun) error {
 	over.Socket = r.Socket
 	c, err := config.Load(ctx, file, over)
 	if err != nil {
-		err = usageError{err}
+		err = cli.ConfigError(err)
 		turn.Fail(err)
 		return err
 	}
 	return serveAgent(ctx, turn, c, r)
 }
 
-// runKubernetesAgent is `holdfast agent --kubernetes`. Signals end it, and nothing is
-// drained: the node's pods are the kubelet's.
+// runKubernetesAgent is `holdfast agent --kubernetes`. Signals end it without a drain: the
+// node's pods belong to the kubelet.
 func runKubernetesAgent(ctx context.Context, r cli.AgentRun) error {
-	get := func(name string) string {
-		s, _ := r.Flags.GetString(name) // it is a string: it was added above
-		return s
-	}
+	get := getter(r.Flags)
 	over := overrides(r.Flags)
 	over.Socket = r.Socket
 	c, err := config.LoadCollector(ctx, get("config"), over)
 	if err != nil {
-		return usageError{err}
+		return cli.ConfigError(err)
 	}
 	k := kubenode.Options{
 		Kubeconfig: get("kubeconfig"), Namespace: get("namespace"), Socket: get("cri-socket"),
-		Version: buildVersion().Version, Log: slog.New(logHandler(c.Log, r.Stderr)), Alloc: self(probe.RoleAlloc),
+		Version: buildVersion().Version, Log: slog.New(logHandler(c.Log, r.Stderr)), Alloc: self(probe.RoleAlloc), Taint: get("taint"),
 	}
-	k.Taint = get("taint")
 	if err := node.CheckEffect(k.Taint); err != nil {
 		return cli.Usage(fmt.Errorf("--taint: %w", err))
 	}
-	notices, _ := r.Flags.GetStringSlice("notices") // as above
+	notices, _ := r.Flags.GetStringSlice("notices") // agentFlags has added it
 	if err := c.Preempt.Enable(notices...); err != nil {
 		return cli.Usage(fmt.Errorf("--notices: %w", err))
 	}
 	if err := c.Preempt.Validate(); err != nil {
-		return usageError{fmt.Errorf("preempt.%w", err)}
+		return cli.ConfigError(fmt.Errorf("preempt.%w", err))
 	}
-	k.PodDetails, _ = r.Flags.GetBool("pod-details") // it is a flag: it was added above
+	k.PodDetails, _ = r.Flags.GetBool("pod-details") // agentFlags has added it
 	return kubenode.Serve(ctx, c, k)
 }
 
-// socketOf is where the agent answers that runs, or would run, with these flags.
+// socketOf returns the socket of an agent with these flags.
 func socketOf(ctx context.Context, r cli.AgentRun) (string, error) {
 	file, _ := r.Flags.GetString("config")
 	c, err := config.LoadHost(ctx, file)
 	if err != nil {
-		return "", usageError{err}
+		return "", cli.ConfigError(err)
 	}
 	return c.API.Socket, nil
 }
 
 func serveAgent(ctx context.Context, turn *handoff.Turn, c config.Config, r cli.AgentRun) error {
-	// A reader of the output or the log that goes away must not take the agent
-	// along: Go ends a program that writes to a broken stdout (os/signal).
+	// The agent must outlive a reader of its output: Go ends a program that writes to a
+	// broken stdout (os/signal).
 	signal.Ignore(syscall.SIGPIPE)
 	keep := make(chan os.Signal, 1)
 	signal.Notify(keep, syscall.SIGUSR2)
@@ -181,14 +162,14 @@ func serveAgent(ctx context.Context, turn *handoff.Turn, c config.Config, r cli.
 		Drained:  r.Drained,
 	})
 	if errors.Is(err, agent.ErrLeft) {
-		return leftError{err}
+		return cli.Partial(err, "the report above names it; the next agent on this data directory takes it up")
 	}
 	return err
 }
 
-// onDisk is the command that this process was started by, for when another
-// program has taken the place of this one on disk: the path as it was named, which
-// may be a link that leads elsewhere then.
+// onDisk returns the command that started this process. After an upgrade of the files it
+// starts the new program: the path is as the command named it, and may be a link that the
+// upgrade changes.
 func onDisk(argv []string) []string {
 	self, err := os.Executable()
 	if err != nil {
@@ -197,7 +178,7 @@ func onDisk(argv []string) []string {
 	program := self
 	for _, dir := range append([]string{""}, filepath.SplitList(os.Getenv("PATH"))...) {
 		if strings.Contains(argv[0], "/") != (dir == "") {
-			continue // a name with a slash is a path, any other is looked up
+			continue // a name with a slash is a path; a name without one is searched in $PATH
 		}
 		path, err := filepath.Abs(filepath.Join(dir, argv[0]))
 		if err == nil && !strings.HasPrefix(path, "/proc/") && sameFile(path, self) {
@@ -214,16 +195,11 @@ func sameFile(a, b string) bool {
 	return errA == nil && errB == nil && os.SameFile(x, y)
 }
 
-// drainEngine is `holdfast drain --engine-all` on a host without an agent. A host
-// that goes away is drained whatever its configuration file looks like.
+// drainEngine is `holdfast drain --engine-all` on a host without an agent. An invalid
+// configuration file does not prevent the drain.
 func drainEngine(ctx context.Context, q api.DrainRequest, step func(holdfast.Step)) (holdfast.DrainReport, error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	c, err := config.LoadHost(ctx, os.Getenv(configEnv))
-	if err != nil {
-		log.Warn("the configuration cannot be used: going on with the defaults", "error", err)
-		c = config.Default()
-	}
-	return agent.DrainEngine(ctx, c, self(roleGuardian), q, step, log)
+	return agent.DrainEngine(ctx, hostConfig(ctx), self(roleGuardian), q, step, log)
 }
 
 func logHandler(c config.Log, w io.Writer) slog.Handler {

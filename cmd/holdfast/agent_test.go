@@ -10,8 +10,8 @@ import (
 	"holdfast/internal/control/cli"
 )
 
-// Every flag that comes before the file is one of the agent, and `config show`
-// names it as where the value comes from.
+// Every flag that overrides the file is a flag of the agent, and `config show` names it as
+// the source of the value.
 func TestConfigShowNamesTheFlag(t *testing.T) {
 	agent, flags := pflag.NewFlagSet("agent", pflag.ContinueOnError), pflag.NewFlagSet("config", pflag.ContinueOnError)
 	agentFlags(agent)

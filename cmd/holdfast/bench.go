@@ -13,7 +13,7 @@ import (
 )
 
 // becomeBench replaces this process by holdfast-bench: the one beside this program,
-// or the one in $PATH. It returns only if it cannot.
+// or the one in $PATH. It returns only on an error.
 func becomeBench(args []string) error {
 	path, err := exec.LookPath("holdfast-bench")
 	if self, e := os.Executable(); e == nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,26 +12,19 @@ import (
 	"holdfast/internal/agent"
 	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/doctor/cure"
-	"holdfast/internal/hosts/doctor/probe"
 	"holdfast/internal/platform/atomicfile"
-	"holdfast/internal/platform/linux/cgroup"
-	"holdfast/internal/platform/linux/proc"
 )
 
-// runCure is `holdfast doctor cure`. What an earlier one that was killed left is
-// undone first.
+// runCure is `holdfast doctor cure`. It first undoes the cure of an earlier process that
+// was killed.
 func runCure(ctx context.Context, c cure.Cure, o cure.Options) (cure.Report, error) {
-	cfg, err := config.LoadHost(ctx, os.Getenv(configEnv))
-	if err != nil {
-		slog.Warn("the configuration cannot be used: going on with the defaults", "error", err)
-		cfg = config.Default()
-	}
-	groups, err := cgroup.Find(proc.Host)
+	cfg := hostConfig(ctx)
+	host, err := probeHost()
 	if err != nil {
 		return cure.Report{}, err
 	}
-	e := cure.Env{Host: probe.Host{Proc: proc.Host, Sys: "/sys", Groups: groups}}
-	if !o.Apply || c.Name == cure.Self().Name { // which runs in a container: there is nothing of ours
+	e := cure.Env{Host: host}
+	if !o.Apply || c.Name == cure.Self().Name { // Self runs in a container, without an agent's directories
 		return c.Run(ctx, e, o)
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -45,19 +39,16 @@ func runCure(ctx context.Context, c cure.Cure, o cure.Options) (cure.Report, err
 
 // kubepods finds the groups for `holdfast doctor cure memcg --kubepods`.
 func kubepods(context.Context) ([]string, error) {
-	groups, err := cgroup.Find(proc.Host)
+	host, err := probeHost()
 	if err != nil {
 		return nil, err
 	}
-	return cure.Kubepods(probe.Host{Proc: proc.Host, Sys: "/sys", Groups: groups})
+	return cure.Kubepods(host)
 }
 
 // giveSeccomp puts a seccomp profile into a template of the configuration file.
 func giveSeccomp(template, file string) (cure.TemplateEdit, error) {
-	name := os.Getenv(configEnv)
-	if name == "" {
-		name = config.DefaultPath
-	}
+	name := cmp.Or(os.Getenv(configEnv), config.DefaultPath)
 	text, err := os.ReadFile(name)
 	if err != nil {
 		return cure.TemplateEdit{}, err
@@ -69,7 +60,7 @@ func giveSeccomp(template, file string) (cure.TemplateEdit, error) {
 	return cure.TemplateEdit{File: name, Applied: !differs, Write: func() error { return replaceFile(name, text, changed) }}, nil
 }
 
-// replaceFile writes the new text, whole or not at all, and keeps the old one.
+// replaceFile writes the new text atomically, and keeps the old one in another file.
 func replaceFile(name string, old, text []byte) error {
 	fi, err := os.Stat(name)
 	if err != nil {

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"os"
+	"time"
 
 	"holdfast/internal/agent"
 	"holdfast/internal/agent/process"
@@ -20,7 +22,7 @@ import (
 	"holdfast/internal/sessions/hook"
 )
 
-// Roles that other processes of this binary play.
+// Roles of the other processes of this binary.
 const (
 	roleGuardian   = "guardian"
 	roleDeadman    = "deadman"
@@ -29,10 +31,11 @@ const (
 	roleKeeper     = "keeper"
 )
 
-// deps joins the command line to the parts that are no calls of an agent.
+// deps returns the functions behind the commands that do not call an agent.
 func deps() cli.Deps {
 	return cli.Deps{
 		Version:     buildVersion(),
+		Now:         time.Now,
 		AgentFlags:  agentFlags,
 		ConfigFlags: configFlags,
 		CheckFiles:  agent.CheckFiles,
@@ -50,26 +53,21 @@ func deps() cli.Deps {
 		Cures:       cli.CureDeps{Run: runCure, Kubepods: kubepods, Give: giveSeccomp},
 		Record:      record,
 		Hidden: map[string]func(context.Context, []string) error{
-			roleGuardian:    runGuardian,
-			roleDeadman:     runDeadman,
-			roleHook:        runHook,
-			roleJobWatcher:  runJobWatcher,
-			roleKeeper:      runKeeper,
-			probe.RoleAlloc: func(_ context.Context, args []string) error { return probe.Alloc(args, os.Stdout) },
-			drill.Role:      drill.Work,
-			plug.RoleWatcher: func(context.Context, []string) error {
-				if plug.Watch() != 0 {
-					return cli.Exit(1)
-				}
-				return nil
-			},
+			roleGuardian:     runGuardian,
+			roleDeadman:      runDeadman,
+			roleHook:         runHook,
+			roleJobWatcher:   runJobWatcher,
+			roleKeeper:       runKeeper,
+			probe.RoleAlloc:  func(_ context.Context, args []string) error { return probe.Alloc(args, os.Stdout) },
+			drill.Role:       drill.Work,
+			plug.RoleWatcher: func(context.Context, []string) error { return exited(plug.Watch()) },
 		},
 		Bench: becomeBench,
 	}
 }
 
-// thisHost is what the host's configuration file says to commands that do without
-// an agent.
+// thisHost returns the settings of the host's configuration file for commands that work
+// without an agent.
 func thisHost(ctx context.Context) (cli.Host, error) {
 	c, err := config.LoadHost(ctx, os.Getenv(configEnv))
 	if err != nil {
@@ -80,46 +78,41 @@ func thisHost(ctx context.Context) (cli.Host, error) {
 
 func buildVersion() api.Version {
 	v := api.BuildVersion()
-	if version != "" {
-		v.Version = version
-	}
+	v.Version = cmp.Or(version, v.Version)
 	return v
 }
 
-// self is the command that plays a role of this binary. The file may have been
-// replaced by an upgrade; the kernel's link leads to what runs.
+// self returns the command that runs a role of this binary. An upgrade may have replaced
+// the file; the kernel's link leads to the running program.
 func self(role ...string) []string { return append([]string{"/proc/self/exe"}, role...) }
 
-// runGuardian is a guardian's whole life.
+// exited turns the exit code of a role into the error of its command.
+func exited(code int) error {
+	if code != 0 {
+		return cli.Exit(1)
+	}
+	return nil
+}
+
+// runGuardian runs a guardian until its agent has exited.
 func runGuardian(_ context.Context, args []string) error {
 	dir := ""
 	if len(args) > 0 {
 		dir = args[0]
 	}
-	if guardian.Main(dir, slog.New(slog.NewTextHandler(os.Stderr, nil))) != 0 {
-		return cli.Exit(1)
-	}
-	return nil
+	return exited(guardian.Main(dir, slog.New(slog.NewTextHandler(os.Stderr, nil))))
 }
 
-// runDeadman is a deadman's whole life.
+// runDeadman runs a deadman.
 func runDeadman(_ context.Context, args []string) error {
 	if len(args) != 1 {
 		return cli.Exit(2) // only an agent starts it
 	}
-	if deadman.Main(args[0], os.Stderr) != 0 {
-		return cli.Exit(1)
-	}
-	return nil
+	return exited(deadman.Main(args[0], os.Stderr))
 }
 
-// runHook is the whole life of a snapshot command's keeper.
-func runHook(_ context.Context, args []string) error {
-	if hook.Main(args) != 0 {
-		return cli.Exit(1)
-	}
-	return nil
-}
+// runHook runs the process that supervises a snapshot command.
+func runHook(_ context.Context, args []string) error { return exited(hook.Main(args)) }
 
 // openEngine connects to the engine that the configuration names.
 func openEngine(ctx context.Context) (cli.Inspector, error) {
@@ -130,10 +123,7 @@ func openEngine(ctx context.Context) (cli.Inspector, error) {
 	return process.OpenEngine(ctx, c)
 }
 
-// runKeeper is a keeper's whole life.
+// runKeeper runs the process that holds connections for `holdfast protect`.
 func runKeeper(_ context.Context, args []string) error {
-	if protect.Main(args, builtin.Backends(), slog.New(slog.NewTextHandler(os.Stderr, nil))) != 0 {
-		return cli.Exit(1)
-	}
-	return nil
+	return exited(protect.Main(args, builtin.Backends(), slog.New(slog.NewTextHandler(os.Stderr, nil))))
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"log/slog"
 	"os"
 	"runtime/debug"
 	"strings"
@@ -10,7 +9,6 @@ import (
 
 	"holdfast/internal/agent/process"
 	"holdfast/internal/control/cli"
-	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/doctor"
 	"holdfast/internal/hosts/doctor/baseline"
 	"holdfast/internal/hosts/doctor/drill"
@@ -23,18 +21,15 @@ import (
 
 // examine is `holdfast doctor`.
 func examine(ctx context.Context, r cli.DoctorRun) (doctor.Report, error) {
-	_ = doctor.RaisePriority() // without the right to it the look is made all the same
-	groups, err := cgroup.Find(proc.Host)
+	_ = doctor.RaisePriority() // without the right to do so the doctor works at the normal priority
+	host, err := probeHost()
 	if err != nil {
 		return doctor.Report{}, err
 	}
-	e := doctor.Examination{
-		Host: probe.Host{Proc: proc.Host, Sys: "/sys", Groups: groups, Child: self(probe.RoleAlloc)},
-		For:  r.For, Step: r.Step,
-	}
-	e.Known = known(ctx, r.Baselines)
+	host.Child = self(probe.RoleAlloc)
+	e := doctor.Examination{Host: host, For: r.For, Step: r.Step, Known: known(ctx, r.Baselines)}
 	if engine, err := hostEngine(ctx); err != nil {
-		e.NoEngine = err // it only gives names
+		e.NoEngine = err // the engine only provides names
 	} else {
 		defer engine.Close()
 		e.Engine = engine
@@ -42,31 +37,32 @@ func examine(ctx context.Context, r cli.DoctorRun) (doctor.Report, error) {
 	return e.Run(ctx)
 }
 
-// recordMemory is where a recording begins to collect garbage, in bytes.
+// recordMemory is the memory limit of a recording, in bytes. Go collects garbage from
+// there on.
 const recordMemory = 256 << 20
 
 // record is `holdfast doctor record`.
-func record(ctx context.Context, r cli.RecordRun) (*profile.Profile, error) {
-	// This process does nothing else and keeps little: collecting would be a fifth of
-	// what a recording costs.
+func record(ctx context.Context, r profile.Recorder) (*profile.Profile, error) {
+	// This process does nothing else and keeps little: Go's garbage collection would be a
+	// fifth of the cost of a recording.
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(recordMemory)
-	groups, err := cgroup.Find(proc.Host)
-	if err != nil {
+	var err error
+	if r.Groups, err = cgroup.Find(proc.Host); err != nil {
 		return nil, err
 	}
-	x := profile.Recorder{Proc: proc.Host, Groups: groups, For: r.For, Hz: r.Hz, Container: r.Container, Step: r.Step}
+	r.Proc = proc.Host
 	if engine, err := hostEngine(ctx); err != nil {
-		x.NoEngine = err // it only gives names
+		r.NoEngine = err // the engine only provides names
 	} else {
 		defer engine.Close()
-		x.Engine = engine
+		r.Engine = engine
 	}
-	return x.Run(ctx)
+	return r.Run(ctx)
 }
 
-// known is what the baseline says that goes for this host, nothing where there is
-// none.
+// known returns the facts of the baseline for this host's kernel and role, nil if there is
+// no such baseline.
 func known(ctx context.Context, all []baseline.Baseline) []fact.Fact {
 	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	host, err2 := thisHost(ctx)
@@ -81,41 +77,39 @@ func known(ctx context.Context, all []baseline.Baseline) []fact.Fact {
 }
 
 // makeDrill is `holdfast doctor drill`.
-func makeDrill(ctx context.Context, r cli.DrillRun) error {
-	groups, err := cgroup.Find(proc.Host)
+func makeDrill(ctx context.Context, d drill.Drill, o drill.Options) error {
+	var err error
+	if o.Groups, err = cgroup.Find(proc.Host); err != nil {
+		return err
+	}
+	program, err := os.Executable() // /proc/self is another process in a container
 	if err != nil {
 		return err
 	}
-	program, err := os.Executable() // a container cannot go by /proc/self
-	if err != nil {
-		return err
-	}
-	o := drill.Options{
-		For: r.For, Size: r.Size, Dir: r.Dir, Image: r.Image, Groups: groups,
-		Worker: []string{program, drill.Role}, Ready: r.Ready, Progress: r.Progress,
-	}
+	o.Worker = []string{program, drill.Role}
 	engine, err := hostEngine(ctx)
 	switch {
 	case err == nil:
 		defer engine.Close()
-		o.Engine = engine // it also removes what an earlier drill left
-	case r.Image != "":
+		o.Engine = engine // the engine is also needed to remove the leftovers of an earlier drill
+	case o.Image != "":
 		return err
 	}
-	return drill.Run(ctx, r.Drill, o)
+	return drill.Run(ctx, d, o)
 }
 
-// engineLimit is what the engine gets to answer at all.
+// engineLimit is the longest time for the engine's first answer.
 const engineLimit = 5 * time.Second
 
-// hostEngine is the engine that the configuration names.
+// hostEngine connects to the engine that the configuration names.
 func hostEngine(ctx context.Context) (process.Engine, error) {
 	ctx, cancel := context.WithTimeout(ctx, engineLimit)
 	defer cancel()
-	c, err := config.LoadHost(ctx, os.Getenv(configEnv))
-	if err != nil {
-		slog.Warn("the configuration cannot be used: going on with the defaults", "error", err)
-		c = config.Default()
-	}
-	return process.OpenEngine(ctx, c)
+	return process.OpenEngine(ctx, hostConfig(ctx))
+}
+
+// probeHost returns this host for probes.
+func probeHost() (probe.Host, error) {
+	groups, err := cgroup.Find(proc.Host)
+	return probe.Host{Proc: proc.Host, Sys: "/sys", Groups: groups}, err
 }

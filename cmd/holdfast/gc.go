@@ -33,7 +33,7 @@ func (c collector) Collect(ctx context.Context, why gc.Trigger, told func(gc.Out
 func openCollector(ctx context.Context, file string) (api.Collector, func() error, error) {
 	c, err := config.LoadHost(ctx, file)
 	if err != nil {
-		return nil, nil, usageError{err}
+		return nil, nil, cli.ConfigError(err)
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	g, err := gcnode.Open(ctx, c, prometheus.NewRegistry(), log)
@@ -47,7 +47,7 @@ func openCollector(ctx context.Context, file string) (api.Collector, func() erro
 func serveCollector(ctx context.Context, s cli.GCServe) error {
 	c, err := config.LoadCollector(ctx, s.Config, config.Overrides{APIListen: s.API})
 	if err != nil {
-		return usageError{err}
+		return cli.ConfigError(err)
 	}
 	c.GC.Enabled = true
 	return gcnode.Serve(ctx, c, slog.New(logHandler(c.Log, s.Stderr)), func(url string) {

@@ -9,7 +9,8 @@ import (
 	"holdfast/internal/hosts/job"
 )
 
-// runJobWatcher is the whole life of the process that stands by while a job runs.
+// runJobWatcher runs the process that removes a job's containers if `holdfast run` is
+// killed.
 func runJobWatcher(ctx context.Context, args []string) error {
 	if len(args) != 1 {
 		return cli.Exit(2) // only `holdfast run` starts it

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 
 	"holdfast/internal/agent/process"
@@ -15,16 +16,27 @@ import (
 // without an agent.
 const configEnv = cli.ConfigEnv
 
+// hostConfig returns the configuration of this host. If it is invalid the command
+// continues with the defaults.
+func hostConfig(ctx context.Context) config.Config {
+	c, err := config.LoadHost(ctx, os.Getenv(configEnv))
+	if err != nil {
+		slog.Warn("the configuration cannot be used: continuing with the defaults", "error", err)
+		return config.Default()
+	}
+	return c
+}
+
 // openLocal connects to the engine that the configuration names.
 func openLocal(ctx context.Context) (cli.Local, error) {
 	c, err := config.LoadHost(ctx, os.Getenv(configEnv))
 	if errors.Is(err, fs.ErrPermission) && os.Getenv(configEnv) == "" {
-		// It is root's alone; others may use the engine all the same.
+		// Only root can read the file. Other users may still use the engine.
 		c = config.Default()
 		c.Node, err = os.Hostname()
 	}
 	if err != nil {
-		return cli.Local{}, usageError{err}
+		return cli.Local{}, cli.ConfigError(err)
 	}
 	e, err := process.OpenEngine(ctx, c)
 	if err != nil {

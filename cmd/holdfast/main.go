@@ -1,5 +1,4 @@
-// Command holdfast is the agent that runs on each container host and the
-// command line that people use.
+// Command holdfast is the agent that runs on each container host, and its command line.
 package main
 
 import (

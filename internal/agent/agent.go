@@ -33,6 +33,7 @@ import (
 	"holdfast/internal/platform/linux/hostload"
 	"holdfast/internal/platform/sdnotify"
 	"holdfast/internal/platform/store"
+	"holdfast/internal/platform/store/etcd"
 	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/deadman"
 	"holdfast/internal/sessions/drain"
@@ -92,7 +93,7 @@ type registry interface {
 	prometheus.Gatherer
 }
 
-// Agent is the agent of one node. Serve creates it, and calls run once.
+// Agent is the agent of one node. Serve creates it, and calls Run once.
 type Agent struct {
 	cfg  config.Config
 	opt  Options
@@ -106,53 +107,56 @@ type Agent struct {
 	turn        *handoff.Turn // nil: no agent is before this one
 	upgrades    *handoff.Upgrades
 
-	// Set by run, in this order, before anything serves.
-	metrics   registry
-	drainer   *drain.Drainer
-	replacer  *replace.Sessions
-	kept      *coalesce.Reader[keptSessions] // all sessions, as the store has them
-	store     store.Store
-	engine    engine.Engine
-	socket    string // of the engine
-	spinups   *recorder.Host
-	collector *gc.Collector
-	opener    *kill.Opener
-	killer    *kill.Killer
-	pausing   *kill.Killer
-	deadman   *deadman.Client // nil in a store of its own
-	lease     *session.Lease
-	peers     *peers       // nil for a node on its own
-	fleet     *fleet.Fleet // likewise
-	mover     *move.Mover  // nil: no template asks for it
-	gateway   *gateway.Gateway
-	health    *health
-	serving   atomic.Bool // what comes from other nodes is answered
-	networks  *network.Pool
-	warmPool  *container.Pool
-	sessions  *session.Manager
-	prefetch  *prefetch.Keeper
-	load      *hostload.Meter
-	told      atomic.Pointer[holdfast.Node] // what this node published last
-	doctor    *service.Doctor               // nil where it is switched off
-	since     time.Time
-	history   *replace.History
-	replacing sync.Mutex   // one replacement of sessions at a time
-	behind    func() error // waits for what is still under way then
+	// Set by Run, in this order, before anything serves.
+	metrics    registry
+	drainer    *drain.Drainer
+	replacer   *replace.Sessions
+	kept       *coalesce.Reader[keptSessions] // all sessions, as the store has them
+	store      store.Store
+	embedded   *etcd.Server // nil with a cluster's store
+	engine     engine.Engine
+	socket     string // of the engine
+	spinups    *recorder.Host
+	collector  *gc.Collector
+	opener     *kill.Opener
+	killer     *kill.Killer
+	pausing    *kill.Killer
+	deadman    *deadman.Client // nil with an embedded store
+	lease      *session.Lease
+	peers      *peers       // nil for a node without a fleet
+	fleet      *fleet.Fleet // likewise
+	mover      *move.Mover  // nil: no template asks for it
+	gateway    *gateway.Gateway
+	health     *health
+	serving    atomic.Bool // requests of other nodes are answered
+	networks   *network.Pool
+	warmPool   *container.Pool
+	sessions   *session.Manager
+	prefetch   *prefetch.Keeper
+	load       *hostload.Meter
+	published  atomic.Pointer[holdfast.Node] // record that this node published last
+	doctor     *service.Doctor               // nil if it is switched off
+	since      time.Time
+	history    *replace.History
+	replacing  sync.Mutex   // one replacement of sessions at a time
+	background func() error // waits for the requests that are under way after a handoff
 }
 
 // newAgent returns an agent that has started nothing.
 func newAgent(cfg config.Config, opt Options, d *handoff.Listeners, u *handoff.Upgrades) *Agent {
-	return &Agent{
+	a := &Agent{
 		cfg: cfg, opt: opt, log: opt.Log, node: holdfast.NodeID(cfg.Node),
 		listenerSet: d, upgrades: u,
 		history: replace.NewHistory(cfg.DataDir),
 		stop:    make(chan handoff.ShutdownMode, 1), load: hostload.New("/proc"),
 	}
+	a.published.Store(&holdfast.Node{})
+	return a
 }
 
-// run serves until End is called, or until ctx is done, which drains the node. When it
+// Run serves until End is called, or until ctx is done, which drains the node. When it
 // returns, every goroutine of the agent has stopped. One exception: after a handoff,
-// requests under way continue, and behind waits for them. An error from the drain wraps
+// requests under way continue, and background waits for them. An error from the drain wraps
 // ErrLeft. With any other error the agent could not start or continue; it leaves the
 // containers as they are, to the next agent.
 func (a *Agent) Run(ctx context.Context) (err error) {
@@ -176,7 +180,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer l.close()
-	closeStore, failed, err := a.openStore(ctx)
+	closeStore, err := a.openStore(ctx)
 	if err != nil {
 		return err
 	}
@@ -208,7 +212,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	if a.opt.Up != nil {
 		a.opt.Up(l.addresses(a.cfg, a.node))
 	}
-	how, err := a.wait(ctx, p, failed)
+	how, err := a.wait(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -295,14 +299,14 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	a.sessions = session.New(session.Config{
 		Node: a.node, Templates: a.cfg.SessionTemplates(),
 		Others: a.peers != nil, IdleStop: a.cfg.Sessions.IdleStop, Boots: a.cfg.Sessions.Boots, Max: a.cfg.Sessions.Max, Snapshots: a.cfg.Sessions.Snapshots,
-		IdentityRoot: filepath.Join(a.cfg.RunDir, "told"),
+		IdentityRoot: filepath.Join(a.cfg.RunDir, "identity"),
 	}, deps)
 	a.drainer = a.newDrainer()
 	if a.drainer.Cordoned() {
 		a.log.Warn("this node is cordoned: it refuses new sessions until `holdfast node uncordon`")
 		a.sessions.Cordon()
 	}
-	a.metrics.MustRegister(newNodeFigures(a))
+	a.registerNodeFigures()
 	p.Start("spin-ups by others", a.spinups.Others().Run)
 	// The lease is renewed during the adoption, which may take long.
 	p.Start("lease", func(ctx context.Context) error { return a.lease.Run(ctx, a.self, a.sessions.LeaseLost) })
@@ -473,7 +477,7 @@ func (a *Agent) self() holdfast.Node {
 	if err := errors.Join(busy, waited, free); err != nil {
 		a.log.Debug("this host's load", "err", err)
 	}
-	a.told.Store(&n)
+	a.published.Store(&n)
 	a.notify(sdnotify.Alive)
 	return n
 }

@@ -34,7 +34,7 @@ func TestFilesOfAConfiguration(t *testing.T) {
 	secrets := write("secrets", "k1 "+strings.Repeat("A", 43)+"=\n", 0o600)
 	loose := write("loose", "ops 0123456789abcdef\n", 0o644)
 	for _, c := range []struct {
-		name, want string // "" is none wrong
+		name, want string // "": no file is wrong
 		change     func(*config.Config)
 	}{
 		{"none", "", func(*config.Config) {}},

@@ -20,11 +20,15 @@ func (a *Agent) End(how handoff.ShutdownMode) (first bool) {
 }
 
 // Background implements handoff.Agent.
-func (a *Agent) Background() func() error { return a.behind }
+func (a *Agent) Background() func() error { return a.background }
 
 // wait blocks until the agent has to end, and returns the shutdown mode.
-func (a *Agent) wait(ctx context.Context, p *tasks.Stack, failed <-chan error) (handoff.ShutdownMode, error) {
+func (a *Agent) wait(ctx context.Context, p *tasks.Stack) (handoff.ShutdownMode, error) {
 	over := a.turn.Over()
+	var storeFailed <-chan struct{}
+	if a.embedded != nil {
+		storeFailed = a.embedded.Failed()
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -47,8 +51,8 @@ func (a *Agent) wait(ctx context.Context, p *tasks.Stack, failed <-chan error) (
 			a.upgrades.TrialOver()
 		case err := <-p.Failed():
 			return handoff.ShutdownMode{}, err
-		case err := <-failed:
-			return handoff.ShutdownMode{}, err
+		case <-storeFailed:
+			return handoff.ShutdownMode{}, a.embedded.Err()
 		}
 	}
 }
@@ -76,7 +80,7 @@ func (a *Agent) leave(how handoff.ShutdownMode, front *tasks.Stack, l *listeners
 	defer cancel()
 	a.gateway.Finish(ctx)
 	if how.HandOff {
-		a.behind = front.StopInBackground()
+		a.background = front.StopInBackground()
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 )
 
 // DrainEngine kills every container of the engine on a host without a running agent, by
-// the same steps as an agent's drain without sessions. guard is the
-// command line of a guardian process.
+// the same steps as an agent's drain without sessions. guard is the command line of a
+// guardian process.
 func DrainEngine(ctx context.Context, c config.Config, guard []string, q api.DrainRequest, step func(holdfast.Step), log *slog.Logger) (_ holdfast.DrainReport, err error) {
 	a := newAgent(c, Options{Log: log, Guardian: guard}, nil, nil)
 	if err := os.MkdirAll(c.RunDir, 0o700); err != nil {
@@ -40,8 +40,7 @@ func DrainEngine(ctx context.Context, c config.Config, guard []string, q api.Dra
 	return drain.Run(ctx, n, drainOptions(c.Drain, q), step), nil
 }
 
-// drainOptions are the configured ones, as far as a request does not say
-// otherwise.
+// drainOptions returns the configured options, with those of a request in their place.
 func drainOptions(c config.Drain, q api.DrainRequest) drain.Options {
 	o := drain.Options{Budget: c.Budget, Quiet: c.Quiet, All: q.EngineAll}
 	if q.Budget > 0 {

@@ -58,10 +58,10 @@ func (a *Agent) startDeadman(p *tasks.Stack) (session.Deadman, error) {
 	}
 	d, err := deadman.Start(a.opt.Deadman, a.cfg.RunDir, a.node, a.log)
 	if errors.Is(err, deadman.ErrOtherNode) {
-		return nil, holdfast.WithHint(fmt.Errorf("run_dir: %w", err), "give each node of a host its own run_dir; or end that node's sessions first, with its agent and holdfast drain")
+		return nil, holdfast.WithHint(fmt.Errorf("run_dir: %w", err), "give each node of a host its own run_dir; or first end the sessions of that node with its agent and holdfast drain")
 	}
 	if err != nil {
-		return nil, holdfast.WithHint(err, "without it two nodes could run one session; the log says why it does not start")
+		return nil, holdfast.WithHint(err, "without the deadman two nodes could run one session; the log has the reason")
 	}
 	a.deadman = d
 	p.Start("deadman", d.Run)
@@ -139,32 +139,32 @@ func unbound(w http.ResponseWriter) {
 
 // forward sends an API request to another node.
 func (a *Agent) forward(node holdfast.NodeID) (http.RoundTripper, error) {
-	n, err := a.hopOf(node)
+	n, err := a.peerOf(node)
 	if err != nil {
 		return nil, err
 	}
 	dial := a.dialTo(n)
 	return &http.Transport{
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
-		DisableKeepAlives: true, // one request, made by a person
+		DisableKeepAlives: true, // operators send single requests
 	}, nil
 }
 
-// hopOf returns the address at which another node takes forwarded requests. Errors:
+// peerOf returns the record of another node that accepts forwarded requests. Errors:
 // holdfast.ErrNotFound.
-func (a *Agent) hopOf(node holdfast.NodeID) (holdfast.Node, error) {
+func (a *Agent) peerOf(node holdfast.NodeID) (holdfast.Node, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	n, err := a.store.Node(ctx, node)
 	if err == nil && n.PeerAddress == "" {
-		err = fmt.Errorf("it takes nothing from other nodes: %w", holdfast.ErrNotFound)
+		err = fmt.Errorf("it accepts no connections from other nodes: %w", holdfast.ErrNotFound)
 	}
 	return n, err
 }
 
 // clientOf returns a client of another node's API. The caller closes it.
 func (a *Agent) clientOf(node holdfast.NodeID) (*client.Client, error) {
-	n, err := a.hopOf(node)
+	n, err := a.peerOf(node)
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", node, err)
 	}

@@ -80,7 +80,7 @@ func (h *health) checkNet() error {
 	return err
 }
 
-// Trouble says why the node cannot run new sessions, "" for no reason.
+// Trouble returns the reason why the node cannot run new sessions, "" if it can.
 func (h *health) Trouble() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -107,7 +107,7 @@ func (a *Agent) guardNet(p *tasks.Stack, g *guardian.Guardian) {
 			armed, err := g.Arm(plan)
 			if err != nil {
 				if ctx.Err() == nil {
-					a.log.Error("the containers' network would stay if this agent was killed (trying again)", "err", err)
+					a.log.Error("if this agent is killed the containers' network stays, because no guardian removes it (trying again)", "err", err)
 				}
 				armed = nil
 			}

@@ -15,8 +15,8 @@ import (
 	"holdfast/internal/platform/tasks"
 )
 
-// newCollector returns the garbage collector. Where collection is not enabled it
-// follows the use of images all the same, so that a plan is right once it is enabled.
+// newCollector returns the garbage collector. Even if collection is disabled, the collector
+// follows the use of images, so that a plan is right once collection is enabled.
 func (a *Agent) newCollector(e gc.Engine) *gc.Collector {
 	c := gc.New(a.cfg.Collection(), gc.Deps{
 		Engine: e, Store: gc.NewStore(a.cfg.DataDir, a.log), Spinups: a.spinups.UnderWay(), LockDir: a.cfg.RunDir,
@@ -69,11 +69,12 @@ func (a *Agent) keepPrefetched(p *tasks.Stack, e engine.Engine) {
 	p.Start("prefetch", a.prefetch.Run)
 }
 
-// sweepJobs starts the removal of what dead owners of jobs (`holdfast run`) have left.
+// sweepJobs starts the removal of the leftovers of jobs (`holdfast run`) whose owner has
+// died.
 func (a *Agent) sweepJobs(p *tasks.Stack) error {
 	cleaner, ok := a.engine.(job.Cleaner)
 	if !ok {
-		return nil // an engine without networks has had no jobs
+		return nil // an engine without networks has no jobs
 	}
 	self, err := job.Self()
 	if err != nil {

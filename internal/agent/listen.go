@@ -3,9 +3,11 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,8 +18,8 @@ import (
 	"holdfast/internal/control/config"
 )
 
-// Names of the listeners. The next agent, of another version maybe, and the service
-// manager know them by these names.
+// Names of the listeners. The service manager and the next agent, which may have another
+// version, use these names.
 const (
 	gatewayListener = "gateway"
 	apiListener     = "api"
@@ -30,7 +32,7 @@ const (
 type listeners struct {
 	gateway net.Listener
 	api     net.Listener // nil: none
-	fleet   net.Listener // nil: this node has no others
+	fleet   net.Listener // nil: the node is not part of a fleet
 	socket  net.Listener
 	all     map[string]*handoff.Listener
 }
@@ -59,11 +61,7 @@ func (a *Agent) listen() (*listeners, error) {
 			return nil, err
 		}
 	}
-	var names []string
-	for n := range l.all {
-		names = append(names, n)
-	}
-	a.listenerSet.KeepOnly(names...)
+	a.listenerSet.KeepOnly(slices.Collect(maps.Keys(l.all))...)
 	a.listenerSet.Store()
 	return l, nil
 }
@@ -131,7 +129,7 @@ func listenSocket(path string) (net.Listener, error) {
 		if info.Mode().Type() != os.ModeSocket {
 			return nil, fmt.Errorf("api.socket: %s exists and is no socket", path)
 		}
-		// Only ECONNREFUSED says that no process listens: an agent that is too busy
+		// Only ECONNREFUSED means that no process listens: an agent that is too busy
 		// to accept is alive.
 		conn, err := net.DialTimeout("unix", path, time.Second)
 		if err == nil {

@@ -10,7 +10,7 @@ import (
 	"holdfast"
 )
 
-func TestSocketIsRootsAlone(t *testing.T) {
+func TestOnlyRootMayUseTheSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run", "s")
 	l, err := listenSocket(path)
 	if err != nil {
@@ -22,7 +22,7 @@ func TestSocketIsRootsAlone(t *testing.T) {
 	}
 }
 
-func TestSocketOfAnAgentThatIsGoneIsReplaced(t *testing.T) {
+func TestSocketOfADeadAgentIsReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	old, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
@@ -40,7 +40,7 @@ func TestSocketOfAnAgentThatIsGoneIsReplaced(t *testing.T) {
 	l.Close()
 }
 
-func TestFileIsNoSocket(t *testing.T) {
+func TestFileAtTheSocketIsKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)

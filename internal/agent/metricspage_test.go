@@ -20,7 +20,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
 
-	"holdfast"
 	"holdfast/internal/agent/handoff"
 	"holdfast/internal/agent/process"
 	"holdfast/internal/control/config"
@@ -40,8 +39,8 @@ import (
 
 const metricsPage = "../../docs/metrics.md"
 
-// recording is a registry that knows what was registered with it, so that what
-// has labels can be given values of them: without any it would not be shown.
+// recording is a registry that lists its collectors. A metric with labels is exported only
+// with a value for each label, so fill sets one.
 type recording struct {
 	*prometheus.Registry
 	all []prometheus.Collector
@@ -57,11 +56,11 @@ func (r *recording) MustRegister(all ...prometheus.Collector) {
 	r.Registry.MustRegister(all...)
 }
 
-// variables are the labels in the text of a prometheus.Desc, which has no other
-// way to say them.
+// variables finds the labels in the text of a prometheus.Desc, which has no method that
+// returns them.
 var variables = regexp.MustCompile(`variableLabels: \{([^}]*)\}`)
 
-// fill gives each vector of metrics one that is in it.
+// fill creates one metric in each vector.
 func (r *recording) fill(t *testing.T) {
 	t.Helper()
 	for _, c := range r.all {
@@ -87,12 +86,12 @@ func (r *recording) fill(t *testing.T) {
 	}
 }
 
-// registered are all figures of an agent in a fleet, registered as it does.
+// registered returns the metrics of an agent in a fleet, registered in the agent's way.
 func registered(t *testing.T) *recording {
 	t.Helper()
 	c := config.Default()
 	c.DataDir, c.RunDir = t.TempDir(), t.TempDir()
-	c.Templates = []config.Template{{Name: "template", Image: "image", Port: 80, Warm: 1}} // the label's own name is not shown
+	c.Templates = []config.Template{{Name: "template", Image: "image", Port: 80, Warm: 1}} // labelsOf leaves out a value that is the label's name
 	log := slog.New(slog.DiscardHandler)
 	u, err := handoff.NewUpgrades("v1", nil, log)
 	if err != nil {
@@ -115,8 +114,7 @@ func registered(t *testing.T) *recording {
 		t.Fatal("the doctor is off by default")
 	}
 	a.sessions = session.New(session.Config{}, session.Deps{Metrics: session.NewMetrics(r), Log: log})
-	a.told.Store(&holdfast.Node{})
-	r.MustRegister(newNodeFigures(a))
+	a.registerNodeFigures()
 	r.MustRegister(upkeepMetric(nil))
 	a.newNetworks(nil)
 	a.newWarmPool(nil)
@@ -130,7 +128,7 @@ func registered(t *testing.T) *recording {
 	return r
 }
 
-// metricsTable is the table of docs/metrics.md.
+// metricsTable returns the table of docs/metrics.md.
 func metricsTable(t *testing.T, r *recording) string {
 	t.Helper()
 	families, err := r.Gather()
@@ -153,7 +151,7 @@ func metricsTable(t *testing.T, r *recording) string {
 	return b.String()
 }
 
-// labelsOf are a metric's labels, with the values that are there from the start.
+// labelsOf returns the labels of a metric, with their initial values.
 func labelsOf(f *dto.MetricFamily) string {
 	values := map[string]map[string]bool{}
 	for _, m := range f.GetMetric() {
@@ -161,7 +159,8 @@ func labelsOf(f *dto.MetricFamily) string {
 			if values[l.GetName()] == nil {
 				values[l.GetName()] = map[string]bool{}
 			}
-			// What fill has put in is no value, and a build is another one tomorrow.
+			// The values of fill are placeholders, and those of a build change with each
+			// build.
 			if l.GetValue() != l.GetName() && f.GetName() != "holdfast_build_info" {
 				values[l.GetName()]["`"+l.GetValue()+"`"] = true
 			}
@@ -185,7 +184,7 @@ const (
 )
 
 // docs/metrics.md has each metric of an agent, with its type, its labels and its
-// meaning (UPDATE=1 writes it anew).
+// meaning (UPDATE=1 writes it again).
 func TestMetricsPage(t *testing.T) {
 	table := metricsTable(t, registered(t))
 	b, err := os.ReadFile(metricsPage)
@@ -195,7 +194,7 @@ func TestMetricsPage(t *testing.T) {
 	before, rest, begun := strings.Cut(string(b), tableBegin)
 	_, after, ended := strings.Cut(rest, tableEnd)
 	if !begun || !ended {
-		t.Fatalf("%s has not the two markers of what is generated", metricsPage)
+		t.Fatalf("%s lacks a marker of the generated part", metricsPage)
 	}
 	want := before + tableBegin + table + tableEnd + after
 	if os.Getenv("UPDATE") != "" {
@@ -205,19 +204,19 @@ func TestMetricsPage(t *testing.T) {
 		return
 	}
 	if want != string(b) {
-		t.Errorf("%s is not what an agent registers: UPDATE=1 go test -run TestMetricsPage ./internal/agent", metricsPage)
+		t.Errorf("%s differs from the metrics that an agent registers: UPDATE=1 go test -run TestMetricsPage ./internal/agent", metricsPage)
 	}
 }
 
-// metricName is a literal in Go that can be a metric's name, or its beginning.
+// metricName matches a literal in Go that may be the name of a metric, or its beginning.
 var metricName = regexp.MustCompile(`"(holdfast_[a-z0-9_]+)"`)
 
-// otherNames begin like a metric's and are none.
+// otherNames begin like the name of a metric, and name other things.
 var otherNames = []string{"holdfast_token", "holdfast_login", "holdfast_recording"} // cookies, and a label of profiles
 
-// Every name of a metric that is written anywhere in the product is on the page:
-// no part was forgotten where the page is made.
-func TestMetricsPageForgetsNoPart(t *testing.T) {
+// The page has every name of a metric in the product's code: registered above omits no part
+// of the agent.
+func TestMetricsPageIsComplete(t *testing.T) {
 	b, err := os.ReadFile(metricsPage)
 	if err != nil {
 		t.Fatal(err)
@@ -250,7 +249,7 @@ func TestMetricsPageForgetsNoPart(t *testing.T) {
 	}
 }
 
-// Names and help are as Prometheus wants them.
+// Names and help texts follow the conventions of Prometheus.
 func TestMetricsPassPromtool(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs promtool, which make test installs")

@@ -17,7 +17,7 @@ import (
 )
 
 // attachLimit is how long a boot keeps the kernel's cgroup migration path active at
-// most. A boot that takes longer goes on without it.
+// most. A boot that takes longer continues without it.
 const attachLimit = 5 * time.Second
 
 // prewarmCgroupAttach keeps the cgroup migration path active until done is closed; see
@@ -76,15 +76,15 @@ func (w warmContainers) Take(template string) (session.WarmContainer, bool) {
 	return c, c != nil
 }
 
-// How short of memory a host has to be, as the share that is available, until nothing
-// more is kept warm, and until less is.
+// Below these shares of available memory the warm pool stops growing (tight), and shrinks
+// (short).
 const (
 	tightMemory = 0.15
 	shortMemory = 0.07
-	pressureAge = time.Second // how long a look is good for
+	pressureAge = time.Second // how long a measurement is valid
 )
 
-// pressure judges how short of memory the host is. One goroutine uses it.
+// pressure measures the memory pressure of the host. One goroutine uses it.
 type pressure struct {
 	load *hostload.Meter
 	log  *slog.Logger
@@ -99,7 +99,7 @@ func (p *pressure) now() container.Pressure {
 	p.at = time.Now()
 	m, err := p.load.Memory()
 	if err != nil {
-		p.log.Debug("how short this host is of memory", "err", err)
+		p.log.Debug("measuring the memory pressure of this host", "err", err)
 	}
 	p.last = pressureOf(m)
 	return p.last

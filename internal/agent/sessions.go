@@ -36,7 +36,7 @@ func (a *Agent) readSessions(ctx context.Context) (k keptSessions, err error) {
 func (s sessions) Sessions(ctx context.Context) ([]api.Session, error) {
 	here := map[holdfast.SessionKey]api.Session{}
 	for _, i := range s.a.sessions.List() {
-		here[i.Owner.Key] = wire(i)
+		here[i.Owner.Key] = apiSession(i)
 	}
 	kept, err := s.a.kept.Get(ctx)
 	if err != nil {
@@ -49,7 +49,7 @@ func (s sessions) Sessions(ctx context.Context) ([]api.Session, error) {
 	}
 	for _, x := range kept.suspended {
 		if _, ok := here[x.Key]; !ok { // it may have been claimed meanwhile
-			here[x.Key] = wireSuspended(x.Suspended)
+			here[x.Key] = suspendedSession(x.Suspended)
 		}
 	}
 	all := make([]api.Session, 0, len(here))
@@ -60,12 +60,12 @@ func (s sessions) Sessions(ctx context.Context) ([]api.Session, error) {
 	return all, nil
 }
 
-func wire(i session.Info) api.Session {
+func apiSession(i session.Info) api.Session {
 	return api.Session{Owner: i.Owner, Connections: i.Connections, IdleSince: i.IdleSince, LastError: i.Error}
 }
 
-// wireSuspended is a session that is suspended.
-func wireSuspended(s holdfast.Suspended) api.Session {
+// suspendedSession returns a suspended session for the API.
+func suspendedSession(s holdfast.Suspended) api.Session {
 	return api.Session{
 		Owner:     holdfast.Owner{Key: s.Key, Node: s.Node, Epoch: s.Epoch, State: holdfast.IsSuspended, Template: s.Template, ClaimedAt: s.TakenAt},
 		Suspended: &s,
@@ -74,13 +74,13 @@ func wireSuspended(s holdfast.Suspended) api.Session {
 
 func (s sessions) Session(ctx context.Context, key holdfast.SessionKey) (api.Session, error) {
 	if i, err := s.a.sessions.Get(key); err == nil {
-		return wire(i), nil
+		return apiSession(i), nil
 	}
 	o, err := s.a.store.Get(ctx, key)
 	if errors.Is(err, holdfast.ErrNotFound) {
 		var kept move.Record
 		if kept, err = move.FindSuspended(ctx, s.a.store, key); err == nil {
-			return wireSuspended(kept.Suspended), nil
+			return suspendedSession(kept.Suspended), nil
 		}
 	}
 	if errors.Is(err, holdfast.ErrNotFound) {
@@ -98,7 +98,7 @@ func (s sessions) StartSession(ctx context.Context, key holdfast.SessionKey, tem
 		return api.Session{}, err
 	}
 	if i, err := s.a.sessions.Get(key); err == nil {
-		return wire(i), nil
+		return apiSession(i), nil
 	}
 	return api.Session{Owner: o}, nil
 }

@@ -10,9 +10,8 @@ import (
 	"holdfast/internal/platform/store/trace"
 )
 
-// openStore opens the store of the cluster, or the embedded one. failed delivers the
-// error of an embedded store that has ended.
-func (a *Agent) openStore(ctx context.Context) (closeStore func() error, failed <-chan error, err error) {
+// openStore opens the store of the cluster, or the embedded one.
+func (a *Agent) openStore(ctx context.Context) (closeStore func() error, err error) {
 	c := a.cfg.Store
 	if len(c.Endpoints) > 0 {
 		s, err := etcd.Dial(ctx, etcd.Config{
@@ -20,28 +19,17 @@ func (a *Agent) openStore(ctx context.Context) (closeStore func() error, failed 
 			TLS: etcd.TLSConfig{CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile}, Log: a.log,
 		})
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		a.store = s
-		closeStore, err = a.traceStore(s.Close)
-		return closeStore, nil, err
+		return a.traceStore(s.Close)
 	}
 	s, err := etcd.Open(ctx, etcd.ServerConfig{DataDir: filepath.Join(a.cfg.DataDir, "etcd"), Log: a.log})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	a.store = s.Store()
-	told := make(chan error, 1)
-	done := make(chan struct{})
-	go func() {
-		select {
-		case <-s.Failed():
-			told <- s.Err()
-		case <-done:
-		}
-	}()
-	closeStore, err = a.traceStore(func() error { close(done); return s.Close() })
-	return closeStore, told, err
+	a.store, a.embedded = s.Store(), s
+	return a.traceStore(s.Close)
 }
 
 // traceStore records the calls to the store in a file if that is configured.

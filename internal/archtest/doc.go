@@ -1,4 +1,4 @@
-// Package archtest checks the architecture: which package may import which,
-// what every package and file has to have, and where other programs may be
-// started. It has only tests.
+// Package archtest checks the architecture: which package may import which, the
+// requirements for every package and file, and the packages that may start other
+// programs. It has only tests.
 package archtest

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// maxLines is the longest a file of ours may be.
+// maxLines is the limit of lines in a source file.
 const maxLines = 600
 
 // mayExec lists the packages that may start other programs. All others use an interface of the
@@ -29,7 +29,7 @@ var mayExec = []string{"internal/platform/child", "internal/sessions/hook", "int
 	// `holdfast bench` becomes holdfast-bench.
 	"cmd/holdfast", "cmd/holdfast-bench"}
 
-// source is one Go file of ours.
+// source is one Go file of this module.
 type source struct {
 	path string // below the module's root
 	text []byte
@@ -58,7 +58,7 @@ func sources(t *testing.T) []source {
 	return out
 }
 
-// parsed is parse, done once.
+// parsed calls parse once.
 var parsed = sync.OnceValues(parse)
 
 func parse() ([]source, error) {

@@ -10,8 +10,8 @@ import (
 
 const module = "holdfast"
 
-// rule is a package, or with /... a tree of them, and what of this module it
-// may import besides itself. The longest name that fits counts.
+// rule is a package, or with /... a tree of packages, and the packages of this module that
+// it may import besides itself. The longest matching name applies.
 type rule struct {
 	name string
 	may  []string
@@ -45,7 +45,7 @@ var rules = []rule{
 	{"internal/agent/handoff", []string{"", "internal/control/api", "internal/platform/sdnotify", "internal/platform/linux/boottime", "internal/platform/linux/listenfd"}},
 	{"internal/sessions/hook", []string{"internal/platform/linux/..."}},
 	{"internal/sessions/deadman", []string{"", "internal/sessions/kill", "internal/platform/linux/..."}},
-	// boottime: deadlines that other nodes rely on go on while the host sleeps.
+	// boottime: deadlines that other nodes rely on continue while the host sleeps.
 	{"internal/hosts/spinup", []string{"", "internal/platform/engine"}},
 	{"internal/hosts/spinup/puller", []string{"", "internal/platform/coalesce", "internal/platform/engine", "internal/hosts/spinup"}},
 	{"internal/hosts/spinup/prefetch", []string{"", "internal/platform/engine"}},
@@ -94,12 +94,12 @@ var rules = []rule{
 	{"packaging/...", nil},
 }
 
-// libraries are small packages that know nothing of the product: every package may
-// import them, except the kernel's edge, the root package and what they import
-// themselves.
+// libraries are small packages that are independent of the product. Every package may
+// import them, except the packages of the kernel interface, the root package and the
+// packages that the libraries import.
 var libraries = []string{"internal/platform/atomicfile", "internal/platform/boltfile", "internal/platform/child", "internal/platform/journal", "internal/platform/metric", "internal/platform/readiness", "internal/platform/tasks"}
 
-// assemblers are the top packages and the tests' tools: no lower package imports them.
+// assemblers are the top packages and the tools of tests. No lower package imports them.
 var assemblers = map[string][]string{
 	"internal/agent":       {"internal/agent", "internal/control/cli", "bench", "cmd", "test"},
 	"internal/control/cli": {"internal/control/cli", "cmd", "test"},
@@ -169,8 +169,8 @@ func TestWings(t *testing.T) {
 	}
 }
 
-// testKit reports whether a package is for tests only: its name is that of the package
-// beside it, with test at the end.
+// testKit reports whether a package is for tests only: it has the name of the package
+// beside it, with the suffix test.
 func testKit(dir string) bool { return strings.HasSuffix(dir, "test") }
 
 // TestTableIsHeld shows that the check above can fail.
@@ -199,7 +199,8 @@ func TestTableIsHeld(t *testing.T) {
 	}
 }
 
-// inModule is the path below the module's root, and whether it is in it.
+// inModule returns the path below the module's root, and whether the package is in the
+// module.
 func inModule(path string) (string, bool) {
 	if path == module {
 		return "", true

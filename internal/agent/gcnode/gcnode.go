@@ -36,8 +36,8 @@ type GC struct {
 	others *others.Watcher
 }
 
-// Open connects to the engine. Until Watch or Serve runs, the collector does not know
-// of spin-ups.
+// Open connects to the engine. The collector observes spin-ups only while Watch or Serve
+// runs.
 func Open(ctx context.Context, cfg config.Config, reg prometheus.Registerer, log *slog.Logger) (*GC, error) {
 	e, err := process.OpenEngine(ctx, cfg)
 	if err != nil {
@@ -102,7 +102,7 @@ func (g *GC) Serve(ctx context.Context) error {
 func (g *GC) Close() error { return g.engine.Close() }
 
 // Serve collects until ctx is done and serves the metrics at the address of the API.
-// up, which may be nil, is called with the URL, "" for none.
+// up is called with the URL, "" for none.
 func Serve(ctx context.Context, cfg config.Config, log *slog.Logger, up func(url string)) (err error) {
 	l, err := process.ListenAPI(cfg.API)
 	if err != nil {
@@ -131,9 +131,7 @@ func Serve(ctx context.Context, cfg config.Config, log *slog.Logger, up func(url
 		all.Go(func() error { return api.Serve(running, l, show, log) })
 	}
 	all.Go(func() error { return g.keepAlive(running, log) })
-	if up != nil {
-		up(url)
-	}
+	up(url)
 	sdnotify.Notify(log, sdnotify.Ready)
 	if err := all.Wait(); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("collect garbage: %w", err)

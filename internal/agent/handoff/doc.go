@@ -10,6 +10,6 @@
 //
 // Service runs the agents of one process, Upgrades records how an upgrade goes, and
 // Listeners holds the sockets. The two processes talk over a socket pair that the
-// child inherits. What an agent does between its start and its end is not known
-// here: Service calls it through the interface Agent.
+// child inherits. Service calls an agent through the interface Agent, and does not know
+// what an agent does between its start and its end.
 package handoff

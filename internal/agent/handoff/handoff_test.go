@@ -218,8 +218,8 @@ func TestNextThatEndsInItsTurn(t *testing.T) {
 	}
 }
 
-// TestNextThatIsNotWanted: a next agent that is not given its turn exits.
-func TestNextThatIsNotWanted(t *testing.T) {
+// TestNextWithoutTurn: a next agent that does not get its turn exits.
+func TestNextWithoutTurn(t *testing.T) {
 	var log bytes.Buffer
 	n, err := start(t, "serve", &log)
 	if err != nil {
@@ -227,7 +227,7 @@ func TestNextThatIsNotWanted(t *testing.T) {
 	}
 	_ = n.Over() // closes this end; Over before Go is no turn
 	<-n.Ended()
-	if n.ExitCode() != 1 || !strings.Contains(log.String(), "serves on") {
+	if n.ExitCode() != 1 || !strings.Contains(log.String(), "continues to serve") {
 		t.Errorf("exit code %d\n%s", n.ExitCode(), &log)
 	}
 }

@@ -3,7 +3,9 @@ package handoff
 import (
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -77,12 +79,8 @@ func (l *Listeners) drop(name string) {
 
 // KeepOnly closes all sockets but the named ones.
 func (l *Listeners) KeepOnly(names ...string) {
-	keep := map[string]bool{}
-	for _, n := range names {
-		keep[n] = true
-	}
 	for n := range l.sockets {
-		if !keep[n] {
+		if !slices.Contains(names, n) {
 			l.drop(n)
 		}
 	}
@@ -96,13 +94,7 @@ func (l *Listeners) Store() {
 	}
 }
 
-func (l *Listeners) list() []*listenfd.Socket {
-	var all []*listenfd.Socket
-	for _, s := range l.sockets {
-		all = append(all, s)
-	}
-	return all
-}
+func (l *Listeners) list() []*listenfd.Socket { return slices.Collect(maps.Values(l.sockets)) }
 
 func (l *Listeners) close() {
 	for n, s := range l.sockets {
@@ -111,8 +103,8 @@ func (l *Listeners) close() {
 	}
 }
 
-// Listener can stop accepting before it is closed. Its server then goes on with the
-// connections that it has.
+// Listener can stop accepting before it is closed. Its server then continues with its
+// open connections.
 type Listener struct {
 	net.Listener
 	// KeepAlive is set on accepted connections; the zero value leaves the default of

@@ -129,7 +129,7 @@ func TestUnixSocketStaysOpen(t *testing.T) {
 	c.Close()
 }
 
-// After Stop a server goes on with its connections, and new connections reach the next
+// After Stop a server continues with its connections, and new connections reach the next
 // server.
 func TestStoppedListener(t *testing.T) {
 	d := testListeners(t)

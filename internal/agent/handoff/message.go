@@ -11,8 +11,8 @@ import (
 	"holdfast/internal/platform/linux/listenfd"
 )
 
-// Protocol is the version of the messages. The fields of Hello never change their
-// meaning; a next agent of another version is told so and ends.
+// Protocol is the version of the messages. The fields of Hello never change their meaning,
+// so that an agent can read the hello of another version and refuse it.
 const Protocol = 1
 
 // envFD is the environment variable with the child's descriptor of the socket pair.
@@ -56,7 +56,7 @@ type Event string
 const (
 	Held   Event = "held"   // it owns what only one agent may own
 	Up     Event = "up"     // it serves
-	Ending Event = "ending" // it was told to end and is ending
+	Ending Event = "ending" // it is ending on request
 )
 
 // message is one message of either side.

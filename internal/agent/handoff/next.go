@@ -99,16 +99,16 @@ func (n *Next) greet(ctx context.Context, o Options) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.Is(err, context.DeadlineExceeded):
-		return holdfast.WithHint(fmt.Errorf("the next agent, %s, did not send its hello within %v", o.Argv[0], o.Limit), notOurs)
+		return holdfast.WithHint(fmt.Errorf("the next agent, %s, did not send its hello within %v", o.Argv[0], o.Limit), outputHint)
 	case errors.Is(err, ErrEnded):
-		return holdfast.WithHint(fmt.Errorf("the next agent, %s, ended before it sent its hello: %s", o.Argv[0], n.ending()), notOurs)
+		return holdfast.WithHint(fmt.Errorf("the next agent, %s, ended before it sent its hello: %s", o.Argv[0], n.ending()), outputHint)
 	case err != nil:
 		return err
 	case m.Hello == nil || m.Hello.Protocol != Protocol:
-		return holdfast.WithHint(errors.New("the next agent has another version of the handoff protocol"), byRestart)
+		return holdfast.WithHint(errors.New("the next agent has another version of the handoff protocol"), restartHint)
 	}
 	if d := o.Home.differs(m.Hello.Home); d != "" {
-		return holdfast.WithHint(errors.New(d), "a handoff cannot change this. "+byRestart)
+		return holdfast.WithHint(errors.New(d), "a handoff cannot change this. "+restartHint)
 	}
 	n.hello = *m.Hello
 	return nil
@@ -116,8 +116,8 @@ func (n *Next) greet(ctx context.Context, o Options) error {
 
 // Hints.
 const (
-	notOurs   = "the agent's log has its output; `holdfast version` shows the program on disk"
-	byRestart = "End the agent with `holdfast agent stop --keep` and start it again"
+	outputHint  = "the agent's log has its output; `holdfast version` shows the program on disk"
+	restartHint = "End the agent with `holdfast agent stop --keep` and start it again"
 )
 
 // ErrEnded means that the process of the next agent has exited.
@@ -153,7 +153,7 @@ func (n *Next) hear(ctx context.Context) (message, error) {
 func (n *Next) Await(ctx context.Context) (Event, error) {
 	m, err := n.hear(ctx)
 	if errors.Is(err, ErrEnded) {
-		return "", holdfast.WithHint(fmt.Errorf("%w: %s", ErrEnded, n.ending()), notOurs)
+		return "", holdfast.WithHint(fmt.Errorf("%w: %s", ErrEnded, n.ending()), outputHint)
 	}
 	return m.Event, err
 }

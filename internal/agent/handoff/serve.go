@@ -169,7 +169,7 @@ func (s *Service) mayServeAgain(ctx context.Context, err error) bool {
 	return false
 }
 
-// handedOff says how the next agent ended after it was told to.
+// handedOff is the exit of a next agent on request: by a signal or through its API.
 type handedOff struct{ code int }
 
 func (h *handedOff) Error() string {
@@ -180,7 +180,7 @@ func (h *handedOff) Error() string {
 func (h *handedOff) ExitCode() int { return h.code }
 
 // handOff lets the next agent serve. It returns nil when the next agent has passed its
-// trial, and a *handedOff if the next agent was told to end and has ended. Any other
+// trial, and a *handedOff if the next agent has exited on request. Any other
 // error means that the next agent cannot serve.
 func (s *Service) handOff(ctx context.Context, next *Next, trial time.Duration) error {
 	s.upgrades.Step("finish")
@@ -191,7 +191,7 @@ func (s *Service) handOff(ctx context.Context, next *Next, trial time.Duration) 
 	if err := next.Go(s.listeners.list(), note); err != nil {
 		return err
 	}
-	told, release := s.forward(ctx, next)
+	signaled, release := s.forward(ctx, next)
 	defer release()
 	hold := serveLimit
 	if s.HoldLimit > 0 {
@@ -203,11 +203,11 @@ func (s *Service) handOff(ctx context.Context, next *Next, trial time.Duration) 
 	}{{Held, hold}, {Up, serveLimit}} {
 		// Neither agent sends keep-alives meanwhile; each stage has a limit.
 		sdnotify.Notify(s.Log, sdnotify.Alive)
-		if err := awaitEvent(told, next, stage.until, stage.limit); err != nil {
+		if err := awaitEvent(signaled, next, stage.until, stage.limit); err != nil {
 			return err
 		}
 	}
-	if err := awaitTrial(told, next, trial); err != nil {
+	if err := awaitTrial(signaled, next, trial); err != nil {
 		return err
 	}
 	if err := listenfd.HandOver(next.PID(), notifyLimit); err != nil {
@@ -216,13 +216,13 @@ func (s *Service) handOff(ctx context.Context, next *Next, trial time.Duration) 
 	return next.Over()
 }
 
-// errTold is the cause of a wait that ends because this process is told to end.
-var errTold = errors.New("told to end")
+// errSignal is the cause of a wait that ends because this process gets a signal.
+var errSignal = errors.New("a signal ends the agent")
 
 // forward forwards signals to the next agent, which serves in place of this process.
-// told is done after the first one.
-func (s *Service) forward(ctx context.Context, next *Next) (told context.Context, release func()) {
-	told, cancel := context.WithCancelCause(context.Background())
+// signaled is done after the first one.
+func (s *Service) forward(ctx context.Context, next *Next) (signaled context.Context, release func()) {
+	signaled, cancel := context.WithCancelCause(context.Background())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -231,17 +231,17 @@ func (s *Service) forward(ctx context.Context, next *Next) (told context.Context
 			next.Signal(syscall.SIGUSR2)
 		case <-ctx.Done():
 			next.Signal(syscall.SIGTERM)
-		case <-told.Done():
+		case <-signaled.Done():
 			return
 		}
-		cancel(errTold)
+		cancel(errSignal)
 	}()
-	return told, func() { cancel(nil); <-ended }
+	return signaled, func() { cancel(nil); <-ended }
 }
 
 // awaitEvent waits until the next agent reports the event.
-func awaitEvent(told context.Context, next *Next, until Event, limit time.Duration) error {
-	ctx, cancel := context.WithTimeoutCause(told, limit, fmt.Errorf("the next agent did not report %q within %v", until, limit))
+func awaitEvent(signaled context.Context, next *Next, until Event, limit time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(signaled, limit, fmt.Errorf("the next agent did not report %q within %v", until, limit))
 	defer cancel()
 	for {
 		e, err := next.Await(ctx)
@@ -259,14 +259,14 @@ func awaitEvent(told context.Context, next *Next, until Event, limit time.Durati
 }
 
 // awaitTrial returns nil when the next agent has served for the trial time.
-func awaitTrial(told context.Context, next *Next, trial time.Duration) error {
-	ctx, cancel := context.WithTimeoutCause(told, trial, nil)
+func awaitTrial(signaled context.Context, next *Next, trial time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(signaled, trial, nil)
 	defer cancel()
 	for {
 		e, err := next.Await(ctx)
 		switch {
-		case told.Err() != nil:
-			return interrupted(told, next)
+		case signaled.Err() != nil:
+			return interrupted(signaled, next)
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
@@ -279,7 +279,7 @@ func awaitTrial(told context.Context, next *Next, trial time.Duration) error {
 
 // interrupted returns the error of a wait whose context has ended.
 func interrupted(ctx context.Context, next *Next) error {
-	if err := context.Cause(ctx); !errors.Is(err, errTold) {
+	if err := context.Cause(ctx); !errors.Is(err, errSignal) {
 		return err
 	}
 	return awaitExit(next)

@@ -49,7 +49,7 @@ func Inherit() (*Turn, error) {
 }
 
 // errUnwanted ends an agent that was not given its turn.
-var errUnwanted = errors.New("the agent that started this one serves on")
+var errUnwanted = errors.New("the agent that started this one continues to serve")
 
 // Take sends the hello and waits for the turn. It returns the sockets, which the caller
 // then owns, and the note. Until it returns, the caller must not use anything that

@@ -37,7 +37,7 @@ func (r *Upgrades) Begin(ctx context.Context, u Upgrade) (api.Upgrade, error) {
 	}
 	if err := r.start(ctx, u); err != nil {
 		r.fail(err)
-		return api.Upgrade{}, holdfast.WithHint(fmt.Errorf("the upgrade failed; the running agent, version %s, serves on: %w", r.version, err), holdfast.HintOf(err))
+		return api.Upgrade{}, holdfast.WithHint(fmt.Errorf("the upgrade failed; the running agent, version %s, continues to serve: %w", r.version, err), holdfast.HintOf(err))
 	}
 	return r.Report(), nil
 }

@@ -34,8 +34,8 @@ type Upgrades struct {
 	failed    int
 }
 
-// upgradeNote is what one agent tells the next about an upgrade. Both are on one
-// host, so the instants are comparable.
+// upgradeNote is the state of an upgrade, which one agent passes to the next. Both are on
+// one host, so the instants are comparable.
 type upgradeNote struct {
 	Upgrade   api.Upgrade      `json:"upgrade"`
 	StoppedAt boottime.Instant `json:"shut_at"`
@@ -131,11 +131,11 @@ func (u *Upgrades) Stopped() {
 	u.stoppedAt = boottime.Now()
 }
 
-// fail records that the upgrade failed and the agent of this process serves on.
+// fail records that the upgrade failed and the agent of this process continues to serve.
 func (u *Upgrades) fail(err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.log.Error("the upgrade failed; this agent serves on", "err", err)
+	u.log.Error("the upgrade failed; this agent continues to serve", "err", err)
 	u.last.Error, u.last.Advice = err.Error(), holdfast.HintOf(err)
 	u.failed++
 	if u.stoppedAt == 0 { // the listeners never stopped

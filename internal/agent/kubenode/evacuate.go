@@ -15,7 +15,7 @@ import (
 	"holdfast/internal/sessions/preempt"
 )
 
-// newEvacuator returns the evacuator of the node's pods, nil where no source of notices
+// newEvacuator returns the evacuator of the node's pods, or nil if no source of notices
 // is enabled.
 func (x *agent) newEvacuator(client *kube.Client) *evacuate.Evacuator {
 	if len(x.cfg.Preempt.Sources()) == 0 {

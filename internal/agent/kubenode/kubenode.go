@@ -4,6 +4,7 @@
 package kubenode
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -46,7 +47,7 @@ type Options struct {
 
 	Version string
 	Log     *slog.Logger
-	Alloc   []string // the command line that runs probe.Alloc, but for its last argument
+	Alloc   []string // the command line that runs probe.Alloc, without its last argument
 }
 
 // agent is the agent of one node.
@@ -127,10 +128,7 @@ func (x *agent) connect() (*kube.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	namespace := x.opt.Namespace
-	if namespace == "" {
-		namespace = conf.Namespace
-	}
+	namespace := cmp.Or(x.opt.Namespace, conf.Namespace)
 	x.reporter = node.New(client, node.Config{Node: x.cfg.Node, Namespace: namespace, Record: x.record, Taint: x.opt.Taint}, m, x.opt.Log)
 	return client, nil
 }

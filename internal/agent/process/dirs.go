@@ -18,6 +18,7 @@ import (
 	"holdfast"
 	"holdfast/internal/control/config"
 	"holdfast/internal/platform/atomicfile"
+	"holdfast/internal/platform/linux/flock"
 )
 
 // Prepare creates and locks the directories of an agent, and returns the id of its
@@ -32,18 +33,18 @@ func Prepare(c config.Config, log *slog.Logger) (Locks, holdfast.NodeID, error) 
 	} {
 		if err := os.MkdirAll(d.dir, 0o700); err != nil {
 			held.Close()
-			return nil, "", holdfast.WithHint(fmt.Errorf("making the agent's directory: %w", err), "run the agent as root, or name another with data_dir and run_dir")
+			return nil, "", holdfast.WithHint(fmt.Errorf("making the agent's directory: %w", err), "run the agent as root, or set other directories with data_dir and run_dir")
 		}
-		if held.has(d.dir) {
-			continue // the two may be one directory
+		if len(held) > 0 && sameDir(c.DataDir, c.RunDir) {
+			continue
 		}
-		f, err := lockDir(d.dir)
+		f, err := flock.Open(filepath.Join(d.dir, lockName), os.O_CREATE|os.O_RDWR)
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			err = holdfast.WithHint(err, d.hint)
 		}
 		if err != nil {
 			held.Close()
-			return nil, "", fmt.Errorf("%s: %w", d.key, err)
+			return nil, "", fmt.Errorf("%s: locking %s: %w", d.key, d.dir, err)
 		}
 		held = append(held, f)
 	}
@@ -65,37 +66,15 @@ func (l Locks) Close() {
 	}
 }
 
-// has reports whether the directory is locked already, under this path or another.
-func (l Locks) has(dir string) bool {
-	there, err := os.Stat(filepath.Join(dir, lockName))
-	if err != nil {
-		return false
-	}
-	for _, f := range l {
-		if own, err := f.Stat(); err == nil && os.SameFile(own, there) {
-			return true
-		}
-	}
-	return false
+// sameDir reports whether two paths are one directory.
+func sameDir(a, b string) bool {
+	x, errA := os.Stat(a)
+	y, errB := os.Stat(b)
+	return errA == nil && errB == nil && os.SameFile(x, y)
 }
 
 // lockName is the file in a directory that its agent locks.
 const lockName = "lock"
-
-// lockDir locks a directory until the file is closed. It returns unix.EWOULDBLOCK
-// while another process has the lock.
-func lockDir(dir string) (*os.File, error) {
-	path := filepath.Join(dir, lockName)
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("locking %s: %w", dir, err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("locking %s: %w", path, err)
-	}
-	return f, nil
-}
 
 // nodeID reads the node's id from the data directory, or writes it there at the first
 // start. The lease of the node's records is in the same directory: under another id

@@ -27,8 +27,7 @@ func Listen(c net.ListenConfig, key, flag, addr string) (net.Listener, error) {
 	return l, nil
 }
 
-// ListenAPI opens the listener of the API. It is nil where the configuration names
-// none.
+// ListenAPI opens the listener of the API. It is nil if the configuration has no address.
 func ListenAPI(c config.API) (net.Listener, error) {
 	if c.Listen == "" {
 		return nil, nil
@@ -44,8 +43,8 @@ func ListenAPI(c config.API) (net.Listener, error) {
 	return secure(l), nil
 }
 
-// APITLS returns a function that adds TLS to the listener of the API where the
-// configuration names a certificate.
+// APITLS returns a function that adds TLS to the listener of the API if the configuration
+// names a certificate.
 func APITLS(c config.API) (func(net.Listener) net.Listener, error) {
 	if c.CertFile == "" {
 		return func(l net.Listener) net.Listener { return l }, nil

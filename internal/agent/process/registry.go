@@ -15,7 +15,7 @@ func NewRegistry() *prometheus.Registry {
 }
 
 // KernelRelease returns the release of the kernel, as uname -r does. proc is the mount
-// point of the proc file system. It is "" where the file cannot be read.
+// point of the proc file system. It is "" if the file cannot be read.
 func KernelRelease(proc string) string {
 	b, err := kfile.Read(proc+"/sys/kernel/osrelease", 256)
 	if err != nil || len(b) == 0 {

@@ -5,15 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"holdfast"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/client"
+	"holdfast/internal/platform/linux/pidfd"
 )
 
 func (a *app) agentCmd() *cobra.Command {
@@ -36,9 +35,6 @@ func (a *app) agentCmd() *cobra.Command {
 			if cmd.Flags().Changed("trial") {
 				return usage(cmd, errors.New("--trial goes with --upgrade"))
 			}
-			if a.deps.RunAgent == nil {
-				return errors.New("this build has no agent")
-			}
 			return a.deps.RunAgent(cmd.Context(), AgentRun{
 				Flags: cmd.Flags(), Socket: a.givenSocket(), Stdout: a.ui.out, Stderr: a.ui.err,
 				Step:    a.drainStep,
@@ -48,9 +44,7 @@ func (a *app) agentCmd() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&upgrade, "upgrade", false, "replace the running agent by the program on disk")
 	cmd.Flags().DurationVar(&trial, "trial", api.DefaultTrial, "with --upgrade: how long the old agent stands by after the new one serves")
-	if a.deps.AgentFlags != nil {
-		a.deps.AgentFlags(cmd.Flags())
-	}
+	a.deps.AgentFlags(cmd.Flags())
 	return group(cmd, a.agentStop())
 }
 
@@ -61,7 +55,6 @@ func (a *app) agentStop() *cobra.Command {
 		Short:   "End the agent, and wait until it has ended",
 		Long:    "Make the agent drain its node and end. With --keep it ends and leaves its containers to the next agent. Wait until it has ended.",
 		Example: "  holdfast agent stop\n  holdfast agent stop --keep",
-		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.with(cmd, noLimit, func(ctx context.Context, c *client.Client) error { return a.stopAgent(ctx, c, keep) })
 		},
@@ -75,11 +68,12 @@ func (a *app) stopAgent(ctx context.Context, c *client.Client, keep bool) error 
 	if err != nil {
 		return err
 	}
-	// Opened before the agent ends, while the pid is certainly the agent's.
-	var process *os.File
-	if a.remoteURL() == "" {
-		if process, err = openProcess(v.PID); err != nil {
-			return err
+	// Opened before the agent ends, while the pid is certainly the agent's. It stays nil if
+	// the agent's pid is in another pid namespace.
+	var process *pidfd.Process
+	if a.remoteURL() == "" && v.PID > 0 {
+		if process, err = pidfd.Open(v.PID); err != nil && !errors.Is(err, pidfd.ErrGone) {
+			return fmt.Errorf("watching the agent: %w", err)
 		}
 	}
 	if err := c.StopAgent(ctx, keep); err != nil {
@@ -89,7 +83,7 @@ func (a *app) stopAgent(ctx context.Context, c *client.Client, keep bool) error 
 	if process != nil {
 		defer process.Close()
 		done := a.ui.progress("waiting for the agent to end")
-		err := waitEnd(ctx, process)
+		err := waitExit(ctx, process)
 		done()
 		if err != nil {
 			return err
@@ -102,38 +96,19 @@ func (a *app) stopAgent(ctx context.Context, c *client.Client, keep bool) error 
 	return a.ui.result(map[string]bool{"ended": process != nil, "keep": keep}, func(w io.Writer) { fmt.Fprintln(w, said) })
 }
 
-// openProcess returns a pidfd, or nil if the agent's pid is in another pid namespace.
-func openProcess(pid int) (*os.File, error) {
-	if pid <= 0 {
-		return nil, nil
-	}
-	fd, err := unix.PidfdOpen(pid, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("watching the agent's process %d: %w", pid, err)
-	}
-	return os.NewFile(uintptr(fd), "pidfd"), nil
-}
+// pollStep is the interval of checking whether the agent has exited.
+const pollStep = 10 * time.Millisecond
 
-// pollStep is the longest delay of an interrupt, in milliseconds.
-const pollStep = 100
-
-// waitEnd returns when the process has ended: then its pidfd is readable
-// (pidfd_open(2)).
-func waitEnd(ctx context.Context, process *os.File) error {
-	for {
-		if err := context.Cause(ctx); err != nil {
-			return fmt.Errorf("waiting for the agent to end: %w", err)
-		}
-		p := []unix.PollFd{{Fd: int32(process.Fd()), Events: unix.POLLIN}}
-		n, err := unix.Poll(p, pollStep)
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return fmt.Errorf("waiting for the agent to end: %w", err)
-		}
-		if n > 0 {
-			return nil
+// waitExit returns when the process has exited.
+func waitExit(ctx context.Context, process *pidfd.Process) error {
+	tick := time.NewTicker(pollStep)
+	defer tick.Stop()
+	for !process.Exited() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for the agent to end: %w", context.Cause(ctx))
 		}
 	}
+	return nil
 }

@@ -43,7 +43,7 @@ func (a *app) upgradeAgent(cmd *cobra.Command, trial time.Duration) error {
 	if other != "" {
 		return usage(cmd, fmt.Errorf("--%s does not go with --upgrade: the new agent gets the flags of the running one", other))
 	}
-	if a.givenSocket() == "" && a.remoteURL() == "" && a.deps.AgentSocket != nil {
+	if a.givenSocket() == "" && a.remoteURL() == "" {
 		socket, err := a.deps.AgentSocket(cmd.Context(), AgentRun{Flags: cmd.Flags()})
 		if err != nil {
 			return err

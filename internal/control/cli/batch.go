@@ -11,71 +11,56 @@ import (
 	"holdfast/internal/hosts/spinup"
 )
 
-// batch is a list of records to keep, with the result of each.
-type batch struct {
-	records []spinup.Record
-	why     []error // of each record that is not kept; nil: it is kept
-	left    []int   // indexes of the records to try
+// attempt is a record to keep, and the error of the last try.
+type attempt struct {
+	record spinup.Record
+	err    error // nil: the record is kept
 }
 
-func newBatch(records []spinup.Record) *batch {
-	b := &batch{records: records, why: make([]error, len(records))}
-	for i := range records {
-		b.left = append(b.left, i)
+// batch is a list of records to keep.
+type batch []*attempt
+
+func newBatch(records []spinup.Record) batch {
+	b := make(batch, len(records))
+	for i, r := range records {
+		b[i] = &attempt{record: r}
 	}
 	return b
 }
 
-// each calls do with the records of the given indexes, some concurrently, and stores
-// the results.
-func (b *batch) each(of []int, do func(spinup.Record) error) {
+// each calls keep with each record, some concurrently, and stores the results.
+func (b batch) each(keep func(spinup.Record) error) {
 	var g errgroup.Group
 	g.SetLimit(recordAtOnce)
-	for _, i := range of {
+	for _, one := range b {
 		g.Go(func() error {
-			b.why[i] = do(b.records[i])
+			one.err = keep(one.record)
 			return nil
 		})
 	}
-	_ = g.Wait() // the errors are in why
+	_ = g.Wait() // each attempt has its error
 }
 
-// which returns the indexes of the records to try with an error for which is is true.
-func (b *batch) which(is func(error) bool) []int {
-	var out []int
-	for _, i := range b.left {
-		if is(b.why[i]) {
-			out = append(out, i)
-		}
-	}
-	return out
+// with returns the records with an error for which is is true.
+func (b batch) with(is func(error) bool) batch {
+	return slices.DeleteFunc(slices.Clone(b), func(one *attempt) bool { return !is(one.err) })
 }
 
-// again drops from left the records that are kept or cannot be kept, and reports
-// whether any remain: those may be kept a moment later.
-func (b *batch) again() bool {
-	b.left = b.which(func(err error) bool {
-		// The agent has not opened its store yet, or another process has it open.
-		return errors.Is(err, holdfast.ErrBusy) || errors.Is(err, spinup.ErrInUse)
-	})
-	return len(b.left) > 0
+// maybeLater reports whether a record with this error may be kept a moment later: the
+// agent has not opened its store yet, or another process has it open.
+func maybeLater(err error) bool {
+	return errors.Is(err, holdfast.ErrBusy) || errors.Is(err, spinup.ErrInUse)
 }
 
 // lost returns an error about the records that are not kept, nil if all are kept.
-func (b *batch) lost() error {
-	first := slices.IndexFunc(b.why, func(err error) bool { return err != nil })
-	if first < 0 {
+func (b batch) lost() error {
+	lost := b.with(func(err error) bool { return err != nil })
+	if len(lost) == 0 {
 		return nil
 	}
-	n := 0
-	for _, err := range b.why {
-		if err != nil {
-			n++
-		}
-	}
-	err := fmt.Errorf("recording the spin-up of %s: %w", b.records[first].Image, b.why[first])
-	if n > 1 {
-		err = fmt.Errorf("%w (%d of %d are lost)", err, n, len(b.records))
+	err := fmt.Errorf("recording the spin-up of %s: %w", lost[0].record.Image, lost[0].err)
+	if len(lost) > 1 {
+		err = fmt.Errorf("%w (%d of %d are lost)", err, len(lost), len(b))
 	}
 	return err
 }

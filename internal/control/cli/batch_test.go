@@ -102,7 +102,7 @@ func (c *choosy) Add(r spinup.Record) error {
 
 // A record that cannot be kept does not affect the others, and the error counts the
 // lost ones.
-func TestOneThatIsLostCostsNoOther(t *testing.T) {
+func TestALostRecordDoesNotAffectOthers(t *testing.T) {
 	d, b := newDesk(t), &apitest.Backend{}
 	d.agent(t, choosy{Backend: b})
 	err := d.Record(t.Context(), hundred()...)

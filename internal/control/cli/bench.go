@@ -13,6 +13,7 @@ func (a *app) benchCmd() *cobra.Command {
 		Short:              "Measure Holdfast beside its peers on this machine",
 		Long:               "Run holdfast-bench, a program of its own that measures Holdfast beside its peers.\nWithout a name it lists the experiments.",
 		Example:            "  holdfast bench kill -n 200",
+		Args:               cobra.ArbitraryArgs,
 		DisableFlagParsing: true, // the flags are holdfast-bench's
 		RunE: func(_ *cobra.Command, words []string) error {
 			if err := a.deps.Bench(words); err != nil {

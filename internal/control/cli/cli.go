@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"holdfast/internal/control/api/client"
 	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/doctor"
+	"holdfast/internal/hosts/doctor/drill"
 	"holdfast/internal/hosts/doctor/profile"
 	"holdfast/internal/platform/engine"
 )
@@ -31,7 +33,7 @@ const SocketEnv = "HOLDFAST_SOCKET"
 type Deps struct {
 	// Version is the version of this binary.
 	Version api.Version
-	// AgentFlags adds the flags of `holdfast agent`; nil: none.
+	// AgentFlags adds the flags of `holdfast agent`.
 	AgentFlags func(*pflag.FlagSet)
 	// ConfigFlags adds those agent flags that override keys of the configuration, and
 	// returns a function that reads them after parsing.
@@ -41,16 +43,14 @@ type Deps struct {
 	// RunAgent is `holdfast agent`. It returns when the agent has ended; it
 	// should end when ctx is done.
 	RunAgent func(ctx context.Context, r AgentRun) error
-	// AgentSocket is the unix socket of the agent that runs with these flags; nil: the
-	// socket of the command line.
+	// AgentSocket is the unix socket of the agent that runs with these flags.
 	AgentSocket func(ctx context.Context, r AgentRun) (string, error)
-	// DrainEngine kills every container of the engine without an agent; nil: an agent
-	// is required.
+	// DrainEngine kills every container of the engine without an agent.
 	DrainEngine func(ctx context.Context, q api.DrainRequest, step func(holdfast.Step)) (holdfast.DrainReport, error)
-	// OpenLocal opens this host's engine for commands; nil: there is no engine.
+	// OpenLocal opens this host's engine for commands.
 	OpenLocal func(ctx context.Context) (Local, error)
 	// JobWatcher is the command of the process that cleans up after a killed `holdfast
-	// run` (see job.StartWatcher); empty: the next run cleans up.
+	// run` (see job.StartWatcher).
 	JobWatcher []string
 	// Hidden are the roles of other processes of this binary, by name. They get their
 	// arguments unparsed.
@@ -60,26 +60,22 @@ type Deps struct {
 	// Keeper is the command of a process that holds connections, see
 	// protect.KeeperOptions.
 	Keeper []string
-	// ProtectLocks is the directory of the locks of protected ports; "" is the one
-	// below /run/holdfast.
-	ProtectLocks string
-	// GC is garbage collection on this host; the zero value: an agent is required.
+	// GC is garbage collection on this host.
 	GC GCDeps
 	// Examine is `holdfast doctor`.
 	Examine func(ctx context.Context, r DoctorRun) (doctor.Report, error)
-	// Drill is `holdfast doctor drill`.
-	Drill func(ctx context.Context, r DrillRun) error
+	// Drill is `holdfast doctor drill`. It sets the options that depend on this host.
+	Drill func(ctx context.Context, d drill.Drill, o drill.Options) error
 	// Cures are those of `holdfast doctor cure`.
 	Cures CureDeps
-	// Record is `holdfast doctor record`.
-	Record func(ctx context.Context, r RecordRun) (*profile.Profile, error)
+	// Record is `holdfast doctor record`. It sets the fields that depend on this host.
+	Record func(ctx context.Context, r profile.Recorder) (*profile.Profile, error)
 	// Bench runs holdfast-bench in place of this process. It returns only if it
 	// cannot.
 	Bench func(args []string) error
-	// Host returns the settings of this host for commands if no agent answers; nil: the
-	// defaults.
+	// Host returns the settings of this host for commands if no agent answers.
 	Host func(context.Context) (Host, error)
-	// Now is the clock for ages; nil: time.Now.
+	// Now is the clock for ages.
 	Now func() time.Time
 }
 
@@ -110,9 +106,6 @@ type app struct {
 // Main runs the command line (args without the program's name) and returns the exit
 // code. A stream is a terminal if it is an *os.File that is one.
 func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, d Deps) int {
-	if d.Now == nil {
-		d.Now = time.Now
-	}
 	a := &app{deps: d, ui: newUI(stdin, stdout, stderr)}
 	return a.run(ctx, a.root(), args, stdin, stdout, stderr)
 }
@@ -135,11 +128,7 @@ func (a *app) root() *cobra.Command {
 		Example: "  holdfast session start alice\n  holdfast session ls\n  holdfast drain",
 	})
 	root.PersistentFlags().StringVar(&a.socket, "socket", "", "unix socket of the agent (default "+DefaultSocket+", or $"+SocketEnv+")")
-	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.pullCmd(), a.runCmd(), a.spinupCmd(), a.protectCmd(), a.gcCmd(), a.tokenCmd(), a.configCmd(), a.agentCmd(), a.doctorCmd(), a.clusterCmd(), a.benchCmd(), a.versionCmd(),
-		completionCmd(), a.manCmd(), exitCodesTopic())
-	for name, run := range a.deps.Hidden {
-		root.AddCommand(hiddenCmd(name, run))
-	}
+	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.pullCmd(), a.runCmd(), a.spinupCmd(), a.protectCmd(), a.gcCmd(), a.tokenCmd(), a.configCmd(), a.agentCmd(), a.doctorCmd(), a.clusterCmd(), a.benchCmd(), a.versionCmd())
 	return root
 }
 
@@ -158,6 +147,10 @@ func (a *app) newRoot(root *cobra.Command) *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err) })
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetHelpCommand(helpCmd())
+	group(root, completionCmd(), a.manCmd(), exitCodesTopic())
+	for name, run := range a.deps.Hidden {
+		root.AddCommand(hiddenCmd(name, run))
+	}
 	return root
 }
 
@@ -181,12 +174,18 @@ func (a *app) limited(cmd *cobra.Command, limit time.Duration) (context.Context,
 	return context.WithTimeout(cmd.Context(), limit)
 }
 
+// within returns a RunE that calls do with the command's limited context.
+func (a *app) within(limit time.Duration, do func(ctx context.Context, cmd *cobra.Command, words []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, words []string) error {
+		ctx, cancel := a.limited(cmd, limit)
+		defer cancel()
+		return do(ctx, cmd, words)
+	}
+}
+
 // givenSocket returns the socket that the user named, "" if there is none.
 func (a *app) givenSocket() string {
-	if a.socket != "" {
-		return a.socket
-	}
-	return os.Getenv(SocketEnv)
+	return cmp.Or(a.socket, os.Getenv(SocketEnv))
 }
 
 // agent returns a client of the agent.
@@ -194,11 +193,13 @@ func (a *app) agent() (*client.Client, error) {
 	if url := a.remoteURL(); url != "" {
 		return remoteAgent(url)
 	}
-	socket := a.givenSocket()
-	if socket == "" {
-		socket = DefaultSocket
-	}
-	return client.New(client.Options{Socket: socket})
+	return a.localAgent()
+}
+
+// localAgent returns a client of this host's agent, even if $HOLDFAST_URL names the agent
+// of another host.
+func (a *app) localAgent() (*client.Client, error) {
+	return client.New(client.Options{Socket: cmp.Or(a.givenSocket(), DefaultSocket)})
 }
 
 // with calls do with a client and the command's limited context.
@@ -224,7 +225,7 @@ func (a *app) withKey(cmd *cobra.Command, arg string, limit time.Duration, do fu
 
 // aboutKey makes cmd a command with a session key as its only argument.
 func (a *app) aboutKey(cmd *cobra.Command, limit time.Duration, do func(context.Context, *client.Client, holdfast.SessionKey) error) *cobra.Command {
-	cmd.Args, cmd.ValidArgsFunction = oneKey(), a.completeKey
+	cmd.Args, cmd.ValidArgsFunction = oneKey(), onlyOne(a.completeKeys)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error { return a.withKey(cmd, words[0], limit, do) }
 	return cmd
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -58,15 +59,12 @@ func (a *app) clusterNodes(f *clusterFlags) *cobra.Command {
 			"SLOW the share of spin-ups with a slow phase, and P99 the longest time of a container's create and start in 99 of 100 cases.\n" +
 			"A node without an agent has \"-\" there.",
 		Example: "  holdfast cluster nodes\n  holdfast cluster nodes --selector pool=old --json",
-		Args:    noArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: a.within(time.Minute, func(ctx context.Context, _ *cobra.Command, _ []string) error {
 			c, err := f.client(a.deps.Version.Version)
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			ctx, cancel := a.limited(cmd, time.Minute)
-			defer cancel()
 			nodes, gap, err := survey.Look(ctx, c, selector, f.namespace)
 			if err != nil {
 				return err
@@ -75,7 +73,7 @@ func (a *app) clusterNodes(f *clusterFlags) *cobra.Command {
 				a.ui.note("warning: the agents' findings are unknown: %s", clean(gap.Error()))
 			}
 			return a.ui.result(nodes, func(w io.Writer) { nodeTable(w, nodes, a.deps.Now()) })
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&selector, "selector", "", "labels of the nodes, in the syntax of kubectl: pool=old,zone!=a")
 	return cmd

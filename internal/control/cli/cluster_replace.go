@@ -42,6 +42,7 @@ func (a *app) clusterReplace(f *clusterFlags) *cobra.Command {
 		Example: "  holdfast cluster replace --selector pool=old --dry-run\n" +
 			"  holdfast cluster replace --selector pool=old --worse-than memcg.dying=10000 --worse-than age=60d -- gcloud compute instances delete --quiet {node}\n" +
 			"  holdfast cluster replace --resume -- gcloud compute instances delete --quiet {node}",
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, words []string) error {
 			if err := q.read(cmd, words); err != nil {
 				return usage(cmd, err)
@@ -158,7 +159,7 @@ func (a *app) nodesReplaced(rep replace.Report, err error) error {
 	if len(rep.Left) > 0 {
 		hint = "drained but not deleted: " + strings.Join(rep.Left, ", ") + "; --resume continues with them, --abandon ends the run without them"
 	}
-	return &partial{msg: err.Error(), hint: hint}
+	return Partial(errors.New(err.Error()), hint)
 }
 
 // refused returns why a plan cannot be carried out.
@@ -251,9 +252,7 @@ func nodePlanText(w io.Writer, p replace.Plan, now time.Time) {
 		}
 	}
 	fmt.Fprintf(w, "%s that are not selected accept pods\n", count(p.Room, "node"))
-	for _, note := range p.Notes {
-		fmt.Fprintf(w, "note: %s\n", clean(note))
-	}
+	printEach(w, "note", p.Notes)
 }
 
 func nodesText(w io.Writer, rep replace.Report) {

@@ -6,14 +6,17 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-
-	"holdfast"
 )
 
 // group makes cmd a command with subcommands: without one it prints its help, and an
-// unknown subcommand is an error.
+// unknown subcommand is an error. A subcommand without Args takes no argument.
 func group(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
-	cmd.AddCommand(subs...)
+	for _, sub := range subs {
+		if sub.Args == nil {
+			sub.Args = args(0, 0, "")
+		}
+		cmd.AddCommand(sub)
+	}
 	cmd.Args = func(cmd *cobra.Command, words []string) error {
 		if len(words) == 0 {
 			return nil
@@ -21,7 +24,7 @@ func group(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
 		err := fmt.Errorf("unknown command %q for %q", words[0], cmd.CommandPath())
 		cmd.SuggestionsMinimumDistance = 2
 		if near := cmd.SuggestionsFor(words[0]); len(near) > 0 {
-			return &usageError{err, "did you mean " + strings.Join(near, " or ") + "?"}
+			return &exitError{err, exitUsage, "did you mean " + strings.Join(near, " or ") + "?"}
 		}
 		return usage(cmd, err)
 	}
@@ -46,26 +49,15 @@ func args(least, most int, what string) cobra.PositionalArgs {
 	}
 }
 
-func noArgs() cobra.PositionalArgs { return args(0, 0, "") }
+// atLeast refuses a flag's value below least.
+func atLeast(cmd *cobra.Command, flag string, value, least int) error {
+	if value < least {
+		return usage(cmd, fmt.Errorf("--%s is %d, it must be %d or more", flag, value, least))
+	}
+	return nil
+}
+
 func oneKey() cobra.PositionalArgs { return args(1, 1, "one session key") }
-
-// usageError is an error in the command line.
-type usageError struct {
-	err  error
-	hint string
-}
-
-func usage(cmd *cobra.Command, err error) error {
-	return &usageError{err, "see `" + cmd.CommandPath() + " --help`"}
-}
-
-// Usage makes err a usage error.
-func Usage(err error) error { return &usageError{err, holdfast.HintOf(err)} }
-
-func (e *usageError) Error() string { return e.err.Error() }
-func (e *usageError) Unwrap() error { return e.err }
-func (e *usageError) Hint() string  { return e.hint }
-func (e *usageError) ExitCode() int { return exitUsage }
 
 // helpCmd is cobra's help command, but an unknown topic is an error.
 func helpCmd() *cobra.Command {

@@ -13,12 +13,14 @@ import (
 // completeLimit is how long a shell waits for an agent that does not answer.
 const completeLimit = 2 * time.Second
 
-// completeKey completes the key of an existing session, as the only argument.
-func (a *app) completeKey(cmd *cobra.Command, words []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(words) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+// onlyOne completes an argument only if the command line has none yet.
+func onlyOne(complete cobra.CompletionFunc) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, words []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(words) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return complete(cmd, words, begun)
 	}
-	return a.completeKeys(cmd, words, begun)
 }
 
 // completeKeys completes one more key of an existing session.
@@ -34,11 +36,8 @@ func (a *app) completeKeys(cmd *cobra.Command, words []string, _ string) ([]cobr
 	})
 }
 
-// completeNode completes the id of a node that is up, as the only argument.
-func (a *app) completeNode(cmd *cobra.Command, words []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(words) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
+// completeNode completes the id of a node that is up.
+func (a *app) completeNode(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return a.complete(cmd, func(ctx context.Context, c *client.Client) (out []cobra.Completion, err error) {
 		all, err := c.Nodes(ctx)
 		for _, n := range all {
@@ -49,12 +48,17 @@ func (a *app) completeNode(cmd *cobra.Command, words []string, _ string) ([]cobr
 }
 
 // completeNodeFlag makes --node complete node ids, with any arguments.
-func (a *app) completeNodeFlag(cmd *cobra.Command) {
+func (a *app) completeNodeFlag(cmd *cobra.Command) { completeFlag(cmd, "node", a.completeNode) }
+
+// completeWords makes a flag complete one of the words.
+func completeWords(cmd *cobra.Command, flag string, words ...string) {
+	completeFlag(cmd, flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func completeFlag(cmd *cobra.Command, flag string, complete cobra.CompletionFunc) {
 	// Registering fails if there is no such flag, or twice: the first run would show
 	// that.
-	if err := cmd.RegisterFlagCompletionFunc("node", func(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		return a.completeNode(cmd, nil, begun)
-	}); err != nil {
+	if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {
 		panic(err)
 	}
 }

@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"holdfast"
 	"holdfast/internal/control/config"
 )
 
@@ -49,9 +49,9 @@ func (a *app) configCheck() *cobra.Command {
 				return err
 			}
 			if err := a.checkConfig(e, role, noFiles); err != nil {
-				return configMistake(fmt.Errorf("%s: %w", e.File, err))
+				return ConfigError(fmt.Errorf("%s: %w", e.File, err))
 			}
-			return a.ui.result(checked{e.File, e.Found}, func(w io.Writer) {
+			return a.ui.result(checkResult{e.File, e.Found}, func(w io.Writer) {
 				if !e.Found {
 					fmt.Fprintf(w, "%s does not exist; the defaults are valid\n", clean(e.File))
 					return
@@ -72,8 +72,8 @@ const (
 	roleGC    = "gc"
 )
 
-// checked is the result of `config check` for a valid configuration.
-type checked struct {
+// checkResult is the result of `config check` for a valid configuration.
+type checkResult struct {
 	File  string `json:"file"`
 	Found bool   `json:"found"`
 }
@@ -86,7 +86,7 @@ func (a *app) checkConfig(e config.Explained, role string, noFiles bool) error {
 	if err := validate(); err != nil {
 		return err
 	}
-	if noFiles || a.deps.CheckFiles == nil {
+	if noFiles {
 		return nil
 	}
 	return a.deps.CheckFiles(e.Config)
@@ -111,7 +111,7 @@ func (a *app) configShow() *cobra.Command {
 				return err
 			}
 			if changed {
-				e.Settings = withoutDefaults(e.Settings)
+				e.Settings = slices.DeleteFunc(e.Settings, func(s config.Setting) bool { return s.From == config.FromDefault })
 			}
 			return a.ui.result(e, func(w io.Writer) { settingsTable(w, e) })
 		},
@@ -124,10 +124,7 @@ func (a *app) configShow() *cobra.Command {
 // explainer adds the agent's flags, and returns a function that reads a configuration
 // with them.
 func (a *app) explainer(f *pflag.FlagSet) func(*cobra.Command, []string) (config.Explained, error) {
-	flags := func() config.Overrides { return config.Overrides{} }
-	if a.deps.ConfigFlags != nil {
-		flags = a.deps.ConfigFlags(f)
-	}
+	flags := a.deps.ConfigFlags(f)
 	return func(cmd *cobra.Command, words []string) (config.Explained, error) {
 		file := os.Getenv(ConfigEnv)
 		if len(words) > 0 {
@@ -137,29 +134,10 @@ func (a *app) explainer(f *pflag.FlagSet) func(*cobra.Command, []string) (config
 		over.Socket = a.socket
 		e, err := config.Explain(cmd.Context(), file, over, config.Environment{DockerHost: os.Getenv("DOCKER_HOST"), Socket: os.Getenv(SocketEnv)})
 		if err != nil {
-			return e, configMistake(err)
+			return e, ConfigError(err)
 		}
 		return e, nil
 	}
-}
-
-// configMistake is an error in the configuration.
-func configMistake(err error) error {
-	hint := holdfast.HintOf(err)
-	if hint == "" {
-		hint = "docs/configuration.md has every key"
-	}
-	return &usageError{err, hint}
-}
-
-func withoutDefaults(all []config.Setting) []config.Setting {
-	out := []config.Setting{}
-	for _, s := range all {
-		if s.From != config.FromDefault {
-			out = append(out, s)
-		}
-	}
-	return out
 }
 
 func settingsTable(w io.Writer, e config.Explained) {

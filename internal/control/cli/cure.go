@@ -16,7 +16,7 @@ import (
 	"holdfast/internal/hosts/doctor/cure"
 )
 
-// CureDeps are the functions behind cures; the zero value: there are none.
+// CureDeps are the functions behind cures.
 type CureDeps struct {
 	// Run carries out a cure, or only inspects.
 	Run func(ctx context.Context, c cure.Cure, o cure.Options) (cure.Report, error)
@@ -32,6 +32,21 @@ type cureFlags struct {
 	apply bool
 	bytes string
 	o     cure.Options
+}
+
+// cureCommand makes cmd a command that carries out the cure that choose returns. bounded adds
+// the limits of bytes and time.
+func (a *app) cureCommand(cmd *cobra.Command, bounded bool, choose func(cmd *cobra.Command, words []string) (cure.Cure, error)) *cobra.Command {
+	var f cureFlags
+	f.add(cmd, bounded)
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		c, err := choose(cmd, words)
+		if err != nil {
+			return err
+		}
+		return a.cureRun(cmd, c, &f)
+	}
+	return cmd
 }
 
 func (f *cureFlags) add(cmd *cobra.Command, bounded bool) {
@@ -74,9 +89,6 @@ func (a *app) cureRun(cmd *cobra.Command, c cure.Cure, f *cureFlags) error {
 	if err != nil {
 		return err
 	}
-	if a.deps.Cures.Run == nil {
-		return errors.New("this build has no cures")
-	}
 	ctx, cancel := a.limited(cmd, noLimit)
 	defer cancel()
 	done := func() {}
@@ -88,10 +100,7 @@ func (a *app) cureRun(cmd *cobra.Command, c cure.Cure, f *cureFlags) error {
 	if err != nil && !r.Applied {
 		return err
 	}
-	if e := a.ui.result(r, func(w io.Writer) { printCure(w, r) }); e != nil {
-		return errors.Join(err, e)
-	}
-	return err
+	return errors.Join(err, a.ui.result(r, func(w io.Writer) { printCure(w, r) }))
 }
 
 func (a *app) cureMemcg() *cobra.Command {
@@ -109,7 +118,6 @@ func (a *app) cureMemcg() *cobra.Command {
 			"With --kubepods it reclaims at each of a kubelet's control groups in turn where that can help: at slices with dead\n" +
 			"pods, and at pods with dead containers. --bytes and --for are for each group.",
 		Example: "  holdfast doctor cure memcg\n  holdfast doctor cure memcg --kubepods --apply\n  holdfast doctor cure memcg --cgroup /docker --apply\n  holdfast doctor cure memcg --self --apply",
-		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case self && (cgroup != "" || kubepods) || kubepods && cgroup != "":
@@ -135,9 +143,6 @@ func (a *app) cureKubepods(cmd *cobra.Command, f *cureFlags) error {
 	o, err := f.options(cmd)
 	if err != nil {
 		return err
-	}
-	if a.deps.Cures.Run == nil || a.deps.Cures.Kubepods == nil {
-		return errors.New("this build has no cures")
 	}
 	ctx, cancel := a.limited(cmd, noLimit)
 	defer cancel()
@@ -176,42 +181,31 @@ func (a *app) cureKubepods(cmd *cobra.Command, f *cureFlags) error {
 }
 
 func (a *app) curePinned() *cobra.Command {
-	var f cureFlags
 	var paths []string
-	cmd := &cobra.Command{
+	cmd := a.cureCommand(&cobra.Command{
 		Use:   "pinned",
 		Short: "Drop only the pages of files that hold dying memory cgroups",
 		Long: "Find the files with pages that are charged to deleted memory cgroups, and drop only these pages. The command searches all\n" +
 			"files that processes have open or mapped, and those below --path. Pages that a process has locked cannot be\n" +
 			"dropped; the output names the process.",
 		Example: "  holdfast doctor cure pinned\n  holdfast doctor cure pinned --path /var/log --apply",
-		Args:    noArgs(),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.cureRun(cmd, cure.Pinned(paths...), &f) },
-	}
-	f.add(cmd, true)
+	}, true, func(*cobra.Command, []string) (cure.Cure, error) { return cure.Pinned(paths...), nil })
 	cmd.Flags().StringArrayVar(&paths, "path", nil, "another file or directory to search; may be repeated")
 	return cmd
 }
 
 func (a *app) cureDentries() *cobra.Command {
-	var f cureFlags
 	var cgroup, container string
-	cmd := &cobra.Command{
+	cmd := a.cureCommand(&cobra.Command{
 		Use:   "dentries",
 		Short: "Reclaim the kernel memory of one container's directory entries",
 		Long: "Reclaim kernel memory of one container, most of it directory entries of files that do not exist:\n" +
 			"with that container's own reclaim, which does not affect the rest of the host.",
 		Example: "  holdfast doctor cure dentries --container web-1\n  holdfast doctor cure dentries --cgroup /docker/ID --apply",
-		Args:    noArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			group, err := a.groupOf(cmd, cgroup, container)
-			if err != nil {
-				return err
-			}
-			return a.cureRun(cmd, cure.Dentries(group), &f)
-		},
-	}
-	f.add(cmd, true)
+	}, true, func(cmd *cobra.Command, _ []string) (cure.Cure, error) {
+		group, err := a.groupOf(cmd, cgroup, container)
+		return cure.Dentries(group), err
+	})
 	cmd.Flags().StringVar(&cgroup, "cgroup", "", "path of the container's control group")
 	cmd.Flags().StringVar(&container, "container", "", "name or id of the container")
 	return cmd
@@ -224,8 +218,6 @@ func (a *app) groupOf(cmd *cobra.Command, cgroup, container string) (string, err
 		return "", usage(cmd, errors.New("one of --container and --cgroup is needed"))
 	case cgroup != "":
 		return cgroup, nil
-	case a.deps.OpenEngine == nil:
-		return "", errors.New("this build has no container engine")
 	}
 	ctx, cancel := a.limited(cmd, askLimit)
 	defer cancel()
@@ -245,30 +237,23 @@ func (a *app) groupOf(cmd *cobra.Command, cgroup, container string) (string, err
 }
 
 func (a *app) cureFadvise() *cobra.Command {
-	var f cureFlags
 	t := cure.FadviseTarget{Edit: a.deps.Cures.Give}
-	cmd := &cobra.Command{
+	cmd := a.cureCommand(&cobra.Command{
 		Use:   "fadvise",
 		Short: "Give containers a seccomp profile in which posix_fadvise does nothing",
 		Long: "Write a seccomp profile, the engine's default except that posix_fadvise returns success and does nothing. Assign it to\n" +
 			"a template of the configuration, for its next containers. For other containers the command shows the option\n" +
 			"of docker run. The program stays unchanged. If it logs by glog, its environment is enough: GLOG_drop_log_memory=false.",
 		Example: "  holdfast doctor cure fadvise --template web --apply\n  holdfast doctor cure fadvise --container web-1",
-		Args:    noArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if (t.Template == "") == (t.Container == "") {
-				return usage(cmd, errors.New("one of --template and --container is needed"))
-			}
-			if !filepath.IsAbs(t.File) {
-				return usage(cmd, fmt.Errorf("--file is %q, it must be an absolute path", t.File))
-			}
-			if t.Template != "" && t.Edit == nil {
-				return errors.New("this build has no configuration")
-			}
-			return a.cureRun(cmd, cure.Fadvise(t), &f)
-		},
-	}
-	f.add(cmd, false)
+	}, false, func(cmd *cobra.Command, _ []string) (cure.Cure, error) {
+		if (t.Template == "") == (t.Container == "") {
+			return cure.Cure{}, usage(cmd, errors.New("one of --template and --container is needed"))
+		}
+		if !filepath.IsAbs(t.File) {
+			return cure.Cure{}, usage(cmd, fmt.Errorf("--file is %q, it must be an absolute path", t.File))
+		}
+		return cure.Fadvise(t), nil
+	})
 	cmd.Flags().StringVar(&t.Template, "template", "", "the template that gets it")
 	cmd.Flags().StringVar(&t.Container, "container", "", "a container without a template; the command shows the option to start it with")
 	cmd.Flags().StringVar(&t.File, "file", "/etc/holdfast/seccomp-no-fadvise.json", "path for the profile")
@@ -276,9 +261,8 @@ func (a *app) cureFadvise() *cobra.Command {
 }
 
 func (a *app) cureSysctl() *cobra.Command {
-	var f cureFlags
 	var undo bool
-	cmd := &cobra.Command{
+	cmd := a.cureCommand(&cobra.Command{
 		Use:   "sysctl NAME[=VALUE]",
 		Short: "Raise a limit of the kernel, or undo that",
 		Long: "Change a kernel setting that a finding names, by default to the advised value. Numbers are only raised. The\n" +
@@ -287,38 +271,28 @@ func (a *app) cureSysctl() *cobra.Command {
 		Example:   "  holdfast doctor cure sysctl net.netfilter.nf_conntrack_max --apply\n  holdfast doctor cure sysctl net.netfilter.nf_conntrack_max --undo --apply",
 		ValidArgs: cure.Settings(),
 		Args:      args(1, 1, "the name of a setting"),
-		RunE: func(cmd *cobra.Command, words []string) error {
-			ctx, cancel := a.limited(cmd, askLimit)
-			defer cancel()
-			h, err := a.thisHost(ctx)
-			if err != nil {
-				return err
-			}
-			notes := filepath.Join(h.DataDir, cure.NotesFile)
-			if undo {
-				return a.cureRun(cmd, cure.SysctlUndo(words[0], notes), &f)
-			}
-			return a.cureRun(cmd, cure.Sysctl(words[0], notes), &f)
-		},
-	}
-	f.add(cmd, false)
+	}, false, func(cmd *cobra.Command, words []string) (cure.Cure, error) {
+		ctx, cancel := a.limited(cmd, askLimit)
+		defer cancel()
+		h, err := a.deps.Host(ctx)
+		notes := filepath.Join(h.DataDir, cure.NotesFile)
+		if undo {
+			return cure.SysctlUndo(words[0], notes), err
+		}
+		return cure.Sysctl(words[0], notes), err
+	})
 	cmd.Flags().BoolVar(&undo, "undo", false, "restore the old value")
 	return cmd
 }
 
 func (a *app) cureDropCaches() *cobra.Command {
-	var f cureFlags
-	cmd := &cobra.Command{
+	return a.cureCommand(&cobra.Command{
 		Use:   "drop-caches",
 		Short: "Drop the page cache of the whole host: the last resort",
 		Long: "Drop the page cache, the directory entries and the inodes of all containers on this host, which then read from the disks\n" +
 			"again. No other cure does this, and Holdfast never does it on its own.",
 		Example: "  holdfast doctor cure drop-caches\n  holdfast doctor cure drop-caches --apply",
-		Args:    noArgs(),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.cureRun(cmd, cure.DropCaches(), &f) },
-	}
-	f.add(cmd, false)
-	return cmd
+	}, false, func(*cobra.Command, []string) (cure.Cure, error) { return cure.DropCaches(), nil })
 }
 
 func (a *app) cureHistory() *cobra.Command {
@@ -327,23 +301,17 @@ func (a *app) cureHistory() *cobra.Command {
 		Use: "history", Short: "List the cures that were carried out on this host",
 		Long:    "List the cures that were carried out on this host, the newest first.",
 		Example: "  holdfast doctor cure history --json",
-		Args:    noArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: a.within(askLimit, func(ctx context.Context, cmd *cobra.Command, _ []string) error {
 			if limit < 0 {
 				return usage(cmd, fmt.Errorf("--limit is %d, it must be 0 (all that are kept) or more", limit))
 			}
-			ctx, cancel := a.limited(cmd, askLimit)
-			defer cancel()
-			h, err := a.thisHost(ctx)
+			h, err := a.deps.Host(ctx)
 			if err != nil {
 				return err
 			}
 			list, err := cure.Journal{Path: filepath.Join(h.DataDir, cure.FileName)}.List(limit)
-			if err != nil {
-				return err
-			}
-			return a.ui.result(list, func(w io.Writer) { a.printCures(w, list) })
-		},
+			return show(a.ui, list, err, a.printCures)
+		}),
 	}
 	cmd.Flags().IntVar(&limit, "limit", limit, "at most that many; 0: all that are kept")
 	return cmd
@@ -370,19 +338,9 @@ func printCure(w io.Writer, r cure.Report) {
 		verb = "done"
 	}
 	fmt.Fprintf(w, "cure %s, %s\n", clean(r.Cure), clean(r.Target))
-	for i, s := range r.Plan.Does {
-		if i == 0 {
-			fmt.Fprintf(w, "%s:\n", verb)
-		}
-		fmt.Fprintf(w, "  %s\n", clean(s))
-	}
+	indented(w, verb, r.Plan.Does)
 	fmt.Fprintf(w, "gain: %s\nrisk: %s\n", clean(r.Plan.Gain), clean(r.Plan.Risk))
-	for i, s := range r.Plan.Shows {
-		if i == 0 {
-			fmt.Fprint(w, "use:\n")
-		}
-		fmt.Fprintf(w, "  %s\n", clean(s))
-	}
+	indented(w, "use", r.Plan.Shows)
 	if len(r.Figures) > 0 {
 		fmt.Fprintf(w, "\nFIGURE\tBEFORE\tAFTER\n")
 		for _, f := range r.Figures {
@@ -396,11 +354,19 @@ func printCure(w io.Writer, r cure.Report) {
 	if r.Stopped != "" {
 		fmt.Fprintf(w, "it stopped early: %s\n", clean(r.Stopped))
 	}
-	for _, n := range r.Notes {
-		fmt.Fprintf(w, "note: %s\n", clean(n))
-	}
+	printEach(w, "note", r.Notes)
 	if !r.Applied && len(r.Plan.Does) > 0 {
 		fmt.Fprintln(w, "nothing was done: use --apply to carry it out")
+	}
+}
+
+// indented prints lines below a head; without lines it prints nothing.
+func indented(w io.Writer, head string, lines []string) {
+	for i, l := range lines {
+		if i == 0 {
+			fmt.Fprintf(w, "%s:\n", head)
+		}
+		fmt.Fprintf(w, "  %s\n", clean(l))
 	}
 }
 

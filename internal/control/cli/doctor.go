@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -24,16 +25,6 @@ type DoctorRun struct {
 	Baselines []baseline.Baseline
 }
 
-// DrillRun is one call of `holdfast doctor drill`. A zero is the drill's default.
-type DrillRun struct {
-	Drill      drill.Drill
-	For        time.Duration
-	Size       int
-	Dir, Image string
-	Ready      func(drill.Running)
-	Progress   io.Writer
-}
-
 func (a *app) doctorCmd() *cobra.Command {
 	look := 30 * time.Second
 	cmd := &cobra.Command{
@@ -45,35 +36,27 @@ func (a *app) doctorCmd() *cobra.Command {
 		Example: "  holdfast doctor\n  holdfast doctor --for 10s --json",
 	}
 	group(cmd, a.drillCmd(), a.cureCmd(), a.recordCmd(), a.diffCmd(), a.doctorStatus(), a.doctorHistory(), a.doctorFleet(), a.doctorBaseline())
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = a.within(noLimit, func(ctx context.Context, cmd *cobra.Command, _ []string) error {
 		if look < doctor.MinFor || look > doctor.MaxFor {
 			return usage(cmd, fmt.Errorf("--for is %v, it must be from %v to %v", look, doctor.MinFor, doctor.MaxFor))
 		}
-		ctx, cancel := a.limited(cmd, noLimit)
-		defer cancel()
-		done := func() {}
-		r, err := a.deps.Examine(ctx, DoctorRun{For: look, Baselines: a.knownBaselines(ctx), Step: func(what string) {
-			done()
-			done = a.ui.progress(what)
-		}})
+		step, done := a.ui.steps()
+		r, err := a.deps.Examine(ctx, DoctorRun{For: look, Baselines: a.knownBaselines(ctx), Step: step})
 		done()
-		if err != nil {
-			return err
-		}
-		if err := a.ui.result(r, func(w io.Writer) { printReport(w, r) }); err != nil {
+		if err := show(a.ui, r, err, printReport); err != nil {
 			return err
 		}
 		if slices.ContainsFunc(r.Findings, func(f doctor.Finding) bool { return f.Severity != rule.Notice }) {
 			return Exit(exitFindings)
 		}
 		return nil
-	}
+	})
 	cmd.Flags().DurationVar(&look, "for", look, "how long to observe")
 	return cmd
 }
 
 func (a *app) drillCmd() *cobra.Command {
-	var r DrillRun
+	var o drill.Options
 	var names []string
 	list := "The drills:\n"
 	for _, d := range drill.All() {
@@ -93,36 +76,34 @@ func (a *app) drillCmd() *cobra.Command {
 		Example:   "  holdfast doctor drill fadvise\n  holdfast doctor drill fadvise --image busybox --for 2m",
 		ValidArgs: names,
 		Args:      args(1, 1, "the name of a drill"),
-		RunE: func(cmd *cobra.Command, words []string) error {
-			var err error
-			if r.Drill, err = drill.Find(words[0]); err != nil {
+		RunE: a.within(noLimit, func(ctx context.Context, cmd *cobra.Command, words []string) error {
+			d, err := drill.Find(words[0])
+			if err != nil {
 				return Usage(err)
 			}
-			if r.For < time.Second || r.For > drill.MaxFor {
-				return usage(cmd, fmt.Errorf("--for is %v, it must be from 1s to %v", r.For, drill.MaxFor))
+			if o.For < time.Second || o.For > drill.MaxFor {
+				return usage(cmd, fmt.Errorf("--for is %v, it must be from 1s to %v", o.For, drill.MaxFor))
 			}
-			if r.Size < 0 || r.Size > r.Drill.MaxSize {
-				return usage(cmd, fmt.Errorf("--size is %d, it must be from 1 to %d %s", r.Size, r.Drill.MaxSize, r.Drill.Unit))
+			if o.Size < 0 || o.Size > d.MaxSize {
+				return usage(cmd, fmt.Errorf("--size is %d, it must be from 1 to %d %s", o.Size, d.MaxSize, d.Unit))
 			}
-			ctx, cancel := a.limited(cmd, noLimit)
-			defer cancel()
-			r.Progress = a.ui.err
+			o.Progress = a.ui.err
 			var at drill.Running
-			r.Ready = func(x drill.Running) { at = x }
+			o.Ready = func(x drill.Running) { at = x }
 			if a.ui.json {
-				r.Progress = io.Discard
+				o.Progress = io.Discard
 			}
-			if err := a.deps.Drill(ctx, r); err != nil {
+			if err := a.deps.Drill(ctx, d, o); err != nil {
 				return err
 			}
 			return a.ui.result(at, func(w io.Writer) { fmt.Fprintf(w, "drill %s is over, and everything is removed\n", clean(at.Drill)) })
-		},
+		}),
 	}
 	f := cmd.Flags()
-	f.DurationVar(&r.For, "for", 30*time.Second, "how long it lasts")
-	f.IntVar(&r.Size, "size", 0, "its size (default as listed)")
-	f.StringVar(&r.Dir, "dir", "", "directory for its files, on a disk (default the system's temporary directory)")
-	f.StringVar(&r.Image, "image", "", "run it in containers of this image, which must have no entrypoint, such as busybox")
+	f.DurationVar(&o.For, "for", 30*time.Second, "how long it lasts")
+	f.IntVar(&o.Size, "size", 0, "its size (default as listed)")
+	f.StringVar(&o.Dir, "dir", "", "directory for its files, on a disk (default the system's temporary directory)")
+	f.StringVar(&o.Image, "image", "", "run it in containers of this image, which must have no entrypoint, such as busybox")
 	return cmd
 }
 

@@ -26,14 +26,11 @@ func (a *app) doctorStatus() *cobra.Command {
 		Long: "Show the diagnosis of the doctor that runs in the agent: open findings with their age, the host's facts, and the doctor's cost.\n" +
 			"Without NODE it is the agent's own host. The exit code is 9 if a finding of severity warning or critical is open.",
 		Example: "  holdfast doctor status\n  holdfast doctor status web-1 --json",
-		Args:    oneNode(), ValidArgsFunction: a.completeNode,
+		Args:    oneNode(), ValidArgsFunction: onlyOne(a.completeNode),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			return a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
-				s, err := c.DoctorStatus(ctx, named(words))
-				if err != nil {
-					return err
-				}
-				if err := a.ui.result(s, func(w io.Writer) { a.statusText(w, s) }); err != nil {
+				s, err := c.DoctorStatus(ctx, nodeArg(words))
+				if err := show(a.ui, s, err, a.statusText); err != nil {
 					return err
 				}
 				if slices.ContainsFunc(s.Findings, func(o watch.Open) bool { return o.Severity != rule.Notice }) {
@@ -125,13 +122,10 @@ func (a *app) doctorHistory() *cobra.Command {
 		Long: "Show findings that began, changed and ended on the agent's host, the newest first. They are kept for a week.\n" +
 			"With --facts --json there are also the host's facts over time: each minute of the last day, and every ten minutes before.",
 		Example: "  holdfast doctor history\n  holdfast doctor history --since 24h --json --facts\n  holdfast doctor history --follow",
-		Args:    noArgs(),
+		PreRunE: func(cmd *cobra.Command, _ []string) error { return atLeast(cmd, "limit", limit, 0) },
 	}
 	follow := false
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if limit < 0 {
-			return usage(cmd, fmt.Errorf("--limit is %d, it must be 0 or more", limit))
-		}
 		var from time.Time
 		if since != "" {
 			var err error
@@ -144,10 +138,7 @@ func (a *app) doctorHistory() *cobra.Command {
 		}
 		return a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
 			h, err := c.DoctorHistory(ctx, from, limit, facts)
-			if err != nil {
-				return err
-			}
-			return a.ui.result(h, func(w io.Writer) { a.eventsText(w, h.Events) })
+			return show(a.ui, h, err, func(w io.Writer, h watch.History) { a.eventsText(w, h.Events) })
 		})
 	}
 	f := cmd.Flags()

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -64,7 +65,7 @@ func baselinesIn(h Host) baseline.Dir {
 func (a *app) withBaselines(cmd *cobra.Command, limit time.Duration, do func(ctx context.Context, c *client.Client, h Host) error) error {
 	ctx, cancel := a.limited(cmd, limit)
 	defer cancel()
-	host, err := a.thisHost(ctx)
+	host, err := a.deps.Host(ctx)
 	if err != nil {
 		return err
 	}
@@ -79,7 +80,7 @@ func (a *app) withBaselines(cmd *cobra.Command, limit time.Duration, do func(ctx
 func (a *app) knownBaselines(ctx context.Context) []baseline.Baseline {
 	ctx, cancel := context.WithTimeout(ctx, askLimit/2)
 	defer cancel()
-	host, err := a.thisHost(ctx)
+	host, err := a.deps.Host(ctx)
 	if err != nil {
 		return nil
 	}
@@ -93,39 +94,33 @@ func (a *app) knownBaselines(ctx context.Context) []baseline.Baseline {
 	return all
 }
 
-// lookFlags are the flags of an observation of this host.
-type lookFlags struct {
+// observeFlags are the flags of an observation of this host.
+type observeFlags struct {
 	length time.Duration
 	role   string
 }
 
-func (f *lookFlags) add(cmd *cobra.Command) {
+func (f *observeFlags) add(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&f.length, "for", 30*time.Second, "how long to observe")
 	cmd.Flags().StringVar(&f.role, "role", "", "the purpose of this host (default doctor.role of the configuration)")
 }
 
-func (f *lookFlags) check(cmd *cobra.Command) error {
+func (f *observeFlags) check(cmd *cobra.Command) error {
 	if f.length < doctor.MinFor || f.length > doctor.MaxFor {
 		return usage(cmd, fmt.Errorf("--for is %v, it must be from %v to %v", f.length, doctor.MinFor, doctor.MaxFor))
 	}
 	return nil
 }
 
-// look observes this host and makes a baseline of it.
-func (a *app) look(ctx context.Context, f lookFlags, name string, h Host) (baseline.Baseline, doctor.Report, error) {
-	done := func() {}
-	r, err := a.deps.Examine(ctx, DoctorRun{For: f.length, Step: func(what string) {
-		done()
-		done = a.ui.progress(what)
-	}})
+// observe observes this host and makes a baseline of it.
+func (a *app) observe(ctx context.Context, f observeFlags, name string, h Host) (baseline.Baseline, doctor.Report, error) {
+	step, done := a.ui.steps()
+	r, err := a.deps.Examine(ctx, DoctorRun{For: f.length, Step: step})
 	done()
 	if err != nil {
 		return baseline.Baseline{}, r, err
 	}
-	role := f.role
-	if role == "" {
-		role = h.Role
-	}
+	role := cmp.Or(f.role, h.Role)
 	b := baseline.New(name, role, holdfast.NodeID(h.Node), a.deps.Now(), r.Seconds, r.Facts)
 	if b.Kernel == "" {
 		b.Kernel = r.Kernel
@@ -138,7 +133,7 @@ func (a *app) look(ctx context.Context, f lookFlags, name string, h Host) (basel
 
 func (a *app) baselineSave() *cobra.Command {
 	var (
-		f       lookFlags
+		f       observeFlags
 		profile string
 		force   bool
 	)
@@ -167,7 +162,7 @@ func (a *app) baselineSave() *cobra.Command {
 						return err
 					}
 				}
-				b, r, err := a.look(ctx, f, name, h)
+				b, r, err := a.observe(ctx, f, name, h)
 				if err != nil {
 					return err
 				}
@@ -197,14 +192,10 @@ func (a *app) baselineLs() *cobra.Command {
 		Short:   "List the baselines",
 		Long:    "List the baselines of the fleet, or of this host if no agent answers, by name.",
 		Example: "  holdfast doctor baseline ls\n  holdfast doctor baseline ls --json",
-		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withBaselines(cmd, askLimit, func(ctx context.Context, s *client.Client, _ Host) error {
 				all, err := s.Baselines(ctx)
-				if err != nil {
-					return err
-				}
-				return a.ui.result(all, func(w io.Writer) {
+				return show(a.ui, all, err, func(w io.Writer, all []baseline.Baseline) {
 					fmt.Fprintln(w, "NAME\tKERNEL\tROLE\tNODE\tAGE\tFACTS\tPROFILE")
 					for _, b := range all {
 						profile := "-"
@@ -241,7 +232,7 @@ func (a *app) baselineRm() *cobra.Command {
 }
 
 func (a *app) baselineCompare() *cobra.Command {
-	var f lookFlags
+	var f observeFlags
 	limit := 20
 	cmd := &cobra.Command{
 		Use:   "compare [NAME]",
@@ -249,13 +240,11 @@ func (a *app) baselineCompare() *cobra.Command {
 		Long: "Observe this host and show the facts in which it differs from a baseline, the largest difference first: the factor, the healthy value and the current one.\n" +
 			"The default is the newest baseline of this kernel and role. Small values count as nearly equal: 3 stalls a second instead of none are a factor of 4.",
 		Example: "  holdfast doctor baseline compare\n  holdfast doctor baseline compare web-good --for 10s --json",
+		PreRunE: func(cmd *cobra.Command, _ []string) error { return atLeast(cmd, "limit", limit, 1) },
 		Args:    args(0, 1, "at most one name"),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			if err := f.check(cmd); err != nil {
 				return err
-			}
-			if limit < 1 {
-				return usage(cmd, fmt.Errorf("--limit is %d, it must be 1 or more", limit))
 			}
 			return a.withBaselines(cmd, noLimit, func(ctx context.Context, s *client.Client, h Host) error {
 				all, err := s.Baselines(ctx)
@@ -268,7 +257,7 @@ func (a *app) baselineCompare() *cobra.Command {
 						return holdfast.WithHint(fmt.Errorf("baseline %s: %w", clean(words[0]), holdfast.ErrNotFound), "see `holdfast doctor baseline ls`")
 					}
 				}
-				now, _, err := a.look(ctx, f, "", h)
+				now, _, err := a.observe(ctx, f, "", h)
 				if err != nil {
 					return err
 				}
@@ -293,9 +282,7 @@ const leastFactor = 1.25
 
 func (a *app) comparisonText(w io.Writer, c baseline.Comparison, limit int) {
 	fmt.Fprintf(w, "compared with baseline %s of %s, %s old\n", clean(c.Baseline.Name), dash(string(c.Baseline.Node)), age(a.deps.Now(), c.Baseline.At))
-	for _, n := range c.Notices {
-		fmt.Fprintf(w, "notice: %s\n", clean(n))
-	}
+	printEach(w, "notice", c.Notices)
 	shown := 0
 	for _, d := range c.Differences {
 		if math.Abs(math.Log(d.Factor)) < math.Log(leastFactor) || shown == limit {

@@ -58,9 +58,7 @@ func printDiff(w io.Writer, d profile.Diff) {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%.1f\t%d\t%.1f %%\n", [2]string{"good", "bad"}[i], dash(s.Meta.Host), dash(s.Meta.Kernel), s.Meta.CPUs,
 			s.Meta.Seconds, s.Samples, 100*s.Busy)
 	}
-	for _, n := range d.Notes {
-		fmt.Fprintf(w, "note: %s\n", clean(n))
-	}
+	printEach(w, "note", d.Notes)
 	if len(d.Containers)+len(d.Kernel)+len(d.Functions) == 0 {
 		fmt.Fprintln(w, "\nnothing changed by more than chance")
 		return

@@ -23,21 +23,15 @@ func (a *app) doctorFleet() *cobra.Command {
 			"CHANCE is the probability that the best of all these facts separates so well by chance (Mann-Whitney, corrected by Holm's method): * marks those under 5 %.\n" +
 			"A fact that separates is not necessarily the cause: facts correlate.",
 		Example: "  holdfast doctor fleet\n  holdfast doctor fleet --by slow --json",
-		Args:    noArgs(),
+		PreRunE: func(cmd *cobra.Command, _ []string) error { return atLeast(cmd, "limit", limit, 1) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			split, err := ranking.ParseBy(by)
 			if err != nil {
 				return usage(cmd, fmt.Errorf("--by: %w", err))
 			}
-			if limit < 1 {
-				return usage(cmd, fmt.Errorf("--limit is %d, it must be 1 or more", limit))
-			}
 			return a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
 				r, err := c.DoctorFleet(ctx, split)
-				if err != nil {
-					return err
-				}
-				return a.ui.result(r, func(w io.Writer) { rankingText(w, r, limit) })
+				return show(a.ui, r, err, func(w io.Writer, r ranking.Ranking) { rankingText(w, r, limit) })
 			})
 		},
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -11,22 +12,14 @@ import (
 	"holdfast/internal/hosts/doctor/profile"
 )
 
-// RecordRun is one call of `holdfast doctor record`.
-type RecordRun struct {
-	For       time.Duration
-	Hz        int
-	Container string       // "" is all
-	Step      func(string) // gets the current step
-}
-
-// recorded is the output of `holdfast doctor record --json`.
-type recorded struct {
+// recordResult is the output of `holdfast doctor record --json`.
+type recordResult struct {
 	File string `json:"file"`
 	profile.Summary
 }
 
 func (a *app) recordCmd() *cobra.Command {
-	r := RecordRun{For: 30 * time.Second, Hz: profile.DefaultHz}
+	r := profile.Recorder{For: 30 * time.Second, Hz: profile.DefaultHz}
 	var file string
 	top := defaultTop
 	cmd := &cobra.Command{
@@ -36,9 +29,8 @@ func (a *app) recordCmd() *cobra.Command {
 			"and `go tool pprof`. It shows which containers used the CPUs and on which paths through the kernel. It needs\n" +
 			"root, and no agent. User stacks are unwound by frame pointers.",
 		Example: "  holdfast doctor record -o bad.pb.gz\n  holdfast doctor record -o web.pb.gz --container web-1 --for 2m",
-		Args:    noArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch err := (profile.Recorder{For: r.For, Hz: r.Hz}).Validate(); {
+		RunE: a.within(noLimit, func(ctx context.Context, cmd *cobra.Command, _ []string) error {
+			switch err := r.Validate(); {
 			case file == "":
 				return usage(cmd, fmt.Errorf("-o is missing: the file to write"))
 			case err != nil:
@@ -53,13 +45,8 @@ func (a *app) recordCmd() *cobra.Command {
 				return err
 			}
 			defer out.Abort()
-			ctx, cancel := a.limited(cmd, noLimit)
-			defer cancel()
-			done := func() {}
-			r.Step = func(what string) {
-				done()
-				done = a.ui.progress(what)
-			}
+			var done func()
+			r.Step, done = a.ui.steps()
 			p, err := a.deps.Record(ctx, r)
 			done()
 			if err != nil {
@@ -68,9 +55,9 @@ func (a *app) recordCmd() *cobra.Command {
 			if err := out.Commit(p); err != nil {
 				return err
 			}
-			res := recorded{file, profile.Summarize(p, top)}
+			res := recordResult{file, profile.Summarize(p, top)}
 			return a.ui.result(res, func(w io.Writer) { printRecorded(w, res) })
-		},
+		}),
 	}
 	f := cmd.Flags()
 	f.StringVarP(&file, "output", "o", "", "file to write, readable by its owner only")
@@ -84,16 +71,14 @@ func (a *app) recordCmd() *cobra.Command {
 // defaultTop is how many lines of each table are shown.
 const defaultTop = 10
 
-func printRecorded(w io.Writer, r recorded) {
+func printRecorded(w io.Writer, r recordResult) {
 	m := r.Meta
 	fmt.Fprintf(w, "recorded %.1f s of %s, Linux %s: %s at %d Hz, written to %s\n", m.Seconds, count(m.CPUs, "CPU"), dash(m.Kernel),
 		count(int(r.Samples), "sample"), m.Hz, clean(r.File))
 	if m.Lost+m.Dropped > 0 {
 		fmt.Fprintf(w, "lost: %d records without room in the kernel's buffer, %d stacks without room in the recorder\n", m.Lost, m.Dropped)
 	}
-	for _, g := range m.Gaps {
-		fmt.Fprintf(w, "not visible: %s\n", clean(g))
-	}
+	printEach(w, "not visible", m.Gaps)
 	if r.Samples == 0 {
 		fmt.Fprintln(w, "\nnothing ran")
 		return

@@ -22,7 +22,6 @@ func (a *app) drainCmd() *cobra.Command {
 			"The node refuses sessions until `holdfast node uncordon`. A drain that has begun continues if this command is interrupted.",
 		Example: "  holdfast drain\n  holdfast drain --budget 10s --json\n  holdfast drain --engine-all",
 	})
-	cmd.Args = noArgs()
 	return cmd
 }
 
@@ -35,7 +34,7 @@ func (a *app) nodeDrain() *cobra.Command {
 			"A drain that has begun continues if this command is interrupted.",
 		Example: "  holdfast node drain web-1\n  holdfast node drain web-1 --budget 10s --json",
 	})
-	cmd.Args, cmd.ValidArgsFunction = oneNode(), a.completeNode
+	cmd.Args, cmd.ValidArgsFunction = oneNode(), onlyOne(a.completeNode)
 	return cmd
 }
 
@@ -55,7 +54,7 @@ func (a *app) drainFlags(cmd *cobra.Command) *cobra.Command {
 		}
 		// The agent ends the drain at the budget; the rest is for an agent that does
 		// not answer.
-		return a.with(cmd, budget+time.Minute, func(ctx context.Context, c *client.Client) error { return a.drain(ctx, c, named(words), q) })
+		return a.with(cmd, budget+time.Minute, func(ctx context.Context, c *client.Client) error { return a.drain(ctx, c, nodeArg(words), q) })
 	}
 	f := cmd.Flags()
 	f.DurationVar(&budget, "budget", defaultBudget, "longest the drain may take, such as 500ms or 10s")
@@ -68,7 +67,7 @@ func (a *app) drain(ctx context.Context, c *client.Client, node holdfast.NodeID,
 	a.ui.note("draining…")
 	rep, err := c.Drain(ctx, node, q, a.drainStep)
 	// Not for a remote agent: this host's engine is another one.
-	if errors.Is(err, client.ErrUnreachable) && q.EngineAll && node == "" && a.remoteURL() == "" && a.deps.DrainEngine != nil && ctx.Err() == nil {
+	if errors.Is(err, client.ErrUnreachable) && q.EngineAll && node == "" && a.remoteURL() == "" && ctx.Err() == nil {
 		a.ui.note("no agent answers: killing the engine's containers without one")
 		rep, err = a.deps.DrainEngine(ctx, q, a.drainStep)
 	}
@@ -96,10 +95,7 @@ func (a *app) drained(r holdfast.DrainReport) error {
 	if err := leftError(r.Left); err != nil || r.Clean() {
 		return err
 	}
-	return &partial{
-		msg:  count(r.Owned-r.Released, "session") + " could not be released: " + clean(r.Notice),
-		hint: "the agent's log has the error of the store",
-	}
+	return Partial(fmt.Errorf("%s could not be released: %s", count(r.Owned-r.Released, "session"), clean(r.Notice)), "the agent's log has the error of the store")
 }
 
 func drainText(w io.Writer, r holdfast.DrainReport) {

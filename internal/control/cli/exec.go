@@ -3,8 +3,10 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -24,7 +26,7 @@ func (a *app) sessionExec() *cobra.Command {
 			"Flags go before KEY; everything after it is the command.",
 		Example:           "  holdfast session exec alice -- sh\n  tar c . | holdfast session exec alice -- tar x -C /srv",
 		Args:              args(2, 1<<16, "a session key and a command"),
-		ValidArgsFunction: a.completeKey,
+		ValidArgsFunction: onlyOne(a.completeKeys),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			command := words[1:]
 			if command[0] == "--" {
@@ -57,19 +59,14 @@ func (a *app) sessionExec() *cobra.Command {
 // exec runs e with this terminal, if e needs one, and restores the terminal.
 func (a *app) exec(ctx context.Context, c *client.Client, key holdfast.SessionKey, e api.Exec) error {
 	if e.TTY {
-		if f, ok := terminal(a.ui.in); ok && e.Stdin != nil {
-			before, err := term.MakeRaw(int(f.Fd()))
-			if err != nil {
-				return fmt.Errorf("switching the terminal to raw input: %w", err)
-			}
-			defer term.Restore(int(f.Fd()), before)
+		sizes, restore, err := takeTerminal(e.Stdin, a.ui.out, func(rows, cols int) api.Size {
+			return api.Size{Rows: uint16(rows), Cols: uint16(cols)}
+		})
+		if err != nil {
+			return err
 		}
-		if f, ok := terminal(a.ui.out); ok {
-			sizes := make(chan api.Size, 1)
-			stop := watchSize(f, sizes, func(rows, cols int) api.Size { return api.Size{Rows: uint16(rows), Cols: uint16(cols)} })
-			defer stop()
-			e.Resize = sizes
-		}
+		defer restore()
+		e.Resize = sizes
 	}
 	code, err := c.Exec(ctx, key, e)
 	if err != nil {
@@ -79,6 +76,28 @@ func (a *app) exec(ctx context.Context, c *client.Client, key holdfast.SessionKe
 		return status(code)
 	}
 	return nil
+}
+
+// takeTerminal gives a command this terminal: input without line editing, if in is a
+// terminal, and the sizes of out, if that is one. restore undoes it.
+func takeTerminal[Size any](in io.Reader, out io.Writer, of func(rows, cols int) Size) (sizes chan Size, restore func(), err error) {
+	restoreInput, stopWatching := func() {}, func() {}
+	if f, ok := terminal(in); ok {
+		before, err := term.MakeRaw(int(f.Fd()))
+		if err != nil {
+			return nil, nil, fmt.Errorf("switching the terminal to raw input: %w", err)
+		}
+		restoreInput = func() { _ = term.Restore(int(f.Fd()), before) }
+	}
+	if f, ok := terminal(out); ok {
+		sizes = make(chan Size, 1)
+		stopWatching = watchSize(f, sizes, of)
+	}
+	restore = func() {
+		restoreInput()
+		stopWatching()
+	}
+	return sizes, restore, nil
 }
 
 // watchSize sends the terminal's size to sizes, a channel with room for one: now, and
@@ -98,21 +117,15 @@ func watchSize[Size any](f *os.File, sizes chan Size, of func(rows, cols int) Si
 		sizes <- of(rows, cols)
 	}
 	send()
-	end, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			select {
-			case <-end:
-				return
-			case <-changed:
-				send()
-			}
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for range changed {
+			send()
 		}
-	}()
+	})
 	return func() {
-		signal.Stop(changed)
-		close(end)
-		<-ended
+		signal.Stop(changed) // nothing is sent to changed after it
+		close(changed)
+		watching.Wait()
 	}
 }

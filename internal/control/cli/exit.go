@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -26,11 +27,8 @@ const (
 	exitInterrupted = 130 // 128 + SIGINT, as in shells
 )
 
-// Exit codes of commands outside this package.
-const (
-	ExitUsage   = exitUsage
-	ExitPartial = exitPartial
-)
+// ExitUsage is the exit code of an error of Usage.
+const ExitUsage = exitUsage
 
 // Exit is an error that ends the command with the code and prints nothing: the message
 // was already printed.
@@ -44,16 +42,17 @@ const exitCodesText = `Exit codes of all commands:
     3  the agent, or a cluster's API server, cannot be reached, or did not answer in time
     4  the container engine or the ownership store is not available
     5  no such session, node, container or image
-    6  done in part: something was left behind, and is named
+    6  done in part: the output names what was left behind
     7  the session's container did not become ready
     8  not now: the node is draining, or too many are waiting
     9  the doctor found something that slows containers down
   130  interrupted
 
-"holdfast session exec" exits as the command in the container did. Where the
-command could not be run, there is a line that begins with "error:", and the
-code is one of these. "holdfast run" exits as its first failing step did (126 and
-127 where that could not be run), and with 125 where the job itself could not.
+"holdfast session exec" exits with the exit code of the command in the container.
+If the command could not be run, it prints a line that begins with "error:" and
+exits with one of the codes above. "holdfast run" exits with the code of its first
+failing step, or 126 or 127 if that step could not be run. It exits with 125 if the
+job itself could not be run.
 `
 
 func exitCodesTopic() *cobra.Command {
@@ -112,11 +111,30 @@ type status int
 func (s status) Error() string { return "the command that was run failed" }
 func (s status) ExitCode() int { return int(s) }
 
-// partial is an error about what was left behind.
-type partial struct {
-	msg, hint string
+// exitError is an error with an exit code. hint is "" if err's own hint is enough.
+type exitError struct {
+	err  error
+	code int
+	hint string
 }
 
-func (p *partial) Error() string { return p.msg }
-func (p *partial) Hint() string  { return p.hint }
-func (p *partial) ExitCode() int { return exitPartial }
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+func (e *exitError) Hint() string  { return cmp.Or(e.hint, holdfast.HintOf(e.err)) }
+func (e *exitError) ExitCode() int { return e.code }
+
+// usage makes err an error in cmd's command line.
+func usage(cmd *cobra.Command, err error) error {
+	return &exitError{err, exitUsage, "see `" + cmd.CommandPath() + " --help`"}
+}
+
+// Usage makes err a usage error.
+func Usage(err error) error { return &exitError{err: err, code: exitUsage} }
+
+// ConfigError makes err an error in the configuration.
+func ConfigError(err error) error {
+	return &exitError{err, exitUsage, cmp.Or(holdfast.HintOf(err), "docs/configuration.md has every key")}
+}
+
+// Partial makes err an error about what was left behind.
+func Partial(err error, hint string) error { return &exitError{err, exitPartial, hint} }

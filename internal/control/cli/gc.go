@@ -58,9 +58,6 @@ func (a *app) withCollector(cmd *cobra.Command, limit time.Duration, config stri
 	defer cancel()
 	with := func(c *client.Client) error { return do(ctx, c) }
 	open := func() (hostParts, error) {
-		if a.deps.GC.Open == nil {
-			return hostParts{}, fmt.Errorf("%s needs an agent", cmd.CommandPath())
-		}
 		c, done, err := a.deps.GC.Open(ctx, config)
 		return hostParts{api.Parts{GC: c}, done}, err
 	}
@@ -72,10 +69,7 @@ func (a *app) withCollector(cmd *cobra.Command, limit time.Duration, config stri
 		return withParts(p, with)
 	}
 	return a.agentOrHost(ctx, func(_ Host, unreachable error) (hostParts, error) {
-		switch {
-		case a.deps.GC.Open == nil:
-			return hostParts{}, unreachable
-		case o == toDelete:
+		if o == toDelete {
 			return hostParts{}, holdfast.WithHint(unreachable, "without an agent, name the configuration with the policy: --config FILE")
 		}
 		a.ui.note("no agent answers: asking this host's engine")
@@ -83,21 +77,22 @@ func (a *app) withCollector(cmd *cobra.Command, limit time.Duration, config stri
 	}, with)
 }
 
-func (a *app) gcPlan() *cobra.Command {
+// collectorCmd makes cmd a command that calls do with a collector.
+func (a *app) collectorCmd(cmd *cobra.Command, limit time.Duration, do func(context.Context, *client.Client) error) *cobra.Command {
 	var config string
-	cmd := &cobra.Command{
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return a.withCollector(cmd, limit, config, toLook, do) }
+	cmd.Flags().StringVar(&config, "config", "", configFlagText)
+	return cmd
+}
+
+func (a *app) gcPlan() *cobra.Command {
+	return a.collectorCmd(&cobra.Command{
 		Use:   "plan",
 		Short: "Show what would be deleted now, why, and the space that it would free",
 		Long: "Show what garbage collection would delete now, in order, with the reasons and the space that it would free. Nothing is deleted.\n" +
 			"Layers that images share are counted once, with the last image of them.",
 		Example: "  holdfast gc plan\n  holdfast gc plan --json",
-		Args:    noArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withCollector(cmd, gcLimit, config, toLook, a.printPlan)
-		},
-	}
-	cmd.Flags().StringVar(&config, "config", "", configFlagText)
-	return cmd
+	}, gcLimit, a.printPlan)
 }
 
 // gcLimit is enough for the engine to list all its objects.
@@ -105,10 +100,7 @@ const gcLimit = 2 * time.Minute
 
 func (a *app) printPlan(ctx context.Context, c *client.Client) error {
 	p, err := c.GCPlan(ctx)
-	if err != nil {
-		return err
-	}
-	return a.ui.result(p, func(w io.Writer) { planText(w, p) })
+	return show(a.ui, p, err, planText)
 }
 
 func (a *app) gcRun() *cobra.Command {
@@ -123,7 +115,6 @@ func (a *app) gcRun() *cobra.Command {
 			"Nothing is forced: an object that is in use by then is skipped, with the reason. If this command is interrupted, no more is deleted.\n" +
 			"If no agent answers, --config is required: only the configuration says what to keep.",
 		Example: "  holdfast gc run\n  holdfast gc run --dry-run",
-		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if dry {
 				return a.withCollector(cmd, gcLimit, config, toLook, a.printPlan)
@@ -149,54 +140,31 @@ func (a *app) collect(ctx context.Context, c *client.Client) error {
 }
 
 func (a *app) gcStatus() *cobra.Command {
-	var config string
-	cmd := &cobra.Command{
+	return a.collectorCmd(&cobra.Command{
 		Use:   "status",
 		Short: "Show the disk's use, and the effect of deletions on spin-ups",
 		Long: "Show the use of the engine's disk with the marks of the policy, the last cycle, and a comparison of spin-ups with a deletion in their window with those without.\n" +
 			"SLOW is the share that was slow by the rules of spinup.slow.",
 		Example: "  holdfast gc status\n  holdfast gc status --json",
-		Args:    noArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withCollector(cmd, askLimit, config, toLook, func(ctx context.Context, c *client.Client) error {
-				s, err := c.GCStatus(ctx)
-				if err != nil {
-					return err
-				}
-				return a.ui.result(s, func(w io.Writer) { a.gcStatusText(w, s) })
-			})
-		},
-	}
-	cmd.Flags().StringVar(&config, "config", "", configFlagText)
-	return cmd
+	}, askLimit, func(ctx context.Context, c *client.Client) error {
+		s, err := c.GCStatus(ctx)
+		return show(a.ui, s, err, a.gcStatusText)
+	})
 }
 
 func (a *app) gcHistory() *cobra.Command {
-	var (
-		config string
-		limit  int
-	)
-	cmd := &cobra.Command{
+	limit := 20
+	cmd := a.collectorCmd(&cobra.Command{
 		Use:     "history",
 		Short:   "Show past cycles and their deletions",
 		Long:    "Show past cycles of garbage collection, the newest first: the time, the trigger, the space that was freed, and how long deletions waited for spin-ups.\nWith --json there is every deletion with its reason.",
 		Example: "  holdfast gc history\n  holdfast gc history --limit 1 --json",
-		Args:    noArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if limit < 0 {
-				return usage(cmd, fmt.Errorf("--limit is %d, it must be 0 or more", limit))
-			}
-			return a.withCollector(cmd, askLimit, config, toLook, func(ctx context.Context, c *client.Client) error {
-				list, err := c.GCHistory(ctx, limit)
-				if err != nil {
-					return err
-				}
-				return a.ui.result(list, func(w io.Writer) { a.historyText(w, list) })
-			})
-		},
-	}
-	cmd.Flags().StringVar(&config, "config", "", configFlagText)
-	cmd.Flags().IntVar(&limit, "limit", 20, "at most that many, the newest; 0: all that are kept")
+		PreRunE: func(cmd *cobra.Command, _ []string) error { return atLeast(cmd, "limit", limit, 0) },
+	}, askLimit, func(ctx context.Context, c *client.Client) error {
+		list, err := c.GCHistory(ctx, limit)
+		return show(a.ui, list, err, a.historyText)
+	})
+	cmd.Flags().IntVar(&limit, "limit", limit, "at most that many, the newest; 0: all that are kept")
 	return cmd
 }
 
@@ -209,15 +177,9 @@ func (a *app) gcServe() *cobra.Command {
 			"It serves /metrics and /healthz on the address of an agent's API: by default 127.0.0.1:7071, beyond loopback only with TLS and a token.\n" +
 			"Beside an agent that also collects, the two take turns; name another address then.",
 		Example: "  holdfast gc serve\n  holdfast gc serve --api none\n  systemctl enable --now holdfast-gc",
-		Args:    noArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if a.deps.GC.Serve == nil {
-				return errors.New("this build cannot collect without an agent")
-			}
-			ctx, cancel := a.limited(cmd, noLimit)
-			defer cancel()
+		RunE: a.within(noLimit, func(ctx context.Context, _ *cobra.Command, _ []string) error {
 			return a.deps.GC.Serve(ctx, s)
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&s.Config, "config", "", "configuration file (default /etc/holdfast/holdfast.yaml, which may be missing)")
 	cmd.Flags().StringVar(&s.API, "api", "", `host:port of the metrics, or "none" (default 127.0.0.1:7071)`)

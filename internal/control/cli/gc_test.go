@@ -13,7 +13,7 @@ import (
 	"holdfast/internal/hosts/gc"
 )
 
-// alone is the collector of a host without an agent; it counts the calls.
+// alone is the collector of a host without an agent. It counts the calls.
 type alone struct {
 	api.Collector
 	plans, runs int

@@ -44,9 +44,7 @@ func levelWords(l gc.Level) string {
 
 func planText(w io.Writer, p gc.Proposal) {
 	fmt.Fprintln(w, diskLine(p.Disk, p.Level))
-	for _, n := range p.Notices {
-		fmt.Fprintf(w, "notice: %s\n", clean(n))
-	}
+	printEach(w, "notice", p.Notices)
 	if len(p.Deletions) == 0 {
 		fmt.Fprintln(w, "nothing would be deleted")
 		return
@@ -88,9 +86,7 @@ func outcomeLine(o gc.Outcome, deleted bool) string {
 }
 
 func cycleText(w io.Writer, c gc.Cycle) {
-	for _, n := range c.Notices {
-		fmt.Fprintf(w, "notice: %s\n", clean(n))
-	}
+	printEach(w, "notice", c.Notices)
 	fmt.Fprintf(w, "%s deleted, %d kept, %s freed, in %s of which %s were waiting for spin-ups\n",
 		count(len(c.Deleted), "object"), len(c.Skipped), size(max(c.After.Free-c.Before.Free, 0)), c.Took, c.Suspended)
 }

@@ -13,9 +13,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"holdfast/internal/control/api"
+	"holdfast/internal/control/config"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files again")
 
 // commands returns root and all visible commands below it.
 func commands(c *cobra.Command) []*cobra.Command {
@@ -29,7 +30,11 @@ func commands(c *cobra.Command) []*cobra.Command {
 }
 
 func newTestRoot(out *bytes.Buffer) *cobra.Command {
-	a := &app{ui: newUI(nil, out, out), deps: Deps{Version: api.Version{Version: "v1.2.3"}}}
+	a := &app{ui: newUI(nil, out, out), deps: Deps{
+		Version:     api.Version{Version: "v1.2.3"},
+		AgentFlags:  func(*pflag.FlagSet) {},
+		ConfigFlags: func(*pflag.FlagSet) func() config.Overrides { return nil },
+	}}
 	root := a.root()
 	root.SetOut(out)
 	root.InitDefaultHelpCmd()
@@ -69,7 +74,7 @@ func TestHelp(t *testing.T) {
 	}
 	for _, f := range files {
 		if !want[f] {
-			t.Errorf("%s is of no command", f)
+			t.Errorf("%s belongs to no command", f)
 		}
 	}
 }

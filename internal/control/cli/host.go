@@ -35,7 +35,7 @@ func (a *app) agentOrHost(ctx context.Context, without func(h Host, unreachable 
 	case !a.hostMayAnswer(ctx, err):
 		return err
 	}
-	h, hostErr := a.thisHost(ctx)
+	h, hostErr := a.deps.Host(ctx)
 	if hostErr != nil {
 		return errors.Join(err, hostErr)
 	}

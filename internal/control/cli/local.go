@@ -2,10 +2,8 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
-	"holdfast"
 	"holdfast/internal/hosts/job"
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/platform/engine"
@@ -16,10 +14,9 @@ type Local struct {
 	Engine LocalEngine
 	Host   string // name of this host in the records of spin-ups
 	Rules  spinup.Rules
-	Keeper Keeper // nil: the agent, or the file in its data directory
 
-	begin func(ctx context.Context, kind spinup.Kind, name string) (end func())
-	close func()
+	recorder *Recorder
+	close    func()
 }
 
 // LocalEngine is an engine with the functions for jobs.
@@ -28,16 +25,8 @@ type LocalEngine interface {
 	job.Engine
 }
 
-// Keeper keeps the records of spin-ups.
-type Keeper interface {
-	Record(ctx context.Context, records ...spinup.Record) error
-}
-
 // openLocal connects to this host's engine. The caller closes it.
 func (a *app) openLocal(ctx context.Context) (Local, error) {
-	if a.deps.OpenLocal == nil {
-		return Local{}, errors.New("this build has no container engine")
-	}
 	r, err := a.recorder()
 	if err != nil {
 		return Local{}, err
@@ -47,10 +36,7 @@ func (a *app) openLocal(ctx context.Context) (Local, error) {
 		r.Close()
 		return Local{}, err
 	}
-	if l.Keeper == nil {
-		l.Keeper = r
-	}
-	l.begin = r.Begin
+	l.recorder = r
 	l.close = func() {
 		r.Close()
 		_ = l.Engine.Close() // the command has finished
@@ -69,20 +55,12 @@ func causeCode(err error) int {
 	return exitCode(err)
 }
 
-// spinupError is the error of a failed spin-up.
-type spinupError struct{ err error }
-
-func (e *spinupError) Error() string { return e.err.Error() }
-func (e *spinupError) Unwrap() error { return e.err }
-func (e *spinupError) Hint() string  { return holdfast.HintOf(e.err) }
-func (e *spinupError) ExitCode() int { return causeCode(e.err) }
-
 // keep records the measurements, also of an interrupted command. If they cannot be kept
 // it prints a warning: the command has not failed.
-func (a *app) keep(ctx context.Context, k Keeper, records []spinup.Record) {
+func (a *app) keep(ctx context.Context, r *Recorder, records []spinup.Record) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askLimit)
 	defer cancel()
-	if err := k.Record(ctx, records...); err != nil {
+	if err := r.Record(ctx, records...); err != nil {
 		fmt.Fprintf(a.ui.err, "warning: not recorded: %s\n", clean(err.Error()))
 	}
 }

@@ -123,12 +123,13 @@ func testDeps() cli.Deps {
 			return holdfast.DrainReport{Node: "engine", Dead: 3, Steps: []holdfast.Step{s}, Left: []holdfast.Leftover{}}, nil
 		},
 		Examine: examined,
-		Drill: func(_ context.Context, r cli.DrillRun) error {
-			fmt.Fprintf(r.Progress, "drill %s, size %d, image %q\n", r.Drill.Name, r.Size, r.Image)
-			r.Ready(drill.Running{Drill: r.Drill.Name, Rule: r.Drill.Rule, Group: "/g"})
+		Drill: func(_ context.Context, d drill.Drill, o drill.Options) error {
+			fmt.Fprintf(o.Progress, "drill %s, size %d, image %q\n", d.Name, o.Size, o.Image)
+			o.Ready(drill.Running{Drill: d.Name, Rule: d.Rule, Group: "/g"})
 			return nil
 		},
-		Record: recording,
+		Record:    recording,
+		OpenLocal: func(context.Context) (cli.Local, error) { return cli.Local{}, errors.New("the engine is not here") },
 		Hidden: map[string]func(context.Context, []string) error{"guardian": func(_ context.Context, args []string) error {
 			fmt.Printf("guardian: %q\n", args)
 			return nil
@@ -167,7 +168,7 @@ func examined(_ context.Context, r cli.DoctorRun) (doctor.Report, error) {
 
 // recording returns one of a healthy host for 30 s, and one of a sick host for any
 // other time.
-func recording(_ context.Context, r cli.RecordRun) (*profile.Profile, error) {
+func recording(_ context.Context, r profile.Recorder) (*profile.Profile, error) {
 	r.Step("recording")
 	if r.Container == "forbidden" {
 		return nil, holdfast.WithHint(perf.ErrForbidden, "run it as root")
@@ -273,7 +274,7 @@ func startRemote(b interface{ Parts() api.Parts }, e *testscript.Env) error {
 	return os.WriteFile(filepath.Join(e.WorkDir, "ca.pem"), ca, 0o644)
 }
 
-// standIn gives b the pid of a process that ends when the agent is told to.
+// standIn gives b the pid of a process that ends when the test stops the agent.
 func standIn(b *apitest.Backend, cleanup func(func())) error {
 	p := exec.Command("sleep", "3600")
 	if err := p.Start(); err != nil {
@@ -283,7 +284,7 @@ func standIn(b *apitest.Backend, cleanup func(func())) error {
 	b.Stopped = func(bool) { _ = p.Process.Kill() }
 	waited := make(chan struct{})
 	go func() {
-		_ = p.Wait() // it was killed, which is no error
+		_ = p.Wait() // its error says that it was killed
 		close(waited)
 	}()
 	cleanup(func() {

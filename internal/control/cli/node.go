@@ -29,14 +29,10 @@ func (a *app) nodeLs() *cobra.Command {
 			"BOOTS are starting containers, with their limit. NETWORKS are ready networks, and how many are kept; WARM is the same for containers. PRESSURE is the share of the last ten seconds in which a task waited for a CPU.\n" +
 			"PEER ADDRESS is the node's address for other nodes.",
 		Example: "  holdfast node ls\n  holdfast node ls --json",
-		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
 				all, err := c.Nodes(ctx)
-				if err != nil {
-					return err
-				}
-				return a.ui.result(all, func(w io.Writer) { a.nodeTable(w, all) })
+				return show(a.ui, all, err, a.nodeTable)
 			})
 		},
 	}
@@ -46,7 +42,7 @@ func (a *app) nodeTable(w io.Writer, all []holdfast.Node) {
 	now := a.deps.Now()
 	fmt.Fprintln(w, "NODE\tSTATE\tSESSIONS\tBOOTS\tNETWORKS\tWARM\tCPU\tPRESSURE\tMEMORY FREE\tPEER ADDRESS\tGATEWAY\tUP\tVERSION")
 	for _, n := range all {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%.0f%%\t%.0f%%\t%s\t%s\t%s\t%s\t%s\n", dash(string(n.ID)), nodeState(n), of(n.Sessions, n.Max), of(n.Boots, n.Slots), of(n.Networks, n.NetworksKept), of(n.Warm, n.WarmWanted),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%.0f%%\t%.0f%%\t%s\t%s\t%s\t%s\t%s\n", dash(string(n.ID)), nodeState(n), ofLimit(n.Sessions, n.Max), ofLimit(n.Boots, n.Slots), ofLimit(n.Networks, n.NetworksKept), ofLimit(n.Warm, n.WarmWanted),
 			100*n.CPULoad, 100*n.Pressure, fmt.Sprintf("%.1f of %.1f GiB", gib(n.Memory.Available), gib(n.Memory.Total)),
 			dash(n.PeerAddress), dash(n.Address), age(now, n.Since), dash(n.Version))
 	}
@@ -66,8 +62,8 @@ func nodeState(n holdfast.Node) string {
 	return state
 }
 
-// of prints how much of a limit is used; a limit of 0 is none.
-func of(n, bound int) string {
+// ofLimit prints how much of a limit is used. 0 means that there is no limit.
+func ofLimit(n, bound int) string {
 	if bound == 0 {
 		return strconv.Itoa(n)
 	}
@@ -79,8 +75,8 @@ func gib(bytes int64) float64 { return float64(bytes) / (1 << 30) }
 // oneNode is the optional argument of commands for a node; the default is this node.
 func oneNode() cobra.PositionalArgs { return args(0, 1, "at most one node") }
 
-// named returns the node of the command line, "" if there is none.
-func named(words []string) holdfast.NodeID {
+// nodeArg returns the node of the command line, or "".
+func nodeArg(words []string) holdfast.NodeID {
 	if len(words) == 0 {
 		return ""
 	}
@@ -116,10 +112,10 @@ func (a *app) nodeUncordon() *cobra.Command {
 
 // rotation returns a command that cordons or uncordons a node.
 func (a *app) rotation(cmd *cobra.Command, do func(*client.Client, context.Context, holdfast.NodeID) error, out bool, said string) *cobra.Command {
-	cmd.Args, cmd.ValidArgsFunction = oneNode(), a.completeNode
+	cmd.Args, cmd.ValidArgsFunction = oneNode(), onlyOne(a.completeNode)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		return a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
-			node := named(words)
+			node := nodeArg(words)
 			if err := do(c, ctx, node); err != nil {
 				return err
 			}

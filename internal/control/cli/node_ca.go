@@ -11,8 +11,8 @@ import (
 	"holdfast/internal/platform/pki"
 )
 
-// certified is the result of a command that made certificates.
-type certified struct {
+// certificateResult is the result of a command that made certificates.
+type certificateResult struct {
 	Node  holdfast.NodeID `json:"node,omitempty"`
 	Dir   string          `json:"dir"`
 	Until time.Time       `json:"until"`
@@ -26,16 +26,12 @@ func (a *app) nodeInitCA() *cobra.Command {
 		Long: "Make the certificate authority of a fleet's nodes: ca.pem, and ca.key, which signs certificates and stays with you.\n" +
 			"No agent or network is needed. The authority is valid for ten years. Existing files are not overwritten.",
 		Example: "  holdfast node init-ca --out fleet",
-		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if out == "" {
 				return usage(cmd, fmt.Errorf("--out is missing"))
 			}
 			until, err := pki.InitCA(out, a.deps.Now())
-			if err != nil {
-				return err
-			}
-			return a.ui.result(certified{Dir: out, Until: until}, func(w io.Writer) {
+			return show(a.ui, certificateResult{Dir: out, Until: until}, err, func(w io.Writer, _ certificateResult) {
 				fmt.Fprintf(w, "%s has the authority, valid until %s\n", clean(out), until.Format(time.DateOnly))
 				fmt.Fprintf(w, "ca.key signs for the whole fleet: keep it off the nodes\n")
 			})
@@ -57,7 +53,6 @@ func (a *app) nodeJoin() *cobra.Command {
 			"No agent or network is needed. The agent loads a renewed certificate without a restart.",
 		Example: "  holdfast node join --ca fleet --node web-1 --out web-1\n" +
 			"  holdfast node join --ca fleet --node web-1 --address web-1.example.org --address 10.0.0.7 --out web-1 --renew",
-		Args: noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, f := range []struct{ name, value string }{{"ca", j.CA}, {"node", node}, {"out", j.Out}} {
 				if f.value == "" {
@@ -69,10 +64,7 @@ func (a *app) nodeJoin() *cobra.Command {
 			}
 			j.Node, j.Now = holdfast.NodeID(node), a.deps.Now()
 			until, err := j.Do()
-			if err != nil {
-				return err
-			}
-			return a.ui.result(certified{Node: j.Node, Dir: j.Out, Until: until}, func(w io.Writer) {
+			return show(a.ui, certificateResult{Node: j.Node, Dir: j.Out, Until: until}, err, func(w io.Writer, _ certificateResult) {
 				fmt.Fprintf(w, "%s has the certificate of node %s, valid until %s\n", clean(j.Out), clean(node), until.Format(time.DateOnly))
 			})
 		},

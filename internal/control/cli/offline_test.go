@@ -27,7 +27,7 @@ func offline(t *testing.T, args ...string) string {
 }
 
 // A gateway accepts the token that the command prints.
-func TestCreatedTokenCounts(t *testing.T) {
+func TestCreatedTokenIsAccepted(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens")
 	text := offline(t, "token", "new-secret") + offline(t, "token", "new-secret")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -48,7 +48,7 @@ func TestCreatedTokenCounts(t *testing.T) {
 }
 
 // A node accepts the files of the two commands as its identity.
-func TestJoinedNodeIsOne(t *testing.T) {
+func TestJoinedNodeHasItsIdentity(t *testing.T) {
 	dir := t.TempDir()
 	ca, out := filepath.Join(dir, "ca"), filepath.Join(dir, "n1")
 	offline(t, "node", "init-ca", "--out", ca)
@@ -58,6 +58,6 @@ func TestJoinedNodeIsOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left := time.Until(id.Expires()); id.Node() != "n1" || left < pki.DefaultValidity-time.Hour || left > pki.DefaultValidity {
-		t.Errorf("%s, good for %v", id.Node(), left)
+		t.Errorf("%s, valid for %v", id.Node(), left)
 	}
 }

@@ -40,20 +40,18 @@ func (a *app) protectCmd() *cobra.Command {
 		Short: "Hold new connections to a port while a command restarts its server",
 		Long: `Hold new connections to a port while a command restarts its server.
 
-A connect that comes meanwhile waits in the kernel and reaches the new server
-when that listens; the server needs to know nothing of it. Connections that the
-old server has are its own: the command is started when they have no request
-left that is not answered, or after --drain.
+A connect during the restart waits in the kernel and reaches the new server when
+that listens. The server needs no change. The old server keeps its connections: the
+command starts when none of them has an unanswered request, or after --drain.
 
-Without --port and --listen it is what the --pid or the --unit listens on. The
-hold ends when the new server listens and the old one does not any more, when the
-command is done and the server has kept its sockets, when a signal has ended the
-command, or after --timeout; also when this process is killed. The exit code is
-the command's. It needs root.`,
+Without --port and --listen, the ports are those on which --pid or --unit listens.
+The hold ends when the new server listens and the old one does not, when the command
+has ended and the server has kept its sockets, when a signal has ended the command,
+or after --timeout. It also ends if this process is killed. The exit code is that of
+the command. It needs root.`,
 		Example: "  holdfast protect --port 16000 -- systemctl restart haproxy\n" +
 			"  holdfast protect --unit nginx -- systemctl restart nginx\n" +
 			"  holdfast protect --port 80 --port 443 --check",
-		Args: args(0, 1<<16, "a command"),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			o, err := p.options(cmd, words)
 			if err != nil {
@@ -68,7 +66,7 @@ the command's. It needs root.`,
 			} else if err := p.find(&o); err != nil {
 				return err
 			}
-			o.Keeper, o.LockDir = a.deps.Keeper, a.lockDir()
+			o.Keeper, o.LockDir = a.deps.Keeper, protect.LockDir
 			o.Log = slog.New(slog.NewTextHandler(a.ui.err, nil))
 			if p.check {
 				return a.protectCheck(cmd.Context(), o)
@@ -76,7 +74,8 @@ the command's. It needs root.`,
 			return a.protectRun(cmd.Context(), o)
 		},
 	}
-	cmd.AddCommand(a.protectInstallCmd(), a.protectStatusCmd(), a.protectUninstallCmd(), a.protectHistoryCmd())
+	group(cmd, a.protectInstallCmd(), a.protectStatusCmd(), a.protectUninstallCmd(), a.protectHistoryCmd())
+	cmd.Args = args(0, 1<<16, "a command")
 	f := cmd.Flags()
 	f.SetInterspersed(false)
 	f.IntSliceVar(&p.ports, "port", nil, "TCP port to hold, on all addresses; may be repeated")
@@ -89,27 +88,11 @@ the command's. It needs root.`,
 	f.BoolVar(&p.overlap, "overlap", false, "the new server listens before the old one stops, and the old one finishes its requests itself (as haproxy -sf)")
 	f.StringVar(&p.backend, "backend", string(protect.Auto), "backend: auto, park, nfqueue, migrate or plug")
 	f.BoolVar(&p.check, "check", false, "only show which backends work here, and why others do not")
-	_ = cmd.RegisterFlagCompletionFunc("backend", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return backendNames(), cobra.ShellCompDirectiveNoFileComp
-	})
+	completeWords(cmd, "backend", backendNames()...)
 	return cmd
 }
 
-// lockDir returns the directory of the ports' locks.
-func (a *app) lockDir() string {
-	if a.deps.ProtectLocks != "" {
-		return a.deps.ProtectLocks
-	}
-	return protect.LockDir
-}
-
-func backendNames() []string {
-	var names []string
-	for _, n := range protect.Names() {
-		names = append(names, string(n))
-	}
-	return names
-}
+func backendNames() []string { return texts(protect.Names()) }
 
 // options checks the command line and resolves its names.
 func (p *protectFlags) options(cmd *cobra.Command, words []string) (protect.Options, error) {
@@ -118,7 +101,7 @@ func (p *protectFlags) options(cmd *cobra.Command, words []string) (protect.Opti
 		Stdin: cmd.InOrStdin(), Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
 	}
 	o.Backend, o.Overlap, o.Limit = protect.Name(p.backend), p.overlap, p.timeout
-	if err := p.sane(words); err != nil {
+	if err := p.validate(words); err != nil {
 		return o, usage(cmd, err)
 	}
 	var err error
@@ -155,8 +138,8 @@ func knownBackend(name string) error {
 	return nil
 }
 
-// sane refuses invalid flags.
-func (p *protectFlags) sane(words []string) error {
+// validate refuses invalid flags.
+func (p *protectFlags) validate(words []string) error {
 	switch {
 	case len(words) == 0 && !p.check:
 		return fmt.Errorf("there is no command after --")
@@ -259,7 +242,7 @@ func (a *app) protectRun(ctx context.Context, o protect.Options) error {
 	}
 	switch {
 	case err != nil && r.ExitCode != 0:
-		return &failedCommand{fmt.Errorf("the command failed (exit code %d), and %w", r.ExitCode, err), r.ExitCode}
+		return &exitError{err: fmt.Errorf("the command failed (exit code %d), and %w", r.ExitCode, err), code: r.ExitCode}
 	case err != nil:
 		return err
 	case r.ExitCode != 0:
@@ -267,17 +250,6 @@ func (a *app) protectRun(ctx context.Context, o protect.Options) error {
 	}
 	return nil
 }
-
-// failedCommand is an error beside the failure of a command.
-type failedCommand struct {
-	err  error
-	code int
-}
-
-func (e *failedCommand) Error() string { return e.err.Error() }
-func (e *failedCommand) Unwrap() error { return e.err }
-func (e *failedCommand) Hint() string  { return holdfast.HintOf(e.err) }
-func (e *failedCommand) ExitCode() int { return e.code }
 
 // protectReport prints the report: with --json as the result, otherwise beside the
 // command's output.

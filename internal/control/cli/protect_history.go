@@ -20,12 +20,9 @@ func (a *app) protectHistoryCmd() *cobra.Command {
 		Short:   "Show protected restarts since the boot",
 		Long:    "Show the protected restarts since this host's boot, the newest first: ports,\nbackend, the number of waiting connections, and the longest wait. Of the command only\nthe program is kept. A killed protect is not recorded.",
 		Example: "  holdfast protect history\n  holdfast protect history --json --limit 0",
-		Args:    noArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if limit < 0 {
-				return usage(cmd, fmt.Errorf("--limit is %d, it must be 0 or more", limit))
-			}
-			h, err := history.Read(a.lockDir())
+		PreRunE: func(cmd *cobra.Command, _ []string) error { return atLeast(cmd, "limit", limit, 0) },
+		RunE: func(*cobra.Command, []string) error {
+			h, err := history.Read(protect.LockDir)
 			if err != nil {
 				return err
 			}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -38,7 +39,7 @@ func (i *installFlags) addPorts(f *pflag.FlagSet, to string) {
 
 func (a *app) installOptions(i installFlags) install.Options {
 	return install.Options{
-		Keeper: a.deps.Keeper, LockDir: a.lockDir(), Record: i.record,
+		Keeper: a.deps.Keeper, LockDir: protect.LockDir, Record: i.record,
 		Log: slog.New(slog.NewTextHandler(a.ui.err, nil)),
 	}
 }
@@ -48,28 +49,25 @@ func (a *app) protectInstallCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "install",
 		Short: "Prepare ports that are protected often",
-		Long: `Prepare ports that are protected often: a process stands by for them, by which
-"holdfast protect" of such a port begins to hold in a fraction of the time. It
-holds nothing by itself and is not in the way of packets; without it protect
-works as ever.
+		Long: `Prepare ports that are protected often. A process stands by for them, so that
+"holdfast protect" of such a port begins to hold in a fraction of the time. The
+process holds no connections itself and does not delay packets. Without it protect
+works as before.
 
-What is installed is written down, and holdfast-protect.service brings it back
-after a boot (--restore). Installing a port again changes its backend. Nothing has
+The command records the ports, and holdfast-protect.service restores them after a
+boot (--restore). Installing a port again changes its backend. A server does not have
 to listen on it yet. It needs root.`,
 		Example: "  holdfast protect install --port 16000\n" +
 			"  holdfast protect install --listen 10.0.0.1:443 --backend nfqueue\n" +
 			"  holdfast protect install --restore",
-		Args: noArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: a.within(stopLimit, func(ctx context.Context, cmd *cobra.Command, _ []string) error {
 			as, err := addresses(i.ports, i.listen)
 			if err == nil {
-				err = i.sane(as)
+				err = i.validate(as)
 			}
 			if err != nil {
 				return usage(cmd, err)
 			}
-			ctx, cancel := a.limited(cmd, stopLimit)
-			defer cancel()
 			if i.restore {
 				s, err := install.Restore(ctx, a.installOptions(i))
 				return a.installed(s, err)
@@ -80,20 +78,18 @@ to listen on it yet. It needs root.`,
 			}
 			s, err := install.Add(ctx, a.installOptions(i), ports)
 			return a.installed(s, err)
-		},
+		}),
 	}
 	f := cmd.Flags()
 	i.addPorts(f, "prepare")
 	f.StringVar(&i.backend, "backend", string(protect.Auto), "default backend: auto, park, nfqueue, migrate or plug")
 	f.BoolVar(&i.restore, "restore", false, "restore the ports of the record, as after a boot")
-	_ = cmd.RegisterFlagCompletionFunc("backend", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return backendNames(), cobra.ShellCompDirectiveNoFileComp
-	})
+	completeWords(cmd, "backend", backendNames()...)
 	return cmd
 }
 
-// sane refuses invalid flags.
-func (i *installFlags) sane(as []protect.Address) error {
+// validate refuses invalid flags.
+func (i *installFlags) validate(as []protect.Address) error {
 	switch {
 	case i.restore && len(as) > 0:
 		return fmt.Errorf("--restore restores the ports of the record, and takes no port")
@@ -112,13 +108,10 @@ func (a *app) protectStatusCmd() *cobra.Command {
 		Short:   "Show the installed ports and their holds",
 		Long:    "Show the ports that \"holdfast protect install\" has prepared: their backend, the number of\nholds since the keeper started, the longest wait, and the current hold.",
 		Example: "  holdfast protect status\n  holdfast protect status --json",
-		Args:    noArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := a.limited(cmd, askLimit)
-			defer cancel()
+		RunE: a.within(askLimit, func(ctx context.Context, _ *cobra.Command, _ []string) error {
 			s, err := install.Status(ctx, a.installOptions(i))
 			return a.installed(s, err)
-		},
+		}),
 	}
 	i.add(cmd.Flags())
 	return cmd
@@ -129,22 +122,19 @@ func (a *app) protectUninstallCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Undo install, for all ports or for some",
-		Long: `Undo "holdfast protect install", for the given ports or for all. With the last port the
-standing keeper ends, and nothing is left. A current hold ends first.`,
+		Long: `Undo "holdfast protect install", for the given ports or for all. The standing
+keeper ends with the last port. A current hold ends first.`,
 		Example: "  holdfast protect uninstall\n  holdfast protect uninstall --port 16000",
-		Args:    noArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: a.within(stopLimit, func(ctx context.Context, cmd *cobra.Command, _ []string) error {
 			as, err := addresses(i.ports, i.listen)
 			if err != nil {
 				return usage(cmd, err)
 			}
-			ctx, cancel := a.limited(cmd, stopLimit)
-			defer cancel()
 			s, err := install.Remove(ctx, a.installOptions(i), as)
 			return a.installed(s, err)
-		},
+		}),
 	}
-	i.addPorts(cmd.Flags(), "take out")
+	i.addPorts(cmd.Flags(), "uninstall")
 	return cmd
 }
 
@@ -207,7 +197,7 @@ func (a *app) installedNotes(s install.State) {
 	case missing:
 		a.ui.note("`holdfast protect install --restore` starts a standing keeper again, and so does holdfast-protect.service at a boot")
 	case forgotten:
-		a.ui.note("until the next boot: some ports are not in the record")
+		a.ui.note("some ports are not in the record: they stay installed until the next boot only")
 	case len(s.Ports) > 0:
 		a.ui.note("holdfast-protect.service restores them after a boot, if it is enabled")
 	}

@@ -20,7 +20,7 @@ func TestProtectDrainIsUnderTimeout(t *testing.T) {
 		{10 * time.Minute, true, false},
 	} {
 		p := protectFlags{ports: []int{80}, backend: string(protect.Auto), timeout: 5 * time.Second, drain: c.drain, overlap: c.overlap}
-		if err := p.sane([]string{"true"}); (err == nil) != c.ok {
+		if err := p.validate([]string{"true"}); (err == nil) != c.ok {
 			t.Errorf("--drain %v, --overlap %v: %v", c.drain, c.overlap, err)
 		}
 	}

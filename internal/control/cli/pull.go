@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"holdfast/internal/control/api"
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/hosts/spinup/puller"
 )
@@ -22,7 +23,7 @@ func (a *app) pullCmd() *cobra.Command {
 			"Several images are pulled concurrently; a layer that they share is downloaded once.",
 		Example: "  holdfast pull redis:7\n  holdfast pull --platform linux/arm64 --json registry.example.org/app:1\n  holdfast pull --prefetch redis:7",
 		Args:    args(0, maxImages, "at most 256 images"),
-		RunE: func(cmd *cobra.Command, words []string) error {
+		RunE: a.within(noLimit, func(ctx context.Context, cmd *cobra.Command, words []string) error {
 			switch {
 			case o.prefetch:
 				return a.pullPrefetch(cmd, words, o)
@@ -31,10 +32,8 @@ func (a *app) pullCmd() *cobra.Command {
 			case len(words) == 0:
 				return usage(cmd, fmt.Errorf("%s needs one image or more", cmd.CommandPath()))
 			}
-			ctx, cancel := a.limited(cmd, noLimit)
-			defer cancel()
 			return a.pull(ctx, words, o)
-		},
+		}),
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.platform, "platform", "", "pull for another platform, such as linux/arm64")
@@ -60,12 +59,6 @@ type pullOptions struct {
 	remove   bool
 }
 
-// pulled is one image in the output.
-type pulled struct {
-	spinup.Record
-	Slow []spinup.Phase `json:"slow"` // slow phases by the rules
-}
-
 func (a *app) pull(ctx context.Context, images []string, o pullOptions) error {
 	local, err := a.openLocal(ctx)
 	if err != nil {
@@ -80,7 +73,7 @@ func (a *app) pull(ctx context.Context, images []string, o pullOptions) error {
 	for _, image := range images {
 		list = append(list, puller.Request{Image: image, Platform: o.platform})
 	}
-	end := local.begin(ctx, spinup.ForPull, images[0])
+	end := local.recorder.Begin(ctx, spinup.ForPull, images[0])
 	shown := a.ui.pulls(images, o.quiet)
 	results := p.All(ctx, list, puller.Watch{Progress: shown.progress, Done: shown.done})
 	shown.close()
@@ -92,19 +85,15 @@ func (a *app) pull(ctx context.Context, images []string, o pullOptions) error {
 		}
 	}
 	err = errors.Join(a.showPulls(records, local.Rules, o.quiet), a.failedPulls(results))
-	a.keep(ctx, local.Keeper, records)
+	a.keep(ctx, local.recorder, records)
 	return err
 }
 
 // showPulls prints the pulls.
 func (a *app) showPulls(records []spinup.Record, rules spinup.Rules, quiet bool) error {
-	list := make([]pulled, 0, len(records))
+	list := make([]api.JudgedSpinup, 0, len(records))
 	for _, r := range records {
-		slow := rules.Slow(r)
-		if slow == nil {
-			slow = []spinup.Phase{}
-		}
-		list = append(list, pulled{r, slow})
+		list = append(list, api.JudgedSpinup{Record: r, Slow: slowPhases(r, rules)})
 	}
 	return a.ui.result(list, func(w io.Writer) {
 		for _, one := range list {
@@ -120,6 +109,11 @@ func (a *app) showPulls(records []spinup.Record, rules spinup.Rules, quiet bool)
 			}
 		}
 	})
+}
+
+// slowPhases returns the slow phases for JSON, which shows none as an empty array.
+func slowPhases(r spinup.Record, rules spinup.Rules) []spinup.Phase {
+	return append([]spinup.Phase{}, rules.Slow(r)...)
 }
 
 // pullLine returns a pull in one line, with its slow phases.
@@ -141,9 +135,9 @@ func (a *app) failedPulls(results []puller.Result) error {
 		switch {
 		case r.Err == nil || r.Of != i:
 		case errors.Is(r.Err, context.Canceled):
-			return &spinupError{r.Err}
+			return &exitError{err: r.Err, code: causeCode(r.Err)}
 		default:
-			failed = append(failed, &spinupError{r.Err})
+			failed = append(failed, &exitError{err: r.Err, code: causeCode(r.Err)})
 		}
 	}
 	if len(failed) == 0 {

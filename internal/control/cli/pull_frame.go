@@ -19,8 +19,8 @@ type pullRow struct {
 	now      spinup.Pull
 	download meter
 	extract  meter
-	layers   map[string]*meter // of the downloads, by the layer's id
-	ended    string            // the result, "" until the end
+	layers   map[string]meter // of the downloads, by the layer's id
+	ended    string           // the result, "" until the end
 }
 
 // take updates the figures.
@@ -34,14 +34,11 @@ func (r *pullRow) take(at time.Time, p spinup.Pull) {
 			continue
 		}
 		if r.layers == nil {
-			r.layers = map[string]*meter{}
+			r.layers = map[string]meter{}
 		}
 		m := r.layers[l.ID]
-		if m == nil {
-			m = &meter{}
-			r.layers[l.ID] = m
-		}
 		m.add(at, l.Position)
+		r.layers[l.ID] = m
 	}
 }
 
@@ -157,7 +154,7 @@ func (r *pullRow) layer(i int, width int) string {
 		said = "waiting for a free download slot of the engine"
 	case spinup.Downloading:
 		said = "downloading  " + bar(l.Position, l.Size, width) + units.BytesSize(float64(l.Position)) + " / " + size
-		if m := r.layers[l.ID]; m != nil && m.rate() > 0 {
+		if m := r.layers[l.ID]; m.rate() > 0 {
 			said += fmt.Sprintf("  %s/s", units.BytesSize(m.rate()))
 			if left, ok := m.left(l.Size - l.Position); ok && l.Size > 0 {
 				said += "  " + tenths(left) + " left"

@@ -57,7 +57,7 @@ func TestPullPicture(t *testing.T) {
 	if d := cmp.Diff(want, pullFrame([]*pullRow{row}, 100, 24)); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
-	// Of a long name the end is shown, and the figures stay.
+	// A long name is cut at its front, and the figures stay.
 	row.image = "registry.example.org/team/app:1"
 	if got := pullFrame([]*pullRow{row}, 90, 2); got[0] != "…/team/app:1  30.5MiB of 60MiB at 25.5MiB/s, 5MiB extracted, 2.0s, 11.0s left (+5 layers)" {
 		t.Errorf("%q", got)
@@ -156,10 +156,10 @@ func TestMeter(t *testing.T) {
 	var m meter
 	at := time.Unix(1000, 0)
 	if _, ok := m.left(10); ok || m.rate() != 0 {
-		t.Error("it knows a rate of nothing")
+		t.Error("an empty meter has a rate")
 	}
 	for i := range 100 {
-		n := int64(i) * 100 // a steady 1000 a second, then nothing
+		n := int64(i) * 100 // 1000 a second, then no growth
 		m.add(at.Add(time.Duration(min(i, 50))*100*time.Millisecond), min(n, 5000))
 	}
 	if got := m.rate(); got != 1000 {

@@ -47,14 +47,11 @@ func (a *app) pullPrefetch(cmd *cobra.Command, images []string, o pullOptions) e
 		default:
 			kept, err = c.PrefetchImages(ctx)
 		}
-		if err != nil {
-			return err
-		}
-		if len(images) > 0 {
+		if err == nil && len(images) > 0 {
 			a.ui.note("%s kept on this host", count(len(kept), "image"))
 			return nil
 		}
-		return a.ui.result(kept, func(w io.Writer) { a.prefetchText(w, kept) })
+		return show(a.ui, kept, err, a.prefetchText)
 	})
 }
 

@@ -4,14 +4,10 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
-	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/docker/go-units"
-	"golang.org/x/term"
 
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/hosts/spinup/puller"
@@ -23,16 +19,13 @@ const sayEvery = 10 * time.Second
 // pullProgress shows the progress of pulls on stderr: on a terminal as a picture that is
 // redrawn, elsewhere as a line for each event.
 type pullProgress struct {
+	*picture           // nil: not a terminal
 	lines    io.Writer // nil: no lines
-	terminal *os.File  // nil: not a terminal
 
-	mu     sync.Mutex
-	rows   []*pullRow
-	said   []map[string]spinup.State // of each image's layers, in lines
-	next   []time.Time               // time of the next progress line of an image
-	canvas canvas
-
-	drawing redrawing
+	mu   sync.Mutex
+	rows []*pullRow
+	said []map[string]spinup.State // of each image's layers, in lines
+	next []time.Time               // time of the next progress line of an image
 }
 
 // pulls begins to show the progress. The caller must close it before it prints anything
@@ -56,14 +49,13 @@ func (u *ui) pulls(images []string, quiet bool) *pullProgress {
 		}
 		return b
 	}
-	b.terminal = f
-	b.drawing.begin(b.draw)
+	b.picture = newPicture(f, b.frame)
 	return b
 }
 
 // progress updates the figures of the i-th image.
 func (b *pullProgress) progress(i int, p spinup.Pull) {
-	if b.lines == nil && b.terminal == nil {
+	if b.lines == nil && b.picture == nil {
 		return
 	}
 	b.mu.Lock()
@@ -119,53 +111,8 @@ func (b *pullProgress) done(i int, r puller.Result) {
 	}
 }
 
-func (b *pullProgress) draw() {
+func (b *pullProgress) frame(width, height int) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	width, height, err := term.GetSize(int(b.terminal.Fd()))
-	if err != nil || width < 1 || height < 1 {
-		width, height = 80, 24
-	}
-	out := b.canvas.draw(pullFrame(b.rows, width, height), width, height)
-	_, _ = io.WriteString(b.terminal, out) // an error of the terminal is ignored
-}
-
-// close ends the picture and erases it.
-func (b *pullProgress) close() {
-	b.drawing.end()
-	if b.terminal != nil {
-		width, height, err := term.GetSize(int(b.terminal.Fd()))
-		if err != nil {
-			width, height = 80, 24
-		}
-		_, _ = io.WriteString(b.terminal, b.canvas.draw(nil, width, height))
-	}
-}
-
-// canvas draws lines over its last lines, in one write and without erasing them first,
-// which would flicker.
-type canvas struct {
-	drawn []string
-}
-
-// draw returns the control sequences that show the lines on a terminal of this size
-// (ECMA-48: CUU, EL, ED). A terminal that has become narrower has wrapped the last
-// drawing.
-func (c *canvas) draw(lines []string, width, height int) string {
-	rows := 0
-	for _, l := range c.drawn {
-		rows += max(1, (utf8.RuneCountInString(l)+width-1)/width)
-	}
-	var out strings.Builder
-	if rows = min(rows, height-1); rows > 0 {
-		fmt.Fprintf(&out, "\x1b[%dA", rows)
-	}
-	out.WriteString("\r")
-	for _, l := range lines {
-		out.WriteString(l)
-		out.WriteString("\x1b[K\n")
-	}
-	out.WriteString("\x1b[J")
-	c.drawn = lines
-	return out.String()
+	return pullFrame(b.rows, width, height)
 }

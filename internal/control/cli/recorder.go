@@ -10,7 +10,6 @@ import (
 
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/client"
-	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/hosts/spinup/underway"
 )
@@ -22,15 +21,6 @@ type Host struct {
 	Spinup  spinup.Config
 	Node    string // the node's id
 	Role    string // the host's purpose, for the doctor's baselines
-}
-
-// thisHost returns the settings of Deps.Host, or the defaults.
-func (a *app) thisHost(ctx context.Context) (Host, error) {
-	if a.deps.Host != nil {
-		return a.deps.Host(ctx)
-	}
-	c := config.Default()
-	return Host{DataDir: c.DataDir, RunDir: c.RunDir, Spinup: c.Spinup}, nil
 }
 
 // Time limits of a Recorder. A finished command waits no longer for its record to be
@@ -64,16 +54,12 @@ type Recorder struct {
 // recorder returns the Recorder of a command, which closes it. It is for this host,
 // even if $HOLDFAST_URL names the agent of another host.
 func (a *app) recorder() (*Recorder, error) {
-	socket := a.givenSocket()
-	if socket == "" {
-		socket = DefaultSocket
-	}
-	c, err := client.New(client.Options{Socket: socket})
+	c, err := a.localAgent()
 	if err != nil {
 		return nil, err
 	}
 	return &Recorder{
-		host: a.thisHost, client: c,
+		host: a.deps.Host, client: c,
 		log: slog.New(slog.NewTextHandler(a.ui.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}, nil
 }
@@ -162,34 +148,35 @@ func (r *Recorder) Record(ctx context.Context, records ...spinup.Record) error {
 	limit := recordLimit + time.Duration(len(records))*recordEach
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
-	b := newBatch(records)
+	all := newBatch(records)
+	left := all
 	for {
-		r.record(ctx, b)
-		if !b.again() {
-			return b.lost()
+		r.record(ctx, left)
+		if left = left.with(maybeLater); len(left) == 0 {
+			return all.lost()
 		}
 		select {
 		case <-time.After(recordAgain):
 		case <-ctx.Done():
-			return b.lost()
+			return all.lost()
 		}
 	}
 }
 
 // record tries the agent and then the store: an agent that is just starting has the
 // store open and does not answer yet.
-func (r *Recorder) record(ctx context.Context, b *batch) {
-	b.each(b.left, func(one spinup.Record) error { return r.client.AddSpinup(ctx, one) })
-	here := b.which(func(err error) bool { return errors.Is(err, client.ErrUnreachable) })
+func (r *Recorder) record(ctx context.Context, b batch) {
+	b.each(func(one spinup.Record) error { return r.client.AddSpinup(ctx, one) })
+	here := b.with(func(err error) bool { return errors.Is(err, client.ErrUnreachable) })
 	if len(here) == 0 || ctx.Err() != nil {
 		return
 	}
 	s, err := r.openHere(ctx)
 	if err != nil {
-		b.each(here, func(spinup.Record) error { return err })
+		here.each(func(spinup.Record) error { return err })
 		return
 	}
-	b.each(here, func(one spinup.Record) error { return s.Append(one) })
+	here.each(func(one spinup.Record) error { return s.Append(one) })
 	if err := s.Close(); err != nil {
 		r.log.Warn("closing the spin-up records", "error", err) // all records are on disk
 	}

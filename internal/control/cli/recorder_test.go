@@ -77,13 +77,13 @@ func (d *desk) leases(t *testing.T) (*underway.Leases, *underway.List) {
 
 // Without an agent the announcement is a file for the collector on this host, if there
 // is one.
-func TestRecorderTellsACollectorAlone(t *testing.T) {
+func TestRecorderAnnouncesToACollector(t *testing.T) {
 	d := newDesk(t)
 	leases, list := d.leases(t)
 	end := d.Begin(t.Context(), spinup.ForPull, "app:1") // without a reader
 	end()
 	if _, err := os.Stat(filepath.Join(d.dir, "run")); err == nil {
-		t.Error("a directory was made for a courtesy")
+		t.Error("the announcement created a directory, though no collector reads it")
 	}
 	if err := leases.Make(); err != nil {
 		t.Fatal(err)
@@ -118,7 +118,7 @@ func done(image string) spinup.Record {
 	return spinup.NewTimer(spinup.ForRun, image, spinup.Cohort{}).End(nil)
 }
 
-func TestRecorderTellsTheAgent(t *testing.T) {
+func TestRecorderAnnouncesToTheAgent(t *testing.T) {
 	d, b := newDesk(t), &apitest.Backend{}
 	d.agent(t, b)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -168,7 +168,7 @@ func TestRecorderWritesToDiskWithoutAnAgent(t *testing.T) {
 }
 
 // A starting agent has the store open, and does not answer yet.
-func TestRecorderWaitsForWhoHasTheStoreOpen(t *testing.T) {
+func TestRecorderWaitsForTheStore(t *testing.T) {
 	d, b := newDesk(t), &apitest.Backend{}
 	s, err := spinup.OpenStore(filepath.Join(d.dir, spinup.FileName), spinup.DefaultKeep(), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -204,7 +204,7 @@ func TestRecorderWaitsForAnAgentThatIsNotReady(t *testing.T) {
 	}
 }
 
-func TestRecorderSaysWhatItCannotKeep(t *testing.T) {
+func TestRecorderReportsLostRecords(t *testing.T) {
 	for name, prepare := range map[string]func(*testing.T, *desk){
 		"a file in the way": func(t *testing.T, d *desk) {
 			if err := os.WriteFile(d.dir, nil, 0o600); err != nil {

@@ -30,6 +30,7 @@ func (a *app) sessionReplace() *cobra.Command {
 		Example: "  holdfast session replace alice bob\n" +
 			"  holdfast session replace --node web-1 --parallel 4\n" +
 			"  holdfast session replace --all --timeout 2m --json",
+		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.completeKeys,
 		RunE: func(cmd *cobra.Command, words []string) error {
 			q.Node, q.Keys = holdfast.NodeID(node), nil
@@ -112,23 +113,9 @@ func (a *app) replaced(r holdfast.ReplaceReport) error {
 		}
 	}
 	if n := len(r.Unbegun); n > 0 {
-		msg += fmt.Sprintf("; %s not touched: %s", count(n, "session"), keyList(r.Unbegun))
+		msg += fmt.Sprintf("; %s not touched: %s", count(n, "session"), firstFew(texts(r.Unbegun), ", "))
 	}
-	return &partial{msg: msg, hint: "see `holdfast session show KEY` and the node's log; after the repair, replace the rest"}
-}
-
-// keyList returns the first keys of a list.
-func keyList(keys []holdfast.SessionKey) string {
-	const most = 5
-	var names []string
-	for i, k := range keys {
-		if i == most {
-			names = append(names, "…")
-			break
-		}
-		names = append(names, string(k))
-	}
-	return strings.Join(names, ", ")
+	return Partial(errors.New(msg), "see `holdfast session show KEY` and the node's log; after the repair, replace the rest")
 }
 
 func replaceText(w io.Writer, r holdfast.ReplaceReport) {
@@ -137,7 +124,7 @@ func replaceText(w io.Writer, r holdfast.ReplaceReport) {
 	}
 	fmt.Fprintf(w, "%s replaced in %s\n", count(len(r.Rows)-r.Failed(), "session"), r.Took)
 	if len(r.Gone) > 0 {
-		fmt.Fprintf(w, "ended on their own meanwhile: %s\n", keyList(r.Gone))
+		fmt.Fprintf(w, "ended on their own meanwhile: %s\n", firstFew(texts(r.Gone), ", "))
 	}
 	if r.Notice != "" {
 		fmt.Fprintf(w, "notice: %s\n", clean(r.Notice))

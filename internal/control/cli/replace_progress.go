@@ -4,14 +4,11 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"os"
+	"slices"
 	"strings"
 	"sync"
 	"text/tabwriter"
 	"time"
-	"unicode/utf8"
-
-	"golang.org/x/term"
 
 	"holdfast"
 )
@@ -26,19 +23,16 @@ const (
 // it is a table that is redrawn, and erased at the end. Elsewhere it is a line for each
 // session that has ended.
 type replaceProgress struct {
+	*picture           // nil: not a terminal
 	lines    io.Writer // nil: no output
-	terminal *os.File  // nil: not a terminal
 
 	mu       sync.Mutex
 	ended    []holdfast.Replacement // the last few
 	count    int                    // number of all that have ended
-	underWay []begun
-	drawn    int // lines of the last drawing
-
-	drawing redrawing
+	underWay []underWayRow
 }
 
-type begun struct {
+type underWayRow struct {
 	row  holdfast.Replacement
 	when time.Time
 }
@@ -56,8 +50,7 @@ func (u *ui) replaceProgress() *replaceProgress {
 		fmt.Fprintln(u.err, "replacing…")
 		return b
 	}
-	b.terminal = f
-	b.drawing.begin(b.draw)
+	b.picture = newPicture(f, b.frame)
 	return b
 }
 
@@ -66,15 +59,10 @@ func (b *replaceProgress) step(ended bool, r holdfast.Replacement) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !ended {
-		b.underWay = append(b.underWay, begun{r, time.Now()})
+		b.underWay = append(b.underWay, underWayRow{r, time.Now()})
 		return
 	}
-	for i, u := range b.underWay {
-		if u.row.Key == r.Key {
-			b.underWay = append(b.underWay[:i], b.underWay[i+1:]...)
-			break
-		}
-	}
+	b.underWay = slices.DeleteFunc(b.underWay, func(u underWayRow) bool { return u.row.Key == r.Key })
 	b.count++
 	b.ended = append(b.ended, r)
 	b.ended = b.ended[max(0, len(b.ended)-shownEnded):]
@@ -88,7 +76,7 @@ func (b *replaceProgress) step(ended bool, r holdfast.Replacement) {
 	fmt.Fprintf(b.lines, "%s: %s → %s in %s\n", r.Key, dash(string(r.From)), dash(string(r.To)), r.Total)
 }
 
-func (b *replaceProgress) draw() {
+func (b *replaceProgress) frame(width, _ int) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var text bytes.Buffer
@@ -97,46 +85,14 @@ func (b *replaceProgress) draw() {
 	for _, r := range b.ended {
 		fmt.Fprintln(t, replacementRow(r, phaseText(r.Total)))
 	}
-	for i, u := range b.underWay {
-		if i == shownUnderWay {
-			break
-		}
+	for _, u := range b.underWay[:min(len(b.underWay), shownUnderWay)] {
 		fmt.Fprintln(t, replacementRow(u.row, fmt.Sprintf("%.1fs…", time.Since(u.when).Seconds())))
 	}
 	t.Flush()
 	fmt.Fprintf(&text, "%d done, %d under way\n", b.count, len(b.underWay))
-	width, _, err := term.GetSize(int(b.terminal.Fd()))
-	if err != nil || width < 1 {
-		width = 80
-	}
-	out := b.erase()
-	b.drawn = 0
+	var lines []string
 	for line := range strings.Lines(text.String()) {
-		out += narrow(strings.TrimRight(line, "\n"), width) + "\n"
-		b.drawn++
+		lines = append(lines, narrow(strings.TrimRight(line, "\n"), width))
 	}
-	_, _ = io.WriteString(b.terminal, out) // an error of the terminal is ignored
-}
-
-// erase erases the last drawing (ECMA-48: cursor up, erase below).
-func (b *replaceProgress) erase() string {
-	if b.drawn == 0 {
-		return ""
-	}
-	return fmt.Sprintf("\x1b[%dA\r\x1b[J", b.drawn)
-}
-
-// narrow shortens a line so that the terminal does not wrap it.
-func narrow(line string, width int) string {
-	if utf8.RuneCountInString(line) < width {
-		return line
-	}
-	return string([]rune(line)[:width-1])
-}
-
-func (b *replaceProgress) close() {
-	b.drawing.end()
-	if b.terminal != nil {
-		_, _ = io.WriteString(b.terminal, b.erase())
-	}
+	return lines
 }

@@ -17,8 +17,8 @@ import (
 	"holdfast/internal/sessions/replace"
 )
 
-// past is the output about past replacements.
-type past struct {
+// replacementHistory is the output about past replacements.
+type replacementHistory struct {
 	Nodes []replace.NodeTimes    `json:"nodes"`
 	Rows  []holdfast.Replacement `json:"replacements"`
 }
@@ -36,11 +36,8 @@ func (a *app) sessionReplacements() *cobra.Command {
 			"RATIO is a node's time divided by the fleet's median, for the phase with the highest ratio. Templates are compared with themselves.\n" +
 			fmt.Sprintf("A node counts as slow from %.0fx on.", replace.SlowRatio),
 		Example: "  holdfast session replacements\n  holdfast session replacements --slow\n  holdfast session replacements --node web-1 --limit 5 --json",
-		Args:    noArgs(),
+		PreRunE: func(cmd *cobra.Command, _ []string) error { return atLeast(cmd, "limit", limit, 0) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if limit < 0 {
-				return usage(cmd, fmt.Errorf("--limit is %d, it must be 0 or more", limit))
-			}
 			return a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
 				rows, err := a.allReplacements(ctx, c)
 				if err != nil {
@@ -108,8 +105,8 @@ func (a *app) allReplacements(ctx context.Context, c *client.Client) ([]holdfast
 }
 
 // pick compares all nodes, and then applies the flags.
-func pick(rows []holdfast.Replacement, node holdfast.NodeID, slow bool) past {
-	p := past{Nodes: []replace.NodeTimes{}, Rows: []holdfast.Replacement{}}
+func pick(rows []holdfast.Replacement, node holdfast.NodeID, slow bool) replacementHistory {
+	p := replacementHistory{Nodes: []replace.NodeTimes{}, Rows: []holdfast.Replacement{}}
 	for _, n := range replace.ByNode(rows) {
 		if (node == "" || n.Node == node) && (!slow || n.Slow()) {
 			p.Nodes = append(p.Nodes, n)
@@ -127,7 +124,7 @@ func pick(rows []holdfast.Replacement, node holdfast.NodeID, slow bool) past {
 	return p
 }
 
-func (a *app) pastText(w io.Writer, p past, slow bool) {
+func (a *app) pastText(w io.Writer, p replacementHistory, slow bool) {
 	if len(p.Nodes) == 0 && len(p.Rows) == 0 {
 		if slow {
 			fmt.Fprintln(w, "no node is slow")

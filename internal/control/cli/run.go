@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"holdfast"
 	"holdfast/internal/hosts/job"
@@ -48,15 +47,13 @@ func (a *app) runCmd() *cobra.Command {
 			"  holdfast run -f job.yaml --parallelism 4",
 		Args:              args(0, 1<<16, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, words []string) error {
+		RunE: a.within(noLimit, func(ctx context.Context, cmd *cobra.Command, words []string) error {
 			j, err := a.jobOf(cmd, o, words)
 			if err != nil {
 				return err
 			}
-			ctx, cancel := a.limited(cmd, noLimit)
-			defer cancel()
 			return a.runJob(ctx, j, o)
-		},
+		}),
 	}
 	f := cmd.Flags()
 	f.SetInterspersed(false)
@@ -72,15 +69,6 @@ func (a *app) runCmd() *cobra.Command {
 	f.BoolVarP(&o.stdin, "stdin", "i", true, "pass the input on; -i=false keeps the command from reading the input of a script")
 	completeWords(cmd, "pull", string(job.PullMissing), string(job.PullAlways), string(job.PullNever))
 	return cmd
-}
-
-// completeWords makes a flag complete one of the words.
-func completeWords(cmd *cobra.Command, flag string, words ...string) {
-	// Registering fails if there is no such flag, or twice: the first run would show
-	// that.
-	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err)
-	}
 }
 
 // jobOf returns the job of the command line.
@@ -194,33 +182,31 @@ func (a *app) readJob(name string) (text []byte, dir string, err error) {
 func (a *app) runJob(ctx context.Context, j job.Job, o runOptions) error {
 	local, err := a.openLocal(ctx)
 	if err != nil {
-		return &runError{err}
+		return runError(err)
 	}
 	defer local.close()
 	r, err := a.runner(ctx, local, j, o)
 	if err != nil {
-		return &runError{err}
+		return runError(err)
 	}
 	id := job.NewID()
-	if len(a.deps.JobWatcher) > 0 {
-		w, err := job.StartWatcher(a.deps.JobWatcher, id)
-		if err != nil {
-			return &runError{err}
-		}
-		defer w.Release()
+	w, err := job.StartWatcher(a.deps.JobWatcher, id)
+	if err != nil {
+		return runError(err)
 	}
+	defer w.Release()
 	endSweep := a.beginSweep(ctx, local.Engine, r.Owner)
 	defer endSweep()
 
-	ended := local.begin(ctx, spinup.ForRun, id)
+	ended := local.recorder.Begin(ctx, spinup.ForRun, id)
 	res, err := r.Run(ctx, id, j)
 	ended()
 	if err != nil {
-		err = &runError{err}
+		err = runError(err)
 		res.ExitCode = exitCode(err)
 	}
 	if shown := a.showJob(res, err, j, local.Rules); err == nil && shown != nil {
-		err = &runError{shown}
+		err = runError(shown)
 	}
 	if err == nil && res.ExitCode != 0 {
 		return status(res.ExitCode)
@@ -243,7 +229,7 @@ func (a *app) runner(ctx context.Context, local Local, j job.Job, o runOptions) 
 		return nil, err
 	}
 	r := &job.Runner{
-		Engine: local.Engine, Puller: jobPuller{p}, Recorder: local.Keeper, Cohort: cohort, Owner: owner,
+		Engine: local.Engine, Puller: jobPuller{p}, Recorder: local.recorder, Cohort: cohort, Owner: owner,
 		Log:    slog.New(slog.NewTextHandler(a.ui.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Stdout: a.ui.out, Stderr: a.ui.err,
 		Tell:   func(e job.Event) { a.ui.note("%s: %s", clean(inRun(e.Run, j.Parallelism, e.Name)), clean(e.Line)) },
@@ -271,32 +257,18 @@ func (a *app) attach(o runOptions) (job.Input, error) {
 		return in, nil
 	}
 	in.Stdin = a.ui.in
-	input, isIn := terminal(a.ui.in)
-	output, isOut := terminal(a.ui.out)
+	_, isIn := terminal(a.ui.in)
+	_, isOut := terminal(a.ui.out)
 	if in.TTY = o.tty || isIn && isOut && !a.ui.json; !in.TTY {
 		return in, nil
 	}
-	var releases []func()
-	in.Release = func() {
-		for _, release := range releases {
-			release()
-		}
+	sizes, restore, err := takeTerminal(a.ui.in, a.ui.out, func(rows, cols int) engine.Size {
+		return engine.Size{Rows: uint(rows), Cols: uint(cols)}
+	})
+	if err == nil {
+		in.Resize, in.Release = sizes, restore
 	}
-	if isIn {
-		before, err := term.MakeRaw(int(input.Fd()))
-		if err != nil {
-			return in, fmt.Errorf("switching the terminal to raw input: %w", err)
-		}
-		releases = append(releases, func() { _ = term.Restore(int(input.Fd()), before) })
-	}
-	if isOut {
-		sizes := make(chan engine.Size, 1)
-		releases = append(releases, watchSize(output, sizes, func(rows, cols int) engine.Size {
-			return engine.Size{Rows: uint(rows), Cols: uint(cols)}
-		}))
-		in.Resize = sizes
-	}
-	return in, nil
+	return in, err
 }
 
 // Time limits of removing what other jobs left: for all of it, and for the wait of a

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"holdfast"
 	"holdfast/internal/hosts/job"
 	"holdfast/internal/hosts/spinup"
 )
@@ -16,22 +15,17 @@ import (
 // exitNoJob is the exit code if a job could not be run, as of `docker run`.
 const exitNoJob = 125
 
-// runError is why a job was not run to its end.
-type runError struct{ err error }
-
-func (e *runError) Error() string { return e.err.Error() }
-func (e *runError) Unwrap() error { return e.err }
-func (e *runError) Hint() string  { return holdfast.HintOf(e.err) }
-
-func (e *runError) ExitCode() int {
+// runError makes err the reason why a job was not run to its end.
+func runError(err error) error {
+	code := exitNoJob
 	var own coder
 	switch {
-	case errors.Is(e.err, context.Canceled):
-		return exitInterrupted
-	case errors.As(e.err, &own): // an error in the configuration
-		return own.ExitCode()
+	case errors.Is(err, context.Canceled):
+		code = exitInterrupted
+	case errors.As(err, &own): // an error in the configuration
+		code = own.ExitCode()
 	}
-	return exitNoJob
+	return &exitError{err: err, code: code}
 }
 
 // jobOutcome is a job in the output. Its exit code is that of the command.
@@ -62,8 +56,7 @@ func (a *app) showJob(res job.Result, failed error, j job.Job, rules spinup.Rule
 		out.Error = messageOf(failed)
 	}
 	for _, s := range res.Spinups {
-		slow := append([]spinup.Phase{}, rules.Slow(s.Record)...)
-		out.Spinups = append(out.Spinups, judgedSpinup{s, slow})
+		out.Spinups = append(out.Spinups, judgedSpinup{s, slowPhases(s.Record, rules)})
 	}
 	return a.ui.result(out, nil)
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -29,14 +30,10 @@ func (a *app) sessionLs() *cobra.Command {
 		Short:   "List all sessions",
 		Long:    "List all sessions, by key: their state, template, age, open connections, address, container and node.",
 		Example: "  holdfast session ls\n  holdfast session ls --json",
-		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
 				all, err := c.Sessions(ctx)
-				if err != nil {
-					return err
-				}
-				return a.ui.result(all, func(w io.Writer) { a.sessionTable(w, all) })
+				return show(a.ui, all, err, a.sessionTable)
 			})
 		},
 	}
@@ -63,10 +60,7 @@ func (a *app) sessionShow() *cobra.Command {
 		Example: "  holdfast session show alice",
 	}, askLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
 		s, err := c.Session(ctx, key)
-		if err != nil {
-			return err
-		}
-		return a.ui.result(s, func(w io.Writer) { a.sessionDetails(w, s) })
+		return show(a.ui, s, err, a.sessionDetails)
 	})
 }
 
@@ -127,10 +121,7 @@ func (a *app) sessionStart() *cobra.Command {
 		done := a.ui.progress("starting " + string(key))
 		s, err := c.StartSession(ctx, key, template)
 		done()
-		if err != nil {
-			return err
-		}
-		return a.ui.result(s, func(w io.Writer) {
+		return show(a.ui, s, err, func(w io.Writer, s api.Session) {
 			fmt.Fprintf(w, "%s is %s at %s (template %s, container %s, booted in %s)\n",
 				s.Key, s.State, dash(s.Address), dash(s.Template), shortID(s.ContainerID), bootTime(s))
 		})
@@ -149,20 +140,14 @@ func (a *app) sessionStop() *cobra.Command {
 		done := a.ui.progress("stopping " + string(key))
 		r, err := c.StopSession(ctx, key)
 		done()
-		if err != nil {
-			return err
-		}
-		if err := a.ui.result(r, func(w io.Writer) {
+		return errors.Join(show(a.ui, r, err, func(w io.Writer, r holdfast.KillReport) {
 			if len(r.Left) == 0 {
 				fmt.Fprintf(w, "%s is stopped: %s seen dead in %s\n", key, count(len(r.Dead), "container"), r.Took)
 			}
 			if r.Notice != "" {
 				fmt.Fprintf(w, "notice: %s\n", clean(r.Notice))
 			}
-		}); err != nil {
-			return err
-		}
-		return leftError(r.Left)
+		}), leftError(r.Left))
 	})
 }
 

@@ -15,8 +15,8 @@ import (
 	"holdfast/internal/control/api/client"
 )
 
-// moved is the output of `session move`.
-type moved struct {
+// moveResult is the output of `session move`.
+type moveResult struct {
 	Key    holdfast.SessionKey   `json:"key"`
 	From   holdfast.NodeID       `json:"from"`
 	Node   holdfast.NodeID       `json:"node"` // its node now
@@ -61,12 +61,12 @@ func (a *app) moveSession(ctx context.Context, c *client.Client, key holdfast.Se
 	}
 	done()
 	r.Memory = becameOf(r.Memory, before, s.Memory)
-	m := moved{Key: key, From: before.Node, Node: s.Node, Epoch: s.Epoch, Memory: r.Memory, Took: holdfast.Millis(time.Since(begun))}
+	m := moveResult{Key: key, From: before.Node, Node: s.Node, Epoch: s.Epoch, Memory: r.Memory, Took: holdfast.Millis(time.Since(begun))}
 	if err := a.ui.result(m, func(w io.Writer) { fmt.Fprintln(w, m.text()) }); err != nil {
 		return err
 	}
 	if s.Node != r.To {
-		return &partial{fmt.Sprintf("session %s started on node %s instead of node %s", key, s.Node, r.To), "the log of " + string(r.To) + " has the reason"}
+		return Partial(fmt.Errorf("session %s started on node %s instead of node %s", key, s.Node, r.To), "the log of "+string(r.To)+" has the reason")
 	}
 	return nil
 }
@@ -86,7 +86,7 @@ func becameOf(r holdfast.MemoryReport, before api.Session, now string) holdfast.
 	return r
 }
 
-func (m moved) text() string {
+func (m moveResult) text() string {
 	how := "in a new container"
 	switch {
 	case m.Memory.Saved > 0:

@@ -40,19 +40,12 @@ func (f *spinupFilter) flags(cmd *cobra.Command) {
 	s.StringVar(&f.kind, "kind", "", "only of this kind: "+strings.Join(kinds(), ", "))
 	s.StringVar(&f.image, "image", "", "only of this image; without a tag: of any tag")
 	s.StringVar(&f.job, "job", "", "only of this session or run")
-	// Registering fails if there is no such flag, or twice: the first run would show
-	// that.
-	if err := cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(kinds(), cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err)
-	}
+	s.BoolVar(&f.slow, "slow", false, "only those with a slow phase")
+	s.BoolVar(&f.failed, "failed", false, "only those that failed")
+	completeWords(cmd, "kind", kinds()...)
 }
 
-func kinds() (names []string) {
-	for _, k := range spinup.Kinds() {
-		names = append(names, string(k))
-	}
-	return names
-}
+func kinds() []string { return texts(spinup.Kinds()) }
 
 // filter reads the flags.
 func (f *spinupFilter) filter(cmd *cobra.Command, now time.Time) (spinup.Filter, error) {
@@ -93,7 +86,6 @@ func (a *app) spinupLs() *cobra.Command {
 		Long: "List spin-ups, the newest first: the time of each phase, and the result.\n" +
 			"A phase that was slow by the agent's rules is marked with \"!\".",
 		Example: "  holdfast spinup ls --since 24h --slow\n  holdfast spinup ls --failed --kind session\n  holdfast spinup ls --image nginx --limit 5 --json",
-		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			filter, err := f.filter(cmd, a.deps.Now())
 			if err != nil {
@@ -105,16 +97,11 @@ func (a *app) spinupLs() *cobra.Command {
 			filter.Limit = limit
 			return a.withSpinups(cmd, askLimit, dir, func(ctx context.Context, s *client.Client) error {
 				all, err := s.Spinups(ctx, filter)
-				if err != nil {
-					return err
-				}
-				return a.ui.result(all, func(w io.Writer) { a.spinupTable(w, all) })
+				return show(a.ui, all, err, a.spinupTable)
 			})
 		},
 	}
 	f.flags(cmd)
-	cmd.Flags().BoolVar(&f.slow, "slow", false, "only those with a slow phase")
-	cmd.Flags().BoolVar(&f.failed, "failed", false, "only those that failed")
 	cmd.Flags().IntVar(&limit, "limit", 20, "at most that many")
 	dataDirFlag(cmd, &dir)
 	return cmd
@@ -187,14 +174,11 @@ func (a *app) spinupShow() *cobra.Command {
 		Long:              "Show all details of one spin-up: its phases, every layer of its pull, and its error.\nA unique beginning of the id is enough.",
 		Example:           "  holdfast spinup show 188a2f3c71b0",
 		Args:              args(1, 1, "the id of one spin-up"),
-		ValidArgsFunction: a.completeSpinup,
+		ValidArgsFunction: onlyOne(a.completeSpinup),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			return a.withSpinups(cmd, askLimit, dir, func(ctx context.Context, s *client.Client) error {
 				one, err := s.Spinup(ctx, words[0])
-				if err != nil {
-					return hintNotFound(err, "`holdfast spinup ls` lists the spin-ups")
-				}
-				return a.ui.result(one, func(w io.Writer) { spinupDetails(w, one) })
+				return show(a.ui, one, hintNotFound(err, "`holdfast spinup ls` lists the spin-ups"), spinupDetails)
 			})
 		},
 	}
@@ -255,11 +239,8 @@ func yesNo(b bool) string {
 	return "no"
 }
 
-// completeSpinup completes the id of a recent spin-up, as the only argument.
+// completeSpinup completes the id of a recent spin-up.
 func (a *app) completeSpinup(cmd *cobra.Command, words []string, _ string) (out []cobra.Completion, d cobra.ShellCompDirective) {
-	if len(words) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
 	dir, _ := cmd.Flags().GetString("data-dir") // completeSpinup is for commands with that flag
 	err := a.withSpinups(cmd, completeLimit, dir, func(ctx context.Context, s *client.Client) error {
 		all, err := s.Spinups(ctx, spinup.Filter{Limit: 50})

@@ -76,7 +76,7 @@ func (a *app) recordsIn(ctx context.Context, dir string) (hostParts, error) {
 		}
 		return hostParts{}, holdfast.WithHint(fmt.Errorf("records of spin-ups at %s: %w", path, err), "--data-dir names an agent's data directory")
 	}
-	h, err := a.thisHost(ctx)
+	h, err := a.deps.Host(ctx)
 	if err != nil {
 		return hostParts{}, err
 	}

@@ -30,9 +30,8 @@ func (a *app) spinupStats() *cobra.Command {
 		Short: "Show how often each phase was slow, and whether groups differ",
 		Long: "Show for each group and phase the number of judged and slow spin-ups, the median and the slow tail, each with its 95 % confidence interval (\"?\": too few records).\n" +
 			"The groups are compared with the largest one, or with that of --against. With --before, spin-ups that began since that time are compared with earlier ones.\n" +
-			"\"better\" and \"worse\" mean that chance does not explain the difference; \"no difference shown\" does not mean that there is none.",
+			"\"better\" and \"worse\" mean that chance does not explain the difference; \"no difference shown\" does not exclude a difference.",
 		Example: "  holdfast spinup stats --since 24h --by driver\n  holdfast spinup stats --by engine --against 'docker 20.10.24' --kind run\n  holdfast spinup stats --before 2026-11-01 --since 30d",
-		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			now := a.deps.Now()
 			filter, err := f.filter(cmd, now)
@@ -50,10 +49,7 @@ func (a *app) spinupStats() *cobra.Command {
 			}
 			return a.withSpinups(cmd, statsLimit, dir, func(ctx context.Context, s *client.Client) error {
 				r, err := s.SpinupReport(ctx, q)
-				if err != nil {
-					return hintNotFound(err, "without --against every group is listed")
-				}
-				return a.ui.result(r, func(w io.Writer) { reportText(w, r) })
+				return show(a.ui, r, hintNotFound(err, "without --against every group is listed"), reportText)
 			})
 		},
 	}
@@ -62,23 +58,14 @@ func (a *app) spinupStats() *cobra.Command {
 	s.StringVar(&by, "by", "", "what makes a group: "+strings.Join(groupings(), ", "))
 	s.StringVar(&against, "against", "", "the group that the others are compared with (default the largest)")
 	s.StringVar(&before, "before", "", "compare spin-ups that began since this time with earlier ones: a time ago, a date or a time")
-	s.BoolVar(&f.slow, "slow", false, "only those with a slow phase")
-	s.BoolVar(&f.failed, "failed", false, "only those that failed")
 	dataDirFlag(cmd, &dir)
-	if err := cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(groupings(), cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err)
-	}
+	completeWords(cmd, "by", groupings()...)
 	return cmd
 }
 
-func groupings() (names []string) {
-	for _, by := range spinup.Groupings() {
-		names = append(names, string(by))
-	}
-	return names
-}
+func groupings() []string { return texts(spinup.Groupings()) }
 
-// hintNotFound adds a hint to a not-found error about an object that is not a session.
+// hintNotFound adds a hint to a not-found error about an object that is not a session. err may be nil.
 func hintNotFound(err error, hint string) error {
 	if errors.Is(err, holdfast.ErrNotFound) && holdfast.HintOf(err) == "" {
 		return holdfast.WithHint(err, hint)

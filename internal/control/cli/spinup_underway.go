@@ -60,17 +60,13 @@ func (a *app) spinupBegin() *cobra.Command {
 		Long: "Announce that another program pulls, creates or starts a container on this host, so that garbage collection waits for it, and print an id for `holdfast spinup end`.\n" +
 			"The announcement counts until it is ended, or until its time is up, in case the program crashes. It goes to the agent. If no agent answers it is a file on this host for every collector, which needs root.",
 		Example: "  id=$(holdfast spinup begin --for 5m --name deploy); ./deploy; holdfast spinup end $id",
-		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if life <= 0 || life > api.MaxUnderWay {
 				return usage(cmd, fmt.Errorf("--for is %v, it must be over 0 and at most %v", life, api.MaxUnderWay))
 			}
 			return a.withUnderWay(cmd, func(ctx context.Context, to *client.Client) error {
 				e, err := to.BeginSpinup(ctx, "", name, life)
-				if err != nil {
-					return err
-				}
-				return a.ui.result(e, func(w io.Writer) { fmt.Fprintln(w, clean(e.ID)) })
+				return show(a.ui, e, err, func(w io.Writer, e underway.Entry) { fmt.Fprintln(w, clean(e.ID)) })
 			})
 		},
 	}
@@ -86,7 +82,7 @@ func (a *app) spinupEnd() *cobra.Command {
 		Long:              "End the spin-up with the id that `holdfast spinup begin` printed.",
 		Example:           "  holdfast spinup end 4d3c2b1a00112233",
 		Args:              args(1, 1, "the id that `holdfast spinup begin` printed"),
-		ValidArgsFunction: a.completeUnderWay,
+		ValidArgsFunction: onlyOne(a.completeUnderWay),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			return a.withUnderWay(cmd, func(ctx context.Context, to *client.Client) error {
 				if err := to.EndSpinup(ctx, words[0]); err != nil {
@@ -98,11 +94,8 @@ func (a *app) spinupEnd() *cobra.Command {
 	}
 }
 
-// completeUnderWay completes the id of an announced spin-up, as the only argument.
+// completeUnderWay completes the id of an announced spin-up.
 func (a *app) completeUnderWay(cmd *cobra.Command, words []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(words) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
 	return a.complete(cmd, func(ctx context.Context, c *client.Client) (out []cobra.Completion, err error) {
 		all, err := c.SpinupsUnderWay(ctx)
 		for _, e := range all {

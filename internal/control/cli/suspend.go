@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast"
+	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/client"
 )
 
@@ -24,15 +26,9 @@ func (a *app) sessionSuspend() *cobra.Command {
 		done := a.ui.progress("suspending " + string(key))
 		r, err := c.SuspendSession(ctx, key)
 		done()
-		if err != nil {
-			return err
-		}
-		if err := a.ui.result(r, func(w io.Writer) {
+		return errors.Join(show(a.ui, r, err, func(w io.Writer, r holdfast.SuspendReport) {
 			fmt.Fprintf(w, "%s is suspended: %.1f MB saved in %s, kept until %s\n", key, float64(r.Bytes)/1e6, r.Took, stamp(r.Until))
-		}); err != nil {
-			return err
-		}
-		return leftError(r.Left)
+		}), leftError(r.Left))
 	})
 }
 
@@ -47,10 +43,7 @@ func (a *app) sessionResume() *cobra.Command {
 		done := a.ui.progress("resuming " + string(key))
 		s, err := c.ResumeSession(ctx, key)
 		done()
-		if err != nil {
-			return err
-		}
-		return a.ui.result(s, func(w io.Writer) {
+		return show(a.ui, s, err, func(w io.Writer, s api.Session) {
 			fmt.Fprintf(w, "%s is %s at %s (%s, booted in %s)\n", s.Key, s.State, dash(s.Address), memoryText(s.Memory), bootTime(s))
 		})
 	})

@@ -123,7 +123,7 @@ func with(t *testing.T, keys ...holdfast.SessionKey) *apitest.Backend {
 	return b
 }
 
-// On a terminal an exec has one too, without a flag.
+// On a terminal the command of an exec gets a terminal without a flag.
 func TestExecTakesTheTerminal(t *testing.T) {
 	c := onTerminal(t, with(t, "alice"), "session", "exec", "alice", "--", "tty")
 	c.start()
@@ -162,7 +162,7 @@ func TestExecPassesExitCodeOnTerminal(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 	if c.mode() != before {
-		t.Error("the terminal was not given back")
+		t.Error("the terminal was not restored")
 	}
 }
 
@@ -189,7 +189,7 @@ func TestProgressOnTerminal(t *testing.T) {
 	close(b.Gate)
 	rest := c.until("booted in 400ms)\r\n")
 	if i := strings.LastIndex(rest, "\r\x1b[K"); i < 0 || !strings.HasPrefix(rest[i:], "\r\x1b[Kalice is ready at ") {
-		t.Errorf("the line of progress was not wiped: %q", rest)
+		t.Errorf("the line of progress was not erased: %q", rest)
 	}
 	if code := c.end(); code != 0 {
 		t.Errorf("exit code %d", code)
@@ -217,7 +217,7 @@ func TestReplaceOnTerminal(t *testing.T) {
 	c.until("INSTANCE  FROM  TO")
 	c.until("alice     n1    -")
 	c.until("0 done, 1 under way")
-	c.until("\x1b[3A\r\x1b[J") // three lines up, and redrawn
+	c.until("\x1b[3A\rINSTANCE") // three lines up, and redrawn
 	b.Gate <- struct{}{}
 	c.until("1.30s")
 	c.until("1 done, 1 under way")

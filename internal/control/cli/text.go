@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -41,6 +42,31 @@ func stamp(t time.Time) string {
 	return t.Format(time.RFC3339)
 }
 
+// texts converts the names of an enumeration.
+func texts[T ~string](names []T) []string {
+	var out []string
+	for _, n := range names {
+		out = append(out, string(n))
+	}
+	return out
+}
+
+// firstFew joins the first five texts, and "…" if there are more.
+func firstFew(all []string, separator string) string {
+	const most = 5
+	if len(all) > most {
+		all = append(all[:most:most], "…")
+	}
+	return strings.Join(all, separator)
+}
+
+// printEach prints a line for each text, behind a label.
+func printEach(w io.Writer, label string, texts []string) {
+	for _, t := range texts {
+		fmt.Fprintf(w, "%s: %s\n", label, clean(t))
+	}
+}
+
 func count(n int, one string) string {
 	if n == 1 {
 		return "1 " + one
@@ -63,15 +89,9 @@ func leftError(left []holdfast.Leftover) error {
 		return nil
 	}
 	var names []string
-	for i, l := range left {
-		if i == 5 {
-			names = append(names, "…")
-			break
-		}
+	for _, l := range left {
 		names = append(names, leftLine(l))
 	}
-	return &partial{
-		msg:  count(len(left), "container") + " left behind: " + strings.Join(names, "; "),
-		hint: "find what blocks the processes (`ps -o pid,stat,wchan,args -p PID`), then try again",
-	}
+	return Partial(fmt.Errorf("%s left behind: %s", count(len(left), "container"), firstFew(names, "; ")),
+		"find what blocks the processes (`ps -o pid,stat,wchan,args -p PID`), then try again")
 }

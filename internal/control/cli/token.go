@@ -21,8 +21,8 @@ func (a *app) tokenCmd() *cobra.Command {
 	}, a.tokenCreate(), a.tokenNewSecret())
 }
 
-// created is the output of `token create`.
-type created struct {
+// tokenResult is the output of `token create`.
+type tokenResult struct {
 	Token   string                `json:"token"`
 	Secret  string                `json:"secret"` // the id of the secret that signed it
 	Keys    []holdfast.SessionKey `json:"keys"`
@@ -43,7 +43,6 @@ func (a *app) tokenCreate() *cobra.Command {
 			"The first secret of the file signs it. A client with the token may connect until it expires.",
 		Example: "  holdfast token create --secrets /etc/holdfast/tokens --key alice\n" +
 			"  holdfast token create --secrets /etc/holdfast/tokens --prefix team- --ttl 8h --json",
-		Args: noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case file == "":
@@ -80,9 +79,9 @@ func (a *app) createToken(file string, keys []string, prefix string, ttl time.Du
 	}
 	text, err := token.Sign(secrets[0], g)
 	if err != nil {
-		return &usageError{err, holdfast.HintOf(err)} // the secret is valid: the request was not
+		return Usage(err) // the secret is valid: the request was not
 	}
-	made := created{Token: text, Secret: secrets[0].ID, Keys: g.Keys, Prefix: prefix, Expires: g.Expires}
+	made := tokenResult{Token: text, Secret: secrets[0].ID, Keys: g.Keys, Prefix: prefix, Expires: g.Expires}
 	return a.ui.result(made, func(w io.Writer) { fmt.Fprintln(w, text) })
 }
 
@@ -94,14 +93,13 @@ func (a *app) tokenNewSecret() *cobra.Command {
 		Long: "Print a new secret as a line for the gateway's tokens_file. The first line of the file signs, and all lines verify.\n" +
 			"Other users must not be able to read the file: its mode must be 0600.",
 		Example: "  (umask 077; holdfast token new-secret > /etc/holdfast/tokens)\n  holdfast token new-secret --id 2026-06",
-		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if id == "" && cmd.Flags().Changed("id") {
 				return usage(cmd, errors.New("--id is empty"))
 			}
 			s, err := token.NewSecret(id)
 			if err != nil {
-				return &usageError{err, holdfast.HintOf(err)}
+				return Usage(err)
 			}
 			return a.ui.result(map[string]string{"id": s.ID, "line": s.Line()}, func(w io.Writer) { fmt.Fprintln(w, s.Line()) })
 		},

@@ -13,15 +13,15 @@ import (
 	"holdfast/internal/control/api"
 )
 
-// Tool is a program beside holdfast that runs experiments with the same manners: --json
-// and --timeout, one error line and one hint line, and the same exit codes.
+// Tool is a program beside holdfast that runs experiments. Its command line has the same
+// conventions: --json and --timeout, one error line and one hint line, the same exit codes.
 type Tool struct {
 	Name, Short, Long, Example string
 	Version                    api.Version
 	Flags                      func(*pflag.FlagSet) // adds flags of all commands
 	Experiments                []Experiment
-	// Hidden are the roles that other processes of the program play, by name; they
-	// get their arguments as they came.
+	// Hidden are the roles of other processes of the program, by name. They get their
+	// arguments unparsed.
 	Hidden map[string]func(ctx context.Context, args []string) error
 }
 
@@ -31,12 +31,12 @@ type Experiment struct {
 	Short   string // a sentence for the list of commands
 	Example string // holdfast bench kill -n 200
 	// Setup adds the flags of the experiment and returns the function that runs it
-	// once they are parsed. The function writes its progress in lines; invalid flags
-	// are an error of Usage.
+	// once they are parsed. The function writes its progress in lines. Its error about
+	// invalid flags is one of Usage.
 	Setup func(*pflag.FlagSet) func(ctx context.Context, progress io.Writer) (Result, error)
 }
 
-// Result is what an experiment found: JSON with --json, else text.
+// Result is the result of an experiment, printed as JSON with --json, otherwise as text.
 type Result interface {
 	WriteText(io.Writer) error
 	Failures() int // operations that failed
@@ -45,39 +45,28 @@ type Result interface {
 // ToolMain runs the command line of a Tool (args without the program's name) and
 // returns the exit code.
 func ToolMain(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, t Tool) int {
-	a := &app{deps: Deps{Version: t.Version, Now: time.Now}, ui: newUI(stdin, stdout, stderr)}
+	a := &app{deps: Deps{Version: t.Version, Now: time.Now, Hidden: t.Hidden}, ui: newUI(stdin, stdout, stderr)}
 	root := a.newRoot(&cobra.Command{Use: t.Name, Short: t.Short, Long: t.Long, Example: t.Example})
 	if t.Flags != nil {
 		t.Flags(root.PersistentFlags())
 	}
-	group(root, a.experiments(t.Experiments)...)
-	group(root, a.toolVersion(t), completionCmd(), a.manCmd(), exitCodesTopic())
-	for name, run := range t.Hidden {
-		root.AddCommand(hiddenCmd(name, run))
+	for _, e := range t.Experiments {
+		group(root, a.experiment(e))
 	}
+	group(root, a.toolVersion(t))
 	return a.run(ctx, root, args, stdin, stdout, stderr)
 }
 
 func (a *app) toolVersion(t Tool) *cobra.Command {
-	return &cobra.Command{Use: "version", Short: "Print the version of this program", Args: noArgs(), RunE: func(*cobra.Command, []string) error {
+	return &cobra.Command{Use: "version", Short: "Print the version of this program", RunE: func(*cobra.Command, []string) error {
 		return a.ui.result(t.Version, func(w io.Writer) { fmt.Fprintf(w, "%s\t%s\n", t.Name, versionText(t.Version)) })
 	}}
 }
 
-func (a *app) experiments(all []Experiment) []*cobra.Command {
-	var cmds []*cobra.Command
-	for _, e := range all {
-		cmds = append(cmds, a.experiment(e))
-	}
-	return cmds
-}
-
 func (a *app) experiment(e Experiment) *cobra.Command {
-	cmd := &cobra.Command{Use: e.Name, Short: e.Short, Long: e.Short + ".", Example: "  " + e.Example, Args: noArgs()}
+	cmd := &cobra.Command{Use: e.Name, Short: e.Short, Long: e.Short + ".", Example: "  " + e.Example}
 	run := e.Setup(cmd.Flags())
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		ctx, cancel := a.limited(cmd, noLimit)
-		defer cancel()
+	cmd.RunE = a.within(noLimit, func(ctx context.Context, cmd *cobra.Command, _ []string) error {
 		progress := a.ui.err
 		if a.ui.json {
 			progress = io.Discard
@@ -85,7 +74,7 @@ func (a *app) experiment(e Experiment) *cobra.Command {
 		r, err := run(ctx, progress)
 		if err != nil {
 			err = fmt.Errorf("bench %s: %w", e.Name, err)
-			if u := (*usageError)(nil); errors.As(err, &u) && u.hint == "" {
+			if u := (*exitError)(nil); errors.As(err, &u) && u.code == exitUsage && u.Hint() == "" {
 				return usage(cmd, err)
 			}
 			return err
@@ -98,6 +87,6 @@ func (a *app) experiment(e Experiment) *cobra.Command {
 			return fmt.Errorf("bench %s: %s failed", e.Name, count(r.Failures(), "operation"))
 		}
 		return text
-	}
+	})
 	return cmd
 }

@@ -72,6 +72,15 @@ func (u *ui) result(v any, text func(io.Writer)) error {
 	return nil
 }
 
+// show prints the value that a call returned, as result does. It passes on the call's
+// error.
+func show[T any](u *ui, v T, err error, text func(io.Writer, T)) error {
+	if err != nil {
+		return err
+	}
+	return u.result(v, func(w io.Writer) { text(w, v) })
+}
+
 // note prints a line beside the result.
 func (u *ui) note(format string, a ...any) {
 	if !u.json {
@@ -164,10 +173,20 @@ func (u *ui) progress(what string) (done func()) {
 		return func() {}
 	}
 	begin := time.Now()
-	var drawing redrawing
-	drawing.begin(func() { fmt.Fprintf(f, "\r\x1b[K%s… %.1fs", what, time.Since(begin).Seconds()) })
+	end := redraw(func() { fmt.Fprintf(f, "\r\x1b[K%s… %.1fs", what, time.Since(begin).Seconds()) })
 	return func() {
-		drawing.end()
+		end()
 		fmt.Fprint(f, "\r\x1b[K")
 	}
+}
+
+// steps shows work of several steps. step begins the next step, and the caller must call
+// done when the last one has ended.
+func (u *ui) steps() (step func(what string), done func()) {
+	end := func() {}
+	step = func(what string) {
+		end()
+		end = u.progress(what)
+	}
+	return step, func() { end() }
 }

@@ -27,7 +27,6 @@ func (a *app) versionCmd() *cobra.Command {
 		Short:   "Print the version of this binary and of the agent",
 		Long:    "Print the version of this binary and, if an agent answers, of the agent.",
 		Example: "  holdfast version --json",
-		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := versions{Client: a.deps.Version}
 			// The version of this binary is printed even if no agent answers.
