@@ -63,7 +63,7 @@ func newScanner(h probe.Host, m cgroup.Mount) (*scanner, error) {
 		return nil, errors.Join(err, owners.Close())
 	}
 	s := &scanner{self: self, owners: owners, inhabited: make(map[uint64]bool)}
-	s.inhabit(m.Group("/"), 0)
+	_ = m.Group("/").Walk(s.inhabit) // a removed group has no pages
 	return s, nil
 }
 
@@ -72,22 +72,19 @@ func (s *scanner) close() {
 	s.owners.Close()
 }
 
-// inhabit records which groups have processes of their own. The kernel reports a dying
+// inhabit records whether a group has processes of its own. The kernel reports a dying
 // group's page under the nearest living ancestor, and a group without processes has no
-// other pages (Documentation/admin-guide/mm/pagemap.rst).
-func (s *scanner) inhabit(g cgroup.Group, depth int) {
+// other pages (Documentation/admin-guide/mm/pagemap.rst). It is for Walk.
+func (s *scanner) inhabit(g cgroup.Group, depth int) error {
 	if depth > maxDepth || len(s.inhabited) > maxGroups {
-		return
+		return fs.SkipDir
 	}
 	b, err := kfile.Read(g.Dir()+"/cgroup.procs", 32<<20)
 	var st unix.Stat_t
 	if err == nil && len(b) > 0 && unix.Stat(g.Dir(), &st) == nil {
 		s.inhabited[st.Ino] = true
 	}
-	children, _ := g.Children() // a removed group has no pages
-	for _, c := range children {
-		s.inhabit(c, depth+1)
-	}
+	return nil
 }
 
 // scan finds the pages of dying groups in one file. The file may be truncated meanwhile.

@@ -248,5 +248,5 @@ func (g *groups) living(id uint64) (cgroup.Group, bool) {
 	if !ok || p == "" {
 		return cgroup.Group{}, false
 	}
-	return cgroup.Group{Point: m.Point, Path: strings.TrimPrefix(p, strings.TrimSuffix(m.Root, "/")), V2: m.V2, Controllers: m.Controllers}, true
+	return m.Group(strings.TrimPrefix(p, strings.TrimSuffix(m.Root, "/"))), true
 }

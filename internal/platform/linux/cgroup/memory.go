@@ -9,7 +9,6 @@ import (
 	"math"
 	"os"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,15 +24,11 @@ const NoLimit = math.MaxInt64
 // Memory returns the hierarchy that has the memory controller, and whether there
 // is one.
 func (ms Mounts) Memory() (Mount, bool) {
-	for _, m := range ms {
-		if !m.V2 && (Group{Controllers: m.Controllers}).Has("memory") {
-			return m, true
-		}
-	}
-	for _, m := range ms {
-		b, err := kfile.Read(m.Point+"/cgroup.controllers", 4096)
-		if m.V2 && err == nil && slices.Contains(strings.Fields(string(b)), "memory") {
-			return m, true
+	for _, v2 := range []bool{false, true} {
+		for _, m := range ms {
+			if m.V2 == v2 && m.Group("/").Has("memory") {
+				return m, true
+			}
 		}
 	}
 	return Mount{}, false
@@ -42,23 +37,6 @@ func (ms Mounts) Memory() (Mount, bool) {
 // Group is the group of a path in the hierarchy.
 func (m Mount) Group(p string) Group {
 	return Group{Point: m.Point, Path: path.Clean("/" + p), V2: m.V2, Controllers: m.Controllers}
-}
-
-// Children returns the groups directly below g, or none if g is gone.
-func (g Group) Children() ([]Group, error) {
-	entries, err := os.ReadDir(g.Dir())
-	if err != nil {
-		return nil, ignoreGone(err)
-	}
-	var cs []Group
-	for _, e := range entries {
-		if e.IsDir() {
-			c := g
-			c.Path = path.Join(g.Path, e.Name())
-			cs = append(cs, c)
-		}
-	}
-	return cs, nil
 }
 
 // MemoryUsage is the memory charged to the group and all groups below it, in bytes.
