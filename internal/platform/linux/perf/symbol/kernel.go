@@ -78,23 +78,12 @@ func parseKernel(r io.Reader, addrs []uint64) (map[uint64]string, error) {
 // cutLine parses by hand: strings.Fields takes longer than the kernel takes to write
 // the file.
 func cutLine(line []byte) (addr uint64, kind byte, name []byte, ok bool) {
-	i := 0
-	for ; i < len(line) && line[i] != ' '; i++ {
-		c := line[i]
-		switch {
-		case c >= '0' && c <= '9':
-			c -= '0'
-		case c >= 'a' && c <= 'f':
-			c -= 'a' - 10
-		default:
-			return 0, 0, nil, false
-		}
-		addr = addr<<4 | uint64(c)
-	}
-	if i == 0 || i > 16 || len(line) < i+4 || line[i+2] != ' ' {
+	first, rest, _ := bytes.Cut(line, []byte{' '})
+	addr, ok = hexadecimal(first)
+	if !ok || len(rest) < 3 || rest[1] != ' ' {
 		return 0, 0, nil, false
 	}
-	kind, name = line[i+1], line[i+3:]
+	kind, name = rest[0], rest[2:]
 	if end := bytes.IndexAny(name, "\t \n"); end >= 0 {
 		name = name[:end]
 	}
