@@ -10,6 +10,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/hosts/doctor/probe"
+	"holdfast/internal/platform/linux/flock"
 )
 
 // lockGroups keeps other cures from control groups, and from those above and below them,
@@ -52,16 +53,9 @@ func lockGroups(h probe.Host, paths []string) (unlock func(), err error) {
 var errNoMemory = errors.New("no hierarchy with the memory controller is mounted")
 
 func lockDir(dir string, how int) (*os.File, error) {
-	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return nil, err
-	}
-	err = unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
+	f, err := flock.Lock(dir, os.O_RDONLY|unix.O_DIRECTORY, how|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		err = holdfast.WithHint(fmt.Errorf("another cure is running on %s: %w", dir, holdfast.ErrBusy), "wait until it ends: every cure is bounded in time")
 	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
+	return f, err
 }

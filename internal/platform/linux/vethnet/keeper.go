@@ -22,13 +22,7 @@ func (n *Net) Keep() (release func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(n.pool.dir), 0o700); err != nil {
 		return nil, fmt.Errorf("maintain bridge %s: %w", n.bridge, err)
 	}
-	f, err := os.OpenFile(n.keeperFile(), os.O_CREATE|os.O_RDONLY, 0o600)
-	if err == nil {
-		// RemoveAbandoned holds the lock only briefly.
-		if err = unix.Flock(int(f.Fd()), unix.LOCK_SH); err != nil {
-			err = errors.Join(err, f.Close())
-		}
-	}
+	f, err := flock.Lock(n.keeperFile(), os.O_CREATE|os.O_RDONLY, unix.LOCK_SH) // RemoveAbandoned holds it only briefly
 	if err != nil {
 		return nil, fmt.Errorf("maintain bridge %s: %w", n.bridge, err)
 	}
