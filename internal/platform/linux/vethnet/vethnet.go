@@ -1,7 +1,7 @@
 // Package vethnet connects network namespaces to a bridge of this host, each by a
 // veth pair (veth(4)) and with its own IPv4 address.
 //
-// A directory has one file for each reserved address. The next process, also after a
+// A directory has one symbolic link for each reserved address. The next process, also after a
 // crash, reserves no address twice and can release those of owners that are gone.
 // Devices need no record: the kernel removes a pair with the namespace of one end.
 //
@@ -24,6 +24,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/flock"
 )
 
 // Inside is the name of the device in a namespace.
@@ -77,7 +79,7 @@ func New(c Config) (*Net, error) {
 	}
 	gateway := subnet.Addr().Next()
 	return &Net{
-		bridge: c.Bridge, subnet: subnet, gateway: gateway, pool: pool{dir: c.Dir, subnet: subnet, gateway: gateway}, open: c.NAT,
+		bridge: c.Bridge, subnet: subnet, gateway: gateway, pool: pool{dir: c.Dir, subnet: subnet}, open: c.NAT,
 		nat: natRules{table: c.Table, bridge: c.Bridge, subnet: subnet, tables: tables{comment: c.Table}},
 	}, nil
 }
@@ -139,12 +141,9 @@ func (n *Net) lock(how int) (unlock func(), err error) {
 			return nil, fmt.Errorf("lock the net: %w", err)
 		}
 	}
-	f, err := os.Open(n.pool.dir)
+	f, err := flock.Lock(n.pool.dir, os.O_RDONLY, how)
 	if err != nil {
 		return nil, fmt.Errorf("lock the net: %w", err)
-	}
-	if err := unix.Flock(int(f.Fd()), how); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock the net: %w", err), f.Close())
 	}
 	return func() { _ = f.Close() }, nil
 }
