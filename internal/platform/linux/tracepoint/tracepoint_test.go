@@ -123,7 +123,7 @@ func TestCountCalls(t *testing.T) {
 // A duration of 50 ms is in the matching bucket.
 func TestLatency(t *testing.T) {
 	needRoot(t)
-	l, err := newLatency("sys_enter", task(), "sys_exit", task())
+	l, err := newLatency("sys_enter", "sys_exit", task(atKey))
 	if err != nil {
 		t.Fatal(err)
 	}
