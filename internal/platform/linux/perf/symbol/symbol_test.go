@@ -18,6 +18,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/tracepoint"
 )
 
 const kallsyms = `ffffffff81000000 T _stext
@@ -38,11 +40,11 @@ func TestKernel(t *testing.T) {
 	if err != nil || !maps.Equal(names, want) {
 		t.Errorf("%v, %v", names, err)
 	}
-	if _, err := parseKernel(strings.NewReader("0000000000000000 T a\n0000000000000000 T b\n"), []uint64{1}); !errors.Is(err, ErrHidden) {
+	if _, err := parseKernel(strings.NewReader("0000000000000000 T a\n0000000000000000 T b\n"), []uint64{1}); !errors.Is(err, tracepoint.ErrHidden) {
 		t.Errorf("error %v", err)
 	}
 	for _, bad := range []string{"garbage\n", "x\n", "12 T\n", "12 T \n", "fffffffffffffffff T long\n"} {
-		if _, err := parseKernel(strings.NewReader(bad), []uint64{1}); err == nil || errors.Is(err, ErrHidden) {
+		if _, err := parseKernel(strings.NewReader(bad), []uint64{1}); err == nil || errors.Is(err, tracepoint.ErrHidden) {
 			t.Errorf("%q: error %v", bad, err)
 		}
 	}
