@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -74,33 +75,18 @@ type Memory struct {
 
 // Memory returns MemTotal and MemAvailable of /proc/meminfo.
 func (m *Meter) Memory() (Memory, error) {
-	f, err := os.Open(m.proc + "/meminfo")
+	fs, err := procfs.NewFS(m.proc)
 	if err != nil {
 		return Memory{}, fmt.Errorf("read memory: %w", err)
 	}
-	defer f.Close()
-	var mem Memory
-	for s := bufio.NewScanner(f); s.Scan(); {
-		name, rest, _ := strings.Cut(s.Text(), ":")
-		fields := strings.Fields(rest)
-		if len(fields) == 0 {
-			continue
-		}
-		kib, err := strconv.ParseInt(fields[0], 10, 64)
-		if err != nil {
-			continue
-		}
-		switch name {
-		case "MemTotal":
-			mem.Total = kib << 10
-		case "MemAvailable":
-			mem.Available = kib << 10
-		}
+	info, err := fs.Meminfo()
+	if err == nil && (info.MemTotalBytes == nil || info.MemAvailableBytes == nil) {
+		err = fmt.Errorf("%s/meminfo has no MemTotal or no MemAvailable", m.proc)
 	}
-	if mem.Total == 0 {
-		return mem, fmt.Errorf("read memory: %s has no MemTotal", f.Name())
+	if err != nil {
+		return Memory{}, fmt.Errorf("read memory: %w", err)
 	}
-	return mem, nil
+	return Memory{Total: int64(*info.MemTotalBytes), Available: int64(*info.MemAvailableBytes)}, nil
 }
 
 // Pressure returns the share of the last 10 s in which a runnable task waited for a
