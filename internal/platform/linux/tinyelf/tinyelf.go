@@ -4,6 +4,7 @@ package tinyelf
 
 import (
 	"bytes"
+	"debug/elf"
 	"encoding/binary"
 	"fmt"
 )
@@ -74,18 +75,18 @@ func Program(machine uint16, code []byte) []byte {
 		base    = 0x400000
 		headers = 64 + 56
 	)
-	var b bytes.Buffer
-	put := func(v any) { _ = binary.Write(&b, binary.LittleEndian, v) } // writes to a buffer do not fail
-	b.WriteString("\x7fELF\x02\x01\x01")
-	b.Write(make([]byte, 9))
-	put([]uint16{2, machine}) // an executable
-	put(uint32(1))
-	put([]uint64{base + headers, 64, 0}) // entry, program headers, no sections
-	put(uint32(0))
-	put([]uint16{64, 56, 1, 0, 0, 0})
-	put([]uint32{1, 5}) // load it, to be read and executed
 	size := uint64(headers + len(code))
-	put([]uint64{0, base, base, size, size, 0x1000})
-	b.Write(code)
+	var b bytes.Buffer
+	for _, v := range []any{
+		elf.Header64{
+			Ident: [elf.EI_NIDENT]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)},
+			Type:  uint16(elf.ET_EXEC), Machine: machine, Version: uint32(elf.EV_CURRENT), Entry: base + headers,
+			Phoff: 64, Ehsize: 64, Phentsize: 56, Phnum: 1,
+		},
+		elf.Prog64{Type: uint32(elf.PT_LOAD), Flags: uint32(elf.PF_R | elf.PF_X), Vaddr: base, Paddr: base, Filesz: size, Memsz: size, Align: 0x1000},
+		code,
+	} {
+		_ = binary.Write(&b, binary.LittleEndian, v) // writes to a buffer do not fail
+	}
 	return b.Bytes()
 }
