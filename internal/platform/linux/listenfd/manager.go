@@ -3,6 +3,7 @@ package listenfd
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"time"
 
@@ -57,29 +58,22 @@ func HandOver(pid int, limit time.Duration) error {
 // barrier returns when the manager has read all messages: it closes the barrier's
 // descriptor then (sd_notify_barrier(3)).
 func barrier(limit time.Duration) error {
-	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
-		return err
-	}
-	defer unix.Close(p[0])
-	err := tell("BARRIER=1", p[1])
-	unix.Close(p[1])
+	r, w, err := os.Pipe()
 	if err != nil {
 		return err
 	}
-	for until := time.Now().Add(limit); ; {
-		left := time.Until(until)
-		if left <= 0 {
-			return errors.New("it does not answer")
-		}
-		fds := []unix.PollFd{{Fd: int32(p[0])}} // POLLHUP is always reported
-		n, err := unix.Poll(fds, int(left.Milliseconds())+1)
-		if err != nil && err != unix.EINTR {
-			return err
-		}
-		if n > 0 {
-			return nil
-		}
+	defer r.Close()
+	err = errors.Join(tell("BARRIER=1", int(w.Fd())), w.Close(), r.SetReadDeadline(time.Now().Add(limit)))
+	if err != nil {
+		return err
+	}
+	switch _, err := r.Read(make([]byte, 1)); {
+	case errors.Is(err, io.EOF):
+		return nil
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return errors.New("it does not answer")
+	default:
+		return err
 	}
 }
 
