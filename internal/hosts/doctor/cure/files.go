@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -18,6 +17,7 @@ import (
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/kfile"
 	"holdfast/internal/platform/linux/pagecache"
+	"holdfast/internal/platform/linux/perf/symbol"
 )
 
 // Bounds of the search for files that hold dying groups.
@@ -204,7 +204,7 @@ func openFiles(ctx context.Context, h probe.Host) (map[fileID]candidate, error) 
 		}
 	}()
 	for _, pid := range pids {
-		programsOf(filepath.Join(string(h.Proc), strconv.Itoa(pid)), programs)
+		programsOf(h, pid, programs)
 		for _, dir := range []string{"fd", "map_files"} {
 			base := filepath.Join(string(h.Proc), strconv.Itoa(pid), dir)
 			entries, err := os.ReadDir(base)
@@ -229,20 +229,11 @@ func openFiles(ctx context.Context, h probe.Host) (map[fileID]candidate, error) 
 // programsOf records the programs and libraries that a process runs. Their pages are
 // charged to the group that ran them first and hold one or two groups, and they are in
 // use.
-func programsOf(dir string, programs map[fileID]bool) {
-	maps, err := kfile.Read(dir+"/maps", 16<<20)
-	if err != nil {
-		return // the process has ended
-	}
-	for line := range strings.Lines(string(maps)) {
-		// 7f00-7f01 r-xp 00000000 fe:00 1234  /usr/lib/libc.so.6, proc_pid_maps(5)
-		where, rest, _ := strings.Cut(line, " ")
-		if len(rest) > 4 && rest[2] == 'x' {
-			from, to, _ := strings.Cut(where, "-")
-			link := strings.TrimLeft(from, "0") + "-" + strings.TrimLeft(to, "0")
-			if id, ok := regular(filepath.Join(dir, "map_files", link)); ok {
-				programs[id] = true
-			}
+func programsOf(h probe.Host, pid int, programs map[fileID]bool) {
+	code, _ := symbol.Mappings(string(h.Proc), pid) // none if the process has ended
+	for _, m := range code {
+		if id, ok := regular(fmt.Sprintf("%s/%d/map_files/%x-%x", h.Proc, pid, m.Begin, m.End)); ok {
+			programs[id] = true
 		}
 	}
 }

@@ -104,7 +104,7 @@ func dyingBelow(g cgroup.Group) int64 {
 	n := cgroup.ParseEvents(b)
 	for _, key := range []string{"nr_dying_subsys_memory", "nr_dying_descendants"} {
 		if v, ok := n[key]; ok {
-			return int64(v)
+			return v
 		}
 	}
 	return -1

@@ -183,12 +183,13 @@ func (g Group) Empty() (bool, error) {
 	return n == 0, nil
 }
 
-// ParseEvents reads the "name number" lines of cgroup.events, and skips others.
-func ParseEvents(b []byte) map[string]int {
-	m := make(map[string]int)
+// ParseEvents reads the "name number" lines of cgroup.events, cgroup.stat or
+// memory.stat, and skips others.
+func ParseEvents(b []byte) map[string]int64 {
+	m := make(map[string]int64)
 	for line := range bytes.Lines(b) {
-		k, v, _ := strings.Cut(strings.TrimSuffix(string(line), "\n"), " ")
-		if n, err := strconv.Atoi(v); err == nil {
+		k, v, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
+		if n, err := strconv.ParseInt(v, 10, 64); err == nil {
 			m[k] = n
 		}
 	}

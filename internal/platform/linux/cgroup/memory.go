@@ -1,7 +1,6 @@
 package cgroup
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -84,14 +83,7 @@ func (g Group) MemoryStat() (map[string]int64, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := make(map[string]int64)
-	for line := range bytes.Lines(b) {
-		k, v, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
-		if n, err := strconv.ParseInt(v, 10, 64); err == nil {
-			m[k] = n
-		}
-	}
-	return m, nil
+	return ParseEvents(b), nil
 }
 
 // Reclaim makes the kernel reclaim about n bytes from the group and all groups below
