@@ -3,6 +3,7 @@ package vethnet
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -175,7 +176,7 @@ func (w *natRules) replace(d devices) error {
 	accept := nftables.ChainPolicyAccept
 	nat := c.AddChain(&nftables.Chain{Name: natChain, Table: t, Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource, Policy: &accept})
 	forward := c.AddChain(&nftables.Chain{Name: forwardChain, Table: t, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter, Policy: &accept})
-	c.AddRule(&nftables.Rule{Table: t, Chain: nat, Exprs: slices.Concat(w.fromSubnet(true), device(expr.MetaKeyOIFNAME, expr.CmpOpNeq, w.bridge), []expr.Any{&expr.Masq{}})})
+	c.AddRule(&nftables.Rule{Table: t, Chain: nat, Exprs: slices.Concat(w.source(expr.CmpOpEq), device(expr.MetaKeyOIFNAME, expr.CmpOpNeq, w.bridge), []expr.Any{&expr.Masq{}})})
 	for _, exprs := range w.passing(sets) {
 		c.AddRule(&nftables.Rule{Table: t, Chain: forward, Exprs: exprs})
 	}
@@ -195,10 +196,10 @@ func (w *natRules) passing(sets map[string]*nftables.Set) [][]expr.Any {
 		// ports' isolation does not cover.
 		slices.Concat(from, to, drop),
 		// Drop packets that would not be masqueraded.
-		slices.Concat(from, w.fromSubnet(false), drop),
+		slices.Concat(from, w.source(expr.CmpOpNeq), drop),
 		// Accept packets to other containers only for their published ports.
 		slices.Concat(from, published(), accept),
-		slices.Concat(from, kind("bridge"), member(expr.MetaKeyOIFNAME, sets[uplinks], true), drop),
+		slices.Concat(from, device(metaOIFKIND, expr.CmpOpEq, "bridge"), member(expr.MetaKeyOIFNAME, sets[uplinks], true), drop),
 		slices.Concat(from, accept),
 		// From other networks accept only replies.
 		slices.Concat(to, answers(), accept),
@@ -208,16 +209,11 @@ func (w *natRules) passing(sets map[string]*nftables.Set) [][]expr.Any {
 	}
 }
 
-// fromSubnet matches packets from the bridge's subnet, or from other addresses.
-func (w *natRules) fromSubnet(is bool) []expr.Any {
-	op := expr.CmpOpEq
-	if !is {
-		op = expr.CmpOpNeq
-	}
-	mask := maskOf(w.subnet)
+// source compares the subnet of a packet's source with that of the bridge.
+func (w *natRules) source(op expr.CmpOp) []expr.Any {
 	return []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4}, // the source in an IPv4 header, RFC 791
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: mask, Xor: make([]byte, 4)},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: net.CIDRMask(w.subnet.Bits(), 32), Xor: make([]byte, 4)},
 		&expr.Cmp{Op: op, Register: 1, Data: w.subnet.Addr().AsSlice()},
 	}
 }

@@ -56,8 +56,8 @@ type Net struct {
 	bridge  string
 	subnet  netip.Prefix
 	gateway netip.Addr
-	pool    pool
-	open    bool // NAT is set up
+	dir     string // of reserved addresses
+	open    bool   // NAT is set up
 	nat     natRules
 
 	mu    sync.Mutex // serialises making the bridge
@@ -79,23 +79,13 @@ func New(c Config) (*Net, error) {
 	}
 	gateway := subnet.Addr().Next()
 	return &Net{
-		bridge: c.Bridge, subnet: subnet, gateway: gateway, pool: pool{dir: c.Dir, subnet: subnet}, open: c.NAT,
+		bridge: c.Bridge, subnet: subnet, gateway: gateway, dir: c.Dir, open: c.NAT,
 		nat: natRules{table: c.Table, bridge: c.Bridge, subnet: subnet, tables: tables{comment: c.Table}},
 	}, nil
 }
 
 // Gateway is the bridge's address.
 func (n *Net) Gateway() netip.Addr { return n.gateway }
-
-// Reserve reserves an address for an owner, a word of at most 128 bytes without line
-// breaks, until Release. It may be called once for an owner.
-func (n *Net) Reserve(owner string) (netip.Addr, error) { return n.pool.reserve(owner) }
-
-// Release releases an address, if the owner still has it.
-func (n *Net) Release(owner string, addr netip.Addr) error { return n.pool.release(owner, addr) }
-
-// Owners returns the reserved addresses with their owners.
-func (n *Net) Owners() (map[netip.Addr]string, error) { return n.pool.owners() }
 
 // ErrNoNAT means that only the NAT rules could not be made.
 var ErrNoNAT = errors.New("NAT for containers cannot be set up")
@@ -137,11 +127,11 @@ func (n *Net) attach(pid int, owner string, addr netip.Addr) error {
 // it does not wait (unix.EWOULDBLOCK).
 func (n *Net) lock(how int) (unlock func(), err error) {
 	if how&unix.LOCK_EX == 0 { // Remove does not make the directory
-		if err := os.MkdirAll(n.pool.dir, 0o700); err != nil {
+		if err := os.MkdirAll(n.dir, 0o700); err != nil {
 			return nil, fmt.Errorf("lock the net: %w", err)
 		}
 	}
-	f, err := flock.Lock(n.pool.dir, os.O_RDONLY, how)
+	f, err := flock.Lock(n.dir, os.O_RDONLY, how)
 	if err != nil {
 		return nil, fmt.Errorf("lock the net: %w", err)
 	}
@@ -311,10 +301,6 @@ func (n *Net) remove(gone func() ([]string, error)) error {
 	case !errors.Is(err, fs.ErrNotExist): // without the directory no namespace is being connected
 		return err
 	}
-	return n.removeLocked(gone)
-}
-
-func (n *Net) removeLocked(gone func() ([]string, error)) error {
 	if gone != nil {
 		owners, err := gone()
 		if err != nil {
