@@ -40,7 +40,10 @@ func (m Mount) Group(p string) Group {
 
 // MemoryUsage is the memory charged to the group and all groups below it, in bytes.
 func (g Group) MemoryUsage() (int64, error) {
-	return g.number(pickFile(g.V2, "memory.current", "memory.usage_in_bytes"))
+	if g.V2 {
+		return g.number("memory.current")
+	}
+	return g.number("memory.usage_in_bytes")
 }
 
 // KernelMemory is the part of MemoryUsage that the kernel uses, in bytes: page
@@ -160,11 +163,4 @@ func (g Group) number(file string) (int64, error) {
 		return 0, fmt.Errorf("%s/%s: %w: %q", g.Dir(), file, ErrFormat, text)
 	}
 	return n, nil
-}
-
-func pickFile(v2 bool, a, b string) string {
-	if v2 {
-		return a
-	}
-	return b
 }

@@ -3,7 +3,6 @@
 package hostload
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -32,18 +31,14 @@ func New(proc string) *Meter { return &Meter{proc: proc} }
 // /proc/stat (proc(5)): user nice system idle iowait irq softirq steal. Idle and
 // iowait are not busy.
 func (m *Meter) CPU() (float64, error) {
-	f, err := os.Open(m.proc + "/stat")
+	text, err := os.ReadFile(m.proc + "/stat")
 	if err != nil {
 		return 0, fmt.Errorf("read CPU times: %w", err)
 	}
-	defer f.Close()
-	s := bufio.NewScanner(f)
-	if !s.Scan() {
-		return 0, fmt.Errorf("read CPU times: %s is empty", f.Name())
-	}
-	fields := strings.Fields(s.Text())
+	line, _, _ := strings.Cut(string(text), "\n")
+	fields := strings.Fields(line)
 	if len(fields) < 9 || fields[0] != "cpu" {
-		return 0, fmt.Errorf("read CPU times: unexpected line %q", s.Text())
+		return 0, fmt.Errorf("read CPU times: unexpected line %q", line)
 	}
 	var total, idle uint64
 	for i, field := range fields[1:9] {

@@ -65,10 +65,11 @@ func Open(hz int) (*Sampler, error) {
 		return nil, err
 	}
 	s := &Sampler{cgroups: true}
-	err = s.open(cpus, hz)
+	open := func() error { return s.open(cpus, hz) }
+	err = threads.Spend(open)
 	if errors.Is(err, unix.EINVAL) { // before Linux 5.7, or without CONFIG_CGROUP_PERF
 		s.cgroups = false
-		err = s.open(cpus, hz)
+		err = threads.Spend(open)
 	}
 	if err != nil {
 		return nil, explain(err)
@@ -78,10 +79,6 @@ func Open(hz int) (*Sampler, error) {
 
 // open makes an event and a ring for each CPU; after an error there are none.
 func (s *Sampler) open(cpus []int, hz int) error {
-	return threads.Spend(func() error { return s.openRings(cpus, hz) })
-}
-
-func (s *Sampler) openRings(cpus []int, hz int) error {
 	attr := attributes(hz, s.cgroups)
 	for _, cpu := range cpus {
 		move(cpu)

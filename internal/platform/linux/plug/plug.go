@@ -158,13 +158,17 @@ func (p *Plug) build(matches []Match) error {
 	return p.filter(matches)
 }
 
-// add makes a qdisc.
-func (p *Plug) add(kind string, handle, parent uint32, options []byte) error {
-	req := p.request(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL, handle, parent)
+// set makes a qdisc with NLM_F_CREATE, and else changes it.
+func (p *Plug) set(kind string, flags int, handle, parent uint32, options []byte) error {
+	req := p.request(unix.RTM_NEWQDISC, flags, handle, parent)
 	req.AddData(nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated(kind)))
 	req.AddData(nl.NewRtAttr(nl.TCA_OPTIONS, options))
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	return missing("sch_"+kind, err)
+	return err
+}
+
+func (p *Plug) add(kind string, handle, parent uint32, options []byte) error {
+	return missing("sch_"+kind, p.set(kind, unix.NLM_F_CREATE|unix.NLM_F_EXCL, handle, parent, options))
 }
 
 // missing names the module if the kernel does not know a kind, for which it returns
@@ -191,11 +195,7 @@ func plugOptions(action, limit uint32) []byte {
 }
 
 func (p *Plug) tell(action uint32) error {
-	req := p.request(unix.RTM_NEWQDISC, 0, plugHandle, plugLane)
-	req.AddData(nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("plug")))
-	req.AddData(nl.NewRtAttr(nl.TCA_OPTIONS, plugOptions(action, 0)))
-	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	return err
+	return p.set("plug", 0, plugHandle, plugLane, plugOptions(action, 0))
 }
 
 // Hold closes the plug: SYNs wait from now on. It is idempotent.

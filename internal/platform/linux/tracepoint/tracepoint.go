@@ -23,11 +23,10 @@ import (
 // ErrNoTracepoint means that this kernel does not have a tracepoint.
 var ErrNoTracepoint = errors.New("the kernel has no such tracepoint")
 
-// running has the maps and programs of one measurement. They end with Close or with
-// the process.
+// running has the maps and the attached programs of one measurement. They end with
+// Close or with the process.
 type running struct {
 	maps  []*ebpf.Map
-	progs []*ebpf.Program
 	links []link.Link
 }
 
@@ -36,9 +35,6 @@ func (r *running) Close() error {
 	var errs []error
 	for _, l := range r.links {
 		errs = append(errs, l.Close())
-	}
-	for _, p := range r.progs {
-		errs = append(errs, p.Close())
 	}
 	for _, m := range r.maps {
 		errs = append(errs, m.Close())
@@ -71,7 +67,7 @@ func (r *running) attach(tracepoint string, parts ...asm.Instructions) error {
 	if err != nil {
 		return fmt.Errorf("BPF: load the program for %s: %w", tracepoint, err)
 	}
-	r.progs = append(r.progs, p)
+	defer p.Close() // the link keeps the program
 	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: tracepoint, Program: p})
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s: %w", tracepoint, ErrNoTracepoint)
