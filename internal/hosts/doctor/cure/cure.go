@@ -29,9 +29,9 @@ type prepared struct {
 	target string
 	plan   Plan
 	notes  []string
-	// locks are control groups, by their paths in the memory hierarchy, on which no other
-	// cure may run at the same time.
-	locks []string
+	// lock is the control group, by its path in the memory hierarchy, on which no other
+	// cure may run at the same time; "" if there is none.
+	lock string
 	// measure returns the figures to compare; nil: there are none.
 	measure func(ctx context.Context) ([]Measure, error)
 	// do carries the cure out; nil: there is nothing to do.
@@ -191,7 +191,7 @@ func (c Cure) Run(ctx context.Context, e Env, o Options) (Report, error) {
 }
 
 func (c Cure) apply(ctx context.Context, e Env, o Options, a prepared, r *Report) error {
-	unlock, err := lockGroups(e.Host, a.locks)
+	unlock, err := lockGroup(e.Host, a.lock)
 	if err != nil {
 		return err
 	}

@@ -13,41 +13,36 @@ import (
 	"holdfast/internal/platform/linux/flock"
 )
 
-// lockGroups keeps other cures from control groups, and from those above and below them,
-// until the process ends or unlock is called. It uses flock(2) on the groups'
-// directories: shared for the ancestors, and exclusive for the group.
-func lockGroups(h probe.Host, paths []string) (unlock func(), err error) {
+// lockGroup keeps other cures from a control group, by its path in the memory hierarchy,
+// and from those above and below it, until the process ends or unlock is called. It uses
+// flock(2) on the groups' directories: shared for the ancestors, and exclusive for the
+// group. An empty path locks nothing.
+func lockGroup(h probe.Host, group string) (unlock func(), err error) {
 	var held []*os.File
 	unlock = func() {
 		for _, f := range held {
 			f.Close()
 		}
 	}
-	if len(paths) == 0 {
+	if group == "" {
 		return unlock, nil
 	}
 	m, ok := h.Groups.Memory()
 	if !ok {
 		return nil, errNoMemory
 	}
-	for _, p := range paths {
-		for at := path.Clean("/" + p); ; at = path.Dir(at) {
-			how := unix.LOCK_SH
-			if at == path.Clean("/"+p) {
-				how = unix.LOCK_EX
-			}
-			f, err := lockDir(path.Join(m.Point, at), how)
-			if err != nil {
-				unlock()
-				return nil, err
-			}
-			held = append(held, f)
-			if at == "/" {
-				break
-			}
+	how := unix.LOCK_EX
+	for at := path.Clean("/" + group); ; at = path.Dir(at) {
+		f, err := lockDir(path.Join(m.Point, at), how)
+		if err != nil {
+			unlock()
+			return nil, err
+		}
+		held, how = append(held, f), unix.LOCK_SH
+		if at == "/" {
+			return unlock, nil
 		}
 	}
-	return unlock, nil
 }
 
 var errNoMemory = errors.New("no hierarchy with the memory controller is mounted")
