@@ -278,10 +278,12 @@ func (t *tracker) file(m symbol.Mapping, pid int, group uint64) int {
 		k.group = group
 	}
 	i, ok := t.fileIDs[k]
+	if !ok && len(t.files) >= maxFiles {
+		k = fileKey{path: "[other]"} // stands for those beyond the bound
+		m.Path, made = k.path, false
+		i, ok = t.fileIDs[k]
+	}
 	if !ok {
-		if len(t.files) >= maxFiles {
-			return t.other()
-		}
 		i = len(t.files)
 		t.fileIDs[k] = i
 		t.files = append(t.files, file{path: m.Path, jit: made, pid: k.pid, group: group})
@@ -289,18 +291,6 @@ func (t *tracker) file(m symbol.Mapping, pid int, group uint64) int {
 	f := &t.files[i]
 	if h := (holder{pid, m.Begin, m.End}); !slices.Contains(f.holders, h) {
 		f.holders = append([]holder{h}, f.holders[:min(len(f.holders), maxHolders-1)]...)
-	}
-	return i
-}
-
-// other returns the index of the file that stands for those beyond the bounds.
-func (t *tracker) other() int {
-	k := fileKey{path: "[other]"}
-	i, ok := t.fileIDs[k]
-	if !ok {
-		i = len(t.files)
-		t.fileIDs[k] = i
-		t.files = append(t.files, file{path: k.path})
 	}
 	return i
 }
