@@ -9,53 +9,59 @@ import (
 	"fmt"
 )
 
-// pause is a program that waits until it is killed: by architecture, as GOARCH
-// names it, its ELF machine (elf(5), e_machine) and its instructions.
-var pause = map[string]struct {
-	machine uint16
-	code    []byte
-}{
-	"amd64": {62, []byte{
-		0xb8, 34, 0, 0, 0, // mov eax, 34 (pause)
-		0x0f, 0x05, // syscall
-		0xeb, 0xf7, // jmp to the first
-	}},
-	"arm64": {183, Words(
-		0xd2800000, 0xd2800001, 0xd2800002, 0xd2800003, // mov x0…x3, 0
-		0xd2800928, // mov x8, 73 (ppoll)
-		0xd4000001, // svc 0
-		0x17fffffa, // b to the first
-	)},
+// program has the instructions for an architecture, as GOARCH names it.
+type program struct {
+	machine elf.Machine
+	pause   []byte
+	exit    func(code byte) []byte
+}
+
+func programs() map[string]program {
+	return map[string]program{
+		"amd64": {elf.EM_X86_64, []byte{
+			0xb8, 34, 0, 0, 0, // mov eax, 34 (pause)
+			0x0f, 0x05, // syscall
+			0xeb, 0xf7, // jmp to the first
+		}, func(code byte) []byte {
+			return []byte{
+				0xbf, code, 0, 0, 0, // mov edi, code
+				0xb8, 231, 0, 0, 0, // mov eax, 231 (exit_group)
+				0x0f, 0x05, // syscall
+			}
+		}},
+		"arm64": {elf.EM_AARCH64, Words(
+			0xd2800000, 0xd2800001, 0xd2800002, 0xd2800003, // mov x0…x3, 0
+			0xd2800928, // mov x8, 73 (ppoll)
+			0xd4000001, // svc 0
+			0x17fffffa, // b to the first
+		), func(code byte) []byte {
+			return Words(
+				0xd2800000|uint32(code)<<5, // mov x0, code
+				0xd2800bc8,                 // mov x8, 94 (exit_group)
+				0xd4000001,                 // svc 0
+			)
+		}},
+	}
 }
 
 // Pause is a program for linux on arch that waits until it is killed, in under
-// 200 bytes. An arch that it is not written for is an error.
+// 200 bytes. An unknown arch is an error.
 func Pause(arch string) ([]byte, error) {
-	p, ok := pause[arch]
+	p, ok := programs()[arch]
 	if !ok {
-		return nil, fmt.Errorf("make a program that waits: there is none for %s", arch)
+		return nil, fmt.Errorf("make a program that waits: the architecture %s is not supported", arch)
 	}
-	return Program(p.machine, p.code), nil
+	return Program(uint16(p.machine), p.pause), nil
 }
 
 // Exit is a program for linux on arch that exits with code, in under 200 bytes. An
-// arch that it is not written for is an error.
+// unknown arch is an error.
 func Exit(arch string, code byte) ([]byte, error) {
-	switch arch {
-	case "amd64":
-		return Program(pause[arch].machine, []byte{
-			0xbf, code, 0, 0, 0, // mov edi, code
-			0xb8, 231, 0, 0, 0, // mov eax, 231 (exit_group)
-			0x0f, 0x05, // syscall
-		}), nil
-	case "arm64":
-		return Program(pause[arch].machine, Words(
-			0xd2800000|uint32(code)<<5, // mov x0, code
-			0xd2800bc8,                 // mov x8, 94 (exit_group)
-			0xd4000001,                 // svc 0
-		)), nil
+	p, ok := programs()[arch]
+	if !ok {
+		return nil, fmt.Errorf("make a program that exits: the architecture %s is not supported", arch)
 	}
-	return nil, fmt.Errorf("make a program that exits: there is none for %s", arch)
+	return Program(uint16(p.machine), p.exit(code)), nil
 }
 
 // Words encodes instructions of 32 bits, as on arm64.

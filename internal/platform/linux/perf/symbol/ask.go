@@ -2,7 +2,6 @@ package symbol
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 
 	"github.com/cilium/ebpf"
@@ -21,50 +20,64 @@ const (
 	askedName   = 128
 )
 
-// asking is the program and the map with the names.
-type asking struct {
-	format, names *ebpf.Map
-	program       *ebpf.Program
-}
-
-func newAsking() (a *asking, err error) {
-	a = &asking{}
-	defer func() {
-		if err != nil {
-			a.close()
-		}
-	}()
+// askKernel looks up the name of each address in the kernel. An error means that this
+// kernel cannot do it.
+func askKernel(addrs []uint64) (map[uint64]string, error) {
 	if err := rlimit.RemoveMemlock(); err != nil { // before 5.11 maps count against RLIMIT_MEMLOCK
-		return a, err
+		return nil, err
 	}
-	a.format, err = ebpf.NewMap(&ebpf.MapSpec{
+	format, err := ebpf.NewMap(&ebpf.MapSpec{
 		Name: "format", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1, Flags: unix.BPF_F_RDONLY_PROG,
 		Contents: []ebpf.MapKV{{Key: uint32(0), Value: []byte("%ps\x00\x00\x00\x00\x00")}},
 	})
-	if err == nil {
-		err = a.format.Freeze() // the verifier requires a constant format
-	}
 	if err != nil {
-		return a, fmt.Errorf("BPF: make a map: %w", err)
+		return nil, fmt.Errorf("BPF: make a map: %w", err)
 	}
-	a.names, err = ebpf.NewMap(&ebpf.MapSpec{Name: "names", Type: ebpf.Array, KeySize: 4, ValueSize: askedAtOnce * askedName, MaxEntries: 1})
+	defer format.Close()
+	if err := format.Freeze(); err != nil { // the verifier requires a constant format
+		return nil, fmt.Errorf("BPF: make a map constant: %w", err)
+	}
+	answers, err := ebpf.NewMap(&ebpf.MapSpec{Name: "names", Type: ebpf.Array, KeySize: 4, ValueSize: askedAtOnce * askedName, MaxEntries: 1})
 	if err != nil {
-		return a, fmt.Errorf("BPF: make a map: %w", err)
+		return nil, fmt.Errorf("BPF: make a map: %w", err)
 	}
-	a.program, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "holdfast", Type: ebpf.RawTracepoint, License: "GPL", Instructions: a.instructions()})
+	defer answers.Close()
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "holdfast", Type: ebpf.RawTracepoint, License: "GPL", Instructions: askInstructions(format, answers)})
 	if err != nil {
-		return a, fmt.Errorf("BPF: load the program that names functions: %w", err)
+		return nil, fmt.Errorf("BPF: load the program that names functions: %w", err)
 	}
-	return a, nil
+	defer program.Close()
+	names := make(map[uint64]string, len(addrs))
+	told := make([]byte, askedAtOnce*askedName)
+	for len(addrs) > 0 {
+		var now [askedAtOnce]uint64
+		n := copy(now[:], addrs)
+		addrs = addrs[n:]
+		if _, err := program.Run(&ebpf.RunOptions{Context: now}); err != nil {
+			return nil, fmt.Errorf("BPF: %w", err)
+		}
+		if err := answers.Lookup(uint32(0), &told); err != nil {
+			return nil, fmt.Errorf("BPF: read names: %w", err)
+		}
+		for i, addr := range now[:n] {
+			name, _, _ := bytes.Cut(told[i*askedName:(i+1)*askedName], []byte{0})
+			name, _, _ = bytes.Cut(name, []byte{' '}) // " [module]"
+			name, _, _ = bytes.Cut(name, []byte{'.'})
+			if len(name) > 0 && !bytes.HasPrefix(name, []byte("0x")) && !bytes.HasPrefix(name, []byte("(")) {
+				names[addr] = clean(name)
+			}
+		}
+	}
+	return names, nil
 }
 
-// instructions print the name of each argument to its place in the map.
-func (a *asking) instructions() asm.Instructions {
+// askInstructions print the name of each argument to its place in the map answers.
+func askInstructions(format, answers *ebpf.Map) asm.Instructions {
 	const out = "out"
 	is := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
 		asm.StoreImm(asm.RFP, -4, 0, asm.Word),
-		asm.LoadMapPtr(asm.R1, a.names.FD()),
+		asm.LoadMapPtr(asm.R1, answers.FD()),
 		asm.Mov.Reg(asm.R2, asm.RFP),
 		asm.Add.Imm(asm.R2, -4),
 		asm.FnMapLookupElem.Call(),
@@ -78,7 +91,7 @@ func (a *asking) instructions() asm.Instructions {
 			asm.Mov.Reg(asm.R1, asm.R7),
 			asm.Add.Imm(asm.R1, int32(i*askedName)),
 			asm.Mov.Imm(asm.R2, askedName),
-			asm.LoadMapValue(asm.R3, a.format.FD(), 0),
+			asm.LoadMapValue(asm.R3, format.FD(), 0),
 			asm.Mov.Reg(asm.R4, asm.RFP),
 			asm.Add.Imm(asm.R4, -16),
 			asm.Mov.Imm(asm.R5, 8),
@@ -86,40 +99,4 @@ func (a *asking) instructions() asm.Instructions {
 		)
 	}
 	return append(is, asm.Mov.Imm(asm.R0, 0).WithSymbol(out), asm.Return())
-}
-
-func (a *asking) close() {
-	_ = errors.Join(a.program.Close(), a.format.Close(), a.names.Close()) // each takes nil
-}
-
-// askKernel looks up the name of each address in the kernel. An error means that this
-// kernel cannot do it.
-func askKernel(addrs []uint64) (map[uint64]string, error) {
-	a, err := newAsking()
-	if err != nil {
-		return nil, err
-	}
-	defer a.close()
-	names := make(map[uint64]string, len(addrs))
-	told := make([]byte, askedAtOnce*askedName)
-	for len(addrs) > 0 {
-		var now [askedAtOnce]uint64
-		n := copy(now[:], addrs)
-		addrs = addrs[n:]
-		if _, err := a.program.Run(&ebpf.RunOptions{Context: now}); err != nil {
-			return nil, fmt.Errorf("BPF: %w", err)
-		}
-		if err := a.names.Lookup(uint32(0), &told); err != nil {
-			return nil, fmt.Errorf("BPF: read names: %w", err)
-		}
-		for i, addr := range now[:n] {
-			name, _, _ := bytes.Cut(told[i*askedName:(i+1)*askedName], []byte{0})
-			name, _, _ = bytes.Cut(name, []byte{' '}) // " [module]"
-			name, _, _ = bytes.Cut(name, []byte{'.'})
-			if len(name) > 0 && !bytes.HasPrefix(name, []byte("0x")) && !bytes.HasPrefix(name, []byte("(")) {
-				names[addr] = clean(name)
-			}
-		}
-	}
-	return names, nil
 }
