@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"holdfast"
@@ -32,6 +33,8 @@ type prepared struct {
 	// lock is the control group, by its path in the memory hierarchy, on which no other
 	// cure may run at the same time; "" if there is none.
 	lock string
+	// root is what needs root privileges in it; "" if nothing does.
+	root string
 	// measure returns the figures to compare; nil: there are none.
 	measure func(ctx context.Context) ([]Measure, error)
 	// do carries the cure out; nil: there is nothing to do.
@@ -175,6 +178,9 @@ func (c Cure) Run(ctx context.Context, e Env, o Options) (Report, error) {
 		return r, err
 	}
 	a, err := c.prepare(ctx, e, o)
+	if err == nil && o.Apply && a.root != "" && os.Geteuid() != 0 {
+		err = notRoot(a.root)
+	}
 	if err != nil {
 		return r, fmt.Errorf("cure %s: %w", c.Name, err)
 	}
