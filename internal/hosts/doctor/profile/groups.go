@@ -30,9 +30,9 @@ const (
 	rootID   = 1
 )
 
-func newGroups(mounts cgroup.Mounts, told bool) *groups {
+func newGroups(mounts cgroup.Mounts, kernelIDs bool) *groups {
 	g := &groups{paths: make(map[uint64]string), ids: make(map[string]uint64), mounts: mounts}
-	if told {
+	if kernelIDs {
 		g.readTree()
 	}
 	return g

@@ -193,7 +193,7 @@ func (t *tracker) lookup(f file, at []uint64) func() map[uint64]string {
 	group, ok := t.groups.living(f.group)
 	return func() map[uint64]string {
 		if f.jit {
-			return symbol.MadeBy(t.proc.NSpid, procfs, f.pid, at)
+			return symbol.JITNames(t.proc.NSpid, procfs, f.pid, at)
 		}
 		var others []int
 		if ok && isContainer(group.Path) {

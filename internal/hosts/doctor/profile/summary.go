@@ -51,7 +51,7 @@ type Function struct {
 // Summarize returns the busiest entries, top of each kind.
 func Summarize(p *Profile, top int) Summary {
 	s := Summary{Meta: p.Meta, Samples: p.Total(), CPUs: p.Meta.cpus(p.Total()), Containers: []Usage{}, Kernel: []Path{}, Functions: []Function{}}
-	for _, g := range fold(apart, false, p) {
+	for _, g := range fold(distinctLabel, false, p) {
 		s.Containers = append(s.Containers, Usage{Container: g.task.Label(), ContainerID: g.task.ContainerID, Image: g.task.Image, Command: g.busiest(good),
 			Samples: g.total[good], CPUs: p.Meta.cpus(g.total[good]), Kernel: p.Meta.cpus(g.inKernel[good])})
 		for _, n := range g.kernel.sorted() {
@@ -80,8 +80,8 @@ func first[T any](list []T, n int, order func(a, b T) int) []T {
 	return list[:min(n, len(list))]
 }
 
-// apart labels containers so that all are distinct, including those of the same name.
-func apart(w Task) string {
+// distinctLabel labels containers so that all are distinct, including those of the same name.
+func distinctLabel(w Task) string {
 	if w.ContainerID != "" {
 		return w.ContainerID
 	}

@@ -270,7 +270,7 @@ func (t *tracker) place(p *process, pid int, group, addr uint64) (place, bool) {
 // file returns the index of a mapping's file.
 func (t *tracker) file(m symbol.Mapping, pid int, group uint64) int {
 	k := fileKey{path: m.Path, dev: m.Dev, inode: m.Inode}
-	made := isMade(m.Path)
+	made := isGenerated(m.Path)
 	switch {
 	case made:
 		k = fileKey{pid: pid}
@@ -295,8 +295,8 @@ func (t *tracker) file(m symbol.Mapping, pid int, group uint64) int {
 	return i
 }
 
-// isMade reports whether a mapping is code generated at run time.
-func isMade(path string) bool {
+// isGenerated reports whether a mapping is code generated at run time.
+func isGenerated(path string) bool {
 	return path == "" || strings.HasPrefix(path, "//anon") || strings.HasPrefix(path, "/memfd:") || strings.HasPrefix(path, "/dev/zero") ||
 		strings.HasPrefix(path, "[anon") || path == "[heap]" || path == "[stack]"
 }

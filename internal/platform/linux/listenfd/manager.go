@@ -24,7 +24,7 @@ func Managed() bool { return os.Getenv(envNotify) != "" }
 func Store(sockets ...*Socket) error {
 	for _, s := range sockets {
 		// FDPOLL=0: only this process makes the manager drop the socket.
-		if err := tell("FDSTORE=1\nFDNAME="+s.Name+"\nFDPOLL=0", s.fd); err != nil {
+		if err := notify("FDSTORE=1\nFDNAME="+s.Name+"\nFDPOLL=0", s.fd); err != nil {
 			return fmt.Errorf("leave socket %s with the service manager: %w", s.Name, err)
 		}
 	}
@@ -33,7 +33,7 @@ func Store(sockets ...*Socket) error {
 
 // Unstore makes the service manager drop the sockets with a name.
 func Unstore(name string) error {
-	if err := tell("FDSTOREREMOVE=1\nFDNAME=" + name); err != nil {
+	if err := notify("FDSTOREREMOVE=1\nFDNAME=" + name); err != nil {
 		return fmt.Errorf("take socket %s from the service manager: %w", name, err)
 	}
 	return nil
@@ -46,11 +46,11 @@ func HandOver(pid int, limit time.Duration) error {
 	if !Managed() {
 		return nil
 	}
-	if err := tell(fmt.Sprintf("MAINPID=%d", pid)); err != nil {
-		return fmt.Errorf("tell the service manager of process %d: %w", pid, err)
+	if err := notify(fmt.Sprintf("MAINPID=%d", pid)); err != nil {
+		return fmt.Errorf("name process %d to the service manager as its main process: %w", pid, err)
 	}
 	if err := barrier(limit); err != nil {
-		return fmt.Errorf("wait until the service manager knows of process %d: %w", pid, err)
+		return fmt.Errorf("wait until the service manager has read that process %d is its main process: %w", pid, err)
 	}
 	return nil
 }
@@ -63,7 +63,7 @@ func barrier(limit time.Duration) error {
 		return err
 	}
 	defer r.Close()
-	err = errors.Join(tell("BARRIER=1", int(w.Fd())), w.Close(), r.SetReadDeadline(time.Now().Add(limit)))
+	err = errors.Join(notify("BARRIER=1", int(w.Fd())), w.Close(), r.SetReadDeadline(time.Now().Add(limit)))
 	if err != nil {
 		return err
 	}
@@ -77,8 +77,8 @@ func barrier(limit time.Duration) error {
 	}
 }
 
-// tell sends one message with descriptors; without a manager it does nothing.
-func tell(message string, fds ...int) error {
+// notify sends one message with descriptors; without a manager it does nothing.
+func notify(message string, fds ...int) error {
 	path := os.Getenv(envNotify)
 	if path == "" {
 		return nil
@@ -92,6 +92,6 @@ func tell(message string, fds ...int) error {
 	if len(fds) > 0 {
 		rights = unix.UnixRights(fds...)
 	}
-	// A leading "@", for an abstract name, is which Sendmsg accepts too.
+	// Sendmsg accepts a leading "@" for an abstract name.
 	return unix.Sendmsg(fd, []byte(message), rights, &unix.SockaddrUnix{Name: path}, unix.MSG_NOSIGNAL)
 }

@@ -152,7 +152,7 @@ func (p *Plug) build(matches []Match) error {
 	if err := p.add("plug", plugHandle, plugLane, plugOptions(actionLimit, heldBytes)); err != nil {
 		return err
 	}
-	if err := p.tell(actionReleaseIndefinite); err != nil { // a new plug is closed
+	if err := p.control(actionReleaseIndefinite); err != nil { // a new plug is closed
 		return err
 	}
 	return p.filter(matches)
@@ -194,13 +194,13 @@ func plugOptions(action, limit uint32) []byte {
 	return binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, action), limit)
 }
 
-func (p *Plug) tell(action uint32) error {
+func (p *Plug) control(action uint32) error {
 	return p.set("plug", 0, plugHandle, plugLane, plugOptions(action, 0))
 }
 
 // Hold closes the plug: SYNs wait from now on. It is idempotent.
 func (p *Plug) Hold() error {
-	if err := p.tell(actionBuffer); err != nil {
+	if err := p.control(actionBuffer); err != nil {
 		return fmt.Errorf("close the plug: %w", err)
 	}
 	return nil
@@ -209,7 +209,7 @@ func (p *Plug) Hold() error {
 // Release releases all waiting SYNs in their order, and opens the plug. It returns
 // when no SYN waits any more.
 func (p *Plug) Release() error {
-	if err := p.tell(actionReleaseIndefinite); err != nil {
+	if err := p.control(actionReleaseIndefinite); err != nil {
 		return fmt.Errorf("open the plug: %w", err)
 	}
 	for deadline := time.Now().Add(drainLimit); ; time.Sleep(time.Millisecond) {

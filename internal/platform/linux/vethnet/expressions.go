@@ -42,8 +42,8 @@ func member(key expr.MetaKey, s *nftables.Set, invert bool) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Lookup{SourceRegister: 1, SetName: s.Name, SetID: s.ID, Invert: invert}}
 }
 
-// answers matches reply packets of connections.
-func answers() []expr.Any {
+// replies matches reply packets of connections.
+func replies() []expr.Any {
 	return tracked(expr.CtKeySTATE, expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)
 }
 

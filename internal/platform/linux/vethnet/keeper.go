@@ -12,8 +12,8 @@ import (
 	"holdfast/internal/platform/linux/flock"
 )
 
-// keeperFile, beside the directory of addresses, is locked by the processes that
-// maintain a net.
+// keeperFile is the file, beside the directory of addresses, that the processes that
+// maintain a net lock.
 func (n *Net) keeperFile() string { return n.dir + ".keeper" }
 
 // Keep marks the net as maintained by this process until release or its end:

@@ -112,7 +112,7 @@ func (n *Net) attach(pid int, owner string, addr netip.Addr) error {
 		return err
 	}
 	defer unlock()
-	if err := n.plug(target, outside(owner)); err != nil {
+	if err := n.addVeth(target, hostDevice(owner)); err != nil {
 		return err
 	}
 	if n.open {
@@ -160,8 +160,8 @@ func (n *Net) Tend() error {
 	return n.nat.ensure(true)
 }
 
-// plug makes the veth pair: one end on the bridge, the other in the namespace.
-func (n *Net) plug(target netns.NsHandle, name string) error {
+// addVeth makes the veth pair: one end on the bridge, the other in the namespace.
+func (n *Net) addVeth(target netns.NsHandle, name string) error {
 	add := func() error {
 		index, err := n.bridgeIndex()
 		if err != nil {
@@ -173,7 +173,7 @@ func (n *Net) plug(target netns.NsHandle, name string) error {
 	}
 	err := add()
 	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {
-		n.forget() // the bridge was removed
+		n.invalidate() // the bridge was removed
 		err = add()
 	}
 	if err != nil {
@@ -195,7 +195,7 @@ func (n *Net) plug(target netns.NsHandle, name string) error {
 // Detach removes the host's device of an owner, and with it the one in the namespace.
 // A device that is gone is no error.
 func (n *Net) Detach(owner string) error {
-	link, err := netlink.LinkByName(outside(owner))
+	link, err := netlink.LinkByName(hostDevice(owner))
 	if err == nil {
 		err = netlink.LinkDel(link)
 	}
@@ -269,11 +269,11 @@ func (n *Net) bridgeIndex() (int, error) {
 	return n.index, nil
 }
 
-func (n *Net) forget() {
+func (n *Net) invalidate() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.index = 0
-	n.nat.again()
+	n.nat.invalidate()
 }
 
 // ErrInUse means that namespaces are connected to the bridge.
@@ -312,7 +312,7 @@ func (n *Net) remove(gone func() ([]string, error)) error {
 			}
 		}
 	}
-	n.forget()
+	n.invalidate()
 	bridge, err := netlink.LinkByName(n.bridge)
 	if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) {
 		return n.removeNAT()
@@ -320,7 +320,7 @@ func (n *Net) remove(gone func() ([]string, error)) error {
 	if err != nil {
 		return err
 	}
-	links, err := whole(netlink.LinkList)
+	links, err := dump(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list devices: %w", err)
 	}
@@ -341,19 +341,19 @@ func (n *Net) removeNAT() error {
 	if n.nat.table == "" {
 		return nil
 	}
-	there, err := n.nat.there()
+	exists, err := n.nat.exists()
 	switch {
 	case n.open && err != nil:
 		return err
-	case n.open || there:
+	case n.open || exists:
 		return n.nat.remove()
 	}
-	return nil // there is none, or the kernel has no nftables
+	return nil // the table is missing, or the kernel has no nftables
 }
 
-// outside is the name of the host's device of an owner. Device names have at most 15
+// hostDevice is the name of the host's device of an owner. Device names have at most 15
 // bytes.
-func outside(owner string) string {
+func hostDevice(owner string) string {
 	h := fnv.New64a()
 	h.Write([]byte(owner))
 	return "hf" + strconv.FormatUint(h.Sum64(), 36)

@@ -12,7 +12,7 @@ import (
 // (ksys_read.isra.0). It uses BPF (Linux 5.13) or else kallsyms below the procfs.
 // tracepoint.ErrHidden.
 func Kernel(procfs string, addrs []uint64) (map[uint64]string, error) {
-	if names, err := askKernel(newWanted(addrs)); err == nil && len(names) > 0 {
+	if names, err := lookUpKernel(newWanted(addrs)); err == nil && len(names) > 0 {
 		return names, nil
 	}
 	return listKernel(procfs, addrs)

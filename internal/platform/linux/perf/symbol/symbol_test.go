@@ -77,7 +77,7 @@ func TestThisKernel(t *testing.T) {
 	}
 	for how, look := range map[string]func() (map[uint64]string, error){
 		"list":   func() (map[uint64]string, error) { return listKernel("/proc", addrs) },
-		"ask":    func() (map[uint64]string, error) { return askKernel(addrs) },
+		"ask":    func() (map[uint64]string, error) { return lookUpKernel(addrs) },
 		"either": func() (map[uint64]string, error) { return Kernel("/proc", addrs) },
 	} {
 		names, err := look()
@@ -90,7 +90,7 @@ func TestThisKernel(t *testing.T) {
 			}
 		}
 	}
-	if names, err := askKernel([]uint64{1, 0}); err != nil || len(names) > 0 {
+	if names, err := lookUpKernel([]uint64{1, 0}); err != nil || len(names) > 0 {
 		t.Errorf("%v, %v", names, err)
 	}
 }
@@ -114,13 +114,13 @@ func TestPrograms(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			told, mapped, _ := strings.Cut(string(out), "\n\n")
+			text, mapped, _ := strings.Cut(string(out), "\n\n")
 			ms, err := parseMaps([]byte(mapped))
 			if err != nil {
 				t.Fatal(err)
 			}
 			want := make(map[uint64]string)
-			for line := range strings.Lines(told) {
+			for line := range strings.Lines(text) {
 				addr, name, _ := strings.Cut(strings.TrimSpace(line), " ")
 				a, err := strconv.ParseUint(addr, 16, 64)
 				if err != nil {
@@ -205,7 +205,7 @@ func TestMappings(t *testing.T) {
 		t.Errorf("%+v, %v", ms, err)
 	}
 	if _, err := parseMaps([]byte("x\n")); err == nil {
-		t.Error("garbage is taken")
+		t.Error("garbage is accepted")
 	}
 	own, err := Mappings("/proc", os.Getpid())
 	pc := uint64(reflect.ValueOf(TestMappings).Pointer())

@@ -20,23 +20,23 @@ const (
 	weightOfObject = 4 // an object, in numbers
 )
 
-// weigh refuses a file for which the parser would use far more memory than the file's
+// checkParts refuses a file for which the parser would use far more memory than the file's
 // length. It walks over the two outermost levels of the protobuf encoding
 // (protobuf.dev/programming-guides/encoding).
-func weigh(data []byte) error {
+func checkParts(data []byte) error {
 	parts := 0
 	err := fields(data, func(number protowire.Number, content []byte) error {
 		parts += weightOfObject
 		if number == fieldSample || number == fieldLocation {
 			err := fields(content, func(_ protowire.Number, inner []byte) error {
 				parts += weightOfObject + len(inner) // packed numbers have at least one byte each
-				return over(parts)
+				return tooMany(parts)
 			})
 			if err != nil {
 				return err
 			}
 		}
-		return over(parts)
+		return tooMany(parts)
 	})
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrFormat, err)
@@ -44,7 +44,7 @@ func weigh(data []byte) error {
 	return nil
 }
 
-func over(parts int) error {
+func tooMany(parts int) error {
 	if parts > maxParts {
 		return errors.New("it has more parts than a recording can have")
 	}

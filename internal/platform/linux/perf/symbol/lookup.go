@@ -16,13 +16,13 @@ import (
 // be run on request (BPF_PROG_TEST_RUN of raw tracepoints, Linux 5.10).
 
 const (
-	askedAtOnce = 12 // arguments of one run (MAX_BPF_FUNC_ARGS)
-	askedName   = 128
+	batchSize     = 12 // arguments of one run (MAX_BPF_FUNC_ARGS)
+	maxKernelName = 128
 )
 
-// askKernel looks up the name of each address in the kernel. An error means that this
+// lookUpKernel looks up the name of each address in the kernel. An error means that this
 // kernel cannot do it.
-func askKernel(addrs []uint64) (map[uint64]string, error) {
+func lookUpKernel(addrs []uint64) (map[uint64]string, error) {
 	if err := rlimit.RemoveMemlock(); err != nil { // before 5.11 maps count against RLIMIT_MEMLOCK
 		return nil, err
 	}
@@ -37,30 +37,30 @@ func askKernel(addrs []uint64) (map[uint64]string, error) {
 	if err := format.Freeze(); err != nil { // the verifier requires a constant format
 		return nil, fmt.Errorf("BPF: make a map constant: %w", err)
 	}
-	answers, err := ebpf.NewMap(&ebpf.MapSpec{Name: "names", Type: ebpf.Array, KeySize: 4, ValueSize: askedAtOnce * askedName, MaxEntries: 1})
+	answers, err := ebpf.NewMap(&ebpf.MapSpec{Name: "names", Type: ebpf.Array, KeySize: 4, ValueSize: batchSize * maxKernelName, MaxEntries: 1})
 	if err != nil {
 		return nil, fmt.Errorf("BPF: make a map: %w", err)
 	}
 	defer answers.Close()
-	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "holdfast", Type: ebpf.RawTracepoint, License: "GPL", Instructions: askInstructions(format, answers)})
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "holdfast", Type: ebpf.RawTracepoint, License: "GPL", Instructions: lookUpInstructions(format, answers)})
 	if err != nil {
 		return nil, fmt.Errorf("BPF: load the program that names functions: %w", err)
 	}
 	defer program.Close()
 	names := make(map[uint64]string, len(addrs))
-	told := make([]byte, askedAtOnce*askedName)
+	text := make([]byte, batchSize*maxKernelName)
 	for len(addrs) > 0 {
-		var now [askedAtOnce]uint64
+		var now [batchSize]uint64
 		n := copy(now[:], addrs)
 		addrs = addrs[n:]
 		if _, err := program.Run(&ebpf.RunOptions{Context: now}); err != nil {
 			return nil, fmt.Errorf("BPF: %w", err)
 		}
-		if err := answers.Lookup(uint32(0), &told); err != nil {
+		if err := answers.Lookup(uint32(0), &text); err != nil {
 			return nil, fmt.Errorf("BPF: read names: %w", err)
 		}
 		for i, addr := range now[:n] {
-			name, _, _ := bytes.Cut(told[i*askedName:(i+1)*askedName], []byte{0})
+			name, _, _ := bytes.Cut(text[i*maxKernelName:(i+1)*maxKernelName], []byte{0})
 			name, _, _ = bytes.Cut(name, []byte{' '}) // " [module]"
 			name, _, _ = bytes.Cut(name, []byte{'.'})
 			if len(name) > 0 && !bytes.HasPrefix(name, []byte("0x")) && !bytes.HasPrefix(name, []byte("(")) {
@@ -71,8 +71,8 @@ func askKernel(addrs []uint64) (map[uint64]string, error) {
 	return names, nil
 }
 
-// askInstructions print the name of each argument to its place in the map answers.
-func askInstructions(format, answers *ebpf.Map) asm.Instructions {
+// lookUpInstructions print the name of each argument to its place in the map answers.
+func lookUpInstructions(format, answers *ebpf.Map) asm.Instructions {
 	const out = "out"
 	is := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
@@ -84,13 +84,13 @@ func askInstructions(format, answers *ebpf.Map) asm.Instructions {
 		asm.JEq.Imm(asm.R0, 0, out),
 		asm.Mov.Reg(asm.R7, asm.R0),
 	}
-	for i := range askedAtOnce {
+	for i := range batchSize {
 		is = append(is,
 			asm.LoadMem(asm.R1, asm.R6, int16(8*i), asm.DWord),
 			asm.StoreMem(asm.RFP, -16, asm.R1, asm.DWord),
 			asm.Mov.Reg(asm.R1, asm.R7),
-			asm.Add.Imm(asm.R1, int32(i*askedName)),
-			asm.Mov.Imm(asm.R2, askedName),
+			asm.Add.Imm(asm.R1, int32(i*maxKernelName)),
+			asm.Mov.Imm(asm.R2, maxKernelName),
 			asm.LoadMapValue(asm.R3, format.FD(), 0),
 			asm.Mov.Reg(asm.R4, asm.RFP),
 			asm.Add.Imm(asm.R4, -16),
