@@ -18,6 +18,14 @@ import (
 // as `docker save` writes it, with the same bytes each time. head is the file's name
 // below the root and its mode; its size is set. Any goroutine may call it.
 func ProgramImage(ref string, head *tar.Header, program []byte, c v1.ConfigFile) (*bytes.Reader, error) {
+	var out bytes.Buffer
+	if err := writeProgramImage(&out, ref, head, program, c); err != nil {
+		return nil, fmt.Errorf("make the image %s: %w", ref, err)
+	}
+	return bytes.NewReader(out.Bytes()), nil
+}
+
+func writeProgramImage(to io.Writer, ref string, head *tar.Header, program []byte, c v1.ConfigFile) error {
 	var files bytes.Buffer
 	w := tar.NewWriter(&files)
 	head.Size = int64(len(program))
@@ -26,26 +34,22 @@ func ProgramImage(ref string, head *tar.Header, program []byte, c v1.ConfigFile)
 		_, err = w.Write(program)
 	}
 	if err := errors.Join(err, w.Close()); err != nil {
-		return nil, fmt.Errorf("make the image %s: %w", ref, err)
+		return err
 	}
 	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(files.Bytes())), nil })
 	if err != nil {
-		return nil, fmt.Errorf("make the image %s: %w", ref, err)
+		return err
 	}
 	image, err := mutate.ConfigFile(empty.Image, &c)
 	if err == nil {
 		image, err = mutate.AppendLayers(image, layer)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("make the image %s: %w", ref, err)
+		return err
 	}
 	tag, err := name.NewTag(ref)
 	if err != nil {
-		return nil, fmt.Errorf("make the image %s: %w", ref, err)
+		return err
 	}
-	var out bytes.Buffer
-	if err := tarball.Write(tag, image, &out); err != nil {
-		return nil, fmt.Errorf("make the image %s: %w", ref, err)
-	}
-	return bytes.NewReader(out.Bytes()), nil
+	return tarball.Write(tag, image, to)
 }

@@ -153,7 +153,7 @@ func killings() []killing {
 	return list
 }
 
-// Whichever process is killed at whichever step: the old limit is restored soon after,
+// If one of the processes is killed at any step, the old limit is restored soon after,
 // and the next cure works. On v2 no limit is lowered.
 func TestKilledAtEveryStep(t *testing.T) {
 	if vmtest.Inside() {

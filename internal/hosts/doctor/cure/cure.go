@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"holdfast"
@@ -29,9 +30,11 @@ type prepared struct {
 	target string
 	plan   Plan
 	notes  []string
-	// locks are control groups, by their paths in the memory hierarchy, on which no other
-	// cure may run at the same time.
-	locks []string
+	// lock is the control group, by its path in the memory hierarchy, on which no other
+	// cure may run at the same time; "" if there is none.
+	lock string
+	// root is what needs root privileges in it; "" if nothing does.
+	root string
 	// measure returns the figures to compare; nil: there are none.
 	measure func(ctx context.Context) ([]Measure, error)
 	// do carries the cure out; nil: there is nothing to do.
@@ -175,6 +178,9 @@ func (c Cure) Run(ctx context.Context, e Env, o Options) (Report, error) {
 		return r, err
 	}
 	a, err := c.prepare(ctx, e, o)
+	if err == nil && o.Apply && a.root != "" && os.Geteuid() != 0 {
+		err = notRoot(a.root)
+	}
 	if err != nil {
 		return r, fmt.Errorf("cure %s: %w", c.Name, err)
 	}
@@ -191,7 +197,7 @@ func (c Cure) Run(ctx context.Context, e Env, o Options) (Report, error) {
 }
 
 func (c Cure) apply(ctx context.Context, e Env, o Options, a prepared, r *Report) error {
-	unlock, err := lockGroups(e.Host, a.locks)
+	unlock, err := lockGroup(e.Host, a.lock)
 	if err != nil {
 		return err
 	}

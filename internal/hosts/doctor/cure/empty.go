@@ -35,7 +35,7 @@ func Self() Cure {
 		if err != nil {
 			return prepared{}, err
 		}
-		a := prepared{target: g.Dir(), locks: []string{g.Path}, plan: Plan{
+		a := prepared{target: g.Dir(), lock: g.Path, plan: Plan{
 			Bytes: usage,
 			Does:  []string{"write dirty pages to the disks (sync)", fmt.Sprintf("reclaim what the kernel can from %s, at most %s (%s)", g.Dir(), size(o.Bytes), filepath.Base(file))},
 			Gain:  "the group is released with the container and does not stay as a dying group",
@@ -177,7 +177,7 @@ func Dentries(group string) Cure {
 		if err != nil {
 			return prepared{}, err
 		}
-		a := prepared{target: g.Path, locks: []string{g.Path}, plan: Plan{
+		a := prepared{target: g.Path, lock: g.Path, plan: Plan{
 			Bytes: min(held, o.Bytes),
 			Does: []string{"write dirty pages to the disks (sync)",
 				fmt.Sprintf("reclaim memory in %s (%s), until a tenth of its %s of kernel memory is left or %s are freed", g.Dir(), filepath.Base(emptyFile(g)), size(held), size(o.Bytes))},
@@ -188,9 +188,7 @@ func Dentries(group string) Cure {
 			a.notes = append(a.notes, fmt.Sprintf("its kernel memory is %s: there is nothing to reclaim", size(held)))
 			return a, nil
 		}
-		if o.Apply && os.Geteuid() != 0 {
-			return a, notRoot("emptying a control group")
-		}
+		a.root = "emptying a control group"
 		a.measure = func(context.Context) ([]Measure, error) {
 			k, err := kernel()
 			if err != nil {
@@ -210,13 +208,7 @@ func Dentries(group string) Cure {
 // includes memory that cannot be reclaimed.
 func kernelMemory(g cgroup.Group) (int64, error) {
 	if !g.V2 {
-		b, err := kfile.Read(filepath.Join(g.Dir(), "memory.kmem.usage_in_bytes"), 4096)
-		if err != nil {
-			return 0, err
-		}
-		var n int64
-		_, err = fmt.Sscan(string(b), &n)
-		return n, err
+		return g.KernelMemory()
 	}
 	s, err := g.MemoryStat()
 	return s["slab_reclaimable"], err

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -18,6 +17,7 @@ import (
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/kfile"
 	"holdfast/internal/platform/linux/pagecache"
+	"holdfast/internal/platform/linux/perf/symbol"
 )
 
 // Bounds of the search for files that hold dying groups.
@@ -63,7 +63,7 @@ func newScanner(h probe.Host, m cgroup.Mount) (*scanner, error) {
 		return nil, errors.Join(err, owners.Close())
 	}
 	s := &scanner{self: self, owners: owners, inhabited: make(map[uint64]bool)}
-	s.inhabit(m.Group("/"), 0)
+	_ = m.Group("/").Walk(s.inhabit) // a removed group has no pages
 	return s, nil
 }
 
@@ -72,22 +72,19 @@ func (s *scanner) close() {
 	s.owners.Close()
 }
 
-// inhabit records which groups have processes of their own. The kernel reports a dying
+// inhabit records whether a group has processes of its own. The kernel reports a dying
 // group's page under the nearest living ancestor, and a group without processes has no
-// other pages (Documentation/admin-guide/mm/pagemap.rst).
-func (s *scanner) inhabit(g cgroup.Group, depth int) {
+// other pages (Documentation/admin-guide/mm/pagemap.rst). It is for Walk.
+func (s *scanner) inhabit(g cgroup.Group, depth int) error {
 	if depth > maxDepth || len(s.inhabited) > maxGroups {
-		return
+		return fs.SkipDir
 	}
 	b, err := kfile.Read(g.Dir()+"/cgroup.procs", 32<<20)
 	var st unix.Stat_t
 	if err == nil && len(b) > 0 && unix.Stat(g.Dir(), &st) == nil {
 		s.inhabited[st.Ino] = true
 	}
-	children, _ := g.Children() // a removed group has no pages
-	for _, c := range children {
-		s.inhabit(c, depth+1)
-	}
+	return nil
 }
 
 // scan finds the pages of dying groups in one file. The file may be truncated meanwhile.
@@ -207,7 +204,7 @@ func openFiles(ctx context.Context, h probe.Host) (map[fileID]candidate, error) 
 		}
 	}()
 	for _, pid := range pids {
-		programsOf(filepath.Join(string(h.Proc), strconv.Itoa(pid)), programs)
+		programsOf(h, pid, programs)
 		for _, dir := range []string{"fd", "map_files"} {
 			base := filepath.Join(string(h.Proc), strconv.Itoa(pid), dir)
 			entries, err := os.ReadDir(base)
@@ -232,20 +229,11 @@ func openFiles(ctx context.Context, h probe.Host) (map[fileID]candidate, error) 
 // programsOf records the programs and libraries that a process runs. Their pages are
 // charged to the group that ran them first and hold one or two groups, and they are in
 // use.
-func programsOf(dir string, programs map[fileID]bool) {
-	maps, err := kfile.Read(dir+"/maps", 16<<20)
-	if err != nil {
-		return // the process has ended
-	}
-	for line := range strings.Lines(string(maps)) {
-		// 7f00-7f01 r-xp 00000000 fe:00 1234  /usr/lib/libc.so.6, proc_pid_maps(5)
-		where, rest, _ := strings.Cut(line, " ")
-		if len(rest) > 4 && rest[2] == 'x' {
-			from, to, _ := strings.Cut(where, "-")
-			link := strings.TrimLeft(from, "0") + "-" + strings.TrimLeft(to, "0")
-			if id, ok := regular(filepath.Join(dir, "map_files", link)); ok {
-				programs[id] = true
-			}
+func programsOf(h probe.Host, pid int, programs map[fileID]bool) {
+	code, _ := symbol.Mappings(string(h.Proc), pid) // none if the process has ended
+	for _, m := range code {
+		if id, ok := regular(fmt.Sprintf("%s/%d/map_files/%x-%x", h.Proc, pid, m.Begin, m.End)); ok {
+			programs[id] = true
 		}
 	}
 }

@@ -104,7 +104,7 @@ func dyingBelow(g cgroup.Group) int64 {
 	n := cgroup.ParseEvents(b)
 	for _, key := range []string{"nr_dying_subsys_memory", "nr_dying_descendants"} {
 		if v, ok := n[key]; ok {
-			return int64(v)
+			return v
 		}
 	}
 	return -1
@@ -113,34 +113,18 @@ func dyingBelow(g cgroup.Group) int64 {
 // mostLeft returns the group below which dying groups hold most. The root of v1 has no
 // limit to lower; it is only the second return value.
 func mostLeft(m cgroup.Mount) (best, root left, err error) {
-	n := 0
-	var down func(g cgroup.Group, depth int) error
-	down = func(g cgroup.Group, depth int) error {
-		if n++; n > maxGroups || depth > maxDepth {
-			return fmt.Errorf("there are too many control groups (over %d)", n)
-		}
+	err = m.Group("/").Walk(bounded(func(g cgroup.Group) error {
 		l, err := readLeft(g)
-		if err != nil {
-			return ignoreGone(err)
-		}
 		switch {
+		case err != nil:
+			return err
 		case g.IsRoot() && !g.V2:
 			root = l
 		case best.group.Point == "" || l.more(best):
 			best = l
 		}
-		children, err := g.Children()
-		if err != nil {
-			return ignoreGone(err)
-		}
-		for _, c := range children {
-			if err := down(c, depth+1); err != nil {
-				return err
-			}
-		}
 		return nil
-	}
-	err = down(m.Group("/"), 0)
+	}))
 	return best, root, err
 }
 
@@ -149,11 +133,15 @@ const (
 	maxDepth  = 32
 )
 
-func ignoreGone(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+// bounded adds these bounds to visit.
+func bounded(visit func(cgroup.Group) error) func(cgroup.Group, int) error {
+	n := 0
+	return func(g cgroup.Group, depth int) error {
+		if n++; n > maxGroups || depth > maxDepth {
+			return fmt.Errorf("there are too many control groups (over %d)", n)
+		}
+		return visit(g)
 	}
-	return err
 }
 
 // findGroup returns the group of a path in the hierarchy with the memory controller. The

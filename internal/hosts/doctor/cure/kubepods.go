@@ -2,6 +2,7 @@ package cure
 
 import (
 	"fmt"
+	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -26,7 +27,7 @@ func Kubepods(h probe.Host) ([]string, error) {
 	if !ok {
 		return nil, errNoMemory
 	}
-	tops, err := kubepodsTops(m.Group("/"), 0)
+	tops, err := kubepodsTops(m)
 	if err != nil {
 		return nil, err
 	}
@@ -34,9 +35,15 @@ func Kubepods(h probe.Host) ([]string, error) {
 		return nil, holdfast.WithHint(fmt.Errorf("control groups of a kubelet (kubepods): %w", holdfast.ErrNotFound), "is this host a node of a Kubernetes cluster? --cgroup names any other group")
 	}
 	var found []left
-	seen := 0
+	collect := bounded(func(g cgroup.Group) error {
+		l, err := readLeft(g)
+		if err == nil && l.worth() {
+			found = append(found, l)
+		}
+		return err
+	})
 	for _, top := range tops {
-		if err := worthBelow(top, 0, &seen, &found); err != nil {
+		if err := top.Walk(collect); err != nil {
 			return nil, err
 		}
 	}
@@ -60,49 +67,17 @@ func Kubepods(h probe.Host) ([]string, error) {
 }
 
 // kubepodsTops returns the groups that hold all pods.
-func kubepodsTops(g cgroup.Group, depth int) (tops []cgroup.Group, err error) {
-	if depth > kubepodsDepth {
-		return nil, nil
-	}
-	children, err := g.Children()
-	if err != nil {
-		return nil, ignoreGone(err)
-	}
-	for _, c := range children {
-		name := strings.TrimSuffix(path.Base(c.Path), ".slice")
-		if name == "kubepods" || strings.HasSuffix(name, "-kubepods") {
-			tops = append(tops, c)
-			continue
+func kubepodsTops(m cgroup.Mount) (tops []cgroup.Group, err error) {
+	err = m.Group("/").Walk(func(g cgroup.Group, depth int) error {
+		name := strings.TrimSuffix(path.Base(g.Path), ".slice")
+		switch {
+		case name == "kubepods" || strings.HasSuffix(name, "-kubepods"):
+			tops = append(tops, g)
+			return fs.SkipDir
+		case depth > kubepodsDepth:
+			return fs.SkipDir
 		}
-		below, err := kubepodsTops(c, depth+1)
-		if err != nil {
-			return nil, err
-		}
-		tops = append(tops, below...)
-	}
-	return tops, nil
-}
-
-// worthBelow collects g and the groups below it that need a squeeze.
-func worthBelow(g cgroup.Group, depth int, seen *int, found *[]left) error {
-	if *seen++; *seen > maxGroups || depth > maxDepth {
-		return fmt.Errorf("there are too many control groups (over %d)", *seen)
-	}
-	l, err := readLeft(g)
-	if err != nil {
-		return ignoreGone(err)
-	}
-	if l.worth() {
-		*found = append(*found, l)
-	}
-	children, err := g.Children()
-	if err != nil {
-		return ignoreGone(err)
-	}
-	for _, c := range children {
-		if err := worthBelow(c, depth+1, seen, found); err != nil {
-			return err
-		}
-	}
-	return nil
+		return nil
+	})
+	return tops, err
 }

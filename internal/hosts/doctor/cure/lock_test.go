@@ -13,7 +13,7 @@ import (
 
 // A lock excludes others from the group, from those above it and from those below it, and
 // from no other group.
-func TestLockGroups(t *testing.T) {
+func TestLockGroup(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "cgroup.controllers"), []byte("cpu memory\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -25,12 +25,12 @@ func TestLockGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := probe.Host{Groups: cgroup.Mounts{{Point: dir, Root: "/", V2: true}}}
-	unlock, err := lockGroups(h, []string{"/a/b"})
+	unlock, err := lockGroup(h, "/a/b")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for path, free := range map[string]bool{"/": false, "/a": false, "/a/b": false, "/a/b/c": false, "/a/other": true} {
-		other, err := lockGroups(h, []string{path})
+		other, err := lockGroup(h, path)
 		switch {
 		case free && err != nil, !free && !errors.Is(err, holdfast.ErrBusy):
 			t.Errorf("%s: %v", path, err)
@@ -39,7 +39,7 @@ func TestLockGroups(t *testing.T) {
 		}
 	}
 	unlock()
-	again, err := lockGroups(h, []string{"/"})
+	again, err := lockGroup(h, "/")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -54,11 +53,9 @@ func Memcg(group string) Cure {
 			return prepared{}, err
 		}
 		s := squeeze{env: e, options: o, group: l.group, bytes: o.Bytes}
-		a := prepared{target: l.group.Path, notes: notes, locks: []string{l.group.Path}}
+		a := prepared{target: l.group.Path, notes: notes, lock: l.group.Path}
 		a.plan = s.plan(l)
-		if o.Apply && os.Geteuid() != 0 {
-			return a, notRoot("squeezing a control group")
-		}
+		a.root = "squeezing a control group"
 		if !l.worth() {
 			a.plan.Does, a.plan.Bytes = nil, 0
 			if l.locked >= least {

@@ -2,6 +2,7 @@ package cure
 
 import (
 	"context"
+	"io/fs"
 	"os"
 	"path"
 	"strconv"
@@ -45,8 +46,8 @@ type watch struct {
 func newWatch(ctx context.Context, h probe.Host, target cgroup.Group) *watch {
 	w := &watch{usual: make(map[string]float64)}
 	for _, m := range h.Groups {
-		if m.V2 || (cgroup.Group{Controllers: m.Controllers}).Has("memory") {
-			w.add(m.Group(target.Path), 0)
+		if m.V2 || m.Group("/").Has("memory") {
+			_ = m.Group(target.Path).Walk(w.add) // unreadable groups are not watched
 		}
 	}
 	w.rates()
@@ -57,20 +58,17 @@ func newWatch(ctx context.Context, h probe.Host, target cgroup.Group) *watch {
 	return w
 }
 
-// add adds a group and those below it.
-func (w *watch) add(g cgroup.Group, depth int) {
+// add adds a group. It is for Walk.
+func (w *watch) add(g cgroup.Group, depth int) error {
 	if len(w.psi)+len(w.fails) >= maxWatched || depth > 8 {
-		return
+		return fs.SkipDir
 	}
 	if file := path.Join(g.Dir(), "memory.pressure"); depth > 0 && readable(file) {
 		w.psi = append(w.psi, file)
 	} else if file := path.Join(g.Dir(), "memory.failcnt"); readable(file) {
 		w.fails = append(w.fails, file)
 	}
-	children, _ := g.Children() // unreadable groups are not watched
-	for _, c := range children {
-		w.add(c, depth+1)
-	}
+	return nil
 }
 
 func readable(file string) bool {

@@ -46,14 +46,19 @@ func neighbour() Drill {
 // burn keeps n threads busy until ctx is done.
 func burn(ctx context.Context, n int) error {
 	runtime.GOMAXPROCS(n + 1)
+	return threads(n, func(int) error {
+		for ctx.Err() == nil {
+			spin(time.Millisecond)
+		}
+		return nil
+	})
+}
+
+// threads runs do n times at once, and returns the first error when all have ended.
+func threads(n int, do func(i int) error) error {
 	var g errgroup.Group
-	for range n {
-		g.Go(func() error {
-			for ctx.Err() == nil {
-				spin(time.Millisecond)
-			}
-			return nil
-		})
+	for i := range n {
+		g.Go(func() error { return do(i) })
 	}
 	return g.Wait()
 }

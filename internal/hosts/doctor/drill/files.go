@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
@@ -22,12 +21,8 @@ func fadvise() Drill {
 		Name: "fadvise", Short: "a logger that calls posix_fadvise after every line", Rule: "fadvise-storm",
 		Size: 4, MaxSize: 64, Unit: "threads", Containers: true,
 		parts: []part{{name: "logger", work: func(ctx context.Context, t Task, ready func()) error {
-			var g errgroup.Group
-			for i := range t.Size {
-				g.Go(func() error { return logLines(ctx, filepath.Join(t.Dir, "log-"+strconv.Itoa(i))) })
-			}
 			ready()
-			return g.Wait()
+			return threads(t.Size, func(i int) error { return logLines(ctx, filepath.Join(t.Dir, "log-"+strconv.Itoa(i))) })
 		}}},
 	}
 }
@@ -140,12 +135,8 @@ func fsyncs() Drill {
 		Name: "fsync", Short: "a program that flushes the disk after every small write", Rule: "slow-disk",
 		Size: 4, MaxSize: 64, Unit: "threads", Containers: true,
 		parts: []part{{name: "writer", work: func(ctx context.Context, t Task, ready func()) error {
-			var g errgroup.Group
-			for i := range t.Size {
-				g.Go(func() error { return flushAll(ctx, filepath.Join(t.Dir, "data-"+strconv.Itoa(i))) })
-			}
 			ready()
-			return g.Wait()
+			return threads(t.Size, func(i int) error { return flushAll(ctx, filepath.Join(t.Dir, "data-"+strconv.Itoa(i))) })
 		}}},
 	}
 }

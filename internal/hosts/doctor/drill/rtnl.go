@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
@@ -17,12 +16,8 @@ func rtnl() Drill {
 		Name: "rtnl", Short: "a program that continuously creates and removes network interfaces", Rule: "kernel-lock",
 		Size: 4, MaxSize: 32, Unit: "threads",
 		parts: []part{{name: "churner", namespace: true, work: func(ctx context.Context, t Task, ready func()) error {
-			var g errgroup.Group
-			for i := range t.Size {
-				g.Go(func() error { return churn(ctx, fmt.Sprintf("drill%d", i)) })
-			}
 			ready()
-			return g.Wait()
+			return threads(t.Size, func(i int) error { return churn(ctx, fmt.Sprintf("drill%d", i)) })
 		}}},
 	}
 }

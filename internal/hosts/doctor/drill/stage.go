@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -121,24 +120,24 @@ func (s *stage) makeGroup(ms cgroup.Mounts, p part) (string, []string, error) {
 		if !m.V2 && !wanted(m.Controllers) {
 			continue
 		}
-		top, dir := filepath.Join(m.Point, s.name), filepath.Join(m.Point, group)
-		if err := os.MkdirAll(top, 0o755); err != nil {
+		top, g := m.Group(s.name), m.Group(group)
+		if err := os.MkdirAll(top.Dir(), 0o755); err != nil {
 			return "", nil, err
 		}
 		if m.V2 {
-			enable(top)
+			enable(top.Dir())
 		}
 		// A part's weight only counts among its siblings.
-		if err := (limits{weight: p.limits.weight}).apply(top, m); err != nil {
+		if err := (limits{weight: p.limits.weight}).apply(top); err != nil {
 			return "", nil, err
 		}
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+		if err := os.MkdirAll(g.Dir(), 0o755); err != nil {
 			return "", nil, err
 		}
-		if err := p.limits.apply(dir, m); err != nil {
+		if err := p.limits.apply(g); err != nil {
 			return "", nil, err
 		}
-		dirs = append(dirs, dir)
+		dirs = append(dirs, g.Dir())
 	}
 	if len(dirs) == 0 {
 		return "", nil, errors.New("no hierarchy of control groups is mounted")
@@ -166,31 +165,25 @@ func enable(dir string) {
 // period is the period of CPU limits in microseconds, the kernel's default.
 const period = 100_000
 
-func (l limits) apply(dir string, m cgroup.Mount) error {
-	g := cgroup.Group{Controllers: m.Controllers}
+func (l limits) apply(g cgroup.Group) error {
 	files := make(map[string]string)
 	number := func(v int64) string { return strconv.FormatInt(v, 10) }
-	memory, cpu := g.Has("memory"), g.Has("cpu")
-	if m.V2 {
-		has, _ := os.ReadFile(dir + "/cgroup.controllers")
-		memory, cpu = slices.Contains(strings.Fields(string(has)), "memory"), slices.Contains(strings.Fields(string(has)), "cpu")
+	if l.memory > 0 && g.Has("memory") {
+		files[pick(g.V2, "memory.max", "memory.limit_in_bytes")] = number(l.memory)
 	}
-	if l.memory > 0 && memory {
-		files[pick(m.V2, "memory.max", "memory.limit_in_bytes")] = number(l.memory)
-	}
-	if l.cpus > 0 && cpu {
+	if l.cpus > 0 && g.Has("cpu") {
 		quota := number(int64(l.cpus * period))
-		if m.V2 {
+		if g.V2 {
 			files["cpu.max"] = quota + " " + number(period)
 		} else {
 			files["cpu.cfs_quota_us"] = quota
 		}
 	}
-	if l.weight > 0 && cpu {
-		files[pick(m.V2, "cpu.weight", "cpu.shares")] = pick(m.V2, number(max(1, int64(l.weight)*100/1024)), number(int64(l.weight)))
+	if l.weight > 0 && g.Has("cpu") {
+		files[pick(g.V2, "cpu.weight", "cpu.shares")] = pick(g.V2, number(max(1, int64(l.weight)*100/1024)), number(int64(l.weight)))
 	}
 	for name, value := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(value), 0); err != nil {
+		if err := os.WriteFile(filepath.Join(g.Dir(), name), []byte(value), 0); err != nil {
 			return fmt.Errorf("limit a control group: %w", err)
 		}
 	}
@@ -209,13 +202,12 @@ func pick(v2 bool, a, b string) string {
 // joined, and the directory of the memory hierarchy.
 func (s *stage) memoryTree(ms cgroup.Mounts, group string, dirs []string) (rest []string, tree string, err error) {
 	for _, m := range ms {
-		dir := filepath.Join(m.Point, group)
-		if (cgroup.Group{Controllers: m.Controllers}).Has("memory") {
-			tree = dir
+		g := m.Group(group)
+		if (tree != "" && m.V2) || !g.Has("memory") {
+			continue
 		}
-		if b, err := os.ReadFile(dir + "/cgroup.controllers"); tree == "" && m.V2 && err == nil && slices.Contains(strings.Fields(string(b)), "memory") {
-			enable(dir)
-			tree = dir
+		if tree = g.Dir(); m.V2 {
+			enable(tree)
 		}
 	}
 	if tree == "" {
@@ -240,10 +232,8 @@ func removeGroup(g cgroup.Group) error {
 			return err
 		}
 		var dirs []string
-		_ = filepath.WalkDir(g.Dir(), func(dir string, d fs.DirEntry, err error) error { // removed groups are ignored
-			if err == nil && d.IsDir() {
-				dirs = append(dirs, dir)
-			}
+		_ = g.Walk(func(g cgroup.Group, _ int) error {
+			dirs = append(dirs, g.Dir())
 			return nil
 		})
 		err = nil

@@ -48,8 +48,8 @@ type Change struct {
 	Chance bool `json:"chance,omitempty"`
 }
 
-// surely is the number of standard deviations that a significant difference needs.
-const surely = 3
+// significantDeviations is the number of standard deviations that a significant difference needs.
+const significantDeviations = 3
 
 // few is the number of samples below which a recording is not significant.
 const few = 200
@@ -120,7 +120,7 @@ func (d Diff) change(g *group, samples [2]int64) Change {
 		one := d.share(i, 1)
 		spread += one * one * math.Max(1, float64(n))
 	}
-	c.Chance = math.Abs(c.Grew) < surely*math.Sqrt(spread)
+	c.Chance = math.Abs(c.Grew) < significantDeviations*math.Sqrt(spread)
 	return c
 }
 

@@ -112,12 +112,12 @@ func Read(r io.Reader) (*Profile, error) {
 	}
 	z, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrFormat, torn(err))
+		return nil, fmt.Errorf("%w: %w", ErrFormat, truncated(err))
 	}
 	data, err := io.ReadAll(io.LimitReader(z, maxUnpacked+1))
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%w: %w", ErrFormat, torn(err))
+		return nil, fmt.Errorf("%w: %w", ErrFormat, truncated(err))
 	case len(data) > maxUnpacked:
 		return nil, fmt.Errorf("%w: unpacked it is longer than %d MiB", ErrFormat, maxUnpacked>>20)
 	}
@@ -126,7 +126,7 @@ func Read(r io.Reader) (*Profile, error) {
 
 // parse parses an unpacked recording.
 func parse(data []byte) (*Profile, error) {
-	if err := weigh(data); err != nil {
+	if err := checkParts(data); err != nil {
 		return nil, err
 	}
 	in, err := profile.ParseUncompressed(data)
@@ -139,8 +139,8 @@ func parse(data []byte) (*Profile, error) {
 	return decode(in)
 }
 
-// torn explains an unexpected end.
-func torn(err error) error {
+// truncated explains an unexpected end.
+func truncated(err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
 		return errors.New("it is truncated")
 	}

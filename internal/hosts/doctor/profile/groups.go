@@ -3,7 +3,6 @@ package profile
 import (
 	"io/fs"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -20,7 +19,6 @@ import (
 type groups struct {
 	paths  map[uint64]string
 	ids    map[string]uint64 // of the groups with ids of this package
-	told   bool              // the kernel reports ids
 	mounts cgroup.Mounts
 }
 
@@ -32,9 +30,9 @@ const (
 	rootID   = 1
 )
 
-func newGroups(mounts cgroup.Mounts, told bool) *groups {
-	g := &groups{paths: make(map[uint64]string), ids: make(map[string]uint64), told: told, mounts: mounts}
-	if told {
+func newGroups(mounts cgroup.Mounts, kernelIDs bool) *groups {
+	g := &groups{paths: make(map[uint64]string), ids: make(map[string]uint64), mounts: mounts}
+	if kernelIDs {
 		g.readTree()
 	}
 	return g
@@ -59,18 +57,13 @@ func (g *groups) readTree() {
 	if !ok {
 		return
 	}
-	_ = filepath.WalkDir(m.Point, func(dir string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return fs.SkipDir
-		case !d.IsDir():
-			return nil
-		case len(g.paths) >= maxPaths:
+	_ = m.Group("/").Walk(func(group cgroup.Group, _ int) error {
+		if len(g.paths) >= maxPaths {
 			return fs.SkipAll
 		}
 		var st unix.Stat_t
-		if unix.Stat(dir, &st) == nil {
-			g.add(st.Ino, path.Join("/", m.Root, strings.TrimPrefix(dir, m.Point)))
+		if unix.Stat(group.Dir(), &st) == nil {
+			g.add(st.Ino, path.Join("/", m.Root, group.Path))
 		}
 		return nil
 	})

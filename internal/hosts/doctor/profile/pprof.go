@@ -14,15 +14,19 @@ import (
 // format is the version of the files. Newer versions are refused.
 const format = 1
 
-// Labels of a sample in the file. pprof selects by them: -tagfocus=container=web-1.
-const (
-	labelContainer   = "container"
-	labelContainerID = "container_id"
-	labelImage       = "image"
-	labelCgroup      = "cgroup"
-	labelComm        = "comm"
-	labelPid         = "pid"
-)
+// labelPid is the numeric label of a sample in the file.
+const labelPid = "pid"
+
+// label is a text label of a sample in the file. pprof selects by them:
+// -tagfocus=container=web-1.
+type label struct {
+	key  string
+	text *string
+}
+
+func (w *Task) labels() []label {
+	return []label{{"container", &w.Container}, {"container_id", &w.ContainerID}, {"image", &w.Image}, {"cgroup", &w.Cgroup}, {"comm", &w.Comm}}
+}
 
 // kernelFile is the mapping of the kernel, with the name that perf uses.
 const kernelFile = "[kernel.kallsyms]"
@@ -81,10 +85,9 @@ func encode(p *Profile) (*profile.Profile, error) {
 
 func labels(w Task) *profile.Sample {
 	s := &profile.Sample{Label: make(map[string][]string)}
-	for key, v := range map[string]string{labelContainer: w.Container, labelContainerID: w.ContainerID, labelImage: w.Image,
-		labelCgroup: w.Cgroup, labelComm: w.Comm} {
-		if v != "" {
-			s.Label[key] = []string{v}
+	for _, l := range w.labels() {
+		if *l.text != "" {
+			s.Label[l.key] = []string{*l.text}
 		}
 	}
 	if w.Pid > 0 {
@@ -129,9 +132,10 @@ func decode(in *profile.Profile) (*Profile, error) {
 		if len(x.Value) == 0 || x.Value[0] < 0 || x.Value[0] > 1<<40 {
 			return nil, fmt.Errorf("%w: a sample counts %v", ErrFormat, x.Value)
 		}
-		label := func(key string) string { return printable(strings.Join(x.Label[key], " ")) }
-		s := Sample{Count: x.Value[0], Task: Task{Container: label(labelContainer), ContainerID: label(labelContainerID), Image: label(labelImage),
-			Cgroup: label(labelCgroup), Comm: label(labelComm)}}
+		s := Sample{Count: x.Value[0]}
+		for _, l := range s.Task.labels() {
+			*l.text = printable(strings.Join(x.Label[l.key], " "))
+		}
 		if pid := x.NumLabel[labelPid]; len(pid) > 0 {
 			s.Task.Pid = int(pid[0])
 		}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/pprof/profile"
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // recording returns a recording of a host with 2 CPUs over 10 s. samples holds the count
@@ -163,7 +164,7 @@ func changed(t testing.TB, change func(*profile.Profile)) []byte {
 func TestBadFiles(t *testing.T) {
 	whole := written(t, recording(Sample{web, working, 500}))
 	// A sample of two bytes becomes an object of a hundred.
-	crowd := bytes.Repeat(pack(t, bytes.Repeat([]byte{fieldSample<<3 | wireBytes, 0}, 1<<20)), 5)
+	crowd := bytes.Repeat(pack(t, bytes.Repeat(protowire.AppendVarint(protowire.AppendTag(nil, fieldSample, protowire.BytesType), 0), 1<<20)), 5)
 	bomb := bytes.Repeat(pack(t, make([]byte, 1<<20)), maxUnpacked>>20+1)
 	for name, c := range map[string]struct {
 		file []byte

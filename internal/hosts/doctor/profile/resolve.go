@@ -193,7 +193,7 @@ func (t *tracker) lookup(f file, at []uint64) func() map[uint64]string {
 	group, ok := t.groups.living(f.group)
 	return func() map[uint64]string {
 		if f.jit {
-			return symbol.MadeBy(t.proc.NSpid, procfs, f.pid, at)
+			return symbol.JITNames(t.proc.NSpid, procfs, f.pid, at)
 		}
 		var others []int
 		if ok && isContainer(group.Path) {
@@ -248,5 +248,5 @@ func (g *groups) living(id uint64) (cgroup.Group, bool) {
 	if !ok || p == "" {
 		return cgroup.Group{}, false
 	}
-	return cgroup.Group{Point: m.Point, Path: strings.TrimPrefix(p, strings.TrimSuffix(m.Root, "/")), V2: m.V2, Controllers: m.Controllers}, true
+	return m.Group(strings.TrimPrefix(p, strings.TrimSuffix(m.Root, "/"))), true
 }

@@ -51,7 +51,7 @@ type Function struct {
 // Summarize returns the busiest entries, top of each kind.
 func Summarize(p *Profile, top int) Summary {
 	s := Summary{Meta: p.Meta, Samples: p.Total(), CPUs: p.Meta.cpus(p.Total()), Containers: []Usage{}, Kernel: []Path{}, Functions: []Function{}}
-	for _, g := range fold(apart, false, p) {
+	for _, g := range fold(distinctLabel, false, p) {
 		s.Containers = append(s.Containers, Usage{Container: g.task.Label(), ContainerID: g.task.ContainerID, Image: g.task.Image, Command: g.busiest(good),
 			Samples: g.total[good], CPUs: p.Meta.cpus(g.total[good]), Kernel: p.Meta.cpus(g.inKernel[good])})
 		for _, n := range g.kernel.sorted() {
@@ -62,23 +62,26 @@ func Summarize(p *Profile, top int) Summary {
 			s.Functions = append(s.Functions, Function{Container: g.task.Label(), Name: f.Name, File: f.File, Kernel: f.Kernel, Samples: n[good], CPUs: p.Meta.cpus(n[good])})
 		}
 	}
-	slices.SortFunc(s.Containers, func(a, b Usage) int {
+	s.Containers = first(s.Containers, top, func(a, b Usage) int {
 		return cmp.Or(cmp.Compare(b.Samples, a.Samples), cmp.Compare(a.Container, b.Container))
 	})
-	slices.SortFunc(s.Kernel, func(a, b Path) int {
+	s.Kernel = first(s.Kernel, top, func(a, b Path) int {
 		return cmp.Or(cmp.Compare(b.Samples, a.Samples), cmp.Compare(a.Container, b.Container), slices.Compare(a.Path, b.Path))
 	})
-	slices.SortFunc(s.Functions, func(a, b Function) int {
+	s.Functions = first(s.Functions, top, func(a, b Function) int {
 		return cmp.Or(cmp.Compare(b.Samples, a.Samples), cmp.Compare(a.Container, b.Container), cmp.Compare(a.Name, b.Name))
 	})
-	s.Containers = s.Containers[:min(top, len(s.Containers))]
-	s.Kernel = s.Kernel[:min(top, len(s.Kernel))]
-	s.Functions = s.Functions[:min(top, len(s.Functions))]
 	return s
 }
 
-// apart labels containers so that all are distinct, including those of the same name.
-func apart(w Task) string {
+// first returns the first n entries of a list in order, at most.
+func first[T any](list []T, n int, order func(a, b T) int) []T {
+	slices.SortFunc(list, order)
+	return list[:min(n, len(list))]
+}
+
+// distinctLabel labels containers so that all are distinct, including those of the same name.
+func distinctLabel(w Task) string {
 	if w.ContainerID != "" {
 		return w.ContainerID
 	}

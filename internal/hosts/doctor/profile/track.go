@@ -270,7 +270,7 @@ func (t *tracker) place(p *process, pid int, group, addr uint64) (place, bool) {
 // file returns the index of a mapping's file.
 func (t *tracker) file(m symbol.Mapping, pid int, group uint64) int {
 	k := fileKey{path: m.Path, dev: m.Dev, inode: m.Inode}
-	made := isMade(m.Path)
+	made := isGenerated(m.Path)
 	switch {
 	case made:
 		k = fileKey{pid: pid}
@@ -278,10 +278,12 @@ func (t *tracker) file(m symbol.Mapping, pid int, group uint64) int {
 		k.group = group
 	}
 	i, ok := t.fileIDs[k]
+	if !ok && len(t.files) >= maxFiles {
+		k = fileKey{path: "[other]"} // stands for those beyond the bound
+		m.Path, made = k.path, false
+		i, ok = t.fileIDs[k]
+	}
 	if !ok {
-		if len(t.files) >= maxFiles {
-			return t.other()
-		}
 		i = len(t.files)
 		t.fileIDs[k] = i
 		t.files = append(t.files, file{path: m.Path, jit: made, pid: k.pid, group: group})
@@ -293,20 +295,8 @@ func (t *tracker) file(m symbol.Mapping, pid int, group uint64) int {
 	return i
 }
 
-// other returns the index of the file that stands for those beyond the bounds.
-func (t *tracker) other() int {
-	k := fileKey{path: "[other]"}
-	i, ok := t.fileIDs[k]
-	if !ok {
-		i = len(t.files)
-		t.fileIDs[k] = i
-		t.files = append(t.files, file{path: k.path})
-	}
-	return i
-}
-
-// isMade reports whether a mapping is code generated at run time.
-func isMade(path string) bool {
+// isGenerated reports whether a mapping is code generated at run time.
+func isGenerated(path string) bool {
 	return path == "" || strings.HasPrefix(path, "//anon") || strings.HasPrefix(path, "/memfd:") || strings.HasPrefix(path, "/dev/zero") ||
 		strings.HasPrefix(path, "[anon") || path == "[heap]" || path == "[stack]"
 }

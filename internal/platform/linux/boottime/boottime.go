@@ -60,9 +60,6 @@ func (t *Timer) Set(i Instant) error {
 // FD is the descriptor, for poll(2).
 func (t *Timer) FD() int { return t.fd }
 
-// Close frees the descriptor.
-func (t *Timer) Close() { unix.Close(t.fd) }
-
 // Alarm lets a goroutine wait for moments. For one goroutine.
 type Alarm struct {
 	timer *Timer

@@ -22,7 +22,7 @@ func TestAlarm(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(10*time.Millisecond, cancel)
 	if err := a.Wait(ctx, Now().Add(time.Hour)); !errors.Is(err, context.Canceled) {
-		t.Errorf("given up: %v", err)
+		t.Errorf("a cancelled wait: %v", err)
 	}
 	then := Now().Add(30 * time.Millisecond)
 	if err := a.Wait(t.Context(), then); err != nil || then.Until() > 0 {

@@ -98,10 +98,7 @@ func Detach(fd int) error {
 }
 
 // BindHook sets SO_REUSEPORT and SO_REUSEADDR on sockets when they are bound.
-type BindHook struct {
-	programs []*ebpf.Program
-	links    []link.Link
-}
+type BindHook struct{ links []link.Link }
 
 // HookBind hooks TCP's bind(2) to one of the ports, in the network namespace of
 // the cookie (NetnsCookie) and by any process in or below the cgroup at path, a
@@ -124,7 +121,7 @@ func (h *BindHook) add(path string, at ebpf.AttachType, ins asm.Instructions) er
 	if err != nil {
 		return err
 	}
-	h.programs = append(h.programs, p)
+	defer p.Close() // the link keeps the program
 	l, err := link.AttachCgroup(link.CgroupOptions{Path: path, Attach: at, Program: p})
 	if err != nil {
 		return err
@@ -138,10 +135,7 @@ func (h *BindHook) Close() {
 	for _, l := range h.links {
 		_ = l.Close()
 	}
-	for _, p := range h.programs {
-		_ = p.Close()
-	}
-	h.links, h.programs = nil, nil
+	h.links = nil
 }
 
 // Offsets in struct bpf_sock_addr of include/uapi/linux/bpf.h.

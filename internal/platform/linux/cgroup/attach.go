@@ -1,12 +1,11 @@
 package cgroup
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
+	"holdfast/internal/platform/linux/kfile"
 	"holdfast/internal/platform/linux/proc"
 )
 
@@ -63,10 +62,5 @@ func (m Mounts) stay() error {
 	if len(groups) == 0 {
 		return os.ErrNotExist
 	}
-	f, err := os.OpenFile(filepath.Join(groups[len(groups)-1].Dir(), "cgroup.procs"), os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString("0") // 0 is the writing process
-	return errors.Join(err, f.Close())
+	return kfile.Write(groups[len(groups)-1].Dir()+"/cgroup.procs", "0") // 0 is the writing process
 }

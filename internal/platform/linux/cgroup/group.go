@@ -41,8 +41,15 @@ func (g Group) Dir() string { return path.Join(g.Point, g.Path) }
 // IsRoot reports whether the group is the root of what is mounted.
 func (g Group) IsRoot() bool { return path.Clean("/"+g.Path) == "/" }
 
-// Has reports whether the group is in the v1 hierarchy of a controller.
-func (g Group) Has(controller string) bool { return slices.Contains(g.Controllers, controller) }
+// Has reports whether a controller is available to the group: the v1 hierarchy's, or
+// one that is enabled for a v2 group.
+func (g Group) Has(controller string) bool {
+	if !g.V2 {
+		return slices.Contains(g.Controllers, controller)
+	}
+	b, err := kfile.Read(g.Dir()+"/cgroup.controllers", 4096)
+	return err == nil && slices.Contains(strings.Fields(string(b)), controller)
+}
 
 // Topmost returns the outermost group on the way to g, g included, whose own
 // name matches.
@@ -66,8 +73,8 @@ func (g Group) Contains(other Group) bool {
 // pid namespace is listed as 0. Zombies are not listed.
 func (g Group) Procs() ([]int, error) {
 	var pids []int
-	err := g.walk(func(dir string) error {
-		b, err := kfile.Read(dir+"/cgroup.procs", maxProcs)
+	err := g.Walk(func(g Group, _ int) error {
+		b, err := kfile.Read(g.Dir()+"/cgroup.procs", maxProcs)
 		if errors.Is(err, unix.EOPNOTSUPP) { // a threaded v2 group: its processes are listed above it
 			return nil
 		} else if err != nil {
@@ -93,34 +100,55 @@ func ParseProcs(b []byte) ([]int, error) {
 	return pids, nil
 }
 
-// walk calls f for the group's directory and each below it. A group that vanishes
-// during the walk is no error.
-func (g Group) walk(f func(dir string) error) error {
-	var down func(dir string) error
-	down = func(dir string) error {
-		if err := f(dir); err != nil {
-			return err
-		}
-		// A directory has a link from each child directory. With only two links it
-		// has no children, and need not be listed.
-		var st unix.Stat_t
-		if err := unix.Stat(dir, &st); err != nil || st.Nlink <= 2 {
-			return ignoreGone(err)
-		}
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			return err
-		}
-		for _, e := range entries {
-			if e.IsDir() {
-				if err := ignoreGone(down(path.Join(dir, e.Name()))); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
+// Walk calls visit for the group and for each group below it, parents before their
+// children; depth is the number of levels below g. If visit returns fs.SkipDir, or an
+// error that means that the group is gone, Walk leaves out the groups below that one.
+// fs.SkipAll ends the walk without an error. The walk has no bounds of its own.
+func (g Group) Walk(visit func(g Group, depth int) error) error {
+	if err := g.walk(0, visit); !errors.Is(err, fs.SkipAll) {
+		return err
 	}
-	return ignoreGone(down(g.Dir()))
+	return nil
+}
+
+func (g Group) walk(depth int, visit func(Group, int) error) error {
+	err := visit(g, depth)
+	if err != nil {
+		if errors.Is(err, fs.SkipDir) {
+			return nil
+		}
+		return ignoreGone(err)
+	}
+	children, err := g.Children()
+	for _, c := range children {
+		if err := c.walk(depth+1, visit); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// Children returns the groups directly below g, or none if g is gone.
+func (g Group) Children() ([]Group, error) {
+	// A directory has a link from each child directory. With only two links it has no
+	// children, and need not be listed.
+	var st unix.Stat_t
+	if err := unix.Stat(g.Dir(), &st); err != nil || st.Nlink == 2 {
+		return nil, ignoreGone(err)
+	}
+	entries, err := os.ReadDir(g.Dir())
+	if err != nil {
+		return nil, ignoreGone(err)
+	}
+	var cs []Group
+	for _, e := range entries {
+		if e.IsDir() {
+			c := g
+			c.Path = path.Join(g.Path, e.Name())
+			cs = append(cs, c)
+		}
+	}
+	return cs, nil
 }
 
 func ignoreGone(err error) error {
@@ -155,12 +183,13 @@ func (g Group) Empty() (bool, error) {
 	return n == 0, nil
 }
 
-// ParseEvents reads the "name number" lines of cgroup.events, and skips others.
-func ParseEvents(b []byte) map[string]int {
-	m := make(map[string]int)
+// ParseEvents reads the "name number" lines of cgroup.events, cgroup.stat or
+// memory.stat, and skips others.
+func ParseEvents(b []byte) map[string]int64 {
+	m := make(map[string]int64)
 	for line := range bytes.Lines(b) {
-		k, v, _ := strings.Cut(strings.TrimSuffix(string(line), "\n"), " ")
-		if n, err := strconv.Atoi(v); err == nil {
+		k, v, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
+		if n, err := strconv.ParseInt(v, 10, 64); err == nil {
 			m[k] = n
 		}
 	}

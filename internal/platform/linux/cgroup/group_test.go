@@ -118,7 +118,7 @@ func TestGroup(t *testing.T) {
 			}
 			for _, c := range cmds {
 				if err := c.Wait(); c.ProcessState.Sys().(interface{ Signaled() bool }).Signaled() == false {
-					t.Errorf("ended otherwise: %v", err)
+					t.Errorf("the process did not end by SIGKILL: %v", err)
 				}
 			}
 		})
@@ -201,7 +201,7 @@ func TestGoneGroupIsEmpty(t *testing.T) {
 	}
 }
 
-// cgroup.kill is there where the kernel has it (5.14).
+// CanKill is true on Linux 5.14 and later, which has cgroup.kill.
 func TestCanKill(t *testing.T) {
 	var uts unix.Utsname
 	if err := unix.Uname(&uts); err != nil {

@@ -1,7 +1,6 @@
 package cgroup
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"math"
 	"os"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,15 +23,11 @@ const NoLimit = math.MaxInt64
 // Memory returns the hierarchy that has the memory controller, and whether there
 // is one.
 func (ms Mounts) Memory() (Mount, bool) {
-	for _, m := range ms {
-		if !m.V2 && (Group{Controllers: m.Controllers}).Has("memory") {
-			return m, true
-		}
-	}
-	for _, m := range ms {
-		b, err := kfile.Read(m.Point+"/cgroup.controllers", 4096)
-		if m.V2 && err == nil && slices.Contains(strings.Fields(string(b)), "memory") {
-			return m, true
+	for _, v2 := range []bool{false, true} {
+		for _, m := range ms {
+			if m.V2 == v2 && m.Group("/").Has("memory") {
+				return m, true
+			}
 		}
 	}
 	return Mount{}, false
@@ -44,26 +38,12 @@ func (m Mount) Group(p string) Group {
 	return Group{Point: m.Point, Path: path.Clean("/" + p), V2: m.V2, Controllers: m.Controllers}
 }
 
-// Children returns the groups directly below g, or none if g is gone.
-func (g Group) Children() ([]Group, error) {
-	entries, err := os.ReadDir(g.Dir())
-	if err != nil {
-		return nil, ignoreGone(err)
-	}
-	var cs []Group
-	for _, e := range entries {
-		if e.IsDir() {
-			c := g
-			c.Path = path.Join(g.Path, e.Name())
-			cs = append(cs, c)
-		}
-	}
-	return cs, nil
-}
-
 // MemoryUsage is the memory charged to the group and all groups below it, in bytes.
 func (g Group) MemoryUsage() (int64, error) {
-	return g.number(pickFile(g.V2, "memory.current", "memory.usage_in_bytes"))
+	if g.V2 {
+		return g.number("memory.current")
+	}
+	return g.number("memory.usage_in_bytes")
 }
 
 // KernelMemory is the part of MemoryUsage that the kernel uses, in bytes: page
@@ -106,14 +86,7 @@ func (g Group) MemoryStat() (map[string]int64, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := make(map[string]int64)
-	for line := range bytes.Lines(b) {
-		k, v, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
-		if n, err := strconv.ParseInt(v, 10, 64); err == nil {
-			m[k] = n
-		}
-	}
-	return m, nil
+	return ParseEvents(b), nil
 }
 
 // Reclaim makes the kernel reclaim about n bytes from the group and all groups below
@@ -190,11 +163,4 @@ func (g Group) number(file string) (int64, error) {
 		return 0, fmt.Errorf("%s/%s: %w: %q", g.Dir(), file, ErrFormat, text)
 	}
 	return n, nil
-}
-
-func pickFile(v2 bool, a, b string) string {
-	if v2 {
-		return a
-	}
-	return b
 }

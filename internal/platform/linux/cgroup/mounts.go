@@ -148,22 +148,21 @@ func (ms Mounts) Of(p proc.FS, pid int) ([]Group, error) {
 // not mounted, or the mount does not include the group.
 func (ms Mounts) locate(mem Member) (Group, bool) {
 	for _, m := range ms {
-		if m.V2 != mem.V2 || !slices.Equal(m.Controllers, mem.Controllers) {
+		if !m.has(mem) {
 			continue
 		}
 		if strings.Contains(mem.Path+"/", "/../") { // outside this cgroup namespace
 			return Group{}, false
 		}
-		clean := path.Clean(mem.Path)
-		rel := clean
+		rel := path.Clean(mem.Path)
 		if m.Root != "/" {
-			cut, ok := strings.CutPrefix(clean, m.Root)
+			cut, ok := strings.CutPrefix(rel, m.Root)
 			if !ok || (cut != "" && cut[0] != '/') {
 				return Group{}, false
 			}
-			rel = "/" + strings.TrimPrefix(cut, "/")
+			rel = cut
 		}
-		return Group{Point: m.Point, Path: rel, V2: m.V2, Controllers: m.Controllers}, true
+		return m.Group(rel), true
 	}
 	return Group{}, false
 }

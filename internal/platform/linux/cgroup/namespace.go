@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"slices"
@@ -65,32 +66,26 @@ func (m Mount) has(mem Member) bool {
 
 // base finds the group, at the depth of the namespace's root below the mount, in
 // which this process is at its own path. It returns "" if there is none.
-func (m Mount) base(own string) (string, error) {
-	pid, seen := os.Getpid(), 0
-	var down func(dir string, depth int) (string, error)
-	down = func(dir string, depth int) (string, error) {
-		if seen++; seen > maxGroups {
-			return "", fmt.Errorf("there are too many (%d read)", seen)
+func (m Mount) base(own string) (base string, err error) {
+	err = m.Group("/").Walk(bounded(func(g Group, depth int) error {
+		if depth < m.above() {
+			return nil
 		}
-		if depth == 0 {
-			b, err := kfile.Read(path.Join(m.Point, dir, own, "cgroup.procs"), maxProcs)
-			if err != nil {
-				return "", ignoreGone(err)
-			}
-			if pids, err := ParseProcs(b); err != nil || !slices.Contains(pids, pid) {
-				return "", err
-			}
-			return dir, nil
+		b, err := kfile.Read(path.Join(g.Dir(), own, "cgroup.procs"), maxProcs)
+		if err != nil {
+			return err
 		}
-		below, err := m.Group(dir).Children()
-		for _, g := range below {
-			if found, err := down(g.Path, depth-1); err != nil || found != "" {
-				return found, err
-			}
+		pids, err := ParseProcs(b)
+		switch {
+		case err != nil:
+			return err
+		case slices.Contains(pids, os.Getpid()):
+			base = g.Path
+			return fs.SkipAll
 		}
-		return "", err
-	}
-	return down("/", m.above())
+		return fs.SkipDir
+	}))
+	return base, err
 }
 
 // Members reads the groups of a process. If a mount includes groups above this cgroup

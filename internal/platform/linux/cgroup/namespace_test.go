@@ -87,7 +87,7 @@ func TestNamespace(t *testing.T) {
 			}
 		}
 		if seen != 3 {
-			t.Errorf("of a mount, a member and a group it says %d: %+v", seen, s)
+			t.Errorf("the report has %d of a mount, a member and a group: %+v", seen, s)
 		}
 	}
 }

@@ -2,10 +2,8 @@ package cgroup
 
 import (
 	"fmt"
-	"os"
+	"io/fs"
 	"path"
-
-	"golang.org/x/sys/unix"
 )
 
 // Bounds of a Search, far above the numbers of a normal host, so that a search ends
@@ -21,52 +19,27 @@ const (
 func (ms Mounts) Search(match func(name string) bool) ([]Group, error) {
 	var found []Group
 	for _, m := range ms {
-		s := search{match: match, found: found}
-		err := s.below(Group{Point: m.Point, Path: "/", V2: m.V2, Controllers: m.Controllers}, 0)
-		found = s.found
-		if err := ignoreGone(err); err != nil {
+		err := m.Group("/").Walk(bounded(func(g Group, depth int) error {
+			if depth > 0 && match(path.Base(g.Path)) {
+				found = append(found, g)
+				return fs.SkipDir
+			}
+			return nil
+		}))
+		if err != nil {
 			return found, fmt.Errorf("search control groups below %s: %w", m.Point, err)
 		}
 	}
 	return found, nil
 }
 
-type search struct {
-	match func(string) bool
-	found []Group
-	seen  int
-}
-
-func (s *search) below(g Group, depth int) error {
-	if s.seen++; s.seen > maxGroups || depth > maxDepth {
-		return fmt.Errorf("there are too many (%d read, %d levels deep)", s.seen, depth)
-	}
-	dir := g.Dir()
-	// As in walk: a directory with two links has no children.
-	var st unix.Stat_t
-	if err := unix.Stat(dir, &st); err != nil || st.Nlink <= 2 {
-		return ignoreGone(err)
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return ignoreGone(err)
-	}
-	entries, err := d.ReadDir(-1)
-	d.Close()
-	if err != nil {
-		return ignoreGone(err)
-	}
-	for _, e := range entries {
-		if !e.IsDir() {
-			continue
+// bounded adds the bounds of a search to visit.
+func bounded(visit func(Group, int) error) func(Group, int) error {
+	seen := 0
+	return func(g Group, depth int) error {
+		if seen++; seen > maxGroups || depth > maxDepth {
+			return fmt.Errorf("there are too many (%d read, %d levels deep)", seen, depth)
 		}
-		child := g
-		child.Path = path.Join(g.Path, e.Name())
-		if s.match(e.Name()) {
-			s.found = append(s.found, child)
-		} else if err := s.below(child, depth+1); err != nil {
-			return err
-		}
+		return visit(g, depth)
 	}
-	return nil
 }

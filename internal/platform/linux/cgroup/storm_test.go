@@ -26,7 +26,7 @@ func TestOnPureV2(t *testing.T) {
 // time.
 const storm = "read go; while :; do for i in 1 2 3 4; do sleep 0.02 & done; wait; done"
 
-// No fork escapes a kill, also none in a group below.
+// No fork escapes a kill, in the group or below it.
 func TestKillStorm(t *testing.T) {
 	for _, g := range groups(t) {
 		below := g
@@ -51,8 +51,8 @@ func TestKillStorm(t *testing.T) {
 	}
 }
 
-// A wait ends when the last process does. On v2 nothing else ends it here but
-// the test's own time limit.
+// A wait ends with the last process. On v2 only the test's own time limit would also end
+// it.
 func TestWaitChange(t *testing.T) {
 	for _, g := range groups(t) {
 		pid := into(t, g, exec.Command("sleep", "inf"))
@@ -85,7 +85,7 @@ func TestGroupsOfProcess(t *testing.T) {
 	}
 }
 
-// into starts a command, moves it into the group and lets it go on.
+// into starts a command, moves it into the group and continues it.
 func into(t *testing.T, g cgroup.Group, cmd *exec.Cmd) (pid int) {
 	t.Helper()
 	in, err := cmd.StdinPipe()

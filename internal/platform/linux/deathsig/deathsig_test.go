@@ -80,13 +80,13 @@ func TestOutlivesTheThread(t *testing.T) {
 	}
 	in.Close()
 	if err := <-e; err != nil {
-		t.Errorf("cat ended with %v, want that it read to the end", err)
+		t.Errorf("cat ended with %v before it had read to the end", err)
 	}
 }
 
 func TestErrors(t *testing.T) {
 	if _, err := deathsig.Start(exec.Command("/does/not/exist"), syscall.SIGKILL); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a program that is not there: %v", err)
+		t.Errorf("a missing program: %v", err)
 	}
 	var exit *exec.ExitError
 	if err := deathsig.Run(exec.Command("false"), syscall.SIGKILL); !errors.As(err, &exit) || exit.ExitCode() != 1 {

@@ -14,18 +14,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Lock opens a file or directory, with a flag as os.OpenFile takes it, and locks it; how
+// is that of flock(2). The lock ends when the file is closed. unix.EWOULDBLOCK if how has
+// unix.LOCK_NB and another process has the lock. Any goroutine may call it.
+func Lock(path string, flag, how int) (*os.File, error) {
+	f, err := os.OpenFile(path, flag, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), how); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
 // Open opens a file or directory, with a flag as os.OpenFile takes it, locks it
 // without waiting, and checks that it is still the file at its path. The lock ends
 // when the file is closed. unix.EWOULDBLOCK if another process has the lock,
 // fs.ErrNotExist if the file was removed or replaced before it was locked. Any
 // goroutine may call it.
 func Open(path string, flag int) (*os.File, error) {
-	f, err := os.OpenFile(path, flag, 0o600)
+	f, err := Lock(path, flag, unix.LOCK_EX|unix.LOCK_NB)
 	if err != nil {
 		return nil, err
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(err, f.Close())
 	}
 	locked, err := f.Stat()
 	if err == nil {

@@ -3,7 +3,6 @@
 package hostload
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -31,18 +31,14 @@ func New(proc string) *Meter { return &Meter{proc: proc} }
 // /proc/stat (proc(5)): user nice system idle iowait irq softirq steal. Idle and
 // iowait are not busy.
 func (m *Meter) CPU() (float64, error) {
-	f, err := os.Open(m.proc + "/stat")
+	text, err := os.ReadFile(m.proc + "/stat")
 	if err != nil {
 		return 0, fmt.Errorf("read CPU times: %w", err)
 	}
-	defer f.Close()
-	s := bufio.NewScanner(f)
-	if !s.Scan() {
-		return 0, fmt.Errorf("read CPU times: %s is empty", f.Name())
-	}
-	fields := strings.Fields(s.Text())
+	line, _, _ := strings.Cut(string(text), "\n")
+	fields := strings.Fields(line)
 	if len(fields) < 9 || fields[0] != "cpu" {
-		return 0, fmt.Errorf("read CPU times: unexpected line %q", s.Text())
+		return 0, fmt.Errorf("read CPU times: unexpected line %q", line)
 	}
 	var total, idle uint64
 	for i, field := range fields[1:9] {
@@ -74,33 +70,18 @@ type Memory struct {
 
 // Memory returns MemTotal and MemAvailable of /proc/meminfo.
 func (m *Meter) Memory() (Memory, error) {
-	f, err := os.Open(m.proc + "/meminfo")
+	fs, err := procfs.NewFS(m.proc)
 	if err != nil {
 		return Memory{}, fmt.Errorf("read memory: %w", err)
 	}
-	defer f.Close()
-	var mem Memory
-	for s := bufio.NewScanner(f); s.Scan(); {
-		name, rest, _ := strings.Cut(s.Text(), ":")
-		fields := strings.Fields(rest)
-		if len(fields) == 0 {
-			continue
-		}
-		kib, err := strconv.ParseInt(fields[0], 10, 64)
-		if err != nil {
-			continue
-		}
-		switch name {
-		case "MemTotal":
-			mem.Total = kib << 10
-		case "MemAvailable":
-			mem.Available = kib << 10
-		}
+	info, err := fs.Meminfo()
+	if err == nil && (info.MemTotalBytes == nil || info.MemAvailableBytes == nil) {
+		err = fmt.Errorf("%s/meminfo has no MemTotal or no MemAvailable", m.proc)
 	}
-	if mem.Total == 0 {
-		return mem, fmt.Errorf("read memory: %s has no MemTotal", f.Name())
+	if err != nil {
+		return Memory{}, fmt.Errorf("read memory: %w", err)
 	}
-	return mem, nil
+	return Memory{Total: int64(*info.MemTotalBytes), Available: int64(*info.MemAvailableBytes)}, nil
 }
 
 // Pressure returns the share of the last 10 s in which a runnable task waited for a

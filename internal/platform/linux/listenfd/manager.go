@@ -3,6 +3,7 @@ package listenfd
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"time"
 
@@ -23,7 +24,7 @@ func Managed() bool { return os.Getenv(envNotify) != "" }
 func Store(sockets ...*Socket) error {
 	for _, s := range sockets {
 		// FDPOLL=0: only this process makes the manager drop the socket.
-		if err := tell("FDSTORE=1\nFDNAME="+s.Name+"\nFDPOLL=0", s.fd); err != nil {
+		if err := notify("FDSTORE=1\nFDNAME="+s.Name+"\nFDPOLL=0", s.fd); err != nil {
 			return fmt.Errorf("leave socket %s with the service manager: %w", s.Name, err)
 		}
 	}
@@ -32,7 +33,7 @@ func Store(sockets ...*Socket) error {
 
 // Unstore makes the service manager drop the sockets with a name.
 func Unstore(name string) error {
-	if err := tell("FDSTOREREMOVE=1\nFDNAME=" + name); err != nil {
+	if err := notify("FDSTOREREMOVE=1\nFDNAME=" + name); err != nil {
 		return fmt.Errorf("take socket %s from the service manager: %w", name, err)
 	}
 	return nil
@@ -45,11 +46,11 @@ func HandOver(pid int, limit time.Duration) error {
 	if !Managed() {
 		return nil
 	}
-	if err := tell(fmt.Sprintf("MAINPID=%d", pid)); err != nil {
-		return fmt.Errorf("tell the service manager of process %d: %w", pid, err)
+	if err := notify(fmt.Sprintf("MAINPID=%d", pid)); err != nil {
+		return fmt.Errorf("name process %d to the service manager as its main process: %w", pid, err)
 	}
 	if err := barrier(limit); err != nil {
-		return fmt.Errorf("wait until the service manager knows of process %d: %w", pid, err)
+		return fmt.Errorf("wait until the service manager has read that process %d is its main process: %w", pid, err)
 	}
 	return nil
 }
@@ -57,34 +58,27 @@ func HandOver(pid int, limit time.Duration) error {
 // barrier returns when the manager has read all messages: it closes the barrier's
 // descriptor then (sd_notify_barrier(3)).
 func barrier(limit time.Duration) error {
-	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
-		return err
-	}
-	defer unix.Close(p[0])
-	err := tell("BARRIER=1", p[1])
-	unix.Close(p[1])
+	r, w, err := os.Pipe()
 	if err != nil {
 		return err
 	}
-	for until := time.Now().Add(limit); ; {
-		left := time.Until(until)
-		if left <= 0 {
-			return errors.New("it does not answer")
-		}
-		fds := []unix.PollFd{{Fd: int32(p[0])}} // POLLHUP is always reported
-		n, err := unix.Poll(fds, int(left.Milliseconds())+1)
-		if err != nil && err != unix.EINTR {
-			return err
-		}
-		if n > 0 {
-			return nil
-		}
+	defer r.Close()
+	err = errors.Join(notify("BARRIER=1", int(w.Fd())), w.Close(), r.SetReadDeadline(time.Now().Add(limit)))
+	if err != nil {
+		return err
+	}
+	switch _, err := r.Read(make([]byte, 1)); {
+	case errors.Is(err, io.EOF):
+		return nil
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return errors.New("it does not answer")
+	default:
+		return err
 	}
 }
 
-// tell sends one message with descriptors; without a manager it does nothing.
-func tell(message string, fds ...int) error {
+// notify sends one message with descriptors; without a manager it does nothing.
+func notify(message string, fds ...int) error {
 	path := os.Getenv(envNotify)
 	if path == "" {
 		return nil
@@ -98,6 +92,6 @@ func tell(message string, fds ...int) error {
 	if len(fds) > 0 {
 		rights = unix.UnixRights(fds...)
 	}
-	// A leading "@", for an abstract name, is which Sendmsg accepts too.
+	// Sendmsg accepts a leading "@" for an abstract name.
 	return unix.Sendmsg(fd, []byte(message), rights, &unix.SockaddrUnix{Name: path}, unix.MSG_NOSIGNAL)
 }

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -119,7 +120,7 @@ func (t *Table) PassNew() error {
 			return nil
 		}})
 		for _, m := range t.spec.Matches {
-			ms = append(ms, t.spec.queueing(h, m.follows))
+			ms = append(ms, t.spec.queueing(h, m.follows()))
 		}
 	}
 	if err := transact(t.conn, ms); err != nil {
@@ -168,6 +169,7 @@ const (
 
 	// flowSet has the source ports of matching SYNs.
 	flowSet     = "flows"
+	flowSetID   = 1 // in the transaction that makes it
 	flowSetSize = 65536
 	flagEval    = 0x20 // NFT_SET_EVAL: rules add to it
 )
@@ -234,7 +236,7 @@ func (s Spec) messages(flags uint32) []message {
 		e.Uint32(3, flagEval)                                 // NFTA_SET_FLAGS
 		e.Uint32(4, 13)                                       // NFTA_SET_KEY_TYPE: nft(8)'s inet_service, so that it can show the set
 		e.Uint32(5, 2)                                        // NFTA_SET_KEY_LEN
-		e.Uint32(10, 1)                                       // NFTA_SET_ID
+		e.Uint32(10, flowSetID)                               // NFTA_SET_ID
 		e.Nested(9, func(e *netlink.AttributeEncoder) error { // NFTA_SET_DESC
 			e.Uint32(1, flowSetSize) // NFTA_SET_DESC_SIZE
 			return nil
@@ -255,27 +257,26 @@ func (s Spec) messages(flags uint32) []message {
 		}})
 		for _, m := range s.Matches {
 			// A flow that does not fit into the set is queued all the same.
-			ms = append(ms, s.rule(h, m.remember), s.queueing(h, m.begins), s.queueing(h, m.follows))
+			ms = append(ms, s.rule(h, m.remember()), s.queueing(h, m.begins()), s.queueing(h, m.follows()))
 		}
 	}
 	return ms
 }
 
 // queueing is a rule that sends matching packets to the queue.
-func (s Spec) queueing(h Hook, fits func(*netlink.AttributeEncoder)) message {
-	return s.rule(h, func(e *netlink.AttributeEncoder) {
-		fits(e)
-		s.Way.encode(e, s.Queue)
-	})
+func (s Spec) queueing(h Hook, fits []expr.Any) message {
+	return s.rule(h, append(fits, s.Way.sendTo(s.Queue)))
 }
 
 // rule appends a rule to a chain.
-func (s Spec) rule(h Hook, expressions func(*netlink.AttributeEncoder)) message {
+func (s Spec) rule(h Hook, expressions []expr.Any) message {
 	return message{newRule, netlink.Create | netlink.Append, func(e *netlink.AttributeEncoder) error {
 		e.String(1, s.Name)                                   // NFTA_RULE_TABLE
 		e.String(2, h.chain())                                // NFTA_RULE_CHAIN
 		e.Nested(4, func(e *netlink.AttributeEncoder) error { // NFTA_RULE_EXPRESSIONS
-			expressions(e)
+			for _, x := range expressions {
+				e.Do(netlink.Nested|1, func() ([]byte, error) { return expr.Marshal(familyInet, x) }) // NFTA_LIST_ELEM
+			}
 			return nil
 		})
 		return nil

@@ -4,9 +4,7 @@
 package nsmount
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path"
 	"strconv"
@@ -120,7 +118,7 @@ func (t tree) makeTarget() error {
 	if !t.dir {
 		dir = path.Dir(dir)
 	}
-	if err := mkdirAll(dir); err != nil || t.dir {
+	if err := os.MkdirAll(dir, 0o755); err != nil || t.dir {
 		return err
 	}
 	fd, err := unix.Open(t.target, unix.O_CREAT|unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0o644)
@@ -128,21 +126,4 @@ func (t tree) makeTarget() error {
 		return err
 	}
 	return unix.Close(fd)
-}
-
-func mkdirAll(dir string) error {
-	if dir == "/" {
-		return nil
-	}
-	err := unix.Mkdir(dir, 0o755)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err := mkdirAll(path.Dir(dir)); err != nil {
-			return err
-		}
-		err = unix.Mkdir(dir, 0o755)
-	}
-	if errors.Is(err, fs.ErrExist) {
-		return nil
-	}
-	return err
 }

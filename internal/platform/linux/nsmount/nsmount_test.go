@@ -125,9 +125,9 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// TestAttachLeavesThisProcessWhereItIs: also its first thread, which never ends and
-// which /proc/self describes.
-func TestAttachLeavesThisProcessWhereItIs(t *testing.T) {
+// TestAttachKeepsNamespaces checks that this process stays in its mount namespace, with its
+// first thread, which never ends and which /proc/self describes.
+func TestAttachKeepsNamespaces(t *testing.T) {
 	o := start(t)
 	ours, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
@@ -150,7 +150,7 @@ func TestAttachLeavesThisProcessWhereItIs(t *testing.T) {
 	}
 }
 
-func TestAttachThatCannotBe(t *testing.T) {
+func TestAttachFails(t *testing.T) {
 	o := start(t)
 	pid := o.cmd.Process.Pid
 	for _, m := range []Mount{
@@ -162,7 +162,7 @@ func TestAttachThatCannotBe(t *testing.T) {
 		}
 	}
 	if got := o.run("ls /"); strings.Contains(got, "x\n") {
-		t.Errorf("left in its root: %s", got)
+		t.Errorf("a target is left in the root of the process: %s", got)
 	}
 	var before, after unix.Stat_t
 	if err := unix.Stat("/", &before); err != nil {

@@ -22,6 +22,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/threads"
 )
 
 // ErrForbidden means that this process may not look at the whole host.
@@ -63,10 +65,11 @@ func Open(hz int) (*Sampler, error) {
 		return nil, err
 	}
 	s := &Sampler{cgroups: true}
-	err = s.open(cpus, hz)
+	open := func() error { return s.open(cpus, hz) }
+	err = threads.Spend(open)
 	if errors.Is(err, unix.EINVAL) { // before Linux 5.7, or without CONFIG_CGROUP_PERF
 		s.cgroups = false
-		err = s.open(cpus, hz)
+		err = threads.Spend(open)
 	}
 	if err != nil {
 		return nil, explain(err)
@@ -76,10 +79,6 @@ func Open(hz int) (*Sampler, error) {
 
 // open makes an event and a ring for each CPU; after an error there are none.
 func (s *Sampler) open(cpus []int, hz int) error {
-	return onCPUs(func() error { return s.openRings(cpus, hz) })
-}
-
-func (s *Sampler) openRings(cpus []int, hz int) error {
 	attr := attributes(hz, s.cgroups)
 	for _, cpu := range cpus {
 		move(cpu)
@@ -163,7 +162,7 @@ func (s *Sampler) Start() error { return s.each("start", unix.PERF_EVENT_IOC_ENA
 func (s *Sampler) Stop() error { return s.each("stop", unix.PERF_EVENT_IOC_DISABLE) }
 
 func (s *Sampler) each(what string, request uint) error {
-	return onCPUs(func() error {
+	return threads.Spend(func() error {
 		for _, r := range s.rings {
 			move(r.cpu)
 			if err := unix.IoctlSetInt(r.fd, request, 0); err != nil {
@@ -178,7 +177,7 @@ func (s *Sampler) each(what string, request uint) error {
 func (s *Sampler) Close() error {
 	rings := s.rings
 	s.rings = nil
-	return onCPUs(func() error {
+	return threads.Spend(func() error {
 		var errs []error
 		for _, r := range rings {
 			move(r.cpu)

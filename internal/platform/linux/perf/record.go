@@ -10,7 +10,7 @@ import (
 // Kind is the kind of a Record.
 type Kind int
 
-// The kinds, with the fields that they fill besides Pid, Tid and CPU.
+// The kinds, with the fields that they fill besides Pid and Tid.
 const (
 	Sample  Kind = iota // a thread ran: Kernel, User, Cgroup
 	Command             // a thread has a new name: Name; Exec if it runs a new program
@@ -26,7 +26,6 @@ const (
 // has ended.
 type Record struct {
 	Kind     Kind
-	CPU      int
 	Pid, Tid int
 	// Kernel and User are the stack, the innermost function first.
 	Kernel, User []uint64

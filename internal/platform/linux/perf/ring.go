@@ -71,7 +71,6 @@ func (r *ring) take(to []byte) []byte {
 type entry struct {
 	time uint64
 	at   int
-	cpu  int
 }
 
 // headerSize is that of struct perf_event_header: type, misc and the size of the
@@ -94,7 +93,7 @@ func (s *Sampler) Read(f func(*Record)) error {
 			if size < headerSize || size > len(rec) {
 				return fmt.Errorf("the perf buffer of CPU %d is not understood: a record of %d bytes in %d", r.cpu, size, len(rec))
 			}
-			s.order = append(s.order, entry{timeOf(rec[:size]), at, r.cpu})
+			s.order = append(s.order, entry{timeOf(rec[:size]), at})
 			at += size
 		}
 	}
@@ -102,7 +101,6 @@ func (s *Sampler) Read(f func(*Record)) error {
 	for _, e := range s.order {
 		size := int(binary.NativeEndian.Uint16(s.batch[e.at+6:]))
 		if s.rec.decode(s.batch[e.at:e.at+size], s.cgroups) {
-			s.rec.CPU = e.cpu
 			f(&s.rec)
 		}
 	}

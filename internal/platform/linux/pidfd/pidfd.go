@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -90,16 +89,15 @@ func Receive(fd int, start uint64) (*Process, error) {
 // ParseFdinfo finds the pid in the fdinfo of a pidfd: 0 for a process outside this
 // pid namespace, -1 for one that has been reaped.
 func ParseFdinfo(info string) (int, error) {
-	for line := range strings.Lines(info) {
-		if v, ok := strings.CutPrefix(line, "Pid:"); ok {
-			pid, err := strconv.Atoi(strings.TrimSpace(v))
-			if err != nil {
-				return 0, fmt.Errorf("fdinfo of a pidfd: %w", err)
-			}
-			return pid, nil
-		}
+	field, ok := proc.Field([]byte(info), "Pid")
+	if !ok {
+		return 0, errors.New("fdinfo: the descriptor is not a pidfd")
 	}
-	return 0, errors.New("fdinfo: the descriptor is not a pidfd")
+	pid, err := strconv.Atoi(field)
+	if err != nil {
+		return 0, fmt.Errorf("fdinfo of a pidfd: %w", err)
+	}
+	return pid, nil
 }
 
 // Pid is the process's pid in this pid namespace, also after its death.

@@ -144,7 +144,7 @@ func TestSet(t *testing.T) {
 		t.Errorf("dead: %v", dead)
 	}
 	if tags, err := s.Wait(nil, time.Now().Add(time.Millisecond)); len(tags) > 0 || err != nil {
-		t.Errorf("told twice: %v, %v", tags, err)
+		t.Errorf("a dead process is reported twice: %v, %v", tags, err)
 	}
 	ended := make(chan error)
 	go func() {

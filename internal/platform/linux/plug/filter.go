@@ -2,6 +2,7 @@ package plug
 
 import (
 	"encoding/binary"
+	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink/nl"
@@ -59,7 +60,7 @@ func (p *Plug) flower(priority, family uint16, m Match) error {
 			key, mask = nl.TCA_FLOWER_KEY_IPV6_DST, nl.TCA_FLOWER_KEY_IPV6_DST_MASK
 		}
 		o.AddRtAttr(key, a.AsSlice())
-		o.AddRtAttr(mask, ones(a.BitLen()/8))
+		o.AddRtAttr(mask, net.CIDRMask(a.BitLen(), a.BitLen()))
 	}
 	req.AddData(o)
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
@@ -68,11 +69,3 @@ func (p *Plug) flower(priority, family uint16, m Match) error {
 
 // big encodes a number in network byte order.
 func big(v uint16) []byte { return binary.BigEndian.AppendUint16(nil, v) }
-
-func ones(n int) []byte {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = 0xff
-	}
-	return b
-}

@@ -152,19 +152,23 @@ func (p *Plug) build(matches []Match) error {
 	if err := p.add("plug", plugHandle, plugLane, plugOptions(actionLimit, heldBytes)); err != nil {
 		return err
 	}
-	if err := p.tell(actionReleaseIndefinite); err != nil { // a new plug is closed
+	if err := p.control(actionReleaseIndefinite); err != nil { // a new plug is closed
 		return err
 	}
 	return p.filter(matches)
 }
 
-// add makes a qdisc.
-func (p *Plug) add(kind string, handle, parent uint32, options []byte) error {
-	req := p.request(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL, handle, parent)
+// set makes a qdisc with NLM_F_CREATE, and else changes it.
+func (p *Plug) set(kind string, flags int, handle, parent uint32, options []byte) error {
+	req := p.request(unix.RTM_NEWQDISC, flags, handle, parent)
 	req.AddData(nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated(kind)))
 	req.AddData(nl.NewRtAttr(nl.TCA_OPTIONS, options))
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	return missing("sch_"+kind, err)
+	return err
+}
+
+func (p *Plug) add(kind string, handle, parent uint32, options []byte) error {
+	return missing("sch_"+kind, p.set(kind, unix.NLM_F_CREATE|unix.NLM_F_EXCL, handle, parent, options))
 }
 
 // missing names the module if the kernel does not know a kind, for which it returns
@@ -190,17 +194,13 @@ func plugOptions(action, limit uint32) []byte {
 	return binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, action), limit)
 }
 
-func (p *Plug) tell(action uint32) error {
-	req := p.request(unix.RTM_NEWQDISC, 0, plugHandle, plugLane)
-	req.AddData(nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("plug")))
-	req.AddData(nl.NewRtAttr(nl.TCA_OPTIONS, plugOptions(action, 0)))
-	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	return err
+func (p *Plug) control(action uint32) error {
+	return p.set("plug", 0, plugHandle, plugLane, plugOptions(action, 0))
 }
 
 // Hold closes the plug: SYNs wait from now on. It is idempotent.
 func (p *Plug) Hold() error {
-	if err := p.tell(actionBuffer); err != nil {
+	if err := p.control(actionBuffer); err != nil {
 		return fmt.Errorf("close the plug: %w", err)
 	}
 	return nil
@@ -209,7 +209,7 @@ func (p *Plug) Hold() error {
 // Release releases all waiting SYNs in their order, and opens the plug. It returns
 // when no SYN waits any more.
 func (p *Plug) Release() error {
-	if err := p.tell(actionReleaseIndefinite); err != nil {
+	if err := p.control(actionReleaseIndefinite); err != nil {
 		return fmt.Errorf("open the plug: %w", err)
 	}
 	for deadline := time.Now().Add(drainLimit); ; time.Sleep(time.Millisecond) {

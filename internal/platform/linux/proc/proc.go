@@ -68,27 +68,32 @@ func (p FS) Stat(pid int) (Stat, error) {
 	return ParseStat(b)
 }
 
+// Field returns the value of a line "name: value" of a file such as /proc/pid/status.
+func Field(text []byte, name string) (value string, found bool) {
+	for line := range bytes.Lines(text) {
+		if v, ok := bytes.CutPrefix(line, []byte(name+":")); ok {
+			return string(bytes.TrimSpace(v)), true
+		}
+	}
+	return "", false
+}
+
 // ParseNSpid finds the pids of a process in /proc/pid/status, from the
 // namespace of the procfs down to the process's own.
 func ParseNSpid(status []byte) ([]int, error) {
-	for line := range bytes.Lines(status) {
-		rest, ok := bytes.CutPrefix(line, []byte("NSpid:"))
-		if !ok {
-			continue
+	field, _ := Field(status, "NSpid")
+	var pids []int
+	for f := range strings.FieldsSeq(field) {
+		n, err := strconv.Atoi(f)
+		if err != nil || n < 0 {
+			return nil, fmt.Errorf("status: NSpid: %w: %q", ErrFormat, f)
 		}
-		var pids []int
-		for _, f := range bytes.Fields(rest) {
-			n, err := strconv.Atoi(string(f))
-			if err != nil || n < 0 {
-				return nil, fmt.Errorf("status: NSpid: %w: %q", ErrFormat, f)
-			}
-			pids = append(pids, n)
-		}
-		if len(pids) > 0 {
-			return pids, nil
-		}
+		pids = append(pids, n)
 	}
-	return nil, fmt.Errorf("status: %w: no NSpid", ErrFormat)
+	if len(pids) == 0 {
+		return nil, fmt.Errorf("status: %w: no NSpid", ErrFormat)
+	}
+	return pids, nil
 }
 
 // NSpid is the process's pid in each pid namespace, from this one down to its own.
@@ -106,23 +111,18 @@ func (p FS) NSpid(pid int) ([]int, error) {
 // or its main thread.
 func ParseKilled(status []byte) (bool, error) {
 	const sigkill = 1 << (9 - 1)
-	masks := 0
-	for line := range bytes.Lines(status) {
-		name, rest, _ := bytes.Cut(line, []byte(":"))
-		if n := string(name); n != "SigPnd" && n != "ShdPnd" {
-			continue
+	for _, name := range []string{"SigPnd", "ShdPnd"} {
+		field, ok := Field(status, name)
+		if !ok {
+			return false, fmt.Errorf("status: %w: no pending signals", ErrFormat)
 		}
-		mask, err := strconv.ParseUint(string(bytes.TrimSpace(rest)), 16, 64)
+		mask, err := strconv.ParseUint(field, 16, 64)
 		if err != nil {
-			return false, fmt.Errorf("status: %s: %w: %q", name, ErrFormat, rest)
+			return false, fmt.Errorf("status: %s: %w: %q", name, ErrFormat, field)
 		}
 		if mask&sigkill != 0 {
 			return true, nil
 		}
-		masks++
-	}
-	if masks != 2 {
-		return false, fmt.Errorf("status: %w: no pending signals", ErrFormat)
 	}
 	return false, nil
 }

@@ -14,7 +14,6 @@ var errShort = errors.New("sock_diag: the kernel's answer is too short")
 
 // message is struct inet_diag_msg of include/uapi/linux/inet_diag.h.
 type message struct {
-	family, state  uint8
 	local, peer    netip.AddrPort
 	device         uint32
 	cookie         uint64
@@ -27,9 +26,8 @@ func parse(b []byte) (message, error) {
 	if len(b) < messageLen {
 		return message{}, errShort
 	}
-	m := message{family: b[0], state: b[1]}
-	m.local = addrPort(m.family, b[8:24], b[4:6])
-	m.peer = addrPort(m.family, b[24:40], b[6:8])
+	family := b[0]
+	m := message{local: addrPort(family, b[8:24], b[4:6]), peer: addrPort(family, b[24:40], b[6:8])}
 	u32 := binary.NativeEndian.Uint32
 	m.device = u32(b[40:])
 	m.cookie = uint64(u32(b[44:])) | uint64(u32(b[48:]))<<32
@@ -91,7 +89,7 @@ func parseConn(b []byte) (Conn, error) {
 	if err != nil {
 		return Conn{}, err
 	}
-	c := Conn{Local: m.local, Peer: m.peer, State: m.state, Inode: m.inode, Unread: int(m.rqueue), Unsent: int(m.wqueue)}
+	c := Conn{Local: m.local, Peer: m.peer, Inode: m.inode, Unread: int(m.rqueue), Unsent: int(m.wqueue)}
 	d, err := netlink.NewAttributeDecoder(m.attrs)
 	if err != nil {
 		return Conn{}, err

@@ -30,7 +30,6 @@ type Listener struct {
 // Conn is the server's socket of a connection.
 type Conn struct {
 	Local, Peer netip.AddrPort
-	State       uint8  // of include/net/tcp_states.h
 	Inode       uint32 // 0: no process has it open (yet, or any more)
 	Unread      int    // bytes received and not read
 	Unsent      int    // bytes written that the peer has not acknowledged
@@ -45,7 +44,6 @@ type Conn struct {
 const (
 	Established = 1
 	SynRecv     = 3
-	FinWait1    = 4
 	CloseWait   = 8
 	Listen      = 10
 )
@@ -54,7 +52,6 @@ const (
 	// inet_diag.h: type of the request, and of attributes.
 	sockDiagByFamily = 20
 	attrInfo         = 2  // INET_DIAG_INFO, struct tcp_info
-	attrProtocol     = 10 // INET_DIAG_PROTOCOL
 	attrV6Only       = 11 // INET_DIAG_SKV6ONLY
 	attrULP          = 19 // INET_DIAG_ULP_INFO
 	attrULPName      = 1  // INET_ULP_INFO_NAME in it

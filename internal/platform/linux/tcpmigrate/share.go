@@ -50,18 +50,14 @@ func inUse(ns *os.File) (bool, error) {
 }
 
 // use takes a share, which ns holds until leave or Close.
-func use(ns *os.File) error {
-	l := share(unix.F_RDLCK)
-	if err := unix.FcntlFlock(ns.Fd(), unix.F_OFD_SETLK, &l); err != nil {
-		return fmt.Errorf("take a share in tcp_migrate_req: %w", err)
-	}
-	return nil
-}
+func use(ns *os.File) error { return setShare(ns, unix.F_RDLCK, "take a share in") }
 
-func leave(ns *os.File) error {
-	l := share(unix.F_UNLCK)
+func leave(ns *os.File) error { return setShare(ns, unix.F_UNLCK, "leave") }
+
+func setShare(ns *os.File, kind int16, what string) error {
+	l := share(kind)
 	if err := unix.FcntlFlock(ns.Fd(), unix.F_OFD_SETLK, &l); err != nil {
-		return fmt.Errorf("leave tcp_migrate_req: %w", err)
+		return fmt.Errorf("%s tcp_migrate_req: %w", what, err)
 	}
 	return nil
 }

@@ -18,19 +18,19 @@ import (
 // setting is that of the network namespace of the opening process.
 const setting = "/proc/sys/net/ipv4/tcp_migrate_req"
 
-// ErrNotThere means that the kernel is too old.
-var ErrNotThere = errors.New("the kernel has no tcp_migrate_req (Linux 5.14)")
+// ErrUnsupported means that the kernel is too old.
+var ErrUnsupported = errors.New("the kernel has no tcp_migrate_req (Linux 5.14)")
 
-// Read is the setting, "0" or "1". ErrNotThere.
+// Read is the setting, "0" or "1". ErrUnsupported.
 func Read() (string, error) {
 	b, err := kfile.Read(setting, 64)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", ErrNotThere
+		return "", ErrUnsupported
 	}
 	return strings.TrimSpace(string(b)), err
 }
 
-// Original is the value that the last present user will restore. ErrNotThere.
+// Original is the value that the last present user will restore. ErrUnsupported.
 func Original() (string, error) {
 	ns, err := lock()
 	if err != nil {

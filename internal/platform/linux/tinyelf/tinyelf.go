@@ -4,57 +4,64 @@ package tinyelf
 
 import (
 	"bytes"
+	"debug/elf"
 	"encoding/binary"
 	"fmt"
 )
 
-// pause is a program that waits until it is killed: by architecture, as GOARCH
-// names it, its ELF machine (elf(5), e_machine) and its instructions.
-var pause = map[string]struct {
-	machine uint16
-	code    []byte
-}{
-	"amd64": {62, []byte{
-		0xb8, 34, 0, 0, 0, // mov eax, 34 (pause)
-		0x0f, 0x05, // syscall
-		0xeb, 0xf7, // jmp to the first
-	}},
-	"arm64": {183, Words(
-		0xd2800000, 0xd2800001, 0xd2800002, 0xd2800003, // mov x0…x3, 0
-		0xd2800928, // mov x8, 73 (ppoll)
-		0xd4000001, // svc 0
-		0x17fffffa, // b to the first
-	)},
+// program has the instructions for an architecture, as GOARCH names it.
+type program struct {
+	machine elf.Machine
+	pause   []byte
+	exit    func(code byte) []byte
+}
+
+func programs() map[string]program {
+	return map[string]program{
+		"amd64": {elf.EM_X86_64, []byte{
+			0xb8, 34, 0, 0, 0, // mov eax, 34 (pause)
+			0x0f, 0x05, // syscall
+			0xeb, 0xf7, // jmp to the first
+		}, func(code byte) []byte {
+			return []byte{
+				0xbf, code, 0, 0, 0, // mov edi, code
+				0xb8, 231, 0, 0, 0, // mov eax, 231 (exit_group)
+				0x0f, 0x05, // syscall
+			}
+		}},
+		"arm64": {elf.EM_AARCH64, Words(
+			0xd2800000, 0xd2800001, 0xd2800002, 0xd2800003, // mov x0…x3, 0
+			0xd2800928, // mov x8, 73 (ppoll)
+			0xd4000001, // svc 0
+			0x17fffffa, // b to the first
+		), func(code byte) []byte {
+			return Words(
+				0xd2800000|uint32(code)<<5, // mov x0, code
+				0xd2800bc8,                 // mov x8, 94 (exit_group)
+				0xd4000001,                 // svc 0
+			)
+		}},
+	}
 }
 
 // Pause is a program for linux on arch that waits until it is killed, in under
-// 200 bytes. An arch that it is not written for is an error.
+// 200 bytes. An unknown arch is an error.
 func Pause(arch string) ([]byte, error) {
-	p, ok := pause[arch]
+	p, ok := programs()[arch]
 	if !ok {
-		return nil, fmt.Errorf("make a program that waits: there is none for %s", arch)
+		return nil, fmt.Errorf("make a program that waits: the architecture %s is not supported", arch)
 	}
-	return Program(p.machine, p.code), nil
+	return Program(uint16(p.machine), p.pause), nil
 }
 
 // Exit is a program for linux on arch that exits with code, in under 200 bytes. An
-// arch that it is not written for is an error.
+// unknown arch is an error.
 func Exit(arch string, code byte) ([]byte, error) {
-	switch arch {
-	case "amd64":
-		return Program(pause[arch].machine, []byte{
-			0xbf, code, 0, 0, 0, // mov edi, code
-			0xb8, 231, 0, 0, 0, // mov eax, 231 (exit_group)
-			0x0f, 0x05, // syscall
-		}), nil
-	case "arm64":
-		return Program(pause[arch].machine, Words(
-			0xd2800000|uint32(code)<<5, // mov x0, code
-			0xd2800bc8,                 // mov x8, 94 (exit_group)
-			0xd4000001,                 // svc 0
-		)), nil
+	p, ok := programs()[arch]
+	if !ok {
+		return nil, fmt.Errorf("make a program that exits: the architecture %s is not supported", arch)
 	}
-	return nil, fmt.Errorf("make a program that exits: there is none for %s", arch)
+	return Program(uint16(p.machine), p.exit(code)), nil
 }
 
 // Words encodes instructions of 32 bits, as on arm64.
@@ -74,18 +81,18 @@ func Program(machine uint16, code []byte) []byte {
 		base    = 0x400000
 		headers = 64 + 56
 	)
-	var b bytes.Buffer
-	put := func(v any) { _ = binary.Write(&b, binary.LittleEndian, v) } // writes to a buffer do not fail
-	b.WriteString("\x7fELF\x02\x01\x01")
-	b.Write(make([]byte, 9))
-	put([]uint16{2, machine}) // an executable
-	put(uint32(1))
-	put([]uint64{base + headers, 64, 0}) // entry, program headers, no sections
-	put(uint32(0))
-	put([]uint16{64, 56, 1, 0, 0, 0})
-	put([]uint32{1, 5}) // load it, to be read and executed
 	size := uint64(headers + len(code))
-	put([]uint64{0, base, base, size, size, 0x1000})
-	b.Write(code)
+	var b bytes.Buffer
+	for _, v := range []any{
+		elf.Header64{
+			Ident: [elf.EI_NIDENT]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)},
+			Type:  uint16(elf.ET_EXEC), Machine: machine, Version: uint32(elf.EV_CURRENT), Entry: base + headers,
+			Phoff: 64, Ehsize: 64, Phentsize: 56, Phnum: 1,
+		},
+		elf.Prog64{Type: uint32(elf.PT_LOAD), Flags: uint32(elf.PF_R | elf.PF_X), Vaddr: base, Paddr: base, Filesz: size, Memsz: size, Align: 0x1000},
+		code,
+	} {
+		_ = binary.Write(&b, binary.LittleEndian, v) // writes to a buffer do not fail
+	}
 	return b.Bytes()
 }

@@ -29,7 +29,7 @@ func TestPauseIsAProgramForEachArchitecture(t *testing.T) {
 		}
 	}
 	if _, err := Pause("vax"); err == nil {
-		t.Error("there is one for a vax")
+		t.Error("Pause supports a VAX")
 	}
 }
 
@@ -40,7 +40,7 @@ func TestExit(t *testing.T) {
 		}
 	}
 	if _, err := Exit("vax", 1); err == nil {
-		t.Error("there is one for a VAX")
+		t.Error("Exit supports a VAX")
 	}
 	program, err := Exit(runtime.GOARCH, 42)
 	if err != nil {

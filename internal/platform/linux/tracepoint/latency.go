@@ -13,7 +13,7 @@ import (
 // are for one goroutine.
 type Latency struct {
 	running
-	begun, buckets *ebpf.Map
+	buckets *ebpf.Map
 }
 
 // Histogram counts by powers of two: bucket n is from 2^n to under 2^(n+1)
@@ -68,96 +68,57 @@ const (
 	atBucket = -24
 )
 
-// task stores the running task in the key; object stores an argument there.
-func task() asm.Instructions {
-	return asm.Instructions{
-		asm.FnGetCurrentPidTgid.Call(),
-		asm.StoreMem(asm.RFP, atKey, asm.R0, asm.DWord),
-	}
-}
-
-func object(n int) asm.Instructions {
-	return asm.Instructions{
-		argument(asm.R1, n),
-		asm.StoreMem(asm.RFP, atKey, asm.R1, asm.DWord),
-	}
-}
-
 // ReclaimLatency measures the time in which tasks reclaim memory for their own
 // control group's limit.
 func ReclaimLatency() (*Latency, error) {
-	return newLatency("mm_vmscan_memcg_reclaim_begin", task(), "mm_vmscan_memcg_reclaim_end", task())
+	return newLatency("mm_vmscan_memcg_reclaim_begin", "mm_vmscan_memcg_reclaim_end", task(atKey))
 }
 
 // BlockLatency measures block requests from issue to completion. It needs Linux 5.11;
 // before, the request was the second argument.
 func BlockLatency() (*Latency, error) {
-	return newLatency("block_rq_issue", object(0), "block_rq_complete", object(0))
+	request := asm.Instructions{argument(asm.R1, 0), asm.StoreMem(asm.RFP, atKey, asm.R1, asm.DWord)}
+	return newLatency("block_rq_issue", "block_rq_complete", request)
 }
 
-// newLatency measures from one tracepoint to another with the same key.
-func newLatency(from string, fromKey asm.Instructions, to string, toKey asm.Instructions) (*Latency, error) {
+// newLatency measures from one tracepoint to another with the same key, which key stores
+// at atKey.
+func newLatency(from, to string, key asm.Instructions) (*Latency, error) {
 	l := &Latency{}
-	if err := l.start(from, fromKey, to, toKey); err != nil {
+	if err := l.start(from, to, key); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
 }
 
-func (l *Latency) start(from string, fromKey asm.Instructions, to string, toKey asm.Instructions) error {
-	var err error
-	if l.begun, err = l.newMap(&ebpf.MapSpec{Name: "begun", Type: ebpf.LRUHash, KeySize: 8, ValueSize: 8, MaxEntries: 16384}); err != nil {
+func (l *Latency) start(from, to string, key asm.Instructions) error {
+	begun, err := l.newMap(&ebpf.MapSpec{Name: "begun", Type: ebpf.LRUHash, KeySize: 8, ValueSize: 8, MaxEntries: 16384})
+	if err != nil {
 		return err
 	}
 	if l.buckets, err = l.newMap(&ebpf.MapSpec{Name: "buckets", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 64}); err != nil {
 		return err
 	}
-	if err := l.attach(to, join(
-		prologue(), toKey,
-		asm.Instructions{asm.LoadMapPtr(asm.R1, l.begun.FD())},
-		frame(asm.R2, atKey),
+	if err := l.attach(to,
+		key,
+		lookup(begun, atKey),
+		asm.Instructions{asm.LoadMem(asm.R7, asm.R0, 0, asm.DWord)},
+		onEntry(asm.FnMapDeleteElem, begun, atKey),
 		asm.Instructions{
-			asm.FnMapLookupElem.Call(),
-			asm.JEq.Imm(asm.R0, 0, exit),
-			asm.LoadMem(asm.R7, asm.R0, 0, asm.DWord),
-			asm.LoadMapPtr(asm.R1, l.begun.FD()),
-		},
-		frame(asm.R2, atKey),
-		asm.Instructions{
-			asm.FnMapDeleteElem.Call(),
 			asm.FnKtimeGetNs.Call(),
 			asm.Mov.Reg(asm.R8, asm.R0),
 			asm.Sub.Reg(asm.R8, asm.R7),
 		},
 		log2(),
-		asm.Instructions{
-			asm.StoreMem(asm.RFP, atBucket, asm.R9, asm.Word),
-			asm.LoadMapPtr(asm.R1, l.buckets.FD()),
-		},
-		frame(asm.R2, atBucket),
-		asm.Instructions{
-			asm.FnMapLookupElem.Call(),
-			asm.JEq.Imm(asm.R0, 0, exit),
-			asm.Mov.Imm(asm.R1, 1),
-			asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
-		},
-		epilogue())); err != nil {
+		asm.Instructions{asm.StoreMem(asm.RFP, atBucket, asm.R9, asm.Word)},
+		lookup(l.buckets, atBucket),
+		add(1)); err != nil {
 		return err
 	}
-	return l.attach(from, join(
-		prologue(), fromKey,
-		asm.Instructions{
-			asm.FnKtimeGetNs.Call(),
-			asm.StoreMem(asm.RFP, atTime, asm.R0, asm.DWord),
-			asm.LoadMapPtr(asm.R1, l.begun.FD()),
-		},
-		frame(asm.R2, atKey),
-		frame(asm.R3, atTime),
-		asm.Instructions{
-			asm.Mov.Imm(asm.R4, int32(ebpf.UpdateAny)),
-			asm.FnMapUpdateElem.Call(),
-		},
-		epilogue()))
+	return l.attach(from,
+		key,
+		asm.Instructions{asm.FnKtimeGetNs.Call(), asm.StoreMem(asm.RFP, atTime, asm.R0, asm.DWord)},
+		store(begun, atKey, atTime, ebpf.UpdateAny))
 }
 
 // log2 makes R9 the position of R8's highest bit, without a loop.

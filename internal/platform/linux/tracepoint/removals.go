@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -81,47 +82,27 @@ const (
 // after each component of the path, the hash so far is that of an ancestor. R7 is the
 // position in the path, R8 the hash and R9 the path. Loops need Linux 5.3.
 func (r *Removals) count(total int32) asm.Instructions {
-	more := asm.Instructions{
-		asm.JEq.Imm(asm.R0, 0, "first"),
-		asm.Mov.Imm(asm.R1, 1),
-		asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
-		asm.Ja.Label("hash"),
-		asm.LoadMapPtr(asm.R1, r.left.FD()).WithSymbol("first"),
-	}
-	more = join(more, frame(asm.R2, atAbove), frame(asm.R3, atOne), asm.Instructions{
-		asm.Mov.Imm(asm.R4, int32(ebpf.UpdateNoExist)), // keeps the entry of a concurrent CPU
-		asm.FnMapUpdateElem.Call(),
-	})
+	first := store(r.left, atAbove, atOne, ebpf.UpdateNoExist) // keeps the entry of a concurrent CPU
+	first[0] = first[0].WithSymbol("first")
+	more := slices.Concat(asm.Instructions{asm.JEq.Imm(asm.R0, 0, "first")}, add(1), asm.Instructions{asm.Ja.Label("hash")}, first)
 	if total == released {
-		more = asm.Instructions{
+		more = append(asm.Instructions{
 			asm.JEq.Imm(asm.R0, 0, "hash"),
 			asm.LoadMem(asm.R1, asm.R0, 0, asm.DWord),
 			asm.JSLT.Imm(asm.R1, 1, "hash"), // it was removed before the counting began
-			asm.Mov.Imm(asm.R1, -1),
-			asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
-		}
+		}, add(-1)...)
 	}
-	return join(
-		prologue(),
+	return slices.Concat(
 		asm.Instructions{
 			asm.Mov.Imm(asm.R1, 1),
 			asm.StoreMem(asm.RFP, atOne, asm.R1, asm.DWord),
 			asm.StoreImm(asm.RFP, atIndex, int64(total), asm.Word),
-			asm.LoadMapPtr(asm.R1, r.totals.FD()),
 		},
-		frame(asm.R2, atIndex),
+		lookup(r.totals, atIndex),
+		add(1),
+		asm.Instructions{asm.StoreImm(asm.RFP, atIndex, 0, asm.Word)},
+		lookup(r.text, atIndex),
 		asm.Instructions{
-			asm.FnMapLookupElem.Call(),
-			asm.JEq.Imm(asm.R0, 0, exit),
-			asm.Mov.Imm(asm.R1, 1),
-			asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
-			asm.StoreImm(asm.RFP, atIndex, 0, asm.Word),
-			asm.LoadMapPtr(asm.R1, r.text.FD()),
-		},
-		frame(asm.R2, atIndex),
-		asm.Instructions{
-			asm.FnMapLookupElem.Call(),
-			asm.JEq.Imm(asm.R0, 0, exit),
 			asm.Mov.Reg(asm.R9, asm.R0),
 			// cgroup_rmdir(cgrp, path), and cgroup_release alike
 			asm.Mov.Reg(asm.R1, asm.R9),
@@ -139,10 +120,8 @@ func (r *Removals) count(total int32) asm.Instructions {
 			asm.JEq.Imm(asm.R2, 0, exit),
 			asm.JNE.Imm(asm.R2, '/', "hash"),
 			asm.StoreMem(asm.RFP, atAbove, asm.R8, asm.DWord),
-			asm.LoadMapPtr(asm.R1, r.left.FD()),
 		},
-		frame(asm.R2, atAbove),
-		asm.Instructions{asm.FnMapLookupElem.Call()},
+		onEntry(asm.FnMapLookupElem, r.left, atAbove),
 		more,
 		asm.Instructions{
 			asm.Mov.Reg(asm.R1, asm.R9).WithSymbol("hash"),
@@ -153,8 +132,7 @@ func (r *Removals) count(total int32) asm.Instructions {
 			asm.Mul.Reg(asm.R8, asm.R1),
 			asm.Add.Imm(asm.R7, 1),
 			asm.Ja.Label("byte"),
-		},
-		epilogue())
+		})
 }
 
 // Totals returns the number of groups that were removed so far, and the number that

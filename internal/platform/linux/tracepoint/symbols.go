@@ -56,7 +56,10 @@ func ParseSymbols(r io.Reader, variables ...string) (*Symbols, error) {
 		if err != nil {
 			return nil, fmt.Errorf("kallsyms: %w", err)
 		}
-		known = known || addr != 0
+		if addr == 0 {
+			continue
+		}
+		known = true
 		function := strings.ContainsAny(f[1], "tTwW")
 		if !function && !slices.Contains(variables, f[2]) {
 			continue
@@ -75,7 +78,8 @@ func ParseSymbols(r io.Reader, variables ...string) (*Symbols, error) {
 	if !known {
 		return nil, ErrHidden
 	}
-	slices.SortFunc(s.sorted, func(a, b symbol) int { return cmp.Compare(a.addr, b.addr) })
+	slices.SortStableFunc(s.sorted, func(a, b symbol) int { return cmp.Compare(a.addr, b.addr) })
+	s.sorted = slices.CompactFunc(s.sorted, func(a, b symbol) bool { return a.addr == b.addr })
 	return s, nil
 }
 
@@ -85,13 +89,18 @@ func (s *Symbols) Addr(name string) (uint64, bool) {
 	return a, ok
 }
 
-// Name is the function of an address, or "".
+// maxFunction is longer than any function of the kernel: an address further behind
+// the last known function is in none.
+const maxFunction = 1 << 20
+
+// Name is the function of an address, or "". Of functions with the same address the
+// first in the list counts.
 func (s *Symbols) Name(addr uint64) string {
 	i, exact := slices.BinarySearchFunc(s.sorted, addr, func(x symbol, a uint64) int { return cmp.Compare(x.addr, a) })
 	if !exact {
 		i--
 	}
-	if i < 0 {
+	if i < 0 || addr-s.sorted[i].addr >= maxFunction {
 		return ""
 	}
 	return s.sorted[i].name

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -22,11 +23,10 @@ import (
 // ErrNoTracepoint means that this kernel does not have a tracepoint.
 var ErrNoTracepoint = errors.New("the kernel has no such tracepoint")
 
-// running has the maps and programs of one measurement. They end with Close or with
-// the process.
+// running has the maps and the attached programs of one measurement. They end with
+// Close or with the process.
 type running struct {
 	maps  []*ebpf.Map
-	progs []*ebpf.Program
 	links []link.Link
 }
 
@@ -35,9 +35,6 @@ func (r *running) Close() error {
 	var errs []error
 	for _, l := range r.links {
 		errs = append(errs, l.Close())
-	}
-	for _, p := range r.progs {
-		errs = append(errs, p.Close())
 	}
 	for _, m := range r.maps {
 		errs = append(errs, m.Close())
@@ -58,15 +55,19 @@ func (r *running) newMap(s *ebpf.MapSpec) (*ebpf.Map, error) {
 	return m, nil
 }
 
-// attach loads a program and attaches it to a tracepoint.
-func (r *running) attach(tracepoint string, program asm.Instructions) error {
+// attach loads a program of these parts and attaches it to a tracepoint. In the parts, R6
+// is always the context, and a jump to exit ends the program. Calls overwrite R0 to R5
+// (Documentation/bpf/standardization/instruction-set.rst).
+func (r *running) attach(tracepoint string, parts ...asm.Instructions) error {
+	program := slices.Concat(asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1)}, slices.Concat(parts...),
+		asm.Instructions{asm.Mov.Imm(asm.R0, 0).WithSymbol(exit), asm.Return()})
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "holdfast", Type: ebpf.RawTracepoint, Instructions: program, License: "GPL",
 	})
 	if err != nil {
 		return fmt.Errorf("BPF: load the program for %s: %w", tracepoint, err)
 	}
-	r.progs = append(r.progs, p)
+	defer p.Close() // the link keeps the program
 	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: tracepoint, Program: p})
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s: %w", tracepoint, ErrNoTracepoint)
@@ -77,21 +78,9 @@ func (r *running) attach(tracepoint string, program asm.Instructions) error {
 	return nil
 }
 
-// The rest are parts of programs. R6 is always the context; calls overwrite R0 to R5
-// (Documentation/bpf/standardization/instruction-set.rst).
-
 const exit = "exit"
 
-func prologue() asm.Instructions {
-	return asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1)}
-}
-
-func epilogue() asm.Instructions {
-	return asm.Instructions{
-		asm.Mov.Imm(asm.R0, 0).WithSymbol(exit),
-		asm.Return(),
-	}
-}
+// The rest are parts of programs.
 
 // argument loads the tracepoint's argument n.
 func argument(to asm.Register, n int) asm.Instruction {
@@ -103,10 +92,28 @@ func frame(to asm.Register, offset int32) asm.Instructions {
 	return asm.Instructions{asm.Mov.Reg(to, asm.RFP), asm.Add.Imm(to, offset)}
 }
 
-func join(parts ...asm.Instructions) asm.Instructions {
-	var all asm.Instructions
-	for _, p := range parts {
-		all = append(all, p...)
-	}
-	return all
+// onEntry calls a function of a map for the key at an offset on the stack.
+func onEntry(call asm.BuiltinFunc, m *ebpf.Map, key int32) asm.Instructions {
+	return append(append(asm.Instructions{asm.LoadMapPtr(asm.R1, m.FD())}, frame(asm.R2, key)...), call.Call())
+}
+
+// lookup sets R0 to the address of an entry's value, or ends the program if there is no
+// entry.
+func lookup(m *ebpf.Map, key int32) asm.Instructions {
+	return append(onEntry(asm.FnMapLookupElem, m, key), asm.JEq.Imm(asm.R0, 0, exit))
+}
+
+// store writes an entry; key and value are offsets on the stack.
+func store(m *ebpf.Map, key, value int32, flags ebpf.MapUpdateFlags) asm.Instructions {
+	return slices.Concat(frame(asm.R3, value), asm.Instructions{asm.Mov.Imm(asm.R4, int32(flags))}, onEntry(asm.FnMapUpdateElem, m, key))
+}
+
+// add adds a number to the value at R0, atomically.
+func add(n int32) asm.Instructions {
+	return asm.Instructions{asm.Mov.Imm(asm.R1, n), asm.StoreXAdd(asm.R0, asm.R1, asm.DWord)}
+}
+
+// task stores the running task on the stack.
+func task(at int16) asm.Instructions {
+	return asm.Instructions{asm.FnGetCurrentPidTgid.Call(), asm.StoreMem(asm.RFP, at, asm.R0, asm.DWord)}
 }

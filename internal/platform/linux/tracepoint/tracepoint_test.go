@@ -123,7 +123,7 @@ func TestCountCalls(t *testing.T) {
 // A duration of 50 ms is in the matching bucket.
 func TestLatency(t *testing.T) {
 	needRoot(t)
-	l, err := newLatency("sys_enter", task(), "sys_exit", task())
+	l, err := newLatency("sys_enter", "sys_exit", task(atKey))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -296,7 +296,7 @@ func TestSymbols(t *testing.T) {
 	}
 	got := s.Path([]uint64{0xffffffff81000150, 0xffffffff81000310, 0xffffffff81000110, 0xffffffff81000210})
 	if want := []string{"first", "second"}; !slices.Equal(got, want) {
-		t.Errorf("path %v, want %v: without what is the tracepoint's", got, want)
+		t.Errorf("path %v, want %v, without the functions of the tracepoint", got, want)
 	}
 }
 
@@ -305,7 +305,7 @@ func TestHiddenSymbols(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	if _, err := ParseSymbols(strings.NewReader("garbage\n")); err == nil {
-		t.Error("garbage is taken")
+		t.Error("garbage is accepted")
 	}
 }
 

@@ -1,9 +1,6 @@
 package vethnet
 
 import (
-	"net"
-	"net/netip"
-
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
@@ -35,7 +32,7 @@ func elements(names []string) []nftables.SetElement {
 	return list
 }
 
-// device compares the name of a packet's device.
+// device compares the name, or the kind, of a packet's device.
 func device(key expr.MetaKey, op expr.CmpOp, name string) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: ifName(name)}}
 }
@@ -45,13 +42,8 @@ func member(key expr.MetaKey, s *nftables.Set, invert bool) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Lookup{SourceRegister: 1, SetName: s.Name, SetID: s.ID, Invert: invert}}
 }
 
-// kind matches packets that leave by a device of a kind.
-func kind(name string) []expr.Any {
-	return []expr.Any{&expr.Meta{Key: metaOIFKIND, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: ifName(name)}}
-}
-
-// answers matches reply packets of connections.
-func answers() []expr.Any {
+// replies matches reply packets of connections.
+func replies() []expr.Any {
 	return tracked(expr.CtKeySTATE, expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)
 }
 
@@ -68,5 +60,3 @@ func tracked(key expr.CtKey, bits uint32) []expr.Any {
 }
 
 func verdict(k expr.VerdictKind) []expr.Any { return []expr.Any{&expr.Verdict{Kind: k}} }
-
-func maskOf(p netip.Prefix) []byte { return net.CIDRMask(p.Bits(), 32) }

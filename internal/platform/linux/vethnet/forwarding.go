@@ -48,13 +48,13 @@ func setForwarding(name, to string) error {
 	return err
 }
 
-// look computes the content of the sets; before are the devices that are enabled.
-func (w *natRules) look(before []string) (devices, error) {
-	links, err := whole(netlink.LinkList)
+// plan computes the content of the sets; before are the devices that are enabled.
+func (w *natRules) plan(before []string) (devices, error) {
+	links, err := dump(netlink.LinkList)
 	if err != nil {
 		return devices{}, fmt.Errorf("list devices: %w", err)
 	}
-	now := devices{uplinks: bridgesOut(links, w.bridge)}
+	now := devices{uplinks: uplinkBridges(links, w.bridge)}
 	router, err := forwards(allDevices)
 	if err != nil || router {
 		return now, err
@@ -68,7 +68,7 @@ func (w *natRules) look(before []string) (devices, error) {
 			now.turnedOn = append(now.turnedOn, name)
 			continue
 		}
-		on, err := leadsAnywhere(l)
+		on, err := needsForwarding(l)
 		if err != nil {
 			return now, err
 		}
@@ -80,8 +80,8 @@ func (w *natRules) look(before []string) (devices, error) {
 	return now, nil
 }
 
-// whole repeats a dump that was interrupted by a change.
-func whole[T any](ask func() ([]T, error)) (list []T, err error) {
+// dump calls ask, and repeats it if a change has interrupted it.
+func dump[T any](ask func() ([]T, error)) (list []T, err error) {
 	for range 20 {
 		if list, err = ask(); !errors.Is(err, netlink.ErrDumpInterrupted) {
 			return list, err
@@ -90,12 +90,12 @@ func whole[T any](ask func() ([]T, error)) (list []T, err error) {
 	return nil, err
 }
 
-// leadsAnywhere reports whether a device has an address and does not forward yet.
-func leadsAnywhere(l netlink.Link) (bool, error) {
+// needsForwarding reports whether a device has an address and does not forward yet.
+func needsForwarding(l netlink.Link) (bool, error) {
 	if l.Attrs().Name == "lo" {
 		return false, nil
 	}
-	addrs, err := whole(func() ([]netlink.Addr, error) { return netlink.AddrList(l, netlink.FAMILY_V4) })
+	addrs, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(l, netlink.FAMILY_V4) })
 	if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) || errors.Is(err, unix.ENODEV) {
 		return false, nil
 	}
@@ -109,9 +109,9 @@ func leadsAnywhere(l netlink.Link) (bool, error) {
 	return err == nil && !on, err
 }
 
-// bridgesOut returns the other bridges that have a port of a kind that containers and
+// uplinkBridges returns the other bridges that have a port of a kind that containers and
 // virtual machines do not use.
-func bridgesOut(links []netlink.Link, own string) []string {
+func uplinkBridges(links []netlink.Link, own string) []string {
 	bridges := map[int]string{}
 	for _, l := range links {
 		if l.Type() == "bridge" && l.Attrs().Name != own {

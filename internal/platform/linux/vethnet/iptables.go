@@ -51,8 +51,8 @@ func (t tables) accept(bridge string) error {
 	})
 }
 
-// forget removes the rules.
-func (t tables) forget(bridge string) error {
+// remove removes the rules.
+func (t tables) remove(bridge string) error {
 	return t.each(func(ipt *iptables.IPTables) error {
 		var errs []error
 		for _, rule := range t.rules(bridge) {
@@ -69,7 +69,7 @@ func (t tables) each(do func(*iptables.IPTables) error) error {
 	for _, kind := range []struct {
 		inUse   func() (bool, error)
 		program string
-	}{{inUseOnNftables, "iptables-nft"}, {inUseByItself, "iptables-legacy"}} {
+	}{{nftablesInUse, "iptables-nft"}, {legacyInUse, "iptables-legacy"}} {
 		used, err := kind.inUse()
 		if err != nil {
 			errs = append(errs, err)
@@ -102,8 +102,8 @@ func program(kind string) (string, error) {
 	return exec.LookPath("iptables")
 }
 
-// inUseOnNftables reports whether the chain of iptables-nft exists.
-func inUseOnNftables() (bool, error) {
+// nftablesInUse reports whether the chain of iptables-nft exists.
+func nftablesInUse() (bool, error) {
 	c, err := nftables.New()
 	if err != nil {
 		return false, err
@@ -115,9 +115,9 @@ func inUseOnNftables() (bool, error) {
 	return err == nil && chain.Hooknum != nil, err
 }
 
-// inUseByItself reports whether the legacy iptables of the kernel have a filter
+// legacyInUse reports whether the legacy iptables of the kernel have a filter
 // table.
-func inUseByItself() (bool, error) {
+func legacyInUse() (bool, error) {
 	text, err := os.ReadFile("/proc/thread-self/net/ip_tables_names")
 	if err != nil {
 		return false, nil // the kernel has no legacy iptables

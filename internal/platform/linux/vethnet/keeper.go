@@ -12,23 +12,17 @@ import (
 	"holdfast/internal/platform/linux/flock"
 )
 
-// keeperFile, beside the directory of addresses, is locked by the processes that
-// maintain a net.
-func (n *Net) keeperFile() string { return n.pool.dir + ".keeper" }
+// keeperFile is the file, beside the directory of addresses, that the processes that
+// maintain a net lock.
+func (n *Net) keeperFile() string { return n.dir + ".keeper" }
 
 // Keep marks the net as maintained by this process until release or its end:
 // RemoveAbandoned leaves it alone. Several processes may keep a net.
 func (n *Net) Keep() (release func(), err error) {
-	if err := os.MkdirAll(filepath.Dir(n.pool.dir), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(n.dir), 0o700); err != nil {
 		return nil, fmt.Errorf("maintain bridge %s: %w", n.bridge, err)
 	}
-	f, err := os.OpenFile(n.keeperFile(), os.O_CREATE|os.O_RDONLY, 0o600)
-	if err == nil {
-		// RemoveAbandoned holds the lock only briefly.
-		if err = unix.Flock(int(f.Fd()), unix.LOCK_SH); err != nil {
-			err = errors.Join(err, f.Close())
-		}
-	}
+	f, err := flock.Lock(n.keeperFile(), os.O_CREATE|os.O_RDONLY, unix.LOCK_SH) // RemoveAbandoned holds it only briefly
 	if err != nil {
 		return nil, fmt.Errorf("maintain bridge %s: %w", n.bridge, err)
 	}

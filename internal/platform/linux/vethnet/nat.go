@@ -3,6 +3,7 @@ package vethnet
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -23,9 +24,9 @@ type natRules struct {
 	subnet netip.Prefix
 	tables tables
 
-	mu     sync.Mutex
-	stood  bool     // this process has made the table
-	turned []string // the devices that this process has enabled, in case the table is flushed
+	mu      sync.Mutex
+	made    bool     // this process has made the table
+	enabled []string // the devices that this process has enabled, in case the table is flushed
 }
 
 // The sets of the table, of names of devices.
@@ -46,36 +47,36 @@ type devices struct{ turnedOn, uplinks []string }
 func (w *natRules) ensure(fully bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.stood && !fully {
-		if there, err := w.there(); there || err != nil {
+	if w.made && !fully {
+		if exists, err := w.exists(); exists || err != nil {
 			return err
 		}
 	}
 	if err := w.make(); err != nil {
 		return fmt.Errorf("set up NAT for bridge %s: %w", w.bridge, err)
 	}
-	w.stood = true
+	w.made = true
 	return nil
 }
 
-// again makes the next ensure check everything.
-func (w *natRules) again() {
+// invalidate makes the next ensure check everything.
+func (w *natRules) invalidate() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.stood = false
+	w.made = false
 }
 
 func (w *natRules) make() error {
-	before, there, err := w.noted()
+	before, exists, err := w.recorded()
 	if err != nil {
 		return err
 	}
-	now, err := w.look(slices.Concat(before.turnedOn, w.turned))
+	now, err := w.plan(slices.Concat(before.turnedOn, w.enabled))
 	if err != nil {
 		return err
 	}
-	w.turned = now.turnedOn
-	if !w.stood || !there || !slices.Equal(before.turnedOn, now.turnedOn) || !slices.Equal(before.uplinks, now.uplinks) {
+	w.enabled = now.turnedOn
+	if !w.made || !exists || !slices.Equal(before.turnedOn, now.turnedOn) || !slices.Equal(before.uplinks, now.uplinks) {
 		if err := w.replace(now); err != nil {
 			return err
 		}
@@ -92,12 +93,12 @@ func (w *natRules) make() error {
 func (w *natRules) remove() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.stood = false
-	before, _, err := w.noted()
+	w.made = false
+	before, _, err := w.recorded()
 	if err == nil {
-		err = errors.Join(w.turnOff(slices.Concat(before.turnedOn, w.turned)), w.tables.forget(w.bridge), w.delete())
+		err = errors.Join(w.turnOff(slices.Concat(before.turnedOn, w.enabled)), w.tables.remove(w.bridge), w.delete())
 	}
-	w.turned = nil
+	w.enabled = nil
 	if err != nil {
 		return fmt.Errorf("remove NAT for bridge %s: %w", w.bridge, err)
 	}
@@ -108,8 +109,8 @@ func (w *natRules) nft() *nftables.Table {
 	return &nftables.Table{Family: nftables.TableFamilyIPv4, Name: w.table}
 }
 
-// there reports whether the table is.
-func (w *natRules) there() (bool, error) {
+// exists reports whether the table exists.
+func (w *natRules) exists() (bool, error) {
 	c, err := nftables.New()
 	if err != nil {
 		return false, err
@@ -121,9 +122,9 @@ func (w *natRules) there() (bool, error) {
 	return err == nil, err
 }
 
-// noted returns the content of the table's sets, and whether the table exists.
-func (w *natRules) noted() (d devices, there bool, err error) {
-	if there, err = w.there(); !there || err != nil {
+// recorded returns the content of the table's sets, and whether the table exists.
+func (w *natRules) recorded() (d devices, exists bool, err error) {
+	if exists, err = w.exists(); !exists || err != nil {
 		return d, false, err
 	}
 	c, err := nftables.New()
@@ -175,7 +176,7 @@ func (w *natRules) replace(d devices) error {
 	accept := nftables.ChainPolicyAccept
 	nat := c.AddChain(&nftables.Chain{Name: natChain, Table: t, Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource, Policy: &accept})
 	forward := c.AddChain(&nftables.Chain{Name: forwardChain, Table: t, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter, Policy: &accept})
-	c.AddRule(&nftables.Rule{Table: t, Chain: nat, Exprs: slices.Concat(w.fromSubnet(true), device(expr.MetaKeyOIFNAME, expr.CmpOpNeq, w.bridge), []expr.Any{&expr.Masq{}})})
+	c.AddRule(&nftables.Rule{Table: t, Chain: nat, Exprs: slices.Concat(w.source(expr.CmpOpEq), device(expr.MetaKeyOIFNAME, expr.CmpOpNeq, w.bridge), []expr.Any{&expr.Masq{}})})
 	for _, exprs := range w.passing(sets) {
 		c.AddRule(&nftables.Rule{Table: t, Chain: forward, Exprs: exprs})
 	}
@@ -195,29 +196,24 @@ func (w *natRules) passing(sets map[string]*nftables.Set) [][]expr.Any {
 		// ports' isolation does not cover.
 		slices.Concat(from, to, drop),
 		// Drop packets that would not be masqueraded.
-		slices.Concat(from, w.fromSubnet(false), drop),
+		slices.Concat(from, w.source(expr.CmpOpNeq), drop),
 		// Accept packets to other containers only for their published ports.
 		slices.Concat(from, published(), accept),
-		slices.Concat(from, kind("bridge"), member(expr.MetaKeyOIFNAME, sets[uplinks], true), drop),
+		slices.Concat(from, device(metaOIFKIND, expr.CmpOpEq, "bridge"), member(expr.MetaKeyOIFNAME, sets[uplinks], true), drop),
 		slices.Concat(from, accept),
 		// From other networks accept only replies.
-		slices.Concat(to, answers(), accept),
+		slices.Concat(to, replies(), accept),
 		slices.Concat(to, drop),
 		// Forward nothing else: the host is not a router.
 		slices.Concat(member(expr.MetaKeyIIFNAME, sets[turnedOn], false), elsewhere, drop),
 	}
 }
 
-// fromSubnet matches packets from the bridge's subnet, or from other addresses.
-func (w *natRules) fromSubnet(is bool) []expr.Any {
-	op := expr.CmpOpEq
-	if !is {
-		op = expr.CmpOpNeq
-	}
-	mask := maskOf(w.subnet)
+// source compares the subnet of a packet's source with that of the bridge.
+func (w *natRules) source(op expr.CmpOp) []expr.Any {
 	return []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4}, // the source in an IPv4 header, RFC 791
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: mask, Xor: make([]byte, 4)},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: net.CIDRMask(w.subnet.Bits(), 32), Xor: make([]byte, 4)},
 		&expr.Cmp{Op: op, Register: 1, Data: w.subnet.Addr().AsSlice()},
 	}
 }

@@ -10,46 +10,35 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 )
 
-// pool is the directory of addresses: a file for each reserved address, with the
-// owner's name in it. A file is made atomically by link(2), which fails if it exists.
-type pool struct {
-	dir     string
-	subnet  netip.Prefix
-	gateway netip.Addr
-}
+// The directory of addresses has a symbolic link for each reserved address, whose target
+// is the owner's name. symlink(2) makes a link with its target atomically, and fails if
+// it exists.
 
 // maxOwner is the longest name of an owner in bytes.
 const maxOwner = 128
 
-// draftPrefix is the prefix of files that are not linked to an address yet.
-const draftPrefix = ".draft-"
-
 // ErrFull means that all addresses are reserved.
 var ErrFull = errors.New("no address is left")
 
-// reserve begins at a random address, so that a released address is not soon reused:
-// a client with the old route would reach the new owner.
-func (p pool) reserve(owner string) (netip.Addr, error) {
+// Reserve reserves an address for an owner, a word of at most 128 bytes without line
+// breaks, until Release. It may be called once for an owner. It begins at a random
+// address, so that a released address is not soon reused: a client with the old route
+// would reach the new owner.
+func (n *Net) Reserve(owner string) (netip.Addr, error) {
 	if owner == "" || len(owner) > maxOwner || strings.ContainsAny(owner, "\r\n") {
 		return netip.Addr{}, fmt.Errorf("an address for %q: that is no owner", owner)
 	}
-	if err := os.MkdirAll(p.dir, 0o700); err != nil {
+	if err := os.MkdirAll(n.dir, 0o700); err != nil {
 		return netip.Addr{}, fmt.Errorf("reserve an address: %w", err)
 	}
-	draft, err := p.draft(owner)
-	if err != nil {
-		return netip.Addr{}, fmt.Errorf("reserve an address: %w", err)
-	}
-	defer os.Remove(draft)
 	// Without the addresses of the net, the gateway and the broadcast.
-	size := uint32(1)<<(32-p.subnet.Bits()) - 3
+	size := uint32(1)<<(32-n.subnet.Bits()) - 3
 	begin := rand.Uint32N(size)
 	for i := range size {
-		addr := p.nth(2 + (begin+i)%size)
-		err := os.Link(draft, p.file(addr))
+		addr := n.nth(2 + (begin+i)%size)
+		err := os.Symlink(owner, n.file(addr))
 		switch {
 		case err == nil:
 			return addr, nil
@@ -57,36 +46,24 @@ func (p pool) reserve(owner string) (netip.Addr, error) {
 			return netip.Addr{}, fmt.Errorf("reserve an address: %w", err)
 		}
 	}
-	return netip.Addr{}, fmt.Errorf("reserve an address of %v: %w", p.subnet, ErrFull)
+	return netip.Addr{}, fmt.Errorf("reserve an address of %v: %w", n.subnet, ErrFull)
 }
 
-// draft makes a file with the owner's name, to be linked.
-func (p pool) draft(owner string) (string, error) {
-	f, err := os.CreateTemp(p.dir, draftPrefix)
-	if err != nil {
-		return "", err
-	}
-	_, err = f.WriteString(owner)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return "", errors.Join(err, os.Remove(f.Name()))
-	}
-	return f.Name(), nil
-}
-
-// nth is the n-th address of the subnet.
-func (p pool) nth(n uint32) netip.Addr {
-	base := p.subnet.Addr().As4()
+// nth is an address of the subnet; 0 is its first.
+func (n *Net) nth(i uint32) netip.Addr {
+	base := n.subnet.Addr().As4()
 	var out [4]byte
-	binary.BigEndian.PutUint32(out[:], binary.BigEndian.Uint32(base[:])+n)
+	binary.BigEndian.PutUint32(out[:], binary.BigEndian.Uint32(base[:])+i)
 	return netip.AddrFrom4(out)
 }
 
-func (p pool) file(addr netip.Addr) string { return filepath.Join(p.dir, addr.String()) }
+func (n *Net) file(addr netip.Addr) string { return filepath.Join(n.dir, addr.String()) }
 
-func (p pool) release(owner string, addr netip.Addr) error {
-	now, err := os.ReadFile(p.file(addr))
-	if err == nil && string(now) == owner {
-		err = os.Remove(p.file(addr))
+// Release releases an address, if the owner still has it.
+func (n *Net) Release(owner string, addr netip.Addr) error {
+	now, err := os.Readlink(n.file(addr))
+	if err == nil && now == owner {
+		err = os.Remove(n.file(addr))
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("release address %v: %w", addr, err)
@@ -94,19 +71,9 @@ func (p pool) release(owner string, addr netip.Addr) error {
 	return nil
 }
 
-// draftLife is the age from which on a draft is abandoned.
-const draftLife = time.Minute
-
-// dropDraft removes a draft that a killed process has left.
-func (p pool) dropDraft(e fs.DirEntry) {
-	fi, err := e.Info()
-	if err == nil && strings.HasPrefix(e.Name(), draftPrefix) && time.Since(fi.ModTime()) > draftLife {
-		_ = os.Remove(filepath.Join(p.dir, e.Name())) // the next call tries again
-	}
-}
-
-func (p pool) owners() (map[netip.Addr]string, error) {
-	entries, err := os.ReadDir(p.dir)
+// Owners returns the reserved addresses with their owners.
+func (n *Net) Owners() (map[netip.Addr]string, error) {
+	entries, err := os.ReadDir(n.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
@@ -114,17 +81,16 @@ func (p pool) owners() (map[netip.Addr]string, error) {
 	for _, e := range entries {
 		addr, err := netip.ParseAddr(e.Name())
 		if err != nil {
-			p.dropDraft(e)
-			continue
+			continue // it is not an address
 		}
-		owner, err := os.ReadFile(p.file(addr))
+		owner, err := os.Readlink(n.file(addr))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it was just released
 		}
 		if err != nil {
 			return nil, fmt.Errorf("list addresses: %w", err)
 		}
-		owners[addr] = string(owner)
+		owners[addr] = owner
 	}
 	return owners, nil
 }

@@ -1,7 +1,7 @@
 // Package vethnet connects network namespaces to a bridge of this host, each by a
 // veth pair (veth(4)) and with its own IPv4 address.
 //
-// A directory has one file for each reserved address. The next process, also after a
+// A directory has one symbolic link for each reserved address. The next process, also after a
 // crash, reserves no address twice and can release those of owners that are gone.
 // Devices need no record: the kernel removes a pair with the namespace of one end.
 //
@@ -24,6 +24,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/flock"
 )
 
 // Inside is the name of the device in a namespace.
@@ -54,8 +56,8 @@ type Net struct {
 	bridge  string
 	subnet  netip.Prefix
 	gateway netip.Addr
-	pool    pool
-	open    bool // NAT is set up
+	dir     string // of reserved addresses
+	open    bool   // NAT is set up
 	nat     natRules
 
 	mu    sync.Mutex // serialises making the bridge
@@ -77,23 +79,13 @@ func New(c Config) (*Net, error) {
 	}
 	gateway := subnet.Addr().Next()
 	return &Net{
-		bridge: c.Bridge, subnet: subnet, gateway: gateway, pool: pool{dir: c.Dir, subnet: subnet, gateway: gateway}, open: c.NAT,
+		bridge: c.Bridge, subnet: subnet, gateway: gateway, dir: c.Dir, open: c.NAT,
 		nat: natRules{table: c.Table, bridge: c.Bridge, subnet: subnet, tables: tables{comment: c.Table}},
 	}, nil
 }
 
 // Gateway is the bridge's address.
 func (n *Net) Gateway() netip.Addr { return n.gateway }
-
-// Reserve reserves an address for an owner, a word of at most 128 bytes without line
-// breaks, until Release. It may be called once for an owner.
-func (n *Net) Reserve(owner string) (netip.Addr, error) { return n.pool.reserve(owner) }
-
-// Release releases an address, if the owner still has it.
-func (n *Net) Release(owner string, addr netip.Addr) error { return n.pool.release(owner, addr) }
-
-// Owners returns the reserved addresses with their owners.
-func (n *Net) Owners() (map[netip.Addr]string, error) { return n.pool.owners() }
 
 // ErrNoNAT means that only the NAT rules could not be made.
 var ErrNoNAT = errors.New("NAT for containers cannot be set up")
@@ -120,7 +112,7 @@ func (n *Net) attach(pid int, owner string, addr netip.Addr) error {
 		return err
 	}
 	defer unlock()
-	if err := n.plug(target, outside(owner)); err != nil {
+	if err := n.addVeth(target, hostDevice(owner)); err != nil {
 		return err
 	}
 	if n.open {
@@ -135,16 +127,13 @@ func (n *Net) attach(pid int, owner string, addr netip.Addr) error {
 // it does not wait (unix.EWOULDBLOCK).
 func (n *Net) lock(how int) (unlock func(), err error) {
 	if how&unix.LOCK_EX == 0 { // Remove does not make the directory
-		if err := os.MkdirAll(n.pool.dir, 0o700); err != nil {
+		if err := os.MkdirAll(n.dir, 0o700); err != nil {
 			return nil, fmt.Errorf("lock the net: %w", err)
 		}
 	}
-	f, err := os.Open(n.pool.dir)
+	f, err := flock.Lock(n.dir, os.O_RDONLY, how)
 	if err != nil {
 		return nil, fmt.Errorf("lock the net: %w", err)
-	}
-	if err := unix.Flock(int(f.Fd()), how); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock the net: %w", err), f.Close())
 	}
 	return func() { _ = f.Close() }, nil
 }
@@ -171,8 +160,8 @@ func (n *Net) Tend() error {
 	return n.nat.ensure(true)
 }
 
-// plug makes the veth pair: one end on the bridge, the other in the namespace.
-func (n *Net) plug(target netns.NsHandle, name string) error {
+// addVeth makes the veth pair: one end on the bridge, the other in the namespace.
+func (n *Net) addVeth(target netns.NsHandle, name string) error {
 	add := func() error {
 		index, err := n.bridgeIndex()
 		if err != nil {
@@ -184,7 +173,7 @@ func (n *Net) plug(target netns.NsHandle, name string) error {
 	}
 	err := add()
 	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {
-		n.forget() // the bridge was removed
+		n.invalidate() // the bridge was removed
 		err = add()
 	}
 	if err != nil {
@@ -206,7 +195,7 @@ func (n *Net) plug(target netns.NsHandle, name string) error {
 // Detach removes the host's device of an owner, and with it the one in the namespace.
 // A device that is gone is no error.
 func (n *Net) Detach(owner string) error {
-	link, err := netlink.LinkByName(outside(owner))
+	link, err := netlink.LinkByName(hostDevice(owner))
 	if err == nil {
 		err = netlink.LinkDel(link)
 	}
@@ -280,11 +269,11 @@ func (n *Net) bridgeIndex() (int, error) {
 	return n.index, nil
 }
 
-func (n *Net) forget() {
+func (n *Net) invalidate() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.index = 0
-	n.nat.again()
+	n.nat.invalidate()
 }
 
 // ErrInUse means that namespaces are connected to the bridge.
@@ -312,10 +301,6 @@ func (n *Net) remove(gone func() ([]string, error)) error {
 	case !errors.Is(err, fs.ErrNotExist): // without the directory no namespace is being connected
 		return err
 	}
-	return n.removeLocked(gone)
-}
-
-func (n *Net) removeLocked(gone func() ([]string, error)) error {
 	if gone != nil {
 		owners, err := gone()
 		if err != nil {
@@ -327,7 +312,7 @@ func (n *Net) removeLocked(gone func() ([]string, error)) error {
 			}
 		}
 	}
-	n.forget()
+	n.invalidate()
 	bridge, err := netlink.LinkByName(n.bridge)
 	if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) {
 		return n.removeNAT()
@@ -335,7 +320,7 @@ func (n *Net) removeLocked(gone func() ([]string, error)) error {
 	if err != nil {
 		return err
 	}
-	links, err := whole(netlink.LinkList)
+	links, err := dump(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list devices: %w", err)
 	}
@@ -356,19 +341,19 @@ func (n *Net) removeNAT() error {
 	if n.nat.table == "" {
 		return nil
 	}
-	there, err := n.nat.there()
+	exists, err := n.nat.exists()
 	switch {
 	case n.open && err != nil:
 		return err
-	case n.open || there:
+	case n.open || exists:
 		return n.nat.remove()
 	}
-	return nil // there is none, or the kernel has no nftables
+	return nil // the table is missing, or the kernel has no nftables
 }
 
-// outside is the name of the host's device of an owner. Device names have at most 15
+// hostDevice is the name of the host's device of an owner. Device names have at most 15
 // bytes.
-func outside(owner string) string {
+func hostDevice(owner string) string {
 	h := fnv.New64a()
 	h.Write([]byte(owner))
 	return "hf" + strconv.FormatUint(h.Sum64(), 36)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A lookup that panics yields nothing, and one that hangs is given up.
+// A lookup that panics returns the zero value, and Bounded does not wait for one that hangs.
 func TestBounded(t *testing.T) {
 	if v, ok := Bounded(time.Minute, func() int { return 7 }); v != 7 || !ok {
 		t.Errorf("result %v, in time %v", v, ok)

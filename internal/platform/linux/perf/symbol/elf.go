@@ -104,17 +104,13 @@ func symbols(f *elf.File, kind elf.SectionType, want wanted) (map[uint64]string,
 	if table.Size > maxTable || int(table.Link) >= len(f.Sections) || !readable(f.Sections[table.Link]) {
 		return nil, fmt.Errorf("a symbol table of %d bytes is not read", table.Size)
 	}
-	near := newNearest[function](want)
+	near := newNearest(want)
 	piece := make([]byte, 4096*size)
 	for at := uint64(0); at < table.Size; at += uint64(len(piece)) {
 		n, err := table.ReadAt(piece[:min(uint64(len(piece)), table.Size-at)], int64(at))
 		for b := piece[:n]; len(b) >= size; b = b[size:] {
-			begin, what, ok := oneSymbol(f, b)
-			if !ok {
-				continue
-			}
-			if to := near.offer(begin); to != nil {
-				*to = what
+			if begin, what, ok := oneSymbol(f, b); ok {
+				near.offer(begin, what)
 			}
 		}
 		if err == io.EOF {

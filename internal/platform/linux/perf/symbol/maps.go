@@ -49,45 +49,21 @@ func parseMaps(b []byte) ([]Mapping, error) {
 			continue
 		}
 		text := strings.TrimSuffix(string(line), "\n")
-		f := strings.Fields(text)
-		if len(f) < 5 {
-			return ms, fmt.Errorf("maps: unexpected line %q", text)
-		}
 		if len(ms) == maxMappings {
 			return ms, nil
 		}
 		var m Mapping
-		begin, end, _ := strings.Cut(f[0], "-")
-		major, minor, _ := strings.Cut(f[3], ":")
-		var dev [2]uint64
-		for _, n := range []struct {
-			to   *uint64
-			text string
-			base int
-		}{{&m.Begin, begin, 16}, {&m.End, end, 16}, {&m.Offset, f[2], 16}, {&dev[0], major, 16}, {&dev[1], minor, 16}, {&m.Inode, f[4], 10}} {
-			v, err := strconv.ParseUint(n.text, n.base, 64)
-			if err != nil {
-				return ms, fmt.Errorf("maps: unexpected line %q", text)
-			}
-			*n.to = v
+		var major, minor uint64
+		if _, err := fmt.Sscanf(text, "%x-%x %s %x %x:%x %d", &m.Begin, &m.End, new(string), &m.Offset, &major, &minor, &m.Inode); err != nil {
+			return ms, fmt.Errorf("maps: unexpected line %q", text)
 		}
-		m.Dev = dev[0]<<32 | dev[1]
-		if len(f) > 5 { // the path may hold spaces
-			m.Path = strings.ReplaceAll(text[fifthEnd(text):], `\012`, "\n")
+		m.Dev = major<<32 | minor
+		path := text // the text after the fifth field, which may hold spaces
+		for range 5 {
+			_, path, _ = strings.Cut(strings.TrimLeft(path, " "), " ")
 		}
+		m.Path = strings.ReplaceAll(strings.TrimLeft(path, " "), `\012`, "\n")
 		ms = append(ms, m)
 	}
 	return ms, nil
-}
-
-// fifthEnd is the offset of the text after the fifth field.
-func fifthEnd(text string) int {
-	at := 0
-	for range 5 {
-		at += len(text[at:]) - len(strings.TrimLeft(text[at:], " "))
-		if space := strings.IndexByte(text[at:], ' '); space >= 0 {
-			at += space
-		}
-	}
-	return at + len(text[at:]) - len(strings.TrimLeft(text[at:], " "))
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 )
 
 // maxPerfMap bounds a perf map in bytes.
@@ -45,31 +46,11 @@ func PerfMap(r io.Reader, addrs []uint64) (map[uint64]string, error) {
 func cutEntry(line []byte) (begin, size uint64, name []byte) {
 	first, rest, ok1 := bytes.Cut(line, []byte{' '})
 	second, name, ok2 := bytes.Cut(rest, []byte{' '})
-	begin, ok3 := hexadecimal(bytes.TrimPrefix(first, []byte("0x")))
-	size, ok4 := hexadecimal(bytes.TrimPrefix(second, []byte("0x")))
+	begin, err1 := strconv.ParseUint(string(bytes.TrimPrefix(first, []byte("0x"))), 16, 64)
+	size, err2 := strconv.ParseUint(string(bytes.TrimPrefix(second, []byte("0x"))), 16, 64)
 	name = bytes.TrimRight(name, "\r\n")
-	if !ok1 || !ok2 || !ok3 || !ok4 || len(name) == 0 {
+	if !ok1 || !ok2 || err1 != nil || err2 != nil || len(name) == 0 {
 		return 0, 0, nil
 	}
 	return begin, size, name
-}
-
-func hexadecimal(b []byte) (v uint64, ok bool) {
-	if len(b) == 0 || len(b) > 16 {
-		return 0, false
-	}
-	for _, c := range b {
-		switch {
-		case c >= '0' && c <= '9':
-			c -= '0'
-		case c >= 'a' && c <= 'f':
-			c -= 'a' - 10
-		case c >= 'A' && c <= 'F':
-			c -= 'A' - 10
-		default:
-			return 0, false
-		}
-		v = v<<4 | uint64(c)
-	}
-	return v, true
 }

@@ -49,7 +49,7 @@ func pick(addrs []uint64, of []int) []uint64 {
 // process's perf map.
 func namesIn(nspid func(int) ([]int, error), procfs string, pid int, m Mapping, addrs []uint64) map[uint64]string {
 	if !strings.HasPrefix(m.Path, "/") {
-		return MadeBy(nspid, procfs, pid, addrs)
+		return JITNames(nspid, procfs, pid, addrs)
 	}
 	f, err := OpenMapped(procfs, pid, m.Begin, m.End)
 	if err != nil {
@@ -71,10 +71,10 @@ func namesIn(nspid func(int) ([]int, error), procfs string, pid int, m Mapping, 
 	return names
 }
 
-// MadeBy names addresses of code that a process compiled at run time, by its perf
+// JITNames names addresses of code that a process compiled at run time, by its perf
 // map. The map's name has the pid in the process's own namespace. It returns nil if
 // there is no map.
-func MadeBy(nspid func(pid int) ([]int, error), procfs string, pid int, addrs []uint64) map[uint64]string {
+func JITNames(nspid func(pid int) ([]int, error), procfs string, pid int, addrs []uint64) map[uint64]string {
 	pids, err := nspid(pid)
 	if err != nil {
 		return nil

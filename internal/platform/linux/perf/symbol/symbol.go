@@ -50,40 +50,33 @@ func (w wanted) from(a uint64) int {
 
 // nearest finds for each wanted address the function that begins closest below it,
 // out of functions that come in any order and are not kept.
-type nearest[T any] struct {
+type nearest struct {
 	want  wanted
-	found []candidate[T]
+	found []candidate
 }
 
-type candidate[T any] struct {
+type candidate struct {
 	begin uint64
 	known bool
-	what  T
+	what  function
 }
 
-func newNearest[T any](want wanted) *nearest[T] {
-	return &nearest[T]{want: want, found: make([]candidate[T], len(want))}
+func newNearest(want wanted) *nearest {
+	return &nearest{want: want, found: make([]candidate, len(want))}
 }
 
-// offer takes a function's address, and returns where to store the function, or nil
-// if a nearer one is known. Of functions with the same address the first counts. Only
-// the first wanted address after it stores it; settle gives it to the others.
-func (n *nearest[T]) offer(begin uint64) *T {
+// offer takes a function. Of functions with the same address the first counts. Only the
+// first wanted address after the function stores it; settle gives it to the others.
+func (n *nearest) offer(begin uint64, what function) {
 	i := n.want.from(begin)
-	if i == len(n.want) {
-		return nil
+	if i < len(n.want) && (!n.found[i].known || n.found[i].begin < begin) {
+		n.found[i] = candidate{begin: begin, known: true, what: what}
 	}
-	c := &n.found[i]
-	if c.known && c.begin >= begin {
-		return nil
-	}
-	c.begin, c.known = begin, true
-	return &c.what
 }
 
 // settle returns the nearest function of each address, in the order of want, if one
 // is known.
-func (n *nearest[T]) settle() []candidate[T] {
+func (n *nearest) settle() []candidate {
 	for i := 1; i < len(n.found); i++ {
 		if before := n.found[i-1]; before.known && (!n.found[i].known || before.begin > n.found[i].begin) {
 			n.found[i] = before

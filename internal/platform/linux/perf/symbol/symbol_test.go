@@ -18,6 +18,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/tracepoint"
 )
 
 const kallsyms = `ffffffff81000000 T _stext
@@ -38,11 +40,11 @@ func TestKernel(t *testing.T) {
 	if err != nil || !maps.Equal(names, want) {
 		t.Errorf("%v, %v", names, err)
 	}
-	if _, err := parseKernel(strings.NewReader("0000000000000000 T a\n0000000000000000 T b\n"), []uint64{1}); !errors.Is(err, ErrHidden) {
+	if _, err := parseKernel(strings.NewReader("0000000000000000 T a\n0000000000000000 T b\n"), []uint64{1}); !errors.Is(err, tracepoint.ErrHidden) {
 		t.Errorf("error %v", err)
 	}
 	for _, bad := range []string{"garbage\n", "x\n", "12 T\n", "12 T \n", "fffffffffffffffff T long\n"} {
-		if _, err := parseKernel(strings.NewReader(bad), []uint64{1}); err == nil || errors.Is(err, ErrHidden) {
+		if _, err := parseKernel(strings.NewReader(bad), []uint64{1}); err == nil || errors.Is(err, tracepoint.ErrHidden) {
 			t.Errorf("%q: error %v", bad, err)
 		}
 	}
@@ -75,7 +77,7 @@ func TestThisKernel(t *testing.T) {
 	}
 	for how, look := range map[string]func() (map[uint64]string, error){
 		"list":   func() (map[uint64]string, error) { return listKernel("/proc", addrs) },
-		"ask":    func() (map[uint64]string, error) { return askKernel(addrs) },
+		"ask":    func() (map[uint64]string, error) { return lookUpKernel(addrs) },
 		"either": func() (map[uint64]string, error) { return Kernel("/proc", addrs) },
 	} {
 		names, err := look()
@@ -88,7 +90,7 @@ func TestThisKernel(t *testing.T) {
 			}
 		}
 	}
-	if names, err := askKernel([]uint64{1, 0}); err != nil || len(names) > 0 {
+	if names, err := lookUpKernel([]uint64{1, 0}); err != nil || len(names) > 0 {
 		t.Errorf("%v, %v", names, err)
 	}
 }
@@ -112,13 +114,13 @@ func TestPrograms(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			told, mapped, _ := strings.Cut(string(out), "\n\n")
+			text, mapped, _ := strings.Cut(string(out), "\n\n")
 			ms, err := parseMaps([]byte(mapped))
 			if err != nil {
 				t.Fatal(err)
 			}
 			want := make(map[uint64]string)
-			for line := range strings.Lines(told) {
+			for line := range strings.Lines(text) {
 				addr, name, _ := strings.Cut(strings.TrimSpace(line), " ")
 				a, err := strconv.ParseUint(addr, 16, 64)
 				if err != nil {
@@ -203,7 +205,7 @@ func TestMappings(t *testing.T) {
 		t.Errorf("%+v, %v", ms, err)
 	}
 	if _, err := parseMaps([]byte("x\n")); err == nil {
-		t.Error("garbage is taken")
+		t.Error("garbage is accepted")
 	}
 	own, err := Mappings("/proc", os.Getpid())
 	pc := uint64(reflect.ValueOf(TestMappings).Pointer())

@@ -1,9 +1,10 @@
 package profile
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // maxParts bounds the number of parts in a file: the parser creates an object of up to
@@ -16,30 +17,26 @@ const maxParts = 16_000_000
 const (
 	fieldSample    = 2
 	fieldLocation  = 4
-	wireVarint     = 0
-	wireFixed64    = 1
-	wireBytes      = 2
-	wireFixed32    = 5
 	weightOfObject = 4 // an object, in numbers
 )
 
-// weigh refuses a file for which the parser would use far more memory than the file's
+// checkParts refuses a file for which the parser would use far more memory than the file's
 // length. It walks over the two outermost levels of the protobuf encoding
 // (protobuf.dev/programming-guides/encoding).
-func weigh(data []byte) error {
+func checkParts(data []byte) error {
 	parts := 0
-	err := fields(data, func(number uint64, content []byte) error {
+	err := fields(data, func(number protowire.Number, content []byte) error {
 		parts += weightOfObject
 		if number == fieldSample || number == fieldLocation {
-			err := fields(content, func(_ uint64, inner []byte) error {
+			err := fields(content, func(_ protowire.Number, inner []byte) error {
 				parts += weightOfObject + len(inner) // packed numbers have at least one byte each
-				return over(parts)
+				return tooMany(parts)
 			})
 			if err != nil {
 				return err
 			}
 		}
-		return over(parts)
+		return tooMany(parts)
 	})
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrFormat, err)
@@ -47,7 +44,7 @@ func weigh(data []byte) error {
 	return nil
 }
 
-func over(parts int) error {
+func tooMany(parts int) error {
 	if parts > maxParts {
 		return errors.New("it has more parts than a recording can have")
 	}
@@ -55,36 +52,24 @@ func over(parts int) error {
 }
 
 // fields calls f for each field of a message, with its content if it has bytes.
-func fields(b []byte, f func(number uint64, content []byte) error) error {
+func fields(b []byte, f func(number protowire.Number, content []byte) error) error {
 	for len(b) > 0 {
-		tag, n := binary.Uvarint(b)
-		if n <= 0 {
+		number, kind, tag := protowire.ConsumeTag(b)
+		if tag < 0 {
 			return errWire
 		}
-		b = b[n:]
+		value := protowire.ConsumeFieldValue(number, kind, b[tag:])
+		if value < 0 {
+			return errWire
+		}
 		var content []byte
-		skip := 0
-		switch tag & 7 {
-		case wireVarint:
-			_, skip = binary.Uvarint(b)
-		case wireFixed64:
-			skip = 8
-		case wireFixed32:
-			skip = 4
-		case wireBytes:
-			size, n := binary.Uvarint(b)
-			if n <= 0 || size > uint64(len(b)-n) {
-				return errWire
-			}
-			content, skip = b[n:n+int(size)], n+int(size)
+		if kind == protowire.BytesType {
+			content, _ = protowire.ConsumeBytes(b[tag:])
 		}
-		if skip <= 0 || skip > len(b) {
-			return errWire
-		}
-		b = b[skip:]
-		if err := f(tag>>3, content); err != nil {
+		if err := f(number, content); err != nil {
 			return err
 		}
+		b = b[tag+value:]
 	}
 	return nil
 }
