@@ -46,8 +46,17 @@ func (e *lateError) Error() string {
 	return fmt.Sprintf("the session on node %s did not begin its answer in time", e.node)
 }
 
-// Timeout implements net.Error, so that explain answers with 504.
+// Timeout makes explain answer with 504.
 func (e *lateError) Timeout() bool { return true }
 
-// Temporary implements net.Error.
-func (e *lateError) Temporary() bool { return true }
+// timedOut reports whether err wraps an error that is a timeout.
+func timedOut(err error) bool {
+	var timeout interface{ Timeout() bool }
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// is reports whether err wraps an error of type E.
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
+}

@@ -123,19 +123,14 @@ var results = []string{"answered", "refused", "unreachable", "broke", "failed"}
 // resultOf returns the result label for a request to another node that ended
 // with err.
 func resultOf(err error) string {
-	var (
-		refused *refusedError
-		broken  *brokenError
-		agreed  *switched
-	)
 	switch {
-	case err == nil, errors.As(err, &agreed):
+	case err == nil, is[*switched](err):
 		return "answered"
-	case errors.As(err, &refused) && errors.Is(err, errRefused):
+	case errors.Is(err, errRefused):
 		return "refused"
-	case errors.As(err, &refused):
+	case is[*refusedError](err):
 		return "unreachable"
-	case errors.As(err, &broken):
+	case is[*brokenError](err):
 		return "broke"
 	}
 	return "failed"

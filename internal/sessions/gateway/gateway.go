@@ -59,7 +59,7 @@ type Gateway struct {
 	parking   *parking
 	handlers  *handlers
 	relay     *relay.Relay
-	reattach  *reattach.Proxy
+	reattach  reattach.Proxy
 	up        atomic.Bool // relay and reattach accept upgraded connections
 	finishing atomic.Bool // see Finish
 	upgraded  atomic.Int64
@@ -84,7 +84,6 @@ func New(cfg Config, s Sessions, peers Peers, m *Metrics, log *slog.Logger) (*Ga
 		parking:  newParking(cfg.ParkPerKey, cfg.ParkTotal, m),
 		handlers: newHandlers(),
 		relay:    relay.New(runtime.GOMAXPROCS(0)),
-		reattach: reattach.New(),
 		buffers:  &bufferPool{},
 	}
 	if err := g.openTokens(); err != nil {

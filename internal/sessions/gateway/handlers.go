@@ -6,12 +6,16 @@ import "sync"
 // sync.WaitGroup does not allow Add from zero while another goroutine waits.
 type handlers struct {
 	mu     sync.Mutex
+	none   sync.Cond // signals that n is 0
 	n      int
 	closed bool
-	none   chan struct{} // closed when closed and n is 0
 }
 
-func newHandlers() *handlers { return &handlers{none: make(chan struct{})} }
+func newHandlers() *handlers {
+	h := &handlers{}
+	h.none.L = &h.mu
+	return h
+}
 
 // enter counts a request. It returns false when no more requests are accepted.
 func (h *handlers) enter() bool {
@@ -32,22 +36,22 @@ func (h *handlers) count() int {
 func (h *handlers) leave() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.n--
-	if h.closed && h.n == 0 {
-		close(h.none)
+	if h.n--; h.n == 0 {
+		h.none.Broadcast()
 	}
 }
 
 func (h *handlers) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.closed {
-		h.closed = true
-		if h.n == 0 {
-			close(h.none)
-		}
-	}
+	h.closed = true
 }
 
-// wait returns when close was called and the last request has ended.
-func (h *handlers) wait() { <-h.none }
+// wait returns when the last request has ended. close was called before.
+func (h *handlers) wait() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for h.n > 0 {
+		h.none.Wait()
+	}
+}

@@ -84,17 +84,12 @@ func keepFromHeader(h http.Header) *holdfast.KeepSockets {
 // runUpgraded serves upgraded connections until ctx is done.
 func (g *Gateway) runUpgraded(ctx context.Context, started func()) error {
 	ctx, cancel := context.WithCancel(ctx)
+	defer g.reattach.Close()
 	defer cancel()
-	up, end := make(chan struct{}), make(chan error, 1)
-	go func() { end <- g.reattach.Run(ctx, func() { close(up) }) }()
-	select {
-	case <-up:
-	case err := <-end:
+	if err := g.reattach.Open(ctx); err != nil {
 		return err
 	}
-	err := g.relay.Run(ctx, started)
-	cancel()
-	return errors.Join(err, <-end)
+	return g.relay.Run(ctx, started)
 }
 
 // server returns the session's side of a switched connection.
@@ -154,12 +149,12 @@ func (k *keptSocket) next(ctx context.Context) (reattach.Server, error) {
 	}
 	defer t.done()
 	resp, err := k.gateway.RoundTrip(k.req.Clone(context.WithValue(ctx, requestKey{}, t)))
-	var agreed *switched
-	switch {
-	case err == nil:
+	if err == nil {
 		resp.Body.Close()
 		return reattach.Server{}, fmt.Errorf("the session's next server answers %s", resp.Status)
-	case !errors.As(err, &agreed):
+	}
+	agreed, ok := errors.AsType[*switched](err)
+	if !ok {
 		return reattach.Server{}, err
 	}
 	h := agreed.resp.Header

@@ -108,28 +108,38 @@ func idempotent(method string) bool {
 func (g *Gateway) newProxy() *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Transport:      g,
-		Rewrite:        rewrite,
+		Rewrite:        rewriteRequest,
 		ModifyResponse: rewriteResponse,
 		FlushInterval:  -1,
 		BufferPool:     g.buffers,
 		ErrorLog:       slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
 		ErrorHandler: func(w http.ResponseWriter, out *http.Request, err error) {
 			t := requestOf(out.Context())
-			var s *switched
-			if errors.As(err, &s) {
-				err = g.upgrade(w, out, t, s)
-				if err == nil {
+			if s, ok := errors.AsType[*switched](err); ok {
+				if err = g.upgrade(w, out, t, s); err == nil {
 					return
 				}
 			}
-			g.fail(w, out, t.target, err)
+			if t.forwarded {
+				g.peerForwardFailed(w, out, t, err)
+			} else {
+				g.fail(w, out, t.target, err)
+			}
 		},
 	}
 }
 
-// rewrite turns the client's request into the one for the session's server.
-func rewrite(p *httputil.ProxyRequest) {
-	t := requestOf(p.In.Context())
+// rewriteRequest turns a request into the one for the session's server.
+func rewriteRequest(p *httputil.ProxyRequest) {
+	if t := requestOf(p.In.Context()); t.forwarded {
+		rewriteForwarded(p)
+	} else {
+		rewrite(p, t)
+	}
+}
+
+// rewrite turns a client's request into the one for the session's server.
+func rewrite(p *httputil.ProxyRequest, t *request) {
 	_ = rewriteURL(p.Out.URL, t.target)
 	p.Out.URL.RawQuery = p.In.URL.RawQuery // as it was sent, even if malformed
 	p.Out.Host = p.In.Host                 // servers check a WebSocket's Origin against it

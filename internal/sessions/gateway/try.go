@@ -3,31 +3,31 @@ package gateway
 import (
 	"context"
 	"errors"
-	"net"
 	"net/http"
 	"net/http/httptrace"
 	"sync/atomic"
 )
 
 // RoundTrip implements http.RoundTripper for the reverse proxy. If the server
-// agrees to an upgrade, the error is a *switched.
+// agrees to an upgrade, the error is a *switched. A request from another node is
+// tried once; that node decides about another try.
 func (g *Gateway) RoundTrip(req *http.Request) (resp *http.Response, err error) {
 	t := requestOf(req.Context())
-	t.begin(req)
-	err = t.reach(t.waiting, func() (err error) {
-		resp, err = g.send(req, t)
-		return err
-	})
-	t.unwatch()
-	return resp, err
-}
-
-// begin records what another try needs.
-func (t *request) begin(req *http.Request) {
 	if req.Body != nil {
 		t.body = &body{r: req.Body}
 	}
 	t.again = idempotent(req.Method)
+	send := func() (err error) {
+		resp, err = g.send(req, t)
+		return err
+	}
+	if t.forwarded {
+		err = t.attempt(send)
+		return resp, err
+	}
+	err = t.reach(t.waiting, send)
+	t.unwatch()
+	return resp, err
 }
 
 // send sends the request along its route. If a kept-alive connection is dead
@@ -40,8 +40,8 @@ func (g *Gateway) send(req *http.Request, t *request) (*http.Response, error) {
 		}
 		y := &try{request: t}
 		resp, err := y.do(g, req)
-		var refused *refusedError
-		if !y.reused || !errors.As(err, &refused) || !refused.unsent || n > idlePerNode {
+		refused, ok := errors.AsType[*refusedError](err)
+		if !y.reused || !ok || !refused.unsent || n > idlePerNode {
 			return resp, err
 		}
 	}
@@ -120,15 +120,9 @@ func (y *try) wrote() bool { return y.conn != nil && y.conn.written.Load() != y.
 // explain converts err into an error that tells whether another try may follow.
 // ctx is that of the client.
 func (y *try) explain(ctx context.Context, err error) error {
-	var (
-		refused *refusedError
-		broken  *brokenError
-		agreed  *switched
-		timeout net.Error
-	)
 	t := y.request
 	switch {
-	case err == nil, errors.As(err, &refused), errors.As(err, &broken), errors.As(err, &agreed):
+	case err == nil, is[*refusedError](err), is[*brokenError](err), is[*switched](err):
 		return err
 	case ctx.Err() != nil, y.conn == nil, t.body != nil && t.body.failed():
 		return err
@@ -140,7 +134,7 @@ func (y *try) explain(ctx context.Context, err error) error {
 		return &refusedError{error: err, byServer: t.route.Node == "", unsent: true}
 	case y.offer.open():
 		return &refusedError{error: err}
-	case y.answered.Load(), errors.As(err, &timeout) && timeout.Timeout():
+	case y.answered.Load(), timedOut(err):
 		return err
 	}
 	return &brokenError{error: err, gone: t.route.Node != ""}

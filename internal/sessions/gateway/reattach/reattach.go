@@ -92,28 +92,25 @@ type Spec struct {
 	Done    func()
 }
 
-// Proxy serves sockets. Its methods may be called from any goroutine.
+// Proxy serves sockets. It does nothing before Open. Its methods may be called
+// from any goroutine.
 type Proxy struct {
-	pool buffers
-
-	sockets tasks.Group // open while Run is active
+	pool    buffers
+	sockets tasks.Group // open from Open to Close
 }
 
-// New returns a Proxy. It does nothing before Run.
-func New() *Proxy { return &Proxy{} }
-
-// Run serves until ctx is done, then closes every socket (with 1012 if the
-// socket is between two frames). It returns when all are closed and all Done
-// calls have returned. started is called when Add may be used.
-func (p *Proxy) Run(ctx context.Context, started func()) error {
+// Open serves until ctx is done, and then closes every socket (with 1012 if the
+// socket is between two frames). From now on Add may be used.
+func (p *Proxy) Open(ctx context.Context) error {
 	if err := p.sockets.Open(ctx); err != nil {
 		return fmt.Errorf("proxy of kept sockets: %w", err)
 	}
-	started()
-	<-ctx.Done()
-	p.sockets.Close()
 	return nil
 }
+
+// Close refuses further sockets. It returns when all sockets are closed and all
+// Done calls have returned. The context of Open has ended before.
+func (p *Proxy) Close() { p.sockets.Close() }
 
 // Add takes both connections over; the caller must not use them any more,
 // whatever Add returns. On an error both are closed, and neither Release nor

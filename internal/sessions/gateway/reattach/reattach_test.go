@@ -64,17 +64,15 @@ type bench struct {
 func start(t *testing.T, change func(*Spec)) *bench {
 	t.Helper()
 	b := &bench{t: t, left: make(chan struct{}), next: make(chan Server, 1), asked: make(chan struct{}, 8), done: make(chan struct{})}
-	k := New()
+	var k Proxy
 	ctx, cancel := context.WithCancel(context.Background())
 	b.stop = cancel
-	up, end := make(chan struct{}), make(chan error, 1)
-	go func() { end <- k.Run(ctx, func() { close(up) }) }()
-	<-up
+	if err := k.Open(ctx); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		cancel()
-		if err := <-end; err != nil {
-			t.Error(err)
-		}
+		k.Close()
 	})
 	ours, theirs := pairOf(t)
 	b.conn = theirs
@@ -426,7 +424,7 @@ func TestClientGoes(t *testing.T) {
 func TestAddOutsideRun(t *testing.T) {
 	ours, _ := pairOf(t)
 	srv, _ := pairOf(t)
-	if err := New().Add(Spec{Client: ours, Server: Server{Conn: srv}}); !errors.Is(err, ErrClosed) {
+	if err := new(Proxy).Add(Spec{Client: ours, Server: Server{Conn: srv}}); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}
 }
