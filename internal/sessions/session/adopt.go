@@ -69,7 +69,7 @@ func (m *Manager) adopt(ctx context.Context, containers []engine.Container) (Ado
 	}
 	// This comes after the takeover, because a session's network holder is taken over
 	// with the session.
-	for _, id := range m.unconfirmed() {
+	for _, id := range m.deps.Deadman.Unconfirmed() {
 		if _, known := keys[id]; !known {
 			keys[id] = ""
 		}
@@ -115,8 +115,8 @@ func (m *Manager) keepStuck(left map[string]error, keys map[string]holdfast.Sess
 	byKey := map[holdfast.SessionKey][]string{}
 	for id, err := range left {
 		m.log.Error("a container of an earlier agent is not seen dead; its session stays owned, and this is tried again", "session", keys[id], "container", short(id), "err", err)
-		if err := m.expect(id); err != nil { // otherwise the deadman would forget it
-			m.log.Error("a container that is not seen dead", "container", short(id), "err", err)
+		if err := m.deps.Deadman.Expect(id); err != nil { // otherwise the deadman would forget it
+			m.log.Error("announcing a container that is not seen dead to the deadman", "container", short(id), "err", err)
 		}
 		byKey[keys[id]] = append(byKey[keys[id]], id)
 	}

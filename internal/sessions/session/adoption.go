@@ -60,7 +60,7 @@ func (m *Manager) killFound(found []engine.Container) {
 		report := m.deps.Killer.Kill(ctx, targets(held))
 		m.deps.Metrics.killed(report)
 		dead = report.Dead
-		m.forget(dead...)
+		m.deps.Deadman.Forget(dead...)
 		for _, e := range held {
 			if slices.Contains(dead, e.target.ID) {
 				m.unwatch(e)

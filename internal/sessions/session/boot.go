@@ -65,8 +65,8 @@ func (m *Manager) boot(ctx, life context.Context, e *entry) {
 
 // elsewhere reports whether a boot ended because another node owns the session.
 func elsewhere(err error) bool {
-	var other *holdfast.ElsewhereError
-	return errors.As(err, &other)
+	_, ok := errors.AsType[*holdfast.ElsewhereError](err)
+	return ok
 }
 
 // yield ends an entry whose claim another node has won. The entry is removed without
@@ -86,10 +86,7 @@ func (m *Manager) yield(e *entry, err error) {
 // forgetLaterLocked drops a failed entry after failureMemory.
 func (m *Manager) forgetLaterLocked(e *entry) {
 	m.tasks.Go(func(ctx context.Context) {
-		select {
-		case <-time.After(failureMemory):
-		case <-ctx.Done():
-		}
+		sleep(ctx, failureMemory)
 		m.mu.Lock()
 		m.dropLocked(e)
 		m.mu.Unlock()

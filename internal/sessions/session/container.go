@@ -106,8 +106,8 @@ func madeOf(c engine.Container, spec engine.Spec) bool {
 }
 
 func (b *attempt) start(ctx context.Context) error {
-	if err := b.m.expect(b.container); err != nil {
-		return err
+	if err := b.m.deps.Deadman.Expect(b.container); err != nil {
+		return fmt.Errorf("announcing the container to the deadman: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
@@ -156,9 +156,7 @@ func (b *attempt) exit(ctx context.Context) error {
 		if err == nil && !c.Running() {
 			return exited(c, " before it was ready")
 		}
-		select {
-		case <-time.After(firstPause):
-		case <-ctx.Done():
+		if !sleep(ctx, firstPause) {
 			return errDied
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"holdfast"
@@ -65,7 +66,16 @@ type Batch struct {
 	others  []*entry // boots that are being cancelled, and sessions that another goroutine ends
 	given   int      // already released, not yet returned by Release
 
-	saved saved // sessions that Keep selected
+	mu    sync.Mutex
+	saved []*entry // sessions that were saved, are dead and are not released
+}
+
+// addSaved adds the saved sessions to the dead ones.
+func (b *Batch) addSaved() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.dead = append(b.dead, b.saved...)
+	b.saved = nil
 }
 
 // MarkTerminating closes every running session to new connections. The caller kills
@@ -120,7 +130,7 @@ func (b *Batch) GiveUp(ctx context.Context) int {
 func (b *Batch) Release(ctx context.Context) (int, error) {
 	n := b.given
 	b.given = 0
-	b.dead = append(b.dead, b.saved.take()...)
+	b.addSaved()
 	if len(b.dead) == 0 {
 		return n, nil
 	}
@@ -135,7 +145,7 @@ func (b *Batch) Release(ctx context.Context) (int, error) {
 // ReleaseLater leaves the sessions that Release could not release to the Manager,
 // which retries until the store is available. Otherwise their keys would stay blocked.
 func (b *Batch) ReleaseLater() {
-	b.dead = append(b.dead, b.saved.take()...)
+	b.addSaved()
 	b.m.releaseLater(b.dead)
 	b.dead = nil
 }

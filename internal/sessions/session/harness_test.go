@@ -146,17 +146,16 @@ func openEngine(t *testing.T) engine.Engine {
 // the node's containers.
 func (n *node) run(t *testing.T, w *kill.Watcher) {
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{}, 3)
+	ended := make(chan struct{}, 2)
 	go func() { _ = w.Run(ctx); ended <- struct{}{} }()
 	go func() { _ = n.Run(ctx); ended <- struct{}{} }()
 	await(t, "the manager runs", func() bool { return n.tasks.Go(func(context.Context) {}) })
-	go func() { _ = n.WatchOwnRecords(ctx); ended <- struct{}{} }() // as the assembler does
 	stopped := false
 	n.end = func() {
 		if !stopped {
 			stopped = true
 			cancel()
-			for range 3 {
+			for range 2 {
 				<-ended
 			}
 		}

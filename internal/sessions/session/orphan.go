@@ -49,7 +49,7 @@ func (m *Manager) killOrphans(ctx context.Context, ids []string) map[string]erro
 	}
 	for _, id := range ids {
 		if left[id] == nil {
-			m.forget(id)
+			m.deps.Deadman.Forget(id)
 			m.remove(id)
 		}
 	}
@@ -120,7 +120,8 @@ func (m *Manager) seeDead(ctx context.Context, ids []string) map[string]error {
 		}
 		return left
 	}
-	for end, pause := time.Now().Add(killTimeout), firstPause; ; pause = min(2*pause, longestPause) {
+	end := time.Now().Add(killTimeout)
+	for range attempts(ctx) {
 		clear(left)
 		for id, its := range groups {
 			for _, g := range its {
@@ -130,14 +131,10 @@ func (m *Manager) seeDead(ctx context.Context, ids []string) map[string]error {
 			}
 		}
 		if len(left) == 0 || time.Now().After(end) {
-			return left
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return left
+			break
 		}
 	}
+	return left
 }
 
 // keepStuckLocked creates an entry for a record, or for a key without a record, whose
@@ -145,13 +142,11 @@ func (m *Manager) seeDead(ctx context.Context, ids []string) map[string]error {
 // and Run retries. If there is no key, or the key has another entry, the new entry is
 // kept in detached.
 func (m *Manager) keepStuckLocked(o holdfast.Owner, containers []string) {
-	e := newEntry(o.Key, Template{Name: o.Template})
+	e := newLeavingEntry(o)
 	if due, _ := m.dueForSnapshot([]holdfast.Owner{o}); len(due) > 0 {
 		e.template.Snapshot = m.snapshotOf(o.Template)
 	}
-	e.owner, e.phase, e.stuck, e.stuckContainers, e.generation = o, leaving, true, containers, m.generation
-	close(e.settled)
-	close(e.left)
+	e.stuck, e.stuckContainers, e.generation = true, containers, m.generation
 	if o.Key == "" || m.sessions[o.Key] != nil {
 		m.detached = append(m.detached, e)
 		return

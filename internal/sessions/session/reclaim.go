@@ -3,8 +3,6 @@ package session
 import (
 	"context"
 	"errors"
-	"log/slog"
-	"time"
 
 	"holdfast"
 )
@@ -20,37 +18,23 @@ func (m *Manager) ReclaimOrphan(o holdfast.Owner) {
 	m.reclaimOrphanLocked(o)
 }
 
-// WatchOwnRecords feeds ReclaimOrphan from the store while Run is active, until ctx is
-// done. It is used if there is no fleet, which sees every record anyway. While the
+// watchOwnRecords feeds ReclaimOrphan from the store until ctx is done. While the
 // store is unavailable it waits.
-func (m *Manager) WatchOwnRecords(ctx context.Context) error {
-	select {
-	case <-m.begun:
-	case <-ctx.Done():
-		return nil
+func (m *Manager) watchOwnRecords(ctx context.Context) {
+	var owners []holdfast.Owner
+	var at holdfast.Revision
+	if !m.persist(ctx, "looking for orphan records of this node", "", func(ctx context.Context) (err error) {
+		owners, at, err = m.deps.Store.List(ctx)
+		return err
+	}) {
+		return
 	}
-	level := slog.LevelWarn
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		owners, at, err := m.deps.Store.List(ctx)
-		if err == nil {
-			for _, o := range owners {
-				m.ReclaimOrphan(o)
-			}
-			for e := range m.deps.Store.Watch(ctx, at) {
-				if !e.Deleted {
-					m.ReclaimOrphan(e.Owner)
-				}
-			}
-			return nil // ctx is done
-		}
-		if ctx.Err() == nil {
-			m.log.Log(ctx, level, "looking for orphan records of this node (will retry)", "err", err)
-			level = slog.LevelDebug // logged once
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return nil
+	for _, o := range owners {
+		m.ReclaimOrphan(o)
+	}
+	for e := range m.deps.Store.Watch(ctx, at) {
+		if !e.Deleted {
+			m.ReclaimOrphan(e.Owner)
 		}
 	}
 }
@@ -69,10 +53,7 @@ func (m *Manager) reclaimOrphanLocked(o holdfast.Owner) {
 		m.dropLocked(e)
 	}
 	// The entry makes requests for the key wait meanwhile.
-	e := newEntry(o.Key, Template{Name: o.Template})
-	e.owner, e.phase = o, leaving
-	close(e.settled)
-	close(e.left)
+	e := newLeavingEntry(o)
 	e.markDeadLocked()
 	m.sessions[o.Key] = e
 	m.tasks.Go(func(ctx context.Context) {

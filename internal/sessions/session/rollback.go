@@ -24,7 +24,7 @@ func (b *attempt) rollBack(life context.Context) {
 	b.e.markDeadLocked()
 	b.m.mu.Unlock()
 	if b.container != "" {
-		b.m.forget(b.container)
+		b.m.deps.Deadman.Forget(b.container)
 	}
 	if b.owner.Epoch != 0 || b.unsure {
 		b.m.persist(life, "releasing a failed boot", b.e.key, b.giveUp)

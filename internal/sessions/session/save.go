@@ -13,26 +13,6 @@ import (
 	"holdfast"
 )
 
-// saved are dead sessions that were saved and not released yet.
-type saved struct {
-	mu   sync.Mutex
-	dead []*entry
-}
-
-func (s *saved) add(e *entry) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.dead = append(s.dead, e)
-}
-
-func (s *saved) take() []*entry {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	dead := s.dead
-	s.dead = nil
-	return dead
-}
-
 // Saves are the sessions of a batch that are saved before their release.
 type Saves struct {
 	b       *Batch
@@ -55,7 +35,7 @@ func (b *Batch) Keep(until time.Time) *Saves {
 	b.m.mu.Lock()
 	for _, e := range b.entries {
 		if e.template.SaveMemory {
-			all = append(all, move.Departing{Owner: e.owner, Target: e.target, Priority: e.template.Priority, Connected: e.conns > 0})
+			all = append(all, e.departingLocked())
 		}
 	}
 	b.m.mu.Unlock()
@@ -137,12 +117,14 @@ func (s *Saves) handOver(ctx context.Context, e *entry) {
 	}
 	if err := m.releaseDead(ctx, dead); err != nil {
 		m.log.Debug("a saved session is not released yet", "session", e.key, "err", err)
-		s.b.saved.add(e)
+		s.b.mu.Lock()
+		defer s.b.mu.Unlock()
+		s.b.saved = append(s.b.saved, e)
 		return
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.report.Released++
-	s.mu.Unlock()
 }
 
 func (s *Saves) tookSnapshot(e *entry, shot snapshot) {

@@ -53,30 +53,28 @@ func (m *Manager) Suspend(ctx context.Context, key holdfast.SessionKey) (holdfas
 		release()
 		return holdfast.SuspendReport{}, notHere(key) // another goroutine ends it
 	}
-	type result struct {
-		holdfast.SuspendReport
-		err error
-	}
-	done := make(chan result, 1)
+	var r holdfast.SuspendReport // valid once done has received
+	done := make(chan error, 1)
 	started := m.tasks.Go(func(life context.Context) {
 		defer release()
-		r, err := m.suspend(life, e, l)
-		done <- result{r, err}
+		var err error
+		r, err = m.suspend(life, e, l)
+		done <- err
 	})
 	if !started {
 		release()
 		return holdfast.SuspendReport{}, fmt.Errorf("session %s: %w", key, errNotRunning)
 	}
 	select {
-	case r := <-done:
+	case err := <-done:
 		r.Took = holdfast.Millis(time.Since(begun))
-		return r.SuspendReport, r.err
+		return r, err
 	case <-ctx.Done():
 		return holdfast.SuspendReport{}, fmt.Errorf("waiting for session %s to be suspended: %w", key, ctx.Err())
 	}
 }
 
-// leavingLocked returns the session in the form that the Mover needs.
+// departingLocked returns the session in the form that the Mover needs.
 func (e *entry) departingLocked() move.Departing {
 	return move.Departing{Owner: e.owner, Target: e.target, Priority: e.template.Priority, Connected: e.conns > 0}
 }
@@ -163,7 +161,11 @@ func (m *Manager) releaseSuspended(ctx context.Context, e *entry, s holdfast.Sus
 		// The answer to this write, or to an earlier one, may have been lost.
 		now, err := m.deps.Store.Get(ctx, o.Key)
 		if errors.Is(err, holdfast.ErrNotFound) {
-			return m.alreadySuspended(ctx, o.Key, string(text))
+			r, err := move.FindSuspended(ctx, m.deps.Store, o.Key)
+			if errors.Is(err, holdfast.ErrNotFound) {
+				err = nil
+			}
+			return string(r.Note.Value) == string(text), err
 		}
 		if err != nil {
 			return false, err
@@ -173,17 +175,6 @@ func (m *Manager) releaseSuspended(ctx context.Context, e *entry, s holdfast.Sus
 		}
 		o = now
 	}
-}
-
-// alreadySuspended reports whether the session's suspend note has that text.
-func (m *Manager) alreadySuspended(ctx context.Context, key holdfast.SessionKey, text string) (bool, error) {
-	all, err := m.deps.Store.ListNotes(ctx, store.SuspendedNotes+string(key))
-	for _, n := range all {
-		if n.Name == store.SuspendedNotes+string(key) && string(n.Value) == text {
-			return true, nil
-		}
-	}
-	return false, err
 }
 
 // suspendIdle suspends idle sessions whose templates say so, a few at a time. A

@@ -63,10 +63,7 @@ func (m *Manager) askAgain(ctx, asking context.Context, o holdfast.Owner) (bool,
 		if _, err := m.listOwn(ctx); err != nil {
 			return false, err
 		}
-		select {
-		case <-time.After(pause):
-		case <-asking.Done():
-		}
+		sleep(asking, pause)
 		taken, err := m.takeOver(asking, o)
 		switch {
 		case err == nil:
