@@ -104,7 +104,7 @@ func (x *node) moves() (all []Departing) {
 		for _, e := range x.host.sessions {
 			select {
 			case <-e.settled:
-				all = append(all, Departing{Owner: e.owner})
+				all = append(all, DepartingOf(e.owner, false))
 			default:
 			}
 		}

@@ -182,6 +182,8 @@ func (w *world) make(id holdfast.NodeID, hop string, dial Dial, l net.Listener) 
 		Fetch:         func(ctx context.Context, name string) error { return x.fetch(ctx, name) },
 		PreferredNode: func(context.Context, holdfast.SessionKey) holdfast.NodeID { return x.prefer },
 		Caller:        callerOf,
+		CanRun:        func(string) error { return nil },
+		OnOwnRecord:   func(holdfast.Owner) {},
 		Draining: func() (draining bool) {
 			x.host.with(func() { draining = x.host.draining })
 			return draining

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -25,8 +26,8 @@ const (
 var (
 	// errNoSuccessor means that no node was told to take the session over.
 	errNoSuccessor = errors.New("no node was told to take it over")
-	// errIdleTimeout ends the transfer of an image.
-	errIdleTimeout = fmt.Errorf("no data was transferred for %v", imageIdleTimeout)
+	// errIdleTimeout ends a request to another node.
+	errIdleTimeout = errors.New("no data was transferred")
 )
 
 // Receive receives the image of a session that is handed over to this node,
@@ -42,7 +43,7 @@ type successor struct {
 }
 
 // setSuccessor records the successor of sessions.
-func (f *Fleet) setSuccessor(to holdfast.Node, sessions []departingSession) {
+func (f *Fleet) setSuccessor(to holdfast.Node, sessions []Departing) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, s := range sessions {
@@ -129,7 +130,7 @@ func (p *peers) sendImage(ctx context.Context, to holdfast.Node, write func(io.W
 }
 
 func (p *peers) putImage(ctx context.Context, to holdfast.Node, image io.Reader) error {
-	resp, err := p.send(ctx, to, pathImage, "application/octet-stream", io.NopCloser(image))
+	resp, err := p.send(ctx, to, pathImage, "application/octet-stream", io.NopCloser(image), imageIdleTimeout)
 	if err != nil {
 		return fmt.Errorf("node %s: %w", to.ID, err)
 	}
@@ -140,13 +141,13 @@ func (p *peers) putImage(ctx context.Context, to holdfast.Node, image io.Reader)
 	return nil
 }
 
-// send sends a body to a node and returns the answer with any status. Apart from ctx
-// there is no limit in time while data is transferred. Errors: errUnreachable,
-// errIdleTimeout.
-func (p *peers) send(ctx context.Context, to holdfast.Node, path, media string, body io.Reader) (*http.Response, error) {
+// send sends a body to a node and returns the answer with any status. It ends the
+// transfer if no data is transferred for the time idle. Apart from ctx there is no
+// other limit in time. Errors: errUnreachable, errIdleTimeout.
+func (p *peers) send(ctx context.Context, to holdfast.Node, path, media string, body io.Reader, idle time.Duration) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(context.WithValue(ctx, peerKey{}, peer{to.ID, to.PeerAddress}))
-	quiet := time.AfterFunc(imageIdleTimeout, func() { cancel(errIdleTimeout) })
-	heard := func() { quiet.Reset(imageIdleTimeout) }
+	quiet := time.AfterFunc(idle, func() { cancel(fmt.Errorf("%w for %v", errIdleTimeout, idle)) })
+	heard := func() { quiet.Reset(idle) }
 	done := func() { quiet.Stop(); cancel(nil) }
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+poolName(to)+path, body)
 	if err != nil {
@@ -154,7 +155,7 @@ func (p *peers) send(ctx context.Context, to holdfast.Node, path, media string, 
 		return nil, err
 	}
 	req.Header.Set("Content-Type", media)
-	req.Body = &watchedBody{activityReader{from: req.Body, onRead: heard}, ctx, req.Body.Close}
+	req.Body = &watchedBody{ctx: ctx, from: req.Body, onRead: heard, close: req.Body.Close}
 	resp, err := p.http.Do(req)
 	if err != nil {
 		err = withCause(ctx, err)
@@ -162,19 +163,23 @@ func (p *peers) send(ctx context.Context, to holdfast.Node, path, media string, 
 		return nil, fmt.Errorf("%w: %w", errUnreachable, err)
 	}
 	closeBody := resp.Body.Close
-	resp.Body = &watchedBody{activityReader{from: resp.Body, onRead: heard}, ctx, func() error { defer done(); return closeBody() }}
+	resp.Body = &watchedBody{ctx: ctx, from: resp.Body, onRead: heard, close: func() error { defer done(); return closeBody() }}
 	return resp, nil
 }
 
 // watchedBody is a body whose reads reset the idle timeout. It is closed once.
 type watchedBody struct {
-	activityReader
-	ctx   context.Context // its cause says why the transfer ends early
-	close func() error
+	ctx    context.Context // its cause says why the transfer ends early
+	from   io.Reader
+	onRead func() // called after every read that returned data
+	close  func() error
 }
 
 func (w *watchedBody) Read(b []byte) (int, error) {
-	n, err := w.activityReader.Read(b)
+	n, err := w.from.Read(b)
+	if n > 0 {
+		w.onRead()
+	}
 	if err != nil && err != io.EOF {
 		err = withCause(w.ctx, err)
 	}
@@ -194,14 +199,13 @@ func withCause(ctx context.Context, err error) error {
 // unexpectedStatus is the error of an answer with an unexpected status.
 func unexpectedStatus(resp *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
-	return fmt.Errorf("answers %s: %.512q", resp.Status, text)
+	return fmt.Errorf("answers %s: %.512q", resp.Status, bytes.TrimSpace(text))
 }
 
 // image receives an image. It runs on the successor.
 func (h *handler) image(w http.ResponseWriter, r *http.Request) {
-	from := h.f.deps.Caller(r)
-	if from == "" {
-		http.Error(w, "this endpoint is for nodes of the fleet only", http.StatusForbidden)
+	from, ok := h.caller(w, r)
+	if !ok {
 		return
 	}
 	if h.f.deps.ReceiveImage == nil {

@@ -147,7 +147,7 @@ func TestSendImageWithNetworkFaults(t *testing.T) {
 					}
 					return err
 				}
-				s := []departingSession{{Key: key, Epoch: 7}}
+				s := []Departing{{Key: key, Epoch: 7}}
 				a.setSuccessor(b.record, s)
 				b.next.add(a.id, s)
 				calls, begun := 0, time.Now()
@@ -220,7 +220,7 @@ func TestImageThatCannotBeRead(t *testing.T) {
 			_, err := io.Copy(io.Discard, r)
 			return err
 		}
-		a.setSuccessor(b.record, []departingSession{{Key: key, Epoch: 7}})
+		a.setSuccessor(b.record, []Departing{{Key: key, Epoch: 7}})
 		calls, torn := 0, errors.New("torn")
 		err := a.SendImage(t.Context(), key, 7, func(w io.Writer) error {
 			calls++

@@ -118,11 +118,11 @@ func TestHandlerRefuses(t *testing.T) {
 		x := w.nodes[0]
 		many := prepareRequest{From: "n1"}
 		for range maxPrepared + 1 {
-			many.Sessions = append(many.Sessions, departingSession{Key: "a", Epoch: 1})
+			many.Sessions = append(many.Sessions, Departing{Key: "a", Epoch: 1})
 		}
 		diverse := prepareRequest{From: "n1"}
 		for i := range maxTemplates + 1 {
-			diverse.Sessions = append(diverse.Sessions, departingSession{Key: "a", Epoch: 1, Template: fmt.Sprint(i)})
+			diverse.Sessions = append(diverse.Sessions, Departing{Key: "a", Epoch: 1, Template: fmt.Sprint(i)})
 		}
 		for name, c := range map[string]struct {
 			method, path, caller string
@@ -137,10 +137,10 @@ func TestHandlerRefuses(t *testing.T) {
 			"GET":             {"GET", pathAcquire, "n1", nil, 405},
 			"elsewhere":       {"POST", "/fleet/v1/other", "n1", nil, 404},
 			"another's name":  {"POST", pathPrepare, "n2", prepareRequest{From: "n1"}, 403},
-			"no epoch":        {"POST", pathPrepare, "n1", prepareRequest{From: "n1", Sessions: []departingSession{{Key: "a"}}}, 400},
+			"no epoch":        {"POST", pathPrepare, "n1", prepareRequest{From: "n1", Sessions: []Departing{{Key: "a"}}}, 400},
 			"many sessions":   {"POST", pathPrepare, "n1", many, 400},
 			"many templates":  {"POST", pathPrepare, "n1", diverse, 400},
-			"prepare bad key": {"POST", pathPrepare, "n1", prepareRequest{From: "n1", Sessions: []departingSession{{Key: "A", Epoch: 1}}}, 400},
+			"prepare bad key": {"POST", pathPrepare, "n1", prepareRequest{From: "n1", Sessions: []Departing{{Key: "A", Epoch: 1}}}, 400},
 		} {
 			body, err := json.Marshal(c.body)
 			must(t, err)

@@ -21,7 +21,7 @@ func (x *node) own(t *testing.T, keys ...holdfast.SessionKey) []Departing {
 		_, release, err := x.host.Acquire(t.Context(), k, "demo")
 		must(t, err)
 		release()
-		moves = append(moves, Departing{Owner: x.host.sessions[k].owner})
+		moves = append(moves, DepartingOf(x.host.sessions[k].owner, false))
 	}
 	synctest.Wait()
 	return moves
@@ -192,9 +192,9 @@ func TestRefusedSessionsAreDistributedAgain(t *testing.T) {
 	}
 }
 
-func expectable(n int) (all []departingSession) {
+func expectable(n int) (all []Departing) {
 	for i := range n {
-		all = append(all, departingSession{Key: holdfast.SessionKey(fmt.Sprint("x", i)), Epoch: 1 << 40})
+		all = append(all, Departing{Key: holdfast.SessionKey(fmt.Sprint("x", i)), Epoch: 1 << 40})
 	}
 	return all
 }
@@ -220,7 +220,7 @@ func TestExpiredAnnouncementBootsNothing(t *testing.T) {
 		x := w.nodes[0]
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		late := expectation{departingSession: departingSession{Key: key, Epoch: 1}, from: "old", until: time.Now()}
+		late := expectation{Departing: Departing{Key: key, Epoch: 1}, from: "old", until: time.Now()}
 		x.next.claim(t.Context(), &late)
 		late.until = time.Now().Add(time.Hour)
 		x.next.claim(ended, &late)
@@ -301,9 +301,9 @@ func TestExpectationsEnd(t *testing.T) {
 func TestExpectationsAreBounded(t *testing.T) {
 	bubble(t, 1, func(t *testing.T, w *world) {
 		x := w.nodes[0]
-		var many []departingSession
+		var many []Departing
 		for i := range maxExpected + 10 {
-			many = append(many, departingSession{Key: holdfast.SessionKey(fmt.Sprint("k", i)), Epoch: 1 << 40})
+			many = append(many, Departing{Key: holdfast.SessionKey(fmt.Sprint("k", i)), Epoch: 1 << 40})
 		}
 		if n := x.next.add("other", many); n != maxExpected {
 			t.Errorf("%d were taken, want %d", n, maxExpected)
@@ -317,7 +317,7 @@ func TestExpectationsAreBounded(t *testing.T) {
 // TestClientsComeFirst: sessions with clients are claimed before the others.
 func TestClientsComeFirst(t *testing.T) {
 	x := newExpected(New(Config{Node: "a"}, Deps{Metrics: testDirectory(nil).metrics, Log: testLog()}))
-	x.put("old", []departingSession{{Key: "idle1", Epoch: 1}, {Key: "idle2", Epoch: 1}, {Key: "busy", Epoch: 1, Connected: true}, {Key: "moved", Epoch: 1, Connected: true}}, time.Now().Add(time.Minute))
+	x.put("old", []Departing{{Key: "idle1", Epoch: 1}, {Key: "idle2", Epoch: 1}, {Key: "busy", Epoch: 1, Connected: true}, {Key: "moved", Epoch: 1, Connected: true}}, time.Now().Add(time.Minute))
 	for _, k := range []holdfast.SessionKey{"idle1", "unknown", "idle2", "busy"} {
 		x.gone(k, 1)
 	}

@@ -275,10 +275,8 @@ func (r *resolver) noNode(err error) error {
 // noteRefusal records the answer of a node that did not boot the session. The caller
 // then tries another node at once.
 func (r *resolver) noteRefusal(node holdfast.NodeID, err error, template string) error {
-	var elsewhere *holdfast.ElsewhereError
 	switch {
-	case err == nil, final(err), errors.Is(err, errRecordChanged), errors.Is(err, errAnswered),
-		errors.As(err, &elsewhere):
+	case err == nil, final(err), errors.Is(err, errRecordChanged), errors.Is(err, errAnswered), kindOf(err) == kindElsewhere:
 		return err
 	case template != "" && errors.Is(err, holdfast.ErrNotFound):
 		r.lacking[node], r.lackErr = true, err
@@ -415,8 +413,7 @@ func (f *Fleet) ask(ctx context.Context, node holdfast.NodeID, req acquireReques
 
 // learn adds the owner that an error names to the directory.
 func (f *Fleet) learn(err error) {
-	var elsewhere *holdfast.ElsewhereError
-	if errors.As(err, &elsewhere) && elsewhere.Owner.Epoch > 0 {
+	if elsewhere, ok := errors.AsType[*holdfast.ElsewhereError](err); ok && elsewhere.Owner.Epoch > 0 {
 		f.dir.Learn(elsewhere.Owner)
 	}
 }

@@ -58,7 +58,7 @@ func (p *peers) takeImage(ctx context.Context, from holdfast.Node, q takeRequest
 	var resp *http.Response
 	// A second request is safe: the other node gives an image away once.
 	err = retryOnce(ctx, func() (err error) {
-		resp, err = p.send(ctx, from, pathTake, "application/json", bytes.NewReader(body))
+		resp, err = p.send(ctx, from, pathTake, "application/json", bytes.NewReader(body), imageIdleTimeout)
 		return err
 	})
 	if err != nil {
