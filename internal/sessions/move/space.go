@@ -41,9 +41,9 @@ func (m *Mover) reserve(bytes int64) (release func(), onDisk bool, err error) {
 	if bytes > r.freeLocked(at) {
 		return nil, onDisk, fmt.Errorf("neither moving.staged nor moving.spill has space for an image of %.1f MB", float64(bytes)/1e6)
 	}
-	staged, stored := deviceOf(at), deviceOf(m.images.dir) // possibly the same device
+	staged, stored := deviceOf(at), deviceOf(m.images.o.Dir) // possibly the same device
 	r.bytes[staged] += bytes
-	if bytes > min(m.images.limits.Space, r.freeLocked(m.images.dir)) {
+	if bytes > min(m.images.limits.Space, r.freeLocked(m.images.o.Dir)) {
 		r.bytes[staged] -= bytes
 		return nil, onDisk, fmt.Errorf("moving.suspended has no space for an image of %.1f MB", float64(bytes)/1e6)
 	}

@@ -27,12 +27,13 @@ type Limits struct {
 }
 
 // Place is where an image is while it is made and sent.
-type Place string
+type Place int
 
 // The places.
 const (
-	InMemory Place = "memory"
-	OnDisk   Place = "disk"
+	InMemory Place = iota
+	OnDisk
+	places // number of places
 )
 
 // Saved is a session that is to be saved.
@@ -99,27 +100,24 @@ type set struct {
 	limits  Limits
 	rates   Rates
 	n       int
-	biggest map[Place]int64 // nil: none
-	bytes   map[Place]int64
+	biggest [places]int64 // bytes of the largest image, by place
+	bytes   [places]int64
 }
 
 func (s set) with(bytes int64, at Place) set {
-	next := set{limits: s.limits, rates: s.rates, n: s.n + 1, biggest: map[Place]int64{}, bytes: map[Place]int64{}}
-	for _, p := range []Place{InMemory, OnDisk} {
-		next.biggest[p], next.bytes[p] = s.biggest[p], s.bytes[p]
-	}
-	next.biggest[at] = max(next.biggest[at], bytes)
-	next.bytes[at] += bytes
-	return next
+	s.n++
+	s.biggest[at] = max(s.biggest[at], bytes)
+	s.bytes[at] += bytes
+	return s
 }
 
 // placeFor is where one more session could be saved, or why nowhere.
 func (s set) placeFor(bytes int64) (at Place, why string) {
 	if bytes > s.limits.MaxImage {
-		return "", fmt.Sprintf("it has %s, and an image may have %s", size(bytes), size(s.limits.MaxImage))
+		return 0, fmt.Sprintf("it has %s, and an image may have %s", size(bytes), size(s.limits.MaxImage))
 	}
 	needs := time.Duration(0)
-	for _, place := range []Place{InMemory, OnDisk} {
+	for place := range places {
 		if bytes > s.limits.room(place) || s.limits.room(place) <= 0 {
 			continue
 		}
@@ -132,9 +130,9 @@ func (s set) placeFor(bytes int64) (at Place, why string) {
 		}
 	}
 	if needs == 0 {
-		return "", fmt.Sprintf("it has %s, and there is room for %s", size(bytes), size(max(s.limits.Memory, s.limits.Disk, 0)))
+		return 0, fmt.Sprintf("it has %s, and there is room for %s", size(bytes), size(max(s.limits.Memory, s.limits.Disk, 0)))
 	}
-	return "", fmt.Sprintf("it has %s, there are %s, and with it %s would be needed", size(bytes), seconds(s.limits.Time), seconds(needs))
+	return 0, fmt.Sprintf("it has %s, there are %s, and with it %s would be needed", size(bytes), seconds(s.limits.Time), seconds(needs))
 }
 
 func (l Limits) room(at Place) int64 {
@@ -148,7 +146,7 @@ func (l Limits) room(at Place) int64 {
 // of the biggest.
 func (s set) lanes() int {
 	n := max(1, s.limits.Lanes)
-	for _, p := range []Place{InMemory, OnDisk} {
+	for p := range places {
 		if s.biggest[p] > 0 {
 			n = int(min(int64(n), s.limits.room(p)/s.biggest[p]))
 		}

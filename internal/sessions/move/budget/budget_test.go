@@ -60,7 +60,7 @@ func TestPlan(t *testing.T) {
 			}
 			seen[s.Index] = true
 			if b := all[s.Index].Bytes; b > l.MaxImage || b > l.room(s.Place) {
-				t.Fatalf("%d bytes in %s", b, s.Place)
+				t.Fatalf("%d bytes in place %d", b, s.Place)
 			}
 		}
 		for i := 1; i < len(d.Save); i++ {
@@ -81,7 +81,7 @@ func TestPlan(t *testing.T) {
 			for _, at := range []Place{InMemory, OnDisk} {
 				b := all[lost.Index].Bytes
 				if b <= l.MaxImage && l.room(at) > 0 && b <= l.room(at) && bigger.with(b, at).takes() <= l.Time {
-					t.Fatalf("%+v would fit in %s beside the bigger losses: %+v", all[lost.Index], at, d)
+					t.Fatalf("%+v would fit in place %d beside the bigger losses: %+v", all[lost.Index], at, d)
 				}
 			}
 		}
