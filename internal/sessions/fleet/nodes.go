@@ -145,11 +145,10 @@ func (n *nodes) place(ctx context.Context, avoid map[holdfast.NodeID]bool, prefe
 		countPlaced(&n.list[i])
 		return n.list[i], nil
 	}
-	id, err := Place(n.list, need, n.rand)
+	node, err := Place(n.list, need, n.rand)
 	if err != nil {
 		return holdfast.Node{}, err
 	}
-	node := &n.list[n.index[id]]
 	countPlaced(node)
 	return *node, nil
 }

@@ -21,14 +21,15 @@ type Need struct {
 // random. This is "the power of two choices" (Mitzenmacher 2001): the fullest of n
 // bins is log log n above the average, with one choice it is log n. If all nodes chose
 // the least loaded node from the same figures at the same time, they would all choose
-// the same one. intN returns a number from 0 up to its argument, exclusive.
+// the same one. intN returns a number from 0 up to its argument, exclusive. The result
+// points into nodes.
 //
 // A candidate is healthy, reachable, in rotation, not draining, not full and not
 // avoided. If there is no candidate, nodes that are out of rotation are candidates,
 // too. If there is still none, the error is holdfast.ErrDraining if all nodes drain,
 // else holdfast.ErrBusy. Place is a pure function. Between equal loads the number of
 // sessions decides, then the draw.
-func Place(nodes []holdfast.Node, need Need, intN func(int) int) (holdfast.NodeID, error) {
+func Place(nodes []holdfast.Node, need Need, intN func(int) int) (*holdfast.Node, error) {
 	candidates := need.candidates(nodes)
 	if len(candidates) == 0 && len(need.OutOfRotation) > 0 {
 		need.OutOfRotation = nil
@@ -36,9 +37,9 @@ func Place(nodes []holdfast.Node, need Need, intN func(int) int) (holdfast.NodeI
 	}
 	switch len(candidates) {
 	case 0:
-		return "", noCandidate(nodes)
+		return nil, noCandidate(nodes)
 	case 1:
-		return candidates[0].ID, nil
+		return candidates[0], nil
 	}
 	i, j := intN(len(candidates)), intN(len(candidates)-1)
 	if j >= i {
@@ -46,9 +47,9 @@ func Place(nodes []holdfast.Node, need Need, intN func(int) int) (holdfast.NodeI
 	}
 	a, b := candidates[i], candidates[j]
 	if less(b, a) {
-		a = b
+		return b, nil
 	}
-	return a.ID, nil
+	return a, nil
 }
 
 // candidates returns the nodes that fit, in their order.

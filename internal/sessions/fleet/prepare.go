@@ -162,28 +162,24 @@ func remaining(ctx context.Context) time.Duration {
 func (a *announcement) share(sessions []Departing) map[holdfast.Node][]Departing {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	index := map[holdfast.NodeID]int{}
-	for i, n := range a.all {
-		index[n.ID] = i
-	}
 	avoid := maps.Clone(a.avoid)
 	resting := holdfast.OutOfRotation(a.all, a.f.cfg.MaxShare)
-	byID := map[holdfast.NodeID][]Departing{}
+	byNode := map[*holdfast.Node][]Departing{}
 	for _, s := range sessions {
-		id, err := Place(a.all, Need{Avoid: avoid, OutOfRotation: resting}, a.f.nodes.rand)
+		n, err := Place(a.all, Need{Avoid: avoid, OutOfRotation: resting}, a.f.nodes.rand)
 		if err != nil {
 			a.f.log.Debug("no more successors", "err", err)
 			break
 		}
-		countPlaced(&a.all[index[id]])
-		byID[id] = append(byID[id], s)
-		if len(byID[id]) == maxPrepared {
-			avoid[id] = true
+		countPlaced(n)
+		byNode[n] = append(byNode[n], s)
+		if len(byNode[n]) == maxPrepared {
+			avoid[n.ID] = true
 		}
 	}
 	shares := map[holdfast.Node][]Departing{}
-	for id, part := range byID {
-		shares[a.all[index[id]]] = part
+	for n, part := range byNode {
+		shares[*n] = part
 	}
 	return shares
 }

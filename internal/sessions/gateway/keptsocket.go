@@ -59,12 +59,9 @@ func (t *request) keepPolicy(req *http.Request, s *switched) *holdfast.KeepSocke
 }
 
 // setKeepHeader tells another gateway the keep policy of the session.
-func setKeepHeader(h http.Header, k holdfast.KeepSockets) error {
-	b, err := json.Marshal(k)
-	if err == nil {
-		h.Set(keepHeader, base64.StdEncoding.EncodeToString(b))
-	}
-	return err
+func setKeepHeader(h http.Header, k holdfast.KeepSockets) {
+	b, _ := json.Marshal(k) // cannot fail for its fields
+	h.Set(keepHeader, base64.StdEncoding.EncodeToString(b))
 }
 
 // keepFromHeader returns the keep policy that another gateway sent, nil if
@@ -79,17 +76,6 @@ func keepFromHeader(h http.Header) *holdfast.KeepSockets {
 		return nil
 	}
 	return &k
-}
-
-// runUpgraded serves upgraded connections until ctx is done.
-func (g *Gateway) runUpgraded(ctx context.Context, started func()) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer g.reattach.Close()
-	defer cancel()
-	if err := g.reattach.Open(ctx); err != nil {
-		return err
-	}
-	return g.relay.Run(ctx, started)
 }
 
 // server returns the session's side of a switched connection.

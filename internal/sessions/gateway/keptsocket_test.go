@@ -205,15 +205,13 @@ func TestSocketsAreKeptAcrossNodes(t *testing.T) {
 // What another node says of its sockets is checked.
 func TestKeepSaid(t *testing.T) {
 	h := http.Header{}
-	if err := setKeepHeader(h, *keepTold); err != nil {
-		t.Fatal(err)
-	}
+	setKeepHeader(h, *keepTold)
 	if k := keepFromHeader(h); k == nil || *k != *keepTold {
 		t.Errorf("got %+v", k)
 	}
 	for _, k := range []holdfast.KeepSockets{{Buffer: 1}, {Time: time.Second}, {Time: 1, Buffer: 1, Tell: strings.Repeat("x", holdfast.MaxTell+1)}} {
-		if err := setKeepHeader(h, k); err != nil || keepFromHeader(h) != nil {
-			t.Errorf("%+v was taken: %v", k, err)
+		if setKeepHeader(h, k); keepFromHeader(h) != nil {
+			t.Errorf("%+v was accepted", k)
 		}
 	}
 	h.Set(keepHeader, "nonsense")

@@ -27,7 +27,6 @@ type problem struct {
 	Hint   string `json:"hint,omitempty"`
 	Log    string `json:"log,omitempty"` // the container's last lines
 	Title  string `json:"-"`
-	retry  bool   // another try may succeed soon
 	label  string // reason in the metric; for a denied request it is one of tokenReasons
 }
 
@@ -105,7 +104,6 @@ func explain(t target, err error) problem {
 		r := answerRules[slices.IndexFunc(answerRules, func(r answerRule) bool { return r.match(err) })]
 		p.Status, p.Reason, p.Title, p.label = r.status, r.reason, r.title, r.reason
 		p.Hint = cmp.Or(r.hint, p.Hint)
-		p.retry = r.status == http.StatusServiceUnavailable
 	}
 	if body, ok := errors.AsType[*http.MaxBytesError](err); ok && p.Reason == "body_too_large" {
 		p.Error = fmt.Sprintf("the request's body is larger than %d bytes", body.Limit)
@@ -122,9 +120,9 @@ func explain(t target, err error) problem {
 // problem returns the answer to a request without a valid token for its session.
 // Only a client with a valid token learns what is wrong with a token.
 func (d *deniedError) problem() problem {
-	if d.status == http.StatusForbidden {
+	if d.reason == "token_scope" {
 		return problem{
-			Status: d.status, Reason: "forbidden", Title: "Another session's token", label: d.reason,
+			Status: http.StatusForbidden, Reason: "forbidden", Title: "Another session's token", label: d.reason,
 			Error: "the connect token is for other sessions", Hint: holdfast.HintOf(d),
 		}
 	}
@@ -159,7 +157,7 @@ func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, t target, err err
 	if p.Status == http.StatusUnauthorized {
 		h.Set("WWW-Authenticate", "Bearer") // RFC 6750, 3
 	}
-	if p.retry {
+	if p.Status == http.StatusServiceUnavailable {
 		h.Set("Retry-After", retryAfter)
 	}
 	if p.Reason == "stopping" && r.ProtoMajor == 1 {

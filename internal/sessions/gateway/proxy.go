@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"net/url"
 	"strings"
 	"sync"
 )
@@ -140,7 +141,10 @@ func rewriteRequest(p *httputil.ProxyRequest) {
 
 // rewrite turns a client's request into the one for the session's server.
 func rewrite(p *httputil.ProxyRequest, t *request) {
-	_ = rewriteURL(p.Out.URL, t.target)
+	// The session's part of the path, in the spelling of the client. net/http has
+	// parsed the path, so it can be unescaped.
+	p.Out.URL.Path, _ = url.PathUnescape(t.path)
+	p.Out.URL.RawPath = t.path
 	p.Out.URL.RawQuery = p.In.URL.RawQuery // as it was sent, even if malformed
 	p.Out.Host = p.In.Host                 // servers check a WebSocket's Origin against it
 

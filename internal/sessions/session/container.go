@@ -173,27 +173,18 @@ func exited(c engine.Container, when string) error {
 	return fmt.Errorf("the container ended with exit code %d%s", c.ExitCode, when)
 }
 
-// withLog adds the container's last lines to a boot's error.
+// withLog adds the container's last lines, if they can be read, to a boot's error.
 func (b *attempt) withLog(ctx context.Context, err error) error {
-	var boot *holdfast.BootError
-	if b.container == "" || !errors.As(err, &boot) || ctx.Err() != nil { // a cancelled boot needs no log
+	boot, ok := errors.AsType[*holdfast.BootError](err)
+	if b.container == "" || !ok || ctx.Err() != nil { // a cancelled boot needs no log
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	boot.Log = b.m.lastLines(ctx, b.container)
-	return err
-}
-
-// lastLines returns the end of a container's output, or "" if it cannot be read.
-func (m *Manager) lastLines(ctx context.Context, id string) string {
 	var buf bytes.Buffer
-	if err := m.deps.Engine.Logs(ctx, id, engine.LogOptions{Tail: logLines}, &buf); err != nil {
-		return ""
+	if b.m.deps.Engine.Logs(ctx, b.container, engine.LogOptions{Tail: logLines}, &buf) == nil {
+		text := buf.Bytes()
+		boot.Log = strings.ToValidUTF8(string(text[max(0, len(text)-logBytes):]), "�")
 	}
-	text := buf.Bytes()
-	if len(text) > logBytes {
-		text = text[len(text)-logBytes:]
-	}
-	return strings.ToValidUTF8(string(text), "�")
+	return err
 }

@@ -203,9 +203,8 @@ func (m *Manager) LeaseLost(ctx context.Context) {
 	if len(b.entries)+len(others) > 0 {
 		report := m.deps.Killer.Kill(ctx, targets(append(slices.Clone(b.entries), others...)))
 		m.releaseLater(m.seenDead(b.entries, report))
-		m.noteDead(others, report)
+		m.releaseTargets(others, report)
 	}
-	m.releaseTargets(others)
 	for _, e := range append(slices.Clone(b.entries), b.others...) {
 		if m.await(ctx, e, e.dead) != nil {
 			m.log.Error("lease lost: not seen dead in time", "session", e.key)
@@ -218,15 +217,4 @@ func (m *Manager) LeaseLost(ctx context.Context) {
 func (m *Manager) endGenerationLocked() {
 	m.generation.end(ErrLeaseLost)
 	m.generation = newLeaseGeneration()
-}
-
-// noteDead records which of the sessions that others end were seen dead.
-func (m *Manager) noteDead(entries []*entry, report holdfast.KillReport) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, e := range entries {
-		if slices.Contains(report.Dead, e.target.ID) {
-			e.markDeadLocked()
-		}
-	}
 }

@@ -234,10 +234,15 @@ func retainTargetsLocked(entries []*entry) []*entry {
 	return out
 }
 
-func (m *Manager) releaseTargets(entries []*entry) {
+// releaseTargets records which of the entries were seen dead, and closes the targets
+// that the other goroutine has finished.
+func (m *Manager) releaseTargets(entries []*entry, report holdfast.KillReport) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, e := range entries {
+		if slices.Contains(report.Dead, e.target.ID) {
+			e.markDeadLocked()
+		}
 		e.targetRefs--
 		if e.targetRefs == 0 && e.finished {
 			e.target.Close()

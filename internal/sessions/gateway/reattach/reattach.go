@@ -86,8 +86,7 @@ type Spec struct {
 	PeerForward bool
 
 	// Outcome is called once for each server that was lost, with the time that
-	// the socket had no server. It may be nil, and so may Done, which is called
-	// once when everything is closed.
+	// the socket had no server. Done is called once when everything is closed.
 	Outcome func(Outcome, time.Duration)
 	Done    func()
 }

@@ -26,9 +26,11 @@ func startRelay(t testing.TB) (r *Relay, stop func()) {
 	t.Helper()
 	r = New(2)
 	ctx, cancel := context.WithCancel(context.Background())
-	up, end := make(chan struct{}), make(chan error, 1)
-	go func() { end <- r.Run(ctx, func() { close(up) }) }()
-	<-up
+	if err := r.Open(); err != nil {
+		t.Fatal(err)
+	}
+	end := make(chan error, 1)
+	go func() { end <- r.Run(ctx) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		select {

@@ -92,7 +92,7 @@ func (p *socketPair) closeSockets() {
 	}
 }
 
-func (p *socketPair) leave() { p.loop.post(command{p, cmdLeave}) }
+func (p *socketPair) leave() { p.loop.post(command{pair: p, end: true}) }
 
 // start begins to serve the pair.
 func (p *socketPair) start() {
