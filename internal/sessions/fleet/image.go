@@ -25,8 +25,8 @@ const (
 )
 
 var (
-	// errNoSuccessor means that no node was told to take the session over.
-	errNoSuccessor = errors.New("no node was told to take it over")
+	// errNoSuccessor means that no node was chosen to take the session over.
+	errNoSuccessor = errors.New("no node was chosen to take it over")
 	// errIdleTimeout ends a request to another node.
 	errIdleTimeout = errors.New("no data was transferred")
 )
@@ -37,7 +37,7 @@ var (
 // session may have been released without it.
 type Receive func(ctx context.Context, image io.Reader, expected func(holdfast.SessionKey, holdfast.Epoch) error) error
 
-// successor is the node that was told to take a session over.
+// successor is the node that was chosen to take a session over.
 type successor struct {
 	epoch holdfast.Epoch
 	node  holdfast.Node

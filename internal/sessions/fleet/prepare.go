@@ -45,7 +45,7 @@ type prepareRequest struct {
 }
 
 type prepareAnswer struct {
-	Accepted int        `json:"accepted"`        // so many of the sessions that the node can run, from the first on
+	Accepted int        `json:"accepted"`        // number of accepted sessions, from the first on, of those that the node can run
 	Lacks    []string   `json:"lacks,omitempty"` // templates whose sessions it cannot run
 	Why      string     `json:"why,omitempty"`   // reason for the first of them
 	Images   bool       `json:"images"`          // all images are present

@@ -34,8 +34,8 @@ const (
 	maxBackoff = 2 * time.Second
 
 	// triesPerRound is how many nodes are asked to accept a session before the
-	// resolver pauses. A moment before, the records of those nodes said that they
-	// would accept it.
+	// resolver pauses. A moment before, according to their records, those nodes would
+	// have accepted it.
 	triesPerRound = 8
 
 	// answerGrace is how long a request may continue after the watch has reported that
@@ -53,7 +53,7 @@ var (
 	// errRecordChanged ends a step after which the resolver looks at the record again.
 	errRecordChanged = errors.New("the record has changed")
 	// errAnswered ends a step whose answer is in the directory.
-	errAnswered = errors.New("the owner says that it is ready")
+	errAnswered = errors.New("the owner reports that it is ready")
 )
 
 // resolver is one search for the node that serves a session. Only its own goroutine

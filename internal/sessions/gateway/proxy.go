@@ -68,8 +68,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.proxy.ServeHTTP(&answer{w, g}, r.WithContext(context.WithValue(r.Context(), requestKey{}, req)))
 }
 
-// admit makes the checks that need no session, and tells upgrades from
-// requests.
+// admit makes the checks that need no session. It turns an upgrade that cannot be
+// served into an ordinary request.
 func (g *Gateway) admit(w http.ResponseWriter, r *http.Request) error {
 	if r.Header.Get("Upgrade") != "" && (r.ProtoMajor != 1 || r.ContentLength != 0) {
 		// HTTP/2 has no Upgrade, and an Upgrade with a body may be ignored

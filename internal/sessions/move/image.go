@@ -195,7 +195,7 @@ func unpackFiles(r *tar.Reader, dir string, left int64) error {
 	}
 }
 
-// expectEOF returns an error where the archive goes on after its end entry.
+// expectEOF returns an error if the archive has data after its end entry.
 func expectEOF(r *tar.Reader) error {
 	if _, err := r.Next(); err != io.EOF {
 		return errors.Join(fmt.Errorf("%w: data after the end entry", ErrTorn), err)

@@ -48,7 +48,7 @@ type Remote interface {
 	Put(ctx context.Context, name, file string) error
 	// Get writes the content of the name into file, which exists and is empty.
 	Get(ctx context.Context, name, file string) error
-	// Drop removes the name. It succeeds where the name does not exist.
+	// Drop removes the name. It succeeds if the name does not exist.
 	Drop(ctx context.Context, name string) error
 }
 
@@ -69,7 +69,7 @@ func NewKey() (string, error) {
 	return k.String(), nil
 }
 
-// OpenStore creates o.Dir (mode 0700) where it is missing, and removes the files that
+// OpenStore creates o.Dir (mode 0700) if it is missing, and removes the files that
 // an earlier process of the owner left unfinished. key comes from NewKey;
 // surrounding white space is ignored.
 func OpenStore(o StoreOptions, key string) (*ImageStore, error) {
@@ -156,7 +156,7 @@ func (s *ImageStore) seal(w io.Writer, l Label, dir string) error {
 
 // Take decrypts the image of a session's epoch into dir, as Unpack does. It removes
 // the image from the store before it reads any of it, so that no image is used
-// twice, also where Take fails. (Where a Remote still delivers a file that was
+// twice, even if Take fails. (If a Remote still delivers a file that was
 // dropped, an image is used once only because a single node owns the session.)
 // Errors: holdfast.ErrNotFound, ErrTorn, ErrTooBig.
 func (s *ImageStore) Take(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch, dir string) (Label, error) {
@@ -285,7 +285,7 @@ func (s *ImageStore) List() ([]StoredImage, error) {
 		name, number, ok := strings.Cut(e.Name(), "@")
 		epoch, err := strconv.ParseInt(number, 10, 64)
 		if !ok || err != nil {
-			continue // unfinished, taken, or another program's
+			continue // unfinished, taken, or a file of another program
 		}
 		fi, err := e.Info()
 		if err != nil { // taken meanwhile
@@ -296,7 +296,7 @@ func (s *ImageStore) List() ([]StoredImage, error) {
 	return out, nil
 }
 
-// Drop removes an image. It succeeds where the image does not exist.
+// Drop removes an image. It succeeds if the image does not exist.
 func (s *ImageStore) Drop(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch) error {
 	name, err := nameOf(key, epoch)
 	if err == nil && s.o.Remote != nil {

@@ -312,7 +312,7 @@ func TestStoreRemovesUnfinishedFiles(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, other.tempName("x"+partialSuffix))); err != nil {
 		t.Errorf("the unfinished file of another owner: %v", err)
 	}
-	for range 2 { // Drop succeeds where the image does not exist
+	for range 2 { // Drop succeeds if the image does not exist
 		if err := s.Drop(t.Context(), "alice", 7); err != nil {
 			t.Error(err)
 		}

@@ -31,24 +31,23 @@ type Departing struct {
 	Priority  int  // of the template
 	Connected bool // clients are connected
 
-	// Plan and Reserve set Bytes, the estimated size of the image, and OnDisk, which
-	// says that memory has no space for it.
+	// Plan and Reserve set Bytes, the estimated size of the image, and OnDisk. OnDisk means
+	// that the image does not fit in memory.
 	Bytes  int64
 	OnDisk bool
 }
 
-// Plan says which sessions are saved.
+// Plan is the selection of the sessions that are saved.
 type Plan struct {
 	Save  []Departing   // in the order in which to start
-	Lanes int           // saved concurrently; at least 1 where Save is not empty
+	Lanes int           // saved concurrently; at least 1 if Save is not empty
 	Takes time.Duration // estimated time for all of them
 	Lost  []holdfast.LostMemory
 }
 
 // Peers are the other nodes, as the Mover uses them. *fleet.Fleet implements it.
 type Peers interface {
-	// CanSend returns an error where no successor is known for that epoch of the
-	// session.
+	// CanSend returns an error if no successor is known for that epoch of the session.
 	CanSend(holdfast.SessionKey, holdfast.Epoch) error
 	// SendImage streams an image to the successor.
 	SendImage(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch, write func(io.Writer) error) error
@@ -67,7 +66,7 @@ type Options struct {
 	MaxImage int64
 	// RatesFile keeps the measured rates of saving, sending and restoring.
 	RatesFile string
-	// SuccessorWait is how long a successor waits for an image at most.
+	// SuccessorWait is the longest time that a successor waits for an image.
 	SuccessorWait time.Duration
 	Suspended     SuspendOptions
 
@@ -77,7 +76,7 @@ type Options struct {
 	Log     *slog.Logger
 }
 
-// Mover saves the memory of sessions for their next life, and restores it. Its
+// Mover saves the memory of sessions for their next epoch, and restores it. Its
 // methods may be called from any goroutine, except Join.
 type Mover struct {
 	o       Options
@@ -88,7 +87,7 @@ type Mover struct {
 	metrics *metrics
 	peers   Peers // nil: this node has no others
 
-	images     *suspendedStore // nil: noImages says why
+	images     *suspendedStore // nil for the reason noImages
 	noImages   error
 	storing    sync.Mutex // one image is stored at a time: freeing space counts those before it
 	space      *reservations
@@ -132,9 +131,9 @@ func New(o Options) (*Mover, error) {
 	if err := m.runsc.Check(); err != nil {
 		return nil, fmt.Errorf("moving: %w", err)
 	}
-	// Images of an earlier agent are of no use to this one: the containers they were
-	// staged for are removed where they were not ready, and images that were being
-	// received or sent are incomplete.
+	// This agent cannot use the images of an earlier one. Containers that were not ready
+	// are removed with their staged images, and images that were being received or sent
+	// are incomplete.
 	if err := m.runsc.Sweep(); err != nil {
 		return nil, fmt.Errorf("moving.staged: %w", err)
 	}

@@ -36,7 +36,7 @@ type rates struct {
 func newRates(file string, reg prometheus.Registerer, log *slog.Logger) *rates {
 	loaded, err := budget.Load(file)
 	if err != nil {
-		log.Warn("the measured rates of saving sessions cannot be read; they are learned anew", "err", err)
+		log.Warn("the measured rates of saving sessions cannot be read; they are learned again", "err", err)
 	}
 	r := &rates{file: file, log: log, rates: loaded, active: map[*budget.Line]int{}}
 	r.register(reg)
@@ -130,7 +130,7 @@ func (m *Mover) Plan(until time.Time, all []Departing) Plan {
 		able = append(able, d)
 		sizes = append(sizes, budget.Session{Bytes: d.Bytes, Priority: d.Priority, Connected: d.Connected})
 	}
-	// The successors wait no longer than this, whatever the notice allows.
+	// A successor waits for successorWait at most, even if the notice allows more time.
 	left := min(time.Until(until), m.o.SuccessorWait)
 	decision := budget.Plan(sizes, budget.Limits{
 		Time: time.Duration(float64(left) * saveMargin), Lanes: saveLanes,

@@ -35,12 +35,12 @@ const (
 // SuspendOptions configure where the memory of suspended sessions is kept.
 type SuspendOptions struct {
 	Dir   string
-	Keep  time.Duration // after that an image is removed
+	Keep  time.Duration // lifetime of an image
 	Space int64         // bytes of all images
-	// Shared says that Dir is the same on every node.
+	// Shared means that Dir is the same on every node.
 	Shared  bool
 	KeyFile string // of the age key that images are encrypted with
-	// MakeKey creates KeyFile where it is missing.
+	// MakeKey creates KeyFile if it is missing.
 	MakeKey bool
 	// Put, Get and Drop are commands that keep the encrypted files instead of Dir.
 	// "{name}" and "{file}" in their arguments are replaced. Empty: Dir keeps them.
@@ -282,8 +282,8 @@ func (m *Mover) Give(ctx context.Context, key holdfast.SessionKey, epoch holdfas
 	return m.images.Send(ctx, key, epoch, w)
 }
 
-// Prefer returns the node that has the image of a suspended session, and "" where
-// every node can read it or none has it.
+// Prefer returns the node that has the image of a suspended session. It returns "" if
+// every node can read the image or no node has it.
 func (m *Mover) Prefer(ctx context.Context, key holdfast.SessionKey) holdfast.NodeID {
 	r, err := FindSuspended(ctx, m.o.Store, key)
 	if err != nil || r.Shared {

@@ -112,7 +112,7 @@ func TestSuspendedExpire(t *testing.T) {
 	if m.dropped(Expired) != 1 {
 		t.Errorf("the counter is %v", m.dropped(Expired))
 	}
-	// Another node removes the record only, and later.
+	// Another node removes only the record, and later.
 	m.o.Node = "n2"
 	m.images.ImageStore.Drop(t.Context(), "b", all["b"].Epoch)
 	m.sweep(t.Context(), all["b"].Until.Add(recordGrace/2))
@@ -156,8 +156,8 @@ func TestSuspendedUnknown(t *testing.T) {
 	}
 }
 
-// claimedByOld claims a session as an agent of an older version does, which does not
-// know of suspended sessions: the record stays.
+// claimedByOld claims a session like an agent without support for suspended sessions: the
+// record stays.
 func (m *Mover) claimedByOld(t *testing.T, key holdfast.SessionKey) holdfast.Owner {
 	t.Helper()
 	lease, _, err := m.o.Store.Grant(t.Context(), time.Hour)

@@ -93,7 +93,7 @@ func (m *Mover) indexSuspended(ctx context.Context) {
 	}
 }
 
-// suspendedIndex is the sessions whose images this node keeps.
+// suspendedIndex lists the sessions whose images this node keeps.
 type suspendedIndex struct {
 	claims chan claim // of sessions in the index
 
@@ -117,7 +117,7 @@ func (x *suspendedIndex) add(key holdfast.SessionKey, epoch holdfast.Epoch) {
 	x.epoch[key] = max(epoch, x.epoch[key])
 }
 
-// claimed takes a session off the index that was claimed after it was suspended.
+// claimed removes a session from the index that was claimed after it was suspended.
 func (x *suspendedIndex) claimed(key holdfast.SessionKey, epoch holdfast.Epoch) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -131,18 +131,18 @@ func (x *suspendedIndex) claimed(key holdfast.SessionKey, epoch holdfast.Epoch) 
 	}
 }
 
-// Claimed is told of every claim in the fleet. It never blocks.
+// Claimed is called for every claim in the fleet. It never blocks.
 func (m *Mover) Claimed(key holdfast.SessionKey, epoch holdfast.Epoch) {
 	m.suspendeds.claimed(key, epoch)
 }
 
-// removeClaimed removes a suspended session that an agent has claimed whose version
-// does not know of suspended sessions: the claim of any other agent removes the
-// record, too. The image is of a past state and must not be restored any more.
+// removeClaimed removes a suspended session that was claimed by an agent without support
+// for suspended sessions. The claim of any other agent removes the record itself. The image
+// has an old state and must not be restored.
 func (m *Mover) removeClaimed(ctx context.Context, c claim) {
 	r, err := FindSuspended(ctx, m.o.Store, c.key)
 	if err != nil || r.Epoch >= c.epoch {
-		return // removed, as it should be, or suspended again; on an error sweep finds it
+		return // the record is removed or of a later epoch; after an error sweep finds it
 	}
 	m.Drop(ctx, r, superseded)
 }
@@ -196,7 +196,7 @@ func (m *Mover) collect(ctx context.Context, more int64, now time.Time) {
 }
 
 // Drop removes a suspended session: first its record from the store, so that no
-// node asks for an image that is gone, and then its image where this node can
+// node asks for an image that is gone, and then its image if this node can
 // access it. It logs a failure.
 func (m *Mover) Drop(ctx context.Context, r Record, reason string) {
 	err := error(nil)

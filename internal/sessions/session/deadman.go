@@ -2,7 +2,7 @@ package session
 
 import "holdfast/internal/sessions/kill"
 
-// Deadman is told of every container before the container can run, so that it can kill
+// Deadman knows every container before the container can run, so that it can kill
 // containers that this process no longer can. Many goroutines call its methods.
 type Deadman interface {
 	// Expect announces a container before it is started. An error fails the boot: a

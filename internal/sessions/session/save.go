@@ -97,7 +97,7 @@ func (s *Saves) save(ctx context.Context, l move.Departing) {
 	}
 	s.report.Memory.Saved++
 	s.report.Memory.Bytes += n
-	m.log.Info("session saved", "session", l.Owner.Key, "epoch", l.Owner.Epoch, "bytes", n, "thought", l.Bytes, "took", time.Since(begun).Round(time.Millisecond))
+	m.log.Info("session saved", "session", l.Owner.Key, "epoch", l.Owner.Epoch, "bytes", n, "estimated", l.Bytes, "took", time.Since(begun).Round(time.Millisecond))
 }
 
 // handOver kills one session, saved or not, and releases it.

@@ -72,7 +72,7 @@ func (s *socket) sayLast(end verdict) {
 		return
 	}
 	s.spec.Client.SetWriteDeadline(time.Now().Add(closing.Timeout))
-	_, _ = s.spec.Client.Write(b) // fails where the client has gone
+	_, _ = s.spec.Client.Write(b) // fails if the client has gone
 }
 
 // serve relays between the client and the server until the server sends nothing
@@ -290,7 +290,7 @@ func (s *socket) answer() bool {
 	return u.ping == nil || s.say(frame.Server(frame.Pong, u.ping))
 }
 
-// goOn tells the client, if the policy says so, that there is a server again.
+// goOn informs the client, if the policy says so, that there is a server again.
 func (s *socket) goOn() bool {
 	p := s.spec.Policy
 	switch {
