@@ -39,14 +39,14 @@ func TestLongBoot(t *testing.T) {
 	})
 }
 
-func TestAskingBeginsNothing(t *testing.T) {
+func TestRequestWithoutPlaceBootsNothing(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		a, b := w.nodes[0], w.nodes[1]
 		if _, err := ask(t.Context(), a, b, acquireRequest{Key: key}); !errors.Is(err, holdfast.ErrNotFound) {
 			t.Errorf("%v, want ErrNotFound", err)
 		}
 		if b.host.boots != 0 {
-			t.Error("it was booted")
+			t.Error("the session was booted")
 		}
 	})
 }
@@ -68,7 +68,7 @@ func TestSilentNodeIsGivenUp(t *testing.T) {
 	})
 }
 
-func TestAsksArePerPeer(t *testing.T) {
+func TestRequestsAreLimitedPerPeer(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		a, b := w.nodes[0], w.nodes[1]
 		b.host.boot = time.Minute
@@ -83,7 +83,7 @@ func TestAsksArePerPeer(t *testing.T) {
 		}
 		synctest.Wait()
 		if _, err := ask(t.Context(), a, b, acquireRequest{Key: key}); !errors.Is(err, holdfast.ErrBusy) {
-			t.Errorf("one question too many: %v, want ErrBusy", err)
+			t.Errorf("a request over the limit: %v, want ErrBusy", err)
 		}
 		asked.Wait()
 		if _, err := ask(t.Context(), a, b, acquireRequest{Key: key}); !errors.Is(err, holdfast.ErrNotFound) {
@@ -107,7 +107,7 @@ func TestConnectionsAreKept(t *testing.T) {
 			}
 		}
 		if dials != 1 {
-			t.Errorf("%d connections for five questions", dials)
+			t.Errorf("%d connections for five requests", dials)
 		}
 	})
 }
@@ -153,7 +153,7 @@ func TestHandlerRefuses(t *testing.T) {
 			}
 		}
 		if x.host.boots != 0 || len(x.next.byKey) != 0 {
-			t.Error("something came of it")
+			t.Error("a refused request had an effect")
 		}
 	})
 }
@@ -168,7 +168,7 @@ func TestWrongAnswers(t *testing.T) {
 		} {
 			b.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(text)) })
 			if o, err := ask(t.Context(), a, b, acquireRequest{Key: key}); err == nil {
-				t.Errorf("%.60q was taken for %+v", text, o)
+				t.Errorf("%.60q was accepted as %+v", text, o)
 			}
 		}
 	})

@@ -67,7 +67,7 @@ func TestPlaceTakesCandidatesOnly(t *testing.T) {
 				}
 			}
 		}
-		if len(candidates) == 0 { // a slow node is better than none
+		if len(candidates) == 0 { // degraded nodes are candidates if there are no others
 			candidates = resting
 		}
 		switch {
