@@ -65,9 +65,9 @@ func TestOverTCP(t *testing.T) {
 			}
 		})
 	}
-	// Sessions without a request since then boot now. After that each one lives once:
-	// in the store, and on its owner. (A claim that is being lost is visible for a
-	// moment, too.)
+	// Sessions without a request since then boot now. After that the store has one record
+	// for each, and its owner serves it. (A claim that another node wins is also visible
+	// for a moment.)
 	storm(w.nodes[2:3])
 	owners, _, err := w.store.List(t.Context())
 	must(t, err)

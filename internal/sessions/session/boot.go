@@ -135,15 +135,15 @@ func (b *attempt) took() holdfast.Phases {
 }
 
 func (b *attempt) run(ctx context.Context) error {
-	warm := b.warmWaits()
+	warm := b.m.deps.Warm != nil && b.m.deps.Warm.Ready(b.e.template.Name) // then the boot needs no slot
 	if !warm {
 		if err := b.slot(ctx); err != nil {
 			return err
 		}
 	}
 	defer b.leaveSlot()
-	eased := b.m.prewarmCgroupAttach(warm)
-	defer eased()
+	endPrewarm := b.m.prewarmCgroupAttach(warm)
+	defer endPrewarm()
 	if err := b.phase("claim", func() error { return b.claim(ctx) }); err != nil {
 		return err
 	}
@@ -179,7 +179,7 @@ func (b *attempt) run(ctx context.Context) error {
 	if err == nil {
 		err = b.startOrRestore(ctx, specs[len(specs)-1])
 	}
-	eased()
+	endPrewarm()
 	if err == nil {
 		err = b.readied(b.phase("ready", func() error { return b.ready(ctx) }))
 	}

@@ -40,9 +40,8 @@ func (m *Manager) Suspend(ctx context.Context, key holdfast.SessionKey) (holdfas
 		m.mu.Unlock()
 		return holdfast.SuspendReport{}, notHere(key)
 	}
-	l := e.departingLocked()
 	m.mu.Unlock()
-	l, release, err = m.reserve(e, l)
+	l, release, err := m.reserve(e)
 	if err != nil {
 		return holdfast.SuspendReport{}, fmt.Errorf("session %s: %w", key, err)
 	}
@@ -81,7 +80,10 @@ func (e *entry) departingLocked() move.Departing {
 
 // reserve makes the Mover reserve space for a session's memory, or returns why the
 // memory cannot be kept.
-func (m *Manager) reserve(e *entry, l move.Departing) (_ move.Departing, release func(), err error) {
+func (m *Manager) reserve(e *entry) (l move.Departing, release func(), err error) {
+	m.mu.Lock()
+	l = e.departingLocked()
+	m.mu.Unlock()
 	switch {
 	case !e.template.SaveMemory:
 		return l, nil, holdfast.WithHint(fmt.Errorf("%w: template %s does not say handover: memory", holdfast.ErrNoMemory, e.template.Name), "see docs/moving.md for the requirements")
@@ -220,10 +222,7 @@ func (m *Manager) markOneIdle() *entry {
 
 // suspendOrStop ends a session that is marked as leaving.
 func (m *Manager) suspendOrStop(life context.Context, e *entry) {
-	m.mu.Lock()
-	l := e.departingLocked()
-	m.mu.Unlock()
-	l, release, err := m.reserve(e, l)
+	l, release, err := m.reserve(e)
 	if err != nil {
 		m.log.Warn("an idle session is stopped, and its memory lost", "session", e.key, "err", err)
 		m.announce(life, e)

@@ -97,12 +97,6 @@ func (t Template) claimMounts(o holdfast.Owner) []engine.Mount {
 	return late
 }
 
-// warmWaits reports whether a warm container is ready for the session. The boot then
-// needs no slot.
-func (b *attempt) warmWaits() bool {
-	return b.m.deps.Warm != nil && b.m.deps.Warm.Ready(b.e.template.Name)
-}
-
 // useWarm makes a warm container serve the session. done is false if there is none, or
 // if the one taken could not be used. In the second case it is dead, and the session
 // boots.
