@@ -147,16 +147,16 @@ func (p *peers) putImage(ctx context.Context, to holdfast.Node, image io.Reader)
 // other limit in time. Errors: errUnreachable, errIdleTimeout.
 func (p *peers) send(ctx context.Context, to holdfast.Node, path, media string, body io.Reader, idle time.Duration) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(context.WithValue(ctx, peerKey{}, peer{to.ID, to.PeerAddress}))
-	quiet := time.AfterFunc(idle, func() { cancel(fmt.Errorf("%w for %v", errIdleTimeout, idle)) })
-	heard := func() { quiet.Reset(idle) }
-	done := func() { quiet.Stop(); cancel(nil) }
+	timer := time.AfterFunc(idle, func() { cancel(fmt.Errorf("%w for %v", errIdleTimeout, idle)) })
+	active := func() { timer.Reset(idle) }
+	done := func() { timer.Stop(); cancel(nil) }
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+poolName(to)+path, body)
 	if err != nil {
 		done()
 		return nil, err
 	}
 	req.Header.Set("Content-Type", media)
-	req.Body = &watchedBody{ctx: ctx, from: req.Body, onRead: heard, close: req.Body.Close}
+	req.Body = &watchedBody{ctx: ctx, from: req.Body, onRead: active, close: req.Body.Close}
 	resp, err := p.http.Do(req)
 	if err != nil {
 		err = withCause(ctx, err)
@@ -164,7 +164,7 @@ func (p *peers) send(ctx context.Context, to holdfast.Node, path, media string, 
 		return nil, fmt.Errorf("%w: %w", errUnreachable, err)
 	}
 	closeBody := resp.Body.Close
-	resp.Body = &watchedBody{ctx: ctx, from: resp.Body, onRead: heard, close: func() error { defer done(); return closeBody() }}
+	resp.Body = &watchedBody{ctx: ctx, from: resp.Body, onRead: active, close: func() error { defer done(); return closeBody() }}
 	return resp, nil
 }
 

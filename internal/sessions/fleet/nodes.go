@@ -66,10 +66,10 @@ func (n *nodes) ensure(ctx context.Context, id holdfast.NodeID) error {
 	})
 }
 
-// read reads the list unless willDo accepts it. One goroutine reads, the others wait
+// read reads the list unless accepts accepts it. One goroutine reads, the others wait
 // for it.
-func (n *nodes) read(ctx context.Context, willDo func() (bool, error)) error {
-	if ok, err := willDo(); ok {
+func (n *nodes) read(ctx context.Context, accepts func() (bool, error)) error {
+	if ok, err := accepts(); ok {
 		return err
 	}
 	select {
@@ -78,7 +78,7 @@ func (n *nodes) read(ctx context.Context, willDo func() (bool, error)) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if ok, err := willDo(); ok {
+	if ok, err := accepts(); ok {
 		return err
 	}
 	reading, cancel := context.WithTimeout(ctx, nodesTimeout)

@@ -92,7 +92,7 @@ func (q prepareRequest) wait() time.Duration {
 // not accept within seven eighths of the time, are distributed among the other nodes
 // once more. Prepare returns when all successors have the images or ctx is done;
 // without a deadline it takes five seconds at most. A successor claims a session only
-// after the session's record is gone. If two nodes were told, one claim succeeds.
+// after the session's record is gone. If two nodes have the announcement, one claim succeeds.
 func (f *Fleet) Prepare(ctx context.Context, sessions []Departing) int {
 	ctx, cancel := context.WithTimeout(ctx, remaining(ctx))
 	defer cancel()

@@ -77,9 +77,9 @@ type resolver struct {
 	anyTemplate bool                     // no node has the session's template: use the default one
 }
 
-func newResolver(f *Fleet, fl *call) *resolver {
+func newResolver(f *Fleet, c *call) *resolver {
 	return &resolver{
-		f: f, key: fl.key, call: fl, tried: map[holdfast.NodeID]bool{}, lacking: map[holdfast.NodeID]bool{},
+		f: f, key: c.key, call: c, tried: map[holdfast.NodeID]bool{}, lacking: map[holdfast.NodeID]bool{},
 		backoff: minBackoff, successorGrace: handoffGrace + rand.N(handoffGrace/2),
 	}
 }

@@ -43,8 +43,8 @@ func (b *Batch) Keep(until time.Time) *Saves {
 		return nil
 	}
 	s := &Saves{b: b, until: until, plan: b.m.deps.Mover.Plan(until, all)}
-	for _, l := range s.plan.Save {
-		i := slices.IndexFunc(b.entries, func(e *entry) bool { return e.key == l.Owner.Key })
+	for _, d := range s.plan.Save {
+		i := slices.IndexFunc(b.entries, func(e *entry) bool { return e.key == d.Owner.Key })
 		s.entries = append(s.entries, b.entries[i])
 		b.entries = slices.Delete(b.entries, i, i+1)
 	}
@@ -84,20 +84,20 @@ func (s *Saves) Run(ctx context.Context) holdfast.SaveReport {
 }
 
 // save saves one session, or records why it failed.
-func (s *Saves) save(ctx context.Context, l move.Departing) {
+func (s *Saves) save(ctx context.Context, d move.Departing) {
 	m, begun := s.b.m, time.Now()
-	n, err := m.deps.Mover.Save(ctx, l)
+	n, err := m.deps.Mover.Save(ctx, d)
 	m.deps.Metrics.saves.WithLabelValues(outcomeOf(err)).Observe(time.Since(begun).Seconds())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
-		s.report.Memory.Lost = append(s.report.Memory.Lost, holdfast.LostMemory{Key: l.Owner.Key, Epoch: l.Owner.Epoch, Bytes: l.Bytes, Reason: reason(err)})
-		m.log.Warn("a session's memory is lost: its container was not saved", "session", l.Owner.Key, "epoch", l.Owner.Epoch, "err", err)
+		s.report.Memory.Lost = append(s.report.Memory.Lost, holdfast.LostMemory{Key: d.Owner.Key, Epoch: d.Owner.Epoch, Bytes: d.Bytes, Reason: reason(err)})
+		m.log.Warn("a session's memory is lost: its container was not saved", "session", d.Owner.Key, "epoch", d.Owner.Epoch, "err", err)
 		return
 	}
 	s.report.Memory.Saved++
 	s.report.Memory.Bytes += n
-	m.log.Info("session saved", "session", l.Owner.Key, "epoch", l.Owner.Epoch, "bytes", n, "estimated", l.Bytes, "took", time.Since(begun).Round(time.Millisecond))
+	m.log.Info("session saved", "session", d.Owner.Key, "epoch", d.Owner.Epoch, "bytes", n, "estimated", d.Bytes, "took", time.Since(begun).Round(time.Millisecond))
 }
 
 // handOver kills one session, saved or not, and releases it.

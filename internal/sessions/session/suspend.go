@@ -41,7 +41,7 @@ func (m *Manager) Suspend(ctx context.Context, key holdfast.SessionKey) (holdfas
 		return holdfast.SuspendReport{}, notHere(key)
 	}
 	m.mu.Unlock()
-	l, release, err := m.reserve(e)
+	d, release, err := m.reserve(e)
 	if err != nil {
 		return holdfast.SuspendReport{}, fmt.Errorf("session %s: %w", key, err)
 	}
@@ -57,7 +57,7 @@ func (m *Manager) Suspend(ctx context.Context, key holdfast.SessionKey) (holdfas
 	started := m.tasks.Go(func(life context.Context) {
 		defer release()
 		var err error
-		r, err = m.suspend(life, e, l)
+		r, err = m.suspend(life, e, d)
 		done <- err
 	})
 	if !started {
@@ -80,37 +80,37 @@ func (e *entry) departingLocked() move.Departing {
 
 // reserve makes the Mover reserve space for a session's memory, or returns why the
 // memory cannot be kept.
-func (m *Manager) reserve(e *entry) (l move.Departing, release func(), err error) {
+func (m *Manager) reserve(e *entry) (d move.Departing, release func(), err error) {
 	m.mu.Lock()
-	l = e.departingLocked()
+	d = e.departingLocked()
 	m.mu.Unlock()
 	switch {
 	case !e.template.SaveMemory:
-		return l, nil, holdfast.WithHint(fmt.Errorf("%w: template %s does not say handover: memory", holdfast.ErrNoMemory, e.template.Name), "see docs/moving.md for the requirements")
+		return d, nil, holdfast.WithHint(fmt.Errorf("%w: template %s does not say handover: memory", holdfast.ErrNoMemory, e.template.Name), "see docs/moving.md for the requirements")
 	case m.deps.Mover == nil:
-		return l, nil, holdfast.WithHint(holdfast.ErrNoMemory, "the agent's log states at its start what is missing")
+		return d, nil, holdfast.WithHint(holdfast.ErrNoMemory, "the agent's log states at its start what is missing")
 	}
-	if l, release, err = m.deps.Mover.Reserve(l); err != nil {
-		return l, nil, fmt.Errorf("%w: %w", holdfast.ErrNoMemory, err)
+	if d, release, err = m.deps.Mover.Reserve(d); err != nil {
+		return d, nil, fmt.Errorf("%w: %w", holdfast.ErrNoMemory, err)
 	}
-	return l, release, nil
+	return d, release, nil
 }
 
 // suspend saves and ends an entry that is marked as leaving and for which space is
 // reserved. life is the Manager's context.
-func (m *Manager) suspend(life context.Context, e *entry, l move.Departing) (r holdfast.SuspendReport, err error) {
+func (m *Manager) suspend(life context.Context, e *entry, d move.Departing) (r holdfast.SuspendReport, err error) {
 	m.announce(life, e)
 	m.mu.Lock()
-	l.Owner = e.owner
+	d.Owner = e.owner
 	m.mu.Unlock()
 	saving, cancel := context.WithTimeout(context.WithoutCancel(life), suspendTime)
 	defer context.AfterFunc(life, func() { time.AfterFunc(lastSuspend, cancel) })()
 	begun := time.Now()
-	r.Suspended, err = m.deps.Mover.Suspend(saving, l)
+	r.Suspended, err = m.deps.Mover.Suspend(saving, d)
 	cancel()
 	m.deps.Metrics.suspends.WithLabelValues(outcomeOf(err)).Observe(time.Since(begun).Seconds())
 	if err != nil {
-		m.log.Warn("a session's memory is lost: it could not be suspended", "session", e.key, "epoch", l.Owner.Epoch, "err", err)
+		m.log.Warn("a session's memory is lost: it could not be suspended", "session", e.key, "epoch", d.Owner.Epoch, "err", err)
 		err = fmt.Errorf("session %s has ended without its memory: %w", e.key, err)
 	}
 	killing, cancel := context.WithTimeout(context.WithoutCancel(life), killTimeout)
@@ -137,10 +137,10 @@ func (m *Manager) suspend(life context.Context, e *entry, l move.Departing) (r h
 	}
 	m.finish(e)
 	if !kept {
-		m.log.Warn("a session's memory is lost: it was released before it was suspended", "session", e.key, "epoch", l.Owner.Epoch)
+		m.log.Warn("a session's memory is lost: it was released before it was suspended", "session", e.key, "epoch", d.Owner.Epoch)
 		return r, fmt.Errorf("session %s has ended without its memory: its record was gone before: %w", e.key, holdfast.ErrStore)
 	}
-	m.log.Info("session suspended", "session", e.key, "epoch", l.Owner.Epoch, "bytes", r.Bytes, "took", time.Since(begun).Round(time.Millisecond))
+	m.log.Info("session suspended", "session", e.key, "epoch", d.Owner.Epoch, "bytes", r.Bytes, "took", time.Since(begun).Round(time.Millisecond))
 	return r, nil
 }
 
@@ -222,7 +222,7 @@ func (m *Manager) markOneIdle() *entry {
 
 // suspendOrStop ends a session that is marked as leaving.
 func (m *Manager) suspendOrStop(life context.Context, e *entry) {
-	l, release, err := m.reserve(e)
+	d, release, err := m.reserve(e)
 	if err != nil {
 		m.log.Warn("an idle session is stopped, and its memory lost", "session", e.key, "err", err)
 		m.announce(life, e)
@@ -231,5 +231,5 @@ func (m *Manager) suspendOrStop(life context.Context, e *entry) {
 	}
 	m.log.Info("suspending an idle session", "session", e.key, "idle", m.cfg.IdleStop)
 	defer release()
-	_, _ = m.suspend(life, e, l) // suspend logs the error
+	_, _ = m.suspend(life, e, d) // suspend logs the error
 }

@@ -33,8 +33,8 @@ type WarmContainer interface {
 	// Target is already known to the deadman.
 	Target() *kill.Target
 	// Assign attaches the mounts, sends the container its identity and thaws it. After
-	// an error, told reports whether the container may have received the identity.
-	Assign(ctx context.Context, i holdfast.Identity, mounts []engine.Mount) (told bool, err error)
+	// an error, sent reports whether the container may have received the identity.
+	Assign(ctx context.Context, i holdfast.Identity, mounts []engine.Mount) (sent bool, err error)
 }
 
 // dependsOnKey reports whether a text differs between sessions.
@@ -116,17 +116,17 @@ func (b *attempt) useWarm(ctx context.Context) (done bool, err error) {
 	b.beginSpinup(b.spec)
 	b.spinup.Container(b.container, b.spec.Name)
 	b.spinup.Pulled(spinup.Pull{Image: b.spec.Image, Cached: true, Done: true})
-	told := false
+	sent := false
 	err = b.phase("start", func() error {
 		ctx, cancel := context.WithTimeout(ctx, b.e.template.Ready.Timeout)
 		defer cancel()
 		return b.spinup.Time(spinup.Start, func() error {
 			b.setHostname()
-			told, err = w.Assign(ctx, b.e.template.identity(b.owner), b.e.template.claimMounts(b.owner))
+			sent, err = w.Assign(ctx, b.e.template.identity(b.owner), b.e.template.claimMounts(b.owner))
 			return err
 		})
 	})
-	if err != nil && !told && ctx.Err() == nil {
+	if err != nil && !sent && ctx.Err() == nil {
 		b.m.log.Warn("a warm container could not be used; the session boots", "session", b.e.key, "container", short(b.container), "err", err)
 		b.spinup = nil
 		if err := b.discardContainer(ctx); err != nil {
