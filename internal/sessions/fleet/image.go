@@ -197,7 +197,7 @@ func withCause(ctx context.Context, err error) error {
 	return err
 }
 
-// unexpectedStatus is the error of an answer with an unexpected status.
+// unexpectedStatus returns the error of an answer with an unexpected status.
 func unexpectedStatus(resp *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
 	return fmt.Errorf("answers %s: %.512q", resp.Status, bytes.TrimSpace(text))

@@ -20,7 +20,7 @@ type Snapshot struct {
 	LastAt time.Time
 }
 
-// Owner returns the record of a key, or false if there is none.
+// Owner returns the record of a key, or false without a record.
 func (d *Directory) Owner(key holdfast.SessionKey) (holdfast.Owner, bool) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()

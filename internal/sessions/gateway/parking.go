@@ -62,12 +62,12 @@ func (p *parking) wait(ctx context.Context, key holdfast.SessionKey, limit time.
 	pl := &place{cancel}
 	cause := errParkedTooLong
 	s := &p.shards[maphash.String(p.seed, string(key))%uint64(len(p.shards))]
-	roomy, open := p.enter(s, key, pl)
+	within, open := p.enter(s, key, pl)
 	if !open {
 		return errStopping
 	}
 	defer p.leave(s, key, pl)
-	if !roomy {
+	if !within {
 		limit, cause = min(grace, limit), errParkingFull
 	}
 	ctx, stop := context.WithTimeoutCause(ctx, limit, cause)
@@ -82,7 +82,7 @@ func (p *parking) wait(ctx context.Context, key holdfast.SessionKey, limit time.
 	return err
 }
 
-func (p *parking) enter(s *shard, key holdfast.SessionKey, pl *place) (roomy, open bool) {
+func (p *parking) enter(s *shard, key holdfast.SessionKey, pl *place) (within, open bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {

@@ -151,7 +151,7 @@ func rewrite(p *httputil.ProxyRequest, t *request) {
 	p.Out.Trailer = p.In.Trailer // filled in at the end of the body
 
 	h := p.Out.Header
-	dropOurs(h)
+	dropGatewayHeaders(h)
 	client, _, err := net.SplitHostPort(p.In.RemoteAddr)
 	if err == nil {
 		h.Set("X-Forwarded-For", client)

@@ -181,13 +181,13 @@ func (b *attempt) run(ctx context.Context) error {
 	}
 	endPrewarm()
 	if err == nil {
-		err = b.readied(b.phase("ready", func() error { return b.ready(ctx) }))
+		err = b.recordReady(b.phase("ready", func() error { return b.ready(ctx) }))
 	}
 	return b.ended(ctx, err)
 }
 
-// readied records the result of the phase ready.
-func (b *attempt) readied(err error) error {
+// recordReady records the result of the phase ready.
+func (b *attempt) recordReady(err error) error {
 	b.spinup.Took(spinup.Ready, cmp.Or(b.answered, b.timings["ready"]), err)
 	return err
 }
@@ -252,7 +252,7 @@ func (b *attempt) leaveSlot() {
 // ready waits until the session's server answers and publishes its address.
 func (b *attempt) ready(ctx context.Context) error {
 	started := time.Now()
-	c, err := b.grab(ctx)
+	c, err := b.open(ctx)
 	if errors.Is(err, errDied) {
 		return b.exit(ctx)
 	}
@@ -305,7 +305,7 @@ func (m *Manager) enterLocked(e *entry, o holdfast.Owner, t *kill.Target) {
 	e.route = holdfast.Route{Key: o.Key, Address: o.Address, Epoch: o.Epoch, ContainerID: o.ContainerID, Left: e.left, Keep: e.template.Keep}
 }
 
-// short is the usual short form of a container id.
+// short returns the usual short form of a container id.
 func short(id string) string { return id[:min(12, len(id))] }
 
 // prewarmCgroupAttach keeps the kernel's cgroup migration path active while the

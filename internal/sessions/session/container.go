@@ -67,7 +67,7 @@ func (b *attempt) createOnce(ctx context.Context, spec engine.Spec) error {
 	return retry(ctx, holdfast.ErrEngine, func() error {
 		id, err := b.m.deps.Engine.Create(ctx, spec)
 		if errors.Is(err, engine.ErrConflict) {
-			id, err = b.madeBefore(ctx, spec)
+			id, err = b.earlierContainer(ctx, spec)
 		}
 		if err != nil {
 			return err
@@ -77,10 +77,10 @@ func (b *attempt) createOnce(ctx context.Context, spec engine.Spec) error {
 	})
 }
 
-// madeBefore returns the container that an earlier attempt of the same create made,
+// earlierContainer returns the container that an earlier attempt of the same create made,
 // whose answer was lost. The name contains the epoch. Another container can have that
 // name only if agents of different stores share an engine.
-func (b *attempt) madeBefore(ctx context.Context, spec engine.Spec) (string, error) {
+func (b *attempt) earlierContainer(ctx context.Context, spec engine.Spec) (string, error) {
 	c, err := b.m.deps.Engine.Inspect(ctx, spec.Name)
 	if errors.Is(err, holdfast.ErrNotFound) {
 		return "", fmt.Errorf("the name %s was taken just now: %w", spec.Name, holdfast.ErrEngine) // retry
@@ -88,15 +88,15 @@ func (b *attempt) madeBefore(ctx context.Context, spec engine.Spec) (string, err
 	if err != nil {
 		return "", err
 	}
-	if c.State != "created" || !madeOf(c, spec) {
+	if c.State != "created" || !matchesSpec(c, spec) {
 		return "", fmt.Errorf("the name %s is another container's, which is %s: %w", spec.Name, c.State, holdfast.ErrEngine) // it may be about to be removed
 	}
 	return c.ID, nil
 }
 
-// madeOf reports whether a container was made from the spec, by the spec's labels. An
+// matchesSpec reports whether a container was made from the spec, by the spec's labels. An
 // image may add other labels.
-func madeOf(c engine.Container, spec engine.Spec) bool {
+func matchesSpec(c engine.Container, spec engine.Spec) bool {
 	for name, value := range spec.Labels {
 		if c.Labels[name] != value {
 			return false
@@ -126,8 +126,8 @@ func (b *attempt) inspect(ctx context.Context) (c engine.Container, err error) {
 	return c, err
 }
 
-// grab opens the container's init. It returns errDied if the init has already exited.
-func (b *attempt) grab(ctx context.Context) (engine.Container, error) {
+// open opens the container's init. It returns errDied if the init has already exited.
+func (b *attempt) open(ctx context.Context) (engine.Container, error) {
 	c, err := b.inspect(ctx)
 	if err != nil {
 		return c, err
@@ -162,7 +162,7 @@ func (b *attempt) exit(ctx context.Context) error {
 	}
 }
 
-// exited is the error of a container that ended. when is a clause.
+// exited returns the error of a container that ended. when is a clause.
 func exited(c engine.Container, when string) error {
 	switch {
 	case c.OOMKilled:

@@ -227,7 +227,7 @@ func (m *Manager) resumeLocked(e *entry) {
 // errNotRunning is returned outside Run. The caller should retry.
 var errNotRunning = fmt.Errorf("the agent is starting or stopping: %w", holdfast.ErrDraining)
 
-// Booting is the number of containers that are starting. Boots that wait for an image
+// Booting returns the number of containers that are starting. Boots that wait for an image
 // or for a slot do not count.
 func (m *Manager) Booting() int { return len(m.boots) + int(m.thaws.Load()) }
 

@@ -40,7 +40,7 @@ func (b *attempt) removeContainer(ctx context.Context) error {
 	defer cancel()
 	if b.container == "" {
 		c, err := b.m.deps.Engine.Inspect(ctx, b.spec.Name)
-		if errors.Is(err, holdfast.ErrNotFound) || err == nil && !madeOf(c, b.spec) {
+		if errors.Is(err, holdfast.ErrNotFound) || err == nil && !matchesSpec(c, b.spec) {
 			return nil
 		}
 		if err != nil {

@@ -31,7 +31,7 @@ func (b *attempt) runStep(ctx context.Context) error {
 		return err
 	}
 	b.endSpinup(ctx, nil) // the spin-up ends with the start; the step's result is not part of it
-	if _, err := b.grab(ctx); err != nil && !errors.Is(err, errDied) {
+	if _, err := b.open(ctx); err != nil && !errors.Is(err, errDied) {
 		return err
 	}
 	code, err := b.wait(ctx)

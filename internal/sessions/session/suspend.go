@@ -15,7 +15,7 @@ import (
 const (
 	// suspendTime bounds the saving of one session.
 	suspendTime = 5 * time.Minute
-	// lastSuspend is the time that remains for it when the agent ends.
+	// lastSuspend is the time that remains for a save when the agent ends.
 	lastSuspend = 10 * time.Second
 	// suspendsAtOnce is how many idle sessions are suspended concurrently.
 	suspendsAtOnce = 2
@@ -146,7 +146,7 @@ func (m *Manager) suspend(life context.Context, e *entry, d move.Departing) (r h
 
 // releaseSuspended releases a dead session and stores the suspend note for its next
 // claim. kept is false if the record is gone or belongs to another claim; then the
-// image is of no use.
+// image cannot be used.
 func (m *Manager) releaseSuspended(ctx context.Context, e *entry, s holdfast.Suspended) (kept bool, err error) {
 	text, err := json.Marshal(s)
 	if err != nil {

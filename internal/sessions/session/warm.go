@@ -135,7 +135,7 @@ func (b *attempt) useWarm(ctx context.Context) (done bool, err error) {
 		return false, nil
 	}
 	if err == nil {
-		err = b.readied(b.phase("ready", func() error { return b.serve(ctx, b.container, w.Address(), time.Now()) }))
+		err = b.recordReady(b.phase("ready", func() error { return b.serve(ctx, b.container, w.Address(), time.Now()) }))
 	}
 	return true, err
 }

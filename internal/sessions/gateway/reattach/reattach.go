@@ -45,7 +45,7 @@ type Server struct {
 	Ahead []byte // already read from Conn; delivered first
 	// Left is closed when the session leaves; nil for never.
 	Left <-chan struct{}
-	// Far says that Conn leads to another gateway, which marks an end that the
+	// Far means that Conn leads to another gateway, which marks an end that the
 	// server makes itself (see Spec.PeerForward). Without the mark, the end means
 	// that the session left.
 	Far bool
@@ -79,7 +79,7 @@ type Spec struct {
 	// from one goroutine at a time; the end of ctx cancels it.
 	Next func(ctx context.Context) (Server, error)
 
-	// PeerForward says that Client is another gateway, which keeps the client's
+	// PeerForward means that Client is another gateway, which keeps the client's
 	// own connection; Next and Policy are not used. When the session leaves the
 	// node, the connection ends. When the server ends it itself, a mark that no
 	// server can send precedes the end.

@@ -18,11 +18,11 @@ type socket struct {
 	up   *up
 
 	// State of the direction to the client, used by the goroutine of run only:
-	inside bool // a message has begun and its last frame was not sent yet
-	said   bool // a Close frame was sent
+	inside    bool // a message has begun and its last frame was not sent yet
+	closeSent bool // a Close frame was sent
 }
 
-// verdict says what to do when a server sends nothing more.
+// verdict is the reaction when a server sends nothing more.
 type verdict int
 
 const (
@@ -51,7 +51,7 @@ func (s *socket) run() {
 		}
 	}
 	s.up.end()
-	s.sayLast(end)
+	s.writeLastFrame(end)
 	closing.Write(s.spec.Client)
 	s.spec.Client.SetReadDeadline(time.Now().Add(closing.Timeout))
 	up.Wait()
@@ -60,11 +60,11 @@ func (s *socket) run() {
 	s.spec.Done()
 }
 
-// sayLast sends the client the last frame, if there is one.
-func (s *socket) sayLast(end verdict) {
+// writeLastFrame sends the client the last frame, if there is one.
+func (s *socket) writeLastFrame(end verdict) {
 	var b []byte
 	switch {
-	case end == withClose && !s.said:
+	case end == withClose && !s.closeSent:
 		b = frame.Closing(closing.Restart)
 	case end == withMark:
 		b = frame.Server(frame.End, nil)
@@ -182,18 +182,18 @@ func (s *socket) follow(p piece, far bool) (b []byte, end bool) {
 func (s *socket) note(f frame.Header) {
 	switch {
 	case f.Op() == frame.Close:
-		s.said = true
+		s.closeSent = true
 	case !f.Control():
 		s.inside = !f.Last()
 	}
 }
 
-// judge returns how to continue when a server sends nothing more. torn says
+// judge returns how to continue when a server sends nothing more. torn means
 // that it stopped in the middle of a long frame.
 func (s *socket) judge(server Server, why reason, torn bool) verdict {
 	u := s.up.look()
 	switch {
-	case why == unread, s.said, closing.Closed(s.up.gone):
+	case why == unread, s.closeSent, closing.Closed(s.up.gone):
 		return withoutClose
 	case s.spec.PeerForward && (torn || s.leaves(server)):
 		return withoutClose
@@ -230,7 +230,7 @@ type found struct {
 func (s *socket) handover() (Server, verdict) {
 	start := time.Now()
 	next, out := s.await()
-	if out == Kept && !s.goOn() {
+	if out == Kept && !s.notifyResumed() {
 		next.end()
 		out = Client
 	}
@@ -283,27 +283,27 @@ func (s *socket) await() (Server, Outcome) {
 func (s *socket) answer() bool {
 	u := s.up.look()
 	if u.closing {
-		s.say(frame.Closing(closing.Restart))
-		s.said = true
+		s.writeFrame(frame.Closing(closing.Restart))
+		s.closeSent = true
 		return false
 	}
-	return u.ping == nil || s.say(frame.Server(frame.Pong, u.ping))
+	return u.ping == nil || s.writeFrame(frame.Server(frame.Pong, u.ping))
 }
 
-// goOn informs the client, if the policy says so, that there is a server again.
-func (s *socket) goOn() bool {
+// notifyResumed informs the client, if the policy says so, that there is a server again.
+func (s *socket) notifyResumed() bool {
 	p := s.spec.Policy
 	switch {
 	case p.Tell == "":
 		return true
 	case p.Ping:
-		return s.say(frame.Server(frame.Ping, []byte(p.Tell)))
+		return s.writeFrame(frame.Server(frame.Ping, []byte(p.Tell)))
 	}
-	return s.say(frame.Server(frame.Text, []byte(p.Tell)))
+	return s.writeFrame(frame.Server(frame.Text, []byte(p.Tell)))
 }
 
-// say sends the client a frame of the gateway.
-func (s *socket) say(b []byte) bool {
+// writeFrame sends the client a frame of the gateway.
+func (s *socket) writeFrame(b []byte) bool {
 	s.spec.Client.SetWriteDeadline(time.Now().Add(writeWait))
 	_, err := s.spec.Client.Write(b)
 	s.spec.Client.SetWriteDeadline(time.Time{})

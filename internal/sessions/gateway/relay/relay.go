@@ -41,7 +41,7 @@ type Spec struct {
 	// side; they are delivered first.
 	ToUpstream, ToClient []byte
 
-	// WebSocket says that both sides speak RFC 6455 from the first byte of
+	// WebSocket means that both sides speak RFC 6455 from the first byte of
 	// ToClient on; 1012 is sent only then.
 	WebSocket bool
 

@@ -22,7 +22,7 @@ type socketPair struct {
 	started  bool
 	awaiting bool // the server has gone; wait for Left
 	waited   bool // closing.LeftWait is over
-	leaving  bool // goodbye was called
+	leaving  bool // beginClose was called
 	gone     bool // the client has gone and closing.GoneWait is running
 	closed   bool
 }
