@@ -326,8 +326,6 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	if a.peers != nil {
 		a.fleet = a.newFleet()
 		p.Start("fleet", a.fleet.Run)
-	} else {
-		p.Start("records of this node", a.sessions.WatchOwnRecords)
 	}
 	a.replacer = a.newReplacer()
 	return nil

@@ -110,7 +110,7 @@ func sessionsOnContainerd(t *testing.T, pool string) {
 		t.Errorf("alice's log: %q", out)
 	}
 	if out := h.must("session", "exec", "alice", "--", "/program", "-h"); out != "" {
-		t.Errorf("a command in alice's container says %q", out)
+		t.Errorf("a command in alice's container printed %q", out)
 	}
 	var records []struct {
 		Cohort struct{ Engine, Driver string }

@@ -160,7 +160,7 @@ func TestTheDashboardNamesAPathology(t *testing.T) {
 	eventually(t, "the doctor has found it", func() bool { return strings.Contains(h.cli("doctor", "status").out, "throttling") })
 	p.Wait(t, finding+` !== undefined`)
 	if text := browser.Eval[string](t, p, finding+".innerText"); !strings.Contains(text, "holdfast-drill") || !strings.Contains(text, "periods in which it was throttled") || !strings.Contains(text, "Cures") {
-		t.Errorf("it says of it\n%s", text)
+		t.Errorf("the page shows\n%s", text)
 	}
 	browser.Eval[bool](t, p, finding+`.setAttribute("id", "throttling"), true`)
 	p.Click(t, "#throttling [data-copy]")

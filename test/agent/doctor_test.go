@@ -151,7 +151,7 @@ func TestSickNodeIsOutOfRotation(t *testing.T) {
 	}
 
 	patients[0].set(true)
-	eventually(t, "the sick node says so", func() bool { return hosts[0].recordOf(hosts[1]).Degraded != "" })
+	eventually(t, "the degraded node reports it", func() bool { return hosts[0].recordOf(hosts[1]).Degraded != "" })
 	if n := hosts[0].recordOf(hosts[1]); !strings.HasPrefix(n.Degraded, "conntrack-full: ") || n.DegradedSince.IsZero() {
 		t.Errorf("%+v", n)
 	}
@@ -161,11 +161,11 @@ func TestSickNodeIsOutOfRotation(t *testing.T) {
 	time.Sleep(2 * time.Second) // the records that other nodes use are at most a second old
 	for _, key := range ask(12) {
 		if has, _ := owner(t, hosts, key); has == hosts[0] {
-			t.Errorf("session %s was placed on the sick node", key)
+			t.Errorf("session %s was placed on the degraded node", key)
 		}
 	}
 
-	eventually(t, "the sick node has handed its sessions over", func() bool {
+	eventually(t, "the degraded node has handed its sessions over", func() bool {
 		return hosts[0].recordOf(hosts[1]).Draining && len(hosts[0].running()) == 0
 	})
 	for i := range asked { // through all gateways, including that of the degraded node
@@ -178,21 +178,21 @@ func TestSickNodeIsOutOfRotation(t *testing.T) {
 
 	// A second node is degraded. It stays in rotation, because of the maximum share.
 	patients[1].set(true)
-	eventually(t, "the second sick node says so", func() bool { return hosts[1].recordOf(hosts[2]).Degraded != "" })
+	eventually(t, "the second degraded node reports it", func() bool { return hosts[1].recordOf(hosts[2]).Degraded != "" })
 	before := len(hosts[1].running())
-	eventually(t, "it takes sessions all the same", func() bool { ask(3); return len(hosts[1].running()) > before })
+	eventually(t, "it still accepts sessions", func() bool { ask(3); return len(hosts[1].running()) > before })
 	time.Sleep(8 * time.Second) // longer than drain_after
 	if n := hosts[1].recordOf(hosts[2]); n.Draining {
-		t.Errorf("two of three nodes are away: %+v", n)
+		t.Errorf("two of three nodes are out of rotation: %+v", n)
 	}
 
 	patients[0].set(false)
-	eventually(t, "the first is well again", func() bool {
+	eventually(t, "the first node is healthy again", func() bool {
 		n := hosts[0].recordOf(hosts[1])
 		return n.Degraded == "" && !n.Draining
 	})
-	eventually(t, "and it is the other's turn", func() bool { return hosts[1].recordOf(hosts[2]).Draining && len(hosts[1].running()) == 0 })
-	eventually(t, "the first has sessions again", func() bool { ask(3); return len(hosts[0].running()) > 0 })
+	eventually(t, "the other node is out of rotation", func() bool { return hosts[1].recordOf(hosts[2]).Draining && len(hosts[1].running()) == 0 })
+	eventually(t, "the first node has sessions again", func() bool { ask(3); return len(hosts[0].running()) > 0 })
 }
 
 // The API returns the findings of the agent's doctor, also those from before a restart.

@@ -184,7 +184,7 @@ func TestAnyNodeServesAnyKey(t *testing.T) {
 	}
 	other.must("session", "stop", "alice")
 	if alive(init) {
-		t.Error("stopped from another node, it still runs")
+		t.Error("the session still runs after a stop from another node")
 	}
 }
 
@@ -234,7 +234,7 @@ func drainMovesSessionsAndRefusesNobody(t *testing.T, pool string) {
 	}
 	again, _, err := websocket.Dial(t.Context(), url, nil)
 	if err != nil {
-		t.Errorf("asking again at once: %v", err)
+		t.Errorf("connecting again at once: %v", err)
 	} else {
 		again.CloseNow()
 	}
@@ -247,7 +247,7 @@ func drainMovesSessionsAndRefusesNobody(t *testing.T, pool string) {
 	if now == leaving || after.Epoch <= before.Epoch {
 		t.Errorf("%v became %v", before, after)
 	}
-	eventually(t, "nothing is left on the drained node, waiting or not", func() bool {
+	eventually(t, "no container is left on the drained node, claimed or not", func() bool {
 		return len(leaving.containers()) == 0 && len(leaving.networks()) == 0
 	})
 	leaving.must("node", "uncordon")
@@ -307,7 +307,7 @@ func agentThatHangs(t *testing.T, pool string, sig syscall.Signal) {
 	hung, before := owner(t, hosts, "alice")
 	init, waiting := hung.inits()["alice"], hung.waiting()
 	if pool == warm && len(waiting) == 0 {
-		t.Error("none waits: the deadman has nothing to end but a session")
+		t.Error("the pool is empty: the deadman has only a session to kill")
 	}
 	network := hung.network("alice")
 	if joined := network != ""; joined != (pool == pooled) {
@@ -315,15 +315,15 @@ func agentThatHangs(t *testing.T, pool string, sig syscall.Signal) {
 	}
 	hung.signal(sig)
 	if sig == syscall.SIGSTOP {
-		eventually(t, "every thread of the agent stands still", hung.stopped)
+		eventually(t, "every thread of the agent is stopped", hung.stopped)
 	}
 	r := besides(hosts, hung)[0].ask("alice")
 	if alive(init) {
-		t.Error("the session is served elsewhere while its old container lives")
+		t.Error("another node serves the session while its old container runs")
 	}
 	for _, pid := range waiting {
 		if alive(pid) {
-			t.Error("the session is served elsewhere while containers wait for others on the node")
+			t.Error("another node serves the session while unclaimed containers run on the node")
 		}
 	}
 	if n, _ := strconv.ParseInt(r.Epoch, 10, 64); n <= int64(before.Epoch) {
@@ -331,7 +331,7 @@ func agentThatHangs(t *testing.T, pool string, sig syscall.Signal) {
 	}
 	if sig == syscall.SIGSTOP {
 		hung.signal(syscall.SIGCONT)
-		eventually(t, "the agent goes on", func() bool { return len(besides(hosts, hung)[0].nodes()) == 2 })
+		eventually(t, "the agent continues", func() bool { return len(besides(hosts, hung)[0].nodes()) == 2 })
 	} else {
 		hung.wait()
 		hung.start()
@@ -342,7 +342,7 @@ func agentThatHangs(t *testing.T, pool string, sig syscall.Signal) {
 	}
 	// The deadman leaves the processes that hold networks, because they run no code of
 	// users.
-	eventually(t, "what held the network of the dead is gone", func() bool {
+	eventually(t, "the holders of the networks of dead containers are gone", func() bool {
 		return !slices.ContainsFunc(hung.networks(), func(c engine.Container) bool { return c.ID == network })
 	})
 }

@@ -46,7 +46,7 @@ func TestAgentThatIsGoneForGood(t *testing.T) {
 		eventually(t, name+" is dead", func() bool { return !alive(pid) })
 	}
 	if !labtest.OnContainerd() {
-		return // the rest is the engine's
+		return // the rest belongs to the engine
 	}
 	eventually(t, "the bridge is gone", func() bool { _, err := netlink.LinkByName(containerd.DefaultBridge); return err != nil })
 	eventually(t, "the way out is gone", func() bool { return !strings.Contains(strings.Join(firewall(t), "\n"), "holdfast-net-") })

@@ -70,7 +70,7 @@ func (h *host) findDeadman() int {
 	return 0
 }
 
-// deadman is findDeadman; the test fails if there is none.
+// deadman is findDeadman. It fails the test if no deadman runs.
 func (h *host) deadman() int {
 	h.t.Helper()
 	pid := h.findDeadman()

@@ -38,7 +38,7 @@ func newManager(t *testing.T, h *host) *manager {
 	t.Helper()
 	m := &manager{t: t, path: filepath.Join(h.dir, "notify"), store: map[string]int{}, done: make(chan struct{})}
 	if len(m.path) > 100 {
-		m.path = h.socket + ".n" // which is short
+		m.path = h.socket + ".n" // a short path
 	}
 	var err error
 	if m.conn, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: m.path, Net: "unixgram"}); err != nil {
@@ -143,7 +143,7 @@ func (m *manager) names() []string {
 	return slices.Sorted(maps.Keys(m.store))
 }
 
-// mainPID returns the last main process that an agent reported, 0 for none.
+// mainPID returns the last main process that an agent reported, or 0.
 func (m *manager) mainPID() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -193,8 +193,8 @@ func TestServiceIsRestarted(t *testing.T) {
 	h.startLogged()
 	check()
 	h.sameContainers(before, starts)
-	// Stopped for good, and started again: what is left of the unix socket is
-	// not in the way of other tests.
+	// After a final stop the agent starts again, so that the unix socket does not affect
+	// other tests.
 	h.signal(syscall.SIGUSR2)
 	h.wait()
 	h.manager.forget()
@@ -203,8 +203,8 @@ func TestServiceIsRestarted(t *testing.T) {
 	h.sameContainers(before, starts)
 }
 
-// TestServiceIsUpgraded: the manager hears of the new main process before the old
-// one ends, and keeps the sockets.
+// TestServiceIsUpgraded: the manager receives the new main process before the old one
+// ends, and keeps the sockets.
 func TestServiceIsUpgraded(t *testing.T) {
 	h, m := newManaged(t)
 	check := h.clients()
@@ -217,23 +217,23 @@ func TestServiceIsUpgraded(t *testing.T) {
 	if code := h.wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	// What it does with the new main process.
+	// The manager stops the new main process.
 	last := m.mainPID()
 	if err := syscall.Kill(last, syscall.SIGUSR2); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it has ended", func() bool { return !alive(last) })
+	eventually(t, "the agent has ended", func() bool { return !alive(last) })
 	h.startLogged()
 	check()
 }
 
-// TestServiceWhoseMainProcessIsKilledInATrial: the manager starts an agent then,
-// so the one that is on trial goes.
+// TestServiceWhoseMainProcessIsKilledInATrial: the manager then starts an agent, so the
+// agent on trial ends.
 func TestServiceWhoseMainProcessIsKilledInATrial(t *testing.T) {
 	h, _ := newManaged(t)
 	before, starts := h.running(), startTimes(t, h, h.running())
 	kill := h.beginUpgrade("1m")
-	eventually(t, "the new one is on trial", func() bool { return h.lastUpgrade().State == "on_trial" })
+	eventually(t, "the new agent is on trial", func() bool { return h.lastUpgrade().State == "on_trial" })
 	kill()
 	h.kill()
 	eventually(t, "the next agent has ended", func() bool { return len(h.agents()) == 0 })
@@ -241,8 +241,8 @@ func TestServiceWhoseMainProcessIsKilledInATrial(t *testing.T) {
 	h.sameContainers(before, starts)
 }
 
-// TestServiceWithOtherPorts: sockets that the configuration does not name any more
-// are closed, and forgotten by the manager.
+// TestServiceWithOtherPorts: sockets that are no longer in the configuration are closed,
+// and the manager drops them.
 func TestServiceWithOtherPorts(t *testing.T) {
 	h, m := newManaged(t)
 	h.signal(syscall.SIGUSR2)
@@ -254,7 +254,7 @@ func TestServiceWithOtherPorts(t *testing.T) {
 	h.open("a")
 	if c, err := net.Dial("tcp", old); err == nil {
 		c.Close()
-		t.Errorf("%s still takes connections", old)
+		t.Errorf("%s still accepts connections", old)
 	}
 	if got := m.names(); !slices.Equal(got, []string{"api", "gateway", "socket"}) {
 		t.Errorf("the manager keeps %v", got)

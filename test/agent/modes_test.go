@@ -15,18 +15,18 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// What a node keeps ready for its sessions.
+// The kinds of pools of a node.
 const (
-	bridge = "bridge" // nothing
-	pooled = "pooled" // networks
-	warm   = "warm"   // containers: fewer than sessions, some of which boot
+	bridge = "bridge" // no pool
+	pooled = "pooled" // ready networks
+	warm   = "warm"   // warm containers, fewer than sessions, so that some sessions boot
 )
 
-// warmKept is how many containers a node of the pool warm keeps.
+// warmKept is the number of warm containers of a node with the pool warm.
 const warmKept = 2
 
-// eachPool runs a test on nodes with each kind of pool, with -long and with
-// -on-containerd, and else with one kind only.
+// eachPool runs a test on nodes with each kind of pool if -long or -on-containerd is set,
+// else with one kind only.
 func eachPool(t *testing.T, some string, f func(t *testing.T, pool string)) {
 	t.Helper()
 	for _, pool := range []string{bridge, pooled, warm} {
@@ -36,10 +36,10 @@ func eachPool(t *testing.T, some string, f func(t *testing.T, pool string)) {
 	}
 }
 
-// poolTemplate is the test server with a pool.
+// poolTemplate is a template of the test server with a pool.
 func poolTemplate(pool string) string { return poolOf(pool, template) }
 
-// poolOf is a template with a pool.
+// poolOf returns a template with a pool.
 func poolOf(pool, template string) string {
 	line := "network: " + pool
 	if pool == warm {
@@ -48,7 +48,7 @@ func poolOf(pool, template string) string {
 	return "templates:" + strings.TrimRight(template, "\n") + "\n    " + line + "\n"
 }
 
-// newPoolHost is newHost with a pool, which start waits for.
+// newPoolHost is newHost with a pool. start waits until the pool is full.
 func newPoolHost(t *testing.T, pool string) *host {
 	t.Helper()
 	h := newHost(t, poolTemplate(pool))
@@ -56,14 +56,14 @@ func newPoolHost(t *testing.T, pool string) *host {
 	return h
 }
 
-// newPoolFleet is newFleet of nodes with a pool, which are full.
+// newPoolFleet is newFleet of nodes with full pools.
 func newPoolFleet(t *testing.T, n int, timing, pool string) []*host {
 	t.Helper()
 	with := func(h *host) { h.pool = pool }
 	return newFleetOf(t, n, timing, func(int) string { return poolTemplate(pool) }, with, (*host).start)
 }
 
-// poolFull waits until what the node keeps is ready.
+// poolFull waits until the pool of the node is full.
 func (h *host) poolFull() {
 	h.t.Helper()
 	metric, want := `holdfast_warm_ready{template="web"}`, fmt.Sprint(warmKept)
@@ -77,8 +77,8 @@ func (h *host) poolFull() {
 	eventually(h.t, "the pool is full", func() bool { return h.metric(metric) == want })
 }
 
-// keyOf is whose container it is: by its label, and for one that was there before its
-// session by what it holds itself. "" for an unclaimed one.
+// keyOf returns the session of a container: by its label, or for a warm container by its
+// identity. It returns "" for an unclaimed container.
 func (h *host) keyOf(c engine.Container) string {
 	h.t.Helper()
 	if c.Labels[session.LabelWarm] == "" {
@@ -86,7 +86,7 @@ func (h *host) keyOf(c engine.Container) string {
 	}
 	c, err := h.api().Inspect(h.t.Context(), c.ID)
 	if err != nil || !c.Running() {
-		return "" // it has ended just now
+		return "" // the container has just ended
 	}
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/run/holdfast/session.json", c.Pid))
 	if err != nil {
@@ -102,7 +102,7 @@ func (h *host) keyOf(c engine.Container) string {
 	return told.Session
 }
 
-// claimed are the node's containers, in whatever state, but those that wait.
+// claimed returns the node's containers in any state, except unclaimed ones.
 func (h *host) claimed() []engine.Container {
 	h.t.Helper()
 	return slices.DeleteFunc(h.containers(), func(c engine.Container) bool {
@@ -110,7 +110,7 @@ func (h *host) claimed() []engine.Container {
 	})
 }
 
-// waiting are the pids of unclaimed containers.
+// waiting returns the pids of the unclaimed containers.
 func (h *host) waiting() []int {
 	h.t.Helper()
 	var pids []int

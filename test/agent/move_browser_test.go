@@ -29,8 +29,8 @@ func demoOn(t *testing.T, e *lab.Engine) string {
 	return img.Ref
 }
 
-// TestMoveInABrowser: a person's shell goes on on another node, with its variable and
-// its counter, and the page notices nothing.
+// TestMoveInABrowser: a user's shell continues on another node with its variable and its
+// counter, and the page does not reconnect.
 func TestMoveInABrowser(t *testing.T) {
 	if !labtest.Long() {
 		t.Skip("-long: a browser, the demo's image and a fleet; TestMove has the same without a browser")
@@ -61,7 +61,7 @@ func TestMoveInABrowser(t *testing.T) {
 	p.WaitText(t, screen, "still-here")
 	p.WaitText(t, screen, "whole-count")
 	if _, on := near.record("a"); on != near.node || alive(init) {
-		t.Errorf("it is on %s, the old one lives: %v", on, alive(init))
+		t.Errorf("the session is on %s, the old process is alive: %v", on, alive(init))
 	}
 	if states := browser.Eval[string](t, p, `window.states.join(" ")`); states != "" {
 		t.Errorf("the page has connected again: %s", states)

@@ -21,8 +21,8 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// slowRunsc stands in front of runsc. It stands still where a file asks for that, so
-// that a test can act at every step, and spoils an image where one asks for that.
+// slowRunsc is a wrapper around runsc. If the file of a step exists, it waits at that step,
+// so that a test can act. Another file makes it damage an image.
 const slowRunsc = `#!/bin/sh
 real='%s' d='%s'
 verb= image=
@@ -49,7 +49,7 @@ at "after-$verb"
 exit $code
 `
 
-// moveSteps are the steps of a move that a test can act at, in their order.
+// moveSteps are the steps of a move at which a test can act, in their order.
 var moveSteps = []string{"before-checkpoint", "after-checkpoint", "receiving", "before-create", "before-restore", "after-restore"}
 
 // moveChaos is a fleet of two nodes with faults in its moves.
@@ -157,7 +157,7 @@ func goesOn(ctx context.Context, ws *websocket.Conn) error {
 		}
 	}
 	if err == nil && string(got) != "still here" {
-		return fmt.Errorf("it says %q", got)
+		return fmt.Errorf("the socket answered %q", got)
 	}
 	if websocket.CloseStatus(err) == websocket.StatusServiceRestart {
 		return nil
@@ -178,10 +178,10 @@ func (c *moveChaos) reached(t *testing.T, step string, to *host, ended <-chan re
 		}
 		if len(ended) > 0 {
 			r := <-ended
-			t.Fatalf("the move has ended before it came to %s: %d\n%s%s", step, r.code, r.out, r.err)
+			t.Fatalf("the move ended before the step %s: %d\n%s%s", step, r.code, r.out, r.err)
 		}
 	}
-	t.Fatalf("the move does not come to %s", step)
+	t.Fatalf("the move does not reach the step %s", step)
 }
 
 // A kill of either agent at any step of a move costs the session at most its memory.
@@ -218,8 +218,8 @@ func TestMoveKilled(t *testing.T) {
 	c.expectNothingStaged()
 }
 
-// killedBeforeSaving kills an agent during a drain, together with a runsc that has not begun
-// to save. The next agent finds the session unchanged.
+// killedBeforeSaving kills an agent during a drain, together with a runsc that has not
+// started to save. The next agent finds the session unchanged.
 func (c *moveChaos) killedBeforeSaving(t *testing.T) {
 	const key, step = "drained", "before-checkpoint"
 	first := c.hosts[0].ask(key)
@@ -290,7 +290,7 @@ func TestMoveSpoilt(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			if kept := c.disturbed(t, "spoilt-"+strings.ReplaceAll(name, " ", "-"), "", d.act); kept != d.kept {
-				t.Errorf("its memory is there: %v, want %v", kept, d.kept)
+				t.Errorf("its memory was kept: %v, want %v", kept, d.kept)
 			}
 			c.unask("torn")
 			c.unask("corrupt")
@@ -392,7 +392,8 @@ func (w *lifeWatch) look(ctx context.Context) {
 	}
 }
 
-// keyOf returns the session of a container, "" for none or for a removed container.
+// keyOf returns the session of a container. It returns "" for a container without a session
+// and for a removed one.
 func (w *lifeWatch) keyOf(ctx context.Context, id string) string {
 	if key, ok := w.keys[id]; ok {
 		return key
@@ -416,6 +417,6 @@ func (w *lifeWatch) expectOneLife(t *testing.T) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.twins) > 0 || w.failed != nil || len(w.seen) == 0 {
-		t.Errorf("of %d lives these were at once: %q; %v", len(w.seen), w.twins, w.failed)
+		t.Errorf("of %d containers these ran at the same time: %q; %v", len(w.seen), w.twins, w.failed)
 	}
 }

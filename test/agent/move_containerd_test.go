@@ -40,25 +40,25 @@ func TestMoveOnContainerd(t *testing.T) {
 	goesOn := func(on *host, init int) {
 		t.Helper()
 		if _, got, err := ws.Read(ctx); err != nil || string(got) != "moved" {
-			t.Fatalf("the socket says %q, %v", got, err)
+			t.Fatalf("the socket answered %q, %v", got, err)
 		}
 		if again := on.ask("a"); again.Epoch != first.Epoch || alive(init) {
-			t.Errorf("it was started with epoch %s, and is another process than that of %s; the old one lives: %v", again.Epoch, first.Epoch, alive(init))
+			t.Errorf("the process was started with epoch %s, and is not that of %s; the old process is alive: %v", again.Epoch, first.Epoch, alive(init))
 		}
 		if _, node := on.record("a"); node != on.node {
-			t.Errorf("it is on %s, not on %s", node, on.node)
+			t.Errorf("the session is on %s, not on %s", node, on.node)
 		}
 	}
 
 	init := from.inits()["a"]
 	var out string
-	eventually(t, "the other node is known to take sessions", func() bool {
+	eventually(t, "the other node is known to accept sessions", func() bool {
 		r := to.cli("session", "move", "a", "--to", to.node)
 		out = r.out
 		return r.code == 0
 	})
 	if !strings.Contains(out, "with its memory") {
-		t.Errorf("it says %q", out)
+		t.Errorf("the command printed %q", out)
 	}
 	goesOn(to, init)
 
@@ -70,7 +70,7 @@ func TestMoveOnContainerd(t *testing.T) {
 	ws.CloseNow() // otherwise it would resume the session
 
 	if out := from.must("session", "suspend", "a"); !strings.Contains(out, "a is suspended: ") {
-		t.Errorf("it says %q", out)
+		t.Errorf("the command printed %q", out)
 	}
 	from.goesOn(first)
 	m.expectNothingLeft()

@@ -17,7 +17,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// mover is an engine whose runtime "boxed" can restore.
+// mover is an engine whose runtime "boxed" can restore memory.
 type mover struct {
 	t      *testing.T
 	engine *lab.Engine
@@ -92,21 +92,21 @@ func TestMove(t *testing.T) {
 		t.Errorf("the report:\n%s", out)
 	}
 	if _, got, err := ws.Read(ctx); err != nil || string(got) != "moved" {
-		t.Fatalf("the socket says %q, %v", got, err)
+		t.Fatalf("the socket answered %q, %v", got, err)
 	}
 	if err := ws.Write(ctx, websocket.MessageText, []byte("still here")); err != nil {
 		t.Fatal(err)
 	}
 	if _, got, err := ws.Read(ctx); err != nil || string(got) != "still here" {
-		t.Fatalf("the socket says %q, %v", got, err)
+		t.Fatalf("the socket answered %q, %v", got, err)
 	}
 	after, on := near.record("a")
 	if on != near.node || after <= before || alive(init) {
-		t.Errorf("epoch %d became %d on %s; the old one lives: %v", before, after, on, alive(init))
+		t.Errorf("epoch %d became %d on %s; the old process is alive: %v", before, after, on, alive(init))
 	}
 	// The process still has the environment of its start.
 	if again := near.ask("a"); again.Epoch != first.Epoch {
-		t.Errorf("it was started with epoch %s, and is another process than that of %s", again.Epoch, first.Epoch)
+		t.Errorf("the process was started with epoch %s, and is not that of %s", again.Epoch, first.Epoch)
 	}
 	if near.metric(`holdfast_session_restores_total{outcome="ok"}`) != "1" {
 		t.Error("no restore is counted")
@@ -126,11 +126,11 @@ func TestMoveFails(t *testing.T) {
 			init := leaving.inits()["a"]
 			out := near.must("node", "drain", leaving.node)
 			if !strings.Contains(out, c.says) {
-				t.Errorf("the report does not say %q:\n%s", c.says, out)
+				t.Errorf("the report does not contain %q:\n%s", c.says, out)
 			}
 			again := near.ask("a")
 			if again.Epoch == first.Epoch || alive(init) {
-				t.Errorf("epoch %s became %s; the old one lives: %v", first.Epoch, again.Epoch, alive(init))
+				t.Errorf("epoch %s became %s; the old process is alive: %v", first.Epoch, again.Epoch, alive(init))
 			}
 			if epoch, _ := near.record("a"); again.Epoch != fmt.Sprint(epoch) {
 				t.Errorf("it is of epoch %s, its record of %d", again.Epoch, epoch)
@@ -148,7 +148,7 @@ func (h *host) record(key string) (epoch int64, node string) {
 			return int64(s.Epoch), string(s.Node)
 		}
 	}
-	h.t.Fatalf("session %s is nowhere", key)
+	h.t.Fatalf("no node has session %s", key)
 	return 0, ""
 }
 
@@ -168,12 +168,12 @@ func TestMoveByHand(t *testing.T) {
 		wantError(t, near.cli("session", "move", "a", "--to", to), want.code, want.error, want.hint)
 	}
 	near.must("node", "cordon")
-	eventually(t, "the other node knows of the cordon", func() bool { return leaving.cli("session", "move", "a", "--to", near.node).code == 8 })
+	eventually(t, "the other node sees the cordon", func() bool { return leaving.cli("session", "move", "a", "--to", near.node).code == 8 })
 	if r := leaving.cli("session", "move", "a"); r.code != 8 {
-		t.Errorf("without a node that takes it: exit code %d\n%s", r.code, r.err)
+		t.Errorf("without a node that accepts it: exit code %d\n%s", r.code, r.err)
 	}
 	if now := leaving.inits()["a"]; now != init {
-		t.Fatalf("what was refused has ended process %d, there is %d", init, now)
+		t.Fatalf("a refused move ended process %d; the process is now %d", init, now)
 	}
 	near.must("node", "uncordon")
 
@@ -185,19 +185,19 @@ func TestMoveByHand(t *testing.T) {
 	}
 	defer ws.CloseNow()
 	var out string
-	eventually(t, "the other node is known to take sessions", func() bool {
+	eventually(t, "the other node is known to accept sessions", func() bool {
 		r := near.cli("session", "move", "a", "--to", near.node)
 		out = r.out
 		return r.code == 0
 	})
 	if !strings.Contains(out, "from "+leaving.node+" to "+near.node) || !strings.Contains(out, "with its memory") {
-		t.Errorf("it says %q", out)
+		t.Errorf("the command printed %q", out)
 	}
 	if _, got, err := ws.Read(ctx); err != nil || string(got) != "moved" {
-		t.Errorf("the socket says %q, %v", got, err)
+		t.Errorf("the socket answered %q, %v", got, err)
 	}
 	if again := near.ask("a"); again.Epoch != first.Epoch || alive(init) {
-		t.Errorf("it was started with epoch %s, and is another process than that of %s; the old one lives: %v", again.Epoch, first.Epoch, alive(init))
+		t.Errorf("the process was started with epoch %s, and is not that of %s; the old process is alive: %v", again.Epoch, first.Epoch, alive(init))
 	}
 	m.expectNothingLeft()
 }
@@ -206,13 +206,13 @@ func TestMoveByHand(t *testing.T) {
 func TestNodeThatCannotRunIt(t *testing.T) {
 	m := newMover(t)
 	hosts := newFleetOn(t, m.engine.Host(), 3, patient, func(i int) string {
-		if i == 2 { // the same template, of a runtime that this node does not have
+		if i == 2 { // the same template, with a runtime that this node does not have
 			return strings.Replace(m.config("", ""), "runtime: boxed", "runtime: not-here", 1)
 		}
 		return m.config("", "")
 	}, (*host).start)
 	lacks := hosts[2]
-	eventually(t, "the node knows what it lacks", func() bool { return lacks.metric(`holdfast_runtime_works{runtime="not-here"}`) == "0" })
+	eventually(t, "the node reports the missing runtime", func() bool { return lacks.metric(`holdfast_runtime_works{runtime="not-here"}`) == "0" })
 	first := hosts[0].ask("a")
 	for range 3 { // placement is random
 		from, _ := owner(t, hosts, "a")
@@ -221,7 +221,7 @@ func TestNodeThatCannotRunIt(t *testing.T) {
 			t.Errorf("exit code %d: %s", r.code, r.err)
 		}
 		if out := from.must("session", "move", "a"); !strings.Contains(out, "with its memory") {
-			t.Errorf("it says %q", out)
+			t.Errorf("the command printed %q", out)
 		}
 		if again := hosts[0].ask("a"); again.Epoch != first.Epoch {
 			t.Fatal("its memory is lost")

@@ -31,8 +31,8 @@ func (h *host) networks() []engine.Container {
 	return list
 }
 
-// network returns the container whose network a key's container has joined, "" for its own
-// network.
+// network returns the container whose network a key's container has joined, or "" if it has a
+// network of its own.
 func (h *host) network(key string) string {
 	h.t.Helper()
 	ids := h.running()[key]
@@ -84,7 +84,7 @@ func TestReadyNetworksOverLives(t *testing.T) {
 		t.Errorf("alice is in the network of %s, was in that of %s", again, alice)
 	}
 	h.open("alice")
-	eventually(t, "what the killed agent kept ready is gone", func() bool {
+	eventually(t, "the ready networks of the killed agent are gone", func() bool {
 		list := h.networks()
 		for _, c := range list {
 			if before[c.ID] != (c.ID == alice) {
@@ -169,7 +169,7 @@ func TestWarmContainersOverLives(t *testing.T) {
 	h.start()
 	h.warmReady(2)
 	if got := h.told("alice"); got != "alice" {
-		t.Errorf("alice's container is told %q", got)
+		t.Errorf("alice's container received %q", got)
 	}
 	h.warmReady(2)
 	before := h.sessions()
@@ -178,13 +178,13 @@ func TestWarmContainersOverLives(t *testing.T) {
 	h.start()
 	h.warmReady(2)
 	if now := h.sessions(); len(now) != 1 || now[0].ContainerID != before[0].ContainerID || now[0].Epoch != before[0].Epoch {
-		t.Errorf("after a crash there are %+v, before there was %+v", now, before)
+		t.Errorf("after a crash the containers are %+v, before %+v", now, before)
 	}
 	if got := h.told("alice"); got != "alice" {
 		t.Errorf("after a crash alice's container is %q", got)
 	}
 	if got := h.told("bob"); got != "bob" {
-		t.Errorf("bob's container is told %q", got)
+		t.Errorf("bob's container received %q", got)
 	}
 
 	h.must("drain")
@@ -192,7 +192,7 @@ func TestWarmContainersOverLives(t *testing.T) {
 	h.must("node", "uncordon")
 	h.warmReady(2)
 	if got := h.told("carol"); got != "carol" {
-		t.Errorf("carol's container is told %q", got)
+		t.Errorf("carol's container received %q", got)
 	}
 	h.signal(syscall.SIGTERM)
 	if code := h.wait(); code != 0 {
@@ -203,11 +203,11 @@ func TestWarmContainersOverLives(t *testing.T) {
 			t.Errorf("%s runs after the agent's end", c.Name)
 		}
 	}
-	eventually(t, "no deadman stands behind nothing", func() bool { return h.findDeadman() == 0 })
+	eventually(t, "no deadman is left", func() bool { return h.findDeadman() == 0 })
 }
 
 // With each kind of pool, a boot is recorded once, with its kind of pool. Creating containers
-// for a pool is no spin-up of a session. A collection of all unused objects leaves the
+// for a pool is not a spin-up of a session. A collection of all unused objects keeps the
 // containers of pools.
 func TestRecordsAndCollectionsWithEachPool(t *testing.T) {
 	eachPool(t, warm, func(t *testing.T, pool string) {
@@ -224,7 +224,7 @@ func TestRecordsAndCollectionsWithEachPool(t *testing.T) {
 		}
 		h.poolFull()
 		if all := h.spinups(); len(all) != 1 {
-			t.Errorf("what is kept ready is recorded: %+v", all)
+			t.Errorf("containers of the pool are recorded: %+v", all)
 		}
 		theirs := h.past()
 		ids := func() (ids []string) {
@@ -235,14 +235,14 @@ func TestRecordsAndCollectionsWithEachPool(t *testing.T) {
 		}
 		before := ids()
 		h.must("gc", "run")
-		after := ids() // and perhaps another network
+		after := ids() // possibly with another network
 		for _, id := range before {
 			if !slices.Contains(after, id) {
-				t.Errorf("a collection has left %v of %v", after, before)
+				t.Errorf("a collection kept %v of %v", after, before)
 			}
 		}
 		if _, err := h.api().Inspect(t.Context(), theirs); !errors.Is(err, holdfast.ErrNotFound) {
-			t.Errorf("a collection takes nothing, also of unused images: %v", err)
+			t.Errorf("a collection removes nothing, not even unused images: %v", err)
 		}
 		h.open("alice")
 		h.open("bob")

@@ -13,7 +13,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// suspended returns the host's image of a suspended session, "" for none.
+// suspended returns the host's image of a suspended session, or "" if there is none.
 func (h *host) suspended(key string) string {
 	h.t.Helper()
 	names, err := filepath.Glob(filepath.Join(h.dir, "data", "suspended", key+"@*"))
@@ -31,7 +31,7 @@ func (h *host) show(key string) string {
 	return h.must("session", "show", key)
 }
 
-// goesOn checks that the same process answers as before, in a newer epoch.
+// goesOn checks that the same process answers in a newer epoch.
 func (h *host) goesOn(first echoserver.Reply) {
 	h.t.Helper()
 	again := h.ask("a")
@@ -55,10 +55,10 @@ func TestSuspend(t *testing.T) {
 		t.Helper()
 		init := h.inits()["a"]
 		if out := h.must("session", "suspend", "a"); !strings.Contains(out, "a is suspended: ") {
-			t.Errorf("it says %q", out)
+			t.Errorf("the command printed %q", out)
 		}
 		if alive(init) {
-			t.Error("its init lives")
+			t.Error("its init is alive")
 		}
 		if out := h.must("session", "ls"); !strings.Contains(out, "suspended") {
 			t.Errorf("the list:\n%s", out)
@@ -71,7 +71,7 @@ func TestSuspend(t *testing.T) {
 		t.Fatalf("%q: %v, %v", path, fi, err)
 	}
 	if sealed, err := os.ReadFile(path); err != nil || !bytes.HasPrefix(sealed, []byte("age-encryption.org/v1\n")) || bytes.Contains(sealed, []byte("HOLDFAST_SESSION")) {
-		t.Errorf("it is not sealed: %v", err)
+		t.Errorf("the image is not encrypted: %v", err)
 	}
 	if key, err := os.Stat(filepath.Join(h.dir, "data", "images.key")); err != nil || key.Mode().Perm() != 0o600 {
 		t.Errorf("the key: %v, %v", key, err)
@@ -90,7 +90,7 @@ func TestSuspend(t *testing.T) {
 	h.wait()
 	h.start()
 	if out := h.must("session", "resume", "a"); !strings.Contains(out, "with its memory") {
-		t.Errorf("it says %q", out)
+		t.Errorf("the command printed %q", out)
 	}
 	h.goesOn(first)
 
@@ -120,7 +120,7 @@ func TestSuspend(t *testing.T) {
 	h.must("session", "start", "b", "--template", "plain")
 	wantError(t, h.cli("session", "suspend", "b"), 1, "template plain does not say handover: memory", "docs/moving.md")
 	if h.inits()["b"] == 0 {
-		t.Error("it has ended")
+		t.Error("the session has ended")
 	}
 	wantError(t, h.cli("session", "suspend", "nobody"), 5, "session nobody", "session ls")
 	m.expectNothingLeft()
@@ -140,13 +140,13 @@ templates:
 	h.must("session", "start", "a", "--template", "web")
 	first := h.ask("a")
 	for range 2 {
-		eventually(t, "it is suspended", func() bool {
+		eventually(t, "the session is suspended", func() bool {
 			return h.suspended("a") != "" && len(h.sessions()) == 1 && h.sessions()[0].State == "suspended"
 		})
 		h.goesOn(first)
 	}
 	if _, s := owner(t, []*host{h}, "a"); s.Template != "web" {
-		t.Errorf("it is of template %s", s.Template)
+		t.Errorf("its template is %s", s.Template)
 	}
 }
 

@@ -109,7 +109,7 @@ func (h *host) endAgents() {
 func (h *host) pid() int {
 	h.t.Helper()
 	var v struct{ Agent api.Version }
-	eventually(h.t, "an agent says which process it is", func() bool {
+	eventually(h.t, "an agent reports its process", func() bool {
 		if err := json.Unmarshal([]byte(h.must("version", "--json")), &v); err != nil {
 			h.t.Fatalf("%+v, %v", v, err)
 		}
@@ -186,10 +186,10 @@ func TestUpgrades(t *testing.T) {
 		t.Errorf("containers:\n%s", diff)
 	}
 	if diff := cmp.Diff(starts, startTimes(t, h, before)); diff != "" {
-		t.Errorf("some were restarted:\n%s", diff)
+		t.Errorf("containers were restarted:\n%s", diff)
 	}
 	if got := h.metric(`holdfast_agent_upgrades_total{outcome="done"}`); got != "1" {
-		t.Errorf("the agent that came by an upgrade counts %s", got)
+		t.Errorf("the agent after the upgrade counts %s", got)
 	}
 	if alive(h.cmd.Process.Pid) || h.wait() != 0 {
 		t.Errorf("the first agent ended with %d", h.wait())
@@ -197,7 +197,7 @@ func TestUpgrades(t *testing.T) {
 	// The last agent works like any other.
 	h.must("agent", "stop")
 	if n := len(h.running()); n != 0 {
-		eventually(t, "the engine has seen them dead", func() bool { return len(h.running()) == 0 })
+		eventually(t, "the engine reports the containers dead", func() bool { return len(h.running()) == 0 })
 	}
 }
 
@@ -246,7 +246,7 @@ func TestUpgradeUnderWay(t *testing.T) {
 	}
 	again, _, err := websocket.Dial(ctx, "ws://"+h.gateway+"/s/a/ws", nil)
 	if err != nil {
-		t.Fatalf("asking again at once: %v", err)
+		t.Fatalf("connecting again at once: %v", err)
 	}
 	again.CloseNow()
 }
@@ -322,7 +322,7 @@ func (h *host) sameContainers(before map[string][]string, starts map[string]stri
 		h.t.Errorf("containers before and after:\n%s", diff)
 	}
 	if diff := cmp.Diff(starts, startTimes(h.t, h, before)); diff != "" {
-		h.t.Errorf("some were restarted:\n%s", diff)
+		h.t.Errorf("containers were restarted:\n%s", diff)
 	}
 }
 
@@ -340,9 +340,9 @@ func TestTwoUpgradesAtOnce(t *testing.T) {
 	h.install([]byte("#!/bin/sh\nsleep 2\nexec " + holdfastBinary(t) + ` "$@"` + "\n"))
 	first := make(chan result, 1)
 	go func() { first <- h.cli("agent", "--upgrade", "--trial", "3s") }()
-	eventually(t, "the first has begun", func() bool { return h.lastUpgrade().State == api.UpgradeUnderWay })
+	eventually(t, "the first upgrade has started", func() bool { return h.lastUpgrade().State == api.UpgradeUnderWay })
 	wantError(t, h.cli("agent", "--upgrade"), 8, "another upgrade of this agent is under way", "wait until it is over")
-	eventually(t, "the first is on trial", func() bool { return h.lastUpgrade().State == api.UpgradeOnTrial })
+	eventually(t, "the first upgrade is on trial", func() bool { return h.lastUpgrade().State == api.UpgradeOnTrial })
 	wantError(t, h.cli("agent", "--upgrade"), 8, "state is on_trial", "wait until it is over")
 	if r := <-first; r.code != 0 || !strings.Contains(r.out, "3 sessions taken over") {
 		t.Errorf("%+v", r)
@@ -384,7 +384,7 @@ func TestUpgradeCommandKilled(t *testing.T) {
 			pid := h.pid()
 			h.installReal()
 			kill := h.beginUpgrade("1s")
-			// The old agent reports nothing after it has given its turn away.
+			// The old agent reports nothing after it has handed over its turn.
 			eventually(t, "it is "+string(state), func() bool {
 				u := h.lastUpgrade()
 				return u.To.PID != 0 && u.From.PID == pid || u.State == state
@@ -426,23 +426,23 @@ func TestAgentToldToEndInATrial(t *testing.T) {
 		t.Run(c.sig.String(), func(t *testing.T) {
 			h := newUpgradable(t, "")
 			kill := h.beginUpgrade("1m")
-			eventually(t, "the new one is on trial", func() bool { return h.lastUpgrade().State == api.UpgradeOnTrial })
+			eventually(t, "the new agent is on trial", func() bool { return h.lastUpgrade().State == api.UpgradeOnTrial })
 			kill()
 			h.signal(c.sig)
 			if code := h.wait(); code != 0 {
 				t.Errorf("exit code %d", code)
 			}
-			eventually(t, "nothing but what is to stay is left", func() bool { return len(h.agents()) == 0 && len(h.running()) == c.left })
+			eventually(t, "only the expected containers are left", func() bool { return len(h.agents()) == 0 && len(h.running()) == c.left })
 		})
 	}
 }
 
-// If the next agent ends in its trial by a signal, the old agent does not take that for a
+// If a signal ends the next agent in its trial, the old agent does not count that as a
 // failure.
 func TestNextAgentToldToEndInATrial(t *testing.T) {
 	h := newUpgradable(t, "")
 	kill := h.beginUpgrade("1m")
-	eventually(t, "the new one is on trial", func() bool { return h.lastUpgrade().State == api.UpgradeOnTrial })
+	eventually(t, "the new agent is on trial", func() bool { return h.lastUpgrade().State == api.UpgradeOnTrial })
 	kill()
 	h.must("agent", "stop")
 	if code := h.wait(); code != 0 {
@@ -457,9 +457,9 @@ func TestOldAgentKilledInATrial(t *testing.T) {
 	before, starts := h.running(), startTimes(t, h, h.running())
 	check := h.clients()
 	kill := h.beginUpgrade("1m")
-	eventually(t, "the new one is on trial", func() bool { return h.lastUpgrade().State == api.UpgradeOnTrial })
+	eventually(t, "the new agent is on trial", func() bool { return h.lastUpgrade().State == api.UpgradeOnTrial })
 	h.kill()
-	eventually(t, "it is over", func() bool { return h.lastUpgrade().State == api.UpgradeDone })
+	eventually(t, "the upgrade is over", func() bool { return h.lastUpgrade().State == api.UpgradeDone })
 	kill()
 	check()
 	h.sameContainers(before, starts)

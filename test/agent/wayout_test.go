@@ -160,8 +160,8 @@ func firewall(t *testing.T) []string {
 	return out
 }
 
-// leftovers returns the objects of a host and of a containerd that containers leave without
-// a cleanup.
+// leftovers returns the objects that containers leave on a host and in containerd without a
+// cleanup.
 func (h *host) leftovers(daemon *lab.Containerd) map[string][]string {
 	h.t.Helper()
 	check := func(err error) {
@@ -320,7 +320,7 @@ func TestSessionsReachTheWorld(t *testing.T) {
 	h.must("agent", "stop")
 	h.wait()
 	h.life()
-	// An object whose creation was interrupted by a kill is a stray, and is removed when
+	// An object whose creation was interrupted by a kill is an orphan, and is removed when
 	// it is old.
 	old := time.Now().Add(-time.Hour)
 	dirs, err := filepath.Glob(filepath.Join(h.direct.Dir, "containers", "*"))

@@ -8,6 +8,5 @@ package check
 
 import "errors"
 
-// ErrNothing is returned where there was nothing to look at: nothing is proved
-// by that.
+// ErrNothing is returned if there was nothing to check. A check without data proves nothing.
 var ErrNothing = errors.New("there was nothing to check")

@@ -40,7 +40,7 @@ const (
 	Unknown Result = "unknown"
 )
 
-// Version is one version of a key's record. 0 and 0 is none.
+// Version is one version of a key's record. The zero value means no record.
 type Version struct {
 	Epoch    holdfast.Epoch
 	Revision holdfast.Revision

@@ -29,8 +29,8 @@ func programs(t *testing.T) (program, bench string) {
 	return filepath.Join(dir, "holdfast"), filepath.Join(dir, "holdfast-bench")
 }
 
-// run runs the experiment and shows how it went. Where it failed, what nodes and
-// etcd logged is shown, too.
+// run runs the experiment and logs its report. If it failed, it also logs the output of the
+// nodes and of etcd.
 func run(t *testing.T, o fleet.Options) fleet.Report {
 	t.Helper()
 	o.Program, o.Bench = programs(t)
@@ -67,10 +67,9 @@ func showLogs(t *testing.T, dir string) {
 	}
 }
 
-// TestEverythingHappens: whatever happens to nodes and etcd, no session lives
-// twice, no container is of two claims, whatever nodes keep ready, and the store's
-// history is one that can be; and clients of a node that
-// was told of its end in time notice nothing but a wait.
+// TestEverythingHappens: under all faults of nodes and etcd, no session runs twice, no
+// container belongs to two claims, with any pool, and the store's history is linearizable.
+// Clients of a node with a preemption notice only wait.
 func TestEverythingHappens(t *testing.T) {
 	length := time.Minute // or until everything has happened once
 	if labtest.Long() {
@@ -109,12 +108,12 @@ func TestEverythingHappens(t *testing.T) {
 	}
 }
 
-// TestMemoryMoves: sessions take their memory along while things happen, by hand and in
-// drains, and sleep; and none lives twice, in the containers' own words: one that goes on
-// in another container begins a life there.
+// TestMemoryMoves: sessions keep their memory under faults, in moves by command, in drains
+// and in suspends. By the records of the containers, no session runs twice: a session that
+// continues in another container begins a new life there.
 func TestMemoryMoves(t *testing.T) {
 	if !labtest.Long() {
-		t.Skip("test/agent moves sessions with their memory, one at a time; -long does it in a fleet that is broken on purpose")
+		t.Skip("test/agent moves sessions with their memory, one at a time; -long does it in a fleet with faults")
 	}
 	o := fleet.Options{
 		Agents: 3, Sessions: 8, Rate: 2, For: 5 * time.Minute, Every: 4 * time.Second,

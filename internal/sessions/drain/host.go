@@ -56,7 +56,7 @@ func (h *Host) Prepare(ctx context.Context) int {
 	var departing []fleet.Departing
 	for _, i := range h.Sessions.List() {
 		if i.Owner.State == holdfast.Ready {
-			departing = append(departing, fleet.Departing{Owner: i.Owner, Connected: i.Connections > 0})
+			departing = append(departing, fleet.DepartingOf(i.Owner, i.Connections > 0))
 		}
 	}
 	if len(departing) == 0 {

@@ -135,15 +135,15 @@ func (f *Fleet) remote(key holdfast.SessionKey) (holdfast.Route, bool) {
 // find waits for the search for a session and starts it if necessary. nil means that
 // the caller looks again.
 func (f *Fleet) find(ctx context.Context, what keyLookup) error {
-	fl, err := f.joinCall(what)
+	c, err := f.joinCall(what)
 	if err != nil {
 		return err
 	}
 	select {
-	case <-fl.done:
-		return fl.err
+	case <-c.done:
+		return c.err
 	case <-ctx.Done():
-		return f.leaveCall(ctx, fl)
+		return f.leaveCall(ctx, c)
 	}
 }
 
@@ -151,64 +151,64 @@ func (f *Fleet) find(ctx context.Context, what keyLookup) error {
 func (f *Fleet) joinCall(what keyLookup) (*call, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	fl := f.calls[what]
-	if fl == nil {
+	c := f.calls[what]
+	if c == nil {
 		life := f.tasks.Context()
 		if life == nil {
 			return nil, f.errNotRunning()
 		}
 		ctx, cancel := context.WithCancel(life)
-		fl = &call{keyLookup: what, done: make(chan struct{}), cancel: cancel}
-		f.calls[what] = fl
+		c = &call{keyLookup: what, done: make(chan struct{}), cancel: cancel}
+		f.calls[what] = c
 		f.tasks.Go(func(context.Context) {
-			err := newResolver(f, fl).run(ctx)
+			err := newResolver(f, c).run(ctx)
 			cancel()
-			f.finishCall(fl, err)
+			f.finishCall(c, err)
 		})
 	}
-	fl.waiting++
-	return fl, nil
+	c.waiting++
+	return c, nil
 }
 
 // finishCall ends a search.
-func (f *Fleet) finishCall(fl *call, err error) {
+func (f *Fleet) finishCall(c *call, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.calls[fl.keyLookup] == fl {
-		delete(f.calls, fl.keyLookup)
+	if f.calls[c.keyLookup] == c {
+		delete(f.calls, c.keyLookup)
 	}
 	if errors.Is(err, context.Canceled) && f.ended() {
 		err = f.errNotRunning()
 	}
-	fl.err = err
-	close(fl.done)
+	c.err = err
+	close(c.done)
 }
 
 // leaveCall leaves a search. The search ends with its last client. leaveCall returns
 // why there is no result.
-func (f *Fleet) leaveCall(ctx context.Context, fl *call) error {
+func (f *Fleet) leaveCall(ctx context.Context, c *call) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if fl.waiting--; fl.waiting == 0 {
-		fl.cancel()
-		if f.calls[fl.keyLookup] == fl {
-			delete(f.calls, fl.keyLookup) // the next request starts a new search
+	if c.waiting--; c.waiting == 0 {
+		c.cancel()
+		if f.calls[c.keyLookup] == c {
+			delete(f.calls, c.keyLookup) // the next request starts a new search
 		}
 	}
 	switch {
-	case fl.reason == nil:
-		return fmt.Errorf("waiting for session %s: %w", fl.key, ctx.Err())
-	case plainKind(fl.reason) == kindInternal || errors.Is(fl.reason, holdfast.ErrNotFound):
-		return fmt.Errorf("waiting for session %s: %w; last: %v", fl.key, ctx.Err(), fl.reason)
+	case c.reason == nil:
+		return fmt.Errorf("waiting for session %s: %w", c.key, ctx.Err())
+	case plainKind(c.reason) == kindInternal || errors.Is(c.reason, holdfast.ErrNotFound):
+		return fmt.Errorf("waiting for session %s: %w; last: %v", c.key, ctx.Err(), c.reason)
 	}
-	return fmt.Errorf("waiting for session %s: %w", fl.key, fl.reason)
+	return fmt.Errorf("waiting for session %s: %w", c.key, c.reason)
 }
 
 // setReason records why the search waits.
-func (f *Fleet) setReason(fl *call, reason error) {
+func (f *Fleet) setReason(c *call, reason error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	fl.reason = reason
+	c.reason = reason
 }
 
 // finalError is an error that waiting cannot resolve.

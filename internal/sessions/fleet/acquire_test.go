@@ -29,7 +29,7 @@ func TestOneNode(t *testing.T) {
 	})
 }
 
-// TestOneClaim has all nodes ask for the same session at once.
+// TestOneClaim sends requests for the same session to all nodes at once.
 func TestOneClaim(t *testing.T) {
 	bubble(t, 50, func(t *testing.T, w *world) {
 		for _, x := range w.nodes {
@@ -86,12 +86,12 @@ func TestRemoteRouteNeedsNoStore(t *testing.T) {
 	})
 }
 
-// TestLocalStateDoesNotHideARoute: another node may own a session by now that waits to
-// boot on this node, or that failed to boot here.
+// TestLocalStateDoesNotHideARoute: while a session waits for its boot on this node, or
+// after its boot has failed here, another node may already own it.
 func TestLocalStateDoesNotHideARoute(t *testing.T) {
 	for name, c := range map[string]struct {
 		failed error
-		later  bool // the other node gets it while the client waits
+		later  bool // the other node claims it while the client waits
 	}{
 		"queued here":    {},
 		"lost meanwhile": {later: true},
@@ -126,7 +126,7 @@ func TestLeftClosesWhenTheOwnerLeaves(t *testing.T) {
 		r := a.mustAcquire(t)
 		select {
 		case <-r.Left:
-			t.Fatal("it is said to have left at once")
+			t.Fatal("Left is closed at once")
 		default:
 		}
 		must(t, b.host.leave(t.Context(), key))
@@ -165,7 +165,7 @@ func TestOwnerVanishes(t *testing.T) {
 					x.publish(func(n *holdfast.Node) { n.Trouble = "" })
 				}
 				if n := bootsOf(w.nodes[:1]); n != 1 {
-					t.Fatalf("the node that is to vanish has %d sessions, want 1", n)
+					t.Fatalf("the node that will vanish has %d sessions, want 1", n)
 				}
 				if cut {
 					w.net.cut(first.record.PeerAddress, true)
@@ -195,7 +195,7 @@ func TestUnreachableOwnerIsNotOverruled(t *testing.T) {
 			t.Errorf("Acquire = %v, want it to wait for the owner", err)
 		}
 		if n := bootsOf(w.nodes); n != 1 {
-			t.Errorf("%d claims, want the first only", n)
+			t.Errorf("%d claims, want only the first", n)
 		}
 	})
 }
@@ -211,17 +211,17 @@ func TestRefusedLooksPastTheCache(t *testing.T) {
 		again := a.mustAcquire(t)
 		synctest.Wait()
 		if again.Epoch != first.Epoch || a.count(a.deps.Metrics.peerRequests, "ok") != before+1 {
-			t.Errorf("route %+v; want the owner to be asked once, and the same route", again)
+			t.Errorf("route %+v; want one request to the owner, and the same route", again)
 		}
 		before = a.count(a.deps.Metrics.peerRequests, "ok")
 		a.mustAcquire(t)
 		if n := a.count(a.deps.Metrics.peerRequests, "ok"); n != before {
-			t.Error("the owner was asked again although it had confirmed")
+			t.Error("the owner received another request although it had confirmed")
 		}
 		r := b.mustAcquire(t)
 		b.Refused(key, r)
 		if b.host.refused != 1 {
-			t.Error("the refusal of a route on this node did not reach it")
+			t.Error("the refusal of a route on this node did not reach Local")
 		}
 	})
 }
@@ -265,10 +265,10 @@ func TestLateAnswerDoesNotConfirmARecord(t *testing.T) {
 		f := a.dir.Follow(key)
 		defer f.Close()
 		if s, _ := f.Look(); !s.Known || !s.Suspect {
-			t.Errorf("%+v, want it to be doubted still", s)
+			t.Errorf("%+v, want it to be suspect still", s)
 		}
 		if n := a.count(a.deps.Metrics.peerRequests, "ok"); n != 1 {
-			t.Errorf("%d answers came, want the late one", n)
+			t.Errorf("%d answers arrived, want the late one", n)
 		}
 	})
 }
@@ -295,7 +295,7 @@ func TestFullFleet(t *testing.T) {
 					t.Errorf("Acquire = %v, want %v", err, c.want)
 				}
 				if waited := time.Since(start); waited != 20*time.Second {
-					t.Errorf("it gave up after %v, want all of 20s", waited)
+					t.Errorf("Acquire returned after %v, want 20s", waited)
 				}
 			})
 		})
@@ -347,7 +347,7 @@ func TestClientGoesAway(t *testing.T) {
 		time.Sleep(time.Second)
 		cancel()
 		if err := <-done; err == nil {
-			t.Error("it found a place in a fleet that drains")
+			t.Error("Acquire succeeded in a fleet that drains")
 		}
 		synctest.Wait()
 		x.mu.Lock()

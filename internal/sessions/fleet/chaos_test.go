@@ -29,7 +29,7 @@ func chaos(t *testing.T, w *world, random *rand.Rand) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	var storm sync.WaitGroup
-	gateways := w.nodes[:2] // these stay; the requests of a dead gateway are gone
+	gateways := w.nodes[:2] // these nodes stay, because the requests of a dead gateway end with it
 	for i := range clients {
 		x, rest := gateways[i%2], rand.New(rand.NewPCG(uint64(i), 8))
 		storm.Go(func() {
@@ -98,13 +98,13 @@ func (x *node) handOver(t *testing.T, told bool) {
 	x.publish(func(n *holdfast.Node) { n.Draining = false })
 }
 
-// moves are the sessions that are ready on the node.
+// moves returns the sessions that are ready on the node.
 func (x *node) moves() (all []Departing) {
 	x.host.with(func() {
 		for _, e := range x.host.sessions {
 			select {
 			case <-e.settled:
-				all = append(all, Departing{Owner: e.owner})
+				all = append(all, DepartingOf(e.owner, false))
 			default:
 			}
 		}

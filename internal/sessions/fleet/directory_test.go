@@ -64,7 +64,7 @@ func TestDirectoryIsCompleteWhenReady(t *testing.T) {
 		time.Sleep(time.Minute)
 		select {
 		case <-d.Ready():
-			t.Fatal("it is ready without the store")
+			t.Fatal("the directory is ready without the store")
 		default:
 		}
 		s.SetDown(false)
@@ -191,7 +191,7 @@ func TestStaleCacheHeals(t *testing.T) {
 func TestRefreshFeedsTheCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(100)
-		d := testDirectory(s) // its watch is as late as possible
+		d := testDirectory(s) // with the latest possible watch
 		o := claim(t, s, "a", holdfast.Ready)
 		if got, err := d.Refresh(t.Context(), "a"); err != nil || got != o {
 			t.Errorf("Refresh = %+v, %v; want %+v", got, err, o)
@@ -277,19 +277,19 @@ func TestCacheNeverGoesBack(t *testing.T) {
 		past := history(t)
 		reads := &slowStore{}
 		d := testDirectory(reads)
-		head, watched := 0, 0 // how much has happened, how much of it the watch has told
+		head, watched := 0, 0 // events so far, events that the watch has reported
 		var seen holdfast.Owner
-		over := holdfast.Epoch(0) // epochs up to here were seen to go
+		over := holdfast.Epoch(0) // epochs up to here were seen to end
 		look := func() {
 			o, ok := d.Owner("a")
 			switch {
 			case !ok && seen.Epoch > over && !ended(past[:head], seen.Epoch):
-				t.Fatalf("%+v is forgotten while it lives", seen)
+				t.Fatalf("%+v is forgotten while the epoch lasts", seen)
 			case !ok:
 				over = max(over, seen.Epoch)
 				return
 			case o.Epoch <= over:
-				t.Fatalf("epoch %d is back; epochs up to %d have gone", o.Epoch, over)
+				t.Fatalf("epoch %d is back; epochs up to %d have ended", o.Epoch, over)
 			case o.Epoch < seen.Epoch, o.Revision < seen.Revision, o.Epoch == seen.Epoch && !seen.State.CanBecome(o.State):
 				t.Fatalf("from %+v back to %+v", seen, o)
 			}
@@ -304,17 +304,17 @@ func TestCacheNeverGoesBack(t *testing.T) {
 		var underWay []func()
 		for _, step := range rapid.SliceOfN(rapid.IntRange(0, 5), 10, 60).Draw(t, "steps") {
 			switch {
-			case step <= 1 && head < len(past): // something happens
+			case step <= 1 && head < len(past): // an event
 				head++
 			case step == 2 && watched < head:
 				watch()
 			case step == 3 && head > 0: // a read is sent
 				underWay = append(underWay, reads.begin(d, past[head-1]))
-			case step == 4 && len(underWay) > 0: // an answer comes
+			case step == 4 && len(underWay) > 0: // an answer arrives
 				i := rapid.IntRange(0, len(underWay)-1).Draw(t, "answer")
 				underWay[i]()
 				underWay = append(underWay[:i], underWay[i+1:]...)
-			case step == 5 && head > 0: // a node tells what it knew once, without the revision
+			case step == 5 && head > 0: // a node sends an earlier record, without the revision
 				if c := past[rapid.IntRange(0, head-1).Draw(t, "told")]; !c.deleted {
 					c.owner.Revision = 0
 					d.Confirm(c.owner)
@@ -330,7 +330,7 @@ func TestCacheNeverGoesBack(t *testing.T) {
 			look()
 		}
 		if o, ok := d.Owner("a"); ok {
-			t.Fatalf("at the end it has %+v, the store nothing", o)
+			t.Fatalf("at the end it has %+v, the store no record", o)
 		}
 	})
 }
@@ -351,11 +351,11 @@ func TestOldRecordIsNotLearned(t *testing.T) {
 	d.apply(store.Event{Key: "b", Owner: holdfast.Owner{Key: "b", Epoch: 10, Revision: 10, State: holdfast.Claimed}, Revision: 10})
 	d.Learn(holdfast.Owner{Key: "a", Node: "x", Epoch: 5, Revision: 7, State: holdfast.Ready})
 	if o, ok := d.Owner("a"); ok {
-		t.Errorf("it believes %+v", o)
+		t.Errorf("it accepted %+v", o)
 	}
 	d.Learn(holdfast.Owner{Key: "a", Node: "x", Epoch: 11, State: holdfast.Ready})
 	if o, ok := d.Owner("a"); !ok || o.Epoch != 11 {
-		t.Errorf("it does not believe what is new: %+v", o)
+		t.Errorf("it did not accept a new record: %+v", o)
 	}
 }
 
@@ -378,7 +378,7 @@ func TestTombstonesAreBounded(t *testing.T) {
 		g.add(holdfast.SessionKey(fmt.Sprint("k", i)), record{epoch: 4}, false, now)
 	}
 	if len(g.byKey) > maxTombstones || len(g.order) > maxTombstones {
-		t.Errorf("%d are kept, %d in order, at most %d should be", len(g.byKey), len(g.order), maxTombstones)
+		t.Errorf("%d are kept, %d in order, at most %d are allowed", len(g.byKey), len(g.order), maxTombstones)
 	}
 }
 
@@ -387,7 +387,7 @@ func TestMemory(t *testing.T) {
 	const sessions = 20_000
 	owners := make([]holdfast.Owner, sessions)
 	for i := range owners {
-		k := fmt.Sprintf("/holdfast/v1/sessions/user-%06d-abcdef", i) // as a store has it
+		k := fmt.Sprintf("/holdfast/v1/sessions/user-%06d-abcdef", i) // the key in a store
 		owners[i] = holdfast.Owner{
 			Key: holdfast.SessionKey(k[len("/holdfast/v1/sessions/"):]), Node: holdfast.NodeID(fmt.Sprint("node-", i%1000)),
 			Epoch: holdfast.Epoch(i + 1), Revision: holdfast.Revision(i + sessions), State: holdfast.Ready, Template: "default",
@@ -397,7 +397,7 @@ func TestMemory(t *testing.T) {
 	heap := func() int64 {
 		var m runtime.MemStats
 		runtime.GC()
-		runtime.GC() // what the first one has found to be garbage
+		runtime.GC() // frees what the first collection has found
 		runtime.ReadMemStats(&m)
 		return int64(m.HeapAlloc)
 	}

@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -23,7 +22,7 @@ const (
 // expectation is a session that another node has announced. This node claims it when
 // that node's record of it is gone.
 type expectation struct {
-	departingSession
+	Departing
 	from  holdfast.NodeID
 	until time.Time
 }
@@ -43,7 +42,7 @@ func newExpected(f *Fleet) *expected {
 }
 
 // add records announcements and returns how many fit.
-func (x *expected) add(from holdfast.NodeID, sessions []departingSession) int {
+func (x *expected) add(from holdfast.NodeID, sessions []Departing) int {
 	n := x.put(from, sessions, time.Now().Add(AnnouncementTTL))
 	x.f.deps.Metrics.handovers.WithLabelValues("expected").Add(float64(n))
 	// The directory does not report again a record that is already gone.
@@ -55,7 +54,7 @@ func (x *expected) add(from holdfast.NodeID, sessions []departingSession) int {
 	return n
 }
 
-func (x *expected) put(from holdfast.NodeID, sessions []departingSession, until time.Time) int {
+func (x *expected) put(from holdfast.NodeID, sessions []Departing, until time.Time) int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for i, s := range sessions {
@@ -172,12 +171,11 @@ func (x *expected) claim(ctx context.Context, e *expectation) {
 			break
 		}
 	}
-	var elsewhere *holdfast.ElsewhereError
 	event := "failed"
 	switch {
 	case err == nil:
 		event = "claimed"
-	case errors.As(err, &elsewhere):
+	case kindOf(err) == kindElsewhere:
 		x.f.learn(err)
 		event = "elsewhere"
 	case ctx.Err() == nil:

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/singleflight"
 
 	"holdfast"
 	"holdfast/internal/platform/store"
@@ -49,16 +50,16 @@ type Deps struct {
 	// steps.
 	Fetch func(ctx context.Context, template string) error
 	// CanRun returns why this node cannot run sessions of the template, or nil if it
-	// can. If CanRun is nil, the node can run all templates.
+	// can.
 	CanRun func(template string) error
 	// Caller returns the node that sent a request, according to its certificate, or ""
 	// if the sender is not a node of the fleet.
 	Caller func(*http.Request) holdfast.NodeID
 	// Draining reports whether this node accepts no new session. A draining node is
-	// not chosen as a successor. nil means never.
+	// not chosen as a successor.
 	Draining func() bool
 	// OnOwnRecord is called for every record of this node that the directory learns
-	// of. It must not block or call back. It may be nil.
+	// of. It must not block or call back.
 	OnOwnRecord func(holdfast.Owner)
 	// OnClaim is called for every claim that the directory learns of, including those
 	// of this node. It must not block or call back. It may be nil.
@@ -90,7 +91,7 @@ type Fleet struct {
 	mu         sync.Mutex
 	tasks      tasks.Group // open while Run is active; sealed with mu held
 	calls      map[keyLookup]*call
-	fetches    map[string]*fetching // by template, in progress
+	fetches    singleflight.Group // by template
 	successors map[holdfast.SessionKey]successor
 }
 
@@ -102,17 +103,11 @@ func New(cfg Config, deps Deps) *Fleet {
 		nodes: newNodes(deps.Store, cfg.Node, rand.IntN),
 		peers: newPeers(deps.Dial, deps.Metrics),
 		calls: map[keyLookup]*call{}, successors: map[holdfast.SessionKey]successor{},
-		fetches: map[string]*fetching{},
 	}
 	f.nodes.share = cfg.MaxShare
 	f.next = newExpected(f)
 	f.dir.gone = f.next.gone
-	if deps.Draining == nil {
-		f.deps.Draining = func() bool { return false }
-	}
-	if deps.OnOwnRecord != nil {
-		f.dir.own = deps.OnOwnRecord
-	}
+	f.dir.own = deps.OnOwnRecord
 	if deps.OnClaim != nil {
 		f.dir.claimed = deps.OnClaim
 	}

@@ -39,26 +39,36 @@ type handler struct {
 	slots chan struct{}
 }
 
-// read decodes a request and returns the node that sent it. It returns false after it
-// has refused the request.
-func (h *handler) read(w http.ResponseWriter, r *http.Request, limit int64, into any) (holdfast.NodeID, bool) {
+// caller returns the node that sent a request. It returns false after it has refused
+// the request.
+func (h *handler) caller(w http.ResponseWriter, r *http.Request) (holdfast.NodeID, bool) {
 	from := h.f.deps.Caller(r)
 	if from == "" {
 		http.Error(w, "this endpoint is for nodes of the fleet only", http.StatusForbidden)
+	}
+	return from, from != ""
+}
+
+// read decodes a request and returns the node that sent it. It returns false after it
+// has refused the request.
+func (h *handler) read(w http.ResponseWriter, r *http.Request, limit int64, into any) (holdfast.NodeID, bool) {
+	from, ok := h.caller(w, r)
+	if !ok {
 		return "", false
 	}
 	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, limit)).Decode(into)
 	if c, ok := into.(interface{ check() error }); err == nil && ok {
 		err = c.check()
 	}
-	var size *http.MaxBytesError
-	switch {
-	case errors.As(err, &size):
-		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
-	case err != nil:
-		http.Error(w, cut(err.Error(), maxText), http.StatusBadRequest)
+	if err == nil {
+		return from, true
 	}
-	return from, err == nil
+	status := http.StatusBadRequest
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		status = http.StatusRequestEntityTooLarge
+	}
+	http.Error(w, cut(err.Error(), maxText), status)
+	return "", false
 }
 
 func (h *handler) acquire(w http.ResponseWriter, r *http.Request) {

@@ -112,7 +112,7 @@ type world struct {
 	net   *network
 
 	mu    sync.Mutex
-	nodes []*node // all that there ever were
+	nodes []*node // including ended ones
 }
 
 // node is one node of a world. Its lease is renewed until it dies.
@@ -201,13 +201,15 @@ func (w *world) make(id holdfast.NodeID, hop string, dial Dial, l net.Listener) 
 		Dial: func(ctx context.Context, to holdfast.NodeID, addr string) (net.Conn, error) {
 			c, err := dial(ctx, to, addr)
 			if err == nil {
-				_, err = fmt.Fprintf(c, "%-32s", id) // stands in for a certificate
+				_, err = fmt.Fprintf(c, "%-32s", id) // replaces a certificate
 			}
 			return c, err
 		},
 		Fetch:         func(ctx context.Context, name string) error { return x.fetch(ctx, name) },
 		PreferredNode: func(context.Context, holdfast.SessionKey) holdfast.NodeID { return x.prefer },
 		Caller:        callerOf,
+		CanRun:        func(string) error { return nil },
+		OnOwnRecord:   func(holdfast.Owner) {},
 		Draining: func() (draining bool) {
 			x.host.with(func() { draining = x.host.draining })
 			return draining
@@ -264,7 +266,7 @@ func (x *node) die() {
 	x.ended.Wait()
 }
 
-// count is a counter of the node's metrics.
+// count returns a counter of the node's metrics.
 func (x *node) count(c *prometheus.CounterVec, label string) int {
 	var m dto.Metric
 	must(x.w.t, c.WithLabelValues(label).Write(&m))
@@ -341,7 +343,7 @@ func (x *node) mustAcquire(t *testing.T) holdfast.Route {
 	return r
 }
 
-// owner is the node that a route from x leads to.
+// owner returns the node of the route from x.
 func (w *world) owner(x *node, r holdfast.Route) *node {
 	if r.Node == "" {
 		return x

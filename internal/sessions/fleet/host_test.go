@@ -27,7 +27,7 @@ type host struct {
 	bootErr  error
 	refuse   error           // of every claim
 	has      map[string]bool // the templates, beside the default one; nil: any
-	boots    int             // that got the claim
+	boots    int             // with a successful claim
 	held     int             // connections
 	refused  int
 	template string // of the last boot
@@ -45,7 +45,7 @@ func newHost(id holdfast.NodeID, s store.Store, lease store.LeaseID) *host {
 	return &host{id: id, store: s, lease: lease, sessions: map[holdfast.SessionKey]*served{}}
 }
 
-// with changes the host's behaviour.
+// with calls f with the lock held.
 func (h *host) with(change func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -208,7 +208,7 @@ func (h *host) lastTemplate() (name string) {
 	return name
 }
 
-// bootsOf is how many claims the hosts have won in all.
+// bootsOf returns the number of successful claims of all hosts.
 func bootsOf(nodes []*node) (n int) {
 	for _, x := range nodes {
 		x.host.with(func() { n += x.host.boots })

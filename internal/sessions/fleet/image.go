@@ -1,7 +1,9 @@
 package fleet
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,10 +25,10 @@ const (
 )
 
 var (
-	// errNoSuccessor means that no node was told to take the session over.
-	errNoSuccessor = errors.New("no node was told to take it over")
-	// errIdleTimeout ends the transfer of an image.
-	errIdleTimeout = fmt.Errorf("no data was transferred for %v", imageIdleTimeout)
+	// errNoSuccessor means that no node was chosen to take the session over.
+	errNoSuccessor = errors.New("no node was chosen to take it over")
+	// errIdleTimeout ends a request to another node.
+	errIdleTimeout = errors.New("no data was transferred")
 )
 
 // Receive receives the image of a session that is handed over to this node,
@@ -35,14 +37,14 @@ var (
 // session may have been released without it.
 type Receive func(ctx context.Context, image io.Reader, expected func(holdfast.SessionKey, holdfast.Epoch) error) error
 
-// successor is the node that was told to take a session over.
+// successor is the node that was chosen to take a session over.
 type successor struct {
 	epoch holdfast.Epoch
 	node  holdfast.Node
 }
 
 // setSuccessor records the successor of sessions.
-func (f *Fleet) setSuccessor(to holdfast.Node, sessions []departingSession) {
+func (f *Fleet) setSuccessor(to holdfast.Node, sessions []Departing) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, s := range sessions {
@@ -129,7 +131,7 @@ func (p *peers) sendImage(ctx context.Context, to holdfast.Node, write func(io.W
 }
 
 func (p *peers) putImage(ctx context.Context, to holdfast.Node, image io.Reader) error {
-	resp, err := p.send(ctx, to, pathImage, "application/octet-stream", io.NopCloser(image))
+	resp, err := p.send(ctx, to, pathImage, "application/octet-stream", io.NopCloser(image), imageIdleTimeout)
 	if err != nil {
 		return fmt.Errorf("node %s: %w", to.ID, err)
 	}
@@ -140,21 +142,21 @@ func (p *peers) putImage(ctx context.Context, to holdfast.Node, image io.Reader)
 	return nil
 }
 
-// send sends a body to a node and returns the answer with any status. Apart from ctx
-// there is no limit in time while data is transferred. Errors: errUnreachable,
-// errIdleTimeout.
-func (p *peers) send(ctx context.Context, to holdfast.Node, path, media string, body io.Reader) (*http.Response, error) {
+// send sends a body to a node and returns the answer with any status. It ends the
+// transfer if no data is transferred for the time idle. Apart from ctx there is no
+// other limit in time. Errors: errUnreachable, errIdleTimeout.
+func (p *peers) send(ctx context.Context, to holdfast.Node, path, media string, body io.Reader, idle time.Duration) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(context.WithValue(ctx, peerKey{}, peer{to.ID, to.PeerAddress}))
-	quiet := time.AfterFunc(imageIdleTimeout, func() { cancel(errIdleTimeout) })
-	heard := func() { quiet.Reset(imageIdleTimeout) }
-	done := func() { quiet.Stop(); cancel(nil) }
+	timer := time.AfterFunc(idle, func() { cancel(fmt.Errorf("%w for %v", errIdleTimeout, idle)) })
+	active := func() { timer.Reset(idle) }
+	done := func() { timer.Stop(); cancel(nil) }
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+poolName(to)+path, body)
 	if err != nil {
 		done()
 		return nil, err
 	}
 	req.Header.Set("Content-Type", media)
-	req.Body = &watchedBody{activityReader{from: req.Body, onRead: heard}, ctx, req.Body.Close}
+	req.Body = &watchedBody{ctx: ctx, from: req.Body, onRead: active, close: req.Body.Close}
 	resp, err := p.http.Do(req)
 	if err != nil {
 		err = withCause(ctx, err)
@@ -162,19 +164,23 @@ func (p *peers) send(ctx context.Context, to holdfast.Node, path, media string, 
 		return nil, fmt.Errorf("%w: %w", errUnreachable, err)
 	}
 	closeBody := resp.Body.Close
-	resp.Body = &watchedBody{activityReader{from: resp.Body, onRead: heard}, ctx, func() error { defer done(); return closeBody() }}
+	resp.Body = &watchedBody{ctx: ctx, from: resp.Body, onRead: active, close: func() error { defer done(); return closeBody() }}
 	return resp, nil
 }
 
 // watchedBody is a body whose reads reset the idle timeout. It is closed once.
 type watchedBody struct {
-	activityReader
-	ctx   context.Context // its cause says why the transfer ends early
-	close func() error
+	ctx    context.Context // its cause says why the transfer ends early
+	from   io.Reader
+	onRead func() // called after every read that returned data
+	close  func() error
 }
 
 func (w *watchedBody) Read(b []byte) (int, error) {
-	n, err := w.activityReader.Read(b)
+	n, err := w.from.Read(b)
+	if n > 0 {
+		w.onRead()
+	}
 	if err != nil && err != io.EOF {
 		err = withCause(w.ctx, err)
 	}
@@ -191,17 +197,16 @@ func withCause(ctx context.Context, err error) error {
 	return err
 }
 
-// unexpectedStatus is the error of an answer with an unexpected status.
+// unexpectedStatus returns the error of an answer with an unexpected status.
 func unexpectedStatus(resp *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
-	return fmt.Errorf("answers %s: %.512q", resp.Status, text)
+	return fmt.Errorf("answers %s: %.512q", resp.Status, bytes.TrimSpace(text))
 }
 
 // image receives an image. It runs on the successor.
 func (h *handler) image(w http.ResponseWriter, r *http.Request) {
-	from := h.f.deps.Caller(r)
-	if from == "" {
-		http.Error(w, "this endpoint is for nodes of the fleet only", http.StatusForbidden)
+	from, ok := h.caller(w, r)
+	if !ok {
 		return
 	}
 	if h.f.deps.ReceiveImage == nil {
@@ -256,4 +261,122 @@ func (x *expected) expects(from holdfast.NodeID, key holdfast.SessionKey, epoch 
 	}
 	e.until = time.Now().Add(AnnouncementTTL)
 	return true
+}
+
+const pathTake = "/fleet/v1/image/take"
+
+// takeRequest asks for the image of a session's epoch Epoch. The asking node has
+// claimed the session at epoch Next.
+type takeRequest struct {
+	Key   holdfast.SessionKey `json:"key"`
+	Epoch holdfast.Epoch      `json:"epoch"`
+	Next  holdfast.Epoch      `json:"next"`
+}
+
+func (q takeRequest) check() error {
+	if _, err := holdfast.ParseSessionKey(string(q.Key)); err != nil {
+		return err
+	}
+	if q.Epoch <= 0 || q.Next <= q.Epoch {
+		return fmt.Errorf("session %s: epoch %d does not follow %d", q.Key, q.Next, q.Epoch)
+	}
+	return nil
+}
+
+// TakeImage calls read with the image of a session's epoch, which the node from keeps.
+// This node must have claimed the session at epoch next. The other node deletes the
+// image. holdfast.ErrNotFound means that there is no such node or image.
+func (f *Fleet) TakeImage(ctx context.Context, from holdfast.NodeID, key holdfast.SessionKey, epoch, next holdfast.Epoch, read func(io.Reader) error) error {
+	n, err := f.deps.Store.Node(ctx, from)
+	if err == nil && n.PeerAddress == "" {
+		err = fmt.Errorf("it has no peer address: %w", holdfast.ErrNotFound)
+	}
+	if err == nil {
+		err = f.peers.takeImage(ctx, n, takeRequest{key, epoch, next}, read)
+	}
+	if err != nil {
+		return fmt.Errorf("take the image of session %s from node %s: %w", key, from, err)
+	}
+	return nil
+}
+
+func (p *peers) takeImage(ctx context.Context, from holdfast.Node, q takeRequest, read func(io.Reader) error) error {
+	body, err := json.Marshal(q)
+	if err != nil {
+		return err
+	}
+	var resp *http.Response
+	// A second request is safe: the other node gives an image away once.
+	err = retryOnce(ctx, func() (err error) {
+		resp, err = p.send(ctx, from, pathTake, "application/json", bytes.NewReader(body), imageIdleTimeout)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		err := fmt.Errorf("it %w", unexpectedStatus(resp))
+		if resp.StatusCode == http.StatusNotFound {
+			err = fmt.Errorf("%w: %w", holdfast.ErrNotFound, err)
+		}
+		return err
+	}
+	return read(resp.Body)
+}
+
+// take gives an image to the node that owns the session, and to no other node.
+func (h *handler) take(w http.ResponseWriter, r *http.Request) {
+	var q takeRequest
+	from, ok := h.read(w, r, maxAcquireBody, &q)
+	if !ok {
+		return
+	}
+	if h.f.deps.GiveImage == nil {
+		http.Error(w, "this node keeps no images", http.StatusNotFound)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), imageTimeout)
+	defer cancel()
+	o, err := h.f.deps.Store.Get(ctx, q.Key)
+	switch {
+	case err != nil && !errors.Is(err, holdfast.ErrNotFound):
+		http.Error(w, cut(err.Error(), maxText), http.StatusServiceUnavailable)
+		return
+	case err != nil || o.Node != from || o.Epoch != q.Next:
+		http.Error(w, fmt.Sprintf("node %s does not have session %s at epoch %d", from, q.Key, q.Next), http.StatusForbidden)
+		return
+	}
+	out := &deadlineWriter{w: w, end: time.Now().Add(imageTimeout), setDeadline: http.NewResponseController(w).SetWriteDeadline}
+	err = h.f.deps.GiveImage(ctx, q.Key, q.Epoch, out)
+	if err == nil {
+		return
+	}
+	h.f.log.Warn("giving an image away failed", "session", q.Key, "to", from, "err", err)
+	if out.started {
+		panic(http.ErrAbortHandler) // the other node sees that the image is incomplete
+	}
+	status := http.StatusInternalServerError
+	if errors.Is(err, holdfast.ErrNotFound) {
+		status = http.StatusNotFound
+	}
+	http.Error(w, cut(err.Error(), maxText), status)
+}
+
+// deadlineWriter records whether anything was written. A write waits for
+// imageIdleTimeout at most, and not past end.
+type deadlineWriter struct {
+	w           http.ResponseWriter
+	started     bool
+	end         time.Time
+	setDeadline func(time.Time) error
+}
+
+func (b *deadlineWriter) Write(p []byte) (int, error) {
+	if !b.started {
+		b.w.Header().Set("Content-Type", "application/octet-stream")
+	}
+	b.started = true
+	_ = b.setDeadline(idleDeadline(b.end)) // every server of the fleet supports deadlines
+	return b.w.Write(p)
 }

@@ -21,17 +21,17 @@ import (
 // fault is a fault of a node's connections to others. It starts when one of them has
 // carried a number of bytes, in both directions together.
 type fault struct {
-	how   string // of those below
+	how   string // one of the constants below
 	after int64  // bytes
-	times int    // so many connections; 0 is all
+	times int    // number of connections; 0 means all
 }
 
 const (
-	breaks  = "breaks"              // both ends are told
-	hole    = "black hole"          // no session moves, no node is told
-	deaf    = "answer lost"         // all arrives, nothing comes back
-	crawls  = "crawls"              // every piece takes nearly as long as it may
-	crawled = imageIdleTimeout / 10 // of each
+	breaks  = "breaks"              // both ends see a reset
+	hole    = "black hole"          // no byte passes, and no end is notified
+	deaf    = "answer lost"         // all bytes arrive, and no answer comes back
+	crawls  = "crawls"              // every piece takes nearly the idle timeout
+	crawled = imageIdleTimeout / 10 // for each piece
 )
 
 // faulty applies a fault to the node's connections.
@@ -147,7 +147,7 @@ func TestSendImageWithNetworkFaults(t *testing.T) {
 					}
 					return err
 				}
-				s := []departingSession{{Key: key, Epoch: 7}}
+				s := []Departing{{Key: key, Epoch: 7}}
 				a.setSuccessor(b.record, s)
 				b.next.add(a.id, s)
 				calls, begun := 0, time.Now()
@@ -161,10 +161,10 @@ func TestSendImageWithNetworkFaults(t *testing.T) {
 				time.Sleep(imageIdleTimeout + time.Second)
 				tries.Wait()
 				if !errors.Is(err, c.says) || (err == nil) != (c.says == nil) || calls != c.calls {
-					t.Errorf("it says %v, want %v, after %d calls", err, c.says, calls)
+					t.Errorf("error %v, want %v, after %d calls", err, c.says, calls)
 				}
 				if (whole.Load() == 1) != c.arrives {
-					t.Errorf("%d arrived whole", whole.Load())
+					t.Errorf("%d images arrived completely", whole.Load())
 				}
 				if (took > imageIdleTimeout) != (c.how == crawls) {
 					t.Errorf("it took %v", took)
@@ -220,7 +220,7 @@ func TestImageThatCannotBeRead(t *testing.T) {
 			_, err := io.Copy(io.Discard, r)
 			return err
 		}
-		a.setSuccessor(b.record, []departingSession{{Key: key, Epoch: 7}})
+		a.setSuccessor(b.record, []Departing{{Key: key, Epoch: 7}})
 		calls, torn := 0, errors.New("torn")
 		err := a.SendImage(t.Context(), key, 7, func(w io.Writer) error {
 			calls++
@@ -231,7 +231,7 @@ func TestImageThatCannotBeRead(t *testing.T) {
 			t.Errorf("%v after %d calls", err, calls)
 		}
 		if err := a.SendImage(t.Context(), key, 8, nil); !errors.Is(err, errNoSuccessor) {
-			t.Errorf("another life: %v", err)
+			t.Errorf("another epoch: %v", err)
 		}
 	})
 }
@@ -241,7 +241,7 @@ func TestImageThatCannotBeRead(t *testing.T) {
 func TestTakeImageWithNetworkFaults(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault
-		want  error // nil: it arrives
+		want  error // nil: the image arrives
 		given int
 	}{
 		"whole":          {fault{how: breaks, after: 1 << 30}, nil, 1},
@@ -276,11 +276,11 @@ func TestTakeImageWithNetworkFaults(t *testing.T) {
 				})
 				took := time.Since(begun)
 				if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) || (err == nil) != bytes.Equal(got, image) {
-					t.Errorf("it says %v, want %v, of %d bytes", err, c.want, len(got))
+					t.Errorf("error %v, want %v, after %d bytes", err, c.want, len(got))
 				}
 				<-ended
 				if int(given.Load()) != c.given {
-					t.Errorf("it was given %d times", given.Load())
+					t.Errorf("the image was given away %d times", given.Load())
 				}
 				if (took > imageIdleTimeout) != (c.how == crawls) {
 					t.Errorf("it took %v", took)
@@ -295,15 +295,15 @@ func TestOnlyTheOwnerTakesAnImage(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		a, b := w.nodes[0], w.nodes[1]
 		b.deps.GiveImage = func(context.Context, holdfast.SessionKey, holdfast.Epoch, io.Writer) error {
-			t.Error("it was given")
+			t.Error("the image was given away")
 			return nil
 		}
 		err := a.TakeImage(t.Context(), b.id, key, 1, 2, func(io.Reader) error { return nil })
 		if err == nil || errors.Is(err, holdfast.ErrNotFound) {
-			t.Errorf("with no claim: %v", err)
+			t.Errorf("without a claim: %v", err)
 		}
 		if err := a.TakeImage(t.Context(), "nobody", key, 1, 2, nil); !errors.Is(err, holdfast.ErrNotFound) {
-			t.Error(fmt.Errorf("of no node: %w", err))
+			t.Error(fmt.Errorf("from an unknown node: %w", err))
 		}
 	})
 }

@@ -65,9 +65,9 @@ func TestOverTCP(t *testing.T) {
 			}
 		})
 	}
-	// Sessions without a request since then boot now. After that each one lives once:
-	// in the store, and on its owner. (A claim that is being lost is visible for a
-	// moment, too.)
+	// Sessions without a request since then boot now. After that the store has one record
+	// for each, and its owner serves it. (A claim that another node wins is also visible
+	// for a moment.)
 	storm(w.nodes[2:3])
 	owners, _, err := w.store.List(t.Context())
 	must(t, err)
@@ -78,7 +78,7 @@ func TestOverTCP(t *testing.T) {
 	defer cancel()
 	for w.live() != sessions {
 		if !sleep(ctx, 10*time.Millisecond) {
-			t.Fatalf("%d sessions live on nodes, want %d", w.live(), sessions)
+			t.Fatalf("the nodes serve %d sessions, want %d", w.live(), sessions)
 		}
 	}
 }
@@ -102,7 +102,7 @@ func (x *node) reach(ctx context.Context, k holdfast.SessionKey) error {
 	}
 }
 
-// live is how many sessions the nodes have.
+// live returns the number of sessions on all nodes.
 func (w *world) live() (n int) {
 	for _, x := range w.nodes {
 		x.host.with(func() { n += len(x.host.sessions) })

@@ -66,10 +66,10 @@ func (n *nodes) ensure(ctx context.Context, id holdfast.NodeID) error {
 	})
 }
 
-// read reads the list unless willDo accepts it. One goroutine reads, the others wait
+// read reads the list unless accepts accepts it. One goroutine reads, the others wait
 // for it.
-func (n *nodes) read(ctx context.Context, willDo func() (bool, error)) error {
-	if ok, err := willDo(); ok {
+func (n *nodes) read(ctx context.Context, accepts func() (bool, error)) error {
+	if ok, err := accepts(); ok {
 		return err
 	}
 	select {
@@ -78,7 +78,7 @@ func (n *nodes) read(ctx context.Context, willDo func() (bool, error)) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if ok, err := willDo(); ok {
+	if ok, err := accepts(); ok {
 		return err
 	}
 	reading, cancel := context.WithTimeout(ctx, nodesTimeout)
@@ -145,11 +145,10 @@ func (n *nodes) place(ctx context.Context, avoid map[holdfast.NodeID]bool, prefe
 		countPlaced(&n.list[i])
 		return n.list[i], nil
 	}
-	id, err := Place(n.list, need, n.rand)
+	node, err := Place(n.list, need, n.rand)
 	if err != nil {
 		return holdfast.Node{}, err
 	}
-	node := &n.list[n.index[id]]
 	countPlaced(node)
 	return *node, nil
 }

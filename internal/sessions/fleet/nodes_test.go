@@ -60,23 +60,23 @@ func TestNodeListReadsAreLimited(t *testing.T) {
 				}
 				all.Wait()
 				if perSecond := float64(s.reads*size) / seconds; size > 200 && perSecond > 1.1*nodesPerSec || s.reads > seconds+1 {
-					t.Errorf("%d readings of %d nodes in %d s", s.reads, size, seconds)
+					t.Errorf("%d reads of %d nodes in %d s", s.reads, size, seconds)
 				}
 				if want := seconds / int(maxAge(size)/time.Second); s.reads < want*8/10 {
-					t.Errorf("%d readings in %d s, want about %d", s.reads, seconds, want)
+					t.Errorf("%d reads in %d s, want about %d", s.reads, seconds, want)
 				}
 			})
 		})
 	}
 }
 
-func TestNodesThatNobodyAsksForAreNotRead(t *testing.T) {
+func TestNodesAreReadOnDemandOnly(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		s := &countingStore{Store: w.store}
 		w.nodes[0].nodes.store = s
 		time.Sleep(time.Hour)
 		if s.reads != 0 {
-			t.Errorf("%d readings", s.reads)
+			t.Errorf("%d reads", s.reads)
 		}
 	})
 }
@@ -91,15 +91,15 @@ func TestNewNodeIsFound(t *testing.T) {
 		time.Sleep(time.Second)
 		must(t, n.ensure(t.Context(), "new"))
 		if _, ok := n.get("new"); !ok {
-			t.Error("a node that came is not known")
+			t.Error("a new node is not known")
 		}
-		// One that is not there at all does not have it read all the time.
+		// Requests for an unknown node do not cause more reads of the list.
 		for range 1000 {
 			must(t, n.ensure(t.Context(), "nobody"))
 			time.Sleep(100 * time.Millisecond)
 		}
 		if limit := 2 + 2*100/int(maxAge(4000)/time.Second); s.reads > limit {
-			t.Errorf("%d readings, at most %d are right", s.reads, limit)
+			t.Errorf("%d reads, at most %d are allowed", s.reads, limit)
 		}
 	})
 }

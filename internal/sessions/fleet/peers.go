@@ -187,30 +187,20 @@ func (p *peers) post(ctx context.Context, to holdfast.Node, path string, questio
 	if err != nil {
 		return fmt.Errorf("request to node %s: %w", to.ID, err)
 	}
-	ctx, cancel := context.WithCancel(context.WithValue(ctx, peerKey{}, peer{to.ID, to.PeerAddress}))
-	defer cancel()
-	quiet := time.AfterFunc(silenceTimeout, cancel)
-	defer quiet.Stop()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+poolName(to)+path, bytes.NewReader(body))
+	resp, err := p.send(ctx, to, path, "application/json", bytes.NewReader(body), silenceTimeout)
 	if err != nil {
-		return fmt.Errorf("request to node %s: %w", to.ID, err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := p.http.Do(req)
-	if err != nil {
-		return fmt.Errorf("node %s: %w: %w", to.ID, errUnreachable, err)
+		return fmt.Errorf("node %s: %w", to.ID, err)
 	}
 	defer resp.Body.Close()
-	heard := &activityReader{from: io.LimitReader(resp.Body, maxAnswer), onRead: func() { quiet.Reset(silenceTimeout) }}
 	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(heard, 512))
-		return fmt.Errorf("node %s answers %s: %q", to.ID, resp.Status, bytes.TrimSpace(text))
+		return fmt.Errorf("node %s %w", to.ID, unexpectedStatus(resp))
 	}
+	heard := io.LimitReader(resp.Body, maxAnswer)
 	if err := json.NewDecoder(heard).Decode(answer); err != nil {
 		return fmt.Errorf("node %s: %w: reading its answer: %w", to.ID, errUnreachable, err)
 	}
 	_, err = io.Copy(io.Discard, heard) // so that the connection can be reused
-	if err != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil && !errors.Is(err, errIdleTimeout) {
 		return fmt.Errorf("node %s: %w: reading its answer: %w", to.ID, errUnreachable, err)
 	}
 	return nil
@@ -222,18 +212,4 @@ func (p *peers) post(ctx context.Context, to holdfast.Node, path string, questio
 func poolName(n holdfast.Node) string {
 	sum := sha256.Sum256([]byte(string(n.ID) + "\x00" + n.PeerAddress))
 	return fmt.Sprintf("%x.node", sum[:16])
-}
-
-// activityReader calls onRead after every read that returned data.
-type activityReader struct {
-	from   io.Reader
-	onRead func()
-}
-
-func (l *activityReader) Read(b []byte) (int, error) {
-	n, err := l.from.Read(b)
-	if n > 0 {
-		l.onRead()
-	}
-	return n, err
 }

@@ -39,14 +39,14 @@ func TestLongBoot(t *testing.T) {
 	})
 }
 
-func TestAskingBeginsNothing(t *testing.T) {
+func TestRequestWithoutPlaceBootsNothing(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		a, b := w.nodes[0], w.nodes[1]
 		if _, err := ask(t.Context(), a, b, acquireRequest{Key: key}); !errors.Is(err, holdfast.ErrNotFound) {
 			t.Errorf("%v, want ErrNotFound", err)
 		}
 		if b.host.boots != 0 {
-			t.Error("it was booted")
+			t.Error("the session was booted")
 		}
 	})
 }
@@ -68,7 +68,7 @@ func TestSilentNodeIsGivenUp(t *testing.T) {
 	})
 }
 
-func TestAsksArePerPeer(t *testing.T) {
+func TestRequestsAreLimitedPerPeer(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		a, b := w.nodes[0], w.nodes[1]
 		b.host.boot = time.Minute
@@ -83,7 +83,7 @@ func TestAsksArePerPeer(t *testing.T) {
 		}
 		synctest.Wait()
 		if _, err := ask(t.Context(), a, b, acquireRequest{Key: key}); !errors.Is(err, holdfast.ErrBusy) {
-			t.Errorf("one question too many: %v, want ErrBusy", err)
+			t.Errorf("a request over the limit: %v, want ErrBusy", err)
 		}
 		asked.Wait()
 		if _, err := ask(t.Context(), a, b, acquireRequest{Key: key}); !errors.Is(err, holdfast.ErrNotFound) {
@@ -107,7 +107,7 @@ func TestConnectionsAreKept(t *testing.T) {
 			}
 		}
 		if dials != 1 {
-			t.Errorf("%d connections for five questions", dials)
+			t.Errorf("%d connections for five requests", dials)
 		}
 	})
 }
@@ -118,11 +118,11 @@ func TestHandlerRefuses(t *testing.T) {
 		x := w.nodes[0]
 		many := prepareRequest{From: "n1"}
 		for range maxPrepared + 1 {
-			many.Sessions = append(many.Sessions, departingSession{Key: "a", Epoch: 1})
+			many.Sessions = append(many.Sessions, Departing{Key: "a", Epoch: 1})
 		}
 		diverse := prepareRequest{From: "n1"}
 		for i := range maxTemplates + 1 {
-			diverse.Sessions = append(diverse.Sessions, departingSession{Key: "a", Epoch: 1, Template: fmt.Sprint(i)})
+			diverse.Sessions = append(diverse.Sessions, Departing{Key: "a", Epoch: 1, Template: fmt.Sprint(i)})
 		}
 		for name, c := range map[string]struct {
 			method, path, caller string
@@ -137,10 +137,10 @@ func TestHandlerRefuses(t *testing.T) {
 			"GET":             {"GET", pathAcquire, "n1", nil, 405},
 			"elsewhere":       {"POST", "/fleet/v1/other", "n1", nil, 404},
 			"another's name":  {"POST", pathPrepare, "n2", prepareRequest{From: "n1"}, 403},
-			"no epoch":        {"POST", pathPrepare, "n1", prepareRequest{From: "n1", Sessions: []departingSession{{Key: "a"}}}, 400},
+			"no epoch":        {"POST", pathPrepare, "n1", prepareRequest{From: "n1", Sessions: []Departing{{Key: "a"}}}, 400},
 			"many sessions":   {"POST", pathPrepare, "n1", many, 400},
 			"many templates":  {"POST", pathPrepare, "n1", diverse, 400},
-			"prepare bad key": {"POST", pathPrepare, "n1", prepareRequest{From: "n1", Sessions: []departingSession{{Key: "A", Epoch: 1}}}, 400},
+			"prepare bad key": {"POST", pathPrepare, "n1", prepareRequest{From: "n1", Sessions: []Departing{{Key: "A", Epoch: 1}}}, 400},
 		} {
 			body, err := json.Marshal(c.body)
 			must(t, err)
@@ -153,7 +153,7 @@ func TestHandlerRefuses(t *testing.T) {
 			}
 		}
 		if x.host.boots != 0 || len(x.next.byKey) != 0 {
-			t.Error("something came of it")
+			t.Error("a refused request had an effect")
 		}
 	})
 }
@@ -168,7 +168,7 @@ func TestWrongAnswers(t *testing.T) {
 		} {
 			b.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(text)) })
 			if o, err := ask(t.Context(), a, b, acquireRequest{Key: key}); err == nil {
-				t.Errorf("%.60q was taken for %+v", text, o)
+				t.Errorf("%.60q was accepted as %+v", text, o)
 			}
 		}
 	})

@@ -21,44 +21,45 @@ type Need struct {
 // random. This is "the power of two choices" (Mitzenmacher 2001): the fullest of n
 // bins is log log n above the average, with one choice it is log n. If all nodes chose
 // the least loaded node from the same figures at the same time, they would all choose
-// the same one. intN returns a number from 0 up to its argument, exclusive.
+// the same one. intN returns a number from 0 up to its argument, exclusive. The result
+// points into nodes.
 //
 // A candidate is healthy, reachable, in rotation, not draining, not full and not
 // avoided. If there is no candidate, nodes that are out of rotation are candidates,
 // too. If there is still none, the error is holdfast.ErrDraining if all nodes drain,
 // else holdfast.ErrBusy. Place is a pure function. Between equal loads the number of
 // sessions decides, then the draw.
-func Place(nodes []holdfast.Node, need Need, intN func(int) int) (holdfast.NodeID, error) {
-	n := need.count(nodes)
-	if n == 0 && len(need.OutOfRotation) > 0 {
+func Place(nodes []holdfast.Node, need Need, intN func(int) int) (*holdfast.Node, error) {
+	candidates := need.candidates(nodes)
+	if len(candidates) == 0 && len(need.OutOfRotation) > 0 {
 		need.OutOfRotation = nil
-		n = need.count(nodes)
+		candidates = need.candidates(nodes)
 	}
-	switch n {
+	switch len(candidates) {
 	case 0:
-		return "", need.noCandidate(nodes)
+		return nil, noCandidate(nodes)
 	case 1:
-		return need.nth(nodes, 0).ID, nil
+		return candidates[0], nil
 	}
-	i, j := intN(n), intN(n-1)
+	i, j := intN(len(candidates)), intN(len(candidates)-1)
 	if j >= i {
 		j++
 	}
-	a, b := need.nth(nodes, i), need.nth(nodes, j)
+	a, b := candidates[i], candidates[j]
 	if less(b, a) {
-		a = b
+		return b, nil
 	}
-	return a.ID, nil
+	return a, nil
 }
 
-// count returns the number of candidates.
-func (need Need) count(nodes []holdfast.Node) (n int) {
+// candidates returns the nodes that fit, in their order.
+func (need Need) candidates(nodes []holdfast.Node) (all []*holdfast.Node) {
 	for i := range nodes {
 		if need.fits(&nodes[i]) {
-			n++
+			all = append(all, &nodes[i])
 		}
 	}
-	return n
+	return all
 }
 
 // fits reports whether the node is a candidate.
@@ -68,22 +69,8 @@ func (need Need) fits(n *holdfast.Node) bool {
 
 func full(n *holdfast.Node) bool { return n.Max > 0 && n.Sessions >= n.Max }
 
-// nth returns the i-th candidate.
-func (need Need) nth(nodes []holdfast.Node, i int) *holdfast.Node {
-	for k := range nodes {
-		if !need.fits(&nodes[k]) {
-			continue
-		}
-		if i == 0 {
-			return &nodes[k]
-		}
-		i--
-	}
-	return nil
-}
-
 // noCandidate returns why there is no candidate.
-func (need Need) noCandidate(nodes []holdfast.Node) error {
+func noCandidate(nodes []holdfast.Node) error {
 	var drain, crowded, rest int
 	for i := range nodes {
 		switch n := &nodes[i]; {

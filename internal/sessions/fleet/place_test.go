@@ -49,7 +49,7 @@ func TestPlaceTakesCandidatesOnly(t *testing.T) {
 		nodes, need := anyFleet(t)
 		seed := rapid.Uint64().Draw(t, "seed")
 		before := slices.Clone(nodes)
-		id, err := Place(nodes, need, rand.New(rand.NewPCG(seed, 1)).IntN)
+		placed, err := Place(nodes, need, rand.New(rand.NewPCG(seed, 1)).IntN)
 		if !slices.EqualFunc(nodes, before, func(a, b holdfast.Node) bool { return fmt.Sprint(a) == fmt.Sprint(b) }) {
 			t.Fatal("Place changed the nodes")
 		}
@@ -67,12 +67,12 @@ func TestPlaceTakesCandidatesOnly(t *testing.T) {
 				}
 			}
 		}
-		if len(candidates) == 0 { // a slow node is better than none
+		if len(candidates) == 0 { // degraded nodes are candidates if there are no others
 			candidates = resting
 		}
 		switch {
-		case len(candidates) > 0 && (err != nil || !slices.Contains(candidates, id)):
-			t.Fatalf("Place = %q, %v; the candidates are %v", id, err, candidates)
+		case len(candidates) > 0 && (err != nil || !slices.Contains(candidates, placed.ID)):
+			t.Fatalf("Place = %+v, %v; the candidates are %v", placed, err, candidates)
 		case len(candidates) == 0 && allDrain && !errors.Is(err, holdfast.ErrDraining):
 			t.Fatalf("all drain: %v", err)
 		case len(candidates) == 0 && !allDrain && !errors.Is(err, holdfast.ErrBusy):
@@ -96,8 +96,8 @@ func TestPlaceNeverTakesTheWorst(t *testing.T) {
 		}
 		nodes = append(nodes, holdfast.Node{ID: "worst", PeerAddress: "h", Slots: 4, CPULoad: 0.95, Pressure: 0.95, Boots: 10})
 		seed := rapid.Uint64().Draw(t, "seed")
-		if id, err := Place(nodes, Need{}, rand.New(rand.NewPCG(seed, 1)).IntN); err != nil || id == "worst" {
-			t.Fatalf("Place = %q, %v", id, err)
+		if n, err := Place(nodes, Need{}, rand.New(rand.NewPCG(seed, 1)).IntN); err != nil || n.ID == "worst" {
+			t.Fatalf("Place = %+v, %v", n, err)
 		}
 	})
 }
@@ -120,9 +120,9 @@ func TestPlaceBalances(t *testing.T) {
 	}
 	random := over(func([]holdfast.Node) int { return seeded.IntN(nodes) })
 	placed := over(func(fleet []holdfast.Node) int {
-		id, err := Place(fleet, Need{}, seeded.IntN)
+		placed, err := Place(fleet, Need{}, seeded.IntN)
 		must(t, err)
-		return slices.IndexFunc(fleet, func(n holdfast.Node) bool { return n.ID == id })
+		return slices.IndexFunc(fleet, func(n holdfast.Node) bool { return n.ID == placed.ID })
 	})
 	t.Logf("the fullest of %d nodes has %d more than the average of %d by Place, %d by chance", nodes, placed, sessions/nodes, random)
 	if placed > 5 || random < 2*placed {
@@ -147,10 +147,10 @@ func TestPlaceAvoidsTheBusy(t *testing.T) {
 			}
 			toBusy := 0
 			for range 1000 {
-				id, err := Place(fleet, Need{}, seeded.IntN)
+				placed, err := Place(fleet, Need{}, seeded.IntN)
 				must(t, err)
 				var i int
-				_, _ = fmt.Sscan(string(id), &i)
+				_, _ = fmt.Sscan(string(placed.ID), &i)
 				if i%2 == 0 {
 					toBusy++
 				}

@@ -23,30 +23,29 @@ const (
 	prepareTime  = 5 * time.Second  // if the caller sets no deadline
 )
 
-// Departing is a session that is to leave this node.
+// Departing is a session that is to leave this node. Nodes send it to each other.
 type Departing struct {
-	holdfast.Owner
-	Connected bool // clients are connected: it goes first
-}
-
-// departingSession is a Departing in a request.
-type departingSession struct {
 	Key       holdfast.SessionKey `json:"key"`
 	Epoch     holdfast.Epoch      `json:"epoch"`
 	Template  string              `json:"template,omitempty"`
-	Connected bool                `json:"connected,omitempty"`
+	Connected bool                `json:"connected,omitempty"` // clients are connected: it goes first
+}
+
+// DepartingOf returns the session of a record as a departing one.
+func DepartingOf(o holdfast.Owner, connected bool) Departing {
+	return Departing{Key: o.Key, Epoch: o.Epoch, Template: o.Template, Connected: connected}
 }
 
 // prepareRequest announces sessions to their successor. The successor claims each
 // session when its record is gone.
 type prepareRequest struct {
-	From     holdfast.NodeID    `json:"from"`
-	Sessions []departingSession `json:"sessions"`
-	WaitMS   int64              `json:"wait_ms"` // for the images
+	From     holdfast.NodeID `json:"from"`
+	Sessions []Departing     `json:"sessions"`
+	WaitMS   int64           `json:"wait_ms"` // for the images
 }
 
 type prepareAnswer struct {
-	Accepted int        `json:"accepted"`        // so many of the sessions that the node can run, from the first on
+	Accepted int        `json:"accepted"`        // number of accepted sessions, from the first on, of those that the node can run
 	Lacks    []string   `json:"lacks,omitempty"` // templates whose sessions it cannot run
 	Why      string     `json:"why,omitempty"`   // reason for the first of them
 	Images   bool       `json:"images"`          // all images are present
@@ -93,23 +92,19 @@ func (q prepareRequest) wait() time.Duration {
 // not accept within seven eighths of the time, are distributed among the other nodes
 // once more. Prepare returns when all successors have the images or ctx is done;
 // without a deadline it takes five seconds at most. A successor claims a session only
-// after the session's record is gone. If two nodes were told, one claim succeeds.
-func (f *Fleet) Prepare(ctx context.Context, moves []Departing) int {
+// after the session's record is gone. If two nodes have the announcement, one claim succeeds.
+func (f *Fleet) Prepare(ctx context.Context, sessions []Departing) int {
 	ctx, cancel := context.WithTimeout(ctx, remaining(ctx))
 	defer cancel()
 	all, err := f.nodes.all(ctx)
 	if err != nil {
-		f.log.Warn("no successors are chosen", "sessions", len(moves), "err", err)
+		f.log.Warn("no successors are chosen", "sessions", len(sessions), "err", err)
 		return 0
 	}
 	f.clearSuccessors()
 	a := &announcement{f: f, all: all, avoid: map[holdfast.NodeID]bool{f.cfg.Node: true}}
-	moves = slices.Clone(moves)
-	slices.SortStableFunc(moves, func(a, b Departing) int { return cmp.Compare(rank(a), rank(b)) })
-	sessions := make([]departingSession, len(moves))
-	for i, m := range moves {
-		sessions[i] = departingSession{m.Key, m.Epoch, m.Template, m.Connected}
-	}
+	sessions = slices.Clone(sessions)
+	slices.SortStableFunc(sessions, func(a, b Departing) int { return cmp.Compare(rank(a), rank(b)) })
 	a.tell(ctx, sessions, true)
 	a.told.Wait()
 	return a.accepted
@@ -128,7 +123,7 @@ type announcement struct {
 
 // tell announces the sessions in goroutines, those with clients first. If again is
 // true, refused sessions are announced to other nodes.
-func (a *announcement) tell(ctx context.Context, sessions []departingSession, again bool) {
+func (a *announcement) tell(ctx context.Context, sessions []Departing, again bool) {
 	for node, part := range a.share(sessions) {
 		for _, part := range byTemplates(part) {
 			a.told.Go(func() {
@@ -164,38 +159,34 @@ func remaining(ctx context.Context) time.Duration {
 
 // share chooses a node for each session, in their order. Sessions that it assigns to a
 // node count as load of that node.
-func (a *announcement) share(sessions []departingSession) map[holdfast.Node][]departingSession {
+func (a *announcement) share(sessions []Departing) map[holdfast.Node][]Departing {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	index := map[holdfast.NodeID]int{}
-	for i, n := range a.all {
-		index[n.ID] = i
-	}
 	avoid := maps.Clone(a.avoid)
 	resting := holdfast.OutOfRotation(a.all, a.f.cfg.MaxShare)
-	byID := map[holdfast.NodeID][]departingSession{}
+	byNode := map[*holdfast.Node][]Departing{}
 	for _, s := range sessions {
-		id, err := Place(a.all, Need{Avoid: avoid, OutOfRotation: resting}, a.f.nodes.rand)
+		n, err := Place(a.all, Need{Avoid: avoid, OutOfRotation: resting}, a.f.nodes.rand)
 		if err != nil {
 			a.f.log.Debug("no more successors", "err", err)
 			break
 		}
-		countPlaced(&a.all[index[id]])
-		byID[id] = append(byID[id], s)
-		if len(byID[id]) == maxPrepared {
-			avoid[id] = true
+		countPlaced(n)
+		byNode[n] = append(byNode[n], s)
+		if len(byNode[n]) == maxPrepared {
+			avoid[n.ID] = true
 		}
 	}
-	shares := map[holdfast.Node][]departingSession{}
-	for id, part := range byID {
-		shares[a.all[index[id]]] = part
+	shares := map[holdfast.Node][]Departing{}
+	for n, part := range byNode {
+		shares[*n] = part
 	}
 	return shares
 }
 
 // byTemplates splits sessions so that no part has more templates than one request may
 // contain. Each part keeps the order.
-func byTemplates(sessions []departingSession) (parts [][]departingSession) {
+func byTemplates(sessions []Departing) (parts [][]Departing) {
 	numbers := map[string]int{}
 	for _, s := range sessions {
 		n, ok := numbers[s.Template]
@@ -211,8 +202,8 @@ func byTemplates(sessions []departingSession) (parts [][]departingSession) {
 	return parts
 }
 
-func rank(m Departing) int {
-	if m.Connected {
+func rank(d Departing) int {
+	if d.Connected {
 		return 0
 	}
 	return 1
@@ -220,7 +211,7 @@ func rank(m Departing) int {
 
 // tell announces sessions to their successor. It returns the sessions that the
 // successor refuses, in their order, with the reason.
-func (f *Fleet) tell(ctx context.Context, to holdfast.Node, sessions []departingSession) (refused []departingSession, err error) {
+func (f *Fleet) tell(ctx context.Context, to holdfast.Node, sessions []Departing) (refused []Departing, err error) {
 	// The answer needs time, too.
 	wait := remaining(ctx) * 3 / 4
 	q := prepareRequest{From: f.cfg.Node, Sessions: sessions, WaitMS: wait.Milliseconds()}
@@ -245,7 +236,7 @@ func (f *Fleet) tell(ctx context.Context, to holdfast.Node, sessions []departing
 }
 
 // split divides sessions into those that the answering node can run and the others.
-func (a prepareAnswer) split(sessions []departingSession) (able, lacking []departingSession) {
+func (a prepareAnswer) split(sessions []Departing) (able, lacking []Departing) {
 	for _, s := range sessions {
 		if slices.Contains(a.Lacks, s.Template) {
 			lacking = append(lacking, s)
@@ -260,15 +251,15 @@ func (a prepareAnswer) split(sessions []departingSession) (able, lacking []depar
 // that accepts the session. It returns that node. The successor claims the session
 // only after its record is gone. Errors: holdfast.ErrNotFound if there is no such node
 // or it cannot run the session, ErrDraining, ErrBusy.
-func (f *Fleet) PrepareOne(ctx context.Context, m Departing, to holdfast.NodeID) (holdfast.NodeID, error) {
-	s := []departingSession{{m.Key, m.Epoch, m.Template, m.Connected}}
+func (f *Fleet) PrepareOne(ctx context.Context, d Departing, to holdfast.NodeID) (holdfast.NodeID, error) {
+	s := []Departing{d}
 	if to != "" {
 		n, err := f.named(ctx, to)
 		if err == nil {
 			_, err = f.tell(ctx, n, s)
 		}
 		if err != nil {
-			return "", fmt.Errorf("session %s cannot move to node %s: %w", m.Key, to, err)
+			return "", fmt.Errorf("session %s cannot move to node %s: %w", d.Key, to, err)
 		}
 		return to, nil
 	}
@@ -277,14 +268,14 @@ func (f *Fleet) PrepareOne(ctx context.Context, m Departing, to holdfast.NodeID)
 	for range triesPerRound {
 		n, err := f.nodes.place(ctx, avoid, "")
 		if err != nil {
-			return "", fmt.Errorf("session %s cannot move: %w", m.Key, cmp.Or(last, err))
+			return "", fmt.Errorf("session %s cannot move: %w", d.Key, cmp.Or(last, err))
 		}
 		if _, last = f.tell(ctx, n, s); last == nil {
 			return n.ID, nil
 		}
 		avoid[n.ID] = true
 	}
-	return "", fmt.Errorf("session %s cannot move: %w", m.Key, last)
+	return "", fmt.Errorf("session %s cannot move: %w", d.Key, last)
 }
 
 // named returns a node by its id, if it accepts sessions.
@@ -335,9 +326,6 @@ func (h *handler) prepare(w http.ResponseWriter, r *http.Request) {
 
 // able returns an answer that lists the templates that this node cannot run.
 func (f *Fleet) able(templates []string) (a prepareAnswer) {
-	if f.deps.CanRun == nil {
-		return a
-	}
 	for _, t := range templates {
 		if err := f.deps.CanRun(t); err != nil {
 			if a.Why == "" {
@@ -349,20 +337,24 @@ func (f *Fleet) able(templates []string) (a prepareAnswer) {
 	return a
 }
 
-// fetching is the fetch of one template's images.
-type fetching struct {
-	done chan struct{}
-	err  error // valid once done is closed
-}
-
 // fetch starts to fetch the templates' images and reports whether they are present
 // before ctx is done. The fetch continues after that.
 func (f *Fleet) fetch(ctx context.Context, templates []string) bool {
-	all, ok := f.beginFetches(templates)
-	for _, one := range all {
+	fetched := make(chan error, len(templates))
+	for _, name := range templates {
+		started := f.tasks.Go(func(life context.Context) {
+			_, err, _ := f.fetches.Do(name, func() (any, error) { return nil, f.fetchOne(life, name) })
+			fetched <- err
+		})
+		if !started {
+			return false
+		}
+	}
+	ok := true
+	for range templates {
 		select {
-		case <-one.done:
-			ok = ok && one.err == nil
+		case err := <-fetched:
+			ok = ok && err == nil
 		case <-ctx.Done():
 			return false
 		}
@@ -370,32 +362,12 @@ func (f *Fleet) fetch(ctx context.Context, templates []string) bool {
 	return ok
 }
 
-func (f *Fleet) beginFetches(templates []string) (all []*fetching, ok bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, name := range templates {
-		one := f.fetches[name]
-		if one == nil {
-			one = &fetching{done: make(chan struct{})}
-			if !f.tasks.Go(func(life context.Context) { f.fetchOne(life, name, one) }) {
-				return nil, false
-			}
-			f.fetches[name] = one
-		}
-		all = append(all, one)
-	}
-	return all, true
-}
-
-func (f *Fleet) fetchOne(ctx context.Context, template string, one *fetching) {
+func (f *Fleet) fetchOne(ctx context.Context, template string) error {
 	ctx, cancel := context.WithTimeout(ctx, fetchTime)
 	defer cancel()
-	one.err = f.deps.Fetch(ctx, template)
-	if one.err != nil && !errors.Is(one.err, context.Canceled) {
-		f.log.Warn("fetching the images of announced sessions failed", "template", template, "err", one.err)
+	err := f.deps.Fetch(ctx, template)
+	if err != nil && !errors.Is(err, context.Canceled) {
+		f.log.Warn("fetching the images of announced sessions failed", "template", template, "err", err)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.fetches, template)
-	close(one.done)
+	return err
 }

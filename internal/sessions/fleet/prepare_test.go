@@ -21,7 +21,7 @@ func (x *node) own(t *testing.T, keys ...holdfast.SessionKey) []Departing {
 		_, release, err := x.host.Acquire(t.Context(), k, "demo")
 		must(t, err)
 		release()
-		moves = append(moves, Departing{Owner: x.host.sessions[k].owner})
+		moves = append(moves, DepartingOf(x.host.sessions[k].owner, false))
 	}
 	synctest.Wait()
 	return moves
@@ -38,12 +38,12 @@ func keys(n int) (all []holdfast.SessionKey) {
 // after its release, and not before.
 func TestPlannedMove(t *testing.T) {
 	bubble(t, 4, func(t *testing.T, w *world) {
-		old, heirs := w.nodes[0], w.nodes[1:]
+		old, successors := w.nodes[0], w.nodes[1:]
 		moves := old.own(t, keys(60)...)
 		old.publish(func(n *holdfast.Node) { n.Draining = true })
 		var mu sync.Mutex
 		fetched := map[string]int{}
-		for _, x := range heirs {
+		for _, x := range successors {
 			x.fetch = func(_ context.Context, name string) error {
 				mu.Lock()
 				defer mu.Unlock()
@@ -54,17 +54,17 @@ func TestPlannedMove(t *testing.T) {
 		if n := old.Prepare(t.Context(), moves); n != len(moves) {
 			t.Fatalf("%d of %d sessions have a successor", n, len(moves))
 		}
-		if fetched["demo"] != len(heirs) || len(fetched) != 1 {
-			t.Errorf("fetched %v, want demo once by each of %d", fetched, len(heirs))
+		if fetched["demo"] != len(successors) || len(fetched) != 1 {
+			t.Errorf("fetched %v, want demo once by each of %d", fetched, len(successors))
 		}
-		for _, x := range heirs {
+		for _, x := range successors {
 			if n := len(x.next.byKey); n < 10 || n > 30 {
 				t.Errorf("node %s expects %d of 60 sessions", x.id, n)
 			}
 		}
 		time.Sleep(5 * time.Second)
-		if n := bootsOf(heirs); n != 0 {
-			t.Fatalf("%d were claimed while their owner had them", n)
+		if n := bootsOf(successors); n != 0 {
+			t.Fatalf("%d were claimed while their owner served them", n)
 		}
 		released := time.Now()
 		for _, m := range moves {
@@ -72,14 +72,14 @@ func TestPlannedMove(t *testing.T) {
 			must(t, old.host.finish(t.Context(), m.Key))
 		}
 		synctest.Wait()
-		if n := bootsOf(heirs); n != len(moves) || !time.Now().Equal(released) {
+		if n := bootsOf(successors); n != len(moves) || !time.Now().Equal(released) {
 			t.Errorf("%d of %d were claimed at once", n, len(moves))
 		}
 		claimed := 0
-		for _, x := range heirs {
+		for _, x := range successors {
 			claimed += x.count(x.deps.Metrics.handovers, "claimed")
 			if n := len(x.next.byKey); n != 0 || x.host.lastTemplate() != "demo" {
-				t.Errorf("node %s expects %d still; its last template was %q", x.id, n, x.host.lastTemplate())
+				t.Errorf("node %s still expects %d; its last template was %q", x.id, n, x.host.lastTemplate())
 			}
 		}
 		if claimed != len(moves) {
@@ -98,7 +98,7 @@ func TestSuccessorComesFirst(t *testing.T) {
 				moves := old.own(t, key)
 				old.publish(func(n *holdfast.Node) { n.Draining = true })
 				if told && old.Prepare(t.Context(), moves) != 1 {
-					t.Fatal("it has no successor")
+					t.Fatal("the session has no successor")
 				}
 				must(t, old.host.leave(t.Context(), key))
 				synctest.Wait()
@@ -110,7 +110,7 @@ func TestSuccessorComesFirst(t *testing.T) {
 				must(t, <-done)
 				waited := time.Since(released)
 				if told && waited != 0 {
-					t.Errorf("it was served after %v, want the successor to have it at once", waited)
+					t.Errorf("it was served after %v, want the successor to serve it at once", waited)
 				}
 				if !told && (waited < handoffGrace || waited > 2*handoffGrace) {
 					t.Errorf("it was served after %v, want about %v", waited, handoffGrace)
@@ -139,7 +139,7 @@ func TestSuspendedSessionHasNoSuccessor(t *testing.T) {
 		synctest.Wait()
 		start := time.Now()
 		if o := w.owner(asks, asks.mustAcquire(t)); o != old {
-			t.Errorf("it is on %s", o.id)
+			t.Errorf("the session is on %s", o.id)
 		}
 		if waited := time.Since(start); waited > lookupDelay {
 			t.Errorf("it was placed after %v", waited)
@@ -159,7 +159,7 @@ func TestFormerOwnerDies(t *testing.T) {
 		old.die()
 		time.Sleep(ttl / 2)
 		if n := bootsOf(w.nodes[1:]); n != 0 {
-			t.Errorf("%d were claimed before the lease was over", n)
+			t.Errorf("%d were claimed before the lease expired", n)
 		}
 		time.Sleep(ttl)
 		if n := bootsOf(w.nodes[1:]); n != len(moves) {
@@ -192,9 +192,9 @@ func TestRefusedSessionsAreDistributedAgain(t *testing.T) {
 	}
 }
 
-func expectable(n int) (all []departingSession) {
+func expectable(n int) (all []Departing) {
 	for i := range n {
-		all = append(all, departingSession{Key: holdfast.SessionKey(fmt.Sprint("x", i)), Epoch: 1 << 40})
+		all = append(all, Departing{Key: holdfast.SessionKey(fmt.Sprint("x", i)), Epoch: 1 << 40})
 	}
 	return all
 }
@@ -220,7 +220,7 @@ func TestExpiredAnnouncementBootsNothing(t *testing.T) {
 		x := w.nodes[0]
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		late := expectation{departingSession: departingSession{Key: key, Epoch: 1}, from: "old", until: time.Now()}
+		late := expectation{Departing: Departing{Key: key, Epoch: 1}, from: "old", until: time.Now()}
 		x.next.claim(t.Context(), &late)
 		late.until = time.Now().Add(time.Hour)
 		x.next.claim(ended, &late)
@@ -243,12 +243,12 @@ func TestSilentSuccessorIsReplaced(t *testing.T) {
 			t.Errorf("it took %v", took)
 		}
 		if heard := len(w.nodes[2].next.byKey); n != len(moves) || n != heard {
-			t.Errorf("%d of %d are said to have a successor, of which %d were heard of", n, len(moves), heard)
+			t.Errorf("Prepare counts %d of %d sessions with a successor, the successors received %d", n, len(moves), heard)
 		}
 	})
 }
 
-func TestNobodyToPrepare(t *testing.T) {
+func TestPrepareOnTheOnlyNode(t *testing.T) {
 	bubble(t, 1, func(t *testing.T, w *world) {
 		if n := w.nodes[0].Prepare(t.Context(), w.nodes[0].own(t, key)); n != 0 {
 			t.Errorf("%d successors in a fleet of one", n)
@@ -301,15 +301,15 @@ func TestExpectationsEnd(t *testing.T) {
 func TestExpectationsAreBounded(t *testing.T) {
 	bubble(t, 1, func(t *testing.T, w *world) {
 		x := w.nodes[0]
-		var many []departingSession
+		var many []Departing
 		for i := range maxExpected + 10 {
-			many = append(many, departingSession{Key: holdfast.SessionKey(fmt.Sprint("k", i)), Epoch: 1 << 40})
+			many = append(many, Departing{Key: holdfast.SessionKey(fmt.Sprint("k", i)), Epoch: 1 << 40})
 		}
 		if n := x.next.add("other", many); n != maxExpected {
-			t.Errorf("%d were taken, want %d", n, maxExpected)
+			t.Errorf("%d were accepted, want %d", n, maxExpected)
 		}
 		if n := x.next.add("other", many[:5]); n != 5 {
-			t.Errorf("%d of those that are known already", n)
+			t.Errorf("%d of those that were already announced", n)
 		}
 	})
 }
@@ -317,7 +317,7 @@ func TestExpectationsAreBounded(t *testing.T) {
 // TestClientsComeFirst: sessions with clients are claimed before the others.
 func TestClientsComeFirst(t *testing.T) {
 	x := newExpected(New(Config{Node: "a"}, Deps{Metrics: testDirectory(nil).metrics, Log: testLog()}))
-	x.put("old", []departingSession{{Key: "idle1", Epoch: 1}, {Key: "idle2", Epoch: 1}, {Key: "busy", Epoch: 1, Connected: true}, {Key: "moved", Epoch: 1, Connected: true}}, time.Now().Add(time.Minute))
+	x.put("old", []Departing{{Key: "idle1", Epoch: 1}, {Key: "idle2", Epoch: 1}, {Key: "busy", Epoch: 1, Connected: true}, {Key: "moved", Epoch: 1, Connected: true}}, time.Now().Add(time.Minute))
 	for _, k := range []holdfast.SessionKey{"idle1", "unknown", "idle2", "busy"} {
 		x.gone(k, 1)
 	}
@@ -338,7 +338,7 @@ func TestStoreOutageDuringHandover(t *testing.T) {
 		old, successor := w.nodes[0], w.nodes[1]
 		moves := old.own(t, key)
 		if old.Prepare(t.Context(), moves) != 1 {
-			t.Fatal("it has no successor")
+			t.Fatal("the session has no successor")
 		}
 		must(t, old.host.finish(t.Context(), key))
 		w.store.SetDown(true) // before the watch has reported it
@@ -346,7 +346,7 @@ func TestStoreOutageDuringHandover(t *testing.T) {
 		w.store.SetDown(false)
 		time.Sleep(5 * time.Second)
 		if n := bootsOf([]*node{successor}); n != 1 {
-			t.Errorf("%d claims after the store came back", n)
+			t.Errorf("%d claims after the store was available again", n)
 		}
 		if _, err := old.acquire(t, time.Minute); err != nil && !errors.Is(err, holdfast.ErrBusy) {
 			t.Error(err)

@@ -34,8 +34,8 @@ const (
 	maxBackoff = 2 * time.Second
 
 	// triesPerRound is how many nodes are asked to accept a session before the
-	// resolver pauses. A moment before, the records of those nodes said that they
-	// would accept it.
+	// resolver pauses. A moment before, according to their records, those nodes would
+	// have accepted it.
 	triesPerRound = 8
 
 	// answerGrace is how long a request may continue after the watch has reported that
@@ -53,7 +53,7 @@ var (
 	// errRecordChanged ends a step after which the resolver looks at the record again.
 	errRecordChanged = errors.New("the record has changed")
 	// errAnswered ends a step whose answer is in the directory.
-	errAnswered = errors.New("the owner says that it is ready")
+	errAnswered = errors.New("the owner reports that it is ready")
 )
 
 // resolver is one search for the node that serves a session. Only its own goroutine
@@ -77,9 +77,9 @@ type resolver struct {
 	anyTemplate bool                     // no node has the session's template: use the default one
 }
 
-func newResolver(f *Fleet, fl *call) *resolver {
+func newResolver(f *Fleet, c *call) *resolver {
 	return &resolver{
-		f: f, key: fl.key, call: fl, tried: map[holdfast.NodeID]bool{}, lacking: map[holdfast.NodeID]bool{},
+		f: f, key: c.key, call: c, tried: map[holdfast.NodeID]bool{}, lacking: map[holdfast.NodeID]bool{},
 		backoff: minBackoff, successorGrace: handoffGrace + rand.N(handoffGrace/2),
 	}
 }
@@ -275,10 +275,8 @@ func (r *resolver) noNode(err error) error {
 // noteRefusal records the answer of a node that did not boot the session. The caller
 // then tries another node at once.
 func (r *resolver) noteRefusal(node holdfast.NodeID, err error, template string) error {
-	var elsewhere *holdfast.ElsewhereError
 	switch {
-	case err == nil, final(err), errors.Is(err, errRecordChanged), errors.Is(err, errAnswered),
-		errors.As(err, &elsewhere):
+	case err == nil, final(err), errors.Is(err, errRecordChanged), errors.Is(err, errAnswered), kindOf(err) == kindElsewhere:
 		return err
 	case template != "" && errors.Is(err, holdfast.ErrNotFound):
 		r.lacking[node], r.lackErr = true, err
@@ -415,8 +413,7 @@ func (f *Fleet) ask(ctx context.Context, node holdfast.NodeID, req acquireReques
 
 // learn adds the owner that an error names to the directory.
 func (f *Fleet) learn(err error) {
-	var elsewhere *holdfast.ElsewhereError
-	if errors.As(err, &elsewhere) && elsewhere.Owner.Epoch > 0 {
+	if elsewhere, ok := errors.AsType[*holdfast.ElsewhereError](err); ok && elsewhere.Owner.Epoch > 0 {
 		f.dir.Learn(elsewhere.Owner)
 	}
 }

@@ -15,7 +15,7 @@ import (
 func TestOneNodeWithoutStore(t *testing.T) {
 	bubble(t, 3, func(t *testing.T, w *world) {
 		a, b, c := w.nodes[0], w.nodes[1], w.nodes[2]
-		c.publish(func(n *holdfast.Node) { n.CPULoad = 0.9 }) // of any two it is the second choice
+		c.publish(func(n *holdfast.Node) { n.CPULoad = 0.9 }) // of any two nodes it is the second choice
 		for _, x := range []*node{a, b} {
 			x.host.refuse = holdfast.ErrStore
 		}
@@ -25,7 +25,7 @@ func TestOneNodeWithoutStore(t *testing.T) {
 		}
 		if n, _ := a.nodes.get(a.id); n.Trouble == "" {
 			if n, _ := a.nodes.get(b.id); n.Trouble == "" {
-				t.Error("the next session is placed on them, too")
+				t.Error("the next session is also placed on them")
 			}
 		}
 	})
@@ -38,7 +38,7 @@ func TestStoreAwayForAllNodes(t *testing.T) {
 		}
 		time.AfterFunc(5*time.Second, func() { w.store.SetDown(true) })
 		defer w.store.SetDown(false)
-		for range 2 { // the second goes by what the first has learned
+		for range 2 { // the second request uses what the first has learned
 			if _, err := w.nodes[0].acquire(t, 20*time.Second); !errors.Is(err, holdfast.ErrStore) {
 				t.Errorf("Acquire = %v, want ErrStore", err)
 			}
@@ -154,13 +154,13 @@ func TestDrainOfTheOnlyNode(t *testing.T) {
 	}
 }
 
-// TestDoubtDoesNotWaitForTheStore: the owner is asked at once.
-func TestDoubtDoesNotWaitForTheStore(t *testing.T) {
+// TestSuspectDoesNotWaitForTheStore: the owner receives a request at once.
+func TestSuspectDoesNotWaitForTheStore(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		a, b := w.nodes[0], w.nodes[1]
 		a.publish(func(n *holdfast.Node) { n.Trouble = "so that b has it" })
 		r := a.mustAcquire(t)
-		time.Sleep(time.Minute) // the list of nodes is an old one
+		time.Sleep(time.Minute) // the list of nodes is old by then
 		w.store.SetHung(true)
 		defer w.store.SetHung(false)
 		a.Refused(key, r)

@@ -20,7 +20,7 @@ type Snapshot struct {
 	LastAt time.Time
 }
 
-// Owner returns the record of a key, or false if there is none.
+// Owner returns the record of a key, or false without a record.
 func (d *Directory) Owner(key holdfast.SessionKey) (holdfast.Owner, bool) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -124,8 +124,8 @@ func (f *Follower) Look() (Snapshot, <-chan struct{}) {
 	defer f.d.mu.RUnlock()
 	r, ok := f.d.records[f.key]
 	s := Snapshot{Owner: r.owner(f.key, ok), Known: ok, Suspect: r.suspect}
-	if g, ok := f.d.tombstones.get(f.key, time.Now()); ok {
-		s.Last, s.LastAt = g.owner(f.key, true), g.at
+	if t, ok := f.d.tombstones.get(f.key, time.Now()); ok {
+		s.Last, s.LastAt = t.owner(f.key, true), t.at
 	}
 	return s, f.topic.changed
 }

@@ -33,51 +33,51 @@ type tombstoneKey struct {
 func newTombstones() tombstones { return tombstones{byKey: map[holdfast.SessionKey]tombstone{}} }
 
 // get returns the removed record, unless it is older than tombstoneTTL.
-func (g *tombstones) get(key holdfast.SessionKey, now time.Time) (tombstone, bool) {
-	one, ok := g.byKey[key]
+func (t *tombstones) get(key holdfast.SessionKey, now time.Time) (tombstone, bool) {
+	one, ok := t.byKey[key]
 	return one, ok && now.Sub(one.at) < tombstoneTTL
 }
 
 // covers reports whether the epoch is known to have ended.
-func (g *tombstones) covers(key holdfast.SessionKey, epoch holdfast.Epoch) bool {
-	one, ok := g.byKey[key]
+func (t *tombstones) covers(key holdfast.SessionKey, epoch holdfast.Epoch) bool {
+	one, ok := t.byKey[key]
 	return ok && epoch <= one.epoch
 }
 
-func (g *tombstones) add(key holdfast.SessionKey, r record, sure bool, now time.Time) {
-	g.byKey[key] = tombstone{r, now, sure}
-	g.order = append(g.order, tombstoneKey{key, r.epoch})
-	g.evict(now)
+func (t *tombstones) add(key holdfast.SessionKey, r record, sure bool, now time.Time) {
+	t.byKey[key] = tombstone{r, now, sure}
+	t.order = append(t.order, tombstoneKey{key, r.epoch})
+	t.evict(now)
 }
 
 // confirm records that the watch has reported the removal of the key at the revision.
-func (g *tombstones) confirm(key holdfast.SessionKey, at holdfast.Revision) {
-	if one, ok := g.byKey[key]; ok && one.revision < at {
+func (t *tombstones) confirm(key holdfast.SessionKey, at holdfast.Revision) {
+	if one, ok := t.byKey[key]; ok && one.revision < at {
 		one.confirmed = true
-		g.byKey[key] = one
+		t.byKey[key] = one
 	}
 }
 
 // remove is called when the key has an owner again.
-func (g *tombstones) remove(key holdfast.SessionKey) { delete(g.byKey, key) }
+func (t *tombstones) remove(key holdfast.SessionKey) { delete(t.byKey, key) }
 
 // evict drops tombstones that are older than tombstoneTTL and confirmed. Over
 // maxTombstones it drops the oldest ones.
-func (g *tombstones) evict(now time.Time) {
-	for n := len(g.order); n > 0; n-- {
-		b := g.order[0]
-		one, ok := g.byKey[b.key]
+func (t *tombstones) evict(now time.Time) {
+	for n := len(t.order); n > 0; n-- {
+		b := t.order[0]
+		one, ok := t.byKey[b.key]
 		current := ok && one.epoch == b.epoch
-		if current && now.Sub(one.at) < tombstoneTTL && len(g.order) <= maxTombstones {
+		if current && now.Sub(one.at) < tombstoneTTL && len(t.order) <= maxTombstones {
 			return
 		}
-		g.order = g.order[1:]
+		t.order = t.order[1:]
 		switch {
 		case !current:
-		case one.confirmed || len(g.order) >= maxTombstones:
-			delete(g.byKey, b.key)
+		case one.confirmed || len(t.order) >= maxTombstones:
+			delete(t.byKey, b.key)
 		default:
-			g.order = append(g.order, b)
+			t.order = append(t.order, b)
 		}
 	}
 }

@@ -82,9 +82,7 @@ type wireBoot struct {
 // full, or has no engine or store is not a failed boot: another node can do it, or
 // this one later.
 func kindOf(err error) kind {
-	var elsewhere *holdfast.ElsewhereError
-	var boot *holdfast.BootError
-	if errors.As(err, &elsewhere) {
+	if _, ok := errors.AsType[*holdfast.ElsewhereError](err); ok {
 		return kindElsewhere
 	}
 	k := plainKind(err)
@@ -92,7 +90,7 @@ func kindOf(err error) kind {
 	case kindDraining, kindBusy, kindStore, kindEngine:
 		return k
 	}
-	if errors.As(err, &boot) {
+	if _, ok := errors.AsType[*holdfast.BootError](err); ok {
 		return kindBoot
 	}
 	return k
@@ -115,12 +113,10 @@ func toWire(err error) *wireError {
 	w := &wireError{Kind: kindOf(err), Text: cut(err.Error(), maxText), Advice: cut(holdfast.HintOf(err), maxText)}
 	switch w.Kind {
 	case kindElsewhere:
-		var e *holdfast.ElsewhereError
-		errors.As(err, &e)
+		e, _ := errors.AsType[*holdfast.ElsewhereError](err)
 		w.Owner = &e.Owner
 	case kindBoot:
-		var e *holdfast.BootError
-		errors.As(err, &e)
+		e, _ := errors.AsType[*holdfast.BootError](err)
 		w.Text = cut(e.Err.Error(), maxText)
 		w.Boot = &wireBoot{Key: e.Key, Phase: e.Phase, Log: cut(e.Log, maxLog)}
 		if k := plainKind(e.Err); k != kindInternal {

@@ -21,8 +21,7 @@ import (
 	"holdfast/internal/sessions/gateway/closing"
 )
 
-// asked is a server that lets requests wait for their end, all but those for
-// /warm.
+// asked is a server that blocks all requests until their end, except those for /warm.
 type asked struct {
 	n    atomic.Int64
 	came chan struct{}
@@ -39,8 +38,8 @@ func (a *asked) hang(w http.ResponseWriter, r *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// A node that vanishes takes no request with it that may be sent twice; one that
-// may not ends in 503 and is not sent anywhere else.
+// If a node vanishes, its requests that may be sent twice are sent to another node. The
+// others are answered with 503 and are not sent again.
 func TestOwnerVanishes(t *testing.T) {
 	for name, vanish := range map[string]func(owner *member, left chan struct{}){
 		"with a reset": func(owner *member, _ chan struct{}) {
@@ -96,18 +95,18 @@ func TestOwnerVanishes(t *testing.T) {
 					t.Error(resp.Status, resp.Header)
 				}
 				if c.status == 200 && c.body != "" && body != c.body {
-					t.Errorf("the next one got %d bytes of %d", len(body), len(c.body))
+					t.Errorf("the next node received %d bytes of %d", len(body), len(c.body))
 				}
 				if n, _ := next.local.count(); (n == 1) != (c.status == 200) || hung.n.Load() != 1 {
-					t.Errorf("the owner saw it %d times, the next %d times", hung.n.Load(), n)
+					t.Errorf("the owner received it %d times, the next node %d times", hung.n.Load(), n)
 				}
 			})
 		}
 	}
 }
 
-// The same where the node is there and the session's server is killed.
-func TestServerIsKilledBehindTheHop(t *testing.T) {
+// The same if the node is available and the session's server is killed.
+func TestServerIsKilledOnAnotherNode(t *testing.T) {
 	f := newFleet(t)
 	next := f.join("next", echoBody("next"), nil)
 	for _, leaves := range []bool{true, false} {
@@ -127,12 +126,12 @@ func TestServerIsKilledBehindTheHop(t *testing.T) {
 			t.Errorf("leaves %v: %s %s", leaves, resp.Status, body)
 		}
 		if seen.Load() != 1 {
-			t.Errorf("the owner's server saw it %d times", seen.Load())
+			t.Errorf("the owner's server received it %d times", seen.Load())
 		}
 	}
 }
 
-// killedBy is a server that reads a request, says something, and is killed.
+// killedBy is a server that reads a request, sends some bytes, and is killed.
 func killedBy(t *testing.T, f func(n int64, c *net.TCPConn)) (address string, seen *atomic.Int64) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -190,13 +189,13 @@ func TestServerIsKilledHere(t *testing.T) {
 				return holdfast.Route{Key: key, Address: bad, Epoch: 1, Left: left}, nil
 			})
 			if _, _, resp := f.raw(c.request); resp.StatusCode != c.status || seen.Load() != 1 {
-				t.Errorf("%s, the killed server saw it %d times", resp.Status, seen.Load())
+				t.Errorf("%s, the killed server received it %d times", resp.Status, seen.Load())
 			}
 		})
 	}
 }
 
-// A request that kills its session does not kill it for ever.
+// A request that kills its session is sent again only a few times.
 func TestKillerIsBounded(t *testing.T) {
 	f := start(t, nil, nil)
 	lives := make(chan chan struct{}, 100)
@@ -209,12 +208,12 @@ func TestKillerIsBounded(t *testing.T) {
 		return holdfast.Route{Key: key, Address: bad, Epoch: epoch, Left: left}, nil
 	})
 	if resp, _ := f.get("/s/alice/"); resp.StatusCode != 502 || seen.Load() != 1+repeats {
-		t.Errorf("%s after %d lives", resp.Status, seen.Load())
+		t.Errorf("%s after %d servers", resp.Status, seen.Load())
 	}
 }
 
-// Where it is not the session's server that refuses, only the time for parking
-// bounds the tries.
+// If something else than the session's server refuses, only the parking time bounds the
+// tries.
 func TestRefusalsOfOthersAreNotCounted(t *testing.T) {
 	f := newFleet(t)
 	first := f.join("first", nil, nil)
@@ -248,12 +247,12 @@ func TestRefusalsOfOthersAreNotCounted(t *testing.T) {
 	owner.local.set(func(l *fakeLocal) { l.address = noServer })
 	before := first.refusals()
 	if resp, body := first.get("/s/bob/", "Accept", "application/json"); resp.StatusCode != 502 || !strings.Contains(body, `"refused"`) || first.refusals()-before != retries {
-		t.Errorf("a server that refuses over there: %s %s after %d", resp.Status, body, first.refusals()-before)
+		t.Errorf("a server that refuses on another node: %s %s after %d", resp.Status, body, first.refusals()-before)
 	}
 }
 
-// brittle is a connection that breaks when something is to be written, as one
-// does whose other side was closed at that moment.
+// brittle is a connection that breaks at the next write, as if its other side were closed
+// at that moment.
 type brittle struct {
 	net.Conn
 	broken *atomic.Bool
@@ -266,7 +265,7 @@ func (c brittle) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// brittlePeers breaks the connections that it made before broken was set.
+// brittlePeers breaks the connections that it opened before broken was set.
 type brittlePeers struct {
 	peers
 	current atomic.Pointer[atomic.Bool]
@@ -277,8 +276,8 @@ func (p *brittlePeers) Dial(ctx context.Context, node holdfast.NodeID, addr stri
 	return brittle{c, p.current.Load()}, err
 }
 
-// A kept-alive connection that breaks before anything is written costs no client
-// an answer, whatever the method.
+// If a kept-alive connection breaks before a byte is written, the client still gets its
+// answer, with any method.
 func TestDeadKeptAliveConnection(t *testing.T) {
 	big := make([]byte, 1<<20)
 	rand.Read(big)
@@ -317,7 +316,7 @@ func TestDeadKeptAliveConnection(t *testing.T) {
 			}
 			wg.Wait()
 			p.current.Store(&atomic.Bool{})
-			healthy.Store(true) // it is broken, from now on
+			healthy.Store(true) // from now on the connections are broken
 			var want []byte
 			req := first.request(c.method, "/s/alice/", nil)
 			if c.body != nil {
@@ -338,7 +337,7 @@ func TestDeadKeptAliveConnection(t *testing.T) {
 	}
 }
 
-// A node that does not ask for a body is not sent it, whatever it says.
+// The gateway sends a body only to a node that asked for it.
 func TestBodyIsNotSentUnasked(t *testing.T) {
 	f := newFleet(t)
 	owner := f.join("owner", echoBody("owner"), nil)
@@ -375,13 +374,13 @@ func TestBodyIsNotSentUnasked(t *testing.T) {
 				t.Errorf("%s %q", resp.Status, got)
 			}
 			if n := <-read; n != 0 {
-				t.Errorf("the node was sent %d bytes", n)
+				t.Errorf("the node received %d bytes", n)
 			}
 		})
 	}
 }
 
-// A node that is frozen takes no body, and is given up.
+// The gateway gives up a frozen node, which accepts no body.
 func TestFrozenNodeIsGivenUp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: takes the 10 s that a node may take to ask for a body")
@@ -395,7 +394,7 @@ func TestFrozenNodeIsGivenUp(t *testing.T) {
 			<-thaw
 		}
 	})
-	t.Cleanup(func() { close(thaw) }) // before the node, which waits for its connections
+	t.Cleanup(func() { close(thaw) }) // before the end of the node, which waits for its connections
 	first.sessions.set(func(_ context.Context, key holdfast.SessionKey) (holdfast.Route, error) {
 		if first.refusals() == 0 {
 			return holdfast.Route{Key: key, Node: "frozen", Address: frozen, Epoch: 1}, nil
@@ -408,7 +407,7 @@ func TestFrozenNodeIsGivenUp(t *testing.T) {
 	}
 }
 
-// oddNode is a peer listener that does as f says with each connection.
+// oddNode is a peer listener that calls f for each connection.
 func oddNode(t *testing.T, f *fleet, id holdfast.NodeID, serve func(net.Conn)) (address string) {
 	t.Helper()
 	ln, err := newTLSListener(f.identity(id))
@@ -429,7 +428,7 @@ func oddNode(t *testing.T, f *fleet, id holdfast.NodeID, serve func(net.Conn)) (
 	return ln.Addr().String()
 }
 
-// An offer ends once: it is accepted, or withdrawn and then never read.
+// An offer ends once: it is accepted, or it is withdrawn and never read.
 func TestOffer(t *testing.T) {
 	for _, accept := range []bool{true, false} {
 		var o offer
@@ -441,10 +440,10 @@ func TestOffer(t *testing.T) {
 		if accept {
 			o.accept()
 			if o.withdraw() {
-				t.Error("withdrawn after it was accepted")
+				t.Error("an accepted offer was withdrawn")
 			}
 		} else if !o.withdraw() {
-			t.Error("not withdrawn")
+			t.Error("the offer was not withdrawn")
 		}
 		o.accept()
 		if b, err := io.ReadAll(b); (string(b) == "body") != accept || (err == nil) != accept {

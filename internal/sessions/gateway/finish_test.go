@@ -11,15 +11,15 @@ import (
 	"holdfast"
 )
 
-// TestFinishSaysGoodbye: a client that reuses its connection is served, and
-// told to open a new connection, with every kind of answer.
-func TestFinishSaysGoodbye(t *testing.T) {
+// TestFinishClosesConnections: a client that reuses its connection is served, and every
+// kind of answer tells it to open a new connection.
+func TestFinishClosesConnections(t *testing.T) {
 	f := start(t, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Connection", "keep-alive") // it knows nothing of the client's connection
+		w.Header().Set("Connection", "keep-alive") // does not apply to the client's connection
 		io.WriteString(w, "served")
 	}, nil)
 	if res, _ := f.get("/s/alice/"); res.Close {
-		t.Error("a connection ends without need")
+		t.Error("a connection was closed before Finish")
 	}
 	f.gateway.Finish(t.Context())
 	for path, status := range map[string]int{"/s/alice/": 200, "/s/-/": 400, "/nowhere": 404} {
@@ -29,9 +29,9 @@ func TestFinishSaysGoodbye(t *testing.T) {
 	}
 }
 
-// TestFinishWaitsForTheParked: a request that waits for a session when the gateway is
-// finished gets it.
-func TestFinishWaitsForTheParked(t *testing.T) {
+// TestFinishWaitsForParkedRequests: a request that is parked when Finish is called is
+// served.
+func TestFinishWaitsForParkedRequests(t *testing.T) {
 	f := start(t, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "served") }, nil)
 	ready := make(chan struct{})
 	f.sessions.mu.Lock()
@@ -56,32 +56,31 @@ func TestFinishWaitsForTheParked(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	finished := make(chan struct{})
 	go func() { f.gateway.Finish(ctx); close(finished) }()
-	eventually(t, "it finishes", f.gateway.finishing.Load)
+	eventually(t, "Finish has begun", f.gateway.finishing.Load)
 	if !parked() {
-		t.Error("a parked request was sent away")
+		t.Error("Finish returned before a parked request was served")
 	}
 	close(ready)
 	<-finished
 	asked.Wait()
 
-	// One that takes too long does not keep it.
+	// The context bounds the wait.
 	f.park()
 	asked.Go(func() {
 		if res, body := f.get("/s/alice/"); res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("Retry-After") == "" {
 			t.Errorf("%s: %s", res.Status, body)
 		}
 	})
-	eventually(t, "another is parked", parked)
+	eventually(t, "another request is parked", parked)
 	cancel(errors.New("the time is up"))
 	f.gateway.Finish(ctx)
 	f.stop()
 	asked.Wait()
 }
 
-// TestFinishSaysGoodbyeToOtherNodes: the next request of one comes on a new
-// connection, which the next gateway accepts, whether the last was served or
-// refused.
-func TestFinishSaysGoodbyeToOtherNodes(t *testing.T) {
+// TestFinishClosesConnectionsOfNodes: after an answer or a refusal, another node sends
+// its next request on a new connection, which the next gateway accepts.
+func TestFinishClosesConnectionsOfNodes(t *testing.T) {
 	f := newFleet(t)
 	owner := f.join("owner", echoBody("owner"), nil)
 	first := f.join("first", nil, nil)

@@ -19,7 +19,7 @@ import (
 	"holdfast/internal/platform/pki"
 )
 
-// fleet is some nodes with certificates of one authority.
+// fleet is a set of nodes with certificates of one authority.
 type fleet struct {
 	t  *testing.T
 	ca string
@@ -47,7 +47,7 @@ func (f *fleet) identity(id holdfast.NodeID) *pki.Identity {
 	return identity
 }
 
-// peers dials as the assembler does.
+// peers dials like the agent.
 type peers struct{ identity *pki.Identity }
 
 func (p peers) Dial(ctx context.Context, node holdfast.NodeID, addr string) (net.Conn, error) {
@@ -55,8 +55,7 @@ func (p peers) Dial(ctx context.Context, node holdfast.NodeID, addr string) (net
 	return d.DialContext(ctx, "tcp", addr)
 }
 
-// member is a node: a gateway for clients, and a peer listener in front of the
-// same gateway.
+// member is a node: a gateway, with a listener for clients and a peer listener.
 type member struct {
 	*fixture
 	id       holdfast.NodeID
@@ -65,7 +64,7 @@ type member struct {
 	line     *line
 }
 
-// fakeLocal has the epoch 1 of every session ready at address.
+// fakeLocal serves the epoch 1 of every session at address.
 type fakeLocal struct {
 	mu      sync.Mutex
 	address string
@@ -100,15 +99,15 @@ func (l *fakeLocal) count() (asked, held int) {
 	return l.asked, l.held
 }
 
-// set changes what Hold finds.
+// set changes the result of Hold.
 func (l *fakeLocal) set(f func(*fakeLocal)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f(l)
 }
 
-// line is a listener whose connections can be cut, as when a machine vanishes.
-// It counts what came.
+// line is a listener that counts its connections, and can cut them as if the machine
+// vanished.
 type line struct {
 	net.Listener
 	mu       sync.Mutex
@@ -157,7 +156,7 @@ func (l *line) count() int {
 	return l.accepted
 }
 
-// join starts a node whose sessions, if it has any, are served by handler.
+// join starts a node. handler serves its sessions, if it has any.
 func (f *fleet) join(id holdfast.NodeID, handler http.HandlerFunc, change func(*Config)) *member {
 	f.t.Helper()
 	identity := f.identity(id)
@@ -184,18 +183,18 @@ func (f *fleet) join(id holdfast.NodeID, handler http.HandlerFunc, change func(*
 		srv.Close()
 		<-end
 		m.stop()
-		eventually(f.t, "every hold is released", func() bool { _, held := m.local.count(); return held == 0 })
+		eventually(f.t, "every Hold is released", func() bool { _, held := m.local.count(); return held == 0 })
 	})
 	return m
 }
 
-// route is where m serves key, for others.
+// route returns the route to key on m for other nodes.
 func (m *member) route(key holdfast.SessionKey, left <-chan struct{}) holdfast.Route {
 	return holdfast.Route{Key: key, Node: m.id, Address: m.peerAddr, Epoch: 1, Left: left}
 }
 
-// leadTo has every session of m's clients at these nodes, one after the other:
-// each refusal leads to the next, and the last stays.
+// leadTo routes the sessions of m's clients to these nodes. Each refusal leads to the
+// next node; the last node stays.
 func (m *member) leadTo(owners ...*member) {
 	m.sessions.set(func(_ context.Context, key holdfast.SessionKey) (holdfast.Route, error) {
 		m.sessions.mu.Lock()

@@ -59,7 +59,7 @@ type Gateway struct {
 	parking   *parking
 	handlers  *handlers
 	relay     *relay.Relay
-	reattach  *reattach.Proxy
+	reattach  reattach.Proxy
 	up        atomic.Bool // relay and reattach accept upgraded connections
 	finishing atomic.Bool // see Finish
 	upgraded  atomic.Int64
@@ -84,7 +84,6 @@ func New(cfg Config, s Sessions, peers Peers, m *Metrics, log *slog.Logger) (*Ga
 		parking:  newParking(cfg.ParkPerKey, cfg.ParkTotal, m),
 		handlers: newHandlers(),
 		relay:    relay.New(runtime.GOMAXPROCS(0)),
-		reattach: reattach.New(),
 		buffers:  &bufferPool{},
 	}
 	if err := g.openTokens(); err != nil {
@@ -116,15 +115,13 @@ func (g *Gateway) Run(ctx context.Context, ln net.Listener) error {
 	relayCtx, stopRelay := context.WithCancel(base)
 	defer stopRelay()
 
-	relayEnd := make(chan error, 1)
-	relayUp := make(chan struct{})
-	go func() { relayEnd <- g.runUpgraded(relayCtx, func() { g.up.Store(true); close(relayUp) }) }()
-	select {
-	case <-relayUp:
-	case err := <-relayEnd:
+	if err := errors.Join(g.reattach.Open(relayCtx), g.relay.Open()); err != nil {
 		ln.Close()
 		return fmt.Errorf("gateway: %w", err)
 	}
+	g.up.Store(true)
+	relayEnd := make(chan error, 1)
+	go func() { relayEnd <- g.relay.Run(relayCtx) }()
 
 	srv := g.server(base)
 	serveEnd := make(chan error, 1)
@@ -140,6 +137,7 @@ func (g *Gateway) Run(ctx context.Context, ln net.Listener) error {
 	}
 	g.stop(srv, cancel, stopRelay)
 	failed = errors.Join(failed, <-serveEnd, <-relayEnd)
+	g.reattach.Close()
 	g.pool.CloseIdleConnections()
 	g.nodes.CloseIdleConnections()
 	if failed != nil {

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // patience is a deadline against hanging, not an expectation.
 const patience = 20 * time.Second
 
-// fakeSessions answers as the test says, and counts what is held.
+// fakeSessions returns the configured answers, and counts the held sessions.
 type fakeSessions struct {
 	mu      sync.Mutex
 	acquire func(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, error)
@@ -80,7 +80,7 @@ func (f *fakeSessions) count() (held, waiting int) {
 	return f.held, f.waiting
 }
 
-// fixture is a running gateway, in front of one session's server.
+// fixture is a running gateway in front of one session's server.
 type fixture struct {
 	t        *testing.T
 	sessions *fakeSessions
@@ -91,7 +91,7 @@ type fixture struct {
 	stop     func()       // ends Run and waits for it
 }
 
-// start runs a gateway. handler is the server of every session; nil for none.
+// start runs a gateway. handler is the server of every session; nil means no server.
 func start(t *testing.T, handler http.HandlerFunc, change func(*Config)) *fixture {
 	t.Helper()
 	return startWith(t, handler, nil, change)
@@ -106,7 +106,7 @@ func startWith(t *testing.T, handler http.HandlerFunc, peers Peers, change func(
 		f.serveAt(srv.Listener.Addr().String())
 	}
 	cfg := DefaultConfig()
-	cfg.Hosts = []string{"*"} // tests name it as they like; TestOnlyKnownNamesAreServed is about that
+	cfg.Hosts = []string{"*"} // tests use any name; TestOnlyKnownNamesAreServed tests the check
 	if change != nil {
 		change(&cfg)
 	}
@@ -146,19 +146,19 @@ func startWith(t *testing.T, handler http.HandlerFunc, peers Peers, change func(
 	return f
 }
 
-// serveAt has every session ready at address.
+// serveAt makes every session ready at address.
 func (f *fixture) serveAt(address string) {
 	f.sessions.set(func(_ context.Context, key holdfast.SessionKey) (holdfast.Route, error) {
 		return holdfast.Route{Key: key, Address: address, Epoch: 1, Left: f.left}, nil
 	})
 }
 
-// failWith has every Acquire fail.
+// failWith makes every Acquire fail.
 func (f *fixture) failWith(err error) {
 	f.sessions.set(func(context.Context, holdfast.SessionKey) (holdfast.Route, error) { return holdfast.Route{}, err })
 }
 
-// park has every Acquire wait until its context is done.
+// park makes every Acquire wait until its context is done.
 func (f *fixture) park() {
 	f.sessions.set(func(ctx context.Context, _ holdfast.SessionKey) (holdfast.Route, error) {
 		<-ctx.Done()
@@ -223,12 +223,12 @@ func (f *fixture) raw(request string) (net.Conn, *bufio.Reader, *http.Response) 
 	return c, br, resp
 }
 
-// eventually waits for something that another goroutine brings about.
+// eventually waits for a condition that another goroutine fulfils.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%s: not so after %v", what, patience)
+			t.Fatalf("%s: not reached after %v", what, patience)
 		}
 	}
 }
@@ -304,7 +304,7 @@ func TestAnswersBadRequestsItself(t *testing.T) {
 	}
 	resp, _ := f.get("/s/alice?x=1")
 	if resp.StatusCode != 308 || resp.Header.Get("Location") != "/s/alice/?x=1" {
-		t.Errorf("without slash: %d to %q", resp.StatusCode, resp.Header.Get("Location"))
+		t.Errorf("without a slash: %d to %q", resp.StatusCode, resp.Header.Get("Location"))
 	}
 }
 
@@ -368,7 +368,7 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
-// valueOf is the value of a gauge or counter.
+// valueOf returns the value of a gauge or counter.
 func valueOf(t *testing.T, m prometheus.Metric) float64 {
 	t.Helper()
 	var d dto.Metric

@@ -26,9 +26,9 @@ func dropReserved(h http.Header) {
 	}
 }
 
-// dropOurs removes from a client's headers, in every spelling, those that only
+// dropGatewayHeaders removes from a client's headers, in every spelling, those that only
 // the gateway sets. The reverse proxy has already removed Forwarded (RFC 7239).
-func dropOurs(h http.Header) {
+func dropGatewayHeaders(h http.Header) {
 	dropReserved(h)
 	dropLogin(h)
 	for name := range h {

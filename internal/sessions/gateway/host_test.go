@@ -28,12 +28,12 @@ func TestOnlyKnownNamesAreServed(t *testing.T) {
 		}
 	}
 	if !(Config{Hosts: []string{"*"}}).knownHost("anything.test") {
-		t.Error("* does not stand for any name")
+		t.Error("* does not accept every name")
 	}
 }
 
 func TestUnknownNameReachesNoSession(t *testing.T) {
-	f := start(t, func(http.ResponseWriter, *http.Request) { t.Error("the session was asked") },
+	f := start(t, func(http.ResponseWriter, *http.Request) { t.Error("the session received a request") },
 		func(c *Config) { c.Hosts = nil })
 	req := f.request("GET", "/s/alice/", nil)
 	req.Host = "evil.test"
@@ -53,7 +53,7 @@ func TestPathsAreOffBesideADomain(t *testing.T) {
 	}
 }
 
-func TestPagesElsewhereChangeNothing(t *testing.T) {
+func TestPagesOfOtherOriginsAreRefused(t *testing.T) {
 	f := start(t, func(http.ResponseWriter, *http.Request) {}, func(c *Config) { c.Origins = []string{"https://app.test"} })
 	for _, c := range []struct {
 		method, origin string

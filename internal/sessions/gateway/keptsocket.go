@@ -59,12 +59,9 @@ func (t *request) keepPolicy(req *http.Request, s *switched) *holdfast.KeepSocke
 }
 
 // setKeepHeader tells another gateway the keep policy of the session.
-func setKeepHeader(h http.Header, k holdfast.KeepSockets) error {
-	b, err := json.Marshal(k)
-	if err == nil {
-		h.Set(keepHeader, base64.StdEncoding.EncodeToString(b))
-	}
-	return err
+func setKeepHeader(h http.Header, k holdfast.KeepSockets) {
+	b, _ := json.Marshal(k) // cannot fail for its fields
+	h.Set(keepHeader, base64.StdEncoding.EncodeToString(b))
 }
 
 // keepFromHeader returns the keep policy that another gateway sent, nil if
@@ -79,22 +76,6 @@ func keepFromHeader(h http.Header) *holdfast.KeepSockets {
 		return nil
 	}
 	return &k
-}
-
-// runUpgraded serves upgraded connections until ctx is done.
-func (g *Gateway) runUpgraded(ctx context.Context, started func()) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	up, end := make(chan struct{}), make(chan error, 1)
-	go func() { end <- g.reattach.Run(ctx, func() { close(up) }) }()
-	select {
-	case <-up:
-	case err := <-end:
-		return err
-	}
-	err := g.relay.Run(ctx, started)
-	cancel()
-	return errors.Join(err, <-end)
 }
 
 // server returns the session's side of a switched connection.
@@ -154,12 +135,12 @@ func (k *keptSocket) next(ctx context.Context) (reattach.Server, error) {
 	}
 	defer t.done()
 	resp, err := k.gateway.RoundTrip(k.req.Clone(context.WithValue(ctx, requestKey{}, t)))
-	var agreed *switched
-	switch {
-	case err == nil:
+	if err == nil {
 		resp.Body.Close()
 		return reattach.Server{}, fmt.Errorf("the session's next server answers %s", resp.Status)
-	case !errors.As(err, &agreed):
+	}
+	agreed, ok := errors.AsType[*switched](err)
+	if !ok {
 		return reattach.Server{}, err
 	}
 	h := agreed.resp.Header

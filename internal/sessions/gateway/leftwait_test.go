@@ -18,13 +18,13 @@ func TestLeaveSignalIsAwaitedOnce(t *testing.T) {
 	}{
 		"here":             {request{again: true}, closing.LeftWait},
 		"on another node":  {request{again: true, route: holdfast.Route{Node: "n2"}}, 0},
-		"not to be resent": {request{}, closing.LeftWait}, // it matters for the answer
+		"not to be resent": {request{}, closing.LeftWait}, // the answer depends on it
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begun := time.Now()
 				if (&history{}).allows(t.Context(), &c.request, &brokenError{error: errFailed}) {
-					t.Error("it is sent again, to a session that has not left")
+					t.Error("the request is sent again to a session that has not left")
 				}
 				if took := time.Since(begun); took != c.want {
 					t.Errorf("waited %v, want %v", took, c.want)

@@ -13,8 +13,8 @@ import (
 	"holdfast"
 )
 
-// A connection over the bound waits until one is closed, also one that was
-// upgraded, and is then served.
+// A connection over the limit waits until another one is closed, which may be an upgraded
+// one, and is then served.
 func TestConnectionsAreBounded(t *testing.T) {
 	eachScheme(t, func(t *testing.T, scheme string, change func(*Config)) {
 		f := start(t, echoSocket, func(c *Config) {
@@ -84,20 +84,20 @@ func TestLimitListener(t *testing.T) {
 	next := accept()
 	select {
 	case <-next:
-		t.Error("two are open")
+		t.Error("two connections are open")
 	default:
 	}
 	raw, free := takeOut(first)
 	raw.Close()
 	if len(l.slots) != 1 {
-		t.Error("the place is free before it was given up")
+		t.Error("the slot is free before its connection is closed")
 	}
 	free()
 	second := <-next
 	second.Close()
-	second.Close() // frees one place only
+	second.Close() // frees only one slot
 	if n := len(l.slots); n != 0 {
-		t.Errorf("%d places are taken", n)
+		t.Errorf("%d slots are occupied", n)
 	}
 	last := accept()
 	l.Close()
@@ -106,7 +106,7 @@ func TestLimitListener(t *testing.T) {
 	}
 }
 
-// A client that does not send the body of a refused request is not waited for.
+// The gateway does not wait for the body of a refused request.
 func TestUnreadBodyIsBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: takes the 5 s that a body may")
@@ -122,7 +122,7 @@ func TestUnreadBodyIsBounded(t *testing.T) {
 	if err != nil || resp.StatusCode != 404 {
 		t.Fatalf("%v %v", resp, err)
 	}
-	if _, err := io.Copy(io.Discard, br); err != nil { // patience would end it with one
+	if _, err := io.Copy(io.Discard, br); err != nil { // the deadline of patience would return an error
 		t.Errorf("after %v: %v", time.Since(began), err)
 	}
 }

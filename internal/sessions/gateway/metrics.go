@@ -47,7 +47,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	// Known label values start at 0, so that a rate sees the first error.
 	m.connects.WithLabelValues("request")
 	m.connects.WithLabelValues("upgrade")
-	metric.Start(m.errors, reasons...)
+	metric.Start(m.errors, reasons()...)
 	for _, o := range reattach.Outcomes() {
 		m.kept.WithLabelValues(string(o))
 	}

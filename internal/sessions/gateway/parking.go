@@ -61,13 +61,13 @@ func (p *parking) wait(ctx context.Context, key holdfast.SessionKey, limit time.
 	defer cancel(nil)
 	pl := &place{cancel}
 	cause := errParkedTooLong
-	l := &p.shards[maphash.String(p.seed, string(key))%uint64(len(p.shards))]
-	roomy, open := p.enter(l, key, pl)
+	s := &p.shards[maphash.String(p.seed, string(key))%uint64(len(p.shards))]
+	within, open := p.enter(s, key, pl)
 	if !open {
 		return errStopping
 	}
-	defer p.leave(l, key, pl)
-	if !roomy {
+	defer p.leave(s, key, pl)
+	if !within {
 		limit, cause = min(grace, limit), errParkingFull
 	}
 	ctx, stop := context.WithTimeoutCause(ctx, limit, cause)
@@ -82,26 +82,26 @@ func (p *parking) wait(ctx context.Context, key holdfast.SessionKey, limit time.
 	return err
 }
 
-func (p *parking) enter(l *shard, key holdfast.SessionKey, pl *place) (roomy, open bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
+func (p *parking) enter(s *shard, key holdfast.SessionKey, pl *place) (within, open bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
 		return false, false
 	}
-	l.keys[key]++
-	l.places[pl] = struct{}{}
+	s.keys[key]++
+	s.places[pl] = struct{}{}
 	parked := p.parked.Add(1)
 	p.metrics.parked.Inc()
-	return l.keys[key] <= p.perKey && parked <= int64(p.total), true
+	return s.keys[key] <= p.perKey && parked <= int64(p.total), true
 }
 
-func (p *parking) leave(l *shard, key holdfast.SessionKey, pl *place) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.keys[key]--; l.keys[key] == 0 {
-		delete(l.keys, key)
+func (p *parking) leave(s *shard, key holdfast.SessionKey, pl *place) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.keys[key]--; s.keys[key] == 0 {
+		delete(s.keys, key)
 	}
-	delete(l.places, pl)
+	delete(s.places, pl)
 	p.parked.Add(-1)
 	p.metrics.parked.Dec()
 }
@@ -109,12 +109,12 @@ func (p *parking) leave(l *shard, key holdfast.SessionKey, pl *place) {
 // close ends all waiting requests, and every later one, with errStopping.
 func (p *parking) close() {
 	for i := range p.shards {
-		l := &p.shards[i]
-		l.mu.Lock()
-		l.closed = true
-		for pl := range l.places {
+		s := &p.shards[i]
+		s.mu.Lock()
+		s.closed = true
+		for pl := range s.places {
 			pl.cancel(errStopping)
 		}
-		l.mu.Unlock()
+		s.mu.Unlock()
 	}
 }

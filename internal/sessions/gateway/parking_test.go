@@ -19,7 +19,7 @@ import (
 	"holdfast/internal/sessions/gateway/closing"
 )
 
-// Requests for a session that is starting wait, and are all served.
+// Requests for a session that is starting wait, and all are served.
 func TestParkedRequestsAreServedWhenReady(t *testing.T) {
 	f := start(t, nil, nil)
 	srv := echoBodyServer(t)
@@ -41,7 +41,7 @@ func TestParkedRequestsAreServedWhenReady(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "20 are parked", func() bool { return valueOf(t, f.gateway.metrics.parked) == 20 })
+	eventually(t, "20 requests are parked", func() bool { return valueOf(t, f.gateway.metrics.parked) == 20 })
 	close(ready)
 	wg.Wait()
 	if n := valueOf(t, f.gateway.metrics.parked); n != 0 {
@@ -77,7 +77,7 @@ func TestParkingIsBounded(t *testing.T) {
 				resp.Body.Close()
 			}
 		})
-		eventually(t, "parked", func() bool { return valueOf(t, f.gateway.metrics.parked) == before+1 })
+		eventually(t, "the request is parked", func() bool { return valueOf(t, f.gateway.metrics.parked) == before+1 })
 	}
 	refused := func(path string) {
 		t.Helper()
@@ -92,7 +92,7 @@ func TestParkingIsBounded(t *testing.T) {
 	fill("/s/bob/")
 	refused("/s/carol/") // in total
 
-	// A session that is ready is served all the same.
+	// Requests for a ready session are still served.
 	f.serveAt(echoBodyServer(t))
 	if resp, _ := f.get("/s/alice/"); resp.StatusCode != 200 {
 		t.Errorf("ready: %d", resp.StatusCode)
@@ -108,9 +108,9 @@ func TestParkingTimeIsBounded(t *testing.T) {
 	}
 }
 
-// The time that a session has had a request for is not parking: a long poll whose
-// session moves is parked anew, however long ago it came.
-func TestLongPollIsParkedAnew(t *testing.T) {
+// The time that a session works on a request is not parking time. A long poll whose
+// session moves has the full parking time again.
+func TestLongPollHasTheFullParkingTime(t *testing.T) {
 	const parkTime = 400 * time.Millisecond
 	f := start(t, nil, func(c *Config) { c.ParkTime = parkTime })
 	left := make(chan struct{})
@@ -135,13 +135,13 @@ func TestLongPollIsParkedAnew(t *testing.T) {
 	}
 }
 
-// All waits of a request together are bounded, not each.
+// The parking time bounds the sum of all waits of a request.
 func TestParkingTimeIsOneForAllWaits(t *testing.T) {
 	f := start(t, nil, func(c *Config) { c.ParkTime = 100 * time.Millisecond })
 	var epoch holdfast.Epoch
 	noServer := closedPort(t)
 	f.sessions.set(func(_ context.Context, key holdfast.SessionKey) (holdfast.Route, error) {
-		epoch++ // so that the bound on a server's refusals is not the one that ends it
+		epoch++ // so that the limit of a server's refusals does not apply
 		return holdfast.Route{Key: key, Address: noServer, Epoch: epoch}, nil
 	})
 	if resp, body := f.get("/s/alice/", "Accept", "application/json"); resp.StatusCode != 503 || !strings.Contains(body, `"parked_too_long"`) {
@@ -149,7 +149,7 @@ func TestParkingTimeIsOneForAllWaits(t *testing.T) {
 	}
 }
 
-// A client that leaves frees its place, also with an unread body.
+// A client that hangs up frees its place, also with an unread body.
 func TestGoneClientFreesItsPlace(t *testing.T) {
 	f := start(t, nil, nil)
 	f.park()
@@ -163,15 +163,15 @@ func TestGoneClientFreesItsPlace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := f.dial()
 			io.WriteString(c, request)
-			eventually(t, "parked", func() bool { return valueOf(t, f.gateway.metrics.parked) == 1 })
+			eventually(t, "the request is parked", func() bool { return valueOf(t, f.gateway.metrics.parked) == 1 })
 			c.Close()
-			eventually(t, "place is free", func() bool { return valueOf(t, f.gateway.metrics.parked) == 0 })
+			eventually(t, "its place is free", func() bool { return valueOf(t, f.gateway.metrics.parked) == 0 })
 		})
 	}
 }
 
-// Stopping sends parked requests away at once, with 503.
-func TestStopSendsParkedAway(t *testing.T) {
+// A stop answers parked requests with 503 at once.
+func TestStopAnswersParkedRequests(t *testing.T) {
 	f := start(t, nil, nil)
 	f.park()
 	got := make(chan int, 1)
@@ -184,15 +184,15 @@ func TestStopSendsParkedAway(t *testing.T) {
 		resp.Body.Close()
 		got <- resp.StatusCode
 	}()
-	eventually(t, "parked", func() bool { return valueOf(t, f.gateway.metrics.parked) == 1 })
+	eventually(t, "the request is parked", func() bool { return valueOf(t, f.gateway.metrics.parked) == 1 })
 	f.stop()
 	if status := <-got; status != 503 {
 		t.Errorf("status %d", status)
 	}
 }
 
-// A server that refuses is looked for again, with whatever method and body, and
-// what was acquired is given back.
+// A refused request is tried again with any method and body, and the session that was
+// acquired is released.
 func TestRefusedIsTriedAgain(t *testing.T) {
 	for name, send := range map[string]func(f *fixture){
 		"body": func(f *fixture) {
@@ -203,7 +203,7 @@ func TestRefusedIsTriedAgain(t *testing.T) {
 		},
 		"upgrade": func(f *fixture) {
 			_, _, resp := f.raw("GET /s/alice/ HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: any\r\n\r\n")
-			if resp.StatusCode != 200 { // the server does not switch, which is its right
+			if resp.StatusCode != 200 { // the server does not agree to the upgrade
 				f.t.Errorf("status %d", resp.StatusCode)
 			}
 		},
@@ -216,7 +216,7 @@ func TestRefusedIsTriedAgain(t *testing.T) {
 				r := holdfast.Route{Key: key, Address: bad, Epoch: 1}
 				switch calls.Add(1) {
 				case 1:
-				case 2: // gone before it was dialled
+				case 2: // the server is gone before the dial
 					left := make(chan struct{})
 					close(left)
 					r.Address, r.Left = good, left
@@ -234,8 +234,8 @@ func TestRefusedIsTriedAgain(t *testing.T) {
 	}
 }
 
-// One that keeps refusing ends in 502, after a bounded number of tries.
-func TestRefusedForGood(t *testing.T) {
+// If the server keeps refusing, the answer is 502 after a bounded number of tries.
+func TestRefusalsAreBounded(t *testing.T) {
 	f := start(t, nil, nil)
 	f.serveAt(closedPort(t))
 	resp, body := f.get("/s/alice/", "Accept", "application/json")
@@ -250,7 +250,7 @@ func TestRefusedForGood(t *testing.T) {
 
 func closedPort(t *testing.T) string {
 	t.Helper()
-	// Bound, and never listened on: no other process gets the port meanwhile.
+	// The port is bound and not listened on, so that no other process gets it.
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -266,7 +266,7 @@ func closedPort(t *testing.T) string {
 	return fmt.Sprintf("127.0.0.1:%d", name.(*unix.SockaddrInet4).Port)
 }
 
-// Waiting that ends at once costs no more than its bookkeeping.
+// BenchmarkParkingFastPath measures the cost of a wait that ends at once.
 func BenchmarkParkingFastPath(b *testing.B) {
 	p := newParking(64, 4096, NewMetrics(prometheus.NewRegistry()))
 	b.ReportAllocs()

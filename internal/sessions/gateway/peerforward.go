@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -47,21 +45,10 @@ func Forwarded(r *http.Request) bool { return r.Header.Get(epochHeader) != "" }
 // The handler refuses requests before Run has started and when Run ends.
 // Requests in progress then end as those of clients do.
 func (g *Gateway) PeerForwardHandler(local Local) http.Handler {
-	proxy := &httputil.ReverseProxy{
-		Transport:      peerForwardTransport{g},
-		Rewrite:        rewriteForwarded,
-		ModifyResponse: rewriteResponse,
-		FlushInterval:  -1,
-		BufferPool:     g.buffers,
-		ErrorLog:       slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
-		ErrorHandler:   g.peerForwardFailed,
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		g.servePeerForward(local, proxy, w, r)
-	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { g.servePeerForward(local, w, r) })
 }
 
-func (g *Gateway) servePeerForward(local Local, proxy http.Handler, w http.ResponseWriter, r *http.Request) {
+func (g *Gateway) servePeerForward(local Local, w http.ResponseWriter, r *http.Request) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		http.Error(w, "for other nodes only", http.StatusForbidden)
 		return
@@ -90,7 +77,7 @@ func (g *Gateway) servePeerForward(local Local, proxy http.Handler, w http.Respo
 	t := &request{target: target{key: key}, gateway: g, forwarded: true, route: route, release: release, keepOffered: r.Header.Get(keepHeader) == keepOffered}
 	defer t.done()
 	_ = http.NewResponseController(w).EnableFullDuplex() // as in ServeHTTP
-	proxy.ServeHTTP(&answer{w, g}, r.WithContext(context.WithValue(ctx, requestKey{}, t)))
+	g.proxy.ServeHTTP(&answer{w, g}, r.WithContext(context.WithValue(ctx, requestKey{}, t)))
 }
 
 // forwardedFor returns the session and epoch that a forwarded request names. It
@@ -141,47 +128,22 @@ func rewriteForwarded(p *httputil.ProxyRequest) {
 	}
 }
 
-// peerForwardTransport tries once; the first node decides about another try.
-type peerForwardTransport struct{ g *Gateway }
-
-func (h peerForwardTransport) RoundTrip(req *http.Request) (resp *http.Response, err error) {
-	t := requestOf(req.Context())
-	t.begin(req)
-	err = t.attempt(func() (err error) {
-		resp, err = h.g.send(req, t)
-		return err
-	})
-	return resp, err
-}
-
 // peerForwardFailed answers a request that the session did not answer.
-func (g *Gateway) peerForwardFailed(w http.ResponseWriter, out *http.Request, err error) {
-	t := requestOf(out.Context())
-	var (
-		agreed  *switched
-		refused *refusedError
-		broken  *brokenError
-		timeout net.Error
-	)
-	if errors.As(err, &agreed) {
-		if err = g.upgrade(w, out, t, agreed); err == nil {
-			return
-		}
-	}
+func (g *Gateway) peerForwardFailed(w http.ResponseWriter, out *http.Request, t *request, err error) {
 	g.log.Debug("forwarded request not served", "session", t.key, "epoch", t.route.Epoch, "err", err)
 	why, status := failedBroke, http.StatusBadGateway
 	switch {
-	case errors.As(err, &refused) && closing.Closed(t.route.Left):
+	case is[*refusedError](err) && closing.Closed(t.route.Left):
 		g.refuse(w, out, refusedLeft)
 		return
-	case errors.As(err, &refused):
+	case is[*refusedError](err):
 		g.refuse(w, out, refusedServer)
 		return
 	case t.body != nil && t.body.failed():
 		why = failedClient
-	case errors.As(err, &broken) && closing.AwaitLeft(out.Context(), t.route.Left):
+	case is[*brokenError](err) && closing.AwaitLeft(out.Context(), t.route.Left):
 		why = failedLeft
-	case errors.As(err, &timeout) && timeout.Timeout():
+	case timedOut(err):
 		why, status = failedTime, http.StatusGatewayTimeout
 	}
 	unread(w, out)

@@ -26,8 +26,8 @@ import (
 	"holdfast"
 )
 
-// What a session sees and says is the same as without a forward, and no client and
-// no session speaks for a gateway.
+// A forwarded request and its response are the same as without a forward. Neither a
+// client nor a session can send the headers between gateways.
 func TestForwardedRequest(t *testing.T) {
 	f := newFleet(t)
 	type seen struct {
@@ -48,7 +48,7 @@ func TestForwardedRequest(t *testing.T) {
 	}, nil)
 	first := f.join("first", nil, nil)
 	first.leadTo(owner)
-	for range 2 { // the second on the connection of the first
+	for range 2 { // the second one uses the connection of the first
 		req := first.request("GET", "/s/alice/a%2Fb//c?x=1;y", nil, "Cookie", "c=d", "User-Agent", "",
 			"X-Holdfast-Session", "bob", "X-Holdfast-Epoch", "9", "X_Holdfast_Epoch", "9", "x_forwarded_for", "6.6.6.6",
 			"X_Real_Ip", "6.6.6.6", "X-Forwarded-Port", "1", "Accept-Encoding", "br")
@@ -67,7 +67,7 @@ func TestForwardedRequest(t *testing.T) {
 		}
 		for name := range h {
 			if begins(name, reservedPrefix) {
-				t.Errorf("the client was sent %s", name)
+				t.Errorf("the client received %s", name)
 			}
 		}
 	}
@@ -79,7 +79,7 @@ func TestForwardedRequest(t *testing.T) {
 	}
 }
 
-// Connections between nodes are the node's, not the session's.
+// All sessions share the connections between two nodes.
 func TestSessionsShareConnections(t *testing.T) {
 	f := newFleet(t)
 	owner := f.join("owner", echoBody("owner"), nil)
@@ -95,7 +95,7 @@ func TestSessionsShareConnections(t *testing.T) {
 	}
 }
 
-// A refusal comes before the body: it is sent once, to the node that has the session.
+// A node refuses before it receives the body, so only the owner receives it, once.
 func TestRefusedBodyIsServedElsewhere(t *testing.T) {
 	text := make([]byte, 8<<20)
 	rand.Read(text)
@@ -130,20 +130,19 @@ func TestRefusedBodyIsServedElsewhere(t *testing.T) {
 				}
 				for _, m := range []*member{stale, noServer} {
 					if n := m.line.read.Load(); n == 0 || n > 64<<10 {
-						t.Errorf("%s was sent %d bytes", m.id, n)
+						t.Errorf("%s received %d bytes", m.id, n)
 					}
 				}
 				if n := owner.line.read.Load(); n > int64(len(text))*5/4 {
-					t.Errorf("the owner was sent %d bytes", n)
+					t.Errorf("the owner received %d bytes", n)
 				}
 			})
 		}
 	}
 }
 
-// Leave to send is between gateways: a client that did not ask for it hears
-// nothing of it.
-func TestClientIsNotToldToContinue(t *testing.T) {
+// The 100 Continue between gateways reaches only a client that asked for it.
+func TestContinueStaysBetweenGateways(t *testing.T) {
 	f := newFleet(t)
 	owner := f.join("owner", echoBody("owner"), nil)
 	first := f.join("first", nil, nil)
@@ -155,7 +154,7 @@ func TestClientIsNotToldToContinue(t *testing.T) {
 	_ = br
 	c, br, resp := first.raw("POST /s/alice/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n")
 	if resp.StatusCode != 100 {
-		t.Fatalf("one that asks: %s", resp.Status)
+		t.Fatalf("a client that asks: %s", resp.Status)
 	}
 	io.WriteString(c, "body")
 	if resp, err := http.ReadResponse(br, nil); err != nil || resp.StatusCode != 200 {
@@ -163,7 +162,7 @@ func TestClientIsNotToldToContinue(t *testing.T) {
 	}
 }
 
-// What was forwarded is served or refused where it arrives.
+// A forwarded request is served or refused by the node that receives it.
 func TestNeverForwardedTwice(t *testing.T) {
 	f := newFleet(t)
 	second := f.join("second", nil, nil) // it has no session, and its Sessions fails the request
@@ -175,17 +174,17 @@ func TestNeverForwardedTwice(t *testing.T) {
 		t.Error(resp.Status)
 	}
 	if asked, _ := second.local.count(); asked != 2 || first.refusals() != 2 {
-		t.Errorf("asked %d times, %d refusals", asked, first.refusals())
+		t.Errorf("%d requests, %d refusals", asked, first.refusals())
 	}
 	if asked, _ := third.local.count(); asked != 1 {
-		t.Errorf("the third was asked %d times", asked)
+		t.Errorf("the third node received %d requests", asked)
 	}
 	if n := valueOf(t, second.gateway.metrics.peerForwardRefusals.WithLabelValues(refusedHold)); n != 2 {
 		t.Errorf("%v refusals counted", n)
 	}
 }
 
-func TestHopTakesOnlyForwardedRequests(t *testing.T) {
+func TestPeerListenerTakesOnlyForwardedRequests(t *testing.T) {
 	f := newFleet(t)
 	owner := f.join("owner", echoBody("owner"), nil)
 	dial := func() net.Conn {
@@ -226,9 +225,9 @@ func TestHopTakesOnlyForwardedRequests(t *testing.T) {
 	}
 }
 
-// A listener for nodes may be up before the gateway can relay: what comes then
-// goes elsewhere, or comes again.
-func TestHopBeforeRunRefuses(t *testing.T) {
+// The peer listener may be open before the gateway can relay. Requests are then refused,
+// and the other node tries again.
+func TestPeerListenerRefusesBeforeRun(t *testing.T) {
 	g, err := New(DefaultConfig(), &fakeSessions{}, nil, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -246,11 +245,11 @@ func TestHopBeforeRunRefuses(t *testing.T) {
 		t.Errorf("%d, refused for %q", w.Code, why)
 	}
 	if asked, _ := local.count(); asked != 0 {
-		t.Errorf("the sessions were asked %d times", asked)
+		t.Errorf("the sessions received %d requests", asked)
 	}
 }
 
-// The address that a record names may be another node's by now.
+// Another node may have the address of a record.
 func TestWrongNodeIsRefused(t *testing.T) {
 	f := newFleet(t)
 	other, owner := f.join("other", echoBody("other"), nil), f.join("owner", echoBody("owner"), nil)
@@ -270,11 +269,11 @@ func TestWrongNodeIsRefused(t *testing.T) {
 		}
 	}
 	if asked, _ := other.local.count(); asked != 0 {
-		t.Errorf("the wrong node was asked %d times", asked)
+		t.Errorf("the wrong node received %d requests", asked)
 	}
 }
 
-// A node in no fleet cannot reach others, and says so at once.
+// A node without fleet certificates returns an error at once.
 func TestWithoutPeers(t *testing.T) {
 	f := start(t, nil, nil)
 	f.sessions.set(func(_ context.Context, key holdfast.SessionKey) (holdfast.Route, error) {
@@ -285,7 +284,7 @@ func TestWithoutPeers(t *testing.T) {
 	}
 }
 
-func TestWebSocketThroughTheHop(t *testing.T) {
+func TestForwardedWebSocket(t *testing.T) {
 	eachScheme(t, func(t *testing.T, scheme string, change func(*Config)) {
 		f := newFleet(t)
 		owner := f.join("owner", echoSocket, nil)
@@ -307,8 +306,8 @@ func TestWebSocketThroughTheHop(t *testing.T) {
 	})
 }
 
-// Bytes behind the handshake, and a half close, go through two relays.
-func TestEarlyDataAndHalfCloseThroughTheHop(t *testing.T) {
+// Bytes after the handshake, and a half close, pass through two relays.
+func TestForwardedEarlyDataAndHalfClose(t *testing.T) {
 	f := newFleet(t)
 	owner := f.join("owner", echoBody(""), nil)
 	owner.local.address = switcher(t, func(c *net.TCPConn, br *bufio.Reader) {
@@ -329,8 +328,8 @@ func TestEarlyDataAndHalfCloseThroughTheHop(t *testing.T) {
 	}
 }
 
-// The first gateway to learn that the session leaves sends 1012, once.
-func TestLeavingThroughTheHop(t *testing.T) {
+// The gateway that first learns that the session leaves sends 1012, once.
+func TestForwardedSessionLeaves(t *testing.T) {
 	for name, leave := range map[string]func(first, owner *member){
 		"owner hears": func(_, owner *member) { close(owner.local.left) },
 		"first hears": func(first, _ *member) { close(first.left) },
@@ -370,7 +369,7 @@ func TestLeavingThroughTheHop(t *testing.T) {
 	}
 }
 
-// tap counts what a client reads.
+// tap counts the bytes that a client reads.
 type tap struct {
 	net.Conn
 	read atomic.Int64

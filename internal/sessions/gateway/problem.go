@@ -1,13 +1,14 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"html/template"
-	"net"
 	"net/http"
+	"slices"
 	"strings"
 
 	"holdfast"
@@ -21,110 +22,114 @@ var (
 // problem is the answer to a request that the gateway answers itself.
 type problem struct {
 	Status int    `json:"status"`
-	Reason string `json:"reason"` // one of reasons, or unauthorized or forbidden
+	Reason string `json:"reason"` // of answerRules, or unauthorized or forbidden
 	Error  string `json:"error"`
 	Hint   string `json:"hint,omitempty"`
 	Log    string `json:"log,omitempty"` // the container's last lines
 	Title  string `json:"-"`
-	retry  bool   // another try may succeed soon
-	label  string // label of the metric if it differs from Reason; also one of reasons
+	label  string // reason in the metric; for a denied request it is one of tokenReasons
 }
 
 // retryAfter is in seconds.
 const retryAfter = "2"
 
-// reasons are all values of the label reason of the error metric.
-var reasons = []string{
-	"no_route", "bad_host", "bad_key", "origin", "body_too_large", "not_found", "stopped", "elsewhere", "boot", "busy", "parked_too_long",
-	"draining", "stopping", "store", "engine", "refused", "timeout", "left", "upstream", "client_gone",
-	"token_missing", "token_invalid", "token_expired", "token_scope",
+// answerRule describes the answer to one kind of errors.
+type answerRule struct {
+	match  func(error) bool
+	status int
+	reason string
+	title  string
+	hint   string // replaces that of the error
+}
+
+// answerRules lists the answers. The first rule that matches counts: a boot error
+// may wrap one of the errors below it. The last rule matches every error.
+var answerRules = []answerRule{
+	{wraps(errNoRoute), http.StatusNotFound, "no_route", "Nothing here", "sessions are at /s/<key>/, or at <key>.<domain> if a domain is configured"},
+	{wraps(errHost), http.StatusMisdirectedRequest, "bad_host", "Another host's name", "add the name to gateway.hosts if clients may use it"},
+	{is[*holdfast.KeyError], http.StatusBadRequest, "bad_key", "No session key", ""},
+	{wraps(errOrigin), http.StatusForbidden, "origin", "Another origin", "add the page's origin to gateway.origins if it may open connections to sessions"},
+	{is[*http.MaxBytesError], http.StatusRequestEntityTooLarge, "body_too_large", "Too large", ""},
+	{wraps(errParkingFull, holdfast.ErrBusy), http.StatusServiceUnavailable, "busy", "Too many requests are waiting", ""},
+	{wraps(errParkedTooLong), http.StatusServiceUnavailable, "parked_too_long", "Not ready yet", ""},
+	{wraps(errStopping), http.StatusServiceUnavailable, "stopping", "Stopping", ""},
+	{wraps(errHangup, context.Canceled), statusClientGone, "client_gone", "Client gone", ""},
+	// Only a node that does not forward gets an ElsewhereError.
+	{is[*holdfast.ElsewhereError], http.StatusServiceUnavailable, "elsewhere", "Another host has the session", "set fleet.listen on nodes that share a store, so that they reach each other's sessions"},
+	{is[*holdfast.BootError], http.StatusBadGateway, "boot", "The session did not start", ""},
+	{wraps(holdfast.ErrStopped), http.StatusServiceUnavailable, "stopped", "Stopped", ""},
+	{wraps(holdfast.ErrNotFound), http.StatusNotFound, "not_found", "No such session", ""},
+	{wraps(holdfast.ErrDraining), http.StatusServiceUnavailable, "draining", "This host is draining", ""},
+	{wraps(holdfast.ErrStore), http.StatusServiceUnavailable, "store", "Ownership is unknown", ""},
+	{wraps(holdfast.ErrEngine), http.StatusServiceUnavailable, "engine", "The container engine does not answer", ""},
+	{timedOut, http.StatusGatewayTimeout, "timeout", "The session does not answer", ""},
+	{refusedByServer, http.StatusBadGateway, "refused", "The session refuses connections", "the container runs, but nothing listens on its port"},
+	{is[*refusedError], http.StatusBadGateway, "refused", "The session refuses connections", ""},
+	{unsure, http.StatusServiceUnavailable, "left", "The session has just left", "the request may have been carried out; it was not sent again"},
+	{func(error) bool { return true }, http.StatusBadGateway, "upstream", "The session broke off", ""},
+}
+
+// wraps returns a function that reports whether an error wraps one of the targets.
+func wraps(targets ...error) func(error) bool {
+	return func(err error) bool {
+		return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
+	}
+}
+
+func refusedByServer(err error) bool {
+	refused, ok := errors.AsType[*refusedError](err)
+	return ok && refused.byServer
+}
+
+func unsure(err error) bool {
+	broken, ok := errors.AsType[*brokenError](err)
+	return ok && broken.unsure
+}
+
+// reasons returns all values of the label reason of the error metric.
+func reasons() []string {
+	all := slices.Clone(tokenReasons)
+	for _, r := range answerRules {
+		all = append(all, r.reason)
+	}
+	return all
 }
 
 // explain returns the answer for err.
 func explain(t target, err error) problem {
-	p := problem{Status: http.StatusServiceUnavailable, retry: true, Error: err.Error(), Hint: holdfast.HintOf(err)}
-	set := func(status int, reason, title string) {
-		p.Status, p.Reason, p.Title = status, reason, title
-		p.retry = status == http.StatusServiceUnavailable
+	p := problem{Error: err.Error(), Hint: holdfast.HintOf(err)}
+	if denied, ok := errors.AsType[*deniedError](err); ok {
+		p = denied.problem()
+	} else {
+		r := answerRules[slices.IndexFunc(answerRules, func(r answerRule) bool { return r.match(err) })]
+		p.Status, p.Reason, p.Title, p.label = r.status, r.reason, r.title, r.reason
+		p.Hint = cmp.Or(r.hint, p.Hint)
 	}
-	var (
-		key     *holdfast.KeyError
-		body    *http.MaxBytesError
-		boot    *holdfast.BootError
-		other   *holdfast.ElsewhereError
-		refused *refusedError
-		timeout net.Error
-		broken  *brokenError
-		denied  *deniedError
-	)
-	switch {
-	case errors.As(err, &denied) && denied.status == http.StatusForbidden:
-		set(denied.status, "forbidden", "Another session's token")
-		p.Error, p.label = "the connect token is for other sessions", denied.reason
-	case errors.As(err, &denied):
-		// Only a client with a valid token learns what is wrong with a token.
-		set(http.StatusUnauthorized, "unauthorized", "A connect token is needed")
-		p.Error, p.label = "a valid connect token is needed", denied.reason
-		p.Hint = "open the original link again, or send the header Authorization: Bearer TOKEN"
-	case errors.Is(err, errNoRoute):
-		set(http.StatusNotFound, "no_route", "Nothing here")
-		p.Hint = "sessions are at /s/<key>/, or at <key>.<domain> if a domain is configured"
-	case errors.Is(err, errHost):
-		set(http.StatusMisdirectedRequest, "bad_host", "Another host's name")
-		p.Hint = "add the name to gateway.hosts if clients may use it"
-	case errors.As(err, &key):
-		set(http.StatusBadRequest, "bad_key", "No session key")
-	case errors.Is(err, errOrigin):
-		set(http.StatusForbidden, "origin", "Another origin")
-		p.Hint = "add the page's origin to gateway.origins if it may open connections to sessions"
-	case errors.As(err, &body):
-		set(http.StatusRequestEntityTooLarge, "body_too_large", "Too large")
+	if body, ok := errors.AsType[*http.MaxBytesError](err); ok && p.Reason == "body_too_large" {
 		p.Error = fmt.Sprintf("the request's body is larger than %d bytes", body.Limit)
-	case errors.Is(err, errParkingFull), errors.Is(err, holdfast.ErrBusy):
-		set(http.StatusServiceUnavailable, "busy", "Too many requests are waiting")
-	case errors.Is(err, errParkedTooLong):
-		set(http.StatusServiceUnavailable, "parked_too_long", "Not ready yet")
-	case errors.Is(err, errStopping):
-		set(http.StatusServiceUnavailable, "stopping", "Stopping")
-	case errors.Is(err, errHangup), errors.Is(err, context.Canceled):
-		set(statusClientGone, "client_gone", "Client gone")
-	case errors.As(err, &other):
-		// Only a node that does not forward gets here.
-		set(http.StatusServiceUnavailable, "elsewhere", "Another host has the session")
-		p.Hint = "set fleet.listen on nodes that share a store, so that they reach each other's sessions"
-	case errors.As(err, &boot):
-		set(http.StatusBadGateway, "boot", "The session did not start")
+	}
+	if p.Reason == "boot" {
+		boot, _ := errors.AsType[*holdfast.BootError](err)
 		p.Log = boot.Log
-	case errors.Is(err, holdfast.ErrStopped):
-		set(http.StatusServiceUnavailable, "stopped", "Stopped")
-	case errors.Is(err, holdfast.ErrNotFound):
-		set(http.StatusNotFound, "not_found", "No such session")
-	case errors.Is(err, holdfast.ErrDraining):
-		set(http.StatusServiceUnavailable, "draining", "This host is draining")
-	case errors.Is(err, holdfast.ErrStore):
-		set(http.StatusServiceUnavailable, "store", "Ownership is unknown")
-	case errors.Is(err, holdfast.ErrEngine):
-		set(http.StatusServiceUnavailable, "engine", "The container engine does not answer")
-	case errors.As(err, &timeout) && timeout.Timeout():
-		set(http.StatusGatewayTimeout, "timeout", "The session does not answer")
-	case errors.As(err, &refused):
-		set(http.StatusBadGateway, "refused", "The session refuses connections")
-		if refused.byServer {
-			p.Hint = "the container runs, but nothing listens on its port"
-		}
-	case errors.As(err, &broken) && broken.unsure:
-		set(http.StatusServiceUnavailable, "left", "The session has just left")
-		p.Hint = "the request may have been carried out; it was not sent again"
-	default:
-		set(http.StatusBadGateway, "upstream", "The session broke off")
-	}
-	if p.label == "" {
-		p.label = p.Reason
-	}
-	if t.key != "" && p.Reason != "boot" {
+	} else if t.key != "" {
 		p.Error = fmt.Sprintf("session %s: %s", t.key, p.Error)
 	}
 	return p
+}
+
+// problem returns the answer to a request without a valid token for its session.
+// Only a client with a valid token learns what is wrong with a token.
+func (d *deniedError) problem() problem {
+	if d.reason == "token_scope" {
+		return problem{
+			Status: http.StatusForbidden, Reason: "forbidden", Title: "Another session's token", label: d.reason,
+			Error: "the connect token is for other sessions", Hint: holdfast.HintOf(d),
+		}
+	}
+	return problem{
+		Status: http.StatusUnauthorized, Reason: "unauthorized", Title: "A connect token is needed", label: d.reason,
+		Error: "a valid connect token is needed", Hint: "open the original link again, or send the header Authorization: Bearer TOKEN",
+	}
 }
 
 // statusClientGone is the status that nginx logs for a client that
@@ -152,7 +157,7 @@ func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, t target, err err
 	if p.Status == http.StatusUnauthorized {
 		h.Set("WWW-Authenticate", "Bearer") // RFC 6750, 3
 	}
-	if p.retry {
+	if p.Status == http.StatusServiceUnavailable {
 		h.Set("Retry-After", retryAfter)
 	}
 	if p.Reason == "stopping" && r.ProtoMajor == 1 {

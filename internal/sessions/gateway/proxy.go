@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"net/url"
 	"strings"
 	"sync"
 )
@@ -67,8 +68,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.proxy.ServeHTTP(&answer{w, g}, r.WithContext(context.WithValue(r.Context(), requestKey{}, req)))
 }
 
-// admit makes the checks that need no session, and tells upgrades from
-// requests.
+// admit makes the checks that need no session. It turns an upgrade that cannot be
+// served into an ordinary request.
 func (g *Gateway) admit(w http.ResponseWriter, r *http.Request) error {
 	if r.Header.Get("Upgrade") != "" && (r.ProtoMajor != 1 || r.ContentLength != 0) {
 		// HTTP/2 has no Upgrade, and an Upgrade with a body may be ignored
@@ -108,36 +109,49 @@ func idempotent(method string) bool {
 func (g *Gateway) newProxy() *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Transport:      g,
-		Rewrite:        rewrite,
+		Rewrite:        rewriteRequest,
 		ModifyResponse: rewriteResponse,
 		FlushInterval:  -1,
 		BufferPool:     g.buffers,
 		ErrorLog:       slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
 		ErrorHandler: func(w http.ResponseWriter, out *http.Request, err error) {
 			t := requestOf(out.Context())
-			var s *switched
-			if errors.As(err, &s) {
-				err = g.upgrade(w, out, t, s)
-				if err == nil {
+			if s, ok := errors.AsType[*switched](err); ok {
+				if err = g.upgrade(w, out, t, s); err == nil {
 					return
 				}
 			}
-			g.fail(w, out, t.target, err)
+			if t.forwarded {
+				g.peerForwardFailed(w, out, t, err)
+			} else {
+				g.fail(w, out, t.target, err)
+			}
 		},
 	}
 }
 
-// rewrite turns the client's request into the one for the session's server.
-func rewrite(p *httputil.ProxyRequest) {
-	t := requestOf(p.In.Context())
-	_ = rewriteURL(p.Out.URL, t.target)
+// rewriteRequest turns a request into the one for the session's server.
+func rewriteRequest(p *httputil.ProxyRequest) {
+	if t := requestOf(p.In.Context()); t.forwarded {
+		rewriteForwarded(p)
+	} else {
+		rewrite(p, t)
+	}
+}
+
+// rewrite turns a client's request into the one for the session's server.
+func rewrite(p *httputil.ProxyRequest, t *request) {
+	// The session's part of the path, in the spelling of the client. net/http has
+	// parsed the path, so it can be unescaped.
+	p.Out.URL.Path, _ = url.PathUnescape(t.path)
+	p.Out.URL.RawPath = t.path
 	p.Out.URL.RawQuery = p.In.URL.RawQuery // as it was sent, even if malformed
 	p.Out.Host = p.In.Host                 // servers check a WebSocket's Origin against it
 
 	p.Out.Trailer = p.In.Trailer // filled in at the end of the body
 
 	h := p.Out.Header
-	dropOurs(h)
+	dropGatewayHeaders(h)
 	client, _, err := net.SplitHostPort(p.In.RemoteAddr)
 	if err == nil {
 		h.Set("X-Forwarded-For", client)

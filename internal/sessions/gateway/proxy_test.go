@@ -23,8 +23,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The server learns of the client from the gateway alone.
-func TestForwardedHeadersAreOurs(t *testing.T) {
+// Only the gateway sets the headers that describe the client.
+func TestGatewaySetsForwardedHeaders(t *testing.T) {
 	seen := make(chan http.Header, 1)
 	f := start(t, func(_ http.ResponseWriter, r *http.Request) { seen <- r.Header }, nil)
 	req := f.request("GET", "/s/alice/x", nil,
@@ -42,7 +42,7 @@ func TestForwardedHeadersAreOurs(t *testing.T) {
 	}
 }
 
-// A server that knows nothing of its prefix redirects and sets cookies into it.
+// Redirects and cookies of a server that does not know its prefix get the prefix.
 func TestResponsesStayBelowThePrefix(t *testing.T) {
 	f := start(t, func(w http.ResponseWriter, r *http.Request) {
 		if loc := r.URL.Query().Get("to"); loc != "" {
@@ -87,8 +87,8 @@ func TestResponsesStayBelowThePrefix(t *testing.T) {
 	}
 }
 
-// An event stream arrives event by event: the server sends one only after the
-// client has acknowledged the one before.
+// An event stream arrives event by event: the server sends each event only after the
+// client has acknowledged the previous one.
 func TestEventStreamIsNotBuffered(t *testing.T) {
 	acks := make(chan struct{})
 	f := start(t, func(w http.ResponseWriter, r *http.Request) {
@@ -189,7 +189,7 @@ func TestHeadHasNoBody(t *testing.T) {
 	}
 }
 
-// A client that asks for leave to send is told by the server, not before.
+// A client that expects 100 Continue receives it from the server, not before.
 func TestExpectContinue(t *testing.T) {
 	f := start(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/no" {
@@ -270,7 +270,7 @@ func TestServerDies(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	if b, err := io.ReadAll(resp.Body); string(b) != "half" || !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("after some: %q, %v: the client has to see that it is not whole", b, err)
+		t.Errorf("after some bytes: %q, %v; the client has to see that the answer is incomplete", b, err)
 	}
 }
 
@@ -298,7 +298,7 @@ func TestHTTP2OverTLS(t *testing.T) {
 	}
 }
 
-// certificate writes a self-signed one for the test.
+// certificate writes a self-signed certificate for the test.
 func certificate(t *testing.T) (cert, key string) {
 	t.Helper()
 	priv, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
@@ -324,7 +324,7 @@ func certificate(t *testing.T) (cert, key string) {
 	return cert, key
 }
 
-// A request under way is finished when the gateway stops.
+// A request in progress is finished when the gateway stops.
 func TestStopLetsRequestsFinish(t *testing.T) {
 	begun, finish := make(chan struct{}), make(chan struct{})
 	f := start(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -345,7 +345,7 @@ func TestStopLetsRequestsFinish(t *testing.T) {
 	}()
 	<-begun
 	go func() {
-		eventually(t, "stopping", func() bool {
+		eventually(t, "the gateway is stopping", func() bool {
 			f.gateway.handlers.mu.Lock()
 			defer f.gateway.handlers.mu.Unlock()
 			return f.gateway.handlers.closed
@@ -358,7 +358,7 @@ func TestStopLetsRequestsFinish(t *testing.T) {
 	}
 }
 
-// One that does not finish is cut off after the stop timeout.
+// A request that does not finish is cut off after the stop timeout.
 func TestStopCutsOffTheRest(t *testing.T) {
 	begun := make(chan struct{})
 	f := start(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -374,6 +374,6 @@ func TestStopCutsOffTheRest(t *testing.T) {
 		errs <- err
 	}()
 	<-begun
-	f.stop() // returning is the point
+	f.stop() // the test is that it returns
 	<-errs
 }

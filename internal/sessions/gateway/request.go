@@ -79,8 +79,7 @@ func (t *request) attempt(do func() error) error {
 	}
 	start := time.Now()
 	err := do()
-	var refused *refusedError
-	if errors.As(err, &refused) {
+	if is[*refusedError](err) {
 		t.spend(start)
 	}
 	return err

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 
 	"holdfast"
@@ -66,17 +68,6 @@ func hostName(host string) string {
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
 
-// rewriteURL sets the path of u to the session's part, in the spelling of the
-// client.
-func rewriteURL(u *url.URL, t target) error {
-	path, err := url.PathUnescape(t.path)
-	if err != nil {
-		return err // impossible: net/http has parsed the path
-	}
-	u.Path, u.RawPath = path, t.path
-	return nil
-}
-
 // allowedOrigin reports whether the page that sent r may send it: its origin is
 // listed, or is the same as that of r. A request without an Origin header does
 // not come from a browser (RFC 6455, 10.2). Over TLS the scheme of the page
@@ -91,11 +82,31 @@ func allowedOrigin(allowed []string, r *http.Request) bool {
 	if len(origins) > 1 {
 		return false
 	}
-	for _, a := range allowed {
-		if a == "*" || strings.EqualFold(a, origins[0]) {
-			return true
-		}
+	if slices.ContainsFunc(allowed, func(a string) bool { return a == "*" || strings.EqualFold(a, origins[0]) }) {
+		return true
 	}
 	u, err := url.Parse(origins[0])
 	return err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host) && (r.TLS == nil || u.Scheme == "https")
+}
+
+// errHost answers a request for a host name that the gateway does not serve.
+// Any web page can make its own name resolve to a loopback address (DNS
+// rebinding) and would then share the origin of the sessions. It cannot choose
+// the Host header that its name produces.
+var errHost = errors.New("this host name is not served here")
+
+// knownHost reports whether a request's Host header is an address, a loopback
+// name, the sessions' domain, or a configured name.
+func (c Config) knownHost(host string) bool {
+	name := hostName(host)
+	if name == "localhost" || strings.HasSuffix(name, ".localhost") { // RFC 6761, 6.3
+		return true
+	}
+	if _, err := netip.ParseAddr(strings.Trim(name, "[]")); err == nil {
+		return true
+	}
+	if c.Domain != "" && (name == c.Domain || strings.HasSuffix(name, "."+c.Domain)) {
+		return true
+	}
+	return slices.ContainsFunc(c.Hosts, func(h string) bool { return h == "*" || strings.EqualFold(h, name) })
 }

@@ -43,8 +43,7 @@ const maxTokenCookies = 4
 // deniedError reports a request without a valid token for its session. Its
 // reason goes only to the log and the metrics.
 type deniedError struct {
-	reason string // the metrics' label
-	status int
+	reason string // the metrics' label, one of tokenReasons
 	err    error
 }
 
@@ -54,14 +53,6 @@ func (d *deniedError) Unwrap() error { return d.err }
 // tokenReasons are the reasons of deniedError, from the worst token to the
 // best.
 var tokenReasons = []string{"token_missing", "token_invalid", "token_expired", "token_scope"}
-
-func denied(reason string, err error) *deniedError {
-	d := &deniedError{reason: reason, status: http.StatusUnauthorized, err: err}
-	if reason == "token_scope" {
-		d.status = http.StatusForbidden
-	}
-	return d
-}
 
 // admitToken checks the token of a request for its session and removes it from
 // the request, since a session must not see it. A token in the URL of a
@@ -104,18 +95,18 @@ func (g *Gateway) admitToken(w http.ResponseWriter, r *http.Request, t target) (
 // firstAllowed returns the first token that allows its bearer to connect to
 // key, or the error of the best token.
 func (g *Gateway) firstAllowed(key holdfast.SessionKey, tokens []string) (text string, grant token.Grant, err error) {
-	best := denied("token_missing", errors.New("there is no token"))
+	best := &deniedError{"token_missing", errors.New("there is no token")}
 	for _, text := range tokens {
 		grant, err := g.tokens.Verify(text)
 		if err == nil && grant.Allows(key) {
 			return text, grant, nil
 		}
-		why := denied("token_invalid", err)
+		why := &deniedError{"token_invalid", err}
 		switch {
 		case err == nil:
-			why = denied("token_scope", errors.New("the token is for other sessions"))
+			why = &deniedError{"token_scope", errors.New("the token is for other sessions")}
 		case errors.Is(err, token.ErrExpired):
-			why = denied("token_expired", err)
+			why = &deniedError{"token_expired", err}
 		}
 		if slices.Index(tokenReasons, why.reason) > slices.Index(tokenReasons, best.reason) {
 			best = why

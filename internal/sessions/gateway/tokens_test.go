@@ -20,7 +20,7 @@ import (
 	"holdfast/internal/sessions/gateway/token"
 )
 
-// issuer makes tokens that the gateway of a test takes.
+// issuer signs tokens for the gateway of a test.
 type issuer struct {
 	t      *testing.T
 	file   string
@@ -44,7 +44,7 @@ func (i *issuer) newSecret() token.Secret {
 	return s
 }
 
-// write makes these the secrets that count.
+// write replaces the secrets of the gateway.
 func (i *issuer) write(secrets ...token.Secret) {
 	i.t.Helper()
 	var lines []string
@@ -59,7 +59,7 @@ func (i *issuer) write(secrets ...token.Secret) {
 	}
 }
 
-// sign makes a token for keys that began an hour ago and ends after ttl.
+// sign returns a token for keys that was issued an hour ago and expires after ttl.
 func (i *issuer) sign(ttl time.Duration, keys ...holdfast.SessionKey) string {
 	i.t.Helper()
 	text, err := token.Sign(i.secret, token.Grant{Keys: keys, IssuedAt: time.Now().Add(-time.Hour), Expires: time.Now().Add(ttl)})
@@ -71,13 +71,13 @@ func (i *issuer) sign(ttl time.Duration, keys ...holdfast.SessionKey) string {
 
 func (i *issuer) config(c *Config) { c.TokensFile = i.file }
 
-// tell answers with everything that reached the session.
+// tell returns everything that reached the session.
 func tell(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "%s %s\n", r.Method, r.RequestURI)
 	_ = r.Header.Write(w)
 }
 
-func TestBearerTokenLetsInAndStaysOutside(t *testing.T) {
+func TestBearerTokenIsRemoved(t *testing.T) {
 	i := newIssuer(t)
 	f := start(t, tell, i.config)
 	good := i.sign(time.Hour, "alice")
@@ -105,7 +105,7 @@ func TestBearerTokenLetsInAndStaysOutside(t *testing.T) {
 	}
 	resp, body := f.do(f.request("POST", "/s/alice/?a=1&holdfast_token="+good, nil, "Authorization", "Bearer "+good))
 	if resp.StatusCode != 200 || !strings.HasPrefix(body, "POST /?a=1\n") {
-		t.Errorf("a token too many in the URL: %d %s", resp.StatusCode, body)
+		t.Errorf("a second token in the URL: %d %s", resp.StatusCode, body)
 	}
 }
 
@@ -113,11 +113,11 @@ func TestNoEntryWithoutAToken(t *testing.T) {
 	i, other := newIssuer(t), newIssuer(t)
 	f := start(t, nil, i.config)
 	f.sessions.set(func(context.Context, holdfast.SessionKey) (holdfast.Route, error) {
-		t.Error("a session was asked for")
+		t.Error("a session was acquired")
 		return holdfast.Route{}, holdfast.ErrNotFound
 	})
 	good, late := i.sign(time.Hour, "alice"), i.sign(-time.Minute, "alice")
-	var said []string // to clients without a valid token
+	var said []string // answers to clients without a valid token
 	for _, c := range []struct {
 		name, method, path string
 		header             []string
@@ -152,13 +152,13 @@ func TestNoEntryWithoutAToken(t *testing.T) {
 		}
 	}
 	if all := slices.Compact(said); len(all) != 1 {
-		t.Errorf("what is wrong with a token can be told: %q", all)
+		t.Errorf("the answers differ by the error of the token: %q", all)
 	}
 }
 
 // browser is a client with a cookie jar that follows redirects.
 func (f *fixture) browser() *http.Client {
-	jar, _ := cookiejar.New(nil) // there is no error without options
+	jar, _ := cookiejar.New(nil) // returns no error without options
 	return &http.Client{Transport: f.client.Transport, Timeout: patience, Jar: jar}
 }
 
@@ -181,7 +181,7 @@ func TestBrowserExchangesItsLinkForACookie(t *testing.T) {
 	f := start(t, tell, i.config)
 	both := i.sign(time.Hour, "alice", "bob")
 	b, origin := f.browser(), "http://"+f.addr
-	// Its client sends the URL before the redirect as Referer, as browsers did.
+	// The client sends the URL before the redirect as Referer, like older browsers.
 	resp, body := visit(t, b, origin+"/s/alice/a//b?x=%zz&holdfast_token="+both+"&y;=2")
 	if resp.StatusCode != 200 || !strings.HasPrefix(body, "GET /a//b?x=%zz&y;=2\n") || strings.Contains(body, "token") {
 		t.Errorf("the link: %d %s", resp.StatusCode, body)
@@ -195,7 +195,7 @@ func TestBrowserExchangesItsLinkForACookie(t *testing.T) {
 	if resp, body := visit(t, b, origin+"/s/alice/?holdfast_token="+i.sign(-time.Minute, "alice")); resp.StatusCode != 200 || !strings.HasPrefix(body, "GET /\n") {
 		t.Errorf("an old link: %d %s", resp.StatusCode, body)
 	}
-	// A link without the last slash takes one redirect, not one with the token in it.
+	// A link without the last slash causes one redirect, to a URL without the token.
 	resp, _ = f.get("/s/bob?holdfast_token=" + both)
 	if resp.StatusCode != 303 || resp.Header.Get("Location") != "/s/bob/" || len(resp.Cookies()) != 1 {
 		t.Errorf("without slash: %d %v", resp.StatusCode, resp.Header)
@@ -239,8 +239,8 @@ func TestCookieIsConfined(t *testing.T) {
 	}
 }
 
-// A neighbour can set cookies for the whole domain, but none of the name that
-// counts; and it cannot push the user's own out of the few that are looked at.
+// A page of a neighbouring host can set cookies for the whole domain, but not with the
+// name that counts. It cannot displace the user's own cookie from those that are checked.
 func TestNeighboursCookiesDoNotCount(t *testing.T) {
 	i := newIssuer(t)
 	cert, key := certificate(t)
@@ -259,7 +259,7 @@ func TestNeighboursCookiesDoNotCount(t *testing.T) {
 	}
 }
 
-// The redirect leads to the host that was asked, whatever the path is.
+// The redirect stays on the requested host for every path.
 func TestRedirectStaysHere(t *testing.T) {
 	i := newIssuer(t)
 	f := start(t, tell, func(c *Config) { i.config(c); c.Domain, c.Paths = "sessions.test", true })
@@ -332,12 +332,12 @@ func TestSecretsAreRotatedUnderWay(t *testing.T) {
 		t.Errorf("before: %d and %d", o, n)
 	}
 	i.write(i.secret, old)
-	eventually(t, "the new secret counts", func() bool { return status(byNew) == 200 })
+	eventually(t, "the new secret is valid", func() bool { return status(byNew) == 200 })
 	if o := status(byOld); o != 200 {
-		t.Errorf("beside the new one: %d", o)
+		t.Errorf("the old secret beside the new one: %d", o)
 	}
 	i.write(i.secret)
-	eventually(t, "the old secret does not count", func() bool { return status(byOld) == 401 })
+	eventually(t, "the old secret is not valid", func() bool { return status(byOld) == 401 })
 	if n := status(byNew); n != 200 {
 		t.Errorf("after: %d", n)
 	}
@@ -351,16 +351,16 @@ func TestTokensFileIsReadAtTheStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := New(cfg, nil, nil, nil, nil); err == nil || !strings.Contains(err.Error(), "gateway.tokens_file") || holdfast.HintOf(err) == "" {
-		t.Errorf("others can read it: %v", err)
+		t.Errorf("a file that others can read: %v", err)
 	}
 	cfg.TokensFile = "/nowhere/tokens"
 	if _, err := New(cfg, nil, nil, nil, nil); err == nil {
-		t.Error("a missing file was taken")
+		t.Error("a missing file was accepted")
 	}
 }
 
-// However it is spelled, no token gets past in a query, and the rest is left as
-// it is.
+// No spelling of a token in a query reaches the session, and the rest of the query is
+// unchanged.
 func FuzzTakeField(f *testing.F) {
 	f.Add("a=1&holdfast_token=x&b=%zz")
 	f.Add("holdfast_token")
@@ -375,7 +375,7 @@ func FuzzTakeField(f *testing.F) {
 			t.Fatalf("%q became %q", query, rest)
 		}
 		if _, _, again := takeField(rest); again {
-			t.Fatalf("%q became %q, which has one still", query, rest)
+			t.Fatalf("%q became %q, which still has a token", query, rest)
 		}
 		values, _ := url.ParseQuery(rest)
 		if values.Has(tokenField) && !strings.Contains(rest, ";") {
@@ -384,11 +384,11 @@ func FuzzTakeField(f *testing.F) {
 	})
 }
 
-// The login of a dashboard on another port of the same host is nothing for a
+// The login cookie of a dashboard on another port of the same host does not reach a
 // session.
 func TestALoginDoesNotReachASession(t *testing.T) {
 	h := http.Header{"Cookie": {"a=1; holdfast_login=secret; b=2", "__Host-holdfast_login=secret"}}
-	dropOurs(h)
+	dropGatewayHeaders(h)
 	if got := h.Values("Cookie"); len(got) != 1 || got[0] != "a=1; b=2" {
 		t.Errorf("the session gets %q", got)
 	}

@@ -3,31 +3,35 @@ package gateway
 import (
 	"context"
 	"errors"
-	"net"
+	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptrace"
 	"sync/atomic"
+
+	"holdfast"
 )
 
 // RoundTrip implements http.RoundTripper for the reverse proxy. If the server
-// agrees to an upgrade, the error is a *switched.
+// agrees to an upgrade, the error is a *switched. A request from another node is
+// tried once; that node decides about another try.
 func (g *Gateway) RoundTrip(req *http.Request) (resp *http.Response, err error) {
 	t := requestOf(req.Context())
-	t.begin(req)
-	err = t.reach(t.waiting, func() (err error) {
-		resp, err = g.send(req, t)
-		return err
-	})
-	t.unwatch()
-	return resp, err
-}
-
-// begin records what another try needs.
-func (t *request) begin(req *http.Request) {
 	if req.Body != nil {
 		t.body = &body{r: req.Body}
 	}
 	t.again = idempotent(req.Method)
+	send := func() (err error) {
+		resp, err = g.send(req, t)
+		return err
+	}
+	if t.forwarded {
+		err = t.attempt(send)
+		return resp, err
+	}
+	err = t.reach(t.waiting, send)
+	t.unwatch()
+	return resp, err
 }
 
 // send sends the request along its route. If a kept-alive connection is dead
@@ -40,8 +44,8 @@ func (g *Gateway) send(req *http.Request, t *request) (*http.Response, error) {
 		}
 		y := &try{request: t}
 		resp, err := y.do(g, req)
-		var refused *refusedError
-		if !y.reused || !errors.As(err, &refused) || !refused.unsent || n > idlePerNode {
+		refused, ok := errors.AsType[*refusedError](err)
+		if !y.reused || !ok || !refused.unsent || n > idlePerNode {
 			return resp, err
 		}
 	}
@@ -120,15 +124,9 @@ func (y *try) wrote() bool { return y.conn != nil && y.conn.written.Load() != y.
 // explain converts err into an error that tells whether another try may follow.
 // ctx is that of the client.
 func (y *try) explain(ctx context.Context, err error) error {
-	var (
-		refused *refusedError
-		broken  *brokenError
-		agreed  *switched
-		timeout net.Error
-	)
 	t := y.request
 	switch {
-	case err == nil, errors.As(err, &refused), errors.As(err, &broken), errors.As(err, &agreed):
+	case err == nil, is[*refusedError](err), is[*brokenError](err), is[*switched](err):
 		return err
 	case ctx.Err() != nil, y.conn == nil, t.body != nil && t.body.failed():
 		return err
@@ -140,8 +138,131 @@ func (y *try) explain(ctx context.Context, err error) error {
 		return &refusedError{error: err, byServer: t.route.Node == "", unsent: true}
 	case y.offer.open():
 		return &refusedError{error: err}
-	case y.answered.Load(), errors.As(err, &timeout) && timeout.Timeout():
+	case y.answered.Load(), timedOut(err):
 		return err
 	}
 	return &brokenError{error: err, gone: t.route.Node != ""}
+}
+
+// errNodeLeft ends a forwarded request when its session has left the other
+// node. No answer will come, and if that machine has vanished, the connection
+// does not end either.
+var errNodeLeft = errors.New("the session has left the node that the request was sent to")
+
+// refusedError reports that no byte of a request reached its session.
+type refusedError struct {
+	error
+	// byServer is true if the server of the session refused the connection
+	// although its node has the session.
+	byServer bool
+	// unsent is true if the connection broke before anything was written to it.
+	unsent bool
+}
+
+func (e *refusedError) Unwrap() error { return e.error }
+
+// brokenError reports that the connection ended before the first byte of the
+// answer, after the request was sent or may have been sent.
+type brokenError struct {
+	error
+	// gone is true if the node that received the request will not answer: it has
+	// vanished, or reports that the session left it.
+	gone bool
+	// unsure is true if the session has left and the request cannot be sent
+	// again, because it may have been carried out.
+	unsure bool
+}
+
+func (e *brokenError) Unwrap() error { return e.error }
+
+// lateError reports that a session on another node did not begin its answer in
+// time.
+type lateError struct{ node holdfast.NodeID }
+
+func (e *lateError) Error() string {
+	return fmt.Sprintf("the session on node %s did not begin its answer in time", e.node)
+}
+
+// Timeout makes explain answer with 504.
+func (e *lateError) Timeout() bool { return true }
+
+// timedOut reports whether err wraps an error that is a timeout.
+func timedOut(err error) bool {
+	var timeout interface{ Timeout() bool }
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// is reports whether err wraps an error of type E.
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
+}
+
+// keptBody is how many bytes of a request's body are kept for another try. It
+// is larger than what is read before the first byte is written: the buffers of
+// net/http (4 KiB) and io.Copy (32 KiB).
+const keptBody = 64 << 10
+
+// errSpent reports that a body cannot be read again.
+var errSpent = errors.New("too much of the request's body was read for another try")
+
+// body is the body of a request. It can be read again from its start until more
+// than keptBody bytes were read. Close does nothing, because a failed try
+// closes its request's body. One goroutine at a time may use it.
+type body struct {
+	r    io.Reader
+	kept []byte // everything that was read, unless spent
+	at   int    // read position of the current try in kept
+	err  error  // from r, including io.EOF
+	gone bool   // more than keptBody bytes were read
+}
+
+// again makes the next Read start at the beginning. It returns false if that is
+// impossible, also when the client ended the body early.
+func (b *body) again() bool {
+	b.at = 0
+	return !b.spent()
+}
+
+func (b *body) spent() bool { return b.gone || b.failed() }
+
+// failed reports whether reading the body ended with an error before its end.
+func (b *body) failed() bool { return b.err != nil && b.err != io.EOF }
+
+func (b *body) Read(p []byte) (int, error) {
+	if b.at < len(b.kept) {
+		n := copy(p, b.kept[b.at:])
+		b.at += n
+		return n, nil
+	}
+	if b.err != nil {
+		return 0, b.err
+	}
+	n, err := b.r.Read(p)
+	b.err = err
+	if b.gone = b.gone || len(b.kept)+n > keptBody; b.gone {
+		b.kept, b.at = nil, 0
+	} else {
+		b.kept = append(b.kept, p[:n]...)
+		b.at = len(b.kept)
+	}
+	return n, err
+}
+
+func (b *body) Close() error { return nil }
+
+// first waits until the body has a first byte or ends, and leaves the bytes
+// unread. The error is that of the body.
+func (b *body) first() error {
+	if len(b.kept) == 0 && b.err == nil {
+		var buf [512]byte
+		if _, err := b.Read(buf[:]); err != nil && err != io.EOF {
+			return err
+		}
+		b.at = 0
+	}
+	if b.failed() {
+		return b.err
+	}
+	return nil
 }

@@ -133,9 +133,7 @@ func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *request, 
 	head.Request = req
 	_ = rewriteResponse(head)
 	if policy != nil && t.forwarded {
-		if err := setKeepHeader(head.Header, *policy); err != nil {
-			policy = nil
-		}
+		setKeepHeader(head.Header, *policy)
 	}
 	rw.Writer.Reset(client)
 	client.SetDeadline(time.Now().Add(writeHeadTimeout))

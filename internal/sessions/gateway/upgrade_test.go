@@ -90,9 +90,9 @@ func TestWebSocketsWork(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		eventually(t, "all are released", func() bool { held, _ := f.sessions.count(); return held == 0 })
+		eventually(t, "all sessions are released", func() bool { held, _ := f.sessions.count(); return held == 0 })
 		if n := valueOf(t, f.gateway.metrics.upgraded); n != 0 {
-			t.Errorf("%v are open by the metrics", n)
+			t.Errorf("the metric counts %v open connections", n)
 		}
 	})
 }
@@ -104,7 +104,7 @@ func TestSessionThatLeavesClosesWith1012(t *testing.T) {
 		exchange(t, c, 100)
 		close(f.left)
 		expectRestart(t, c)
-		eventually(t, "released", func() bool { held, _ := f.sessions.count(); return held == 0 })
+		eventually(t, "the session is released", func() bool { held, _ := f.sessions.count(); return held == 0 })
 	})
 }
 
@@ -130,8 +130,8 @@ func expectRestart(t *testing.T, c *websocket.Conn) {
 	}
 }
 
-// switcher is a server that agrees to any upgrade and sends data right behind
-// its 101; then it does as after says.
+// switcher is a server that agrees to any upgrade, sends data right after its 101, and
+// then calls after.
 func switcher(t *testing.T, after func(c *net.TCPConn, br *bufio.Reader)) (address string) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -163,8 +163,8 @@ func switcher(t *testing.T, after func(c *net.TCPConn, br *bufio.Reader)) (addre
 
 const askUpgrade = "GET /s/alice/ HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: chat\r\n\r\n"
 
-// Bytes right behind the handshake belong to the new protocol, on both sides,
-// and so does a half close.
+// Bytes right after the handshake belong to the new protocol in both directions, and so
+// does a half close.
 func TestEarlyDataAndHalfClose(t *testing.T) {
 	f := start(t, nil, nil)
 	f.serveAt(switcher(t, func(c *net.TCPConn, br *bufio.Reader) {
@@ -183,7 +183,7 @@ func TestEarlyDataAndHalfClose(t *testing.T) {
 	}
 }
 
-// A server that does not agree answers like any other.
+// The answer of a server that does not agree reaches the client.
 func TestRefusedUpgradeIsAResponse(t *testing.T) {
 	f := start(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Why", "no")
@@ -229,13 +229,13 @@ func TestOddHandshakesAre502(t *testing.T) {
 	}
 }
 
-// Pages of other origins open no WebSockets, unless they are listed.
+// Pages of other origins cannot open WebSockets, unless they are listed.
 func TestOriginOfUpgrades(t *testing.T) {
 	f := start(t, echoSocket, func(c *Config) { c.Origins = []string{"https://app.test"} })
 	for origin, want := range map[string]int{
 		"":                    101,
 		"http://" + f.addr:    101,
-		"https://app.test":    101, // our check; the server's own is told below
+		"https://app.test":    101, // the gateway's check; that of the server follows
 		"https://evil.test":   403,
 		"null":                403,
 		"http://app.test:123": 403,
@@ -249,7 +249,7 @@ func TestOriginOfUpgrades(t *testing.T) {
 		if origin == "https://app.test" {
 			want = 403
 			if b, _ := io.ReadAll(resp.Body); !strings.Contains(string(b), "not authorized") {
-				t.Errorf("%s: the server was not asked: %s", origin, b)
+				t.Errorf("%s: the server did not receive the request: %s", origin, b)
 			}
 		}
 		if resp.StatusCode != want {
@@ -258,8 +258,8 @@ func TestOriginOfUpgrades(t *testing.T) {
 	}
 }
 
-// Over TLS a page that came without it is of another origin; without TLS there
-// may be a proxy that took it off.
+// Over TLS, a page that was loaded without TLS has another origin. Without TLS, a proxy in
+// front may have terminated it.
 func TestOriginsScheme(t *testing.T) {
 	cert, key := certificate(t)
 	for _, secure := range []bool{true, false} {
@@ -280,8 +280,8 @@ func TestOriginsScheme(t *testing.T) {
 	}
 }
 
-// No spelling of a path or a host leads to a key that is not one, or to a path
-// outside the session's.
+// No spelling of a path or a host leads to an invalid key, or to a path outside the
+// session.
 func FuzzParseTarget(f *testing.F) {
 	for _, path := range []string{"/s/alice/", "/s/alice", "/s/a%2fb/c", "/s//", "//s/a/", "*", "", "/s/a/../b"} {
 		f.Add("a.sessions.test:80", path)

@@ -1,8 +1,8 @@
-// Package move carries the memory of sessions to their next life: to another node
+// Package move transfers the memory of sessions to their next epoch: to another node
 // while a node is drained, or to disk while a session is suspended.
 //
-// An image is what runsc saved of a container. It is bound to one session and to
-// the epoch that it was taken in, it is complete or not used at all, and it is used
+// An image is a container as runsc saved it. It is bound to one session and to
+// the epoch in which it was taken. An incomplete image is not used, and an image is used
 // once. On the network an image is a stream (Pack, Unpack); on disk an ImageStore
 // keeps it encrypted.
 //

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"holdfast"
@@ -54,40 +53,40 @@ const (
 // Pack writes the image in dir to w and sets l.Bytes in the label that it writes.
 // dir has regular files only.
 func Pack(w io.Writer, l Label, dir string) error {
-	names, size, err := list(dir)
-	if err != nil {
-		return fmt.Errorf("pack the image of session %s: %w", l.Key, err)
+	size, err := sizeOf(dir)
+	if err == nil {
+		l.Bytes = size
+		err = pack(tar.NewWriter(w), l, dir)
 	}
-	l.Bytes = size
-	if err := pack(tar.NewWriter(w), l, dir, names); err != nil {
+	if err != nil {
 		return fmt.Errorf("pack the image of session %s: %w", l.Key, err)
 	}
 	return nil
 }
 
-func list(dir string) (names []string, size int64, err error) {
+// sizeOf returns the total size of the files of an image, in bytes.
+func sizeOf(dir string) (size int64, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, 0, err
+		return 0, err
 	}
 	for _, e := range entries {
 		fi, err := e.Info()
 		switch {
 		case err != nil:
-			return nil, 0, err
+			return 0, err
 		case !fi.Mode().IsRegular() || e.Name() == labelName || e.Name() == endName:
-			return nil, 0, fmt.Errorf("%s does not belong to an image", e.Name())
+			return 0, fmt.Errorf("%s does not belong to an image", e.Name())
 		}
-		names, size = append(names, e.Name()), size+fi.Size()
+		size += fi.Size()
 	}
-	if len(names) == 0 || len(names) > maxFiles {
-		return nil, 0, fmt.Errorf("%d files; an image has 1 to %d", len(names), maxFiles)
+	if len(entries) == 0 || len(entries) > maxFiles {
+		return 0, fmt.Errorf("%d files; an image has 1 to %d", len(entries), maxFiles)
 	}
-	slices.Sort(names)
-	return names, size, nil
+	return size, nil
 }
 
-func pack(w *tar.Writer, l Label, dir string, names []string) error {
+func pack(w *tar.Writer, l Label, dir string) error {
 	text, err := json.Marshal(l)
 	if err != nil {
 		return err
@@ -95,10 +94,8 @@ func pack(w *tar.Writer, l Label, dir string, names []string) error {
 	if err := packText(w, labelName, text); err != nil {
 		return err
 	}
-	for _, name := range names {
-		if err := packFile(w, filepath.Join(dir, name)); err != nil {
-			return err
-		}
+	if err := w.AddFS(os.DirFS(dir)); err != nil { // a file that has grown since is an error
+		return err
 	}
 	return errors.Join(packText(w, endName, nil), w.Close())
 }
@@ -108,23 +105,6 @@ func packText(w *tar.Writer, name string, text []byte) error {
 		return err
 	}
 	_, err := w.Write(text)
-	return err
-}
-
-func packFile(w *tar.Writer, path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	fi, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if err := w.WriteHeader(&tar.Header{Name: filepath.Base(path), Mode: 0o600, Size: fi.Size()}); err != nil {
-		return err
-	}
-	_, err = io.Copy(w, f) // a file that has grown since is an error
 	return err
 }
 
@@ -215,7 +195,7 @@ func unpackFiles(r *tar.Reader, dir string, left int64) error {
 	}
 }
 
-// expectEOF returns an error where the archive goes on after its end entry.
+// expectEOF returns an error if the archive has data after its end entry.
 func expectEOF(r *tar.Reader) error {
 	if _, err := r.Next(); err != io.EOF {
 		return errors.Join(fmt.Errorf("%w: data after the end entry", ErrTorn), err)

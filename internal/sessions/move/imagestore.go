@@ -26,8 +26,9 @@ import (
 // opens. A truncated or modified file does not open. The methods may be called from
 // any goroutine.
 type ImageStore struct {
-	o   StoreOptions
-	key *age.X25519Identity
+	o     StoreOptions
+	files Remote // keeps the encrypted files
+	key   *age.X25519Identity
 }
 
 // StoreOptions configure an ImageStore.
@@ -48,17 +49,42 @@ type Remote interface {
 	Put(ctx context.Context, name, file string) error
 	// Get writes the content of the name into file, which exists and is empty.
 	Get(ctx context.Context, name, file string) error
-	// Drop removes the name. It succeeds where the name does not exist.
+	// Drop removes the name. It succeeds if the name does not exist.
 	Drop(ctx context.Context, name string) error
 }
 
+// local is a Remote that keeps the files in a directory of this host.
+type local struct{ dir string }
+
+// Put implements Remote. Unlike rename(2), link(2) does not replace an existing file.
+func (d local) Put(_ context.Context, name, file string) error {
+	if err := os.Link(file, filepath.Join(d.dir, name)); err != nil {
+		return err
+	}
+	return atomicfile.SyncDir(d.dir)
+}
+
+// Get implements Remote. It also removes the name, so that one of several callers gets
+// the file.
+func (d local) Get(_ context.Context, name, file string) error {
+	err := os.Rename(filepath.Join(d.dir, name), file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %w", holdfast.ErrNotFound, err)
+	}
+	return errors.Join(err, atomicfile.SyncDir(d.dir))
+}
+
+// Drop implements Remote.
+func (d local) Drop(_ context.Context, name string) error {
+	if err := os.Remove(filepath.Join(d.dir, name)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
 // A complete image is named KEY@EPOCH. Files that are being written, or that were
-// taken, have one of these suffixes and begin with the owner's id. Take and List
-// ignore them.
-const (
-	partialSuffix = ".coming"
-	takenSuffix   = ".taken"
-)
+// taken, have this suffix and begin with the owner's id. Take and List ignore them.
+const partialSuffix = ".coming"
 
 // NewKey returns a new key, as OpenStore takes it.
 func NewKey() (string, error) {
@@ -69,7 +95,7 @@ func NewKey() (string, error) {
 	return k.String(), nil
 }
 
-// OpenStore creates o.Dir (mode 0700) where it is missing, and removes the files that
+// OpenStore creates o.Dir (mode 0700) if it is missing, and removes the files that
 // an earlier process of the owner left unfinished. key comes from NewKey;
 // surrounding white space is ignored.
 func OpenStore(o StoreOptions, key string) (*ImageStore, error) {
@@ -80,13 +106,16 @@ func OpenStore(o StoreOptions, key string) (*ImageStore, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open the image store: %w", err)
 	}
-	s := &ImageStore{o: o, key: id}
+	s := &ImageStore{o: o, files: o.Remote, key: id}
+	if s.files == nil {
+		s.files = local{o.Dir}
+	}
 	entries, err := os.ReadDir(o.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("open the image store: %w", err)
 	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), s.tempName("")) && (strings.HasSuffix(e.Name(), partialSuffix) || strings.HasSuffix(e.Name(), takenSuffix)) {
+		if strings.HasPrefix(e.Name(), s.tempName("")) && strings.HasSuffix(e.Name(), partialSuffix) {
 			err = errors.Join(err, os.Remove(filepath.Join(o.Dir, e.Name())))
 		}
 	}
@@ -135,14 +164,7 @@ func (s *ImageStore) put(ctx context.Context, l Label, dir string) error {
 	if err := errors.Join(s.seal(f, l, dir), f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	if s.o.Remote != nil {
-		return s.o.Remote.Put(ctx, name, f.Name())
-	}
-	// Unlike rename(2), link(2) does not replace an existing file.
-	if err := os.Link(f.Name(), filepath.Join(s.o.Dir, name)); err != nil {
-		return err
-	}
-	return atomicfile.SyncDir(s.o.Dir)
+	return s.files.Put(ctx, name, f.Name())
 }
 
 func (s *ImageStore) seal(w io.Writer, l Label, dir string) error {
@@ -156,7 +178,7 @@ func (s *ImageStore) seal(w io.Writer, l Label, dir string) error {
 
 // Take decrypts the image of a session's epoch into dir, as Unpack does. It removes
 // the image from the store before it reads any of it, so that no image is used
-// twice, also where Take fails. (Where a Remote still delivers a file that was
+// twice, even if Take fails. (If a Remote still delivers a file that was
 // dropped, an image is used once only because a single node owns the session.)
 // Errors: holdfast.ErrNotFound, ErrTorn, ErrTooBig.
 func (s *ImageStore) Take(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch, dir string) (Label, error) {
@@ -202,30 +224,13 @@ func (s *ImageStore) take(ctx context.Context, key holdfast.SessionKey, epoch ho
 	if err != nil {
 		return nil, err
 	}
-	if s.o.Remote != nil {
-		return s.takeRemote(ctx, name)
-	}
-	taken := filepath.Join(s.o.Dir, s.tempName(name+takenSuffix))
-	if err := os.Rename(filepath.Join(s.o.Dir, name), taken); err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			err = fmt.Errorf("%w: %w", holdfast.ErrNotFound, err)
-		}
-		return nil, err
-	}
-	if err := atomicfile.SyncDir(s.o.Dir); err != nil {
-		return nil, err
-	}
-	return openOnce(taken)
-}
-
-func (s *ImageStore) takeRemote(ctx context.Context, name string) (*os.File, error) {
 	coming, err := os.CreateTemp(s.o.Dir, s.tempName("*"+partialSuffix))
 	if err != nil {
 		return nil, err
 	}
-	err = errors.Join(coming.Close(), s.o.Remote.Get(ctx, name, coming.Name()))
+	err = errors.Join(coming.Close(), s.files.Get(ctx, name, coming.Name()))
 	if err == nil {
-		err = s.o.Remote.Drop(ctx, name)
+		err = s.files.Drop(ctx, name)
 	}
 	if err != nil {
 		return nil, errors.Join(err, os.Remove(coming.Name()))
@@ -285,7 +290,7 @@ func (s *ImageStore) List() ([]StoredImage, error) {
 		name, number, ok := strings.Cut(e.Name(), "@")
 		epoch, err := strconv.ParseInt(number, 10, 64)
 		if !ok || err != nil {
-			continue // unfinished, taken, or another program's
+			continue // unfinished, taken, or a file of another program
 		}
 		fi, err := e.Info()
 		if err != nil { // taken meanwhile
@@ -296,15 +301,13 @@ func (s *ImageStore) List() ([]StoredImage, error) {
 	return out, nil
 }
 
-// Drop removes an image. It succeeds where the image does not exist.
+// Drop removes an image. It succeeds if the image does not exist.
 func (s *ImageStore) Drop(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch) error {
 	name, err := nameOf(key, epoch)
-	if err == nil && s.o.Remote != nil {
-		err = s.o.Remote.Drop(ctx, name)
-	} else if err == nil {
-		err = os.Remove(filepath.Join(s.o.Dir, name))
+	if err == nil {
+		err = s.files.Drop(ctx, name)
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil {
 		return fmt.Errorf("drop the image of session %s: %w", key, err)
 	}
 	return nil

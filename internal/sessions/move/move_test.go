@@ -292,7 +292,7 @@ func TestStoreRemovesUnfinishedFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{s.tempName("x" + partialSuffix), s.tempName("bob@3" + takenSuffix), other.tempName("x" + partialSuffix), "note"} {
+	for _, name := range []string{s.tempName("x" + partialSuffix), s.tempName("bob@3" + partialSuffix), other.tempName("x" + partialSuffix), "note"} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -308,11 +308,11 @@ func TestStoreRemovesUnfinishedFiles(t *testing.T) {
 		t.Errorf("%+v, %v", all, err)
 	}
 	absent(t, filepath.Join(dir, s.tempName("x"+partialSuffix)))
-	absent(t, filepath.Join(dir, s.tempName("bob@3"+takenSuffix)))
+	absent(t, filepath.Join(dir, s.tempName("bob@3"+partialSuffix)))
 	if _, err := os.Stat(filepath.Join(dir, other.tempName("x"+partialSuffix))); err != nil {
 		t.Errorf("the unfinished file of another owner: %v", err)
 	}
-	for range 2 { // Drop succeeds where the image does not exist
+	for range 2 { // Drop succeeds if the image does not exist
 		if err := s.Drop(t.Context(), "alice", 7); err != nil {
 			t.Error(err)
 		}

@@ -31,24 +31,23 @@ type Departing struct {
 	Priority  int  // of the template
 	Connected bool // clients are connected
 
-	// Plan and Reserve set Bytes, the estimated size of the image, and OnDisk, which
-	// says that memory has no space for it.
+	// Plan and Reserve set Bytes, the estimated size of the image, and OnDisk. OnDisk means
+	// that the image does not fit in memory.
 	Bytes  int64
 	OnDisk bool
 }
 
-// Plan says which sessions are saved.
+// Plan is the selection of the sessions that are saved.
 type Plan struct {
 	Save  []Departing   // in the order in which to start
-	Lanes int           // saved concurrently; at least 1 where Save is not empty
+	Lanes int           // saved concurrently; at least 1 if Save is not empty
 	Takes time.Duration // estimated time for all of them
 	Lost  []holdfast.LostMemory
 }
 
 // Peers are the other nodes, as the Mover uses them. *fleet.Fleet implements it.
 type Peers interface {
-	// CanSend returns an error where no successor is known for that epoch of the
-	// session.
+	// CanSend returns an error if no successor is known for that epoch of the session.
 	CanSend(holdfast.SessionKey, holdfast.Epoch) error
 	// SendImage streams an image to the successor.
 	SendImage(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch, write func(io.Writer) error) error
@@ -67,7 +66,7 @@ type Options struct {
 	MaxImage int64
 	// RatesFile keeps the measured rates of saving, sending and restoring.
 	RatesFile string
-	// SuccessorWait is how long a successor waits for an image at most.
+	// SuccessorWait is the longest time that a successor waits for an image.
 	SuccessorWait time.Duration
 	Suspended     SuspendOptions
 
@@ -77,22 +76,18 @@ type Options struct {
 	Log     *slog.Logger
 }
 
-// Mover saves the memory of sessions for their next life, and restores it. Its
+// Mover saves the memory of sessions for their next epoch, and restores it. Its
 // methods may be called from any goroutine, except Join.
 type Mover struct {
-	runsc         runsc.Runtime
-	work          string // a directory of this node, on the file system of runsc.Images
-	spill         string // the same on disk; "": none
-	maxImage      int64
-	successorWait time.Duration
-	rates         *rates
-	node          holdfast.NodeID
-	store         store.Store
-	log           *slog.Logger
-	metrics       *metrics
-	peers         Peers // nil: this node has no others
+	o       Options
+	runsc   runsc.Runtime
+	work    string // a directory of this node, on the file system of runsc.Images
+	spill   string // the same on disk; "": none
+	rates   *rates
+	metrics *metrics
+	peers   Peers // nil: this node has no others
 
-	images     *suspendedStore // nil: noImages says why
+	images     *suspendedStore // nil for the reason noImages
 	noImages   error
 	storing    sync.Mutex // one image is stored at a time: freeing space counts those before it
 	space      *reservations
@@ -122,9 +117,8 @@ type receivedImage struct {
 // sessions but suspends none.
 func New(o Options) (*Mover, error) {
 	m := &Mover{
-		runsc: runsc.Runtime{Program: o.Runsc, Images: o.Staged}, work: o.Staged + "." + string(o.Node),
-		maxImage: o.MaxImage, successorWait: o.SuccessorWait, rates: newRates(o.RatesFile, o.Metrics, o.Log),
-		node: o.Node, store: o.Store, log: o.Log, metrics: newMetrics(o.Metrics),
+		o: o, runsc: runsc.Runtime{Program: o.Runsc, Images: o.Staged}, work: o.Staged + "." + string(o.Node),
+		rates: newRates(o.RatesFile, o.Metrics, o.Log), metrics: newMetrics(o.Metrics),
 		received: map[holdfast.SessionKey]receivedImage{}, starts: map[string]restoring{},
 		space: newReservations(), suspendeds: newSuspendedIndex(),
 	}
@@ -137,9 +131,9 @@ func New(o Options) (*Mover, error) {
 	if err := m.runsc.Check(); err != nil {
 		return nil, fmt.Errorf("moving: %w", err)
 	}
-	// Images of an earlier agent are of no use to this one: the containers they were
-	// staged for are removed where they were not ready, and images that were being
-	// received or sent are incomplete.
+	// This agent cannot use the images of an earlier one. Containers that were not ready
+	// are removed with their staged images, and images that were being received or sent
+	// are incomplete.
 	if err := m.runsc.Sweep(); err != nil {
 		return nil, fmt.Errorf("moving.staged: %w", err)
 	}
@@ -201,7 +195,7 @@ func (m *Mover) checkpoint(ctx context.Context, d Departing) (dir string, size i
 		if err := m.runsc.Checkpoint(ctx, d.Owner.ContainerID, d.Target.Pid(), dir); err != nil {
 			return 0, err
 		}
-		size, err = bytesIn(dir)
+		size, err = sizeOf(dir)
 		return size, err
 	})
 	if err != nil {
@@ -209,22 +203,6 @@ func (m *Mover) checkpoint(ctx context.Context, d Departing) (dir string, size i
 	}
 	m.metrics.observe(partCheckpoint, begun)
 	return dir, size, nil
-}
-
-// bytesIn returns the total size of the files in dir.
-func bytesIn(dir string) (total int64, err error) {
-	names, err := filepath.Glob(filepath.Join(dir, "*"))
-	if err != nil {
-		return 0, err
-	}
-	for _, name := range names {
-		fi, err := os.Lstat(name)
-		if err != nil {
-			return 0, err
-		}
-		total += fi.Size()
-	}
-	return total, nil
 }
 
 // Receive reads an image that another node sends, for the session's claim on this
@@ -235,7 +213,7 @@ func (m *Mover) Receive(_ context.Context, image io.Reader, expected func(holdfa
 		return err
 	}
 	inner := filepath.Join(dir, "image")
-	l, err := Unpack(image, inner, m.maxImage, func(l Label) error { return expected(l.Key, l.Epoch) })
+	l, err := Unpack(image, inner, m.o.MaxImage, func(l Label) error { return expected(l.Key, l.Epoch) })
 	if err == nil { // the session may have been given up during the transfer
 		err = expected(l.Key, l.Epoch)
 	}
@@ -256,7 +234,7 @@ func (m *Mover) remove(image receivedImage) {
 		return
 	}
 	if err := os.RemoveAll(image.dir); err != nil {
-		m.log.Warn("the image of a session cannot be removed", "session", image.Key, "err", err)
+		m.o.Log.Warn("the image of a session cannot be removed", "session", image.Key, "err", err)
 	}
 }
 
@@ -272,7 +250,7 @@ func (m *Mover) expire() {
 	}
 	m.mu.Unlock()
 	for _, image := range old {
-		m.log.Warn("the memory of a session is lost: the session was not claimed on this node in time", "session", image.Key, "epoch", image.Epoch)
+		m.o.Log.Warn("the memory of a session is lost: the session was not claimed on this node in time", "session", image.Key, "epoch", image.Epoch)
 		m.remove(image)
 	}
 }
@@ -281,39 +259,33 @@ func (m *Mover) expire() {
 func (m *Mover) Stage(ctx context.Context, o holdfast.Owner, left *holdfast.Suspended, container string) (bool, error) {
 	m.mu.Lock()
 	image, ok := m.received[o.Key]
-	delete(m.received, o.Key) // an image is used at most once, also where this fails
+	delete(m.received, o.Key) // an image is used at most once, even if Stage fails
 	m.mu.Unlock()
-	if ok && left != nil { // the image arrived too late: it is older than the suspended one
+	if left != nil { // a received image arrived too late: it is older than the suspended one
 		m.remove(image)
-		ok = false
-	}
-	if ok {
-		follows, err := m.store.Follows(ctx, o.Key, image.Epoch, o.Epoch)
-		if err == nil && !follows {
-			err = fmt.Errorf("the image is of epoch %d, which is not the epoch before %d", image.Epoch, o.Epoch)
-		}
-		if err != nil {
-			m.remove(image)
-			return false, err
-		}
-	}
-	if !ok && left != nil {
 		var err error
 		if image, err = m.takeSuspended(ctx, o, *left); err != nil {
 			return false, err
 		}
-		ok = true
-	}
-	if !ok {
+	} else if !ok {
 		return false, nil
 	}
 	defer m.remove(image)
+	if left == nil {
+		follows, err := m.o.Store.Follows(ctx, o.Key, image.Epoch, o.Epoch)
+		if err == nil && !follows {
+			err = fmt.Errorf("the image is of epoch %d, which is not the epoch before %d", image.Epoch, o.Epoch)
+		}
+		if err != nil {
+			return false, err
+		}
+	}
 	if err := m.runsc.Stage(container, filepath.Join(image.dir, "image")); err != nil {
 		return false, err
 	}
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.starts[container] = restoring{time.Now(), image.Bytes}
-	m.mu.Unlock()
 	return true, nil
 }
 
@@ -325,7 +297,7 @@ func (m *Mover) Started(container string, err error) {
 	m.mu.Unlock()
 	used, unstageErr := m.runsc.Unstage(container)
 	if unstageErr != nil {
-		m.log.Warn("the image of a session cannot be removed", "container", container, "err", unstageErr)
+		m.o.Log.Warn("the image of a session cannot be removed", "container", container, "err", unstageErr)
 	}
 	if used && err == nil {
 		m.rates.learn(&m.rates.rates.Restore, r.bytes, time.Since(r.at), 1)

@@ -36,7 +36,7 @@ type rates struct {
 func newRates(file string, reg prometheus.Registerer, log *slog.Logger) *rates {
 	loaded, err := budget.Load(file)
 	if err != nil {
-		log.Warn("the measured rates of saving sessions cannot be read; they are learned anew", "err", err)
+		log.Warn("the measured rates of saving sessions cannot be read; they are learned again", "err", err)
 	}
 	r := &rates{file: file, log: log, rates: loaded, active: map[*budget.Line]int{}}
 	r.register(reg)
@@ -79,27 +79,20 @@ func (r *rates) learn(line *budget.Line, bytes int64, took time.Duration, sharer
 	line.Learn(bytes, took, sharers)
 }
 
-// enter and leave count the concurrent operations of a line, the caller's included.
-func (r *rates) enter(line *budget.Line) int {
+// count adds n to the number of concurrent operations of a line, and returns it.
+func (r *rates) count(line *budget.Line, n int) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.active[line]++
+	r.active[line] += n
 	return r.active[line]
-}
-
-func (r *rates) leave(line *budget.Line) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.active[line]--
-	return r.active[line] + 1
 }
 
 // timeSized calls work, which returns the bytes that it processed, and learns from
 // its duration.
 func (r *rates) timeSized(line *budget.Line, work func() (int64, error)) error {
-	first, begun := r.enter(line), time.Now()
+	first, begun := r.count(line, 1), time.Now()
 	bytes, err := work()
-	took, last := time.Since(begun), r.leave(line)
+	took, last := time.Since(begun), r.count(line, -1)+1
 	if err == nil {
 		r.learn(line, bytes, took, float64(first+last)/2)
 	}
@@ -137,11 +130,11 @@ func (m *Mover) Plan(until time.Time, all []Departing) Plan {
 		able = append(able, d)
 		sizes = append(sizes, budget.Session{Bytes: d.Bytes, Priority: d.Priority, Connected: d.Connected})
 	}
-	// The successors wait no longer than this, whatever the notice allows.
-	left := min(time.Until(until), m.successorWait)
+	// A successor waits for successorWait at most, even if the notice allows more time.
+	left := min(time.Until(until), m.o.SuccessorWait)
 	decision := budget.Plan(sizes, budget.Limits{
 		Time: time.Duration(float64(left) * saveMargin), Lanes: saveLanes,
-		Memory: m.space.free(m.work), Disk: m.space.free(m.spill), MaxImage: m.maxImage,
+		Memory: m.space.free(m.work), Disk: m.space.free(m.spill), MaxImage: m.o.MaxImage,
 	}, m.rates.snapshot())
 	p.Lanes, p.Takes = decision.Lanes, decision.Takes
 	for _, s := range decision.Save {
@@ -152,7 +145,7 @@ func (m *Mover) Plan(until time.Time, all []Departing) Plan {
 	for _, s := range decision.Lost {
 		p.Lost = append(p.Lost, lostMemory(able[s.Index], s.Why))
 	}
-	m.log.Info("selected the sessions whose memory is saved", "of", len(all), "save", len(p.Save), "lost", len(p.Lost), "takes", decision.Takes.Round(time.Millisecond), "time", left.Round(time.Millisecond))
+	m.o.Log.Info("selected the sessions whose memory is saved", "of", len(all), "save", len(p.Save), "lost", len(p.Lost), "takes", decision.Takes.Round(time.Millisecond), "time", left.Round(time.Millisecond))
 	return p
 }
 

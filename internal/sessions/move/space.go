@@ -41,9 +41,9 @@ func (m *Mover) reserve(bytes int64) (release func(), onDisk bool, err error) {
 	if bytes > r.freeLocked(at) {
 		return nil, onDisk, fmt.Errorf("neither moving.staged nor moving.spill has space for an image of %.1f MB", float64(bytes)/1e6)
 	}
-	staged, stored := deviceOf(at), deviceOf(m.images.dir) // possibly the same device
+	staged, stored := deviceOf(at), deviceOf(m.images.o.Dir) // possibly the same device
 	r.bytes[staged] += bytes
-	if bytes > min(m.images.limits.Space, r.freeLocked(m.images.dir)) {
+	if bytes > min(m.images.limits.Space, r.freeLocked(m.images.o.Dir)) {
 		r.bytes[staged] -= bytes
 		return nil, onDisk, fmt.Errorf("moving.suspended has no space for an image of %.1f MB", float64(bytes)/1e6)
 	}
@@ -56,9 +56,9 @@ func (m *Mover) reserve(bytes int64) (release func(), onDisk bool, err error) {
 	}, onDisk, nil
 }
 
-// usable returns the bytes that images may take in dir: nine tenths of what is
-// free. It is 0 for "" and where it cannot be determined. The files of a tmpfs are
-// memory, so there it is also limited by the available memory of the host.
+// usable returns the bytes that images may take in dir: nine tenths of the free bytes.
+// It returns 0 for "" and after an error. The files of a tmpfs are memory, so the available
+// memory of the host is also a limit there.
 func usable(dir string) int64 {
 	var fs unix.Statfs_t
 	if dir == "" || unix.Statfs(dir, &fs) != nil {
@@ -75,8 +75,8 @@ func usable(dir string) int64 {
 	return free / 10 * 9
 }
 
-// deviceOf returns the file system that dir is on, and 0 where it cannot be
-// determined; usable is 0 there, too.
+// deviceOf returns the device of the file system of dir. After an error it returns 0, as
+// usable does.
 func deviceOf(dir string) uint64 {
 	var st unix.Stat_t
 	if dir == "" || unix.Stat(dir, &st) != nil {

@@ -35,12 +35,12 @@ const (
 // SuspendOptions configure where the memory of suspended sessions is kept.
 type SuspendOptions struct {
 	Dir   string
-	Keep  time.Duration // after that an image is removed
+	Keep  time.Duration // lifetime of an image
 	Space int64         // bytes of all images
-	// Shared says that Dir is the same on every node.
+	// Shared means that Dir is the same on every node.
 	Shared  bool
 	KeyFile string // of the age key that images are encrypted with
-	// MakeKey creates KeyFile where it is missing.
+	// MakeKey creates KeyFile if it is missing.
 	MakeKey bool
 	// Put, Get and Drop are commands that keep the encrypted files instead of Dir.
 	// "{name}" and "{file}" in their arguments are replaced. Empty: Dir keeps them.
@@ -54,9 +54,7 @@ func (o SuspendOptions) remote() bool { return len(o.Put)+len(o.Get)+len(o.Drop)
 type suspendedStore struct {
 	*ImageStore
 	limits Limits
-	dir    string
 	shared bool // every node can read it
-	remote bool // the operator's commands keep the images
 	drops  *prometheus.CounterVec
 }
 
@@ -70,10 +68,7 @@ func openSuspendedStore(o Options) (*suspendedStore, error) {
 	if c.remote() {
 		so.Remote = commands{c, o.Hooks}
 	}
-	s := &suspendedStore{
-		limits: Limits{Age: c.Keep, Space: c.Space, Grace: unknownGrace},
-		dir:    so.Dir, shared: c.Shared || c.remote(), remote: c.remote(),
-	}
+	s := &suspendedStore{limits: Limits{Age: c.Keep, Space: c.Space, Grace: unknownGrace}, shared: c.Shared || c.remote()}
 	if s.ImageStore, err = OpenStore(so, key); err != nil {
 		return nil, err
 	}
@@ -196,8 +191,8 @@ func (m *Mover) Reserve(d Departing) (Departing, func(), error) {
 	if err != nil {
 		return d, nil, err
 	}
-	if n > m.maxImage {
-		return d, nil, fmt.Errorf("the session has %.1f MB of memory, the limit of an image is %.1f MB", float64(n)/1e6, float64(m.maxImage)/1e6)
+	if n > m.o.MaxImage {
+		return d, nil, fmt.Errorf("the session has %.1f MB of memory, the limit of an image is %.1f MB", float64(n)/1e6, float64(m.o.MaxImage)/1e6)
 	}
 	d.Bytes = n + imageMargin
 	release, onDisk, err := m.reserve(d.Bytes)
@@ -222,7 +217,7 @@ func (m *Mover) Suspend(ctx context.Context, d Departing) (s holdfast.Suspended,
 	}
 	m.suspendeds.add(label.Key, label.Epoch)
 	return holdfast.Suspended{
-		Key: label.Key, Epoch: label.Epoch, Node: m.node, Shared: m.images.shared, Template: label.Template,
+		Key: label.Key, Epoch: label.Epoch, Node: m.o.Node, Shared: m.images.shared, Template: label.Template,
 		TakenAt: label.TakenAt, Until: label.TakenAt.Add(m.images.limits.Age), Bytes: size,
 	}, nil
 }
@@ -230,10 +225,10 @@ func (m *Mover) Suspend(ctx context.Context, d Departing) (s holdfast.Suspended,
 // putSuspended stores an image after it has freed space for it. The space of a
 // remote store is not limited.
 func (m *Mover) putSuspended(ctx context.Context, label Label, size int64, dir string) error {
-	if !m.images.remote {
+	if m.images.o.Remote == nil {
 		m.storing.Lock()
 		defer m.storing.Unlock()
-		m.freeSpace(ctx, size)
+		m.collect(ctx, size, time.Now())
 	}
 	return m.images.Put(ctx, label, dir)
 }
@@ -248,7 +243,7 @@ func (m *Mover) takeSuspended(ctx context.Context, o holdfast.Owner, left holdfa
 	}
 	inner := filepath.Join(image.dir, "image")
 	switch {
-	case left.Shared || left.Node == m.node:
+	case left.Shared || left.Node == m.o.Node:
 		if m.images == nil {
 			err = m.noImages
 			break
@@ -258,7 +253,7 @@ func (m *Mover) takeSuspended(ctx context.Context, o holdfast.Owner, left holdfa
 		err = fmt.Errorf("node %s has the image, and this node is not part of a fleet", left.Node)
 	default:
 		err = m.peers.TakeImage(ctx, left.Node, left.Key, left.Epoch, o.Epoch, func(r io.Reader) (err error) {
-			image.Label, err = Unpack(r, inner, m.maxImage, matches(left.Key, left.Epoch))
+			image.Label, err = Unpack(r, inner, m.o.MaxImage, matches(left.Key, left.Epoch))
 			return err
 		})
 	}
@@ -287,10 +282,10 @@ func (m *Mover) Give(ctx context.Context, key holdfast.SessionKey, epoch holdfas
 	return m.images.Send(ctx, key, epoch, w)
 }
 
-// Prefer returns the node that has the image of a suspended session, and "" where
-// every node can read it or none has it.
+// Prefer returns the node that has the image of a suspended session. It returns "" if
+// every node can read the image or no node has it.
 func (m *Mover) Prefer(ctx context.Context, key holdfast.SessionKey) holdfast.NodeID {
-	r, err := FindSuspended(ctx, m.store, key)
+	r, err := FindSuspended(ctx, m.o.Store, key)
 	if err != nil || r.Shared {
 		return ""
 	}

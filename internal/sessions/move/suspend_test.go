@@ -25,7 +25,7 @@ func stored(t *testing.T, keys ...holdfast.SessionKey) (*Mover, map[holdfast.Ses
 	t.Helper()
 	dir := t.TempDir()
 	o := Options{
-		Node: "n1", MaxImage: 4 << 30, Metrics: prometheus.NewRegistry(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Node: "n1", Store: memstore.New(1), MaxImage: 4 << 30, Metrics: prometheus.NewRegistry(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Suspended: SuspendOptions{
 			Dir: filepath.Join(dir, "suspended"), KeyFile: filepath.Join(dir, "images.key"), MakeKey: true,
 			Keep: 7 * 24 * time.Hour, Space: 20 << 30, Timeout: 2 * time.Minute,
@@ -36,16 +36,16 @@ func stored(t *testing.T, keys ...holdfast.SessionKey) (*Mover, map[holdfast.Ses
 		t.Fatal(err)
 	}
 	m := &Mover{
-		node: "n1", store: memstore.New(1), log: o.Log, images: images,
+		o: o, images: images,
 		space: newReservations(), suspendeds: newSuspendedIndex(),
 	}
-	lease, _, err := m.store.Grant(t.Context(), time.Hour)
+	lease, _, err := m.o.Store.Grant(t.Context(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
 	all := map[holdfast.SessionKey]holdfast.Suspended{}
 	for i, key := range keys {
-		o, err := m.store.Claim(t.Context(), holdfast.Owner{Key: key, Node: "n1", State: holdfast.Claimed}, lease)
+		o, err := m.o.Store.Claim(t.Context(), holdfast.Owner{Key: key, Node: "n1", State: holdfast.Claimed}, lease)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,14 +58,14 @@ func stored(t *testing.T, keys ...holdfast.SessionKey) (*Mover, map[holdfast.Ses
 		if err := images.Put(t.Context(), Label{Key: key, Epoch: o.Epoch, TakenAt: at}, image); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Chtimes(filepath.Join(images.dir, fmt.Sprintf("%s@%d", key, o.Epoch)), at, at); err != nil {
+		if err := os.Chtimes(filepath.Join(images.o.Dir, fmt.Sprintf("%s@%d", key, o.Epoch)), at, at); err != nil {
 			t.Fatal(err)
 		}
 		text, err := json.Marshal(s)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := m.store.Suspend(t.Context(), o, string(text)); err != nil {
+		if err := m.o.Store.Suspend(t.Context(), o, string(text)); err != nil {
 			t.Fatal(err)
 		}
 		all[key] = s
@@ -84,7 +84,7 @@ func (m *Mover) have(t *testing.T, images, notes string) {
 	for _, k := range list {
 		on = append(on, string(k.Key))
 	}
-	all, err := ListSuspended(t.Context(), m.store)
+	all, err := ListSuspended(t.Context(), m.o.Store)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,8 +112,8 @@ func TestSuspendedExpire(t *testing.T) {
 	if m.dropped(Expired) != 1 {
 		t.Errorf("the counter is %v", m.dropped(Expired))
 	}
-	// Another node removes the record only, and later.
-	m.node = "n2"
+	// Another node removes only the record, and later.
+	m.o.Node = "n2"
 	m.images.ImageStore.Drop(t.Context(), "b", all["b"].Epoch)
 	m.sweep(t.Context(), all["b"].Until.Add(recordGrace/2))
 	m.have(t, "", "b")
@@ -128,9 +128,9 @@ func TestOldestImagesMakeSpace(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.images.limits.Space = 3 * list[0].Bytes
-	m.freeSpace(t.Context(), 0)
+	m.collect(t.Context(), 0, time.Now())
 	m.have(t, "a b c", "a b c")
-	m.freeSpace(t.Context(), 1)
+	m.collect(t.Context(), 1, time.Now())
 	m.have(t, "b c", "b c")
 	if m.dropped(NoSpace) != 1 {
 		t.Errorf("the counter is %v", m.dropped(NoSpace))
@@ -140,12 +140,12 @@ func TestOldestImagesMakeSpace(t *testing.T) {
 // An image without a record is removed; while the store is unavailable no image is.
 func TestSuspendedUnknown(t *testing.T) {
 	m, all := stored(t, "a", "b")
-	if err := m.store.DropNote(t.Context(), store.Note{Name: store.SuspendedNotes + "a"}); err != nil {
+	if err := m.o.Store.DropNote(t.Context(), store.Note{Name: store.SuspendedNotes + "a"}); err != nil {
 		t.Fatal(err)
 	}
-	m.store.(*memstore.Store).SetDown(true)
+	m.o.Store.(*memstore.Store).SetDown(true)
 	m.sweep(t.Context(), time.Now())
-	m.store.(*memstore.Store).SetDown(false)
+	m.o.Store.(*memstore.Store).SetDown(false)
 	m.have(t, "a b", "b")
 	m.sweep(t.Context(), all["a"].TakenAt.Add(unknownGrace/2))
 	m.have(t, "a b", "b")
@@ -156,17 +156,17 @@ func TestSuspendedUnknown(t *testing.T) {
 	}
 }
 
-// claimedByOld claims a session as an agent of an older version does, which does not
-// know of suspended sessions: the record stays.
+// claimedByOld claims a session like an agent without support for suspended sessions: the
+// record stays.
 func (m *Mover) claimedByOld(t *testing.T, key holdfast.SessionKey) holdfast.Owner {
 	t.Helper()
-	lease, _, err := m.store.Grant(t.Context(), time.Hour)
+	lease, _, err := m.o.Store.Grant(t.Context(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := m.store.Claim(t.Context(), holdfast.Owner{Key: key, Node: "old", State: holdfast.Claimed}, lease)
+	o, err := m.o.Store.Claim(t.Context(), holdfast.Owner{Key: key, Node: "old", State: holdfast.Claimed}, lease)
 	if err == nil {
-		err = m.store.PutNote(t.Context(), store.SuspendedNotes+string(key), []byte(o.SuspendNote), 0)
+		err = m.o.Store.PutNote(t.Context(), store.SuspendedNotes+string(key), []byte(o.SuspendNote), 0)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -185,7 +185,7 @@ func TestSuspendedAndClaimed(t *testing.T) {
 		t.Error("a claim of a session that is not suspended is queued")
 	}
 	o := m.claimedByOld(t, "a")
-	if _, err := m.store.Release(t.Context(), o); err != nil { // before the claim is processed
+	if _, err := m.o.Store.Release(t.Context(), o); err != nil { // before the claim is processed
 		t.Fatal(err)
 	}
 	m.suspendeds.claimed("a", o.Epoch)

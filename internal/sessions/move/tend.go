@@ -82,18 +82,18 @@ func (m *Mover) Run(ctx context.Context) error {
 
 // indexSuspended adds what an earlier agent of this node has suspended to the index.
 func (m *Mover) indexSuspended(ctx context.Context) {
-	all, err := ListSuspended(ctx, m.store)
+	all, err := ListSuspended(ctx, m.o.Store)
 	if err != nil {
 		return // sweep checks all of them later
 	}
 	for _, r := range all {
-		if r.Node == m.node {
+		if r.Node == m.o.Node {
 			m.suspendeds.add(r.Key, r.Epoch)
 		}
 	}
 }
 
-// suspendedIndex is the sessions whose images this node keeps.
+// suspendedIndex lists the sessions whose images this node keeps.
 type suspendedIndex struct {
 	claims chan claim // of sessions in the index
 
@@ -117,7 +117,7 @@ func (x *suspendedIndex) add(key holdfast.SessionKey, epoch holdfast.Epoch) {
 	x.epoch[key] = max(epoch, x.epoch[key])
 }
 
-// claimed takes a session off the index that was claimed after it was suspended.
+// claimed removes a session from the index that was claimed after it was suspended.
 func (x *suspendedIndex) claimed(key holdfast.SessionKey, epoch holdfast.Epoch) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -131,18 +131,18 @@ func (x *suspendedIndex) claimed(key holdfast.SessionKey, epoch holdfast.Epoch) 
 	}
 }
 
-// Claimed is told of every claim in the fleet. It never blocks.
+// Claimed is called for every claim in the fleet. It never blocks.
 func (m *Mover) Claimed(key holdfast.SessionKey, epoch holdfast.Epoch) {
 	m.suspendeds.claimed(key, epoch)
 }
 
-// removeClaimed removes a suspended session that an agent has claimed whose version
-// does not know of suspended sessions: the claim of any other agent removes the
-// record, too. The image is of a past state and must not be restored any more.
+// removeClaimed removes a suspended session that was claimed by an agent without support
+// for suspended sessions. The claim of any other agent removes the record itself. The image
+// has an old state and must not be restored.
 func (m *Mover) removeClaimed(ctx context.Context, c claim) {
-	r, err := FindSuspended(ctx, m.store, c.key)
+	r, err := FindSuspended(ctx, m.o.Store, c.key)
 	if err != nil || r.Epoch >= c.epoch {
-		return // removed, as it should be, or suspended again; on an error sweep finds it
+		return // the record is removed or of a later epoch; after an error sweep finds it
 	}
 	m.Drop(ctx, r, superseded)
 }
@@ -150,11 +150,11 @@ func (m *Mover) removeClaimed(ctx context.Context, c claim) {
 // sweep removes suspended sessions that cannot be used any more at the time now.
 func (m *Mover) sweep(ctx context.Context, now time.Time) {
 	m.collect(ctx, 0, now)
-	all, err := ListSuspended(ctx, m.store)
+	all, err := ListSuspended(ctx, m.o.Store)
 	if err != nil || len(all) == 0 {
 		return // until the next sweep
 	}
-	owners, _, err := m.store.List(ctx)
+	owners, _, err := m.o.Store.List(ctx)
 	if err != nil {
 		return
 	}
@@ -163,7 +163,7 @@ func (m *Mover) sweep(ctx context.Context, now time.Time) {
 		owned[o.Key] = o.Epoch
 	}
 	for _, r := range all {
-		own := r.Node == m.node
+		own := r.Node == m.o.Node
 		switch {
 		case own && now.After(r.Until) || now.After(r.Until.Add(recordGrace)):
 			m.Drop(ctx, r, Expired)
@@ -173,17 +173,14 @@ func (m *Mover) sweep(ctx context.Context, now time.Time) {
 	}
 }
 
-// freeSpace removes the oldest images until one more image fits.
-func (m *Mover) freeSpace(ctx context.Context, bytes int64) { m.collect(ctx, bytes, time.Now()) }
-
 // collect removes surplus images so that more bytes fit.
 func (m *Mover) collect(ctx context.Context, more int64, now time.Time) {
 	all, err := m.images.List()
 	if err != nil {
-		m.log.Warn("the images of suspended sessions cannot be listed", "err", err)
+		m.o.Log.Warn("the images of suspended sessions cannot be listed", "err", err)
 		return
 	}
-	records, err := ListSuspended(ctx, m.store)
+	records, err := ListSuspended(ctx, m.o.Store)
 	recorded := map[holdfast.SessionKey]Record{}
 	for _, r := range records {
 		recorded[r.Key] = r
@@ -192,28 +189,28 @@ func (m *Mover) collect(ctx context.Context, more int64, now time.Time) {
 	for _, d := range Surplus(all, m.images.limits, more, now, known) {
 		r, ok := recorded[d.Key]
 		if !ok || r.Epoch != d.Epoch {
-			r = Record{Suspended: holdfast.Suspended{Key: d.Key, Epoch: d.Epoch, Node: m.node}}
+			r = Record{Suspended: holdfast.Suspended{Key: d.Key, Epoch: d.Epoch, Node: m.o.Node}}
 		}
 		m.Drop(ctx, r, d.Reason)
 	}
 }
 
 // Drop removes a suspended session: first its record from the store, so that no
-// node asks for an image that is gone, and then its image where this node can
+// node asks for an image that is gone, and then its image if this node can
 // access it. It logs a failure.
 func (m *Mover) Drop(ctx context.Context, r Record, reason string) {
 	err := error(nil)
 	if r.Note.Name != "" {
-		err = m.store.DropNote(ctx, r.Note)
+		err = m.o.Store.DropNote(ctx, r.Note)
 	}
-	if err == nil && m.images != nil && (r.Shared || r.Node == m.node) {
+	if err == nil && m.images != nil && (r.Shared || r.Node == m.o.Node) {
 		if err = m.images.Drop(ctx, r.Key, r.Epoch); err == nil {
 			m.images.drops.WithLabelValues(reason).Inc()
 		}
 	}
 	if err != nil {
-		m.log.Warn("the memory of a suspended session cannot be removed", "session", r.Key, "epoch", r.Epoch, "err", err)
+		m.o.Log.Warn("the memory of a suspended session cannot be removed", "session", r.Key, "epoch", r.Epoch, "err", err)
 		return
 	}
-	m.log.Info("the memory of a suspended session is removed", "session", r.Key, "epoch", r.Epoch, "reason", reason)
+	m.o.Log.Info("the memory of a suspended session is removed", "session", r.Key, "epoch", r.Epoch, "reason", reason)
 }

@@ -87,7 +87,7 @@ func (s *Sessions) End(ctx context.Context, key holdfast.SessionKey, down func()
 	}
 	if s.Fleet != nil && i.Owner.State == holdfast.Ready {
 		preparing, cancel := context.WithTimeout(ctx, prepareLimit)
-		s.Fleet.Prepare(preparing, []fleet.Departing{{Owner: i.Owner, Connected: i.Connections > 0}})
+		s.Fleet.Prepare(preparing, []fleet.Departing{fleet.DepartingOf(i.Owner, i.Connections > 0)})
 		cancel()
 	}
 	down()
@@ -127,7 +127,7 @@ func (s *Sessions) HandOver(ctx context.Context, key holdfast.SessionKey, to hol
 	}
 	preparing, cancel := context.WithTimeout(ctx, prepareLimit)
 	defer cancel()
-	successor, err := s.Fleet.PrepareOne(preparing, fleet.Departing{Owner: i.Owner, Connected: i.Connections > 0}, to)
+	successor, err := s.Fleet.PrepareOne(preparing, fleet.DepartingOf(i.Owner, i.Connections > 0), to)
 	if err != nil {
 		return holdfast.MoveReport{}, err
 	}

@@ -22,7 +22,7 @@ func fakeNode(t *testing.T, s setup) (*node, *fakeEngine) {
 	return newNode(t, s), fake
 }
 
-// theirs is a record that another node holds.
+// theirs returns a record that another node holds.
 func theirs(t *testing.T, s *memstore.Store, key holdfast.SessionKey) holdfast.Owner {
 	t.Helper()
 	lease, _, err := s.Grant(t.Context(), time.Hour)
@@ -47,16 +47,16 @@ func TestSessionOfAnotherNodeIsElsewhere(t *testing.T) {
 		}
 		var boot *holdfast.BootError
 		if errors.As(err, &boot) {
-			t.Errorf("%v is told as a failed boot", err)
+			t.Errorf("%v is reported as a failed boot", err)
 		}
 	}
 	if i, err := n.Get("alice"); !errors.Is(err, holdfast.ErrNotFound) {
-		t.Errorf("it is remembered here: %+v, %v", i, err)
+		t.Errorf("this node still has an entry: %+v, %v", i, err)
 	}
 	if got := fake.running(); len(got) > 0 {
-		t.Errorf("runs here: %v", got)
+		t.Errorf("containers run here: %v", got)
 	}
-	// As soon as the other gives it up it can be had.
+	// As soon as the other node releases the session, this node can claim it.
 	if _, err := n.store.Release(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestSessionOfAnotherNodeIsElsewhere(t *testing.T) {
 func TestJoinTakesPartAndBeginsNothing(t *testing.T) {
 	n, fake := fakeNode(t, setup{})
 	if _, _, err := n.Join(t.Context(), "alice"); !errors.Is(err, holdfast.ErrNotFound) {
-		t.Errorf("of nothing: %v", err)
+		t.Errorf("Join without a session: %v", err)
 	}
 	if sessions, _ := n.Counts(); sessions != 0 {
 		t.Errorf("%d sessions after a Join", sessions)
@@ -78,7 +78,7 @@ func TestJoinTakesPartAndBeginsNothing(t *testing.T) {
 	fake.pulling = make(chan struct{})
 	started := make(chan error, 1)
 	go func() { _, err := n.Start(context.Background(), "alice", ""); started <- err }()
-	await(t, "it boots", func() bool { _, boots := n.Counts(); return boots == 1 })
+	await(t, "the session boots", func() bool { _, boots := n.Counts(); return boots == 1 })
 	joined := make(chan holdfast.Route, 1)
 	go func() {
 		r, release, err := n.Join(context.Background(), "alice")
@@ -91,7 +91,7 @@ func TestJoinTakesPartAndBeginsNothing(t *testing.T) {
 	}()
 	select {
 	case r := <-joined:
-		t.Fatalf("joined %+v before it is ready", r)
+		t.Fatalf("Join returned %+v before the session was ready", r)
 	case <-time.After(50 * time.Millisecond):
 	}
 	close(fake.pulling)
@@ -100,7 +100,7 @@ func TestJoinTakesPartAndBeginsNothing(t *testing.T) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 
-	// One that leaves is waited for, and then there is none.
+	// Join waits for a session that leaves, and then finds none.
 	n.store.SetDown(true)
 	go func() { _, _ = n.Stop(context.Background(), "alice") }()
 	<-r.Left
@@ -108,12 +108,12 @@ func TestJoinTakesPartAndBeginsNothing(t *testing.T) {
 	go func() { _, _, err := n.Join(context.Background(), "alice"); gone <- err }()
 	select {
 	case err := <-gone:
-		t.Fatalf("told %v while it is owned", err)
+		t.Fatalf("Join returned %v while the session was owned", err)
 	case <-time.After(50 * time.Millisecond):
 	}
 	n.store.SetDown(false)
 	if err := <-gone; !errors.Is(err, holdfast.ErrNotFound) {
-		t.Errorf("after its end: %v", err)
+		t.Errorf("Join after its end: %v", err)
 	}
 }
 
@@ -140,10 +140,10 @@ func TestHoldIsOfOneEpochThatIsReady(t *testing.T) {
 		t.Errorf("%+v, %v", i, err)
 	}
 	release()
-	release() // once more changes nothing
+	release() // a second call has no effect
 	<-r.Left  // no client is connected any more
 	if _, _, err := n.Hold("alice", r.Epoch); !errors.Is(err, holdfast.ErrNotFound) {
-		t.Errorf("of one that left: %v", err)
+		t.Errorf("Hold of a session that left: %v", err)
 	}
 	n.empty(t)
 }
@@ -165,19 +165,19 @@ func TestWhatABootTookIsInItsRecord(t *testing.T) {
 	}
 }
 
-// TestWhoComesWhileABootIsUndoneGetsAnother: only the requests that waited for a
-// failed boot get its error.
-func TestWhoComesWhileABootIsUndoneGetsAnother(t *testing.T) {
+// TestRequestDuringARollBackGetsAnotherBoot: only the requests that waited for a failed
+// boot get its error.
+func TestRequestDuringARollBackGetsAnotherBoot(t *testing.T) {
 	n, fake := fakeNode(t, setup{})
 	fake.missing["none"] = true
 	fake.pulling = make(chan struct{})
 	first := make(chan error, 1)
 	go func() { _, _, err := n.Acquire(context.Background(), "alice", ""); first <- err }()
-	await(t, "it pulls", func() bool { fake.mu.Lock(); defer fake.mu.Unlock(); return len(fake.pulled) == 1 })
-	n.store.SetDown(true) // so that what it claimed cannot be given up yet
+	await(t, "the image is pulled", func() bool { fake.mu.Lock(); defer fake.mu.Unlock(); return len(fake.pulled) == 1 })
+	n.store.SetDown(true) // so that the claim cannot be released yet
 	go func() { _, _ = n.Stop(context.Background(), "alice") }()
 	if err := <-first; !errors.Is(err, holdfast.ErrStopped) {
-		t.Errorf("the request that waited for it got %v", err)
+		t.Errorf("the request that waited for the failed boot got %v", err)
 	}
 	second := make(chan error, 1)
 	go func() { _, _, err := n.Acquire(context.Background(), "alice", ""); second <- err }()

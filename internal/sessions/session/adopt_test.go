@@ -32,7 +32,7 @@ func TestNextAgentTakesSessionsOver(t *testing.T) {
 	if n := len(second.containers(t)); n != 3 {
 		t.Errorf("%d containers", n)
 	}
-	// They are watched and can be ended as before.
+	// Adopted sessions are watched, and can be stopped as before.
 	if err := second.engine.Kill(t.Context(), before["a"].ContainerID); err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func TestNextAgentTakesSessionsOver(t *testing.T) {
 	}
 }
 
-// ghost makes a container as a session of the node would have.
+// ghost creates a container like that of a session of the node.
 func ghost(t *testing.T, e engine.Engine, node holdfast.NodeID, key holdfast.SessionKey, epoch holdfast.Epoch) string {
 	t.Helper()
 	spec := web().spec(holdfast.Owner{Key: key, Node: node, Epoch: epoch})
@@ -96,7 +96,7 @@ func TestWhatDoesNotFitIsEndedAndGivenUp(t *testing.T) {
 	advance(going, holdfast.Leaving, goingID)
 	advance(claim("n1", "lost"), holdfast.Ready, "0123456789abcdef")
 	claim("n1", "bare")
-	// Another node's, on the same engine, and a person's.
+	// A container of another node on the same engine, and one of a user.
 	other := claim("n2", "other")
 	otherID := ghost(t, e, "n2", "other", other.Epoch)
 	advance(other, holdfast.Ready, otherID)
@@ -111,20 +111,20 @@ func TestWhatDoesNotFitIsEndedAndGivenUp(t *testing.T) {
 
 	n := newNode(t, setup{store: s, id: "n1", engine: e})
 	for _, id := range []string{stray, oldID, cutID, goingID} {
-		await(t, "the engine, which learns of it later than the kernel, has seen it dead", func() bool {
+		await(t, "the engine, which notices a death later than the kernel, reports the container dead", func() bool {
 			c, err := e.Inspect(t.Context(), id)
 			return err != nil || !c.Running()
 		})
 	}
 	for _, id := range []string{otherID, theirs} {
 		if c, err := e.Inspect(t.Context(), id); err != nil || !c.Running() {
-			t.Errorf("a container that is not this node's was touched: %+v, %v", c, err)
+			t.Errorf("a container of another owner was changed: %+v, %v", c, err)
 		}
 	}
 	if r := n.records(t); len(r) != 1 || r[0].Key != "other" {
 		t.Errorf("records left: %v", r)
 	}
-	await(t, "the dead are removed", func() bool { return len(n.containers(t)) == 0 })
+	await(t, "the dead containers are removed", func() bool { return len(n.containers(t)) == 0 })
 }
 
 func TestDrainOfABatch(t *testing.T) {
@@ -143,7 +143,7 @@ func TestDrainOfABatch(t *testing.T) {
 	b.Killed(n.deps.Killer.Kill(t.Context(), b.Targets()))
 	n.store.SetDown(true)
 	if count := b.GiveUp(t.Context()); count != 0 {
-		t.Errorf("%d given up without a store", count)
+		t.Errorf("%d released without a store", count)
 	}
 	if count, err := b.Release(t.Context()); err == nil || count != 0 {
 		t.Errorf("release without a store: %d, %v", count, err)
@@ -153,7 +153,7 @@ func TestDrainOfABatch(t *testing.T) {
 		t.Errorf("release: %d, %v", count, err)
 	}
 	if count, left := b.Settle(t.Context()); count != 0 || len(left) != 0 {
-		t.Errorf("%d were waited for, left %+v", count, left)
+		t.Errorf("Settle waited for %d, left %+v", count, left)
 	}
 	n.empty(t)
 	n.Claim()
@@ -176,7 +176,7 @@ func TestDrainGivesUpBoots(t *testing.T) {
 		t.Errorf("the waiting request got %v", err)
 	}
 	if count, left := n.MarkTerminating().Settle(t.Context()); count > 1 || len(left) != 0 {
-		t.Errorf("%d were waited for, left %+v", count, left)
+		t.Errorf("Settle waited for %d, left %+v", count, left)
 	}
 	n.empty(t)
 }

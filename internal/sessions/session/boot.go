@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"holdfast"
@@ -65,8 +66,8 @@ func (m *Manager) boot(ctx, life context.Context, e *entry) {
 
 // elsewhere reports whether a boot ended because another node owns the session.
 func elsewhere(err error) bool {
-	var other *holdfast.ElsewhereError
-	return errors.As(err, &other)
+	_, ok := errors.AsType[*holdfast.ElsewhereError](err)
+	return ok
 }
 
 // yield ends an entry whose claim another node has won. The entry is removed without
@@ -86,10 +87,7 @@ func (m *Manager) yield(e *entry, err error) {
 // forgetLaterLocked drops a failed entry after failureMemory.
 func (m *Manager) forgetLaterLocked(e *entry) {
 	m.tasks.Go(func(ctx context.Context) {
-		select {
-		case <-time.After(failureMemory):
-		case <-ctx.Done():
-		}
+		sleep(ctx, failureMemory)
 		m.mu.Lock()
 		m.dropLocked(e)
 		m.mu.Unlock()
@@ -137,15 +135,15 @@ func (b *attempt) took() holdfast.Phases {
 }
 
 func (b *attempt) run(ctx context.Context) error {
-	warm := b.warmWaits()
+	warm := b.m.deps.Warm != nil && b.m.deps.Warm.Ready(b.e.template.Name) // then the boot needs no slot
 	if !warm {
 		if err := b.slot(ctx); err != nil {
 			return err
 		}
 	}
 	defer b.leaveSlot()
-	eased := b.m.prewarmCgroupAttach(warm)
-	defer eased()
+	endPrewarm := b.m.prewarmCgroupAttach(warm)
+	defer endPrewarm()
 	if err := b.phase("claim", func() error { return b.claim(ctx) }); err != nil {
 		return err
 	}
@@ -181,15 +179,15 @@ func (b *attempt) run(ctx context.Context) error {
 	if err == nil {
 		err = b.startOrRestore(ctx, specs[len(specs)-1])
 	}
-	eased()
+	endPrewarm()
 	if err == nil {
-		err = b.readied(b.phase("ready", func() error { return b.ready(ctx) }))
+		err = b.recordReady(b.phase("ready", func() error { return b.ready(ctx) }))
 	}
 	return b.ended(ctx, err)
 }
 
-// readied records the result of the phase ready.
-func (b *attempt) readied(err error) error {
+// recordReady records the result of the phase ready.
+func (b *attempt) recordReady(err error) error {
 	b.spinup.Took(spinup.Ready, cmp.Or(b.answered, b.timings["ready"]), err)
 	return err
 }
@@ -254,7 +252,7 @@ func (b *attempt) leaveSlot() {
 // ready waits until the session's server answers and publishes its address.
 func (b *attempt) ready(ctx context.Context) error {
 	started := time.Now()
-	c, err := b.grab(ctx)
+	c, err := b.open(ctx)
 	if errors.Is(err, errDied) {
 		return b.exit(ctx)
 	}
@@ -307,5 +305,26 @@ func (m *Manager) enterLocked(e *entry, o holdfast.Owner, t *kill.Target) {
 	e.route = holdfast.Route{Key: o.Key, Address: o.Address, Epoch: o.Epoch, ContainerID: o.ContainerID, Left: e.left, Keep: e.template.Keep}
 }
 
-// short is the usual short form of a container id.
+// short returns the usual short form of a container id.
 func short(id string) string { return id[:min(12, len(id))] }
+
+// prewarmCgroupAttach keeps the kernel's cgroup migration path active while the
+// session is claimed and its container is created. Without it, the container's first
+// process waits in the kernel when the engine attaches it to its cgroups, for most of
+// a tenth of a boot. One boot at a time does this, on behalf of all concurrent boots.
+// Calling stop ends it; stop is idempotent. A warm container needs no prewarming,
+// because its process is already attached.
+func (m *Manager) prewarmCgroupAttach(warm bool) (stop func()) {
+	if warm || m.deps.PrewarmCgroupAttach == nil || !m.prewarming.CompareAndSwap(false, true) {
+		return func() {}
+	}
+	done := make(chan struct{})
+	begun := m.tasks.Go(func(context.Context) {
+		defer m.prewarming.Store(false)
+		m.deps.PrewarmCgroupAttach(done)
+	})
+	if !begun {
+		m.prewarming.Store(false)
+	}
+	return sync.OnceFunc(func() { close(done) })
+}

@@ -16,12 +16,11 @@ import (
 	"holdfast/test/memstore"
 )
 
-// TestAtMostOneContainerWhateverFails does to a node, in random order, what may
-// happen to one: requests, stops, drains, deaths, restarts of the agent, lost
-// leases, an engine and a store that go away or do what they are told and say
-// that they failed. At no time may two containers run for one key, a drain may
-// not call itself clean while something runs, and when all is well again every
-// record has its container and every container its record.
+// TestAtMostOneContainerWhateverFails subjects a node to random events: requests,
+// stops, drains, deaths, restarts of the agent, and lost leases. The engine and the
+// store become unavailable, or do a call and report that it failed. At no time may two
+// containers run for one key. A drain must not report success while a container runs.
+// After the faults end, every record has its container and every container its record.
 func TestAtMostOneContainerWhateverFails(t *testing.T) {
 	rounds, steps := 4, 60
 	switch {
@@ -44,14 +43,14 @@ type chaos struct {
 	lost   *lossy
 	fake   *fakeEngine
 	cfg    Config
-	during sync.WaitGroup // what was asked of the node and is not answered
-	warm   *chaosPool     // nil: nothing is warm
+	during sync.WaitGroup // requests without an answer
+	warm   *chaosPool     // nil: no warm containers
 }
 
 var keys = []holdfast.SessionKey{"a", "b", "c"}
 
-// anywhere is a template for the fake engine, whose containers are all served by
-// one listener of this process.
+// anywhere returns a template for the fake engine. One listener of this process serves
+// all its containers.
 func anywhere(t *testing.T) Template {
 	l, err := net.Listen("tcp", "127.0.0.1:0") // every container's server
 	if err != nil {
@@ -102,7 +101,7 @@ func newChaos(t *testing.T, seed uint64, warm bool) *chaos {
 	return c
 }
 
-// agent starts an agent, after another.
+// agent starts the next agent.
 func (c *chaos) agent() {
 	s := setup{id: "n1", store: c.mem, faulty: c.lost, engine: c.fake, dead: &recorder{fake: c.fake}, cfg: c.cfg}
 	if c.warm == nil {
@@ -141,7 +140,7 @@ func (c *chaos) run(steps int) {
 	}
 }
 
-// odd says what does not fit together, "" where all does.
+// odd returns the first inconsistency, or "" if there is none.
 func (c *chaos) odd() string {
 	running := c.fake.running()
 	for _, i := range c.List() {
@@ -196,7 +195,7 @@ func (c *chaos) stop() {
 	c.during.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 		defer cancel()
-		_, _ = n.Stop(ctx, key) // whatever it says
+		_, _ = n.Stop(ctx, key) // the result does not matter
 	})
 }
 
@@ -225,7 +224,7 @@ func (c *chaos) loseWrite() {
 	delete(c.lost.lost, writes[c.rng.IntN(len(writes))])
 }
 
-// lateClaim has the next claim written after its caller has given up.
+// lateClaim makes the store write the next claim after its caller has given up.
 func (c *chaos) lateClaim() {
 	after := time.Duration(c.rng.IntN(100)) * time.Millisecond
 	c.lost.mu.Lock()
@@ -241,10 +240,10 @@ func (c *chaos) loseOrder() {
 	c.fake.lose[[]string{"create", "start", "inspect", "remove", "wait"}[c.rng.IntN(5)]] = true
 }
 
-// restart ends the agent in the middle of whatever it does.
+// restart ends the agent at a random moment.
 func (c *chaos) restart() {
 	if c.rng.IntN(4) > 0 {
-		return // the others need time to happen
+		return // other events need time between two restarts
 	}
 	if c.warm != nil {
 		c.warm.stop()
@@ -289,7 +288,7 @@ func (c *chaos) loseLease() {
 	}
 	c.LeaseLost(ctx)
 	if running := c.fake.running(); len(running) > 0 {
-		c.t.Errorf("after the lease was lost %v runs", running)
+		c.t.Errorf("after the lease was lost %v still runs", running)
 	}
 	id, _, err := c.mem.Grant(ctx, time.Hour)
 	if err != nil {

@@ -13,18 +13,18 @@ import (
 	"holdfast/internal/sessions/pool/container"
 )
 
-// chaosPool is the warm containers of one agent after the other.
+// chaosPool provides the warm containers of consecutive agents.
 type chaosPool struct {
 	dir  string
 	pool *container.Pool
-	stop func() // as an agent that is killed
+	stop func() // as if the agent were killed
 
 	mu    sync.Mutex
-	given map[string]int // how often each was handed out
+	given map[string]int // how often each container was handed out
 }
 
 func newChaosPool(t *testing.T) *chaosPool {
-	dir, err := os.MkdirTemp("", "hf") // short, for sockets
+	dir, err := os.MkdirTemp("", "hf") // short, because the paths of sockets are limited
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func newChaosPool(t *testing.T) *chaosPool {
 	return &chaosPool{dir: dir, given: map[string]int{}}
 }
 
-// next makes the pool of the next agent. run, after its adoption, has it fill.
+// next creates the pool of the next agent. Calling run, after the adoption, fills it.
 func (p *chaosPool) next(t *testing.T, fake *fakeEngine, tmpl Template) (run func()) {
 	opener, err := kill.NewOpener()
 	if err != nil {
@@ -58,7 +58,7 @@ func (p *chaosPool) next(t *testing.T, fake *fakeEngine, tmpl Template) (run fun
 	}
 }
 
-// holding is a deadman that can hold what it is given.
+// holding is a deadman that accepts every target.
 type holding struct{ *recorder }
 
 func (h holding) Hold(t *kill.Target) error {
@@ -79,7 +79,7 @@ func (p *chaosPool) Take(template string) (WarmContainer, bool) {
 	return c, true
 }
 
-// judge looks at what became of all that were ever warm.
+// judge checks the history of every warm container.
 func (p *chaosPool) judge(t *testing.T, fake *fakeEngine) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -70,7 +70,7 @@ func (b *attempt) advance(ctx context.Context, s holdfast.State) error {
 	defer cancel()
 	return retry(ctx, holdfast.ErrStore, func() error {
 		got, err := b.m.deps.Store.Advance(ctx, next)
-		if errors.Is(err, store.ErrStale) && sameWrite(got, next) {
+		if errors.Is(err, store.ErrStale) && got.Epoch == next.Epoch && got.Node == next.Node && got.State == s {
 			err = nil // an earlier attempt was written and its answer lost
 		}
 		if err != nil {
@@ -79,9 +79,4 @@ func (b *attempt) advance(ctx context.Context, s holdfast.State) error {
 		b.owner = got
 		return nil
 	})
-}
-
-// sameWrite reports whether the record is what this node tried to write.
-func sameWrite(got, want holdfast.Owner) bool {
-	return got.Epoch == want.Epoch && got.Node == want.Node && got.State == want.State
 }

@@ -67,7 +67,7 @@ func (b *attempt) createOnce(ctx context.Context, spec engine.Spec) error {
 	return retry(ctx, holdfast.ErrEngine, func() error {
 		id, err := b.m.deps.Engine.Create(ctx, spec)
 		if errors.Is(err, engine.ErrConflict) {
-			id, err = b.madeBefore(ctx, spec)
+			id, err = b.earlierContainer(ctx, spec)
 		}
 		if err != nil {
 			return err
@@ -77,10 +77,10 @@ func (b *attempt) createOnce(ctx context.Context, spec engine.Spec) error {
 	})
 }
 
-// madeBefore returns the container that an earlier attempt of the same create made,
+// earlierContainer returns the container that an earlier attempt of the same create made,
 // whose answer was lost. The name contains the epoch. Another container can have that
 // name only if agents of different stores share an engine.
-func (b *attempt) madeBefore(ctx context.Context, spec engine.Spec) (string, error) {
+func (b *attempt) earlierContainer(ctx context.Context, spec engine.Spec) (string, error) {
 	c, err := b.m.deps.Engine.Inspect(ctx, spec.Name)
 	if errors.Is(err, holdfast.ErrNotFound) {
 		return "", fmt.Errorf("the name %s was taken just now: %w", spec.Name, holdfast.ErrEngine) // retry
@@ -88,15 +88,15 @@ func (b *attempt) madeBefore(ctx context.Context, spec engine.Spec) (string, err
 	if err != nil {
 		return "", err
 	}
-	if c.State != "created" || !madeOf(c, spec) {
+	if c.State != "created" || !matchesSpec(c, spec) {
 		return "", fmt.Errorf("the name %s is another container's, which is %s: %w", spec.Name, c.State, holdfast.ErrEngine) // it may be about to be removed
 	}
 	return c.ID, nil
 }
 
-// madeOf reports whether a container was made from the spec, by the spec's labels. An
+// matchesSpec reports whether a container was made from the spec, by the spec's labels. An
 // image may add other labels.
-func madeOf(c engine.Container, spec engine.Spec) bool {
+func matchesSpec(c engine.Container, spec engine.Spec) bool {
 	for name, value := range spec.Labels {
 		if c.Labels[name] != value {
 			return false
@@ -106,8 +106,8 @@ func madeOf(c engine.Container, spec engine.Spec) bool {
 }
 
 func (b *attempt) start(ctx context.Context) error {
-	if err := b.m.expect(b.container); err != nil {
-		return err
+	if err := b.m.deps.Deadman.Expect(b.container); err != nil {
+		return fmt.Errorf("announcing the container to the deadman: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
@@ -126,8 +126,8 @@ func (b *attempt) inspect(ctx context.Context) (c engine.Container, err error) {
 	return c, err
 }
 
-// grab opens the container's init. It returns errDied if the init has already exited.
-func (b *attempt) grab(ctx context.Context) (engine.Container, error) {
+// open opens the container's init. It returns errDied if the init has already exited.
+func (b *attempt) open(ctx context.Context) (engine.Container, error) {
 	c, err := b.inspect(ctx)
 	if err != nil {
 		return c, err
@@ -156,15 +156,13 @@ func (b *attempt) exit(ctx context.Context) error {
 		if err == nil && !c.Running() {
 			return exited(c, " before it was ready")
 		}
-		select {
-		case <-time.After(firstPause):
-		case <-ctx.Done():
+		if !sleep(ctx, firstPause) {
 			return errDied
 		}
 	}
 }
 
-// exited is the error of a container that ended. when is a clause.
+// exited returns the error of a container that ended. when is a clause.
 func exited(c engine.Container, when string) error {
 	switch {
 	case c.OOMKilled:
@@ -175,27 +173,18 @@ func exited(c engine.Container, when string) error {
 	return fmt.Errorf("the container ended with exit code %d%s", c.ExitCode, when)
 }
 
-// withLog adds the container's last lines to a boot's error.
+// withLog adds the container's last lines, if they can be read, to a boot's error.
 func (b *attempt) withLog(ctx context.Context, err error) error {
-	var boot *holdfast.BootError
-	if b.container == "" || !errors.As(err, &boot) || ctx.Err() != nil { // a cancelled boot needs no log
+	boot, ok := errors.AsType[*holdfast.BootError](err)
+	if b.container == "" || !ok || ctx.Err() != nil { // a cancelled boot needs no log
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	boot.Log = b.m.lastLines(ctx, b.container)
-	return err
-}
-
-// lastLines returns the end of a container's output, or "" if it cannot be read.
-func (m *Manager) lastLines(ctx context.Context, id string) string {
 	var buf bytes.Buffer
-	if err := m.deps.Engine.Logs(ctx, id, engine.LogOptions{Tail: logLines}, &buf); err != nil {
-		return ""
+	if b.m.deps.Engine.Logs(ctx, b.container, engine.LogOptions{Tail: logLines}, &buf) == nil {
+		text := buf.Bytes()
+		boot.Log = strings.ToValidUTF8(string(text[max(0, len(text)-logBytes):]), "�")
 	}
-	text := buf.Bytes()
-	if len(text) > logBytes {
-		text = text[len(text)-logBytes:]
-	}
-	return strings.ToValidUTF8(string(text), "�")
+	return err
 }

@@ -1,12 +1,8 @@
 package session
 
-import (
-	"fmt"
+import "holdfast/internal/sessions/kill"
 
-	"holdfast/internal/sessions/kill"
-)
-
-// Deadman is told of every container before the container can run, so that it can kill
+// Deadman knows every container before the container can run, so that it can kill
 // containers that this process no longer can. Many goroutines call its methods.
 type Deadman interface {
 	// Expect announces a container before it is started. An error fails the boot: a
@@ -23,36 +19,16 @@ type Deadman interface {
 	Unconfirmed() []string
 }
 
-func (m *Manager) expect(id string) error {
-	if m.deps.Deadman == nil {
-		return nil
-	}
-	if err := m.deps.Deadman.Expect(id); err != nil {
-		return fmt.Errorf("announcing the container to the deadman: %w", err)
-	}
-	return nil
-}
+// noDeadman is a Deadman that does nothing.
+type noDeadman struct{}
+
+func (noDeadman) Expect(string) error     { return nil }
+func (noDeadman) Hold(*kill.Target) error { return nil }
+func (noDeadman) Forget(...string)        {}
+func (noDeadman) Unconfirmed() []string   { return nil }
 
 func (m *Manager) hold(t *kill.Target) {
-	if m.deps.Deadman == nil {
-		return
-	}
 	if err := m.deps.Deadman.Hold(t); err != nil {
 		m.log.Error("handing a container to the deadman", "session", t.Key, "container", short(t.ID), "err", err)
 	}
-}
-
-func (m *Manager) forget(ids ...string) {
-	if m.deps.Deadman != nil && len(ids) > 0 {
-		m.deps.Deadman.Forget(ids...)
-	}
-}
-
-// unconfirmed returns the containers that an earlier agent announced to the deadman
-// and that this agent has not taken over.
-func (m *Manager) unconfirmed() []string {
-	if m.deps.Deadman == nil {
-		return nil
-	}
-	return m.deps.Deadman.Unconfirmed()
 }

@@ -11,7 +11,7 @@ import (
 	"holdfast/test/memstore"
 )
 
-// recorder is a deadman that takes notes among the fake engine's.
+// recorder is a deadman that records its calls in the fake engine's order.
 type recorder struct {
 	mu          sync.Mutex
 	fake        *fakeEngine
@@ -47,7 +47,7 @@ func (r *recorder) Expect(id string) error {
 
 func (r *recorder) Hold(t *kill.Target) error {
 	r.note("hold", t.ID, true)
-	return errors.New("not now") // changes nothing for the session
+	return errors.New("not now") // has no effect on the session
 }
 
 func (r *recorder) Unconfirmed() []string { return r.unconfirmed }
@@ -67,7 +67,7 @@ func TestDeadmanIsToldOfEveryContainerInTime(t *testing.T) {
 	n := newNode(t, set)
 	id := n.serve(t, "alice").ContainerID
 	n.end()
-	n = newNode(t, set) // an agent that takes it over
+	n = newNode(t, set) // an agent that adopts the session
 	if _, err := n.Stop(t.Context(), "alice"); err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestDeadmanIsToldOfEveryContainerInTime(t *testing.T) {
 	deadman.mu.Lock()
 	defer deadman.mu.Unlock()
 	if len(deadman.held) > 0 {
-		t.Errorf("not forgotten: %v", deadman.held)
+		t.Errorf("Forget was not called for %v", deadman.held)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"holdfast"
@@ -65,7 +66,16 @@ type Batch struct {
 	others  []*entry // boots that are being cancelled, and sessions that another goroutine ends
 	given   int      // already released, not yet returned by Release
 
-	saved saved // sessions that Keep selected
+	mu    sync.Mutex
+	saved []*entry // sessions that were saved, are dead and are not released
+}
+
+// addSaved adds the saved sessions to the dead ones.
+func (b *Batch) addSaved() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.dead = append(b.dead, b.saved...)
+	b.saved = nil
 }
 
 // MarkTerminating closes every running session to new connections. The caller kills
@@ -120,7 +130,7 @@ func (b *Batch) GiveUp(ctx context.Context) int {
 func (b *Batch) Release(ctx context.Context) (int, error) {
 	n := b.given
 	b.given = 0
-	b.dead = append(b.dead, b.saved.take()...)
+	b.addSaved()
 	if len(b.dead) == 0 {
 		return n, nil
 	}
@@ -135,7 +145,7 @@ func (b *Batch) Release(ctx context.Context) (int, error) {
 // ReleaseLater leaves the sessions that Release could not release to the Manager,
 // which retries until the store is available. Otherwise their keys would stay blocked.
 func (b *Batch) ReleaseLater() {
-	b.dead = append(b.dead, b.saved.take()...)
+	b.addSaved()
 	b.m.releaseLater(b.dead)
 	b.dead = nil
 }
@@ -193,9 +203,8 @@ func (m *Manager) LeaseLost(ctx context.Context) {
 	if len(b.entries)+len(others) > 0 {
 		report := m.deps.Killer.Kill(ctx, targets(append(slices.Clone(b.entries), others...)))
 		m.releaseLater(m.seenDead(b.entries, report))
-		m.noteDead(others, report)
+		m.releaseTargets(others, report)
 	}
-	m.releaseTargets(others)
 	for _, e := range append(slices.Clone(b.entries), b.others...) {
 		if m.await(ctx, e, e.dead) != nil {
 			m.log.Error("lease lost: not seen dead in time", "session", e.key)
@@ -208,15 +217,4 @@ func (m *Manager) LeaseLost(ctx context.Context) {
 func (m *Manager) endGenerationLocked() {
 	m.generation.end(ErrLeaseLost)
 	m.generation = newLeaseGeneration()
-}
-
-// noteDead records which of the sessions that others end were seen dead.
-func (m *Manager) noteDead(entries []*entry, report holdfast.KillReport) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, e := range entries {
-		if slices.Contains(report.Dead, e.target.ID) {
-			e.markDeadLocked()
-		}
-	}
 }

@@ -15,8 +15,8 @@ import (
 	"holdfast/test/memstore"
 )
 
-// meeting is a store in which two agents both see that there is no twin before
-// either of them writes.
+// meeting is a store in which two agents both find no duplicate node before either of
+// them writes.
 type meeting struct {
 	store.Store
 	both *sync.WaitGroup
@@ -28,7 +28,7 @@ func (s meeting) Grant(ctx context.Context, ttl time.Duration) (store.LeaseID, t
 	return s.Store.Grant(ctx, ttl)
 }
 
-// Of two hosts with one id that come up at once one gets it.
+// If two hosts with one id start at the same time, one of them gets the id.
 func TestTwinsThatStartTogether(t *testing.T) {
 	mem := memstore.New(100)
 	var both sync.WaitGroup
@@ -67,8 +67,8 @@ func TestTwinsThatStartTogether(t *testing.T) {
 	}
 }
 
-// An agent that finds its node's record on another lease later on ends what it
-// has, until nothing is left, and stops.
+// An agent that later finds its node's record under another lease kills all its
+// containers and stops.
 func TestTwinThatComesLater(t *testing.T) {
 	mem := memstore.New(100)
 	l := NewLease(quick(t), takenStore{mem}, testLog(t))
@@ -79,15 +79,15 @@ func TestTwinThatComesLater(t *testing.T) {
 	err := l.Run(t.Context(), func() holdfast.Node { return holdfast.Node{ID: "a", Address: "192.0.2.7:7070"} }, func(context.Context) {
 		lost.Add(1)
 		if id := l.ID(); id != 0 {
-			t.Errorf("claims go on under lease %d", id)
+			t.Errorf("claims continue under lease %d", id)
 		}
 	})
 	if !errors.Is(err, ErrDuplicateNode) || lost.Load() != 1 {
-		t.Errorf("beside a twin: %v, lost %d times", err, lost.Load())
+		t.Errorf("beside a duplicate node: %v, lost was called %d times", err, lost.Load())
 	}
 }
 
-// takenStore takes the first record of a node, and no other one.
+// takenStore accepts the first record of a node and refuses all others.
 type takenStore struct{ store.Store }
 
 func (s takenStore) PutNode(ctx context.Context, n holdfast.Node, id store.LeaseID) error {
@@ -97,8 +97,8 @@ func (s takenStore) PutNode(ctx context.Context, n holdfast.Node, id store.Lease
 	return s.Store.PutNode(ctx, n, id)
 }
 
-// No other lease is taken, and no deadline told, before what a gone one held is
-// seen dead.
+// If a lease is gone, the agent neither takes another one nor sends a deadline until
+// everything under the old one was seen dead.
 func TestGoneLeaseIsNotReplacedBeforeAllIsDead(t *testing.T) {
 	cfg, mem := quick(t), memstore.New(100)
 	cfg.TTL, cfg.Fence, cfg.KillBudget = 2*time.Second, time.Second, 200*time.Millisecond
@@ -121,7 +121,7 @@ func TestGoneLeaseIsNotReplacedBeforeAllIsDead(t *testing.T) {
 	begun := time.Now()
 	var calls atomic.Int32
 	runLease(t, l, func(ctx context.Context) {
-		if time.Since(begun) > 2*cfg.TTL { // some longer than one call
+		if time.Since(begun) > 2*cfg.TTL { // longer than one call takes
 			dead.Store(true)
 		}
 		if !dead.Load() {
@@ -129,14 +129,14 @@ func TestGoneLeaseIsNotReplacedBeforeAllIsDead(t *testing.T) {
 			<-ctx.Done()
 		}
 	})
-	await(t, "there is another lease", func() bool { id := l.ID(); return id != 0 && id != old })
+	await(t, "the node has another lease", func() bool { id := l.ID(); return id != 0 && id != old })
 	if !dead.Load() || early.Load() > 0 || calls.Load() < 2 {
-		t.Errorf("dead %v, %d deadlines were told before, lost was called %d times", dead.Load(), early.Load(), calls.Load())
+		t.Errorf("dead %v, %d deadlines were sent before, lost was called %d times", dead.Load(), early.Load(), calls.Load())
 	}
 }
 
-// In a store of its own a node gets its lease again, even if it was not kept: no other
-// node can have its id, and its record would block it for a day.
+// In a store that no other node uses, a node gets its lease back even if the lease was
+// not kept. No other node can have its id, and its record would block it for a day.
 func TestOwnStoreGivesTheLeaseBack(t *testing.T) {
 	mem, cfg := memstore.New(100), quick(t)
 	cfg.Fence, cfg.KillBudget, cfg.TTL = 0, 0, time.Hour

@@ -21,44 +21,44 @@ import (
 	"holdfast/internal/sessions/kill/killtest"
 )
 
-// fakeEngine makes a real process, a sleep, of every container, and can be at
-// fault: it is what faults are tested with, in numbers that a real engine would
-// take minutes for. Calls that it does not have panic.
+// fakeEngine runs a real process, a sleep, for every container, and injects faults. A
+// real engine would take minutes for the same number of containers. Calls that it does
+// not implement panic.
 type fakeEngine struct {
 	engine.Engine
 
 	mu         sync.Mutex
-	run        uint64 // so that no two engines have an id in common
+	run        uint64 // part of every id, so that no two engines have an id in common
 	next       int
 	containers map[string]*fakeContainer // by id
 	down       bool
-	lose       map[string]bool // do the next call of this name, and answer with an error
-	problems   []string        // what must never be
+	lose       map[string]bool // do the next call of this name, and return an error
+	problems   []string        // violations of the invariants
 
-	missing map[string]bool // images that this host has not
-	pulling chan struct{}   // nil, or a pull waits for it to be closed
-	pulled  []string        // images, in their order
-	noPull  error           // how a pull ends
+	missing map[string]bool // images that this host does not have
+	pulling chan struct{}   // a pull waits until it is closed; nil: no wait
+	pulled  []string        // images, in the order of the pulls
+	noPull  error           // error of every pull
 
-	noRemove error    // how a removal ends
-	orders   []string // what was done to containers, "start <id>"
-	waits    int      // begun
-	guarded  bool     // a deadman has to know of what is started
-	heard    []string // warm containers that have their identity, by id
+	noRemove error    // error of every removal
+	orders   []string // calls about containers, "start <id>"
+	waits    int      // calls of Wait
+	guarded  bool     // a container must be announced to a deadman before its start
+	heard    []string // ids of the warm containers that received an identity
 
 	stepTakes time.Duration // of an init step; below 0 it never ends
 	stepCode  int           // its exit code
 
-	inspects int              // how many may be answered before they hang; below 0 is no bound
-	hanging  chan struct{}    // gets one for each that hangs
-	unclear  map[string]error // what inspecting a container ends with, by id
+	inspects int              // calls of Inspect that are answered before further ones hang; below 0: no limit
+	hanging  chan struct{}    // receives an element for each call that hangs
+	unclear  map[string]error // error of Inspect, by container id
 }
 
 type fakeContainer struct {
 	engine.Container
 	cmd   *exec.Cmd
 	ended chan struct{} // closed when cmd was reaped
-	told  string        // identity directory of a warm one; "" for another
+	told  string        // identity directory of a warm container; else ""
 }
 
 func newFakeEngine(t *testing.T) *fakeEngine {
@@ -69,29 +69,29 @@ func newFakeEngine(t *testing.T) *fakeEngine {
 	return &fakeEngine{run: rand.Uint64(), containers: map[string]*fakeContainer{}, lose: map[string]bool{}, missing: map[string]bool{}, inspects: -1, hanging: make(chan struct{}, 100)}
 }
 
-// set changes the engine's ways.
+// set changes the engine's configuration.
 func (f *fakeEngine) set(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change()
 }
 
-// wrong is what should never have been.
+// wrong records a violation.
 func (f *fakeEngine) wrong() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.problems)
 }
 
-// done are the orders of a kind, or all.
+// done returns the orders of a kind; "" means all.
 func (f *fakeEngine) done(kind string) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(f.orders), func(o string) bool { return !strings.HasPrefix(o, kind) })
 }
 
-// publishFirst locks the engine for one call. answer is what the call has to end with
-// where it went well.
+// publishFirst locks the engine for one call. answer is the result of a call that
+// succeeds.
 func (f *fakeEngine) enter(ctx context.Context, call string) (answer error, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func (f *fakeEngine) enter(ctx context.Context, call string) (answer error, err 
 	return answer, nil
 }
 
-// find is by id or name. f.mu is held.
+// find returns a container by id or name. f.mu is held.
 func (f *fakeEngine) find(id string) *fakeContainer {
 	for _, c := range f.containers {
 		if c.ID == id || c.Name == id {
@@ -335,8 +335,8 @@ func (f *fakeEngine) Logs(context.Context, string, engine.LogOptions, io.Writer)
 	return errors.New("no log")
 }
 
-// running maps keys to the containers that run for them. Unclaimed warm containers are
-// left out.
+// running maps keys to the containers that run for them, without unclaimed warm
+// containers.
 func (f *fakeEngine) running() map[holdfast.SessionKey][]engine.Container {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -27,7 +27,7 @@ func (c *fakeContainer) key() holdfast.SessionKey {
 	return i.Session
 }
 
-// onlyOne notes a problem where another container runs for the same key. f.mu is held.
+// onlyOne records a violation if another container runs for the same key. f.mu is held.
 func (f *fakeEngine) onlyOne(c *fakeContainer, what string) {
 	key := c.key()
 	for _, other := range f.containers {
@@ -58,7 +58,7 @@ func (f *fakeEngine) program(c *fakeContainer) {
 	}()
 }
 
-// end kills what runs, frozen or not, and sees it reaped.
+// end kills the process, frozen or not, and waits until it is reaped.
 func (c *fakeContainer) end() {
 	_ = c.cmd.Process.Kill() // it may have ended
 	_ = killtest.Thaw(c.ID)  // likewise

@@ -22,7 +22,7 @@ type lossy struct {
 	store.Store
 	mu   sync.Mutex
 	lost map[string]bool
-	late func(write func()) // nil, or carries the next claim out in its own time
+	late func(write func()) // if set, it runs the write of the next claim later
 }
 
 func (l *lossy) lose(what string) error {
@@ -41,7 +41,7 @@ func (l *lossy) Claim(ctx context.Context, o holdfast.Owner, id store.LeaseID) (
 	l.late = nil
 	l.mu.Unlock()
 	if late != nil {
-		late(func() { _, _ = l.Store.Claim(context.Background(), o, id) }) // whatever comes of it
+		late(func() { _, _ = l.Store.Claim(context.Background(), o, id) }) // the result does not matter
 		return holdfast.Owner{}, fmt.Errorf("claim: no answer: %w", holdfast.ErrStore)
 	}
 	got, err := l.Store.Claim(ctx, o, id)
@@ -67,7 +67,7 @@ func (l *lossy) Release(ctx context.Context, o ...holdfast.Owner) ([]holdfast.Se
 	return got, err
 }
 
-// lossyEngine loses the first answers of create and start.
+// lossyEngine loses the first answers to create and start.
 type lossyEngine struct {
 	engine.Engine
 	lossy *lossy
@@ -93,7 +93,7 @@ func TestLostAnswersMakeNoSecondContainer(t *testing.T) {
 	mem := memstore.New(1000)
 	lost := &lossy{Store: mem, lost: map[string]bool{}}
 	n := newNode(t, setup{store: mem, faulty: lost, engine: lossyEngine{openEngine(t), lost}})
-	// Adopt has used up the loss of a release.
+	// Adopt has already lost the answer to a release.
 	delete(lost.lost, "release")
 	r := n.serve(t, "alice")
 	if err := answers(r); err != nil {
@@ -140,7 +140,7 @@ func TestStoreThatIsAwayDelaysAReleaseAndTheNextBoot(t *testing.T) {
 	go func() { done <- n.serve(t, "alice") }()
 	select {
 	case <-done:
-		t.Fatal("a second container came up while the first was still owned")
+		t.Fatal("a second container started while the first was still owned")
 	case <-time.After(300 * time.Millisecond):
 	}
 	n.store.SetDown(false)
@@ -152,8 +152,8 @@ func TestStoreThatIsAwayDelaysAReleaseAndTheNextBoot(t *testing.T) {
 	}
 }
 
-// ownEngine is an engine for one test, to be taken down. containerd always leaves
-// its containers running.
+// ownEngine starts an engine that one test may stop. containerd always leaves its
+// containers running.
 func ownEngine(t *testing.T, liveRestore bool) (labtest.Daemon, engine.Engine) {
 	t.Helper()
 	if labtest.OnContainerd() {
@@ -198,12 +198,12 @@ func TestEngineThatIsRestartedUnderSessions(t *testing.T) {
 		if err := daemon.StopDaemon(); err != nil {
 			t.Fatal(err)
 		}
-		<-r.Left // the engine took its containers along
+		<-r.Left // the engine has stopped its containers
 		done := make(chan holdfast.Route, 1)
 		go func() { done <- n.serve(t, "alice") }()
 		select {
 		case <-done:
-			t.Fatal("a session came up without an engine")
+			t.Fatal("a session became ready without an engine")
 		case <-time.After(300 * time.Millisecond):
 		}
 		if err := daemon.StartDaemon(t.Context()); err != nil {

@@ -11,7 +11,7 @@ import (
 	"holdfast/test/memstore"
 )
 
-// TestFence takes the store away for less and for more than the fence.
+// TestFence makes the store unavailable for less and for more than the fence.
 func TestFence(t *testing.T) {
 	mem, fake := memstore.New(1000), newFakeEngine(t)
 	lease := NewLease(LeaseConfig{
@@ -40,22 +40,22 @@ func TestFence(t *testing.T) {
 	mem.SetHung(false)
 	time.Sleep(1500 * time.Millisecond) // long enough for a fence that did not see the renewals
 	if got := n.serve(t, "alice"); got.Epoch != r.Epoch {
-		t.Errorf("a short outage was noticed: epoch %d became %d", r.Epoch, got.Epoch)
+		t.Errorf("a short outage ended the session: epoch %d became %d", r.Epoch, got.Epoch)
 	}
 
 	mem.SetHung(true)
 	<-r.Left
 	await(t, "the container is dead", func() bool { return len(fake.running()) == 0 })
 	if id := lease.ID(); id != 0 {
-		t.Errorf("claims go on under lease %d", id)
+		t.Errorf("claims continue under lease %d", id)
 	}
 	short, stop := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer stop()
 	if _, _, err := n.Acquire(short, "bob", ""); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a session of a node that is cut off: %v", err)
+		t.Errorf("a session of a node without its store: %v", err)
 	}
 	mem.SetHung(false)
-	// It was dead before the lease could expire: the lease is there still.
+	// The container was dead before the lease could expire, so the lease still exists.
 	if err := mem.KeepAlive(t.Context(), lease.held.Load().ID); err != nil {
 		t.Errorf("the lease: %v", err)
 	}

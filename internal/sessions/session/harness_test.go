@@ -22,7 +22,7 @@ import (
 	"holdfast/test/memstore"
 )
 
-// TestMain is, by its arguments, also a keeper of a snapshot command.
+// TestMain also runs the keeper of a snapshot command, if its arguments say so.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "hook" {
 		syscall.Exit(hook.Main(os.Args[2:])) // os.Exit takes a second under -race
@@ -30,17 +30,17 @@ func TestMain(m *testing.M) {
 	os.Exit(labtest.Main(m))
 }
 
-// node is a manager on a real engine with a store that faults can be made in.
+// node is a manager on a real engine, with a store that can inject faults.
 type node struct {
 	*Manager
 	engine engine.Engine
 	store  *memstore.Store
 	lease  atomic.Int64
 	opener *kill.Opener
-	end    func() // stops the manager as a stop of the agent does
+	end    func() // stops the manager like a stop of the agent
 }
 
-// web is a template with a server that answers at once.
+// web returns a template with a server that answers at once.
 func web() Template {
 	return Template{
 		Name: "web", Image: labtest.TestServer, Port: 8080,
@@ -48,15 +48,15 @@ func web() Template {
 	}
 }
 
-// setup is what a test may change of a node.
+// setup is the configuration of a node in a test.
 type setup struct {
 	id     holdfast.NodeID
 	store  *memstore.Store       // nil: a new one
 	engine engine.Engine         // nil: the shared one
-	faulty store.Store           // what the manager sees of the store; nil: the store
-	held   *Lease                // the node's lease; nil: one that lasts
+	faulty store.Store           // store of the manager; nil: store
+	held   *Lease                // the node's lease; nil: a lease that does not end
 	dead   Deadman               // nil: none
-	watch  func(Watcher) Watcher // what the manager sees of the watcher; nil: the watcher
+	watch  func(Watcher) Watcher // wraps the watcher; nil: no wrapper
 	heard  Spinups               // nil: none
 	nets   Networks              // nil: none
 	warm   WarmPool              // nil: none
@@ -64,7 +64,7 @@ type setup struct {
 	cfg    Config
 }
 
-// newNode starts a manager, adopting what is there.
+// newNode starts a manager that first adopts the existing containers.
 func newNode(t *testing.T, s setup) *node {
 	t.Helper()
 	n, watcher := unstarted(t, s)
@@ -75,7 +75,7 @@ func newNode(t *testing.T, s setup) *node {
 	return n
 }
 
-// unstarted makes a manager, and the watcher that has to run beside it.
+// unstarted returns a manager, and the watcher that has to run beside it.
 func unstarted(t *testing.T, s setup) (*node, *kill.Watcher) {
 	t.Helper()
 	e := s.engine
@@ -128,7 +128,7 @@ func unstarted(t *testing.T, s setup) (*node, *kill.Watcher) {
 
 func testLog(t *testing.T) *slog.Logger { return slog.New(slog.NewTextHandler(t.Output(), nil)) }
 
-// daemon is the package's engine itself.
+// daemon returns the daemon of the package's engine.
 func daemon(t *testing.T) labtest.Daemon {
 	t.Helper()
 	d, _ := labtest.Either(t)
@@ -146,17 +146,16 @@ func openEngine(t *testing.T) engine.Engine {
 // the node's containers.
 func (n *node) run(t *testing.T, w *kill.Watcher) {
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{}, 3)
+	ended := make(chan struct{}, 2)
 	go func() { _ = w.Run(ctx); ended <- struct{}{} }()
 	go func() { _ = n.Run(ctx); ended <- struct{}{} }()
 	await(t, "the manager runs", func() bool { return n.tasks.Go(func(context.Context) {}) })
-	go func() { _ = n.WatchOwnRecords(ctx); ended <- struct{}{} }() // as the assembler does
 	stopped := false
 	n.end = func() {
 		if !stopped {
 			stopped = true
 			cancel()
-			for range 3 {
+			for range 2 {
 				<-ended
 			}
 		}
@@ -171,7 +170,7 @@ func (n *node) run(t *testing.T, w *kill.Watcher) {
 	})
 }
 
-// containers are those of the node, in whatever state.
+// containers returns the containers of the node in any state.
 func (n *node) containers(t *testing.T) []engine.Container {
 	t.Helper()
 	list, err := n.engine.List(context.Background(), map[string]string{LabelNode: string(n.cfg.Node)})
@@ -181,7 +180,7 @@ func (n *node) containers(t *testing.T) []engine.Container {
 	return list
 }
 
-// records are the sessions that the store knows.
+// records returns the session records of the store.
 func (n *node) records(t *testing.T) []holdfast.Owner {
 	t.Helper()
 	list, _, err := n.store.List(context.Background())
@@ -191,14 +190,14 @@ func (n *node) records(t *testing.T) []holdfast.Owner {
 	return list
 }
 
-// empty waits until the engine has none of the node's containers and the store
-// no record.
+// empty waits until the engine has no container of the node and the store has no
+// record.
 func (n *node) empty(t *testing.T) {
 	t.Helper()
 	await(t, "nothing is left", func() bool { return len(n.containers(t)) == 0 && len(n.records(t)) == 0 })
 }
 
-// serve acquires the session and returns its route; it is released at once.
+// serve acquires the session, releases it at once, and returns its route.
 func (n *node) serve(t *testing.T, key holdfast.SessionKey) holdfast.Route {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -211,7 +210,7 @@ func (n *node) serve(t *testing.T, key holdfast.SessionKey) holdfast.Route {
 	return r
 }
 
-// answers reports whether the session's server answers on the route.
+// answers returns an error if the session's server does not answer on the route.
 func answers(r holdfast.Route) error {
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	res, err := client.Get("http://" + r.Address + "/healthz")
@@ -225,7 +224,7 @@ func answers(r holdfast.Route) error {
 	return nil
 }
 
-// await polls until ok or, much later than anything takes, the test fails.
+// await polls until ok returns true. The test fails after a minute.
 func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {

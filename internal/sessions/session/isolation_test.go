@@ -20,25 +20,24 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// secret is the key of a session; neither its traces nor anything that it leaves
-// behind may be visible to others.
+// secret is the key of the session whose traces must not be visible to other sessions.
 const secret = "secret-of-alice"
 
-// secretPort is one that she listens on, and its form in /proc/net/tcp.
+// secretPort is a port that the session listens on, and its form in /proc/net/tcp.
 const (
 	secretPort    = 47113
 	secretPortHex = ":B809"
 )
 
-// view is something that can be seen from inside a container, and what of it would be a
-// trace of hers.
+// view is a view from inside a container, and the part of it that would be a trace of
+// the secret session.
 type view struct {
 	name  string
 	see   func() string
 	trace string
 }
 
-// views are all those of a session's container.
+// views returns all views of a session's container.
 func (n *node) views(t *testing.T, r holdfast.Route, hers string) []view {
 	t.Helper()
 	shell := func(script string) func() string { return func() string { return n.shell(t, r, script) } }
@@ -66,8 +65,8 @@ func (n *node) views(t *testing.T, r holdfast.Route, hers string) []view {
 	return all
 }
 
-// dirty has her do whatever leaves a trace. What she opens stays open until the test
-// ends, longer than she lives.
+// dirty makes the secret session leave every trace. Its connections stay open until the
+// test ends, which is longer than the session lives.
 func (n *node) dirty(t *testing.T, r holdfast.Route) {
 	t.Helper()
 	n.shell(t, r, `for d in / /tmp /dev/shm /var/tmp /work/space; do mkdir -p $d && echo x >$d/`+secret+`; done
@@ -89,7 +88,7 @@ func (n *node) dirty(t *testing.T, r holdfast.Route) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A connection of hers, still open, to what she listens on.
+	// An open connection to a port of the secret session.
 	conn, err := net.DialTimeout("tcp", net.JoinHostPort(strings.Split(r.Address, ":")[0], fmt.Sprint(secretPort)), 10*time.Second)
 	if err != nil {
 		t.Fatal(err)
@@ -97,8 +96,8 @@ func (n *node) dirty(t *testing.T, r holdfast.Route) {
 	t.Cleanup(func() { conn.Close() })
 }
 
-// track puts a connection into the table of the namespace that the thread is in. By
-// itself the kernel tracks where there are rules only.
+// track adds a connection to the conntrack table of the thread's network namespace.
+// Without rules in the namespace, the kernel tracks no connections.
 func track() error {
 	h, err := netlink.NewHandle(unix.NETLINK_NETFILTER)
 	if err != nil {
@@ -113,7 +112,7 @@ func track() error {
 	})
 }
 
-// tracked is the table of a process's network namespace.
+// tracked returns the conntrack table of a process's network namespace.
 func tracked(t *testing.T, pid int) (out string) {
 	t.Helper()
 	err := netns.Do(netns.OfProcess(pid), func() error {
@@ -134,13 +133,13 @@ func tracked(t *testing.T, pid int) (out string) {
 	return out
 }
 
-// isolated checks that a session's container shares no namespace with another's, or with
-// this host, and sees no trace.
+// isolated checks that a session's container shares no namespace with another container
+// or with this host, and shows no trace.
 func (n *node) isolated(t *testing.T, r holdfast.Route, hers string, spaces map[string]string) {
 	t.Helper()
 	for _, v := range n.views(t, r, hers) {
 		if text := v.see(); strings.Contains(text, v.trace) {
-			t.Errorf("%s of %s tell of %s:\n%s", v.name, r.Key, v.trace, text)
+			t.Errorf("%s of %s shows a trace of %s:\n%s", v.name, r.Key, v.trace, text)
 		}
 	}
 	n.ownSpaces(t, r, spaces)
@@ -165,7 +164,7 @@ func (n *node) ownSpaces(t *testing.T, r holdfast.Route, spaces map[string]strin
 	}
 }
 
-// ourSpaces are those of this host.
+// ourSpaces returns the namespaces of this host.
 func ourSpaces(t *testing.T) map[string]string {
 	t.Helper()
 	spaces := map[string]string{}
@@ -179,10 +178,10 @@ func ourSpaces(t *testing.T) map[string]string {
 	return spaces
 }
 
-// TestNobodySeesAnotherSession: a container from a pool, of ready networks or of warm
-// containers, sees nothing of a session that is there beside it, and nothing of one that
-// was there before it. Each way of looking finds the traces where they are.
-func TestNobodySeesAnotherSession(t *testing.T) {
+// TestNoSessionSeesAnother: a container with a ready network, or a warm container, shows
+// no trace of a session that runs beside it or that ran before it. In the secret
+// session's own container, each view finds the traces.
+func TestNoSessionSeesAnother(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		warm       bool
@@ -194,7 +193,7 @@ func TestNobodySeesAnotherSession(t *testing.T) {
 		{name: "warm containers on containerd", warm: true, containerd: true},
 	} {
 		if c.containerd && labtest.OnContainerd() {
-			continue // the first two are
+			continue // the first two namespaces are shared
 		}
 		t.Run(c.name, func(t *testing.T) {
 			e := openEngine
@@ -207,7 +206,7 @@ func TestNobodySeesAnotherSession(t *testing.T) {
 			hers := strings.Split(alice.Address, ":")[0]
 			for _, v := range x.views(t, alice, hers) {
 				if text := v.see(); !strings.Contains(text, v.trace) {
-					t.Errorf("%s of hers do not show %s, so that a leak would not show:\n%s", v.name, v.trace, text)
+					t.Errorf("%s of the secret session does not show %s, so it would not show a leak:\n%s", v.name, v.trace, text)
 				}
 			}
 			spaces := ourSpaces(t)
@@ -217,9 +216,9 @@ func TestNobodySeesAnotherSession(t *testing.T) {
 				t.Fatal(err)
 			}
 			x.full(t)
-			x.isolated(t, x.serve(t, "after"), "", spaces) // the address may be another's by then
+			x.isolated(t, x.serve(t, "after"), "", spaces) // another session may have the address by then
 			if !x.pools(t, alice, "beside", "after") {
-				t.Error("nothing came from the pool: nothing was tested")
+				t.Error("no session used the pool: nothing was tested")
 			}
 		})
 	}
@@ -232,7 +231,7 @@ type isolation struct {
 	warm bool
 }
 
-// pools reports whether sessions have what was ready before them.
+// pools reports whether sessions used the pool.
 func (x *isolation) pools(t *testing.T, first holdfast.Route, others ...holdfast.SessionKey) bool {
 	routes := []holdfast.Route{}
 	for _, key := range others {

@@ -13,7 +13,7 @@ import (
 	"holdfast/test/memstore"
 )
 
-// lateStore writes a claim and does not answer before its caller gives up.
+// lateStore writes a claim, and does not answer before its caller gives up.
 type lateStore struct {
 	store.Store
 	claimed chan struct{}
@@ -80,7 +80,7 @@ func TestAdoptKillsNothingWhereTheEngineDoesNotSayWhatRuns(t *testing.T) {
 	if len(fake.running()["alice"]) != 1 {
 		t.Error("the session's container was ended")
 	}
-	// The next agent gets an answer.
+	// The engine answers the next agent.
 	fake.unclear = nil
 	if a, err := m.Adopt(t.Context()); err != nil || a.Sessions != 1 {
 		t.Errorf("%+v, %v", a, err)
@@ -90,9 +90,9 @@ func TestAdoptKillsNothingWhereTheEngineDoesNotSayWhatRuns(t *testing.T) {
 	}
 }
 
-// TestStoreThatIsAwayDuringADrain: the sessions that a drain could not give up
-// can be had again once the store is back.
-func TestStoreThatIsAwayDuringADrain(t *testing.T) {
+// TestStoreUnavailableDuringADrain: sessions that a drain could not release can be
+// claimed again once the store is available.
+func TestStoreUnavailableDuringADrain(t *testing.T) {
 	c := newChaos(t, 1, false)
 	first := c.serve(t, "a")
 	c.StopClaiming()
@@ -110,9 +110,9 @@ func TestStoreThatIsAwayDuringADrain(t *testing.T) {
 	}
 }
 
-// TestStopWaitsForOneThatIsEndingAlready: the second to ask is not told that all
-// is done while the first still waits for the store.
-func TestStopWaitsForOneThatIsEndingAlready(t *testing.T) {
+// TestSecondStopWaitsForTheFirst: the second Stop does not return while the first one
+// still waits for the store.
+func TestSecondStopWaitsForTheFirst(t *testing.T) {
 	c := newChaos(t, 1, false)
 	r := c.serve(t, "a")
 	c.mem.SetDown(true)
@@ -122,9 +122,9 @@ func TestStopWaitsForOneThatIsEndingAlready(t *testing.T) {
 	go func() { _, err := c.Stop(context.Background(), "a"); second <- err }()
 	select {
 	case err := <-first:
-		t.Fatalf("the first was told %v while the session is owned", err)
+		t.Fatalf("the first Stop returned %v while the session was owned", err)
 	case err := <-second:
-		t.Fatalf("the second was told %v while the session is owned", err)
+		t.Fatalf("the second Stop returned %v while the session was owned", err)
 	case <-time.After(200 * time.Millisecond):
 	}
 	c.mem.SetDown(false)
@@ -134,15 +134,15 @@ func TestStopWaitsForOneThatIsEndingAlready(t *testing.T) {
 		}
 	}
 	if len(c.records(t)) > 0 {
-		t.Error("it is still owned")
+		t.Error("the session is still owned")
 	}
 }
 
-// TestNameOfAnothersContainer: of an agent with another store on the same engine.
-func TestNameOfAnothersContainer(t *testing.T) {
+// TestNameOfAnotherContainer: an agent with another store uses the same engine.
+func TestNameOfAnotherContainer(t *testing.T) {
 	n, fake := fakeNode(t, setup{})
 	o := theirs(t, n.store, "bob")
-	// The epoch that the next claim gets.
+	// The epoch of the next claim.
 	next := o
 	next.Key, next.Epoch = "alice", o.Epoch+1
 	id, err := fake.Create(t.Context(), n.cfg.Templates[0].spec(next))
@@ -160,12 +160,12 @@ func TestNameOfAnothersContainer(t *testing.T) {
 		t.Error(err)
 	}
 	if c, err := fake.Inspect(t.Context(), id); err != nil {
-		t.Errorf("a boot that was given up took theirs along: %+v, %v", c, err)
+		t.Errorf("a boot that was given up removed the other agent's container: %+v, %v", c, err)
 	}
 	if err := <-failed; !errors.Is(err, holdfast.ErrStopped) {
 		t.Errorf("got %v: nothing was tested", err)
 	}
-	n.serve(t, "alice") // its epoch is another
+	n.serve(t, "alice") // with another epoch
 }
 
 func canceled(t *testing.T) context.Context {

@@ -161,9 +161,7 @@ func (l *Lease) grantWithin(ctx context.Context, limit time.Duration) error {
 			l.log.Warn("waiting until the lease of another agent of this node is gone", "err", err)
 			told = true
 		}
-		select {
-		case <-time.After(min(l.cfg.Renew, time.Second)):
-		case <-ctx.Done():
+		if !sleep(ctx, min(l.cfg.Renew, time.Second)) {
 			return err
 		}
 	}

@@ -18,8 +18,7 @@ import (
 	"holdfast/test/memstore"
 )
 
-// slowStore is a store with slow renewals, which can also hang until their caller
-// gives up.
+// slowStore is a store whose renewals are slow, or hang until their caller gives up.
 type slowStore struct {
 	store.Store
 	hang  atomic.Int32 // this many renewals from now on
@@ -38,7 +37,7 @@ func (s *slowStore) KeepAlive(ctx context.Context, id store.LeaseID) error {
 	return err
 }
 
-// quick is a timing for tests that wait for the fence.
+// quick returns a timing for tests that wait for the fence.
 func quick(t *testing.T) LeaseConfig {
 	return LeaseConfig{
 		Node: "a", File: filepath.Join(t.TempDir(), "lease"), TTL: 5 * time.Second,
@@ -68,7 +67,7 @@ func mustNotBeLost(t *testing.T) func(context.Context) {
 // the first one on.
 func TestDeadlineIsToldWithEachRenewal(t *testing.T) {
 	cfg := quick(t)
-	cfg.Fence = time.Minute // nothing here waits for it
+	cfg.Fence = time.Minute // this test does not wait for it
 	var mu sync.Mutex
 	var told []boottime.Instant
 	cfg.Deadline = func(d boottime.Instant) {
@@ -83,22 +82,22 @@ func TestDeadlineIsToldWithEachRenewal(t *testing.T) {
 		t.Fatal(err)
 	}
 	if after := boottime.Now(); len(told) != 1 || told[0] < before.Add(cfg.timing().Deadline()) || told[0] > after.Add(cfg.timing().Deadline()) {
-		t.Fatalf("told %v after %v", told, before)
+		t.Fatalf("deadline %v after %v", told, before)
 	}
 	slow.delay.Store(int64(300 * time.Millisecond))
 	runLease(t, l, mustNotBeLost(t))
-	await(t, "renewals are told", func() bool { mu.Lock(); defer mu.Unlock(); return len(told) > 5 })
+	await(t, "the deadman receives renewals", func() bool { mu.Lock(); defer mu.Unlock(); return len(told) > 5 })
 	mu.Lock()
 	defer mu.Unlock()
 	if last := told[len(told)-1]; last > boottime.Now().Add(cfg.timing().Deadline()-300*time.Millisecond) {
-		t.Error("it counts from the answer")
+		t.Error("the deadline counts from the answer")
 	}
 	if !slices.IsSorted(told) {
 		t.Errorf("the deadline went back: %v", told)
 	}
 }
 
-// One connection that hangs, or a store that answers late, is no outage.
+// A connection that hangs, or a store that answers late, is not an outage.
 func TestHungRenewalsDoNotEatTheFence(t *testing.T) {
 	cfg := quick(t)
 	cfg.Fence, cfg.TTL = 10*time.Second, 20*time.Second
@@ -111,14 +110,14 @@ func TestHungRenewalsDoNotEatTheFence(t *testing.T) {
 	slow.hang.Store(maxTries - 1)
 	begun := boottime.Now()
 	runLease(t, l, mustNotBeLost(t))
-	await(t, "a renewal got past those that hang", func() bool { return held.good.Load() > int64(begun) })
+	await(t, "a later renewal succeeds while earlier ones hang", func() bool { return held.good.Load() > int64(begun) })
 	if waited := -begun.Until(); waited > cfg.Fence/2 {
-		t.Errorf("it was renewed after %v: when those that hung were given up", waited)
+		t.Errorf("the lease was renewed after %v, only when the renewals that hung had timed out", waited)
 	}
 }
 
-// While the lease cannot be renewed, what it holds is ended until nothing is left:
-// that may not have been possible at first.
+// While the lease cannot be renewed, the agent kills what it holds, again and again
+// until everything is dead.
 func TestFenceGoesOnUntilAllIsEnded(t *testing.T) {
 	mem, cfg := memstore.New(100), quick(t)
 	cfg.KillBudget = 100 * time.Millisecond
@@ -130,27 +129,27 @@ func TestFenceGoesOnUntilAllIsEnded(t *testing.T) {
 	var lost atomic.Int32
 	runLease(t, l, func(ctx context.Context) {
 		if lost.Add(1) < 3 {
-			<-ctx.Done() // something does not die
+			<-ctx.Done() // a container does not die
 		}
 	})
 	mem.SetHung(true)
-	await(t, "it is lost three times", func() bool { return lost.Load() == 3 })
+	await(t, "lost is called three times", func() bool { return lost.Load() == 3 })
 	time.Sleep(10 * minRetry)
 	if n := lost.Load(); n != 3 {
-		t.Errorf("it is lost %d times although nothing was left", n)
+		t.Errorf("lost was called %d times although everything was dead", n)
 	}
 	if got := l.ID(); got != 0 {
-		t.Errorf("claims go on under lease %d", got)
+		t.Errorf("claims continue under lease %d", got)
 	}
 	mem.SetHung(false)
 	await(t, "the node has a lease again", func() bool { return l.ID() != 0 })
 	if mem.KeepAlive(t.Context(), id) == nil && l.ID() != id {
-		t.Error("another lease was taken although the old one lives")
+		t.Error("the node took another lease although the old one is valid")
 	}
 }
 
-// A lease that is gone from the store is replaced after what it held was ended,
-// and not before.
+// A lease that is gone from the store is replaced only after everything under it is
+// dead.
 func TestGoneLeaseIsReplaced(t *testing.T) {
 	cfg := quick(t)
 	mem := memstore.New(100)
@@ -162,18 +161,18 @@ func TestGoneLeaseIsReplaced(t *testing.T) {
 	var lost atomic.Int32
 	runLease(t, l, func(context.Context) {
 		if id := l.ID(); id != 0 {
-			t.Errorf("claims go on under lease %d", id)
+			t.Errorf("claims continue under lease %d", id)
 		}
 		lost.Add(1)
 	})
 	if err := mem.Revoke(t.Context(), old); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "there is another lease", func() bool { id := l.ID(); return id != 0 && id != old })
+	await(t, "the node has another lease", func() bool { id := l.ID(); return id != 0 && id != old })
 	if lost.Load() == 0 {
-		t.Error("nothing was ended")
+		t.Error("lost was not called")
 	}
-	await(t, "its record hangs on the new lease", func() bool {
+	await(t, "its record belongs to the new lease", func() bool {
 		nodes, err := mem.Nodes(t.Context())
 		return err == nil && len(nodes) == 1 && nodes[0].Lease == int64(l.ID())
 	})
@@ -183,8 +182,8 @@ func TestGoneLeaseIsReplaced(t *testing.T) {
 	}
 }
 
-// Two hosts with one id: the second waits for the lifetime of a lease, then refuses.
-// If the record disappears meanwhile, it was this node's own.
+// With two hosts of one id, the second one waits for the lifetime of a lease and then
+// fails. If the record disappears meanwhile, it was this node's own.
 func TestTwin(t *testing.T) {
 	mem := memstore.New(100)
 	cfg := quick(t)
@@ -200,7 +199,7 @@ func TestTwin(t *testing.T) {
 	l := NewLease(cfg, mem, testLog(t))
 	err = l.Hold(t.Context())
 	if !errors.Is(err, ErrDuplicateNode) || !strings.Contains(err.Error(), twin.Address) || holdfast.HintOf(err) == "" || l.ID() != 0 {
-		t.Errorf("beside a twin: %v (%q), lease %d", err, holdfast.HintOf(err), l.ID())
+		t.Errorf("beside a duplicate node: %v (%q), lease %d", err, holdfast.HintOf(err), l.ID())
 	}
 	time.AfterFunc(200*time.Millisecond, func() {
 		if err := mem.Revoke(context.Background(), other); err != nil {
@@ -208,15 +207,15 @@ func TestTwin(t *testing.T) {
 		}
 	})
 	if err := l.Hold(t.Context()); err != nil || l.ID() == 0 {
-		t.Errorf("after the other one's end: %v", err)
+		t.Errorf("after the end of the other agent: %v", err)
 	}
 }
 
-// A lease that was taken with a shorter life keeps the fence that fits it; one
-// with a longer life takes the configuration's.
+// A lease with a shorter TTL than configured keeps its own fence. A lease with a longer
+// TTL gets the configured fence.
 func TestKeptLeaseKeepsItsTiming(t *testing.T) {
 	for name, c := range map[string]struct {
-		ttl       time.Duration // of the configuration later
+		ttl       time.Duration // in the later configuration
 		wantFence time.Duration
 	}{
 		"the new one is longer":  {60 * time.Second, 2 * time.Second},
@@ -237,13 +236,13 @@ func TestKeptLeaseKeepsItsTiming(t *testing.T) {
 	}
 }
 
-// A file that cannot be read is no reason not to start.
+// An agent starts although the lease file cannot be read.
 func TestSpoiltLeaseFile(t *testing.T) {
 	cfg := quick(t)
 	if err := os.WriteFile(cfg.File, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if l := NewLease(cfg, memstore.New(100), testLog(t)); l.Hold(t.Context()) != nil || l.ID() == 0 {
-		t.Error("there is no lease")
+		t.Error("the node has no lease")
 	}
 }

@@ -87,7 +87,6 @@ type Manager struct {
 
 	reclaims chan struct{} // a slot for each dead container whose memory is being reclaimed
 	pulls    *pulls
-	begun    chan struct{} // closed when Run has started
 
 	askTime time.Duration // see takeOverAll
 
@@ -156,6 +155,9 @@ func New(cfg Config, deps Deps) *Manager {
 	if deps.Spinups == nil {
 		deps.Spinups = noSpinups{}
 	}
+	if deps.Deadman == nil {
+		deps.Deadman = noDeadman{}
+	}
 	if deps.Runtime == nil {
 		deps.Runtime = func(string) error { return nil }
 	}
@@ -167,7 +169,6 @@ func New(cfg Config, deps Deps) *Manager {
 		suspends:   make(chan struct{}, suspendsAtOnce),
 		reclaims:   make(chan struct{}, 4*runtime.NumCPU()),
 		pulls:      newPulls(deps.Engine, deps.Spinups),
-		begun:      make(chan struct{}),
 		askTime:    askTime,
 		generation: newLeaseGeneration(),
 		sessions:   map[holdfast.SessionKey]*entry{},
@@ -183,11 +184,6 @@ func (m *Manager) Run(ctx context.Context) error {
 		m.mu.Unlock()
 		return fmt.Errorf("session: %w", err)
 	}
-	select {
-	case <-m.begun: // an earlier Run has ended
-	default:
-		close(m.begun)
-	}
 	for _, e := range m.sessions {
 		m.resumeLocked(e)
 	}
@@ -198,6 +194,9 @@ func (m *Manager) Run(ctx context.Context) error {
 
 	m.tasks.Go(m.removeQueued)
 	m.tasks.Go(m.removeQueued)
+	if !m.cfg.Others { // otherwise the fleet's directory sees every record
+		m.tasks.Go(m.watchOwnRecords)
+	}
 	if m.cfg.IdleStop > 0 {
 		m.tasks.Go(m.stopIdle)
 	}
@@ -228,7 +227,7 @@ func (m *Manager) resumeLocked(e *entry) {
 // errNotRunning is returned outside Run. The caller should retry.
 var errNotRunning = fmt.Errorf("the agent is starting or stopping: %w", holdfast.ErrDraining)
 
-// Booting is the number of containers that are starting. Boots that wait for an image
+// Booting returns the number of containers that are starting. Boots that wait for an image
 // or for a slot do not count.
 func (m *Manager) Booting() int { return len(m.boots) + int(m.thaws.Load()) }
 
@@ -268,6 +267,15 @@ func newEntry(key holdfast.SessionKey, t Template) *entry {
 		key: key, template: t, cancel: func(error) {},
 		settled: make(chan struct{}), left: make(chan struct{}), dead: make(chan struct{}), gone: make(chan struct{}),
 	}
+}
+
+// newLeavingEntry returns the entry of a record whose session only has to end.
+func newLeavingEntry(o holdfast.Owner) *entry {
+	e := newEntry(o.Key, Template{Name: o.Template})
+	e.owner, e.phase = o, leaving
+	close(e.settled)
+	close(e.left)
+	return e
 }
 
 // markDeadLocked records that no process of the entry runs any more. What remains is

@@ -18,9 +18,9 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// leftBehind is how many bytes of page cache are charged below the engine's group
-// to groups that are gone. (The kernel's count of dying groups is of the whole host,
-// where others make and remove some at the same time.)
+// leftBehind returns the bytes of page cache, below the engine's cgroup, that are
+// charged to removed cgroups. (The kernel's count of dying cgroups covers the whole
+// host, on which other programs create and remove cgroups at the same time.)
 func leftBehind(t *testing.T) int64 {
 	t.Helper()
 	mounts, err := cgroup.Find(proc.Host)
@@ -35,7 +35,7 @@ func leftBehind(t *testing.T) int64 {
 	cache := func(g cgroup.Group) int64 {
 		s, err := g.MemoryStat()
 		if err != nil {
-			return 0 // it has gone
+			return 0 // the file is gone
 		}
 		return s["total_cache"] + s["file"]
 	}
@@ -50,7 +50,7 @@ func leftBehind(t *testing.T) int64 {
 	return n
 }
 
-// dyingGroups is the kernel's count of memory cgroups less the directories.
+// dyingGroups returns the kernel's count of memory cgroups minus their directories.
 func dyingGroups(t *testing.T) int {
 	t.Helper()
 	b, err := os.ReadFile("/proc/cgroups")
@@ -97,7 +97,7 @@ func TestDeadSessionsLeaveNoMemory(t *testing.T) {
 		tmpl.Command = []string{"sh", "-c", "cat /data > /dev/null; exec busybox httpd -f -p 8080"}
 		n := newNode(t, setup{id: holdfast.NodeID(prefix), cfg: Config{Templates: []Template{tmpl}}})
 		if !reclaim {
-			for range cap(n.reclaims) { // no slot is left
+			for range cap(n.reclaims) { // occupy every slot
 				n.reclaims <- struct{}{}
 			}
 		}
@@ -111,7 +111,7 @@ func TestDeadSessionsLeaveNoMemory(t *testing.T) {
 		}
 		n.empty(t)
 		settled := leftBehind(t)
-		for range 20 { // groups go in the kernel's own time
+		for range 20 { // the kernel removes cgroups with a delay
 			time.Sleep(100 * time.Millisecond)
 			settled = min(settled, leftBehind(t))
 		}
@@ -119,7 +119,7 @@ func TestDeadSessionsLeaveNoMemory(t *testing.T) {
 	}
 	without, stayed := run("without", false)
 	if without < sessions*size*9/10 {
-		t.Errorf("without reclaims only %d bytes stay: the test shows nothing", without)
+		t.Errorf("without reclaims only %d bytes stay, so the test proves nothing", without)
 	}
 	// The engine removes a group some 10 ms after the end of its container. On a loaded
 	// machine some reclaims start too late for that.
@@ -134,7 +134,7 @@ func TestDeadSessionsLeaveNoMemory(t *testing.T) {
 	t.Errorf("in each of %d runs with reclaims more than a quarter of %d bytes stayed", attempts, without)
 }
 
-// fresh makes a file that no page of is in memory.
+// fresh creates a file without pages in the page cache.
 func fresh(t *testing.T, name string, size int) {
 	t.Helper()
 	f, err := os.Create(name)

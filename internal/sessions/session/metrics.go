@@ -55,7 +55,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// outcomeOf is the label for an operation's result.
+// outcomeOf returns the label for an operation's result.
 func outcomeOf(err error) string {
 	if err != nil {
 		return "failed"

@@ -73,7 +73,7 @@ func (m *Manager) dropNetwork(e *entry) {
 
 // adoptNetwork takes over the holder of a running container's network. The holder is
 // nil if the container has a network of its own. ok is false if the network is lost;
-// then the container is of no use.
+// then the container cannot be used.
 func (m *Manager) adoptNetwork(ctx context.Context, c engine.Container) (holder *kill.Target, ok bool, err error) {
 	id, joined := strings.CutPrefix(c.Network, joins)
 	if !joined || m.deps.Networks == nil {

@@ -22,7 +22,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// pooled is a template on a ready network. Its server returns its host name.
+// pooled returns a template with a ready network. Its server returns its host name.
 func pooled() Template {
 	return Template{
 		Name: "pooled", Image: labtest.Busybox, Command: []string{"httpd", "-f", "-p", "8080", "-h", "/etc"}, Port: 8080, Pooled: true,
@@ -30,7 +30,7 @@ func pooled() Template {
 	}
 }
 
-// nets is a pool of networks of a node on the package's engine.
+// nets is a node's pool of networks on the package's engine.
 type nets struct {
 	*network.Pool
 	engine engine.Engine
@@ -39,7 +39,7 @@ type nets struct {
 	stop   func()
 }
 
-// newNets makes a pool; it runs from fill on.
+// newNets creates a pool. fill starts it.
 func newNets(t *testing.T, size int) *nets {
 	t.Helper()
 	return newNetsOn(t, openEngine(t), size)
@@ -51,7 +51,7 @@ func newNetsOn(t *testing.T, e engine.Engine, size int) *nets {
 	return newNetsWith(t, e, nil, size)
 }
 
-// newNetsWith is newNetsOn with a deadman; nil is none.
+// newNetsWith is newNetsOn with a deadman, or without one for nil.
 func newNetsWith(t *testing.T, e engine.Engine, dead pool.Deadman, size int) *nets {
 	t.Helper()
 	n := &nets{engine: e, node: strings.ReplaceAll(t.Name(), "/", "-")}
@@ -88,7 +88,7 @@ func (n *nets) full(t *testing.T) {
 	await(t, "the networks are ready", func() bool { ready, _, size := n.Counts(); return ready == size })
 }
 
-// holders are the containers that hold networks, by id.
+// holders returns the ids of the containers that hold networks.
 func (n *nets) holders(t *testing.T) map[string]bool {
 	t.Helper()
 	list, err := n.engine.List(context.Background(), map[string]string{network.Label: n.node})
@@ -102,8 +102,8 @@ func (n *nets) holders(t *testing.T) map[string]bool {
 	return ids
 }
 
-// holder returns the holder of the network that a session's container has joined, ""
-// for its own network.
+// holder returns the holder of the network that a session's container has joined, or ""
+// if the container has a network of its own.
 func (n *node) holder(t *testing.T, r holdfast.Route) string {
 	t.Helper()
 	c, err := n.engine.Inspect(t.Context(), r.ContainerID)
@@ -130,7 +130,7 @@ func TestSessionsJoinReadyNetworksThatNobodyHadBefore(t *testing.T) {
 	pool := newNets(t, 2)
 	pool.fill(t)
 	n := newNode(t, setup{nets: pool, cfg: Config{Templates: []Template{pooled()}}})
-	pool.busy.Store(true) // nothing is made meanwhile
+	pool.busy.Store(true) // the pool creates nothing meanwhile
 	routes := map[string]holdfast.Route{}
 	seen := map[string]bool{}
 	for _, key := range []holdfast.SessionKey{"alice", "bob", "carol"} {
@@ -164,7 +164,7 @@ func TestSessionsJoinReadyNetworksThatNobodyHadBefore(t *testing.T) {
 	await(t, "alice's network is gone", func() bool { _, used, _ := pool.Counts(); return used == 1 && len(pool.holders(t)) == 3 })
 	again := n.serve(t, "alice")
 	if holder := n.holder(t, again); seen[holder] || !pool.holders(t)[holder] {
-		t.Errorf("alice came back in the network of %q, after %v", holder, seen)
+		t.Errorf("alice is in the network of %q again, after %v", holder, seen)
 	}
 	// A session ends with its network, because it would be unreachable.
 	if err := n.engine.Kill(t.Context(), n.holder(t, routes["bob"])); err != nil {
@@ -186,7 +186,7 @@ func TestSessionsJoinReadyNetworksThatNobodyHadBefore(t *testing.T) {
 	})
 }
 
-// reaches reports whether something listens at the end of a route.
+// reaches reports whether a server listens at the address of a route.
 func reaches(r holdfast.Route) error {
 	conn, err := net.DialTimeout("tcp", r.Address, 5*time.Second)
 	if err != nil {
@@ -205,13 +205,14 @@ func TestNextAgentTakesReadyNetworksOverThatSessionsHave(t *testing.T) {
 	pool.full(t)
 	before := pool.holders(t)
 	n.end()
-	pool.stop() // as an agent that is killed: nothing is ended
+	pool.stop() // as if the agent were killed: its containers stay
 
-	// Meanwhile bob's network goes.
+	// Meanwhile bob's network disappears.
 	if err := n.engine.Remove(t.Context(), n.holder(t, bob)); err != nil {
 		t.Fatal(err)
 	}
-	// Its deadman knows of all that ran, and what this agent takes over is no unconfirmed.
+	// The deadman knows all containers that ran. Those that this agent adopts are not
+	// unconfirmed.
 	dead := &unconfirmed{left: maps.Clone(before)}
 	next := newNetsWith(t, openEngine(t), dead, 1)
 	m := newNode(t, setup{store: n.store, nets: next, dead: dead, cfg: Config{Templates: []Template{pooled()}}})
@@ -223,7 +224,7 @@ func TestNextAgentTakesReadyNetworksOverThatSessionsHave(t *testing.T) {
 	}
 	next.fill(t)
 	holder := m.holder(t, alice)
-	await(t, "what the last agent kept ready is gone", func() bool {
+	await(t, "the ready networks of the last agent are gone", func() bool {
 		now := next.holders(t)
 		for id := range before {
 			if now[id] != (id == holder) {
@@ -238,7 +239,7 @@ func TestNextAgentTakesReadyNetworksOverThatSessionsHave(t *testing.T) {
 	await(t, "alice's network is gone", func() bool { return !next.holders(t)[holder] })
 }
 
-// unconfirmed is a deadman with what an earlier agent told it of.
+// unconfirmed is a deadman with the announcements of an earlier agent.
 type unconfirmed struct {
 	mu   sync.Mutex
 	left map[string]bool // by id
@@ -262,7 +263,7 @@ func (h *unconfirmed) Unconfirmed() []string {
 	return slices.Collect(maps.Keys(h.left))
 }
 
-// TestBootThatFailsEndsItsNetwork: it may have seen something.
+// TestBootThatFailsEndsItsNetwork: the container may have used the network.
 func TestBootThatFailsEndsItsNetwork(t *testing.T) {
 	pool := newNets(t, 1)
 	pool.fill(t)
@@ -271,7 +272,7 @@ func TestBootThatFailsEndsItsNetwork(t *testing.T) {
 	broken.Command = []string{"false"}
 	n := newNode(t, setup{nets: pool, cfg: Config{Templates: []Template{broken}}})
 	if _, _, err := n.Acquire(t.Context(), "alice", ""); err == nil {
-		t.Fatal("it boots")
+		t.Fatal("the session boots")
 	}
 	n.empty(t)
 	await(t, "another network is ready", func() bool {

@@ -13,9 +13,9 @@ import (
 	"holdfast/test/memstore"
 )
 
-// TestLostLeaseKillsWhatOthersAreEnding: a drain that has condemned and not yet
-// killed, and a stop that waits for the store, keep nothing alive.
-func TestLostLeaseKillsWhatOthersAreEnding(t *testing.T) {
+// TestLostLeaseKillsSessionsThatAreEnding: a lost lease also kills sessions of a drain
+// that has not killed them yet, and of a Stop that waits for the store.
+func TestLostLeaseKillsSessionsThatAreEnding(t *testing.T) {
 	n, fake := fakeNode(t, setup{})
 	condemned := n.serve(t, "a")
 	b := n.MarkTerminating()
@@ -30,12 +30,12 @@ func TestLostLeaseKillsWhatOthersAreEnding(t *testing.T) {
 	defer cancel()
 	n.LeaseLost(ctx)
 	if ctx.Err() != nil {
-		t.Error("it waited for the store")
+		t.Error("LeaseLost waited for the store")
 	}
 	if running := fake.running(); len(running) > 0 {
-		t.Errorf("runs without a lease: %v", running)
+		t.Errorf("containers run without a lease: %v", running)
 	}
-	// The goroutine that ends them can continue.
+	// The goroutine that ends the sessions can continue.
 	report := n.deps.Killer.Kill(t.Context(), b.Targets())
 	if len(report.Dead) != 1 || len(report.Left) > 0 {
 		t.Errorf("%+v", report)
@@ -51,7 +51,7 @@ func TestLostLeaseKillsWhatOthersAreEnding(t *testing.T) {
 	n.empty(t)
 }
 
-// blind is a watcher that refuses the first targets.
+// blind is a watcher that rejects the first targets.
 type blind struct {
 	Watcher
 	mu      sync.Mutex
@@ -98,19 +98,19 @@ func TestContainerThatCannotBeWatchedIsLookedAfter(t *testing.T) {
 			w := watch()
 			n := newNode(t, set)
 			r := n.serve(t, "alice")
-			await(t, "it is tried again", func() bool { return w.times() > 1 })
+			await(t, "the watch is tried again", func() bool { return w.times() > 1 })
 			die(r)
 			r = n.serve(t, "alice")
 			n.end()
 
-			// The same with one that is taken over.
+			// The same for an adopted session.
 			w = watch()
 			n = newNode(t, set)
 			if again := n.serve(t, "alice"); again.Epoch != r.Epoch {
 				t.Fatalf("epoch %d became %d", r.Epoch, again.Epoch)
 			}
 			r = n.serve(t, "alice")
-			await(t, "it is tried again", func() bool { return w.times() > 1 })
+			await(t, "the watch is tried again", func() bool { return w.times() > 1 })
 			die(r)
 			n.empty(t)
 		})
@@ -130,7 +130,7 @@ func TestClaimThatIsWrittenTooLateIsGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancel()
-	await(t, "no node has it", func() bool { sessions, _ := n.Counts(); return sessions == 0 && len(n.records(t)) == 0 })
+	await(t, "no node has the session", func() bool { sessions, _ := n.Counts(); return sessions == 0 && len(n.records(t)) == 0 })
 	claim()
 	n.empty(t)
 }
@@ -146,7 +146,7 @@ func TestOnlyRecordsWithoutASessionAreDisowned(t *testing.T) {
 	for _, o := range []holdfast.Owner{mine, old, other, gone} {
 		n.ReclaimOrphan(o)
 	}
-	await(t, "all is looked at", func() bool { sessions, _ := n.Counts(); return sessions == 1 })
+	await(t, "all records are checked", func() bool { sessions, _ := n.Counts(); return sessions == 1 })
 	if again := n.serve(t, "alice"); again.Epoch != r.Epoch {
 		t.Errorf("epoch %d became %d", r.Epoch, again.Epoch)
 	}
@@ -155,12 +155,12 @@ func TestOnlyRecordsWithoutASessionAreDisowned(t *testing.T) {
 	}
 }
 
-// TestOldRecordOfThisNodeIsNotInTheWay: one further on than a claim, that no
-// session stands behind.
-func TestOldRecordOfThisNodeIsNotInTheWay(t *testing.T) {
+// TestOldRecordDoesNotBlockItsKey: the record is in a later state than claimed, and no
+// session belongs to it.
+func TestOldRecordDoesNotBlockItsKey(t *testing.T) {
 	s := memstore.New(1000)
 	n, _ := fakeNode(t, setup{store: s, id: "n1"})
-	n.end() // so that it hears of nothing
+	n.end() // so that it does not see the record
 	n, watcher := unstarted(t, setup{store: s, id: "n1", engine: n.engine, cfg: n.cfg})
 	o, err := s.Claim(t.Context(), holdfast.Owner{Key: "alice", Node: "n1", State: holdfast.Claimed}, store.LeaseID(n.lease.Load()))
 	if err != nil {
@@ -176,8 +176,8 @@ func TestOldRecordOfThisNodeIsNotInTheWay(t *testing.T) {
 	}
 }
 
-// adopting has three sessions of an earlier agent on the fake engine, of which
-// the next agent gets to know one before the engine hangs.
+// adopting creates three sessions of an earlier agent on the fake engine. The engine
+// hangs after it has reported on one of them to the next agent.
 func adopting(t *testing.T) (*node, *fakeEngine) {
 	t.Helper()
 	s, fake := memstore.New(1000), newFakeEngine(t)
@@ -216,12 +216,12 @@ func TestLeaseThatIsLostDuringAdopt(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 			if running := fake.running(); len(running) > 0 {
-				t.Errorf("runs without a lease: %v", running)
+				t.Errorf("containers run without a lease: %v", running)
 			}
 			if list := n.List(); len(list) > 0 {
-				t.Errorf("has %v", list)
+				t.Errorf("the node has %v", list)
 			}
-			// When the lease is there again, so is everything else.
+			// With the next lease, sessions can be claimed again.
 			if a, err := n.Adopt(t.Context()); err != nil || a.Released != len(keys) || a.Sessions != 0 {
 				t.Errorf("%+v, %v", a, err)
 			}
@@ -235,10 +235,10 @@ func TestLeaseThatIsLostWhileTheEngineHangs(t *testing.T) {
 	go func() { _, err := n.Adopt(context.Background()); failed <- err }()
 	<-fake.hanging
 	before := len(fake.running())
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond) // the kill budget
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond) // the budget for the kill
 	defer cancel()
 	n.LeaseLost(ctx)
-	await(t, "what it has got hold of is dead", func() bool { return len(fake.running()) == before-1 })
+	await(t, "the container that was opened is dead", func() bool { return len(fake.running()) == before-1 })
 	if err := <-failed; !errors.Is(err, ErrLeaseLost) {
 		t.Errorf("got %v", err)
 	}
@@ -255,13 +255,13 @@ func TestAdoptThatIsCalledOffKillsNothing(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if running := fake.running(); len(running) != len(keys) {
-		t.Errorf("still run: %v", running)
+		t.Errorf("containers still run: %v", running)
 	}
 }
 
-// TestLeaseThatIsLostBeforeRun: what was taken over is dead, and given up when
-// Run comes.
-func TestLeaseThatIsLostBeforeRun(t *testing.T) {
+// TestLeaseLostBeforeRun: the adopted containers are dead, and Run releases their
+// sessions.
+func TestLeaseLostBeforeRun(t *testing.T) {
 	s, fake := memstore.New(1000), newFakeEngine(t)
 	t.Cleanup(fake.close)
 	set := setup{id: "n1", store: s, engine: fake, cfg: Config{Templates: []Template{anywhere(t)}}}
@@ -274,7 +274,7 @@ func TestLeaseThatIsLostBeforeRun(t *testing.T) {
 	}
 	n.LeaseLost(t.Context())
 	if running := fake.running(); len(running) > 0 {
-		t.Errorf("runs without a lease: %v", running)
+		t.Errorf("containers run without a lease: %v", running)
 	}
 	n.run(t, watcher)
 	n.empty(t)

@@ -14,8 +14,8 @@ import (
 	"holdfast/test/memstore"
 )
 
-// hidden is a container that runs and that no engine knows of. dead is closed
-// when it is.
+// hidden starts a container that no engine knows. dead is closed when the container is
+// dead.
 func hidden(t *testing.T) (id string, dead <-chan struct{}) {
 	t.Helper()
 	raw := make([]byte, 32)
@@ -40,7 +40,7 @@ func hidden(t *testing.T) (id string, dead <-chan struct{}) {
 	return id, ended
 }
 
-// readyRecord writes a record of n1's as of a session that is served.
+// readyRecord writes a record of n1 in the state ready.
 func readyRecord(t *testing.T, s *memstore.Store, key holdfast.SessionKey, id string) holdfast.Owner {
 	t.Helper()
 	lease, _, err := s.Grant(t.Context(), time.Hour)
@@ -63,11 +63,11 @@ func wasKilled(t *testing.T, dead <-chan struct{}) {
 	select {
 	case <-dead:
 	case <-time.After(time.Minute):
-		t.Error("it runs")
+		t.Error("the container runs")
 	}
 }
 
-// The engine may know nothing of what it once started, or call it ended.
+// The engine may have lost a container that it started, or report it as ended.
 func TestAdoptBelievesTheKernelAndNotTheEngine(t *testing.T) {
 	for name, say := range map[string]func(*fakeEngine, *recorder, *memstore.Store, string){
 		"it knows of none": func(_ *fakeEngine, _ *recorder, s *memstore.Store, id string) { readyRecord(t, s, "alice", id) },
@@ -95,7 +95,7 @@ func TestAdoptBelievesTheKernelAndNotTheEngine(t *testing.T) {
 				t.Errorf("records left: %v", r)
 			}
 			if got := fake.done("forget " + id); len(got) == 0 {
-				t.Error("the deadman was not told that it is dead")
+				t.Error("Forget was not called for the dead container")
 			}
 			if err := watcher.Run(canceled(t)); err != nil {
 				t.Error(err)
@@ -104,7 +104,7 @@ func TestAdoptBelievesTheKernelAndNotTheEngine(t *testing.T) {
 	}
 }
 
-// A container that cannot be removed costs its own key until it can.
+// A container that cannot be removed blocks only its own key.
 func TestStrayThatStaysCostsItsOwnKeyOnly(t *testing.T) {
 	mem := memstore.New(1000)
 	first, fake := fakeNode(t, setup{store: mem, id: "n1"})
@@ -128,11 +128,11 @@ func TestStrayThatStaysCostsItsOwnKeyOnly(t *testing.T) {
 	}
 	n.run(t, watcher)
 	if got := n.serve(t, "bob"); got.ContainerID != before.ContainerID {
-		t.Errorf("bob went from %s to %s", before.ContainerID, got.ContainerID)
+		t.Errorf("bob's container changed from %s to %s", before.ContainerID, got.ContainerID)
 	}
 	for _, id := range []string{id, other} {
 		if len(fake.done("forget "+id)) > 0 || len(fake.done("expect "+id)) == 0 {
-			t.Errorf("the deadman does not stand behind %s: %q", id, fake.done(""))
+			t.Errorf("the deadman does not know %s: %q", id, fake.done(""))
 		}
 	}
 	if i, err := n.Get("alice"); err != nil || i.Error == "" || i.Owner.State != holdfast.Leaving {
@@ -144,18 +144,18 @@ func TestStrayThatStaysCostsItsOwnKeyOnly(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if _, left := n.MarkTerminating().Settle(ctx); len(left) != 2 {
-		t.Errorf("a drain that begins now would leave %+v", left)
+		t.Errorf("a drain would now leave %+v", left)
 	}
 	fake.set(func() { fake.noRemove = nil })
 	if got := n.serve(t, "alice"); got.ContainerID == id {
-		t.Error("it is served by a container that was never seen to start")
+		t.Error("the session is served by a container whose start was not observed")
 	}
-	await(t, "the other is gone too", func() bool { _, err := fake.Inspect(t.Context(), other); return errors.Is(err, holdfast.ErrNotFound) })
+	await(t, "the other container is gone too", func() bool { _, err := fake.Inspect(t.Context(), other); return errors.Is(err, holdfast.ErrNotFound) })
 }
 
-// A container that the engine cannot tell about keeps no other from being taken
-// over. It is, too, when the engine can; else it costs its own key until it is
-// seen dead.
+// A container that the engine cannot report on does not prevent the adoption of others.
+// It is adopted once the engine reports on it. Until then, or until it is dead, it
+// blocks only its own key.
 func TestContainerThatCannotBeInspected(t *testing.T) {
 	for name, lasts := range map[string]bool{"for a moment": false, "for good": true} {
 		t.Run(name, func(t *testing.T) {
@@ -179,16 +179,16 @@ func TestContainerThatCannotBeInspected(t *testing.T) {
 			}
 			n.run(t, watcher)
 			if got := n.serve(t, "bob"); got.ContainerID != bob.ContainerID {
-				t.Errorf("bob went from %s to %s", bob.ContainerID, got.ContainerID)
+				t.Errorf("bob's container changed from %s to %s", bob.ContainerID, got.ContainerID)
 			}
 			if lasts {
 				if o, err := n.store.Get(t.Context(), "alice"); err != nil || o.Epoch != alice.Epoch {
-					t.Errorf("it is not seen dead, and its record is %+v, %v", o, err)
+					t.Errorf("the container is not seen dead, and its record is %+v, %v", o, err)
 				}
 				clear()
 			}
 			if got := n.serve(t, "alice"); (got.Epoch == alice.Epoch) == lasts {
-				t.Errorf("alice went from epoch %d to %d", alice.Epoch, got.Epoch)
+				t.Errorf("alice's epoch changed from %d to %d", alice.Epoch, got.Epoch)
 			}
 		})
 	}

@@ -10,7 +10,7 @@ import (
 	"holdfast"
 )
 
-// pullsOf says how often the fake engine was asked for an image.
+// pullsOf returns the number of pulls of the fake engine.
 func pullsOf(f *fakeEngine) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -25,8 +25,8 @@ func TestBootsOfOneImageShareAPull(t *testing.T) {
 	for _, key := range []holdfast.SessionKey{"a", "b", "c", "d"} {
 		booted.Go(func() { n.serve(t, key) })
 	}
-	// All of them, although one boots at a time: a pull takes no slot.
-	await(t, "all wait for the image", func() bool {
+	// All boots pull, although one boots at a time: a pull occupies no slot.
+	await(t, "all boots wait for the image", func() bool {
 		n.pulls.mu.Lock()
 		defer n.pulls.mu.Unlock()
 		p := n.pulls.byImage["none"]
@@ -43,10 +43,10 @@ func TestBootsOfOneImageShareAPull(t *testing.T) {
 		t.Errorf("%d pulls", got)
 	}
 	if err := n.Fetch(t.Context(), ""); err != nil || pullsOf(fake) != 1 {
-		t.Errorf("of an image that is there: %v, %d pulls", err, pullsOf(fake))
+		t.Errorf("Fetch of a present image: %v, %d pulls", err, pullsOf(fake))
 	}
 	if err := n.Fetch(t.Context(), "nothing"); !errors.Is(err, holdfast.ErrNotFound) {
-		t.Errorf("of a template that there is not: %v", err)
+		t.Errorf("Fetch of an unknown template: %v", err)
 	}
 }
 
@@ -59,14 +59,14 @@ func TestPullThatNobodyWaitsForEnds(t *testing.T) {
 		fetched := make(chan error, 1)
 		before := pullsOf(fake)
 		go func() { fetched <- n.Fetch(ctx, "") }()
-		await(t, "it pulls", func() bool { return pullsOf(fake) == before+1 })
+		await(t, "the image is pulled", func() bool { return pullsOf(fake) == before+1 })
 		cancel()
 		if err := <-fetched; !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
 		n.pulls.mu.Lock()
 		if left := len(n.pulls.byImage); left > 0 {
-			t.Errorf("%d pulls go on", left)
+			t.Errorf("%d pulls continue", left)
 		}
 		n.pulls.mu.Unlock()
 	}

@@ -165,10 +165,7 @@ func (l *Lease) replace(ctx context.Context, lost func(context.Context)) error {
 			return err
 		}
 		l.log.Error("this node gets no new lease (will be tried again)", "err", err)
-		select {
-		case <-time.After(min(l.cfg.Renew, time.Second)):
-		case <-ctx.Done():
-		}
+		sleep(ctx, min(l.cfg.Renew, time.Second))
 	}
 	return nil
 }
@@ -185,10 +182,7 @@ func (l *Lease) endAll(ctx context.Context, lost func(context.Context)) {
 			return
 		}
 		l.log.Error("what the node's lease held is not all seen dead (will be tried again); nothing new is claimed")
-		select {
-		case <-time.After(max(l.cfg.Renew/4, minRetry)):
-		case <-ctx.Done():
-		}
+		sleep(ctx, max(l.cfg.Renew/4, minRetry))
 	}
 }
 

@@ -32,9 +32,9 @@ type Mover interface {
 	// the session's next epoch. Without an error the container exits by itself.
 	Suspend(ctx context.Context, d move.Departing) (holdfast.Suspended, error)
 	// Stage prepares the created container of a claim to be restored when it is
-	// started. It reports false where there is no image of the epoch right before
-	// the claim. left is the record of a suspended session, nil for none. An error
-	// says why an image cannot be used.
+	// started. It reports false if there is no image of the epoch right before the
+	// claim. left is the record of a suspended session, or nil. An error states why an
+	// image cannot be used.
 	Stage(ctx context.Context, o holdfast.Owner, left *holdfast.Suspended, container string) (staged bool, err error)
 	// Started is called once after a staged container was started, with the error of
 	// the start.
@@ -70,7 +70,7 @@ func (b *attempt) startOrRestore(ctx context.Context, spec engine.Spec) error {
 	b.m.deps.Metrics.restores.WithLabelValues(outcomeOf(err)).Inc()
 	if err == nil {
 		b.owner.Memory = holdfast.Restored
-		b.m.log.Info("session goes on from its memory", "session", b.e.key, "epoch", b.owner.Epoch)
+		b.m.log.Info("session is restored from its memory", "session", b.e.key, "epoch", b.owner.Epoch)
 		return nil
 	}
 	if ctx.Err() != nil {

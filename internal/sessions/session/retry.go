@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"iter"
 	"log/slog"
 	"time"
 
@@ -18,16 +19,31 @@ const (
 // retry calls f until it succeeds, returns an error other than the passing one, or ctx
 // is done. It returns the last error.
 func retry(ctx context.Context, passing error, f func() error) error {
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		err := f()
-		if err == nil || !errors.Is(err, passing) {
+	var err error
+	for range attempts(ctx) {
+		if err = f(); err == nil || !errors.Is(err, passing) {
 			return err
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return err
+	}
+	return err
+}
+
+// attempts yields once, and then after each pause of the backoff until ctx is done.
+func attempts(ctx context.Context) iter.Seq[time.Duration] {
+	return func(yield func(time.Duration) bool) {
+		for pause := firstPause; yield(pause) && sleep(ctx, pause); {
+			pause = min(2*pause, longestPause)
 		}
+	}
+}
+
+// sleep returns false if ctx is done first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
@@ -41,17 +57,13 @@ func (m *Manager) persist(ctx context.Context, what string, key holdfast.Session
 		defer cancel()
 	}
 	level := slog.LevelWarn
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+	for range attempts(ctx) {
 		err := f(ctx)
 		if err == nil {
 			return true
 		}
 		m.log.Log(ctx, level, what+" (will be tried again)", "session", key, "err", err)
 		level = slog.LevelDebug // logged once
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return false
-		}
 	}
+	return false
 }

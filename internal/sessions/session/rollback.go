@@ -24,7 +24,7 @@ func (b *attempt) rollBack(life context.Context) {
 	b.e.markDeadLocked()
 	b.m.mu.Unlock()
 	if b.container != "" {
-		b.m.forget(b.container)
+		b.m.deps.Deadman.Forget(b.container)
 	}
 	if b.owner.Epoch != 0 || b.unsure {
 		b.m.persist(life, "releasing a failed boot", b.e.key, b.giveUp)
@@ -40,7 +40,7 @@ func (b *attempt) removeContainer(ctx context.Context) error {
 	defer cancel()
 	if b.container == "" {
 		c, err := b.m.deps.Engine.Inspect(ctx, b.spec.Name)
-		if errors.Is(err, holdfast.ErrNotFound) || err == nil && !madeOf(c, b.spec) {
+		if errors.Is(err, holdfast.ErrNotFound) || err == nil && !matchesSpec(c, b.spec) {
 			return nil
 		}
 		if err != nil {

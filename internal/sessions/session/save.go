@@ -2,36 +2,16 @@ package session
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
 
-	"holdfast/internal/sessions/move"
-
 	"golang.org/x/sync/errgroup"
 
 	"holdfast"
+	"holdfast/internal/sessions/move"
 )
-
-// saved are dead sessions that were saved and not released yet.
-type saved struct {
-	mu   sync.Mutex
-	dead []*entry
-}
-
-func (s *saved) add(e *entry) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.dead = append(s.dead, e)
-}
-
-func (s *saved) take() []*entry {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	dead := s.dead
-	s.dead = nil
-	return dead
-}
 
 // Saves are the sessions of a batch that are saved before their release.
 type Saves struct {
@@ -55,7 +35,7 @@ func (b *Batch) Keep(until time.Time) *Saves {
 	b.m.mu.Lock()
 	for _, e := range b.entries {
 		if e.template.SaveMemory {
-			all = append(all, move.Departing{Owner: e.owner, Target: e.target, Priority: e.template.Priority, Connected: e.conns > 0})
+			all = append(all, e.departingLocked())
 		}
 	}
 	b.m.mu.Unlock()
@@ -63,8 +43,8 @@ func (b *Batch) Keep(until time.Time) *Saves {
 		return nil
 	}
 	s := &Saves{b: b, until: until, plan: b.m.deps.Mover.Plan(until, all)}
-	for _, l := range s.plan.Save {
-		i := slices.IndexFunc(b.entries, func(e *entry) bool { return e.key == l.Owner.Key })
+	for _, d := range s.plan.Save {
+		i := slices.IndexFunc(b.entries, func(e *entry) bool { return e.key == d.Owner.Key })
 		s.entries = append(s.entries, b.entries[i])
 		b.entries = slices.Delete(b.entries, i, i+1)
 	}
@@ -104,20 +84,20 @@ func (s *Saves) Run(ctx context.Context) holdfast.SaveReport {
 }
 
 // save saves one session, or records why it failed.
-func (s *Saves) save(ctx context.Context, l move.Departing) {
+func (s *Saves) save(ctx context.Context, d move.Departing) {
 	m, begun := s.b.m, time.Now()
-	n, err := m.deps.Mover.Save(ctx, l)
+	n, err := m.deps.Mover.Save(ctx, d)
 	m.deps.Metrics.saves.WithLabelValues(outcomeOf(err)).Observe(time.Since(begun).Seconds())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
-		s.report.Memory.Lost = append(s.report.Memory.Lost, holdfast.LostMemory{Key: l.Owner.Key, Epoch: l.Owner.Epoch, Bytes: l.Bytes, Reason: reason(err)})
-		m.log.Warn("a session's memory is lost: its container was not saved", "session", l.Owner.Key, "epoch", l.Owner.Epoch, "err", err)
+		s.report.Memory.Lost = append(s.report.Memory.Lost, holdfast.LostMemory{Key: d.Owner.Key, Epoch: d.Owner.Epoch, Bytes: d.Bytes, Reason: reason(err)})
+		m.log.Warn("a session's memory is lost: its container was not saved", "session", d.Owner.Key, "epoch", d.Owner.Epoch, "err", err)
 		return
 	}
 	s.report.Memory.Saved++
 	s.report.Memory.Bytes += n
-	m.log.Info("session saved", "session", l.Owner.Key, "epoch", l.Owner.Epoch, "bytes", n, "thought", l.Bytes, "took", time.Since(begun).Round(time.Millisecond))
+	m.log.Info("session saved", "session", d.Owner.Key, "epoch", d.Owner.Epoch, "bytes", n, "estimated", d.Bytes, "took", time.Since(begun).Round(time.Millisecond))
 }
 
 // handOver kills one session, saved or not, and releases it.
@@ -137,12 +117,14 @@ func (s *Saves) handOver(ctx context.Context, e *entry) {
 	}
 	if err := m.releaseDead(ctx, dead); err != nil {
 		m.log.Debug("a saved session is not released yet", "session", e.key, "err", err)
-		s.b.saved.add(e)
+		s.b.mu.Lock()
+		defer s.b.mu.Unlock()
+		s.b.saved = append(s.b.saved, e)
 		return
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.report.Released++
-	s.mu.Unlock()
 }
 
 func (s *Saves) tookSnapshot(e *entry, shot snapshot) {
@@ -159,4 +141,43 @@ func (s *Saves) tookSnapshot(e *entry, shot snapshot) {
 
 func (s snapshot) failure(e *entry) holdfast.SnapshotFailure {
 	return holdfast.SnapshotFailure{Key: e.key, Epoch: e.owner.Epoch, Took: s.took, Reason: reason(s.err), Output: s.output}
+}
+
+// Move is Stop for a session that continues on another node. If its template saves
+// memory and there is time until the moment until, Move saves the memory before it
+// kills the container. Lost memory is in the report and is not an error. Errors:
+// holdfast.ErrNotFound, and one that wraps holdfast.ErrBusy if the session is not
+// ready.
+func (m *Manager) Move(ctx context.Context, key holdfast.SessionKey, until time.Time) (holdfast.MoveReport, error) {
+	m.mu.Lock()
+	e := m.sessions[key]
+	if e == nil || e.phase == failed {
+		m.mu.Unlock()
+		return holdfast.MoveReport{}, fmt.Errorf("session %s: %w", key, holdfast.ErrNotFound)
+	}
+	if e.phase != ready {
+		m.mu.Unlock()
+		return holdfast.MoveReport{}, fmt.Errorf("session %s boots or leaves: %w", key, holdfast.ErrBusy)
+	}
+	b := &Batch{m: m, entries: m.markLocked(e)}
+	m.mu.Unlock()
+	m.announce(ctx, b.entries...)
+	begun := time.Now()
+	var r holdfast.MoveReport
+	// A move that has begun is finished even if ctx ends.
+	ending := context.WithoutCancel(ctx)
+	if s := b.Keep(until); s != nil {
+		saved := s.Run(ending)
+		b.ReleaseLater()
+		r.Memory, r.KillReport = saved.Memory, saved.Kill
+		r.Steps = append(r.Steps, holdfast.Step{Name: "save", Took: saved.Memory.Took, Count: saved.Memory.Saved})
+	}
+	if len(b.entries) > 0 { // not saved
+		r.KillReport = m.end(ending, slices.Clone(b.entries))
+	}
+	r.Took = holdfast.Millis(time.Since(begun))
+	if len(r.Left) > 0 {
+		return r, nil
+	}
+	return r, m.await(ctx, e, e.gone)
 }

@@ -17,20 +17,20 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// slow is a mover that finishes a save on command. The subject of the test is what
-// happens meanwhile. Real images are in test/agent.
+// slow is a mover that finishes a save on command, so that a test can act meanwhile.
+// test/agent has tests with real images.
 type slow struct {
 	end   chan struct{} // closed when Save may end
 	fails map[holdfast.SessionKey]bool
-	lost  map[holdfast.SessionKey]bool // Choose leaves them out
+	lost  map[holdfast.SessionKey]bool // sessions that Plan does not save
 
-	room int // for so many that are suspended at a time; 0 is any
+	room int // limit of concurrent suspends; 0 means none
 
 	mu       sync.Mutex
 	reserved int
 	until    time.Time
 	chosen   []move.Departing
-	left     []holdfast.Suspended // that Stage was given
+	left     []holdfast.Suspended // arguments of Stage
 }
 
 func (s *slow) Plan(until time.Time, all []move.Departing) move.Plan {
@@ -85,7 +85,7 @@ func (s *slow) Suspend(ctx context.Context, l move.Departing) (holdfast.Suspende
 	return holdfast.Suspended{Key: l.Owner.Key, Epoch: l.Owner.Epoch, Node: l.Owner.Node, Template: l.Owner.Template, Bytes: 7}, nil
 }
 
-// Stage has never an image: real ones are in test/agent.
+// Stage never has an image.
 func (s *slow) Stage(_ context.Context, _ holdfast.Owner, left *holdfast.Suspended, _ string) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,8 +98,8 @@ func (s *slow) Stage(_ context.Context, _ holdfast.Owner, left *holdfast.Suspend
 
 func (s *slow) Started(string, error) {}
 
-// Those that are saved are handed over one by one; the others, and what is not
-// chosen, before the first of them.
+// Saved sessions are handed over one by one. Sessions that are not saved are released
+// before the first of them.
 func TestSavesBesideTheOthers(t *testing.T) {
 	mv := &slow{end: make(chan struct{}), fails: map[holdfast.SessionKey]bool{"c": true}, lost: map[holdfast.SessionKey]bool{"d": true}}
 	kept := web()
@@ -122,7 +122,7 @@ func TestSavesBesideTheOthers(t *testing.T) {
 		t.Fatalf("%d are saved, %d killed", s.Count(), len(b.Targets()))
 	}
 	if len(mv.chosen) != 4 || !mv.until.Equal(until) {
-		t.Errorf("%d to choose from until %v", len(mv.chosen), mv.until)
+		t.Errorf("%d candidates until %v", len(mv.chosen), mv.until)
 	}
 	for _, l := range mv.chosen {
 		if l.Priority != 3 || l.Connected != (l.Owner.Key == "b") || l.Target == nil {
@@ -136,7 +136,7 @@ func TestSavesBesideTheOthers(t *testing.T) {
 		t.Errorf("released %d, %v", got, err)
 	}
 	if left := len(n.records(t)); left != 3 {
-		t.Errorf("%d records while those are saved", left)
+		t.Errorf("%d records during the saves", left)
 	}
 	close(mv.end)
 	r := <-done
@@ -159,7 +159,7 @@ func TestSavesBesideTheOthers(t *testing.T) {
 	n.empty(t)
 }
 
-// A container whose memory can be saved has an identity file as long as it runs.
+// A container whose memory can be saved has an identity file while it runs.
 func TestToldWhoItIs(t *testing.T) {
 	told := filepath.Join(labtest.Engine(t).Scratch(), t.Name())
 	kept := web()
@@ -188,8 +188,8 @@ func TestToldWhoItIs(t *testing.T) {
 	}
 }
 
-// A store that is away keeps what was saved owned until it is back, and what is not
-// saved in time is killed all the same.
+// While the store is unavailable, saved sessions stay owned. Sessions that are not saved
+// in time are killed.
 func TestSavesWithoutAStoreOrTime(t *testing.T) {
 	mv := &slow{end: make(chan struct{})}
 	kept := web()

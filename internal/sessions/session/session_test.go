@@ -83,7 +83,7 @@ func TestStopSeesTheContainerDeadAndGivesItUp(t *testing.T) {
 	select {
 	case <-r.Left:
 	default:
-		t.Error("the route has not left")
+		t.Error("the route's Left is not closed")
 	}
 	if answers(r) == nil {
 		t.Error("the container still answers")
@@ -113,7 +113,7 @@ func TestContainerThatEndsIsGivenUp(t *testing.T) {
 	}
 }
 
-// bootFails boots a template that cannot, and returns why.
+// bootFails boots a template that cannot boot, and returns the error.
 func bootFails(t *testing.T, change func(*Template)) *holdfast.BootError {
 	t.Helper()
 	tmpl := web()
@@ -147,7 +147,7 @@ func TestBootThatFailsSaysWhyAndLeavesNothing(t *testing.T) {
 	t.Run("wrong path", func(t *testing.T) {
 		e := bootFails(t, func(x *Template) { x.Ready = Readiness{HTTPPath: "/ws", Timeout: 300 * time.Millisecond} })
 		if !strings.Contains(e.Error(), "GET ") {
-			t.Errorf("%v does not say what was asked", e)
+			t.Errorf("%v does not contain the request", e)
 		}
 	})
 	t.Run("missing image", func(t *testing.T) {
@@ -171,12 +171,12 @@ func TestFailedBootAnswersForAMomentOnly(t *testing.T) {
 	tmpl.Image = "nowhere/nothing:1"
 	n := newNode(t, setup{cfg: Config{Templates: []Template{tmpl}}})
 	_, _, first := n.Acquire(t.Context(), "alice", "")
-	await(t, "the failed boot has tidied up", func() bool { i, err := n.Get("alice"); return err == nil && i.Error != "" && len(n.records(t)) == 0 })
+	await(t, "the failed boot is rolled back", func() bool { i, err := n.Get("alice"); return err == nil && i.Error != "" && len(n.records(t)) == 0 })
 	_, _, again := n.Acquire(t.Context(), "alice", "")
 	if first == nil || again == nil || first.Error() != again.Error() {
 		t.Errorf("first %v, at once again %v", first, again)
 	}
-	await(t, "it is forgotten", func() bool { _, err := n.Get("alice"); return errors.Is(err, holdfast.ErrNotFound) })
+	await(t, "the error is forgotten", func() bool { _, err := n.Get("alice"); return errors.Is(err, holdfast.ErrNotFound) })
 }
 
 func TestIdleSessionsStopAndBusyOnesDoNot(t *testing.T) {
@@ -189,7 +189,7 @@ func TestIdleSessionsStopAndBusyOnesDoNot(t *testing.T) {
 	<-idle.Left
 	time.Sleep(time.Second) // several times the limit
 	if err := answers(busy); err != nil {
-		t.Errorf("the busy one: %v", err)
+		t.Errorf("the session with a connection: %v", err)
 	}
 	release()
 	<-busy.Left
@@ -216,16 +216,16 @@ func TestBounds(t *testing.T) {
 	n := newNode(t, setup{cfg: Config{Max: 1}})
 	n.serve(t, "alice")
 	if _, _, err := n.Acquire(t.Context(), "bob", ""); !errors.Is(err, holdfast.ErrBusy) || holdfast.HintOf(err) == "" {
-		t.Errorf("one too many: %v", err)
+		t.Errorf("a session over the limit: %v", err)
 	}
 	if _, err := n.Start(t.Context(), "alice", "web"); err != nil {
-		t.Errorf("the one that runs: %v", err)
+		t.Errorf("the session that runs: %v", err)
 	}
 	if _, err := n.Stop(t.Context(), "alice"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := n.Start(t.Context(), "bob", "other"); !errors.Is(err, holdfast.ErrNotFound) {
-		t.Errorf("a template that there is not: %v", err)
+		t.Errorf("an unknown template: %v", err)
 	}
 }
 
@@ -238,7 +238,7 @@ func TestAcquireEndsWithItsCaller(t *testing.T) {
 	if _, _, err := n.Acquire(ctx, "alice", ""); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
-	// The boot goes on: the next to come finds it.
+	// The boot continues, and the next request finds it.
 	if err := answers(n.serve(t, "alice")); err != nil {
 		t.Error(err)
 	}

@@ -35,8 +35,6 @@ type snapshot struct {
 	output string
 }
 
-func (s snapshot) ran() bool { return s.done }
-
 // problem returns what an operator should know about it, or "" if it succeeded.
 func (s snapshot) problem() string {
 	if s.err == nil {
@@ -102,12 +100,10 @@ func (m *Manager) snap(ctx context.Context, e *entry) snapshot {
 	case <-ctx.Done():
 		s.err = fmt.Errorf("there was no time for it: %w", context.Cause(ctx))
 	}
-	outcome := "ok"
 	if s.err != nil {
-		outcome = "failed"
 		m.log.Warn("snapshot failed; the session is released anyway", "session", e.key, "epoch", e.owner.Epoch, "took", s.took, "err", s.err, "output", s.output)
 	}
-	m.deps.Metrics.snaps.WithLabelValues(outcome).Observe(time.Duration(s.took).Seconds())
+	m.deps.Metrics.snaps.WithLabelValues(outcomeOf(s.err)).Observe(time.Duration(s.took).Seconds())
 	m.mu.Lock()
 	e.snapshot = s
 	m.mu.Unlock()
@@ -164,11 +160,9 @@ func (m *Manager) keepForSnapshot(due []holdfast.Owner) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, o := range due {
-		e := newEntry(o.Key, Template{Name: o.Template, Snapshot: m.snapshotOf(o.Template)})
-		e.owner, e.phase, e.generation = o, leaving, m.generation
+		e := newLeavingEntry(o)
+		e.template.Snapshot, e.generation = m.snapshotOf(o.Template), m.generation
 		e.route.ContainerID = o.ContainerID
-		close(e.settled)
-		close(e.left)
 		e.markDeadLocked()
 		m.sessions[o.Key] = e
 	}

@@ -16,7 +16,7 @@ import (
 	"holdfast/test/memstore"
 )
 
-// snapping is a fake node with a snapshot command: a script that gets the key, the
+// snapping is a fake node with a snapshot command. Its script receives the key, the
 // epoch and a file of the test as $1, $2 and $3.
 type snapping struct {
 	*node
@@ -39,7 +39,7 @@ func newSnapping(t *testing.T, script string, change func(*setup)) *snapping {
 	return &snapping{n, fake, file, set}
 }
 
-// notes are the lines that the commands wrote.
+// notes returns the lines that the commands wrote.
 func (s *snapping) notes(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile(s.file)
@@ -52,11 +52,11 @@ func (s *snapping) notes(t *testing.T) []string {
 	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 }
 
-// note is a script that notes the key, and then waits for a file as long as there
-// is one to wait for.
+// note is a script that records the key, and then waits until the file of block is
+// removed.
 const note = `echo $1 >> $3; while [ -e $3.wait ]; do sleep 0.01; done`
 
-// block makes note's scripts wait until the file is removed.
+// block makes the scripts of note wait until the returned file is removed.
 func (s *snapping) block(t *testing.T) (unblock func()) {
 	t.Helper()
 	if err := os.WriteFile(s.file+".wait", nil, 0o600); err != nil {
@@ -96,10 +96,10 @@ func TestSnapshotIsTakenBetweenDeadAndGivenUp(t *testing.T) {
 			end(s)
 			await(t, "the snapshot is being taken", func() bool { return slices.Equal(s.notes(t), []string{"alice"}) })
 			if running := s.fake.running(); len(running) > 0 {
-				t.Errorf("beside it runs %v", running)
+				t.Errorf("%v runs during the snapshot", running)
 			}
 			if o := s.records(t); len(o) != 1 || o[0].Epoch != r.Epoch {
-				t.Errorf("meanwhile the records are %v", o)
+				t.Errorf("records during the snapshot: %v", o)
 			}
 			unblock()
 			s.empty(t)
@@ -145,7 +145,7 @@ func TestSnapshotThatFailsGivesTheSessionUpAllTheSame(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSnapping(t, c.script, func(set *setup) {
-				if strings.Contains(c.want, "time") { // else it has as much as it wants
+				if strings.Contains(c.want, "time") { // otherwise the command has enough time
 					set.cfg.Templates[0].Snapshot.Timeout = 300 * time.Millisecond
 				}
 			})
@@ -168,7 +168,7 @@ func TestNoSnapshotOfALostLease(t *testing.T) {
 		t.Errorf("snapshots of %q", got)
 	}
 
-	// One that is being taken ends: another node may have the session.
+	// A running snapshot is ended, because another node may own the session.
 	s.block(t)
 	s.serve(t, "bob")
 	stopped := make(chan holdfast.KillReport, 1)
@@ -181,7 +181,7 @@ func TestNoSnapshotOfALostLease(t *testing.T) {
 	s.empty(t)
 }
 
-// drained condemns and kills all, and takes the snapshots.
+// drained marks and kills all sessions, and takes the snapshots.
 func (s *snapping) drained(t *testing.T, ctx context.Context) (*Batch, holdfast.SnapshotReport) {
 	t.Helper()
 	s.StopClaiming()
@@ -213,13 +213,13 @@ func TestDrainTakesManySnapshotsAFewAtATime(t *testing.T) {
 		most = max(most, running)
 	}
 	if most > atOnce || most < 2 {
-		t.Errorf("%d at once, %d are allowed", most, atOnce)
+		t.Errorf("%d snapshots at once, %d are allowed", most, atOnce)
 	}
 	s.empty(t)
 }
 
-// TestDrainWhoseSnapshotsHang: a drain ends within its budget and releases all
-// sessions; those with a finished snapshot first.
+// TestDrainWhoseSnapshotsHang: a drain ends within its budget and releases all sessions,
+// those with a finished snapshot first.
 func TestDrainWhoseSnapshotsHang(t *testing.T) {
 	const sessions = 50
 	s := newSnapping(t, `[ $1 = quick ] || sleep 600`, func(set *setup) { set.cfg.Snapshots = 4 })
@@ -234,9 +234,9 @@ func TestDrainWhoseSnapshotsHang(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	go func() { // the budget ends once all is as it should be
+	go func() { // end the budget when the expected state is reached
 		defer cancel()
-		await(t, "plain is given up before", func() bool {
+		await(t, "the session without a snapshot is released first", func() bool {
 			_, err := s.store.Get(context.Background(), "plain")
 			return errors.Is(err, holdfast.ErrNotFound)
 		})
@@ -256,8 +256,8 @@ func TestDrainWhoseSnapshotsHang(t *testing.T) {
 	s.empty(t)
 }
 
-// What has no snapshot is given up while the engine still stands still, the rest
-// not before its snapshot.
+// Sessions without a snapshot are released while the engine is still paused. The others
+// are released after their snapshots.
 func TestDrainGivesUpFirstWhatHasNoSnapshot(t *testing.T) {
 	s := newSnapping(t, note, func(*setup) {})
 	plain := withoutSnapshot(s.set.cfg.Templates[0])
@@ -270,10 +270,10 @@ func TestDrainGivesUpFirstWhatHasNoSnapshot(t *testing.T) {
 	b := s.MarkTerminating()
 	b.Killed(s.deps.Killer.Kill(t.Context(), b.Targets()))
 	if n := b.GiveUp(t.Context()); n != 1 {
-		t.Errorf("%d were given up", n)
+		t.Errorf("%d were released", n)
 	}
 	if o := s.records(t); len(o) != 1 || o[0].Key != "alice" || o[0].Epoch != r.Epoch {
-		t.Errorf("left are %v", o)
+		t.Errorf("the records are %v", o)
 	}
 	if taken := b.Snapshot(t.Context()); taken.Count != 1 || len(taken.Failed) > 0 {
 		t.Errorf("%+v", taken)
@@ -284,15 +284,15 @@ func TestDrainGivesUpFirstWhatHasNoSnapshot(t *testing.T) {
 	s.empty(t)
 }
 
-// withoutSnapshot is the same template without one.
+// withoutSnapshot returns the same template without a snapshot.
 func withoutSnapshot(t Template) Template {
 	t.Name, t.Snapshot = "plain", Snapshot{}
 	return t
 }
 
-// TestSnapshotThatAnAgentDidNotFinishIsTakenByTheNext: no other node can have owned
-// the session meanwhile.
-func TestSnapshotThatAnAgentDidNotFinishIsTakenByTheNext(t *testing.T) {
+// TestNextAgentTakesAnUnfinishedSnapshot: no other node can have owned the session
+// meanwhile.
+func TestNextAgentTakesAnUnfinishedSnapshot(t *testing.T) {
 	s := newSnapping(t, note, nil)
 	s.block(t)
 	r := s.serve(t, "alice")

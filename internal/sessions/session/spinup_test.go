@@ -11,7 +11,7 @@ import (
 	"holdfast/internal/hosts/spinup"
 )
 
-// ear hears of spin-ups.
+// ear records spin-ups.
 type ear struct {
 	mu       sync.Mutex
 	records  []spinup.Record
@@ -39,11 +39,11 @@ func (e *ear) Record(r spinup.Record) {
 	e.records = append(e.records, r)
 }
 
-// heard waits for n records, when nothing is under way any more.
+// heard waits until there are n records and no spin-up is in progress.
 func (e *ear) heard(t *testing.T, n int) []spinup.Record {
 	t.Helper()
 	var got []spinup.Record
-	await(t, "all spin-ups have been told of", func() bool {
+	await(t, "all spin-ups are recorded", func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		got = slices.Clone(e.records)
@@ -69,7 +69,7 @@ func TestEveryBootIsASpinup(t *testing.T) {
 	for _, key := range []holdfast.SessionKey{"a", "b", "c"} {
 		booted.Go(func() { n.serve(t, key) })
 	}
-	await(t, "all wait for the image", func() bool {
+	await(t, "all boots wait for the image", func() bool {
 		n.pulls.mu.Lock()
 		defer n.pulls.mu.Unlock()
 		p := n.pulls.byImage["none"]
@@ -101,7 +101,7 @@ func TestEveryBootIsASpinup(t *testing.T) {
 		t.Errorf("spin-ups of %v, %d at once", jobs, e.most)
 	}
 	if cached != 1 || joined != 2 {
-		t.Errorf("%d found the image here, want the last; %d joined a pull, want two of the others", cached, joined)
+		t.Errorf("%d found the image on the host, want 1; %d joined a pull, want 2", cached, joined)
 	}
 }
 
@@ -112,7 +112,7 @@ func TestFailedBootIsAFailedSpinup(t *testing.T) {
 		fake.missing["none"] = true
 		fake.noPull = errors.New("manifest unknown")
 		if _, _, err := n.Acquire(t.Context(), "alice", ""); err == nil {
-			t.Fatal("it came up")
+			t.Fatal("the session became ready")
 		}
 		if r := e.heard(t, 1)[0]; r.Outcome != spinup.Failed || r.Failed != spinup.Download || r.Cause != spinup.NoImage || r.Error == "" || r.Container != "" {
 			t.Errorf("%+v", r)
@@ -125,9 +125,9 @@ func TestFailedBootIsAFailedSpinup(t *testing.T) {
 		n, fake := fakeNode(t, setup{heard: e, cfg: Config{Templates: []Template{tmpl}}})
 		fake.stepCode = 3
 		if _, _, err := n.Acquire(t.Context(), "alice", ""); err == nil {
-			t.Fatal("it came up")
+			t.Fatal("the session became ready")
 		}
-		// The step's container came up; the session's own was never made.
+		// The step's container started; the session's own was never created.
 		got := e.heard(t, 2)
 		if got[0].Outcome != spinup.OK || got[1].Outcome != spinup.Failed || got[1].Failed != "" || got[1].Image != tmpl.Image {
 			t.Errorf("%+v", got)
@@ -140,7 +140,7 @@ func TestFailedBootIsAFailedSpinup(t *testing.T) {
 		fake.pulling = make(chan struct{}) // never closed
 		failed := make(chan error, 1)
 		go func() { _, _, err := n.Acquire(context.Background(), "alice", ""); failed <- err }()
-		await(t, "it pulls", func() bool { return pullsOf(fake) == 1 })
+		await(t, "the image is pulled", func() bool { return pullsOf(fake) == 1 })
 		if _, err := n.Stop(t.Context(), "alice"); err != nil {
 			t.Fatal(err)
 		}
@@ -154,7 +154,7 @@ func TestFailedBootIsAFailedSpinup(t *testing.T) {
 		n, _ := fakeNode(t, setup{heard: e})
 		theirs(t, n.store, "alice")
 		if _, _, err := n.Acquire(t.Context(), "alice", ""); err == nil {
-			t.Fatal("it came up")
+			t.Fatal("the session became ready")
 		}
 		e.heard(t, 0)
 	})
@@ -164,7 +164,7 @@ func TestImageFetchedAheadIsAPull(t *testing.T) {
 	e := &ear{}
 	n, fake := fakeNode(t, setup{heard: e})
 	fake.missing["none"] = true
-	for range 2 { // the second has nothing to do
+	for range 2 { // the second one is not recorded
 		if err := n.Fetch(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
@@ -13,7 +12,7 @@ import (
 
 // step runs an init step to its end. Its container has been created.
 func (b *attempt) step(ctx context.Context, s Step) error {
-	err := b.phase("init", func() error {
+	return b.phase("init", func() error {
 		running, cancel := context.WithTimeout(ctx, s.Timeout)
 		defer cancel()
 		err := b.runStep(running)
@@ -25,7 +24,6 @@ func (b *attempt) step(ctx context.Context, s Step) error {
 		}
 		return fmt.Errorf("init step %s: %w", s.Name, err)
 	})
-	return err
 }
 
 func (b *attempt) runStep(ctx context.Context) error {
@@ -33,7 +31,7 @@ func (b *attempt) runStep(ctx context.Context) error {
 		return err
 	}
 	b.endSpinup(ctx, nil) // the spin-up ends with the start; the step's result is not part of it
-	if _, err := b.grab(ctx); err != nil && !errors.Is(err, errDied) {
+	if _, err := b.open(ctx); err != nil && !errors.Is(err, errDied) {
 		return err
 	}
 	code, err := b.wait(ctx)
@@ -54,13 +52,11 @@ func (b *attempt) runStep(ctx context.Context) error {
 func (b *attempt) wait(ctx context.Context) (int, error) {
 	for {
 		code, err := b.m.deps.Engine.Wait(ctx, b.container)
-		if err == nil || errors.Is(err, holdfast.ErrNotFound) || ctx.Err() != nil {
+		if err == nil || errors.Is(err, holdfast.ErrNotFound) {
 			return code, err
 		}
 		b.m.log.Debug("waiting for an init step (will be tried again)", "container", b.spec.Name, "err", err)
-		select {
-		case <-time.After(10 * firstPause):
-		case <-ctx.Done():
+		if !sleep(ctx, 10*firstPause) {
 			return 0, err
 		}
 	}
@@ -79,7 +75,7 @@ func (b *attempt) discardContainer(ctx context.Context) error {
 		}
 		b.target.Close()
 	}
-	b.m.forget(b.container)
+	b.m.deps.Deadman.Forget(b.container)
 	b.m.remove(b.container)
 	b.spec, b.container, b.target = engine.Spec{}, "", nil
 	return nil

@@ -17,7 +17,7 @@ import (
 	"holdfast/test/memstore"
 )
 
-// shell is an init step that runs a script.
+// shell returns an init step that runs a script.
 func shell(name, script string) Step {
 	return Step{Name: name, Image: labtest.Busybox, Command: []string{"sh", "-c", script}, Timeout: time.Minute}
 }
@@ -75,7 +75,7 @@ func TestInitStepThatFailsFailsTheBoot(t *testing.T) {
 
 func itoa(e holdfast.Epoch) string { return strconv.FormatInt(int64(e), 10) }
 
-// stepping is a node with an init step that does not end, and with one session in it.
+// stepping returns a node with an init step that does not end, and one session in it.
 func stepping(t *testing.T) (n *node, fake *fakeEngine, booted chan error) {
 	t.Helper()
 	tmpl := anywhere(t)
@@ -86,9 +86,8 @@ func stepping(t *testing.T) (n *node, fake *fakeEngine, booted chan error) {
 	n = newNode(t, setup{id: "n1", engine: fake, cfg: Config{Templates: []Template{tmpl}}})
 	booted = make(chan error, 1)
 	go func() { _, _, err := n.Acquire(context.Background(), "alice", ""); booted <- err }()
-	// Not before: of a container that it has not got hold of yet, only the engine
-	// can say that it is dead.
-	await(t, "the step is waited for", func() bool {
+	// Before the container is opened, only the engine can report that it is dead.
+	await(t, "the boot waits for the step", func() bool {
 		waits := 0
 		fake.set(func() { waits = fake.waits })
 		return waits == 1
@@ -113,9 +112,9 @@ func TestInitStepDiesWithItsBoot(t *testing.T) {
 			n, fake, booted := stepping(t)
 			end(n)
 			if err := <-booted; err == nil {
-				t.Error("the session came up")
+				t.Error("the session became ready")
 			}
-			await(t, "it is dead", func() bool { return len(fake.running()) == 0 })
+			await(t, "the container is dead", func() bool { return len(fake.running()) == 0 })
 			n.empty(t)
 			if bad := fake.wrong(); len(bad) > 0 {
 				t.Error(bad)
@@ -124,13 +123,13 @@ func TestInitStepDiesWithItsBoot(t *testing.T) {
 	}
 }
 
-// TestInitStepDiesOfALostLeaseAlsoWhereTheEngineHangs: by its pidfd.
-func TestInitStepDiesOfALostLeaseAlsoWhereTheEngineHangs(t *testing.T) {
+// TestLostLeaseKillsAnInitStepWithoutTheEngine: the kill uses the pidfd.
+func TestLostLeaseKillsAnInitStepWithoutTheEngine(t *testing.T) {
 	n, fake, booted := stepping(t)
 	fake.set(func() { fake.down = true })
 	n.LeaseLost(t.Context())
 	if running := fake.running(); len(running) > 0 {
-		t.Errorf("runs without a lease: %v", running)
+		t.Errorf("containers run without a lease: %v", running)
 	}
 	if err := <-booted; !errors.Is(err, ErrLeaseLost) {
 		t.Errorf("got %v", err)
@@ -155,7 +154,7 @@ func TestLostAnswerOfAWaitIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// TestInitStepOfACrashedAgentIsKilledByTheNext: it is no session.
+// TestInitStepOfACrashedAgentIsKilledByTheNext: its container is not a session.
 func TestInitStepOfACrashedAgentIsKilledByTheNext(t *testing.T) {
 	mem, fake := memstore.New(1000), newFakeEngine(t)
 	t.Cleanup(fake.close)
@@ -184,7 +183,7 @@ func TestInitStepOfACrashedAgentIsKilledByTheNext(t *testing.T) {
 	deadman := &recorder{fake: fake}
 	n := newNode(t, setup{id: "n1", store: mem, engine: fake, dead: deadman, cfg: Config{Templates: []Template{tmpl}}})
 	if running := fake.running(); len(running) > 0 {
-		t.Errorf("still runs: %v", running)
+		t.Errorf("containers still run: %v", running)
 	}
 	n.empty(t)
 	if orders := fake.done(""); !slices.Contains(orders, "forget "+id) {
@@ -208,8 +207,8 @@ func TestDeadmanIsToldOfInitSteps(t *testing.T) {
 	}
 }
 
-// TestDataGoesFromSnapshotToInitStep moves a session's data by way of the host:
-// saved when the container is dead, fetched before the next.
+// TestDataGoesFromSnapshotToInitStep moves a session's data over the host: the snapshot
+// saves it after the container's end, and the init step loads it before the next start.
 func TestDataGoesFromSnapshotToInitStep(t *testing.T) {
 	saved := t.TempDir()
 	tmpl := web()

@@ -39,7 +39,7 @@ func (m *Manager) Stop(ctx context.Context, key holdfast.SessionKey) (holdfast.K
 	err := m.await(ctx, e, e.gone)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if s := e.snapshot; s.ran() {
+	if s := e.snapshot; s.done {
 		report.Steps = append(report.Steps, holdfast.Step{Name: "snapshot", Took: s.took, Count: 1})
 		report.Notice = s.problem()
 	}
@@ -85,11 +85,6 @@ func (m *Manager) end(ctx context.Context, going []*entry) holdfast.KillReport {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()
-	return m.endBy(ctx, going)
-}
-
-// endBy is end with the caller's deadline.
-func (m *Manager) endBy(ctx context.Context, going []*entry) holdfast.KillReport {
 	report := m.deps.Killer.Kill(ctx, targets(going))
 	m.releaseLater(m.seenDead(going, report))
 	return report
@@ -116,7 +111,7 @@ func (m *Manager) markLocked(entries ...*entry) []*entry {
 // other sessions stay owned, because a new owner would start a second container.
 func (m *Manager) seenDead(entries []*entry, report holdfast.KillReport) []*entry {
 	m.deps.Metrics.killed(report)
-	m.forget(report.Dead...)
+	m.deps.Deadman.Forget(report.Dead...)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var dead []*entry
@@ -239,10 +234,15 @@ func retainTargetsLocked(entries []*entry) []*entry {
 	return out
 }
 
-func (m *Manager) releaseTargets(entries []*entry) {
+// releaseTargets records which of the entries were seen dead, and closes the targets
+// that the other goroutine has finished.
+func (m *Manager) releaseTargets(entries []*entry, report holdfast.KillReport) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, e := range entries {
+		if slices.Contains(report.Dead, e.target.ID) {
+			e.markDeadLocked()
+		}
 		e.targetRefs--
 		if e.targetRefs == 0 && e.finished {
 			e.target.Close()

@@ -15,7 +15,7 @@ import (
 const (
 	// suspendTime bounds the saving of one session.
 	suspendTime = 5 * time.Minute
-	// lastSuspend is the time that remains for it when the agent ends.
+	// lastSuspend is the time that remains for a save when the agent ends.
 	lastSuspend = 10 * time.Second
 	// suspendsAtOnce is how many idle sessions are suspended concurrently.
 	suspendsAtOnce = 2
@@ -40,9 +40,8 @@ func (m *Manager) Suspend(ctx context.Context, key holdfast.SessionKey) (holdfas
 		m.mu.Unlock()
 		return holdfast.SuspendReport{}, notHere(key)
 	}
-	l := e.departingLocked()
 	m.mu.Unlock()
-	l, release, err = m.reserve(e, l)
+	d, release, err := m.reserve(e)
 	if err != nil {
 		return holdfast.SuspendReport{}, fmt.Errorf("session %s: %w", key, err)
 	}
@@ -53,64 +52,65 @@ func (m *Manager) Suspend(ctx context.Context, key holdfast.SessionKey) (holdfas
 		release()
 		return holdfast.SuspendReport{}, notHere(key) // another goroutine ends it
 	}
-	type result struct {
-		holdfast.SuspendReport
-		err error
-	}
-	done := make(chan result, 1)
+	var r holdfast.SuspendReport // valid once done has received
+	done := make(chan error, 1)
 	started := m.tasks.Go(func(life context.Context) {
 		defer release()
-		r, err := m.suspend(life, e, l)
-		done <- result{r, err}
+		var err error
+		r, err = m.suspend(life, e, d)
+		done <- err
 	})
 	if !started {
 		release()
 		return holdfast.SuspendReport{}, fmt.Errorf("session %s: %w", key, errNotRunning)
 	}
 	select {
-	case r := <-done:
+	case err := <-done:
 		r.Took = holdfast.Millis(time.Since(begun))
-		return r.SuspendReport, r.err
+		return r, err
 	case <-ctx.Done():
 		return holdfast.SuspendReport{}, fmt.Errorf("waiting for session %s to be suspended: %w", key, ctx.Err())
 	}
 }
 
-// leavingLocked returns the session in the form that the Mover needs.
+// departingLocked returns the session in the form that the Mover needs.
 func (e *entry) departingLocked() move.Departing {
 	return move.Departing{Owner: e.owner, Target: e.target, Priority: e.template.Priority, Connected: e.conns > 0}
 }
 
 // reserve makes the Mover reserve space for a session's memory, or returns why the
 // memory cannot be kept.
-func (m *Manager) reserve(e *entry, l move.Departing) (_ move.Departing, release func(), err error) {
+func (m *Manager) reserve(e *entry) (d move.Departing, release func(), err error) {
+	m.mu.Lock()
+	d = e.departingLocked()
+	m.mu.Unlock()
 	switch {
 	case !e.template.SaveMemory:
-		return l, nil, holdfast.WithHint(fmt.Errorf("%w: template %s does not say handover: memory", holdfast.ErrNoMemory, e.template.Name), "see docs/moving.md for the requirements")
+		return d, nil, holdfast.WithHint(fmt.Errorf("%w: template %s does not say handover: memory", holdfast.ErrNoMemory, e.template.Name), "see docs/moving.md for the requirements")
 	case m.deps.Mover == nil:
-		return l, nil, holdfast.WithHint(holdfast.ErrNoMemory, "the agent's log states at its start what is missing")
+		return d, nil, holdfast.WithHint(holdfast.ErrNoMemory, "the agent's log states at its start what is missing")
 	}
-	if l, release, err = m.deps.Mover.Reserve(l); err != nil {
-		return l, nil, fmt.Errorf("%w: %w", holdfast.ErrNoMemory, err)
+	if d, release, err = m.deps.Mover.Reserve(d); err != nil {
+		return d, nil, fmt.Errorf("%w: %w", holdfast.ErrNoMemory, err)
 	}
-	return l, release, nil
+	return d, release, nil
 }
 
 // suspend saves and ends an entry that is marked as leaving and for which space is
 // reserved. life is the Manager's context.
-func (m *Manager) suspend(life context.Context, e *entry, l move.Departing) (r holdfast.SuspendReport, err error) {
+func (m *Manager) suspend(life context.Context, e *entry, d move.Departing) (r holdfast.SuspendReport, err error) {
 	m.announce(life, e)
 	m.mu.Lock()
-	l.Owner = e.owner
+	d.Owner = e.owner
 	m.mu.Unlock()
 	saving, cancel := context.WithTimeout(context.WithoutCancel(life), suspendTime)
 	defer context.AfterFunc(life, func() { time.AfterFunc(lastSuspend, cancel) })()
 	begun := time.Now()
-	r.Suspended, err = m.deps.Mover.Suspend(saving, l)
+	r.Suspended, err = m.deps.Mover.Suspend(saving, d)
 	cancel()
 	m.deps.Metrics.suspends.WithLabelValues(outcomeOf(err)).Observe(time.Since(begun).Seconds())
 	if err != nil {
-		m.log.Warn("a session's memory is lost: it could not be suspended", "session", e.key, "epoch", l.Owner.Epoch, "err", err)
+		m.log.Warn("a session's memory is lost: it could not be suspended", "session", e.key, "epoch", d.Owner.Epoch, "err", err)
 		err = fmt.Errorf("session %s has ended without its memory: %w", e.key, err)
 	}
 	killing, cancel := context.WithTimeout(context.WithoutCancel(life), killTimeout)
@@ -137,16 +137,16 @@ func (m *Manager) suspend(life context.Context, e *entry, l move.Departing) (r h
 	}
 	m.finish(e)
 	if !kept {
-		m.log.Warn("a session's memory is lost: it was released before it was suspended", "session", e.key, "epoch", l.Owner.Epoch)
+		m.log.Warn("a session's memory is lost: it was released before it was suspended", "session", e.key, "epoch", d.Owner.Epoch)
 		return r, fmt.Errorf("session %s has ended without its memory: its record was gone before: %w", e.key, holdfast.ErrStore)
 	}
-	m.log.Info("session suspended", "session", e.key, "epoch", l.Owner.Epoch, "bytes", r.Bytes, "took", time.Since(begun).Round(time.Millisecond))
+	m.log.Info("session suspended", "session", e.key, "epoch", d.Owner.Epoch, "bytes", r.Bytes, "took", time.Since(begun).Round(time.Millisecond))
 	return r, nil
 }
 
 // releaseSuspended releases a dead session and stores the suspend note for its next
 // claim. kept is false if the record is gone or belongs to another claim; then the
-// image is of no use.
+// image cannot be used.
 func (m *Manager) releaseSuspended(ctx context.Context, e *entry, s holdfast.Suspended) (kept bool, err error) {
 	text, err := json.Marshal(s)
 	if err != nil {
@@ -163,7 +163,11 @@ func (m *Manager) releaseSuspended(ctx context.Context, e *entry, s holdfast.Sus
 		// The answer to this write, or to an earlier one, may have been lost.
 		now, err := m.deps.Store.Get(ctx, o.Key)
 		if errors.Is(err, holdfast.ErrNotFound) {
-			return m.alreadySuspended(ctx, o.Key, string(text))
+			r, err := move.FindSuspended(ctx, m.deps.Store, o.Key)
+			if errors.Is(err, holdfast.ErrNotFound) {
+				err = nil
+			}
+			return string(r.Note.Value) == string(text), err
 		}
 		if err != nil {
 			return false, err
@@ -173,17 +177,6 @@ func (m *Manager) releaseSuspended(ctx context.Context, e *entry, s holdfast.Sus
 		}
 		o = now
 	}
-}
-
-// alreadySuspended reports whether the session's suspend note has that text.
-func (m *Manager) alreadySuspended(ctx context.Context, key holdfast.SessionKey, text string) (bool, error) {
-	all, err := m.deps.Store.ListNotes(ctx, store.SuspendedNotes+string(key))
-	for _, n := range all {
-		if n.Name == store.SuspendedNotes+string(key) && string(n.Value) == text {
-			return true, nil
-		}
-	}
-	return false, err
 }
 
 // suspendIdle suspends idle sessions whose templates say so, a few at a time. A
@@ -229,10 +222,7 @@ func (m *Manager) markOneIdle() *entry {
 
 // suspendOrStop ends a session that is marked as leaving.
 func (m *Manager) suspendOrStop(life context.Context, e *entry) {
-	m.mu.Lock()
-	l := e.departingLocked()
-	m.mu.Unlock()
-	l, release, err := m.reserve(e, l)
+	d, release, err := m.reserve(e)
 	if err != nil {
 		m.log.Warn("an idle session is stopped, and its memory lost", "session", e.key, "err", err)
 		m.announce(life, e)
@@ -241,5 +231,5 @@ func (m *Manager) suspendOrStop(life context.Context, e *entry) {
 	}
 	m.log.Info("suspending an idle session", "session", e.key, "idle", m.cfg.IdleStop)
 	defer release()
-	_, _ = m.suspend(life, e, l) // suspend logs the error
+	_, _ = m.suspend(life, e, d) // suspend logs the error
 }

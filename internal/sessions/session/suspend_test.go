@@ -11,7 +11,7 @@ import (
 	"holdfast/internal/platform/store"
 )
 
-// sleepers is a node with a second template that can be suspended.
+// sleepers returns a node with a second template that can be suspended.
 func sleepers(t *testing.T, mv *slow, idle time.Duration) *node {
 	t.Helper()
 	kept := web()
@@ -19,7 +19,7 @@ func sleepers(t *testing.T, mv *slow, idle time.Duration) *node {
 	return newNode(t, setup{mover: mv, cfg: Config{Templates: []Template{web(), kept}, IdleStop: idle}})
 }
 
-// quickly is a mover that saves without delay.
+// quickly returns a mover that saves without delay.
 func quickly() *slow {
 	mv := &slow{end: make(chan struct{}), fails: map[holdfast.SessionKey]bool{}, lost: map[holdfast.SessionKey]bool{}}
 	close(mv.end)
@@ -51,13 +51,13 @@ func TestSuspendLeavesItToTheNextClaim(t *testing.T) {
 	if len(n.records(t)) != 0 || len(n.notes(t)) != 1 {
 		t.Errorf("records %v, notes %v", n.records(t), n.notes(t))
 	}
-	again := n.serve(t, "a") // of the default template, as far as it knows
+	again := n.serve(t, "a") // the request names no template
 	i, err := n.Get("a")
 	if err != nil || i.Owner.Template != "kept" || i.Owner.Memory != "lost: it is a test's" || again.Epoch <= first.Owner.Epoch {
 		t.Errorf("%+v, %v", i, err)
 	}
 	if len(mv.left) != 1 || mv.left[0].Epoch != first.Owner.Epoch || len(n.notes(t)) != 0 {
-		t.Errorf("it was given %+v; notes %v", mv.left, n.notes(t))
+		t.Errorf("Stage received %+v; notes %v", mv.left, n.notes(t))
 	}
 	if o, err := n.store.Get(t.Context(), "a"); err != nil || o.Template != "kept" || o.Memory != i.Owner.Memory {
 		t.Errorf("the record: %+v, %v", o, err)
@@ -67,7 +67,7 @@ func TestSuspendLeavesItToTheNextClaim(t *testing.T) {
 	}
 	n.serve(t, "a")
 	if i, err := n.Get("a"); err != nil || i.Owner.Memory != "" || len(mv.left) != 1 {
-		t.Errorf("a later life: %+v, %v", i, err)
+		t.Errorf("a later epoch: %+v, %v", i, err)
 	}
 
 	// A request that names another template does not restore the memory.
@@ -100,7 +100,7 @@ func TestSuspendThatCannotBe(t *testing.T) {
 			t.Errorf("%s: %v", key, err)
 		}
 		if i, err := n.Get(key); err != nil || i.Owner.State != holdfast.Ready {
-			t.Errorf("%s does not go on: %+v, %v", key, i, err)
+			t.Errorf("%s does not continue: %+v, %v", key, i, err)
 		}
 	}
 	if _, err := n.Suspend(t.Context(), "torn"); err == nil || errors.Is(err, holdfast.ErrNoMemory) || !strings.Contains(err.Error(), "ended without its memory") {
@@ -114,7 +114,7 @@ func TestSuspendThatCannotBe(t *testing.T) {
 	}
 }
 
-// Room is reserved while a session is suspended, and is there again for the next one.
+// Space is reserved while a session is suspended, and is released for the next one.
 func TestSuspendReservesRoom(t *testing.T) {
 	mv := &slow{end: make(chan struct{}), room: 1}
 	n := sleepers(t, mv, 0)
@@ -130,16 +130,16 @@ func TestSuspendReservesRoom(t *testing.T) {
 		return err == nil && o.State == holdfast.Leaving
 	})
 	if _, err := n.Suspend(t.Context(), "b"); !errors.Is(err, holdfast.ErrNoMemory) {
-		t.Errorf("where there is room for one: %v", err)
+		t.Errorf("with space for one image: %v", err)
 	}
 	if i, err := n.Get("b"); err != nil || i.Owner.State != holdfast.Ready {
-		t.Errorf("it does not go on: %+v, %v", i, err)
+		t.Errorf("the session does not continue: %+v, %v", i, err)
 	}
 	close(mv.end)
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	await(t, "the room is given back", func() bool {
+	await(t, "the space is released", func() bool {
 		mv.mu.Lock()
 		defer mv.mu.Unlock()
 		return mv.reserved == 0
@@ -168,7 +168,7 @@ func TestSuspendedAndClaimedByAnOldAgent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.store.PutNote(t.Context(), store.SuspendedNotes+"a", []byte(old.SuspendNote), 0); err != nil { // as if it had not been taken
+	if err := n.store.PutNote(t.Context(), store.SuspendedNotes+"a", []byte(old.SuspendNote), 0); err != nil { // as if no claim had removed it
 		t.Fatal(err)
 	}
 	if _, err := n.store.Release(t.Context(), old); err != nil {
@@ -176,12 +176,12 @@ func TestSuspendedAndClaimedByAnOldAgent(t *testing.T) {
 	}
 	n.serve(t, "a")
 	if i, err := n.Get("a"); err != nil || !strings.Contains(i.Owner.Memory, "it was running after") || len(mv.left) != 0 || len(n.notes(t)) != 0 {
-		t.Errorf("%+v, %v; it was given %+v", i, err, mv.left)
+		t.Errorf("%+v, %v; Stage received %+v", i, err, mv.left)
 	}
 }
 
-// While the store is away a session that was saved stays owned; what is written when
-// it is back is what the next claim finds.
+// While the store is unavailable, a saved session stays owned. The next claim finds the
+// suspend note that is written afterwards.
 func TestSuspendWithoutAStore(t *testing.T) {
 	mv := &slow{end: make(chan struct{})}
 	n := sleepers(t, mv, 0)
@@ -190,7 +190,7 @@ func TestSuspendWithoutAStore(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() { _, err := n.Suspend(t.Context(), "a"); done <- err }()
-	await(t, "it leaves", func() bool {
+	await(t, "the session leaves", func() bool {
 		o, err := n.store.Get(context.Background(), "a")
 		return err == nil && o.State == holdfast.Leaving
 	})
@@ -226,7 +226,7 @@ func TestSuspendWithoutALease(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() { _, err := n.Suspend(t.Context(), "a"); done <- err }()
-	await(t, "it leaves", func() bool {
+	await(t, "the session leaves", func() bool {
 		o, err := n.store.Get(context.Background(), "a")
 		return err == nil && o.State == holdfast.Leaving
 	})
@@ -245,17 +245,17 @@ func TestSuspendWithoutALease(t *testing.T) {
 	}
 	close(mv.end)
 	if err := <-done; !errors.Is(err, holdfast.ErrStore) {
-		t.Errorf("it says %v", err)
+		t.Errorf("Suspend returned %v", err)
 	}
 	if len(n.notes(t)) != 0 {
-		t.Errorf("it left %v beside another's session", n.notes(t))
+		t.Errorf("the notes are %v although another node owns the session", n.notes(t))
 	}
 	if now, err := n.store.Get(t.Context(), "a"); err != nil || now.Epoch != other.Epoch {
-		t.Errorf("the other's record: %+v, %v", now, err)
+		t.Errorf("the record of the other node: %+v, %v", now, err)
 	}
 }
 
-// What is idle is suspended, where its template says so, and else stopped.
+// An idle session is suspended if its template says so, else it is stopped.
 func TestIdleIsSuspended(t *testing.T) {
 	mv := quickly()
 	mv.lost["full"] = true
@@ -271,6 +271,6 @@ func TestIdleIsSuspended(t *testing.T) {
 		names = append(names, strings.TrimPrefix(note.Name, store.SuspendedNotes))
 	}
 	if got := strings.Join(names, " "); got != "a b c" {
-		t.Errorf("suspended are %q", got)
+		t.Errorf("%q are suspended", got)
 	}
 }

@@ -63,10 +63,7 @@ func (m *Manager) askAgain(ctx, asking context.Context, o holdfast.Owner) (bool,
 		if _, err := m.listOwn(ctx); err != nil {
 			return false, err
 		}
-		select {
-		case <-time.After(pause):
-		case <-asking.Done():
-		}
+		sleep(asking, pause)
 		taken, err := m.takeOver(asking, o)
 		switch {
 		case err == nil:
@@ -96,7 +93,7 @@ func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) (bool, error) 
 	default:
 		return false, fmt.Errorf("%w: %w", errUnclear, err)
 	}
-	if err != nil || !c.Running() || !madeFor(c, o) {
+	if err != nil || !c.Running() || !belongsTo(c, o) {
 		return false, nil
 	}
 	target, err := m.deps.Opener.Open(c.ID, c.Name, c.Pid)
@@ -125,10 +122,10 @@ func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) (bool, error) 
 	return true, nil
 }
 
-// madeFor reports whether a container belongs to the record: it was created for the
+// belongsTo reports whether a container belongs to the record: it was created for the
 // record's claim, or it was warm before that claim. A warm container belongs only to
 // the claim that names it.
-func madeFor(c engine.Container, o holdfast.Owner) bool {
+func belongsTo(c engine.Container, o holdfast.Owner) bool {
 	if c.Labels[LabelWarm] != "" {
 		return c.Labels[LabelTemplate] == o.Template
 	}

@@ -33,8 +33,8 @@ type WarmContainer interface {
 	// Target is already known to the deadman.
 	Target() *kill.Target
 	// Assign attaches the mounts, sends the container its identity and thaws it. After
-	// an error, told reports whether the container may have received the identity.
-	Assign(ctx context.Context, i holdfast.Identity, mounts []engine.Mount) (told bool, err error)
+	// an error, sent reports whether the container may have received the identity.
+	Assign(ctx context.Context, i holdfast.Identity, mounts []engine.Mount) (sent bool, err error)
 }
 
 // dependsOnKey reports whether a text differs between sessions.
@@ -97,12 +97,6 @@ func (t Template) claimMounts(o holdfast.Owner) []engine.Mount {
 	return late
 }
 
-// warmWaits reports whether a warm container is ready for the session. The boot then
-// needs no slot.
-func (b *attempt) warmWaits() bool {
-	return b.m.deps.Warm != nil && b.m.deps.Warm.Ready(b.e.template.Name)
-}
-
 // useWarm makes a warm container serve the session. done is false if there is none, or
 // if the one taken could not be used. In the second case it is dead, and the session
 // boots.
@@ -122,17 +116,17 @@ func (b *attempt) useWarm(ctx context.Context) (done bool, err error) {
 	b.beginSpinup(b.spec)
 	b.spinup.Container(b.container, b.spec.Name)
 	b.spinup.Pulled(spinup.Pull{Image: b.spec.Image, Cached: true, Done: true})
-	told := false
+	sent := false
 	err = b.phase("start", func() error {
 		ctx, cancel := context.WithTimeout(ctx, b.e.template.Ready.Timeout)
 		defer cancel()
 		return b.spinup.Time(spinup.Start, func() error {
 			b.setHostname()
-			told, err = w.Assign(ctx, b.e.template.identity(b.owner), b.e.template.claimMounts(b.owner))
+			sent, err = w.Assign(ctx, b.e.template.identity(b.owner), b.e.template.claimMounts(b.owner))
 			return err
 		})
 	})
-	if err != nil && !told && ctx.Err() == nil {
+	if err != nil && !sent && ctx.Err() == nil {
 		b.m.log.Warn("a warm container could not be used; the session boots", "session", b.e.key, "container", short(b.container), "err", err)
 		b.spinup = nil
 		if err := b.discardContainer(ctx); err != nil {
@@ -141,7 +135,7 @@ func (b *attempt) useWarm(ctx context.Context) (done bool, err error) {
 		return false, nil
 	}
 	if err == nil {
-		err = b.readied(b.phase("ready", func() error { return b.serve(ctx, b.container, w.Address(), time.Now()) }))
+		err = b.recordReady(b.phase("ready", func() error { return b.serve(ctx, b.container, w.Address(), time.Now()) }))
 	}
 	return true, err
 }

@@ -38,7 +38,7 @@ func (w *warms) Take(template string) (WarmContainer, bool) {
 	return c, c != nil
 }
 
-// warmTemplate is the test server, with a workspace of its own for each key.
+// warmTemplate returns a template with a separate workspace for each key.
 func warmTemplate(t *testing.T, keys ...string) Template {
 	t.Helper()
 	dir := t.TempDir()
@@ -56,7 +56,7 @@ func warmTemplate(t *testing.T, keys ...string) Template {
 	return w
 }
 
-// newWarms is a pool of that many; it runs from fill on.
+// newWarms returns a pool of n warm containers. fill starts it.
 func newWarms(t *testing.T, node string, tmpl Template, most int) *warms {
 	t.Helper()
 	return newWarmsOn(t, openEngine(t), node, tmpl, most)
@@ -105,7 +105,7 @@ func (w *warms) full(t *testing.T) {
 	await(t, "the containers are warm", func() bool { c := w.Counts()[0]; return c.Ready == c.Want })
 }
 
-// reply is what a session's server says of itself.
+// reply is the answer of a session's server about itself.
 func reply(t *testing.T, r holdfast.Route) echoserver.Reply {
 	t.Helper()
 	res, err := (&http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}).Get("http://" + r.Address + "/")
@@ -120,7 +120,7 @@ func reply(t *testing.T, r holdfast.Route) echoserver.Reply {
 	return out
 }
 
-// inside is a file as a session's container has it.
+// inside returns a file of a session's container.
 func (n *node) inside(t *testing.T, r holdfast.Route, file string) string {
 	t.Helper()
 	c, err := n.engine.Inspect(t.Context(), r.ContainerID)
@@ -134,7 +134,7 @@ func (n *node) inside(t *testing.T, r holdfast.Route, file string) string {
 	return string(text)
 }
 
-// isWarm reports whether a session's container was there before it.
+// isWarm reports whether a session's container was warm.
 func (n *node) isWarm(t *testing.T, r holdfast.Route) bool {
 	t.Helper()
 	c, err := n.engine.Inspect(t.Context(), r.ContainerID)
@@ -149,10 +149,10 @@ func (n *node) isItself(t *testing.T, r holdfast.Route) {
 	t.Helper()
 	got := reply(t, r)
 	if got.Session != string(r.Key) || got.Epoch != strconv.Itoa(int(r.Epoch)) || got.Hostname != string(r.Key) {
-		t.Errorf("%s at epoch %d says that it is %q at %q on %q", r.Key, r.Epoch, got.Session, got.Epoch, got.Hostname)
+		t.Errorf("%s at epoch %d reports that it is %q at %q on %q", r.Key, r.Epoch, got.Session, got.Epoch, got.Hostname)
 	}
 	if n.isWarm(t, r) && (got.Env["WHO"] != "I am "+string(r.Key) || got.Env["COLOUR"] != "blue") {
-		t.Errorf("%s was told %v", r.Key, got.Env)
+		t.Errorf("%s received %v", r.Key, got.Env)
 	}
 	if whose := n.inside(t, r, "work/space/whose"); whose != string(r.Key) {
 		t.Errorf("%s has the workspace of %q", r.Key, whose)
@@ -164,7 +164,7 @@ func TestWarmContainersServeOneSessionEach(t *testing.T) {
 	pool := newWarms(t, t.Name(), tmpl, 2)
 	n := newNode(t, setup{warm: pool, cfg: Config{Templates: []Template{tmpl}}})
 	pool.fill(t)
-	pool.busy.Store(true) // none is made meanwhile
+	pool.busy.Store(true) // the pool creates none meanwhile
 	routes := map[holdfast.SessionKey]holdfast.Route{}
 	for _, key := range []holdfast.SessionKey{"alice", "bob", "carol"} {
 		r := n.serve(t, key)
@@ -174,13 +174,13 @@ func TestWarmContainersServeOneSessionEach(t *testing.T) {
 			t.Errorf("the container of %s is warm: %v", key, warm)
 		}
 	}
-	// No container sees anything of another: its mounts, identity, processes or
+	// No container shows a trace of another: its mounts, identity, processes or
 	// network.
 	for _, key := range []holdfast.SessionKey{"alice", "bob"} {
 		other := map[holdfast.SessionKey]string{"alice": "bob", "bob": "alice"}[key]
 		for _, file := range []string{"proc/1/mountinfo", "run/holdfast/session.json", "etc/hostname", "etc/hosts", "proc/1/net/tcp"} {
 			if text := n.inside(t, routes[key], file); strings.Contains(text, other) {
-				t.Errorf("%s of %s tells of %s:\n%s", file, key, other, text)
+				t.Errorf("%s of %s shows a trace of %s:\n%s", file, key, other, text)
 			}
 		}
 	}
@@ -198,14 +198,14 @@ func TestWarmContainersServeOneSessionEach(t *testing.T) {
 			seen[link] = string(key)
 		}
 	}
-	for _, key := range []holdfast.SessionKey{"alice", "bob"} { // the doctor goes by that
+	for _, key := range []holdfast.SessionKey{"alice", "bob"} { // the doctor reads that path
 		c, err := n.engine.Inspect(t.Context(), routes[key].ContainerID)
 		if err != nil {
 			t.Fatal(err)
 		}
 		told, err := os.ReadFile(filepath.Join(c.Labels[LabelIdentityDir], container.FileName))
 		if err != nil || !strings.Contains(string(told), `"session":"`+string(key)+`"`) {
-			t.Errorf("where %s was told: %s, %v", key, told, err)
+			t.Errorf("identity of %s: %s, %v", key, told, err)
 		}
 	}
 	n.mu.Lock()
@@ -223,7 +223,7 @@ func TestWarmContainersServeOneSessionEach(t *testing.T) {
 	again := n.serve(t, "alice")
 	n.isItself(t, again)
 	if again.ContainerID == routes["alice"].ContainerID || !n.isWarm(t, again) {
-		t.Errorf("alice came back as %+v", again)
+		t.Errorf("alice is at %+v again", again)
 	}
 	// A container that dies while it waits serves no session.
 	pool.full(t)
@@ -240,8 +240,8 @@ func TestWarmContainersServeOneSessionEach(t *testing.T) {
 	n.isItself(t, n.serve(t, "carol"))
 }
 
-// TestBurstOverAWarmPool: more come at once than there are warm containers, with
-// -long a hundred to twenty. Each gets a container, and none that another has.
+// TestBurstOverAWarmPool: more sessions start at once than there are warm containers,
+// with -long a hundred to twenty. Each session gets a container of its own.
 func TestBurstOverAWarmPool(t *testing.T) {
 	burst, most := 12, 4
 	if labtest.Long() {
@@ -285,23 +285,23 @@ func TestNextAgentKeepsWhatWasClaimedAndEndsWhatWaited(t *testing.T) {
 	alice := n.serve(t, "alice")
 	pool.full(t)
 	n.end()
-	pool.stop() // as an agent that is killed: what waits stays frozen
+	pool.stop() // as if the agent were killed: unclaimed containers stay frozen
 
 	m := newNode(t, setup{store: n.store, cfg: Config{Templates: []Template{tmpl}}})
 	if r := m.serve(t, "alice"); r.ContainerID != alice.ContainerID || r.Epoch != alice.Epoch {
 		t.Errorf("alice is at %+v, was at %+v", r, alice)
 	}
 	m.isItself(t, alice)
-	await(t, "what waited is gone", func() bool { return len(m.containers(t)) == 1 })
+	await(t, "the unclaimed containers are gone", func() bool { return len(m.containers(t)) == 1 })
 	m.isItself(t, m.serve(t, "bob"))
 	if _, err := m.Stop(t.Context(), "alice"); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestWarmContainerWithoutItsWorkspaceServesNobody: if the mount cannot be attached,
+// TestWarmContainerWithoutItsWorkspaceServesNoSession: if the mount cannot be attached,
 // the container has not received its identity, and is dead before another is created.
-func TestWarmContainerWithoutItsWorkspaceServesNobody(t *testing.T) {
+func TestWarmContainerWithoutItsWorkspaceServesNoSession(t *testing.T) {
 	tmpl := warmTemplate(t, "alice")
 	pool := newWarms(t, t.Name(), tmpl, 1)
 	n := newNode(t, setup{warm: pool, cfg: Config{Templates: []Template{tmpl}}})
@@ -309,7 +309,7 @@ func TestWarmContainerWithoutItsWorkspaceServesNobody(t *testing.T) {
 	pool.busy.Store(true)
 	waiting := n.containers(t)[0].ID
 	if _, _, err := n.Acquire(t.Context(), "bob", ""); err == nil || !strings.Contains(err.Error(), "bob") {
-		t.Errorf("it boots, %v", err)
+		t.Errorf("the session boots, %v", err)
 	}
 	await(t, "nothing is left", func() bool { return len(n.containers(t)) == 0 && len(n.records(t)) == 0 })
 	if c, err := n.engine.Inspect(t.Context(), waiting); err == nil {
@@ -318,8 +318,8 @@ func TestWarmContainerWithoutItsWorkspaceServesNobody(t *testing.T) {
 	n.isItself(t, n.serve(t, "alice"))
 }
 
-// TestMemoryOfAWarmContainer measures what docs/pools.md says: what a host has less
-// for each, with a program that needs little.
+// TestMemoryOfAWarmContainer measures the figure of docs/pools.md: the memory that a warm
+// container with a small program costs a host.
 func TestMemoryOfAWarmContainer(t *testing.T) {
 	if !labtest.Long() {
 		t.Skip("a measurement: run it with -long")
@@ -328,13 +328,13 @@ func TestMemoryOfAWarmContainer(t *testing.T) {
 	tmpl := pooled()
 	newNode(t, setup{})
 	one := newWarms(t, t.Name(), tmpl, 1)
-	one.fill(t) // what the first costs is the engine's
+	one.fill(t) // the first container also has the engine's fixed cost
 	before := available(t)
 	newWarms(t, t.Name(), tmpl, n).fill(t)
 	t.Logf("for each of %d warm containers the host has %d KiB less", n, (before-available(t))/n)
 }
 
-// available is the host's MemAvailable in KiB.
+// available returns the host's MemAvailable in KiB.
 func available(t *testing.T) int64 {
 	t.Helper()
 	text, err := os.ReadFile("/proc/meminfo")

@@ -29,25 +29,32 @@ func (m *Manager) addWatch(e *entry) error {
 // watchLater polls a container that cannot be watched, for example because no file
 // descriptor is left, until it can be watched or is dead.
 func (m *Manager) watchLater(ctx context.Context, e *entry) {
+	m.poll(ctx, e, e.left, func() (dead, done bool) {
+		e.unwatched = e.phase == ready && m.addWatch(e) != nil
+		return e.unwatched && (e.target.Init().Exited() || e.networkLost()), !e.unwatched
+	})
+}
+
+// poll calls look with mu held every stuckPoll, until the entry is dead or look is
+// done, or until end is closed. It ends a dead entry.
+func (m *Manager) poll(ctx context.Context, e *entry, end <-chan struct{}, look func() (dead, done bool)) {
 	tick := time.NewTicker(stuckPoll)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-		case <-e.left:
+		case <-end:
 			return
 		case <-ctx.Done():
 			return
 		}
 		m.mu.Lock()
-		unwatched := e.phase == ready && m.addWatch(e) != nil
-		dead := unwatched && (e.target.Init().Exited() || e.networkLost())
-		e.unwatched = unwatched
+		dead, done := look()
 		m.mu.Unlock()
 		if dead {
 			m.died(ctx, e)
 		}
-		if dead || !unwatched {
+		if dead || done {
 			return
 		}
 	}
@@ -77,25 +84,7 @@ const stuckPoll = time.Second
 // awaitDeath ends a stuck session once its container is dead. The watcher does not
 // report that: it knows only the init, which may exit long before the cgroup is empty.
 func (m *Manager) awaitDeath(ctx context.Context, e *entry) {
-	tick := time.NewTicker(stuckPoll)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-e.gone:
-			return
-		case <-ctx.Done():
-			return
-		}
-		m.mu.Lock()
-		stuck := e.stuck
-		dead := stuck && !e.target.Alive()
-		m.mu.Unlock()
-		if dead {
-			m.died(ctx, e)
-		}
-		if dead || !stuck { // otherwise another goroutine ends it
-			return
-		}
-	}
+	m.poll(ctx, e, e.gone, func() (dead, done bool) {
+		return e.stuck && !e.target.Alive(), !e.stuck // if it is not stuck, another goroutine ends it
+	})
 }

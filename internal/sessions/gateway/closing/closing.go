@@ -1,5 +1,5 @@
-// Package closing holds what all ways to end a relayed connection share: the
-// waits, and the question whether the session has left.
+// Package closing has the timeouts for the end of a relayed connection, and the check
+// whether its session has left.
 package closing
 
 import (

@@ -47,11 +47,11 @@ func newReader(src io.Reader, ahead []byte, pool *buffers) *reader {
 // piece is what a reader returns; it is valid until the next call.
 type piece struct {
 	b []byte
-	// long says that b is a part of one frame that is longer than bigBuffer:
+	// long means that b is a part of one frame that is longer than bigBuffer:
 	// first its header, then its payload piece by piece. Otherwise b contains
 	// whole frames.
 	long bool
-	// head says that b begins with a frame's header.
+	// head means that b begins with a frame's header.
 	head bool
 }
 

@@ -9,7 +9,7 @@ import (
 	"holdfast/internal/sessions/gateway/frame"
 )
 
-// chunks is a connection that says its bytes in reads of odd sizes.
+// chunks is a connection that returns its bytes in reads of odd sizes.
 type chunks struct {
 	b    []byte
 	rand *rand.Rand
@@ -25,9 +25,8 @@ func (c *chunks) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// FuzzReader: whatever comes, in whatever reads, is handed out unchanged, in
-// whole frames as far as those are not long; what is missing is an unfinished
-// frame that is not.
+// FuzzReader: the reader returns all bytes unchanged, for reads of any size. Frames that
+// are not long are returned whole. Only an unfinished frame is missing.
 func FuzzReader(f *testing.F) {
 	f.Add([]byte{}, int64(1), uint(0))
 	f.Add(append(text("hello"), clientFrame(frame.Fin|frame.Ping, "x")...), int64(2), uint(0))
@@ -59,11 +58,11 @@ func FuzzReader(f *testing.F) {
 			out = append(out, p.b...)
 		}
 		if !bytes.HasPrefix(in, out) {
-			t.Fatal("other bytes came out")
+			t.Fatal("the bytes differ")
 		}
 		rest := in[len(out):]
 		if f, ok := frame.Parse(rest); len(rest) > bigBuffer || ok && f.FrameSize() <= len(rest) || r.midFrame() && len(rest) > 0 {
-			t.Fatalf("%d bytes were not handed out", len(rest))
+			t.Fatalf("%d bytes were not returned", len(rest))
 		}
 	})
 }

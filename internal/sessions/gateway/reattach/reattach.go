@@ -45,7 +45,7 @@ type Server struct {
 	Ahead []byte // already read from Conn; delivered first
 	// Left is closed when the session leaves; nil for never.
 	Left <-chan struct{}
-	// Far says that Conn leads to another gateway, which marks an end that the
+	// Far means that Conn leads to another gateway, which marks an end that the
 	// server makes itself (see Spec.PeerForward). Without the mark, the end means
 	// that the session left.
 	Far bool
@@ -79,41 +79,37 @@ type Spec struct {
 	// from one goroutine at a time; the end of ctx cancels it.
 	Next func(ctx context.Context) (Server, error)
 
-	// PeerForward says that Client is another gateway, which keeps the client's
+	// PeerForward means that Client is another gateway, which keeps the client's
 	// own connection; Next and Policy are not used. When the session leaves the
 	// node, the connection ends. When the server ends it itself, a mark that no
 	// server can send precedes the end.
 	PeerForward bool
 
 	// Outcome is called once for each server that was lost, with the time that
-	// the socket had no server. It may be nil, and so may Done, which is called
-	// once when everything is closed.
+	// the socket had no server. Done is called once when everything is closed.
 	Outcome func(Outcome, time.Duration)
 	Done    func()
 }
 
-// Proxy serves sockets. Its methods may be called from any goroutine.
+// Proxy serves sockets. It does nothing before Open. Its methods may be called
+// from any goroutine.
 type Proxy struct {
-	pool buffers
-
-	sockets tasks.Group // open while Run is active
+	pool    buffers
+	sockets tasks.Group // open from Open to Close
 }
 
-// New returns a Proxy. It does nothing before Run.
-func New() *Proxy { return &Proxy{} }
-
-// Run serves until ctx is done, then closes every socket (with 1012 if the
-// socket is between two frames). It returns when all are closed and all Done
-// calls have returned. started is called when Add may be used.
-func (p *Proxy) Run(ctx context.Context, started func()) error {
+// Open serves until ctx is done, and then closes every socket (with 1012 if the
+// socket is between two frames). From now on Add may be used.
+func (p *Proxy) Open(ctx context.Context) error {
 	if err := p.sockets.Open(ctx); err != nil {
 		return fmt.Errorf("proxy of kept sockets: %w", err)
 	}
-	started()
-	<-ctx.Done()
-	p.sockets.Close()
 	return nil
 }
+
+// Close refuses further sockets. It returns when all sockets are closed and all
+// Done calls have returned. The context of Open has ended before.
+func (p *Proxy) Close() { p.sockets.Close() }
 
 // Add takes both connections over; the caller must not use them any more,
 // whatever Add returns. On an error both are closed, and neither Release nor

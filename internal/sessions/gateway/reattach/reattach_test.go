@@ -44,13 +44,13 @@ func pairOf(t *testing.T) (ours, theirs net.Conn) {
 	return ours, theirs
 }
 
-// bench is a kept socket, and its servers.
+// bench is a kept socket and its servers.
 type bench struct {
 	t      *testing.T
 	client *bufio.ReadWriter
 	conn   net.Conn // the client's
 	left   chan struct{}
-	server net.Conn // the present server's end
+	server net.Conn // the end of the current server
 	next   chan Server
 	asked  chan struct{} // one for each search for a server
 	stop   context.CancelFunc
@@ -64,17 +64,15 @@ type bench struct {
 func start(t *testing.T, change func(*Spec)) *bench {
 	t.Helper()
 	b := &bench{t: t, left: make(chan struct{}), next: make(chan Server, 1), asked: make(chan struct{}, 8), done: make(chan struct{})}
-	k := New()
+	var k Proxy
 	ctx, cancel := context.WithCancel(context.Background())
 	b.stop = cancel
-	up, end := make(chan struct{}), make(chan error, 1)
-	go func() { end <- k.Run(ctx, func() { close(up) }) }()
-	<-up
+	if err := k.Open(ctx); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		cancel()
-		if err := <-end; err != nil {
-			t.Error(err)
-		}
+		k.Close()
 	})
 	ours, theirs := pairOf(t)
 	b.conn = theirs
@@ -86,7 +84,7 @@ func start(t *testing.T, change func(*Spec)) *bench {
 			select {
 			case s := <-b.next:
 				if s.Conn == nil {
-					return s, errors.New("no server for you")
+					return s, errors.New("no server is available")
 				}
 				return s, nil
 			case <-ctx.Done():
@@ -109,7 +107,7 @@ func start(t *testing.T, change func(*Spec)) *bench {
 	return b
 }
 
-// newServer makes the next present server.
+// newServer creates the next server and makes it the current one.
 func (b *bench) newServer() Server {
 	b.t.Helper()
 	ours, theirs := pairOf(b.t)
@@ -121,7 +119,7 @@ func (b *bench) newServer() Server {
 	}}
 }
 
-// leave has the session leave, and its server die.
+// leave makes the session leave and its server die.
 func (b *bench) leave() {
 	close(b.left)
 	b.left = make(chan struct{})
@@ -147,7 +145,7 @@ func (b *bench) expectDone(outcomes ...Outcome) {
 	}
 }
 
-// clientFrame makes a frame as a client sends it.
+// clientFrame returns a frame as a client sends it.
 func clientFrame(first byte, payload string) []byte {
 	key := [4]byte{1, 2, 3, 4}
 	b := []byte{first}
@@ -207,9 +205,9 @@ func expectFrame(t *testing.T, r io.Reader, first byte, payload string) {
 
 const code1012 = "\x03\xf4"
 
-// The socket goes on with the next server; what was said meanwhile arrives once,
-// in order, and Pings are answered.
-func TestGoesOnWithTheNextServer(t *testing.T) {
+// The socket continues with the next server. The bytes that the client sent meanwhile
+// arrive once and in order, and Pings are answered.
+func TestContinuesWithTheNextServer(t *testing.T) {
 	b := start(t, func(s *Spec) { s.Policy.Tell = "moved" })
 	send(t, b.conn, text("one"))
 	expectFrame(t, b.server, frame.Fin|frame.Text, "one")
@@ -251,7 +249,7 @@ func TestTellsByPing(t *testing.T) {
 	expectFrame(t, b.client, frame.Fin|frame.Ping, "moved")
 }
 
-// A server that goes away without its session does so for good.
+// If a server ends and its session has not left, the client's connection ends.
 func TestServersOwnEndIsTheClients(t *testing.T) {
 	b := start(t, nil)
 	send(t, b.server, frame.Server(frame.Text, []byte("bye")))
@@ -264,7 +262,7 @@ func TestServersOwnEndIsTheClients(t *testing.T) {
 	b.expectDone()
 }
 
-// Between gateways only the mark is a server's own end.
+// Between gateways only the mark means that the server itself ended the connection.
 func TestMarkEndsAFarServer(t *testing.T) {
 	b := start(t, func(s *Spec) { s.Server.Far = true })
 	send(t, b.server, append(frame.Server(frame.Text, []byte("bye")), frame.Server(frame.End, nil)...))
@@ -282,7 +280,7 @@ func TestMarkEndsAFarServer(t *testing.T) {
 	expectFrame(t, b.server, frame.Fin|frame.Text, "still here")
 }
 
-func TestHop(t *testing.T) {
+func TestPeerForward(t *testing.T) {
 	forwarded := func(s *Spec) { s.PeerForward, s.Next, s.Policy = true, nil, holdfast.KeepSockets{} }
 	t.Run("own end", func(t *testing.T) {
 		b := start(t, forwarded)
@@ -313,7 +311,7 @@ func TestHop(t *testing.T) {
 	})
 }
 
-// What cannot go on ends with 1012.
+// A socket that cannot continue ends with 1012.
 func TestEndsWith1012(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -359,7 +357,7 @@ func TestEndsWith1012(t *testing.T) {
 	}
 }
 
-// In the middle of a long frame nothing can be said.
+// In the middle of a long frame no Close frame can be sent.
 func TestLongFrameOfADeadServerIsCut(t *testing.T) {
 	b := start(t, nil)
 	send(t, b.server, append([]byte{frame.Fin | frame.Text, 127, 0, 0, 0, 0, 0, 2, 0, 0}, make([]byte, 100)...))
@@ -374,7 +372,7 @@ func TestLongFrameOfADeadServerIsCut(t *testing.T) {
 	b.expectDone(Torn)
 }
 
-// A client that has much to say meanwhile waits, and nothing is lost.
+// A client that sends more than the buffer holds waits, and no byte is lost.
 func TestFullBufferWaits(t *testing.T) {
 	b := start(t, nil)
 	b.leave()
@@ -401,8 +399,8 @@ func TestFullBufferWaits(t *testing.T) {
 	}
 }
 
-// A client that goes meanwhile ends the search.
-func TestClientGoesMeanwhile(t *testing.T) {
+// A client that hangs up ends the search for the next server.
+func TestClientGoesDuringTheSearch(t *testing.T) {
 	b := start(t, nil)
 	b.leave()
 	<-b.asked
@@ -410,7 +408,7 @@ func TestClientGoesMeanwhile(t *testing.T) {
 	b.expectDone(Client)
 }
 
-// A client that has gone ends its server, in time.
+// After a client has gone, its server's connection ends within a bounded time.
 func TestClientGoes(t *testing.T) {
 	b := start(t, nil)
 	send(t, b.conn, text("last"))
@@ -423,10 +421,10 @@ func TestClientGoes(t *testing.T) {
 	b.expectDone()
 }
 
-func TestAddOutsideRun(t *testing.T) {
+func TestAddBeforeOpen(t *testing.T) {
 	ours, _ := pairOf(t)
 	srv, _ := pairOf(t)
-	if err := New().Add(Spec{Client: ours, Server: Server{Conn: srv}}); !errors.Is(err, ErrClosed) {
+	if err := new(Proxy).Add(Spec{Client: ours, Server: Server{Conn: srv}}); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}
 }

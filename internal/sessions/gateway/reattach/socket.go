@@ -18,11 +18,11 @@ type socket struct {
 	up   *up
 
 	// State of the direction to the client, used by the goroutine of run only:
-	inside bool // a message has begun and its last frame was not sent yet
-	said   bool // a Close frame was sent
+	inside    bool // a message has begun and its last frame was not sent yet
+	closeSent bool // a Close frame was sent
 }
 
-// verdict says what to do when a server sends nothing more.
+// verdict is the reaction when a server sends nothing more.
 type verdict int
 
 const (
@@ -51,22 +51,20 @@ func (s *socket) run() {
 		}
 	}
 	s.up.end()
-	s.sayLast(end)
+	s.writeLastFrame(end)
 	closing.Write(s.spec.Client)
 	s.spec.Client.SetReadDeadline(time.Now().Add(closing.Timeout))
 	up.Wait()
 	s.up.flushes.Wait()
 	s.spec.Client.Close()
-	if s.spec.Done != nil {
-		s.spec.Done()
-	}
+	s.spec.Done()
 }
 
-// sayLast sends the client the last frame, if there is one.
-func (s *socket) sayLast(end verdict) {
+// writeLastFrame sends the client the last frame, if there is one.
+func (s *socket) writeLastFrame(end verdict) {
 	var b []byte
 	switch {
-	case end == withClose && !s.said:
+	case end == withClose && !s.closeSent:
 		b = frame.Closing(closing.Restart)
 	case end == withMark:
 		b = frame.Server(frame.End, nil)
@@ -74,7 +72,7 @@ func (s *socket) sayLast(end verdict) {
 		return
 	}
 	s.spec.Client.SetWriteDeadline(time.Now().Add(closing.Timeout))
-	_, _ = s.spec.Client.Write(b) // fails where the client has gone
+	_, _ = s.spec.Client.Write(b) // fails if the client has gone
 }
 
 // serve relays between the client and the server until the server sends nothing
@@ -184,18 +182,18 @@ func (s *socket) follow(p piece, far bool) (b []byte, end bool) {
 func (s *socket) note(f frame.Header) {
 	switch {
 	case f.Op() == frame.Close:
-		s.said = true
+		s.closeSent = true
 	case !f.Control():
 		s.inside = !f.Last()
 	}
 }
 
-// judge returns how to continue when a server sends nothing more. torn says
+// judge returns how to continue when a server sends nothing more. torn means
 // that it stopped in the middle of a long frame.
 func (s *socket) judge(server Server, why reason, torn bool) verdict {
 	u := s.up.look()
 	switch {
-	case why == unread, s.said, closing.Closed(s.up.gone):
+	case why == unread, s.closeSent, closing.Closed(s.up.gone):
 		return withoutClose
 	case s.spec.PeerForward && (torn || s.leaves(server)):
 		return withoutClose
@@ -204,10 +202,10 @@ func (s *socket) judge(server Server, why reason, torn bool) verdict {
 	case why == marked, !server.Far && !s.leaves(server):
 		return withoutClose // the server ended the connection itself
 	case torn:
-		s.tell(Torn, 0)
+		s.spec.Outcome(Torn, 0)
 		return withoutClose // no frame can be sent in the middle of another
 	case s.inside, u.torn:
-		s.tell(Torn, 0)
+		s.spec.Outcome(Torn, 0)
 		return withClose
 	case u.closing, s.stop.Err() != nil:
 		return withClose
@@ -220,8 +218,94 @@ func (s *socket) leaves(server Server) bool {
 	return closing.AwaitLeft(s.stop, server.Left) || s.stop.Err() != nil
 }
 
-func (s *socket) tell(o Outcome, took time.Duration) {
-	if s.spec.Outcome != nil {
-		s.spec.Outcome(o, took)
+// found is the result of the search for the next server.
+type found struct {
+	server Server
+	err    error
+}
+
+// handover keeps the client connected while its session has no server. It
+// returns the next server with the verdict lost, or the verdict that ends the
+// connection.
+func (s *socket) handover() (Server, verdict) {
+	start := time.Now()
+	next, out := s.await()
+	if out == Kept && !s.notifyResumed() {
+		next.end()
+		out = Client
 	}
+	s.spec.Outcome(out, time.Since(start))
+	switch out {
+	case Kept:
+		return next, lost
+	case Client:
+		return Server{}, withoutClose
+	}
+	return Server{}, withClose
+}
+
+// await answers the client until the next server is connected.
+func (s *socket) await() (Server, Outcome) {
+	ctx, cancel := context.WithTimeout(s.stop, s.spec.Policy.Time)
+	defer cancel()
+	search := make(chan found)
+	go func() {
+		server, err := s.spec.Next(ctx)
+		search <- found{server, err}
+	}()
+	for out := Kept; out == Kept; {
+		select {
+		case f := <-search:
+			switch {
+			case f.err == nil:
+				return f.server, Kept
+			case s.stop.Err() != nil:
+				return Server{}, Ended
+			}
+			return Server{}, Late
+		case <-s.up.pinged:
+			if !s.answer() {
+				out = Client
+			}
+		case <-s.up.gone:
+			out = Client
+		}
+	}
+	cancel()
+	if f := <-search; f.err == nil {
+		f.server.end()
+	}
+	return Server{}, Client
+}
+
+// answer answers the client's last Ping. It returns false if the client has
+// sent a Close frame or accepts nothing.
+func (s *socket) answer() bool {
+	u := s.up.look()
+	if u.closing {
+		s.writeFrame(frame.Closing(closing.Restart))
+		s.closeSent = true
+		return false
+	}
+	return u.ping == nil || s.writeFrame(frame.Server(frame.Pong, u.ping))
+}
+
+// notifyResumed informs the client, if the policy says so, that there is a server again.
+func (s *socket) notifyResumed() bool {
+	p := s.spec.Policy
+	switch {
+	case p.Tell == "":
+		return true
+	case p.Ping:
+		return s.writeFrame(frame.Server(frame.Ping, []byte(p.Tell)))
+	}
+	return s.writeFrame(frame.Server(frame.Text, []byte(p.Tell)))
+}
+
+// writeFrame sends the client a frame of the gateway.
+func (s *socket) writeFrame(b []byte) bool {
+	s.spec.Client.SetWriteDeadline(time.Now().Add(writeWait))
+	_, err := s.spec.Client.Write(b)
+	s.spec.Client.SetWriteDeadline(time.Time{})
+	return err == nil
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A client that is gone for good takes the pair with it, although its server
-// neither says nor ends anything.
+// A reset of the client ends the pair, although the server neither sends nor ends
+// anything.
 func TestResetClientEndsThePair(t *testing.T) {
 	r, _ := startRelay(t)
 	for name, before := range map[string]func(t *testing.T, e ends){
@@ -31,8 +31,8 @@ func TestResetClientEndsThePair(t *testing.T) {
 	}
 }
 
-// A WebSocket's client that has ended its side has gone: a server that does not
-// care has some time, and no more.
+// A WebSocket's client that has ended its direction has gone. A server that ignores that
+// is bounded in time.
 func TestServerThatIgnoresTheEnd(t *testing.T) {
 	p, client, _ := byHand(t)
 	client.CloseWrite()
@@ -44,15 +44,15 @@ func TestServerThatIgnoresTheEnd(t *testing.T) {
 		t.Fatalf("closed %v, bounded %v", p.closed, p.gone)
 	}
 	if _, timed := p.loop.timed[p]; !timed {
-		t.Error("no time is set")
+		t.Error("no timer is set")
 	}
 	p.timeUp()
 	if !p.closed {
-		t.Error("the pair lives on")
+		t.Error("the pair is still open")
 	}
 }
 
-// So does one that does not take what the client had said.
+// The same for a server that does not read what the client sent.
 func TestServerThatReadsNothing(t *testing.T) {
 	p, client, _ := byHand(t)
 	for block := make([]byte, 1<<16); len(p.client.pending) == 0 || p.upstream.writable; {
@@ -67,11 +67,11 @@ func TestServerThatReadsNothing(t *testing.T) {
 	}
 	p.timeUp()
 	if !p.closed {
-		t.Error("the pair lives on")
+		t.Error("the pair is still open")
 	}
 }
 
-// The same for pairs that goroutines serve.
+// The same for pairs that are served by goroutines.
 func TestGoroutinesEndWithTheirClient(t *testing.T) {
 	for name, socket := range map[string]bool{"WebSocket": true, "reset": false} {
 		for _, stuck := range []bool{true, false} {
@@ -83,14 +83,14 @@ func TestGoroutinesEndWithTheirClient(t *testing.T) {
 				p.grace = time.Millisecond
 				done := make(chan struct{})
 				go func() { defer close(done); p.run() }()
-				if stuck { // the server reads nothing, so that the client cannot write for ever
+				if stuck { // the server reads nothing, so the client is blocked at some time
 					outer.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
 					for block := make([]byte, 1<<20); ; {
 						if _, err := outer.Write(block); err != nil {
 							break
 						}
 					}
-					write(t, server, make([]byte, 1<<10)) // and says something
+					write(t, server, make([]byte, 1<<10)) // and sends some bytes
 				}
 				if tcp, ok := outer.(interface{ NetConn() net.Conn }); ok && !socket {
 					reset(t, tcp.NetConn())
@@ -107,7 +107,7 @@ func TestGoroutinesEndWithTheirClient(t *testing.T) {
 				select {
 				case <-done:
 				case <-time.After(patience):
-					t.Fatal("the pair lives on")
+					t.Fatal("the pair is still open")
 				}
 			})
 		}

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// BenchmarkIdlePair says what an idle WebSocket keeps in the process: heap and
-// stacks, without the kernel's sockets and without what TLS itself keeps (it
-// had its handshake before). Of use with -benchtime=1000x.
+// BenchmarkIdlePair measures the heap and the stacks that an idle WebSocket occupies in the
+// process, without the kernel's sockets and the state of TLS, whose handshake was before.
+// Use it with -benchtime=1000x.
 func BenchmarkIdlePair(b *testing.B) {
 	for kind := range kinds {
 		b.Run(kind, func(b *testing.B) {
@@ -26,12 +26,12 @@ func BenchmarkIdlePair(b *testing.B) {
 				}
 			}
 			b.ReportMetric(float64(inUse()-before)/float64(b.N), "B/pair")
-			runtime.KeepAlive(specs) // or their connections would count as won
+			runtime.KeepAlive(specs) // otherwise the memory of their connections would be freed
 		})
 	}
 }
 
-// inUse is what the heap holds after a collection, and the stacks.
+// inUse returns the bytes of the heap after a collection, and of the stacks.
 func inUse() int64 {
 	runtime.GC()
 	runtime.GC()

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// serverFrame is an unmasked frame as a server sends it.
+// serverFrame returns an unmasked frame as a server sends it.
 func serverFrame(op byte, payload []byte) []byte {
 	b := []byte{0x80 | op}
 	switch n := len(payload); {
@@ -67,12 +67,12 @@ func TestLeaveSendsServiceRestart(t *testing.T) {
 
 func join(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 
-// What the server had said when the session left is delivered before 1012, even
-// if it was unread until then.
-func TestLastWordsComeBeforeServiceRestart(t *testing.T) {
+// The bytes that the server sent before the session left are delivered before 1012, even
+// if they were unread until then.
+func TestLastBytesComeBeforeServiceRestart(t *testing.T) {
 	said := bytes.Repeat(hello, 2000)
 	begin := map[string]func(t *testing.T, s Spec){
-		"sockets": func(t *testing.T, s Spec) { // goodbye before the loop has had a turn
+		"sockets": func(t *testing.T, s Spec) { // the session leaves before the loop has run
 			l := &loop{ended: func(pair, Spec) { s.Done() }}
 			if err := l.open(); err != nil {
 				t.Fatal(err)
@@ -107,7 +107,7 @@ func TestLastWordsComeBeforeServiceRestart(t *testing.T) {
 	})
 }
 
-// byHand is a pair whose loop is turned by the test.
+// byHand returns a pair whose loop the test runs step by step.
 func byHand(t *testing.T) (p *socketPair, client, server *net.TCPConn) {
 	t.Helper()
 	l := &loop{ended: func(pair, Spec) {}}
@@ -125,9 +125,9 @@ func byHand(t *testing.T) (p *socketPair, client, server *net.TCPConn) {
 	return p, client, server
 }
 
-// drained fails the test unless the pair lives and all bytes of the client are
-// read: closing with unread ones sends a reset, which may overtake the Close
-// frame (RFC 9293, 3.10.4; RFC 2525, 2.17).
+// drained fails the test unless the pair is open and all bytes of the client are read.
+// Closing a socket with unread bytes sends a reset, which may overtake the Close frame
+// (RFC 9293, 3.10.4; RFC 2525, 2.17).
 func drained(t *testing.T, p *socketPair) {
 	t.Helper()
 	for len(p.loop.queue) > 0 {
@@ -157,7 +157,7 @@ func TestLeaveDrainsClientOfKilledServer(t *testing.T) {
 	p, client, server := byHand(t)
 	reset(t, server)
 	write(t, client, []byte("refused"))
-	for !p.client.done { // the kernel may take the first bytes still
+	for !p.client.done { // the kernel may still accept the first bytes
 		p.client.readable = true
 		p.client.pump()
 		write(t, client, []byte("refused, too"))
@@ -165,13 +165,13 @@ func TestLeaveDrainsClientOfKilledServer(t *testing.T) {
 	p.upstream.readable = true
 	p.upstream.pump()
 	if !p.awaiting {
-		t.Fatal("the pair does not wait for the news")
+		t.Fatal("the pair does not wait for the signal that the session left")
 	}
 	p.beginClose()
 	drained(t, p)
 }
 
-// A killed server is seen by the kernel before the session is known to leave.
+// The kernel reports a killed server before the signal that the session left arrives.
 func TestKilledServerIsServiceRestart(t *testing.T) {
 	r, _ := startRelay(t)
 	eachKind(t, func(t *testing.T, kind string) {
@@ -184,7 +184,7 @@ func TestKilledServerIsServiceRestart(t *testing.T) {
 				write(t, e.upstream, hello)
 				readFull(t, e.client, hello)
 				kill(e.upstream)
-				for range 8 { // the first is refused, the rest stays unread
+				for range 8 { // the first write fails, and the rest stays unread
 					write(t, e.client, random(9, 1<<15))
 				}
 				close(e.left)
@@ -198,7 +198,7 @@ func TestKilledServerIsServiceRestart(t *testing.T) {
 	})
 }
 
-// Where the session did not leave, a server's end is passed on as it is.
+// If the session has not left, the end of the server is passed on unchanged.
 func TestEndedServerIsAnEnd(t *testing.T) {
 	r, _ := startRelay(t)
 	eachKind(t, func(t *testing.T, kind string) {
@@ -213,7 +213,7 @@ func TestEndedServerIsAnEnd(t *testing.T) {
 	})
 }
 
-// A session that left before its pair was added still says goodbye.
+// If the session left before its pair was added, the client still receives 1012.
 func TestLeftBeforeAdd(t *testing.T) {
 	r, _ := startRelay(t)
 	eachKind(t, func(t *testing.T, kind string) {
@@ -228,7 +228,7 @@ func TestLeftBeforeAdd(t *testing.T) {
 	})
 }
 
-// A client that neither reads nor hangs up does not keep the pair.
+// A client that neither reads nor hangs up does not keep the pair open.
 func TestLeaveDoesNotWaitForStuckClient(t *testing.T) {
 	r, _ := startRelay(t)
 	eachKind(t, func(t *testing.T, kind string) {
@@ -244,8 +244,8 @@ type endless struct{}
 
 func (endless) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
-// Stopping the relay lets all pairs leave and calls every Done.
-func TestStopLetsEverybodyLeave(t *testing.T) {
+// A stop of the relay ends all pairs and calls every Done.
+func TestStopEndsAllPairs(t *testing.T) {
 	r, stop := startRelay(t)
 	var all []ends
 	for kind := range kinds {
@@ -273,8 +273,7 @@ func TestStopLetsEverybodyLeave(t *testing.T) {
 	wg.Wait()
 }
 
-// frames agrees with a stream that was put together frame by frame, whatever
-// the pieces it is fed in.
+// frames finds the boundaries of a generated stream of frames, for pieces of any size.
 func TestFramesKnowBoundaries(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var stream []byte

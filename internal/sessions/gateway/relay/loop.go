@@ -17,16 +17,10 @@ const (
 	spareKept  = 8 // spare buffers for slow readers
 )
 
-type commandKind int8
-
-const (
-	cmdAdd commandKind = iota
-	cmdLeave
-)
-
+// command makes the loop serve a pair, or end it.
 type command struct {
 	pair *socketPair
-	kind commandKind
+	end  bool
 }
 
 // loop serves pairs of sockets on one goroutine. Only that goroutine uses the
@@ -149,7 +143,7 @@ func (l *loop) drop() {
 	l.inbox = nil
 	l.mu.Unlock()
 	for _, c := range inbox {
-		if c.kind == cmdAdd {
+		if !c.end {
 			l.pairs[c.pair] = struct{}{}
 		}
 	}
@@ -167,11 +161,10 @@ func (l *loop) takeInbox() {
 	l.inbox = nil
 	l.mu.Unlock()
 	for _, c := range inbox {
-		switch c.kind {
-		case cmdAdd:
-			c.pair.start()
-		case cmdLeave:
+		if c.end {
 			c.pair.beginClose()
+		} else {
+			c.pair.start()
 		}
 	}
 	if stopping && !l.leaves {

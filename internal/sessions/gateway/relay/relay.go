@@ -18,18 +18,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"sync"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // ErrClosed reports that the relay is not running (yet, or any more).
 var ErrClosed = errors.New("relay is not running")
 
-const (
-	// bufferSize is the maximum of one read in bytes, and of the bytes that a
-	// pair buffers per direction for a slow reader.
-	bufferSize = 64 << 10
-)
+// bufferSize is the maximum of one read in bytes, and of the bytes that a pair
+// buffers per direction for a slow reader.
+const bufferSize = 64 << 10
 
 // Spec is a pair of connections to relay between.
 type Spec struct {
@@ -39,7 +41,7 @@ type Spec struct {
 	// side; they are delivered first.
 	ToUpstream, ToClient []byte
 
-	// WebSocket says that both sides speak RFC 6455 from the first byte of
+	// WebSocket means that both sides speak RFC 6455 from the first byte of
 	// ToClient on; 1012 is sent only then.
 	WebSocket bool
 
@@ -72,7 +74,7 @@ type Relay struct {
 	ends    sync.WaitGroup // running Done calls, copies and watchers
 }
 
-// New returns a relay with n loops, at least 1. It does nothing before Run.
+// New returns a relay with n loops, at least 1. It does nothing before Open.
 func New(n int) *Relay {
 	r := &Relay{copies: map[pair]bool{}}
 	r.left.ends = &r.ends
@@ -83,10 +85,9 @@ func New(n int) *Relay {
 	return r
 }
 
-// Run serves until ctx is done, then ends every pair (WebSockets with 1012). It
-// returns when all are closed and all Done calls have returned. started is
-// called when Add may be used.
-func (r *Relay) Run(ctx context.Context, started func()) error {
+// Open creates the descriptors of the loops. From now on Add may be used. Run has to
+// be called after it.
+func (r *Relay) Open() error {
 	for i, l := range r.loops {
 		if err := l.open(); err != nil {
 			for _, o := range r.loops[:i] {
@@ -95,32 +96,28 @@ func (r *Relay) Run(ctx context.Context, started func()) error {
 			return fmt.Errorf("relay: %w", err)
 		}
 	}
-	errs := make(chan error, len(r.loops))
-	for _, l := range r.loops {
-		go func() { errs <- l.run() }()
-	}
 	r.setRunning(true)
-	started()
+	return nil
+}
 
-	var failed error
-	alive := len(r.loops)
-	select {
-	case <-ctx.Done():
-	case failed = <-errs: // a loop ends by itself only when epoll fails
-		alive--
+// Run serves until ctx is done, then ends every pair (WebSockets with 1012). It
+// returns when all are closed and all Done calls have returned.
+func (r *Relay) Run(ctx context.Context) error {
+	loops, ctx := errgroup.WithContext(ctx)
+	for _, l := range r.loops {
+		loops.Go(l.run)
 	}
+	<-ctx.Done() // a loop ends by itself only when epoll fails
 	for _, p := range r.setRunning(false) {
 		p.leave()
 	}
 	for _, l := range r.loops {
 		l.stop()
 	}
-	for range alive {
-		failed = errors.Join(failed, <-errs)
-	}
+	err := loops.Wait()
 	r.ends.Wait()
-	if failed != nil {
-		return fmt.Errorf("relay: %w", failed)
+	if err != nil {
+		return fmt.Errorf("relay: %w", err)
 	}
 	return nil
 }
@@ -131,27 +128,24 @@ func (r *Relay) setRunning(on bool) []pair {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.running = on
-	var ps []pair
-	for p := range r.copies {
-		ps = append(ps, p)
-	}
-	return ps
+	return slices.Collect(maps.Keys(r.copies))
 }
 
 // Add takes both connections over; the caller must not use them any more,
 // whatever Add returns. On an error both are closed, and Done is not called.
 func (r *Relay) Add(s Spec) error {
-	client, plain := s.Client.(*net.TCPConn)
-	upstream, both := s.Upstream.(*net.TCPConn)
-	if !plain || !both {
-		return r.addCopy(s)
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.running {
 		s.Client.Close()
 		s.Upstream.Close()
 		return ErrClosed
+	}
+	client, plain := s.Client.(*net.TCPConn)
+	upstream, both := s.Upstream.(*net.TCPConn)
+	if !plain || !both {
+		r.addCopyLocked(s)
+		return nil
 	}
 	l := r.loops[r.next%len(r.loops)]
 	r.next++
@@ -161,7 +155,7 @@ func (r *Relay) Add(s Spec) error {
 	}
 	r.ends.Add(1)
 	r.left.add(s.Left, p)
-	if !l.post(command{p, cmdAdd}) { // its epoll failed
+	if !l.post(command{pair: p}) { // its epoll failed
 		r.left.remove(s.Left, p)
 		p.closeSockets()
 		r.ends.Done()
@@ -170,15 +164,8 @@ func (r *Relay) Add(s Spec) error {
 	return nil
 }
 
-func (r *Relay) addCopy(s Spec) error {
+func (r *Relay) addCopyLocked(s Spec) {
 	p := newCopyPair(s, &r.buffers)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.running {
-		s.Client.Close()
-		s.Upstream.Close()
-		return ErrClosed
-	}
 	r.copies[p] = true
 	r.ends.Add(1)
 	r.left.add(s.Left, p)
@@ -189,7 +176,6 @@ func (r *Relay) addCopy(s Spec) error {
 		r.mu.Unlock()
 		r.end(p, s)
 	}()
-	return nil
 }
 
 // end is called for every added pair when it is closed.
@@ -201,4 +187,70 @@ func (r *Relay) end(p pair, s Spec) {
 			s.Done()
 		}
 	}()
+}
+
+// leaveWatch tells pairs that their session leaves. It uses one goroutine per
+// session that has pairs, not one per pair.
+type leaveWatch struct {
+	ends *sync.WaitGroup // counts the goroutines
+
+	mu     sync.Mutex
+	groups map[<-chan struct{}]*leaveGroup
+}
+
+type leaveGroup struct {
+	pairs map[pair]struct{}
+	empty chan struct{} // closed when the last pair has gone
+}
+
+func (w *leaveWatch) add(left <-chan struct{}, p pair) {
+	if left == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	g := w.groups[left]
+	if g == nil {
+		g = &leaveGroup{pairs: map[pair]struct{}{}, empty: make(chan struct{})}
+		if w.groups == nil {
+			w.groups = map[<-chan struct{}]*leaveGroup{}
+		}
+		w.groups[left] = g
+		w.ends.Add(1)
+		go w.watch(left, g)
+	}
+	g.pairs[p] = struct{}{}
+}
+
+func (w *leaveWatch) remove(left <-chan struct{}, p pair) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	g := w.groups[left]
+	if g == nil {
+		return
+	}
+	delete(g.pairs, p)
+	if len(g.pairs) == 0 {
+		delete(w.groups, left)
+		close(g.empty)
+	}
+}
+
+func (w *leaveWatch) watch(left <-chan struct{}, g *leaveGroup) {
+	defer w.ends.Done()
+	select {
+	case <-g.empty:
+		return
+	case <-left:
+	}
+	w.mu.Lock()
+	if w.groups[left] == g {
+		delete(w.groups, left)
+	}
+	pairs := g.pairs
+	g.pairs = nil
+	w.mu.Unlock()
+	for p := range pairs {
+		p.leave()
+	}
 }

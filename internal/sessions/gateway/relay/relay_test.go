@@ -26,9 +26,11 @@ func startRelay(t testing.TB) (r *Relay, stop func()) {
 	t.Helper()
 	r = New(2)
 	ctx, cancel := context.WithCancel(context.Background())
-	up, end := make(chan struct{}), make(chan error, 1)
-	go func() { end <- r.Run(ctx, func() { close(up) }) }()
-	<-up
+	if err := r.Open(); err != nil {
+		t.Fatal(err)
+	}
+	end := make(chan error, 1)
+	go func() { end <- r.Run(ctx) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		select {
@@ -73,7 +75,7 @@ type stream interface {
 	CloseWrite() error
 }
 
-// kinds are both ways of relaying.
+// kinds are the two implementations of a pair.
 var kinds = map[string]func(t testing.TB) (outer, inner stream){
 	"sockets": func(t testing.TB) (outer, inner stream) { return first(tcpPair(t)) },
 	"tls":     tlsPair,
@@ -98,10 +100,10 @@ func tlsPair(t testing.TB) (outer, inner stream) {
 	return client, server
 }
 
-// ends is what a test holds of a relayed pair.
+// ends are the outer ends of a relayed pair.
 type ends struct {
-	client   stream // as the user's browser has it
-	upstream stream // as the session's server has it
+	client   stream // the end of the user's browser
+	upstream stream // the end of the session's server
 	left     chan struct{}
 	done     chan struct{}
 }
@@ -190,7 +192,7 @@ func TestEarlyBytesComeFirst(t *testing.T) {
 	})
 }
 
-// A half close reaches the other side, and the opposite direction lives on.
+// A half close reaches the other side, and the opposite direction stays open.
 func TestHalfCloseIsPassedOn(t *testing.T) {
 	r, _ := startRelay(t)
 	eachKind(t, func(t *testing.T, kind string) {
@@ -218,8 +220,8 @@ func TestHalfCloseIsPassedOn(t *testing.T) {
 	})
 }
 
-// Megabytes in both directions at once, in odd pieces, over many pairs, with
-// readers that stop and go: every byte arrives, in order.
+// Many pairs transfer megabytes in both directions at once, in odd pieces and with slow
+// readers. Every byte arrives, in order.
 func TestNothingIsLost(t *testing.T) {
 	size, pairs := 4<<20, 20
 	if testing.Short() {
@@ -275,8 +277,7 @@ func readPieces(t *testing.T, c stream, want []byte, seed uint64) {
 	}
 }
 
-// A reader that does not read stops its writer, whose bytes are all there when
-// it reads at last.
+// A reader that does not read blocks its writer. All bytes arrive when it reads.
 func TestSlowReaderHoldsWriterBack(t *testing.T) {
 	r, _ := startRelay(t)
 	eachKind(t, func(t *testing.T, kind string) {
@@ -310,7 +311,7 @@ func TestSlowReaderHoldsWriterBack(t *testing.T) {
 	})
 }
 
-// A client that vanishes takes the server's side down, and the other way round.
+// A reset of one side ends the other side.
 func TestResetEndsBothSides(t *testing.T) {
 	r, _ := startRelay(t)
 	eachKind(t, func(t *testing.T, kind string) {

@@ -22,7 +22,7 @@ type socketPair struct {
 	started  bool
 	awaiting bool // the server has gone; wait for Left
 	waited   bool // closing.LeftWait is over
-	leaving  bool // goodbye was called
+	leaving  bool // beginClose was called
 	gone     bool // the client has gone and closing.GoneWait is running
 	closed   bool
 }
@@ -92,7 +92,7 @@ func (p *socketPair) closeSockets() {
 	}
 }
 
-func (p *socketPair) leave() { p.loop.post(command{p, cmdLeave}) }
+func (p *socketPair) leave() { p.loop.post(command{pair: p, end: true}) }
 
 // start begins to serve the pair.
 func (p *socketPair) start() {

@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -55,12 +56,7 @@ type Grant struct {
 
 // Allows reports whether the bearer may connect to key.
 func (g Grant) Allows(key holdfast.SessionKey) bool {
-	for _, k := range g.Keys {
-		if k == key {
-			return true
-		}
-	}
-	return g.Prefix != "" && strings.HasPrefix(string(key), g.Prefix)
+	return slices.Contains(g.Keys, key) || g.Prefix != "" && strings.HasPrefix(string(key), g.Prefix)
 }
 
 // check checks the limits of a grant, both when signing and when verifying.

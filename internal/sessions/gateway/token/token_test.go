@@ -42,7 +42,7 @@ func forAlice(now time.Time, ttl time.Duration) Grant {
 	return Grant{Keys: []holdfast.SessionKey{"alice"}, IssuedAt: now, Expires: now.Add(ttl)}
 }
 
-func TestTokenSaysWhatWasSigned(t *testing.T) {
+func TestTokenContainsWhatWasSigned(t *testing.T) {
 	s := secret(t, "k1")
 	want := Grant{Keys: []holdfast.SessionKey{"alice", "bob"}, Prefix: "team-", IssuedAt: noon, Expires: noon.Add(time.Hour)}
 	got, err := Verify([]Secret{s}, sign(t, s, want), noon)
@@ -60,12 +60,12 @@ func TestTokenSaysWhatWasSigned(t *testing.T) {
 		}
 	}
 	if (Grant{}).Allows("alice") {
-		t.Error("a grant of nothing allows alice")
+		t.Error("an empty grant allows alice")
 	}
 }
 
-// The format is for other programs, too: this token was made by a shell,
-// openssl and base64, as docs/connect-tokens.md says.
+// Other programs can create tokens: this one was made with a shell, openssl and base64, as
+// described in docs/connect-tokens.md.
 func TestTokenMadeElsewhere(t *testing.T) {
 	s := Secret{"k1", []byte("0123456789abcdef0123456789abcdef")}
 	const made = "hf1.k1.eyJrZXlzIjpbImFsaWNlIl0sImlhdCI6MTc3NzYzNjgwMCwiZXhwIjoxNzc3NjQwNDAwfQ.D44MXY77jfBBVSR15AoeSmA2BNSmnkKk4Xb-fijj26E"
@@ -74,7 +74,7 @@ func TestTokenMadeElsewhere(t *testing.T) {
 		t.Errorf("%+v, %v", g, err)
 	}
 	if ours := sign(t, s, forAlice(noon, time.Hour)); ours != made {
-		t.Errorf("ours is %s", ours)
+		t.Errorf("Sign returned %s", ours)
 	}
 }
 
@@ -104,11 +104,11 @@ func TestEveryChangeBreaksAToken(t *testing.T) {
 		t.Errorf("another secret of the same id: %v", err)
 	}
 	if _, err := Verify(nil, good, noon); !errors.Is(err, ErrInvalid) {
-		t.Errorf("no secret at all: %v", err)
+		t.Errorf("without a secret: %v", err)
 	}
 }
 
-// Signed payloads are held to the bounds, too: a program that signs may be wrong.
+// The bounds also apply to signed payloads, because the program that signs may be wrong.
 func TestSignedNonsenseIsRefused(t *testing.T) {
 	s := secret(t, "k1")
 	at := noon.Unix()
@@ -165,7 +165,7 @@ func TestOnlyGoodGrantsAreSigned(t *testing.T) {
 	}
 }
 
-func TestTokenCountsForItsTimeAndTheSkew(t *testing.T) {
+func TestTokenIsValidForItsTimeAndTheSkew(t *testing.T) {
 	path := secretsFile(t, secret(t, "k1"))
 	synctest.Test(t, func(t *testing.T) {
 		v, err := OpenVerifier(path, slog.New(slog.DiscardHandler))
@@ -274,14 +274,14 @@ func TestSecretsFile(t *testing.T) {
 		many.WriteString(secret(t, fmt.Sprint("k", i)).Line() + "\n")
 	}
 	if _, err := parseSecrets(many.String()); err == nil {
-		t.Error("too many secrets were taken")
+		t.Error("too many secrets were accepted")
 	}
 	path := secretsFile(t, a)
 	if err := os.Chmod(path, 0o640); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := ReadSecrets(path); err == nil || holdfast.HintOf(err) != "chmod 600 "+path {
-		t.Errorf("group may read it: %v", err)
+		t.Errorf("a file that the group can read: %v", err)
 	}
 }
 
@@ -294,7 +294,7 @@ func TestSecretsStayOutOfLogs(t *testing.T) {
 		}
 	}
 	if _, err := NewSecret("a b"); err == nil {
-		t.Error("a bad id was taken")
+		t.Error("an invalid id was accepted")
 	}
 	_, err := parseSecrets("a " + text + "=")
 	if err == nil || strings.Contains(err.Error(), text) {
@@ -318,13 +318,12 @@ func FuzzVerify(f *testing.F) {
 		}
 		cut := strings.LastIndexByte(text, '.')
 		if again := text[:cut] + "." + encoding.EncodeToString(s.mac(text[:cut])); again != text || g.check() != nil {
-			t.Fatalf("%q counts: %+v", text, g)
+			t.Fatalf("%q is valid: %+v", text, g)
 		}
 	})
 }
 
-// Whatever payload is signed: what is accepted keeps the bounds and can be
-// signed again.
+// Every accepted payload keeps the bounds and can be signed again.
 func FuzzPayload(f *testing.F) {
 	f.Add(`{"keys":["alice"],"iat":1777636800,"exp":1777640400}`)
 	f.Add(`{"prefix":"team-","iat":1,"exp":2}`)

@@ -1,6 +1,6 @@
-// Package budget decides which sessions' memory is saved in the time that a notice
-// leaves, by what is known of their sizes and what was learnt of how fast that
-// goes. It reads no clock and touches nothing: Plan is a function of its arguments.
+// Package budget decides which sessions' memory is saved in the time before a node ends.
+// It uses the sizes of the images and the measured rates of saving and sending. Plan is a
+// pure function.
 package budget
 
 import (
@@ -10,56 +10,57 @@ import (
 	"time"
 )
 
-// Session is one whose memory could be saved.
+// Session is a session whose memory could be saved.
 type Session struct {
-	Bytes     int64 // of its image, 0 or more, as far as can be known
-	Priority  int   // what is lost with a higher one is the bigger loss
-	Connected bool  // clients are connected to it
+	Bytes     int64 // estimated size of its image, 0 or more
+	Priority  int   // the memory of a higher priority is the bigger loss
+	Connected bool  // clients are connected
 }
 
-// Limits are what there is.
+// Limits are the time and the space for saving.
 type Limits struct {
-	Time     time.Duration // until the last image has to be away
-	Lanes    int           // sessions saved side by side, at least 1
-	Memory   int64         // bytes of images that there is room for in memory at a time
-	Disk     int64         // the same on disk; 0 is none
-	MaxImage int64         // bytes of one image
+	Time     time.Duration // until the last image has to be sent
+	Lanes    int           // sessions saved concurrently, at least 1
+	Memory   int64         // bytes of images that fit in memory at the same time
+	Disk     int64         // the same on disk; 0 means none
+	MaxImage int64         // maximum bytes of one image
 }
 
-// Place is where an image is while it is made and sent.
-type Place string
+// Place is where an image is stored until it is sent.
+type Place int
 
 // The places.
 const (
-	InMemory Place = "memory"
-	OnDisk   Place = "disk"
+	InMemory Place = iota
+	OnDisk
+	places // number of places
 )
 
-// Saved is a session that is to be saved.
+// Saved is a session that is saved.
 type Saved struct {
-	Index int // in what Plan was given
+	Index int // in the argument of Plan
 	Place Place
 }
 
-// Lost is a session that is not.
+// Lost is a session that is not saved.
 type Lost struct {
 	Index int
 	Why   string
 }
 
-// Decision is what Plan comes to.
+// Decision is the result of Plan.
 type Decision struct {
-	Save  []Saved       // in the order in which to begin: the biggest loss first
-	Lanes int           // that many side by side
-	Takes time.Duration // all of them, by the rates; 0 where there is none
+	Save  []Saved       // in the order of their start: the biggest loss first
+	Lanes int           // sessions saved concurrently
+	Takes time.Duration // estimated duration of all saves; 0 if Save is empty
 	Lost  []Lost        // in the same order
 }
 
-// Plan goes through the sessions from the biggest loss to the smallest: by
-// priority, then those with clients, then the smaller ones, of which more can be
-// saved in the same time. Each that fits beside those taken before is taken: none is
-// left out for the sake of a smaller loss. An image is in memory where there is room
-// for it, and on disk where that is the only way for it to fit.
+// Plan selects sessions from the biggest loss to the smallest: by priority, then those
+// with clients, then the smaller ones, because more of them can be saved in the same
+// time. It selects each session that fits beside those selected before, so it never
+// skips a bigger loss in favour of a smaller one. An image is stored in memory if it fits
+// there, else on disk.
 func Plan(all []Session, l Limits, r Rates) Decision {
 	order := make([]int, len(all))
 	for i := range order {
@@ -94,32 +95,29 @@ func byLoss(a, b Session) int {
 	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(connected(b), connected(a)), cmp.Compare(a.Bytes, b.Bytes))
 }
 
-// set is sessions that are saved together.
+// set is a set of sessions that are saved.
 type set struct {
 	limits  Limits
 	rates   Rates
 	n       int
-	biggest map[Place]int64 // nil: none
-	bytes   map[Place]int64
+	biggest [places]int64 // bytes of the largest image, by place
+	bytes   [places]int64
 }
 
 func (s set) with(bytes int64, at Place) set {
-	next := set{limits: s.limits, rates: s.rates, n: s.n + 1, biggest: map[Place]int64{}, bytes: map[Place]int64{}}
-	for _, p := range []Place{InMemory, OnDisk} {
-		next.biggest[p], next.bytes[p] = s.biggest[p], s.bytes[p]
-	}
-	next.biggest[at] = max(next.biggest[at], bytes)
-	next.bytes[at] += bytes
-	return next
+	s.n++
+	s.biggest[at] = max(s.biggest[at], bytes)
+	s.bytes[at] += bytes
+	return s
 }
 
-// placeFor is where one more session could be saved, or why nowhere.
+// placeFor returns the place for one more session, or why it cannot be saved.
 func (s set) placeFor(bytes int64) (at Place, why string) {
 	if bytes > s.limits.MaxImage {
-		return "", fmt.Sprintf("it has %s, and an image may have %s", size(bytes), size(s.limits.MaxImage))
+		return 0, fmt.Sprintf("it has %s, and the limit of an image is %s", size(bytes), size(s.limits.MaxImage))
 	}
 	needs := time.Duration(0)
-	for _, place := range []Place{InMemory, OnDisk} {
+	for place := range places {
 		if bytes > s.limits.room(place) || s.limits.room(place) <= 0 {
 			continue
 		}
@@ -132,9 +130,9 @@ func (s set) placeFor(bytes int64) (at Place, why string) {
 		}
 	}
 	if needs == 0 {
-		return "", fmt.Sprintf("it has %s, and there is room for %s", size(bytes), size(max(s.limits.Memory, s.limits.Disk, 0)))
+		return 0, fmt.Sprintf("it has %s, and there is space for %s", size(bytes), size(max(s.limits.Memory, s.limits.Disk, 0)))
 	}
-	return "", fmt.Sprintf("it has %s, there are %s, and with it %s would be needed", size(bytes), seconds(s.limits.Time), seconds(needs))
+	return 0, fmt.Sprintf("it has %s, %s remain, and the saves would take %s with it", size(bytes), seconds(s.limits.Time), seconds(needs))
 }
 
 func (l Limits) room(at Place) int64 {
@@ -144,11 +142,11 @@ func (l Limits) room(at Place) int64 {
 	return l.Memory
 }
 
-// lanes is how many are saved side by side: at any moment there is room for so many
-// of the biggest.
+// lanes returns how many sessions are saved concurrently. The space always suffices for
+// that number of the biggest images.
 func (s set) lanes() int {
 	n := max(1, s.limits.Lanes)
-	for _, p := range []Place{InMemory, OnDisk} {
+	for p := range places {
 		if s.biggest[p] > 0 {
 			n = int(min(int64(n), s.limits.room(p)/s.biggest[p]))
 		}
@@ -156,10 +154,10 @@ func (s set) lanes() int {
 	return max(1, n)
 }
 
-// takes is the longest that the set can take: the bytes go one after the other at
-// the machine's rate, and what each session takes whatever its size goes in as many
-// lanes as there are, which is at worst n/lanes of them and one more (Graham's bound
-// on list scheduling: either all lanes are busy, or all that is left has begun).
+// takes returns the longest time that the set can take. All bytes are transferred at the
+// machine's rate. The fixed overheads of the sessions run in parallel, one in each lane.
+// They take at most n/lanes rounds and one more (Graham's bound on list scheduling: either
+// all lanes are busy, or all remaining sessions have started).
 func (s set) takes() time.Duration {
 	if s.n == 0 {
 		return 0

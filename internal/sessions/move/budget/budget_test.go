@@ -38,8 +38,8 @@ func someSessions(t *rapid.T) []Session {
 	}), 0, 40).Draw(t, "sessions")
 }
 
-// What Plan takes is done in time, in a machine whose lanes share what saves and
-// what sends; what it leaves out fits nowhere beside the bigger losses.
+// The selected sessions are saved in time on a simulated machine whose lanes share the
+// rates. A session that is not selected does not fit beside the bigger losses.
 func TestPlan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all, l, r := someSessions(t), someLimits(t), someRates(t)
@@ -48,19 +48,19 @@ func TestPlan(t *testing.T) {
 			t.Fatalf("%d saved and %d lost of %d", len(d.Save), len(d.Lost), len(all))
 		}
 		if d.Takes > l.Time && len(d.Save) > 0 {
-			t.Fatalf("it takes %v, there are %v", d.Takes, l.Time)
+			t.Fatalf("the estimate is %v, the limit %v", d.Takes, l.Time)
 		}
 		if took := simulate(all, d, l, r); took > d.Takes+time.Millisecond {
-			t.Fatalf("it took %v, %v were thought", took, d.Takes)
+			t.Fatalf("the saves took %v, the estimate was %v", took, d.Takes)
 		}
 		seen := make([]bool, len(all))
 		for _, s := range d.Save {
 			if seen[s.Index] {
-				t.Fatal("saved twice")
+				t.Fatal("a session is saved twice")
 			}
 			seen[s.Index] = true
 			if b := all[s.Index].Bytes; b > l.MaxImage || b > l.room(s.Place) {
-				t.Fatalf("%d bytes in %s", b, s.Place)
+				t.Fatalf("%d bytes in place %d", b, s.Place)
 			}
 		}
 		for i := 1; i < len(d.Save); i++ {
@@ -81,21 +81,21 @@ func TestPlan(t *testing.T) {
 			for _, at := range []Place{InMemory, OnDisk} {
 				b := all[lost.Index].Bytes
 				if b <= l.MaxImage && l.room(at) > 0 && b <= l.room(at) && bigger.with(b, at).takes() <= l.Time {
-					t.Fatalf("%+v would fit in %s beside the bigger losses: %+v", all[lost.Index], at, d)
+					t.Fatalf("%+v would fit in place %d beside the bigger losses: %+v", all[lost.Index], at, d)
 				}
 			}
 		}
 	})
 }
 
-// More time never saves less of what is worth most.
+// With more time, no bigger loss is given up.
 func TestMoreTimeLosesNothingBigger(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all, l, r := someSessions(t), someLimits(t), someRates(t)
 		before := Plan(all, l, r)
 		l.Time += time.Duration(rapid.Int64Range(0, 60e9).Draw(t, "more"))
 		after := Plan(all, l, r)
-		// The first that differs in the order of loss is one that is gained.
+		// The first difference in the order of loss is a session that is saved in addition.
 		for _, i := range orderOf(all) {
 			was := slices.ContainsFunc(before.Save, func(s Saved) bool { return s.Index == i })
 			is := slices.ContainsFunc(after.Save, func(s Saved) bool { return s.Index == i })
@@ -118,7 +118,7 @@ func orderOf(all []Session) []int {
 	return order
 }
 
-// job is a session in the model: what is left of each of its parts.
+// job is a session in the model, with the remaining time of each of its parts.
 type job struct {
 	at    Place
 	bytes int64
@@ -126,8 +126,9 @@ type job struct {
 	left  [4]float64 // seconds: fixed of saving, its bytes, fixed of sending, its bytes
 }
 
-// simulate is a machine that does what was decided, and what it takes: those under
-// way share what saves, or what sends, and no session begins without room.
+// simulate executes a decision on a model of a machine and returns the duration. Active
+// sessions share the rate of saving or of sending, and a session starts only if its image
+// fits.
 func simulate(all []Session, d Decision, l Limits, r Rates) time.Duration {
 	var queue, active []*job
 	for _, s := range d.Save {
@@ -184,14 +185,14 @@ func fits(active []*job, next *job, l Limits) bool {
 	return sum <= l.room(next.at)
 }
 
-func TestPlanSaysWhy(t *testing.T) {
+func TestPlanStatesReasons(t *testing.T) {
 	r := Rates{Save: guess(Pace{time.Second, 10 * time.Millisecond}), Spill: guess(Pace{time.Second, 100 * time.Millisecond}), Send: guess(Pace{0, 10 * time.Millisecond})}
 	l := Limits{Time: 10 * time.Second, Lanes: 2, Memory: 4e8, Disk: 1e9, MaxImage: 2e9}
 	all := []Session{
 		{Bytes: 1e8},                // 3 s, in memory
 		{Bytes: 6e8, Priority: -1},  // not in memory, and on disk it takes 67 s
-		{Bytes: 15e8, Priority: -1}, // nowhere
-		{Bytes: 3e9, Priority: 5},   // no image may be that big
+		{Bytes: 15e8, Priority: -1}, // fits nowhere
+		{Bytes: 3e9, Priority: 5},   // over the limit of an image
 		{Bytes: 5e7, Priority: 1},   // first
 	}
 	d := Plan(all, l, r)
@@ -199,9 +200,9 @@ func TestPlanSaysWhy(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	if want := 4 * time.Second; (d.Takes - want).Abs() > time.Millisecond {
-		t.Errorf("it takes %v", d.Takes)
+		t.Errorf("the estimate is %v", d.Takes)
 	}
-	for i, says := range map[int]string{3: "an image may have 2000.0 MB", 1: "10.0 s", 2: "room for 1000.0 MB"} {
+	for i, says := range map[int]string{3: "the limit of an image is 2000.0 MB", 1: "10.0 s", 2: "space for 1000.0 MB"} {
 		j := slices.IndexFunc(d.Lost, func(l Lost) bool { return l.Index == i })
 		if j < 0 || !strings.Contains(d.Lost[j].Why, says) {
 			t.Errorf("session %d: %+v", i, d.Lost)
@@ -213,8 +214,8 @@ func TestPlanSaysWhy(t *testing.T) {
 	}
 }
 
-// However slow or fast a machine is, it is learnt.
-func TestRatesAreLearnt(t *testing.T) {
+// A line learns the pace of slow and fast machines.
+func TestRatesAreLearned(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := Pace{time.Duration(rapid.Int64Range(0, 5e9).Draw(t, "fixed")), time.Duration(rapid.Int64Range(1e5, 1e8).Draw(t, "per MB"))}
 		line := FirstGuess().Save
@@ -224,10 +225,10 @@ func TestRatesAreLearnt(t *testing.T) {
 		}
 		got := line.Pace()
 		if (got.Fixed-want.Fixed).Abs() > 20*time.Millisecond || (got.PerMB-want.PerMB).Abs() > want.PerMB/20+100*time.Microsecond {
-			t.Fatalf("%v was learnt, it is %v", got, want)
+			t.Fatalf("learned %v, want %v", got, want)
 		}
 	})
-	rapid.Check(t, func(t *rapid.T) { // whatever is seen
+	rapid.Check(t, func(t *rapid.T) { // for any observations
 		line := FirstGuess().Save
 		for range rapid.IntRange(0, 20).Draw(t, "n") {
 			line.Learn(rapid.Int64Range(0, 1e12).Draw(t, "bytes"), time.Duration(rapid.Int64Range(0, 1e13).Draw(t, "took")), rapid.Float64Range(0, 9).Draw(t, "sharers"))
