@@ -1,8 +1,8 @@
 // Package guardian undoes a risky act if its starter cannot. A guardian is a small
 // process of the same binary. Before the act begins, the starter tells it how to undo
 // the act and by when. The guardian undoes when its starter dies and when the
-// deadline passes. Where that does no harm it repeats the undo after the deadline. It
-// does nothing once the plan is disarmed.
+// deadline passes, and repeats the undo after the deadline. It does nothing once the
+// plan is disarmed.
 //
 // The starter and the guardian watch each other over one socket: if the guardian dies
 // first, the starter undoes. If both are killed, the next agent reads the plan from a
@@ -58,8 +58,7 @@ func Start(argv []string, log *slog.Logger) (*Guardian, error) {
 	return g, nil
 }
 
-// undoHere carries out the harmless parts of a plan in the starter. It does not kill
-// containers: the starter lives and starts another guardian.
+// undoHere carries out the harmless parts of a plan in the starter.
 func (a *Armed) undoHere() error {
 	var err error
 	for _, u := range a.plan.Undo {
