@@ -34,6 +34,7 @@ var rules = []rule{
 	{"internal/platform/pki", []string{"", "internal/platform/keyfile"}},
 	{"internal/platform/store", []string{""}},
 	{"internal/platform/store/...", []string{"", "internal/platform/store"}},
+	{"internal/platform/store/etcd", []string{"", "internal/platform/store", "internal/platform/tasks", "internal/platform/linux/flock"}},
 	{"internal/platform/store/trace", []string{"", "internal/platform/store", "internal/platform/linux/boottime"}},
 	{"internal/platform/engine", []string{"", "internal/platform/linux/tinyelf"}},
 	{"internal/platform/engine/...", []string{"", "internal/platform/engine", "internal/platform/linux/tinyelf"}},
