@@ -274,7 +274,7 @@ func (m *model) Inspect(_ context.Context, id string) (engine.Container, error) 
 	return out, nil
 }
 
-func (m *model) Networks(context.Context) ([]engine.Network, error) {
+func (m *model) Networks(context.Context, map[string]string) ([]engine.Network, error) {
 	done, err := m.ask()
 	if err != nil {
 		return nil, err

@@ -17,12 +17,6 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// The first and the longest wait before a new subscription after a break.
-const (
-	firstRetry = 20 * time.Millisecond
-	lastRetry  = 2 * time.Second
-)
-
 // markTopic is the topic of the marks by which a subscriber learns that its
 // subscription has begun.
 const markTopic = "/holdfast/subscribed"
@@ -96,18 +90,7 @@ func matches(labels, want map[string]string) bool {
 // follow subscribes, again after each break. afterGap, if not nil, is called after
 // each Gap and reports whether the reader goes on.
 func (e *Engine) follow(ctx context.Context, yield func(engine.Event) bool, afterGap func(*knownContainers) bool) {
-	retry := firstRetry
-	for ctx.Err() == nil {
-		subscribed, more := e.subscribe(ctx, yield, afterGap)
-		if !more {
-			return
-		}
-		if subscribed {
-			retry = firstRetry
-		}
-		sleep(ctx, retry)
-		retry = min(2*retry, lastRetry)
-	}
+	engine.Resubscribe(ctx, func() (subscribed, more bool) { return e.subscribe(ctx, yield, afterGap) })
 }
 
 // subscribe yields a Gap and then events until the connection breaks. It reports

@@ -2,8 +2,8 @@ package docker
 
 import (
 	"context"
-	"fmt"
 	"iter"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -14,12 +14,6 @@ import (
 	"github.com/moby/moby/client"
 
 	"holdfast/internal/platform/engine"
-)
-
-// The first and the longest wait before a new subscription after a break.
-const (
-	firstRetry = 20 * time.Millisecond
-	lastRetry  = 2 * time.Second
 )
 
 // notLabels are the attributes that the engine adds to a container's labels in
@@ -56,18 +50,7 @@ func (e *Engine) Watch(ctx context.Context, o engine.WatchOptions) iter.Seq[engi
 
 // follow subscribes, again after each break, to the events from the given time on.
 func (e *Engine) follow(ctx context.Context, filters client.Filters, since func() time.Time, yield func(engine.Event) bool) {
-	retry := firstRetry
-	for ctx.Err() == nil {
-		subscribed, more := e.subscribe(ctx, filters, since(), yield)
-		if !more {
-			return
-		}
-		if subscribed {
-			retry = firstRetry
-		}
-		sleep(ctx, retry)
-		retry = min(2*retry, lastRetry)
-	}
+	engine.Resubscribe(ctx, func() (subscribed, more bool) { return e.subscribe(ctx, filters, since(), yield) })
 }
 
 // answeredKey is the context key of an *atomic.Bool that noteAnswer sets. The client
@@ -82,25 +65,28 @@ func noteAnswer(res *http.Response) {
 	}
 }
 
+// open subscribes. It reports whether the engine has answered. close ends the
+// subscription.
+func (e *Engine) open(ctx context.Context, o client.EventsListOptions) (stream client.EventsResult, answered bool, close func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var mark atomic.Bool
+	stream = e.api.Events(context.WithValue(ctx, answeredKey{}, &mark), o)
+	return stream, mark.Load(), func() {
+		cancel()
+		for range stream.Err { // closed when the stream's goroutine ends
+		}
+	}
+}
+
 // subscribe yields a Gap and then events until the connection breaks. It reports
 // whether there was a connection, and whether the reader goes on.
 //
 // The engine answers a moment before the subscription begins; since makes it replay
 // the events in between.
 func (e *Engine) subscribe(ctx context.Context, filters client.Filters, since time.Time, yield func(engine.Event) bool) (subscribed, more bool) {
-	ctx, cancel := context.WithCancel(ctx)
-	var answered atomic.Bool
-	ctx = context.WithValue(ctx, answeredKey{}, &answered)
-	stream := e.api.Events(ctx, client.EventsListOptions{
-		Since:   fmt.Sprintf("%d.%09d", since.Unix(), since.Nanosecond()),
-		Filters: filters,
-	})
-	defer func() {
-		cancel()
-		for range stream.Err { // closed when the stream's goroutine ends
-		}
-	}()
-	if !answered.Load() {
+	stream, answered, close := e.open(ctx, client.EventsListOptions{Since: stampOf(since), Filters: filters})
+	defer close()
+	if !answered {
 		return false, true
 	}
 	if !yield(engine.Event{Gap: true, Time: since}) {
@@ -124,7 +110,7 @@ func eventOf(m events.Message) engine.Event {
 		ID:     m.Actor.ID,
 		Action: string(m.Action),
 		Name:   m.Actor.Attributes["name"],
-		Labels: make(map[string]string, len(m.Actor.Attributes)),
+		Labels: maps.Clone(m.Actor.Attributes),
 		Time:   time.Unix(0, m.TimeNano),
 	}
 	switch m.Type {
@@ -136,9 +122,6 @@ func eventOf(m events.Message) engine.Event {
 	if m.Action == events.ActionDie {
 		// Without a number the exit code stays 0.
 		ev.ExitCode, _ = strconv.Atoi(m.Actor.Attributes["exitCode"])
-	}
-	for key, value := range m.Actor.Attributes {
-		ev.Labels[key] = value
 	}
 	for _, key := range notLabels {
 		delete(ev.Labels, key)

@@ -97,9 +97,9 @@ func networksOf(c container.Summary) []string {
 // a swarm's containers to the host's network (moby, daemon/cluster).
 var ownNetworks = [...]string{"bridge", "host", "none", "docker_gwbridge"}
 
-// Networks lists all networks.
-func (e *Engine) Networks(ctx context.Context) ([]engine.Network, error) {
-	res, err := e.api.NetworkList(ctx, client.NetworkListOptions{})
+// Networks lists the networks with all the labels; a value of "" matches any.
+func (e *Engine) Networks(ctx context.Context, labels map[string]string) ([]engine.Network, error) {
+	res, err := e.api.NetworkList(ctx, client.NetworkListOptions{Filters: labelFilters(labels)})
 	if err != nil {
 		return nil, e.fail(ctx, err, "list networks")
 	}
