@@ -32,6 +32,7 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/atomicfile"
 	"holdfast/internal/platform/linux/deathsig"
+	"holdfast/internal/platform/linux/proc"
 )
 
 // Errors that callers decide by; they come wrapped.
@@ -201,18 +202,17 @@ func sandboxRoot(id string, init int) (string, error) {
 	if !containerID.MatchString(id) {
 		return "", fmt.Errorf("%q is no container's id: %w", id, ErrStranger)
 	}
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(init) + "/cmdline")
+	args, err := proc.Host.Cmdline(init)
 	if err != nil {
 		return "", err
 	}
-	args := strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
 	root := ""
 	for _, a := range args {
 		if v, ok := strings.CutPrefix(a, "--root="); ok {
 			root = v
 		}
 	}
-	if args[0] != "runsc-sandbox" || root == "" || !slices.Contains(args, id) {
+	if len(args) == 0 || args[0] != "runsc-sandbox" || root == "" || !slices.Contains(args, id) {
 		return "", fmt.Errorf("process %d: %w", init, ErrStranger)
 	}
 	return root, nil

@@ -159,17 +159,10 @@ func deadlineOf(ctx context.Context) string {
 // environment is this process's environment, without the variables of Holdfast and
 // systemd.
 func environment() []string {
-	var env []string
-	for _, kv := range os.Environ() {
-		own := false
-		for _, prefix := range []string{"HOLDFAST_", "NOTIFY_SOCKET=", "WATCHDOG_", "LISTEN_"} {
-			own = own || strings.HasPrefix(kv, prefix)
-		}
-		if !own {
-			env = append(env, kv)
-		}
-	}
-	return env
+	prefixes := []string{"HOLDFAST_", "NOTIFY_SOCKET=", "WATCHDOG_", "LISTEN_"}
+	return slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(kv, prefix) })
+	})
 }
 
 // tail keeps the last maxOutput bytes that are written to it.
