@@ -36,7 +36,7 @@ type Client struct {
 }
 
 // Start attaches to this node's deadman, or starts one, and returns when it answers.
-// argv is a command whose process calls Main with its last argument, dir: as a rule
+// argv is a command whose process calls Main with its last argument, dir: usually
 // this program's own executable and "deadman". A deadman of another version is
 // replaced: its containers and its deadline move to the new one. If the deadman has
 // containers of another node, Start fails with ErrOtherNode and leaves it as it is.

@@ -45,7 +45,7 @@ type Armed struct {
 }
 
 // Start starts a guardian and returns when it runs. argv is a command whose
-// process calls Main, as a rule this program's own executable and "guardian".
+// process calls Main, usually this program's own executable and "guardian".
 // The guardian outlives a SIGINT, SIGTERM or SIGHUP to its starter's session; it
 // ends when its starter does, or on Close. If it is killed, the next Arm starts
 // another.

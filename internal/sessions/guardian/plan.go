@@ -43,7 +43,7 @@ const (
 // harmless reports whether an undo that is not needed does no harm. Such an undo is
 // also done by a starter whose guardian has died, or from a file after both have
 // died. A stopped process has to run again in any case. A limit is written back only
-// where it still has the lowered value.
+// if the file still has the lowered value.
 func (k Kind) harmless() bool { return k == Continue || k == Restore }
 
 // Undo is one part of a plan.
@@ -190,7 +190,7 @@ func (p Plan) lasts() bool {
 // root and writes to the file that it is told.
 func (l Limit) validate() error {
 	if !filepath.IsAbs(l.File) || filepath.Clean(l.File) != l.File || len(l.File) > 4096 || filepath.Base(l.File) != "memory.limit_in_bytes" {
-		return fmt.Errorf("%q is no limit of a memory cgroup", l.File)
+		return fmt.Errorf("%q is not a limit of a memory cgroup", l.File)
 	}
 	for _, v := range []string{l.Low, l.Old} {
 		if _, err := strconv.ParseInt(v, 10, 64); err != nil {

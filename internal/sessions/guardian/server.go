@@ -49,7 +49,7 @@ func newServer(dir string, log *slog.Logger) (*server, error) {
 	if s.boot, err = bootID(); err != nil {
 		return nil, err
 	}
-	if s.self, err = whoami(); err != nil {
+	if s.self, err = self(); err != nil {
 		return nil, err
 	}
 	if dir != "" {

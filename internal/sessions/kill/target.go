@@ -54,7 +54,7 @@ type Target struct {
 	// in that namespace with it.
 	alone  bool
 	groups []cgroup.Group // those of the container itself, the unified one first
-	memory cgroup.Group   // its group in the hierarchy with the memory controller; zero where there is none
+	memory cgroup.Group   // its group in the hierarchy with the memory controller; zero if there is none
 
 	mu     sync.Mutex
 	closed bool
@@ -79,7 +79,7 @@ type Opener struct {
 	NoShims bool
 
 	mounts    cgroup.Mounts
-	memory    cgroup.Mount // the one with the memory controller; zero where there is none
+	memory    cgroup.Mount // the one with the memory controller; zero if there is none
 	protected map[int]bool
 	own       []cgroup.Group // of this process
 }
@@ -244,7 +244,7 @@ func (o *Opener) findShim(init int) (*pidfd.Process, error) {
 	exe, err := proc.Host.Exe(s.PPid)
 	if err != nil || !strings.HasPrefix(path.Base(exe), shimPrefix) {
 		shim.Close()
-		return nil, nil //nolint:nilerr // a parent that we cannot see is no shim of ours
+		return nil, nil //nolint:nilerr // a parent that this process cannot see is not a shim of this host
 	}
 	return shim, nil
 }
