@@ -6,16 +6,16 @@ import (
 	"holdfast/internal/platform/linux/boottime"
 )
 
-// aim is the newest deadline. Any goroutine may set it; set never waits for a
+// latestDeadline is the newest deadline. Any goroutine may set it; set never waits for a
 // deadman.
-type aim struct {
+type latestDeadline struct {
 	mu       sync.Mutex // never held across I/O
 	deadline boottime.Instant
 	missed   bool // a deadline passed before the next one was set
 }
 
 // set sets another deadline; the zero Instant is none.
-func (a *aim) set(deadline boottime.Instant) {
+func (a *latestDeadline) set(deadline boottime.Instant) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.missed = a.missed || a.deadline != 0 && a.deadline.Until() <= 0
@@ -23,7 +23,7 @@ func (a *aim) set(deadline boottime.Instant) {
 }
 
 // begin sets the deadline that an earlier agent left, unless a deadline is set.
-func (a *aim) begin(deadline boottime.Instant) {
+func (a *latestDeadline) begin(deadline boottime.Instant) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.deadline == 0 {
@@ -33,7 +33,7 @@ func (a *aim) begin(deadline boottime.Instant) {
 
 // take returns the deadline, and whether one had passed since the last take
 // before another was set.
-func (a *aim) take() (deadline boottime.Instant, missed bool) {
+func (a *latestDeadline) take() (deadline boottime.Instant, missed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	missed, a.missed = a.missed, false
