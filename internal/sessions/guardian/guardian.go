@@ -19,7 +19,6 @@ import (
 	"sync"
 	"time"
 
-	"holdfast/internal/platform/linux/boottime"
 	"holdfast/internal/platform/linux/pidfd"
 )
 
@@ -115,11 +114,6 @@ func (g *Guardian) ensure() error {
 	g.log.Warn("guardian: it had died; started another", "pid", s.process.Pid)
 	g.side = s
 	return nil
-}
-
-// Extend sets another deadline. ErrUndone.
-func (a *Armed) Extend(deadline boottime.Instant) error {
-	return a.question("extend", message{Op: opExtend, ID: a.id, Deadline: deadline}, answerLimit)
 }
 
 // Check asks whether the plan still stands. An act that begins late may begin after

@@ -109,34 +109,22 @@ func TestDisarmedPlanIsNotCarriedOut(t *testing.T) {
 	}
 }
 
-func TestDeadlineIsExtended(t *testing.T) {
-	g, p := start(t, t.TempDir()), sleeper(t)
-	far, err := g.Arm(continuing(time.Hour, p))
-	if err != nil {
-		t.Fatal(err)
-	}
-	stop(t, p)
-	if err := far.Extend(boottime.Now()); err != nil { // an earlier one
-		t.Fatal(err)
-	}
-	eventually(t, "the process runs", func() bool { return stateOf(p) != 'T' })
-	eventually(t, "the plan is gone", func() bool {
-		return errors.Is(far.Extend(boottime.Now().Add(time.Hour)), guardian.ErrUndone)
-	})
-}
-
 // A stalled starter stops a process after the guardian has continued it. The guardian
 // continues it again, until the plan is disarmed.
 func TestExpiredPlanIsCarriedOutAgain(t *testing.T) {
 	g, p := start(t, t.TempDir()), sleeper(t)
-	armed, err := g.Arm(continuing(time.Hour, p))
+	standing, err := g.Arm(continuing(time.Hour, p))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := armed.Check(); err != nil {
+	if err := standing.Check(); err != nil {
 		t.Errorf("the plan does not stand: %v", err)
 	}
-	if err := armed.Extend(boottime.Now()); err != nil {
+	if err := standing.Disarm(); err != nil {
+		t.Error(err)
+	}
+	armed, err := g.Arm(continuing(0, p))
+	if err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the deadline has passed", func() bool { return errors.Is(armed.Check(), guardian.ErrUndone) })

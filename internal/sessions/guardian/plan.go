@@ -104,7 +104,6 @@ type op string
 const (
 	opAdd    op = "add"    // append an undo to the plan ID before it is armed; no reply
 	opArm    op = "arm"    // the plan is complete and takes effect
-	opExtend op = "extend" // another deadline
 	opCheck  op = "check"  // report whether the plan still stands
 	opUndo   op = "undo"   // carry it out now and forget it
 	opDisarm op = "disarm" // forget the plan

@@ -142,12 +142,9 @@ func (s *server) handle(m message, fds []int) error {
 		return nil
 	case opArm:
 		err = s.arm(m)
-	case opExtend, opCheck:
+	case opCheck:
 		if p == nil || !p.armed || p.undone {
 			return s.answer(reply{Seq: m.Seq, Undone: true})
-		}
-		if m.Op == opExtend {
-			p.deadline = m.Deadline
 		}
 	case opUndo:
 		if p != nil && p.armed {
