@@ -295,8 +295,8 @@ func (c *Client) ready() error {
 	return a.refusal()
 }
 
-// takeDeadline returns the newest deadline. If an earlier one has passed, the containers are
-// doubtful until a deadman reports which it condemned. c.mu is held.
+// takeDeadline returns the newest deadline. If an earlier one has passed, the
+// containers are doubtful until a deadman reports which it condemned. c.mu is held.
 func (c *Client) takeDeadline() boottime.Instant {
 	want, missed := c.deadline.take()
 	if missed {

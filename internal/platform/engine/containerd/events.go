@@ -31,19 +31,6 @@ func (m *marks) next() string {
 // subscriptionLimit bounds a subscriber's wait for its own mark.
 const subscriptionLimit = 10 * time.Second
 
-// Events yields the events of containers with all the labels until ctx is done. The
-// reader must not block: the daemon buffers unread events without bound.
-func (e *Engine) Events(ctx context.Context, labels map[string]string) iter.Seq[engine.Event] {
-	return func(yield func(engine.Event) bool) {
-		e.follow(ctx, func(ev engine.Event) bool {
-			if !ev.Gap && (ev.Type != engine.OfContainer || !matches(ev.Labels, labels)) {
-				return true
-			}
-			return yield(ev)
-		}, nil)
-	}
-}
-
 // Watch yields the events of the engine's namespace until ctx is done. containerd
 // keeps no events. Of past events Watch yields those that follow from the present
 // containers: create, connect and start.
@@ -74,17 +61,6 @@ func (e *Engine) Watch(ctx context.Context, o engine.WatchOptions) iter.Seq[engi
 			return true
 		})
 	}
-}
-
-// matches reports whether labels has all of want; "" is any value.
-func matches(labels, want map[string]string) bool {
-	for key, value := range want {
-		got, ok := labels[key]
-		if !ok || value != "" && got != value {
-			return false
-		}
-	}
-	return true
 }
 
 // follow subscribes, again after each break. afterGap, if not nil, is called after

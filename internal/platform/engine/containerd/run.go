@@ -41,7 +41,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	k := keeper{e: e}
 	k.all.Go(func() { k.tend(ctx) })
-	for ev := range e.Events(ctx, nil) {
+	for ev := range e.Watch(ctx, engine.WatchOptions{}) {
 		switch {
 		case ev.Gap:
 			k.lookAll(ctx)

@@ -22,7 +22,7 @@ const eventsKept = 256
 // Activity yields the uses of images, networks and volumes, from since on as far as
 // the engine has them, until ctx is done. If the engine may not have all of them, a
 // Gap comes first, and another after each break of the connection. The reader must
-// not block, as with Events. With until the sequence ends at that time, and at the
+// not block, as with Watch. With until the sequence ends at that time, and at the
 // first break with a Gap.
 func (e *Engine) Activity(ctx context.Context, since, until time.Time) iter.Seq[engine.Activity] {
 	filters := client.Filters{}.Add("type", string(events.ContainerEventType), string(events.ImageEventType),
@@ -62,8 +62,8 @@ func (e *Engine) replay(ctx context.Context, filters client.Filters, since, unti
 	if !until.IsZero() {
 		o.Until = stampOf(until)
 	}
-	stream, answered, close := e.open(ctx, o)
-	defer close()
+	stream, answered, unsubscribe := e.open(ctx, o)
+	defer unsubscribe()
 	if !answered {
 		return since, false, broken
 	}
@@ -96,8 +96,8 @@ func (e *Engine) remembers(ctx context.Context, since time.Time) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	stream, _, close := e.open(ctx, client.EventsListOptions{Since: "1", Until: stampOf(time.Now())})
-	defer close()
+	stream, _, unsubscribe := e.open(ctx, client.EventsListOptions{Since: "1", Until: stampOf(time.Now())})
+	defer unsubscribe()
 	for range eventsKept {
 		select {
 		case m := <-stream.Messages:

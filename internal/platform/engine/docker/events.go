@@ -20,14 +20,6 @@ import (
 // an event (moby, daemon/events.go).
 var notLabels = [...]string{"image", "name", "exitCode", "signal", "execID", "execDuration"}
 
-// Events yields the events of containers with all the labels until ctx is done. The
-// reader must not block: the engine drops events for a reader that is more than about
-// a thousand behind (moby, daemon/events/events.go).
-func (e *Engine) Events(ctx context.Context, labels map[string]string) iter.Seq[engine.Event] {
-	filters := labelFilters(labels).Add("type", string(events.ContainerEventType))
-	return func(yield func(engine.Event) bool) { e.follow(ctx, filters, time.Now, yield) }
-}
-
 // Watch yields the events of the whole engine until ctx is done.
 func (e *Engine) Watch(ctx context.Context, o engine.WatchOptions) iter.Seq[engine.Event] {
 	filters := client.Filters{}
@@ -39,18 +31,14 @@ func (e *Engine) Watch(ctx context.Context, o engine.WatchOptions) iter.Seq[engi
 		if since.IsZero() {
 			since = time.Now()
 		}
-		e.follow(ctx, filters, func() time.Time { return since }, func(ev engine.Event) bool {
+		told := func(ev engine.Event) bool {
 			if !ev.Gap {
 				since = ev.Time.Add(1) // "since" is inclusive
 			}
 			return yield(ev)
-		})
+		}
+		engine.Resubscribe(ctx, func() (subscribed, more bool) { return e.subscribe(ctx, filters, since, told) })
 	}
-}
-
-// follow subscribes, again after each break, to the events from the given time on.
-func (e *Engine) follow(ctx context.Context, filters client.Filters, since func() time.Time, yield func(engine.Event) bool) {
-	engine.Resubscribe(ctx, func() (subscribed, more bool) { return e.subscribe(ctx, filters, since(), yield) })
 }
 
 // answeredKey is the context key of an *atomic.Bool that noteAnswer sets. The client
@@ -65,9 +53,9 @@ func noteAnswer(res *http.Response) {
 	}
 }
 
-// open subscribes. It reports whether the engine has answered. close ends the
+// open subscribes. It reports whether the engine has answered. unsubscribe ends the
 // subscription.
-func (e *Engine) open(ctx context.Context, o client.EventsListOptions) (stream client.EventsResult, answered bool, close func()) {
+func (e *Engine) open(ctx context.Context, o client.EventsListOptions) (stream client.EventsResult, answered bool, unsubscribe func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var mark atomic.Bool
 	stream = e.api.Events(context.WithValue(ctx, answeredKey{}, &mark), o)
@@ -84,8 +72,8 @@ func (e *Engine) open(ctx context.Context, o client.EventsListOptions) (stream c
 // The engine answers a moment before the subscription begins; since makes it replay
 // the events in between.
 func (e *Engine) subscribe(ctx context.Context, filters client.Filters, since time.Time, yield func(engine.Event) bool) (subscribed, more bool) {
-	stream, answered, close := e.open(ctx, client.EventsListOptions{Since: stampOf(since), Filters: filters})
-	defer close()
+	stream, answered, unsubscribe := e.open(ctx, client.EventsListOptions{Since: stampOf(since), Filters: filters})
+	defer unsubscribe()
 	if !answered {
 		return false, true
 	}
