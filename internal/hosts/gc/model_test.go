@@ -122,7 +122,7 @@ func (m *model) network(name string) *engine.Network {
 
 func (m *model) addNetwork() string {
 	id := m.id("network")
-	m.networks[id] = &engine.Network{ID: id, Name: "net-" + id, Scope: "local", Created: m.now}
+	m.networks[id] = &engine.Network{ID: id, Name: "net-" + id, Created: m.now}
 	return id
 }
 

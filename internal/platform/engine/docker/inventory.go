@@ -106,7 +106,7 @@ func (e *Engine) Networks(ctx context.Context, labels map[string]string) ([]engi
 	list := make([]engine.Network, 0, len(res.Items))
 	for _, n := range res.Items {
 		list = append(list, engine.Network{
-			ID: n.ID, Name: n.Name, Driver: n.Driver, Scope: n.Scope, Created: n.Created, Labels: n.Labels,
+			ID: n.ID, Name: n.Name, Created: n.Created, Labels: n.Labels,
 			Fixed: n.Ingress || n.ConfigOnly || n.Scope != "local" || slices.Contains(ownNetworks[:], n.Name),
 		})
 	}
