@@ -200,7 +200,7 @@ func TestStarterIsKilled(t *testing.T) {
 	} {
 		t.Run(step, func(t *testing.T) {
 			c := e.run(t)
-			arg, err := json.Marshal(order{Socket: e.socket, Dir: t.TempDir(), Container: guardian.ContainerOf(c.Target), At: step})
+			arg, err := json.Marshal(order{Socket: e.socket, Dir: t.TempDir(), ID: c.ID, Name: c.Name, Pid: c.Pid(), At: step})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -235,7 +235,8 @@ func guardianArgv(dir string) []string { return []string{"/proc/self/exe", "guar
 // and the step at which the process kills itself.
 type order struct {
 	Socket, Dir, At string
-	Container       guardian.Container
+	ID, Name        string
+	Pid             int
 }
 
 func killer(arg string) error {
@@ -255,7 +256,7 @@ func killer(arg string) error {
 		}
 	}
 	quiet := &guardian.Engine{Guardian: guard, Socket: o.Socket, Log: slog.Default(), Observe: observe}
-	target, err := kill.Open(o.Container.ID, o.Container.Name, o.Container.Pid)
+	target, err := kill.Open(o.ID, o.Name, o.Pid)
 	if err != nil {
 		return err
 	}

@@ -110,14 +110,14 @@ func (p *place) holdfast(stdin string, args ...string) done {
 }
 
 // left returns the remaining objects of jobs in the engine.
-func (p *place) left() (containers []engine.Container, networks []engine.LabelledNetwork) {
+func (p *place) left() (containers []engine.Container, networks []engine.Network) {
 	p.t.Helper()
 	labels := map[string]string{"holdfast.job": ""}
 	containers, err := p.engine.List(context.Background(), labels)
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	networks, err = p.engine.LabelledNetworks(context.Background(), labels)
+	networks, err = p.engine.Networks(context.Background(), labels)
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 // hanging is an engine that does not answer.
 type hanging struct{ job.Cleaner }
 
-func (hanging) LabelledNetworks(ctx context.Context, _ map[string]string) ([]engine.LabelledNetwork, error) {
+func (hanging) Networks(ctx context.Context, _ map[string]string) ([]engine.Network, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }

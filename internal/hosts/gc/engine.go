@@ -17,7 +17,7 @@ type Engine interface {
 	InspectImage(ctx context.Context, ref string) (engine.Image, []string, error)
 	Holders(ctx context.Context) ([]engine.Holder, error)
 	Inspect(ctx context.Context, id string) (engine.Container, error)
-	Networks(ctx context.Context) ([]engine.Network, error)
+	Networks(ctx context.Context, labels map[string]string) ([]engine.Network, error)
 	Volumes(ctx context.Context) ([]engine.Volume, error)
 	Activity(ctx context.Context, since, until time.Time) iter.Seq[engine.Activity]
 

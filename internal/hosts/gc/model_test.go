@@ -122,7 +122,7 @@ func (m *model) network(name string) *engine.Network {
 
 func (m *model) addNetwork() string {
 	id := m.id("network")
-	m.networks[id] = &engine.Network{ID: id, Name: "net-" + id, Scope: "local", Created: m.now}
+	m.networks[id] = &engine.Network{ID: id, Name: "net-" + id, Created: m.now}
 	return id
 }
 
@@ -274,7 +274,7 @@ func (m *model) Inspect(_ context.Context, id string) (engine.Container, error) 
 	return out, nil
 }
 
-func (m *model) Networks(context.Context) ([]engine.Network, error) {
+func (m *model) Networks(context.Context, map[string]string) ([]engine.Network, error) {
 	done, err := m.ask()
 	if err != nil {
 		return nil, err

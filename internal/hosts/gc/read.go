@@ -116,7 +116,7 @@ func (r *reader) images(ctx context.Context, s *State, u Uses) error {
 }
 
 func (r *reader) networks(ctx context.Context, s *State, u Uses) error {
-	networks, err := r.engine.Networks(ctx)
+	networks, err := r.engine.Networks(ctx, nil)
 	if err != nil {
 		return err
 	}

@@ -95,7 +95,7 @@ func (b *bed) mustBeGone(id string) {
 	if err != nil || len(containers) > 0 {
 		b.t.Errorf("containers are left: %+v, %v", containers, err)
 	}
-	networks, err := b.docker.LabelledNetworks(context.Background(), labels)
+	networks, err := b.docker.Networks(context.Background(), labels)
 	if err != nil || len(networks) > 0 {
 		b.t.Errorf("networks are left: %+v, %v", networks, err)
 	}

@@ -215,8 +215,8 @@ func TestAbandoned(t *testing.T) {
 		{"another host's, running", remains{owner: boot, containers: append(ended, engine.Container{State: "running", Created: old})}, false},
 		{"another host's, young", remains{owner: boot, containers: append(ended, engine.Container{State: "created", Created: young})}, false},
 		{"a container's", remains{owner: space, containers: ended}, true},
-		{"a container's, with a young network", remains{owner: space, networks: []engine.LabelledNetwork{{Created: young}}}, false},
-		{"a container's, with an old network", remains{owner: space, networks: []engine.LabelledNetwork{{Created: old}}}, true},
+		{"a container's, with a young network", remains{owner: space, networks: []engine.Network{{Created: young}}}, false},
+		{"a container's, with an old network", remains{owner: space, networks: []engine.Network{{Created: old}}}, true},
 	} {
 		if got := c.r.abandoned(self, now); got != c.want {
 			t.Errorf("%s: %v", c.name, got)

@@ -17,7 +17,7 @@ import (
 type Cleaner interface {
 	List(ctx context.Context, labels map[string]string) ([]engine.Container, error)
 	Remove(ctx context.Context, id string) error
-	LabelledNetworks(ctx context.Context, labels map[string]string) ([]engine.LabelledNetwork, error)
+	Networks(ctx context.Context, labels map[string]string) ([]engine.Network, error)
 	RemoveNetwork(ctx context.Context, id string) error
 }
 
@@ -33,7 +33,7 @@ const unclaimed = time.Hour
 type remains struct {
 	owner      string
 	containers []engine.Container
-	networks   []engine.LabelledNetwork
+	networks   []engine.Network
 }
 
 // find returns the objects that carry the labels, by job. It skips a container
@@ -50,7 +50,7 @@ func find(ctx context.Context, e Cleaner, labels map[string]string) (map[string]
 		return found[id]
 	}
 	// Networks first: containers that attach meanwhile are then listed too.
-	networks, err := e.LabelledNetworks(ctx, labels)
+	networks, err := e.Networks(ctx, labels)
 	if err != nil {
 		return nil, err
 	}

@@ -1,5 +1,4 @@
-// Package boltfile opens files of bbolt, and replaces one that is damaged by an
-// empty one.
+// Package boltfile opens bbolt files, and replaces a damaged file with an empty one.
 package boltfile
 
 import (
@@ -18,16 +17,16 @@ import (
 	"holdfast"
 )
 
-// ErrDamaged means that a file is not what bbolt, or the caller, has written.
+// ErrDamaged means that the content of a file is not valid.
 var ErrDamaged = errors.New("the file is damaged")
 
-// File is a file that is opened for each call only, so that a command can read it
-// beside an agent. Its methods may be called from any goroutine and process.
+// File is a bbolt file that each call opens and closes, so that a command can read it
+// while an agent runs. Its methods may be called from any goroutine and process.
 type File struct {
 	Path    string
-	Name    string        // of what it keeps, for errors and the log
+	Name    string        // of its content, for errors and the log
 	Buckets [][]byte      // that exist in each transaction
-	Timeout time.Duration // of waiting for a process that has the file open
+	Timeout time.Duration // of the wait for another process that has the file open
 	NoSync  bool          // a power cut may lose changes: for tests
 	Log     *slog.Logger
 }
@@ -48,8 +47,8 @@ func (f *File) Update(do func(*bbolt.Tx) error) error {
 	})
 }
 
-// View calls do in a transaction that reads, as Update. It does not call do where
-// the file does not exist or is empty, and does not write: a full disk is no error.
+// View calls do in a read-only transaction. It does not call do if the file does not
+// exist or is empty. It works on a full disk, because it does not write.
 // holdfast.ErrBusy.
 func (f *File) View(do func(*bbolt.Tx) error) error {
 	if ok, err := exists(f.Path); err == nil && !ok {
@@ -99,9 +98,8 @@ func (f *File) open(do func(*bbolt.DB) error) (err error) {
 	return do(db)
 }
 
-// Open opens a file as bbolt.Open does. The error is ErrDamaged where the file is
-// none of bbolt's, and holdfast.ErrBusy where another process has it open after
-// o.Timeout.
+// Open is bbolt.Open. The error is ErrDamaged if the file is not a bbolt file, and
+// holdfast.ErrBusy if another process still has it open after o.Timeout.
 func Open(path string, o bbolt.Options) (*bbolt.DB, error) {
 	db, err := bbolt.Open(path, 0o600, &o)
 	switch {
@@ -113,8 +111,8 @@ func Open(path string, o bbolt.Options) (*bbolt.DB, error) {
 	return db, err
 }
 
-// SetAside renames a damaged file to path with ".damaged-" and the time, and logs
-// that.
+// SetAside renames a damaged file: it appends ".damaged-" and the time to its path. It
+// logs the new path.
 func SetAside(path, name string, log *slog.Logger, damage error) error {
 	aside := path + ".damaged-" + time.Now().UTC().Format("20060102T150405.000")
 	if err := os.Rename(path, aside); err != nil {
@@ -124,11 +122,11 @@ func SetAside(path, name string, log *slog.Logger, damage error) error {
 	return nil
 }
 
-// Check reads every page in use, and then calls verify. The error is ErrDamaged
-// where a page is broken. bbolt itself reads a page only when it needs it, and then
-// a broken one ends the program: by a panic, or, in a file that was cut off, by a
-// fault at an address that the mapping no longer backs. Check catches both. A file
-// that does not exist or is empty is sound.
+// Check reads every page in use, and then calls verify. The error is ErrDamaged if a
+// page is broken. bbolt itself reads a page only when it needs it. A broken page then
+// ends the program with a panic. In a truncated file, the read of a missing page ends
+// it with a fault in mapped memory. Check catches both. A file that does not exist or
+// is empty is valid.
 func Check(path string, timeout time.Duration, verify func(*bbolt.Tx) error) (err error) {
 	if ok, err := exists(path); !ok {
 		return err
@@ -155,14 +153,14 @@ func Check(path string, timeout time.Duration, verify func(*bbolt.Tx) error) (er
 }
 
 func checkPages(tx *bbolt.Tx) error {
-	// bbolt's check runs in a goroutine of its own, where a fault at a page beyond
-	// the end of the file could not be caught.
+	// bbolt's check runs in its own goroutine. Check could not catch a fault there, so
+	// it compares the file's size first.
 	info, err := os.Stat(tx.DB().Path())
 	if err != nil {
 		return err
 	}
 	if info.Size() < tx.Size() {
-		return fmt.Errorf("%w: it was cut off: %d of %d bytes are there", ErrDamaged, info.Size(), tx.Size())
+		return fmt.Errorf("%w: it is truncated: %d of %d bytes are there", ErrDamaged, info.Size(), tx.Size())
 	}
 	var bad error
 	for found := range tx.Check() { // the goroutine ends when all of its errors are received
@@ -173,7 +171,7 @@ func checkPages(tx *bbolt.Tx) error {
 	return bad
 }
 
-// exists reports whether there is a file with something in it.
+// exists reports whether the file exists and is not empty.
 func exists(path string) (bool, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {

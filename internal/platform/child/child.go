@@ -1,10 +1,10 @@
 // Package child starts small processes of the product's own binary that guard or
 // hold something for their starter, and exchanges JSON messages with them.
 //
-// Such a process has a session of its own, so that a signal to the starter's group
+// Such a process has its own session, so that a signal to the starter's process group
 // (Ctrl-C) does not reach it. Start gives it one end of a socket pair as descriptor
-// SocketFD. The kernel closes the other end when the starter dies, however it dies;
-// that is how the child learns of it (unix(7)).
+// SocketFD. The kernel closes the other end when the starter dies. The child then reads
+// EOF (unix(7)).
 package child
 
 import (
@@ -18,12 +18,12 @@ import (
 )
 
 // SocketFD is the child's end of the socket pair: the first of exec.Cmd's
-// ExtraFiles. Files of the caller's are descriptors SocketFD+1 and up.
+// ExtraFiles. The caller's own ExtraFiles begin at descriptor SocketFD+1.
 const SocketFD = 3
 
-// Command is a command that is detached from its starter: in a session of its own,
-// in the directory /, with an empty standard input and output, the environment env
-// and nothing else of the starter's.
+// Command is a command that is detached from its starter. It has its own session, the
+// working directory /, an empty standard input and output, and only the environment
+// env.
 func Command(argv []string, env ...string) *exec.Cmd {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = env
@@ -32,8 +32,8 @@ func Command(argv []string, env ...string) *exec.Cmd {
 	return cmd
 }
 
-// Pair makes a socket pair of the type SOCK_SEQPACKET, which keeps the bounds of
-// messages, or SOCK_STREAM.
+// Pair makes a socket pair. The type is SOCK_SEQPACKET, which preserves message
+// boundaries, or SOCK_STREAM.
 func Pair(typ int) (ours *net.UnixConn, theirs *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, typ|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -47,7 +47,8 @@ func Pair(typ int) (ours *net.UnixConn, theirs *os.File, err error) {
 	return ours, theirs, nil
 }
 
-// Adopt makes a connection of a descriptor of a unix socket, which it closes.
+// Adopt makes a connection from the descriptor of a unix socket, and closes the
+// descriptor.
 func Adopt(fd int) (*net.UnixConn, error) {
 	f := os.NewFile(uintptr(fd), "unix socket")
 	defer f.Close()
@@ -58,14 +59,14 @@ func Adopt(fd int) (*net.UnixConn, error) {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
 		c.Close()
-		return nil, fmt.Errorf("descriptor %d is a %T and no unix socket", fd, c)
+		return nil, fmt.Errorf("descriptor %d is a %T, not a unix socket", fd, c)
 	}
 	return u, nil
 }
 
 // Start calls start, which calls cmd.Start, with one end of a socket pair of type
 // typ as the child's descriptor SocketFD, and returns the other end. This process
-// keeps no copy of the child's end: the end of the connection would not show.
+// closes its copy of the child's end, because a copy would prevent EOF.
 func Start(cmd *exec.Cmd, typ int, start func() error) (*net.UnixConn, error) {
 	ours, theirs, err := Pair(typ)
 	if err != nil {

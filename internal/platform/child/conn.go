@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// ErrGone means that the process at the other end has closed the connection, as a
-// rule because it has died.
+// ErrGone means that the process at the other end has closed the connection, usually
+// because it has died.
 var ErrGone = errors.New("the process is gone")
 
-// Conn is a connection to a process that answers messages of JSON with replies of
-// type R. One goroutine at a time may Send and Await; all else may be called from
+// Conn is a connection to a process that answers JSON messages with replies of type R.
+// One goroutine at a time may call Send and Await. The other methods may be called from
 // any goroutine.
 type Conn[R any] struct {
 	*net.UnixConn
@@ -23,17 +23,17 @@ type Conn[R any] struct {
 	ended   chan struct{}
 }
 
-// Handlers are called from the goroutine that reads. Both are optional.
+// Handlers are called from the reading goroutine. Both are optional.
 type Handlers[R any] struct {
 	// Divert gets each reply first. It reports whether the reply is for Await, and
 	// whether to read on.
 	Divert func(R) (reply, more bool)
-	// End is called when nothing more is read, before Await returns ErrGone.
+	// End is called when reading has ended, before Await returns ErrGone.
 	End func()
 }
 
-// Talk reads replies of at most limit bytes from c until it ends, or brings what is
-// no JSON of an R.
+// Talk reads replies of at most limit bytes from c, until EOF or a message that is not
+// the JSON of an R.
 func Talk[R any](c *net.UnixConn, limit int, h Handlers[R]) *Conn[R] {
 	t := &Conn[R]{UnixConn: c, limit: limit, replies: make(chan R, 1), ended: make(chan struct{})}
 	go t.read(h)
@@ -64,12 +64,12 @@ func (c *Conn[R]) read(h Handlers[R]) {
 		}
 		select {
 		case c.replies <- r:
-		default: // a late reply to a question whose asker no longer waits
+		default: // a late reply: its Await has returned
 		}
 	}
 }
 
-// Ended is closed when nothing more is read and Handlers.End has returned.
+// Ended is closed when reading has ended and Handlers.End has returned.
 func (c *Conn[R]) Ended() <-chan struct{} { return c.ended }
 
 // Send writes a message within a time limit. rights are control messages, such as
@@ -93,8 +93,8 @@ func (c *Conn[R]) Send(message any, rights []byte, limit time.Duration) error {
 	return err
 }
 
-// Await returns the next reply that match accepts. The others are replies to
-// questions whose asker no longer waits. The error is ErrGone or ctx's cause.
+// Await returns the next reply that match accepts. It drops other replies, which
+// belong to earlier calls. The error is ErrGone or ctx's cause.
 func (c *Conn[R]) Await(ctx context.Context, match func(R) bool) (R, error) {
 	for {
 		select {

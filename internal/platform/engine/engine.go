@@ -64,17 +64,13 @@ type Engine interface {
 	// Labels, State and Created only.
 	List(ctx context.Context, labels map[string]string) ([]Container, error)
 
-	// Events yields the events of containers with all the labels until ctx is done;
-	// it does not end before. The first event is a Gap. After each break of the
-	// connection to the engine, and a new subscription, it yields another Gap. A
-	// reader that lists at every Gap misses nothing.
-	Events(ctx context.Context, labels map[string]string) iter.Seq[Event]
-
 	// Watch yields the events of the whole engine until ctx is done; it does not end
 	// before. The first event is a Gap. After each break of the connection to the
 	// engine it yields another Gap, followed by the later events that the engine
 	// still has. Those may be incomplete: Docker keeps its last 256 events, and none
-	// over a restart.
+	// over a restart. A reader that lists at every Gap misses nothing. The reader must
+	// not block: Docker drops events for a reader that is more than about a thousand
+	// behind (moby, daemon/events/events.go), and containerd buffers without bound.
 	Watch(ctx context.Context, o WatchOptions) iter.Seq[Event]
 
 	// Logs copies a container's output to w, both streams interleaved.

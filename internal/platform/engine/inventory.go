@@ -36,8 +36,6 @@ type Holder struct {
 type Network struct {
 	ID      string
 	Name    string
-	Driver  string
-	Scope   string // local, swarm
 	Created time.Time
 	Labels  map[string]string
 	// Fixed means that the engine makes the network itself or that a swarm owns it.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
 	"holdfast"
 )
 
@@ -41,14 +43,8 @@ func readProfile(name string) ([]byte, error) {
 	return text, nil
 }
 
-// Platform is a kind of machine that images are for.
-type Platform struct {
-	OS, Architecture string
-	Variant          string // "" if there is none
-}
-
 // ParsePlatform parses os/arch or os/arch/variant. It returns nil for "".
-func ParsePlatform(s string) (*Platform, error) {
+func ParsePlatform(s string) (*ocispec.Platform, error) {
 	if s == "" {
 		return nil, nil
 	}
@@ -56,7 +52,7 @@ func ParsePlatform(s string) (*Platform, error) {
 	if len(parts) < 2 || len(parts) > 3 || slices.Contains(parts, "") {
 		return nil, holdfast.WithHint(fmt.Errorf("platform %q is not os/arch or os/arch/variant", s), "for example linux/arm64")
 	}
-	p := &Platform{OS: parts[0], Architecture: parts[1]}
+	p := &ocispec.Platform{OS: parts[0], Architecture: parts[1]}
 	if len(parts) == 3 {
 		p.Variant = parts[2]
 	}

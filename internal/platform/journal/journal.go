@@ -1,5 +1,5 @@
-// Package journal keeps rows of JSON in a file, one row a line, in bounded space.
-// It is for histories that people read with cat and grep.
+// Package journal keeps JSON rows in a file of bounded size, one row per line. It is
+// for histories that operators read with cat and grep.
 package journal
 
 import (
@@ -16,7 +16,7 @@ import (
 	"holdfast/internal/platform/atomicfile"
 )
 
-// File is a journal at Path and, of the time before, at Path with ".1". Neither
+// File is a journal at Path. Older rows are at Path with ".1" appended. Neither file
 // becomes larger than Max bytes. Its methods may be called from any goroutine and
 // process.
 type File struct {
@@ -40,8 +40,9 @@ func (f File) Append(v any) error {
 	}
 }
 
-// append writes a line. It reports again where another writer has renamed the file
-// meanwhile, or where the line does not fit and this call has renamed the file.
+// append writes a line. It reports again if another writer has renamed the file
+// meanwhile. It also reports again after it has renamed a file in which the line does
+// not fit.
 func (f File) append(line []byte) (again bool, err error) {
 	file, err := os.OpenFile(f.Path, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {
@@ -68,8 +69,8 @@ func (f File) append(line []byte) (again bool, err error) {
 	if size > 0 && size+int64(len(line)) > f.Max {
 		return true, os.Rename(f.Path, f.older())
 	}
-	// A host that went down while it wrote leaves a line without an end. It costs
-	// that row and not the next.
+	// A power cut during a write leaves a line without a line break. Only that row is
+	// lost.
 	last := []byte{'\n'}
 	if size > 0 {
 		if _, err := file.ReadAt(last, size-1); err != nil {

@@ -39,7 +39,7 @@ func read(path string, secret bool) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file", path)
+		return nil, fmt.Errorf("%s is not a regular file", path)
 	}
 	if perm := info.Mode().Perm(); secret && perm&0o077 != 0 {
 		return nil, holdfast.WithHint(fmt.Errorf("%s is secret, and its mode %04o lets other users read it", path, perm), "chmod 600 "+path)

@@ -3,6 +3,7 @@ package keyfile
 import (
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -57,7 +58,7 @@ func (w *Watched[T]) Get() T {
 
 func (w *Watched[T]) refresh() {
 	found := w.stat()
-	if w.failure == "" && same(w.seen, found) {
+	if w.failure == "" && slices.EqualFunc(w.seen, found, same) {
 		return
 	}
 	names := strings.Join(w.paths, ", ")
@@ -85,17 +86,9 @@ func (w *Watched[T]) stat() []os.FileInfo {
 	return infos
 }
 
-func same(a, b []os.FileInfo) bool {
-	for i := range a {
-		if a[i] == nil || b[i] == nil {
-			if a[i] != b[i] {
-				return false
-			}
-			continue
-		}
-		if !os.SameFile(a[i], b[i]) || !a[i].ModTime().Equal(b[i].ModTime()) || a[i].Size() != b[i].Size() || a[i].Mode() != b[i].Mode() {
-			return false
-		}
+func same(a, b os.FileInfo) bool {
+	if a == nil || b == nil {
+		return a == b
 	}
-	return true
+	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size() && a.Mode() == b.Mode()
 }

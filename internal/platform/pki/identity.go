@@ -26,9 +26,9 @@ type material struct {
 	roots *x509.CertPool
 }
 
-// Load reads a node's identity. It is an error if other users can read the key, if
-// certificate and key do not match, or if the certificate is not a node's, not signed
-// by the authority, or not valid now.
+// Load reads a node's identity. Load fails if other users can read the key, or if the
+// key and the certificate do not match. It also fails if the certificate is not a
+// node's, is not signed by the authority, or is not valid now.
 func Load(f Files, log *slog.Logger) (*Identity, error) {
 	w, err := keyfile.Watch(log, func() (*material, error) { return read(f, time.Now()) }, f.CA, f.Cert, f.Key)
 	if err != nil {

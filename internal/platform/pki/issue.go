@@ -2,6 +2,7 @@ package pki
 
 import (
 	"bytes"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -51,10 +52,6 @@ func InitCA(dir string, now time.Time) (until time.Time, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return time.Time{}, err
 	}
-	priv, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return time.Time{}, fmt.Errorf("making the authority's key: %w", err)
-	}
 	uses := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	tmpl := &x509.Certificate{
 		Subject:   pkix.Name{CommonName: "Holdfast fleet authority"},
@@ -65,18 +62,14 @@ func InitCA(dir string, now time.Time) (until time.Time, err error) {
 		// constrained.
 		PermittedURIDomains: []string{uriHost}, PermittedDNSDomainsCritical: true,
 	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, priv.Public(), priv)
+	certPEM, keyPEM, err := issue(tmpl, tmpl, nil)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("making the authority's certificate: %w", err)
-	}
-	keyPEM, err := encodeKey(priv)
-	if err != nil {
-		return time.Time{}, err
+		return time.Time{}, fmt.Errorf("make the authority: %w", err)
 	}
 	if err := create(key, keyPEM, 0o600); err != nil {
 		return time.Time{}, err
 	}
-	if err := create(cert, encodeCert(der), 0o644); err != nil {
+	if err := create(cert, certPEM, 0o644); err != nil {
 		return time.Time{}, errors.Join(err, os.Remove(key))
 	}
 	return tmpl.NotAfter, nil
@@ -105,19 +98,11 @@ func (j Join) Do() (until time.Time, err error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	priv, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	certPEM, keyPEM, err := issue(tmpl, ca.Leaf, ca.PrivateKey)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("making the node's key: %w", err)
+		return time.Time{}, fmt.Errorf("make the node's identity: %w", err)
 	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, ca.Leaf, priv.Public(), ca.PrivateKey)
-	if err != nil {
-		return time.Time{}, fmt.Errorf("making the node's certificate: %w", err)
-	}
-	keyPEM, err := encodeKey(priv)
-	if err != nil {
-		return time.Time{}, err
-	}
-	return tmpl.NotAfter, j.write(encodeCert(ca.Certificate[0]), encodeCert(der), keyPEM)
+	return tmpl.NotAfter, j.write(encodeCert(ca.Certificate[0]), certPEM, keyPEM)
 }
 
 func (j Join) write(ca, cert, key []byte) error {
@@ -240,10 +225,23 @@ func encodeCert(der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-func encodeKey(k *ecdsa.PrivateKey) ([]byte, error) {
-	der, err := x509.MarshalPKCS8PrivateKey(k)
+// issue makes a key and its certificate. parent's key signs the certificate; the new key
+// signs it if parentKey is nil.
+func issue(tmpl, parent *x509.Certificate, parentKey crypto.PrivateKey) (certPEM, keyPEM []byte, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("encoding a key: %w", err)
+		return nil, nil, fmt.Errorf("generate a key: %w", err)
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
+	if parentKey == nil {
+		parentKey = key
+	}
+	cert, err := x509.CreateCertificate(rand.Reader, tmpl, parent, key.Public(), parentKey)
+	if err != nil {
+		return nil, nil, fmt.Errorf("sign a certificate: %w", err)
+	}
+	text, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode a key: %w", err)
+	}
+	return encodeCert(cert), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: text}), nil
 }

@@ -1,9 +1,6 @@
 package pki
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -128,25 +125,17 @@ func forge(t *testing.T, fleet string, change func(*x509.Certificate)) Files {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
 	c := &x509.Certificate{
 		SerialNumber: big.NewInt(7), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"a"},
 		URIs: []*url.URL{nodeURI("a")}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	change(c)
-	der, err := x509.CreateCertificate(rand.Reader, c, ca.Leaf, key.Public(), ca.PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := encodeKey(key)
+	certPEM, keyPEM, err := issue(c, ca.Leaf, ca.PrivateKey)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := FilesIn(t.TempDir())
-	for path, b := range map[string][]byte{f.Cert: encodeCert(der), f.Key: text} {
+	for path, b := range map[string][]byte{f.Cert: certPEM, f.Key: keyPEM} {
 		if err := os.WriteFile(path, b, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -6,8 +6,7 @@ import (
 )
 
 // create writes a file that does not exist yet, with the mode perm whatever the
-// umask is, and syncs it. With an error there is no file, or the one that was there
-// before.
+// umask is, and syncs it. After an error the path has no file, or the earlier one.
 func create(path string, text []byte, perm os.FileMode) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm)
 	if err != nil {

@@ -32,6 +32,7 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/atomicfile"
 	"holdfast/internal/platform/linux/deathsig"
+	"holdfast/internal/platform/linux/proc"
 )
 
 // Errors that callers decide by; they come wrapped.
@@ -62,7 +63,7 @@ const lastWords = 2 << 10
 func (r Runtime) Script() ([]byte, error) {
 	for _, p := range []string{r.Program, r.Images} {
 		if !filepath.IsAbs(p) || strings.ContainsAny(p, "'\n") {
-			return nil, fmt.Errorf("runtime script: %q is no absolute path without quotes", p)
+			return nil, fmt.Errorf("runtime script: %q is not an absolute path without quotes", p)
 		}
 	}
 	return fmt.Appendf(nil, script, r.Program, r.Images), nil
@@ -71,8 +72,8 @@ func (r Runtime) Script() ([]byte, error) {
 // script gets runsc's arguments; the last one is the container. It renames the image
 // before the restore, so that an image is used once.
 const script = `#!/bin/sh
-# Made by holdfast: runsc, but a container that an image was staged for goes on
-# from it.
+# Written by holdfast. It runs runsc, and restores a container for which an image is
+# staged.
 runsc='%s' images='%s'
 id=
 for id; do :; done
@@ -199,20 +200,19 @@ func (r Runtime) run(ctx context.Context, args ...string) error {
 // its sandbox.
 func sandboxRoot(id string, init int) (string, error) {
 	if !containerID.MatchString(id) {
-		return "", fmt.Errorf("%q is no container's id: %w", id, ErrStranger)
+		return "", fmt.Errorf("%q is not a container's id: %w", id, ErrStranger)
 	}
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(init) + "/cmdline")
+	args, err := proc.Host.Cmdline(init)
 	if err != nil {
 		return "", err
 	}
-	args := strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
 	root := ""
 	for _, a := range args {
 		if v, ok := strings.CutPrefix(a, "--root="); ok {
 			root = v
 		}
 	}
-	if args[0] != "runsc-sandbox" || root == "" || !slices.Contains(args, id) {
+	if len(args) == 0 || args[0] != "runsc-sandbox" || root == "" || !slices.Contains(args, id) {
 		return "", fmt.Errorf("process %d: %w", init, ErrStranger)
 	}
 	return root, nil
@@ -237,7 +237,7 @@ func whole(dir string) error {
 // Images. ErrTorn.
 func (r Runtime) Stage(id, dir string) error {
 	if !containerID.MatchString(id) {
-		return fmt.Errorf("stage an image: %q is no container's id", id)
+		return fmt.Errorf("stage an image: %q is not a container's id", id)
 	}
 	if err := whole(dir); err != nil {
 		return fmt.Errorf("stage an image for container %.12s: %w", id, err)
@@ -252,7 +252,7 @@ func (r Runtime) Stage(id, dir string) error {
 // or when it will not be. It reports whether the start has used the image.
 func (r Runtime) Unstage(id string) (used bool, err error) {
 	if !containerID.MatchString(id) {
-		return false, fmt.Errorf("unstage an image: %q is no container's id", id)
+		return false, fmt.Errorf("unstage an image: %q is not a container's id", id)
 	}
 	path := filepath.Join(r.Images, id)
 	_, err = os.Lstat(path + ".used")

@@ -57,10 +57,11 @@ type Store interface {
 	// Nodes lists the nodes whose lease lives, by id.
 	Nodes(ctx context.Context) ([]holdfast.Node, error)
 
-	// Claim creates the record of o.Key under the lease, if there is none, and
-	// returns it with Epoch and Revision set to the revision of that write, and Left
-	// to the text that Suspend left for this key, which the same write deletes. If
-	// the key is owned it returns the present record and ErrTaken.
+	// Claim creates the record of o.Key under the lease, if there is none. It returns
+	// the record with Epoch and Revision set to the revision of that write, and
+	// SuspendNote set to the text that Suspend left for this key. The same write
+	// deletes that text. If the key is owned, Claim returns the present record and
+	// ErrTaken.
 	Claim(ctx context.Context, o holdfast.Owner, id LeaseID) (holdfast.Owner, error)
 
 	// Advance replaces the record if its revision is still o.Revision and its state
@@ -97,10 +98,10 @@ type Store interface {
 
 	// Watch yields the changes of session records after the revision, in order. When
 	// ctx is done it closes the channel. If the store no longer has that part of its
-	// history, Watch lists again and yields the difference as puts and deletes, so
-	// that a reader that applies every event always ends at the store's state. (If
+	// history, Watch lists again and yields the difference as puts and deletes. A
+	// reader that applies every event therefore always reaches the store's state. If
 	// the revision itself is out of history, the difference is to the last lists that
-	// this Store returned: list, then watch.) The reader must drain the channel.
+	// this Store returned: list, then watch. The reader must drain the channel.
 	Watch(ctx context.Context, after holdfast.Revision) <-chan Event
 }
 

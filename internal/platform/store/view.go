@@ -2,6 +2,7 @@ package store
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 
@@ -12,6 +13,15 @@ import (
 // knows. An implementation keeps one per watch, so that it can bring the reader up to
 // date from a list when the history is gone. It is not safe for concurrent use.
 type View map[holdfast.SessionKey]holdfast.Revision
+
+// ViewOf returns the view of a reader that has the records.
+func ViewOf(owners []holdfast.Owner) View {
+	view := make(View, len(owners))
+	for _, o := range owners {
+		view[o.Key] = o.Revision
+	}
+	return view
+}
 
 // Apply records an event that the reader gets.
 func (v View) Apply(e Event) {
@@ -73,11 +83,7 @@ func (l *Lists) Add(owners []holdfast.Owner, at holdfast.Revision) {
 	if slices.ContainsFunc(l.last, func(x list) bool { return x.at == at }) {
 		return
 	}
-	view := make(View, len(owners))
-	for _, o := range owners {
-		view[o.Key] = o.Revision
-	}
-	l.last = append(l.last, list{at, view})
+	l.last = append(l.last, list{at, ViewOf(owners)})
 	for len(l.last) > 1 && (len(l.last) > maxLists || l.listed() > maxListed) {
 		l.last = slices.Delete(l.last, 0, 1)
 	}
@@ -98,11 +104,7 @@ func (l *Lists) View(at holdfast.Revision) (View, bool) {
 	defer l.mu.Unlock()
 	for _, x := range l.last {
 		if x.at == at {
-			view := make(View, len(x.view))
-			for key, rev := range x.view {
-				view[key] = rev
-			}
-			return view, true
+			return maps.Clone(x.view), true
 		}
 	}
 	return View{}, false

@@ -9,16 +9,16 @@ import (
 // ErrOpen is returned by Open for a group that is open already.
 var ErrOpen = errors.New("already running")
 
-// Group is the goroutines that a component starts beside its Run. The zero value is
-// a closed group. Its methods may be called from any goroutine.
+// Group holds the goroutines that a component starts while its Run is active. The zero
+// value is a closed group. Its methods may be called from any goroutine.
 type Group struct {
 	mu      sync.Mutex
 	ctx     context.Context // nil while the group is closed
 	running sync.WaitGroup
 }
 
-// Open lets Go start goroutines, with ctx as their context. It returns ErrOpen where
-// the group is open.
+// Open opens the group: Go starts goroutines with the context ctx. It returns ErrOpen
+// if the group is open already.
 func (g *Group) Open(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -36,8 +36,8 @@ func (g *Group) Context() context.Context {
 	return g.ctx
 }
 
-// Go runs f in a new goroutine. It reports false, and does not run f, where the
-// group is closed.
+// Go runs f in a new goroutine. If the group is closed, it does not run f and returns
+// false.
 func (g *Group) Go(f func(context.Context)) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -49,8 +49,9 @@ func (g *Group) Go(f func(context.Context)) bool {
 	return true
 }
 
-// Seal lets no goroutine start any more. An owner with a lock of its own calls it
-// with that lock held, so that what it decides by Context under the lock stays true.
+// Seal closes the group for new goroutines and does not wait for those that run. An
+// owner with its own lock calls Seal with that lock held. What Context returns under
+// the lock then stays valid.
 func (g *Group) Seal() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -58,7 +59,7 @@ func (g *Group) Seal() {
 }
 
 // Close seals the group and waits until all goroutines have returned. It does not
-// end their context: the caller of Open does.
+// cancel their context; the caller of Open does.
 func (g *Group) Close() {
 	g.Seal()
 	g.running.Wait()

@@ -23,27 +23,27 @@ type Client struct {
 	node holdfast.NodeID
 	log  *slog.Logger
 
-	want aim
-	poke chan struct{} // want has changed
+	deadline latestDeadline
+	changed  chan struct{} // deadline has changed
 
 	mu          sync.Mutex // held through each request and its reply
 	link        *link      // nil while there is no deadman
-	told        boottime.Instant
+	sent        boottime.Instant
 	kept        map[string]container // all containers of the deadman, by id
 	unconfirmed map[string]bool      // those of an earlier agent that this one has not confirmed
-	heard       Fired                // last
+	reported    Fired                // last
 	closed      error                // why there will be no deadman again
 }
 
 // Start attaches to this node's deadman, or starts one, and returns when it answers.
-// argv is a command whose process calls Main with its last argument, dir: as a rule
+// argv is a command whose process calls Main with its last argument, dir: usually
 // this program's own executable and "deadman". A deadman of another version is
 // replaced: its containers and its deadline move to the new one. If the deadman has
 // containers of another node, Start fails with ErrOtherNode and leaves it as it is.
 // The deadman outlives this process. The caller has to call Run soon.
 func Start(argv []string, dir string, node holdfast.NodeID, log *slog.Logger) (*Client, error) {
 	c := &Client{
-		argv: argv, dir: dir, node: node, log: log, poke: make(chan struct{}, 1),
+		argv: argv, dir: dir, node: node, log: log, changed: make(chan struct{}, 1),
 		kept: make(map[string]container), unconfirmed: make(map[string]bool),
 	}
 	c.mu.Lock()
@@ -62,8 +62,8 @@ func Start(argv []string, dir string, node holdfast.NodeID, log *slog.Logger) (*
 	for _, x := range inherited {
 		c.kept[x.ID], c.unconfirmed[x.ID] = x, true
 	}
-	c.told = c.link.status.Deadline
-	c.want.begin(c.told)
+	c.sent = c.link.status.Deadline
+	c.deadline.begin(c.sent)
 	c.log.Info("deadman", "pid", c.link.process.Pid(), "containers", len(inherited))
 	return c, nil
 }
@@ -78,7 +78,7 @@ var errClosed = fmt.Errorf("the client is closed: %w", ErrNone)
 func (c *Client) Run(ctx context.Context) error {
 	const most = time.Second
 	for pause := 10 * time.Millisecond; ; {
-		gone, err := c.tend()
+		gone, err := c.ensure()
 		switch {
 		case errors.Is(err, errClosed):
 			return nil
@@ -97,16 +97,16 @@ func (c *Client) Run(ctx context.Context) error {
 		pause = 10 * time.Millisecond
 		select {
 		case <-gone:
-		case <-c.poke:
+		case <-c.changed:
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-// tend makes sure that there is a deadman that knows the newest deadline. It returns
+// ensure makes sure that there is a deadman that knows the newest deadline. It returns
 // a channel that is closed when that deadman is gone.
-func (c *Client) tend() (<-chan struct{}, error) {
+func (c *Client) ensure() (<-chan struct{}, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.ready(); err != nil {
@@ -118,9 +118,9 @@ func (c *Client) tend() (<-chan struct{}, error) {
 // Extend sets the deadline at which all containers are killed. It does not block: the
 // deadline goes to the deadman from Run, or before the next request.
 func (c *Client) Extend(deadline boottime.Instant) {
-	c.want.set(deadline)
+	c.deadline.set(deadline)
 	select {
-	case c.poke <- struct{}{}:
+	case c.changed <- struct{}{}:
 	default:
 	}
 }
@@ -142,7 +142,7 @@ func (c *Client) Hold(t *kill.Target) error {
 func (c *Client) put(x container) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_ = c.aim() // deadlines until now apply to the containers that are there already
+	_ = c.takeDeadline() // deadlines until now apply to the containers that are there already
 	r := request{Op: opHold, Container: &x}
 	if x.Pid == 0 {
 		r.Op = opExpect
@@ -280,8 +280,8 @@ func (c *Client) ready() error {
 			return fmt.Errorf("%w: %w", ErrNone, err)
 		}
 	}
-	want := c.aim()
-	if want == c.told {
+	want := c.takeDeadline()
+	if want == c.sent {
 		return nil
 	}
 	a, err := c.link.ask(request{Op: opExtend, Deadline: want})
@@ -289,16 +289,16 @@ func (c *Client) ready() error {
 		c.lose(err)
 		return fmt.Errorf("%w: %w", c.none(), err)
 	}
-	c.told = want
+	c.sent = want
 	c.report(a.Fired)
 	c.learn(a.Condemned)
 	return a.refusal()
 }
 
-// aim returns the newest deadline. If an earlier one has passed, the containers are
-// doubtful until a deadman reports which it condemned. c.mu is held.
-func (c *Client) aim() boottime.Instant {
-	want, missed := c.want.take()
+// takeDeadline returns the newest deadline. If an earlier one has passed, the
+// containers are doubtful until a deadman reports which it condemned. c.mu is held.
+func (c *Client) takeDeadline() boottime.Instant {
+	want, missed := c.deadline.take()
 	if missed {
 		for id, x := range c.kept {
 			x.doubtful = true
@@ -359,14 +359,14 @@ func (c *Client) replace() error {
 	}
 	l := c.link
 	err := func() error {
-		want := c.aim()
+		want := c.takeDeadline()
 		if want == 0 {
 			return nil // it can hold no container
 		}
 		if _, err := l.do(request{Op: opExtend, Deadline: want}); err != nil {
 			return err
 		}
-		c.told = want
+		c.sent = want
 		for id, x := range c.kept {
 			// The deadman that knew which containers were condemned is dead.
 			x.Condemned, x.doubtful = x.Condemned || x.doubtful, false
@@ -476,10 +476,10 @@ func (c *Client) move(from, to *link) error {
 
 // report logs what a deadman did.
 func (c *Client) report(f *Fired) {
-	if f == nil || f.At == c.heard.At && f.Dead == c.heard.Dead && f.Found == c.heard.Found && f.Left == c.heard.Left {
+	if f == nil || f.At == c.reported.At && f.Dead == c.reported.Dead && f.Found == c.reported.Found && f.Left == c.reported.Left {
 		return
 	}
-	c.heard = *f
+	c.reported = *f
 	c.log.Error("the deadman killed containers: this node's lease was not renewed in time",
 		"late", time.Duration(f.At-f.Deadline), "ago", -f.At.Until(),
 		"dead", f.Dead, "found", f.Found, "left", f.Left, "containers", f.Names)

@@ -78,7 +78,7 @@ func (s *server) nextAct() boottime.Instant {
 		next = max(s.firing.nextKill, 1)
 	}
 	if len(s.sought()) > 0 {
-		next = sooner(next, max(s.firing.nextLook, 1))
+		next = earlier(next, max(s.firing.nextLook, 1))
 	}
 	return next
 }
@@ -135,7 +135,7 @@ func (s *server) kill(doomed []*held) {
 		k := kill.Killer{Log: s.log}
 		report := k.Kill(ctx, targets)
 		s.firing.reports <- report
-		s.poke()
+		s.wakeUp()
 	}()
 	runtime.Gosched() // GOMAXPROCS is 1: the kill begins before poll(2) blocks
 }

@@ -176,7 +176,7 @@ func (r reply) refusal() error {
 	if r.Error == "" {
 		return nil
 	}
-	if err := r.Code.err(); err != nil {
+	if err := coded[r.Code]; err != nil {
 		return err
 	}
 	return errors.New(r.Error)
@@ -231,14 +231,12 @@ func (l *link) reap() {
 
 // spawn starts a deadman and connects to it once it listens.
 func spawn(argv []string, dir string, node holdfast.NodeID) (*link, error) {
-	const appending = os.O_CREATE | os.O_WRONLY | os.O_APPEND
+	flags := os.O_CREATE | os.O_WRONLY | os.O_APPEND
 	path := filepath.Join(dir, logName)
 	if st, err := os.Stat(path); err == nil && st.Size() > maxLog {
-		if err := os.Truncate(path, 0); err != nil {
-			return nil, fmt.Errorf("start a deadman: %w", err)
-		}
+		flags |= os.O_TRUNC
 	}
-	log, err := os.OpenFile(path, appending, 0o600)
+	log, err := os.OpenFile(path, flags, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("start a deadman: %w", err)
 	}

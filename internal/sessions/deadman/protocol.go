@@ -104,28 +104,16 @@ const (
 	codeOther   code = "other-node" // Status names the node
 )
 
+// coded are the errors that have a code.
+var coded = map[code]error{codeOverdue: ErrOverdue, codeHolds: ErrHolds, codeOther: ErrOtherNode}
+
 func codeOf(err error) code {
-	switch {
-	case errors.Is(err, ErrOverdue):
-		return codeOverdue
-	case errors.Is(err, ErrHolds):
-		return codeHolds
-	case errors.Is(err, ErrOtherNode):
-		return codeOther
+	for c, e := range coded {
+		if errors.Is(err, e) {
+			return c
+		}
 	}
 	return ""
-}
-
-func (c code) err() error {
-	switch c {
-	case codeOverdue:
-		return ErrOverdue
-	case codeHolds:
-		return ErrHolds
-	case codeOther:
-		return ErrOtherNode
-	}
-	return nil
 }
 
 // status is a deadman's state.

@@ -122,12 +122,12 @@ func (s *server) close() {
 func (s *server) watch(term <-chan os.Signal) {
 	for range term {
 		s.leaving.Store(true)
-		s.poke()
+		s.wakeUp()
 	}
 }
 
-// poke wakes run. It may be called from any goroutine.
-func (s *server) poke() {
+// wakeUp wakes run. It may be called from any goroutine.
+func (s *server) wakeUp() {
 	one := [8]byte{1} // any non-zero number in the host's byte order
 	_, _ = unix.Write(s.wake, one[:])
 }
@@ -188,10 +188,10 @@ func (s *server) beFound() {
 func (s *server) pause() int {
 	next := s.nextAct()
 	if s.controller < 0 && s.idle() {
-		next = sooner(next, s.stays())
+		next = earlier(next, s.idleUntil())
 	}
 	if s.controller < 0 {
-		next = sooner(next, boottime.Now().Add(lookAround))
+		next = earlier(next, boottime.Now().Add(lookAround))
 	}
 	if next == 0 {
 		return -1
@@ -199,16 +199,16 @@ func (s *server) pause() int {
 	return int(max(next.Until().Milliseconds()+1, 0))
 }
 
-// sooner is the earlier of two moments; 0 means never.
-func sooner(a, b boottime.Instant) boottime.Instant {
+// earlier is the earlier of two moments; 0 means never.
+func earlier(a, b boottime.Instant) boottime.Instant {
 	if a == 0 || b != 0 && b < a {
 		return b
 	}
 	return a
 }
 
-// stays is until when a deadman without containers waits for an agent.
-func (s *server) stays() boottime.Instant {
+// idleUntil is until when a deadman without containers waits for an agent.
+func (s *server) idleUntil() boottime.Instant {
 	if s.firing.fired != nil {
 		return s.alone.Add(unreportedLimit)
 	}
@@ -234,7 +234,7 @@ func (s *server) mayEnd() bool {
 		// the longest.
 		return nothing
 	case unattached && s.idle():
-		return s.stays().Until() <= 0
+		return s.idleUntil().Until() <= 0
 	}
 	return unattached && nothing && s.firing.since.Add(unreportedLimit).Until() <= 0
 }

@@ -1,22 +1,16 @@
 package guardian
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/platform/linux/kfile"
 	"holdfast/internal/platform/linux/pidfd"
-	"holdfast/internal/sessions/kill"
 )
-
-// killBudget is how long a guardian tries to kill containers.
-const killBudget = 10 * time.Second
 
 // perform carries out one undo. Processes and files that are gone are no error.
 func (pt part) perform() error {
@@ -34,15 +28,6 @@ func (pt part) perform() error {
 		for _, c := range pt.nets {
 			_, e := leave(c)
 			err = errors.Join(err, e)
-		}
-		return err
-	case Kill:
-		ctx, cancel := context.WithTimeout(context.Background(), killBudget)
-		defer cancel()
-		var k kill.Killer
-		var err error
-		for _, l := range k.Kill(ctx, pt.targets).Left {
-			err = errors.Join(err, fmt.Errorf("container %s is not dead: %s", l.Name, l.Reason))
 		}
 		return err
 	}

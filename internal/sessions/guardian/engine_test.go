@@ -38,9 +38,9 @@ func newHost(t *testing.T) *host {
 }
 
 // run starts n containers.
-func (h *host) run(n int) []guardian.Container {
+func (h *host) run(n int) []container {
 	h.t.Helper()
-	var cs []guardian.Container
+	var cs []container
 	for range n {
 		id, err := h.Create(h.t.Context(), engine.Spec{Image: labtest.Busybox, Network: "none"})
 		if err != nil {
@@ -58,11 +58,7 @@ func (h *host) run(n int) []guardian.Container {
 		if err != nil {
 			h.t.Fatal(err)
 		}
-		s, err := proc.Host.Stat(c.Pid)
-		if err != nil {
-			h.t.Fatal(err)
-		}
-		cs = append(cs, guardian.Container{ID: id, Name: c.Name, Pid: c.Pid, Start: s.Start})
+		cs = append(cs, container{ID: id, Name: c.Name, Pid: c.Pid})
 	}
 	return cs
 }

@@ -32,7 +32,7 @@ func (e *Engine) find(targets []*kill.Target) ([]*pidfd.Process, error) {
 	}
 	release(e.daemons)
 	e.daemons = nil
-	protected, err := above()
+	protected, err := kill.Protected()
 	if err != nil {
 		return nil, err
 	}
@@ -56,20 +56,6 @@ func (e *Engine) find(targets []*kill.Target) ([]*pidfd.Process, error) {
 		e.daemons = append(e.daemons, containerd)
 	}
 	return e.daemons, nil
-}
-
-// above returns the processes that are never stopped: this one, its ancestors, and
-// the host's init.
-func above() (map[int]bool, error) {
-	up, err := proc.Host.Ancestors(os.Getpid())
-	if err != nil {
-		return nil, err
-	}
-	m := map[int]bool{1: true, os.Getpid(): true}
-	for _, pid := range up {
-		m[pid] = true
-	}
-	return m, nil
 }
 
 // errOtherProgram means that the process runs another program than expected.

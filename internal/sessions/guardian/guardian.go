@@ -1,8 +1,8 @@
 // Package guardian undoes a risky act if its starter cannot. A guardian is a small
 // process of the same binary. Before the act begins, the starter tells it how to undo
 // the act and by when. The guardian undoes when its starter dies and when the
-// deadline passes. Where that does no harm it repeats the undo after the deadline. It
-// does nothing once the plan is disarmed.
+// deadline passes, and repeats the undo after the deadline. It does nothing once the
+// plan is disarmed.
 //
 // The starter and the guardian watch each other over one socket: if the guardian dies
 // first, the starter undoes. If both are killed, the next agent reads the plan from a
@@ -19,7 +19,6 @@ import (
 	"sync"
 	"time"
 
-	"holdfast/internal/platform/linux/boottime"
 	"holdfast/internal/platform/linux/pidfd"
 )
 
@@ -45,7 +44,7 @@ type Armed struct {
 }
 
 // Start starts a guardian and returns when it runs. argv is a command whose
-// process calls Main, as a rule this program's own executable and "guardian".
+// process calls Main, usually this program's own executable and "guardian".
 // The guardian outlives a SIGINT, SIGTERM or SIGHUP to its starter's session; it
 // ends when its starter does, or on Close. If it is killed, the next Arm starts
 // another.
@@ -58,8 +57,7 @@ func Start(argv []string, log *slog.Logger) (*Guardian, error) {
 	return g, nil
 }
 
-// undoHere carries out the harmless parts of a plan in the starter. It does not kill
-// containers: the starter lives and starts another guardian.
+// undoHere carries out the harmless parts of a plan in the starter.
 func (a *Armed) undoHere() error {
 	var err error
 	for _, u := range a.plan.Undo {
@@ -116,11 +114,6 @@ func (g *Guardian) ensure() error {
 	g.log.Warn("guardian: it had died; started another", "pid", s.process.Pid)
 	g.side = s
 	return nil
-}
-
-// Extend sets another deadline. ErrUndone.
-func (a *Armed) Extend(deadline boottime.Instant) error {
-	return a.question("extend", message{Op: opExtend, ID: a.id, Deadline: deadline}, answerLimit)
 }
 
 // Check asks whether the plan still stands. An act that begins late may begin after

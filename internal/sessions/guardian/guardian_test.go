@@ -17,8 +17,6 @@ import (
 	"holdfast/internal/platform/linux/pidfd"
 	"holdfast/internal/platform/linux/proc"
 	"holdfast/internal/sessions/guardian"
-	"holdfast/internal/sessions/kill"
-	"holdfast/internal/sessions/kill/killtest"
 )
 
 // sleeper is a process that a test stops.
@@ -37,17 +35,6 @@ func sleeper(t *testing.T) *pidfd.Process {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // killed
 	})
-	return p
-}
-
-// contained is a sleeper in a container's control group.
-func contained(t *testing.T, id string) *pidfd.Process {
-	t.Helper()
-	p, err := pidfd.Open(killtest.Sleeper(t, id).Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Close)
 	return p
 }
 
@@ -122,34 +109,22 @@ func TestDisarmedPlanIsNotCarriedOut(t *testing.T) {
 	}
 }
 
-func TestDeadlineIsExtended(t *testing.T) {
-	g, p := start(t, t.TempDir()), sleeper(t)
-	far, err := g.Arm(continuing(time.Hour, p))
-	if err != nil {
-		t.Fatal(err)
-	}
-	stop(t, p)
-	if err := far.Extend(boottime.Now()); err != nil { // an earlier one
-		t.Fatal(err)
-	}
-	eventually(t, "the process runs", func() bool { return stateOf(p) != 'T' })
-	eventually(t, "the plan is gone", func() bool {
-		return errors.Is(far.Extend(boottime.Now().Add(time.Hour)), guardian.ErrUndone)
-	})
-}
-
 // A stalled starter stops a process after the guardian has continued it. The guardian
 // continues it again, until the plan is disarmed.
 func TestExpiredPlanIsCarriedOutAgain(t *testing.T) {
 	g, p := start(t, t.TempDir()), sleeper(t)
-	armed, err := g.Arm(continuing(time.Hour, p))
+	standing, err := g.Arm(continuing(time.Hour, p))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := armed.Check(); err != nil {
+	if err := standing.Check(); err != nil {
 		t.Errorf("the plan does not stand: %v", err)
 	}
-	if err := armed.Extend(boottime.Now()); err != nil {
+	if err := standing.Disarm(); err != nil {
+		t.Error(err)
+	}
+	armed, err := g.Arm(continuing(0, p))
+	if err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the deadline has passed", func() bool { return errors.Is(armed.Check(), guardian.ErrUndone) })
@@ -235,65 +210,12 @@ func TestGuardianIsHardToDisturb(t *testing.T) {
 	}
 }
 
-// A plan that kills containers: a process in a pid namespace of its own.
-func TestKillPlan(t *testing.T) {
-	g := start(t, t.TempDir())
-	id := strings.Repeat("0123", 16)
-	id2 := strings.Repeat("4567", 16)
-	victim, bystander := contained(t, id), contained(t, id2)
-	other := guardian.Container{ID: id2, Pid: bystander.Pid(), Start: bystander.Start() + 1} // a reused pid
-	_, err := g.Arm(guardian.Plan{
-		Name: "a test", Deadline: boottime.Now(),
-		Undo: []guardian.Undo{{Kind: guardian.Kill, Containers: []guardian.Container{
-			{ID: id, Name: "victim", Pid: victim.Pid(), Start: victim.Start()}, other,
-		}}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the container is dead", victim.Exited)
-	if bystander.Exited() {
-		t.Error("an unrelated process with the same pid was killed")
-	}
-}
-
-// The death of a guardian does not kill its containers.
-func TestKillPlanOfAKilledGuardian(t *testing.T) {
-	dir := t.TempDir()
-	g, victim := start(t, dir), sleeper(t)
-	armed, err := g.Arm(guardian.Plan{
-		Name: "a test", Deadline: boottime.Now().Add(time.Hour),
-		Undo: []guardian.Undo{{Kind: guardian.Kill, Containers: []guardian.Container{
-			{ID: strings.Repeat("0123", 16), Pid: victim.Pid(), Start: victim.Start()},
-		}}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Kill(g.Pid(), unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	<-armed.Done()
-	// The socket closes a moment before the guardian is dead, and Recover leaves the
-	// plan of a living guardian alone.
-	eventually(t, "the plan is recovered", func() bool {
-		n, err := guardian.Recover(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n == 1
-	})
-	if victim.Exited() {
-		t.Error("the container was killed")
-	}
-}
-
 func TestBadPlansAreRefused(t *testing.T) {
 	g, p := start(t, t.TempDir()), sleeper(t)
 	for name, plan := range map[string]guardian.Plan{
 		"no deadline": {Undo: []guardian.Undo{{Kind: guardian.Continue, Processes: []*pidfd.Process{p}}}},
 		"no kind":     {Deadline: 1, Undo: []guardian.Undo{{Processes: []*pidfd.Process{p}}}},
-		"mixed":       {Deadline: 1, Undo: []guardian.Undo{{Kind: guardian.Kill, Processes: []*pidfd.Process{p}}}},
+		"mixed":       {Deadline: 1, Undo: []guardian.Undo{{Kind: guardian.Restore, Processes: []*pidfd.Process{p}}}},
 	} {
 		if _, err := g.Arm(plan); err == nil {
 			t.Errorf("%s: armed", name)
@@ -339,19 +261,5 @@ func TestRecoverIsCareful(t *testing.T) {
 	}
 	if files, _ := filepath.Glob(dir + "/*"); len(files) != 0 {
 		t.Errorf("files left: %v", files)
-	}
-}
-
-func TestContainerOf(t *testing.T) {
-	id := strings.Repeat("ab", 32)
-	p := contained(t, id)
-	x, err := kill.Open(id, "n", p.Pid())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer x.Close()
-	want := guardian.Container{ID: x.ID, Name: "n", Pid: p.Pid(), Start: p.Start()}
-	if got := guardian.ContainerOf(x); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

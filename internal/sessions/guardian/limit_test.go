@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/platform/linux/boottime"
+	"holdfast/internal/platform/linux/vethnet"
 	"holdfast/internal/sessions/guardian"
 )
 
@@ -126,7 +127,7 @@ func TestNoOtherFileIsWritten(t *testing.T) {
 		}
 	}
 	mixed := restoring("/sys/memory.limit_in_bytes", time.Hour)
-	mixed.Undo[0].Containers = []guardian.Container{{ID: "x", Pid: 1}}
+	mixed.Undo[0].Nets = []vethnet.Config{{}}
 	if _, err := g.Arm(mixed); err == nil {
 		t.Error("a plan of two kinds is armed")
 	}

@@ -35,11 +35,17 @@ func TestMain(m *testing.M) {
 	os.Exit(labtest.Main(m))
 }
 
+// container is a container to kill.
+type container struct {
+	ID, Name string
+	Pid      int
+}
+
 // order is what a killer process is told to do.
 type order struct {
 	Socket     string
 	Dir        string
-	Containers []guardian.Container
+	Containers []container
 	// At is the step, counted from 1, at which it does Do to itself: kill,
 	// stop, or kill-both (its guardian first).
 	At int

@@ -11,7 +11,6 @@ import (
 	"holdfast/internal/platform/linux/boottime"
 	"holdfast/internal/platform/linux/pidfd"
 	"holdfast/internal/platform/linux/vethnet"
-	"holdfast/internal/sessions/kill"
 )
 
 // Errors that callers decide by; they come wrapped.
@@ -32,8 +31,6 @@ type Kind string
 const (
 	// Continue sends SIGCONT to the processes.
 	Continue Kind = "continue"
-	// Kill makes the containers dead.
-	Kill Kind = "kill"
 	// Restore writes back limits of memory cgroups that were lowered.
 	Restore Kind = "restore"
 	// Leave removes bridges of containers and their NAT rules once no container is
@@ -46,17 +43,15 @@ const (
 // harmless reports whether an undo that is not needed does no harm. Such an undo is
 // also done by a starter whose guardian has died, or from a file after both have
 // died. A stopped process has to run again in any case. A limit is written back only
-// where it still has the lowered value. Containers are not killed then: their agent,
-// or the next one, decides about them by its records.
+// if the file still has the lowered value.
 func (k Kind) harmless() bool { return k == Continue || k == Restore }
 
 // Undo is one part of a plan.
 type Undo struct {
-	Kind       Kind
-	Processes  []*pidfd.Process // of Continue; they stay the caller's
-	Containers []Container      // of Kill
-	Limits     []Limit          // of Restore
-	Nets       []vethnet.Config // of Leave
+	Kind      Kind
+	Processes []*pidfd.Process // of Continue; they stay the caller's
+	Limits    []Limit          // of Restore
+	Nets      []vethnet.Config // of Leave
 }
 
 // Limit is a limit of a memory cgroup that a risky act lowers.
@@ -66,20 +61,6 @@ type Limit struct {
 	// written back as long as the file shows Low.
 	Low string `json:"low"`
 	Old string `json:"old"`
-}
-
-// Container names a container to be killed, for kill.Open; Start is the start
-// time of its init.
-type Container struct {
-	ID    string `json:"id"`
-	Name  string `json:"name,omitempty"`
-	Pid   int    `json:"pid"`
-	Start uint64 `json:"start"`
-}
-
-// ContainerOf describes a target.
-func ContainerOf(t *kill.Target) Container {
-	return Container{ID: t.ID, Name: t.Name, Pid: t.Pid(), Start: t.Start()}
 }
 
 // Plan is what the guardian does at the deadline unless the plan is disarmed.
@@ -95,19 +76,27 @@ type process struct {
 	Start uint64 `json:"start"`
 }
 
+// written returns the processes as they are written down.
+func written(ps []*pidfd.Process) []process {
+	var out []process
+	for _, p := range ps {
+		out = append(out, process{p.Pid(), p.Start()})
+	}
+	return out
+}
+
 // message goes from starter to guardian. The descriptors of Processes travel
 // with it (SCM_RIGHTS, unix(7)), in their order.
 type message struct {
-	Op         op               `json:"op"`
-	Seq        uint64           `json:"seq"` // of the question; its answer carries it
-	ID         uint64           `json:"id"`
-	Name       string           `json:"name,omitempty"`
-	Deadline   boottime.Instant `json:"deadline,omitempty"`
-	Kind       Kind             `json:"kind,omitempty"`
-	Processes  []process        `json:"processes,omitempty"`
-	Containers []Container      `json:"containers,omitempty"`
-	Limits     []Limit          `json:"limits,omitempty"`
-	Nets       []vethnet.Config `json:"nets,omitempty"`
+	Op        op               `json:"op"`
+	Seq       uint64           `json:"seq"` // of the question; its answer carries it
+	ID        uint64           `json:"id"`
+	Name      string           `json:"name,omitempty"`
+	Deadline  boottime.Instant `json:"deadline,omitempty"`
+	Kind      Kind             `json:"kind,omitempty"`
+	Processes []process        `json:"processes,omitempty"`
+	Limits    []Limit          `json:"limits,omitempty"`
+	Nets      []vethnet.Config `json:"nets,omitempty"`
 }
 
 type op string
@@ -115,7 +104,6 @@ type op string
 const (
 	opAdd    op = "add"    // append an undo to the plan ID before it is armed; no reply
 	opArm    op = "arm"    // the plan is complete and takes effect
-	opExtend op = "extend" // another deadline
 	opCheck  op = "check"  // report whether the plan still stands
 	opUndo   op = "undo"   // carry it out now and forget it
 	opDisarm op = "disarm" // forget the plan
@@ -132,11 +120,9 @@ const (
 	// maxFDs bounds the descriptors of one message: the kernel's
 	// SCM_MAX_FD is 253.
 	maxFDs = 250
-	// maxContainers keeps a message well under the least socket buffer, and so
-	// does maxLimits.
-	maxContainers = 100
-	maxLimits     = 8
-	maxNets       = 8
+	// maxLimits and maxNets keep a message well under the least socket buffer.
+	maxLimits = 8
+	maxNets   = 8
 	// maxMessage bounds a message; longer ones are refused.
 	maxMessage = 128 << 10
 	// maxPlans and maxParts bound what a guardian takes on.
@@ -153,30 +139,19 @@ const againAfter = 100 * time.Millisecond
 func (p Plan) messages(id uint64) ([]message, [][]*pidfd.Process) {
 	var ms []message
 	var fds [][]*pidfd.Process
+	add := func(m message, ps []*pidfd.Process) {
+		m.Op, m.ID = opAdd, id
+		ms, fds = append(ms, m), append(fds, ps)
+	}
 	for _, u := range p.Undo {
-		for rest := u.Processes; len(rest) > 0; {
-			n := min(maxFDs, len(rest))
-			m := message{Op: opAdd, ID: id, Kind: u.Kind}
-			for _, x := range rest[:n] {
-				m.Processes = append(m.Processes, process{x.Pid(), x.Start()})
-			}
-			ms, fds = append(ms, m), append(fds, rest[:n])
-			rest = rest[n:]
+		for ps := range slices.Chunk(u.Processes, maxFDs) {
+			add(message{Kind: u.Kind, Processes: written(ps)}, ps)
 		}
-		for rest := u.Containers; len(rest) > 0; {
-			n := min(maxContainers, len(rest))
-			ms, fds = append(ms, message{Op: opAdd, ID: id, Kind: u.Kind, Containers: rest[:n]}), append(fds, nil)
-			rest = rest[n:]
+		for ls := range slices.Chunk(u.Limits, maxLimits) {
+			add(message{Kind: u.Kind, Limits: ls}, nil)
 		}
-		for rest := u.Limits; len(rest) > 0; {
-			n := min(maxLimits, len(rest))
-			ms, fds = append(ms, message{Op: opAdd, ID: id, Kind: u.Kind, Limits: rest[:n]}), append(fds, nil)
-			rest = rest[n:]
-		}
-		for rest := u.Nets; len(rest) > 0; {
-			n := min(maxNets, len(rest))
-			ms, fds = append(ms, message{Op: opAdd, ID: id, Kind: u.Kind, Nets: rest[:n]}), append(fds, nil)
-			rest = rest[n:]
+		for ns := range slices.Chunk(u.Nets, maxNets) {
+			add(message{Kind: u.Kind, Nets: ns}, nil)
 		}
 	}
 	return append(ms, message{Op: opArm, ID: id, Name: p.Name, Deadline: p.Deadline}), append(fds, nil)
@@ -189,13 +164,12 @@ func (p Plan) validate() error {
 	}
 	for _, u := range p.Undo {
 		switch {
-		case u.Kind == Continue && len(u.Containers)+len(u.Limits)+len(u.Nets) == 0:
-		case u.Kind == Kill && len(u.Processes)+len(u.Limits)+len(u.Nets) == 0:
-		case u.Kind == Restore && len(u.Processes)+len(u.Containers)+len(u.Nets) == 0:
-		case u.Kind == Leave && len(p.Undo) == 1 && len(u.Processes)+len(u.Containers)+len(u.Limits) == 0:
+		case u.Kind == Continue && len(u.Limits)+len(u.Nets) == 0:
+		case u.Kind == Restore && len(u.Processes)+len(u.Nets) == 0:
+		case u.Kind == Leave && len(p.Undo) == 1 && len(u.Processes)+len(u.Limits) == 0:
 		default:
-			return fmt.Errorf("plan %q: %d processes, %d containers, %d limits and %d nets do not fit undo %q",
-				p.Name, len(u.Processes), len(u.Containers), len(u.Limits), len(u.Nets), u.Kind)
+			return fmt.Errorf("plan %q: %d processes, %d limits and %d nets do not fit undo %q",
+				p.Name, len(u.Processes), len(u.Limits), len(u.Nets), u.Kind)
 		}
 		for _, l := range u.Limits {
 			if err := l.validate(); err != nil {
@@ -215,7 +189,7 @@ func (p Plan) lasts() bool {
 // root and writes to the file that it is told.
 func (l Limit) validate() error {
 	if !filepath.IsAbs(l.File) || filepath.Clean(l.File) != l.File || len(l.File) > 4096 || filepath.Base(l.File) != "memory.limit_in_bytes" {
-		return fmt.Errorf("%q is no limit of a memory cgroup", l.File)
+		return fmt.Errorf("%q is not a limit of a memory cgroup", l.File)
 	}
 	for _, v := range []string{l.Low, l.Old} {
 		if _, err := strconv.ParseInt(v, 10, 64); err != nil {

@@ -13,7 +13,6 @@ import (
 	"holdfast/internal/platform/linux/boottime"
 	"holdfast/internal/platform/linux/pidfd"
 	"holdfast/internal/platform/linux/vethnet"
-	"holdfast/internal/sessions/kill"
 )
 
 // server is the guardian's side. Only one goroutine uses it.
@@ -40,7 +39,6 @@ type held struct {
 type part struct {
 	kind      Kind
 	processes []*pidfd.Process
-	targets   []*kill.Target
 	limits    []Limit
 	nets      []vethnet.Config
 }
@@ -51,7 +49,7 @@ func newServer(dir string, log *slog.Logger) (*server, error) {
 	if s.boot, err = bootID(); err != nil {
 		return nil, err
 	}
-	if s.self, err = whoami(); err != nil {
+	if s.self, err = self(); err != nil {
 		return nil, err
 	}
 	if dir != "" {
@@ -144,12 +142,9 @@ func (s *server) handle(m message, fds []int) error {
 		return nil
 	case opArm:
 		err = s.arm(m)
-	case opExtend, opCheck:
+	case opCheck:
 		if p == nil || !p.armed || p.undone {
 			return s.answer(reply{Seq: m.Seq, Undone: true})
-		}
-		if m.Op == opExtend {
-			p.deadline = m.Deadline
 		}
 	case opUndo:
 		if p != nil && p.armed {
@@ -196,7 +191,7 @@ func (s *server) answer(r reply) error {
 // add appends a part to a plan. Errors are reported when the plan is armed.
 func (s *server) add(m message, fds []int) {
 	p := s.plan(m.ID)
-	pt := part{kind: m.Kind, targets: s.open(m.Containers), limits: m.Limits, nets: m.Nets}
+	pt := part{kind: m.Kind, limits: m.Limits, nets: m.Nets}
 	for i, fd := range fds {
 		if i >= len(m.Processes) {
 			unix.Close(fd)
@@ -214,7 +209,7 @@ func (s *server) add(m message, fds []int) {
 	}
 	if len(p.parts) == maxParts || len(s.plans) > maxPlans {
 		p.broken = errors.New("too many plans or parts of a plan")
-		pt.close()
+		release(pt.processes)
 		return
 	}
 	p.parts = append(p.parts, pt)
@@ -226,23 +221,6 @@ func (s *server) plan(id uint64) *held {
 		s.plans[id] = &held{}
 	}
 	return s.plans[id]
-}
-
-// open opens the containers, without those that are gone.
-func (s *server) open(cs []Container) []*kill.Target {
-	var ts []*kill.Target
-	for _, c := range cs {
-		t, err := kill.Open(c.ID, c.Name, c.Pid)
-		switch {
-		case err != nil:
-			s.log.Warn("guardian: " + err.Error())
-		case t.Start() != c.Start:
-			t.Close()
-		default:
-			ts = append(ts, t)
-		}
-	}
-	return ts
 }
 
 // arm writes the plan to its file and then puts it into effect.
@@ -266,11 +244,7 @@ func (s *server) arm(m message) error {
 func (p *held) state(boot string, self process) state {
 	st := state{BootID: boot, Guardian: self, Name: p.name}
 	for _, pt := range p.parts {
-		u := stateUndo{Kind: pt.kind, Limits: pt.limits}
-		for _, x := range pt.processes {
-			u.Processes = append(u.Processes, process{x.Pid(), x.Start()})
-		}
-		st.Undo = append(st.Undo, u)
+		st.Undo = append(st.Undo, stateUndo{Kind: pt.kind, Processes: written(pt.processes), Limits: pt.limits})
 	}
 	return st
 }
@@ -286,40 +260,21 @@ func (s *server) setTimer() error {
 	return s.timer.Set(first)
 }
 
-// expire carries out the plans that are due. It repeats their harmless parts every
-// againAfter until the plan is disarmed or the starter is gone, because a stalled
-// starter may do only now what the plan undoes.
+// expire carries out the plans that are due. It repeats them every againAfter until
+// the plan is disarmed or the starter is gone, because a stalled starter may do only
+// now what the plan undoes.
 func (s *server) expire() {
 	now := boottime.Now()
 	for id, p := range s.plans {
 		if !p.armed || p.lasts() || p.deadline > now {
 			continue
 		}
-		err := s.undo(id, "its deadline has passed")
-		if !p.keepHarmless() && err == nil {
-			s.forget(id)
-			continue
-		}
+		_ = s.undo(id, "its deadline has passed") // the error is logged, and the undo is repeated
 		p.undone, p.deadline = true, now.Add(againAfter)
 	}
 	if err := s.setTimer(); err != nil {
 		s.undoAll(err.Error())
 	}
-}
-
-// keepHarmless drops the parts that must not be repeated, and reports whether any
-// part is left.
-func (p *held) keepHarmless() bool {
-	var left []part
-	for _, pt := range p.parts {
-		if pt.kind.harmless() {
-			left = append(left, pt)
-		} else {
-			pt.close()
-		}
-	}
-	p.parts = left
-	return len(left) > 0
 }
 
 func (s *server) undoAll(why string) {
@@ -360,13 +315,6 @@ func (s *server) forget(id uint64) {
 		}
 	}
 	for _, pt := range p.parts {
-		pt.close()
-	}
-}
-
-func (pt part) close() {
-	release(pt.processes)
-	for _, t := range pt.targets {
-		t.Close()
+		release(pt.processes)
 	}
 }

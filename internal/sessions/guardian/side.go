@@ -24,6 +24,10 @@ const answerLimit = 250 * time.Millisecond
 // answer, and it comes late where hundreds of shims, just continued, take the CPUs.
 const disarmLimit = 5 * time.Second
 
+// closeLimit bounds the undo of the plans that are armed when the starter closes the
+// socket.
+const closeLimit = 11 * time.Second
+
 // side is one guardian process as its starter sees it.
 type side struct {
 	conn    *child.Conn[reply] // it ends when the guardian is gone, reaped and its plans are undone
@@ -134,7 +138,7 @@ func (s *side) close() {
 	_ = s.conn.CloseWrite()
 	select {
 	case <-s.conn.Ended():
-	case <-time.After(killBudget + time.Second): // it hangs
+	case <-time.After(closeLimit): // it hangs
 		_ = s.process.Kill()
 		<-s.conn.Ended()
 	}

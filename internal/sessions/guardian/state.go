@@ -40,8 +40,8 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// whoami is this process with its start time.
-func whoami() (process, error) {
+// self is this process with its start time.
+func self() (process, error) {
 	s, err := proc.Host.Stat(os.Getpid())
 	return process{s.Pid, s.Start}, err
 }

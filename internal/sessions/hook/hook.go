@@ -112,29 +112,29 @@ func whyKilled(ctx context.Context, err error) error {
 // run starts the keeper and waits for it. The keeper's standard input is a pipe,
 // which is at EOF when this process has died or ctx is done.
 func (r Runner) run(ctx context.Context, c Command, out *tail) error {
-	life, lifeline, err := os.Pipe()
+	stdin, lifeline, err := os.Pipe()
 	if err != nil {
 		return err
 	}
 	defer lifeline.Close()
-	defer life.Close()
-	told, tell, err := os.Pipe()
+	defer stdin.Close()
+	outcome, outcomeEnd, err := os.Pipe()
 	if err != nil {
 		return err
 	}
-	defer told.Close()
-	defer tell.Close()
+	defer outcome.Close()
+	defer outcomeEnd.Close()
 	cmd := exec.Command(r[0], slices.Concat(r[1:], []string{deadlineOf(ctx)}, c.Args)...)
 	cmd.Dir = "/"
 	cmd.Env = append(environment(), c.Env...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = life, out, out
-	cmd.ExtraFiles = []*os.File{tell}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, out, out
+	cmd.ExtraFiles = []*os.File{outcomeEnd}
 	cmd.WaitDelay = outputDelay
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true} // signals to this process's group do not reach it
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start its keeper: %w", err)
 	}
-	tell.Close()
+	outcomeEnd.Close()
 	defer context.AfterFunc(ctx, func() { lifeline.Close() })()
 	err = cmd.Wait()
 	if errors.Is(err, exec.ErrWaitDelay) {
@@ -143,7 +143,7 @@ func (r Runner) run(ctx context.Context, c Command, out *tail) error {
 	if err != nil {
 		return fmt.Errorf("its keeper: %w", err)
 	}
-	return readOutcome(told)
+	return readOutcome(outcome)
 }
 
 // deadlineOf is ctx's deadline on CLOCK_BOOTTIME in nanoseconds, as the keeper parses
@@ -159,17 +159,10 @@ func deadlineOf(ctx context.Context) string {
 // environment is this process's environment, without the variables of Holdfast and
 // systemd.
 func environment() []string {
-	var env []string
-	for _, kv := range os.Environ() {
-		own := false
-		for _, prefix := range []string{"HOLDFAST_", "NOTIFY_SOCKET=", "WATCHDOG_", "LISTEN_"} {
-			own = own || strings.HasPrefix(kv, prefix)
-		}
-		if !own {
-			env = append(env, kv)
-		}
-	}
-	return env
+	prefixes := []string{"HOLDFAST_", "NOTIFY_SOCKET=", "WATCHDOG_", "LISTEN_"}
+	return slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(kv, prefix) })
+	})
 }
 
 // tail keeps the last maxOutput bytes that are written to it.

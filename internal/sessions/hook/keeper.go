@@ -83,7 +83,7 @@ func Main(args []string) int {
 
 func keep(args []string, o *outcome) error {
 	if len(args) < 2 {
-		return fmt.Errorf("%d arguments are no deadline and command", len(args))
+		return fmt.Errorf("%d arguments are not a deadline and a command", len(args))
 	}
 	deadline, err := strconv.ParseInt(args[0], 10, 64)
 	if err != nil {

@@ -1,10 +1,10 @@
 // Package kill kills containers and verifies their death without the engine.
 //
 // A container is dead when its init's pidfd is readable and its control group is
-// empty. Both are needed: a pid namespace's init is waitable only after everything
-// else in the namespace is gone (pid_namespaces(7)), but a container that shares a
-// pid namespace, and a process that was put into the control group from outside,
-// outlive init.
+// empty. Both are needed. A pid namespace's init is waitable only after everything
+// else in the namespace is gone (pid_namespaces(7)). A container that shares a pid
+// namespace, and a process that was put into the control group from outside, outlive
+// init.
 package kill
 
 import (
@@ -20,11 +20,11 @@ import (
 	"holdfast/internal/platform/linux/pidfd"
 )
 
-// Budget is how long a Kill goes on where its context has no deadline.
+// Budget is the time limit of a Kill if its context has no deadline.
 const Budget = 10 * time.Second
 
-// DefaultPauseFrom is how many containers it takes until stopping the engine
-// pays: a few die in the time that the stopping takes.
+// DefaultPauseFrom is the least number of containers for which stopping the engine
+// saves time: fewer die within the time that the stopping takes.
 const DefaultPauseFrom = 8
 
 // stall is the time without a death after which the remaining containers are
@@ -35,7 +35,7 @@ const stall = 5 * time.Millisecond
 // Pauser stops the container engine while containers die, so that it does not take
 // their CPUs.
 type Pauser interface {
-	// Quiet stops the engine and the targets' shims. Resume continues them; if it
+	// Pause stops the engine and the targets' shims. Resume continues them; if it
 	// does not, a guardian does at its deadline. After an error nothing is stopped.
 	Pause(ctx context.Context, targets []*Target) (PausedEngine, error)
 }
@@ -71,11 +71,10 @@ const (
 	StepResume  = "resume"  // continue the engine
 )
 
-// Kill kills the containers and returns when all are seen dead, or when ctx ends or
-// its deadline comes (Budget where it has none); containers that are not dead by then
-// are in Left with the reason. Targets that were dead before are in Dead. The targets
-// stay open, and should be closed soon: the kernel takes the containers' mounts down
-// only then.
+// Kill kills the containers. It returns when all are seen dead, or when ctx is done; a
+// ctx without a deadline gets Budget. Containers that are not dead by then are in Left
+// with the reason. Targets that were dead before are in Dead. The targets stay open,
+// and should be closed soon: the kernel removes the containers' mounts only then.
 func (k *Killer) Kill(ctx context.Context, targets []*Target) holdfast.KillReport {
 	return k.KillPaused(ctx, targets).Resume()
 }
@@ -95,7 +94,7 @@ func (k *Killer) KillPaused(ctx context.Context, targets []*Target) *Killed {
 	r := &run{killer: k, targets: targets, pending: make(map[int]bool, len(targets)), begun: time.Now()}
 	r.report.Dead = make([]string, 0, len(targets))
 	r.report.Left = []holdfast.Leftover{}
-	r.quiet(ctx)
+	r.pause(ctx)
 	r.hold()
 	r.signal()
 	r.die(ctx)
@@ -145,17 +144,17 @@ func (r *run) many() bool {
 	return len(r.targets) >= cmp.Or(r.killer.PauseFrom, DefaultPauseFrom)
 }
 
-func (r *run) quiet(ctx context.Context) {
+func (r *run) pause(ctx context.Context) {
 	if r.killer.Pauser == nil || !r.many() {
 		return
 	}
 	r.step(StepPause, func() int {
-		still, err := r.killer.Pauser.Pause(ctx, r.targets)
+		paused, err := r.killer.Pauser.Pause(ctx, r.targets)
 		if err != nil {
 			r.notice("the engine was not stopped during the kill: " + err.Error())
 			return 0
 		}
-		r.paused, r.report.Quiet = still, true
+		r.paused, r.report.Quiet = paused, true
 		return 1
 	})
 }
@@ -201,8 +200,8 @@ func (r *run) hold() {
 	})
 }
 
-// signal sends SIGKILL to every init, and to whole groups where the death of init
-// does not kill the others.
+// signal sends SIGKILL to every init, and to a whole group if the death of its init
+// does not kill the other processes.
 func (r *run) signal() {
 	r.step(StepSignal, func() int {
 		for i, t := range r.targets {

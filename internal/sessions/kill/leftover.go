@@ -1,6 +1,7 @@
 package kill
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -59,23 +60,16 @@ func (t *Target) whyAlive(pid int) string {
 		return fmt.Sprintf("process %d died after the deadline", pid)
 	}
 	what := fmt.Sprintf("process %d (%s)", pid, s.Comm)
-	where := proc.Host.Where(pid)
+	where := cmp.Or(proc.Host.Where(pid), "an unknown kernel function")
 	switch {
 	case pid == t.init.Pid() && t.alone && where == "zap_pid_ns_processes":
 		return what + " waits for a zombie of its pid namespace whose parent, outside, does not reap it"
 	case s.State == 'D':
-		return fmt.Sprintf("%s is in uninterruptible sleep (D) in %s", what, orUnknown(where))
+		return fmt.Sprintf("%s is in uninterruptible sleep (D) in %s", what, where)
 	case s.State == 'Z':
 		return what + " is a zombie with threads that have not ended"
 	case s.State == 't':
 		return what + " is stopped by a debugger (t)"
 	}
-	return fmt.Sprintf("%s is in state %c in %s", what, s.State, orUnknown(where))
-}
-
-func orUnknown(where string) string {
-	if where == "" {
-		return "an unknown kernel function"
-	}
-	return where
+	return fmt.Sprintf("%s is in state %c in %s", what, s.State, where)
 }

@@ -1,6 +1,7 @@
 package kill
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,7 +54,7 @@ type Target struct {
 	// in that namespace with it.
 	alone  bool
 	groups []cgroup.Group // those of the container itself, the unified one first
-	memory cgroup.Group   // its group in the hierarchy with the memory controller; zero where there is none
+	memory cgroup.Group   // its group in the hierarchy with the memory controller; zero if there is none
 
 	mu     sync.Mutex
 	closed bool
@@ -78,7 +79,7 @@ type Opener struct {
 	NoShims bool
 
 	mounts    cgroup.Mounts
-	memory    cgroup.Mount // the one with the memory controller; zero where there is none
+	memory    cgroup.Mount // the one with the memory controller; zero if there is none
 	protected map[int]bool
 	own       []cgroup.Group // of this process
 }
@@ -89,20 +90,31 @@ func NewOpener() (*Opener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find control groups: %w", err)
 	}
-	up, err := proc.Host.Ancestors(os.Getpid())
+	protected, err := Protected()
 	if err != nil {
-		return nil, fmt.Errorf("find the processes above this one: %w", err)
+		return nil, err
 	}
 	own, err := mounts.Of(proc.Host, os.Getpid())
 	if err != nil {
 		return nil, fmt.Errorf("find the control groups of this process: %w", err)
 	}
-	o := &Opener{mounts: mounts, own: own, protected: map[int]bool{1: true, os.Getpid(): true}}
+	o := &Opener{mounts: mounts, own: own, protected: protected}
 	o.memory, _ = mounts.Memory()
-	for _, pid := range up {
-		o.protected[pid] = true
-	}
 	return o, nil
+}
+
+// Protected returns the processes that must be neither killed nor stopped: this one,
+// its ancestors, and the host's init.
+func Protected() (map[int]bool, error) {
+	ancestors, err := proc.Host.Ancestors(os.Getpid())
+	if err != nil {
+		return nil, fmt.Errorf("find the ancestors of this process: %w", err)
+	}
+	protected := map[int]bool{1: true, os.Getpid(): true}
+	for _, pid := range ancestors {
+		protected[pid] = true
+	}
+	return protected, nil
 }
 
 // Open is like the function Open.
@@ -232,7 +244,7 @@ func (o *Opener) findShim(init int) (*pidfd.Process, error) {
 	exe, err := proc.Host.Exe(s.PPid)
 	if err != nil || !strings.HasPrefix(path.Base(exe), shimPrefix) {
 		shim.Close()
-		return nil, nil //nolint:nilerr // a parent that we cannot see is no shim of ours
+		return nil, nil //nolint:nilerr // a parent that this process cannot see is not a shim of this host
 	}
 	return shim, nil
 }
@@ -333,8 +345,5 @@ func (t *Target) Close() {
 func (t *Target) String() string { return nameOf(t.ID, t.Name) }
 
 func nameOf(id, name string) string {
-	if name != "" {
-		return name
-	}
-	return id[:min(minIDLen, len(id))]
+	return cmp.Or(name, id[:min(minIDLen, len(id))])
 }

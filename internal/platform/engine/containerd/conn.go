@@ -5,9 +5,7 @@ import (
 	"net"
 	"time"
 
-	diffapi "github.com/containerd/containerd/api/services/diff/v1"
 	"github.com/containerd/containerd/v2/defaults"
-	"github.com/containerd/containerd/v2/pkg/identifiers"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/connectivity"
@@ -56,8 +54,3 @@ func tryNow(ctx context.Context, cc *grpc.ClientConn, socket string) {
 	// The state stays TransientFailure until the connection is up (gRPC, A62).
 	cc.WaitForStateChange(ctx, connectivity.TransientFailure)
 }
-
-func diffClient(conn *grpc.ClientConn) diffapi.DiffClient { return diffapi.NewDiffClient(conn) }
-
-// namespaceError is the error of an invalid namespace name.
-func namespaceError(name string) error { return identifiers.Validate(name) }

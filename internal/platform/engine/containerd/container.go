@@ -31,15 +31,12 @@ const maxJoins = 4
 // Inspect returns one container, by id or name.
 func (e *Engine) Inspect(ctx context.Context, id string) (engine.Container, error) {
 	ctx = e.in(ctx)
+	var c engine.Container
 	raw, err := e.find(ctx, id)
-	if err != nil {
-		return engine.Container{}, e.fail(ctx, err, "inspect container %s", id)
+	if err == nil {
+		c, err = e.inspect(ctx, raw)
 	}
-	c, err := e.inspect(ctx, raw)
-	if err != nil {
-		return engine.Container{}, e.fail(ctx, err, "inspect container %s", id)
-	}
-	return c, nil
+	return c, e.fail(ctx, err, "inspect container %s", id)
 }
 
 func (e *Engine) inspect(ctx context.Context, raw containers.Container) (engine.Container, error) {
@@ -145,18 +142,16 @@ func (e *Engine) addresses(ctx context.Context, r record, s state) ([]string, er
 // List returns the containers that carry all the labels, oldest first.
 func (e *Engine) List(ctx context.Context, labels map[string]string) ([]engine.Container, error) {
 	ctx = e.in(ctx)
-	list, err := e.list(ctx, labels)
-	if err != nil {
-		return nil, e.fail(ctx, err, "list containers")
+	var list []engine.Container
+	raw, err := e.rawList(ctx, labels)
+	if err == nil {
+		list, err = e.withStates(ctx, raw)
 	}
-	return list, nil
+	return list, e.fail(ctx, err, "list containers")
 }
 
-func (e *Engine) list(ctx context.Context, labels map[string]string) ([]engine.Container, error) {
-	raw, err := e.rawList(ctx, labels)
-	if err != nil {
-		return nil, err
-	}
+// withStates returns the containers, in their order, with their states.
+func (e *Engine) withStates(ctx context.Context, raw []containers.Container) ([]engine.Container, error) {
 	res, err := e.api.TaskService().List(ctx, &tasks.ListTasksRequest{})
 	if err != nil {
 		return nil, errgrpc.ToNative(err)
@@ -246,10 +241,7 @@ func (e *Engine) Kill(ctx context.Context, id string) error {
 	if err == nil {
 		err = e.killTask(ctx, c.ID)
 	}
-	if err != nil {
-		return e.fail(ctx, err, "kill container %s", id)
-	}
-	return nil
+	return e.fail(ctx, err, "kill container %s", id)
 }
 
 // stopped records that the restart policy must not start a container again.
@@ -303,7 +295,7 @@ func (e *Engine) ends(ctx context.Context, id string) bool {
 		if isGone(err) || err == nil && t.Status == task.Status_STOPPED {
 			return true
 		}
-		if err != nil || !sleep(ctx, 10*time.Millisecond) {
+		if err != nil || !engine.Sleep(ctx, 10*time.Millisecond) {
 			return false
 		}
 	}
@@ -329,10 +321,7 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 	if err == nil {
 		err = e.remove(ctx, c)
 	}
-	if err != nil {
-		return e.fail(ctx, err, "remove container %s", id)
-	}
-	return nil
+	return e.fail(ctx, err, "remove container %s", id)
 }
 
 func (e *Engine) remove(ctx context.Context, c containers.Container) error {
@@ -356,7 +345,7 @@ func (e *Engine) remove(ctx context.Context, c containers.Container) error {
 		// Another call is removing it and the shim exited during its answer, or the
 		// shim has not seen the end yet.
 		early := errdefs.IsFailedPrecondition(err) && time.Since(begun) < endLimit
-		if !strings.Contains(err.Error(), "ttrpc: closed") && !early || !sleep(ctx, wait) {
+		if !strings.Contains(err.Error(), "ttrpc: closed") && !early || !engine.Sleep(ctx, wait) {
 			return err
 		}
 	}
@@ -406,8 +395,5 @@ func (e *Engine) SetRestartPolicy(ctx context.Context, id string, p engine.Resta
 		c.Labels[labelRestart] = string(cmp.Or(p, engine.RestartNo))
 		_, err = e.api.ContainerService().Update(ctx, c, "labels."+labelRestart)
 	}
-	if err != nil {
-		return e.fail(ctx, err, "set the restart policy of container %s", id)
-	}
-	return nil
+	return e.fail(ctx, err, "set the restart policy of container %s", id)
 }

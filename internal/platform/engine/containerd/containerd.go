@@ -21,7 +21,9 @@ import (
 	"strings"
 	"sync"
 
+	diffapi "github.com/containerd/containerd/api/services/diff/v1"
 	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/identifiers"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/log"
 	"github.com/sirupsen/logrus"
@@ -82,11 +84,13 @@ type Engine struct {
 	net    *vethnet.Net
 	netCfg vethnet.Config
 	upkeep upkeep
-	images imageCache
-	pumps  *pumps
-	marks  marks
-	silent *log.Entry
-	locks  keyed // one start of a container at a time
+	// configs and sizes are those of images.
+	configs cache[config]
+	sizes   cache[int64]
+	pumps   *pumps
+	marks   marks
+	silent  *log.Entry
+	locks   keyed // one start of a container at a time
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -117,7 +121,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		return nil, fmt.Errorf("use containerd at %s: %w", c.Host, err)
 	}
 	api, err := client.NewWithConn(conn, client.WithDefaultNamespace(c.Namespace), client.WithDefaultRuntime(shimName),
-		client.WithServices(client.WithDiffService(watchedDiff{client.NewDiffServiceFromClient(diffClient(conn))})))
+		client.WithServices(client.WithDiffService(watchedDiff{client.NewDiffServiceFromClient(diffapi.NewDiffClient(conn))})))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("use containerd at %s: %w", c.Host, err), conn.Close())
 	}
@@ -141,12 +145,11 @@ func (c *Config) complete() (socket string, err error) {
 		return "", holdfast.WithHint(fmt.Errorf("containerd's address %q is not supported", c.Host), "use unix:///path/to/containerd.sock")
 	case !filepath.IsAbs(c.Dir):
 		return "", fmt.Errorf("the directory %q for containers' logs is not an absolute path", c.Dir)
-	case badRuntime(c.Runtimes) != nil:
-		return "", badRuntime(c.Runtimes)
-	case namespaceError(c.Namespace) != nil:
-		return "", fmt.Errorf("containerd's namespace %q: %w", c.Namespace, namespaceError(c.Namespace))
 	}
-	return socket, nil
+	if err := identifiers.Validate(c.Namespace); err != nil {
+		return "", fmt.Errorf("containerd's namespace %q: %w", c.Namespace, err)
+	}
+	return socket, badRuntime(c.Runtimes)
 }
 
 // Close ends the connections. The next Engine continues the logs of containers that
@@ -217,32 +220,22 @@ func (e *Engine) dataRoot(ctx context.Context) (string, error) {
 
 // keyed is a set of locks, one for each key.
 type keyed struct {
-	mu   sync.Mutex
-	held map[string]chan struct{} // closed when the lock is released
+	held sync.Map // of a channel, which is closed when the lock is released, by key
 }
 
 // lock locks key, and returns the function that unlocks it.
 func (k *keyed) lock(ctx context.Context, key string) (unlock func(), err error) {
+	released := make(chan struct{})
 	for {
-		k.mu.Lock()
-		busy, taken := k.held[key]
+		busy, taken := k.held.LoadOrStore(key, released)
 		if !taken {
-			if k.held == nil {
-				k.held = map[string]chan struct{}{}
-			}
-			mine := make(chan struct{})
-			k.held[key] = mine
-			k.mu.Unlock()
 			return func() {
-				k.mu.Lock()
-				delete(k.held, key)
-				k.mu.Unlock()
-				close(mine)
+				k.held.Delete(key)
+				close(released)
 			}, nil
 		}
-		k.mu.Unlock()
 		select {
-		case <-busy:
+		case <-busy.(chan struct{}):
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}

@@ -29,10 +29,7 @@ const cleanLimit = 30 * time.Second
 func (e *Engine) Create(ctx context.Context, s engine.Spec) (string, error) {
 	ctx = e.in(ctx)
 	id, err := e.create(ctx, s)
-	if err != nil {
-		return "", e.fail(ctx, err, "create container %s", s.Name)
-	}
-	return id, nil
+	return id, e.fail(ctx, err, "create container %s", s.Name)
 }
 
 func (e *Engine) create(ctx context.Context, s engine.Spec) (string, error) {

@@ -20,15 +20,15 @@ type registryError struct{ err error }
 func (e registryError) Error() string { return e.err.Error() }
 func (e registryError) Unwrap() error { return e.err }
 
-// fail translates an error of the client into one of package engine. doing says what
-// the call was.
+// fail translates an error of the client into one of package engine, and nil into
+// nil. doing says what the call was.
 func (e *Engine) fail(ctx context.Context, err error, doing string, args ...any) error {
 	doing = fmt.Sprintf(doing, args...)
-	switch cause := ctx.Err(); {
-	case err == nil && cause == nil:
+	switch {
+	case err == nil:
 		return nil
-	case cause != nil:
-		return fmt.Errorf("%s: %w", doing, cause)
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s: %w", doing, ctx.Err())
 	case errors.Is(err, holdfast.ErrEngine):
 	case isDown(err):
 		return holdfast.WithHint(fmt.Errorf("%s: %w at %s: %w", doing, holdfast.ErrEngine, e.cfg.Host, err), hintDown(err))

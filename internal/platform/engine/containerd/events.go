@@ -17,12 +17,6 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// The first and the longest wait before a new subscription after a break.
-const (
-	firstRetry = 20 * time.Millisecond
-	lastRetry  = 2 * time.Second
-)
-
 // markTopic is the topic of the marks by which a subscriber learns that its
 // subscription has begun.
 const markTopic = "/holdfast/subscribed"
@@ -36,19 +30,6 @@ func (m *marks) next() string {
 
 // subscriptionLimit bounds a subscriber's wait for its own mark.
 const subscriptionLimit = 10 * time.Second
-
-// Events yields the events of containers with all the labels until ctx is done. The
-// reader must not block: the daemon buffers unread events without bound.
-func (e *Engine) Events(ctx context.Context, labels map[string]string) iter.Seq[engine.Event] {
-	return func(yield func(engine.Event) bool) {
-		e.follow(ctx, func(ev engine.Event) bool {
-			if !ev.Gap && (ev.Type != engine.OfContainer || !matches(ev.Labels, labels)) {
-				return true
-			}
-			return yield(ev)
-		}, nil)
-	}
-}
 
 // Watch yields the events of the engine's namespace until ctx is done. containerd
 // keeps no events. Of past events Watch yields those that follow from the present
@@ -82,32 +63,10 @@ func (e *Engine) Watch(ctx context.Context, o engine.WatchOptions) iter.Seq[engi
 	}
 }
 
-// matches reports whether labels has all of want; "" is any value.
-func matches(labels, want map[string]string) bool {
-	for key, value := range want {
-		got, ok := labels[key]
-		if !ok || value != "" && got != value {
-			return false
-		}
-	}
-	return true
-}
-
 // follow subscribes, again after each break. afterGap, if not nil, is called after
 // each Gap and reports whether the reader goes on.
 func (e *Engine) follow(ctx context.Context, yield func(engine.Event) bool, afterGap func(*knownContainers) bool) {
-	retry := firstRetry
-	for ctx.Err() == nil {
-		subscribed, more := e.subscribe(ctx, yield, afterGap)
-		if !more {
-			return
-		}
-		if subscribed {
-			retry = firstRetry
-		}
-		sleep(ctx, retry)
-		retry = min(2*retry, lastRetry)
-	}
+	engine.Resubscribe(ctx, func() (subscribed, more bool) { return e.subscribe(ctx, yield, afterGap) })
 }
 
 // subscribe yields a Gap and then events until the connection breaks. It reports

@@ -3,7 +3,6 @@ package containerd
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -37,7 +36,7 @@ func (e *Engine) Exec(ctx context.Context, id string, x engine.Exec) (int, error
 	if err != nil {
 		return -1, e.fail(ctx, err, "run a command in container %s", id)
 	}
-	size, err := firstSize(ctx, x)
+	size, err := x.FirstSize(ctx)
 	if err != nil {
 		return -1, fmt.Errorf("run a command in container %s: %w", id, err)
 	}
@@ -50,19 +49,6 @@ func (e *Engine) Exec(ctx context.Context, id string, x engine.Exec) (int, error
 		return -1, e.fail(ctx, err, "run a command in container %s", id)
 	}
 	return code, nil
-}
-
-// firstSize waits for the terminal's first size, if the command has a terminal.
-func firstSize(ctx context.Context, x engine.Exec) (engine.Size, error) {
-	if !x.TTY || x.Resize == nil {
-		return engine.Size{}, nil
-	}
-	select {
-	case s := <-x.Resize:
-		return s, nil
-	case <-ctx.Done():
-		return engine.Size{}, ctx.Err()
-	}
 }
 
 // command is a running command.
@@ -80,9 +66,7 @@ func (c *command) run(ctx context.Context) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	var raw [16]byte
-	_, _ = rand.Read(raw[:]) // it never fails
-	c.id = hex.EncodeToString(raw[:])
+	c.id = rand.Text()
 	input := newInput(c.x.Stdin)
 	streams, err := cio.NewCreator(c.streams(input)...)(c.id)
 	if err != nil {
@@ -136,7 +120,12 @@ func (c *command) await(ctx context.Context, input *input, streams cio.IO) (int,
 	defer beside.Wait()
 	defer cancel()
 	if c.x.TTY && c.x.Resize != nil {
-		beside.Go(func() { c.resize(ctx) })
+		beside.Go(func() {
+			c.x.EachSize(ctx, c.size, func(s engine.Size) {
+				// A wrong size does not end a command.
+				_, _ = api.ResizePty(ctx, &tasks.ResizePtyRequest{ContainerID: c.container.ID, ExecID: c.id, Width: uint32(s.Cols), Height: uint32(s.Rows)})
+			})
+		})
 	}
 	if c.x.Stdin != nil {
 		beside.Go(func() {
@@ -198,28 +187,6 @@ func (c *command) streams(in *input) []cio.Opt {
 		options = append(options, cio.WithTerminal)
 	}
 	return options
-}
-
-// resize sends each size to the shim until ctx is done or sizes is closed. A wrong
-// size does not end a command.
-func (c *command) resize(ctx context.Context) {
-	size := c.size
-	for {
-		if size.Rows > 0 && size.Cols > 0 {
-			_, _ = c.e.api.TaskService().ResizePty(ctx, &tasks.ResizePtyRequest{
-				ContainerID: c.container.ID, ExecID: c.id, Width: uint32(size.Cols), Height: uint32(size.Rows),
-			})
-		}
-		var ok bool
-		select {
-		case size, ok = <-c.x.Resize:
-			if !ok {
-				return
-			}
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // input reports its end.

@@ -2,7 +2,6 @@ package containerd
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"sync"
 
 	"github.com/containerd/containerd/v2/client"
-	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/image-spec/identity"
@@ -35,10 +33,13 @@ func (e *Engine) image(ctx context.Context, ref string) (images.Image, error) {
 	store := e.api.ImageService()
 	if strings.HasPrefix(ref, "sha256:") {
 		list, err := store.List(ctx, fmt.Sprintf("target.digest==%q", ref))
-		if err != nil || len(list) > 0 {
-			return first(list), err
+		switch {
+		case err != nil:
+			return images.Image{}, err
+		case len(list) == 0:
+			return images.Image{}, fmt.Errorf("%s: %w", ref, engine.ErrNoImage)
 		}
-		return images.Image{}, fmt.Errorf("%s: %w", ref, engine.ErrNoImage)
+		return list[0], nil
 	}
 	name, err := fullName(ref)
 	if err != nil {
@@ -51,21 +52,11 @@ func (e *Engine) image(ctx context.Context, ref string) (images.Image, error) {
 	return img, err
 }
 
-func first(list []images.Image) images.Image {
-	if len(list) == 0 {
-		return images.Image{}
-	}
-	return list[0]
-}
-
 // ImageID resolves a reference to the id of an image on this host.
 func (e *Engine) ImageID(ctx context.Context, ref string) (string, error) {
 	ctx = e.in(ctx)
 	img, err := e.image(ctx, ref)
-	if err != nil {
-		return "", e.fail(ctx, err, "find image %s", ref)
-	}
-	return img.Target.Digest.String(), nil
+	return img.Target.Digest.String(), e.fail(ctx, err, "find image %s", ref)
 }
 
 // Load imports the images of an archive, as written by `docker save` or an OCI layout
@@ -93,60 +84,40 @@ type config struct {
 	chain string // the snapshot of all its layers
 }
 
-// imageCache keeps the configurations of images, which never change, by the digest of
-// the target.
-type imageCache struct {
-	mu    sync.Mutex
-	kept  map[string]config
-	sizes map[string]int64
-}
-
-func (c *imageCache) size(key string) (int64, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n, ok := c.sizes[key]
-	return n, ok
-}
-
-func (c *imageCache) setSize(key string, n int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.sizes) >= cacheLimit || c.sizes == nil {
-		c.sizes = map[string]int64{}
-	}
-	c.sizes[key] = n
-}
-
-// cacheLimit is the number of entries.
+// cacheLimit is the number of entries of a cache.
 const cacheLimit = 256
+
+// cache keeps properties of images, which never change, by the digest of the target.
+type cache[V any] struct {
+	mu   sync.Mutex
+	kept map[string]V
+}
+
+// get returns an entry, and reads it first if it is not kept yet.
+func (c *cache[V]) get(key string, read func() (V, error)) (V, error) {
+	c.mu.Lock()
+	v, ok := c.kept[key]
+	c.mu.Unlock()
+	if ok {
+		return v, nil
+	}
+	v, err := read()
+	if err != nil {
+		return v, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.kept) >= cacheLimit || c.kept == nil {
+		c.kept = map[string]V{}
+	}
+	c.kept[key] = v
+	return v, nil
+}
 
 // config reads an image's configuration.
 func (e *Engine) config(ctx context.Context, img images.Image) (config, error) {
-	key := img.Target.Digest.String()
-	e.images.mu.Lock()
-	c, ok := e.images.kept[key]
-	e.images.mu.Unlock()
-	if ok {
-		return c, nil
-	}
-	at := client.NewImage(e.api, img)
-	desc, err := at.Config(ctx)
-	if err != nil {
-		return c, err
-	}
-	text, err := content.ReadBlob(ctx, e.api.ContentStore(), desc)
-	if err != nil {
-		return c, err
-	}
-	if err := json.Unmarshal(text, &c.Image); err != nil {
-		return c, fmt.Errorf("the configuration of %s: %w", img.Name, err)
-	}
-	c.chain = identity.ChainID(c.RootFS.DiffIDs).String()
-	e.images.mu.Lock()
-	defer e.images.mu.Unlock()
-	if len(e.images.kept) >= cacheLimit || e.images.kept == nil {
-		e.images.kept = map[string]config{}
-	}
-	e.images.kept[key] = c
-	return c, nil
+	return e.configs.get(img.Target.Digest.String(), func() (config, error) {
+		spec, err := client.NewImage(e.api, img).Spec(ctx)
+		return config{spec, identity.ChainID(spec.RootFS.DiffIDs).String()}, err
+	})
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/distribution/reference"
 
@@ -76,16 +77,9 @@ func (e *Engine) imageOf(ctx context.Context, img images.Image) (engine.Image, e
 
 // sizeOf is the size of an image in the content store and in snapshots, in bytes.
 func (e *Engine) sizeOf(ctx context.Context, img images.Image) (int64, error) {
-	key := img.Target.Digest.String()
-	if size, ok := e.images.size(key); ok {
-		return size, nil
-	}
-	size, err := client.NewImage(e.api, img).Usage(ctx, client.WithSnapshotUsage())
-	if err != nil {
-		return 0, err
-	}
-	e.images.setSize(key, size)
-	return size, nil
+	return e.sizes.get(img.Target.Digest.String(), func() (int64, error) {
+		return client.NewImage(e.api, img).Usage(ctx, client.WithSnapshotUsage())
+	})
 }
 
 // InspectImage returns one image, by name or id, and the digests of its layers,
@@ -93,10 +87,7 @@ func (e *Engine) sizeOf(ctx context.Context, img images.Image) (int64, error) {
 func (e *Engine) InspectImage(ctx context.Context, ref string) (engine.Image, []string, error) {
 	ctx = e.in(ctx)
 	one, diffs, err := e.inspectImage(ctx, ref)
-	if err != nil {
-		return engine.Image{}, nil, e.fail(ctx, err, "find image %s", ref)
-	}
-	return one, diffs, nil
+	return one, diffs, e.fail(ctx, err, "find image %s", ref)
 }
 
 func (e *Engine) inspectImage(ctx context.Context, ref string) (one engine.Image, diffs []string, err error) {
@@ -141,21 +132,17 @@ func (e *Engine) namesOf(ctx context.Context, id string) ([]string, error) {
 // Holders lists all containers, in any state.
 func (e *Engine) Holders(ctx context.Context) ([]engine.Holder, error) {
 	ctx = e.in(ctx)
-	list, err := e.list(ctx, nil)
-	if err != nil {
-		return nil, e.fail(ctx, err, "list containers")
-	}
 	raw, err := e.rawList(ctx, nil)
 	if err != nil {
 		return nil, e.fail(ctx, err, "list containers")
 	}
-	records := make(map[string]record, len(raw))
-	for _, c := range raw {
-		records[c.ID] = recordOf(c)
+	list, err := e.withStates(ctx, raw)
+	if err != nil {
+		return nil, e.fail(ctx, err, "list containers")
 	}
 	holders := make([]engine.Holder, 0, len(list))
-	for _, c := range list {
-		r := records[c.ID]
+	for i, c := range list {
+		r := recordOf(raw[i])
 		holders = append(holders, engine.Holder{
 			ID: c.ID, Name: c.Name, Image: c.Image, ImageID: r.ImageID, State: c.State, Created: c.Created, Labels: c.Labels, Volumes: r.Volumes,
 		})
@@ -182,10 +169,7 @@ func (e *Engine) RemoveImage(ctx context.Context, ref string) error {
 			err = fmt.Errorf("%w: %w", holdfast.ErrNotFound, err)
 		}
 	}
-	if err != nil {
-		return e.fail(ctx, err, "remove image %s", ref)
-	}
-	return nil
+	return e.fail(ctx, err, "remove image %s", ref)
 }
 
 // mayRemoveImage refuses the last name of an image that a container uses: containerd
@@ -214,26 +198,27 @@ func (e *Engine) RemoveStopped(ctx context.Context, id string) error {
 	ctx = e.in(ctx)
 	c, err := e.find(ctx, id)
 	if err == nil {
-		var unlock func()
-		if unlock, err = e.locks.lock(ctx, c.ID); err == nil {
-			defer unlock()
-			t, errTask := e.task(ctx, c.ID)
-			switch {
-			case errTask != nil && !isGone(errTask):
-				err = errTask
-			case errTask == nil && t.Status != task.Status_STOPPED:
-				err = fmt.Errorf("%w: it is running", engine.ErrRefused)
-			default:
-				if err = e.deleteTask(ctx, c.ID); err == nil {
-					err = e.forget(ctx, c)
-				}
-			}
-		}
+		err = e.removeStopped(ctx, c)
 	}
+	return e.fail(ctx, err, "remove container %s", id)
+}
+
+func (e *Engine) removeStopped(ctx context.Context, c containers.Container) error {
+	unlock, err := e.locks.lock(ctx, c.ID)
 	if err != nil {
-		return e.fail(ctx, err, "remove container %s", id)
+		return err
 	}
-	return nil
+	defer unlock()
+	switch t, err := e.task(ctx, c.ID); {
+	case err != nil && !isGone(err):
+		return err
+	case err == nil && t.Status != task.Status_STOPPED:
+		return fmt.Errorf("%w: it is running", engine.ErrRefused)
+	}
+	if err := e.deleteTask(ctx, c.ID); err != nil {
+		return err
+	}
+	return e.forget(ctx, c)
 }
 
 // Volumes lists the named volumes, which are directories.

@@ -137,7 +137,7 @@ func (f *follower) rest() error {
 // wait returns when there may be more. ended reports that it is the last output.
 func (f *follower) wait(ctx context.Context) (ended bool, err error) {
 	for begin := time.Now(); time.Since(begin) < aliveEvery; {
-		if !sleep(ctx, followEvery) {
+		if !engine.Sleep(ctx, followEvery) {
 			return false, ctx.Err()
 		}
 		if f.log.more() {
@@ -175,7 +175,7 @@ func (f *follower) untilWhole(ctx context.Context) {
 		if err == nil {
 			lock.Close()
 		}
-		if err == nil || errors.Is(err, fs.ErrNotExist) || !errors.Is(err, unix.EWOULDBLOCK) || !sleep(ctx, followEvery/4) {
+		if err == nil || errors.Is(err, fs.ErrNotExist) || !errors.Is(err, unix.EWOULDBLOCK) || !engine.Sleep(ctx, followEvery/4) {
 			return
 		}
 	}

@@ -11,7 +11,9 @@ import (
 )
 
 // Networks returns none: the containers' network is not one that users make.
-func (e *Engine) Networks(context.Context) ([]engine.Network, error) { return nil, nil }
+func (e *Engine) Networks(context.Context, map[string]string) ([]engine.Network, error) {
+	return nil, nil
+}
 
 // RemoveUnusedNetwork returns holdfast.ErrNotFound.
 func (e *Engine) RemoveUnusedNetwork(_ context.Context, id string) error {
@@ -25,11 +27,6 @@ func (e *Engine) CreateNetwork(_ context.Context, name string, _ map[string]stri
 
 // RemoveNetwork does nothing.
 func (e *Engine) RemoveNetwork(context.Context, string) error { return nil }
-
-// LabelledNetworks returns none.
-func (e *Engine) LabelledNetworks(context.Context, map[string]string) ([]engine.LabelledNetwork, error) {
-	return nil, nil
-}
 
 // Activity yields the uses of images and volumes, until ctx is done or the time
 // until. containerd keeps no events, so a Gap comes first, and another after each

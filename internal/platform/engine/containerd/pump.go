@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/flock"
 )
 
@@ -68,7 +69,7 @@ func (ps *pumps) open(ctx context.Context, id, dir string) (*pump, error) {
 		if !errors.Is(err, errBusy) || time.Since(begin) > lockPatience {
 			return p, err
 		}
-		if !sleep(ctx, 10*time.Millisecond) {
+		if !engine.Sleep(ctx, 10*time.Millisecond) {
 			return nil, ctx.Err()
 		}
 	}
@@ -238,16 +239,4 @@ func (ps *pumps) close() {
 	}
 	ps.mu.Unlock()
 	ps.all.Wait()
-}
-
-// sleep waits for d and reports whether ctx is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -41,7 +41,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	k := keeper{e: e}
 	k.all.Go(func() { k.tend(ctx) })
-	for ev := range e.Events(ctx, nil) {
+	for ev := range e.Watch(ctx, engine.WatchOptions{}) {
 		switch {
 		case ev.Gap:
 			k.lookAll(ctx)
@@ -77,7 +77,7 @@ func (e *Engine) leave() error {
 			return nil
 		case !errors.Is(err, vethnet.ErrInUse):
 			return err
-		case used || !sleep(ctx, 20*time.Millisecond):
+		case used || !engine.Sleep(ctx, 20*time.Millisecond):
 			return nil
 		}
 	}
@@ -153,7 +153,7 @@ func (k *keeper) restart(ctx context.Context, c containers.Container, s state) {
 	}
 	wait := min(firstRestart<<min(s.Restarts, 16), lastRestart)
 	k.all.Go(func() {
-		if !sleep(ctx, wait) {
+		if !engine.Sleep(ctx, wait) {
 			return
 		}
 		c, s, ok := k.change(ctx, c.ID, func(s *state) { s.Restarts++ })

@@ -48,7 +48,15 @@ func (e *Engine) runtimeSpec(ctx context.Context, d *draft, c *containers.Contai
 		e.user(d),
 		d.namespaces,
 		d.withOthers,
-		d.limits,
+	}
+	if d.spec.Memory > 0 {
+		options = append(options, oci.WithMemoryLimit(uint64(d.spec.Memory)))
+	}
+	if d.spec.CPUs > 0 {
+		options = append(options, oci.WithCPUCFS(int64(d.spec.CPUs*cpuPeriod), cpuPeriod))
+	}
+	if d.spec.PIDs > 0 {
+		options = append(options, oci.WithPidsLimit(d.spec.PIDs))
 	}
 	mounts, err := d.mounts(e.cfg.Dir)
 	if err != nil {
@@ -138,24 +146,6 @@ func (d *draft) namespaces(ctx context.Context, client oci.Client, c *containers
 		options = append(options, oci.WithNamespacedCgroup())
 	}
 	return oci.Compose(options...)(ctx, client, c, s)
-}
-
-func (d *draft) limits(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
-	if s.Linux.Resources == nil {
-		s.Linux.Resources = &specs.LinuxResources{}
-	}
-	r := s.Linux.Resources
-	if d.spec.Memory > 0 {
-		r.Memory = &specs.LinuxMemory{Limit: &d.spec.Memory}
-	}
-	if d.spec.CPUs > 0 {
-		period, quota := uint64(cpuPeriod), int64(d.spec.CPUs*cpuPeriod)
-		r.CPU = &specs.LinuxCPU{Period: &period, Quota: &quota}
-	}
-	if d.spec.PIDs > 0 {
-		r.Pids = &specs.LinuxPids{Limit: &d.spec.PIDs}
-	}
-	return nil
 }
 
 func (d *draft) withSeccomp(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
-	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/mount"
@@ -31,10 +30,7 @@ func (e *Engine) Start(ctx context.Context, id string) error {
 	if err == nil {
 		err = e.startOnce(ctx, c, false)
 	}
-	if err != nil {
-		return e.fail(ctx, err, "start container %s", id)
-	}
-	return nil
+	return e.fail(ctx, err, "start container %s", id)
 }
 
 // startOnce starts a container if it does not run.
@@ -185,21 +181,13 @@ func (s *starting) createTask(ctx context.Context) (pid int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("its file system: %w", err)
 	}
-	req := &tasks.CreateTaskRequest{ContainerID: s.c.ID, Rootfs: mountsToProto(mounts), Stdout: s.log.path(stdout), Stderr: s.log.path(stderr)}
+	req := &tasks.CreateTaskRequest{ContainerID: s.c.ID, Rootfs: mount.ToProto(mounts), Stdout: s.log.path(stdout), Stderr: s.log.path(stderr)}
 	res, err := s.e.api.TaskService().Create(ctx, req)
 	if err != nil {
 		return 0, errgrpc.ToNative(err)
 	}
 	s.made = true
 	return int(res.Pid), nil
-}
-
-func mountsToProto(list []mount.Mount) []*types.Mount {
-	out := make([]*types.Mount, 0, len(list))
-	for _, m := range list {
-		out = append(out, &types.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options})
-	}
-	return out
 }
 
 // specOf returns a container's runtime spec.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"iter"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/moby/moby/api/types/events"
@@ -23,28 +22,20 @@ const eventsKept = 256
 // Activity yields the uses of images, networks and volumes, from since on as far as
 // the engine has them, until ctx is done. If the engine may not have all of them, a
 // Gap comes first, and another after each break of the connection. The reader must
-// not block, as with Events. With until the sequence ends at that time, and at the
+// not block, as with Watch. With until the sequence ends at that time, and at the
 // first break with a Gap.
 func (e *Engine) Activity(ctx context.Context, since, until time.Time) iter.Seq[engine.Activity] {
 	filters := client.Filters{}.Add("type", string(events.ContainerEventType), string(events.ImageEventType),
 		string(events.NetworkEventType), string(events.VolumeEventType))
 	return func(yield func(engine.Activity) bool) {
-		retry := firstRetry
-		for ctx.Err() == nil {
+		engine.Resubscribe(ctx, func() (subscribed, more bool) {
 			last, subscribed, end := e.replay(ctx, filters, since, until, yield)
 			if end == broken && !until.IsZero() && ctx.Err() == nil {
 				yield(engine.Activity{Gap: true, Since: last, Time: time.Now()})
 			}
-			if end == enough || !until.IsZero() {
-				return
-			}
-			if subscribed {
-				retry = firstRetry
-			}
 			since = last
-			sleep(ctx, retry)
-			retry = min(2*retry, lastRetry)
-		}
+			return subscribed, end != enough && until.IsZero()
+		})
 	}
 }
 
@@ -67,24 +58,16 @@ func (e *Engine) replay(ctx context.Context, filters client.Filters, since, unti
 	if !until.IsZero() && from.After(until) {
 		from = until // the engine refuses a later start
 	}
-	asking := ctx
-	ctx, cancel := context.WithCancel(ctx)
-	var answered atomic.Bool
-	ctx = context.WithValue(ctx, answeredKey{}, &answered)
 	o := client.EventsListOptions{Since: stampOf(from), Filters: filters}
 	if !until.IsZero() {
 		o.Until = stampOf(until)
 	}
-	stream := e.api.Events(ctx, o)
-	defer func() {
-		cancel()
-		for range stream.Err { // closed when the stream's goroutine ends
-		}
-	}()
-	if !answered.Load() {
+	stream, answered, unsubscribe := e.open(ctx, o)
+	defer unsubscribe()
+	if !answered {
 		return since, false, broken
 	}
-	if now := time.Now(); !e.remembers(asking, since) && !yield(engine.Activity{Gap: true, Since: since, Time: now}) {
+	if now := time.Now(); !e.remembers(ctx, since) && !yield(engine.Activity{Gap: true, Since: since, Time: now}) {
 		return since, true, enough
 	}
 	last = from
@@ -113,12 +96,8 @@ func (e *Engine) remembers(ctx context.Context, since time.Time) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	stream := e.api.Events(ctx, client.EventsListOptions{Since: "1", Until: stampOf(time.Now())})
-	defer func() {
-		cancel()
-		for range stream.Err {
-		}
-	}()
+	stream, _, unsubscribe := e.open(ctx, client.EventsListOptions{Since: "1", Until: stampOf(time.Now())})
+	defer unsubscribe()
 	for range eventsKept {
 		select {
 		case m := <-stream.Messages:

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -21,7 +22,7 @@ func (e *Engine) Create(ctx context.Context, s engine.Spec) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("create container %s: %w", s.Name, err)
 	}
-	platform, err := platformOf(s.Platform)
+	platform, err := engine.ParsePlatform(s.Platform)
 	if err != nil {
 		return "", fmt.Errorf("create container %s: %w", s.Name, err)
 	}
@@ -64,10 +65,7 @@ func (e *Engine) Create(ctx context.Context, s engine.Spec) (string, error) {
 		NetworkingConfig: endpoints(s),
 		Platform:         platform,
 	})
-	if err != nil {
-		return "", e.fail(ctx, err, "create container %s", s.Name)
-	}
-	return res.ID, nil
+	return res.ID, e.fail(ctx, err, "create container %s", s.Name)
 }
 
 // securityOf translates the security options. The API takes the text of a seccomp
@@ -104,18 +102,13 @@ func mountsOf(specs []engine.Mount) ([]mount.Mount, error) {
 }
 
 func restartPolicy(p engine.RestartPolicy) container.RestartPolicy {
-	if p == "" {
-		p = engine.RestartNo
-	}
-	return container.RestartPolicy{Name: container.RestartPolicyMode(p)}
+	return container.RestartPolicy{Name: container.RestartPolicyMode(cmp.Or(p, engine.RestartNo))}
 }
 
 // Start starts a created container and returns when its init runs.
 func (e *Engine) Start(ctx context.Context, id string) error {
-	if _, err := e.api.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
-		return e.fail(ctx, err, "start container %s", id)
-	}
-	return nil
+	_, err := e.api.ContainerStart(ctx, id, client.ContainerStartOptions{})
+	return e.fail(ctx, err, "start container %s", id)
 }
 
 // Wait returns a container's exit code when it has stopped.
@@ -194,10 +187,7 @@ func (e *Engine) Kill(ctx context.Context, id string) error {
 	if errdefs.IsConflict(err) && strings.Contains(err.Error(), "is not running") {
 		return nil
 	}
-	if err != nil {
-		return e.fail(ctx, err, "kill container %s", id)
-	}
-	return nil
+	return e.fail(ctx, err, "kill container %s", id)
 }
 
 // Remove deletes a container with its anonymous volumes, killing it first if it
@@ -213,7 +203,7 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 		}
 		// Another call is removing it. A further request shows when that is done, and
 		// takes over if it fails.
-		if !sleep(ctx, wait) {
+		if !engine.Sleep(ctx, wait) {
 			return e.fail(ctx, err, "remove container %s", id)
 		}
 	}
@@ -222,20 +212,6 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 // SetRestartPolicy changes the policy of an existing container.
 func (e *Engine) SetRestartPolicy(ctx context.Context, id string, p engine.RestartPolicy) error {
 	policy := restartPolicy(p)
-	if _, err := e.api.ContainerUpdate(ctx, id, client.ContainerUpdateOptions{RestartPolicy: &policy}); err != nil {
-		return e.fail(ctx, err, "set the restart policy of container %s", id)
-	}
-	return nil
-}
-
-// sleep waits for d and reports whether ctx is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	_, err := e.api.ContainerUpdate(ctx, id, client.ContainerUpdateOptions{RestartPolicy: &policy})
+	return e.fail(ctx, err, "set the restart policy of container %s", id)
 }

@@ -122,10 +122,7 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 // ImageID resolves a reference to the id of an image on this host.
 func (e *Engine) ImageID(ctx context.Context, ref string) (string, error) {
 	res, err := e.api.ImageInspect(ctx, ref)
-	if err != nil {
-		return "", e.fail(ctx, err, "find image %s", ref)
-	}
-	return res.ID, nil
+	return res.ID, e.fail(ctx, err, "find image %s", ref)
 }
 
 // imageStore detects the containerd image store by the daemon's driver status (moby,

@@ -15,14 +15,16 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// fail translates an error of the client into one of package engine. doing says what
-// the call was.
+// fail translates an error of the client into one of package engine, and nil into
+// nil. doing says what the call was.
 func (e *Engine) fail(ctx context.Context, err error, doing string, args ...any) error {
 	doing = fmt.Sprintf(doing, args...)
-	switch cause := ctx.Err(); {
-	case cause != nil:
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
 		// The client's own error of the cut connection is left out.
-		return fmt.Errorf("%s: %w", doing, cause)
+		return fmt.Errorf("%s: %w", doing, ctx.Err())
 	case isDown(err):
 		return holdfast.WithHint(fmt.Errorf("%s: %w at %s: %w", doing, holdfast.ErrEngine, e.host, err), hintDown(err))
 	}

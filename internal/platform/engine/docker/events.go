@@ -2,8 +2,8 @@ package docker
 
 import (
 	"context"
-	"fmt"
 	"iter"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -16,23 +16,9 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// The first and the longest wait before a new subscription after a break.
-const (
-	firstRetry = 20 * time.Millisecond
-	lastRetry  = 2 * time.Second
-)
-
 // notLabels are the attributes that the engine adds to a container's labels in
 // an event (moby, daemon/events.go).
 var notLabels = [...]string{"image", "name", "exitCode", "signal", "execID", "execDuration"}
-
-// Events yields the events of containers with all the labels until ctx is done. The
-// reader must not block: the engine drops events for a reader that is more than about
-// a thousand behind (moby, daemon/events/events.go).
-func (e *Engine) Events(ctx context.Context, labels map[string]string) iter.Seq[engine.Event] {
-	filters := labelFilters(labels).Add("type", string(events.ContainerEventType))
-	return func(yield func(engine.Event) bool) { e.follow(ctx, filters, time.Now, yield) }
-}
 
 // Watch yields the events of the whole engine until ctx is done.
 func (e *Engine) Watch(ctx context.Context, o engine.WatchOptions) iter.Seq[engine.Event] {
@@ -45,28 +31,13 @@ func (e *Engine) Watch(ctx context.Context, o engine.WatchOptions) iter.Seq[engi
 		if since.IsZero() {
 			since = time.Now()
 		}
-		e.follow(ctx, filters, func() time.Time { return since }, func(ev engine.Event) bool {
+		told := func(ev engine.Event) bool {
 			if !ev.Gap {
 				since = ev.Time.Add(1) // "since" is inclusive
 			}
 			return yield(ev)
-		})
-	}
-}
-
-// follow subscribes, again after each break, to the events from the given time on.
-func (e *Engine) follow(ctx context.Context, filters client.Filters, since func() time.Time, yield func(engine.Event) bool) {
-	retry := firstRetry
-	for ctx.Err() == nil {
-		subscribed, more := e.subscribe(ctx, filters, since(), yield)
-		if !more {
-			return
 		}
-		if subscribed {
-			retry = firstRetry
-		}
-		sleep(ctx, retry)
-		retry = min(2*retry, lastRetry)
+		engine.Resubscribe(ctx, func() (subscribed, more bool) { return e.subscribe(ctx, filters, since, told) })
 	}
 }
 
@@ -82,25 +53,28 @@ func noteAnswer(res *http.Response) {
 	}
 }
 
+// open subscribes. It reports whether the engine has answered. unsubscribe ends the
+// subscription.
+func (e *Engine) open(ctx context.Context, o client.EventsListOptions) (stream client.EventsResult, answered bool, unsubscribe func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var mark atomic.Bool
+	stream = e.api.Events(context.WithValue(ctx, answeredKey{}, &mark), o)
+	return stream, mark.Load(), func() {
+		cancel()
+		for range stream.Err { // closed when the stream's goroutine ends
+		}
+	}
+}
+
 // subscribe yields a Gap and then events until the connection breaks. It reports
 // whether there was a connection, and whether the reader goes on.
 //
 // The engine answers a moment before the subscription begins; since makes it replay
 // the events in between.
 func (e *Engine) subscribe(ctx context.Context, filters client.Filters, since time.Time, yield func(engine.Event) bool) (subscribed, more bool) {
-	ctx, cancel := context.WithCancel(ctx)
-	var answered atomic.Bool
-	ctx = context.WithValue(ctx, answeredKey{}, &answered)
-	stream := e.api.Events(ctx, client.EventsListOptions{
-		Since:   fmt.Sprintf("%d.%09d", since.Unix(), since.Nanosecond()),
-		Filters: filters,
-	})
-	defer func() {
-		cancel()
-		for range stream.Err { // closed when the stream's goroutine ends
-		}
-	}()
-	if !answered.Load() {
+	stream, answered, unsubscribe := e.open(ctx, client.EventsListOptions{Since: stampOf(since), Filters: filters})
+	defer unsubscribe()
+	if !answered {
 		return false, true
 	}
 	if !yield(engine.Event{Gap: true, Time: since}) {
@@ -124,7 +98,7 @@ func eventOf(m events.Message) engine.Event {
 		ID:     m.Actor.ID,
 		Action: string(m.Action),
 		Name:   m.Actor.Attributes["name"],
-		Labels: make(map[string]string, len(m.Actor.Attributes)),
+		Labels: maps.Clone(m.Actor.Attributes),
 		Time:   time.Unix(0, m.TimeNano),
 	}
 	switch m.Type {
@@ -136,9 +110,6 @@ func eventOf(m events.Message) engine.Event {
 	if m.Action == events.ActionDie {
 		// Without a number the exit code stays 0.
 		ev.ExitCode, _ = strconv.Atoi(m.Actor.Attributes["exitCode"])
-	}
-	for key, value := range m.Actor.Attributes {
-		ev.Labels[key] = value
 	}
 	for _, key := range notLabels {
 		delete(ev.Labels, key)

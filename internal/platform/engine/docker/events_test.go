@@ -70,7 +70,7 @@ func TestEventsWhileSubscribing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var seen []engine.Event
-	for ev := range e.Events(ctx, nil) {
+	for ev := range e.Watch(ctx, engine.WatchOptions{}) {
 		if seen = append(seen, ev); ev.Action == "create" {
 			break
 		}

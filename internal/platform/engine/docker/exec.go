@@ -1,10 +1,12 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/moby/moby/api/pkg/stdcopy"
@@ -18,10 +20,11 @@ import (
 // on: the engine has no call that ends it. A Read of x.Stdin may still block when
 // Exec returns.
 func (e *Engine) Exec(ctx context.Context, id string, x engine.Exec) (int, error) {
-	size, err := firstSize(ctx, x)
+	first, err := x.FirstSize(ctx)
 	if err != nil {
 		return -1, fmt.Errorf("run a command in container %s: %w", id, err)
 	}
+	size := client.ConsoleSize{Height: first.Rows, Width: first.Cols}
 	created, err := e.api.ExecCreate(ctx, id, client.ExecCreateOptions{
 		Cmd:          x.Command,
 		TTY:          x.TTY,
@@ -37,27 +40,14 @@ func (e *Engine) Exec(ctx context.Context, id string, x engine.Exec) (int, error
 	if err != nil {
 		return -1, e.fail(ctx, err, "run a command in container %s", id)
 	}
-	if err := e.stream(ctx, created.ID, x, size, conn.HijackedResponse); err != nil {
+	if err := e.stream(ctx, created.ID, x, first, conn.HijackedResponse); err != nil {
 		return -1, fmt.Errorf("run a command in container %s: %w", id, err)
 	}
 	return e.exitCode(ctx, created.ID)
 }
 
-// firstSize waits for the terminal's first size, if the command has a terminal.
-func firstSize(ctx context.Context, x engine.Exec) (client.ConsoleSize, error) {
-	if !x.TTY || x.Resize == nil {
-		return client.ConsoleSize{}, nil
-	}
-	select {
-	case s := <-x.Resize:
-		return client.ConsoleSize{Height: s.Rows, Width: s.Cols}, nil
-	case <-ctx.Done():
-		return client.ConsoleSize{}, ctx.Err()
-	}
-}
-
 // stream copies the command's streams until its output ends. It closes conn.
-func (e *Engine) stream(ctx context.Context, execID string, x engine.Exec, size client.ConsoleSize, conn client.HijackedResponse) error {
+func (e *Engine) stream(ctx context.Context, execID string, x engine.Exec, size engine.Size, conn client.HijackedResponse) error {
 	stop := context.AfterFunc(ctx, conn.Close)
 	defer stop()
 	defer conn.Close()
@@ -70,12 +60,10 @@ func (e *Engine) stream(ctx context.Context, execID string, x engine.Exec, size 
 	}
 	if x.TTY && x.Resize != nil {
 		ctx, cancel := context.WithCancel(ctx)
-		resized := make(chan struct{})
-		go func() {
-			defer close(resized)
-			e.resize(ctx, execID, size, x.Resize)
-		}()
-		defer func() { <-resized }()
+		var resizing sync.WaitGroup
+		// Engines before API 1.42 ignore the size at the start, so it is sent again.
+		resizing.Go(func() { x.EachSize(ctx, size, func(s engine.Size) { e.resize(ctx, execID, s) }) })
+		defer resizing.Wait()
 		defer cancel()
 	}
 	stdout, stderr := &writer{w: x.Stdout}, &writer{w: x.Stderr}
@@ -85,41 +73,18 @@ func (e *Engine) stream(ctx context.Context, execID string, x engine.Exec, size 
 	} else {
 		_, err = stdcopy.StdCopy(stdout, stderr, conn.Reader)
 	}
-	switch {
-	case stdout.err != nil || stderr.err != nil:
-		return fmt.Errorf("write its output: %w", errors.Join(stdout.err, stderr.err))
-	case err != nil || ctx.Err() != nil:
-		return e.fail(ctx, err, "read its output")
+	if written := errors.Join(stdout.err, stderr.err); written != nil {
+		return fmt.Errorf("write its output: %w", written)
 	}
-	return nil
+	return e.fail(ctx, cmp.Or(err, ctx.Err()), "read its output")
 }
 
-// resize sends each size to the engine until ctx is done or sizes is closed. Engines
-// before API 1.42 ignore the size at the start, so it is sent again.
-func (e *Engine) resize(ctx context.Context, execID string, first client.ConsoleSize, sizes <-chan engine.Size) {
-	size := engine.Size{Rows: first.Height, Cols: first.Width}
-	for {
-		if size.Rows > 0 && size.Cols > 0 {
-			e.resizeOnce(ctx, execID, size)
-		}
-		var ok bool
-		select {
-		case size, ok = <-sizes:
-			if !ok {
-				return
-			}
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// resizeOnce retries briefly, because the terminal exists only a moment after the
+// resize retries briefly, because the terminal exists only a moment after the
 // engine has accepted the command. A wrong size does not end a command.
-func (e *Engine) resizeOnce(ctx context.Context, execID string, s engine.Size) {
+func (e *Engine) resize(ctx context.Context, execID string, s engine.Size) {
 	for wait := time.Millisecond; wait < time.Second; wait *= 2 {
 		_, err := e.api.ExecResize(ctx, execID, client.ExecResizeOptions{Height: s.Rows, Width: s.Cols})
-		if err == nil || !sleep(ctx, wait) {
+		if err == nil || !engine.Sleep(ctx, wait) {
 			return
 		}
 	}
@@ -136,7 +101,7 @@ func (e *Engine) exitCode(ctx context.Context, execID string) (int, error) {
 		if !res.Running {
 			return res.ExitCode, nil
 		}
-		if !sleep(ctx, wait) {
+		if !engine.Sleep(ctx, wait) {
 			return -1, e.fail(ctx, ctx.Err(), "wait for a command's end")
 		}
 	}

@@ -53,10 +53,7 @@ func (e *Engine) Inspect(ctx context.Context, id string) (engine.Container, erro
 
 func (e *Engine) inspect(ctx context.Context, id string) (container.InspectResponse, error) {
 	res, err := e.api.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
-	if err != nil {
-		return container.InspectResponse{}, e.fail(ctx, err, "inspect container %s", id)
-	}
-	return res.Container, nil
+	return res.Container, e.fail(ctx, err, "inspect container %s", id)
 }
 
 // containerOf translates everything but the addresses.
@@ -83,9 +80,7 @@ func containerOf(raw container.InspectResponse) engine.Container {
 		c.Restart = engine.RestartPolicy(h.RestartPolicy.Name)
 		c.CgroupPath = cgroupPath(h.CgroupParent, raw.ID)
 	}
-	if c.Restart == "" {
-		c.Restart = engine.RestartNo
-	}
+	c.Restart = cmp.Or(c.Restart, engine.RestartNo)
 	return c
 }
 
@@ -154,9 +149,6 @@ func publishedOf(raw container.InspectResponse) []engine.Published {
 // parseTime parses a time of the engine. An event that has not happened has the year
 // 1, which is Go's zero time.
 func parseTime(s string) time.Time {
-	t, err := time.Parse(time.RFC3339Nano, s)
-	if err != nil {
-		return time.Time{}
-	}
+	t, _ := time.Parse(time.RFC3339Nano, s) // the zero time for a text that is not a time
 	return t
 }

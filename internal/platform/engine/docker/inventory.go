@@ -97,16 +97,16 @@ func networksOf(c container.Summary) []string {
 // a swarm's containers to the host's network (moby, daemon/cluster).
 var ownNetworks = [...]string{"bridge", "host", "none", "docker_gwbridge"}
 
-// Networks lists all networks.
-func (e *Engine) Networks(ctx context.Context) ([]engine.Network, error) {
-	res, err := e.api.NetworkList(ctx, client.NetworkListOptions{})
+// Networks lists the networks with all the labels; a value of "" matches any.
+func (e *Engine) Networks(ctx context.Context, labels map[string]string) ([]engine.Network, error) {
+	res, err := e.api.NetworkList(ctx, client.NetworkListOptions{Filters: labelFilters(labels)})
 	if err != nil {
 		return nil, e.fail(ctx, err, "list networks")
 	}
 	list := make([]engine.Network, 0, len(res.Items))
 	for _, n := range res.Items {
 		list = append(list, engine.Network{
-			ID: n.ID, Name: n.Name, Driver: n.Driver, Scope: n.Scope, Created: n.Created, Labels: n.Labels,
+			ID: n.ID, Name: n.Name, Created: n.Created, Labels: n.Labels,
 			Fixed: n.Ingress || n.ConfigOnly || n.Scope != "local" || slices.Contains(ownNetworks[:], n.Name),
 		})
 	}

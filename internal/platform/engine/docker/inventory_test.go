@@ -56,7 +56,7 @@ func TestHoldersNameTheirNetworksBeforeTheyStart(t *testing.T) {
 	if err != nil || image.ID != holders[i].ImageID || len(diffs) != 1 || !slices.Contains(image.Refs, labtest.Busybox) {
 		t.Errorf("%+v, %v, %v", image, diffs, err)
 	}
-	nets, err := e.Networks(t.Context())
+	nets, err := e.Networks(t.Context(), nil)
 	if err != nil || !slices.ContainsFunc(nets, func(n engine.Network) bool { return n.Name == "inventory" && !n.Fixed }) ||
 		!slices.ContainsFunc(nets, func(n engine.Network) bool { return n.Name == "host" && n.Fixed }) ||
 		!slices.ContainsFunc(nets, func(n engine.Network) bool { return n.Name == "docker_gwbridge" && n.Fixed }) {

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -40,13 +41,10 @@ func (e *Engine) Logs(ctx context.Context, id string, o engine.LogOptions, w io.
 	} else {
 		_, err = stdcopy.StdCopy(out, out, logs)
 	}
-	switch {
-	case out.err != nil:
+	if out.err != nil {
 		return fmt.Errorf("write the logs of container %s: %w", id, out.err)
-	case err != nil || ctx.Err() != nil:
-		return e.fail(ctx, err, "read the logs of container %s", id)
 	}
-	return nil
+	return e.fail(ctx, cmp.Or(err, ctx.Err()), "read the logs of container %s", id)
 }
 
 // writer remembers the error of w, to distinguish a caller that stops reading from an

@@ -43,7 +43,7 @@ func (e *Engine) RemoveNetwork(ctx context.Context, id string) error {
 		if err == nil || errdefs.IsNotFound(err) {
 			return nil
 		}
-		if !strings.Contains(err.Error(), "active endpoints") || time.Since(begin) > endpointLimit || !e.freeEndpoints(ctx, id) || !sleep(ctx, wait) {
+		if !strings.Contains(err.Error(), "active endpoints") || time.Since(begin) > endpointLimit || !e.freeEndpoints(ctx, id) || !engine.Sleep(ctx, wait) {
 			return e.fail(ctx, err, "remove network %s", id)
 		}
 	}
@@ -66,20 +66,6 @@ func (e *Engine) freeEndpoints(ctx context.Context, id string) bool {
 		_, _ = e.api.NetworkDisconnect(ctx, id, client.NetworkDisconnectOptions{Container: endpoint.Name, Force: true})
 	}
 	return true
-}
-
-// LabelledNetworks returns the networks with all the labels; a value of "" matches
-// any.
-func (e *Engine) LabelledNetworks(ctx context.Context, labels map[string]string) ([]engine.LabelledNetwork, error) {
-	res, err := e.api.NetworkList(ctx, client.NetworkListOptions{Filters: labelFilters(labels)})
-	if err != nil {
-		return nil, e.fail(ctx, err, "list networks")
-	}
-	list := make([]engine.LabelledNetwork, 0, len(res.Items))
-	for _, n := range res.Items {
-		list = append(list, engine.LabelledNetwork{ID: n.ID, Name: n.Name, Labels: n.Labels, Created: n.Created})
-	}
-	return list, nil
 }
 
 // endpoints gives a container its aliases on its network; nil if it has none.

@@ -63,7 +63,7 @@ func TestNetworkWithAliases(t *testing.T) {
 	if err := e.RemoveNetwork(t.Context(), ids["one"]); err == nil {
 		t.Error("a network that is in use was removed")
 	}
-	list, err := e.LabelledNetworks(t.Context(), labels)
+	list, err := e.Networks(t.Context(), labels)
 	if err != nil || len(list) != 2 || list[0].Created.IsZero() || !strings.HasPrefix(list[0].Name, "networktest-") {
 		t.Errorf("%+v, %v", list, err)
 	}
@@ -79,7 +79,7 @@ func TestNetworkWithAliases(t *testing.T) {
 			}
 		}
 	}
-	if list, err := e.LabelledNetworks(t.Context(), labels); err != nil || len(list) != 0 {
+	if list, err := e.Networks(t.Context(), labels); err != nil || len(list) != 0 {
 		t.Errorf("%+v, %v", list, err)
 	}
 }

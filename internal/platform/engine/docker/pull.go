@@ -63,7 +63,7 @@ func pullEvent(m jsonstream.Message) engine.PullEvent {
 
 func pullOptions(o engine.PullOptions) (client.ImagePullOptions, error) {
 	var options client.ImagePullOptions
-	platform, err := platformOf(o.Platform)
+	platform, err := engine.ParsePlatform(o.Platform)
 	if err != nil {
 		return options, err
 	}
@@ -82,13 +82,4 @@ func pullOptions(o engine.PullOptions) (client.ImagePullOptions, error) {
 	}
 	options.RegistryAuth = base64.URLEncoding.EncodeToString(login)
 	return options, nil
-}
-
-// platformOf parses os/arch or os/arch/variant. It returns nil for "".
-func platformOf(s string) (*ocispec.Platform, error) {
-	p, err := engine.ParsePlatform(s)
-	if p == nil {
-		return nil, err
-	}
-	return &ocispec.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant}, nil
 }

@@ -3,6 +3,7 @@ package docker
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -21,11 +22,7 @@ func (e *Engine) TestRuntime(ctx context.Context, name string) error {
 		return e.fail(ctx, err, "read the engine's runtimes")
 	}
 	if _, ok := info.Info.Runtimes[name]; !ok && !strings.Contains(name, ".") { // io.containerd.NAME.v1 need not be registered
-		known := make([]string, 0, len(info.Info.Runtimes))
-		for r := range info.Info.Runtimes {
-			known = append(known, r)
-		}
-		slices.Sort(known)
+		known := slices.Sorted(maps.Keys(info.Info.Runtimes))
 		return holdfast.WithHint(fmt.Errorf("the engine has no runtime %q, it has %s: %w", name, strings.Join(known, ", "), holdfast.ErrNotFound),
 			fmt.Sprintf(`install it, add it to "runtimes" in /etc/docker/daemon.json, and reload the engine; docs/untrusted-code.md says how for %s`, name))
 	}

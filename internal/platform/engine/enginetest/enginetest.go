@@ -75,7 +75,7 @@ func Run(t *testing.T, s Setup) {
 		{"ExecTTY", r.execTTY},
 		{"ExecCancel", r.execCancel},
 		{"Events", r.events},
-		{"EventsFilter", r.eventsFilter},
+		{"EventsBreak", r.eventsBreak},
 		{"EventsMissNothing", r.eventsMissNothing},
 		{"EventsOverRestart", r.eventsOverRestart},
 		{"Watch", r.watches},

@@ -63,8 +63,8 @@ func (s *suite) cancelled(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		})
-		within(t, "Events", func() {
-			for ev := range s.Engine.Events(ctx, nil) {
+		within(t, "Watch", func() {
+			for ev := range s.Engine.Watch(ctx, engine.WatchOptions{}) {
 				t.Errorf("an event of a cancelled watch: %+v", ev)
 			}
 		})

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"syscall"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"holdfast"
 	"holdfast/internal/platform/store"
@@ -19,34 +19,6 @@ var ErrNoSpace = errors.New("store is out of space")
 
 // errEnded is the error of a call that was in progress when the server failed.
 var errEnded = errors.New("the embedded etcd has failed")
-
-// inFlight counts the calls in progress, and refuses new ones after end.
-type inFlight struct {
-	mu    sync.Mutex
-	calls sync.WaitGroup
-	ended bool
-}
-
-// add counts a call. It returns false if no call may begin.
-func (f *inFlight) add() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.ended {
-		f.calls.Add(1)
-	}
-	return !f.ended
-}
-
-func (f *inFlight) done() { f.calls.Done() }
-
-// end refuses further calls and waits for those in progress, each of which has a
-// deadline.
-func (f *inFlight) end() {
-	f.mu.Lock()
-	f.ended = true
-	f.mu.Unlock()
-	f.calls.Wait()
-}
 
 // call makes one call to etcd, with its own deadline (etcd's client can hang
 // silently, etcd#6922) and in a goroutine of its own. Whatever the client does, call
@@ -60,33 +32,37 @@ func call[T any](ctx context.Context, s *Store, doing string, f func(context.Con
 	if err := ctx.Err(); err != nil {
 		return zero, fmt.Errorf("%s: %w", doing, err)
 	}
-	if err := s.dead.err(); err != nil {
+	if err := context.Cause(s.dead); err != nil {
 		return zero, fmt.Errorf("%s: %w: %w", doing, holdfast.ErrStore, err)
-	}
-	if !s.inFlight.add() {
-		return zero, fmt.Errorf("%s: %w: it is closed", doing, holdfast.ErrStore)
 	}
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	done := make(chan answer, 1)
-	go func() {
-		defer s.inFlight.done()
+	begun := s.calls.Go(func(context.Context) {
 		a := answer{err: errEnded}
 		defer func() { done <- a }()
 		a.value, a.err = f(limited)
-	}()
+	})
+	if !begun {
+		return zero, fmt.Errorf("%s: %w: it is closed", doing, holdfast.ErrStore)
+	}
 	var a answer
 	select {
 	case a = <-done:
 	case <-limited.Done():
 		a.err = limited.Err()
-	case <-s.dead.done():
-		a.err = s.dead.err()
+	case <-s.dead.Done():
+		a.err = context.Cause(s.dead)
 	}
 	if a.err != nil {
 		return zero, fmt.Errorf("%s: %w", doing, s.explain(ctx, a.err))
 	}
 	return a.value, nil
+}
+
+// do makes one operation or transaction.
+func (s *Store) do(ctx context.Context, doing string, op clientv3.Op) (clientv3.OpResponse, error) {
+	return call(ctx, s, doing, func(ctx context.Context) (clientv3.OpResponse, error) { return s.client.Do(ctx, op) })
 }
 
 // explain turns an error of the client into one that callers can decide by. ctx is
@@ -105,8 +81,8 @@ func (s *Store) explain(ctx context.Context, err error) error {
 	case errors.Is(err, rpctypes.ErrPermissionDenied), errors.Is(err, rpctypes.ErrUserEmpty):
 		return holdfast.WithHint(fmt.Errorf("%w: %w", holdfast.ErrStore, err),
 			"the etcd user needs the permission to read and write keys under "+prefix)
-	case s.dead.err() != nil:
-		return fmt.Errorf("%w: %w", holdfast.ErrStore, s.dead.err())
+	case s.dead.Err() != nil:
+		return fmt.Errorf("%w: %w", holdfast.ErrStore, context.Cause(s.dead))
 	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
 		err = fmt.Errorf("no answer within %v", s.timeout)
 	}

@@ -35,8 +35,8 @@ func checkFiles(dir string, logger *zap.Logger) error {
 }
 
 // checkDatabase reads every page in use and returns the index of the last write in
-// the database ("consistent_index" in the bucket "meta", see etcd's storage/schema),
-// or 0 if there is none.
+// the database, or 0 if there is none. The index is "consistent_index" in the bucket
+// "meta" (etcd's storage/schema).
 func checkDatabase(path string) (uint64, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -56,16 +57,18 @@ func Dial(ctx context.Context, c Config) (*Store, error) {
 	}
 	where := strings.Join(c.Endpoints, ", ")
 	s := &Store{
-		log:     cmpLog(c.Log),
+		log:     cmp.Or(c.Log, slog.New(slog.DiscardHandler)),
+		dead:    context.Background(),
 		timeout: conf.DialTimeout, // the first call makes the connection
 		where:   "check that etcd runs and answers at " + where,
 		quota:   "make room in etcd, then clear its alarm: etcdctl compact, etcdctl defrag, etcdctl alarm disarm",
 	}
+	s.begin()
 	s.client, err = clientv3.New(conf)
 	if err != nil {
 		err = s.explain(ctx, err)
 	} else if err = s.Ping(ctx); err == nil {
-		s.timeout = timeoutOr(c.Timeout)
+		s.timeout = cmp.Or(c.Timeout, defaultTimeout)
 		return s, nil
 	} else {
 		s.client.Close() // the first error is returned
@@ -123,13 +126,10 @@ func (c Config) client(ctx context.Context) (clientv3.Config, error) {
 		Endpoints:            c.Endpoints,
 		TLS:                  tlsConfig,
 		Username:             c.Username,
-		DialTimeout:          c.DialTimeout,
+		DialTimeout:          cmp.Or(c.DialTimeout, defaultDialTimeout),
 		DialKeepAliveTime:    keepAliveTime,
 		DialKeepAliveTimeout: keepAliveTimeout,
-		Logger:               zapLogger(cmpLog(c.Log), newFailure()),
-	}
-	if conf.DialTimeout == 0 {
-		conf.DialTimeout = defaultDialTimeout
+		Logger:               zapLogger(cmp.Or(c.Log, slog.New(slog.DiscardHandler)), func(error) {}),
 	}
 	if c.PasswordFile != "" {
 		b, err := os.ReadFile(c.PasswordFile)
@@ -157,27 +157,4 @@ func (t TLSConfig) load(endpoints []string) (*tls.Config, error) {
 		return nil, fmt.Errorf("load the TLS files: %w", err)
 	}
 	return conf, nil
-}
-
-// ignoreCancel drops the error that clientv3 returns from every Close: its own
-// context is cancelled.
-func ignoreCancel(err error) error {
-	if errors.Is(err, context.Canceled) {
-		return nil
-	}
-	return err
-}
-
-func timeoutOr(d time.Duration) time.Duration {
-	if d <= 0 {
-		return defaultTimeout
-	}
-	return d
-}
-
-func cmpLog(log *slog.Logger) *slog.Logger {
-	if log == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return log
 }

@@ -85,9 +85,7 @@ func (s *Store) livesAt(ctx context.Context, key holdfast.SessionKey, at []int64
 	for _, revision := range at {
 		reads = append(reads, clientv3.OpGet(sessionPrefix+string(key), clientv3.WithRev(revision), clientv3.WithKeysOnly()))
 	}
-	r, err := call(ctx, s, doing, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		return s.client.Txn(ctx).Then(reads...).Commit()
-	})
+	r, err := s.do(ctx, doing, clientv3.OpTxn(nil, reads, nil))
 	if errors.Is(err, rpctypes.ErrCompacted) {
 		err = fmt.Errorf("%w: %w", store.ErrForgotten, err)
 	}
@@ -95,7 +93,7 @@ func (s *Store) livesAt(ctx context.Context, key holdfast.SessionKey, at []int64
 		return nil, err
 	}
 	lives := make([]holdfast.Epoch, len(at))
-	for i, one := range r.Responses {
+	for i, one := range r.Txn().Responses {
 		if kvs := one.GetResponseRange().Kvs; len(kvs) > 0 {
 			lives[i] = holdfast.Epoch(kvs[0].CreateRevision)
 		}

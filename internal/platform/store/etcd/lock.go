@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
+	"holdfast/internal/platform/linux/flock"
 )
 
 // ErrInUse means that another server uses the data directory.
@@ -18,41 +19,32 @@ var ErrInUse = errors.New("data directory is in use")
 // process has it (etcd itself would wait silently). Closing the file, or the end of
 // the process, releases it.
 func lockDir(dir string) (*os.File, error) {
-	path := filepath.Join(dir, "lock")
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	lock, err := tryLock(dir, filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE)
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, err)
-	}
-	if err := tryLock(f, dir); err != nil {
-		f.Close()
 		return nil, err
 	}
 	// Another etcd may use this directory too; it locks its database.
-	db, err := os.OpenFile(dbPath(dir), os.O_RDWR, 0)
-	if errors.Is(err, os.ErrNotExist) {
-		return f, nil
-	}
-	if err == nil {
-		err = tryLock(db, dir)
+	db, err := tryLock(dir, dbPath(dir), os.O_RDWR)
+	switch {
+	case err == nil:
 		db.Close()
-	}
-	if err != nil {
-		f.Close()
+	case !errors.Is(err, os.ErrNotExist):
+		lock.Close()
 		return nil, err
 	}
-	return f, nil
+	return lock, nil
 }
 
-func tryLock(f *os.File, dir string) error {
-	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return holdfast.WithHint(fmt.Errorf("%w: %s", ErrInUse, dir),
+func tryLock(dir, path string, flag int) (*os.File, error) {
+	f, err := flock.Open(path, flag)
+	switch {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return nil, holdfast.WithHint(fmt.Errorf("%w: %s", ErrInUse, dir),
 			"another holdfast agent runs with this data directory: stop it, or choose another directory")
+	case err != nil:
+		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
-	if err != nil {
-		return fmt.Errorf("lock %s: %w", f.Name(), err)
-	}
-	return nil
+	return f, nil
 }
 
 func dbPath(dir string) string { return filepath.Join(dir, "member", "snap", "db") }

@@ -6,55 +6,16 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
-	"sync"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 )
 
-// failure is the failure of an embedded server, recorded once. A nil *failure never
-// happens.
-type failure struct {
-	once  sync.Once
-	ended chan struct{}
-	cause error
-}
-
-func newFailure() *failure { return &failure{ended: make(chan struct{})} }
-
-func (f *failure) set(err error) {
-	f.once.Do(func() {
-		f.cause = err
-		close(f.ended)
-	})
-}
-
-// done is closed when the server has failed.
-func (f *failure) done() <-chan struct{} {
-	if f == nil {
-		return nil
-	}
-	return f.ended
-}
-
-// err is the cause, or nil before the failure.
-func (f *failure) err() error {
-	if f == nil {
-		return nil
-	}
-	select {
-	case <-f.ended:
-		return f.cause
-	default:
-		return nil
-	}
-}
-
 // zapLogger passes etcd's log on to log, from warnings up. Where etcd would end the
-// process (zap's Fatal, Panic), it records the failure and ends the goroutine
+// process (zap's Fatal, Panic), it calls fail with the cause and ends the goroutine
 // instead: the server fails, and the process lives.
-func zapLogger(log *slog.Logger, f *failure) *zap.Logger {
-	hook := fatalHook{f}
+func zapLogger(log *slog.Logger, fail context.CancelCauseFunc) *zap.Logger {
+	hook := fatalHook{fail}
 	return zap.New(bridge{log: log}, zap.WithFatalHook(hook), zap.WithPanicHook(hook))
 }
 
@@ -111,10 +72,10 @@ func attrs(lists ...[]zapcore.Field) []slog.Attr {
 }
 
 // fatalHook replaces os.Exit and panic of zap's Fatal and Panic.
-type fatalHook struct{ f *failure }
+type fatalHook struct{ fail context.CancelCauseFunc }
 
 func (h fatalHook) OnWrite(ce *zapcore.CheckedEntry, fields []zapcore.Field) {
-	h.f.set(failureOf(ce.Message, fields))
+	h.fail(failureOf(ce.Message, fields))
 	runtime.Goexit()
 }
 

@@ -41,7 +41,7 @@ func (s *Store) PutNote(ctx context.Context, name string, value []byte, id store
 	if err != nil {
 		return err
 	}
-	_, err = call(ctx, s, doing, func(ctx context.Context) (clientv3.OpResponse, error) { return s.client.Do(ctx, put) })
+	_, err = s.do(ctx, doing, put)
 	return err
 }
 
@@ -52,16 +52,12 @@ func (s *Store) TakeNote(ctx context.Context, name string, value []byte, id stor
 	if err != nil {
 		return store.Note{}, err
 	}
-	r, err := call(ctx, s, doing, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		return s.client.Txn(ctx).
-			If(clientv3.Compare(clientv3.CreateRevision(notePrefix+name), "=", 0)).
-			Then(put).
-			Else(clientv3.OpGet(notePrefix + name)).
-			Commit()
-	})
+	free := clientv3.Compare(clientv3.CreateRevision(notePrefix+name), "=", 0)
+	answer, err := s.do(ctx, doing, clientv3.OpTxn([]clientv3.Cmp{free}, []clientv3.Op{put}, []clientv3.Op{clientv3.OpGet(notePrefix + name)}))
 	if err != nil {
 		return store.Note{}, err
 	}
+	r := answer.Txn()
 	if r.Succeeded {
 		return store.Note{Name: name, Value: value, Revision: holdfast.Revision(r.Header.Revision)}, nil
 	}
@@ -73,14 +69,12 @@ func (s *Store) TakeNote(ctx context.Context, name string, value []byte, id stor
 
 // ListNotes returns notes by name.
 func (s *Store) ListNotes(ctx context.Context, prefix string) ([]store.Note, error) {
-	r, err := call(ctx, s, "list notes", func(ctx context.Context) (*clientv3.GetResponse, error) {
-		return s.client.Get(ctx, notePrefix+prefix, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend))
-	})
+	r, err := s.do(ctx, "list notes", clientv3.OpGet(notePrefix+prefix, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend)))
 	if err != nil {
 		return nil, err
 	}
-	list := make([]store.Note, 0, len(r.Kvs))
-	for _, kv := range r.Kvs {
+	list := make([]store.Note, 0, len(r.Get().Kvs))
+	for _, kv := range r.Get().Kvs {
 		list = append(list, noteOf(kv))
 	}
 	return list, nil
@@ -91,10 +85,8 @@ func (s *Store) DropNote(ctx context.Context, n store.Note) error {
 	key := notePrefix + n.Name
 	same := clientv3.Compare(clientv3.CreateRevision(key), ">", 0)
 	if n.Revision != 0 {
-		same = clientv3.Compare(clientv3.ModRevision(key), "=", int64(n.Revision))
+		same = unchanged(key, n.Revision)
 	}
-	_, err := call(ctx, s, "drop a note", func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		return s.client.Txn(ctx).If(same).Then(clientv3.OpDelete(key)).Commit()
-	})
+	_, err := s.do(ctx, "drop a note", clientv3.OpTxn([]clientv3.Cmp{same}, []clientv3.Op{clientv3.OpDelete(key)}, nil))
 	return err
 }

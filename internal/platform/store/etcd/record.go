@@ -66,3 +66,18 @@ func found(r *clientv3.TxnResponse) (holdfast.Owner, error) {
 	}
 	return decodeOwner(kvs[0])
 }
+
+// refused is the answer of a transaction whose condition did not hold: the present
+// record and the reason.
+func refused(doing string, r *clientv3.TxnResponse, reason error) (holdfast.Owner, error) {
+	present, err := found(r)
+	if err != nil {
+		reason = err
+	}
+	return present, fmt.Errorf("%s: %w", doing, reason)
+}
+
+// unchanged is the condition that a key has the revision.
+func unchanged(key string, at holdfast.Revision) clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(key), "=", int64(at))
+}

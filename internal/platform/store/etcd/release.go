@@ -50,22 +50,19 @@ func (s *Store) release(ctx context.Context, owners []holdfast.Owner) ([]holdfas
 	ops := make([]clientv3.Op, len(owners))
 	for i, o := range owners {
 		key := sessionPrefix + string(o.Key)
-		ops[i] = clientv3.OpTxn(
-			[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", int64(o.Revision))},
-			[]clientv3.Op{clientv3.OpDelete(key)}, nil)
+		ops[i] = clientv3.OpTxn([]clientv3.Cmp{unchanged(key, o.Revision)}, []clientv3.Op{clientv3.OpDelete(key)}, nil)
 	}
 	doing := fmt.Sprintf("release %d sessions", len(owners))
-	r, err := call(ctx, s, doing, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		return s.client.Txn(ctx).Then(ops...).Commit()
-	})
+	r, err := s.do(ctx, doing, clientv3.OpTxn(nil, ops, nil))
 	if err != nil {
 		return nil, err
 	}
-	if len(r.Responses) != len(owners) {
-		return nil, fmt.Errorf("%s: etcd answered for %d", doing, len(r.Responses))
+	answers := r.Txn().Responses
+	if len(answers) != len(owners) {
+		return nil, fmt.Errorf("%s: etcd answered for %d", doing, len(answers))
 	}
 	var keys []holdfast.SessionKey
-	for i, each := range r.Responses {
+	for i, each := range answers {
 		done := each.GetResponseTxn().GetResponses()
 		if len(done) == 1 && done[0].GetResponseDeleteRange().GetDeleted() > 0 {
 			keys = append(keys, owners[i].Key)

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +39,8 @@ type Server struct {
 	etcd  *etcdserver.EtcdServer
 	lock  *os.File
 	store *Store
-	dead  *failure
+	dead  context.Context // done when the server has failed, with the failure as its cause
+	fail  context.CancelCauseFunc
 	dir   string
 }
 
@@ -56,12 +58,13 @@ const (
 // After an error from broken files etcd may still have some of them open. A new Open
 // needs a new process.
 func Open(ctx context.Context, c ServerConfig) (*Server, error) {
-	log := cmpLog(c.Log)
+	log := cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	lock, err := prepareDir(c.DataDir)
 	if err != nil {
 		return nil, fmt.Errorf("open the embedded etcd: %w", err)
 	}
-	s := &Server{lock: lock, dead: newFailure(), dir: c.DataDir}
+	s := &Server{lock: lock, dir: c.DataDir}
+	s.dead, s.fail = context.WithCancelCause(context.Background())
 	if err := s.start(ctx, log); err != nil {
 		lock.Close()
 		return nil, fmt.Errorf("open the embedded etcd in %s: %w", c.DataDir, err)
@@ -69,12 +72,13 @@ func Open(ctx context.Context, c ServerConfig) (*Server, error) {
 	s.store = &Store{
 		client:  v3client.New(s.etcd),
 		log:     log,
-		timeout: timeoutOr(c.Timeout),
+		timeout: cmp.Or(c.Timeout, defaultTimeout),
 		where:   "the embedded etcd does not answer: see the agent's log, and whether the disk under " + c.DataDir + " is slow or broken",
 		quota:   "start the agent again: it compacts the embedded etcd's database and goes on",
 		room:    func() error { return needFree(c.DataDir, minFree()) },
 		dead:    s.dead,
 	}
+	s.store.begin()
 	if err := s.clearAlarms(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("open the embedded etcd in %s: %w", c.DataDir, err), s.Close())
 	}
@@ -114,23 +118,23 @@ func (s *Server) Store() store.Store { return s.store }
 // Failed is closed when the server has failed: its disk failed, or filled up despite
 // the reserve. All calls return an error then; Err has the cause. Only a new process
 // can open the directory again.
-func (s *Server) Failed() <-chan struct{} { return s.dead.done() }
+func (s *Server) Failed() <-chan struct{} { return s.dead.Done() }
 
 // Err is the cause of the failure, with a hint, or nil.
-func (s *Server) Err() error { return s.explain(s.dead.err()) }
+func (s *Server) Err() error { return s.explain(context.Cause(s.dead)) }
 
 // Close stops the server and waits until all of it has stopped. Leases and records
 // stay on disk: from the next Open a lease has its full TTL again.
 func (s *Server) Close() error {
 	timeout := closeTimeout
-	if s.dead.err() != nil {
+	if s.dead.Err() != nil {
 		timeout = closeTimeoutFailed
 	}
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
 		// A call that reads the database while it is closed would panic.
-		s.store.inFlight.end()
+		s.store.calls.Close()
 		s.store.client.Close() // ends the watches; it cannot fail
 		s.etcd.HardStop()
 	}()
@@ -200,7 +204,7 @@ func (s *Server) start(ctx context.Context, log *slog.Logger) error {
 	select {
 	case <-s.etcd.ReadyNotify():
 		return nil
-	case <-s.dead.done():
+	case <-s.dead.Done():
 		err = s.Err()
 	case <-ctx.Done():
 		err = ctx.Err()
@@ -233,12 +237,12 @@ func (s *Server) load(ctx context.Context, conf config.ServerConfig) (*etcdserve
 	}()
 	select {
 	case r := <-done:
-		if err := s.dead.err(); err != nil {
+		if err := context.Cause(s.dead); err != nil {
 			return nil, err
 		}
 		return r.server, r.err
-	case <-s.dead.done(): // in another goroutine of etcd, for which load waits
-		return nil, s.dead.err()
+	case <-s.dead.Done(): // in another goroutine of etcd, for which load waits
+		return nil, context.Cause(s.dead)
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -262,7 +266,7 @@ func (s *Server) explain(err error) error {
 // compaction.
 func (s *Server) config(log *slog.Logger) (config.ServerConfig, error) {
 	const name = "holdfast"
-	logger := zapLogger(log, s.dead)
+	logger := zapLogger(log, s.fail)
 	// A member needs an address. Nothing listens on it.
 	urls, err := types.NewURLs([]string{"http://127.0.0.1:2380"})
 	if err != nil {

@@ -7,10 +7,12 @@ import (
 	"log/slog"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"holdfast"
 	"holdfast/internal/platform/store"
+	"holdfast/internal/platform/tasks"
 )
 
 // Store is a store.Store in etcd, made by Dial or Server.Store.
@@ -22,15 +24,15 @@ type Store struct {
 	quota   string        // the hint for an etcd that has reached its quota
 	lists   store.Lists
 
-	inFlight inFlight
-
-	// Of the embedded server only, nil otherwise:
-
-	room func() error // returns an error if the disk has no room for a write
-	dead *failure     // the server's failure
+	calls tasks.Group     // in progress, each with a deadline; open until Close
+	room  func() error    // returns an error if the embedded server's disk has no room for a write; nil for a cluster
+	dead  context.Context // done when the embedded server has failed, with the failure as its cause
 }
 
 var _ store.Store = (*Store)(nil)
+
+// begin lets calls begin.
+func (s *Store) begin() { _ = s.calls.Open(context.Background()) } // it fails only for an open group
 
 // Grant makes a lease. etcd counts in whole seconds: ttl is rounded up.
 func (s *Store) Grant(ctx context.Context, ttl time.Duration) (store.LeaseID, time.Duration, error) {
@@ -82,10 +84,8 @@ func (s *Store) PutNode(ctx context.Context, n holdfast.Node, id store.LeaseID) 
 	none := clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
 	put := clientv3.OpPut(key, value, clientv3.WithLease(clientv3.LeaseID(id)))
 	for _, condition := range []clientv3.Cmp{ours, none} { // none is for the first record only
-		r, err := call(ctx, s, doing, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-			return s.client.Txn(ctx).If(condition).Then(put).Commit()
-		})
-		if err != nil || r.Succeeded {
+		r, err := s.do(ctx, doing, clientv3.OpTxn([]clientv3.Cmp{condition}, []clientv3.Op{put}, nil))
+		if err != nil || r.Txn().Succeeded {
 			return err
 		}
 	}
@@ -94,34 +94,34 @@ func (s *Store) PutNode(ctx context.Context, n holdfast.Node, id store.LeaseID) 
 
 // Node returns the record of a node whose lease lives.
 func (s *Store) Node(ctx context.Context, id holdfast.NodeID) (holdfast.Node, error) {
-	doing := fmt.Sprintf("get node %s", id)
-	r, err := call(ctx, s, doing, func(ctx context.Context) (*clientv3.GetResponse, error) {
-		return s.client.Get(ctx, nodePrefix+string(id))
-	})
+	return read(ctx, s, fmt.Sprintf("get node %s", id), nodePrefix+string(id), decodeNode)
+}
+
+// read reads the record of a key. holdfast.ErrNotFound.
+func read[T any](ctx context.Context, s *Store, doing, key string, decode func(*mvccpb.KeyValue) (T, error)) (T, error) {
+	var record T
+	r, err := s.do(ctx, doing, clientv3.OpGet(key))
 	if err != nil {
-		return holdfast.Node{}, err
+		return record, err
 	}
-	if len(r.Kvs) == 0 {
-		return holdfast.Node{}, fmt.Errorf("%s: %w", doing, holdfast.ErrNotFound)
+	if len(r.Get().Kvs) == 0 {
+		return record, fmt.Errorf("%s: %w", doing, holdfast.ErrNotFound)
 	}
-	n, err := decodeNode(r.Kvs[0])
+	record, err = decode(r.Get().Kvs[0])
 	if err != nil {
-		return holdfast.Node{}, fmt.Errorf("%s: %w", doing, err)
+		return record, fmt.Errorf("%s: %w", doing, err)
 	}
-	return n, nil
+	return record, nil
 }
 
 // Nodes lists the nodes.
 func (s *Store) Nodes(ctx context.Context) ([]holdfast.Node, error) {
-	const doing = "list nodes"
-	r, err := call(ctx, s, doing, func(ctx context.Context) (*clientv3.GetResponse, error) {
-		return s.client.Get(ctx, nodePrefix, clientv3.WithPrefix())
-	})
+	r, err := s.do(ctx, "list nodes", clientv3.OpGet(nodePrefix, clientv3.WithPrefix()))
 	if err != nil {
 		return nil, err
 	}
-	nodes := make([]holdfast.Node, 0, len(r.Kvs))
-	for _, kv := range r.Kvs {
+	nodes := make([]holdfast.Node, 0, len(r.Get().Kvs))
+	for _, kv := range r.Get().Kvs {
 		n, err := decodeNode(kv)
 		if err != nil {
 			s.unreadable(err) // the other records are still listed
@@ -143,26 +143,20 @@ func (s *Store) Claim(ctx context.Context, o holdfast.Owner, id store.LeaseID) (
 		return holdfast.Owner{}, fmt.Errorf("%s: %w", doing, err)
 	}
 	key := sessionPrefix + string(o.Key)
-	r, err := call(ctx, s, doing, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		return s.client.Txn(ctx).
-			If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
-			Then(clientv3.OpPut(key, value, clientv3.WithLease(clientv3.LeaseID(id))), clientv3.OpDelete(leftKey(o.Key), clientv3.WithPrevKV())).
-			Else(clientv3.OpGet(key)).
-			Commit()
-	})
+	free := clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
+	put := clientv3.OpPut(key, value, clientv3.WithLease(clientv3.LeaseID(id)))
+	left := clientv3.OpDelete(leftKey(o.Key), clientv3.WithPrevKV())
+	answer, err := s.do(ctx, doing, clientv3.OpTxn([]clientv3.Cmp{free}, []clientv3.Op{put, left}, []clientv3.Op{clientv3.OpGet(key)}))
 	if err != nil {
 		return holdfast.Owner{}, err
 	}
+	r := answer.Txn()
 	if r.Succeeded {
 		o.SuspendNote = leftIn(r)
 		o.Epoch, o.Revision = holdfast.Epoch(r.Header.Revision), holdfast.Revision(r.Header.Revision)
 		return o, nil
 	}
-	present, err := found(r)
-	if err != nil {
-		return holdfast.Owner{}, fmt.Errorf("%s: %w", doing, err)
-	}
-	return present, fmt.Errorf("%s: %w", doing, store.ErrTaken)
+	return refused(doing, r, store.ErrTaken)
 }
 
 // Advance replaces a record in two round trips: it reads the present state, and then
@@ -189,44 +183,22 @@ func (s *Store) Advance(ctx context.Context, o holdfast.Owner) (holdfast.Owner, 
 		return holdfast.Owner{}, fmt.Errorf("%s: %w", doing, err)
 	}
 	key := sessionPrefix + string(o.Key)
-	r, err := call(ctx, s, doing, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		return s.client.Txn(ctx).
-			If(clientv3.Compare(clientv3.ModRevision(key), "=", int64(o.Revision))).
-			Then(clientv3.OpPut(key, value, clientv3.WithIgnoreLease())).
-			Else(clientv3.OpGet(key)).
-			Commit()
-	})
+	put := clientv3.OpPut(key, value, clientv3.WithIgnoreLease())
+	answer, err := s.do(ctx, doing, clientv3.OpTxn([]clientv3.Cmp{unchanged(key, o.Revision)}, []clientv3.Op{put}, []clientv3.Op{clientv3.OpGet(key)}))
 	if err != nil {
 		return holdfast.Owner{}, err
 	}
+	r := answer.Txn()
 	if r.Succeeded {
 		o.Revision = holdfast.Revision(r.Header.Revision)
 		return o, nil
 	}
-	present, err = found(r)
-	if err != nil {
-		return holdfast.Owner{}, fmt.Errorf("%s: %w", doing, err)
-	}
-	return present, fmt.Errorf("%s: %w", doing, store.ErrStale)
+	return refused(doing, r, store.ErrStale)
 }
 
 // Get returns a record.
 func (s *Store) Get(ctx context.Context, key holdfast.SessionKey) (holdfast.Owner, error) {
-	doing := fmt.Sprintf("get %s", key)
-	r, err := call(ctx, s, doing, func(ctx context.Context) (*clientv3.GetResponse, error) {
-		return s.client.Get(ctx, sessionPrefix+string(key))
-	})
-	if err != nil {
-		return holdfast.Owner{}, err
-	}
-	if len(r.Kvs) == 0 {
-		return holdfast.Owner{}, fmt.Errorf("%s: %w", doing, holdfast.ErrNotFound)
-	}
-	o, err := decodeOwner(r.Kvs[0])
-	if err != nil {
-		return holdfast.Owner{}, fmt.Errorf("%s: %w", doing, err)
-	}
-	return o, nil
+	return read(ctx, s, fmt.Sprintf("get %s", key), sessionPrefix+string(key), decodeOwner)
 }
 
 // List returns all records.
@@ -245,16 +217,14 @@ const listPage = 1000
 
 // listAt lists the records as they were at a revision, 0 for now.
 func (s *Store) listAt(ctx context.Context, at holdfast.Revision) ([]holdfast.Owner, holdfast.Revision, error) {
-	const doing = "list sessions"
 	owners := []holdfast.Owner{}
 	from, end := sessionPrefix, clientv3.GetPrefixRangeEnd(sessionPrefix)
 	for {
-		r, err := call(ctx, s, doing, func(ctx context.Context) (*clientv3.GetResponse, error) {
-			return s.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(listPage), clientv3.WithRev(int64(at)))
-		})
+		answer, err := s.do(ctx, "list sessions", clientv3.OpGet(from, clientv3.WithRange(end), clientv3.WithLimit(listPage), clientv3.WithRev(int64(at))))
 		if err != nil {
 			return nil, 0, err
 		}
+		r := answer.Get()
 		if at == 0 {
 			at = holdfast.Revision(r.Header.Revision) // the same for all pages
 		}
@@ -280,16 +250,17 @@ func (s *Store) unreadable(err error) { s.log.Error("a record is left out", "err
 
 // Ping counts the sessions. It shows that etcd answers and accepts the credentials.
 func (s *Store) Ping(ctx context.Context) error {
-	_, err := call(ctx, s, "count sessions", func(ctx context.Context) (*clientv3.GetResponse, error) {
-		return s.client.Get(ctx, sessionPrefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
-	})
+	_, err := s.do(ctx, "count sessions", clientv3.OpGet(sessionPrefix, clientv3.WithPrefix(), clientv3.WithCountOnly()))
 	return err
 }
 
 // Close ends the connection and the calls in progress; later ones fail. The store of
 // an embedded server is closed by Server.Close.
 func (s *Store) Close() error {
-	err := ignoreCancel(s.client.Close())
-	s.inFlight.end()
+	err := s.client.Close()
+	s.calls.Close()
+	if errors.Is(err, context.Canceled) { // clientv3 returns it from every Close: its own context is cancelled
+		return nil
+	}
 	return err
 }

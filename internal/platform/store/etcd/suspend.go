@@ -34,16 +34,11 @@ func (s *Store) Suspend(ctx context.Context, o holdfast.Owner, text string) erro
 		return err
 	}
 	key := sessionPrefix + string(o.Key)
-	r, err := call(ctx, s, doing, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		return s.client.Txn(ctx).
-			If(clientv3.Compare(clientv3.ModRevision(key), "=", int64(o.Revision))).
-			Then(clientv3.OpDelete(key), put).
-			Commit()
-	})
+	r, err := s.do(ctx, doing, clientv3.OpTxn([]clientv3.Cmp{unchanged(key, o.Revision)}, []clientv3.Op{clientv3.OpDelete(key), put}, nil))
 	if err != nil {
 		return err
 	}
-	if !r.Succeeded {
+	if !r.Txn().Succeeded {
 		return fmt.Errorf("%s: %w", doing, store.ErrStale)
 	}
 	return nil

@@ -94,10 +94,7 @@ func (w *watcher) begin(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
-	w.view = store.View{}
-	for _, o := range owners {
-		w.view[o.Key] = o.Revision
-	}
+	w.view = store.ViewOf(owners)
 	return nil
 }
 
@@ -137,8 +134,8 @@ func (w *watcher) follow(ctx context.Context) error {
 			if err := w.respond(ctx, r); err != nil {
 				return err
 			}
-		case <-w.store.dead.done():
-			return w.store.dead.err()
+		case <-w.store.dead.Done():
+			return context.Cause(w.store.dead)
 		}
 	}
 }

@@ -84,14 +84,9 @@ func (s *Store) Close() error {
 	return f.Close()
 }
 
-// write writes one line with one write(2), so that a kill leaves complete lines.
+// write writes one line with one write(2), so that a kill leaves complete lines. s.mu
+// is held.
 func (s *Store) write(l line) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.writeLocked(l)
-}
-
-func (s *Store) writeLocked(l line) {
 	if s.file == nil {
 		return
 	}
@@ -116,7 +111,7 @@ func (s *Store) begin(op string, lease store.LeaseID, records ...Record) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls++
-	s.writeLocked(line{Call: s.calls, Op: op, Lease: lease, Records: records})
+	s.write(line{Call: s.calls, Op: op, Lease: lease, Records: records})
 	return s.calls
 }
 
@@ -158,6 +153,8 @@ func result(err error) string {
 }
 
 func (s *Store) end(call int64, err error, lease store.LeaseID, records ...Record) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.write(line{Call: call, Result: result(err), Lease: lease, Records: records})
 }
 
