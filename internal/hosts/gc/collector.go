@@ -127,7 +127,7 @@ const barrenEvery = 4
 // loop checks the disk every cfg.Every and runs a cycle when there is a reason.
 // It logs an error once until a check succeeds again.
 func (c *Collector) loop(ctx context.Context) {
-	said := ""
+	logged := ""
 	for n := 0; ; n++ {
 		next := c.cfg.Every
 		deleted, err := c.turn(ctx, n)
@@ -140,11 +140,11 @@ func (c *Collector) loop(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err != nil && err.Error() != said && !errors.Is(err, ErrBusy):
-			said = err.Error()
+		case err != nil && err.Error() != logged && !errors.Is(err, ErrBusy):
+			logged = err.Error()
 			c.d.Log.Error("garbage collection", "err", err)
 		case err == nil:
-			said = ""
+			logged = ""
 		}
 		if tasks.Sleep(ctx, next) != nil {
 			return

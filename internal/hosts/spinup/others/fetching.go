@@ -13,10 +13,10 @@ import (
 // How often the engine's directory is checked, and how often a found pull is
 // announced again, because announcements expire.
 const (
-	lookEvery  = 500 * time.Millisecond
-	sayAgain   = time.Minute
-	tmpDir     = "tmp"
-	blobPrefix = "GetImageBlob"
+	lookEvery     = 500 * time.Millisecond
+	announceAgain = time.Minute
+	tmpDir        = "tmp"
+	blobPrefix    = "GetImageBlob"
 )
 
 // fetching announces pulls of other clients while they run, which no event
@@ -26,9 +26,9 @@ const (
 // in its data root). The containerd image store leaves files of broken downloads
 // behind and is not checked.
 type fetching struct {
-	cfg  Config
-	said time.Time
-	end  func() // nil: nothing is announced
+	cfg       Config
+	announced time.Time
+	end       func() // nil: nothing is announced
 }
 
 // look updates the announcement from the current state of the directory.
@@ -37,12 +37,12 @@ func (f *fetching) look(now time.Time) {
 		f.stop()
 		return
 	}
-	if f.end != nil && now.Sub(f.said) < sayAgain {
+	if f.end != nil && now.Sub(f.announced) < announceAgain {
 		return
 	}
 	end := f.cfg.Begin(spinup.ForOther, "a pull")
 	f.stop()
-	f.end, f.said = end, now
+	f.end, f.announced = end, now
 }
 
 func (f *fetching) stop() {

@@ -40,7 +40,7 @@ func TestLayersBeingFetchedAreUnderWay(t *testing.T) {
 	write(blob)
 	look("a layer", 1, 0)
 	look("still", 1, 0)
-	now = now.Add(sayAgain)
+	now = now.Add(announceAgain)
 	look("for long", 2, 1)
 	busy = true
 	look("it may be our own", 2, 2)
