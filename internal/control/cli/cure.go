@@ -44,7 +44,7 @@ func (a *app) cureCommand(cmd *cobra.Command, bounded bool, choose func(cmd *cob
 		if err != nil {
 			return err
 		}
-		return a.cureRun(cmd, c, &f)
+		return a.printCureRun(cmd, c, &f)
 	}
 	return cmd
 }
@@ -83,24 +83,27 @@ func (a *app) cureCmd() *cobra.Command {
 	}, a.cureMemcg(), a.curePinned(), a.cureDentries(), a.cureFadvise(), a.cureSysctl(), a.cureDropCaches(), a.cureHistory())
 }
 
-// cureRun is the common part of the commands.
-func (a *app) cureRun(cmd *cobra.Command, c cure.Cure, f *cureFlags) error {
+// printCureRun runs a cure and prints its report.
+func (a *app) printCureRun(cmd *cobra.Command, c cure.Cure, f *cureFlags) error {
 	o, err := f.options(cmd)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := a.limited(cmd, noLimit)
 	defer cancel()
-	done := func() {}
-	if o.Apply {
-		done = a.ui.progress("cure " + c.Name)
-	}
-	r, err := a.deps.Cures.Run(ctx, c, o)
-	done()
+	r, err := a.runCure(ctx, c, o, "cure "+c.Name)
 	if err != nil && !r.Applied {
 		return err
 	}
 	return errors.Join(err, a.ui.result(r, func(w io.Writer) { printCure(w, r) }))
+}
+
+// runCure runs a cure, and shows what as its progress if the cure is carried out.
+func (a *app) runCure(ctx context.Context, c cure.Cure, o cure.Options, what string) (cure.Report, error) {
+	if o.Apply {
+		defer a.ui.progress(what)()
+	}
+	return a.deps.Cures.Run(ctx, c, o)
 }
 
 func (a *app) cureMemcg() *cobra.Command {
@@ -125,9 +128,9 @@ func (a *app) cureMemcg() *cobra.Command {
 			case kubepods:
 				return a.cureKubepods(cmd, &f)
 			case self:
-				return a.cureRun(cmd, cure.Self(), &f)
+				return a.printCureRun(cmd, cure.Self(), &f)
 			}
-			return a.cureRun(cmd, cure.Memcg(cgroup), &f)
+			return a.printCureRun(cmd, cure.Memcg(cgroup), &f)
 		},
 	}
 	f.add(cmd, true)
@@ -156,12 +159,7 @@ func (a *app) cureKubepods(cmd *cobra.Command, f *cureFlags) error {
 		if ctx.Err() != nil {
 			break
 		}
-		done := func() {}
-		if o.Apply {
-			done = a.ui.progress("cure memcg, " + clean(path))
-		}
-		r, err := a.deps.Cures.Run(ctx, cure.Memcg(path), o)
-		done()
+		r, err := a.runCure(ctx, cure.Memcg(path), o, "cure memcg, "+clean(path))
 		if err == nil || r.Applied {
 			reports = append(reports, r)
 		}

@@ -65,7 +65,8 @@ func (a *app) spinupStats() *cobra.Command {
 
 func groupings() []string { return texts(spinup.Groupings()) }
 
-// hintNotFound adds a hint to a not-found error about an object that is not a session. err may be nil.
+// hintNotFound adds a hint to a not-found error about an object that is not a session.
+// err may be nil.
 func hintNotFound(err error, hint string) error {
 	if errors.Is(err, holdfast.ErrNotFound) && holdfast.HintOf(err) == "" {
 		return holdfast.WithHint(err, hint)
