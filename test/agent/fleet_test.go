@@ -188,11 +188,11 @@ func TestAnyNodeServesAnyKey(t *testing.T) {
 	}
 }
 
-func TestDrainMovesSessionsAndRefusesNobody(t *testing.T) {
-	eachPool(t, warm, drainMovesSessionsAndRefusesNobody)
+func TestDrainMovesSessionsWithoutRefusals(t *testing.T) {
+	eachPool(t, warm, drainMovesSessionsWithoutRefusals)
 }
 
-func drainMovesSessionsAndRefusesNobody(t *testing.T, pool string) {
+func drainMovesSessionsWithoutRefusals(t *testing.T, pool string) {
 	hosts := newPoolFleet(t, 3, patient, pool)
 	keys := []string{"a", "b", "c", "d", "e", "f"}
 	for _, k := range keys {

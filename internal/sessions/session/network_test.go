@@ -126,7 +126,7 @@ func (n *node) shell(t *testing.T, r holdfast.Route, script string) string {
 	return strings.TrimSpace(out.String())
 }
 
-func TestSessionsJoinReadyNetworksThatNobodyHadBefore(t *testing.T) {
+func TestSessionsJoinUnusedReadyNetworks(t *testing.T) {
 	pool := newNets(t, 2)
 	pool.fill(t)
 	n := newNode(t, setup{nets: pool, cfg: Config{Templates: []Template{pooled()}}})

@@ -50,7 +50,7 @@ func TestBootsOfOneImageShareAPull(t *testing.T) {
 	}
 }
 
-func TestPullThatNobodyWaitsForEnds(t *testing.T) {
+func TestPullWithoutWaitersEnds(t *testing.T) {
 	n, fake := fakeNode(t, setup{})
 	fake.missing["none"] = true
 	fake.pulling = make(chan struct{}) // never closed
