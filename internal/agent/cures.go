@@ -68,6 +68,16 @@ func (c *CureGuard) arm(file, low, old string, deadline boottime.Instant) (cure.
 	})
 }
 
+// Pid returns the pid of the guardian, or 0 if none runs.
+func (c *CureGuard) Pid() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.guard == nil {
+		return 0
+	}
+	return c.guard.Pid()
+}
+
 // Close ends the guardian, and removes the plan of a guardian that was killed.
 func (c *CureGuard) Close() error {
 	c.mu.Lock()

@@ -234,7 +234,7 @@ func TestStartAfterAnUnreportedEnd(t *testing.T) {
 		w.lag = time.Second
 		owner, other := w.add(), w.add()
 		<-other.dir.Ready()
-		before := owner.own(t, key)[0].Owner
+		before := owner.own(t, key)[0]
 		if r := other.mustAcquire(t); r.Epoch != before.Epoch {
 			t.Fatalf("the other node's route is %+v, want epoch %d", r, before.Epoch)
 		}
