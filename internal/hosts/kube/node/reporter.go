@@ -180,7 +180,7 @@ func (r *Reporter) pause(ctx context.Context, wait time.Duration, failing bool) 
 	case <-wake:
 	}
 	// Findings often change together, and some flap.
-	return kube.Sleep(ctx, max(0, least-time.Now().Sub(r.said)))
+	return kube.Sleep(ctx, max(0, least-time.Since(r.said)))
 }
 
 // patience returns the backoff after failures. It is longest after a permanent
@@ -194,7 +194,7 @@ func (r *Reporter) patience(failures int, err error) time.Duration {
 
 // next returns the time until the next due action if nothing new is found.
 func (r *Reporter) next() time.Duration {
-	wait := r.renew.Sub(time.Now())
+	wait := time.Until(r.renew)
 	if r.bare {
 		wait = min(wait, least) // a record may be available by then
 	}
@@ -249,7 +249,7 @@ func (r *Reporter) conditions(ctx context.Context) error {
 	if known.IsZero() {
 		return nil
 	}
-	if time.Now().Sub(known) < settle { // a finding is confirmed only after several looks
+	if time.Since(known) < settle { // a finding is confirmed only after several looks
 		r.before, now = keep(r.before, now)
 	}
 	list, differs := changed(r.have, now, time.Now().UTC().Truncate(time.Second))

@@ -76,6 +76,7 @@ func (r *Reporter) taints(ctx context.Context) error {
 		return nil
 	}
 	if err := r.setTaints(ctx, want); err != nil {
+		r.unsure = true // the API server may have set them
 		return fmt.Errorf("taints: %w", err)
 	}
 	r.tainted = want
@@ -93,14 +94,14 @@ func (r *Reporter) setTaints(ctx context.Context, want []kube.Taint) error {
 }
 
 // untaint removes the taints when the agent ends, because no agent would notice
-// that their condition ended.
+// that their condition ended. It also reads the node if the outcome of a write is unknown.
 func (r *Reporter) untaint(ctx context.Context) {
-	if r.conf.Taint == "" || len(r.tainted) == 0 {
+	if r.conf.Taint == "" || len(r.tainted) == 0 && !r.unsure {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTaints)
 	defer cancel()
 	if err := r.setTaints(ctx, []kube.Taint{}); err != nil && !errors.Is(err, holdfast.ErrNotFound) {
-		r.log.Warn("kubernetes: removing the taints of this node failed", "err", err, "hint", "`kubectl taint node "+r.conf.Node+" "+r.tainted[0].Key+"-` takes one away")
+		r.log.Warn("kubernetes: removing the taints of this node failed", "err", err, "hint", "`kubectl taint node "+r.conf.Node+" KEY-` removes one")
 	}
 }

@@ -96,7 +96,7 @@ func (r *Runner) choose(ctx context.Context) (chosen []candidate, all []kube.Nod
 		}
 		c := candidate{node: n}
 		if len(r.conf.Limits) > 0 {
-			if c.why = r.conf.Limits.Over(time.Now().Sub(n.Meta.Created), records[n.Meta.Name]); len(c.why) == 0 {
+			if c.why = r.conf.Limits.Over(time.Since(n.Meta.Created), records[n.Meta.Name]); len(c.why) == 0 {
 				continue
 			}
 		}
