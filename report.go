@@ -58,12 +58,12 @@ type Leftover struct {
 
 // KillReport is the result of killing a set of containers.
 type KillReport struct {
-	Took   Millis     `json:"took_ms"` // from the call until the last one was seen dead
-	Dead   []string   `json:"dead"`    // container ids, each seen dead
-	Left   []Leftover `json:"left"`
-	Steps  []Step     `json:"steps"`
-	Quiet  bool       `json:"quiet"`            // the engine was stopped meanwhile
-	Notice string     `json:"notice,omitempty"` // why the engine was not stopped, if it should have been
+	Took         Millis     `json:"took_ms"` // from the call until the last one was seen dead
+	Dead         []string   `json:"dead"`    // container ids, each seen dead
+	Left         []Leftover `json:"left"`
+	Steps        []Step     `json:"steps"`
+	EnginePaused bool       `json:"engine_paused"`    // the engine was paused meanwhile
+	Notice       string     `json:"notice,omitempty"` // why the engine was not stopped, if it should have been
 }
 
 // DrainReport is the result of draining a node.

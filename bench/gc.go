@@ -275,7 +275,7 @@ func (x *gcBench) ours(ctx context.Context, low int64, link bool) error {
 func (x *gcBench) collect(ctx context.Context, c gc.Config, data string, log *slog.Logger) error {
 	_, err := gc.New(c, gc.Deps{
 		Engine: x.engine, Store: gc.NewStore(data, log), Spinups: x.list, LockDir: data, Log: log,
-	}).Collect(ctx, gc.ByMark, nil)
+	}).Collect(ctx, gc.ByThreshold, nil)
 	return err
 }
 

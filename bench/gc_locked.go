@@ -62,7 +62,7 @@ func (x *gcBench) removeOne(ctx context.Context, ref string, link bool) (time.Du
 	c.Rules = []gc.Rule{{Kinds: []gc.Kind{gc.Images}, Match: []string{ref}}}
 	data := filepath.Join(x.dir, "locked")
 	log := slog.New(slog.DiscardHandler)
-	cy, err := gc.New(c, gc.Deps{Engine: x.engine, Store: gc.NewStore(data, log), LockDir: data, Log: log}).Collect(ctx, gc.ByHand, nil)
+	cy, err := gc.New(c, gc.Deps{Engine: x.engine, Store: gc.NewStore(data, log), LockDir: data, Log: log}).Collect(ctx, gc.ByRequest, nil)
 	if err != nil {
 		return 0, err
 	}

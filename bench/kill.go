@@ -43,7 +43,7 @@ func (o KillOptions) Check() error {
 // Names of the rows.
 const (
 	rowDockerKill = "docker kill"
-	rowQuiet      = "holdfast, engine quieted"
+	rowPaused     = "holdfast, engine paused"
 	rowPlain      = "holdfast, engine running"
 )
 
@@ -60,7 +60,7 @@ var killCommand = []string{"/bin/sh", "-c", "sleep inf & sleep inf & wait"}
 // measures from the call until all processes are seen dead. It works only inside a lab
 // (lab.Reenter).
 //
-// Score is docker kill ÷ Holdfast with the engine quieted.
+// Score is docker kill ÷ Holdfast with the engine paused.
 func Kill(ctx context.Context, o KillOptions) (Result, error) {
 	o.N, o.Rounds = cmp.Or(o.N, 200), cmp.Or(o.Rounds, 1)
 	if err := o.Check(); err != nil {
@@ -148,7 +148,7 @@ func (x *killBench) run(ctx context.Context) (Result, error) {
 	ways := []struct {
 		row  string
 		kill killing
-	}{{rowDockerKill, x.killByEngine}, {rowQuiet, x.killQuietly}, {rowPlain, x.killPlainly}}
+	}{{rowDockerKill, x.killByEngine}, {rowPaused, x.killQuietly}, {rowPlain, x.killPlainly}}
 	for round := range x.o.Rounds {
 		for i := range ways {
 			w := ways[(round+i)%len(ways)]
@@ -175,7 +175,7 @@ func (x *killBench) run(ctx context.Context) (Result, error) {
 	peer, quiet, plain := res.Rows[0].P50, res.Rows[1].P50, res.Rows[2].P50
 	res.Score = peer / quiet
 	res.Notes = append(x.notes,
-		fmt.Sprintf("%d containers of 3 processes each, killed at once; quieted %.0f times, running %.0f times as fast as docker kill", x.o.N, peer/quiet, peer/plain))
+		fmt.Sprintf("%d containers of 3 processes each, killed at once; paused %.0f times, running %.0f times as fast as docker kill", x.o.N, peer/quiet, peer/plain))
 	return res, nil
 }
 

@@ -30,12 +30,12 @@ func (f *Fleet) GCStatus(context.Context) (gc.Status, error) {
 func (f *Fleet) GCHistory(limit int) (all []gc.Cycle, _ error) {
 	for i := range min(120, limit) {
 		free := int64(60+i%17) << 30
-		c := gc.Cycle{Begun: f.made.Add(-time.Duration(i*3+1) * time.Hour), Took: holdfast.Millis(time.Duration(20+i%40) * time.Second), Ended: true, Trigger: gc.ByMark,
+		c := gc.Cycle{Begun: f.made.Add(-time.Duration(i*3+1) * time.Hour), Took: holdfast.Millis(time.Duration(20+i%40) * time.Second), Ended: true, Trigger: gc.ByThreshold,
 			Before: madeDisk(free), After: madeDisk(free + int64(10+7*(i%9))<<30), Planned: 12 + i%7, Deleted: make([]gc.Outcome, 11+i%7), Skipped: make([]gc.Outcome, 1),
 			Suspended: holdfast.Millis(time.Duration(i%13) * 3 * time.Second)}
 		switch i {
 		case 3:
-			c.Trigger, c.Notices = gc.ByClock, []string{"this does not reach the low mark (75%)"}
+			c.Trigger, c.Notices = gc.BySchedule, []string{"this does not reach the low mark (75%)"}
 		case 9:
 			c.Error = "the engine does not answer"
 		}

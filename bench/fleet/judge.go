@@ -109,7 +109,7 @@ func history(calls []trace.Call, changes []change) []check.Op {
 
 // opsOf returns a call's operations on sessions; none for a call about leases.
 func opsOf(c trace.Call) []check.Op {
-	base := check.Op{Who: string(c.Node), Call: c.Start, Return: c.End, Result: check.Unknown}
+	base := check.Op{Client: string(c.Node), Call: c.Start, Return: c.End, Result: check.Unknown}
 	switch c.Op {
 	case trace.Release:
 		return releases(base, c)
@@ -200,7 +200,7 @@ func expiries(calls []trace.Call, changes []change) []check.Op {
 			continue
 		}
 		o := check.Op{
-			Who: "etcd", Kind: check.Expire, Key: c.key, Return: c.at, Result: check.OK,
+			Client: "etcd", Kind: check.Expire, Key: c.key, Return: c.at, Result: check.OK,
 			Given: check.Version{Epoch: c.owner.Epoch, Revision: c.owner.Revision},
 		}
 		for _, sent := range renewed[leases[claimID{c.key, c.owner.Epoch}]] {

@@ -47,8 +47,8 @@ func TestClientsWhoAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	closed.Close()
-	nobody := &node{gateway: closed.Addr().String()}
-	nobody.live.Store(true)
+	gone := &node{gateway: closed.Addr().String()}
+	gone.live.Store(true)
 	for want, m := range map[string]*node{
 		"503 parked_too_long": gatewayOf(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusServiceUnavailable)
@@ -61,7 +61,7 @@ func TestClientsWhoAreRefused(t *testing.T) {
 				c.Close()
 			}
 		}),
-		"gateway is gone": nobody,
+		"gateway is gone": gone,
 	} {
 		l := loadOn(t, m)
 		if _, err := l.connect(t.Context(), "k", now()); err == nil {

@@ -19,10 +19,10 @@ import (
 // Victim names the processes that are killed during a protect.
 type Victim string
 
-// The victims: one or several processes of a protect. KillNobody measures the clients'
+// The victims: one or several processes of a protect. KillNone measures the clients'
 // wait without a kill.
 const (
-	KillNobody   Victim = "nobody"
+	KillNone     Victim = "nobody"
 	KillProtect  Victim = "protect"
 	KillKeeper   Victim = "keeper"
 	KillCommand  Victim = "command"
@@ -32,7 +32,7 @@ const (
 )
 
 func allVictims() []Victim {
-	return []Victim{KillNobody, KillProtect, KillKeeper, KillCommand, KillBoth, KillAll, KillStanding}
+	return []Victim{KillNone, KillProtect, KillKeeper, KillCommand, KillBoth, KillAll, KillStanding}
 }
 
 const (
@@ -182,7 +182,7 @@ func (x *experiment) killOne(ctx context.Context, p *protected, r *KillRun, afte
 		_ = cmd.Wait() // the victims may include it
 		close(over)
 	}()
-	if r.Victim == KillNobody {
+	if r.Victim == KillNone {
 		<-over
 		return nil
 	}
@@ -322,7 +322,7 @@ func (d KillDetails) result() bench.Result {
 			continue
 		}
 		res.Rows = append(res.Rows, bench.NewRow("longest, "+r.Name()+" killed", "ms", []float64{r.Longest}))
-		if r.Victim == KillNobody {
+		if r.Victim == KillNone {
 			continue // the machine stood still, which is not the protect's fault
 		}
 		res.Failed += r.Over

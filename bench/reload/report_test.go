@@ -203,7 +203,7 @@ func TestIdleResult(t *testing.T) {
 // The score of the experiment with kills goes by the longest wait, whichever client failed.
 func TestKillResult(t *testing.T) {
 	d := KillDetails{Runs: []*KillRun{
-		{Mode: Park, Victim: KillNobody, Requests: 10, Longest: 9000, Over: 1},
+		{Mode: Park, Victim: KillNone, Requests: 10, Longest: 9000, Over: 1},
 		{Mode: Park, Victim: KillKeeper, Kills: 3, Missed: 1, Requests: 10, Refused: 2, Longest: 3000, Over: 4},
 		{Mode: NFQueue, Victim: KillAll, Skipped: "no nftables"},
 	}}

@@ -95,7 +95,7 @@ func (r rotating) Turn(ctx context.Context) (func(context.Context) error, bool, 
 // completed: the final drain waits for it.
 func (r rotating) Drain(ctx context.Context) error {
 	c := r.a.cfg.Drain
-	report := r.a.drainer.Drain(context.WithoutCancel(ctx), drain.Options{Budget: c.Budget, Quiet: c.Quiet}, func(holdfast.Step) {})
+	report := r.a.drainer.Drain(context.WithoutCancel(ctx), drain.Options{Budget: c.Budget, PauseEngine: c.PauseEngine}, func(holdfast.Step) {})
 	if !report.Clean() {
 		return fmt.Errorf("%w: %d containers, %d sessions", ErrLeft, len(report.Left), report.Owned-report.Released)
 	}

@@ -89,7 +89,7 @@ func (a *Agent) drainAndEnd(ctx context.Context, front, p *tasks.Stack) error {
 	a.notify("STOPPING=1")
 	a.listenerSet.KeepOnly() // they close with their servers
 	ctx = context.WithoutCancel(ctx)
-	report := a.drainer.DrainLast(ctx, drain.Options{Budget: a.cfg.Drain.Budget, Quiet: a.cfg.Drain.Quiet}, a.opt.Step)
+	report := a.drainer.DrainLast(ctx, drain.Options{Budget: a.cfg.Drain.Budget, PauseEngine: a.cfg.Drain.PauseEngine}, a.opt.Step)
 	if a.opt.Drained != nil {
 		a.opt.Drained(report)
 	}

@@ -42,12 +42,12 @@ func DrainEngine(ctx context.Context, c config.Config, guard []string, q api.Dra
 
 // drainOptions returns the configured options, with those of a request in their place.
 func drainOptions(c config.Drain, q api.DrainRequest) drain.Options {
-	o := drain.Options{Budget: c.Budget, Quiet: c.Quiet, All: q.EngineAll}
+	o := drain.Options{Budget: c.Budget, PauseEngine: c.PauseEngine, All: q.EngineAll}
 	if q.Budget > 0 {
 		o.Budget = min(time.Duration(q.Budget), api.MaxDrainBudget)
 	}
-	if q.Quiet != nil {
-		o.Quiet = *q.Quiet
+	if q.PauseEngine != nil {
+		o.PauseEngine = *q.PauseEngine
 	}
 	return o
 }

@@ -99,7 +99,7 @@ func TestTheDashboardShowsWhatHappens(t *testing.T) {
 		sessions.Clean(t)
 	})
 
-	for _, path := range []string{"/", "/sessions", "/sessions/nobody", "/slo", "/spinup", "/spinup/slow", "/gc", "/protect", "/doctor", "/doctor/fleet", "/doctor/recordings"} {
+	for _, path := range []string{"/", "/sessions", "/sessions/unknown", "/slo", "/spinup", "/spinup/slow", "/gc", "/protect", "/doctor", "/doctor/fleet", "/doctor/recordings"} {
 		p.Go(t, site+path)
 		if p.Text(t, "h1") == "" {
 			t.Errorf("%s has no heading", path)

@@ -120,7 +120,7 @@ templates:
     port: 8080
     warm: %d
     ready: {http: /healthz, timeout: 2m}
-    env: {WHO: "{key}"}
+    env: {NAME_OF: "{key}"}
     mounts: [{type: bind, source: "%s/work/{key}", target: /work}]
 `, labtest.TestServer, n, h.dir)
 }
@@ -150,7 +150,7 @@ func (h *host) told(key string) string {
 	if err := json.Unmarshal([]byte(text), &r); err != nil || res.StatusCode != http.StatusOK {
 		h.t.Fatalf("%s: %s: %v: %s", key, res.Status, err, text)
 	}
-	return r.Env["WHO"]
+	return r.Env["NAME_OF"]
 }
 
 // Warm containers of a node with a shared store, over claims, a crash with its deadman, a

@@ -122,7 +122,7 @@ func TestSuspend(t *testing.T) {
 	if h.inits()["b"] == 0 {
 		t.Error("the session has ended")
 	}
-	wantError(t, h.cli("session", "suspend", "nobody"), 5, "session nobody", "session ls")
+	wantError(t, h.cli("session", "suspend", "unknown"), 5, "session unknown", "session ls")
 	m.expectNothingLeft()
 }
 

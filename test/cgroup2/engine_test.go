@@ -182,8 +182,8 @@ func TestQuieted(t *testing.T) {
 	k := kill.Killer{Pauser: quiet}
 	r := k.Kill(t.Context(), targets(cs))
 	mustDie(t, r, cs...)
-	if !r.Quiet || r.Notice != "" {
-		t.Errorf("quiet %v, notice %q", r.Quiet, r.Notice)
+	if !r.EnginePaused || r.Notice != "" {
+		t.Errorf("quiet %v, notice %q", r.EnginePaused, r.Notice)
 	}
 	if want := 2 + len(cs); stopped != want {
 		t.Errorf("%d were stopped, want dockerd, containerd and each shim: %d", stopped, want)

@@ -48,7 +48,7 @@ type Version struct {
 
 // Op is one call about one key.
 type Op struct {
-	Who    string // caller, for the evidence
+	Client string // caller, for the evidence
 	Kind   Kind
 	Key    holdfast.SessionKey
 	Call   time.Duration // since the machine booted
@@ -59,7 +59,7 @@ type Op struct {
 }
 
 func (o Op) String() string {
-	s := fmt.Sprintf("%.3fs %s %s", o.Call.Seconds(), o.Who, o.Kind)
+	s := fmt.Sprintf("%.3fs %s %s", o.Call.Seconds(), o.Client, o.Kind)
 	if o.Given != (Version{}) {
 		s += fmt.Sprintf(" of epoch %d revision %d", o.Given.Epoch, o.Given.Revision)
 	}
@@ -140,14 +140,14 @@ func historyOf(key holdfast.SessionKey, ops []Op, limit time.Duration) error {
 		if o.Kind == Read && o.Result == Unknown {
 			continue // it has no effect and proves nothing
 		}
-		if _, ok := clients[o.Who]; !ok {
-			clients[o.Who] = len(clients)
+		if _, ok := clients[o.Client]; !ok {
+			clients[o.Client] = len(clients)
 		}
 		end := int64(o.Return)
 		if o.Result == Unknown {
 			end = math.MaxInt64
 		}
-		history = append(history, porcupine.Operation{ClientId: clients[o.Who], Input: o, Call: int64(o.Call), Return: end})
+		history = append(history, porcupine.Operation{ClientId: clients[o.Client], Input: o, Call: int64(o.Call), Return: end})
 	}
 	model := model()
 	switch porcupine.CheckOperationsTimeout(model, history, limit) {

@@ -28,24 +28,24 @@ func version(epoch, revision int) Version {
 	return Version{holdfast.Epoch(epoch), holdfast.Revision(revision)}
 }
 
-func claimed(who string, epoch int) Op {
-	return Op{Who: who, Kind: Claim, Result: OK, Got: version(epoch, epoch)}
+func claimed(client string, epoch int) Op {
+	return Op{Client: client, Kind: Claim, Result: OK, Got: version(epoch, epoch)}
 }
 
-func taken(who string, epoch, revision int) Op {
-	return Op{Who: who, Kind: Claim, Result: Taken, Got: version(epoch, revision)}
+func taken(client string, epoch, revision int) Op {
+	return Op{Client: client, Kind: Claim, Result: Taken, Got: version(epoch, revision)}
 }
 
-func advanced(who string, epoch, from, to int) Op {
-	return Op{Who: who, Kind: Advance, Given: version(epoch, from), Result: OK, Got: version(epoch, to)}
+func advanced(client string, epoch, from, to int) Op {
+	return Op{Client: client, Kind: Advance, Given: version(epoch, from), Result: OK, Got: version(epoch, to)}
 }
 
-func released(who string, epoch, revision int) Op {
-	return Op{Who: who, Kind: Release, Given: version(epoch, revision), Result: OK}
+func released(client string, epoch, revision int) Op {
+	return Op{Client: client, Kind: Release, Given: version(epoch, revision), Result: OK}
 }
 
 func expired(epoch int, from, seen time.Duration) Op {
-	return Op{Who: "etcd", Kind: Expire, Given: version(epoch, 0), Result: OK, Call: from, Return: seen}
+	return Op{Client: "etcd", Kind: Expire, Given: version(epoch, 0), Result: OK, Call: from, Return: seen}
 }
 
 func unknown(o Op) Op {
@@ -54,7 +54,7 @@ func unknown(o Op) Op {
 }
 
 func read(epoch, revision int) Op {
-	return Op{Who: "r", Kind: Read, Result: OK, Got: version(epoch, revision)}
+	return Op{Client: "r", Kind: Read, Result: OK, Got: version(epoch, revision)}
 }
 
 func (o Op) as(r Result, got Version) Op {
@@ -66,8 +66,8 @@ func TestHistoriesThatCanBe(t *testing.T) {
 	for name, ops := range map[string][]Op{
 		"one after the other": at(claimed("a", 5), taken("b", 5, 5), advanced("a", 5, 5, 6), released("a", 5, 6), claimed("b", 7)),
 		"at the same time": at(
-			Op{Who: "a", Kind: Claim, Result: Taken, Got: version(5, 5), Call: 1, Return: 9}, // before the answer of the successful call
-			Op{Who: "b", Kind: Claim, Result: OK, Got: version(5, 5), Call: 1, Return: 10}),
+			Op{Client: "a", Kind: Claim, Result: Taken, Got: version(5, 5), Call: 1, Return: 9}, // before the answer of the successful call
+			Op{Client: "b", Kind: Claim, Result: OK, Got: version(5, 5), Call: 1, Return: 10}),
 		"expired":                             at(claimed("a", 5), claimed("b", 7), expired(5, 1400*time.Millisecond, 2400*time.Millisecond)),
 		"a late answer to what expired":       at(claimed("a", 5), expired(5, 1400*time.Millisecond, 2400*time.Millisecond), claimed("b", 7), advanced("a", 5, 5, 6).as(Stale, version(7, 7))),
 		"release of what is another's by now": at(claimed("a", 5), released("a", 5, 5), claimed("b", 7), released("a", 5, 5).as(Kept, Version{})),

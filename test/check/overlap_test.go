@@ -90,7 +90,7 @@ func TestNothingIsNoProof(t *testing.T) {
 	if _, err := look(t, t.TempDir()); !errors.Is(err, ErrNothing) {
 		t.Errorf("no ticks: %v", err)
 	}
-	if _, err := History([]Op{{Who: "a", Kind: Read, Key: "k", Result: None, Return: 1}}, time.Minute); !errors.Is(err, ErrNothing) {
+	if _, err := History([]Op{{Client: "a", Kind: Read, Key: "k", Result: None, Return: 1}}, time.Minute); !errors.Is(err, ErrNothing) {
 		t.Errorf("no claims: %v", err)
 	}
 }

@@ -85,7 +85,7 @@ func (d *direct) container(image string) string {
 func (d *direct) collect(c gc.Config) gc.Cycle {
 	d.Helper()
 	log := slog.New(slog.NewTextHandler(d.Output(), nil))
-	cy, err := gc.New(c, gc.Deps{Engine: d.Engine, Store: gc.NewStore(d.data, log), LockDir: d.data, Log: log}).Collect(d.Context(), gc.ByHand, nil)
+	cy, err := gc.New(c, gc.Deps{Engine: d.Engine, Store: gc.NewStore(d.data, log), LockDir: d.data, Log: log}).Collect(d.Context(), gc.ByRequest, nil)
 	if err != nil {
 		d.Fatal(err)
 	}

@@ -84,7 +84,7 @@ func TestAFullDisk(t *testing.T) {
 		fillUp(t, dir)
 		c := everything()
 		c.Rules = rules
-		cy, err := h.collector(c, nil).Collect(t.Context(), gc.ByHand, nil)
+		cy, err := h.collector(c, nil).Collect(t.Context(), gc.ByRequest, nil)
 		if err != nil || cy.Error != "" || len(cy.Skipped) > 0 || len(cy.Deleted) != deleted {
 			t.Errorf("%+v, %v", cy, err)
 		}
@@ -128,7 +128,7 @@ func TestHistoryOnAFullDisk(t *testing.T) {
 	const cycles = 3
 	for i := range cycles {
 		h.image(fmt.Sprintf("x:%d", i), 200)
-		cy, err := col.Collect(t.Context(), gc.ByHand, nil)
+		cy, err := col.Collect(t.Context(), gc.ByRequest, nil)
 		if err != nil || len(cy.Deleted) == 0 || !strings.Contains(strings.Join(cy.Notices, "\n"), "not in the history yet") {
 			t.Errorf("%+v, %v", cy, err)
 		}

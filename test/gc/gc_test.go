@@ -111,7 +111,7 @@ func TestEngineRestartsInTheMiddle(t *testing.T) {
 		h.image(ref, 300)
 	}
 	n := 0
-	cy, err := h.collector(everything(), nil).Collect(t.Context(), gc.ByHand, func(gc.Outcome, bool) {
+	cy, err := h.collector(everything(), nil).Collect(t.Context(), gc.ByRequest, func(gc.Outcome, bool) {
 		if n++; n == 2 {
 			if err := h.lab.Kill(); err != nil {
 				t.Error(err)
@@ -148,7 +148,7 @@ func TestTwoCollectors(t *testing.T) {
 		all.Go(func() {
 			c := h.collector(everything(), nil)
 			for range 20 {
-				cy, err := c.Collect(t.Context(), gc.ByHand, nil)
+				cy, err := c.Collect(t.Context(), gc.ByRequest, nil)
 				switch {
 				case errors.Is(err, gc.ErrBusy):
 				case err != nil:
@@ -193,7 +193,7 @@ func TestBesidePrune(t *testing.T) {
 			_, _ = h.api.NetworkPrune(ctx, client.NetworkPruneOptions{})
 		}
 	})
-	cy, err := h.collector(everything(), nil).Collect(t.Context(), gc.ByHand, nil)
+	cy, err := h.collector(everything(), nil).Collect(t.Context(), gc.ByRequest, nil)
 	cancel()
 	pruning.Wait()
 	if err != nil {

@@ -40,7 +40,7 @@ func TestInterleavings(t *testing.T) {
 	collecting.Go(func() {
 		c := h.collector(everything(), nil)
 		for ctx.Err() == nil {
-			cy, err := c.Collect(ctx, gc.ByHand, nil)
+			cy, err := c.Collect(ctx, gc.ByRequest, nil)
 			if err != nil && ctx.Err() == nil {
 				t.Error(err)
 			}

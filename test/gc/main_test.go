@@ -61,7 +61,7 @@ func child(text string) error {
 		return err
 	}
 	c := gc.New(a.Config, gc.Deps{Engine: e, Store: gc.NewStore(a.Data, slog.Default()), LockDir: a.Data, Log: slog.Default()})
-	_, err = c.Collect(context.Background(), gc.ByHand, func(o gc.Outcome, deleted bool) { fmt.Println(o.Name, deleted) })
+	_, err = c.Collect(context.Background(), gc.ByRequest, func(o gc.Outcome, deleted bool) { fmt.Println(o.Name, deleted) })
 	return err
 }
 
@@ -174,7 +174,7 @@ func (h *host) collector(c gc.Config, spinups gc.Spinups) *gc.Collector {
 
 func (h *host) collect(c gc.Config) gc.Cycle {
 	h.Helper()
-	cy, err := h.collector(c, nil).Collect(h.Context(), gc.ByHand, nil)
+	cy, err := h.collector(c, nil).Collect(h.Context(), gc.ByRequest, nil)
 	if err != nil {
 		h.Fatal(err)
 	}

@@ -370,8 +370,8 @@ func TestStartErrors(t *testing.T) {
 func TestNeedsRoot(t *testing.T) {
 	needRoot(t)
 	t.Setenv("HOLDFAST_LAB", "")
-	const nobody = 65534
-	if err := unix.Setresuid(-1, nobody, -1); err != nil {
+	const unprivileged = 65534
+	if err := unix.Setresuid(-1, unprivileged, -1); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {

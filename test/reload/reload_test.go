@@ -142,7 +142,7 @@ func TestKills(t *testing.T) {
 	}
 	for _, r := range d.Runs {
 		killed := r.Kills
-		if r.Victim == bench.KillNobody {
+		if r.Victim == bench.KillNone {
 			killed = 1
 			if r.Refused > 0 {
 				t.Errorf("%s: no process was killed, and %d of %d failed", r.Mode, r.Refused, r.Requests)

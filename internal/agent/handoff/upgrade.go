@@ -54,7 +54,7 @@ func (r *Upgrades) start(ctx context.Context, u Upgrade) error {
 		next.Kill()
 		return err
 	}
-	r.Step("quiet")
+	r.Step("idle")
 	r.commit(next, u.Trial)
 	if !u.End(ShutdownMode{Keep: true, HandOff: true}) {
 		r.take()

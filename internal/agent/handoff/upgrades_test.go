@@ -32,7 +32,7 @@ func TestUpgradeContinuesInTheNextAgent(t *testing.T) {
 	if err := old.begin(); !errors.Is(err, holdfast.ErrBusy) || holdfast.HintOf(err) == "" {
 		t.Errorf("a second upgrade: %v", err)
 	}
-	old.Step("quiet")
+	old.Step("idle")
 	old.Stopped()
 	note, err := old.note()
 	if err != nil {

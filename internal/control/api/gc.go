@@ -67,7 +67,7 @@ func (h gcHandlers) run(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	lines := &events{stream: stream{w: w, media: mediaNDJSON}}
-	cy, err := h.collector.Collect(r.Context(), gc.ByHand, func(o gc.Outcome, deleted bool) {
+	cy, err := h.collector.Collect(r.Context(), gc.ByRequest, func(o gc.Outcome, deleted bool) {
 		if deleted {
 			lines.send(GCEvent{Deleted: &o})
 		} else {

@@ -35,9 +35,9 @@ type DrainRequest struct {
 	// Budget is how long the drain may take, up to MaxDrainBudget; 0 is the
 	// agent's default.
 	Budget holdfast.Millis `json:"budget_ms,omitempty"`
-	// Quiet says whether the engine is paused while containers die; absent is
+	// PauseEngine says whether the engine is paused while containers die; absent is
 	// the agent's default.
-	Quiet *bool `json:"quiet,omitempty"`
+	PauseEngine *bool `json:"pause_engine,omitempty"`
 	// EngineAll includes every container of the engine, also those that
 	// Holdfast did not start.
 	EngineAll bool `json:"engine_all,omitempty"`

@@ -41,7 +41,7 @@ func examples() map[string]example {
 		"execSession": {method: "POST", path: "/v1/sessions/alice/exec", body: `{"command":["echo","hi"]}`,
 			headers: []string{"Connection: Upgrade", "Upgrade: " + frame.Protocol}},
 		"listNodes":            {method: "GET", path: "/v1/nodes"},
-		"drainNode":            {method: "POST", path: "/v1/node/drain", body: `{"budget_ms":1000,"quiet":false}`},
+		"drainNode":            {method: "POST", path: "/v1/node/drain", body: `{"budget_ms":1000,"pause_engine":false}`},
 		"uncordonNode":         {method: "POST", path: "/v1/node/uncordon"},
 		"cordonNode":           {method: "POST", path: "/v1/node/cordon"},
 		"drainNodeByID":        {method: "POST", path: "/v1/nodes/n1/drain"},

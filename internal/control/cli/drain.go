@@ -42,15 +42,15 @@ func (a *app) drainFlags(cmd *cobra.Command) *cobra.Command {
 	const defaultBudget = 30 * time.Second
 	var (
 		budget        time.Duration
-		noQuiet, full bool
+		noPause, full bool
 	)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if budget <= 0 || budget > api.MaxDrainBudget {
 			return usage(cmd, fmt.Errorf("--budget is %v, it must be over 0 and at most %v", budget, api.MaxDrainBudget))
 		}
 		q := api.DrainRequest{Budget: holdfast.Millis(budget), EngineAll: full}
-		if noQuiet {
-			q.Quiet = new(bool)
+		if noPause {
+			q.PauseEngine = new(bool)
 		}
 		// The agent ends the drain at the budget; the rest is for an agent that does
 		// not answer.
@@ -58,7 +58,7 @@ func (a *app) drainFlags(cmd *cobra.Command) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.DurationVar(&budget, "budget", defaultBudget, "longest the drain may take, such as 500ms or 10s")
-	f.BoolVar(&noQuiet, "no-quiet", false, "do not pause the engine while the containers die, which is slower")
+	f.BoolVar(&noPause, "no-pause", false, "do not pause the engine while the containers die, which is slower")
 	f.BoolVar(&full, "engine-all", false, "include every container of the engine, also those that Holdfast did not start")
 	return cmd
 }

@@ -146,8 +146,8 @@ type Sessions struct {
 
 // Drain has the defaults of a drain.
 type Drain struct {
-	Budget time.Duration `yaml:"budget"`
-	Quiet  bool          `yaml:"quiet"` // pause the engine while the containers die
+	Budget      time.Duration `yaml:"budget"`
+	PauseEngine bool          `yaml:"pause_engine"` // pause the engine while the containers die
 }
 
 // Doctor is the part of the doctor that runs in the agent, and what it may do.
@@ -249,7 +249,7 @@ func Default() Config {
 		Gateway:  Gateway{Listen: "127.0.0.1:7070", Config: gateway.DefaultConfig()},
 		API:      API{Socket: "/run/holdfast/holdfast.sock", Listen: "127.0.0.1:7071", Dashboard: true},
 		Sessions: Sessions{IdleStop: 30 * time.Minute, Boots: 8, Max: 1000, Networks: 4},
-		Drain:    Drain{Budget: 30 * time.Second, Quiet: true},
+		Drain:    Drain{Budget: 30 * time.Second, PauseEngine: true},
 		Spinup:   spinup.DefaultConfig(),
 		Images:   prefetch.DefaultConfig(),
 		GC:       gc.DefaultConfig(),

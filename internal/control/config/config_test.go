@@ -214,7 +214,7 @@ func TestMistakesAreRefusedWithTheirPlace(t *testing.T) {
 		{"a list for a text", minimal + "node: [a]", "line 2, column 7: this wants a text; put it in quotes"},
 		{"a mapping for a text", minimal + "store: {endpoints: [x:1]}", "this wants a text; put it in quotes"},
 		{"a number for a time", minimal + "sessions: {idle_stop: 30}", "this wants a time such as 30s"},
-		{"a number for a choice", minimal + "drain: {quiet: 3}", "this wants true or false"},
+		{"a number for a choice", minimal + "drain: {pause_engine: 3}", "this wants true or false"},
 		{"a number out of range", minimal + "sessions: {boots: 99999999999999999999}", "is too large a number"},
 		{"no template", "node: a", "templates: the list is empty"},
 		{"template twice", "templates: [{name: a, image: b, port: 80}, {name: a, image: b, port: 80}]", "used twice"},

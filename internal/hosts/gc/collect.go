@@ -238,13 +238,13 @@ func (r *run) end(failed error) {
 		r.cy.Error = failed.Error()
 	}
 	r.cy.Took, r.cy.Ended = holdfast.Millis(time.Since(r.cy.Begun)), true
-	if r.cy.Trigger == ByMark && failed == nil && r.c.cfg.LevelOf(r.cy.After) == Critical {
+	if r.cy.Trigger == ByThreshold && failed == nil && r.c.cfg.LevelOf(r.cy.After) == Critical {
 		note := fmt.Sprintf("the disk is still over %v: what is left is in use, too young or kept", r.c.cfg.Critical)
 		r.cy.Notices = append(r.cy.Notices, note)
 		r.c.d.Log.Error(note)
 	}
 	r.c.d.Metrics.cycle(r.cy)
-	if r.cy.Planned+r.cy.Recovered == 0 && failed == nil && r.cy.Trigger != ByHand {
+	if r.cy.Planned+r.cy.Recovered == 0 && failed == nil && r.cy.Trigger != ByRequest {
 		return // nothing was done: nothing to record
 	}
 	if err := r.c.d.Store.SaveCycle(r.cy); err != nil {

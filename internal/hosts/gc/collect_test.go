@@ -120,7 +120,7 @@ func TestNothingIsDeletedWhileSomethingSpinsUp(t *testing.T) {
 			m.mu.Unlock()
 			spinups.add(-1)
 		}()
-		cy, err := col.Collect(t.Context(), ByHand, nil)
+		cy, err := col.Collect(t.Context(), ByRequest, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -172,7 +172,7 @@ func TestLooksAgainBeforeEachRemoval(t *testing.T) {
 			if err := col.d.Store.Note(Uses{Last: map[string]time.Time{id: time.Now().Add(-time.Hour)}}); err != nil {
 				t.Fatal(err)
 			}
-			cy, err := col.Collect(t.Context(), ByHand, nil)
+			cy, err := col.Collect(t.Context(), ByRequest, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -207,7 +207,7 @@ func TestWhatStaysInTheTrashEndsNothing(t *testing.T) {
 	if err := os.MkdirAll(stray, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	cy, err := col.Collect(t.Context(), ByHand, nil)
+	cy, err := col.Collect(t.Context(), ByRequest, nil)
 	if err != nil || len(cy.Deleted) != 1 || len(cy.Notices) != 1 || !strings.Contains(cy.Notices[0], "free the trash") {
 		t.Errorf("%+v, %v", cy, err)
 	}
@@ -222,7 +222,7 @@ func TestAnEngineThatIsAwayEndsTheCycle(t *testing.T) {
 	c.Rules[0].Pressure = false
 	col := hosted(t, c, m, nil, quietLog(), 1000)
 	deleted := 0
-	cy, err := col.Collect(t.Context(), ByHand, func(Outcome, bool) {
+	cy, err := col.Collect(t.Context(), ByRequest, func(Outcome, bool) {
 		if deleted++; deleted == 2 {
 			m.mu.Lock()
 			m.down = true
@@ -233,7 +233,7 @@ func TestAnEngineThatIsAwayEndsTheCycle(t *testing.T) {
 		t.Fatalf("%+v, %v", cy, err)
 	}
 	m.down = false
-	cy, err = col.Collect(t.Context(), ByHand, nil)
+	cy, err = col.Collect(t.Context(), ByRequest, nil)
 	if err != nil || len(cy.Deleted) != 3 {
 		t.Errorf("%+v, %v", cy, err)
 	}
@@ -301,7 +301,7 @@ func TestAGapBetweenPlanAndRemoval(t *testing.T) {
 			col.tracker.note(t.Context(), engine.Activity{Gap: true, Time: time.Now()})
 		}
 	}
-	cy, err := col.Collect(t.Context(), ByHand, nil)
+	cy, err := col.Collect(t.Context(), ByRequest, nil)
 	if err != nil || len(m.images) != 1 || len(cy.Skipped) != 1 || !strings.Contains(cy.Skipped[0].Reason, "may have been") {
 		t.Errorf("%+v, %v", cy, err)
 	}
@@ -362,11 +362,11 @@ func TestWhatIsKeptForNowStays(t *testing.T) {
 	col := hosted(t, c, m, nil, quietLog(), 1000)
 	broken := errors.New("the list cannot be read")
 	col.d.Keep = func() ([]string, error) { return nil, broken }
-	if cy, err := col.Collect(t.Context(), ByHand, nil); !errors.Is(err, broken) || len(m.removed) != 0 {
+	if cy, err := col.Collect(t.Context(), ByRequest, nil); !errors.Is(err, broken) || len(m.removed) != 0 {
 		t.Errorf("%+v, %v", cy, err)
 	}
 	col.d.Keep = func() ([]string, error) { return []string{"kept:*"}, nil }
-	if cy, err := col.Collect(t.Context(), ByHand, nil); err != nil || !slices.Equal(m.removed, []string{other}) || m.images[kept] == nil {
+	if cy, err := col.Collect(t.Context(), ByRequest, nil); err != nil || !slices.Equal(m.removed, []string{other}) || m.images[kept] == nil {
 		t.Errorf("%+v, %v, removed %v", cy, err, m.removed)
 	}
 }

@@ -160,14 +160,14 @@ func (c *Collector) turn(ctx context.Context, n int) (deleted int, err error) {
 	}
 	trigger := Trigger("")
 	if n%clockEvery == 0 && (c.leaks() || n == 0) { // an earlier process may have left trash
-		trigger = ByClock
+		trigger = BySchedule
 	}
 	for _, r := range c.cfg.rules() {
 		if _, wanted := c.cfg.goalOf(r, disk, disk.over(c.cfg.High)); wanted && s.local != "" {
-			trigger = ByMark
+			trigger = ByThreshold
 		}
 	}
-	if trigger == "" || trigger == ByMark && n < c.again {
+	if trigger == "" || trigger == ByThreshold && n < c.again {
 		return 0, nil
 	}
 	cy, err := c.Collect(ctx, trigger, nil)

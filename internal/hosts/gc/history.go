@@ -11,9 +11,9 @@ type Trigger string
 
 // The triggers.
 const (
-	ByMark  Trigger = "mark"  // the disk is over one of its marks
-	ByClock Trigger = "clock" // the periodic check for leaks
-	ByHand  Trigger = "hand"  // a command or an API request
+	ByThreshold Trigger = "threshold" // the disk is over one of its marks
+	BySchedule  Trigger = "schedule"  // the periodic check for leaks
+	ByRequest   Trigger = "request"   // a command or an API request
 )
 
 // Cycle is the record of one run of the collector. It is also written while the

@@ -30,7 +30,7 @@ func TestANetworkUsedMeanwhileStays(t *testing.T) {
 			col.tracker.note(t.Context(), engine.Activity{Time: time.Now(), Action: "connect", Network: id})
 		}
 	}
-	cy, err := col.Collect(t.Context(), ByHand, nil)
+	cy, err := col.Collect(t.Context(), ByRequest, nil)
 	if err != nil || cy.Planned != 1 || len(m.networks) != 1 || len(cy.Skipped) != 1 || !strings.Contains(cy.Skipped[0].Reason, "used, or may have been used, since the plan") {
 		t.Errorf("%+v, %v", cy, err)
 	}
@@ -91,7 +91,7 @@ func TestFilesOfAStartedContainerAreNotLinked(t *testing.T) {
 			t.Errorf("at question %d the file has %d links", asked, n)
 		}
 	}
-	cy, err := col.Collect(t.Context(), ByHand, nil)
+	cy, err := col.Collect(t.Context(), ByRequest, nil)
 	if err != nil || cy.Planned != 1 || len(cy.Skipped) != 1 || !strings.Contains(cy.Skipped[0].Reason, "running") {
 		t.Errorf("%+v, %v", cy, err)
 	}
@@ -113,7 +113,7 @@ func TestAContainersFilesAreLinkedWhenItsTimeHasCome(t *testing.T) {
 				t.Errorf("at question %d the file has %d links", asked, n)
 			}
 		}
-		cy, err := col.Collect(t.Context(), ByHand, nil)
+		cy, err := col.Collect(t.Context(), ByRequest, nil)
 		if err != nil || len(cy.Deleted) != 1 || cy.Deleted[0].Linked != 1 || asked < firstLook {
 			t.Errorf("%+v, %v", cy, err)
 		}

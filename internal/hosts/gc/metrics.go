@@ -35,7 +35,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		files:   r.Counter("holdfast_gc_freed_files_total", "Files removed from the trash."),
 		bytes:   r.Counter("holdfast_gc_freed_bytes_total", "Bytes freed by removing files from the trash."),
 		suspend: r.Counter("holdfast_gc_suspended_seconds_total", "Time that deletions waited for spin-ups, in seconds."),
-		cycles:  r.CounterVec("holdfast_gc_cycles_total", "Collection cycles, by trigger (mark, clock, hand) and result (ok, failed).", "trigger", "result"),
+		cycles:  r.CounterVec("holdfast_gc_cycles_total", "Collection cycles, by trigger (threshold, schedule, request) and result (ok, failed).", "trigger", "result"),
 		used:    r.GaugeVec("holdfast_gc_disk_used_ratio", "Used fraction of the data root's file system, by resource (bytes, inodes).", "of"),
 		level:   r.GaugeVec("holdfast_gc_disk_level", "1 for the current level of disk use, 0 for the others (ok, between, high, critical).", "level"),
 		spinups: r.HistogramVec("holdfast_gc_spinup_seconds",

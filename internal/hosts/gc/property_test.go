@@ -206,7 +206,7 @@ func TestCycleBesideOthers(t *testing.T) {
 			Engine: m, Store: store, LockDir: dir, Log: slog.New(slog.DiscardHandler),
 			Disk: func(string) (Disk, error) { return Disk{}, errElsewhere },
 		})
-		cy, err := col.Collect(context.Background(), ByHand, nil)
+		cy, err := col.Collect(context.Background(), ByRequest, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -88,11 +88,11 @@ func becomeNobody() error {
 		return fmt.Errorf("mount /proc: %w", err)
 	}
 	// The system calls themselves: package syscall's change all threads.
-	const nobody = 65534
+	const unprivileged = 65534
 	for _, call := range [][4]uintptr{
 		{unix.SYS_SETGROUPS, 0, 0, 0},
-		{unix.SYS_SETRESGID, nobody, nobody, nobody},
-		{unix.SYS_SETRESUID, nobody, nobody, nobody},
+		{unix.SYS_SETRESGID, unprivileged, unprivileged, unprivileged},
+		{unix.SYS_SETRESUID, unprivileged, unprivileged, unprivileged},
 	} {
 		if _, _, errno := unix.RawSyscall(call[0], call[1], call[2], call[3]); errno != 0 {
 			return fmt.Errorf("become another user: %w", errno)

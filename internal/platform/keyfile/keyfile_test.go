@@ -58,14 +58,14 @@ func TestOnlyFilesOfSomeSizeAreRead(t *testing.T) {
 	if _, err := Read(path); err == nil || !strings.Contains(err.Error(), "more than") {
 		t.Errorf("too large: %v", err)
 	}
-	if _, err := Read(dir); err == nil || !strings.Contains(err.Error(), "no regular file") {
+	if _, err := Read(dir); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("a directory: %v", err)
 	}
 	pipe := filepath.Join(dir, "pipe")
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Read(pipe); err == nil || !strings.Contains(err.Error(), "no regular file") {
+	if _, err := Read(pipe); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("a pipe: %v", err)
 	}
 	if _, err := Read(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {

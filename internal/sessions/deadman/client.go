@@ -147,7 +147,7 @@ func (c *Client) put(x container) error {
 	if x.Pid == 0 {
 		r.Op = opExpect
 	} else {
-		x.Condemned, x.doubtful = c.kept[x.ID].Condemned, c.kept[x.ID].doubtful
+		x.Expired, x.doubtful = c.kept[x.ID].Expired, c.kept[x.ID].doubtful
 		c.kept[x.ID] = x
 		// It runs, so this agent has confirmed it even if the deadman learns of it
 		// later.
@@ -291,12 +291,12 @@ func (c *Client) ready() error {
 	}
 	c.sent = want
 	c.report(a.Fired)
-	c.learn(a.Condemned)
+	c.learn(a.Expired)
 	return a.refusal()
 }
 
 // takeDeadline returns the newest deadline. If an earlier one has passed, the
-// containers are doubtful until a deadman reports which it condemned. c.mu is held.
+// containers are doubtful until a deadman reports which ones have expired. c.mu is held.
 func (c *Client) takeDeadline() boottime.Instant {
 	want, missed := c.deadline.take()
 	if missed {
@@ -308,7 +308,7 @@ func (c *Client) takeDeadline() boottime.Instant {
 	return want
 }
 
-// learn records which containers are condemned, for the next deadman. some is whether
+// learn records which containers are expired, for the next deadman. some is whether
 // any are. c.mu is held.
 func (c *Client) learn(some bool) {
 	var all []container
@@ -323,8 +323,8 @@ func (c *Client) learn(some bool) {
 		c.kept[id] = x
 	}
 	for _, x := range all {
-		if k, known := c.kept[x.ID]; known && x.Condemned {
-			k.Condemned = true
+		if k, known := c.kept[x.ID]; known && x.Expired {
+			k.Expired = true
 			c.kept[x.ID] = k
 		}
 	}
@@ -368,8 +368,8 @@ func (c *Client) replace() error {
 		}
 		c.sent = want
 		for id, x := range c.kept {
-			// The deadman that knew which containers were condemned is dead.
-			x.Condemned, x.doubtful = x.Condemned || x.doubtful, false
+			// The deadman that knew which containers were expired is dead.
+			x.Expired, x.doubtful = x.Expired || x.doubtful, false
 			c.kept[id] = x
 			if err := l.put(x); err != nil {
 				return fmt.Errorf("container %.12s: %w", x.ID, err)

@@ -30,7 +30,7 @@ const (
 
 // firing is the state of a deadman's work after its deadline.
 type firing struct {
-	passed   bool             // the deadline has passed, and all containers of that moment are condemned
+	passed   bool             // the deadline has passed, and all containers of that moment are expired
 	since    boottime.Instant // when a deadline passed last
 	deadline boottime.Instant // that deadline
 	under    bool             // a kill is in progress
@@ -74,7 +74,7 @@ func (f *firing) release(t *kill.Target) {
 // nextAct is when act is due; 0 means at the deadline's timer.
 func (s *server) nextAct() boottime.Instant {
 	var next boottime.Instant
-	if !s.firing.under && len(s.doomed()) > 0 {
+	if !s.firing.under && len(s.due()) > 0 {
 		next = max(s.firing.nextKill, 1)
 	}
 	if len(s.sought()) > 0 {
@@ -83,7 +83,7 @@ func (s *server) nextAct() boottime.Instant {
 	return next
 }
 
-// act condemns all containers if the deadline has passed, and kills the condemned
+// act marks all containers as expired if the deadline has passed, and kills the expired
 // ones. A newer deadline does not spare them: it may belong to a new lease, and other
 // nodes may own the sessions of the old one.
 func (s *server) act() {
@@ -101,8 +101,8 @@ func (s *server) act() {
 				"held", len(s.held), "expected", len(s.expected), "late", -s.deadline.Until())
 		}
 	}
-	if doomed := s.doomed(); len(doomed) > 0 && !f.under && f.nextKill.Until() <= 0 {
-		s.kill(doomed)
+	if due := s.due(); len(due) > 0 && !f.under && f.nextKill.Until() <= 0 {
+		s.kill(due)
 	}
 	if sought := s.sought(); len(sought) > 0 && f.nextLook.Until() <= 0 {
 		s.look(sought)
@@ -117,12 +117,12 @@ func (s *server) record() *Fired {
 	return s.firing.fired
 }
 
-// kill kills the containers that are held and condemned.
-func (s *server) kill(doomed []*held) {
+// kill kills the containers that are held and expired.
+func (s *server) kill(due []*held) {
 	s.firing.current = s.record()
-	targets := make([]*kill.Target, 0, len(doomed))
-	s.firing.names = make(map[string]string, len(doomed))
-	for _, h := range doomed {
+	targets := make([]*kill.Target, 0, len(due))
+	s.firing.names = make(map[string]string, len(due))
+	for _, h := range due {
 		s.firing.names[h.target.ID] = h.Name
 		// First, before anything that can fail or block.
 		_ = h.target.Init().Signal(unix.SIGKILL)

@@ -15,7 +15,7 @@ import (
 type held struct {
 	container
 	target *kill.Target
-	late   bool // condemned before it was held: it is also searched for
+	late   bool // expired before it was held: it is also searched for
 }
 
 // list returns a batch of all containers, in the order of their ids.
@@ -38,14 +38,14 @@ func (s *server) expect(c container, moved bool) error {
 	switch {
 	case s.deadline == 0 || s.overdue() && !moved:
 		return ErrOverdue
-	case !moved && (s.expected[c.ID].Condemned || s.held[c.ID] != nil && s.held[c.ID].Condemned):
+	case !moved && (s.expected[c.ID].Expired || s.held[c.ID] != nil && s.held[c.ID].Expired):
 		return fmt.Errorf("it was there when a deadline had passed: %w", ErrOverdue)
 	case s.held[c.ID] != nil:
 		return nil
 	case s.full():
 		return errFull
 	}
-	c.Condemned = c.Condemned || s.overdue()
+	c.Expired = c.Expired || s.overdue()
 	s.expected[c.ID] = c
 	s.firing.searched = false
 	return nil
@@ -69,10 +69,10 @@ func (s *server) hold(c container) error {
 	case h == nil && !known && s.full():
 		return errFull
 	}
-	c.Condemned = c.Condemned || before.Condemned || h != nil && h.Condemned || s.overdue()
+	c.Expired = c.Expired || before.Expired || h != nil && h.Expired || s.overdue()
 	t, err := s.open(c)
 	if err != nil {
-		s.expected[c.ID] = container{ID: c.ID, Name: c.Name, Condemned: c.Condemned}
+		s.expected[c.ID] = container{ID: c.ID, Name: c.Name, Expired: c.Expired}
 		s.firing.searched = false
 		if errors.Is(err, kill.ErrGone) {
 			return nil
@@ -80,8 +80,8 @@ func (s *server) hold(c container) error {
 		return err
 	}
 	s.forget([]string{c.ID})
-	s.held[c.ID] = &held{c, t, c.Condemned}
-	if c.Condemned {
+	s.held[c.ID] = &held{c, t, c.Expired}
+	if c.Expired {
 		_ = t.Init().Signal(unix.SIGKILL) // it may be dead; a kill in progress does not include it
 		s.firing.nextKill, s.firing.nextLook = 0, 0
 	}
@@ -130,22 +130,22 @@ func (s *server) prune() {
 // markAll marks all containers to be killed, because the deadline has passed.
 func (s *server) markAll() {
 	for _, h := range s.held {
-		h.Condemned = true
+		h.Expired = true
 	}
 	for id, c := range s.expected {
-		c.Condemned = true
+		c.Expired = true
 		s.expected[id] = c
 	}
 }
 
-// condemned reports whether any container is condemned.
-func (s *server) condemned() bool { return len(s.doomed()) > 0 || len(s.sought()) > 0 }
+// expired reports whether any container is expired.
+func (s *server) expired() bool { return len(s.due()) > 0 || len(s.sought()) > 0 }
 
-// doomed returns the containers that are held and condemned.
-func (s *server) doomed() []*held {
+// due returns the containers that are held and expired.
+func (s *server) due() []*held {
 	var all []*held
 	for _, h := range s.held {
-		if h.Condemned {
+		if h.Expired {
 			all = append(all, h)
 		}
 	}
@@ -153,11 +153,11 @@ func (s *server) doomed() []*held {
 }
 
 // sought returns the names, by id, of the containers to search for: those expected
-// and condemned, and those that a kill in progress may not include.
+// and expired, and those that a kill in progress may not include.
 func (s *server) sought() map[string]string {
 	all := make(map[string]string)
 	for id, c := range s.expected {
-		if c.Condemned {
+		if c.Expired {
 			all[id] = c.Name
 		}
 	}

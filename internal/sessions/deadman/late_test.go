@@ -11,7 +11,7 @@ import (
 
 // Containers of the moment when a deadline passed die despite a newer deadline;
 // containers that come later do not.
-func TestExtensionSparesNothingThatWasCondemned(t *testing.T) {
+func TestExtensionSparesNoExpiredContainer(t *testing.T) {
 	c, late, held := newClient(t, runDir(t)), newID(), newID()
 	c.Extend(soon(500 * time.Millisecond))
 	for _, id := range []string{late, held} {
@@ -29,7 +29,7 @@ func TestExtensionSparesNothingThatWasCondemned(t *testing.T) {
 	}
 	hold(t, c, fresh)
 	if err := c.Expect(late); err == nil {
-		t.Error("a condemned container may be started")
+		t.Error("an expired container may be started")
 	}
 	<-newBox(t, late).died // it is searched for
 	b := newBox(t, held)
@@ -38,14 +38,14 @@ func TestExtensionSparesNothingThatWasCondemned(t *testing.T) {
 		target.Close()
 	}
 	<-b.died
-	// The next deadman knows that it is condemned.
+	// The next deadman knows that it is expired.
 	old := c.Pid()
 	if err := unix.Kill(old, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "another one stands by", func() bool { p := c.Pid(); return p != 0 && p != old })
 	<-newBox(t, late).died
-	// A forgotten container is no longer condemned.
+	// A forgotten container is no longer expired.
 	c.Forget(late, held)
 	again := newBox(t, late)
 	hold(t, c, again)
@@ -54,9 +54,9 @@ func TestExtensionSparesNothingThatWasCondemned(t *testing.T) {
 	}
 }
 
-// A deadman that dies before it could report which containers it condemned: all
-// containers of that moment are condemned.
-func TestCondemnedOutlivesTheDeadman(t *testing.T) {
+// A deadman that dies before it could report which containers have expired: all
+// containers of that moment are expired.
+func TestExpiredOutlivesTheDeadman(t *testing.T) {
 	c, b, late := start(t, argv(), runDir(t), t.Output()), newBox(t, newID()), newID()
 	deadline := soon(time.Second) // well under answerLimit
 	c.Extend(deadline)
@@ -80,7 +80,7 @@ func TestCondemnedOutlivesTheDeadman(t *testing.T) {
 	hold(t, c, fresh)
 	b.diedNotBefore(t, deadline)
 	newBox(t, late).diedNotBefore(t, deadline)
-	// Only once: containers that come after the extension are not condemned when the
+	// Only once: containers that come after the extension are not expired when the
 	// next deadman dies.
 	if err := unix.Kill(c.Pid(), unix.SIGKILL); err != nil {
 		t.Fatal(err)

@@ -73,12 +73,12 @@ type container struct {
 	Pid   int    `json:"pid,omitempty"`
 	Start uint64 `json:"start,omitempty"` // of init, in ticks after boot
 
-	// Condemned means that the container was there when a deadline passed. It will be
+	// Expired means that the container was there when a deadline passed. It will be
 	// killed, whatever the deadline is now.
-	Condemned bool `json:"condemned,omitempty"`
+	Expired bool `json:"expired,omitempty"`
 
 	// doubtful is known to the agent only: a deadline has passed, and no deadman has
-	// reported since which containers it condemned.
+	// reported since which containers have expired.
 	doubtful bool
 }
 
@@ -92,7 +92,7 @@ type reply struct {
 	List   []container `json:"list,omitempty"`
 	Fired  *Fired      `json:"fired,omitempty"` // of hello and extend: what the deadman did since the last report
 
-	Condemned bool `json:"condemned,omitempty"` // of extend: at least one container is condemned
+	Expired bool `json:"expired,omitempty"` // of extend: at least one container is expired
 }
 
 // code names the error that a caller can decide by.

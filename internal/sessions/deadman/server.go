@@ -379,7 +379,7 @@ func (s *server) answer(r request, a *reply) {
 		s.forget(r.IDs)
 	case opExtend:
 		err = s.extend(r.Deadline)
-		a.Fired, a.Condemned = s.firing.take(), s.condemned()
+		a.Fired, a.Expired = s.firing.take(), s.expired()
 	}
 	if err != nil {
 		a.Error, a.Code = err.Error(), codeOf(err)
@@ -388,7 +388,7 @@ func (s *server) answer(r request, a *reply) {
 
 func (s *server) overdue() bool { return s.deadline != 0 && s.deadline.Until() <= 0 }
 
-// extend sets the deadline. Condemned containers stay condemned: the new deadline may
+// extend sets the deadline. Expired containers stay expired: the new deadline may
 // be that of a new lease.
 func (s *server) extend(deadline boottime.Instant) error {
 	s.deadline = deadline

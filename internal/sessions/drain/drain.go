@@ -66,9 +66,9 @@ type Node interface {
 
 // Options are the choices of one drain.
 type Options struct {
-	Budget time.Duration // over 0; the drain leaves what is not done by then
-	Quiet  bool          // stop the engine for the moment in which containers die
-	All    bool          // every container of the engine
+	Budget      time.Duration // over 0; the drain leaves what is not done by then
+	PauseEngine bool          // pause the engine while the containers die
+	All         bool          // every container of the engine
 }
 
 // releasePause is the pause between two attempts to give sessions up.
@@ -105,7 +105,7 @@ func Run(ctx context.Context, n Node, o Options, progress func(holdfast.Step)) h
 	})
 	saving := beginSave(ctx, n, o.Budget)
 	var kill holdfast.KillReport
-	d.step("kill", func() int { kill = n.Kill(ctx, o.Quiet); return len(kill.Dead) })
+	d.step("kill", func() int { kill = n.Kill(ctx, o.PauseEngine); return len(kill.Dead) })
 	d.killed(kill)
 	d.step("snapshot", func() int {
 		until, _ := ctx.Deadline()

@@ -1,6 +1,6 @@
 // Package fleet knows which node serves each session of a fleet, chooses a node for a
 // session without an owner, and exchanges requests between nodes
-// (docs/adr/fleet-hop.md).
+// (docs/adr/peer-forward.md).
 //
 // The Directory is a copy of the store's session records, updated by a watch. Place
 // chooses a node. A Fleet combines the two for the gateway: Acquire returns where a

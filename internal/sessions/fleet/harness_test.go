@@ -185,14 +185,14 @@ func (w *world) add() *node {
 	return x
 }
 
-func (w *world) make(id holdfast.NodeID, hop string, dial Dial, l net.Listener) *node {
+func (w *world) make(id holdfast.NodeID, peer string, dial Dial, l net.Listener) *node {
 	w.t.Helper()
 	lease, _, err := w.store.Grant(w.t.Context(), ttl)
 	must(w.t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	x := &node{
 		w: w, id: id, lease: lease, stop: stop, host: newHost(id, w.store, lease),
-		record: holdfast.Node{ID: id, PeerAddress: hop, Slots: 4},
+		record: holdfast.Node{ID: id, PeerAddress: peer, Slots: 4},
 		reg:    prometheus.NewRegistry(),
 		fetch:  func(context.Context, string) error { return nil },
 	}

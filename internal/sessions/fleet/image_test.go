@@ -302,7 +302,7 @@ func TestOnlyTheOwnerTakesAnImage(t *testing.T) {
 		if err == nil || errors.Is(err, holdfast.ErrNotFound) {
 			t.Errorf("without a claim: %v", err)
 		}
-		if err := a.TakeImage(t.Context(), "nobody", key, 1, 2, nil); !errors.Is(err, holdfast.ErrNotFound) {
+		if err := a.TakeImage(t.Context(), "unknown", key, 1, 2, nil); !errors.Is(err, holdfast.ErrNotFound) {
 			t.Error(fmt.Errorf("from an unknown node: %w", err))
 		}
 	})

@@ -17,7 +17,7 @@ import (
 func anyNode(t *rapid.T, i int) holdfast.Node {
 	return holdfast.Node{
 		ID:          holdfast.NodeID(fmt.Sprint("n", i)),
-		PeerAddress: rapid.SampledFrom([]string{"", "h:1", "h:2"}).Draw(t, "hop"),
+		PeerAddress: rapid.SampledFrom([]string{"", "h:1", "h:2"}).Draw(t, "peer"),
 		Draining:    rapid.Bool().Draw(t, "draining"),
 		Sessions:    rapid.IntRange(0, 5).Draw(t, "sessions"),
 		Max:         rapid.IntRange(0, 4).Draw(t, "max"),

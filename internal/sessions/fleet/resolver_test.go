@@ -100,16 +100,16 @@ func TestTemplateOfOneNode(t *testing.T) {
 // TestRemovedTemplate: the template of a session was removed from the configuration.
 func TestRemovedTemplate(t *testing.T) {
 	bubble(t, 3, func(t *testing.T, w *world) {
-		old, heirs := w.nodes[0], w.nodes[1:]
+		old, successors := w.nodes[0], w.nodes[1:]
 		old.own(t, key)
 		old.host.draining = true
-		for _, x := range heirs {
+		for _, x := range successors {
 			x.host.has = map[string]bool{}
 		}
 		must(t, old.host.finish(t.Context(), key))
 		synctest.Wait()
-		r := heirs[0].mustAcquire(t)
-		if o := w.owner(heirs[0], r); o == old || o.host.lastTemplate() != "" {
+		r := successors[0].mustAcquire(t)
+		if o := w.owner(successors[0], r); o == old || o.host.lastTemplate() != "" {
 			t.Errorf("route %+v", r)
 		}
 	})

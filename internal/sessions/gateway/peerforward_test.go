@@ -108,7 +108,7 @@ func TestRefusedBodyIsServedElsewhere(t *testing.T) {
 			t.Run(fmt.Sprintf("%s chunked=%v", name, chunked), func(t *testing.T) {
 				f := newFleet(t)
 				stale, owner := f.join("stale", nil, nil), f.join("owner", echoBody("owner"), nil)
-				noServer := f.join("no-server", echoBody("nobody"), nil)
+				noServer := f.join("no-server", echoBody("unknown"), nil)
 				noServer.local.address = closedPort(t)
 				first := f.join("first", nil, change)
 				first.leadTo(stale, noServer, owner)

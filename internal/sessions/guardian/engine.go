@@ -37,12 +37,12 @@ type Engine struct {
 
 // The steps of a pause, in their order, as Observe gets them.
 const (
-	StepFind     = "quiet.find"     // look for the engine's processes
-	StepArm      = "quiet.arm"      // hand the undo to the guardian
-	StepStop     = "quiet.stop"     // SIGSTOP to each process; observed before the first and after each
-	StepStopped  = "quiet.stopped"  // all processes are stopped
-	StepContinue = "quiet.continue" // SIGCONT to each process; observed before the first and after each
-	StepDisarm   = "quiet.disarm"   // tell the guardian
+	StepFind     = "pause.find"     // look for the engine's processes
+	StepArm      = "pause.arm"      // hand the undo to the guardian
+	StepStop     = "pause.stop"     // SIGSTOP to each process; observed before the first and after each
+	StepStopped  = "pause.stopped"  // all processes are stopped
+	StepContinue = "pause.continue" // SIGCONT to each process; observed before the first and after each
+	StepDisarm   = "pause.disarm"   // tell the guardian
 )
 
 func (e *Engine) observe(step string) {

@@ -140,13 +140,13 @@ func TestQuiet(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, want := range []string{"Quiet:true", "quiet.stopped", "quiet.disarm"} {
+	for _, want := range []string{"EnginePaused:true", "pause.stopped", "pause.disarm"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
 	// The daemons and three shims, each with a step of its own.
-	if n := strings.Count(out.String(), "quiet.stop\n"); n != 1+daemons()+3 {
+	if n := strings.Count(out.String(), "pause.stop\n"); n != 1+daemons()+3 {
 		t.Errorf("%d steps of stopping\n%s", n, out)
 	}
 	if !strings.Contains(out.String(), "Notice:}") {
@@ -240,7 +240,7 @@ func TestStarterHangsEarly(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if !strings.Contains(out.String(), "Quiet:false") || !strings.Contains(out.String(), guardian.ErrUndone.Error()) {
+	if !strings.Contains(out.String(), "EnginePaused:false") || !strings.Contains(out.String(), guardian.ErrUndone.Error()) {
 		t.Errorf("it did not notice:\n%s", out)
 	}
 	h.mustRun()
@@ -337,7 +337,7 @@ func TestEngineCannotBePaused(t *testing.T) {
 		}
 		k := kill.Killer{Pauser: c.engine, PauseFrom: 1, Log: slog.New(slog.DiscardHandler)}
 		r := k.Kill(t.Context(), []*kill.Target{target})
-		if r.Quiet || !strings.Contains(r.Notice, c.why) || len(r.Dead) != 1 || len(r.Left) != 0 {
+		if r.EnginePaused || !strings.Contains(r.Notice, c.why) || len(r.Dead) != 1 || len(r.Left) != 0 {
 			t.Errorf("%s: %+v", c.name, r)
 		}
 		target.Close()

@@ -68,8 +68,8 @@ func TestCommandSeesWhatItIsGivenAndNothingElse(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "/x")
 	t.Setenv("THEIRS", "kept")
 	c := Command{
-		Args: []string{"/bin/sh", "-c", `echo "$1|$2|$WHO|$THEIRS|$HOLDFAST_SECRET$NOTIFY_SOCKET|$(pwd)|$(cat | wc -c)"; echo problem >&2`, "sh", "a b", "$(id)"},
-		Env:  []string{"WHO=alice"},
+		Args: []string{"/bin/sh", "-c", `echo "$1|$2|$NAME_OF|$THEIRS|$HOLDFAST_SECRET$NOTIFY_SOCKET|$(pwd)|$(cat | wc -c)"; echo problem >&2`, "sh", "a b", "$(id)"},
+		Env:  []string{"NAME_OF=alice"},
 	}
 	r := runner.Run(within(t, time.Minute), c)
 	if want := "a b|$(id)|alice|kept||/|0\nproblem\n"; r.Err != nil || r.Output != want || r.Took <= 0 {

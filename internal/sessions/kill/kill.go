@@ -62,7 +62,7 @@ type Killer struct {
 
 // The steps of a Kill, in their order, as reports and Observe name them.
 const (
-	StepPause   = "quiet"   // stop the engine
+	StepPause   = "pause"   // stop the engine
 	StepHold    = "hold"    // keep the containers' mount namespaces for later
 	StepSignal  = "signal"  // SIGKILL to all
 	StepDie     = "die"     // wait until every init is dead
@@ -154,7 +154,7 @@ func (r *run) pause(ctx context.Context) {
 			r.notice("the engine was not stopped during the kill: " + err.Error())
 			return 0
 		}
-		r.paused, r.report.Quiet = paused, true
+		r.paused, r.report.EnginePaused = paused, true
 		return 1
 	})
 }

@@ -262,8 +262,8 @@ func TestQuietedWithCommandsStartedFromOutside(t *testing.T) {
 	})
 	r := killed.Resume()
 	mustDie(t, r, targets...)
-	if !r.Quiet || r.Notice != "" || told != 1 {
-		t.Errorf("quiet %v, notice %q, told %d times", r.Quiet, r.Notice, told)
+	if !r.EnginePaused || r.Notice != "" || told != 1 {
+		t.Errorf("quiet %v, notice %q, told %d times", r.EnginePaused, r.Notice, told)
 	}
 }
 

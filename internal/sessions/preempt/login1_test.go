@@ -118,7 +118,7 @@ func startLogin1(t *testing.T, b *bus) *login1Server {
 }
 
 // Inhibit is the method of that name.
-func (s *login1Server) Inhibit(sender dbus.Sender, what, who, why, mode string) (dbus.UnixFD, *dbus.Error) {
+func (s *login1Server) Inhibit(sender dbus.Sender, what, program, why, mode string) (dbus.UnixFD, *dbus.Error) {
 	s.mu.Lock()
 	hangs := s.hangs
 	s.mu.Unlock()
@@ -129,7 +129,7 @@ func (s *login1Server) Inhibit(sender dbus.Sender, what, who, why, mode string) 
 	defer s.mu.Unlock()
 	s.client = string(sender)
 	switch {
-	case what != "shutdown" || mode != "delay" || who == "" || why == "":
+	case what != "shutdown" || mode != "delay" || program == "" || why == "":
 		return 0, dbus.NewError("org.freedesktop.DBus.Error.InvalidArgs", []any{what, mode})
 	case s.preparing: // as logind's method_inhibit does
 		return 0, dbus.NewError("System.Error.EALREADY", []any{"The operation inhibition has been requested for is already running"})

@@ -70,7 +70,7 @@ func (n *node) views(t *testing.T, r holdfast.Route, hers string) []view {
 func (n *node) dirty(t *testing.T, r holdfast.Route) {
 	t.Helper()
 	n.shell(t, r, `for d in / /tmp /dev/shm /var/tmp /work/space; do mkdir -p $d && echo x >$d/`+secret+`; done
-		WHO=`+secret+` sh -c 'while :; do sleep 100; done' `+secret+` </dev/null >/dev/null 2>&1 &`)
+		NAME_OF=`+secret+` sh -c 'while :; do sleep 100; done' `+secret+` </dev/null >/dev/null 2>&1 &`)
 	c, err := n.engine.Inspect(t.Context(), r.ContainerID)
 	if err != nil {
 		t.Fatal(err)
@@ -257,7 +257,7 @@ func newIsolation(t *testing.T, e engine.Engine, warm bool) *isolation {
 		}
 	}
 	tmpl := pooled()
-	tmpl.Env = map[string]string{"WHO": "{key}"}
+	tmpl.Env = map[string]string{"NAME_OF": "{key}"}
 	tmpl.Mounts = []engine.Mount{{Type: "bind", Source: dir + "/{key}", Target: "/work/space"}}
 	cfg := Config{Templates: []Template{tmpl}}
 	if warm {

@@ -17,13 +17,13 @@ import (
 // that has not killed them yet, and of a Stop that waits for the store.
 func TestLostLeaseKillsSessionsThatAreEnding(t *testing.T) {
 	n, fake := fakeNode(t, setup{})
-	condemned := n.serve(t, "a")
+	marked := n.serve(t, "a")
 	b := n.MarkTerminating()
 	stopped := n.serve(t, "b")
 	n.store.SetHung(true)
 	told := make(chan error, 1)
 	go func() { _, err := n.Stop(context.Background(), "b"); told <- err }()
-	<-condemned.Left
+	<-marked.Left
 	<-stopped.Left
 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -169,11 +169,11 @@ func TestToldWhoItIs(t *testing.T) {
 	r := n.serve(t, "a")
 	var text bytes.Buffer
 	_, err := n.engine.Exec(t.Context(), r.ContainerID, engine.Exec{Command: []string{"cat", IdentityDir + "/" + IdentityFile}, Stdout: &text})
-	var who holdfast.Identity
+	var id holdfast.Identity
 	if err == nil {
-		err = json.Unmarshal(text.Bytes(), &who)
+		err = json.Unmarshal(text.Bytes(), &id)
 	}
-	if err != nil || who.Session != "a" || who.Epoch != r.Epoch {
+	if err != nil || id.Session != "a" || id.Epoch != r.Epoch {
 		t.Errorf("%q, %v", text.String(), err)
 	}
 	if fi, err := os.Stat(told); err != nil || fi.Mode().Perm() != 0o700 {

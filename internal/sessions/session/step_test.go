@@ -26,8 +26,8 @@ func TestInitStepsRunInOrderBeforeTheSession(t *testing.T) {
 	dir := t.TempDir()
 	tmpl := web()
 	tmpl.Mounts = []engine.Mount{{Type: "bind", Source: dir, Target: "/data"}}
-	second := shell("second", "cat /data/first && echo $WHO $HOLDFAST_SESSION $HOLDFAST_EPOCH $(hostname) > /data/second")
-	second.Env = map[string]string{"WHO": "step of {key}"}
+	second := shell("second", "cat /data/first && echo $NAME_OF $HOLDFAST_SESSION $HOLDFAST_EPOCH $(hostname) > /data/second")
+	second.Env = map[string]string{"NAME_OF": "step of {key}"}
 	tmpl.Steps = []Step{shell("first", "sleep 0.3; echo {key} > /data/first"), second}
 	n := newNode(t, setup{cfg: Config{Templates: []Template{tmpl}}})
 	r := n.serve(t, "alice")

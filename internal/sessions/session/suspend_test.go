@@ -11,8 +11,8 @@ import (
 	"holdfast/internal/platform/store"
 )
 
-// sleepers returns a node with a second template that can be suspended.
-func sleepers(t *testing.T, mv *slow, idle time.Duration) *node {
+// suspendable returns a node with a second template that can be suspended.
+func suspendable(t *testing.T, mv *slow, idle time.Duration) *node {
 	t.Helper()
 	kept := web()
 	kept.Name, kept.SaveMemory, kept.SuspendIdle = "kept", true, idle > 0
@@ -39,7 +39,7 @@ func (n *node) notes(t *testing.T) []store.Note {
 // suspend note. The claim after that does not.
 func TestSuspendLeavesItToTheNextClaim(t *testing.T) {
 	mv := quickly()
-	n := sleepers(t, mv, 0)
+	n := suspendable(t, mv, 0)
 	first, err := n.Start(t.Context(), "a", "kept")
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func TestSuspendLeavesItToTheNextClaim(t *testing.T) {
 func TestSuspendThatCannotBe(t *testing.T) {
 	mv := quickly()
 	mv.fails["torn"], mv.lost["full"] = true, true
-	n := sleepers(t, mv, 0)
+	n := suspendable(t, mv, 0)
 	for key, template := range map[holdfast.SessionKey]string{"plain": "web", "full": "kept", "torn": "kept"} {
 		if _, err := n.Start(t.Context(), key, template); err != nil {
 			t.Fatal(err)
@@ -109,7 +109,7 @@ func TestSuspendThatCannotBe(t *testing.T) {
 	if _, err := n.Get("torn"); !errors.Is(err, holdfast.ErrNotFound) || len(n.notes(t)) != 0 {
 		t.Errorf("torn: %v, notes %v", err, n.notes(t))
 	}
-	if _, err := n.Suspend(t.Context(), "nobody"); !errors.Is(err, holdfast.ErrNotFound) {
+	if _, err := n.Suspend(t.Context(), "unknown"); !errors.Is(err, holdfast.ErrNotFound) {
 		t.Errorf("no owner: %v", err)
 	}
 }
@@ -117,7 +117,7 @@ func TestSuspendThatCannotBe(t *testing.T) {
 // Space is reserved while a session is suspended, and is released for the next one.
 func TestSuspendReservesRoom(t *testing.T) {
 	mv := &slow{end: make(chan struct{}), room: 1}
-	n := sleepers(t, mv, 0)
+	n := suspendable(t, mv, 0)
 	for _, key := range []holdfast.SessionKey{"a", "b"} {
 		if _, err := n.Start(t.Context(), key, "kept"); err != nil {
 			t.Fatal(err)
@@ -153,7 +153,7 @@ func TestSuspendReservesRoom(t *testing.T) {
 // and the session runs without its memory. The note is never used after that.
 func TestSuspendedAndClaimedByAnOldAgent(t *testing.T) {
 	mv := quickly()
-	n := sleepers(t, mv, 0)
+	n := suspendable(t, mv, 0)
 	if _, err := n.Start(t.Context(), "a", "kept"); err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func TestSuspendedAndClaimedByAnOldAgent(t *testing.T) {
 // suspend note that is written afterwards.
 func TestSuspendWithoutAStore(t *testing.T) {
 	mv := &slow{end: make(chan struct{})}
-	n := sleepers(t, mv, 0)
+	n := suspendable(t, mv, 0)
 	if _, err := n.Start(t.Context(), "a", "kept"); err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func (n *node) running(t *testing.T, id string) bool {
 // owned the session.
 func TestSuspendWithoutALease(t *testing.T) {
 	mv := &slow{end: make(chan struct{})}
-	n := sleepers(t, mv, 0)
+	n := suspendable(t, mv, 0)
 	first, err := n.Start(t.Context(), "a", "kept")
 	if err != nil {
 		t.Fatal(err)
@@ -259,7 +259,7 @@ func TestSuspendWithoutALease(t *testing.T) {
 func TestIdleIsSuspended(t *testing.T) {
 	mv := quickly()
 	mv.lost["full"] = true
-	n := sleepers(t, mv, 100*time.Millisecond)
+	n := suspendable(t, mv, 100*time.Millisecond)
 	for key, template := range map[holdfast.SessionKey]string{"plain": "web", "full": "kept", "a": "kept", "b": "kept", "c": "kept"} {
 		if _, err := n.Start(t.Context(), key, template); err != nil {
 			t.Fatal(err)

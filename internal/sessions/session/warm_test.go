@@ -51,7 +51,7 @@ func warmTemplate(t *testing.T, keys ...string) Template {
 		}
 	}
 	w := web()
-	w.Env = map[string]string{"WHO": "I am {key}", "COLOUR": "blue"}
+	w.Env = map[string]string{"NAME_OF": "I am {key}", "COLOUR": "blue"}
 	w.Mounts = []engine.Mount{{Type: "bind", Source: dir + "/{key}", Target: "/work/space"}}
 	return w
 }
@@ -151,7 +151,7 @@ func (n *node) isItself(t *testing.T, r holdfast.Route) {
 	if got.Session != string(r.Key) || got.Epoch != strconv.Itoa(int(r.Epoch)) || got.Hostname != string(r.Key) {
 		t.Errorf("%s at epoch %d reports that it is %q at %q on %q", r.Key, r.Epoch, got.Session, got.Epoch, got.Hostname)
 	}
-	if n.isWarm(t, r) && (got.Env["WHO"] != "I am "+string(r.Key) || got.Env["COLOUR"] != "blue") {
+	if n.isWarm(t, r) && (got.Env["NAME_OF"] != "I am "+string(r.Key) || got.Env["COLOUR"] != "blue") {
 		t.Errorf("%s received %v", r.Key, got.Env)
 	}
 	if whose := n.inside(t, r, "work/space/whose"); whose != string(r.Key) {

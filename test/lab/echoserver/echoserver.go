@@ -48,14 +48,14 @@ const (
 func Run(ctx context.Context, addr string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	who := &identity{}
+	id := &identity{}
 	var ticking sync.WaitGroup
 	defer ticking.Wait()
 	defer cancel()
 	failed := make(chan error, 1)
 	if dir := os.Getenv(TicksEnv); dir != "" {
-		who.known = func() error {
-			t, err := openTicks(dir, who.get("HOLDFAST_SESSION"), who.get("HOLDFAST_EPOCH"))
+		id.known = func() error {
+			t, err := openTicks(dir, id.get("HOLDFAST_SESSION"), id.get("HOLDFAST_EPOCH"))
 			if err != nil {
 				return err
 			}
@@ -68,8 +68,8 @@ func Run(ctx context.Context, addr string) error {
 			return nil
 		}
 	}
-	if os.Getenv("HOLDFAST_SESSION") != "" && who.known != nil {
-		if err := who.known(); err != nil {
+	if os.Getenv("HOLDFAST_SESSION") != "" && id.known != nil {
+		if err := id.known(); err != nil {
 			return err
 		}
 	}
@@ -78,7 +78,7 @@ func Run(ctx context.Context, addr string) error {
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", addr, err)
 	}
-	err = serve(ctx, ln, who)
+	err = serve(ctx, ln, id)
 	cancel()
 	ticking.Wait()
 	select {
@@ -92,19 +92,19 @@ func Run(ctx context.Context, addr string) error {
 // Serve is Run on a listener, which it closes, without ticks.
 func Serve(ctx context.Context, ln net.Listener) error { return serve(ctx, ln, &identity{}) }
 
-func serve(ctx context.Context, ln net.Listener, who *identity) error {
+func serve(ctx context.Context, ln net.Listener, id *identity) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	heard := make(chan error, 1)
 	go func() {
-		err := who.listen(ctx)
+		err := id.listen(ctx)
 		if err != nil {
 			cancel()
 		}
 		heard <- err
 	}()
 	srv := &http.Server{
-		Handler:           handlerOf(who),
+		Handler:           handlerOf(id),
 		ReadHeaderTimeout: 10 * time.Second,
 		// WebSockets end with their context; Close does not reach them.
 		BaseContext: func(net.Listener) context.Context { return ctx },

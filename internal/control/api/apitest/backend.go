@@ -343,8 +343,8 @@ func (b *Backend) Drain(_ context.Context, q api.DrainRequest, progress func(hol
 	}
 	rep.Dead = len(b.sessions) - len(stay)
 	rep.Released, b.sessions = rep.Dead, stay
-	if q.Quiet != nil && !*q.Quiet {
-		rep.Notice = "engine not quieted: switched off"
+	if q.PauseEngine != nil && !*q.PauseEngine {
+		rep.Notice = "engine not paused: switched off"
 	}
 	for _, s := range []holdfast.Step{
 		{Name: "kill", Took: holdfast.Millis(41 * time.Millisecond), Count: rep.Dead},

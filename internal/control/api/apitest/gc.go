@@ -73,10 +73,10 @@ func SomeCollection() Collection {
 	}
 	kept := gc.Outcome{Kind: gc.Volumes, Name: "data", Reason: "container web uses it now", At: Began}
 	cycle := gc.Cycle{
-		Begun: Began, Took: holdfast.Millis(9 * time.Second), Ended: true, Trigger: gc.ByMark, Before: disk, After: after, Planned: 2,
+		Begun: Began, Took: holdfast.Millis(9 * time.Second), Ended: true, Trigger: gc.ByThreshold, Before: disk, After: after, Planned: 2,
 		Deleted: []gc.Outcome{done}, Skipped: []gc.Outcome{kept}, Suspended: holdfast.Millis(4 * time.Second),
 	}
-	killed := gc.Cycle{Begun: Began.Add(-time.Hour), Trigger: gc.ByHand, Before: disk, After: disk, Deleted: []gc.Outcome{}, Skipped: []gc.Outcome{}}
+	killed := gc.Cycle{Begun: Began.Add(-time.Hour), Trigger: gc.ByRequest, Before: disk, After: disk, Deleted: []gc.Outcome{}, Skipped: []gc.Outcome{}}
 	return Collection{
 		Plan: gc.Proposal{
 			At: Began, Disk: disk, Level: gc.Pressed, Bytes: 2 << 30, Unknown: 1, Notices: []string{"this does not reach the low mark (75%)"},

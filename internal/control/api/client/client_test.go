@@ -149,7 +149,7 @@ func TestDrain(t *testing.T) {
 	ctx := within(t)
 	var steps []holdfast.Step
 	off := false
-	rep, err := c.Drain(ctx, "", api.DrainRequest{Budget: holdfast.Millis(time.Second), Quiet: &off}, func(s holdfast.Step) { steps = append(steps, s) })
+	rep, err := c.Drain(ctx, "", api.DrainRequest{Budget: holdfast.Millis(time.Second), PauseEngine: &off}, func(s holdfast.Step) { steps = append(steps, s) })
 	if err != nil || rep.Dead != 2 || len(rep.Left) != 1 || rep.Left[0].Key != "stuck" || rep.Notice == "" {
 		t.Errorf("%+v, %v", rep, err)
 	}

@@ -16,7 +16,7 @@ import (
 
 // A node makes its own connections to another node.
 func TestOverADialer(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "hop")
+	socket := filepath.Join(t.TempDir(), "peer")
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)

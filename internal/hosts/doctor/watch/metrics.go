@@ -31,7 +31,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	const of = " The host's, or the largest of its parts'."
 	m := &Metrics{
 		value: map[fact.Unit]*prometheus.GaugeVec{
-			fact.Count:     gauge("holdfast_doctor_fact_things", "Facts that are counts."+of),
+			fact.Count:     gauge("holdfast_doctor_fact_number", "Facts that are counts."+of),
 			fact.Bytes:     gauge("holdfast_doctor_fact_bytes", "Facts in bytes."+of),
 			fact.Seconds:   gauge("holdfast_doctor_fact_seconds", "Facts that are times."+of),
 			fact.Share:     gauge("holdfast_doctor_fact_ratio", "Facts that are shares, 0 to 1; over 1 if several subjects count together."+of),

@@ -175,7 +175,7 @@ func TestFindingBeginsAndEnds(t *testing.T) {
 		}
 		text := exposed(t, reg)
 		for _, want := range []string{
-			`holdfast_doctor_findings{rule="dying-cgroups",severity="warning"} 1`, `holdfast_doctor_fact_things{fact="memcg_dying"} 5000`,
+			`holdfast_doctor_findings{rule="dying-cgroups",severity="warning"} 1`, `holdfast_doctor_fact_number{fact="memcg_dying"} 5000`,
 			`holdfast_doctor_finding_events_total{event="began",rule="dying-cgroups"} 1`,
 		} {
 			if !strings.Contains(text, want) {

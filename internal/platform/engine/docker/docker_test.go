@@ -123,10 +123,10 @@ func TestOpenNotPermitted(t *testing.T) {
 	}
 }
 
-const nobody = 65534
+const unprivileged = 65534
 
 // dropOverride makes every thread access files as the user `nobody`.
-func dropOverride() error { return unix.Setresuid(-1, nobody, -1) }
+func dropOverride() error { return unix.Setresuid(-1, unprivileged, -1) }
 
 func regainOverride() error { return unix.Setresuid(-1, 0, -1) }
 

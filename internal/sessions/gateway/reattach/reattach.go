@@ -60,13 +60,13 @@ type Outcome string
 const (
 	Kept   Outcome = "kept"   // it has a new server
 	Late   Outcome = "late"   // no next server in time, or it refused the upgrade
-	Torn   Outcome = "torn"   // the server went in the middle of a long frame or of a message
+	Broken Outcome = "broken" // the server went in the middle of a long frame or of a message
 	Client Outcome = "client" // the client left meanwhile
 	Ended  Outcome = "ended"  // the gateway stopped meanwhile
 )
 
 // Outcomes returns all outcomes.
-func Outcomes() []Outcome { return []Outcome{Kept, Late, Torn, Client, Ended} }
+func Outcomes() []Outcome { return []Outcome{Kept, Late, Broken, Client, Ended} }
 
 // Spec is a socket to keep.
 type Spec struct {

@@ -332,12 +332,12 @@ func TestEndsWith1012(t *testing.T) {
 			send(b.t, b.server, []byte{frame.Text, 1, 'a'})
 			expectFrame(b.t, b.client, frame.Text, "a")
 			b.leave()
-		}, []Outcome{Torn}},
+		}, []Outcome{Broken}},
 		{"client's message", nil, func(b *bench) {
 			send(b.t, b.conn, clientFrame(frame.Text, "a"))
 			expectFrame(b.t, b.server, frame.Text, "a")
 			b.leave()
-		}, []Outcome{Torn}},
+		}, []Outcome{Broken}},
 		{"client's long frame", nil, func(b *bench) {
 			long := text(string(bytes.Repeat([]byte("a"), 2*bigBuffer)))
 			send(b.t, b.conn, long[:bigBuffer+1])
@@ -345,7 +345,7 @@ func TestEndsWith1012(t *testing.T) {
 				b.t.Error(err)
 			}
 			b.leave()
-		}, []Outcome{Torn}},
+		}, []Outcome{Broken}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := start(t, c.change)
@@ -369,7 +369,7 @@ func TestLongFrameOfADeadServerIsCut(t *testing.T) {
 		t.Errorf("%d bytes, %v", n, err)
 	}
 	b.conn.Close()
-	b.expectDone(Torn)
+	b.expectDone(Broken)
 }
 
 // A client that sends more than the buffer holds waits, and no byte is lost.

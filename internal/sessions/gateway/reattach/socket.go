@@ -202,10 +202,10 @@ func (s *socket) judge(server Server, why reason, torn bool) verdict {
 	case why == marked, !server.Far && !s.leaves(server):
 		return withoutClose // the server ended the connection itself
 	case torn:
-		s.spec.Outcome(Torn, 0)
+		s.spec.Outcome(Broken, 0)
 		return withoutClose // no frame can be sent in the middle of another
 	case s.inside, u.torn:
-		s.spec.Outcome(Torn, 0)
+		s.spec.Outcome(Broken, 0)
 		return withClose
 	case u.closing, s.stop.Err() != nil:
 		return withClose

@@ -143,7 +143,7 @@ func TestOnlyGoodGrantsAreSigned(t *testing.T) {
 		long[i] = holdfast.SessionKey(strings.Repeat("x", holdfast.MaxKeyLen))
 	}
 	for name, change := range map[string]func(*Grant){
-		"nobody":      func(g *Grant) { g.Keys = nil },
+		"unknown":     func(g *Grant) { g.Keys = nil },
 		"no key":      func(g *Grant) { g.Keys = []holdfast.SessionKey{"a/b"} },
 		"many":        func(g *Grant) { g.Keys = many },
 		"prefix":      func(g *Grant) { g.Prefix = "Team" },

@@ -21,8 +21,8 @@ const Image = "holdfast-pause:1"
 // network by this name.
 const program = "pause"
 
-// `nobody` is the user of the program. No file of the image belongs to it.
-const nobody = "65534:65534"
+// user is `nobody`, the user of the program. No file of the image belongs to it.
+const user = "65534:65534"
 
 // load loads the image into the engine.
 func load(ctx context.Context, e Engine) error {
@@ -42,7 +42,7 @@ func archive(arch string) (io.Reader, error) {
 	}
 	return engine.ProgramImage(Image, &tar.Header{Name: program, Mode: 0o555}, code, v1.ConfigFile{
 		OS: "linux", Architecture: arch, Config: v1.Config{
-			Entrypoint: []string{"/" + program}, User: nobody, Labels: map[string]string{Label: "image"},
+			Entrypoint: []string{"/" + program}, User: user, Labels: map[string]string{Label: "image"},
 			// As pid 1 the program ignores other signals (pid_namespaces(7)), so an
 			// engine that stops its containers would wait for it.
 			StopSignal: "SIGKILL",

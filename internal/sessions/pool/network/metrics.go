@@ -31,6 +31,6 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 // watch registers gauges for the number of networks in the pool.
 func (m *Metrics) watch(p *Pool) {
 	metric.GaugeFunc(m.reg, "holdfast_networks_ready", "Ready networks that wait for a session.", func() int { n, _, _ := p.Counts(); return n })
-	metric.GaugeFunc(m.reg, "holdfast_networks_kept", "Ready networks that the pool keeps while the node is idle.", func() int { _, _, n := p.Counts(); return n })
+	metric.GaugeFunc(m.reg, "holdfast_networks_target", "Ready networks that the pool keeps while the node is idle.", func() int { _, _, n := p.Counts(); return n })
 	metric.GaugeFunc(m.reg, "holdfast_networks_used", "Networks of the pool that sessions use.", func() int { _, n, _ := p.Counts(); return n })
 }
