@@ -96,6 +96,7 @@ type Manager struct {
 
 	mu         sync.Mutex
 	sessions   map[holdfast.SessionKey]*entry
+	orphans    int // entries that only wait for the release of an orphan record
 	draining   bool
 	detached   []*entry        // stuck entries that are not the entry of their key
 	adoption   *adoption       // nil outside Adopt
@@ -236,7 +237,7 @@ func (m *Manager) beginLocked(key holdfast.SessionKey, template string) (*entry,
 	if m.draining {
 		return nil, fmt.Errorf("session %s: %w", key, holdfast.ErrDraining)
 	}
-	if m.cfg.Max > 0 && len(m.sessions) >= m.cfg.Max {
+	if m.cfg.Max > 0 && len(m.sessions)-m.orphans >= m.cfg.Max {
 		return nil, holdfast.WithHint(fmt.Errorf("session %s: %d sessions run on this node: %w", key, m.cfg.Max, holdfast.ErrBusy),
 			"stop one, or raise sessions.max")
 	}

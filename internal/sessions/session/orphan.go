@@ -237,10 +237,12 @@ func (m *Manager) reclaimOrphanLocked(o holdfast.Owner) {
 	e := newLeavingEntry(o)
 	e.markDeadLocked()
 	m.sessions[o.Key] = e
+	m.orphans++
 	m.tasks.Go(func(ctx context.Context) {
 		m.persist(ctx, "releasing an orphan record", o.Key, func(ctx context.Context) error { return m.releaseOrphan(ctx, o) })
 		m.mu.Lock()
 		defer m.mu.Unlock()
+		m.orphans--
 		m.dropLocked(e)
 	})
 }

@@ -224,6 +224,10 @@ func TestBounds(t *testing.T) {
 	if _, err := n.Stop(t.Context(), "alice"); err != nil {
 		t.Fatal(err)
 	}
+	// An orphan record whose release waits for the store is not a session.
+	n.store.SetHung(true)
+	defer n.store.SetHung(false)
+	n.ReclaimOrphan(holdfast.Owner{Key: "ghost", Node: n.cfg.Node, Epoch: 1, State: holdfast.Leaving})
 	if _, err := n.Start(t.Context(), "bob", "other"); !errors.Is(err, holdfast.ErrNotFound) {
 		t.Errorf("an unknown template: %v", err)
 	}
