@@ -208,7 +208,7 @@ func TestWhatLastsHasNoDeadline(t *testing.T) {
 			t.Errorf("%+v is taken on", p)
 		}
 	}
-	armed, err := g.Arm(leaving(c))
+	armed, err := arm(g, leaving(c))
 	if err != nil {
 		t.Fatal(err)
 	}

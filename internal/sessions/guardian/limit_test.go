@@ -42,11 +42,11 @@ func TestLimitIsRestored(t *testing.T) {
 	g := start(t, t.TempDir())
 	file, value := limitFile(t, "900")
 	other, another := limitFile(t, "500")
-	armed, err := g.Arm(restoring(file, 0))
+	armed, err := arm(g, restoring(file, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := g.Arm(restoring(other, 0)); err != nil {
+	if _, err := arm(g, restoring(other, 0)); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -76,7 +76,7 @@ func TestLimitOfTheDead(t *testing.T) {
 	dir := t.TempDir()
 	g := start(t, dir)
 	file, value := limitFile(t, "900")
-	armed, err := g.Arm(restoring(file, time.Hour))
+	armed, err := arm(g, restoring(file, time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
