@@ -37,7 +37,7 @@ func doctorChild(args []string) int {
 	return 0
 }
 
-// recordOnce is as much of holdfast doctor record as the bench asks for.
+// recordOnce is the part of `holdfast doctor record` that the bench uses.
 func recordOnce(args []string) error {
 	groups, err := cgroup.Find(proc.Host)
 	if err != nil {
@@ -67,7 +67,7 @@ func recordOnce(args []string) error {
 	return json.NewEncoder(os.Stdout).Encode(profile.Summarize(p, 10))
 }
 
-// The whole experiment, small.
+// The whole experiment runs with small numbers.
 func TestDoctor(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: perf events of the whole host need root, and the experiment its time")
@@ -90,7 +90,7 @@ func TestDoctor(t *testing.T) {
 		}
 	}
 	if err := (DoctorOptions{Hz: -1}).withDefaults().Check(); err == nil {
-		t.Error("options that cannot be are taken")
+		t.Error("impossible options are accepted")
 	}
 }
 

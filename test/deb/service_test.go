@@ -273,12 +273,12 @@ func (d debian) worksUnderItsUnit() {
 	}
 	d.Run("holdfast node uncordon machine")
 	if out := d.Run("holdfast gc plan"); out == "" {
-		t.Error("garbage collection has nothing to say")
+		t.Error("garbage collection printed nothing")
 	}
 }
 
-// hungIsStartedAgain stops the agent's main process, like a deadlock. systemd kills it and starts
-// another one. The session stays.
+// hungIsStartedAgain stops the agent's main process, which then hangs as after a
+// deadlock. systemd kills it and starts another one. The session stays.
 func (d debian) hungIsStartedAgain() {
 	t := d.t
 	t.Helper()
@@ -442,7 +442,7 @@ func (d debian) isRemoved() {
 	}
 	d.Run("apt-get remove -y holdfast")
 	if out, err := d.Command(t.Context(), fmt.Sprintf("! kill -0 %d && ! test -e /usr/bin/holdfast && ! systemctl is-active holdfast && test -e /srv/saved-alice", pid)).CombinedOutput(); err != nil {
-		t.Errorf("after the removal something runs still: %v\n%s", err, out)
+		t.Errorf("after the removal a process still runs: %v\n%s", err, out)
 	}
 	d.Run("test -e /var/lib/holdfast/node -a -e /etc/holdfast/holdfast.yaml")
 	d.Run("apt-get purge -y holdfast; ! test -e /var/lib/holdfast; ! test -e /etc/holdfast; ! test -e /run/holdfast")

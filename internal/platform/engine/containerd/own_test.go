@@ -33,7 +33,7 @@ func started(t *testing.T, e *containerd.Engine, s engine.Spec) engine.Container
 	return startedBy(t, e, e, s)
 }
 
-// startedBy is started by an Engine that is closed before the test's end.
+// startedBy is like started, for an Engine that is closed before the test's end.
 func startedBy(t *testing.T, e, remover *containerd.Engine, s engine.Spec) engine.Container {
 	t.Helper()
 	id, err := e.Create(t.Context(), s)
@@ -165,8 +165,8 @@ func neighbours(t *testing.T, e *containerd.Engine, daemon *lab.Containerd) {
 	}
 }
 
-// logRotates: of a container that prints much, the last lines are kept, complete and
-// in order.
+// logRotates: the log keeps the last lines of a container that prints much, complete
+// and in order.
 func logRotates(t *testing.T, e *containerd.Engine, _ *lab.Containerd) {
 	c := started(t, e, sh(`yes "$(printf %01000d 0)" | head -n 30000 | cat -n; echo the end`))
 	if _, err := e.Wait(t.Context(), c.ID); err != nil {

@@ -11,9 +11,9 @@ import (
 	"holdfast/internal/platform/engine/docker"
 )
 
-// TestActivityTellsOfABreak: if the engine dies in the middle of its answer, or
-// answers with an error, events may be missing.
-func TestActivityTellsOfABreak(t *testing.T) {
+// TestActivityReportsABreak: the stream reports a gap if the engine dies in the middle
+// of its answer, or answers with an error.
+func TestActivityReportsABreak(t *testing.T) {
 	since := time.Now().Add(-time.Hour)
 	event := func(at time.Time) string {
 		return fmt.Sprintf(`{"Type":"image","Action":"pull","Actor":{"ID":"app:1"},"time":%d,"timeNano":%d}`+"\n", at.Unix(), at.UnixNano())
@@ -38,7 +38,7 @@ func TestActivityTellsOfABreak(t *testing.T) {
 				switch {
 				case !strings.HasSuffix(r.URL.Path, "/events"):
 					fmt.Fprint(w, "OK")
-				case r.URL.Query().Get("since") == "1": // the question whether the engine remembers
+				case r.URL.Query().Get("since") == "1": // the request for the events that the engine has kept
 					fmt.Fprint(w, event(since.Add(-time.Minute)))
 				default:
 					x.answer(w)

@@ -34,7 +34,7 @@ func (e *Engine) fail(ctx context.Context, err error, doing string, args ...any)
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// kindOf is the error of package engine for the engine's answer, or nil. The engine
+// kindOf returns the error of package engine for the engine's answer, or nil. The engine
 // answers 404 for images, containers, networks and routes alike; only the message
 // shows which (moby, daemon/images/image.go ErrImageDoesNotExist and
 // daemon/container.go containerNotFound).
