@@ -24,7 +24,7 @@ type sample struct {
 
 // Parts of a move, in their order. Their sum is the whole move.
 var parts = [...]string{
-	"notice, successors told, session closed", "checkpoint", "image streamed", "seen dead, given up", "claimed by the successor",
+	"notice, successors told, session closed", "checkpoint", "image streamed", "seen dead, released", "claimed by the successor",
 	"container created", "restored", "server answers", "socket goes on",
 }
 
