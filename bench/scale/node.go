@@ -85,7 +85,10 @@ func (s *simulation) startNode(ctx context.Context, i int) (*simNode, error) {
 	}
 	deps := fleet.Deps{
 		Store: n.store, Local: n, Dial: s.network.dialer(n.id), Caller: callerOf, Metrics: s.metrics, Log: log,
-		Fetch: func(context.Context, string) error { return nil },
+		Fetch:       func(context.Context, string) error { return nil },
+		CanRun:      func(string) error { return nil },
+		Draining:    func() bool { return false },
+		OnOwnRecord: func(holdfast.Owner) {},
 	}
 	if !n.sighted {
 		deps.Store = blindStore{n.store}
