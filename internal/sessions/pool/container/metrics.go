@@ -38,8 +38,8 @@ func (m *Metrics) watch(p *Pool) {
 			help  string
 			value func(Count) int
 		}{
-			"holdfast_warm_ready": {"Warm containers that wait for a session.", func(c Count) int { return c.Ready }},
-			"holdfast_warm_target":  {"Warm containers that the pool aims for, by demand.", func(c Count) int { return c.Want }},
+			"holdfast_warm_ready":  {"Warm containers that wait for a session.", func(c Count) int { return c.Ready }},
+			"holdfast_warm_target": {"Warm containers that the pool aims for, by demand.", func(c Count) int { return c.Want }},
 		} {
 			m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: name, Help: c.help, ConstLabels: prometheus.Labels{"template": k.Name},
