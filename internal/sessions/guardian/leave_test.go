@@ -189,7 +189,7 @@ func TestNetOfTheNextAgentStays(t *testing.T) {
 func TestLingeringGuardianEndsWithTheHost(t *testing.T) {
 	l := newLeft(t, "leave-host", true)
 	eventually(t, "the guardian ends", func() bool {
-		_ = l.guardian.Signal(unix.SIGTERM) // before it lingers it ignores SIGTERM
+		_ = l.guardian.Signal(unix.SIGTERM) // before the agent has gone it ignores SIGTERM
 		return l.guardian.Exited()
 	})
 	l.stays("the host ends")
@@ -212,7 +212,7 @@ func TestWhatLastsHasNoDeadline(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := armed.Disarm(); err != nil { // a disarmed plan does not make the guardian linger
+	if err := armed.Disarm(); err != nil { // a disarmed plan does not keep the guardian alive
 		t.Error(err)
 	}
 }

@@ -64,13 +64,13 @@ func (g *Guardian) spawn() (*side, error) {
 func (s *side) end(conn *net.UnixConn, log *slog.Logger) {
 	s.mu.Lock()
 	s.gone = true
-	orphans, lingers := s.armed, false
+	orphans, stays := s.armed, false
 	s.armed = nil
 	closing := s.closing
 	s.mu.Unlock()
 	for a := range orphans {
 		if closing && a.plan.lasts() {
-			lingers = true
+			stays = true
 			close(a.done)
 			continue
 		}
@@ -79,7 +79,7 @@ func (s *side) end(conn *net.UnixConn, log *slog.Logger) {
 		close(a.done)
 	}
 	conn.Close()
-	if lingers { // the guardian lives on until the plan is done
+	if stays { // the guardian lives on until the plan is done
 		go func() { _, _ = s.process.Wait() }()
 		return
 	}

@@ -15,8 +15,8 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// hurry configures a doctor with short intervals.
-const hurry = "doctor: {every: 2s, burst: 4s, burst_every: 15s, cpu_share: 0.5}\n"
+// quick configures a doctor with short intervals.
+const quick = "doctor: {every: 2s, burst: 4s, burst_every: 15s, cpu_share: 0.5}\n"
 
 // finds is the time limit for a finding of the agent.
 const finds = 4 * time.Minute
@@ -29,7 +29,7 @@ func TestAgentNamesPods(t *testing.T) {
 	}
 	w := startWorker(t)
 	w.run(t, "default", "innocent", kubetest.Object{"containers": []kubetest.Object{{"name": "main", "image": pauseImage, "imagePullPolicy": "Never"}}})
-	w.run(t, "holdfast", "agent", w.agentSpec(t, hurry))
+	w.run(t, "holdfast", "agent", w.agentSpec(t, quick))
 	kubetest.Await(t, "the agent tells of its node", func() bool {
 		n, err := w.Client().Node(t.Context(), nodeName)
 		_, ok := n.Condition(node.MemcgLeak)

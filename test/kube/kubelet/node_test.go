@@ -233,7 +233,7 @@ func (w worker) agentSpec(t *testing.T, config string) kubetest.Object {
 		t.Fatal(err)
 	}
 	w.Must(t, http.MethodPost, "/api/v1/namespaces/holdfast/configmaps", kubetest.Object{"metadata": kubetest.Object{"name": "kube-root-ca.crt"}, "data": kubetest.Object{"ca.crt": string(ca)}}, nil)
-	w.Must(t, http.MethodPost, "/api/v1/namespaces/holdfast/configmaps", kubetest.Object{"metadata": kubetest.Object{"name": "hurry"},
+	w.Must(t, http.MethodPost, "/api/v1/namespaces/holdfast/configmaps", kubetest.Object{"metadata": kubetest.Object{"name": "quick"},
 		"data": kubetest.Object{"holdfast.yaml": config}}, nil)
 	u, err := url.Parse(w.URL)
 	if err != nil {
@@ -241,13 +241,13 @@ func (w worker) agentSpec(t *testing.T, config string) kubetest.Object {
 	}
 	agent := spec["containers"].([]any)[0].(map[string]any)
 	agent["image"], agent["imagePullPolicy"] = ourImage, "Never"
-	agent["args"] = append(agent["args"].([]any), "--config=/etc/hurry/holdfast.yaml")
+	agent["args"] = append(agent["args"].([]any), "--config=/etc/quick/holdfast.yaml")
 	agent["env"] = append(agent["env"].([]any), kubetest.Object{"name": "KUBERNETES_SERVICE_HOST", "value": u.Hostname()}, kubetest.Object{"name": "KUBERNETES_SERVICE_PORT", "value": u.Port()})
 	agent["volumeMounts"] = append(agent["volumeMounts"].([]any),
 		kubetest.Object{"name": "account", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": true},
-		kubetest.Object{"name": "hurry", "mountPath": "/etc/hurry", "readOnly": true})
+		kubetest.Object{"name": "quick", "mountPath": "/etc/quick", "readOnly": true})
 	spec["volumes"] = append(spec["volumes"].([]any),
-		kubetest.Object{"name": "hurry", "configMap": kubetest.Object{"name": "hurry"}},
+		kubetest.Object{"name": "quick", "configMap": kubetest.Object{"name": "quick"}},
 		kubetest.Object{"name": "account", "projected": kubetest.Object{"sources": []kubetest.Object{
 			{"serviceAccountToken": kubetest.Object{"path": "token", "expirationSeconds": 3607}},
 			{"configMap": kubetest.Object{"name": "kube-root-ca.crt"}},

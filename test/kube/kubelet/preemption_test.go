@@ -55,7 +55,7 @@ func TestPreemption(t *testing.T) {
 	w := startWorker(t)
 	n := newNotices(t)
 	w.component(t, "preemption", "--notices=gce", "--notices=aws")
-	w.run(t, "holdfast", "agent", w.agentSpec(t, hurry+"preempt: {aws: {endpoint: '"+n.URL+"'}}\n"))
+	w.run(t, "holdfast", "agent", w.agentSpec(t, quick+"preempt: {aws: {endpoint: '"+n.URL+"'}}\n"))
 	owner := kubetest.Object{"metadata": kubetest.Object{"ownerReferences": []kubetest.Object{{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "holdfast-agent", "uid": "x", "controller": true}}}}
 	w.Must(t, http.MethodPatch, "/api/v1/namespaces/holdfast/pods/agent", owner, nil)
 	shell := func(script string, grace int) kubetest.Object {
