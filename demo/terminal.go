@@ -82,7 +82,8 @@ func (s *server) serveTerminal(ctx context.Context, c *websocket.Conn, key strin
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() { ends <- output(sh, c) })
-	wg.Go(func() { ends <- input(sh, c) })
+	var last ending // of input
+	wg.Go(func() { last = input(sh, c); ends <- last })
 	wg.Go(func() { ends <- s.inform(c, news, stop) })
 
 	var end ending
@@ -97,7 +98,8 @@ func (s *server) serveTerminal(ctx context.Context, c *websocket.Conn, key strin
 		_ = c.CloseNow()                            // ends input
 		wg.Wait()
 		_ = sh.tty.SetReadDeadline(time.Time{})
-		if !s.lingering.hand(ctx, h, sh) {
+		// After the browser's close frame, output may fail before input has returned.
+		if !last.lost || !s.lingering.hand(ctx, h, sh) {
 			sh.end()
 		}
 		return

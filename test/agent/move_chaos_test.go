@@ -16,6 +16,7 @@ import (
 	"github.com/coder/websocket"
 	"golang.org/x/sys/unix"
 
+	"holdfast"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/sessions/session"
 	"holdfast/test/lab/labtest"
@@ -224,6 +225,10 @@ func (c *moveChaos) killedBeforeSaving(t *testing.T) {
 	const key, step = "drained", "before-checkpoint"
 	first := c.hosts[0].ask(key)
 	from, before := owner(t, c.hosts, key)
+	eventually(t, "the other node, which was started again, takes sessions", func() bool {
+		nodes := from.nodes()
+		return len(nodes) == len(c.hosts) && !slices.ContainsFunc(nodes, func(n holdfast.Node) bool { return n.Draining || n.Trouble != "" })
+	})
 	c.ask("hold-" + step)
 	ended := make(chan result, 1)
 	go func() { ended <- from.cli("node", "drain", from.node) }()

@@ -49,16 +49,19 @@ func short(dir, name string) (addr *unix.SockaddrUnix, done func(), err error) {
 }
 
 // listen makes the socket dir/name with access for this user only. It replaces an
-// existing one, which was made by an earlier process with the same pid.
+// existing one, which was made by an earlier process with the same pid. The socket gets
+// its name when it accepts connections: a client takes a refused connection for the end
+// of the deadman.
 func listen(dir, name string) (int, error) {
-	if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	unnamed := "." + name
+	if err := os.Remove(filepath.Join(dir, unnamed)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return -1, err
 	}
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return -1, fmt.Errorf("socket: %w", err)
 	}
-	addr, done, err := short(dir, name)
+	addr, done, err := short(dir, unnamed)
 	if err != nil {
 		unix.Close(fd)
 		return -1, err
@@ -69,6 +72,9 @@ func listen(dir, name string) (int, error) {
 	unix.Umask(old)
 	if err == nil {
 		err = unix.Listen(fd, 16)
+	}
+	if err == nil {
+		err = os.Rename(filepath.Join(dir, unnamed), filepath.Join(dir, name))
 	}
 	if err != nil {
 		unix.Close(fd)
