@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"holdfast"
 	"holdfast/internal/sessions/gateway/closing"
@@ -36,6 +37,30 @@ func (a *asked) hang(w http.ResponseWriter, r *http.Request) {
 	a.came <- struct{}{}
 	<-r.Context().Done()
 	panic(http.ErrAbortHandler)
+}
+
+// latePeers opens connections whose end is slow: after close_notify of TLS, the other
+// gateway has time to answer.
+type latePeers struct{ peers }
+
+func (p latePeers) Dial(ctx context.Context, node holdfast.NodeID, addr string) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	t := tls.Client(lateClose{c}, p.identity.ClientTLS(node))
+	if err := t.HandshakeContext(ctx); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+type lateClose struct{ net.Conn }
+
+func (c lateClose) Close() error {
+	time.Sleep(50 * time.Millisecond)
+	return c.Conn.Close()
 }
 
 // If a node vanishes, its requests that may be sent twice are sent to another node. The
@@ -65,6 +90,7 @@ func TestOwnerVanishes(t *testing.T) {
 				hung := &asked{came: make(chan struct{}, 10)}
 				owner, next := f.join("owner", hung.hang, nil), f.join("next", echoBody("next"), nil)
 				first := f.join("first", nil, nil)
+				first.gateway.peers = latePeers{peers{f.identity("first")}}
 				first.leadTo(owner) // for a kept-alive connection
 				if resp, _ := first.get("/s/alice/warm"); resp.StatusCode != 200 {
 					t.Fatal(resp.Status)

@@ -78,6 +78,9 @@ func (y *try) forward(g *Gateway, out *http.Request) (*http.Response, error) {
 	}
 	if err := verdict(t.route.Node, resp); err != nil {
 		resp.Body.Close()
+		if is[*brokenError](err) && context.Cause(ctx) == errNodeLeft {
+			err = errNodeLeft // the node answers the end of the connection
+		}
 		cancel(nil)
 		return nil, err
 	}
