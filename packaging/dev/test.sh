@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Runs all checks that a change has to pass. The script installs the packages that the
 # tests need; the tests start their own engines, stores and proxies.
-#   test.sh          all tests, with the race detector
-#   test.sh short    tests that need no engine, in less than three minutes
-#   test.sh long     all cases of the tests that the first form runs in part: two or three hours
+#   test.sh          all tests; those of packages with the race detector
+#   test.sh short    tests that need no engine, in less than two minutes
+#   test.sh long     all cases of the tests that the first form runs in part, and whole programs
+#                    with the race detector: two or three hours
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -29,7 +30,8 @@ runsc=$!
 if [[ ${1:-} = long ]]; then
   wait $runsc
   need lintian=lintian
-  mapfile -t packages < <(grep -rl --include='*_test.go' 'labtest\.Long()' . | xargs -n 1 dirname | sort -u)
+  mapfile -t packages < <({ grep -rl --include='*_test.go' 'labtest\.Long()' . | xargs -n 1 dirname
+    go list -f '{{.Dir}}' ./test/... ./bench/... ./internal/hosts/doctor/... | sed "s|^$PWD|.|"; } | sort -u)
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json "${packages[@]}" -long
   # Run the tests that support both engines on containerd. Then run them, and the tests
   # for containerd only, on the newest containerd.
@@ -49,18 +51,19 @@ go -C packaging/deb test -vet=off ./... # a separate module
 wait $runsc
 # lint.sh has already run go vet on the tests.
 tests=(go test -vet=off -timeout 25m -json)
-# Three queues run in parallel and take about the same time: test/agent; test/deb and the
-# tests with a Kubernetes API server; all other packages, the slowest first, so that no CPU
-# is idle at the end. What test/agent needs is compiled before.
-slow=(./test/gc ./test/fleet ./internal/hosts/doctor/cure ./internal/hosts/doctor ./internal/sessions/session ./test/doctor ./bench
-  ./test/reload ./internal/hosts/protect ./internal/platform/store/etcd ./test/spinup ./internal/platform/engine/docker ./internal/hosts/job
-  ./internal/sessions/gateway ./test/pull ./internal/platform/engine/containerd ./internal/control/dashboard ./test/mariadb)
-mapfile -t others < <(go list ./... | grep -v -e /test/kube -e /test/agent -e /test/deb)
-go test -race -vet=off -c -o /dev/null ./test/agent
-# test/kubedrain runs without the race detector, because kubectl's packages are already
-# compiled without it for the API server.
-go run ./packaging/dev/testsum -again -at-once 3 -- "${tests[@]}" -race -p "$(nproc)" "${slow[@]}" "${others[@]}" \
-  -- "${tests[@]}" -race ./test/agent \
-  -- "${tests[@]}" -race -p 1 ./test/deb \
-  -- "${tests[@]}" -race -p 1 ./test/kube/... \
+# The race detector checks the packages. The tests below test/ and bench/ start whole programs
+# on real engines. They run without it, because it doubles their time; test-long runs them with
+# it. So do the tests that load a kernel: most of their time is an emulated machine.
+plain=(env CGO_ENABLED=0 GOFLAGS=-trimpath "${tests[@]}")
+# Three queues run in parallel and take about the same time: test/agent; the other whole
+# programs; the packages, the slowest first, so that no CPU is idle at the end.
+slow=(./internal/sessions/session ./internal/hosts/protect ./internal/platform/store/etcd ./internal/platform/engine/docker
+  ./internal/hosts/job ./internal/sessions/gateway ./internal/platform/engine/containerd ./internal/control/dashboard)
+kernel=(./internal/hosts/doctor ./internal/hosts/doctor/cure ./internal/hosts/doctor/profile)
+whole=(./test/gc ./test/deb ./test/kube/... ./test/fleet ./test/doctor ./bench ./test/spinup ./test/reload ./test/pull ./test/mariadb)
+mapfile -t others < <(go list ./... | grep -v -e '^holdfast/test/' -e '^holdfast/bench' -e '^holdfast/internal/hosts/doctor$' -e '/doctor/cure$' -e '/doctor/profile$')
+mapfile -t rest < <(go list ./test/... ./bench/... | grep -v -e /test/agent)
+go run ./packaging/dev/testsum -again -at-once 3 -- "${plain[@]}" ./test/agent \
+  -- "${plain[@]}" -p 1 "${kernel[@]}" "${whole[@]}" "${rest[@]}" \
+  -- "${tests[@]}" -race -p 1 "${slow[@]}" "${others[@]}" \
   -- env CGO_ENABLED=0 GOFLAGS=-trimpath go test -C test/kubedrain -vet=off -timeout 25m -json ./...

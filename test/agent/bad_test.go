@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"holdfast/test/lab/labtest"
 )
 
 // run runs the agent until it ends by itself.
@@ -123,6 +124,9 @@ func TestMissingImage(t *testing.T) {
 
 // TestFullDisk fills the disk under the agent's data while sessions run.
 func TestFullDisk(t *testing.T) {
+	if !labtest.Long() {
+		t.Skip("long: waits for the timeouts of a store on a full disk")
+	}
 	h := newHost(t, "")
 	data := filepath.Join(h.dir, "data")
 	if err := os.Mkdir(data, 0o700); err != nil {

@@ -103,6 +103,9 @@ func agentKilledInTheMiddleOfBoots(t *testing.T, pool string) {
 }
 
 func TestAgentKilledInTheMiddleOfStops(t *testing.T) {
+	if !labtest.Long() {
+		t.Skip("long: TestAgentKilledInTheMiddleOfADrain kills an agent while sessions end")
+	}
 	eachPool(t, pooled, agentKilledInTheMiddleOfStops)
 }
 

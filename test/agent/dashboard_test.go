@@ -55,6 +55,9 @@ func (h *host) login(p *browser.Page) {
 // Events of the host in a browser: a slow pull links to its spin-up and its layers, and a
 // drain changes open pages. The console of every page is empty.
 func TestTheDashboardShowsWhatHappens(t *testing.T) {
+	if !labtest.Long() {
+		t.Skip("long: a browser beside a fleet; test/dashboard tests each page")
+	}
 	b := browser.Start(t)
 	h := newWatched(t, "  - {name: slow, image: \""+throttled(t)+"\", port: 8080, ready: {http: /healthz, timeout: 2m}}\n")
 	site := "http://" + h.apiTCP

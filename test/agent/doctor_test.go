@@ -13,6 +13,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/hosts/doctor/watch"
+	"holdfast/test/lab/labtest"
 )
 
 // patientRoot is a procfs for an agent's doctor. The connection tracking table of its host is
@@ -129,6 +130,9 @@ func (h *host) recordOf(by *host) (record holdfast.Node) {
 // a time, at most the configured share, and without a refused client. A healthy node returns
 // to rotation.
 func TestSickNodeIsOutOfRotation(t *testing.T) {
+	if !labtest.Long() {
+		t.Skip("long: three nodes that become slow and recover; TestDoctorInTheAgent and package rotation test the parts")
+	}
 	var patients []*patientRoot
 	hosts := newFleetOf(t, 3, patient, func(int) string {
 		p := newPatient(t)

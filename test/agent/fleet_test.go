@@ -296,6 +296,9 @@ func TestAgentThatHangs(t *testing.T) {
 	t.Run("stopped", func(t *testing.T) {
 		eachPool(t, warm, func(t *testing.T, pool string) { agentThatHangs(t, pool, syscall.SIGSTOP) })
 	})
+	if !labtest.Long() {
+		return // TestMachineThatVanishes kills an agent
+	}
 	t.Run("killed", func(t *testing.T) {
 		eachPool(t, pooled, func(t *testing.T, pool string) { agentThatHangs(t, pool, syscall.SIGKILL) })
 	})

@@ -279,9 +279,9 @@ func TestMoveSpoilt(t *testing.T) {
 		kept bool // the memory is kept
 		long bool
 	}{
-		"torn":                   {func(_, _ *host) { c.ask("torn") }, false, false},
+		"torn":                   {func(_, _ *host) { c.ask("torn") }, false, true},
 		"corrupt":                {func(_, _ *host) { c.ask("corrupt") }, false, false},
-		"no room where it is":    {func(from, _ *host) { full(from) }, false, false},
+		"no room where it is":    {func(from, _ *host) { full(from) }, false, true},
 		"no room where it comes": {func(_, to *host) { full(to) }, false, false},
 		"the way breaks":         {cut(wireFault{how: wireBreaks, after: part}), false, false},
 		"the way breaks once":    {cut(wireFault{how: wireBreaks, after: part, times: 1}), true, true},

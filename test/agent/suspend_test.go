@@ -171,13 +171,17 @@ func TestSuspendedGoesOnElsewhere(t *testing.T) {
 		suspended string
 		alone     bool // the node with the image is gone
 		fresh     bool
+		long      bool
 	}{
-		"fetched": {"", false, false},
-		"gone":    {"", true, true},
-		"shared":  {", suspended: {shared: true, dir: " + filepath.Join(shared, "dir") + ", key_file: " + key + "}", true, false},
+		"fetched": {"", false, false, true},
+		"gone":    {"", true, true, false},
+		"shared":  {", suspended: {shared: true, dir: " + filepath.Join(shared, "dir") + ", key_file: " + key + "}", true, false, true},
 		"commands": {", suspended: {key_file: " + key + `, put: [/bin/cp, "{file}", "` + far + `/{name}"], get: [/bin/cp, "` + far + `/{name}", "{file}"], ` +
-			`drop: [/bin/rm, "` + far + `/{name}"]}`, true, false},
+			`drop: [/bin/rm, "` + far + `/{name}"]}`, true, false, false},
 	} {
+		if c.long && !labtest.Long() {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			had, other, first := m.fleet(t, c.suspended, "")
 			had.must("session", "suspend", "a")

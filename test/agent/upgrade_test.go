@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"holdfast/internal/control/api"
+	"holdfast/test/lab/labtest"
 )
 
 // install replaces the program of the host's agent as a package manager does. The file of the
@@ -264,30 +265,34 @@ func TestUpgradeThatFails(t *testing.T) {
 	check := h.clients()
 	for _, c := range []struct {
 		name    string
+		long    bool
 		prepare func()
 		want    string
 		state   api.UpgradeState // "": the next agent got no turn
 	}{
-		{"exits at once", func() { h.install([]byte("#!/bin/sh\nexit 7\n")) }, "exit status 7", ""},
-		{"hangs at once", func() { h.install([]byte("#!/bin/sh\nexec sleep 1000\n")) }, "did not send its hello within 10s", ""},
-		{"is no program", func() { h.install([]byte("what is this")) }, "exec format error", ""},
-		{"is not there", func() { os.Remove(h.program) }, "no such file", ""},
-		{"bad configuration", func() {
+		{"exits at once", false, func() { h.install([]byte("#!/bin/sh\nexit 7\n")) }, "exit status 7", ""},
+		{"hangs at once", true, func() { h.install([]byte("#!/bin/sh\nexec sleep 1000\n")) }, "did not send its hello within 10s", ""},
+		{"is no program", true, func() { h.install([]byte("what is this")) }, "exec format error", ""},
+		{"is not there", true, func() { os.Remove(h.program) }, "no such file", ""},
+		{"bad configuration", true, func() {
 			h.installReal()
 			h.configure("sessions: {boots: many}")
 		}, "line ", ""},
-		{"another data directory", func() {
+		{"another data directory", false, func() {
 			h.installReal()
 			text := strings.Replace(string(good), "/data\n", "/data2\n", 1)
 			if err := os.WriteFile(h.configFile(), []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}, "data_dir is", ""},
-		{"ends in its turn", func() { h.installReal(); h.configureEngine("unix:///nowhere/docker.sock") }, "/nowhere/docker.sock", api.UpgradeFailed},
-		{"crashes in its turn", func() { h.installNext("crash") }, "the next agent has ended: exit status 4", api.UpgradeFailed},
-		{"is killed in its turn", func() { h.installNext("die") }, "the next agent has ended: signal: killed", api.UpgradeFailed},
-		{"crashes in its trial", func() { h.installNext("crash-up") }, "in its trial of 300ms: the next agent has ended: exit status 4", api.UpgradeFailed},
+		{"ends in its turn", false, func() { h.installReal(); h.configureEngine("unix:///nowhere/docker.sock") }, "/nowhere/docker.sock", api.UpgradeFailed},
+		{"crashes in its turn", true, func() { h.installNext("crash") }, "the next agent has ended: exit status 4", api.UpgradeFailed},
+		{"is killed in its turn", true, func() { h.installNext("die") }, "the next agent has ended: signal: killed", api.UpgradeFailed},
+		{"crashes in its trial", false, func() { h.installNext("crash-up") }, "in its trial of 300ms: the next agent has ended: exit status 4", api.UpgradeFailed},
 	} {
+		if c.long && !labtest.Long() {
+			continue
+		}
 		c.prepare()
 		r, u := h.upgrade()
 		lines := strings.Split(strings.TrimSpace(r.err), "\n")
@@ -336,6 +341,9 @@ func TestUpgradeWithoutAnAgent(t *testing.T) {
 
 // A second upgrade is refused while another one runs, before the turn and in the trial.
 func TestTwoUpgradesAtOnce(t *testing.T) {
+	if !labtest.Long() {
+		t.Skip("long: TestUpgrades has one at a time")
+	}
 	h := newUpgradable(t, "")
 	h.install([]byte("#!/bin/sh\nsleep 2\nexec " + holdfastBinary(t) + ` "$@"` + "\n"))
 	first := make(chan result, 1)
@@ -474,9 +482,11 @@ func TestUpgradeInAFleet(t *testing.T) {
 	other := besides(hosts, has)[0]
 	deadman := has.deadman()
 	containers, starts := has.running(), startTimes(t, has, has.running())
-	has.installNext("hang")
-	if r, u := has.upgrade(); r.code != 1 || u.State != api.UpgradeFailed || !strings.Contains(r.err, `did not report "held" within`) {
-		t.Errorf("%+v\n%+v", r, u)
+	if labtest.Long() { // until the limit of a hang
+		has.installNext("hang")
+		if r, u := has.upgrade(); r.code != 1 || u.State != api.UpgradeFailed || !strings.Contains(r.err, `did not report "held" within`) {
+			t.Errorf("%+v\n%+v", r, u)
+		}
 	}
 	has.installReal()
 	loads := []*load{

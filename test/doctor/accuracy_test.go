@@ -45,7 +45,7 @@ func bench(t *testing.T, args ...string) benched {
 // these drills on a kernel of its own.
 func rows() []string {
 	if !labtest.Long() {
-		return []string{"idle", "throttle", "fadvise", "pinned", "fsync", "rtnl"}
+		return []string{"idle", "throttle", "fsync", "rtnl"}
 	}
 	all := []string{"idle", "busy", "booting"}
 	for _, d := range drill.All() {

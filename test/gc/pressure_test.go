@@ -9,12 +9,16 @@ import (
 
 	"holdfast/bench"
 	"holdfast/test/lab"
+	"holdfast/test/lab/labtest"
 )
 
 // TestPressure runs a part of `holdfast bench gc --pressure`: spin-ups fill a disk continuously.
 // The disk stays below the critical level, and each deletion during a spin-up has its reason in
 // the log.
 func TestPressure(t *testing.T) {
+	if !labtest.Long() {
+		t.Skip("long: half a minute of spin-ups on a full disk; TestInterleavings collects beside spin-ups")
+	}
 	if !lab.Inside() {
 		t.Skip("-short: a private engine takes its time, and root")
 	}

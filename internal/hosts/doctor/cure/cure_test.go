@@ -24,7 +24,7 @@ import (
 func TestInMachine(t *testing.T) {
 	c := vm.Config{Memory: 1536}
 	vmtest.AddDisk(t, &c)
-	tests := "^(TestSqueeze|TestDentries)$"
+	tests := "^TestSqueeze$"
 	if labtest.Long() {
 		tests = "^(TestSqueeze|TestLocked|TestPinned|TestSelf|TestDentries)$"
 	}
