@@ -145,7 +145,7 @@ func TestBootThatFailsSaysWhyAndLeavesNothing(t *testing.T) {
 		}
 	})
 	t.Run("wrong path", func(t *testing.T) {
-		e := bootFails(t, func(x *Template) { x.Ready = Readiness{HTTPPath: "/ws", Timeout: 300 * time.Millisecond} })
+		e := bootFails(t, func(x *Template) { x.Ready = Readiness{HTTPPath: "/ws", Timeout: 3 * time.Second} })
 		if !strings.Contains(e.Error(), "GET ") {
 			t.Errorf("%v does not contain the request", e)
 		}
