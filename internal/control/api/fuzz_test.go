@@ -36,6 +36,9 @@ func TestOddRequestsAreAnsweredAsDocumented(t *testing.T) {
 			t.Fatalf("%s %s %q: status %d: %v", e.method, e.path, e.body, r.status, err)
 		}
 	})
+	if testing.Short() {
+		return // with a fifth of the requests, a status may be missing
+	}
 	for _, status := range []int{200, 400, 404, 415} {
 		if seen[status] == 0 {
 			t.Errorf("the requests got %d different answers: %v", status, seen)
