@@ -96,7 +96,11 @@ func (s *slow) Stage(_ context.Context, _ holdfast.Owner, left *holdfast.Suspend
 	return false, errors.New("it is a test's")
 }
 
-func (s *slow) Started(string, error) {}
+func (s *slow) Used(string) bool { return false }
+
+func (s *slow) Restage(string, string) error { return nil }
+
+func (s *slow) Unstage(string, bool) {}
 
 // Saved sessions are handed over one by one. Sessions that are not saved are released
 // before the first of them.
