@@ -28,6 +28,9 @@ type Mover interface {
 	// Reserve reserves space for the session's image until release is called, once.
 	// An error says why the image cannot be kept on this node. It does not block.
 	Reserve(d move.Departing) (_ move.Departing, release func(), err error)
+	// Saved returns the note of a session whose agent ended while it suspended it, if the
+	// image is complete and on this node.
+	Saved(o holdfast.Owner) (holdfast.Suspended, bool)
 	// Suspend saves a container that Reserve has returned, and keeps the image for
 	// the session's next epoch. Without an error the container exits by itself.
 	Suspend(ctx context.Context, d move.Departing) (holdfast.Suspended, error)
@@ -191,6 +194,9 @@ func (b *attempt) resume(ctx context.Context) (done func()) {
 func (b *attempt) readSuspendNote() (left holdfast.Suspended, err error) {
 	if err := json.Unmarshal([]byte(b.owner.SuspendNote), &left); err != nil || left.Key != b.e.key || left.Epoch >= b.owner.Epoch {
 		return left, errors.New("its suspend note cannot be read")
+	}
+	if left.Lost != "" {
+		return left, errors.New(left.Lost)
 	}
 	if left.Template != b.e.template.Name && !b.e.templateNamed {
 		t, err := b.m.template(left.Template)
