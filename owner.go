@@ -59,7 +59,7 @@ type Owner struct {
 	Boot        Phases     `json:"boot,omitzero"` // from Ready on
 	// Memory is, from Ready on, Restored if the session continues with the memory of
 	// its previous epoch, or else the reason why it does not. It is "" if there was no
-	// memory to restore.
+	// memory to restore. While the memory is saved for the next epoch, it is Saving.
 	Memory string `json:"memory,omitempty"`
 	// SuspendNote is what Suspend stored for this claim. Only the result of the claim
 	// contains it.
@@ -68,6 +68,9 @@ type Owner struct {
 
 // Restored is the value of Owner.Memory of a session that continues with its memory.
 const Restored = "restored"
+
+// Saving is the value of Owner.Memory of a session whose memory is being saved.
+const Saving = "saving"
 
 // Suspended is a session that no node serves and whose memory is kept for the next
 // connect.
@@ -80,6 +83,9 @@ type Suspended struct {
 	TakenAt  time.Time  `json:"taken_at"`
 	Until    time.Time  `json:"until"` // the image is deleted then
 	Bytes    int64      `json:"bytes"` // size of the image before encryption
+	// Lost is why there is no image; "" if there is one. The next claim receives the
+	// reason.
+	Lost string `json:"lost,omitempty"`
 }
 
 // SuspendReport is the result of suspending a session.

@@ -99,5 +99,9 @@ func (a *Agent) drainAndEnd(ctx context.Context, front, p *tasks.Stack) error {
 	// First stop all tasks that could claim, renew or publish.
 	err := errors.Join(front.Stop(), p.Stop())
 	a.endPools(ctx)
-	return errors.Join(err, a.lease.Drop(ctx), a.dismissDeadman())
+	err = errors.Join(err, a.lease.Drop(ctx))
+	if a.deadman == nil {
+		return err
+	}
+	return errors.Join(err, dismissDeadman(ctx, a.deadman.StandDown, a.endPools, a.log))
 }

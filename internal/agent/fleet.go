@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -75,19 +76,29 @@ func (a *Agent) closeDeadman() {
 	}
 }
 
-// dismissDeadman ends the deadman of a node without sessions. If the engine has not yet
-// removed a container of a pool, the deadman stays and kills the container at its
-// deadline.
-func (a *Agent) dismissDeadman() error {
-	if a.deadman == nil {
-		return nil
+// standDownTime bounds the wait for containers of the pools that may still run.
+const (
+	standDownTime  = 10 * time.Second
+	standDownPause = 50 * time.Millisecond
+)
+
+// dismissDeadman ends the deadman of a node without sessions. While a container of the
+// pools may still run, it repeats cleanUp. If such a container remains, the deadman stays
+// and kills the container at its deadline.
+func dismissDeadman(ctx context.Context, standDown func() error, cleanUp func(context.Context), log *slog.Logger) error {
+	ctx, cancel := context.WithTimeout(ctx, standDownTime)
+	defer cancel()
+	for {
+		err := standDown()
+		if !errors.Is(err, deadman.ErrHolds) {
+			return err
+		}
+		if tasks.Sleep(ctx, standDownPause) != nil {
+			log.Warn("the engine has not removed all containers of the pools: the deadman kills them at its deadline")
+			return nil
+		}
+		cleanUp(ctx)
 	}
-	err := a.deadman.StandDown()
-	if errors.Is(err, deadman.ErrHolds) {
-		a.log.Warn("the engine has not removed all containers of the pools: the deadman kills them at its deadline")
-		return nil
-	}
-	return err
 }
 
 // newFleet joins this node's sessions to those of the other nodes.

@@ -48,7 +48,7 @@ func (s sessions) Sessions(ctx context.Context) ([]api.Session, error) {
 		}
 	}
 	for _, x := range kept.suspended {
-		if _, ok := here[x.Key]; !ok { // it may have been claimed meanwhile
+		if _, ok := here[x.Key]; !ok && x.Lost == "" { // it may have been claimed meanwhile
 			here[x.Key] = suspendedSession(x.Suspended)
 		}
 	}
@@ -79,8 +79,10 @@ func (s sessions) Session(ctx context.Context, key holdfast.SessionKey) (api.Ses
 	o, err := s.a.store.Get(ctx, key)
 	if errors.Is(err, holdfast.ErrNotFound) {
 		var kept move.Record
-		if kept, err = move.FindSuspended(ctx, s.a.store, key); err == nil {
+		if kept, err = move.FindSuspended(ctx, s.a.store, key); err == nil && kept.Lost == "" {
 			return suspendedSession(kept.Suspended), nil
+		} else if err == nil {
+			err = holdfast.ErrNotFound
 		}
 	}
 	if errors.Is(err, holdfast.ErrNotFound) {
@@ -123,7 +125,7 @@ func (s sessions) StopSession(ctx context.Context, key holdfast.SessionKey) (hol
 		return r, err
 	}
 	kept, lookErr := move.FindSuspended(ctx, s.a.store, key)
-	if lookErr != nil {
+	if lookErr != nil || kept.Lost != "" {
 		return r, err
 	}
 	if s.a.mover != nil {

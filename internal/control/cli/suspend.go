@@ -56,6 +56,8 @@ func memoryText(memory string) string {
 		return "fresh: its memory is lost: " + clean(why)
 	case memory == holdfast.Restored:
 		return "with its memory"
+	case memory == holdfast.Saving:
+		return "is being saved"
 	}
 	return "there was no saved memory"
 }

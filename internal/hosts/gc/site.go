@@ -19,7 +19,7 @@ type site struct {
 }
 
 // site returns the engine's site. If the data is not on this host, the disk is
-// unknown.
+// unknown. It refuses a data root that is not trusted.
 func (c *Collector) site(ctx context.Context) (site, error) {
 	info, err := c.d.Engine.Info(ctx)
 	if err != nil {
@@ -28,6 +28,9 @@ func (c *Collector) site(ctx context.Context) (site, error) {
 	var s site
 	if info.Socket != "" {
 		if _, err := c.d.Disk(info.DataRoot); err == nil {
+			if err := trusted(info.DataRoot); err != nil {
+				return site{}, err
+			}
 			s.local = info.DataRoot
 		}
 	}

@@ -8,10 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/internal/platform/atomicfile"
 	"holdfast/internal/platform/linux/flock"
 	"holdfast/internal/platform/linux/kfile"
 	"holdfast/internal/platform/linux/netns"
@@ -33,27 +35,27 @@ type Lock struct {
 	left *Residue
 }
 
-// content is the JSON content of a lock file.
+// content is the JSON content of the note of a lock.
 type content struct {
 	Pid  int      `json:"pid"`
 	Left *Residue `json:"left,omitempty"`
 }
 
-// note writes the pid of the lock's holder to the file, and what a hold leaves
-// if all its processes are killed.
+// note writes the pid of the lock's holder, and what a hold leaves if all its processes
+// are killed. After an error, for example on a full file system, the note before stays.
 func (l *Lock) note(left *Residue) error {
 	b, err := json.Marshal(content{os.Getpid(), left})
 	if err != nil {
 		return err
 	}
-	if err := l.file.Truncate(0); err != nil {
-		return err
-	}
-	_, err = l.file.WriteAt(b, 0)
-	return err
+	return atomicfile.WriteNoSync(notePath(l.path), b, 0o600)
 }
 
-// noteAll writes into each port's file what a hold leaves at that port: the
+// notePath is the file with the content of a lock. The lock file itself stays empty,
+// because a keeper has inherited it and it cannot be replaced.
+func notePath(lock string) string { return strings.TrimSuffix(lock, ".lock") + ".note" }
+
+// noteAll writes into each port's note what a hold leaves at that port: the
 // next protect may cover only some of the ports.
 func noteAll(locks []*Lock, left *Residue) error {
 	for _, l := range locks {
@@ -85,10 +87,10 @@ func (l *Residue) at(port uint16) *Residue {
 	return &of
 }
 
-// readContent reads the lock file at path. It returns the zero content if the
-// file cannot be read.
+// readContent reads the note of the lock at path. It returns the zero content if the
+// note cannot be read.
 func readContent(path string) (c content) {
-	if b, err := kfile.Read(path, maxMessage); err == nil {
+	if b, err := kfile.Read(notePath(path), maxMessage); err == nil {
 		_ = json.Unmarshal(b, &c)
 	}
 	return c
@@ -124,12 +126,12 @@ func namespaceID(path string) (string, error) {
 	return netns.ID(path)
 }
 
-// Unlock releases locks. It removes a file if no other process has it open and
-// it holds no note for the next protect.
+// Unlock releases locks. It removes their files if no other process has the lock and
+// there is no residue for the next protect.
 func Unlock(locks []*Lock) {
 	for _, l := range locks {
 		if l.left != nil {
-			_ = l.note(l.left) // the file may hold the note of a later hold
+			_ = l.note(l.left) // the file may have the note of a later hold
 			l.file.Close()
 			continue
 		}
@@ -137,7 +139,7 @@ func Unlock(locks []*Lock) {
 		// A keeper that is still running also has the lock. If none is, remove
 		// the file under a new lock.
 		if again, err := flock.Open(l.path, os.O_RDWR|os.O_CREATE); err == nil {
-			_ = os.Remove(l.path)
+			_ = errors.Join(os.Remove(notePath(l.path)), os.Remove(l.path))
 			again.Close()
 		}
 	}

@@ -70,7 +70,9 @@ func (r Runtime) Script() ([]byte, error) {
 }
 
 // script gets runsc's arguments; the last one is the container. It renames the image
-// before the restore, so that an image is used once.
+// before the restore, so that an image is used once. A container whose image was used
+// does not start again: an engine that repeats a start would otherwise start the container
+// without its memory.
 const script = `#!/bin/sh
 # Written by holdfast. It runs runsc, and restores a container for which an image is
 # staged.
@@ -79,6 +81,14 @@ id=
 for id; do :; done
 staged=$images/$id
 if [ -z "$id" ] || ! [ -d "$staged" ]; then
+  if [ -n "$id" ] && [ -d "$staged.used" ]; then
+    for word; do
+      if [ "$word" = start ]; then
+        echo 'holdfast: a restore of this container was begun; it does not start without its memory' >&2
+        exit 1
+      fi
+    done
+  fi
   exec "$runsc" "$@"
 fi
 n=$#
@@ -248,19 +258,38 @@ func (r Runtime) Stage(id, dir string) error {
 	return nil
 }
 
-// Unstage removes the rest of container id's image, after the container was started
-// or when it will not be. It reports whether the start has used the image.
-func (r Runtime) Unstage(id string) (used bool, err error) {
+// Used reports whether a start of container id has used its image.
+func (r Runtime) Used(id string) bool {
+	_, err := os.Lstat(r.used(id))
+	return err == nil
+}
+
+func (r Runtime) used(id string) string { return filepath.Join(r.Images, id+".used") }
+
+// Restage moves the image of container from, used or not, to container to, which is
+// created and not started. It is for a restore that was interrupted. No process of from
+// may run.
+func (r Runtime) Restage(from, to string) error {
+	if !containerID.MatchString(from) {
+		return fmt.Errorf("stage an image again: %q is not a container's id", from)
+	}
+	dir := filepath.Join(r.Images, from)
+	if r.Used(from) {
+		dir = r.used(from)
+	}
+	return r.Stage(to, dir)
+}
+
+// Unstage removes the image of container id, after the container was restored or when it
+// will not be.
+func (r Runtime) Unstage(id string) error {
 	if !containerID.MatchString(id) {
-		return false, fmt.Errorf("unstage an image: %q is not a container's id", id)
+		return fmt.Errorf("unstage an image: %q is not a container's id", id)
 	}
-	path := filepath.Join(r.Images, id)
-	_, err = os.Lstat(path + ".used")
-	used = err == nil
-	if err := errors.Join(os.RemoveAll(path), os.RemoveAll(path+".used")); err != nil {
-		return used, fmt.Errorf("remove the image of container %.12s: %w", id, err)
+	if err := errors.Join(os.RemoveAll(filepath.Join(r.Images, id)), os.RemoveAll(r.used(id))); err != nil {
+		return fmt.Errorf("remove the image of container %.12s: %w", id, err)
 	}
-	return used, nil
+	return nil
 }
 
 // Sweep removes all staged images. It is for the time after a crash, before the first

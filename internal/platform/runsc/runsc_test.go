@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -179,7 +180,8 @@ func TestGoesOn(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.start(next)
-		if used, err := s.runsc.Unstage(next); !used || err != nil {
+		used := s.runsc.Used(next)
+		if err := s.runsc.Unstage(next); !used || err != nil {
 			t.Errorf("used %v, %v", used, err)
 		}
 		if n := number(t, s.said(next, 3)[0]); n != last+1 {
@@ -298,7 +300,7 @@ func TestRefuses(t *testing.T) {
 			t.Errorf("%s: started %v, running %v, %v", name, err == nil, c.Running(), inspectErr)
 		}
 		t.Logf("%s: %v", name, err)
-		if _, err := s.runsc.Unstage(id); err != nil {
+		if err := s.runsc.Unstage(id); err != nil {
 			t.Error(err)
 		}
 	}
@@ -311,5 +313,52 @@ func TestRefuses(t *testing.T) {
 	}
 	if err := s.runsc.Sweep(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A start that is repeated is never another kind of start: after a restore that was begun
+// the container does not start without its image. The image can be used again for another
+// container.
+func TestRestoreIsNotRepeatedAsAStart(t *testing.T) {
+	dir := t.TempDir()
+	r := runsc.Runtime{Program: filepath.Join(dir, "runsc"), Images: filepath.Join(dir, "staged")}
+	script, image := filepath.Join(dir, "runtime"), filepath.Join(dir, "image")
+	err := errors.Join(os.Mkdir(r.Images, 0o700), os.Mkdir(image, 0o700), os.WriteFile(r.Program, []byte("#!/bin/sh\necho \"$@\"\n"), 0o755), r.Install(script))
+	for _, name := range []string{"checkpoint.img", "pages.img", "pages_meta.img"} {
+		err = errors.Join(err, os.WriteFile(filepath.Join(image, name), []byte(name), 0o600))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second := strings.Repeat("1a", 32), strings.Repeat("2b", 32)
+	run := func(args ...string) (string, error) {
+		out, err := exec.Command(script, args...).CombinedOutput()
+		return strings.TrimSpace(string(out)), err
+	}
+	restored := func(id string) {
+		t.Helper()
+		if out, err := run("--root=/r", "start", id); err != nil || out != "--root=/r restore --detach --image-path="+r.Images+"/"+id+".used "+id {
+			t.Errorf("a start with an image is %q, %v", out, err)
+		}
+	}
+	if err := r.Stage(first, image); err != nil || r.Used(first) {
+		t.Fatalf("used %v, %v", r.Used(first), err)
+	}
+	restored(first)
+	if out, err := run("--root=/r", "start", first); err == nil || !r.Used(first) {
+		t.Errorf("a second start is %q, used %v", out, r.Used(first))
+	}
+	if out, err := run("--root=/r", "state", first); err != nil || out != "--root=/r state "+first {
+		t.Errorf("another command is %q, %v", out, err)
+	}
+	if err := r.Restage(first, second); err != nil {
+		t.Fatal(err)
+	}
+	restored(second)
+	if err := r.Unstage(second); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(r.Images); err != nil || len(left) > 0 {
+		t.Errorf("%v are left, %v", left, err)
 	}
 }

@@ -17,8 +17,9 @@ func Searchable(id string) bool {
 // Search finds the control groups of containers by their ids alone, for example of a
 // container that the engine is about to start and whose init cannot be opened yet. It
 // returns the groups by id. It leaves out ids that are not Searchable, that have no
-// group, or that this process is in. It walks through all groups of the host. After
-// an error it also returns what it found before.
+// group, or that this process is in. It walks through the groups of the host as
+// cgroup.Mounts.Search does: groups that another user has created, with the name of a
+// container, are not found. After an error it also returns what it found.
 func (o *Opener) Search(ids []string) (map[string][]cgroup.Group, error) {
 	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !Searchable(id) })
 	if len(ids) == 0 {

@@ -289,17 +289,31 @@ func (m *Mover) Stage(ctx context.Context, o holdfast.Owner, left *holdfast.Susp
 	return true, nil
 }
 
-// Started implements session.Mover.
-func (m *Mover) Started(container string, err error) {
+// Used implements session.Mover.
+func (m *Mover) Used(container string) bool { return m.runsc.Used(container) }
+
+// Restage implements session.Mover.
+func (m *Mover) Restage(from, to string) error {
+	if err := m.runsc.Restage(from, to); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.starts[to] = restoring{time.Now(), m.starts[from].bytes}
+	delete(m.starts, from)
+	return nil
+}
+
+// Unstage implements session.Mover.
+func (m *Mover) Unstage(container string, restored bool) {
 	m.mu.Lock()
 	r := m.starts[container]
 	delete(m.starts, container)
 	m.mu.Unlock()
-	used, unstageErr := m.runsc.Unstage(container)
-	if unstageErr != nil {
-		m.o.Log.Warn("the image of a session cannot be removed", "container", container, "err", unstageErr)
+	if err := m.runsc.Unstage(container); err != nil {
+		m.o.Log.Warn("the image of a session cannot be removed", "container", container, "err", err)
 	}
-	if used && err == nil {
+	if restored {
 		m.rates.learn(&m.rates.rates.Restore, r.bytes, time.Since(r.at), 1)
 		m.rates.save()
 	}

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -222,6 +223,25 @@ func (m *Mover) Suspend(ctx context.Context, d Departing) (s holdfast.Suspended,
 	}, nil
 }
 
+// Saved implements session.Mover. The image is complete, because an unfinished one has
+// another name. The images of a Remote are not listed.
+func (m *Mover) Saved(o holdfast.Owner) (holdfast.Suspended, bool) {
+	if m.images == nil || m.images.o.Remote != nil {
+		return holdfast.Suspended{}, false
+	}
+	all, err := m.images.List()
+	i := slices.IndexFunc(all, func(i StoredImage) bool { return i.Key == o.Key && i.Epoch == o.Epoch })
+	if err != nil || i < 0 {
+		return holdfast.Suspended{}, false
+	}
+	m.suspendeds.add(o.Key, o.Epoch)
+	at := all[i].TakenAt.UTC()
+	return holdfast.Suspended{
+		Key: o.Key, Epoch: o.Epoch, Node: m.o.Node, Shared: m.images.shared, Template: o.Template,
+		TakenAt: at, Until: at.Add(m.images.limits.Age), Bytes: all[i].Bytes,
+	}, true
+}
+
 // putSuspended stores an image after it has freed space for it. The space of a
 // remote store is not limited.
 func (m *Mover) putSuspended(ctx context.Context, label Label, size int64, dir string) error {
@@ -286,7 +306,7 @@ func (m *Mover) Give(ctx context.Context, key holdfast.SessionKey, epoch holdfas
 // every node can read the image or no node has it.
 func (m *Mover) Prefer(ctx context.Context, key holdfast.SessionKey) holdfast.NodeID {
 	r, err := FindSuspended(ctx, m.o.Store, key)
-	if err != nil || r.Shared {
+	if err != nil || r.Shared || r.Lost != "" {
 		return ""
 	}
 	return r.Node

@@ -121,6 +121,23 @@ func TestSuspendedExpire(t *testing.T) {
 	m.have(t, "", "")
 }
 
+// An agent that ended between an image and its record has left a complete image.
+func TestSavedWithoutARecord(t *testing.T) {
+	m, all := stored(t, "a")
+	if err := m.o.Store.DropNote(t.Context(), store.Note{Name: store.SuspendedNotes + "a"}); err != nil {
+		t.Fatal(err)
+	}
+	o := holdfast.Owner{Key: "a", Epoch: all["a"].Epoch, Template: "kept"}
+	if s, ok := m.Saved(o); !ok || s.Epoch != o.Epoch || s.Node != "n1" || s.Template != "kept" || s.Bytes < 1000 || !s.Until.After(s.TakenAt) {
+		t.Errorf("%v, %+v", ok, s)
+	}
+	for _, other := range []holdfast.Owner{{Key: "a", Epoch: o.Epoch + 1}, {Key: "b", Epoch: o.Epoch}} {
+		if s, ok := m.Saved(other); ok {
+			t.Errorf("%+v has the image %+v", other, s)
+		}
+	}
+}
+
 func TestOldestImagesMakeSpace(t *testing.T) {
 	m, _ := stored(t, "a", "b", "c")
 	list, err := m.images.List()

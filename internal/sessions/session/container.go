@@ -106,13 +106,19 @@ func matchesSpec(c engine.Container, spec engine.Spec) bool {
 }
 
 func (b *attempt) start(ctx context.Context) error {
+	return b.startWith(ctx, func(ctx context.Context) error { return b.m.deps.Engine.Start(ctx, b.container) })
+}
+
+// startWith announces the container to the deadman and calls f, again while the engine is
+// unavailable.
+func (b *attempt) startWith(ctx context.Context, f func(context.Context) error) error {
 	if err := b.m.deps.Deadman.Expect(b.container); err != nil {
 		return fmt.Errorf("announcing the container to the deadman: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
 	return b.spinup.Time(spinup.Start, func() error {
-		return retry(ctx, holdfast.ErrEngine, func() error { return b.m.deps.Engine.Start(ctx, b.container) })
+		return retry(ctx, holdfast.ErrEngine, func() error { return f(ctx) })
 	})
 }
 

@@ -46,6 +46,8 @@ type fakeEngine struct {
 	guarded  bool     // a container must be announced to a deadman before its start
 	heard    []string // ids of the warm containers that received an identity
 
+	runtime func(id string) error // called before a container's process starts; an error is that of the start
+
 	stepTakes time.Duration // of an init step; below 0 it never ends
 	stepCode  int           // its exit code
 
@@ -158,6 +160,11 @@ func (f *fakeEngine) Start(ctx context.Context, id string) error {
 		f.problems = append(f.problems, c.Name+" is started and the deadman does not know")
 	}
 	f.orders = append(f.orders, "start "+c.ID)
+	if f.runtime != nil {
+		if err := f.runtime(c.ID); err != nil {
+			return err
+		}
+	}
 	cmd, err := killtest.Start(c.ID)
 	if err != nil {
 		return err

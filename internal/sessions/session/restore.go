@@ -28,6 +28,9 @@ type Mover interface {
 	// Reserve reserves space for the session's image until release is called, once.
 	// An error says why the image cannot be kept on this node. It does not block.
 	Reserve(d move.Departing) (_ move.Departing, release func(), err error)
+	// Saved returns the note of a session whose agent ended while it suspended it, if the
+	// image is complete and on this node.
+	Saved(o holdfast.Owner) (holdfast.Suspended, bool)
 	// Suspend saves a container that Reserve has returned, and keeps the image for
 	// the session's next epoch. Without an error the container exits by itself.
 	Suspend(ctx context.Context, d move.Departing) (holdfast.Suspended, error)
@@ -36,10 +39,22 @@ type Mover interface {
 	// claim. left is the record of a suspended session, or nil. An error states why an
 	// image cannot be used.
 	Stage(ctx context.Context, o holdfast.Owner, left *holdfast.Suspended, container string) (staged bool, err error)
-	// Started is called once after a staged container was started, with the error of
-	// the start.
-	Started(container string, err error)
+	// Used reports whether a start of the staged container has used the image.
+	Used(container string) bool
+	// Restage moves the image of a staged container that is dead to another created
+	// container.
+	Restage(from, to string) error
+	// Unstage removes the image, and is called once for what was staged. restored is
+	// whether the container was restored.
+	Unstage(container string, restored bool)
 }
+
+// maxRestores is how often a restore is tried, if the engine fails while it restores.
+const maxRestores = 2
+
+// errInterrupted means that the engine failed during a restore, and the container does
+// not run.
+var errInterrupted = errors.New("the engine failed during the restore")
 
 // startOrRestore starts the container, from an image if there is one. If the restore
 // fails, it creates a new container and starts that without the image.
@@ -65,25 +80,87 @@ func (b *attempt) startOrRestore(ctx context.Context, spec engine.Spec) error {
 	if !staged {
 		return start()
 	}
-	err = start()
-	mover.Started(b.container, err)
-	b.m.deps.Metrics.restores.WithLabelValues(outcomeOf(err)).Inc()
-	if err == nil {
+	restored, err := b.restore(ctx, spec)
+	outcome := "failed"
+	if restored {
+		outcome = "ok"
+	}
+	b.m.deps.Metrics.restores.WithLabelValues(outcome).Inc()
+	switch {
+	case restored:
 		b.owner.Memory = holdfast.Restored
 		b.m.log.Info("session is restored from its memory", "session", b.e.key, "epoch", b.owner.Epoch)
 		return nil
-	}
-	if ctx.Err() != nil {
+	case err == nil:
+		b.lostMemory(errors.New("the engine has started its container without its image"))
+		return nil
+	case ctx.Err() != nil:
 		return err
 	}
 	b.lostMemory(fmt.Errorf("its container could not be restored from its image: %w", err))
-	if err := b.phase("create", func() error { return b.m.deps.Engine.Remove(ctx, b.container) }); err != nil {
-		return err
-	}
-	if err := b.create(ctx, spec); err != nil {
+	if err := b.replaceContainer(ctx, spec); err != nil {
 		return err
 	}
 	return start()
+}
+
+// restore starts the staged container. If the engine fails meanwhile, it repeats the
+// restore with another container: a start without the image would lose the memory. The
+// image exists until the container was restored, or will not be. Without an error the
+// container runs; restored is whether it has its memory.
+func (b *attempt) restore(ctx context.Context, spec engine.Spec) (restored bool, err error) {
+	mover, at := b.m.deps.Mover, b.container
+	defer func() { mover.Unstage(at, restored) }()
+	for n := 1; ; n++ {
+		err = b.phase("start", func() error { return b.startStaged(ctx) })
+		if err == nil {
+			return mover.Used(at), nil
+		}
+		if !errors.Is(err, errInterrupted) || n == maxRestores {
+			return false, err
+		}
+		b.m.log.Warn("the engine failed while it restored a session; the restore is repeated", "session", b.e.key, "epoch", b.owner.Epoch)
+		if err := b.replaceContainer(ctx, spec); err != nil {
+			return false, err
+		}
+		if err := mover.Restage(at, b.container); err != nil {
+			return false, err
+		}
+		at = b.container
+	}
+}
+
+// startStaged starts the staged container. It does not repeat a start that has used the
+// image. errInterrupted.
+func (b *attempt) startStaged(ctx context.Context) error {
+	return b.startWith(ctx, func(ctx context.Context) error {
+		if !b.m.deps.Mover.Used(b.container) {
+			return b.m.deps.Engine.Start(ctx, b.container)
+		}
+		c, err := b.m.deps.Engine.Inspect(ctx, b.container)
+		if err == nil && !c.Running() {
+			err = errInterrupted
+		}
+		return err
+	})
+}
+
+// replaceContainer removes the container, sees it dead and creates another one.
+func (b *attempt) replaceContainer(ctx context.Context, spec engine.Spec) error {
+	err := b.phase("create", func() error {
+		ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+		defer cancel()
+		if err := retry(ctx, holdfast.ErrEngine, func() error { return b.m.deps.Engine.Remove(ctx, b.container) }); err != nil {
+			return err
+		}
+		return b.m.seeDead(ctx, []string{b.container})[b.container]
+	})
+	if err != nil {
+		return err
+	}
+	b.m.deps.Deadman.Forget(b.container)
+	b.container = ""
+	return b.create(ctx, spec)
 }
 
 // maxReason bounds the reason of a lost memory in the session's record, in bytes.
@@ -117,6 +194,9 @@ func (b *attempt) resume(ctx context.Context) (done func()) {
 func (b *attempt) readSuspendNote() (left holdfast.Suspended, err error) {
 	if err := json.Unmarshal([]byte(b.owner.SuspendNote), &left); err != nil || left.Key != b.e.key || left.Epoch >= b.owner.Epoch {
 		return left, errors.New("its suspend note cannot be read")
+	}
+	if left.Lost != "" {
+		return left, errors.New(left.Lost)
 	}
 	if left.Template != b.e.template.Name && !b.e.templateNamed {
 		t, err := b.m.template(left.Template)

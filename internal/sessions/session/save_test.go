@@ -23,6 +23,7 @@ type slow struct {
 	end   chan struct{} // closed when Save may end
 	fails map[holdfast.SessionKey]bool
 	lost  map[holdfast.SessionKey]bool // sessions that Plan does not save
+	saved map[holdfast.SessionKey]bool // sessions with a complete image of an agent that ended
 
 	room int // limit of concurrent suspends; 0 means none
 
@@ -96,7 +97,15 @@ func (s *slow) Stage(_ context.Context, _ holdfast.Owner, left *holdfast.Suspend
 	return false, errors.New("it is a test's")
 }
 
-func (s *slow) Started(string, error) {}
+func (s *slow) Saved(o holdfast.Owner) (holdfast.Suspended, bool) {
+	return holdfast.Suspended{Key: o.Key, Epoch: o.Epoch, Node: o.Node, Template: o.Template, Bytes: 7}, s.saved[o.Key]
+}
+
+func (s *slow) Used(string) bool { return false }
+
+func (s *slow) Restage(string, string) error { return nil }
+
+func (s *slow) Unstage(string, bool) {}
 
 // Saved sessions are handed over one by one. Sessions that are not saved are released
 // before the first of them.

@@ -165,6 +165,10 @@ func (m *Manager) releaseUntilDone(ctx context.Context, dead []*entry) {
 // succeeded although its answer was lost. A record with another epoch belongs to
 // another claim.
 func (m *Manager) giveUp(ctx context.Context, owners []holdfast.Owner) error {
+	owners, err := m.releaseSaving(ctx, owners)
+	if err != nil || len(owners) == 0 {
+		return err
+	}
 	released, err := m.deps.Store.Release(ctx, owners...)
 	if err != nil {
 		return err

@@ -99,7 +99,7 @@ func (m *Manager) reserve(e *entry) (d move.Departing, release func(), err error
 // suspend saves and ends an entry that is marked as leaving and for which space is
 // reserved. life is the Manager's context.
 func (m *Manager) suspend(life context.Context, e *entry, d move.Departing) (r holdfast.SuspendReport, err error) {
-	m.announce(life, e)
+	m.announceSaving(life, e)
 	m.mu.Lock()
 	d.Owner = e.owner
 	m.mu.Unlock()
@@ -108,6 +108,7 @@ func (m *Manager) suspend(life context.Context, e *entry, d move.Departing) (r h
 	begun := time.Now()
 	r.Suspended, err = m.deps.Mover.Suspend(saving, d)
 	cancel()
+	m.endSaving(e)
 	m.deps.Metrics.suspends.WithLabelValues(outcomeOf(err)).Observe(time.Since(begun).Seconds())
 	if err != nil {
 		m.log.Warn("a session's memory is lost: it could not be suspended", "session", e.key, "epoch", d.Owner.Epoch, "err", err)

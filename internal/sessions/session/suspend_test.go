@@ -192,7 +192,7 @@ func TestSuspendWithoutAStore(t *testing.T) {
 	go func() { _, err := n.Suspend(t.Context(), "a"); done <- err }()
 	await(t, "the session leaves", func() bool {
 		o, err := n.store.Get(context.Background(), "a")
-		return err == nil && o.State == holdfast.Leaving
+		return err == nil && o.State == holdfast.Leaving && o.Memory == holdfast.Saving
 	})
 	n.store.SetDown(true)
 	close(mv.end)

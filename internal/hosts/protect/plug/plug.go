@@ -4,8 +4,8 @@
 //
 // A qdisc does not end with the process that created it. Each hold therefore has a
 // watcher, a process that removes the plug when the holder dies. If the watcher dies,
-// the holder removes the plug. Both keep an abstract unix socket open as a name. If a
-// process can bind the name, an existing plug is unused, and the process removes it.
+// the holder removes the plug. Both keep a lock. If a process can take the lock, an
+// existing plug is unused, and the process removes it.
 package plug
 
 import (
@@ -114,16 +114,16 @@ func (Backend) Hold(_ context.Context, t protect.Target) (protect.Held, error) {
 	if err := fits(t); err != nil {
 		return nil, err
 	}
-	name, err := takeName()
+	lock, err := takeLock()
 	if err != nil {
 		return nil, err
 	}
 	var w *watcher
 	if err = clear(); err == nil {
-		w, err = startWatcher(name)
+		w, err = startWatcher(lock)
 	}
 	if err != nil {
-		return nil, errors.Join(err, name.Close())
+		return nil, errors.Join(err, unlock(lock))
 	}
 	h := &held{target: t, watcher: w, begun: time.Now()}
 	var matches []qdisc.Match
@@ -160,7 +160,7 @@ func (*held) Residue() string { return device }
 func (b Backend) Tidy(context.Context, protect.Target, string) error { return b.Sweep() }
 
 // Sweep removes the plug of a dead holder, unless its watcher or another holder
-// manages it. Without a plug it does not bind the name, which would block a
+// manages it. Without a plug it does not take the lock, which would block a
 // process that is about to make one.
 func (Backend) Sweep() error {
 	if _, err := qdisc.Find(device); errors.Is(err, qdisc.ErrNone) {
@@ -168,14 +168,14 @@ func (Backend) Sweep() error {
 	} else if err != nil {
 		return err
 	}
-	name, err := takeName()
+	lock, err := takeLock()
 	if errors.Is(err, protect.ErrTaken) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return errors.Join(clear(), name.Close())
+	return errors.Join(clear(), unlock(lock))
 }
 
 // held is a hold.

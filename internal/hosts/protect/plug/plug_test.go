@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -261,6 +262,30 @@ func TestTaken(t *testing.T) {
 	signal(t, unix.SIGKILL, holder.Process.Pid)
 	clients.Wait(t)
 	awaitGone(t)
+}
+
+// A process of any user can bind an abstract socket address. It does not keep a hold from
+// beginning. The lock leaves no file.
+func TestNameOfAUser(t *testing.T) {
+	l, err := net.Listen("unix", "@holdfast/protect/plug")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	address := protecttest.FreePort(t)
+	protecttest.Start(t, 0, protecttest.GoServer(address)...)
+	protecttest.AwaitListening(t, address)
+	h, err := plug.Backend{}.Hold(t.Context(), target(t, address))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	awaitGone(t)
+	if left, err := filepath.Glob(protect.LockDir + "/*-plug.lock"); err != nil || len(left) > 0 {
+		t.Errorf("files: %v, %v", left, err)
+	}
 }
 
 // Ports that other hosts reach are refused, because a plug would hold only some of their

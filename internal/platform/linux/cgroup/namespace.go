@@ -1,12 +1,15 @@
 package cgroup
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"holdfast/internal/platform/linux/kfile"
 	"holdfast/internal/platform/linux/proc"
@@ -67,12 +70,18 @@ func (m Mount) has(mem Member) bool {
 // base finds the group, at the depth of the namespace's root below the mount, in
 // which this process is at its own path. It returns "" if there is none.
 func (m Mount) base(own string) (base string, err error) {
-	err = m.Group("/").Walk(bounded(func(g Group, depth int) error {
+	seen := 0
+	err = m.Group("/").Walk(func(g Group, depth int) error {
+		if seen++; seen > maxGroups {
+			return fmt.Errorf("there are more than %d", maxGroups)
+		}
 		if depth < m.above() {
 			return nil
 		}
 		b, err := kfile.Read(path.Join(g.Dir(), own, "cgroup.procs"), maxProcs)
-		if err != nil {
+		if errors.Is(err, unix.EOPNOTSUPP) { // a threaded group
+			return fs.SkipDir
+		} else if err != nil {
 			return err
 		}
 		pids, err := ParseProcs(b)
@@ -84,7 +93,7 @@ func (m Mount) base(own string) (base string, err error) {
 			return fs.SkipAll
 		}
 		return fs.SkipDir
-	}))
+	})
 	return base, err
 }
 

@@ -33,9 +33,10 @@ const Label = "holdfast.network"
 const (
 	MaxSize = 256 // ready networks; a Linux bridge has 1024 ports in total
 
-	sweepEvery  = time.Minute // interval of the search for containers of the node that the pool does not know
-	removeRetry = time.Second // after a removal that failed
-	maxRemovals = 64          // that wait for an idle node before their removal
+	sweepEvery  = time.Minute           // interval of the search for containers of the node that the pool does not know
+	removeRetry = time.Second           // after a removal that failed
+	endPause    = 20 * time.Millisecond // likewise, in End
+	maxRemovals = 64                    // that wait for an idle node before their removal
 )
 
 // Engine is the part of a container engine that the pool needs.
@@ -209,8 +210,9 @@ func (p *Pool) Counts() (ready, used, size int) {
 }
 
 // End kills the holders of all networks, used or not, and has the engine remove them
-// until ctx is done. The next agent finds what is left. End is called after Run, when
-// there are no sessions.
+// until ctx is done. A removal that fails is repeated after the others. End may be
+// called again. The next agent finds what is left. End is called after Run, when there
+// are no sessions.
 func (p *Pool) End(ctx context.Context) error {
 	p.mu.Lock()
 	all := slices.AppendSeq(p.idle, maps.Values(p.used))
@@ -219,7 +221,7 @@ func (p *Pool) End(ctx context.Context) error {
 	p.endAll(ctx, all)
 	for {
 		left, err := p.removeOne(ctx)
-		if err != nil || left == 0 {
+		if left == 0 || err != nil && tasks.Sleep(ctx, endPause) != nil {
 			return err
 		}
 	}

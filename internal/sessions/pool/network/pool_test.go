@@ -41,6 +41,7 @@ type fake struct {
 	containers map[string]*sleeper
 	fail       map[string]error // by call
 	lose       bool             // the next create succeeds and returns an error
+	slow       int              // so many removals fail
 	busy       atomic.Bool
 	starts     int             // while busy
 	known      map[string]bool // calls of the deadman's methods
@@ -133,6 +134,10 @@ func (f *fake) Remove(_ context.Context, id string) error {
 	defer f.mu.Unlock()
 	if err := f.fail["remove"]; err != nil {
 		return err
+	}
+	if f.slow > 0 {
+		f.slow--
+		return errors.New("the engine is busy")
 	}
 	c := f.containers[id]
 	delete(f.containers, id)
@@ -318,6 +323,22 @@ func TestFailedStartIsRemovedFirst(t *testing.T) {
 	}
 	if ids := f.ids(); len(ids) != 1 || !f.known[ids[0]] || !slices.Equal(p.removals, []string{ids[0], "dead"}) {
 		t.Errorf("the pool removes %q, want %q first", p.removals, ids)
+	}
+}
+
+// TestEndRepeatsRemovals: an engine that is late with one container does not keep End
+// from telling the deadman of the others, nor of that one later.
+func TestEndRepeatsRemovals(t *testing.T) {
+	f := newFake()
+	p := fakePool(t, f, 1, nil)
+	p.removals = []string{"late", "other"}
+	f.known["late"], f.known["other"] = true, true
+	f.slow = 3
+	if err := p.End(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if f.known["late"] || f.known["other"] || len(p.removals) > 0 {
+		t.Errorf("the deadman has %v, %v are left", f.known, p.removals)
 	}
 }
 
