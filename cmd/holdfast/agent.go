@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"holdfast/internal/agent"
 	"holdfast/internal/agent/handoff"
 	"holdfast/internal/agent/kubenode"
+	"holdfast/internal/agent/process"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/cli"
 	"holdfast/internal/control/config"
@@ -138,6 +140,15 @@ func socketOf(ctx context.Context, r cli.AgentRun) (string, error) {
 		return "", cli.ConfigError(err)
 	}
 	return c.API.Socket, nil
+}
+
+// newNodeID is `holdfast node new-id`.
+func newNodeID(ctx context.Context, file string) (before, now holdfast.NodeID, err error) {
+	c, err := config.LoadHost(ctx, cmp.Or(file, os.Getenv(configEnv)))
+	if err != nil {
+		return "", "", cli.ConfigError(err)
+	}
+	return process.NewID(c)
 }
 
 func serveAgent(ctx context.Context, turn *handoff.Turn, c config.Config, r cli.AgentRun) error {

@@ -41,6 +41,7 @@ func deps() cli.Deps {
 		CheckFiles:  agent.CheckFiles,
 		RunAgent:    runAgent,
 		AgentSocket: socketOf,
+		NewNodeID:   newNodeID,
 		DrainEngine: drainEngine,
 		OpenLocal:   openLocal,
 		OpenEngine:  openEngine,

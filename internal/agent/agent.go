@@ -99,6 +99,7 @@ type Agent struct {
 	opt  Options
 	log  *slog.Logger
 	node holdfast.NodeID
+	host string // process.Host of the data directory
 
 	stopOnce sync.Once
 	stop     chan handoff.ShutdownMode
@@ -172,6 +173,9 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	}
 	a.node = node
 	defer lock.Close()
+	if a.host, err = process.Host(a.cfg.DataDir); err != nil {
+		return err
+	}
 	if err := a.openIdentity(); err != nil {
 		return err
 	}
@@ -489,7 +493,7 @@ const embeddedTTL = 24 * time.Hour
 const publishEvery = time.Second
 
 func (a *Agent) leaseConfig() session.LeaseConfig {
-	c := session.LeaseConfig{Node: a.node, Address: a.cfg.Gateway.Listen, File: filepath.Join(a.cfg.DataDir, "lease"), TTL: embeddedTTL, Renew: time.Hour, Publish: 5 * time.Second}
+	c := session.LeaseConfig{Node: a.node, Host: a.host, HandedOver: a.turn != nil, Address: a.cfg.Gateway.Listen, File: process.LeaseFile(a.cfg), TTL: embeddedTTL, Renew: time.Hour, Publish: 5 * time.Second}
 	if len(a.cfg.Store.Endpoints) > 0 {
 		t := a.cfg.Store.Timing()
 		c.TTL, c.Renew, c.Publish = t.TTL, t.Renew, publishEvery

@@ -3,8 +3,8 @@ package agent
 import (
 	"context"
 	"errors"
-	"path/filepath"
 
+	"holdfast/internal/agent/process"
 	"holdfast/internal/platform/sdnotify"
 	"holdfast/internal/platform/store/etcd"
 	"holdfast/internal/platform/store/trace"
@@ -24,7 +24,7 @@ func (a *Agent) openStore(ctx context.Context) (closeStore func() error, err err
 		a.store = s
 		return a.traceStore(s.Close)
 	}
-	s, err := etcd.Open(ctx, etcd.ServerConfig{DataDir: filepath.Join(a.cfg.DataDir, "etcd"), Log: a.log})
+	s, err := etcd.Open(ctx, etcd.ServerConfig{DataDir: process.StoreDir(a.cfg), Log: a.log})
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,7 @@ import (
 	"holdfast/internal/control/config"
 	"holdfast/internal/platform/atomicfile"
 	"holdfast/internal/platform/linux/flock"
+	"holdfast/internal/platform/linux/kfile"
 )
 
 // Prepare creates and locks the directories of an agent, and returns the id of its
@@ -66,6 +67,22 @@ func (l Locks) Close() {
 	}
 }
 
+// Host identifies this boot of this host and a directory on it. Neither the copy of a disk
+// nor a copy of the directory has the same identity, and after a restart of the host the
+// identity is another one. An agent that has locked the directory knows that every
+// earlier agent with this identity has ended.
+func Host(dir string) (string, error) {
+	boot, err := kfile.Read("/proc/sys/kernel/random/boot_id", 256)
+	if err != nil {
+		return "", fmt.Errorf("identifying this boot of the host: %w", err)
+	}
+	var at unix.Stat_t
+	if err := unix.Stat(dir, &at); err != nil {
+		return "", fmt.Errorf("identifying the directory %s: %w", dir, err)
+	}
+	return fmt.Sprintf("%s %d:%d", strings.TrimSpace(string(boot)), at.Dev, at.Ino), nil
+}
+
 // sameDir reports whether two paths are one directory.
 func sameDir(a, b string) bool {
 	x, errA := os.Stat(a)
@@ -73,22 +90,40 @@ func sameDir(a, b string) bool {
 	return errA == nil && errB == nil && os.SameFile(x, y)
 }
 
-// lockName is the file in a directory that its agent locks.
-const lockName = "lock"
+// Names in an agent's directories.
+const (
+	lockName  = "lock" // locked by the agent, in each directory
+	idName    = "node"
+	storeName = "etcd" // directory of the embedded store
+)
+
+// LeaseFile is the file in which the agent keeps the node's lease.
+func LeaseFile(c config.Config) string { return filepath.Join(c.DataDir, "lease") }
+
+// StoreDir is the directory of the embedded store.
+func StoreDir(c config.Config) string { return filepath.Join(c.DataDir, storeName) }
+
+// keptID returns the node's id in the data directory. An empty file, which a power failure
+// may leave, counts as missing.
+func keptID(c config.Config) (holdfast.NodeID, error) {
+	text, err := os.ReadFile(filepath.Join(c.DataDir, idName))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("reading the node's id: %w", err)
+	}
+	return holdfast.NodeID(strings.TrimSpace(string(text))), nil
+}
 
 // nodeID reads the node's id from the data directory, or writes it there at the first
 // start. The lease of the node's records is in the same directory: under another id
 // the records would have no owner, and their keys could not boot. A renamed host keeps
-// its id; a configuration with another id is an error. An empty file, which a power
-// failure may leave, counts as missing.
+// its id; a configuration with another id is an error.
 func nodeID(c config.Config, log *slog.Logger) (holdfast.NodeID, error) {
 	node := holdfast.NodeID(c.Node)
-	path := filepath.Join(c.DataDir, "node")
-	text, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("reading the node's id: %w", err)
+	path := filepath.Join(c.DataDir, idName)
+	kept, err := keptID(c)
+	if err != nil {
+		return "", err
 	}
-	kept := holdfast.NodeID(strings.TrimSpace(string(text)))
 	switch {
 	case kept == "":
 		if err := atomicfile.Write(path, []byte(string(node)+"\n"), 0o600); err != nil {
@@ -97,7 +132,7 @@ func nodeID(c config.Config, log *slog.Logger) (holdfast.NodeID, error) {
 	case kept == node:
 	case c.NodeGiven:
 		return "", holdfast.WithHint(fmt.Errorf("node: this data directory belongs to node %s, not to node %s", kept, node),
-			fmt.Sprintf("call the node %s again; or drain it under that name, and remove %s", kept, path))
+			fmt.Sprintf("call the node %s again; or drain it under that name, and then: holdfast node new-id", kept))
 	default:
 		log.Info("the host was renamed; the node keeps its id", "node", kept, "host", node)
 		node = kept

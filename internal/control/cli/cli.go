@@ -45,6 +45,10 @@ type Deps struct {
 	RunAgent func(ctx context.Context, r AgentRun) error
 	// AgentSocket is the unix socket of the agent that runs with these flags.
 	AgentSocket func(ctx context.Context, r AgentRun) (string, error)
+	// NewNodeID makes a copy of another host a node of its own, and returns the other
+	// node's id and the new one. config is the path of the configuration, "" for the
+	// default one.
+	NewNodeID func(ctx context.Context, config string) (before, now holdfast.NodeID, err error)
 	// DrainEngine kills every container of the engine without an agent.
 	DrainEngine func(ctx context.Context, q api.DrainRequest, step func(holdfast.Step)) (holdfast.DrainReport, error)
 	// OpenLocal opens this host's engine for commands.

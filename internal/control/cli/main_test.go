@@ -117,6 +117,12 @@ func testDeps() cli.Deps {
 			}
 			return h, nil
 		},
+		NewNodeID: func(_ context.Context, config string) (before, now holdfast.NodeID, err error) {
+			if config == "same" {
+				err = holdfast.WithHint(errors.New("this host would still be node n1"), "set another id")
+			}
+			return "n1", "n2", err
+		},
 		DrainEngine: func(_ context.Context, q api.DrainRequest, step func(holdfast.Step)) (holdfast.DrainReport, error) {
 			s := holdfast.Step{Name: "kill", Count: 3}
 			step(s)

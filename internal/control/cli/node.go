@@ -16,9 +16,9 @@ func (a *app) nodeCmd() *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "node",
 		Short:   "List, cordon and uncordon nodes, and make their certificates",
-		Long:    "List the nodes, which are the hosts with an agent, cordon and uncordon them, and make their certificates.",
+		Long:    "List the nodes, which are the hosts with an agent, cordon and uncordon them, and make their certificates and ids.",
 		Example: "  holdfast node ls\n  holdfast node cordon web-1",
-	}, a.nodeLs(), a.nodeCordon(), a.nodeUncordon(), a.nodeDrain(), a.nodeInitCA(), a.nodeJoin())
+	}, a.nodeLs(), a.nodeCordon(), a.nodeUncordon(), a.nodeDrain(), a.nodeInitCA(), a.nodeJoin(), a.nodeNewID())
 }
 
 func (a *app) nodeLs() *cobra.Command {
@@ -108,6 +108,26 @@ func (a *app) nodeUncordon() *cobra.Command {
 		Long:    "Let a node accept sessions again after a cordon or a drain. Without NODE it is the agent's own node.",
 		Example: "  holdfast node uncordon\n  holdfast node uncordon web-1",
 	}, (*client.Client).Uncordon, false, "accepts sessions again")
+}
+
+func (a *app) nodeNewID() *cobra.Command {
+	var config string
+	cmd := &cobra.Command{
+		Use:   "new-id",
+		Short: "Make a copy of another host a node of its own",
+		Long: "Make this host, which was copied from another one with its data directory, a node of its own: remove the other node's id, lease and embedded store.\n" +
+			"The next agent takes the id from the configuration, or else the host's name. In a fleet, the node also needs a certificate of its own: holdfast node join.\n" +
+			"No agent may run on this host. Nothing changes on the other host.",
+		Example: "  holdfast node new-id\n  holdfast node new-id --config /etc/holdfast/holdfast.yaml",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			before, now, err := a.deps.NewNodeID(cmd.Context(), config)
+			return show(a.ui, map[string]holdfast.NodeID{"before": before, "node": now}, err, func(w io.Writer, _ map[string]holdfast.NodeID) {
+				fmt.Fprintf(w, "the next agent of this host is node %s\n", clean(string(now)))
+			})
+		},
+	}
+	cmd.Flags().StringVar(&config, "config", "", "configuration file (default /etc/holdfast/holdfast.yaml, which may be missing)")
+	return cmd
 }
 
 // rotation returns a command that cordons or uncordons a node.

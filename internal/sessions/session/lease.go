@@ -20,11 +20,14 @@ import (
 // LeaseConfig is the configuration of a Lease.
 type LeaseConfig struct {
 	Node    holdfast.NodeID // node that holds the lease
+	Host    string          // this boot of this host, with the data directory that the agent has locked
 	Address string          // of its gateway; shown to another host with the same id
 	File    string          // file that keeps the lease over a restart of the agent
-	TTL     time.Duration   // whole seconds
-	Renew   time.Duration   // between renewals, under TTL
-	Publish time.Duration   // between writes of the node's record
+	// HandedOver says that the earlier agent has passed its lease to this one, and ends.
+	HandedOver bool
+	TTL        time.Duration // whole seconds
+	Renew      time.Duration // between renewals, under TTL
+	Publish    time.Duration // between writes of the node's record
 
 	// Fence is the time from the sending of the last good renewal until everything
 	// under the lease is killed. That takes KillBudget at most, so that it is dead
@@ -58,6 +61,7 @@ type Lease struct {
 type lease struct {
 	ID     store.LeaseID   `json:"id"`
 	Timing holdfast.Timing `json:"timing"` // timing with which it was granted
+	Host   string          `json:"host"`   // LeaseConfig.Host of its agent; "" from an agent of an earlier version
 
 	good atomic.Int64 // boottime.Instant of the sending of the last good renewal
 	gone atomic.Bool  // the store has reported it gone
@@ -109,31 +113,97 @@ func (l *Lease) renewed(h *lease, sent boottime.Instant) {
 // ErrDuplicateNode means that another running agent has this node's id.
 var ErrDuplicateNode = errors.New("another agent with this node's id is alive")
 
-// Hold continues with the kept lease, or gets a new one and keeps it. In a store that
-// other nodes share, it first waits, for about the lifetime of a lease, until the
-// record of another running agent with this node's id is gone. That agent is either an
-// earlier one whose lease was not kept, or one on another host; then the error is
-// ErrDuplicateNode. From then on Run has to renew the lease.
+// Hold continues with the kept lease, or gets a new one and keeps it. From then on Run has
+// to renew the lease.
+//
+// In a store that other nodes share, Hold continues with a lease only if the kept file
+// names this Host: the lock on the data directory then proves that the agent which wrote
+// it has ended. A copy of the file proves nothing. Without proof, Hold does not renew
+// the lease, but waits until the store has ended it.
+//
+// In such a store Hold also waits until the record of another agent with this node's
+// id is gone, for about the lifetime of a lease. That agent is either an earlier one
+// whose lease was not kept, or one on another host. The error is ErrDuplicateNode if the
+// record stays, and as soon as the record shows that its agent is alive.
 func (l *Lease) Hold(ctx context.Context) error {
 	h, err := l.readFile()
 	if err != nil {
 		return err
 	}
-	if h != nil {
-		sent := boottime.Now()
-		err := l.store.KeepAlive(ctx, h.ID)
-		if err == nil {
-			l.chooseTiming(h)
-			l.held.Store(h)
-			l.renewed(h, sent)
-			return nil
-		}
+	switch {
+	case h == nil:
+	case l.cfg.Fence > 0 && h.Host != "" && h.Host != l.cfg.Host:
+		l.log.Warn("the kept lease is that of another host, or from before this host's start; waiting until it has expired", "lease", h.ID)
+	default:
+		err := l.resume(ctx, h)
 		if !errors.Is(err, store.ErrLeaseGone) {
-			return fmt.Errorf("renewing the node's lease: %w", err)
+			return err
 		}
 		l.log.Warn("the kept lease is gone; what it held was released", "lease", h.ID)
 	}
 	return l.grantWithin(ctx, l.cfg.TTL+l.cfg.TTL/2)
+}
+
+// resume continues with the kept lease. Errors: store.ErrLeaseGone, ErrDuplicateNode.
+func (l *Lease) resume(ctx context.Context, h *lease) error {
+	sent := boottime.Now()
+	if err := l.store.KeepAlive(ctx, h.ID); err != nil {
+		return fmt.Errorf("renewing the node's lease: %w", err)
+	}
+	l.chooseTiming(h)
+	l.renewed(h, sent)
+	if h.Host != l.cfg.Host {
+		if err := l.awaitSilence(ctx, h); err != nil {
+			return err
+		}
+		h.Host = l.cfg.Host
+		if err := l.writeFile(h); err != nil {
+			return err
+		}
+	}
+	l.held.Store(h)
+	return nil
+}
+
+// heartbeat is what this agent has seen of another agent's writes of the node's record.
+type heartbeat struct {
+	last   time.Time // SeenAt of the record
+	writes int
+}
+
+// alive reads the node's record and reports whether another agent with this node's id is
+// alive. An agent that has died may have left one write that the store carries out later:
+// two changes prove life.
+func (l *Lease) alive(ctx context.Context, b *heartbeat) bool {
+	n, err := l.store.Node(ctx, l.cfg.Node)
+	if err == nil && !n.SeenAt.Equal(b.last) {
+		b.last = n.SeenAt
+		b.writes++
+	}
+	return b.writes > 2
+}
+
+// awaitSilence keeps a lease whose file is from an agent of an earlier version, which does
+// not name the host. It watches the node's record for four intervals of such an agent,
+// and returns ErrDuplicateNode if an agent writes the record. The renewals do no harm
+// meanwhile: another agent counts its fence from its own renewals.
+func (l *Lease) awaitSilence(ctx context.Context, h *lease) error {
+	if l.cfg.Fence == 0 || l.cfg.HandedOver {
+		return nil
+	}
+	var other heartbeat
+	for end := time.Now().Add(4 * l.cfg.Publish); time.Now().Before(end); {
+		if l.alive(ctx, &other) {
+			return l.duplicateNode(ctx)
+		}
+		if !sleep(ctx, min(l.cfg.Publish, l.cfg.Renew)/4) {
+			return context.Cause(ctx)
+		}
+		if err := l.try(ctx, h); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // chooseTiming chooses the timing of a kept lease. A lease with a shorter TTL than the
@@ -150,11 +220,12 @@ func (l *Lease) chooseTiming(h *lease) {
 }
 
 // grantWithin calls grant, and retries until limit while another agent of this node
-// holds a record.
+// holds a record and does not show that it is alive.
 func (l *Lease) grantWithin(ctx context.Context, limit time.Duration) error {
+	var other heartbeat
 	for begun, told := time.Now(), false; ; {
 		err := l.grant(ctx)
-		if !errors.Is(err, ErrDuplicateNode) || time.Since(begun) > limit {
+		if !errors.Is(err, ErrDuplicateNode) || time.Since(begun) > limit || l.alive(ctx, &other) {
 			return err
 		}
 		if !told {
@@ -194,6 +265,7 @@ func (l *Lease) grant(ctx context.Context) error {
 
 // adopt makes the node use a lease, which was renewed at the time sent.
 func (l *Lease) adopt(h *lease, sent boottime.Instant) error {
+	h.Host = l.cfg.Host
 	if err := l.writeFile(h); err != nil {
 		return err
 	}
@@ -257,7 +329,16 @@ func (l *Lease) checkAlone(ctx context.Context) error {
 		return fmt.Errorf("getting a lease: %w", err)
 	}
 	return holdfast.WithHint(fmt.Errorf("node %s, with its gateway at %s: %w", n.ID, n.Address, ErrDuplicateNode),
-		"give each host its own node id; if this was the same host, its agent may still run with another data directory")
+		"give each host its own node id; on a copy of a host with: holdfast node new-id. On the same host, an agent may run with another data directory")
+}
+
+// KeptBy returns LeaseConfig.Host of the agent that kept a lease in the file, "" for none.
+func KeptBy(file string) (string, error) {
+	h, err := NewLease(LeaseConfig{File: file}, nil, slog.New(slog.DiscardHandler)).readFile()
+	if h == nil {
+		return "", err
+	}
+	return h.Host, nil
 }
 
 // readFile reads the lease from disk. It returns nil if there is none or it cannot be
