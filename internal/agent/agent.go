@@ -114,6 +114,7 @@ type Agent struct {
 	replacer   *replace.Sessions
 	kept       *coalesce.Reader[keptSessions] // all sessions, as the store has them
 	store      store.Store
+	storeID    string
 	embedded   *etcd.Server // nil with a cluster's store
 	engine     engine.Engine
 	socket     string // of the engine
@@ -194,6 +195,11 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer e.Close()
+	engineLock, err := a.ownContainers(ctx, info)
+	if err != nil {
+		return err
+	}
+	defer engineLock.Close()
 	a.spinups = a.newSpinups(info)
 	a.collector = a.newCollector(e)
 	a.doctor = a.newDoctor(e)
@@ -301,7 +307,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 		deps.Mover = a.mover
 	}
 	a.sessions = session.New(session.Config{
-		Node: a.node, Templates: a.cfg.SessionTemplates(),
+		Node: a.node, Store: a.storeID, Templates: a.templates(),
 		Others: a.peers != nil, IdleStop: a.cfg.Sessions.IdleStop, Boots: a.cfg.Sessions.Boots, Max: a.cfg.Sessions.Max, Snapshots: a.cfg.Sessions.Snapshots,
 		IdentityRoot: filepath.Join(a.cfg.RunDir, "identity"),
 	}, deps)

@@ -36,7 +36,7 @@ func (a *Agent) newNetworks(dead session.Deadman) *network.Pool {
 	if slices.ContainsFunc(a.cfg.SessionTemplates(), func(t session.Template) bool { return t.Pooled }) {
 		size = a.cfg.Sessions.Networks
 	}
-	return network.New(network.Config{Node: a.node, Size: size}, network.Deps{
+	return network.New(network.Config{Node: a.node, Store: a.storeID, Size: size}, network.Deps{
 		Engine: a.engine, Opener: a.opener, Deadman: dead,
 		Wanted:  func() bool { return !a.sessions.Draining() },
 		Busy:    func() bool { return a.sessions.Booting() > 0 },
@@ -48,7 +48,7 @@ func (a *Agent) newNetworks(dead session.Deadman) *network.Pool {
 // adoption, which ends the warm containers of an earlier agent.
 func (a *Agent) newWarmPool(dead session.Deadman) *container.Pool {
 	var kinds []container.Template
-	for i, t := range a.cfg.SessionTemplates() {
+	for i, t := range a.templates() {
 		if most := a.cfg.Templates[i].Warm; most > 0 {
 			kinds = append(kinds, container.Template{
 				Name: t.Name, Image: t.Image, Most: most, Await: t.Await,

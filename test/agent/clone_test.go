@@ -67,3 +67,22 @@ func TestClonedHost(t *testing.T) {
 		t.Errorf("%+v became %+v", before, now)
 	}
 }
+// A second agent with the same node id and its own directories does not start on an engine,
+// whether the first agent is alive or not.
+func TestSecondAgentOfANodeOnOneEngine(t *testing.T) {
+	h := newHost(t, "")
+	h.start()
+	h.open("alice")
+	before := h.sessions()[0]
+	second := newNode(t, h.docker, "-second")
+	second.node, second.keys, second.direct = h.node, h.keys, h.direct
+	second.configure("")
+	wantError(t, second.run(), 1, "another agent of node "+h.node, "node:")
+	h.kill()
+	wantError(t, second.run(), 1, "of node "+h.node+" belong to another store", "node:")
+	h.start()
+	h.open("alice")
+	if now := h.sessions()[0]; now.Owner != before.Owner {
+		t.Errorf("%+v became %+v", before, now)
+	}
+}

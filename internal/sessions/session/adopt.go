@@ -142,11 +142,12 @@ func (m *Manager) keepStuck(left map[string]error, keys map[string]holdfast.Sess
 	return len(left)
 }
 
-// listOwn returns this node's containers in any state.
+// listOwn returns this node's containers in any state, without those of another store.
 func (m *Manager) listOwn(ctx context.Context) ([]engine.Container, error) {
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
-	return m.deps.Engine.List(ctx, map[string]string{LabelNode: string(m.cfg.Node)})
+	list, err := m.deps.Engine.List(ctx, map[string]string{LabelNode: string(m.cfg.Node)})
+	return m.ours(list), err
 }
 
 // owned returns this node's records, by key.

@@ -21,6 +21,7 @@ import (
 // Config is the configuration of a Manager.
 type Config struct {
 	Node      holdfast.NodeID
+	Store     string        // StoreID of Deps.Store, as in the templates
 	Templates []Template    // the first is the default; at least one
 	IdleStop  time.Duration // idle time without a connection after which a session is stopped; 0 means never
 	Boots     int           // containers that start at once, over 0

@@ -270,7 +270,7 @@ func (m *Manager) releaseOrphan(ctx context.Context, o holdfast.Owner) error {
 	if now.ContainerID != "" {
 		its = append(its, now.ContainerID)
 	}
-	for _, c := range list {
+	for _, c := range m.ours(list) {
 		if epochOf(c) == o.Epoch && c.ID != now.ContainerID {
 			its = append(its, c.ID)
 		}

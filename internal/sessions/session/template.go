@@ -18,6 +18,7 @@ const (
 	LabelSession     = "holdfast.session"
 	LabelEpoch       = "holdfast.epoch"
 	LabelTemplate    = "holdfast.template"
+	LabelStore       = "holdfast.store"        // StoreID of the container's record; missing from earlier versions
 	LabelStep        = "holdfast.step"         // name of the step, on the container of an init step only
 	LabelWarm        = "holdfast.warm"         // on a container that was warm; it does not name the session
 	LabelIdentityDir = "holdfast.identity-dir" // on a container that was warm: the directory of this host with its identity
@@ -27,6 +28,7 @@ const (
 // sources, environment values and command arguments becomes the session's key.
 type Template struct {
 	Name      string
+	Store     string // StoreID of the containers' records, a label of theirs; "" is no label
 	Image     string
 	Command   []string // empty: the image's command
 	Env       map[string]string
@@ -142,6 +144,7 @@ func (t Template) spec(o holdfast.Owner) engine.Spec {
 		Seccomp:         t.Seccomp,
 		Runtime:         t.Runtime,
 	}
+	t.labelStore(s.Labels)
 	for _, arg := range t.Command {
 		s.Command = append(s.Command, fill(arg))
 	}

@@ -48,6 +48,7 @@ func (t Template) WarmSpec(node holdfast.NodeID, name, dir, at, label string) en
 	s := t.spec(holdfast.Owner{Node: node})
 	s.Name, s.Hostname = name, ""
 	s.Labels = map[string]string{LabelNode: string(node), LabelTemplate: t.Name, LabelWarm: label, LabelIdentityDir: dir}
+	t.labelStore(s.Labels)
 	s.Env = nil
 	for name, value := range t.Env {
 		if !dependsOnKey(value) {

@@ -29,6 +29,9 @@ import (
 // the node's id. It never changes, because the next agent finds the containers by it.
 const Label = "holdfast.network"
 
+// StoreLabel is on every container that holds a network. Its value is Config.Store.
+const StoreLabel = "holdfast.store"
+
 // Bounds.
 const (
 	MaxSize = 256 // ready networks; a Linux bridge has 1024 ports in total
@@ -47,8 +50,9 @@ type Engine interface {
 
 // Config is the configuration of a Pool.
 type Config struct {
-	Node holdfast.NodeID
-	Size int // networks to keep ready, 0 to MaxSize
+	Node  holdfast.NodeID
+	Store string // identity of the node's store: networks of another store are another agent's. "" is none
+	Size  int    // networks to keep ready, 0 to MaxSize
 }
 
 // Deps are the dependencies of a Pool.

@@ -103,7 +103,7 @@ func (p *Pool) makeOne(ctx context.Context) (_ *network, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pool.EngineTimeout)
 	defer cancel()
 	spec := engine.Spec{
-		Name: "holdfast-network-" + pool.NewID(), Image: Image, Labels: map[string]string{Label: string(p.cfg.Node)},
+		Name: "holdfast-network-" + pool.NewID(), Image: Image, Labels: map[string]string{Label: string(p.cfg.Node), StoreLabel: p.cfg.Store},
 		Restart: engine.RestartNo, NoNewPrivileges: true, NoCapabilities: true,
 	}
 	id, err := p.create(ctx, spec)
@@ -163,7 +163,7 @@ func (p *Pool) sweep(ctx context.Context) {
 	for _, c := range list {
 		known := p.used[c.ID] != nil || slices.Contains(p.removals, c.ID) ||
 			slices.ContainsFunc(p.idle, func(n *network) bool { return n.holder.ID == c.ID })
-		if !known {
+		if its := c.Labels[StoreLabel]; !known && (its == "" || its == p.cfg.Store) {
 			p.log.Info("removing a network that no session uses", "container", c.Name, "state", c.State)
 			p.removals = append(p.removals, c.ID)
 		}
