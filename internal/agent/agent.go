@@ -299,6 +299,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	a.sessions = session.New(session.Config{
 		Node: a.node, Templates: a.cfg.SessionTemplates(),
 		Others: a.peers != nil, IdleStop: a.cfg.Sessions.IdleStop, Boots: a.cfg.Sessions.Boots, Max: a.cfg.Sessions.Max, Snapshots: a.cfg.Sessions.Snapshots,
+		CheckEvery:   a.checkEvery(),
 		IdentityRoot: filepath.Join(a.cfg.RunDir, "identity"),
 	}, deps)
 	a.drainer = a.newDrainer()
@@ -487,6 +488,15 @@ const embeddedTTL = 24 * time.Hour
 // publishEvery is the interval at which a node writes its record into a shared store.
 // Other nodes place sessions by this record.
 const publishEvery = time.Second
+
+// checkEvery is the interval at which this node compares its sessions with the store.
+// In a shared store a comparison and a kill fit well into the fence.
+func (a *Agent) checkEvery() time.Duration {
+	if len(a.cfg.Store.Endpoints) > 0 {
+		return a.cfg.Store.Fence / 5
+	}
+	return 5 * time.Second
+}
 
 func (a *Agent) leaseConfig() session.LeaseConfig {
 	c := session.LeaseConfig{Node: a.node, Address: a.cfg.Gateway.Listen, File: filepath.Join(a.cfg.DataDir, "lease"), TTL: embeddedTTL, Renew: time.Hour, Publish: 5 * time.Second}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 )
@@ -54,7 +55,23 @@ func TestOwnEtcdThatGoesAway(t *testing.T) {
 		t.Errorf("%v became %v", first, again)
 	}
 
+	// An operator deletes the record of a running session.
 	inits := h.inits()
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{client}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if r, err := c.Delete(t.Context(), "/holdfast/v1/sessions/alice"); err != nil || r.Deleted != 1 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	eventually(t, "the container without a record is dead", func() bool { return !alive(inits["alice"]) })
+	h.open("alice")
+	if again := h.sessions()[0]; again.Epoch <= first.Epoch {
+		t.Errorf("epoch %d after %d", again.Epoch, first.Epoch)
+	}
+
+	inits = h.inits()
 	etcd.Close()
 	eventually(t, "the container is dead", func() bool { return !alive(inits["alice"]) })
 	etcd = startEtcd(t, dir, client, peer)

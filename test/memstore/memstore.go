@@ -201,6 +201,16 @@ func (s *Store) Get(ctx context.Context, key holdfast.SessionKey) (holdfast.Owne
 	return r.owner, nil
 }
 
+// Find returns records by key.
+func (s *Store) Find(ctx context.Context, keys ...holdfast.SessionKey) ([]holdfast.Owner, error) {
+	unlock, err := s.enter(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("find %d sessions: %w", len(keys), err)
+	}
+	defer unlock()
+	return slices.DeleteFunc(s.owners(), func(o holdfast.Owner) bool { return !slices.Contains(keys, o.Key) }), nil
+}
+
 // List returns all records.
 func (s *Store) List(ctx context.Context) ([]holdfast.Owner, holdfast.Revision, error) {
 	unlock, err := s.enter(ctx)

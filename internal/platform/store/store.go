@@ -87,6 +87,9 @@ type Store interface {
 	// Get returns the record of a key. holdfast.ErrNotFound.
 	Get(ctx context.Context, key holdfast.SessionKey) (holdfast.Owner, error)
 
+	// Find returns the records of the keys, by key. A key without a record is left out.
+	Find(ctx context.Context, keys ...holdfast.SessionKey) ([]holdfast.Owner, error)
+
 	// Follows reports whether the claim of key at epoch next was the first after the
 	// one at epoch before, so that no node had the session in between. ErrForgotten
 	// if the store no longer has that part of its history.

@@ -38,6 +38,7 @@ type Directory struct {
 	gone    func(holdfast.SessionKey, holdfast.Epoch) // called with mu held; must not block or call back
 	claimed func(holdfast.SessionKey, holdfast.Epoch) // called with mu held for each new record; must not block or call back
 	own     func(holdfast.Owner)                      // called with mu held for each new record of this node; must not block or call back
+	event   func(store.Event)                         // called for each event of the watch; must not block or call back
 	ready   chan struct{}
 	recheck chan holdfast.SessionKey
 
@@ -80,6 +81,7 @@ func NewDirectory(s store.Store, self holdfast.NodeID, m *Metrics, log *slog.Log
 		store: s, self: self, metrics: m, log: log,
 		gone:       func(holdfast.SessionKey, holdfast.Epoch) {},
 		own:        func(holdfast.Owner) {},
+		event:      func(store.Event) {},
 		claimed:    func(holdfast.SessionKey, holdfast.Epoch) {},
 		ready:      make(chan struct{}),
 		recheck:    make(chan holdfast.SessionKey, 256),
@@ -105,6 +107,7 @@ func (d *Directory) Run(ctx context.Context) error {
 	defer checking.Wait()
 	checking.Go(func() { d.recheckAll(ctx) })
 	for e := range d.store.Watch(ctx, d.at) {
+		d.event(e)
 		d.apply(e)
 	}
 	if ctx.Err() == nil {

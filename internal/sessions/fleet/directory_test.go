@@ -38,6 +38,26 @@ func follow(t *testing.T, s store.Store) *Directory {
 	return d
 }
 
+// TestEveryEventIsReported: also those that change nothing in the directory.
+func TestEveryEventIsReported(t *testing.T) {
+	s := memstore.New(100)
+	d := testDirectory(s)
+	events := make(chan store.Event, 8)
+	d.event = func(e store.Event) { events <- e }
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	<-d.Ready()
+	o := claim(t, s, "a", holdfast.Claimed)
+	_, err := s.Release(t.Context(), o)
+	must(t, err)
+	if put, gone := <-events, <-events; put.Owner != o || gone.Key != "a" || !gone.Deleted {
+		t.Errorf("%+v, %+v", put, gone)
+	}
+	stop()
+	must(t, <-ended)
+}
+
 // claim writes a record in the state under a lease of an hour.
 func claim(t *testing.T, s store.Store, k holdfast.SessionKey, state holdfast.State) holdfast.Owner {
 	t.Helper()

@@ -44,6 +44,9 @@ func (b *attempt) claim(ctx context.Context) error {
 			return err
 		}
 		b.owner = o
+		b.m.mu.Lock()
+		b.e.claimed = o.Epoch
+		b.m.mu.Unlock()
 		return nil
 	})
 	if errors.Is(err, errFenced) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -201,6 +202,41 @@ func (s *Store) Get(ctx context.Context, key holdfast.SessionKey) (holdfast.Owne
 	return read(ctx, s, fmt.Sprintf("get %s", key), sessionPrefix+string(key), decodeOwner)
 }
 
+// findBatch is the number of records that one transaction reads; see releaseBatch.
+const findBatch = 100
+
+// Find returns records, 100 in a round trip.
+func (s *Store) Find(ctx context.Context, keys ...holdfast.SessionKey) ([]holdfast.Owner, error) {
+	var owners []holdfast.Owner
+	for batch := range slices.Chunk(slices.Sorted(slices.Values(keys)), findBatch) {
+		var reads []clientv3.Op
+		for _, key := range batch {
+			reads = append(reads, clientv3.OpGet(sessionPrefix+string(key)))
+		}
+		r, err := s.do(ctx, fmt.Sprintf("find %d sessions", len(keys)), clientv3.OpTxn(nil, reads, nil))
+		if err != nil {
+			return nil, err
+		}
+		for _, one := range r.Txn().Responses {
+			owners = append(owners, s.decodeOwners(one.GetResponseRange().GetKvs())...)
+		}
+	}
+	return owners, nil
+}
+
+// decodeOwners leaves out records that cannot be read.
+func (s *Store) decodeOwners(kvs []*mvccpb.KeyValue) (owners []holdfast.Owner) {
+	for _, kv := range kvs {
+		o, err := decodeOwner(kv)
+		if err != nil {
+			s.unreadable(err)
+			continue
+		}
+		owners = append(owners, o)
+	}
+	return owners
+}
+
 // List returns all records.
 func (s *Store) List(ctx context.Context) ([]holdfast.Owner, holdfast.Revision, error) {
 	owners, at, err := s.listAt(ctx, 0)
@@ -228,14 +264,7 @@ func (s *Store) listAt(ctx context.Context, at holdfast.Revision) ([]holdfast.Ow
 		if at == 0 {
 			at = holdfast.Revision(r.Header.Revision) // the same for all pages
 		}
-		for _, kv := range r.Kvs {
-			o, err := decodeOwner(kv)
-			if err != nil {
-				s.unreadable(err)
-				continue
-			}
-			owners = append(owners, o)
-		}
+		owners = append(owners, s.decodeOwners(r.Kvs)...)
 		if !r.More || len(r.Kvs) == 0 {
 			return owners, at, nil
 		}

@@ -53,6 +53,7 @@ func Run(t *testing.T, s Subject) {
 		{"release many", testReleaseMany},
 		{"list by key", testList},
 		{"get", testGet},
+		{"find", testFind},
 		{"follows", testFollows},
 		{"suspend", testSuspend},
 		{"suspend race", testSuspendRace},
