@@ -20,6 +20,7 @@ import (
 type Store struct {
 	history int
 	lists   store.Lists
+	past    store.Past
 
 	mu       sync.Mutex
 	revision holdfast.Revision
@@ -113,6 +114,9 @@ func (s *Store) Claim(ctx context.Context, o holdfast.Owner, id store.LeaseID) (
 		return holdfast.Owner{}, fmt.Errorf("claim %s: %w", o.Key, err)
 	}
 	defer unlock()
+	if s.past.Seen().Restored {
+		return holdfast.Owner{}, fmt.Errorf("claim %s: %w", o.Key, store.ErrRestored)
+	}
 	if r, ok := s.sessions[o.Key]; ok {
 		return r.owner, fmt.Errorf("claim %s: %w", o.Key, store.ErrTaken)
 	}

@@ -154,6 +154,10 @@ func (d *Directory) fill(owners []holdfast.Owner, at holdfast.Revision) {
 func (d *Directory) apply(e store.Event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if e.Restored {
+		d.restartLocked(e)
+		return
+	}
 	d.at = max(d.at, e.Revision)
 	delete(d.ahead, e.Key)
 	if e.Deleted {
@@ -166,6 +170,25 @@ func (d *Directory) apply(e store.Event) {
 		d.putLocked(e.Owner)
 	}
 	d.passLocked(e.Revision)
+	d.metrics.sessions.Set(float64(len(d.records)))
+}
+
+// restartLocked replaces all records by those of a store that was restored. Older
+// epochs may be among them.
+func (d *Directory) restartLocked(e store.Event) {
+	d.log.Error("the store was restored from a backup; the session records are read anew", "sessions", len(e.Owners), "before", len(d.records))
+	before := d.records
+	d.records, d.tombstones, d.at = map[holdfast.SessionKey]record{}, newTombstones(), e.Revision
+	clear(d.ahead)
+	for _, o := range e.Owners {
+		d.putLocked(o)
+	}
+	for key, r := range before {
+		if _, ok := d.records[key]; !ok {
+			d.changeLocked(key)
+			d.gone(key, r.epoch)
+		}
+	}
 	d.metrics.sessions.Set(float64(len(d.records)))
 }
 

@@ -38,6 +38,42 @@ func follow(t *testing.T, s store.Store) *Directory {
 	return d
 }
 
+// TestDirectoryOfARestoredStore: the store is set back, so that its epochs are older than
+// the directory's.
+func TestDirectoryOfARestoredStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New(100)
+		old := claim(t, s, "a", holdfast.Ready)
+		restore := s.Backup()
+		_, err := s.Release(t.Context(), old)
+		must(t, err)
+		claim(t, s, "a", holdfast.Ready)
+		claim(t, s, "b", holdfast.Ready)
+		d := follow(t, s)
+		synctest.Wait()
+		if n := d.Len(); n != 2 {
+			t.Fatalf("%d records", n)
+		}
+		restore()
+		_, err = s.Find(t.Context()) // notices
+		must(t, err)
+		synctest.Wait()
+		if o, ok := d.Owner("a"); !ok || o.Epoch != old.Epoch || d.Len() != 1 {
+			t.Errorf("of %d records, a is %v", d.Len(), o)
+		}
+		must(t, s.Resume(t.Context()))
+		synctest.Wait()
+		if o, ok := d.Owner("a"); !ok || o.Epoch != old.Epoch || d.Len() != 1 {
+			t.Errorf("after Resume, of %d records a is %v", d.Len(), o)
+		}
+		b := claim(t, s, "b", holdfast.Ready)
+		synctest.Wait()
+		if o, ok := d.Owner("b"); !ok || o.Epoch != b.Epoch {
+			t.Errorf("b is %v, not %v", o, b)
+		}
+	})
+}
+
 // TestEveryEventIsReported: also those that change nothing in the directory.
 func TestEveryEventIsReported(t *testing.T) {
 	s := memstore.New(100)

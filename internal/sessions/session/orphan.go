@@ -215,7 +215,7 @@ func (m *Manager) watchOwnRecords(ctx context.Context) {
 	}
 	for e := range m.deps.Store.Watch(ctx, at) {
 		m.Observe(e)
-		if !e.Deleted {
+		if !e.Deleted && !e.Restored {
 			m.ReclaimOrphan(e.Owner)
 		}
 	}

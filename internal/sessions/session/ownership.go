@@ -17,12 +17,18 @@ import (
 var errDisowned = fmt.Errorf("its record in the store is gone or belongs to another claim: %w", holdfast.ErrStore)
 
 // Observe compares an event of the store's watch with the sessions of this node. If
-// the event contradicts one of them, the Manager reads all of its records again. It
+// the event contradicts one of them, or the store was restored, the Manager reads all
+// of its records again. It
 // returns at once. Outside Run it does nothing.
 func (m *Manager) Observe(ev store.Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if e := m.sessions[ev.Key]; e != nil && e.holdsLocked() && (ev.Deleted || !m.ownsLocked(e, ev.Owner)) {
+	for _, o := range ev.Owners {
+		m.reclaimOrphanLocked(o)
+	}
+	if ev.Restored {
+		m.checkSoon()
+	} else if e := m.sessions[ev.Key]; e != nil && e.holdsLocked() && (ev.Deleted || !m.ownsLocked(e, ev.Owner)) {
 		m.checkSoon()
 	}
 }
@@ -83,9 +89,6 @@ func (m *Manager) checkOwnership(ctx context.Context) error {
 		}
 	}
 	m.mu.Unlock()
-	if len(keys) == 0 {
-		return nil
-	}
 	limited, cancel := context.WithTimeout(ctx, claimTimeout)
 	owners, err := m.deps.Store.Find(limited, keys...)
 	cancel()
