@@ -9,8 +9,8 @@ import (
 // NodeID names a host with an agent. It is unique in a fleet.
 type NodeID string
 
-// Epoch is the store's revision of a claim. It only grows, over all keys, and is the
-// fencing token: a container with a smaller epoch is out of date. The container
+// Epoch is the store's revision of a claim. It only grows, over all keys and over restores
+// of the store from a backup, and is the fencing token: a container with a smaller epoch is out of date. The container
 // receives it as HOLDFAST_EPOCH.
 type Epoch int64
 

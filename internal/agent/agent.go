@@ -277,6 +277,9 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	if err != nil {
 		return err
 	}
+	restores := session.NewRestores(a.store, filepath.Join(a.cfg.DataDir, "store-seen"), a.restoreHold(), a.metrics, a.log)
+	restores.Load()
+	p.Start("restores of the store", restores.Run)
 	a.lease = session.NewLease(a.leaseConfig(), a.store, a.log)
 	if err := a.lease.Hold(ctx); err != nil {
 		return err
@@ -309,6 +312,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	a.sessions = session.New(session.Config{
 		Node: a.node, Store: a.storeID, Templates: a.templates(),
 		Others: a.peers != nil, IdleStop: a.cfg.Sessions.IdleStop, Boots: a.cfg.Sessions.Boots, Max: a.cfg.Sessions.Max, Snapshots: a.cfg.Sessions.Snapshots,
+		CheckEvery:   a.checkEvery(),
 		IdentityRoot: filepath.Join(a.cfg.RunDir, "identity"),
 	}, deps)
 	a.drainer = a.newDrainer()
@@ -497,6 +501,23 @@ const embeddedTTL = 24 * time.Hour
 // publishEvery is the interval at which a node writes its record into a shared store.
 // Other nodes place sessions by this record.
 const publishEvery = time.Second
+
+// restoreHold is the time without claims after a restore of the store.
+func (a *Agent) restoreHold() time.Duration {
+	if len(a.cfg.Store.Endpoints) > 0 {
+		return a.cfg.Store.TTL
+	}
+	return 0
+}
+
+// checkEvery is the interval at which this node compares its sessions with the store.
+// In a shared store a comparison and a kill fit well into the fence.
+func (a *Agent) checkEvery() time.Duration {
+	if len(a.cfg.Store.Endpoints) > 0 {
+		return a.cfg.Store.Fence / 5
+	}
+	return 5 * time.Second
+}
 
 func (a *Agent) leaseConfig() session.LeaseConfig {
 	c := session.LeaseConfig{Node: a.node, Host: a.host, HandedOver: a.turn != nil, Address: a.cfg.Gateway.Listen, File: process.LeaseFile(a.cfg), TTL: embeddedTTL, Renew: time.Hour, Publish: 5 * time.Second}

@@ -105,7 +105,7 @@ func dismissDeadman(ctx context.Context, standDown func() error, cleanUp func(co
 func (a *Agent) newFleet() *fleet.Fleet {
 	deps := fleet.Deps{
 		Store: a.store, Local: a.sessions, Dial: a.peers.Dial, Fetch: a.sessions.Fetch, Caller: callerOf,
-		OnOwnRecord: a.sessions.ReclaimOrphan, Draining: a.sessions.Draining, Metrics: fleet.NewMetrics(a.metrics), Log: a.log,
+		OnOwnRecord: a.sessions.ReclaimOrphan, OnEvent: a.sessions.Observe, Draining: a.sessions.Draining, Metrics: fleet.NewMetrics(a.metrics), Log: a.log,
 		CanRun: a.sessions.CanRun,
 	}
 	if a.mover != nil {

@@ -113,6 +113,7 @@ func registered(t *testing.T) *recording {
 	if a.newDoctor(nil) == nil {
 		t.Fatal("the doctor is off by default")
 	}
+	session.NewRestores(nil, "", 0, r, log)
 	a.sessions = session.New(session.Config{}, session.Deps{Metrics: session.NewMetrics(r), Log: log})
 	a.registerNodeFigures()
 	r.MustRegister(upkeepMetric(nil))

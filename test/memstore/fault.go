@@ -53,7 +53,8 @@ func (s *Store) enter(ctx context.Context) (unlock func(), err error) {
 		s.mu.Lock()
 		switch s.fault {
 		case none:
-			return s.mu.Unlock, nil
+			s.notice()
+			return func() { s.notice(); s.mu.Unlock() }, nil
 		case down:
 			s.mu.Unlock()
 			return nil, fmt.Errorf("%w: it is set down", holdfast.ErrStore)

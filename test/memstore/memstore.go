@@ -20,6 +20,7 @@ import (
 type Store struct {
 	history int
 	lists   store.Lists
+	past    store.Past
 
 	mu       sync.Mutex
 	revision holdfast.Revision
@@ -113,6 +114,9 @@ func (s *Store) Claim(ctx context.Context, o holdfast.Owner, id store.LeaseID) (
 		return holdfast.Owner{}, fmt.Errorf("claim %s: %w", o.Key, err)
 	}
 	defer unlock()
+	if s.past.Seen().Restored {
+		return holdfast.Owner{}, fmt.Errorf("claim %s: %w", o.Key, store.ErrRestored)
+	}
 	if r, ok := s.sessions[o.Key]; ok {
 		return r.owner, fmt.Errorf("claim %s: %w", o.Key, store.ErrTaken)
 	}
@@ -199,6 +203,16 @@ func (s *Store) Get(ctx context.Context, key holdfast.SessionKey) (holdfast.Owne
 		return holdfast.Owner{}, fmt.Errorf("get %s: %w", key, holdfast.ErrNotFound)
 	}
 	return r.owner, nil
+}
+
+// Find returns records by key.
+func (s *Store) Find(ctx context.Context, keys ...holdfast.SessionKey) ([]holdfast.Owner, error) {
+	unlock, err := s.enter(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("find %d sessions: %w", len(keys), err)
+	}
+	defer unlock()
+	return slices.DeleteFunc(s.owners(), func(o holdfast.Owner) bool { return !slices.Contains(keys, o.Key) }), nil
 }
 
 // List returns all records.

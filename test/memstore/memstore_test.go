@@ -29,6 +29,14 @@ func TestStore(t *testing.T) {
 	}
 }
 
+func TestRestored(t *testing.T) {
+	storetest.RunRestored(t, storetest.Subject{
+		Open:   func(*testing.T) store.Store { return memstore.New(1000) },
+		Backup: func(_ *testing.T, s store.Store) func() { return s.(*memstore.Store).Backup() },
+		Around: synctest.Test,
+	})
+}
+
 func TestDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(10)

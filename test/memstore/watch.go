@@ -14,9 +14,20 @@ func (s *Store) Watch(ctx context.Context, after holdfast.Revision) <-chan store
 	out := make(chan store.Event)
 	go func() {
 		defer close(out)
+		self := s.past.Begin()
+		defer s.past.End(self)
 		view := s.viewAt(after)
 		for {
-			events, at, changed := s.since(after, view)
+			if e, turn, again := s.all(self); again {
+				select {
+				case out <- e:
+					view, after = store.ViewOf(e.Owners), e.Revision
+					s.past.Listed(self, turn)
+				case <-ctx.Done():
+					return
+				}
+			}
+			events, at, changed := s.since(self, after, view)
 			for _, e := range events {
 				select {
 				case out <- e:
@@ -38,12 +49,17 @@ func (s *Store) Watch(ctx context.Context, after holdfast.Revision) <-chan store
 
 // since returns the events after a revision, the revision that they lead to, and a
 // channel that is closed when there may be more.
-func (s *Store) since(after holdfast.Revision, view store.View) ([]store.Event, holdfast.Revision, <-chan struct{}) {
+func (s *Store) since(self *store.Reader, after holdfast.Revision, view store.View) ([]store.Event, holdfast.Revision, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	_, again, _ := s.past.Turn(self)
 	switch {
 	case s.fault != none:
 		return nil, after, s.changed
+	case again:
+		closed := make(chan struct{})
+		close(closed)
+		return nil, after, closed
 	case after < s.gone:
 		return view.CatchUp(s.owners(), s.revision), s.revision, s.changed
 	}

@@ -60,7 +60,8 @@ type Store interface {
 	// Claim creates the record of o.Key under the lease, if there is none. It returns
 	// the record with Epoch and Revision set to the revision of that write, and
 	// SuspendNote set to the text that Suspend left for this key. The same write
-	// deletes that text. If the key is owned, Claim returns the present record and
+	// deletes that text. ErrRestored if the store was restored and Resume not called
+	// since; the record may then be written. If the key is owned, Claim returns the present record and
 	// ErrTaken.
 	Claim(ctx context.Context, o holdfast.Owner, id LeaseID) (holdfast.Owner, error)
 
@@ -87,6 +88,10 @@ type Store interface {
 	// Get returns the record of a key. holdfast.ErrNotFound.
 	Get(ctx context.Context, key holdfast.SessionKey) (holdfast.Owner, error)
 
+	// Find returns the records of the keys, by key. A key without a record is left out.
+	// With no key, too, it notices that the store was restored.
+	Find(ctx context.Context, keys ...holdfast.SessionKey) ([]holdfast.Owner, error)
+
 	// Follows reports whether the claim of key at epoch next was the first after the
 	// one at epoch before, so that no node had the session in between. ErrForgotten
 	// if the store no longer has that part of its history.
@@ -96,19 +101,40 @@ type Store interface {
 	// from that revision misses nothing.
 	List(ctx context.Context) ([]holdfast.Owner, holdfast.Revision, error)
 
+	// Seen returns what this Store has seen. Remember adds what an earlier process has
+	// seen.
+	Seen() Seen
+	Remember(Seen)
+
+	// RaiseEpochs makes the epochs of all later claims higher than those that this
+	// Store has seen.
+	RaiseEpochs(ctx context.Context) error
+
+	// Resume raises the epochs, and then ends the refusal of claims that begins when
+	// the Store notices that it was restored. ErrRestored while a reader of a Watch has
+	// not got the restored records.
+	Resume(ctx context.Context) error
+
 	// Watch yields the changes of session records after the revision, in order. When
 	// ctx is done it closes the channel. If the store no longer has that part of its
 	// history, Watch lists again and yields the difference as puts and deletes. A
 	// reader that applies every event therefore always reaches the store's state. If
 	// the revision itself is out of history, the difference is to the last lists that
-	// this Store returned: list, then watch. The reader must drain the channel.
+	// this Store returned: list, then watch. When the Store notices that it was
+	// restored, and at Resume, Watch yields all records in one event. The reader must
+	// drain the channel.
 	Watch(ctx context.Context, after holdfast.Revision) <-chan Event
 }
 
-// Event is one change of a session's record.
+// Event is one change of a session's record, or all records of a store that was
+// restored.
 type Event struct {
 	Key      holdfast.SessionKey
 	Deleted  bool           // released, or its lease ended
 	Owner    holdfast.Owner // the record after a put; zero when Deleted
 	Revision holdfast.Revision
+	// Restored means that the reader has to forget everything that it knows. Owners
+	// are then all records, and Key is "".
+	Restored bool
+	Owners   []holdfast.Owner
 }

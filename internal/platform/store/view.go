@@ -54,6 +54,13 @@ func (v View) CatchUp(owners []holdfast.Owner, at holdfast.Revision) []Event {
 	return append(events, gone...)
 }
 
+// Rewritten reports whether a list has a record that is not newer than the revision
+// after, and that the view, which has everything up to it, does not have. Only a
+// restored store has such records.
+func (v View) Rewritten(owners []holdfast.Owner, after holdfast.Revision) bool {
+	return slices.ContainsFunc(owners, func(o holdfast.Owner) bool { return o.Revision <= after && v[o.Key] != o.Revision })
+}
+
 // The number of lists that a Lists remembers, and the number of records in them
 // without the newest list, which it always keeps. A reader watches right after it has
 // listed, so a few are enough; sixteen lists of 100,000 records would be 100 MB.
@@ -74,6 +81,13 @@ type Lists struct {
 type list struct {
 	at   holdfast.Revision
 	view View
+}
+
+// Forget drops all lists.
+func (l *Lists) Forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last = nil
 }
 
 // Add remembers a list and its revision.

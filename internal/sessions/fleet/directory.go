@@ -38,6 +38,7 @@ type Directory struct {
 	gone    func(holdfast.SessionKey, holdfast.Epoch) // called with mu held; must not block or call back
 	claimed func(holdfast.SessionKey, holdfast.Epoch) // called with mu held for each new record; must not block or call back
 	own     func(holdfast.Owner)                      // called with mu held for each new record of this node; must not block or call back
+	event   func(store.Event)                         // called for each event of the watch; must not block or call back
 	ready   chan struct{}
 	recheck chan holdfast.SessionKey
 
@@ -80,6 +81,7 @@ func NewDirectory(s store.Store, self holdfast.NodeID, m *Metrics, log *slog.Log
 		store: s, self: self, metrics: m, log: log,
 		gone:       func(holdfast.SessionKey, holdfast.Epoch) {},
 		own:        func(holdfast.Owner) {},
+		event:      func(store.Event) {},
 		claimed:    func(holdfast.SessionKey, holdfast.Epoch) {},
 		ready:      make(chan struct{}),
 		recheck:    make(chan holdfast.SessionKey, 256),
@@ -105,6 +107,7 @@ func (d *Directory) Run(ctx context.Context) error {
 	defer checking.Wait()
 	checking.Go(func() { d.recheckAll(ctx) })
 	for e := range d.store.Watch(ctx, d.at) {
+		d.event(e)
 		d.apply(e)
 	}
 	if ctx.Err() == nil {
@@ -151,6 +154,10 @@ func (d *Directory) fill(owners []holdfast.Owner, at holdfast.Revision) {
 func (d *Directory) apply(e store.Event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if e.Restored {
+		d.restartLocked(e)
+		return
+	}
 	d.at = max(d.at, e.Revision)
 	delete(d.ahead, e.Key)
 	if e.Deleted {
@@ -163,6 +170,25 @@ func (d *Directory) apply(e store.Event) {
 		d.putLocked(e.Owner)
 	}
 	d.passLocked(e.Revision)
+	d.metrics.sessions.Set(float64(len(d.records)))
+}
+
+// restartLocked replaces all records by those of a store that was restored. Older
+// epochs may be among them.
+func (d *Directory) restartLocked(e store.Event) {
+	d.log.Error("the store was restored from a backup; the session records are read anew", "sessions", len(e.Owners), "before", len(d.records))
+	before := d.records
+	d.records, d.tombstones, d.at = map[holdfast.SessionKey]record{}, newTombstones(), e.Revision
+	clear(d.ahead)
+	for _, o := range e.Owners {
+		d.putLocked(o)
+	}
+	for key, r := range before {
+		if _, ok := d.records[key]; !ok {
+			d.changeLocked(key)
+			d.gone(key, r.epoch)
+		}
+	}
 	d.metrics.sessions.Set(float64(len(d.records)))
 }
 

@@ -38,6 +38,62 @@ func follow(t *testing.T, s store.Store) *Directory {
 	return d
 }
 
+// TestDirectoryOfARestoredStore: the store is set back, so that its epochs are older than
+// the directory's.
+func TestDirectoryOfARestoredStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New(100)
+		old := claim(t, s, "a", holdfast.Ready)
+		restore := s.Backup()
+		_, err := s.Release(t.Context(), old)
+		must(t, err)
+		claim(t, s, "a", holdfast.Ready)
+		claim(t, s, "b", holdfast.Ready)
+		d := follow(t, s)
+		synctest.Wait()
+		if n := d.Len(); n != 2 {
+			t.Fatalf("%d records", n)
+		}
+		restore()
+		_, err = s.Find(t.Context()) // notices
+		must(t, err)
+		synctest.Wait()
+		if o, ok := d.Owner("a"); !ok || o.Epoch != old.Epoch || d.Len() != 1 {
+			t.Errorf("of %d records, a is %v", d.Len(), o)
+		}
+		must(t, s.Resume(t.Context()))
+		synctest.Wait()
+		if o, ok := d.Owner("a"); !ok || o.Epoch != old.Epoch || d.Len() != 1 {
+			t.Errorf("after Resume, of %d records a is %v", d.Len(), o)
+		}
+		b := claim(t, s, "b", holdfast.Ready)
+		synctest.Wait()
+		if o, ok := d.Owner("b"); !ok || o.Epoch != b.Epoch {
+			t.Errorf("b is %v, not %v", o, b)
+		}
+	})
+}
+
+// TestEveryEventIsReported: also those that change nothing in the directory.
+func TestEveryEventIsReported(t *testing.T) {
+	s := memstore.New(100)
+	d := testDirectory(s)
+	events := make(chan store.Event, 8)
+	d.event = func(e store.Event) { events <- e }
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	<-d.Ready()
+	o := claim(t, s, "a", holdfast.Claimed)
+	_, err := s.Release(t.Context(), o)
+	must(t, err)
+	if put, gone := <-events, <-events; put.Owner != o || gone.Key != "a" || !gone.Deleted {
+		t.Errorf("%+v, %+v", put, gone)
+	}
+	stop()
+	must(t, <-ended)
+}
+
 // claim writes a record in the state under a lease of an hour.
 func claim(t *testing.T, s store.Store, k holdfast.SessionKey, state holdfast.State) holdfast.Owner {
 	t.Helper()

@@ -61,6 +61,9 @@ type Deps struct {
 	// OnOwnRecord is called for every record of this node that the directory learns
 	// of. It must not block or call back.
 	OnOwnRecord func(holdfast.Owner)
+	// OnEvent is called for every event of the watch. It must not block or call back.
+	// It may be nil.
+	OnEvent func(store.Event)
 	// OnClaim is called for every claim that the directory learns of, including those
 	// of this node. It must not block or call back. It may be nil.
 	OnClaim func(holdfast.SessionKey, holdfast.Epoch)
@@ -108,6 +111,9 @@ func New(cfg Config, deps Deps) *Fleet {
 	f.next = newExpected(f)
 	f.dir.gone = f.next.gone
 	f.dir.own = deps.OnOwnRecord
+	if deps.OnEvent != nil {
+		f.dir.event = deps.OnEvent
+	}
 	if deps.OnClaim != nil {
 		f.dir.claimed = deps.OnClaim
 	}

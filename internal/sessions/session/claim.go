@@ -44,6 +44,9 @@ func (b *attempt) claim(ctx context.Context) error {
 			return err
 		}
 		b.owner = o
+		b.m.mu.Lock()
+		b.e.claimed = o.Epoch
+		b.m.mu.Unlock()
 		return nil
 	})
 	if errors.Is(err, errFenced) {
@@ -57,9 +60,10 @@ var errFenced = errors.New("this node cannot renew its lease")
 
 // isLostClaim reports whether a record is a claim of this node that was written
 // although its answer was lost. No container runs under it, because a container is
-// created only with the epoch of an answered claim.
+// created only with the epoch of an answered claim. A claim of before a restore of the
+// store, which raises revisions, does not count: its epoch is too low.
 func (b *attempt) isLostClaim(o holdfast.Owner) bool {
-	return o.Node == b.m.cfg.Node && o.State == holdfast.Claimed
+	return o.Node == b.m.cfg.Node && o.State == holdfast.Claimed && o.Revision == holdfast.Revision(o.Epoch)
 }
 
 // advance writes the record's next state. Only boot and its followers write it.

@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -200,16 +199,7 @@ func (m *Manager) LeaseLost(ctx context.Context) {
 	b := m.markTerminatingLocked()
 	others := retainTargetsLocked(b.others)
 	m.mu.Unlock()
-	if len(b.entries)+len(others) > 0 {
-		report := m.deps.Killer.Kill(ctx, targets(append(slices.Clone(b.entries), others...)))
-		m.releaseLater(m.seenDead(b.entries, report))
-		m.releaseTargets(others, report)
-	}
-	for _, e := range append(slices.Clone(b.entries), b.others...) {
-		if m.await(ctx, e, e.dead) != nil {
-			m.log.Error("lease lost: not seen dead in time", "session", e.key)
-		}
-	}
+	m.killNow(ctx, b, others)
 }
 
 // endGenerationLocked ends the lease generation, and with it all snapshots of sessions

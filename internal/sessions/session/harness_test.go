@@ -107,6 +107,9 @@ func unstarted(t *testing.T, s setup) (*node, *kill.Watcher) {
 	if s.cfg.Templates == nil {
 		s.cfg.Templates = []Template{web()}
 	}
+	if s.cfg.CheckEvery == 0 {
+		s.cfg.CheckEvery = 50 * time.Millisecond
+	}
 	if s.cfg.Boots == 0 {
 		s.cfg.Boots = 8
 	}

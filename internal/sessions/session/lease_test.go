@@ -211,6 +211,30 @@ func TestTwin(t *testing.T) {
 	}
 }
 
+// After a restore of the store the node's record is under an earlier lease of this node,
+// and the present lease is gone. That is not another agent.
+func TestRestoredNodeRecordIsNoDuplicate(t *testing.T) {
+	mem, cfg := memstore.New(100), quick(t)
+	cfg.TTL, cfg.Fence, cfg.KillBudget = time.Second, 500*time.Millisecond, 200*time.Millisecond
+	cfg.Renew = 200 * time.Millisecond // so that the record is mostly written first
+	l := NewLease(cfg, mem, testLog(t))
+	if err := l.Hold(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first := l.ID()
+	restore := mem.Backup()
+	if err := mem.Revoke(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Hold(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	second := l.ID()
+	runLease(t, l, func(context.Context) {})
+	restore()
+	await(t, "the node has a third lease", func() bool { id := l.ID(); return id != 0 && id != first && id != second })
+}
+
 // A lease with a shorter TTL than configured keeps its own fence. A lease with a longer
 // TTL gets the configured fence.
 func TestKeptLeaseKeepsItsTiming(t *testing.T) {

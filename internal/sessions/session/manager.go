@@ -33,6 +33,10 @@ type Config struct {
 	Others    bool
 	Snapshots int // snapshot commands at once; 0 means one for each CPU
 
+	// CheckEvery is the interval at which the node compares what it runs with its
+	// records in the store. It is over 0 and well under the fence.
+	CheckEvery time.Duration
+
 	// IdentityRoot is a directory of this host for the identities of containers whose
 	// memory can be saved (see IdentityDir). "" writes none.
 	IdentityRoot string
@@ -89,6 +93,8 @@ type Manager struct {
 	reclaims chan struct{} // a slot for each dead container whose memory is being reclaimed
 	pulls    *pulls
 
+	check chan struct{} // compare with the store now
+
 	askTime time.Duration // see takeOverAll
 
 	prewarming atomic.Bool // a boot keeps the kernel's cgroup attach path active for all boots
@@ -120,13 +126,15 @@ type entry struct {
 	route holdfast.Route // set before the entry is ready, then constant
 
 	phase           phase
-	owner           holdfast.Owner
+	claimed         holdfast.Epoch // of the boot, once it has claimed
+	owner           holdfast.Owner // set when the boot has succeeded
 	target          *kill.Target
 	holder          *kill.Target // holder of the network that it joined; nil: it has its own
 	conns           int
 	idleSince       time.Time
 	err             error // of the boot
 	failedAt        time.Time
+	disowned        bool            // its record is gone or belongs to another claim
 	stuck           bool            // killed and not seen dead
 	stuckContainers []string        // stuck containers of an earlier agent, if there is no target
 	unwatched       bool            // no watcher reports its death
@@ -170,6 +178,7 @@ func New(cfg Config, deps Deps) *Manager {
 		snaps:      make(chan struct{}, cmp.Or(cfg.Snapshots, runtime.NumCPU())),
 		suspends:   make(chan struct{}, suspendsAtOnce),
 		reclaims:   make(chan struct{}, 4*runtime.NumCPU()),
+		check:      make(chan struct{}, 1),
 		pulls:      newPulls(deps.Engine, deps.Spinups),
 		askTime:    askTime,
 		generation: newLeaseGeneration(),
@@ -196,6 +205,7 @@ func (m *Manager) Run(ctx context.Context) error {
 
 	m.tasks.Go(m.removeQueued)
 	m.tasks.Go(m.removeQueued)
+	m.tasks.Go(m.checkAlways)
 	if !m.cfg.Others { // otherwise the fleet's directory sees every record
 		m.tasks.Go(m.watchOwnRecords)
 	}

@@ -17,6 +17,7 @@ type Metrics struct {
 	boots    *prometheus.HistogramVec
 	kills    *prometheus.CounterVec
 	dying    prometheus.Histogram
+	disowned prometheus.Counter
 	snaps    *prometheus.HistogramVec
 }
 
@@ -35,6 +36,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.snaps = r.HistogramVec("holdfast_session_snapshot_seconds",
 		"Time of a snapshot command after its session ended, by outcome (ok, failed).",
 		[]float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}, "outcome")
+	m.disowned = r.Counter("holdfast_sessions_disowned_total", "Sessions that were ended because their record in the store was gone or belonged to another claim.")
 	metric.Start(m.kills, "dead", "left")
 	for _, outcome := range []string{"ok", "failed", "elsewhere"} {
 		m.boots.WithLabelValues("total", outcome)

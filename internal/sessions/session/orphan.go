@@ -199,7 +199,7 @@ func (m *Manager) ReclaimOrphan(o holdfast.Owner) {
 	m.reclaimOrphanLocked(o)
 }
 
-// watchOwnRecords feeds ReclaimOrphan from the store until ctx is done. While the
+// watchOwnRecords feeds ReclaimOrphan and Observe from the store until ctx is done. While the
 // store is unavailable it waits.
 func (m *Manager) watchOwnRecords(ctx context.Context) {
 	var owners []holdfast.Owner
@@ -214,7 +214,8 @@ func (m *Manager) watchOwnRecords(ctx context.Context) {
 		m.ReclaimOrphan(o)
 	}
 	for e := range m.deps.Store.Watch(ctx, at) {
-		if !e.Deleted {
+		m.Observe(e)
+		if !e.Deleted && !e.Restored {
 			m.ReclaimOrphan(e.Owner)
 		}
 	}

@@ -226,8 +226,9 @@ func (l *Lease) publish(ctx context.Context, self func() holdfast.Node, lost fun
 		h := l.held.Load()
 		err := l.publishOnce(ctx, h, self())
 		state.note(ctx, err)
-		// A lease that is gone is not a duplicate: replace handles it.
-		if errors.Is(err, store.ErrNodeTaken) && l.held.Load() == h && h.gone.CompareAndSwap(false, true) {
+		// A lease that is gone is not a duplicate: replace handles it. After a restore of
+		// the store, the record may be this node's, under an earlier lease.
+		if errors.Is(err, store.ErrNodeTaken) && l.held.Load() == h && !errors.Is(l.try(ctx, h), store.ErrLeaseGone) && h.gone.CompareAndSwap(false, true) {
 			err := l.duplicateNode(ctx)
 			l.log.Error("another agent has this node's id; killing the sessions of this one", "err", err)
 			l.endAll(ctx, lost)

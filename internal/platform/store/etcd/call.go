@@ -7,7 +7,6 @@ import (
 	"syscall"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"holdfast"
 	"holdfast/internal/platform/store"
@@ -58,11 +57,6 @@ func call[T any](ctx context.Context, s *Store, doing string, f func(context.Con
 		return zero, fmt.Errorf("%s: %w", doing, s.explain(ctx, a.err))
 	}
 	return a.value, nil
-}
-
-// do makes one operation or transaction.
-func (s *Store) do(ctx context.Context, doing string, op clientv3.Op) (clientv3.OpResponse, error) {
-	return call(ctx, s, doing, func(ctx context.Context) (clientv3.OpResponse, error) { return s.client.Do(ctx, op) })
 }
 
 // explain turns an error of the client into one that callers can decide by. ctx is

@@ -67,7 +67,7 @@ func Dial(ctx context.Context, c Config) (*Store, error) {
 	s.client, err = clientv3.New(conf)
 	if err != nil {
 		err = s.explain(ctx, err)
-	} else if err = s.Ping(ctx); err == nil {
+	} else if err = s.open(ctx); err == nil {
 		s.timeout = cmp.Or(c.Timeout, defaultTimeout)
 		return s, nil
 	} else {

@@ -29,9 +29,11 @@ const (
 // (watchResyncPeriod in its mvcc/watchable_store.go), and a client's request waits
 // for the answer.
 func (s *Store) Follows(ctx context.Context, key holdfast.SessionKey, before, next holdfast.Epoch) (bool, error) {
-	if before <= 0 || next <= before {
-		return false, nil
+	base := holdfast.Epoch(s.base())
+	if before <= base || next <= before {
+		return false, nil // before the restore
 	}
+	before, next = before-base, next-base
 	alive, gone := int64(before), int64(next) // at live the key has the first life, at gone it does not
 	lives, err := s.livesAt(ctx, key, []int64{alive, gone})
 	if err != nil || lives[0] != before || lives[1] != next {

@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -62,7 +61,7 @@ func (s *Store) TakeNote(ctx context.Context, name string, value []byte, id stor
 		return store.Note{Name: name, Value: value, Revision: holdfast.Revision(r.Header.Revision)}, nil
 	}
 	if len(r.Responses) != 1 || len(r.Responses[0].GetResponseRange().GetKvs()) != 1 {
-		return store.Note{}, fmt.Errorf("%s: %w", doing, errors.New("etcd's response does not match the request"))
+		return store.Note{}, fmt.Errorf("%s: %w", doing, errMismatch)
 	}
 	return noteOf(r.Responses[0].GetResponseRange().Kvs[0]), fmt.Errorf("%s: %s: %w", doing, name, store.ErrTaken)
 }
@@ -85,7 +84,7 @@ func (s *Store) DropNote(ctx context.Context, n store.Note) error {
 	key := notePrefix + n.Name
 	same := clientv3.Compare(clientv3.CreateRevision(key), ">", 0)
 	if n.Revision != 0 {
-		same = unchanged(key, n.Revision)
+		same = clientv3.Compare(clientv3.ModRevision(key), "=", int64(n.Revision))
 	}
 	_, err := s.do(ctx, "drop a note", clientv3.OpTxn([]clientv3.Cmp{same}, []clientv3.Op{clientv3.OpDelete(key)}, nil))
 	return err

@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -27,20 +26,31 @@ func encode(v any) (string, error) {
 	return string(b), nil
 }
 
-// encodeOwner leaves out the revisions, which etcd keeps with the key.
-func encodeOwner(o holdfast.Owner) (string, error) {
-	o.Epoch, o.Revision = 0, 0
-	return encode(o)
+// record is the stored form of a session's record. etcd keeps the revisions with the
+// key.
+type record struct {
+	holdfast.Owner
+	Base holdfast.Revision `json:"epoch_base,omitempty"` // of the claim, see baseKey
 }
 
-func decodeOwner(kv *mvccpb.KeyValue) (holdfast.Owner, error) {
-	var o holdfast.Owner
-	if err := json.Unmarshal(kv.Value, &o); err != nil {
-		return holdfast.Owner{}, fmt.Errorf("decode record %s: %w", kv.Key, err)
+func encodeOwner(o holdfast.Owner, base holdfast.Revision) (string, error) {
+	o.Epoch, o.Revision = 0, 0
+	return encode(record{o, base})
+}
+
+func (s *Store) decodeRecord(kv *mvccpb.KeyValue) (record, error) {
+	var r record
+	if err := json.Unmarshal(kv.Value, &r); err != nil {
+		return record{}, fmt.Errorf("decode record %s: %w", kv.Key, err)
 	}
-	o.Key = sessionKey(kv)
-	o.Epoch, o.Revision = holdfast.Epoch(kv.CreateRevision), holdfast.Revision(kv.ModRevision)
-	return o, nil
+	r.Key = sessionKey(kv)
+	r.Epoch, r.Revision = holdfast.Epoch(r.Base+holdfast.Revision(kv.CreateRevision)), s.revision(kv.ModRevision)
+	return r, nil
+}
+
+func (s *Store) decodeOwner(kv *mvccpb.KeyValue) (holdfast.Owner, error) {
+	r, err := s.decodeRecord(kv)
+	return r.Owner, err
 }
 
 func decodeNode(kv *mvccpb.KeyValue) (holdfast.Node, error) {
@@ -56,28 +66,23 @@ func sessionKey(kv *mvccpb.KeyValue) holdfast.SessionKey {
 }
 
 // found is the record that a transaction's Else branch has read, or the zero Owner.
-func found(r *clientv3.TxnResponse) (holdfast.Owner, error) {
+func (s *Store) found(r *clientv3.TxnResponse) (holdfast.Owner, error) {
 	if len(r.Responses) != 1 || r.Responses[0].GetResponseRange() == nil {
-		return holdfast.Owner{}, errors.New("etcd's response does not match the request")
+		return holdfast.Owner{}, errMismatch
 	}
 	kvs := r.Responses[0].GetResponseRange().Kvs
 	if len(kvs) == 0 {
 		return holdfast.Owner{}, nil
 	}
-	return decodeOwner(kvs[0])
+	return s.decodeOwner(kvs[0])
 }
 
 // refused is the answer of a transaction whose condition did not hold: the present
 // record and the reason.
-func refused(doing string, r *clientv3.TxnResponse, reason error) (holdfast.Owner, error) {
-	present, err := found(r)
+func (s *Store) refused(doing string, r *clientv3.TxnResponse, reason error) (holdfast.Owner, error) {
+	present, err := s.found(r)
 	if err != nil {
 		reason = err
 	}
 	return present, fmt.Errorf("%s: %w", doing, reason)
-}
-
-// unchanged is the condition that a key has the revision.
-func unchanged(key string, at holdfast.Revision) clientv3.Cmp {
-	return clientv3.Compare(clientv3.ModRevision(key), "=", int64(at))
 }

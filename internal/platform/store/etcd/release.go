@@ -50,7 +50,7 @@ func (s *Store) release(ctx context.Context, owners []holdfast.Owner) ([]holdfas
 	ops := make([]clientv3.Op, len(owners))
 	for i, o := range owners {
 		key := sessionPrefix + string(o.Key)
-		ops[i] = clientv3.OpTxn([]clientv3.Cmp{unchanged(key, o.Revision)}, []clientv3.Op{clientv3.OpDelete(key)}, nil)
+		ops[i] = clientv3.OpTxn([]clientv3.Cmp{s.unchanged(key, o.Revision)}, []clientv3.Op{clientv3.OpDelete(key)}, nil)
 	}
 	doing := fmt.Sprintf("release %d sessions", len(owners))
 	r, err := s.do(ctx, doing, clientv3.OpTxn(nil, ops, nil))

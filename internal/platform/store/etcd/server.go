@@ -79,7 +79,7 @@ func Open(ctx context.Context, c ServerConfig) (*Server, error) {
 		dead:    s.dead,
 	}
 	s.store.begin()
-	if err := s.clearAlarms(ctx); err != nil {
+	if err := errors.Join(s.clearAlarms(ctx), s.store.open(ctx)); err != nil {
 		return nil, errors.Join(fmt.Errorf("open the embedded etcd in %s: %w", c.DataDir, err), s.Close())
 	}
 	return s, nil

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"holdfast"
@@ -23,6 +26,8 @@ type Store struct {
 	where   string        // the hint for an etcd that does not answer
 	quota   string        // the hint for an etcd that has reached its quota
 	lists   store.Lists
+	past    store.Past
+	added   atomic.Int64 // the base of revisions, see baseKey
 
 	calls tasks.Group     // in progress, each with a deadline; open until Close
 	room  func() error    // returns an error if the embedded server's disk has no room for a write; nil for a cluster
@@ -135,10 +140,13 @@ func (s *Store) Nodes(ctx context.Context) ([]holdfast.Node, error) {
 // Claim creates a record.
 func (s *Store) Claim(ctx context.Context, o holdfast.Owner, id store.LeaseID) (holdfast.Owner, error) {
 	doing := fmt.Sprintf("claim %s", o.Key)
+	if s.Seen().Restored {
+		return holdfast.Owner{}, fmt.Errorf("%s: %w", doing, store.ErrRestored)
+	}
 	if err := s.checkRoom(doing); err != nil {
 		return holdfast.Owner{}, err
 	}
-	value, err := encodeOwner(o)
+	value, err := encodeOwner(o, s.base())
 	if err != nil {
 		return holdfast.Owner{}, fmt.Errorf("%s: %w", doing, err)
 	}
@@ -146,17 +154,25 @@ func (s *Store) Claim(ctx context.Context, o holdfast.Owner, id store.LeaseID) (
 	free := clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
 	put := clientv3.OpPut(key, value, clientv3.WithLease(clientv3.LeaseID(id)))
 	left := clientv3.OpDelete(leftKey(o.Key), clientv3.WithPrevKV())
-	answer, err := s.do(ctx, doing, clientv3.OpTxn([]clientv3.Cmp{free}, []clientv3.Op{put, left}, []clientv3.Op{clientv3.OpGet(key)}))
+	answer, err := s.do(ctx, doing, clientv3.OpTxn([]clientv3.Cmp{free, s.sameBase()}, []clientv3.Op{put, left}, []clientv3.Op{clientv3.OpGet(key)}))
 	if err != nil {
 		return holdfast.Owner{}, err
+	}
+	if s.Seen().Restored { // the answer may be of another history
+		return holdfast.Owner{}, fmt.Errorf("%s: %w", doing, store.ErrRestored)
 	}
 	r := answer.Txn()
 	if r.Succeeded {
 		o.SuspendNote = leftIn(r)
-		o.Epoch, o.Revision = holdfast.Epoch(r.Header.Revision), holdfast.Revision(r.Header.Revision)
+		o.Revision = s.revision(r.Header.Revision)
+		o.Epoch = holdfast.Epoch(o.Revision)
 		return o, nil
 	}
-	return refused(doing, r, store.ErrTaken)
+	present, err := s.refused(doing, r, store.ErrTaken)
+	if present.Key == "" && errors.Is(err, store.ErrTaken) { // the key is free: the base is another
+		return s.refuse(doing)
+	}
+	return present, err
 }
 
 // Advance replaces a record in two round trips: it reads the present state, and then
@@ -166,7 +182,9 @@ func (s *Store) Advance(ctx context.Context, o holdfast.Owner) (holdfast.Owner, 
 	if err := s.checkRoom(doing); err != nil {
 		return holdfast.Owner{}, err
 	}
-	present, err := s.Get(ctx, o.Key)
+	key := sessionPrefix + string(o.Key)
+	now, err := read(ctx, s, fmt.Sprintf("get %s", o.Key), key, s.decodeRecord)
+	present := now.Owner
 	switch {
 	case errors.Is(err, holdfast.ErrNotFound):
 		return holdfast.Owner{}, fmt.Errorf("%s: %w", doing, store.ErrStale)
@@ -178,27 +196,64 @@ func (s *Store) Advance(ctx context.Context, o holdfast.Owner) (holdfast.Owner, 
 		return present, fmt.Errorf("%s from %s to %s: %w", doing, present.State, o.State, store.ErrOrder)
 	}
 	o.Node, o.Epoch = present.Node, present.Epoch
-	value, err := encodeOwner(o)
+	value, err := encodeOwner(o, now.Base)
 	if err != nil {
 		return holdfast.Owner{}, fmt.Errorf("%s: %w", doing, err)
 	}
-	key := sessionPrefix + string(o.Key)
 	put := clientv3.OpPut(key, value, clientv3.WithIgnoreLease())
-	answer, err := s.do(ctx, doing, clientv3.OpTxn([]clientv3.Cmp{unchanged(key, o.Revision)}, []clientv3.Op{put}, []clientv3.Op{clientv3.OpGet(key)}))
+	answer, err := s.do(ctx, doing, clientv3.OpTxn([]clientv3.Cmp{s.unchanged(key, o.Revision)}, []clientv3.Op{put}, []clientv3.Op{clientv3.OpGet(key)}))
 	if err != nil {
 		return holdfast.Owner{}, err
 	}
 	r := answer.Txn()
 	if r.Succeeded {
-		o.Revision = holdfast.Revision(r.Header.Revision)
+		o.Revision = s.revision(r.Header.Revision)
 		return o, nil
 	}
-	return refused(doing, r, store.ErrStale)
+	return s.refused(doing, r, store.ErrStale)
 }
 
 // Get returns a record.
 func (s *Store) Get(ctx context.Context, key holdfast.SessionKey) (holdfast.Owner, error) {
-	return read(ctx, s, fmt.Sprintf("get %s", key), sessionPrefix+string(key), decodeOwner)
+	return read(ctx, s, fmt.Sprintf("get %s", key), sessionPrefix+string(key), s.decodeOwner)
+}
+
+// findBatch is the number of records that one transaction reads; see releaseBatch.
+const findBatch = 100
+
+// Find returns records, 100 in a round trip.
+func (s *Store) Find(ctx context.Context, keys ...holdfast.SessionKey) ([]holdfast.Owner, error) {
+	if err := s.Ping(ctx); err != nil {
+		return nil, err
+	}
+	var owners []holdfast.Owner
+	for batch := range slices.Chunk(slices.Sorted(slices.Values(keys)), findBatch) {
+		var reads []clientv3.Op
+		for _, key := range batch {
+			reads = append(reads, clientv3.OpGet(sessionPrefix+string(key)))
+		}
+		r, err := s.do(ctx, fmt.Sprintf("find %d sessions", len(keys)), clientv3.OpTxn(nil, reads, nil))
+		if err != nil {
+			return nil, err
+		}
+		for _, one := range r.Txn().Responses {
+			owners = append(owners, s.decodeOwners(one.GetResponseRange().GetKvs())...)
+		}
+	}
+	return owners, nil
+}
+
+// decodeOwners leaves out records that cannot be read.
+func (s *Store) decodeOwners(kvs []*mvccpb.KeyValue) (owners []holdfast.Owner) {
+	for _, kv := range kvs {
+		o, err := s.decodeOwner(kv)
+		if err != nil {
+			s.unreadable(err)
+			continue
+		}
+		owners = append(owners, o)
+	}
+	return owners
 }
 
 // List returns all records.
@@ -218,26 +273,26 @@ const listPage = 1000
 // listAt lists the records as they were at a revision, 0 for now.
 func (s *Store) listAt(ctx context.Context, at holdfast.Revision) ([]holdfast.Owner, holdfast.Revision, error) {
 	owners := []holdfast.Owner{}
+	raw := int64(0)
+	if at != 0 {
+		raw = s.raw(at)
+	}
 	from, end := sessionPrefix, clientv3.GetPrefixRangeEnd(sessionPrefix)
 	for {
-		answer, err := s.do(ctx, "list sessions", clientv3.OpGet(from, clientv3.WithRange(end), clientv3.WithLimit(listPage), clientv3.WithRev(int64(at))))
+		answer, err := s.do(ctx, "list sessions", clientv3.OpGet(from, clientv3.WithRange(end), clientv3.WithLimit(listPage), clientv3.WithRev(raw)))
+		if errors.Is(err, rpctypes.ErrFutureRev) {
+			s.past.Notice()
+		}
 		if err != nil {
 			return nil, 0, err
 		}
 		r := answer.Get()
-		if at == 0 {
-			at = holdfast.Revision(r.Header.Revision) // the same for all pages
+		if raw == 0 {
+			raw = r.Header.Revision // the same for all pages
 		}
-		for _, kv := range r.Kvs {
-			o, err := decodeOwner(kv)
-			if err != nil {
-				s.unreadable(err)
-				continue
-			}
-			owners = append(owners, o)
-		}
+		owners = append(owners, s.decodeOwners(r.Kvs)...)
 		if !r.More || len(r.Kvs) == 0 {
-			return owners, at, nil
+			return owners, s.revision(raw), nil
 		}
 		from = string(r.Kvs[len(r.Kvs)-1].Key) + "\x00"
 	}
@@ -247,12 +302,6 @@ func (s *Store) listAt(ctx context.Context, at holdfast.Revision) ([]holdfast.Ow
 // written. Such a session cannot be claimed or served, so lists and watches leave it
 // out.
 func (s *Store) unreadable(err error) { s.log.Error("a record is left out", "error", err) }
-
-// Ping counts the sessions. It shows that etcd answers and accepts the credentials.
-func (s *Store) Ping(ctx context.Context) error {
-	_, err := s.do(ctx, "count sessions", clientv3.OpGet(sessionPrefix, clientv3.WithPrefix(), clientv3.WithCountOnly()))
-	return err
-}
 
 // Close ends the connection and the calls in progress; later ones fail. The store of
 // an embedded server is closed by Server.Close.

@@ -34,7 +34,7 @@ func (s *Store) Suspend(ctx context.Context, o holdfast.Owner, text string) erro
 		return err
 	}
 	key := sessionPrefix + string(o.Key)
-	r, err := s.do(ctx, doing, clientv3.OpTxn([]clientv3.Cmp{unchanged(key, o.Revision)}, []clientv3.Op{clientv3.OpDelete(key), put}, nil))
+	r, err := s.do(ctx, doing, clientv3.OpTxn([]clientv3.Cmp{s.unchanged(key, o.Revision)}, []clientv3.Op{clientv3.OpDelete(key), put}, nil))
 	if err != nil {
 		return err
 	}

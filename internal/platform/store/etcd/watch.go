@@ -22,9 +22,10 @@ const (
 // nothing, and afterwards the changes that the reader missed.
 func (s *Store) Watch(ctx context.Context, after holdfast.Revision) <-chan store.Event {
 	out := make(chan store.Event)
-	w := &watcher{store: s, out: out, at: after}
+	w := &watcher{store: s, out: out, at: after, self: s.past.Begin()}
 	go func() {
 		defer close(out)
+		defer s.past.End(w.self)
 		w.run(ctx)
 	}()
 	return out
@@ -37,6 +38,9 @@ type watcher struct {
 	at    holdfast.Revision // the reader has everything up to here
 	view  store.View        // what the reader knows
 	gone  bool              // the history after at is gone
+	blind bool              // the view is not what the reader had at the revision at
+	self  *store.Reader
+	turn  <-chan struct{} // closed when the reader needs all records
 }
 
 func (w *watcher) run(ctx context.Context) {
@@ -47,7 +51,7 @@ func (w *watcher) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if w.at > before || errors.Is(err, rpctypes.ErrCompacted) {
+		if w.at > before || errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, store.ErrRestored) {
 			backoff = watchBackoffMin
 		}
 		w.store.log.Debug("watch of sessions begins again", "after", w.at, "error", err)
@@ -61,6 +65,9 @@ func (w *watcher) run(ctx context.Context) {
 
 // once yields events from the reader's position on, until an error.
 func (w *watcher) once(ctx context.Context) error {
+	if err := w.restart(ctx); err != nil {
+		return err
+	}
 	if w.view == nil {
 		if err := w.begin(ctx); err != nil {
 			return err
@@ -80,6 +87,27 @@ func (w *watcher) once(ctx context.Context) error {
 	}
 }
 
+// restart yields all records if etcd was restored.
+func (w *watcher) restart(ctx context.Context) error {
+	turn, again, changed := w.store.past.Turn(w.self)
+	if w.turn = changed; !again {
+		return nil
+	}
+	w.store.lists.Forget()
+	owners, at, err := w.store.listAt(ctx, 0)
+	if err != nil {
+		return err
+	}
+	select {
+	case w.out <- store.Event{Restored: true, Owners: owners, Revision: at}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	w.view, w.at, w.gone, w.blind = store.ViewOf(owners), at, false, false
+	w.store.past.Listed(w.self, turn)
+	return nil
+}
+
 // begin restores the reader's view: from the list that it has, or else from the
 // records at its revision.
 func (w *watcher) begin(ctx context.Context) error {
@@ -90,7 +118,7 @@ func (w *watcher) begin(ctx context.Context) error {
 	owners, _, err := w.store.listAt(ctx, w.at)
 	switch {
 	case errors.Is(err, rpctypes.ErrCompacted):
-		w.gone = true
+		w.gone, w.blind = true, true
 	case err != nil:
 		return err
 	}
@@ -104,12 +132,17 @@ func (w *watcher) catchUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if !w.blind && w.view.Rewritten(owners, w.at) {
+		w.store.past.Notice()
+		w.store.past.Listed(w.self, -1)
+		return store.ErrRestored
+	}
 	for _, e := range w.view.CatchUp(owners, at) {
 		if !w.yield(ctx, e) {
 			return ctx.Err()
 		}
 	}
-	w.at, w.gone = at, false
+	w.at, w.gone, w.blind = at, false, false
 	return nil
 }
 
@@ -123,7 +156,7 @@ func (w *watcher) follow(ctx context.Context) error {
 	// compaction rarely overtakes the watch. Fragments: the records of one lease may
 	// not fit in one message.
 	responses := w.store.client.Watch(clientv3.WithRequireLeader(ctx), sessionPrefix,
-		clientv3.WithPrefix(), clientv3.WithRev(int64(w.at)+1),
+		clientv3.WithPrefix(), clientv3.WithRev(w.store.raw(w.at)+1),
 		clientv3.WithProgressNotify(), clientv3.WithFragment())
 	for {
 		select {
@@ -134,6 +167,8 @@ func (w *watcher) follow(ctx context.Context) error {
 			if err := w.respond(ctx, r); err != nil {
 				return err
 			}
+		case <-w.turn:
+			return store.ErrRestored
 		case <-w.store.dead.Done():
 			return context.Cause(w.store.dead)
 		}
@@ -145,7 +180,7 @@ func (w *watcher) respond(ctx context.Context, r clientv3.WatchResponse) error {
 		return err
 	}
 	for _, e := range r.Events {
-		event, err := eventOf(e)
+		event, err := w.store.eventOf(e)
 		if err != nil {
 			w.store.unreadable(err)
 			continue
@@ -157,9 +192,9 @@ func (w *watcher) respond(ctx context.Context, r clientv3.WatchResponse) error {
 	// While etcd replays history in parts, the header already has the present
 	// revision. With events, only the last event shows the position.
 	if n := len(r.Events); n > 0 {
-		w.at = holdfast.Revision(r.Events[n-1].Kv.ModRevision)
+		w.at = w.store.revision(r.Events[n-1].Kv.ModRevision)
 	} else if r.IsProgressNotify() {
-		w.at = max(w.at, holdfast.Revision(r.Header.GetRevision()))
+		w.at = max(w.at, w.store.revision(r.Header.GetRevision()))
 	}
 	return nil
 }
@@ -175,11 +210,11 @@ func (w *watcher) yield(ctx context.Context, e store.Event) bool {
 	}
 }
 
-func eventOf(e *clientv3.Event) (store.Event, error) {
+func (s *Store) eventOf(e *clientv3.Event) (store.Event, error) {
 	if e.Type == clientv3.EventTypeDelete {
-		return store.Event{Key: sessionKey(e.Kv), Deleted: true, Revision: holdfast.Revision(e.Kv.ModRevision)}, nil
+		return store.Event{Key: sessionKey(e.Kv), Deleted: true, Revision: s.revision(e.Kv.ModRevision)}, nil
 	}
-	o, err := decodeOwner(e.Kv)
+	o, err := s.decodeOwner(e.Kv)
 	if err != nil {
 		return store.Event{}, err
 	}

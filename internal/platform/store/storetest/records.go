@@ -273,3 +273,28 @@ func testGet(t *testing.T, s store.Store) {
 		t.Errorf("Get of a key that is the beginning of another = %v, %v; want ErrNotFound", o, err)
 	}
 }
+
+func testFind(t *testing.T, s store.Store) {
+	id := longLease(t, s)
+	var want []holdfast.Owner
+	keys := []holdfast.SessionKey{"none"}
+	for i := range 250 { // more than one batch of any store
+		o := claim(t, s, keyOf(i), id)
+		if i%10 == 0 {
+			release(t, s, o)
+		} else {
+			want = append(want, o)
+		}
+		keys = append(keys, o.Key)
+	}
+	slices.Reverse(keys)
+	claim(t, s, "other", id)
+	got, err := s.Find(t.Context(), keys...)
+	must(t, err)
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("Find (-want +got):\n%s", d)
+	}
+	if got, err := s.Find(t.Context()); err != nil || len(got) > 0 {
+		t.Errorf("Find of no key = %v, %v", got, err)
+	}
+}

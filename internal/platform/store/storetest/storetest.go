@@ -18,6 +18,10 @@ type Subject struct {
 	// Forget makes a store of Open's lose its whole history so far, like a
 	// compaction.
 	Forget func(*testing.T, store.Store)
+	// Backup returns a function that sets a store of Open's back to this moment, like a
+	// restore from a backup, under the Store as it is open. nil: the restore is tested
+	// elsewhere.
+	Backup func(*testing.T, store.Store) (restore func())
 	// Around runs a test; nil calls it. A store with fake time gets its synctest
 	// bubble here: the suite lets time pass by time.Sleep.
 	Around func(*testing.T, func(*testing.T))
@@ -53,6 +57,7 @@ func Run(t *testing.T, s Subject) {
 		{"release many", testReleaseMany},
 		{"list by key", testList},
 		{"get", testGet},
+		{"find", testFind},
 		{"follows", testFollows},
 		{"suspend", testSuspend},
 		{"suspend race", testSuspendRace},
@@ -90,6 +95,17 @@ func Run(t *testing.T, s Subject) {
 			})
 		})
 	}
+}
+
+// RunRestored runs the tests of a store that is restored from a backup.
+func RunRestored(t *testing.T, s Subject) {
+	if s.Around == nil {
+		s.Around = func(t *testing.T, f func(*testing.T)) { f(t) }
+	}
+	s.Around(t, func(t *testing.T) {
+		st := s.Open(t)
+		testRestored(t, st, func() func() { return s.Backup(t, st) })
+	})
 }
 
 // The helpers below end the test on an unexpected error.
