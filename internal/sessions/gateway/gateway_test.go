@@ -149,7 +149,7 @@ func startWith(t *testing.T, handler http.HandlerFunc, peers Peers, change func(
 // serveAt makes every session ready at address.
 func (f *fixture) serveAt(address string) {
 	f.sessions.set(func(_ context.Context, key holdfast.SessionKey) (holdfast.Route, error) {
-		return holdfast.Route{Key: key, Address: address, Epoch: 1, Left: f.left}, nil
+		return holdfast.Route{Key: key, Address: address, Epoch: 1, Left: f.left, Upgrades: []string{"chat"}}, nil
 	})
 }
 
