@@ -57,6 +57,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	waiting, unwatch := hangupContext(r)
 	req := &request{
 		target: t, gateway: g, patience: g.cfg.ParkTime,
+		client: clientOf(r.RemoteAddr), bootsNothing: g.cfg.bootsNothing(r),
 		waiting: waiting, unwatch: sync.OnceFunc(unwatch),
 	}
 	defer req.done()
