@@ -10,6 +10,9 @@ type Route struct {
 	// Keep is how clients' WebSockets are kept when the session moves. It is nil if
 	// they are closed then, or if another node serves the session.
 	Keep *KeepSockets
+	// Upgrades are the protocols, beside WebSocket, to which a client may switch its
+	// connection. It is nil if another node serves the session; that node decides.
+	Upgrades []string
 	// Left is closed when this node stops serving the session, because the container
 	// died or the session leaves. Connections that are still open then are not
 	// migrated.

@@ -62,7 +62,7 @@ data_dir: %[1]s/data
 run_dir: %[1]s/run
 engine: %[2]s
 sessions: {networks: %[9]d}
-gateway: {listen: "%[3]s", park_time: 5m}
+gateway: {listen: "%[3]s", park_time: 5m, boots_per_client: 0}
 api: {socket: %[1]s/run/s, listen: "%[4]s"}
 templates:
   - {name: bench, image: "%[5]s", port: %[6]d, ready: {timeout: 30s}, %[7]s}

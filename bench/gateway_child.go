@@ -66,7 +66,7 @@ func GatewayChild(ctx context.Context, args []string, in io.Reader, out io.Write
 // oneSession routes every key to one address.
 type oneSession struct{ address string }
 
-func (s oneSession) Acquire(_ context.Context, key holdfast.SessionKey) (holdfast.Route, func(), error) {
+func (s oneSession) Acquire(_ context.Context, key holdfast.SessionKey, _ func() error) (holdfast.Route, func(), error) {
 	return holdfast.Route{Key: key, Address: s.address, Epoch: 1}, func() {}, nil
 }
 

@@ -60,7 +60,7 @@ store:
   ttl: {{.Timing.TTL}}
   trace_file: {{.Trace}}
 fleet: {listen: "{{.Host}}:7072", certificates: {{.Certificates}}}
-gateway: {listen: "{{.Host}}:7070", park_time: {{.ParkTime}}}
+gateway: {listen: "{{.Host}}:7070", park_time: {{.ParkTime}}, boots_per_client: 0}
 api: {socket: {{.Dir}}/run/s, listen: ""}
 sessions: {idle_stop: 0s}
 {{- with .Runsc}}

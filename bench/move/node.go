@@ -61,7 +61,7 @@ engine: {host: "{{.Engine}}"}
 # Leases are not what is measured: no node loses one here.
 store: {endpoints: ["{{.Etcd}}"], renew: 1s, fence: 20s, kill_budget: 5s, ttl: 30s}
 fleet: {listen: "{{.Host}}:7072", certificates: {{.Certificates}}}
-gateway: {listen: "{{.Host}}:7070", park_time: 2m}
+gateway: {listen: "{{.Host}}:7070", park_time: 2m, boots_per_client: 0}
 api: {socket: {{.Dir}}/run/s, listen: "{{.Host}}:7071"}
 sessions: {idle_stop: 0s}
 moving: {runsc: {{.Runsc.Program}}, runtime: {{.Script}}, staged: {{.Runsc.Images}}}

@@ -83,7 +83,7 @@ func (s *simulation) victims() (gone map[holdfast.NodeID]bool, lost []holdfast.S
 // that is gone, it asks for the next route.
 func (s *simulation) client(ctx context.Context, n *simNode, key holdfast.SessionKey, gone map[holdfast.NodeID]bool) {
 	for ctx.Err() == nil {
-		r, release, err := n.fleet.Acquire(ctx, key)
+		r, release, err := n.fleet.Acquire(ctx, key, nil)
 		switch {
 		case err != nil:
 			s.meter.refused(err)

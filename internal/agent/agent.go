@@ -365,8 +365,11 @@ func (a *Agent) adopt(ctx context.Context) (session.Adopted, error) {
 // local adapts this node's sessions to the gateway.
 type local struct{ *session.Manager }
 
-func (l local) Acquire(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, func(), error) {
-	return l.Manager.Acquire(ctx, key, "")
+func (l local) Acquire(ctx context.Context, key holdfast.SessionKey, boot func() error) (holdfast.Route, func(), error) {
+	if boot == nil {
+		return l.Manager.Acquire(ctx, key, "")
+	}
+	return l.AcquireIf(ctx, key, "", boot)
 }
 
 // newGateway returns the gateway, to this node's sessions or to those of the fleet.

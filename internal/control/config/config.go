@@ -186,6 +186,7 @@ type Template struct {
 
 	WebSocket   string      `yaml:"websocket"` // what happens to clients' WebSockets when the session leaves: close (default) or keep
 	KeptSockets KeptSockets `yaml:"kept_sockets"`
+	Upgrades    []string    `yaml:"upgrades"` // other protocols than WebSocket to which clients may upgrade
 }
 
 // InitStep is a container that runs to completion before a session's own.

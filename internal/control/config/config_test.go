@@ -261,6 +261,8 @@ func TestMistakesAreRefusedWithTheirPlace(t *testing.T) {
 		{"snapshot without an absolute path", "templates: [{name: a, image: b, port: 80, snapshot: {command: [save]}}]", "snapshot.command"},
 		{"snapshot with a negative timeout", "templates: [{name: a, image: b, port: 80, snapshot: {command: [/x], timeout: -1s}}]", "snapshot.timeout"},
 		{"snapshots", minimal + "sessions: {snapshots: -1}", "snapshots -1"},
+		{"h2c", "templates: [{name: a, image: b, port: 80, upgrades: [chat, H2C]}]", "upgrades[1]: requests over h2c"},
+		{"an upgrade that is no protocol", "templates: [{name: a, image: b, port: 80, upgrades: ['chat, h2c']}]", "upgrades[0]"},
 		{"park", minimal + "gateway: {park_per_key: 0}", "park_per_key"},
 		{"boots", minimal + "sessions: {boots: 0}", "boots"},
 		{"negative warm", "templates: [{name: a, image: b, port: 80, warm: -1}]", "warm: -1"},
@@ -351,6 +353,7 @@ templates:
     init_steps: [{name: first, command: [prepare, "{key}"], env: {A: b}}, {name: second, image: "tools:1", timeout: 1s}]
     snapshot: {command: [/save, "{key}"]}
     websocket: keep
+    upgrades: [chat/2]
     kept_sockets: {tell: hello, tell_as: ping, buffer: 1KiB}
     runtime: runsc
 `, Overrides{})
@@ -368,6 +371,7 @@ templates:
 		},
 		Snapshot: session.Snapshot{Command: []string{"/save", "{key}"}, Timeout: 10 * time.Second},
 		Runtime:  "runsc",
+		Upgrades: []string{"chat/2"},
 		Keep:     &holdfast.KeepSockets{Time: 30 * time.Second, Buffer: 1024, Tell: "hello", Ping: true},
 	}}
 	if diff := cmp.Diff(want, c.SessionTemplates()); diff != "" {

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -46,6 +48,23 @@ func (t Template) validateSockets() error {
 		return fmt.Errorf("kept_sockets.tell: a %s has room for %d bytes, this has %d", k.TellAs, most, len(k.Tell))
 	case !utf8.ValidString(k.Tell):
 		return errors.New("kept_sockets.tell is not UTF-8")
+	}
+	return nil
+}
+
+// protocolName matches the value of an Upgrade header that names one protocol.
+var protocolName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+(/[A-Za-z0-9!#$%&'*+.^_`|~-]+)?$")
+
+// validateUpgrades refuses names that are no protocol (RFC 9110, 7.8), and HTTP/2
+// without TLS, through which requests would bypass the gateway.
+func (t Template) validateUpgrades() error {
+	for i, name := range t.Upgrades {
+		switch {
+		case strings.EqualFold(name, "h2c"):
+			return fmt.Errorf("upgrades[%d]: requests over h2c would bypass the gateway's checks", i)
+		case !protocolName.MatchString(name):
+			return fmt.Errorf("upgrades[%d]: %q is not a protocol such as chat or chat/2", i, name)
+		}
 	}
 	return nil
 }

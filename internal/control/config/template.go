@@ -76,7 +76,7 @@ func (t Template) validate() error {
 		}
 	}
 	return cmp.Or(absoluteOrNone("seccomp", t.Seccomp), oneOf("privileges", t.Privileges, "fixed", "gain"),
-		t.validateWarm(), validateEnv(t.Env), t.validateSteps(), t.validateHandover(), t.validateSockets(), program("snapshot.command", t.Snapshot.Command))
+		t.validateWarm(), validateEnv(t.Env), t.validateSteps(), t.validateHandover(), t.validateSockets(), t.validateUpgrades(), program("snapshot.command", t.Snapshot.Command))
 }
 
 func validateEnv(env map[string]string) error {
@@ -188,6 +188,7 @@ func (c Config) SessionTemplates() []session.Template {
 
 			SuspendIdle: t.Idle == "suspend",
 			Keep:        t.keepSockets(),
+			Upgrades:    t.Upgrades,
 		}
 		if t.Network == networkPooled {
 			s.Network = "" // if no network is ready, it is the engine's own

@@ -13,7 +13,11 @@ import (
 type keyLookup struct {
 	key      holdfast.SessionKey
 	template string // "" for any template
+	boot     bool   // have the session booted if no node has it; else the search fails with errUnowned
 }
+
+// errUnowned ends a search that may not boot the session.
+var errUnowned = errors.New("no node has the session")
 
 // call is the one search that all requests for the same keyLookup on this node share
 // (singleflight).
@@ -30,14 +34,16 @@ type call struct {
 }
 
 // Acquire returns where the session is served. If no node serves it, Acquire has it
-// booted on a node of the fleet. It waits until the session is ready or ctx is done. A
+// booted on a node of the fleet, if boot allows it: boot is called before a boot
+// begins, with locks held, and its error is returned. It is not called for a request
+// that joins the boot of another one. With nil every boot is allowed. Acquire waits until the session is ready or ctx is done. A
 // connection to a session on this node is counted until release is called. A
 // connection to another node is counted there. Errors: a *holdfast.BootError,
 // holdfast.ErrStopped, or holdfast.ErrDraining if there is no other node. If ctx is
 // done first, the error is holdfast.ErrBusy, ErrDraining, ErrStore or ErrEngine if
 // that was the reason to wait, else ctx's error.
-func (f *Fleet) Acquire(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, func(), error) {
-	return f.acquire(ctx, key, "")
+func (f *Fleet) Acquire(ctx context.Context, key holdfast.SessionKey, boot func() error) (holdfast.Route, func(), error) {
+	return f.acquire(ctx, key, "", boot)
 }
 
 // Start is Acquire without a connection. If the session is not running, it boots from
@@ -46,7 +52,7 @@ func (f *Fleet) Acquire(ctx context.Context, key holdfast.SessionKey) (holdfast.
 // and holdfast.ErrNotFound if no node has the template.
 func (f *Fleet) Start(ctx context.Context, key holdfast.SessionKey, template string) (holdfast.Owner, error) {
 	for {
-		r, release, err := f.acquire(ctx, key, template)
+		r, release, err := f.acquire(ctx, key, template, nil)
 		if err != nil {
 			return holdfast.Owner{}, err
 		}
@@ -60,7 +66,7 @@ func (f *Fleet) Start(ctx context.Context, key holdfast.SessionKey, template str
 	}
 }
 
-func (f *Fleet) acquire(ctx context.Context, key holdfast.SessionKey, template string) (holdfast.Route, func(), error) {
+func (f *Fleet) acquire(ctx context.Context, key holdfast.SessionKey, template string, boot func() error) (holdfast.Route, func(), error) {
 	for {
 		// A wait or a failure on this node must not hide a route: another node may
 		// have won the claim meanwhile.
@@ -78,7 +84,14 @@ func (f *Fleet) acquire(ctx context.Context, key holdfast.SessionKey, template s
 		if r, ok := f.remote(key); ok {
 			return r, func() {}, nil
 		}
-		if err := f.find(ctx, keyLookup{key, template}); err != nil {
+		err = f.find(ctx, keyLookup{key, template, boot == nil}, boot)
+		if errors.Is(err, errUnowned) {
+			if _, known := f.dir.Owner(key); known { // meanwhile
+				continue
+			}
+			err = f.find(ctx, keyLookup{key, template, true}, boot)
+		}
+		if err != nil {
 			return holdfast.Route{}, nil, err
 		}
 	}
@@ -133,9 +146,10 @@ func (f *Fleet) remote(key holdfast.SessionKey) (holdfast.Route, bool) {
 }
 
 // find waits for the search for a session and starts it if necessary. nil means that
-// the caller looks again.
-func (f *Fleet) find(ctx context.Context, what keyLookup) error {
-	c, err := f.joinCall(what)
+// the caller looks again. boot is asked before a search starts that may boot the
+// session.
+func (f *Fleet) find(ctx context.Context, what keyLookup, boot func() error) error {
+	c, err := f.joinCall(what, boot)
 	if err != nil {
 		return err
 	}
@@ -148,7 +162,7 @@ func (f *Fleet) find(ctx context.Context, what keyLookup) error {
 }
 
 // joinCall joins the search for a session, or starts it.
-func (f *Fleet) joinCall(what keyLookup) (*call, error) {
+func (f *Fleet) joinCall(what keyLookup, boot func() error) (*call, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := f.calls[what]
@@ -156,6 +170,11 @@ func (f *Fleet) joinCall(what keyLookup) (*call, error) {
 		life := f.tasks.Context()
 		if life == nil {
 			return nil, f.errNotRunning()
+		}
+		if what.boot && boot != nil {
+			if err := boot(); err != nil {
+				return nil, err
+			}
 		}
 		ctx, cancel := context.WithCancel(life)
 		c = &call{keyLookup: what, done: make(chan struct{}), cancel: cancel}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,7 +17,7 @@ import (
 func TestOneNode(t *testing.T) {
 	bubble(t, 1, func(t *testing.T, w *world) {
 		x := w.nodes[0]
-		r, release, err := x.Acquire(t.Context(), key)
+		r, release, err := x.Acquire(t.Context(), key, nil)
 		must(t, err)
 		if r.Node != "" || r.Address != "10.0.0.1:80" || x.host.held != 1 {
 			t.Errorf("route %+v with %d connections held, want one to this node", r, x.host.held)
@@ -25,6 +26,52 @@ func TestOneNode(t *testing.T) {
 		synctest.Wait()
 		if x.host.held != 0 || x.count(x.deps.Metrics.placements, "here") != 1 {
 			t.Errorf("%d connections are held after the release, %d placements here", x.host.held, x.count(x.deps.Metrics.placements, "here"))
+		}
+	})
+}
+
+// TestBootIsAsked: a session that no node has boots only with leave, which is asked once
+// for all requests that wait for that boot. A session that runs needs no leave.
+func TestBootIsAsked(t *testing.T) {
+	bubble(t, 2, func(t *testing.T, w *world) {
+		a, b := w.nodes[0], w.nodes[1]
+		refused := errors.New("refused")
+		ask := func(x *node, err error) error {
+			_, release, err := x.Acquire(t.Context(), key, func() error { return err })
+			if err == nil {
+				release()
+			}
+			return err
+		}
+		for _, x := range w.nodes {
+			if err := ask(x, refused); !errors.Is(err, refused) {
+				t.Errorf("node %s: %v", x.id, err)
+			}
+			x.host.boot = time.Second
+		}
+		if n := a.host.boots + b.host.boots; n != 0 {
+			t.Fatalf("%d boots", n)
+		}
+		var asked atomic.Int64
+		var all sync.WaitGroup
+		for range 10 {
+			all.Go(func() {
+				_, release, err := a.Acquire(t.Context(), key, func() error { asked.Add(1); return nil })
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				release()
+			})
+		}
+		all.Wait()
+		if n, boots := asked.Load(), a.host.boots+b.host.boots; n != 1 || boots != 1 {
+			t.Errorf("asked %d times for %d boots", n, boots)
+		}
+		for _, x := range w.nodes {
+			if err := ask(x, refused); err != nil {
+				t.Errorf("a session that runs, by node %s: %v", x.id, err)
+			}
 		}
 	})
 }
@@ -343,7 +390,7 @@ func TestClientGoesAway(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { _, _, err := x.Acquire(ctx, key); done <- err }()
+		go func() { _, _, err := x.Acquire(ctx, key, nil); done <- err }()
 		time.Sleep(time.Second)
 		cancel()
 		if err := <-done; err == nil {

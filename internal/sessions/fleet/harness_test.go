@@ -328,7 +328,7 @@ func must(t *testing.T, err error) {
 func (x *node) acquire(t *testing.T, patience time.Duration) (holdfast.Route, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	r, release, err := x.Acquire(ctx, key)
+	r, release, err := x.Acquire(ctx, key, nil)
 	if err == nil {
 		release()
 	}

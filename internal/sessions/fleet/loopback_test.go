@@ -87,7 +87,7 @@ func TestOverTCP(t *testing.T) {
 // that epoch, reach requests the route again.
 func (x *node) reach(ctx context.Context, k holdfast.SessionKey) error {
 	for {
-		r, release, err := x.Acquire(ctx, k)
+		r, release, err := x.Acquire(ctx, k, nil)
 		if err != nil {
 			return err
 		}

@@ -179,6 +179,9 @@ func (r *resolver) resolveUnowned(ctx context.Context, s Snapshot, changed <-cha
 	if d := r.successorWait(ctx, s); d > 0 {
 		return r.waitForSuccessor(ctx, changed, d)
 	}
+	if !r.call.boot {
+		return finalError{errUnowned}
+	}
 	if len(r.tried) == triesPerRound {
 		return r.noNode(nil)
 	}

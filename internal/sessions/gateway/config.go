@@ -36,8 +36,8 @@ type Config struct {
 	Paths bool `yaml:"paths"`
 
 	// Origins lists the other origins ("https://app.example.org") that may send
-	// requests with any method except GET, HEAD and OPTIONS and open upgraded
-	// connections. "*" allows every origin. A page of the same host is always
+	// requests with any method except GET, HEAD and OPTIONS, open upgraded
+	// connections, and boot sessions by other means than a link. "*" allows every origin. A page of the same host is always
 	// allowed. Browsers do not apply the same-origin policy to WebSockets.
 	// Without this check, every page that a user opens could talk to a session on
 	// the user's loopback address.
@@ -46,6 +46,11 @@ type Config struct {
 	// MaxConnections limits the open client connections, including upgraded ones;
 	// at least 1. Further connections wait in the kernel's accept queue.
 	MaxConnections int `yaml:"max_connections"`
+
+	// BootsPerClient limits how many sessions the requests of one client may boot in a
+	// minute, and at once; 0 means no limit. A client is an IPv4 address, or the /64 of
+	// an IPv6 address. All clients behind one proxy are one client.
+	BootsPerClient int `yaml:"boots_per_client"`
 
 	ParkPerKey int           `yaml:"park_per_key"` // requests that may wait for one session, at least 1
 	ParkTotal  int           `yaml:"park_total"`   // requests that may wait in total, at least 1
@@ -63,8 +68,8 @@ type Config struct {
 // DefaultConfig returns the configuration of a host that sets nothing.
 func DefaultConfig() Config {
 	return Config{
-		MaxConnections: 65536,
-		ParkPerKey:     64, ParkTotal: 4096, ParkTime: 30 * time.Second,
+		MaxConnections: 65536, BootsPerClient: 600,
+		ParkPerKey: 64, ParkTotal: 4096, ParkTime: 30 * time.Second,
 		MaxHeaderBytes: 64 << 10, MaxBodyBytes: 10 << 30,
 		HeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		ResponseTimeout: 5 * time.Minute, StopTimeout: 5 * time.Second,
@@ -83,6 +88,7 @@ func (c Config) Validate() error {
 	complain(c.Domain != strings.ToLower(strings.Trim(c.Domain, ".")) || strings.ContainsAny(c.Domain, "/: *"),
 		"domain is %q, it must be a plain name in lower case such as sessions.example.org", c.Domain)
 	complain(c.MaxConnections < 1, "max_connections is %d, it has to be at least 1", c.MaxConnections)
+	complain(c.BootsPerClient < 0, "boots_per_client is %d, it cannot be negative", c.BootsPerClient)
 	complain(c.ParkPerKey < 1, "park_per_key is %d, it has to be at least 1", c.ParkPerKey)
 	complain(c.ParkTotal < 1, "park_total is %d, it has to be at least 1", c.ParkTotal)
 	complain(c.MaxHeaderBytes < 4096, "max_header_bytes is %d, it has to be at least 4096", c.MaxHeaderBytes)

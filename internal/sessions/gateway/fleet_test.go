@@ -86,7 +86,7 @@ func (l *fakeLocal) Hold(key holdfast.SessionKey, epoch holdfast.Epoch) (holdfas
 		return holdfast.Route{}, nil, errors.New("another epoch")
 	}
 	l.held++
-	return holdfast.Route{Key: key, Address: l.address, Epoch: epoch, Left: l.left, Keep: l.keep}, sync.OnceFunc(func() {
+	return holdfast.Route{Key: key, Address: l.address, Epoch: epoch, Left: l.left, Keep: l.keep, Upgrades: []string{"chat"}}, sync.OnceFunc(func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.held--

@@ -31,14 +31,15 @@ import (
 // from many goroutines.
 type Sessions interface {
 	// Acquire returns where key is served and boots the session if no node serves
-	// it. The session is not stopped for idleness until release is called
+	// it. boot is called before a boot begins, and its error is returned; it does not
+	// block. With nil every boot is allowed. The session is not stopped for idleness until release is called
 	// (exactly once). Acquire blocks until the session is ready or ctx is done;
 	// for a ready session it returns at once. When r.Left is closed, requests in
 	// progress to another node are cut off after closing.LeftWait, so r.Left must stay
 	// open while that node still serves r.Epoch. Errors: *holdfast.BootError,
 	// holdfast.ErrNotFound, ErrDraining, ErrBusy, ErrStore, ErrEngine, or that of
 	// ctx.
-	Acquire(ctx context.Context, key holdfast.SessionKey) (r holdfast.Route, release func(), err error)
+	Acquire(ctx context.Context, key holdfast.SessionKey, boot func() error) (r holdfast.Route, release func(), err error)
 
 	// Refused reports that r was unreachable before any byte was sent, or that
 	// the connection ended because the session left the node. The next Acquire
@@ -57,6 +58,7 @@ type Gateway struct {
 	tls       *tls.Config     // nil: plain HTTP
 	tokens    *token.Verifier // nil: no token is required
 	parking   *parking
+	boots     *boots
 	handlers  *handlers
 	relay     *relay.Relay
 	reattach  reattach.Proxy
@@ -82,6 +84,7 @@ func New(cfg Config, s Sessions, peers Peers, m *Metrics, log *slog.Logger) (*Ga
 	g := &Gateway{
 		cfg: cfg, sessions: s, peers: peers, metrics: m, log: log,
 		parking:  newParking(cfg.ParkPerKey, cfg.ParkTotal, m),
+		boots:    newBoots(cfg.BootsPerClient),
 		handlers: newHandlers(),
 		relay:    relay.New(runtime.GOMAXPROCS(0)),
 		buffers:  &bufferPool{},

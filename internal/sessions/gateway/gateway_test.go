@@ -35,9 +35,15 @@ type fakeSessions struct {
 	held    int
 	refused []holdfast.Route
 	waiting int // calls of Acquire that have not returned
+	// cold are the sessions that have to boot first; boots counts those that did.
+	cold  map[holdfast.SessionKey]bool
+	boots int
 }
 
-func (f *fakeSessions) Acquire(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, func(), error) {
+func (f *fakeSessions) Acquire(ctx context.Context, key holdfast.SessionKey, boot func() error) (holdfast.Route, func(), error) {
+	if err := f.warmUp(key, boot); err != nil {
+		return holdfast.Route{}, nil, err
+	}
 	f.mu.Lock()
 	f.waiting++
 	acquire := f.acquire
@@ -60,6 +66,33 @@ func (f *fakeSessions) Acquire(ctx context.Context, key holdfast.SessionKey) (ho
 		once = true
 		f.held--
 	}, nil
+}
+
+// warmUp boots a cold session, if it may.
+func (f *fakeSessions) warmUp(key holdfast.SessionKey, boot func() error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.cold[key] {
+		return nil
+	}
+	if boot != nil {
+		if err := boot(); err != nil {
+			return err
+		}
+	}
+	delete(f.cold, key)
+	f.boots++
+	return nil
+}
+
+// cool makes sessions boot at their next Acquire.
+func (f *fakeSessions) cool(keys ...holdfast.SessionKey) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cold = map[holdfast.SessionKey]bool{}
+	for _, k := range keys {
+		f.cold[k] = true
+	}
 }
 
 func (f *fakeSessions) Refused(_ holdfast.SessionKey, r holdfast.Route) {
@@ -149,7 +182,7 @@ func startWith(t *testing.T, handler http.HandlerFunc, peers Peers, change func(
 // serveAt makes every session ready at address.
 func (f *fixture) serveAt(address string) {
 	f.sessions.set(func(_ context.Context, key holdfast.SessionKey) (holdfast.Route, error) {
-		return holdfast.Route{Key: key, Address: address, Epoch: 1, Left: f.left}, nil
+		return holdfast.Route{Key: key, Address: address, Epoch: 1, Left: f.left, Upgrades: []string{"chat"}}, nil
 	})
 }
 
@@ -349,6 +382,7 @@ func TestConfigIsChecked(t *testing.T) {
 		"cert_file":        func(c *Config) { c.CertFile = "x" },
 		"domain":           func(c *Config) { c.Domain = "Sessions.test" },
 		"max_connections":  func(c *Config) { c.MaxConnections = 0 },
+		"boots_per_client": func(c *Config) { c.BootsPerClient = -1 },
 		"park_per_key":     func(c *Config) { c.ParkPerKey = 0 },
 		"park_total":       func(c *Config) { c.ParkTotal = 0 },
 		"park_time":        func(c *Config) { c.ParkTime = 0 },

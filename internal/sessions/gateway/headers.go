@@ -1,9 +1,13 @@
 package gateway
 
 import (
+	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 const (
@@ -36,6 +40,36 @@ func dropGatewayHeaders(h http.Header) {
 			delete(h, name)
 		}
 	}
+}
+
+// gatewayTrailers are fields that no trailer may have, beside those of
+// httpguts.ValidTrailerHeader: they describe the client, belong to one connection, or
+// carry credentials (RFC 9110, 6.5.1).
+var gatewayTrailers = []string{"Cookie", "Forwarded", "Http2-Settings", "Location", "Set-Cookie", "Upgrade", "X-Real-Ip"}
+
+// dropTrailers removes the fields that no trailer may have, in every spelling.
+func dropTrailers(h http.Header) {
+	for name := range h {
+		plain := http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))
+		if !httpguts.ValidTrailerHeader(plain) || begins(name, reservedPrefix) || begins(name, forwardedPrefix) || slices.Contains(gatewayTrailers, plain) {
+			delete(h, name)
+		}
+	}
+}
+
+// trailed is a body with trailers. net/http fills them in when it returns the body's
+// end, whether the header announced them or not.
+type trailed struct {
+	io.ReadCloser
+	trailer *http.Header
+}
+
+func (b trailed) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		dropTrailers(*b.trailer)
+	}
+	return n, err
 }
 
 // answer is the ResponseWriter of a proxied response.

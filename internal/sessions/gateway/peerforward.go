@@ -118,7 +118,7 @@ func rewriteForwarded(p *httputil.ProxyRequest) {
 	u := url.URL{Path: p.In.URL.Path, RawPath: p.In.URL.RawPath, RawQuery: p.In.URL.RawQuery}
 	p.Out.URL = &u
 	p.Out.Host = p.In.Host
-	p.Out.Trailer = p.In.Trailer
+	p.Out.Trailer = trailerOf(p.In)
 	dropReserved(p.Out.Header)
 	p.Out.Header.Del("Expect") // set by forward
 	for name, values := range p.In.Header {

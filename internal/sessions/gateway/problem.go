@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
+	"math"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"holdfast"
@@ -49,6 +51,8 @@ var answerRules = []answerRule{
 	{wraps(errHost), http.StatusMisdirectedRequest, "bad_host", "Another host's name", "add the name to gateway.hosts if clients may use it"},
 	{is[*holdfast.KeyError], http.StatusBadRequest, "bad_key", "No session key", ""},
 	{wraps(errOrigin), http.StatusForbidden, "origin", "Another origin", "add the page's origin to gateway.origins if it may open connections to sessions"},
+	{wraps(errCrossSite), http.StatusForbidden, "cross_site", "Another site", ""},
+	{is[*bootsError], http.StatusTooManyRequests, "boots", "Too many sessions", "wait, or raise gateway.boots_per_client; behind a proxy all clients have its address"},
 	{is[*http.MaxBytesError], http.StatusRequestEntityTooLarge, "body_too_large", "Too large", ""},
 	{wraps(errParkingFull, holdfast.ErrBusy), http.StatusServiceUnavailable, "busy", "Too many requests are waiting", ""},
 	{wraps(errParkedTooLong), http.StatusServiceUnavailable, "parked_too_long", "Not ready yet", ""},
@@ -159,6 +163,9 @@ func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, t target, err err
 	}
 	if p.Status == http.StatusServiceUnavailable {
 		h.Set("Retry-After", retryAfter)
+	}
+	if many, ok := errors.AsType[*bootsError](err); ok {
+		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(many.after.Seconds()))))
 	}
 	if p.Reason == "stopping" && r.ProtoMajor == 1 {
 		h.Set("Connection", "close")

@@ -57,6 +57,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	waiting, unwatch := hangupContext(r)
 	req := &request{
 		target: t, gateway: g, patience: g.cfg.ParkTime,
+		client: clientOf(r.RemoteAddr), bootsNothing: g.cfg.bootsNothing(r),
 		waiting: waiting, unwatch: sync.OnceFunc(unwatch),
 	}
 	defer req.done()
@@ -71,11 +72,10 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // admit makes the checks that need no session. It turns an upgrade that cannot be
 // served into an ordinary request.
 func (g *Gateway) admit(w http.ResponseWriter, r *http.Request) error {
-	if r.Header.Get("Upgrade") != "" && (r.ProtoMajor != 1 || r.ContentLength != 0) {
-		// HTTP/2 has no Upgrade, and an Upgrade with a body may be ignored
-		// (RFC 9110, 7.8): the request is served as an ordinary one.
+	if r.ProtoMajor != 1 || r.ContentLength != 0 || strings.EqualFold(r.Header.Get("Upgrade"), "h2c") {
+		// HTTP/2 has no Upgrade, and any other may be ignored (RFC 9110, 7.8): the
+		// request is served as an ordinary one.
 		r.Header.Del("Upgrade")
-		r.Header.Del("Connection")
 	}
 	kind := "request"
 	if r.Header.Get("Upgrade") != "" {
@@ -148,7 +148,7 @@ func rewrite(p *httputil.ProxyRequest, t *request) {
 	p.Out.URL.RawQuery = p.In.URL.RawQuery // as it was sent, even if malformed
 	p.Out.Host = p.In.Host                 // servers check a WebSocket's Origin against it
 
-	p.Out.Trailer = p.In.Trailer // filled in at the end of the body
+	p.Out.Trailer = trailerOf(p.In)
 
 	h := p.Out.Header
 	dropGatewayHeaders(h)
@@ -167,13 +167,28 @@ func rewrite(p *httputil.ProxyRequest, t *request) {
 	}
 }
 
+// trailerOf returns the trailers of a request, which are filled in at the end of its
+// body (see trailed). It is nil if the header announces none that may pass.
+func trailerOf(r *http.Request) http.Header {
+	dropTrailers(r.Trailer)
+	if len(r.Trailer) == 0 {
+		return nil
+	}
+	return r.Trailer
+}
+
 // rewriteResponse makes a server that does not know its prefix work behind it,
 // and confines its cookies to the prefix. For a forwarded request the first
-// node's gateway does this. It removes the reserved headers in every case.
+// node's gateway does this. It removes the reserved headers, and fields that no trailer
+// may have, in every case.
 func rewriteResponse(resp *http.Response) error {
 	t := requestOf(resp.Request.Context())
 	h := resp.Header
 	dropReserved(h)
+	dropTrailers(resp.Trailer)
+	if resp.ContentLength < 0 { // only then may trailers follow
+		resp.Body = trailed{resp.Body, &resp.Trailer}
+	}
 	if t.forwarded {
 		return nil
 	}

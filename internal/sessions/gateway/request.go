@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"holdfast"
@@ -28,17 +29,19 @@ const (
 // request is one request and the state of its way to the session.
 type request struct {
 	target
-	gateway     *Gateway
-	forwarded   bool            // by another node's gateway
-	reattaching bool            // asks the next server of a kept WebSocket; the parking limits do not apply
-	keepOffered bool            // by the other node's gateway
-	waiting     context.Context // for parking: ends when the client hangs up
-	unwatch     func()          // stops the hangup checks; idempotent
-	patience    time.Duration   // remaining parking time
-	route       holdfast.Route
-	release     func() // nil: nothing is held
-	body        *body  // nil: there is none
-	again       bool   // may be sent twice, as far as its method goes
+	gateway      *Gateway
+	client       netip.Addr      // see clientOf
+	bootsNothing bool            // see Config.bootsNothing
+	forwarded    bool            // by another node's gateway
+	reattaching  bool            // asks the next server of a kept WebSocket; the parking limits do not apply
+	keepOffered  bool            // by the other node's gateway
+	waiting      context.Context // for parking: ends when the client hangs up
+	unwatch      func()          // stops the hangup checks; idempotent
+	patience     time.Duration   // remaining parking time
+	route        holdfast.Route
+	release      func() // nil: nothing is held
+	body         *body  // nil: there is none
+	again        bool   // may be sent twice, as far as its method goes
 }
 
 type requestKey struct{}
@@ -140,8 +143,12 @@ func (h *history) pause(left *<-chan struct{}) time.Duration {
 }
 
 func (t *request) acquire(ctx context.Context) error {
+	boot := t.mayBoot
+	if t.reattaching {
+		boot = nil // the session moves
+	}
 	return t.park(ctx, func(ctx context.Context) (err error) {
-		t.route, t.release, err = t.gateway.sessions.Acquire(ctx, t.key)
+		t.route, t.release, err = t.gateway.sessions.Acquire(ctx, t.key, boot)
 		return err
 	})
 }

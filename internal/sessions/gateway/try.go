@@ -19,6 +19,9 @@ func (g *Gateway) RoundTrip(req *http.Request) (resp *http.Response, err error) 
 	t := requestOf(req.Context())
 	if req.Body != nil {
 		t.body = &body{r: req.Body}
+		if req.Trailer != nil {
+			t.body.r = trailed{req.Body, &req.Trailer}
+		}
 	}
 	t.again = idempotent(req.Method)
 	send := func() (err error) {
@@ -84,8 +87,13 @@ func (y *try) do(g *Gateway, req *http.Request) (*http.Response, error) {
 }
 
 func (y *try) roundTrip(g *Gateway, pool *http.Transport, out *http.Request) (*http.Response, error) {
-	if out.Header.Get("Upgrade") != "" {
-		return g.roundTripUpgrade(out, y)
+	if name := out.Header.Get("Upgrade"); name != "" {
+		if y.request.mayUpgrade(name) {
+			return g.roundTripUpgrade(out, y)
+		}
+		out = out.Clone(out.Context())
+		out.Header.Del("Upgrade")
+		out.Header.Del("Connection")
 	}
 	resp, err := pool.RoundTrip(out)
 	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {

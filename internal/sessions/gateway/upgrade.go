@@ -9,6 +9,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -31,6 +32,13 @@ type switched struct {
 }
 
 func (*switched) Error() string { return "switching protocols" }
+
+// mayUpgrade reports whether the connection may switch to the named protocol. If
+// another node serves the session, that node decides.
+func (t *request) mayUpgrade(name string) bool {
+	return strings.EqualFold(name, "websocket") || t.route.Node != "" ||
+		slices.ContainsFunc(t.route.Upgrades, func(allowed string) bool { return strings.EqualFold(allowed, name) })
+}
 
 // roundTripUpgrade sends an upgrade request to the server on a new connection.
 // If the server agrees, the error is a *switched; any other response is

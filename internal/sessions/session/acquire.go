@@ -17,7 +17,19 @@ import (
 // *holdfast.BootError, holdfast.ErrNotFound for the template, holdfast.ErrDraining,
 // holdfast.ErrBusy.
 func (m *Manager) Acquire(ctx context.Context, key holdfast.SessionKey, template string) (r holdfast.Route, release func(), err error) {
-	return m.routed(m.acquire(ctx, key, func() (*entry, error) { return m.beginLocked(key, template) }))
+	return m.AcquireIf(ctx, key, template, func() error { return nil })
+}
+
+// AcquireIf is Acquire with a condition: boot is called before a boot begins, with
+// locks held, and its error is returned. It is not called for a request that joins
+// the boot of another one.
+func (m *Manager) AcquireIf(ctx context.Context, key holdfast.SessionKey, template string, boot func() error) (r holdfast.Route, release func(), err error) {
+	return m.routed(m.acquire(ctx, key, func() (*entry, error) {
+		if err := boot(); err != nil {
+			return nil, err
+		}
+		return m.beginLocked(key, template)
+	}))
 }
 
 // Join is Acquire for a session that this node already has (booting, ready or

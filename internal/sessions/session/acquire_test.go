@@ -36,6 +36,25 @@ func theirs(t *testing.T, s *memstore.Store, key holdfast.SessionKey) holdfast.O
 	return o
 }
 
+// A session that does not run boots only with leave; one that runs needs none.
+func TestBootIsAsked(t *testing.T) {
+	n, fake := fakeNode(t, setup{})
+	refused := errors.New("refused")
+	refuse := func() error { return refused }
+	if _, _, err := n.AcquireIf(t.Context(), "alice", "", refuse); !errors.Is(err, refused) {
+		t.Errorf("got %v", err)
+	}
+	if i, err := n.Get("alice"); !errors.Is(err, holdfast.ErrNotFound) || len(fake.running()) > 0 {
+		t.Errorf("an entry %+v, %v; containers %v", i, err, fake.running())
+	}
+	n.serve(t, "alice")
+	_, release, err := n.AcquireIf(t.Context(), "alice", "", refuse)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+}
+
 func TestSessionOfAnotherNodeIsElsewhere(t *testing.T) {
 	n, fake := fakeNode(t, setup{})
 	o := theirs(t, n.store, "alice")

@@ -52,6 +52,7 @@ type Template struct {
 	SuspendIdle bool
 	Priority    int                   // of its memory: if not all can be saved, the lowest priority is lost
 	Runtime     string                // of its containers; "" is the engine's default
+	Upgrades    []string              // protocols, beside WebSocket, to which clients may upgrade
 	Keep        *holdfast.KeepSockets // nil: WebSockets are closed when the session leaves
 }
 

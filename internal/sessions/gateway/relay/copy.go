@@ -25,6 +25,8 @@ type copyPair struct {
 	pool   *sync.Pool      // of *[bufferSize]byte; a buffer is taken only while there are bytes
 	grace  time.Duration   // closing.GoneWait
 
+	watch sync.WaitGroup // see watchClient
+
 	mu     sync.Mutex    // guards the order of the deadlines
 	gone   chan struct{} // closed by leave
 	isGone bool
@@ -82,6 +84,7 @@ func (p *copyPair) run() {
 	up.Wait()
 	p.client.Close()
 	p.spec.Upstream.Close()
+	p.watch.Wait()
 }
 
 // toUpstream copies from the client. When the upstream accepts nothing more it
@@ -104,7 +107,46 @@ func (p *copyPair) toUpstream() {
 	closing.Write(p.spec.Upstream)
 	if p.spec.WebSocket || !errors.Is(err, io.EOF) {
 		p.clientGone()
+		return
 	}
+	p.watch.Go(p.watchClient)
+}
+
+// watchClient notices that a client that has ended its direction is gone altogether.
+// The socket then reports POLLHUP or POLLERR (poll(2)), but no direction reads from it
+// any more. It returns when that happens or when the client's connection is closed.
+func (p *copyPair) watchClient() {
+	raw := rawOf(p.client)
+	if raw == nil {
+		p.clientGone()
+		return
+	}
+	gone := false
+	_ = raw.Read(func(fd uintptr) bool { // called again for each event of the socket
+		fds := []unix.PollFd{{Fd: int32(fd)}} // POLLHUP and POLLERR are always reported
+		n, err := unix.Poll(fds, 0)
+		gone = err == nil && n > 0
+		return gone
+	})
+	if gone {
+		p.clientGone()
+	}
+}
+
+// rawOf returns the socket below a TLS connection, nil if there is none.
+func rawOf(c net.Conn) syscall.RawConn {
+	if t, ok := c.(interface{ NetConn() net.Conn }); ok {
+		c = t.NetConn()
+	}
+	sc, ok := c.(syscall.Conn)
+	if !ok {
+		return nil
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	return raw
 }
 
 // copyAll passes the bytes of c to send. It waits with a small buffer and

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"crypto/tls"
 	"net"
 	"sync"
 	"testing"
@@ -27,6 +28,68 @@ func TestResetClientEndsThePair(t *testing.T) {
 			before(t, e)
 			reset(t, e.client)
 			e.awaitDone(t)
+		})
+	}
+}
+
+// The same behind TLS, where a client ends its direction before it goes. Its kernel resets
+// the connection when it no longer knows it, or when the server sends bytes.
+func TestGoneClientBehindTLSEndsThePair(t *testing.T) {
+	for name, leave := range map[string]func(client stream, server net.Conn){
+		"after a half close": func(client stream, _ net.Conn) { reset(t, client) },
+		"closed, and the server has sent bytes": func(client stream, server net.Conn) {
+			client.Close()
+			write(t, server, []byte("late"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			outer, server, done := copies(t, time.Millisecond)
+			outer.CloseWrite()
+			if got := readAll(t, server); len(got) != 0 {
+				t.Errorf("got %x", got)
+			}
+			leave(outer, server)
+			select {
+			case <-done:
+			case <-time.After(patience):
+				t.Fatal("the pair is still open")
+			}
+		})
+	}
+}
+
+// copies runs a pair, not of a WebSocket, that is served by goroutines.
+func copies(t *testing.T, grace time.Duration) (outer stream, server *net.TCPConn, done chan struct{}) {
+	outer, inner := tlsPair(t)
+	up, server := tcpPair(t)
+	up.SetDeadline(time.Time{})
+	p := newCopyPair(Spec{Client: inner, Upstream: up}, &sync.Pool{New: func() any { return new([bufferSize]byte) }})
+	p.grace = grace
+	done = make(chan struct{})
+	go func() { defer close(done); p.run() }()
+	return outer, server, done
+}
+
+// A client that only ends its direction still receives, for as long as its server sends.
+func TestHalfClosedClientStays(t *testing.T) {
+	for name, end := range map[string]func(stream){
+		"close_notify":         func(c stream) { c.CloseWrite() },
+		"close_notify and FIN": func(c stream) { c.CloseWrite(); c.(*tls.Conn).NetConn().(*net.TCPConn).CloseWrite() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			outer, server, done := copies(t, time.Nanosecond)
+			end(outer)
+			if got := readAll(t, server); len(got) != 0 {
+				t.Errorf("got %x", got)
+			}
+			write(t, server, []byte("still"))
+			readFull(t, outer, []byte("still"))
+			write(t, server, []byte("here"))
+			server.Close()
+			if got := readAll(t, outer); string(got) != "here" {
+				t.Errorf("got %q", got)
+			}
+			<-done
 		})
 	}
 }
@@ -92,8 +155,8 @@ func TestGoroutinesEndWithTheirClient(t *testing.T) {
 					}
 					write(t, server, make([]byte, 1<<10)) // and sends some bytes
 				}
-				if tcp, ok := outer.(interface{ NetConn() net.Conn }); ok && !socket {
-					reset(t, tcp.NetConn())
+				if !socket {
+					reset(t, outer)
 				} else {
 					outer.Close()
 				}

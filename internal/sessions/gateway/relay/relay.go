@@ -9,7 +9,8 @@
 //   - Bytes arrive in order and complete.
 //   - A slow reader holds its writer back.
 //   - A half close is passed on. The client's end of a WebSocket is not a half
-//     close: the client has gone, and its server has closing.GoneWait to end.
+//     close: the client has gone, and its server has closing.GoneWait to end. The
+//     same applies when the client's kernel resets the connection.
 //   - When the session leaves, a WebSocket that is between two frames gets a
 //     Close frame with code 1012.
 package relay
