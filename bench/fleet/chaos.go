@@ -33,12 +33,15 @@ const (
 	LeaderLost  Act = "leader-lost"  // SIGKILL of etcd's leader, which comes back
 	Move        Act = "move"         // an operator moves a few sessions to other nodes, concurrently
 	Suspend     Act = "suspend"      // a few sessions, concurrently; the next client resumes them. With Options.Runsc only
+	// RecordsLost deletes the records of a few sessions in etcd. It is not one of
+	// Mixed: a node may claim the session before the other one has killed it.
+	RecordsLost Act = "records-lost"
 )
 
 // Mixed is the name of all acts in random order.
 const Mixed = "mixed"
 
-// acts returns all acts, for sessions that keep their memory or do not.
+// acts returns all acts of Mixed, for sessions that keep their memory or do not.
 func acts(memory bool) []Act {
 	all := []Act{Notice, Restart, AgentKilled, Gone, Stopped, CutShort, CutLong, LeaderLost, Move}
 	if memory {
@@ -47,9 +50,12 @@ func acts(memory bool) []Act {
 	return all
 }
 
+// allActs returns the acts that a list may name.
+func allActs(memory bool) []Act { return append(acts(memory), RecordsLost) }
+
 func actNames(memory bool) string {
 	var names []string
-	for _, a := range acts(memory) {
+	for _, a := range allActs(memory) {
 		names = append(names, string(a))
 	}
 	return strings.Join(names, ", ")
@@ -59,10 +65,10 @@ func actNames(memory bool) string {
 func (a Act) drains() bool { return a == Notice || a == Restart }
 
 // noticed reports whether the node gets a notice before the act. No client may be refused then.
-func (a Act) noticed() bool { return a.drains() || a.few() }
+func (a Act) noticed() bool { return a.drains() || a == Move || a == Suspend }
 
 // few reports whether an act hits only some of a node's sessions.
-func (a Act) few() bool { return a == Move || a == Suspend }
+func (a Act) few() bool { return a == Move || a == Suspend || a == RecordsLost }
 
 // onEtcd reports whether an act hits only etcd.
 func (a Act) onEtcd() bool { return a == LeaderLost }
@@ -87,7 +93,7 @@ func newSchedule(text string, memory bool, random *rand.Rand) (*schedule, error)
 		return s, nil
 	}
 	for _, word := range strings.Split(text, ",") {
-		if !slices.Contains(acts(memory), Act(word)) {
+		if !slices.Contains(allActs(memory), Act(word)) {
 			return nil, holdfast.WithHint(fmt.Errorf("chaos: unknown act %q", word), "none, "+Mixed+", or a list with commas of: "+actNames(memory))
 		}
 		s.list = append(s.list, Act(word))
@@ -226,6 +232,8 @@ func (x *experiment) perform(ctx context.Context, act Act, m *node, e *event) (e
 		return m.cutFor(ctx, t.TTL+longer)
 	case LeaderLost:
 		return loseLeader(ctx, x.etcd)
+	case RecordsLost:
+		return x.observer.forget(ctx, e.owned)
 	case Move, Suspend:
 		return x.each(e.owned, func(key holdfast.SessionKey) error { return m.send(ctx, act, key) })
 	}

@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -95,6 +96,17 @@ func (o *observer) owned(id holdfast.NodeID) map[holdfast.SessionKey]holdfast.Ep
 		}
 	}
 	return out
+}
+
+// forget deletes the records of sessions, as a program that is not Holdfast would.
+func (o *observer) forget(ctx context.Context, sessions map[holdfast.SessionKey]holdfast.Epoch) error {
+	ctx, cancel := context.WithTimeout(ctx, rig.Patience)
+	defer cancel()
+	owners, err := o.store.Find(ctx, slices.Collect(maps.Keys(sessions))...)
+	if err == nil {
+		_, err = o.store.Release(ctx, owners...)
+	}
+	return err
 }
 
 // moved reports whether each of the sessions is served in a later epoch.

@@ -69,7 +69,7 @@ func (x *experiment) report(machine bench.Machine, m measured, v Verdict) Report
 	engine, noticed := bench.NewRow("engine: create + start", "ms", m.engine), bench.NewRow("handover on notice", "ms", tookOf(all, Act.drains))
 	alone := bench.NewRow(fmt.Sprintf("engine alone: of %d at once", len(m.bursts)), "ms", m.bursts)
 	r.Rows = append(r.Rows, alone, engine, bench.NewRow("boot: claim to ready", "ms", boots(m)), noticed)
-	for _, act := range acts(true) {
+	for _, act := range allActs(true) {
 		if took := tookOf(all, func(a Act) bool { return a == act }); len(took) > 0 && !act.drains() {
 			r.Rows = append(r.Rows, bench.NewRow("handover, "+string(act), "ms", took))
 		}

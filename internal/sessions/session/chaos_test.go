@@ -2,9 +2,11 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"testing"
@@ -17,10 +19,12 @@ import (
 )
 
 // TestAtMostOneContainerWhateverFails subjects a node to random events: requests,
-// stops, drains, deaths, restarts of the agent, and lost leases. The engine and the
-// store become unavailable, or do a call and report that it failed. At no time may two
-// containers run for one key. A drain must not report success while a container runs.
-// After the faults end, every record has its container and every container its record.
+// stops, drains, deaths, restarts of the agent, lost leases, deleted records, and
+// restores of the store from a backup. The engine and the store become unavailable, or
+// do a call and report that it failed. At no time may two containers run for one key,
+// or a container start with an epoch lower than an earlier one of its key. A drain must
+// not report success while a container runs. After the faults end, every record has its
+// container and every container its record.
 func TestAtMostOneContainerWhateverFails(t *testing.T) {
 	rounds, steps := 4, 60
 	switch {
@@ -44,6 +48,7 @@ type chaos struct {
 	fake   *fakeEngine
 	cfg    Config
 	during sync.WaitGroup // requests without an answer
+	backup func()         // restores the store; nil: none
 	warm   *chaosPool     // nil: no warm containers
 }
 
@@ -94,6 +99,7 @@ func newChaos(t *testing.T, seed uint64, warm bool) *chaos {
 	c.fake.stepTakes = time.Duration(c.rng.IntN(10)) * time.Millisecond
 	t.Cleanup(c.fake.close)
 	c.heal()
+	runRestores(t, mem, filepath.Join(t.TempDir(), "seen"), 10*time.Millisecond)
 	if warm {
 		c.warm = newChaosPool(t)
 	}
@@ -115,7 +121,7 @@ func (c *chaos) agent() {
 }
 
 func (c *chaos) run(steps int) {
-	acts := []func(){c.acquire, c.acquire, c.acquire, c.stop, c.die, c.storeAway, c.engineAway, c.loseWrite, c.lateClaim, c.loseOrder, c.restart, c.drain, c.loseLease}
+	acts := []func(){c.acquire, c.acquire, c.acquire, c.stop, c.die, c.storeAway, c.engineAway, c.loseWrite, c.lateClaim, c.loseOrder, c.restart, c.drain, c.loseLease, c.loseRecord, c.restoreStore}
 	for range steps {
 		acts[c.rng.IntN(len(acts))]()
 		time.Sleep(time.Duration(c.rng.IntN(15)) * time.Millisecond)
@@ -276,16 +282,47 @@ func (c *chaos) drain() {
 	c.Claim()
 }
 
+// loseRecord deletes records behind the node's back.
+func (c *chaos) loseRecord() {
+	owners, _, err := c.mem.List(context.Background())
+	if err == nil && len(owners) > 0 {
+		_, _ = c.mem.Release(context.Background(), owners[c.rng.IntN(len(owners))]) // or the store is away
+	}
+}
+
+// restoreStore makes a backup of the store, or restores the last one. The lease may be
+// gone then.
+func (c *chaos) restoreStore() {
+	if c.rng.IntN(3) > 0 {
+		return
+	}
+	if c.backup == nil {
+		c.backup = c.mem.Backup()
+		return
+	}
+	c.heal()
+	c.backup()
+	c.backup = nil
+	if errors.Is(c.mem.KeepAlive(context.Background(), store.LeaseID(c.lease.Load())), store.ErrLeaseGone) {
+		c.newLease()
+	}
+}
+
 func (c *chaos) loseLease() {
 	if c.rng.IntN(4) > 0 {
 		return
 	}
 	c.heal()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	if err := c.mem.Revoke(ctx, store.LeaseID(c.lease.Load())); err != nil {
+	if err := c.mem.Revoke(context.Background(), store.LeaseID(c.lease.Load())); err != nil {
 		c.t.Fatal(err)
 	}
+	c.newLease()
+}
+
+// newLease replaces a lease that is gone.
+func (c *chaos) newLease() {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
 	c.LeaseLost(ctx)
 	if running := c.fake.running(); len(running) > 0 {
 		c.t.Errorf("after the lease was lost %v still runs", running)

@@ -40,11 +40,12 @@ type fakeEngine struct {
 	pulled  []string        // images, in the order of the pulls
 	noPull  error           // error of every pull
 
-	noRemove error    // error of every removal
-	orders   []string // calls about containers, "start <id>"
-	waits    int      // calls of Wait
-	guarded  bool     // a container must be announced to a deadman before its start
-	heard    []string // ids of the warm containers that received an identity
+	noRemove error                                  // error of every removal
+	orders   []string                               // calls about containers, "start <id>"
+	waits    int                                    // calls of Wait
+	epochs   map[holdfast.SessionKey]holdfast.Epoch // of the last start of each key
+	guarded  bool                                   // a container must be announced to a deadman before its start
+	heard    []string                               // ids of the warm containers that received an identity
 
 	runtime func(id string) error // called before a container's process starts; an error is that of the start
 
@@ -68,7 +69,7 @@ func newFakeEngine(t *testing.T) *fakeEngine {
 	if testing.Short() && os.Geteuid() != 0 {
 		t.Skip("-short without root: control groups need root")
 	}
-	return &fakeEngine{run: rand.Uint64(), containers: map[string]*fakeContainer{}, lose: map[string]bool{}, missing: map[string]bool{}, inspects: -1, hanging: make(chan struct{}, 100)}
+	return &fakeEngine{run: rand.Uint64(), containers: map[string]*fakeContainer{}, lose: map[string]bool{}, missing: map[string]bool{}, epochs: map[holdfast.SessionKey]holdfast.Epoch{}, inspects: -1, hanging: make(chan struct{}, 100)}
 }
 
 // set changes the engine's configuration.

@@ -30,6 +30,12 @@ func (c *fakeContainer) key() holdfast.SessionKey {
 // onlyOne records a violation if another container runs for the same key. f.mu is held.
 func (f *fakeEngine) onlyOne(c *fakeContainer, what string) {
 	key := c.key()
+	if epoch := epochOf(c.Container); epoch != 0 {
+		if epoch < f.epochs[key] {
+			f.problems = append(f.problems, fmt.Sprintf("%s %s, and %s had epoch %d", c.Name, what, key, f.epochs[key]))
+		}
+		f.epochs[key] = epoch
+	}
 	for _, other := range f.containers {
 		if key != "" && other != c && other.State == "running" && other.key() == key && !other.dead() {
 			f.problems = append(f.problems, fmt.Sprintf("%s %s while %s runs for %s", c.Name, what, other.Name, key))
