@@ -27,9 +27,10 @@ func moveOptions(a *Agent) move.Options {
 	c := a.cfg.Moving
 	return move.Options{
 		Node: a.node, Runsc: c.Runsc, Runtime: c.Runtime, Staged: a.cfg.StagedDir(), Spill: c.Spill, MaxImage: int64(c.MaxImage),
-		RatesFile: filepath.Join(a.cfg.DataDir, "moving-rates.json"), SuccessorWait: fleet.AnnouncementTTL,
-		Suspended: suspendOptions(a.cfg),
-		Store:     a.store, Hooks: a.opt.Hook, Metrics: a.metrics, Log: a.log,
+		RatesFile: filepath.Join(a.cfg.DataDir, "moving-rates.json"), SeenFile: filepath.Join(a.cfg.DataDir, "suspended-seen.json"),
+		SuccessorWait: fleet.AnnouncementTTL,
+		Suspended:     suspendOptions(a.cfg),
+		Store:         a.store, Hooks: a.opt.Hook, Metrics: a.metrics, Log: a.log,
 	}
 }
 

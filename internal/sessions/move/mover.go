@@ -66,6 +66,9 @@ type Options struct {
 	MaxImage int64
 	// RatesFile keeps the measured rates of saving, sending and restoring.
 	RatesFile string
+	// SeenFile keeps the revision up to which this node has seen the claims of its
+	// suspended sessions.
+	SeenFile string
 	// SuccessorWait is the longest time that a successor waits for an image.
 	SuccessorWait time.Duration
 	Suspended     SuspendOptions
@@ -92,6 +95,7 @@ type Mover struct {
 	storing    sync.Mutex // one image is stored at a time: freeing space counts those before it
 	space      *reservations
 	suspendeds *suspendedIndex
+	seen       seen // used by Run
 
 	mu       sync.Mutex
 	received map[holdfast.SessionKey]receivedImage
@@ -120,7 +124,7 @@ func New(o Options) (*Mover, error) {
 		o: o, runsc: runsc.Runtime{Program: o.Runsc, Images: o.Staged}, work: o.Staged + "." + string(o.Node),
 		rates: newRates(o.RatesFile, o.Metrics, o.Log), metrics: newMetrics(o.Metrics),
 		received: map[holdfast.SessionKey]receivedImage{}, starts: map[string]restoring{},
-		space: newReservations(), suspendeds: newSuspendedIndex(),
+		space: newReservations(), suspendeds: newSuspendedIndex(), seen: seen{file: o.SeenFile},
 	}
 	if o.Spill != "" {
 		m.spill = filepath.Join(o.Spill, "images."+string(o.Node))

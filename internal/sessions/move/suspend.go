@@ -268,7 +268,12 @@ func (m *Mover) takeSuspended(ctx context.Context, o holdfast.Owner, left holdfa
 			err = m.noImages
 			break
 		}
-		image.Label, err = m.images.Take(ctx, left.Key, left.Epoch, inner)
+		if left.Node == m.o.Node {
+			err = m.suspendeds.follows(ctx, left.Key, left.Epoch, o.Epoch)
+		}
+		if err == nil {
+			image.Label, err = m.images.Take(ctx, left.Key, left.Epoch, inner)
+		}
 	case m.peers == nil:
 		err = fmt.Errorf("node %s has the image, and this node is not part of a fleet", left.Node)
 	default:
@@ -298,6 +303,13 @@ func matches(key holdfast.SessionKey, epoch holdfast.Epoch) func(Label) error {
 func (m *Mover) Give(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch, w io.Writer) error {
 	if m.images == nil {
 		return fmt.Errorf("%w: %w", holdfast.ErrNotFound, m.noImages)
+	}
+	o, err := m.o.Store.Get(ctx, key)
+	if err == nil {
+		err = m.suspendeds.follows(ctx, key, epoch, o.Epoch)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", holdfast.ErrNotFound, err)
 	}
 	return m.images.Send(ctx, key, epoch, w)
 }

@@ -23,9 +23,14 @@ import (
 // before encryption.
 func stored(t *testing.T, keys ...holdfast.SessionKey) (*Mover, map[holdfast.SessionKey]holdfast.Suspended) {
 	t.Helper()
+	return storedIn(t, memstore.New(1), keys...)
+}
+
+func storedIn(t *testing.T, in *memstore.Store, keys ...holdfast.SessionKey) (*Mover, map[holdfast.SessionKey]holdfast.Suspended) {
+	t.Helper()
 	dir := t.TempDir()
 	o := Options{
-		Node: "n1", Store: memstore.New(1), MaxImage: 4 << 30, Metrics: prometheus.NewRegistry(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Node: "n1", Store: in, MaxImage: 4 << 30, Metrics: prometheus.NewRegistry(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Suspended: SuspendOptions{
 			Dir: filepath.Join(dir, "suspended"), KeyFile: filepath.Join(dir, "images.key"), MakeKey: true,
 			Keep: 7 * 24 * time.Hour, Space: 20 << 30, Timeout: 2 * time.Minute,

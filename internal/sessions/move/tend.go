@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"sync"
 	"time"
 
 	"holdfast"
@@ -13,6 +12,9 @@ import (
 
 // claimQueue is how many claims of suspended sessions may wait to be checked.
 const claimQueue = 256
+
+// beginInterval is how often a store that is unavailable at the start is tried again.
+const beginInterval = time.Second
 
 // Record is a suspended session as the store has it.
 type Record struct {
@@ -66,69 +68,67 @@ func (m *Mover) Run(ctx context.Context) error {
 	}
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
-	m.indexSuspended(ctx)
+	begin := time.NewTicker(beginInterval)
+	defer begin.Stop()
 	m.sweep(ctx, time.Now())
+	changes, err := m.beginWatch(ctx)
 	for {
 		select {
+		case <-begin.C:
+			if changes == nil {
+				changes, err = m.beginWatch(ctx)
+			} else {
+				begin.Stop()
+			}
+			if err != nil {
+				m.o.Log.Debug("looking through the suspended sessions (will be tried again)", "err", err)
+			}
+		case e, open := <-changes:
+			if !open {
+				return nil // ctx is done
+			}
+			if !e.Deleted {
+				m.Claimed(e.Key, e.Owner.Epoch)
+			}
 		case <-tick.C:
 			m.sweep(ctx, time.Now())
+			if changes != nil {
+				m.saveSeen(ctx)
+			}
 		case c := <-m.suspendeds.claims:
 			m.removeClaimed(ctx, c)
 		case <-ctx.Done():
+			for changes != nil {
+				if _, open := <-changes; !open {
+					break
+				}
+			}
 			return nil
 		}
 	}
 }
 
-// indexSuspended adds what an earlier agent of this node has suspended to the index.
-func (m *Mover) indexSuspended(ctx context.Context) {
-	all, err := ListSuspended(ctx, m.o.Store)
-	if err != nil {
-		return // sweep checks all of them later
+// saveSeen keeps the revision up to which this node has seen the claims of its suspended
+// sessions.
+func (m *Mover) saveSeen(ctx context.Context) {
+	_, now, err := m.o.Store.List(ctx)
+	if err == nil {
+		err = m.seen.write(now)
 	}
+	if err != nil && ctx.Err() == nil {
+		m.o.Log.Warn("it is not recorded which claims of suspended sessions this node has seen", "err", err)
+	}
+}
+
+// indexSuspended adds what an earlier agent of this node has suspended to the index.
+func (m *Mover) indexSuspended(ctx context.Context) error {
+	all, err := ListSuspended(ctx, m.o.Store)
 	for _, r := range all {
-		if r.Node == m.o.Node {
+		if r.Node == m.o.Node && r.Lost == "" {
 			m.suspendeds.add(r.Key, r.Epoch)
 		}
 	}
-}
-
-// suspendedIndex lists the sessions whose images this node keeps.
-type suspendedIndex struct {
-	claims chan claim // of sessions in the index
-
-	mu    sync.Mutex // held briefly: Claimed must not block
-	epoch map[holdfast.SessionKey]holdfast.Epoch
-}
-
-// claim is the claim of a session that was suspended.
-type claim struct {
-	key   holdfast.SessionKey
-	epoch holdfast.Epoch
-}
-
-func newSuspendedIndex() *suspendedIndex {
-	return &suspendedIndex{claims: make(chan claim, claimQueue), epoch: map[holdfast.SessionKey]holdfast.Epoch{}}
-}
-
-func (x *suspendedIndex) add(key holdfast.SessionKey, epoch holdfast.Epoch) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.epoch[key] = max(epoch, x.epoch[key])
-}
-
-// claimed removes a session from the index that was claimed after it was suspended.
-func (x *suspendedIndex) claimed(key holdfast.SessionKey, epoch holdfast.Epoch) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if of, ok := x.epoch[key]; !ok || epoch <= of {
-		return
-	}
-	delete(x.epoch, key)
-	select {
-	case x.claims <- claim{key, epoch}:
-	default: // sweep finds it while the session has an owner
-	}
+	return err
 }
 
 // Claimed is called for every claim in the fleet. It never blocks.
@@ -212,5 +212,6 @@ func (m *Mover) Drop(ctx context.Context, r Record, reason string) {
 		m.o.Log.Warn("the memory of a suspended session cannot be removed", "session", r.Key, "epoch", r.Epoch, "err", err)
 		return
 	}
+	m.suspendeds.drop(r.Key, r.Epoch)
 	m.o.Log.Info("the memory of a suspended session is removed", "session", r.Key, "epoch", r.Epoch, "reason", reason)
 }
