@@ -32,6 +32,7 @@ const (
 	CutLong     Act = "cut-long"     // no connection to etcd for longer than the lease
 	LeaderLost  Act = "leader-lost"  // SIGKILL of etcd's leader, which comes back
 	Move        Act = "move"         // an operator moves a few sessions to other nodes, concurrently
+	Clone       Act = "clone"        // an agent starts on a copy of a machine's data directory, beside the machine's own
 	Suspend     Act = "suspend"      // a few sessions, concurrently; the next client resumes them. With Options.Runsc only
 )
 
@@ -40,7 +41,7 @@ const Mixed = "mixed"
 
 // acts returns all acts, for sessions that keep their memory or do not.
 func acts(memory bool) []Act {
-	all := []Act{Notice, Restart, AgentKilled, Gone, Stopped, CutShort, CutLong, LeaderLost, Move}
+	all := []Act{Notice, Restart, AgentKilled, Gone, Stopped, CutShort, CutLong, LeaderLost, Move, Clone}
 	if memory {
 		all = append(all, Suspend)
 	}
@@ -226,6 +227,8 @@ func (x *experiment) perform(ctx context.Context, act Act, m *node, e *event) (e
 		return m.cutFor(ctx, t.TTL+longer)
 	case LeaderLost:
 		return loseLeader(ctx, x.etcd)
+	case Clone:
+		return x.clone(ctx, m)
 	case Move, Suspend:
 		return x.each(e.owned, func(key holdfast.SessionKey) error { return m.send(ctx, act, key) })
 	}

@@ -67,6 +67,7 @@ func TestClonedHost(t *testing.T) {
 		t.Errorf("%+v became %+v", before, now)
 	}
 }
+
 // A second agent with the same node id and its own directories does not start on an engine,
 // whether the first agent is alive or not.
 func TestSecondAgentOfANodeOnOneEngine(t *testing.T) {
