@@ -32,6 +32,7 @@ const (
 	CutLong     Act = "cut-long"     // no connection to etcd for longer than the lease
 	LeaderLost  Act = "leader-lost"  // SIGKILL of etcd's leader, which comes back
 	Move        Act = "move"         // an operator moves a few sessions to other nodes, concurrently
+	Clone       Act = "clone"        // an agent starts on a copy of a machine's data directory, beside the machine's own
 	Suspend     Act = "suspend"      // a few sessions, concurrently; the next client resumes them. With Options.Runsc only
 	// RecordsLost deletes the records of a few sessions in etcd. It is not one of
 	// Mixed: a node may claim the session before the other one has killed it.
@@ -43,7 +44,7 @@ const Mixed = "mixed"
 
 // acts returns all acts of Mixed, for sessions that keep their memory or do not.
 func acts(memory bool) []Act {
-	all := []Act{Notice, Restart, AgentKilled, Gone, Stopped, CutShort, CutLong, LeaderLost, Move}
+	all := []Act{Notice, Restart, AgentKilled, Gone, Stopped, CutShort, CutLong, LeaderLost, Move, Clone}
 	if memory {
 		all = append(all, Suspend)
 	}
@@ -234,6 +235,8 @@ func (x *experiment) perform(ctx context.Context, act Act, m *node, e *event) (e
 		return loseLeader(ctx, x.etcd)
 	case RecordsLost:
 		return x.observer.forget(ctx, e.owned)
+	case Clone:
+		return x.clone(ctx, m)
 	case Move, Suspend:
 		return x.each(e.owned, func(key holdfast.SessionKey) error { return m.send(ctx, act, key) })
 	}

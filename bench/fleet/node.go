@@ -103,7 +103,7 @@ func (x *experiment) newNode(n int) (_ *node, err error) {
 	if _, err := join.Do(); err != nil {
 		return nil, err
 	}
-	config := filepath.Join(x.scratch, name+".yaml")
+	config := x.config(m)
 	f, err := os.OpenFile(config, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return nil, err

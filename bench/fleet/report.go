@@ -117,6 +117,9 @@ func (x *experiment) notes(m measured, all []handover) []string {
 	if hit, kept := stayed(all, CutShort); hit > 0 {
 		notes = append(notes, fmt.Sprintf("cut off from etcd for less than the fence: %d of %d sessions stayed as they were", kept, hit))
 	}
+	if hit, kept := stayed(all, Clone); hit > 0 {
+		notes = append(notes, fmt.Sprintf("beside an agent on a copy of the machine: %d of %d sessions stayed as they were", kept, hit))
+	}
 	never, kept := 0, 0
 	for _, h := range all {
 		switch {

@@ -97,7 +97,7 @@ func TestEverythingHappens(t *testing.T) {
 	}
 	for _, act := range []fleet.Act{
 		fleet.Notice, fleet.Restart, fleet.AgentKilled, fleet.Gone, fleet.Stopped,
-		fleet.CutShort, fleet.CutLong, fleet.LeaderLost, fleet.Move,
+		fleet.CutShort, fleet.CutLong, fleet.LeaderLost, fleet.Move, fleet.Clone,
 	} {
 		if r.Details.Acts[act] == 0 {
 			t.Errorf("%s never happened in %v", act, r.Details.Acts)
