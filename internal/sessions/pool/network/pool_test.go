@@ -372,3 +372,27 @@ func TestNothingIsMadeBesideABoot(t *testing.T) {
 		t.Errorf("left after the end: %v, %v", f.ids(), err)
 	}
 }
+
+// The networks of another store, which is another agent's, are left alone. Those of an
+// earlier version, which name no store, are the node's own.
+func TestNetworksOfAnotherStoreStay(t *testing.T) {
+	f := newFake()
+	f.image = true
+	p := fakePool(t, f, 0, nil)
+	p.cfg.Store = "mine"
+	ids := map[string]string{}
+	for _, store := range []string{"mine", "theirs", ""} {
+		id, err := f.Create(t.Context(), engine.Spec{Name: store, Labels: map[string]string{Label: "n", StoreLabel: store}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[store] = id
+	}
+	p.sweep(t.Context())
+	if err := p.End(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left := f.ids(); !slices.Equal(left, []string{ids["theirs"]}) {
+		t.Errorf("left %v of %v", left, ids)
+	}
+}
