@@ -229,6 +229,7 @@ func (c *moveChaos) killedBeforeSaving(t *testing.T) {
 		nodes := from.nodes()
 		return len(nodes) == len(c.hosts) && !slices.ContainsFunc(nodes, func(n holdfast.Node) bool { return n.Draining || n.Trouble != "" })
 	})
+	time.Sleep(1500 * time.Millisecond) // the list that the agent places by is at most a second old
 	c.ask("hold-" + step)
 	ended := make(chan result, 1)
 	go func() { ended <- from.cli("node", "drain", from.node) }()
