@@ -64,7 +64,7 @@ func forget(t *testing.T, s store.Store) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := st.client.Compact(t.Context(), int64(at)); err != nil {
+	if _, err := st.client.Compact(t.Context(), st.raw(at)); err != nil {
 		t.Fatal(err)
 	}
 }

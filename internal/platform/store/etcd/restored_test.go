@@ -1,6 +1,9 @@
 package etcd
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -10,6 +13,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
+	"holdfast"
 	"holdfast/internal/platform/store"
 	"holdfast/internal/platform/store/storetest"
 )
@@ -73,4 +77,51 @@ func TestRestored(t *testing.T) {
 		Open:   func(t *testing.T) store.Store { return r.dial(t) },
 		Backup: func(t *testing.T, _ store.Store) func() { return r.backup(t) },
 	})
+	t.Run("another node has raised the epochs", func(t *testing.T) { testRaisedByAnother(t, r.dial(t), r.dial(t)) })
+	t.Run("only the records show it", func(t *testing.T) { testRewritten(t, r.dial(t)) })
+}
+
+// testRaisedByAnother: a node that has not noticed the restore learns of it at its next
+// claim.
+func testRaisedByAnother(t *testing.T, a, b *Store) {
+	id, _, err := a.Grant(t.Context(), time.Hour)
+	must(t, err)
+	high := holdfast.Epoch(2 * a.base())
+	a.Remember(store.Seen{Epoch: high})
+	must(t, a.RaiseEpochs(t.Context()))
+	for i, s := range []*Store{b, a} {
+		o := holdfast.Owner{Key: holdfast.SessionKey(fmt.Sprint("raised-", i)), Node: "n1", State: holdfast.Claimed}
+		if got, err := s.Claim(t.Context(), o, id); !errors.Is(err, store.ErrRestored) || !s.Seen().Restored {
+			t.Fatalf("a claim with old epochs: %v, %v", got, err)
+		}
+		must(t, s.Resume(t.Context()))
+		if o, err = s.Claim(t.Context(), o, id); err != nil || o.Epoch <= high {
+			t.Errorf("epoch %d, and %d exists: %v", o.Epoch, high, err)
+		}
+	}
+}
+
+// testRewritten: etcd was restored with a raised revision and without its history. A
+// reader has not seen a record that is older than what it has seen.
+func testRewritten(t *testing.T, s *Store) {
+	id, _, err := s.Grant(t.Context(), time.Hour)
+	must(t, err)
+	_, err = s.Claim(t.Context(), holdfast.Owner{Key: "old", Node: "n1", State: holdfast.Claimed}, id)
+	must(t, err)
+	owners, at, err := s.listAt(t.Context(), 0)
+	must(t, err)
+	s.lists.Add(owners[:0], at)
+	for range 2 { // a watch may begin at the compacted revision itself
+		must(t, s.PutNote(t.Context(), "later", nil, 0))
+	}
+	forget(t, s)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	events := s.Watch(ctx, at)
+	if e := <-events; !e.Restored || len(e.Owners) != len(owners) || !s.Seen().Restored {
+		t.Errorf("event %+v", e)
+	}
+	cancel()
+	for range events {
+		continue
+	}
 }

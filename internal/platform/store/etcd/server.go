@@ -99,7 +99,7 @@ func (s *Server) clearAlarms(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.store.client.Compact(ctx, int64(at), clientv3.WithCompactPhysical())
+	_, err = s.store.client.Compact(ctx, s.store.raw(at), clientv3.WithCompactPhysical())
 	if err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
 		return fmt.Errorf("compact: %w", err)
 	}
