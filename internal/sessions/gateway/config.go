@@ -47,6 +47,13 @@ type Config struct {
 	// at least 1. Further connections wait in the kernel's accept queue.
 	MaxConnections int `yaml:"max_connections"`
 
+	// MaxRequests limits the requests in progress, and MaxRequestsPerClient those of
+	// one client, at least 1. Each stream of an HTTP/2 connection counts, and an
+	// upgraded connection until it is closed. Above the limits the gateway answers 503
+	// and 429. For MaxRequests 0 means MaxConnections.
+	MaxRequests          int `yaml:"max_requests"`
+	MaxRequestsPerClient int `yaml:"max_requests_per_client"`
+
 	// BootsPerClient limits how many sessions the requests of one client may boot in a
 	// minute, and at once; 0 means no limit. A client is an IPv4 address, or the /64 of
 	// an IPv6 address. All clients behind one proxy are one client.
@@ -60,6 +67,8 @@ type Config struct {
 	MaxBodyBytes   int64 `yaml:"max_body_bytes"`   // of a request's body (413 above); 0 means no limit
 
 	HeaderTimeout   time.Duration `yaml:"header_timeout"`   // for a client to send the header of its request
+	BodyTimeout     time.Duration `yaml:"body_timeout"`     // for a client to send the next minBody bytes of a body (408 after), until the response begins
+	WriteTimeout    time.Duration `yaml:"write_timeout"`    // for a client to accept the next part of a response, up to 32 KiB; see streamFactor
 	IdleTimeout     time.Duration `yaml:"idle_timeout"`     // of a connection between requests
 	ResponseTimeout time.Duration `yaml:"response_timeout"` // for a session to begin its response (504 after)
 	StopTimeout     time.Duration `yaml:"stop_timeout"`     // for requests to finish when the gateway stops
@@ -68,10 +77,11 @@ type Config struct {
 // DefaultConfig returns the configuration of a host that sets nothing.
 func DefaultConfig() Config {
 	return Config{
-		MaxConnections: 65536, BootsPerClient: 600,
+		MaxConnections: 65536, MaxRequestsPerClient: 16384, BootsPerClient: 600,
 		ParkPerKey: 64, ParkTotal: 4096, ParkTime: 30 * time.Second,
 		MaxHeaderBytes: 64 << 10, MaxBodyBytes: 10 << 30,
 		HeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		BodyTimeout: time.Minute, WriteTimeout: 5 * time.Minute,
 		ResponseTimeout: 5 * time.Minute, StopTimeout: 5 * time.Second,
 	}
 }
@@ -88,6 +98,8 @@ func (c Config) Validate() error {
 	complain(c.Domain != strings.ToLower(strings.Trim(c.Domain, ".")) || strings.ContainsAny(c.Domain, "/: *"),
 		"domain is %q, it must be a plain name in lower case such as sessions.example.org", c.Domain)
 	complain(c.MaxConnections < 1, "max_connections is %d, it has to be at least 1", c.MaxConnections)
+	complain(c.MaxRequests < 0, "max_requests is %d, it cannot be negative", c.MaxRequests)
+	complain(c.MaxRequestsPerClient < 1, "max_requests_per_client is %d, it has to be at least 1", c.MaxRequestsPerClient)
 	complain(c.BootsPerClient < 0, "boots_per_client is %d, it cannot be negative", c.BootsPerClient)
 	complain(c.ParkPerKey < 1, "park_per_key is %d, it has to be at least 1", c.ParkPerKey)
 	complain(c.ParkTotal < 1, "park_total is %d, it has to be at least 1", c.ParkTotal)
@@ -98,6 +110,7 @@ func (c Config) Validate() error {
 		d    time.Duration
 	}{
 		{"park_time", c.ParkTime}, {"header_timeout", c.HeaderTimeout}, {"idle_timeout", c.IdleTimeout},
+		{"body_timeout", c.BodyTimeout}, {"write_timeout", c.WriteTimeout},
 		{"response_timeout", c.ResponseTimeout}, {"stop_timeout", c.StopTimeout},
 	} {
 		complain(d.d <= 0, "%s is %v, it has to be over 0", d.name, d.d)

@@ -9,6 +9,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -59,6 +60,7 @@ type Gateway struct {
 	tokens    *token.Verifier // nil: no token is required
 	parking   *parking
 	boots     *boots
+	slots     *slots
 	handlers  *handlers
 	relay     *relay.Relay
 	reattach  reattach.Proxy
@@ -85,6 +87,7 @@ func New(cfg Config, s Sessions, peers Peers, m *Metrics, log *slog.Logger) (*Ga
 		cfg: cfg, sessions: s, peers: peers, metrics: m, log: log,
 		parking:  newParking(cfg.ParkPerKey, cfg.ParkTotal, m),
 		boots:    newBoots(cfg.BootsPerClient),
+		slots:    newSlots(cfg.MaxRequestsPerClient, cmp.Or(cfg.MaxRequests, cfg.MaxConnections)),
 		handlers: newHandlers(),
 		relay:    relay.New(runtime.GOMAXPROCS(0)),
 		buffers:  &bufferPool{},
@@ -198,5 +201,7 @@ func (g *Gateway) server(base context.Context) *http.Server {
 		ErrorLog:          slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ConnContext:       withConn,
+		// A client that accepts no bytes of its connection blocks all of its streams.
+		HTTP2: &http.HTTP2Config{WriteByteTimeout: g.cfg.WriteTimeout},
 	}
 }

@@ -379,15 +379,19 @@ func TestExplainsErrors(t *testing.T) {
 
 func TestConfigIsChecked(t *testing.T) {
 	for name, change := range map[string]func(*Config){
-		"cert_file":        func(c *Config) { c.CertFile = "x" },
-		"domain":           func(c *Config) { c.Domain = "Sessions.test" },
-		"max_connections":  func(c *Config) { c.MaxConnections = 0 },
-		"boots_per_client": func(c *Config) { c.BootsPerClient = -1 },
-		"park_per_key":     func(c *Config) { c.ParkPerKey = 0 },
-		"park_total":       func(c *Config) { c.ParkTotal = 0 },
-		"park_time":        func(c *Config) { c.ParkTime = 0 },
-		"max_header_bytes": func(c *Config) { c.MaxHeaderBytes = 1 },
-		"max_body_bytes":   func(c *Config) { c.MaxBodyBytes = -1 },
+		"cert_file":               func(c *Config) { c.CertFile = "x" },
+		"domain":                  func(c *Config) { c.Domain = "Sessions.test" },
+		"max_connections":         func(c *Config) { c.MaxConnections = 0 },
+		"max_requests is":         func(c *Config) { c.MaxRequests = -1 },
+		"max_requests_per_client": func(c *Config) { c.MaxRequestsPerClient = 0 },
+		"body_timeout":            func(c *Config) { c.BodyTimeout = 0 },
+		"write_timeout":           func(c *Config) { c.WriteTimeout = 0 },
+		"boots_per_client":        func(c *Config) { c.BootsPerClient = -1 },
+		"park_per_key":            func(c *Config) { c.ParkPerKey = 0 },
+		"park_total":              func(c *Config) { c.ParkTotal = 0 },
+		"park_time":               func(c *Config) { c.ParkTime = 0 },
+		"max_header_bytes":        func(c *Config) { c.MaxHeaderBytes = 1 },
+		"max_body_bytes":          func(c *Config) { c.MaxBodyBytes = -1 },
 	} {
 		c := DefaultConfig()
 		change(&c)

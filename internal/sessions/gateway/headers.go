@@ -72,30 +72,6 @@ func (b trailed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// answer is the ResponseWriter of a proxied response.
-type answer struct {
-	http.ResponseWriter
-	gateway *Gateway
-}
-
-// Unwrap serves http.ResponseController.
-func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
-
-// WriteHeader drops a 100 Continue: net/http sends that itself when the body is
-// first read, to clients that wait for it. From interim responses, which the
-// proxy copies, it removes the reserved headers.
-func (a *answer) WriteHeader(status int) {
-	if status == http.StatusContinue {
-		return
-	}
-	if status < 200 {
-		dropReserved(a.Header())
-	} else {
-		a.gateway.LastAnswer(a)
-	}
-	a.ResponseWriter.WriteHeader(status)
-}
-
 // unreadTime limits how long a client may send a body that the gateway
 // discards.
 const unreadTime = 5 * time.Second

@@ -17,7 +17,9 @@ type Metrics struct {
 	parkTime prometheus.Histogram
 	upgraded prometheus.Gauge
 	kept     *prometheus.CounterVec // by outcome
-	keptTime prometheus.Histogram
+
+	slowReaders prometheus.Counter
+	keptTime    prometheus.Histogram
 
 	forwarded           *prometheus.CounterVec // by result
 	peerForwardRefusals *prometheus.CounterVec // by reason
@@ -35,8 +37,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		parkTime: r.NativeHistogram("holdfast_gateway_park_seconds",
 			"Time that requests waited for their session, in seconds. A request for a ready session falls into the first bucket.",
 			[]float64{.001, .01, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60}),
-		upgraded: r.Gauge("holdfast_gateway_upgraded_connections", "Open upgraded connections (mostly WebSockets), including those that other nodes forward."),
-		kept:     r.CounterVec("holdfast_gateway_kept_sockets_total", "WebSockets of templates with websocket: keep that lost their server, by outcome.", "outcome"),
+		upgraded:    r.Gauge("holdfast_gateway_upgraded_connections", "Open upgraded connections (mostly WebSockets), including those that other nodes forward."),
+		slowReaders: r.Counter("holdfast_gateway_slow_readers_total", "Responses that the gateway ended because their client accepted no more of them."),
+		kept:        r.CounterVec("holdfast_gateway_kept_sockets_total", "WebSockets of templates with websocket: keep that lost their server, by outcome.", "outcome"),
 		keptTime: r.NativeHistogram("holdfast_gateway_kept_socket_seconds",
 			"Time that kept WebSockets had no server, in seconds.",
 			[]float64{.05, .1, .25, .5, 1, 1.5, 2, 3, 5, 10, 20, 30, 60}),

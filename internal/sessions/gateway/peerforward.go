@@ -77,7 +77,7 @@ func (g *Gateway) servePeerForward(local Local, w http.ResponseWriter, r *http.R
 	t := &request{target: target{key: key}, gateway: g, forwarded: true, route: route, release: release, keepOffered: r.Header.Get(keepHeader) == keepOffered}
 	defer t.done()
 	_ = http.NewResponseController(w).EnableFullDuplex() // as in ServeHTTP
-	g.proxy.ServeHTTP(&answer{w, g}, r.WithContext(context.WithValue(ctx, requestKey{}, t)))
+	g.proxy.ServeHTTP(&answer{ResponseWriter: w, gateway: g}, r.WithContext(context.WithValue(ctx, requestKey{}, t)))
 }
 
 // forwardedFor returns the session and epoch that a forwarded request names. It

@@ -54,6 +54,9 @@ var answerRules = []answerRule{
 	{wraps(errCrossSite), http.StatusForbidden, "cross_site", "Another site", ""},
 	{is[*bootsError], http.StatusTooManyRequests, "boots", "Too many sessions", "wait, or raise gateway.boots_per_client; behind a proxy all clients have its address"},
 	{is[*http.MaxBytesError], http.StatusRequestEntityTooLarge, "body_too_large", "Too large", ""},
+	{wraps(errSlowBody), http.StatusRequestTimeout, "slow_body", "Too slow", ""},
+	{wraps(errClientSlots), http.StatusTooManyRequests, "client_busy", "Too many requests", "wait, or raise gateway.max_requests_per_client; behind a proxy all clients have its address"},
+	{wraps(errSlots), http.StatusServiceUnavailable, "busy", "Too many requests are in progress", ""},
 	{wraps(errParkingFull, holdfast.ErrBusy), http.StatusServiceUnavailable, "busy", "Too many requests are waiting", ""},
 	{wraps(errParkedTooLong), http.StatusServiceUnavailable, "parked_too_long", "Not ready yet", ""},
 	{wraps(errStopping), http.StatusServiceUnavailable, "stopping", "Stopping", ""},
@@ -161,7 +164,7 @@ func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, t target, err err
 	if p.Status == http.StatusUnauthorized {
 		h.Set("WWW-Authenticate", "Bearer") // RFC 6750, 3
 	}
-	if p.Status == http.StatusServiceUnavailable {
+	if p.Status == http.StatusServiceUnavailable || p.Status == http.StatusTooManyRequests {
 		h.Set("Retry-After", retryAfter)
 	}
 	if many, ok := errors.AsType[*bootsError](err); ok {

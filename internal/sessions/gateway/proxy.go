@@ -19,7 +19,20 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer g.handlers.leave()
+	a := g.newAnswer(w, r)
+	defer a.end(r)
+	client := clientOf(r.RemoteAddr)
+	slot, err := g.slots.take(client)
+	if err != nil {
+		g.fail(a, r, target{}, err)
+		return
+	}
+	defer slot.free()
+	g.route(a, r, &request{gateway: g, patience: g.cfg.ParkTime, client: client, slot: &slot})
+}
 
+// route answers a client's request, or sends it to its session.
+func (g *Gateway) route(w *answer, r *http.Request, req *request) {
 	if !g.cfg.knownHost(r.Host) {
 		g.fail(w, r, target{}, errHost)
 		return
@@ -48,25 +61,22 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err == nil {
-		err = g.admit(w, r)
+		err = g.admit(w.ResponseWriter, r) // http.MaxBytesReader needs that of net/http
 	}
 	if err != nil {
 		g.fail(w, r, t, err)
 		return
 	}
 	waiting, unwatch := hangupContext(r)
-	req := &request{
-		target: t, gateway: g, patience: g.cfg.ParkTime,
-		client: clientOf(r.RemoteAddr), bootsNothing: g.cfg.bootsNothing(r),
-		waiting: waiting, unwatch: sync.OnceFunc(unwatch),
-	}
+	req.target, req.bootsNothing = t, g.cfg.bootsNothing(r)
+	req.waiting, req.unwatch = waiting, sync.OnceFunc(unwatch)
 	defer req.done()
 	defer req.unwatch()
 	// A server may answer while the body still arrives. Without full duplex,
 	// HTTP/1 would end the body at the first byte of the answer. HTTP/2 always
 	// works this way and returns an error, which is ignored.
 	_ = http.NewResponseController(w).EnableFullDuplex()
-	g.proxy.ServeHTTP(&answer{w, g}, r.WithContext(context.WithValue(r.Context(), requestKey{}, req)))
+	g.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), requestKey{}, req)))
 }
 
 // admit makes the checks that need no session. It turns an upgrade that cannot be
@@ -120,6 +130,9 @@ func (g *Gateway) newProxy() *httputil.ReverseProxy {
 				if err = g.upgrade(w, out, t, s); err == nil {
 					return
 				}
+			}
+			if a, ok := w.(*answer); ok && a.pace != nil && a.pace.slowBody() {
+				err = errSlowBody
 			}
 			if t.forwarded {
 				g.peerForwardFailed(w, out, t, err)

@@ -30,6 +30,7 @@ const (
 type request struct {
 	target
 	gateway      *Gateway
+	slot         *slot           // nil for a request of another node
 	client       netip.Addr      // see clientOf
 	bootsNothing bool            // see Config.bootsNothing
 	forwarded    bool            // by another node's gateway

@@ -128,10 +128,17 @@ func (b *connBody) Close() error {
 // upgrade answers the client with the server's 101 and then relays. If it
 // returns an error, nothing has been answered.
 func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *request, s *switched) error {
+	a, watched := w.(*answer)
+	if watched && a.pace != nil {
+		a.pace.stop() // its deadlines are not for the new protocol
+	}
 	client, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		s.conn.Close()
 		return fmt.Errorf("upgrade: %w", err)
+	}
+	if watched {
+		a.hijacked = true
 	}
 	early, _ := rw.Reader.Peek(rw.Reader.Buffered())
 	client, free := takeOut(client)
@@ -158,8 +165,10 @@ func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *request, 
 
 	g.metrics.upgraded.Inc()
 	g.upgraded.Add(1)
+	slot := t.slot.giveAway()
 	ended := func() {
 		free()
+		slot.free()
 		g.metrics.upgraded.Dec()
 		g.upgraded.Add(-1)
 	}
