@@ -330,7 +330,9 @@ func evacuateThroughTrouble(t *testing.T, s *kubetest.Server, x trouble) {
 	mu.Lock()
 	defer mu.Unlock()
 	for i, name := range asked {
-		if at := slices.Index(names, name); at > i+7 || at < i-7 { // eight requests run at a time
+		// Eight requests run at a time, so all but seven pods before this one were asked. A
+		// request that is late may be overtaken by any number.
+		if at := slices.Index(names, name); at > i+7 {
 			t.Errorf("%s was asked as number %d: %v", name, i, asked)
 		}
 	}
