@@ -164,6 +164,14 @@ func TestAnyNodeServesAnyKey(t *testing.T) {
 	if ids := living(hosts, "alice"); len(ids) != 1 {
 		t.Errorf("%d containers run for one key: %v", len(ids), ids)
 	}
+	// A page of another site reaches the session through every node, and boots none.
+	for _, h := range hosts {
+		for path, want := range map[string]int{"/s/alice/": http.StatusOK, "/s/cross/": http.StatusForbidden} {
+			if res, body := h.getWith(path, http.Header{"Sec-Fetch-Site": {"cross-site"}}); res.StatusCode != want {
+				t.Errorf("%s by %s: %s %s", path, h.node, res.Status, body)
+			}
+		}
+	}
 	// Placement spreads sessions: of 24 requests to one node, other nodes get some.
 	var boots sync.WaitGroup
 	for i := range 24 {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -384,10 +385,17 @@ func (h *host) sessions() []api.Session {
 }
 
 // get sends a request to the gateway and returns status, header and body.
-func (h *host) get(path string) (*http.Response, string) {
+func (h *host) get(path string) (*http.Response, string) { return h.getWith(path, nil) }
+
+func (h *host) getWith(path string, header http.Header) (*http.Response, string) {
 	h.t.Helper()
 	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
-	res, err := client.Get("http://" + h.gateway + path)
+	req, err := http.NewRequest("GET", "http://"+h.gateway+path, nil)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	maps.Copy(req.Header, header)
+	res, err := client.Do(req)
 	if err != nil {
 		h.t.Errorf("GET %s: %v", path, err)
 		return &http.Response{Header: http.Header{}}, ""

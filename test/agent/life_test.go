@@ -24,6 +24,10 @@ import (
 func TestFiftyKeysAtOnceAndOneKeyTwentyTimes(t *testing.T) {
 	h := newHost(t, "")
 	h.start()
+	// An image on a page of another site boots nothing.
+	if res, body := h.getWith("/s/cross/", http.Header{"Sec-Fetch-Site": {"cross-site"}}); res.StatusCode != http.StatusForbidden {
+		t.Errorf("a page of another site: %s %s", res.Status, body)
+	}
 	var wg sync.WaitGroup
 	for i := range 50 {
 		wg.Go(func() { h.open(fmt.Sprintf("k%d", i)) })

@@ -201,7 +201,12 @@ func (g *Gateway) server(base context.Context) *http.Server {
 		ErrorLog:          slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ConnContext:       withConn,
-		// A client that accepts no bytes of its connection blocks all of its streams.
-		HTTP2: &http.HTTP2Config{WriteByteTimeout: g.cfg.WriteTimeout},
+		HTTP2: &http.HTTP2Config{
+			// A client that accepts no bytes of its connection blocks all of its streams.
+			WriteByteTimeout: g.cfg.WriteTimeout,
+			// The least that is allowed, and what clients use. The client of a frame that
+			// is too large can send it, and receives the error (RFC 9113, 4.2).
+			MaxReadFrameSize: 16 << 10,
+		},
 	}
 }
