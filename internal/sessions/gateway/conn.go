@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
@@ -11,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/sessions/gateway/relay"
 )
 
 // errHangup is the cause of a context that ended because the client hung up.
@@ -34,7 +35,8 @@ func hangupContext(r *http.Request) (ctx context.Context, unwatch func()) {
 	if r.ProtoMajor != 1 || r.ContentLength == 0 {
 		return r.Context(), func() {}
 	}
-	raw := rawConn(r.Context())
+	conn, _ := r.Context().Value(connKey{}).(net.Conn)
+	raw := relay.Socket(conn)
 	if raw == nil {
 		return r.Context(), func() {}
 	}
@@ -58,23 +60,6 @@ func hangupContext(r *http.Request) (ctx context.Context, unwatch func()) {
 		}
 	}()
 	return ctx, func() { close(stop) }
-}
-
-// rawConn returns the client's socket, nil if there is none.
-func rawConn(ctx context.Context) syscall.RawConn {
-	c, _ := ctx.Value(connKey{}).(net.Conn)
-	if t, ok := c.(*tls.Conn); ok {
-		c = t.NetConn()
-	}
-	sc, ok := c.(syscall.Conn)
-	if !ok {
-		return nil
-	}
-	raw, err := sc.SyscallConn()
-	if err != nil {
-		return nil
-	}
-	return raw
 }
 
 // hungUp reports whether the peer has closed its sending direction. net/http

@@ -19,6 +19,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	eachScheme(t, func(t *testing.T, scheme string, change func(*Config)) {
 		f := start(t, echoSocket, func(c *Config) {
 			c.MaxConnections = 1
+			c.MaxRequests = 2 // a request's place is free just after its connection's
 			if change != nil {
 				change(c)
 			}

@@ -93,7 +93,7 @@ type Manager struct {
 	reclaims chan struct{} // a slot for each dead container whose memory is being reclaimed
 	pulls    *pulls
 
-	check chan struct{} // compare with the store now
+	check tasks.Signal // compare with the store now
 
 	askTime time.Duration // see takeOverAll
 
@@ -178,7 +178,7 @@ func New(cfg Config, deps Deps) *Manager {
 		snaps:      make(chan struct{}, cmp.Or(cfg.Snapshots, runtime.NumCPU())),
 		suspends:   make(chan struct{}, suspendsAtOnce),
 		reclaims:   make(chan struct{}, 4*runtime.NumCPU()),
-		check:      make(chan struct{}, 1),
+		check:      tasks.NewSignal(),
 		pulls:      newPulls(deps.Engine, deps.Spinups),
 		askTime:    askTime,
 		generation: newLeaseGeneration(),

@@ -27,17 +27,9 @@ func (m *Manager) Observe(ev store.Event) {
 		m.reclaimOrphanLocked(o)
 	}
 	if ev.Restored {
-		m.checkSoon()
+		m.check.Set()
 	} else if e := m.sessions[ev.Key]; e != nil && e.holdsLocked() && (ev.Deleted || !m.ownsLocked(e, ev.Owner)) {
-		m.checkSoon()
-	}
-}
-
-// checkSoon makes checkAlways compare now.
-func (m *Manager) checkSoon() {
-	select {
-	case m.check <- struct{}{}:
-	default: // a comparison is already due
+		m.check.Set()
 	}
 }
 

@@ -116,7 +116,7 @@ func (p *copyPair) toUpstream() {
 // The socket then reports POLLHUP or POLLERR (poll(2)), but no direction reads from it
 // any more. It returns when that happens or when the client's connection is closed.
 func (p *copyPair) watchClient() {
-	raw := rawOf(p.client)
+	raw := Socket(p.client)
 	if raw == nil {
 		p.clientGone()
 		return
@@ -133,8 +133,9 @@ func (p *copyPair) watchClient() {
 	}
 }
 
-// rawOf returns the socket below a TLS connection, nil if there is none.
-func rawOf(c net.Conn) syscall.RawConn {
+// Socket returns the socket of a connection, also below TLS, nil if there is none. Any
+// goroutine may call it.
+func Socket(c net.Conn) syscall.RawConn {
 	if t, ok := c.(interface{ NetConn() net.Conn }); ok {
 		c = t.NetConn()
 	}
