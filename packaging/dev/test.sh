@@ -13,7 +13,8 @@ if [[ ${1:-} = short ]]; then
   # With the settings of lint.sh each dependency is compiled once.
   export CGO_ENABLED=0 GOFLAGS=-trimpath
   go vet ./...
-  go run ./packaging/dev/testsum -- go test -vet=off -short -timeout 5m -json ./...
+  # Most tests wait; more of them at once keep the CPUs busy.
+  go run ./packaging/dev/testsum -- go test -vet=off -short -p 5 -timeout 5m -json ./...
   exit
 fi
 root_is_possible
@@ -57,15 +58,17 @@ tests=(go test -vet=off -timeout 25m -json)
 # on real engines. They run without it, because it doubles their time; test-long runs them with
 # it. So do the tests that load a kernel: most of their time is an emulated machine.
 plain=(env CGO_ENABLED=0 GOFLAGS=-trimpath "${tests[@]}")
-# Three queues run in parallel and take about the same time: test/agent; the other whole
-# programs; the packages, the slowest first, so that no CPU is idle at the end.
+# Four queues run in parallel and take about the same time: test/agent; two of other whole
+# programs; the packages, the slowest first, so that no CPU is idle at the end. Most tests wait
+# much of their time.
 slow=(./internal/sessions/session ./internal/hosts/protect ./internal/platform/store/etcd ./internal/platform/engine/docker
   ./internal/hosts/job ./internal/sessions/gateway ./internal/platform/engine/containerd ./internal/control/dashboard)
 kernel=(./internal/hosts/doctor ./internal/hosts/doctor/cure ./internal/hosts/doctor/profile)
-whole=(./test/gc ./test/deb ./test/kube/... ./test/fleet ./test/doctor ./bench ./test/spinup ./test/reload ./test/pull ./test/mariadb)
+whole=(./test/gc ./test/kube/... ./test/doctor ./test/e2e ./test/dashboard)
 mapfile -t others < <(go list ./... | grep -v -e '^holdfast/test/' -e '^holdfast/bench' -e '^holdfast/internal/hosts/doctor$' -e '/doctor/cure$' -e '/doctor/profile$')
-mapfile -t rest < <(go list ./test/... ./bench/... | grep -v -e /test/agent)
-go run ./packaging/dev/testsum -again -at-once 3 -- "${plain[@]}" ./test/agent \
-  -- "${plain[@]}" -p 1 "${kernel[@]}" "${whole[@]}" "${rest[@]}" \
+mapfile -t rest < <(go list ./test/... ./bench/... | grep -vE '/test/(agent|gc|kube|doctor|e2e|dashboard|deb|fleet)(/|$)')
+go run ./packaging/dev/testsum -again -at-once 4 -- "${plain[@]}" ./test/agent \
+  -- "${plain[@]}" -p 1 "${kernel[@]}" "${whole[@]}" \
   -- "${tests[@]}" -race -p 1 "${slow[@]}" "${others[@]}" \
+  -- "${plain[@]}" -p 1 ./test/deb ./test/fleet "${rest[@]}" \
   -- env CGO_ENABLED=0 GOFLAGS=-trimpath go test -C test/kubedrain -vet=off -timeout 25m -json ./...

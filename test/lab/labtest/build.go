@@ -11,21 +11,41 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/flock"
 )
 
 // Build builds a program of this module, such as holdfast/cmd/holdfast, to the file
 // path. The program is static. All builds of a test run have the same settings of CGO and
-// -trimpath as a release, so that each dependency is compiled once. Any goroutine may call
-// Build.
+// -trimpath as a release, so that each dependency is compiled once. The user's cache
+// directory keeps a copy, so that each program is linked once. Any goroutine may call Build.
 func Build(ctx context.Context, program, path string, flags ...string) error {
 	if err := Uses(ctx, program); err != nil {
 		return err
 	}
-	args := slices.Concat([]string{"build", "-trimpath"}, flags, []string{"-o", path, program})
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return err
+	}
+	cached := filepath.Join(cache, "holdfast-test", "bin", strings.Join(append([]string{filepath.Base(program)}, flags...), ""))
+	if err := os.MkdirAll(filepath.Dir(cached), 0o755); err != nil {
+		return err
+	}
+	lock, err := flock.Lock(cached+".lock", os.O_CREATE|os.O_RDWR, unix.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	args := slices.Concat([]string{"build", "-trimpath"}, flags, []string{"-o", cached, program})
 	build := exec.CommandContext(ctx, "go", args...)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", program, err, out)
+	}
+	if out, err := exec.CommandContext(ctx, "cp", "--reflink=auto", cached, path).CombinedOutput(); err != nil {
+		return fmt.Errorf("copy %s: %w\n%s", cached, err, out)
 	}
 	return nil
 }

@@ -97,6 +97,9 @@ func TestThisKernel(t *testing.T) {
 
 // Functions of a program are found with any linker options, even if it is stripped.
 func TestPrograms(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: builds programs, some with a C linker")
+	}
 	for name, args := range map[string][]string{
 		"plain":                 nil,
 		"stripped":              {"-ldflags=-s -w"},
@@ -107,6 +110,7 @@ func TestPrograms(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "names")
 			build := exec.CommandContext(t.Context(), "go", append(append([]string{"build"}, args...), "-o", file, "./testdata/names")...)
+			build.Env = append(build.Environ(), "CGO_ENABLED=1", "GOFLAGS=")
 			if out, err := build.CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
