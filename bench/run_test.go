@@ -10,8 +10,8 @@ import (
 
 // The whole experiment, small: all containers have to come up by both.
 func TestRun(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: a private engine takes its time, and root")
+	if !labtest.Long() {
+		t.Skip("long: brings up containers in five ways; test/run runs the same commands")
 	}
 	program := filepath.Join(t.TempDir(), "holdfast")
 	if err := labtest.Build(t.Context(), "holdfast/cmd/holdfast", program); err != nil {

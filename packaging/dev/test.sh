@@ -34,7 +34,7 @@ if [[ ${1:-} = long ]]; then
   wait $runsc
   need lintian=lintian
   mapfile -t packages < <({ grep -rl --include='*_test.go' 'labtest\.Long()' . | xargs -n 1 dirname
-    go list -f '{{.Dir}}' ./test/... ./bench/... ./internal/hosts/doctor/... | sed "s|^$PWD|.|"; } | sort -u)
+    go list -f '{{.Dir}}' ./test/... ./bench/... ./internal/hosts/doctor/... ./internal/platform/engine/... | sed "s|^$PWD|.|"; } | sort -u)
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json "${packages[@]}" -long
   # Run the tests that support both engines on containerd. Then run them, and the tests
   # for containerd only, on the newest containerd.
@@ -56,16 +56,17 @@ wait $runsc
 tests=(go test -vet=off -timeout 25m -json)
 # The race detector checks the packages. The tests below test/ and bench/ start whole programs
 # on real engines. They run without it, because it doubles their time; test-long runs them with
-# it. So do the tests that load a kernel: most of their time is an emulated machine.
+# it. So do the tests that load a kernel, and those of the engines' clients: most of their time
+# is an emulated machine's or an engine's.
 plain=(env CGO_ENABLED=0 GOFLAGS=-trimpath "${tests[@]}")
 # Four queues run in parallel and take about the same time: test/agent; two of other whole
 # programs; the packages, the slowest first, so that no CPU is idle at the end. Most tests wait
 # much of their time.
-slow=(./internal/sessions/session ./internal/hosts/protect ./internal/platform/store/etcd ./internal/platform/engine/docker
-  ./internal/hosts/job ./internal/sessions/gateway ./internal/platform/engine/containerd ./internal/control/dashboard)
-kernel=(./internal/hosts/doctor ./internal/hosts/doctor/cure ./internal/hosts/doctor/profile)
+slow=(./internal/sessions/session ./internal/hosts/protect ./internal/platform/store/etcd
+  ./internal/hosts/job ./internal/sessions/gateway ./internal/control/dashboard)
+kernel=(./internal/hosts/doctor ./internal/hosts/doctor/cure ./internal/hosts/doctor/profile ./internal/platform/engine/...)
 whole=(./test/gc ./test/kube/... ./test/doctor ./test/e2e ./test/dashboard)
-mapfile -t others < <(go list ./... | grep -v -e '^holdfast/test/' -e '^holdfast/bench' -e '^holdfast/internal/hosts/doctor$' -e '/doctor/cure$' -e '/doctor/profile$')
+mapfile -t others < <(go list ./... | grep -v -e '^holdfast/test/' -e '^holdfast/bench' -e '^holdfast/internal/hosts/doctor$' -e '/doctor/cure$' -e '/doctor/profile$' -e /platform/engine)
 mapfile -t rest < <(go list ./test/... ./bench/... | grep -vE '/test/(agent|gc|kube|doctor|e2e|dashboard|deb|fleet)(/|$)')
 go run ./packaging/dev/testsum -again -at-once 4 -- "${plain[@]}" ./test/agent \
   -- "${plain[@]}" -p 1 "${kernel[@]}" "${whole[@]}" \

@@ -216,7 +216,7 @@ func TestServicesOfThePackage(t *testing.T) {
 	d.Run(templates + "\nholdfast config check\nsystemctl enable --now holdfast holdfast-drain")
 	d.worksUnderItsUnit()
 	if labtest.Long() {
-		d.hungIsStartedAgain() // collectsUnderItsUnit has the same for the collector
+		d.hungIsStartedAgain()
 		d.seesAsMuch()
 		d.recordsUnderItsUnit()
 	}
@@ -242,7 +242,9 @@ systemctl start holdfast-gc`)
 	if out := d.Run("holdfast gc history --json --config /etc/holdfast/holdfast.yaml"); !strings.Contains(out, `"linked": 30`) {
 		t.Errorf("the image's files were not linked away:\n%s\n%s", out, d.Show("holdfast-gc"))
 	}
-	d.hangs("holdfast-gc", 3*time.Second, "curl -sf http://127.0.0.1:7071/healthz")
+	if labtest.Long() {
+		d.hangs("holdfast-gc", 3*time.Second, "curl -sf http://127.0.0.1:7071/healthz")
+	}
 	d.Run("systemctl stop holdfast-gc; rm /etc/holdfast/holdfast.yaml; apt-get install -y --reinstall -o Dpkg::Options::=--force-confmiss ./dist/holdfast_*.deb")
 }
 

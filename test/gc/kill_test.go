@@ -13,6 +13,8 @@ import (
 
 	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
+
+	"holdfast/test/lab/labtest"
 )
 
 // A collector is killed with SIGKILL after a deletion, or when its trash is not empty. The next
@@ -23,6 +25,9 @@ func TestKilledInTheMiddle(t *testing.T) {
 		"while it links":   func(h *host, _ *bufio.Scanner) { h.eventually("trash", func() bool { return len(h.trash()) > 0 }) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			if !labtest.Long() && name != "while it links" {
+				t.Skip("long: the other kill is the harder one")
+			}
 			h := newHost(t)
 			kept := h.image("kept:1", 10)
 			c := h.create("kept:1", "")

@@ -38,6 +38,9 @@ func TestPressure(t *testing.T) {
 // creates, no create fails, and the plot has the latencies. Only the whole bench measures the
 // creates.
 func TestTable(t *testing.T) {
+	if !labtest.Long() {
+		t.Skip("long: half a minute of collections and creates; TestLocked runs another part of the bench")
+	}
 	if !lab.Inside() {
 		t.Skip("-short: a private engine takes its time, and root")
 	}

@@ -83,7 +83,7 @@ func details(t *testing.T, o bench.Options) any {
 // No client fails while HAProxy is reloaded, or killed and started.
 func TestNoClientFails(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "page.html")
-	requests := 2000
+	requests := 1000
 	holds, connections := total(t)
 	if labtest.Long() {
 		requests = 20_000
@@ -123,6 +123,9 @@ func TestClientsFailWithoutProtection(t *testing.T) {
 // The experiment without reloads in small: no client fails while a port is installed and removed
 // under load.
 func TestInstalledPort(t *testing.T) {
+	if !labtest.Long() {
+		t.Skip("long: TestNoClientFails installs the same ports under load, and restarts the server too")
+	}
 	d := details(t, bench.Options{Idle: true, Pairs: 1, Modes: []bench.Mode{bench.NFQueue, bench.Park}}).(bench.IdleDetails)
 	if len(d.Runs) != 2 {
 		t.Fatalf("%d runs", len(d.Runs))
