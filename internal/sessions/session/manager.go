@@ -233,6 +233,8 @@ func (m *Manager) resumeLocked(e *entry) {
 		m.tasks.Go(func(ctx context.Context) { m.awaitDeath(ctx, e) })
 	case e.phase == leaving && e.isDead():
 		m.tasks.Go(func(ctx context.Context) { m.snapAndRelease(ctx, e) })
+	case e.phase == ready && e.owner.Memory == holdfast.Saving:
+		m.tasks.Go(func(ctx context.Context) { m.awaitSaved(ctx, e) })
 	}
 }
 
