@@ -50,6 +50,7 @@ type Deps struct {
 	Killer  *kill.Killer
 	Watcher Watcher
 	Lease   func() store.LeaseID // the node's present lease; 0 while the node may not claim
+	Cloned  func() bool          // Lease.Cloned; nil: never
 	Deadman Deadman              // may be nil
 	Hooks   hook.Runner          // runs snapshot commands; if nil they fail
 	Metrics *Metrics

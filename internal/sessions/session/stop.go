@@ -173,6 +173,9 @@ func (m *Manager) releaseUntilDone(ctx context.Context, dead []*entry) {
 // succeeded although its answer was lost. A record with another epoch belongs to
 // another claim.
 func (m *Manager) giveUp(ctx context.Context, owners []holdfast.Owner) error {
+	if m.deps.Cloned != nil && m.deps.Cloned() {
+		return fmt.Errorf("the records are another agent's: %w", ErrLeaseLost)
+	}
 	owners, err := m.releaseSaving(ctx, owners)
 	if err != nil || len(owners) == 0 {
 		return err

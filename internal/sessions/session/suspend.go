@@ -129,6 +129,9 @@ func (m *Manager) suspend(life context.Context, e *entry, d move.Departing) (r h
 		m.releaseUntilDone(life, dead)
 		return r, err
 	}
+	if m.deps.Cloned != nil && m.deps.Cloned() {
+		return r, fmt.Errorf("session %s: its record is another agent's: %w", e.key, ErrLeaseLost)
+	}
 	kept := false
 	if !m.persist(life, "suspending a session", e.key, func(ctx context.Context) (err error) {
 		kept, err = m.releaseSuspended(ctx, e, r.Suspended)
