@@ -60,7 +60,7 @@ var rules = []rule{
 	{"internal/sessions/pool/container", []string{"", "internal/platform/engine", "internal/sessions/kill", "internal/sessions/pool", "internal/platform/linux/..."}},
 	{"internal/sessions/runtimes", []string{"", "internal/platform/engine"}},
 	{"internal/platform/runsc", []string{"", "internal/platform/linux/deathsig", "internal/platform/linux/proc"}},
-	{"internal/sessions/move", []string{"", "internal/platform/atomicfile", "internal/sessions/move/budget", "internal/sessions/hook", "internal/sessions/kill", "internal/platform/keyfile", "internal/platform/linux/hostload", "internal/platform/runsc", "internal/platform/store"}},
+	{"internal/sessions/move", []string{"", "internal/platform/atomicfile", "internal/sessions/move/budget", "internal/sessions/hook", "internal/sessions/kill", "internal/platform/keyfile", "internal/platform/linux/hostload", "internal/platform/linux/kfile", "internal/platform/runsc", "internal/platform/store"}},
 	{"internal/sessions/move/budget", nil},
 	{"internal/sessions/session", []string{"", "internal/platform/store", "internal/platform/engine", "internal/hosts/spinup", "internal/sessions/kill", "internal/sessions/hook", "internal/sessions/move", "internal/platform/tasks", "internal/platform/linux/boottime", "internal/platform/linux/neigh", "internal/platform/linux/uts"}},
 	{"internal/sessions/gateway/...", []string{"", "internal/sessions/gateway/...", "internal/platform/tasks", "internal/platform/keyfile"}},

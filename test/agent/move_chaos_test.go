@@ -64,6 +64,7 @@ type moveChaos struct {
 	// survivor is the node of a client with a kept socket; nil: the node to which the session
 	// moves.
 	survivor func(from, to *host) *host
+	says     bool // a session that has lost its memory says why
 }
 
 func newMoveChaos(t *testing.T) *moveChaos {
@@ -142,6 +143,9 @@ func (c *moveChaos) disturbed(t *testing.T, key, step string, act func(from, to 
 		t.Errorf("the kept socket: %v", err)
 	}
 	kept = from.ask(key).Epoch == first.Epoch
+	if text := from.show(key); c.says && !kept && !strings.Contains(text, "its memory is lost: ") {
+		t.Errorf("it does not say why it booted fresh:\n%s", text)
+	}
 	from.must("session", "stop", key)
 	c.watch.expectOneLife(t)
 	return kept
@@ -201,6 +205,7 @@ func TestMoveKilled(t *testing.T) {
 					}
 					return to
 				}
+				c.says = victim == "from"
 				kept := c.disturbed(t, "killed-"+victim+"-"+step, step, func(from, to *host) {
 					h := from
 					if victim == "to" {
@@ -215,16 +220,75 @@ func TestMoveKilled(t *testing.T) {
 			})
 		}
 	}
+	t.Run("from while it sends", c.killedWhileSending)
 	t.Run("before its runsc has begun", c.killedBeforeSaving)
+	t.Run("after its runsc has ended", c.killedAfterSaving)
 	c.expectNothingStaged()
+}
+
+// killedWhileSending kills an agent in the middle of the transfer of an image. The next agent
+// of the node has the complete checkpoint, and the session continues from it.
+func (c *moveChaos) killedWhileSending(t *testing.T) {
+	const key = "sent"
+	c.hosts[0].ask(key)
+	from, _ := owner(t, c.hosts, key)
+	c.survivor = func(_, to *host) *host { return to }
+	way := c.wires[besides(c.hosts, from)[0]]
+	way.strike(wireFault{how: wireSilent, after: 1 << 20})
+	if !c.disturbed(t, key, "receiving", func(from, _ *host) {
+		from.signal(os.Kill)
+		<-from.ended
+		way.strike(wireFault{how: wireBreaks}) // what is in the buffers of the sockets must not arrive
+		eventually(t, "the transfer is interrupted", way.hit)
+		way.heal()
+		from.start()
+	}) {
+		t.Error("its memory is lost")
+	}
 }
 
 // killedBeforeSaving kills an agent during a drain, together with a runsc that has not
 // started to save. The next agent finds the session unchanged.
 func (c *moveChaos) killedBeforeSaving(t *testing.T) {
-	const key, step = "drained", "before-checkpoint"
+	const key = "drained"
 	first := c.hosts[0].ask(key)
 	from, before := owner(t, c.hosts, key)
+	c.killedInDrain(t, from, "before-checkpoint")
+	again := from.ask(key)
+	if epoch, node := from.record(key); again.Epoch != first.Epoch || epoch != int64(before.Epoch) || node != from.node {
+		t.Errorf("epoch %s became %s, its record is of %d on %s", first.Epoch, again.Epoch, epoch, node)
+	}
+	from.must("session", "stop", key)
+	from.ask(key)
+	if text := from.show(key); strings.Contains(text, "lost") {
+		t.Errorf("after a stop:\n%s", text)
+	}
+	from.must("session", "stop", key)
+	c.watch.expectOneLife(t)
+}
+
+// killedAfterSaving kills an agent during a drain, when its runsc has saved a session and has
+// not reported that. The session boots fresh and says why.
+func (c *moveChaos) killedAfterSaving(t *testing.T) {
+	const key = "unreported"
+	c.hosts[0].ask(key)
+	from, before := owner(t, c.hosts, key)
+	c.killedInDrain(t, from, "after-checkpoint")
+	from.ask(key)
+	if epoch, node := from.record(key); epoch == int64(before.Epoch) {
+		t.Errorf("its record is still of %d on %s", epoch, node)
+	}
+	if text := from.show(key); !strings.Contains(text, "its memory is lost: the agent of node "+from.node+" ended while it saved the memory") {
+		t.Errorf("it does not say why it booted fresh:\n%s", text)
+	}
+	from.must("session", "stop", key)
+	c.watch.expectOneLife(t)
+}
+
+// killedInDrain drains a node, kills its agent and runsc at a step, and starts the next
+// agent.
+func (c *moveChaos) killedInDrain(t *testing.T, from *host, step string) {
+	t.Helper()
 	eventually(t, "the other node, which was started again, takes sessions", func() bool {
 		nodes := from.nodes()
 		return len(nodes) == len(c.hosts) && !slices.ContainsFunc(nodes, func(n holdfast.Node) bool { return n.Draining || n.Trouble != "" })
@@ -241,12 +305,6 @@ func (c *moveChaos) killedBeforeSaving(t *testing.T) {
 	c.unask("at-" + step)
 	from.start()
 	eventually(t, "its runsc is gone", func() bool { return !running(t, c.runsc.Images+"."+from.node+"/save-") })
-	again := from.ask(key)
-	if epoch, node := from.record(key); again.Epoch != first.Epoch || epoch != int64(before.Epoch) || node != from.node {
-		t.Errorf("epoch %s became %s, its record is of %d on %s", first.Epoch, again.Epoch, epoch, node)
-	}
-	from.must("session", "stop", key)
-	c.watch.expectOneLife(t)
 }
 
 // running reports whether a process has the text in its arguments.

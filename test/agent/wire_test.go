@@ -83,12 +83,22 @@ func newWire(t *testing.T, target string) *wire {
 	return w
 }
 
-// strike injects a fault from now on.
+// strike injects a fault from now on, in place of an earlier one.
 func (w *wire) strike(f wireFault) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.fault.how != "" {
+		close(w.healed)
+	}
 	w.fault, w.struck, w.healed = f, 0, make(chan struct{})
 	w.nth++
+}
+
+// hit reports whether the fault has reached a connection.
+func (w *wire) hit() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.struck > 0
 }
 
 func (w *wire) heal() {

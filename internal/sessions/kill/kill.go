@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"holdfast"
@@ -210,13 +211,23 @@ func (r *run) signal() {
 			// is explained at the end.
 			_ = t.init.Signal(unix.SIGKILL)
 		}
+		groups := lanes()
 		for _, t := range r.targets {
 			if !t.alone {
-				t.killGroups()
+				groups.Go(func() error { t.killGroups(); return nil })
 			}
 		}
+		_ = groups.Wait() // the functions return no error
 		return len(r.targets)
 	})
+}
+
+// lanes returns a group of functions that kill, so that a container with many groups does
+// not delay the others.
+func lanes() *errgroup.Group {
+	var g errgroup.Group
+	g.SetLimit(16)
+	return &g
 }
 
 // killGroups kills all that is in the container's groups. Errors are not reported:
@@ -337,13 +348,19 @@ func (r *run) sweep(ctx context.Context) {
 func (r *run) sweepOnce() {
 	left := r.unswept
 	r.unswept = nil
+	sweeps := lanes()
 	for _, i := range left {
-		t := r.targets[i]
-		for _, g := range t.groups {
-			if empty, err := g.Empty(); err == nil && !empty {
-				_ = g.Kill()
+		sweeps.Go(func() error {
+			for _, g := range r.targets[i].groups {
+				if empty, err := g.Empty(); err == nil && !empty {
+					_ = g.Kill()
+				}
 			}
-		}
+			return nil
+		})
+	}
+	_ = sweeps.Wait() // the functions return no error
+	for _, i := range left {
 		r.initDied(i)
 	}
 }

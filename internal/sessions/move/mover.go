@@ -96,6 +96,7 @@ type Mover struct {
 	space      *reservations
 	suspendeds *suspendedIndex
 	seen       seen // used by Run
+	completes  completes
 
 	mu       sync.Mutex
 	received map[holdfast.SessionKey]receivedImage
@@ -135,24 +136,30 @@ func New(o Options) (*Mover, error) {
 	if err := m.runsc.Check(); err != nil {
 		return nil, fmt.Errorf("moving: %w", err)
 	}
-	// This agent cannot use the images of an earlier one. Containers that were not ready
-	// are removed with their staged images, and images that were being received or sent
+	// This agent uses only the complete checkpoints of an earlier one. Containers that were
+	// not ready are removed with their staged images, and images that were being received
 	// are incomplete.
 	if err := m.runsc.Sweep(); err != nil {
 		return nil, fmt.Errorf("moving.staged: %w", err)
 	}
-	for key, dir := range map[string]string{"staged": m.work, "spill": m.spill} {
-		if dir == "" {
-			continue
+	dirs := []string{m.work}
+	if m.spill != "" {
+		dirs = append(dirs, m.spill)
+	}
+	for _, dir := range dirs {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("moving: %w", err)
 		}
-		if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
-			return nil, fmt.Errorf("moving.%s: %w", key, err)
-		}
+	}
+	var err error
+	if m.completes, err = newCompletes(dirs...); err != nil {
+		return nil, fmt.Errorf("moving: %w", err)
 	}
 	if err := m.runsc.Install(o.Runtime); err != nil {
 		return nil, err
 	}
 	if m.images, m.noImages = openSuspendedStore(o); m.noImages != nil {
+		m.dropComplete()
 		o.Log.Warn("sessions cannot be suspended on this node", "err", m.noImages, "hint", holdfast.HintOf(m.noImages))
 	}
 	return m, nil
@@ -206,7 +213,11 @@ func (m *Mover) checkpoint(ctx context.Context, d Departing) (dir string, size i
 		return "", 0, errors.Join(err, os.RemoveAll(dir))
 	}
 	m.metrics.observe(partCheckpoint, begun)
-	return dir, size, nil
+	done, err := m.completes.mark(dir, d.Owner)
+	if err != nil {
+		return "", 0, errors.Join(err, os.RemoveAll(dir))
+	}
+	return done, size, nil
 }
 
 // Receive reads an image that another node sends, for the session's claim on this

@@ -217,29 +217,38 @@ func (m *Mover) Suspend(ctx context.Context, d Departing) (s holdfast.Suspended,
 		return s, err
 	}
 	m.suspendeds.add(label.Key, label.Epoch)
-	return holdfast.Suspended{
-		Key: label.Key, Epoch: label.Epoch, Node: m.o.Node, Shared: m.images.shared, Template: label.Template,
-		TakenAt: label.TakenAt, Until: label.TakenAt.Add(m.images.limits.Age), Bytes: size,
-	}, nil
+	return m.suspended(label, size), nil
 }
 
-// Saved implements session.Mover. The image is complete, because an unfinished one has
-// another name. The images of a Remote are not listed.
-func (m *Mover) Saved(o holdfast.Owner) (holdfast.Suspended, bool) {
-	if m.images == nil || m.images.o.Remote != nil {
-		return holdfast.Suspended{}, false
-	}
-	all, err := m.images.List()
-	i := slices.IndexFunc(all, func(i StoredImage) bool { return i.Key == o.Key && i.Epoch == o.Epoch })
-	if err != nil || i < 0 {
-		return holdfast.Suspended{}, false
-	}
-	m.suspendeds.add(o.Key, o.Epoch)
-	at := all[i].TakenAt.UTC()
+// suspended returns the note of a session whose image is stored.
+func (m *Mover) suspended(l Label, bytes int64) holdfast.Suspended {
 	return holdfast.Suspended{
-		Key: o.Key, Epoch: o.Epoch, Node: m.o.Node, Shared: m.images.shared, Template: o.Template,
-		TakenAt: at, Until: at.Add(m.images.limits.Age), Bytes: all[i].Bytes,
-	}, true
+		Key: l.Key, Epoch: l.Epoch, Node: m.o.Node, Shared: m.images.shared, Template: l.Template,
+		TakenAt: l.TakenAt, Until: l.TakenAt.Add(m.images.limits.Age), Bytes: bytes,
+	}
+}
+
+// Saved implements session.Mover. A stored image is complete, because an unfinished one
+// has another name. The images of a Remote are not listed.
+func (m *Mover) Saved(ctx context.Context, o holdfast.Owner) (s holdfast.Suspended, ok bool) {
+	if m.images == nil {
+		return s, false
+	}
+	all, err := []StoredImage(nil), error(nil)
+	if m.images.o.Remote == nil {
+		all, err = m.images.List()
+	}
+	i := slices.IndexFunc(all, func(i StoredImage) bool { return i.Key == o.Key && i.Epoch == o.Epoch })
+	if err == nil && i >= 0 {
+		label := Label{Key: o.Key, Epoch: o.Epoch, Template: o.Template, TakenAt: all[i].TakenAt.UTC()}
+		s, ok = m.suspended(label, all[i].Bytes), true
+	} else {
+		s, ok = m.storeComplete(ctx, o)
+	}
+	if ok {
+		m.suspendeds.add(o.Key, o.Epoch)
+	}
+	return s, ok
 }
 
 // putSuspended stores an image after it has freed space for it. The space of a

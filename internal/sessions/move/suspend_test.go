@@ -133,13 +133,63 @@ func TestSavedWithoutARecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := holdfast.Owner{Key: "a", Epoch: all["a"].Epoch, Template: "kept"}
-	if s, ok := m.Saved(o); !ok || s.Epoch != o.Epoch || s.Node != "n1" || s.Template != "kept" || s.Bytes < 1000 || !s.Until.After(s.TakenAt) {
+	if s, ok := m.Saved(t.Context(), o); !ok || s.Epoch != o.Epoch || s.Node != "n1" || s.Template != "kept" || s.Bytes < 1000 || !s.Until.After(s.TakenAt) {
 		t.Errorf("%v, %+v", ok, s)
 	}
 	for _, other := range []holdfast.Owner{{Key: "a", Epoch: o.Epoch + 1}, {Key: "b", Epoch: o.Epoch}} {
-		if s, ok := m.Saved(other); ok {
+		if s, ok := m.Saved(t.Context(), other); ok {
 			t.Errorf("%+v has the image %+v", other, s)
 		}
+	}
+}
+
+// An agent was killed between a checkpoint and the end of its transfer. The next agent keeps
+// the checkpoint if it is complete and of the same boot, and stores it once.
+func TestCompleteCheckpointIsStored(t *testing.T) {
+	m, _ := stored(t)
+	dir := t.TempDir()
+	earlier, err := newCompletes(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := holdfast.Owner{Key: "a", Epoch: 7, Template: "kept"}
+	for _, name := range []string{"save-1", "save-2", "complete-another-boot-a@7"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name, "pages.img"), make([]byte, 1000), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path, err := earlier.mark(filepath.Join(dir, "save-1"), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.completes, err = newCompletes(dir); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 || filepath.Join(dir, left[0].Name()) != path {
+		t.Errorf("%v are left, %v", left, err)
+	}
+	if s, ok := m.Saved(t.Context(), holdfast.Owner{Key: "a", Epoch: 8}); ok {
+		t.Errorf("another epoch has the image %+v", s)
+	}
+	for range 2 {
+		if s, ok := m.Saved(t.Context(), o); !ok || s.Epoch != 7 || s.Node != "n1" || s.Template != "kept" || s.Bytes < 1000 || !s.Until.After(s.TakenAt) {
+			t.Errorf("%v, %+v", ok, s)
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+			t.Errorf("%v are left, %v", left, err)
+		}
+	}
+	m.have(t, "a", "")
+	// What no session needs is removed.
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	m.dropComplete()
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("%v are left, %v", left, err)
 	}
 }
 

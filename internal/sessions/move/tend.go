@@ -91,6 +91,7 @@ func (m *Mover) Run(ctx context.Context) error {
 				m.Claimed(e.Key, e.Owner.Epoch)
 			}
 		case <-tick.C:
+			m.dropComplete() // the agent has taken its sessions over
 			m.sweep(ctx, time.Now())
 			if changes != nil {
 				m.saveSeen(ctx)

@@ -202,6 +202,10 @@ func (e *entry) infoLocked(node holdfast.NodeID) Info {
 	}
 	i.Owner.Key, i.Owner.Node, i.Owner.Template = e.key, node, e.template.Name
 	switch e.phase {
+	case ready:
+		if e.owner.Memory == holdfast.Saving { // by an earlier agent
+			i.Owner.Memory = ""
+		}
 	case booting:
 		i.Owner.State = holdfast.Starting
 	case leaving, failed:

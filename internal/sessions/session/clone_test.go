@@ -5,7 +5,9 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -108,4 +110,102 @@ func TestLeaseOfAnEarlierVersion(t *testing.T) {
 			t.Errorf("%s: the file has %+v, %v", name, h, err)
 		}
 	}
+}
+
+// A running virtual machine is copied with its memory: two agents have one lease, boot and
+// file. One of them notices that another one writes the record, and kills what it holds. The
+// other one continues, and the first does not come back.
+func TestClonedMemory(t *testing.T) {
+	mem, cfg := memstore.New(100), quick(t)
+	cfg.Host, cfg.Address, cfg.TTL = "boot-1", "192.0.2.7:7070", 3*time.Second
+	cfgs := []LeaseConfig{cfg}
+	type end struct {
+		at  int
+		err error
+	}
+	ended := make(chan end, 2)
+	var leases [2]*Lease
+	var lost [2]atomic.Int32
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for i := range leases {
+		if i == 1 {
+			cfgs = append(cfgs, clone(t, cfg, cfg.Host))
+		}
+		leases[i] = NewLease(cfgs[i], mem, testLog(t))
+		if err := leases[i].Hold(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, l := range leases {
+		self := func() holdfast.Node { return holdfast.Node{ID: cfg.Node, Address: cfg.Address, SeenAt: time.Now()} }
+		go func() { ended <- end{i, l.Run(ctx, self, func(context.Context) { lost[i].Add(1) })} }()
+	}
+	var first end
+	select {
+	case first = <-ended:
+	case <-time.After(20 * time.Second):
+		t.Fatal("both agents go on")
+	}
+	other := 1 - first.at
+	if !errors.Is(first.err, ErrDuplicateNode) || lost[first.at].Load() == 0 || leases[first.at].ID() != 0 {
+		t.Errorf("it ended with %v, and %d kills", first.err, lost[first.at].Load())
+	}
+	if err := NewLease(cfgs[first.at], mem, testLog(t)).Hold(t.Context()); !errors.Is(err, ErrDuplicateNode) {
+		t.Errorf("it came back: %v", err)
+	}
+	if !leases[first.at].Cloned() || leases[other].Cloned() {
+		t.Error("the wrong agent counts as a clone")
+	}
+	if len(ended) > 0 || lost[other].Load() != 0 || leases[other].ID() == 0 {
+		t.Errorf("the other one has lease %d after %d kills", leases[other].ID(), lost[other].Load())
+	}
+	cancel()
+	if last := <-ended; last.err != nil {
+		t.Error(last.err)
+	}
+}
+
+// Late writes, those of an earlier agent, and a record of a store that was restored are no
+// clone.
+func TestForeignWrites(t *testing.T) {
+	at := func(n int) holdfast.Node { return holdfast.Node{SeenAt: time.Unix(int64(n), 0)} }
+	for name, c := range map[string]struct {
+		own  int   // the writes of this agent: 1, 2, …
+		read []int // what it reads every second; over 100 are others'
+		want bool
+	}{
+		"another agent, before the first write":   {0, []int{101, 102, 103}, false},
+		"one write of an earlier agent":           {5, []int{101, 101, 101, 5}, false},
+		"own writes, late and unanswered":         {64, []int{64, 3, 1, 40}, false},
+		"writes of another agent, with long gaps": {5, slices.Concat([]int{101}, slices.Repeat([]int{5}, 31), []int{102}), false},
+		"two writes of another agent":             {5, []int{101, 5, 102}, true},
+	} {
+		var w ownWrites
+		for n := range c.own {
+			w.add(at(n + 1).SeenAt)
+		}
+		got := false
+		for i, n := range c.read {
+			got = got || w.cloned(at(n), time.Unix(int64(i), 0), time.Second)
+		}
+		if got != c.want {
+			t.Errorf("%s: a clone %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// The records under a lease that another agent has are not released.
+func TestCloneReleasesNothing(t *testing.T) {
+	n := newNode(t, setup{engine: newFakeEngine(t), cfg: Config{Templates: []Template{anywhere(t)}}})
+	n.serve(t, "a")
+	var cloned atomic.Bool
+	cloned.Store(true)
+	n.deps.Cloned = cloned.Load
+	n.LeaseLost(t.Context())
+	if r := n.records(t); len(r) != 1 {
+		t.Errorf("the records are %v", r)
+	}
+	cloned.Store(false)
+	n.empty(t)
 }

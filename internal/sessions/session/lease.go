@@ -54,7 +54,8 @@ type Lease struct {
 	log   *slog.Logger
 	held  atomic.Pointer[lease] // nil before Hold
 
-	changed chan struct{} // publish the node's record now
+	changed   chan struct{} // publish the node's record now
+	duplicate atomic.Bool   // another agent writes this node's record under this lease
 }
 
 // lease is one lease in the store. A node gets a new one when the old one is gone.

@@ -50,6 +50,7 @@ type Deps struct {
 	Killer  *kill.Killer
 	Watcher Watcher
 	Lease   func() store.LeaseID // the node's present lease; 0 while the node may not claim
+	Cloned  func() bool          // Lease.Cloned; nil: never
 	Deadman Deadman              // may be nil
 	Hooks   hook.Runner          // runs snapshot commands; if nil they fail
 	Metrics *Metrics
@@ -233,6 +234,8 @@ func (m *Manager) resumeLocked(e *entry) {
 		m.tasks.Go(func(ctx context.Context) { m.awaitDeath(ctx, e) })
 	case e.phase == leaving && e.isDead():
 		m.tasks.Go(func(ctx context.Context) { m.snapAndRelease(ctx, e) })
+	case e.phase == ready && e.owner.Memory == holdfast.Saving:
+		m.tasks.Go(func(ctx context.Context) { m.awaitSaved(ctx, e) })
 	}
 }
 

@@ -19,6 +19,8 @@ type Metrics struct {
 	dying    prometheus.Histogram
 	disowned prometheus.Counter
 	snaps    *prometheus.HistogramVec
+
+	interrupted *prometheus.CounterVec // by outcome
 }
 
 // NewMetrics creates the metrics and registers them.
@@ -50,6 +52,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.suspends = r.HistogramVec("holdfast_session_suspend_seconds",
 		"Time from the order to suspend a session until its image was kept, by outcome (ok, failed: the session ended without its memory).",
 		[]float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}, "outcome")
+	m.interrupted = r.CounterVec("holdfast_session_saves_interrupted_total",
+		"Sessions whose agent ended while it saved their memory, by what the next agent of the node found (complete: a complete image; lost: the session boots fresh).", "outcome")
+	metric.Start(m.interrupted, "complete", "lost")
 	metric.Start(m.suspends, "ok", "failed")
 	metric.Start(m.saves, "ok", "failed")
 	metric.Start(m.restores, "ok", "failed")

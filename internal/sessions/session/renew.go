@@ -33,8 +33,8 @@ const (
 // lost returns when all containers are dead or its context is done; in the second case
 // it is called again. Several goroutines call it.
 //
-// Run returns ErrDuplicateNode, after lost, if the node's record belongs to another
-// lease. Any other error means that the renewals could not start.
+// Run returns ErrDuplicateNode, after lost, if another agent writes the node's record.
+// Any other error means that the renewals could not start.
 func (l *Lease) Run(ctx context.Context, self func() holdfast.Node, lost func(context.Context)) error {
 	// These timers need a file descriptor. They are created now, because later there
 	// may be none left.
@@ -217,22 +217,26 @@ func (l *Lease) guard(ctx context.Context, alarm *boottime.Alarm, lost func(cont
 }
 
 // publish writes the node's record every Publish. If the record belongs to another
-// lease, everything on this node is killed and the error is ErrDuplicateNode.
+// lease, or another agent writes it under this one, everything on this node is killed and
+// the error is ErrDuplicateNode.
 func (l *Lease) publish(ctx context.Context, self func() holdfast.Node, lost func(context.Context)) error {
 	state := &outage{log: l.log, what: "this node's record"}
 	tick := time.NewTicker(l.cfg.Publish)
 	defer tick.Stop()
+	var own ownWrites
 	for {
 		h := l.held.Load()
-		err := l.publishOnce(ctx, h, self())
+		if l.cloned(ctx, h, &own) && h.gone.CompareAndSwap(false, true) {
+			return l.endDuplicate(ctx, lost)
+		}
+		n := self()
+		own.add(n.SeenAt)
+		err := l.publishOnce(ctx, h, n)
 		state.note(ctx, err)
 		// A lease that is gone is not a duplicate: replace handles it. After a restore of
 		// the store, the record may be this node's, under an earlier lease.
 		if errors.Is(err, store.ErrNodeTaken) && l.held.Load() == h && !errors.Is(l.try(ctx, h), store.ErrLeaseGone) && h.gone.CompareAndSwap(false, true) {
-			err := l.duplicateNode(ctx)
-			l.log.Error("another agent has this node's id; killing the sessions of this one", "err", err)
-			l.endAll(ctx, lost)
-			return err
+			return l.endDuplicate(ctx, lost)
 		}
 		select {
 		case <-tick.C:

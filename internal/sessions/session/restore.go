@@ -28,9 +28,9 @@ type Mover interface {
 	// Reserve reserves space for the session's image until release is called, once.
 	// An error says why the image cannot be kept on this node. It does not block.
 	Reserve(d move.Departing) (_ move.Departing, release func(), err error)
-	// Saved returns the note of a session whose agent ended while it suspended it, if the
-	// image is complete and on this node.
-	Saved(o holdfast.Owner) (holdfast.Suspended, bool)
+	// Saved returns the note of a session whose agent ended while it saved the memory, if
+	// this node has the complete image. It stores the image if that agent has not.
+	Saved(ctx context.Context, o holdfast.Owner) (holdfast.Suspended, bool)
 	// Suspend saves a container that Reserve has returned, and keeps the image for
 	// the session's next epoch. Without an error the container exits by itself.
 	Suspend(ctx context.Context, d move.Departing) (holdfast.Suspended, error)

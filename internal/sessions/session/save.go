@@ -73,7 +73,7 @@ func (s *Saves) Run(ctx context.Context) holdfast.SaveReport {
 	g.SetLimit(max(1, s.plan.Lanes))
 	for i, e := range s.entries {
 		g.Go(func() error {
-			s.save(saving, s.plan.Save[i])
+			s.save(saving, s.plan.Save[i], e)
 			s.handOver(ctx, e)
 			return nil
 		})
@@ -84,9 +84,11 @@ func (s *Saves) Run(ctx context.Context) holdfast.SaveReport {
 }
 
 // save saves one session, or records why it failed.
-func (s *Saves) save(ctx context.Context, d move.Departing) {
+func (s *Saves) save(ctx context.Context, d move.Departing, e *entry) {
 	m, begun := s.b.m, time.Now()
+	m.announceSaving(ctx, e, "")
 	n, err := m.deps.Mover.Save(ctx, d)
+	m.endSaving(e)
 	m.deps.Metrics.saves.WithLabelValues(outcomeOf(err)).Observe(time.Since(begun).Seconds())
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -97,7 +97,7 @@ func (s *slow) Stage(_ context.Context, _ holdfast.Owner, left *holdfast.Suspend
 	return false, errors.New("it is a test's")
 }
 
-func (s *slow) Saved(o holdfast.Owner) (holdfast.Suspended, bool) {
+func (s *slow) Saved(_ context.Context, o holdfast.Owner) (holdfast.Suspended, bool) {
 	return holdfast.Suspended{Key: o.Key, Epoch: o.Epoch, Node: o.Node, Template: o.Template, Bytes: 7}, s.saved[o.Key]
 }
 
@@ -147,6 +147,16 @@ func TestSavesBesideTheOthers(t *testing.T) {
 	if left := len(n.records(t)); left != 3 {
 		t.Errorf("%d records during the saves", left)
 	}
+	// The next agent would learn of the two that are being saved, and could take them over.
+	await(t, "the records say so", func() bool {
+		saving := 0
+		for _, o := range n.records(t) {
+			if o.Memory == holdfast.Saving && o.State == holdfast.Ready {
+				saving++
+			}
+		}
+		return saving == 2
+	})
 	close(mv.end)
 	r := <-done
 	if r.Memory.Saved != 2 || r.Memory.Bytes != 14 || r.Released != 3 || len(r.Kill.Dead) != 3 || len(r.Kill.Left) != 0 {
@@ -166,6 +176,9 @@ func TestSavesBesideTheOthers(t *testing.T) {
 		t.Errorf("%d, %v", count, left)
 	}
 	n.empty(t)
+	if notes := n.notes(t); len(notes) != 0 {
+		t.Errorf("the notes are %v", notes)
+	}
 }
 
 // A container whose memory can be saved has an identity file while it runs.

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,13 +16,18 @@ import (
 // session is not claimed.
 const lostNoteLifetime = 24 * time.Hour
 
-// announceSaving writes to the session's record that its memory is being saved. If the
-// agent ends before it has released the session, the next agent finds that.
-func (m *Manager) announceSaving(ctx context.Context, e *entry) {
-	m.mu.Lock()
-	e.owner.Memory = holdfast.Saving
-	m.mu.Unlock()
-	m.announce(ctx, e)
+// announceTime bounds the write that a session's memory is being saved. A save does not
+// wait longer for a store that is slow or unavailable.
+const announceTime = 500 * time.Millisecond
+
+// announceSaving writes to the session's record that its memory is being saved, and a
+// state; "" leaves the state. If the agent ends before it has released the session, the
+// next agent finds that. It takes over the container of a session that is still ready: the
+// checkpoint may not have begun.
+func (m *Manager) announceSaving(ctx context.Context, e *entry, state holdfast.State) {
+	ctx, cancel := context.WithTimeout(ctx, announceTime)
+	defer cancel()
+	m.rewrite(ctx, e, func(o *holdfast.Owner) { o.Memory, o.State = holdfast.Saving, cmp.Or(state, o.State) })
 }
 
 // endSaving records that this agent knows what became of the session's memory.
@@ -29,6 +35,17 @@ func (m *Manager) endSaving(e *entry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e.owner.Memory = ""
+}
+
+// awaitSaved waits for the end of a checkpoint that an earlier agent may have begun in the
+// container of a session that was taken over. If the container still runs after
+// suspendTime, it was not begun.
+func (m *Manager) awaitSaved(ctx context.Context, e *entry) {
+	wait, cancel := context.WithTimeout(ctx, suspendTime)
+	defer cancel()
+	if m.await(wait, e, e.left) != nil && ctx.Err() == nil {
+		m.rewrite(ctx, e, func(o *holdfast.Owner) { o.Memory = "" })
+	}
 }
 
 // releaseSaving releases dead sessions whose agent ended while it saved their memory. It
@@ -41,7 +58,7 @@ func (m *Manager) releaseSaving(ctx context.Context, owners []holdfast.Owner) (r
 			rest = append(rest, o)
 			continue
 		}
-		note := m.savedOf(o)
+		note := m.savedOf(ctx, o)
 		text, err := json.Marshal(note)
 		if err == nil {
 			err = m.deps.Store.Suspend(ctx, o, string(text))
@@ -52,7 +69,7 @@ func (m *Manager) releaseSaving(ctx context.Context, owners []holdfast.Owner) (r
 		case err != nil:
 			return nil, fmt.Errorf("session %s: %w", o.Key, err)
 		default:
-			m.log.Info("the agent before this one ended while it saved a session's memory", "session", o.Key, "epoch", o.Epoch, "image", note.Lost == "")
+			m.savingEnded(o, note.Lost)
 		}
 	}
 	return rest, nil
@@ -60,9 +77,9 @@ func (m *Manager) releaseSaving(ctx context.Context, owners []holdfast.Owner) (r
 
 // savedOf returns the note for the next claim of a session whose agent ended while it
 // saved the memory.
-func (m *Manager) savedOf(o holdfast.Owner) holdfast.Suspended {
+func (m *Manager) savedOf(ctx context.Context, o holdfast.Owner) holdfast.Suspended {
 	if m.deps.Mover != nil {
-		if s, ok := m.deps.Mover.Saved(o); ok {
+		if s, ok := m.deps.Mover.Saved(ctx, o); ok {
 			return s
 		}
 	}
@@ -71,4 +88,17 @@ func (m *Manager) savedOf(o holdfast.Owner) holdfast.Suspended {
 		Key: o.Key, Epoch: o.Epoch, Node: o.Node, Template: o.Template, TakenAt: now, Until: now.Add(lostNoteLifetime),
 		Lost: fmt.Sprintf("the agent of node %s ended while it saved the memory", o.Node),
 	}
+}
+
+// savingEnded logs and counts a session whose agent ended while it saved the memory. lost is
+// "" if the image is complete.
+func (m *Manager) savingEnded(o holdfast.Owner, lost string) {
+	const text = "the agent before this one ended while it saved a session's memory"
+	if lost == "" {
+		m.deps.Metrics.interrupted.WithLabelValues("complete").Inc()
+		m.log.Info(text+"; its image is complete", "session", o.Key, "epoch", o.Epoch)
+		return
+	}
+	m.deps.Metrics.interrupted.WithLabelValues("lost").Inc()
+	m.log.Warn(text+"; its memory is lost", "session", o.Key, "epoch", o.Epoch)
 }

@@ -62,19 +62,24 @@ func (m *Manager) announce(ctx context.Context, entries ...*entry) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	for _, e := range entries {
-		m.mu.Lock()
-		next := e.owner
-		m.mu.Unlock()
-		next.State = holdfast.Leaving
-		got, err := m.deps.Store.Advance(ctx, next)
-		if err != nil {
-			m.log.Debug("announcing that a session leaves", "session", e.key, "err", err)
-			continue
-		}
-		m.mu.Lock()
-		e.owner = got
-		m.mu.Unlock()
+		m.rewrite(ctx, e, func(o *holdfast.Owner) { o.State = holdfast.Leaving })
 	}
+}
+
+// rewrite writes the changed record of a session. After an error the record may be either.
+func (m *Manager) rewrite(ctx context.Context, e *entry, change func(*holdfast.Owner)) {
+	m.mu.Lock()
+	next := e.owner
+	m.mu.Unlock()
+	change(&next)
+	got, err := m.deps.Store.Advance(ctx, next)
+	if err != nil {
+		m.log.Debug("a session's record is not rewritten", "session", e.key, "state", next.State, "memory", next.Memory, "err", err)
+		return
+	}
+	m.mu.Lock()
+	e.owner = got
+	m.mu.Unlock()
 }
 
 // end kills the containers of entries that are marked as leaving, and releases the
@@ -100,6 +105,9 @@ func (m *Manager) markLocked(entries ...*entry) []*entry {
 		}
 		if e.phase == ready {
 			close(e.left)
+			if e.owner.Memory == holdfast.Saving { // by an earlier agent, and the container runs on
+				e.owner.Memory = ""
+			}
 		}
 		e.phase, e.stuck = leaving, false
 		going = append(going, e)
@@ -165,6 +173,9 @@ func (m *Manager) releaseUntilDone(ctx context.Context, dead []*entry) {
 // succeeded although its answer was lost. A record with another epoch belongs to
 // another claim.
 func (m *Manager) giveUp(ctx context.Context, owners []holdfast.Owner) error {
+	if m.deps.Cloned != nil && m.deps.Cloned() {
+		return fmt.Errorf("the records are another agent's: %w", ErrLeaseLost)
+	}
 	owners, err := m.releaseSaving(ctx, owners)
 	if err != nil || len(owners) == 0 {
 		return err
@@ -263,7 +274,11 @@ func (m *Manager) died(ctx context.Context, e *entry) {
 	if e.networkLost() && !e.target.Init().Exited() {
 		why = "the holder of a session's network ended by itself; the session is unreachable and is ended"
 	}
+	saving := byItself && e.owner.Memory == holdfast.Saving // the end of a checkpoint
 	going := m.markLocked(e)
+	if saving {
+		e.owner.Memory = holdfast.Saving
+	}
 	m.mu.Unlock()
 	if byItself {
 		m.log.Warn(why, "session", e.key, "container", short(e.route.ContainerID))

@@ -99,7 +99,7 @@ func (m *Manager) reserve(e *entry) (d move.Departing, release func(), err error
 // suspend saves and ends an entry that is marked as leaving and for which space is
 // reserved. life is the Manager's context.
 func (m *Manager) suspend(life context.Context, e *entry, d move.Departing) (r holdfast.SuspendReport, err error) {
-	m.announceSaving(life, e)
+	m.announceSaving(life, e, holdfast.Leaving)
 	m.mu.Lock()
 	d.Owner = e.owner
 	m.mu.Unlock()
@@ -128,6 +128,9 @@ func (m *Manager) suspend(life context.Context, e *entry, d move.Departing) (r h
 	if err != nil {
 		m.releaseUntilDone(life, dead)
 		return r, err
+	}
+	if m.deps.Cloned != nil && m.deps.Cloned() {
+		return r, fmt.Errorf("session %s: its record is another agent's: %w", e.key, ErrLeaseLost)
 	}
 	kept := false
 	if !m.persist(life, "suspending a session", e.key, func(ctx context.Context) (err error) {

@@ -25,7 +25,7 @@ func (g Group) Freeze(limit time.Duration) error {
 	if err := g.guard(); err != nil {
 		return err
 	}
-	if err := g.setFrozen(true); err != nil {
+	if err := g.setFrozen(g.Dir(), true); err != nil {
 		return ignoreGone(err)
 	}
 	for until := time.Now().Add(limit); ; time.Sleep(frozenPoll) {
@@ -47,28 +47,29 @@ func (g Group) Thaw() error {
 	if g.IsRoot() {
 		return nil // a root cannot be frozen
 	}
-	err := g.Walk(func(g Group, _ int) error { return g.setFrozen(false) })
+	err := g.each(func(dir string) error { return g.setFrozen(dir, false) })
 	if errors.Is(err, errors.ErrUnsupported) {
 		return nil
 	}
 	return err
 }
 
-func (g Group) setFrozen(on bool) error {
+// setFrozen writes the state of the group, or of one below it, in its directory.
+func (g Group) setFrozen(dir string, on bool) error {
 	file, value := "/cgroup.freeze", "0"
 	if on {
 		value = "1"
 	}
 	if !g.V2 {
 		if !g.Has("freezer") {
-			return fmt.Errorf("freeze %s: %w", g.Dir(), errors.ErrUnsupported)
+			return fmt.Errorf("freeze %s: %w", dir, errors.ErrUnsupported)
 		}
 		file, value = "/freezer.state", "THAWED"
 		if on {
 			value = "FROZEN"
 		}
 	}
-	return kfile.Write(g.Dir()+file, value)
+	return kfile.Write(dir+file, value)
 }
 
 // Frozen reports whether the whole group is stopped by a freezer, its own or one

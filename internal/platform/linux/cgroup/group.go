@@ -16,6 +16,7 @@ import (
 
 	"holdfast/internal/platform/linux/kfile"
 	"holdfast/internal/platform/linux/pidfd"
+	"holdfast/internal/platform/linux/proc"
 )
 
 // ErrGuard means that a group must not be killed or frozen: it is a root, or contains
@@ -70,18 +71,13 @@ func (g Group) Contains(other Group) bool {
 }
 
 // Procs lists the pids in the group and all groups below it. A process outside this
-// pid namespace is listed as 0. Zombies are not listed.
+// pid namespace is listed as 0. Zombies are not listed. With an
+// error, for example because there are too many groups, the list is incomplete.
 func (g Group) Procs() ([]int, error) {
 	var pids []int
-	err := g.Walk(func(g Group, _ int) error {
-		b, err := kfile.Read(g.Dir()+"/cgroup.procs", maxProcs)
-		if errors.Is(err, unix.EOPNOTSUPP) { // a threaded v2 group: its processes are listed above it
-			return nil
-		} else if err != nil {
-			return err
-		}
-		ps, err := ParseProcs(b)
-		pids = append(pids, ps...)
+	err := g.each(func(dir string) error {
+		in, err := procsIn(dir)
+		pids = append(pids, in...)
 		return err
 	})
 	return pids, err
@@ -103,7 +99,8 @@ func ParseProcs(b []byte) ([]int, error) {
 // Walk calls visit for the group and for each group below it, parents before their
 // children; depth is the number of levels below g. If visit returns fs.SkipDir, or an
 // error that means that the group is gone, Walk leaves out the groups below that one.
-// fs.SkipAll ends the walk without an error. The walk has no bounds of its own.
+// fs.SkipAll ends the walk without an error. The walk leaves out groups whose path is
+// longer than PATH_MAX, and has no other bound.
 func (g Group) Walk(visit func(g Group, depth int) error) error {
 	if err := g.walk(0, visit); !errors.Is(err, fs.SkipAll) {
 		return err
@@ -117,7 +114,7 @@ func (g Group) walk(depth int, visit func(Group, int) error) error {
 		if errors.Is(err, fs.SkipDir) {
 			return nil
 		}
-		return ignoreGone(err)
+		return ignoreUnreachable(err)
 	}
 	children, err := g.Children()
 	for _, c := range children {
@@ -125,7 +122,7 @@ func (g Group) walk(depth int, visit func(Group, int) error) error {
 			return err
 		}
 	}
-	return err
+	return ignoreUnreachable(err)
 }
 
 // Children returns the groups directly below g, or none if g is gone.
@@ -163,8 +160,15 @@ func ignoreGone(err error) error {
 // that is gone is empty.
 func (g Group) Empty() (bool, error) {
 	if !g.V2 {
-		pids, err := g.Procs()
-		return len(pids) == 0, err
+		empty := true
+		err := g.each(func(dir string) error {
+			pids, err := procsIn(dir)
+			if len(pids) > 0 {
+				empty, err = false, fs.SkipAll
+			}
+			return err
+		})
+		return empty, err
 	}
 	b, err := kfile.Read(g.Dir()+"/cgroup.events", 4096)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -275,12 +279,29 @@ func (g Group) guard() error {
 	if g.IsRoot() {
 		return fmt.Errorf("%s is the root of its hierarchy: %w", g.Dir(), ErrGuard)
 	}
-	pids, err := g.Procs()
+	inside, err := g.inside()
+	if err == nil && inside {
+		err = fmt.Errorf("%s contains this process: %w", g.Dir(), ErrGuard)
+	}
+	return err
+}
+
+// inside reports whether this process is in the group or below it. It does not walk
+// through the groups below, which may be many: it then compares the path of its own group,
+// at the price of reading all mounts of this host.
+func (g Group) inside() (bool, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(g.Dir(), &st); err != nil {
+		return false, ignoreGone(err)
+	}
+	if st.Nlink == 2 {
+		pids, err := procsIn(g.Dir())
+		return slices.Contains(pids, os.Getpid()), ignoreGone(err)
+	}
+	mounts, err := Find(proc.Host)
 	if err != nil {
-		return err
+		return false, err
 	}
-	if slices.Contains(pids, os.Getpid()) {
-		return fmt.Errorf("%s contains this process: %w", g.Dir(), ErrGuard)
-	}
-	return nil
+	own, err := mounts.Of(proc.Host, os.Getpid())
+	return slices.ContainsFunc(own, g.Contains), err
 }
