@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -88,7 +89,7 @@ func (m *Manager) acquire(ctx context.Context, key holdfast.SessionKey, begin fu
 		if e == nil {
 			continue // it was leaving; the reason does not matter to this caller
 		}
-		if err := m.bootError(e); err != nil {
+		if err := m.bootError(e); err != nil && !errors.Is(err, errNetworkLost) {
 			return nil, err
 		}
 	}

@@ -263,6 +263,42 @@ func (h *unconfirmed) Unconfirmed() []string {
 	return slices.Collect(maps.Keys(h.left))
 }
 
+// holderKiller is an engine that ends, when a session's container starts for the first
+// time, the container whose network it joins. An engine that is restarted does so.
+type holderKiller struct {
+	engine.Engine
+	once   sync.Once
+	holder atomic.Value // of the container that was created last
+}
+
+func (h *holderKiller) Create(ctx context.Context, s engine.Spec) (string, error) {
+	id, _ := strings.CutPrefix(s.Network, joins)
+	h.holder.Store(id)
+	return h.Engine.Create(ctx, s)
+}
+
+func (h *holderKiller) Start(ctx context.Context, id string) error {
+	var err error
+	h.once.Do(func() { err = h.Engine.Kill(ctx, h.holder.Load().(string)) })
+	if err != nil {
+		return err
+	}
+	return h.Engine.Start(ctx, id)
+}
+
+// A request waits for another boot if its boot's ready network is lost.
+func TestNetworkIsLostDuringABoot(t *testing.T) {
+	pool := newNets(t, 2)
+	pool.fill(t)
+	n := newNode(t, setup{nets: pool, engine: &holderKiller{Engine: openEngine(t)}, cfg: Config{Templates: []Template{pooled()}}})
+	if err := reaches(n.serve(t, "alice")); err != nil {
+		t.Error(err)
+	}
+	if got := n.containers(t); len(got) != 1 {
+		t.Errorf("%d containers", len(got))
+	}
+}
+
 // TestBootThatFailsEndsItsNetwork: the container may have used the network.
 func TestBootThatFailsEndsItsNetwork(t *testing.T) {
 	pool := newNets(t, 1)

@@ -56,7 +56,17 @@ func kindOf(err error) error {
 func isDown(err error) bool {
 	var op *net.OpError
 	return client.IsErrConnectionFailed(err) || errdefs.IsUnavailable(err) || errors.As(err, &op) ||
-		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
+		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || isEnding(err)
+}
+
+// isEnding reports whether err shows that the engine is shutting down. It still answers
+// then, after it has closed its connection to containerd (google.golang.org/grpc,
+// ErrClientConnClosing) and the database of networks, whose path is then empty (libnetwork,
+// datastore and boltdb).
+func isEnding(err error) bool {
+	message := err.Error()
+	return strings.Contains(message, "grpc: the client connection is closing") ||
+		strings.Contains(message, "failed to update store for object type") && strings.HasSuffix(message, "open : no such file or directory")
 }
 
 func hintDown(err error) string {

@@ -1,0 +1,37 @@
+package docker_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"holdfast"
+	"holdfast/internal/platform/engine/docker"
+)
+
+// An engine that shuts down answers with errors that are not about the container.
+func TestEngineThatEnds(t *testing.T) {
+	for message, want := range map[string]bool{
+		"failed to update store for object type *libnetwork.endpoint: open : no such file or directory":               true,
+		"grpc: the client connection is closing: context canceled":                                                    true,
+		"failed to update store for object type *libnetwork.endpoint: write /var/lib/docker: no space left on device": false,
+		"OCI runtime create failed: open : no such file or directory":                                                 false,
+	} {
+		host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Api-Version", "1.41")
+			w.Header().Set("Content-Type", "application/json")
+			if strings.HasSuffix(r.URL.Path, "/start") {
+				w.WriteHeader(http.StatusInternalServerError)
+				fmt.Fprintf(w, `{"message": %q}`, message)
+			}
+		}))
+		defer host.Close()
+		e := openAt(t, docker.Config{Host: strings.Replace(host.URL, "http://", "tcp://", 1)})
+		if err := e.Start(t.Context(), "c"); errors.Is(err, holdfast.ErrEngine) != want || !strings.Contains(fmt.Sprint(err), message) {
+			t.Errorf("%q: got %v", message, err)
+		}
+	}
+}
