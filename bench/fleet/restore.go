@@ -44,12 +44,7 @@ func (x *experiment) restoreStore(ctx context.Context, m *node) error {
 	if err := x.observer.resume(ctx); err != nil {
 		return err
 	}
-	for _, m := range x.nodes {
-		if err := m.awaitReady(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
+	return x.awaitAll(ctx)
 }
 
 // backUp copies the data of all members while they are stopped for a moment: what is on
