@@ -15,7 +15,8 @@ import (
 // An engine that shuts down answers with errors that are not about the container.
 func TestEngineThatEnds(t *testing.T) {
 	for message, want := range map[string]bool{
-		"failed to update store for object type *libnetwork.endpoint: open : no such file or directory":               true,
+		"failed to update store for object type *libnetwork.endpoint: open : no such file or directory": true,
+		"transport is closing: unavailable":                                                                           true,
 		"grpc: the client connection is closing: context canceled":                                                    true,
 		"failed to update store for object type *libnetwork.endpoint: write /var/lib/docker: no space left on device": false,
 		"OCI runtime create failed: open : no such file or directory":                                                 false,

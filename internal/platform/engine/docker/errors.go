@@ -61,11 +61,11 @@ func isDown(err error) bool {
 
 // isEnding reports whether err shows that the engine is shutting down. It still answers
 // then, after it has closed its connection to containerd (google.golang.org/grpc,
-// ErrClientConnClosing) and the database of networks, whose path is then empty (libnetwork,
+// ErrClientConnClosing and internal/transport, ErrConnClosing) and the database of networks, whose path is then empty (libnetwork,
 // datastore and boltdb).
 func isEnding(err error) bool {
 	message := err.Error()
-	return strings.Contains(message, "grpc: the client connection is closing") ||
+	return strings.Contains(message, "grpc: the client connection is closing") || strings.Contains(message, "transport is closing: unavailable") ||
 		strings.Contains(message, "failed to update store for object type") && strings.HasSuffix(message, "open : no such file or directory")
 }
 
