@@ -27,7 +27,7 @@ const (
 	EngineRestarted Act = "engine-restarted" // the container engine of all nodes ends, with all containers, and starts again
 	DiskFull        Act = "disk-full"        // no space in the node's data directory for longer than the lease
 	Clock           Act = "clock"            // the clock of the node's processes is an hour ahead, then an hour behind, each for longer than the lease
-	MemoryPressure  Act = "memory-pressure"  // the agent has hardly memory for its program, for longer than the lease
+	MemoryPressure  Act = "memory-pressure"  // the agent has hardly any memory to spare, for longer than the lease
 	Suspend         Act = "suspend"          // a few sessions, concurrently; the next client resumes them. With Options.Runsc only
 	// RecordsLost deletes the records of a few sessions in etcd. It is not one of
 	// Mixed: a node may claim the session before the other one has killed it.

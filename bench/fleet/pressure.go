@@ -66,8 +66,8 @@ func limitFile(g cgroup.Group) (file, unlimited string) {
 }
 
 // squeeze leaves the machine's agent and its helpers, for longer than the lease, little
-// more memory than what the kernel cannot reclaim, so that pages of the program have to be
-// read from the disk again and again.
+// more memory than what the kernel cannot reclaim. Pages of the program that are not locked
+// in memory have to be read from the disk again and again.
 func (x *experiment) squeeze(ctx context.Context, m *node) (err error) {
 	file, unlimited := limitFile(m.memory)
 	defer func() { err = errors.Join(err, kfile.Write(file, unlimited), m.awaitReady(ctx)) }()

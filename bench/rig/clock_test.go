@@ -30,8 +30,8 @@ func tellTime() {
 	}
 }
 
-// The clock of one process is wrong for a while, and this process's is not. Clocks that
-// nobody sets stay as they are.
+// The clock of one process is wrong for a while. This process's clock, and the other
+// clocks of that process, stay as they are.
 func TestClockOfOneProcess(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe", roleClock)
 	in, err := cmd.StdinPipe()
