@@ -36,7 +36,7 @@ func (m *Manager) boot(ctx, life context.Context, e *entry) {
 	case err != nil && cause != nil:
 		err = fmt.Errorf("session %s: %w", e.key, cause)
 	case err != nil && e.networkLost():
-		err = fmt.Errorf("%w: %w", errNetworkLost, err)
+		err = fmt.Errorf("%w: its ready network was lost: %w", engine.ErrInterrupted, err)
 	}
 	m.deps.Metrics.booted(b.timings, time.Since(started), err)
 	b.endSpinup(ctx, err)
@@ -59,7 +59,7 @@ func (m *Manager) boot(ctx, life context.Context, e *entry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	// A boot that was cancelled, or that is repeated, is not a failure to remember.
-	if context.Cause(ctx) != nil || errors.Is(err, errNetworkLost) {
+	if context.Cause(ctx) != nil || errors.Is(err, engine.ErrInterrupted) {
 		m.dropLocked(e)
 		return
 	}

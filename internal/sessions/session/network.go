@@ -92,9 +92,5 @@ func (m *Manager) adoptNetwork(ctx context.Context, c engine.Container) (holder 
 	return nil, false, fmt.Errorf("%w: %w", errUnclear, err)
 }
 
-// errNetworkLost ends a boot whose ready network was lost, as when the engine is restarted.
-// The requests that wait begin another boot.
-var errNetworkLost = errors.New("its ready network was lost")
-
 // networkLost reports whether the holder of the session's network has exited.
 func (e *entry) networkLost() bool { return e.holder != nil && e.holder.Init().Exited() }

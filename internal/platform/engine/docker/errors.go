@@ -47,6 +47,9 @@ func kindOf(err error) error {
 		return holdfast.ErrNotFound
 	case errdefs.IsConflict(err) && strings.Contains(message, "already in use"):
 		return engine.ErrConflict
+	// The engine ended within an earlier start of the container (libnetwork, network.go).
+	case strings.Contains(message, "endpoint with name") && strings.Contains(message, "already exists in network"):
+		return engine.ErrInterrupted
 	}
 	return nil
 }
