@@ -18,62 +18,6 @@ import (
 	"holdfast/internal/control/api"
 )
 
-// Act is a kind of fault or operation that the bench applies to a fleet.
-type Act string
-
-// The acts. Each ends with the fleet complete again.
-const (
-	Notice      Act = "notice"       // a node drains and then takes sessions again
-	Restart     Act = "restart"      // a node drains, its agent ends, another one starts
-	AgentKilled Act = "agent-killed" // SIGKILL; another one starts a moment later
-	Gone        Act = "gone"         // agent, deadman and containers at once; the machine comes back empty
-	Stopped     Act = "stopped"      // SIGSTOP for longer than the lease, then SIGCONT
-	CutShort    Act = "cut-short"    // no connection to etcd for less than the fence
-	CutLong     Act = "cut-long"     // no connection to etcd for longer than the lease
-	LeaderLost  Act = "leader-lost"  // SIGKILL of etcd's leader, which comes back
-	Move        Act = "move"         // an operator moves a few sessions to other nodes, concurrently
-	Clone       Act = "clone"        // an agent starts on a copy of a machine's data directory, beside the machine's own
-	Suspend     Act = "suspend"      // a few sessions, concurrently; the next client resumes them. With Options.Runsc only
-	// RecordsLost deletes the records of a few sessions in etcd. It is not one of
-	// Mixed: a node may claim the session before the other one has killed it.
-	RecordsLost Act = "records-lost"
-)
-
-// Mixed is the name of all acts in random order.
-const Mixed = "mixed"
-
-// acts returns all acts of Mixed, for sessions that keep their memory or do not.
-func acts(memory bool) []Act {
-	all := []Act{Notice, Restart, AgentKilled, Gone, Stopped, CutShort, CutLong, LeaderLost, Move, Clone}
-	if memory {
-		all = append(all, Suspend)
-	}
-	return all
-}
-
-// allActs returns the acts that a list may name.
-func allActs(memory bool) []Act { return append(acts(memory), RecordsLost) }
-
-func actNames(memory bool) string {
-	var names []string
-	for _, a := range allActs(memory) {
-		names = append(names, string(a))
-	}
-	return strings.Join(names, ", ")
-}
-
-// drains reports whether an act is a planned drain of a node.
-func (a Act) drains() bool { return a == Notice || a == Restart }
-
-// noticed reports whether the node gets a notice before the act. No client may be refused then.
-func (a Act) noticed() bool { return a.drains() || a == Move || a == Suspend }
-
-// few reports whether an act hits only some of a node's sessions.
-func (a Act) few() bool { return a == Move || a == Suspend || a == RecordsLost }
-
-// onEtcd reports whether an act hits only etcd.
-func (a Act) onEtcd() bool { return a == LeaderLost }
-
 // schedule chooses the next act.
 type schedule struct {
 	list   []Act // in this order, repeated
@@ -90,12 +34,12 @@ func newSchedule(text string, memory bool, random *rand.Rand) (*schedule, error)
 	case "none":
 		return s, nil
 	case Mixed:
-		s.list, s.mixed = acts(memory), true
+		s.list, s.mixed = Acts(memory), true
 		return s, nil
 	}
 	for _, word := range strings.Split(text, ",") {
 		if !slices.Contains(allActs(memory), Act(word)) {
-			return nil, holdfast.WithHint(fmt.Errorf("chaos: unknown act %q", word), "none, "+Mixed+", or a list with commas of: "+actNames(memory))
+			return nil, holdfast.WithHint(fmt.Errorf("chaos: unknown act %q", word), "none, "+Mixed+", or a list with commas of: "+ActNames(memory))
 		}
 		s.list = append(s.list, Act(word))
 	}
@@ -134,6 +78,9 @@ func (x *experiment) chaos(ctx context.Context, s *schedule, every, until time.D
 	for {
 		next := begin + every
 		if s.at >= len(s.list) && next >= until {
+			if err := x.serveAll(ctx, past); err != nil {
+				return past, err
+			}
 			sleep(ctx, until-now())
 			return past, ctx.Err()
 		}
@@ -147,7 +94,10 @@ func (x *experiment) chaos(ctx context.Context, s *schedule, every, until time.D
 		}
 		m := x.victim(s.random)
 		e := event{act: act, begin: begin}
-		if !act.onEtcd() {
+		switch {
+		case act.onAll():
+			e.owned = x.observer.owned("")
+		case !act.onEtcd():
 			e.node, e.owned = m.id, x.observer.owned(m.id)
 		}
 		if act.few() {
@@ -166,6 +116,25 @@ func (x *experiment) chaos(ctx context.Context, s *schedule, every, until time.D
 			return past, err
 		}
 	}
+}
+
+// backLimit is how long after the last act a session may still not be served.
+const backLimit = 2 * rig.Patience
+
+// serveAll waits until a client is served by each session after the last act, and notes
+// how long that took.
+func (x *experiment) serveAll(ctx context.Context, past []event) error {
+	if len(past) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, backLimit)
+	defer cancel()
+	err := x.load.connectAll(ctx)
+	x.back = now() - past[len(past)-1].end
+	if err != nil {
+		return fmt.Errorf("after the last act: %w", err)
+	}
+	return nil
 }
 
 // victim returns a node that serves sessions, or any node if none does.
@@ -224,6 +193,8 @@ func (x *experiment) perform(ctx context.Context, act Act, m *node, e *event) (e
 		sleep(ctx, t.TTL+longer)
 		m.agent.Signal(unix.SIGCONT)
 		return m.awaitReady(ctx)
+	case DeadmanKilled, DeadmanStopped, GuardianKilled, GuardianStopped:
+		return x.harm(ctx, act, m)
 	case CutShort:
 		return m.cutFor(ctx, t.Fence/2)
 	case CutLong:
@@ -233,6 +204,18 @@ func (x *experiment) perform(ctx context.Context, act Act, m *node, e *event) (e
 		return m.cutFor(ctx, t.TTL+longer)
 	case LeaderLost:
 		return loseLeader(ctx, x.etcd)
+	case Upgrade:
+		return x.upgrade(ctx, m)
+	case EngineKilled, EngineRestarted:
+		return x.loseEngine(ctx, act)
+	case DiskFull:
+		return x.fillDisk(ctx, m)
+	case Clock:
+		return x.setClocks(ctx, m)
+	case MemoryPressure:
+		return x.squeeze(ctx, m)
+	case StoreRestored:
+		return x.restoreStore(ctx, m)
 	case RecordsLost:
 		return x.observer.forget(ctx, e.owned)
 	case Clone:

@@ -161,6 +161,10 @@ type experiment struct {
 	etcd     *rig.Cluster
 	nodes    []*node
 	observer *observer
+	probe    *prober
+	load     *load
+	back     time.Duration // from the end of the last act until all sessions were served
+	restored bool          // etcd was restored from a backup
 }
 
 func (x *experiment) ticks() string     { return filepath.Join(x.dir, "ticks") }
@@ -175,11 +179,11 @@ func (x *experiment) timing() holdfast.Timing {
 	return t
 }
 
-func (x *experiment) agentCommand(config string) []string {
+func (x *experiment) agentCommand(m *node, config string) []string {
 	if x.o.BreakFence {
 		return []string{x.o.Bench, RoleBroken, x.o.Program, config, x.timing().Fence.String()}
 	}
-	return []string{x.o.Program, "agent", "--config", config}
+	return []string{m.program, "agent", "--config", config}
 }
 
 // say prints a line of progress.
@@ -285,6 +289,7 @@ func (x *experiment) run(ctx context.Context) (Report, error) {
 		keys = append(keys, holdfast.SessionKey(fmt.Sprintf("s-%d", i+1)))
 	}
 	l := newLoad(x.nodes, keys, x.o.ParkTime+beyondPark)
+	x.load = l
 	life, end := context.WithCancel(ctx)
 	defer l.wait()
 	defer end()
@@ -292,12 +297,12 @@ func (x *experiment) run(ctx context.Context) (Report, error) {
 		return Report{}, errors.Join(err, x.faults())
 	}
 	x.say("every session has a client")
-	probe := newProber(x.engine, x.ticks())
-	if err := x.engineAlone(ctx, probe); err != nil {
+	x.probe = newProber(x.engine, x.ticks())
+	if err := x.engineAlone(ctx, x.probe); err != nil {
 		return Report{}, err
 	}
 	began := now()
-	events, err := x.happen(ctx, life, l, probe)
+	events, err := x.happen(ctx, life, l)
 	if err != nil {
 		return Report{}, err
 	}
@@ -317,7 +322,7 @@ func (x *experiment) run(ctx context.Context) (Report, error) {
 		return Report{}, err
 	}
 	machine := bench.EngineMachine(info)
-	m := measured{began: began, ended: ended, load: l, events: events, changes: changes, engine: probe.took, bursts: probe.bursts}
+	m := measured{began: began, ended: ended, load: l, events: events, changes: changes, engine: x.probe.took, bursts: x.probe.bursts}
 	return x.report(machine, m, verdict), nil
 }
 
@@ -350,7 +355,7 @@ func (x *experiment) gathered(ctx context.Context, f func() error) error {
 
 // happen runs clients, prober and acts side by side for the configured time. Every act
 // is completed, and clients that are connecting at the end may finish.
-func (x *experiment) happen(ctx, life context.Context, l *load, probe *prober) ([]event, error) {
+func (x *experiment) happen(ctx, life context.Context, l *load) ([]event, error) {
 	random := func(stream uint64) *rand.Rand { return rand.New(rand.NewPCG(x.o.Seed, stream)) }
 	s, err := newSchedule(x.o.Chaos, x.o.Runsc != "", random(1))
 	if err != nil {
@@ -361,11 +366,11 @@ func (x *experiment) happen(ctx, life context.Context, l *load, probe *prober) (
 	defer rest()
 	var work sync.WaitGroup
 	work.Go(func() { l.arrive(beside, life, x.o.Rate, random(2)) })
-	work.Go(func() { probe.run(beside) })
+	work.Go(func() { x.probe.run(beside) })
 	events, err := x.chaos(ctx, s, x.o.Every, until)
 	rest()
 	work.Wait()
-	if err = cmp.Or(err, probe.err, ctx.Err()); err == nil {
+	if err = cmp.Or(err, x.probe.err, ctx.Err()); err == nil {
 		l.settle(ctx)
 	}
 	return events, err
@@ -419,7 +424,7 @@ func (x *experiment) close() error {
 		if m.api != nil {
 			m.api.Close()
 		}
-		errs = append(errs, m.link.close())
+		errs = append(errs, m.link.close(), m.unmountData())
 	}
 	if x.observer != nil {
 		errs = append(errs, x.observer.close())

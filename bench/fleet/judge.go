@@ -24,8 +24,11 @@ const historyLimit = 30 * time.Second
 type Verdict struct {
 	Overlap  string      `json:"overlap,omitempty"` // the evidence; "" for none
 	Overlaps int         `json:"overlaps"`
-	Alive    check.Alive `json:"alive"`               // what the check of Overlap covered
-	History  string      `json:"history,omitempty"`   // the evidence; "" for a linearizable history
+	Alive    check.Alive `json:"alive"`             // what the check of Overlap covered
+	History  string      `json:"history,omitempty"` // the evidence; "" for a linearizable history
+	// Restore means that etcd was restored from a backup. Its history is then not
+	// linearizable, and not checked.
+	Restore  bool        `json:"store_restored,omitempty"`
 	Asked    check.Asked `json:"asked"`               // what the check of History covered
 	HandedOn string      `json:"handed_on,omitempty"` // evidence of containers that served two claims; "" for none
 	// Containers is the number of containers that served a session. Warm is the number
@@ -62,6 +65,9 @@ func (x *experiment) judge(ctx context.Context) (Verdict, []change, error) {
 			return v, nil, err
 		}
 		calls = append(calls, of...)
+	}
+	if v.Restore = x.restored; v.Restore {
+		return v, changes, v.handedOn(changes)
 	}
 	v.Asked, err = check.History(history(calls, changes), historyLimit)
 	if errors.Is(err, check.ErrNothing) {
@@ -275,7 +281,10 @@ func (v Verdict) String() string {
 	if v.Overlap != "" {
 		overlap = v.Overlap
 	}
-	if v.History != "" {
+	switch {
+	case v.Restore:
+		history = "the history was not checked, because the store was restored"
+	case v.History != "":
 		history = v.History
 	}
 	if v.HandedOn != "" {

@@ -210,12 +210,12 @@ func TestSchedules(t *testing.T) {
 	if got := draw("none", 1); got[0] != "" {
 		t.Errorf("got %v", got)
 	}
-	two := draw(Mixed, 2*len(acts(true)))
-	if !slices.Equal(two, draw(Mixed, 2*len(acts(true)))) {
+	two := draw(Mixed, 2*len(Acts(true)))
+	if !slices.Equal(two, draw(Mixed, 2*len(Acts(true)))) {
 		t.Error("the same seed gives another order")
 	}
-	for _, round := range [][]Act{two[:len(acts(true))], two[len(acts(true)):]} {
-		for _, a := range acts(true) {
+	for _, round := range [][]Act{two[:len(Acts(true))], two[len(Acts(true)):]} {
+		for _, a := range Acts(true) {
 			if !slices.Contains(round, a) {
 				t.Errorf("%s is not in %v", a, round)
 			}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+	"golang.org/x/sync/errgroup"
 
 	"holdfast"
 	"holdfast/bench/rig"
@@ -144,6 +145,26 @@ func (l *load) arrive(ctx, life context.Context, rate float64, random *rand.Rand
 			c.CloseNow()
 		})
 	}
+}
+
+// connectAll connects a client to each session, until each was answered.
+func (l *load) connectAll(ctx context.Context) error {
+	var g errgroup.Group
+	for _, key := range l.keys {
+		g.Go(func() error {
+			for {
+				c, err := l.connect(ctx, key, now())
+				if err == nil {
+					c.CloseNow()
+					return nil
+				}
+				if !sleep(ctx, retryPause) {
+					return fmt.Errorf("session %s is not served: %w", key, err)
+				}
+			}
+		})
+	}
+	return g.Wait()
 }
 
 // settle waits until no client is connecting, at most as long as a client waits.

@@ -20,6 +20,8 @@ import (
 	"holdfast/internal/control/api/client"
 	"holdfast/internal/platform/atomicfile"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/kfile"
 	"holdfast/internal/platform/linux/proc"
 	"holdfast/internal/platform/pki"
 	"holdfast/internal/sessions/session"
@@ -33,6 +35,7 @@ type node struct {
 	id      holdfast.NodeID
 	dir     string // of the machine; removed when the machine vanishes
 	logFile string
+	program string // the machine's own file of holdfast
 	gateway string // host:port
 	trace   string // file; kept when the machine vanishes
 	argv    []string
@@ -40,6 +43,10 @@ type node struct {
 	api     *client.Client
 	agent   *rig.Process // nil while no agent runs
 	engine  engine.Engine
+
+	dataSize int          // of the file system of its data directory, in bytes
+	mounted  bool         // the file system is there
+	memory   cgroup.Group // of the agent and its helpers
 
 	live     atomic.Bool  // clients connect here
 	visitors atomic.Int64 // number of clients that are connecting here
@@ -89,6 +96,10 @@ func (x *experiment) newNode(n int) (_ *node, err error) {
 	m := &node{
 		id: holdfast.NodeID(name), dir: filepath.Join(x.scratch, name), gateway: host + ":7070",
 		logFile: filepath.Join(x.dir, name+".log"), trace: filepath.Join(x.dir, name+traceSuffix), engine: x.engine,
+		program: filepath.Join(x.scratch, "programs", name, "holdfast"), dataSize: dataSize,
+	}
+	if x.o.Runsc != "" {
+		m.dataSize = dataSizeImages
 	}
 	if m.link, err = newLink(fmt.Sprintf("127.0.3.%d", n), 2379, x.etcd.Endpoints()); err != nil {
 		return nil, err
@@ -120,18 +131,25 @@ func (x *experiment) newNode(n int) (_ *node, err error) {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, err
 	}
-	m.argv = x.agentCommand(config)
+	m.argv = x.agentCommand(m, config)
+	if err := errors.Join(x.install(m), x.newMemoryGroup(m)); err != nil {
+		return nil, err
+	}
 	m.api, err = client.New(client.Options{Socket: filepath.Join(m.dir, "run", "s")})
 	return m, err
 }
 
 // boot starts the machine's agent and returns when it serves.
 func (m *node) boot(ctx context.Context) error {
-	if err := os.MkdirAll(m.dir, 0o700); err != nil {
+	if err := m.mountData(); err != nil {
 		return err
 	}
 	var err error
 	if m.agent, err = rig.Start("agent "+string(m.id), m.argv, m.logFile, rig.Nice, false); err != nil {
+		return err
+	}
+	// ESRCH: it has ended.
+	if err := kfile.Write(m.memory.Dir()+"/cgroup.procs", strconv.Itoa(m.agent.PID())); err != nil && !errors.Is(err, unix.ESRCH) {
 		return err
 	}
 	return m.awaitReady(ctx)
@@ -201,6 +219,9 @@ func (x *experiment) vanish(ctx context.Context, m *node) error {
 		return err
 	}
 	if err := m.sweep(ctx); err != nil {
+		return err
+	}
+	if err := m.unmountData(); err != nil {
 		return err
 	}
 	return os.RemoveAll(m.dir)

@@ -75,23 +75,42 @@ func (o *observer) close() error {
 func (o *observer) note(e store.Event) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	c := change{at: now(), key: e.Key, gone: e.Deleted, owner: e.Owner}
-	if e.Deleted {
-		c.owner = o.present[e.Key]
+	switch {
+	case e.Restored:
+		o.replaceLocked(e.Owners)
+	case e.Deleted:
+		o.changes = append(o.changes, change{at: now(), key: e.Key, gone: true, owner: o.present[e.Key]})
 		delete(o.present, e.Key)
-	} else {
+	default:
+		o.changes = append(o.changes, change{at: now(), key: e.Key, owner: e.Owner})
 		o.present[e.Key] = e.Owner
 	}
-	o.changes = append(o.changes, c)
 }
 
-// owned returns the sessions that a node serves now.
+// replaceLocked notes the records of an etcd that was restored, as changes of those before.
+func (o *observer) replaceLocked(owners []holdfast.Owner) {
+	at, old := now(), o.present
+	o.present = map[holdfast.SessionKey]holdfast.Owner{}
+	for _, owner := range owners {
+		o.present[owner.Key] = owner
+		if owner.Epoch != old[owner.Key].Epoch || owner.State != old[owner.Key].State {
+			o.changes = append(o.changes, change{at: at, key: owner.Key, owner: owner})
+		}
+	}
+	for key, owner := range old {
+		if o.present[key].Epoch != owner.Epoch {
+			o.changes = append(o.changes, change{at: at, key: key, gone: true, owner: owner})
+		}
+	}
+}
+
+// owned returns the sessions that a node serves now, or with "" all nodes.
 func (o *observer) owned(id holdfast.NodeID) map[holdfast.SessionKey]holdfast.Epoch {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	out := map[holdfast.SessionKey]holdfast.Epoch{}
 	for key, owner := range o.present {
-		if owner.Node == id && owner.State == holdfast.Ready {
+		if (id == "" || owner.Node == id) && owner.State == holdfast.Ready {
 			out[key] = owner.Epoch
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -23,16 +24,15 @@ type prober struct {
 	took   []float64
 	bursts []float64 // of the engine alone, before the acts
 	err    error
-	done   chan struct{}
+	mu     sync.Mutex // held through a probe, and while the engine is away
 }
 
 func newProber(e engine.Engine, ticks string) *prober {
-	return &prober{engine: e, ticks: ticks, done: make(chan struct{})}
+	return &prober{engine: e, ticks: ticks}
 }
 
 // run probes until ctx is done.
 func (p *prober) run(ctx context.Context) {
-	defer close(p.done)
 	for i := 0; sleep(ctx, probeEvery); i++ {
 		took, err := p.probe(context.WithoutCancel(ctx), i)
 		if err != nil {
@@ -44,6 +44,8 @@ func (p *prober) run(ctx context.Context) {
 }
 
 func (p *prober) probe(ctx context.Context, i int) (time.Duration, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, rig.Patience)
 	defer cancel()
 	start := time.Now()

@@ -19,9 +19,12 @@ type Report struct {
 
 // Details is Result.Details of this bench.
 type Details struct {
-	Acts    map[Act]int `json:"acts"` // number of runs of each act
-	Errors  []Failure   `json:"errors"`
-	Verdict Verdict     `json:"verdict"`
+	Acts   map[Act]int `json:"acts"`  // number of runs of each act
+	Costs  []Cost      `json:"costs"` // by act, of those that happened
+	Errors []Failure   `json:"errors"`
+	// Back is the time from the end of the last act until all sessions were served.
+	Back    holdfast.Millis `json:"back_ms"`
+	Verdict Verdict         `json:"verdict"`
 }
 
 // Failure counts clients that could not connect for one reason.
@@ -61,10 +64,11 @@ type measured struct {
 
 func (x *experiment) report(machine bench.Machine, m measured, v Verdict) Report {
 	all := handovers(m.events, m.changes, m.ended)
-	d := Details{Verdict: v, Acts: map[Act]int{}, Errors: failures(m)}
+	d := Details{Verdict: v, Acts: map[Act]int{}, Errors: failures(m), Back: holdfast.Millis(x.back)}
 	for _, e := range m.events {
 		d.Acts[e.act]++
 	}
+	d.Costs = costs(m, all, d.Acts)
 	r := bench.Result{Name: "fleet", Machine: machine, Failed: d.FailedOnNotice() + v.failed(), Details: d}
 	engine, noticed := bench.NewRow("engine: create + start", "ms", m.engine), bench.NewRow("handover on notice", "ms", tookOf(all, Act.drains))
 	alone := bench.NewRow(fmt.Sprintf("engine alone: of %d at once", len(m.bursts)), "ms", m.bursts)
@@ -95,6 +99,12 @@ func (d Details) notes() []string {
 	}
 	if len(d.Errors) == 0 {
 		out = append(out, "every client connected")
+	}
+	for _, c := range d.Costs {
+		out = append(out, c.String())
+	}
+	if len(d.Costs) > 0 {
+		out = append(out, fmt.Sprintf("after the last act all sessions were served within %.1f s", time.Duration(d.Back).Seconds()))
 	}
 	return append(out, d.Verdict.String())
 }

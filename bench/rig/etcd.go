@@ -186,6 +186,9 @@ func (c *Cluster) Leader(ctx context.Context) (*ClusterMember, error) {
 	}
 }
 
+// Label returns the member's name, also while it is down.
+func (m *ClusterMember) Label() string { return m.memberConfig.Name }
+
 // Launch starts the member with the data that it has.
 func (m *ClusterMember) Launch() error {
 	arg, err := json.Marshal(m.memberConfig)

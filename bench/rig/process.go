@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/pidfd"
 )
 
 // Patience is the time limit of short waits.
@@ -28,12 +30,14 @@ const Patience = time.Minute
 // not renewed end what they own.
 const Nice = -10
 
-// Process is a child of the bench. Its standard error goes to a log, and its standard
-// input ends with the bench. Any goroutine may call its methods.
+// Process is a child of the bench, or a process that a child has started. Its standard
+// error goes to a log, and its standard input ends with the bench. Any goroutine may call
+// its methods.
 type Process struct {
 	Name    string
-	Ended   chan struct{} // closed when it has ended
-	cmd     *exec.Cmd
+	Ended   chan struct{}  // closed when it has ended
+	cmd     *exec.Cmd      // nil: it is not a child
+	handle  *pidfd.Process // of a process that is not a child
 	stdin   io.Closer
 	stdout  *os.File // our end; nil: it goes to the log, too
 	logFile string
@@ -78,6 +82,25 @@ func Start(name string, argv []string, logFile string, nice int, printsReady boo
 	return p, nil
 }
 
+// Adopt follows a process that a child has started as its successor, with the child's
+// name and log.
+func (p *Process) Adopt(pid int) (*Process, error) {
+	h, err := pidfd.Open(pid)
+	if err != nil {
+		return nil, fmt.Errorf("follow the successor of %s: %w", p.Name, err)
+	}
+	next := &Process{Name: p.Name, handle: h, logFile: p.logFile, Ended: make(chan struct{})}
+	go func() {
+		defer close(next.Ended)
+		_ = h.Control(func(fd int) {
+			for !h.Exited() {
+				_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1) // an interruption
+			}
+		})
+	}()
+	return next, nil
+}
+
 // AwaitReady returns when the process has printed ready. It waits for at most Patience.
 func (p *Process) AwaitReady(ctx context.Context) error {
 	defer p.stdout.Close()
@@ -105,19 +128,31 @@ func (p *Process) alive() bool {
 // Kill ends the process at once and returns when it has ended.
 func (p *Process) Kill() {
 	p.Asked.Store(true)
-	_ = p.cmd.Process.Kill() // an error: it has ended
+	p.Signal(unix.SIGKILL)
 	<-p.Ended
 	p.close()
 }
 
 // Signal sends a signal. A process that has ended gets none.
-func (p *Process) Signal(s unix.Signal) { _ = p.cmd.Process.Signal(s) }
+func (p *Process) Signal(s unix.Signal) {
+	if p.handle != nil {
+		_ = p.handle.Signal(s)
+		return
+	}
+	_ = p.cmd.Process.Signal(s)
+}
 
-// Terminate sends SIGTERM and waits until the process has ended. After the limit it kills
-// the process. That is an error, as is any exit code but 0.
+// Terminate sends SIGTERM and waits for the end, as AwaitEnd does.
 func (p *Process) Terminate(limit time.Duration) error {
 	p.Asked.Store(true)
 	p.Signal(unix.SIGTERM)
+	return p.AwaitEnd(limit)
+}
+
+// AwaitEnd waits until the process has ended. After the limit it kills the process. That
+// is an error, as is any exit code but 0.
+func (p *Process) AwaitEnd(limit time.Duration) error {
+	p.Asked.Store(true)
 	select {
 	case <-p.Ended:
 	case <-time.After(limit):
@@ -125,16 +160,41 @@ func (p *Process) Terminate(limit time.Duration) error {
 		return fmt.Errorf("%s did not end within %v\n%s", p.Name, limit, p.Tail())
 	}
 	p.close()
-	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
-		return fmt.Errorf("%s ended with code %d\n%s", p.Name, code, p.Tail())
+	if how := p.ending(); how != "exit status 0" {
+		return fmt.Errorf("%s ended: %s\n%s", p.Name, how, p.Tail())
 	}
 	return nil
 }
 
+// ending describes how the process has ended. Only the parent of a process learns its exit
+// code: that of another process is known by the error at the end of its log.
+func (p *Process) ending() string {
+	if p.cmd != nil {
+		return p.cmd.ProcessState.String()
+	}
+	if strings.Contains(lastLines(p.Tail(), 2), "error: ") {
+		return "with an error"
+	}
+	return "exit status 0"
+}
+
+func lastLines(text string, n int) string {
+	lines := strings.Split(text, "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
 // PID returns the id of the process.
-func (p *Process) PID() int { return p.cmd.Process.Pid }
+func (p *Process) PID() int {
+	if p.handle != nil {
+		return p.handle.Pid()
+	}
+	return p.cmd.Process.Pid
+}
 
 func (p *Process) close() {
+	if p.handle != nil {
+		p.handle.Close()
+	}
 	if p.stdin != nil {
 		p.stdin.Close()
 	}
@@ -148,7 +208,7 @@ func (p *Process) Fault() error {
 	if p.alive() || p.Asked.Load() {
 		return nil
 	}
-	return fmt.Errorf("%s exited unexpectedly: %s\n%s", p.Name, p.cmd.ProcessState, p.Tail())
+	return fmt.Errorf("%s exited unexpectedly: %s\n%s", p.Name, p.ending(), p.Tail())
 }
 
 // tailBytes is how much of a log an error shows.

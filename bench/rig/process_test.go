@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
 )
 
 // TestMain also plays the role of an etcd member.
@@ -14,6 +15,10 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
+		os.Exit(0)
+	}
+	if len(os.Args) > 1 && os.Args[1] == roleClock {
+		tellTime()
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
@@ -35,6 +40,44 @@ func TestProcessThatEndsByItself(t *testing.T) {
 	p.Kill()
 	if err := p.Fault(); err != nil {
 		t.Errorf("a process that the bench killed is a fault: %v", err)
+	}
+}
+
+// The rig follows a process that a child has started as its successor.
+func TestAdoptedProcess(t *testing.T) {
+	dir := t.TempDir()
+	for name, c := range map[string]struct {
+		script string
+		fails  bool
+	}{
+		"ends well": {"trap 'exit 0' TERM", false}, "fails": {"trap 'echo error: no; exit 3' TERM", true},
+	} {
+		script := c.script + "; echo $$ > " + dir + "/pid.new; mv " + dir + "/pid.new " + dir + "/pid; while :; do sleep 0.02; done"
+		first, err := Start(name, []string{"/bin/sh", "-c", `/bin/sh -c "$1" & exit`, "sh", script}, dir+"/"+name, 0, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := first.AwaitEnd(Patience); err != nil {
+			t.Fatal(err)
+		}
+		var pid int
+		for end := time.Now().Add(Patience); pid == 0; time.Sleep(10 * time.Millisecond) {
+			text, _ := os.ReadFile(dir + "/pid")
+			if fmt.Sscan(string(text), &pid); time.Now().After(end) {
+				t.Fatal("the successor has not started")
+			}
+		}
+		os.Remove(dir + "/pid")
+		p, err := first.Adopt(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.PID() != pid || p.Fault() != nil {
+			t.Errorf("%s: process %d, want %d: %v", name, p.PID(), pid, p.Fault())
+		}
+		if err := p.Terminate(Patience); (err != nil) != c.fails {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -262,7 +262,7 @@ func (p *programs) fleetBench(f *pflag.FlagSet) experiment {
 	f.Float64Var(&o.Rate, "rate", 50, "clients that arrive per second")
 	f.DurationVar(&o.For, "for", 3*time.Minute, "minimum duration; each act happens at least once")
 	f.DurationVar(&o.Every, "every", 10*time.Second, "from one act to the next")
-	f.StringVar(&o.Chaos, "chaos", string(fleet.Notice), "acts: none, mixed, or a list of notice, restart, agent-killed, gone, stopped, cut-short, cut-long, leader-lost, move, clone, suspend, records-lost")
+	f.StringVar(&o.Chaos, "chaos", string(fleet.Notice), "acts: none, mixed, or a list of "+fleet.ActNames(true))
 	f.DurationVar(&o.TTL, "ttl", 3*time.Second, "life of the nodes' leases")
 	f.Uint64Var(&o.Seed, "seed", 1, "seed of the random choices")
 	f.StringVar(&o.Dir, "dir", "", "leave what containers, nodes and etcd wrote in this empty directory")

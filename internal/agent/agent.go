@@ -550,7 +550,7 @@ func (a *Agent) startGuardian(p *tasks.Stack) error {
 	if err != nil {
 		return err
 	}
-	p.Start("guardian", func(ctx context.Context) error { <-ctx.Done(); return g.Close() })
+	p.Start("guardian", g.Run)
 	a.guardNet(p, g)
 	if a.opener, err = kill.NewOpener(); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/control/api/client"
+	"holdfast/internal/platform/linux/standby"
 	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/deadman"
 	"holdfast/internal/sessions/fleet"
@@ -66,7 +67,19 @@ func (a *Agent) startDeadman(p *tasks.Stack) (session.Deadman, error) {
 	}
 	a.deadman = d
 	p.Start("deadman", d.Run)
+	p.Start("program in memory", a.keepProgram)
 	return d, nil
+}
+
+// keepProgram keeps this program in memory. An agent that waits for the disk, where other
+// programs take the memory, may not renew the lease in time. The deadman keeps the pages of
+// its own program, which is an earlier one after an upgrade.
+func (a *Agent) keepProgram(ctx context.Context) error {
+	if err := standby.LockProgram(); err != nil {
+		a.log.Warn("the program cannot be kept in memory: short of memory, this node may lose its lease", "err", err)
+	}
+	<-ctx.Done()
+	return nil
 }
 
 // closeDeadman disconnects from the deadman, which continues for the next agent.

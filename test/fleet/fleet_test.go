@@ -69,14 +69,15 @@ func showLogs(t *testing.T, dir string) {
 
 // TestEverythingHappens: under all faults of nodes and etcd, no session runs twice, no
 // container belongs to two claims, with any pool, and the store's history is linearizable.
+// After the last act all sessions are served again.
 // Clients of a node with a preemption notice only wait.
 func TestEverythingHappens(t *testing.T) {
-	length := time.Minute // or until everything has happened once
+	length := time.Second // that is until everything has happened once
 	if labtest.Long() {
 		length = 10 * time.Minute
 	}
 	o := fleet.Options{
-		Agents: 3, Sessions: 18, Rate: 8, For: length, Every: 7 * time.Second,
+		Agents: 3, Sessions: 18, Rate: 8, For: length, Every: 4 * time.Second,
 		Chaos: fleet.Mixed, Seed: uint64(time.Now().UnixNano()),
 		ParkTime: 2 * time.Minute, // a slow machine is not what is looked for
 		Pools:    "bridge,pooled,warm",
@@ -95,13 +96,13 @@ func TestEverythingHappens(t *testing.T) {
 	if n := r.Details.FailedOnNotice(); n > 0 {
 		t.Errorf("%d clients could not connect after a notice: %v", n, r.Details.Errors)
 	}
-	for _, act := range []fleet.Act{
-		fleet.Notice, fleet.Restart, fleet.AgentKilled, fleet.Gone, fleet.Stopped,
-		fleet.CutShort, fleet.CutLong, fleet.LeaderLost, fleet.Move, fleet.Clone,
-	} {
+	for _, act := range fleet.Acts(false) {
 		if r.Details.Acts[act] == 0 {
 			t.Errorf("%s never happened in %v", act, r.Details.Acts)
 		}
+	}
+	if len(r.Details.Costs) != len(fleet.Acts(false)) || r.Details.Back <= 0 {
+		t.Errorf("back after %v; costs %v", r.Details.Back, r.Details.Costs)
 	}
 	if seed := fmt.Sprint(o.Seed); !strings.Contains(strings.Join(r.Result.Notes, " "), seed) {
 		t.Errorf("the report does not name the seed %s", seed)

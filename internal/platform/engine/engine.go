@@ -21,6 +21,9 @@ var (
 	ErrConflict = errors.New("name is in use")
 	// ErrUnsupported means that this engine lacks the feature, whatever its state.
 	ErrUnsupported = errors.New("this engine does not support it")
+	// ErrInterrupted means that the engine ended within the start of a container, which
+	// cannot start any more. Another container can.
+	ErrInterrupted = errors.New("the engine has interrupted the start of the container")
 )
 
 // Engine talks to one container engine on this host. All methods may be called

@@ -25,12 +25,12 @@ import (
 	"holdfast/internal/platform/keyfile"
 )
 
-// The validity of certificates. It begins backdate before they are made, for nodes
-// with slow clocks.
+// The validity of certificates. It begins backdate before they are made, for nodes whose
+// clocks are behind, by the hours of a time zone for example.
 const (
 	CAValidity      = 10 * 365 * 24 * time.Hour
 	DefaultValidity = 365 * 24 * time.Hour
-	backdate        = 5 * time.Minute
+	backdate        = 24 * time.Hour
 )
 
 // maxAddresses bounds the names and addresses of one certificate.

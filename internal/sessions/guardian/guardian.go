@@ -13,6 +13,7 @@
 package guardian
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -46,7 +47,7 @@ type Armed struct {
 // Start starts a guardian and returns when it runs. argv is a command whose
 // process calls Main, usually this program's own executable and "guardian".
 // The guardian outlives a SIGINT, SIGTERM or SIGHUP to its starter's session; it
-// ends when its starter does, or on Close. If it is killed, the next Arm starts
+// ends when its starter does, or on Close. If it is killed, Run or the next Arm starts
 // another.
 func Start(argv []string, log *slog.Logger) (*Guardian, error) {
 	g := &Guardian{argv: argv, log: log}
@@ -163,6 +164,39 @@ func (a *Armed) question(what string, m message, limit time.Duration) error {
 	}
 	return nil
 }
+
+// Run starts another guardian when one has died, so that a later Arm need not wait for
+// one. When ctx is done it closes the guardian.
+func (g *Guardian) Run(ctx context.Context) error {
+	for {
+		g.mu.Lock()
+		s := g.side
+		g.mu.Unlock()
+		if s == nil { // closed
+			return nil
+		}
+		select {
+		case <-s.conn.Ended():
+		case <-ctx.Done():
+			return g.Close()
+		}
+		g.mu.Lock()
+		err := g.ensure()
+		g.mu.Unlock()
+		if err == nil {
+			continue
+		}
+		g.log.Error("guardian: it has died, and no other one starts (trying again)", "err", err)
+		select {
+		case <-time.After(spawnPause):
+		case <-ctx.Done():
+			return g.Close()
+		}
+	}
+}
+
+// spawnPause is the time until Run tries again to start a guardian.
+const spawnPause = time.Second
 
 // Pid is the guardian's process, or 0 if there is none.
 func (g *Guardian) Pid() int {

@@ -1,6 +1,7 @@
 package guardian_test
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"os"
@@ -219,6 +220,25 @@ func TestGuardianIsHardToDisturb(t *testing.T) {
 	}
 	if _, err := g.Arm(continuing(time.Hour, p)); err != nil || g.Pid() == first || g.Pid() == 0 {
 		t.Errorf("not replaced: %v", err)
+	}
+}
+
+// An agent has a guardian again before it needs one.
+func TestGuardianIsReplaced(t *testing.T) {
+	g := start(t, t.TempDir())
+	ctx, end := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- g.Run(ctx) }()
+	for range 2 {
+		first := g.Pid()
+		if err := unix.Kill(first, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "there is another guardian", func() bool { pid := g.Pid(); return pid != 0 && pid != first })
+	}
+	end()
+	if err := <-ended; err != nil || g.Pid() != 0 {
+		t.Errorf("at its end: %v, guardian %d", err, g.Pid())
 	}
 }
 

@@ -2,11 +2,13 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/engine"
 )
 
 // Acquire returns where the session is served. If the session does not run, Acquire
@@ -88,7 +90,7 @@ func (m *Manager) acquire(ctx context.Context, key holdfast.SessionKey, begin fu
 		if e == nil {
 			continue // it was leaving; the reason does not matter to this caller
 		}
-		if err := m.bootError(e); err != nil {
+		if err := m.bootError(e); err != nil && !errors.Is(err, engine.ErrInterrupted) {
 			return nil, err
 		}
 	}

@@ -32,8 +32,11 @@ func (m *Manager) boot(ctx, life context.Context, e *entry) {
 	started := time.Now()
 	b := &attempt{m: m, e: e, timings: map[string]time.Duration{}}
 	err := b.run(ctx)
-	if cause := context.Cause(ctx); err != nil && cause != nil {
+	switch cause := context.Cause(ctx); {
+	case err != nil && cause != nil:
 		err = fmt.Errorf("session %s: %w", e.key, cause)
+	case err != nil && e.networkLost():
+		err = fmt.Errorf("%w: its ready network was lost: %w", engine.ErrInterrupted, err)
 	}
 	m.deps.Metrics.booted(b.timings, time.Since(started), err)
 	b.endSpinup(ctx, err)
@@ -55,7 +58,8 @@ func (m *Manager) boot(ctx, life context.Context, e *entry) {
 	b.rollBack(life)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if context.Cause(ctx) != nil { // the boot was cancelled: that is not a failure to remember
+	// A boot that was cancelled, or that is repeated, is not a failure to remember.
+	if context.Cause(ctx) != nil || errors.Is(err, engine.ErrInterrupted) {
 		m.dropLocked(e)
 		return
 	}

@@ -153,19 +153,26 @@ func (b *attempt) open(ctx context.Context) (engine.Container, error) {
 	return c, nil
 }
 
-// exit returns why a dead container ended, once the engine has noticed.
+// exit returns why a dead container ended, once the engine has noticed. An engine that is
+// away then has ended the container itself, or was killed with it.
 func (b *attempt) exit(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, exitTimeout)
 	defer cancel()
+	away := false
 	for {
 		c, err := b.m.deps.Engine.Inspect(ctx, b.container)
 		if err == nil && !c.Running() {
 			return exited(c, " before it was ready")
 		}
+		away = away || errors.Is(err, holdfast.ErrEngine)
 		if !sleep(ctx, firstPause) {
-			return errDied
+			break
 		}
 	}
+	if away {
+		return fmt.Errorf("%w: %w", engine.ErrInterrupted, errDied)
+	}
+	return errDied
 }
 
 // exited returns the error of a container that ended. when is a clause.

@@ -66,6 +66,8 @@ type lease struct {
 
 	good atomic.Int64 // boottime.Instant of the sending of the last good renewal
 	gone atomic.Bool  // the store has reported it gone
+
+	unkept atomic.Bool // the file could not be written
 }
 
 // fence returns when everything under the lease has to be killed. Without a fence it
@@ -264,11 +266,15 @@ func (l *Lease) grant(ctx context.Context) error {
 	return l.adopt(h, sent)
 }
 
-// adopt makes the node use a lease, which was renewed at the time sent.
+// adopt makes the node use a lease, which was renewed at the time sent. A new lease of a
+// running agent is kept later if its file cannot be written now.
 func (l *Lease) adopt(h *lease, sent boottime.Instant) error {
 	h.Host = l.cfg.Host
-	if err := l.writeFile(h); err != nil {
+	if err := l.writeFile(h); err != nil && l.held.Load() == nil {
 		return err
+	} else if err != nil {
+		h.unkept.Store(true)
+		l.log.Error("until this can be written, a next agent would wait for the end of the node's lease", "err", err)
 	}
 	l.held.Store(h)
 	l.renewed(h, sent)

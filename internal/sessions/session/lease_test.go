@@ -184,6 +184,41 @@ func TestGoneLeaseIsReplaced(t *testing.T) {
 
 // With two hosts of one id, the second one waits for the lifetime of a lease and then
 // fails. If the record disappears meanwhile, it was this node's own.
+// A running agent gets a new lease also if its disk is full, and keeps it for the next agent
+// as soon as there is space.
+func TestGoneLeaseIsReplacedOnAFullDisk(t *testing.T) {
+	mem := memstore.New(100)
+	l := NewLease(quick(t), mem, testLog(t))
+	if err := l.Hold(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	old := l.ID()
+	var lost atomic.Int32
+	runLease(t, l, func(context.Context) { lost.Add(1) })
+	if err := os.RemoveAll(filepath.Dir(l.cfg.File)); err != nil { // no file can be written there
+		t.Fatal(err)
+	}
+	if err := mem.Revoke(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "there is a new lease", func() bool { id := l.ID(); return id != 0 && id != old })
+	await(t, "the node's record is under it", func() bool {
+		n, err := mem.Node(t.Context(), l.cfg.Node)
+		return err == nil && n.Lease == int64(l.ID())
+	})
+	if lost.Load() == 0 {
+		t.Error("what the old lease held was not ended")
+	}
+	if err := os.Mkdir(filepath.Dir(l.cfg.File), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the lease is kept", func() bool { _, err := os.Stat(l.cfg.File); return err == nil })
+	next := NewLease(l.cfg, mem, testLog(t))
+	if err := next.Hold(t.Context()); err != nil || next.ID() != l.ID() {
+		t.Errorf("the next agent has lease %d, not %d: %v", next.ID(), l.ID(), err)
+	}
+}
+
 func TestTwin(t *testing.T) {
 	mem := memstore.New(100)
 	cfg := quick(t)

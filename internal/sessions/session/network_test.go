@@ -3,6 +3,7 @@ package session
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"maps"
 	"net"
 	"slices"
@@ -261,6 +262,83 @@ func (h *unconfirmed) Unconfirmed() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Collect(maps.Keys(h.left))
+}
+
+// holderKiller is an engine that ends, when a session's container starts for the first
+// time, the container whose network it joins. An engine that is restarted does so.
+type holderKiller struct {
+	engine.Engine
+	once   sync.Once
+	holder atomic.Value // of the container that was created last
+}
+
+func (h *holderKiller) Create(ctx context.Context, s engine.Spec) (string, error) {
+	id, _ := strings.CutPrefix(s.Network, joins)
+	h.holder.Store(id)
+	return h.Engine.Create(ctx, s)
+}
+
+func (h *holderKiller) Start(ctx context.Context, id string) error {
+	var err error
+	h.once.Do(func() { err = h.Engine.Kill(ctx, h.holder.Load().(string)) })
+	if err != nil {
+		return err
+	}
+	return h.Engine.Start(ctx, id)
+}
+
+// A request waits for another boot if its boot's ready network is lost.
+func TestNetworkIsLostDuringABoot(t *testing.T) {
+	pool := newNets(t, 2)
+	pool.fill(t)
+	n := newNode(t, setup{nets: pool, engine: &holderKiller{Engine: openEngine(t)}, cfg: Config{Templates: []Template{pooled()}}})
+	if err := reaches(n.serve(t, "alice")); err != nil {
+		t.Error(err)
+	}
+	if got := n.containers(t); len(got) != 1 {
+		t.Errorf("%d containers", len(got))
+	}
+}
+
+// interrupter is an engine that once interrupts a boot.
+type interrupter struct {
+	engine.Engine
+	start, away atomic.Bool // the start fails; or the container ends, and the engine is away
+	until       atomic.Int64
+}
+
+func (i *interrupter) Start(ctx context.Context, id string) error {
+	if i.start.CompareAndSwap(true, false) {
+		return fmt.Errorf("start: %w", engine.ErrInterrupted)
+	}
+	return i.Engine.Start(ctx, id)
+}
+
+func (i *interrupter) Inspect(ctx context.Context, id string) (engine.Container, error) {
+	if time.Now().UnixNano() < i.until.Load() {
+		return engine.Container{}, fmt.Errorf("inspect: %w", holdfast.ErrEngine)
+	}
+	c, err := i.Engine.Inspect(ctx, id)
+	if c.Running() && i.away.CompareAndSwap(true, false) {
+		i.until.Store(time.Now().Add(exitTimeout + time.Second).UnixNano())
+		err = i.Engine.Kill(ctx, id)
+	}
+	return c, err
+}
+
+// A request waits for another boot if the engine ends within its boot.
+func TestEngineInterruptsABoot(t *testing.T) {
+	e := &interrupter{Engine: openEngine(t)}
+	n := newNode(t, setup{engine: e})
+	for key, how := range map[holdfast.SessionKey]*atomic.Bool{"start": &e.start, "away": &e.away} {
+		how.Store(true)
+		if err := answers(n.serve(t, key)); err != nil || how.Load() {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+	if got := n.containers(t); len(got) != 2 {
+		t.Errorf("%d containers", len(got))
+	}
 }
 
 // TestBootThatFailsEndsItsNetwork: the container may have used the network.

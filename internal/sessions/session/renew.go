@@ -142,6 +142,9 @@ func (l *Lease) try(ctx context.Context, h *lease) error {
 		return fmt.Errorf("renewing the node's lease: %w", err)
 	}
 	l.renewed(h, sent)
+	if h.unkept.Load() && l.writeFile(h) == nil {
+		h.unkept.Store(false)
+	}
 	return nil
 }
 

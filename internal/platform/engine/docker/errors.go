@@ -47,6 +47,9 @@ func kindOf(err error) error {
 		return holdfast.ErrNotFound
 	case errdefs.IsConflict(err) && strings.Contains(message, "already in use"):
 		return engine.ErrConflict
+	// The engine ended within an earlier start of the container (libnetwork, network.go).
+	case strings.Contains(message, "endpoint with name") && strings.Contains(message, "already exists in network"):
+		return engine.ErrInterrupted
 	}
 	return nil
 }
@@ -56,7 +59,17 @@ func kindOf(err error) error {
 func isDown(err error) bool {
 	var op *net.OpError
 	return client.IsErrConnectionFailed(err) || errdefs.IsUnavailable(err) || errors.As(err, &op) ||
-		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
+		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || isEnding(err)
+}
+
+// isEnding reports whether err shows that the engine is shutting down. It still answers
+// then, after it has closed its connection to containerd (google.golang.org/grpc,
+// ErrClientConnClosing and internal/transport, ErrConnClosing) and the database of networks, whose path is then empty (libnetwork,
+// datastore and boltdb).
+func isEnding(err error) bool {
+	message := err.Error()
+	return strings.Contains(message, "grpc: the client connection is closing") || strings.Contains(message, "transport is closing: unavailable") ||
+		strings.Contains(message, "failed to update store for object type") && strings.HasSuffix(message, "open : no such file or directory")
 }
 
 func hintDown(err error) string {

@@ -58,13 +58,19 @@ func closeInherited(keep int) {
 }
 
 // LockMemory locks present and future pages in memory (mlockall(2)), with MCL_ONFAULT
-// because Go reserves many pages that it never touches. It also reads the whole
-// program into memory: its disk may hang when a page is needed later. Other processes
-// of the program share those pages.
+// because Go reserves many pages that it never touches. It also locks the program, as
+// LockProgram does.
 func LockMemory() error {
 	if err := unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE | unix.MCL_ONFAULT); err != nil {
 		return fmt.Errorf("mlockall: %w", err)
 	}
+	return LockProgram()
+}
+
+// LockProgram reads the whole program of this process into memory and keeps it there
+// (mlock(2)): its disk may hang or be slow when a page is needed later. Other processes
+// of the same file share those pages.
+func LockProgram() error {
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
 		return err

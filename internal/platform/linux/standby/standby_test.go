@@ -1,9 +1,14 @@
 package standby
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/proc"
 )
 
 func TestProgramRanges(t *testing.T) {
@@ -24,5 +29,29 @@ func TestProgramRanges(t *testing.T) {
 	}
 	if got := programRanges(string(self)); len(got) < 2 {
 		t.Errorf("of this program: %x", got)
+	}
+}
+
+func TestLockProgram(t *testing.T) {
+	t.Cleanup(func() {
+		if err := unix.Munlockall(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := LockProgram(); err != nil {
+		t.Fatal(err)
+	}
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fi, err := os.Stat("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	field, _ := proc.Field(status, "VmLck") // kB
+	var locked int64
+	if _, err := fmt.Sscan(field, &locked); err != nil || locked<<10 < fi.Size()/4 {
+		t.Errorf("%q is locked of a program of %d bytes: %v", field, fi.Size(), err)
 	}
 }

@@ -1,0 +1,43 @@
+package docker_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/engine/docker"
+)
+
+// An engine that shuts down answers with errors that are not about the container.
+func TestEngineThatEnds(t *testing.T) {
+	for message, want := range map[string]error{
+		"failed to update store for object type *libnetwork.endpoint: open : no such file or directory": holdfast.ErrEngine,
+		"transport is closing: unavailable":                                                                           holdfast.ErrEngine,
+		"grpc: the client connection is closing: context canceled":                                                    holdfast.ErrEngine,
+		"failed to update store for object type *libnetwork.endpoint: write /var/lib/docker: no space left on device": nil,
+		"OCI runtime create failed: open : no such file or directory":                                                 nil,
+		"endpoint with name c already exists in network bridge":                                                       engine.ErrInterrupted,
+	} {
+		host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Api-Version", "1.41")
+			w.Header().Set("Content-Type", "application/json")
+			if strings.HasSuffix(r.URL.Path, "/start") {
+				w.WriteHeader(http.StatusInternalServerError)
+				fmt.Fprintf(w, `{"message": %q}`, message)
+			}
+		}))
+		defer host.Close()
+		e := openAt(t, docker.Config{Host: strings.Replace(host.URL, "http://", "tcp://", 1)})
+		err := e.Start(t.Context(), "c")
+		for _, kind := range []error{holdfast.ErrEngine, engine.ErrInterrupted} {
+			if errors.Is(err, kind) != (kind == want) || !strings.Contains(fmt.Sprint(err), message) {
+				t.Errorf("%q: got %v, want %v", message, err, want)
+			}
+		}
+	}
+}
