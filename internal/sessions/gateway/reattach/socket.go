@@ -191,7 +191,7 @@ func (s *socket) note(f frame.Header) {
 // judge returns how to continue when a server sends nothing more. torn means
 // that it stopped in the middle of a long frame.
 func (s *socket) judge(server Server, why reason, torn bool) verdict {
-	u := s.up.look()
+	unfinished, closes := s.up.look()
 	switch {
 	case why == unread, s.closeSent, closing.Closed(s.up.gone):
 		return withoutClose
@@ -204,10 +204,10 @@ func (s *socket) judge(server Server, why reason, torn bool) verdict {
 	case torn:
 		s.spec.Outcome(Broken, 0)
 		return withoutClose // no frame can be sent in the middle of another
-	case s.inside, u.torn:
+	case s.inside, unfinished:
 		s.spec.Outcome(Broken, 0)
 		return withClose
-	case u.closing, s.stop.Err() != nil:
+	case closes, s.stop.Err() != nil:
 		return withClose
 	}
 	return lost
@@ -281,13 +281,14 @@ func (s *socket) await() (Server, Outcome) {
 // answer answers the client's last Ping. It returns false if the client has
 // sent a Close frame or accepts nothing.
 func (s *socket) answer() bool {
-	u := s.up.look()
-	if u.closing {
+	if _, closes := s.up.look(); closes {
 		s.writeFrame(frame.Closing(closing.Restart))
 		s.closeSent = true
 		return false
 	}
-	return u.ping == nil || s.writeFrame(frame.Server(frame.Pong, u.ping))
+	ping := s.up.takePing()
+	f, ok := frame.Parse(ping)
+	return !ok || s.writeFrame(frame.Server(frame.Pong, f.Payload(ping)))
 }
 
 // notifyResumed informs the client, if the policy says so, that there is a server again.
