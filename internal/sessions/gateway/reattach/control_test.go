@@ -117,3 +117,44 @@ func TestPingAfterTheLastServer(t *testing.T) {
 	b.next <- b.newServer()
 	expectFrame(t, b.server, frame.Fin|frame.Text, "one")
 }
+
+// Between two servers the gateway answers a Close frame with its own code, and leaves
+// what RFC 6455 forbids to the next server.
+func TestAnswersBetweenServers(t *testing.T) {
+	for name, c := range map[string]struct{ payload, want string }{
+		"normal":         {"\x03\xe8", "\x03\xe8"},
+		"with a reason":  {"\x0f\xa0bye", "\x0f\xa0"},
+		"without a code": {"", ""},
+		"half a code":    {"a", "\x03\xea"},
+		"reserved code":  {"\x03\xed", "\x03\xea"},
+		"no UTF-8":       {"\x03\xe8\xff", "\x03\xef"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := start(t, nil)
+			b.leave()
+			<-b.asked
+			send(t, b.conn, clientFrame(frame.Fin|frame.Close, c.payload))
+			expectFrame(t, b.client, frame.Fin|frame.Close, c.want)
+			b.conn.Close()
+			b.expectDone(Client)
+		})
+	}
+	for name, f := range map[string][]byte{
+		"a fragment of a Ping":     clientFrame(frame.Ping, "a"),
+		"a Ping with reserved bit": clientFrame(frame.Fin|0x40|frame.Ping, "a"),
+		"a long Ping":              clientFrame(frame.Fin|frame.Ping, string(make([]byte, 126))),
+		"a long Close":             clientFrame(frame.Fin|frame.Close, string(make([]byte, 126))),
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := start(t, nil)
+			b.leave()
+			<-b.asked
+			send(t, b.conn, f)
+			b.next <- b.newServer()
+			h, _ := frame.Parse(f)
+			expectFrame(t, b.server, f[0], string(h.Payload(f)))
+			send(t, b.server, frame.Closing(1002))
+			expectFrame(t, b.client, frame.Fin|frame.Close, "\x03\xea")
+		})
+	}
+}

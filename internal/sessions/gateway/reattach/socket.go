@@ -66,6 +66,10 @@ func (s *socket) writeLastFrame(end verdict) {
 	switch {
 	case end == withClose && !s.closeSent:
 		b = frame.Closing(closing.Restart)
+		if _, bye := s.up.takeControl(); bye != nil {
+			f, _ := frame.Parse(bye)
+			b = frame.CloseAnswer(f.Payload(bye))
+		}
 	case end == withMark:
 		b = frame.Server(frame.End, nil)
 	default:
@@ -279,14 +283,14 @@ func (s *socket) await() (Server, Outcome) {
 }
 
 // answer answers the client's last Ping. It returns false if the client has
-// sent a Close frame or accepts nothing.
+// sent a Close frame, which it answers, or accepts nothing.
 func (s *socket) answer() bool {
-	if _, closes := s.up.look(); closes {
-		s.writeFrame(frame.Closing(closing.Restart))
+	ping, bye := s.up.takeControl()
+	if f, ok := frame.Parse(bye); ok {
+		s.writeFrame(frame.CloseAnswer(f.Payload(bye)))
 		s.closeSent = true
 		return false
 	}
-	ping := s.up.takePing()
 	f, ok := frame.Parse(ping)
 	return !ok || s.writeFrame(frame.Server(frame.Pong, f.Payload(ping)))
 }

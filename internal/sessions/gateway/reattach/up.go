@@ -146,15 +146,15 @@ func (u *up) enqueue(b []byte) bool {
 		return false
 	}
 	frame.Each(b, func(f frame.Header, all []byte) {
-		switch f.Op() {
-		case frame.Ping:
+		switch legal := f.LegalControl(); {
+		case legal && f.Op() == frame.Ping:
 			u.ping = bytes.Clone(all)
 			u.notify()
-		case frame.Pong: // answers a Ping of a server that has gone
-		case frame.Close:
+		case legal && f.Op() == frame.Pong: // answers a Ping of a server that has gone
+		case legal && f.Op() == frame.Close:
 			u.closing, u.close = true, bytes.Clone(all)
 			u.notify()
-		default:
+		default: // data, and what the next server has to refuse
 			u.queue = append(u.queue, all...)
 		}
 	})
@@ -218,11 +218,11 @@ func (u *up) look() (torn, closing bool) {
 	return u.torn, u.closing
 }
 
-// takePing returns the Ping that the gateway has to answer, nil if there is none.
-func (u *up) takePing() []byte {
+// takeControl returns the frames that the gateway has to answer, nil if there are none.
+func (u *up) takeControl() (ping, close []byte) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	ping := u.ping
-	u.ping = nil
-	return ping
+	ping, close = u.ping, u.close
+	u.ping, u.close = nil, nil
+	return ping, close
 }
