@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
+
 	"holdfast"
 )
 
@@ -19,7 +21,6 @@ func TestConnectionsAreBounded(t *testing.T) {
 	eachScheme(t, func(t *testing.T, scheme string, change func(*Config)) {
 		f := start(t, echoSocket, func(c *Config) {
 			c.MaxConnections = 1
-			c.MaxRequests = 2 // a request's place is free just after its connection's
 			if change != nil {
 				change(c)
 			}
@@ -56,6 +57,53 @@ func TestConnectionsAreBounded(t *testing.T) {
 			t.Errorf("the second: %d", status)
 		}
 	})
+}
+
+// The place of a request is free before that of its connection. Otherwise the next
+// connection could find none for its request.
+func TestPlaceOfARequestIsFreeFirst(t *testing.T) {
+	f := start(t, nil, nil)
+	server := newLife(t, "echo", nil)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken := make(chan int, 1)
+	srv := &http.Server{Handler: f.gateway}
+	end := make(chan struct{})
+	go func() {
+		defer close(end)
+		srv.Serve(watchedListener{ln, func() { taken <- f.gateway.slots.count() }})
+	}()
+	defer func() { srv.Close(); <-end }()
+	for name, keep := range map[string]*holdfast.KeepSockets{"WebSocket": nil, "kept WebSocket": keepTold} {
+		f.sessions.set(func(_ context.Context, key holdfast.SessionKey) (holdfast.Route, error) {
+			return server.route(key, 1, keep), nil
+		})
+		c, _, err := websocket.Dial(t.Context(), "ws://"+ln.Addr().String()+"/s/alice/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask(t, c, "a", "echo a")
+		c.CloseNow()
+		if n := <-taken; n != 0 {
+			t.Errorf("%s: %d places are taken when its connection's place is free", name, n)
+		}
+	}
+}
+
+// watchedListener calls free when the place of a connection is free.
+type watchedListener struct {
+	net.Listener
+	free func()
+}
+
+func (l watchedListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &limitedConn{c.(*net.TCPConn), l.free}, nil
 }
 
 func TestLimitListener(t *testing.T) {

@@ -22,7 +22,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a := g.newAnswer(w, r)
 	defer a.end(r)
 	client := clientOf(r.RemoteAddr)
-	slot, err := g.slots.take(client)
+	slot, err := g.slots.wait(r.Context(), client)
 	if err != nil {
 		g.fail(a, r, target{}, err)
 		return

@@ -1,9 +1,12 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"sync"
+	"sync/atomic"
+	"time"
 )
 
 var (
@@ -16,6 +19,7 @@ var (
 // may call its methods.
 type slots struct {
 	perClient, total int
+	waiting          atomic.Int64 // see slotWaiting
 
 	mu      sync.Mutex
 	taken   int
@@ -39,6 +43,36 @@ func (s *slots) take(client netip.Addr) (slot, error) {
 	s.taken++
 	s.clients[client]++
 	return slot{s, client}, nil
+}
+
+const (
+	// slotWait bounds how long a request above the limits waits for a slot. A client may
+	// send a request when its last one is answered, or when it has reset an HTTP/2
+	// stream. The slot of that one is free shortly after.
+	slotWait = time.Second
+	// slotWaiting limits the requests that wait for a slot.
+	slotWaiting = 1024
+)
+
+// wait takes a slot, and waits for one up to slotWait or until ctx is done.
+func (s *slots) wait(ctx context.Context, client netip.Addr) (slot, error) {
+	got, err := s.take(client)
+	if err == nil {
+		return got, nil
+	}
+	defer s.waiting.Add(-1)
+	if s.waiting.Add(1) > slotWaiting {
+		return slot{}, err
+	}
+	for pause := time.Millisecond; err != nil && pause < slotWait; pause *= 2 {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return slot{}, err
+		}
+		got, err = s.take(client)
+	}
+	return got, err
 }
 
 // slot is the place of one request. Only one goroutine may use it at a time.

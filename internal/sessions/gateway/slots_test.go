@@ -45,7 +45,8 @@ func (f *fixture) getBy(c *http.Client, path string) *http.Response {
 }
 
 // Requests in progress have a limit for each client and one in total. Streams of one
-// HTTP/2 connection, event streams and WebSockets count, and give their place back.
+// HTTP/2 connection, event streams and WebSockets count, and give their place back. A
+// request waits for a place that is free in a moment.
 func TestRequestsInProgressAreBounded(t *testing.T) {
 	f := start(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Upgrade") != "" {
@@ -79,9 +80,21 @@ func TestRequestsInProgressAreBounded(t *testing.T) {
 	expect(other, "/s/alice/stay", 200)
 	expect(third, "/s/alice/", 503)
 
+	waited := make(chan int, 1)
+	go func() {
+		resp, err := one.Get("https://" + f.addr + "/s/alice/")
+		if err != nil {
+			waited <- -1
+			return
+		}
+		resp.Body.Close()
+		waited <- resp.StatusCode
+	}()
+	eventually(t, "a request waits for a place", func() bool { return f.gateway.slots.waiting.Load() == 1 || len(waited) > 0 })
 	first.Body.Close()
-	eventually(t, "the place of a stream is free", func() bool { return f.gateway.slots.count() == 3 })
-	expect(one, "/s/alice/", 200)
+	if status := <-waited; status != 200 {
+		t.Errorf("the request that waits: %d", status)
+	}
 	expect(third, "/s/alice/", 200)
 	eventually(t, "the places of short requests are free", func() bool { return f.gateway.slots.count() == 3 })
 

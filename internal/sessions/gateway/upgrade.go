@@ -141,7 +141,12 @@ func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *request, 
 		a.hijacked = true
 	}
 	early, _ := rw.Reader.Peek(rw.Reader.Buffered())
-	client, free := takeOut(client)
+	client, freeConn := takeOut(client)
+	slot := t.slot.giveAway()
+	free := func() {
+		slot.free() // first: the next connection needs a place for its request
+		freeConn()
+	}
 
 	policy := t.keepPolicy(req, s)
 	head := s.resp
@@ -165,10 +170,8 @@ func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *request, 
 
 	g.metrics.upgraded.Inc()
 	g.upgraded.Add(1)
-	slot := t.slot.giveAway()
 	ended := func() {
 		free()
-		slot.free()
 		g.metrics.upgraded.Dec()
 		g.upgraded.Add(-1)
 	}

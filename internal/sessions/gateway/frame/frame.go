@@ -4,6 +4,7 @@ package frame
 import (
 	"encoding/binary"
 	"math"
+	"unicode/utf8"
 )
 
 // The opcodes (RFC 6455, 5.2 and 11.8).
@@ -42,6 +43,12 @@ func (f Header) Op() byte { return f.First & 0x0f }
 
 // Control reports whether it is a control frame.
 func (f Header) Control() bool { return f.First&0x08 != 0 }
+
+// LegalControl reports whether it is a control frame without reserved bits that is whole
+// and short enough (RFC 6455, 5.2 and 5.5).
+func (f Header) LegalControl() bool {
+	return f.Control() && f.First&0xf0 == Fin && f.Length <= MaxControl
+}
 
 // Last reports whether a data frame ends its message.
 func (f Header) Last() bool { return f.First&Fin != 0 }
@@ -132,4 +139,24 @@ func Server(op byte, payload []byte) []byte {
 // Closing returns an unmasked Close frame with a status code and no reason.
 func Closing(code uint16) []byte {
 	return Server(Close, binary.BigEndian.AppendUint16(nil, code))
+}
+
+// CloseAnswer returns the Close frame that answers one with this payload (RFC 6455, 5.5.1
+// and 7.4): with the same status code, with 1002 if no endpoint may send that, or with
+// 1007 if the reason is not UTF-8.
+func CloseAnswer(payload []byte) []byte {
+	if len(payload) == 0 {
+		return Server(Close, nil)
+	}
+	if len(payload) == 1 {
+		return Closing(1002)
+	}
+	code := binary.BigEndian.Uint16(payload)
+	switch {
+	case code < 1000, code >= 1004 && code <= 1006, code >= 1015 && code < 3000, code >= 5000:
+		code = 1002
+	case !utf8.Valid(payload[2:]):
+		code = 1007
+	}
+	return Closing(code)
 }

@@ -82,7 +82,7 @@ type Spec struct {
 	// PeerForward means that Client is another gateway, which keeps the client's
 	// own connection; Next and Policy are not used. When the session leaves the
 	// node, the connection ends. When the server ends it itself, a mark that no
-	// server can send precedes the end.
+	// server may send (RFC 6455, 5.2) precedes the end.
 	PeerForward bool
 
 	// Outcome is called once for each server that was lost, with the time that

@@ -323,11 +323,6 @@ func TestEndsWith1012(t *testing.T) {
 		{"time", func(s *Spec) { s.Policy.Time = 50 * time.Millisecond }, func(b *bench) { b.leave() }, []Outcome{Late}},
 		{"refused", nil, func(b *bench) { b.leave(); b.next <- Server{} }, []Outcome{Late}},
 		{"stop meanwhile", nil, func(b *bench) { b.leave(); <-b.asked; b.stop() }, []Outcome{Ended}},
-		{"goodbye meanwhile", nil, func(b *bench) {
-			b.leave()
-			<-b.asked
-			send(b.t, b.conn, clientFrame(frame.Fin|frame.Close, "\x03\xe8"))
-		}, []Outcome{Client}},
 		{"server's message", nil, func(b *bench) {
 			send(b.t, b.server, []byte{frame.Text, 1, 'a'})
 			expectFrame(b.t, b.client, frame.Text, "a")

@@ -66,6 +66,10 @@ func (s *socket) writeLastFrame(end verdict) {
 	switch {
 	case end == withClose && !s.closeSent:
 		b = frame.Closing(closing.Restart)
+		if _, bye := s.up.takeControl(); bye != nil {
+			f, _ := frame.Parse(bye)
+			b = frame.CloseAnswer(f.Payload(bye))
+		}
 	case end == withMark:
 		b = frame.Server(frame.End, nil)
 	default:
@@ -191,7 +195,7 @@ func (s *socket) note(f frame.Header) {
 // judge returns how to continue when a server sends nothing more. torn means
 // that it stopped in the middle of a long frame.
 func (s *socket) judge(server Server, why reason, torn bool) verdict {
-	u := s.up.look()
+	unfinished, closes := s.up.look()
 	switch {
 	case why == unread, s.closeSent, closing.Closed(s.up.gone):
 		return withoutClose
@@ -204,10 +208,10 @@ func (s *socket) judge(server Server, why reason, torn bool) verdict {
 	case torn:
 		s.spec.Outcome(Broken, 0)
 		return withoutClose // no frame can be sent in the middle of another
-	case s.inside, u.torn:
+	case s.inside, unfinished:
 		s.spec.Outcome(Broken, 0)
 		return withClose
-	case u.closing, s.stop.Err() != nil:
+	case closes, s.stop.Err() != nil:
 		return withClose
 	}
 	return lost
@@ -279,15 +283,16 @@ func (s *socket) await() (Server, Outcome) {
 }
 
 // answer answers the client's last Ping. It returns false if the client has
-// sent a Close frame or accepts nothing.
+// sent a Close frame, which it answers, or accepts nothing.
 func (s *socket) answer() bool {
-	u := s.up.look()
-	if u.closing {
-		s.writeFrame(frame.Closing(closing.Restart))
+	ping, bye := s.up.takeControl()
+	if f, ok := frame.Parse(bye); ok {
+		s.writeFrame(frame.CloseAnswer(f.Payload(bye)))
 		s.closeSent = true
 		return false
 	}
-	return u.ping == nil || s.writeFrame(frame.Server(frame.Pong, u.ping))
+	f, ok := frame.Parse(ping)
+	return !ok || s.writeFrame(frame.Server(frame.Pong, f.Payload(ping)))
 }
 
 // notifyResumed informs the client, if the policy says so, that there is a server again.

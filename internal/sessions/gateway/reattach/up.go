@@ -1,7 +1,9 @@
 package reattach
 
 import (
+	"bytes"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,7 +31,8 @@ type up struct {
 	inside  bool       // a message has begun and its last frame is not sent
 	mid     bool       // a long frame has begun and is not sent completely
 	closing bool       // the client has sent a Close frame
-	ping    []byte     // payload of the last Ping that no server has received
+	ping    []byte     // the last Ping that no server has received and that is not answered
+	close   []byte     // the Close frame, if no server has received it
 }
 
 func newUp(client net.Conn, early []byte, limit int, pool *buffers) *up {
@@ -143,15 +146,15 @@ func (u *up) enqueue(b []byte) bool {
 		return false
 	}
 	frame.Each(b, func(f frame.Header, all []byte) {
-		switch f.Op() {
-		case frame.Ping:
-			u.ping = f.Payload(all)
+		switch legal := f.LegalControl(); {
+		case legal && f.Op() == frame.Ping:
+			u.ping = bytes.Clone(all)
 			u.notify()
-		case frame.Pong: // answers a Ping of a server that has gone
-		case frame.Close:
-			u.closing = true
+		case legal && f.Op() == frame.Pong: // answers a Ping of a server that has gone
+		case legal && f.Op() == frame.Close:
+			u.closing, u.close = true, bytes.Clone(all)
 			u.notify()
-		default:
+		default: // data, and what the next server has to refuse
 			u.queue = append(u.queue, all...)
 		}
 	})
@@ -181,12 +184,13 @@ func (u *up) detach() {
 	}
 }
 
-// attach directs the client's frames to the next server, the queued ones first.
-// It does not wait for the queue to be sent.
+// attach directs the client's frames to the next server, the queued ones first,
+// then a Ping that is not answered yet and a Close frame. It does not wait for the queue
+// to be sent.
 func (u *up) attach(server net.Conn) {
 	u.mu.Lock()
-	queue := u.queue
-	u.queue, u.server, u.ping = nil, server, nil
+	queue := slices.Concat(u.queue, u.ping, u.close)
+	u.queue, u.server, u.ping, u.close = nil, server, nil, nil
 	if len(queue) == 0 {
 		u.mu.Unlock()
 		u.room.Broadcast()
@@ -207,16 +211,18 @@ func (u *up) end() {
 	u.room.Broadcast()
 }
 
-// state is the part of up that the other direction needs.
-type state struct {
-	torn, closing bool
-	ping          []byte // to be answered; returned once
-}
-
-func (u *up) look() state {
+// look returns the state that the other direction needs.
+func (u *up) look() (torn, closing bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	s := state{u.torn, u.closing, u.ping}
-	u.ping = nil
-	return s
+	return u.torn, u.closing
+}
+
+// takeControl returns the frames that the gateway has to answer, nil if there are none.
+func (u *up) takeControl() (ping, close []byte) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	ping, close = u.ping, u.close
+	u.ping, u.close = nil, nil
+	return ping, close
 }
