@@ -10,7 +10,20 @@ import (
 	"holdfast/internal/platform/store"
 )
 
+// slowWrite is how long a write of a record may take before the log names the store as
+// the cause of a client's wait.
+const slowWrite = time.Second
+
+// noteSlow logs a write of the record's state that took long, with all its retries. The
+// phases of the boot do not include the last write, which contains them.
+func (b *attempt) noteSlow(s holdfast.State, begun time.Time) {
+	if took := time.Since(begun); took >= slowWrite {
+		b.m.log.Warn("the store took long to write a session's record", "session", b.e.key, "state", s, "took", took.Round(time.Millisecond))
+	}
+}
+
 func (b *attempt) claim(ctx context.Context) error {
+	defer b.noteSlow(holdfast.Claimed, time.Now())
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
 	err := retry(ctx, holdfast.ErrStore, func() error {
@@ -68,6 +81,7 @@ func (b *attempt) isLostClaim(o holdfast.Owner) bool {
 
 // advance writes the record's next state. Only boot and its followers write it.
 func (b *attempt) advance(ctx context.Context, s holdfast.State) error {
+	defer b.noteSlow(s, time.Now())
 	next := b.owner
 	next.State = s
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)

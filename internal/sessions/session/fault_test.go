@@ -1,8 +1,11 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -126,6 +129,35 @@ func TestStoreThatIsAwayDelaysABoot(t *testing.T) {
 	n.store.SetDown(false)
 	if err := answers(<-done); err != nil {
 		t.Error(err)
+	}
+}
+
+// slowReady is a store that takes slowWrite for each write that makes a session ready.
+type slowReady struct{ store.Store }
+
+func (s slowReady) Advance(ctx context.Context, o holdfast.Owner) (holdfast.Owner, error) {
+	if o.State == holdfast.Ready {
+		time.Sleep(slowWrite)
+	}
+	return s.Store.Advance(ctx, o)
+}
+
+// The last write to the store is in no phase of a boot: the log says that a client waited
+// for it.
+func TestLogNamesASlowStore(t *testing.T) {
+	fake, mem := newFakeEngine(t), memstore.New(1000)
+	t.Cleanup(fake.close)
+	n, watcher := unstarted(t, setup{store: mem, faulty: slowReady{mem}, engine: fake, cfg: Config{Templates: []Template{anywhere(t)}}})
+	var log bytes.Buffer
+	n.log = slog.New(slog.NewTextHandler(&log, nil))
+	if _, err := n.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.run(t, watcher)
+	n.serve(t, "alice")
+	n.end()
+	if want := "the store took long to write a session's record\" session=alice state=ready"; !strings.Contains(log.String(), want) {
+		t.Errorf("the log lacks %q:\n%s", want, &log)
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 const (
 	firstPoll   = time.Millisecond
 	longestPoll = 250 * time.Millisecond
-	probeLimit  = 2 * time.Second // for one answer
+	probeLimit  = 2 * time.Second // for one answer, see probeOnce
 )
 
 // errDied is returned when the container's init is dead.
@@ -51,7 +51,7 @@ func awaitReady(ctx context.Context, addr string, r Readiness, alive func() bool
 		if !errors.Is(last, syscall.ECONNREFUSED) { // after a refusal the neighbour is known
 			retryNeighbour(addr)
 		}
-		err := probeOnce(ctx, addr, min(max(firstDial, time.Since(start)/2), probeLimit), r)
+		err := probeOnce(ctx, addr, time.Since(start), r)
 		if err == nil {
 			return nil
 		}
@@ -85,9 +85,12 @@ func retryNeighbour(addr string) {
 	}
 }
 
-// probeOnce checks the server at addr. It connects within the time dial.
-func probeOnce(ctx context.Context, addr string, dial time.Duration, r Readiness) error {
-	ctx, cancel := context.WithTimeout(ctx, probeLimit)
+// probeOnce checks the server at addr. waited is the time since the first probe. The
+// server has half of that time for its answer, probeLimit at least: on a busy host every
+// answer may take longer than probeLimit, and the next probe would be the first again.
+func probeOnce(ctx context.Context, addr string, waited time.Duration, r Readiness) error {
+	ctx, cancel := context.WithTimeout(ctx, max(probeLimit, waited/2))
 	defer cancel()
-	return readiness.Probe(ctx, net.Dialer{Timeout: dial}, addr, r.HTTPPath)
+	d := net.Dialer{Timeout: min(max(firstDial, waited/2), probeLimit)}
+	return readiness.Probe(ctx, d, addr, r.HTTPPath)
 }
