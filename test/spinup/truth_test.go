@@ -260,6 +260,19 @@ func badEndsAreClear(t *testing.T, s *scene.Stage) {
 	if p, err := reduce(t, s, scene.Pull(t.Context(), s.Engine, guarded, engine.PullOptions{Login: login}, nil), false); err != nil || !p.Done {
 		t.Errorf("with the right password: %+v, %v", p, err)
 	}
+	if _, err := s.Push(t.Context(), "test/zstd:1", []registry.Layer{{Seed: 40_000, Size: 1_000, Zstd: true}}); err != nil {
+		t.Fatal(err)
+	}
+	p, err = reduce(t, s, scene.Pull(t.Context(), s.Engine, s.Registry.Host()+"/test/zstd:1", engine.PullOptions{}, nil), false)
+	if info, ierr := s.Engine.Info(t.Context()); ierr != nil {
+		t.Fatal(ierr)
+	} else if !strings.HasPrefix(info.Version, "20.10.") {
+		if err != nil || !p.Done {
+			t.Errorf("zstd: %+v, %v", p, err)
+		}
+	} else if hint := holdfast.HintOf(spinup.CauseOf(err).Explain(err)); spinup.CauseOf(err) != spinup.Unreadable || !strings.Contains(hint, "Docker 23.0") {
+		t.Errorf("zstd: %v, hint %q", err, hint)
+	}
 	p, err = reduce(t, s, scene.Pull(t.Context(), s.Engine, "127.0.0.1:1/no/registry:1", engine.PullOptions{}, nil), false)
 	bad(t, "no registry", p, err, spinup.Unreachable)
 }
