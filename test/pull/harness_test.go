@@ -65,7 +65,7 @@ func open(t testing.TB, o lab.Options) *scene.Stage {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
-	stage, err := scene.Open(ctx, o)
+	stage, err := scene.Open(ctx, labtest.Options(o))
 	t.Cleanup(func() {
 		if err := stage.Close(); err != nil {
 			t.Error(err)

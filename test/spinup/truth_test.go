@@ -31,7 +31,7 @@ func open(t testing.TB, o lab.Options) *scene.Stage {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	stage, err := scene.Open(ctx, o)
+	stage, err := scene.Open(ctx, labtest.Options(o))
 	t.Cleanup(func() {
 		if err := stage.Close(); err != nil {
 			t.Error(err)
@@ -51,6 +51,7 @@ func TestAgainstARegistry(t *testing.T) {
 		test func(*testing.T, *scene.Stage)
 	}{
 		{"BytesAreTheAccessLogs", bytesAreTheAccessLogs},
+		{"TimesAreTheStores", timesAreTheStores},
 		{"ThrottledIsSlow", throttledIsSlow},
 		{"CutIsARetryAndNotCountedTwice", cutIsARetryAndNotCountedTwice},
 		{"JoinedCountsNothingOfTheOthers", joinedCountsNothingOfTheOthers},
@@ -139,6 +140,46 @@ func bytesAreTheAccessLogs(t *testing.T, s *scene.Stage) {
 			}
 		}
 		t.Logf("with the manifest %v: %d of %d pulls have unknown bytes", manifest, unknown, len(shapes))
+	}
+}
+
+// timesAreTheStores checks the times that an engine with the containerd image store has of
+// each layer, also of those that come and go between two polls. How exact they are is
+// recorded (TestRecordedTruth of internal/hosts/spinup) and measured
+// (BenchmarkAgainstTruth).
+func timesAreTheStores(t *testing.T, s *scene.Stage) {
+	sizes, err := s.Push(t.Context(), "test/times:1", scene.Layers(50_000, 9<<20, 1_000, 3<<20, 70_000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream := scene.Pull(t.Context(), s.Engine, s.Registry.Host()+"/test/times:1", engine.PullOptions{}, nil)
+	stream.Sizes = sizes
+	p, err := reduce(t, s, stream, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := s.Engine.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	timed := 0
+	for _, ev := range stream.Events {
+		if ev.Times == nil {
+			continue
+		}
+		timed++
+		x := *ev.Times
+		for i, at := range []time.Time{x.Requested, x.Received, x.Stored, x.Extracted, stream.Ended} {
+			if at.Before(stream.Begun) || i > 0 && at.Before([]time.Time{x.Requested, x.Received, x.Stored, x.Extracted}[i-1]) {
+				t.Errorf("layer %s: %+v of a pull from %v to %v", ev.Layer, x, stream.Begun, stream.Ended)
+			}
+		}
+	}
+	if want := len(sizes); info.ImageStore == engine.ContainerdStore && timed != want || info.ImageStore == engine.GraphDriver && timed != 0 {
+		t.Errorf("%d layers of %d have times in the store %s", timed, want, info.ImageStore)
+	}
+	if p.Download.Rate <= 0 || p.Extract.Rate <= 0 {
+		t.Errorf("a pull without a rate: %s", p.Line())
 	}
 }
 
@@ -259,6 +300,19 @@ func badEndsAreClear(t *testing.T, s *scene.Stage) {
 	login.Password = scene.Login().Password
 	if p, err := reduce(t, s, scene.Pull(t.Context(), s.Engine, guarded, engine.PullOptions{Login: login}, nil), false); err != nil || !p.Done {
 		t.Errorf("with the right password: %+v, %v", p, err)
+	}
+	if _, err := s.Push(t.Context(), "test/zstd:1", []registry.Layer{{Seed: 40_000, Size: 1_000, Zstd: true}}); err != nil {
+		t.Fatal(err)
+	}
+	p, err = reduce(t, s, scene.Pull(t.Context(), s.Engine, s.Registry.Host()+"/test/zstd:1", engine.PullOptions{}, nil), false)
+	if info, ierr := s.Engine.Info(t.Context()); ierr != nil {
+		t.Fatal(ierr)
+	} else if !strings.HasPrefix(info.Version, "20.10.") {
+		if err != nil || !p.Done {
+			t.Errorf("zstd: %+v, %v", p, err)
+		}
+	} else if hint := holdfast.HintOf(spinup.CauseOf(err).Explain(err)); spinup.CauseOf(err) != spinup.Unreadable || !strings.Contains(hint, "Docker 23.0") {
+		t.Errorf("zstd: %v, hint %q", err, hint)
 	}
 	p, err = reduce(t, s, scene.Pull(t.Context(), s.Engine, "127.0.0.1:1/no/registry:1", engine.PullOptions{}, nil), false)
 	bad(t, "no registry", p, err, spinup.Unreachable)

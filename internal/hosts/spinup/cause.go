@@ -24,6 +24,7 @@ const (
 	NoSpace     Cause = "no-space"    // the host's disk is full
 	Unreachable Cause = "unreachable" // the registry does not answer
 	Corrupt     Cause = "corrupt"     // the data differs from its digest or size
+	Unreadable  Cause = "unreadable"  // the engine cannot read the format of a layer
 	CutShort    Cause = "cut-short"   // the engine's answer ended early
 	EngineDown  Cause = "engine-down" // the engine does not answer
 	Canceled    Cause = "canceled"    // it was stopped, or timed out
@@ -42,6 +43,7 @@ var words = []struct {
 	{BadName, []string{"invalid reference format", "repository name must be lowercase"}},
 	{Denied, []string{"no basic auth credentials", "unauthorized", "authentication required", "pull access denied", "access to the resource is denied", "incorrect username or password", "403 forbidden", "401 unauthorized"}},
 	{NoImage, []string{"manifest unknown", "name unknown", "not found", "no such image"}},
+	{Unreadable, []string{"invalid tar header"}},
 	{Corrupt, []string{"verification failed", "unexpected commit digest", "failed size validation", "failed commit on ref", "invalid checksum", "unexpected eof in archive", "gzip: invalid"}},
 	{Unreachable, []string{"connection refused", "no such host", "i/o timeout", "handshake timeout", "network is unreachable", "no route to host", "server misbehaving", "connection reset", "client.timeout exceeded", "x509", "http response to https client", "eof", "bad gateway", "service unavailable", "gateway timeout", "too many requests"}},
 }
@@ -111,7 +113,9 @@ var hints = map[Cause]string{
 	NoSpace:     "free space where the engine keeps its images (docker system df shows what uses it)",
 	Unreachable: "check that this host reaches the registry: its name, a proxy, a firewall, its certificate",
 	Corrupt:     "pull again; if the error persists, the registry or a cache before it serves damaged layers",
-	CutShort:    "look at the engine's log: it may have been restarted",
+	// https://github.com/moby/moby/releases/tag/v23.0.0
+	Unreadable: "if a layer is compressed with zstd, upgrade the engine to Docker 23.0 or later, or push the image with gzip",
+	CutShort:   "look at the engine's log: it may have been restarted",
 }
 
 // Hint returns what to do about a cause, or "".

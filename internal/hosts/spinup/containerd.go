@@ -1,13 +1,18 @@
 package spinup
 
-import "time"
+import (
+	"time"
+
+	"holdfast/internal/platform/engine"
+)
 
 // The containerd image store polls its downloads every 100 ms and reports a layer
 // only once something was written. It writes in pieces of 1 MiB (moby,
 // daemon/containerd/progress.go; containerd, core/content/helpers.go and
 // plugins/content). Measured: the first count of a layer on a link of 8 MiB/s
 // comes 0.4 s after its first byte. Therefore the rate after the first count is
-// used to infer what came before it.
+// used to infer what came before it. The engine's adapter has exact times if it reaches the
+// engine's containerd; see correct.
 
 // poll is the polling interval of the containerd image store.
 const poll = 100 * time.Millisecond
@@ -63,4 +68,39 @@ func (c counts) joined(announced time.Duration) bool {
 	}
 	own := c.rate() * (c.firstAt - announced).Seconds()
 	return c.rate() > 0 && float64(c.first) > joinedFactor*own+joinedSlack
+}
+
+// correct replaces the times of the lines of a layer that is complete by those of the
+// store. The line "Pull complete" never comes before the end of an extraction.
+func (l *layer) correct(t engine.LayerTimes, begun time.Time) {
+	if l.state != Complete {
+		return
+	}
+	since := func(at time.Time) time.Duration { return min(max(at.Sub(begun), 0), l.finished) }
+	l.exact, l.extracting = true, false
+	l.given, l.had = bounded(t.Size), bounded(t.From)
+	l.downloaded = since(t.Stored)
+	if l.present {
+		l.downloaded = l.announced
+	} else {
+		received := min(since(t.Received), l.downloaded)
+		from := received
+		switch {
+		case t.Requested.IsZero() && len(l.download) > 0:
+			from = min(l.download[0].from, received)
+		case t.Requested.IsZero():
+		case t.Requested.Before(begun):
+			l.joined = true
+			from = min(l.announced, received)
+		default:
+			from = min(since(t.Requested), received)
+		}
+		l.download = []interval{{from, received}}
+	}
+	end := max(since(t.Extracted), l.downloaded)
+	if !t.Empty.IsZero() {
+		l.extracting = true
+		l.extract = interval{min(max(since(t.Empty), l.downloaded), end), end}
+	}
+	l.finished = end
 }

@@ -167,12 +167,13 @@ func TestCauses(t *testing.T) {
 		"invalid reference format": BadName,
 		"something else":           Other,
 		// Names of images are not phrases of registries.
-		"pull image acme/geofence:1: boom":                                        Other,
-		"pull image acme/unauthorized:x509 (at layer 1, downloading): boom":       Other,
-		`failed to resolve reference "r.example/acme/x509-eof:eof": boom`:         Other,
-		`Get "https://r.example/v2/acme/geofence/manifests/1": EOF`:               Unreachable,
-		`Get "https://r.example/v2/": tls: x509: certificate has expired`:         Unreachable,
-		`{"errors":[{"code":"UNAUTHORIZED","message":"no"}]} for acme/geofence:1`: Denied,
+		"pull image acme/geofence:1: boom":                                                                    Other,
+		"pull image acme/unauthorized:x509 (at layer 1, downloading): boom":                                   Other,
+		`failed to resolve reference "r.example/acme/x509-eof:eof": boom`:                                     Other,
+		`Get "https://r.example/v2/acme/geofence/manifests/1": EOF`:                                           Unreachable,
+		`Get "https://r.example/v2/": tls: x509: certificate has expired`:                                     Unreachable,
+		"failed to register layer: Error processing tar file(exit status 1): archive/tar: invalid tar header": Unreadable,
+		`{"errors":[{"code":"UNAUTHORIZED","message":"no"}]} for acme/geofence:1`:                             Denied,
 	} {
 		err := errors.New(text)
 		if got := CauseOf(err); got != want {

@@ -57,10 +57,12 @@ type layer struct {
 	extracting bool  // an Extracting was seen
 	downloaded time.Duration
 	finished   time.Duration
-	present    bool // its bytes were on this host
-	joined     bool // seen: a part was present at once
-	shared     bool // known: another measured pull fetches it
-	jumped     bool // all of it was present at once; its size decides what that means
+	present    bool  // its bytes were on this host
+	joined     bool  // seen: a part was present at once
+	shared     bool  // known: another measured pull fetches it
+	jumped     bool  // all of it was present at once; its size decides what that means
+	exact      bool  // the times are the store's, not those of the lines
+	had        int64 // bytes that an earlier pull had left; exact only
 }
 
 // knownSize returns the compressed size in bytes, 0 if unknown. The manifest's
@@ -245,7 +247,7 @@ func (l *layer) fetched() (int64, bool) {
 	switch l.state {
 	case Downloaded, Extracting, Complete:
 		if size := l.knownSize(); size > 0 {
-			return size, true
+			return max(size-l.had, 0), true
 		}
 		return l.base + l.count, false
 	case Downloading, Retrying:

@@ -21,7 +21,7 @@ func Outcomes() []Outcome { return []Outcome{OK, Failed, Stopped} }
 
 // Causes returns all causes.
 func Causes() []Cause {
-	return []Cause{NoCause, NoImage, BadName, Denied, NoPlatform, NoSpace, Unreachable, Corrupt, CutShort, EngineDown, Canceled, Other}
+	return []Cause{NoCause, NoImage, BadName, Denied, NoPlatform, NoSpace, Unreachable, Corrupt, Unreadable, CutShort, EngineDown, Canceled, Other}
 }
 
 // maxAhead is how far the clock of another process may be ahead.

@@ -98,6 +98,12 @@ func Reduce(o Options, stream iter.Seq2[engine.PullEvent, error]) (Pull, error) 
 // Add processes the next event. An event older than the last counts as
 // simultaneous with it.
 func (r *Reducer) Add(ev engine.PullEvent) {
+	if ev.Times != nil {
+		if l := r.byID[ev.Layer]; l != nil {
+			l.correct(*ev.Times, r.options.Begun)
+		}
+		return
+	}
 	at := r.since(ev.Time)
 	r.last = at
 	if ev.Layer == "" {
@@ -152,6 +158,9 @@ func (r *Reducer) resolve(at time.Duration) {
 
 func (r *Reducer) containerd() bool { return r.options.ImageStore == engine.ContainerdStore }
 
+// polled reports whether the times of a layer are those of the engine's polls.
+func (r *Reducer) polled(l *layer) bool { return r.containerd() && !l.exact }
+
 // since returns t as time since the pull began, at least that of the last event.
 func (r *Reducer) since(t time.Time) time.Duration {
 	return max(t.Sub(r.options.Begun), r.last, 0)
@@ -190,7 +199,7 @@ func (r *Reducer) figures(now time.Duration) Pull {
 	var downloads, retries, extracts []interval
 	for _, l := range r.layers {
 		l = l.asOf(now)
-		if r.containerd() && l.counts.first > 0 && len(l.download) > 0 {
+		if r.polled(l) && l.counts.first > 0 && len(l.download) > 0 {
 			l.download[0].from = min(l.download[0].from, l.counts.begin(l.announced))
 		}
 		f := r.layerFigures(l, p.Joined || l.shared)
@@ -208,14 +217,19 @@ func (r *Reducer) figures(now time.Duration) Pull {
 		extracts = append(extracts, f.extract...)
 	}
 	p.RetryWait = holdfast.Millis(union(retries))
-	p.Download.finish(downloads, p.Joined)
-	p.Extract.finish(extracts, p.Joined)
+	least := time.Duration(0)
+	if slices.ContainsFunc(r.layers, r.polled) {
+		least = 2 * poll // each end is off by up to one
+	}
+	p.Download.finish(downloads, p.Joined, least)
+	p.Extract.finish(extracts, p.Joined, least)
 	return p
 }
 
-func (t *Transfer) finish(list []interval, joined bool) {
+// finish adds the times and the rate. A shorter time than least has no rate.
+func (t *Transfer) finish(list []interval, joined bool, least time.Duration) {
 	t.Wall, t.Sum = holdfast.Millis(union(list)), holdfast.Millis(sum(list))
-	if t.Exact && !joined {
+	if t.Exact && !joined && time.Duration(t.Wall) >= least {
 		t.Rate = rate(t.Bytes, time.Duration(t.Wall))
 	}
 }
@@ -232,7 +246,7 @@ func (r *Reducer) joined() bool {
 		own = own || l.state != Present
 		// A layer that small may have arrived completely before it could be
 		// detected.
-		if l.joined || l.jumped && l.knownSize() > firstSlack || r.containerd() && l.counts.joined(l.announced) {
+		if l.joined || l.jumped && l.knownSize() > firstSlack || r.polled(l) && l.counts.joined(l.announced) {
 			return true
 		}
 	}
@@ -262,7 +276,7 @@ func (r *Reducer) layerFigures(l *layer, joined bool) figure {
 	if len(l.download) > 0 {
 		first, last := l.download[0], l.download[len(l.download)-1]
 		f.Download = Span{holdfast.Millis(first.from), holdfast.Millis(last.to)}
-		f.Queued = holdfast.Millis(first.from - l.announced)
+		f.Queued = holdfast.Millis(max(first.from-l.announced, 0))
 	}
 	if l.state != Extracting && l.state != Complete {
 		return f
@@ -270,7 +284,7 @@ func (r *Reducer) layerFigures(l *layer, joined bool) figure {
 	extract := l.extract
 	if !l.extracting {
 		extract = r.inferred(l)
-		f.Inferred = true
+		f.Inferred = !l.exact
 	}
 	f.Extract = Span{holdfast.Millis(extract.from), holdfast.Millis(extract.to)}
 	f.Waited = holdfast.Millis(max(extract.from-l.downloaded, 0))
@@ -288,7 +302,7 @@ func (r *Reducer) inferred(l *layer) interval {
 			from = max(from, other.finished)
 		}
 	}
-	if r.containerd() {
+	if r.polled(l) {
 		// At the last poll no extraction of the layer was running.
 		from = max(from, l.finished-poll)
 	}

@@ -19,6 +19,8 @@ type said struct {
 
 func seconds(n float64) holdfast.Millis { return holdfast.Millis(n * float64(time.Second)) }
 
+const mib = 1 << 20
+
 const whole = "Status: Downloaded newer image for a:1"
 
 // hear reduces lines. The stream ends after end ms with err.
@@ -165,6 +167,60 @@ func TestContainerdStoreTellsSeconds(t *testing.T) {
 	p, err := r.Finish(at(3300), nil)
 	if err != nil || p.Download.Bytes != 700 || !p.Download.Exact || p.Extract.Bytes != 5700 || p.Extract.Wall != seconds(3) || p.Cached || p.Joined {
 		t.Errorf("%+v, %v", p, err)
+	}
+}
+
+// TestStoreHasTheTimes: the lines come in the same poll, and the engine's containerd has the
+// times.
+func TestStoreHasTheTimes(t *testing.T) {
+	at := func(ms int) time.Time { return begun.Add(time.Duration(ms) * time.Millisecond) }
+	lines := []engine.PullEvent{
+		{Time: at(100), Layer: "a", Status: "Pulling fs layer"},
+		{Time: at(100), Layer: "b", Status: "Pulling fs layer"},
+		{Time: at(500), Layer: "a", Status: "Download complete"},
+		{Time: at(500), Layer: "b", Status: "Download complete"},
+		{Time: at(502), Layer: "a", Status: "Pull complete"},
+		{Time: at(502), Layer: "b", Status: "Pull complete"},
+		{Time: at(503), Status: whole},
+	}
+	times := func(requested, received, stored, extracted int) *engine.LayerTimes {
+		t := &engine.LayerTimes{Size: mib, Received: at(received), Stored: at(stored), Extracted: at(extracted)}
+		if requested != 0 {
+			t.Requested = at(requested)
+		}
+		return t
+	}
+	late := times(120, 290, 300, 430)
+	late.Empty = at(380)
+	resumed := times(0, 400, 420, 450)
+	resumed.From = mib / 4
+	for name, c := range map[string]struct {
+		a, b              *engine.LayerTimes
+		download, extract holdfast.Millis
+		bytes             int64
+		joined            bool
+	}{
+		"none":             {nil, nil, 0, 0, 2 * mib, false},
+		"exact":            {times(110, 210, 230, 330), times(120, 290, 300, 430), seconds(.18), seconds(.2), 2 * mib, false},
+		"the second waits": {times(110, 210, 230, 240), times(220, 290, 300, 430), seconds(.17), seconds(.14), 2 * mib, false},
+		"made late":        {times(110, 210, 230, 330), late, seconds(.18), seconds(.15), 2 * mib, false},
+		"another's":        {times(-50, 210, 230, 330), times(120, 290, 300, 430), seconds(.19), seconds(.2), 0, true},
+		"goes on":          {times(110, 210, 230, 330), resumed, seconds(.1), seconds(.13), 2*mib - mib/4, false},
+		"a clock's step":   {times(110, 210, 230, 330), times(120, 290, 300, 90_000), seconds(.18), seconds(.272), 2 * mib, false},
+	} {
+		r := spinup.NewReducer(spinup.Options{Begun: begun, ImageStore: engine.ContainerdStore, Sizes: map[string]int64{"a": mib, "b": mib}})
+		for _, ev := range lines {
+			r.Add(ev)
+		}
+		r.Add(engine.PullEvent{Time: at(505), Layer: "a", Times: c.a})
+		r.Add(engine.PullEvent{Time: at(505), Layer: "b", Times: c.b})
+		p, err := r.Finish(at(510), nil)
+		if err != nil || p.Download.Wall != c.download || p.Extract.Wall != c.extract || p.Download.Bytes != c.bytes || p.Joined != c.joined {
+			t.Errorf("%s: %v, joined %v, download %+v, extract %+v", name, err, p.Joined, p.Download, p.Extract)
+		}
+		if exact := c.a != nil && !c.joined; (p.Download.Rate > 0) != exact || (p.Extract.Rate > 0) != exact {
+			t.Errorf("%s: rates %v and %v", name, p.Download.Rate, p.Extract.Rate)
+		}
 	}
 }
 

@@ -253,6 +253,20 @@ type PullEvent struct {
 	Current int64     // Units so far; 0 if not given
 	Total   int64     // Units in all; 0 or less if unknown
 	Units   string    // the unit of Current and Total: "" is bytes, "s" seconds
+	// Times, if not nil, are the layer's exact times. Such an event is no line: it has no
+	// Status, and comes after the last line of a pull that succeeded.
+	Times *LayerTimes
+}
+
+// LayerTimes are the times of a layer as the engine's store has them, by the host's clock.
+type LayerTimes struct {
+	Size      int64     // compressed bytes
+	From      int64     // bytes that an earlier, broken download had left; not fetched again
+	Requested time.Time // right before the request to the registry; zero if unknown
+	Received  time.Time // the last byte was written
+	Stored    time.Time // the layer was verified and on the disk
+	Empty     time.Time // its empty file system was there, right before the extraction; zero if unknown
+	Extracted time.Time // its file system was complete
 }
 
 // PullOptions are options of Pull. The zero value is the engine's own platform,

@@ -41,6 +41,16 @@ var long = flag.Bool("long", false, "all cases of the tests of which make test h
 // that make test runs in part.
 func Long() bool { return *long }
 
+var dockerdDir = flag.String("dockerd", "", "directory with the programs of another Docker engine than the installed one: dockerd, docker-proxy, containerd, containerd-shim-runc-v2, and runc if it needs another")
+
+// Options returns o with the programs that the flag -dockerd names.
+func Options(o lab.Options) lab.Options {
+	if *dockerdDir != "" && o.Dockerd == "" {
+		o.Dockerd, o.Path = filepath.Join(*dockerdDir, "dockerd"), *dockerdDir
+	}
+	return o
+}
+
 // server is the static test server. The first engine that needs it builds it.
 var server struct {
 	sync.Mutex
@@ -120,7 +130,7 @@ func Docker(t testing.TB) *docker.Engine {
 func Private(t testing.TB, o lab.Options) *lab.Engine {
 	t.Helper()
 	needLab(t)
-	e, err := lab.StartEngine(t.Context(), o)
+	e, err := lab.StartEngine(t.Context(), Options(o))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +160,7 @@ func needLab(t testing.TB) {
 func startShared() (*lab.Engine, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	engine, err := lab.StartEngine(ctx, lab.Options{LiveRestore: true})
+	engine, err := lab.StartEngine(ctx, Options(lab.Options{LiveRestore: true}))
 	if err != nil {
 		return nil, err
 	}

@@ -10,12 +10,14 @@ import (
 	"math/rand/v2"
 
 	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/compression"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 // Layer is a layer of one file with random bytes. The seed determines the bytes.
@@ -24,6 +26,8 @@ type Layer struct {
 	Size int64 // of the file in bytes; compressed the layer is a little larger
 	// Stored skips the compression, which takes most of the time of creating a layer.
 	Stored bool
+	// Zstd compresses it with zstd instead of gzip.
+	Zstd bool
 }
 
 // Image returns an image of such layers for linux on arch.
@@ -58,6 +62,11 @@ func (l Layer) make() (v1.Layer, error) {
 	}
 	if err := w.Close(); err != nil {
 		return nil, err
+	}
+	if l.Zstd {
+		return tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+			return io.NopCloser(bytes.NewReader(buf.Bytes())), nil
+		}, tarball.WithCompression(compression.ZStd), tarball.WithMediaType(types.OCILayerZStd))
 	}
 	level := gzip.HuffmanOnly
 	if l.Stored {

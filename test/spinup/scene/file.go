@@ -36,8 +36,48 @@ type line struct {
 	Current int64   `json:"current,omitempty"`
 	Total   int64   `json:"total,omitempty"`
 	Units   string  `json:"units,omitempty"`
+	Times   *times  `json:"times,omitempty"`
 	End     bool    `json:"end,omitempty"`
 	Error   string  `json:"error,omitempty"`
+}
+
+// times are an event's LayerTimes, in milliseconds since the pull was requested.
+// A nil is unknown.
+type times struct {
+	Size      int64    `json:"size"`
+	From      int64    `json:"from,omitempty"`
+	Requested *float64 `json:"requested,omitempty"`
+	Received  float64  `json:"received"`
+	Stored    float64  `json:"stored"`
+	Empty     *float64 `json:"empty,omitempty"`
+	Extracted float64  `json:"extracted"`
+}
+
+func timesOf(t *engine.LayerTimes, since func(time.Time) float64) *times {
+	if t == nil {
+		return nil
+	}
+	out := &times{Size: t.Size, From: t.From, Received: since(t.Received), Stored: since(t.Stored), Extracted: since(t.Extracted)}
+	for at, to := range map[*time.Time]**float64{&t.Requested: &out.Requested, &t.Empty: &out.Empty} {
+		if !at.IsZero() {
+			ms := since(*at)
+			*to = &ms
+		}
+	}
+	return out
+}
+
+func (t *times) read(at func(ms float64) time.Time) *engine.LayerTimes {
+	if t == nil {
+		return nil
+	}
+	out := &engine.LayerTimes{Size: t.Size, From: t.From, Received: at(t.Received), Stored: at(t.Stored), Extracted: at(t.Extracted)}
+	for ms, to := range map[*float64]*time.Time{t.Requested: &out.Requested, t.Empty: &out.Empty} {
+		if ms != nil {
+			*to = at(*ms)
+		}
+	}
+	return out
 }
 
 // Write writes the stream as a file.
@@ -51,6 +91,7 @@ func (s Stream) Write(w io.Writer, info engine.Info) error {
 	since := func(t time.Time) float64 { return math.Round(float64(t.Sub(s.Begun))/1e3) / 1e3 }
 	for _, ev := range s.Events {
 		l := line{Millis: since(ev.Time), Layer: ev.Layer, Status: ev.Status, Current: ev.Current, Total: ev.Total, Units: ev.Units}
+		l.Times = timesOf(ev.Times, since)
 		if err := out.Encode(l); err != nil {
 			return err
 		}
@@ -77,7 +118,8 @@ func Read(r io.Reader, begun time.Time) (File, error) {
 		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
 			return f, fmt.Errorf("line %q: %w", lines.Text(), err)
 		}
-		at := begun.Add(time.Duration(l.Millis * 1e6))
+		after := func(ms float64) time.Time { return begun.Add(time.Duration(ms * 1e6)) }
+		at := after(l.Millis)
 		if l.End {
 			f.Ended = at
 			if l.Error != "" {
@@ -85,7 +127,7 @@ func Read(r io.Reader, begun time.Time) (File, error) {
 			}
 			return f, nil
 		}
-		f.Events = append(f.Events, engine.PullEvent{Time: at, Layer: l.Layer, Status: l.Status, Current: l.Current, Total: l.Total, Units: l.Units})
+		f.Events = append(f.Events, engine.PullEvent{Time: at, Layer: l.Layer, Status: l.Status, Current: l.Current, Total: l.Total, Units: l.Units, Times: l.Times.read(after)})
 	}
 	return f, errors.New("it has no end")
 }

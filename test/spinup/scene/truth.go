@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -50,7 +51,12 @@ func Passing(passed []registry.Passed, sizes map[string]int64) []Span {
 // (overlay2 ApplyDiff) and the layer store's (applyTar).
 var logged = regexp.MustCompile(`time="([^"]+)" level=debug msg="(Applying tar in|Applied tar)`)
 
-// Applied returns the extractions in a daemon's debug log since begun.
+// The message of containerd when it has extracted a layer, and how long that took
+// (containerd, core/diff/apply/apply.go).
+var diffApplied = regexp.MustCompile(`time="([^"]+)" level=debug msg="diff applied" d=(\S+)`)
+
+// Applied returns the extractions in a daemon's debug log since begun, of Docker's own
+// store or of its containerd.
 func Applied(path string, begun time.Time) ([]Span, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -61,6 +67,17 @@ func Applied(path string, begun time.Time) ([]Span, error) {
 	var from time.Time
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
+		if m := diffApplied.FindStringSubmatch(lines.Text()); m != nil {
+			at, terr := time.Parse(time.RFC3339Nano, m[1])
+			took, derr := time.ParseDuration(m[2])
+			if err := errors.Join(terr, derr); err != nil {
+				return nil, fmt.Errorf("%s: %w", path, err)
+			}
+			if !at.Before(begun) {
+				out = append(out, Span{at.Add(-took), at})
+			}
+			continue
+		}
 		m := logged.FindStringSubmatch(lines.Text())
 		if m == nil {
 			continue

@@ -24,16 +24,17 @@ const (
 // file of its own from the first byte until it is extracted (moby,
 // distribution/pull_v2.go createDownloadFile; the daemon's temporary directory is
 // in its data root). The containerd image store leaves files of broken downloads
-// behind and is not checked.
+// behind; the engine reports its downloads instead (Fetcher).
 type fetching struct {
 	cfg       Config
+	reported  bool // by the engine
 	announced time.Time
 	end       func() // nil: nothing is announced
 }
 
 // look updates the announcement from the current state of the directory.
 func (f *fetching) look(now time.Time) {
-	if !f.blobs() || f.cfg.Busy() {
+	if !f.reported && !f.blobs() || f.cfg.Busy() {
 		f.stop()
 		return
 	}

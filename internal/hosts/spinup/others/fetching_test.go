@@ -50,6 +50,10 @@ func TestLayersBeingFetchedAreUnderWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	look("extracted", 3, 3)
+	f.reported = true
+	look("the engine reports one", 4, 3)
+	f.reported = false
+	look("and its end", 4, 4)
 	f.cfg.DataRoot = func() string { return "" }
-	look("an engine elsewhere", 3, 3)
+	look("an engine elsewhere", 4, 4)
 }

@@ -17,7 +17,7 @@
 //   - download and extract: not recorded. An engine sends one event when a pull has
 //     ended, also if the image was present, and none when a pull begins or fails. The
 //     record has the time of that event if it was recent. A running pull is detected by
-//     the files of its layers, if the image store is Docker's classic one.
+//     the files of its layers, or by the engine's own containerd.
 //
 // A container that is created and not started within StartWithin is not a spin-up.
 // Events while the agent does not run are lost, except those that the engine still has
@@ -63,6 +63,12 @@ var actions = [...]string{"pull", "create", "start", "kill", "die", "destroy", "
 type Engine interface {
 	Watch(ctx context.Context, o engine.WatchOptions) iter.Seq[engine.Event]
 	Inspect(ctx context.Context, id string) (engine.Container, error)
+}
+
+// Fetcher is an Engine that reports when any client fetches or extracts layers, and when
+// none does any more.
+type Fetcher interface {
+	Fetching(ctx context.Context) iter.Seq[bool]
 }
 
 // Config configures a Watcher. All functions are called from one goroutine and
@@ -135,6 +141,18 @@ func (w *Watcher) Run(ctx context.Context) error {
 		}
 	})
 	defer t.dropAll()
+	reported := make(chan bool)
+	if f, ok := w.engine.(Fetcher); ok {
+		running.Go(func() {
+			for now := range f.Fetching(ctx) {
+				select {
+				case reported <- now:
+				case <-ctx.Done():
+					return
+				}
+			}
+		})
+	}
 	pulls := fetching{cfg: w.cfg}
 	defer pulls.stop()
 	look, sweep := time.NewTicker(lookEvery), time.NewTicker(sweepEvery)
@@ -146,6 +164,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 			t.add(ev)
 		case a := <-answers:
 			t.answered(a)
+		case pulls.reported = <-reported:
+			pulls.look(time.Now())
 		case now := <-look.C:
 			pulls.look(now)
 		case <-sweep.C:

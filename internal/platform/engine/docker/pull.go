@@ -28,12 +28,15 @@ func (e *Engine) Pull(ctx context.Context, ref string, o engine.PullOptions) ite
 		// The engine stops the pull when the request ends.
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
+		downloads := e.watchIngests(ctx, time.Now())
+		defer downloads.close()
 		stream, err := e.api.ImagePull(ctx, ref, options)
 		if err != nil {
 			yield(engine.PullEvent{}, e.fail(ctx, err, "pull image %s", ref))
 			return
 		}
 		defer stream.Close()
+		digest, layers := "", false
 		for m, err := range stream.JSONMessages(ctx) {
 			if err == nil && m.Error != nil {
 				err = m.Error
@@ -42,7 +45,20 @@ func (e *Engine) Pull(ctx context.Context, ref string, o engine.PullOptions) ite
 				yield(engine.PullEvent{}, e.fail(ctx, err, "pull image %s", ref))
 				return
 			}
-			if !yield(pullEvent(m), nil) {
+			ev := pullEvent(m)
+			if text, ok := strings.CutPrefix(ev.Status, "Digest: "); ok {
+				digest = text
+			}
+			layers = layers || ev.Layer != ""
+			if !yield(ev, nil) {
+				return
+			}
+		}
+		if !layers {
+			return // nothing was fetched
+		}
+		for _, ev := range downloads.times(ctx, digest, o.Platform) {
+			if !yield(ev, nil) {
 				return
 			}
 		}

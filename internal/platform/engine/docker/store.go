@@ -1,0 +1,41 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/moby/moby/client"
+	"github.com/moby/moby/client/pkg/versions"
+)
+
+// store is the containerd of an engine with the containerd image store. The engine's API
+// reports its address since version 1.46 (Docker 27).
+type store struct {
+	*containerd.Client
+	namespace   string
+	snapshotter string
+}
+
+// openStore connects to the engine's containerd. It returns nil if the engine has another
+// image store, or if its containerd is not on this host. The caller closes it.
+func (e *Engine) openStore(ctx context.Context) (*store, error) {
+	if !strings.HasPrefix(e.host, "unix://") || versions.LessThan(e.api.ClientVersion(), "1.46") {
+		return nil, nil
+	}
+	res, err := e.api.Info(ctx, client.InfoOptions{})
+	if err != nil {
+		return nil, e.fail(ctx, err, "find the engine's containerd")
+	}
+	at := res.Info.Containerd
+	if !onContainerd(res.Info.DriverStatus) || at == nil {
+		return nil, nil
+	}
+	path := strings.TrimPrefix(at.Address, "unix://")
+	api, err := containerd.New(path, containerd.WithDefaultNamespace(at.Namespaces.Containers))
+	if err != nil {
+		return nil, fmt.Errorf("connect to the engine's containerd at %s: %w", path, err)
+	}
+	return &store{Client: api, namespace: at.Namespaces.Containers, snapshotter: res.Info.Driver}, nil
+}
