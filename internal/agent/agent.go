@@ -27,6 +27,7 @@ import (
 	"holdfast/internal/hosts/protect/history"
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/hosts/spinup/prefetch"
+	"holdfast/internal/hosts/spinup/puller"
 	"holdfast/internal/hosts/spinup/recorder"
 	"holdfast/internal/platform/coalesce"
 	"holdfast/internal/platform/engine"
@@ -135,6 +136,7 @@ type Agent struct {
 	warmPool   *container.Pool
 	sessions   *session.Manager
 	prefetch   *prefetch.Keeper
+	pulls      *puller.Puller
 	load       *hostload.Meter
 	published  atomic.Pointer[holdfast.Node] // record that this node published last
 	doctor     *service.Doctor               // nil if it is switched off
@@ -294,7 +296,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	a.metrics.MustRegister(upkeepMetric(a.engine))
 	p.Start("health", a.health.Run)
 	a.networks, a.warmPool = a.newNetworks(dead), a.newWarmPool(dead)
-	a.mover = a.newMover()
+	a.mover, a.pulls = a.newMover(), a.newPuller()
 	var names []string
 	for _, t := range a.cfg.Templates {
 		names = append(names, t.Runtime)
@@ -304,6 +306,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	deps := session.Deps{
 		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.killer, Watcher: watcher, Deadman: dead, Hooks: a.opt.Hook,
 		Lease: a.lease.ID, Cloned: a.lease.Cloned, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Networks: a.networks, Warm: warmContainers{a.warmPool}, Log: a.log,
+		Lease: a.lease.ID, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Pull: a.pullFor, Networks: a.networks, Warm: warmContainers{a.warmPool}, Log: a.log,
 		Runtime: works.Check, PrewarmCgroupAttach: a.prewarmCgroupAttach,
 	}
 	if a.mover != nil {
@@ -392,7 +395,7 @@ func (a *Agent) serve(p, front *tasks.Stack, l *listeners) error {
 	if err != nil {
 		return err
 	}
-	a.keepPrefetched(p, a.engine)
+	a.keepPrefetched(p)
 	if err := a.sweepJobs(p); err != nil {
 		return err
 	}

@@ -11,7 +11,6 @@ import (
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/hosts/spinup/prefetch"
 	"holdfast/internal/hosts/spinup/puller"
-	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/tasks"
 )
 
@@ -47,18 +46,28 @@ func (a *Agent) runCollector(ctx context.Context) error {
 	return nil
 }
 
-// keepPrefetched starts the keeper that keeps the configured images present on this
-// host.
-func (a *Agent) keepPrefetched(p *tasks.Stack, e engine.Engine) {
-	pulls := puller.New(puller.Config{
-		Engine: e, Logins: puller.DockerLogins{}, Manifests: puller.Registries{},
+// newPuller returns the puller of all images that the agent pulls.
+func (a *Agent) newPuller() *puller.Puller {
+	return puller.New(puller.Config{
+		Engine: a.engine, Logins: puller.DockerLogins{}, Manifests: puller.Registries{},
 		Host: string(a.node), Unpigz: spinup.HasUnpigz(), Log: a.log,
 	})
+}
+
+// pullFor pulls the image of a session or of a warm container.
+func (a *Agent) pullFor(ctx context.Context, image string) (spinup.Pull, error) {
+	record, err := a.pulls.Pull(ctx, puller.Request{Image: image}, nil)
+	return *record.Pull, err
+}
+
+// keepPrefetched starts the keeper that keeps the configured images present on this
+// host.
+func (a *Agent) keepPrefetched(p *tasks.Stack) {
 	a.prefetch = prefetch.New(a.cfg.Images, prefetch.Deps{
-		Engine: e, File: filepath.Join(a.cfg.DataDir, prefetch.FileName), Log: a.log,
+		Engine: a.engine, File: filepath.Join(a.cfg.DataDir, prefetch.FileName), Log: a.log,
 		Pull: func(ctx context.Context, image string) error {
 			defer a.spinups.Begin(spinup.ForPull, image)()
-			record, err := pulls.Pull(ctx, puller.Request{Image: image, Missing: true, Job: "prefetch"}, nil)
+			record, err := a.pulls.Pull(ctx, puller.Request{Image: image, Missing: true, Job: "prefetch"}, nil)
 			a.spinups.Record(record)
 			if err == nil {
 				a.log.Info("pulled an image ahead of use", "image", image, "pull", record.Pull.Line())

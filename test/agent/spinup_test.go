@@ -3,6 +3,7 @@ package agent
 import (
 	"archive/tar"
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -242,6 +243,66 @@ func TestPulledBootsAreRecorded(t *testing.T) {
 	}
 	if got := h.metric(`holdfast_spinup_pulls_total{from="registry"}`); got != "1" {
 		t.Errorf("%s pulls", got)
+	}
+}
+
+// TestPrivateRegistry: sessions and warm containers use the logins that docker login has saved,
+// in the file or in a credential helper. A login that is replaced is used for the next pull.
+func TestPrivateRegistry(t *testing.T) {
+	docker := filepath.Join(t.TempDir(), "docker")
+	t.Setenv("DOCKER_CONFIG", docker)
+	t.Setenv("PATH", docker+":"+os.Getenv("PATH"))
+	h := newNode(t, labtest.Engine(t).Host(), "")
+	const secret = "the-password-of-this-test"
+	login := registry.Options{User: "reader", Password: secret}
+	reg, err := registry.Start(t.Context(), login)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := reg.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, tag := range []string{"web:1", "web:2"} {
+		if _, err := reg.Push(t.Context(), serverImage(t), tag, login); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(name, text string) {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(docker, 0o700), os.WriteFile(filepath.Join(docker, name), []byte(text), 0o700)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	saved := func(password string) {
+		write("config.json", fmt.Sprintf(`{"auths": {%q: {"auth": %q}}}`, reg.Host(), base64.StdEncoding.EncodeToString([]byte("reader:"+password))))
+	}
+	h.configure(fmt.Sprintf(`templates:
+  - {name: web, image: "%[1]s/web:1", port: 8080, ready: {http: /healthz, timeout: 30s}}
+  - {name: quick, image: "%[1]s/web:2", port: 8080, ready: {http: /healthz, timeout: 30s}, warm: 1}
+`, reg.Host()))
+	h.start()
+	refused := func(key string) {
+		t.Helper()
+		if r := h.cli("session", "start", key, "--template", "web"); r.code == 0 || !strings.Contains(r.err, reg.Host()) {
+			t.Errorf("exit code %d: %s", r.code, r.err)
+		}
+	}
+	refused("first")
+	saved("a-wrong-password")
+	refused("second")
+	saved(secret)
+	h.must("session", "start", "third", "--template", "web")
+	write("docker-credential-here", fmt.Sprintf("#!/bin/sh\necho '{\"ServerURL\": %q, \"Username\": \"reader\", \"Secret\": %q}'\n", reg.Host(), secret))
+	write("config.json", fmt.Sprintf(`{"credHelpers": {%q: "here"}}`, reg.Host()))
+	eventually(t, "a container is warm", func() bool { return h.metric(`holdfast_warm_ready{template="quick"}`) == "1" })
+	h.signal(syscall.SIGTERM)
+	h.wait()
+	for _, password := range []string{secret, "a-wrong-password", base64.StdEncoding.EncodeToString([]byte("reader:" + secret))} {
+		if log := h.out.String() + h.errs.String(); strings.Contains(log, password) {
+			t.Errorf("the log contains %q", password)
+		}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast"
+	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/store"
 	"holdfast/internal/sessions/hook"
@@ -124,7 +125,7 @@ func unstarted(t *testing.T, s setup) (*node, *kill.Watcher) {
 	}
 	n.Manager = New(s.cfg, Deps{
 		Store: s.faulty, Engine: e, Opener: opener, Killer: &kill.Killer{}, Watcher: s.watch(watcher),
-		Deadman: s.dead, Hooks: hook.Runner{"/proc/self/exe", "hook"}, Lease: id, Metrics: NewMetrics(prometheus.NewRegistry()), Spinups: s.heard, Networks: s.nets, Warm: s.warm, Mover: s.mover, Log: testLog(t),
+		Deadman: s.dead, Hooks: hook.Runner{"/proc/self/exe", "hook"}, Lease: id, Metrics: NewMetrics(prometheus.NewRegistry()), Spinups: s.heard, Pull: pullWith(e), Networks: s.nets, Warm: s.warm, Mover: s.mover, Log: testLog(t),
 	})
 	return n, watcher
 }
@@ -236,4 +237,11 @@ func await(t *testing.T, what string, ok func() bool) {
 		}
 	}
 	t.Fatalf("waited a minute until %s", what)
+}
+
+// pullWith pulls with an engine, without logins.
+func pullWith(e engine.Engine) func(context.Context, string) (spinup.Pull, error) {
+	return func(ctx context.Context, image string) (spinup.Pull, error) {
+		return spinup.Reduce(spinup.Options{Image: image, Begun: time.Now()}, e.Pull(ctx, image, engine.PullOptions{}))
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/store"
 	"holdfast/internal/platform/tasks"
@@ -55,6 +56,9 @@ type Deps struct {
 	Hooks   hook.Runner          // runs snapshot commands; if nil they fail
 	Metrics *Metrics
 	Spinups Spinups // may be nil
+	// Pull pulls an image, with the host's login for its registry. It returns the figures
+	// of the pull, also of a failed one.
+	Pull func(ctx context.Context, image string) (spinup.Pull, error)
 	// PrewarmCgroupAttach runs beside each boot and shortens it until done is closed;
 	// see cgroup.ReadyAttach. It returns soon after that, or earlier. It may be nil.
 	PrewarmCgroupAttach func(done <-chan struct{})
@@ -180,7 +184,7 @@ func New(cfg Config, deps Deps) *Manager {
 		suspends:   make(chan struct{}, suspendsAtOnce),
 		reclaims:   make(chan struct{}, 4*runtime.NumCPU()),
 		check:      tasks.NewSignal(),
-		pulls:      newPulls(deps.Engine, deps.Spinups),
+		pulls:      newPulls(deps.Pull),
 		askTime:    askTime,
 		generation: newLeaseGeneration(),
 		sessions:   map[holdfast.SessionKey]*entry{},

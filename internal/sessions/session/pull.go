@@ -47,8 +47,7 @@ func (m *Manager) fetchAhead(ctx context.Context, image string) error {
 // pulls shares one pull of an image among all that wait for it. The number of images
 // in the configuration bounds the number of pulls.
 type pulls struct {
-	engine  engine.Engine
-	spinups Spinups
+	fetchOne func(ctx context.Context, image string) (spinup.Pull, error) // Deps.Pull
 
 	mu      sync.Mutex
 	byImage map[string]*pull
@@ -65,8 +64,8 @@ type pull struct {
 	err     error         // likewise
 }
 
-func newPulls(e engine.Engine, s Spinups) *pulls {
-	return &pulls{engine: e, spinups: s, byImage: map[string]*pull{}}
+func newPulls(one func(context.Context, string) (spinup.Pull, error)) *pulls {
+	return &pulls{fetchOne: one, byImage: map[string]*pull{}}
 }
 
 // fetch pulls the image, or joins a pull in progress. It returns the figures of the
@@ -135,8 +134,7 @@ func (p *pulls) leave(image string, one *pull) bool {
 func (p *pulls) pull(ctx context.Context, image string) (figures spinup.Pull, err error) {
 	begun := time.Now()
 	err = retry(ctx, holdfast.ErrEngine, func() (err error) {
-		o := spinup.Options{Image: image, Begun: time.Now(), ImageStore: p.spinups.Cohort().ImageStore}
-		figures, err = spinup.Reduce(o, p.engine.Pull(ctx, image, engine.PullOptions{}))
+		figures, err = p.fetchOne(ctx, image)
 		return err
 	})
 	if err == nil {
