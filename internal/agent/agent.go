@@ -305,8 +305,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	p.Start("runtimes", works.Run)
 	deps := session.Deps{
 		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.killer, Watcher: watcher, Deadman: dead, Hooks: a.opt.Hook,
-		Lease: a.lease.ID, Cloned: a.lease.Cloned, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Networks: a.networks, Warm: warmContainers{a.warmPool}, Log: a.log,
-		Lease: a.lease.ID, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Pull: a.pullFor, Networks: a.networks, Warm: warmContainers{a.warmPool}, Log: a.log,
+		Lease: a.lease.ID, Cloned: a.lease.Cloned, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Pull: a.pullFor, Networks: a.networks, Warm: warmContainers{a.warmPool}, Log: a.log,
 		Runtime: works.Check, PrewarmCgroupAttach: a.prewarmCgroupAttach,
 	}
 	if a.mover != nil {
