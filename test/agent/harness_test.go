@@ -350,9 +350,10 @@ func (h *host) cli(args ...string) result { return h.cliFor(time.Minute, args...
 // cliFor is cli with another time limit.
 func (h *host) cliFor(limit time.Duration, args ...string) result {
 	h.t.Helper()
+	program := holdfastBinary(h.t) // the first call builds it
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, holdfastBinary(h.t), args...)
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), "HOLDFAST_SOCKET="+h.socket, "DOCKER_HOST="+h.docker)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
