@@ -119,10 +119,13 @@ func (h *host) pid() int {
 	return v.Agent.PID
 }
 
+// upgradeLimit is longer than all waits of an upgrade, as that of the command itself.
+const upgradeLimit = 5 * time.Minute
+
 // upgrade runs `holdfast agent --upgrade` with a short trial.
 func (h *host) upgrade(more ...string) (result, api.Upgrade) {
 	h.t.Helper()
-	r := h.cli(append([]string{"agent", "--upgrade", "--trial", "300ms", "--json"}, more...)...)
+	r := h.cliFor(upgradeLimit, append([]string{"agent", "--upgrade", "--trial", "300ms", "--json"}, more...)...)
 	var u api.Upgrade
 	if r.out != "" {
 		if err := json.Unmarshal([]byte(r.out), &u); err != nil {
