@@ -31,7 +31,7 @@ func (x *experiment) loseEngine(ctx context.Context, act Act) error {
 }
 
 // awaitAll returns when all agents are ready and the records show all sessions as served.
-// What clients notice until then is the cost of the act that ended all sessions.
+// After an act that ends all sessions, what clients notice until then is its cost.
 func (x *experiment) awaitAll(ctx context.Context) error {
 	for _, m := range x.nodes {
 		if err := m.awaitReady(ctx); err != nil {

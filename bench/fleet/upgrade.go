@@ -25,8 +25,12 @@ const (
 )
 
 // upgrade replaces the machine's agent by another process while it runs, as
-// `holdfast agent --upgrade` does.
+// `holdfast agent --upgrade` does. It begins when all sessions are served, because an
+// upgrade waits only for a while for boots, and then refuses the requests that wait for them.
 func (x *experiment) upgrade(ctx context.Context, m *node) error {
+	if err := x.awaitAll(ctx); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, upgradeTries*rig.Patience)
 	defer cancel()
 	var failures []error

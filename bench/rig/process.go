@@ -172,15 +172,13 @@ func (p *Process) ending() string {
 	if p.cmd != nil {
 		return p.cmd.ProcessState.String()
 	}
-	if strings.Contains(lastLines(p.Tail(), 2), "error: ") {
-		return "with an error"
+	lines := strings.Split(p.Tail(), "\n")
+	for _, line := range lines[max(0, len(lines)-2):] { // "error: " and "hint: "
+		if strings.HasPrefix(line, "error: ") {
+			return "with an error"
+		}
 	}
 	return "exit status 0"
-}
-
-func lastLines(text string, n int) string {
-	lines := strings.Split(text, "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
 // PID returns the id of the process.

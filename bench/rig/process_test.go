@@ -50,7 +50,7 @@ func TestAdoptedProcess(t *testing.T) {
 		script string
 		fails  bool
 	}{
-		"ends well": {"trap 'exit 0' TERM", false}, "fails": {"trap 'echo error: no; exit 3' TERM", true},
+		"ends well": {"trap 'echo a=rpc error: code; exit 0' TERM", false}, "fails": {"trap 'echo error: no; exit 3' TERM", true},
 	} {
 		script := c.script + "; echo $$ > " + dir + "/pid.new; mv " + dir + "/pid.new " + dir + "/pid; while :; do sleep 0.02; done"
 		first, err := Start(name, []string{"/bin/sh", "-c", `/bin/sh -c "$1" & exit`, "sh", script}, dir+"/"+name, 0, false)

@@ -47,8 +47,10 @@ func kindOf(err error) error {
 		return holdfast.ErrNotFound
 	case errdefs.IsConflict(err) && strings.Contains(message, "already in use"):
 		return engine.ErrConflict
-	// The engine ended within an earlier start of the container (libnetwork, network.go).
-	case strings.Contains(message, "endpoint with name") && strings.Contains(message, "already exists in network"):
+	// The engine ended within an earlier start of the container, and left its endpoint of a
+	// network (libnetwork, network.go) or its task (containerd).
+	case strings.Contains(message, "endpoint with name") && strings.Contains(message, "already exists in network"),
+		strings.Contains(message, "task ") && strings.HasSuffix(message, ": already exists"):
 		return engine.ErrInterrupted
 	}
 	return nil
