@@ -37,8 +37,8 @@ func Serve(ctx context.Context, keep <-chan os.Signal, turn *handoff.Turn, cfg c
 
 const (
 	// idleLimit is how long an upgrade waits for boots, which the end of an agent
-	// undoes.
-	idleLimit = 10 * time.Second
+	// undoes. This agent serves meanwhile. A boot may take this long on a busy host.
+	idleLimit = time.Minute
 	idlePoll  = 20 * time.Millisecond
 )
 
