@@ -28,39 +28,56 @@ import (
 const (
 	roleEcho    = "echo"
 	roleGateway = "gateway"
+	roleSecure  = "gateway-tls"
+	rolePages   = "pages"
+	roleClients = "clients"
 )
 
 // startTimeout is the limit until a child listens.
 const startTimeout = 10 * time.Second
 
 // GatewayChild is the main function of a process started by GatewayOptions.Child. It
-// runs the role in args on its own loopback port and prints the address to out. It
+// runs the role in args on its own loopback port and prints the address to out. The role
+// of clients prints a line when they are connected. It
 // returns at EOF of in, which is also the parent's death.
 func GatewayChild(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return fmt.Errorf("bench child: %w", err)
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
 		io.Copy(io.Discard, in)
 		cancel()
 	}()
+	if len(args) == 4 && args[0] == roleClients {
+		return holdClients(ctx, args[1:], out)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("bench child: %w", err)
+	}
 	fmt.Fprintln(out, ln.Addr())
 	switch {
 	case len(args) == 1 && args[0] == roleEcho:
 		return serveEcho(ctx, ln)
+	case len(args) == 1 && args[0] == rolePages:
+		return servePages(ctx, ln)
 	case len(args) == 2 && args[0] == roleGateway:
-		g, err := gateway.New(gateway.DefaultConfig(), oneSession{args[1]}, nil,
-			gateway.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
-		if err != nil {
-			return err
-		}
-		return g.Run(ctx, ln)
+		return serveGateway(ctx, ln, gateway.DefaultConfig(), args[1])
+	case len(args) == 4 && args[0] == roleSecure:
+		c := gateway.DefaultConfig()
+		c.CertFile, c.KeyFile = args[2], args[3]
+		return serveGateway(ctx, ln, c, args[1])
 	}
 	ln.Close()
 	return fmt.Errorf("bench child: unknown role %q", args)
+}
+
+// serveGateway runs a gateway in front of the server at upstream.
+func serveGateway(ctx context.Context, ln net.Listener, c gateway.Config, upstream string) error {
+	g, err := gateway.New(c, oneSession{upstream}, nil, gateway.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	return g.Run(ctx, ln)
 }
 
 // oneSession routes every key to one address.
@@ -74,19 +91,25 @@ func (oneSession) Refused(holdfast.SessionKey, holdfast.Route) {}
 
 // startChild starts a role and returns the address that it listens on.
 func startChild(ctx context.Context, command []string, role ...string) (address string, stop func(), err error) {
+	address, _, stop, err = startProcess(ctx, command, role...)
+	return address, stop, err
+}
+
+// startProcess is startChild, and returns the process's id.
+func startProcess(ctx context.Context, command []string, role ...string) (address string, pid int, stop func(), err error) {
 	args := append(append([]string{}, command[1:]...), role...)
 	cmd := exec.CommandContext(ctx, command[0], args...)
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
-		return "", nil, err
+		return "", 0, nil, err
 	}
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
-		return "", nil, err
+		return "", 0, nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return "", nil, fmt.Errorf("start %s: %w", role[0], err)
+		return "", 0, nil, fmt.Errorf("start %s: %w", role[0], err)
 	}
 	stop = func() {
 		stdin.Close()
@@ -95,9 +118,9 @@ func startChild(ctx context.Context, command []string, role ...string) (address 
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil {
 		stop()
-		return "", nil, fmt.Errorf("%s did not print its address: %w", role[0], err)
+		return "", 0, nil, fmt.Errorf("%s did not print its address: %w", role[0], err)
 	}
-	return strings.TrimSpace(line), stop, nil
+	return strings.TrimSpace(line), cmd.Process.Pid, stop, nil
 }
 
 // nginxConfig configures nginx for WebSockets as its users do, with settings that

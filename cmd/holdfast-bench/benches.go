@@ -141,6 +141,20 @@ func (p *programs) experiments() []cli.Experiment {
 			},
 		},
 		{
+			Name: "clients", Short: "Hold thousands of idle, slow and hostile clients, and measure another client's requests", Example: "holdfast bench clients",
+			Setup: func(f *pflag.FlagSet) experiment {
+				o := bench.ClientsOptions{Child: self(roleGatewayChild)}
+				f.IntVarP(&o.Clients, "number", "n", 10000, "idle and slow clients at once, 10 to 20000")
+				f.IntVar(&o.Rounds, "rounds", 3, "measurements without them, and with them")
+				f.DurationVar(&o.Window, "duration", 2*time.Second, "duration of one measurement")
+				f.StringArrayVar(&o.Only, "only", nil, "only the clients of this name; may be repeated")
+				return p.checked(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
+					o.Progress = progress
+					return bench.Clients(ctx, o)
+				})
+			},
+		},
+		{
 			Name: "fleet", Short: "Drain, kill and cut off nodes of a fleet while clients connect, beside the engine's own create and start",
 			Example: "holdfast bench fleet -n 3 --sessions 60 --rate 50 --chaos mixed",
 			Setup:   p.fleetBench,

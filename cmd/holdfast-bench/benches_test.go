@@ -15,6 +15,7 @@ func TestBenchesRefuseWhatCannotBe(t *testing.T) {
 		"boot -n 0", "boot -n -1",
 		"run -n 0", "run --size 0", "run --rate -1", "run --rate NaN",
 		"gateway --connections 0", "gateway --rounds 0", "gateway --duration -1s",
+		"clients -n 9", "clients --rounds 0", "clients --duration 0s", "clients --only nope",
 		"fleet -n 0", "fleet --sessions 0", "fleet --rate 0", "fleet --rate NaN", "fleet --rate Inf", "fleet --for 0s",
 		"fleet --chaos nope", "fleet --ttl 1ms",
 		"reload -n 0", "reload --rate 0", "reload --rate NaN", "reload --mode nope", "reload -n 99999999 --rate 1",

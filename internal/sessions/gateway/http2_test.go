@@ -5,18 +5,13 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
-	"net"
 	"net/http"
-	"runtime"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
-
-	"holdfast/test/lab/labtest"
 )
 
 // rawHTTP2 is a client that sends single frames.
@@ -186,50 +181,4 @@ func TestHTTP2Abuse(t *testing.T) {
 		}))
 		served(t)
 	})
-}
-
-// Idle and slow clients cost little, and others are served meanwhile. It logs memory for
-// each of them, and the times of others.
-func TestManySlowClients(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("needs -long: thousands of connections")
-	}
-	const clients = 8000 // of 20,000 descriptors, with both ends in this process
-	for name, request := range map[string]string{
-		"idle":        "GET /s/alice/ HTTP/1.1\r\nHost: x\r\n\r\n",
-		"slow header": "GET /s/alice/ HTTP/1.1\r\nHost: x\r\nX: ",
-		"unread body": "POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nb",
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := start(t, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "served") }, nil)
-			before := inUse()
-			for range clients {
-				c, err := net.Dial("tcp", f.addr)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer c.Close()
-				io.WriteString(c, request)
-			}
-			var took []time.Duration
-			for range 500 {
-				began := time.Now()
-				if resp, body := f.get("/s/bob/"); body != "served" {
-					t.Fatalf("another client: %s %s", resp.Status, body)
-				}
-				took = append(took, time.Since(began))
-			}
-			slices.Sort(took)
-			t.Logf("%d clients: %d B each; another client's requests: median %v, p99 %v, longest %v",
-				clients, (inUse()-before)/clients, took[250], took[495], took[499])
-		})
-	}
-}
-
-// inUse returns the bytes of the heap after a collection, and of the stacks.
-func inUse() int64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc + m.StackInuse)
 }
