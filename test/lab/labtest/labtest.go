@@ -17,7 +17,10 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -43,10 +46,16 @@ func Long() bool { return *long }
 
 var dockerdDir = flag.String("dockerd", "", "directory with the programs of another Docker engine than the installed one: dockerd, docker-proxy, containerd, containerd-shim-runc-v2, and runc if it needs another")
 
-// Options returns o with the programs that the flag -dockerd names.
+// Options returns o with the programs that the flag -dockerd names. Containers have no
+// seccomp profile if its runc was built without libseccomp.
 func Options(o lab.Options) lab.Options {
-	if *dockerdDir != "" && o.Dockerd == "" {
-		o.Dockerd, o.Path = filepath.Join(*dockerdDir, "dockerd"), *dockerdDir
+	if *dockerdDir == "" || o.Dockerd != "" {
+		return o
+	}
+	o.Dockerd, o.Path = filepath.Join(*dockerdDir, "dockerd"), *dockerdDir
+	out, err := exec.Command(filepath.Join(*dockerdDir, "runc"), "--version").Output()
+	if err == nil && !strings.Contains(string(out), "libseccomp") {
+		o.Args = append(slices.Clone(o.Args), "--seccomp-profile=unconfined")
 	}
 	return o
 }
