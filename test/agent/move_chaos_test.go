@@ -239,7 +239,7 @@ func (c *moveChaos) killedWhileSending(t *testing.T) {
 		from.signal(os.Kill)
 		<-from.ended
 		way.strike(wireFault{how: wireBreaks}) // what is in the buffers of the sockets must not arrive
-		eventually(t, "the transfer is interrupted", way.hit)
+		eventually(t, "the connections of the dead agent end", way.idle)
 		way.heal()
 		from.start()
 	}) {

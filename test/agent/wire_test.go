@@ -22,6 +22,7 @@ type wire struct {
 	fault  wireFault
 	struck int           // connections
 	nth    int           // fault
+	lanes  int           // open connections
 	healed chan struct{} // closed by heal
 	timer  *time.Timer   // calls heal; nil: none
 }
@@ -101,6 +102,20 @@ func (w *wire) hit() bool {
 	return w.struck > 0
 }
 
+// idle reports whether no connection is open.
+func (w *wire) idle() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lanes == 0
+}
+
+// opened adds n to the number of open connections.
+func (w *wire) opened(n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lanes += n
+}
+
 func (w *wire) heal() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -134,6 +149,8 @@ type lane struct {
 
 func (w *wire) relay(near net.Conn) {
 	defer near.Close()
+	w.opened(1)
+	defer w.opened(-1)
 	far, err := (&net.Dialer{}).DialContext(w.life, "tcp", w.target)
 	if err != nil {
 		return

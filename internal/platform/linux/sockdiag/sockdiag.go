@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -136,8 +137,10 @@ func (d *Diag) listeners(family uint8, port uint16) ([]Listener, error) {
 			ls = append(ls, l)
 		}
 	}
-	if len(ls) == 0 {
-		return nil, nil
+	// The second list takes milliseconds on any host, because the kernel walks through a
+	// table of all Multipath TCP sockets (net/mptcp/mptcp_diag.c).
+	if !slices.ContainsFunc(ls, func(l Listener) bool { return l.MPTCP }) {
+		return ls, nil
 	}
 	// A kernel without Multipath TCP, or one whose module is not there.
 	outer, err := d.dump(query{family, protoMPTCP, 1 << Listen, 0, port})
