@@ -59,17 +59,17 @@ tests=(go test -vet=off -timeout 25m -json)
 # it. So do the tests that load a kernel, and those of the engines' clients: most of their time
 # is an emulated machine's or an engine's.
 plain=(env CGO_ENABLED=0 GOFLAGS=-trimpath "${tests[@]}")
-# Four queues run in parallel and take about the same time: test/agent; two of other whole
-# programs; the packages, the slowest first, so that no CPU is idle at the end. Most tests wait
-# much of their time.
+# Four queues run in parallel and take about the same time: test/agent and then most packages; two
+# of other whole programs; the slow packages. Most tests wait much of their time.
 slow=(./internal/sessions/session ./internal/hosts/protect ./internal/platform/store/etcd
-  ./internal/hosts/job ./internal/sessions/gateway ./internal/control/dashboard)
+  ./internal/hosts/job ./internal/sessions/gateway ./internal/control/... ./internal/hosts/protect/...)
 kernel=(./internal/hosts/doctor ./internal/hosts/doctor/cure ./internal/hosts/doctor/profile ./internal/platform/engine/...)
 whole=(./test/gc ./test/kube/... ./test/doctor ./test/e2e ./test/dashboard)
-mapfile -t others < <(go list ./... | grep -v -e '^holdfast/test/' -e '^holdfast/bench' -e '^holdfast/internal/hosts/doctor$' -e '/doctor/cure$' -e '/doctor/profile$' -e /platform/engine)
-mapfile -t rest < <(go list ./test/... ./bench/... | grep -vE '/test/(agent|gc|kube|doctor|e2e|dashboard|deb|fleet)(/|$)')
+mapfile -t others < <(go list ./... | grep -vxFf <(go list "${slow[@]}" "${kernel[@]}" ./test/... ./bench/...))
+mapfile -t rest < <(go list ./test/... ./bench/... | grep -vxFf <(go list ./test/agent ./test/deb ./test/fleet "${whole[@]}"))
 go run ./packaging/dev/testsum -again -at-once 4 -- "${plain[@]}" ./test/agent \
   -- "${plain[@]}" -p 1 "${kernel[@]}" "${whole[@]}" \
-  -- "${tests[@]}" -race -p 1 "${slow[@]}" "${others[@]}" \
+  -- "${tests[@]}" -race -p 1 "${slow[@]}" \
   -- "${plain[@]}" -p 1 ./test/deb ./test/fleet "${rest[@]}" \
+  -- "${tests[@]}" -race -p 1 "${others[@]}" \
   -- env CGO_ENABLED=0 GOFLAGS=-trimpath go test -C test/kubedrain -vet=off -timeout 25m -json ./...
