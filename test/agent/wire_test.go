@@ -95,13 +95,6 @@ func (w *wire) strike(f wireFault) {
 	w.nth++
 }
 
-// hit reports whether the fault has reached a connection.
-func (w *wire) hit() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.struck > 0
-}
-
 // idle reports whether no connection is open.
 func (w *wire) idle() bool {
 	w.mu.Lock()
