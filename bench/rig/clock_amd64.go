@@ -24,9 +24,15 @@ import (
 // executes later.
 type Clock struct {
 	pid   int
-	at    int64  // address of the function
-	saved []byte // what was there
+	at    int64  // address of clock_gettime
+	other int64  // address of gettimeofday, which Go's runtime does not call: gettime is written there
+	saved []byte // the first bytes of clock_gettime, which a jump replaces
 }
+
+// jump is the length of a jump with 32 bits. clock_gettime gets only that: a signal's
+// handler may return into the function, into the end of a system call above all. gettime
+// therefore stays in memory, too.
+const jump = 5
 
 // gettime is the function that is written. It calls clock_gettime(2) and adds shiftAt to
 // the seconds of CLOCK_REALTIME, which is clock 0.
@@ -62,22 +68,27 @@ func openClock(pid int) (*Clock, error) {
 	if from == 0 {
 		return nil, errors.New("it has no vDSO")
 	}
-	c := &Clock{pid: pid, saved: make([]byte, len(gettime))}
+	c := &Clock{pid: pid, saved: make([]byte, jump)}
 	image := make([]byte, to-from)
 	if err := c.memory(os.O_RDONLY, func(mem *os.File) error { _, err := mem.ReadAt(image, from); return err }); err != nil {
 		return nil, err
 	}
-	offset, err := symbolOf(image)
+	offset, err := symbolOf(image, "__vdso_clock_gettime", jump)
 	if err != nil {
 		return nil, err
 	}
-	c.at = from + int64(offset)
+	other, err := symbolOf(image, "__vdso_gettimeofday", len(gettime))
+	if err != nil {
+		return nil, err
+	}
+	c.at, c.other = from+int64(offset), from+int64(other)
 	copy(c.saved, image[offset:])
 	return c, nil
 }
 
-// symbolOf returns the offset of clock_gettime in an image of the vDSO.
-func symbolOf(image []byte) (uint64, error) {
+// symbolOf returns the offset of a function in an image of the vDSO, with size bytes at
+// least.
+func symbolOf(image []byte, name string, size int) (uint64, error) {
 	f, err := elf.NewFile(bytes.NewReader(image))
 	if err != nil {
 		return 0, err
@@ -87,11 +98,11 @@ func symbolOf(image []byte) (uint64, error) {
 		return 0, err
 	}
 	for _, s := range symbols {
-		if s.Name == "__vdso_clock_gettime" && s.Size >= uint64(len(gettime)) && s.Value+s.Size <= uint64(len(image)) {
+		if s.Name == name && s.Size >= uint64(size) && s.Value+s.Size <= uint64(len(image)) {
 			return s.Value, nil
 		}
 	}
-	return 0, errors.New("its vDSO has no clock_gettime, or one that is too short")
+	return 0, fmt.Errorf("its vDSO has no %s, or one that is too short", name)
 }
 
 func (c *Clock) memory(flags int, f func(mem *os.File) error) error {
@@ -111,16 +122,26 @@ func (c *Clock) Shift(by time.Duration) error {
 	}
 	code := bytes.Clone(gettime)
 	binary.LittleEndian.PutUint32(code[shiftAt:], uint32(int32(seconds)))
-	return c.write(code)
+	way := binary.LittleEndian.AppendUint32([]byte{0xe9}, uint32(int32(c.other-c.at-jump)))
+	return c.write(func(mem *os.File) error {
+		if _, err := mem.WriteAt(code, c.other); err != nil {
+			return err
+		}
+		_, err := mem.WriteAt(way, c.at)
+		return err
+	})
 }
 
 // Restore gives the process the machine's clock again.
-func (c *Clock) Restore() error { return c.write(c.saved) }
+func (c *Clock) Restore() error {
+	return c.write(func(mem *os.File) error { _, err := mem.WriteAt(c.saved, c.at); return err })
+}
 
-// write replaces the function while the process is stopped and no thread is within it.
-func (c *Clock) write(code []byte) error {
+// write changes the functions while the process is stopped and no thread is within the
+// bytes of the jump.
+func (c *Clock) write(change func(mem *os.File) error) error {
 	for end := time.Now().Add(Patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		done, err := c.tryWrite(code)
+		done, err := c.tryWrite(change)
 		if err != nil {
 			return fmt.Errorf("the clock of process %d: %w", c.pid, err)
 		}
@@ -131,7 +152,7 @@ func (c *Clock) write(code []byte) error {
 	return fmt.Errorf("the clock of process %d: its threads did not stop, or always within the clock", c.pid)
 }
 
-func (c *Clock) tryWrite(code []byte) (done bool, err error) {
+func (c *Clock) tryWrite(change func(mem *os.File) error) (done bool, err error) {
 	if err := unix.Kill(c.pid, unix.SIGSTOP); err != nil {
 		return false, err
 	}
@@ -142,7 +163,7 @@ func (c *Clock) tryWrite(code []byte) (done bool, err error) {
 		case err != nil:
 			return false, err
 		case stopped && outside:
-			return true, c.memory(os.O_RDWR, func(mem *os.File) error { _, err := mem.WriteAt(code, c.at); return err })
+			return true, c.memory(os.O_RDWR, change)
 		case stopped || time.Now().After(end):
 			return false, nil
 		}
@@ -150,7 +171,7 @@ func (c *Clock) tryWrite(code []byte) (done bool, err error) {
 }
 
 // threads reports whether all threads have stopped, and whether none is within the
-// function.
+// bytes of the jump.
 func (c *Clock) threads() (stopped, outside bool, err error) {
 	dir := fmt.Sprintf("/proc/%d/task/", c.pid)
 	threads, err := os.ReadDir(dir)
@@ -175,7 +196,7 @@ func (c *Clock) threads() (stopped, outside bool, err error) {
 		// The last field is the program counter, or "running" (proc_pid_syscall(5)).
 		fields := strings.Fields(string(text))
 		at, err := strconv.ParseInt(strings.TrimPrefix(fields[len(fields)-1], "0x"), 16, 64)
-		outside = outside && err == nil && (at < c.at || at >= c.at+int64(len(gettime)))
+		outside = outside && err == nil && (at <= c.at || at >= c.at+jump)
 	}
 	return stopped, outside, nil
 }
