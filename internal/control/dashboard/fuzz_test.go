@@ -44,6 +44,9 @@ func TestOddQuestionsToPages(t *testing.T) {
 			}
 		}
 	})
+	if testing.Short() {
+		return // 20 requests may have the same kind of answer
+	}
 	for _, status := range []int{200, 400, 404} {
 		if seen[status] == 0 {
 			t.Errorf("the requests got %d different answers: %v", status, seen)
