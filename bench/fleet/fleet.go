@@ -24,6 +24,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"holdfast"
 	"holdfast/bench"
 	"holdfast/bench/rig"
@@ -419,7 +421,7 @@ func (x *experiment) close() error {
 			m.agent.Kill()
 		}
 		if helpers, err := mentioning(m.dir + "/"); err == nil {
-			kill(helpers)
+			signalEach(helpers, unix.SIGKILL)
 		}
 		if m.api != nil {
 			m.api.Close()

@@ -213,7 +213,7 @@ func (x *experiment) vanish(ctx context.Context, m *node) error {
 		return err
 	}
 	m.agent.Asked.Store(true)
-	kill(append(helpers, pids...))
+	signalEach(append(helpers, pids...), unix.SIGKILL)
 	m.agent.Kill()
 	if err := x.markGone(ctx, m); err != nil {
 		return err
@@ -254,7 +254,7 @@ func (m *node) sweep(ctx context.Context) error {
 		if err != nil {
 			return errors.Join(err, last)
 		}
-		kill(pids)
+		signalEach(pids, unix.SIGKILL)
 		list, err := m.engine.List(ctx, m.label())
 		if err != nil {
 			return errors.Join(err, last)
@@ -289,12 +289,6 @@ func (m *node) containers(ctx context.Context) ([]int, error) {
 		}
 	}
 	return pids, nil
-}
-
-func kill(pids []int) {
-	for _, pid := range pids {
-		_ = unix.Kill(pid, unix.SIGKILL) // ESRCH: it has ended
-	}
 }
 
 // mentioning returns the processes of the lab that have word in their arguments.

@@ -19,7 +19,7 @@ import (
 	"holdfast/internal/control/config"
 	"holdfast/internal/platform/atomicfile"
 	"holdfast/internal/platform/linux/flock"
-	"holdfast/internal/platform/linux/kfile"
+	"holdfast/internal/platform/linux/proc"
 )
 
 // Prepare creates and locks the directories of an agent, and returns the id of its
@@ -72,7 +72,7 @@ func (l Locks) Close() {
 // identity is another one. An agent that has locked the directory knows that every
 // earlier agent with this identity has ended.
 func Host(dir string) (string, error) {
-	boot, err := kfile.Read("/proc/sys/kernel/random/boot_id", 256)
+	boot, err := proc.Host.BootID()
 	if err != nil {
 		return "", fmt.Errorf("identifying this boot of the host: %w", err)
 	}
@@ -80,7 +80,7 @@ func Host(dir string) (string, error) {
 	if err := unix.Stat(dir, &at); err != nil {
 		return "", fmt.Errorf("identifying the directory %s: %w", dir, err)
 	}
-	return fmt.Sprintf("%s %d:%d", strings.TrimSpace(string(boot)), at.Dev, at.Ino), nil
+	return fmt.Sprintf("%s %d:%d", boot, at.Dev, at.Ino), nil
 }
 
 // sameDir reports whether two paths are one directory.

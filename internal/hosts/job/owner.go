@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strings"
 	"syscall"
 
-	"holdfast/internal/platform/linux/kfile"
 	"holdfast/internal/platform/linux/proc"
 )
 
@@ -46,11 +44,11 @@ func Self() (Owner, error) {
 	if err != nil {
 		return fail(err)
 	}
-	boot, err := kfile.Read("/proc/sys/kernel/random/boot_id", 256)
+	boot, err := proc.Host.BootID()
 	if err != nil {
 		return fail(err)
 	}
-	return Owner{Pid: stat.Pid, Start: stat.Start, Space: space, Boot: strings.TrimSpace(string(boot))}, nil
+	return Owner{Pid: stat.Pid, Start: stat.Start, Space: space, Boot: boot}, nil
 }
 
 // String returns the value of LabelOwner; parseOwner reads it.

@@ -12,6 +12,7 @@ import (
 
 	"holdfast/internal/platform/linux/boottime"
 	"holdfast/internal/platform/linux/pidfd"
+	"holdfast/internal/platform/linux/proc"
 	"holdfast/internal/platform/linux/vethnet"
 )
 
@@ -46,7 +47,7 @@ type part struct {
 func newServer(dir string, log *slog.Logger) (*server, error) {
 	s := &server{dir: dir, log: log, plans: make(map[uint64]*held)}
 	var err error
-	if s.boot, err = bootID(); err != nil {
+	if s.boot, err = proc.Host.BootID(); err != nil {
 		return nil, err
 	}
 	if s.self, err = self(); err != nil {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"holdfast/internal/platform/linux/kfile"
 	"holdfast/internal/platform/linux/pidfd"
@@ -33,12 +32,6 @@ const (
 	statePattern = "undo-*.json"
 	maxState     = 4 << 20
 )
-
-// bootID tells this boot from others, random(4).
-func bootID() (string, error) {
-	b, err := kfile.Read("/proc/sys/kernel/random/boot_id", 256)
-	return strings.TrimSpace(string(b)), err
-}
 
 // self is this process with its start time.
 func self() (process, error) {
@@ -70,7 +63,7 @@ func Recover(dir string) (int, error) {
 	if err != nil || len(files) == 0 {
 		return 0, err
 	}
-	boot, err := bootID()
+	boot, err := proc.Host.BootID()
 	if err != nil {
 		return 0, err
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/platform/linux/kfile"
+	"holdfast/internal/platform/linux/proc"
 )
 
 // A checkpoint that is complete has a name of its own. If the agent is killed before it
@@ -28,11 +28,9 @@ type completes struct {
 // newCompletes removes everything from the directories except complete checkpoints of
 // this boot.
 func newCompletes(dirs ...string) (c completes, err error) {
-	boot, err := kfile.Read("/proc/sys/kernel/random/boot_id", 256)
-	if err != nil {
+	if c.boot, err = proc.Host.BootID(); err != nil {
 		return c, fmt.Errorf("identify this boot of the host: %w", err)
 	}
-	c.boot = strings.TrimSpace(string(boot))
 	for _, dir := range dirs {
 		entries, err := os.ReadDir(dir)
 		if err != nil {

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"regexp"
-	"strings"
 	"syscall"
 	"time"
 
@@ -16,7 +15,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/linux/boottime"
-	"holdfast/internal/platform/linux/kfile"
+	"holdfast/internal/platform/linux/proc"
 )
 
 // DirName is the directory of leases in the directory that does not survive a
@@ -65,11 +64,11 @@ var (
 // OpenLeases returns the leases in a directory, which need not exist. clock is
 // boottime.Now, except in tests.
 func OpenLeases(dir string, clock func() boottime.Instant) (*Leases, error) {
-	boot, err := kfile.Read("/proc/sys/kernel/random/boot_id", 256)
+	boot, err := proc.Host.BootID()
 	if err != nil {
 		return nil, fmt.Errorf("open the announced spin-ups: %w", err)
 	}
-	return &Leases{dir: dir, clock: clock, boot: strings.TrimSpace(string(boot))}, nil
+	return &Leases{dir: dir, clock: clock, boot: boot}, nil
 }
 
 // Make makes the directory if it is missing. No lease can be announced before.

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/moby/moby/client"
@@ -129,14 +128,10 @@ func (e *Engine) ImageID(ctx context.Context, ref string) (string, error) {
 // imageStore detects the containerd image store by the daemon's driver status (moby,
 // daemon/containerd/service.go LayerStoreStatus).
 func imageStore(status [][2]string) string {
-	if onContainerd(status) {
-		return engine.ContainerdStore
+	for _, s := range status {
+		if s[0] == "driver-type" && strings.HasPrefix(s[1], "io.containerd.snapshotter") {
+			return engine.ContainerdStore
+		}
 	}
 	return engine.GraphDriver
-}
-
-func onContainerd(status [][2]string) bool {
-	return slices.ContainsFunc(status, func(s [2]string) bool {
-		return s[0] == "driver-type" && strings.HasPrefix(s[1], "io.containerd.snapshotter")
-	})
 }

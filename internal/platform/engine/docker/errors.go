@@ -66,8 +66,8 @@ func isDown(err error) bool {
 
 // isEnding reports whether err shows that the engine is shutting down. It still answers
 // then, after it has closed its connection to containerd (google.golang.org/grpc,
-// ErrClientConnClosing and internal/transport, ErrConnClosing) and the database of networks, whose path is then empty (libnetwork,
-// datastore and boltdb).
+// ErrClientConnClosing and internal/transport, ErrConnClosing) and the database of
+// networks, whose path is then empty (libnetwork, datastore and boltdb).
 func isEnding(err error) bool {
 	message := err.Error()
 	return strings.Contains(message, "grpc: the client connection is closing") || strings.Contains(message, "transport is closing: unavailable") ||

@@ -8,6 +8,8 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/moby/moby/client"
 	"github.com/moby/moby/client/pkg/versions"
+
+	"holdfast/internal/platform/engine"
 )
 
 // store is the containerd of an engine with the containerd image store. The engine's API
@@ -29,7 +31,7 @@ func (e *Engine) openStore(ctx context.Context) (*store, error) {
 		return nil, e.fail(ctx, err, "find the engine's containerd")
 	}
 	at := res.Info.Containerd
-	if !onContainerd(res.Info.DriverStatus) || at == nil {
+	if imageStore(res.Info.DriverStatus) != engine.ContainerdStore || at == nil {
 		return nil, nil
 	}
 	path := strings.TrimPrefix(at.Address, "unix://")

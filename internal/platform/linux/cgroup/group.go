@@ -71,8 +71,8 @@ func (g Group) Contains(other Group) bool {
 }
 
 // Procs lists the pids in the group and all groups below it. A process outside this
-// pid namespace is listed as 0. Zombies are not listed. With an
-// error, for example because there are too many groups, the list is incomplete.
+// pid namespace is listed as 0. Zombies are not listed. With an error, for example
+// because there are too many groups, the list is incomplete.
 func (g Group) Procs() ([]int, error) {
 	var pids []int
 	err := g.each(func(dir string) error {

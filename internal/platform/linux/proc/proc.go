@@ -19,6 +19,12 @@ type FS string
 // Host is the procfs of this process's own pid namespace.
 const Host FS = "/proc"
 
+// BootID identifies this boot of the host (random(4), boot_id).
+func (p FS) BootID() (string, error) {
+	b, err := kfile.Read(string(p)+"/sys/kernel/random/boot_id", 256)
+	return strings.TrimSpace(string(b)), err
+}
+
 // No file read here is longer; those with a bound in the kernel are far
 // shorter (status about 1.5 KiB, cgroup one line of up to a path per hierarchy).
 const maxFile = 1 << 20
