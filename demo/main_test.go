@@ -107,16 +107,6 @@ func parent(pid int) int {
 	return n
 }
 
-// until polls a condition for which there is no event.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: no such state in time", what)
-		}
-	}
-}
-
 // client is a browser's terminal without a screen.
 type client struct {
 	conn   *websocket.Conn

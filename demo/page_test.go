@@ -15,6 +15,7 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast/test/browser"
+	"holdfast/test/poll"
 )
 
 const screen = ".xterm-rows" // where xterm.js draws
@@ -107,7 +108,7 @@ func TestBrowsersShareTheContainer(t *testing.T) {
 	first.WaitText(t, "#people", "2")
 	file := filepath.Join(t.TempDir(), "note")
 	second.Type(t, "echo from the other > "+file+"\r")
-	until(t, "the file", func() bool { _, err := os.Stat(file); return err == nil })
+	poll.Until(t, "the file", func() bool { _, err := os.Stat(file); return err == nil })
 	first.Type(t, "cat "+file+"\r")
 	first.WaitText(t, screen, "from the other")
 	first.Clean(t)

@@ -11,6 +11,8 @@ import (
 
 	"github.com/coder/websocket"
 	"golang.org/x/sys/unix"
+
+	"holdfast/test/poll"
 )
 
 func TestTypeAndSee(t *testing.T) {
@@ -115,8 +117,8 @@ func TestShellEndsWithItsSocket(t *testing.T) {
 			if err := goes.conn.CloseNow(); err != nil { // no close frame, as when a laptop is shut
 				t.Fatal(err)
 			}
-			until(t, "the shell to be reaped", func() bool { return gone(pid) })
-			until(t, "its programs to be reaped", func() bool { return len(d.children(t)) == 1 })
+			poll.Until(t, "the shell to be reaped", func() bool { return gone(pid) })
+			poll.Until(t, "its programs to be reaped", func() bool { return len(d.children(t)) == 1 })
 			stays.crowd(t, 1)
 			if got := stays.shell(t); got != kept {
 				t.Errorf("the other shell had pid %d and has pid %d", kept, got)
@@ -133,11 +135,11 @@ func TestOrphansAreReaped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the orphan to come to the server", func() bool { return parent(orphan) == d.cmd.Process.Pid })
+	poll.Until(t, "the orphan to come to the server", func() bool { return parent(orphan) == d.cmd.Process.Pid })
 	if err := unix.Kill(orphan, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the orphan to be reaped", func() bool { return gone(orphan) })
+	poll.Until(t, "the orphan to be reaped", func() bool { return gone(orphan) })
 	c.shell(t)
 }
 
@@ -167,7 +169,7 @@ func TestBadMessages(t *testing.T) {
 			if code := c.ended(t); code != tt.want {
 				t.Errorf("closed with %d, want %d", code, tt.want)
 			}
-			until(t, "the shell to be reaped", func() bool { return gone(pid) })
+			poll.Until(t, "the shell to be reaped", func() bool { return gone(pid) })
 		})
 	}
 }

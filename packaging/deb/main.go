@@ -27,7 +27,7 @@ type build struct {
 	binary        string
 	generated     string // directory with man and completions
 	out           string // directory for the package
-	compression   string // xz or gzip
+	compression   string // xz, gzip or none
 	time          time.Time
 }
 
@@ -46,7 +46,7 @@ func main() {
 	flag.StringVar(&b.binary, "binary", "", "the program")
 	flag.StringVar(&b.generated, "generated", "", "directory with man and completions")
 	flag.StringVar(&b.out, "out", "", "directory for the package")
-	flag.StringVar(&b.compression, "compression", "xz", "xz or gzip")
+	flag.StringVar(&b.compression, "compression", "xz", "xz, gzip or none")
 	flag.Int64Var(&epoch, "epoch", 0, "time of all files, in seconds since 1970")
 	flag.Parse()
 	b.time = time.Unix(epoch, 0).UTC()

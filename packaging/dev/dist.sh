@@ -4,7 +4,8 @@
 # SHA256SUMS. The same commit gives the same bytes on every host.
 #   dist.sh [ARCH…]   default: amd64 arm64
 # DIST names another directory, which must be empty. VERSION sets the version. COMPRESSION
-# is that of the packages: xz (default) or gzip, which is faster.
+# is that of the packages: xz (default), gzip, or none, which is fastest. PROGRAMS are built:
+# "holdfast holdfast-bench" (default) or "holdfast".
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -29,9 +30,10 @@ compile() {
 }
 
 arches=("$@")
+read -ra programs <<<"${PROGRAMS:-holdfast holdfast-bench}"
 [[ $# -gt 0 ]] || arches=(amd64 arm64)
 here=$(go env GOHOSTARCH)
-for program in holdfast holdfast-bench; do
+for program in "${programs[@]}"; do
   compile $program "$here" "$dist/generated/$program"
   "$dist/generated/$program" man "$dist/generated/man/$program"
 done
@@ -42,7 +44,7 @@ done
 CGO_ENABLED=0 go -C packaging/deb build -trimpath -buildvcs=false -o "$dist/generated/deb" .
 CGO_ENABLED=0 go build -trimpath -buildvcs=false -o "$dist/generated/image" ./packaging/image
 for arch in "${arches[@]}"; do
-  for program in holdfast holdfast-bench; do
+  for program in "${programs[@]}"; do
     out=$dist/$program-linux-$arch
     if [[ $arch = "$here" ]]; then cp "$dist/generated/$program" "$out"; else compile $program "$arch" "$out"; fi
     "$dist/generated/deb" -package $program -version "$version" -arch "$arch" -compression "${COMPRESSION:-xz}" -source . -binary "$out" -generated "$dist/generated" -out "$dist" -epoch "$SOURCE_DATE_EPOCH"

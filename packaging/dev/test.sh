@@ -30,11 +30,14 @@ need docker=docker.io dockerd=docker.io busybox=busybox-static nginx=nginx-light
 export GORACE="atexit_sleep_ms=10 ${GORACE:-}"
 packaging/dev/runsc.sh & # in parallel with the steps before the tests
 runsc=$!
+# Packages whose tests spend most of their time in child processes, or in an etcd.
+children=(./internal/hosts/job ./internal/hosts/protect/install ./internal/hosts/protect/builtin ./internal/control/cli
+  ./internal/sessions/guardian ./internal/sessions/kill ./internal/platform/runsc ./internal/platform/store/etcd)
 if [[ ${1:-} = long ]]; then
   wait $runsc
   need lintian=lintian
   mapfile -t packages < <({ grep -rl --include='*_test.go' 'labtest\.Long()' . | xargs -n 1 dirname
-    go list -f '{{.Dir}}' ./test/... ./bench/... ./internal/hosts/doctor/... ./internal/platform/engine/... | sed "s|^$PWD|.|"; } | sort -u)
+    go list -f '{{.Dir}}' ./test/... ./bench/... ./internal/hosts/doctor/... ./internal/platform/engine/... "${children[@]}" | sed "s|^$PWD|.|"; } | sort -u)
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json "${packages[@]}" -long
   # Run the tests that support both engines on containerd. Then run them, and the tests
   # for containerd only, on the newest containerd.
@@ -56,20 +59,20 @@ wait $runsc
 tests=(go test -vet=off -timeout 25m -json)
 # The race detector checks the packages. The tests below test/ and bench/ start whole programs
 # on real engines. They run without it, because it doubles their time; test-long runs them with
-# it. So do the tests that load a kernel, and those of the engines' clients: most of their time
-# is an emulated machine's or an engine's.
+# it. So do the tests that load a kernel, those of the engines' clients, and children.
 plain=(env CGO_ENABLED=0 GOFLAGS=-trimpath "${tests[@]}")
 # Four queues run in parallel and take about the same time: test/agent and then most packages; two
 # of other whole programs; the slow packages. Most tests wait much of their time.
-slow=(./internal/sessions/session ./internal/hosts/protect ./internal/platform/store/etcd
-  ./internal/hosts/job ./internal/sessions/gateway ./internal/control/... ./internal/hosts/protect/...)
+slow=(./internal/sessions/session ./internal/hosts/protect ./internal/sessions/gateway
+  ./internal/control/api/... ./internal/control/dashboard ./internal/control/config)
 kernel=(./internal/hosts/doctor ./internal/hosts/doctor/cure ./internal/hosts/doctor/profile ./internal/platform/engine/...)
 whole=(./test/gc ./test/kube/... ./test/doctor ./test/e2e ./test/dashboard)
-mapfile -t others < <(go list ./... | grep -vxFf <(go list "${slow[@]}" "${kernel[@]}" ./test/... ./bench/...))
+mapfile -t others < <(go list ./... | grep -vxFf <(go list "${slow[@]}" "${children[@]}" "${kernel[@]}" ./test/... ./bench/...))
 mapfile -t rest < <(go list ./test/... ./bench/... | grep -vxFf <(go list ./test/agent ./test/deb ./test/fleet "${whole[@]}"))
 go run ./packaging/dev/testsum -again -at-once 4 -- "${plain[@]}" ./test/agent \
   -- "${plain[@]}" -p 1 "${kernel[@]}" "${whole[@]}" \
   -- "${tests[@]}" -race -p 1 "${slow[@]}" \
+  -- "${plain[@]}" -p 1 "${children[@]}" \
   -- "${plain[@]}" -p 1 ./test/deb ./test/fleet "${rest[@]}" \
   -- "${tests[@]}" -race -p 1 "${others[@]}" \
   -- env CGO_ENABLED=0 GOFLAGS=-trimpath go test -C test/kubedrain -vet=off -timeout 25m -json ./...

@@ -17,6 +17,7 @@ import (
 	"holdfast/internal/hosts/doctor"
 	"holdfast/internal/platform/linux/netns"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // burnTemplate is a small web server with a shell beside it and a tenth of a CPU.
@@ -48,7 +49,7 @@ func TestDoctorNamesSessionsWithEachPool(t *testing.T) {
 		fillConntrack(t, h.inits()["alice"])
 		hers := h.running()["alice"][0]
 		var report doctor.Report
-		eventually(t, "the doctor finds both", func() bool {
+		poll.Until(t, "the doctor finds both", func() bool {
 			report = h.examine()
 			return culprit(report, "throttling", hers) != nil && culprit(report, "conntrack-full", hers) != nil
 		})

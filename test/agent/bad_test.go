@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // run runs the agent until it ends by itself.
@@ -164,7 +165,7 @@ func TestFullDisk(t *testing.T) {
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "sessions start again", func() bool {
+	poll.Until(t, "sessions start again", func() bool {
 		select {
 		case <-h.ended: // a store whose disk failed ends the agent; its supervisor starts another
 			h.start()

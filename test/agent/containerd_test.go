@@ -17,6 +17,7 @@ import (
 	"holdfast/internal/platform/engine/containerd"
 	"holdfast/test/lab"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // newContainerdHost is a node on a containerd of its own, with an agent that is
@@ -126,7 +127,7 @@ func sessionsOnContainerd(t *testing.T, pool string) {
 	if alive(inits["bob"]) {
 		t.Error("bob's init lives after his session was stopped")
 	}
-	eventually(t, "bob's container is removed", func() bool { return len(h.claimed()) == 2 })
+	poll.Until(t, "bob's container is removed", func() bool { return len(h.claimed()) == 2 })
 
 	h.must("agent", "stop")
 	if code := h.wait(); code != 0 {
@@ -138,7 +139,7 @@ func sessionsOnContainerd(t *testing.T, pool string) {
 		}
 	}
 	h.start() // which tidies up
-	eventually(t, "all containers are removed", func() bool { return len(h.claimed()) == 0 })
+	poll.Until(t, "all containers are removed", func() bool { return len(h.claimed()) == 0 })
 	h.must("agent", "stop")
 	h.wait()
 	for _, c := range append(h.containers(), h.networks()...) {

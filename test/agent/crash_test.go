@@ -17,6 +17,7 @@ import (
 	"holdfast"
 	"holdfast/test/lab"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // settled waits until exactly one container runs for each session that the agent owns, and
@@ -24,7 +25,7 @@ import (
 func (h *host) settled() []string {
 	h.t.Helper()
 	var keys []string
-	eventually(h.t, "every record has one container and every container a record", func() bool {
+	poll.Until(h.t, "every record has one container and every container a record", func() bool {
 		owned := map[string][]string{}
 		for _, s := range h.sessions() {
 			if s.State != holdfast.Ready || s.Epoch == 0 {
@@ -53,13 +54,13 @@ func (h *host) knock(key string) {
 	}
 }
 
-// moments returns all of these times, in ms, with -long, otherwise every second one.
+// moments returns all of these times, in ms, with -long, otherwise every third one.
 func moments(all ...int) []int {
 	if labtest.Long() {
 		return all
 	}
 	var some []int
-	for i := 0; i < len(all); i += 2 {
+	for i := 0; i < len(all); i += 3 {
 		some = append(some, all[i])
 	}
 	return some
@@ -99,7 +100,7 @@ func agentKilledInTheMiddleOfBoots(t *testing.T, pool string) {
 	}
 	// Also containers that the engine created after the kill of its agent.
 	h.start()
-	eventually(t, "no container is left in whatever state", func() bool { return len(h.claimed()) == 0 })
+	poll.Until(t, "no container is left in whatever state", func() bool { return len(h.claimed()) == 0 })
 }
 
 func TestAgentKilledInTheMiddleOfStops(t *testing.T) {
@@ -120,7 +121,7 @@ func agentKilledInTheMiddleOfStops(t *testing.T, pool string) {
 		wg.Go(func() { h.cli("session", "stop", "goes") })
 		// The command needs time to start. The log shows its request, and its effect is
 		// that the session leaves.
-		eventually(t, "the session leaves", func() bool { return len(h.inits()) < 2 || h.leaving("goes") })
+		poll.Until(t, "the session leaves", func() bool { return len(h.inits()) < 2 || h.leaving("goes") })
 		time.Sleep(time.Duration(after) * time.Millisecond)
 		h.kill()
 		wg.Wait()
@@ -154,7 +155,7 @@ func agentKilledInTheMiddleOfADrain(t *testing.T, pool string) {
 	for _, after := range moments(0, 2, 5, 10, 20, 50) {
 		h.start()
 		var wg sync.WaitGroup
-		for i := range 10 {
+		for i := range 5 {
 			wg.Go(func() { h.open(fmt.Sprintf("k%d", i)) })
 		}
 		wg.Wait()
@@ -173,7 +174,7 @@ func agentKilledInTheMiddleOfADrain(t *testing.T, pool string) {
 			t.Fatalf("the drain after: exit code %d\n%s%s", code, &h.out, &h.errs)
 		}
 		if n := len(h.running()); n != 0 {
-			eventually(t, "the engine has seen them dead", func() bool { return len(h.running()) == 0 })
+			poll.Until(t, "the engine has seen them dead", func() bool { return len(h.running()) == 0 })
 		}
 	}
 }
@@ -207,7 +208,7 @@ func TestEngineRestartedUnderAnAgent(t *testing.T) {
 			t.Errorf("%s has the container that its engine took along", key)
 		}
 	}
-	eventually(t, "the dead containers are removed", func() bool { return len(h.containers()) == len(keys) })
+	poll.Until(t, "the dead containers are removed", func() bool { return len(h.containers()) == len(keys) })
 }
 
 func TestTemplateChangedBetweenAgents(t *testing.T) {

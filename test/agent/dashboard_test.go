@@ -15,6 +15,7 @@ import (
 	"holdfast/test/browser"
 	"holdfast/test/lab/labtest"
 	"holdfast/test/lab/registry"
+	"holdfast/test/poll"
 )
 
 const dashToken = "0123456789abcdef-of-a-person"
@@ -160,7 +161,7 @@ func TestTheDashboardNamesAPathology(t *testing.T) {
 	}
 	defer end()
 	const finding = `[...document.querySelectorAll("#findings article")].find(e => e.innerText.includes("throttling"))`
-	eventually(t, "the doctor has found it", func() bool { return strings.Contains(h.cli("doctor", "status").out, "throttling") })
+	poll.Until(t, "the doctor has found it", func() bool { return strings.Contains(h.cli("doctor", "status").out, "throttling") })
 	p.Wait(t, finding+` !== undefined`)
 	if text := browser.Eval[string](t, p, finding+".innerText"); !strings.Contains(text, "holdfast-drill") || !strings.Contains(text, "periods in which it was throttled") || !strings.Contains(text, "Cures") {
 		t.Errorf("the page shows\n%s", text)
@@ -174,7 +175,7 @@ func TestTheDashboardNamesAPathology(t *testing.T) {
 	p.Usable(t, "a finding")
 	p.KeepAll(t, "finding")
 	end()
-	eventually(t, "the doctor has seen it gone", func() bool { return !strings.Contains(h.cli("doctor", "status").out, "throttling") })
+	poll.Until(t, "the doctor has seen it gone", func() bool { return !strings.Contains(h.cli("doctor", "status").out, "throttling") })
 	p.Wait(t, finding+` === undefined`)
 	p.WaitText(t, "#events", "ended")
 	p.KeepAll(t, "finding-ended")
@@ -231,7 +232,7 @@ func TestRecordingsByAButton(t *testing.T) {
 	}
 
 	h.asAdmin(http.MethodPost, "/v1/doctor/recordings", `{"for_ms": 60000}`, time.Second) // and no longer
-	eventually(t, "the next can be made", func() bool {
+	poll.Until(t, "the next can be made", func() bool {
 		return strings.Contains(string(h.asAdmin(http.MethodPost, "/v1/doctor/recordings", `{"for_ms": 1000}`, time.Minute)), `"id"`)
 	})
 }

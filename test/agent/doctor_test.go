@@ -14,6 +14,7 @@ import (
 	"holdfast"
 	"holdfast/internal/hosts/doctor/watch"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // patientRoot is a procfs for an agent's doctor. The connection tracking table of its host is
@@ -108,7 +109,7 @@ func doctorConfig(p *patientRoot, more string) string {
 // store may answer late.
 func (h *host) recordOf(by *host) (record holdfast.Node) {
 	h.t.Helper()
-	eventually(h.t, "the record of "+h.node, func() bool {
+	poll.Until(h.t, "the record of "+h.node, func() bool {
 		r := by.cli("node", "ls", "--json")
 		if r.code != 0 {
 			return false
@@ -155,7 +156,7 @@ func TestSickNodeIsOutOfRotation(t *testing.T) {
 	}
 
 	patients[0].set(true)
-	eventually(t, "the degraded node reports it", func() bool { return hosts[0].recordOf(hosts[1]).Degraded != "" })
+	poll.Until(t, "the degraded node reports it", func() bool { return hosts[0].recordOf(hosts[1]).Degraded != "" })
 	if n := hosts[0].recordOf(hosts[1]); !strings.HasPrefix(n.Degraded, "conntrack-full: ") || n.DegradedSince.IsZero() {
 		t.Errorf("%+v", n)
 	}
@@ -169,7 +170,7 @@ func TestSickNodeIsOutOfRotation(t *testing.T) {
 		}
 	}
 
-	eventually(t, "the degraded node has handed its sessions over", func() bool {
+	poll.Until(t, "the degraded node has handed its sessions over", func() bool {
 		return hosts[0].recordOf(hosts[1]).Draining && len(hosts[0].running()) == 0
 	})
 	for i := range asked { // through all gateways, including that of the degraded node
@@ -182,21 +183,21 @@ func TestSickNodeIsOutOfRotation(t *testing.T) {
 
 	// A second node is degraded. It stays in rotation, because of the maximum share.
 	patients[1].set(true)
-	eventually(t, "the second degraded node reports it", func() bool { return hosts[1].recordOf(hosts[2]).Degraded != "" })
+	poll.Until(t, "the second degraded node reports it", func() bool { return hosts[1].recordOf(hosts[2]).Degraded != "" })
 	before := len(hosts[1].running())
-	eventually(t, "it still accepts sessions", func() bool { ask(3); return len(hosts[1].running()) > before })
+	poll.Until(t, "it still accepts sessions", func() bool { ask(3); return len(hosts[1].running()) > before })
 	time.Sleep(8 * time.Second) // longer than drain_after
 	if n := hosts[1].recordOf(hosts[2]); n.Draining {
 		t.Errorf("two of three nodes are out of rotation: %+v", n)
 	}
 
 	patients[0].set(false)
-	eventually(t, "the first node is healthy again", func() bool {
+	poll.Until(t, "the first node is healthy again", func() bool {
 		n := hosts[0].recordOf(hosts[1])
 		return n.Degraded == "" && !n.Draining
 	})
-	eventually(t, "the other node is out of rotation", func() bool { return hosts[1].recordOf(hosts[2]).Draining && len(hosts[1].running()) == 0 })
-	eventually(t, "the first node has sessions again", func() bool { ask(3); return len(hosts[0].running()) > 0 })
+	poll.Until(t, "the other node is out of rotation", func() bool { return hosts[1].recordOf(hosts[2]).Draining && len(hosts[1].running()) == 0 })
+	poll.Until(t, "the first node has sessions again", func() bool { ask(3); return len(hosts[0].running()) > 0 })
 }
 
 // The API returns the findings of the agent's doctor, also those from before a restart.
@@ -211,13 +212,13 @@ func TestDoctorInTheAgent(t *testing.T) {
 		}
 		return s
 	}
-	eventually(t, "there are rounds", func() bool { return status().Cost.Rounds > 1 })
+	poll.Until(t, "there are rounds", func() bool { return status().Cost.Rounds > 1 })
 	if s := status(); len(s.Findings) > 0 {
 		t.Errorf("a healthy host: %+v", s.Findings)
 	}
 	p.set(true)
-	eventually(t, "it is found", func() bool { return len(status().Findings) == 1 })
-	eventually(t, "the node is degraded", func() bool { return strings.Contains(h.cli("doctor", "status").out, "degraded for ") })
+	poll.Until(t, "it is found", func() bool { return len(status().Findings) == 1 })
+	poll.Until(t, "the node is degraded", func() bool { return strings.Contains(h.cli("doctor", "status").out, "degraded for ") })
 	if r := h.cli("doctor", "status"); r.code != 9 || !strings.Contains(r.out, "CRITICAL") || !strings.Contains(r.out, "conntrack-full") {
 		t.Errorf("status: %+v", r)
 	}
@@ -243,5 +244,5 @@ func TestDoctorInTheAgent(t *testing.T) {
 	if r := h.cli("doctor", "baseline", "rm", "here"); r.code != 5 {
 		t.Errorf("%+v", r)
 	}
-	eventually(t, "its record is in the store", func() bool { return strings.Contains(h.must("doctor", "fleet"), "0 of 1 nodes have 5 spin-ups") })
+	poll.Until(t, "its record is in the store", func() bool { return strings.Contains(h.must("doctor", "fleet"), "0 of 1 nodes have 5 spin-ups") })
 }

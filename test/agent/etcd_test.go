@@ -15,6 +15,7 @@ import (
 
 	"holdfast"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // startEtcd runs an etcd of one member with a listener, like a user's own cluster. After a
@@ -78,7 +79,7 @@ func TestOwnEtcdThatGoesAway(t *testing.T) {
 	if r, err := c.Delete(t.Context(), "/holdfast/v1/sessions/alice"); err != nil || r.Deleted != 1 {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	eventually(t, "the container without a record is dead", func() bool { return !alive(inits["alice"]) })
+	poll.Until(t, "the container without a record is dead", func() bool { return !alive(inits["alice"]) })
 	h.open("alice")
 	if again := h.sessions()[0]; again.Epoch <= first.Epoch {
 		t.Errorf("epoch %d after %d", again.Epoch, first.Epoch)
@@ -86,7 +87,7 @@ func TestOwnEtcdThatGoesAway(t *testing.T) {
 
 	inits = h.inits()
 	etcd.Close()
-	eventually(t, "the container is dead", func() bool { return !alive(inits["alice"]) })
+	poll.Until(t, "the container is dead", func() bool { return !alive(inits["alice"]) })
 	etcd = startEtcd(t, dir, client, peer)
 	h.open("alice") // parked until the store is back
 	if again := h.sessions()[0]; again.Epoch <= first.Epoch {
@@ -130,7 +131,7 @@ func TestEtcdRestoredFromABackup(t *testing.T) {
 		t.Fatal(err)
 	}
 	etcd = startEtcd(t, dir, client, peer)
-	eventually(t, "the container without a record is dead", func() bool { return !alive(bob) })
+	poll.Until(t, "the container without a record is dead", func() bool { return !alive(bob) })
 	h.open("bob")
 	for _, s := range h.sessions() {
 		if s.Key == "bob" && s.Epoch <= before {

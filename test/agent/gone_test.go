@@ -10,6 +10,7 @@ import (
 
 	"holdfast/internal/platform/engine/containerd"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // If an agent does not return, the deadman kills the processes that hold networks together
@@ -43,14 +44,14 @@ func TestAgentThatIsGoneForGood(t *testing.T) {
 
 	h.kill()
 	for name, pid := range before {
-		eventually(t, name+" is dead", func() bool { return !alive(pid) })
+		poll.Until(t, name+" is dead", func() bool { return !alive(pid) })
 	}
 	if !labtest.OnContainerd() {
 		return // the rest belongs to the engine
 	}
-	eventually(t, "the bridge is gone", func() bool { _, err := netlink.LinkByName(containerd.DefaultBridge); return err != nil })
-	eventually(t, "the way out is gone", func() bool { return !strings.Contains(strings.Join(firewall(t), "\n"), "holdfast-net-") })
-	eventually(t, "the guardian is gone", func() bool { return !alive(guardian) })
+	poll.Until(t, "the bridge is gone", func() bool { _, err := netlink.LinkByName(containerd.DefaultBridge); return err != nil })
+	poll.Until(t, "the way out is gone", func() bool { return !strings.Contains(strings.Join(firewall(t), "\n"), "holdfast-net-") })
+	poll.Until(t, "the guardian is gone", func() bool { return !alive(guardian) })
 }
 
 // guardian returns the pid of the host's guardian, 0 for none.

@@ -10,20 +10,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
-)
 
-// eventually polls until ok returns true. The test fails after a time that no correct
-// operation takes.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if ok() {
-			return
-		}
-	}
-	t.Fatalf("waited a minute until %s", what)
-}
+	"holdfast/test/poll"
+)
 
 func readAll(t *testing.T, r io.Reader) string {
 	t.Helper()
@@ -90,7 +79,7 @@ func (h *host) endDeadman() {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		h.t.Error(err)
 	}
-	eventually(h.t, "the deadman is dead", func() bool { return !alive(pid) })
+	poll.Until(h.t, "the deadman is dead", func() bool { return !alive(pid) })
 }
 
 // process is a process of this machine.

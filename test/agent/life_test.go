@@ -19,9 +19,12 @@ import (
 	"holdfast/internal/platform/engine"
 	"holdfast/test/lab"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
-func TestFiftyKeysAtOnceAndOneKeyTwentyTimes(t *testing.T) {
+// One container per key, for many keys at once and for many requests of one key.
+func TestManyKeysAtOnceAndOneKeyTwentyTimes(t *testing.T) {
+	keys := labtest.Count(15, 50)
 	h := newHost(t, "")
 	h.start()
 	// An image on a page of another site boots nothing.
@@ -29,7 +32,7 @@ func TestFiftyKeysAtOnceAndOneKeyTwentyTimes(t *testing.T) {
 		t.Errorf("a page of another site: %s %s", res.Status, body)
 	}
 	var wg sync.WaitGroup
-	for i := range 50 {
+	for i := range keys {
 		wg.Go(func() { h.open(fmt.Sprintf("k%d", i)) })
 	}
 	for range 20 {
@@ -37,8 +40,8 @@ func TestFiftyKeysAtOnceAndOneKeyTwentyTimes(t *testing.T) {
 	}
 	wg.Wait()
 	got := h.running()
-	if len(got) != 51 {
-		t.Errorf("%d of 51 keys have a container", len(got))
+	if len(got) != keys+1 {
+		t.Errorf("%d of %d keys have a container", len(got), keys+1)
 	}
 	for key, ids := range got {
 		if len(ids) != 1 {
@@ -58,12 +61,13 @@ func killedAgentLosesNothing(t *testing.T, pool string) {
 	h := newPoolHost(t, pool)
 	h.start()
 	var wg sync.WaitGroup
-	for i := range 20 {
+	sessions := labtest.Count(8, 20)
+	for i := range sessions {
 		wg.Go(func() { h.open(fmt.Sprintf("k%d", i)) })
 	}
 	wg.Wait()
 	before := h.running()
-	if len(before) != 20 {
+	if len(before) != sessions {
 		t.Fatalf("%d sessions", len(before))
 	}
 	starts := startTimes(t, h, before)
@@ -101,7 +105,7 @@ func startTimes(t *testing.T, h *host, running map[string][]string) map[string]s
 }
 
 func TestAgentRestartKeepsAndHostShutdownDrains(t *testing.T) {
-	eachPool(t, warm, agentRestartKeepsAndHostShutdownDrains)
+	eachPool(t, pooled, agentRestartKeepsAndHostShutdownDrains)
 }
 
 func agentRestartKeepsAndHostShutdownDrains(t *testing.T, pool string) {
@@ -262,7 +266,7 @@ func TestDrainOfTheWholeEngine(t *testing.T) {
 // restarted it.
 func notBackBy(t *testing.T, h *host, id string) {
 	t.Helper()
-	eventually(t, "the engine has seen it dead", func() bool {
+	poll.Until(t, "the engine has seen it dead", func() bool {
 		c, err := h.api().Inspect(t.Context(), id)
 		return err == nil && c.State == "exited"
 	})
@@ -387,5 +391,5 @@ templates:
 	if r.code != 7 || !strings.Contains(r.err, "exit code 1") || !strings.Contains(r.err, "no workspace <b>bob</b>") {
 		t.Errorf("start: %+v", r)
 	}
-	eventually(t, "nothing is left of them", func() bool { return len(h.containers()) == 0 && len(slices.Collect(maps.Keys(h.running()))) == 0 })
+	poll.Until(t, "nothing is left of them", func() bool { return len(h.containers()) == 0 && len(slices.Collect(maps.Keys(h.running()))) == 0 })
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/platform/linux/listenfd"
+	"holdfast/test/poll"
 )
 
 // manager acts as systemd for the sockets of an agent. It stores descriptors
@@ -222,7 +223,7 @@ func TestServiceIsUpgraded(t *testing.T) {
 	if err := syscall.Kill(last, syscall.SIGUSR2); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the agent has ended", func() bool { return !alive(last) })
+	poll.Until(t, "the agent has ended", func() bool { return !alive(last) })
 	h.startLogged()
 	check()
 }
@@ -233,10 +234,10 @@ func TestServiceWhoseMainProcessIsKilledInATrial(t *testing.T) {
 	h, _ := newManaged(t)
 	before, starts := h.running(), startTimes(t, h, h.running())
 	kill := h.beginUpgrade("1m")
-	eventually(t, "the new agent is on trial", func() bool { return h.lastUpgrade().State == "on_trial" })
+	poll.Until(t, "the new agent is on trial", func() bool { return h.lastUpgrade().State == "on_trial" })
 	kill()
 	h.kill()
-	eventually(t, "the next agent has ended", func() bool { return len(h.agents()) == 0 })
+	poll.Until(t, "the next agent has ended", func() bool { return len(h.agents()) == 0 })
 	h.startLogged()
 	h.sameContainers(before, starts)
 }

@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/sessions/session"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // The kinds of pools of a node.
@@ -74,7 +75,7 @@ func (h *host) poolFull() {
 	default:
 		return
 	}
-	eventually(h.t, "the pool is full", func() bool { return h.metric(metric) == want })
+	poll.Until(h.t, "the pool is full", func() bool { return h.metric(metric) == want })
 }
 
 // keyOf returns the session of a container: by its label, or for a warm container by its

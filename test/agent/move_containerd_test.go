@@ -12,6 +12,7 @@ import (
 
 	"holdfast/internal/platform/runsc"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // On containerd a session keeps its process and memory in a move, in a drain of its node, and
@@ -52,7 +53,7 @@ func TestMoveOnContainerd(t *testing.T) {
 
 	init := from.inits()["a"]
 	var out string
-	eventually(t, "the other node is known to accept sessions", func() bool {
+	poll.Until(t, "the other node is known to accept sessions", func() bool {
 		r := to.cli("session", "move", "a", "--to", to.node)
 		out = r.out
 		return r.code == 0
@@ -75,5 +76,5 @@ func TestMoveOnContainerd(t *testing.T) {
 	from.goesOn(first)
 	m.expectNothingLeft()
 	from.must("session", "stop", "a")
-	eventually(t, "no container is left", func() bool { return len(from.containers()) == 0 && len(to.containers()) == 0 })
+	poll.Until(t, "no container is left", func() bool { return len(from.containers()) == 0 && len(to.containers()) == 0 })
 }

@@ -15,6 +15,7 @@ import (
 	"holdfast/test/lab"
 	"holdfast/test/lab/echoserver"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // mover is an engine whose runtime "boxed" can restore memory.
@@ -168,7 +169,7 @@ func TestMoveByHand(t *testing.T) {
 		wantError(t, near.cli("session", "move", "a", "--to", to), want.code, want.error, want.hint)
 	}
 	near.must("node", "cordon")
-	eventually(t, "the other node sees the cordon", func() bool { return leaving.cli("session", "move", "a", "--to", near.node).code == 8 })
+	poll.Until(t, "the other node sees the cordon", func() bool { return leaving.cli("session", "move", "a", "--to", near.node).code == 8 })
 	if r := leaving.cli("session", "move", "a"); r.code != 8 {
 		t.Errorf("without a node that accepts it: exit code %d\n%s", r.code, r.err)
 	}
@@ -185,7 +186,7 @@ func TestMoveByHand(t *testing.T) {
 	}
 	defer ws.CloseNow()
 	var out string
-	eventually(t, "the other node is known to accept sessions", func() bool {
+	poll.Until(t, "the other node is known to accept sessions", func() bool {
 		r := near.cli("session", "move", "a", "--to", near.node)
 		out = r.out
 		return r.code == 0
@@ -212,7 +213,7 @@ func TestNodeThatCannotRunIt(t *testing.T) {
 		return m.config("", "")
 	}, (*host).start)
 	lacks := hosts[2]
-	eventually(t, "the node reports the missing runtime", func() bool { return lacks.metric(`holdfast_runtime_works{runtime="not-here"}`) == "0" })
+	poll.Until(t, "the node reports the missing runtime", func() bool { return lacks.metric(`holdfast_runtime_works{runtime="not-here"}`) == "0" })
 	first := hosts[0].ask("a")
 	for range 3 { // placement is random
 		from, _ := owner(t, hosts, "a")

@@ -13,6 +13,7 @@ import (
 	"holdfast/test/lab"
 	"holdfast/test/lab/labtest"
 	"holdfast/test/lab/registry"
+	"holdfast/test/poll"
 )
 
 // tool is another client of an engine.
@@ -137,7 +138,7 @@ func TestSpinupsByOthers(t *testing.T) {
 	}
 	x.create("own", container.Config{Labels: map[string]string{spinup.LabelJob: "run"}}, container.HostConfig{})
 	x.create("waiting", plain, container.HostConfig{})
-	eventually(t, "a created container is under way", func() bool { return h.metric(`holdfast_spinups_under_way{kind="other"}`) == "1" })
+	poll.Until(t, "a created container is under way", func() bool { return h.metric(`holdfast_spinups_under_way{kind="other"}`) == "1" })
 	h.open("alice") // a session is not another tool's container
 	h.spinupOf("alice", 1)
 	others := 0
@@ -168,7 +169,7 @@ func TestOthersOverARestart(t *testing.T) {
 	h.start()
 	x := newTool(t, h.docker)
 	waiting, _ := x.create("waiting", container.Config{}, container.HostConfig{})
-	eventually(t, "the agent has seen it", func() bool { return h.metric(`holdfast_spinups_under_way{kind="other"}`) == "1" })
+	poll.Until(t, "the agent has seen it", func() bool { return h.metric(`holdfast_spinups_under_way{kind="other"}`) == "1" })
 	if err := private.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -231,9 +232,9 @@ func TestPullByOthersIsUnderWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pull.Close()
-	eventually(t, "the pull is seen", func() bool { return h.metric(gauge) == "1" })
+	poll.Until(t, "the pull is seen", func() bool { return h.metric(gauge) == "1" })
 	cancel()
-	eventually(t, "its end is seen", func() bool { return h.metric(gauge) == "0" })
+	poll.Until(t, "its end is seen", func() bool { return h.metric(gauge) == "0" })
 	for _, r := range h.spinups() {
 		t.Errorf("half a pull is recorded: %+v", r)
 	}

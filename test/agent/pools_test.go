@@ -19,6 +19,7 @@ import (
 	"holdfast/internal/sessions/pool/network"
 	"holdfast/test/lab/echoserver"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // networks returns the containers that hold networks for the node's sessions.
@@ -53,7 +54,7 @@ func (h *host) network(key string) string {
 // networksReady waits until the node has these numbers of ready and used networks.
 func (h *host) networksReady(ready, used string) {
 	h.t.Helper()
-	eventually(h.t, ready+" networks are ready, "+used+" used", func() bool {
+	poll.Until(h.t, ready+" networks are ready, "+used+" used", func() bool {
 		return h.metric("holdfast_networks_ready") == ready && h.metric("holdfast_networks_used") == used
 	})
 }
@@ -84,7 +85,7 @@ func TestReadyNetworksOverLives(t *testing.T) {
 		t.Errorf("alice is in the network of %s, was in that of %s", again, alice)
 	}
 	h.open("alice")
-	eventually(t, "the ready networks of the killed agent are gone", func() bool {
+	poll.Until(t, "the ready networks of the killed agent are gone", func() bool {
 		list := h.networks()
 		for _, c := range list {
 			if before[c.ID] != (c.ID == alice) {
@@ -96,7 +97,7 @@ func TestReadyNetworksOverLives(t *testing.T) {
 
 	h.must("drain")
 	h.networksReady("0", "0")
-	eventually(t, "nothing is left after a drain", func() bool { return len(h.networks()) == 0 })
+	poll.Until(t, "nothing is left after a drain", func() bool { return len(h.networks()) == 0 })
 	h.must("node", "uncordon")
 	h.networksReady("2", "0")
 	h.open("bob")
@@ -137,7 +138,7 @@ func (h *host) warm() []engine.Container {
 
 func (h *host) warmReady(n int) {
 	h.t.Helper()
-	eventually(h.t, fmt.Sprint(n, " containers are warm"), func() bool {
+	poll.Until(h.t, fmt.Sprint(n, " containers are warm"), func() bool {
 		return h.metric(`holdfast_warm_ready{template="web"}`) == fmt.Sprint(n) && len(h.warm()) == n
 	})
 }
@@ -188,7 +189,7 @@ func TestWarmContainersOverLives(t *testing.T) {
 	}
 
 	h.must("drain")
-	eventually(t, "nothing is left after a drain", func() bool { return len(h.containers()) == 0 && len(h.sessions()) == 0 })
+	poll.Until(t, "nothing is left after a drain", func() bool { return len(h.containers()) == 0 && len(h.sessions()) == 0 })
 	h.must("node", "uncordon")
 	h.warmReady(2)
 	if got := h.told("carol"); got != "carol" {
@@ -203,7 +204,7 @@ func TestWarmContainersOverLives(t *testing.T) {
 			t.Errorf("%s runs after the agent's end", c.Name)
 		}
 	}
-	eventually(t, "no deadman is left", func() bool { return h.findDeadman() == 0 })
+	poll.Until(t, "no deadman is left", func() bool { return h.findDeadman() == 0 })
 }
 
 // With each kind of pool, a boot is recorded once, with its kind of pool. Creating containers

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"holdfast/test/poll"
 )
 
 // metadata is the part of Google's metadata service that reports a preemption. The value is
@@ -54,8 +56,8 @@ func TestPreemptionNoticeDrainsTheNode(t *testing.T) {
 	h.open("alice")
 	inits := h.inits()
 	close(preempted)
-	eventually(t, "the container is dead", func() bool { return !alive(inits["alice"]) })
-	eventually(t, "the session is given up", func() bool { return len(h.sessions()) == 0 })
+	poll.Until(t, "the container is dead", func() bool { return !alive(inits["alice"]) })
+	poll.Until(t, "the session is given up", func() bool { return len(h.sessions()) == 0 })
 	res, _ := h.get("/s/alice/")
 	if res.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("a host that goes away takes a session: %s", res.Status)

@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"holdfast"
+
+	"holdfast/test/poll"
 )
 
 // A replacement gives sessions new containers from their template, and reports the time of
@@ -90,7 +92,7 @@ func TestCordonKeepsSessions(t *testing.T) {
 	h.must("agent", "stop", "--keep")
 	h.wait()
 	h.launch(&h.out, &h.errs)
-	eventually(t, "the next agent answers", func() bool { return h.cli("node", "ls").code == 0 })
+	poll.Until(t, "the next agent answers", func() bool { return h.cli("node", "ls").code == 0 })
 	if r := h.cli("session", "start", "bob"); r.code != 8 {
 		t.Errorf("a new session after a restart: %+v", r)
 	}

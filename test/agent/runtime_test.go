@@ -6,6 +6,7 @@ import (
 
 	"holdfast/test/lab"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // A session in a gVisor sandbox boots, is served and ends like others. An agent refuses only
@@ -16,7 +17,7 @@ func TestRuntimes(t *testing.T) {
 		strings.Replace(template, "name: web", "name: sandbox\n    runtime: "+labtest.RunscRuntime, 1)+
 		strings.Replace(template, "name: web", "name: lacking\n    runtime: kata", 1))
 	h.start()
-	eventually(t, "both runtimes were tried", func() bool {
+	poll.Until(t, "both runtimes were tried", func() bool {
 		return h.metric(`holdfast_runtime_works{runtime="runsc"}`) == "1" && h.metric(`holdfast_runtime_works{runtime="kata"}`) == "0"
 	})
 	h.must("session", "start", "plain", "--template", "web")

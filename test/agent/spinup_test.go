@@ -28,6 +28,7 @@ import (
 	"holdfast/internal/hosts/spinup"
 	"holdfast/test/lab/labtest"
 	"holdfast/test/lab/registry"
+	"holdfast/test/poll"
 )
 
 // spinups returns the host's records, the newest first.
@@ -50,7 +51,7 @@ func (h *host) spinups(flags ...string) []api.JudgedSpinup {
 func (h *host) spinupOf(name string, n int) []api.JudgedSpinup {
 	h.t.Helper()
 	var got []api.JudgedSpinup
-	eventually(h.t, fmt.Sprintf("%d spin-ups of %s are recorded", n, name), func() bool {
+	poll.Until(h.t, fmt.Sprintf("%d spin-ups of %s are recorded", n, name), func() bool {
 		got = nil
 		for _, r := range h.spinups() {
 			if r.Job == name || r.Name == name {
@@ -296,7 +297,7 @@ func TestPrivateRegistry(t *testing.T) {
 	h.must("session", "start", "third", "--template", "web")
 	write("docker-credential-here", fmt.Sprintf("#!/bin/sh\necho '{\"ServerURL\": %q, \"Username\": \"reader\", \"Secret\": %q}'\n", reg.Host(), secret))
 	write("config.json", fmt.Sprintf(`{"credHelpers": {%q: "here"}}`, reg.Host()))
-	eventually(t, "a container is warm", func() bool { return h.metric(`holdfast_warm_ready{template="quick"}`) == "1" })
+	poll.Until(t, "a container is warm", func() bool { return h.metric(`holdfast_warm_ready{template="quick"}`) == "1" })
 	h.signal(syscall.SIGTERM)
 	h.wait()
 	for _, password := range []string{secret, "a-wrong-password", base64.StdEncoding.EncodeToString([]byte("reader:" + secret))} {
@@ -361,7 +362,7 @@ func TestUnderWay(t *testing.T) {
 	if got := h.metric(gauge); got != "2" && got != "1" { // on a slow machine the second has ended
 		t.Errorf("%s are under way", got)
 	}
-	eventually(t, "the crashed tool's is over", func() bool { return h.metric(gauge) == "1" })
+	poll.Until(t, "the crashed tool's is over", func() bool { return h.metric(gauge) == "1" })
 	h.must("spinup", "end", id)
 	if got := h.metric(gauge); got != "0" {
 		t.Errorf("%s are under way after the end", got)

@@ -11,6 +11,7 @@ import (
 	"holdfast/internal/sessions/move"
 	"holdfast/test/lab/echoserver"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // suspended returns the host's image of a suspended session, or "" if there is none.
@@ -140,7 +141,7 @@ templates:
 	h.must("session", "start", "a", "--template", "web")
 	first := h.ask("a")
 	for range 2 {
-		eventually(t, "the session is suspended", func() bool {
+		poll.Until(t, "the session is suspended", func() bool {
 			return h.suspended("a") != "" && len(h.sessions()) == 1 && h.sessions()[0].State == "suspended"
 		})
 		h.goesOn(first)

@@ -19,6 +19,7 @@ import (
 
 	"holdfast/internal/control/api"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // install replaces the program of the host's agent as a package manager does. The file of the
@@ -101,7 +102,7 @@ func (h *host) endAgents() {
 	for _, pid := range h.agents() {
 		// It may have ended.
 		_ = syscall.Kill(pid, syscall.SIGKILL)
-		eventually(h.t, "an agent is dead", func() bool { return !alive(pid) })
+		poll.Until(h.t, "an agent is dead", func() bool { return !alive(pid) })
 	}
 }
 
@@ -110,7 +111,7 @@ func (h *host) endAgents() {
 func (h *host) pid() int {
 	h.t.Helper()
 	var v struct{ Agent api.Version }
-	eventually(h.t, "an agent reports its process", func() bool {
+	poll.Until(h.t, "an agent reports its process", func() bool {
 		if err := json.Unmarshal([]byte(h.must("version", "--json")), &v); err != nil {
 			h.t.Fatalf("%+v, %v", v, err)
 		}
@@ -175,7 +176,7 @@ func TestUpgrades(t *testing.T) {
 		}
 		t.Logf("connects waited for %v at most; %v", u.Held, u.Steps)
 		if alive(pid) {
-			eventually(t, "the old agent is gone", func() bool { return !alive(pid) })
+			poll.Until(t, "the old agent is gone", func() bool { return !alive(pid) })
 		}
 		if now := h.pid(); now != u.To.PID {
 			t.Fatalf("agent %d answers, %d took over", now, u.To.PID)
@@ -201,7 +202,7 @@ func TestUpgrades(t *testing.T) {
 	// The last agent works like any other.
 	h.must("agent", "stop")
 	if n := len(h.running()); n != 0 {
-		eventually(t, "the engine reports the containers dead", func() bool { return len(h.running()) == 0 })
+		poll.Until(t, "the engine reports the containers dead", func() bool { return len(h.running()) == 0 })
 	}
 }
 
@@ -351,9 +352,9 @@ func TestTwoUpgradesAtOnce(t *testing.T) {
 	h.install([]byte("#!/bin/sh\nsleep 2\nexec " + holdfastBinary(t) + ` "$@"` + "\n"))
 	first := make(chan result, 1)
 	go func() { first <- h.cli("agent", "--upgrade", "--trial", "3s") }()
-	eventually(t, "the first upgrade has started", func() bool { return h.lastUpgrade().State == api.UpgradeUnderWay })
+	poll.Until(t, "the first upgrade has started", func() bool { return h.lastUpgrade().State == api.UpgradeUnderWay })
 	wantError(t, h.cli("agent", "--upgrade"), 8, "another upgrade of this agent is under way", "wait until it is over")
-	eventually(t, "the first upgrade is on trial", func() bool { return h.lastUpgrade().State == api.UpgradeOnTrial })
+	poll.Until(t, "the first upgrade is on trial", func() bool { return h.lastUpgrade().State == api.UpgradeOnTrial })
 	wantError(t, h.cli("agent", "--upgrade"), 8, "state is on_trial", "wait until it is over")
 	if r := <-first; r.code != 0 || !strings.Contains(r.out, "3 sessions taken over") {
 		t.Errorf("%+v", r)
@@ -377,13 +378,13 @@ func TestUpgradeCommandKilled(t *testing.T) {
 	h := newUpgradable(t, "")
 	before, starts := h.running(), startTimes(t, h, h.running())
 	check := h.clients()
-	wait := func(t *testing.T, done func() bool) { t.Helper(); eventually(t, "the upgrade is over", done) }
+	wait := func(t *testing.T, done func() bool) { t.Helper(); poll.Until(t, "the upgrade is over", done) }
 
 	t.Run("before its turn", func(t *testing.T) {
 		pid, failed := h.pid(), h.metric(`holdfast_agent_upgrades_total{outcome="failed"}`)
 		h.install([]byte("#!/bin/sh\nexec sleep 1000\n"))
 		kill := h.beginUpgrade("10s")
-		eventually(t, "the next agent is started", func() bool { return h.lastUpgrade().State == api.UpgradeUnderWay })
+		poll.Until(t, "the next agent is started", func() bool { return h.lastUpgrade().State == api.UpgradeUnderWay })
 		kill()
 		wait(t, func() bool { return h.metric(`holdfast_agent_upgrades_total{outcome="failed"}`) != failed })
 		if h.pid() != pid || h.lastUpgrade().State != api.UpgradeFailed {
@@ -396,7 +397,7 @@ func TestUpgradeCommandKilled(t *testing.T) {
 			h.installReal()
 			kill := h.beginUpgrade("1s")
 			// The old agent reports nothing after it has handed over its turn.
-			eventually(t, "it is "+string(state), func() bool {
+			poll.Until(t, "it is "+string(state), func() bool {
 				u := h.lastUpgrade()
 				return u.To.PID != 0 && u.From.PID == pid || u.State == state
 			})
@@ -437,13 +438,13 @@ func TestAgentToldToEndInATrial(t *testing.T) {
 		t.Run(c.sig.String(), func(t *testing.T) {
 			h := newUpgradable(t, "")
 			kill := h.beginUpgrade("1m")
-			eventually(t, "the new agent is on trial", func() bool { return h.lastUpgrade().State == api.UpgradeOnTrial })
+			poll.Until(t, "the new agent is on trial", func() bool { return h.lastUpgrade().State == api.UpgradeOnTrial })
 			kill()
 			h.signal(c.sig)
 			if code := h.wait(); code != 0 {
 				t.Errorf("exit code %d", code)
 			}
-			eventually(t, "only the expected containers are left", func() bool { return len(h.agents()) == 0 && len(h.running()) == c.left })
+			poll.Until(t, "only the expected containers are left", func() bool { return len(h.agents()) == 0 && len(h.running()) == c.left })
 		})
 	}
 }
@@ -453,13 +454,13 @@ func TestAgentToldToEndInATrial(t *testing.T) {
 func TestNextAgentToldToEndInATrial(t *testing.T) {
 	h := newUpgradable(t, "")
 	kill := h.beginUpgrade("1m")
-	eventually(t, "the new agent is on trial", func() bool { return h.lastUpgrade().State == api.UpgradeOnTrial })
+	poll.Until(t, "the new agent is on trial", func() bool { return h.lastUpgrade().State == api.UpgradeOnTrial })
 	kill()
 	h.must("agent", "stop")
 	if code := h.wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	eventually(t, "nothing is left", func() bool { return len(h.agents()) == 0 && len(h.running()) == 0 })
+	poll.Until(t, "nothing is left", func() bool { return len(h.agents()) == 0 && len(h.running()) == 0 })
 }
 
 // After a kill of the old agent in a trial, the new agent continues.
@@ -468,9 +469,9 @@ func TestOldAgentKilledInATrial(t *testing.T) {
 	before, starts := h.running(), startTimes(t, h, h.running())
 	check := h.clients()
 	kill := h.beginUpgrade("1m")
-	eventually(t, "the new agent is on trial", func() bool { return h.lastUpgrade().State == api.UpgradeOnTrial })
+	poll.Until(t, "the new agent is on trial", func() bool { return h.lastUpgrade().State == api.UpgradeOnTrial })
 	h.kill()
-	eventually(t, "the upgrade is over", func() bool { return h.lastUpgrade().State == api.UpgradeDone })
+	poll.Until(t, "the upgrade is over", func() bool { return h.lastUpgrade().State == api.UpgradeDone })
 	kill()
 	check()
 	h.sameContainers(before, starts)

@@ -28,6 +28,7 @@ import (
 	"holdfast/internal/platform/linux/netns"
 	"holdfast/test/lab"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // shellTemplate is a server whose container has a shell.
@@ -234,12 +235,12 @@ func (h *host) leftovers(daemon *lab.Containerd) map[string][]string {
 func (h *host) life() {
 	h.t.Helper()
 	h.start()
-	eventually(h.t, "no container is left of an earlier agent", func() bool { return len(h.containers()) == 0 })
+	poll.Until(h.t, "no container is left of an earlier agent", func() bool { return len(h.containers()) == 0 })
 	h.must("agent", "stop")
 	if code := h.wait(); code != 0 {
 		h.t.Errorf("exit code %d\n%s", code, &h.errs)
 	}
-	eventually(h.t, "no network is left", func() bool { return len(h.networks()) == 0 })
+	poll.Until(h.t, "no network is left", func() bool { return len(h.networks()) == 0 })
 }
 
 // asks returns the client address that the server outside sees for a session, or an error.
@@ -287,7 +288,7 @@ func TestSessionsReachTheWorld(t *testing.T) {
 	good := func(when string) {
 		t.Helper()
 		for _, key := range []string{"alice", "bob"} {
-			eventually(t, when+": "+key+" asks with the host's address", func() bool { return h.asks(key, server) == "192.0.2.1" })
+			poll.Until(t, when+": "+key+" asks with the host's address", func() bool { return h.asks(key, server) == "192.0.2.1" })
 		}
 		if r := h.cli("session", "exec", "alice", "--", "ping", "-c", "1", "-W", "1", addresses["bob"]); r.code == 0 {
 			t.Errorf("%s: alice reaches bob:\n%s", when, r.out)

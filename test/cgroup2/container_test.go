@@ -13,13 +13,13 @@ import (
 	"slices"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"holdfast"
 	"holdfast/internal/sessions/kill"
 	"holdfast/internal/sessions/kill/killtest"
+	"holdfast/test/poll"
 	"holdfast/test/vm/guest"
 )
 
@@ -67,7 +67,7 @@ func newGroup(t *testing.T) (id, dir string) {
 	}
 	t.Cleanup(func() {
 		write(t, dir+"/cgroup.kill", "1")
-		eventually(t, "the group can be removed", func() bool {
+		poll.Until(t, "the group can be removed", func() bool {
 			below, _ := filepath.Glob(dir + "/*/cgroup.procs")
 			for _, f := range below {
 				_ = os.Remove(filepath.Dir(f)) // the next line detects a failure
@@ -167,15 +167,6 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("timed out: %s", what)
-		}
-	}
-}
-
 // grown waits until all processes of busy exist and its fork storm has begun.
 func grown(t *testing.T, cs ...container) {
 	t.Helper()
@@ -185,7 +176,7 @@ func grown(t *testing.T, cs ...container) {
 func hasProcesses(t *testing.T, n int, cs ...container) {
 	t.Helper()
 	for _, c := range cs {
-		eventually(t, fmt.Sprintf("the container has %d processes", n), func() bool {
+		poll.Until(t, fmt.Sprintf("the container has %d processes", n), func() bool {
 			b, err := os.ReadFile(c.dir + "/cgroup.procs")
 			return err == nil && bytes.Count(b, []byte("\n")) >= n
 		})

@@ -20,6 +20,7 @@ import (
 	"holdfast/internal/platform/linux/proc"
 	"holdfast/internal/sessions/guardian"
 	"holdfast/internal/sessions/kill"
+	"holdfast/test/poll"
 )
 
 // engine is the set of processes that pausing an engine finds, without an engine's
@@ -109,7 +110,7 @@ func (e *engine) stopped() []string {
 // mustRun fails unless the whole engine soon runs and responds.
 func (e *engine) mustRun(t *testing.T) {
 	t.Helper()
-	eventually(t, "the engine runs", func() bool { return len(e.stopped()) == 0 })
+	poll.Until(t, "the engine runs", func() bool { return len(e.stopped()) == 0 })
 	for _, socket := range []string{e.socket, e.containerd} {
 		c, err := net.Dial("unix", socket)
 		if err != nil {
@@ -170,7 +171,7 @@ func TestQuieted(t *testing.T) {
 	observe := func(step string) {
 		if step == guardian.StepStopped {
 			// Each process stops when it next leaves the kernel.
-			eventually(t, "all are stopped", func() bool { stopped = len(e.stopped()); return stopped == len(e.pids) })
+			poll.Until(t, "all are stopped", func() bool { stopped = len(e.stopped()); return stopped == len(e.pids) })
 		}
 	}
 	quiet := &guardian.Engine{Guardian: guard, Socket: e.socket, Cap: lid, Log: slog.Default(), Observe: observe}

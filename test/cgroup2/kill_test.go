@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/sessions/kill"
+	"holdfast/test/poll"
 )
 
 func TestContainersWithTheirOwnPidNamespace(t *testing.T) {
@@ -58,7 +59,7 @@ func TestInitIsDead(t *testing.T) {
 	if err := c.Init().Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "init is dead", c.Init().Exited)
+	poll.Until(t, "init is dead", c.Init().Exited)
 	if !c.Alive() {
 		t.Fatal("the container died with its init")
 	}
@@ -81,7 +82,7 @@ func TestFrozen(t *testing.T) {
 			grown(t, c)
 			write(t, slice+"/cgroup.freeze", "1")
 			defer write(t, slice+"/cgroup.freeze", "0")
-			eventually(t, "it is frozen", func() bool {
+			poll.Until(t, "it is frozen", func() bool {
 				frozen, err := c.Groups()[0].Frozen()
 				return err == nil && frozen
 			})
@@ -165,7 +166,7 @@ func TestSearch(t *testing.T) {
 	if err := found[c.ID][0].Kill(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is dead", func() bool { return !c.Alive() })
+	poll.Until(t, "it is dead", func() bool { return !c.Alive() })
 	if !other.Alive() {
 		t.Error("another container died too")
 	}

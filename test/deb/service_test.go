@@ -453,8 +453,8 @@ func (d debian) isRemoved() {
 // The agent's unit permits what the agent does itself on containerd: networks, logs, control
 // groups. On Docker the daemon does that.
 func TestServiceOnContainerd(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: a machine and an engine take their time, and root")
+	if !labtest.Long() {
+		t.Skip("long: TestServicesOfThePackage runs the same unit, test/agent TestSessionsOnContainerd the engine")
 	}
 	d := newDebian(t)
 	d.write("root/image.tar", archiveOf(t, serverImage(t)))

@@ -197,14 +197,3 @@ func groups(t *testing.T, match func(name string) bool) []cgroup.Group {
 	}
 	return found
 }
-
-// eventually waits for a condition.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if ok() {
-			return
-		}
-	}
-	t.Fatalf("timed out: %s", what)
-}

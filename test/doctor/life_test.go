@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 func TestInvalidDurations(t *testing.T) {
@@ -82,7 +83,7 @@ func TestInterrupted(t *testing.T) {
 		}
 		// A process with the same pid in another pid namespace may have such a group for
 		// a moment.
-		eventually(t, "the end of its control group", func() bool {
+		poll.Until(t, "the end of its control group", func() bool {
 			mine := fmt.Sprintf("holdfast-doctor-%d-", cmd.Process.Pid)
 			return len(groups(t, func(name string) bool { return strings.HasPrefix(name, mine) })) == 0
 		})

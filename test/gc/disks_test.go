@@ -19,6 +19,7 @@ import (
 	"holdfast/internal/hosts/gc"
 	"holdfast/test/lab"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // disk creates a file system for the test.
@@ -155,7 +156,7 @@ func TestHistoryOnAFullDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	h.eventually("the history is written", func() bool {
+	poll.Until(h, "the history is written", func() bool {
 		list, err := gc.NewStore(h.data, log).Cycles(0)
 		return err == nil && len(list) == cycles
 	})

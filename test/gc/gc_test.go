@@ -180,7 +180,7 @@ func TestBesidePrune(t *testing.T) {
 	h := newHost(t)
 	h.image("kept:1", 10)
 	h.create("kept:1", "")
-	for i := range 12 {
+	for i := range 5 {
 		h.image("x:"+string(rune('a'+i)), 100)
 		h.network("n-" + string(rune('a'+i)))
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // A collector is killed with SIGKILL after a deletion, or when its trash is not empty. The next
@@ -22,7 +23,7 @@ import (
 func TestKilledInTheMiddle(t *testing.T) {
 	for name, when := range map[string]func(*host, *bufio.Scanner){
 		"after a deletion": func(_ *host, out *bufio.Scanner) { out.Scan() },
-		"while it links":   func(h *host, _ *bufio.Scanner) { h.eventually("trash", func() bool { return len(h.trash()) > 0 }) },
+		"while it links":   func(h *host, _ *bufio.Scanner) { poll.Until(h, "trash", func() bool { return len(h.trash()) > 0 }) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			if !labtest.Long() && name != "while it links" {

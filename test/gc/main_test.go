@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
@@ -286,14 +285,4 @@ func (h *host) trash() []string {
 		h.Fatal(err)
 	}
 	return list
-}
-
-// eventually waits for a condition, for as long as a slow machine may need.
-func (h *host) eventually(what string, ok func() bool) {
-	h.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			h.Fatalf("waited for nothing: %s", what)
-		}
-	}
 }

@@ -24,6 +24,7 @@ import (
 	"holdfast/internal/hosts/gc"
 	"holdfast/internal/hosts/spinup/prefetch"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // binary is the program, built by the first test that needs it.
@@ -122,7 +123,7 @@ func (p *installed) start(args ...string) {
 			p.Logf("it said:\n%s", p.out.String())
 		}
 	})
-	p.eventually("it answers", func() bool {
+	poll.Until(p, "it answers", func() bool {
 		select {
 		case <-ended:
 			p.Fatalf("it has ended: %v\n%s", failed, p.out.String())
@@ -208,7 +209,7 @@ func TestAnnouncedToACollectorAlone(t *testing.T) {
 		t.Fatalf("%q are under way at first", got)
 	}
 	id := strings.TrimSpace(p.must("spinup", "begin", "--for", "10m", "--name", "deploy"))
-	p.eventually("it is counted", func() bool { return p.metric(gauge) == "1" })
+	poll.Until(p, "it is counted", func() bool { return p.metric(gauge) == "1" })
 	p.image("old:1", 100)
 	time.Sleep(4 * time.Second) // several checks of the disk
 	p.imageID("old:1")
@@ -216,14 +217,14 @@ func TestAnnouncedToACollectorAlone(t *testing.T) {
 	gone := func(ref string) func() bool {
 		return func() bool { _, err := p.engine.ImageID(t.Context(), ref); return err != nil }
 	}
-	p.eventually("old:1 goes", gone("old:1"))
+	poll.Until(p, "old:1 goes", gone("old:1"))
 	if _, code := p.run("spinup", "end", id); code != 5 {
 		t.Errorf("ended again: exit code %d", code)
 	}
 	begun := time.Now()
 	p.must("spinup", "begin", "--for", "8s", "--name", "crashed")
 	p.image("old:2", 100)
-	p.eventually("old:2 goes", gone("old:2"))
+	poll.Until(p, "old:2 goes", gone("old:2"))
 	if waited := time.Since(begun); waited < 8*time.Second {
 		t.Errorf("it went after %v, the spin-up counts for 8 s", waited)
 	}
@@ -276,7 +277,7 @@ func TestSpinupsBesideADeletionAreMarked(t *testing.T) {
 	p.start("agent")
 	underWay := func() string { return p.metric(`holdfast_spinups_under_way{kind="other"}`) }
 	// The agent may not be subscribed to the engine's events yet.
-	p.eventually("the agent sees what others do", func() bool {
+	poll.Until(p, "the agent sees what others do", func() bool {
 		id := h.create("kept:1", "")
 		time.Sleep(200 * time.Millisecond)
 		seen := underWay() != "0"
@@ -285,7 +286,7 @@ func TestSpinupsBesideADeletionAreMarked(t *testing.T) {
 		}
 		return seen
 	})
-	p.eventually("nothing is under way", func() bool { return underWay() == "0" })
+	poll.Until(p, "nothing is under way", func() bool { return underWay() == "0" })
 	before := into[gc.Status](p, "gc", "status").Without.Count
 	spinUp := func(name string, meanwhile func()) {
 		t.Helper()
@@ -295,7 +296,7 @@ func TestSpinupsBesideADeletionAreMarked(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.eventually("it is under way", func() bool { return underWay() != "0" })
+		poll.Until(p, "it is under way", func() bool { return underWay() != "0" })
 		meanwhile()
 		h.start(res.ID)
 	}
@@ -318,7 +319,7 @@ func TestSpinupsBesideADeletionAreMarked(t *testing.T) {
 	}
 	for name, want := range map[string]bool{"beside": true, "without": false} {
 		var got bool
-		p.eventually(name+" is recorded", func() (ok bool) { got, ok = collected(name); return ok })
+		poll.Until(p, name+" is recorded", func() (ok bool) { got, ok = collected(name); return ok })
 		if got != want {
 			t.Errorf("%s: collected is %v", name, got)
 		}

@@ -11,6 +11,7 @@ import (
 	"holdfast/internal/agent/gcnode"
 	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/gc"
+	"holdfast/test/poll"
 )
 
 // `holdfast gc serve` on a disk that always counts as too full deletes nothing while a container
@@ -46,7 +47,7 @@ func TestServeWaitsForOthers(t *testing.T) {
 	}
 	// The watcher may miss the first ones.
 	var created []string
-	h.eventually("a spin-up is seen", func() bool {
+	poll.Until(h, "a spin-up is seen", func() bool {
 		created = append(created, h.create("kept:1", ""))
 		time.Sleep(200 * time.Millisecond)
 		return underWay() > 0
@@ -60,9 +61,9 @@ func TestServeWaitsForOthers(t *testing.T) {
 	for _, id := range created {
 		h.start(id)
 	}
-	h.eventually("old:1 goes", func() bool { _, err := h.engine.ImageID(t.Context(), "old:1"); return err != nil })
+	poll.Until(h, "old:1 goes", func() bool { _, err := h.engine.ImageID(t.Context(), "old:1"); return err != nil })
 	h.imageID("kept:1")
-	h.eventually("the cycle ends", func() bool {
+	poll.Until(h, "the cycle ends", func() bool {
 		s, err := g.Status(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -84,7 +85,7 @@ func TestWatchFollowsUses(t *testing.T) {
 	c.Engine.Host, c.DataDir, c.RunDir = h.lab.Host(), h.data, h.data
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	// The first watch may start late. It replays earlier events.
-	h.eventually("the use is kept", func() bool {
+	poll.Until(h, "the use is kept", func() bool {
 		g, err := gcnode.Open(t.Context(), c, prometheus.NewRegistry(), log)
 		if err != nil {
 			t.Fatal(err)

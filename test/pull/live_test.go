@@ -10,13 +10,13 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/creack/pty"
 
 	"holdfast/internal/hosts/spinup"
 	"holdfast/test/lab"
 	"holdfast/test/lab/registry"
+	"holdfast/test/poll"
 	"holdfast/test/spinup/scene"
 )
 
@@ -36,16 +36,6 @@ func (o *output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.buf.String()
-}
-
-// until waits for a condition.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waiting until %s", what)
-		}
-	}
 }
 
 // held pushes an image. The proxy holds the end of the image back until release is closed.
@@ -69,8 +59,8 @@ func interruptedIsNoSuccess(t *testing.T, s *scene.Stage) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the pull has begun", func() bool { return strings.Contains(errs.String(), "pulling…") })
-	until(t, "the proxy has a layer", func() bool { return downloading(t, s) })
+	poll.Until(t, "the pull has begun", func() bool { return strings.Contains(errs.String(), "pulling…") })
+	poll.Until(t, "the proxy has a layer", func() bool { return downloading(t, s) })
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
@@ -156,11 +146,11 @@ func onATerminal(t *testing.T, s *scene.Stage) {
 			t.Logf("the terminal showed %q", text[max(0, len(text)-2000):])
 		}
 	}()
-	until(t, "layers are shown", func() bool { return strings.Contains(seen.String(), "downloading  [") })
+	poll.Until(t, "layers are shown", func() bool { return strings.Contains(seen.String(), "downloading  [") })
 	if err := pty.Setsize(ours, &pty.Winsize{Rows: 2, Cols: 70}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the picture fits", func() bool {
+	poll.Until(t, "the picture fits", func() bool {
 		return strings.Contains(seen.String(), "(+2 layers)") || strings.Contains(seen.String(), "(+1")
 	})
 	if err := pty.Setsize(ours, &pty.Winsize{Rows: 24, Cols: 120}); err != nil {
@@ -190,7 +180,7 @@ func TestEngineThatDies(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the engine has a part of a layer", func() bool { return downloading(t, s) })
+	poll.Until(t, "the engine has a part of a layer", func() bool { return downloading(t, s) })
 	if err := s.Private.Kill(); err != nil {
 		t.Fatal(err)
 	}

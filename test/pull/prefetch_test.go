@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/hosts/spinup/prefetch"
 	"holdfast/internal/platform/engine"
 	"holdfast/test/lab"
+	"holdfast/test/poll"
 	"holdfast/test/spinup/scene"
 )
 
@@ -78,20 +79,20 @@ func TestImagesThatAreKept(t *testing.T) {
 	u := newUser(t, s.Private.Host())
 	u.agentConfig("images: {prefetch: [\"" + fixed + "\"]}")
 	stop := u.agent()
-	until(t, "the configured image is there", func() bool { return has(t, s.Engine, fixed) })
+	poll.Until(t, "the configured image is there", func() bool { return has(t, s.Engine, fixed) })
 	if e := u.must("pull", "--prefetch", named); !strings.HasPrefix(e.out, "pull stats: ") {
 		t.Errorf("%q, %q", e.out, e.err)
 	}
 	for _, image := range []string{fixed, named} {
 		remove(t, s, image)
-		until(t, "a deleted image is there again", func() bool { return has(t, s.Engine, image) })
+		poll.Until(t, "a deleted image is there again", func() bool { return has(t, s.Engine, image) })
 	}
 	stop()
 	remove(t, s, named)
 	u.agent()
-	until(t, "the next agent has fetched it", func() bool { return has(t, s.Engine, named) })
+	poll.Until(t, "the next agent has fetched it", func() bool { return has(t, s.Engine, named) })
 	var kept []prefetch.Entry
-	until(t, "all is there", func() bool {
+	poll.Until(t, "all is there", func() bool {
 		if err := json.Unmarshal([]byte(u.must("pull", "--prefetch", "--json").out), &kept); err != nil {
 			t.Fatal(err)
 		}

@@ -129,14 +129,3 @@ func (p *place) mustBeEmpty() {
 		p.t.Errorf("left behind: %+v %+v", c, n)
 	}
 }
-
-// eventually polls until ok. The test fails after a time far longer than any operation takes.
-func (p *place) eventually(what string, ok func() bool) {
-	p.t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if ok() {
-			return
-		}
-	}
-	p.t.Fatalf("waited %v until %s", patience, what)
-}

@@ -18,6 +18,7 @@ import (
 
 	"holdfast/internal/hosts/spinup"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 const image = labtest.Busybox
@@ -207,7 +208,7 @@ func TestKilled(t *testing.T) {
 	cmd, _ := p.begin()
 	p.signal(cmd, syscall.SIGKILL)
 	_ = cmd.Wait() // killed
-	p.eventually("nothing is left", func() bool { c, n := p.left(); return len(c)+len(n) == 0 })
+	poll.Until(p.t, "nothing is left", func() bool { c, n := p.left(); return len(c)+len(n) == 0 })
 }
 
 // A second Ctrl-C ends the command at once, here while the engine does not answer. The watcher
@@ -224,7 +225,7 @@ func TestInterruptedTwice(t *testing.T) {
 		_ = cmd.Wait() // the test checks its state
 		close(ended)
 	}()
-	p.eventually("it has ended", func() bool {
+	poll.Until(p.t, "it has ended", func() bool {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) // the kernel merges equal pending signals
 		select {
 		case <-ended:
@@ -239,7 +240,7 @@ func TestInterruptedTwice(t *testing.T) {
 	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGINT {
 		t.Errorf("it ended with %v", cmd.ProcessState)
 	}
-	p.eventually("nothing is left", func() bool { c, n := p.left(); return len(c)+len(n) == 0 })
+	poll.Until(p.t, "nothing is left", func() bool { c, n := p.left(); return len(c)+len(n) == 0 })
 }
 
 // With its watcher killed, too, the next run cleans up.

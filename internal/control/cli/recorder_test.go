@@ -17,6 +17,7 @@ import (
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/hosts/spinup/underway"
 	"holdfast/internal/platform/linux/boottime"
+	"holdfast/test/poll"
 )
 
 // desk is a command with a Recorder, and its output.
@@ -89,7 +90,7 @@ func TestRecorderAnnouncesToACollector(t *testing.T) {
 		t.Fatal(err)
 	}
 	end = d.Begin(t.Context(), spinup.ForPull, "app:1")
-	eventually(t, "it is noted", func() bool {
+	poll.Until(t, "it is noted", func() bool {
 		got := list.Active()
 		return len(got) == 1 && got[0].Kind == "pull" && got[0].Name == "app:1"
 	})
@@ -123,7 +124,7 @@ func TestRecorderAnnouncesToTheAgent(t *testing.T) {
 	d.agent(t, b)
 	ctx, cancel := context.WithCancel(t.Context())
 	end := d.Begin(ctx, spinup.ForRun, strings.Repeat("n", 1000))
-	eventually(t, "the agent knows", func() bool { got := b.Parts().UnderWay.Active(); return len(got) == 1 && got[0].Kind == "run" })
+	poll.Until(t, "the agent knows", func() bool { got := b.Parts().UnderWay.Active(); return len(got) == 1 && got[0].Kind == "run" })
 	cancel() // Ctrl-C: the record is kept
 	end()
 	if got := b.Parts().UnderWay.Active(); len(got) != 0 {
@@ -226,16 +227,6 @@ func TestRecorderReportsLostRecords(t *testing.T) {
 			}
 		})
 	}
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if ok() {
-			return
-		}
-	}
-	t.Fatalf("waited a minute until %s", what)
 }
 
 func TestParseMoment(t *testing.T) {

@@ -61,15 +61,11 @@ func (w *witness) mustHaveSeen(t *testing.T, r spinup.Record) {
 	}
 }
 
-// Thirty spin-ups at once, of three jobs with five images and two runs each, and a hundred
-// of ten jobs with -long: each is recorded with the bytes of its image and with its
-// container.
+// Spin-ups at once, of two jobs with four images and two runs each, and a hundred of ten jobs
+// with -long: each is recorded with the bytes of its image and with its container.
 func TestManySpinups(t *testing.T) {
-	const images, twice = 5, 2
-	jobs := 3
-	if labtest.Long() {
-		jobs = 10
-	}
+	const twice = 2
+	images, jobs := labtest.Count(4, 5), labtest.Count(2, 10)
 	r := startRegistry(t)
 	store, err := spinup.OpenStore(filepath.Join(t.TempDir(), "spinups.db"), spinup.DefaultKeep(), slog.New(slog.DiscardHandler))
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/netns"
 	"holdfast/internal/platform/linux/proc"
+	"holdfast/test/poll"
 )
 
 // The processes of a unit are those in the cgroup of its name, as systemd creates it, and
@@ -64,7 +65,7 @@ func newGroup(t *testing.T, path string) string {
 	}
 	t.Cleanup(func() {
 		for d := dir; d != mounts[i].Point; d = filepath.Dir(d) {
-			protecttest.Eventually(t, "the control group is empty", func() bool { return os.Remove(d) == nil })
+			poll.Until(t, "the control group is empty", func() bool { return os.Remove(d) == nil })
 		}
 	})
 	return dir

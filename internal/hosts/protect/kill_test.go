@@ -19,6 +19,7 @@ import (
 	"holdfast/internal/hosts/protect/protecttest"
 	"holdfast/internal/platform/linux/proc"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // children returns the processes that this one has started and not reaped.
@@ -148,7 +149,7 @@ func TestEachPortIsNoted(t *testing.T) {
 	}
 	awaitNoHelper(t, "kill-all")
 	for _, a := range addresses {
-		protecttest.Eventually(t, "the keeper's own socket is gone", func() bool {
+		poll.Until(t, "the keeper's own socket is gone", func() bool {
 			return len(protecttest.Listening(t, portOf(t, a))) == 1
 		})
 		if has := protecttest.Reuseport(t, portOf(t, a)); !has[netip.MustParseAddrPort(a)] {
@@ -182,7 +183,7 @@ func portOf(t *testing.T, address string) uint16 {
 // awaitNoHelper waits until no keeper and no command is left.
 func awaitNoHelper(t *testing.T, do string) {
 	t.Helper()
-	protecttest.Eventually(t, "no keeper or command is left after "+do, func() bool {
+	poll.Until(t, "no keeper or command is left after "+do, func() bool {
 		pids, err := proc.Host.Pids()
 		if err != nil {
 			t.Fatal(err)
@@ -231,7 +232,7 @@ func TestLostSYNsAreFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-k.Released()
-	protecttest.Eventually(t, "clients were served", func() bool { return load.Total() > 10 })
+	poll.Until(t, "clients were served", func() bool { return load.Total() > 10 })
 	load.Stop()
 	if early, late := load.LostAfter(began), load.LostAfter(time.Now()); early == 0 || late != 0 {
 		t.Errorf("%d clients lost a SYN after the keeper was stopped, %d after it continued", early, late)

@@ -17,6 +17,7 @@ import (
 	"holdfast/internal/hosts/protect"
 	"holdfast/internal/hosts/protect/protecttest"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 func needsRoot(t *testing.T) {
@@ -58,7 +59,7 @@ func options(t *testing.T, b protect.Name, command []string, addresses ...string
 
 func noneFailed(t *testing.T, load *protecttest.Load) {
 	t.Helper()
-	protecttest.Eventually(t, "clients came", func() bool { return load.Total() >= 20 })
+	poll.Until(t, "clients came", func() bool { return load.Total() >= 20 })
 	total, failed, longest := load.Stop()
 	t.Logf("%d clients, longest %v", total, longest)
 	for i, err := range failed {
@@ -277,7 +278,7 @@ func awaitConns(t *testing.T, address string) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	protecttest.Eventually(t, "a client is being served", func() bool {
+	poll.Until(t, "a client is being served", func() bool {
 		d, err := s.Drain(time.Nanosecond, false, nil)
 		return err == nil && d.Left > 0
 	})

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/platform/linux/pidfd"
+	"holdfast/test/poll"
 )
 
 // However the agent fails, its containers die at the deadline and not before.
@@ -85,8 +86,8 @@ func TestForgottenContainerLives(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer process.Close()
-	eventually(t, "the deadman stands down", func() bool { return c.StandDown() == nil })
-	eventually(t, "it has ended", process.Exited)
+	poll.Until(t, "the deadman stands down", func() bool { return c.StandDown() == nil })
+	poll.Until(t, "it has ended", process.Exited)
 	if err := c.Expect(newID()); err == nil {
 		t.Error("a container may start although no deadman stands by")
 	}

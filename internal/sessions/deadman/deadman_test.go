@@ -16,6 +16,7 @@ import (
 
 	"holdfast/internal/platform/linux/pidfd"
 	"holdfast/internal/platform/linux/proc"
+	"holdfast/test/poll"
 )
 
 // A deadman that dies or hangs is replaced by one that gets all containers.
@@ -35,7 +36,7 @@ func TestDeadmanIsOutOfAction(t *testing.T) {
 			if err := unix.Kill(old, sig); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "another one stands by", func() bool {
+			poll.Until(t, "another one stands by", func() bool {
 				c.Extend(soon(time.Hour)) // as renewals do; a missing reply shows that the deadman hangs
 				p := c.Pid()
 				return p != 0 && p != old
@@ -101,7 +102,7 @@ func TestOtherVersionIsReplaced(t *testing.T) {
 	defer process.Close()
 	past.Close()
 	c := start(t, argv(), dir, t.Output())
-	eventually(t, "the old one has ended", process.Exited)
+	poll.Until(t, "the old one has ended", process.Exited)
 	if n := len(c.kept); n != 2*batch+2 {
 		t.Errorf("%d containers were moved", n)
 	}
@@ -109,7 +110,7 @@ func TestOtherVersionIsReplaced(t *testing.T) {
 	newBox(t, late).diedNotBefore(t, deadline)
 	c.Forget(c.Unconfirmed()...)
 	// The deadman sees a container dead a little later than the test.
-	eventually(t, "the deadman stands down", func() bool { return c.StandDown() == nil })
+	poll.Until(t, "the deadman stands down", func() bool { return c.StandDown() == nil })
 }
 
 // The agent of another node is refused as long as there are containers. The agent of
@@ -184,7 +185,7 @@ func TestNextAgentHearsOfIt(t *testing.T) {
 	if !strings.Contains(log.String(), "the deadman killed containers") {
 		t.Errorf("the log does not tell:\n%s", &log)
 	}
-	eventually(t, "it has reported everything", func() bool {
+	poll.Until(t, "it has reported everything", func() bool {
 		c.Extend(soon(time.Hour))
 		_ = c.Expect(b.ID) // sends the deadline
 		return strings.Contains(log.String(), b.Name)
@@ -257,7 +258,7 @@ func TestHostShutsDown(t *testing.T) {
 	c.Extend(soon(0))
 	_ = c.Expect(newID()) // sends the deadline
 	<-b.died
-	eventually(t, "it has ended", process.Exited)
+	poll.Until(t, "it has ended", process.Exited)
 }
 
 func TestStaysAsLongAsItIsNeeded(t *testing.T) {
@@ -445,7 +446,7 @@ func TestSocketIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	first.kill()
-	eventually(t, "the socket is there again", func() bool { _, err := os.Lstat(socket); return err == nil })
+	poll.Until(t, "the socket is there again", func() bool { _, err := os.Lstat(socket); return err == nil })
 	if c := start(t, argv(), dir, t.Output()); c.Pid() != first.deadman {
 		t.Error("it is another deadman")
 	}

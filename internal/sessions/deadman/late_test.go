@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/sessions/kill"
+	"holdfast/test/poll"
 )
 
 // Containers of the moment when a deadline passed die despite a newer deadline;
@@ -43,7 +44,7 @@ func TestExtensionSparesNoExpiredContainer(t *testing.T) {
 	if err := unix.Kill(old, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "another one stands by", func() bool { p := c.Pid(); return p != 0 && p != old })
+	poll.Until(t, "another one stands by", func() bool { p := c.Pid(); return p != 0 && p != old })
 	<-newBox(t, late).died
 	// A forgotten container is no longer expired.
 	c.Forget(late, held)
@@ -127,7 +128,7 @@ func TestFailedHoldIsNotForgotten(t *testing.T) {
 	}
 	c.argv = argv()
 	run(t, c)
-	eventually(t, "another one stands by", func() bool { return c.Pid() != 0 })
+	poll.Until(t, "another one stands by", func() bool { return c.Pid() != 0 })
 	c.Forget(c.Unconfirmed()...)
 	deadline := soon(100 * time.Millisecond)
 	c.Extend(deadline)

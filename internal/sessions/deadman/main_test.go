@@ -25,6 +25,7 @@ import (
 	"holdfast/internal/platform/linux/proc"
 	"holdfast/internal/sessions/kill"
 	"holdfast/internal/sessions/kill/killtest"
+	"holdfast/test/poll"
 )
 
 // TestMain also runs, depending on its arguments, a deadman and a stand-in for an
@@ -140,7 +141,7 @@ func newAgent(t *testing.T, dir string) *agent {
 func runDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	t.Cleanup(func() { eventually(t, "no deadman is left", func() bool { return endAll(t, dir) }) })
+	t.Cleanup(func() { poll.Until(t, "no deadman is left", func() bool { return endAll(t, dir) }) })
 	return dir
 }
 
@@ -244,15 +245,6 @@ func newBox(t *testing.T, id string) *box {
 }
 
 func (b *box) alive() bool { return !b.init.Exited() }
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for late := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(late) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
 
 // diedNotBefore waits for a container's death and fails if it came before the
 // deadline, or too late.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/internal/platform/linux/boottime"
+	"holdfast/test/poll"
 )
 
 // many is how many containers this test kills at once. The figures of
@@ -35,7 +36,7 @@ func TestManyContainers(t *testing.T) {
 		<-b.died
 		last = max(last, b.at)
 	}
-	eventually(t, "all are seen dead", func() bool { return c.StandDown() == nil })
+	poll.Until(t, "all are seen dead", func() bool { return c.StandDown() == nil })
 	t.Logf("%d containers: told in %v, all dead %v after the deadline; %d kB of its own, %d kB with them",
 		many, told, time.Duration(last-deadline), before, small)
 	if most := before + 16<<10; small > most {

@@ -20,6 +20,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/sessions/gateway/closing"
+	"holdfast/test/poll"
 )
 
 // asked is a server that blocks all requests until their end, except those for /warm.
@@ -499,7 +500,7 @@ func TestInFlight(t *testing.T) {
 	})
 	is := func(m *member, parked, requests, upgraded int) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("%s: %d, %d, %d", m.id, parked, requests, upgraded), func() bool {
+		poll.Until(t, fmt.Sprintf("%s: %d, %d, %d", m.id, parked, requests, upgraded), func() bool {
 			p, r, u := m.gateway.InFlight()
 			return p == parked && r == requests && u == upgraded
 		})

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"holdfast"
+
+	"holdfast/test/poll"
 )
 
 // TestFinishClosesConnections: a client that reuses its connection is served, and every
@@ -52,11 +54,11 @@ func TestFinishWaitsForParkedRequests(t *testing.T) {
 		}
 	})
 	parked := func() bool { n, _, _ := f.gateway.InFlight(); return n == 1 }
-	eventually(t, "a request is parked", parked)
+	poll.Until(t, "a request is parked", parked)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	finished := make(chan struct{})
 	go func() { f.gateway.Finish(ctx); close(finished) }()
-	eventually(t, "Finish has begun", f.gateway.finishing.Load)
+	poll.Until(t, "Finish has begun", f.gateway.finishing.Load)
 	if !parked() {
 		t.Error("Finish returned before a parked request was served")
 	}
@@ -71,7 +73,7 @@ func TestFinishWaitsForParkedRequests(t *testing.T) {
 			t.Errorf("%s: %s", res.Status, body)
 		}
 	})
-	eventually(t, "another request is parked", parked)
+	poll.Until(t, "another request is parked", parked)
 	cancel(errors.New("the time is up"))
 	f.gateway.Finish(ctx)
 	f.stop()

@@ -17,6 +17,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/pki"
+	"holdfast/test/poll"
 )
 
 // fleet is a set of nodes with certificates of one authority.
@@ -183,7 +184,7 @@ func (f *fleet) join(id holdfast.NodeID, handler http.HandlerFunc, change func(*
 		srv.Close()
 		<-end
 		m.stop()
-		eventually(f.t, "every Hold is released", func() bool { _, held := m.local.count(); return held == 0 })
+		poll.Until(f.t, "every Hold is released", func() bool { _, held := m.local.count(); return held == 0 })
 	})
 	return m
 }

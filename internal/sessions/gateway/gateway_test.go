@@ -21,6 +21,8 @@ import (
 	"go.uber.org/goleak"
 
 	"holdfast"
+
+	"holdfast/test/poll"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -171,7 +173,7 @@ func startWith(t *testing.T, handler http.HandlerFunc, peers Peers, change func(
 		}
 	})
 	t.Cleanup(f.stop)
-	eventually(t, "the gateway is up", g.up.Load)
+	poll.Until(t, "the gateway is up", g.up.Load)
 	tr := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableCompression: true}
 	t.Cleanup(tr.CloseIdleConnections)
 	f.client = &http.Client{Transport: tr, Timeout: patience,
@@ -254,16 +256,6 @@ func (f *fixture) raw(request string) (net.Conn, *bufio.Reader, *http.Response) 
 		f.t.Fatal(err)
 	}
 	return c, br, resp
-}
-
-// eventually waits for a condition that another goroutine fulfils.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not reached after %v", what, patience)
-		}
-	}
 }
 
 func TestRoutesByPath(t *testing.T) {

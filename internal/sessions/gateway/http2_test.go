@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"holdfast/test/poll"
 )
 
 // rawHTTP2 is a client that sends single frames.
@@ -143,7 +145,7 @@ func TestHTTP2Abuse(t *testing.T) {
 			}
 		}
 		c.conn.Close()
-		eventually(t, "no request is left", func() bool { return f.gateway.slots.count() == 0 && running.Load() == 0 })
+		poll.Until(t, "no request is left", func() bool { return f.gateway.slots.count() == 0 && running.Load() == 0 })
 		served(t)
 	})
 

@@ -15,6 +15,7 @@ import (
 	"holdfast"
 	"holdfast/internal/sessions/gateway/closing"
 	"holdfast/internal/sessions/gateway/reattach"
+	"holdfast/test/poll"
 )
 
 // life is one epoch of a session: a server that sends its name before every echo until
@@ -120,7 +121,7 @@ func TestSocketsAreKept(t *testing.T) {
 				t.Errorf("%v sockets are counted as %s, want %v", got, o, want)
 			}
 		}
-		eventually(t, "the sessions are released", func() bool { held, _ := f.sessions.count(); return held == 0 })
+		poll.Until(t, "the sessions are released", func() bool { held, _ := f.sessions.count(); return held == 0 })
 	})
 }
 

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"holdfast/test/poll"
 )
 
 // eachVersion calls f with a gateway and a client of HTTP/1.1, and of HTTP/2.
@@ -50,7 +52,7 @@ func TestSlowBodyEnds(t *testing.T) {
 				}
 				resp.Body.Close()
 			}
-			eventually(t, "no request is left", func() bool { return x.gateway.slots.count() == 0 })
+			poll.Until(t, "no request is left", func() bool { return x.gateway.slots.count() == 0 })
 		})
 }
 
@@ -69,7 +71,7 @@ func TestUnreadResponseEnds(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer resp.Body.Close()
-			eventually(t, "the request has ended", func() bool { return x.gateway.slots.count() == 0 })
+			poll.Until(t, "the request has ended", func() bool { return x.gateway.slots.count() == 0 })
 			if _, err := io.Copy(io.Discard, resp.Body); err == nil {
 				t.Error("the client takes the response for complete")
 			}

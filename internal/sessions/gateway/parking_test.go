@@ -17,6 +17,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/sessions/gateway/closing"
+	"holdfast/test/poll"
 )
 
 // Requests for a session that is starting wait, and all are served.
@@ -41,7 +42,7 @@ func TestParkedRequestsAreServedWhenReady(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "20 requests are parked", func() bool { return valueOf(t, f.gateway.metrics.parked) == 20 })
+	poll.Until(t, "20 requests are parked", func() bool { return valueOf(t, f.gateway.metrics.parked) == 20 })
 	close(ready)
 	wg.Wait()
 	if n := valueOf(t, f.gateway.metrics.parked); n != 0 {
@@ -77,7 +78,7 @@ func TestParkingIsBounded(t *testing.T) {
 				resp.Body.Close()
 			}
 		})
-		eventually(t, "the request is parked", func() bool { return valueOf(t, f.gateway.metrics.parked) == before+1 })
+		poll.Until(t, "the request is parked", func() bool { return valueOf(t, f.gateway.metrics.parked) == before+1 })
 	}
 	refused := func(path string) {
 		t.Helper()
@@ -163,9 +164,9 @@ func TestGoneClientFreesItsPlace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := f.dial()
 			io.WriteString(c, request)
-			eventually(t, "the request is parked", func() bool { return valueOf(t, f.gateway.metrics.parked) == 1 })
+			poll.Until(t, "the request is parked", func() bool { return valueOf(t, f.gateway.metrics.parked) == 1 })
 			c.Close()
-			eventually(t, "its place is free", func() bool { return valueOf(t, f.gateway.metrics.parked) == 0 })
+			poll.Until(t, "its place is free", func() bool { return valueOf(t, f.gateway.metrics.parked) == 0 })
 		})
 	}
 }
@@ -184,7 +185,7 @@ func TestStopAnswersParkedRequests(t *testing.T) {
 		resp.Body.Close()
 		got <- resp.StatusCode
 	}()
-	eventually(t, "the request is parked", func() bool { return valueOf(t, f.gateway.metrics.parked) == 1 })
+	poll.Until(t, "the request is parked", func() bool { return valueOf(t, f.gateway.metrics.parked) == 1 })
 	f.stop()
 	if status := <-got; status != 503 {
 		t.Errorf("status %d", status)

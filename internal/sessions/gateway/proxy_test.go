@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"holdfast/test/poll"
 )
 
 // Only the gateway sets the headers that describe the client.
@@ -345,7 +347,7 @@ func TestStopLetsRequestsFinish(t *testing.T) {
 	}()
 	<-begun
 	go func() {
-		eventually(t, "the gateway is stopping", func() bool {
+		poll.Until(t, "the gateway is stopping", func() bool {
 			f.gateway.handlers.mu.Lock()
 			defer f.gateway.handlers.mu.Unlock()
 			return f.gateway.handlers.closed

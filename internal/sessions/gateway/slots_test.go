@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/coder/websocket"
+
+	"holdfast/test/poll"
 )
 
 // secure makes a gateway with TLS and HTTP/2.
@@ -90,16 +92,16 @@ func TestRequestsInProgressAreBounded(t *testing.T) {
 		resp.Body.Close()
 		waited <- resp.StatusCode
 	}()
-	eventually(t, "a request waits for a place", func() bool { return f.gateway.slots.waiting.Load() == 1 || len(waited) > 0 })
+	poll.Until(t, "a request waits for a place", func() bool { return f.gateway.slots.waiting.Load() == 1 || len(waited) > 0 })
 	first.Body.Close()
 	if status := <-waited; status != 200 {
 		t.Errorf("the request that waits: %d", status)
 	}
 	expect(third, "/s/alice/", 200)
-	eventually(t, "the places of short requests are free", func() bool { return f.gateway.slots.count() == 3 })
+	poll.Until(t, "the places of short requests are free", func() bool { return f.gateway.slots.count() == 3 })
 
 	ws.Close(websocket.StatusNormalClosure, "")
-	eventually(t, "the place of a WebSocket is free", func() bool { return f.gateway.slots.count() == 2 })
+	poll.Until(t, "the place of a WebSocket is free", func() bool { return f.gateway.slots.count() == 2 })
 }
 
 func (s *slots) count() int {

@@ -18,6 +18,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/sessions/gateway/token"
+	"holdfast/test/poll"
 )
 
 // issuer signs tokens for the gateway of a test.
@@ -332,12 +333,12 @@ func TestSecretsAreRotatedUnderWay(t *testing.T) {
 		t.Errorf("before: %d and %d", o, n)
 	}
 	i.write(i.secret, old)
-	eventually(t, "the new secret is valid", func() bool { return status(byNew) == 200 })
+	poll.Until(t, "the new secret is valid", func() bool { return status(byNew) == 200 })
 	if o := status(byOld); o != 200 {
 		t.Errorf("the old secret beside the new one: %d", o)
 	}
 	i.write(i.secret)
-	eventually(t, "the old secret is not valid", func() bool { return status(byOld) == 401 })
+	poll.Until(t, "the old secret is not valid", func() bool { return status(byOld) == 401 })
 	if n := status(byNew); n != 200 {
 		t.Errorf("after: %d", n)
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast"
+
+	"holdfast/test/poll"
 )
 
 // echoSocket is a WebSocket server that answers every message with itself.
@@ -90,7 +92,7 @@ func TestWebSocketsWork(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		eventually(t, "all sessions are released", func() bool { held, _ := f.sessions.count(); return held == 0 })
+		poll.Until(t, "all sessions are released", func() bool { held, _ := f.sessions.count(); return held == 0 })
 		if n := valueOf(t, f.gateway.metrics.upgraded); n != 0 {
 			t.Errorf("the metric counts %v open connections", n)
 		}
@@ -104,7 +106,7 @@ func TestSessionThatLeavesClosesWith1012(t *testing.T) {
 		exchange(t, c, 100)
 		close(f.left)
 		expectRestart(t, c)
-		eventually(t, "the session is released", func() bool { held, _ := f.sessions.count(); return held == 0 })
+		poll.Until(t, "the session is released", func() bool { held, _ := f.sessions.count(); return held == 0 })
 	})
 }
 

@@ -23,6 +23,7 @@ import (
 	"holdfast/internal/sessions/guardian"
 	"holdfast/internal/sessions/kill"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 type host struct {
@@ -97,19 +98,10 @@ func (h *host) stopped() []string {
 	return names
 }
 
-func (h *host) eventually(what string, ok func() bool) {
-	h.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			h.t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 // mustRun fails unless all of the engine's processes soon run and the engine answers.
 func (h *host) mustRun() {
 	h.t.Helper()
-	h.eventually("engine and shims run", func() bool { return len(h.stopped()) == 0 })
+	poll.Until(h.t, "engine and shims run", func() bool { return len(h.stopped()) == 0 })
 	if _, err := h.Info(h.t.Context()); err != nil {
 		h.t.Error(err)
 	}
@@ -182,7 +174,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 		if cmd.ProcessState.ExitCode() != -1 {
 			t.Fatalf("step %d: it ended by itself: %v\n%s", at, err, out)
 		}
-		h.eventually("the guardian cleans up", func() bool {
+		poll.Until(h.t, "the guardian cleans up", func() bool {
 			left, _ := filepath.Glob(dir + "/*")
 			return len(left) == 0
 		})
@@ -206,7 +198,7 @@ func daemons() int {
 func TestStarterHangs(t *testing.T) {
 	h := newHost(t)
 	cmd, out := h.killer(order{Dir: t.TempDir(), Containers: h.run(2), At: lastStop(2), Do: "stop"})
-	h.eventually("the starter hangs", func() bool {
+	poll.Until(h.t, "the starter hangs", func() bool {
 		s, err := proc.Host.Stat(cmd.Process.Pid)
 		return err == nil && s.State == 'T'
 	})
@@ -229,7 +221,7 @@ func TestStarterHangsEarly(t *testing.T) {
 	h := newHost(t)
 	const firstStop = 4 // quiet, find, arm, stop
 	cmd, out := h.killer(order{Dir: t.TempDir(), Containers: h.run(2), At: firstStop, Do: "stop"})
-	h.eventually("the starter hangs", func() bool {
+	poll.Until(h.t, "the starter hangs", func() bool {
 		s, err := proc.Host.Stat(cmd.Process.Pid)
 		return err == nil && s.State == 'T'
 	})
@@ -255,7 +247,7 @@ func TestGuardianKilled(t *testing.T) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // killed
 	}()
-	h.eventually("the guardian is dead", func() bool { return len(children(t, cmd.Process.Pid)) == 0 })
+	poll.Until(h.t, "the guardian is dead", func() bool { return len(children(t, cmd.Process.Pid)) == 0 })
 	h.mustRun()
 }
 
@@ -276,7 +268,7 @@ func TestBothKilled(t *testing.T) {
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	h.eventually("the guardian is dead", func() bool { _, err := proc.Host.Stat(pid); return err != nil })
+	poll.Until(h.t, "the guardian is dead", func() bool { _, err := proc.Host.Stat(pid); return err != nil })
 	// The daemons and two shims stay stopped: all tests above would see this without
 	// a guardian.
 	if s := h.stopped(); len(s) != daemons()+2 {

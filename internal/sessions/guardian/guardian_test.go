@@ -18,6 +18,7 @@ import (
 	"holdfast/internal/platform/linux/pidfd"
 	"holdfast/internal/platform/linux/proc"
 	"holdfast/internal/sessions/guardian"
+	"holdfast/test/poll"
 )
 
 // sleeper is a process that a test stops.
@@ -56,7 +57,7 @@ func stop(t *testing.T, p *pidfd.Process) {
 	if err := p.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the process is stopped", func() bool { return stateOf(p) == 'T' })
+	poll.Until(t, "the process is stopped", func() bool { return stateOf(p) == 'T' })
 }
 
 func stateOf(p *pidfd.Process) byte {
@@ -65,11 +66,6 @@ func stateOf(p *pidfd.Process) byte {
 		return 0
 	}
 	return s.State
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	(&host{t: t}).eventually(what, ok)
 }
 
 func start(t *testing.T, dir string) *guardian.Guardian {
@@ -140,13 +136,13 @@ func TestExpiredPlanIsCarriedOutAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the deadline has passed", func() bool { return errors.Is(armed.Check(), guardian.ErrUndone) })
+	poll.Until(t, "the deadline has passed", func() bool { return errors.Is(armed.Check(), guardian.ErrUndone) })
 	for range 3 {
 		if err := p.Signal(unix.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(20 * time.Millisecond) // the signal takes effect when the process runs next
-		eventually(t, "the process runs", func() bool { return stateOf(p) != 'T' })
+		poll.Until(t, "the process runs", func() bool { return stateOf(p) != 'T' })
 	}
 	if err := armed.Disarm(); !errors.Is(err, guardian.ErrUndone) {
 		t.Errorf("disarmed: %v", err)
@@ -234,7 +230,7 @@ func TestGuardianIsReplaced(t *testing.T) {
 		if err := unix.Kill(first, unix.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "there is another guardian", func() bool { pid := g.Pid(); return pid != 0 && pid != first })
+		poll.Until(t, "there is another guardian", func() bool { pid := g.Pid(); return pid != 0 && pid != first })
 	}
 	end()
 	if err := <-ended; err != nil || g.Pid() != 0 {

@@ -21,6 +21,7 @@ import (
 	"holdfast/internal/platform/linux/pidfd"
 	"holdfast/internal/platform/linux/vethnet"
 	"holdfast/internal/sessions/guardian"
+	"holdfast/test/poll"
 )
 
 // netAgent stands in for an agent with a container network. It arms a guardian for the
@@ -75,7 +76,7 @@ func newLeft(t *testing.T, name string, killed bool) *left {
 	}
 	t.Cleanup(func() {
 		l.end()
-		eventually(t, "the bridge can be removed", func() bool { return l.net.Remove(nil) == nil })
+		poll.Until(t, "the bridge can be removed", func() bool { return l.net.Remove(nil) == nil })
 	})
 	addr, err := l.net.Reserve("container")
 	if err == nil {
@@ -166,8 +167,8 @@ func TestNetGoesWithTheLastContainer(t *testing.T) {
 			l := newLeft(t, "leave-"+name, killed)
 			l.stays("with a container")
 			l.end()
-			eventually(t, "the net is gone", func() bool { bridge, table := l.there(); return !bridge && !table })
-			eventually(t, "the guardian is gone", l.guardian.Exited)
+			poll.Until(t, "the net is gone", func() bool { bridge, table := l.there(); return !bridge && !table })
+			poll.Until(t, "the guardian is gone", l.guardian.Exited)
 		})
 	}
 }
@@ -180,7 +181,7 @@ func TestNetOfTheNextAgentStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer release()
-	eventually(t, "the guardian is gone", l.guardian.Exited)
+	poll.Until(t, "the guardian is gone", l.guardian.Exited)
 	l.end()
 	l.stays("with another agent")
 }
@@ -188,7 +189,7 @@ func TestNetOfTheNextAgentStays(t *testing.T) {
 // A host that shuts down does not wait for a lingering guardian.
 func TestLingeringGuardianEndsWithTheHost(t *testing.T) {
 	l := newLeft(t, "leave-host", true)
-	eventually(t, "the guardian ends", func() bool {
+	poll.Until(t, "the guardian ends", func() bool {
 		_ = l.guardian.Signal(unix.SIGTERM) // before the agent has gone it ignores SIGTERM
 		return l.guardian.Exited()
 	})

@@ -11,6 +11,7 @@ import (
 	"holdfast/internal/platform/linux/boottime"
 	"holdfast/internal/platform/linux/vethnet"
 	"holdfast/internal/sessions/guardian"
+	"holdfast/test/poll"
 )
 
 // limitFile is a file in place of a memory cgroup's limit. All values have three
@@ -53,7 +54,7 @@ func TestLimitIsRestored(t *testing.T) {
 		if err := os.WriteFile(file, []byte("100"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the limit is the old one", func() bool { return value() == "900" })
+		poll.Until(t, "the limit is the old one", func() bool { return value() == "900" })
 	}
 	if another() != "500" {
 		t.Errorf("a limit that another has set became %s", another())
@@ -96,7 +97,7 @@ func TestLimitOfTheDead(t *testing.T) {
 	if err := os.WriteFile(file, []byte("100"), 0o600); err != nil { // as if the starter had been killed too
 		t.Fatal(err)
 	}
-	eventually(t, "the plan is recovered", func() bool {
+	poll.Until(t, "the plan is recovered", func() bool {
 		n, err := guardian.Recover(dir)
 		if err != nil {
 			t.Fatal(err)

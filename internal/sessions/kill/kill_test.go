@@ -23,6 +23,7 @@ import (
 	"holdfast/internal/sessions/kill"
 	"holdfast/internal/sessions/kill/killtest"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // TestMain also runs a guardian: tests start this binary as one.
@@ -93,16 +94,7 @@ func (h *host) exec(t *kill.Target, script string) {
 	}()
 	h.t.Cleanup(func() { cancel(); <-ended })
 	runs := fmt.Sprintf("/proc/%d/root/runs", t.Pid())
-	h.eventually("the command runs", func() bool { _, err := os.Stat(runs); return err == nil })
-}
-
-func (h *host) eventually(what string, ok func() bool) {
-	h.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			h.t.Fatalf("never: %s", what)
-		}
-	}
+	poll.Until(h.t, "the command runs", func() bool { _, err := os.Stat(runs); return err == nil })
 }
 
 // mustDie checks that the report has all targets as dead, and that they are dead.
@@ -145,7 +137,7 @@ func TestContainersWithTheirOwnPidNamespace(t *testing.T) {
 	}
 	mustDie(t, new(kill.Killer).Kill(t.Context(), targets), targets...)
 	for _, x := range targets {
-		h.eventually("the engine knows", func() bool {
+		poll.Until(h.t, "the engine knows", func() bool {
 			c, err := h.Inspect(t.Context(), x.ID)
 			return err == nil && !c.Running()
 		})

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"holdfast/test/poll"
 )
 
 // patience bounds each wait of a test.
@@ -84,16 +86,6 @@ func (b *logBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.text.String()
-}
-
-// until waits for a condition.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("still not: %s", what)
-		}
-	}
 }
 
 // clock is a time that tests move.
@@ -185,7 +177,7 @@ func (c *cloud) turns(t *testing.T, n int) {
 		return c.answers
 	}
 	from := count()
-	until(t, "polled", func() bool { return count() >= from+n })
+	poll.Until(t, "polled", func() bool { return count() >= from+n })
 }
 
 // faults are all faults of a metadata service.
@@ -202,10 +194,10 @@ func survives(t *testing.T, c *cloud, source Source, raise func()) {
 	for _, fault := range faults {
 		before := strings.Count(l.log.String(), "level=WARN")
 		c.setFault(fault)
-		until(t, "failing by "+fault, func() bool { return strings.Count(l.log.String(), "level=WARN") > before })
+		poll.Until(t, "failing by "+fault, func() bool { return strings.Count(l.log.String(), "level=WARN") > before })
 		l.silent(t)
 		c.setFault("")
-		until(t, "working after "+fault, func() bool { return strings.Count(l.log.String(), "answers again") > before })
+		poll.Until(t, "working after "+fault, func() bool { return strings.Count(l.log.String(), "answers again") > before })
 	}
 	raise()
 	select {
@@ -218,9 +210,9 @@ func survives(t *testing.T, c *cloud, source Source, raise func()) {
 	}
 	before := strings.Count(l.log.String(), "level=WARN")
 	c.setFault("error")
-	until(t, "failing", func() bool { return strings.Count(l.log.String(), "level=WARN") > before })
+	poll.Until(t, "failing", func() bool { return strings.Count(l.log.String(), "level=WARN") > before })
 	c.setFault("")
-	until(t, "working", func() bool { return strings.Count(l.log.String(), "answers again") > before })
+	poll.Until(t, "working", func() bool { return strings.Count(l.log.String(), "answers again") > before })
 	l.silent(t) // neither withdrawn nor reported again
 	if c.elsewhere > 0 {
 		t.Errorf("%d redirects were followed", c.elsewhere)

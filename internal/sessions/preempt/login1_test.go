@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/godbus/dbus/v5"
+
+	"holdfast/test/poll"
 )
 
 // bus is a private dbus-daemon.
@@ -182,7 +184,7 @@ func (s *login1Server) taken(t *testing.T, n int) *lock {
 		defer s.mu.Unlock()
 		return len(s.locks)
 	}
-	until(t, fmt.Sprintf("%d inhibitors taken", n), func() bool { return count() >= n })
+	poll.Until(t, fmt.Sprintf("%d inhibitors taken", n), func() bool { return count() >= n })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.locks) != n {
@@ -206,5 +208,5 @@ func (l *lock) held(t *testing.T) bool {
 // released waits until no process holds the inhibitor.
 func (l *lock) released(t *testing.T) {
 	t.Helper()
-	until(t, "let go", func() bool { return !l.held(t) })
+	poll.Until(t, "let go", func() bool { return !l.held(t) })
 }

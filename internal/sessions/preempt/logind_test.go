@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/godbus/dbus/v5"
+
+	"holdfast/test/poll"
 )
 
 func logindFor(b *bus, c *clock) *logind {
@@ -147,10 +149,10 @@ func TestLogindAndBusRestart(t *testing.T) {
 	logged := func(text string, n int) func() bool {
 		return func() bool { return strings.Count(l.log.String(), text) == n }
 	}
-	until(t, "working with the new logind", logged("answers again", 1))
+	poll.Until(t, "working with the new logind", logged("answers again", 1))
 
 	b.stop()
-	until(t, "failing without a bus", logged("WARN", 2))
+	poll.Until(t, "failing without a bus", logged("WARN", 2))
 	l.silent(t)
 	b.start(t)
 	s = startLogin1(t, b)

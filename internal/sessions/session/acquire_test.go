@@ -8,6 +8,7 @@ import (
 
 	"holdfast"
 	"holdfast/test/memstore"
+	"holdfast/test/poll"
 )
 
 // fakeNode is a manager on a fake engine.
@@ -97,7 +98,7 @@ func TestJoinTakesPartAndBeginsNothing(t *testing.T) {
 	fake.pulling = make(chan struct{})
 	started := make(chan error, 1)
 	go func() { _, err := n.Start(context.Background(), "alice", ""); started <- err }()
-	await(t, "the session boots", func() bool { _, boots := n.Counts(); return boots == 1 })
+	poll.Until(t, "the session boots", func() bool { _, boots := n.Counts(); return boots == 1 })
 	joined := make(chan holdfast.Route, 1)
 	go func() {
 		r, release, err := n.Join(context.Background(), "alice")
@@ -192,7 +193,7 @@ func TestRequestDuringARollBackGetsAnotherBoot(t *testing.T) {
 	fake.pulling = make(chan struct{})
 	first := make(chan error, 1)
 	go func() { _, _, err := n.Acquire(context.Background(), "alice", ""); first <- err }()
-	await(t, "the image is pulled", func() bool { fake.mu.Lock(); defer fake.mu.Unlock(); return len(fake.pulled) == 1 })
+	poll.Until(t, "the image is pulled", func() bool { fake.mu.Lock(); defer fake.mu.Unlock(); return len(fake.pulled) == 1 })
 	n.store.SetDown(true) // so that the claim cannot be released yet
 	go func() { _, _ = n.Stop(context.Background(), "alice") }()
 	if err := <-first; !errors.Is(err, holdfast.ErrStopped) {

@@ -9,6 +9,7 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/engine"
 	"holdfast/test/memstore"
+	"holdfast/test/poll"
 )
 
 func TestNextAgentTakesSessionsOver(t *testing.T) {
@@ -36,7 +37,7 @@ func TestNextAgentTakesSessionsOver(t *testing.T) {
 	if err := second.engine.Kill(t.Context(), before["a"].ContainerID); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the death of an adopted container is seen", func() bool { _, err := second.Get("a"); return errors.Is(err, holdfast.ErrNotFound) })
+	poll.Until(t, "the death of an adopted container is seen", func() bool { _, err := second.Get("a"); return errors.Is(err, holdfast.ErrNotFound) })
 	if report, err := second.Stop(t.Context(), "b"); err != nil || len(report.Dead) != 1 {
 		t.Errorf("stopping an adopted session: %+v, %v", report, err)
 	}
@@ -111,7 +112,7 @@ func TestWhatDoesNotFitIsEndedAndGivenUp(t *testing.T) {
 
 	n := newNode(t, setup{store: s, id: "n1", engine: e})
 	for _, id := range []string{stray, oldID, cutID, goingID} {
-		await(t, "the engine, which notices a death later than the kernel, reports the container dead", func() bool {
+		poll.Until(t, "the engine, which notices a death later than the kernel, reports the container dead", func() bool {
 			c, err := e.Inspect(t.Context(), id)
 			return err != nil || !c.Running()
 		})
@@ -124,7 +125,7 @@ func TestWhatDoesNotFitIsEndedAndGivenUp(t *testing.T) {
 	if r := n.records(t); len(r) != 1 || r[0].Key != "other" {
 		t.Errorf("records left: %v", r)
 	}
-	await(t, "the dead containers are removed", func() bool { return len(n.containers(t)) == 0 })
+	poll.Until(t, "the dead containers are removed", func() bool { return len(n.containers(t)) == 0 })
 }
 
 func TestDrainOfABatch(t *testing.T) {
@@ -166,7 +167,7 @@ func TestDrainGivesUpBoots(t *testing.T) {
 	n := newNode(t, setup{cfg: Config{Templates: []Template{tmpl}}})
 	failed := make(chan error, 1)
 	go func() { _, _, err := n.Acquire(context.Background(), "alice", ""); failed <- err }()
-	await(t, "the container runs", func() bool {
+	poll.Until(t, "the container runs", func() bool {
 		return slices.ContainsFunc(n.containers(t), func(c engine.Container) bool { return c.State == "running" })
 	})
 	if booting := n.StopClaiming(); booting != 1 {

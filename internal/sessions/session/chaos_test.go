@@ -16,6 +16,7 @@ import (
 	"holdfast/internal/platform/store"
 	"holdfast/test/lab/labtest"
 	"holdfast/test/memstore"
+	"holdfast/test/poll"
 )
 
 // TestAtMostOneContainerWhateverFails subjects a node to random events: requests,
@@ -134,7 +135,7 @@ func (c *chaos) run(steps int) {
 			c.t.Error(wrong)
 		}
 	}()
-	await(c.t, "every record has its container", func() bool { wrong = c.odd(); return wrong == "" })
+	poll.Until(c.t, "every record has its container", func() bool { wrong = c.odd(); return wrong == "" })
 	if bad := c.fake.wrong(); len(bad) > 0 {
 		c.t.Error(bad)
 	}

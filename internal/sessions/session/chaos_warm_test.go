@@ -11,6 +11,7 @@ import (
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/sessions/kill"
 	"holdfast/internal/sessions/pool/container"
+	"holdfast/test/poll"
 )
 
 // chaosPool provides the warm containers of consecutive agents.
@@ -54,7 +55,7 @@ func (p *chaosPool) next(t *testing.T, fake *fakeEngine, tmpl Template) (run fun
 		running.Go(func() { _ = p.pool.Run(ctx) })
 		p.stop = func() { cancel(); running.Wait() }
 		t.Cleanup(p.stop)
-		await(t, "the containers are warm", func() bool { return p.pool.Counts()[0].Ready == most })
+		poll.Until(t, "the containers are warm", func() bool { return p.pool.Counts()[0].Ready == most })
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/platform/linux/boottime"
 	"holdfast/internal/platform/store"
 	"holdfast/test/memstore"
+	"holdfast/test/poll"
 )
 
 // meeting is a store in which two agents both find no duplicate node before either of
@@ -129,7 +130,7 @@ func TestGoneLeaseIsNotReplacedBeforeAllIsDead(t *testing.T) {
 			<-ctx.Done()
 		}
 	})
-	await(t, "the node has another lease", func() bool { id := l.ID(); return id != 0 && id != old })
+	poll.Until(t, "the node has another lease", func() bool { id := l.ID(); return id != 0 && id != old })
 	if !dead.Load() || early.Load() > 0 || calls.Load() < 2 {
 		t.Errorf("dead %v, %d deadlines were sent before, lost was called %d times", dead.Load(), early.Load(), calls.Load())
 	}

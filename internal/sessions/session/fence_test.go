@@ -9,6 +9,7 @@ import (
 
 	"holdfast"
 	"holdfast/test/memstore"
+	"holdfast/test/poll"
 )
 
 // TestFence makes the store unavailable for less and for more than the fence.
@@ -45,7 +46,7 @@ func TestFence(t *testing.T) {
 
 	mem.SetHung(true)
 	<-r.Left
-	await(t, "the container is dead", func() bool { return len(fake.running()) == 0 })
+	poll.Until(t, "the container is dead", func() bool { return len(fake.running()) == 0 })
 	if id := lease.ID(); id != 0 {
 		t.Errorf("claims continue under lease %d", id)
 	}

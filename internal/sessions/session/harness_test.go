@@ -21,6 +21,7 @@ import (
 	"holdfast/internal/sessions/kill"
 	"holdfast/test/lab/labtest"
 	"holdfast/test/memstore"
+	"holdfast/test/poll"
 )
 
 // TestMain also runs the keeper of a snapshot command, if its arguments say so.
@@ -153,7 +154,7 @@ func (n *node) run(t *testing.T, w *kill.Watcher) {
 	ended := make(chan struct{}, 2)
 	go func() { _ = w.Run(ctx); ended <- struct{}{} }()
 	go func() { _ = n.Run(ctx); ended <- struct{}{} }()
-	await(t, "the manager runs", func() bool { return n.tasks.Go(func(context.Context) {}) })
+	poll.Until(t, "the manager runs", func() bool { return n.tasks.Go(func(context.Context) {}) })
 	stopped := false
 	n.end = func() {
 		if !stopped {
@@ -198,7 +199,7 @@ func (n *node) records(t *testing.T) []holdfast.Owner {
 // record.
 func (n *node) empty(t *testing.T) {
 	t.Helper()
-	await(t, "nothing is left", func() bool { return len(n.containers(t)) == 0 && len(n.records(t)) == 0 })
+	poll.Until(t, "nothing is left", func() bool { return len(n.containers(t)) == 0 && len(n.records(t)) == 0 })
 }
 
 // serve acquires the session, releases it at once, and returns its route.
@@ -226,17 +227,6 @@ func answers(r holdfast.Route) error {
 		return errors.New(res.Status)
 	}
 	return nil
-}
-
-// await polls until ok returns true. The test fails after a minute.
-func await(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if ok() {
-			return
-		}
-	}
-	t.Fatalf("waited a minute until %s", what)
 }
 
 // pullWith pulls with an engine, without logins.

@@ -16,6 +16,7 @@ import (
 	"holdfast/internal/platform/linux/boottime"
 	"holdfast/internal/platform/store"
 	"holdfast/test/memstore"
+	"holdfast/test/poll"
 )
 
 // slowStore is a store whose renewals are slow, or hang until their caller gives up.
@@ -86,7 +87,7 @@ func TestDeadlineIsToldWithEachRenewal(t *testing.T) {
 	}
 	slow.delay.Store(int64(300 * time.Millisecond))
 	runLease(t, l, mustNotBeLost(t))
-	await(t, "the deadman receives renewals", func() bool { mu.Lock(); defer mu.Unlock(); return len(told) > 5 })
+	poll.Until(t, "the deadman receives renewals", func() bool { mu.Lock(); defer mu.Unlock(); return len(told) > 5 })
 	mu.Lock()
 	defer mu.Unlock()
 	if last := told[len(told)-1]; last > boottime.Now().Add(cfg.timing().Deadline()-300*time.Millisecond) {
@@ -110,7 +111,7 @@ func TestHungRenewalsDoNotEatTheFence(t *testing.T) {
 	slow.hang.Store(maxTries - 1)
 	begun := boottime.Now()
 	runLease(t, l, mustNotBeLost(t))
-	await(t, "a later renewal succeeds while earlier ones hang", func() bool { return held.good.Load() > int64(begun) })
+	poll.Until(t, "a later renewal succeeds while earlier ones hang", func() bool { return held.good.Load() > int64(begun) })
 	if waited := -begun.Until(); waited > cfg.Fence/2 {
 		t.Errorf("the lease was renewed after %v, only when the renewals that hung had timed out", waited)
 	}
@@ -133,7 +134,7 @@ func TestFenceGoesOnUntilAllIsEnded(t *testing.T) {
 		}
 	})
 	mem.SetHung(true)
-	await(t, "lost is called three times", func() bool { return lost.Load() == 3 })
+	poll.Until(t, "lost is called three times", func() bool { return lost.Load() == 3 })
 	time.Sleep(10 * minRetry)
 	if n := lost.Load(); n != 3 {
 		t.Errorf("lost was called %d times although everything was dead", n)
@@ -142,7 +143,7 @@ func TestFenceGoesOnUntilAllIsEnded(t *testing.T) {
 		t.Errorf("claims continue under lease %d", got)
 	}
 	mem.SetHung(false)
-	await(t, "the node has a lease again", func() bool { return l.ID() != 0 })
+	poll.Until(t, "the node has a lease again", func() bool { return l.ID() != 0 })
 	if mem.KeepAlive(t.Context(), id) == nil && l.ID() != id {
 		t.Error("the node took another lease although the old one is valid")
 	}
@@ -168,11 +169,11 @@ func TestGoneLeaseIsReplaced(t *testing.T) {
 	if err := mem.Revoke(t.Context(), old); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the node has another lease", func() bool { id := l.ID(); return id != 0 && id != old })
+	poll.Until(t, "the node has another lease", func() bool { id := l.ID(); return id != 0 && id != old })
 	if lost.Load() == 0 {
 		t.Error("lost was not called")
 	}
-	await(t, "its record belongs to the new lease", func() bool {
+	poll.Until(t, "its record belongs to the new lease", func() bool {
 		nodes, err := mem.Nodes(t.Context())
 		return err == nil && len(nodes) == 1 && nodes[0].Lease == int64(l.ID())
 	})
@@ -201,8 +202,8 @@ func TestGoneLeaseIsReplacedOnAFullDisk(t *testing.T) {
 	if err := mem.Revoke(t.Context(), old); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "there is a new lease", func() bool { id := l.ID(); return id != 0 && id != old })
-	await(t, "the node's record is under it", func() bool {
+	poll.Until(t, "there is a new lease", func() bool { id := l.ID(); return id != 0 && id != old })
+	poll.Until(t, "the node's record is under it", func() bool {
 		n, err := mem.Node(t.Context(), l.cfg.Node)
 		return err == nil && n.Lease == int64(l.ID())
 	})
@@ -212,7 +213,7 @@ func TestGoneLeaseIsReplacedOnAFullDisk(t *testing.T) {
 	if err := os.Mkdir(filepath.Dir(l.cfg.File), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the lease is kept", func() bool { _, err := os.Stat(l.cfg.File); return err == nil })
+	poll.Until(t, "the lease is kept", func() bool { _, err := os.Stat(l.cfg.File); return err == nil })
 	next := NewLease(l.cfg, mem, testLog(t))
 	if err := next.Hold(t.Context()); err != nil || next.ID() != l.ID() {
 		t.Errorf("the next agent has lease %d, not %d: %v", next.ID(), l.ID(), err)
@@ -267,7 +268,7 @@ func TestRestoredNodeRecordIsNoDuplicate(t *testing.T) {
 	second := l.ID()
 	runLease(t, l, func(context.Context) {})
 	restore()
-	await(t, "the node has a third lease", func() bool { id := l.ID(); return id != 0 && id != first && id != second })
+	poll.Until(t, "the node has a third lease", func() bool { id := l.ID(); return id != 0 && id != first && id != second })
 }
 
 // A lease with a shorter TTL than configured keeps its own fence. A lease with a longer

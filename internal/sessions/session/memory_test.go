@@ -118,7 +118,7 @@ func TestDeadSessionsLeaveNoMemory(t *testing.T) {
 		return settled - bytes, dyingGroups(t) - groups
 	}
 	without, stayed := run("without", false)
-	if without < sessions*size*9/10 {
+	if without < sessions*size/2 { // groups of earlier tests may go meanwhile
 		t.Errorf("without reclaims only %d bytes stay, so the test proves nothing", without)
 	}
 	// The engine removes a group some 10 ms after the end of its container. On a loaded

@@ -21,6 +21,7 @@ import (
 	"holdfast/internal/sessions/pool"
 	"holdfast/internal/sessions/pool/network"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // pooled returns a template with a ready network. Its server returns its host name.
@@ -86,7 +87,7 @@ func (n *nets) fill(t *testing.T) {
 
 func (n *nets) full(t *testing.T) {
 	t.Helper()
-	await(t, "the networks are ready", func() bool { ready, _, size := n.Counts(); return ready == size })
+	poll.Until(t, "the networks are ready", func() bool { ready, _, size := n.Counts(); return ready == size })
 }
 
 // holders returns the ids of the containers that hold networks.
@@ -162,7 +163,7 @@ func TestSessionsJoinUnusedReadyNetworks(t *testing.T) {
 	}
 	pool.busy.Store(false)
 	pool.full(t)
-	await(t, "alice's network is gone", func() bool { _, used, _ := pool.Counts(); return used == 1 && len(pool.holders(t)) == 3 })
+	poll.Until(t, "alice's network is gone", func() bool { _, used, _ := pool.Counts(); return used == 1 && len(pool.holders(t)) == 3 })
 	again := n.serve(t, "alice")
 	if holder := n.holder(t, again); seen[holder] || !pool.holders(t)[holder] {
 		t.Errorf("alice is in the network of %q again, after %v", holder, seen)
@@ -181,7 +182,7 @@ func TestSessionsJoinUnusedReadyNetworks(t *testing.T) {
 		}
 	}
 	n.empty(t)
-	await(t, "no network is used", func() bool {
+	poll.Until(t, "no network is used", func() bool {
 		ready, used, _ := pool.Counts()
 		return used == 0 && ready == 2 && len(pool.holders(t)) == 2
 	})
@@ -225,7 +226,7 @@ func TestNextAgentTakesReadyNetworksOverThatSessionsHave(t *testing.T) {
 	}
 	next.fill(t)
 	holder := m.holder(t, alice)
-	await(t, "the ready networks of the last agent are gone", func() bool {
+	poll.Until(t, "the ready networks of the last agent are gone", func() bool {
 		now := next.holders(t)
 		for id := range before {
 			if now[id] != (id == holder) {
@@ -237,7 +238,7 @@ func TestNextAgentTakesReadyNetworksOverThatSessionsHave(t *testing.T) {
 	if _, err := m.Stop(t.Context(), "alice"); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "alice's network is gone", func() bool { return !next.holders(t)[holder] })
+	poll.Until(t, "alice's network is gone", func() bool { return !next.holders(t)[holder] })
 }
 
 // unconfirmed is a deadman with the announcements of an earlier agent.
@@ -353,7 +354,7 @@ func TestBootThatFailsEndsItsNetwork(t *testing.T) {
 		t.Fatal("the session boots")
 	}
 	n.empty(t)
-	await(t, "another network is ready", func() bool {
+	poll.Until(t, "another network is ready", func() bool {
 		now := pool.holders(t)
 		for id := range before {
 			if now[id] {

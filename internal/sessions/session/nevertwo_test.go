@@ -11,6 +11,7 @@ import (
 	"holdfast/internal/platform/store"
 	"holdfast/internal/sessions/kill"
 	"holdfast/test/memstore"
+	"holdfast/test/poll"
 )
 
 // TestLostLeaseKillsSessionsThatAreEnding: a lost lease also kills sessions of a drain
@@ -98,7 +99,7 @@ func TestContainerThatCannotBeWatchedIsLookedAfter(t *testing.T) {
 			w := watch()
 			n := newNode(t, set)
 			r := n.serve(t, "alice")
-			await(t, "the watch is tried again", func() bool { return w.times() > 1 })
+			poll.Until(t, "the watch is tried again", func() bool { return w.times() > 1 })
 			die(r)
 			r = n.serve(t, "alice")
 			n.end()
@@ -110,7 +111,7 @@ func TestContainerThatCannotBeWatchedIsLookedAfter(t *testing.T) {
 				t.Fatalf("epoch %d became %d", r.Epoch, again.Epoch)
 			}
 			r = n.serve(t, "alice")
-			await(t, "the watch is tried again", func() bool { return w.times() > 1 })
+			poll.Until(t, "the watch is tried again", func() bool { return w.times() > 1 })
 			die(r)
 			n.empty(t)
 		})
@@ -130,7 +131,7 @@ func TestClaimThatIsWrittenTooLateIsGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancel()
-	await(t, "no node has the session", func() bool { sessions, _ := n.Counts(); return sessions == 0 && len(n.records(t)) == 0 })
+	poll.Until(t, "no node has the session", func() bool { sessions, _ := n.Counts(); return sessions == 0 && len(n.records(t)) == 0 })
 	claim()
 	n.empty(t)
 }
@@ -146,7 +147,7 @@ func TestOnlyRecordsWithoutASessionAreDisowned(t *testing.T) {
 	for _, o := range []holdfast.Owner{mine, old, other, gone} {
 		n.ReclaimOrphan(o)
 	}
-	await(t, "all records are checked", func() bool { sessions, _ := n.Counts(); return sessions == 1 })
+	poll.Until(t, "all records are checked", func() bool { sessions, _ := n.Counts(); return sessions == 1 })
 	if again := n.serve(t, "alice"); again.Epoch != r.Epoch {
 		t.Errorf("epoch %d became %d", r.Epoch, again.Epoch)
 	}
@@ -238,7 +239,7 @@ func TestLeaseThatIsLostWhileTheEngineHangs(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond) // the budget for the kill
 	defer cancel()
 	n.LeaseLost(ctx)
-	await(t, "the container that was opened is dead", func() bool { return len(fake.running()) == before-1 })
+	poll.Until(t, "the container that was opened is dead", func() bool { return len(fake.running()) == before-1 })
 	if err := <-failed; !errors.Is(err, ErrLeaseLost) {
 		t.Errorf("got %v", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/sessions/kill/killtest"
 	"holdfast/test/memstore"
+	"holdfast/test/poll"
 )
 
 // hidden starts a container that no engine knows. dead is closed when the container is
@@ -150,7 +151,7 @@ func TestStrayThatStaysCostsItsOwnKeyOnly(t *testing.T) {
 	if got := n.serve(t, "alice"); got.ContainerID == id {
 		t.Error("the session is served by a container whose start was not observed")
 	}
-	await(t, "the other container is gone too", func() bool { _, err := fake.Inspect(t.Context(), other); return errors.Is(err, holdfast.ErrNotFound) })
+	poll.Until(t, "the other container is gone too", func() bool { _, err := fake.Inspect(t.Context(), other); return errors.Is(err, holdfast.ErrNotFound) })
 }
 
 // A container that the engine cannot report on does not prevent the adoption of others.
@@ -201,7 +202,7 @@ func TestDrainWaitsForASnapshotThatIsBeingTaken(t *testing.T) {
 	s.serve(t, "alice")
 	unblock := s.block(t)
 	go func() { _, _ = s.Stop(context.Background(), "alice") }()
-	await(t, "the snapshot is being taken", func() bool { return len(s.notes(t)) == 1 })
+	poll.Until(t, "the snapshot is being taken", func() bool { return len(s.notes(t)) == 1 })
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	s.StopClaiming()

@@ -11,6 +11,7 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/store"
 	"holdfast/test/memstore"
+	"holdfast/test/poll"
 )
 
 // deafStore is a store whose watch loses every event.
@@ -70,9 +71,9 @@ func TestLostOwnershipEndsTheContainer(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.lose(t, mem, o)
-			await(t, "the container is dead", func() bool { return len(fake.running()["alice"]) == 0 })
+			poll.Until(t, "the container is dead", func() bool { return len(fake.running()["alice"]) == 0 })
 			<-r.Left
-			await(t, "the deadman forgets it", func() bool { told.mu.Lock(); defer told.mu.Unlock(); return len(told.held) == 1 })
+			poll.Until(t, "the deadman forgets it", func() bool { told.mu.Lock(); defer told.mu.Unlock(); return len(told.held) == 1 })
 			if again := n.serve(t, "bob"); again.Epoch != kept.Epoch {
 				t.Errorf("another session was ended: epoch %d became %d", kept.Epoch, again.Epoch)
 			}
@@ -92,8 +93,8 @@ func TestLostOwnershipEndsTheBoot(t *testing.T) {
 	fake.set(func() { fake.stepTakes = -1 })
 	failed := make(chan error, 1)
 	go func() { _, _, err := n.Acquire(context.Background(), "alice", ""); failed <- err }()
-	await(t, "the step runs", func() bool { return len(fake.running()["alice"]) == 1 })
-	await(t, "the record is deleted", func() bool { // the boot may write it meanwhile
+	poll.Until(t, "the step runs", func() bool { return len(fake.running()["alice"]) == 1 })
+	poll.Until(t, "the record is deleted", func() bool { // the boot may write it meanwhile
 		keys, err := n.store.Release(t.Context(), n.records(t)...)
 		return err == nil && len(keys) == 1
 	})
@@ -112,7 +113,7 @@ func TestLostOwnershipOfASessionThatIsEnding(t *testing.T) {
 	if _, err := n.store.Release(t.Context(), n.records(t)...); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the container is dead", func() bool { return len(fake.running()) == 0 })
+	poll.Until(t, "the container is dead", func() bool { return len(fake.running()) == 0 })
 	b.Killed(n.deps.Killer.Kill(t.Context(), b.Targets()))
 	if count, err := b.Release(t.Context()); err != nil || count != 1 {
 		t.Errorf("released %d, %v", count, err)

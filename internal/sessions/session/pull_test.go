@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"holdfast"
+
+	"holdfast/test/poll"
 )
 
 // pullsOf returns the number of pulls of the fake engine.
@@ -26,7 +28,7 @@ func TestBootsOfOneImageShareAPull(t *testing.T) {
 		booted.Go(func() { n.serve(t, key) })
 	}
 	// All boots pull, although one boots at a time: a pull occupies no slot.
-	await(t, "all boots wait for the image", func() bool {
+	poll.Until(t, "all boots wait for the image", func() bool {
 		n.pulls.mu.Lock()
 		defer n.pulls.mu.Unlock()
 		p := n.pulls.byImage["none"]
@@ -59,7 +61,7 @@ func TestPullWithoutWaitersEnds(t *testing.T) {
 		fetched := make(chan error, 1)
 		before := pullsOf(fake)
 		go func() { fetched <- n.Fetch(ctx, "") }()
-		await(t, "the image is pulled", func() bool { return pullsOf(fake) == before+1 })
+		poll.Until(t, "the image is pulled", func() bool { return pullsOf(fake) == before+1 })
 		cancel()
 		if err := <-fetched; !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)

@@ -13,6 +13,7 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/store"
 	"holdfast/test/memstore"
+	"holdfast/test/poll"
 )
 
 // runRestores runs a Restores until the test ends or stop is called.
@@ -42,11 +43,11 @@ func TestStoreRestored(t *testing.T) {
 
 	restore()
 	<-lost.Left
-	await(t, "the container without a record is dead", func() bool { return len(fake.running()["lost"]) == 0 })
+	poll.Until(t, "the container without a record is dead", func() bool { return len(fake.running()["lost"]) == 0 })
 	if _, err := n.store.Claim(t.Context(), holdfast.Owner{Key: "early", Node: "other"}, store.LeaseID(n.lease.Load())); !errors.Is(err, store.ErrRestored) {
 		t.Errorf("a claim before every node can have noticed: %v", err)
 	}
-	await(t, "the record without a container is released", func() bool { return len(n.records(t)) == 1 })
+	poll.Until(t, "the record without a container is released", func() bool { return len(n.records(t)) == 1 })
 	for _, r := range []holdfast.Route{ended, lost} {
 		if again := n.serve(t, r.Key); again.Epoch <= lost.Epoch {
 			t.Errorf("%s: epoch %d, and there was %d before the restore", r.Key, again.Epoch, lost.Epoch)

@@ -15,6 +15,7 @@ import (
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/sessions/move"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // slow is a mover that finishes a save on command, so that a test can act meanwhile.
@@ -148,7 +149,7 @@ func TestSavesBesideTheOthers(t *testing.T) {
 		t.Errorf("%d records during the saves", left)
 	}
 	// The next agent would learn of the two that are being saved, and could take them over.
-	await(t, "the records say so", func() bool {
+	poll.Until(t, "the records say so", func() bool {
 		saving := 0
 		for _, o := range n.records(t) {
 			if o.Memory == holdfast.Saving && o.State == holdfast.Ready {

@@ -9,6 +9,7 @@ import (
 
 	"holdfast"
 	"holdfast/test/memstore"
+	"holdfast/test/poll"
 )
 
 // An agent was killed while it saved the memory of sessions. The next agent uses the image
@@ -96,7 +97,7 @@ func TestTakenOverWhileSaving(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	await(t, "the session has ended, with a note", func() bool { return len(n.notes(t)) == 1 })
+	poll.Until(t, "the session has ended, with a note", func() bool { return len(n.notes(t)) == 1 })
 	if _, err := n.Stop(t.Context(), "goes-on"); err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,8 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
+	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 func TestSessionIsBootedOnceAndToldWhoItIs(t *testing.T) {
@@ -54,7 +56,7 @@ func TestSessionIsBootedOnceAndToldWhoItIs(t *testing.T) {
 
 func TestManyKeysAtOnce(t *testing.T) {
 	n := newNode(t, setup{})
-	const keys = 20
+	keys := labtest.Count(10, 20)
 	var wg sync.WaitGroup
 	for i := range keys {
 		wg.Go(func() {
@@ -171,12 +173,12 @@ func TestFailedBootAnswersForAMomentOnly(t *testing.T) {
 	tmpl.Image = "nowhere/nothing:1"
 	n := newNode(t, setup{cfg: Config{Templates: []Template{tmpl}}})
 	_, _, first := n.Acquire(t.Context(), "alice", "")
-	await(t, "the failed boot is rolled back", func() bool { i, err := n.Get("alice"); return err == nil && i.Error != "" && len(n.records(t)) == 0 })
+	poll.Until(t, "the failed boot is rolled back", func() bool { i, err := n.Get("alice"); return err == nil && i.Error != "" && len(n.records(t)) == 0 })
 	_, _, again := n.Acquire(t.Context(), "alice", "")
 	if first == nil || again == nil || first.Error() != again.Error() {
 		t.Errorf("first %v, at once again %v", first, again)
 	}
-	await(t, "the error is forgotten", func() bool { _, err := n.Get("alice"); return errors.Is(err, holdfast.ErrNotFound) })
+	poll.Until(t, "the error is forgotten", func() bool { _, err := n.Get("alice"); return errors.Is(err, holdfast.ErrNotFound) })
 }
 
 func TestIdleSessionsStopAndBusyOnesDoNot(t *testing.T) {
@@ -202,7 +204,7 @@ func TestStopDuringABoot(t *testing.T) {
 	n := newNode(t, setup{cfg: Config{Templates: []Template{tmpl}}})
 	failed := make(chan error, 1)
 	go func() { _, _, err := n.Acquire(context.Background(), "alice", ""); failed <- err }()
-	await(t, "the container runs", func() bool { l := n.containers(t); return len(l) == 1 && l[0].State == "running" })
+	poll.Until(t, "the container runs", func() bool { l := n.containers(t); return len(l) == 1 && l[0].State == "running" })
 	if _, err := n.Stop(t.Context(), "alice"); err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"holdfast"
 	"holdfast/test/memstore"
+	"holdfast/test/poll"
 )
 
 // snapping is a fake node with a snapshot command. Its script receives the key, the
@@ -94,7 +95,7 @@ func TestSnapshotIsTakenBetweenDeadAndGivenUp(t *testing.T) {
 			unblock := s.block(t)
 			r := s.serve(t, "alice")
 			end(s)
-			await(t, "the snapshot is being taken", func() bool { return slices.Equal(s.notes(t), []string{"alice"}) })
+			poll.Until(t, "the snapshot is being taken", func() bool { return slices.Equal(s.notes(t), []string{"alice"}) })
 			if running := s.fake.running(); len(running) > 0 {
 				t.Errorf("%v runs during the snapshot", running)
 			}
@@ -173,7 +174,7 @@ func TestNoSnapshotOfALostLease(t *testing.T) {
 	s.serve(t, "bob")
 	stopped := make(chan holdfast.KillReport, 1)
 	go func() { r, _ := s.Stop(context.Background(), "bob"); stopped <- r }()
-	await(t, "the snapshot is being taken", func() bool { return len(s.notes(t)) == 1 })
+	poll.Until(t, "the snapshot is being taken", func() bool { return len(s.notes(t)) == 1 })
 	s.LeaseLost(t.Context())
 	if r := <-stopped; !strings.Contains(r.Notice, ErrLeaseLost.Error()) {
 		t.Errorf("%+v", r)
@@ -236,7 +237,7 @@ func TestDrainWhoseSnapshotsHang(t *testing.T) {
 	defer cancel()
 	go func() { // end the budget when the expected state is reached
 		defer cancel()
-		await(t, "the session without a snapshot is released first", func() bool {
+		poll.Until(t, "the session without a snapshot is released first", func() bool {
 			_, err := s.store.Get(context.Background(), "plain")
 			return errors.Is(err, holdfast.ErrNotFound)
 		})
@@ -299,7 +300,7 @@ func TestNextAgentTakesAnUnfinishedSnapshot(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	stopped := make(chan error, 1)
 	go func() { _, err := s.Stop(ctx, "alice"); stopped <- err }()
-	await(t, "the snapshot is being taken", func() bool { return len(s.notes(t)) == 1 })
+	poll.Until(t, "the snapshot is being taken", func() bool { return len(s.notes(t)) == 1 })
 	s.end()
 	cancel()
 	if err := <-stopped; !errors.Is(err, context.Canceled) {

@@ -9,6 +9,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/hosts/spinup"
+	"holdfast/test/poll"
 )
 
 // ear records spin-ups.
@@ -43,7 +44,7 @@ func (e *ear) Record(r spinup.Record) {
 func (e *ear) heard(t *testing.T, n int) []spinup.Record {
 	t.Helper()
 	var got []spinup.Record
-	await(t, "all spin-ups are recorded", func() bool {
+	poll.Until(t, "all spin-ups are recorded", func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		got = slices.Clone(e.records)
@@ -69,7 +70,7 @@ func TestEveryBootIsASpinup(t *testing.T) {
 	for _, key := range []holdfast.SessionKey{"a", "b", "c"} {
 		booted.Go(func() { n.serve(t, key) })
 	}
-	await(t, "all boots wait for the image", func() bool {
+	poll.Until(t, "all boots wait for the image", func() bool {
 		n.pulls.mu.Lock()
 		defer n.pulls.mu.Unlock()
 		p := n.pulls.byImage["none"]
@@ -140,7 +141,7 @@ func TestFailedBootIsAFailedSpinup(t *testing.T) {
 		fake.pulling = make(chan struct{}) // never closed
 		failed := make(chan error, 1)
 		go func() { _, _, err := n.Acquire(context.Background(), "alice", ""); failed <- err }()
-		await(t, "the image is pulled", func() bool { return pullsOf(fake) == 1 })
+		poll.Until(t, "the image is pulled", func() bool { return pullsOf(fake) == 1 })
 		if _, err := n.Stop(t.Context(), "alice"); err != nil {
 			t.Fatal(err)
 		}

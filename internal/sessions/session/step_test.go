@@ -15,6 +15,7 @@ import (
 	"holdfast/internal/platform/engine"
 	"holdfast/test/lab/labtest"
 	"holdfast/test/memstore"
+	"holdfast/test/poll"
 )
 
 // shell returns an init step that runs a script.
@@ -43,7 +44,7 @@ func TestInitStepsRunInOrderBeforeTheSession(t *testing.T) {
 	if o.Boot.Init < holdfast.Millis(300*time.Millisecond) || o.Boot.Create <= 0 {
 		t.Errorf("phases %+v", o.Boot)
 	}
-	await(t, "the steps' containers are removed", func() bool { return len(n.containers(t)) == 1 })
+	poll.Until(t, "the steps' containers are removed", func() bool { return len(n.containers(t)) == 1 })
 }
 
 func TestInitStepThatFailsFailsTheBoot(t *testing.T) {
@@ -87,7 +88,7 @@ func stepping(t *testing.T) (n *node, fake *fakeEngine, booted chan error) {
 	booted = make(chan error, 1)
 	go func() { _, _, err := n.Acquire(context.Background(), "alice", ""); booted <- err }()
 	// Before the container is opened, only the engine can report that it is dead.
-	await(t, "the boot waits for the step", func() bool {
+	poll.Until(t, "the boot waits for the step", func() bool {
 		waits := 0
 		fake.set(func() { waits = fake.waits })
 		return waits == 1
@@ -114,7 +115,7 @@ func TestInitStepDiesWithItsBoot(t *testing.T) {
 			if err := <-booted; err == nil {
 				t.Error("the session became ready")
 			}
-			await(t, "the container is dead", func() bool { return len(fake.running()) == 0 })
+			poll.Until(t, "the container is dead", func() bool { return len(fake.running()) == 0 })
 			n.empty(t)
 			if bad := fake.wrong(); len(bad) > 0 {
 				t.Error(bad)

@@ -6,6 +6,7 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/engine"
 	"holdfast/test/memstore"
+	"holdfast/test/poll"
 )
 
 func TestStoreID(t *testing.T) {
@@ -52,7 +53,7 @@ func TestAdoptLeavesContainersOfAnotherStore(t *testing.T) {
 		t.Errorf("%+v, %v", found, err)
 	}
 	n.run(t, watcher)
-	await(t, "the strays are removed", func() bool { list, err := fake.List(t.Context(), nil); return err == nil && len(list) == 1 })
+	poll.Until(t, "the strays are removed", func() bool { list, err := fake.List(t.Context(), nil); return err == nil && len(list) == 1 })
 	if _, err := fake.Inspect(t.Context(), "other"); err != nil {
 		t.Errorf("the other store's container: %v", err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/store"
+	"holdfast/test/poll"
 )
 
 // suspendable returns a node with a second template that can be suspended.
@@ -125,7 +126,7 @@ func TestSuspendReservesRoom(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() { _, err := n.Suspend(t.Context(), "a"); done <- err }()
-	await(t, "a leaves", func() bool {
+	poll.Until(t, "a leaves", func() bool {
 		o, err := n.store.Get(context.Background(), "a")
 		return err == nil && o.State == holdfast.Leaving
 	})
@@ -139,7 +140,7 @@ func TestSuspendReservesRoom(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	await(t, "the space is released", func() bool {
+	poll.Until(t, "the space is released", func() bool {
 		mv.mu.Lock()
 		defer mv.mu.Unlock()
 		return mv.reserved == 0
@@ -190,13 +191,13 @@ func TestSuspendWithoutAStore(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() { _, err := n.Suspend(t.Context(), "a"); done <- err }()
-	await(t, "the session leaves", func() bool {
+	poll.Until(t, "the session leaves", func() bool {
 		o, err := n.store.Get(context.Background(), "a")
 		return err == nil && o.State == holdfast.Leaving && o.Memory == holdfast.Saving
 	})
 	n.store.SetDown(true)
 	close(mv.end)
-	await(t, "its container is gone", func() bool {
+	poll.Until(t, "its container is gone", func() bool {
 		i, err := n.Get("a")
 		return err == nil && i.Owner.State == holdfast.Leaving && !n.running(t, i.Owner.ContainerID)
 	})
@@ -226,7 +227,7 @@ func TestSuspendWithoutALease(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() { _, err := n.Suspend(t.Context(), "a"); done <- err }()
-	await(t, "the session leaves", func() bool {
+	poll.Until(t, "the session leaves", func() bool {
 		o, err := n.store.Get(context.Background(), "a")
 		return err == nil && o.State == holdfast.Leaving
 	})
@@ -234,7 +235,7 @@ func TestSuspendWithoutALease(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.LeaseLost(t.Context())
-	await(t, "the engine sees its container dead", func() bool { return !n.running(t, first.Owner.ContainerID) })
+	poll.Until(t, "the engine sees its container dead", func() bool { return !n.running(t, first.Owner.ContainerID) })
 	lease, _, err := n.store.Grant(t.Context(), time.Hour)
 	if err != nil {
 		t.Fatal(err)

@@ -22,6 +22,7 @@ import (
 	"holdfast/internal/sessions/pool/container"
 	"holdfast/test/lab/echoserver"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // warms is a pool of warm containers of one template on the package's engine.
@@ -102,7 +103,7 @@ func (w *warms) fill(t *testing.T) {
 
 func (w *warms) full(t *testing.T) {
 	t.Helper()
-	await(t, "the containers are warm", func() bool { c := w.Counts()[0]; return c.Ready == c.Want })
+	poll.Until(t, "the containers are warm", func() bool { c := w.Counts()[0]; return c.Ready == c.Want })
 }
 
 // reply is the answer of a session's server about itself.
@@ -292,7 +293,7 @@ func TestNextAgentKeepsWhatWasClaimedAndEndsWhatWaited(t *testing.T) {
 		t.Errorf("alice is at %+v, was at %+v", r, alice)
 	}
 	m.isItself(t, alice)
-	await(t, "the unclaimed containers are gone", func() bool { return len(m.containers(t)) == 1 })
+	poll.Until(t, "the unclaimed containers are gone", func() bool { return len(m.containers(t)) == 1 })
 	m.isItself(t, m.serve(t, "bob"))
 	if _, err := m.Stop(t.Context(), "alice"); err != nil {
 		t.Fatal(err)
@@ -311,7 +312,7 @@ func TestWarmContainerWithoutItsWorkspaceServesNoSession(t *testing.T) {
 	if _, _, err := n.Acquire(t.Context(), "bob", ""); err == nil || !strings.Contains(err.Error(), "bob") {
 		t.Errorf("the session boots, %v", err)
 	}
-	await(t, "nothing is left", func() bool { return len(n.containers(t)) == 0 && len(n.records(t)) == 0 })
+	poll.Until(t, "nothing is left", func() bool { return len(n.containers(t)) == 0 && len(n.records(t)) == 0 })
 	if c, err := n.engine.Inspect(t.Context(), waiting); err == nil {
 		t.Errorf("the warm container is %s", c.State)
 	}

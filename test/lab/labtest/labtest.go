@@ -44,6 +44,14 @@ var long = flag.Bool("long", false, "all cases of the tests of which make test h
 // that make test runs in part.
 func Long() bool { return *long }
 
+// Count returns all with the flag -long, otherwise some.
+func Count(some, all int) int {
+	if *long {
+		return all
+	}
+	return some
+}
+
 var dockerdDir = flag.String("dockerd", "", "directory with the programs of another Docker engine than the installed one: dockerd, docker-proxy, containerd, containerd-shim-runc-v2, and runc if it needs another")
 
 // Options returns o with the programs that the flag -dockerd names. Containers have no

@@ -24,6 +24,7 @@ import (
 	"holdfast/internal/hosts/doctor/drill"
 	"holdfast/internal/sessions/guardian"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 	"holdfast/test/vm/vmtest"
 )
 
@@ -200,7 +201,7 @@ func testKilled(t *testing.T, at drill.Running, k killing, file string, old int6
 	if k.do == "kill-guardian" && err != nil {
 		t.Errorf("the squeezer failed after its guardian was killed: %v", err)
 	}
-	eventually(t, "the limit is the old one, and no plan is left", func() bool {
+	poll.Until(t, "the limit is the old one, and no plan is left", func() bool {
 		if k.do == "kill-both" { // as at the next start; the guardian may still be exiting
 			if err := agent.NewCureGuard(nil, dir, slog.New(slog.DiscardHandler)).Tidy(); err != nil {
 				t.Fatal(err)
@@ -233,7 +234,7 @@ func keepDead(t *testing.T, at drill.Running) {
 		}
 		child := start(t, roleWriter, dir, name, fmt.Sprint(i*each), fmt.Sprint(each))
 		_ = child.Wait()
-		eventually(t, "the group is removed", func() bool { return unix.Rmdir(dir) == nil })
+		poll.Until(t, "the group is removed", func() bool { return unix.Rmdir(dir) == nil })
 	}
 }
 
@@ -264,7 +265,7 @@ func TestStopped(t *testing.T) {
 		if cmd == nil {
 			t.Fatal("the squeezer did not lower the limit")
 		}
-		eventually(t, "the limit is the old one", func() bool { return number(t, file) == old })
+		poll.Until(t, "the limit is the old one", func() bool { return number(t, file) == old })
 		if err := cmd.Process.Signal(unix.SIGCONT); err != nil {
 			t.Error(err)
 		}

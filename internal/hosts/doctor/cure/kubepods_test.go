@@ -13,6 +13,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/hosts/doctor/cure"
+	"holdfast/test/poll"
 )
 
 // The kubelet's slices and pods are found with both of its drivers. Each is squeezed
@@ -55,11 +56,11 @@ func TestKubepods(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = start(t, roleWriter, g.Dir(), name, "0", strconv.Itoa(each)).Wait() // another goroutine may have waited for it
-			eventually(t, "a dead group", func() bool { err := unix.Rmdir(g.Dir()); return err == nil || errors.Is(err, unix.ENOENT) })
+			poll.Until(t, "a dead group", func() bool { err := unix.Rmdir(g.Dir()); return err == nil || errors.Is(err, unix.ENOENT) })
 		}
 	}
 	var found []string
-	eventually(t, "both are found", func() bool { // the kernel adds up its counts within two seconds
+	poll.Until(t, "both are found", func() bool { // the kernel adds up its counts within two seconds
 		list, err := cure.Kubepods(e.Host)
 		if err != nil && !errors.Is(err, cure.ErrNothing) {
 			t.Fatal(err)

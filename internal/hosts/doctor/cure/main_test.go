@@ -26,6 +26,7 @@ import (
 	"holdfast/internal/platform/linux/pagecache"
 	"holdfast/internal/platform/linux/proc"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 	"holdfast/test/vm/vmtest"
 )
 
@@ -196,21 +197,12 @@ func newGroup(t *testing.T, path string) cgroup.Group {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		eventually(t, "the group is removed", func() bool {
+		poll.Until(t, "the group is removed", func() bool {
 			err := unix.Rmdir(g.Dir())
 			return err == nil || errors.Is(err, unix.ENOENT) // it was removed with its drill
 		})
 	})
 	return g
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("timed out: %s", what)
-		}
-	}
 }
 
 // livePages starts a process in the group that reads a file of the given MiB. It returns

@@ -30,6 +30,7 @@ import (
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/proc"
+	"holdfast/test/poll"
 )
 
 func TestMain(m *testing.M) {
@@ -399,7 +400,7 @@ func TestDrillsBeginAndEnd(t *testing.T) {
 				}
 				return nil
 			}
-			eventually(t, "the drill is found", func() bool { return named() != nil })
+			poll.Until(t, "the drill is found", func() bool { return named() != nil })
 			if o := named(); name == "fadvise" && o != nil && !strings.Contains(strings.Join(o.Culprit.Kernel, " "), "fadvise64") {
 				t.Errorf("kernel path %v", o.Culprit.Kernel)
 			}
@@ -407,18 +408,7 @@ func TestDrillsBeginAndEnd(t *testing.T) {
 			if err := <-ended; err != nil {
 				t.Error(err)
 			}
-			eventually(t, "the finding is over", func() bool { return named() == nil })
+			poll.Until(t, "the finding is over", func() bool { return named() == nil })
 		})
 	}
-}
-
-// eventually polls until ok. After two minutes the test fails.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if ok() {
-			return
-		}
-	}
-	t.Fatalf("after two minutes, not yet: %s", what)
 }

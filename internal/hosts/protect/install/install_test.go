@@ -19,6 +19,7 @@ import (
 	"holdfast/internal/hosts/protect/install"
 	"holdfast/internal/hosts/protect/protecttest"
 	"holdfast/internal/platform/linux/netns"
+	"holdfast/test/poll"
 )
 
 // both has the two backends that hold on most kernels.
@@ -66,7 +67,7 @@ func TestInstalled(t *testing.T) {
 					t.Errorf("report: %+v, %v", r, err)
 				}
 			}
-			protecttest.Eventually(t, "clients came", func() bool { return load.Total() >= 20 })
+			poll.Until(t, "clients came", func() bool { return load.Total() >= 20 })
 			if _, failed, _ := load.Stop(); len(failed) > 0 {
 				t.Errorf("clients failed: %v", failed)
 			}
@@ -136,7 +137,7 @@ func kill(t *testing.T, pid int) {
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	protecttest.Eventually(t, "the keeper is gone", func() bool {
+	poll.Until(t, "the keeper is gone", func() bool {
 		b, err := os.ReadFile("/proc/" + itoa(pid) + "/cmdline")
 		return err != nil || len(b) == 0
 	})
@@ -274,7 +275,7 @@ func TestTwoHoldsAtOnce(t *testing.T) {
 			t.Errorf("report: %+v, %v", e.Report, e.err)
 		}
 	}
-	protecttest.Eventually(t, "the keeper is gone", func() bool { return len(running(t, "standing", o.LockDir)) == 0 })
+	poll.Until(t, "the keeper is gone", func() bool { return len(running(t, "standing", o.LockDir)) == 0 })
 }
 
 // After many holds, a keeper has no more open files than after the first ones.
@@ -304,7 +305,7 @@ func TestKeeperDoesNotGrow(t *testing.T) {
 	for range times {
 		hold()
 	}
-	protecttest.Eventually(t, "it has closed what it opened", func() bool { return files() <= before })
+	poll.Until(t, "it has closed what it opened", func() bool { return files() <= before })
 }
 
 // A protect starts its own keeper if the standing keeper is stopped, is of another

@@ -17,6 +17,7 @@ import (
 	"holdfast/internal/hosts/protect/protecttest"
 	"holdfast/internal/platform/linux/proc"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -89,7 +90,7 @@ func TestKilledInstalling(t *testing.T) {
 			})
 		}
 	}
-	protecttest.Eventually(t, "clients came", func() bool { return load.Total() >= 20 })
+	poll.Until(t, "clients came", func() bool { return load.Total() >= 20 })
 	if _, failed, _ := load.Stop(); len(failed) > 0 {
 		t.Errorf("clients failed: %v", failed)
 	}
@@ -126,7 +127,7 @@ func killedHolding(t *testing.T, b protect.Name, step, victim string) {
 		w.Victim = pid
 	}
 	w.process(t, roleProtect)
-	protecttest.Eventually(t, "the command is done", func() bool { return !restarting(t) })
+	poll.Until(t, "the command is done", func() bool { return !restarting(t) })
 	if len(protecttest.Listening(t, is[0].Port)) == 0 || step != "command" {
 		// The restarting command may have died half-way.
 		if err := exec.Command(restart[0], restart[1:]...).Run(); err != nil {

@@ -12,6 +12,7 @@ import (
 	"holdfast/internal/hosts/protect"
 	"holdfast/internal/hosts/protect/protecttest"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
@@ -148,7 +149,7 @@ func testUndo(t *testing.T, mptcp bool) {
 		defer c.Close()
 		clients = append(clients, c)
 	}
-	protecttest.Eventually(t, "all are parked", func() bool { return parked.queued() == n })
+	poll.Until(t, "all are parked", func() bool { return parked.queued() == n })
 	if err := h.undo(t.Context()); err != nil {
 		t.Fatal(err)
 	}

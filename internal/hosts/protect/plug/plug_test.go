@@ -23,6 +23,7 @@ import (
 	"holdfast/internal/hosts/protect/plug"
 	"holdfast/internal/hosts/protect/protecttest"
 	"holdfast/internal/platform/linux/proc"
+	"holdfast/test/poll"
 	"holdfast/test/vm"
 	"holdfast/test/vm/vmtest"
 )
@@ -107,7 +108,7 @@ func held(t *testing.T) (address string, holder *exec.Cmd, clients *protecttest.
 	}
 	clients = &protecttest.Crowd{}
 	clients.Come(address, 30)
-	protecttest.Eventually(t, "all clients wait", func() bool { return queued(t) == 30 })
+	poll.Until(t, "all clients wait", func() bool { return queued(t) == 30 })
 	return address, holder, clients
 }
 
@@ -138,7 +139,7 @@ func qdiscs(t *testing.T) []netlink.Qdisc {
 // awaitGone waits until neither a plug nor a watcher exists.
 func awaitGone(t *testing.T) {
 	t.Helper()
-	protecttest.Eventually(t, "plug and watcher are gone", func() bool {
+	poll.Until(t, "plug and watcher are gone", func() bool {
 		all := qdiscs(t)
 		return len(all) == 1 && all[0].Type() == "noqueue" && len(watchers(t)) == 0
 	})
@@ -225,7 +226,7 @@ func testBothKilled(t *testing.T, next func(protect.Target) error) {
 	signal(t, unix.SIGKILL, ws...)
 	signal(t, unix.SIGKILL, holder.Process.Pid)
 	_ = holder.Wait()
-	protecttest.Eventually(t, "the watcher is gone", func() bool { return len(watchers(t)) == 0 })
+	poll.Until(t, "the watcher is gone", func() bool { return len(watchers(t)) == 0 })
 	if n := queued(t); n != 30 {
 		t.Errorf("%d packets in the unmanaged plug", n)
 	}
@@ -363,7 +364,7 @@ func TestProtect(t *testing.T) {
 	load := protecttest.StartLoad(t, address, 50*time.Millisecond, nil)
 	for range 2 {
 		seen := load.Total()
-		protecttest.Eventually(t, "clients come", func() bool { return load.Total() > seen+10 })
+		poll.Until(t, "clients come", func() bool { return load.Total() > seen+10 })
 		r, err := protect.Run(t.Context(), protect.Options{
 			Spec: protect.Spec{Addresses: protecttest.Addresses(t, address), Backend: protect.Plug, Limit: protecttest.Patience},
 			Wait: time.Minute, Drain: protecttest.Patience, Command: protecttest.Restart(pidfile, 0, 200*time.Millisecond, argv...),

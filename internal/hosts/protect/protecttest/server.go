@@ -128,14 +128,14 @@ func (s *Server) Pid() int { return s.cmd.Process.Pid }
 // in a queue.
 func AwaitListening(t testing.TB, address string) {
 	t.Helper()
-	Eventually(t, "a server listens on "+address, func() bool {
+	eventually(t, "a server listens on "+address, func() bool {
 		_, err := Ask(address, "/")
 		return err == nil
 	})
 }
 
-// Eventually waits until ok returns true, and fails after Patience.
-func Eventually(t testing.TB, what string, ok func() bool) {
+// eventually waits until ok returns true, and fails after Patience.
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(Patience); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {

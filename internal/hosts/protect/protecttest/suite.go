@@ -175,7 +175,7 @@ func testHold(t *testing.T, b protect.Backend, addresses []string, more ...strin
 		c.Come(dialable(a), each)
 	}
 	all := each * len(addresses)
-	Eventually(t, "all clients wait", func() bool { return h.Stats().Waiting == all })
+	eventually(t, "all clients wait", func() bool { return h.Stats().Waiting == all })
 	if n := c.Finished(); n != 0 {
 		t.Errorf("%d clients did not wait", n)
 	}
@@ -202,7 +202,7 @@ func testHold(t *testing.T, b protect.Backend, addresses []string, more ...strin
 // awaitListeners waits until n sockets of servers, not of a backend, listen.
 func awaitListeners(t testing.TB, s *protect.Sockets, n int) {
 	t.Helper()
-	Eventually(t, fmt.Sprintf("%d sockets listen", n), func() bool {
+	eventually(t, fmt.Sprintf("%d sockets listen", n), func() bool {
 		ls, err := s.Listeners()
 		if err != nil {
 			t.Fatal(err)
@@ -229,7 +229,7 @@ func order(t *testing.T, b protect.Backend) {
 				t.Error("a client:", err)
 			}
 		})
-		Eventually(t, "the next client waits", func() bool { return h.Stats().Waiting == i+1 })
+		eventually(t, "the next client waits", func() bool { return h.Stats().Waiting == i+1 })
 	}
 	Start(t, 0, GoServer(address)...)
 	awaitListeners(t, sockets, 1)
@@ -259,7 +259,7 @@ func testAgain(t *testing.T, b protect.Backend) {
 	load := StartLoad(t, address, every, nil)
 	for range 5 {
 		seen := load.Total()
-		Eventually(t, "clients come", func() bool { return load.Total() > seen+10 })
+		eventually(t, "clients come", func() bool { return load.Total() > seen+10 })
 		to, sockets := target(t, []string{address})
 		h := hold(t, b, to)
 		// The drain, not the backend, handles the connections that the old server has accepted.
@@ -292,7 +292,7 @@ func testOldStays(t *testing.T, b protect.Backend) {
 	h := hold(t, b, to)
 	var c Crowd
 	c.Come(address, 20)
-	Eventually(t, "all clients wait", func() bool { return h.Stats().Waiting == 20 })
+	eventually(t, "all clients wait", func() bool { return h.Stats().Waiting == 20 })
 	release(t, h)
 	c.Wait(t)
 	awaitListeners(t, sockets, 1)
@@ -347,7 +347,7 @@ func testNoServer(t *testing.T, b protect.Backend) {
 	server.Kill()
 	var c Crowd
 	c.Come(address, 10)
-	Eventually(t, "all clients wait", func() bool { return h.Stats().Waiting == 10 })
+	eventually(t, "all clients wait", func() bool { return h.Stats().Waiting == 10 })
 	release(t, h)
 	if n := len(c.Failures()); n != 10 {
 		t.Errorf("%d of 10 clients were refused", n)

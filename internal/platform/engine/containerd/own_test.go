@@ -25,6 +25,7 @@ import (
 	"holdfast/internal/platform/engine/containerd"
 	"holdfast/test/lab"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // started makes and starts a container that is removed at the test's end.
@@ -66,16 +67,6 @@ func logOf(t *testing.T, e *containerd.Engine, id string, o engine.LogOptions) s
 
 func sh(script string) engine.Spec {
 	return engine.Spec{Image: labtest.Busybox, Command: []string{"sh", "-c", script}}
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if ok() {
-			return
-		}
-	}
-	t.Fatalf("waited a minute until %s", what)
 }
 
 // TestOwn has the tests of this engine's own features, on one daemon.
@@ -195,7 +186,7 @@ func logIsTakenUp(t *testing.T, e *containerd.Engine, daemon *lab.Containerd) {
 		t.Fatal(err)
 	}
 	c := startedBy(t, first, e, sh(`echo one; while [ ! -e /go ]; do sleep 0.01; done; echo two; while [ ! -e /end ]; do sleep 0.01; done; echo three`))
-	eventually(t, "the first line is read", func() bool { return logOf(t, first, c.ID, engine.LogOptions{Tail: -1}) == "one\n" })
+	poll.Until(t, "the first line is read", func() bool { return logOf(t, first, c.ID, engine.LogOptions{Tail: -1}) == "one\n" })
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +200,7 @@ func logIsTakenUp(t *testing.T, e *containerd.Engine, daemon *lab.Containerd) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- e.Run(ctx) }()
-	eventually(t, "the second line is read", func() bool { return strings.HasSuffix(logOf(t, e, c.ID, engine.LogOptions{Tail: -1}), "two\n") })
+	poll.Until(t, "the second line is read", func() bool { return strings.HasSuffix(logOf(t, e, c.ID, engine.LogOptions{Tail: -1}), "two\n") })
 	touch("/end")
 	if _, err := e.Wait(t.Context(), c.ID); err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/proc"
+	"holdfast/test/poll"
 )
 
 // The variable that makes this program a process of TestNamespace. Its value is the
@@ -47,7 +48,7 @@ func TestNamespace(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {
-				eventually(t, "the group can be removed", func() bool { return os.Remove(x.Dir()) == nil })
+				poll.Until(t, "the group can be removed", func() bool { return os.Remove(x.Dir()) == nil })
 			})
 		}
 		pid := into(t, other, exec.Command("sleep", "inf"))

@@ -12,6 +12,7 @@ import (
 
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/proc"
+	"holdfast/test/poll"
 	"holdfast/test/vm"
 	"holdfast/test/vm/vmtest"
 )
@@ -34,8 +35,8 @@ func TestKillStorm(t *testing.T) {
 		for _, x := range []cgroup.Group{g, below} {
 			into(t, x, exec.Command("sh", "-c", storm))
 		}
-		eventually(t, "both have forked", func() bool { return len(procs(t, below)) > 1 && len(procs(t, g)) > 3 })
-		eventually(t, "the group is empty", func() bool { // on v1 Kill has to be repeated
+		poll.Until(t, "both have forked", func() bool { return len(procs(t, below)) > 1 && len(procs(t, g)) > 3 })
+		poll.Until(t, "the group is empty", func() bool { // on v1 Kill has to be repeated
 			if err := g.Kill(); err != nil {
 				t.Fatal(err)
 			}
@@ -58,7 +59,7 @@ func TestWaitChange(t *testing.T) {
 		pid := into(t, g, exec.Command("sleep", "inf"))
 		later := time.AfterFunc(20*time.Millisecond, func() { _ = unix.Kill(pid, unix.SIGKILL) })
 		defer later.Stop()
-		eventually(t, "the group is empty", func() bool {
+		poll.Until(t, "the group is empty", func() bool {
 			if err := cgroup.WaitChange([]cgroup.Group{g}, time.Hour); err != nil {
 				t.Fatal(err)
 			}
@@ -121,13 +122,4 @@ func procs(t *testing.T, g cgroup.Group) []int {
 		t.Fatal(err)
 	}
 	return pids
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // A container makes groups: deep ones, with paths beyond PATH_MAX, and many. A process is in
@@ -56,7 +57,7 @@ func TestKillHostile(t *testing.T) {
 				}
 			}
 			begun := time.Now()
-			eventually(t, "the group is empty", func() bool {
+			poll.Until(t, "the group is empty", func() bool {
 				if err := g.Kill(); err != nil {
 					t.Fatal(err)
 				}
@@ -129,5 +130,5 @@ func fillIn(t *testing.T, top string, names []string) {
 // removed repeats a removal until the processes of the group have left it.
 func removed(t *testing.T, remove func() error) {
 	t.Helper()
-	eventually(t, "the group is removed", func() bool { return remove() == nil })
+	poll.Until(t, "the group is removed", func() bool { return remove() == nil })
 }

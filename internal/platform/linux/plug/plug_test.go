@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/platform/linux/plug"
+	"holdfast/test/poll"
 	"holdfast/test/vm"
 	"holdfast/test/vm/vmtest"
 )
@@ -38,7 +39,7 @@ type server struct {
 func serve(t *testing.T, address, name string) *server {
 	t.Helper()
 	var l net.Listener
-	eventually(t, "listening on "+address, func() bool {
+	poll.Until(t, "listening on "+address, func() bool {
 		var err error
 		l, err = net.Listen("tcp", address)
 		return err == nil
@@ -87,15 +88,6 @@ func ask(address string) string {
 	return string(b)
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 func install(t *testing.T, matches ...plug.Match) *plug.Plug {
 	t.Helper()
 	p, err := plug.Install("lo", matches...)
@@ -133,7 +125,7 @@ func qdiscs(t *testing.T) string {
 
 func waiting(t *testing.T, p *plug.Plug, n int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%d SYNs wait", n), func() bool {
+	poll.Until(t, fmt.Sprintf("%d SYNs wait", n), func() bool {
 		s, err := p.Stats()
 		if err != nil {
 			t.Fatal(err)
@@ -332,5 +324,5 @@ func unload(t *testing.T, module string) {
 			f.Close()
 		}
 	})
-	eventually(t, module+" is unloaded", func() bool { return unix.DeleteModule(module, unix.O_NONBLOCK) == nil })
+	poll.Until(t, module+" is unloaded", func() bool { return unix.DeleteModule(module, unix.O_NONBLOCK) == nil })
 }

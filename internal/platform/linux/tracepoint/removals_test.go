@@ -5,10 +5,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/proc"
+	"holdfast/test/poll"
 )
 
 // A removed group that a page keeps is counted for its ancestors only, until the page
@@ -67,7 +67,7 @@ func TestRemovals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the group can be removed", func() bool { return os.Remove(dead) == nil }) // its last process is exiting
+	poll.Until(t, "the group can be removed", func() bool { return os.Remove(dead) == nil }) // its last process is exiting
 	if after, _, err := r.Totals(); err != nil || after == before {
 		t.Errorf("removed were %d groups and then %d: %v", before, after, err)
 	}
@@ -93,7 +93,7 @@ func TestRemovals(t *testing.T) {
 	if err := os.Remove(page); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "it has gone", func() bool { return above(parent) == 0 && above(top) == 0 })
+	poll.Until(t, "it has gone", func() bool { return above(parent) == 0 && above(top) == 0 })
 	_, gone, err := r.Totals()
 	if err != nil || gone == 0 {
 		t.Errorf("%d groups have gone: %v", gone, err)
@@ -104,15 +104,5 @@ func TestRemovals(t *testing.T) {
 	}
 	if err := r.Forget(left, nil); err != nil {
 		t.Error(err)
-	}
-}
-
-// await waits for asynchronous work of the kernel.
-func await(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for begin := time.Now(); !done(); time.Sleep(10 * time.Millisecond) {
-		if time.Since(begin) > 30*time.Second {
-			t.Fatalf("not within 30 s: %s", what)
-		}
 	}
 }
