@@ -34,7 +34,7 @@ read -ra programs <<<"${PROGRAMS:-holdfast holdfast-bench}"
 [[ $# -gt 0 ]] || arches=(amd64 arm64)
 here=$(go env GOHOSTARCH)
 for program in "${programs[@]}"; do
-  compile $program "$here" "$dist/generated/$program"
+  compile "$program" "$here" "$dist/generated/$program"
   "$dist/generated/$program" man "$dist/generated/man/$program"
 done
 rm "$dist/generated/man/holdfast/holdfast-bench.1" # the page of this name is holdfast-bench's own
@@ -46,8 +46,8 @@ CGO_ENABLED=0 go build -trimpath -buildvcs=false -o "$dist/generated/image" ./pa
 for arch in "${arches[@]}"; do
   for program in "${programs[@]}"; do
     out=$dist/$program-linux-$arch
-    if [[ $arch = "$here" ]]; then cp "$dist/generated/$program" "$out"; else compile $program "$arch" "$out"; fi
-    "$dist/generated/deb" -package $program -version "$version" -arch "$arch" -compression "${COMPRESSION:-xz}" -source . -binary "$out" -generated "$dist/generated" -out "$dist" -epoch "$SOURCE_DATE_EPOCH"
+    if [[ $arch = "$here" ]]; then cp "$dist/generated/$program" "$out"; else compile "$program" "$arch" "$out"; fi
+    "$dist/generated/deb" -package "$program" -version "$version" -arch "$arch" -compression "${COMPRESSION:-xz}" -source . -binary "$out" -generated "$dist/generated" -out "$dist" -epoch "$SOURCE_DATE_EPOCH"
   done
   "$dist/generated/image" -version "$version" -arch "$arch" -binary "$dist/holdfast-linux-$arch" -out "$dist/holdfast-image-$arch.tar" -epoch "$SOURCE_DATE_EPOCH"
 done
