@@ -352,12 +352,26 @@ func TestImagesKeptPresentStay(t *testing.T) {
 		}
 	}
 	planned(1, "--config", p.config())
+	stays := func(args ...string) string {
+		for _, o := range into[gc.Inventory](p, append([]string{"gc", "ls", "--kind", "image"}, args...)...).Objects {
+			if o.Name == "old:1" && o.Bytes > 0 && !o.LastUse.IsZero() {
+				return o.Kept
+			}
+		}
+		return "not in the list"
+	}
+	if why := stays("--config", p.config()); why != "" {
+		t.Errorf("old:1 stays: %s", why)
+	}
 	list := filepath.Join(p.dir, "data", prefetch.FileName)
 	if err := os.WriteFile(list, []byte(`{"images": ["old:1"]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	planned(0, "--config", p.config())
 	p.start("agent")
+	if why := stays(); why != "gc.keep or the prefetch list has old:1" {
+		t.Errorf("old:1 stays: %s", why)
+	}
 	planned(0)
 	p.must("pull", "--prefetch", "--remove", "old:1")
 	planned(1)

@@ -12,6 +12,9 @@ type Collector interface {
 	// Plan returns what a cycle would delete now.
 	Plan(ctx context.Context) (gc.Proposal, error)
 
+	// List returns all objects of the engine, and what keeps each.
+	List(ctx context.Context) (gc.Inventory, error)
+
 	// Collect runs a cycle and calls progress after each deletion. When ctx is done
 	// it begins no more deletions. holdfast.ErrBusy while another cycle runs.
 	Collect(ctx context.Context, why gc.Trigger, progress func(o gc.Outcome, deleted bool)) (gc.Cycle, error)
@@ -46,6 +49,8 @@ func gcRoutes(c Collector) []route {
 	return []route{
 		{method: "GET", path: "/v1/gc/plan", id: "planCollection", summary: "What garbage collection would delete now, and why.",
 			access: forReader, limit: limitPlan, answer: gc.Proposal{}, handle: asking(h.plan)},
+		{method: "GET", path: "/v1/gc/objects", id: "listObjects", summary: "The objects of the engine, the largest first, and what keeps each.",
+			access: forReader, limit: limitPlan, answer: gc.Inventory{}, handle: asking(h.objects)},
 		{method: "POST", path: "/v1/gc/run", id: "runCollection", summary: "Collect garbage now; a line for each deletion, then one with the cycle. If the caller disconnects, no more is deleted.",
 			access: forAdmin, request: Empty{}, answer: GCEvent{}, media: mediaNDJSON, handle: h.run},
 		{method: "GET", path: "/v1/gc/status", id: "collectionStatus", summary: "The disk's use, and the effect of deletions on spin-ups.",
@@ -59,6 +64,12 @@ func (h gcHandlers) plan(r *http.Request) (gc.Proposal, error) {
 	p, err := h.collector.Plan(r.Context())
 	p.Deletions = notNil(p.Deletions)
 	return p, err
+}
+
+func (h gcHandlers) objects(r *http.Request) (gc.Inventory, error) {
+	l, err := h.collector.List(r.Context())
+	l.Objects = notNil(l.Objects)
+	return l, err
 }
 
 // run is bound to its caller: when the caller disconnects, no more is deleted.

@@ -54,6 +54,7 @@ func examples() map[string]example {
 		"addPrefetchImages":    {method: "POST", path: "/v1/prefetch", body: `{"images":["redis:7"]}`},
 		"removePrefetchImages": {method: "POST", path: "/v1/prefetch/remove", body: `{"images":["redis:7"]}`},
 		"planCollection":       {method: "GET", path: "/v1/gc/plan"},
+		"listObjects":          {method: "GET", path: "/v1/gc/objects"},
 		"runCollection":        {method: "POST", path: "/v1/gc/run", body: "{}"},
 		"collectionStatus":     {method: "GET", path: "/v1/gc/status"},
 		"listCollections":      {method: "GET", path: "/v1/gc/history?limit=2"},
@@ -268,7 +269,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			t.Errorf("%s with the store down: %v", id, err)
 		}
 	}
-	if want := 45; failed != want { // all but exec, which fails in its stream, and those that cannot fail: version, lastUpgrade, openapi, healthz, metrics, listPrefetchImages, spinupsUnderWay
+	if want := 46; failed != want { // all but exec, which fails in its stream, and those that cannot fail: version, lastUpgrade, openapi, healthz, metrics, listPrefetchImages, spinupsUnderWay
 		t.Errorf("%d operations said that the store is down, want %d", failed, want)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -35,8 +37,8 @@ func (a *app) gcCmd() *cobra.Command {
 		Short: "Free disk space without slowing down spin-ups",
 		Long: "Delete unused images, containers, networks and build cache by the policy in the configuration, one at a time, and never while a spin-up runs on this host.\n" +
 			"These commands ask the agent. If no agent answers they use this host's engine; run does so only with --config.",
-		Example: "  holdfast gc plan\n  holdfast gc run\n  holdfast gc status",
-	}, a.gcPlan(), a.gcRun(), a.gcStatus(), a.gcHistory(), a.gcServe())
+		Example: "  holdfast gc ls\n  holdfast gc plan\n  holdfast gc run\n  holdfast gc status",
+	}, a.gcLs(), a.gcPlan(), a.gcRun(), a.gcStatus(), a.gcHistory(), a.gcServe())
 }
 
 // collectorUse is the purpose of a collector.
@@ -93,6 +95,42 @@ func (a *app) gcPlan() *cobra.Command {
 			"Layers that images share are counted once, with the last image of them.",
 		Example: "  holdfast gc plan\n  holdfast gc plan --json",
 	}, gcLimit, a.printPlan)
+}
+
+func (a *app) gcLs() *cobra.Command {
+	kinds := append(kindWords(gc.Kinds()[:5]), string(gc.Running))
+	var only []string
+	cmd := a.collectorCmd(&cobra.Command{
+		Use:   "ls",
+		Short: "List all containers, images, networks and volumes, and what keeps each",
+		Long: "List the objects of the engine, the largest first, each with its last use and the reason why garbage collection keeps it.\n" +
+			"SIZE is what the removal of only this object would free; SHARED is the size of layers that other images have, too. The sizes of containers and volumes are not measured.\n" +
+			"The last use of networks and volumes is only known if a rule of the configuration is for them.",
+		Example: "  holdfast gc ls\n  holdfast gc ls --kind image,volume\n  holdfast gc ls --json",
+		PreRunE: func(cmd *cobra.Command, _ []string) error {
+			for _, k := range only {
+				if !slices.Contains(kinds, k) {
+					return usage(cmd, fmt.Errorf("--kind is %q, it must be one of %s", k, strings.Join(kinds, ", ")))
+				}
+			}
+			return nil
+		},
+	}, gcLimit, func(ctx context.Context, c *client.Client) error {
+		l, err := c.GCObjects(ctx)
+		if len(only) > 0 {
+			l.Objects = slices.DeleteFunc(l.Objects, func(o gc.Object) bool { return !slices.Contains(only, string(o.Kind)) })
+		}
+		return show(a.ui, l, err, a.objectsText)
+	})
+	cmd.Flags().StringSliceVar(&only, "kind", nil, "only these: "+strings.Join(kinds, ", "))
+	return cmd
+}
+
+func kindWords(kinds []gc.Kind) (words []string) {
+	for _, k := range kinds {
+		words = append(words, string(k))
+	}
+	return words
 }
 
 // gcLimit is enough for the engine to list all its objects.

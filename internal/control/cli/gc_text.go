@@ -51,17 +51,43 @@ func planText(w io.Writer, p gc.Proposal) {
 	}
 	fmt.Fprintln(w, "KIND\tNAME\tFREES\tWHY\tRULE")
 	for _, d := range p.Deletions {
-		name := objectName(d.Name)
-		if len(d.Refs) > 1 {
-			name += fmt.Sprintf(" (+%d)", len(d.Refs)-1)
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", d.Kind, name, size(d.Bytes), clean(d.Reason), clean(d.Rule))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", d.Kind, refsName(d.Name, d.Refs), size(d.Bytes), clean(d.Reason), clean(d.Rule))
 	}
 	unknown := ""
 	if p.Unknown > 0 {
 		unknown = fmt.Sprintf(", and %d of unknown size", p.Unknown)
 	}
 	fmt.Fprintf(w, "%s, which free %s%s\n", count(len(p.Deletions), "deletion"), size(p.Bytes), unknown)
+}
+
+func (a *app) objectsText(w io.Writer, l gc.Inventory) {
+	fmt.Fprintln(w, diskLine(l.Disk, l.Level))
+	printEach(w, "notice", l.Notices)
+	if len(l.Objects) == 0 {
+		fmt.Fprintln(w, "no objects")
+		return
+	}
+	fmt.Fprintln(w, "KIND\tNAME\tSIZE\tSHARED\tLAST USE\tSTAYS")
+	for _, o := range l.Objects {
+		stays := clean(o.Kept)
+		if o.Rule != "" {
+			stays = "no: " + clean(o.Rule)
+		}
+		shared := "-"
+		if o.Kind == gc.Images {
+			shared = size(o.Shared)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", o.Kind, refsName(o.Name, o.Refs), size(o.Bytes), shared, age(l.At, o.LastUse), stays)
+	}
+	fmt.Fprintf(w, "%s; all images are %s\n", count(len(l.Objects), "object"), size(l.Bytes))
+}
+
+// refsName returns an object's name, and the number of its others.
+func refsName(name string, refs []string) string {
+	if len(refs) < 2 {
+		return objectName(name)
+	}
+	return fmt.Sprintf("%s (+%d)", objectName(name), len(refs)-1)
 }
 
 // objectName shortens the ids of images without a name.

@@ -221,39 +221,68 @@ func (c *Collector) Plan(ctx context.Context) (Proposal, error) {
 	}
 	p, err := c.plan(ctx, s, disk)
 	if s.local == "" {
-		p.Notices = append(p.Notices, "the engine's data is not on this host: marks and free space are not checked")
+		p.Notices = append(p.Notices, notLocal)
 	}
 	return p, err
 }
 
+// notLocal is the notice about a remote engine.
+const notLocal = "the engine's data is not on this host: marks and free space are not checked"
+
+// List returns all objects of the engine, and what keeps each.
+func (c *Collector) List(ctx context.Context) (Inventory, error) {
+	s, disk, err := c.look(ctx)
+	if err != nil {
+		return Inventory{}, err
+	}
+	state, policy, err := c.read(ctx, s, disk, Kinds())
+	if err != nil {
+		return Inventory{}, err
+	}
+	out := List(state, policy)
+	if s.local == "" {
+		out.Notices = append(out.Notices, notLocal)
+	}
+	return out, nil
+}
+
 func (c *Collector) plan(ctx context.Context, s site, disk Disk) (Proposal, error) {
+	state, policy, err := c.read(ctx, s, disk, c.cfg.kinds())
+	if err != nil {
+		return Proposal{}, err
+	}
+	c.tracker.settle(state)
+	return Plan(state, policy), nil
+}
+
+// read returns the objects of the engine, and the policy with what the agent keeps.
+func (c *Collector) read(ctx context.Context, s site, disk Disk, kinds []Kind) (State, Config, error) {
 	now := time.Now()
 	if !c.caught.Load() { // if Run follows events, one successful catch-up is enough
 		if err := c.tracker.catchUp(ctx, now); err != nil {
-			return Proposal{}, fmt.Errorf("read what was used: %w", err)
+			return State{}, c.cfg, fmt.Errorf("read what was used: %w", err)
 		}
 		c.caught.Store(c.running.Load())
 	}
 	uses, err := c.tracker.last()
 	if err != nil {
-		return Proposal{}, err
+		return State{}, c.cfg, err
 	}
 	c.reads.Lock()
 	defer c.reads.Unlock()
-	state, err := c.reader.read(ctx, c.cfg, uses, s.layers, disk, now)
+	state, err := c.reader.read(ctx, kinds, uses, s.layers, disk, now)
 	if err != nil {
-		return Proposal{}, err
+		return State{}, c.cfg, err
 	}
-	c.tracker.settle(state)
 	policy := c.cfg
 	if c.d.Keep != nil {
 		names, err := c.d.Keep()
 		if err != nil {
-			return Proposal{}, err
+			return State{}, c.cfg, err
 		}
 		policy.Keep = slices.Concat(policy.Keep, names)
 	}
-	return Plan(state, policy), nil
+	return state, policy, nil
 }
 
 // Observe records a spin-up that has ended and reports whether a deletion ran

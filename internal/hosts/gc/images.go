@@ -6,19 +6,12 @@ import (
 	"strings"
 )
 
-// images returns all images that the rule selects, whether in use or not.
-func (p *planner) images(r Rule) []candidate {
+// images returns all images, whether in use or not.
+func (p *planner) images() []candidate {
 	var list []candidate
 	for _, img := range p.s.Images {
-		if r.Dangling && len(img.Refs) > 0 || p.newest[img.ID] {
-			continue
-		}
-		name := img.ID
-		if len(img.Refs) > 0 {
-			name = img.Refs[0]
-		}
 		list = append(list, candidate{
-			Deletion: Deletion{Kind: Images, ID: img.ID, Name: name, Refs: img.Refs, LastUse: img.LastUse},
+			Deletion: Deletion{Kind: Images, ID: img.ID, Name: nameOf(img), Refs: img.Refs, LastUse: img.LastUse},
 			names:    append(slices.Clone(img.Refs), img.ID), labels: img.Labels,
 		})
 	}

@@ -22,33 +22,35 @@ func (p *planner) containers(k Kind) []candidate {
 	return list
 }
 
-// leakedNetworks returns the user-defined networks. free checks later whether a
-// container names one.
-func (p *planner) leakedNetworks() []candidate {
+// allNetworks returns all networks. No rule may remove the engine's own. free checks later
+// whether a container names one.
+func (p *planner) allNetworks() []candidate {
 	var list []candidate
 	for _, n := range p.s.Networks {
-		if n.Fixed {
-			continue
-		}
-		list = append(list, candidate{
+		x := candidate{
 			Deletion: Deletion{Kind: Networks, ID: n.ID, Name: n.Name, LastUse: n.LastUse},
 			names:    []string{n.Name, n.ID}, labels: n.Labels,
-		})
+		}
+		if n.Fixed {
+			x.fixed = "it is the engine's own"
+		}
+		list = append(list, x)
 	}
 	return list
 }
 
-// danglingVolumes returns all volumes with the local driver.
-func (p *planner) danglingVolumes() []candidate {
+// allVolumes returns all volumes. Rules may remove those with the local driver.
+func (p *planner) allVolumes() []candidate {
 	var list []candidate
 	for _, v := range p.s.Volumes {
-		if v.Driver != "local" {
-			continue
-		}
-		list = append(list, candidate{
+		x := candidate{
 			Deletion: Deletion{Kind: Volumes, ID: v.Name, Name: v.Name, LastUse: v.LastUse},
 			names:    []string{v.Name}, labels: v.Labels,
-		})
+		}
+		if v.Driver != "local" {
+			x.fixed = fmt.Sprintf("its driver is %s, not local", v.Driver)
+		}
+		list = append(list, x)
 	}
 	return list
 }

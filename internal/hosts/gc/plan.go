@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/docker/go-units"
@@ -106,6 +107,7 @@ type candidate struct {
 	Deletion
 	names  []string // matched against the patterns
 	labels map[string]string
+	fixed  string // why no rule may remove it; "": one may
 }
 
 // apply plans the deletions of one rule.
@@ -159,11 +161,11 @@ func (p *planner) candidates(k Kind, r Rule) []candidate {
 	case Stopped, Created:
 		return p.containers(k)
 	case Networks:
-		return p.leakedNetworks()
+		return p.allNetworks()
 	case Images:
-		return p.images(r)
+		return p.images()
 	case Volumes:
-		return p.danglingVolumes()
+		return p.allVolumes()
 	case BuildCache:
 		return p.buildCache(r)
 	}
@@ -172,17 +174,40 @@ func (p *planner) candidates(k Kind, r Rule) []candidate {
 
 // may reports whether names, labels and age allow the rule to remove x.
 func (p *planner) may(x candidate, r Rule) bool {
-	if anyMatches(p.c.Keep, x.names) || len(r.Match) > 0 && !anyMatches(r.Match, x.names) {
-		return false
+	return p.protects(x) == "" && selects(r, x) && p.aged(x, r)
+}
+
+// protects returns what keeps x from all rules, or "".
+func (p *planner) protects(x candidate) string {
+	if x.fixed != "" {
+		return x.fixed
 	}
 	for _, l := range slices.Concat(alwaysProtected[:], p.c.Protect) {
 		if hasLabel(x.labels, l) {
-			return false
+			return "it has the label " + l
 		}
 	}
-	if slices.ContainsFunc(r.Labels, func(l string) bool { return !hasLabel(x.labels, l) }) {
+	for _, pattern := range p.c.Keep {
+		if anyMatches([]string{pattern}, x.names) {
+			return "gc.keep or the prefetch list has " + pattern
+		}
+	}
+	if x.Kind == Images && p.newest[x.ID] {
+		return fmt.Sprintf("it is one of the %d newest of its repository", p.c.KeepNewest)
+	}
+	return ""
+}
+
+// selects reports whether the names and labels of x are those of the rule.
+func selects(r Rule, x candidate) bool {
+	if r.Dangling && len(x.Refs) > 0 || len(r.Match) > 0 && !anyMatches(r.Match, x.names) {
 		return false
 	}
+	return !slices.ContainsFunc(r.Labels, func(l string) bool { return !hasLabel(x.labels, l) })
+}
+
+// aged reports whether x was not used for as long as the rule demands.
+func (p *planner) aged(x candidate, r Rule) bool {
 	return x.Kind == BuildCache || old(p.s, x.LastUse, max(r.KeepFor, p.c.MinAge))
 }
 
@@ -281,8 +306,11 @@ func reason(p *planner, d Deletion, r Rule, over bool) string {
 	return fmt.Sprintf("%s, %s", why, lastUse(d, p.s.Now))
 }
 
+// human returns a duration in words, such as "2 weeks".
+func human(d time.Duration) string { return strings.ToLower(units.HumanDuration(d)) }
+
 func lastUse(d Deletion, now time.Time) string {
-	ago := units.HumanDuration(now.Sub(d.LastUse))
+	ago := human(now.Sub(d.LastUse))
 	switch d.Kind {
 	case Created:
 		return "never started, created " + ago + " ago"

@@ -24,9 +24,9 @@ func newReader(e Engine) *reader {
 	return &reader{engine: e, chains: map[string][]string{}, sizes: map[string]int64{}}
 }
 
-// read lists every object that the policy may remove. layers may be nil if the
+// read lists the objects of these kinds, and in any case containers and images. layers may be nil if the
 // layers are not on this host.
-func (r *reader) read(ctx context.Context, c Config, u Uses, layers *overlay, disk Disk, now time.Time) (State, error) {
+func (r *reader) read(ctx context.Context, kinds []Kind, u Uses, layers *overlay, disk Disk, now time.Time) (State, error) {
 	s := State{Now: now, Disk: disk, Blind: u.Blind}
 	holders, err := r.engine.Holders(ctx)
 	if err != nil {
@@ -39,23 +39,26 @@ func (r *reader) read(ctx context.Context, c Config, u Uses, layers *overlay, di
 		return s, err
 	}
 	r.layerSizes(&s, layers)
-	if c.means(Networks) {
+	if slices.Contains(kinds, Networks) {
 		if err := r.networks(ctx, &s, u); err != nil {
 			return s, err
 		}
 	}
-	if c.means(Volumes) {
+	if slices.Contains(kinds, Volumes) {
 		if err := r.volumes(ctx, &s, u); err != nil {
 			return s, err
 		}
 	}
-	s.Builder = c.means(BuildCache)
+	s.Builder = slices.Contains(kinds, BuildCache)
 	return s, nil
 }
 
-// means reports whether a rule applies to the kind.
-func (c Config) means(k Kind) bool {
-	return slices.ContainsFunc(c.rules(), func(r Rule) bool { return slices.Contains(r.Kinds, k) })
+// kinds returns the kinds that the rules name.
+func (c Config) kinds() (kinds []Kind) {
+	for _, r := range c.rules() {
+		kinds = append(kinds, r.Kinds...)
+	}
+	return kinds
 }
 
 // containers returns the containers that do not run, each with the time at which

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -86,9 +87,9 @@ func (t *tracker) note(ctx context.Context, a engine.Activity) {
 // keyOf returns the key of the used object, or "" if the policy does not need it.
 func (t *tracker) keyOf(ctx context.Context, a engine.Activity) string {
 	switch {
-	case a.Network != "" && t.policy.means(Networks):
+	case a.Network != "" && slices.Contains(t.policy.kinds(), Networks):
 		return networkKey(a.Network)
-	case a.Volume != "" && t.policy.means(Volumes):
+	case a.Volume != "" && slices.Contains(t.policy.kinds(), Volumes):
 		return volumeKey(a.Volume)
 	case a.Image == "" || strings.HasPrefix(a.Image, "sha256:"):
 		return a.Image

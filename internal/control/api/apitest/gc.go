@@ -11,6 +11,7 @@ import (
 // Collection is what a Backend's garbage collection answers.
 type Collection struct {
 	Plan     gc.Proposal
+	Objects  gc.Inventory
 	Outcomes []gc.Outcome // of a run: deleted, except those of the kind volume
 	Cycle    gc.Cycle
 	Status   gc.Status
@@ -36,6 +37,11 @@ type collector struct{ b *Backend }
 func (x collector) Plan(context.Context) (gc.Proposal, error) {
 	c, err := x.b.collected()
 	return c.Plan, err
+}
+
+func (x collector) List(context.Context) (gc.Inventory, error) {
+	c, err := x.b.collected()
+	return c.Objects, err
 }
 
 func (x collector) Collect(_ context.Context, _ gc.Trigger, progress func(gc.Outcome, bool)) (gc.Cycle, error) {
@@ -83,6 +89,14 @@ func SomeCollection() Collection {
 			Deletions: []gc.Deletion{
 				{Kind: gc.Images, ID: "sha256:aa", Name: "app:1", Refs: []string{"app:1", "app:2"}, Rule: "images", Reason: done.Reason, Bytes: 2 << 30},
 				{Kind: gc.Stopped, ID: "cc", Name: "job", Rule: "ended containers", Reason: "disk over 85%, ended 2 days ago", Bytes: -1},
+			},
+		},
+		Objects: gc.Inventory{
+			At: Began, Disk: disk, Level: gc.Pressed, Bytes: 5 << 29,
+			Objects: []gc.Object{
+				{Kind: gc.Images, ID: "sha256:aa", Name: "app:1", Refs: []string{"app:1", "app:2"}, Bytes: 2 << 30, Shared: 1 << 29, LastUse: Began.Add(-72 * time.Hour), Rule: "images"},
+				{Kind: gc.Running, ID: "dd", Name: "web", Bytes: -1, LastUse: Began, Kept: "it is running"},
+				{Kind: gc.Volumes, ID: "data", Name: "data", Bytes: -1, Kept: "container web uses it (running)"},
 			},
 		},
 		Outcomes: []gc.Outcome{done, kept}, Cycle: cycle, History: []gc.Cycle{cycle, killed},

@@ -14,6 +14,11 @@ func (c *Client) GCPlan(ctx context.Context) (gc.Proposal, error) {
 	return get[gc.Proposal](ctx, c, "/v1/gc/plan")
 }
 
+// GCObjects returns the objects of the agent's engine, the largest first, and what keeps each.
+func (c *Client) GCObjects(ctx context.Context) (gc.Inventory, error) {
+	return get[gc.Inventory](ctx, c, "/v1/gc/objects")
+}
+
 // GCRun makes the agent collect, and calls progress after each deletion. An error may come
 // with a cycle of the deletions until then. When ctx is done the agent deletes no more.
 // holdfast.ErrBusy.
