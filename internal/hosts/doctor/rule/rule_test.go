@@ -85,7 +85,7 @@ var cases = []struct {
 	{"throttling", "a burst", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupThrottled, web, 0.04), group(fact.GroupPeriods, web, 300)}, "", fact.Subject{}, ""},
 	{"throttling", "few periods", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupThrottled, web, 1), group(fact.GroupPeriods, web, 3)}, "", fact.Subject{}, ""},
 	{"throttling", "often", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupThrottled, web, 0.2), group(fact.GroupPeriods, web, 300)}, Warning, fact.Subject{Cgroup: web}, "20 % of 300"},
-	{"throttling", "nearly always", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupThrottled, web, 0.9), group(fact.GroupPeriods, web, 300)}, Critical, fact.Subject{Cgroup: web}, "docker update --cpus"},
+	{"throttling", "nearly always", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupThrottled, web, 0.9), group(fact.GroupPeriods, web, 300)}, Warning, fact.Subject{Cgroup: web}, "docker update --cpus"},
 
 	{"noisy-neighbour", "CPUs to spare", noisy(0.5, 1.8, 0.3, 0.5, 0), "", fact.Subject{}, ""},
 	{"noisy-neighbour", "no waits", noisy(1, 1.8, 0.2, 0.05, 0), "", fact.Subject{}, ""},

@@ -7,14 +7,14 @@ import (
 )
 
 const (
-	throttledShare    = 0.05
-	throttledCritical = 0.5
+	throttledShare = 0.05
 	// fewPeriods is one second of the usual period of 100 ms. A share of fewer periods is
 	// not significant.
 	fewPeriods = 10
 )
 
-// throttled finds containers that the kernel stops at their own CPU limit.
+// throttled finds containers that the kernel stops at their own CPU limit. The finding is never
+// critical: the limit slows down only its own container, and may be intended.
 func throttled() Rule {
 	return Rule{
 		Name:      "throttling",
@@ -32,7 +32,7 @@ func throttled() Rule {
 				}
 				used, _ := s.Group(fact.GroupCPU, f.Subject.Cgroup)
 				found = append(found, Finding{
-					Severity: severity(f.Value > throttledCritical),
+					Severity: Warning,
 					Title:    "a container is repeatedly stopped by its own CPU limit",
 					Evidence: []Evidence{
 						{"periods in which it was throttled", fmt.Sprintf("%s of %s", percent(f.Value), number(periods)), "under 5 %"},
