@@ -34,6 +34,8 @@ func TestImage(t *testing.T) {
 	d.awaited("the agent in the container serves a session", "docker exec holdfast holdfast session ls && curl -sf http://127.0.0.1:7070/s/alice/")
 	d.Run("docker exec holdfast holdfast drain; docker stop holdfast")
 
+	d.collectsInAContainer()
+
 	manifest, err := os.ReadFile("../../deploy/kubernetes/daemonset.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -55,5 +57,39 @@ func TestImage(t *testing.T) {
 	// 9: it has findings; 0: it has none.
 	if err != nil && !strings.Contains(err.Error(), "exit status 9") || !strings.Contains(string(out), `"findings"`) {
 		t.Errorf("the doctor in a container: %v\n%s", err, out)
+	}
+}
+
+// collectsInAContainer runs the documented containers of a collector on a disk that counts as
+// full. Without the engine's data root the collector ends.
+func (d debian) collectsInAContainer() {
+	t := d.t
+	t.Helper()
+	page, err := os.ReadFile("../../docs/gc.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := regexp.MustCompile(`(?m)^docker run (.*\\\n)*.*$`).FindString(string(page))
+	_, compose, _ := strings.Cut(string(page), "```yaml\nservices:")
+	compose, _, _ = strings.Cut(compose, "```")
+	if !strings.HasSuffix(run, " holdfast gc serve") || !strings.Contains(compose, "command: gc serve") {
+		t.Fatalf("docs/gc.md runs %q and %q", run, compose)
+	}
+	d.write("root/compose.yaml", "version: '2.4'\nservices:"+compose)
+	d.write("etc/holdfast/holdfast.yaml", `gc: {every: 1s, min_age: 0s, low: 1B, high: 2B, critical: 99.9%, rules: [{kinds: [image], match: ["old:*"], pressure: true}]}`)
+	const gone = "! docker image inspect "
+	for _, c := range []struct{ image, begin, end string }{
+		{"old:1", run, "docker rm -f holdfast-gc"},
+		{"old:2", "docker-compose up -d", "docker-compose down"},
+	} {
+		d.Run("mkdir -p tree && echo " + c.image + " >tree/file && tar -C tree -c . | docker import - " + c.image + "; rm -r tree")
+		d.Run(c.begin)
+		d.awaited(c.image+" is collected", gone+c.image)
+		d.Run(c.end)
+	}
+	blind := strings.Replace(strings.Replace(run, " -v /var/lib/docker:/var/lib/docker:rslave", "", 1), "-d --name holdfast-gc --restart unless-stopped", "--rm", 1)
+	out, err := d.Command(t.Context(), blind).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "the disk of the engine is not visible") || !strings.Contains(string(out), "hint: in a container, mount") {
+		t.Errorf("without the data root: %v\n%s", err, out)
 	}
 }

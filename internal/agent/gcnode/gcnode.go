@@ -90,8 +90,12 @@ func (g *GC) observe(ctx context.Context, all *errgroup.Group) {
 	all.Go(func() error { return g.others.Run(ctx) })
 }
 
-// Serve collects until ctx is done.
+// Serve collects until ctx is done. It returns gc.ErrHidden if it cannot see the disk that the
+// rules depend on.
 func (g *GC) Serve(ctx context.Context) error {
+	if err := g.Check(ctx); errors.Is(err, gc.ErrHidden) {
+		return err // an engine that does not answer is awaited
+	}
 	all, ctx := errgroup.WithContext(ctx)
 	g.observe(ctx, all)
 	all.Go(func() error { return g.Run(ctx) })

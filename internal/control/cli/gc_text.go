@@ -21,7 +21,7 @@ func size(n int64) string {
 
 func diskLine(d gc.Disk, l gc.Level) string {
 	if d.Total == 0 {
-		return "disk: not on this host"
+		return "disk: not visible from here"
 	}
 	s := fmt.Sprintf("disk: %.1f%% used, %s free of %s", 100*float64(d.Used())/float64(d.Total), size(d.Free), size(d.Total))
 	if d.Inodes > 0 {

@@ -1,6 +1,7 @@
 package gc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -168,13 +169,13 @@ func (c *Collector) turn(ctx context.Context, n int) (deleted int, err error) {
 		}
 	}
 	if trigger == "" || trigger == ByThreshold && n < c.again {
-		return 0, nil
+		return 0, c.mustSee(s)
 	}
 	cy, err := c.Collect(ctx, trigger, nil)
 	if len(cy.Deleted) == 0 {
 		c.again = n + barrenEvery
 	}
-	return len(cy.Deleted), err
+	return len(cy.Deleted), cmp.Or(err, c.mustSee(s))
 }
 
 // leaks reports whether a rule applies independently of the disk.
@@ -220,14 +221,11 @@ func (c *Collector) Plan(ctx context.Context) (Proposal, error) {
 		return Proposal{}, err
 	}
 	p, err := c.plan(ctx, s, disk)
-	if s.local == "" {
-		p.Notices = append(p.Notices, notLocal)
+	if n := s.unknownDisk(); n != "" {
+		p.Notices = append(p.Notices, n)
 	}
 	return p, err
 }
-
-// notLocal is the notice about a remote engine.
-const notLocal = "the engine's data is not on this host: marks and free space are not checked"
 
 // List returns all objects of the engine, and what keeps each.
 func (c *Collector) List(ctx context.Context) (Inventory, error) {
@@ -240,8 +238,8 @@ func (c *Collector) List(ctx context.Context) (Inventory, error) {
 		return Inventory{}, err
 	}
 	out := List(state, policy)
-	if s.local == "" {
-		out.Notices = append(out.Notices, notLocal)
+	if n := s.unknownDisk(); n != "" {
+		out.Notices = append(out.Notices, n)
 	}
 	return out, nil
 }

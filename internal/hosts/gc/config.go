@@ -180,6 +180,11 @@ func kindWords() string {
 // name returns the rule's name as used in reasons.
 func (r Rule) name(i int) string { return cmp.Or(r.Name, fmt.Sprintf("rule %d", i+1)) }
 
+// needsDisk reports whether the rule has a limit that depends on the disk.
+func (r Rule) needsDisk() bool {
+	return r.Pressure || !r.MinFree.IsZero() || !r.MinFreeInodes.IsZero() || r.MaxUsed.Percent > 0
+}
+
 // limited reports whether the rule has a limit at which it stops.
 func (r Rule) limited() bool {
 	return r.Pressure || !r.MaxUsed.IsZero() || !r.MinFree.IsZero() || !r.MinFreeInodes.IsZero()

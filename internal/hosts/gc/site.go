@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast"
 )
 
 // site is where an engine keeps its data, and which operations are possible
@@ -15,10 +18,15 @@ type site struct {
 	trash  *trash   // nil: files cannot be linked
 	why    string   // why there is no trash; "" if a trash has no use
 	noRoom bool     // no trash because the disk is full
-	local  string   // data root; "" if it is not on this host
+	local  string   // data root; "" if it is not visible
+	hidden error    // why the data root of an engine with a unix socket is not visible
 }
 
-// site returns the engine's site. If the data is not on this host, the disk is
+// ErrHidden: the data root of the engine is not visible, so rules that depend on its disk
+// never delete anything.
+var ErrHidden = errors.New("the disk of the engine is not visible")
+
+// site returns the engine's site. If the data is not visible, the disk is
 // unknown. It refuses a data root that is not trusted.
 func (c *Collector) site(ctx context.Context) (site, error) {
 	info, err := c.d.Engine.Info(ctx)
@@ -27,7 +35,7 @@ func (c *Collector) site(ctx context.Context) (site, error) {
 	}
 	var s site
 	if info.Socket != "" {
-		if _, err := c.d.Disk(info.DataRoot); err == nil {
+		if _, s.hidden = c.d.Disk(info.DataRoot); s.hidden == nil {
 			if err := trusted(info.DataRoot); err != nil {
 				return site{}, err
 			}
@@ -36,6 +44,36 @@ func (c *Collector) site(ctx context.Context) (site, error) {
 	}
 	s.layers, s.why = openOverlay(info)
 	return s, nil
+}
+
+// Check returns ErrHidden if rules depend on a disk that is not visible, such as that of an
+// engine whose socket is mounted into a container without its data root. If the engine is on
+// another host it returns nil.
+func (c *Collector) Check(ctx context.Context) error {
+	s, err := c.site(ctx)
+	if err != nil {
+		return err
+	}
+	return c.mustSee(s)
+}
+
+func (c *Collector) mustSee(s site) error {
+	if s.hidden == nil || !slices.ContainsFunc(c.cfg.rules(), Rule.needsDisk) {
+		return nil
+	}
+	return holdfast.WithHint(fmt.Errorf("%w: %w", ErrHidden, s.hidden),
+		"in a container, mount the engine's data root at the same path: -v /var/lib/docker:/var/lib/docker:rslave")
+}
+
+// unknownDisk returns the notice about a disk that is not visible, or "".
+func (s site) unknownDisk() string {
+	switch {
+	case s.hidden != nil:
+		return fmt.Sprintf("marks and free space are not checked: %v", s.hidden)
+	case s.local == "":
+		return "the engine's data is not on this host: marks and free space are not checked"
+	}
+	return ""
 }
 
 // openTrash opens the trash if the layers are readable. The caller holds the lock
