@@ -213,7 +213,8 @@ func TestServicesOfThePackage(t *testing.T) {
 		t.Errorf("the installation has started something: %s", out)
 	}
 	d.collectsUnderItsUnit()
-	d.Run(templates + "\nholdfast config check\nsystemctl enable --now holdfast\nsystemctl is-active holdfast-drain")
+	d.Run(templates + "\nholdfast config check\nsystemctl enable --now holdfast")
+	d.awaited("the unit that drains at a shutdown is active", "systemctl is-active holdfast-drain")
 	d.worksUnderItsUnit()
 	if labtest.Long() {
 		d.hungIsStartedAgain()
