@@ -22,7 +22,7 @@ import (
 
 // Every figure on a page that names a metric equals the value in /metrics.
 func TestPagesSayWhatTheMetricsSay(t *testing.T) {
-	h := newHost(t, "")
+	h := newHost(t, "doctor: {enabled: true}\n")
 	h.start()
 	h.open("alice")
 	h.open("bob")
