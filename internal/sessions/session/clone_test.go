@@ -13,6 +13,7 @@ import (
 
 	"holdfast"
 	"holdfast/test/memstore"
+	"holdfast/test/poll"
 )
 
 // clone returns the configuration of a host with a copy of the kept lease.
@@ -208,4 +209,45 @@ func TestCloneReleasesNothing(t *testing.T) {
 	}
 	cloned.Store(false)
 	n.empty(t)
+}
+
+// An agent whose lease is lost several times in a row, as on a host that hangs, writes its first
+// record under each new lease itself. It is no clone.
+func TestLeasesLostInARow(t *testing.T) {
+	mem, cfg := memstore.New(100), quick(t)
+	cfg.Host = "boot-1"
+	l := NewLease(cfg, mem, testLog(t))
+	if err := l.Hold(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		self := func() holdfast.Node { return holdfast.Node{ID: l.cfg.Node, SeenAt: time.Now()} }
+		ended <- l.Run(ctx, self, func(context.Context) {})
+	}()
+	for range 4 {
+		old := l.ID()
+		if err := mem.Revoke(t.Context(), old); err != nil {
+			t.Fatal(err)
+		}
+		var since time.Time
+		poll.Until(t, "the node has another lease, and has written two records under it", func() bool {
+			n, err := mem.Node(t.Context(), cfg.Node)
+			if err != nil || l.ID() == 0 || l.ID() == old || n.Lease != int64(l.ID()) {
+				if len(ended) > 0 {
+					t.Fatalf("the agent has ended: %v", <-ended)
+				}
+				return false
+			}
+			if since.IsZero() {
+				since = n.SeenAt
+			}
+			return n.SeenAt.After(since.Add(2 * cfg.Publish))
+		})
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }

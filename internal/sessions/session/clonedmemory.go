@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/store"
 )
 
 // A copy of a running virtual machine with its memory has the same boot, lock and lease as
@@ -28,9 +29,23 @@ const (
 // ownWrites is what an agent knows of the writes of its node's record. One goroutine uses
 // it.
 type ownWrites struct {
+	lease   store.LeaseID
 	at      []time.Time // SeenAt of the last ones
 	foreign []time.Time // when records of other writers were read
 	other   time.Time   // SeenAt of the last of these
+}
+
+// under is called with the lease before each check. Writes under an earlier lease prove nothing
+// any more: a copy of this agent has lost that lease, too. The agent wrote the first record of a
+// new lease when it got the lease.
+func (w *ownWrites) under(h *lease) {
+	if w.lease == h.ID {
+		return
+	}
+	*w = ownWrites{lease: h.ID}
+	if !h.first.IsZero() {
+		w.add(h.first)
+	}
 }
 
 // add is called before a write.
@@ -56,6 +71,7 @@ func (l *Lease) cloned(ctx context.Context, h *lease, w *ownWrites) bool {
 	if l.cfg.Fence == 0 || h.gone.Load() {
 		return false
 	}
+	w.under(h)
 	ctx, cancel := context.WithTimeout(ctx, publishTime)
 	defer cancel()
 	n, err := l.store.Node(ctx, l.cfg.Node)

@@ -68,6 +68,8 @@ type lease struct {
 	gone atomic.Bool  // the store has reported it gone
 
 	unkept atomic.Bool // the file could not be written
+
+	first time.Time // SeenAt of the record that was written with the grant; zero if this agent was not granted it
 }
 
 // fence returns when everything under the lease has to be killed. Without a fence it
@@ -260,7 +262,7 @@ func (l *Lease) grant(ctx context.Context) error {
 		return fmt.Errorf("getting a lease: the store gives it %v instead of %v", ttl, l.cfg.TTL)
 	}
 	h.ID = id
-	if err := l.publishFirst(ctx, id); err != nil {
+	if h.first, err = l.publishFirst(ctx, id); err != nil {
 		return err
 	}
 	return l.adopt(h, sent)
@@ -296,15 +298,15 @@ func (l *Lease) recorded(ctx context.Context) *lease {
 	return h
 }
 
-// publishFirst writes the node's first record under a new lease. If two hosts with one
+// publishFirst writes the node's first record under a new lease, and returns its SeenAt. If two hosts with one
 // id start at the same time, the store accepts one record; the other host gets
 // ErrDuplicateNode. A lease that is not used is revoked.
-func (l *Lease) publishFirst(ctx context.Context, id store.LeaseID) error {
+func (l *Lease) publishFirst(ctx context.Context, id store.LeaseID) (time.Time, error) {
 	now := time.Now().UTC()
 	first := holdfast.Node{ID: l.cfg.Node, Address: l.cfg.Address, Draining: true, Lease: int64(id), Since: now, SeenAt: now}
 	err := l.store.PutNode(ctx, first, id)
 	if err == nil {
-		return nil
+		return now, nil
 	}
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), publishTime)
 	defer cancel()
@@ -312,9 +314,9 @@ func (l *Lease) publishFirst(ctx context.Context, id store.LeaseID) error {
 		l.log.Debug("revoking an unused lease", "lease", id, "err", failed)
 	}
 	if errors.Is(err, store.ErrNodeTaken) {
-		return l.duplicateNode(ctx)
+		return now, l.duplicateNode(ctx)
 	}
-	return fmt.Errorf("getting a lease: %w", err)
+	return now, fmt.Errorf("getting a lease: %w", err)
 }
 
 // duplicateNode returns the error about another running agent of this node.

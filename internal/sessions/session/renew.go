@@ -233,6 +233,7 @@ func (l *Lease) publish(ctx context.Context, self func() holdfast.Node, lost fun
 			return l.endDuplicate(ctx, lost)
 		}
 		n := self()
+		own.under(h)
 		own.add(n.SeenAt)
 		err := l.publishOnce(ctx, h, n)
 		state.note(ctx, err)
