@@ -41,11 +41,11 @@ func bench(t *testing.T, args ...string) benched {
 }
 
 // rows returns all rows of the accuracy table with -long. Otherwise it leaves out rows that
-// load the kernel or both CPUs for a long time: TestInMachine of internal/hosts/doctor runs
-// these drills on a kernel of its own.
+// load the kernel, the disk or both CPUs, or depend on how busy these are: TestInMachine of
+// internal/hosts/doctor runs most of these drills on a kernel of its own.
 func rows() []string {
 	if !labtest.Long() {
-		return []string{"idle", "throttle", "fsync", "rtnl"}
+		return []string{"idle", "throttle"}
 	}
 	all := []string{"idle", "busy", "booting"}
 	for _, d := range drill.All() {
