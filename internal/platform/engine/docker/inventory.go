@@ -29,7 +29,7 @@ func (e *Engine) Images(ctx context.Context) ([]engine.Image, error) {
 	list := make([]engine.Image, 0, len(res.Items))
 	for _, i := range res.Items {
 		list = append(list, engine.Image{
-			ID: i.ID, Parent: i.ParentID, Refs: namesOf(i.RepoTags, i.RepoDigests),
+			ID: i.ID, Parent: i.ParentID, Refs: namesOf(i.ID, i.RepoTags, i.RepoDigests),
 			Labels: i.Labels, Created: time.Unix(i.Created, 0), Size: i.Size,
 		})
 	}
@@ -43,16 +43,23 @@ func (e *Engine) InspectImage(ctx context.Context, ref string) (engine.Image, []
 	if err != nil {
 		return engine.Image{}, nil, e.fail(ctx, err, "find image %s", ref)
 	}
-	img := engine.Image{ID: res.ID, Refs: namesOf(res.RepoTags, res.RepoDigests), Created: parseTime(res.Created), Size: res.Size}
+	img := engine.Image{ID: res.ID, Refs: namesOf(res.ID, res.RepoTags, res.RepoDigests), Created: parseTime(res.Created), Size: res.Size}
 	if res.Config != nil {
 		img.Labels = res.Config.Labels
 	}
 	return img, res.RootFS.Layers, nil
 }
 
-// namesOf returns an image's tags and digests.
-func namesOf(tags, digests []string) []string {
-	return slices.DeleteFunc(slices.Concat(tags, digests), func(ref string) bool { return strings.HasPrefix(ref, noName) })
+// namesOf returns an image's tags and digests. On the containerd image store the engine adds
+// the image's id as a digest to each repository of a tag when it inspects an image, and to
+// one of them when it lists images (moby, daemon/containerd/image_list.go and
+// image_inspect.go). Such a digest is no name of its own: it goes with the tag.
+func namesOf(id string, tags, digests []string) []string {
+	implied := map[string]bool{}
+	for _, tag := range tags {
+		implied[tag[:max(strings.LastIndexByte(tag, ':'), 0)]+"@"+id] = true
+	}
+	return slices.DeleteFunc(slices.Concat(tags, digests), func(ref string) bool { return implied[ref] || strings.HasPrefix(ref, noName) })
 }
 
 // Holders lists all containers, in any state.
