@@ -11,11 +11,11 @@ import (
 // site is where an engine keeps its data, and which operations are possible
 // there.
 type site struct {
-	layers *overlay // nil: not readable
-	trash  *trash   // nil: files cannot be linked
-	why    string   // why there is no trash; "" if a trash has no use
-	noRoom bool     // no trash because the disk is full
-	local  string   // data root; "" if it is not on this host
+	layers files  // nil: not readable
+	trash  *trash // nil: files cannot be linked
+	why    string // why there is no trash; "" if a trash has no use
+	noRoom bool   // no trash because the disk is full
+	local  string // data root; "" if it is not on this host
 }
 
 // site returns the engine's site. If the data is not on this host, the disk is
@@ -34,8 +34,8 @@ func (c *Collector) site(ctx context.Context) (site, error) {
 			s.local = info.DataRoot
 		}
 	}
-	s.layers, s.why = openOverlay(info)
-	return s, nil
+	s.layers, s.why, err = c.openFiles(ctx, info, s.local != "")
+	return s, err
 }
 
 // openTrash opens the trash if the layers are readable. The caller holds the lock
@@ -50,7 +50,7 @@ func (c *Collector) openTrash(s *site) {
 	case !c.cfg.Link:
 		s.why = "files are not linked away before a removal: link is off"
 	}
-	t, err := openTrash(s.local, s.layers.trees)
+	t, err := openTrash(s.local, s.layers.root())
 	s.noRoom = errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 	if err != nil {
 		s.why = fmt.Sprintf("files are not linked away before a removal: %v", err)
