@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"testing"
 
-	"holdfast/test/lab/labtest"
 	"holdfast/test/lab/registry"
 )
 
@@ -61,8 +60,8 @@ func TestTokenRegistry(t *testing.T) {
 	}
 	token := func(p string) string { return fmt.Sprintf(`%s, "identitytoken": %q`, password(""), p) }
 
-	h := newNode(t, labtest.Engine(t).Host(), "")
-	h.configure(fmt.Sprintf("templates:\n  - {name: web, image: %q, port: 8080, ready: {http: /healthz, timeout: 30s}}\n", reg.Host()+"/web:1"))
+	h := newHost(t, fmt.Sprintf("templates:\n  - {name: web, image: %q, port: 8080, ready: {http: /healthz, timeout: 30s}}\n", reg.Host()+"/web:1"))
+	t.Setenv("HOLDFAST_CONFIG", h.configFile()) // of pull
 	h.start()
 	var said strings.Builder // by the commands
 	refused := func(what string, args ...string) {
