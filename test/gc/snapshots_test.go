@@ -90,7 +90,7 @@ func TestKilledWhileItAsksContainerd(t *testing.T) {
 	}
 	h.collect(everything())
 	h.expect()
-	left, err := api.LeasesService().List(t.Context())
+	left, err := api.LeasesService().List(t.Context(), "id==holdfast-gc")
 	if names := layers(); err != nil || len(names)+len(left) > 0 {
 		t.Errorf("left are snapshots %v and leases %v, %v", names, left, err)
 	}
