@@ -35,6 +35,7 @@ type GCOptions struct {
 	Rounds   int           // rounds of an idle engine and of Holdfast, in turns; 0 is 3
 	Locked   bool          // measures only the engine's removal of an image, with and without linking its files away
 	Pairs    int           // number of pairs with Locked; 0 is 3
+	Dockerd  string        // directory with the programs of another engine, as lab.Options.With; "" is the installed one
 	Pressure bool          // measures only whether the disk stays under gc.critical while spin-ups never pause
 	Progress io.Writer     // receives progress lines; nil discards them
 }
@@ -120,6 +121,9 @@ func newGCBench(ctx context.Context, o GCOptions) (*gcBench, error) {
 	disk, err := x.openDisk()
 	if err != nil {
 		return x, err
+	}
+	if o.Dockerd != "" {
+		disk = disk.With(o.Dockerd)
 	}
 	if err := x.open(ctx, disk); err != nil {
 		return x, err
@@ -382,10 +386,10 @@ func (x *gcBench) empty(ctx context.Context) error {
 		return err
 	}
 	for _, img := range images {
+		if slices.Contains(img.Refs, gcBase) {
+			continue // with a digest, too, on the containerd image store
+		}
 		for _, ref := range img.Refs {
-			if slices.Contains([]string{gcBase}, ref) {
-				continue
-			}
 			// Removing the tag also removes the digest reference of the pull.
 			if err := x.engine.RemoveImage(ctx, ref); err != nil && !errors.Is(err, holdfast.ErrNotFound) {
 				return err

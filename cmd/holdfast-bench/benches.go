@@ -87,6 +87,7 @@ func (p *programs) experiments() []cli.Experiment {
 			Setup: func(f *pflag.FlagSet) experiment {
 				var o bench.GCOptions
 				f.BoolVar(&o.Pressure, "pressure", false, "instead: whether the disk stays under its critical mark while spin-ups fill it without a pause")
+				f.StringVar(&o.Dockerd, "dockerd", "", "directory with the programs of another Docker engine (default: the installed one)")
 				f.IntVar(&o.Images, "images", 6, "images that are removed in each way")
 				f.IntVar(&o.Files, "files", 0, "files of each image (default 8000, with --locked 20000, with --pressure 250)")
 				f.Float64Var(&o.Rate, "rate", 0, "creates per second (default 4, with --pressure 2)")

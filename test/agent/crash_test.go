@@ -1,10 +1,12 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -209,6 +211,46 @@ func TestEngineRestartedUnderAnAgent(t *testing.T) {
 		}
 	}
 	poll.Until(t, "the dead containers are removed", func() bool { return len(h.containers()) == len(keys) })
+}
+
+// An engine is downgraded, and upgraded again, under an agent. The older engine refuses the version
+// of the API that the agent has agreed on with the newer one.
+func TestEngineUpgradedUnderAnAgent(t *testing.T) {
+	if !labtest.Long() || labtest.Options(lab.Options{}).Dockerd == "" {
+		t.Skip("long: two versions of Docker, the installed one and that of -dockerd")
+	}
+	older, newer := labtest.Private(t, lab.Options{Dockerd: "dockerd"}), labtest.Private(t, lab.Options{})
+	if err := older.StopDaemon(); err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(t.TempDir(), "docker.sock")
+	at := func(e *lab.Engine) {
+		if err := errors.Join(os.Symlink(e.Socket(), socket+"~"), os.Rename(socket+"~", socket)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at(newer)
+	h := newHostOn(t, "unix://"+socket, "")
+	h.start()
+	h.open("a")
+	for _, next := range [][2]*lab.Engine{{newer, older}, {older, newer}} {
+		if err := next[0].StopDaemon(); err != nil {
+			t.Fatal(err)
+		}
+		at(next[1])
+		if err := next[1].StartDaemon(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range []string{"a", "b"} {
+			h.open(key)
+		}
+		if h.engine != nil { // the test's own client, of the other engine
+			h.engine.Close()
+			h.engine = nil
+		}
+		poll.Until(t, "the sessions run on this engine", func() bool { return len(h.running()) == 2 })
+		h.must("session", "stop", "b")
+	}
 }
 
 func TestTemplateChangedBetweenAgents(t *testing.T) {

@@ -82,15 +82,14 @@ func killed(t *testing.T, a childArgs, when func(*bufio.Scanner)) {
 	}
 }
 
-// readable reads every file in a container.
-func (h *host) readable(id string) {
+// readable reads every file in a container, and returns their number.
+func (h *host) readable(id string) (n int) {
 	h.Helper()
 	files, err := h.api.ContainerExport(h.Context(), id, client.ContainerExportOptions{})
 	if err != nil {
 		h.Fatal(err)
 	}
 	defer files.Close()
-	n := 0
 	for r := tar.NewReader(files); ; n++ {
 		if _, err = r.Next(); err != nil {
 			break
@@ -102,4 +101,5 @@ func (h *host) readable(id string) {
 	if !errors.Is(err, io.EOF) || n < 10 {
 		h.Errorf("%d files, %v", n, err)
 	}
+	return n
 }

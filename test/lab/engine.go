@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,6 +34,18 @@ type Options struct {
 	Dir string
 	// InMemory allows a Dir in memory, for tests of a full disk.
 	InMemory bool
+}
+
+// With returns o with the programs of another engine than the installed one: dockerd,
+// docker-proxy, containerd, containerd-shim-runc-v2, and runc if it needs another.
+// Containers have no seccomp profile if that runc was built without libseccomp.
+func (o Options) With(dir string) Options {
+	o.Dockerd, o.Path = filepath.Join(dir, "dockerd"), dir
+	out, err := exec.Command(filepath.Join(dir, "runc"), "--version").Output()
+	if err == nil && !strings.Contains(string(out), "libseccomp") {
+		o.Args = append(slices.Clone(o.Args), "--seccomp-profile=unconfined")
+	}
+	return o
 }
 
 // Engine is a private Docker engine. A lab may run several at once. They share the lab's

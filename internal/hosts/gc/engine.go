@@ -21,6 +21,17 @@ type Engine interface {
 	Volumes(ctx context.Context) ([]engine.Volume, error)
 	Activity(ctx context.Context, since, until time.Time) iter.Seq[engine.Activity]
 
+	// SnapshotRoot returns the directory of the snapshotter overlayfs of an engine with
+	// the containerd image store, "" if it is not known or not on this host.
+	SnapshotRoot(ctx context.Context) (string, error)
+	// SnapshotDirs returns the directories with the files of a layer and of all layers
+	// below it, highest first; none if the layer is not there. Only one goroutine on the
+	// host may call it at a time.
+	SnapshotDirs(ctx context.Context, chain string) ([]string, error)
+	// WrittenDirs returns the directory with the files that a container wrote; none if
+	// the container is not there.
+	WrittenDirs(ctx context.Context, id string) ([]string, error)
+
 	RemoveImage(ctx context.Context, ref string) error
 	RemoveStopped(ctx context.Context, id string) error
 	RemoveUnusedNetwork(ctx context.Context, id string) error

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -248,27 +249,64 @@ func TestOverlayReadsOnlyWhatTheEngineNames(t *testing.T) {
 	if n, ok := o.size(chain); n != 1234 || !ok {
 		t.Errorf("size %d, %v", n, ok)
 	}
-	if dir, ok := o.layer(chain); dir != filepath.Join(root, "overlay2", "abc123", "diff") || !ok {
-		t.Errorf("layer at %s, %v", dir, ok)
+	if dirs, err := o.image(t.Context(), []string{chain}); err != nil || !slices.Equal(dirs, []string{filepath.Join(root, "overlay2", "abc123", "diff")}) {
+		t.Errorf("layer at %v, %v", dirs, err)
 	}
 	write("cache-id", "../../../../etc")
-	if dir, ok := o.layer(chain); ok {
-		t.Errorf("layer at %s", dir)
+	if dirs, _ := o.image(t.Context(), []string{chain}); len(dirs) > 0 {
+		t.Errorf("layer at %v", dirs)
 	}
 	for _, bad := range []string{"", "sha256:..", "sha256:" + "../" + chain[10:], chain + "/x"} {
 		if _, ok := o.size(bad); ok {
 			t.Errorf("%q has a size", bad)
 		}
 	}
+}
+
+// TestSnapshotsAreNoOtherPaths: no path that containerd names is read unless it is a snapshot's.
+func TestSnapshotsAreNoOtherPaths(t *testing.T) {
+	root := t.TempDir()
+	m := &model{snapshots: root}
+	c := &Collector{d: Deps{Engine: m}}
+	info := engine.Info{Socket: "/s", StorageDriver: "overlayfs", ImageStore: engine.ContainerdStore, DataRoot: root}
+	s, why, err := c.openFiles(t.Context(), info, true)
+	if s == nil || err != nil {
+		t.Fatal(why, err)
+	}
+	chain := "sha256:" + fmt.Sprintf("%064x", 7)
+	one, two := filepath.Join(root, "snapshots/1/fs"), filepath.Join(root, "snapshots/2/fs")
+	m.dirs = []string{two, one}
+	if dirs, err := s.image(t.Context(), []string{chain}); err != nil || !slices.Equal(dirs, m.dirs[:1]) {
+		t.Errorf("the topmost layer: %v, %v", dirs, err)
+	}
+	if dirs, err := s.image(t.Context(), []string{chain, chain}); err != nil || !slices.Equal(dirs, m.dirs) {
+		t.Errorf("all layers: %v, %v", dirs, err)
+	}
+	for _, bad := range []string{"", "/", root, one + "/..", filepath.Join(root, "snapshots/../fs"), filepath.Join(root, "snapshots/x/fs"), "/etc", root + "2/snapshots/1/fs"} {
+		m.dirs = []string{bad}
+		if dirs, err := s.image(t.Context(), []string{chain}); err == nil {
+			t.Errorf("%q is read: %v", bad, dirs)
+		}
+	}
+	for _, bad := range []string{"", "x", chain} {
+		if dirs, err := s.container(t.Context(), bad); err == nil {
+			t.Errorf("container %q has %v", bad, dirs)
+		}
+	}
 	for _, other := range []func(*engine.Info){
 		func(i *engine.Info) { i.Socket = "" },
 		func(i *engine.Info) { i.StorageDriver = "btrfs" },
-		func(i *engine.Info) { i.ImageStore = engine.ContainerdStore },
+		func(i *engine.Info) { m.snapshots = "" },
+		func(i *engine.Info) { m.snapshots = filepath.Join(root, "gone") },
 	} {
 		i := info
+		m.snapshots = root
 		other(&i)
-		if o, why := openOverlay(i); o != nil || why == "" {
-			t.Errorf("%+v: %v, %q", i, o, why)
+		if s, why, err := c.openFiles(t.Context(), i, true); s != nil || why == "" || err != nil {
+			t.Errorf("%+v: %v, %q, %v", i, s, why, err)
 		}
+	}
+	if s, why, _ := c.openFiles(t.Context(), info, false); s != nil || why == "" {
+		t.Errorf("on another host: %v, %q", s, why)
 	}
 }

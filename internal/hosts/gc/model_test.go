@@ -37,6 +37,9 @@ type model struct {
 	activity func(ctx context.Context, until time.Time) []engine.Activity
 	root     string
 	overlay  bool // its files are in root, as of overlay2
+	// snapshots and dirs are the answers of an engine with the containerd image store.
+	snapshots string
+	dirs      []string
 }
 
 func newModel(now time.Time) *model {
@@ -375,6 +378,12 @@ func (m *model) RemoveUnusedNetwork(_ context.Context, id string) error {
 func (m *model) RemoveVolume(context.Context, string) error { return holdfast.ErrNotFound }
 
 func (m *model) PruneBuildCache(context.Context, time.Duration, int64) (int64, error) { return 0, nil }
+
+func (m *model) SnapshotRoot(context.Context) (string, error) { return m.snapshots, nil }
+
+func (m *model) SnapshotDirs(context.Context, string) ([]string, error) { return m.dirs, nil }
+
+func (m *model) WrittenDirs(context.Context, string) ([]string, error) { return m.dirs, nil }
 
 func sortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))

@@ -1,6 +1,7 @@
 package gc
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -17,25 +18,23 @@ type overlay struct {
 	trees string // the driver's directory
 }
 
-// openOverlay finds the layers of an engine on this host. If it finds none, why
-// gives the cause. For containerd why is "": its removals only remove a name and
-// free the files beside spin-ups, so linking has no use.
+// openOverlay finds the layers in the data root. If they are not there, why gives the cause.
 func openOverlay(info engine.Info) (o *overlay, why string) {
-	switch {
-	case info.ImageStore == engine.ClientStore:
-		return nil, ""
-	case info.Socket == "":
-		return nil, "the engine may be on another host"
-	case info.ImageStore != engine.GraphDriver || info.StorageDriver != "overlay2":
-		return nil, "the storage is " + info.StorageDriver + ", not overlay2"
-	}
 	o = &overlay{db: filepath.Join(info.DataRoot, "image", "overlay2", "layerdb"), trees: filepath.Join(info.DataRoot, "overlay2")}
 	for _, dir := range []string{o.db, o.trees} {
-		if st, err := os.Stat(dir); err != nil || !st.IsDir() {
-			return nil, "the engine's layers cannot be read at " + dir
+		if why := readable(dir); why != "" {
+			return nil, why
 		}
 	}
 	return o, ""
+}
+
+// readable returns why a directory with layers cannot be read; "" if it can.
+func readable(dir string) string {
+	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+		return "the engine's layers cannot be read at " + dir
+	}
+	return ""
 }
 
 // Names assigned by the engine. No other string becomes part of a path.
@@ -45,6 +44,8 @@ var (
 	treeName   = regexp.MustCompile(`^[a-z0-9]{1,64}(-init)?$`)
 )
 
+func (o *overlay) root() string { return o.trees }
+
 // size returns the size of a layer in bytes.
 func (o *overlay) size(chain string) (int64, bool) {
 	text, ok := o.chainFile(chain, "size")
@@ -52,20 +53,25 @@ func (o *overlay) size(chain string) (int64, bool) {
 	return n, ok && err == nil && n >= 0
 }
 
-// layer returns the directory with a layer's files.
-func (o *overlay) layer(chain string) (string, bool) {
-	id, ok := o.chainFile(chain, "cache-id")
-	return o.tree(id), ok && treeName.MatchString(id)
+func (o *overlay) image(_ context.Context, chains []string) (dirs []string, _ error) {
+	for _, chain := range chains {
+		if id, ok := o.chainFile(chain, "cache-id"); ok && treeName.MatchString(id) {
+			dirs = append(dirs, o.tree(id))
+		}
+	}
+	return dirs, nil
 }
 
-// container returns the directory with the files that a container wrote.
-func (o *overlay) container(id string) (string, bool) {
+func (o *overlay) container(_ context.Context, id string) ([]string, error) {
 	if !objectName.MatchString(id) {
-		return "", false
+		return nil, nil
 	}
 	text, err := os.ReadFile(filepath.Join(o.db, "mounts", id, "mount-id"))
 	name := strings.TrimSpace(string(text))
-	return o.tree(name), err == nil && treeName.MatchString(name)
+	if err != nil || !treeName.MatchString(name) {
+		return nil, nil // the engine may have removed it meanwhile
+	}
+	return []string{o.tree(name)}, nil
 }
 
 func (o *overlay) tree(name string) string { return filepath.Join(o.trees, name, "diff") }

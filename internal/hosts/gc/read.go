@@ -26,7 +26,7 @@ func newReader(e Engine) *reader {
 
 // read lists the objects of these kinds, and in any case containers and images. layers may be nil if the
 // layers are not on this host.
-func (r *reader) read(ctx context.Context, kinds []Kind, u Uses, layers *overlay, disk Disk, now time.Time) (State, error) {
+func (r *reader) read(ctx context.Context, kinds []Kind, u Uses, layers files, disk Disk, now time.Time) (State, error) {
 	s := State{Now: now, Disk: disk, Blind: u.Blind}
 	holders, err := r.engine.Holders(ctx)
 	if err != nil {
@@ -143,7 +143,7 @@ func (r *reader) volumes(ctx context.Context, s *State, u Uses) error {
 
 // layerSizes fills in the size of each layer: from the engine's own files if they
 // are readable, otherwise estimated.
-func (r *reader) layerSizes(s *State, layers *overlay) {
+func (r *reader) layerSizes(s *State, layers files) {
 	s.LayerSize = map[string]int64{}
 	known := map[string]int64{}
 	for _, img := range s.Images {

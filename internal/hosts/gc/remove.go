@@ -114,9 +114,12 @@ const stepPause = 5 * time.Millisecond
 // prepare counts the files that a deletion frees and, if link is set, links them
 // into the trash.
 func (r *run) prepare(ctx context.Context, d Deletion, link bool) (tally, error) {
-	dirs := r.directories(d)
+	dirs, err := r.directories(ctx, d)
+	if err != nil && ctx.Err() == nil {
+		r.notice(fmt.Sprintf("the files of %s %s are not linked away: %v", d.Kind, d.Name, err))
+	}
 	if len(dirs) == 0 {
-		return tally{}, nil
+		return tally{}, ctx.Err()
 	}
 	w := &walker{ctx: ctx, wait: r.wait}
 	if link {
@@ -156,24 +159,17 @@ func (r *run) notice(s string) {
 }
 
 // directories returns the directories that the engine frees with a deletion.
-func (r *run) directories(d Deletion) []string {
+func (r *run) directories(ctx context.Context, d Deletion) ([]string, error) {
 	if r.site.layers == nil {
-		return nil
+		return nil, nil
 	}
-	var dirs []string
 	switch d.Kind {
 	case Images:
-		for _, l := range d.Layers {
-			if dir, ok := r.site.layers.layer(l); ok {
-				dirs = append(dirs, dir)
-			}
-		}
+		return r.site.layers.image(ctx, d.Layers)
 	case Stopped, Created:
-		if dir, ok := r.site.layers.container(d.ID); ok {
-			dirs = append(dirs, dir)
-		}
+		return r.site.layers.container(ctx, d.ID)
 	}
-	return dirs
+	return nil, nil
 }
 
 // step is one call to the engine. A deletion consists of all its steps. An image

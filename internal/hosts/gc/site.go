@@ -14,12 +14,12 @@ import (
 // site is where an engine keeps its data, and which operations are possible
 // there.
 type site struct {
-	layers *overlay // nil: not readable
-	trash  *trash   // nil: files cannot be linked
-	why    string   // why there is no trash; "" if a trash has no use
-	noRoom bool     // no trash because the disk is full
-	local  string   // data root; "" if it is not visible
-	hidden error    // why the data root of an engine with a unix socket is not visible
+	layers files  // nil: not readable
+	trash  *trash // nil: files cannot be linked
+	why    string // why there is no trash; "" if a trash has no use
+	noRoom bool   // no trash because the disk is full
+	local  string // data root; "" if it is not visible
+	hidden error  // why the data root of an engine with a unix socket is not visible
 }
 
 // ErrHidden: the data root of the engine is not visible, so rules that depend on its disk
@@ -42,8 +42,8 @@ func (c *Collector) site(ctx context.Context) (site, error) {
 			s.local = info.DataRoot
 		}
 	}
-	s.layers, s.why = openOverlay(info)
-	return s, nil
+	s.layers, s.why, err = c.openFiles(ctx, info, s.local != "")
+	return s, err
 }
 
 // Check returns ErrHidden if rules depend on a disk that is not visible, such as that of an
@@ -88,7 +88,7 @@ func (c *Collector) openTrash(s *site) {
 	case !c.cfg.Link:
 		s.why = "files are not linked away before a removal: link is off"
 	}
-	t, err := openTrash(s.local, s.layers.trees)
+	t, err := openTrash(s.local, s.layers.root())
 	s.noRoom = errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 	if err != nil {
 		s.why = fmt.Sprintf("files are not linked away before a removal: %v", err)

@@ -274,6 +274,10 @@ type LayerTimes struct {
 type PullOptions struct {
 	Platform string // os/arch or os/arch/variant
 	Login    Login
+	// LoginAt returns the login for another host that the engine's settings name for the
+	// image's registry, such as a mirror; the zero value if there is none. It may be nil.
+	// Engines that fetch images in another process do not call it.
+	LoginAt func(ctx context.Context, host string) (Login, error)
 }
 
 // Login has the credentials for an image's registry: a user with a password, or one

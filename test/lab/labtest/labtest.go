@@ -18,10 +18,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -56,18 +53,12 @@ func Count(some, all int) int {
 
 var dockerdDir = flag.String("dockerd", "", "directory with the programs of another Docker engine than the installed one: dockerd, docker-proxy, containerd, containerd-shim-runc-v2, and runc if it needs another")
 
-// Options returns o with the programs that the flag -dockerd names. Containers have no
-// seccomp profile if its runc was built without libseccomp.
+// Options returns o with the programs that the flag -dockerd names.
 func Options(o lab.Options) lab.Options {
 	if *dockerdDir == "" || o.Dockerd != "" {
 		return o
 	}
-	o.Dockerd, o.Path = filepath.Join(*dockerdDir, "dockerd"), *dockerdDir
-	out, err := exec.Command(filepath.Join(*dockerdDir, "runc"), "--version").Output()
-	if err == nil && !strings.Contains(string(out), "libseccomp") {
-		o.Args = append(slices.Clone(o.Args), "--seccomp-profile=unconfined")
-	}
-	return o
+	return o.With(*dockerdDir)
 }
 
 // server is the static test server. The first engine that needs it builds it.

@@ -28,6 +28,9 @@ import (
 type Options struct {
 	// User and Password are required if User is not "".
 	User, Password string
+	// Tokens, if it is not nil, decides about logins instead. User and Password are then those
+	// of a push.
+	Tokens *Tokens
 	// Dir is the parent of its directory; "" is TMPDIR or /tmp.
 	Dir string
 }
@@ -98,7 +101,14 @@ log: {level: warn, accesslog: {disabled: false}}
 storage: {filesystem: {rootdirectory: %q}, redirect: {disable: true}}
 http: {addr: %q, relativeurls: true}
 `, filepath.Join(r.dir, "data"), r.host)
-	if o.User != "" {
+	switch {
+	case o.Tokens != nil:
+		auth, err := o.Tokens.configure(filepath.Join(r.dir, "tokens.pem"))
+		if err != nil {
+			return err
+		}
+		config += auth
+	case o.User != "":
 		hash, err := bcrypt.GenerateFromPassword([]byte(o.Password), bcrypt.MinCost)
 		if err != nil {
 			return err

@@ -62,6 +62,16 @@ func (l *logins) get(ctx context.Context, image string) (engine.Login, error) {
 	}
 }
 
+// at returns the login for a host that an engine asks instead of an image's registry, such as
+// a mirror.
+func (l *logins) at(ctx context.Context, host string) (engine.Login, error) {
+	image := host + "/mirror"
+	if ref, err := name.ParseReference(image); err != nil || ref.Context().RegistryStr() != host {
+		return engine.Login{}, nil // the name would be that of an image of another registry
+	}
+	return l.get(ctx, image)
+}
+
 // question joins the open query for an image's registry, or starts one.
 func (l *logins) question(ctx context.Context, image string) *loginQuestion {
 	registry := image

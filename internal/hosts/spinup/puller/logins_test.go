@@ -95,3 +95,22 @@ func TestLoginOutlivesWhoAskedFirst(t *testing.T) {
 		}
 	})
 }
+
+// hosts are logins by image.
+type hosts map[string]engine.Login
+
+func (h hosts) Login(_ context.Context, image string) (engine.Login, error) { return h[image], nil }
+
+// A mirror gets its own login. A host whose name is not that of a registry gets none, above all not
+// that of Docker's own registry.
+func TestLoginAtAMirror(t *testing.T) {
+	l := newLogins(hosts{"m.example.org:5000/mirror": {Username: "alice"}, "mirror/mirror": {Username: "hub"}, "docker.io/mirror": {Username: "hub"}})
+	for host, want := range map[string]string{"m.example.org:5000": "alice", "other.example.org": "", "mirror": "", "docker.io": "", "": "", "m.example.org:5000/x": ""} {
+		if got, err := l.at(t.Context(), host); err != nil || got.Username != want {
+			t.Errorf("%q: %+v, %v, want %q", host, got, err, want)
+		}
+	}
+	if got, err := newLogins(nil).at(t.Context(), "m.example.org:5000"); err != nil || got != (engine.Login{}) {
+		t.Errorf("no logins: %+v, %v", got, err)
+	}
+}

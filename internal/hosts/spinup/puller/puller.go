@@ -142,7 +142,7 @@ func (p *Puller) pull(ctx context.Context, q Request, info *infoQuery, progress 
 	s := p.newStream(q, login, begun, info)
 	defer s.close()
 	stop := s.tell(progress)
-	err := s.read(p.c.Engine.Pull(ctx, q.Image, engine.PullOptions{Platform: q.Platform, Login: login}))
+	err := s.read(p.c.Engine.Pull(ctx, q.Image, engine.PullOptions{Platform: q.Platform, Login: login, LoginAt: p.logins.at}))
 	stop()
 	pull, err := s.finish(err)
 	return pull, describe(q, pull, err, noLogin)

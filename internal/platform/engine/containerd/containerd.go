@@ -69,6 +69,9 @@ type Config struct {
 	// that take runc's arguments, by the name in Spec.Runtime. The programs need not
 	// exist yet.
 	Runtimes map[string]string
+	// Certs is the directory of the hosts' settings for registries. "" is
+	// /etc/containerd/certs.d.
+	Certs string
 	// Masquerade lets containers on the bridge reach other networks, with NAT to the
 	// host's address. Without it no firewall rule is changed.
 	Masquerade bool

@@ -263,3 +263,12 @@ func (e *Engine) RemoveVolume(ctx context.Context, name string) error {
 
 // PruneBuildCache does nothing: containerd has no builder.
 func (e *Engine) PruneBuildCache(context.Context, time.Duration, int64) (int64, error) { return 0, nil }
+
+// SnapshotRoot returns nothing: a removal only removes a name.
+func (e *Engine) SnapshotRoot(context.Context) (string, error) { return "", nil }
+
+// SnapshotDirs returns nothing, like SnapshotRoot.
+func (e *Engine) SnapshotDirs(context.Context, string) ([]string, error) { return nil, nil }
+
+// WrittenDirs returns nothing, like SnapshotRoot.
+func (e *Engine) WrittenDirs(context.Context, string) ([]string, error) { return nil, nil }

@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,12 +19,12 @@ import (
 // downloads is the number of layers that are fetched at once, as with Docker.
 const downloads = 3
 
-// certsDir has the hosts' settings for registries: mirrors, certificates, plain HTTP
+// defaultCerts has the hosts' settings for registries: mirrors, certificates, plain HTTP
 // (containerd, docs/hosts.md).
-const certsDir = "/etc/containerd/certs.d"
+const defaultCerts = "/etc/containerd/certs.d"
 
 // Pull fetches an image and yields its progress, up to the first error. It uses the
-// settings in /etc/containerd/certs.d for registries, and also plain HTTP for those
+// settings in Config.Certs for registries, and also plain HTTP for those
 // on loopback.
 func (e *Engine) Pull(ctx context.Context, ref string, o engine.PullOptions) iter.Seq2[engine.PullEvent, error] {
 	return func(yield func(engine.PullEvent, error) bool) {
@@ -82,7 +83,7 @@ func (e *Engine) pull(ctx context.Context, cancel context.CancelCauseFunc, ref s
 	p.tell(engine.PullEvent{Status: "Pulling from " + name})
 	options := []client.RemoteOpt{
 		client.WithPullUnpack, client.WithPullSnapshotter(e.cfg.Snapshotter), client.WithMaxConcurrentDownloads(downloads),
-		client.WithResolver(watchedResolver{resolver(ctx, o.Login), p}),
+		client.WithResolver(watchedResolver{e.resolver(ctx, o), p}),
 		client.WithImageHandlerWrapper(p.handler),
 	}
 	if platform != nil {
@@ -119,23 +120,29 @@ func (e *Engine) watchDaemon(ctx context.Context, cancel context.CancelCauseFunc
 	return func() { stop(); <-done }
 }
 
-// resolver returns a resolver for registries with a login.
-func resolver(ctx context.Context, l engine.Login) remotes.Resolver {
-	hosts := hostconfig.HostOptions{HostDir: hostconfig.HostDirFromRoot(certsDir)}
+// resolver returns a resolver for registries with a login, and for their mirrors with their own.
+func (e *Engine) resolver(ctx context.Context, o engine.PullOptions) remotes.Resolver {
+	hosts := hostconfig.HostOptions{HostDir: hostconfig.HostDirFromRoot(cmp.Or(e.cfg.Certs, defaultCerts))}
 	hosts.Credentials = func(host string) (user, secret string, err error) {
-		switch {
-		case l == (engine.Login{}), l.Server != "" && !sameRegistry(host, l.Server):
-			return "", "", nil
-		case l.IdentityToken != "":
+		l := o.Login
+		if l.Server != "" && !sameRegistry(host, l.Server) || l == (engine.Login{}) {
+			if o.LoginAt == nil {
+				return "", "", nil
+			}
+			if l, err = o.LoginAt(ctx, host); err != nil {
+				return "", "", err
+			}
+		}
+		if l.IdentityToken != "" {
 			return "", l.IdentityToken, nil // without a user name it is a refresh token
 		}
 		return l.Username, l.Password, nil
 	}
-	o := docker.ResolverOptions{Hosts: hostconfig.ConfigureHosts(ctx, hosts)}
-	if l.RegistryToken != "" {
-		o.Headers = map[string][]string{"Authorization": {"Bearer " + l.RegistryToken}}
+	options := docker.ResolverOptions{Hosts: hostconfig.ConfigureHosts(ctx, hosts)}
+	if token := o.Login.RegistryToken; token != "" {
+		options.Headers = map[string][]string{"Authorization": {"Bearer " + token}}
 	}
-	return docker.NewResolver(o)
+	return docker.NewResolver(options)
 }
 
 // sameRegistry reports whether the login is for host. Docker's own registry has

@@ -49,7 +49,7 @@ func (e *Engine) Create(ctx context.Context, s engine.Spec) (string, error) {
 	if host.SecurityOpt, err = securityOf(s); err != nil {
 		return "", fmt.Errorf("create container %s: %w", s.Name, err)
 	}
-	res, err := e.api.ContainerCreate(ctx, client.ContainerCreateOptions{
+	res, err := e.api().ContainerCreate(ctx, client.ContainerCreateOptions{
 		Name: s.Name,
 		Config: &container.Config{
 			Image:    s.Image,
@@ -107,7 +107,7 @@ func restartPolicy(p engine.RestartPolicy) container.RestartPolicy {
 
 // Start starts a created container and returns when its init runs.
 func (e *Engine) Start(ctx context.Context, id string) error {
-	_, err := e.api.ContainerStart(ctx, id, client.ContainerStartOptions{})
+	_, err := e.api().ContainerStart(ctx, id, client.ContainerStartOptions{})
 	return e.fail(ctx, err, "start container %s", id)
 }
 
@@ -124,7 +124,7 @@ func (e *Engine) Wait(ctx context.Context, id string) (int, error) {
 	if c.State != nil && c.State.Status == container.StateCreated {
 		return 0, fmt.Errorf("wait for container %s: it was never started", id)
 	}
-	wait := e.api.ContainerWait(ctx, c.ID, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
+	wait := e.api().ContainerWait(ctx, c.ID, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
 	select {
 	case err := <-wait.Error:
 		return 0, e.fail(ctx, err, "wait for container %s", id)
@@ -138,7 +138,7 @@ func (e *Engine) Wait(ctx context.Context, id string) (int, error) {
 
 // List returns the containers that carry all the labels, oldest first.
 func (e *Engine) List(ctx context.Context, labels map[string]string) ([]engine.Container, error) {
-	res, err := e.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: labelFilters(labels)})
+	res, err := e.api().ContainerList(ctx, client.ContainerListOptions{All: true, Filters: labelFilters(labels)})
 	if err != nil {
 		return nil, e.fail(ctx, err, "list containers")
 	}
@@ -183,7 +183,7 @@ func labelFilters(labels map[string]string) client.Filters {
 
 // Kill sends SIGKILL through the engine, which answers when the container is dead.
 func (e *Engine) Kill(ctx context.Context, id string) error {
-	_, err := e.api.ContainerKill(ctx, id, client.ContainerKillOptions{Signal: "KILL"})
+	_, err := e.api().ContainerKill(ctx, id, client.ContainerKillOptions{Signal: "KILL"})
 	if errdefs.IsConflict(err) && strings.Contains(err.Error(), "is not running") {
 		return nil
 	}
@@ -194,7 +194,7 @@ func (e *Engine) Kill(ctx context.Context, id string) error {
 // runs, and returns when it is gone.
 func (e *Engine) Remove(ctx context.Context, id string) error {
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
-		_, err := e.api.ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+		_, err := e.api().ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 		switch {
 		case err == nil || errdefs.IsNotFound(err):
 			return nil
@@ -212,6 +212,6 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 // SetRestartPolicy changes the policy of an existing container.
 func (e *Engine) SetRestartPolicy(ctx context.Context, id string, p engine.RestartPolicy) error {
 	policy := restartPolicy(p)
-	_, err := e.api.ContainerUpdate(ctx, id, client.ContainerUpdateOptions{RestartPolicy: &policy})
+	_, err := e.api().ContainerUpdate(ctx, id, client.ContainerUpdateOptions{RestartPolicy: &policy})
 	return e.fail(ctx, err, "set the restart policy of container %s", id)
 }

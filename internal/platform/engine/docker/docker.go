@@ -8,9 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/moby/moby/client"
+	"github.com/moby/moby/client/pkg/versions"
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
@@ -32,8 +36,12 @@ type Config struct {
 // Engine implements engine.Engine. Its methods may be called from any
 // goroutine.
 type Engine struct {
-	api  *client.Client
-	host string
+	host    string
+	options []client.Opt
+	client  atomic.Pointer[client.Client]
+
+	mu   sync.Mutex
+	told string // the engine's highest API version, by its last answer
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -45,11 +53,13 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	api, err := client.New(options...)
+	e := &Engine{host: host}
+	e.options = append(options, client.WithUserAgent("holdfast"), client.WithHTTPResponseHook(e.noteAnswer))
+	api, err := client.New(e.options...)
 	if err != nil {
 		return nil, fmt.Errorf("use the Docker engine at %s: %w", host, err)
 	}
-	e := &Engine{api: api, host: host}
+	e.client.Store(api)
 	if _, err := api.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true}); err != nil {
 		return nil, errors.Join(e.fail(ctx, err, "connect to the Docker engine"), api.Close())
 	}
@@ -84,7 +94,34 @@ func (c Config) resolve() (host string, options []client.Opt, err error) {
 	default:
 		options = append(options, client.WithHost(host))
 	}
-	return host, append(options, client.WithUserAgent("holdfast"), client.WithHTTPResponseHook(noteAnswer)), nil
+	return host, options, nil
+}
+
+// api returns the client for the engine that answered last.
+func (e *Engine) api() *client.Client { return e.client.Load() }
+
+// agree makes a client for another version of the API when an answer has another version than
+// the last one: the engine was upgraded or downgraded. A client agrees on a version only once,
+// and newer engines refuse old versions. version is the highest one that the engine supports
+// ("Api-Version" of each answer; moby, daemon/server/middleware/version.go).
+func (e *Engine) agree(version string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if version == "" || version == e.told {
+		return
+	}
+	if e.told != "" {
+		use := version
+		if versions.GreaterThan(use, client.MaxAPIVersion) {
+			use = client.MaxAPIVersion
+		}
+		api, err := client.New(append(slices.Clone(e.options), client.WithAPIVersion(use))...)
+		if err != nil {
+			return // the next answer tries again
+		}
+		_ = e.client.Swap(api).Close() // calls in progress go on
+	}
+	e.told = version
 }
 
 // Run waits for ctx: a Docker daemon needs nothing from its clients.
@@ -94,18 +131,18 @@ func (e *Engine) Run(ctx context.Context) error {
 }
 
 // Close frees the connections.
-func (e *Engine) Close() error { return e.api.Close() }
+func (e *Engine) Close() error { return e.api().Close() }
 
 // Info describes the engine, with one call.
 func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
-	res, err := e.api.Info(ctx, client.InfoOptions{})
+	res, err := e.api().Info(ctx, client.InfoOptions{})
 	if err != nil {
 		return engine.Info{}, e.fail(ctx, err, "read the engine's version")
 	}
 	info := engine.Info{
 		Name:          "docker",
 		Version:       res.Info.ServerVersion,
-		APIVersion:    e.api.ClientVersion(),
+		APIVersion:    e.api().ClientVersion(),
 		StorageDriver: res.Info.Driver,
 		ImageStore:    imageStore(res.Info.DriverStatus),
 		Kernel:        res.Info.KernelVersion,
@@ -121,7 +158,7 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 
 // ImageID resolves a reference to the id of an image on this host.
 func (e *Engine) ImageID(ctx context.Context, ref string) (string, error) {
-	res, err := e.api.ImageInspect(ctx, ref)
+	res, err := e.api().ImageInspect(ctx, ref)
 	return res.ID, e.fail(ctx, err, "find image %s", ref)
 }
 

@@ -61,7 +61,16 @@ func kindOf(err error) error {
 func isDown(err error) bool {
 	var op *net.OpError
 	return client.IsErrConnectionFailed(err) || errdefs.IsUnavailable(err) || errors.As(err, &op) ||
-		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || isEnding(err)
+		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || isEnding(err) || isOther(err)
+}
+
+// isOther reports whether err shows that the engine is another one than that with which the
+// client has agreed on a version of the API: it was upgraded or downgraded. The next call uses
+// the version of its answer (moby, daemon/server/middleware/version.go versionUnsupportedError).
+func isOther(err error) bool {
+	message := err.Error()
+	return errdefs.IsInvalidArgument(err) && strings.Contains(message, "client version ") &&
+		(strings.Contains(message, " is too new. Maximum supported API version is ") || strings.Contains(message, " is too old. Minimum supported API version is "))
 }
 
 // isEnding reports whether err shows that the engine is shutting down. It still answers
@@ -77,6 +86,8 @@ func isEnding(err error) bool {
 func hintDown(err error) string {
 	message := strings.ToLower(err.Error())
 	switch {
+	case isOther(err):
+		return "the engine was upgraded or downgraded: try again, or use a newer Holdfast"
 	case strings.Contains(message, "permission denied"):
 		return "run as root, or as a member of the group that owns the socket (docker)"
 	case strings.Contains(message, "tls") || strings.Contains(message, "certificate"):

@@ -47,7 +47,8 @@ type answeredKey struct{}
 
 // noteAnswer is the client's response hook. It runs before the client's Events
 // returns.
-func noteAnswer(res *http.Response) {
+func (e *Engine) noteAnswer(res *http.Response) {
+	e.agree(res.Header.Get("Api-Version"))
 	if answered, ok := res.Request.Context().Value(answeredKey{}).(*atomic.Bool); ok {
 		answered.Store(res.StatusCode == http.StatusOK && strings.HasSuffix(res.Request.URL.Path, "/events"))
 	}
@@ -58,7 +59,7 @@ func noteAnswer(res *http.Response) {
 func (e *Engine) open(ctx context.Context, o client.EventsListOptions) (stream client.EventsResult, answered bool, unsubscribe func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var mark atomic.Bool
-	stream = e.api.Events(context.WithValue(ctx, answeredKey{}, &mark), o)
+	stream = e.api().Events(context.WithValue(ctx, answeredKey{}, &mark), o)
 	return stream, mark.Load(), func() {
 		cancel()
 		for range stream.Err { // closed when the stream's goroutine ends

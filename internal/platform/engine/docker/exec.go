@@ -25,7 +25,7 @@ func (e *Engine) Exec(ctx context.Context, id string, x engine.Exec) (int, error
 		return -1, fmt.Errorf("run a command in container %s: %w", id, err)
 	}
 	size := client.ConsoleSize{Height: first.Rows, Width: first.Cols}
-	created, err := e.api.ExecCreate(ctx, id, client.ExecCreateOptions{
+	created, err := e.api().ExecCreate(ctx, id, client.ExecCreateOptions{
 		Cmd:          x.Command,
 		TTY:          x.TTY,
 		ConsoleSize:  size,
@@ -36,7 +36,7 @@ func (e *Engine) Exec(ctx context.Context, id string, x engine.Exec) (int, error
 	if err != nil {
 		return -1, e.fail(ctx, err, "run a command in container %s", id)
 	}
-	conn, err := e.api.ExecAttach(ctx, created.ID, client.ExecAttachOptions{TTY: x.TTY, ConsoleSize: size})
+	conn, err := e.api().ExecAttach(ctx, created.ID, client.ExecAttachOptions{TTY: x.TTY, ConsoleSize: size})
 	if err != nil {
 		return -1, e.fail(ctx, err, "run a command in container %s", id)
 	}
@@ -83,7 +83,7 @@ func (e *Engine) stream(ctx context.Context, execID string, x engine.Exec, size 
 // engine has accepted the command. A wrong size does not end a command.
 func (e *Engine) resize(ctx context.Context, execID string, s engine.Size) {
 	for wait := time.Millisecond; wait < time.Second; wait *= 2 {
-		_, err := e.api.ExecResize(ctx, execID, client.ExecResizeOptions{Height: s.Rows, Width: s.Cols})
+		_, err := e.api().ExecResize(ctx, execID, client.ExecResizeOptions{Height: s.Rows, Width: s.Cols})
 		if err == nil || !engine.Sleep(ctx, wait) {
 			return
 		}
@@ -94,7 +94,7 @@ func (e *Engine) resize(ctx context.Context, execID string, s engine.Size) {
 // before the command.
 func (e *Engine) exitCode(ctx context.Context, execID string) (int, error) {
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
-		res, err := e.api.ExecInspect(ctx, execID, client.ExecInspectOptions{})
+		res, err := e.api().ExecInspect(ctx, execID, client.ExecInspectOptions{})
 		if err != nil {
 			return -1, e.fail(ctx, err, "read a command's exit code")
 		}

@@ -52,7 +52,7 @@ func (e *Engine) Inspect(ctx context.Context, id string) (engine.Container, erro
 }
 
 func (e *Engine) inspect(ctx context.Context, id string) (container.InspectResponse, error) {
-	res, err := e.api.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	res, err := e.api().ContainerInspect(ctx, id, client.ContainerInspectOptions{})
 	return res.Container, e.fail(ctx, err, "inspect container %s", id)
 }
 

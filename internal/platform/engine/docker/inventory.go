@@ -22,14 +22,14 @@ const noName = "<none>"
 
 // Images lists all images, including intermediate ones.
 func (e *Engine) Images(ctx context.Context) ([]engine.Image, error) {
-	res, err := e.api.ImageList(ctx, client.ImageListOptions{All: true})
+	res, err := e.api().ImageList(ctx, client.ImageListOptions{All: true})
 	if err != nil {
 		return nil, e.fail(ctx, err, "list images")
 	}
 	list := make([]engine.Image, 0, len(res.Items))
 	for _, i := range res.Items {
 		list = append(list, engine.Image{
-			ID: i.ID, Parent: i.ParentID, Refs: namesOf(i.RepoTags, i.RepoDigests),
+			ID: i.ID, Parent: i.ParentID, Refs: namesOf(i.ID, i.RepoTags, i.RepoDigests),
 			Labels: i.Labels, Created: time.Unix(i.Created, 0), Size: i.Size,
 		})
 	}
@@ -39,25 +39,32 @@ func (e *Engine) Images(ctx context.Context) ([]engine.Image, error) {
 // InspectImage returns one image, by name or id, and the digests of its layers,
 // lowest first. The digests never change. engine.ErrNoImage.
 func (e *Engine) InspectImage(ctx context.Context, ref string) (engine.Image, []string, error) {
-	res, err := e.api.ImageInspect(ctx, ref)
+	res, err := e.api().ImageInspect(ctx, ref)
 	if err != nil {
 		return engine.Image{}, nil, e.fail(ctx, err, "find image %s", ref)
 	}
-	img := engine.Image{ID: res.ID, Refs: namesOf(res.RepoTags, res.RepoDigests), Created: parseTime(res.Created), Size: res.Size}
+	img := engine.Image{ID: res.ID, Refs: namesOf(res.ID, res.RepoTags, res.RepoDigests), Created: parseTime(res.Created), Size: res.Size}
 	if res.Config != nil {
 		img.Labels = res.Config.Labels
 	}
 	return img, res.RootFS.Layers, nil
 }
 
-// namesOf returns an image's tags and digests.
-func namesOf(tags, digests []string) []string {
-	return slices.DeleteFunc(slices.Concat(tags, digests), func(ref string) bool { return strings.HasPrefix(ref, noName) })
+// namesOf returns an image's tags and digests. On the containerd image store the engine adds
+// the image's id as a digest to each repository of a tag when it inspects an image, and to
+// one of them when it lists images (moby, daemon/containerd/image_list.go and
+// image_inspect.go). Such a digest is no name of its own: it goes with the tag.
+func namesOf(id string, tags, digests []string) []string {
+	implied := map[string]bool{}
+	for _, tag := range tags {
+		implied[tag[:max(strings.LastIndexByte(tag, ':'), 0)]+"@"+id] = true
+	}
+	return slices.DeleteFunc(slices.Concat(tags, digests), func(ref string) bool { return implied[ref] || strings.HasPrefix(ref, noName) })
 }
 
 // Holders lists all containers, in any state.
 func (e *Engine) Holders(ctx context.Context) ([]engine.Holder, error) {
-	res, err := e.api.ContainerList(ctx, client.ContainerListOptions{All: true})
+	res, err := e.api().ContainerList(ctx, client.ContainerListOptions{All: true})
 	if err != nil {
 		return nil, e.fail(ctx, err, "list containers")
 	}
@@ -99,7 +106,7 @@ var ownNetworks = [...]string{"bridge", "host", "none", "docker_gwbridge"}
 
 // Networks lists the networks with all the labels; a value of "" matches any.
 func (e *Engine) Networks(ctx context.Context, labels map[string]string) ([]engine.Network, error) {
-	res, err := e.api.NetworkList(ctx, client.NetworkListOptions{Filters: labelFilters(labels)})
+	res, err := e.api().NetworkList(ctx, client.NetworkListOptions{Filters: labelFilters(labels)})
 	if err != nil {
 		return nil, e.fail(ctx, err, "list networks")
 	}
@@ -115,7 +122,7 @@ func (e *Engine) Networks(ctx context.Context, labels map[string]string) ([]engi
 
 // Volumes lists all volumes, without their sizes.
 func (e *Engine) Volumes(ctx context.Context) ([]engine.Volume, error) {
-	res, err := e.api.VolumeList(ctx, client.VolumeListOptions{})
+	res, err := e.api().VolumeList(ctx, client.VolumeListOptions{})
 	if err != nil {
 		return nil, e.fail(ctx, err, "list volumes")
 	}
@@ -130,28 +137,28 @@ func (e *Engine) Volumes(ctx context.Context) ([]engine.Volume, error) {
 // force. It keeps the parent images, with or without a name. An id is for an image
 // without a name. engine.ErrRefused; holdfast.ErrNotFound if it is gone already.
 func (e *Engine) RemoveImage(ctx context.Context, ref string) error {
-	_, err := e.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{})
+	_, err := e.api().ImageRemove(ctx, ref, client.ImageRemoveOptions{})
 	return e.refusal(ctx, err, "remove image %s", ref)
 }
 
 // RemoveStopped deletes a stopped container, without force and without its volumes.
 // It returns errors like RemoveImage.
 func (e *Engine) RemoveStopped(ctx context.Context, id string) error {
-	_, err := e.api.ContainerRemove(ctx, id, client.ContainerRemoveOptions{})
+	_, err := e.api().ContainerRemove(ctx, id, client.ContainerRemoveOptions{})
 	return e.refusal(ctx, err, "remove container %s", id)
 }
 
 // RemoveUnusedNetwork deletes a network unless anything is connected to it; unlike
 // RemoveNetwork it removes no stale endpoints. It returns errors like RemoveImage.
 func (e *Engine) RemoveUnusedNetwork(ctx context.Context, id string) error {
-	_, err := e.api.NetworkRemove(ctx, id, client.NetworkRemoveOptions{})
+	_, err := e.api().NetworkRemove(ctx, id, client.NetworkRemoveOptions{})
 	return e.refusal(ctx, err, "remove network %s", id)
 }
 
 // RemoveVolume deletes a volume that no container uses. It returns errors like
 // RemoveImage.
 func (e *Engine) RemoveVolume(ctx context.Context, name string) error {
-	_, err := e.api.VolumeRemove(ctx, name, client.VolumeRemoveOptions{})
+	_, err := e.api().VolumeRemove(ctx, name, client.VolumeRemoveOptions{})
 	return e.refusal(ctx, err, "remove volume %s", name)
 }
 
@@ -163,7 +170,7 @@ func (e *Engine) PruneBuildCache(ctx context.Context, unused time.Duration, keep
 	if unused > 0 {
 		filters.Add("until", unused.String())
 	}
-	res, err := e.api.BuildCachePrune(ctx, client.BuildCachePruneOptions{All: true, ReservedSpace: keep, Filters: filters})
+	res, err := e.api().BuildCachePrune(ctx, client.BuildCachePruneOptions{All: true, ReservedSpace: keep, Filters: filters})
 	if err != nil {
 		return 0, e.refusal(ctx, err, "prune the build cache")
 	}

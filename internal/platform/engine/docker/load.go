@@ -11,7 +11,7 @@ import (
 
 // Load imports the images of an archive as `docker save` writes it.
 func (e *Engine) Load(ctx context.Context, archive io.Reader) error {
-	res, err := e.api.ImageLoad(ctx, archive, client.ImageLoadWithQuiet(true))
+	res, err := e.api().ImageLoad(ctx, archive, client.ImageLoadWithQuiet(true))
 	if err != nil {
 		return e.fail(ctx, err, "load images")
 	}

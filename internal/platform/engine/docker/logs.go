@@ -30,7 +30,7 @@ func (e *Engine) Logs(ctx context.Context, id string, o engine.LogOptions, w io.
 	if o.Tail >= 0 {
 		options.Tail = strconv.Itoa(o.Tail)
 	}
-	logs, err := e.api.ContainerLogs(ctx, c.ID, options)
+	logs, err := e.api().ContainerLogs(ctx, c.ID, options)
 	if err != nil {
 		return e.fail(ctx, err, "read the logs of container %s", id)
 	}

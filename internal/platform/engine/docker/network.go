@@ -16,7 +16,7 @@ import (
 // CreateNetwork makes a bridge network and returns its id. Names are not unique in an
 // engine, so all other calls take the id.
 func (e *Engine) CreateNetwork(ctx context.Context, name string, labels map[string]string) (string, error) {
-	res, err := e.api.NetworkCreate(ctx, name, client.NetworkCreateOptions{Driver: "bridge", Labels: labels})
+	res, err := e.api().NetworkCreate(ctx, name, client.NetworkCreateOptions{Driver: "bridge", Labels: labels})
 	if err != nil {
 		err = e.fail(ctx, err, "create network %s", name)
 		// libnetwork, ipam: the address pools are exhausted.
@@ -39,7 +39,7 @@ const endpointLimit = 30 * time.Second
 func (e *Engine) RemoveNetwork(ctx context.Context, id string) error {
 	begin := time.Now()
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		_, err := e.api.NetworkRemove(ctx, id, client.NetworkRemoveOptions{})
+		_, err := e.api().NetworkRemove(ctx, id, client.NetworkRemoveOptions{})
 		if err == nil || errdefs.IsNotFound(err) {
 			return nil
 		}
@@ -52,18 +52,18 @@ func (e *Engine) RemoveNetwork(ctx context.Context, id string) error {
 // freeEndpoints disconnects containers that are gone from a network, and reports
 // whether no other one is attached.
 func (e *Engine) freeEndpoints(ctx context.Context, id string) bool {
-	res, err := e.api.NetworkInspect(ctx, id, client.NetworkInspectOptions{})
+	res, err := e.api().NetworkInspect(ctx, id, client.NetworkInspectOptions{})
 	if err != nil {
 		return errdefs.IsNotFound(err)
 	}
 	for attached, endpoint := range res.Network.Containers {
-		_, err := e.api.ContainerInspect(ctx, attached, client.ContainerInspectOptions{})
+		_, err := e.api().ContainerInspect(ctx, attached, client.ContainerInspectOptions{})
 		if !errdefs.IsNotFound(err) {
 			return false
 		}
 		// The call takes the endpoint's name, because the container's is gone. The
 		// endpoint may have gone meanwhile.
-		_, _ = e.api.NetworkDisconnect(ctx, id, client.NetworkDisconnectOptions{Container: endpoint.Name, Force: true})
+		_, _ = e.api().NetworkDisconnect(ctx, id, client.NetworkDisconnectOptions{Container: endpoint.Name, Force: true})
 	}
 	return true
 }

@@ -30,7 +30,7 @@ func (e *Engine) Pull(ctx context.Context, ref string, o engine.PullOptions) ite
 		defer cancel()
 		downloads := e.watchIngests(ctx, time.Now())
 		defer downloads.close()
-		stream, err := e.api.ImagePull(ctx, ref, options)
+		stream, err := e.api().ImagePull(ctx, ref, options)
 		if err != nil {
 			yield(engine.PullEvent{}, e.fail(ctx, err, "pull image %s", ref))
 			return

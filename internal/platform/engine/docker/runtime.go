@@ -17,7 +17,7 @@ var _ engine.RuntimeTester = (*Engine)(nil)
 
 // TestRuntime runs a container with the runtime.
 func (e *Engine) TestRuntime(ctx context.Context, name string) error {
-	info, err := e.api.Info(ctx, client.InfoOptions{})
+	info, err := e.api().Info(ctx, client.InfoOptions{})
 	if err != nil {
 		return e.fail(ctx, err, "read the engine's runtimes")
 	}

@@ -23,10 +23,10 @@ type store struct {
 // openStore connects to the engine's containerd. It returns nil if the engine has another
 // image store, or if its containerd is not on this host. The caller closes it.
 func (e *Engine) openStore(ctx context.Context) (*store, error) {
-	if !strings.HasPrefix(e.host, "unix://") || versions.LessThan(e.api.ClientVersion(), "1.46") {
+	if !strings.HasPrefix(e.host, "unix://") || versions.LessThan(e.api().ClientVersion(), "1.46") {
 		return nil, nil
 	}
-	res, err := e.api.Info(ctx, client.InfoOptions{})
+	res, err := e.api().Info(ctx, client.InfoOptions{})
 	if err != nil {
 		return nil, e.fail(ctx, err, "find the engine's containerd")
 	}
