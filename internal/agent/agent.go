@@ -247,14 +247,26 @@ func (a *Agent) openEngine(ctx context.Context) (process.Engine, engine.Info, er
 		return nil, info, errors.Join(err, e.Close())
 	}
 	a.log.Info("engine", "name", info.Name, "version", info.Version, "storage", info.StorageDriver, "cgroup", info.CgroupVersion)
-	if info.Socket == "" {
-		// Containers are killed by their pids, which are valid on the host of the engine
-		// only.
-		return nil, info, errors.Join(holdfast.WithHint(errors.New("engine.host: the engine is not behind a unix socket, so it may run on another host"),
-			"run the agent on the engine's host, with engine.host: unix:///var/run/docker.sock"), e.Close())
+	if err := suitable(info); err != nil {
+		return nil, info, errors.Join(err, e.Close())
 	}
 	a.engine, a.socket = e, info.Socket
 	return e, info, nil
+}
+
+// suitable returns an error if no agent can serve sessions on this engine.
+func suitable(info engine.Info) error {
+	switch {
+	case info.Socket == "":
+		// Containers are killed by their pids, which are valid on the host of the engine
+		// only.
+		return holdfast.WithHint(errors.New("engine.host: the engine is not behind a unix socket, so it may run on another host"),
+			"run the agent on the engine's host, with engine.host: unix:///var/run/docker.sock")
+	case info.Rootless:
+		return holdfast.WithHint(errors.New("engine.host: the engine is rootless, so this host cannot reach the addresses of its containers"),
+			"use an engine that runs as root, with engine.host: unix:///var/run/docker.sock")
+	}
+	return nil
 }
 
 // newSpinups returns the recorder of this host's spin-ups.

@@ -117,6 +117,7 @@ type Info struct {
 	CgroupVersion string `json:"cgroup_version"` // 1 or 2, as the engine uses them
 	DataRoot      string `json:"data_root"`
 	Socket        string `json:"socket"` // path of the unix socket; "" for others
+	Rootless      bool   `json:"rootless,omitempty"`
 }
 
 // RestartPolicy says when the engine restarts a container.

@@ -149,6 +149,7 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 		// Engines before 20.10 do not report it, and support version 1 only.
 		CgroupVersion: cmp.Or(res.Info.CgroupVersion, "1"),
 		DataRoot:      res.Info.DockerRootDir,
+		Rootless:      slices.Contains(res.Info.SecurityOptions, "name=rootless"),
 	}
 	if path, ok := strings.CutPrefix(e.host, "unix://"); ok {
 		info.Socket = path

@@ -42,3 +42,21 @@ func TestEngineThatEnds(t *testing.T) {
 		}
 	}
 }
+
+// An engine that runs as a user says so.
+func TestRootless(t *testing.T) {
+	for options, want := range map[string]bool{`["name=seccomp,profile=default","name=rootless"]`: true, `["name=seccomp,profile=default"]`: false, `null`: false} {
+		host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Api-Version", "1.41")
+			w.Header().Set("Content-Type", "application/json")
+			if strings.HasSuffix(r.URL.Path, "/info") {
+				fmt.Fprintf(w, `{"SecurityOptions": %s}`, options)
+			}
+		}))
+		defer host.Close()
+		info, err := openAt(t, docker.Config{Host: strings.Replace(host.URL, "http://", "tcp://", 1)}).Info(t.Context())
+		if err != nil || info.Rootless != want {
+			t.Errorf("%s: rootless %v, want %v (%v)", options, info.Rootless, want, err)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package hosts
+
+import (
+	"os/exec"
+	"strings"
+)
+
+// cell is a kind of host: a column of the matrix.
+type cell struct {
+	name  string
+	title string // for readers of docs/hosts.md
+	suite string // Debian's name of the release
+	// engine prepares the machine's engine, and returns when it answers; nil is Debian's own.
+	engine func(h *host)
+	// keeps is true if a restart of the engine leaves its containers running.
+	keeps bool
+	// config is a script that changes the shipped configuration for this kind of host.
+	config string
+	// refusal is a part of the error with which the agent refuses such a host. No row is
+	// possible then.
+	refusal string
+}
+
+func cells() []cell {
+	return []cell{
+		{name: "debian-12", title: "Debian 12, docker.io", suite: "bookworm"},
+		{name: "debian-12-moby", title: "Debian 12, the newest Docker", suite: "bookworm", engine: newestDocker},
+		{name: "debian-12-live-restore", title: "Debian 12, docker.io with live-restore", suite: "bookworm", keeps: true, engine: dockerOption(`{"live-restore": true}`)},
+		{name: "debian-12-userns", title: "Debian 12, docker.io with userns-remap", suite: "bookworm", engine: dockerOption(`{"userns-remap": "default"}`)},
+		{name: "debian-12-rootless", title: "Debian 12, docker.io rootless", suite: "bookworm", engine: rootlessDocker, refusal: "the engine is rootless",
+			config: "sed -i 's|^  # host: .*|  host: unix:///run/user/1000/docker.sock|' /etc/holdfast/holdfast.yaml"},
+		{name: "debian-12-podman", title: "Debian 12, Podman's Docker socket", suite: "bookworm", engine: podman},
+		{name: "debian-13", title: "Debian 13, docker.io", suite: "trixie"},
+	}
+}
+
+// dockerOption writes the daemon's configuration and restarts it.
+func dockerOption(json string) func(*host) {
+	return func(h *host) {
+		h.write("/etc/docker/daemon.json", []byte(json))
+		h.run("systemctl restart docker")
+	}
+}
+
+// newestDocker replaces Debian's Docker, containerd and runc by those of moby.sh, whose image
+// store is containerd's.
+func newestDocker(h *host) {
+	dir, err := exec.CommandContext(h.Context(), "../../packaging/dev/moby.sh").Output()
+	if err != nil {
+		h.Fatalf("moby.sh: %v", err)
+	}
+	// Some of the programs are symbolic links.
+	packed, err := exec.CommandContext(h.Context(), "tar", "-C", strings.TrimSpace(string(dir)), "-ch", ".").Output()
+	if err != nil {
+		h.Fatalf("tar: %v", err)
+	}
+	h.write("/opt/moby.tar", packed)
+	h.write("/etc/systemd/system/docker.service.d/newest.conf", []byte(`[Service]
+Environment=PATH=/opt/moby:/usr/sbin:/usr/bin:/sbin:/bin
+ExecStart=
+ExecStart=/opt/moby/dockerd -H fd://
+`))
+	// Docker keeps the image store of existing data. A runc that was built without
+	// libseccomp-dev refuses seccomp profiles.
+	h.run(`systemctl stop docker.socket docker containerd; systemctl mask containerd; rm -rf /var/lib/docker
+mkdir /opt/moby; tar -C /opt/moby -xf /opt/moby.tar; rm /opt/moby.tar
+/opt/moby/runc --version | grep -q libseccomp || echo '{"seccomp-profile": "unconfined"}' >/etc/docker/daemon.json
+systemctl daemon-reload; systemctl start docker`)
+}
+
+// rootlessDocker runs Debian's Docker as a user, and makes it the default of the client.
+func rootlessDocker(h *host) {
+	h.run(`systemctl disable --now docker.socket docker containerd
+useradd -m -s /bin/bash user; loginctl enable-linger user
+until test -S /run/user/1000/bus; do sleep 1; done
+runuser -u user -- env XDG_RUNTIME_DIR=/run/user/1000 systemd-run --user --unit=docker -p Delegate=yes \
+	--setenv=PATH=/usr/sbin:/usr/bin:/sbin:/bin /usr/share/docker.io/contrib/dockerd-rootless.sh
+docker context create rootless --docker host=unix:///run/user/1000/docker.sock; docker context use rootless`)
+	h.awaited("the engine answers", "docker info")
+}
+
+// podman puts Podman's socket in the place of Docker's, as Debian's package podman-docker does.
+func podman(h *host) {
+	h.run(`systemctl disable --now docker.socket docker; systemctl enable --now podman.socket
+echo 'L+ /run/docker.sock - - - - /run/podman/podman.sock' >/etc/tmpfiles.d/podman.conf
+systemd-tmpfiles --create podman.conf; docker info`)
+}
+
+// versionsOf reads what the machine consists of.
+func versionsOf(h *host) map[string]string {
+	one := func(script string) string { return strings.TrimSpace(h.run(script)) }
+	return map[string]string{
+		"kernel":      one("uname -r"),
+		"systemd":     one("systemctl --version | sed -n '1s/systemd \\([^ ]*\\).*/\\1/p'"),
+		"cgroup":      one("echo $(stat -f -c %T /sys/fs/cgroup | sed 's/cgroup2fs/v2/'), $(docker info -f '{{.CgroupDriver}}')"),
+		"engine":      one("docker version -f '{{.Server.Version}}'"),
+		"image store": one("docker info -f '{{.Driver}}'"),
+	}
+}
