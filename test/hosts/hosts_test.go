@@ -234,7 +234,7 @@ func (h *host) installs(first, second []byte) {
 	// boot at once.
 	h.run(h.cell.config + `
 sed -i 's/^  park_time: 30s/  park_time: 10m/; s/^  boots: 8/  boots: 2/; s/^      timeout: 30s/      timeout: 10m/' /etc/holdfast/holdfast.yaml
-holdfast config check; systemctl enable --now holdfast holdfast-drain`)
+holdfast config check; systemctl enable --now holdfast`)
 }
 
 // isRefused checks that the agent refuses the host with one error and one hint.
