@@ -195,8 +195,9 @@ func TestBrowserOnAPhone(t *testing.T) {
 	p.Phone(t)
 	p.Go(t, proxied(t, serving(t)).url)
 	connected(t, p)
-	p.Type(t, "sleep 1000\r")
-	p.WaitText(t, screen, "sleep 1000") // an interrupt discards input that the shell has not read
+	// The shell ignores an interrupt before it has started a program.
+	p.Type(t, "sh -c \"echo ru''ns; exec sleep 1000\"\r")
+	p.WaitText(t, screen, "runs")
 	p.Click(t, `[data-key="interrupt"]`)
 	p.WaitText(t, screen, "^C")
 	p.Type(t, "echo sto''pped\r")

@@ -61,18 +61,19 @@ tests=(go test -vet=off -timeout 25m -json)
 # on real engines. They run without it, because it doubles their time; test-long runs them with
 # it. So do the tests that load a kernel, those of the engines' clients, and children.
 plain=(env CGO_ENABLED=0 GOFLAGS=-trimpath "${tests[@]}")
-# Four queues run in parallel and take about the same time: test/agent and then most packages; two
-# of other whole programs; the slow packages. Most tests wait much of their time.
+# Five queues run in parallel, because most tests wait much of their time. The longest begin first.
 slow=(./internal/sessions/session ./internal/hosts/protect ./internal/sessions/gateway
   ./internal/control/api/... ./internal/control/dashboard ./internal/control/config)
 kernel=(./internal/hosts/doctor ./internal/hosts/doctor/cure ./internal/hosts/doctor/profile ./internal/platform/engine/...)
 whole=(./test/gc ./test/kube/... ./test/doctor ./test/e2e ./test/dashboard)
 mapfile -t others < <(go list ./... | grep -vxFf <(go list "${slow[@]}" "${children[@]}" "${kernel[@]}" ./test/... ./bench/...))
 mapfile -t rest < <(go list ./test/... ./bench/... | grep -vxFf <(go list ./test/agent ./test/deb ./test/fleet "${whole[@]}"))
-go run ./packaging/dev/testsum -again -at-once 4 -- "${plain[@]}" ./test/agent \
-  -- "${plain[@]}" -p 1 "${kernel[@]}" "${whole[@]}" \
+go run ./packaging/dev/testsum -again -at-once 5 -- "${plain[@]}" ./test/agent \
   -- "${tests[@]}" -race -p 1 "${slow[@]}" \
+  -- "${plain[@]}" -p 1 ./test/deb ./test/fleet \
+  -- "${plain[@]}" -p 1 "${whole[@]}" \
+  -- "${plain[@]}" -p 1 "${kernel[@]}" \
+  -- "${plain[@]}" -p 1 "${rest[@]}" \
   -- "${plain[@]}" -p 1 "${children[@]}" \
-  -- "${plain[@]}" -p 1 ./test/deb ./test/fleet "${rest[@]}" \
   -- "${tests[@]}" -race -p 1 "${others[@]}" \
   -- env CGO_ENABLED=0 GOFLAGS=-trimpath go test -C test/kubedrain -vet=off -timeout 25m -json ./...
