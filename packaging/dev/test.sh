@@ -75,5 +75,5 @@ go run ./packaging/dev/testsum -again -at-once 5 -- "${plain[@]}" ./test/agent \
   -- "${plain[@]}" -p 1 "${kernel[@]}" \
   -- "${plain[@]}" -p 1 "${rest[@]}" \
   -- "${plain[@]}" -p 1 "${children[@]}" \
-  -- "${tests[@]}" -race -p 1 "${others[@]}" \
+  -- "${tests[@]}" -race -p 3 "${others[@]}" \
   -- env CGO_ENABLED=0 GOFLAGS=-trimpath go test -C test/kubedrain -vet=off -timeout 25m -json ./...

@@ -273,7 +273,11 @@ func TestSessionsReachTheWorld(t *testing.T) {
 	h.must("agent", "stop")
 	h.wait()
 	h.life() // creates the objects that are created once
-	before := h.leftovers(daemon)
+	var before map[string][]string
+	poll.Until(t, "the containers of the first agents are gone", func() bool {
+		before = h.leftovers(daemon)
+		return len(before["shims"]) == 0 && len(before["control groups"]) == 0
+	})
 	if diff := cmp.Diff(atFirst, before["firewall"]); diff != "" {
 		t.Errorf("the firewall before and after an agent:\n%s", diff)
 	}
