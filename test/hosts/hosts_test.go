@@ -215,13 +215,13 @@ func (h *host) installs(first, second []byte) {
 		h.Fatal(err)
 	}
 	for _, image := range all {
-		h.write("/root/image.tar", image)
+		h.write("image.tar", image)
 		h.run("docker load -q -i image.tar; rm image.tar")
 	}
 	// The first container of an emulated machine takes a minute.
 	h.run("docker run --rm holdfast-demo:latest true")
-	h.write("/root/dist/holdfast_1.0.0_amd64.deb", first)
-	h.write("/root/next/holdfast_1.1.0_amd64.deb", second)
+	h.write("dist/holdfast_1.0.0_amd64.deb", first)
+	h.write("next/holdfast_1.1.0_amd64.deb", second)
 	h.run("apt-get install -y ./dist/holdfast_*.deb")
 	if out := h.run("systemctl is-active holdfast holdfast-drain holdfast-gc || true"); strings.Contains(out, "\nactive") || strings.HasPrefix(out, "active") {
 		h.Errorf("the installation has started something: %s", out)

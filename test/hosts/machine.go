@@ -15,7 +15,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/platform/linux/deathsig"
+	"holdfast/test/lab"
 )
 
 // patience is the limit of each wait and each command. It is no measurement: an emulated
@@ -77,7 +77,7 @@ func (m *Machine) Console() []byte {
 
 // Boot starts the machine, and returns when systemd has started all units or failed to.
 func (m *Machine) Boot(ctx context.Context) error {
-	port, err := freePort()
+	sshd, err := lab.FreePort()
 	if err != nil {
 		return fmt.Errorf("boot a machine: find a port for its sshd: %w", err)
 	}
@@ -86,7 +86,7 @@ func (m *Machine) Boot(ctx context.Context) error {
 		"-accel", "tcg,thread=multi", "-cpu", "Nehalem,+rdrand", "-smp", "2", "-m", "2048",
 		"-nodefaults", "-display", "none", "-no-reboot", "-serial", "file:"+m.path("console"),
 		"-drive", "file="+m.path("disk")+",if=virtio,format=qcow2,cache=unsafe", "-device", "virtio-rng-pci",
-		"-netdev", "user,id=net,hostfwd=tcp:127.0.0.1:"+port+"-:22", "-device", "virtio-net-pci,netdev=net",
+		"-netdev", "user,id=net,hostfwd=tcp:"+sshd+"-:22", "-device", "virtio-net-pci,netdev=net",
 		"-kernel", filepath.Join(m.base, "vmlinuz"), "-initrd", filepath.Join(m.base, "initrd.img"),
 		// On a busy host the kernel's check of its timer fails, and units need over 90 s. An
 		// emulated serial line is slow.
@@ -103,7 +103,7 @@ func (m *Machine) Boot(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if err := m.login(ctx, port); err != nil {
+	if err := m.login(ctx, sshd); err != nil {
 		m.kill()
 		return fmt.Errorf("boot a machine: %w\n%s%s", err, complaint.Bytes(), m.Console())
 	}
@@ -112,8 +112,8 @@ func (m *Machine) Boot(ctx context.Context) error {
 	return err
 }
 
-// login connects to the machine's sshd as soon as it answers.
-func (m *Machine) login(ctx context.Context, port string) error {
+// login connects to the machine's sshd, at an address of this host, as soon as it answers.
+func (m *Machine) login(ctx context.Context, sshd string) error {
 	text, err := os.ReadFile(filepath.Join(m.base, "key"))
 	if err != nil {
 		return err
@@ -127,7 +127,7 @@ func (m *Machine) login(ctx context.Context, port string) error {
 		HostKeyCallback: ssh.InsecureIgnoreHostKey(), // qemu is a child on loopback
 	}
 	for {
-		if m.ssh, err = ssh.Dial("tcp", "127.0.0.1:"+port, config); err == nil {
+		if m.ssh, err = ssh.Dial("tcp", sshd, config); err == nil {
 			return nil
 		}
 		select {
@@ -165,7 +165,8 @@ func (m *Machine) Do(ctx context.Context, script string) (string, error) {
 	return m.session(ctx, script, nil)
 }
 
-// Write creates a file in the machine.
+// Write creates a file in the machine. A relative path is below the directory of root, where Do
+// runs its scripts.
 func (m *Machine) Write(ctx context.Context, path string, text []byte) error {
 	_, err := m.session(ctx, fmt.Sprintf("mkdir -p %q; cat >%q", filepath.Dir(path), path), text)
 	return err
@@ -192,13 +193,4 @@ func (m *Machine) session(ctx context.Context, script string, input []byte) (str
 // Dial connects to an address in the machine, as a program there does.
 func (m *Machine) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	return m.ssh.DialContext(ctx, network, address)
-}
-
-// freePort returns an unused port of loopback.
-func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port), l.Close()
 }

@@ -142,7 +142,7 @@ holdfast config check; systemctl reload holdfast`)
 
 // runsJob runs a step that requests a page of a service by its name.
 func runsJob(h *host) {
-	h.write("/root/job.yaml", []byte(`images:
+	h.write("job.yaml", []byte(`images:
   - image: holdfast-demo:latest
     env: {GREETING: hello}
   - image: holdfast-demo:latest

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -98,7 +97,6 @@ func (a *app) gcPlan() *cobra.Command {
 }
 
 func (a *app) gcLs() *cobra.Command {
-	kinds := append(kindWords(gc.Kinds()[:5]), string(gc.Running))
 	var only []string
 	cmd := a.collectorCmd(&cobra.Command{
 		Use:   "ls",
@@ -109,8 +107,8 @@ func (a *app) gcLs() *cobra.Command {
 		Example: "  holdfast gc ls\n  holdfast gc ls --kind image,volume\n  holdfast gc ls --json",
 		PreRunE: func(cmd *cobra.Command, _ []string) error {
 			for _, k := range only {
-				if !slices.Contains(kinds, k) {
-					return usage(cmd, fmt.Errorf("--kind is %q, it must be one of %s", k, strings.Join(kinds, ", ")))
+				if !slices.Contains(gc.ObjectKinds(), gc.Kind(k)) {
+					return usage(cmd, fmt.Errorf("--kind is %q, it must be one of %s", k, gc.Words(gc.ObjectKinds())))
 				}
 			}
 			return nil
@@ -122,15 +120,8 @@ func (a *app) gcLs() *cobra.Command {
 		}
 		return show(a.ui, l, err, a.objectsText)
 	})
-	cmd.Flags().StringSliceVar(&only, "kind", nil, "only these: "+strings.Join(kinds, ", "))
+	cmd.Flags().StringSliceVar(&only, "kind", nil, "only these: "+gc.Words(gc.ObjectKinds()))
 	return cmd
-}
-
-func kindWords(kinds []gc.Kind) (words []string) {
-	for _, k := range kinds {
-		words = append(words, string(k))
-	}
-	return words
 }
 
 // gcLimit is enough for the engine to list all its objects.

@@ -142,11 +142,11 @@ func ordered(a, b Amount) bool {
 
 func (r Rule) validate() error {
 	if len(r.Kinds) == 0 {
-		return fmt.Errorf("kinds: name at least one of %s", kindWords())
+		return fmt.Errorf("kinds: name at least one of %s", Words(Kinds()))
 	}
 	for _, k := range r.Kinds {
 		if !slices.Contains(Kinds(), k) {
-			return fmt.Errorf("kinds: %q is not one of %s", k, kindWords())
+			return fmt.Errorf("kinds: %q is not one of %s", k, Words(Kinds()))
 		}
 	}
 	only := func(kinds ...Kind) bool {
@@ -169,9 +169,10 @@ func (r Rule) validate() error {
 	return nil
 }
 
-func kindWords() string {
+// Words returns the names of kinds, separated by commas.
+func Words(kinds []Kind) string {
 	var words []string
-	for _, k := range Kinds() {
+	for _, k := range kinds {
 		words = append(words, string(k))
 	}
 	return strings.Join(words, ", ")

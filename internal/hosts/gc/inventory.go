@@ -11,6 +11,9 @@ import (
 // paused. Only an Inventory has it.
 const Running Kind = "running"
 
+// ObjectKinds returns the kinds of an Inventory.
+func ObjectKinds() []Kind { return []Kind{Stopped, Created, Running, Networks, Images, Volumes} }
+
 // Object is one object of the engine, with what keeps it.
 type Object struct {
 	Kind Kind     `json:"kind"`
@@ -50,7 +53,10 @@ func List(s State, c Config) Inventory {
 	for _, d := range plan.list {
 		rules[key(d.Kind, d.ID)] = d.Rule
 	}
-	out := Inventory{At: s.Now, Disk: s.Disk, Level: c.LevelOf(s.Disk), Objects: []Object{}, Bytes: all.usedBy(nil, Rule{MaxUsed: Bytes(1)})}
+	out := Inventory{At: s.Now, Disk: s.Disk, Level: c.LevelOf(s.Disk), Objects: []Object{}}
+	for _, size := range s.LayerSize {
+		out.Bytes += size
+	}
 	for _, x := range all.everything() {
 		o := Object{Kind: x.Kind, ID: x.ID, Name: x.Name, Refs: x.Refs, LastUse: x.LastUse}
 		o.Bytes, _ = all.frees(x)

@@ -24,8 +24,8 @@ func newReader(e Engine) *reader {
 	return &reader{engine: e, chains: map[string][]string{}, sizes: map[string]int64{}}
 }
 
-// read lists the objects of these kinds, and in any case containers and images. layers may be nil if the
-// layers are not on this host.
+// read lists the objects of these kinds, and in any case containers and images.
+// layers may be nil if the layers are not on this host.
 func (r *reader) read(ctx context.Context, kinds []Kind, u Uses, layers files, disk Disk, now time.Time) (State, error) {
 	s := State{Now: now, Disk: disk, Blind: u.Blind}
 	holders, err := r.engine.Holders(ctx)

@@ -21,9 +21,9 @@ type files interface {
 	container(ctx context.Context, id string) ([]string, error)
 }
 
-// openFiles finds the layers of an engine; local reports whether its data root is on this host. If it finds none, why gives the
-// cause. For containerd why is "": its removals only remove a name and free the files
-// beside spin-ups, so linking has no use.
+// openFiles finds the layers of an engine; local reports whether its data root is on
+// this host. If it finds none, why gives the cause. For containerd why is "": its
+// removals only remove a name and free the files beside spin-ups, so linking has no use.
 func (c *Collector) openFiles(ctx context.Context, info engine.Info, local bool) (f files, why string, err error) {
 	switch {
 	case info.ImageStore == engine.ClientStore:

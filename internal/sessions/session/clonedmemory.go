@@ -35,7 +35,7 @@ type ownWrites struct {
 	other   time.Time   // SeenAt of the last of these
 }
 
-// under is called with the lease before each check. Writes under an earlier lease prove nothing
+// under is called with the lease before each check and each write. Writes under an earlier lease prove nothing
 // any more: a copy of this agent has lost that lease, too. The agent wrote the first record of a
 // new lease when it got the lease.
 func (w *ownWrites) under(h *lease) {
@@ -71,7 +71,6 @@ func (l *Lease) cloned(ctx context.Context, h *lease, w *ownWrites) bool {
 	if l.cfg.Fence == 0 || h.gone.Load() {
 		return false
 	}
-	w.under(h)
 	ctx, cancel := context.WithTimeout(ctx, publishTime)
 	defer cancel()
 	n, err := l.store.Node(ctx, l.cfg.Node)

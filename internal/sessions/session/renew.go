@@ -229,11 +229,11 @@ func (l *Lease) publish(ctx context.Context, self func() holdfast.Node, lost fun
 	var own ownWrites
 	for {
 		h := l.held.Load()
+		own.under(h)
 		if l.cloned(ctx, h, &own) && h.gone.CompareAndSwap(false, true) {
 			return l.endDuplicate(ctx, lost)
 		}
 		n := self()
-		own.under(h)
 		own.add(n.SeenAt)
 		err := l.publishOnce(ctx, h, n)
 		state.note(ctx, err)
