@@ -47,6 +47,9 @@ if [[ ${1:-} = long ]]; then
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json "${packages[@]}" ./internal/platform/engine/containerd -on-containerd -containerd "$newest"
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json -run Containerd ./test/gc -containerd "$newest"
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json -run Interleavings ./test/gc -acts 3600
+  # The tests that need the newest Docker.
+  moby=$(packaging/dev/moby.sh)
+  go run ./packaging/dev/testsum -- go test -race -timeout 3h -json -run 'UpgradedUnder|LayersThatAreWanted|AsksContainerd' ./test/agent ./test/gc -long -dockerd "$moby"
   exit
 fi
 # Build the programs for the Kubernetes tests in the background, at idle priority, if they
