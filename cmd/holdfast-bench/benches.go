@@ -28,6 +28,8 @@ func (p *programs) experiments() []cli.Experiment {
 				var o bench.KillOptions
 				f.IntVarP(&o.N, "number", "n", 200, "containers to kill at once")
 				f.IntVar(&o.Rounds, "rounds", 1, "times that each way of killing is measured")
+				f.StringVar(&o.Image, "image", bench.ImageNginx, "what the containers run: nginx, or sleep for two sleeping processes")
+				f.BoolVar(&o.Trace, "trace", false, "instead: show where the time of one docker kill goes")
 				return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
 					o.Guardian = p.product("guardian", "")
 					o.Progress = progress

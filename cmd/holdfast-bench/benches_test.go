@@ -11,7 +11,7 @@ import (
 // The process that the operator started refuses invalid flags, before it enters the lab.
 func TestBenchesRefuseWhatCannotBe(t *testing.T) {
 	for _, line := range []string{
-		"kill -n 0", "kill -n -1", "kill --rounds 0",
+		"kill -n 0", "kill -n -1", "kill --rounds 0", "kill --image mysql",
 		"boot -n 0", "boot -n -1",
 		"run -n 0", "run --size 0", "run --rate -1", "run --rate NaN",
 		"gateway --connections 0", "gateway --rounds 0", "gateway --duration -1s",
