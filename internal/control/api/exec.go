@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/control/api/frame"
+	"holdfast/internal/platform/frame"
 )
 
 // Times of an exec stream.

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"holdfast"
-	"holdfast/internal/control/api/frame"
+	"holdfast/internal/platform/frame"
 )
 
 // document returns the OpenAPI 3.1 document of a route table. It panics if a type of

@@ -17,7 +17,7 @@ import (
 	"holdfast"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/apitest"
-	"holdfast/internal/control/api/frame"
+	"holdfast/internal/platform/frame"
 )
 
 // example is a request that an operation answers as its document says.

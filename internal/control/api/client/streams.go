@@ -12,7 +12,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/control/api"
-	"holdfast/internal/control/api/frame"
+	"holdfast/internal/platform/frame"
 )
 
 // Logs copies a session's output to w until the output ends. With Follow it ends with

@@ -14,10 +14,12 @@ import (
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/typeurl/v2"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"holdfast"
 	"holdfast/internal/platform/engine"
 )
 
@@ -115,6 +117,9 @@ func (c *command) await(ctx context.Context, input *input, streams cio.IO) (int,
 		}
 		return -1, err
 	}
+	if c.x.Started != nil {
+		c.x.Started(c.signal)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	var beside sync.WaitGroup
 	defer beside.Wait()
@@ -142,6 +147,15 @@ func (c *command) await(ctx context.Context, input *input, streams cio.IO) (int,
 		return -1, errgrpc.ToNative(err)
 	}
 	return int(res.ExitStatus), nil
+}
+
+// signal implements engine.Signaler.
+func (c *command) signal(ctx context.Context, sig syscall.Signal) error {
+	_, err := c.e.api.TaskService().Kill(c.e.in(ctx), &tasks.KillRequest{ContainerID: c.container.ID, ExecID: c.id, Signal: uint32(sig)})
+	if err = errgrpc.ToNative(err); isGone(err) || errdefs.IsFailedPrecondition(err) {
+		return fmt.Errorf("the command has ended: %w", holdfast.ErrNotFound)
+	}
+	return c.e.fail(ctx, err, "signal a command in container %s", c.container.ID)
 }
 
 // codeOfExec is the exit code for a command that the runtime could not run, 0 for
