@@ -36,6 +36,24 @@ func (a *app) completeKeys(cmd *cobra.Command, words []string, _ string) ([]cobr
 	})
 }
 
+// completeCommands completes a session's key, and then the id of one of its detached
+// commands.
+func (a *app) completeCommands(cmd *cobra.Command, words []string, to string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(words) == 0 {
+		return a.completeKeys(cmd, words, to)
+	}
+	return a.complete(cmd, func(ctx context.Context, c *client.Client) (out []cobra.Completion, err error) {
+		if len(words) > 1 {
+			return nil, nil
+		}
+		all, err := c.Commands(ctx, holdfast.SessionKey(words[0]))
+		for _, one := range all {
+			out = append(out, cobra.CompletionWithDesc(one.ID, commandLine(one.Command)))
+		}
+		return out, err
+	})
+}
+
 // completeNode completes the id of a node that is up.
 func (a *app) completeNode(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return a.complete(cmd, func(ctx context.Context, c *client.Client) (out []cobra.Completion, err error) {

@@ -216,7 +216,7 @@ func (c *Client) spawn() error {
 		return fmt.Errorf("start the command keeper: %w", err)
 	}
 	defer log.Close()
-	cmd := child.Command(c.argv, "PATH="+os.Getenv("PATH"), "GODEBUG=madvdontneed=1")
+	cmd := child.Command(c.argv, "PATH="+os.Getenv("PATH"), "DOCKER_HOST="+os.Getenv("DOCKER_HOST"), "GODEBUG=madvdontneed=1")
 	cmd.Stderr = log
 	cmd.ExtraFiles = []*os.File{f}
 	if err := cmd.Start(); err != nil {
