@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"holdfast"
 	"holdfast/internal/control/api/client"
 )
 

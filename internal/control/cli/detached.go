@@ -103,7 +103,7 @@ func (a *app) sessionAttach() *cobra.Command {
 				_, stdin = terminal(a.ui.in)
 			}
 			return a.withKey(cmd, words[0], noLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
-				return a.attach(ctx, c, attachment{key: key, id: words[1], at: offset, stdin: stdin})
+				return a.join(ctx, c, attachment{key: key, id: words[1], at: offset, stdin: stdin})
 			})
 		},
 	}
@@ -125,8 +125,8 @@ type attachment struct {
 // restart of an agent on a busy host.
 const attachAgain = time.Minute
 
-// attach joins a command with this terminal, if the command has one.
-func (a *app) attach(ctx context.Context, c *client.Client, t attachment) error {
+// join joins a command with this terminal, if the command has one.
+func (a *app) join(ctx context.Context, c *client.Client, t attachment) error {
 	all, err := c.Commands(ctx, t.key)
 	if err != nil {
 		return err
