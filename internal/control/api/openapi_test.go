@@ -43,7 +43,7 @@ func examples() map[string]example {
 		"startCommand":  {method: "POST", path: "/v1/sessions/alice/commands", body: `{"command":["echo","hi"],"stdin":true}`},
 		"listCommands":  {method: "GET", path: "/v1/sessions/alice/commands"},
 		"signalCommand": {method: "POST", path: "/v1/sessions/alice/commands/c1/signal", body: `{"signal":"TERM"}`},
-		"attachCommand": {method: "POST", path: "/v1/sessions/alice/commands/c1/attach", body: `{"offset":-4}`,
+		"attachCommand": {method: "POST", path: "/v1/sessions/alice/commands/c2/attach", body: `{"offset":-4}`,
 			headers: []string{"Connection: Upgrade", "Upgrade: " + frame.Protocol}},
 		"listNodes":            {method: "GET", path: "/v1/nodes"},
 		"drainNode":            {method: "POST", path: "/v1/node/drain", body: `{"budget_ms":1000,"pause_engine":false}`},
@@ -208,6 +208,11 @@ func served(t *testing.T) (*apitest.Backend, *spec, func(example) reply) {
 			t.Fatal(err)
 		}
 	}
+	for _, command := range [][]string{{"wait"}, {"echo", "hi"}} {
+		if _, err := b.StartCommand(t.Context(), "alice", api.ExecRequest{Command: command}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := b.Parts().Prefetcher.Add("redis:7"); err != nil {
 		t.Fatal(err)
 	}
@@ -274,7 +279,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			t.Errorf("%s with the store down: %v", id, err)
 		}
 	}
-	if want := 46; failed != want { // all but exec, which fails in its stream, and those that cannot fail: version, lastUpgrade, openapi, healthz, metrics, listPrefetchImages, spinupsUnderWay
+	if want := 50; failed != want { // all but exec, which fails in its stream, and those that cannot fail: version, lastUpgrade, openapi, healthz, metrics, listPrefetchImages, spinupsUnderWay
 		t.Errorf("%d operations said that the store is down, want %d", failed, want)
 	}
 }

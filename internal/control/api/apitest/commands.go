@@ -82,9 +82,12 @@ func (b *Backend) Commands(_ context.Context, key holdfast.SessionKey) (list []h
 }
 
 func (b *Backend) command(key holdfast.SessionKey, id string) (*detached, error) {
+	if b.fault != nil {
+		return nil, b.fault
+	}
 	for _, c := range b.commands {
 		if c.Key == key && c.ID == id {
-			return c, b.fault
+			return c, nil
 		}
 	}
 	return nil, fmt.Errorf("command %s of session %s: %w", id, key, holdfast.ErrNotFound)
