@@ -77,6 +77,7 @@ func (c *command) run(ctx context.Context, e engine.Engine) {
 
 // end records the end of the command.
 func (c *command) end(ctx context.Context, e engine.Engine, code int, err error) {
+	dead := err != nil && died(ctx, e, c.info.ContainerID) // set before, and never changed
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.info.EndedAt, c.info.ExitCode = time.Now().UTC(), code
@@ -86,7 +87,7 @@ func (c *command) end(ctx context.Context, e engine.Engine, code int, err error)
 		c.failed = err
 	default:
 		c.info.ExitCode, c.info.Error = -1, err.Error()
-		if died(ctx, e, c.info.ContainerID) {
+		if dead {
 			c.info.Error = "its container has ended"
 		}
 	}

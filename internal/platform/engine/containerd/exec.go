@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/v2/core/containers"
@@ -142,12 +143,25 @@ func (c *command) await(ctx context.Context, input *input, streams cio.IO) (int,
 			}
 		})
 	}
-	res, err := api.Wait(ctx, &tasks.WaitRequest{ContainerID: c.container.ID, ExecID: c.id})
-	if err != nil {
-		return -1, errgrpc.ToNative(err)
-	}
-	return int(res.ExitStatus), nil
+	return c.wait(ctx)
 }
+
+// wait waits for the command's end. The shim keeps the streams while containerd restarts,
+// so wait asks again.
+func (c *command) wait(ctx context.Context) (int, error) {
+	for {
+		res, err := c.e.api.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: c.container.ID, ExecID: c.id})
+		if err == nil {
+			return int(res.ExitStatus), nil
+		}
+		if err = errgrpc.ToNative(err); !isDown(err) || !engine.Sleep(ctx, waitAgain) {
+			return -1, err
+		}
+	}
+}
+
+// waitAgain is the pause before a command's end is awaited again.
+const waitAgain = 100 * time.Millisecond
 
 // signal implements engine.Signaler.
 func (c *command) signal(ctx context.Context, sig syscall.Signal) error {
