@@ -37,6 +37,9 @@ const (
 	lookAround = time.Second
 	// pingEvery is the time in which the keeper notices a lost caller.
 	pingEvery = 15 * time.Second
+	// leaveLimit is how long commands may still run after SIGTERM, which usually means
+	// that the host shuts down. Then systemd waits for this process.
+	leaveLimit = 5 * time.Second
 	// endLimit bounds the time for callers to read the last output of a keeper that ends.
 	endLimit = 2 * time.Second
 )

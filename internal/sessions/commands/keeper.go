@@ -29,8 +29,7 @@ type keeper struct {
 	leave  bool      // it ends as soon as no command runs
 }
 
-// serve serves until the keeper is no longer needed. term asks it to end once no command
-// runs.
+// serve serves until the keeper is no longer needed, or for leaveLimit after term.
 func (k *keeper) serve(l net.Listener, term <-chan os.Signal) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -40,26 +39,28 @@ func (k *keeper) serve(l net.Listener, term <-chan os.Signal) error {
 	tick := time.NewTicker(lookAround)
 	defer tick.Stop()
 	k.used = time.Now()
-	for {
+	var late <-chan time.Time
+	for over := false; !over; {
 		select {
 		case err := <-failed:
 			return fmt.Errorf("serve: %w", err)
 		case <-term:
 			k.mayLeave()
+			late = time.After(leaveLimit)
+		case <-late:
+			k.log.Warn("the command keeper was told to end; its commands go on without it")
+			over = true
 		case now := <-tick.C:
 			k.table.expire(now.Add(-keepEnded))
 		}
-		if k.needed(time.Now()) || !k.table.close() {
-			continue
-		}
-		k.log.Info("the command keeper ends: no command runs")
-		_ = os.Remove(k.path) // the next keeper's socket has the same name
-		late, stop := context.WithTimeout(ctx, endLimit)
-		defer stop()
-		cancel()
-		_ = s.Shutdown(late)
-		return nil
+		over = over || !k.needed(time.Now()) && k.table.close()
 	}
+	_ = os.Remove(k.path) // the next keeper's socket has the same name
+	cancel()
+	ending, stop := context.WithTimeout(context.Background(), endLimit)
+	defer stop()
+	_ = s.Shutdown(ending) // its error says that a caller does not read
+	return nil
 }
 
 // mayLeave makes the keeper end once no command runs.
