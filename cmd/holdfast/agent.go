@@ -164,6 +164,7 @@ func serveAgent(ctx context.Context, turn *handoff.Turn, c config.Config, r cli.
 		Guardian: self(roleGuardian),
 		Deadman:  self(roleDeadman),
 		Hook:     self(roleHook),
+		Commands: self(roleCommands),
 		Alloc:    self(probe.RoleAlloc),
 		Next:     onDisk(os.Args),
 		Stdout:   r.Stdout,

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/internal/agent"
+	"holdfast/internal/agent/execnode"
 	"holdfast/internal/agent/process"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/cli"
@@ -29,6 +30,7 @@ const (
 	roleHook       = "hook"
 	roleJobWatcher = "job-watcher"
 	roleKeeper     = "keeper"
+	roleCommands   = "command-keeper"
 )
 
 // deps returns the functions behind the commands that do not call an agent.
@@ -59,6 +61,7 @@ func deps() cli.Deps {
 			roleHook:         runHook,
 			roleJobWatcher:   runJobWatcher,
 			roleKeeper:       runKeeper,
+			roleCommands:     runCommands,
 			probe.RoleAlloc:  func(_ context.Context, args []string) error { return probe.Alloc(args, os.Stdout) },
 			drill.Role:       drill.Work,
 			plug.RoleWatcher: func(context.Context, []string) error { return exited(plug.Watch()) },
@@ -127,4 +130,9 @@ func openEngine(ctx context.Context) (cli.Inspector, error) {
 // runKeeper runs the process that holds connections for `holdfast protect`.
 func runKeeper(_ context.Context, args []string) error {
 	return exited(protect.Main(args, builtin.Backends(), slog.New(slog.NewTextHandler(os.Stderr, nil))))
+}
+
+// runCommands runs the process that holds the streams of detached commands.
+func runCommands(ctx context.Context, args []string) error {
+	return exited(execnode.Main(ctx, args, slog.New(slog.NewTextHandler(os.Stderr, nil))))
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"holdfast"
+	"holdfast/internal/agent/execnode"
 	"holdfast/internal/agent/handoff"
 	"holdfast/internal/agent/process"
 	"holdfast/internal/control/api"
@@ -62,6 +63,8 @@ type Options struct {
 	Deadman []string
 	// Hook is the command line for hook.Main, without its last arguments.
 	Hook []string
+	// Commands is the command line for execnode.Main, without its last argument.
+	Commands []string
 	// Alloc is the command line for probe.Alloc, without its last argument. Empty: the
 	// time to allocate memory is not measured.
 	Alloc []string
@@ -135,6 +138,7 @@ type Agent struct {
 	networks   *network.Pool
 	warmPool   *container.Pool
 	sessions   *session.Manager
+	commands   *execnode.Node
 	prefetch   *prefetch.Keeper
 	pulls      *puller.Puller
 	load       *hostload.Meter
@@ -346,6 +350,10 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 		a.log.Info("took over from an earlier agent", "sessions", found.Sessions, "strays", found.Orphans, "released", found.Released, "stuck", found.Stuck)
 	}
 	p.Start("sessions", a.sessions.Run)
+	if a.commands, err = execnode.New(a.cfg, a.opt.Commands, a.engine, a.sessions, a.metrics, a.log); err != nil {
+		return err
+	}
+	p.Start("detached commands", a.commands.Run)
 	if a.mover != nil {
 		p.Start("suspended sessions", a.mover.Run)
 	}

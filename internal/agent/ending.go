@@ -99,6 +99,7 @@ func (a *Agent) drainAndEnd(ctx context.Context, front, p *tasks.Stack) error {
 	}
 	// First stop all tasks that could claim, renew or publish.
 	err := errors.Join(front.Stop(), p.Stop())
+	a.commands.Leave(ctx)
 	a.endPools(ctx)
 	err = errors.Join(err, a.lease.Drop(ctx))
 	if a.deadman == nil {

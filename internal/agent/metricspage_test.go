@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
 
+	"holdfast/internal/agent/execnode"
 	"holdfast/internal/agent/handoff"
 	"holdfast/internal/agent/process"
 	"holdfast/internal/control/config"
@@ -123,6 +124,9 @@ func registered(t *testing.T) *recording {
 	fleet.NewMetrics(r)
 	gateway.NewMetrics(r)
 	runtimes.New(nil, nil, r, log)
+	if _, err := execnode.New(c, nil, nil, nil, r, log); err != nil {
+		t.Fatal(err)
+	}
 	node.NewMetrics(r)
 	evacuate.NewMetrics(r)
 	r.fill(t)

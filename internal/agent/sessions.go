@@ -160,43 +160,6 @@ func (s sessions) Logs(ctx context.Context, key holdfast.SessionKey, o api.LogOp
 	return s.a.engine.Logs(ctx, id, engine.LogOptions{Tail: o.Tail, Follow: o.Follow, Timestamps: o.Timestamps}, w)
 }
 
-func (s sessions) Exec(ctx context.Context, key holdfast.SessionKey, e api.Exec) (int, error) {
-	id, err := s.container(key)
-	if err != nil {
-		return 0, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	return s.a.engine.Exec(ctx, id, engine.Exec{
-		Command: e.Command, TTY: e.TTY,
-		Stdin: e.Stdin, Stdout: e.Stdout, Stderr: e.Stderr,
-		Resize: sizes(ctx, e.Resize),
-	})
-}
-
-// sizes passes terminal sizes on, in the engine's type, until ctx is done.
-func sizes(ctx context.Context, in <-chan api.Size) <-chan engine.Size {
-	if in == nil {
-		return nil
-	}
-	out := make(chan engine.Size)
-	go func() {
-		for {
-			select {
-			case s := <-in:
-				select {
-				case out <- engine.Size{Rows: uint(s.Rows), Cols: uint(s.Cols)}:
-				case <-ctx.Done():
-					return
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return out
-}
-
 // badRequest returns the error of a request that cannot be carried out.
 func badRequest(hint, format string, args ...any) error {
 	return &api.Error{Code: api.CodeBadRequest, Message: fmt.Sprintf(format, args...), Advice: hint}

@@ -179,6 +179,19 @@ func TestAuditOfTheSocket(t *testing.T) {
 		t.Error("an unknown command was run")
 	}
 	holds(t, "exec that fails", log.one(t), map[string]string{"act": "execSession", "result": "not_found"})
+	d, err := c.StartCommand(ctx, "alice", api.ExecRequest{Command: []string{"wait", "--password=x"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	holds(t, "a detached command", log.one(t), map[string]string{"act": "startCommand", "session": "alice", "command": "wait", "id": d.ID})
+	if err := c.SignalCommand(ctx, "alice", d.ID, "9"); err != nil {
+		t.Error(err)
+	}
+	holds(t, "a signal", log.one(t), map[string]string{"act": "signalCommand", "id": d.ID, "signal": "SIGKILL"})
+	if code, err := c.Attach(ctx, "alice", d.ID, 0, api.Exec{}, nil); code != 137 || err != nil {
+		t.Errorf("%d, %v", code, err)
+	}
+	holds(t, "attach", log.one(t), map[string]string{"act": "attachCommand", "id": d.ID, "result": "ok"})
 	if err := c.Logs(ctx, "alice", api.LogOptions{}, io.Discard); err != nil {
 		t.Error(err)
 	}

@@ -8,12 +8,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path"
 	"strings"
 	"sync"
 	"time"
 
 	"holdfast"
-	"holdfast/internal/control/api/frame"
+	"holdfast/internal/platform/frame"
 )
 
 // Times of an exec stream.
@@ -57,36 +58,64 @@ type ExecExit struct {
 }
 
 // exec checks the request like any other, then takes over the connection.
-func (h sessionHandlers) exec(w http.ResponseWriter, r *http.Request) error {
+func (h commandHandlers) exec(w http.ResponseWriter, r *http.Request) error {
 	key, err := keyOf(r)
 	if err != nil {
 		return err
 	}
-	var q ExecRequest
-	if err := decode(w, r, &q); err != nil {
+	q, err := execRequest(w, r)
+	if err != nil {
 		return err
 	}
-	if len(q.Command) == 0 || q.Command[0] == "" {
-		return badRequest("the command is empty")
+	if err := upgrades(r); err != nil {
+		return err
 	}
-	if !strings.EqualFold(r.Header.Get("Upgrade"), frame.Protocol) {
-		return badRequest("exec needs the header Upgrade: %s", frame.Protocol)
-	}
-	note(r.Context(), "command", bounded(q.Command[0])) // not its arguments: they may be secret
-	conn, rw, err := http.NewResponseController(w).Hijack()
+	conn, in, err := takeOver(w)
 	if err != nil {
-		return &Error{Code: CodeBadRequest, Message: "exec needs a connection of its own", Advice: "use HTTP/1.1"}
+		return err
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Time{}) // drop the deadlines of the request
-	if err := h.serveExec(r.Context(), conn, rw.Reader, key, q); err != nil {
+	if err := h.serveExec(r.Context(), conn, in, key, q); err != nil {
 		return sent{err}
 	}
 	return nil
 }
 
-func (h sessionHandlers) serveExec(ctx context.Context, conn net.Conn, in *bufio.Reader, key holdfast.SessionKey, q ExecRequest) error {
-	const accept = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + frame.Protocol + "\r\n\r\n"
+// execRequest reads a command, and notes it for the audit log.
+func execRequest(w http.ResponseWriter, r *http.Request) (q ExecRequest, err error) {
+	if err := decode(w, r, &q); err != nil {
+		return q, err
+	}
+	if len(q.Command) == 0 || q.Command[0] == "" {
+		return q, badRequest("the command is empty")
+	}
+	note(r.Context(), "command", bounded(q.Command[0])) // not its arguments: they may be secret
+	return q, nil
+}
+
+// upgrades returns an error for a request that does not ask for the protocol of frames.
+func upgrades(r *http.Request) error {
+	if !strings.EqualFold(r.Header.Get("Upgrade"), frame.Protocol) {
+		return badRequest("%s needs the header Upgrade: %s", path.Base(r.URL.Path), frame.Protocol)
+	}
+	return nil
+}
+
+// takeOver takes a connection over from the server. Bytes that the client has sent
+// already are in the reader.
+func takeOver(w http.ResponseWriter) (net.Conn, *bufio.Reader, error) {
+	conn, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return nil, nil, &Error{Code: CodeBadRequest, Message: "this needs a connection of its own", Advice: "use HTTP/1.1"}
+	}
+	_ = conn.SetDeadline(time.Time{}) // drop the deadlines of the request
+	return conn, rw.Reader, nil
+}
+
+// accept tells the client that frames follow.
+const accept = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + frame.Protocol + "\r\n\r\n"
+
+func (h commandHandlers) serveExec(ctx context.Context, conn net.Conn, in *bufio.Reader, key holdfast.SessionKey, q ExecRequest) error {
 	if _, err := io.WriteString(conn, accept); err != nil {
 		return err
 	}
@@ -119,7 +148,7 @@ func (h sessionHandlers) serveExec(ctx context.Context, conn net.Conn, in *bufio
 	})
 	pinging.Go(func() { ping(ctx, f, cmp.Or(h.pingEvery, pingEvery), cancel) })
 
-	code, err := h.sessions.Exec(ctx, key, e)
+	code, err := h.commands.Exec(ctx, key, e)
 	failed := err
 	_ = stdin.CloseWithError(io.ErrClosedPipe) // no more reads: readFrames discards the rest
 	exit := ExecExit{ExitCode: code}

@@ -22,7 +22,7 @@ type deaf struct {
 
 func (b deaf) Parts() api.Parts {
 	p := b.Backend.Parts()
-	p.Sessions = b
+	p.Commands = b
 	return p
 }
 

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"holdfast"
-	"holdfast/internal/control/api/frame"
+	"holdfast/internal/platform/frame"
 )
 
 // document returns the OpenAPI 3.1 document of a route table. It panics if a type of
@@ -23,6 +23,7 @@ func document(table []route) []byte {
 	}
 	// The payloads of an exec stream belong to the document.
 	s.of(reflect.TypeFor[ExecExit]())
+	s.of(reflect.TypeFor[frame.Position]())
 	paths := map[string]map[string]any{}
 	for _, rt := range table {
 		if paths[rt.path] == nil {
@@ -87,9 +88,10 @@ func answer(rt route, s *schemas) map[string]any {
 
 func parameters(rt route, s *schemas) []any {
 	var list []any
-	for name, schema := range map[string]map[string]any{"key": keySchema(), "node": s.of(reflect.TypeFor[holdfast.NodeID]()), "id": {"type": "string"}} {
-		if strings.Contains(rt.path, "{"+name+"}") { // at most one of them
-			list = append(list, map[string]any{"name": name, "in": "path", "required": true, "schema": schema})
+	schemas := map[string]map[string]any{"key": keySchema(), "node": s.of(reflect.TypeFor[holdfast.NodeID]()), "id": {"type": "string"}}
+	for _, name := range []string{"key", "node", "id"} {
+		if strings.Contains(rt.path, "{"+name+"}") {
+			list = append(list, map[string]any{"name": name, "in": "path", "required": true, "schema": schemas[name]})
 		}
 	}
 	for _, p := range rt.query {

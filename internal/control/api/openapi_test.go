@@ -17,7 +17,7 @@ import (
 	"holdfast"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/apitest"
-	"holdfast/internal/control/api/frame"
+	"holdfast/internal/platform/frame"
 )
 
 // example is a request that an operation answers as its document says.
@@ -39,6 +39,11 @@ func examples() map[string]example {
 		"moveSession":    {method: "POST", path: "/v1/sessions/stuck/move"},
 		"sessionLogs":    {method: "GET", path: "/v1/sessions/alice/logs?tail=2&timestamps=true&follow=false"},
 		"execSession": {method: "POST", path: "/v1/sessions/alice/exec", body: `{"command":["echo","hi"]}`,
+			headers: []string{"Connection: Upgrade", "Upgrade: " + frame.Protocol}},
+		"startCommand":  {method: "POST", path: "/v1/sessions/alice/commands", body: `{"command":["echo","hi"],"stdin":true}`},
+		"listCommands":  {method: "GET", path: "/v1/sessions/alice/commands"},
+		"signalCommand": {method: "POST", path: "/v1/sessions/alice/commands/c1/signal", body: `{"signal":"TERM"}`},
+		"attachCommand": {method: "POST", path: "/v1/sessions/alice/commands/c2/attach", body: `{"offset":-4}`,
 			headers: []string{"Connection: Upgrade", "Upgrade: " + frame.Protocol}},
 		"listNodes":            {method: "GET", path: "/v1/nodes"},
 		"drainNode":            {method: "POST", path: "/v1/node/drain", body: `{"budget_ms":1000,"pause_engine":false}`},
@@ -205,6 +210,11 @@ func served(t *testing.T) (*apitest.Backend, *spec, func(example) reply) {
 			t.Fatal(err)
 		}
 	}
+	for _, command := range [][]string{{"wait"}, {"echo", "hi"}} {
+		if _, err := b.StartCommand(t.Context(), "alice", api.ExecRequest{Command: command}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := b.Parts().Prefetcher.Add("redis:7"); err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +281,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			t.Errorf("%s with the store down: %v", id, err)
 		}
 	}
-	if want := 48; failed != want { // all but exec, which fails in its stream, and those that cannot fail: version, lastUpgrade, openapi, healthz, metrics, listPrefetchImages, spinupsUnderWay
+	if want := 52; failed != want { // all but exec, which fails in its stream, and those that cannot fail: version, lastUpgrade, openapi, healthz, metrics, listPrefetchImages, spinupsUnderWay
 		t.Errorf("%d operations said that the store is down, want %d", failed, want)
 	}
 }

@@ -20,6 +20,7 @@ type Parts struct {
 	Version    Version
 	Agent      AgentService
 	Sessions   SessionService
+	Commands   CommandService
 	Nodes      NodeService
 	Replacer   Replacer
 	Prefetcher Prefetcher
@@ -39,7 +40,8 @@ type Parts struct {
 func (p Parts) routes() []route {
 	return slices.Concat(
 		agentRoutes(p.Agent),
-		sessionRoutes(p.Sessions, p.pingEvery),
+		sessionRoutes(p.Sessions),
+		commandRoutes(p.Commands, p.Sessions, p.pingEvery),
 		nodeRoutes(p.Nodes),
 		replaceRoutes(p.Replacer, p.Sessions, p.Nodes),
 		prefetchRoutes(p.Prefetcher),

@@ -20,6 +20,7 @@ import (
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/apitest"
 	"holdfast/internal/control/api/client"
+	"holdfast/internal/platform/frame"
 	"holdfast/internal/platform/pki"
 )
 
@@ -210,6 +211,42 @@ func (f *fleet) start(t *testing.T, m *member, keys ...holdfast.SessionKey) {
 		if _, err := m.Backend.StartSession(t.Context(), k, ""); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// n2 runs the detached commands of its sessions, for clients of n1.
+func TestPassesDetachedCommands(t *testing.T) {
+	f := newFleet(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	f.start(t, f.n2, "far")
+	c, err := f.c.StartCommand(ctx, "far", api.ExecRequest{Command: []string{"read"}, Stdin: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	var last frame.Position
+	code, err := f.c.Attach(ctx, "far", c.ID, 0, api.Exec{Stdin: strings.NewReader("hello\n"), Stdout: &out}, func(p frame.Position) { last = p })
+	if want := "got \"hello\\n\"\r\n"; code != 0 || err != nil || out.String() != want || last.Offset != int64(len(want)) {
+		t.Errorf("attach: %d, %v, %q at %+v", code, err, out.String(), last)
+	}
+	if c, err = f.c.StartCommand(ctx, "far", api.ExecRequest{Command: []string{"wait"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.c.SignalCommand(ctx, "far", c.ID, "term"); err != nil {
+		t.Error(err)
+	}
+	if code, err := f.c.Attach(ctx, "far", c.ID, 0, api.Exec{}, nil); code != 143 || err != nil {
+		t.Errorf("attach: %d, %v", code, err)
+	}
+	if all, err := f.c.Commands(ctx, "far"); len(all) != 2 || all[1].ExitCode != 143 || err != nil {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if _, err := f.c.Attach(ctx, "far", "none", 0, api.Exec{}, nil); !errors.Is(err, holdfast.ErrNotFound) {
+		t.Errorf("an unknown command: %v", err)
+	}
+	if n := len(f.at2.all()); n != 7 {
+		t.Errorf("n2 was asked %d times, want 7", n)
 	}
 }
 

@@ -45,10 +45,6 @@ type SessionService interface {
 
 	// Logs copies the container's output to w. holdfast.ErrNotFound.
 	Logs(ctx context.Context, key holdfast.SessionKey, o LogOptions, w io.Writer) error
-
-	// Exec runs a command in the container and returns its exit code once
-	// its output is written. holdfast.ErrNotFound.
-	Exec(ctx context.Context, key holdfast.SessionKey, e Exec) (exitCode int, err error)
 }
 
 // Session is a session's record, with details that only its own node knows.
@@ -90,13 +86,10 @@ type LogOptions struct {
 	Timestamps bool
 }
 
-type sessionHandlers struct {
-	sessions  SessionService
-	pingEvery time.Duration // 0 is pingEvery
-}
+type sessionHandlers struct{ sessions SessionService }
 
-func sessionRoutes(s SessionService, pingEvery time.Duration) []route {
-	h := sessionHandlers{s, pingEvery}
+func sessionRoutes(s SessionService) []route {
+	h := sessionHandlers{s}
 	return []route{
 		{method: "GET", path: "/v1/sessions", id: "listSessions", summary: "All sessions, by key.",
 			access: forReader, limit: limitAsk, answer: Sessions{}, handle: asking(h.list)},
@@ -118,8 +111,6 @@ func sessionRoutes(s SessionService, pingEvery time.Duration) []route {
 				{"follow", "continue with new output", false},
 				{"timestamps", "begin each line with its time", false},
 			}, handle: h.logs},
-		{method: "POST", path: "/v1/sessions/{key}/exec", id: "execSession", summary: "Run a command in the container, over an upgrade to holdfast-exec/1.",
-			access: forAdmin, at: atItsOwner, stream: true, request: ExecRequest{}, status: http.StatusSwitchingProtocols, handle: h.exec},
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"holdfast"
 	"holdfast/internal/control/api/client"
 )
 
@@ -31,6 +32,24 @@ func (a *app) completeKeys(cmd *cobra.Command, words []string, _ string) ([]cobr
 			if !slices.Contains(words, string(s.Key)) {
 				out = append(out, cobra.CompletionWithDesc(string(s.Key), string(s.State)))
 			}
+		}
+		return out, err
+	})
+}
+
+// completeCommands completes a session's key, and then the id of one of its detached
+// commands.
+func (a *app) completeCommands(cmd *cobra.Command, words []string, to string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(words) == 0 {
+		return a.completeKeys(cmd, words, to)
+	}
+	return a.complete(cmd, func(ctx context.Context, c *client.Client) (out []cobra.Completion, err error) {
+		if len(words) > 1 {
+			return nil, nil
+		}
+		all, err := c.Commands(ctx, holdfast.SessionKey(words[0]))
+		for _, one := range all {
+			out = append(out, cobra.CompletionWithDesc(one.ID, commandLine(one.Command)))
 		}
 		return out, err
 	})

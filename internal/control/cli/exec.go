@@ -18,13 +18,17 @@ import (
 )
 
 func (a *app) sessionExec() *cobra.Command {
-	var tty, stdin bool
+	var tty, stdin, detach bool
 	cmd := &cobra.Command{
 		Use:   "exec KEY -- COMMAND [ARG...]",
 		Short: "Run a command in a session's container",
 		Long: "Run a command in a session's container, with this terminal if there is one, and exit with its exit code.\n" +
-			"Flags go before KEY; everything after it is the command.",
-		Example:           "  holdfast session exec alice -- sh\n  tar c . | holdfast session exec alice -- tar x -C /srv",
+			"Flags go before KEY; everything after it is the command.\n" +
+			"With --detach, exec prints the command's id and exits at once. The command runs until it ends or its session does,\n" +
+			"also while the agent is restarted. `session commands`, `attach` and `signal` reach it by its id. It has an input\n" +
+			"and a terminal only if -i and -t are given.",
+		Example: "  holdfast session exec alice -- sh\n  tar c . | holdfast session exec alice -- tar x -C /srv\n" +
+			"  holdfast session exec --detach alice -- make all",
 		Args:              args(2, 1<<16, "a session key and a command"),
 		ValidArgsFunction: onlyOne(a.completeKeys),
 		RunE: func(cmd *cobra.Command, words []string) error {
@@ -34,6 +38,12 @@ func (a *app) sessionExec() *cobra.Command {
 			}
 			if len(command) == 0 {
 				return usage(cmd, fmt.Errorf("%s needs a command", cmd.CommandPath()))
+			}
+			if detach {
+				q := api.ExecRequest{Command: command, TTY: tty, Stdin: stdin && cmd.Flags().Changed("stdin")}
+				return a.withKey(cmd, words[0], startLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
+					return a.detach(ctx, c, key, q)
+				})
 			}
 			if !cmd.Flags().Changed("tty") {
 				_, in := terminal(a.ui.in)
@@ -52,6 +62,7 @@ func (a *app) sessionExec() *cobra.Command {
 	f := cmd.Flags()
 	f.SetInterspersed(false)
 	f.BoolVarP(&tty, "tty", "t", false, "give the command a terminal (default: if this is one)")
+	f.BoolVarP(&detach, "detach", "d", false, "leave the command running, and print its id")
 	f.BoolVarP(&stdin, "stdin", "i", true, "pass the input on; -i=false keeps the command from reading the input of a script")
 	return cmd
 }
@@ -59,9 +70,7 @@ func (a *app) sessionExec() *cobra.Command {
 // exec runs e with this terminal, if e needs one, and restores the terminal.
 func (a *app) exec(ctx context.Context, c *client.Client, key holdfast.SessionKey, e api.Exec) error {
 	if e.TTY {
-		sizes, restore, err := takeTerminal(e.Stdin, a.ui.out, func(rows, cols int) api.Size {
-			return api.Size{Rows: uint16(rows), Cols: uint16(cols)}
-		})
+		sizes, restore, err := takeTerminal(e.Stdin, a.ui.out, apiSize)
 		if err != nil {
 			return err
 		}
@@ -77,6 +86,8 @@ func (a *app) exec(ctx context.Context, c *client.Client, key holdfast.SessionKe
 	}
 	return nil
 }
+
+func apiSize(rows, cols int) api.Size { return api.Size{Rows: uint16(rows), Cols: uint16(cols)} }
 
 // takeTerminal gives a command this terminal: input without line editing, if in is a
 // terminal, and the sizes of out, if that is one. restore undoes it.

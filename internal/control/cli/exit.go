@@ -48,9 +48,9 @@ const exitCodesText = `Exit codes of all commands:
     9  the doctor found something that slows containers down
   130  interrupted
 
-"holdfast session exec" exits with the exit code of the command in the container.
-If the command could not be run, it prints a line that begins with "error:" and
-exits with one of the codes above. "holdfast run" exits with the code of its first
+"holdfast session exec" and "holdfast session attach" exit with the exit code of the
+command in the container. If the command could not be run, they print a line that
+begins with "error:" and exit with one of the codes above. "holdfast run" exits with the code of its first
 failing step, or 126 or 127 if that step could not be run. It exits with 125 if the
 job itself could not be run.
 `

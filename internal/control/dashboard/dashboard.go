@@ -28,6 +28,7 @@ type Source struct {
 	Sessions func(ctx context.Context) ([]api.Session, error)
 
 	// These are of this node, as in api.Parts.
+	Commands      func(ctx context.Context, key holdfast.SessionKey) ([]holdfast.Command, error)
 	Spinups       func(f spinup.Filter) ([]spinup.Record, error)
 	Spinup        func(id string) (spinup.Record, error)
 	SlowRules     func() spinup.Rules
@@ -45,7 +46,7 @@ type Source struct {
 // SourceOf returns the Source that reads the parts of an agent.
 func SourceOf(p api.Parts) Source {
 	return Source{
-		Version: p.Version, Nodes: p.Nodes.Nodes, Sessions: p.Sessions.Sessions,
+		Version: p.Version, Nodes: p.Nodes.Nodes, Sessions: p.Sessions.Sessions, Commands: p.Commands.Commands,
 		Spinups: p.Spinups.List, Spinup: p.Spinups.Get, SlowRules: p.Spinups.Rules, FleetSpinups: p.FleetSpinups,
 		GCStatus: p.GC.Status, GCHistory: p.GC.History, Protection: p.Protection,
 		DoctorStatus: p.Doctor.Status, DoctorHistory: p.Doctor.History, Ranking: p.Doctor.Ranking,

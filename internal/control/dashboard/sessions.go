@@ -81,6 +81,9 @@ type sessionData struct {
 	Now     time.Time
 	Admin   bool
 	Trouble string
+	// Commands are the detached commands of a session of this node. Command lines may
+	// contain secrets, so only an admin sees them.
+	Commands []holdfast.Command
 }
 
 func sessionParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
@@ -97,6 +100,11 @@ func sessionParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	data.Session = st.sessions[i]
 	if st.err != nil {
 		data.Trouble = st.err.Error()
+	}
+	if v.admin && data.Node == d.source.Version.Node {
+		if data.Commands, err = d.source.Commands(ctx, key); err != nil {
+			data.Trouble = err.Error()
+		}
 	}
 	return []part{{"session", "session", data}}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"holdfast"
+	"holdfast/internal/control/api"
 )
 
 // A suspended session is found by its state. Its page shows the saved memory, and the
@@ -45,6 +46,27 @@ func TestASuspendedSession(t *testing.T) {
 	}
 	if body := s.get(t, "/sessions").body; strings.Contains(body, `id="session-alice"`) {
 		t.Error("it still exists")
+	}
+}
+
+// An admin sees the detached commands of a session. A reader does not: command lines may
+// contain secrets.
+func TestDetachedCommandsOfASession(t *testing.T) {
+	s := serve(t, true)
+	s.start(t, "alice", "bob")
+	for _, words := range [][]string{{"wait", "--password=<b>"}, {"exit", "3"}} {
+		if _, err := s.back.StartCommand(t.Context(), "alice", api.ExecRequest{Command: words}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.login(t, readToken)
+	if body := s.get(t, "/sessions/alice").body; strings.Contains(body, "password") || strings.Contains(body, "Detached commands") {
+		t.Error("a reader sees the commands")
+	}
+	s.login(t, adminToken)
+	says(t, "its page", s.get(t, "/sessions/alice").body, "<h2>Detached commands</h2>", "wait --password=&lt;b&gt;", "<td>running</td>", "<td>exit 3</td>")
+	if strings.Contains(s.get(t, "/sessions/bob").body, "Detached commands") {
+		t.Error("a session without commands has a list of them")
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"io"
 	"iter"
 	"net/netip"
+	"syscall"
 	"time"
 )
 
@@ -322,7 +323,14 @@ type Exec struct {
 	// Resize delivers the terminal's size, the first before the command
 	// starts. May be nil.
 	Resize <-chan Size
+	// Started, if not nil, is called once when the engine has accepted the command.
+	// The command of a missing program may be accepted, too.
+	Started func(Signaler)
 }
+
+// Signaler sends a signal to the command of one Exec, from any goroutine. A command that
+// has ended is an error that wraps holdfast.ErrNotFound. ErrUnsupported.
+type Signaler func(ctx context.Context, sig syscall.Signal) error
 
 // Size is a terminal's size in characters.
 type Size struct {

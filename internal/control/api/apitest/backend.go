@@ -38,6 +38,7 @@ type Backend struct {
 	mu         sync.Mutex
 	fault      error
 	sessions   []api.Session
+	commands   []*detached
 	history    []holdfast.Replacement // the newest first
 	prefetch   []prefetch.Entry
 	spinups    []spinup.Record // likewise
@@ -67,7 +68,7 @@ func (b *Backend) SetFault(err error) {
 func (b *Backend) Parts() api.Parts {
 	return api.Parts{
 		Version: api.Version{Version: "v1.0.0", Go: "go1.26.0", OS: "linux", Arch: "amd64", Node: b.node(), PID: b.PID},
-		Agent:   b, Sessions: b, Nodes: b, Replacer: b, Prefetcher: prefetcher{b}, Spinups: spinups{b}, FleetSpinups: b.FleetSpinups, UnderWay: underWay{b},
+		Agent:   b, Sessions: b, Commands: b, Nodes: b, Replacer: b, Prefetcher: prefetcher{b}, Spinups: spinups{b}, FleetSpinups: b.FleetSpinups, UnderWay: underWay{b},
 		GC: collector{b}, Protection: b.Protection, Doctor: doctorOf{b}, Recordings: recordingsOf{b},
 	}
 }
@@ -263,7 +264,7 @@ func (b *Backend) Logs(ctx context.Context, key holdfast.SessionKey, o api.LogOp
 	return nil
 }
 
-// Exec implements api.SessionService with these commands:
+// Exec implements api.CommandService with these commands:
 //
 //	echo WORD…  prints the words
 //	warn WORD…  prints the words to Stderr

@@ -111,7 +111,7 @@ type watched struct {
 
 func (b watched) Parts() api.Parts {
 	p := b.Backend.Parts()
-	p.Sessions = b
+	p.Commands = b
 	return p
 }
 

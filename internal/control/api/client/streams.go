@@ -1,10 +1,8 @@
 package client
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -12,7 +10,6 @@ import (
 
 	"holdfast"
 	"holdfast/internal/control/api"
-	"holdfast/internal/control/api/frame"
 )
 
 // Logs copies a session's output to w until the output ends. With Follow it ends with
@@ -121,100 +118,4 @@ func lines[T any](ctx context.Context, c *Client, method, path string, body any,
 			return err
 		}
 	}
-}
-
-// Exec runs a command in the session's container and returns its exit code after all of
-// its output is written. A running Read of e.Stdin is not interrupted: its data is
-// lost.
-func (c *Client) Exec(ctx context.Context, key holdfast.SessionKey, e api.Exec) (int, error) {
-	conn, err := c.upgrade(ctx, key, e)
-	if err != nil {
-		return -1, err
-	}
-	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	defer stop()
-	done, cancel := context.WithCancel(ctx)
-	defer cancel()
-
-	f := frame.NewConn(bufio.NewReader(conn), conn)
-	if e.Stdin != nil {
-		go sendInput(f, e.Stdin)
-	}
-	if e.Resize != nil {
-		go sendSizes(done, f, e.Resize)
-	}
-	out := map[frame.Kind]io.Writer{frame.Stdout: e.Stdout, frame.Stderr: e.Stderr}
-	for {
-		kind, p, err := f.Read()
-		if err != nil {
-			return -1, c.lost(ctx, err)
-		}
-		if kind == frame.Exit {
-			return exitOf(p)
-		}
-		if w := out[kind]; w != nil {
-			if _, err := w.Write(p); err != nil {
-				return -1, fmt.Errorf("writing the command's output: %w", err)
-			}
-		}
-	}
-}
-
-// upgrade asks for an exec and returns the upgraded connection.
-func (c *Client) upgrade(ctx context.Context, key holdfast.SessionKey, e api.Exec) (io.ReadWriteCloser, error) {
-	q := api.ExecRequest{Command: e.Command, TTY: e.TTY, Stdin: e.Stdin != nil}
-	select {
-	case s := <-e.Resize: // a size that is already known is sent first
-		q.Size = &s
-	default:
-	}
-	r, err := c.request(ctx, http.MethodPost, sessionPath(key, "/exec"), q)
-	if err != nil {
-		return nil, err
-	}
-	r.Header.Set("Connection", "Upgrade")
-	r.Header.Set("Upgrade", frame.Protocol)
-	resp, err := c.send(r)
-	if err != nil {
-		return nil, err
-	}
-	conn, ok := resp.Body.(io.ReadWriteCloser)
-	if resp.StatusCode != http.StatusSwitchingProtocols || !ok {
-		resp.Body.Close()
-		return nil, fmt.Errorf("the agent did not upgrade the connection: status %s", resp.Status)
-	}
-	return conn, nil
-}
-
-func sendInput(f *frame.Conn, in io.Reader) {
-	// If sending fails, the exec has ended, and its reader sees that. If reading fails,
-	// the input ends.
-	_, _ = io.Copy(f.Writer(frame.Stdin), in)
-	_ = f.Write(frame.Stdin, nil)
-}
-
-func sendSizes(ctx context.Context, f *frame.Conn, sizes <-chan api.Size) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case s := <-sizes:
-			b, err := json.Marshal(s)
-			if err != nil || f.Write(frame.Resize, b) != nil {
-				return
-			}
-		}
-	}
-}
-
-func exitOf(p []byte) (int, error) {
-	var exit api.ExecExit
-	if err := json.Unmarshal(p, &exit); err != nil {
-		return -1, fmt.Errorf("reading the command's exit code: %w", err)
-	}
-	if exit.Error != nil {
-		return -1, exit.Error
-	}
-	return exit.ExitCode, nil
 }

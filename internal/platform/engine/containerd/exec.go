@@ -10,14 +10,17 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/typeurl/v2"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"holdfast"
 	"holdfast/internal/platform/engine"
 )
 
@@ -115,6 +118,9 @@ func (c *command) await(ctx context.Context, input *input, streams cio.IO) (int,
 		}
 		return -1, err
 	}
+	if c.x.Started != nil {
+		c.x.Started(c.signal)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	var beside sync.WaitGroup
 	defer beside.Wait()
@@ -137,11 +143,33 @@ func (c *command) await(ctx context.Context, input *input, streams cio.IO) (int,
 			}
 		})
 	}
-	res, err := api.Wait(ctx, &tasks.WaitRequest{ContainerID: c.container.ID, ExecID: c.id})
-	if err != nil {
-		return -1, errgrpc.ToNative(err)
+	return c.wait(ctx)
+}
+
+// wait waits for the command's end. The shim keeps the streams while containerd restarts,
+// so wait asks again.
+func (c *command) wait(ctx context.Context) (int, error) {
+	for {
+		res, err := c.e.api.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: c.container.ID, ExecID: c.id})
+		if err == nil {
+			return int(res.ExitStatus), nil
+		}
+		if err = errgrpc.ToNative(err); !isDown(err) || !engine.Sleep(ctx, waitAgain) {
+			return -1, err
+		}
 	}
-	return int(res.ExitStatus), nil
+}
+
+// waitAgain is the pause before a command's end is awaited again.
+const waitAgain = 100 * time.Millisecond
+
+// signal implements engine.Signaler.
+func (c *command) signal(ctx context.Context, sig syscall.Signal) error {
+	_, err := c.e.api.TaskService().Kill(c.e.in(ctx), &tasks.KillRequest{ContainerID: c.container.ID, ExecID: c.id, Signal: uint32(sig)})
+	if err = errgrpc.ToNative(err); isGone(err) || errdefs.IsFailedPrecondition(err) {
+		return fmt.Errorf("the command has ended: %w", holdfast.ErrNotFound)
+	}
+	return c.e.fail(ctx, err, "signal a command in container %s", c.container.ID)
 }
 
 // codeOfExec is the exit code for a command that the runtime could not run, 0 for

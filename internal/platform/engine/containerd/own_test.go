@@ -1,10 +1,12 @@
 package containerd_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -75,9 +77,48 @@ func TestOwn(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *containerd.Engine, *lab.Containerd){
 		"Neighbours": neighbours, "LogRotates": logRotates, "LogIsTakenUp": logIsTakenUp, "Reap": reap, "Inventory": inventory,
 		"Isolation": isolation, "Unsupported": unsupported, "AddressIsKept": addressIsKept, "Figures": figures, "RemovedBehindAKill": removedBehindAKill,
-		"Runtimes": runtimes,
+		"Runtimes": runtimes, "ExecOverCrash": execOverCrash,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, e, daemon) })
+	}
+}
+
+// execOverCrash: a command keeps its streams and its exit code while containerd is down.
+func execOverCrash(t *testing.T, e *containerd.Engine, daemon *lab.Containerd) {
+	c := started(t, e, engine.Spec{Image: labtest.Busybox})
+	in, typing := io.Pipe()
+	defer typing.Close()
+	out, shown := io.Pipe()
+	lines := bufio.NewReader(out)
+	var code int
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		code, err = e.Exec(t.Context(), c.ID, engine.Exec{
+			Command: []string{"sh", "-c", "for i in 1 2 3; do read word; echo $word; done; exit 4"}, Stdin: in, Stdout: shown,
+		})
+		shown.Close()
+	}()
+	echo := func(word string) {
+		t.Helper()
+		fmt.Fprintln(typing, word)
+		if got, err := lines.ReadString('\n'); got != word+"\n" {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	echo("before")
+	if err := daemon.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	echo("without containerd")
+	if err := daemon.StartDaemon(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	echo("after")
+	<-done
+	if code != 4 || err != nil {
+		t.Errorf("exit code %d, %v", code, err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/moby/moby/api/pkg/stdcopy"
@@ -39,6 +40,9 @@ func (e *Engine) Exec(ctx context.Context, id string, x engine.Exec) (int, error
 	conn, err := e.api().ExecAttach(ctx, created.ID, client.ExecAttachOptions{TTY: x.TTY, ConsoleSize: size})
 	if err != nil {
 		return -1, e.fail(ctx, err, "run a command in container %s", id)
+	}
+	if x.Started != nil {
+		x.Started(func(ctx context.Context, sig syscall.Signal) error { return e.signalExec(ctx, id, created.ID, sig) })
 	}
 	if err := e.stream(ctx, created.ID, x, first, conn.HijackedResponse); err != nil {
 		return -1, fmt.Errorf("run a command in container %s: %w", id, err)

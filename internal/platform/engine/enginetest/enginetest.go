@@ -74,6 +74,7 @@ func Run(t *testing.T, s Setup) {
 		{"ExecErrors", r.execErrors},
 		{"ExecTTY", r.execTTY},
 		{"ExecCancel", r.execCancel},
+		{"ExecSignal", r.execSignal},
 		{"Events", r.events},
 		{"EventsBreak", r.eventsBreak},
 		{"EventsMissNothing", r.eventsMissNothing},

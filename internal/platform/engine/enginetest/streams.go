@@ -8,9 +8,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	"holdfast"
 	"holdfast/internal/platform/engine"
 )
 
@@ -225,4 +227,35 @@ func (s *suite) execCancel(t *testing.T) {
 			t.Errorf("a cancelled command: %v", err)
 		}
 	})
+}
+
+// execSignal sends a signal to a command that handles it, and one to a command that has
+// ended.
+func (s *suite) execSignal(t *testing.T) {
+	id := s.start(t, s.spec())
+	screen := &screen{changed: make(chan struct{}, 1)}
+	signaler := make(chan engine.Signaler, 1)
+	var code int
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		code, err = s.Engine.Exec(s.context(t), id, engine.Exec{
+			Command: []string{"sh", "-c", "trap 'exit 9' USR1; echo here; while :; do sleep 0.05; done"},
+			Stdout:  screen,
+			Started: func(f engine.Signaler) { signaler <- f },
+		})
+	}()
+	screen.wait(t, "here")
+	send := <-signaler
+	if err := send(s.context(t), syscall.SIGUSR1); err != nil {
+		t.Error(err)
+	}
+	within(t, "a command that got a signal", func() { <-done })
+	if err != nil || code != 9 {
+		t.Errorf("exit code %d, %v", code, err)
+	}
+	if err := send(s.context(t), syscall.SIGUSR1); !errors.Is(err, holdfast.ErrNotFound) {
+		t.Errorf("a signal to a command that has ended: %v", err)
+	}
 }

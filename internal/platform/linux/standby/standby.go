@@ -16,10 +16,22 @@ import (
 // memoryLimit is Go's soft memory limit, in bytes.
 const memoryLimit = 16 << 20
 
-// Settle ignores the signals of a terminal or a service manager, raises the process's
-// priority above all others, and closes inherited descriptors above keep. Failures
-// are ignored. SIGTERM is ignored if term is nil; else it is sent to term.
+// Settle makes a process survive signals and memory pressure: it does what Detach does,
+// and raises the process's priority above all others. Failures are ignored.
 func Settle(keep int, term chan<- os.Signal) {
+	Detach(keep, term)
+	debug.SetGCPercent(20)
+	debug.SetMemoryLimit(memoryLimit)
+	// The process runs rarely, but then it has to run at once, even beside a fork
+	// bomb. It is the last process that the OOM killer selects
+	// (proc_pid_oom_score_adj(5)).
+	_ = unix.Setpriority(unix.PRIO_PGRP, 0, -20)
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0)
+}
+
+// Detach ignores the signals of a terminal or a service manager, and closes inherited
+// descriptors above keep. SIGTERM is ignored if term is nil; else it is sent to term.
+func Detach(keep int, term chan<- os.Signal) {
 	// SIGUSR1 and SIGUSR2 are for agents: `systemctl kill -s SIGUSR2` sends them
 	// to every process of the unit.
 	signal.Ignore(unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGPIPE, unix.SIGUSR1, unix.SIGUSR2)
@@ -28,13 +40,6 @@ func Settle(keep int, term chan<- os.Signal) {
 	} else {
 		signal.Notify(term, unix.SIGTERM)
 	}
-	debug.SetGCPercent(20)
-	debug.SetMemoryLimit(memoryLimit)
-	// The process runs rarely, but then it has to run at once, even beside a fork
-	// bomb. It is the last process that the OOM killer selects
-	// (proc_pid_oom_score_adj(5)).
-	_ = unix.Setpriority(unix.PRIO_PGRP, 0, -20)
-	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0)
 	closeInherited(keep)
 }
 

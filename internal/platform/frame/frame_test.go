@@ -8,14 +8,14 @@ import (
 
 	"pgregory.net/rapid"
 
-	"holdfast/internal/control/api/frame"
+	"holdfast/internal/platform/frame"
 )
 
 func TestWhatIsWrittenIsRead(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var wire bytes.Buffer
 		c := frame.NewConn(&wire, &wire)
-		kind := frame.Kind(rapid.IntRange(0, int(frame.Ping)).Draw(t, "kind"))
+		kind := frame.Kind(rapid.IntRange(0, int(frame.Offset)).Draw(t, "kind"))
 		size := rapid.OneOf(rapid.IntRange(0, 9), rapid.SampledFrom([]int{frame.MaxPayload - 1, frame.MaxPayload, frame.MaxPayload + 1, 3*frame.MaxPayload + 7})).Draw(t, "size")
 		sent := bytes.Repeat([]byte{rapid.Byte().Draw(t, "byte")}, size)
 		if err := c.Write(kind, sent); err != nil {
@@ -49,7 +49,7 @@ func TestBadFrames(t *testing.T) {
 		"half header":  {[]byte{1, 0}, io.ErrUnexpectedEOF},
 		"half payload": {[]byte{1, 0, 0, 0, 3, 'a'}, io.ErrUnexpectedEOF},
 		"no payload":   {[]byte{1, 0, 0, 0, 3}, io.ErrUnexpectedEOF},
-		"unknown kind": {[]byte{6, 0, 0, 0, 0}, nil},
+		"unknown kind": {[]byte{7, 0, 0, 0, 0}, nil},
 		"too long":     {append([]byte{1, 0, 0, 0x80, 1}, make([]byte, frame.MaxPayload+1)...), nil},
 		"4 GiB":        {[]byte{1, 0xff, 0xff, 0xff, 0xff}, nil},
 	} {

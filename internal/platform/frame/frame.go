@@ -3,7 +3,10 @@
 // four bytes, big-endian, and a payload of that length, at most MaxPayload.
 //
 //	to the server:  Stdin (empty: end of input), Resize (JSON of api.Size)
-//	to the client:  Stdout, Stderr, Ping (empty), Exit (JSON of api.ExecExit)
+//	to the client:  Stdout, Stderr, Ping (empty), Offset (JSON of Position), Exit (JSON of api.ExecExit)
+//
+// A stream of a detached command begins with an Offset, and has another one wherever
+// output was lost. The position of later output follows from the number of its bytes.
 //
 // Exit is the last frame. The server sends a Ping at intervals, which reveals a client
 // that has disconnected while the stream is idle. The connection limits the bytes in
@@ -34,7 +37,14 @@ const (
 	Resize Kind = 3
 	Exit   Kind = 4
 	Ping   Kind = 5
+	Offset Kind = 6
 )
+
+// Position is the payload of Offset.
+type Position struct {
+	Offset int64 `json:"offset"` // of the next byte in all output of the command
+	Lost   int64 `json:"lost"`   // bytes right before it that are no longer kept
+}
 
 const headerLen = 5
 
@@ -64,7 +74,7 @@ func (c *Conn) Read() (Kind, []byte, error) {
 		return 0, nil, unexpected(err)
 	}
 	k, n := Kind(h[0]), binary.BigEndian.Uint32(h[1:])
-	if k > Ping {
+	if k > Offset {
 		return 0, nil, fmt.Errorf("frame of unknown kind %d", k)
 	}
 	if n > MaxPayload {
