@@ -27,8 +27,9 @@ type held struct {
 	open    bool // the queue is open; take gives no verdicts any more
 	waiting []syn
 	known   map[flow]came
-	last    uint32 // id of the last received packet
-	remote  bool   // some came from another host
+	admit   map[netip.AddrPort]bool // sources that do not wait
+	last    uint32                  // id of the last received packet
+	remote  bool                    // some came from another host
 	stats   protect.Stats
 	failed  error // of serving
 }
@@ -47,7 +48,7 @@ type syn struct {
 }
 
 func newHeld(t protect.Target, q *nfqueue.Queue) *held {
-	h := &held{target: t, queue: q, known: make(map[flow]came)}
+	h := &held{target: t, queue: q, known: make(map[flow]came), admit: make(map[netip.AddrPort]bool)}
 	if t.Forwarded {
 		h.local = localAddrs()
 	}
@@ -110,7 +111,7 @@ func (h *held) take(p nfqueue.Packet, now time.Time) {
 	h.last = p.ID
 	switch {
 	case h.open:
-	case !meant || !s.syn:
+	case !meant || !s.syn || h.admit[f.from]:
 		h.note(h.queue.Accept(p.ID))
 	case h.known[f].waits:
 		h.note(h.queue.Drop(p.ID))
@@ -131,6 +132,18 @@ func (h *held) note(err error) {
 	if h.failed == nil {
 		h.failed = err
 	}
+}
+
+// Admit accepts the SYN of one source.
+func (h *held) Admit(from netip.AddrPort, _ sockdiag.Listener) (end func(), err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.admit[from] = true
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.admit, from)
+	}, nil
 }
 
 // Residue returns the name of the table if the kernel would not remove it.

@@ -95,6 +95,8 @@ type held struct {
 	stop     context.CancelFunc // of the count of connections
 	watching sync.WaitGroup
 
+	admitting sync.Mutex
+
 	mu    sync.Mutex
 	stats protect.Stats
 	since time.Time // when the first waiting connection was seen
@@ -108,6 +110,9 @@ func prepare(t protect.Target) (_ *prepared, err error) {
 	ls, err := t.Serving()
 	if err != nil {
 		return nil, err
+	}
+	if t.Asked && slices.ContainsFunc(ls, func(l sockdiag.Listener) bool { return l.MPTCP }) {
+		return nil, errors.New("the new server is to be asked whether it is ready, and a question cannot be steered to a Multipath TCP listener")
 	}
 	p := &prepared{others: make(map[uint64]bool)}
 	defer func() {
@@ -279,6 +284,9 @@ func (h *held) unpark(ctx context.Context) (err error) {
 			return e
 		}
 		defer func() { err = errors.Join(err, setting.Off()) }()
+	}
+	for _, l := range h.groups {
+		err = errors.Join(err, l.selector.EndPass())
 	}
 	pointed := h.point()
 	for _, l := range h.groups {
