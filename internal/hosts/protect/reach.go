@@ -32,9 +32,9 @@ func reachIn(path string) reach {
 	}
 }
 
-// reachPast connects to a listener past a hold. Only the connect needs that; an
+// ReachPast connects to a listener past a hold. Only the connect needs that; an
 // established connection is not held.
-func reachPast(h Held) reach {
+func ReachPast(h Held) func(ctx context.Context, to sockdiag.Listener) (net.Conn, error) {
 	return func(ctx context.Context, to sockdiag.Listener) (net.Conn, error) {
 		at := addressOf(to)
 		end := func() {}

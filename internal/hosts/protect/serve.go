@@ -249,7 +249,7 @@ func (s *server) hold(spec Spec) error {
 	}
 	k := &keeping{server: s, spec: spec, sockets: sk, held: h, start: start, ready: newReadiness(old, start), ended: make(chan ran, 1)}
 	k.ready.elsewhere = spec.Forwarded
-	k.asker = newAsker(asked, reachPast(h), k.program)
+	k.asker = newAsker(asked, ReachPast(h), k.program)
 	defer s.ledger.began(s.starter, spec, began, h)()
 	err = s.answer(answer{Op: opHold, Began: began})
 	if err != nil {

@@ -87,7 +87,8 @@ func selectInstructions(choice, passing int) asm.Instructions {
 	ipv4 := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_IP))
 	ins := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
-		asm.StoreImm(asm.R10, -sourceLen, 0, asm.DWord),
+		asm.Mov.Imm(asm.R2, 0),
+		asm.StoreMem(asm.R10, -sourceLen, asm.R2, asm.DWord),
 		asm.Mov.Imm(asm.R2, lastOfIPv4),
 		asm.LoadMem(asm.R3, asm.R6, mdProtocol, asm.Word),
 		asm.JEq.Imm(asm.R3, int32(ipv4), read),
