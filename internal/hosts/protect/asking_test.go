@@ -50,8 +50,8 @@ func lates() []late {
 	}
 }
 
-// New servers that listen before they are ready are hard-restarted three times under clients.
-// No client fails. With `--ready tcp`, as before, clients fail: the servers do refuse them.
+// New servers that listen before they are ready are restarted three times under clients, by
+// SIGKILL but for PostgreSQL. No client fails. With `--ready tcp`, as before, clients fail: the servers do refuse them.
 func TestReady(t *testing.T) {
 	needsRoot(t)
 	for _, l := range lates() {
@@ -61,11 +61,14 @@ func TestReady(t *testing.T) {
 			pidfile := first(t, l.uid, argv...)
 			poll.Until(t, "the server is ready", func() bool { return l.ask(address) == nil })
 			command := protecttest.Restart(pidfile, l.uid, 20*time.Millisecond, argv...)
+			if l.kind == ready.Postgres {
+				command = stopPostgres(t, argv, command)
+			}
 			restart := func(how string, backends ...protect.Name) (failed []error) {
 				for _, b := range backends {
 					c := startClients(t, 10*time.Millisecond, func() error { return l.ask(address) })
 					o := options(t, b, command, address)
-					o.Ready = check(t, how)
+					o.Ready, o.Limit = check(t, how), protecttest.Patience/2
 					r, err := protect.Run(t.Context(), o)
 					if err != nil || r.Released.Reason != protect.NewListens {
 						t.Errorf("--ready %s, %s: %+v, %v", how, b, r.Released, err)
@@ -183,6 +186,7 @@ func TestNeverReady(t *testing.T) {
 				pidfile := first(t, 0, argv...)
 				protecttest.AwaitListening(t, address)
 				o := options(t, b, protecttest.Restart(pidfile, 0, 0, argv...), address)
+				o.Drain = 0
 				o.Limit = 2 * time.Second
 				o.Ready = check(t, how)
 				c := startClients(t, 50*time.Millisecond, func() error { return askHTTP(address) })

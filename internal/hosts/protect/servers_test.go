@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -58,8 +59,7 @@ func isRun(t *testing.T, argv ...string) {
 
 // postgresServer makes a cluster, and returns a command that starts its server. Each start
 // recovers from an archive that has nothing and takes a while to say so: the server listens,
-// and refuses clients meanwhile. A start is repeated while a process of a killed server still
-// has its shared memory.
+// and refuses clients meanwhile.
 func postgresServer(t *testing.T, address string) []string {
 	t.Helper()
 	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
@@ -69,6 +69,12 @@ func postgresServer(t *testing.T, address string) []string {
 	bin, dir := filepath.Dir(found[len(found)-1]), ownDir(t)
 	isRun(t, append(asNobody(), bin+"/initdb", "-D", dir+"/data", "-U", "postgres", "-A", "trust", "--no-sync", "--no-locale", "-E", "UTF8")...)
 	host, port := hostPort(t, address)
+	t.Cleanup(func() {
+		if log, err := os.ReadFile(dir + "/data/log"); t.Failed() && err == nil {
+			text := strings.ReplaceAll(string(log), "FATAL:  the database system is starting up\n", "")
+			t.Logf("%s", text[:min(len(text), 5000)])
+		}
+	})
 	conf := fmt.Sprintf(`listen_addresses = '%s'
 port = %s
 unix_socket_directories = ''
@@ -79,7 +85,19 @@ restore_command = 'sleep 0.2; exit 1'
 	if err := os.WriteFile(dir+"/data/postgresql.auto.conf", []byte(conf), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	return []string{"sh", "-c", `touch "$1/recovery.signal"; until "$0" -D "$1" >>"$1/log" 2>&1; do sleep 0.05; done`, bin + "/postgres", dir + "/data"}
+	return []string{"sh", "-c", `touch "$1/recovery.signal" && exec "$0" -D "$1" >>"$1/log" 2>&1`, bin + "/postgres", dir + "/data"}
+}
+
+// stopPostgres returns a command that stops the server of postgresServer, and then runs
+// another one. A server that is killed in such a recovery does not always start again.
+func stopPostgres(t *testing.T, argv, then []string) []string {
+	t.Helper()
+	exe, err := os.Executable() // which the shell's /proc/self/exe is not
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := slices.Concat(asNobody(), []string{filepath.Join(filepath.Dir(argv[3]), "pg_ctl"), "-D", argv[4], "stop", "-s", "-m", "fast"})
+	return append([]string{"sh", "-c", strings.Join(stop, " ") + ` && exec "$0" "$@"`, exe}, then[1:]...)
 }
 
 // askPostgres opens a connection, as pgbench -C does for each transaction, and closes it.
