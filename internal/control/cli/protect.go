@@ -291,7 +291,7 @@ func (a *app) protectReport(r protect.Report) error {
 		if r.Drained.Left > 0 {
 			fmt.Fprintf(w, "%s unanswered when the command began\n", count(r.Drained.Left, "request"))
 		}
-		if a := r.Released.Ready; a != nil {
+		if a := r.Released.Ready; a != nil && a.Tries > 0 {
 			fmt.Fprintln(w, readyLine(*a))
 		}
 		if why := r.Released.Reason; why != protect.NewListens && why != "" {
@@ -318,7 +318,7 @@ func readyLine(a protect.Readiness) string {
 		asked += ": " + clean(a.Unasked)
 	case a.Ready:
 		asked += fmt.Sprintf(": ready %s after it listened, in the answer to question %d", inMs(a.Took), a.Tries)
-	case a.Tries > 0:
+	default:
 		asked += fmt.Sprintf(": not ready %s after it listened, in %s", inMs(a.Took), count(a.Tries, "question"))
 	}
 	if recognised {

@@ -41,8 +41,8 @@ func lates() []late {
 	auto := func(string) string { return "auto" }
 	health := func(a string) string { return "http://" + a + "/health" }
 	return []late{
-		{"Redis", redisServer, nobody, askRedis, auto, ready.Redis},
-		{"PostgreSQL", postgresServer, nobody, askPostgres, auto, ready.Postgres},
+		{"Redis", redisServer, unprivileged, askRedis, auto, ready.Redis},
+		{"PostgreSQL", postgresServer, unprivileged, askPostgres, auto, ready.Postgres},
 		{"HTTP", func(_ *testing.T, a string) []string { return stallServer(a, false) }, 0, askHTTP, health, ""},
 		{"HTTP over Multipath TCP", func(_ *testing.T, a string) []string { return stallServer(a, true) }, 0, askHTTP, health, ""},
 		{"program", func(_ *testing.T, a string) []string { return stallServer(a, false) }, 0, askHTTP,
@@ -114,7 +114,7 @@ func TestReadyPgbench(t *testing.T) {
 	bin, data := filepath.Dir(argv[3]), argv[4]
 	host, port := hostPort(t, address)
 	ctl := func(words ...string) []string {
-		return slices.Concat(asNobody(), []string{bin + "/pg_ctl", "-D", data, "-l", data + "/log"}, words)
+		return slices.Concat(asUnprivileged(), []string{bin + "/pg_ctl", "-D", data, "-l", data + "/log"}, words)
 	}
 	isRun(t, ctl("start", "-W")...)
 	t.Cleanup(func() { isRun(t, ctl("stop", "-m", "immediate")...) })
@@ -154,11 +154,11 @@ func TestReadyMariaDB(t *testing.T) {
 	argv := mariaServer(t, address)
 	dir := strings.TrimPrefix(argv[2], "--datadir=")
 	isRun(t, "mariadb-install-db", "--no-defaults", "--datadir="+dir, "--user=nobody", "--skip-test-db", "--auth-root-authentication-method=normal")
-	pidfile := first(t, nobody, argv...)
+	pidfile := first(t, unprivileged, argv...)
 	poll.Until(t, "the server is ready", func() bool { return askMaria(address) == nil })
 	c := startClients(t, 10*time.Millisecond, func() error { return askMaria(address) })
 	for range 3 {
-		o := options(t, protect.Auto, protecttest.Restart(pidfile, nobody, 20*time.Millisecond, argv...), address)
+		o := options(t, protect.Auto, protecttest.Restart(pidfile, unprivileged, 20*time.Millisecond, argv...), address)
 		o.Ready.Kind = ready.Auto
 		r, err := protect.Run(t.Context(), o)
 		if a := r.Released.Ready; err != nil || a == nil || !a.Ready || a.Asked[0].Kind != ready.MySQL || !a.Asked[0].Recognised {

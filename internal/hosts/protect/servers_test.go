@@ -19,8 +19,8 @@ import (
 	"holdfast/test/poll"
 )
 
-// nobody is the user `nobody`, as which servers run that refuse to run as root.
-const nobody = 65534
+// unprivileged is a user for servers that refuse to run as root.
+const unprivileged = 65534
 
 // ownDir makes a directory of that user.
 func ownDir(t *testing.T) string {
@@ -30,7 +30,7 @@ func ownDir(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chown(dir, nobody, nobody); err != nil {
+	if err := os.Chown(dir, unprivileged, unprivileged); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -45,9 +45,9 @@ func hostPort(t *testing.T, address string) (host, port string) {
 	return host, port
 }
 
-// asNobody begins a command that runs as that user.
-func asNobody() []string {
-	return []string{"setpriv", fmt.Sprintf("--reuid=%d", nobody), fmt.Sprintf("--regid=%d", nobody), "--clear-groups"}
+// asUnprivileged begins a command that runs as that user.
+func asUnprivileged() []string {
+	return []string{"setpriv", fmt.Sprintf("--reuid=%d", unprivileged), fmt.Sprintf("--regid=%d", unprivileged), "--clear-groups"}
 }
 
 func isRun(t *testing.T, argv ...string) {
@@ -67,7 +67,7 @@ func postgresServer(t *testing.T, address string) []string {
 		t.Fatal("these tests need PostgreSQL: apt-get install postgresql")
 	}
 	bin, dir := filepath.Dir(found[len(found)-1]), ownDir(t)
-	isRun(t, append(asNobody(), bin+"/initdb", "-D", dir+"/data", "-U", "postgres", "-A", "trust", "--no-sync", "--no-locale", "-E", "UTF8")...)
+	isRun(t, append(asUnprivileged(), bin+"/initdb", "-D", dir+"/data", "-U", "postgres", "-A", "trust", "--no-sync", "--no-locale", "-E", "UTF8")...)
 	host, port := hostPort(t, address)
 	t.Cleanup(func() {
 		if log, err := os.ReadFile(dir + "/data/log"); t.Failed() && err == nil {
@@ -96,7 +96,7 @@ func stopPostgres(t *testing.T, argv, then []string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := slices.Concat(asNobody(), []string{filepath.Join(filepath.Dir(argv[3]), "pg_ctl"), "-D", argv[4], "stop", "-s", "-m", "fast"})
+	stop := slices.Concat(asUnprivileged(), []string{filepath.Join(filepath.Dir(argv[3]), "pg_ctl"), "-D", argv[4], "stop", "-s", "-m", "fast"})
 	return append([]string{"sh", "-c", strings.Join(stop, " ") + ` && exec "$0" "$@"`, exe}, then[1:]...)
 }
 
@@ -135,7 +135,7 @@ func redisServer(t *testing.T, address string) []string {
 	host, port := hostPort(t, address)
 	argv := []string{"redis-server", "--bind", host, "--port", port, "--dir", dir, "--save", "", "--logfile", dir + "/log",
 		"--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024", "--enable-debug-command", "yes"}
-	s := protecttest.Start(t, nobody, argv...)
+	s := protecttest.Start(t, unprivileged, argv...)
 	for _, line := range []string{"DEBUG POPULATE 1000 key 64", "SAVE"} {
 		poll.Until(t, line, func() bool { return redis(address, line, "+OK") == nil })
 	}
