@@ -1,19 +1,24 @@
 package protect_test
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"holdfast"
 	"holdfast/internal/hosts/protect"
 	"holdfast/internal/hosts/protect/protecttest"
 	"holdfast/internal/hosts/protect/ready"
+	"holdfast/internal/platform/linux/proc"
 	"holdfast/test/lab/labtest"
 	"holdfast/test/poll"
 )
@@ -66,7 +71,7 @@ func TestReady(t *testing.T) {
 			}
 			restart := func(how string, backends ...protect.Name) (failed []error) {
 				for _, b := range backends {
-					c := startClients(t, 10*time.Millisecond, func() error { return l.ask(address) })
+					c := startClients(t, 25*time.Millisecond, func() error { return l.ask(address) })
 					o := options(t, b, command, address)
 					o.Ready, o.Limit = check(t, how), protecttest.Patience/2
 					r, err := protect.Run(t.Context(), o)
@@ -256,4 +261,41 @@ func TestNoSuchProgram(t *testing.T) {
 	if r, err := protect.Run(t.Context(), o); !errors.As(err, &no) || r.Backend != "" {
 		t.Errorf("%+v, %v", r, err)
 	}
+}
+
+// A protect that is killed while it runs a program ends the program, and releases all
+// connections.
+func TestProgramEndsWithProtect(t *testing.T) {
+	needsRoot(t)
+	before := protecttest.Look(t)
+	address := protecttest.FreePort(t)
+	protecttest.Start(t, 0, protecttest.GoServer(address, "plain")...)
+	protecttest.AwaitListening(t, address)
+	note := filepath.Join(t.TempDir(), "pid")
+	script := filepath.Join(t.TempDir(), "check")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\necho $$ >\""+note+"\"\nexec sleep 600\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b, err := json.Marshal(order{Addresses: []string{address}, LockDir: t.TempDir(), Command: []string{"true"}, Ready: "exec:" + script})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := protecttest.Start(t, 0, "/proc/self/exe", roleProtect, string(b))
+	pid := 0
+	poll.Until(t, "the program runs", func() bool {
+		text, _ := os.ReadFile(note) // it is not there yet
+		pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
+		return err == nil
+	})
+	if err := unix.Kill(s.Pid(), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	poll.Until(t, "the program has ended", func() bool {
+		st, err := proc.Host.Stat(pid)
+		return err != nil || st.State == 'Z'
+	})
+	if err := askHTTP(address); err != nil {
+		t.Error(err)
+	}
+	protecttest.NothingLeft(t, before)
 }

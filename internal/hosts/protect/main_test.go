@@ -17,6 +17,7 @@ import (
 	"holdfast/internal/hosts/protect"
 	"holdfast/internal/hosts/protect/builtin"
 	"holdfast/internal/hosts/protect/protecttest"
+	"holdfast/internal/hosts/protect/ready"
 	"holdfast/test/lab/labtest"
 )
 
@@ -95,6 +96,7 @@ type order struct {
 	Backend   protect.Name
 	LockDir   string
 	Command   []string
+	Ready     string // of --ready
 	// At is the step at which it does Do: kill-protect, kill-keeper,
 	// kill-command, kill-both (the command first) or kill-all (the keeper).
 	At, Do string
@@ -112,6 +114,13 @@ func protectMain(arg string) int {
 		Spec:  protect.Spec{Backend: o.Backend, Limit: 20 * time.Second},
 		Drain: time.Second, Wait: time.Minute, Command: o.Command, Stdout: os.Stdout, Stderr: os.Stderr,
 		Keeper: keeper(), LockDir: o.LockDir, Log: quiet(),
+	}
+	if o.Ready != "" {
+		var err error
+		if opts.Ready, err = ready.Parse(o.Ready); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 2
+		}
 	}
 	for _, a := range o.Addresses {
 		addr, err := protect.ParseAddress(a)

@@ -3,6 +3,7 @@ package protect
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"holdfast/internal/hosts/protect/ready"
@@ -71,8 +72,8 @@ func (p *Published) drain(ctx context.Context, limit time.Duration, overlap bool
 }
 
 // asker asks a new instance by check; nil: there is nothing to ask. It asks the old one to
-// recognise its protocol.
-func (p *Published) asker(ctx context.Context, check ready.Check, old instance, progs *programs) (*asker, error) {
+// recognise its protocol. outside are the published ports.
+func (p *Published) asker(ctx context.Context, check ready.Check, outside []uint16, old instance, progs *programs) (*asker, error) {
 	s, err := p.sockets(old)
 	if err != nil {
 		return nil, err
@@ -83,6 +84,9 @@ func (p *Published) asker(ctx context.Context, check ready.Check, old instance, 
 		return nil, err
 	}
 	asked := questions(ctx, check, s.ports(), ls, s.Target(Spec{}).Owners, reachIn(netns.OfProcess(old.pid)))
+	if len(p.Inside) == 1 && check.Kind == ready.HTTP && slices.Contains(outside, check.Port()) {
+		asked[0].Port = p.Inside[0]
+	}
 	a := newAsker(asked, nil, nil)
 	if a != nil && progs != nil {
 		a.program = progs.run

@@ -125,7 +125,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	k.programs = programs
 	var a *asker // of a server in a container; the keeper asks others
 	if o.Published != nil {
-		if a, err = o.Published.asker(ctx, o.Ready, old, programs); err != nil {
+		if a, err = o.Published.asker(ctx, o.Ready, o.Ports(), old, programs); err != nil {
 			return r, err
 		}
 		defer a.end()
