@@ -125,13 +125,14 @@ func TestReadyPgbench(t *testing.T) {
 	t.Cleanup(func() { isRun(t, ctl("stop", "-m", "immediate")...) })
 	poll.Until(t, "the server is ready", func() bool { return askPostgres(address) == nil })
 	isRun(t, bin+"/pgbench", "-h", host, "-p", port, "-U", "postgres", "-i", "-q", "postgres")
-	load := exec.Command(bin+"/pgbench", "-h", host, "-p", port, "-U", "postgres", "-C", "-S", "-n", "-c", "4", "-T", "30", "postgres")
+	load := exec.Command(bin+"/pgbench", "-h", host, "-p", port, "-U", "postgres", "-C", "-S", "-n", "-c", "4", "-j", "4", "-T", "20", "postgres")
 	var out strings.Builder
 	load.Stdout, load.Stderr = &out, &out
 	if err := load.Start(); err != nil {
 		t.Fatal(err)
 	}
-	// "smart" lets the clients of the old server end; new ones wait.
+	// "smart" lets the clients of the old server end, and new ones wait. A thread of pgbench that
+	// waits to connect serves no other client, so each client has its own.
 	script := strings.Join(ctl("stop", "-m", "smart"), " ") + " && touch " + data + "/recovery.signal && " + strings.Join(ctl("start", "-W"), " ")
 	for range 3 {
 		o := options(t, protect.Auto, []string{"sh", "-c", script}, address)

@@ -139,6 +139,9 @@ type Stats struct {
 	// Longest is the longest wait of one connection; an upper bound if the
 	// backend does not see each connection.
 	Longest time.Duration `json:"longest_ns"`
+	// Waits are the quantiles of the waits of released connections; nil: none was
+	// released, or the backend does not measure them.
+	Waits *Quantiles `json:"waits,omitempty"`
 }
 
 // Backend is a method of holding connections. Its methods are called from any

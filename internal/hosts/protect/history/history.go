@@ -42,6 +42,9 @@ type Hold struct {
 	// Held is how many connections waited, Longest the longest wait of one.
 	Held    int           `json:"held"`
 	Longest time.Duration `json:"longest_ns"`
+	// Waits are quantiles of the waits; nil: none waited, or the backend does not measure
+	// them.
+	Waits *protect.Quantiles `json:"waits,omitempty"`
 	// Unanswered counts the requests that the command cut off.
 	Unanswered int `json:"unanswered,omitempty"`
 	// Ready is how the new server was asked; nil: it was not.
@@ -88,7 +91,7 @@ func HoldOf(o protect.Options, r protect.Report) Hold {
 	return Hold{
 		At: time.Now().UTC(), Ports: ports[:min(len(ports), maxPorts)], Program: filepath.Base(o.Command[0]),
 		Backend: r.Backend, Installed: r.Installed, Took: r.Released.Held,
-		Held: r.Released.Stats.Held, Longest: r.Released.Stats.Longest,
+		Held: r.Released.Stats.Held, Longest: r.Released.Stats.Longest, Waits: r.Released.Stats.Waits,
 		Unanswered: r.Drained.Left, Ready: readyOf(r.Released.Ready), Reason: r.Released.Reason, ExitCode: r.ExitCode,
 	}
 }

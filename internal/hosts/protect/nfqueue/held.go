@@ -31,7 +31,8 @@ type held struct {
 	last    uint32                  // id of the last received packet
 	remote  bool                    // some came from another host
 	stats   protect.Stats
-	failed  error // of serving
+	waits   protect.Waits // of released connects
+	failed  error         // of serving
 }
 
 // came is a connect whose SYN was received.
@@ -159,7 +160,7 @@ func (h *held) Stats() protect.Stats {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.stats
-	s.Waiting = len(h.waiting)
+	s.Waiting, s.Waits = len(h.waiting), h.waits.Quantiles(s.Longest)
 	if len(h.waiting) > 0 {
 		s.Longest = max(s.Longest, time.Since(h.waiting[0].at))
 	}
@@ -251,10 +252,17 @@ func (h *held) release(n int) int {
 	for _, s := range h.waiting[:n] {
 		h.note(h.queue.Accept(s.id))
 		h.known[s.flow] = came{h.known[s.flow].seq, false}
-		h.stats.Longest = max(h.stats.Longest, time.Since(s.at))
+		h.waited(s)
 	}
 	h.waiting = h.waiting[n:]
 	return waited
+}
+
+// waited records the wait of a released connect. The lock is held.
+func (h *held) waited(s syn) {
+	took := time.Since(s.at)
+	h.waits.Add(took, 1)
+	h.stats.Longest = max(h.stats.Longest, took)
 }
 
 // end releases everything at once and leaves nothing.
@@ -263,7 +271,7 @@ func (h *held) end() error {
 	h.open = true
 	err := errors.Join(h.failed, h.queue.OpenUp(h.last))
 	for _, s := range h.waiting {
-		h.stats.Longest = max(h.stats.Longest, time.Since(s.at))
+		h.waited(s)
 	}
 	h.waiting = nil
 	h.mu.Unlock()

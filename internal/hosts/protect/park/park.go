@@ -100,6 +100,13 @@ type held struct {
 	mu    sync.Mutex
 	stats protect.Stats
 	since time.Time // when the first waiting connection was seen
+	came  []arrival
+}
+
+// arrival is a number of connections that were first seen together.
+type arrival struct {
+	at time.Time
+	n  int
 }
 
 // prepare duplicates the old listeners and loads the programs.
@@ -246,6 +253,9 @@ func (h *held) count() {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if more := n - h.stats.Held; more > 0 { // the queue only grows
+		h.came = append(h.came, arrival{time.Now(), more})
+	}
 	h.stats.Waiting, h.stats.Held = n, max(h.stats.Held, n)
 	if n > 0 && h.since.IsZero() {
 		h.since = time.Now()
@@ -253,6 +263,15 @@ func (h *held) count() {
 	if !h.since.IsZero() {
 		h.stats.Longest = time.Since(h.since) + look
 	}
+}
+
+// waits returns the quantiles of the waits until now, up to look too long. The lock is held.
+func (h *held) waits(now time.Time) *protect.Quantiles {
+	var w protect.Waits
+	for _, a := range h.came {
+		w.Add(now.Sub(a.at)+look, a.n)
+	}
+	return w.Quantiles(h.stats.Longest)
 }
 
 // handshakes limits the wait for the last packet of handshakes that began before the
@@ -306,6 +325,7 @@ func (h *held) unpark(ctx context.Context) (err error) {
 	}
 	h.mu.Lock()
 	h.stats.Waiting = 0
+	h.stats.Waits = h.waits(time.Now())
 	h.mu.Unlock()
 	h.awaitHandshakes(ctx)
 	h.watching.Wait() // for a search that exceeded pointTime

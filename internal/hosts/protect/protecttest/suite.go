@@ -187,8 +187,12 @@ func testHold(t *testing.T, b protect.Backend, addresses []string, more ...strin
 	}
 	release(t, h)
 	c.Wait(t)
-	if s := h.Stats(); s.Held != all || s.Waiting != 0 || s.Longest <= 0 {
+	s := h.Stats()
+	if s.Held != all || s.Waiting != 0 || s.Longest <= 0 {
 		t.Errorf("stats after the release: %+v, want %d held", s, all)
+	}
+	if q := s.Waits; b.Name() != protect.Plug && (q == nil || q.P50 <= 0 || q.P50 > q.P90 || q.P90 > q.P99 || q.P99 > s.Longest) {
+		t.Errorf("waits: %+v, the longest %v", q, s.Longest)
 	}
 	for _, a := range addresses {
 		if _, err := Ask(dialable(a), "/"); err != nil {
