@@ -22,7 +22,7 @@ need docker=docker.io dockerd=docker.io busybox=busybox-static nginx=nginx-light
   haproxy=haproxy iptables=iptables apparmor_parser=apparmor \
   chromium=chromium gcc=gcc shellcheck=shellcheck git=git \
   perf=linux-perf dbus-daemon=dbus-daemon qemu-system-x86_64=qemu-system-x86 \
-  mariadbd=mariadb-server-core mariadb=mariadb-client-core docker-registry=docker-registry docker-compose=docker-compose \
+  mariadbd=mariadb-server-core mariadb=mariadb-client-core redis-server=redis-server pg_ctlcluster=postgresql docker-registry=docker-registry docker-compose=docker-compose \
   promtool=prometheus systemd-analyze=systemd mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs fuse-overlayfs=fuse-overlayfs
 [[ -e /usr/include/stdio.h ]] || need libc-headers=libc6-dev # for the race detector
 # By default a program with the race detector waits for one second at its exit for

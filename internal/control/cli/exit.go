@@ -24,6 +24,7 @@ const (
 	exitBoot        = 7
 	exitNotNow      = 8
 	exitFindings    = 9
+	exitNotReady    = 10
 	exitInterrupted = 130 // 128 + SIGINT, as in shells
 )
 
@@ -46,6 +47,7 @@ const exitCodesText = `Exit codes of all commands:
     7  the session's container did not become ready
     8  not now: the node is draining, or too many are waiting
     9  the doctor found something that slows containers down
+   10  the server that was restarted listens, and did not become ready in time
   130  interrupted
 
 "holdfast session exec" and "holdfast session attach" exit with the exit code of the

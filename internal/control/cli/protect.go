@@ -16,6 +16,7 @@ import (
 	"holdfast"
 	"holdfast/internal/hosts/protect"
 	"holdfast/internal/hosts/protect/history"
+	"holdfast/internal/hosts/protect/ready"
 	"holdfast/internal/platform/linux/netns"
 )
 
@@ -30,6 +31,7 @@ type protectFlags struct {
 	drain     time.Duration
 	overlap   bool
 	backend   string
+	ready     string
 	check     bool
 }
 
@@ -48,9 +50,19 @@ Without --port and --listen, the ports are those on which --pid or --unit listen
 The hold ends when the new server listens and the old one does not, when the command
 has ended and the server has kept its sockets, when a signal has ended the command,
 or after --timeout. It also ends if this process is killed. The exit code is that of
-the command. It needs root.`,
+the command, or 10 if that was 0 and the server did not become ready in time. It needs
+root.
+
+With --ready the server also has to answer that it is ready: postgres, mysql or redis
+ask in that protocol, an http:// URL has to be answered with a status from 200 to 399,
+and exec:PROGRAM runs a program, whose exit code 0 means ready. The words {host} and
+{port} in its arguments are an address at which it reaches the new server; there is no
+shell. With auto, PostgreSQL, MySQL, MariaDB and Redis are recognised and asked. tcp asks
+nothing.`,
 		Example: "  holdfast protect --port 16000 -- systemctl restart haproxy\n" +
 			"  holdfast protect --unit nginx -- systemctl restart nginx\n" +
+			"  holdfast protect --port 8080 --ready http://localhost:8080/health -- systemctl restart app\n" +
+			"  holdfast protect --port 5432 --ready \"exec:pg_isready -h {host} -p {port}\" -- pg_ctlcluster 15 main restart\n" +
 			"  holdfast protect --port 80 --port 443 --check",
 		RunE: func(cmd *cobra.Command, words []string) error {
 			o, err := p.options(cmd, words)
@@ -87,8 +99,10 @@ the command. It needs root.`,
 	f.DurationVar(&p.drain, "drain", time.Second, "longest time that the command waits for running requests, with --overlap for connections not yet accepted; 0 does not wait")
 	f.BoolVar(&p.overlap, "overlap", false, "the new server listens before the old one stops, and the old one finishes its requests itself (as haproxy -sf)")
 	f.StringVar(&p.backend, "backend", string(protect.Auto), "backend: auto, park, nfqueue, migrate or plug")
+	f.StringVar(&p.ready, "ready", string(ready.Auto), "when the new server is ready: auto, tcp, postgres, mysql, redis, an http:// URL, or exec:PROGRAM [ARG...]")
 	f.BoolVar(&p.check, "check", false, "only show which backends work here, and why others do not")
 	completeWords(cmd, "backend", backendNames()...)
+	completeWords(cmd, "ready", texts(ready.Words())...)
 	return cmd
 }
 
@@ -105,6 +119,9 @@ func (p *protectFlags) options(cmd *cobra.Command, words []string) (protect.Opti
 		return o, usage(cmd, err)
 	}
 	var err error
+	if o.Ready, err = ready.Parse(p.ready); err != nil {
+		return o, usage(cmd, fmt.Errorf("--ready: %w", err))
+	}
 	if o.Addresses, err = addresses(p.ports, p.listen); err != nil {
 		return o, usage(cmd, err)
 	}
@@ -243,6 +260,8 @@ func (a *app) protectRun(ctx context.Context, o protect.Options) error {
 	switch {
 	case err != nil && r.ExitCode != 0:
 		return &exitError{err: fmt.Errorf("the command failed (exit code %d), and %w", r.ExitCode, err), code: r.ExitCode}
+	case errors.Is(err, protect.ErrNotReady):
+		return &exitError{err: err, code: exitNotReady}
 	case err != nil:
 		return err
 	case r.ExitCode != 0:
@@ -272,10 +291,40 @@ func (a *app) protectReport(r protect.Report) error {
 		if r.Drained.Left > 0 {
 			fmt.Fprintf(w, "%s unanswered when the command began\n", count(r.Drained.Left, "request"))
 		}
+		if a := r.Released.Ready; a != nil && a.Tries > 0 {
+			fmt.Fprintln(w, readyLine(*a))
+		}
 		if why := r.Released.Reason; why != protect.NewListens && why != "" {
 			fmt.Fprintf(w, "released because %s\n", why)
 		}
 	})
+}
+
+// readyLine describes how the new server was asked.
+func readyLine(a protect.Readiness) string {
+	var how []string
+	recognised := false
+	for _, q := range a.Asked {
+		text := clean(q.String())
+		if q.Recognised {
+			text += fmt.Sprintf(" (recognised on port %d)", q.Port)
+		}
+		how = append(how, text)
+		recognised = recognised || q.Recognised
+	}
+	asked := "asked by " + strings.Join(how, ", ")
+	switch {
+	case a.Unasked != "":
+		asked += ": " + clean(a.Unasked)
+	case a.Ready:
+		asked += fmt.Sprintf(": ready %s after it listened, in the answer to question %d", inMs(a.Took), a.Tries)
+	default:
+		asked += fmt.Sprintf(": not ready %s after it listened, in %s", inMs(a.Took), count(a.Tries, "question"))
+	}
+	if recognised {
+		asked += "; --ready tcp asks nothing"
+	}
+	return asked
 }
 
 // inMs formats a time in milliseconds.

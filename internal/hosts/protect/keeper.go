@@ -43,6 +43,7 @@ type Keeper struct {
 	standing  bool        // it survives this process
 	installed []Installed // what a standing one is prepared for
 	locks     []*Lock     // a standing one gets them with the hold
+	programs  *programs   // nil: the check is no program
 	log       *slog.Logger
 
 	asking   sync.Mutex // held through each question and its answer
@@ -72,7 +73,12 @@ func (k *Keeper) begin(conn *net.UnixConn) {
 	k.released = make(chan Released, 1)
 	k.conn = child.Talk(conn, maxMessage, child.Handlers[answer]{
 		Divert: func(a answer) (reply, more bool) {
-			if a.Op != opReleased {
+			switch a.Op {
+			case opRun:
+				k.run(a.Run)
+				return false, true
+			case opReleased:
+			default:
 				return true, true
 			}
 			select {
@@ -88,6 +94,20 @@ func (k *Keeper) begin(conn *net.UnixConn) {
 				_, _ = k.process.Wait() // it has closed its socket: it ends, or is dead
 			}
 		},
+	})
+}
+
+// run runs the program of the check, and tells the keeper how it ended.
+func (k *Keeper) run(r run) {
+	if k.programs == nil {
+		return
+	}
+	k.programs.running.Go(func() {
+		how := ran{Number: r.Number}
+		if err := k.programs.run(k.programs.ctx, r.At); err != nil {
+			how.Error = err.Error()
+		}
+		_ = k.send(request{Op: opRan, Ran: how}) // a keeper that is gone needs no answer
 	})
 }
 

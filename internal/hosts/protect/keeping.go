@@ -2,6 +2,9 @@ package protect
 
 import (
 	"context"
+	"errors"
+	"maps"
+	"net/netip"
 	"time"
 )
 
@@ -13,6 +16,11 @@ type keeping struct {
 	held    Held
 	start   time.Time
 	ready   *readiness
+	asker   *asker // nil: the new server is not asked
+	why     Reason // to release, once the new server is ready
+
+	number int      // of the last program
+	ended  chan ran // programs
 }
 
 const (
@@ -43,6 +51,11 @@ func (k *keeping) run() error {
 			if reason != "" {
 				return k.release(reason)
 			}
+		case r := <-k.asker.replies():
+			// The server that answered may have ended since.
+			if k.asker.heard(r, time.Now()) && k.why != "" && maps.Equal(r.of, k.ready.last) {
+				return k.release(k.why)
+			}
 		case now := <-tick.C:
 			if reason := k.look(now); reason != "" {
 				return k.release(reason)
@@ -68,6 +81,11 @@ func (k *keeping) handle(r request) (Reason, error) {
 		k.ready.exit(r.Killed, time.Now())
 	case opRelease:
 		return AskedFor, nil
+	case opRan:
+		select {
+		case k.ended <- r.Ran:
+		default: // no program is awaited
+		}
 	default:
 		return "", k.answer(answer{Op: r.Op, Error: "a hold is already in progress"})
 	}
@@ -80,11 +98,42 @@ func (k *keeping) look(now time.Time) Reason {
 	if err != nil {
 		return "" // the limit ends the hold
 	}
-	return k.ready.judge(ls, now)
+	reason := k.ready.judge(ls, now)
+	if k.asker == nil || reason == CommandKill {
+		return reason
+	}
+	if k.why = reason; reason != "" {
+		k.asker.try(ls, now)
+	}
+	return ""
+}
+
+// program makes the starter run the program of its check, and waits for its end. It is
+// called from the asker's goroutine.
+func (k *keeping) program(ctx context.Context, at netip.AddrPort) error {
+	k.number++
+	if err := k.answer(answer{Op: opRun, Run: run{k.number, at}}); err != nil {
+		return err
+	}
+	for {
+		select {
+		case r := <-k.ended:
+			if r.Number != k.number {
+				continue // an earlier one, which was late
+			}
+			if r.Error != "" {
+				return errors.New(r.Error)
+			}
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // release ends the hold and reports its result.
 func (k *keeping) release(why Reason) error {
+	asked := k.asker.end()
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), releaseLimit)
 	defer cancel()
@@ -94,7 +143,7 @@ func (k *keeping) release(why Reason) error {
 	err := k.held.Release(ctx)
 	r := Released{
 		Reason: why, Stats: k.held.Stats(), Took: time.Since(begin), Held: time.Since(k.start),
-		Listening: k.sockets.listening(),
+		Listening: k.sockets.listening(), Ready: asked,
 	}
 	if err != nil {
 		r.Error = err.Error()

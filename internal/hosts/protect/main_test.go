@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"syscall"
 	"testing"
@@ -15,6 +17,7 @@ import (
 	"holdfast/internal/hosts/protect"
 	"holdfast/internal/hosts/protect/builtin"
 	"holdfast/internal/hosts/protect/protecttest"
+	"holdfast/internal/hosts/protect/ready"
 	"holdfast/test/lab/labtest"
 )
 
@@ -24,6 +27,7 @@ const (
 	roleBare      = "bare-keeper" // without any backend
 	roleProtect   = "protect"
 	roleNeighbour = "neighbour"
+	roleStall     = "stall" // a server that is ready later than it listens
 )
 
 func TestMain(m *testing.M) {
@@ -40,6 +44,8 @@ func TestMain(m *testing.M) {
 			syscall.Exit(protect.Main(args, builtin.Backends(), quiet()))
 		case roleBare:
 			syscall.Exit(protect.Main(args, nil, quiet()))
+		case roleStall:
+			os.Exit(stallMain(args[0], args[1] == "mptcp"))
 		case roleNeighbour:
 			os.Exit(neighbourMain())
 		case roleProtect:
@@ -60,12 +66,37 @@ func quiet() *slog.Logger {
 
 func keeper() []string { return []string{"/proc/self/exe", roleKeeper} }
 
+// stallMain is the main function of stallServer.
+func stallMain(address string, mptcp bool) int {
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(mptcp)
+	l, err := lc.Listen(context.Background(), "tcp", address)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "server:", err)
+		return 1
+	}
+	up := time.Now().Add(stallFor)
+	fmt.Fprintln(os.Stderr, "server:", http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch ready := time.Now().After(up); {
+		case ready:
+			fmt.Fprintln(w, "pong")
+		case r.URL.Path == "/health":
+			w.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			time.Sleep(time.Until(up))
+			panic(http.ErrAbortHandler) // ends the connection
+		}
+	})))
+	return 1
+}
+
 // order has the instructions for a protect process.
 type order struct {
 	Addresses []string
 	Backend   protect.Name
 	LockDir   string
 	Command   []string
+	Ready     string // of --ready
 	// At is the step at which it does Do: kill-protect, kill-keeper,
 	// kill-command, kill-both (the command first) or kill-all (the keeper).
 	At, Do string
@@ -83,6 +114,13 @@ func protectMain(arg string) int {
 		Spec:  protect.Spec{Backend: o.Backend, Limit: 20 * time.Second},
 		Drain: time.Second, Wait: time.Minute, Command: o.Command, Stdout: os.Stdout, Stderr: os.Stderr,
 		Keeper: keeper(), LockDir: o.LockDir, Log: quiet(),
+	}
+	if o.Ready != "" {
+		var err error
+		if opts.Ready, err = ready.Parse(o.Ready); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 2
+		}
 	}
 	for _, a := range o.Addresses {
 		addr, err := protect.ParseAddress(a)

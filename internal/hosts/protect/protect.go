@@ -29,6 +29,9 @@ var (
 	ErrTaken = errors.New("another protect holds it")
 	// ErrNoBackend means that no backend works here.
 	ErrNoBackend = errors.New("no backend works here")
+	// ErrNotAdmitted means that a backend cannot let a connection to a listener through
+	// while it holds the others.
+	ErrNotAdmitted = errors.New("the new server cannot be asked")
 )
 
 // Name names a backend.
@@ -100,6 +103,9 @@ type Target struct {
 	Forwarded bool
 	// Overlap says that the new server listens before the old one stops.
 	Overlap bool
+	// Asked says that the new server is asked whether it is ready before the release
+	// (Held.Admit).
+	Asked bool
 	// Owners finds the processes that have listeners open, and returns them by
 	// the inodes of the sockets. It searches first the processes known to have the
 	// old listeners, then all, which takes about 10 ms. It may be called from any
@@ -133,6 +139,9 @@ type Stats struct {
 	// Longest is the longest wait of one connection; an upper bound if the
 	// backend does not see each connection.
 	Longest time.Duration `json:"longest_ns"`
+	// Waits are the quantiles of the waits of released connections; nil: none was
+	// released, or the backend does not measure them.
+	Waits *Quantiles `json:"waits,omitempty"`
 }
 
 // Backend is a method of holding connections. Its methods are called from any
@@ -163,6 +172,11 @@ type Held interface {
 	// nothing is left in the kernel. The error says what could not be tidied up,
 	// or that some connections were not let through.
 	Release(ctx context.Context) error
+	// Admit lets one connection through while all others wait: the new server is asked
+	// whether it is ready. from is its source, a bound socket of this process; to is the
+	// listener to which it will connect. The caller calls end when it is connected, and
+	// before Release. Error: ErrNotAdmitted. It may be called from any goroutine.
+	Admit(from netip.AddrPort, to sockdiag.Listener) (end func(), err error)
 	// Residue describes, in a format of the backend for Tidy, the kernel state that
 	// outlives this process if it is killed; "": none. The residue delays no
 	// connection, but the original state is not restored.

@@ -3,8 +3,10 @@ package protect
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
+	"holdfast/internal/hosts/protect/ready"
 	"holdfast/internal/platform/linux/netns"
 	"holdfast/internal/platform/linux/proc"
 	"holdfast/internal/platform/linux/sockdiag"
@@ -69,9 +71,32 @@ func (p *Published) drain(ctx context.Context, limit time.Duration, overlap bool
 	return s.Drain(limit, overlap, ctx.Done())
 }
 
-// await waits until another instance than old listens on all ports. Once the
-// command has ended, it also returns when old has kept listening for settled.
-func (p *Published) await(ctx context.Context, old instance, exited <-chan struct{}) error {
+// asker asks a new instance by check; nil: there is nothing to ask. It asks the old one to
+// recognise its protocol. outside are the published ports.
+func (p *Published) asker(ctx context.Context, check ready.Check, outside []uint16, old instance, progs *programs) (*asker, error) {
+	s, err := p.sockets(old)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	ls, err := s.Listeners()
+	if err != nil {
+		return nil, err
+	}
+	asked := questions(ctx, check, s.ports(), ls, s.Target(Spec{}).Owners, reachIn(netns.OfProcess(old.pid)))
+	if len(p.Inside) == 1 && check.Kind == ready.HTTP && slices.Contains(outside, check.Port()) {
+		asked[0].Port = p.Inside[0]
+	}
+	a := newAsker(asked, nil, nil)
+	if a != nil && progs != nil {
+		a.program = progs.run
+	}
+	return a, nil
+}
+
+// await waits until another instance than old listens on all ports, and a is answered. Once
+// the command has ended, it also returns when old has kept listening for settled.
+func (p *Published) await(ctx context.Context, old instance, a *asker, exited <-chan struct{}) error {
 	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
 	var quiet time.Time // since when the command has ended and old listens
@@ -88,7 +113,7 @@ func (p *Published) await(ctx context.Context, old instance, exited <-chan struc
 			}
 		default:
 		}
-		if well && (now != old || !quiet.IsZero() && time.Since(quiet) > settled) {
+		if well && (now != old || !quiet.IsZero() && time.Since(quiet) > settled) && p.ready(ctx, now, a) {
 			return nil
 		}
 		select {
@@ -96,6 +121,33 @@ func (p *Published) await(ctx context.Context, old instance, exited <-chan struc
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
+	}
+}
+
+// ready asks an instance whether it is ready.
+func (p *Published) ready(ctx context.Context, i instance, a *asker) bool {
+	if a == nil {
+		return true
+	}
+	s, err := p.sockets(i)
+	if err != nil {
+		return false
+	}
+	defer s.Close()
+	ls, err := s.Listeners()
+	if err != nil {
+		return false
+	}
+	a.reach = reachIn(netns.OfProcess(i.pid))
+	a.try(ls, time.Now())
+	if !a.open {
+		return false // it is too early
+	}
+	select {
+	case r := <-a.replies():
+		return a.heard(r, time.Now())
+	case <-ctx.Done():
+		return false
 	}
 }
 

@@ -72,8 +72,19 @@ func TestPublishedPort(t *testing.T) {
 		}
 		t.Logf("%+v", r)
 	}
+	for url, ready := range map[string]bool{"http://localhost:18085/": true, "http://localhost:1/": false} {
+		o.Ready, o.Limit = check(t, url), protecttest.Patience
+		if !ready {
+			o.Limit = 5 * time.Second
+		}
+		r, err := protect.Run(t.Context(), o)
+		if a := r.Released.Ready; a == nil || a.Ready != ready || errors.Is(err, protect.ErrNotReady) == ready {
+			t.Errorf("asked by %s: %+v, %v", url, a, err)
+		}
+	}
+	o.Ready, o.Limit = check(t, "auto"), protecttest.Patience
 	installed(t, o)
-	if r, err := protect.Run(t.Context(), o); err != nil || !r.Installed || r.Released.Stats.Held == 0 {
+	if r, err := protect.Run(t.Context(), o); err != nil || r.Released.Ready != nil || !r.Installed || r.Released.Stats.Held == 0 {
 		t.Errorf("installed: %+v, %v", r, err)
 	}
 	noneFailed(t, here)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/hosts/protect/ready"
 )
 
 // Options say which addresses to protect, and which command runs meanwhile.
@@ -101,6 +102,13 @@ func Run(ctx context.Context, o Options) (Report, error) {
 			return r, holdfast.WithHint(errNotRunning, "`docker ps -a` shows its state")
 		}
 	}
+	var programs *programs
+	if o.Ready.Kind == ready.Exec {
+		if programs, err = newPrograms(o.Ready.Argv, o.Netns); err != nil {
+			return r, err
+		}
+		defer programs.close()
+	}
 	step := o.stopwatch(&r)
 	lockCtx, cancel := context.WithTimeout(ctx, o.Wait)
 	locks, err := LockPorts(lockCtx, o.LockDir, o.Netns, o.Ports())
@@ -114,6 +122,14 @@ func Run(ctx context.Context, o Options) (Report, error) {
 		return r, err
 	}
 	defer func() { k.Close() }() // k may have been replaced
+	k.programs = programs
+	var a *asker // of a server in a container; the keeper asks others
+	if o.Published != nil {
+		if a, err = o.Published.asker(ctx, o.Ready, o.Ports(), old, programs); err != nil {
+			return r, err
+		}
+		defer a.end()
+	}
 	for _, l := range locks {
 		if l.left == nil {
 			continue
@@ -135,6 +151,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 		if k, err = StartKeeper(o.keeperOptions(locks)); err != nil {
 			return r, err
 		}
+		k.programs = programs
 		hung = time.AfterFunc(o.Limit+closeLimit, k.kill)
 		began, err = k.Hold(ctx, o.Spec)
 	}
@@ -147,7 +164,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	}
 	r.Backend, r.Refused = began.Backend, began.Refused
 	step("hold")
-	err = o.runHeld(ctx, &r, k, path, old, step)
+	err = o.runHeld(ctx, &r, k, path, old, a, step)
 	left := r.Released.Error != ""
 	if errors.Is(err, ErrKeeperGone) && began.Residue != nil {
 		e := o.tidyAfter(*began.Residue, locks)
@@ -229,7 +246,7 @@ func (o Options) tidyAfter(left Residue, locks []*Lock) error {
 
 // runHeld drains, runs the command and waits for the release while the hold is
 // in place.
-func (o Options) runHeld(ctx context.Context, r *Report, k *Keeper, path string, old instance, step func(string)) (err error) {
+func (o Options) runHeld(ctx context.Context, r *Report, k *Keeper, path string, old instance, a *asker, step func(string)) (err error) {
 	if o.Drain > 0 {
 		drain := k.Drain
 		if o.Published != nil {
@@ -248,22 +265,28 @@ func (o Options) runHeld(ctx context.Context, r *Report, k *Keeper, path string,
 	}
 	step("start")
 	exited := make(chan struct{})
+	settle := func() {}
 	if o.Published != nil {
 		ctx, cancel := context.WithCancel(ctx)
 		var waiting sync.WaitGroup
-		defer waiting.Wait()
-		defer cancel()
 		waiting.Go(func() {
-			if o.Published.await(ctx, old, exited) == nil {
+			if o.Published.await(ctx, old, a, exited) == nil {
 				_ = k.Release() // if the keeper is gone, there is nothing to release
 			}
 		})
+		settle = func() {
+			cancel()
+			waiting.Wait()
+			r.Released.Ready = a.end()
+		}
 	}
-	return finish(ctx, r, k, cmd, exited, step)
+	err = finish(ctx, r, k, cmd, exited, step)
+	settle()
+	return errors.Join(err, r.Released.err())
 }
 
 // finish waits for the end of the command and of the hold, in any order. It closes
-// exited at the end of the command.
+// exited at the end of the command. Error: ErrKeeperGone, or the command's end is unknown.
 func finish(ctx context.Context, r *Report, k *Keeper, cmd *exec.Cmd, exited chan<- struct{}, step func(string)) error {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
@@ -292,11 +315,26 @@ func finish(ctx context.Context, r *Report, k *Keeper, cmd *exec.Cmd, exited cha
 			step("release")
 		}
 	}
-	return errors.Join(keeperErr, r.Released.err())
+	return keeperErr
+}
+
+// ErrNotReady reports that the new server listens, and was not ready when the hold ended.
+var ErrNotReady = errors.New("the time is up and the new server is not ready: the waiting connections were let through")
+
+// unready returns ErrNotReady if the server was asked and the hold ended before it was ready.
+func (r Released) unready() error {
+	if r.Reason != TimeUp || r.Ready == nil || r.Ready.Tries == 0 || r.Ready.Ready {
+		return nil
+	}
+	return holdfast.WithHint(fmt.Errorf("%w; its last answer: %s", ErrNotReady, r.Ready.Last),
+		"check the server; --timeout sets how long to wait for it, and --ready how it is asked")
 }
 
 // err returns the error for the operator that the end of a hold calls for.
 func (r Released) err() error {
+	if err := r.unready(); err != nil {
+		return err
+	}
 	switch {
 	case r.Reason == TimeUp && !r.Listening:
 		return holdfast.WithHint(errors.New("the time is up and no server listens: the waiting connections were let through and are refused"),

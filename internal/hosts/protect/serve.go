@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -141,7 +142,7 @@ func (s *server) handle(r request) error {
 	switch r.Op {
 	case opHold:
 		return s.hold(r.Spec)
-	case opExited, opRelease: // of a hold that has ended by itself
+	case opExited, opRelease, opRan: // of a hold that has ended by itself
 		return nil
 	case opProbe:
 		a.Probes, err = s.probe(r.Spec)
@@ -232,19 +233,27 @@ func (s *server) hold(spec Spec) error {
 	if err != nil {
 		return refuse(err)
 	}
+	var asked []Asked
+	if !spec.Forwarded { // else the starter asks it, in the server's namespace
+		asked = questions(context.Background(), spec.Ready, sk.ports(), old, target.Owners, reachFreely)
+	}
+	target.Asked = slices.ContainsFunc(asked, func(a Asked) bool { return a.Port != 0 })
 	h, began, err := s.begin(spec, target)
 	if err != nil {
 		return refuse(err)
 	}
+	began.Asked = asked
 	began.Took = time.Since(start)
 	if what := h.Residue(); what != "" {
 		began.Residue = &Residue{began.Backend, what, spec.Addresses}
 	}
-	k := &keeping{server: s, spec: spec, sockets: sk, held: h, start: start, ready: newReadiness(old, start)}
+	k := &keeping{server: s, spec: spec, sockets: sk, held: h, start: start, ready: newReadiness(old, start), ended: make(chan ran, 1)}
 	k.ready.elsewhere = spec.Forwarded
+	k.asker = newAsker(asked, ReachPast(h), k.program)
 	defer s.ledger.began(s.starter, spec, began, h)()
 	err = s.answer(answer{Op: opHold, Began: began})
 	if err != nil {
+		k.asker.end()
 		return errors.Join(err, h.Release(context.Background()))
 	}
 	return k.run()

@@ -2,9 +2,11 @@ package protect
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"time"
 
+	"holdfast/internal/hosts/protect/ready"
 	"holdfast/internal/platform/child"
 )
 
@@ -18,6 +20,9 @@ type Spec struct {
 	Backend Name `json:"backend,omitempty"`
 	// Limit is the maximum duration of the hold; it must be over 0.
 	Limit time.Duration `json:"limit_ns"`
+	// Ready is how the new server is asked before the release. The zero value does not
+	// ask: a server that listens is ready.
+	Ready ready.Check `json:"ready,omitzero"`
 }
 
 // Refusal is the reason why a backend does not work.
@@ -34,6 +39,8 @@ type Began struct {
 	Refused []Refusal `json:"refused,omitempty"`
 	// Residue is what must be tidied up if the keeper is killed.
 	Residue *Residue `json:"leaves,omitempty"`
+	// Asked are the questions to the new server.
+	Asked []Asked `json:"asked,omitempty"`
 }
 
 // Residue is the kernel state of a killed keeper.
@@ -54,6 +61,8 @@ type Released struct {
 	Held time.Duration `json:"held_ns"`
 	// Listening reports whether a server listens.
 	Listening bool `json:"listening"`
+	// Ready is how the new server was asked; nil: it was not to be asked.
+	Ready *Readiness `json:"ready,omitempty"`
 	// Error says what could not be tidied up.
 	Error string `json:"error,omitempty"`
 }
@@ -69,6 +78,8 @@ const (
 	opTidy     op = "tidy"     // undo what a killed keeper left
 	opRelease  op = "release"  // end now; answered by opReleased only
 	opReleased op = "released" // an answer without a request
+	opRun      op = "run"      // an answer without a request: run the program of a check
+	opRan      op = "ran"      // how it ended; not answered
 
 	// Only requested of standing keepers.
 	opHello   op = "hello"   // what is installed
@@ -84,6 +95,7 @@ type request struct {
 	Limit  time.Duration `json:"limit_ns,omitempty"`
 	Killed bool          `json:"killed,omitempty"`
 	Left   Residue       `json:"left,omitzero"`
+	Ran    ran           `json:"ran,omitzero"`
 	// Installed is for opInstall.
 	Installed []Installed `json:"installed,omitempty"`
 
@@ -109,6 +121,19 @@ type answer struct {
 	Released Released  `json:"released,omitzero"`
 	Hello    hello     `json:"hello,omitzero"`
 	Standing Standing  `json:"standing,omitzero"`
+	Run      run       `json:"run,omitzero"`
+}
+
+// run makes the starter run the program of its check.
+type run struct {
+	Number int            `json:"number"` // for the answer
+	At     netip.AddrPort `json:"at"`     // at which the program reaches the server
+}
+
+// ran is how that program ended.
+type ran struct {
+	Number int    `json:"number"`
+	Error  string `json:"error,omitempty"` // "": the server is ready
 }
 
 // with returns a with the error that it reports; nil: none.
@@ -153,7 +178,7 @@ type hello struct {
 
 // protocol is the version of the wire protocol: a standing keeper and its
 // client may be different versions of the program.
-const protocol = 1
+const protocol = 2
 
 // errorKind identifies an error that callers check for.
 type errorKind string

@@ -16,6 +16,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/hosts/protect"
+	"holdfast/internal/hosts/protect/ready"
 	"holdfast/internal/platform/atomicfile"
 	"holdfast/internal/platform/linux/kfile"
 )
@@ -28,7 +29,7 @@ const (
 	lockName = "history.lock"
 	version  = 1
 	maxSize  = 1 << 20 // bytes; ten times the size of 200 holds of maxPorts ports
-	maxPorts = 64      // recorded of one hold
+	maxPorts = 64      // recorded of one hold; also the limit of kinds
 )
 
 // Hold is how one hold ended.
@@ -41,15 +42,41 @@ type Hold struct {
 	// Held is how many connections waited, Longest the longest wait of one.
 	Held    int           `json:"held"`
 	Longest time.Duration `json:"longest_ns"`
+	// Waits are quantiles of the waits; nil: none waited, or the backend does not measure
+	// them.
+	Waits *protect.Quantiles `json:"waits,omitempty"`
 	// Unanswered counts the requests that the command cut off.
-	Unanswered int            `json:"unanswered,omitempty"`
-	Reason     protect.Reason `json:"reason"`
-	Installed  bool           `json:"installed,omitempty"`
-	ExitCode   int            `json:"exit_code"`
+	Unanswered int `json:"unanswered,omitempty"`
+	// Ready is how the new server was asked; nil: it was not.
+	Ready     *Ready         `json:"ready,omitempty"`
+	Reason    protect.Reason `json:"reason"`
+	Installed bool           `json:"installed,omitempty"`
+	ExitCode  int            `json:"exit_code"`
 }
 
-// Failed reports whether the hold ended without a listening server. The server may be
-// the new one, the old one if it has kept its sockets, or the one in a container.
+// Ready is how a new server was asked whether it is ready.
+type Ready struct {
+	Kinds []ready.Kind `json:"kinds"` // without URLs and programs, which may be secret
+	// Took is the time from when the server listened until it was ready, or until the
+	// hold ended.
+	Took  time.Duration `json:"took_ns"`
+	Ready bool          `json:"ready"`
+}
+
+func readyOf(r *protect.Readiness) *Ready {
+	if r == nil || r.Tries == 0 {
+		return nil
+	}
+	of := &Ready{Took: r.Took, Ready: r.Ready}
+	for _, a := range r.Asked[:min(len(r.Asked), maxPorts)] {
+		of.Kinds = append(of.Kinds, a.Kind)
+	}
+	return of
+}
+
+// Failed reports whether the hold ended without a server that listens and, if it was asked,
+// is ready. The server may be the new one, the old one if it has kept its sockets, or the
+// one in a container.
 func (h Hold) Failed() bool {
 	switch h.Reason {
 	case protect.NewListens, protect.OldStayed, protect.AskedFor:
@@ -64,8 +91,8 @@ func HoldOf(o protect.Options, r protect.Report) Hold {
 	return Hold{
 		At: time.Now().UTC(), Ports: ports[:min(len(ports), maxPorts)], Program: filepath.Base(o.Command[0]),
 		Backend: r.Backend, Installed: r.Installed, Took: r.Released.Held,
-		Held: r.Released.Stats.Held, Longest: r.Released.Stats.Longest,
-		Unanswered: r.Drained.Left, Reason: r.Released.Reason, ExitCode: r.ExitCode,
+		Held: r.Released.Stats.Held, Longest: r.Released.Stats.Longest, Waits: r.Released.Stats.Waits,
+		Unanswered: r.Drained.Left, Ready: readyOf(r.Released.Ready), Reason: r.Released.Reason, ExitCode: r.ExitCode,
 	}
 }
 

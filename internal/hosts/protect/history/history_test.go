@@ -71,7 +71,7 @@ holdfast_protect_connections_total{backend="migrate"} 0
 holdfast_protect_connections_total{backend="nfqueue"} 2
 holdfast_protect_connections_total{backend="park"} 205
 holdfast_protect_connections_total{backend="plug"} 0
-# HELP holdfast_protect_failed_holds_total Holds that ended without a listening server, since the host's boot, by backend.
+# HELP holdfast_protect_failed_holds_total Holds that ended without a server that listens and is ready, since the host's boot, by backend.
 # TYPE holdfast_protect_failed_holds_total counter
 holdfast_protect_failed_holds_total{backend="migrate"} 0
 holdfast_protect_failed_holds_total{backend="nfqueue"} 0

@@ -26,7 +26,7 @@ func NewMetrics(dir string, log *slog.Logger) prometheus.Collector {
 	return &metrics{
 		dir: dir, log: log,
 		holds:       desc("holds_total", "Restarts during which connections were held,"),
-		failed:      desc("failed_holds_total", "Holds that ended without a listening server,"),
+		failed:      desc("failed_holds_total", "Holds that ended without a server that listens and is ready,"),
 		connections: desc("connections_total", "Connections that waited,"),
 		longest:     desc("longest_wait_seconds", "Longest wait of a connection in seconds,"),
 	}

@@ -8,11 +8,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/hosts/protect"
 	"holdfast/internal/platform/linux/pidfd"
+	"holdfast/internal/platform/linux/sockdiag"
 	"holdfast/internal/platform/linux/tcpmigrate"
 )
 
@@ -79,6 +81,11 @@ func (h held) Residue() string { return h.setting.Was() }
 // Tidy restores the original value.
 func (Backend) Tidy(_ context.Context, _ protect.Target, left string) error {
 	return tcpmigrate.Before(left).Off()
+}
+
+// Admit does nothing, because nothing is held.
+func (held) Admit(netip.AddrPort, sockdiag.Listener) (end func(), err error) {
+	return func() {}, nil
 }
 
 func (held) Stats() protect.Stats { return protect.Stats{} }

@@ -27,10 +27,12 @@ type held struct {
 	open    bool // the queue is open; take gives no verdicts any more
 	waiting []syn
 	known   map[flow]came
-	last    uint32 // id of the last received packet
-	remote  bool   // some came from another host
+	admit   map[netip.AddrPort]bool // sources that do not wait
+	last    uint32                  // id of the last received packet
+	remote  bool                    // some came from another host
 	stats   protect.Stats
-	failed  error // of serving
+	waits   protect.Waits // of released connects
+	failed  error         // of serving
 }
 
 // came is a connect whose SYN was received.
@@ -47,7 +49,7 @@ type syn struct {
 }
 
 func newHeld(t protect.Target, q *nfqueue.Queue) *held {
-	h := &held{target: t, queue: q, known: make(map[flow]came)}
+	h := &held{target: t, queue: q, known: make(map[flow]came), admit: make(map[netip.AddrPort]bool)}
 	if t.Forwarded {
 		h.local = localAddrs()
 	}
@@ -110,7 +112,7 @@ func (h *held) take(p nfqueue.Packet, now time.Time) {
 	h.last = p.ID
 	switch {
 	case h.open:
-	case !meant || !s.syn:
+	case !meant || !s.syn || h.admit[f.from]:
 		h.note(h.queue.Accept(p.ID))
 	case h.known[f].waits:
 		h.note(h.queue.Drop(p.ID))
@@ -133,6 +135,18 @@ func (h *held) note(err error) {
 	}
 }
 
+// Admit accepts the SYN of one source.
+func (h *held) Admit(from netip.AddrPort, _ sockdiag.Listener) (end func(), err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.admit[from] = true
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.admit, from)
+	}, nil
+}
+
 // Residue returns the name of the table if the kernel would not remove it.
 func (h *held) Residue() string {
 	if h.table.Owned() {
@@ -146,7 +160,7 @@ func (h *held) Stats() protect.Stats {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.stats
-	s.Waiting = len(h.waiting)
+	s.Waiting, s.Waits = len(h.waiting), h.waits.Quantiles(s.Longest)
 	if len(h.waiting) > 0 {
 		s.Longest = max(s.Longest, time.Since(h.waiting[0].at))
 	}
@@ -238,10 +252,17 @@ func (h *held) release(n int) int {
 	for _, s := range h.waiting[:n] {
 		h.note(h.queue.Accept(s.id))
 		h.known[s.flow] = came{h.known[s.flow].seq, false}
-		h.stats.Longest = max(h.stats.Longest, time.Since(s.at))
+		h.waited(s)
 	}
 	h.waiting = h.waiting[n:]
 	return waited
+}
+
+// waited records the wait of a released connect. The lock is held.
+func (h *held) waited(s syn) {
+	took := time.Since(s.at)
+	h.waits.Add(took, 1)
+	h.stats.Longest = max(h.stats.Longest, took)
 }
 
 // end releases everything at once and leaves nothing.
@@ -250,7 +271,7 @@ func (h *held) end() error {
 	h.open = true
 	err := errors.Join(h.failed, h.queue.OpenUp(h.last))
 	for _, s := range h.waiting {
-		h.stats.Longest = max(h.stats.Longest, time.Since(s.at))
+		h.waited(s)
 	}
 	h.waiting = nil
 	h.mu.Unlock()

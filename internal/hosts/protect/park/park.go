@@ -95,9 +95,18 @@ type held struct {
 	stop     context.CancelFunc // of the count of connections
 	watching sync.WaitGroup
 
+	admitting sync.Mutex
+
 	mu    sync.Mutex
 	stats protect.Stats
 	since time.Time // when the first waiting connection was seen
+	came  []arrival
+}
+
+// arrival is a number of connections that were first seen together.
+type arrival struct {
+	at time.Time
+	n  int
 }
 
 // prepare duplicates the old listeners and loads the programs.
@@ -108,6 +117,9 @@ func prepare(t protect.Target) (_ *prepared, err error) {
 	ls, err := t.Serving()
 	if err != nil {
 		return nil, err
+	}
+	if t.Asked && slices.ContainsFunc(ls, func(l sockdiag.Listener) bool { return l.MPTCP }) {
+		return nil, errors.New("the new server is to be asked whether it is ready, and a question cannot be steered to a Multipath TCP listener")
 	}
 	p := &prepared{others: make(map[uint64]bool)}
 	defer func() {
@@ -241,6 +253,9 @@ func (h *held) count() {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if more := n - h.stats.Held; more > 0 { // the queue only grows
+		h.came = append(h.came, arrival{time.Now(), more})
+	}
 	h.stats.Waiting, h.stats.Held = n, max(h.stats.Held, n)
 	if n > 0 && h.since.IsZero() {
 		h.since = time.Now()
@@ -248,6 +263,15 @@ func (h *held) count() {
 	if !h.since.IsZero() {
 		h.stats.Longest = time.Since(h.since) + look
 	}
+}
+
+// waits returns the quantiles of the waits until now, up to look too long. The lock is held.
+func (h *held) waits(now time.Time) *protect.Quantiles {
+	var w protect.Waits
+	for _, a := range h.came {
+		w.Add(now.Sub(a.at)+look, a.n)
+	}
+	return w.Quantiles(h.stats.Longest)
 }
 
 // handshakes limits the wait for the last packet of handshakes that began before the
@@ -280,6 +304,9 @@ func (h *held) unpark(ctx context.Context) (err error) {
 		}
 		defer func() { err = errors.Join(err, setting.Off()) }()
 	}
+	for _, l := range h.groups {
+		err = errors.Join(err, l.selector.EndPass())
+	}
 	pointed := h.point()
 	for _, l := range h.groups {
 		if !pointed[l] {
@@ -298,6 +325,7 @@ func (h *held) unpark(ctx context.Context) (err error) {
 	}
 	h.mu.Lock()
 	h.stats.Waiting = 0
+	h.stats.Waits = h.waits(time.Now())
 	h.mu.Unlock()
 	h.awaitHandshakes(ctx)
 	h.watching.Wait() // for a search that exceeded pointTime

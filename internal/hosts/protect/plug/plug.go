@@ -19,6 +19,7 @@ import (
 
 	"holdfast/internal/hosts/protect"
 	qdisc "holdfast/internal/platform/linux/plug"
+	"holdfast/internal/platform/linux/sockdiag"
 )
 
 // device is the device of all packets from a host to itself.
@@ -222,6 +223,26 @@ func (h *held) look() {
 	if s.Waiting > 0 {
 		h.stats.Longest = time.Since(h.begun)
 	}
+}
+
+// Admit lets the SYN of one source bypass the plug.
+func (h *held) Admit(from netip.AddrPort, to sockdiag.Listener) (end func(), err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.open {
+		return func() {}, nil
+	}
+	undo, err := h.plug.Pass(from, to.Addr.Port())
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if !h.open { // else it is gone with the plug
+			undo()
+		}
+	}, nil
 }
 
 // Stats counts the packets in the plug, one for each connect. The longest wait is the

@@ -41,6 +41,7 @@ func Run(t *testing.T, b protect.Backend, unordered bool) {
 	t.Run("old server stays", func(t *testing.T) { testOldStays(t, b) })
 	t.Run("nothing listens", func(t *testing.T) { testNothing(t, b) })
 	t.Run("probe", func(t *testing.T) { testProbe(t, b) })
+	t.Run("admits one", func(t *testing.T) { testAdmit(t, b) })
 	t.Run("no server comes", func(t *testing.T) { testNoServer(t, b) })
 }
 
@@ -186,8 +187,12 @@ func testHold(t *testing.T, b protect.Backend, addresses []string, more ...strin
 	}
 	release(t, h)
 	c.Wait(t)
-	if s := h.Stats(); s.Held != all || s.Waiting != 0 || s.Longest <= 0 {
+	s := h.Stats()
+	if s.Held != all || s.Waiting != 0 || s.Longest <= 0 {
 		t.Errorf("stats after the release: %+v, want %d held", s, all)
+	}
+	if q := s.Waits; b.Name() != protect.Plug && (q == nil || q.P50 <= 0 || q.P50 > q.P90 || q.P90 > q.P99 || q.P99 > s.Longest) {
+		t.Errorf("waits: %+v, the longest %v", q, s.Longest)
 	}
 	for _, a := range addresses {
 		if _, err := Ask(dialable(a), "/"); err != nil {
@@ -332,6 +337,47 @@ func testProbe(t *testing.T, b protect.Backend) {
 	}
 	if total, failed, _ := load.Stop(); len(failed) > 0 {
 		t.Errorf("of %d clients: %v", total, failed)
+	}
+	NothingLeft(t, before)
+}
+
+// testAdmit checks that the new server can be asked while all clients wait, and that no
+// client passes with the questions.
+func testAdmit(t *testing.T, b protect.Backend) {
+	before := Look(t)
+	for _, address := range freePorts(t, []string{"127.0.0.1:0", "[::1]:0", "[::]:0"}) {
+		argv := GoServer(address, "plain")
+		old := Start(t, 0, argv...)
+		AwaitListening(t, dialable(address))
+		to, sockets := target(t, []string{address})
+		to.Asked = true
+		h := hold(t, b, to)
+		old.Kill()
+		fresh := Start(t, 0, argv...)
+		awaitListeners(t, sockets, 1)
+		var c Crowd
+		c.Come(dialable(address), 20)
+		eventually(t, "all clients wait", func() bool { return h.Stats().Waiting == 20 })
+		ls, err := sockets.Listeners()
+		if err != nil || len(ls) != 1 {
+			t.Fatal(ls, err)
+		}
+		for range 5 {
+			if _, err := ask(dialable(address), "/", func(string, string) (net.Conn, error) {
+				return protect.ReachPast(h)(t.Context(), ls[0])
+			}); err != nil {
+				t.Errorf("a question to %s: %v", address, err)
+			}
+		}
+		c.Come(dialable(address), 20)
+		eventually(t, "all clients wait", func() bool { return h.Stats().Waiting == 40 })
+		if n := c.Finished(); n != 0 {
+			t.Errorf("%d clients did not wait", n)
+		}
+		release(t, h)
+		c.Wait(t)
+		NoReuseport(t, address)
+		fresh.Kill()
 	}
 	NothingLeft(t, before)
 }

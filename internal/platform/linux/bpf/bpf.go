@@ -11,6 +11,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -24,52 +25,159 @@ const license = "MIT"
 // Selector steers the new connections of a group of listening sockets (SO_REUSEPORT,
 // socket(7)) to one of them, and also the unaccepted connections of a closing socket
 // (BPF_SK_REUSEPORT_SELECT_OR_MIGRATE, Linux 5.14). Without a choice the kernel
-// distributes them over the group as usual.
+// distributes them over the group as usual. Connections from single addresses can be
+// steered to another socket of the group (Pass).
 type Selector struct {
-	choice  *ebpf.Map
+	choice  *ebpf.Map // of sockets, by slot
+	passing *ebpf.Map // the sources that go to passSlot
 	program *ebpf.Program
 }
 
+// Slots of the map choice.
+const (
+	chosenSlot = 0
+	passSlot   = 1
+)
+
+// maxPassing limits the sources that pass at once.
+const maxPassing = 64
+
 // NewSelector loads a selector without a choice.
 func NewSelector() (*Selector, error) {
-	m, err := ebpf.NewMap(&ebpf.MapSpec{
-		Name: "hf_choice", Type: ebpf.ReusePortSockArray, KeySize: 4, ValueSize: 8, MaxEntries: 1,
-	})
-	if err != nil {
+	s := &Selector{}
+	var err error
+	if s.choice, err = ebpf.NewMap(&ebpf.MapSpec{
+		Name: "hf_choice", Type: ebpf.ReusePortSockArray, KeySize: 4, ValueSize: 8, MaxEntries: 2,
+	}); err != nil {
 		return nil, fmt.Errorf("make a BPF map of sockets: %w", err)
 	}
-	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+	if s.passing, err = ebpf.NewMap(&ebpf.MapSpec{
+		Name: "hf_passing", Type: ebpf.Hash, KeySize: sourceLen, ValueSize: 4, MaxEntries: maxPassing,
+	}); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("make a BPF map of sources: %w", err)
+	}
+	if s.program, err = ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "hf_select", Type: ebpf.SkReuseport, AttachType: ebpf.AttachSkReuseportSelectOrMigrate, License: license,
-		Instructions: asm.Instructions{
-			// select(ctx, choice, &key, 0); on failure there is no choice
-			asm.StoreImm(asm.R10, -4, 0, asm.Word),
-			asm.LoadMapPtr(asm.R2, m.FD()),
-			asm.Mov.Reg(asm.R3, asm.R10),
-			asm.Add.Imm(asm.R3, -4),
-			asm.Mov.Imm(asm.R4, 0),
-			asm.FnSkSelectReuseport.Call(),
-			asm.Mov.Imm(asm.R0, 1), // SK_PASS
-			asm.Return(),
-		},
-	})
-	if err != nil {
-		m.Close()
+		Instructions: selectInstructions(s.choice.FD(), s.passing.FD()),
+	}); err != nil {
+		s.Close()
 		return nil, fmt.Errorf("load a BPF program that steers connections: %w", err)
 	}
-	return &Selector{m, p}, nil
+	return s, nil
 }
 
-// Choose makes the selector choose a socket, which listens with SO_REUSEPORT.
+const (
+	// mdProtocol is the offset of eth_protocol in struct sk_reuseport_md, and
+	// fromNetwork is BPF_HDR_START_NET (include/uapi/linux/bpf.h).
+	mdProtocol  = 20
+	fromNetwork = 1
+	// lastOfIPv4 and lastOfIPv6 are the offsets of the last 4 bytes of the source
+	// address in an IP header (RFC 791, RFC 8200).
+	lastOfIPv4, lastOfIPv6 = 12, 20
+	// sourceLen is the length of a source: the last 4 bytes of its address, its
+	// port, both as in the packet, and 2 bytes of zeros.
+	sourceLen = 8
+)
+
+// selectInstructions select the socket of passSlot for a source that passes, else that of
+// chosenSlot. A connection that migrates may come without a packet, and never passes.
+func selectInstructions(choice, passing int) asm.Instructions {
+	const read, held = "read", "held"
+	ipv4 := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_IP))
+	ins := asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.Mov.Imm(asm.R2, 0),
+		asm.StoreMem(asm.R10, -sourceLen, asm.R2, asm.DWord),
+		asm.Mov.Imm(asm.R2, lastOfIPv4),
+		asm.LoadMem(asm.R3, asm.R6, mdProtocol, asm.Word),
+		asm.JEq.Imm(asm.R3, int32(ipv4), read),
+		asm.Mov.Imm(asm.R2, lastOfIPv6),
+		// load_bytes_relative(ctx, offset, source, 4, fromNetwork)
+		asm.Mov.Reg(asm.R1, asm.R6).WithSymbol(read),
+		asm.Mov.Reg(asm.R3, asm.R10),
+		asm.Add.Imm(asm.R3, -sourceLen),
+		asm.Mov.Imm(asm.R4, 4),
+		asm.Mov.Imm(asm.R5, fromNetwork),
+		asm.FnSkbLoadBytesRelative.Call(),
+		asm.JNE.Imm(asm.R0, 0, held),
+		// load_bytes(ctx, 0, source+4, 2): the TCP header begins with the port
+		asm.Mov.Reg(asm.R1, asm.R6),
+		asm.Mov.Imm(asm.R2, 0),
+		asm.Mov.Reg(asm.R3, asm.R10),
+		asm.Add.Imm(asm.R3, -sourceLen+4),
+		asm.Mov.Imm(asm.R4, 2),
+		asm.FnSkbLoadBytes.Call(),
+		asm.JNE.Imm(asm.R0, 0, held),
+		// lookup(passing, source)
+		asm.LoadMapPtr(asm.R1, passing),
+		asm.Mov.Reg(asm.R2, asm.R10),
+		asm.Add.Imm(asm.R2, -sourceLen),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, held),
+	}
+	ins = append(ins, selectSlot(choice, passSlot, "")...)
+	ins = append(ins, asm.JEq.Imm(asm.R0, 0, "out"))
+	ins = append(ins, selectSlot(choice, chosenSlot, held)...)
+	return append(ins,
+		asm.Mov.Imm(asm.R0, 1).WithSymbol("out"), // SK_PASS
+		asm.Return(),
+	)
+}
+
+// selectSlot calls select(ctx, choice, &slot, 0). On failure there is no choice.
+func selectSlot(choice int, slot int64, symbol string) asm.Instructions {
+	first := asm.StoreImm(asm.R10, -sourceLen-4, slot, asm.Word)
+	if symbol != "" {
+		first = first.WithSymbol(symbol)
+	}
+	return asm.Instructions{
+		first,
+		asm.Mov.Reg(asm.R1, asm.R6),
+		asm.LoadMapPtr(asm.R2, choice),
+		asm.Mov.Reg(asm.R3, asm.R10),
+		asm.Add.Imm(asm.R3, -sourceLen-4),
+		asm.Mov.Imm(asm.R4, 0),
+		asm.FnSkSelectReuseport.Call(),
+	}
+}
+
+// Choose makes the selector choose a socket, which listens with SO_REUSEPORT. A socket can
+// not have two slots: after Pass with it, call EndPass before.
 func (s *Selector) Choose(fd int) error {
-	if err := s.choice.Put(uint32(0), uint64(fd)); err != nil {
+	if err := s.choice.Put(uint32(chosenSlot), uint64(fd)); err != nil {
 		return fmt.Errorf("choose a socket: %w", err)
 	}
 	return nil
 }
 
 // Unchoose removes the choice.
-func (s *Selector) Unchoose() error {
-	if err := s.choice.Delete(uint32(0)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+func (s *Selector) Unchoose() error { return s.empty(chosenSlot) }
+
+// Pass steers new connections from one address to a socket of the group, in place of the
+// chosen one, until end is called. The address is one of this host. Of an IPv6 address the
+// last four bytes are compared. There is one such socket: that of the last call. Call it
+// from one goroutine at a time.
+func (s *Selector) Pass(from netip.AddrPort, fd int) (end func(), err error) {
+	// EBUSY: it is there already (reuseport_array_update_check).
+	if err := s.choice.Put(uint32(passSlot), uint64(fd)); err != nil && !errors.Is(err, unix.EBUSY) {
+		return nil, fmt.Errorf("let a source pass to a socket: %w", err)
+	}
+	addr := from.Addr().Unmap().AsSlice()
+	key := make([]byte, sourceLen)
+	copy(key, addr[len(addr)-4:])
+	binary.BigEndian.PutUint16(key[4:], from.Port())
+	if err := s.passing.Put(key, uint32(passSlot)); err != nil {
+		return nil, fmt.Errorf("let a source pass: %w", err)
+	}
+	return func() { _ = s.passing.Delete(key) }, nil // it is there
+}
+
+// EndPass removes the socket of Pass.
+func (s *Selector) EndPass() error { return s.empty(passSlot) }
+
+func (s *Selector) empty(slot uint32) error {
+	if err := s.choice.Delete(slot); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("remove the choice of a socket: %w", err)
 	}
 	return nil
@@ -85,7 +193,9 @@ func (s *Selector) Attach(fd int) error {
 }
 
 // Close closes the selector. It stays attached to its group until Detach.
-func (s *Selector) Close() { _ = errors.Join(s.program.Close(), s.choice.Close()) }
+func (s *Selector) Close() {
+	_ = errors.Join(s.program.Close(), s.passing.Close(), s.choice.Close()) // nil ones need no Close
+}
 
 // Detach removes the program from the group of a socket, if it has one.
 func Detach(fd int) error {

@@ -63,7 +63,10 @@ var (
 
 // Plug is a plug on a device. Its methods may be called by any goroutine, one at
 // a time.
-type Plug struct{ index int }
+type Plug struct {
+	index  int
+	passed uint16 // priority of the last filter of Pass
+}
 
 // Match selects SYNs by destination.
 type Match struct {
