@@ -110,9 +110,7 @@ func TestReady(t *testing.T) {
 // pgbench opens a connection for each transaction while PostgreSQL restarts three times, and
 // none fails.
 func TestReadyPgbench(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: pgbench takes all CPU time for half a minute; TestReady opens the same connections more slowly")
-	}
+	labtest.NeedLong(t, "pgbench takes all CPU time for half a minute; TestReady opens the same connections more slowly")
 	needsRoot(t)
 	address := protecttest.FreePort(t)
 	argv := postgresServer(t, address)
@@ -152,9 +150,7 @@ func TestReadyPgbench(t *testing.T) {
 
 // MariaDB is recognised by its process and asked. It listens only when it is nearly ready.
 func TestReadyMariaDB(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: a start of MariaDB takes a second of CPU time, and the protocol has its own test")
-	}
+	labtest.NeedLong(t, "a start of MariaDB takes a second of CPU time, and the protocol has its own test")
 	needsRoot(t)
 	address := protecttest.FreePort(t)
 	argv := mariaServer(t, address)
