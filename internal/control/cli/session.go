@@ -100,7 +100,7 @@ func bootText(p holdfast.Phases) string {
 	for _, x := range []struct {
 		name string
 		took holdfast.Millis
-	}{{"queue", p.Queue}, {"claim", p.Claim}, {"pull", p.Pull}, {"init", p.Init}, {"create", p.Create}, {"start", p.Start}, {"ready", p.Ready}} {
+	}{{"queue", p.Queue}, {"claim", p.Claim}, {"pull", p.Pull}, {"disk", p.Disk}, {"init", p.Init}, {"create", p.Create}, {"start", p.Start}, {"ready", p.Ready}} {
 		if x.took > 0 {
 			parts = append(parts, x.name+" "+x.took.String())
 		}
