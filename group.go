@@ -42,14 +42,13 @@ const (
 // ReplacePhase is what the replacement of a replica waits for.
 type ReplacePhase string
 
-// The phases, in their order. Removing follows a failure.
+// The phases, in their order.
 const (
 	ReplaceStarting   ReplacePhase = "starting"    // the new replica, with its init steps
 	ReplaceCatchingUp ReplacePhase = "catching-up" // the template's caught_up
 	ReplaceJoining    ReplacePhase = "joining"     // the gateways of all nodes may use the new replica
 	ReplaceDraining   ReplacePhase = "draining"    // the connections of the old replica
 	ReplaceStopping   ReplacePhase = "stopping"    // the old replica's end and its snapshot
-	ReplaceRemoving   ReplacePhase = "removing"    // the new replica's end
 )
 
 // GroupReplacement is a replacement of replicas, one by one. Report grows until Ended is
@@ -58,7 +57,7 @@ type GroupReplacement struct {
 	Report  ReplaceReport `json:"report"`
 	Timeout Millis        `json:"timeout_ms"` // for the start of each new replica
 	Todo    []SessionKey  `json:"todo"`       // old replicas whose turn has not come
-	Stop    bool          `json:"stop,omitempty"`
+	Stop    bool          `json:"stop,omitempty"` // the present replica is the last one
 	Ended   time.Time     `json:"ended,omitzero"`
 
 	// Of the replica whose turn it is; Phase is "" between two replicas:

@@ -22,6 +22,7 @@ type Parts struct {
 	Sessions   SessionService
 	Nodes      NodeService
 	Replacer   Replacer
+	Groups     Groups
 	Prefetcher Prefetcher
 	Spinups    Spinups
 	UnderWay   UnderWay
@@ -37,9 +38,10 @@ type Parts struct {
 func (p Parts) routes() []route {
 	return slices.Concat(
 		agentRoutes(p.Agent),
-		sessionRoutes(p.Sessions, p.pingEvery),
+		sessionRoutes(p.Sessions, p.Groups, p.pingEvery),
 		nodeRoutes(p.Nodes),
-		replaceRoutes(p.Replacer, p.Sessions, p.Nodes),
+		replaceRoutes(p.Replacer, p.Sessions, p.Nodes, p.Groups),
+		groupRoutes(p.Groups),
 		prefetchRoutes(p.Prefetcher),
 		spinupRoutes(p.Spinups, p.UnderWay),
 		gcRoutes(p.GC),

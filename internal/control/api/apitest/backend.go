@@ -39,6 +39,7 @@ type Backend struct {
 	fault      error
 	sessions   []api.Session
 	history    []holdfast.Replacement // the newest first
+	groups     []holdfast.Group
 	prefetch   []prefetch.Entry
 	spinups    []spinup.Record // likewise
 	underWay   []underway.Entry
@@ -67,7 +68,7 @@ func (b *Backend) SetFault(err error) {
 func (b *Backend) Parts() api.Parts {
 	return api.Parts{
 		Version: api.Version{Version: "v1.0.0", Go: "go1.26.0", OS: "linux", Arch: "amd64", Node: b.node(), PID: b.PID},
-		Agent:   b, Sessions: b, Nodes: b, Replacer: b, Prefetcher: prefetcher{b}, Spinups: spinups{b}, UnderWay: underWay{b},
+		Agent:   b, Sessions: b, Nodes: b, Replacer: b, Groups: groups{b}, Prefetcher: prefetcher{b}, Spinups: spinups{b}, UnderWay: underWay{b},
 		GC: collector{b}, Protection: b.Protection, Doctor: doctorOf{b}, Recordings: recordingsOf{b},
 	}
 }
