@@ -55,8 +55,8 @@ const (
 // set.
 type GroupReplacement struct {
 	Report  ReplaceReport `json:"report"`
-	Timeout Millis        `json:"timeout_ms"` // for the start of each new replica
-	Todo    []SessionKey  `json:"todo"`       // old replicas whose turn has not come
+	Timeout Millis        `json:"timeout_ms"`     // for the start of each new replica
+	Todo    []SessionKey  `json:"todo"`           // old replicas whose turn has not come
 	Stop    bool          `json:"stop,omitempty"` // the present replica is the last one
 	Ended   time.Time     `json:"ended,omitzero"`
 

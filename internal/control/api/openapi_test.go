@@ -50,6 +50,8 @@ func examples() map[string]example {
 		"replaceSessions":      {method: "POST", path: "/v1/replace", body: `{"keys":["alice","stuck"],"parallel":1,"timeout_ms":60000}`},
 		"listReplacementsByID": {method: "GET", path: "/v1/nodes/n1/replacements"},
 		"listReplacements":     {method: "GET", path: "/v1/replacements?limit=3"},
+		"listGroups":           {method: "GET", path: "/v1/groups"},
+		"stopReplacing":        {method: "POST", path: "/v1/groups/db/stop-replacing"},
 		"listPrefetchImages":   {method: "GET", path: "/v1/prefetch"},
 		"addPrefetchImages":    {method: "POST", path: "/v1/prefetch", body: `{"images":["redis:7"]}`},
 		"removePrefetchImages": {method: "POST", path: "/v1/prefetch/remove", body: `{"images":["redis:7"]}`},
@@ -208,6 +210,10 @@ func served(t *testing.T) (*apitest.Backend, *spec, func(example) reply) {
 	}
 	b.SetSpinups(apitest.Samples())
 	b.SetDoctor()
+	b.SetGroups(holdfast.Group{Name: "db", Replicas: []holdfast.Replica{{Key: "db-0", State: holdfast.ReplicaServing, Epoch: 1}}})
+	if err := b.Parts().Groups.BeginReplace(t.Context(), "db", nil, time.Minute); err != nil {
+		t.Fatal(err)
+	}
 	if err := b.Parts().Doctor.SaveBaseline(t.Context(), apitest.SomeBaseline()); err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +275,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			t.Errorf("%s with the store down: %v", id, err)
 		}
 	}
-	if want := 46; failed != want { // all but exec, which fails in its stream, and those that cannot fail: version, lastUpgrade, openapi, healthz, metrics, listPrefetchImages, spinupsUnderWay
+	if want := 48; failed != want { // all but exec, which fails in its stream, and those that cannot fail: version, lastUpgrade, openapi, healthz, metrics, listPrefetchImages, spinupsUnderWay
 		t.Errorf("%d operations said that the store is down, want %d", failed, want)
 	}
 }

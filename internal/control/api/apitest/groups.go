@@ -59,6 +59,9 @@ func (g groups) GroupOf(key holdfast.SessionKey) string {
 }
 
 func (g groups) find(name string) (*holdfast.Group, error) {
+	if g.b.fault != nil {
+		return nil, g.b.fault
+	}
 	for i := range g.b.groups {
 		if g.b.groups[i].Name == name {
 			return &g.b.groups[i], nil
