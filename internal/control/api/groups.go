@@ -49,7 +49,7 @@ func groupRoutes(g Groups) []route {
 		{method: "GET", path: "/v1/groups", id: "listGroups", summary: "The groups of replicas, by name, each with its last replacement.",
 			access: forReader, limit: limitAsk, answer: GroupList{}, handle: asking(h.list)},
 		{method: "POST", path: "/v1/groups/{name}/stop-replacing", id: "stopReplacing", summary: "End the replacement of a group after the replica whose turn it is.",
-			access: forAdmin, limit: limitAsk, request: Empty{}, handle: changing(h.stop)},
+			access: forAdmin, limit: limitAsk, request: Empty{}, status: http.StatusNoContent, handle: changing(h.stop)},
 	}
 }
 

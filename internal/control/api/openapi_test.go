@@ -184,7 +184,7 @@ func (s *spec) operation(method, path string) (string, map[string]any) {
 	paths, _ := s.doc["paths"].(map[string]any)
 	for p, item := range paths {
 		want := strings.Split(p, "/")
-		if slices.EqualFunc(want, have, func(w, h string) bool { return w == h || w == "{key}" || w == "{node}" || w == "{id}" }) {
+		if slices.EqualFunc(want, have, func(w, h string) bool { return w == h || w == "{key}" || w == "{node}" || w == "{id}" || w == "{name}" }) {
 			if op, ok := at(item, strings.ToLower(method)).(map[string]any); ok {
 				return p, op
 			}

@@ -24,7 +24,7 @@ func (g *Groups) BeginReplace(ctx context.Context, name string, keys []holdfast.
 			return holdfast.WithHint(fmt.Errorf("group %s: a replacement is under way since %s: %w", name, one.Replacing.Report.Started.Format(time.RFC3339), holdfast.ErrBusy),
 				"wait for its end, or end it after the present replica with `holdfast session replace "+name+" --stop`")
 		}
-		todo := slices.Clone(keys)
+		todo := append([]holdfast.SessionKey{}, keys...)
 		for _, r := range one.Replicas {
 			if len(keys) == 0 && r.State == holdfast.ReplicaServing {
 				todo = append(todo, r.Key)
@@ -101,7 +101,7 @@ func (k *keeper) next(ctx context.Context) error {
 		}
 		now := time.Now().UTC()
 		if r.Stop || r.Report.Failed() > 0 || len(r.Todo) == 0 {
-			r.Report.Unbegun, r.Todo = append(r.Report.Unbegun, r.Todo...), nil
+			r.Report.Unbegun, r.Todo = append(r.Report.Unbegun, r.Todo...), []holdfast.SessionKey{}
 			r.Ended, r.Report.Took = now, holdfast.Millis(now.Sub(r.Report.Started))
 			return nil
 		}

@@ -84,7 +84,8 @@ func (g groups) BeginReplace(_ context.Context, name string, keys []holdfast.Ses
 		keys = []holdfast.SessionKey{one.Replicas[0].Key}
 	}
 	one.Replacing = &holdfast.GroupReplacement{
-		Report: holdfast.ReplaceReport{Started: Began}, Timeout: holdfast.Millis(timeout), Phase: holdfast.ReplaceCatchingUp, Progress: "12 s behind",
+		Report:  holdfast.ReplaceReport{Started: Began, Rows: []holdfast.Replacement{}, Gone: []holdfast.SessionKey{}, Unbegun: []holdfast.SessionKey{}},
+		Timeout: holdfast.Millis(timeout), Todo: []holdfast.SessionKey{}, Phase: holdfast.ReplaceCatchingUp, Progress: "12 s behind",
 		Now: holdfast.Replacement{Key: holdfast.ReplicaKey(name, len(one.Replicas)), Template: name, From: "n1", Started: Began, Replica: &holdfast.ReplicaPhases{Old: keys[0]}},
 	}
 	return nil
