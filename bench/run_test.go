@@ -10,9 +10,7 @@ import (
 
 // The whole experiment, small: all containers have to come up by both.
 func TestRun(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: brings up containers in five ways; test/run runs the same commands")
-	}
+	labtest.NeedLong(t, "brings up containers in five ways; test/run runs the same commands")
 	program := filepath.Join(t.TempDir(), "holdfast")
 	if err := labtest.Build(t.Context(), "holdfast/cmd/holdfast", program); err != nil {
 		t.Fatal(err)

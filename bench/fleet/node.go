@@ -218,7 +218,7 @@ func (x *experiment) vanish(ctx context.Context, m *node) error {
 	if err := x.markGone(ctx, m); err != nil {
 		return err
 	}
-	if err := m.sweep(ctx); err != nil {
+	if err := x.sweep(ctx, m); err != nil {
 		return err
 	}
 	if err := m.unmountData(); err != nil {
@@ -241,14 +241,21 @@ func (x *experiment) markGone(ctx context.Context, m *node) error {
 	return atomicfile.WriteNoSync(file, strconv.AppendInt(nil, int64(revision), 10), 0o644)
 }
 
-// settled is the time without a new container after which a machine counts as gone.
-const settled = 500 * time.Millisecond
+const (
+	// settled is the time without a new container after which a machine counts as gone.
+	settled = 500 * time.Millisecond
+	// removal is the time limit for one removal. An engine that has lost the exit of a
+	// container's process never completes it.
+	removal = 5 * time.Second
+)
 
-// sweep removes the machine's containers until no new ones appear.
-func (m *node) sweep(ctx context.Context) error {
+// sweep kills and removes the machine's containers until no new ones appear. A container
+// that the engine does not remove stays, without processes, for the next agent.
+func (x *experiment) sweep(ctx context.Context, m *node) error {
 	ctx, cancel := context.WithTimeout(ctx, rig.Patience)
 	defer cancel()
 	var last error // of a removal: the engine may be removing it already
+	stuck := map[string]bool{}
 	for quiet := now(); now()-quiet < settled; sleep(ctx, 20*time.Millisecond) {
 		pids, err := m.containers(ctx)
 		if err != nil {
@@ -260,11 +267,23 @@ func (m *node) sweep(ctx context.Context) error {
 			return errors.Join(err, last)
 		}
 		for _, c := range list {
-			last = m.engine.Remove(ctx, c.ID)
+			if stuck[c.ID] {
+				continue
+			}
+			last = m.remove(ctx, c.ID)
+			if stuck[c.ID] = errors.Is(last, context.DeadlineExceeded); stuck[c.ID] {
+				x.say("%s: the engine has not removed container %s after %s", m.id, c.ID[:12], removal)
+			}
 			quiet = now()
 		}
 	}
 	return nil
+}
+
+func (m *node) remove(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, removal)
+	defer cancel()
+	return m.engine.Remove(ctx, id)
 }
 
 func (m *node) label() map[string]string { return map[string]string{session.LabelNode: string(m.id)} }

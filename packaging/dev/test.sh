@@ -36,7 +36,7 @@ children=(./internal/hosts/job ./internal/hosts/protect/install ./internal/hosts
 if [[ ${1:-} = long ]]; then
   wait $runsc
   need lintian=lintian
-  mapfile -t packages < <({ grep -rl --include='*_test.go' 'labtest\.Long()' . | xargs -n 1 dirname
+  mapfile -t packages < <({ grep -rl --include='*_test.go' 'labtest\.\(Need\)\?Long(' . | xargs -n 1 dirname
     go list -f '{{.Dir}}' ./test/... ./bench/... ./internal/hosts/doctor/... ./internal/platform/engine/... "${children[@]}" | sed "s|^$PWD|.|"; } | sort -u)
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json "${packages[@]}" -long
   # Run the tests that support both engines on containerd. Then run them, and the tests

@@ -33,9 +33,7 @@ const burnTemplate = `
 // A finding about a container's control group or network names its session, with and
 // without pools. It names neither another session nor containers of the pools.
 func TestDoctorNamesSessionsWithEachPool(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: two examinations of 6 s for each pool")
-	}
+	labtest.NeedLong(t, "two examinations of 6 s for each pool")
 	eachPool(t, pooled, func(t *testing.T, pool string) {
 		h := newHost(t, poolOf(pool, burnTemplate))
 		h.pool = pool

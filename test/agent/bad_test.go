@@ -36,7 +36,7 @@ func TestConfigurationThatIsWrong(t *testing.T) {
 		{"port", "templates: [{name: a, image: b, port: 70000}]", "port: 70000", "docs/configuration.md"},
 		{"timing", "store: {ttl: 5s}", "fence + renew/4 + kill_budget", "docs/configuration.md"},
 		{"listener", "drain: {budget: 0s}", "drain.budget", "docs/configuration.md"},
-	} {
+	}[:labtest.Count(2, 7)] { // package config has all of them
 		t.Run(c.name, func(t *testing.T) {
 			h.configure(c.extra)
 			wantError(t, h.run(), 2, c.errorHas, c.hintHas)
@@ -125,9 +125,7 @@ func TestMissingImage(t *testing.T) {
 
 // TestFullDisk fills the disk under the agent's data while sessions run.
 func TestFullDisk(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: waits for the timeouts of a store on a full disk")
-	}
+	labtest.NeedLong(t, "waits for the timeouts of a store on a full disk")
 	h := newHost(t, "")
 	data := filepath.Join(h.dir, "data")
 	if err := os.Mkdir(data, 0o700); err != nil {

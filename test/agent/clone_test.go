@@ -26,9 +26,7 @@ func (h *host) copyOf(suffix, dockerHost, extra string) *host {
 // A copy of a host whose agent is alive does not start, and changes nothing. The copy of a
 // host that is gone continues as the same node.
 func TestClonedHost(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: test/fleet TestEverythingHappens clones nodes")
-	}
+	labtest.NeedLong(t, "test/fleet TestEverythingHappens clones nodes")
 	needDocker(t)
 	client := freePort(t)
 	etcd := startEtcd(t, t.TempDir(), client, freePort(t))

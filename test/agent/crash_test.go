@@ -71,6 +71,7 @@ func moments(all ...int) []int {
 // The agent is killed at different times after three requests for sessions. A boot takes a
 // few hundred milliseconds.
 func TestAgentKilledInTheMiddleOfBoots(t *testing.T) {
+	labtest.NeedLong(t, "test/fleet TestEverythingHappens kills agents while sessions boot")
 	eachPool(t, warm, agentKilledInTheMiddleOfBoots)
 }
 
@@ -106,9 +107,7 @@ func agentKilledInTheMiddleOfBoots(t *testing.T, pool string) {
 }
 
 func TestAgentKilledInTheMiddleOfStops(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: TestAgentKilledInTheMiddleOfADrain kills an agent while sessions end")
-	}
+	labtest.NeedLong(t, "TestAgentKilledInTheMiddleOfADrain kills an agent while sessions end")
 	eachPool(t, pooled, agentKilledInTheMiddleOfStops)
 }
 

@@ -56,9 +56,7 @@ func (h *host) login(p *browser.Page) {
 // Events of the host in a browser: a slow pull links to its spin-up and its layers, and a
 // drain changes open pages. The console of every page is empty.
 func TestTheDashboardShowsWhatHappens(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: a browser beside a fleet; test/dashboard tests each page")
-	}
+	labtest.NeedLong(t, "a browser beside a fleet; test/dashboard tests each page")
 	b := browser.Start(t)
 	h := newWatched(t, "  - {name: slow, image: \""+throttled(t)+"\", port: 8080, ready: {http: /healthz, timeout: 2m}}\n")
 	site := "http://" + h.apiTCP
@@ -140,9 +138,7 @@ func throttled(t *testing.T) string {
 // The doctor's page shows a finding as long as its cause exists. A click copies its cure to
 // the clipboard.
 func TestTheDashboardNamesAPathology(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("-long: a drill, until the doctor has found it and until it has seen it gone")
-	}
+	labtest.NeedLong(t, "a drill, until the doctor has found it and until it has seen it gone")
 	b := browser.Start(t)
 	h := newWatched(t, "")
 	p := b.Blank(t)
@@ -186,9 +182,7 @@ func TestTheDashboardNamesAPathology(t *testing.T) {
 // session. The second recording and the difference show the session's container. Both can
 // be downloaded. A recording without a waiting client ends.
 func TestRecordingsByAButton(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("-long: recordings of five seconds")
-	}
+	labtest.NeedLong(t, "recordings of five seconds")
 	b := browser.Start(t)
 	h := newWatched(t, "")
 	p := b.Blank(t)

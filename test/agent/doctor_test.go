@@ -131,9 +131,7 @@ func (h *host) recordOf(by *host) (record holdfast.Node) {
 // a time, at most the configured share, and without a refused client. A healthy node returns
 // to rotation.
 func TestSickNodeIsOutOfRotation(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: three nodes that become slow and recover; TestDoctorInTheAgent and package rotation test the parts")
-	}
+	labtest.NeedLong(t, "three nodes that become slow and recover; TestDoctorInTheAgent and package rotation test the parts")
 	var patients []*patientRoot
 	hosts := newFleetOf(t, 3, patient, func(int) string {
 		p := newPatient(t)

@@ -55,6 +55,7 @@ func etcdClient(t *testing.T, client string) *clientv3.Client {
 // A node that cannot renew its lease in a shared store ends its sessions. It continues when
 // the store is back.
 func TestOwnEtcdThatGoesAway(t *testing.T) {
+	labtest.NeedLong(t, "test/fleet TestEverythingHappens cuts nodes off from etcd")
 	dir, client, peer := t.TempDir(), freePort(t), freePort(t)
 	etcd := startEtcd(t, dir, client, peer)
 	t.Cleanup(func() { etcd.Close() })
@@ -98,9 +99,7 @@ func TestOwnEtcdThatGoesAway(t *testing.T) {
 // An operator restores etcd from a backup. No container runs without its record, and
 // epochs do not go back.
 func TestEtcdRestoredFromABackup(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: restarts etcd twice and waits for a lease; the packages session and etcd test the same without an engine")
-	}
+	labtest.NeedLong(t, "restarts etcd twice and waits for a lease; the packages session and etcd test the same without an engine")
 	dir, client, peer := filepath.Join(t.TempDir(), "etcd"), freePort(t), freePort(t)
 	etcd := startEtcd(t, dir, client, peer)
 	t.Cleanup(func() { etcd.Close() })

@@ -266,9 +266,7 @@ func drainMovesSessionsWithoutRefusals(t *testing.T, pool string) {
 // All processes of a node, including its deadman, die at once while clients request its
 // sessions. The clients wait until the lease has expired, and another node serves them.
 func TestMachineThatVanishes(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: test/fleet TestEverythingHappens kills all processes of a node")
-	}
+	labtest.NeedLong(t, "test/fleet TestEverythingHappens kills all processes of a node")
 	hosts := newFleet(t, 3, quick, "")
 	hosts[0].ask("alice")
 	gone, before := owner(t, hosts, "alice")
@@ -306,9 +304,7 @@ func (h *host) stopped() bool {
 // Only the deadman kills the containers of a stopped agent, before the lease expires and
 // other nodes claim the sessions.
 func TestAgentThatHangs(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: test/fleet TestEverythingHappens stops agents")
-	}
+	labtest.NeedLong(t, "test/fleet TestEverythingHappens stops agents")
 	t.Run("stopped", func(t *testing.T) {
 		eachPool(t, warm, func(t *testing.T, pool string) { agentThatHangs(t, pool, syscall.SIGSTOP) })
 	})
@@ -365,9 +361,7 @@ func agentThatHangs(t *testing.T, pool string, sig syscall.Signal) {
 
 // An agent that restarts before the fence loses nothing and keeps its deadman.
 func TestUpgradeUnderADeadman(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: TestUpgradeInAFleet keeps the deadman, TestServiceIsRestarted restarts an agent")
-	}
+	labtest.NeedLong(t, "TestServiceIsRestarted restarts an agent")
 	hosts := newFleet(t, 2, patient, "")
 	hosts[0].ask("alice")
 	has, before := owner(t, hosts, "alice")

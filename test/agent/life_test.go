@@ -61,7 +61,7 @@ func killedAgentLosesNothing(t *testing.T, pool string) {
 	h := newPoolHost(t, pool)
 	h.start()
 	var wg sync.WaitGroup
-	sessions := labtest.Count(8, 20)
+	sessions := labtest.Count(4, 20)
 	for i := range sessions {
 		wg.Go(func() { h.open(fmt.Sprintf("k%d", i)) })
 	}
@@ -113,7 +113,7 @@ func agentRestartKeepsAndHostShutdownDrains(t *testing.T, pool string) {
 	for _, keep := range []func(){
 		func() { h.must("agent", "stop", "--keep") },
 		func() { h.signal(syscall.SIGUSR2) },
-	} {
+	}[:labtest.Count(1, 2)] {
 		h.start()
 		h.open("alice")
 		before := h.running()
@@ -133,7 +133,7 @@ func agentRestartKeepsAndHostShutdownDrains(t *testing.T, pool string) {
 		func() { h.must("agent", "stop") },
 		func() { h.signal(syscall.SIGTERM) },
 		func() { h.signal(syscall.SIGINT) },
-	} {
+	}[:labtest.Count(2, 3)] {
 		h.start()
 		h.open("alice")
 		h.open("bob")

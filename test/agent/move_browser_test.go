@@ -32,9 +32,7 @@ func demoOn(t *testing.T, e *lab.Engine) string {
 // TestMoveInABrowser: a user's shell continues on another node with its variable and its
 // counter, and the page does not reconnect.
 func TestMoveInABrowser(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("-long: a browser, the demo's image and a fleet; TestMove has the same without a browser")
-	}
+	labtest.NeedLong(t, "a browser, the demo's image and a fleet; TestMove has the same without a browser")
 	b := browser.Start(t)
 	m := newMover(t)
 	config := strings.Replace(m.config("", "    env: {DEMO_LINGER: 1m}\n    init: false\n"), "image: "+labtest.TestServer, "image: "+demoOn(t, m.engine), 1)

@@ -324,6 +324,7 @@ func running(t *testing.T, text string) bool {
 // A truncated or damaged image, a full disk, and a broken connection cost the session only
 // its memory.
 func TestMoveSpoilt(t *testing.T) {
+	labtest.NeedLong(t, "TestMoveKilled costs a session its memory, too")
 	c := newMoveChaos(t)
 	full := func(h *host) {
 		dir := c.runsc.Images + "." + h.node

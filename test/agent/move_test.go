@@ -117,6 +117,7 @@ func TestMove(t *testing.T) {
 
 // A session whose move fails boots fresh.
 func TestMoveFails(t *testing.T) {
+	labtest.NeedLong(t, "TestMoveKilled has a session that boots fresh")
 	m := newMover(t)
 	for name, c := range map[string]struct{ moving, more, says string }{
 		"too big":      {", max_image: 1KiB", "", "the memory of session a is lost"},
@@ -205,6 +206,7 @@ func TestMoveByHand(t *testing.T) {
 
 // Sessions are handed over to nodes with their runtime, with their memory.
 func TestNodeThatCannotRunIt(t *testing.T) {
+	labtest.NeedLong(t, "three nodes with gVisor")
 	m := newMover(t)
 	hosts := newFleetOn(t, m.engine.Host(), 3, patient, func(i int) string {
 		if i == 2 { // the same template, with a runtime that this node does not have

@@ -140,7 +140,7 @@ templates:
 	h.start()
 	h.must("session", "start", "a", "--template", "web")
 	first := h.ask("a")
-	for range 2 {
+	for range labtest.Count(1, 2) {
 		poll.Until(t, "the session is suspended", func() bool {
 			return h.suspended("a") != "" && len(h.sessions()) == 1 && h.sessions()[0].State == "suspended"
 		})
@@ -154,6 +154,7 @@ templates:
 // A suspended session resumes on another node, which fetches the image from its node or from
 // a shared directory.
 func TestSuspendedGoesOnElsewhere(t *testing.T) {
+	labtest.NeedLong(t, "TestSuspend resumes a session where it was, TestMove fetches an image from another node")
 	m := newMover(t)
 	shared := t.TempDir()
 	key := filepath.Join(shared, "key")

@@ -168,7 +168,7 @@ func TestUpgrades(t *testing.T) {
 	before, starts := h.running(), startTimes(t, h, h.running())
 	check := h.clients()
 	pid := h.pid()
-	for range 3 {
+	for range labtest.Count(1, 3) {
 		h.installReal()
 		r, u := h.upgrade()
 		if r.code != 0 || u.State != api.UpgradeDone || u.Sessions != 3 || u.From.PID != pid || u.To.PID == pid {
@@ -345,9 +345,7 @@ func TestUpgradeWithoutAnAgent(t *testing.T) {
 
 // A second upgrade is refused while another one runs, before the turn and in the trial.
 func TestTwoUpgradesAtOnce(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: TestUpgrades has one at a time")
-	}
+	labtest.NeedLong(t, "TestUpgrades has one at a time")
 	h := newUpgradable(t, "")
 	h.install([]byte("#!/bin/sh\nsleep 2\nexec " + holdfastBinary(t) + ` "$@"` + "\n"))
 	first := make(chan result, 1)
@@ -375,6 +373,7 @@ func (h *host) lastUpgrade() (u api.Upgrade) {
 // A kill of the upgrade's command before the turn cancels the upgrade. Later the upgrade
 // continues without it.
 func TestUpgradeCommandKilled(t *testing.T) {
+	labtest.NeedLong(t, "TestUpgradeThatFails cancels an upgrade, TestUpgrades completes one")
 	h := newUpgradable(t, "")
 	before, starts := h.running(), startTimes(t, h, h.running())
 	check := h.clients()
@@ -480,6 +479,7 @@ func TestOldAgentKilledInATrial(t *testing.T) {
 // Lease, deadman and all sessions stay during an upgrade, also if the next agent takes its
 // turn and then does nothing.
 func TestUpgradeInAFleet(t *testing.T) {
+	labtest.NeedLong(t, "test/fleet TestEverythingHappens upgrades agents of a fleet")
 	hosts := newFleetOf(t, 2, patient, func(int) string { return "" }, (*host).installReal, (*host).startLogged)
 	hosts[0].ask("alice")
 	has, before := owner(t, hosts, "alice")

@@ -281,7 +281,5 @@ func TestOddFleets(t *testing.T) {
 // long skips a test unless -long is set.
 func long(t *testing.T) {
 	t.Helper()
-	if !labtest.Long() {
-		t.Skip("-long: every page, again and again, in a browser")
-	}
+	labtest.NeedLong(t, "every page, again and again, in a browser")
 }

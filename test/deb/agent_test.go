@@ -24,9 +24,7 @@ const patience = 2 * time.Minute
 // An agent runs from the files of the package. An upgrade of the package refuses no connect and
 // keeps the session. A removal drains the host.
 func TestAgentOfThePackage(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: TestServicesOfThePackage upgrades and removes the package on a machine with systemd")
-	}
+	labtest.NeedLong(t, "TestServicesOfThePackage upgrades and removes the package on a machine with systemd")
 	h := newHost(t)
 	engine := labtest.Engine(t)
 	first, second := packages(t)

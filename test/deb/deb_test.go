@@ -282,9 +282,7 @@ func (h host) holdfast(args ...string) string {
 
 // Two builds of one commit are the same, byte by byte, on both architectures.
 func TestBuildsAreTheSame(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: builds for two architectures, twice")
-	}
+	labtest.NeedLong(t, "builds for two architectures, twice")
 	a, b := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")
 	dist(t, a, "v1.0.0", nil)
 	dist(t, b, "v1.0.0", nil)
@@ -309,9 +307,7 @@ func TestBuildsAreTheSame(t *testing.T) {
 // Lintian finds neither an error nor a warning. Intended exceptions are in
 // packaging/deb/lintian-overrides, with the reason.
 func TestLintian(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: needs lintian, which make test-long installs")
-	}
+	labtest.NeedLong(t, "needs lintian, which make test-long installs")
 	first, _ := packages(t)
 	bench := one(t, filepath.Dir(first), "bench", goArch(t))
 	out, err := exec.CommandContext(t.Context(), "lintian", "--allow-root", "--fail-on", "error,warning", "--tag-display-limit", "0", first, bench).CombinedOutput()

@@ -12,9 +12,7 @@ import (
 
 // Under the restrictions of its unit the agent can save and restore a container.
 func TestMemoryUnderTheUnit(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("only with -long: a machine, an engine and a restart of it")
-	}
+	labtest.NeedLong(t, "a machine, an engine and a restart of it")
 	d := newDebian(t, serverImage(t))
 	t.Cleanup(func() {
 		if t.Failed() {

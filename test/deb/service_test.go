@@ -454,9 +454,7 @@ func (d debian) isRemoved() {
 // The agent's unit permits what the agent does itself on containerd: networks, logs, control
 // groups. On Docker the daemon does that.
 func TestServiceOnContainerd(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: TestServicesOfThePackage runs the same unit, test/agent TestSessionsOnContainerd the engine")
-	}
+	labtest.NeedLong(t, "TestServicesOfThePackage runs the same unit, test/agent TestSessionsOnContainerd the engine")
 	d := newDebian(t)
 	d.write("root/image.tar", archiveOf(t, serverImage(t)))
 	d.Run(`systemctl stop docker.socket docker; systemctl start containerd

@@ -77,7 +77,7 @@ func TestEverythingHappens(t *testing.T) {
 		length = 10 * time.Minute
 	}
 	o := fleet.Options{
-		Agents: 3, Sessions: 18, Rate: 8, For: length, Every: 4 * time.Second,
+		Agents: 3, Sessions: labtest.Count(8, 18), Rate: float64(labtest.Count(4, 8)), For: length, Every: 4 * time.Second,
 		Chaos: fleet.Mixed, Seed: uint64(time.Now().UnixNano()),
 		ParkTime: 2 * time.Minute, // a slow machine is not what is looked for
 		Pools:    "bridge,pooled,warm",
@@ -113,9 +113,7 @@ func TestEverythingHappens(t *testing.T) {
 // and in suspends. By the records of the containers, no session runs twice: a session that
 // continues in another container begins a new life there.
 func TestMemoryMoves(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("test/agent moves sessions with their memory, one at a time; -long does it in a fleet with faults")
-	}
+	labtest.NeedLong(t, "test/agent moves sessions with their memory, one at a time; -long does it in a fleet with faults")
 	o := fleet.Options{
 		Agents: 3, Sessions: 8, Rate: 2, For: 5 * time.Minute, Every: 4 * time.Second,
 		Chaos: fleet.Mixed, Seed: uint64(time.Now().UnixNano()),
@@ -140,9 +138,7 @@ func TestMemoryMoves(t *testing.T) {
 // TestBrokenFenceIsCaught: nodes that go on beyond the end of their leases are
 // what the checks are there for.
 func TestBrokenFenceIsCaught(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: runs a fleet until its fence fails")
-	}
+	labtest.NeedLong(t, "runs a fleet until its fence fails")
 	r := run(t, fleet.Options{
 		Agents: 2, Sessions: 6, Rate: 5, For: 12 * time.Second, Every: 5 * time.Second,
 		Chaos: string(fleet.CutLong), BreakFence: true,

@@ -16,9 +16,7 @@ import (
 // The disk stays below the critical level, and each deletion during a spin-up has its reason in
 // the log.
 func TestPressure(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: half a minute of spin-ups on a full disk; TestInterleavings collects beside spin-ups")
-	}
+	labtest.NeedLong(t, "half a minute of spin-ups on a full disk; TestInterleavings collects beside spin-ups")
 	if !lab.Inside() {
 		t.Skip("-short: a private engine takes its time, and root")
 	}
@@ -38,9 +36,7 @@ func TestPressure(t *testing.T) {
 // creates, no create fails, and the plot has the latencies. Only the whole bench measures the
 // creates.
 func TestTable(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: half a minute of collections and creates; TestLocked runs another part of the bench")
-	}
+	labtest.NeedLong(t, "half a minute of collections and creates; TestLocked runs another part of the bench")
 	if !lab.Inside() {
 		t.Skip("-short: a private engine takes its time, and root")
 	}

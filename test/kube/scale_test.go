@@ -14,9 +14,7 @@ import (
 // The API server counts few requests of fifty idle agents, and no list. The leases are renewed
 // sixty times as often as usual, and the figure is scaled to the usual interval.
 func TestAgentsAtRest(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: counts the requests of fifty agents at rest")
-	}
+	labtest.NeedLong(t, "counts the requests of fifty agents at rest")
 	newUser(t, cluster(t)) // builds the program
 	server, err := kubetest.Binary(t.Context())
 	if err != nil {

@@ -161,7 +161,7 @@ func onATerminal(t *testing.T, s *scene.Stage) {
 	<-read
 	text := seen.String()
 	i := strings.LastIndex(text, "\x1b[J")
-	if code := cmd.ProcessState.ExitCode(); code != 0 || i < 0 || !strings.HasPrefix(text[i:], "\x1b[Jpull stats: download ") {
+	if code := cmd.ProcessState.ExitCode(); code != 0 || i < 0 || !strings.HasPrefix(text[i:], "\x1b[JDigest: sha256:") || !strings.Contains(text[i:], "\npull stats: download ") && !strings.Contains(text[i:], "\r\npull stats: download ") {
 		t.Errorf("exit code %d, and it ends in %q", code, text[max(0, len(text)-500):])
 	}
 }

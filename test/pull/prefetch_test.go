@@ -80,7 +80,7 @@ func TestImagesThatAreKept(t *testing.T) {
 	u.agentConfig("images: {prefetch: [\"" + fixed + "\"]}")
 	stop := u.agent()
 	poll.Until(t, "the configured image is there", func() bool { return has(t, s.Engine, fixed) })
-	if e := u.must("pull", "--prefetch", named); !strings.HasPrefix(e.out, "pull stats: ") {
+	if e := u.must("pull", "--prefetch", named); !strings.Contains(e.out, "\npull stats: ") {
 		t.Errorf("%q, %q", e.out, e.err)
 	}
 	for _, image := range []string{fixed, named} {

@@ -48,7 +48,7 @@ func TestPull(t *testing.T) {
 	}
 }
 
-var statsLine = regexp.MustCompile(`^pull stats: download [0-9.]+[KM]iB in [0-9.]+s \([0-9.]+[KMG]iB/s\), extract [0-9.]+[KM]iB in [0-9.]+s \([0-9.]+[KMG]iB/s\)\n$`)
+var statsLine = regexp.MustCompile(`^Digest: sha256:[0-9a-f]{64}\nStatus: Downloaded newer image for \S+\npull stats: download [0-9.]+[KM]iB in [0-9.]+s \([0-9.]+[KMG]iB/s\), extract [0-9.]+[KM]iB in [0-9.]+s \([0-9.]+[KMG]iB/s\)\n$`)
 
 func figuresAreTheAccessLogs(t *testing.T, s *scene.Stage) {
 	u := newUser(t, s.Private.Host())
@@ -286,7 +286,7 @@ func someFail(t *testing.T, s *scene.Stage) {
 	if e.code != 1 || len(starting(e.err, "error: ")) != 2 || len(starting(e.err, "hint: ")) != 2 {
 		t.Errorf("exit code %d: %s", e.code, e.err)
 	}
-	if !strings.HasPrefix(e.out, good+": pull stats: ") || strings.Count(e.out, "\n") != 1 {
+	if len(starting(e.out, good+": ")) != 3 || len(starting(e.out, good+": pull stats: ")) != 1 || strings.Count(e.out, "\n") != 3 {
 		t.Errorf("it printed %q", e.out)
 	}
 	outcomes := map[string]spinup.Outcome{}

@@ -123,9 +123,7 @@ func TestClientsFailWithoutProtection(t *testing.T) {
 // The experiment without reloads in small: no client fails while a port is installed and removed
 // under load.
 func TestInstalledPort(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: TestNoClientFails installs the same ports under load, and restarts the server too")
-	}
+	labtest.NeedLong(t, "TestNoClientFails installs the same ports under load, and restarts the server too")
 	d := details(t, bench.Options{Idle: true, Pairs: 1, Modes: []bench.Mode{bench.NFQueue, bench.Park}}).(bench.IdleDetails)
 	if len(d.Runs) != 2 {
 		t.Fatalf("%d runs", len(d.Runs))

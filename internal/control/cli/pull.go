@@ -102,10 +102,13 @@ func (a *app) showPulls(records []spinup.Record, rules spinup.Rules, quiet bool)
 			case quiet:
 				fmt.Fprintln(w, clean(puller.FullName(one.Image)))
 			default:
+				prefix := ""
 				if len(list) > 1 {
-					fmt.Fprintf(w, "%s: ", clean(one.Image))
+					prefix = clean(one.Image) + ": "
 				}
-				fmt.Fprintln(w, pullLine(one.Record, rules))
+				for _, line := range pullLines(one.Record, rules) {
+					fmt.Fprintln(w, prefix+line)
+				}
 			}
 		}
 	})
@@ -116,15 +119,25 @@ func slowPhases(r spinup.Record, rules spinup.Rules) []spinup.Phase {
 	return append([]spinup.Phase{}, rules.Slow(r)...)
 }
 
-// pullLine returns a pull in one line, with its slow phases.
-func pullLine(r spinup.Record, rules spinup.Rules) string {
+// pullLines returns the last lines of docker pull, which scripts search for, and the pull's
+// figures in one line with its slow phases.
+func pullLines(r spinup.Record, rules spinup.Rules) []string {
+	var lines []string
+	if r.Digest != "" {
+		lines = append(lines, "Digest: "+r.Digest)
+	}
+	status := "Downloaded newer image for"
+	if r.Pull.Cached {
+		status = "Image is up to date for"
+	}
+	lines = append(lines, fmt.Sprintf("Status: %s %s", status, clean(r.Image)))
 	line := strings.Join(r.Lines(), ", ")
 	for _, v := range rules.Judge(r) {
 		if v.Slow {
 			line += fmt.Sprintf(" [slow %s: %.2f, the rule is %g MiB/s]", v.Phase, v.Value, v.Limit)
 		}
 	}
-	return line
+	return append(lines, line)
 }
 
 // failedPulls prints all errors but the last, which it returns. An interrupted command

@@ -50,9 +50,7 @@ var inMachine = map[string]int{"zombies": 200, "throttle": 2, "neighbour": 2, "d
 // test/doctor covers the others: the program itself finds them, in containers.
 func TestDrills(t *testing.T) {
 	if !vmtest.Inside() {
-		if !labtest.Long() {
-			t.Skip("long: slows other tests on this kernel; TestInMachine runs some of the drills")
-		}
+		labtest.NeedLong(t, "slows other tests on this kernel; TestInMachine runs some of the drills")
 		labtest.Engine(t)
 	}
 	for _, d := range drill.All() {
@@ -156,9 +154,7 @@ func quietProbes() []probe.Probe {
 // In containers of a real engine the drill's container is named, and unrelated containers
 // are not.
 func TestDrillsInContainers(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: test/doctor has the same drills in containers")
-	}
+	labtest.NeedLong(t, "test/doctor has the same drills in containers")
 	_, api := labtest.Either(t)
 	innocent := make(map[string]bool)
 	for range 4 {
@@ -221,9 +217,9 @@ func TestDrillsInContainers(t *testing.T) {
 func TestInMachine(t *testing.T) {
 	c := vm.Config{Modules: []string{"nf_conntrack", "nf_conntrack_netlink"}}
 	vmtest.AddDisk(t, &c)
-	drills := "zombies|fadvise|throttle|neighbour|thrash|conntrack"
+	drills := "zombies|throttle|conntrack"
 	if labtest.Long() {
-		drills += "|dentries" // half a minute of a CPU
+		drills += "|fadvise|neighbour|thrash|dentries"
 	}
 	vmtest.Run(t, "^(TestHealthyHost|TestDrills)$/^("+drills+")$", c)
 	if labtest.Long() {

@@ -45,7 +45,8 @@ func (x *underway) fetch(ctx context.Context, image string) (spinup.Pull, error)
 	}
 	begun := time.Now()
 	pull := spinup.Pull{Image: image, Begun: begun}
-	if _, err := x.Engine.ImageID(ctx, image); err != nil {
+	var err error
+	if pull.Digest, err = x.Engine.ImageDigest(ctx, image); err != nil {
 		return pull, holdfast.WithHint(fmt.Errorf("image %s: %w", image, err), "pull it, or set pull: missing in the job")
 	}
 	pull.Done, pull.Cached = true, true

@@ -64,6 +64,7 @@ func (w *witness) mustHaveSeen(t *testing.T, r spinup.Record) {
 // Spin-ups at once, of two jobs with four images and two runs each, and a hundred of ten jobs
 // with -long: each is recorded with the bytes of its image and with its container.
 func TestManySpinups(t *testing.T) {
+	labtest.NeedLong(t, "TestPulledOnce has spin-ups at once")
 	const twice = 2
 	images, jobs := labtest.Count(4, 5), labtest.Count(2, 10)
 	r := startRegistry(t)

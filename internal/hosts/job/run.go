@@ -25,7 +25,7 @@ import (
 // Engine is the part of a container engine that a job uses.
 type Engine interface {
 	Cleaner
-	ImageID(ctx context.Context, ref string) (string, error)
+	ImageDigest(ctx context.Context, name string) (string, error)
 	Create(ctx context.Context, s engine.Spec) (string, error)
 	Start(ctx context.Context, id string) error
 	Inspect(ctx context.Context, id string) (engine.Container, error)

@@ -74,7 +74,7 @@ func TestServicesByName(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	}
-	for _, want := range []string{"busybox:latest: image was in the cache", "one: time to create container: ", "two: time until container was ready: ", "primary: time to start container: "} {
+	for _, want := range []string{"busybox:latest: image was in the cache", "one: time to create container: ", "two: time until container was ready: ", "primary: time to start container: ", "two: using image busybox:latest", "primary: time to start containers: "} {
 		if !strings.Contains(b.told(), want) {
 			t.Errorf("no %q in\n%s", want, b.told())
 		}

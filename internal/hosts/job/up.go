@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -41,7 +42,7 @@ type network struct {
 // container's id when all containers run and are ready.
 func (x *underway) bringUp(ctx context.Context, index int, images map[string]*fetched) (primary string, err error) {
 	g, ctx := errgroup.WithContext(ctx)
-	net := &network{made: make(chan struct{})}
+	net, starts := &network{made: make(chan struct{})}, &span{}
 	g.Go(func() error {
 		defer close(net.made)
 		net.id, net.err = x.makeNetwork(ctx, index)
@@ -50,7 +51,7 @@ func (x *underway) bringUp(ctx context.Context, index int, images map[string]*fe
 	for i, img := range x.job.Images {
 		g.Go(func() error {
 			u := &containerStart{
-				underway: x, index: index, image: img, primary: i == 0,
+				underway: x, index: index, image: img, primary: i == 0, starts: starts,
 				timer: spinup.NewTimer(spinup.ForRun, img.Image, x.Cohort),
 			}
 			u.timer.Job(x.id)
@@ -69,7 +70,33 @@ func (x *underway) bringUp(ctx context.Context, index int, images map[string]*fe
 		})
 	}
 	err = g.Wait() // before primary is read
+	if err == nil {
+		x.tell(index, x.job.Images[0].Name, fmt.Sprintf("time to start containers: %.3fs", starts.length().Seconds()))
+	}
 	return primary, err
+}
+
+// span is the time from the first create of a run's containers to the end of the last start.
+type span struct {
+	mu         sync.Mutex
+	begin, end time.Time
+}
+
+func (s *span) add(begin, end time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.begin.IsZero() || begin.Before(s.begin) {
+		s.begin = begin
+	}
+	if end.After(s.end) {
+		s.end = end
+	}
+}
+
+func (s *span) length() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.end.Sub(s.begin)
 }
 
 // isFirst reports whether this container is the first with its image.
@@ -111,6 +138,7 @@ type containerStart struct {
 	image   Image
 	primary bool
 	timer   *spinup.Timer
+	starts  *span // of all the run's containers
 
 	phase spinup.Phase // the current phase
 	id    string
@@ -132,7 +160,7 @@ func (u *containerStart) run(ctx context.Context, image *fetched, first bool, ne
 	if net.err != nil {
 		return net.err
 	}
-	if err := u.slot(ctx, func() error { return u.createAndStart(ctx, net.id) }); err != nil {
+	if err := u.slot(ctx, func() error { return u.createAndStart(ctx, net.id, image.pull.Digest) }); err != nil {
 		return err
 	}
 	if u.image.Ready == nil {
@@ -168,8 +196,8 @@ func (u *containerStart) timed(phase spinup.Phase, do func() error) error {
 	return err
 }
 
-func (u *containerStart) createAndStart(ctx context.Context, network string) error {
-	spec := u.spec(network)
+func (u *containerStart) createAndStart(ctx context.Context, network, digest string) error {
+	spec, begun := u.spec(network), time.Now()
 	err := u.timed(spinup.Create, func() (err error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), makeLimit)
 		defer cancel()
@@ -180,6 +208,8 @@ func (u *containerStart) createAndStart(ctx context.Context, network string) err
 		return err
 	}
 	u.timer.Container(u.id, spec.Name)
+	u.tell(u.index, u.image.Name, spinup.Using(u.image.Image, digest))
+	defer func() { u.starts.add(begun, time.Now()) }()
 	return u.timed(spinup.Start, func() error { return u.Engine.Start(ctx, u.id) })
 }
 

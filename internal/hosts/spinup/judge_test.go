@@ -105,7 +105,8 @@ func TestLinesAsPublished(t *testing.T) {
 	}
 	r := timed(3201*time.Millisecond, 480*time.Millisecond, 1100*time.Millisecond)
 	r.Pull = &Pull{Done: true, Cached: true}
-	want := []string{"image was in the cache", "time to create container: 3.201s", "time to start container: 0.480s", "time until container was ready: 1.100s"}
+	r.Image, r.Digest = "docker.io/cimg/go:1.16", "sha256:6621"
+	want := []string{"image was in the cache", "time to create container: 3.201s", "time to start container: 0.480s", "time until container was ready: 1.100s", "using image cimg/go@sha256:6621"}
 	if got := r.Lines(); !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}

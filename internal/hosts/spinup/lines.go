@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/distribution/reference"
 	"github.com/docker/go-units"
 )
 
@@ -54,8 +55,20 @@ func (t Transfer) String() string {
 	return fmt.Sprintf("%s in %s (%s/s)", size, seconds(time.Duration(t.Wall)), units.BytesSize(t.Rate*mib))
 }
 
-// Lines returns the spin-up as lines for a log: its pull, and the time of each recorded
-// phase of its container:
+// Using returns the line that names an image by its digest:
+//
+//	using image redis@sha256:6621f92d…
+//
+// Without a digest the line has the image's name as it is.
+func Using(image, digest string) string {
+	if named, err := reference.ParseNormalizedNamed(image); err == nil && digest != "" {
+		image = reference.FamiliarName(named) + "@" + digest
+	}
+	return "using image " + image
+}
+
+// Lines returns the spin-up as lines for a log: its pull, the time of each recorded phase
+// of its container, and the digest of the container's image:
 //
 //	time to create container: 3.201s
 func (r Record) Lines() []string {
@@ -74,6 +87,9 @@ func (r Record) Lines() []string {
 		if took, ok := r.Times[l.phase]; ok {
 			lines = append(lines, l.words+": "+seconds(time.Duration(took)))
 		}
+	}
+	if _, created := r.Times[Create]; created && r.Digest != "" {
+		lines = append(lines, Using(r.Image, r.Digest))
 	}
 	return lines
 }

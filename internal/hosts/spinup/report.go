@@ -101,7 +101,7 @@ func NewReport(records []Record, q Question, rules Rules) (Report, error) {
 	} else {
 		r.Groups = append(r.Groups, split(records, q.At, rules)...)
 	}
-	first, err := reference(r.Groups, q.Against)
+	first, err := referenceGroup(r.Groups, q.Against)
 	if err != nil {
 		return Report{}, err
 	}
@@ -132,8 +132,8 @@ func split(records []Record, at time.Time, rules Rules) []Group {
 	return []Group{summarize(Before, before, rules), summarize(After, after, rules)}
 }
 
-// reference finds the group with which the others are compared.
-func reference(groups []Group, name string) (int, error) {
+// referenceGroup finds the group with which the others are compared.
+func referenceGroup(groups []Group, name string) (int, error) {
 	if name == "" {
 		return 0, nil
 	}

@@ -37,6 +37,10 @@ type Engine interface {
 	// ErrNoImage.
 	ImageID(ctx context.Context, ref string) (string, error)
 
+	// ImageDigest returns the digest (sha256:…) by which a registry serves the image
+	// with this name, or "" if it was not pulled from that repository. ErrNoImage.
+	ImageDigest(ctx context.Context, name string) (string, error)
+
 	// Pull fetches an image and yields the engine's progress, up to the first error.
 	// A stream that ends without an error means that the image is present. Stopping
 	// the iteration cancels the pull.

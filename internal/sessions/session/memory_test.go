@@ -81,6 +81,7 @@ func dyingGroups(t *testing.T) int {
 // cgroups of dead sessions, because the manager reclaims it. Without reclaims every
 // cgroup stays.
 func TestDeadSessionsLeaveNoMemory(t *testing.T) {
+	labtest.NeedLong(t, "twelve sessions, and seconds until the kernel frees memory")
 	const sessions, size = 6, 1 << 20
 	dir := filepath.Join(daemon(t).Scratch(), t.Name())
 	if err := os.MkdirAll(dir, 0o755); err != nil {

@@ -242,12 +242,10 @@ func TestWarmContainersServeOneSessionEach(t *testing.T) {
 }
 
 // TestBurstOverAWarmPool: more sessions start at once than there are warm containers,
-// with -long a hundred to twenty. Each session gets a container of its own.
+// a hundred to twenty. Each session gets a container of its own.
 func TestBurstOverAWarmPool(t *testing.T) {
-	burst, most := 12, 4
-	if labtest.Long() {
-		burst, most = 100, 20
-	}
+	labtest.NeedLong(t, "TestWarmContainersServeOneSessionEach has fewer sessions")
+	const burst, most = 100, 20
 	keys := []string{}
 	for i := range burst {
 		keys = append(keys, fmt.Sprintf("k%d", i))
@@ -322,9 +320,7 @@ func TestWarmContainerWithoutItsWorkspaceServesNoSession(t *testing.T) {
 // TestMemoryOfAWarmContainer measures the figure of docs/pools.md: the memory that a warm
 // container with a small program costs a host.
 func TestMemoryOfAWarmContainer(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("a measurement: run it with -long")
-	}
+	labtest.NeedLong(t, "a measurement: run it with -long")
 	const n = 24
 	tmpl := pooled()
 	newNode(t, setup{})

@@ -24,9 +24,7 @@ const finds = 4 * time.Minute
 // The agent runs as the pod of the DaemonSet. It names the pod that slows its node in events of
 // the pod and in conditions of the node, and it does not name another pod.
 func TestAgentNamesPods(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: a kubelet takes minutes to build, and drills theirs")
-	}
+	labtest.NeedLong(t, "a kubelet takes minutes to build, and drills theirs")
 	w := startWorker(t)
 	w.run(t, "default", "innocent", kubetest.Object{"containers": []kubetest.Object{{"name": "main", "image": pauseImage, "imagePullPolicy": "Never"}}})
 	w.run(t, "holdfast", "agent", w.agentSpec(t, quick))

@@ -49,9 +49,7 @@ func newNotices(t *testing.T) *notices {
 // that ends by itself gets its grace period from the kubelet. Then the kubelet is stopped, and
 // the agent kills the remaining pod and removes it from the API server before the deadline.
 func TestPreemption(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("long: a kubelet takes minutes to build")
-	}
+	labtest.NeedLong(t, "a kubelet takes minutes to build")
 	w := startWorker(t)
 	n := newNotices(t)
 	w.component(t, "preemption", "--notices=gce", "--notices=aws")

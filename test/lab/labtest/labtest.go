@@ -43,6 +43,15 @@ var long = flag.Bool("long", false, "all cases of the tests of which make test h
 // that make test runs in part.
 func Long() bool { return *long }
 
+// NeedLong skips the test without the flag -long. why says what the test costs, or which test of
+// make test covers a part of it.
+func NeedLong(t testing.TB, why string) {
+	t.Helper()
+	if !*long {
+		t.Skip("-long: " + why)
+	}
+}
+
 // Count returns all with the flag -long, otherwise some.
 func Count(some, all int) int {
 	if *long {

@@ -22,13 +22,10 @@ import (
 
 // The same tests on a kernel with v2 only.
 func TestInMachine(t *testing.T) {
+	labtest.NeedLong(t, "an emulated machine; the same tests run on this kernel")
 	c := vm.Config{Memory: 1536}
 	vmtest.AddDisk(t, &c)
-	tests := "^TestSqueeze$"
-	if labtest.Long() {
-		tests = "^(TestSqueeze|TestLocked|TestPinned|TestSelf|TestDentries)$"
-	}
-	vmtest.Run(t, tests, c)
+	vmtest.Run(t, "^(TestSqueeze|TestLocked|TestPinned|TestSelf|TestDentries)$", c)
 }
 
 // deadGroups returns the number of groups for a test, given the number for a real

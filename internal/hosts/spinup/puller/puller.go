@@ -18,7 +18,7 @@ import (
 // Engine is the part of a container engine that a Puller uses.
 type Engine interface {
 	Info(ctx context.Context) (engine.Info, error)
-	ImageID(ctx context.Context, ref string) (string, error)
+	ImageDigest(ctx context.Context, name string) (string, error)
 	Pull(ctx context.Context, ref string, o engine.PullOptions) iter.Seq2[engine.PullEvent, error]
 }
 
@@ -133,8 +133,8 @@ func (p *Puller) cohort(info engine.Info) spinup.Cohort {
 func (p *Puller) pull(ctx context.Context, q Request, info *infoQuery, progress func(spinup.Pull)) (spinup.Pull, error) {
 	begun := time.Now()
 	if q.Missing && q.Platform == "" {
-		if _, err := p.c.Engine.ImageID(ctx, q.Image); err == nil {
-			return spinup.Pull{Image: q.Image, Begun: begun, Done: true, Cached: true}, nil
+		if digest, err := p.c.Engine.ImageDigest(ctx, q.Image); err == nil {
+			return spinup.Pull{Image: q.Image, Digest: digest, Begun: begun, Done: true, Cached: true}, nil
 		}
 		// The pull reports whatever is wrong.
 	}

@@ -36,7 +36,7 @@ type faulty struct {
 
 func (f faulty) Info(ctx context.Context) (engine.Info, error) { return f.info(ctx) }
 
-func (f faulty) ImageID(_ context.Context, ref string) (string, error) {
+func (f faulty) ImageDigest(_ context.Context, ref string) (string, error) {
 	if ref == "there:1" {
 		return "sha256:1", nil
 	}

@@ -59,6 +59,11 @@ func (e *Engine) ImageID(ctx context.Context, ref string) (string, error) {
 	return img.Target.Digest.String(), e.fail(ctx, err, "find image %s", ref)
 }
 
+// ImageDigest returns the image's id, which is the digest by which a registry serves it.
+func (e *Engine) ImageDigest(ctx context.Context, name string) (string, error) {
+	return e.ImageID(ctx, name)
+}
+
 // Load imports the images of an archive, as written by `docker save` or an OCI layout
 // in tar(5), and extracts them.
 func (e *Engine) Load(ctx context.Context, archive io.Reader) error {

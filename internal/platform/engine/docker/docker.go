@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/distribution/reference"
 	"github.com/moby/moby/client"
 	"github.com/moby/moby/client/pkg/versions"
 
@@ -161,6 +162,26 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 func (e *Engine) ImageID(ctx context.Context, ref string) (string, error) {
 	res, err := e.api().ImageInspect(ctx, ref)
 	return res.ID, e.fail(ctx, err, "find image %s", ref)
+}
+
+// ImageDigest returns the digest by which the repository of name serves the image, or "".
+func (e *Engine) ImageDigest(ctx context.Context, name string) (string, error) {
+	res, err := e.api().ImageInspect(ctx, name)
+	if err != nil {
+		return "", e.fail(ctx, err, "find image %s", name)
+	}
+	named, err := reference.ParseNormalizedNamed(name)
+	if err != nil { // an id
+		return "", nil
+	}
+	for _, text := range res.RepoDigests {
+		if d, err := reference.ParseNormalizedNamed(text); err == nil && d.Name() == named.Name() {
+			if digested, ok := d.(reference.Digested); ok {
+				return digested.Digest().String(), nil
+			}
+		}
+	}
+	return "", nil
 }
 
 // imageStore detects the containerd image store by the daemon's driver status (moby,

@@ -51,6 +51,9 @@ func (s *suite) imageID(t *testing.T) {
 	if _, err := s.Engine.ImageID(s.context(t), "no/such:image"); !errors.Is(err, engine.ErrNoImage) {
 		t.Errorf("an unknown image: %v", err)
 	}
+	if _, err := s.Engine.ImageDigest(s.context(t), "no/such:image"); !errors.Is(err, engine.ErrNoImage) {
+		t.Errorf("the digest of an unknown image: %v", err)
+	}
 }
 
 // life tests a container through its whole life in a session.
@@ -163,7 +166,7 @@ func (s *suite) unknownContainer(t *testing.T) {
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
-		case "Info", "ImageID", "Create", "List", "Pull":
+		case "Info", "ImageID", "ImageDigest", "Create", "List", "Pull":
 		default:
 			if !errors.Is(err, holdfast.ErrNotFound) {
 				t.Errorf("%s: %v", name, err)

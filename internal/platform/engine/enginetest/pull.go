@@ -43,8 +43,12 @@ func (s *suite) pull(t *testing.T) {
 	if current == 0 {
 		t.Error("no event has the number of bytes")
 	}
-	if _, err := s.Engine.ImageID(s.context(t), ref); err != nil {
-		t.Errorf("after the pull: %v", err)
+	want, err := r.image.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if digest, err := s.Engine.ImageDigest(s.context(t), ref); err != nil || digest != want.String() {
+		t.Errorf("after the pull: digest %q, %v, want %q", digest, err, want)
 	}
 	// The second time there is nothing to do.
 	for ev, err := range s.Engine.Pull(s.context(t), ref, engine.PullOptions{}) {

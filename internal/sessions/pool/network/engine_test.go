@@ -96,9 +96,7 @@ func TestHolderMayDoNothing(t *testing.T) {
 // TestMemoryOfAReadyNetwork measures the figures of docs/pools.md: the memory that
 // each network costs the host, and the part of it that belongs to processes.
 func TestMemoryOfAReadyNetwork(t *testing.T) {
-	if !labtest.Long() {
-		t.Skip("a measurement: run it with -long")
-	}
+	labtest.NeedLong(t, "a measurement: run it with -long")
 	const n = 24
 	t.Run("the first", func(t *testing.T) { started(t, 1) }) // the engine's part of the cost
 	before, pids := available(t), shims(t)
