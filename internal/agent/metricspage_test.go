@@ -31,6 +31,7 @@ import (
 	"holdfast/internal/sessions/drain"
 	"holdfast/internal/sessions/fleet"
 	"holdfast/internal/sessions/gateway"
+	"holdfast/internal/sessions/group"
 	"holdfast/internal/sessions/move"
 	"holdfast/internal/sessions/preempt"
 	"holdfast/internal/sessions/runtimes"
@@ -121,6 +122,7 @@ func registered(t *testing.T) *recording {
 	a.newWarmPool(nil)
 	move.RegisterMetrics(r, moveOptions(a))
 	fleet.NewMetrics(r)
+	group.NewMetrics(r)
 	gateway.NewMetrics(r)
 	runtimes.New(nil, nil, r, log)
 	node.NewMetrics(r)
