@@ -24,14 +24,14 @@ import (
 // It counts what its keepers ask for.
 type node struct {
 	*memstore.Store
-	id     holdfast.NodeID
-	lease  store.LeaseID
-	behind func(key holdfast.SessionKey) bool // caught_up fails
-	start  error
+	id    holdfast.NodeID
+	lease store.LeaseID
 
-	mu    sync.Mutex
-	conns map[holdfast.SessionKey]int
-	stops []holdfast.SessionKey
+	mu     sync.Mutex
+	behind func(key holdfast.SessionKey) bool // caught_up fails; called with mu held
+	start  error
+	conns  map[holdfast.SessionKey]int
+	stops  []holdfast.SessionKey
 }
 
 func newNode(t *testing.T, s *memstore.Store, id holdfast.NodeID) *node {
@@ -41,6 +41,13 @@ func newNode(t *testing.T, s *memstore.Store, id holdfast.NodeID) *node {
 		t.Fatal(err)
 	}
 	return &node{Store: s, id: id, lease: lease, behind: func(holdfast.SessionKey) bool { return false }, conns: map[holdfast.SessionKey]int{}}
+}
+
+// set changes how the node behaves.
+func (n *node) set(f func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	f()
 }
 
 func (n *node) groups(others bool, specs ...Spec) *Groups {
@@ -54,8 +61,11 @@ func (n *node) Start(ctx context.Context, key holdfast.SessionKey, template stri
 	if o, err := n.Get(ctx, key); err == nil {
 		return o, nil
 	}
-	if n.start != nil {
-		return holdfast.Owner{}, n.start
+	n.mu.Lock()
+	err := n.start
+	n.mu.Unlock()
+	if err != nil {
+		return holdfast.Owner{}, err
 	}
 	o, err := n.Claim(ctx, holdfast.Owner{Key: key, Node: n.id, State: holdfast.Claimed, Template: template}, n.lease)
 	if err != nil {
@@ -80,6 +90,8 @@ func (n *node) Connections(_ context.Context, o holdfast.Owner) (int, error) {
 }
 
 func (n *node) Exec(_ context.Context, o holdfast.Owner, command []string, out io.Writer) (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	if n.behind(o.Key) {
 		fmt.Fprintf(out, "%s\n%s is behind\n", strings.Join(command, " "), o.Key)
 		return 1, nil
@@ -138,7 +150,7 @@ func TestReplicasAreKept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n.behind = func(key holdfast.SessionKey) bool { return key == "db-1" }
+		n.set(func() { n.behind = func(key holdfast.SessionKey) bool { return key == "db-1" } })
 		if _, err := n.Release(t.Context(), o); err != nil {
 			t.Fatal(err)
 		}
@@ -153,7 +165,7 @@ func TestReplicasAreKept(t *testing.T) {
 				t.Errorf("%q gets a request (%v), and db-1 is behind", key, ok)
 			}
 		}
-		n.behind = func(holdfast.SessionKey) bool { return false }
+		n.set(func() { n.behind = func(holdfast.SessionKey) bool { return false } })
 		stop()
 		g = n.groups(false, spec("db", 1))
 		stop = running(g)
@@ -177,9 +189,10 @@ func TestNextKeeperContinues(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			stopSecond := running(second)
 			if phase == holdfast.ReplaceCatchingUp {
-				a.behind = func(holdfast.SessionKey) bool { return true }
+				a.set(func() { a.behind = func(holdfast.SessionKey) bool { return true } })
 			} else {
-				a.conns["db-0"], b.conns["db-0"] = 1, 1
+				a.set(func() { a.conns["db-0"] = 1 })
+				b.set(func() { b.conns["db-0"] = 1 })
 			}
 			if err := second.BeginReplace(t.Context(), "db", nil, time.Minute); err != nil {
 				t.Fatal(err)
@@ -226,7 +239,7 @@ func TestFirstFailureEndsTheReplacement(t *testing.T) {
 			stop := running(g)
 			defer stop()
 			time.Sleep(5 * time.Second)
-			fail(n)
+			n.set(func() { fail(n) })
 			if err := g.BeginReplace(t.Context(), "db", nil, time.Minute); err != nil {
 				t.Fatal(err)
 			}
@@ -261,7 +274,7 @@ func TestDrainIsBounded(t *testing.T) {
 		stop := running(g)
 		defer stop()
 		time.Sleep(5 * time.Second)
-		n.conns["db-0"] = 1
+		n.set(func() { n.conns["db-0"] = 1 })
 		if err := g.BeginReplace(t.Context(), "db", nil, time.Minute); err != nil {
 			t.Fatal(err)
 		}
