@@ -25,6 +25,11 @@ import (
 type KillOptions struct {
 	N      int // containers to kill at once; 0 is 200
 	Rounds int // measurements of each way of killing; 0 is 1
+	// Image is what the containers run: ImageNginx, as in the source, or ImageSleep, two
+	// sleeping processes under a shell. "" is ImageNginx.
+	Image string
+	// Trace runs docker kill once, and shows where its time goes, instead of the measurements.
+	Trace bool
 	// Guardian is the command line of a guardian process: the program holdfast with
 	// the argument guardian.
 	Guardian []string
@@ -37,8 +42,17 @@ func (o KillOptions) Check() error {
 	if o.N < 1 || o.Rounds < 1 {
 		return fmt.Errorf("containers is %d and rounds is %d, both must be at least 1", o.N, o.Rounds)
 	}
+	if o.Image != ImageNginx && o.Image != ImageSleep {
+		return fmt.Errorf("image is %q, it must be %s or %s", o.Image, ImageNginx, ImageSleep)
+	}
 	return nil
 }
+
+// What the containers run.
+const (
+	ImageNginx = "nginx"
+	ImageSleep = "sleep"
+)
 
 // Names of the rows.
 const (
@@ -51,9 +65,9 @@ const (
 // killing, so that the engine has finished its work on the starts.
 const settle = 2 * time.Second
 
-// killCommand makes each container a small process tree, like a server with two
-// workers. The nginx of the original experiment has one worker per CPU.
-var killCommand = []string{"/bin/sh", "-c", "sleep inf & sleep inf & wait"}
+// sleepCommand makes a container of ImageSleep a small process tree, like a server with two
+// workers.
+var sleepCommand = []string{"/bin/sh", "-c", "sleep inf & sleep inf & wait"}
 
 // Kill repeats the experiment of the source on an engine of its own: N containers run
 // and are killed at once, by one `docker kill` with all ids, and by Holdfast. It
@@ -62,7 +76,7 @@ var killCommand = []string{"/bin/sh", "-c", "sleep inf & sleep inf & wait"}
 //
 // Score is docker kill ÷ Holdfast with the engine paused.
 func Kill(ctx context.Context, o KillOptions) (Result, error) {
-	o.N, o.Rounds = cmp.Or(o.N, 200), cmp.Or(o.Rounds, 1)
+	o.N, o.Rounds, o.Image = cmp.Or(o.N, 200), cmp.Or(o.Rounds, 1), cmp.Or(o.Image, ImageNginx)
 	if err := o.Check(); err != nil {
 		return Result{}, err
 	}
@@ -93,10 +107,18 @@ type killBench struct {
 func newKillBench(ctx context.Context, o KillOptions) (*killBench, error) {
 	x := &killBench{o: o, took: make(map[string][]float64), tidied: make(map[string][]float64)}
 	var err error
-	if x.lab, err = lab.StartEngine(ctx, lab.Options{}); err != nil {
+	var options lab.Options
+	if o.Trace {
+		options.Args = []string{"--debug"}
+	}
+	if x.lab, err = lab.StartEngine(ctx, options); err != nil {
 		return x, err
 	}
-	image, err := lab.Busybox()
+	image, err := lab.Nginx()
+	if o.Image == ImageSleep {
+		image, err = lab.Busybox()
+		image.Command = sleepCommand
+	}
 	if err != nil {
 		return x, err
 	}
@@ -113,7 +135,7 @@ func newKillBench(ctx context.Context, o KillOptions) (*killBench, error) {
 	fmt.Fprintf(o.Progress, "creating %d containers\n", o.N)
 	for i := range o.N {
 		id, err := x.engine.Create(ctx, engine.Spec{
-			Name: fmt.Sprintf("bench-%d", i), Image: image.Ref, Command: killCommand, Restart: engine.RestartNo,
+			Name: fmt.Sprintf("bench-%d", i), Image: image.Ref, Command: image.Command, Restart: engine.RestartNo,
 		})
 		if err != nil {
 			return x, err
@@ -145,6 +167,9 @@ type killing func(context.Context, []*kill.Target) (time.Duration, error)
 
 // run measures the three ways in turns. The order rotates each round.
 func (x *killBench) run(ctx context.Context) (Result, error) {
+	if x.o.Trace {
+		return x.trace(ctx)
+	}
 	ways := []struct {
 		row  string
 		kill killing
@@ -175,24 +200,17 @@ func (x *killBench) run(ctx context.Context) (Result, error) {
 	peer, quiet, plain := res.Rows[0].P50, res.Rows[1].P50, res.Rows[2].P50
 	res.Score = peer / quiet
 	res.Notes = append(x.notes,
-		fmt.Sprintf("%d containers of 3 processes each, killed at once; paused %.0f times, running %.0f times as fast as docker kill", x.o.N, peer/quiet, peer/plain))
+		fmt.Sprintf("%d containers of %s, killed at once; paused %.0f times, running %.0f times as fast as docker kill", x.o.N, x.o.Image, peer/quiet, peer/plain))
 	return res, nil
 }
 
 // measure starts all containers, kills them one way, checks that they are dead,
 // and waits until the engine has tidied up.
 func (x *killBench) measure(ctx context.Context, row string, how killing) error {
-	fmt.Fprintf(x.o.Progress, "starting %d containers\n", x.o.N)
-	targets, err := x.start(ctx)
+	targets, err := x.started(ctx)
 	defer closeAll(targets)
 	if err != nil {
 		return err
-	}
-	runtime.GC() // collect this process's garbage now, not during the measurement
-	select {
-	case <-time.After(settle):
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 	fmt.Fprintf(x.o.Progress, "killing: %s\n", row)
 	begun := time.Now()
@@ -214,6 +232,22 @@ func (x *killBench) measure(ctx context.Context, row string, how killing) error 
 	x.tidied[row] = append(x.tidied[row], millis(tidied))
 	fmt.Fprintf(x.o.Progress, "killed in %.1f ms, tidied up after %.0f ms\n", millis(took), millis(tidied))
 	return nil
+}
+
+// started starts all containers, and returns when the engine has finished its work on that.
+func (x *killBench) started(ctx context.Context) ([]*kill.Target, error) {
+	fmt.Fprintf(x.o.Progress, "starting %d containers\n", x.o.N)
+	targets, err := x.start(ctx)
+	if err != nil {
+		return targets, err
+	}
+	runtime.GC() // collect this process's garbage now, not during the measurement
+	select {
+	case <-time.After(settle):
+		return targets, nil
+	case <-ctx.Done():
+		return targets, ctx.Err()
+	}
 }
 
 func closeAll(targets []*kill.Target) {

@@ -38,3 +38,30 @@ func TestKill(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The trace has all stages of each container's kill, and the engine's goroutines.
+func TestKillTrace(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: a private engine takes its time, and root")
+	}
+	const n = 8
+	res, err := bench.Kill(t.Context(), bench.KillOptions{
+		N: n, Image: bench.ImageSleep, Trace: true, Guardian: []string{"/proc/self/exe", "guardian", t.TempDir()},
+		Progress: t.Output(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, ok := res.Details.(bench.KillTrace)
+	if !ok || res.Failed != 0 || d.Samples == 0 || len(d.Stages) != 4 {
+		t.Fatalf("%+v", res)
+	}
+	for _, r := range append(d.Stages, d.Spans...) {
+		if r.N != n || r.P50 <= 0 {
+			t.Errorf("stage %+v", r)
+		}
+	}
+	if err := res.WriteText(t.Output()); err != nil {
+		t.Error(err)
+	}
+}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"time"
@@ -28,6 +29,8 @@ func (p *programs) experiments() []cli.Experiment {
 				var o bench.KillOptions
 				f.IntVarP(&o.N, "number", "n", 200, "containers to kill at once")
 				f.IntVar(&o.Rounds, "rounds", 1, "times that each way of killing is measured")
+				f.StringVar(&o.Image, "image", bench.ImageNginx, "what the containers run: nginx, or sleep for two sleeping processes")
+				f.BoolVar(&o.Trace, "trace", false, "instead: show where the time of one docker kill goes")
 				return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
 					o.Guardian = p.product("guardian", "")
 					o.Progress = progress
@@ -276,7 +279,8 @@ func (p *programs) fleetBench(f *pflag.FlagSet) experiment {
 	f.IntVar(&o.Sessions, "sessions", 60, "sessions, each with a client that holds a connection")
 	f.Float64Var(&o.Rate, "rate", 50, "clients that arrive per second")
 	f.DurationVar(&o.For, "for", 3*time.Minute, "minimum duration; each act happens at least once")
-	f.DurationVar(&o.Every, "every", 10*time.Second, "from one act to the next")
+	f.DurationVar(&o.Every, "every", 30*time.Second, "from one act to the next; 60 sessions and an act every 30s are what two CPUs can do")
+	overload := f.Bool("overload", false, "instead: an act every 10s, by which more sessions are to move than two CPUs can start")
 	f.StringVar(&o.Chaos, "chaos", string(fleet.Notice), "acts: none, mixed, or a list of "+fleet.ActNames(true))
 	f.DurationVar(&o.TTL, "ttl", 3*time.Second, "life of the nodes' leases")
 	f.Uint64Var(&o.Seed, "seed", 1, "seed of the random choices")
@@ -285,7 +289,16 @@ func (p *programs) fleetBench(f *pflag.FlagSet) experiment {
 	f.StringVar(&o.Pools, "pools", fleet.Pooled, "what nodes keep ready, one word per node, repeated: bridge, pooled, warm")
 	f.StringVar(&o.Runsc, "runsc", "", "sessions run under gVisor, with this runsc, and take their memory along")
 	f.BoolVar(&o.BreakFence, "break-fence", false, "nodes outlive their leases on purpose: the checks must detect it")
-	return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
+	check := func() error {
+		if *overload {
+			if f.Changed("every") {
+				return errors.New("--overload is --every 10s, name one of the two")
+			}
+			o.Every = 10 * time.Second
+		}
+		return o.Check()
+	}
+	return p.inLab(check, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
 		o.Progress = progress
 		o.Program = p.holdfast
 		r, err := fleet.Run(ctx, o)

@@ -11,13 +11,13 @@ import (
 // The process that the operator started refuses invalid flags, before it enters the lab.
 func TestBenchesRefuseWhatCannotBe(t *testing.T) {
 	for _, line := range []string{
-		"kill -n 0", "kill -n -1", "kill --rounds 0",
+		"kill -n 0", "kill -n -1", "kill --rounds 0", "kill --image mysql",
 		"boot -n 0", "boot -n -1",
 		"run -n 0", "run --size 0", "run --rate -1", "run --rate NaN",
 		"gateway --connections 0", "gateway --rounds 0", "gateway --duration -1s",
 		"clients -n 9", "clients --rounds 0", "clients --duration 0s", "clients --only nope",
 		"fleet -n 0", "fleet --sessions 0", "fleet --rate 0", "fleet --rate NaN", "fleet --rate Inf", "fleet --for 0s",
-		"fleet --chaos nope", "fleet --ttl 1ms",
+		"fleet --chaos nope", "fleet --ttl 1ms", "fleet --overload --every 5s",
 		"reload -n 0", "reload --rate 0", "reload --rate NaN", "reload --mode nope", "reload -n 99999999 --rate 1",
 		"accuracy --runs 0", "accuracy --for 1ms", "accuracy --for 1h", "accuracy --only nope", "accuracy --scale --containers 0", "accuracy --scale --processes 1", "accuracy --scale --for 0s",
 		"dashboard --nodes 0", "dashboard -n 0", "dashboard --open 257", "dashboard --for 1ms",

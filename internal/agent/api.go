@@ -10,6 +10,8 @@ import (
 	"holdfast/internal/agent/handoff"
 	"holdfast/internal/control/api"
 	"holdfast/internal/hosts/protect"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/hosts/spinup/fleetstats"
 	"holdfast/internal/sessions/drain"
 	"holdfast/internal/sessions/replace"
 )
@@ -23,7 +25,7 @@ func (a *Agent) apiParts() api.Parts {
 	v.Node, v.PID = a.node, os.Getpid()
 	p := api.Parts{
 		Version: v, Agent: a, Sessions: sessions{a}, Nodes: nodes{a, a.drainer}, Replacer: a, Groups: a.groups,
-		Prefetcher: a.prefetch, Spinups: a.spinups, UnderWay: a.spinups.UnderWay(), GC: a.collector,
+		Prefetcher: a.prefetch, Spinups: a.spinups, FleetSpinups: a.fleetSpinups().Report, UnderWay: a.spinups.UnderWay(), GC: a.collector,
 		Protection: func(ctx context.Context) (api.Protection, error) {
 			return api.ReadProtection(ctx, protect.LockDir, a.log)
 		},
@@ -33,6 +35,21 @@ func (a *Agent) apiParts() api.Parts {
 		p.Doctor, p.Recordings = hostDoctor{a.doctor, a}, a.doctor.Recordings
 	}
 	return p
+}
+
+// fleetSpinups asks all nodes about their spin-ups.
+func (a *Agent) fleetSpinups() fleetstats.Fleet {
+	return fleetstats.Fleet{
+		Self: a.node, Own: a.spinups.Sketch, Nodes: a.store.Nodes,
+		Ask: func(ctx context.Context, n holdfast.Node, q spinup.Question) (spinup.Sketch, error) {
+			c, err := a.clientTo(n)
+			if err != nil {
+				return spinup.Sketch{}, err
+			}
+			defer c.Close()
+			return c.SpinupSketch(ctx, n.ID, q)
+		},
+	}
 }
 
 // Ready implements api.AgentService.

@@ -9,6 +9,7 @@ import (
 	"holdfast/internal/agent/handoff"
 	"holdfast/internal/platform/linux/listenfd"
 	"holdfast/internal/platform/tasks"
+	"holdfast/internal/sessions/deadman"
 	"holdfast/internal/sessions/drain"
 )
 
@@ -103,5 +104,5 @@ func (a *Agent) drainAndEnd(ctx context.Context, front, p *tasks.Stack) error {
 	if a.deadman == nil {
 		return err
 	}
-	return errors.Join(err, dismissDeadman(ctx, a.deadman.StandDown, a.endPools, a.log))
+	return errors.Join(err, deadman.Dismiss(ctx, a.deadman.StandDown, a.endPools, a.log))
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -89,31 +88,6 @@ func (a *Agent) closeDeadman() {
 	}
 }
 
-// standDownTime bounds the wait for containers of the pools that may still run.
-const (
-	standDownTime  = 10 * time.Second
-	standDownPause = 50 * time.Millisecond
-)
-
-// dismissDeadman ends the deadman of a node without sessions. While a container of the
-// pools may still run, it repeats cleanUp. If such a container remains, the deadman stays
-// and kills the container at its deadline.
-func dismissDeadman(ctx context.Context, standDown func() error, cleanUp func(context.Context), log *slog.Logger) error {
-	ctx, cancel := context.WithTimeout(ctx, standDownTime)
-	defer cancel()
-	for {
-		err := standDown()
-		if !errors.Is(err, deadman.ErrHolds) {
-			return err
-		}
-		if tasks.Sleep(ctx, standDownPause) != nil {
-			log.Warn("the engine has not removed all containers of the pools: the deadman kills them at its deadline")
-			return nil
-		}
-		cleanUp(ctx)
-	}
-}
-
 // newFleet joins this node's sessions to those of the other nodes.
 func (a *Agent) newFleet() *fleet.Fleet {
 	deps := fleet.Deps{
@@ -192,7 +166,11 @@ func (a *Agent) clientOf(node holdfast.NodeID) (*client.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", node, err)
 	}
-	return client.New(client.Options{Name: "node " + string(node), Dial: a.dialTo(n)})
+	return a.clientTo(n)
+}
+
+func (a *Agent) clientTo(n holdfast.Node) (*client.Client, error) {
+	return client.New(client.Options{Name: "node " + string(n.ID), Dial: a.dialTo(n)})
 }
 
 // dialTo connects to the peer listener of a node.

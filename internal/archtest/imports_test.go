@@ -52,6 +52,7 @@ var rules = []rule{
 	{"internal/hosts/spinup/prefetch", []string{"", "internal/platform/engine"}},
 	{"internal/hosts/spinup/recorder", []string{"", "internal/platform/engine", "internal/hosts/spinup", "internal/hosts/spinup/others", "internal/hosts/spinup/underway", "internal/hosts/doctor/ranking", "internal/platform/linux/boottime"}},
 	{"internal/hosts/spinup/others", []string{"", "internal/platform/engine", "internal/hosts/spinup"}},
+	{"internal/hosts/spinup/fleetstats", []string{"", "internal/hosts/spinup"}},
 	{"internal/hosts/spinup/underway", []string{"", "internal/platform/linux/boottime", "internal/platform/linux/proc"}},
 	{"internal/hosts/job", []string{"", "internal/platform/strictyaml", "internal/platform/engine", "internal/hosts/spinup", "internal/platform/linux/cgroup", "internal/platform/linux/proc"}},
 	{"internal/hosts/gc", []string{"", "internal/platform/engine"}},

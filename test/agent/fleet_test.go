@@ -18,6 +18,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/control/api"
+	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/platform/engine"
 	"holdfast/test/lab/echoserver"
 	"holdfast/test/lab/labtest"
@@ -185,6 +186,17 @@ func TestAnyNodeServesAnyKey(t *testing.T) {
 			t.Errorf("%s has %d of %d sessions", h.node, n, spread+1)
 		}
 	}
+	// One node answers for the spin-ups of all nodes.
+	poll.Until(t, "all sessions are in the fleet's statistics", func() bool {
+		var stats spinup.FleetReport
+		if err := json.Unmarshal([]byte(hosts[1].must("spinup", "stats", "--fleet", "--by", "node", "--kind", "session", "--json")), &stats); err != nil {
+			t.Fatal(err)
+		}
+		if stats.Nodes != 3 || len(stats.NoAnswer) > 0 {
+			t.Fatalf("%d nodes answered, not %v", stats.Nodes, stats.NoAnswer)
+		}
+		return stats.Count == spread+1 && len(stats.Groups) == 3
+	})
 	// Every node answers questions that only the owner can answer.
 	has, _ := owner(t, hosts, "alice")
 	other := besides(hosts, has)[0]

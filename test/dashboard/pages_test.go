@@ -67,7 +67,7 @@ func pages(t *testing.T, f *made.Fleet) []struct{ name, path string } {
 	return []struct{ name, path string }{
 		{"fleet", "/"}, {"sessions", "/sessions"}, {"session", "/sessions/user-00005"}, {"suspended", "/sessions/user-00051"}, {"nothing", "/?q=unknown"}, {"no-session", "/sessions/unknown"},
 		{"slo", "/slo"}, {"spinup", "/spinup"}, {"spinup-hour", "/spinup?per=hour&by=image&kind=session"}, {"slow", "/spinup/slow?phase=create"}, {"spin", "/spinup/" + spins[0].ID},
-		{"gc", "/gc"}, {"protect", "/protect"}, {"doctor", "/doctor"}, {"compare", "/doctor/fleet"},
+		{"gc", "/gc"}, {"protect", "/protect"}, {"doctor", "/doctor"}, {"compare", "/doctor/fleet"}, {"spinfleet", "/spinup/fleet"},
 		{"recordings", "/doctor/recordings"}, {"recording", "/doctor/recordings/20260101-090000-000"}, {"difference", "/doctor/difference?good=20260101-080000-000&bad=20260101-090000-000"},
 	}
 }

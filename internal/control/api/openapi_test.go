@@ -69,6 +69,8 @@ func examples() map[string]example {
 		"endSpinup":            {method: "POST", path: "/v1/spinups-under-way/0000000000000001/end"},
 		"protection":           {method: "GET", path: "/v1/protect"},
 		"doctorStatus":         {method: "GET", path: "/v1/doctor"},
+		"fleetSpinupStats":     {method: "GET", path: "/v1/spinup-stats/fleet?by=driver"},
+		"spinupSketch":         {method: "GET", path: "/v1/nodes/n1/spinup-sketch?by=driver"},
 		"doctorStatusByID":     {method: "GET", path: "/v1/nodes/n1/doctor"},
 		"doctorHistory":        {method: "GET", path: "/v1/doctor/history?since=2026-01-01T00:00:00Z&limit=2&samples=true"},
 		"doctorEvents":         {method: "GET", path: "/v1/doctor/events"},
@@ -275,7 +277,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			t.Errorf("%s with the store down: %v", id, err)
 		}
 	}
-	if want := 48; failed != want { // all but exec, which fails in its stream, and those that cannot fail: version, lastUpgrade, openapi, healthz, metrics, listPrefetchImages, spinupsUnderWay
+	if want := 50; failed != want { // all but exec, which fails in its stream, and those that cannot fail: version, lastUpgrade, openapi, healthz, metrics, listPrefetchImages, spinupsUnderWay
 		t.Errorf("%d operations said that the store is down, want %d", failed, want)
 	}
 }

@@ -25,11 +25,13 @@ type Parts struct {
 	Groups     Groups
 	Prefetcher Prefetcher
 	Spinups    Spinups
-	UnderWay   UnderWay
-	GC         Collector
-	Protection func(ctx context.Context) (Protection, error)
-	Doctor     Doctor     // DoctorOff if the doctor is switched off
-	Recordings Recordings // likewise
+	// FleetSpinups is nil if the program knows no other hosts.
+	FleetSpinups FleetSpinups
+	UnderWay     UnderWay
+	GC           Collector
+	Protection   func(ctx context.Context) (Protection, error)
+	Doctor       Doctor     // DoctorOff if the doctor is switched off
+	Recordings   Recordings // likewise
 
 	pingEvery time.Duration // between pings of an exec stream; 0 is pingEvery
 }
@@ -43,7 +45,7 @@ func (p Parts) routes() []route {
 		replaceRoutes(p.Replacer, p.Sessions, p.Nodes, p.Groups),
 		groupRoutes(p.Groups),
 		prefetchRoutes(p.Prefetcher),
-		spinupRoutes(p.Spinups, p.UnderWay),
+		spinupRoutes(p.Spinups, p.FleetSpinups, p.UnderWay),
 		gcRoutes(p.GC),
 		protectRoutes(p.Protection),
 		doctorRoutes(p.Doctor),

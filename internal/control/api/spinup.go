@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -37,6 +38,9 @@ type Spinups interface {
 	// Report returns how often phases were slow. holdfast.ErrNotFound if the
 	// question names an unknown group.
 	Report(q spinup.Question) (spinup.Report, error)
+
+	// Sketch is Report in the form in which answers of several hosts are merged.
+	Sketch(q spinup.Question) (spinup.Sketch, error)
 
 	// Rules are the agent's rules for slow phases.
 	Rules() spinup.Rules
@@ -103,13 +107,24 @@ var filterQuery = []param{
 	{"slow", "only those with a slow phase", false},
 }
 
+// FleetSpinups answers a question about the spin-ups of all nodes of the fleet.
+// holdfast.ErrNotFound if the question names an unknown group.
+type FleetSpinups func(ctx context.Context, q spinup.Question) (spinup.FleetReport, error)
+
+// statsQuery are the parameters of statistics.
+var statsQuery = append(slices.Clone(filterQuery),
+	param{"by", "what makes a group: " + strings.Join(groupings(), ", "), ""},
+	param{"against", "the group that the others are compared with; the largest if absent", ""},
+	param{"at", "compare two groups: spin-ups that began before that time, and the rest", time.Time{}})
+
 type spinupHandlers struct {
 	spinups  Spinups
+	fleet    FleetSpinups
 	underWay UnderWay
 }
 
-func spinupRoutes(s Spinups, u UnderWay) []route {
-	h := spinupHandlers{s, u}
+func spinupRoutes(s Spinups, f FleetSpinups, u UnderWay) []route {
+	h := spinupHandlers{s, f, u}
 	return []route{
 		{method: "GET", path: "/v1/spinups", id: "listSpinups", summary: "Spin-ups on this host, the newest first, without the layers of their pulls.",
 			access: forReader, limit: limitAsk, answer: SpinupList{},
@@ -120,12 +135,11 @@ func spinupRoutes(s Spinups, u UnderWay) []route {
 		{method: "POST", path: "/v1/spinups", id: "addSpinup", summary: "Keep the record of a spin-up that a command made.",
 			access: forAdmin, limit: limitAsk, request: spinup.Record{}, answer: SpinupAdded{}, handle: doing(h.add)},
 		{method: "GET", path: "/v1/spinup-stats", id: "spinupStats", summary: "How often each phase was slow, in groups that are compared with the first, or before and after a time.",
-			access: forReader, limit: limitStats, answer: spinup.Report{},
-			query: append(slices.Clone(filterQuery),
-				param{"by", "what makes a group: " + strings.Join(groupings(), ", "), ""},
-				param{"against", "the group that the others are compared with; the largest if absent", ""},
-				param{"at", "compare two groups: spin-ups that began before that time, and the rest", time.Time{}}),
-			handle: asking(h.stats)},
+			access: forReader, limit: limitStats, answer: spinup.Report{}, query: statsQuery, handle: asking(h.stats)},
+		{method: "GET", path: "/v1/spinup-stats/fleet", id: "fleetSpinupStats", summary: "The statistics of all nodes of the fleet, which are asked at once. Nodes that do not answer are named.",
+			access: forReader, limit: limitStats, answer: spinup.FleetReport{}, query: statsQuery, handle: asking(h.fleetStats)},
+		{method: "GET", path: "/v1/nodes/{node}/spinup-sketch", id: "spinupSketch", summary: "The statistics of the given node's host in the form in which those of several hosts are merged.",
+			access: forReader, at: atItsNode, limit: limitStats, answer: spinup.Sketch{}, query: statsQuery, handle: asking(h.sketch)},
 		{method: "GET", path: "/v1/spinups-under-way", id: "spinupsUnderWay", summary: "Spin-ups on this host that have not ended.",
 			access: forReader, limit: limitAsk, answer: SpinupsUnderWay{}, handle: asking(h.active)},
 		{method: "POST", path: "/v1/spinups-under-way", id: "beginSpinup", summary: "Announce a spin-up: garbage collection waits until it is ended, or its time is up.",
@@ -190,19 +204,47 @@ func (h spinupHandlers) add(r *http.Request, one spinup.Record) (SpinupAdded, er
 	return SpinupAdded{one.ID}, h.spinups.Add(one)
 }
 
-func (h spinupHandlers) stats(r *http.Request) (report spinup.Report, err error) {
+// question reads the parameters of statsQuery.
+func (h spinupHandlers) question(r *http.Request) (q spinup.Question, err error) {
 	values := r.URL.Query()
-	q := spinup.Question{By: spinup.By(values.Get("by")), Against: values.Get("against")}
+	q = spinup.Question{By: spinup.By(values.Get("by")), Against: values.Get("against")}
 	if q.Filter, err = h.filter(values); err != nil {
-		return report, err
+		return q, err
 	}
 	if q.At, err = timeOf(values, "at"); err != nil {
-		return report, err
+		return q, err
 	}
 	if err := q.Check(); err != nil {
-		return report, badRequest("%v", err)
+		return q, badRequest("%v", err)
+	}
+	return q, nil
+}
+
+func (h spinupHandlers) stats(r *http.Request) (spinup.Report, error) {
+	q, err := h.question(r)
+	if err != nil {
+		return spinup.Report{}, err
 	}
 	return h.spinups.Report(q)
+}
+
+func (h spinupHandlers) fleetStats(r *http.Request) (spinup.FleetReport, error) {
+	q, err := h.question(r)
+	switch {
+	case err != nil:
+		return spinup.FleetReport{}, err
+	case h.fleet == nil:
+		return spinup.FleetReport{}, holdfast.WithHint(fmt.Errorf("the spin-ups of other hosts: %w", holdfast.ErrNotFound), "ask the agent of a node, which knows the other nodes")
+	}
+	return h.fleet(r.Context(), q)
+}
+
+func (h spinupHandlers) sketch(r *http.Request) (spinup.Sketch, error) {
+	q, err := h.question(r)
+	if err != nil {
+		return spinup.Sketch{}, err
+	}
+	return h.spinups.Sketch(q)
 }
 
 func (h spinupHandlers) active(*http.Request) (SpinupsUnderWay, error) {

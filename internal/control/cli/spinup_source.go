@@ -37,6 +37,7 @@ func (d onDisk) List(f spinup.Filter) ([]spinup.Record, error) {
 }
 
 func (d onDisk) Report(q spinup.Question) (spinup.Report, error) { return d.Store.Report(q, d.rules) }
+func (d onDisk) Sketch(q spinup.Question) (spinup.Sketch, error) { return d.Store.Sketch(q, d.rules) }
 func (d onDisk) Rules() spinup.Rules                             { return d.rules }
 func (d onDisk) Add(r spinup.Record) error                       { return d.Append(r) }
 

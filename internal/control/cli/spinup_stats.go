@@ -24,14 +24,16 @@ func (a *app) spinupStats() *cobra.Command {
 	var (
 		f                        spinupFilter
 		by, against, before, dir string
+		fleet                    bool
 	)
 	cmd := &cobra.Command{
 		Use:   "stats",
 		Short: "Show how often each phase was slow, and whether groups differ",
 		Long: "Show for each group and phase the number of judged and slow spin-ups, the median and the slow tail, each with its 95 % confidence interval (\"?\": too few records).\n" +
 			"The groups are compared with the largest one, or with that of --against. With --before, spin-ups that began since that time are compared with earlier ones.\n" +
-			"\"better\" and \"worse\" mean that chance does not explain the difference; \"no difference shown\" does not exclude a difference.",
-		Example: "  holdfast spinup stats --since 24h --by driver\n  holdfast spinup stats --by engine --against 'docker 20.10.24' --kind run\n  holdfast spinup stats --before 2026-11-01 --since 30d",
+			"\"better\" and \"worse\" mean that chance does not explain the difference; \"no difference shown\" does not exclude a difference.\n" +
+			"With --fleet the agent asks all nodes and merges their answers. Nodes that do not answer are named.",
+		Example: "  holdfast spinup stats --since 24h --by driver\n  holdfast spinup stats --by engine --against 'docker 20.10.24' --kind run\n  holdfast spinup stats --before 2026-11-01 --since 30d\n  holdfast spinup stats --fleet --by node --since 7d",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			now := a.deps.Now()
 			filter, err := f.filter(cmd, now)
@@ -47,6 +49,15 @@ func (a *app) spinupStats() *cobra.Command {
 			if err := q.Check(); err != nil {
 				return usage(cmd, err)
 			}
+			if fleet && dir != "" {
+				return usage(cmd, errors.New("--fleet asks the agents of the nodes, and --data-dir reads without an agent"))
+			}
+			if fleet {
+				return a.with(cmd, statsLimit, func(ctx context.Context, c *client.Client) error {
+					r, err := c.FleetSpinupReport(ctx, q)
+					return show(a.ui, r, hintNotFound(err, "without --against every group is listed"), fleetReportText)
+				})
+			}
 			return a.withSpinups(cmd, statsLimit, dir, func(ctx context.Context, s *client.Client) error {
 				r, err := s.SpinupReport(ctx, q)
 				return show(a.ui, r, hintNotFound(err, "without --against every group is listed"), reportText)
@@ -58,6 +69,7 @@ func (a *app) spinupStats() *cobra.Command {
 	s.StringVar(&by, "by", "", "what makes a group: "+strings.Join(groupings(), ", "))
 	s.StringVar(&against, "against", "", "the group that the others are compared with (default the largest)")
 	s.StringVar(&before, "before", "", "compare spin-ups that began since this time with earlier ones: a time ago, a date or a time")
+	s.BoolVar(&fleet, "fleet", false, "of all nodes of the fleet, not of this host only")
 	dataDirFlag(cmd, &dir)
 	completeWords(cmd, "by", groupings()...)
 	return cmd
@@ -72,6 +84,21 @@ func hintNotFound(err error, hint string) error {
 		return holdfast.WithHint(err, hint)
 	}
 	return err
+}
+
+// maxMissing is the number of nodes without an answer that are shown.
+const maxMissing = 10
+
+func fleetReportText(w io.Writer, r spinup.FleetReport) {
+	fmt.Fprintf(w, "%s answered\n", count(r.Nodes, "node"))
+	for i, m := range r.NoAnswer {
+		if i == maxMissing {
+			fmt.Fprintf(w, "no answer: %d more nodes\n", len(r.NoAnswer)-i)
+			break
+		}
+		fmt.Fprintf(w, "no answer: %s: %s\n", clean(string(m.Node)), clean(m.Why))
+	}
+	reportText(w, r.Report)
 }
 
 func reportText(w io.Writer, r spinup.Report) {

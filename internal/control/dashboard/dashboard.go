@@ -31,6 +31,7 @@ type Source struct {
 	Spinups       func(f spinup.Filter) ([]spinup.Record, error)
 	Spinup        func(id string) (spinup.Record, error)
 	SlowRules     func() spinup.Rules
+	FleetSpinups  api.FleetSpinups // of all nodes; nil if other hosts are unknown
 	GCStatus      func(ctx context.Context) (gc.Status, error)
 	GCHistory     func(limit int) ([]gc.Cycle, error)
 	Protection    func(ctx context.Context) (api.Protection, error)
@@ -45,7 +46,7 @@ type Source struct {
 func SourceOf(p api.Parts) Source {
 	return Source{
 		Version: p.Version, Nodes: p.Nodes.Nodes, Sessions: p.Sessions.Sessions,
-		Spinups: p.Spinups.List, Spinup: p.Spinups.Get, SlowRules: p.Spinups.Rules,
+		Spinups: p.Spinups.List, Spinup: p.Spinups.Get, SlowRules: p.Spinups.Rules, FleetSpinups: p.FleetSpinups,
 		GCStatus: p.GC.Status, GCHistory: p.GC.History, Protection: p.Protection,
 		DoctorStatus: p.Doctor.Status, DoctorHistory: p.Doctor.History, Ranking: p.Doctor.Ranking,
 		Recordings: p.Recordings.List, Recording: p.Recordings.Open,
@@ -73,7 +74,7 @@ const (
 	askLimit    = 10 * time.Second // to answer a page
 	actLimit    = 6 * time.Minute  // to carry out an action
 	maxForms    = 32               // logins received at once
-	maxHeavy    = 2                // recordings read at once
+	maxHeavy    = 2                // recordings read and questions to the fleet at once
 	maxQuery    = 128              // bytes of a search
 	rowsPerPage = 100
 	maxStreams  = 256 // live pages at once
@@ -100,7 +101,7 @@ type Dashboard struct {
 	hub   *hub
 	cross *http.CrossOriginProtection
 	forms chan struct{} // a token for each form of an unknown caller
-	heavy chan struct{} // a token for each recording that is read
+	heavy chan struct{} // a token for each recording that is read, and each question to the fleet
 }
 
 // New returns a Dashboard; it starts nothing.

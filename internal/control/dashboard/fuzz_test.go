@@ -19,7 +19,7 @@ func TestOddQuestionsToPages(t *testing.T) {
 	s.back.SetSpinups(apitest.Samples())
 	s.back.SetCollection(apitest.SomeCollection())
 	s.back.SetProtection(apitest.SomeProtection())
-	paths := []string{"/", "/sessions", "/sessions/KEY", "/slo", "/spinup", "/spinup/slow", "/spinup/KEY", "/gc", "/protect", "/doctor", "/doctor/fleet",
+	paths := []string{"/", "/sessions", "/sessions/KEY", "/slo", "/spinup", "/spinup/slow", "/spinup/fleet", "/spinup/KEY", "/gc", "/protect", "/doctor", "/doctor/fleet",
 		"/doctor/recordings", "/doctor/recordings/KEY", "/doctor/difference", "/login", "/assets/KEY/page.css"}
 	names := []string{"q", "state", "page", "key", "live", "per", "by", "kind", "phase", "group", "since", "until", "good", "bad", "next"}
 	odd := rapid.OneOf(

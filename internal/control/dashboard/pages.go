@@ -45,6 +45,7 @@ func pages() []page {
 		{name: "spinup", pattern: "/spinup", title: "Spin-up", menu: true, params: []string{"per", "by", "kind"}, parts: spinupParts},
 		{name: "slow", pattern: "/spinup/slow", title: "Slow spin-ups", under: "spinup", static: true,
 			params: []string{"phase", "by", "group", "kind", "since", "until"}, parts: slowParts},
+		{name: "spinfleet", pattern: "/spinup/fleet", title: "Spin-ups of the fleet", under: "spinup", static: true, params: []string{"by"}, parts: spinFleetParts},
 		{name: "spin", pattern: "/spinup/{key}", title: "Spin-up", under: "spinup", static: true, parts: oneSpinParts},
 		{name: "gc", pattern: "/gc", title: "Garbage collection", menu: true, parts: gcParts},
 		{name: "protect", pattern: "/protect", title: "Protect", menu: true, parts: protectParts},

@@ -78,6 +78,23 @@ func TestSpinupPage(t *testing.T) {
 
 // A spin-up that has just ended appears on the page without a read of all records, and
 // none appears twice.
+// The page of the fleet has the records of all nodes, and names those without an answer.
+func TestSpinupFleetPage(t *testing.T) {
+	s := serve(t, false)
+	now := time.Now()
+	s.back.SetSpinups([]spinup.Record{created(now, 20, "aufs", "a"), created(now.Add(-time.Second), 1, "aufs", "a"), created(now.Add(-time.Minute), 1, "overlay2", "a")})
+	body := s.get(t, "/spinup/fleet?by=driver").body
+	says(t, "/spinup/fleet", body, "3 spin-ups on 1 node,", "n2: nothing listens at node n2", `aria-current="true">driver`)
+	if got := row(body, "aufs"); got != "aufs 2 – – 50 % 1 of 2 – –" {
+		t.Errorf("the row of the driver aufs is %q", got)
+	}
+	if got := row(s.get(t, "/spinup/fleet?by=colour").body, "n1"); !strings.HasPrefix(got, "n1 3") {
+		t.Errorf("the row of the node is %q", got)
+	}
+	s.back.SetFault(holdfast.WithHint(fmt.Errorf("the records are in use: %w", holdfast.ErrBusy), "wait"))
+	says(t, "/spinup/fleet", s.get(t, "/spinup/fleet").body, "the records are in use", "Hint: wait")
+}
+
 func TestSpinupPageGoesOn(t *testing.T) {
 	s := serve(t, false)
 	now := time.Now()

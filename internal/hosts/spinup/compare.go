@@ -129,10 +129,15 @@ func fisher(k1, n1, k2, n2 int) float64 {
 	if n1 == 0 || n2 == 0 || k == 0 || k == n {
 		return 1
 	}
-	chance := func(x int) float64 { return choose(n1, x) + choose(n2, k-x) - choose(n, k) }
+	all := choose(n, k)
+	chance := func(x int) float64 { return choose(n1, x) + choose(n2, k-x) - all }
 	seen := chance(k1)
+	// Further than 40 standard deviations from the mean the sum is under 1e-300.
+	share := float64(n1) / float64(n)
+	mean, sd := float64(k)*share, math.Sqrt(float64(k)*share*(1-share)*float64(n-k)/float64(n-1))
+	from, to := max(0, k-n2, int(mean-40*sd)), min(k, n1, int(mean+40*sd)+1)
 	p := 0.
-	for x := max(0, k-n2); x <= min(k, n1); x++ {
+	for x := from; x <= to; x++ {
 		if c := chance(x); c <= seen+1e-7 {
 			p += math.Exp(c)
 		}
@@ -159,30 +164,19 @@ const maxSample = 2000
 // medianRatio returns the ratio of the medians of two sorted lists, b's ÷ a's, with
 // the percentile bootstrap's interval at 1 − alpha. The result is deterministic,
 // because the seed of the draws is fixed.
-func medianRatio(a, b []float64, alpha float64) Share {
+func medianRatio(x, y distribution, alpha float64) Share {
 	draw := rand.New(rand.NewPCG(1, 2))
-	a, b = thin(a), thin(b)
+	a, b := x.thin(), y.thin()
 	ratios := make([]float64, rounds)
 	for i := range ratios {
 		ratios[i] = ratio(drawnMedian(a, draw), drawnMedian(b, draw))
 	}
 	slices.Sort(ratios)
+	all := distribution{values: ratios}
 	return Share{
-		Value: ratio(percentile(a, .5), percentile(b, .5)),
-		Low:   percentile(ratios, alpha/2), High: percentile(ratios, 1-alpha/2),
+		Value: ratio(x.percentile(.5), y.percentile(.5)),
+		Low:   all.percentile(alpha / 2), High: all.percentile(1 - alpha/2),
 	}
-}
-
-// thin keeps every so-manieth of sorted values.
-func thin(sorted []float64) []float64 {
-	if len(sorted) <= maxSample {
-		return sorted
-	}
-	out := make([]float64, maxSample)
-	for i := range out {
-		out[i] = sorted[i*len(sorted)/maxSample]
-	}
-	return out
 }
 
 // drawnMedian returns the median of a sample with replacement, of the same size, from

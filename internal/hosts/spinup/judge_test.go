@@ -296,7 +296,7 @@ func TestCohortNamesTheEngine(t *testing.T) {
 		if err != nil || got != by {
 			t.Errorf("%s: %v", by, err)
 		}
-		if name := by.Of(Record{Kind: ForRun, Image: "i", Cohort: c}); name == "" || name == "all" && by != ByAll {
+		if name := by.Of(Record{Kind: ForSession, Template: "t", Image: "i", Cohort: c}); name == "" || name == "all" && by != ByAll {
 			t.Errorf("grouped by %s it is in %q", by, name)
 		}
 	}

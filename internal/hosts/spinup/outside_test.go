@@ -120,15 +120,15 @@ func TestSpread(t *testing.T) {
 		{0, .5, Range{}}, {1, .5, Range{1, 1, false, false}}, {5, .5, Range{1, 5, false, false}}, {6, .5, Range{1, 6, true, true}},
 		{10, .5, Range{2, 9, true, true}}, {20, .5, Range{6, 15, true, true}}, {100, .99, Range{97, 100, true, false}}, {20, .1, Range{1, 6, false, true}},
 	} {
-		if got := spread(count(c.n), c.q); got != c.want {
+		if got := (distribution{values: count(c.n)}).spread(c.q); got != c.want {
 			t.Errorf("%v of %d: %+v, want %+v", c.q, c.n, got, c.want)
 		}
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		n, q := rapid.IntRange(1, 2000).Draw(t, "n"), rapid.SampledFrom([]float64{.1, .5, .9, .99}).Draw(t, "q")
-		values := count(n)
-		r := spread(values, q)
-		if p := percentile(values, q); r.Low > p || r.High < p || r.Low < 1 || r.High > float64(n) {
+		values := distribution{values: count(n)}
+		r := values.spread(q)
+		if p := values.percentile(q); r.Low > p || r.High < p || r.Low < 1 || r.High > float64(n) {
 			t.Fatalf("%v of %d is %v, within %+v", q, n, p, r)
 		}
 	})
@@ -200,8 +200,8 @@ func TestReportIsBounded(t *testing.T) {
 func TestManyComparisonsAreHeldTogether(t *testing.T) {
 	a, b := Group{Phases: []PhaseStats{{Phase: Create, Judged: 100, Slow: 10}}}, Group{Phases: []PhaseStats{{Phase: Create, Judged: 100, Slow: 24}}}
 	for i := range 100 {
-		a.Phases[0].values = append(a.Phases[0].values, float64(i))
-		b.Phases[0].values = append(b.Phases[0].values, float64(i))
+		a.Phases[0].values.values = append(a.Phases[0].values.values, float64(i))
+		b.Phases[0].values.values = append(b.Phases[0].values.values, float64(i))
 	}
 	if got := compare(a, b, 1)[0]; got.SlowChange != Worse {
 		t.Errorf("alone: %+v", got)

@@ -53,17 +53,19 @@ const (
 
 // Record is one spin-up: one image and, if there was one, its container.
 type Record struct {
-	ID      string          `json:"id"` // sorts by Begun
-	Kind    Kind            `json:"kind"`
-	Job     string          `json:"job,omitempty"` // the run's id, the session's key, or the pod as namespace/name
-	Image   string          `json:"image"`
-	Digest  string          `json:"digest,omitempty"`
-	Begun   time.Time       `json:"begun"`
-	Took    holdfast.Millis `json:"took_ms"`
-	Outcome Outcome         `json:"outcome"`
-	Cause   Cause           `json:"cause,omitempty"`
-	Error   string          `json:"error,omitempty"`
-	Failed  Phase           `json:"failed_in,omitempty"` // the phase of a failure, "" if unknown
+	ID   string `json:"id"` // sorts by Begun
+	Kind Kind   `json:"kind"`
+	Job  string `json:"job,omitempty"` // the run's id, the session's key, or the pod as namespace/name
+	// Template is the name of a session's template, "" for other kinds.
+	Template string          `json:"template,omitempty"`
+	Image    string          `json:"image"`
+	Digest   string          `json:"digest,omitempty"`
+	Begun    time.Time       `json:"begun"`
+	Took     holdfast.Millis `json:"took_ms"`
+	Outcome  Outcome         `json:"outcome"`
+	Cause    Cause           `json:"cause,omitempty"`
+	Error    string          `json:"error,omitempty"`
+	Failed   Phase           `json:"failed_in,omitempty"` // the phase of a failure, "" if unknown
 
 	// Times are the durations of the phases. For a pull they are wall times; for
 	// a pull that joined another they are the wait for it.
@@ -112,7 +114,7 @@ const (
 // Bounded returns the record with all external text and lists cut to the size that a
 // Store keeps and that one request to an agent can carry.
 func (r Record) Bounded() Record {
-	for _, s := range []*string{&r.Image, &r.Digest, &r.Error, &r.Job, &r.Name, &r.Container,
+	for _, s := range []*string{&r.Image, &r.Digest, &r.Error, &r.Job, &r.Template, &r.Name, &r.Container,
 		&r.Cohort.Host, &r.Cohort.Engine, &r.Cohort.Driver, &r.Cohort.ImageStore, &r.Cohort.Kernel, &r.Cohort.Runtime} {
 		*s = cut(*s)
 	}

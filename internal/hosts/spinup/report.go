@@ -72,8 +72,17 @@ func (q Question) Check() error {
 // Report answers a question from the stored records. It returns
 // holdfast.ErrNotFound if no group is called Against.
 func (s *Store) Report(q Question, rules Rules) (Report, error) {
-	if err := q.Check(); err != nil {
+	records, err := s.forReport(q)
+	if err != nil {
 		return Report{}, err
+	}
+	return NewReport(records, q, rules)
+}
+
+// forReport returns the records for a question, newest first, without the layers of pulls.
+func (s *Store) forReport(q Question) ([]Record, error) {
+	if err := q.Check(); err != nil {
+		return nil, err
 	}
 	var records []Record
 	err := s.each(q.Filter, func(r Record) bool {
@@ -83,24 +92,52 @@ func (s *Store) Report(q Question, rules Rules) (Report, error) {
 		records = append(records, r)
 		return q.Filter.Limit <= 0 || len(records) < q.Filter.Limit
 	})
-	if err != nil {
-		return Report{}, err
-	}
-	return NewReport(records, q, rules)
+	return records, err
 }
 
 // NewReport answers a question from records, newest first. The question's Filter
 // has already been applied.
 func NewReport(records []Record, q Question, rules Rules) (Report, error) {
-	r := Report{By: cmp.Or(q.By, ByAll), At: q.At, Count: len(records), Groups: []Group{}, Compared: []Comparison{}}
+	oldest, newest := ends(records)
+	return q.report(q.groups(records, rules), len(records), oldest, newest)
+}
+
+// ends returns when the first and the last of the records, newest first, began.
+func ends(records []Record) (oldest, newest time.Time) {
 	if n := len(records); n > 0 {
-		r.Newest, r.Oldest = records[0].Begun, records[n-1].Begun
+		oldest, newest = records[n-1].Begun, records[0].Begun
 	}
+	return oldest, newest
+}
+
+// groups returns the question's groups in their order.
+func (q Question) groups(records []Record, rules Rules) []Group {
 	if q.At.IsZero() {
-		r.Groups = append(r.Groups, Summarize(records, r.By, rules)...)
-	} else {
-		r.Groups = append(r.Groups, split(records, q.At, rules)...)
+		return Summarize(records, cmp.Or(q.By, ByAll), rules)
 	}
+	return split(records, q.At, rules)
+}
+
+// sorted puts groups in their order.
+func (q Question) sorted(groups []Group) []Group {
+	sortGroups(groups)
+	if q.At.IsZero() {
+		return groups
+	}
+	both := []Group{{Name: Before, Phases: []PhaseStats{}}, {Name: After, Phases: []PhaseStats{}}}
+	for _, g := range groups {
+		for i := range both {
+			if both[i].Name == g.Name {
+				both[i] = g
+			}
+		}
+	}
+	return both
+}
+
+// report compares the groups, which are in their order.
+func (q Question) report(groups []Group, count int, oldest, newest time.Time) (Report, error) {
+	r := Report{By: cmp.Or(q.By, ByAll), At: q.At, Count: count, Oldest: oldest, Newest: newest, Groups: append([]Group{}, groups...), Compared: []Comparison{}}
 	first, err := referenceGroup(r.Groups, q.Against)
 	if err != nil {
 		return Report{}, err

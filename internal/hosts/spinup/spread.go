@@ -12,12 +12,12 @@ type Range struct {
 	HighKnown bool    `json:"high_known"`
 }
 
-// spread returns the Range of the percentile q of the distribution from which
-// sorted was drawn. It makes no assumption about the distribution: how many of n
+// spread returns the Range of the percentile q of the distribution from which the values
+// were drawn. It makes no assumption about the distribution: how many of n
 // values lie below the true percentile is binomial, so two of the values enclose
 // it (H. A. David, Order Statistics, 7.1).
-func spread(sorted []float64, q float64) Range {
-	n := len(sorted)
+func (d distribution) spread(q float64) Range {
+	n := d.len()
 	if n == 0 {
 		return Range{}
 	}
@@ -25,8 +25,11 @@ func spread(sorted []float64, q float64) Range {
 	// the greatest rank for which the probability of fewer values is at most 2.5 %.
 	// high is the least rank for which the probability of that many or more is at most
 	// 2.5 %. Ranks begin at 1.
+	// The first ranks have no share: nine standard deviations below the mean it is under
+	// 1e-18.
 	low, high, below := 0, n+1, 0.
-	for k := range n {
+	mean := float64(n) * q
+	for k := max(0, int(mean-9*math.Sqrt(mean*(1-q)))); k < n; k++ {
 		below += math.Exp(choose(n, k) + float64(k)*math.Log(q) + float64(n-k)*math.Log(1-q))
 		if below <= .025 {
 			low = k + 1
@@ -37,7 +40,7 @@ func spread(sorted []float64, q float64) Range {
 		}
 	}
 	return Range{
-		Low: sorted[max(low, 1)-1], High: sorted[min(high, n)-1],
+		Low: d.at(max(low, 1) - 1), High: d.at(min(high, n) - 1),
 		LowKnown: low >= 1, HighKnown: high <= n,
 	}
 }

@@ -14,15 +14,17 @@ type By string
 
 // The properties by which records can be grouped.
 const (
-	ByAll    By = "all"
-	ByKind   By = "kind"
-	ByImage  By = "image"
-	ByHost   By = "host"
-	ByEngine By = "engine" // its version
-	ByDriver By = "driver"
-	ByStore  By = "store" // the image store
-	ByKernel By = "kernel"
-	ByUnpigz By = "unpigz"
+	ByAll   By = "all"
+	ByKind  By = "kind"
+	ByImage By = "image"
+	// ByTemplate groups sessions by their template; all other records are one group, "".
+	ByTemplate By = "template"
+	ByHost     By = "host"
+	ByEngine   By = "engine" // its version
+	ByDriver   By = "driver"
+	ByStore    By = "store" // the image store
+	ByKernel   By = "kernel"
+	ByUnpigz   By = "unpigz"
 	// ByNode is ByHost under Kubernetes' name. ByRuntime is ByEngine, extended by
 	// the container runtime if it is not the engine's default.
 	ByNode    By = "node"
@@ -31,7 +33,7 @@ const (
 
 // Groupings returns all groupings.
 func Groupings() []By {
-	return []By{ByAll, ByKind, ByImage, ByHost, ByEngine, ByDriver, ByStore, ByKernel, ByUnpigz, ByNode, ByRuntime}
+	return []By{ByAll, ByKind, ByImage, ByTemplate, ByHost, ByEngine, ByDriver, ByStore, ByKernel, ByUnpigz, ByNode, ByRuntime}
 }
 
 // ParseBy checks the name of a grouping.
@@ -53,6 +55,8 @@ func (b By) Of(r Record) string {
 		return string(r.Kind)
 	case ByImage:
 		return r.Image
+	case ByTemplate:
+		return r.Template
 	case ByHost, ByNode:
 		return r.Cohort.Host
 	case ByEngine:
@@ -102,7 +106,15 @@ type PhaseStats struct {
 	P90Range Range `json:"p90_range"`
 	P99Range Range `json:"p99_range"`
 
-	values []float64 // sorted
+	values distribution
+}
+
+func newPhaseStats(phase Phase, judged, slow int, v distribution) PhaseStats {
+	return PhaseStats{
+		Phase: phase, Judged: judged, Slow: slow, Share: wilson(slow, judged, z95), values: v,
+		P10: v.percentile(.1), P50: v.percentile(.5), P90: v.percentile(.9), P99: v.percentile(.99),
+		P10Range: v.spread(.1), P50Range: v.spread(.5), P90Range: v.spread(.9), P99Range: v.spread(.99),
+	}
 }
 
 // Share is a share between 0 and 1 with its confidence interval.
@@ -129,16 +141,6 @@ func wilson(k, n int, z float64) Share {
 	return Share{Value: p, Low: min(max(center-half, 0), p), High: max(min(center+half, 1), p)}
 }
 
-// percentile returns the percentile q of the sorted values by nearest rank, or 0 if
-// there are no values.
-func percentile(sorted []float64, q float64) float64 {
-	if len(sorted) == 0 {
-		return 0
-	}
-	i := int(math.Ceil(q*float64(len(sorted)))) - 1
-	return sorted[min(max(i, 0), len(sorted)-1)]
-}
-
 // Summarize groups records and computes how often each phase was slow by the
 // rules. Intervals are of 95 %. The largest group comes first.
 func Summarize(records []Record, by By, rules Rules) []Group {
@@ -151,15 +153,24 @@ func Summarize(records []Record, by By, rules Rules) []Group {
 	for name, list := range members {
 		out = append(out, summarize(name, list, rules))
 	}
-	slices.SortFunc(out, func(a, b Group) int {
+	sortGroups(out)
+	return out
+}
+
+// sortGroups puts the largest first.
+func sortGroups(list []Group) {
+	slices.SortFunc(list, func(a, b Group) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Name, b.Name))
 	})
-	return out
 }
 
 func summarize(name string, records []Record, rules Rules) Group {
 	g := Group{Name: name, Count: len(records), Phases: []PhaseStats{}}
-	phases := map[Phase]*PhaseStats{}
+	type judged struct {
+		slow   int
+		values []float64
+	}
+	phases := map[Phase]*judged{}
 	for _, r := range records {
 		switch r.Outcome {
 		case Failed:
@@ -173,28 +184,20 @@ func summarize(name string, records []Record, rules Rules) Group {
 		for _, v := range rules.Judge(r) {
 			s := phases[v.Phase]
 			if s == nil {
-				s = &PhaseStats{Phase: v.Phase}
+				s = &judged{}
 				phases[v.Phase] = s
 			}
-			s.Judged++
 			if v.Slow {
-				s.Slow++
+				s.slow++
 			}
 			s.values = append(s.values, v.Value)
 		}
 	}
 	for _, phase := range Phases() {
-		s := phases[phase]
-		if s == nil {
-			continue
+		if s := phases[phase]; s != nil {
+			slices.Sort(s.values)
+			g.Phases = append(g.Phases, newPhaseStats(phase, len(s.values), s.slow, distribution{values: s.values}))
 		}
-		slices.Sort(s.values)
-		s.Share = wilson(s.Slow, s.Judged, z95)
-		s.P10, s.P50 = percentile(s.values, .1), percentile(s.values, .5)
-		s.P90, s.P99 = percentile(s.values, .9), percentile(s.values, .99)
-		s.P10Range, s.P50Range = spread(s.values, .1), spread(s.values, .5)
-		s.P90Range, s.P99Range = spread(s.values, .9), spread(s.values, .99)
-		g.Phases = append(g.Phases, *s)
 	}
 	return g
 }

@@ -66,13 +66,13 @@ func TestIntervalsHoldTheirValue(t *testing.T) {
 }
 
 func TestPercentiles(t *testing.T) {
-	values := []float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
+	values := distribution{values: []float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}}
 	for q, want := range map[float64]float64{0: 1, .1: 1, .5: 5, .9: 9, .99: 10, 1: 10} {
-		if got := percentile(values, q); got != want {
+		if got := values.percentile(q); got != want {
 			t.Errorf("%v: %v", q, got)
 		}
 	}
-	if percentile(nil, .5) != 0 {
+	if (distribution{}).percentile(.5) != 0 {
 		t.Error("of nothing there is something")
 	}
 }

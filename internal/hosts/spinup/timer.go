@@ -39,6 +39,9 @@ func NewRecord(kind Kind, image string, begun time.Time, c Cohort) Record {
 // Job sets the job of the record.
 func (t *Timer) Job(job string) { t.record.Job = job }
 
+// Template sets the template of a session's record.
+func (t *Timer) Template(name string) { t.record.Template = name }
+
 // Pulled sets the figures of the image's pull. For an image that was present they
 // are Pull{Cached: true, Done: true}.
 func (t *Timer) Pulled(p Pull) {

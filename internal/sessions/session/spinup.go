@@ -29,6 +29,7 @@ func (noSpinups) Record(spinup.Record)             {}
 func (b *attempt) beginSpinup(spec engine.Spec) {
 	b.spinup = spinup.NewTimer(spinup.ForSession, spec.Image, b.m.deps.Spinups.Cohort())
 	b.spinup.Job(string(b.e.key))
+	b.spinup.Template(b.e.template.Name)
 	b.spinup.Container("", spec.Name)
 }
 

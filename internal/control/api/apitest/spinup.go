@@ -1,6 +1,8 @@
 package apitest
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -53,6 +55,21 @@ func (s spinups) Report(q spinup.Question) (spinup.Report, error) {
 		return spinup.Report{}, err
 	}
 	return spinup.NewReport(records, q, s.Rules())
+}
+
+func (s spinups) Sketch(q spinup.Question) (spinup.Sketch, error) {
+	records, err := s.List(q.Filter)
+	return spinup.NewSketch(records, q, s.Rules()), err
+}
+
+// FleetSpinups implements api.FleetSpinups for a fleet of this node and n2, which does not
+// answer.
+func (b *Backend) FleetSpinups(_ context.Context, q spinup.Question) (spinup.FleetReport, error) {
+	own, err := spinups{b}.Sketch(q)
+	if err != nil {
+		return spinup.FleetReport{}, err
+	}
+	return spinup.FleetReportOf([]spinup.NodeSketch{{Node: b.node(), Sketch: own}, {Node: "n2", Err: errors.New("nothing listens at node n2")}}, q)
 }
 
 func (spinups) Rules() spinup.Rules { return spinup.DefaultRules() }

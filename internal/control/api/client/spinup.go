@@ -34,11 +34,19 @@ func (c *Client) Spinup(ctx context.Context, id string) (api.JudgedSpinup, error
 // SpinupReport returns how often phases were slow. It ignores the Limit of the
 // question's filter, and uses the agent's rules.
 func (c *Client) SpinupReport(ctx context.Context, q spinup.Question) (spinup.Report, error) {
-	v := filterQuery(q.Filter)
-	set(v, "by", string(q.By))
-	set(v, "against", q.Against)
-	setTime(v, "at", q.At)
-	return get[spinup.Report](ctx, c, "/v1/spinup-stats?"+v.Encode())
+	return get[spinup.Report](ctx, c, "/v1/spinup-stats?"+statsQuery(q))
+}
+
+// FleetSpinupReport is SpinupReport for all nodes of the agent's fleet. Each node uses its
+// own rules.
+func (c *Client) FleetSpinupReport(ctx context.Context, q spinup.Question) (spinup.FleetReport, error) {
+	return get[spinup.FleetReport](ctx, c, "/v1/spinup-stats/fleet?"+statsQuery(q))
+}
+
+// SpinupSketch is SpinupReport of a node's host in the form in which answers of several hosts
+// are merged.
+func (c *Client) SpinupSketch(ctx context.Context, node holdfast.NodeID, q spinup.Question) (spinup.Sketch, error) {
+	return get[spinup.Sketch](ctx, c, nodePath(node, "/spinup-sketch")+"?"+statsQuery(q))
 }
 
 // AddSpinup makes the agent keep a record. It returns when the record is on disk.
@@ -63,6 +71,14 @@ func (c *Client) BeginSpinup(ctx context.Context, kind spinup.Kind, name string,
 // EndSpinup ends a spin-up that BeginSpinup announced. holdfast.ErrNotFound.
 func (c *Client) EndSpinup(ctx context.Context, id string) error {
 	return c.ask(ctx, http.MethodPost, "/v1/spinups-under-way/"+url.PathEscape(id)+"/end", api.Empty{}, nil)
+}
+
+func statsQuery(q spinup.Question) string {
+	v := filterQuery(q.Filter)
+	set(v, "by", string(q.By))
+	set(v, "against", q.Against)
+	setTime(v, "at", q.At)
+	return v.Encode()
 }
 
 func filterQuery(f spinup.Filter) url.Values {

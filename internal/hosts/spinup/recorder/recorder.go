@@ -207,6 +207,15 @@ func (r *Recorder) Report(q spinup.Question) (report spinup.Report, err error) {
 	return report, err
 }
 
+// Sketch implements api.Spinups.
+func (r *Recorder) Sketch(q spinup.Question) (sketch spinup.Sketch, err error) {
+	err = r.with(func(store *spinup.Store) error {
+		sketch, err = store.Sketch(q, r.o.Slow)
+		return err
+	})
+	return sketch, err
+}
+
 // Rules implements api.Spinups.
 func (r *Recorder) Rules() spinup.Rules { return r.o.Slow }
 
