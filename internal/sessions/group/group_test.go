@@ -273,7 +273,7 @@ func TestDrainIsBounded(t *testing.T) {
 		g := n.groups(false, spec("db", 2))
 		stop := running(g)
 		defer stop()
-		time.Sleep(5 * time.Second)
+		time.Sleep(5*time.Second + lookEvery/2) // between two looks of the keeper
 		n.set(func() { n.conns["db-0"] = 1 })
 		if err := g.BeginReplace(t.Context(), "db", nil, time.Minute); err != nil {
 			t.Fatal(err)
