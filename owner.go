@@ -100,8 +100,9 @@ type SuspendReport struct {
 type Phases struct {
 	Queue  Millis `json:"queue_ms"` // waiting for one of the node's slots
 	Claim  Millis `json:"claim_ms"`
-	Pull   Millis `json:"pull_ms"` // pulling the image, if the node did not have it
-	Init   Millis `json:"init_ms"` // all init steps of the template
+	Pull   Millis `json:"pull_ms"`           // pulling the image, if the node did not have it
+	Disk   Millis `json:"disk_ms,omitempty"` // the init steps that restore the disk
+	Init   Millis `json:"init_ms"`           // all other init steps of the template
 	Create Millis `json:"create_ms"`
 	Start  Millis `json:"start_ms"`
 	Ready  Millis `json:"ready_ms"` // from started until the container answered
@@ -109,7 +110,7 @@ type Phases struct {
 
 // Total is the sum of all phases. They do not overlap.
 func (p Phases) Total() Millis {
-	return p.Queue + p.Claim + p.Pull + p.Init + p.Create + p.Start + p.Ready
+	return p.Queue + p.Claim + p.Pull + p.Disk + p.Init + p.Create + p.Start + p.Ready
 }
 
 func (o Owner) String() string {

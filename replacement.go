@@ -3,7 +3,8 @@ package holdfast
 import "time"
 
 // Replacement is the move of one session to a new container. The session ends on its
-// node and boots again there or on another node.
+// node and boots again there or on another node. In a group another replica with a key of
+// its own is started first, and Total is the time until the old one has ended.
 type Replacement struct {
 	Key      SessionKey `json:"key"`
 	Template string     `json:"template,omitempty"`
@@ -14,6 +15,18 @@ type Replacement struct {
 	Total    Millis     `json:"total_ms"` // from not ready until ready again, or until it failed
 	Boot     Phases     `json:"boot"`     // as measured by the new node
 	Error    string     `json:"error,omitempty"`
+	// Replica is set if Key is the new replica of a group.
+	Replica *ReplicaPhases `json:"replica,omitempty"`
+}
+
+// ReplicaPhases are the phases of a replacement in a group that follow the boot. A phase
+// that did not begin is 0.
+type ReplicaPhases struct {
+	Old      SessionKey `json:"old"` // replica that is replaced
+	CaughtUp Millis     `json:"caught_up_ms"`
+	Rotation Millis     `json:"rotation_ms"` // from caught up until the old replica left the rotation
+	Drained  Millis     `json:"drained_ms"`  // until the old replica had no connection, or was out of time
+	Stopped  Millis     `json:"stopped_ms"`  // until the old replica was seen dead and its snapshot was done
 }
 
 // ReplaceReport is the result of replacing sessions, a few at a time.

@@ -19,6 +19,7 @@ import (
 	"holdfast/internal/agent/execnode"
 	"holdfast/internal/agent/handoff"
 	"holdfast/internal/agent/process"
+	"holdfast/internal/agent/sessionnode"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/doctor/cure"
@@ -41,6 +42,7 @@ import (
 	"holdfast/internal/sessions/drain"
 	"holdfast/internal/sessions/fleet"
 	"holdfast/internal/sessions/gateway"
+	"holdfast/internal/sessions/group"
 	"holdfast/internal/sessions/guardian"
 	"holdfast/internal/sessions/kill"
 	"holdfast/internal/sessions/move"
@@ -116,6 +118,7 @@ type Agent struct {
 	metrics    registry
 	drainer    *drain.Drainer
 	replacer   *replace.Sessions
+	groups     *group.Groups
 	kept       *coalesce.Reader[keptSessions] // all sessions, as the store has them
 	store      store.Store
 	storeID    string
@@ -364,6 +367,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 		p.Start("fleet", a.fleet.Run)
 	}
 	a.replacer = a.newReplacer()
+	p.Start("groups of replicas", a.groups.Run)
 	return nil
 }
 
@@ -398,9 +402,9 @@ func (l local) Acquire(ctx context.Context, key holdfast.SessionKey, boot func()
 func (a *Agent) newGateway() (*gateway.Gateway, error) {
 	m := gateway.NewMetrics(a.metrics)
 	if a.fleet == nil {
-		return gateway.New(a.cfg.Gateway.Config, local{a.sessions}, nil, m, a.log)
+		return gateway.New(a.cfg.Gateway.Config, a.groups.Router(local{a.sessions}, a.sessions.Owner), nil, m, a.log)
 	}
-	return gateway.New(a.cfg.Gateway.Config, a.fleet, a.peers, m, a.log)
+	return gateway.New(a.cfg.Gateway.Config, a.groups.Router(a.fleet, a.fleet.Directory().Owner), a.peers, m, a.log)
 }
 
 // serve starts the API, the fleet listener and the gateway. The tasks of front carry
@@ -466,23 +470,17 @@ func (a *Agent) newDrainer() *drain.Drainer {
 	}
 }
 
-// newReplacer returns the part that replaces and hands over single sessions.
+// newReplacer returns the part that replaces and hands over single sessions, and makes the
+// groups of replicas, which use it.
 func (a *Agent) newReplacer() *replace.Sessions {
-	return &replace.Sessions{Node: a.node, Store: a.store, Manager: a.sessions, Fleet: a.fleet, EndAt: a.endAt}
-}
-
-// endAt ends a session of another node through that node's API.
-func (a *Agent) endAt(ctx context.Context, o holdfast.Owner) (holdfast.KillReport, error) {
-	if a.peers == nil {
-		return holdfast.KillReport{}, &holdfast.ElsewhereError{Owner: o}
+	n := &sessionnode.Node{ID: a.node, Sessions: a.sessions, Engine: a.engine}
+	if a.peers != nil {
+		n.Client = a.clientOf
 	}
-	c, err := a.clientOf(o.Node)
-	if err != nil {
-		return holdfast.KillReport{}, err
-	}
-	defer c.Close()
-	r, err := c.MoveSession(ctx, o.Key, api.MoveRequest{})
-	return r.KillReport, err
+	n.Replacer = &replace.Sessions{Node: a.node, Store: a.store, Manager: a.sessions, Fleet: a.fleet, EndAt: n.EndAt}
+	a.groups = group.New(group.Config{Node: a.node, Specs: a.cfg.Groups(), Others: a.peers != nil},
+		group.Deps{Store: a.store, Lease: a.lease.ID, Sessions: n, History: a.history, Metrics: group.NewMetrics(a.metrics), Log: a.log})
+	return n.Replacer
 }
 
 // self returns the record that this node publishes, every few seconds from the loop of the

@@ -32,6 +32,7 @@ import (
 	"holdfast/internal/sessions/drain"
 	"holdfast/internal/sessions/fleet"
 	"holdfast/internal/sessions/gateway"
+	"holdfast/internal/sessions/group"
 	"holdfast/internal/sessions/move"
 	"holdfast/internal/sessions/preempt"
 	"holdfast/internal/sessions/runtimes"
@@ -122,6 +123,7 @@ func registered(t *testing.T) *recording {
 	a.newWarmPool(nil)
 	move.RegisterMetrics(r, moveOptions(a))
 	fleet.NewMetrics(r)
+	group.NewMetrics(r)
 	gateway.NewMetrics(r)
 	runtimes.New(nil, nil, r, log)
 	if _, err := execnode.New(c, nil, nil, nil, r, log); err != nil {

@@ -48,6 +48,25 @@ func (s *Store) writeNote(ctx context.Context, name string, value []byte, id sto
 	return copyNote(n), nil
 }
 
+// SwapNote replaces a note that has not changed.
+func (s *Store) SwapNote(ctx context.Context, n store.Note, value []byte) (store.Note, error) {
+	if err := store.CheckNote(n.Name, value); err != nil {
+		return store.Note{}, err
+	}
+	unlock, err := s.enter(ctx)
+	if err != nil {
+		return store.Note{}, fmt.Errorf("replace note %s: %w", n.Name, err)
+	}
+	defer unlock()
+	if there, ok := s.notes[n.Name]; !ok || there.note.Revision != n.Revision {
+		return store.Note{}, fmt.Errorf("replace note %s: %w", n.Name, store.ErrStale)
+	}
+	s.revision++
+	next := store.Note{Name: n.Name, Value: bytes.Clone(value), Revision: s.revision}
+	s.notes[n.Name] = noteRecord{next, 0}
+	return copyNote(next), nil
+}
+
 func copyNote(n store.Note) store.Note {
 	n.Value = bytes.Clone(n.Value)
 	return n

@@ -23,6 +23,7 @@ type Parts struct {
 	Commands   CommandService
 	Nodes      NodeService
 	Replacer   Replacer
+	Groups     Groups
 	Prefetcher Prefetcher
 	Spinups    Spinups
 	// FleetSpinups is nil if the program knows no other hosts.
@@ -40,10 +41,11 @@ type Parts struct {
 func (p Parts) routes() []route {
 	return slices.Concat(
 		agentRoutes(p.Agent),
-		sessionRoutes(p.Sessions),
+		sessionRoutes(p.Sessions, p.Groups),
 		commandRoutes(p.Commands, p.Sessions, p.pingEvery),
 		nodeRoutes(p.Nodes),
-		replaceRoutes(p.Replacer, p.Sessions, p.Nodes),
+		replaceRoutes(p.Replacer, p.Sessions, p.Nodes, p.Groups),
+		groupRoutes(p.Groups),
 		prefetchRoutes(p.Prefetcher),
 		spinupRoutes(p.Spinups, p.FleetSpinups, p.UnderWay),
 		gcRoutes(p.GC),

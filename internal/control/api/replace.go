@@ -34,7 +34,8 @@ const (
 )
 
 // ReplaceRequest asks for new containers for sessions: for the Keys, for all of
-// a Node, or for All; exactly one of the three.
+// a Node, or for All; exactly one of the three. Keys may be the name of one group, or
+// replicas of it.
 type ReplaceRequest struct {
 	Keys []holdfast.SessionKey `json:"keys,omitempty"`
 	Node holdfast.NodeID       `json:"node,omitempty"`
@@ -45,6 +46,9 @@ type ReplaceRequest struct {
 	// Timeout is how long one replacement may take, up to MaxReplaceTimeout; 0
 	// is DefaultReplaceTimeout.
 	Timeout holdfast.Millis `json:"timeout_ms,omitempty"`
+	// MaxUnavailable, over 0, is for replicas of a group only: that many at a time end
+	// before they start again. 0 makes a new replica first, one by one.
+	MaxUnavailable int `json:"max_unavailable,omitempty"`
 }
 
 // Replace is a request with the keys of its sessions.
@@ -57,10 +61,12 @@ type Replace struct {
 // ReplaceEvent is one line of the answer: a replacement that begins, one that
 // has ended, and last the report. Error is set if nothing could be done.
 type ReplaceEvent struct {
-	Began  *holdfast.Replacement   `json:"began,omitempty"`
-	Ended  *holdfast.Replacement   `json:"ended,omitempty"`
-	Report *holdfast.ReplaceReport `json:"report,omitempty"`
-	Error  *Error                  `json:"error,omitempty"`
+	Began *holdfast.Replacement `json:"began,omitempty"`
+	// Progress tells what the replacement of a replica waits for.
+	Progress *ReplaceProgress        `json:"progress,omitempty"`
+	Ended    *holdfast.Replacement   `json:"ended,omitempty"`
+	Report   *holdfast.ReplaceReport `json:"report,omitempty"`
+	Error    *Error                  `json:"error,omitempty"`
 }
 
 // Replacements is the answer to a list of past replacements.
@@ -72,12 +78,13 @@ type replaceHandlers struct {
 	replacer Replacer
 	sessions SessionService
 	nodes    NodeService
+	groups   Groups
 }
 
-func replaceRoutes(p Replacer, s SessionService, n NodeService) []route {
-	h := replaceHandlers{p, s, n}
+func replaceRoutes(p Replacer, s SessionService, n NodeService, g Groups) []route {
+	h := replaceHandlers{p, s, n, g}
 	return []route{
-		{method: "POST", path: "/v1/replace", id: "replaceSessions", summary: "Give sessions new containers, a few at a time; a line when each replacement begins and when it has ended, then one with the report. If the caller disconnects, no more are begun.",
+		{method: "POST", path: "/v1/replace", id: "replaceSessions", summary: "Give sessions new containers, a few at a time; a line when each replacement begins and when it has ended, then one with the report. If the caller disconnects, no more are begun; the replacement of a group goes on.",
 			access: forAdmin, request: ReplaceRequest{}, answer: ReplaceEvent{}, media: mediaNDJSON, handle: h.replace},
 		{method: "GET", path: "/v1/replacements", id: "listReplacements", summary: "Past replacements by this node's agent, the newest first.",
 			access: forReader, limit: limitAsk, answer: Replacements{}, query: []param{limitParam}, handle: asking(h.list)},
@@ -106,6 +113,19 @@ func (h replaceHandlers) replace(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	note(r.Context(), "which", q.which())
+	name, err := h.groupOf(q.Keys)
+	switch {
+	case err != nil:
+		return err
+	case q.MaxUnavailable > 0 && name == "":
+		return badRequest("max_unavailable is for replicas of a group")
+	case q.MaxUnavailable > 0:
+		if q, err = h.oldWay(r.Context(), name, q); err != nil {
+			return err
+		}
+	case name != "":
+		return h.replaceGroup(w, r, name, q)
+	}
 	keys, err := h.keys(r.Context(), q)
 	if err != nil {
 		return err
@@ -138,6 +158,8 @@ func (q ReplaceRequest) check() error {
 		return badRequest("exactly one of keys, node and all must be given")
 	case q.Parallel < 0 || q.Parallel > MaxReplaceParallel:
 		return badRequest("parallel is %d, it must be between 1 and %d", q.Parallel, MaxReplaceParallel)
+	case q.MaxUnavailable < 0 || q.MaxUnavailable > holdfast.MaxReplicas:
+		return badRequest("max_unavailable is %d, it must be between 0 and %d", q.MaxUnavailable, holdfast.MaxReplicas)
 	case timeout < 0 || timeout > MaxReplaceTimeout:
 		return badRequest("the timeout is %v, it must be over 0 and at most %v", timeout, MaxReplaceTimeout)
 	}

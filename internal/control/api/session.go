@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -56,6 +58,9 @@ type Session struct {
 	// Suspended is set in the state suspended: the session has no record and no
 	// container, and the next connect restores its memory.
 	Suspended *holdfast.Suspended `json:"suspended,omitempty"`
+	// Group and Rotation are set for a replica: its group, and its state there.
+	Group    string                `json:"group,omitempty"`
+	Rotation holdfast.ReplicaState `json:"rotation,omitempty"`
 }
 
 // Sessions is the answer to a list of sessions.
@@ -86,10 +91,13 @@ type LogOptions struct {
 	Timestamps bool
 }
 
-type sessionHandlers struct{ sessions SessionService }
+type sessionHandlers struct {
+	sessions SessionService
+	groups   Groups
+}
 
-func sessionRoutes(s SessionService) []route {
-	h := sessionHandlers{s}
+func sessionRoutes(s SessionService, g Groups) []route {
+	h := sessionHandlers{s, g}
 	return []route{
 		{method: "GET", path: "/v1/sessions", id: "listSessions", summary: "All sessions, by key.",
 			access: forReader, limit: limitAsk, answer: Sessions{}, handle: asking(h.list)},
@@ -133,6 +141,7 @@ func detached(ctx context.Context, limit time.Duration) (context.Context, contex
 
 func (h sessionHandlers) list(r *http.Request) (Sessions, error) {
 	all, err := h.sessions.Sessions(r.Context())
+	addRotation(r.Context(), h.groups, all)
 	return Sessions{notNil(all)}, err
 }
 
@@ -141,10 +150,28 @@ func (h sessionHandlers) get(r *http.Request) (Session, error) {
 	if err != nil {
 		return Session{}, err
 	}
-	return h.sessions.Session(r.Context(), key)
+	one := make([]Session, 1)
+	if one[0], err = h.sessions.Session(r.Context(), key); err != nil {
+		return Session{}, h.explainGroup(key, err)
+	}
+	addRotation(r.Context(), h.groups, one)
+	return one[0], nil
+}
+
+// explainGroup adds a hint to the error for a key that a group reserves.
+func (h sessionHandlers) explainGroup(key holdfast.SessionKey, err error) error {
+	name := h.groups.GroupOf(key)
+	if name == "" || !errors.Is(err, holdfast.ErrNotFound) {
+		return err
+	}
+	return holdfast.WithHint(err, fmt.Sprintf("%s is a group of replicas with keys such as %s; `holdfast session ls` shows those that run", name, holdfast.ReplicaKey(name, 0)))
 }
 
 func (h sessionHandlers) start(ctx context.Context, key holdfast.SessionKey, q StartRequest) (Session, error) {
+	if name := h.groups.GroupOf(key); name != "" {
+		return Session{}, &Error{Code: CodeBadRequest, Message: fmt.Sprintf("session %s: only the keeper of group %s starts its replicas", key, name),
+			Advice: "the agents start replicas themselves; `holdfast session ls` shows them"}
+	}
 	return h.sessions.StartSession(ctx, key, q.Template)
 }
 

@@ -87,3 +87,46 @@ AGE  INSTANCE  FROM  TO  INIT    START  READY  TOTAL  ERROR
 		}
 	}
 }
+
+// A group's replacement: its progress, and a table with the phases of its replicas. A replica
+// that gets no requests is marked in the list.
+func TestReplaceGroup(t *testing.T) {
+	b := &apitest.Backend{}
+	for _, key := range []holdfast.SessionKey{"db-0", "db-1"} {
+		if _, err := b.StartSession(t.Context(), key, "db"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.SetGroups(holdfast.Group{Name: "db", Replicas: []holdfast.Replica{{Key: "db-0", State: holdfast.ReplicaServing}, {Key: "db-1", State: holdfast.ReplicaJoining}}})
+	s := httptest.NewServer(api.New(b.Parts(), api.Options{Admin: true}))
+	defer s.Close()
+	t.Setenv("HOLDFAST_URL", s.URL)
+	t.Setenv("HOLDFAST_SOCKET", filepath.Join(t.TempDir(), "none"))
+	run := func(code int, args ...string) (string, string) {
+		t.Helper()
+		var out, errs bytes.Buffer
+		if got := cli.Main(t.Context(), args, nil, &out, &errs, testDeps()); got != code {
+			t.Errorf("%v: exit code %d, want %d: %s", args, got, code, errs.String())
+		}
+		return out.String(), errs.String()
+	}
+	if out, _ := run(0, "session", "ls"); !strings.Contains(out, "\ndb-0  ready            db") || !strings.Contains(out, "\ndb-1  ready (joining)  db") {
+		t.Errorf("the list:\n%s", out)
+	}
+	out, errs := run(0, "session", "replace", "db")
+	want := `INSTANCE     FROM  TO  PLACE  DISK    INIT   START  READY  CAUGHT-UP  DRAINED  STOPPED  TOTAL   ERROR
+db-0 → db-2  n1    n1  2.0ms  40.00s  5.00s  1.00s  2.00s  38.00s     2.00s    300ms    90.00s  -
+1 session replaced in 90.00s
+`
+	if out != want || !strings.Contains(errs, "db-0 → db-2: catching-up: 12 s behind\n") {
+		t.Errorf("%s%s", out, errs)
+	}
+	if _, errs := run(5, "session", "replace", "db", "--stop"); !strings.Contains(errs, "no replacement is under way") {
+		t.Error(errs)
+	}
+	for _, args := range [][]string{{"--stop"}, {"--all", "--stop"}, {"--all", "--max-unavailable", "1"}, {"db", "--max-unavailable", "17"}, {"db", "--max-unavailable", "1", "--parallel", "2"}} {
+		if _, errs := run(2, append([]string{"session", "replace"}, args...)...); !strings.Contains(errs, "\nhint: ") {
+			t.Errorf("%v: %s", args, errs)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"holdfast"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/client"
+	"holdfast/internal/sessions/replace"
 )
 
 func (a *app) sessionReplace() *cobra.Command {
@@ -20,16 +22,23 @@ func (a *app) sessionReplace() *cobra.Command {
 		q       api.ReplaceRequest
 		node    string
 		timeout time.Duration
+		stop    bool
 	)
 	cmd := &cobra.Command{
-		Use:   "replace KEY… | --node NODE | --all",
+		Use:   "replace KEY… | GROUP | --node NODE | --all",
 		Short: "Give sessions new containers, a few at a time",
 		Long: "Stop sessions and start them again, on the same or on another node, a few at a time, and print the time of each phase.\n" +
 			"To move them off a node, cordon it first. TOTAL is the time from not ready to ready again, while clients wait.\n" +
-			"After the first session that fails no more are begun, and likewise if this command is interrupted; running ones are finished.",
+			"After the first session that fails no more are begun, and likewise if this command is interrupted; running ones are finished.\n\n" +
+			"GROUP is a template with replicas, or some of its replicas. For each of them a new replica starts, catches up and gets requests\n" +
+			"before the old one ends, one by one. TOTAL is then the time for both, and no client waits. This goes on without this command,\n" +
+			"and after the death of an agent: --stop ends it after the present replica.",
 		Example: "  holdfast session replace alice bob\n" +
 			"  holdfast session replace --node web-1 --parallel 4\n" +
-			"  holdfast session replace --all --timeout 2m --json",
+			"  holdfast session replace --all --timeout 2m --json\n" +
+			"  holdfast session replace db\n" +
+			"  holdfast session replace db --max-unavailable 1\n" +
+			"  holdfast session replace db --stop",
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.completeKeys,
 		RunE: func(cmd *cobra.Command, words []string) error {
@@ -45,6 +54,9 @@ func (a *app) sessionReplace() *cobra.Command {
 				return err
 			}
 			q.Timeout = holdfast.Millis(timeout)
+			if stop {
+				return a.stopReplacing(cmd, q)
+			}
 			return a.with(cmd, noLimit, func(ctx context.Context, c *client.Client) error { return a.replace(ctx, c, q) })
 		},
 	}
@@ -52,6 +64,8 @@ func (a *app) sessionReplace() *cobra.Command {
 	f.StringVar(&node, "node", "", "replace all sessions on this node")
 	f.BoolVar(&q.All, "all", false, "replace all sessions")
 	f.IntVar(&q.Parallel, "parallel", 1, fmt.Sprintf("how many sessions to replace at a time, up to %d", api.MaxReplaceParallel))
+	f.IntVar(&q.MaxUnavailable, "max-unavailable", 0, "of a group: end that many replicas at a time before they start again (0: a new replica first)")
+	f.BoolVar(&stop, "stop", false, "end the replacement of a group after the present replica")
 	f.DurationVar(&timeout, "timeout", api.DefaultReplaceTimeout, "longest time for one session, such as 30s or 10m")
 	a.completeNodeFlag(cmd)
 	return cmd
@@ -71,6 +85,10 @@ func checkReplace(cmd *cobra.Command, q api.ReplaceRequest, timeout time.Duratio
 		return usage(cmd, errors.New("keys, --node and --all do not go together"))
 	case cmd.Flags().Changed("node") && q.Node == "":
 		return usage(cmd, errors.New("--node is empty"))
+	case q.MaxUnavailable < 0 || q.MaxUnavailable > holdfast.MaxReplicas:
+		return usage(cmd, fmt.Errorf("--max-unavailable is %d, it must be between 0 and %d", q.MaxUnavailable, holdfast.MaxReplicas))
+	case q.MaxUnavailable > 0 && (len(q.Keys) == 0 || cmd.Flags().Changed("parallel")):
+		return usage(cmd, errors.New("--max-unavailable needs a group, and replaces --parallel"))
 	case q.Parallel < 1 || q.Parallel > api.MaxReplaceParallel:
 		return usage(cmd, fmt.Errorf("--parallel is %d, it must be between 1 and %d", q.Parallel, api.MaxReplaceParallel))
 	case timeout <= 0 || timeout > api.MaxReplaceTimeout:
@@ -82,11 +100,13 @@ func checkReplace(cmd *cobra.Command, q api.ReplaceRequest, timeout time.Duratio
 func (a *app) replace(ctx context.Context, c *client.Client, q api.ReplaceRequest) error {
 	live := a.ui.replaceProgress()
 	var rows []holdfast.Replacement
-	rep, err := c.Replace(ctx, q, func(ended bool, r holdfast.Replacement) {
-		live.step(ended, r)
-		if ended {
-			rows = append(rows, r)
+	group := false
+	rep, err := c.Replace(ctx, q, func(ev api.ReplaceEvent) {
+		live.step(ev)
+		if ev.Ended != nil {
+			rows = append(rows, *ev.Ended)
 		}
+		group = group || ev.Progress != nil
 	})
 	live.close()
 	if err != nil && len(rows) > 0 && !a.ui.json {
@@ -95,10 +115,28 @@ func (a *app) replace(ctx context.Context, c *client.Client, q api.ReplaceReques
 	} else if err == nil {
 		err = a.replaced(rep)
 	}
+	if err != nil && group && ctx.Err() != nil {
+		return holdfast.WithHint(err, fmt.Sprintf("the replacement goes on; `holdfast session replace %s --stop` ends it after the present replica", q.Keys[0]))
+	}
 	if err != nil && ctx.Err() != nil {
 		return holdfast.WithHint(err, "running replacements are finished, and no more are begun; `holdfast session replacements` will show them")
 	}
 	return err
+}
+
+// stopReplacing ends the replacement of a group after the present replica.
+func (a *app) stopReplacing(cmd *cobra.Command, q api.ReplaceRequest) error {
+	if len(q.Keys) != 1 {
+		return usage(cmd, errors.New("--stop needs the name of one group"))
+	}
+	return a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
+		name := string(q.Keys[0])
+		if err := c.StopReplacing(ctx, name); err != nil {
+			return err
+		}
+		a.ui.note("the replacement of %s ends after the present replica", name)
+		return nil
+	})
 }
 
 // replaced prints the report. Its error says what failed.
@@ -131,18 +169,48 @@ func replaceText(w io.Writer, r holdfast.ReplaceReport) {
 	}
 }
 
-const replacementHead = "INSTANCE\tFROM\tTO\tINIT\tSTART\tREADY\tTOTAL\tERROR"
-
 func replacementTable(w io.Writer, rows []holdfast.Replacement) {
-	fmt.Fprintln(w, replacementHead)
+	shown := phasesOf(rows)
+	fmt.Fprintln(w, replacementHead(shown))
 	for _, r := range rows {
-		fmt.Fprintln(w, replacementRow(r, phaseText(r.Total)))
+		fmt.Fprintln(w, replacementRow(r, shown, phaseText(r.Total)))
 	}
 }
 
-func replacementRow(r holdfast.Replacement, total string) string {
-	return strings.Join([]string{string(r.Key), dash(string(r.From)), dash(string(r.To)),
-		phaseText(r.Boot.Init), phaseText(r.Boot.Start), phaseText(r.Boot.Ready), total, dash(r.Error)}, "\t")
+// phasesOf returns the phases that a table of the rows shows: init, start and ready, and
+// every other one that one of the rows has. A short place or image is not shown: it is the
+// time of a claim, or of a look for the image.
+func phasesOf(rows []holdfast.Replacement) []replace.Phase {
+	return slices.DeleteFunc(replace.ComparedPhases(), func(p replace.Phase) bool {
+		switch p.Name {
+		case "init", "start", "ready":
+			return false
+		}
+		return !slices.ContainsFunc(rows, func(r holdfast.Replacement) bool { return p.Of(r) >= shortPhase || r.Replica != nil && p.Of(r) > 0 })
+	})
+}
+
+// shortPhase is the time from which on a phase is shown that is usually short.
+const shortPhase = holdfast.Millis(time.Second)
+
+func replacementHead(shown []replace.Phase) string {
+	names := []string{"INSTANCE", "FROM", "TO"}
+	for _, p := range shown {
+		names = append(names, strings.ToUpper(p.Name))
+	}
+	return strings.Join(append(names, "TOTAL", "ERROR"), "\t")
+}
+
+func replacementRow(r holdfast.Replacement, shown []replace.Phase, total string) string {
+	name := string(r.Key)
+	if r.Replica != nil {
+		name = string(r.Replica.Old) + " → " + name
+	}
+	fields := []string{name, dash(string(r.From)), dash(string(r.To))}
+	for _, p := range shown {
+		fields = append(fields, phaseText(p.Of(r)))
+	}
+	return strings.Join(append(fields, total, dash(r.Error)), "\t")
 }
 
 // phaseText formats the time of a phase, "-" if there was none.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/control/api"
 )
 
 // Limits of the lines on a terminal during a long replacement.
@@ -35,6 +36,7 @@ type replaceProgress struct {
 type underWayRow struct {
 	row  holdfast.Replacement
 	when time.Time
+	now  string // phase of a replica, "" for another session
 }
 
 // replaceProgress begins to show the progress. The caller must close it before it prints
@@ -54,14 +56,37 @@ func (u *ui) replaceProgress() *replaceProgress {
 	return b
 }
 
-// step adds a replacement that began or ended.
-func (b *replaceProgress) step(ended bool, r holdfast.Replacement) {
+// step adds a line of the answer.
+func (b *replaceProgress) step(ev api.ReplaceEvent) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !ended {
-		b.underWay = append(b.underWay, underWayRow{r, time.Now()})
-		return
+	switch {
+	case ev.Began != nil:
+		b.underWay = append(b.underWay, underWayRow{row: *ev.Began, when: time.Now()})
+	case ev.Progress != nil:
+		b.phase(*ev.Progress)
+	case ev.Ended != nil:
+		b.end(*ev.Ended)
 	}
+}
+
+// phase adds what a replica waits for.
+func (b *replaceProgress) phase(p api.ReplaceProgress) {
+	now := string(p.Phase)
+	if p.Text != "" {
+		now += ": " + clean(p.Text)
+	}
+	for i, u := range b.underWay {
+		if u.row.Key == p.Key {
+			b.underWay[i].now = now
+		}
+	}
+	if b.lines != nil {
+		fmt.Fprintf(b.lines, "%s → %s: %s\n", p.Old, p.Key, now)
+	}
+}
+
+func (b *replaceProgress) end(r holdfast.Replacement) {
 	b.underWay = slices.DeleteFunc(b.underWay, func(u underWayRow) bool { return u.row.Key == r.Key })
 	b.count++
 	b.ended = append(b.ended, r)
@@ -81,12 +106,17 @@ func (b *replaceProgress) frame(width, _ int) []string {
 	defer b.mu.Unlock()
 	var text bytes.Buffer
 	t := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, replacementHead)
+	shown := phasesOf(b.ended)
+	fmt.Fprintln(t, replacementHead(shown))
 	for _, r := range b.ended {
-		fmt.Fprintln(t, replacementRow(r, phaseText(r.Total)))
+		fmt.Fprintln(t, replacementRow(r, shown, phaseText(r.Total)))
 	}
 	for _, u := range b.underWay[:min(len(b.underWay), shownUnderWay)] {
-		fmt.Fprintln(t, replacementRow(u.row, fmt.Sprintf("%.1fs…", time.Since(u.when).Seconds())))
+		line := replacementRow(u.row, shown, fmt.Sprintf("%.1fs…", time.Since(u.when).Seconds()))
+		if u.now != "" {
+			line = strings.TrimSuffix(line, "-") + u.now // in place of the error
+		}
+		fmt.Fprintln(t, line)
 	}
 	t.Flush()
 	fmt.Fprintf(&text, "%d done, %d under way\n", b.count, len(b.underWay))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,6 +35,8 @@ func (a *app) sessionReplacements() *cobra.Command {
 		Short: "Show past replacements, and which nodes are slow",
 		Long: "Show past replacements by the agents of all nodes, and the nodes on which the sessions started, the slowest first.\n" +
 			"RATIO is a node's time divided by the fleet's median, for the phase with the highest ratio. Templates are compared with themselves.\n" +
+			"The phases: place, image, disk, init, create, start, ready; and of a group: caught-up, drained and stopped. The last two count for\n" +
+			"the node of the old replica.\n" +
 			fmt.Sprintf("A node counts as slow from %.0fx on.", replace.SlowRatio),
 		Example: "  holdfast session replacements\n  holdfast session replacements --slow\n  holdfast session replacements --node web-1 --limit 5 --json",
 		PreRunE: func(cmd *cobra.Command, _ []string) error { return atLeast(cmd, "limit", limit, 0) },
@@ -101,7 +104,8 @@ func (a *app) allReplacements(ctx context.Context, c *client.Client) ([]holdfast
 		a.ui.note("%s", clean(err.Error()))
 	}
 	slices.SortStableFunc(rows, func(x, y holdfast.Replacement) int { return y.Started.Compare(x.Started) })
-	return rows, nil
+	// An agent that died may have written a row that the next one wrote, too.
+	return slices.CompactFunc(rows, func(x, y holdfast.Replacement) bool { return x.Key == y.Key && x.Started.Equal(y.Started) }), nil
 }
 
 // pick compares all nodes, and then applies the flags.
@@ -134,16 +138,40 @@ func (a *app) pastText(w io.Writer, p replacementHistory, slow bool) {
 		return
 	}
 	if len(p.Nodes) > 0 {
-		fmt.Fprintln(w, "NODE\tCOUNT\tINIT P50\tMAX\tSTART P50\tMAX\tREADY P50\tMAX\tRATIO")
+		shown := nodePhases(p.Nodes)
+		head := "NODE\tCOUNT"
+		for _, name := range shown {
+			head += "\t" + strings.ToUpper(name) + " P50\tMAX"
+		}
+		fmt.Fprintln(w, head+"\tRATIO")
 		for _, n := range p.Nodes {
-			fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%.1fx %s\n", dash(string(n.Node)), n.Count, phaseText(n.Init.P50), phaseText(n.Init.Max),
-				phaseText(n.Start.P50), phaseText(n.Start.Max), phaseText(n.Ready.P50), phaseText(n.Ready.Max), n.Ratio, n.Slowest)
+			line := fmt.Sprintf("%s\t%d", dash(string(n.Node)), n.Count)
+			for _, name := range shown {
+				t := n.Phase(name)
+				line += "\t" + phaseText(t.P50) + "\t" + phaseText(t.Max)
+			}
+			fmt.Fprintf(w, "%s\t%.1fx %s\n", line, n.Ratio, n.Slowest)
 		}
 		fmt.Fprintln(w)
 	}
 	now := a.deps.Now()
-	fmt.Fprintln(w, "AGE\t"+replacementHead)
+	shown := phasesOf(p.Rows)
+	fmt.Fprintln(w, "AGE\t"+replacementHead(shown))
 	for _, r := range p.Rows {
-		fmt.Fprintln(w, age(now, r.Started)+"\t"+replacementRow(r, phaseText(r.Total)))
+		fmt.Fprintln(w, age(now, r.Started)+"\t"+replacementRow(r, shown, phaseText(r.Total)))
 	}
+}
+
+// nodePhases returns the phases that the table of the nodes shows, as phasesOf does.
+func nodePhases(nodes []replace.NodeTimes) []string {
+	var shown []string
+	for _, p := range replace.ComparedPhases() {
+		usual := p.Name == "init" || p.Name == "start" || p.Name == "ready"
+		if usual || slices.ContainsFunc(nodes, func(n replace.NodeTimes) bool {
+			return n.Phase(p.Name).Max >= shortPhase || n.Slow() && n.Slowest == p.Name
+		}) {
+			shown = append(shown, p.Name)
+		}
+	}
+	return shown
 }

@@ -48,9 +48,17 @@ func (a *app) sessionTable(w io.Writer, all []api.Session) {
 	now := a.deps.Now()
 	fmt.Fprintln(w, "KEY\tSTATE\tTEMPLATE\tAGE\tCONNECTIONS\tADDRESS\tCONTAINER\tNODE")
 	for _, s := range all {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", s.Key, s.State, dash(s.Template), age(now, s.ClaimedAt),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", s.Key, stateText(s), dash(s.Template), age(now, s.ClaimedAt),
 			s.Connections, dash(s.Address), shortID(s.ContainerID), dash(string(s.Node)))
 	}
+}
+
+// stateText returns the state of a session, and that of a replica that gets no requests.
+func stateText(s api.Session) string {
+	if s.Rotation == "" || s.Rotation == holdfast.ReplicaServing {
+		return string(s.State)
+	}
+	return fmt.Sprintf("%s (%s)", s.State, s.Rotation)
 }
 
 func (a *app) sessionShow() *cobra.Command {
@@ -69,6 +77,9 @@ func (a *app) sessionDetails(w io.Writer, s api.Session) {
 	fmt.Fprintf(w, "key\t%s\n", s.Key)
 	fmt.Fprintf(w, "state\t%s\n", s.State)
 	fmt.Fprintf(w, "template\t%s\n", dash(s.Template))
+	if s.Group != "" {
+		fmt.Fprintf(w, "group\t%s (%s)\n", s.Group, s.Rotation)
+	}
 	fmt.Fprintf(w, "node\t%s\n", dash(string(s.Node)))
 	fmt.Fprintf(w, "address\t%s\n", dash(s.Address))
 	fmt.Fprintf(w, "container\t%s\n", dash(s.ContainerID))
@@ -101,7 +112,7 @@ func bootText(p holdfast.Phases) string {
 	for _, x := range []struct {
 		name string
 		took holdfast.Millis
-	}{{"queue", p.Queue}, {"claim", p.Claim}, {"pull", p.Pull}, {"init", p.Init}, {"create", p.Create}, {"start", p.Start}, {"ready", p.Ready}} {
+	}{{"queue", p.Queue}, {"claim", p.Claim}, {"pull", p.Pull}, {"disk", p.Disk}, {"init", p.Init}, {"create", p.Create}, {"start", p.Start}, {"ready", p.Ready}} {
 		if x.took > 0 {
 			parts = append(parts, x.name+" "+x.took.String())
 		}

@@ -184,6 +184,10 @@ type Template struct {
 	InitSteps  []InitStep        `yaml:"init_steps"`
 	Snapshot   Snapshot          `yaml:"snapshot"`
 
+	Replicas     int           `yaml:"replicas"`      // of a group with the template's name; 0: sessions have any key
+	CaughtUp     CaughtUp      `yaml:"caught_up"`     // when a replica may get requests; default: as soon as it is ready
+	DrainTimeout time.Duration `yaml:"drain_timeout"` // how long connections of a replica that is replaced may last, default 30s
+
 	WebSocket   string      `yaml:"websocket"` // what happens to clients' WebSockets when the session leaves: close (default) or keep
 	KeptSockets KeptSockets `yaml:"kept_sockets"`
 	Upgrades    []string    `yaml:"upgrades"` // other protocols than WebSocket to which clients may upgrade
@@ -196,6 +200,15 @@ type InitStep struct {
 	Command []string          `yaml:"command"`
 	Env     map[string]string `yaml:"env"`
 	Timeout time.Duration     `yaml:"timeout"` // default 5m
+	// RestoresDisk counts the step as the phase disk, not init.
+	RestoresDisk bool `yaml:"restores_disk"`
+}
+
+// CaughtUp is a command in the container of a replica. It is repeated until its exit code
+// is 0.
+type CaughtUp struct {
+	Command []string      `yaml:"command"`
+	Timeout time.Duration `yaml:"timeout"` // for all repetitions, default 10m
 }
 
 // Snapshot is a command on the host that runs after a session has ended, and before
@@ -333,6 +346,8 @@ func (c *Config) complete() error {
 		t.defaultSockets()
 		t.Handover = cmp.Or(t.Handover, "fresh")
 		t.Idle = cmp.Or(t.Idle, "stop")
+		t.CaughtUp.Timeout = cmp.Or(t.CaughtUp.Timeout, 10*time.Minute)
+		t.DrainTimeout = cmp.Or(t.DrainTimeout, 30*time.Second)
 		for j := range t.InitSteps {
 			step := &t.InitSteps[j]
 			step.Timeout = cmp.Or(step.Timeout, 5*time.Minute)

@@ -33,7 +33,7 @@ func (c Config) validateTemplates() error {
 		}
 		names = append(names, t.Name)
 	}
-	return distinct("templates", names)
+	return cmp.Or(distinct("templates", names), c.validateGroups())
 }
 
 // validateRuntime refuses handover: memory with a runtime that cannot restore memory:
@@ -76,7 +76,7 @@ func (t Template) validate() error {
 		}
 	}
 	return cmp.Or(absoluteOrNone("seccomp", t.Seccomp), oneOf("privileges", t.Privileges, "fixed", "gain"),
-		t.validateWarm(), validateEnv(t.Env), t.validateSteps(), t.validateHandover(), t.validateSockets(), t.validateUpgrades(), program("snapshot.command", t.Snapshot.Command))
+		t.validateWarm(), validateEnv(t.Env), t.validateSteps(), t.validateHandover(), t.validateSockets(), t.validateUpgrades(), t.validateReplicas(), program("snapshot.command", t.Snapshot.Command))
 }
 
 func validateEnv(env map[string]string) error {
@@ -189,6 +189,7 @@ func (c Config) SessionTemplates() []session.Template {
 			SuspendIdle: t.Idle == "suspend",
 			Keep:        t.keepSockets(),
 			Upgrades:    t.Upgrades,
+			Replicas:    t.Replicas,
 		}
 		if t.Network == networkPooled {
 			s.Network = "" // if no network is ready, it is the engine's own

@@ -33,6 +33,11 @@ type Notes interface {
 	// is one, it returns that note and ErrTaken. ErrLeaseGone.
 	TakeNote(ctx context.Context, name string, value []byte, id LeaseID) (Note, error)
 
+	// SwapNote replaces the value of a note if its revision is still n.Revision, and
+	// returns it with its new revision. The note stays until it is dropped. ErrStale if
+	// the note has changed or is gone.
+	SwapNote(ctx context.Context, n Note, value []byte) (Note, error)
+
 	// ListNotes returns the notes with names that begin with prefix, by name.
 	ListNotes(ctx context.Context, prefix string) ([]Note, error)
 

@@ -242,10 +242,10 @@ func (r *resolver) resetRound() {
 }
 
 // noTemplate handles a template that no available node has. If the client named the
-// template, it receives the error. If the template came from the session's last
+// template, or if no node has a default one, it receives the error. If the template came from the session's last
 // record, the session gets the default one.
 func (r *resolver) noTemplate() error {
-	if r.call.template != "" {
+	if r.call.template != "" || r.anyTemplate {
 		return finalError{r.lackErr}
 	}
 	r.f.log.Warn("no node has the template that a session had; it gets the default one", "session", r.key)

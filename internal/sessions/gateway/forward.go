@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,7 +55,7 @@ func (y *try) forward(g *Gateway, out *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(out.Context())
 	out = out.WithContext(ctx)
 	out.Header = out.Header.Clone()
-	out.Header.Set(sessionHeader, string(t.key))
+	out.Header.Set(sessionHeader, string(cmp.Or(t.route.Key, t.key))) // the request may name a group
 	out.Header.Set(epochHeader, strconv.FormatInt(int64(t.route.Epoch), 10))
 	out.Header.Del("Expect")
 	if isWebSocket(out.Header) {

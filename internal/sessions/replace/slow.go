@@ -14,17 +14,37 @@ type Spread struct {
 	Max holdfast.Millis `json:"max_ms"`
 }
 
-// NodeTimes are the times of the starts of sessions on one node.
+// NodeTimes are the times of replacements on one node: the starts of sessions there, and
+// the ends of replicas.
 type NodeTimes struct {
 	Node  holdfast.NodeID `json:"node"`
-	Count int             `json:"count"`
+	Count int             `json:"count"` // sessions that started there
 	Init  Spread          `json:"init"`
 	Start Spread          `json:"start"`
 	Ready Spread          `json:"ready"`
+	// Phases has all phases that took time on the node, also the three above.
+	Phases []PhaseTimes `json:"phases"`
 	// Ratio is the time of the phase Slowest on this node, divided by the fleet's
-	// median. It is the highest ratio of the three phases.
+	// median. It is the highest ratio of all phases.
 	Ratio   float64 `json:"ratio"`
 	Slowest string  `json:"slowest"`
+}
+
+// PhaseTimes are the times of one phase on one node.
+type PhaseTimes struct {
+	Name string `json:"name"`
+	Spread
+	Ratio float64 `json:"ratio"` // to the fleet's median
+}
+
+// Phase returns the times of a phase, zero if it took none on the node.
+func (n NodeTimes) Phase(name string) PhaseTimes {
+	for _, p := range n.Phases {
+		if p.Name == name {
+			return p
+		}
+	}
+	return PhaseTimes{Name: name}
 }
 
 // SlowRatio is the Ratio at and above which a node counts as slow.
@@ -37,43 +57,73 @@ func (n NodeTimes) Slow() bool { return n.Ratio >= SlowRatio }
 // difference between one and three milliseconds is not significant.
 const noise = 50 * time.Millisecond
 
-// phase is a phase by which nodes are compared.
-type phase struct {
-	name string
-	of   func(holdfast.Phases) holdfast.Millis
+// Phase is a phase by which nodes are compared.
+type Phase struct {
+	Name string
+	Of   func(holdfast.Replacement) holdfast.Millis
+	at   func(holdfast.Replacement) holdfast.NodeID // on which it took place
 }
 
-func comparedPhases() []phase {
-	return []phase{
-		{"init", func(p holdfast.Phases) holdfast.Millis { return p.Init }},
-		{"start", func(p holdfast.Phases) holdfast.Millis { return p.Start }},
-		{"ready", func(p holdfast.Phases) holdfast.Millis { return p.Ready }},
+// ComparedPhases returns the phases by which nodes are compared, in their order. The last
+// two are those of the old replica's node.
+func ComparedPhases() []Phase {
+	boot := func(name string, of func(holdfast.Phases) holdfast.Millis) Phase {
+		return Phase{name, func(r holdfast.Replacement) holdfast.Millis { return of(r.Boot) }, func(r holdfast.Replacement) holdfast.NodeID { return r.To }}
+	}
+	replica := func(name string, at func(holdfast.Replacement) holdfast.NodeID, of func(holdfast.ReplicaPhases) holdfast.Millis) Phase {
+		return Phase{name, func(r holdfast.Replacement) holdfast.Millis {
+			if r.Replica == nil {
+				return 0
+			}
+			return of(*r.Replica)
+		}, at}
+	}
+	to := func(r holdfast.Replacement) holdfast.NodeID { return r.To }
+	from := func(r holdfast.Replacement) holdfast.NodeID { return r.From }
+	return []Phase{
+		boot("place", func(p holdfast.Phases) holdfast.Millis { return p.Queue + p.Claim }),
+		boot("image", func(p holdfast.Phases) holdfast.Millis { return p.Pull }),
+		boot("disk", func(p holdfast.Phases) holdfast.Millis { return p.Disk }),
+		boot("init", func(p holdfast.Phases) holdfast.Millis { return p.Init }),
+		boot("create", func(p holdfast.Phases) holdfast.Millis { return p.Create }),
+		boot("start", func(p holdfast.Phases) holdfast.Millis { return p.Start }),
+		boot("ready", func(p holdfast.Phases) holdfast.Millis { return p.Ready }),
+		replica("caught-up", to, func(p holdfast.ReplicaPhases) holdfast.Millis { return p.CaughtUp }),
+		replica("drained", from, func(p holdfast.ReplicaPhases) holdfast.Millis { return p.Drained }),
+		replica("stopped", from, func(p holdfast.ReplicaPhases) holdfast.Millis { return p.Stopped }),
 	}
 }
 
-// ByNode compares the nodes on which sessions started, the slowest first. The time of a
+// ByNode compares the nodes of replacements, the slowest first. The time of a
 // session is divided by the fleet's median for its template. That is the median of the
 // nodes' medians, so a node with many sessions does not determine it. With two nodes it
 // is the lower median, so the slower node does not determine it. Rows with an error do
 // not count.
 func ByNode(rows []holdfast.Replacement) []NodeTimes {
-	nodes := map[holdfast.NodeID][]holdfast.Replacement{}
+	nodes := map[holdfast.NodeID]*NodeTimes{}
+	at := func(id holdfast.NodeID) *NodeTimes {
+		if nodes[id] == nil {
+			nodes[id] = &NodeTimes{Node: id, Phases: []PhaseTimes{}}
+		}
+		return nodes[id]
+	}
+	var counted []holdfast.Replacement
 	for _, r := range rows {
 		if r.Error == "" && r.To != "" {
-			nodes[r.To] = append(nodes[r.To], r)
+			counted = append(counted, r)
+			at(r.To).Count++
+		}
+	}
+	for _, p := range ComparedPhases() {
+		took := byPhase(counted, p)
+		fleet := fleetMedians(took, p)
+		for id, own := range took {
+			at(id).add(PhaseTimes{p.Name, spread(own, p), ratioOf(own, p, fleet)})
 		}
 	}
 	out := make([]NodeTimes, 0, len(nodes))
-	for id, own := range nodes {
-		n := NodeTimes{Node: id, Count: len(own)}
-		for i, to := range []*Spread{&n.Init, &n.Start, &n.Ready} {
-			p := comparedPhases()[i]
-			*to = spread(own, p)
-			if ratio := ratioOf(own, p, fleetMedians(nodes, p)); ratio > n.Ratio {
-				n.Ratio, n.Slowest = ratio, p.name
-			}
-		}
-		out = append(out, n)
+	for _, n := range nodes {
+		out = append(out, *n)
 	}
 	slices.SortFunc(out, func(a, b NodeTimes) int {
 		return cmp.Or(cmp.Compare(b.Ratio, a.Ratio), cmp.Compare(a.Node, b.Node))
@@ -81,16 +131,41 @@ func ByNode(rows []holdfast.Replacement) []NodeTimes {
 	return out
 }
 
-func spread(rows []holdfast.Replacement, p phase) Spread {
+// byPhase returns the rows in which the phase took time, by the node on which it did. A
+// template without the phase is not compared by it.
+func byPhase(rows []holdfast.Replacement, p Phase) map[holdfast.NodeID][]holdfast.Replacement {
+	out := map[holdfast.NodeID][]holdfast.Replacement{}
+	for _, r := range rows {
+		if id := p.at(r); id != "" && p.Of(r) > 0 {
+			out[id] = append(out[id], r)
+		}
+	}
+	return out
+}
+
+// add adds a phase. It is the slowest if no earlier one has its ratio.
+func (n *NodeTimes) add(p PhaseTimes) {
+	n.Phases = append(n.Phases, p)
+	for name, to := range map[string]*Spread{"init": &n.Init, "start": &n.Start, "ready": &n.Ready} {
+		if name == p.Name {
+			*to = p.Spread
+		}
+	}
+	if p.Ratio > n.Ratio {
+		n.Ratio, n.Slowest = p.Ratio, p.Name
+	}
+}
+
+func spread(rows []holdfast.Replacement, p Phase) Spread {
 	var all []holdfast.Millis
 	for _, r := range rows {
-		all = append(all, p.of(r.Boot))
+		all = append(all, p.Of(r))
 	}
 	return Spread{P50: median(all), Max: slices.Max(all)}
 }
 
 // fleetMedians returns the medians of the nodes' medians, by template.
-func fleetMedians(nodes map[holdfast.NodeID][]holdfast.Replacement, p phase) map[string]holdfast.Millis {
+func fleetMedians(nodes map[holdfast.NodeID][]holdfast.Replacement, p Phase) map[string]holdfast.Millis {
 	ofNodes := map[string][]holdfast.Millis{}
 	for _, own := range nodes {
 		for template, times := range byTemplate(own, p) {
@@ -104,17 +179,17 @@ func fleetMedians(nodes map[holdfast.NodeID][]holdfast.Replacement, p phase) map
 	return out
 }
 
-func byTemplate(rows []holdfast.Replacement, p phase) map[string][]holdfast.Millis {
+func byTemplate(rows []holdfast.Replacement, p Phase) map[string][]holdfast.Millis {
 	out := map[string][]holdfast.Millis{}
 	for _, r := range rows {
-		out[r.Template] = append(out[r.Template], max(p.of(r.Boot), holdfast.Millis(noise)))
+		out[r.Template] = append(out[r.Template], max(p.Of(r), holdfast.Millis(noise)))
 	}
 	return out
 }
 
 // ratioOf returns the median of the times of the rows, each divided by the fleet's
 // median for its template.
-func ratioOf(rows []holdfast.Replacement, p phase, fleet map[string]holdfast.Millis) float64 {
+func ratioOf(rows []holdfast.Replacement, p Phase, fleet map[string]holdfast.Millis) float64 {
 	var all []float64
 	for template, times := range byTemplate(rows, p) {
 		for _, t := range times {

@@ -195,6 +195,12 @@ func (m *Manager) Get(key holdfast.SessionKey) (Info, error) {
 	return e.infoLocked(m.cfg.Node), nil
 }
 
+// Owner returns the record of one session of this node, as Get does.
+func (m *Manager) Owner(key holdfast.SessionKey) (holdfast.Owner, bool) {
+	i, err := m.Get(key)
+	return i.Owner, err == nil
+}
+
 func (e *entry) infoLocked(node holdfast.NodeID) Info {
 	i := Info{Owner: e.owner, Connections: e.conns}
 	if e.conns == 0 {

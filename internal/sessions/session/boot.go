@@ -133,7 +133,7 @@ func (b *attempt) phase(name string, f func() error) error {
 func (b *attempt) took() holdfast.Phases {
 	of := func(name string) holdfast.Millis { return holdfast.Millis(b.timings[name]) }
 	return holdfast.Phases{
-		Queue: of("queue"), Claim: of("claim"), Pull: of("pull"), Init: of("init"),
+		Queue: of("queue"), Claim: of("claim"), Pull: of("pull"), Disk: of("disk"), Init: of("init"),
 		Create: of("create"), Start: of("start"), Ready: holdfast.Millis(b.answered),
 	}
 }

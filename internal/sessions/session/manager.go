@@ -263,6 +263,9 @@ func (m *Manager) beginLocked(key holdfast.SessionKey, template string) (*entry,
 	if err != nil {
 		return nil, err
 	}
+	if err := m.fits(key, t); err != nil {
+		return nil, err
+	}
 	if err := m.deps.Runtime(t.Runtime); err != nil {
 		return nil, fmt.Errorf("session %s: template %s: %w", key, t.Name, err)
 	}
@@ -314,15 +317,32 @@ func (e *entry) isDead() bool {
 	}
 }
 
-// template returns a template by name; "" is the default one.
+// template returns a template by name; "" is the default one, which is never that of a
+// group.
 func (m *Manager) template(name string) (Template, error) {
 	for _, t := range m.cfg.Templates {
-		if name == "" || t.Name == name {
+		if name == "" && t.Replicas == 0 || name != "" && t.Name == name {
 			return t, nil
 		}
 	}
+	if name == "" {
+		return Template{}, holdfast.WithHint(fmt.Errorf("a template without replicas: %w", holdfast.ErrNotFound),
+			"every template has replicas, so a session needs the key of a group")
+	}
 	return Template{}, holdfast.WithHint(fmt.Errorf("template %q: %w", name, holdfast.ErrNotFound),
 		"the templates are in the agent's configuration")
+}
+
+// fits returns why a session of the template may not have the key, or nil if it may.
+func (m *Manager) fits(key holdfast.SessionKey, t Template) error {
+	for _, g := range m.cfg.Templates {
+		replica, own := holdfast.IsReplicaKey(g.Name, key), g.Name == t.Name
+		if g.Replicas > 0 && (own && !replica || !own && (replica || string(key) == g.Name)) {
+			return holdfast.WithHint(fmt.Errorf("session %s from template %s: the keys of group %s are for its replicas only: %w", key, t.Name, g.Name, holdfast.ErrNotFound),
+				"choose another key; `holdfast session ls` shows the replicas")
+		}
+	}
+	return nil
 }
 
 // CanRun returns why this node cannot run sessions of the template, or nil if nothing

@@ -28,7 +28,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	r := metric.Registry{Registerer: reg}
 	m := &Metrics{
 		boots: r.HistogramVec("holdfast_session_boot_seconds",
-			"Time of a session's boot by phase (queue, claim, pull, init, create, start, ready, total) and outcome (ok, failed, elsewhere).",
+			"Time of a session's boot by phase (queue, claim, pull, disk, init, create, start, ready, total) and outcome (ok, failed, elsewhere).",
 			[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}, "phase", "outcome"),
 		kills: r.CounterVec("holdfast_kills_total", "Containers to be killed, by outcome (dead, left).", "outcome"),
 		dying: r.Histogram("holdfast_kill_seconds",

@@ -12,7 +12,11 @@ import (
 
 // step runs an init step to its end. Its container has been created.
 func (b *attempt) step(ctx context.Context, s Step) error {
-	return b.phase("init", func() error {
+	phase := "init"
+	if s.RestoresDisk {
+		phase = "disk"
+	}
+	return b.phase(phase, func() error {
 		running, cancel := context.WithTimeout(ctx, s.Timeout)
 		defer cancel()
 		err := b.runStep(running)

@@ -29,7 +29,9 @@ func TestInitStepsRunInOrderBeforeTheSession(t *testing.T) {
 	tmpl.Mounts = []engine.Mount{{Type: "bind", Source: dir, Target: "/data"}}
 	second := shell("second", "cat /data/first && echo $NAME_OF $HOLDFAST_SESSION $HOLDFAST_EPOCH $(hostname) > /data/second")
 	second.Env = map[string]string{"NAME_OF": "step of {key}"}
-	tmpl.Steps = []Step{shell("first", "sleep 0.3; echo {key} > /data/first"), second}
+	first := shell("first", "sleep 0.3; echo {key} > /data/first")
+	first.RestoresDisk = true
+	tmpl.Steps = []Step{first, second}
 	n := newNode(t, setup{cfg: Config{Templates: []Template{tmpl}}})
 	r := n.serve(t, "alice")
 	if err := answers(r); err != nil {
@@ -41,7 +43,7 @@ func TestInitStepsRunInOrderBeforeTheSession(t *testing.T) {
 			t.Errorf("%s: %q, %v, want %q", file, got, err, want)
 		}
 	}
-	if o.Boot.Init < holdfast.Millis(300*time.Millisecond) || o.Boot.Create <= 0 {
+	if o.Boot.Disk < holdfast.Millis(300*time.Millisecond) || o.Boot.Init <= 0 || o.Boot.Create <= 0 {
 		t.Errorf("phases %+v", o.Boot)
 	}
 	poll.Until(t, "the steps' containers are removed", func() bool { return len(n.containers(t)) == 1 })

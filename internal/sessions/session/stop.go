@@ -319,9 +319,10 @@ func (m *Manager) stopIdle(ctx context.Context) {
 	}
 }
 
-// idleLocked reports whether the session has had no connection for Config.IdleStop.
+// idleLocked reports whether the session has had no connection for Config.IdleStop. A
+// replica of a group is never idle.
 func (m *Manager) idleLocked(e *entry) bool {
-	return e.phase == ready && e.conns == 0 && time.Since(e.idleSince) >= m.cfg.IdleStop
+	return e.phase == ready && e.template.Replicas == 0 && e.conns == 0 && time.Since(e.idleSince) >= m.cfg.IdleStop
 }
 
 // markIdle marks the idle sessions that are to be stopped, so that no client can

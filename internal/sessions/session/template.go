@@ -54,6 +54,9 @@ type Template struct {
 	Runtime     string                // of its containers; "" is the engine's default
 	Upgrades    []string              // protocols, beside WebSocket, to which clients may upgrade
 	Keep        *holdfast.KeepSockets // nil: WebSockets are closed when the session leaves
+	// Replicas is over 0 for a group: sessions of the template have only keys of its
+	// replicas, other sessions have none of them, and none is stopped for idleness.
+	Replicas int
 }
 
 // Snapshot is a command on this host that runs after a session's container was seen
@@ -74,6 +77,8 @@ type Step struct {
 	Command []string
 	Env     map[string]string
 	Timeout time.Duration // over 0
+	// RestoresDisk counts the step's time as Phases.Disk.
+	RestoresDisk bool
 }
 
 // Readiness describes when a started container is ready.

@@ -168,6 +168,17 @@ func (c *Client) Replacements(ctx context.Context, node holdfast.NodeID, limit i
 	return a.Replacements, err
 }
 
+// Groups returns the groups of replicas, by name.
+func (c *Client) Groups(ctx context.Context) ([]holdfast.Group, error) {
+	a, err := get[api.GroupList](ctx, c, "/v1/groups")
+	return a.Groups, err
+}
+
+// StopReplacing ends the replacement of a group after the replica whose turn it is.
+func (c *Client) StopReplacing(ctx context.Context, group string) error {
+	return c.ask(ctx, http.MethodPost, "/v1/groups/"+url.PathEscape(group)+"/stop-replacing", api.Empty{}, nil)
+}
+
 // StopAgent asks the agent to end, which answers first. With keep the containers stay
 // for the next agent.
 func (c *Client) StopAgent(ctx context.Context, keep bool) error {

@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -43,8 +44,12 @@ func TestReplace(t *testing.T) {
 	c, _ := agent(t, b)
 	ctx := within(t)
 	var told []string
-	rep, err := c.Replace(ctx, api.ReplaceRequest{All: true}, func(ended bool, r holdfast.Replacement) {
-		told = append(told, map[bool]string{false: "begun ", true: "ended "}[ended]+string(r.Key))
+	rep, err := c.Replace(ctx, api.ReplaceRequest{All: true}, func(ev api.ReplaceEvent) {
+		if ev.Began != nil {
+			told = append(told, "begun "+string(ev.Began.Key))
+		} else {
+			told = append(told, "ended "+string(ev.Ended.Key))
+		}
 	})
 	if err != nil || len(rep.Rows) != 3 || rep.Failed() != 1 || len(rep.Unbegun) != 1 || rep.Unbegun[0] != "zoe" {
 		t.Errorf("%+v, %v", rep, err)
@@ -71,7 +76,7 @@ func TestReplaceEndsWithItsCaller(t *testing.T) {
 	b.Gate = make(chan struct{}) // the gate stays closed: only the end of the request lets alice continue
 	c, stop := agent(t, b)
 	ctx, cancel := context.WithCancel(within(t))
-	_, err := c.Replace(ctx, api.ReplaceRequest{All: true}, func(bool, holdfast.Replacement) { cancel() })
+	_, err := c.Replace(ctx, api.ReplaceRequest{All: true}, func(api.ReplaceEvent) { cancel() })
 	if !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
@@ -79,5 +84,55 @@ func TestReplaceEndsWithItsCaller(t *testing.T) {
 	past, err := b.Replacements(0)
 	if err != nil || len(past) != 1 || past[0].Key != "alice" {
 		t.Errorf("%+v, %v", past, err)
+	}
+}
+
+// A group's replacement: its phases are told, with what the command caught_up prints.
+func TestReplaceGroup(t *testing.T) {
+	b := started(t, "db-0", "alice")
+	b.SetGroups(holdfast.Group{Name: "db", Replicas: []holdfast.Replica{{Key: "db-0", State: holdfast.ReplicaServing, Epoch: 1}}})
+	c, _ := agent(t, b)
+	ctx := within(t)
+	var told []string
+	rep, err := c.Replace(ctx, api.ReplaceRequest{Keys: []holdfast.SessionKey{"db"}}, func(ev api.ReplaceEvent) {
+		switch {
+		case ev.Began != nil:
+			told = append(told, "begun "+string(ev.Began.Key))
+		case ev.Progress != nil:
+			told = append(told, fmt.Sprintf("%s for %s: %s, %s", ev.Progress.Key, ev.Progress.Old, ev.Progress.Phase, ev.Progress.Text))
+		case ev.Ended != nil:
+			told = append(told, "ended "+string(ev.Ended.Key))
+		}
+	})
+	if err != nil || len(rep.Rows) != 1 || rep.Failed() != 0 || rep.Rows[0].Replica.Old != "db-0" {
+		t.Errorf("%+v, %v", rep, err)
+	}
+	if got := strings.Join(told, "; "); got != "begun db-1; db-1 for db-0: catching-up, 12 s behind; ended db-1" {
+		t.Errorf("told %s", got)
+	}
+	for _, keys := range [][]holdfast.SessionKey{{"db", "alice"}, {"alice", "db-0"}} {
+		if _, err := c.Replace(ctx, api.ReplaceRequest{Keys: keys}, nil); err == nil || err.(*api.Error).Code != api.CodeBadRequest {
+			t.Errorf("%v: %v", keys, err)
+		}
+	}
+	if _, err := c.Replace(ctx, api.ReplaceRequest{Keys: []holdfast.SessionKey{"alice"}, MaxUnavailable: 1}, nil); err == nil {
+		t.Error("max_unavailable without a group was taken")
+	}
+	rep, err = c.Replace(ctx, api.ReplaceRequest{Keys: []holdfast.SessionKey{"db"}, MaxUnavailable: 1}, func(api.ReplaceEvent) {})
+	if err != nil || len(rep.Rows) != 1 || rep.Rows[0].Key != "db-0" || rep.Rows[0].Replica != nil {
+		t.Errorf("the old way: %+v, %v", rep, err)
+	}
+	if err := c.StopReplacing(ctx, "db"); !errors.Is(err, holdfast.ErrNotFound) {
+		t.Errorf("without a replacement: %v", err)
+	}
+	if _, err := c.StartSession(ctx, "db-7", ""); err == nil || err.(*api.Error).Code != api.CodeBadRequest {
+		t.Errorf("starting a key of the group: %v", err)
+	}
+	s, err := c.Session(ctx, "db-0")
+	if err != nil || s.Group != "db" || s.Rotation != holdfast.ReplicaServing {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if _, err := c.Session(ctx, "db"); !errors.Is(err, holdfast.ErrNotFound) || !strings.Contains(holdfast.HintOf(err), "db-0") {
+		t.Errorf("the group as a session: %v, hint %q", err, holdfast.HintOf(err))
 	}
 }

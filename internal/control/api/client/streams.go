@@ -73,20 +73,16 @@ func (c *Client) Drain(ctx context.Context, node holdfast.NodeID, q api.DrainReq
 	return rep, err
 }
 
-// Replace gives sessions new containers, a few at a time, and calls progress when each
-// replacement begins and when it has ended. Failed ones are in the report. When ctx is
-// done no more are begun, and running ones continue.
-func (c *Client) Replace(ctx context.Context, q api.ReplaceRequest, progress func(ended bool, r holdfast.Replacement)) (holdfast.ReplaceReport, error) {
+// Replace gives sessions new containers, a few at a time, and calls progress for each line
+// of the answer before the report. Failed replacements are in the report. When ctx is done
+// no more are begun, and running ones continue; the replacement of a group goes on.
+func (c *Client) Replace(ctx context.Context, q api.ReplaceRequest, progress func(api.ReplaceEvent)) (holdfast.ReplaceReport, error) {
 	var rep holdfast.ReplaceReport
 	err := lines(ctx, c, http.MethodPost, "/v1/replace", q, func(ev api.ReplaceEvent) (last bool, err error) {
-		if ev.Began != nil {
-			progress(false, *ev.Began)
-		}
-		if ev.Ended != nil {
-			progress(true, *ev.Ended)
-		}
 		if ev.Report != nil {
 			rep = *ev.Report
+		} else if ev.Error == nil {
+			progress(ev)
 		}
 		return ev.Report != nil, orNil(ev.Error)
 	})

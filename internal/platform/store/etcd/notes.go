@@ -66,6 +66,24 @@ func (s *Store) TakeNote(ctx context.Context, name string, value []byte, id stor
 	return noteOf(r.Responses[0].GetResponseRange().Kvs[0]), fmt.Errorf("%s: %s: %w", doing, name, store.ErrTaken)
 }
 
+// SwapNote replaces a note that has not changed.
+func (s *Store) SwapNote(ctx context.Context, n store.Note, value []byte) (store.Note, error) {
+	const doing = "replace a note"
+	put, err := s.putNote(doing, n.Name, value, 0)
+	if err != nil {
+		return store.Note{}, err
+	}
+	same := clientv3.Compare(clientv3.ModRevision(notePrefix+n.Name), "=", int64(n.Revision))
+	answer, err := s.do(ctx, doing, clientv3.OpTxn([]clientv3.Cmp{same}, []clientv3.Op{put}, nil))
+	if err != nil {
+		return store.Note{}, err
+	}
+	if r := answer.Txn(); r.Succeeded {
+		return store.Note{Name: n.Name, Value: value, Revision: holdfast.Revision(r.Header.Revision)}, nil
+	}
+	return store.Note{}, fmt.Errorf("%s: %s: %w", doing, n.Name, store.ErrStale)
+}
+
 // ListNotes returns notes by name.
 func (s *Store) ListNotes(ctx context.Context, prefix string) ([]store.Note, error) {
 	r, err := s.do(ctx, "list notes", clientv3.OpGet(notePrefix+prefix, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend)))

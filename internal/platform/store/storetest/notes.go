@@ -90,6 +90,42 @@ func testNoteTaken(t *testing.T, s store.Store) {
 	}
 }
 
+// Of many concurrent SwapNote calls with one revision one succeeds. A note that is gone is
+// not written again.
+func testNoteSwapped(t *testing.T, s store.Store) {
+	first, err := s.TakeNote(t.Context(), "groups/db", []byte("0"), 0)
+	must(t, err)
+	var mu sync.Mutex
+	var won []store.Note
+	var racing sync.WaitGroup
+	for i := range 8 {
+		racing.Go(func() {
+			n, err := s.SwapNote(t.Context(), first, []byte{byte('a' + i)})
+			switch {
+			case err == nil:
+				mu.Lock()
+				won = append(won, n)
+				mu.Unlock()
+			case !errors.Is(err, store.ErrStale):
+				t.Error(err)
+			}
+		})
+	}
+	racing.Wait()
+	if len(won) != 1 || won[0].Revision <= first.Revision {
+		t.Fatalf("%+v won", won)
+	}
+	if got, want := noteNames(t, s, "groups/"), "groups/db="+string(won[0].Value); got != want {
+		t.Errorf("notes %q, want %q", got, want)
+	}
+	next, err := s.SwapNote(t.Context(), won[0], []byte("next"))
+	must(t, err)
+	must(t, s.DropNote(t.Context(), next))
+	if _, err := s.SwapNote(t.Context(), next, []byte("late")); !errors.Is(err, store.ErrStale) {
+		t.Errorf("a note that is gone: %v", err)
+	}
+}
+
 // A note disappears when the lease of its holder expires.
 func testNoteExpires(t *testing.T, s store.Store) {
 	short := grant(t, s, ttl)

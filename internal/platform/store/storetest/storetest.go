@@ -75,6 +75,7 @@ func Run(t *testing.T, s Subject) {
 		{"call ends with its context", testCallEnds},
 		{"notes", testNotes},
 		{"note is taken once", testNoteTaken},
+		{"note is swapped by one", testNoteSwapped},
 		{"note goes with its lease", testNoteExpires},
 	} {
 		t.Run(c.name, func(t *testing.T) {
