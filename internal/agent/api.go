@@ -43,6 +43,9 @@ func (a *Agent) Ready(ctx context.Context) error {
 	if _, err := a.engine.Info(ctx); err != nil {
 		return err
 	}
+	if err := a.works.Ready(); err != nil {
+		return err
+	}
 	_, err := a.store.Node(ctx, a.node)
 	if errors.Is(err, holdfast.ErrNotFound) {
 		return fmt.Errorf("node %s has no record: %w", a.node, holdfast.ErrStore)

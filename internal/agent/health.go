@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/platform/linux/vethnet"
 	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/guardian"
+	"holdfast/internal/sessions/runtimes"
 )
 
 const (
@@ -23,6 +24,7 @@ const (
 // health checks whether this node can run new sessions.
 type health struct {
 	engine    engine.Engine
+	works     *runtimes.Checker
 	log       *slog.Logger
 	netFailed bool // the last upkeep of the containers' network failed
 
@@ -84,6 +86,9 @@ func (h *health) checkNet() error {
 func (h *health) Trouble() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if err := h.works.Trouble(); err != nil && h.trouble == "" {
+		return err.Error()
+	}
 	return h.trouble
 }
 

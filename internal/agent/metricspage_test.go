@@ -122,7 +122,7 @@ func registered(t *testing.T) *recording {
 	move.RegisterMetrics(r, moveOptions(a))
 	fleet.NewMetrics(r)
 	gateway.NewMetrics(r)
-	runtimes.New(nil, nil, r, log)
+	runtimes.New(nil, false, nil, r, log)
 	node.NewMetrics(r)
 	evacuate.NewMetrics(r)
 	r.fill(t)
