@@ -20,10 +20,11 @@ import (
 )
 
 // brokenRuntime fails as runc does on a kernel with AppArmor and without its profile, until
-// the file mended exists. It then is runc.
+// the file mended exists. It then is runc. Like runc it writes its error to the file of --log.
 const brokenRuntime = `#!/bin/sh
 [ -e %q ] && exec %q "$@"
-echo 'runc create failed: unable to start container process: unable to apply apparmor profile: apparmor failed to apply profile: write /proc/self/attr/apparmor/exec: no such file or directory' >&2
+while [ "$1" != --log ]; do shift || exit 2; done
+echo '{"level":"error","msg":"runc create failed: unable to start container process: unable to apply apparmor profile: apparmor failed to apply profile: write /proc/self/attr/apparmor/exec: no such file or directory"}' >> "$2"
 exit 1
 `
 
@@ -67,7 +68,7 @@ func TestHostThatStartsNoContainer(t *testing.T) {
 	}
 	before := h.objects()
 
-	r := h.cli("config", "check", h.configFile(), "--engine")
+	r := h.cli("config", "check", h.configFile(), "--try-engine")
 	wantError(t, r, 1, "apparmor failed to apply profile", "install the package apparmor")
 	h.launch(&h.out, &h.errs)
 	h.served = true // its containers are removed at the end
@@ -95,7 +96,7 @@ func TestHostThatStartsNoContainer(t *testing.T) {
 	}
 	poll.Until(t, "the mended host is ready", func() bool { code, _ := h.readyz(); return code == http.StatusOK })
 	h.open("alice")
-	if out := h.must("config", "check", h.configFile(), "--engine"); !strings.Contains(out, "docker") || !strings.Contains(out, "runtimes tried: default") {
+	if out := h.must("config", "check", h.configFile(), "--try-engine"); !strings.Contains(out, "docker") || !strings.Contains(out, "runtimes tried: default") {
 		t.Errorf("config check says %q", out)
 	}
 	h.must("node", "drain")

@@ -43,15 +43,15 @@ func (a *app) configCheck() *cobra.Command {
 		Long: "Check the syntax, every key and value and their combinations, and read the named files: certificates, tokens, profiles.\n" +
 			"The default FILE is that of $" + ConfigEnv + ", then " + config.DefaultPath + ". The flags are those of the agent, and override the file.\n" +
 			"The check starts nothing and connects to no address. An error gives exit code 2.\n" +
-			"With --engine it also connects to the container engine, and runs a container of a few hundred bytes with the engine's default runtime and with each runtime that a template names. It removes all of them.",
-		Example: "  holdfast config check\n  holdfast config check new.yaml --no-files\n  holdfast config check --engine",
+			"With --try-engine it also connects to the container engine, and runs a container of a few hundred bytes with the engine's default runtime and with each runtime that a template names. It removes all of them.",
+		Example: "  holdfast config check\n  holdfast config check new.yaml --no-files\n  holdfast config check --try-engine",
 		Args:    args(0, 1, "at most one file"),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			if role != roleAgent && role != roleGC {
 				return usage(cmd, fmt.Errorf("--for is %q, it must be %s or %s", role, roleAgent, roleGC))
 			}
 			if engine && role != roleAgent {
-				return usage(cmd, errors.New("--engine goes with --for agent: a collection starts no container"))
+				return usage(cmd, errors.New("--try-engine goes with --for agent: a collection starts no container"))
 			}
 			e, err := explain(cmd, words)
 			if err != nil {
@@ -71,7 +71,7 @@ func (a *app) configCheck() *cobra.Command {
 	}
 	explain = a.explainer(cmd.Flags())
 	cmd.Flags().StringVar(&role, "for", roleAgent, "program that will use it: agent, or gc for 'holdfast gc serve', which needs no templates")
-	cmd.Flags().BoolVar(&engine, "engine", false, "also run a container of a few hundred bytes on the engine, with each runtime")
+	cmd.Flags().BoolVar(&engine, "try-engine", false, "also run a container of a few hundred bytes on the engine, with each runtime")
 	cmd.Flags().BoolVar(&noFiles, "no-files", false, "do not read the named files: they are on another host")
 	return cmd
 }
@@ -86,7 +86,7 @@ const (
 type checkResult struct {
 	File   string       `json:"file"`
 	Found  bool         `json:"found"`
-	Engine *triedEngine `json:"engine,omitempty"` // with --engine
+	Engine *triedEngine `json:"engine,omitempty"` // with --try-engine
 }
 
 // triedEngine is an engine that runs containers.
