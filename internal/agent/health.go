@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast"
+	"holdfast/internal/platform/coalesce"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/vethnet"
 	"holdfast/internal/platform/tasks"
@@ -24,12 +27,30 @@ const (
 // health checks whether this node can run new sessions.
 type health struct {
 	engine    engine.Engine
+	info      *coalesce.Reader[engine.Info] // of the engine
 	works     *runtimes.Checker
 	log       *slog.Logger
 	netFailed bool // the last upkeep of the containers' network failed
 
 	mu      sync.Mutex
 	trouble string
+}
+
+func newHealth(e engine.Engine, works *runtimes.Checker, log *slog.Logger) *health {
+	return &health{engine: e, info: coalesce.New(e.Info), works: works, log: log}
+}
+
+// Answers returns nil if the engine answers within healthTimeout. All callers share one
+// request, so that probes of a slow engine do not add to its load.
+func (h *health) Answers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	_, err := h.info.Get(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return holdfast.WithHint(fmt.Errorf("%w: no answer within %v", holdfast.ErrEngine, healthTimeout),
+			"the engine runs and is busy or stuck: its log and `docker info` show more. Sessions that run are served")
+	}
+	return err
 }
 
 // Run checks the engine periodically until ctx is done.
@@ -47,9 +68,7 @@ func (h *health) Run(ctx context.Context) error {
 }
 
 func (h *health) check(ctx context.Context) {
-	asking, cancel := context.WithTimeout(ctx, healthTimeout)
-	defer cancel()
-	_, err := h.engine.Info(asking)
+	err := h.Answers(ctx)
 	if ctx.Err() != nil {
 		return
 	}
