@@ -40,7 +40,7 @@ func (a *Agent) Ready(ctx context.Context) error {
 	if a.sessions.Draining() {
 		return fmt.Errorf("node %s: %w", a.node, holdfast.ErrDraining)
 	}
-	if err := a.health.Answers(ctx); err != nil {
+	if err := a.health.Answers(ctx, probeTimeout); err != nil {
 		return err
 	}
 	if err := a.works.Ready(); err != nil {

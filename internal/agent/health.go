@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
 
 	"holdfast"
-	"holdfast/internal/platform/coalesce"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/vethnet"
 	"holdfast/internal/platform/tasks"
@@ -22,12 +22,13 @@ import (
 const (
 	healthEvery   = 5 * time.Second
 	healthTimeout = 10 * time.Second // an engine under load is slow, not unhealthy
+	probeTimeout  = 5 * time.Second  // of /readyz, whose clients wait for seconds
 )
 
 // health checks whether this node can run new sessions.
 type health struct {
 	engine    engine.Engine
-	info      *coalesce.Reader[engine.Info] // of the engine
+	asking    singleflight.Group // of the engine
 	works     *runtimes.Checker
 	log       *slog.Logger
 	netFailed bool // the last upkeep of the containers' network failed
@@ -37,20 +38,31 @@ type health struct {
 }
 
 func newHealth(e engine.Engine, works *runtimes.Checker, log *slog.Logger) *health {
-	return &health{engine: e, info: coalesce.New(e.Info), works: works, log: log}
+	return &health{engine: e, works: works, log: log}
 }
 
-// Answers returns nil if the engine answers within healthTimeout. All callers share one
-// request, so that probes of a slow engine do not add to its load.
-func (h *health) Answers(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
-	defer cancel()
-	_, err := h.info.Get(ctx)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return holdfast.WithHint(fmt.Errorf("%w: no answer within %v", holdfast.ErrEngine, healthTimeout),
-			"the engine runs and is busy or stuck: its log and `docker info` show more. Sessions that run are served")
+// Answers returns nil if the engine answers in time. All callers share one request, which ends
+// within healthTimeout, so that probes of a slow engine do not add to its load.
+func (h *health) Answers(ctx context.Context, within time.Duration) error {
+	asked := h.asking.DoChan("", func() (any, error) {
+		shared, cancel := context.WithTimeout(context.WithoutCancel(ctx), healthTimeout)
+		defer cancel()
+		_, err := h.engine.Info(shared)
+		return nil, err
+	})
+	end := time.NewTimer(within)
+	defer end.Stop()
+	select {
+	case r := <-asked:
+		if !errors.Is(r.Err, context.DeadlineExceeded) {
+			return r.Err
+		}
+	case <-end.C:
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	return err
+	return holdfast.WithHint(fmt.Errorf("%w: no answer within %v", holdfast.ErrEngine, within),
+		"the engine runs and is busy or stuck: its log and `docker info` show more. Sessions that run are served")
 }
 
 // Run checks the engine periodically until ctx is done.
@@ -68,7 +80,7 @@ func (h *health) Run(ctx context.Context) error {
 }
 
 func (h *health) check(ctx context.Context) {
-	err := h.Answers(ctx)
+	err := h.Answers(ctx, healthTimeout)
 	if ctx.Err() != nil {
 		return
 	}

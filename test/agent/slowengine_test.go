@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -86,6 +87,7 @@ func slowed(t *testing.T, socket string) (*slowEngine, string) {
 	}}
 	pass := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "engine"})
 	pass.Transport, pass.FlushInterval = dial, -1
+	pass.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.wait(r.Context()) {
 			pass.ServeHTTP(w, r)
@@ -120,7 +122,11 @@ func TestSlowEngine(t *testing.T) {
 	const probes = 50
 	answers := make(chan api.Error, probes)
 	for range probes {
-		go func() { _, answer := h.readyz(); answers <- answer }()
+		go func() {
+			code, answer := h.readyz()
+			answer.Log = fmt.Sprint("status ", code)
+			answers <- answer
+		}()
 	}
 	boot := make(chan struct{})
 	go func() { defer close(boot); h.open("bob") }()
@@ -146,7 +152,5 @@ func TestSlowEngine(t *testing.T) {
 		t.Errorf("containers %v, before %v", now, before)
 	}
 	h.must("node", "drain")
-	if left := h.containers(); len(left) != 0 {
-		t.Errorf("%d containers are left", len(left))
-	}
+	poll.Until(t, "the engine has removed the containers", func() bool { return len(h.containers()) == 0 })
 }
