@@ -284,7 +284,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	}
 	p.Start("watching containers", watcher.Run)
 	a.works = runtimes.New(runtimes.Trials(a.templates()), a.turn != nil, a.engine, a.metrics, a.log)
-	a.health = newHealth(a.engine, a.works, a.log)
+	a.health = &health{engine: a.engine, works: a.works, log: a.log}
 	a.metrics.MustRegister(upkeepMetric(a.engine))
 	p.Start("health", a.health.Run)
 	a.networks, a.warmPool = a.newNetworks(dead), a.newWarmPool(dead)

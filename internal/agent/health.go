@@ -37,10 +37,6 @@ type health struct {
 	trouble string
 }
 
-func newHealth(e engine.Engine, works *runtimes.Checker, log *slog.Logger) *health {
-	return &health{engine: e, works: works, log: log}
-}
-
 // Answers returns nil if the engine answers in time. All callers share one request, which ends
 // within healthTimeout, so that probes of a slow engine do not add to its load.
 func (h *health) Answers(ctx context.Context, within time.Duration) error {

@@ -40,7 +40,7 @@ func TestProbesOfASlowEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
 		e := &slowEngine{takes: 30 * time.Second}
-		h := newHealth(e, runtimes.New(nil, true, nil, prometheus.NewRegistry(), log), log)
+		h := &health{engine: e, works: runtimes.New(nil, true, nil, prometheus.NewRegistry(), log), log: log}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- h.Run(ctx) }()
