@@ -41,6 +41,7 @@ func deps() cli.Deps {
 		AgentFlags:  agentFlags,
 		ConfigFlags: configFlags,
 		CheckFiles:  agent.CheckFiles,
+		TryEngine:   process.TryEngine,
 		RunAgent:    runAgent,
 		AgentSocket: socketOf,
 		NewNodeID:   newNodeID,

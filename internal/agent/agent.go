@@ -116,6 +116,7 @@ type Agent struct {
 
 	// Set by Run, in this order, before anything serves.
 	metrics    registry
+	works      *runtimes.Checker
 	drainer    *drain.Drainer
 	replacer   *replace.Sessions
 	groups     *group.Groups
@@ -243,37 +244,15 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	return a.drainAndEnd(ctx, front, p)
 }
 
-// openEngine connects to the container engine and checks that it answers.
+// openEngine connects to the container engine and checks that it can serve sessions.
 func (a *Agent) openEngine(ctx context.Context) (process.Engine, engine.Info, error) {
-	e, err := process.OpenEngine(ctx, a.cfg)
+	e, info, err := process.OpenSuitable(ctx, a.cfg)
 	if err != nil {
-		return nil, engine.Info{}, err
-	}
-	info, err := e.Info(ctx)
-	if err != nil {
-		return nil, info, errors.Join(err, e.Close())
+		return nil, info, err
 	}
 	a.log.Info("engine", "name", info.Name, "version", info.Version, "storage", info.StorageDriver, "cgroup", info.CgroupVersion)
-	if err := suitable(info); err != nil {
-		return nil, info, errors.Join(err, e.Close())
-	}
 	a.engine, a.socket = e, info.Socket
 	return e, info, nil
-}
-
-// suitable returns an error if no agent can serve sessions on this engine.
-func suitable(info engine.Info) error {
-	switch {
-	case info.Socket == "":
-		// Containers are killed by their pids, which are valid on the host of the engine
-		// only.
-		return holdfast.WithHint(errors.New("engine.host: the engine is not behind a unix socket, so it may run on another host"),
-			"run the agent on the engine's host, with engine.host: unix:///var/run/docker.sock")
-	case info.Rootless:
-		return holdfast.WithHint(errors.New("engine.host: the engine is rootless, so this host cannot reach the addresses of its containers"),
-			"use an engine that runs as root, with engine.host: unix:///var/run/docker.sock")
-	}
-	return nil
 }
 
 // newSpinups returns the recorder of this host's spin-ups.
@@ -281,7 +260,7 @@ func (a *Agent) newSpinups(info engine.Info) *recorder.Host {
 	return recorder.NewHost(recorder.HostOptions{
 		Options: recorder.Options{File: filepath.Join(a.cfg.DataDir, spinup.FileName), Config: a.cfg.Spinup, Metrics: a.metrics, Log: a.log},
 		Node:    string(a.node), RunDir: a.cfg.RunDir, Engine: a.engine, Info: info,
-		Own: []string{session.LabelSession, session.LabelWarm, network.Label, spinup.LabelJob},
+		Own: []string{session.LabelSession, session.LabelWarm, network.Label, spinup.LabelJob, engine.LabelTrial},
 	})
 }
 
@@ -311,21 +290,17 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 		return fmt.Errorf("watching containers: %w", err)
 	}
 	p.Start("watching containers", watcher.Run)
-	a.health = &health{engine: a.engine, log: a.log}
+	a.works = runtimes.New(runtimes.Trials(a.templates()), a.turn != nil, a.engine, a.metrics, a.log)
+	a.health = &health{engine: a.engine, works: a.works, log: a.log}
 	a.metrics.MustRegister(upkeepMetric(a.engine))
 	p.Start("health", a.health.Run)
 	a.networks, a.warmPool = a.newNetworks(dead), a.newWarmPool(dead)
 	a.mover, a.pulls = a.newMover(), a.newPuller()
-	var names []string
-	for _, t := range a.cfg.Templates {
-		names = append(names, t.Runtime)
-	}
-	works := runtimes.New(names, a.engine, a.metrics, a.log)
-	p.Start("runtimes", works.Run)
+	p.Start("runtimes", a.works.Run)
 	deps := session.Deps{
 		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.killer, Watcher: watcher, Deadman: dead, Hooks: a.opt.Hook,
 		Lease: a.lease.ID, Cloned: a.lease.Cloned, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Pull: a.pullFor, Networks: a.networks, Warm: warmContainers{a.warmPool}, Log: a.log,
-		Runtime: works.Check, PrewarmCgroupAttach: a.prewarmCgroupAttach,
+		Runtime: a.works.Check, PrewarmCgroupAttach: a.prewarmCgroupAttach,
 	}
 	if a.mover != nil {
 		deps.Mover = a.mover

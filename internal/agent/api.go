@@ -57,7 +57,10 @@ func (a *Agent) Ready(ctx context.Context) error {
 	if a.sessions.Draining() {
 		return fmt.Errorf("node %s: %w", a.node, holdfast.ErrDraining)
 	}
-	if _, err := a.engine.Info(ctx); err != nil {
+	if err := a.health.Answers(ctx, probeTimeout); err != nil {
+		return err
+	}
+	if err := a.works.Ready(); err != nil {
 		return err
 	}
 	_, err := a.store.Node(ctx, a.node)

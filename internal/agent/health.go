@@ -2,32 +2,63 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
 
+	"holdfast"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/vethnet"
 	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/guardian"
+	"holdfast/internal/sessions/runtimes"
 )
 
 const (
 	healthEvery   = 5 * time.Second
 	healthTimeout = 10 * time.Second // an engine under load is slow, not unhealthy
+	probeTimeout  = 5 * time.Second  // of /readyz, whose clients wait for seconds
 )
 
 // health checks whether this node can run new sessions.
 type health struct {
 	engine    engine.Engine
+	asking    singleflight.Group // of the engine
+	works     *runtimes.Checker
 	log       *slog.Logger
 	netFailed bool // the last upkeep of the containers' network failed
 
 	mu      sync.Mutex
 	trouble string
+}
+
+// Answers returns nil if the engine answers in time. All callers share one request, which ends
+// within healthTimeout, so that probes of a slow engine do not add to its load.
+func (h *health) Answers(ctx context.Context, within time.Duration) error {
+	asked := h.asking.DoChan("", func() (any, error) {
+		shared, cancel := context.WithTimeout(context.WithoutCancel(ctx), healthTimeout)
+		defer cancel()
+		_, err := h.engine.Info(shared)
+		return nil, err
+	})
+	end := time.NewTimer(within)
+	defer end.Stop()
+	select {
+	case r := <-asked:
+		if !errors.Is(r.Err, context.DeadlineExceeded) {
+			return r.Err
+		}
+	case <-end.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return holdfast.WithHint(fmt.Errorf("%w: no answer within %v", holdfast.ErrEngine, within),
+		"the engine runs and is busy or stuck: its log and `docker info` show more. Sessions that run are served")
 }
 
 // Run checks the engine periodically until ctx is done.
@@ -45,9 +76,7 @@ func (h *health) Run(ctx context.Context) error {
 }
 
 func (h *health) check(ctx context.Context) {
-	asking, cancel := context.WithTimeout(ctx, healthTimeout)
-	defer cancel()
-	_, err := h.engine.Info(asking)
+	err := h.Answers(ctx, healthTimeout)
 	if ctx.Err() != nil {
 		return
 	}
@@ -84,6 +113,9 @@ func (h *health) checkNet() error {
 func (h *health) Trouble() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if err := h.works.Trouble(); err != nil && h.trouble == "" {
+		return err.Error()
+	}
 	return h.trouble
 }
 

@@ -119,13 +119,13 @@ func registered(t *testing.T) *recording {
 	a.sessions = session.New(session.Config{}, session.Deps{Metrics: session.NewMetrics(r), Log: log})
 	a.registerNodeFigures()
 	r.MustRegister(upkeepMetric(nil))
+	a.works = runtimes.New(nil, false, nil, r, log)
 	a.newNetworks(nil)
 	a.newWarmPool(nil)
 	move.RegisterMetrics(r, moveOptions(a))
 	fleet.NewMetrics(r)
 	group.NewMetrics(r)
 	gateway.NewMetrics(r)
-	runtimes.New(nil, nil, r, log)
 	if _, err := execnode.New(c, nil, nil, nil, r, log); err != nil {
 		t.Fatal(err)
 	}

@@ -32,12 +32,12 @@ func (a *Agent) prewarmCgroupAttach(done <-chan struct{}) {
 // It creates none while the node refuses new sessions, and none during the boot of a
 // session.
 func (a *Agent) newNetworks(dead session.Deadman) *network.Pool {
-	size := 0
+	size, e := 0, a.engine
 	if slices.ContainsFunc(a.cfg.SessionTemplates(), func(t session.Template) bool { return t.Pooled }) {
-		size = a.cfg.Sessions.Networks
+		size, e = a.cfg.Sessions.Networks, a.works.Observe(a.engine)
 	}
 	return network.New(network.Config{Node: a.node, Store: a.storeID, Size: size}, network.Deps{
-		Engine: a.engine, Opener: a.opener, Deadman: dead,
+		Engine: e, Opener: a.opener, Deadman: dead,
 		Wanted:  func() bool { return !a.sessions.Draining() },
 		Busy:    func() bool { return a.sessions.Booting() > 0 },
 		Metrics: network.NewMetrics(a.metrics), Log: a.log,

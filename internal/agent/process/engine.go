@@ -1,15 +1,20 @@
 package process
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"path/filepath"
 
+	"holdfast"
 	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/gc"
 	"holdfast/internal/hosts/job"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/engine/containerd"
 	"holdfast/internal/platform/engine/docker"
+	"holdfast/internal/sessions/runtimes"
 )
 
 // Engine is an engine with the methods that garbage collection and jobs use. A method
@@ -32,6 +37,60 @@ func OpenEngine(ctx context.Context, c config.Config) (Engine, error) {
 		Bridge: c.Engine.Bridge, Subnet: c.Engine.Subnet, Masquerade: c.Engine.Masquerade,
 		Runtimes: c.Engine.Runtimes,
 	}))
+}
+
+// OpenSuitable is OpenEngine for an engine that can serve sessions; another one is an
+// error. It returns what the engine says of itself.
+func OpenSuitable(ctx context.Context, c config.Config) (Engine, engine.Info, error) {
+	e, err := OpenEngine(ctx, c)
+	if err != nil {
+		return nil, engine.Info{}, err
+	}
+	info, err := e.Info(ctx)
+	if err == nil {
+		err = suitable(info)
+	}
+	if err != nil {
+		return nil, info, errors.Join(err, e.Close())
+	}
+	return e, info, nil
+}
+
+// suitable returns an error if no agent can serve sessions on this engine.
+func suitable(info engine.Info) error {
+	switch {
+	case info.Socket == "":
+		// Containers are killed by their pids, which are valid on the host of the engine
+		// only.
+		return holdfast.WithHint(errors.New("engine.host: the engine is not behind a unix socket, so it may run on another host"),
+			"run the agent on the engine's host, with engine.host: unix:///var/run/docker.sock")
+	case info.Rootless:
+		return holdfast.WithHint(errors.New("engine.host: the engine is rootless, so this host cannot reach the addresses of its containers"),
+			"use an engine that runs as root, with engine.host: unix:///var/run/docker.sock")
+	}
+	return nil
+}
+
+// TryEngine checks that an agent with this configuration can run containers: it connects
+// to the engine, and runs one container of a few hundred bytes with each runtime that the
+// templates name. It returns what the engine says of itself, and the tried runtimes.
+func TryEngine(ctx context.Context, c config.Config) (_ engine.Info, tried []string, err error) {
+	e, info, err := OpenSuitable(ctx, c)
+	if err != nil {
+		return info, nil, err
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+	tester, ok := e.(engine.Tester)
+	if !ok {
+		return info, nil, fmt.Errorf("%s: %w", info.Name, engine.ErrUnsupported)
+	}
+	for _, t := range runtimes.Trials(c.SessionTemplates()) {
+		if err := tester.Try(ctx, t); err != nil {
+			return info, tried, err
+		}
+		tried = append(tried, cmp.Or(t.Runtime, runtimes.DefaultName))
+	}
+	return info, tried, nil
 }
 
 // opened returns a nil interface, and not an interface with a nil pointer, on an error.

@@ -1,12 +1,16 @@
 package cli
 
 import (
+	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -30,6 +34,7 @@ func (a *app) configCheck() *cobra.Command {
 	var (
 		role    string
 		noFiles bool
+		engine  bool
 		explain func(*cobra.Command, []string) (config.Explained, error)
 	)
 	cmd := &cobra.Command{
@@ -37,12 +42,16 @@ func (a *app) configCheck() *cobra.Command {
 		Short: "Check whether an agent can start with a configuration",
 		Long: "Check the syntax, every key and value and their combinations, and read the named files: certificates, tokens, profiles.\n" +
 			"The default FILE is that of $" + ConfigEnv + ", then " + config.DefaultPath + ". The flags are those of the agent, and override the file.\n" +
-			"The check starts nothing and connects to no address. An error gives exit code 2.",
-		Example: "  holdfast config check\n  holdfast config check new.yaml --no-files",
+			"The check starts nothing and connects to no address. An error gives exit code 2.\n" +
+			"With --try-engine it also connects to the container engine, and runs a container of a few hundred bytes with the engine's default runtime and with each runtime that a template names. It removes all of them.",
+		Example: "  holdfast config check\n  holdfast config check new.yaml --no-files\n  holdfast config check --try-engine",
 		Args:    args(0, 1, "at most one file"),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			if role != roleAgent && role != roleGC {
 				return usage(cmd, fmt.Errorf("--for is %q, it must be %s or %s", role, roleAgent, roleGC))
+			}
+			if engine && role != roleAgent {
+				return usage(cmd, errors.New("--try-engine goes with --for agent: a collection starts no container"))
 			}
 			e, err := explain(cmd, words)
 			if err != nil {
@@ -51,17 +60,18 @@ func (a *app) configCheck() *cobra.Command {
 			if err := a.checkConfig(e, role, noFiles); err != nil {
 				return ConfigError(fmt.Errorf("%s: %w", e.File, err))
 			}
-			return a.ui.result(checkResult{e.File, e.Found}, func(w io.Writer) {
-				if !e.Found {
-					fmt.Fprintf(w, "%s does not exist; the defaults are valid\n", clean(e.File))
-					return
+			result := checkResult{File: e.File, Found: e.Found}
+			if engine {
+				if result.Engine, err = a.tryEngine(cmd.Context(), e.Config); err != nil {
+					return err
 				}
-				fmt.Fprintf(w, "%s is valid\n", clean(e.File))
-			})
+			}
+			return a.ui.result(result, func(w io.Writer) { checkText(w, result) })
 		},
 	}
 	explain = a.explainer(cmd.Flags())
 	cmd.Flags().StringVar(&role, "for", roleAgent, "program that will use it: agent, or gc for 'holdfast gc serve', which needs no templates")
+	cmd.Flags().BoolVar(&engine, "try-engine", false, "also run a container of a few hundred bytes on the engine, with each runtime")
 	cmd.Flags().BoolVar(&noFiles, "no-files", false, "do not read the named files: they are on another host")
 	return cmd
 }
@@ -74,8 +84,41 @@ const (
 
 // checkResult is the result of `config check` for a valid configuration.
 type checkResult struct {
-	File  string `json:"file"`
-	Found bool   `json:"found"`
+	File   string       `json:"file"`
+	Found  bool         `json:"found"`
+	Engine *triedEngine `json:"engine,omitempty"` // with --try-engine
+}
+
+// triedEngine is an engine that runs containers.
+type triedEngine struct {
+	Name     string   `json:"name"`
+	Version  string   `json:"version"`
+	Runtimes []string `json:"runtimes"` // those that ran a container
+}
+
+// tryTime bounds the trial of an engine if there is no --timeout. One trial takes less than
+// a second on an idle host.
+const tryTime = time.Minute
+
+func (a *app) tryEngine(ctx context.Context, c config.Config) (*triedEngine, error) {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(a.timeout, tryTime))
+	defer cancel()
+	info, tried, err := a.deps.TryEngine(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return &triedEngine{Name: info.Name, Version: info.Version, Runtimes: tried}, nil
+}
+
+func checkText(w io.Writer, r checkResult) {
+	if r.Found {
+		fmt.Fprintf(w, "%s is valid\n", clean(r.File))
+	} else {
+		fmt.Fprintf(w, "%s does not exist; the defaults are valid\n", clean(r.File))
+	}
+	if e := r.Engine; e != nil {
+		fmt.Fprintf(w, "%s %s runs containers; runtimes tried: %s\n", clean(e.Name), clean(e.Version), clean(strings.Join(e.Runtimes, ", ")))
+	}
 }
 
 func (a *app) checkConfig(e config.Explained, role string, noFiles bool) error {

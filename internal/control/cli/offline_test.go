@@ -2,14 +2,19 @@ package cli_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"holdfast"
 	"holdfast/internal/control/cli"
+	"holdfast/internal/control/config"
+	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/pki"
 	"holdfast/internal/sessions/gateway/token"
 )
@@ -59,5 +64,38 @@ func TestJoinedNodeHasItsIdentity(t *testing.T) {
 	}
 	if left := time.Until(id.Expires()); id.Node() != "n1" || left < pki.DefaultValidity-time.Hour || left > pki.DefaultValidity {
 		t.Errorf("%s, valid for %v", id.Node(), left)
+	}
+}
+
+// --try-engine prints the tried runtimes, and goes with an agent's configuration only.
+func TestConfigCheckTriesTheEngine(t *testing.T) {
+	d := testDeps()
+	d.CheckFiles = func(config.Config) error { return nil }
+	d.TryEngine = func(context.Context, config.Config) (engine.Info, []string, error) {
+		return engine.Info{Name: "docker", Version: "29.0.0"}, []string{"default", "runsc"}, nil
+	}
+	file := filepath.Join(t.TempDir(), "holdfast.yaml")
+	if err := os.WriteFile(file, []byte("templates:\n  - {name: web, image: i, port: 80}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	check := func(args ...string) (int, string) {
+		var out strings.Builder
+		code := cli.Main(t.Context(), append([]string{"config", "check", file, "--try-engine"}, args...), strings.NewReader(""), &out, &out, d)
+		return code, out.String()
+	}
+	if code, out := check(); code != 0 || !strings.Contains(out, "docker 29.0.0 runs containers; runtimes tried: default, runsc\n") {
+		t.Errorf("exit code %d:\n%s", code, out)
+	}
+	if code, out := check("--json"); code != 0 || !strings.Contains(out, `"runsc"`) {
+		t.Errorf("exit code %d:\n%s", code, out)
+	}
+	if code, out := check("--for", "gc"); code != cli.ExitUsage || !strings.Contains(out, "--for agent") {
+		t.Errorf("exit code %d:\n%s", code, out)
+	}
+	d.TryEngine = func(context.Context, config.Config) (engine.Info, []string, error) {
+		return engine.Info{}, nil, holdfast.WithHint(engine.ErrNoStart, "install it")
+	}
+	if code, out := check(); code != 1 || !strings.HasSuffix(out, "\nhint: install it\n") || strings.Count(out, "error: ") != 1 {
+		t.Errorf("exit code %d:\n%s", code, out)
 	}
 }

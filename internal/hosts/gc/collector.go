@@ -283,6 +283,13 @@ func (c *Collector) read(ctx context.Context, s site, disk Disk, kinds []Kind) (
 	return state, policy, nil
 }
 
+// forgetExit makes the next read ask for the exit of a container again.
+func (c *Collector) forgetExit(id string) {
+	c.reads.Lock()
+	defer c.reads.Unlock()
+	delete(c.reader.exits, id)
+}
+
 // Observe records a spin-up that has ended and reports whether a deletion ran
 // during it.
 func (c *Collector) Observe(begun time.Time, took time.Duration, slow bool) bool {

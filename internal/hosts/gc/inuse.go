@@ -86,6 +86,7 @@ func (r *run) containerInUse(ctx context.Context, d Deletion) (string, error) {
 		return "it is " + c.State + " by now", nil
 	}
 	if time.Since(latest(c.Created, c.FinishedAt)) < d.keepFor {
+		r.c.forgetExit(d.ID)
 		return "it ran again since the plan", nil
 	}
 	return "", nil

@@ -12,16 +12,28 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
+// exitAge is how long a reader believes that a stopped container has not run meanwhile. A
+// container that has is noticed before its removal (containerInUse).
+const exitAge = 15 * time.Minute
+
 // reader builds a State from the engine's objects. It caches the layers of
-// images, which never change. Only one goroutine may use it at a time.
+// images, which never change, and for exitAge the exits of containers. Only one goroutine
+// may use it at a time.
 type reader struct {
 	engine Engine
 	chains map[string][]string // image id → chain ids
 	sizes  map[string]int64    // chain id → bytes on disk, as recorded by the engine
+	exits  map[string]exit     // by id, of stopped containers
+}
+
+// exit is the end of a container's last run.
+type exit struct {
+	at   time.Time
+	read time.Time // when the engine was asked
 }
 
 func newReader(e Engine) *reader {
-	return &reader{engine: e, chains: map[string][]string{}, sizes: map[string]int64{}}
+	return &reader{engine: e, chains: map[string][]string{}, sizes: map[string]int64{}, exits: map[string]exit{}}
 }
 
 // read lists the objects of these kinds, and in any case containers and images.
@@ -61,28 +73,46 @@ func (c Config) kinds() (kinds []Kind) {
 	return kinds
 }
 
-// containers returns the containers that do not run, each with the time at which
-// it exited.
+// containers returns all containers, each that does not run with the time at which it
+// exited.
 func (r *reader) containers(ctx context.Context, holders []engine.Holder, now time.Time) ([]Container, error) {
 	list := make([]Container, 0, len(holders))
+	stopped := make(map[string]bool, len(holders))
 	for _, h := range holders {
 		c := Container{Holder: h, LastUse: now}
 		switch h.State {
 		case "created":
 			c.LastUse = h.Created
 		case "exited", "dead":
-			full, err := r.engine.Inspect(ctx, h.ID)
+			at, err := r.exitOf(ctx, h.ID, now)
 			if errors.Is(err, holdfast.ErrNotFound) {
 				continue // removed meanwhile
 			}
 			if err != nil {
 				return nil, err
 			}
-			c.LastUse = latest(h.Created, full.FinishedAt)
+			stopped[h.ID] = true
+			c.LastUse = latest(h.Created, at)
 		}
 		list = append(list, c)
 	}
+	maps.DeleteFunc(r.exits, func(id string, _ exit) bool { return !stopped[id] })
 	return list, nil
+}
+
+// exitOf returns the time at which a stopped container exited. A list of the engine does
+// not have it, and one call for each container in each cycle is much work for an engine with
+// thousands of them.
+func (r *reader) exitOf(ctx context.Context, id string, now time.Time) (time.Time, error) {
+	if known, ok := r.exits[id]; ok && now.Sub(known.read).Abs() < exitAge {
+		return known.at, nil
+	}
+	full, err := r.engine.Inspect(ctx, id)
+	if err != nil {
+		return time.Time{}, err
+	}
+	r.exits[id] = exit{full.FinishedAt, now}
+	return full.FinishedAt, nil
 }
 
 func (r *reader) images(ctx context.Context, s *State, u Uses) error {

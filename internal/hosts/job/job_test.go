@@ -12,6 +12,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/owner"
 )
 
 func TestParse(t *testing.T) {
@@ -184,7 +185,7 @@ func TestAbandoned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if parsed, err := parseOwner(self.String()); err != nil || parsed != self || self.Pid != os.Getpid() {
+	if parsed, err := owner.Parse(self.String()); err != nil || parsed != self || self.Pid != os.Getpid() {
 		t.Fatalf("%+v became %+v, %v", self, parsed, err)
 	}
 	change := func(f func(*Owner)) string {

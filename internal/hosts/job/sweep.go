@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/owner"
 )
 
 // Cleaner is the part of an engine that cleaning up uses.
@@ -126,14 +127,14 @@ func Sweep(ctx context.Context, e Cleaner, self Owner, log *slog.Logger) (int, e
 }
 
 func (r *remains) abandoned(self Owner, now time.Time) bool {
-	owner, err := parseOwner(r.owner)
+	by, err := owner.Parse(r.owner)
 	if err != nil {
 		return false // not from a job
 	}
-	switch self.fateOf(owner) {
-	case dead:
+	switch self.FateOf(by) {
+	case owner.Dead:
 		return true
-	case alive:
+	case owner.Alive:
 		return false
 	}
 	for _, c := range r.containers {

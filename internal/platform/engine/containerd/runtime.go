@@ -28,7 +28,7 @@ const defaultRuntime = "runc"
 // default, because their files differ from runc's.
 const runtimeRoots = "/run/containerd/holdfast-runtime-"
 
-var _ engine.RuntimeTester = (*Engine)(nil)
+var _ engine.Tester = (*Engine)(nil)
 
 // badRuntime is the error of a program that a shim could not start.
 func badRuntime(runtimes map[string]string) error {
@@ -59,10 +59,10 @@ func (e *Engine) runtime(name string) (containers.RuntimeInfo, error) {
 	return info, err
 }
 
-// TestRuntime runs a container with the runtime.
-func (e *Engine) TestRuntime(ctx context.Context, name string) error {
-	if _, err := e.runtime(name); err != nil {
+// Try runs a container.
+func (e *Engine) Try(ctx context.Context, t engine.Trial) error {
+	if _, err := e.runtime(t.Runtime); err != nil {
 		return err
 	}
-	return engine.TryRuntime(ctx, e, name, fmt.Sprintf("ctr run --rm --runc-binary=%s IMAGE trial COMMAND", cmp.Or(e.cfg.Runtimes[name], defaultRuntime)))
+	return engine.Try(ctx, e, t, fmt.Sprintf("ctr run --rm --runc-binary=%s IMAGE trial COMMAND", cmp.Or(e.cfg.Runtimes[t.Runtime], defaultRuntime)))
 }

@@ -60,3 +60,21 @@ func TestRootless(t *testing.T) {
 		}
 	}
 }
+
+// An image that is removed within the creation of a container is one that is not there: a
+// session pulls it again.
+func TestImageRemovedWithinACreate(t *testing.T) {
+	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Api-Version", "1.56")
+		w.Header().Set("Content-Type", "application/json")
+		if strings.HasSuffix(r.URL.Path, "/containers/create") {
+			w.WriteHeader(http.StatusInternalServerError)
+			fmt.Fprint(w, `{"message": "parent snapshot sha256:0a1b does not exist: not found"}`)
+		}
+	}))
+	defer host.Close()
+	e := openAt(t, docker.Config{Host: strings.Replace(host.URL, "http://", "tcp://", 1)})
+	if _, err := e.Create(t.Context(), engine.Spec{Image: "removed"}); !errors.Is(err, engine.ErrNoImage) {
+		t.Error(err)
+	}
+}

@@ -43,6 +43,11 @@ func kindOf(err error) error {
 	switch {
 	case errdefs.IsNotFound(err) && strings.Contains(message, "no such image"):
 		return engine.ErrNoImage
+	// The image was removed within the creation of a container: the engine takes no lease on
+	// its layers (moby, daemon/containerd/image_snapshot.go createLayer; docs/gc.md). The code
+	// is 500 (daemon/create.go).
+	case strings.Contains(message, "parent snapshot ") && strings.Contains(message, " does not exist"):
+		return engine.ErrNoImage
 	case errdefs.IsNotFound(err) && strings.Contains(message, "no such container"):
 		return holdfast.ErrNotFound
 	case errdefs.IsConflict(err) && strings.Contains(message, "already in use"):

@@ -1,6 +1,7 @@
 package enginetest
 
 import (
+	"archive/tar"
 	"context"
 	"errors"
 	"fmt"
@@ -8,21 +9,25 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
 	"holdfast"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/owner"
+	"holdfast/internal/platform/linux/tinyelf"
 )
 
 // Runtimes is an engine that knows several runtimes.
 type Runtimes struct {
 	Engine interface {
 		engine.Trier
-		engine.RuntimeTester
-		Images(context.Context) ([]engine.Image, error)
+		engine.Tester
 	}
 	Image string   // as Setup.Image
 	Good  []string // runtimes that work, the default's name too
@@ -48,6 +53,7 @@ type Saver interface {
 func RunRuntimes(t *testing.T, r Runtimes, dir string) {
 	s := &boxes{suite: &suite{Setup: Setup{Engine: r.Engine, Image: r.Image}}, Runtimes: r, dir: dir}
 	t.Run("Trials", s.trials)
+	t.Run("LeftTrials", s.leftTrials)
 	t.Run("UnknownRuntime", s.unknown)
 	t.Run("Box", s.box)
 	t.Run("GoesOn", s.goesOn)
@@ -60,24 +66,27 @@ type boxes struct {
 	dir string
 }
 
-// trials: TestRuntime detects whether a runtime works, and leaves nothing behind.
+// trials: Try detects whether a runtime works, and leaves nothing behind.
 func (s *boxes) trials(t *testing.T) {
 	before, err := s.Engine.Images(s.context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range s.Good {
-		if err := s.Engine.TestRuntime(s.context(t), name); err != nil {
+		if err := s.Engine.Try(s.context(t), engine.Trial{Runtime: name, Network: "none"}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	if err := s.Engine.Try(s.context(t), engine.Trial{}); err != nil {
+		t.Errorf("the default runtime, with a network: %v", err)
+	}
 	for name, word := range s.Broken {
-		err := s.Engine.TestRuntime(s.context(t), name)
-		if err == nil || errors.Is(err, holdfast.ErrNotFound) || !strings.Contains(err.Error(), word) || holdfast.HintOf(err) == "" {
+		err := s.Engine.Try(s.context(t), engine.Trial{Runtime: name, Network: "none"})
+		if !errors.Is(err, engine.ErrNoStart) || errors.Is(err, holdfast.ErrNotFound) || !strings.Contains(err.Error(), word) || holdfast.HintOf(err) == "" {
 			t.Errorf("%s: %v (%s)", name, err, holdfast.HintOf(err))
 		}
 	}
-	err = s.Engine.TestRuntime(s.context(t), "kata")
+	err = s.Engine.Try(s.context(t), engine.Trial{Runtime: "kata"})
 	if !errors.Is(err, holdfast.ErrNotFound) || !strings.Contains(err.Error(), s.Sandbox) || holdfast.HintOf(err) == "" {
 		t.Errorf("kata: %v (%s)", err, holdfast.HintOf(err))
 	}
@@ -88,6 +97,75 @@ func (s *boxes) trials(t *testing.T) {
 	left, err := s.Engine.List(s.context(t), nil)
 	if err != nil || len(left) != 0 {
 		t.Errorf("%d containers are left: %v", len(left), err)
+	}
+}
+
+// leftTrials: a trial removes what a killed process left of another one. It leaves the
+// trial of a live process, and a container that has a trial's labels from its image.
+func (s *boxes) leftTrials(t *testing.T) {
+	self, err := owner.Self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed := self
+	killed.Start++ // a reused pid
+	ctx := s.context(t)
+	before, err := s.Engine.Images(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keep := map[string]bool{}
+	make1 := func(ref, by string, running bool) {
+		labels := map[string]string{engine.LabelTrial: by}
+		program, err := tinyelf.Pause(runtime.GOARCH)
+		if err != nil {
+			t.Fatal(err)
+		}
+		archive, err := engine.ProgramImage(ref, &tar.Header{Name: "pause", Mode: 0o755}, program, v1.ConfigFile{
+			OS: "linux", Architecture: runtime.GOARCH, Author: ref, Config: v1.Config{Labels: labels, Entrypoint: []string{"/pause"}},
+		})
+		if err == nil {
+			err = s.Engine.Load(ctx, archive)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := s.Engine.Create(ctx, engine.Spec{Image: ref, Labels: labels, Network: "none"})
+		if err == nil && running {
+			err = s.Engine.Start(ctx, id)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if by == killed.String() && strings.HasPrefix(ref, "holdfast-trial:") {
+			return
+		}
+		keep[id] = true
+		t.Cleanup(func() {
+			ctx := context.WithoutCancel(t.Context())
+			if err := errors.Join(s.Engine.Remove(ctx, id), s.Engine.RemoveImage(ctx, ref)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	make1("holdfast-trial:1", killed.String(), true)
+	make1("holdfast-trial:2", killed.String(), false)
+	make1("holdfast-trial:3", self.String(), false)
+	make1("made-of-a-trial:1", killed.String(), false)
+	if err := s.Engine.Try(ctx, engine.Trial{Network: "none"}); err != nil {
+		t.Error(err)
+	}
+	list, err := s.Engine.List(ctx, map[string]string{engine.LabelTrial: ""})
+	if err != nil || len(list) != len(keep) {
+		t.Errorf("%d containers are left, not %d: %v", len(list), len(keep), err)
+	}
+	for _, c := range list {
+		if !keep[c.ID] {
+			t.Errorf("%s of %s is left", c.ID, c.Image)
+		}
+	}
+	if after, err := s.Engine.Images(ctx); err != nil || len(after) != len(before)+len(keep) {
+		t.Errorf("%d images became %d, %d of them kept: %v", len(before), len(after), len(keep), err)
 	}
 }
 

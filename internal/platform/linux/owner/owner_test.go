@@ -1,4 +1,4 @@
-package job
+package owner
 
 import (
 	"errors"
@@ -29,16 +29,16 @@ func TestFateOfHidden(t *testing.T) {
 	living, free := self, self
 	living.Pid, living.Start = first.Pid, first.Start
 	free.Pid = 1<<22 + 1 // over the kernel's PID_MAX_LIMIT
-	var hidden, gone fate
+	var hidden, gone Fate
 	var visible error
 	asNobody(t, func() {
 		_, visible = proc.Host.Stat(first.Pid)
-		hidden, gone = self.fateOf(living), self.fateOf(free)
+		hidden, gone = self.FateOf(living), self.FateOf(free)
 	})
 	if !errors.Is(visible, fs.ErrNotExist) {
 		t.Fatalf("/proc does not hide others' processes: %v", visible)
 	}
-	if seen := self.fateOf(living); hidden != unknown || gone != dead || seen != alive {
+	if seen := self.FateOf(living); hidden != Unknown || gone != Dead || seen != Alive {
 		t.Errorf("hidden %d, gone %d, seen %d", hidden, gone, seen)
 	}
 }
