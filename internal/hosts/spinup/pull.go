@@ -125,9 +125,13 @@ func (p Pull) Shared(waited time.Duration) Pull {
 	return p
 }
 
+// shortest is the shortest time that gives a rate. An engine under load sends the lines of a
+// layer's begin and end at once.
+const shortest = time.Millisecond
+
 // rate returns MiB/s, or 0 if unknown.
 func rate(bytes int64, wall time.Duration) float64 {
-	if bytes <= 0 || wall <= 0 {
+	if bytes <= 0 || wall < shortest {
 		return 0
 	}
 	return float64(bytes) / mib / wall.Seconds()
