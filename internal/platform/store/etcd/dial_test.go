@@ -18,9 +18,10 @@ import (
 )
 
 func TestDialed(t *testing.T) {
-	c := startCluster(t)
+	conf := startCluster(t).config()
+	conf.Timeout = 10 * time.Second // on a busy machine an answer may be late
 	storetest.Run(t, storetest.Subject{
-		Open:   func(t *testing.T) store.Store { return dial(t, c.config()) },
+		Open:   func(t *testing.T) store.Store { return dial(t, conf) },
 		Forget: forget,
 	})
 }
