@@ -1,10 +1,13 @@
 package kill
 
 import (
+	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/proc"
 )
 
 // Searchable reports whether a container of this id can be found by its control group
@@ -49,4 +52,27 @@ func (o *Opener) Search(ids []string) (map[string][]cgroup.Group, error) {
 		found[id] = append(found[id], g)
 	}
 	return found, err
+}
+
+// Starting reports whether a process of the container's runtime, or a hook of its start,
+// still runs: one that has the id among its arguments and is no shim. It may start the
+// container although its engine has ended. An id that is not Searchable is not starting.
+func Starting(id string) (bool, error) {
+	if !Searchable(id) {
+		return false, nil
+	}
+	pids, err := proc.Host.Pids()
+	if err != nil {
+		return false, fmt.Errorf("look for the start of container %s: %w", id, err)
+	}
+	for _, pid := range pids {
+		argv, err := proc.Host.Cmdline(pid)
+		if err != nil || len(argv) == 0 || strings.Contains(filepath.Base(argv[0]), "shim") {
+			continue // it has ended, or is a thread of the kernel
+		}
+		if slices.ContainsFunc(argv, func(arg string) bool { return strings.Contains(arg, id) }) {
+			return true, nil
+		}
+	}
+	return false, nil
 }

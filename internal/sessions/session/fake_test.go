@@ -47,6 +47,9 @@ type fakeEngine struct {
 	guarded  bool                                   // a container must be announced to a deadman before its start
 	heard    []string                               // ids of the warm containers that received an identity
 
+	losing bool           // the next start is interrupted: it goes on, and the engine does not know of it
+	lost   *fakeContainer // whose start was interrupted
+
 	runtime func(id string) error // called before a container's process starts; an error is that of the start
 
 	stepTakes time.Duration // of an init step; below 0 it never ends
@@ -157,6 +160,9 @@ func (f *fakeEngine) Start(ctx context.Context, id string) error {
 		return answer
 	}
 	f.onlyOne(c, "is started")
+	if f.lost != nil && !f.lost.dead() {
+		f.problems = append(f.problems, c.Name+" is started while the process of an interrupted start runs")
+	}
 	if f.guarded && !slices.Contains(f.orders, "expect "+c.ID) {
 		f.problems = append(f.problems, c.Name+" is started and the deadman does not know")
 	}
@@ -169,6 +175,11 @@ func (f *fakeEngine) Start(ctx context.Context, id string) error {
 	cmd, err := killtest.Start(c.ID)
 	if err != nil {
 		return err
+	}
+	if f.losing {
+		f.losing, f.lost = false, &fakeContainer{Container: engine.Container{ID: c.ID, Pid: cmd.Process.Pid}}
+		go func() { _ = cmd.Wait() }() // it is killed
+		return fmt.Errorf("start: %w", engine.ErrInterrupted)
 	}
 	if c.told != "" {
 		f.program(c)
