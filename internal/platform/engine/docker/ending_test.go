@@ -22,6 +22,7 @@ func TestEngineThatEnds(t *testing.T) {
 		"failed to update store for object type *libnetwork.endpoint: write /var/lib/docker: no space left on device": nil,
 		"OCI runtime create failed: open : no such file or directory":                                                 nil,
 		"task 0a1b2c: already exists":                                                                                 engine.ErrInterrupted,
+		"Error response from daemon: id already in use":                                                               engine.ErrInterrupted,
 		"endpoint with name c already exists in network bridge":                                                       engine.ErrInterrupted,
 	} {
 		host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -50,13 +50,15 @@ func kindOf(err error) error {
 		return engine.ErrNoImage
 	case errdefs.IsNotFound(err) && strings.Contains(message, "no such container"):
 		return holdfast.ErrNotFound
-	case errdefs.IsConflict(err) && strings.Contains(message, "already in use"):
-		return engine.ErrConflict
-	// The engine ended within an earlier start of the container, and left its endpoint of a
-	// network (libnetwork, network.go) or its task (containerd).
-	case strings.Contains(message, "endpoint with name") && strings.Contains(message, "already exists in network"),
+	// The engine ended within an earlier start of the container, and left its container in
+	// containerd (libcontainerd, remote/client.go), its endpoint of a network (libnetwork,
+	// network.go) or its task (containerd).
+	case strings.HasSuffix(message, ": id already in use"), message == "id already in use",
+		strings.Contains(message, "endpoint with name") && strings.Contains(message, "already exists in network"),
 		strings.Contains(message, "task ") && strings.HasSuffix(message, ": already exists"):
 		return engine.ErrInterrupted
+	case errdefs.IsConflict(err) && strings.Contains(message, "already in use"):
+		return engine.ErrConflict
 	}
 	return nil
 }
