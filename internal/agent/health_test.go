@@ -19,7 +19,7 @@ import (
 // slowEngine answers after a time, and counts the requests in progress.
 type slowEngine struct {
 	engine.Engine
-	takes     time.Duration
+	takes     atomic.Int64 // a time.Duration
 	now, most atomic.Int32
 }
 
@@ -27,7 +27,7 @@ func (e *slowEngine) Info(ctx context.Context) (engine.Info, error) {
 	e.most.Store(max(e.most.Load(), e.now.Add(1)))
 	defer e.now.Add(-1)
 	select {
-	case <-time.After(e.takes):
+	case <-time.After(time.Duration(e.takes.Load())):
 		return engine.Info{}, nil
 	case <-ctx.Done():
 		return engine.Info{}, ctx.Err()
@@ -39,7 +39,8 @@ func (e *slowEngine) Info(ctx context.Context) (engine.Info, error) {
 func TestProbesOfASlowEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
-		e := &slowEngine{takes: 30 * time.Second}
+		e := &slowEngine{}
+		e.takes.Store(int64(30 * time.Second))
 		h := &health{engine: e, works: runtimes.New(nil, true, nil, prometheus.NewRegistry(), log), log: log}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -62,7 +63,7 @@ func TestProbesOfASlowEngine(t *testing.T) {
 		if h.Trouble() == "" {
 			t.Error("the node has no trouble")
 		}
-		e.takes = time.Second
+		e.takes.Store(int64(time.Second))
 		time.Sleep(2*healthTimeout + healthEvery)
 		if err := h.Answers(t.Context(), probeTimeout); err != nil || h.Trouble() != "" {
 			t.Errorf("an engine that answers again: %v, %s", err, h.Trouble())

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,6 +38,24 @@ func (h *fakeHost) Start(context.Context, string) error { return h.fails("") }
 
 func newHost(fails func(string) error) *fakeHost {
 	return &fakeHost{fails: fails, tried: map[string]int{}}
+}
+
+// fault is the error of a host. Any goroutine may call its methods.
+type fault struct {
+	mu  sync.Mutex
+	err error
+}
+
+func (f *fault) set(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = err
+}
+
+func (f *fault) get(string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
 }
 
 // noStart is the error of a host whose engine starts nothing.
@@ -125,8 +144,8 @@ func TestOneThatIsMissingComesLater(t *testing.T) {
 // A host that starts no container is not ready until it is mended.
 func TestHostThatStartsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		err := noStart()
-		h := newHost(func(string) error { return err })
+		err := &fault{err: noStart()}
+		h := newHost(err.get)
 		c := New([]engine.Trial{{}}, true, h, prometheus.NewRegistry(), quiet())
 		if c.Ready() != nil || c.Trouble() != nil {
 			t.Error("an agent that takes over waits for a trial")
@@ -137,7 +156,7 @@ func TestHostThatStartsNothing(t *testing.T) {
 				t.Errorf("%s: %v", what, got)
 			}
 		}
-		err = nil
+		err.set(nil)
 		time.Sleep(lastPause)
 		if c.Ready() != nil || c.Trouble() != nil || c.Check("") != nil {
 			t.Errorf("mended: %v", c.Ready())
@@ -149,19 +168,19 @@ func TestHostThatStartsNothing(t *testing.T) {
 // host's containers.
 func TestTrialWithoutAResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		err := fmt.Errorf("load an image: %w", holdfast.ErrEngine)
-		h := newHost(func(string) error { return err })
+		err := &fault{err: fmt.Errorf("load an image: %w", holdfast.ErrEngine)}
+		h := newHost(err.get)
 		c := New([]engine.Trial{{}}, false, h, prometheus.NewRegistry(), quiet())
 		defer run(t, c)()
 		if c.Ready() != nil || c.Trouble() != nil || c.Check("") != nil {
 			t.Errorf("held against the host: %v", c.Trouble())
 		}
-		err = noStart()
+		err.set(noStart())
 		time.Sleep(lastPause)
 		if c.Trouble() == nil {
 			t.Error("the result of a later trial is ignored")
 		}
-		err = fmt.Errorf("load an image: %w", holdfast.ErrEngine)
+		err.set(fmt.Errorf("load an image: %w", holdfast.ErrEngine))
 		time.Sleep(2 * lastPause)
 		if c.Trouble() == nil {
 			t.Error("an engine that is away made the host work")
@@ -173,8 +192,8 @@ func TestTrialWithoutAResult(t *testing.T) {
 // causes a trial.
 func TestStartsOfAPool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var err error
-		h := newHost(func(string) error { return err })
+		err := &fault{}
+		h := newHost(err.get)
 		c := New([]engine.Trial{{}}, false, h, prometheus.NewRegistry(), quiet())
 		pool := c.Observe(h)
 		defer run(t, c)()
@@ -186,13 +205,13 @@ func TestStartsOfAPool(t *testing.T) {
 		if c.Ready() != nil || h.tried[""] != 0 {
 			t.Errorf("after a start: %v, %d trials", c.Ready(), h.tried[""])
 		}
-		err = noStart()
+		err.set(noStart())
 		_ = pool.Start(t.Context(), "second")
 		synctest.Wait()
 		if c.Trouble() == nil || h.tried[""] != 1 {
 			t.Errorf("after a start that failed: %v, %d trials", c.Trouble(), h.tried[""])
 		}
-		err = nil
+		err.set(nil)
 		_ = pool.Start(t.Context(), "third")
 		if c.Ready() != nil {
 			t.Errorf("after a start of a mended host: %v", c.Ready())
