@@ -26,7 +26,7 @@ func (pt part) perform() error {
 	case Leave:
 		var err error
 		for _, c := range pt.nets {
-			_, e := leave(c)
+			_, e := leave(c, true)
 			err = errors.Join(err, e)
 		}
 		return err

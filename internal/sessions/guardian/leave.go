@@ -18,6 +18,9 @@ const (
 	leaveSoon  = 50 * time.Millisecond
 	leaveLater = time.Second
 	soon       = 2 * time.Second
+	// takeOver is how long a net that a process maintains is looked at again: the process
+	// may be the starter, which removes its last containers and then exits.
+	takeOver = 10 * time.Second
 )
 
 // lasts reports whether the plan is carried out after its starter is gone.
@@ -47,7 +50,8 @@ func (s *server) runLeavePlans() {
 	pause := leaveSoon
 	for begun := time.Now(); ; {
 		for key, c := range nets {
-			if over, _ := leave(c); over { // after an error it is tried again; no starter is left to report to
+			// After an error it is tried again; no starter is left to report to.
+			if over, _ := leave(c, time.Since(begun) > takeOver); over {
 				delete(nets, key)
 			}
 		}
@@ -82,13 +86,16 @@ func detach() {
 	unix.Close(socketFD)
 }
 
-// leave removes a net that no agent uses any more. over reports that nothing is left
-// to do.
-func leave(c vethnet.Config) (over bool, err error) {
+// leave removes a net that no agent uses any more. over reports that nothing is left to do:
+// with late also because a process maintains the net.
+func leave(c vethnet.Config, late bool) (over bool, err error) {
 	n, err := vethnet.New(c)
 	if err != nil {
 		return true, err // a later attempt would fail too
 	}
 	kept, err := n.RemoveAbandoned()
-	return kept || err == nil, err
+	if kept {
+		return late, nil
+	}
+	return err == nil, err
 }

@@ -92,11 +92,12 @@ func execOverCrash(t *testing.T, e *containerd.Engine, daemon *lab.Containerd) {
 	lines := bufio.NewReader(out)
 	var code int
 	var err error
-	done := make(chan struct{})
+	done, began := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
 		code, err = e.Exec(t.Context(), c.ID, engine.Exec{
 			Command: []string{"sh", "-c", "for i in 1 2 3; do read word; echo $word; done; exit 4"}, Stdin: in, Stdout: shown,
+			Started: func(engine.Signaler) { close(began) },
 		})
 		shown.Close()
 	}()
@@ -104,10 +105,11 @@ func execOverCrash(t *testing.T, e *containerd.Engine, daemon *lab.Containerd) {
 		t.Helper()
 		fmt.Fprintln(typing, word)
 		if got, err := lines.ReadString('\n'); got != word+"\n" {
-			t.Errorf("%q, %v", got, err)
+			t.Fatalf("%q, %v", got, err) // nothing reads the next word
 		}
 	}
 	echo("before")
+	<-began // the command may answer before containerd has
 	if err := daemon.Kill(); err != nil {
 		t.Fatal(err)
 	}
