@@ -293,8 +293,7 @@ func (x *killBench) start(ctx context.Context) ([]*kill.Target, error) {
 func (x *killBench) killByEngine(ctx context.Context, _ []*kill.Target) (time.Duration, error) {
 	begun := time.Now()
 	if path, err := exec.LookPath("docker"); err == nil {
-		cmd := exec.CommandContext(ctx, path, append([]string{"kill"}, x.ids...)...)
-		cmd.Env = append(os.Environ(), "DOCKER_HOST="+x.lab.Host())
+		cmd := x.dockerKill(ctx, path)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return 0, fmt.Errorf("docker kill: %w: %.200s", err, out)
 		}
@@ -307,6 +306,13 @@ func (x *killBench) killByEngine(ctx context.Context, _ []*kill.Target) (time.Du
 	}
 	err := g.Wait()
 	return time.Since(begun), err
+}
+
+// dockerKill is the source's command.
+func (x *killBench) dockerKill(ctx context.Context, path string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, path, append([]string{"kill"}, x.ids...)...)
+	cmd.Env = append(os.Environ(), "DOCKER_HOST="+x.lab.Host())
+	return cmd
 }
 
 func (x *killBench) killQuietly(ctx context.Context, targets []*kill.Target) (time.Duration, error) {

@@ -83,7 +83,7 @@ func (x *killBench) trace(ctx context.Context) (Result, error) {
 	var watching sync.WaitGroup
 	watching.Go(func() { t.watchDeaths(watchers, targets) })
 	watching.Go(func() { t.watchGoroutines(watchers, x.lab.Socket()) })
-	err = t.dockerKill(ctx, path, x.lab.Host(), x.ids)
+	err = t.run(x.dockerKill(ctx, path))
 	stop()
 	watching.Wait()
 	if err != nil {
@@ -151,10 +151,8 @@ func (t *tracer) fail(err error) {
 	t.errs = append(t.errs, err)
 }
 
-// dockerKill runs the command. It prints an id when the engine has answered for it.
-func (t *tracer) dockerKill(ctx context.Context, path, host string, ids []string) error {
-	cmd := exec.CommandContext(ctx, path, append([]string{"kill"}, ids...)...)
-	cmd.Env = append(os.Environ(), "DOCKER_HOST="+host)
+// run runs docker kill. It prints an id when the engine has answered for it.
+func (t *tracer) run(cmd *exec.Cmd) error {
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()

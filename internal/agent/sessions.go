@@ -140,20 +140,8 @@ func (s sessions) SuspendSession(ctx context.Context, key holdfast.SessionKey) (
 	return s.a.sessions.Suspend(ctx, key)
 }
 
-// container returns the id of a session's container on this node.
-func (s sessions) container(key holdfast.SessionKey) (string, error) {
-	i, err := s.a.sessions.Get(key)
-	if err != nil {
-		return "", err
-	}
-	if i.Owner.ContainerID == "" {
-		return "", fmt.Errorf("session %s has no running container: %w", key, holdfast.ErrNotFound)
-	}
-	return i.Owner.ContainerID, nil
-}
-
 func (s sessions) Logs(ctx context.Context, key holdfast.SessionKey, o api.LogOptions, w io.Writer) error {
-	id, err := s.container(key)
+	id, err := s.a.commands.Container(key)
 	if err != nil {
 		return err
 	}

@@ -64,8 +64,8 @@ func (n *Node) Run(ctx context.Context) error { return n.keeper.Run(ctx) }
 // Leave tells the keeper that no agent follows: it ends once no command runs.
 func (n *Node) Leave(ctx context.Context) { n.keeper.Leave(ctx) }
 
-// container returns the id of a session's container on this node.
-func (n *Node) container(key holdfast.SessionKey) (string, error) {
+// Container returns the id of a session's container on this node. holdfast.ErrNotFound.
+func (n *Node) Container(key holdfast.SessionKey) (string, error) {
 	i, err := n.sessions.Get(key)
 	if err != nil {
 		return "", err
@@ -78,7 +78,7 @@ func (n *Node) container(key holdfast.SessionKey) (string, error) {
 
 // Exec implements api.CommandService.
 func (n *Node) Exec(ctx context.Context, key holdfast.SessionKey, e api.Exec) (int, error) {
-	id, err := n.container(key)
+	id, err := n.Container(key)
 	if err != nil {
 		return 0, err
 	}
@@ -116,7 +116,7 @@ func sizes(ctx context.Context, in <-chan api.Size) <-chan engine.Size {
 
 // StartCommand implements api.CommandService.
 func (n *Node) StartCommand(ctx context.Context, key holdfast.SessionKey, q api.ExecRequest) (holdfast.Command, error) {
-	id, err := n.container(key)
+	id, err := n.Container(key)
 	if err != nil {
 		return holdfast.Command{}, err
 	}

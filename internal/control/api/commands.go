@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
+	"holdfast/internal/platform/frame"
 )
 
 // CommandService runs commands in the containers of sessions.
@@ -162,7 +163,7 @@ func (h commandHandlers) attach(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer conn.Close()
-	if _, err := io.WriteString(conn, accept); err != nil {
+	if _, err := io.WriteString(conn, frame.Accept); err != nil {
 		return sent{err}
 	}
 	join(ctx, conn, in, command)

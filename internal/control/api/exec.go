@@ -112,11 +112,8 @@ func takeOver(w http.ResponseWriter) (net.Conn, *bufio.Reader, error) {
 	return conn, rw.Reader, nil
 }
 
-// accept tells the client that frames follow.
-const accept = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + frame.Protocol + "\r\n\r\n"
-
 func (h commandHandlers) serveExec(ctx context.Context, conn net.Conn, in *bufio.Reader, key holdfast.SessionKey, q ExecRequest) error {
-	if _, err := io.WriteString(conn, accept); err != nil {
+	if _, err := io.WriteString(conn, frame.Accept); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -146,7 +143,7 @@ func (h commandHandlers) serveExec(ctx context.Context, conn net.Conn, in *bufio
 		readFrames(f, feed, resize)
 		cancel() // the client has disconnected
 	})
-	pinging.Go(func() { ping(ctx, f, cmp.Or(h.pingEvery, pingEvery), cancel) })
+	pinging.Go(func() { f.KeepAlive(ctx, cmp.Or(h.pingEvery, pingEvery), cancel) })
 
 	code, err := h.commands.Exec(ctx, key, e)
 	failed := err
@@ -155,10 +152,7 @@ func (h commandHandlers) serveExec(ctx context.Context, conn net.Conn, in *bufio
 	if err != nil {
 		exit = ExecExit{ExitCode: -1, Error: ErrorOf(err)}
 	}
-	b, err := json.Marshal(exit)
-	if err == nil {
-		err = f.Write(frame.Exit, b)
-	}
+	err = f.WriteJSON(frame.Exit, exit)
 	// Close after the client: closing with unread bytes would reset the
 	// connection, and the client might not get Exit.
 	_ = conn.SetReadDeadline(time.Now().Add(lingerLimit))
@@ -205,25 +199,6 @@ func putNewest(ch chan Size, s Size) {
 		select {
 		case <-ch:
 		default:
-		}
-	}
-}
-
-// ping writes a Ping frame at intervals until ctx is done, and calls lost if
-// that fails: readFrames does not notice that the client has disconnected while the
-// command leaves its input unread.
-func ping(ctx context.Context, f *frame.Conn, every time.Duration, lost func()) {
-	t := time.NewTicker(every)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-			if err := f.Write(frame.Ping, nil); err != nil {
-				lost()
-				return
-			}
 		}
 	}
 }

@@ -14,14 +14,37 @@
 package frame
 
 import (
+	"context"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"sync"
+	"time"
 )
 
 // Protocol is the token of the Upgrade header.
 const Protocol = "holdfast-exec/1"
+
+// Accept is the server's answer to a request for an upgrade. Frames follow it.
+const Accept = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + Protocol + "\r\n\r\n"
+
+// Request makes r a request for an upgrade.
+func Request(r *http.Request) {
+	r.Header.Set("Connection", "Upgrade")
+	r.Header.Set("Upgrade", Protocol)
+}
+
+// Upgraded returns the connection after the answer to a Request. It returns false, and closes
+// the answer's body, if the server has not upgraded it.
+func Upgraded(resp *http.Response) (io.ReadWriteCloser, bool) {
+	conn, ok := resp.Body.(io.ReadWriteCloser)
+	if ok = ok && resp.StatusCode == http.StatusSwitchingProtocols; !ok {
+		resp.Body.Close()
+	}
+	return conn, ok
+}
 
 // MaxPayload is the largest payload of a frame, in bytes.
 const MaxPayload = 32 << 10
@@ -108,6 +131,34 @@ func (c *Conn) Write(k Kind, p []byte) error {
 		}
 		if p = p[n:]; len(p) == 0 {
 			return nil
+		}
+	}
+}
+
+// WriteJSON sends v as a frame. Any goroutine may call it.
+func (c *Conn) WriteJSON(k Kind, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return c.Write(k, b)
+}
+
+// KeepAlive sends a Ping at intervals until ctx is done, and calls lost if that fails. A
+// server that leaves its client's input unread does not notice otherwise that the client has
+// disconnected.
+func (c *Conn) KeepAlive(ctx context.Context, every time.Duration, lost func()) {
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			if c.Write(Ping, nil) != nil {
+				lost()
+				return
+			}
 		}
 	}
 }

@@ -40,8 +40,7 @@ func (k *keeper) attach(ctx context.Context, w http.ResponseWriter, r *http.Requ
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Time{})
-	const accept = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + frame.Protocol + "\r\n\r\n"
-	if _, err := io.WriteString(conn, accept); err == nil {
+	if _, err := io.WriteString(conn, frame.Accept); err == nil {
 		c.join(ctx, conn, frame.NewConn(rw.Reader, conn), from)
 	}
 	return nil
@@ -68,7 +67,7 @@ func (c *command) join(ctx context.Context, conn net.Conn, f *frame.Conn, from i
 		c.take(ctx, f)
 		cancel()
 	})
-	beside.Go(func() { ping(ctx, f, cancel) })
+	beside.Go(func() { f.KeepAlive(ctx, pingEvery, cancel) })
 	// Ends reads and writes of a caller that neither reads nor leaves.
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now().Add(endLimit)) })
 	defer stop()
@@ -107,7 +106,7 @@ func (c *command) send(ctx context.Context, f *frame.Conn, from int64) error {
 	for first := true; ; first = false {
 		p := c.out.read(from)
 		if first || p.at > from {
-			if err := sendJSON(f, frame.Offset, frame.Position{Offset: p.at, Lost: p.at - from}); err != nil {
+			if err := f.WriteJSON(frame.Offset, frame.Position{Offset: p.at, Lost: p.at - from}); err != nil {
 				return err
 			}
 		}
@@ -118,7 +117,7 @@ func (c *command) send(ctx context.Context, f *frame.Conn, from int64) error {
 				return err
 			}
 		case p.over:
-			return sendJSON(f, frame.Exit, c.exit())
+			return f.WriteJSON(frame.Exit, c.exit())
 		default:
 			select {
 			case <-p.more:
@@ -137,30 +136,4 @@ func (c *command) exit() exit {
 		e.Error = &exitError{Code: "internal", Message: "command " + s.ID + ": " + s.Error}
 	}
 	return e
-}
-
-func sendJSON(f *frame.Conn, k frame.Kind, v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	return f.Write(k, b)
-}
-
-// ping sends a Ping at intervals until ctx is done, and calls lost if the caller has gone:
-// take does not notice it while the command leaves its input unread.
-func ping(ctx context.Context, f *frame.Conn, lost func()) {
-	t := time.NewTicker(pingEvery)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-			if f.Write(frame.Ping, nil) != nil {
-				lost()
-				return
-			}
-		}
-	}
 }

@@ -120,17 +120,15 @@ func (c *Client) Attach(ctx context.Context, key holdfast.SessionKey, id string,
 	if err != nil {
 		return nil, err
 	}
-	r.Header.Set("Connection", "Upgrade")
-	r.Header.Set("Upgrade", frame.Protocol)
+	frame.Request(r)
 	resp, err := c.send(r)
 	if absent(err) {
 		return nil, unknown(key, id)
 	} else if err != nil {
 		return nil, err
 	}
-	conn, ok := resp.Body.(io.ReadWriteCloser)
-	if resp.StatusCode != http.StatusSwitchingProtocols || !ok {
-		resp.Body.Close()
+	conn, ok := frame.Upgraded(resp)
+	if !ok {
 		return nil, fmt.Errorf("the command keeper answers with status %s", resp.Status)
 	}
 	return conn, nil
@@ -149,11 +147,7 @@ func (c *Client) Leave(ctx context.Context) {
 
 // ask sends a request and reads the answer into v, if v is not nil.
 func (c *Client) ask(ctx context.Context, method, path string, q, v any) error {
-	r, err := request(ctx, method, path, q)
-	if err != nil {
-		return err
-	}
-	resp, err := c.send(r)
+	resp, err := c.open(ctx, method, path, q)
 	if err != nil {
 		return err
 	}
@@ -173,6 +167,15 @@ func request(ctx context.Context, method, path string, q any) (*http.Request, er
 		return nil, err
 	}
 	return http.NewRequestWithContext(ctx, method, "http://keeper"+path, bytes.NewReader(b))
+}
+
+// open sends a request and returns the answer, whose body the caller closes.
+func (c *Client) open(ctx context.Context, method, path string, q any) (*http.Response, error) {
+	r, err := request(ctx, method, path, q)
+	if err != nil {
+		return nil, err
+	}
+	return c.send(r)
 }
 
 // send sends a request. An answer with a failure is an error.
@@ -275,11 +278,7 @@ func (c *Client) Run(ctx context.Context) error {
 
 // follow follows one keeper until it ends.
 func (c *Client) follow(ctx context.Context) error {
-	r, err := request(ctx, http.MethodGet, "/totals", nil)
-	if err != nil {
-		return err
-	}
-	resp, err := c.send(r)
+	resp, err := c.open(ctx, http.MethodGet, "/totals", nil)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@
 package runtimes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -233,12 +234,7 @@ func (c *Checker) set(runtime string, err error) {
 	c.log.Log(context.Background(), level, "a runtime does not work: this node refuses its sessions (trying again)", "runtime", name, "err", err, "hint", holdfast.HintOf(err))
 }
 
-func nameOf(runtime string) string {
-	if runtime == "" {
-		return DefaultName
-	}
-	return runtime
-}
+func nameOf(runtime string) string { return cmp.Or(runtime, DefaultName) }
 
 // Trouble returns why this node runs no container with the engine's default runtime, or
 // nil if nothing is known against it.

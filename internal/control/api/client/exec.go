@@ -112,15 +112,13 @@ func (c *Client) upgrade(ctx context.Context, path string, q any) (io.ReadWriteC
 	if err != nil {
 		return nil, err
 	}
-	r.Header.Set("Connection", "Upgrade")
-	r.Header.Set("Upgrade", frame.Protocol)
+	frame.Request(r)
 	resp, err := c.send(r)
 	if err != nil {
 		return nil, err
 	}
-	conn, ok := resp.Body.(io.ReadWriteCloser)
-	if resp.StatusCode != http.StatusSwitchingProtocols || !ok {
-		resp.Body.Close()
+	conn, ok := frame.Upgraded(resp)
+	if !ok {
 		return nil, fmt.Errorf("the agent did not upgrade the connection: status %s", resp.Status)
 	}
 	return conn, nil
@@ -139,8 +137,7 @@ func sendSizes(ctx context.Context, f *frame.Conn, sizes <-chan api.Size) {
 		case <-ctx.Done():
 			return
 		case s := <-sizes:
-			b, err := json.Marshal(s)
-			if err != nil || f.Write(frame.Resize, b) != nil {
+			if f.WriteJSON(frame.Resize, s) != nil {
 				return
 			}
 		}
