@@ -1,10 +1,13 @@
 package kill
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/proc"
@@ -24,7 +27,7 @@ func Searchable(id string) bool {
 // cgroup.Mounts.Search does: groups that another user has created, with the name of a
 // container, are not found. After an error it also returns what it found.
 func (o *Opener) Search(ids []string) (map[string][]cgroup.Group, error) {
-	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !Searchable(id) })
+	ids = searchable(ids)
 	if len(ids) == 0 {
 		return nil, nil
 	}
@@ -54,25 +57,102 @@ func (o *Opener) Search(ids []string) (map[string][]cgroup.Group, error) {
 	return found, err
 }
 
-// Starting reports whether a process of the container's runtime, or a hook of its start,
-// still runs: one that has the id among its arguments and is no shim. It may start the
-// container although its engine has ended. An id that is not Searchable is not starting.
-func Starting(id string) (bool, error) {
-	if !Searchable(id) {
+// SeeDead sees containers dead that the engine has removed, or does not know. It returns
+// the reason, by id, for each one that is not seen dead.
+//
+// An engine that ends within a start leaves it to the container's shim and runtime. The
+// next one does not know that the container runs, and its removal kills nothing. So
+// SeeDead waits until no runtime starts one of them, for startTimeout at most, then kills
+// the processes in their control groups until these are empty, for seeTimeout at most.
+// Containers whose ids are not Searchable count as dead. Any goroutine may call it.
+func (o *Opener) SeeDead(ctx context.Context, ids []string) map[string]error {
+	left := map[string]error{}
+	groups, err := o.settled(ctx, ids)
+	if err != nil {
+		for _, id := range ids {
+			left[id] = err
+		}
+		return left
+	}
+	end := time.Now().Add(seeTimeout)
+	for {
+		clear(left)
+		for id, its := range groups {
+			for _, g := range its {
+				if empty, err := g.Empty(); err != nil || !empty {
+					left[id] = errors.Join(left[id], fmt.Errorf("processes run in %s", g.Dir()), err, g.Kill())
+				}
+			}
+		}
+		if len(left) == 0 || time.Now().After(end) || !pause(ctx, seeEvery) {
+			return left
+		}
+	}
+}
+
+const (
+	startTimeout = 10 * time.Second // after it another program has the id among its arguments
+	seeTimeout   = 10 * time.Second
+	seeEvery     = 20 * time.Millisecond
+)
+
+// settled returns the control groups of containers once no runtime starts one of them.
+func (o *Opener) settled(ctx context.Context, ids []string) (map[string][]cgroup.Group, error) {
+	end := time.Now().Add(startTimeout)
+	for {
+		starting, err := Starting(ids)
+		if err != nil {
+			return nil, err
+		}
+		if !starting || time.Now().After(end) {
+			return o.Search(ids)
+		}
+		if !pause(ctx, seeEvery) {
+			return nil, fmt.Errorf("wait for the runtime of a container: %w", ctx.Err())
+		}
+	}
+}
+
+// pause returns false if ctx is done first.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Starting reports whether a process of a container's runtime, or a hook of its start,
+// still runs: one that has one of the ids among its arguments and is no shim. It may
+// start the container although its engine has ended. An id that is not Searchable is not
+// starting.
+func Starting(ids []string) (bool, error) {
+	ids = searchable(ids)
+	if len(ids) == 0 {
 		return false, nil
 	}
 	pids, err := proc.Host.Pids()
 	if err != nil {
-		return false, fmt.Errorf("look for the start of container %s: %w", id, err)
+		return false, fmt.Errorf("look for containers that are being started: %w", err)
 	}
 	for _, pid := range pids {
 		argv, err := proc.Host.Cmdline(pid)
 		if err != nil || len(argv) == 0 || strings.Contains(filepath.Base(argv[0]), "shim") {
 			continue // it has ended, or is a thread of the kernel
 		}
-		if slices.ContainsFunc(argv, func(arg string) bool { return strings.Contains(arg, id) }) {
+		if slices.ContainsFunc(argv, func(arg string) bool { return anyIn(arg, ids) }) {
 			return true, nil
 		}
 	}
 	return false, nil
+}
+
+// anyIn reports whether text contains one of the ids.
+func anyIn(text string, ids []string) bool {
+	return slices.ContainsFunc(ids, func(id string) bool { return strings.Contains(text, id) })
+}
+
+func searchable(ids []string) []string {
+	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !Searchable(id) })
 }

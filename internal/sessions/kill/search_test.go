@@ -3,6 +3,7 @@ package kill_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/sessions/kill"
+	"holdfast/internal/sessions/kill/killtest"
 )
 
 // groupTree makes control groups below one of the test's own and removes them
@@ -144,4 +146,42 @@ func back(members, dir string) string {
 		}
 	}
 	return ""
+}
+
+// A runtime that goes on without its engine starts a container after the engine's
+// removal. The container is seen dead only once the runtime has ended.
+func TestSeeDeadWaitsForTheRuntime(t *testing.T) {
+	tree := newGroupTree(t)
+	id := strings.Repeat("5f", 32)
+	tree.add("docker")
+	dir := tree.add("docker/" + id)
+	runtime := exec.Command("sh", "-c", `sleep 0.3; sleep 600 </dev/null >/dev/null 2>&1 & echo $! >"$1/cgroup.procs"; echo $!`, "runtime", dir)
+	out, err := runtime.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := runtime.Start(); err != nil {
+		t.Fatal(err)
+	}
+	o, err := kill.NewOpener()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan string)
+	go func() {
+		pid, _ := io.ReadAll(out) // an empty text fails below
+		_ = runtime.Wait()        // it ends by itself
+		ended <- strings.TrimSpace(string(pid))
+	}()
+	if left := o.SeeDead(t.Context(), []string{id}); len(left) > 0 {
+		t.Fatal(left)
+	}
+	pid, err := strconv.Atoi(<-ended)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if alive := killtest.Processes(t, id); len(alive) > 0 {
+		t.Errorf("still alive: %q", alive)
+		_ = unix.Kill(pid, unix.SIGKILL) // the test has failed
+	}
 }

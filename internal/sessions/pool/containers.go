@@ -78,6 +78,19 @@ func (c Containers) Forget(ids ...string) {
 	}
 }
 
+// Remove removes a container, running or not, and sees it dead: its start may have
+// failed with the engine. Then the deadman forgets it.
+func (c Containers) Remove(ctx context.Context, id string) error {
+	if err := c.Engine.Remove(ctx, id); err != nil {
+		return err
+	}
+	if err := c.Opener.SeeDead(ctx, []string{id})[id]; err != nil {
+		return fmt.Errorf("container %s is not seen dead: %w", id, err)
+	}
+	c.Forget(id)
+	return nil
+}
+
 // NewID returns the random part of a new container's name.
 func NewID() string {
 	b := make([]byte, 6)

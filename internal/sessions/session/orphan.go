@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -44,7 +43,7 @@ func (m *Manager) killOrphans(ctx context.Context, ids []string) map[string]erro
 			left[l.ContainerID] = fmt.Errorf("it cannot be killed: %s", l.Reason)
 		}
 	}
-	for id, err := range m.seeDead(ctx, ids) {
+	for id, err := range m.deps.Opener.SeeDead(ctx, ids) {
 		left[id] = errors.Join(left[id], err)
 	}
 	for _, id := range ids {
@@ -107,34 +106,6 @@ func (m *Manager) openOrphan(ctx context.Context, id string) (*kill.Target, erro
 		return nil, nil
 	}
 	return t, err
-}
-
-// seeDead kills the processes in the cgroups of containers. It returns the reason, by
-// id, for each container whose cgroups are not seen empty.
-func (m *Manager) seeDead(ctx context.Context, ids []string) map[string]error {
-	left := map[string]error{}
-	groups, err := m.deps.Opener.Search(ids)
-	if err != nil {
-		for _, id := range ids {
-			left[id] = err
-		}
-		return left
-	}
-	end := time.Now().Add(killTimeout)
-	for range attempts(ctx) {
-		clear(left)
-		for id, its := range groups {
-			for _, g := range its {
-				if empty, err := g.Empty(); err != nil || !empty {
-					left[id] = errors.Join(left[id], fmt.Errorf("processes run in %s", g.Dir()), err, g.Kill())
-				}
-			}
-		}
-		if len(left) == 0 || time.Now().After(end) {
-			break
-		}
-	}
-	return left
 }
 
 // keepStuckLocked creates an entry for a record, or for a key without a record, whose

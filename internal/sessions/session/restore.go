@@ -153,7 +153,7 @@ func (b *attempt) replaceContainer(ctx context.Context, spec engine.Spec) error 
 		if err := retry(ctx, holdfast.ErrEngine, func() error { return b.m.deps.Engine.Remove(ctx, b.container) }); err != nil {
 			return err
 		}
-		return b.m.seeDead(ctx, []string{b.container})[b.container]
+		return b.m.deps.Opener.SeeDead(ctx, []string{b.container})[b.container]
 	})
 	if err != nil {
 		return err

@@ -3,11 +3,9 @@ package session
 import (
 	"context"
 	"errors"
-	"time"
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
-	"holdfast/internal/sessions/kill"
 )
 
 // rollBack removes the container of a failed boot and then releases the claim. It
@@ -52,35 +50,14 @@ func (b *attempt) removeContainer(ctx context.Context) error {
 	}
 	err := b.m.deps.Engine.Remove(ctx, b.container)
 	if err == nil {
-		return b.m.seeStartDead(ctx, b.container)
+		return b.m.deps.Opener.SeeDead(ctx, []string{b.container})[b.container]
 	}
-	if c, look := b.m.deps.Engine.Inspect(ctx, b.container); look == nil && ended(c) && len(b.m.seeDead(ctx, []string{c.ID})) == 0 {
+	if c, look := b.m.deps.Engine.Inspect(ctx, b.container); look == nil && ended(c) && len(b.m.deps.Opener.SeeDead(ctx, []string{c.ID})) == 0 {
 		b.m.remove(c.ID)
 		return nil
 	}
 	return err
 }
-
-// seeStartDead is seeDead for a removed container whose start has failed. An engine that
-// ends within a start leaves it to the container's shim and runtime, and does not know
-// after its own start that the container runs: the removal then kills nothing.
-func (m *Manager) seeStartDead(ctx context.Context, id string) error {
-	end := time.Now().Add(startTimeout)
-	for range attempts(ctx) {
-		// After the limit it is another program that has the id among its arguments.
-		starting, err := kill.Starting(id)
-		if err != nil {
-			return err
-		}
-		if !starting || time.Now().After(end) {
-			break
-		}
-	}
-	return m.seeDead(ctx, []string{id})[id]
-}
-
-// startTimeout bounds the wait for the runtime of a container whose start has failed.
-const startTimeout = 10 * time.Second
 
 // ended reports whether a container has run and will not run again. A created one may
 // be about to start.

@@ -220,10 +220,7 @@ func (p *Pool) undo(ctx context.Context, c *Container) {
 	}
 	var err error
 	if c.id != "" {
-		err = p.deps.Engine.Remove(ctx, c.id)
-		if err == nil {
-			p.with.Forget(c.id)
-		}
+		err = p.with.Remove(ctx, c.id)
 	}
 	if err == nil {
 		err = os.RemoveAll(c.dir)
