@@ -154,14 +154,16 @@ func (x *experiment) kills(ctx context.Context, p *protected, r *KillRun) error 
 		if err := x.killOne(ctx, p, r, time.Duration(i)*killStep); err != nil {
 			return err
 		}
+		// A server that a killed restart has told to end may listen until then.
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(betweenKills):
+		}
 		if !answers(ctx) {
 			if err := errors.Join(x.stack.killProxies(), x.stack.startHAProxy(ctx)); err != nil {
 				return err
 			}
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(betweenKills):
 		}
 	}
 	if r.Victim == KillStanding {
