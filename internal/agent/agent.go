@@ -28,6 +28,7 @@ import (
 	"holdfast/internal/hosts/protect"
 	"holdfast/internal/hosts/protect/history"
 	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/hosts/spinup/experiment"
 	"holdfast/internal/hosts/spinup/prefetch"
 	"holdfast/internal/hosts/spinup/puller"
 	"holdfast/internal/hosts/spinup/recorder"
@@ -115,43 +116,44 @@ type Agent struct {
 	upgrades    *handoff.Upgrades
 
 	// Set by Run, in this order, before anything serves.
-	metrics    registry
-	works      *runtimes.Checker
-	drainer    *drain.Drainer
-	replacer   *replace.Sessions
-	groups     *group.Groups
-	kept       *coalesce.Reader[keptSessions] // all sessions, as the store has them
-	store      store.Store
-	storeID    string
-	embedded   *etcd.Server // nil with a cluster's store
-	engine     engine.Engine
-	socket     string // of the engine
-	spinups    *recorder.Host
-	collector  *gc.Collector
-	opener     *kill.Opener
-	killer     *kill.Killer
-	pausing    *kill.Killer
-	deadman    *deadman.Client // nil with an embedded store
-	lease      *session.Lease
-	peers      *peers       // nil for a node without a fleet
-	fleet      *fleet.Fleet // likewise
-	mover      *move.Mover  // nil: no template asks for it
-	gateway    *gateway.Gateway
-	health     *health
-	serving    atomic.Bool // requests of other nodes are answered
-	networks   *network.Pool
-	warmPool   *container.Pool
-	sessions   *session.Manager
-	commands   *execnode.Node
-	prefetch   *prefetch.Keeper
-	pulls      *puller.Puller
-	load       *hostload.Meter
-	published  atomic.Pointer[holdfast.Node] // record that this node published last
-	doctor     *service.Doctor               // nil if it is switched off
-	since      time.Time
-	history    *replace.History
-	replacing  sync.Mutex   // one replacement of sessions at a time
-	background func() error // waits for the requests that are under way after a handoff
+	metrics     registry
+	works       *runtimes.Checker
+	drainer     *drain.Drainer
+	replacer    *replace.Sessions
+	groups      *group.Groups
+	kept        *coalesce.Reader[keptSessions] // all sessions, as the store has them
+	store       store.Store
+	storeID     string
+	embedded    *etcd.Server // nil with a cluster's store
+	engine      engine.Engine
+	socket      string // of the engine
+	spinups     *recorder.Host
+	experiments *experiment.Experiments
+	collector   *gc.Collector
+	opener      *kill.Opener
+	killer      *kill.Killer
+	pausing     *kill.Killer
+	deadman     *deadman.Client // nil with an embedded store
+	lease       *session.Lease
+	peers       *peers       // nil for a node without a fleet
+	fleet       *fleet.Fleet // likewise
+	mover       *move.Mover  // nil: no template asks for it
+	gateway     *gateway.Gateway
+	health      *health
+	serving     atomic.Bool // requests of other nodes are answered
+	networks    *network.Pool
+	warmPool    *container.Pool
+	sessions    *session.Manager
+	commands    *execnode.Node
+	prefetch    *prefetch.Keeper
+	pulls       *puller.Puller
+	load        *hostload.Meter
+	published   atomic.Pointer[holdfast.Node] // record that this node published last
+	doctor      *service.Doctor               // nil if it is switched off
+	since       time.Time
+	history     *replace.History
+	replacing   sync.Mutex   // one replacement of sessions at a time
+	background  func() error // waits for the requests that are under way after a handoff
 }
 
 // newAgent returns an agent that has started nothing.
@@ -264,9 +266,17 @@ func (a *Agent) newSpinups(info engine.Info) *recorder.Host {
 	})
 }
 
+func (a *Agent) newExperiments() *experiment.Experiments {
+	return experiment.New(experiment.Config{Node: a.node, Specs: a.cfg.ExperimentSpecs()}, experiment.Deps{
+		Store: a.store, Lease: func() store.LeaseID { return a.lease.ID() }, Report: a.fleetSpinups().Report, Metrics: a.metrics, Log: a.log,
+	})
+}
+
 // startSessions takes the lease, adopts the sessions of an earlier agent, and starts the
 // parts that serve sessions.
 func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
+	a.experiments = a.newExperiments()
+	a.spinups.Arms = a.experiments.Arms
 	p.Start("records of spin-ups", a.spinups.Run)
 	p.Start("cures", func(ctx context.Context) error { return cure.Follow(ctx, a.cfg.DataDir, a.log) })
 	p.Start("the engine", a.engine.Run)
@@ -300,7 +310,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	deps := session.Deps{
 		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.killer, Watcher: watcher, Deadman: dead, Hooks: a.opt.Hook,
 		Lease: a.lease.ID, Cloned: a.lease.Cloned, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Pull: a.pullFor, Networks: a.networks, Warm: warmContainers{a.warmPool}, Log: a.log,
-		Runtime: a.works.Check, PrewarmCgroupAttach: a.prewarmCgroupAttach,
+		Runtime: a.works.Check, Assign: a.experiments.Template, PrewarmCgroupAttach: a.prewarmCgroupAttach,
 	}
 	if a.mover != nil {
 		deps.Mover = a.mover
@@ -343,6 +353,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	}
 	a.replacer = a.newReplacer()
 	p.Start("groups of replicas", a.groups.Run)
+	p.Start("experiments", a.experiments.Run)
 	return nil
 }
 

@@ -28,6 +28,7 @@ import (
 	"holdfast/internal/hosts/kube/node"
 	"holdfast/internal/hosts/protect"
 	"holdfast/internal/hosts/protect/history"
+	"holdfast/internal/hosts/spinup/experiment"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/sessions/drain"
 	"holdfast/internal/sessions/fleet"
@@ -125,6 +126,7 @@ func registered(t *testing.T) *recording {
 	move.RegisterMetrics(r, moveOptions(a))
 	fleet.NewMetrics(r)
 	group.NewMetrics(r)
+	experiment.New(experiment.Config{Specs: []experiment.Spec{{Name: "x"}}}, experiment.Deps{Metrics: r})
 	gateway.NewMetrics(r)
 	if _, err := execnode.New(c, nil, nil, nil, r, log); err != nil {
 		t.Fatal(err)

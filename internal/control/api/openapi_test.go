@@ -57,6 +57,9 @@ func examples() map[string]example {
 		"listReplacements":     {method: "GET", path: "/v1/replacements?limit=3"},
 		"listGroups":           {method: "GET", path: "/v1/groups"},
 		"stopReplacing":        {method: "POST", path: "/v1/groups/db/stop-replacing"},
+		"listExperiments":      {method: "GET", path: "/v1/experiments"},
+		"getExperiment":        {method: "GET", path: "/v1/experiments/next-image"},
+		"stopExperiment":       {method: "POST", path: "/v1/experiments/next-image/stop", body: `{"why":"enough"}`},
 		"listPrefetchImages":   {method: "GET", path: "/v1/prefetch"},
 		"addPrefetchImages":    {method: "POST", path: "/v1/prefetch", body: `{"images":["redis:7"]}`},
 		"removePrefetchImages": {method: "POST", path: "/v1/prefetch/remove", body: `{"images":["redis:7"]}`},
@@ -287,7 +290,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			t.Errorf("%s with the store down: %v", id, err)
 		}
 	}
-	if want := 54; failed != want { // all but exec, which fails in its stream, and those that cannot fail: version, lastUpgrade, openapi, healthz, metrics, listPrefetchImages, spinupsUnderWay
+	if want := 56; failed != want { // all but exec, which fails in its stream, and those that cannot fail: version, lastUpgrade, openapi, healthz, metrics, listPrefetchImages, listExperiments, spinupsUnderWay
 		t.Errorf("%d operations said that the store is down, want %d", failed, want)
 	}
 }

@@ -29,6 +29,7 @@ type Parts struct {
 	// FleetSpinups is nil if the program knows no other hosts.
 	FleetSpinups FleetSpinups
 	UnderWay     UnderWay
+	Experiments  Experiments
 	GC           Collector
 	Protection   func(ctx context.Context) (Protection, error)
 	Doctor       Doctor     // DoctorOff if the doctor is switched off
@@ -48,6 +49,7 @@ func (p Parts) routes() []route {
 		groupRoutes(p.Groups),
 		prefetchRoutes(p.Prefetcher),
 		spinupRoutes(p.Spinups, p.FleetSpinups, p.UnderWay),
+		experimentRoutes(p.Experiments),
 		gcRoutes(p.GC),
 		protectRoutes(p.Protection),
 		doctorRoutes(p.Doctor),

@@ -105,6 +105,7 @@ var filterQuery = []param{
 	{"job", "only of this session or run", ""},
 	{"outcome", "only with this outcome: ok, failed or stopped", ""},
 	{"slow", "only those with a slow phase", false},
+	{"experiment", "only those with an arm of this experiment", ""},
 }
 
 // FleetSpinups answers a question about the spin-ups of all nodes of the fleet.
@@ -269,7 +270,7 @@ func (h spinupHandlers) end(r *http.Request, _ Empty) error { return h.underWay.
 
 // filter reads the parameters of filterQuery.
 func (h spinupHandlers) filter(q url.Values) (spinup.Filter, error) {
-	f := spinup.Filter{Kind: spinup.Kind(q.Get("kind")), Image: q.Get("image"), Job: q.Get("job"), Outcome: spinup.Outcome(q.Get("outcome"))}
+	f := spinup.Filter{Kind: spinup.Kind(q.Get("kind")), Image: q.Get("image"), Job: q.Get("job"), Outcome: spinup.Outcome(q.Get("outcome")), Experiment: q.Get("experiment")}
 	if f.Kind != "" && !slices.Contains(spinup.Kinds(), f.Kind) {
 		return f, badQuery("kind", string(f.Kind), "session, pull, run or other")
 	}

@@ -98,18 +98,7 @@ func TestReplaceGroup(t *testing.T) {
 		}
 	}
 	b.SetGroups(holdfast.Group{Name: "db", Replicas: []holdfast.Replica{{Key: "db-0", State: holdfast.ReplicaServing}, {Key: "db-1", State: holdfast.ReplicaJoining}}})
-	s := httptest.NewServer(api.New(b.Parts(), api.Options{Admin: true}))
-	defer s.Close()
-	t.Setenv("HOLDFAST_URL", s.URL)
-	t.Setenv("HOLDFAST_SOCKET", filepath.Join(t.TempDir(), "none"))
-	run := func(code int, args ...string) (string, string) {
-		t.Helper()
-		var out, errs bytes.Buffer
-		if got := cli.Main(t.Context(), args, nil, &out, &errs, testDeps()); got != code {
-			t.Errorf("%v: exit code %d, want %d: %s", args, got, code, errs.String())
-		}
-		return out.String(), errs.String()
-	}
+	run := runWith(t, b)
 	if out, _ := run(0, "session", "ls"); !strings.Contains(out, "\ndb-0  ready            db") || !strings.Contains(out, "\ndb-1  ready (joining)  db") {
 		t.Errorf("the list:\n%s", out)
 	}
@@ -128,5 +117,23 @@ db-0 → db-2  n1    n1  2.0ms  40.00s  5.00s  1.00s  2.00s  38.00s     2.00s   
 		if _, errs := run(2, append([]string{"session", "replace"}, args...)...); !strings.Contains(errs, "\nhint: ") {
 			t.Errorf("%v: %s", args, errs)
 		}
+	}
+}
+
+// runWith returns a function that runs a command against b, checks its exit code, and returns
+// its output and errors.
+func runWith(t *testing.T, b *apitest.Backend) func(code int, args ...string) (string, string) {
+	t.Helper()
+	s := httptest.NewServer(api.New(b.Parts(), api.Options{Admin: true}))
+	t.Cleanup(s.Close)
+	t.Setenv("HOLDFAST_URL", s.URL)
+	t.Setenv("HOLDFAST_SOCKET", filepath.Join(t.TempDir(), "none"))
+	return func(code int, args ...string) (string, string) {
+		t.Helper()
+		var out, errs bytes.Buffer
+		if got := cli.Main(t.Context(), args, nil, &out, &errs, testDeps()); got != code {
+			t.Errorf("%v: exit code %d, want %d: %s", args, got, code, errs.String())
+		}
+		return out.String(), errs.String()
 	}
 }

@@ -29,8 +29,8 @@ func (a *app) spinupCmd() *cobra.Command {
 
 // spinupFilter are the flags that select records.
 type spinupFilter struct {
-	since, until, kind, image, job string
-	slow, failed                   bool
+	since, until, kind, image, job, experiment string
+	slow, failed                               bool
 }
 
 func (f *spinupFilter) flags(cmd *cobra.Command) {
@@ -40,6 +40,7 @@ func (f *spinupFilter) flags(cmd *cobra.Command) {
 	s.StringVar(&f.kind, "kind", "", "only of this kind: "+strings.Join(kinds(), ", "))
 	s.StringVar(&f.image, "image", "", "only of this image; without a tag: of any tag")
 	s.StringVar(&f.job, "job", "", "only of this session or run")
+	s.StringVar(&f.experiment, "experiment", "", "only those with an arm of this experiment")
 	s.BoolVar(&f.slow, "slow", false, "only those with a slow phase")
 	s.BoolVar(&f.failed, "failed", false, "only those that failed")
 	completeWords(cmd, "kind", kinds()...)
@@ -49,7 +50,7 @@ func kinds() []string { return texts(spinup.Kinds()) }
 
 // filter reads the flags.
 func (f *spinupFilter) filter(cmd *cobra.Command, now time.Time) (spinup.Filter, error) {
-	out := spinup.Filter{Kind: spinup.Kind(f.kind), Image: f.image, Job: f.job}
+	out := spinup.Filter{Kind: spinup.Kind(f.kind), Image: f.image, Job: f.job, Experiment: f.experiment}
 	if f.kind != "" && !slices.Contains(spinup.Kinds(), out.Kind) {
 		return out, usage(cmd, fmt.Errorf("--kind is %q, it must be one of %s", f.kind, strings.Join(kinds(), ", ")))
 	}

@@ -20,6 +20,7 @@ import (
 	"holdfast/internal/hosts/doctor/watch"
 	"holdfast/internal/hosts/gc"
 	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/hosts/spinup/experiment"
 	"holdfast/internal/hosts/spinup/prefetch"
 	"holdfast/internal/sessions/gateway"
 	"holdfast/internal/sessions/preempt"
@@ -49,6 +50,8 @@ type Config struct {
 	Preempt   preempt.Config  `yaml:"preempt"`
 	Moving    Moving          `yaml:"moving"`
 	Templates []Template      `yaml:"templates"`
+	// Experiments are changes that a part of the sessions or nodes tries.
+	Experiments []Experiment `yaml:"experiments"`
 
 	NodeGiven bool `yaml:"-"` // Node is in the configuration, and not only the host's name
 }
@@ -336,6 +339,9 @@ func (c *Config) complete() error {
 	}
 	if c.Fleet.Advertise == "" {
 		c.Fleet.Advertise = c.Fleet.Listen
+	}
+	for i := range c.Experiments {
+		c.Experiments[i].By = cmp.Or(c.Experiments[i].By, experiment.BySession)
 	}
 	for i := range c.Templates {
 		t := &c.Templates[i]

@@ -296,7 +296,8 @@ func TestCohortNamesTheEngine(t *testing.T) {
 		if err != nil || got != by {
 			t.Errorf("%s: %v", by, err)
 		}
-		if name := by.Of(Record{Kind: ForSession, Template: "t", Image: "i", Cohort: c}); name == "" || name == "all" && by != ByAll {
+		q := Question{By: by, Filter: Filter{Experiment: "x"}}
+		if name := q.of(Record{Kind: ForSession, Template: "t", Image: "i", Cohort: c, Arms: map[string]string{"x": "control"}}); name == "" || name == "all" && by != ByAll {
 			t.Errorf("grouped by %s it is in %q", by, name)
 		}
 	}

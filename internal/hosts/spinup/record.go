@@ -78,6 +78,8 @@ type Record struct {
 	Container string    `json:"container,omitempty"` // full id
 	Name      string    `json:"name,omitempty"`      // the container's
 	Cohort    Cohort    `json:"cohort"`
+	// Arms are the arms of the running experiments (holdfast.Arm), by their names.
+	Arms map[string]string `json:"arms,omitempty"`
 	// Collected reports that garbage collection deleted an object during the
 	// spin-up.
 	Collected bool `json:"collected,omitempty"`
@@ -109,6 +111,7 @@ func NewCohort(host string, info engine.Info, unpigz bool) Cohort {
 const (
 	maxWords        = 2048
 	maxRecordLayers = 128 // the most that overlay2 can mount
+	maxArms         = 64
 )
 
 // Bounded returns the record with all external text and lists cut to the size that a
@@ -117,6 +120,9 @@ func (r Record) Bounded() Record {
 	for _, s := range []*string{&r.Image, &r.Digest, &r.Error, &r.Job, &r.Template, &r.Name, &r.Container,
 		&r.Cohort.Host, &r.Cohort.Engine, &r.Cohort.Driver, &r.Cohort.ImageStore, &r.Cohort.Kernel, &r.Cohort.Runtime} {
 		*s = cut(*s)
+	}
+	if len(r.Arms) > maxArms {
+		r.Arms = nil
 	}
 	if r.Pull == nil {
 		return r

@@ -2,6 +2,7 @@ package spinup
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -59,6 +60,8 @@ func (q Question) Check() error {
 		}
 	}
 	switch {
+	case q.By == ByArm && q.Filter.Experiment == "":
+		return errors.New("an arm is that of one experiment: name the experiment")
 	case !q.At.IsZero() && q.By != "" && q.By != ByAll:
 		return fmt.Errorf("records are split by a moment or by %s, not by both", q.By)
 	case q.Against != "" && !q.At.IsZero():
@@ -113,7 +116,7 @@ func ends(records []Record) (oldest, newest time.Time) {
 // groups returns the question's groups in their order.
 func (q Question) groups(records []Record, rules Rules) []Group {
 	if q.At.IsZero() {
-		return Summarize(records, cmp.Or(q.By, ByAll), rules)
+		return Summarize(records, q.of, rules)
 	}
 	return split(records, q.At, rules)
 }

@@ -29,11 +29,13 @@ const (
 	// the container runtime if it is not the engine's default.
 	ByNode    By = "node"
 	ByRuntime By = "runtime"
+	// ByArm groups by the arm of the experiment that the Filter names.
+	ByArm By = "arm"
 )
 
 // Groupings returns all groupings.
 func Groupings() []By {
-	return []By{ByAll, ByKind, ByImage, ByTemplate, ByHost, ByEngine, ByDriver, ByStore, ByKernel, ByUnpigz, ByNode, ByRuntime}
+	return []By{ByAll, ByKind, ByImage, ByTemplate, ByHost, ByEngine, ByDriver, ByStore, ByKernel, ByUnpigz, ByNode, ByRuntime, ByArm}
 }
 
 // ParseBy checks the name of a grouping.
@@ -48,7 +50,15 @@ func ParseBy(s string) (By, error) {
 	return By(s), nil
 }
 
-// Of returns the group of a record.
+// of returns the group of a record.
+func (q Question) of(r Record) string {
+	if q.By == ByArm {
+		return r.Arms[q.Filter.Experiment]
+	}
+	return q.By.Of(r)
+}
+
+// Of returns the group of a record. ByArm depends on a Question.
 func (b By) Of(r Record) string {
 	switch b {
 	case ByKind:
@@ -143,10 +153,10 @@ func wilson(k, n int, z float64) Share {
 
 // Summarize groups records and computes how often each phase was slow by the
 // rules. Intervals are of 95 %. The largest group comes first.
-func Summarize(records []Record, by By, rules Rules) []Group {
+func Summarize(records []Record, group func(Record) string, rules Rules) []Group {
 	members := map[string][]Record{}
 	for _, r := range records {
-		name := by.Of(r)
+		name := group(r)
 		members[name] = append(members[name], r)
 	}
 	var out []Group

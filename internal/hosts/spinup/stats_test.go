@@ -95,7 +95,7 @@ func draw(r *rand.Rand, n int, driver string, median time.Duration, slow float64
 
 func compareDrivers(records []Record) map[Phase]Difference {
 	groups := map[string]Group{}
-	for _, g := range Summarize(records, ByDriver, DefaultRules()) {
+	for _, g := range Summarize(records, ByDriver.Of, DefaultRules()) {
 		groups[g.Name] = g
 	}
 	out := map[Phase]Difference{}
@@ -114,7 +114,7 @@ func TestAUFSAgainstOverlay(t *testing.T) {
 	if d.SlowChange != Better || d.MedianChange != Better || d.Slow.High >= 0 || d.Ratio.High >= 1 {
 		t.Errorf("%+v", d)
 	}
-	groups := Summarize(records, ByDriver, DefaultRules())
+	groups := Summarize(records, ByDriver.Of, DefaultRules())
 	if len(groups) != 2 || groups[0].Count != 600 || groups[0].Name != "aufs" {
 		t.Fatalf("%+v", groups)
 	}
@@ -174,11 +174,11 @@ func TestGroupsCountFailuresAndTheCache(t *testing.T) {
 		{Outcome: OK, Pull: &Pull{Cached: true, Done: true}, Cohort: Cohort{Host: "a"}},
 		{Outcome: OK, Times: map[Phase]holdfast.Millis{Start: holdfast.Millis(time.Second)}, Cohort: Cohort{Host: "b"}},
 	}
-	got := Summarize(records, ByHost, DefaultRules())
+	got := Summarize(records, ByHost.Of, DefaultRules())
 	if fmt.Sprintf("%s %d %d %d %d", got[0].Name, got[0].Count, got[0].Failed, got[0].Cached, len(got[0].Phases)) != "a 2 1 1 0" || got[1].Phases[0].Phase != Start {
 		t.Errorf("%+v", got)
 	}
-	if len(compare(got[0], got[1], 1)) != 0 || len(Summarize(nil, ByAll, DefaultRules())) != 0 {
+	if len(compare(got[0], got[1], 1)) != 0 || len(Summarize(nil, ByAll.Of, DefaultRules())) != 0 {
 		t.Error("something is said of nothing")
 	}
 }

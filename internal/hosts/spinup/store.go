@@ -213,6 +213,7 @@ type Filter struct {
 	Image        string // with its tag or digest, or without for any
 	Job          string
 	Outcome      Outcome
+	Experiment   string // only records with an arm of this experiment
 	Slow         *Rules // only records with a phase that is slow by these rules
 	Limit        int    // the newest n; 0: all
 }
@@ -221,7 +222,7 @@ type Filter struct {
 func (f Filter) Takes(r Record) bool {
 	return !r.Begun.Before(f.Since) && (f.Until.IsZero() || r.Begun.Before(f.Until)) &&
 		(f.Kind == "" || r.Kind == f.Kind) && f.takesImage(r.Image) &&
-		(f.Job == "" || r.Job == f.Job) && (f.Outcome == "" || r.Outcome == f.Outcome) &&
+		(f.Job == "" || r.Job == f.Job) && (f.Experiment == "" || r.Arms[f.Experiment] != "") && (f.Outcome == "" || r.Outcome == f.Outcome) &&
 		(f.Slow == nil || len(f.Slow.Slow(r)) > 0)
 }
 

@@ -56,6 +56,10 @@ type Deps struct {
 	Hooks   hook.Runner          // runs snapshot commands; if nil they fail
 	Metrics *Metrics
 	Spinups Spinups // may be nil
+	// Assign returns the template from which a session boots, given the requested one: an
+	// experiment may replace it by another. It does not block. If it is nil, none is
+	// replaced.
+	Assign func(key holdfast.SessionKey, template string) string
 	// Pull pulls an image, with the host's login for its registry. It returns the figures
 	// of the pull, also of a failed one.
 	Pull func(ctx context.Context, image string) (spinup.Pull, error)
@@ -173,6 +177,9 @@ func New(cfg Config, deps Deps) *Manager {
 	if deps.Deadman == nil {
 		deps.Deadman = noDeadman{}
 	}
+	if deps.Assign == nil {
+		deps.Assign = func(_ holdfast.SessionKey, template string) string { return template }
+	}
 	if deps.Runtime == nil {
 		deps.Runtime = func(string) error { return nil }
 	}
@@ -259,7 +266,7 @@ func (m *Manager) beginLocked(key holdfast.SessionKey, template string) (*entry,
 		return nil, holdfast.WithHint(fmt.Errorf("session %s: %d sessions run on this node: %w", key, m.cfg.Max, holdfast.ErrBusy),
 			"stop one, or raise sessions.max")
 	}
-	t, err := m.template(template)
+	t, err := m.templateFor(key, template)
 	if err != nil {
 		return nil, err
 	}
@@ -315,6 +322,15 @@ func (e *entry) isDead() bool {
 	default:
 		return false
 	}
+}
+
+// templateFor returns the template that a boot of the key uses, given the requested one.
+func (m *Manager) templateFor(key holdfast.SessionKey, requested string) (Template, error) {
+	t, err := m.template(requested)
+	if err != nil {
+		return t, err
+	}
+	return m.template(m.deps.Assign(key, t.Name))
 }
 
 // template returns a template by name; "" is the default one, which is never that of a

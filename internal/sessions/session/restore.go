@@ -198,7 +198,9 @@ func (b *attempt) readSuspendNote() (left holdfast.Suspended, err error) {
 	if left.Lost != "" {
 		return left, errors.New(left.Lost)
 	}
-	if left.Template != b.e.template.Name && !b.e.templateNamed {
+	// The templates of an experiment are one for a request.
+	other := b.e.templateNamed && b.m.deps.Assign(b.e.key, left.Template) != b.e.template.Name
+	if left.Template != b.e.template.Name && !other {
 		t, err := b.m.template(left.Template)
 		if err == nil {
 			err = b.m.deps.Runtime(t.Runtime)

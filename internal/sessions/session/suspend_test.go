@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -85,6 +86,47 @@ func TestSuspendLeavesItToTheNextClaim(t *testing.T) {
 	if err != nil || other.Owner.Template != "web" || other.Owner.Memory != "lost: the image was of template kept" || len(n.notes(t)) != 0 || len(mv.left) != 1 {
 		t.Errorf("%+v, %v", other, err)
 	}
+}
+
+// A session boots from the template that an experiment assigns. A suspended one keeps its
+// memory, and with it its template, until it boots afresh.
+func TestAssignedTemplate(t *testing.T) {
+	fake := newFakeEngine(t)
+	t.Cleanup(fake.close)
+	plain, next := anywhere(t), anywhere(t)
+	plain.SaveMemory, next.SaveMemory, next.Name = true, true, "next"
+	var treated atomic.Bool
+	n := newNode(t, setup{engine: fake, mover: quickly(), cfg: Config{Templates: []Template{plain, next}},
+		assign: func(holdfast.SessionKey, string) string {
+			if treated.Load() {
+				return next.Name
+			}
+			return plain.Name
+		}})
+	start := func(requested, want, memory string) {
+		t.Helper()
+		i, err := n.Start(t.Context(), "a", requested)
+		if err != nil || i.Owner.Template != want || i.Owner.Memory != memory {
+			t.Errorf("from template %q: %+v, %v, want template %s and memory %q", requested, i.Owner, err, want, memory)
+		}
+	}
+	stop := func() {
+		t.Helper()
+		if _, err := n.Stop(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start("", plain.Name, "")
+	if _, err := n.Suspend(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	treated.Store(true)
+	start(plain.Name, plain.Name, "lost: it is a test's") // by the mover, not for another template
+	stop()
+	start(plain.Name, next.Name, "")
+	stop()
+	treated.Store(false)
+	start(next.Name, plain.Name, "")
 }
 
 func TestSuspendThatCannotBe(t *testing.T) {

@@ -41,6 +41,7 @@ type Backend struct {
 	commands   []*detached
 	history    []holdfast.Replacement // the newest first
 	groups     []holdfast.Group
+	stopWhy    string // of an experiment
 	prefetch   []prefetch.Entry
 	spinups    []spinup.Record // likewise
 	underWay   []underway.Entry
@@ -70,7 +71,8 @@ func (b *Backend) Parts() api.Parts {
 	return api.Parts{
 		Version: api.Version{Version: "v1.0.0", Go: "go1.26.0", OS: "linux", Arch: "amd64", Node: b.node(), PID: b.PID},
 		Agent:   b, Sessions: b, Commands: b, Nodes: b, Replacer: b, Groups: groups{b}, Prefetcher: prefetcher{b}, Spinups: spinups{b}, FleetSpinups: b.FleetSpinups, UnderWay: underWay{b},
-		GC: collector{b}, Protection: b.Protection, Doctor: doctorOf{b}, Recordings: recordingsOf{b},
+		Experiments: experiments{b},
+		GC:          collector{b}, Protection: b.Protection, Doctor: doctorOf{b}, Recordings: recordingsOf{b},
 	}
 }
 

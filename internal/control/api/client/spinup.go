@@ -89,6 +89,7 @@ func filterQuery(f spinup.Filter) url.Values {
 	set(q, "image", f.Image)
 	set(q, "job", f.Job)
 	set(q, "outcome", string(f.Outcome))
+	set(q, "experiment", f.Experiment)
 	if f.Slow != nil {
 		q.Set("slow", "true")
 	}

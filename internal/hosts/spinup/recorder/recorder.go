@@ -47,6 +47,9 @@ type Recorder struct {
 	// are set before Run.
 	Collected func(r spinup.Record, slow bool) bool
 	Suspect   func()
+	// Arms returns the arms of a spin-up, nil: there are no experiments. It is set before
+	// Run.
+	Arms func(r spinup.Record) map[string]string
 
 	mu    sync.RWMutex // held for reading while the store is used
 	store *spinup.Store
@@ -71,7 +74,7 @@ func New(o Options) *Recorder {
 
 // Record records a spin-up that has ended. It does not block: Run writes the record.
 func (r *Recorder) Record(s spinup.Record) {
-	s.Collected = r.collected(s)
+	s.Collected, s.Arms = r.collected(s), r.arms(s)
 	s = s.Bounded()
 	r.observe(s)
 	select {
@@ -84,7 +87,7 @@ func (r *Recorder) Record(s spinup.Record) {
 // Add records a spin-up that another process has measured, and returns when it is
 // written. It returns holdfast.ErrBusy while the store is not open.
 func (r *Recorder) Add(s spinup.Record) error {
-	s.Collected = r.collected(s)
+	s.Collected, s.Arms = r.collected(s), r.arms(s)
 	if err := r.with(func(store *spinup.Store) error { return store.Append(s) }); err != nil {
 		return err
 	}
@@ -94,6 +97,13 @@ func (r *Recorder) Add(s spinup.Record) error {
 
 func (r *Recorder) collected(s spinup.Record) bool {
 	return r.Collected != nil && r.Collected(s, len(r.o.Slow.Slow(s)) > 0)
+}
+
+func (r *Recorder) arms(s spinup.Record) map[string]string {
+	if r.Arms == nil {
+		return nil
+	}
+	return r.Arms(s)
 }
 
 // observe counts, remembers and logs a spin-up.
