@@ -67,6 +67,11 @@ type Engine interface {
 	// Inspect returns all fields of one container, by id or name.
 	Inspect(ctx context.Context, id string) (Container, error)
 
+	// Stopped reports whether the engine has signalled a container that has ended: for a
+	// client, or because the engine itself ends, as Docker does. A kill of the container's
+	// processes by other means is none. It knows the recent past only.
+	Stopped(ctx context.Context, id string) (bool, error)
+
 	// List returns the containers that carry all the labels (a value of ""
 	// matches any), running or not, oldest first. It fills ID, Name, Image,
 	// Labels, State and Created only.

@@ -158,21 +158,34 @@ func (b *attempt) open(ctx context.Context) (engine.Container, error) {
 func (b *attempt) exit(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, exitTimeout)
 	defer cancel()
-	away := false
+	away, silent := false, true // an engine that starts accepts connections before it answers
 	for {
 		c, err := b.m.deps.Engine.Inspect(ctx, b.container)
 		if err == nil && !c.Running() {
-			return exited(c, " before it was ready")
+			return b.whyEnded(ctx, c, " before it was ready")
 		}
-		away = away || errors.Is(err, holdfast.ErrEngine)
+		away, silent = away || errors.Is(err, holdfast.ErrEngine), silent && err != nil
 		if !sleep(ctx, firstPause) {
 			break
 		}
 	}
-	if away {
+	if away || silent {
 		return fmt.Errorf("%w: %w", engine.ErrInterrupted, errDied)
 	}
 	return errDied
+}
+
+// whyEnded is exited, and engine.ErrInterrupted for a container that the engine has stopped, as
+// Docker does before it ends.
+func (b *attempt) whyEnded(ctx context.Context, c engine.Container, when string) error {
+	err := exited(c, when)
+	ctx, cancel := context.WithTimeout(ctx, exitTimeout)
+	defer cancel()
+	stopped, unknown := b.m.deps.Engine.Stopped(ctx, c.ID)
+	if stopped || errors.Is(unknown, holdfast.ErrEngine) {
+		return fmt.Errorf("%w: %w", engine.ErrInterrupted, err)
+	}
+	return err
 }
 
 // exited returns the error of a container that ended. when is a clause.

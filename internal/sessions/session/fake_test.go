@@ -241,6 +241,9 @@ func (f *fakeEngine) Inspect(ctx context.Context, id string) (engine.Container, 
 	return c.Container, answer
 }
 
+// Stopped is false: the fake's containers end by themselves.
+func (f *fakeEngine) Stopped(context.Context, string) (bool, error) { return false, nil }
+
 func (f *fakeEngine) List(ctx context.Context, _ map[string]string) ([]engine.Container, error) {
 	answer, err := f.enter(ctx, "list")
 	if err != nil {

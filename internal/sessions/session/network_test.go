@@ -304,12 +304,17 @@ func TestNetworkIsLostDuringABoot(t *testing.T) {
 // interrupter is an engine that once interrupts a boot.
 type interrupter struct {
 	engine.Engine
-	start, away atomic.Bool // the start fails; or the container ends, and the engine is away
-	until       atomic.Int64
+	start   atomic.Bool // the start fails
+	away    atomic.Bool // the container ends, and the engine is away
+	starts  atomic.Bool // the container ends, and the engine accepts connections, and does not answer yet
+	signals atomic.Bool // the engine ends the container, and still answers
+	until   atomic.Int64
+	done    atomic.Int32 // interruptions
 }
 
 func (i *interrupter) Start(ctx context.Context, id string) error {
 	if i.start.CompareAndSwap(true, false) {
+		i.done.Add(1)
 		return fmt.Errorf("start: %w", engine.ErrInterrupted)
 	}
 	return i.Engine.Start(ctx, id)
@@ -317,10 +322,20 @@ func (i *interrupter) Start(ctx context.Context, id string) error {
 
 func (i *interrupter) Inspect(ctx context.Context, id string) (engine.Container, error) {
 	if time.Now().UnixNano() < i.until.Load() {
+		if i.starts.Load() {
+			<-ctx.Done()
+			return engine.Container{}, ctx.Err()
+		}
 		return engine.Container{}, fmt.Errorf("inspect: %w", holdfast.ErrEngine)
 	}
 	c, err := i.Engine.Inspect(ctx, id)
-	if c.Running() && i.away.CompareAndSwap(true, false) {
+	switch {
+	case !c.Running():
+	case i.signals.CompareAndSwap(true, false):
+		i.done.Add(1)
+		err = i.Engine.Kill(ctx, id)
+	case i.away.CompareAndSwap(true, false), i.starts.Load() && i.until.Load() == 0:
+		i.done.Add(1)
 		i.until.Store(time.Now().Add(exitTimeout + time.Second).UnixNano())
 		err = i.Engine.Kill(ctx, id)
 	}
@@ -331,13 +346,15 @@ func (i *interrupter) Inspect(ctx context.Context, id string) (engine.Container,
 func TestEngineInterruptsABoot(t *testing.T) {
 	e := &interrupter{Engine: openEngine(t)}
 	n := newNode(t, setup{engine: e})
-	for key, how := range map[holdfast.SessionKey]*atomic.Bool{"start": &e.start, "away": &e.away} {
+	for key, how := range map[holdfast.SessionKey]*atomic.Bool{"start": &e.start, "away": &e.away, "starts": &e.starts, "signals": &e.signals} {
+		e.until.Store(0)
 		how.Store(true)
-		if err := answers(n.serve(t, key)); err != nil || how.Load() {
+		if err := answers(n.serve(t, key)); err != nil || e.done.Swap(0) != 1 {
 			t.Errorf("%s: %v", key, err)
 		}
+		how.Store(false)
 	}
-	if got := n.containers(t); len(got) != 2 {
+	if got := n.containers(t); len(got) != 4 {
 		t.Errorf("%d containers", len(got))
 	}
 }

@@ -45,9 +45,9 @@ func (b *attempt) runStep(ctx context.Context) error {
 	if code != 0 {
 		c, err := b.inspect(ctx)
 		if err != nil {
-			c.ExitCode = code // nothing else is known about it
+			c.ID, c.ExitCode = b.container, code // nothing else is known about it
 		}
-		return exited(c, "")
+		return b.whyEnded(ctx, c, "")
 	}
 	return b.discardContainer(ctx)
 }

@@ -124,6 +124,9 @@ func (b *attempt) useWarm(ctx context.Context) (done bool, err error) {
 		return b.spinup.Time(spinup.Start, func() error {
 			b.setHostname()
 			sent, err = w.Assign(ctx, b.e.template.identity(b.owner), b.e.template.claimMounts(b.owner))
+			if sent && err != nil && b.target.Init().Exited() {
+				err = b.exit(ctx)
+			}
 			return err
 		})
 	})

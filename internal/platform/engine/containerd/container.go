@@ -230,6 +230,9 @@ func (e *Engine) Wait(ctx context.Context, id string) (int, error) {
 	return code, nil
 }
 
+// Stopped always returns false: containerd signals no container when it ends.
+func (e *Engine) Stopped(context.Context, string) (bool, error) { return false, nil }
+
 // Kill sends SIGKILL through the engine and returns when the container is dead. Its
 // restart policy does not restart it.
 func (e *Engine) Kill(ctx context.Context, id string) error {

@@ -2,6 +2,8 @@ package docker
 
 import (
 	"context"
+	"errors"
+	"io"
 	"iter"
 	"maps"
 	"net/http"
@@ -38,6 +40,26 @@ func (e *Engine) Watch(ctx context.Context, o engine.WatchOptions) iter.Seq[engi
 			return yield(ev)
 		}
 		engine.Resubscribe(ctx, func() (subscribed, more bool) { return e.subscribe(ctx, filters, since, told) })
+	}
+}
+
+// Stopped reports whether the engine's last 256 events have a signal to the container. An
+// engine that ends sends one before it stops the container (moby, daemon/daemon.go
+// shutdownContainer).
+func (e *Engine) Stopped(ctx context.Context, id string) (bool, error) {
+	stream, answered, unsubscribe := e.open(ctx, client.EventsListOptions{
+		Since: "0", Until: stampOf(time.Now()),
+		Filters: client.Filters{}.Add("container", id).Add("event", string(events.ActionKill)),
+	})
+	defer unsubscribe()
+	select {
+	case <-stream.Messages:
+		return true, nil
+	case err := <-stream.Err: // io.EOF at the end of the past
+		if answered && errors.Is(err, io.EOF) {
+			return false, nil
+		}
+		return false, e.fail(ctx, err, "read the events of container %s", id)
 	}
 }
 

@@ -228,6 +228,18 @@ func (s *suite) kill(t *testing.T) {
 	if err := s.Engine.Kill(s.context(t), id); err != nil {
 		t.Errorf("kill of a dead container: %v", err)
 	}
+	other := s.start(t, s.spec("sh", "-c", "exit 143"))
+	s.waitExit(t, other)
+	info, err := s.Engine.Info(s.context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	signals := info.Name == "docker" // see Stopped
+	for id, want := range map[string]bool{id: signals, other: false} {
+		if got, err := s.Engine.Stopped(s.context(t), id); err != nil || got != want {
+			t.Errorf("stopped by the engine: %v, %v, want %v", got, err, want)
+		}
+	}
 }
 
 func (s *suite) remove(t *testing.T) {
