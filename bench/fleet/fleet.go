@@ -304,16 +304,21 @@ func (x *experiment) run(ctx context.Context) (Report, error) {
 		return Report{}, err
 	}
 	began := now()
-	events, err := x.happen(ctx, life, l)
-	if err != nil {
-		return Report{}, err
-	}
+	events, unfinished := x.happen(ctx, life, l)
 	ended := now()
 	end()
 	l.wait()
 	x.say("ending")
-	if err := x.stopNodes(); err != nil {
-		return Report{}, err
+	stopErr := x.stopNodes()
+	if unfinished != nil { // what was seen until then is judged
+		verdict, _, err := x.judge(context.WithoutCancel(ctx))
+		if err == nil {
+			x.say("until the failure: %v", verdict)
+		}
+		return Report{}, errors.Join(unfinished, stopErr, err)
+	}
+	if stopErr != nil {
+		return Report{}, stopErr
 	}
 	verdict, changes, err := x.judge(ctx)
 	if err != nil {
