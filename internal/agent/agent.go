@@ -48,6 +48,7 @@ import (
 	"holdfast/internal/sessions/move"
 	"holdfast/internal/sessions/pool/container"
 	"holdfast/internal/sessions/pool/network"
+	"holdfast/internal/sessions/pool/switched"
 	"holdfast/internal/sessions/preempt"
 	"holdfast/internal/sessions/replace"
 	"holdfast/internal/sessions/runtimes"
@@ -140,6 +141,7 @@ type Agent struct {
 	health     *health
 	serving    atomic.Bool // requests of other nodes are answered
 	networks   *network.Pool
+	own        *ownNetworks // nil: the engine has no bridge of Holdfast's
 	warmPool   *container.Pool
 	sessions   *session.Manager
 	commands   *execnode.Node
@@ -260,7 +262,7 @@ func (a *Agent) newSpinups(info engine.Info) *recorder.Host {
 	return recorder.NewHost(recorder.HostOptions{
 		Options: recorder.Options{File: filepath.Join(a.cfg.DataDir, spinup.FileName), Config: a.cfg.Spinup, Metrics: a.metrics, Log: a.log},
 		Node:    string(a.node), RunDir: a.cfg.RunDir, Engine: a.engine, Info: info,
-		Own: []string{session.LabelSession, session.LabelWarm, network.Label, spinup.LabelJob, engine.LabelTrial},
+		Own: []string{session.LabelSession, session.LabelWarm, network.Label, switched.Label, spinup.LabelJob, engine.LabelTrial},
 	})
 }
 
@@ -294,7 +296,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	a.health = &health{engine: a.engine, works: a.works, log: a.log}
 	a.metrics.MustRegister(upkeepMetric(a.engine))
 	p.Start("health", a.health.Run)
-	a.networks, a.warmPool = a.newNetworks(dead), a.newWarmPool(dead)
+	a.networks, a.own, a.warmPool = a.newNetworks(dead), a.newOwnNetworks(), a.newWarmPool(dead)
 	a.mover, a.pulls = a.newMover(), a.newPuller()
 	p.Start("runtimes", a.works.Run)
 	deps := session.Deps{
@@ -304,6 +306,9 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	}
 	if a.mover != nil {
 		deps.Mover = a.mover
+	}
+	if a.own != nil {
+		deps.OwnNetworks = a.own
 	}
 	a.sessions = session.New(session.Config{
 		Node: a.node, Store: a.storeID, Templates: a.templates(),
@@ -336,6 +341,9 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 		p.Start("suspended sessions", a.mover.Run)
 	}
 	p.Start("ready networks", a.networks.Run)
+	if a.own != nil {
+		p.Start("networks of sessions", a.own.Run)
+	}
 	p.Start("warm containers", a.warmPool.Run)
 	if a.peers != nil {
 		a.fleet = a.newFleet()
@@ -471,7 +479,7 @@ func (a *Agent) self() holdfast.Node {
 		Sessions: sessions, Max: a.cfg.Sessions.Max, Boots: boots, Slots: a.cfg.Sessions.Boots,
 		Since: a.since.UTC(), SeenAt: time.Now().UTC(),
 	}
-	n.Networks, _, n.NetworksKept = a.networks.Counts()
+	n.Networks, n.NetworksKept = a.readyNetworks()
 	for _, c := range a.warmPool.Counts() {
 		n.Warm, n.WarmWanted = n.Warm+c.Ready, n.WarmWanted+c.Want
 	}

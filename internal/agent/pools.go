@@ -8,11 +8,13 @@ import (
 	"slices"
 	"time"
 
+	"holdfast/internal/agent/process"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/hostload"
 	"holdfast/internal/sessions/pool/container"
 	"holdfast/internal/sessions/pool/network"
+	"holdfast/internal/sessions/pool/switched"
 	"holdfast/internal/sessions/session"
 )
 
@@ -28,12 +30,12 @@ func (a *Agent) prewarmCgroupAttach(done <-chan struct{}) {
 	}
 }
 
-// newNetworks returns the pool of ready networks. It holds none if no template joins one.
-// It creates none while the node refuses new sessions, and none during the boot of a
+// newNetworks returns the pool of ready networks. It holds none if no template joins one, or
+// if sessions get networks of Holdfast's own. It creates none while the node refuses new sessions, and none during the boot of a
 // session.
 func (a *Agent) newNetworks(dead session.Deadman) *network.Pool {
 	size, e := 0, a.engine
-	if slices.ContainsFunc(a.cfg.SessionTemplates(), func(t session.Template) bool { return t.Pooled }) {
+	if a.joins() && !a.cfg.Engine.OwnNetwork {
 		size, e = a.cfg.Sessions.Networks, a.works.Observe(a.engine)
 	}
 	return network.New(network.Config{Node: a.node, Store: a.storeID, Size: size}, network.Deps{
@@ -42,6 +44,50 @@ func (a *Agent) newNetworks(dead session.Deadman) *network.Pool {
 		Busy:    func() bool { return a.sessions.Booting() > 0 },
 		Metrics: network.NewMetrics(a.metrics), Log: a.log,
 	})
+}
+
+// joins reports whether a template's sessions join a ready network.
+func (a *Agent) joins() bool {
+	return slices.ContainsFunc(a.cfg.SessionTemplates(), func(t session.Template) bool { return t.Pooled })
+}
+
+// ownNetworks adapts the pool to sessions.
+type ownNetworks struct{ *switched.Pool }
+
+func (o ownNetworks) Take(hostname string) (session.OwnNetwork, bool) {
+	j, ok := o.Pool.Take(hostname)
+	return session.OwnNetwork(j), ok
+}
+
+// newOwnNetworks returns the pool of networks on Holdfast's bridge beside Docker, with the
+// same rules; nil if there is no such bridge. It makes none unless the configuration says
+// so.
+func (a *Agent) newOwnNetworks() *ownNetworks {
+	e, ok := a.engine.(*process.Docker)
+	if !ok {
+		return nil
+	}
+	c := switched.Config{Node: a.node, Store: a.storeID, Dir: filepath.Join(a.cfg.RunDir, "networks")}
+	if a.joins() && a.cfg.Engine.OwnNetwork {
+		c.Holders, c.Ready = a.cfg.Sessions.Boots, a.cfg.Sessions.Networks
+	}
+	return &ownNetworks{switched.New(c, switched.Deps{
+		Engine: a.engine, Opener: a.opener, Net: e.OwnNet(),
+		Wanted:  func() bool { return !a.sessions.Draining() },
+		Busy:    func() bool { return a.sessions.Booting() > 0 },
+		Metrics: switched.NewMetrics(a.metrics), Log: a.log,
+	})}
+}
+
+// readyNetworks returns how many networks are ready for sessions, and how many are kept
+// ready.
+func (a *Agent) readyNetworks() (ready, kept int) {
+	ready, _, kept = a.networks.Counts()
+	if a.own != nil {
+		c := a.own.Counts()
+		ready, kept = ready+c.Ready, kept+c.Target
+	}
+	return ready, kept
 }
 
 // newWarmPool returns the pool of warm containers, with the same rules. It starts after the
@@ -125,7 +171,11 @@ const endLimit = 2 * time.Second
 func (a *Agent) endPools(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, endLimit)
 	defer cancel()
-	if err := errors.Join(a.warmPool.End(ctx), a.networks.End(ctx)); err != nil {
+	err := errors.Join(a.warmPool.End(ctx), a.networks.End(ctx))
+	if a.own != nil {
+		err = errors.Join(err, a.own.End(ctx))
+	}
+	if err != nil {
 		a.log.Debug("removing what was kept ready", "err", err)
 	}
 }

@@ -17,8 +17,9 @@ import (
 // Namespace is a network namespace that is connected to the bridge. Its processes keep
 // it, and File does until it is closed.
 type Namespace struct {
-	Addr netip.Addr
-	File *os.File // of nsfs
+	Addr  netip.Addr
+	File  *os.File // of nsfs
+	Index int      // of the host's device
 }
 
 // maxTries is how many addresses NewNamespace tries. With one try in two on a taken
@@ -35,10 +36,27 @@ func (n *Net) NewNamespace() (*Namespace, error) {
 		return nil, fmt.Errorf("make a network namespace: %w", err)
 	}
 	addr, err := n.connectNew(netns.NsHandle(file.Fd()))
+	index := 0
+	if err == nil {
+		index, err = n.Index(addr)
+	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("connect a network namespace to bridge %s: %w", n.bridge, err), file.Close())
 	}
-	return &Namespace{Addr: addr, File: file}, nil
+	return &Namespace{Addr: addr, File: file, Index: index}, nil
+}
+
+// Index returns the index of the host's device of an address; 0 if no namespace has it.
+// The kernel gives no index twice.
+func (n *Net) Index(addr netip.Addr) (int, error) {
+	link, err := netlink.LinkByName(deviceOf(addr))
+	if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("find the device of %v: %w", addr, err)
+	}
+	return link.Attrs().Index, nil
 }
 
 // connectNew connects a new namespace to the bridge.
@@ -57,10 +75,16 @@ func (n *Net) connectNew(target netns.NsHandle) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("%v: %w", n.subnet, ErrFull)
 }
 
-// Disconnect removes the host's device of a namespace that NewNamespace has made, and
-// with it the one inside. A device that is gone is no error.
-func (n *Net) Disconnect(addr netip.Addr) error {
-	if err := removeDevice(deviceOf(addr)); err != nil {
+// Disconnect removes the host's device of a namespace, and with it the one inside, if the
+// address still has the device of that index. A device that is gone is no error.
+func (n *Net) Disconnect(addr netip.Addr, index int) error {
+	now, err := n.Index(addr)
+	if err != nil || now != index || index == 0 {
+		return err
+	}
+	// By index: the name may have become another namespace's.
+	err = netlink.LinkDel(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: index}})
+	if err != nil && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("remove the device of %v: %w", addr, err)
 	}
 	return nil
