@@ -34,8 +34,8 @@ const (
 // Docker is a Docker engine beside a bridge of Holdfast's. Its Run maintains the bridge.
 type Docker struct {
 	*docker.Engine
-	net  *vethnet.Net
-	cfg  vethnet.Config
+	net *vethnet.Net
+	cfg vethnet.Config
 
 	mu       sync.Mutex
 	err      error

@@ -77,7 +77,8 @@ type Pool struct {
 	wake tasks.Signal // there may be work
 
 	mu       sync.Mutex
-	closed   bool // Run is not active
+	closed   bool            // Run is not active
+	holders  map[string]bool // ids, free or not
 	free     []*hold
 	ready    []*vethnet.Namespace
 	used     map[netip.Addr]*network
@@ -118,7 +119,7 @@ func New(cfg Config, deps Deps) *Pool {
 	if deps.Wanted == nil {
 		deps.Wanted = func() bool { return true }
 	}
-	p := &Pool{cfg: cfg, deps: deps, log: deps.Log, wake: tasks.NewSignal(), closed: true, used: map[netip.Addr]*network{},
+	p := &Pool{cfg: cfg, deps: deps, log: deps.Log, wake: tasks.NewSignal(), closed: true, used: map[netip.Addr]*network{}, holders: map[string]bool{},
 		idleNode: pool.Idle{Busy: deps.Busy}, with: pool.Containers{Engine: deps.Engine, Opener: deps.Opener}}
 	deps.Metrics.watch(p)
 	return p
@@ -345,21 +346,9 @@ type Counts struct{ Ready, Used, Target, Holders, Free int }
 func (p *Pool) Counts() Counts {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c := Counts{Ready: len(p.ready), Used: len(p.used), Free: len(p.free)}
+	c := Counts{Ready: len(p.ready), Used: len(p.used), Holders: len(p.holders), Free: len(p.free)}
 	if p.cfg.Holders > 0 {
 		c.Target = p.cfg.Ready
 	}
-	c.Holders = p.holdersLocked()
 	return c
-}
-
-// holdersLocked counts the holders, free or not.
-func (p *Pool) holdersLocked() int {
-	n := len(p.free)
-	for _, u := range p.used {
-		if u.hold != nil {
-			n++
-		}
-	}
-	return n
 }

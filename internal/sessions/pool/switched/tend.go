@@ -56,6 +56,7 @@ func (p *Pool) endHolder(h *hold) {
 	h.end()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	delete(p.holders, id)
 	p.removals = append(p.removals, id)
 }
 
@@ -65,6 +66,7 @@ func (p *Pool) endDeadLocked() {
 		if !h.target.Init().Exited() {
 			return false
 		}
+		delete(p.holders, h.target.ID)
 		p.removals = append(p.removals, h.target.ID)
 		h.end()
 		return true
@@ -118,8 +120,8 @@ func (p *Pool) lacksHolder(idle bool) bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	have := p.holdersLocked()
-	return have < p.cfg.Holders && (idle || 2*have < p.cfg.Holders)
+	n := len(p.holders)
+	return n < p.cfg.Holders && (idle || 2*n < p.cfg.Holders)
 }
 
 func (p *Pool) lacksNetwork() bool {
@@ -128,7 +130,7 @@ func (p *Pool) lacksNetwork() bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.holdersLocked() > 0 && len(p.ready) < p.cfg.Ready
+	return len(p.holders) > 0 && len(p.ready) < p.cfg.Ready
 }
 
 // pending reports whether there is work that waits for an idle node.
@@ -151,6 +153,9 @@ func (p *Pool) addHolder(ctx context.Context) bool {
 	h, id, err := p.makeHolder(ctx)
 	if err == nil {
 		p.making.Succeeded()
+		p.mu.Lock()
+		p.holders[id] = true
+		p.mu.Unlock()
 		p.release(h)
 		return true
 	}
@@ -210,13 +215,7 @@ func (p *Pool) sweep(ctx context.Context) {
 }
 
 func (p *Pool) knownLocked(c engine.Container) bool {
-	is := func(h *hold) bool { return h != nil && h.target.ID == c.ID }
-	for _, n := range p.used {
-		if is(n.hold) {
-			return true
-		}
-	}
-	return slices.ContainsFunc(p.free, is) || slices.Contains(p.removals, c.ID)
+	return p.holders[c.ID] || slices.Contains(p.removals, c.ID)
 }
 
 // droppedAge is how long the kernel has to remove the device of a network whose processes
