@@ -108,7 +108,7 @@ func agentKilledInTheMiddleOfBoots(t *testing.T, pool string) {
 
 func TestAgentKilledInTheMiddleOfStops(t *testing.T) {
 	labtest.NeedLong(t, "TestAgentKilledInTheMiddleOfADrain kills an agent while sessions end")
-	eachPool(t, pooled, agentKilledInTheMiddleOfStops)
+	eachPool(t, own, agentKilledInTheMiddleOfStops)
 }
 
 func agentKilledInTheMiddleOfStops(t *testing.T, pool string) {
