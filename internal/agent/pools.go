@@ -35,7 +35,7 @@ func (a *Agent) prewarmCgroupAttach(done <-chan struct{}) {
 // session.
 func (a *Agent) newNetworks(dead session.Deadman) *network.Pool {
 	size, e := 0, a.engine
-	if a.joins() && !a.cfg.Engine.OwnNetwork {
+	if a.joins() && !a.cfg.Engine.OwnBridge() {
 		size, e = a.cfg.Sessions.Networks, a.works.Observe(a.engine)
 	}
 	return network.New(network.Config{Node: a.node, Store: a.storeID, Size: size}, network.Deps{
@@ -68,7 +68,7 @@ func (a *Agent) newOwnNetworks() *ownNetworks {
 		return nil
 	}
 	c := switched.Config{Node: a.node, Store: a.storeID, Dir: filepath.Join(a.cfg.RunDir, "networks")}
-	if a.joins() && a.cfg.Engine.OwnNetwork {
+	if a.joins() && a.cfg.Engine.OwnBridge() {
 		c.Holders, c.Ready = a.cfg.Sessions.Boots, a.cfg.Sessions.Networks
 	}
 	return &ownNetworks{switched.New(c, switched.Deps{
