@@ -18,6 +18,7 @@ import (
 	"holdfast"
 	"holdfast/internal/agent/execnode"
 	"holdfast/internal/agent/handoff"
+	"holdfast/internal/agent/netnode"
 	"holdfast/internal/agent/process"
 	"holdfast/internal/agent/sessionnode"
 	"holdfast/internal/control/api"
@@ -141,7 +142,7 @@ type Agent struct {
 	health     *health
 	serving    atomic.Bool // requests of other nodes are answered
 	networks   *network.Pool
-	own        *ownNetworks // nil: the engine has no bridge of Holdfast's
+	own        netnode.Networks
 	warmPool   *container.Pool
 	sessions   *session.Manager
 	commands   *execnode.Node
@@ -301,14 +302,11 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	p.Start("runtimes", a.works.Run)
 	deps := session.Deps{
 		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.killer, Watcher: watcher, Deadman: dead, Hooks: a.opt.Hook,
-		Lease: a.lease.ID, Cloned: a.lease.Cloned, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Pull: a.pullFor, Networks: a.networks, Warm: warmContainers{a.warmPool}, Log: a.log,
+		Lease: a.lease.ID, Cloned: a.lease.Cloned, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Pull: a.pullFor, Networks: a.networks, OwnNetworks: a.own, Warm: warmContainers{a.warmPool}, Log: a.log,
 		Runtime: a.works.Check, PrewarmCgroupAttach: a.prewarmCgroupAttach,
 	}
 	if a.mover != nil {
 		deps.Mover = a.mover
-	}
-	if a.own != nil {
-		deps.OwnNetworks = a.own
 	}
 	a.sessions = session.New(session.Config{
 		Node: a.node, Store: a.storeID, Templates: a.templates(),
@@ -341,9 +339,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 		p.Start("suspended sessions", a.mover.Run)
 	}
 	p.Start("ready networks", a.networks.Run)
-	if a.own != nil {
-		p.Start("networks of sessions", a.own.Run)
-	}
+	p.Start("networks of sessions", a.own.Run)
 	p.Start("warm containers", a.warmPool.Run)
 	if a.peers != nil {
 		a.fleet = a.newFleet()
@@ -479,7 +475,9 @@ func (a *Agent) self() holdfast.Node {
 		Sessions: sessions, Max: a.cfg.Sessions.Max, Boots: boots, Slots: a.cfg.Sessions.Boots,
 		Since: a.since.UTC(), SeenAt: time.Now().UTC(),
 	}
-	n.Networks, n.NetworksKept = a.readyNetworks()
+	n.Networks, _, n.NetworksKept = a.networks.Counts()
+	ready, kept := a.own.Counts()
+	n.Networks, n.NetworksKept = n.Networks+ready, n.NetworksKept+kept
 	for _, c := range a.warmPool.Counts() {
 		n.Warm, n.WarmWanted = n.Warm+c.Ready, n.WarmWanted+c.Want
 	}

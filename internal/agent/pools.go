@@ -5,16 +5,14 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
-	"slices"
 	"time"
 
-	"holdfast/internal/agent/process"
+	"holdfast/internal/agent/netnode"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/hostload"
 	"holdfast/internal/sessions/pool/container"
 	"holdfast/internal/sessions/pool/network"
-	"holdfast/internal/sessions/pool/switched"
 	"holdfast/internal/sessions/session"
 )
 
@@ -35,7 +33,7 @@ func (a *Agent) prewarmCgroupAttach(done <-chan struct{}) {
 // session.
 func (a *Agent) newNetworks(dead session.Deadman) *network.Pool {
 	size, e := 0, a.engine
-	if a.joins() && !a.cfg.Engine.OwnBridge() {
+	if a.cfg.Joins() && !a.cfg.Engine.OwnBridge() {
 		size, e = a.cfg.Sessions.Networks, a.works.Observe(a.engine)
 	}
 	return network.New(network.Config{Node: a.node, Store: a.storeID, Size: size}, network.Deps{
@@ -46,48 +44,14 @@ func (a *Agent) newNetworks(dead session.Deadman) *network.Pool {
 	})
 }
 
-// joins reports whether a template's sessions join a ready network.
-func (a *Agent) joins() bool {
-	return slices.ContainsFunc(a.cfg.SessionTemplates(), func(t session.Template) bool { return t.Pooled })
-}
-
-// ownNetworks adapts the pool to sessions.
-type ownNetworks struct{ *switched.Pool }
-
-func (o ownNetworks) Take(hostname string) (session.OwnNetwork, bool) {
-	j, ok := o.Pool.Take(hostname)
-	return session.OwnNetwork(j), ok
-}
-
-// newOwnNetworks returns the pool of networks on Holdfast's bridge beside Docker, with the
-// same rules; nil if there is no such bridge. It makes none unless the configuration says
-// so.
-func (a *Agent) newOwnNetworks() *ownNetworks {
-	e, ok := a.engine.(*process.Docker)
-	if !ok {
-		return nil
-	}
-	c := switched.Config{Node: a.node, Store: a.storeID, Dir: filepath.Join(a.cfg.RunDir, "networks")}
-	if a.joins() && a.cfg.Engine.OwnBridge() {
-		c.Holders, c.Ready = a.cfg.Sessions.Boots, a.cfg.Sessions.Networks
-	}
-	return &ownNetworks{switched.New(c, switched.Deps{
-		Engine: a.engine, Opener: a.opener, Net: e.OwnNet(),
+// newOwnNetworks returns the networks on Holdfast's bridge, with the same rules.
+func (a *Agent) newOwnNetworks() netnode.Networks {
+	return netnode.New(netnode.Node{
+		ID: a.node, Store: a.storeID, Config: a.cfg, Engine: a.engine, Opener: a.opener,
 		Wanted:  func() bool { return !a.sessions.Draining() },
 		Busy:    func() bool { return a.sessions.Booting() > 0 },
-		Metrics: switched.NewMetrics(a.metrics), Log: a.log,
-	})}
-}
-
-// readyNetworks returns how many networks are ready for sessions, and how many are kept
-// ready.
-func (a *Agent) readyNetworks() (ready, kept int) {
-	ready, _, kept = a.networks.Counts()
-	if a.own != nil {
-		c := a.own.Counts()
-		ready, kept = ready+c.Ready, kept+c.Target
-	}
-	return ready, kept
+		Metrics: a.metrics, Log: a.log,
+	})
 }
 
 // newWarmPool returns the pool of warm containers, with the same rules. It starts after the
@@ -171,11 +135,7 @@ const endLimit = 2 * time.Second
 func (a *Agent) endPools(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, endLimit)
 	defer cancel()
-	err := errors.Join(a.warmPool.End(ctx), a.networks.End(ctx))
-	if a.own != nil {
-		err = errors.Join(err, a.own.End(ctx))
-	}
-	if err != nil {
+	if err := errors.Join(a.warmPool.End(ctx), a.networks.End(ctx), a.own.End(ctx)); err != nil {
 		a.log.Debug("removing what was kept ready", "err", err)
 	}
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -82,7 +83,9 @@ func (h *host) poolFull() {
 	case pooled:
 		metric, want = "holdfast_networks_ready", "4" // the default
 	case own:
-		poll.Until(h.t, "the holders are ready", func() bool { return h.metric("holdfast_network_holders_free") == "8" }) // the default
+		poll.Until(h.t, "the holders are ready", func() bool {
+			return h.metric("holdfast_network_holders_free") == fmt.Sprint(cmp.Or(h.boots, 8)) // the default
+		})
 		metric, want = "holdfast_own_networks_ready", "4"
 	case warm:
 	default:

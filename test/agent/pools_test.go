@@ -118,13 +118,13 @@ func TestReadyNetworksOverLives(t *testing.T) {
 	}
 }
 
-// Networks of Holdfast's over a boot, a crash, an upgrade by restart, a drain and the agent's
-// end. Nothing is left on the host: no device, no bridge, no running holder.
+// Networks of Holdfast's over a boot, crashes, a restart, a drain and the agent's end. Nothing is left on the host: no device, no bridge, no running holder.
 func TestOwnNetworksOverLives(t *testing.T) {
 	if labtest.OnContainerd() {
 		t.Skip("there all networks are Holdfast's")
 	}
-	h := newPoolHost(t, own)
+	h := newHost(t, "sessions: {boots: 2}\n"+poolTemplate(own))
+	h.pool, h.boots = own, 2
 	h.start()
 	h.open("alice")
 	address := h.inspect("alice").Addresses[0]
@@ -165,7 +165,19 @@ func TestOwnNetworksOverLives(t *testing.T) {
 	if list := h.networks(); slices.ContainsFunc(list, engine.Container.Running) {
 		t.Errorf("%v run after the agent's end", list)
 	}
-	poll.Until(t, "the bridge is gone", func() bool { _, err := net.InterfaceByName("holdfast1"); return err != nil })
+	gone := func() bool { _, err := net.InterfaceByName("holdfast1"); return err != nil }
+	poll.Until(t, "the bridge is gone", gone)
+	// The guardian removes it after a killed agent and its last session.
+	h.start()
+	h.open("dave")
+	h.kill()
+	if gone() {
+		t.Error("the bridge of a session is gone")
+	}
+	if err := h.api().Remove(t.Context(), h.running()["dave"][0]); err != nil {
+		t.Fatal(err)
+	}
+	poll.Until(t, "the guardian removes the bridge", gone)
 }
 
 // inspect returns the container of a key.

@@ -173,6 +173,11 @@ func (t Template) pooled(own bool) bool {
 	return t.Network == "" || t.Network == networkPooled
 }
 
+// Joins reports whether a template's sessions join a ready network.
+func (c Config) Joins() bool {
+	return slices.ContainsFunc(c.Templates, func(t Template) bool { return t.pooled(c.Engine.OwnBridge()) })
+}
+
 // OwnBridge reports whether sessions on Docker that join a ready network get one on
 // Holdfast's bridge.
 func (e Engine) OwnBridge() bool { return e.OwnNetwork && e.Name != Containerd }

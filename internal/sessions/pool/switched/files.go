@@ -40,8 +40,10 @@ func (p *Pool) writeFiles(h *hold, addr netip.Addr, hostname string) ([]engine.M
 }
 
 func (p *Pool) filesOf(addr netip.Addr) string {
-	return filepath.Join(p.cfg.Dir, "networks", addr.String())
+	return filepath.Join(p.filesDir(), addr.String())
 }
+
+func (p *Pool) filesDir() string { return filepath.Join(p.cfg.Dir, "etc") }
 
 // youngest is the least age of files that sweepFiles removes: a network's files are written
 // a moment before the pool knows that it is used.
@@ -49,7 +51,7 @@ const youngest = time.Minute
 
 // sweepFiles removes the files of networks that no longer exist.
 func (p *Pool) sweepFiles() error {
-	entries, err := os.ReadDir(filepath.Join(p.cfg.Dir, "networks"))
+	entries, err := os.ReadDir(p.filesDir())
 	if errors.Is(err, os.ErrNotExist) || err == nil && len(entries) == 0 {
 		return nil
 	}
@@ -72,7 +74,7 @@ func (p *Pool) sweepFiles() error {
 	for _, e := range entries {
 		info, statErr := e.Info()
 		if statErr == nil && time.Since(info.ModTime()) > youngest && !keep[e.Name()] {
-			err = errors.Join(err, os.RemoveAll(filepath.Join(p.cfg.Dir, "networks", e.Name())))
+			err = errors.Join(err, os.RemoveAll(filepath.Join(p.filesDir(), e.Name())))
 		}
 	}
 	return err

@@ -36,5 +36,5 @@ func (m *Metrics) watch(p *Pool) {
 	gauge("holdfast_own_networks_ready", "Networks of Holdfast's that wait for a session.", func(c Counts) int { return c.Ready })
 	gauge("holdfast_own_networks_used", "Networks of Holdfast's that sessions use.", func(c Counts) int { return c.Used })
 	gauge("holdfast_network_holders", "Containers by way of which sessions join networks of Holdfast's.", func(c Counts) int { return c.Holders })
-	gauge("holdfast_network_holders_free", "Those that no boot uses.", func(c Counts) int { return c.Free })
+	gauge("holdfast_network_holders_free", "Containers by way of which sessions join networks of Holdfast's, that no boot uses.", func(c Counts) int { return c.Free })
 }

@@ -50,7 +50,9 @@ type Config struct {
 	Store   string // identity of the node's store: holders of another store are another agent's. "" is none
 	Holders int    // as many as boots that run in parallel; 0: the pool gives no networks, and keeps those in use
 	Ready   int    // networks to keep ready, 0 or more
-	Dir     string // for files of holders and networks; it does not survive a reboot
+	// Dir has files of holders and networks. Sessions write to some of them, so it is on a
+	// disk whose space they share, as their images.
+	Dir string
 }
 
 // Deps are the dependencies of a Pool.
