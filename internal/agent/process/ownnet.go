@@ -25,11 +25,8 @@ const (
 	dockerSubnet = "10.172.0.0/16"
 )
 
-const (
-	tendEvery  = 10 * time.Second // how often the bridge's NAT is repaired
-	leaveLimit = 5 * time.Second  // as with containerd: the kernel removes namespaces asynchronously
-	leavePause = 20 * time.Millisecond
-)
+// tendEvery is how often the bridge's NAT is repaired.
+const tendEvery = 10 * time.Second
 
 // Docker is a Docker engine beside a bridge of Holdfast's. Its Run maintains the bridge.
 type Docker struct {
@@ -111,15 +108,12 @@ func (d *Docker) tend() {
 	}
 }
 
-// leave removes the bridge. If a session is connected, the guardian or the next agent does.
+// leave removes the bridge. If a session is connected, or a network is still ending, the
+// guardian or the next agent does.
 func (d *Docker) leave() error {
-	for end := time.Now().Add(leaveLimit); ; time.Sleep(leavePause) {
-		err := d.net.Remove(nil)
-		if err == nil || !errors.Is(err, vethnet.ErrInUse) {
-			return err
-		}
-		if n, err := d.net.Addresses(); err != nil || len(n) > 0 && time.Now().After(end) {
-			return err
-		}
+	err := d.net.Remove(nil)
+	if errors.Is(err, vethnet.ErrInUse) {
+		return nil
 	}
+	return err
 }
