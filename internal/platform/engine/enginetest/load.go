@@ -88,7 +88,8 @@ func (s *suite) noCapabilities(t *testing.T) {
 	if got := s.shell(t, s.start(t, spec), sets); got != "CapPrm:"+none+"CapEff:"+none+"CapBnd:"+none {
 		t.Errorf("without any the capabilities are %s", got)
 	}
-	spec.Capabilities, spec.ReadOnlyRoot = []string{"SYS_ADMIN"}, true
+	spec = s.spec()
+	spec.NoCapabilities, spec.Capabilities, spec.ReadOnlyRoot = true, []string{"SYS_ADMIN"}, true
 	const one = "0000000000200000" // bit 21, linux/capability.h
 	id := s.start(t, spec)
 	if got := s.shell(t, id, sets); got != "CapPrm:"+one+"CapEff:"+one+"CapBnd:"+one {

@@ -112,8 +112,8 @@ func (p *Pool) unwanted() {
 	}
 }
 
-// lacksHolder reports whether a holder is to be made now: beside boots only if most of them
-// are missing.
+// lacksHolder reports whether a holder is to be made now: beside boots only the first, because
+// a holder costs an engine that recovers as much as a boot.
 func (p *Pool) lacksHolder(idle bool) bool {
 	if !p.deps.Wanted() || p.making.Waiting() {
 		return false
@@ -121,7 +121,7 @@ func (p *Pool) lacksHolder(idle bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := len(p.holders)
-	return n < p.cfg.Holders && (idle || 2*n < p.cfg.Holders)
+	return n < p.cfg.Holders && (idle || n == 0)
 }
 
 func (p *Pool) lacksNetwork() bool {
