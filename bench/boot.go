@@ -103,18 +103,20 @@ type bootMode struct {
 	row      string
 	template string // the template's fields beside image and port, YAML
 	networks int    // number of networks that the agent keeps ready
+	own      bool   // the agent makes the networks, on its own bridge beside Docker
 	warm     bool   // containers exist before their sessions; not part of the score
 	// containerd: the mode runs on a containerd of its own and not on the peer's
 	// engine. Both have the same version of containerd.
 	containerd bool
 }
 
-// bootModes lists Holdfast's modes in the order of the rows. All use their engine's
+// bootModes lists Holdfast's modes in the order of the rows. All but own use their engine's
 // default bridge, as the peer does.
 func bootModes() []bootMode {
 	return []bootMode{
 		{name: "bridge", row: "session, network made in the start", template: "network: bridge"},
 		{name: "pooled", row: "session, network ready before", template: "network: pooled", networks: 4},
+		{name: "own", row: "session, network of Holdfast's", template: "network: pooled", networks: 4, own: true},
 		{name: "warm", row: "session, container warm before", template: "network: bridge, warm: 4", warm: true},
 		{name: "ctr", row: "containerd: session, network made in the start", template: "network: pooled", containerd: true},
 		{name: "ctr-pooled", row: "containerd: session, network ready before", template: "network: pooled", networks: 4, containerd: true},

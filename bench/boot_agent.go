@@ -17,9 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/control/api"
+	"holdfast/internal/control/config"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/engine/containerd"
 	"holdfast/internal/sessions/pool/network"
+	"holdfast/internal/sessions/pool/switched"
 	"holdfast/internal/sessions/session"
 	"holdfast/test/lab"
 )
@@ -88,7 +90,11 @@ templates:
 func (x *bootBench) engineOf(ctx context.Context, a *bootAgent, dir string) (string, error) {
 	a.engine = x.engine
 	if !a.mode.containerd {
-		return fmt.Sprintf("{host: %q}", x.lab.Host()), nil
+		own := ""
+		if a.mode.own {
+			own = fmt.Sprintf(", own_network: true, bridge: %q, subnet: 10.%d.0.0/16", "hf"+a.mode.name, ownSubnets+len(x.agents))
+		}
+		return fmt.Sprintf("{host: %q%s}", x.lab.Host(), own), nil
 	}
 	c := containerd.Config{
 		Host: x.other.Host(), Namespace: "bench-" + a.mode.name, Bridge: "hf" + a.mode.name,
@@ -109,6 +115,9 @@ func (x *bootBench) engineOf(ctx context.Context, a *bootAgent, dir string) (str
 	a.engine = e
 	return fmt.Sprintf("{name: containerd, host: %q, namespace: %q, bridge: %q, subnet: %q, cgroup_parent: %q}", c.Host, c.Namespace, c.Bridge, c.Subnet, c.CgroupParent), nil
 }
+
+// ownSubnets is the second byte of the first subnet of agents that make their networks.
+const ownSubnets = 160
 
 // up waits until the agent serves.
 func (a *bootAgent) up(ctx context.Context, client *http.Client) error {
@@ -161,11 +170,11 @@ func (a *bootAgent) settle(ctx context.Context, x *bootBench) error {
 		if err != nil {
 			return err
 		}
-		holders, err := a.engine.List(ctx, map[string]string{network.Label: a.node})
+		holders, err := a.engine.List(ctx, map[string]string{a.holderLabel(): a.node})
 		if err != nil {
 			return err
 		}
-		if n.Networks == n.NetworksKept && n.Warm == n.WarmWanted && len(own) == n.Warm && len(holders) == n.Networks {
+		if n.Networks == n.NetworksKept && n.Warm == n.WarmWanted && len(own) == n.Warm && len(holders) == a.holders(n.Networks) {
 			return nil
 		}
 		select {
@@ -175,6 +184,22 @@ func (a *bootAgent) settle(ctx context.Context, x *bootBench) error {
 				n.Networks, n.NetworksKept, len(holders), n.Warm, n.WarmWanted, len(own), ctx.Err())
 		}
 	}
+}
+
+// holderLabel is the label of the containers that hold networks.
+func (a *bootAgent) holderLabel() string {
+	if a.mode.own {
+		return switched.Label
+	}
+	return network.Label
+}
+
+// holders returns how many containers hold the ready networks.
+func (a *bootAgent) holders(ready int) int {
+	if a.mode.own {
+		return config.Default().Sessions.Boots
+	}
+	return ready
 }
 
 // sessions returns the agent's sessions.

@@ -14,6 +14,9 @@ type BurstDetails struct {
 	Sessions int         `json:"sessions"`
 	Warm     int         `json:"warm"`
 	Rounds   []BurstPair `json:"rounds"`
+	// CPU has the CPU time of a boot in ms for each kind of burst: that of all processes in
+	// the lab from the requests to the last answer, by boots. A sample is a round.
+	CPU []Row `json:"cpu"`
 	// Worst is the rank with the highest ratio of waits, with warm containers against
 	// without, by medians of the rounds. A ratio of at most 1 says that warm
 	// containers made no session wait longer.
@@ -34,8 +37,9 @@ type BurstRank struct {
 	Ratio float64 `json:"ratio"` // Warm ÷ None
 }
 
-// bursts requests many sessions at once, in turns from an agent that has warm
-// containers for a part of them and from an agent without. All else is equal.
+// bursts requests many sessions at once, in turns from an agent without anything ready, from
+// one that has warm containers for a part of them, and from one that makes the networks. All
+// else is equal.
 func (x *bootBench) bursts(ctx context.Context, r *Result, d *BootDetails) error {
 	if x.o.Burst == 0 {
 		return nil
@@ -44,7 +48,9 @@ func (x *bootBench) bursts(ctx context.Context, r *Result, d *BootDetails) error
 		{name: "burst", row: fmt.Sprintf("burst of %d, none warm", x.o.Burst), template: "network: bridge"},
 		{name: "burst-warm", row: fmt.Sprintf("burst of %d, %d warm", x.o.Burst, x.o.Warm), template: fmt.Sprintf("network: bridge, warm: %d", x.o.Warm), warm: true},
 	}
-	var took [2][][]float64 // by mode and round, sorted
+	modes = append(modes, bootMode{name: "burst-own", row: fmt.Sprintf("burst of %d, networks of Holdfast's", x.o.Burst), template: "network: pooled", networks: 4, own: true})
+	took := make([][][]float64, len(modes)) // by mode and round, sorted
+	cpu := make([][]float64, len(modes))    // by mode and round
 	err := x.with(ctx, modes, func(agents []*bootAgent) error {
 		for round := range x.o.BurstRounds {
 			for n := range agents {
@@ -53,11 +59,11 @@ func (x *bootBench) bursts(ctx context.Context, r *Result, d *BootDetails) error
 				if err := settleAll(ctx, x, agents, fillLimit(x.o.Burst)); err != nil {
 					return err
 				}
-				one, err := x.burst(ctx, agents[k], round)
+				one, used, err := x.burst(ctx, agents[k], round)
 				if err != nil {
 					return err
 				}
-				took[k] = append(took[k], one)
+				took[k], cpu[k] = append(took[k], one), append(cpu[k], used)
 			}
 		}
 		return nil
@@ -70,12 +76,17 @@ func (x *bootBench) bursts(ctx context.Context, r *Result, d *BootDetails) error
 	}
 	d.Burst = compareBursts(took[0], took[1], x.o.Warm)
 	r.Notes = append(r.Notes, d.Burst.notes()...)
+	for k, m := range modes {
+		row := NewRow(m.row+": CPU time of a boot", "ms", cpu[k])
+		d.Burst.CPU = append(d.Burst.CPU, row)
+		r.Notes = append(r.Notes, fmt.Sprintf("%s: %s ms of CPU time for each boot (%s to %s)", m.row, figure(row.P50), figure(row.Min), figure(row.Max)))
+	}
 	return nil
 }
 
-// burst requests many sessions at once and returns their waits in ms, sorted. Then it
-// ends the sessions.
-func (x *bootBench) burst(ctx context.Context, a *bootAgent, round int) ([]float64, error) {
+// burst requests many sessions at once and returns their waits in ms, sorted, and the CPU
+// time of a boot in ms. Then it ends the sessions.
+func (x *bootBench) burst(ctx context.Context, a *bootAgent, round int) (_ []float64, cpu float64, err error) {
 	took := make([]float64, x.o.Burst)
 	errs := make([]error, x.o.Burst)
 	begin := make(chan struct{})
@@ -87,19 +98,24 @@ func (x *bootBench) burst(ctx context.Context, a *bootAgent, round int) ([]float
 			took[i], errs[i] = millis(t), err
 		})
 	}
+	before, err := labCPU()
+	if err != nil {
+		return nil, 0, err
+	}
 	close(begin)
 	all.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return nil, fmt.Errorf("a burst of %d sessions: %w", x.o.Burst, err)
+	after, err := labCPU()
+	for _, one := range append(errs, err) {
+		if one != nil {
+			return nil, 0, fmt.Errorf("a burst of %d sessions: %w", x.o.Burst, one)
 		}
 	}
 	list, err := a.sessions(ctx, x.client)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	slices.Sort(took)
-	return took, x.removeAll(ctx, a, list)
+	return took, millis(after-before) / float64(x.o.Burst), x.removeAll(ctx, a, list)
 }
 
 // compareBursts compares rounds of sorted waits. All rounds have the same length.

@@ -58,7 +58,7 @@ node: {{.Node}}
 data_dir: {{.Dir}}/data
 run_dir: {{.Dir}}/run
 log: {level: info}
-engine: {host: "{{.Engine}}"}
+engine: {host: "{{.Engine}}", own_network: {{.Own}}}
 store:
   endpoints: [{{range .Endpoints}}"{{.}}",{{end}}]
   renew: {{.Timing.Renew}}
@@ -119,14 +119,15 @@ func (x *experiment) newNode(n int) (_ *node, err error) {
 	if err != nil {
 		return nil, err
 	}
-	pool, _ := poolTemplate(x.o.pools()[(n-1)%len(x.o.pools())]) // Check has validated it
+	kind := x.o.pools()[(n-1)%len(x.o.pools())]
+	pool, _ := poolTemplate(kind) // Check has validated it
 	booted := time.Now().UnixNano() - int64(now())
 	err = nodeConfig.Execute(f, map[string]any{
 		"Runsc": x.runsc(n), "Runtime": runtimeOf(n), "BootedEnv": echoserver.BootedEnv, "Booted": booted,
 		"Node": m.id, "Dir": m.dir, "Host": host, "Engine": x.lab.Host(), "Endpoints": m.link.endpoints(),
 		"Timing": timing(x.o.TTL), "Trace": m.trace, "Certificates": certificates,
 		"Image": image, "Port": sessionPort, "TicksEnv": echoserver.TicksEnv, "MachineEnv": echoserver.MachineEnv, "Ticks": x.ticks(),
-		"ParkTime": x.o.ParkTime, "Pool": pool,
+		"ParkTime": x.o.ParkTime, "Pool": pool, "Own": kind == Own,
 	})
 	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, err

@@ -286,7 +286,7 @@ func (p *programs) fleetBench(f *pflag.FlagSet) experiment {
 	f.Uint64Var(&o.Seed, "seed", 1, "seed of the random choices")
 	f.StringVar(&o.Dir, "dir", "", "leave what containers, nodes and etcd wrote in this empty directory")
 	f.BoolVar(&o.Gather, "gather", false, "all sessions begin on one node")
-	f.StringVar(&o.Pools, "pools", fleet.Pooled, "what nodes keep ready, one word per node, repeated: bridge, pooled, warm")
+	f.StringVar(&o.Pools, "pools", fleet.Pooled, "what nodes keep ready, one word per node, repeated: bridge, pooled, own, warm")
 	f.StringVar(&o.Runsc, "runsc", "", "sessions run under gVisor, with this runsc, and take their memory along")
 	f.BoolVar(&o.BreakFence, "break-fence", false, "nodes outlive their leases on purpose: the checks must detect it")
 	check := func() error {

@@ -18,6 +18,7 @@ import (
 	"holdfast"
 	"holdfast/internal/agent/execnode"
 	"holdfast/internal/agent/handoff"
+	"holdfast/internal/agent/netnode"
 	"holdfast/internal/agent/process"
 	"holdfast/internal/agent/sessionnode"
 	"holdfast/internal/control/api"
@@ -49,6 +50,7 @@ import (
 	"holdfast/internal/sessions/move"
 	"holdfast/internal/sessions/pool/container"
 	"holdfast/internal/sessions/pool/network"
+	"holdfast/internal/sessions/pool/switched"
 	"holdfast/internal/sessions/preempt"
 	"holdfast/internal/sessions/replace"
 	"holdfast/internal/sessions/runtimes"
@@ -142,6 +144,7 @@ type Agent struct {
 	health      *health
 	serving     atomic.Bool // requests of other nodes are answered
 	networks    *network.Pool
+	own         netnode.Networks
 	warmPool    *container.Pool
 	sessions    *session.Manager
 	commands    *execnode.Node
@@ -262,7 +265,7 @@ func (a *Agent) newSpinups(info engine.Info) *recorder.Host {
 	return recorder.NewHost(recorder.HostOptions{
 		Options: recorder.Options{File: filepath.Join(a.cfg.DataDir, spinup.FileName), Config: a.cfg.Spinup, Metrics: a.metrics, Log: a.log},
 		Node:    string(a.node), RunDir: a.cfg.RunDir, Engine: a.engine, Info: info,
-		Own: []string{session.LabelSession, session.LabelWarm, network.Label, spinup.LabelJob, engine.LabelTrial},
+		Own: []string{session.LabelSession, session.LabelWarm, network.Label, switched.Label, spinup.LabelJob, engine.LabelTrial},
 	})
 }
 
@@ -304,12 +307,12 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	a.health = &health{engine: a.engine, works: a.works, log: a.log}
 	a.metrics.MustRegister(upkeepMetric(a.engine))
 	p.Start("health", a.health.Run)
-	a.networks, a.warmPool = a.newNetworks(dead), a.newWarmPool(dead)
+	a.networks, a.own, a.warmPool = a.newNetworks(dead), a.newOwnNetworks(), a.newWarmPool(dead)
 	a.mover, a.pulls = a.newMover(), a.newPuller()
 	p.Start("runtimes", a.works.Run)
 	deps := session.Deps{
 		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.killer, Watcher: watcher, Deadman: dead, Hooks: a.opt.Hook,
-		Lease: a.lease.ID, Cloned: a.lease.Cloned, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Pull: a.pullFor, Networks: a.networks, Warm: warmContainers{a.warmPool}, Log: a.log,
+		Lease: a.lease.ID, Cloned: a.lease.Cloned, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Pull: a.pullFor, Networks: a.networks, OwnNetworks: a.own, Warm: warmContainers{a.warmPool}, Log: a.log,
 		Runtime: a.works.Check, Assign: a.experiments.Template, PrewarmCgroupAttach: a.prewarmCgroupAttach,
 	}
 	if a.mover != nil {
@@ -346,6 +349,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 		p.Start("suspended sessions", a.mover.Run)
 	}
 	p.Start("ready networks", a.networks.Run)
+	p.Start("networks of sessions", a.own.Run)
 	p.Start("warm containers", a.warmPool.Run)
 	if a.peers != nil {
 		a.fleet = a.newFleet()
@@ -483,6 +487,8 @@ func (a *Agent) self() holdfast.Node {
 		Since: a.since.UTC(), SeenAt: time.Now().UTC(),
 	}
 	n.Networks, _, n.NetworksKept = a.networks.Counts()
+	ready, kept := a.own.Counts()
+	n.Networks, n.NetworksKept = n.Networks+ready, n.NetworksKept+kept
 	for _, c := range a.warmPool.Counts() {
 		n.Warm, n.WarmWanted = n.Warm+c.Ready, n.WarmWanted+c.Want
 	}

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
-	"slices"
 	"time"
 
+	"holdfast/internal/agent/netnode"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/hostload"
@@ -28,12 +28,12 @@ func (a *Agent) prewarmCgroupAttach(done <-chan struct{}) {
 	}
 }
 
-// newNetworks returns the pool of ready networks. It holds none if no template joins one.
-// It creates none while the node refuses new sessions, and none during the boot of a
+// newNetworks returns the pool of ready networks. It holds none if no template joins one, or
+// if sessions get networks of Holdfast's own. It creates none while the node refuses new sessions, and none during the boot of a
 // session.
 func (a *Agent) newNetworks(dead session.Deadman) *network.Pool {
 	size, e := 0, a.engine
-	if slices.ContainsFunc(a.cfg.SessionTemplates(), func(t session.Template) bool { return t.Pooled }) {
+	if a.cfg.Joins() && !a.cfg.Engine.OwnBridge() {
 		size, e = a.cfg.Sessions.Networks, a.works.Observe(a.engine)
 	}
 	return network.New(network.Config{Node: a.node, Store: a.storeID, Size: size}, network.Deps{
@@ -41,6 +41,16 @@ func (a *Agent) newNetworks(dead session.Deadman) *network.Pool {
 		Wanted:  func() bool { return !a.sessions.Draining() },
 		Busy:    func() bool { return a.sessions.Booting() > 0 },
 		Metrics: network.NewMetrics(a.metrics), Log: a.log,
+	})
+}
+
+// newOwnNetworks returns the networks on Holdfast's bridge, with the same rules.
+func (a *Agent) newOwnNetworks() netnode.Networks {
+	return netnode.New(netnode.Node{
+		ID: a.node, Store: a.storeID, Config: a.cfg, Engine: a.engine, Opener: a.opener,
+		Wanted:  func() bool { return !a.sessions.Draining() },
+		Busy:    func() bool { return a.sessions.Booting() > 0 },
+		Metrics: a.metrics, Log: a.log,
 	})
 }
 
@@ -125,7 +135,7 @@ const endLimit = 2 * time.Second
 func (a *Agent) endPools(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, endLimit)
 	defer cancel()
-	if err := errors.Join(a.warmPool.End(ctx), a.networks.End(ctx)); err != nil {
+	if err := errors.Join(a.warmPool.End(ctx), a.networks.End(ctx), a.own.End(ctx)); err != nil {
 		a.log.Debug("removing what was kept ready", "err", err)
 	}
 }

@@ -108,7 +108,7 @@ func agentKilledInTheMiddleOfBoots(t *testing.T, pool string) {
 
 func TestAgentKilledInTheMiddleOfStops(t *testing.T) {
 	labtest.NeedLong(t, "TestAgentKilledInTheMiddleOfADrain kills an agent while sessions end")
-	eachPool(t, pooled, agentKilledInTheMiddleOfStops)
+	eachPool(t, own, agentKilledInTheMiddleOfStops)
 }
 
 func agentKilledInTheMiddleOfStops(t *testing.T, pool string) {
@@ -181,15 +181,23 @@ func agentKilledInTheMiddleOfADrain(t *testing.T, pool string) {
 }
 
 func TestEngineRestartedUnderAnAgent(t *testing.T) {
-	own := labtest.Private(t, lab.Options{})
-	h := newHostOn(t, own.Host(), "")
+	t.Run(own, func(t *testing.T) { engineRestartedUnderAnAgent(t, own) })
+	if labtest.Long() {
+		t.Run(pooled, func(t *testing.T) { engineRestartedUnderAnAgent(t, pooled) })
+	}
+}
+
+func engineRestartedUnderAnAgent(t *testing.T, pool string) {
+	private := labtest.Private(t, lab.Options{})
+	h := newHostOn(t, private.Host(), poolTemplate(pool))
+	h.pool = pool
 	h.start()
 	keys := []string{"a", "b", "c"}
 	for _, key := range keys {
 		h.open(key)
 	}
 	before := h.running()
-	if err := own.StopDaemon(); err != nil {
+	if err := private.StopDaemon(); err != nil {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
@@ -197,7 +205,7 @@ func TestEngineRestartedUnderAnAgent(t *testing.T) {
 		wg.Go(func() { h.open(key) }) // the test fails if it is not served
 	}
 	time.Sleep(500 * time.Millisecond) // the gateway parks them
-	if err := own.StartDaemon(t.Context()); err != nil {
+	if err := private.StartDaemon(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	wg.Wait()
@@ -209,6 +217,12 @@ func TestEngineRestartedUnderAnAgent(t *testing.T) {
 			t.Errorf("%s has the container that its engine took along", key)
 		}
 	}
+	h.poolFull()
+	h.open("d")
+	if joined := h.network("d") != ""; !joined {
+		t.Error("d has joined no network: the pool does not work after a restart of the engine")
+	}
+	h.must("session", "stop", "d")
 	poll.Until(t, "the dead containers are removed", func() bool { return len(h.containers()) == len(keys) })
 }
 

@@ -82,6 +82,7 @@ type host struct {
 	program     string       // what the agent is started from; "" is the program under test itself
 	manager     *manager     // nil: the agent runs by itself
 	pool        string       // that start waits for; see eachPool
+	boots       int          // sessions.boots; 0: the default
 	out         bytes.Buffer // output of the agent; read it after the agent's end
 	errs        bytes.Buffer
 }
@@ -158,7 +159,7 @@ run_dir: %s/run
 engine: {%s}
 gateway: {listen: "%s", park_time: 2m, stop_timeout: %s}
 api: {socket: %s, listen: "%s"}
-%s`, h.node, h.dir, h.dir, cmp.Or(h.keys, fmt.Sprintf("host: %q", engine)), h.gateway,
+%s`, h.node, h.dir, h.dir, cmp.Or(h.keys, fmt.Sprintf("host: %q, own_network: %v", engine, strings.Contains(extra, ownMark))), h.gateway,
 		cmp.Or(h.stopTimeout, "5s"), h.socket, h.apiTCP, extra)
 	if err := os.WriteFile(h.configFile(), []byte(text), 0o600); err != nil {
 		h.t.Fatal(err)

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ const (
 	bridge = "bridge" // no pool
 	pooled = "pooled" // ready networks
 	warm   = "warm"   // warm containers, fewer than sessions, so that some sessions boot
+	own    = "own"    // ready networks on Holdfast's bridge, beside Docker
 )
 
 // warmKept is the number of warm containers of a node with the pool warm.
@@ -30,7 +32,10 @@ const warmKept = 2
 // else with one kind only.
 func eachPool(t *testing.T, some string, f func(t *testing.T, pool string)) {
 	t.Helper()
-	for _, pool := range []string{bridge, pooled, warm} {
+	for _, pool := range []string{bridge, pooled, warm, own} {
+		if pool == own && labtest.OnContainerd() {
+			continue // there all networks are Holdfast's
+		}
 		if labtest.Long() || labtest.OnContainerd() || pool == some {
 			t.Run(pool, func(t *testing.T) { f(t, pool) })
 		}
@@ -43,11 +48,17 @@ func poolTemplate(pool string) string { return poolOf(pool, template) }
 // poolOf returns a template with a pool.
 func poolOf(pool, template string) string {
 	line := "network: " + pool
-	if pool == warm {
+	switch pool {
+	case warm:
 		line = fmt.Sprintf("warm: %d", warmKept)
+	case own:
+		line = "network: pooled " + ownMark
 	}
 	return "templates:" + strings.TrimRight(template, "\n") + "\n    " + line + "\n"
 }
+
+// ownMark is a comment in a configuration with Holdfast's bridge.
+const ownMark = "# own_network"
 
 // newPoolHost is newHost with a pool. start waits until the pool is full.
 func newPoolHost(t *testing.T, pool string) *host {
@@ -71,6 +82,11 @@ func (h *host) poolFull() {
 	switch h.pool {
 	case pooled:
 		metric, want = "holdfast_networks_ready", "4" // the default
+	case own:
+		poll.Until(h.t, "the holders are ready", func() bool {
+			return h.metric("holdfast_network_holders_free") == fmt.Sprint(cmp.Or(h.boots, 8)) // the default
+		})
+		metric, want = "holdfast_own_networks_ready", "4"
 	case warm:
 	default:
 		return

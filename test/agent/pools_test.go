@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/sessions/pool/network"
+	"holdfast/internal/sessions/pool/switched"
 	"holdfast/test/lab/echoserver"
 	"holdfast/test/lab/labtest"
 	"holdfast/test/poll"
@@ -25,7 +27,11 @@ import (
 // networks returns the containers that hold networks for the node's sessions.
 func (h *host) networks() []engine.Container {
 	h.t.Helper()
-	list, err := h.api().List(context.Background(), map[string]string{network.Label: h.node})
+	label := network.Label
+	if h.pool == own {
+		label = switched.Label
+	}
+	list, err := h.api().List(context.Background(), map[string]string{label: h.node})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -110,6 +116,82 @@ func TestReadyNetworksOverLives(t *testing.T) {
 			t.Errorf("%s runs after the agent's end", c.Name)
 		}
 	}
+}
+
+// Networks of Holdfast's over a boot, crashes, a restart, a drain and the agent's end. Nothing is left on the host: no device, no bridge, no running holder.
+func TestOwnNetworksOverLives(t *testing.T) {
+	if labtest.OnContainerd() {
+		t.Skip("there all networks are Holdfast's")
+	}
+	h := newHost(t, "sessions: {boots: 2}\n"+poolTemplate(own))
+	h.pool, h.boots = own, 2
+	h.start()
+	h.open("alice")
+	address := h.inspect("alice").Addresses[0]
+	if !strings.HasPrefix(address, "10.172.") {
+		t.Errorf("alice has %s", address)
+	}
+	before := h.networks()
+	h.kill()
+	poll.Until(t, "the holders exit with their agent", func() bool {
+		return !slices.ContainsFunc(h.networks(), engine.Container.Running)
+	})
+	h.start()
+	h.open("alice")
+	if now := h.inspect("alice").Addresses[0]; now != address {
+		t.Errorf("alice has %s, had %s", now, address)
+	}
+	h.open("bob")
+	poll.Until(t, "the holders of the killed agent are gone", func() bool {
+		return !slices.ContainsFunc(h.networks(), func(c engine.Container) bool {
+			return slices.ContainsFunc(before, func(b engine.Container) bool { return b.ID == c.ID })
+		})
+	})
+	h.must("agent", "stop", "--keep")
+	h.wait()
+	h.start()
+	h.open("alice")
+	h.must("drain")
+	poll.Until(t, "no network is used or ready after a drain", func() bool {
+		return h.metric("holdfast_own_networks_used") == "0" && h.metric("holdfast_own_networks_ready") == "0"
+	})
+	h.must("node", "uncordon")
+	h.poolFull()
+	h.open("carol")
+	h.signal(syscall.SIGTERM)
+	if code := h.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if list := h.networks(); slices.ContainsFunc(list, engine.Container.Running) {
+		t.Errorf("%v run after the agent's end", list)
+	}
+	gone := func() bool { _, err := net.InterfaceByName("holdfast1"); return err != nil }
+	poll.Until(t, "the bridge is gone", gone)
+	// The guardian removes it after a killed agent and its last session.
+	h.start()
+	h.open("dave")
+	h.kill()
+	if gone() {
+		t.Error("the bridge of a session is gone")
+	}
+	if err := h.api().Remove(t.Context(), h.running()["dave"][0]); err != nil {
+		t.Fatal(err)
+	}
+	poll.Until(t, "the guardian removes the bridge", gone)
+}
+
+// inspect returns the container of a key.
+func (h *host) inspect(key string) engine.Container {
+	h.t.Helper()
+	ids := h.running()[key]
+	if len(ids) != 1 {
+		h.t.Fatalf("%d containers run for %s", len(ids), key)
+	}
+	c, err := h.api().Inspect(h.t.Context(), ids[0])
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return c
 }
 
 // warmTemplate is the test server with warm containers, and a workspace for each key.

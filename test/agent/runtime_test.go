@@ -14,7 +14,7 @@ import (
 func TestRuntimes(t *testing.T) {
 	private := labtest.Private(t, lab.Options{Args: labtest.RunscArgs(t)})
 	h := newHostOn(t, private.Host(), "templates:"+template+
-		strings.Replace(template, "name: web", "name: sandbox\n    runtime: "+labtest.RunscRuntime, 1)+
+		strings.Replace(template, "name: web", "name: sandbox\n    network: pooled "+ownMark+"\n    runtime: "+labtest.RunscRuntime, 1)+
 		strings.Replace(template, "name: web", "name: lacking\n    runtime: kata", 1))
 	h.start()
 	poll.Until(t, "both runtimes were tried", func() bool {
@@ -28,6 +28,9 @@ func TestRuntimes(t *testing.T) {
 	}
 	if reply := h.ask("boxed"); reply.Session != "boxed" {
 		t.Errorf("%+v", reply)
+	}
+	if at := h.inspect("boxed").Addresses; len(at) != 1 || !strings.HasPrefix(at[0], "10.172.") {
+		t.Errorf("the sandbox has %v: no network of Holdfast's", at)
 	}
 	inits := h.inits()
 	h.must("session", "stop", "boxed")

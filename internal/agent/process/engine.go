@@ -13,7 +13,6 @@ import (
 	"holdfast/internal/hosts/job"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/engine/containerd"
-	"holdfast/internal/platform/engine/docker"
 	"holdfast/internal/sessions/runtimes"
 )
 
@@ -29,7 +28,7 @@ type Engine interface {
 // it. An engine that does not answer is an error that wraps holdfast.ErrEngine.
 func OpenEngine(ctx context.Context, c config.Config) (Engine, error) {
 	if c.Engine.Name != config.Containerd {
-		return opened(docker.Open(ctx, docker.Config{Host: c.Engine.Host}))
+		return openDocker(ctx, c)
 	}
 	return opened(containerd.Open(ctx, containerd.Config{
 		Host: c.Engine.Host, Namespace: c.Engine.Namespace, Snapshotter: c.Engine.Snapshotter,

@@ -66,12 +66,14 @@ type Log struct {
 type Engine struct {
 	Name string `yaml:"name"` // docker or containerd
 	Host string `yaml:"host"` // unix:///path or tcp://host:port; default: DOCKER_HOST, then Docker's socket; containerd's
+	// OwnNetwork gives sessions on Docker that join a ready network one on Holdfast's bridge.
+	OwnNetwork bool   `yaml:"own_network"`
+	Bridge     string `yaml:"bridge"`     // Holdfast's bridge, of all containers with containerd
+	Subnet     string `yaml:"subnet"`     // of its addresses, a.b.c.d/n
+	Masquerade bool   `yaml:"masquerade"` // NAT: containers on the bridge reach networks beyond the host with the host's address
 	// The other keys are for containerd only.
 	Namespace    string `yaml:"namespace"`     // containerd's namespace
 	Snapshotter  string `yaml:"snapshotter"`   // makes containers' file systems
-	Bridge       string `yaml:"bridge"`        // bridge of the containers
-	Subnet       string `yaml:"subnet"`        // of their addresses, a.b.c.d/n
-	Masquerade   bool   `yaml:"masquerade"`    // NAT: containers reach networks beyond the host with the host's address
 	CgroupParent string `yaml:"cgroup_parent"` // of their cgroups; default: / and the namespace
 	// Runtimes are programs with the command line of runc, by the names that templates
 	// use.

@@ -162,12 +162,25 @@ func (t Template) validateWarm() error {
 // networkPooled is the network of a session that joins a ready network (docs/pools.md).
 const networkPooled = "pooled"
 
-// pooled reports whether a session joins a ready network, if there is one. The holder
-// of a ready network is a container of the engine's own runtime. Another runtime may
-// have a network stack of its own, as gVisor has.
-func (t Template) pooled() bool {
-	return (t.Network == "" || t.Network == networkPooled) && t.Runtime == ""
+// pooled reports whether a session joins a ready network, if there is one. The container
+// that holds a ready network of the engine's is one of the engine's own runtime. Another
+// runtime may have a network stack of its own, as gVisor has. It takes over a network of
+// Holdfast's, but not the session's host name, so such a template has to ask for it.
+func (t Template) pooled(own bool) bool {
+	if t.Runtime != "" {
+		return own && t.Network == networkPooled
+	}
+	return t.Network == "" || t.Network == networkPooled
 }
+
+// Joins reports whether a template's sessions join a ready network.
+func (c Config) Joins() bool {
+	return slices.ContainsFunc(c.Templates, func(t Template) bool { return t.pooled(c.Engine.OwnBridge()) })
+}
+
+// OwnBridge reports whether sessions on Docker that join a ready network get one on
+// Holdfast's bridge.
+func (e Engine) OwnBridge() bool { return e.OwnNetwork && e.Name != Containerd }
 
 // SessionTemplates returns the templates in the type of the session package.
 func (c Config) SessionTemplates() []session.Template {
@@ -176,7 +189,7 @@ func (c Config) SessionTemplates() []session.Template {
 		s := session.Template{
 			Name: t.Name, Image: t.Image, Command: t.Command, Env: t.Env,
 			Memory: int64(t.Memory), CPUs: t.CPUs, PIDs: t.PIDs,
-			Port: t.Port, Network: t.Network, Pooled: t.pooled(),
+			Port: t.Port, Network: t.Network, Pooled: t.pooled(c.Engine.OwnBridge()),
 			Ready:      session.Readiness{HTTPPath: t.Ready.HTTP, Timeout: t.Ready.Timeout},
 			NoInit:     t.Init != nil && !*t.Init,
 			AllowSUID:  t.Privileges == "gain",

@@ -166,6 +166,11 @@ type Spec struct {
 	// NoCapabilities removes all capabilities from the container's processes
 	// (capabilities(7)), including those that the image's user would have.
 	NoCapabilities bool
+	// Capabilities are given to a container of root in any case, by their names without
+	// CAP_.
+	Capabilities []string
+	// ReadOnlyRoot makes the container's root file system read-only.
+	ReadOnlyRoot bool
 	// Seccomp is the path of a file on this host with a seccomp profile, which is
 	// read when the container is made; "" is the engine's default.
 	Seccomp string
@@ -187,6 +192,11 @@ type Mount struct {
 	Target   string // absolute path inside
 	ReadOnly bool
 }
+
+// LabelAddress is the label of a container that joins another one's network, with the
+// container's own address: the other container was in another network namespace when
+// this one started.
+const LabelAddress = "holdfast.address"
 
 // Container describes a container.
 type Container struct {

@@ -266,6 +266,12 @@ func (b *attempt) ready(ctx context.Context) error {
 	if b.e.holder != nil {
 		b.setHostname()
 	}
+	if err := b.joined(); err != nil {
+		if b.target.Init().Exited() {
+			return b.exit(ctx)
+		}
+		return err
+	}
 	addr, err := address(c, b.e.template)
 	if err != nil {
 		return err

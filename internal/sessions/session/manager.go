@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -68,6 +69,8 @@ type Deps struct {
 	PrewarmCgroupAttach func(done <-chan struct{})
 	// Networks are ready networks for templates that are Pooled. It may be nil.
 	Networks Networks
+	// OwnNetworks come first, for the same templates. It may be nil.
+	OwnNetworks OwnNetworks
 	// Warm are warm containers, for templates that have a warm pool. It may be nil.
 	Warm  WarmPool
 	Mover Mover // nil: memory is lost with its container
@@ -138,7 +141,8 @@ type entry struct {
 	claimed         holdfast.Epoch // of the boot, once it has claimed
 	owner           holdfast.Owner // set when the boot has succeeded
 	target          *kill.Target
-	holder          *kill.Target // holder of the network that it joined; nil: it has its own
+	holder          *kill.Target // holder of the network that it joined; nil: it has its own. Of a network of OwnNetworks only during the boot
+	network         netip.Addr   // address in a network of OwnNetworks
 	conns           int
 	idleSince       time.Time
 	err             error // of the boot

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"holdfast"
@@ -27,6 +29,31 @@ type Networks interface {
 	Drop(id string)
 }
 
+// OwnNetworks are networks that the agent makes itself. A container joins one by way of a
+// holder, at its start: the holder is then in the network's namespace. Any goroutine may
+// call the methods.
+type OwnNetworks interface {
+	// Take gives a network to a session permanently, and reserves its holder until Started
+	// or Drop. The files in the mounts have the host name. It returns false if there is
+	// none. It does not wait.
+	Take(hostname string) (OwnNetwork, bool)
+	// Started checks that a process of the started container is in the network, and frees
+	// the holder. After an error the container must not be used.
+	Started(addr netip.Addr, pid int) error
+	// Adopt is Take for the network of an adopted session.
+	Adopt(addr netip.Addr)
+	// Drop removes a network when the session's container is dead, or will not be created,
+	// and nothing starts it any more. It does not wait.
+	Drop(addr netip.Addr)
+}
+
+// OwnNetwork is one of OwnNetworks.
+type OwnNetwork struct {
+	Addr   netip.Addr
+	Holder *kill.Target   // the container to join
+	Mounts []engine.Mount // of files in /etc that depend on the network
+}
+
 // joins is the prefix of the network mode of a container that joins another
 // container's network.
 const joins = "container:"
@@ -35,7 +62,7 @@ const joins = "container:"
 // allows it and one is ready. Otherwise the engine creates a network, which takes
 // longer.
 func (b *attempt) takeNetwork(spec *engine.Spec) {
-	if !b.e.template.Pooled || b.m.deps.Networks == nil {
+	if !b.e.template.Pooled || b.takeOwn(spec) || b.m.deps.Networks == nil {
 		return
 	}
 	holder, ok := b.m.deps.Networks.Take(spec.Hostname)
@@ -45,10 +72,53 @@ func (b *attempt) takeNetwork(spec *engine.Spec) {
 	b.m.mu.Lock()
 	b.e.holder = holder
 	b.m.mu.Unlock()
+	join(spec, holder.ID)
+}
+
+// join makes a container join the network of another one.
+func join(spec *engine.Spec, holder string) {
 	// The engine gives the container the holder's host name. Programs that read the
 	// variable have the right one from the start. setHostname does the rest.
 	spec.Env = append([]string{"HOSTNAME=" + spec.Hostname}, spec.Env...)
-	spec.Network, spec.Hostname = joins+holder.ID, ""
+	spec.Network, spec.Hostname = joins+holder, ""
+}
+
+// takeOwn makes the session's own container join a network that the agent makes, and
+// reports whether there is one.
+func (b *attempt) takeOwn(spec *engine.Spec) bool {
+	if b.m.deps.OwnNetworks == nil {
+		return false
+	}
+	n, ok := b.m.deps.OwnNetworks.Take(spec.Hostname)
+	if !ok {
+		return false
+	}
+	b.m.mu.Lock()
+	b.e.holder, b.e.network = n.Holder, n.Addr
+	b.m.mu.Unlock()
+	for _, mount := range n.Mounts {
+		if !slices.ContainsFunc(spec.Mounts, func(m engine.Mount) bool { return m.Target == mount.Target }) {
+			spec.Mounts = append(spec.Mounts, mount)
+		}
+	}
+	spec.Labels[engine.LabelAddress] = n.Addr.String()
+	join(spec, n.Holder.ID)
+	return true
+}
+
+// joined sees the started container in its network, if the network is one of the agent's,
+// and frees the holder.
+func (b *attempt) joined() error {
+	if !b.e.network.IsValid() {
+		return nil
+	}
+	if err := b.m.deps.OwnNetworks.Started(b.e.network, b.target.Pid()); err != nil {
+		return err
+	}
+	b.m.mu.Lock()
+	b.e.holder = nil
+	b.m.mu.Unlock()
+	return nil
 }
 
 // setHostname sets the host name of a running container that the engine could not set,
@@ -63,12 +133,25 @@ func (b *attempt) setHostname() {
 // dropNetwork drops the network of an entry without processes.
 func (m *Manager) dropNetwork(e *entry) {
 	m.mu.Lock()
-	holder := e.holder
-	e.holder = nil
+	holder, own := e.holder, e.network
+	e.holder, e.network = nil, netip.Addr{}
 	m.mu.Unlock()
-	if holder != nil {
+	switch {
+	case own.IsValid():
+		m.deps.OwnNetworks.Drop(own)
+	case holder != nil:
 		m.deps.Networks.Drop(holder.ID)
 	}
+}
+
+// ownNetwork returns the address of a container in a network of the agent's; the zero
+// value if it is in another one.
+func (m *Manager) ownNetwork(c engine.Container) netip.Addr {
+	addr, err := netip.ParseAddr(c.Labels[engine.LabelAddress])
+	if err != nil || m.deps.OwnNetworks == nil {
+		return netip.Addr{}
+	}
+	return addr
 }
 
 // adoptNetwork takes over the holder of a running container's network. The holder is
@@ -76,7 +159,7 @@ func (m *Manager) dropNetwork(e *entry) {
 // then the container cannot be used.
 func (m *Manager) adoptNetwork(ctx context.Context, c engine.Container) (holder *kill.Target, ok bool, err error) {
 	id, joined := strings.CutPrefix(c.Network, joins)
-	if !joined || m.deps.Networks == nil {
+	if !joined || m.deps.Networks == nil || c.Labels[engine.LabelAddress] != "" {
 		return nil, true, nil
 	}
 	holder, err = m.deps.Networks.Adopt(ctx, id)

@@ -115,6 +115,9 @@ func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) (bool, error) 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e.holder = holder
+	if e.network = m.ownNetwork(c); e.network.IsValid() {
+		m.deps.OwnNetworks.Adopt(e.network)
+	}
 	m.enterLocked(e, o, target)
 	close(e.settled)
 	m.sessions[o.Key] = e

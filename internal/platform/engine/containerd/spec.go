@@ -69,6 +69,12 @@ func (e *Engine) runtimeSpec(ctx context.Context, d *draft, c *containers.Contai
 	if d.spec.NoCapabilities {
 		options = append(options, oci.WithCapabilities(nil))
 	}
+	for _, name := range d.spec.Capabilities {
+		options = append(options, oci.WithAddedCapabilities([]string{"CAP_" + name}))
+	}
+	if d.spec.ReadOnlyRoot {
+		options = append(options, oci.WithRootFSReadonly())
+	}
 	options = append(options, d.withSeccomp) // the default profile depends on the capabilities
 	options = append(options, withAppArmor)
 	return oci.GenerateSpec(ctx, e.api, c, options...)

@@ -46,6 +46,7 @@ func (e *Engine) Create(ctx context.Context, s engine.Spec) (string, error) {
 	if s.NoCapabilities {
 		host.CapDrop = []string{"ALL"}
 	}
+	host.CapAdd, host.ReadonlyRootfs = s.Capabilities, s.ReadOnlyRoot
 	if host.SecurityOpt, err = securityOf(s); err != nil {
 		return "", fmt.Errorf("create container %s: %w", s.Name, err)
 	}

@@ -25,13 +25,20 @@ import (
 const maxJoins = 4
 
 // Inspect returns one container, by id or name. If it shares the network of another
-// one, Inspect makes a call for that one too.
+// one, Inspect makes a call for that one too, unless the container's label has its own
+// address.
 func (e *Engine) Inspect(ctx context.Context, id string) (engine.Container, error) {
 	raw, err := e.inspect(ctx, id)
 	if err != nil {
 		return engine.Container{}, err
 	}
 	c := containerOf(raw)
+	if own := c.Labels[engine.LabelAddress]; own != "" {
+		if c.Running() {
+			c.Addresses = []string{own}
+		}
+		return c, nil
+	}
 	owner, network := raw, c.Network
 	for range maxJoins {
 		joined, ok := strings.CutPrefix(network, "container:")

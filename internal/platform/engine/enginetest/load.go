@@ -88,4 +88,14 @@ func (s *suite) noCapabilities(t *testing.T) {
 	if got := s.shell(t, s.start(t, spec), sets); got != "CapPrm:"+none+"CapEff:"+none+"CapBnd:"+none {
 		t.Errorf("without any the capabilities are %s", got)
 	}
+	spec = s.spec()
+	spec.NoCapabilities, spec.Capabilities, spec.ReadOnlyRoot = true, []string{"SYS_ADMIN"}, true
+	const one = "0000000000200000" // bit 21, linux/capability.h
+	id := s.start(t, spec)
+	if got := s.shell(t, id, sets); got != "CapPrm:"+one+"CapEff:"+one+"CapBnd:"+one {
+		t.Errorf("with one the capabilities are %s", got)
+	}
+	if got := s.shell(t, id, "touch /x 2>/dev/null && echo yes || echo no"); got != "no" {
+		t.Error("a read-only root can be written to")
+	}
 }

@@ -107,17 +107,23 @@ func (n *Net) attach(pid int, owner string, addr netip.Addr) error {
 		return err
 	}
 	defer target.Close()
+	return n.connect(target, hostDevice(owner), addr)
+}
+
+// connect connects a namespace to the bridge. A device of the name that exists on this
+// host is os.ErrExist.
+func (n *Net) connect(target netns.NsHandle, name string, addr netip.Addr) error {
 	unlock, err := n.lock(unix.LOCK_SH) // the bridge is not removed meanwhile
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := n.addVeth(target, hostDevice(owner)); err != nil {
+	if err := n.addVeth(target, name); err != nil {
 		return err
 	}
 	if n.open {
 		if err := n.nat.ensure(false); err != nil {
-			return errors.Join(ErrNoNAT, err, n.Detach(owner))
+			return errors.Join(ErrNoNAT, err, removeDevice(name))
 		}
 	}
 	return n.setUp(target, addr)
@@ -195,17 +201,22 @@ func (n *Net) addVeth(target netns.NsHandle, name string) error {
 // Detach removes the host's device of an owner, and with it the one in the namespace.
 // A device that is gone is no error.
 func (n *Net) Detach(owner string) error {
-	link, err := netlink.LinkByName(hostDevice(owner))
+	if err := removeDevice(hostDevice(owner)); err != nil {
+		return fmt.Errorf("remove the device of %s: %w", owner, err)
+	}
+	return nil
+}
+
+// removeDevice removes a device of this host. One that is gone is no error.
+func removeDevice(name string) error {
+	link, err := netlink.LinkByName(name)
 	if err == nil {
 		err = netlink.LinkDel(link)
 	}
 	if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) || errors.Is(err, unix.ENODEV) {
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("remove the device of %s: %w", owner, err)
-	}
-	return nil
+	return err
 }
 
 // setUp gives the namespace its address and default route.

@@ -1,0 +1,108 @@
+// Package netnode gives an agent's sessions on Docker networks on Holdfast's bridge.
+package netnode
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast"
+	"holdfast/internal/agent/process"
+	"holdfast/internal/control/config"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/sessions/kill"
+	"holdfast/internal/sessions/pool/switched"
+	"holdfast/internal/sessions/session"
+)
+
+// Node is the part of an agent that the networks need.
+type Node struct {
+	ID           holdfast.NodeID
+	Store        string // identity of the node's store
+	Config       config.Config
+	Engine       engine.Engine
+	Opener       *kill.Opener
+	Wanted, Busy func() bool // as in switched.Deps
+	Metrics      prometheus.Registerer
+	Log          *slog.Logger
+}
+
+// Networks implements session.OwnNetworks. Without a bridge there are none.
+type Networks struct {
+	pool *switched.Pool // nil: none
+}
+
+// New returns the networks of a node. There are none on an engine without a bridge of
+// Holdfast's beside it. No new ones are made unless the configuration says so, and a
+// template's sessions join one.
+func New(n Node) Networks {
+	e, ok := n.Engine.(*process.Docker)
+	if !ok {
+		return Networks{}
+	}
+	// Not in the run directory: a session may write its files in /etc, and would fill a file
+	// system in memory that the host's services need.
+	c := switched.Config{Node: n.ID, Store: n.Store, Dir: filepath.Join(n.Config.DataDir, "networks")}
+	if n.Config.Engine.OwnBridge() && n.Config.Joins() {
+		c.Holders, c.Ready = n.Config.Sessions.Boots, n.Config.Sessions.Networks
+	}
+	return Networks{switched.New(c, switched.Deps{
+		Engine: e, Opener: n.Opener, Net: e.OwnNet(), Wanted: n.Wanted, Busy: n.Busy,
+		Metrics: switched.NewMetrics(n.Metrics), Log: n.Log,
+	})}
+}
+
+// Run maintains the networks until ctx is done; see switched.Pool.
+func (n Networks) Run(ctx context.Context) error {
+	if n.pool == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return n.pool.Run(ctx)
+}
+
+// End removes the holders; see switched.Pool.
+func (n Networks) End(ctx context.Context) error {
+	if n.pool == nil {
+		return nil
+	}
+	return n.pool.End(ctx)
+}
+
+// Counts returns how many networks are ready, and how many are kept ready.
+func (n Networks) Counts() (ready, kept int) {
+	if n.pool == nil {
+		return 0, 0
+	}
+	c := n.pool.Counts()
+	return c.Ready, c.Target
+}
+
+// Take implements session.OwnNetworks.
+func (n Networks) Take(hostname string) (session.OwnNetwork, bool) {
+	if n.pool == nil {
+		return session.OwnNetwork{}, false
+	}
+	j, ok := n.pool.Take(hostname)
+	return session.OwnNetwork(j), ok
+}
+
+// Started implements session.OwnNetworks. It follows a Take.
+func (n Networks) Started(addr netip.Addr, pid int) error { return n.pool.Started(addr, pid) }
+
+// Adopt implements session.OwnNetworks.
+func (n Networks) Adopt(addr netip.Addr) {
+	if n.pool != nil {
+		n.pool.Adopt(addr)
+	}
+}
+
+// Drop implements session.OwnNetworks.
+func (n Networks) Drop(addr netip.Addr) {
+	if n.pool != nil {
+		n.pool.Drop(addr)
+	}
+}

@@ -1,0 +1,131 @@
+package switched
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/holder"
+	"holdfast/internal/platform/linux/netns"
+	"holdfast/internal/sessions/kill"
+	"holdfast/internal/sessions/pool"
+)
+
+// connectLimit bounds the time from the start of a holder until it has connected.
+const connectLimit = 10 * time.Second
+
+// hold is a holder: a container whose process enters the network namespaces that it is
+// sent. While it is free it is in its own namespace, without devices.
+type hold struct {
+	target        *kill.Target
+	conn          *holder.Conn
+	home          *os.File // its own network namespace
+	hosts, resolv string   // text of the engine's files
+}
+
+// stop ends the holder's process: it exits with its connection, and is killed in case that
+// it is stopped or stuck.
+func (h *hold) stop() {
+	h.conn.Close()
+	_ = h.target.Init().Signal(unix.SIGKILL) // it is no error if it is dead
+}
+
+// end is stop for a holder that no goroutine uses any more.
+func (h *hold) end() {
+	h.stop()
+	h.home.Close()
+	h.target.Close()
+}
+
+// makeHolder creates, starts and connects a holder. It returns the id of a container that
+// has to be removed with an error.
+func (p *Pool) makeHolder(ctx context.Context) (_ *hold, id string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, pool.EngineTimeout)
+	defer cancel()
+	name := "holdfast-holder-" + pool.NewID()
+	dir := filepath.Join(p.cfg.Dir, "holders", name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, "", err
+	}
+	defer os.RemoveAll(dir) // the connection does not need the file any more
+	seccomp, err := p.writeProfile()
+	if err != nil {
+		return nil, "", err
+	}
+	l, err := holder.Listen(dir)
+	if err != nil {
+		return nil, "", err
+	}
+	defer l.Close()
+	id, err = p.create(ctx, engine.Spec{
+		Name: name, Image: Image, Labels: map[string]string{Label: string(p.cfg.Node), StoreLabel: p.cfg.Store},
+		Network: "none", Restart: engine.RestartNo, NoNewPrivileges: true, Seccomp: seccomp, ReadOnlyRoot: true,
+		NoCapabilities: true, Capabilities: []string{"SYS_ADMIN"}, // setns(2)
+		Mounts: []engine.Mount{{Type: "bind", Source: dir, Target: holder.Dir, ReadOnly: true}},
+	})
+	if err != nil {
+		return nil, "", err // a container that was created nevertheless is found by its label
+	}
+	h, err := p.startHolder(ctx, id, l)
+	return h, id, err
+}
+
+func (p *Pool) startHolder(ctx context.Context, id string, l *holder.Listener) (_ *hold, err error) {
+	_, target, err := p.with.Start(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	h := &hold{target: target}
+	defer func() {
+		if err != nil {
+			target.Close()
+		}
+	}()
+	if h.conn, err = l.Accept(target.Pid(), time.Now().Add(connectLimit)); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			h.conn.Close()
+		}
+	}()
+	if err := h.readFiles(); err != nil {
+		return nil, fmt.Errorf("read the files of a holder: %w", err)
+	}
+	if h.home, err = os.Open(netns.OfProcess(target.Pid())); err != nil {
+		return nil, err
+	}
+	if target.Init().Exited() { // the pid may belong to another process
+		h.home.Close()
+		return nil, fmt.Errorf("container %s has ended", target.Name)
+	}
+	return h, nil
+}
+
+// writeProfile writes the seccomp profile, which the engine's adapter reads.
+func (p *Pool) writeProfile() (file string, err error) {
+	file = filepath.Join(p.cfg.Dir, "holder-seccomp.json")
+	text, err := profile()
+	if err == nil {
+		err = os.WriteFile(file, text, 0o600)
+	}
+	return file, err
+}
+
+// create creates the container, and loads its image if the engine no longer has it.
+func (p *Pool) create(ctx context.Context, spec engine.Spec) (string, error) {
+	id, err := p.deps.Engine.Create(ctx, spec)
+	if !errors.Is(err, engine.ErrNoImage) {
+		return id, err
+	}
+	if err := load(ctx, p.deps.Engine); err != nil {
+		return "", fmt.Errorf("loading the image of a network's holder: %w", err)
+	}
+	return p.deps.Engine.Create(ctx, spec)
+}
