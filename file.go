@@ -66,3 +66,10 @@ type FileEvent struct {
 	Directory bool          `json:"directory,omitempty"`
 	Time      time.Time     `json:"time"` // when the agent read the event
 }
+
+// Unpacked is what was unpacked of an archive.
+type Unpacked struct {
+	Entries int64 `json:"entries"`
+	Bytes   int64 `json:"bytes"`   // of contents
+	Skipped int64 `json:"skipped"` // devices
+}

@@ -203,9 +203,9 @@ func (u *unpacker) setTimes() error {
 	return nil
 }
 
-// clear calls make again after it has removed a file that is in the way.
-func (u *unpacker) clear(base string, make func() error) error {
-	err := make()
+// clear calls create again after it has removed a file that is in the way.
+func (u *unpacker) clear(base string, create func() error) error {
+	err := create()
 	if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -215,7 +215,7 @@ func (u *unpacker) clear(base string, make func() error) error {
 	if err := u.dir.Remove(base); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return make()
+	return create()
 }
 
 // link makes a hard link to an entry that was unpacked before.
