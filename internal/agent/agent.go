@@ -17,6 +17,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/agent/execnode"
+	"holdfast/internal/agent/filenode"
 	"holdfast/internal/agent/handoff"
 	"holdfast/internal/agent/process"
 	"holdfast/internal/agent/sessionnode"
@@ -40,6 +41,7 @@ import (
 	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/deadman"
 	"holdfast/internal/sessions/drain"
+	"holdfast/internal/sessions/files"
 	"holdfast/internal/sessions/fleet"
 	"holdfast/internal/sessions/gateway"
 	"holdfast/internal/sessions/group"
@@ -143,6 +145,7 @@ type Agent struct {
 	warmPool   *container.Pool
 	sessions   *session.Manager
 	commands   *execnode.Node
+	files      *files.Files
 	prefetch   *prefetch.Keeper
 	pulls      *puller.Puller
 	load       *hostload.Meter
@@ -332,6 +335,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 		return err
 	}
 	p.Start("detached commands", a.commands.Run)
+	a.files = filenode.New(a.sessions, a.metrics)
 	if a.mover != nil {
 		p.Start("suspended sessions", a.mover.Run)
 	}

@@ -21,6 +21,7 @@ const (
 	maxWatchesNode    = 32       // likewise; the kernel's default limit of root is 128 (fs.inotify.max_user_instances)
 	maxWatchedDirs    = 1024     // directories of one watch
 	maxList           = 10_000   // entries of one list
+	maxListBytes      = 2 << 20  // bytes of names in one list
 	maxPath           = 4095     // bytes (PATH_MAX without its end)
 	maxMemoryFile     = 64 << 20 // bytes that one call writes to a tmpfs: the kernel charges the agent for them
 	chunk             = 256 << 10

@@ -110,10 +110,10 @@ func (f *Files) List(ctx context.Context, key holdfast.SessionKey, p string, lim
 }
 
 func (t *tree) list(ctx context.Context, dir *os.File, p string, limit int) (list []holdfast.File, more bool, err error) {
-	for {
+	for size := 0; ; {
 		names, err := dir.Readdirnames(128)
 		for _, name := range names {
-			if len(list) == limit {
+			if len(list) == limit || size > maxListBytes {
 				return list, true, nil
 			}
 			one, err := t.entry(dir, name, path.Join(p, name))
@@ -123,7 +123,7 @@ func (t *tree) list(ctx context.Context, dir *os.File, p string, limit int) (lis
 			if err != nil {
 				return nil, false, err
 			}
-			list = append(list, one)
+			list, size = append(list, one), size+len(one.Path)+len(one.Name)+len(one.Target)
 		}
 		if err == io.EOF || errors.Is(err, fs.ErrNotExist) {
 			return list, false, nil
