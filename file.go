@@ -56,6 +56,7 @@ const (
 	FileChanged   FileEventKind = "chmod"  // its mode, owner or times
 	EventsLost    FileEventKind = "lost"   // the reader was too slow, or there are too many directories
 	WatchedIsGone FileEventKind = "gone"   // the watched file was removed; the last event
+	WatchEnds     FileEventKind = "end"    // the session ends; the last event
 	WatchAlive    FileEventKind = "ping"   // nothing happened for a while
 )
 

@@ -23,7 +23,7 @@ type Error struct {
 
 func (e *Error) Error() string { return e.text }
 
-// Unwrap returns the sentinel.
+// Unwrap returns the sentinel, or an Error with it.
 func (e *Error) Unwrap() error { return e.kind }
 
 // errLeft ends the calls of a session that ends.
@@ -92,7 +92,7 @@ func explain(op, path string, err error) error {
 	}
 	where := op + " " + bounded(path)
 	if own, ok := errors.AsType[*Error](err); ok {
-		return holdfast.WithHint(&Error{where + ": " + own.text, own.kind}, holdfast.HintOf(err))
+		return holdfast.WithHint(&Error{where + ": " + own.text, own}, holdfast.HintOf(err))
 	}
 	if strings.Contains(err.Error(), "path escapes") { // os.Root has no sentinel for it
 		return &Error{where + ": a link leads out of the directory", holdfast.ErrBadFile}

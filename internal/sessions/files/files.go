@@ -164,9 +164,10 @@ func (t *tree) run(ctx context.Context, op, path string, do func(context.Context
 	ctx, cancel := context.WithCancelCause(ctx)
 	over := make(chan error, 1)
 	go func() {
-		defer release()
-		defer t.root.Close()
-		over <- <-t.root.Go(func() error { return do(ctx) })
+		err := <-t.root.Go(func() error { return do(ctx) })
+		t.root.Close()
+		release()
+		over <- err
 	}()
 	defer cancel(nil)
 	select {

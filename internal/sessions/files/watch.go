@@ -15,8 +15,8 @@ import (
 )
 
 // Watch calls each for the changes of a file or of a directory's entries, with recursive of
-// its whole tree, until ctx is done, each returns an error, or the file is removed. The
-// first event is ready. A link is followed. Events of hard links below other directories,
+// its whole tree, until ctx is done, each returns an error, the file is removed, or the
+// session ends. The first event is ready. A link is followed. Events of hard links below other directories,
 // and of memory mappings, are not reported (inotify(7)).
 func (f *Files) Watch(ctx context.Context, key holdfast.SessionKey, p string, recursive bool, each func(holdfast.FileEvent) error) error {
 	release, err := f.take(&f.watches, key, "watches")
@@ -35,7 +35,10 @@ func (f *Files) Watch(ctx context.Context, key holdfast.SessionKey, p string, re
 		select {
 		case e = <-events:
 		case err := <-ended:
-			return drained(events, each, err)
+			if err = drained(events, each, err); !errors.Is(err, errLeft) {
+				return err
+			}
+			return each(holdfast.FileEvent{Kind: holdfast.WatchEnds, Path: p, Time: time.Now()})
 		case <-alive.C:
 			e = holdfast.FileEvent{Kind: holdfast.WatchAlive, Path: p, Time: time.Now()}
 		}

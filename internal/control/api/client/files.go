@@ -89,10 +89,13 @@ func (c *Client) UnpackFiles(ctx context.Context, key holdfast.SessionKey, path 
 }
 
 // WatchFiles calls each for every change of a file or of a directory's entries, until each
-// returns an error or the file is gone.
+// returns an error or the file is gone. holdfast.ErrNotFound if the session ends.
 func (c *Client) WatchFiles(ctx context.Context, key holdfast.SessionKey, path string, recursive bool, each func(holdfast.FileEvent) error) error {
 	q := url.Values{"path": {path}, "recursive": {strconv.FormatBool(recursive)}}
 	return lines(ctx, c, http.MethodGet, filesPath(key, "/watch", q), nil, func(e holdfast.FileEvent) (last bool, err error) {
+		if e.Kind == holdfast.WatchEnds {
+			return true, fmt.Errorf("session %s has ended: %w", key, holdfast.ErrNotFound)
+		}
 		return e.Kind == holdfast.WatchedIsGone, each(e)
 	})
 }

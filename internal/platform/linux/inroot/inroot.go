@@ -94,7 +94,7 @@ func OpenBelow(dir *os.File, path string, flags int) (*os.File, error) {
 }
 
 func open2(dir *os.File, path string, flags int, resolve uint64) (*os.File, error) {
-	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC | unix.O_NOCTTY), Resolve: resolve | unix.RESOLVE_NO_MAGICLINKS}
+	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Resolve: resolve | unix.RESOLVE_NO_MAGICLINKS}
 	for i := 0; ; i++ {
 		fd, err := unix.Openat2(int(dir.Fd()), path, &how)
 		switch {
