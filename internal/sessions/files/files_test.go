@@ -48,12 +48,13 @@ func container(t *testing.T, ids bool) (*Files, string) {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command("/bin/sh", "-c", "/bin/mount -t tmpfs none /mem && echo ready; read x")
+	cmd := exec.Command("/bin/sh", "-c", "/bin/mount -t tmpfs none /mem && echo ready && read x")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Cloneflags: unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	if ids {
 		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: base, Size: 65536}}
 		cmd.SysProcAttr.GidMappings = cmd.SysProcAttr.UidMappings
+		cmd.SysProcAttr.Credential = &syscall.Credential{}
 	}
 	in, err := cmd.StdinPipe()
 	if err != nil {
