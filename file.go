@@ -30,7 +30,7 @@ type File struct {
 
 // WriteFile says how a file is written.
 type WriteFile struct {
-	// Mode has the permissions, 0 to 07777. nil keeps those of the old file; a new one
+	// Mode has the permissions, 0 to 01777; setuid and setgid bits are dropped. nil keeps those of the old file; a new one
 	// gets 0644.
 	Mode *uint32
 	// UID and GID are the container's ids. nil keeps those of the old file; a new one gets

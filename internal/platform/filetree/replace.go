@@ -15,7 +15,7 @@ import (
 
 // Attributes are those of a file to be written.
 type Attributes struct {
-	Mode     uint32 // 0 to 07777
+	Mode     uint32 // 0 to 01777; setuid and setgid bits are dropped
 	UID, GID int    // below 0: those of the process
 	Modified time.Time
 	// Writer returns where the content of the new file goes; nil is the file. It may
@@ -79,7 +79,7 @@ func (a Attributes) set(f *os.File) error {
 			return err
 		}
 	}
-	if err := unix.Fchmod(int(f.Fd()), a.Mode); err != nil {
+	if err := unix.Fchmod(int(f.Fd()), a.Mode&0o1777); err != nil {
 		return err
 	}
 	if a.Modified.IsZero() {

@@ -110,7 +110,7 @@ type dirAttributes struct {
 func (t *tree) dirAttributes(o holdfast.WriteFile) (a dirAttributes, err error) {
 	a.mode = 0o755
 	if o.Mode != nil {
-		a.mode = *o.Mode & 0o7777
+		a.mode = *o.Mode & 0o1777
 	}
 	uid, gid := 0, 0
 	if o.UID != nil {

@@ -138,7 +138,9 @@ func TestMappedIDs(t *testing.T) {
 
 // A process with the host's mounts, such as that of a virtual machine, has no files here.
 func TestHostRootIsRefused(t *testing.T) {
-	f := New(func(holdfast.SessionKey) (Place, error) { return Place{PID: os.Getppid(), Same: func() bool { return true }}, nil }, metric.Registry{Registerer: prometheus.NewRegistry()})
+	f := New(func(holdfast.SessionKey) (Place, error) {
+		return Place{PID: os.Getppid(), Same: func() bool { return true }}, nil
+	}, metric.Registry{Registerer: prometheus.NewRegistry()})
 	_, err := f.Stat(t.Context(), "alice", "/etc", false)
 	if !errors.Is(err, holdfast.ErrBadFile) || holdfast.HintOf(err) == "" {
 		t.Errorf("%v", err)

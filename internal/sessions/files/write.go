@@ -21,7 +21,7 @@ import (
 // Write writes what r has to a file, and describes the file. A new file and the
 // replacement of a regular one appear when they are complete. A link is followed, and the
 // file that it leads to is overwritten in place, as is a mount point. The directory has to
-// exist.
+// exist. Setuid and setgid bits are dropped.
 func (f *Files) Write(ctx context.Context, key holdfast.SessionKey, p string, o holdfast.WriteFile, r io.Reader) (out holdfast.File, err error) {
 	err = f.call(ctx, key, "write", p, func(ctx context.Context, t *tree, p string) error {
 		body, closed := pipe(ctx, r)
@@ -100,7 +100,7 @@ func (t *tree) write(ctx context.Context, p string, o holdfast.WriteFile, r io.R
 // choose sets what the caller wants.
 func (t *tree) choose(a *filetree.Attributes, o holdfast.WriteFile) error {
 	if o.Mode != nil {
-		a.Mode = *o.Mode & 0o7777
+		a.Mode = *o.Mode
 	}
 	for _, x := range []struct {
 		want *int

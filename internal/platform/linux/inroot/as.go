@@ -15,7 +15,8 @@ const fileCaps = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_
 
 // Go calls f in a new thread that makes files with the root user's ids of the mapped
 // namespace, and that has no capability except those over files. Without the ids, the
-// kernel would refuse to make a file in a file system of that namespace. f must not start
+// kernel refuses to make a file in a file system that was mounted in that namespace
+// (EOVERFLOW). A process without CAP_SETUID and CAP_SETGID keeps its ids. f must not start
 // a process, and has to do its work in the goroutine in which it is called. The thread ends
 // with f. The channel gets f's error.
 func (r *Root) Go(f func() error) <-chan error {
@@ -39,7 +40,13 @@ func (r *Root) Go(f func() error) <-chan error {
 
 // become changes the thread.
 func become(uid, gid int) error {
-	if uid != 0 || gid != 0 {
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&head, &sets[0]); err != nil {
+		return fmt.Errorf("read the capabilities of a thread: %w", err)
+	}
+	const setsIDs = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID
+	if (uid != 0 || gid != 0) && sets[0].Effective&setsIDs == setsIDs {
 		// A change of the ids makes the whole process undumpable (credentials(7)).
 		dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
 		if err != nil {
@@ -53,11 +60,6 @@ func become(uid, gid int) error {
 				return fmt.Errorf("take the ids of a container: %w", err)
 			}
 		}
-	}
-	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var sets [2]unix.CapUserData
-	if err := unix.Capget(&head, &sets[0]); err != nil {
-		return fmt.Errorf("read the capabilities of a thread: %w", err)
 	}
 	sets[0].Effective, sets[1].Effective = sets[0].Permitted&fileCaps, 0
 	if err := unix.Capset(&head, &sets[0]); err != nil {
