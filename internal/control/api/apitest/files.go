@@ -43,7 +43,7 @@ func (f files) open(ctx context.Context, key holdfast.SessionKey, p string) (*os
 
 // failed returns an error as an agent does.
 func failed(op, p string, err error) error {
-	for from, to := range map[error]error{fs.ErrNotExist: holdfast.ErrNotFound, fs.ErrExist: holdfast.ErrExists, unix.ENOTDIR: holdfast.ErrBadFile, unix.EISDIR: holdfast.ErrBadFile, filetree.ErrType: holdfast.ErrExists} {
+	for from, to := range map[error]error{filetree.ErrArchive: holdfast.ErrBadFile, fs.ErrNotExist: holdfast.ErrNotFound, fs.ErrExist: holdfast.ErrExists, unix.ENOTDIR: holdfast.ErrBadFile, unix.EISDIR: holdfast.ErrBadFile, filetree.ErrType: holdfast.ErrExists} {
 		if errors.Is(err, from) {
 			return fmt.Errorf("%s %s: %w", op, p, to)
 		}
