@@ -102,11 +102,10 @@ func (r *remover) empty(dir *os.File, depth int) error {
 		if _, err := dir.Seek(0, io.SeekStart); err != nil {
 			return err
 		}
-		names, err = dir.Readdirnames(1)
-		if len(names) == 0 {
+		if names, _ = dir.Readdirnames(1); len(names) == 0 {
 			return nil
 		}
-		if _, err = dir.Seek(0, io.SeekStart); err != nil {
+		if _, err := dir.Seek(0, io.SeekStart); err != nil {
 			return err
 		}
 		if depth > 0 {
