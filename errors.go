@@ -15,6 +15,9 @@ var (
 	ErrEngine   = errors.New("engine unavailable")        // the container engine does not answer
 	ErrStore    = errors.New("store unavailable")         // the ownership store does not answer
 	ErrNoMemory = errors.New("its memory cannot be kept") // the session cannot be suspended and continues to run
+	ErrExists   = errors.New("it exists already")         // a file of that name exists
+	ErrNoSpace  = errors.New("no space is left")          // the container's disk or quota is full
+	ErrBadFile  = errors.New("not that file")             // its type or place does not allow the operation
 )
 
 // ElsewhereError means that another node owns the session. The caller has to ask that

@@ -17,6 +17,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/agent/execnode"
+	"holdfast/internal/agent/filenode"
 	"holdfast/internal/agent/handoff"
 	"holdfast/internal/agent/netnode"
 	"holdfast/internal/agent/process"
@@ -42,6 +43,7 @@ import (
 	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/deadman"
 	"holdfast/internal/sessions/drain"
+	"holdfast/internal/sessions/files"
 	"holdfast/internal/sessions/fleet"
 	"holdfast/internal/sessions/gateway"
 	"holdfast/internal/sessions/group"
@@ -148,6 +150,7 @@ type Agent struct {
 	warmPool    *container.Pool
 	sessions    *session.Manager
 	commands    *execnode.Node
+	files       *files.Files
 	prefetch    *prefetch.Keeper
 	pulls       *puller.Puller
 	load        *hostload.Meter
@@ -345,6 +348,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 		return err
 	}
 	p.Start("detached commands", a.commands.Run)
+	a.files = filenode.New(a.sessions, a.metrics)
 	if a.mover != nil {
 		p.Start("suspended sessions", a.mover.Run)
 	}

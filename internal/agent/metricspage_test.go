@@ -21,6 +21,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"holdfast/internal/agent/execnode"
+	"holdfast/internal/agent/filenode"
 	"holdfast/internal/agent/handoff"
 	"holdfast/internal/agent/process"
 	"holdfast/internal/control/config"
@@ -133,6 +134,7 @@ func registered(t *testing.T) *recording {
 	if _, err := execnode.New(c, nil, nil, nil, r, log); err != nil {
 		t.Fatal(err)
 	}
+	filenode.New(nil, r)
 	node.NewMetrics(r)
 	evacuate.NewMetrics(r)
 	r.fill(t)

@@ -30,6 +30,7 @@ var rules = []rule{
 	{"internal/platform/tasks", nil},
 	{"internal/platform/coalesce", nil},
 	{"internal/platform/frame", nil},
+	{"internal/platform/filetree", nil},
 	{"internal/platform/metric", nil},
 	{"internal/platform/readiness", nil},
 	{"internal/platform/sdnotify", nil},
@@ -48,6 +49,7 @@ var rules = []rule{
 	{"internal/agent/handoff", []string{"", "internal/control/api", "internal/platform/sdnotify", "internal/platform/linux/boottime", "internal/platform/linux/listenfd"}},
 	{"internal/sessions/hook", []string{"internal/platform/linux/..."}},
 	{"internal/sessions/commands", []string{"", "internal/platform/engine", "internal/platform/frame", "internal/platform/linux/..."}},
+	{"internal/sessions/files", []string{"", "internal/platform/linux/..."}},
 	{"internal/sessions/deadman", []string{"", "internal/sessions/kill", "internal/platform/linux/..."}},
 	// boottime: deadlines that other nodes rely on continue while the host sleeps.
 	{"internal/hosts/spinup", []string{"", "internal/platform/engine"}},
@@ -104,7 +106,7 @@ var rules = []rule{
 // libraries are small packages that are independent of the product. Every package may
 // import them, except the packages of the kernel interface, the root package and the
 // packages that the libraries import.
-var libraries = []string{"internal/platform/atomicfile", "internal/platform/boltfile", "internal/platform/child", "internal/platform/journal", "internal/platform/metric", "internal/platform/readiness", "internal/platform/tasks"}
+var libraries = []string{"internal/platform/atomicfile", "internal/platform/boltfile", "internal/platform/child", "internal/platform/filetree", "internal/platform/journal", "internal/platform/metric", "internal/platform/readiness", "internal/platform/tasks"}
 
 // assemblers are the top packages and the tools of tests. No lower package imports them.
 var assemblers = map[string][]string{

@@ -69,7 +69,7 @@ func (h *host) keeper() int {
 	return 0
 }
 
-// follower is `holdfast session attach` in a process of its own.
+// follower is a command such as `holdfast session attach`, in a process of its own.
 type follower struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -79,7 +79,13 @@ type follower struct {
 
 func (h *host) attach(key, id string, flags ...string) *follower {
 	h.t.Helper()
-	f := &follower{t: h.t, cmd: exec.Command(holdfastBinary(h.t), append([]string{"session", "attach", key, id}, flags...)...)}
+	return h.follow(append([]string{"session", "attach", key, id}, flags...)...)
+}
+
+// follow runs a command in a process of its own.
+func (h *host) follow(words ...string) *follower {
+	h.t.Helper()
+	f := &follower{t: h.t, cmd: exec.Command(holdfastBinary(h.t), words...)}
 	f.cmd.Env = append(os.Environ(), "HOLDFAST_SOCKET="+h.socket)
 	f.cmd.Stderr = os.Stderr
 	var err error

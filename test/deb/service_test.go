@@ -475,7 +475,7 @@ systemctl start holdfast`)
 
 // ceilings are the maximum exposure levels of the units by systemd-analyze security, in tenths:
 // 0 is the best, 100 the worst. Without restrictions a unit has 96, the agent's 98.
-var ceilings = map[string]int{"holdfast": 59, "holdfast-gc": 24, "holdfast-drain": 9, "holdfast-protect": 42}
+var ceilings = map[string]int{"holdfast": 60, "holdfast-gc": 24, "holdfast-drain": 9, "holdfast-protect": 42}
 
 // The exposure of each unit is at most that of the last review.
 func TestUnitsAreClosed(t *testing.T) {

@@ -36,6 +36,9 @@ const (
 	CodeElsewhere    Code = "elsewhere" // another node owns the session, and the request is not passed on
 	CodeNodeDown     Code = "node_down" // the node that must answer does not
 	CodeNoMemory     Code = "no_memory" // the session cannot be suspended, and continues
+	CodeExists       Code = "exists"    // a file of that name exists
+	CodeNoSpace      Code = "no_space"  // the container's disk or quota is full
+	CodeBadRange     Code = "bad_range" // no byte of the file is in the range
 )
 
 // meaning is what a code stands for: its HTTP status (RFC 9110, 15), and the error that
@@ -70,6 +73,9 @@ func meanings() []meaning {
 		{CodeElsewhere, http.StatusMisdirectedRequest, nil},
 		{CodeNodeDown, http.StatusServiceUnavailable, nil},
 		{CodeNoMemory, http.StatusConflict, holdfast.ErrNoMemory},
+		{CodeExists, http.StatusConflict, holdfast.ErrExists},
+		{CodeNoSpace, http.StatusInsufficientStorage, holdfast.ErrNoSpace},
+		{CodeBadRange, http.StatusRequestedRangeNotSatisfiable, nil},
 	}
 }
 
@@ -151,8 +157,10 @@ func codeOf(err error) Code {
 		return CodeTooLarge
 	case is[*holdfast.ElsewhereError](err):
 		return CodeElsewhere
+	case errors.Is(err, holdfast.ErrBadFile):
+		return CodeBadRequest
 	}
-	for _, c := range []Code{CodeNoMemory, CodeNotFound, CodeTimeout, CodeCanceled} {
+	for _, c := range []Code{CodeNoMemory, CodeExists, CodeNoSpace, CodeNotFound, CodeTimeout, CodeCanceled} {
 		if errors.Is(err, c.meaning().sentinel) {
 			return c
 		}

@@ -58,6 +58,12 @@ func operation(rt route, s *schemas) map[string]any {
 			"default": map[string]any{"$ref": "#/components/responses/error"},
 		},
 	}
+	if rt.partial {
+		op["responses"].(map[string]any)[strconv.Itoa(http.StatusPartialContent)] = answer(rt, s)
+	}
+	if rt.body != "" {
+		op["requestBody"] = map[string]any{"required": true, "content": content(rt.body, map[string]any{"type": "string", "format": "binary"})}
+	}
 	if p := parameters(rt, s); len(p) > 0 {
 		op["parameters"] = p
 	}

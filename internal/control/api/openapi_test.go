@@ -1,11 +1,16 @@
 package api_test
 
 import (
+	"archive/tar"
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"mime"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,6 +50,16 @@ func examples() map[string]example {
 		"signalCommand": {method: "POST", path: "/v1/sessions/alice/commands/c1/signal", body: `{"signal":"TERM"}`},
 		"attachCommand": {method: "POST", path: "/v1/sessions/alice/commands/c2/attach", body: `{"offset":-4}`,
 			headers: []string{"Connection: Upgrade", "Upgrade: " + frame.Protocol}},
+		"readFile":             {method: "GET", path: "/v1/sessions/alice/files?path=/etc/motd"},
+		"writeFile":            {method: "PUT", path: "/v1/sessions/alice/files?path=/new&mode=0755&uid=0", body: "hello"},
+		"removeFile":           {method: "DELETE", path: "/v1/sessions/alice/files?path=/etc&recursive=true"},
+		"statFile":             {method: "GET", path: "/v1/sessions/alice/files/stat?path=/etc/motd&follow=true"},
+		"listFiles":            {method: "GET", path: "/v1/sessions/alice/files/list?path=/etc&limit=3"},
+		"makeDirectory":        {method: "POST", path: "/v1/sessions/alice/files/directory", body: `{"path":"/a/b","parents":true}`},
+		"moveFile":             {method: "POST", path: "/v1/sessions/alice/files/move", body: `{"from":"/etc","to":"/etc2"}`},
+		"packFiles":            {method: "GET", path: "/v1/sessions/alice/files/archive?path=/etc"},
+		"unpackFiles":          {method: "PUT", path: "/v1/sessions/alice/files/archive?path=/", body: archive()},
+		"watchFiles":           {method: "GET", path: "/v1/sessions/alice/files/watch?path=/etc&recursive=true"},
 		"listNodes":            {method: "GET", path: "/v1/nodes"},
 		"drainNode":            {method: "POST", path: "/v1/node/drain", body: `{"budget_ms":1000,"pause_engine":false}`},
 		"uncordonNode":         {method: "POST", path: "/v1/node/uncordon"},
@@ -97,6 +112,16 @@ func examples() map[string]example {
 		"readyz":               {method: "GET", path: "/readyz"},
 		"metrics":              {method: "GET", path: "/metrics"},
 	}
+}
+
+// archive is a tar archive with a file.
+func archive() string {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	if err := errors.Join(w.WriteHeader(&tar.Header{Name: "in", Typeflag: tar.TypeReg, Mode: 0o644}), w.Close()); err != nil {
+		panic(err)
+	}
+	return b.String()
 }
 
 func asJSON(v any) string {
@@ -169,7 +194,7 @@ func (s *spec) checkBody(content map[string]any, pointer string, r reply) error 
 	if err != nil {
 		return err
 	}
-	if have == "text/plain" || have == "application/octet-stream" {
+	if have == "text/plain" || have == "application/octet-stream" || have == "application/x-tar" {
 		return schema.Validate(r.body)
 	}
 	lines := []string{r.body}
@@ -209,7 +234,10 @@ func escape(s string) string {
 }
 
 func served(t *testing.T) (*apitest.Backend, *spec, func(example) reply) {
-	b := &apitest.Backend{}
+	b := &apitest.Backend{Files: t.TempDir()}
+	if err := errors.Join(os.Mkdir(filepath.Join(b.Files, "etc"), 0o755), os.WriteFile(filepath.Join(b.Files, "etc", "motd"), []byte("hello\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
 	for _, key := range []holdfast.SessionKey{"alice", "stuck"} {
 		if _, err := b.StartSession(t.Context(), key, ""); err != nil {
 			t.Fatal(err)
@@ -290,7 +318,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			t.Errorf("%s with the store down: %v", id, err)
 		}
 	}
-	if want := 56; failed != want { // all but exec, which fails in its stream, and those that cannot fail: version, lastUpgrade, openapi, healthz, metrics, listPrefetchImages, listExperiments, spinupsUnderWay
+	if want := 66; failed != want { // all but exec, which fails in its stream, and those that cannot fail: version, lastUpgrade, openapi, healthz, metrics, listPrefetchImages, listExperiments, spinupsUnderWay
 		t.Errorf("%d operations said that the store is down, want %d", failed, want)
 	}
 }

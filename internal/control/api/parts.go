@@ -21,6 +21,7 @@ type Parts struct {
 	Agent      AgentService
 	Sessions   SessionService
 	Commands   CommandService
+	Files      FileService
 	Nodes      NodeService
 	Replacer   Replacer
 	Groups     Groups
@@ -44,6 +45,7 @@ func (p Parts) routes() []route {
 		agentRoutes(p.Agent),
 		sessionRoutes(p.Sessions, p.Groups),
 		commandRoutes(p.Commands, p.Sessions, p.pingEvery),
+		fileRoutes(p.Files),
 		nodeRoutes(p.Nodes),
 		replaceRoutes(p.Replacer, p.Sessions, p.Nodes, p.Groups),
 		groupRoutes(p.Groups),

@@ -43,6 +43,12 @@ func (s *server) answer(w http.ResponseWriter, r *http.Request, rt route, c Call
 	if node == "" && (rt.at != atItsOwner || !s.passes(r)) {
 		return rt.handle(w, r)
 	}
+	if rt.body != "" { // it is passed on as it arrives, so only once
+		if node == "" {
+			return rt.handle(w, r)
+		}
+		return s.pass(w, r, node, c)
+	}
 	// The body is kept: it may be passed on after the handler has read it.
 	body, err := readBody(w, r)
 	if err != nil {
@@ -57,7 +63,11 @@ func (s *server) answer(w http.ResponseWriter, r *http.Request, rt route, c Call
 		}
 		node = moved.Owner.Node // the session has just moved there
 	}
-	return s.pass(w, r, body, node, c)
+	r.Body, r.ContentLength = http.NoBody, int64(len(body))
+	if len(body) > 0 {
+		r.Body = io.NopCloser(bytes.NewReader(body))
+	}
+	return s.pass(w, r, node, c)
 }
 
 // passes reports whether a request may be passed on to another node.
@@ -92,7 +102,7 @@ func (s *server) nodeFor(r *http.Request, rt route) (holdfast.NodeID, error) {
 }
 
 // pass passes a request on to a node and copies its answer.
-func (s *server) pass(w http.ResponseWriter, r *http.Request, body []byte, to holdfast.NodeID, c Caller) error {
+func (s *server) pass(w http.ResponseWriter, r *http.Request, to holdfast.NodeID, c Caller) error {
 	note(r.Context(), "passed_to", to)
 	transport, err := s.Forward(to)
 	if err != nil {
@@ -101,10 +111,6 @@ func (s *server) pass(w http.ResponseWriter, r *http.Request, body []byte, to ho
 			err = holdfast.WithHint(err, "`holdfast node ls` shows the nodes that are up")
 		}
 		return err
-	}
-	r.Body, r.ContentLength = http.NoBody, int64(len(body))
-	if len(body) > 0 {
-		r.Body = io.NopCloser(bytes.NewReader(body))
 	}
 	var failed error
 	proxy := &httputil.ReverseProxy{

@@ -24,6 +24,9 @@ type route struct {
 	at           place
 	limit        time.Duration // for the whole request; 0 means none
 	stream       bool          // counts among maxStreams while it is served
+	paced        bool          // a transfer that makes no progress ends; see paced
+	partial      bool          // it may answer with a part (206)
+	body         string        // media type of a body that is passed on as it arrives; "": see request
 	query        []param
 	request      any // zero value of the body's type; nil: no body
 	answer       any // zero value of the answer's type, or of one line of it; nil: none

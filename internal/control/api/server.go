@@ -155,6 +155,9 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route, c Call
 	rc := http.NewResponseController(w)
 	if rt.limit == 0 {
 		_ = rc.SetWriteDeadline(time.Time{})
+		if rt.paced {
+			w, r = paced(w, r)
+		}
 		return s.answer(w, r, rt, c)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), rt.limit)

@@ -3,7 +3,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -227,17 +226,7 @@ func (h sessionHandlers) logs(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	out := &stream{w: w, media: mediaText}
-	err = h.sessions.Logs(r.Context(), key, o, out)
-	if err != nil && !out.begun {
-		return err
-	}
-	out.begin()
-	if err != nil {
-		b, _ := json.Marshal(ErrorOf(err)) // strings only
-		w.Header().Set(ErrorTrailer, string(b))
-		return sent{err}
-	}
-	return nil
+	return out.end(h.sessions.Logs(r.Context(), key, o, out))
 }
 
 func logOptions(r *http.Request) (o LogOptions, err error) {

@@ -51,6 +51,21 @@ func (t *stream) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// end ends a stream with the error of the work. If the work failed before the first piece,
+// end returns the error as it is.
+func (t *stream) end(err error) error {
+	if err != nil && !t.begun {
+		return err
+	}
+	t.begin()
+	if err != nil {
+		b, _ := json.Marshal(ErrorOf(err)) // strings only
+		t.w.Header().Set(ErrorTrailer, string(b))
+		return sent{err}
+	}
+	return nil
+}
+
 // eventLimit is how long a reader may delay one line.
 const eventLimit = time.Second
 

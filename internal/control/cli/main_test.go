@@ -246,7 +246,11 @@ func TestScripts(t *testing.T) {
 			e.Setenv("HOLDFAST_SOCKET", socket)
 			e.Setenv(dataEnv, filepath.Join(e.WorkDir, "data"))
 			e.Setenv("GORACE", raceEnv)
-			b := &apitest.Backend{}
+			b := &apitest.Backend{Files: filepath.Join(e.WorkDir, "container")}
+			e.Setenv("FILES", b.Files)
+			if err := os.Mkdir(b.Files, 0o755); err != nil {
+				return err
+			}
 			if err := standIn(b, e.Defer); err != nil {
 				return err
 			}

@@ -195,6 +195,33 @@ func (m *Manager) Get(key holdfast.SessionKey) (Info, error) {
 	return e.infoLocked(m.cfg.Node), nil
 }
 
+// Inside is the container of a ready session, for work on it from outside.
+type Inside struct {
+	PID  int             // of its init
+	Left <-chan struct{} // closed when the session begins to end
+	// Same reports whether the init still lives, so that PID is its pid.
+	Same func() bool
+}
+
+// Inside returns the container of a session. holdfast.ErrNotFound if the session is not
+// ready.
+func (m *Manager) Inside(key holdfast.SessionKey) (Inside, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.sessions[key]
+	if e == nil {
+		return Inside{}, fmt.Errorf("session %s: %w", key, holdfast.ErrNotFound)
+	}
+	if e.phase != ready || e.target == nil {
+		return Inside{}, fmt.Errorf("session %s has no running container: %w", key, holdfast.ErrNotFound)
+	}
+	return Inside{PID: e.target.Init().Pid(), Left: e.left, Same: func() bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return e.phase == ready && !e.target.Init().Exited()
+	}}, nil
+}
+
 // Owner returns the record of one session of this node, as Get does.
 func (m *Manager) Owner(key holdfast.SessionKey) (holdfast.Owner, bool) {
 	i, err := m.Get(key)

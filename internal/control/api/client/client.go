@@ -62,7 +62,7 @@ type Client struct {
 func New(o Options) (*Client, error) {
 	c := &Client{o: o, base: "http://agent"}
 	// This transport speaks HTTP/1.1 only, which exec needs.
-	t := &http.Transport{TLSClientConfig: o.TLS}
+	t := &http.Transport{TLSClientConfig: o.TLS, ExpectContinueTimeout: 10 * time.Second}
 	switch {
 	case o.Dial != nil:
 		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return o.Dial(ctx) }
@@ -243,10 +243,14 @@ func (c *Client) request(ctx context.Context, method, path string, body any) (*h
 	if body != nil {
 		r.Header.Set("Content-Type", "application/json")
 	}
+	c.authorize(r)
+	return r, nil
+}
+
+func (c *Client) authorize(r *http.Request) {
 	if c.o.Token != "" && c.o.URL != "" && c.o.Dial == nil {
 		r.Header.Set("Authorization", "Bearer "+c.o.Token)
 	}
-	return r, nil
 }
 
 // ask sends a request and reads its whole answer.
@@ -255,6 +259,11 @@ func (c *Client) ask(ctx context.Context, method, path string, body, answer any)
 	if err != nil {
 		return err
 	}
+	return c.read(ctx, resp, answer)
+}
+
+// read reads a whole answer.
+func (c *Client) read(ctx context.Context, resp *http.Response, answer any) error {
 	defer resp.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {

@@ -26,20 +26,7 @@ func (c *Client) Logs(ctx context.Context, key holdfast.SessionKey, o api.LogOpt
 	if err != nil {
 		return err
 	}
-	defer resp.Body.Close()
-	out := &target{w: w}
-	if _, err := io.Copy(out, resp.Body); err != nil {
-		if out.err != nil {
-			return out.err
-		}
-		return c.lost(ctx, err)
-	}
-	if late := resp.Trailer.Get(api.ErrorTrailer); late != "" {
-		e := &api.Error{Code: api.CodeInternal, Message: late}
-		_ = json.Unmarshal([]byte(late), e) // otherwise the text as it is
-		return e
-	}
-	return nil
+	return c.copyBody(ctx, resp, w)
 }
 
 // target records that the writer failed, not the agent.
