@@ -18,6 +18,7 @@ import (
 	"holdfast"
 	"holdfast/internal/agent/execnode"
 	"holdfast/internal/agent/handoff"
+	"holdfast/internal/agent/portnode"
 	"holdfast/internal/agent/process"
 	"holdfast/internal/agent/sessionnode"
 	"holdfast/internal/control/api"
@@ -143,6 +144,7 @@ type Agent struct {
 	warmPool   *container.Pool
 	sessions   *session.Manager
 	commands   *execnode.Node
+	ports      *portnode.Node
 	prefetch   *prefetch.Keeper
 	pulls      *puller.Puller
 	load       *hostload.Meter
@@ -332,6 +334,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 		return err
 	}
 	p.Start("detached commands", a.commands.Run)
+	a.ports = portnode.New(a.sessions, a.metrics)
 	if a.mover != nil {
 		p.Start("suspended sessions", a.mover.Run)
 	}

@@ -21,6 +21,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"holdfast/internal/agent/execnode"
+	"holdfast/internal/agent/portnode"
 	"holdfast/internal/agent/handoff"
 	"holdfast/internal/agent/process"
 	"holdfast/internal/control/config"
@@ -129,6 +130,7 @@ func registered(t *testing.T) *recording {
 	if _, err := execnode.New(c, nil, nil, nil, r, log); err != nil {
 		t.Fatal(err)
 	}
+	portnode.New(nil, r)
 	node.NewMetrics(r)
 	evacuate.NewMetrics(r)
 	r.fill(t)

@@ -33,9 +33,10 @@ const (
 	CodeNotReady     Code = "not_ready" // of /readyz
 	CodeCanceled     Code = "canceled"  // the agent is ending
 	CodeTimeout      Code = "timeout"
-	CodeElsewhere    Code = "elsewhere" // another node owns the session, and the request is not passed on
-	CodeNodeDown     Code = "node_down" // the node that must answer does not
-	CodeNoMemory     Code = "no_memory" // the session cannot be suspended, and continues
+	CodeElsewhere    Code = "elsewhere"    // another node owns the session, and the request is not passed on
+	CodeNodeDown     Code = "node_down"    // the node that must answer does not
+	CodePortRefused  Code = "port_refused" // the session runs, and nothing listens on the port
+	CodeNoMemory     Code = "no_memory"    // the session cannot be suspended, and continues
 )
 
 // meaning is what a code stands for: its HTTP status (RFC 9110, 15), and the error that
@@ -69,6 +70,7 @@ func meanings() []meaning {
 		{CodeTimeout, http.StatusGatewayTimeout, context.DeadlineExceeded},
 		{CodeElsewhere, http.StatusMisdirectedRequest, nil},
 		{CodeNodeDown, http.StatusServiceUnavailable, nil},
+		{CodePortRefused, http.StatusBadGateway, nil},
 		{CodeNoMemory, http.StatusConflict, holdfast.ErrNoMemory},
 	}
 }

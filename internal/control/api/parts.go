@@ -21,6 +21,7 @@ type Parts struct {
 	Agent      AgentService
 	Sessions   SessionService
 	Commands   CommandService
+	Forwards   ForwardService
 	Nodes      NodeService
 	Replacer   Replacer
 	Groups     Groups
@@ -43,6 +44,7 @@ func (p Parts) routes() []route {
 		agentRoutes(p.Agent),
 		sessionRoutes(p.Sessions, p.Groups),
 		commandRoutes(p.Commands, p.Sessions, p.pingEvery),
+		forwardRoutes(p.Forwards, p.pingEvery),
 		nodeRoutes(p.Nodes),
 		replaceRoutes(p.Replacer, p.Sessions, p.Nodes, p.Groups),
 		groupRoutes(p.Groups),

@@ -24,6 +24,7 @@ type route struct {
 	at           place
 	limit        time.Duration // for the whole request; 0 means none
 	stream       bool          // counts among maxStreams while it is served
+	forward      bool          // a stream that counts among maxForwards instead
 	query        []param
 	request      any // zero value of the body's type; nil: no body
 	answer       any // zero value of the answer's type, or of one line of it; nil: none
