@@ -21,8 +21,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"holdfast/internal/agent/execnode"
-	"holdfast/internal/agent/portnode"
 	"holdfast/internal/agent/handoff"
+	"holdfast/internal/agent/portnode"
 	"holdfast/internal/agent/process"
 	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/kube/evacuate"
