@@ -13,6 +13,9 @@ type Route struct {
 	// Upgrades are the protocols, beside WebSocket, to which a client may switch its
 	// connection. It is nil if another node serves the session; that node decides.
 	Upgrades []string
+	// Ports are the ports of the container that clients may reach beside that of
+	// Address. It is empty if another node serves the session; that node decides.
+	Ports Ports
 	// Left is closed when this node stops serving the session, because the container
 	// died or the session leaves. Connections that are still open then are not
 	// migrated.

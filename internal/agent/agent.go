@@ -20,6 +20,7 @@ import (
 	"holdfast/internal/agent/filenode"
 	"holdfast/internal/agent/handoff"
 	"holdfast/internal/agent/netnode"
+	"holdfast/internal/agent/portnode"
 	"holdfast/internal/agent/process"
 	"holdfast/internal/agent/sessionnode"
 	"holdfast/internal/control/api"
@@ -151,6 +152,7 @@ type Agent struct {
 	sessions    *session.Manager
 	commands    *execnode.Node
 	files       *files.Files
+	ports       *portnode.Node
 	prefetch    *prefetch.Keeper
 	pulls       *puller.Puller
 	load        *hostload.Meter
@@ -348,7 +350,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 		return err
 	}
 	p.Start("detached commands", a.commands.Run)
-	a.files = filenode.New(a.sessions, a.metrics)
+	a.files, a.ports = filenode.New(a.sessions, a.metrics), portnode.New(a.sessions, a.metrics)
 	if a.mover != nil {
 		p.Start("suspended sessions", a.mover.Run)
 	}

@@ -23,6 +23,7 @@ import (
 	"holdfast/internal/agent/execnode"
 	"holdfast/internal/agent/filenode"
 	"holdfast/internal/agent/handoff"
+	"holdfast/internal/agent/portnode"
 	"holdfast/internal/agent/process"
 	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/kube/evacuate"
@@ -135,6 +136,7 @@ func registered(t *testing.T) *recording {
 		t.Fatal(err)
 	}
 	filenode.New(nil, r)
+	portnode.New(nil, r)
 	node.NewMetrics(r)
 	evacuate.NewMetrics(r)
 	r.fill(t)

@@ -40,8 +40,9 @@ func (a *Agent) serveAPI(p *tasks.Stack, l net.Listener, o api.Options, routes f
 // another host.
 func (a *Agent) sessionURL(r *http.Request, key holdfast.SessionKey) string {
 	g := a.cfg.Gateway
+	label := g.HostLabel(key)
 	if g.URL != "" {
-		return strings.ReplaceAll(g.URL, config.KeyInURL, string(key))
+		return urlOf(g.URL, key, label)
 	}
 	host, port, err := net.SplitHostPort(g.Listen)
 	if err != nil {
@@ -53,9 +54,26 @@ func (a *Agent) sessionURL(r *http.Request, key holdfast.SessionKey) string {
 	}
 	u := url.URL{Scheme: strings.TrimSuffix(process.Scheme(g.CertFile), "://"), Host: net.JoinHostPort(here, port), Path: "/s/" + string(key) + "/"}
 	if g.Domain != "" {
-		u.Host, u.Path = net.JoinHostPort(string(key)+"."+g.Domain, port), "/"
+		if label == "" {
+			return ""
+		}
+		u.Host, u.Path = net.JoinHostPort(label+"."+g.Domain, port), "/"
 	}
 	return u.String()
+}
+
+// urlOf fills in the configured address of a session: the label in the host name, the
+// key elsewhere.
+func urlOf(text string, key holdfast.SessionKey, label string) string {
+	scheme, rest, _ := strings.Cut(text, "://")
+	host, path, slash := strings.Cut(rest, "/")
+	if strings.Contains(host, config.KeyInURL) && label == "" {
+		return ""
+	}
+	if slash {
+		path = "/" + path
+	}
+	return scheme + "://" + strings.ReplaceAll(host, config.KeyInURL, label) + strings.ReplaceAll(path, config.KeyInURL, string(key))
 }
 
 func isLoopback(host string) bool {

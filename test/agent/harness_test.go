@@ -71,6 +71,7 @@ type host struct {
 	socket  string
 	docker  string
 	// stopTimeout is gateway.stop_timeout of the configuration; "" is the default.
+	gatewayKeys string // more keys of the gateway, each behind a comma
 	stopTimeout string
 	keys        string             // of the engine in the configuration; "" is Docker at docker
 	direct      *containerd.Config // how a test reaches a containerd; nil: Docker
@@ -157,10 +158,10 @@ node: %s
 data_dir: %s/data
 run_dir: %s/run
 engine: {%s}
-gateway: {listen: "%s", park_time: 2m, stop_timeout: %s}
+gateway: {listen: "%s", park_time: 2m, stop_timeout: %s%s}
 api: {socket: %s, listen: "%s"}
 %s`, h.node, h.dir, h.dir, cmp.Or(h.keys, fmt.Sprintf("host: %q, own_network: %v", engine, strings.Contains(extra, ownMark))), h.gateway,
-		cmp.Or(h.stopTimeout, "5s"), h.socket, h.apiTCP, extra)
+		cmp.Or(h.stopTimeout, "5s"), h.gatewayKeys, h.socket, h.apiTCP, extra)
 	if err := os.WriteFile(h.configFile(), []byte(text), 0o600); err != nil {
 		h.t.Fatal(err)
 	}

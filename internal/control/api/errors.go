@@ -33,12 +33,13 @@ const (
 	CodeNotReady     Code = "not_ready" // of /readyz
 	CodeCanceled     Code = "canceled"  // the agent is ending
 	CodeTimeout      Code = "timeout"
-	CodeElsewhere    Code = "elsewhere" // another node owns the session, and the request is not passed on
-	CodeNodeDown     Code = "node_down" // the node that must answer does not
-	CodeNoMemory     Code = "no_memory" // the session cannot be suspended, and continues
-	CodeExists       Code = "exists"    // a file of that name exists
-	CodeNoSpace      Code = "no_space"  // the container's disk or quota is full
-	CodeBadRange     Code = "bad_range" // no byte of the file is in the range
+	CodeElsewhere    Code = "elsewhere"    // another node owns the session, and the request is not passed on
+	CodeNodeDown     Code = "node_down"    // the node that must answer does not
+	CodePortRefused  Code = "port_refused" // the session runs, and nothing listens on the port
+	CodeNoMemory     Code = "no_memory"    // the session cannot be suspended, and continues
+	CodeExists       Code = "exists"       // a file of that name exists
+	CodeNoSpace      Code = "no_space"     // the container's disk or quota is full
+	CodeBadRange     Code = "bad_range"    // no byte of the file is in the range
 )
 
 // meaning is what a code stands for: its HTTP status (RFC 9110, 15), and the error that
@@ -72,6 +73,7 @@ func meanings() []meaning {
 		{CodeTimeout, http.StatusGatewayTimeout, context.DeadlineExceeded},
 		{CodeElsewhere, http.StatusMisdirectedRequest, nil},
 		{CodeNodeDown, http.StatusServiceUnavailable, nil},
+		{CodePortRefused, http.StatusBadGateway, nil},
 		{CodeNoMemory, http.StatusConflict, holdfast.ErrNoMemory},
 		{CodeExists, http.StatusConflict, holdfast.ErrExists},
 		{CodeNoSpace, http.StatusInsufficientStorage, holdfast.ErrNoSpace},

@@ -45,6 +45,8 @@ func examples() map[string]example {
 		"sessionLogs":    {method: "GET", path: "/v1/sessions/alice/logs?tail=2&timestamps=true&follow=false"},
 		"execSession": {method: "POST", path: "/v1/sessions/alice/exec", body: `{"command":["echo","hi"]}`,
 			headers: []string{"Connection: Upgrade", "Upgrade: " + frame.Protocol}},
+		"forwardSession": {method: "POST", path: "/v1/sessions/alice/forward", body: `{"port":7}`,
+			headers: []string{"Connection: Upgrade", "Upgrade: " + frame.Protocol}},
 		"startCommand":  {method: "POST", path: "/v1/sessions/alice/commands", body: `{"command":["echo","hi"],"stdin":true}`},
 		"listCommands":  {method: "GET", path: "/v1/sessions/alice/commands"},
 		"signalCommand": {method: "POST", path: "/v1/sessions/alice/commands/c1/signal", body: `{"signal":"TERM"}`},
@@ -318,7 +320,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			t.Errorf("%s with the store down: %v", id, err)
 		}
 	}
-	if want := 66; failed != want { // all but exec, which fails in its stream, and those that cannot fail: version, lastUpgrade, openapi, healthz, metrics, listPrefetchImages, listExperiments, spinupsUnderWay
+	if want := 67; failed != want { // all but exec, which fails in its stream, and those that cannot fail: version, lastUpgrade, openapi, healthz, metrics, listPrefetchImages, listExperiments, spinupsUnderWay
 		t.Errorf("%d operations said that the store is down, want %d", failed, want)
 	}
 }

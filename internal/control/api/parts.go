@@ -22,6 +22,7 @@ type Parts struct {
 	Sessions   SessionService
 	Commands   CommandService
 	Files      FileService
+	Forwards   ForwardService
 	Nodes      NodeService
 	Replacer   Replacer
 	Groups     Groups
@@ -46,6 +47,7 @@ func (p Parts) routes() []route {
 		sessionRoutes(p.Sessions, p.Groups),
 		commandRoutes(p.Commands, p.Sessions, p.pingEvery),
 		fileRoutes(p.Files),
+		forwardRoutes(p.Forwards, p.pingEvery),
 		nodeRoutes(p.Nodes),
 		replaceRoutes(p.Replacer, p.Sessions, p.Nodes, p.Groups),
 		groupRoutes(p.Groups),

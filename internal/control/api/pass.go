@@ -34,7 +34,7 @@ func (s *server) answer(w http.ResponseWriter, r *http.Request, rt route, c Call
 		return err
 	}
 	if node != "" && rt.limit == 0 || rt.stream {
-		closed, err := s.open()
+		closed, err := s.open(rt)
 		if err != nil {
 			return err
 		}

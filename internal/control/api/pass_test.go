@@ -250,6 +250,41 @@ func TestPassesDetachedCommands(t *testing.T) {
 	}
 }
 
+// A forwarded connection reaches a session of another node, with both of its directions.
+func TestPassesForwardedConnections(t *testing.T) {
+	f := newFleet(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	f.start(t, f.n2, "far")
+	p, err := f.c.DialPort(ctx, "far", 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	local := &half{in: strings.NewReader(strings.Repeat("hello", 100_000))}
+	if err := p.Carry(ctx, local); err != nil || local.out.Len() != 500_000 || !local.ended {
+		t.Errorf("%v, %d bytes, ended %v", err, local.out.Len(), local.ended)
+	}
+	var e *api.Error
+	if _, err := f.c.DialPort(ctx, "far", 9); !errors.As(err, &e) || e.Code != api.CodePortRefused {
+		t.Errorf("a closed port: %v", err)
+	}
+	if n := len(f.at2.all()); n != 2 {
+		t.Errorf("n2 was asked %d times, want 2", n)
+	}
+}
+
+// half is a stream with a given input.
+type half struct {
+	in    io.Reader
+	out   bytes.Buffer
+	ended bool
+}
+
+func (h *half) Read(b []byte) (int, error)  { return h.in.Read(b) }
+func (h *half) Write(b []byte) (int, error) { return h.out.Write(b) }
+func (h *half) CloseWrite() error           { h.ended = true; return nil }
+func (h *half) Close() error                { return nil }
+
 // n2 answers every request to n1 about a session of n2.
 func TestSessionsOfAnotherNode(t *testing.T) {
 	f := newFleet(t)

@@ -27,6 +27,7 @@ type route struct {
 	paced        bool          // a transfer that makes no progress ends; see paced
 	partial      bool          // it may answer with a part (206)
 	body         string        // media type of a body that is passed on as it arrives; "": see request
+	forward      bool          // a stream that counts among maxForwards instead
 	query        []param
 	request      any // zero value of the body's type; nil: no body
 	answer       any // zero value of the answer's type, or of one line of it; nil: none

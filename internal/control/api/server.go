@@ -54,6 +54,9 @@ const (
 	bodyLimit  = 10 * time.Second // to send a body
 	maxStreams = 128              // open logs, execs and event streams
 	retryAfter = "2"              // seconds, with 503
+
+	// maxForwards limits the open forwarded connections; each takes about 200 KiB.
+	maxForwards = 512
 )
 
 type server struct {
@@ -64,6 +67,8 @@ type server struct {
 	table   []route
 	doc     []byte
 	streams chan struct{} // a token for each open stream
+
+	forwards chan struct{} // a token for each open forwarded connection
 }
 
 // New returns the handler for one listener.
@@ -88,7 +93,7 @@ func newServer(p Parts, o Options) *server {
 // bareServer returns a server without routes.
 func bareServer(o Options) *server {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	return &server{Options: o, cross: http.NewCrossOriginProtection(), audit: newAudit(o.Log), streams: make(chan struct{}, maxStreams)}
+	return &server{Options: o, cross: http.NewCrossOriginProtection(), audit: newAudit(o.Log), streams: make(chan struct{}, maxStreams), forwards: make(chan struct{}, maxForwards)}
 }
 
 // handler answers the table's routes by their methods, and all other requests

@@ -14,14 +14,18 @@ import (
 // broke after its first byte.
 const ErrorTrailer = "Holdfast-Error"
 
-// open counts a stream; the caller must call the returned function when the
-// stream ends.
-func (s *server) open() (closed func(), err error) {
+// open counts a stream of the route; the caller must call the returned function when
+// the stream ends.
+func (s *server) open(rt route) (closed func(), err error) {
+	slots, what := s.streams, "logs and execs"
+	if rt.forward {
+		slots, what = s.forwards, "forwarded connections"
+	}
 	select {
-	case s.streams <- struct{}{}:
-		return func() { <-s.streams }, nil
+	case slots <- struct{}{}:
+		return func() { <-slots }, nil
 	default:
-		return nil, fmt.Errorf("%d logs and execs are open: %w", maxStreams, holdfast.ErrBusy)
+		return nil, fmt.Errorf("%d %s are open: %w", cap(slots), what, holdfast.ErrBusy)
 	}
 }
 

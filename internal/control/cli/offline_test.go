@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -47,8 +48,15 @@ func TestCreatedTokenIsAccepted(t *testing.T) {
 		t.Fatal(err)
 	}
 	g, err := v.Verify(made.Token)
-	if err != nil || !g.Allows("alice") || !g.Allows("team-7") || g.Allows("bob") || made.Secret != text[:len(made.Secret)] {
+	if err != nil || !g.Allows("alice", 0) || !g.Allows("team-7", 0) || g.Allows("bob", 0) || made.Secret != text[:len(made.Secret)] {
 		t.Errorf("%+v (signed by %s), %v", g, made.Secret, err)
+	}
+	for flag, want := range map[string]string{"--port=3000": "false true", "--all-ports": "true true"} {
+		text := strings.TrimSpace(offline(t, "token", "create", "--secrets", file, "--key", "alice", flag))
+		g, err := v.Verify(text)
+		if got := fmt.Sprint(g.Allows("alice", 0), " ", g.Allows("alice", 3000)); err != nil || got != want {
+			t.Errorf("%s allows %s, %v", flag, got, err)
+		}
 	}
 }
 

@@ -21,7 +21,7 @@ func (a *app) sessionCmd() *cobra.Command {
 		Long:    "List, start, stop, move and replace sessions. A session is a key with the one container that serves it.",
 		Example: "  holdfast session ls",
 	}, a.sessionLs(), a.sessionShow(), a.sessionStart(), a.sessionStop(), a.sessionMove(), a.sessionSuspend(), a.sessionResume(), a.sessionLogs(), a.sessionExec(),
-		a.sessionCommands(), a.sessionAttach(), a.sessionSignal(), a.sessionCp(), a.sessionFiles(),
+		a.sessionCommands(), a.sessionAttach(), a.sessionSignal(), a.sessionCp(), a.sessionFiles(), a.sessionForward(),
 		a.sessionReplace(), a.sessionReplacements())
 }
 

@@ -27,6 +27,7 @@ type tokenResult struct {
 	Secret  string                `json:"secret"` // the id of the secret that signed it
 	Keys    []holdfast.SessionKey `json:"keys"`
 	Prefix  string                `json:"prefix,omitempty"`
+	Ports   holdfast.Ports        `json:"ports,omitzero"`
 	Expires time.Time             `json:"expires"`
 }
 
@@ -34,14 +35,18 @@ func (a *app) tokenCreate() *cobra.Command {
 	var (
 		file, prefix string
 		keys         []string
+		ports        []int
+		allPorts     bool
 		ttl          time.Duration
 	)
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Make a connect token for sessions",
 		Long: "Make a token with which a client may connect to the sessions with the given keys, to those with keys of a prefix, or to both.\n" +
-			"The first secret of the file signs it. A client with the token may connect until it expires.",
+			"The first secret of the file signs it. A client with the token may connect until it expires.\n" +
+			"The token opens the template's own port. With --port it opens the named ports instead; 0 is the template's own.",
 		Example: "  holdfast token create --secrets /etc/holdfast/tokens --key alice\n" +
+			"  holdfast token create --secrets /etc/holdfast/tokens --key alice --port 0 --port 3000\n" +
 			"  holdfast token create --secrets /etc/holdfast/tokens --prefix team- --ttl 8h --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
@@ -49,27 +54,32 @@ func (a *app) tokenCreate() *cobra.Command {
 				return usage(cmd, errors.New("--secrets is missing"))
 			case len(keys) == 0 && prefix == "":
 				return usage(cmd, errors.New("--key or --prefix is missing"))
+			case allPorts && len(ports) > 0:
+				return usage(cmd, errors.New("--port and --all-ports exclude each other"))
 			case ttl < time.Second || ttl > token.MaxTTL:
 				return usage(cmd, fmt.Errorf("--ttl is %v, it must be from 1s to %v", ttl, token.MaxTTL))
 			}
-			return a.createToken(file, keys, prefix, ttl)
+			return a.createToken(file, keys, token.Grant{Prefix: prefix, Ports: holdfast.Ports{All: allPorts, List: ports}}, ttl)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&file, "secrets", "", "file of the secrets, the gateway's tokens_file")
 	f.StringArrayVar(&keys, "key", nil, "session key that the token is for (may be repeated)")
 	f.StringVar(&prefix, "prefix", "", "prefix of session keys that the token is for, such as team-")
+	f.IntSliceVar(&ports, "port", nil, "port of the container that the token opens; 0 is the template's own (may be repeated)")
+	f.BoolVar(&allPorts, "all-ports", false, "the token opens every port that the template allows")
 	f.DurationVar(&ttl, "ttl", time.Hour, "how long the token is valid, such as 30m or 8h")
 	return cmd
 }
 
-func (a *app) createToken(file string, keys []string, prefix string, ttl time.Duration) error {
+// createToken completes and signs a grant, and prints the token.
+func (a *app) createToken(file string, keys []string, g token.Grant, ttl time.Duration) error {
 	secrets, err := token.ReadSecrets(file)
 	if err != nil {
 		return err
 	}
 	now := a.deps.Now().Truncate(time.Second)
-	g := token.Grant{Keys: []holdfast.SessionKey{}, Prefix: prefix, IssuedAt: now, Expires: now.Add(ttl.Truncate(time.Second))}
+	g.Keys, g.IssuedAt, g.Expires = []holdfast.SessionKey{}, now, now.Add(ttl.Truncate(time.Second))
 	for _, k := range keys {
 		key, err := holdfast.ParseSessionKey(k)
 		if err != nil {
@@ -81,7 +91,7 @@ func (a *app) createToken(file string, keys []string, prefix string, ttl time.Du
 	if err != nil {
 		return Usage(err) // the secret is valid: the request was not
 	}
-	made := tokenResult{Token: text, Secret: secrets[0].ID, Keys: g.Keys, Prefix: prefix, Expires: g.Expires}
+	made := tokenResult{Token: text, Secret: secrets[0].ID, Keys: g.Keys, Prefix: g.Prefix, Ports: g.Ports, Expires: g.Expires}
 	return a.ui.result(made, func(w io.Writer) { fmt.Fprintln(w, text) })
 }
 

@@ -176,6 +176,7 @@ type Template struct {
 	CPUs       float64           `yaml:"cpus"`
 	PIDs       int64             `yaml:"pids"`
 	Port       int               `yaml:"port"`
+	Ports      holdfast.Ports    `yaml:"ports"` // that clients may reach beside port; default: none
 	Ready      Ready             `yaml:"ready"`
 	Warm       int               `yaml:"warm"`       // maximum number of containers that wait for a session; 0 is none
 	Network    string            `yaml:"network"`    // pooled (default), or a network's name: bridge is the engine's own
@@ -361,5 +362,6 @@ func (c *Config) complete() error {
 			step.Timeout = cmp.Or(step.Timeout, 5*time.Minute)
 		}
 	}
+	c.Gateway.Ports = c.allowedPorts()
 	return nil
 }

@@ -277,6 +277,12 @@ func TestMistakesAreRefusedWithTheirPlace(t *testing.T) {
 		{"snapshots", minimal + "sessions: {snapshots: -1}", "snapshots -1"},
 		{"h2c", "templates: [{name: a, image: b, port: 80, upgrades: [chat, H2C]}]", "upgrades[1]: requests over h2c"},
 		{"an upgrade that is no protocol", "templates: [{name: a, image: b, port: 80, upgrades: ['chat, h2c']}]", "upgrades[0]"},
+		{"a port that is none", "templates: [{name: a, image: b, port: 80, ports: [3000, 65536]}]", "ports: 65536 is not between 1 and 65535"},
+		{"port 0", "templates: [{name: a, image: b, port: 80, ports: [0]}]", "ports: 0 is not between 1"},
+		{"a port twice", "templates: [{name: a, image: b, port: 80, ports: [3000, 3000]}]", "ports: 3000 is listed twice"},
+		{"too many ports", "templates: [{name: a, image: b, port: 80, ports: [" + strings.Repeat("1, ", 64) + "1]}]", "ports: 65 ports are listed, at most 64"},
+		{"a range of ports", "templates: [{name: a, image: b, port: 80, ports: 3000-4000}]", "a list of numbers such as [3000, 5173], or all"},
+		{"one port", "templates: [{name: a, image: b, port: 80, ports: 3000}]", "a list of numbers such as [3000, 5173], or all"},
 		{"park", minimal + "gateway: {park_per_key: 0}", "park_per_key"},
 		{"boots", minimal + "sessions: {boots: 0}", "boots"},
 		{"negative warm", "templates: [{name: a, image: b, port: 80, warm: -1}]", "warm: -1"},
@@ -368,6 +374,7 @@ templates:
     snapshot: {command: [/save, "{key}"]}
     websocket: keep
     upgrades: [chat/2]
+    ports: [3000, 5173]
     kept_sockets: {tell: hello, tell_as: ping, buffer: 1KiB}
     runtime: runsc
 `, Overrides{})
@@ -385,11 +392,31 @@ templates:
 		},
 		Snapshot: session.Snapshot{Command: []string{"/save", "{key}"}, Timeout: 10 * time.Second},
 		Runtime:  "runsc",
+		Ports:    holdfast.Ports{List: []int{3000, 5173}},
 		Upgrades: []string{"chat/2"},
 		Keep:     &holdfast.KeepSockets{Time: 30 * time.Second, Buffer: 1024, Tell: "hello", Ping: true},
 	}}
 	if diff := cmp.Diff(want, c.SessionTemplates()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// The gateway serves ports only if a template lists some, and then all templates' own.
+func TestPortsOfTheGateway(t *testing.T) {
+	for text, want := range map[string]holdfast.Ports{
+		"port: 80":                       {},
+		"port: 80, ports: []":            {},
+		"port: 80, ports: [3000]":        {List: []int{3000, 80, 8080}},
+		"port: 80, ports: all":           {All: true},
+		"port: 80, ports: &p [1, 65535]": {List: []int{1, 65535, 80, 8080}},
+	} {
+		c, err := load(t, "templates: [{name: a, image: b, "+text+"}, {name: c, image: b, port: 8080}]", Overrides{})
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+		if diff := cmp.Diff(want, c.Gateway.Ports); diff != "" {
+			t.Errorf("%s: %s", text, diff)
+		}
 	}
 }
 

@@ -6,9 +6,11 @@ import (
 	"net/url"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"holdfast"
 	"holdfast/internal/hosts/gc"
 )
 
@@ -64,6 +66,11 @@ func plain(v reflect.Value) (any, bool) {
 			return x.String(), true
 		}
 		return sizeText(x.Bytes), true
+	case holdfast.Ports:
+		if x.All {
+			return "all", true
+		}
+		return texts(x.List), true
 	case *bool:
 		return x != nil && *x, true
 	case string:
@@ -89,6 +96,15 @@ func plain(v reflect.Value) (any, bool) {
 		return list, true
 	}
 	return nil, false
+}
+
+// texts returns numbers as a list of texts.
+func texts(numbers []int) []string {
+	list := make([]string, len(numbers))
+	for i, n := range numbers {
+		list[i] = strconv.Itoa(n)
+	}
+	return list
 }
 
 // timeText formats a time in short form: 30m for Go's 30m0s.

@@ -54,6 +54,8 @@ func (t Template) validate() error {
 		return errors.New("image is missing")
 	case t.Port < 1 || t.Port > 65535:
 		return fmt.Errorf("port: %d is not between 1 and 65535", t.Port)
+	case t.Ports.Check(1) != nil:
+		return fmt.Errorf("ports: %w", t.Ports.Check(1))
 	case t.Memory < 0 || t.CPUs < 0 || t.PIDs < 0:
 		return errors.New("memory, cpus and pids must be 0 (no limit) or more")
 	case t.Ready.HTTP != "" && !strings.HasPrefix(t.Ready.HTTP, "/"):
@@ -182,6 +184,24 @@ func (c Config) Joins() bool {
 // Holdfast's bridge.
 func (e Engine) OwnBridge() bool { return e.OwnNetwork && e.Name != Containerd }
 
+// allowedPorts returns the ports that any template allows, its own included. It is empty
+// if no template lists ports.
+func (c Config) allowedPorts() (all holdfast.Ports) {
+	var own []int
+	for _, t := range c.Templates {
+		all.All = all.All || t.Ports.All
+		all.List = append(all.List, t.Ports.List...)
+		own = append(own, t.Port)
+	}
+	switch {
+	case all.All:
+		all.List = nil
+	case !all.None():
+		all.List = append(all.List, own...)
+	}
+	return all
+}
+
 // SessionTemplates returns the templates in the type of the session package.
 func (c Config) SessionTemplates() []session.Template {
 	out := make([]session.Template, 0, len(c.Templates))
@@ -189,7 +209,7 @@ func (c Config) SessionTemplates() []session.Template {
 		s := session.Template{
 			Name: t.Name, Image: t.Image, Command: t.Command, Env: t.Env,
 			Memory: int64(t.Memory), CPUs: t.CPUs, PIDs: t.PIDs,
-			Port: t.Port, Network: t.Network, Pooled: t.pooled(c.Engine.OwnBridge()),
+			Port: t.Port, Ports: t.Ports, Network: t.Network, Pooled: t.pooled(c.Engine.OwnBridge()),
 			Ready:      session.Readiness{HTTPPath: t.Ready.HTTP, Timeout: t.Ready.Timeout},
 			NoInit:     t.Init != nil && !*t.Init,
 			AllowSUID:  t.Privileges == "gain",

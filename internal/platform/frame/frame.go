@@ -5,6 +5,9 @@
 //	to the server:  Stdin (empty: end of input), Resize (JSON of api.Size)
 //	to the client:  Stdout, Stderr, Ping (empty), Offset (JSON of Position), Exit (JSON of api.ExecExit)
 //
+// A forwarded port sends its bytes as Stdin and Stdout. There an empty Stdout is the end of
+// the output, and Exit follows when both directions have ended.
+//
 // A stream of a detached command begins with an Offset, and has another one wherever
 // output was lost. The position of later output follows from the number of its bytes.
 //

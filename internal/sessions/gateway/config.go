@@ -16,6 +16,10 @@ type Config struct {
 	// routing.
 	Domain string `yaml:"domain"`
 
+	// Ports are the ports that any template allows, the templates' own ports included.
+	// It is empty if no template lists ports; then no host name or path names a port.
+	Ports holdfast.Ports `yaml:"-"`
+
 	// CertFile and KeyFile (PEM) enable TLS and HTTP/2. Set both or neither.
 	CertFile string `yaml:"cert_file"`
 	KeyFile  string `yaml:"key_file"`

@@ -71,6 +71,7 @@ type fakeLocal struct {
 	address string
 	left    chan struct{}
 	keep    *holdfast.KeepSockets
+	ports   holdfast.Ports
 	refuse  error // of Hold
 	asked   int
 	held    int
@@ -87,7 +88,7 @@ func (l *fakeLocal) Hold(key holdfast.SessionKey, epoch holdfast.Epoch) (holdfas
 		return holdfast.Route{}, nil, errors.New("another epoch")
 	}
 	l.held++
-	return holdfast.Route{Key: key, Address: l.address, Epoch: epoch, Left: l.left, Keep: l.keep, Upgrades: []string{"chat"}}, sync.OnceFunc(func() {
+	return holdfast.Route{Key: key, Address: l.address, Epoch: epoch, Left: l.left, Keep: l.keep, Ports: l.ports, Upgrades: []string{"chat"}}, sync.OnceFunc(func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.held--

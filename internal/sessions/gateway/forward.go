@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"holdfast"
 	"holdfast/internal/sessions/gateway/closing"
 )
 
@@ -18,7 +17,7 @@ import (
 // gateway removes every header that begins with reservedPrefix from their
 // messages.
 const (
-	sessionHeader = reservedPrefix + "Session" // of a request: the session's key
+	sessionHeader = reservedPrefix + "Session" // of a request: the session's key, or key:port
 	epochHeader   = reservedPrefix + "Epoch"   // of a request: the session's epoch
 	refusedHeader = reservedPrefix + "Refused" // of a 421: why nothing was sent to the session
 	failedHeader  = reservedPrefix + "Failed"  // of a 502 or 504: why there is no answer
@@ -30,10 +29,11 @@ const (
 	refusedLeft      = "left"      // the session was ready and has just left
 	refusedServer    = "server"    // the session's server refuses connections
 	refusedStopping  = "stopping"  // the gateway is stopping or has not started yet
+	refusedPort      = "port"      // clients may not reach this port of the session
 	refusedMalformed = "malformed" // not a forwarded request; answered with 400
 )
 
-var refusals = []string{refusedHold, refusedLeft, refusedServer, refusedStopping, refusedMalformed}
+var refusals = []string{refusedHold, refusedLeft, refusedServer, refusedStopping, refusedPort, refusedMalformed}
 
 // Values of failedHeader.
 const (
@@ -55,7 +55,7 @@ func (y *try) forward(g *Gateway, out *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(out.Context())
 	out = out.WithContext(ctx)
 	out.Header = out.Header.Clone()
-	out.Header.Set(sessionHeader, string(cmp.Or(t.route.Key, t.key))) // the request may name a group
+	out.Header.Set(sessionHeader, forwardedTarget(cmp.Or(t.route.Key, t.key), t.port)) // the request may name a group
 	out.Header.Set(epochHeader, strconv.FormatInt(int64(t.route.Epoch), 10))
 	out.Header.Del("Expect")
 	if isWebSocket(out.Header) {
@@ -77,7 +77,7 @@ func (y *try) forward(g *Gateway, out *http.Request) (*http.Response, error) {
 		cancel(nil)
 		return nil, err
 	}
-	if err := verdict(t.route.Node, resp); err != nil {
+	if err := t.verdict(resp); err != nil {
 		resp.Body.Close()
 		if is[*brokenError](err) && context.Cause(ctx) == errNodeLeft {
 			err = errNodeLeft // the node answers the end of the connection
@@ -107,8 +107,12 @@ func cutOff(ctx context.Context, cancel context.CancelCauseFunc, left <-chan str
 
 // verdict returns the error that the gateway of the other node reports, nil for
 // an answer of the session itself.
-func verdict(node holdfast.NodeID, resp *http.Response) error {
+func (t *request) verdict(resp *http.Response) error {
+	node := t.route.Node
 	if why := resp.Header.Get(refusedHeader); why != "" && resp.StatusCode == http.StatusMisdirectedRequest {
+		if why == refusedPort {
+			return &portError{port: t.port, of: cmp.Or(t.route.Key, t.key)}
+		}
 		return &refusedError{error: fmt.Errorf("node %s: %w (%.40q)", node, errRefused, why), byServer: why == refusedServer}
 	}
 	switch why := resp.Header.Get(failedHeader); why {

@@ -53,7 +53,7 @@ func (g *Gateway) servePeerForward(local Local, w http.ResponseWriter, r *http.R
 		http.Error(w, "for other nodes only", http.StatusForbidden)
 		return
 	}
-	key, epoch, err := forwardedFor(r)
+	to, epoch, err := forwardedFor(r)
 	if err != nil {
 		g.metrics.peerForwardRefusals.WithLabelValues(refusedMalformed).Inc()
 		unread(w, r)
@@ -65,40 +65,45 @@ func (g *Gateway) servePeerForward(local Local, w http.ResponseWriter, r *http.R
 		return
 	}
 	defer g.handlers.leave()
-	route, release, err := local.Hold(key, epoch)
+	route, release, err := local.Hold(to.key, epoch)
 	if err != nil {
-		g.log.Debug("forwarded request refused", "session", key, "epoch", epoch, "err", err)
+		g.log.Debug("forwarded request refused", "session", to.key, "epoch", epoch, "err", err)
 		g.refuse(w, r, refusedHold)
 		return
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(g.cut, cancel)()
-	t := &request{target: target{key: key}, gateway: g, forwarded: true, route: route, release: release, keepOffered: r.Header.Get(keepHeader) == keepOffered}
+	t := &request{target: to, gateway: g, forwarded: true, route: route, release: release, keepOffered: r.Header.Get(keepHeader) == keepOffered}
 	defer t.done()
+	if t.route, err = to.atPort(route); err != nil {
+		g.log.Debug("forwarded request refused", "session", to.key, "epoch", epoch, "err", err)
+		g.refuse(w, r, refusedPort)
+		return
+	}
 	_ = http.NewResponseController(w).EnableFullDuplex() // as in ServeHTTP
 	g.proxy.ServeHTTP(&answer{ResponseWriter: w, gateway: g}, r.WithContext(context.WithValue(ctx, requestKey{}, t)))
 }
 
-// forwardedFor returns the session and epoch that a forwarded request names. It
-// is strict: each header occurs once, spelled as forward spells it.
-func forwardedFor(r *http.Request) (holdfast.SessionKey, holdfast.Epoch, error) {
+// forwardedFor returns the session, port and epoch that a forwarded request names.
+// It is strict: each header occurs once, spelled as forward spells it.
+func forwardedFor(r *http.Request) (target, holdfast.Epoch, error) {
 	keys, epochs := r.Header[sessionHeader], r.Header[epochHeader]
 	if len(keys) != 1 || len(epochs) != 1 {
-		return "", 0, errors.New("a forwarded request names one session and one epoch")
+		return target{}, 0, errors.New("a forwarded request names one session and one epoch")
 	}
-	key, err := holdfast.ParseSessionKey(keys[0])
+	t, err := parseForwardedTarget(keys[0])
 	if err != nil {
-		return "", 0, err
+		return target{}, 0, err
 	}
 	epoch, err := strconv.ParseInt(epochs[0], 10, 64)
 	if err != nil || epoch <= 0 || strconv.FormatInt(epoch, 10) != epochs[0] {
-		return "", 0, errors.New("the epoch is not a number over 0")
+		return target{}, 0, errors.New("the epoch is not a number over 0")
 	}
 	if r.Method == http.MethodConnect || !strings.HasPrefix(r.URL.EscapedPath(), "/") {
-		return "", 0, errors.New("a forwarded request has a path")
+		return target{}, 0, errors.New("a forwarded request has a path")
 	}
-	return key, holdfast.Epoch(epoch), nil
+	return t, holdfast.Epoch(epoch), nil
 }
 
 // refuse reports that nothing was sent to the session. If the request has a

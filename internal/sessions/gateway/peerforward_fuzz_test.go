@@ -29,6 +29,8 @@ var forwardSeeds = []string{
 	"GET / HTTP/1.1\r\nHost: x\r\nX-Holdfast-Session: alice\r\nX-Holdfast-Epoch: 01\r\n\r\n",
 	"GET / HTTP/1.1\r\nHost: x\r\nX-Holdfast-Session: Alice\r\nX-Holdfast-Epoch: 2\r\n\r\n",
 	"GET http://y/ HTTP/1.1\r\nHost: x\r\nX-Holdfast-Session: alice\r\nX-Holdfast-Epoch: 1\r\nX-Forwarded-For: 1.2.3.4\r\nx_holdfast_epoch: 9\r\nConnection: X-Forwarded-For\r\n\r\n",
+	"GET / HTTP/1.1\r\nHost: x\r\nX-Holdfast-Session: alice:3000\r\nX-Holdfast-Epoch: 1\r\n\r\n",
+	"GET / HTTP/1.1\r\nHost: x\r\nX-Holdfast-Session: alice:03000\r\nX-Holdfast-Epoch: 1\r\n\r\n",
 	"CONNECT x:1 HTTP/1.1\r\nHost: x\r\nX-Holdfast-Session: alice\r\nX-Holdfast-Epoch: 1\r\n\r\n",
 	"OPTIONS * HTTP/1.1\r\nHost: x\r\nX-Holdfast-Session: alice\r\nX-Holdfast-Epoch: 1\r\n\r\n",
 }
@@ -84,8 +86,12 @@ func FuzzPeerForward(f *testing.F) {
 		if len(named) != 1 || len(epochs) != 1 || epochs[0] != "1" || got.Method == http.MethodConnect || !strings.HasPrefix(got.RequestURI, "/") {
 			t.Errorf("the session %q, epoch %q received %s %q", named, epochs, got.Method, got.RequestURI)
 		}
-		if _, err := holdfast.ParseSessionKey(named[0]); err != nil {
+		name, port, ported := strings.Cut(named[0], ":")
+		if _, err := holdfast.ParseSessionKey(name); err != nil {
 			t.Error(err)
+		}
+		if _, own, _ := strings.Cut(local.address, ":"); ported && port != own {
+			t.Errorf("port %s, which no template allows, received the request", port)
 		}
 		for name := range got.Header {
 			if begins(name, reservedPrefix) || name == "Expect" || name == "Upgrade" && !strings.EqualFold(got.Header.Get(name), "websocket") && got.Header.Get(name) != "chat" {
@@ -132,7 +138,7 @@ func FuzzPeerAnswer(f *testing.F) {
 		if resp.StatusCode == 101 && !strings.EqualFold(resp.Header.Get("Upgrade"), "websocket") {
 			t.Errorf("switched to %q", resp.Header.Get("Upgrade"))
 		}
-		_ = verdict("owner", resp)
+		_ = tr.verdict(resp)
 		if k := tr.keepPolicy(req, &switched{resp: resp}); k != nil {
 			if k.Time <= 0 || k.Buffer < 1 || len(k.Tell) > holdfast.MaxTell {
 				t.Errorf("kept with %+v", k)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -56,13 +57,13 @@ func (g *Gateway) newPool(idle int, expect time.Duration) *http.Transport {
 
 // poolHost returns the host name that stands in for the address in a pool. For
 // a server of a session it names the epoch, so that no connection is reused for
-// a later session at the same address. For a node it names the node and its
-// address.
+// a later session at the same address, and the port. For a node it names the node
+// and its address.
 func poolHost(r holdfast.Route) string {
 	if r.Node != "" {
 		return fmt.Sprintf("%x.at-%x", string(r.Node), r.Address)
 	}
-	return fmt.Sprintf("%s.epoch-%d", r.Key, r.Epoch)
+	return fmt.Sprintf("%s.epoch-%d.port-%s", r.Key, r.Epoch, r.Address[strings.LastIndexByte(r.Address, ':')+1:])
 }
 
 // routeKey is the context key of the route of one attempt. A dial may outlive

@@ -27,7 +27,8 @@ type problem struct {
 	Reason string `json:"reason"` // of answerRules, or unauthorized or forbidden
 	Error  string `json:"error"`
 	Hint   string `json:"hint,omitempty"`
-	Log    string `json:"log,omitempty"` // the container's last lines
+	Log    string `json:"log,omitempty"`  // the container's last lines
+	Port   int    `json:"port,omitempty"` // that the request names; 0 is the template's own
 	Title  string `json:"-"`
 	label  string // reason in the metric; for a denied request it is one of tokenReasons
 }
@@ -49,6 +50,7 @@ type answerRule struct {
 var answerRules = []answerRule{
 	{wraps(errNoRoute), http.StatusNotFound, "no_route", "Nothing here", "sessions are at /s/<key>/, or at <key>.<domain> if a domain is configured"},
 	{wraps(errHost), http.StatusMisdirectedRequest, "bad_host", "Another host's name", "add the name to gateway.hosts if clients may use it"},
+	{is[*portError], http.StatusNotFound, "port", "Not a port of this session", "add the port to ports of the session's template"},
 	{is[*holdfast.KeyError], http.StatusBadRequest, "bad_key", "No session key", ""},
 	{wraps(errOrigin), http.StatusForbidden, "origin", "Another origin", "add the page's origin to gateway.origins if it may open connections to sessions"},
 	{wraps(errCrossSite), http.StatusForbidden, "cross_site", "Another site", ""},
@@ -70,7 +72,7 @@ var answerRules = []answerRule{
 	{wraps(holdfast.ErrStore), http.StatusServiceUnavailable, "store", "Ownership is unknown", ""},
 	{wraps(holdfast.ErrEngine), http.StatusServiceUnavailable, "engine", "The container engine does not answer", ""},
 	{timedOut, http.StatusGatewayTimeout, "timeout", "The session does not answer", ""},
-	{refusedByServer, http.StatusBadGateway, "refused", "The session refuses connections", "the container runs, but nothing listens on its port"},
+	{refusedByServer, http.StatusBadGateway, "refused", "The session refuses connections", "the container runs, but nothing listens on the port at the container's address; a server that listens on 127.0.0.1 only is not reachable"},
 	{is[*refusedError], http.StatusBadGateway, "refused", "The session refuses connections", ""},
 	{unsure, http.StatusServiceUnavailable, "left", "The session has just left", "the request may have been carried out; it was not sent again"},
 	{func(error) bool { return true }, http.StatusBadGateway, "upstream", "The session broke off", ""},
@@ -119,8 +121,9 @@ func explain(t target, err error) problem {
 		boot, _ := errors.AsType[*holdfast.BootError](err)
 		p.Log = boot.Log
 	} else if t.key != "" {
-		p.Error = fmt.Sprintf("session %s: %s", t.key, p.Error)
+		p.Error = fmt.Sprintf("session %s: %s", t.name(), p.Error)
 	}
+	p.Port = t.port
 	return p
 }
 
@@ -130,7 +133,7 @@ func (d *deniedError) problem() problem {
 	if d.reason == "token_scope" {
 		return problem{
 			Status: http.StatusForbidden, Reason: "forbidden", Title: "Another session's token", label: d.reason,
-			Error: "the connect token is for other sessions", Hint: holdfast.HintOf(d),
+			Error: "the connect token is for other sessions or ports", Hint: holdfast.HintOf(d),
 		}
 	}
 	return problem{

@@ -37,11 +37,11 @@ func (g *Gateway) route(w *answer, r *http.Request, req *request) {
 		g.fail(w, r, target{}, errHost)
 		return
 	}
-	t, err := parseTarget(g.cfg.Domain, r.Host, r.URL.EscapedPath())
+	t, err := g.cfg.parseTarget(r.Host, r.URL.EscapedPath())
 	if t.prefix != "" && g.cfg.Domain != "" && !g.cfg.Paths {
 		t, err = target{}, errNoRoute
 	}
-	if g.tokens != nil && (err == nil || errors.Is(err, errSlash)) {
+	if g.tokens != nil && (err == nil || errors.Is(err, errSlash) || is[*portError](err)) {
 		answered, denied := g.admitToken(w, r, t)
 		if answered {
 			return

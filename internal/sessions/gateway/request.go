@@ -66,7 +66,9 @@ func (t *request) reach(ctx context.Context, do func() error) error {
 		if err == nil || !h.allows(ctx, t, err) {
 			return err
 		}
-		t.gateway.sessions.Refused(t.key, t.route)
+		if !t.vouched(err) {
+			t.gateway.sessions.Refused(t.key, t.route)
+		}
 		left := t.route.Left
 		t.done()
 		if err := t.pause(ctx, h.pause(&left), left); err != nil {
@@ -150,6 +152,9 @@ func (t *request) acquire(ctx context.Context) error {
 	}
 	return t.park(ctx, func(ctx context.Context) (err error) {
 		t.route, t.release, err = t.gateway.sessions.Acquire(ctx, t.key, boot)
+		if err == nil {
+			t.route, err = t.atPort(t.route)
+		}
 		return err
 	})
 }

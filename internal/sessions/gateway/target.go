@@ -24,22 +24,35 @@ var (
 // session sees.
 type target struct {
 	key    holdfast.SessionKey
-	prefix string // /s/<key>, "" with host routing
+	port   int    // of the container; 0 is the template's own port
+	prefix string // /s/<key> or /s/<key>/p/<port>, "" with host routing
 	path   string // escaped, starts with a slash
 }
 
 // parseTarget finds the session in the host, if a domain is configured, else in
 // the path. path is the escaped path as the client sent it. Nothing is decoded
 // or cleaned before the key is split off, so no spelling of one session's path
-// can reach another session. Errors: *holdfast.KeyError, errNoRoute, errSlash.
-func parseTarget(domain, host, path string) (target, error) {
-	if domain != "" {
-		if label, ok := strings.CutSuffix(hostName(host), "."+domain); ok {
-			key, err := holdfast.ParseSessionKey(label)
+// can reach another session. Errors: *holdfast.KeyError, *portError, errNoRoute,
+// errSlash.
+func (c Config) parseTarget(host, path string) (target, error) {
+	t, err := c.splitTarget(host, path)
+	if err == nil || errors.Is(err, errSlash) {
+		if t.port != 0 && !c.Ports.Allows(t.port) {
+			return t, &portError{port: t.port} // boots nothing
+		}
+	}
+	return t, err
+}
+
+func (c Config) splitTarget(host, path string) (target, error) {
+	if c.Domain != "" {
+		if label, ok := strings.CutSuffix(hostName(host), "."+c.Domain); ok {
+			port, name := c.cutPort(label)
+			key, err := holdfast.ParseSessionKey(name)
 			if err == nil && !strings.HasPrefix(path, "/") {
 				err = errNoRoute // OPTIONS *
 			}
-			return target{key: key, path: path}, err
+			return target{key: key, port: port, path: path}, err
 		}
 	}
 	rest, ok := strings.CutPrefix(path, pathPrefix)
@@ -56,7 +69,7 @@ func parseTarget(domain, host, path string) (target, error) {
 		return t, errSlash
 	}
 	t.path = rest[len(name):]
-	return t, nil
+	return c.portInPath(t)
 }
 
 // hostName returns the host of a Host header in lower case, without the port

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"holdfast"
 	"holdfast/internal/sessions/gateway/token"
 )
 
@@ -73,7 +72,7 @@ func (g *Gateway) admitToken(w http.ResponseWriter, r *http.Request, t target) (
 	if inURL && browses {
 		tokens = slices.Concat([]string{field}, tokens)
 	}
-	text, grant, err := g.firstAllowed(t.key, tokens)
+	text, grant, err := g.firstAllowed(t, tokens)
 	if err != nil {
 		return false, err
 	}
@@ -92,19 +91,19 @@ func (g *Gateway) admitToken(w http.ResponseWriter, r *http.Request, t target) (
 	return true, nil
 }
 
-// firstAllowed returns the first token that allows its bearer to connect to
-// key, or the error of the best token.
-func (g *Gateway) firstAllowed(key holdfast.SessionKey, tokens []string) (text string, grant token.Grant, err error) {
+// firstAllowed returns the first token that allows its bearer to connect to the
+// target, or the error of the best token.
+func (g *Gateway) firstAllowed(t target, tokens []string) (text string, grant token.Grant, err error) {
 	best := &deniedError{"token_missing", errors.New("there is no token")}
 	for _, text := range tokens {
 		grant, err := g.tokens.Verify(text)
-		if err == nil && grant.Allows(key) {
+		if err == nil && grant.Allows(t.key, t.port) {
 			return text, grant, nil
 		}
 		why := &deniedError{"token_invalid", err}
 		switch {
 		case err == nil:
-			why = &deniedError{"token_scope", errors.New("the token is for other sessions")}
+			why = &deniedError{"token_scope", errors.New("the token is for other sessions or ports")}
 		case errors.Is(err, token.ErrExpired):
 			why = &deniedError{"token_expired", err}
 		}

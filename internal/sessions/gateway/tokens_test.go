@@ -63,7 +63,12 @@ func (i *issuer) write(secrets ...token.Secret) {
 // sign returns a token for keys that was issued an hour ago and expires after ttl.
 func (i *issuer) sign(ttl time.Duration, keys ...holdfast.SessionKey) string {
 	i.t.Helper()
-	text, err := token.Sign(i.secret, token.Grant{Keys: keys, IssuedAt: time.Now().Add(-time.Hour), Expires: time.Now().Add(ttl)})
+	return i.signPorts(ttl, holdfast.Ports{}, keys...)
+}
+
+func (i *issuer) signPorts(ttl time.Duration, ports holdfast.Ports, keys ...holdfast.SessionKey) string {
+	i.t.Helper()
+	text, err := token.Sign(i.secret, token.Grant{Keys: keys, Ports: ports, IssuedAt: time.Now().Add(-time.Hour), Expires: time.Now().Add(ttl)})
 	if err != nil {
 		i.t.Fatal(err)
 	}

@@ -134,7 +134,7 @@ func (y *try) wrote() bool { return y.conn != nil && y.conn.written.Load() != y.
 func (y *try) explain(ctx context.Context, err error) error {
 	t := y.request
 	switch {
-	case err == nil, is[*refusedError](err), is[*brokenError](err), is[*switched](err):
+	case err == nil, is[*refusedError](err), is[*brokenError](err), is[*switched](err), is[*portError](err):
 		return err
 	case ctx.Err() != nil, y.conn == nil, t.body != nil && t.body.failed():
 		return err

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -285,12 +286,15 @@ func TestOriginsScheme(t *testing.T) {
 // No spelling of a path or a host leads to an invalid key, or to a path outside the
 // session.
 func FuzzParseTarget(f *testing.F) {
+	c := Config{Domain: "sessions.test", Ports: holdfast.Ports{All: true}}
+	f.Add("3000-a.sessions.test", "/s/a/p/80/x")
+	f.Add("0-3000-a.sessions.test", "/s/a/p/080/")
 	for _, path := range []string{"/s/alice/", "/s/alice", "/s/a%2fb/c", "/s//", "//s/a/", "*", "", "/s/a/../b"} {
 		f.Add("a.sessions.test:80", path)
 		f.Add("[::1]:80", path)
 	}
 	f.Fuzz(func(t *testing.T, host, path string) {
-		got, err := parseTarget("sessions.test", host, path)
+		got, err := c.parseTarget(host, path)
 		if err != nil {
 			return
 		}
@@ -300,7 +304,10 @@ func FuzzParseTarget(f *testing.F) {
 		if !strings.HasPrefix(got.path, "/") || got.prefix+got.path != path {
 			t.Errorf("prefix %q, path %q of %q", got.prefix, got.path, path)
 		}
-		if got.prefix != "" && got.prefix != "/s/"+string(got.key) {
+		if got.port < 0 || got.port > 65535 {
+			t.Errorf("port %d", got.port)
+		}
+		if own := "/s/" + string(got.key); got.prefix != "" && got.prefix != own && got.prefix != fmt.Sprintf("%s/p/%d", own, got.port) {
 			t.Errorf("prefix %q for key %q", got.prefix, got.key)
 		}
 	})

@@ -312,7 +312,7 @@ func (m *Manager) settle(ctx context.Context, b *attempt) error {
 
 func (m *Manager) enterLocked(e *entry, o holdfast.Owner, t *kill.Target) {
 	e.owner, e.target, e.phase, e.idleSince, e.generation = o, t, ready, time.Now(), m.generation
-	e.route = holdfast.Route{Key: o.Key, Address: o.Address, Epoch: o.Epoch, ContainerID: o.ContainerID, Left: e.left, Keep: e.template.Keep, Upgrades: e.template.Upgrades}
+	e.route = holdfast.Route{Key: o.Key, Address: o.Address, Epoch: o.Epoch, ContainerID: o.ContainerID, Left: e.left, Keep: e.template.Keep, Upgrades: e.template.Upgrades, Ports: e.template.ports()}
 }
 
 // short returns the usual short form of a container id.

@@ -52,6 +52,7 @@ type Template struct {
 	SuspendIdle bool
 	Priority    int                   // of its memory: if not all can be saved, the lowest priority is lost
 	Runtime     string                // of its containers; "" is the engine's default
+	Ports       holdfast.Ports        // that clients may reach beside Port
 	Upgrades    []string              // protocols, beside WebSocket, to which clients may upgrade
 	Keep        *holdfast.KeepSockets // nil: WebSockets are closed when the session leaves
 	// Replicas is over 0 for a group: sessions of the template have only keys of its
@@ -88,6 +89,15 @@ type Readiness struct {
 	HTTPPath string
 	// Timeout is the time from the engine's "started" until ready. It is over 0.
 	Timeout time.Duration
+}
+
+// ports returns the ports that clients may reach beside the template's own. A container
+// in the network of the host or of another container has only its own.
+func (t Template) ports() holdfast.Ports {
+	if t.Network == "host" || strings.HasPrefix(t.Network, "container:") {
+		return holdfast.Ports{}
+	}
+	return t.Ports
 }
 
 // images returns the images that a session of the template needs.

@@ -154,6 +154,7 @@ func (b *Backend) serve(c *detached, conn net.Conn, from int64) {
 					c.end(0)
 				}
 				b.mu.Unlock()
+				return // the end of the input is another frame
 			}
 		}
 	}()

@@ -5,10 +5,10 @@
 //
 //	hf1.<id of the secret>.<payload>.<mac>
 //
-// The payload is JSON, {"keys":["alice"],"prefix":"team-","iat":1,"exp":2}, in
-// base64url without padding. The mac is HMAC-SHA256 over everything before its
-// dot, in the same encoding. keys or prefix may be missing; iat and exp are Unix
-// seconds. docs/connect-tokens.md describes the format for other programs.
+// The payload is JSON, {"keys":["alice"],"prefix":"team-","ports":[3000],"iat":1,"exp":2},
+// in base64url without padding. The mac is HMAC-SHA256 over everything before its
+// dot, in the same encoding. keys or prefix may be missing, and ports; iat and exp are
+// Unix seconds. docs/connect-tokens.md describes the format for other programs.
 package token
 
 import (
@@ -50,13 +50,23 @@ var (
 type Grant struct {
 	Keys     []holdfast.SessionKey // these sessions,
 	Prefix   string                // and those with a key that begins with Prefix; "" means none
+	Ports    holdfast.Ports        // of these sessions; 0 is the template's own port, none is only that one
 	IssuedAt time.Time             // in whole seconds, like Expires
 	Expires  time.Time
 }
 
-// Allows reports whether the bearer may connect to key.
-func (g Grant) Allows(key holdfast.SessionKey) bool {
+// Allows reports whether the bearer may connect to a port of key. Port 0 is the
+// template's own, of a request that names no port.
+func (g Grant) Allows(key holdfast.SessionKey, port int) bool {
+	return g.allowsKey(key) && g.allowsPort(port)
+}
+
+func (g Grant) allowsKey(key holdfast.SessionKey) bool {
 	return slices.Contains(g.Keys, key) || g.Prefix != "" && strings.HasPrefix(string(key), g.Prefix)
+}
+
+func (g Grant) allowsPort(port int) bool {
+	return port == 0 && (g.Ports.None() || g.Ports.All) || g.Ports.Allows(port)
 }
 
 // check checks the limits of a grant, both when signing and when verifying.
@@ -78,6 +88,9 @@ func (g Grant) check() error {
 			return holdfast.WithHint(fmt.Errorf("no session key begins with %q", g.Prefix), "a prefix is the beginning of keys, such as team-")
 		}
 	}
+	if err := g.Ports.Check(0); err != nil {
+		return fmt.Errorf("the token's ports: %w", err)
+	}
 	if ttl := g.Expires.Sub(g.IssuedAt); ttl < time.Second || ttl > MaxTTL {
 		return fmt.Errorf("the token is valid for %v, it must be from 1s to %v", ttl, MaxTTL)
 	}
@@ -88,6 +101,7 @@ func (g Grant) check() error {
 type payload struct {
 	Keys    []holdfast.SessionKey `json:"keys,omitempty"`
 	Prefix  string                `json:"prefix,omitempty"`
+	Ports   *holdfast.Ports       `json:"ports,omitempty"`
 	Issued  int64                 `json:"iat"`
 	Expires int64                 `json:"exp"`
 }
@@ -100,14 +114,18 @@ func Sign(s Secret, g Grant) (string, error) {
 	if err := g.check(); err != nil {
 		return "", err
 	}
-	text, err := json.Marshal(payload{g.Keys, g.Prefix, g.IssuedAt.Unix(), g.Expires.Unix()})
+	p := payload{Keys: g.Keys, Prefix: g.Prefix, Issued: g.IssuedAt.Unix(), Expires: g.Expires.Unix()}
+	if !g.Ports.None() {
+		p.Ports = &g.Ports
+	}
+	text, err := json.Marshal(p)
 	if err != nil {
 		return "", fmt.Errorf("encoding a token: %w", err)
 	}
 	signed := Version + "." + s.ID + "." + encoding.EncodeToString(text)
 	t := signed + "." + encoding.EncodeToString(s.mac(signed))
 	if len(t) > MaxLen {
-		return "", holdfast.WithHint(fmt.Errorf("the token has %d bytes, at most %d are allowed", len(t), MaxLen), "make one for fewer keys, or for a prefix")
+		return "", holdfast.WithHint(fmt.Errorf("the token has %d bytes, at most %d are allowed", len(t), MaxLen), "make one for fewer keys or ports, or for a prefix")
 	}
 	return t, nil
 }
@@ -181,6 +199,12 @@ func parsePayload(text []byte) (Grant, error) {
 	if p.Issued < 0 || p.Expires < 0 || p.Issued > far || p.Expires > far {
 		return Grant{}, errors.New("its times are out of range")
 	}
-	g := Grant{p.Keys, p.Prefix, time.Unix(p.Issued, 0), time.Unix(p.Expires, 0)}
+	g := Grant{Keys: p.Keys, Prefix: p.Prefix, IssuedAt: time.Unix(p.Issued, 0), Expires: time.Unix(p.Expires, 0)}
+	if p.Ports != nil {
+		if p.Ports.None() {
+			return Grant{}, errors.New("it is for no port")
+		}
+		g.Ports = *p.Ports
+	}
 	return g, g.check()
 }

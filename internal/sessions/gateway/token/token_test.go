@@ -55,12 +55,36 @@ func TestTokenContainsWhatWasSigned(t *testing.T) {
 	for key, allowed := range map[holdfast.SessionKey]bool{
 		"alice": true, "bob": true, "team-1": true, "alic": false, "alice2": false, "team": false, "xteam-1": false, "carol": false,
 	} {
-		if got.Allows(key) != allowed {
+		if got.Allows(key, 0) != allowed {
 			t.Errorf("%s: allowed is %v", key, !allowed)
 		}
 	}
-	if (Grant{}).Allows("alice") {
+	if (Grant{}).Allows("alice", 0) {
 		t.Error("an empty grant allows alice")
+	}
+}
+
+func TestTokenWithPorts(t *testing.T) {
+	s := secret(t, "k1")
+	for _, tt := range []struct {
+		ports   holdfast.Ports
+		allowed string
+	}{
+		{holdfast.Ports{}, "[true false false]"},
+		{holdfast.Ports{List: []int{3000}}, "[false true false]"},
+		{holdfast.Ports{List: []int{0, 65535}}, "[true false true]"},
+		{holdfast.Ports{All: true}, "[true true true]"},
+	} {
+		g := forAlice(noon, time.Hour)
+		g.Ports = tt.ports
+		got, err := Verify([]Secret{s}, sign(t, s, g), noon)
+		if err != nil || !cmp.Equal(got.Ports, tt.ports) {
+			t.Errorf("%+v became %+v, %v", tt.ports, got.Ports, err)
+		}
+		allowed := []bool{got.Allows("alice", 0), got.Allows("alice", 3000), got.Allows("alice", 65535)}
+		if fmt.Sprint(allowed) != tt.allowed || got.Allows("bob", 0) || got.Allows("bob", 3000) || got.Allows("alice", 70000) {
+			t.Errorf("%+v allows %v", tt.ports, allowed)
+		}
 	}
 }
 
@@ -70,7 +94,7 @@ func TestTokenMadeElsewhere(t *testing.T) {
 	s := Secret{"k1", []byte("0123456789abcdef0123456789abcdef")}
 	const made = "hf1.k1.eyJrZXlzIjpbImFsaWNlIl0sImlhdCI6MTc3NzYzNjgwMCwiZXhwIjoxNzc3NjQwNDAwfQ.D44MXY77jfBBVSR15AoeSmA2BNSmnkKk4Xb-fijj26E"
 	g, err := Verify([]Secret{s}, made, noon.Add(time.Minute))
-	if err != nil || !g.Allows("alice") || !g.Expires.Equal(noon.Add(time.Hour)) {
+	if err != nil || !g.Allows("alice", 0) || !g.Expires.Equal(noon.Add(time.Hour)) {
 		t.Errorf("%+v, %v", g, err)
 	}
 	if ours := sign(t, s, forAlice(noon, time.Hour)); ours != made {
@@ -122,6 +146,11 @@ func TestSignedNonsenseIsRefused(t *testing.T) {
 		fmt.Sprintf(`{"keys":["alice"],"iat":%d,"exp":%d}`, at, at),
 		fmt.Sprintf(`{"keys":["alice"],"iat":%d,"exp":%d}`, at, at+int64(MaxTTL/time.Second)+1),
 		fmt.Sprintf(`{"keys":["alice"],"iat":%d,"exp":9223372036854775807}`, at),
+		fmt.Sprintf(`{"keys":["alice"],"ports":[],"iat":%d,"exp":%d}`, at, at+60),
+		fmt.Sprintf(`{"keys":["alice"],"ports":"every","iat":%d,"exp":%d}`, at, at+60),
+		fmt.Sprintf(`{"keys":["alice"],"ports":[65536],"iat":%d,"exp":%d}`, at, at+60),
+		fmt.Sprintf(`{"keys":["alice"],"ports":[1,1],"iat":%d,"exp":%d}`, at, at+60),
+		fmt.Sprintf(`{"keys":["alice"],"ports":3000,"iat":%d,"exp":%d}`, at, at+60),
 		fmt.Sprintf(`{"keys":["alice"],"iat":-9223372036854775808,"exp":%d}`, at),
 	} {
 		signed := Version + ".k1." + encoding.EncodeToString([]byte(text))
@@ -150,6 +179,7 @@ func TestOnlyGoodGrantsAreSigned(t *testing.T) {
 		"hyphens":     func(g *Grant) { g.Prefix = "--" },
 		"long prefix": func(g *Grant) { g.Prefix = strings.Repeat("x", holdfast.MaxKeyLen+1) },
 		"over before": func(g *Grant) { g.Expires = g.IssuedAt },
+		"ports":       func(g *Grant) { g.Ports.List = []int{-1} },
 		"for ever":    func(g *Grant) { g.Expires = g.IssuedAt.Add(MaxTTL + time.Second) },
 	} {
 		g := forAlice(noon, time.Hour)
@@ -327,6 +357,8 @@ func FuzzVerify(f *testing.F) {
 func FuzzPayload(f *testing.F) {
 	f.Add(`{"keys":["alice"],"iat":1777636800,"exp":1777640400}`)
 	f.Add(`{"prefix":"team-","iat":1,"exp":2}`)
+	f.Add(`{"keys":["a"],"ports":[0,80],"iat":1,"exp":2}`)
+	f.Add(`{"keys":["a"],"ports":"all","iat":1,"exp":2}`)
 	f.Add(`{"keys":null,"Prefix":"a","iat":1e3,"exp":2000}`)
 	s := Secret{"k1", []byte("0123456789abcdef0123456789abcdef")}
 	f.Fuzz(func(t *testing.T, text string) {
