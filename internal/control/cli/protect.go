@@ -33,6 +33,7 @@ type protectFlags struct {
 	backend   string
 	ready     string
 	check     bool
+	job       bool
 }
 
 func (a *app) protectCmd() *cobra.Command {
@@ -83,9 +84,13 @@ nothing.`,
 			if p.check {
 				return a.protectCheck(cmd.Context(), o)
 			}
+			if p.job {
+				return a.protectJob(cmd.Context(), p.unit, o)
+			}
 			return a.protectRun(cmd.Context(), o)
 		},
 	}
+	cmd.AddCommand(a.protectGuardCmd())
 	group(cmd, a.protectInstallCmd(), a.protectStatusCmd(), a.protectUninstallCmd(), a.protectHistoryCmd())
 	cmd.Args = args(0, 1<<16, "a command")
 	f := cmd.Flags()
@@ -101,6 +106,8 @@ nothing.`,
 	f.StringVar(&p.backend, "backend", string(protect.Auto), "backend: auto, park, nfqueue, migrate or plug")
 	f.StringVar(&p.ready, "ready", string(ready.Auto), "when the new server is ready: auto, tcp, postgres, mysql, redis, an http:// URL, or exec:PROGRAM [ARG...]")
 	f.BoolVar(&p.check, "check", false, "only show which backends work here, and why others do not")
+	f.BoolVar(&p.job, "job", false, "in place of a command: the unit's current job of systemd")
+	_ = f.MarkHidden("job") // for units that install writes; it exists
 	completeWords(cmd, "backend", backendNames()...)
 	completeWords(cmd, "ready", texts(ready.Words())...)
 	return cmd
@@ -158,7 +165,9 @@ func knownBackend(name string) error {
 // validate refuses invalid flags.
 func (p *protectFlags) validate(words []string) error {
 	switch {
-	case len(words) == 0 && !p.check:
+	case p.job && (len(words) > 0 || p.check || p.unit == ""):
+		return fmt.Errorf("--job needs --unit, and neither a command nor --check")
+	case len(words) == 0 && !p.check && !p.job:
 		return fmt.Errorf("there is no command after --")
 	case len(words) > 0 && p.check:
 		return fmt.Errorf("--check runs no command, but got %q", words[0])
@@ -170,7 +179,7 @@ func (p *protectFlags) validate(words []string) error {
 		return fmt.Errorf("--pid is %d, it must be over 0", p.pid)
 	case p.timeout <= 0 || p.drain < 0:
 		return fmt.Errorf("--timeout is %v and --drain is %v, they must be over 0 and at least 0", p.timeout, p.drain)
-	case len(words) > 0 && p.drain >= p.timeout:
+	case !p.check && p.drain >= p.timeout:
 		return fmt.Errorf("--drain is %v, it must be less than --timeout, %v: otherwise the hold ends before the command begins", p.drain, p.timeout)
 	}
 	return knownBackend(p.backend)

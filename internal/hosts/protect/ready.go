@@ -18,6 +18,8 @@ const (
 	CommandKill Reason = "the command was killed"
 	StarterGone Reason = "the process that asked for the hold is gone"
 	AskedFor    Reason = "it was asked for"
+	StaysDown   Reason = "the server failed and stays stopped"
+	JobGone     Reason = "the state of the restart is not known any more"
 )
 
 // settled is how long nothing may change after the command's end before an

@@ -1,0 +1,123 @@
+package unit
+
+import (
+	"context"
+	"time"
+)
+
+const (
+	// look is the interval at which systemd is asked for the state of a service; one
+	// question takes about 0.2 ms.
+	look = 20 * time.Millisecond
+	// otherHold limits the wait for the end of the hold before.
+	otherHold = 2 * time.Second
+	// downLooks is how often in succession a service has to be found stopped and without a
+	// job before it counts as stopped: before an automatic restart it is so for a moment.
+	downLooks = 3
+)
+
+// Guard begins a hold for a restart or a reload of a service that waits for this process.
+// It returns when the connections are held and the service is drained. For another job,
+// such as a stop, it does nothing. An error means that the restart is not protected.
+func Guard(ctx context.Context, m *Manager, service string) error {
+	job, err := m.JobType(ctx, service)
+	if err != nil {
+		return err
+	}
+	switch job {
+	case "restart", "try-restart", "reload":
+	default:
+		return nil
+	}
+	state, _, err := m.Active(ctx, service)
+	if err != nil {
+		return err
+	}
+	if state != "active" && state != "reloading" {
+		return nil // it has crashed: there is no listener to hold
+	}
+	hold := prefixHold + service
+	idle, err := m.await(ctx, hold)
+	if err != nil {
+		return err
+	}
+	if !idle {
+		return nil // that hold lasts until the service listens again
+	}
+	return m.Start(ctx, hold)
+}
+
+// await waits a short time for the end of a hold.
+func (m *Manager) await(ctx context.Context, hold string) (idle bool, err error) {
+	for end := time.Now().Add(otherHold); ; {
+		state, _, err := m.Active(ctx, hold)
+		if err != nil {
+			return false, err
+		}
+		if state == "inactive" || state == "failed" {
+			return true, nil
+		}
+		if time.Now().After(end) {
+			return false, nil
+		}
+		if err := pause(ctx, look); err != nil {
+			return false, err
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Job is a restart or a reload by systemd. It implements protect.Job.
+type Job struct {
+	Manager *Manager
+	Service string
+	// Held lets systemd go on with the job.
+	Held func() error
+}
+
+// Name returns the name of the service.
+func (j *Job) Name() string { return j.Service }
+
+// Begin implements protect.Job.
+func (j *Job) Begin() error { return j.Held() }
+
+// Follow implements protect.Job.
+func (j *Job) Follow(ctx context.Context, done func()) (down bool, err error) {
+	over, stopped := false, 0
+	for stopped < downLooks {
+		state, job, err := j.Manager.Active(ctx, j.Service)
+		if err != nil {
+			return false, err
+		}
+		if job == 0 && !over {
+			over = true
+			done()
+		}
+		if job == 0 && (state == "failed" || state == "inactive") {
+			stopped++
+		} else {
+			stopped = 0
+		}
+		if err := pause(ctx, look); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// Overlaps reports whether the service's current job is a reload, in which the old server
+// answers what it has accepted.
+func Overlaps(ctx context.Context, m *Manager, service string) (bool, error) {
+	job, err := m.JobType(ctx, service)
+	return job == "reload", err
+}
