@@ -254,6 +254,13 @@ func (a *app) findContainer(ctx context.Context, name string, o *protect.Options
 
 // protectRun is `holdfast protect -- COMMAND`.
 func (a *app) protectRun(ctx context.Context, o protect.Options) error {
+	_, err := a.protectHold(ctx, o)
+	return err
+}
+
+// protectHold runs a protect, records and prints its report, and returns the error for the
+// exit code.
+func (a *app) protectHold(ctx context.Context, o protect.Options) (protect.Report, error) {
 	if a.ui.json { // stdout is for the result
 		o.Stdout = a.ui.err
 	}
@@ -263,20 +270,20 @@ func (a *app) protectRun(ctx context.Context, o protect.Options) error {
 			a.ui.note("%v", e) // the restart was successful
 		}
 		if e := a.protectReport(r); e != nil {
-			return e
+			return r, e
 		}
 	}
 	switch {
 	case err != nil && r.ExitCode != 0:
-		return &exitError{err: fmt.Errorf("the command failed (exit code %d), and %w", r.ExitCode, err), code: r.ExitCode}
+		return r, &exitError{err: fmt.Errorf("the command failed (exit code %d), and %w", r.ExitCode, err), code: r.ExitCode}
 	case errors.Is(err, protect.ErrNotReady):
-		return &exitError{err: err, code: exitNotReady}
+		return r, &exitError{err: err, code: exitNotReady}
 	case err != nil:
-		return err
+		return r, err
 	case r.ExitCode != 0:
-		return status(r.ExitCode)
+		return r, status(r.ExitCode)
 	}
-	return nil
+	return r, nil
 }
 
 // protectReport prints the report: with --json as the result, otherwise beside the

@@ -220,6 +220,12 @@ func (a *app) protectJob(ctx context.Context, service string, o protect.Options)
 			sdnotify.Notify(o.Log, sdnotify.Ready)
 			return nil
 		}}
-		return a.protectRun(ctx, o)
+		r, err := a.protectHold(ctx, o)
+		if o.Overlap && r.Released.Reason == protect.OldStayed {
+			if e := m.Keeps(ctx, service); e != nil {
+				a.ui.note("%v", e) // the next reload is held again
+			}
+		}
+		return err
 	})
 }

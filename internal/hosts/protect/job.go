@@ -71,9 +71,6 @@ func (o Options) follow(ctx context.Context, r *Report, k *Keeper, step func(str
 					r.Released.Reason = StaysDown
 				}
 			}
-			if !rel.Listening {
-				r.ExitCode = 1
-			}
 			return nil
 		}
 	}

@@ -88,10 +88,12 @@ Wants=%s
 func (s Settings) restart() string {
 	return written + fmt.Sprintf(`[Unit]
 Description=Hold connections to %[1]s when it restarts
+StartLimitIntervalSec=0
 PartOf=%[1]s
 After=%[1]s
 
 [Service]
+Slice=system.slice
 Type=oneshot
 RemainAfterExit=yes
 ExecStop=-%[2]s protect guard %[3]s
@@ -104,10 +106,12 @@ TimeoutStopSec=%[4]d
 func (s Settings) reload() string {
 	return written + fmt.Sprintf(`[Unit]
 Description=Hold connections to %[1]s when it reloads
+StartLimitIntervalSec=0
 ReloadPropagatedFrom=%[1]s
 Before=%[1]s
 
 [Service]
+Slice=system.slice
 Type=oneshot
 RemainAfterExit=yes
 ExecStart=/bin/true
@@ -121,9 +125,11 @@ TimeoutStartSec=%[4]d
 func (s Settings) hold() string {
 	return written + fmt.Sprintf(`[Unit]
 Description=Holding connections to %[1]s
+StartLimitIntervalSec=0
 CollectMode=inactive-or-failed
 
 [Service]
+Slice=system.slice
 Type=notify
 ExecStart=%[2]s protect %[3]s --job
 TimeoutStartSec=%[4]d

@@ -20,7 +20,9 @@ const (
 // It returns when the connections are held and the service is drained. For another job,
 // such as a stop, it does nothing. An error means that the restart is not protected.
 func Guard(ctx context.Context, m *Manager, service string) error {
-	job, err := m.JobType(ctx, service)
+	// A server that reloads by itself, as HAProxy does at the end of its reload, makes
+	// systemd reload the helper again. No job waits then.
+	job, err := m.Waiting(ctx, service)
 	if err != nil {
 		return err
 	}
@@ -43,6 +45,11 @@ func Guard(ctx context.Context, m *Manager, service string) error {
 	}
 	if !idle {
 		return nil // that hold lasts until the service listens again
+	}
+	if job == "reload" {
+		if keeps, err := m.keeps(ctx, service); keeps || err != nil {
+			return err
+		}
 	}
 	return m.Start(ctx, hold)
 }
@@ -93,13 +100,17 @@ func (j *Job) Begin() error { return j.Held() }
 
 // Follow implements protect.Job.
 func (j *Job) Follow(ctx context.Context, done func()) (down bool, err error) {
-	over, stopped := false, 0
+	over, stopped, first := false, 0, uint32(0)
 	for stopped < downLooks {
 		state, job, err := j.Manager.Active(ctx, j.Service)
 		if err != nil {
 			return false, err
 		}
-		if job == 0 && !over {
+		if first == 0 {
+			first = job
+		}
+		// Another job is a later one, which waits until this hold has ended.
+		if !over && (job == 0 || job != first) {
 			over = true
 			done()
 		}
@@ -118,6 +129,6 @@ func (j *Job) Follow(ctx context.Context, done func()) (down bool, err error) {
 // Overlaps reports whether the service's current job is a reload, in which the old server
 // answers what it has accepted.
 func Overlaps(ctx context.Context, m *Manager, service string) (bool, error) {
-	job, err := m.JobType(ctx, service)
+	job, err := m.Waiting(ctx, service)
 	return job == "reload", err
 }

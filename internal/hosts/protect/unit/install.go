@@ -87,6 +87,7 @@ func (s Settings) listens() error {
 // Remove ends the protection of a service. It waits until the helper units have ended. It
 // ignores a service that is not protected.
 func Remove(ctx context.Context, m *Manager, dir, service string) error {
+	defer forgetKeeps(service)
 	return remove(ctx, m, dir, service, prefixReload+service, prefixRestart+service, prefixHold+service)
 }
 
@@ -116,6 +117,7 @@ func remove(ctx context.Context, m *Manager, dir, service string, names ...strin
 		if err := m.Stop(ctx, n); err != nil {
 			return err
 		}
+		m.forget(ctx, n)
 	}
 	return m.Reload(ctx)
 }

@@ -106,9 +106,9 @@ func (m *Manager) Active(ctx context.Context, name string) (state string, job ui
 	return state, job, nil
 }
 
-// JobType returns the type of the service's current job, such as restart, stop or reload;
-// "": none.
-func (m *Manager) JobType(ctx context.Context, name string) (string, error) {
+// Waiting returns the type of the service's job that has not begun yet, such as restart,
+// stop or reload; "": none.
+func (m *Manager) Waiting(ctx context.Context, name string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	jobs, err := m.conn.ListJobsContext(ctx)
@@ -116,7 +116,7 @@ func (m *Manager) JobType(ctx context.Context, name string) (string, error) {
 		return "", fmt.Errorf("ask systemd for its jobs: %w", err)
 	}
 	for _, j := range jobs {
-		if j.Unit == name {
+		if j.Unit == name && j.Status == "waiting" {
 			return j.JobType, nil
 		}
 	}
@@ -165,6 +165,11 @@ func (m *Manager) Start(ctx context.Context, name string) error {
 // Stop stops a unit and waits for its end.
 func (m *Manager) Stop(ctx context.Context, name string) error {
 	return m.wait(ctx, "stop", name, m.conn.StopUnitContext)
+}
+
+// forget makes systemd forget that a unit has failed.
+func (m *Manager) forget(ctx context.Context, name string) {
+	_ = m.conn.ResetFailedUnitContext(ctx, name) // an error: it has not failed
 }
 
 func (m *Manager) wait(ctx context.Context, verb, name string, call func(context.Context, string, string, chan<- string) (int, error)) error {
