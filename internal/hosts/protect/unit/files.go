@@ -75,11 +75,17 @@ func (s Settings) encode() string {
 
 const written = "# Written by `holdfast protect install --unit`; `holdfast protect uninstall --unit` removes it.\n"
 
+// dropIn also adds a command to those that stop the service. It is the first one of a
+// service that has none itself, and then it needs no helper: systemd starts the helper
+// only after the service, so a restart right after a start would find none.
 func (s Settings) dropIn() string {
 	return written + fmt.Sprintf(`%s%s
 [Unit]
 Wants=%s
-`, marker, s.encode(), strings.Join(s.helpers(), " "))
+
+[Service]
+ExecStop=-+%s protect guard %s
+`, marker, s.encode(), strings.Join(s.helpers(), " "), quote(s.Program), quote(s.Service))
 }
 
 // restart is stopped before the service, because it is ordered after the service

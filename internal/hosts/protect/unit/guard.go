@@ -20,22 +20,26 @@ const (
 // It returns when the connections are held and the service is drained. For another job,
 // such as a stop, it does nothing. An error means that the restart is not protected.
 func Guard(ctx context.Context, m *Manager, service string) error {
-	// A server that reloads by itself, as HAProxy does at the end of its reload, makes
-	// systemd reload the helper again. No job waits then.
-	job, err := m.Waiting(ctx, service)
+	job, err := m.job(ctx, service)
 	if err != nil {
 		return err
 	}
-	switch job {
-	case "restart", "try-restart", "reload":
+	switch {
+	case job.kind == "restart", job.kind == "try-restart":
+	// HAProxy tells systemd during its reload that it reloads, which reloads the helper
+	// again. The job does not wait then.
+	case job.kind == "reload" && job.waiting:
 	default:
 		return nil
+	}
+	if held(service, job.id) {
+		return nil // by the other helper
 	}
 	state, _, err := m.Active(ctx, service)
 	if err != nil {
 		return err
 	}
-	if state != "active" && state != "reloading" {
+	if state != "active" && state != "reloading" && state != "deactivating" {
 		return nil // it has crashed: there is no listener to hold
 	}
 	hold := prefixHold + service
@@ -46,12 +50,15 @@ func Guard(ctx context.Context, m *Manager, service string) error {
 	if !idle {
 		return nil // that hold lasts until the service listens again
 	}
-	if job == "reload" {
+	if job.kind == "reload" {
 		if keeps, err := m.keeps(ctx, service); keeps || err != nil {
 			return err
 		}
 	}
-	return m.Start(ctx, hold)
+	if err := m.Start(ctx, hold); err != nil {
+		return err
+	}
+	return noteHeld(service, job.id)
 }
 
 // await waits a short time for the end of a hold.
@@ -129,6 +136,6 @@ func (j *Job) Follow(ctx context.Context, done func()) (down bool, err error) {
 // Overlaps reports whether the service's current job is a reload, in which the old server
 // answers what it has accepted.
 func Overlaps(ctx context.Context, m *Manager, service string) (bool, error) {
-	job, err := m.Waiting(ctx, service)
-	return job == "reload", err
+	job, err := m.job(ctx, service)
+	return job.kind == "reload", err
 }

@@ -87,7 +87,7 @@ func (s Settings) listens() error {
 // Remove ends the protection of a service. It waits until the helper units have ended. It
 // ignores a service that is not protected.
 func Remove(ctx context.Context, m *Manager, dir, service string) error {
-	defer forgetKeeps(service)
+	defer forgetNotes(service)
 	return remove(ctx, m, dir, service, prefixReload+service, prefixRestart+service, prefixHold+service)
 }
 

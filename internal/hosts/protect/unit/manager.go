@@ -106,21 +106,27 @@ func (m *Manager) Active(ctx context.Context, name string) (state string, job ui
 	return state, job, nil
 }
 
-// Waiting returns the type of the service's job that has not begun yet, such as restart,
-// stop or reload; "": none.
-func (m *Manager) Waiting(ctx context.Context, name string) (string, error) {
+// job is a job of systemd. The zero value is none.
+type job struct {
+	id      uint32
+	kind    string // restart, stop, reload and so on
+	waiting bool   // it has not begun
+}
+
+// job returns the service's current job.
+func (m *Manager) job(ctx context.Context, name string) (job, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	jobs, err := m.conn.ListJobsContext(ctx)
 	if err != nil {
-		return "", fmt.Errorf("ask systemd for its jobs: %w", err)
+		return job{}, fmt.Errorf("ask systemd for its jobs: %w", err)
 	}
 	for _, j := range jobs {
-		if j.Unit == name && j.Status == "waiting" {
-			return j.JobType, nil
+		if j.Unit == name {
+			return job{j.Id, j.JobType, j.Status == "waiting"}, nil
 		}
 	}
-	return "", nil
+	return job{}, nil
 }
 
 func (m *Manager) text(ctx context.Context, name, property string) (string, error) {

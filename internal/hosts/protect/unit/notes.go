@@ -21,7 +21,7 @@ import (
 func (m *Manager) Keeps(ctx context.Context, service string) error {
 	id, err := m.invocation(ctx, service)
 	if err == nil {
-		err = atomicfile.WriteNoSync(keepsPath(service), []byte(id), 0o600)
+		err = atomicfile.WriteNoSync(notePath("keeps", service), []byte(id), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("note that %s keeps its sockets: %w", service, err)
@@ -31,7 +31,7 @@ func (m *Manager) Keeps(ctx context.Context, service string) error {
 
 // keeps reports whether Keeps has noted the service's present start.
 func (m *Manager) keeps(ctx context.Context, service string) (bool, error) {
-	noted, err := kfile.Read(keepsPath(service), maxFile)
+	noted, err := kfile.Read(notePath("keeps", service), maxFile)
 	if err != nil {
 		return false, nil // none, or unreadable: then the reload is held
 	}
@@ -39,10 +39,27 @@ func (m *Manager) keeps(ctx context.Context, service string) (bool, error) {
 	return err == nil && id == string(noted), err
 }
 
-func forgetKeeps(service string) { _ = os.Remove(keepsPath(service)) } // there may be none
+// noteHeld notes that a job of the service is held. Two helpers ask for a hold of one
+// restart, and the second one finds the note.
+func noteHeld(service string, job uint32) error {
+	return atomicfile.WriteNoSync(notePath("job", service), fmt.Append(nil, job), 0o600)
+}
 
-func keepsPath(service string) string {
-	return filepath.Join(protect.LockDir, "keeps-"+service)
+// held reports whether noteHeld has noted the job.
+func held(service string, job uint32) bool {
+	noted, err := kfile.Read(notePath("job", service), maxFile)
+	return err == nil && string(noted) == fmt.Sprint(job)
+}
+
+// forgetNotes removes the notes about a service.
+func forgetNotes(service string) {
+	for _, kind := range []string{"keeps", "job"} {
+		_ = os.Remove(notePath(kind, service)) // there may be none
+	}
+}
+
+func notePath(kind, service string) string {
+	return filepath.Join(protect.LockDir, kind+"-"+service)
 }
 
 // invocation identifies one start of a service (INVOCATION_ID, systemd.exec(5)).
