@@ -91,7 +91,7 @@ nothing.`,
 		},
 	}
 	cmd.AddCommand(a.protectGuardCmd())
-	group(cmd, a.protectInstallCmd(), a.protectStatusCmd(), a.protectUninstallCmd(), a.protectHistoryCmd())
+	group(cmd, a.protectRunCmd(), a.protectInstallCmd(), a.protectStatusCmd(), a.protectUninstallCmd(), a.protectHistoryCmd())
 	cmd.Args = args(0, 1<<16, "a command")
 	f := cmd.Flags()
 	f.SetInterspersed(false)

@@ -2,7 +2,12 @@ package unit
 
 import (
 	"context"
+	"os"
+	"path"
+	"strings"
 	"time"
+
+	"holdfast/internal/platform/linux/proc"
 )
 
 const (
@@ -138,4 +143,28 @@ func (j *Job) Follow(ctx context.Context, done func()) (down bool, err error) {
 func Overlaps(ctx context.Context, m *Manager, service string) (bool, error) {
 	job, err := m.job(ctx, service)
 	return job.kind == "reload", err
+}
+
+// Restarting reports whether a service's current job is a restart.
+func Restarting(ctx context.Context, m *Manager, service string) (bool, error) {
+	job, err := m.job(ctx, service)
+	return job.kind == "restart" || job.kind == "try-restart", err
+}
+
+// Own returns the service to which this process belongs; "": none.
+func Own() (string, error) {
+	b, err := proc.Host.Cgroup(os.Getpid())
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(b)) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) != 3 || f[1] != "" && f[1] != "name=systemd" {
+			continue
+		}
+		if name := path.Base(f[2]); strings.HasSuffix(name, ".service") {
+			return name, nil
+		}
+	}
+	return "", nil
 }
