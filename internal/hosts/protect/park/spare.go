@@ -140,7 +140,7 @@ func (s *Spare) Serve(l sockdiag.Listener, f pidfd.OpenFile, replaced func(fd in
 	if err != nil {
 		return err
 	}
-	if err := s.group.selector.Choose(fd); err != nil {
+	if err := s.group.selector.Choose(fd); err != nil && !errors.Is(err, unix.EBUSY) {
 		unix.Close(next)
 		return err
 	}
@@ -163,7 +163,10 @@ func (s *Spare) End(l *sockdiag.Listener, f pidfd.OpenFile) error {
 	if l != nil {
 		if fd, err = pidfd.TakeSocket(f, l.Inode); err == nil {
 			defer unix.Close(fd)
-			err = s.group.selector.Choose(fd)
+			// EBUSY: it is chosen already (reuseport_array_update_check of the kernel).
+			if err = s.group.selector.Choose(fd); errors.Is(err, unix.EBUSY) {
+				err = nil
+			}
 			time.Sleep(inFlight)
 		}
 	}
