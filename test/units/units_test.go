@@ -4,12 +4,15 @@ package units
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"holdfast/internal/hosts/protect/protecttest"
 	"holdfast/internal/platform/linux/netns"
@@ -22,7 +25,8 @@ func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
 // host is a machine with holdfast and HAProxy.
 type host struct {
 	*machine.Machine
-	t *testing.T
+	t       *testing.T
+	refused int // of the failures in the last under
 }
 
 const address = "127.0.0.1:16000"
@@ -37,19 +41,24 @@ frontend web
   http-request return status 200 content-type text/plain string pong
 `
 
-func newHost(t *testing.T) host {
+func newHost(t *testing.T) *host {
 	t.Helper()
-	h := host{machine.Start(t), t}
+	h := &host{Machine: machine.Start(t), t: t}
 	if err := labtest.Build(t.Context(), "holdfast/cmd/holdfast", h.Path("usr/bin/holdfast")); err != nil {
 		t.Fatal(err)
 	}
-	h.config(goodConfig)
-	h.Run("systemctl start haproxy")
-	h.awaited("HAProxy answers", "curl -sf http://"+address)
 	return h
 }
 
-func (h host) config(text string) {
+// withHAProxy starts HAProxy under its own unit.
+func (h *host) withHAProxy() {
+	h.t.Helper()
+	h.config(goodConfig)
+	h.Run("systemctl start haproxy")
+	h.awaited("HAProxy answers", "curl -sf http://"+address)
+}
+
+func (h *host) config(text string) {
 	h.t.Helper()
 	if err := os.WriteFile(h.Path("etc/haproxy/haproxy.cfg"), []byte(text), 0o644); err != nil {
 		h.t.Fatal(err)
@@ -57,7 +66,7 @@ func (h host) config(text string) {
 }
 
 // awaited waits until a script succeeds.
-func (h host) awaited(what, script string) {
+func (h *host) awaited(what, script string) {
 	h.t.Helper()
 	for begun := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		out, err := h.Command(h.t.Context(), script).CombinedOutput()
@@ -70,7 +79,7 @@ func (h host) awaited(what, script string) {
 	}
 }
 
-func (h host) dial(network, address string) (c net.Conn, err error) {
+func (h *host) dial(network, address string) (c net.Conn, err error) {
 	err = netns.Do(h.Net(), func() error {
 		c, err = (&net.Dialer{Timeout: protecttest.Patience}).DialContext(context.Background(), network, address)
 		return err
@@ -79,7 +88,7 @@ func (h host) dial(network, address string) (c net.Conn, err error) {
 }
 
 // under runs a script while clients connect, and returns the number of them that failed.
-func (h host) under(script string) (failed int) {
+func (h *host) under(script string) (failed int) {
 	h.t.Helper()
 	load := protecttest.StartLoad(h.t, address, 2*time.Millisecond, h.dial)
 	h.Run(script)
@@ -88,8 +97,14 @@ func (h host) under(script string) (failed int) {
 	if total < 10 {
 		h.t.Errorf("only %d clients connected", total)
 	}
-	for _, err := range errs[:min(3, len(errs))] {
-		h.t.Log(err)
+	h.refused = 0
+	for i, err := range errs {
+		if errors.Is(err, unix.ECONNREFUSED) {
+			h.refused++
+		}
+		if i < 3 {
+			h.t.Log(err)
+		}
 	}
 	return len(errs)
 }
@@ -100,6 +115,7 @@ const restarts = "for n in 1 2 3; do systemctl reset-failed haproxy; systemctl r
 // start that fails fails, a crash is restarted, and after uninstall nothing is left.
 func TestRestartsOfAUnit(t *testing.T) {
 	h := newHost(t)
+	h.withHAProxy()
 	before := h.Run("systemctl cat haproxy")
 	h.refuses()
 	if failed := h.under(restarts); failed == 0 {
@@ -128,7 +144,7 @@ func TestRestartsOfAUnit(t *testing.T) {
 
 // refuses: a unit that does not exist, and one that does not listen, are refused with one
 // error and one hint.
-func (h host) refuses() {
+func (h *host) refuses() {
 	h.t.Helper()
 	for _, c := range []struct{ unit, want string }{
 		{"nosuch", "there is no such service"}, {"systemd-journald", "nothing listens"}, {"sysinit.target", "is not a service"}, {"../x.service", "is not the name of a service"},
@@ -143,17 +159,17 @@ func (h host) refuses() {
 	}
 }
 
-func (h host) journal() string {
+func (h *host) journal() string {
 	return h.Run("journalctl --sync; journalctl -o cat --no-pager -n 100 -u 'holdfast-protect*'")
 }
 
 // holds returns the number of holds in the history. The last hold ends before.
-func (h host) holds() int {
+func (h *host) holds() int {
 	h.awaited("no hold is left", "! systemctl is-active -q holdfast-protect-hold@haproxy.service")
 	return strings.Count(h.Run("holdfast protect history --json"), `"program": "haproxy.service"`)
 }
 
-func (h host) isProtected() {
+func (h *host) isProtected() {
 	h.t.Helper()
 
 	before := h.holds()
@@ -169,7 +185,7 @@ func (h host) isProtected() {
 }
 
 // reloads: the first reload shows that HAProxy keeps its sockets, and the others are not held.
-func (h host) reloads() {
+func (h *host) reloads() {
 	h.t.Helper()
 	before := h.holds()
 	if failed := h.under("for n in 1 2 3; do systemctl reload haproxy; done"); failed > 0 {
@@ -181,7 +197,7 @@ func (h host) reloads() {
 }
 
 // stops: a stop holds no connection.
-func (h host) stops() {
+func (h *host) stops() {
 	h.t.Helper()
 	before := h.holds()
 	h.Run("systemctl stop haproxy")
@@ -196,7 +212,7 @@ func (h host) stops() {
 }
 
 // failsToStart: a restart that fails lets go what it holds as soon as systemd gives up.
-func (h host) failsToStart() {
+func (h *host) failsToStart() {
 	h.t.Helper()
 	h.config("nonsense\n")
 	out, err := h.Command(h.t.Context(), "systemctl restart haproxy").CombinedOutput()
@@ -217,7 +233,7 @@ func (h host) failsToStart() {
 }
 
 // crashes: systemd restarts a server that was killed.
-func (h host) crashes() {
+func (h *host) crashes() {
 	h.t.Helper()
 	h.Run("systemctl kill -s KILL haproxy")
 	h.awaited("HAProxy is started again", "curl -sf http://"+address)
