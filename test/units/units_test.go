@@ -140,6 +140,25 @@ func TestRestartsOfAUnit(t *testing.T) {
 	if failed := h.under(restarts); failed == 0 {
 		t.Error("no client failed after uninstall")
 	}
+	h.hasAStopCommand()
+}
+
+// hasAStopCommand: the unit of Debian's nginx has an ExecStop= of its own, which comes before
+// the one of the drop-in. The helper comes before both.
+func (h *host) hasAStopCommand() {
+	h.t.Helper()
+	h.Run(`systemctl stop haproxy || true
+cat >/etc/nginx/nginx.conf <<END
+pid /run/nginx.pid;
+events {}
+http { access_log off; server { listen 16000; location / { return 200 "pong\n"; } } }
+END
+systemctl reset-failed; systemctl start nginx; systemctl cat nginx | grep -q ^ExecStop=; holdfast protect install --unit nginx --port 16000 --restart-only; ! ls /etc/systemd/system | grep reload`)
+	const restart = "for n in 1 2 3; do systemctl restart nginx; until systemctl is-active -q holdfast-protect-restart@nginx.service; do sleep 0.01; done; done"
+	if failed := h.under(restart); failed > 0 {
+		h.t.Errorf("%d clients of nginx failed\n%s", failed, h.journal())
+	}
+	h.Run("holdfast protect uninstall; ! find /etc/systemd | grep holdfast-protect")
 }
 
 // refuses: a unit that does not exist, and one that does not listen, are refused with one

@@ -10,7 +10,8 @@ type Job interface {
 	// Begin lets the restart begin. Run calls it when new connections are held and the
 	// old server is drained.
 	Begin() error
-	// Follow calls done once, when the restart has ended. It returns true when no
+	// Follow calls done once, when the new server runs as far as the other program knows. A
+	// listener before that does not count. It returns true when no
 	// server will listen any more, and otherwise the cause when ctx ends.
 	Follow(ctx context.Context, done func()) (down bool, err error)
 }

@@ -39,6 +39,9 @@ type readiness struct {
 	// server.
 	elsewhere bool
 
+	// gated says that no listener counts before the command has ended.
+	gated bool
+
 	exited  bool // the command has ended
 	killed  bool // by a signal
 	last    map[uint64]bool
@@ -80,7 +83,7 @@ func (r *readiness) judge(ls []sockdiag.Listener, now time.Time) Reason {
 	if r.killed {
 		return CommandKill
 	}
-	if r.elsewhere {
+	if r.elsewhere || r.gated && !r.exited {
 		return ""
 	}
 	oldLeft, fresh := 0, 0

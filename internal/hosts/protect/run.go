@@ -94,6 +94,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 			return r, commandError(o.Command[0], err)
 		}
 	}
+	o.Gate = o.Job != nil
 	if err := NeedsRoot(); err != nil {
 		return r, err
 	}

@@ -110,8 +110,14 @@ func (j *Job) Name() string { return j.Service }
 // Begin implements protect.Job.
 func (j *Job) Begin() error { return j.Held() }
 
-// Follow implements protect.Job.
+// Follow implements protect.Job. The new server runs when the job is over, or when the
+// service's main process counts as started: with Type=notify when it has said so. The
+// service's later commands (ExecStartPost=) may connect to it.
 func (j *Job) Follow(ctx context.Context, done func()) (down bool, err error) {
+	before, err := j.Manager.invocation(ctx, j.Service)
+	if err != nil {
+		return false, err
+	}
 	over, stopped, first := false, 0, uint32(0)
 	for stopped < downLooks {
 		state, job, err := j.Manager.Active(ctx, j.Service)
@@ -122,7 +128,7 @@ func (j *Job) Follow(ctx context.Context, done func()) (down bool, err error) {
 			first = job
 		}
 		// Another job is a later one, which waits until this hold has ended.
-		if !over && (job == 0 || job != first) {
+		if !over && (job == 0 && state != "activating" || job != first || j.started(ctx, before)) {
 			over = true
 			done()
 		}
@@ -136,6 +142,17 @@ func (j *Job) Follow(ctx context.Context, done func()) (down bool, err error) {
 		}
 	}
 	return true, nil
+}
+
+// started reports whether the main process of another start than the one before counts as
+// started.
+func (j *Job) started(ctx context.Context, before string) bool {
+	sub, err := j.Manager.text(ctx, j.Service, "SubState")
+	if err != nil || sub != "running" && sub != "start-post" {
+		return false
+	}
+	now, err := j.Manager.invocation(ctx, j.Service)
+	return err == nil && now != before
 }
 
 // Overlaps reports whether the service's current job is a reload, in which the old server
