@@ -55,8 +55,8 @@ the command, or 10 if that was 0 and the server did not become ready in time. It
 root.
 
 With --ready the server also has to answer that it is ready: postgres, mysql or redis
-ask in that protocol, an http:// URL has to be answered with a status from 200 to 399,
-and exec:PROGRAM runs a program, whose exit code 0 means ready. The words {host} and
+ask in that protocol, an http:// or https:// URL has to be answered with a status from
+200 to 399, and exec:PROGRAM runs a program, whose exit code 0 means ready. The words {host} and
 {port} in its arguments are an address at which it reaches the new server; there is no
 shell. With auto, PostgreSQL, MySQL, MariaDB and Redis are recognised and asked. tcp asks
 nothing.`,
@@ -104,7 +104,7 @@ nothing.`,
 	f.DurationVar(&p.drain, "drain", time.Second, "longest time that the command waits for running requests, with --overlap for connections not yet accepted; 0 does not wait")
 	f.BoolVar(&p.overlap, "overlap", false, "the new server listens before the old one stops, and the old one finishes its requests itself (as haproxy -sf)")
 	f.StringVar(&p.backend, "backend", string(protect.Auto), "backend: auto, park, nfqueue, migrate or plug")
-	f.StringVar(&p.ready, "ready", string(ready.Auto), "when the new server is ready: auto, tcp, postgres, mysql, redis, an http:// URL, or exec:PROGRAM [ARG...]")
+	f.StringVar(&p.ready, "ready", string(ready.Auto), "when the new server is ready: auto, tcp, postgres, mysql, redis, an http:// or https:// URL, or exec:PROGRAM [ARG...]")
 	f.BoolVar(&p.check, "check", false, "only show which backends work here, and why others do not")
 	f.BoolVar(&p.job, "job", false, "in place of a command: the unit's current job of systemd")
 	_ = f.MarkHidden("job") // for units that install writes; it exists
