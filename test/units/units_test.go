@@ -133,6 +133,7 @@ func TestRestartsOfAUnit(t *testing.T) {
 	h.failsToStart()
 	h.crashes()
 	h.isProtected()
+	h.Run("mv /usr/bin/holdfast /root/; systemctl restart haproxy; mv /root/holdfast /usr/bin/")
 	h.Run("holdfast protect uninstall --unit haproxy; ! systemctl list-units --all | grep holdfast-protect; ! find /etc/systemd | grep holdfast-protect; ! ls /run/holdfast/protect | grep -v history")
 	if after := h.Run("systemctl cat haproxy"); after != before {
 		t.Errorf("the unit was\n%s\nand is\n%s", before, after)
