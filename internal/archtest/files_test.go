@@ -19,7 +19,7 @@ const maxLines = 600
 
 // mayExec lists the packages that may start other programs. All others use an interface of the
 // kernel or an API.
-var mayExec = []string{"internal/platform/child", "internal/sessions/hook", "internal/sessions/kill/killtest", "test/lab/...", "internal/platform/linux/deathsig", "test/vm", "demo/...", "test/...", "packaging/dev/testsum", "internal/agent/handoff", "internal/platform/runsc", "internal/hosts/protect", "internal/hosts/protect/protecttest", "bench/...",
+var mayExec = []string{"internal/platform/child", "internal/sessions/hook", "internal/sessions/kill/killtest", "test/lab/...", "internal/platform/linux/deathsig", "test/vm", "demo/...", "test/...", "packaging/dev/testsum", "internal/agent/handoff", "internal/platform/runsc", "internal/hosts/protect", "internal/hosts/protect/protecttest", "internal/hosts/protect/supervise", "bench/...",
 	// iptables has no other interface.
 	"internal/platform/linux/vethnet",
 	// A child in a control group of its own.

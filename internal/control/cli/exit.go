@@ -25,6 +25,7 @@ const (
 	exitNotNow      = 8
 	exitFindings    = 9
 	exitNotReady    = 10
+	exitGaveUp      = 11
 	exitInterrupted = 130 // 128 + SIGINT, as in shells
 )
 
@@ -48,6 +49,7 @@ const exitCodesText = `Exit codes of all commands:
     8  not now: the node is draining, or too many are waiting
     9  the doctor found something that slows containers down
    10  the server that was restarted listens, and did not become ready in time
+   11  the server of "holdfast protect run" did not listen again within --give-up
   130  interrupted
 
 "holdfast session exec" and "holdfast session attach" exit with the exit code of the

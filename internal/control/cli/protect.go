@@ -33,6 +33,7 @@ type protectFlags struct {
 	backend   string
 	ready     string
 	check     bool
+	job       bool
 }
 
 func (a *app) protectCmd() *cobra.Command {
@@ -54,8 +55,8 @@ the command, or 10 if that was 0 and the server did not become ready in time. It
 root.
 
 With --ready the server also has to answer that it is ready: postgres, mysql or redis
-ask in that protocol, an http:// URL has to be answered with a status from 200 to 399,
-and exec:PROGRAM runs a program, whose exit code 0 means ready. The words {host} and
+ask in that protocol, an http:// or https:// URL has to be answered with a status from
+200 to 399, and exec:PROGRAM runs a program, whose exit code 0 means ready. The words {host} and
 {port} in its arguments are an address at which it reaches the new server; there is no
 shell. With auto, PostgreSQL, MySQL, MariaDB and Redis are recognised and asked. tcp asks
 nothing.`,
@@ -83,10 +84,14 @@ nothing.`,
 			if p.check {
 				return a.protectCheck(cmd.Context(), o)
 			}
+			if p.job {
+				return a.protectJob(cmd.Context(), p.unit, o)
+			}
 			return a.protectRun(cmd.Context(), o)
 		},
 	}
-	group(cmd, a.protectInstallCmd(), a.protectStatusCmd(), a.protectUninstallCmd(), a.protectHistoryCmd())
+	cmd.AddCommand(a.protectGuardCmd())
+	group(cmd, a.protectRunCmd(), a.protectInstallCmd(), a.protectStatusCmd(), a.protectUninstallCmd(), a.protectHistoryCmd())
 	cmd.Args = args(0, 1<<16, "a command")
 	f := cmd.Flags()
 	f.SetInterspersed(false)
@@ -99,8 +104,10 @@ nothing.`,
 	f.DurationVar(&p.drain, "drain", time.Second, "longest time that the command waits for running requests, with --overlap for connections not yet accepted; 0 does not wait")
 	f.BoolVar(&p.overlap, "overlap", false, "the new server listens before the old one stops, and the old one finishes its requests itself (as haproxy -sf)")
 	f.StringVar(&p.backend, "backend", string(protect.Auto), "backend: auto, park, nfqueue, migrate or plug")
-	f.StringVar(&p.ready, "ready", string(ready.Auto), "when the new server is ready: auto, tcp, postgres, mysql, redis, an http:// URL, or exec:PROGRAM [ARG...]")
+	f.StringVar(&p.ready, "ready", string(ready.Auto), "when the new server is ready: auto, tcp, postgres, mysql, redis, an http:// or https:// URL, or exec:PROGRAM [ARG...]")
 	f.BoolVar(&p.check, "check", false, "only show which backends work here, and why others do not")
+	f.BoolVar(&p.job, "job", false, "in place of a command: the unit's current job of systemd")
+	_ = f.MarkHidden("job") // for units that install writes; it exists
 	completeWords(cmd, "backend", backendNames()...)
 	completeWords(cmd, "ready", texts(ready.Words())...)
 	return cmd
@@ -158,7 +165,9 @@ func knownBackend(name string) error {
 // validate refuses invalid flags.
 func (p *protectFlags) validate(words []string) error {
 	switch {
-	case len(words) == 0 && !p.check:
+	case p.job && (len(words) > 0 || p.check || p.unit == ""):
+		return fmt.Errorf("--job needs --unit, and neither a command nor --check")
+	case len(words) == 0 && !p.check && !p.job:
 		return fmt.Errorf("there is no command after --")
 	case len(words) > 0 && p.check:
 		return fmt.Errorf("--check runs no command, but got %q", words[0])
@@ -170,7 +179,7 @@ func (p *protectFlags) validate(words []string) error {
 		return fmt.Errorf("--pid is %d, it must be over 0", p.pid)
 	case p.timeout <= 0 || p.drain < 0:
 		return fmt.Errorf("--timeout is %v and --drain is %v, they must be over 0 and at least 0", p.timeout, p.drain)
-	case len(words) > 0 && p.drain >= p.timeout:
+	case !p.check && p.drain >= p.timeout:
 		return fmt.Errorf("--drain is %v, it must be less than --timeout, %v: otherwise the hold ends before the command begins", p.drain, p.timeout)
 	}
 	return knownBackend(p.backend)
@@ -245,6 +254,13 @@ func (a *app) findContainer(ctx context.Context, name string, o *protect.Options
 
 // protectRun is `holdfast protect -- COMMAND`.
 func (a *app) protectRun(ctx context.Context, o protect.Options) error {
+	_, err := a.protectHold(ctx, o)
+	return err
+}
+
+// protectHold runs a protect, records and prints its report, and returns the error for the
+// exit code.
+func (a *app) protectHold(ctx context.Context, o protect.Options) (protect.Report, error) {
 	if a.ui.json { // stdout is for the result
 		o.Stdout = a.ui.err
 	}
@@ -254,20 +270,20 @@ func (a *app) protectRun(ctx context.Context, o protect.Options) error {
 			a.ui.note("%v", e) // the restart was successful
 		}
 		if e := a.protectReport(r); e != nil {
-			return e
+			return r, e
 		}
 	}
 	switch {
 	case err != nil && r.ExitCode != 0:
-		return &exitError{err: fmt.Errorf("the command failed (exit code %d), and %w", r.ExitCode, err), code: r.ExitCode}
+		return r, &exitError{err: fmt.Errorf("the command failed (exit code %d), and %w", r.ExitCode, err), code: r.ExitCode}
 	case errors.Is(err, protect.ErrNotReady):
-		return &exitError{err: err, code: exitNotReady}
+		return r, &exitError{err: err, code: exitNotReady}
 	case err != nil:
-		return err
+		return r, err
 	case r.ExitCode != 0:
-		return status(r.ExitCode)
+		return r, status(r.ExitCode)
 	}
-	return nil
+	return r, nil
 }
 
 // protectReport prints the report: with --json as the result, otherwise beside the

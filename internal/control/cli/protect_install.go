@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -24,6 +25,7 @@ type installFlags struct {
 	backend string
 	record  string
 	restore bool
+	unit    unitFlags
 }
 
 func (i *installFlags) add(f *pflag.FlagSet) {
@@ -48,8 +50,16 @@ func (a *app) protectInstallCmd() *cobra.Command {
 	var i installFlags
 	cmd := &cobra.Command{
 		Use:   "install",
-		Short: "Prepare ports that are protected often",
-		Long: `Prepare ports that are protected often. A process stands by for them, so that
+		Short: "Prepare ports that are protected often, or protect a systemd unit",
+		Long: `Prepare ports that are protected often, or protect a systemd unit.
+
+With --unit, every "systemctl restart" and "systemctl reload" of the service is protected
+from now on, whatever begins it: an operator, a package's upgrade, a tool. Files below
+/etc/systemd/system do that; --dry-run prints them. The service has to run and listen.
+The ports are those on which it listens at each restart, or those given. A stop is not
+held, and neither is a crash ("holdfast protect run" holds both).
+
+Without --unit, a process stands by for them, so that
 "holdfast protect" of such a port begins to hold in a fraction of the time. The
 process holds no connections itself and does not delay packets. Without it protect
 works as before.
@@ -59,14 +69,21 @@ boot (--restore). Installing a port again changes its backend. A server does not
 to listen on it yet. It needs root.`,
 		Example: "  holdfast protect install --port 16000\n" +
 			"  holdfast protect install --listen 10.0.0.1:443 --backend nfqueue\n" +
-			"  holdfast protect install --restore",
+			"  holdfast protect install --restore\n" +
+			"  holdfast protect install --unit haproxy",
 		RunE: a.within(stopLimit, func(ctx context.Context, cmd *cobra.Command, _ []string) error {
 			as, err := addresses(i.ports, i.listen)
 			if err == nil {
 				err = i.validate(as)
 			}
+			if err == nil {
+				err = i.unit.validate(cmd)
+			}
 			if err != nil {
 				return usage(cmd, err)
+			}
+			if i.unit.name != "" {
+				return a.unitInstall(ctx, i.unit, as, protect.Name(i.backend))
 			}
 			if i.restore {
 				s, err := install.Restore(ctx, a.installOptions(i))
@@ -84,6 +101,7 @@ to listen on it yet. It needs root.`,
 	i.addPorts(f, "prepare")
 	f.StringVar(&i.backend, "backend", string(protect.Auto), "default backend: auto, park, nfqueue, migrate or plug")
 	f.BoolVar(&i.restore, "restore", false, "restore the ports of the record, as after a boot")
+	i.unit.add(f)
 	completeWords(cmd, "backend", backendNames()...)
 	return cmd
 }
@@ -95,8 +113,10 @@ func (i *installFlags) validate(as []protect.Address) error {
 		return fmt.Errorf("--restore restores the ports of the record, and takes no port")
 	case i.restore && i.record == "":
 		return fmt.Errorf("--restore needs a --record")
-	case !i.restore && len(as) == 0:
-		return fmt.Errorf("there is no port: use --port or --listen")
+	case i.restore && i.unit.name != "":
+		return fmt.Errorf("--restore restores ports, and takes no --unit")
+	case !i.restore && len(as) == 0 && i.unit.name == "":
+		return fmt.Errorf("there is no port: use --port, --listen or --unit")
 	}
 	return knownBackend(i.backend)
 }
@@ -105,12 +125,19 @@ func (a *app) protectStatusCmd() *cobra.Command {
 	var i installFlags
 	cmd := &cobra.Command{
 		Use:     "status",
-		Short:   "Show the installed ports and their holds",
-		Long:    "Show the ports that \"holdfast protect install\" has prepared: their backend, the number of\nholds since the keeper started, the longest wait, and the current hold.",
+		Short:   "Show the installed ports and their holds, and the protected units",
+		Long:    "Show the ports that \"holdfast protect install\" has prepared: their backend, the number of\nholds since the keeper started, the longest wait, and the current hold. Also show the\nprotected units.",
 		Example: "  holdfast protect status\n  holdfast protect status --json",
 		RunE: a.within(askLimit, func(ctx context.Context, _ *cobra.Command, _ []string) error {
 			s, err := install.Status(ctx, a.installOptions(i))
-			return a.installed(s, err)
+			if err != nil {
+				return err
+			}
+			units, err := unitStates(ctx)
+			if err != nil {
+				return err
+			}
+			return a.protectStatus(s, units)
 		}),
 	}
 	i.add(cmd.Flags())
@@ -121,20 +148,30 @@ func (a *app) protectUninstallCmd() *cobra.Command {
 	var i installFlags
 	cmd := &cobra.Command{
 		Use:   "uninstall",
-		Short: "Undo install, for all ports or for some",
-		Long: `Undo "holdfast protect install", for the given ports or for all. The standing
-keeper ends with the last port. A current hold ends first.`,
-		Example: "  holdfast protect uninstall\n  holdfast protect uninstall --port 16000",
+		Short: "Undo install, for everything or for some ports or a unit",
+		Long: `Undo "holdfast protect install", for the given ports, for a unit, or for all ports and
+units. The standing keeper ends with the last port. A current hold of a port ends first; a
+current hold of a unit is released.`,
+		Example: "  holdfast protect uninstall\n  holdfast protect uninstall --port 16000\n  holdfast protect uninstall --unit haproxy",
 		RunE: a.within(stopLimit, func(ctx context.Context, cmd *cobra.Command, _ []string) error {
 			as, err := addresses(i.ports, i.listen)
 			if err != nil {
 				return usage(cmd, err)
+			}
+			if i.unit.name != "" && len(as) > 0 {
+				return usage(cmd, errors.New("--unit takes no port"))
+			}
+			if i.unit.name != "" || len(as) == 0 {
+				if err := a.unitRemove(ctx, i.unit.name); err != nil || i.unit.name != "" {
+					return err
+				}
 			}
 			s, err := install.Remove(ctx, a.installOptions(i), as)
 			return a.installed(s, err)
 		}),
 	}
 	i.addPorts(cmd.Flags(), "uninstall")
+	cmd.Flags().StringVar(&i.unit.name, "unit", "", "systemd unit that is not to be protected any more")
 	return cmd
 }
 

@@ -18,6 +18,8 @@ const (
 	CommandKill Reason = "the command was killed"
 	StarterGone Reason = "the process that asked for the hold is gone"
 	AskedFor    Reason = "it was asked for"
+	StaysDown   Reason = "the server failed and stays stopped"
+	JobGone     Reason = "the state of the restart is not known any more"
 )
 
 // settled is how long nothing may change after the command's end before an
@@ -36,6 +38,9 @@ type readiness struct {
 	// in this one, such as a proxy of the engine, then says nothing about the
 	// server.
 	elsewhere bool
+
+	// gated says that no listener counts before the command has ended.
+	gated bool
 
 	exited  bool // the command has ended
 	killed  bool // by a signal
@@ -78,7 +83,7 @@ func (r *readiness) judge(ls []sockdiag.Listener, now time.Time) Reason {
 	if r.killed {
 		return CommandKill
 	}
-	if r.elsewhere {
+	if r.elsewhere || r.gated && !r.exited {
 		return ""
 	}
 	oldLeft, fresh := 0, 0

@@ -168,3 +168,21 @@ func TestBusy(t *testing.T) {
 		}
 	}
 }
+
+// With a gate a listener counts only when the restart is said to have ended: that of
+// `nginx -t` before the start does not.
+func TestGate(t *testing.T) {
+	begin := time.Now()
+	r := newReadiness([]sockdiag.Listener{listener(1, "0.0.0.0:80")}, begin)
+	r.gated = true
+	test, server := listener(2, "0.0.0.0:80"), listener(3, "0.0.0.0:80")
+	for _, ls := range [][]sockdiag.Listener{nil, {test}, nil, {server}} {
+		if got := r.judge(ls, begin); got != "" {
+			t.Errorf("released because %s", got)
+		}
+	}
+	r.exit(false, begin)
+	if got := r.judge([]sockdiag.Listener{server}, begin); got != NewListens {
+		t.Errorf("%q", got)
+	}
+}

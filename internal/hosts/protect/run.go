@@ -34,7 +34,9 @@ type Options struct {
 	// Wait is how long to wait for another protect of one of the ports.
 	Wait time.Duration
 	// Command restarts the server.
-	Command        []string
+	Command []string
+	// Job, if not nil, restarts it in place of Command. Published must be nil.
+	Job            Job
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	// Keeper is the command of a keeper, see KeeperOptions.
@@ -86,10 +88,13 @@ func Ports(as []Address) []uint16 {
 // when the command has ended.
 func Run(ctx context.Context, o Options) (Report, error) {
 	var r Report
-	path, err := exec.LookPath(o.Command[0])
-	if err != nil {
-		return r, commandError(o.Command[0], err)
+	path, err := "", error(nil)
+	if o.Job == nil {
+		if path, err = exec.LookPath(o.Command[0]); err != nil {
+			return r, commandError(o.Command[0], err)
+		}
 	}
+	o.Gate = o.Job != nil
 	if err := NeedsRoot(); err != nil {
 		return r, err
 	}
@@ -259,6 +264,10 @@ func (o Options) runHeld(ctx context.Context, r *Report, k *Keeper, path string,
 		}
 		step("drain")
 	}
+	if o.Job != nil {
+		err = o.follow(ctx, r, k, step)
+		return errors.Join(err, r.Released.err())
+	}
 	cmd := o.command(ctx, path)
 	if err := cmd.Start(); err != nil {
 		return commandError(o.Command[0], err)
@@ -336,6 +345,9 @@ func (r Released) err() error {
 		return err
 	}
 	switch {
+	case r.Reason == StaysDown:
+		return holdfast.WithHint(errors.New("the server has failed and stays stopped: the waiting connections were let through and are refused"),
+			"`systemctl status` of the unit says why it failed")
 	case r.Reason == TimeUp && !r.Listening:
 		return holdfast.WithHint(errors.New("the time is up and no server listens: the waiting connections were let through and are refused"),
 			"check the server; --timeout sets how long to wait for it")

@@ -248,7 +248,7 @@ func (s *server) hold(spec Spec) error {
 		began.Residue = &Residue{began.Backend, what, spec.Addresses}
 	}
 	k := &keeping{server: s, spec: spec, sockets: sk, held: h, start: start, ready: newReadiness(old, start), ended: make(chan ran, 1)}
-	k.ready.elsewhere = spec.Forwarded
+	k.ready.elsewhere, k.ready.gated = spec.Forwarded, spec.Gate
 	k.asker = newAsker(asked, ReachPast(h), k.program)
 	defer s.ledger.began(s.starter, spec, began, h)()
 	err = s.answer(answer{Op: opHold, Began: began})

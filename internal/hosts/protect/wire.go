@@ -23,6 +23,9 @@ type Spec struct {
 	// Ready is how the new server is asked before the release. The zero value does not
 	// ask: a server that listens is ready.
 	Ready ready.Check `json:"ready,omitzero"`
+	// Gate delays the release until the restart is said to have ended (Keeper.Exited). A
+	// listener before that may be another program's, such as that of `nginx -t`.
+	Gate bool `json:"gate,omitempty"`
 }
 
 // Refusal is the reason why a backend does not work.

@@ -89,7 +89,7 @@ func (h Hold) Failed() bool {
 func HoldOf(o protect.Options, r protect.Report) Hold {
 	ports := o.Ports()
 	return Hold{
-		At: time.Now().UTC(), Ports: ports[:min(len(ports), maxPorts)], Program: filepath.Base(o.Command[0]),
+		At: time.Now().UTC(), Ports: ports[:min(len(ports), maxPorts)], Program: filepath.Base(o.Program()),
 		Backend: r.Backend, Installed: r.Installed, Took: r.Released.Held,
 		Held: r.Released.Stats.Held, Longest: r.Released.Stats.Longest, Waits: r.Released.Stats.Waits,
 		Unanswered: r.Drained.Left, Ready: readyOf(r.Released.Ready), Reason: r.Released.Reason, ExitCode: r.ExitCode,

@@ -3,6 +3,7 @@ package ready
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -126,7 +127,10 @@ func askHTTP(ctx context.Context, url string, dial Dial) error {
 	}
 	req.Header.Set("User-Agent", "holdfast-protect")
 	t := &http.Transport{
-		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialTLS(ctx, req.URL.Hostname(), dial)
+		},
 		DisableKeepAlives: true, MaxResponseHeaderBytes: maxAnswer,
 	}
 	defer t.CloseIdleConnections()
@@ -142,4 +146,28 @@ func askHTTP(ctx context.Context, url string, dial Dial) error {
 		return fmt.Errorf("%s answers %s", url, resp.Status)
 	}
 	return nil
+}
+
+// dialTLS connects with TLS. A server on this host is not asked for a valid certificate:
+// the question reveals nothing, and such a server is often asked by another name than that
+// of its certificate.
+func dialTLS(ctx context.Context, name string, dial Dial) (net.Conn, error) {
+	conn, err := dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := tls.Client(conn, &tls.Config{ServerName: name, InsecureSkipVerify: staysHere(conn)})
+	if err := c.HandshakeContext(ctx); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// staysHere reports whether a connection does not leave this host: the address of its server
+// is one of loopback, or the client's own.
+func staysHere(c net.Conn) bool {
+	local, ok := c.LocalAddr().(*net.TCPAddr)
+	remote, ok2 := c.RemoteAddr().(*net.TCPAddr)
+	return ok && ok2 && (remote.IP.IsLoopback() || remote.IP.Equal(local.IP))
 }

@@ -38,8 +38,9 @@ const execPrefix = "exec:"
 // Check says how to ask. The zero Check is one of kind TCP.
 type Check struct {
 	Kind Kind `json:"kind"`
-	// URL is for HTTP: what to request. Port and path are used; the host goes into
-	// the request's Host header.
+	// URL is for HTTP: what to request. Scheme, port and path are used; the host goes into
+	// the request's Host header, and with https into the TLS handshake. The certificate is
+	// verified only if the connection leaves this host.
 	URL string `json:"url,omitempty"`
 	// Argv is for Exec: a program and its arguments. The words {host} and {port} in
 	// them mean an address at which the program reaches the server.
@@ -63,13 +64,13 @@ func (c Check) String() string {
 }
 
 // Parse parses "auto", "tcp", "postgres", "mysql", "redis", an URL that begins with
-// http://, or "exec:PROGRAM ARG…". The words of a program are separated by spaces; there is
+// http:// or https://, or "exec:PROGRAM ARG…". The words of a program are separated by spaces; there is
 // no shell, and quotes have no meaning.
 func Parse(s string) (Check, error) {
 	switch k := Kind(s); {
 	case slices.Contains(Words(), k):
 		return Check{Kind: k}, nil
-	case strings.HasPrefix(s, "http://"):
+	case strings.HasPrefix(s, "http://"), strings.HasPrefix(s, "https://"):
 		c := Check{Kind: HTTP, URL: s}
 		_, err := c.port()
 		return c, err
@@ -80,7 +81,7 @@ func Parse(s string) (Check, error) {
 		}
 		return Check{Kind: Exec, Argv: argv}, nil
 	}
-	return Check{}, fmt.Errorf("%q is not auto, tcp, postgres, mysql, redis, an http:// URL or exec:PROGRAM", s)
+	return Check{}, fmt.Errorf("%q is not auto, tcp, postgres, mysql, redis, an http:// or https:// URL, or exec:PROGRAM", s)
 }
 
 // Port returns the port of an HTTP check's URL; 0 for other kinds.
@@ -108,6 +109,8 @@ func (c Check) port() (uint16, error) {
 		return 0, err
 	case u.Hostname() == "":
 		return 0, fmt.Errorf("%q has no host", c.URL)
+	case u.Port() == "" && u.Scheme == "https":
+		return 443, nil
 	case u.Port() == "":
 		return 80, nil
 	}

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -21,12 +24,12 @@ func TestParse(t *testing.T) {
 			t.Errorf("Parse(%q) = %q, %v", text, c, err)
 		}
 	}
-	for text, port := range map[string]uint16{"http://x": 80, "http://x:8080/": 8080, "redis": 0} {
+	for text, port := range map[string]uint16{"http://x": 80, "http://x:8080/": 8080, "https://x/y": 443, "https://x:8443": 8443, "redis": 0} {
 		if c, err := Parse(text); err != nil || c.Port() != port {
 			t.Errorf("the port of %q is %d, %v", text, c.Port(), err)
 		}
 	}
-	for _, text := range []string{"", "http", "https://x", "http://", "http://:80/", "http://x:0", "http://x:99999", "exec:", "exec:  ", "Redis", "pg_isready"} {
+	for _, text := range []string{"", "http", "https://", "http://", "http://:80/", "http://x:0", "http://x:99999", "exec:", "exec:  ", "Redis", "pg_isready"} {
 		if c, err := Parse(text); err == nil {
 			t.Errorf("Parse(%q) = %+v", text, c)
 		}
@@ -145,3 +148,36 @@ func TestSilence(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A server on this host needs no valid certificate, one elsewhere does.
+func TestHTTPS(t *testing.T) {
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Host != "web.example" || r.TLS.ServerName != "web.example" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	t.Cleanup(s.Close)
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	c, err := Parse("https://web.example/health")
+	if err != nil {
+		t.Fatal(err)
+	}
+	here := func(ctx context.Context) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", s.Listener.Addr().String())
+	}
+	if err := c.Ask(t.Context(), here); err != nil {
+		t.Error(err)
+	}
+	away := func(ctx context.Context) (net.Conn, error) {
+		conn, err := here(ctx)
+		return elsewhere{conn}, err
+	}
+	if err := c.Ask(t.Context(), away); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("a server elsewhere with a certificate of no authority: %v", err)
+	}
+}
+
+// elsewhere is a connection that leaves this host.
+type elsewhere struct{ net.Conn }
+
+func (elsewhere) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 443} }

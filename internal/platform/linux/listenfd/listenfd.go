@@ -43,6 +43,12 @@ func Of(name string, l syscall.Conn) (*Socket, error) {
 	return &Socket{name, fd}, nil
 }
 
+// Wrap returns a Socket that owns a descriptor of a listening socket.
+func Wrap(name string, fd int) *Socket { return &Socket{name, fd} }
+
+// FD returns the descriptor, which the Socket keeps.
+func (s *Socket) FD() int { return s.fd }
+
 // Listen returns a listener that accepts on the socket. Closing the listener does not
 // remove a unix socket's file.
 func (s *Socket) Listen() (net.Listener, error) {
