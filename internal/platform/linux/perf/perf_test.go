@@ -39,7 +39,7 @@ func openAs(what string) int {
 		fmt.Println(unix.Exec("/proc/self/exe", []string{os.Args[0], roleOpen, "now"}, os.Environ()))
 		return 1
 	}
-	s, err := Open(99)
+	s, err := Open(99, false)
 	if err != nil {
 		hint := ""
 		if h := (*hinted)(nil); errors.As(err, &h) {
@@ -74,7 +74,7 @@ func burn(over time.Duration) {
 // recorded with its name and its mappings.
 func TestSampler(t *testing.T) {
 	needRoot(t)
-	s, err := Open(499)
+	s, err := Open(499, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestSampler(t *testing.T) {
 // A new control group is recorded.
 func TestGroups(t *testing.T) {
 	needRoot(t)
-	s, err := Open(1)
+	s, err := Open(1, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +211,7 @@ func hierarchy(t *testing.T) string {
 // A process without permission gets an error with the reason.
 func TestForbidden(t *testing.T) {
 	if os.Geteuid() != 0 {
-		s, err := Open(99)
+		s, err := Open(99, false)
 		if err == nil { // kernel.perf_event_paranoid may allow it
 			s.Close()
 		} else if !errors.Is(err, ErrForbidden) {
@@ -236,7 +236,7 @@ func TestForbidden(t *testing.T) {
 
 func TestBadRate(t *testing.T) {
 	for _, hz := range []int{-1, 0, 1000} {
-		if s, err := Open(hz); err == nil {
+		if s, err := Open(hz, false); err == nil {
 			s.Close()
 			t.Errorf("a rate of %d Hz is accepted", hz)
 		}
@@ -274,32 +274,32 @@ func sampleRecord(addrs ...uint64) []byte {
 func TestDecode(t *testing.T) {
 	b := sampleRecord(contextKernel, 1, 2, contextUser, 3, contextMax, 4)
 	var r Record
-	if !r.decode(b, true) || r.Pid != 7 || r.Tid != 8 || r.Cgroup != 42 || timeOf(b) != 99 {
+	if !r.decode(b, layout{cgroups: true}) || r.Pid != 7 || r.Tid != 8 || r.Cgroup != 42 || timeOf(b) != 99 {
 		t.Errorf("%+v at %d", r, timeOf(b))
 	}
 	if !slices.Equal(r.Kernel, []uint64{1, 2}) || !slices.Equal(r.User, []uint64{3}) {
 		t.Errorf("kernel %v, user %v", r.Kernel, r.User)
 	}
 	for n := headerSize; n < len(b); n++ {
-		if r.decode(b[:n], true) {
+		if r.decode(b[:n], layout{cgroups: true}) {
 			t.Fatalf("a record of %d bytes is accepted as complete", n)
 		}
 	}
 }
 
 func FuzzDecode(f *testing.F) {
-	f.Add(sampleRecord(contextKernel, 1), true)
+	f.Add(sampleRecord(contextKernel, 1), true, false)
 	for kind := range uint32(24) {
 		b := make([]byte, 80)
 		binary.NativeEndian.PutUint32(b, kind)
-		f.Add(b, kind%2 == 0)
+		f.Add(b, kind%2 == 0, kind%3 == 0)
 	}
-	f.Fuzz(func(t *testing.T, b []byte, cgroups bool) {
+	f.Fuzz(func(t *testing.T, b []byte, cgroups, stacks bool) {
 		if len(b) < headerSize {
 			return
 		}
 		var r Record
-		r.decode(b, cgroups)
+		r.decode(b, layout{stacks, cgroups})
 		if 8*(len(r.Kernel)+len(r.User)) > len(b) {
 			t.Errorf("%d addresses out of %d bytes", len(r.Kernel)+len(r.User), len(b))
 		}
