@@ -121,7 +121,7 @@ func languages() []language {
 
 // Functions and their callers have names in real programs of many languages.
 func TestLanguages(t *testing.T) {
-	labtest.Engine(t) // requires root
+	labtest.Engine(t)                 // requires root
 	running := make(map[int]language) // by pid
 	for _, l := range languages() {
 		if l.long && !labtest.Long() {

@@ -86,7 +86,7 @@ func (c *copies) take() asm.Instructions {
 			asm.Sub.Reg(asm.R1, asm.R8),
 			asm.JGE.Imm(asm.R1, maxCopies, none),
 			asm.Mov.Imm(asm.R7, 1),
-			asm.FetchAdd.Mem(asm.R0, asm.R7, asm.DWord, 0),
+			fetchAdd(asm.R0, asm.R7),
 			asm.Mov.Reg(asm.R1, asm.R7),
 			asm.Sub.Reg(asm.R1, asm.R8),
 			asm.JGE.Imm(asm.R1, maxCopies, none),
@@ -127,13 +127,21 @@ func (c *copies) take() asm.Instructions {
 	return append(is, asm.Mov.Imm(asm.R0, 0).WithSymbol(none))
 }
 
+// fetchAdd adds src to the 8 bytes at dst, atomically, and sets src to their value before
+// (Linux 5.12).
+func fetchAdd(dst, src asm.Register) asm.Instruction {
+	i := asm.FetchAdd.Mem(dst, src, asm.DWord, 0)
+	i.Constant = 1 // BPF_FETCH, which cilium/ebpf 0.22 drops
+	return i
+}
+
 // get returns a copy, or nil if there is none, or it is of a 32-bit program.
 func (c *copies) get(number uint64) *unwind.Stack {
 	if c == nil || number == 0 {
 		return nil
 	}
-	value := make([]byte, copyBytes)
-	if c.stacks.Lookup(uint32(number%maxCopies), &value) != nil {
+	value := new([copyBytes]byte)
+	if c.stacks.Lookup(uint32(number%maxCopies), value) != nil {
 		return nil
 	}
 	word := func(at int) uint64 { return binary.NativeEndian.Uint64(value[at:]) }
