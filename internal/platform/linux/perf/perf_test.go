@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/perf/unwind"
 )
 
 // roleOpen makes the test binary a process that opens a Sampler, with the privileges
@@ -74,7 +76,7 @@ func burn(over time.Duration) {
 // recorded with its name and its mappings.
 func TestSampler(t *testing.T) {
 	needRoot(t)
-	s, err := Open(499, false)
+	s, err := Open(499, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,6 +103,9 @@ func TestSampler(t *testing.T) {
 				}
 				if len(r.User) > 0 {
 					ownUser++
+					if unwind.Supported && (r.Stack == nil || r.Stack.Registers[16] != r.User[0] || len(r.Stack.Memory) == 0) {
+						t.Errorf("a sample at %x has no copy of its stack", r.User[0])
+					}
 				}
 				if s.Cgroups() && r.Cgroup == 0 {
 					t.Error("a sample without a control group")
@@ -283,6 +288,43 @@ func TestDecode(t *testing.T) {
 	for n := headerSize; n < len(b); n++ {
 		if r.decode(b[:n], layout{cgroups: true}) {
 			t.Fatalf("a record of %d bytes is accepted as complete", n)
+		}
+	}
+}
+
+// A sample with a copy of the stack has the registers in the order of DWARF, and as much of
+// the stack as the kernel could read. Those of kernel threads and 32-bit programs have none.
+func TestDecodeStack(t *testing.T) {
+	sample := func(abi uint64, used uint64) []byte {
+		b := sampleRecord(contextUser, 3)
+		b = binary.NativeEndian.AppendUint64(b[:len(b)-8], abi)
+		if abi != 0 {
+			for i := range uint64(17) {
+				b = binary.NativeEndian.AppendUint64(b, 100+i)
+			}
+		}
+		b = binary.NativeEndian.AppendUint64(b, 16)
+		b = append(b, "0123456789abcdef"...)
+		b = binary.NativeEndian.AppendUint64(b, used)
+		return binary.NativeEndian.AppendUint64(b, 42) // group
+	}
+	has := layout{stacks: true, cgroups: true}
+	b := sample(abi64, 10)
+	var r Record
+	if !r.decode(b, has) || r.Stack == nil || string(r.Stack.Memory) != "0123456789" || r.Cgroup != 42 {
+		t.Fatalf("%+v", r)
+	}
+	if g := r.Stack.Registers; g[7] != 107 || g[16] != 108 || g[3] != 101 || g[8] != 109 {
+		t.Errorf("registers %v", g)
+	}
+	for n := headerSize; n < len(b); n++ {
+		if r.decode(b[:n], has) {
+			t.Fatalf("a record of %d bytes is accepted as complete", n)
+		}
+	}
+	for name, b := range map[string][]byte{"32 bits": sample(1, 10), "kernel": sample(0, 10), "more than its size": sample(abi64, 17)} {
+		if !r.decode(b, has) || r.Stack != nil {
+			t.Errorf("%s: %+v", name, r)
 		}
 	}
 }
