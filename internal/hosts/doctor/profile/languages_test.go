@@ -20,6 +20,8 @@ type language struct {
 	name string
 	how  string // how the program is compiled and run
 	long bool   // only in the long form
+	// elsewhere means that Debian has no package of it: without it the row is not tested.
+	elsewhere bool
 	// make returns the command, or an error that says what is not installed.
 	make func(t *testing.T, dir string) (*exec.Cmd, error)
 	// warm prepares the running program; may be nil.
@@ -114,7 +116,7 @@ func languages() []language {
 			make: interpreted(inPath("java"), "-XX:+PreserveFramePointer", "-Xmx64m", "-XX:CompileCommand=quiet", "-XX:CompileCommand=dontinline,Cart::*", "testdata/languages/Cart.java")},
 		{name: "Python", how: "before 3.12, or without `-X perf`", long: true, function: "_PyEval_EvalFrameDefault", none: noPerfMap,
 			make: interpreted(inPath("python3"), "testdata/languages/cart.py")},
-		{name: "Python", how: "3.12 and later, `python -X perf`", long: true, function: "py::cart_total", none: noTrampoline,
+		{name: "Python", how: "3.12 and later, `python -X perf`", long: true, elsewhere: true, function: "py::cart_total", none: noTrampoline,
 			make: interpreted(newPython, "-X", "perf", "testdata/languages/cart.py")},
 	}
 }
@@ -129,7 +131,7 @@ func TestLanguages(t *testing.T) {
 		}
 		cmd, err := l.make(t, t.TempDir())
 		if err != nil {
-			if labtest.Long() {
+			if labtest.Long() && !l.elsewhere {
 				t.Errorf("%s, %s: %v", l.name, l.how, err)
 			} else {
 				t.Logf("%s, %s is not tested: %v", l.name, l.how, err)
@@ -174,6 +176,46 @@ func TestLanguages(t *testing.T) {
 		if seen == 0 || called < (seen+1)/2 {
 			t.Errorf("%s, %s: %s is in %d samples, called by %s in %d; one without: %q", l.name, l.how, l.function, seen, l.caller, called, example)
 		}
+	}
+}
+
+// The page that the table of languages is on, and the lines around it.
+const (
+	docPage    = "../../../../docs/doctor-profiles.md"
+	tableBegin = "<!-- languages: UPDATE=1 go test -run LanguagesPage ./internal/hosts/doctor/profile writes them -->\n"
+	tableEnd   = "<!-- end of the languages -->\n"
+)
+
+// docs/doctor-profiles.md has the table of what TestLanguages tests.
+func TestLanguagesPage(t *testing.T) {
+	b, err := os.ReadFile(docPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok1 := strings.Cut(string(b), tableBegin)
+	was, after, ok2 := strings.Cut(rest, tableEnd)
+	if !ok1 || !ok2 {
+		t.Fatal("the page has no table of languages")
+	}
+	now := "\n| language | compiled or run | functions | callers |\n|---|---|---|---|\n"
+	for _, l := range languages() {
+		callers := "yes"
+		if l.caller == "" {
+			callers = "no: " + l.none
+		}
+		function := "yes"
+		if l.none == noPerfMap {
+			function = "of the interpreter only"
+		}
+		now += fmt.Sprintf("| %s | %s | %s | %s |\n", l.name, l.how, function, callers)
+	}
+	now += "\n"
+	if os.Getenv("UPDATE") != "" {
+		if err := os.WriteFile(docPage, []byte(before+tableBegin+now+tableEnd+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if was != now {
+		t.Errorf("the table is %s\nwant %s", was, now)
 	}
 }
 

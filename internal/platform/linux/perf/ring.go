@@ -28,6 +28,9 @@ func newRing(cpu int, attr *unix.PerfEventAttr, size int) (*ring, error) {
 	}
 	page := os.Getpagesize()
 	mem, err := unix.Mmap(fd, 0, page+size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err == unix.EPERM && size > minRing { // kernel.perf_event_mlock_kb, without CAP_IPC_LOCK
+		mem, err = unix.Mmap(fd, 0, page+minRing, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	}
 	if err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("map its buffer: %w", err)

@@ -14,8 +14,8 @@ import (
 
 // Bounds of a file's tables. A browser's have 20 MiB and 700,000 functions.
 const (
-	maxSection = 48 << 20
-	maxEntries = 2 << 20
+	maxSection = 24 << 20
+	maxEntries = 1 << 20
 	maxRows    = 1 << 13
 	// maxWork bounds the instructions that are executed for a file: an honest file needs
 	// some tens for each function.

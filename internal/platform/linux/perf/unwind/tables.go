@@ -10,7 +10,7 @@ import (
 // Bounds of Tables.
 const (
 	maxTables = 4096
-	maxTotal  = 128 << 20 // bytes
+	maxTotal  = 64 << 20 // bytes
 	perTable  = 64 << 10  // bytes of a table besides its sections
 	loadLimit = time.Second
 	maxHung   = 3
@@ -24,7 +24,7 @@ type File interface {
 
 // Tables keeps the tables of files, each by a key of the caller, so that each file is read
 // once. It is for one goroutine, and for one recording: it forgets nothing, and reads
-// no further files when its tables take 128 MiB.
+// no further files when its tables take 64 MiB.
 type Tables[K comparable] struct {
 	byFile map[K]*Table
 	bytes  int
