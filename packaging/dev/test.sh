@@ -20,7 +20,7 @@ fi
 root_is_possible
 need docker=docker.io dockerd=docker.io busybox=busybox-static nginx=nginx-light python3=python3 curl=curl \
   haproxy=haproxy iptables=iptables apparmor_parser=apparmor \
-  chromium=chromium gcc=gcc g++=g++ shellcheck=shellcheck git=git \
+  chromium=chromium gcc=gcc g++=g++ musl-gcc=musl-tools shellcheck=shellcheck git=git \
   perf=linux-perf dbus-daemon=dbus-daemon qemu-system-x86_64=qemu-system-x86 \
   mariadbd=mariadb-server-core mariadb=mariadb-client-core redis-server=redis-server pg_ctlcluster=postgresql docker-registry=docker-registry docker-compose=docker-compose \
   promtool=prometheus systemd-analyze=systemd mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs fuse-overlayfs=fuse-overlayfs

@@ -105,6 +105,7 @@ func languages() []language {
 		{name: "C", how: "in a signal handler", function: "handle_alarm", caller: "cart_checkout", make: compiled("signal.c", "gcc -O2 -o OUT")},
 		{name: "C", how: "`-fno-asynchronous-unwind-tables -g` (.debug_frame)", long: true, function: "cart_total", caller: "cart_checkout",
 			make: compiled("cart.c", "gcc -O2 -g -fno-asynchronous-unwind-tables -o OUT")},
+		{name: "C", how: "`musl-gcc -O2`, in a system call", function: "posix_fadvise", caller: "cart_checkout", make: compiled("fadvise.c", "musl-gcc -O2 -o OUT")},
 		{name: "C++", how: "`g++ -O2`", function: "shop::(anonymous namespace)::Cart::total", caller: "shop::(anonymous namespace)::Cart::checkout",
 			make: compiled("cart.cc", "g++ -O2 -fno-inline-functions -o OUT")},
 		{name: "Rust", how: "`rustc -O`", long: true, function: "cart::Cart::total", caller: "cart::Cart::checkout", make: compiled("cart.rs", "rustc -O -o OUT")},
@@ -153,30 +154,50 @@ func TestLanguages(t *testing.T) {
 	}
 	r := recorder(t, nil)
 	r.NoEngine = errors.New("this test has none")
-	p, err := r.Run(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for pid, l := range running {
-		seen, called, example := 0, 0, []string(nil)
-		for _, s := range p.Samples {
-			names := p.names(s)
-			at := slices.IndexFunc(names, func(n string) bool { return strings.Contains(n, l.function) })
-			if s.Task.Pid != pid || at < 0 {
-				continue
-			}
-			seen += int(s.Count)
-			if l.caller == "" || slices.ContainsFunc(names[at+1:], func(n string) bool { return strings.Contains(n, l.caller) }) {
-				called += int(s.Count)
-			} else {
-				example = names
+	for range 5 { // on busy CPUs some program may not run in one recording
+		p, err := r.Run(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for pid, l := range running {
+			if check(t, p, pid, l) {
+				delete(running, pid)
 			}
 		}
-		t.Logf("%-8s %-60s function named in %d samples, its caller in %d", l.name, l.how, seen, called)
-		if seen == 0 || called < (seen+1)/2 {
-			t.Errorf("%s, %s: %s is in %d samples, called by %s in %d; one without: %q", l.name, l.how, l.function, seen, l.caller, called, example)
+		if len(running) == 0 {
+			return
 		}
 	}
+	for _, l := range running {
+		t.Errorf("%s, %s: %s is in no stack", l.name, l.how, l.function)
+	}
+}
+
+// check looks for the names in a process's stacks, and reports whether its function is in one.
+func check(t *testing.T, p *Profile, pid int, l language) bool {
+	t.Helper()
+	seen, called, example := 0, 0, []string(nil)
+	for _, s := range p.Samples {
+		names := p.names(s)
+		at := slices.IndexFunc(names, func(n string) bool { return strings.Contains(n, l.function) })
+		if s.Task.Pid != pid || at < 0 {
+			continue
+		}
+		seen += int(s.Count)
+		if l.caller == "" || slices.ContainsFunc(names[at+1:], func(n string) bool { return strings.Contains(n, l.caller) }) {
+			called += int(s.Count)
+		} else {
+			example = names
+		}
+	}
+	if seen == 0 {
+		return false
+	}
+	t.Logf("%-8s %-60s function named in %d samples, its caller in %d", l.name, l.how, seen, called)
+	if called < (seen+1)/2 {
+		t.Errorf("%s, %s: %s is in %d samples, called by %s in %d; one without: %q", l.name, l.how, l.function, seen, l.caller, called, example)
+	}
+	return true
 }
 
 // The page that the table of languages is on, and the lines around it.

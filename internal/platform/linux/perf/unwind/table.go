@@ -31,6 +31,9 @@ type Table struct {
 	sections []*section // .eh_frame first
 	rows     map[uint64]*row
 	work     int // remaining instructions
+
+	open  func() (File, error) // the file again; nil if it cannot be read
+	calls map[uint64]bool      // of follows
 }
 
 // load is a part of a file that is mapped.

@@ -11,7 +11,7 @@ import (
 const (
 	maxTables = 4096
 	maxTotal  = 64 << 20 // bytes
-	perTable  = 64 << 10  // bytes of a table besides its sections
+	perTable  = 64 << 10 // bytes of a table besides its sections
 	loadLimit = time.Second
 	maxHung   = 3
 )
@@ -62,6 +62,7 @@ func (t *Tables[K]) Get(key K, open func() (File, error)) *Table {
 	}
 	t.byFile[key] = table
 	if table != nil {
+		table.open = open
 		t.bytes += table.size() + perTable
 	}
 	return table

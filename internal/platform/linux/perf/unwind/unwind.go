@@ -3,7 +3,8 @@
 // the tables that exception handling needs and that nearly every program has: .eh_frame,
 // or else .debug_frame (DWARF 5, section 6.4; Linux Standard Base, Exception Frames).
 //
-// Functions without a table (code made at run time, Go) are walked by frame pointers.
+// Functions without a table (code made at run time, Go) are walked by frame pointers, those
+// of musl by a search for the return address.
 //
 // It is for x86-64. On arm64 compilers keep frame pointers, so the kernel's own walk
 // finds callers there.
@@ -90,7 +91,7 @@ func (w *Walker) Walk(s *Stack, code Code) (calls []uint64, whole bool) {
 			return w.found, false
 		case rules.last:
 			return w.found, true
-		case rules == none && !w.byFramePointer(), rules != none && !w.byRules(rules):
+		case rules == none && !w.byFramePointer(code) && (t == nil || !w.byCall(code)), rules != none && !w.byRules(rules):
 			return w.found, false
 		}
 	}
@@ -138,7 +139,7 @@ func (w *Walker) knows(reg int) bool { return w.known&(1<<reg) != 0 }
 
 // byFramePointer steps to the caller of a function that has saved the frame pointer: the
 // caller's one is where it points to, with the return address above it.
-func (w *Walker) byFramePointer() bool {
+func (w *Walker) byFramePointer(code Code) bool {
 	bp := w.regs[regBP]
 	if !w.knows(regBP) || bp < w.regs[regSP] || bp%8 != 0 {
 		return false
@@ -148,9 +149,38 @@ func (w *Walker) byFramePointer() bool {
 	if !ok1 || !ok2 {
 		return false
 	}
+	if _, _, ok := code(pc - 1); !ok && pc != 0 {
+		return false
+	}
 	w.regs[regBP], w.regs[regPC], w.regs[regSP] = saved, pc, bp+16
 	w.known = 1<<regBP | 1<<regPC | 1<<regSP
 	return true
+}
+
+// maxSearch is the size in words of the part of the stack that byCall searches.
+const maxSearch = 32
+
+// byCall steps to the caller of a function without a table in a file that has tables for
+// others, as musl's libc is compiled. The return address is the first word on the stack
+// that follows a call instruction in a function with a table. Functions that only make a
+// system call keep nothing else on the stack.
+func (w *Walker) byCall(code Code) bool {
+	for i := range uint64(maxSearch) {
+		at := w.regs[regSP] + 8*i
+		pc, ok := w.word(at)
+		if !ok {
+			return false
+		}
+		t, offset, ok := code(pc - 1)
+		if !ok || t == nil || !t.follows(offset+1) {
+			continue
+		}
+		w.regs[regPC], w.regs[regSP] = pc, at+8
+		w.known |= 1<<regPC | 1<<regSP // the others may have changed, but most are saved by their user
+		w.known &^= 1 << regBP
+		return true
+	}
+	return false
 }
 
 // byRules steps to the caller by the rules of a table.

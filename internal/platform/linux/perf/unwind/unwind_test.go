@@ -196,6 +196,44 @@ func TestFramePointers(t *testing.T) {
 	}
 }
 
+// A function without a table, in a file that has some, is left by the first address behind a
+// call in a function with a table.
+func TestCalls(t *testing.T) {
+	file := make([]byte, 0x400)
+	copy(file[0x1fb:], []byte{0xe8, 1, 2, 3, 4}) // a call that returns to 0x200
+	table := &Table{rows: make(map[uint64]*row), work: maxWork, loads: []load{{0, 0x400, 0}}}
+	for addr := uint64(0x180); addr < 0x280; addr++ {
+		table.rows[addr] = &row{last: true}
+	}
+	table.open = func() (File, error) { return inMemory{bytes.NewReader(file)}, nil }
+	code := func(pc uint64) (*Table, uint64, bool) { return table, pc, pc < 0x400 }
+	var w Walker
+	if got, whole := w.Walk(stackOf(0x100, 0, 0x999, 0x1f0, 0x300, 0x200), code); !slices.Equal(got, []uint64{0x100, 0x1ff}) || !whole {
+		t.Errorf("%x, %v", got, whole)
+	}
+	if got, whole := w.Walk(stackOf(0x100, 0, 0x999, 0x1f0, 0x300), code); !slices.Equal(got, []uint64{0x100}) || whole {
+		t.Errorf("without a call: %x, %v", got, whole)
+	}
+	for _, c := range []struct {
+		code []byte
+		want bool
+	}{
+		{[]byte{0xe8, 0, 0, 0, 0}, true}, {[]byte{0xff, 0xd0}, true}, {[]byte{0x41, 0xff, 0xd7}, true}, {[]byte{0xff, 0x15, 0, 0, 0, 0}, true},
+		{[]byte{0xff, 0x50, 8}, true}, {[]byte{0xff, 0x14, 0xc5}, true}, {[]byte{0xff, 0x54, 0x24, 8}, true}, {[]byte{0xff, 0x90, 0, 1, 0, 0}, true},
+		{[]byte{0xff, 0x94, 0x24, 0, 1, 0, 0}, true}, {[]byte{0xe9, 0, 0, 0, 0}, false}, {[]byte{0x48, 0x89, 0xd8}, false}, {[]byte{0xff, 0xe0}, false},
+	} {
+		var b [callBytes]byte
+		copy(b[callBytes-len(c.code):], c.code)
+		if endsWithCall(b) != c.want {
+			t.Errorf("% x: want %v", c.code, c.want)
+		}
+	}
+}
+
+type inMemory struct{ *bytes.Reader }
+
+func (inMemory) Close() error { return nil }
+
 func TestJoin(t *testing.T) {
 	for _, c := range []struct{ calls, pointers, want []uint64 }{
 		{[]uint64{0x10, 0x20}, []uint64{0x10, 0x21, 0x31, 0x41}, []uint64{0x10, 0x20, 0x30, 0x40}},
