@@ -99,23 +99,44 @@ func TestGlog(t *testing.T) {
 		native(t, api, "glog-library", compile(t, "glogger", "-lglog")): {
 			"posix_fadvise", "[libglog.so", "google::LogMessage::SendToLog", "shop::handle_request", "main"},
 	}
-	r := examine(t, doctor.Examination{Engine: api})
-	for id, names := range want {
-		i := slices.IndexFunc(r.Facts, func(f fact.Fact) bool {
-			return f.Name == fact.DrainsBy && strings.Contains(f.Subject.Cgroup, id) && len(f.Subject.User) > 0
-		})
-		if i < 0 {
-			t.Errorf("no caller in container %s:\n%s", id, explain(r, "fadvise-storm", ""))
-			continue
-		}
-		left := r.Facts[i].Subject.User
-		for _, name := range names {
-			at := slices.IndexFunc(left, func(n string) bool { return strings.Contains(n, name) })
-			if at < 0 {
-				t.Errorf("%s is missing, or not in its place, in %q", name, r.Facts[i].Subject.User)
-				break
+	for range 5 { // with concurrent tests a service has only a part of a CPU
+		r := examine(t, doctor.Examination{Engine: api})
+		for id, names := range want {
+			if path := drainsOf(r, id); path != nil {
+				inOrder(t, path, names)
+				delete(want, id)
 			}
-			left = left[at+1:]
 		}
+		if len(want) == 0 {
+			return
+		}
+	}
+	for id := range want {
+		t.Errorf("in container %s no caller was seen", id)
+	}
+}
+
+// drainsOf returns the path through the program in a container that drained the CPUs'
+// batches, nil if none was seen.
+func drainsOf(r doctor.Report, container string) []string {
+	for _, f := range r.Facts {
+		if f.Name == fact.DrainsBy && strings.Contains(f.Subject.Cgroup, container) && len(f.Subject.User) > 0 {
+			return f.Subject.User
+		}
+	}
+	return nil
+}
+
+// inOrder checks that names occur in a path, in their order.
+func inOrder(t *testing.T, path, names []string) {
+	t.Helper()
+	left := path
+	for _, name := range names {
+		at := slices.IndexFunc(left, func(n string) bool { return strings.Contains(n, name) })
+		if at < 0 {
+			t.Errorf("%s is missing, or not in its place, in %q", name, path)
+			return
+		}
+		left = left[at+1:]
 	}
 }
