@@ -20,11 +20,12 @@ fi
 root_is_possible
 need docker=docker.io dockerd=docker.io busybox=busybox-static nginx=nginx-light python3=python3 curl=curl \
   haproxy=haproxy iptables=iptables apparmor_parser=apparmor \
-  chromium=chromium gcc=gcc shellcheck=shellcheck git=git \
+  chromium=chromium gcc=gcc g++=g++ musl-gcc=musl-tools shellcheck=shellcheck git=git \
   perf=linux-perf dbus-daemon=dbus-daemon qemu-system-x86_64=qemu-system-x86 \
   mariadbd=mariadb-server-core mariadb=mariadb-client-core redis-server=redis-server pg_ctlcluster=postgresql docker-registry=docker-registry docker-compose=docker-compose \
   promtool=prometheus systemd-analyze=systemd mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs fuse-overlayfs=fuse-overlayfs
 [[ -e /usr/include/stdio.h ]] || need libc-headers=libc6-dev # for the race detector
+[[ -e /usr/include/glog/logging.h ]] || need glog-headers=libgoogle-glog-dev
 # By default a program with the race detector waits for one second at its exit for
 # remaining goroutines, and each package starts several such programs.
 export GORACE="atexit_sleep_ms=10 ${GORACE:-}"
@@ -35,7 +36,7 @@ children=(./internal/hosts/job ./internal/hosts/protect/install ./internal/hosts
   ./internal/sessions/guardian ./internal/sessions/kill ./internal/platform/runsc ./internal/platform/store/etcd)
 if [[ ${1:-} = long ]]; then
   wait $runsc
-  need lintian=lintian
+  need lintian=lintian rustc=rustc node=nodejs jcmd=default-jdk-headless
   mapfile -t packages < <({ grep -rl --include='*_test.go' 'labtest\.\(Need\)\?Long(' . | xargs -n 1 dirname
     go list -f '{{.Dir}}' ./test/... ./bench/... ./internal/hosts/doctor/... ./internal/platform/engine/... "${children[@]}" | sed "s|^$PWD|.|"; } | sort -u)
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json "${packages[@]}" -long

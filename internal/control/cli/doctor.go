@@ -192,7 +192,7 @@ func printFinding(w io.Writer, f doctor.Finding) {
 	if f.Subject != nil {
 		fmt.Fprintf(w, "  by %s\n", subjectLine(*f.Subject))
 		if len(f.Subject.User) > 0 {
-			fmt.Fprintf(w, "  in the program: %s\n", pathLine(outermostFirst(f.Subject.User)))
+			fmt.Fprintf(w, "  in the program: %s\n", programLine(f.Subject.Program()))
 		}
 		if path := kernelPath(f.Subject.Kernel); path != "" {
 			fmt.Fprintf(w, "  in the kernel: %s\n", path)
@@ -252,10 +252,17 @@ func podLine(p doctor.Pod) string {
 	return s
 }
 
-func outermostFirst(path []string) []string {
-	path = slices.Clone(path)
-	slices.Reverse(path)
-	return path
+// programLine prints a path through a program: the innermost functions are those that
+// called the kernel, the first one says which work it was.
+func programLine(path []string) string {
+	names := make([]string, len(path))
+	for i, name := range path {
+		names[i] = clean(name)
+	}
+	if over := len(names) - maxPathLine; over > 0 {
+		names = slices.Concat(names[:1], []string{"…"}, names[over+2:])
+	}
+	return strings.Join(names, " > ")
 }
 
 // kernelPath prints a path from the system call inwards.

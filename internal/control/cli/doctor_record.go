@@ -27,7 +27,7 @@ func (a *app) recordCmd() *cobra.Command {
 		Short: "Record the CPU time of this host, by container and by path through the kernel",
 		Long: "Sample all CPUs of this host for a while, and write the samples to a file for `holdfast doctor diff`\n" +
 			"and `go tool pprof`. It shows which containers used the CPUs and on which paths through the kernel. It needs\n" +
-			"root, and no agent. User stacks are unwound by frame pointers.",
+			"root, and no agent. It finds the callers of functions of programs with and without frame pointers.",
 		Example: "  holdfast doctor record -o bad.pb.gz\n  holdfast doctor record -o web.pb.gz --container web-1 --for 2m",
 		RunE: a.within(noLimit, func(ctx context.Context, cmd *cobra.Command, _ []string) error {
 			switch err := r.Validate(); {
@@ -64,6 +64,7 @@ func (a *app) recordCmd() *cobra.Command {
 	f.DurationVar(&r.For, "for", r.For, "how long to record")
 	f.IntVar(&r.Hz, "hz", r.Hz, "samples of each busy CPU per second")
 	f.StringVar(&r.Container, "container", "", "only this container, by name or id")
+	f.BoolVar(&r.FramePointers, "frame-pointers", false, "copy no stacks: find callers by frame pointers only, at less cost")
 	f.IntVar(&top, "top", top, "lines of each table")
 	return cmd
 }

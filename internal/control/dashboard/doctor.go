@@ -82,6 +82,12 @@ func stackOf(w doctor.Subject) string {
 	return strings.Join(path, " › ")
 }
 
+// programOf formats the innermost functions of a subject's path through its program.
+func programOf(w doctor.Subject) string {
+	path := w.Program()
+	return strings.Join(path[max(0, len(path)-pathShown):], " › ")
+}
+
 // namesOf formats the names of a subject that an operator knows.
 func namesOf(w doctor.Subject) string {
 	var out []string

@@ -27,7 +27,7 @@ func functions(a assets) template.FuncMap {
 	return template.FuncMap{
 		"asset": a.path, "thousands": thousands[int], "thousands64": thousands[int64], "of": of, "number3": number3, "whole": whole, "share": share, "percentage": func(p float64) string { return share(p / 100) },
 		"size": size, "seconds": duration, "took": took, "age": age, "stamp": stamp, "when": when,
-		"tag": tagOf, "names": namesOf, "stack": stackOf, "separation": separationWidth, "freed": freed, "forced": forced, "stretch": stretchOf,
+		"tag": tagOf, "names": namesOf, "stack": stackOf, "program": programOf, "separation": separationWidth, "freed": freed, "forced": forced, "stretch": stretchOf,
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"holdfast"
@@ -149,4 +150,26 @@ func (n Namer) Name(f rule.Finding) Finding {
 // characters that engines allow in names of containers.
 func safe(name string) bool {
 	return name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") == "" && name[0] != '-'
+}
+
+// Program returns the path through the program from outside inwards, without the
+// functions that start a program or a thread.
+func (s Subject) Program() []string {
+	path := slices.Clone(s.User)
+	slices.Reverse(path)
+	for len(path) > 1 && starts(path[0]) {
+		path = path[1:]
+	}
+	return path
+}
+
+// starts reports whether a function is the outermost one of every program or thread:
+// of glibc, musl, C++ and Go.
+func starts(name string) bool {
+	switch name {
+	case "_start", "__libc_start_call_main", "start_thread", "clone", "clone3", "__clone", "__clone3", "execute_native_thread_routine",
+		"runtime.goexit", "runtime.main", "runtime.rt0_go":
+		return true
+	}
+	return strings.HasPrefix(name, "__libc_start_main") || strings.HasPrefix(name, "[libc.so") || strings.HasPrefix(name, "[ld-musl")
 }

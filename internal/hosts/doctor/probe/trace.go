@@ -241,7 +241,7 @@ func (r *resolver) subject(p tracepoint.Place) fact.Subject {
 	}
 	if r.symbols != nil {
 		s.Kernel = r.symbols.Path(p.Stack)
-		s.User = r.user(p)
+		s.User = r.user(p, s.Pid)
 	}
 	return s
 }

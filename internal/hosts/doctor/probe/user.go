@@ -4,7 +4,9 @@ import (
 	"slices"
 	"time"
 
+	"holdfast/internal/platform/linux/perf/elffile"
 	"holdfast/internal/platform/linux/perf/symbol"
+	"holdfast/internal/platform/linux/perf/unwind"
 	"holdfast/internal/platform/linux/tracepoint"
 )
 
@@ -18,24 +20,51 @@ const (
 )
 
 // user names the path through the program that led to a place, the innermost function
-// first. It returns nil if no function has a name or the program has exited.
-func (r *resolver) user(p tracepoint.Place) []string {
-	if !r.own || len(p.User) == 0 || r.users == 0 {
+// first. pid is the process's in this procfs, 0 if it is unknown. It returns nil if no
+// function has a name or the program has exited.
+func (r *resolver) user(p tracepoint.Place, pid int) []string {
+	if pid == 0 || len(p.User) == 0 && p.Copied == nil || r.users == 0 {
 		return nil
 	}
 	r.users--
-	addrs := slices.Clone(p.User)
-	for i := range addrs[1:] {
-		addrs[i+1]-- // the address of the call instead of its return address
-	}
-	names, inTime := symbol.Bounded(perProgram, func() []string {
-		names, _ := symbol.Process(r.h.Proc.NSpid, string(r.h.Proc), p.Pid, addrs)
+	addrs := unwind.Calls(slices.Clone(p.User))
+	names, inTime := elffile.Bounded(perProgram, func() []string {
+		if p.Copied != nil {
+			addrs = unwound(string(r.h.Proc), pid, p.Copied, addrs)
+		}
+		names, _ := symbol.Process(r.h.Proc.NSpid, string(r.h.Proc), pid, addrs)
 		return names
 	})
 	if !inTime {
 		r.users = 0
 	}
 	return named(names)
+}
+
+// unwound returns the calls that led to a place by the tables of the process's files, and
+// completes them by those that the kernel found by frame pointers.
+func unwound(procfs string, pid int, copied *unwind.Stack, byPointers []uint64) []uint64 {
+	ms, err := symbol.Mappings(procfs, pid)
+	if err != nil {
+		return byPointers // the process has ended
+	}
+	var tables unwind.Tables[symbol.Mapping]
+	var w unwind.Walker
+	calls, whole := w.Walk(copied, func(pc uint64) (*unwind.Table, uint64, bool) {
+		m, ok := symbol.Find(ms, pc)
+		if !ok {
+			return nil, 0, false
+		}
+		var t *unwind.Table
+		if m.Inode != 0 || m.Path == symbol.VDSO {
+			t = tables.Get(m, func() (unwind.File, error) { return symbol.OpenMapping(procfs, pid, m) })
+		}
+		return t, pc - m.Begin + m.Offset, true
+	})
+	if whole {
+		return calls
+	}
+	return unwind.Join(calls, byPointers)
 }
 
 // named returns the known names, demangled.

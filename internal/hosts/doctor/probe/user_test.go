@@ -19,8 +19,8 @@ func TestUserPath(t *testing.T) {
 	for _, pc := range pcs[:runtime.Callers(1, pcs)] {
 		place.User = append(place.User, uint64(pc))
 	}
-	r := &resolver{h: Host{Proc: proc.Host}, own: true, users: 2}
-	got := r.user(place)
+	r := &resolver{h: Host{Proc: proc.Host}, users: 2}
+	got := r.user(place, os.Getpid())
 	at := slices.IndexFunc(got, func(f string) bool { return strings.HasSuffix(f, ".TestUserPath") })
 	if at < 0 || at+1 == len(got) || !strings.HasSuffix(got[at+1], "testing.tRunner") {
 		t.Errorf("the path is %q", got)
@@ -29,13 +29,13 @@ func TestUserPath(t *testing.T) {
 	if err := gone.Run(); err != nil {
 		t.Fatal(err)
 	}
-	if got := r.user(tracepoint.Place{Pid: gone.Process.Pid, User: place.User}); got != nil {
+	if got := r.user(tracepoint.Place{Pid: gone.Process.Pid, User: place.User}, gone.Process.Pid); got != nil {
 		t.Errorf("path of an exited process: %q", got)
 	}
-	if got := r.user(place); got != nil {
+	if got := r.user(place, os.Getpid()); got != nil {
 		t.Errorf("path beyond the bound on programs: %q", got)
 	}
-	if got := (&resolver{h: Host{Proc: proc.Host}, users: 2}).user(place); got != nil {
-		t.Errorf("path of a process in another pid namespace: %q", got)
+	if got := (&resolver{h: Host{Proc: proc.Host}, users: 2}).user(place, 0); got != nil {
+		t.Errorf("path of a process that is not in this procfs: %q", got)
 	}
 }

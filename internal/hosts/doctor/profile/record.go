@@ -34,7 +34,10 @@ type Recorder struct {
 	// Container restricts the recording to one container, by its name or id; "" records
 	// all.
 	Container string
-	Step      func(string) // called with each step; may be nil
+	// FramePointers leaves user stacks to the kernel, which walks them by frame pointers
+	// only, and saves the copies of stacks.
+	FramePointers bool
+	Step          func(string) // called with each step; may be nil
 }
 
 // Validate checks the fields.
@@ -46,12 +49,6 @@ func (r Recorder) Validate() error {
 		return fmt.Errorf("%d samples a second: it must be from %d to %d", r.Hz, perf.MinHz, perf.MaxHz)
 	}
 	return nil
-}
-
-// collect returns the interval at which the kernel's buffers are emptied. They hold half
-// a second of the deepest stacks at 999 Hz. New processes are then looked up in procfs.
-func collect(hz int) time.Duration {
-	return max(100*time.Millisecond, min(500*time.Millisecond, 100*time.Second/time.Duration(hz)))
 }
 
 // Run records for r.For, and needs some more time to resolve names. Only one Run may be
@@ -70,7 +67,7 @@ func (r Recorder) Run(ctx context.Context) (*Profile, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := perf.Open(r.Hz)
+	s, err := perf.Open(r.Hz, !r.FramePointers)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +90,7 @@ func (r Recorder) Run(ctx context.Context) (*Profile, error) {
 // sample samples the CPUs until the time is over.
 func (r Recorder) sample(ctx context.Context, s *perf.Sampler, t *tracker) (began time.Time, err error) {
 	r.step(fmt.Sprintf("recording for %v", r.For.Round(time.Second)))
-	tick := time.NewTicker(collect(r.Hz))
+	tick := time.NewTicker(perf.Interval(r.Hz)) // new processes are then looked up in procfs
 	defer tick.Stop()
 	end := time.NewTimer(r.For)
 	defer end.Stop()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/perf/elffile"
 	"holdfast/internal/platform/linux/perf/symbol"
 )
 
@@ -164,14 +165,14 @@ func (a *assembly) nameFiles(byFile map[int][]int) (gaps []string) {
 	hung := 0
 	for _, i := range slices.Sorted(maps.Keys(byFile)) {
 		f := a.files[i]
-		if strings.HasPrefix(f.path, "[") && !f.jit {
+		if strings.HasPrefix(f.path, "[") && !f.jit && f.path != symbol.VDSO {
 			continue
 		}
 		at := make([]uint64, len(byFile[i]))
 		for j, id := range byFile[i] {
 			at[j] = a.places[id].at
 		}
-		found, inTime := symbol.Bounded(perFile, a.lookup(f, at))
+		found, inTime := elffile.Bounded(perFile, a.lookup(f, at))
 		if !inTime {
 			gaps = append(gaps, fmt.Sprintf("no names from %s: it could not be read in %v", printable(f.path), perFile))
 			if hung++; hung == maxHung {
@@ -206,7 +207,9 @@ func (t *tracker) lookup(f file, at []uint64) func() map[uint64]string {
 			return nil
 		}
 		defer program.Close()
-		found, err := symbol.ELF(program, at)
+		found, err := symbol.ELF(program, symbol.Program{Path: f.path, Open: func(name string) (*os.File, error) {
+			return openInAny(procfs, name, f, others)
+		}}, at)
 		if err != nil {
 			return nil // not an ELF file, such as a script
 		}
@@ -219,7 +222,10 @@ const maxOthers = 8
 
 // openProgram opens a file through a process that has it mapped, or by its path in the
 // container.
-func openProgram(procfs string, f file, others []int) (*os.File, error) {
+func openProgram(procfs string, f file, others []int) (symbol.File, error) {
+	if f.path == symbol.VDSO {
+		return symbol.OpenVDSO()
+	}
 	for _, h := range f.holders {
 		if program, err := symbol.OpenMapped(procfs, h.pid, h.begin, h.end); err == nil {
 			return program, nil
@@ -228,13 +234,19 @@ func openProgram(procfs string, f file, others []int) (*os.File, error) {
 	if strings.HasSuffix(f.path, deleted) {
 		return nil, fs.ErrNotExist
 	}
+	return openInAny(procfs, f.path, f, others)
+}
+
+// openInAny opens a file by its path in the root of a process that has the program f
+// mapped, or of another one of its container.
+func openInAny(procfs, name string, f file, others []int) (*os.File, error) {
 	for _, h := range f.holders {
-		if program, err := symbol.OpenIn(procfs, h.pid, f.path); err == nil {
+		if program, err := symbol.OpenIn(procfs, h.pid, name); err == nil {
 			return program, nil
 		}
 	}
 	for _, pid := range others[:min(len(others), maxOthers)] {
-		if program, err := symbol.OpenIn(procfs, pid, f.path); err == nil {
+		if program, err := symbol.OpenIn(procfs, pid, name); err == nil {
 			return program, nil
 		}
 	}

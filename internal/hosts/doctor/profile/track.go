@@ -10,6 +10,7 @@ import (
 	"holdfast/internal/platform/linux/kfile"
 	"holdfast/internal/platform/linux/perf"
 	"holdfast/internal/platform/linux/perf/symbol"
+	"holdfast/internal/platform/linux/perf/unwind"
 	"holdfast/internal/platform/linux/proc"
 )
 
@@ -39,6 +40,8 @@ type tracker struct {
 	lost    uint64
 	dropped uint64
 	scratch []byte
+	walker  unwind.Walker
+	tables  unwind.Tables[int] // by index of the file
 }
 
 // process is the state of a pid.
@@ -191,7 +194,7 @@ func (t *tracker) sample(r *perf.Record) {
 		}
 	}
 	t.scratch = t.scratch[:0]
-	for _, a := range r.User {
+	for _, a := range t.calls(p, r, group) {
 		at, ok := t.place(p, r.Pid, group, a)
 		if !ok { // not code: the rest of the stack is unreliable
 			break
@@ -249,12 +252,12 @@ func (t *tracker) place(p *process, pid int, group, addr uint64) (place, bool) {
 	if p == nil {
 		return place{}, false
 	}
-	m, ok := p.find(addr)
+	m, ok := symbol.Find(p.maps, addr)
 	if !ok && (!p.whole && !p.asked || p.lost < t.lost) { // the process is older than the recording, or an event was lost
 		p.asked, p.lost = true, t.lost
 		if ms, err := symbol.Mappings(string(t.proc), pid); err == nil && len(ms) > 0 {
 			p.maps, p.whole = ms, true
-			m, ok = p.find(addr)
+			m, ok = symbol.Find(p.maps, addr)
 		}
 	}
 	if !ok {
@@ -302,23 +305,6 @@ func isGenerated(path string) bool {
 }
 
 func isContainer(group string) bool { return probe.ContainerID(group) != "" }
-
-// find returns the mapping that contains an address.
-func (p *process) find(addr uint64) (symbol.Mapping, bool) {
-	i, exact := slices.BinarySearchFunc(p.maps, addr, func(m symbol.Mapping, a uint64) int {
-		switch {
-		case m.Begin > a:
-			return 1
-		case m.End <= a:
-			return -1
-		}
-		return 0
-	})
-	if !exact {
-		return symbol.Mapping{}, false
-	}
-	return p.maps[i], true
-}
 
 // maxMapped bounds the code mappings of a process.
 const maxMapped = 20_000

@@ -51,6 +51,9 @@ func fadviseStorm() Rule {
 			if call := firstWith(culprit.Kernel, "fadvise"); call != "" {
 				f.Title = fmt.Sprintf("posix_fadvise storm by %s: every call waits for every CPU", cmp.Or(culprit.Command, "unknown"))
 				f.Evidence = append(f.Evidence, Evidence{"call", "posix_fadvise, in the kernel " + call, "-"})
+				if c := caller(culprit.User); c != "" {
+					f.Evidence = append(f.Evidence, Evidence{"called by", c, "-"})
+				}
 				f.Cures = []Cure{
 					{What: "If the program logs with glog, switch these calls off. Newer versions of glog have them off.", Command: "GLOG_drop_log_memory=false"},
 					{What: "If the program cannot be changed, restart its container with a seccomp profile in which fadvise64 returns success and does nothing. --template adds the profile to a Holdfast template.", Command: "holdfast doctor cure fadvise --container CONTAINER --apply"},
@@ -61,6 +64,25 @@ func fadviseStorm() Rule {
 			return []Finding{f}
 		},
 	}
+}
+
+// caller returns the function that made a system call: the innermost one that is not a
+// library's name for the call. If only its file is known, it adds the function that called
+// it. It returns "" if neither has a name.
+func caller(user []string) string {
+	unnamed := ""
+	for _, f := range user {
+		switch {
+		case strings.Contains(strings.ToLower(f), "fadvise"), strings.Contains(f, "yscall"), strings.HasPrefix(f, "[libc."):
+		case strings.HasPrefix(f, "["):
+			unnamed = cmp.Or(unnamed, f)
+		case unnamed != "":
+			return unnamed + ", called by " + f
+		default:
+			return f
+		}
+	}
+	return unnamed
 }
 
 // drainWaits returns the time for which callers waited for the mutex of drains.

@@ -8,8 +8,9 @@
 // kernel has interrupts disabled the timer waits: that time is attributed to the
 // function that enables interrupts again. An idle CPU is not sampled.
 //
-// User stacks are walked by frame pointers: of a program that was compiled without
-// them only the innermost function is reliable.
+// The kernel walks user stacks by frame pointers: of a program that was compiled without
+// them only the innermost function is reliable. For those a sample can carry a copy of
+// the stack, which package unwind walks.
 package perf
 
 import (
@@ -19,10 +20,12 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/internal/platform/linux/perf/unwind"
 	"holdfast/internal/platform/linux/threads"
 )
 
@@ -40,23 +43,59 @@ const (
 	MaxHz = 999
 )
 
-// ringPages is the size of a CPU's buffer, a power of two: 512 KiB hold some
-// seconds of samples with the deepest stacks.
-const ringPages = 128
+// minRing and maxRing bound the size of a CPU's buffer in bytes, a power of two.
+const (
+	minRing = 512 << 10
+	maxRing = 4 << 20
+)
+
+// stackBytes is the size of the copy of a stack in bytes. perf(1) copies as much.
+const stackBytes = 8 << 10
+
+// sampleBytes is the size of a sample with the deepest stacks and without a copy.
+const sampleBytes = 2 << 10
+
+// Interval is the longest time between two Reads, so that samples with copies of stacks
+// fit into the buffers twice.
+func Interval(hz int) time.Duration {
+	return max(100*time.Millisecond, min(500*time.Millisecond, 25*time.Second/time.Duration(hz)))
+}
+
+// ringBytes is the size of a CPU's buffer: of samples with the deepest stacks it holds
+// those of half a second.
+func ringBytes(hz int, stacks bool) int {
+	each := sampleBytes
+	if stacks {
+		each += stackBytes
+	}
+	need := 2 * each * int(int64(hz)*int64(Interval(hz))/int64(time.Second))
+	size := minRing
+	for size < need && size < maxRing {
+		size *= 2
+	}
+	return size
+}
 
 // Sampler is one recording of all CPUs that are online. Its methods are for one
 // goroutine.
 type Sampler struct {
-	rings   []*ring
-	batch   []byte
-	order   []entry
-	rec     Record
-	cgroups bool
+	rings  []*ring
+	batch  []byte
+	order  []entry
+	rec    Record
+	layout layout
 }
 
-// Open makes the events; nothing is sampled before Start. It needs root, or
-// CAP_PERFMON. ErrForbidden, ErrUnsupported.
-func Open(hz int) (*Sampler, error) {
+// layout is what samples have besides thread, time and the kernel's walk.
+type layout struct {
+	stacks  bool // a copy of the stack, with the registers
+	cgroups bool // the id of the control group
+}
+
+// Open makes the events; nothing is sampled before Start. With stacks, samples have
+// copies of the user stacks, if unwind.Supported. It needs root, or CAP_PERFMON.
+// ErrForbidden, ErrUnsupported.
+func Open(hz int, stacks bool) (*Sampler, error) {
 	if hz < MinHz || hz > MaxHz {
 		return nil, fmt.Errorf("sample %d times a second: it has to be from %d to %d", hz, MinHz, MaxHz)
 	}
@@ -64,11 +103,11 @@ func Open(hz int) (*Sampler, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Sampler{cgroups: true}
+	s := &Sampler{layout: layout{stacks && unwind.Supported, true}}
 	open := func() error { return s.open(cpus, hz) }
 	err = threads.Spend(open)
 	if errors.Is(err, unix.EINVAL) { // before Linux 5.7, or without CONFIG_CGROUP_PERF
-		s.cgroups = false
+		s.layout.cgroups = false
 		err = threads.Spend(open)
 	}
 	if err != nil {
@@ -79,10 +118,10 @@ func Open(hz int) (*Sampler, error) {
 
 // open makes an event and a ring for each CPU; after an error there are none.
 func (s *Sampler) open(cpus []int, hz int) error {
-	attr := attributes(hz, s.cgroups)
+	attr := attributes(hz, s.layout)
 	for _, cpu := range cpus {
 		move(cpu)
-		r, err := newRing(cpu, &attr)
+		r, err := newRing(cpu, &attr, ringBytes(hz, s.layout.stacks))
 		if errors.Is(err, unix.ENODEV) { // the CPU has gone offline
 			continue
 		}
@@ -100,7 +139,7 @@ func (s *Sampler) open(cpus []int, hz int) error {
 // Flags of struct perf_event_attr that x/sys lacks.
 const bitCgroup = unix.CBitFieldMaskBit32
 
-func attributes(hz int, cgroups bool) unix.PerfEventAttr {
+func attributes(hz int, has layout) unix.PerfEventAttr {
 	a := unix.PerfEventAttr{
 		Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_CPU_CLOCK,
 		Size:        uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
@@ -109,7 +148,11 @@ func attributes(hz int, cgroups bool) unix.PerfEventAttr {
 		Bits: unix.PerfBitDisabled | unix.PerfBitFreq | unix.PerfBitExcludeIdle | unix.PerfBitSampleIDAll |
 			unix.PerfBitMmap | unix.PerfBitMmap2 | unix.PerfBitComm | unix.PerfBitCommExec | unix.PerfBitTask,
 	}
-	if cgroups {
+	if has.stacks {
+		a.Sample_type |= unix.PERF_SAMPLE_REGS_USER | unix.PERF_SAMPLE_STACK_USER
+		a.Sample_regs_user, a.Sample_stack_user = userRegisters, stackBytes
+	}
+	if has.cgroups {
 		a.Sample_type |= unix.PERF_SAMPLE_CGROUP
 		a.Bits |= bitCgroup
 	}
@@ -152,7 +195,7 @@ func (h *hinted) Unwrap() error { return h.error }
 func (s *Sampler) CPUs() int { return len(s.rings) }
 
 // Cgroups reports whether samples have the id of their control group.
-func (s *Sampler) Cgroups() bool { return s.cgroups }
+func (s *Sampler) Cgroups() bool { return s.layout.cgroups }
 
 // Start begins sampling. The caller has to Read before the buffers are full, some
 // seconds later; lost samples are counted.

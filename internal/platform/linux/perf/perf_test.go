@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/perf/unwind"
 )
 
 // roleOpen makes the test binary a process that opens a Sampler, with the privileges
@@ -39,7 +41,7 @@ func openAs(what string) int {
 		fmt.Println(unix.Exec("/proc/self/exe", []string{os.Args[0], roleOpen, "now"}, os.Environ()))
 		return 1
 	}
-	s, err := Open(99)
+	s, err := Open(99, false)
 	if err != nil {
 		hint := ""
 		if h := (*hinted)(nil); errors.As(err, &h) {
@@ -74,7 +76,7 @@ func burn(over time.Duration) {
 // recorded with its name and its mappings.
 func TestSampler(t *testing.T) {
 	needRoot(t)
-	s, err := Open(499)
+	s, err := Open(499, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,6 +103,9 @@ func TestSampler(t *testing.T) {
 				}
 				if len(r.User) > 0 {
 					ownUser++
+					if unwind.Supported && (r.Stack == nil || r.Stack.Registers[16] != r.User[0] || len(r.Stack.Memory) == 0) {
+						t.Errorf("a sample at %x has no copy of its stack", r.User[0])
+					}
 				}
 				if s.Cgroups() && r.Cgroup == 0 {
 					t.Error("a sample without a control group")
@@ -151,7 +156,7 @@ func TestSampler(t *testing.T) {
 // A new control group is recorded.
 func TestGroups(t *testing.T) {
 	needRoot(t)
-	s, err := Open(1)
+	s, err := Open(1, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +216,7 @@ func hierarchy(t *testing.T) string {
 // A process without permission gets an error with the reason.
 func TestForbidden(t *testing.T) {
 	if os.Geteuid() != 0 {
-		s, err := Open(99)
+		s, err := Open(99, false)
 		if err == nil { // kernel.perf_event_paranoid may allow it
 			s.Close()
 		} else if !errors.Is(err, ErrForbidden) {
@@ -236,7 +241,7 @@ func TestForbidden(t *testing.T) {
 
 func TestBadRate(t *testing.T) {
 	for _, hz := range []int{-1, 0, 1000} {
-		if s, err := Open(hz); err == nil {
+		if s, err := Open(hz, false); err == nil {
 			s.Close()
 			t.Errorf("a rate of %d Hz is accepted", hz)
 		}
@@ -274,32 +279,69 @@ func sampleRecord(addrs ...uint64) []byte {
 func TestDecode(t *testing.T) {
 	b := sampleRecord(contextKernel, 1, 2, contextUser, 3, contextMax, 4)
 	var r Record
-	if !r.decode(b, true) || r.Pid != 7 || r.Tid != 8 || r.Cgroup != 42 || timeOf(b) != 99 {
+	if !r.decode(b, layout{cgroups: true}) || r.Pid != 7 || r.Tid != 8 || r.Cgroup != 42 || timeOf(b) != 99 {
 		t.Errorf("%+v at %d", r, timeOf(b))
 	}
 	if !slices.Equal(r.Kernel, []uint64{1, 2}) || !slices.Equal(r.User, []uint64{3}) {
 		t.Errorf("kernel %v, user %v", r.Kernel, r.User)
 	}
 	for n := headerSize; n < len(b); n++ {
-		if r.decode(b[:n], true) {
+		if r.decode(b[:n], layout{cgroups: true}) {
 			t.Fatalf("a record of %d bytes is accepted as complete", n)
 		}
 	}
 }
 
+// A sample with a copy of the stack has the registers in the order of DWARF, and as much of
+// the stack as the kernel could read. Those of kernel threads and 32-bit programs have none.
+func TestDecodeStack(t *testing.T) {
+	sample := func(abi uint64, used uint64) []byte {
+		b := sampleRecord(contextUser, 3)
+		b = binary.NativeEndian.AppendUint64(b[:len(b)-8], abi)
+		if abi != 0 {
+			for i := range uint64(17) {
+				b = binary.NativeEndian.AppendUint64(b, 100+i)
+			}
+		}
+		b = binary.NativeEndian.AppendUint64(b, 16)
+		b = append(b, "0123456789abcdef"...)
+		b = binary.NativeEndian.AppendUint64(b, used)
+		return binary.NativeEndian.AppendUint64(b, 42) // group
+	}
+	has := layout{stacks: true, cgroups: true}
+	b := sample(abi64, 10)
+	var r Record
+	if !r.decode(b, has) || r.Stack == nil || string(r.Stack.Memory) != "0123456789" || r.Cgroup != 42 {
+		t.Fatalf("%+v", r)
+	}
+	if g := r.Stack.Registers; g[7] != 107 || g[16] != 108 || g[3] != 101 || g[8] != 109 {
+		t.Errorf("registers %v", g)
+	}
+	for n := headerSize; n < len(b); n++ {
+		if r.decode(b[:n], has) {
+			t.Fatalf("a record of %d bytes is accepted as complete", n)
+		}
+	}
+	for name, b := range map[string][]byte{"32 bits": sample(1, 10), "kernel": sample(0, 10), "more than its size": sample(abi64, 17)} {
+		if !r.decode(b, has) || r.Stack != nil {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}
+
 func FuzzDecode(f *testing.F) {
-	f.Add(sampleRecord(contextKernel, 1), true)
+	f.Add(sampleRecord(contextKernel, 1), true, false)
 	for kind := range uint32(24) {
 		b := make([]byte, 80)
 		binary.NativeEndian.PutUint32(b, kind)
-		f.Add(b, kind%2 == 0)
+		f.Add(b, kind%2 == 0, kind%3 == 0)
 	}
-	f.Fuzz(func(t *testing.T, b []byte, cgroups bool) {
+	f.Fuzz(func(t *testing.T, b []byte, cgroups, stacks bool) {
 		if len(b) < headerSize {
 			return
 		}
 		var r Record
-		r.decode(b, cgroups)
+		r.decode(b, layout{stacks, cgroups})
 		if 8*(len(r.Kernel)+len(r.User)) > len(b) {
 			t.Errorf("%d addresses out of %d bytes", len(r.Kernel)+len(r.User), len(b))
 		}

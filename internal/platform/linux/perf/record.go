@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/perf/unwind"
 )
 
 // Kind is the kind of a Record.
@@ -29,6 +31,9 @@ type Record struct {
 	Pid, Tid int
 	// Kernel and User are the stack, the innermost function first.
 	Kernel, User []uint64
+	// Stack is a copy of the user stack, nil if the Sampler has none, or the thread has
+	// none that can be walked.
+	Stack *unwind.Stack
 	// Cgroup is the id of the group in the hierarchy with the controller perf_event;
 	// on 64 bits that is the inode of its directory. 0 if the Sampler has none.
 	Cgroup uint64
@@ -43,6 +48,8 @@ type Record struct {
 	Dev               uint64 // major << 32 | minor
 	Inode             uint64
 	Count             uint64
+
+	copied unwind.Stack // of Stack
 }
 
 // Types of records, enum perf_event_type of include/uapi/linux/perf_event.h.
@@ -65,9 +72,9 @@ const (
 )
 
 // decode reads a record, and reports whether it is complete and of a known kind.
-func (r *Record) decode(b []byte, cgroups bool) bool {
+func (r *Record) decode(b []byte, has layout) bool {
 	kind, misc := binary.NativeEndian.Uint32(b), binary.NativeEndian.Uint16(b[4:])
-	*r = Record{Kernel: r.Kernel[:0], User: r.User[:0]}
+	*r = Record{Kernel: r.Kernel[:0], User: r.User[:0], copied: r.copied}
 	in := &input{rest: b[headerSize:]}
 	switch kind {
 	case unix.PERF_RECORD_SAMPLE:
@@ -75,7 +82,10 @@ func (r *Record) decode(b []byte, cgroups bool) bool {
 		r.Pid, r.Tid = in.pid(), in.pid()
 		in.u64() // time
 		r.stack(in)
-		if cgroups {
+		if has.stacks {
+			r.copy(in)
+		}
+		if has.cgroups {
 			r.Cgroup = in.u64()
 		}
 	case typeComm:
@@ -127,6 +137,40 @@ func (r *Record) stack(in *input) {
 		case to != nil:
 			*to = append(*to, a)
 		}
+	}
+}
+
+// userRegisters are the registers that samples have: all general ones and rip (enum
+// perf_event_x86_regs, arch/x86/include/uapi/asm/perf_regs.h).
+const userRegisters = 0xff01ff
+
+// numbers returns the numbers in DWARF of userRegisters, in the order of a sample.
+func numbers() [17]uint8 { return [...]uint8{0, 3, 2, 1, 4, 5, 6, 7, 16, 8, 9, 10, 11, 12, 13, 14, 15} }
+
+// abi64 is that of a 64-bit program (PERF_SAMPLE_REGS_ABI_64).
+const abi64 = 2
+
+// copy reads the registers and the copy of the stack, which is absent for a kernel thread.
+func (r *Record) copy(in *input) {
+	abi := in.u64()
+	if abi != 0 {
+		for _, n := range numbers() {
+			r.copied.Registers[n] = in.u64()
+		}
+	}
+	size := in.u64()
+	if size == 0 {
+		return
+	}
+	if size > stackBytes {
+		in.short = true
+		return
+	}
+	memory := in.next(int(size))
+	used := in.u64() // the kernel could read
+	if abi == abi64 && used <= size && !in.short {
+		r.copied.Memory = memory[:used]
+		r.Stack = &r.copied
 	}
 }
 

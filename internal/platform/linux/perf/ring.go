@@ -21,13 +21,16 @@ type ring struct {
 	data    []byte
 }
 
-func newRing(cpu int, attr *unix.PerfEventAttr) (*ring, error) {
+func newRing(cpu int, attr *unix.PerfEventAttr, size int) (*ring, error) {
 	fd, err := unix.PerfEventOpen(attr, -1, cpu, -1, unix.PERF_FLAG_FD_CLOEXEC)
 	if err != nil {
 		return nil, err
 	}
 	page := os.Getpagesize()
-	mem, err := unix.Mmap(fd, 0, (1+ringPages)*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	mem, err := unix.Mmap(fd, 0, page+size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err == unix.EPERM && size > minRing { // kernel.perf_event_mlock_kb, without CAP_IPC_LOCK
+		mem, err = unix.Mmap(fd, 0, page+minRing, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	}
 	if err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("map its buffer: %w", err)
@@ -100,7 +103,7 @@ func (s *Sampler) Read(f func(*Record)) error {
 	slices.SortStableFunc(s.order, func(a, b entry) int { return cmp.Compare(a.time, b.time) })
 	for _, e := range s.order {
 		size := int(binary.NativeEndian.Uint16(s.batch[e.at+6:]))
-		if s.rec.decode(s.batch[e.at:e.at+size], s.cgroups) {
+		if s.rec.decode(s.batch[e.at:e.at+size], s.layout) {
 			f(&s.rec)
 		}
 	}

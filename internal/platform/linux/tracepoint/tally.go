@@ -2,13 +2,17 @@ package tracepoint
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+
+	"holdfast/internal/platform/linux/perf/unwind"
 )
 
 // Tally counts how often a tracepoint is reached, by process and path. Its methods
@@ -16,6 +20,7 @@ import (
 type Tally struct {
 	running
 	counts, stacks *ebpf.Map // stacks is nil without paths
+	copies         *copies   // nil without paths, or before Linux 5.15
 }
 
 // Place is a process and path that reached the tracepoint, and how often.
@@ -25,9 +30,12 @@ type Place struct {
 	Pid     int    // in the first pid namespace
 	Command string // of the thread
 	Stack   []uint64
-	User    []uint64 // stack of the program at the first time; none for kernel threads
-	Count   uint64
-	Waited  time.Duration // the sum, for LockWaits
+	User    []uint64 // stack of the program at the first time, by frame pointers; none for kernel threads
+	// Copied is a copy of that stack, for a program without frame pointers. Only the
+	// places that are named first have one, those with the most counts or time.
+	Copied *unwind.Stack
+	Count  uint64
+	Waited time.Duration // the sum, for LockWaits
 }
 
 // place and amount are the key and the value of the map.
@@ -41,14 +49,15 @@ type place struct {
 
 type amount struct {
 	Count, Nanos uint64
-	User         int64 // the stack of the program, below 0 if there is none
+	User         int64  // the stack of the program, below 0 if there is none
+	Copy         uint64 // the number of the copy of that stack, 0 if there is none
 }
 
 // The offsets on the program's stack.
 const (
 	atPlace   = -40
-	atAmount  = -64
-	atScratch = -72
+	atAmount  = -72
+	atScratch = -80
 )
 
 // Sizes of the maps. Further entries are not counted.
@@ -61,9 +70,25 @@ const (
 // newTally makes a Tally, with or without paths through the kernel, and attaches its
 // programs.
 func newTally(paths bool, attach func(*Tally) error) (*Tally, error) {
+	if paths && unwind.Supported {
+		t, err := openTally(paths, true, attach)
+		if err == nil || errors.Is(err, ErrNoTracepoint) || errors.Is(err, fs.ErrPermission) {
+			return t, err
+		}
+		// The kernel lacks what copies need.
+	}
+	return openTally(paths, false, attach)
+}
+
+func openTally(paths, copied bool, attach func(*Tally) error) (*Tally, error) {
 	t := &Tally{}
 	var err error
-	t.counts, err = t.newMap(&ebpf.MapSpec{Name: "places", Type: ebpf.Hash, KeySize: 40, ValueSize: 24, MaxEntries: maxPlaces})
+	if copied {
+		t.copies, err = newCopies(&t.running)
+	}
+	if err == nil {
+		t.counts, err = t.newMap(&ebpf.MapSpec{Name: "places", Type: ebpf.Hash, KeySize: 40, ValueSize: 32, MaxEntries: maxPlaces})
+	}
 	if err == nil && paths {
 		t.stacks, err = t.newMap(&ebpf.MapSpec{Name: "stacks", Type: ebpf.StackTrace, KeySize: 4, ValueSize: 8 * maxDepth, MaxEntries: maxStacks})
 	}
@@ -105,6 +130,7 @@ func (t *Tally) here() asm.Instructions {
 			asm.StoreMem(asm.RFP, atAmount, asm.R1, asm.DWord),
 			asm.StoreMem(asm.RFP, atAmount+8, asm.R8, asm.DWord),
 		},
+		t.copies.take(),
 		store(t.counts, atPlace, atAmount, ebpf.UpdateNoExist), // keeps the entry of a concurrent CPU
 		asm.Instructions{
 			asm.Ja.Label(exit),
@@ -217,23 +243,24 @@ func (t *Tally) Read() ([]Place, error) {
 // make room. Counts between the read and the removal of an entry are lost.
 func (t *Tally) Take() ([]Place, error) {
 	ps, keys, err := t.read()
-	for k, user := range keys {
+	for k, of := range keys {
 		if gone := t.counts.Delete(&k); gone != nil && !errors.Is(gone, ebpf.ErrKeyNotExist) {
 			err = errors.Join(err, fmt.Errorf("BPF: forget what was counted: %w", gone))
 		}
-		for _, id := range []int64{int64(k.Stack), user} {
+		for _, id := range []int64{int64(k.Stack), of.User} {
 			if id >= 0 { // several entries may share a stack
 				_ = t.stacks.Delete(uint32(id))
 			}
 		}
 	}
-	return ps, err
+	return ps, errors.Join(err, t.copies.free())
 }
 
-// read returns the counts, and the keys with the stacks of the programs.
-func (t *Tally) read() ([]Place, map[place]int64, error) {
+// read returns the counts, and the entries of the map.
+func (t *Tally) read() ([]Place, map[place]amount, error) {
 	var ps []Place
-	keys := make(map[place]int64)
+	keys := make(map[place]amount)
+	var numbers []uint64
 	var k place
 	var v amount
 	it := t.counts.Iterate()
@@ -241,13 +268,38 @@ func (t *Tally) read() ([]Place, map[place]int64, error) {
 		command, _, _ := bytes.Cut(k.Command[:], []byte{0})
 		p := Place{Object: k.Object, Cgroup: k.Cgroup, Pid: int(k.Tgid), Command: string(command), Count: v.Count, Waited: time.Duration(v.Nanos)}
 		p.Stack, p.User = t.frames(int64(k.Stack)), t.frames(v.User)
-		ps = append(ps, p)
-		keys[k] = v.User
+		ps, numbers = append(ps, p), append(numbers, v.Copy)
+		keys[k] = v
 	}
 	if err := it.Err(); err != nil {
 		return ps, keys, fmt.Errorf("BPF: read what was counted: %w", err)
 	}
+	for _, i := range foremost(ps) {
+		ps[i].Copied = t.copies.get(numbers[i])
+	}
 	return ps, keys, nil
+}
+
+// maxForemost is the number of places that have a copy of their stack, for each order.
+const maxForemost = 16
+
+// foremost returns the indices of the places with the highest counts and the longest
+// waits.
+func foremost(ps []Place) []int {
+	order := make([]int, len(ps))
+	for i := range order {
+		order[i] = i
+	}
+	var first []int
+	for _, by := range []func(a, b int) int{
+		func(a, b int) int { return cmp.Compare(ps[b].Count, ps[a].Count) },
+		func(a, b int) int { return cmp.Compare(ps[b].Waited, ps[a].Waited) },
+	} {
+		slices.SortFunc(order, by)
+		first = append(first, order[:min(len(order), maxForemost)]...)
+	}
+	slices.Sort(first)
+	return slices.Compact(first)
 }
 
 // frames returns the addresses of a stack, the innermost first, or none if another

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/perf/unwind"
 )
 
 // needRoot skips without root under -short, and fails otherwise.
@@ -92,6 +94,67 @@ func TestTallyOfThePathThroughTheProgram(t *testing.T) {
 		}
 	}
 	t.Error("in 20 tries tally was on no path through the program")
+}
+
+// Each place has a copy of its own program's stack: of this process, from the place where
+// it entered the kernel.
+func TestCopiesOfStacks(t *testing.T) {
+	needRoot(t)
+	if !unwind.Supported {
+		t.Skip("stacks are not copied on this architecture")
+	}
+	seen := make(map[uint64]string) // by stack pointer and program counter
+	copied, inside := 0, false
+	for _, p := range tally(t, 100) {
+		c := p.Copied
+		if c == nil {
+			continue
+		}
+		copied++
+		id := c.Registers[7]<<16 ^ c.Registers[16]
+		if before, twice := seen[id]; twice && before != p.Command {
+			t.Errorf("%s and %s have the same stack at %x", before, p.Command, c.Registers[7])
+		}
+		seen[id] = p.Command
+		f := runtime.FuncForPC(uintptr(c.Registers[16]))
+		if p.Command == ownName(t) || f != nil && strings.HasPrefix(f.Name(), "internal/runtime/syscall") {
+			inside = inside || f != nil && len(c.Memory) >= 1024
+		}
+	}
+	if copied == 0 || !inside {
+		t.Errorf("%d stacks were copied, this process's among them: %v", copied, inside)
+	}
+}
+
+// Room for copies is bounded, and free makes new room.
+func TestRoomForCopies(t *testing.T) {
+	needRoot(t)
+	if !unwind.Supported {
+		t.Skip("stacks are not copied on this architecture")
+	}
+	var r running
+	c, err := newCopies(&r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := c.room.Put(uint32(roomNext), uint64(1+maxCopies)); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.get(1); got != nil {
+		t.Errorf("a copy that was never taken: %+v", got.Registers)
+	}
+	if err := c.free(); err != nil {
+		t.Fatal(err)
+	}
+	var base uint64
+	if err := c.room.Lookup(uint32(roomBase), &base); err != nil || base != 1+maxCopies {
+		t.Errorf("the first copy in use is %d, %v", base, err)
+	}
 }
 
 // Calls are counted by their numbers.

@@ -6,40 +6,22 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"holdfast/internal/platform/linux/perf/elffile"
 )
 
 // maxTable bounds a symbol table in bytes. A browser's has 100 MiB.
 const maxTable = 256 << 20
 
-// maxHeaders bounds the bytes read to find the tables: debug/elf trusts the lengths
-// in a file's headers.
-const maxHeaders = 32 << 20
-
-// metered is a file with a limit on the bytes read.
-type metered struct {
-	io.ReaderAt
-	left int
-}
-
-var errTooLong = errors.New("its headers are too long")
-
-func (m *metered) ReadAt(b []byte, at int64) (int, error) {
-	if m.left -= len(b); m.left < 0 {
-		return 0, errTooLong
-	}
-	return m.ReaderAt.ReadAt(b, at)
-}
-
 // ELF names the functions at offsets of a program's file. Offsets come from a
 // mapping, so the address of the mapping does not matter. Offsets without a name are
-// left out.
-func ELF(r io.ReaderAt, offsets []uint64) (map[uint64]string, error) {
-	meter := &metered{r, maxHeaders}
-	f, err := elf.NewFile(meter)
+// left out. p finds the symbols of a stripped file; without p.Open they are not looked
+// for.
+func ELF(r io.ReaderAt, p Program, offsets []uint64) (map[uint64]string, error) {
+	f, err := elffile.Open(r)
 	if err != nil {
-		return nil, fmt.Errorf("read an ELF file: %w", err)
+		return nil, err
 	}
-	meter.left = 4 * maxTable
 	addrs := make(map[uint64]uint64, len(offsets)) // address in the file's own terms → offset
 	for _, off := range offsets {
 		for _, p := range f.Progs {
@@ -55,6 +37,7 @@ func ELF(r io.ReaderAt, offsets []uint64) (map[uint64]string, error) {
 		goFunctions, // sorted already: no need to walk over 100,000 symbols
 		func(f *elf.File, w wanted) (map[uint64]string, error) { return symbols(f, elf.SHT_SYMTAB, w) },
 		func(f *elf.File, w wanted) (map[uint64]string, error) { return symbols(f, elf.SHT_DYNSYM, w) },
+		func(f *elf.File, w wanted) (map[uint64]string, error) { return debugSymbols(f, p, w) },
 	} {
 		var left []uint64
 		for a, off := range addrs {
@@ -79,11 +62,6 @@ func ELF(r io.ReaderAt, offsets []uint64) (map[uint64]string, error) {
 	return named, nil
 }
 
-// readable reports whether a section is in the file uncompressed.
-func readable(s *elf.Section) bool {
-	return s != nil && s.Type != elf.SHT_NOBITS && s.ReaderAt != nil
-}
-
 // function is the part of a symbol that is kept.
 type function struct {
 	size uint64
@@ -94,14 +72,14 @@ type function struct {
 // does not keep.
 func symbols(f *elf.File, kind elf.SectionType, want wanted) (map[uint64]string, error) {
 	table := f.SectionByType(kind)
-	if !readable(table) {
+	if !elffile.Readable(table) {
 		return nil, nil
 	}
 	size := 24 // Elf64_Sym
 	if f.Class == elf.ELFCLASS32 {
 		size = 16
 	}
-	if table.Size > maxTable || int(table.Link) >= len(f.Sections) || !readable(f.Sections[table.Link]) {
+	if table.Size > maxTable || int(table.Link) >= len(f.Sections) || !elffile.Readable(f.Sections[table.Link]) {
 		return nil, fmt.Errorf("a symbol table of %d bytes is not read", table.Size)
 	}
 	near := newNearest(want)

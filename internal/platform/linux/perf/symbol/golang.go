@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"sort"
+
+	"holdfast/internal/platform/linux/perf/elffile"
 )
 
 // Positions in the header of the function table that every Go program has, even a
@@ -31,7 +33,7 @@ type goTable struct {
 // findGoTable finds the table in its section, or in .data.rel.ro, where C linkers put
 // it in position-independent programs. It returns nil if there is none.
 func findGoTable(f *elf.File) *goTable {
-	if s := f.Section(".gopclntab"); readable(s) {
+	if s := f.Section(".gopclntab"); elffile.Readable(s) {
 		t := &goTable{ReaderAt: s, addr: s.Addr, size: s.Size, header: make([]byte, goHeader)}
 		if _, err := s.ReadAt(t.header, 0); err == nil && t.fits(f.ByteOrder) {
 			return t
@@ -39,7 +41,7 @@ func findGoTable(f *elf.File) *goTable {
 		return nil
 	}
 	s := f.Section(".data.rel.ro")
-	if !readable(s) || s.Size > maxTable || f.Section(".note.go.buildid") == nil {
+	if !elffile.Readable(s) || s.Size > maxTable || f.Section(".note.go.buildid") == nil {
 		return nil
 	}
 	const align, step = 16, 1 << 20
@@ -139,7 +141,7 @@ func goText(f *elf.File, table *goTable) uint64 {
 		return text
 	}
 	module := f.Section(".go.module")
-	if !readable(module) {
+	if !elffile.Readable(module) {
 		return 0
 	}
 	var b [8]byte
@@ -156,7 +158,7 @@ func goText(f *elf.File, table *goTable) uint64 {
 // position-independent program: the addend of its relocation (elf(5)), or 0.
 func relocated(f *elf.File, addr uint64) uint64 {
 	list := f.Section(".rela.dyn")
-	if !readable(list) || list.Type != elf.SHT_RELA || list.Size > maxTable {
+	if !elffile.Readable(list) || list.Type != elf.SHT_RELA || list.Size > maxTable {
 		return 0
 	}
 	const size = 24 // Elf64_Rela: where, kind and symbol, addend

@@ -3,6 +3,7 @@ package symbol
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -66,4 +67,22 @@ func parseMaps(b []byte) ([]Mapping, error) {
 		ms = append(ms, m)
 	}
 	return ms, nil
+}
+
+// Find returns the mapping of an address. The mappings are sorted by address, as those of
+// a process are.
+func Find(ms []Mapping, addr uint64) (Mapping, bool) {
+	i, found := slices.BinarySearchFunc(ms, addr, func(m Mapping, a uint64) int {
+		switch {
+		case m.Begin > a:
+			return 1
+		case m.End <= a:
+			return -1
+		}
+		return 0
+	})
+	if !found {
+		return Mapping{}, false
+	}
+	return ms[i], true
 }

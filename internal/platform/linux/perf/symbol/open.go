@@ -1,12 +1,16 @@
 package symbol
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/perf/elffile"
 )
 
 // ErrNotRegular means that a path is not a regular file. Opening a device or a pipe
@@ -22,6 +26,35 @@ func OpenMapped(procfs string, pid int, begin, end uint64) (*os.File, error) {
 		return nil, &os.PathError{Op: "open", Path: path, Err: err}
 	}
 	return reopen(fd, path)
+}
+
+// VDSO is the path of the mapping of the kernel's library in every process.
+const VDSO = "[vdso]"
+
+// File is an open program or library.
+type File interface {
+	io.ReaderAt
+	io.Closer
+}
+
+// OpenMapping opens the file of a mapping: OpenMapped, or OpenVDSO.
+func OpenMapping(procfs string, pid int, m Mapping) (File, error) {
+	if m.Path == VDSO {
+		return OpenVDSO()
+	}
+	return OpenMapped(procfs, pid, m.Begin, m.End)
+}
+
+// OpenVDSO opens the kernel's library.
+func OpenVDSO() (File, error) {
+	b, err := elffile.VDSO()
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		*bytes.Reader
+		io.Closer
+	}{bytes.NewReader(b), io.NopCloser(nil)}, nil
 }
 
 // OpenIn opens a file by its path in a process's root, which symbolic links cannot

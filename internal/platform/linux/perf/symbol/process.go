@@ -2,6 +2,7 @@ package symbol
 
 import (
 	"fmt"
+	"os"
 	"path"
 	"strings"
 )
@@ -16,21 +17,18 @@ func Process(nspid func(pid int) ([]int, error), procfs string, pid int, addrs [
 		return nil, err
 	}
 	named := make([]string, len(addrs))
-	in := make(map[int][]int) // indices of addresses by that of their mapping
+	in := make(map[Mapping][]int) // indices of addresses by their mapping
 	for i, a := range addrs {
-		for j, m := range ms {
-			if m.Begin <= a && a < m.End {
-				in[j] = append(in[j], i)
-				break
-			}
+		if m, ok := Find(ms, a); ok {
+			in[m] = append(in[m], i)
 		}
 	}
-	for j, of := range in {
-		names := namesIn(nspid, procfs, pid, ms[j], pick(addrs, of))
+	for m, of := range in {
+		names := namesIn(nspid, procfs, pid, m, pick(addrs, of))
 		for _, i := range of {
 			named[i] = names[addrs[i]]
-			if named[i] == "" && strings.HasPrefix(ms[j].Path, "/") {
-				named[i] = "[" + clean([]byte(path.Base(strings.TrimSuffix(ms[j].Path, " (deleted)")))) + "]"
+			if named[i] == "" && strings.HasPrefix(m.Path, "/") {
+				named[i] = "[" + clean([]byte(path.Base(strings.TrimSuffix(m.Path, " (deleted)")))) + "]"
 			}
 		}
 	}
@@ -48,10 +46,10 @@ func pick(addrs []uint64, of []int) []uint64 {
 // namesIn names addresses of one mapping, by its file or, without a file, by the
 // process's perf map.
 func namesIn(nspid func(int) ([]int, error), procfs string, pid int, m Mapping, addrs []uint64) map[uint64]string {
-	if !strings.HasPrefix(m.Path, "/") {
+	if m.Path != VDSO && !strings.HasPrefix(m.Path, "/") {
 		return JITNames(nspid, procfs, pid, addrs)
 	}
-	f, err := OpenMapped(procfs, pid, m.Begin, m.End)
+	f, err := OpenMapping(procfs, pid, m)
 	if err != nil {
 		return nil
 	}
@@ -60,7 +58,7 @@ func namesIn(nspid func(int) ([]int, error), procfs string, pid int, m Mapping, 
 	for i, a := range addrs {
 		offsets[i] = a - m.Begin + m.Offset
 	}
-	found, err := ELF(f, offsets)
+	found, err := ELF(f, Program{m.Path, func(name string) (*os.File, error) { return OpenIn(procfs, pid, name) }}, offsets)
 	if err != nil {
 		return nil // a file without names
 	}

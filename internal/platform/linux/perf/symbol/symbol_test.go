@@ -144,7 +144,7 @@ func TestPrograms(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer f.Close()
-			got, err := ELF(f, append(keys(want), 1<<40))
+			got, err := ELF(f, Program{}, append(keys(want), 1<<40))
 			if err != nil || !maps.Equal(got, want) {
 				t.Errorf("%v, want %v, %v", got, want, err)
 			}
@@ -175,7 +175,7 @@ func TestLibrary(t *testing.T) {
 	for at := uint64(0x30000); at < 0x130000; at += 0x400 {
 		every = append(every, at)
 	}
-	names, err := ELF(f, every)
+	names, err := ELF(f, Program{}, every)
 	if err != nil || len(names) < 50 {
 		t.Errorf("only %d functions of %d places, %v", len(names), len(every), err)
 	}
@@ -226,7 +226,7 @@ func TestMappings(t *testing.T) {
 		}
 		defer f.Close()
 		at := pc - m.Begin + m.Offset
-		names, err := ELF(f, []uint64{at})
+		names, err := ELF(f, Program{}, []uint64{at})
 		if want := runtime.FuncForPC(uintptr(pc)).Name(); err != nil || names[at] != want {
 			t.Errorf("this function is %q, want %q, %v", names[at], want, err)
 		}
@@ -335,7 +335,7 @@ func TestTinyELF(t *testing.T) {
 		"a_function": tinyELF(tinySymbols(), ".symtab", elf.SHT_SYMTAB),
 		"a.name":     tinyELF(tinyGo(), ".gopclntab", elf.SHT_PROGBITS),
 	} {
-		got, err := ELF(bytes.NewReader(file), []uint64{0xf, 0x10, 0x1f, 0x20})
+		got, err := ELF(bytes.NewReader(file), Program{}, []uint64{0xf, 0x10, 0x1f, 0x20})
 		if err != nil || !maps.Equal(got, map[uint64]string{0x10: want, 0x1f: want}) {
 			t.Errorf("%v, %v", got, err)
 		}
@@ -347,7 +347,7 @@ func FuzzELF(f *testing.F) {
 	f.Add(tinyELF(tinyGo(), ".gopclntab", elf.SHT_PROGBITS), uint64(0x10))
 	f.Add(tinyELF(append(make([]byte, 32), tinyGo()...), ".data.rel.ro", elf.SHT_PROGBITS), uint64(0x10))
 	f.Fuzz(func(t *testing.T, b []byte, at uint64) {
-		names, err := ELF(bytes.NewReader(b), []uint64{at, at + 1})
+		names, err := ELF(bytes.NewReader(b), Program{}, []uint64{at, at + 1})
 		if err == nil && len(names) > 2 {
 			t.Errorf("%d names of 2 places", len(names))
 		}

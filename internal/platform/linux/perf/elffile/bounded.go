@@ -1,10 +1,6 @@
-package symbol
+package elffile
 
-import (
-	"time"
-
-	"github.com/ianlancetaylor/demangle"
-)
+import "time"
 
 // Bounded runs find, which names addresses from files of programs, in a goroutine of its
 // own. It reports false if find does not return within the limit: a file may be on a file
@@ -31,10 +27,4 @@ func Bounded[T any](limit time.Duration, find func() T) (found T, inTime bool) {
 	case <-late.C:
 		return found, false
 	}
-}
-
-// Demangle returns the name of a C++ or Rust function as in its source, without
-// parameters and with at most 2^log2 bytes. It returns other names unchanged.
-func Demangle(name string, log2 int) string {
-	return demangle.Filter(name, demangle.NoParams, demangle.MaxLength(log2))
 }
