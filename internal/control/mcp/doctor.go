@@ -121,7 +121,7 @@ func (d *diagnosis) note(checked []doctor.Check, gaps []fact.Gap) {
 	}
 	some, _ := first(gaps, maxNotes)
 	for _, g := range some {
-		d.Gaps = append(d.Gaps, clip(fmt.Sprintf("%s: %s %s", g.Sees, g.Why, g.Hint), maxName))
+		d.Gaps = append(d.Gaps, clip(strings.TrimSuffix(fmt.Sprintf("%s: %s; %s", g.Sees, g.Why, g.Hint), "; "), maxName))
 	}
 }
 

@@ -52,7 +52,7 @@ func (s *Server) Handler(tokens *api.Tokens) http.Handler {
 			return
 		}
 		to := s.serverFor(access{write: s.o.AllowWrite && c.Admin, via: Program + ", " + c.Name})
-		to.AddReceivingMiddleware(until(r.Context()))
+		to.AddReceivingMiddleware(guard(r.Context()))
 		inner.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), serverKey{}, to)))
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {

@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"time"
 
@@ -23,9 +24,10 @@ func (s *Server) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	calls, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	to := s.serverFor(access{write: s.o.AllowWrite, via: Program})
-	to.AddReceivingMiddleware(until(calls))
+	to.AddReceivingMiddleware(guard(calls))
 	ended := make(chan error, 1)
-	input := &atEnd{in, giveUp}
+	// The SDK ends the calls at the end of in. An answer that is not read may block it.
+	input := &atEnd{in, func() { time.AfterFunc(endLimit, giveUp) }}
 	go func() {
 		ended <- to.Run(calls, &sdk.IOTransport{Reader: input, Writer: unclosed{out}, MaxLineLength: maxMessage})
 	}()
@@ -37,7 +39,6 @@ func (s *Server) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 		return err
 	case <-calls.Done():
 	}
-	// A caller that does not read its answers must not keep the process.
 	select {
 	case <-ended:
 	case <-time.After(endLimit):
@@ -45,13 +46,22 @@ func (s *Server) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// until ends the calls of a server with a context.
-func until(over context.Context) sdk.Middleware {
+// guard ends the calls of a server with a context, and keeps the process alive if one
+// of them panics.
+func guard(over context.Context) sdk.Middleware {
 	return func(next sdk.MethodHandler) sdk.MethodHandler {
-		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
+		return func(ctx context.Context, method string, r sdk.Request) (result sdk.Result, err error) {
 			ctx, cancel := context.WithCancel(ctx)
 			defer context.AfterFunc(over, cancel)()
 			defer cancel()
+			defer func() {
+				if why := recover(); why != nil {
+					result, err = nil, fmt.Errorf("%s failed: %v", clip(method, maxName), why)
+				}
+			}()
+			if c, ok := r.(*sdk.CallToolRequest); ok && string(c.Params.Arguments) == "null" {
+				c.Params.Arguments = nil // the SDK (v1.8.0) panics on null if an argument has a default
+			}
 			return next(ctx, method, r)
 		}
 	}
