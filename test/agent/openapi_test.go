@@ -19,6 +19,13 @@ const fuzzToken = "0123456789abcdef0123456789abcdef"
 const fuzzSettings = `
 [checks]
 not_a_server_error.expected-statuses = ["2xx", "4xx", 502, 503, 504]
+
+# Their limits depend on another value, on what there is, on the syntax of a name, or on a
+# header.
+[[operations]]
+include-operation-id = ["replaceSessions", "moveSession", "addSpinup", "saveBaseline", "addPrefetchImages", "removePrefetchImages",
+  "signalCommand", "execSession", "attachCommand", "spinupStats", "fleetSpinupStats", "spinupSketch"]
+checks.positive_data_acceptance.enabled = false
 `
 
 // left out: they end the agent, or take their caller's time.
@@ -51,7 +58,7 @@ func TestSchemathesis(t *testing.T) {
 		t.Fatal(err)
 	}
 	args := []string{"--config-file", settings, "run", "http://" + h.apiTCP + "/v1/openapi.json", "-H", "Authorization: Bearer " + fuzzToken,
-		"--max-examples", "15", "--max-time", "150", "--request-timeout", "60", "--workers", "1", "--seed", "1", "--continue-on-failure", "--phases", "coverage,fuzzing"}
+		"--max-examples", "15", "--max-time", "120", "--request-timeout", "60", "--workers", "1", "--seed", "1", "--continue-on-failure", "--phases", "coverage,fuzzing"}
 	for _, id := range notFuzzed {
 		args = append(args, "--exclude-operation-id", id)
 	}

@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -35,11 +36,26 @@ type route struct {
 // param is a query parameter.
 type param struct {
 	name, summary string
-	zero          any // of its type
+	zero          any // of its type; oneOf, span
+}
+
+// oneOf is the zero value of a parameter that has one of these values.
+type oneOf []string
+
+// span is the zero value of a whole number in a range.
+type span struct{ least, most int }
+
+// namesOf lists the values of a type of names.
+func namesOf[T ~string](all []T) oneOf {
+	var names oneOf
+	for _, one := range all {
+		names = append(names, string(one))
+	}
+	return names
 }
 
 // limitParam is the parameter that limitOf reads.
-var limitParam = param{"limit", "at most that many; 0 is all that are kept", 0}
+var limitParam = param{"limit", "at most that many; 0 is all that are kept", span{0, math.MaxInt32}}
 
 // Media types.
 const (
@@ -146,7 +162,7 @@ func keyOf(r *http.Request) (holdfast.SessionKey, error) {
 // describes its values.
 func valueOf[T any](q url.Values, name, want string, parse func(string) (T, error)) (v T, err error) {
 	text := q.Get(name)
-	if text == "" {
+	if !q.Has(name) {
 		return v, nil
 	}
 	if v, err = parse(text); err != nil {

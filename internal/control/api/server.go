@@ -216,6 +216,9 @@ func decode(w http.ResponseWriter, r *http.Request, v any) error {
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != mediaJSON {
 		return &Error{Code: CodeBadMedia, Message: "the body is not declared as JSON", Advice: "send Content-Type: " + mediaJSON}
 	}
+	if string(bytes.TrimSpace(b)) == "null" {
+		return badRequest("the body: null is not an object")
+	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {
