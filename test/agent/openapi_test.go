@@ -21,11 +21,16 @@ const fuzzSettings = `
 not_a_server_error.expected-statuses = ["2xx", "4xx", 502, 503, 504]
 
 # Their limits depend on another value, on what there is, on the syntax of a name, or on a
-# header.
+# header. A whole number with a fraction of 0 is none for encoding/json.
 [[operations]]
 include-operation-id = ["replaceSessions", "moveSession", "addSpinup", "saveBaseline", "addPrefetchImages", "removePrefetchImages",
-  "signalCommand", "execSession", "attachCommand", "spinupStats", "fleetSpinupStats", "spinupSketch"]
+  "signalCommand", "execSession", "startCommand", "attachCommand", "spinupStats", "fleetSpinupStats", "spinupSketch"]
 checks.positive_data_acceptance.enabled = false
+
+# null for an optional field is as if it were absent.
+[[operations]]
+include-operation-id = ["drainNode", "drainNodeByID", "startSession", "beginSpinup"]
+checks.negative_data_rejection.enabled = false
 `
 
 // left out: they end the agent, or take their caller's time.
