@@ -58,6 +58,7 @@ func TestRequestsFromTheDocument(t *testing.T) {
 		}
 		try(withBody(e, "null"), false, "null")
 		try(withBody(e, "[]"), false, "a list")
+		try(withBody(e, "\f"), false, "white space that is not JSON's")
 		try(withField(t, e, "no_such_field", 1), false, "an unknown field")
 		fields, _ := schema["properties"].(map[string]any)
 		for name, f := range fields {

@@ -210,13 +210,14 @@ func decode(w http.ResponseWriter, r *http.Request, v any) error {
 	if err != nil {
 		return err
 	}
-	if len(bytes.TrimSpace(b)) == 0 {
+	text := string(bytes.Trim(b, " \t\r\n")) // JSON's white space (RFC 8259, 2)
+	if text == "" {
 		return nil
 	}
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != mediaJSON {
 		return &Error{Code: CodeBadMedia, Message: "the body is not declared as JSON", Advice: "send Content-Type: " + mediaJSON}
 	}
-	if string(bytes.TrimSpace(b)) == "null" {
+	if text == "null" {
 		return badRequest("the body: null is not an object")
 	}
 	d := json.NewDecoder(bytes.NewReader(b))
