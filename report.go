@@ -22,6 +22,9 @@ func (m *Millis) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &ms); err != nil {
 		return fmt.Errorf("milliseconds: %w", err)
 	}
+	if math.Abs(ms) >= math.MaxInt64/1e6 {
+		return fmt.Errorf("milliseconds: %g is out of range", ms)
+	}
 	*m = Millis(ms * 1e6)
 	return nil
 }

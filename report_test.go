@@ -18,6 +18,11 @@ func TestMillisInJSON(t *testing.T) {
 	if json.Unmarshal([]byte(`"soon"`), &m) == nil {
 		t.Error("a word was taken for milliseconds")
 	}
+	for _, far := range []string{"4.6800352899844296e+16", "-9223372036854.775808", "1e300"} {
+		if json.Unmarshal([]byte(far), &m) == nil {
+			t.Errorf("%s became %v", far, time.Duration(m))
+		}
+	}
 }
 
 func TestMillisAsText(t *testing.T) {

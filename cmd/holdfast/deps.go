@@ -78,7 +78,8 @@ func thisHost(ctx context.Context) (cli.Host, error) {
 	if err != nil {
 		return cli.Host{}, err
 	}
-	return cli.Host{DataDir: c.DataDir, RunDir: c.RunDir, Spinup: c.Spinup, Node: c.Node, Role: c.Doctor.Role}, nil
+	return cli.Host{DataDir: c.DataDir, RunDir: c.RunDir, Spinup: c.Spinup, Node: c.Node, Role: c.Doctor.Role,
+		Tokens: api.TokenFiles{Admin: c.API.TokenFile, Read: c.API.ReadTokenFile}}, nil
 }
 
 func buildVersion() api.Version {

@@ -274,16 +274,12 @@ func (a *Agent) newSpinups(info engine.Info) *recorder.Host {
 	})
 }
 
-func (a *Agent) newExperiments() *experiment.Experiments {
-	return experiment.New(experiment.Config{Node: a.node, Specs: a.cfg.ExperimentSpecs()}, experiment.Deps{
-		Store: a.store, Lease: func() store.LeaseID { return a.lease.ID() }, Report: a.fleetSpinups().Report, Metrics: a.metrics, Log: a.log,
-	})
-}
-
 // startSessions takes the lease, adopts the sessions of an earlier agent, and starts the
 // parts that serve sessions.
 func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
-	a.experiments = a.newExperiments()
+	a.experiments = experiment.New(experiment.Config{Node: a.node, Specs: a.cfg.ExperimentSpecs()}, experiment.Deps{
+		Store: a.store, Lease: func() store.LeaseID { return a.lease.ID() }, Report: a.fleetSpinups().Report, Metrics: a.metrics, Log: a.log,
+	})
 	a.spinups.Arms = a.experiments.Arms
 	p.Start("records of spin-ups", a.spinups.Run)
 	p.Start("cures", func(ctx context.Context) error { return cure.Follow(ctx, a.cfg.DataDir, a.log) })

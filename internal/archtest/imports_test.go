@@ -89,6 +89,8 @@ var rules = []rule{
 	{"internal/control/api/client", []string{"", "internal/control/api", "internal/platform/frame", "internal/hosts/gc", "internal/hosts/spinup", "internal/hosts/spinup/experiment", "internal/hosts/spinup/underway", "internal/hosts/spinup/prefetch", "internal/hosts/doctor/..."}},
 	{"internal/control/api/apitest", []string{"", "internal/control/api", "internal/platform/frame", "internal/hosts/gc", "internal/hosts/spinup", "internal/hosts/spinup/experiment", "internal/hosts/spinup/underway", "internal/hosts/spinup/prefetch", "internal/hosts/doctor/..."}},
 	{"internal/control/dashboard", []string{"", "internal/control/api", "internal/hosts/gc", "internal/hosts/spinup", "internal/hosts/spinup/underway", "internal/hosts/doctor/..."}},
+	{"client", []string{"", "internal/platform/frame"}},
+	{"internal/control/mcp", []string{"", "internal/control/api", "internal/control/api/client", "internal/platform/frame", "internal/hosts/gc", "internal/hosts/spinup", "internal/hosts/doctor", "internal/hosts/doctor/fact"}},
 	{"internal/control/config", []string{"", "internal/platform/strictyaml", "internal/platform/engine", "internal/sessions/group", "internal/sessions/session", "internal/sessions/pool/network", "internal/sessions/pool/container", "internal/sessions/gateway", "internal/sessions/preempt", "internal/hosts/gc", "internal/hosts/spinup", "internal/hosts/spinup/experiment", "internal/hosts/spinup/prefetch", "internal/hosts/doctor/watch", "internal/hosts/doctor/rotation"}},
 	{"test/lab/...", []string{"", "internal/platform/engine/...", "internal/platform/linux/...", "test/lab/..."}},
 	{"bench/...", []string{"", "bench/...", "internal/...", "test/lab/...", "test/check"}},

@@ -20,6 +20,10 @@ import (
 // counts only if the listener knows that its client is a node.
 const CallerHeader = "X-Holdfast-Caller"
 
+// ViaHeader names the program that a caller uses, such as mcp. It is the caller's own
+// word, and only the audit log shows it.
+const ViaHeader = "X-Holdfast-Via"
+
 // Bounds of audit lines about unknown callers.
 const (
 	maxAuditText       = 256 // bytes of a text that the caller chose
@@ -85,6 +89,9 @@ func (u *audit) write(a *act, peer bool, err error) {
 	}
 	if by := a.r.Header.Get(CallerHeader); by != "" && peer {
 		line = append(line, "for", bounded(by))
+	}
+	if via := a.r.Header.Get(ViaHeader); via != "" {
+		line = append(line, "via", bounded(via))
 	}
 	if key := a.r.PathValue("key"); key != "" {
 		line = append(line, "session", bounded(key))

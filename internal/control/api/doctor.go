@@ -130,7 +130,7 @@ func doctorRoutes(d Doctor) []route {
 			access: forReader, stream: true, answer: watch.Event{}, media: mediaNDJSON, handle: h.events},
 		{method: "GET", path: "/v1/doctor/fleet", id: "doctorFleet", summary: "The facts that separate the fleet's slow nodes from its fast ones.",
 			access: forReader, limit: limitStats, answer: ranking.Ranking{}, handle: asking(h.ranking),
-			query: []param{{"by", "how nodes are split: by p50 or p99 of a container's create and start, or by slow, the share of slow spin-ups; p50 if absent", ""}}},
+			query: []param{{"by", "how nodes are split: by p50 or p99 of a container's create and start, or by slow, the share of slow spin-ups; p50 if absent", oneOf{string(ranking.ByP50), string(ranking.ByP99), string(ranking.BySlow)}}}},
 		{method: "GET", path: "/v1/doctor/baselines", id: "listBaselines", summary: "Baselines of healthy hosts, by name.",
 			access: forReader, limit: limitAsk, answer: Baselines{}, handle: asking(h.baselines)},
 		{method: "POST", path: "/v1/doctor/baselines", id: "saveBaseline", summary: "Keep a baseline for the whole fleet; replaces one of the same name.",

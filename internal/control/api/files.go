@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 
 	"holdfast"
 )
@@ -74,7 +75,7 @@ type MoveFileRequest struct {
 // mediaTar is the media type of archives.
 const mediaTar = "application/x-tar"
 
-var pathParam = param{"path", "the file's absolute path in the container", ""}
+var pathParam = param{"path", "the file's absolute path in the container", pattern(pathPattern)}
 
 type fileHandlers struct{ files FileService }
 
@@ -86,7 +87,7 @@ func fileRoutes(f FileService) []route {
 			access: forAdmin, at: atItsOwner, stream: true, paced: true, partial: true, media: mediaOctets, query: []param{pathParam}, handle: h.read},
 		{method: "PUT", path: files, id: "writeFile", summary: "Write a file; it appears when it is complete.",
 			access: forAdmin, at: atItsOwner, stream: true, paced: true, body: mediaOctets, answer: holdfast.File{}, query: []param{pathParam,
-				{"mode", "octal permissions; default those of the old file, or 0644", ""},
+				{"mode", "octal permissions; default those of the old file, or 0644", pattern(modePattern)},
 				{"uid", "the container's id of the owner; default that of the old file, or 0", 0},
 				{"gid", "likewise of the group", 0}}, handle: h.write},
 		{method: "DELETE", path: files, id: "removeFile", summary: "Remove a file or a directory.",
@@ -246,6 +247,9 @@ func (h fileHandlers) move(w http.ResponseWriter, r *http.Request) error {
 	return changing(func(r *http.Request, q MoveFileRequest) error {
 		note(r.Context(), "path", bounded(q.From))
 		note(r.Context(), "to", bounded(q.To))
+		if !strings.HasPrefix(q.To, "/") {
+			return badRequest("the path %q is not absolute", bounded(q.To))
+		}
 		return h.files.Move(r.Context(), key, q.From, q.To, q.Replace)
 	})(w, r)
 }

@@ -94,14 +94,14 @@ func answer(rt route, s *schemas) map[string]any {
 
 func parameters(rt route, s *schemas) []any {
 	var list []any
-	schemas := map[string]map[string]any{"key": keySchema(), "node": s.of(reflect.TypeFor[holdfast.NodeID]()), "id": {"type": "string"}}
-	for _, name := range []string{"key", "node", "id"} {
+	schemas := map[string]map[string]any{"key": keySchema(), "node": s.of(reflect.TypeFor[holdfast.NodeID]()), "id": {"type": "string"}, "name": {"type": "string"}}
+	for _, name := range []string{"key", "node", "id", "name"} {
 		if strings.Contains(rt.path, "{"+name+"}") {
 			list = append(list, map[string]any{"name": name, "in": "path", "required": true, "schema": schemas[name]})
 		}
 	}
 	for _, p := range rt.query {
-		list = append(list, map[string]any{"name": p.name, "in": "query", "description": p.summary, "schema": s.of(reflect.TypeOf(p.zero))})
+		list = append(list, map[string]any{"name": p.name, "in": "query", "description": p.summary, "schema": s.ofParam(p.zero)})
 	}
 	return list
 }

@@ -145,6 +145,9 @@ func rewrite(p *httputil.ProxyRequest, c Caller) {
 	}
 	p.Out.Header.Set(PassedHeader, "1")
 	p.Out.Header.Set(CallerHeader, bounded(c.Name))
+	if via := p.In.Header.Get(ViaHeader); via != "" {
+		p.Out.Header.Set(ViaHeader, bounded(via))
+	}
 }
 
 func unanswered(node holdfast.NodeID, err error) error {

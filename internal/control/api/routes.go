@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -39,11 +40,35 @@ type route struct {
 // param is a query parameter.
 type param struct {
 	name, summary string
-	zero          any // of its type
+	zero          any // of its type; oneOf, span, pattern
+}
+
+// oneOf is the zero value of a parameter that has one of these values.
+type oneOf []string
+
+// span is the zero value of a whole number in a range.
+type span struct{ least, most int }
+
+// pattern is the zero value of a parameter of this regular expression.
+type pattern string
+
+// Patterns of files.
+const (
+	pathPattern = "^/" // absolute
+	modePattern = "^[0-7]{0,4}$"
+)
+
+// namesOf lists the values of a type of names.
+func namesOf[T ~string](all []T) oneOf {
+	var names oneOf
+	for _, one := range all {
+		names = append(names, string(one))
+	}
+	return names
 }
 
 // limitParam is the parameter that limitOf reads.
-var limitParam = param{"limit", "at most that many; 0 is all that are kept", 0}
+var limitParam = param{"limit", "at most that many; 0 is all that are kept", span{0, math.MaxInt32}}
 
 // Media types.
 const (
@@ -150,7 +175,7 @@ func keyOf(r *http.Request) (holdfast.SessionKey, error) {
 // describes its values.
 func valueOf[T any](q url.Values, name, want string, parse func(string) (T, error)) (v T, err error) {
 	text := q.Get(name)
-	if text == "" {
+	if !q.Has(name) {
 		return v, nil
 	}
 	if v, err = parse(text); err != nil {

@@ -2,12 +2,15 @@ package api
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
 	"holdfast"
 	"holdfast/internal/hosts/gc"
+	"holdfast/internal/hosts/spinup"
 )
 
 // schemas turns Go types into JSON Schema (2020-12, as OpenAPI 3.1 uses it),
@@ -48,6 +51,42 @@ func (s *schemas) of(t reflect.Type) map[string]any {
 		return s.ref(t)
 	}
 	panic(fmt.Sprintf("api: no schema for %v", t))
+}
+
+// ofParam returns the schema of a query parameter by its zero value.
+func (s *schemas) ofParam(zero any) map[string]any {
+	switch z := zero.(type) {
+	case oneOf:
+		return map[string]any{"type": "string", "enum": append(slices.Clone(z), "")} // "" is as absent
+	case pattern:
+		return map[string]any{"type": "string", "pattern": string(z)}
+	case span:
+		return map[string]any{"type": "integer", "minimum": z.least, "maximum": z.most}
+	}
+	return s.of(reflect.TypeOf(zero))
+}
+
+// limits are what the handlers check beyond the types of fields, as far as a schema can
+// state it.
+func limits() map[string]map[string]any {
+	return map[string]map[string]any{
+		"ExecRequest.command":       {"minItems": 1, "prefixItems": []any{map[string]any{"type": "string", "minLength": 1}}},
+		"DrainRequest.budget_ms":    {"minimum": 0, "maximum": MaxDrainBudget.Milliseconds()},
+		"BeginSpinupRequest.for_ms": {"minimum": 0, "maximum": MaxUnderWay.Milliseconds()},
+		"BeginSpinupRequest.kind":   {"enum": []spinup.Kind{"", spinup.ForPull, spinup.ForRun}},
+		"MakeDirRequest.path":       {"pattern": pathPattern},
+		"MakeDirRequest.mode":       {"pattern": modePattern},
+		"MoveFileRequest.from":      {"pattern": pathPattern},
+		"MoveFileRequest.to":        {"pattern": pathPattern},
+		"BaselineName.name":         {"pattern": "^[a-z0-9_][a-z0-9._-]{0,63}$"},
+	}
+}
+
+// merged adds keywords to the schema of a field.
+func merged(schema any, more map[string]any) map[string]any {
+	all := maps.Clone(schema.(map[string]any)) // of returns nothing else
+	maps.Copy(all, more)
+	return all
 }
 
 // special returns the schema of types whose JSON differs from their kind, and of those
@@ -117,6 +156,9 @@ func (s *schemas) fields(t reflect.Type, properties map[string]any, required *[]
 			panic(fmt.Sprintf("api: field %v.%s has no JSON name", t, f.Name))
 		}
 		properties[name] = s.of(f.Type)
+		if more, ok := limits()[schemaName(t)+"."+name]; ok {
+			properties[name] = merged(properties[name], more)
+		}
 		if !strings.Contains(options, "omit") {
 			*required = append(*required, name)
 		}

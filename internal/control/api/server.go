@@ -136,6 +136,9 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, rt route) {
 	if err == nil {
 		err = errCut // if the handler panics
 		err = s.handle(w, r, rt, c)
+		if err != nil && !is[sent](err) && rt.body != "" {
+			linger(w, r)
+		}
 	}
 	if err != nil && !is[sent](err) {
 		refuse(w, r, err)
@@ -218,11 +221,15 @@ func decode(w http.ResponseWriter, r *http.Request, v any) error {
 	if err != nil {
 		return err
 	}
-	if len(bytes.TrimSpace(b)) == 0 {
+	text := string(bytes.Trim(b, " \t\r\n")) // JSON's white space (RFC 8259, 2)
+	if text == "" {
 		return nil
 	}
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != mediaJSON {
 		return &Error{Code: CodeBadMedia, Message: "the body is not declared as JSON", Advice: "send Content-Type: " + mediaJSON}
+	}
+	if text == "null" {
+		return badRequest("the body: null is not an object")
 	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
@@ -250,6 +257,13 @@ func writeJSON(w http.ResponseWriter, v any) error {
 func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	Unread(w, r)
 	writeError(w, err)
+}
+
+// linger reads the rest of a body for a short time. A caller that still writes when its
+// connection ends may lose the answer (RFC 9112, 9.6).
+func linger(w http.ResponseWriter, r *http.Request) {
+	deadline(http.NewResponseController(w).SetReadDeadline, bodyLimit/10)
+	_, _ = io.Copy(io.Discard, r.Body) // the caller may have ended
 }
 
 // Unread bounds the time for the rest of a body that the handler has not read:

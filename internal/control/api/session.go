@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -114,7 +115,7 @@ func sessionRoutes(s SessionService, g Groups) []route {
 			access: forAdmin, at: atItsOwner, limit: limitStart, request: Empty{}, answer: Session{}, handle: ofKey(h.resume)},
 		{method: "GET", path: "/v1/sessions/{key}/logs", id: "sessionLogs", summary: "The container's output. An error after the first byte is in the trailer " + ErrorTrailer + ".",
 			access: forAdmin, at: atItsOwner, stream: true, media: mediaText, query: []param{
-				{"tail", "last lines to begin with; below 0 is all", 0},
+				{"tail", "last lines to begin with; below 0 is all", span{math.MinInt32, math.MaxInt32}},
 				{"follow", "continue with new output", false},
 				{"timestamps", "begin each line with its time", false},
 			}, handle: h.logs},
@@ -232,7 +233,10 @@ func (h sessionHandlers) logs(w http.ResponseWriter, r *http.Request) error {
 func logOptions(r *http.Request) (o LogOptions, err error) {
 	q := r.URL.Query()
 	var err1, err2, err3 error
-	o.Tail, err1 = valueOf(q, "tail", "a whole number", strconv.Atoi)
+	o.Tail, err1 = valueOf(q, "tail", "a whole number", func(s string) (int, error) {
+		n, err := strconv.ParseInt(s, 10, 32)
+		return int(n), err
+	})
 	if !q.Has("tail") {
 		o.Tail = -1
 	}

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"holdfast"
@@ -100,10 +99,10 @@ type SpinupAdded struct {
 var filterQuery = []param{
 	{"since", "only those that began at that time or later", time.Time{}},
 	{"until", "only those that began before that time", time.Time{}},
-	{"kind", "only of this kind: session, pull, run or other", ""},
+	{"kind", "only of this kind", namesOf(spinup.Kinds())},
 	{"image", "only of this image; without a tag: of any tag", ""},
 	{"job", "only of this session or run", ""},
-	{"outcome", "only with this outcome: ok, failed or stopped", ""},
+	{"outcome", "only with this outcome", namesOf(spinup.Outcomes())},
 	{"slow", "only those with a slow phase", false},
 	{"experiment", "only those with an arm of this experiment", ""},
 }
@@ -114,7 +113,7 @@ type FleetSpinups func(ctx context.Context, q spinup.Question) (spinup.FleetRepo
 
 // statsQuery are the parameters of statistics.
 var statsQuery = append(slices.Clone(filterQuery),
-	param{"by", "what makes a group: " + strings.Join(groupings(), ", "), ""},
+	param{"by", "what makes a group", namesOf(spinup.Groupings())},
 	param{"against", "the group that the others are compared with; the largest if absent", ""},
 	param{"at", "compare two groups: spin-ups that began before that time, and the rest", time.Time{}})
 
@@ -129,7 +128,7 @@ func spinupRoutes(s Spinups, f FleetSpinups, u UnderWay) []route {
 	return []route{
 		{method: "GET", path: "/v1/spinups", id: "listSpinups", summary: "Spin-ups on this host, the newest first, without the layers of their pulls.",
 			access: forReader, limit: limitAsk, answer: SpinupList{},
-			query:  append(slices.Clone(filterQuery), param{"limit", "at most that many, up to 1000; 50 if absent", 0}),
+			query:  append(slices.Clone(filterQuery), param{"limit", "at most that many; 50 if absent", span{1, MaxSpinups}}),
 			handle: asking(h.list)},
 		{method: "GET", path: "/v1/spinups/{id}", id: "getSpinup", summary: "One spin-up, by its id or the beginning of it, with every layer.",
 			access: forReader, limit: limitAsk, answer: JudgedSpinup{}, handle: asking(h.get)},
@@ -150,20 +149,13 @@ func spinupRoutes(s Spinups, f FleetSpinups, u UnderWay) []route {
 	}
 }
 
-func groupings() (names []string) {
-	for _, by := range spinup.Groupings() {
-		names = append(names, string(by))
-	}
-	return names
-}
-
 func (h spinupHandlers) list(r *http.Request) (list SpinupList, err error) {
 	f, err := h.filter(r.URL.Query())
 	if err != nil {
 		return list, err
 	}
 	f.Limit = DefaultSpinups
-	if v := r.URL.Query().Get("limit"); v != "" {
+	if v := r.URL.Query().Get("limit"); r.URL.Query().Has("limit") {
 		if f.Limit, err = strconv.Atoi(v); err != nil || f.Limit < 1 || f.Limit > MaxSpinups {
 			return list, badQuery("limit", v, fmt.Sprintf("a whole number from 1 to %d", MaxSpinups))
 		}

@@ -135,7 +135,7 @@ func (a *app) root() *cobra.Command {
 		Example: "  holdfast session start alice\n  holdfast session ls\n  holdfast drain",
 	})
 	root.PersistentFlags().StringVar(&a.socket, "socket", "", "unix socket of the agent (default "+DefaultSocket+", or $"+SocketEnv+")")
-	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.pullCmd(), a.runCmd(), a.spinupCmd(), a.experimentCmd(), a.protectCmd(), a.gcCmd(), a.tokenCmd(), a.configCmd(), a.agentCmd(), a.doctorCmd(), a.clusterCmd(), a.benchCmd(), a.versionCmd())
+	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.pullCmd(), a.runCmd(), a.spinupCmd(), a.experimentCmd(), a.protectCmd(), a.gcCmd(), a.tokenCmd(), a.configCmd(), a.agentCmd(), a.doctorCmd(), a.clusterCmd(), a.mcpCmd(), a.benchCmd(), a.versionCmd())
 	return root
 }
 

@@ -83,6 +83,9 @@ func (l leakChecked) Run() int {
 // dataEnv names the data directory of an agent that does not run.
 const dataEnv = "HOLDFAST_TEST_DATA"
 
+// tokensEnv names the file with the tokens of an agent's configuration.
+const tokensEnv = "HOLDFAST_TEST_TOKENS"
+
 // forever keeps records with the fixed times of a test.
 var forever = spinup.Keep{Count: 1000, Age: 100 * 365 * 24 * time.Hour}
 
@@ -111,7 +114,7 @@ func testDeps() cli.Deps {
 			return err
 		},
 		Host: func(context.Context) (cli.Host, error) {
-			h := cli.Host{DataDir: os.Getenv(dataEnv), Spinup: spinup.Config{Slow: spinup.DefaultRules(), Keep: forever}}
+			h := cli.Host{DataDir: os.Getenv(dataEnv), Spinup: spinup.Config{Slow: spinup.DefaultRules(), Keep: forever}, Tokens: api.TokenFiles{Admin: os.Getenv(tokensEnv)}}
 			if h.DataDir != "" {
 				h.RunDir = h.DataDir + "-run"
 			}

@@ -21,6 +21,7 @@ type Host struct {
 	Spinup  spinup.Config
 	Node    string // the node's id
 	Role    string // the host's purpose, for the doctor's baselines
+	Tokens  api.TokenFiles
 }
 
 // Time limits of a Recorder. A finished command waits no longer for its record to be

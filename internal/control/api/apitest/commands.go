@@ -147,7 +147,7 @@ func (b *Backend) serve(c *detached, conn net.Conn, from int64) {
 			if err != nil {
 				return
 			}
-			if line = append(line, p...); kind == frame.Stdin && c.Command.Command[0] == "read" && strings.ContainsAny(string(line), "\r\n") {
+			if line = append(line, p...); kind == frame.Stdin && len(p) > 0 && c.Command.Command[0] == "read" && strings.ContainsAny(string(line), "\r\n") {
 				_ = f.Write(frame.Stdout, fmt.Appendf(nil, "got %q\r\n", line)) // likewise
 				b.mu.Lock()
 				if c.Running() {

@@ -49,6 +49,7 @@ type Options struct {
 	// node. It takes precedence over Socket and URL.
 	Dial func(context.Context) (net.Conn, error)
 	Name string // the address that Dial connects to, for errors
+	Via  string // the program that calls, for the agent's audit log; see api.ViaHeader
 }
 
 // Client calls one agent. Any goroutine may use it.
@@ -89,6 +90,14 @@ func New(o Options) (*Client, error) {
 func loopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// As returns a client that names another program in the agent's audit log. It uses the
+// connections of c.
+func (c *Client) As(via string) *Client {
+	other := *c
+	other.o.Via = via
+	return &other
 }
 
 // Close drops idle connections.
@@ -166,6 +175,11 @@ func (c *Client) Replacements(ctx context.Context, node holdfast.NodeID, limit i
 	}
 	a, err := get[api.Replacements](ctx, c, path+"?limit="+strconv.Itoa(limit))
 	return a.Replacements, err
+}
+
+// Protection returns the host's past and current holds of restarting servers.
+func (c *Client) Protection(ctx context.Context) (api.Protection, error) {
+	return get[api.Protection](ctx, c, "/v1/protect")
 }
 
 // Groups returns the groups of replicas, by name.
@@ -250,6 +264,9 @@ func (c *Client) request(ctx context.Context, method, path string, body any) (*h
 func (c *Client) authorize(r *http.Request) {
 	if c.o.Token != "" && c.o.URL != "" && c.o.Dial == nil {
 		r.Header.Set("Authorization", "Bearer "+c.o.Token)
+	}
+	if c.o.Via != "" {
+		r.Header.Set(api.ViaHeader, c.o.Via)
 	}
 }
 
