@@ -107,15 +107,6 @@ func (s *Spare) undo() error {
 // FD returns the descriptor of the parking socket. It changes with each Serve.
 func (s *Spare) FD() int { return s.group.parking }
 
-// Inode returns the inode of the parking socket.
-func (s *Spare) Inode() (uint32, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(s.group.parking, &st); err != nil {
-		return 0, err
-	}
-	return uint32(st.Ino), nil
-}
-
 // HadReuseport reports whether the server itself sets SO_REUSEPORT.
 func (s *Spare) HadReuseport() bool { return s.group.hadReuseport }
 
