@@ -49,7 +49,7 @@ func container(t *testing.T, ids bool) (*Files, string) {
 		}
 	}
 	cmd := exec.Command("/bin/sh", "-c", "/bin/mount -t tmpfs none /mem && echo ready && read x")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Cloneflags: unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Cloneflags: unix.CLONE_NEWNS}
 	if ids {
 		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: base, Size: 65536}}
