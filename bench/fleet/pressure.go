@@ -70,7 +70,7 @@ func limitFile(g cgroup.Group) (file, unlimited string) {
 // in memory have to be read from the disk again and again.
 func (x *experiment) squeeze(ctx context.Context, m *node) (err error) {
 	file, unlimited := limitFile(m.memory)
-	defer func() { err = errors.Join(err, kfile.Write(file, unlimited), m.awaitReady(ctx)) }()
+	defer func() { err = errors.Join(err, kfile.Write(file, unlimited), m.survive(ctx)) }()
 	for begin := now(); now()-begin < timing(x.o.TTL).TTL+longer; sleep(ctx, squeezeEvery) {
 		stat, err := m.memory.MemoryStat()
 		if err != nil {
@@ -87,4 +87,16 @@ func (x *experiment) squeeze(ctx context.Context, m *node) (err error) {
 		}
 	}
 	return nil
+}
+
+// survive waits until the machine's agent serves. If the kernel has killed it for its
+// memory, it is started again, as its service manager does.
+func (m *node) survive(ctx context.Context) error {
+	select {
+	case <-m.agent.Ended:
+		m.live.Store(false)
+		return m.boot(ctx)
+	default:
+		return m.awaitReady(ctx)
+	}
 }
