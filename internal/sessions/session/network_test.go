@@ -321,12 +321,13 @@ func (i *interrupter) Start(ctx context.Context, id string) error {
 }
 
 func (i *interrupter) Inspect(ctx context.Context, id string) (engine.Container, error) {
-	if time.Now().UnixNano() < i.until.Load() {
-		if i.starts.Load() {
-			<-ctx.Done()
+	if away := time.Until(time.Unix(0, i.until.Load())); away > 0 {
+		if !i.starts.Load() {
+			return engine.Container{}, fmt.Errorf("inspect: %w", holdfast.ErrEngine)
+		}
+		if !sleep(ctx, away) {
 			return engine.Container{}, ctx.Err()
 		}
-		return engine.Container{}, fmt.Errorf("inspect: %w", holdfast.ErrEngine)
 	}
 	c, err := i.Engine.Inspect(ctx, id)
 	switch {
