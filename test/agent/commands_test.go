@@ -260,11 +260,7 @@ func TestDetachedCommandsOutliveTheAgent(t *testing.T) {
 	h.must("agent", "stop", "--keep")
 	h.startLogged()
 	further()
-	for _, pid := range h.agents() {
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-	}
+	h.endAgents()
 	h.startLogged()
 	further()
 	c := h.command("alice", id)
