@@ -45,7 +45,7 @@ func TestMCP(t *testing.T) {
 		t.Errorf("%+v", session)
 	}
 	var o output
-	call("session_exec", map[string]any{"key": "alice", "command": []string{"sh", "-c", "seq 1 3000; echo end >&2; exit 3"}, "max_bytes": 9}, &o)
+	call("session_exec", map[string]any{"key": "alice", "command": []string{"sh", "-c", "seq 1 3000; echo end; exit 3"}, "max_bytes": 9}, &o)
 	if o.Output != "3000\nend\n" || o.ExitCode != 3 || o.Running || !strings.HasPrefix(o.Cut, "13888 bytes before") {
 		t.Errorf("%+v", o)
 	}
