@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -146,16 +147,18 @@ func firewall(t *testing.T) []string {
 	for _, table := range tables {
 		out = append(out, "table "+table.Name)
 	}
-	files, err := filepath.Glob("/proc/sys/net/ipv4/conf/*/forwarding")
+	// Devices of tests of other packages come and go.
+	const conf = "/proc/sys/net/ipv4/conf/"
+	ours, err := filepath.Glob(conf + "holdfast*")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range files {
-		text, err := os.ReadFile(f)
-		if err != nil {
+	for _, device := range append(ours, conf+"all", conf+"default") {
+		text, err := os.ReadFile(device + "/forwarding")
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Fatal(err)
 		}
-		out = append(out, f+" "+strings.TrimSpace(string(text)))
+		out = append(out, device+" "+strings.TrimSpace(string(text)))
 	}
 	slices.Sort(out)
 	return out
