@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"time"
 
@@ -37,6 +38,18 @@ type Containers struct {
 	Engine  Engine
 	Opener  *kill.Opener
 	Deadman Deadman // may be nil
+}
+
+// Create creates a container, and calls load if the engine no longer has its image.
+func (c Containers) Create(ctx context.Context, spec engine.Spec, load func(context.Context) error) (string, error) {
+	id, err := c.Engine.Create(ctx, spec)
+	if !errors.Is(err, engine.ErrNoImage) {
+		return id, err
+	}
+	if err := load(ctx); err != nil {
+		return "", fmt.Errorf("loading image %s: %w", spec.Image, err)
+	}
+	return c.Engine.Create(ctx, spec)
 }
 
 // Start announces a created container to the deadman, starts it and opens its init.

@@ -25,12 +25,12 @@ const program = "pause"
 const user = "65534:65534"
 
 // load loads the image into the engine.
-func load(ctx context.Context, e Engine) error {
+func (p *Pool) load(ctx context.Context) error {
 	archive, err := archive(runtime.GOARCH)
 	if err != nil {
 		return err
 	}
-	return e.Load(ctx, archive)
+	return p.deps.Engine.Load(ctx, archive)
 }
 
 // archive returns the image in the format of `docker save`. Its bytes are always the

@@ -3,7 +3,6 @@ package network
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -106,7 +105,7 @@ func (p *Pool) makeOne(ctx context.Context) (_ *network, err error) {
 		Name: "holdfast-network-" + pool.NewID(), Image: Image, Labels: map[string]string{Label: string(p.cfg.Node), StoreLabel: p.cfg.Store},
 		Restart: engine.RestartNo, NoNewPrivileges: true, NoCapabilities: true,
 	}
-	id, err := p.create(ctx, spec)
+	id, err := p.with.Create(ctx, spec, p.load)
 	if err != nil {
 		return nil, err // a container that was created nevertheless is found by its label
 	}
@@ -125,18 +124,6 @@ func (p *Pool) makeOne(ctx context.Context) (_ *network, err error) {
 	}
 	p.hold(holder)
 	return &network{holder: holder, hostname: c.ID[:min(hostnameLen, len(c.ID))]}, nil
-}
-
-// create creates the container, and loads its image if the engine no longer has it.
-func (p *Pool) create(ctx context.Context, spec engine.Spec) (string, error) {
-	id, err := p.deps.Engine.Create(ctx, spec)
-	if !errors.Is(err, engine.ErrNoImage) {
-		return id, err
-	}
-	if err := load(ctx, p.deps.Engine); err != nil {
-		return "", fmt.Errorf("loading the image of a network's holder: %w", err)
-	}
-	return p.deps.Engine.Create(ctx, spec)
 }
 
 // queueRemoval queues a container that may run for removal, before the dead holders: the

@@ -2,7 +2,6 @@ package switched
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -63,12 +62,12 @@ func (p *Pool) makeHolder(ctx context.Context) (_ *hold, id string, err error) {
 		return nil, "", err
 	}
 	defer l.Close()
-	id, err = p.create(ctx, engine.Spec{
+	id, err = p.with.Create(ctx, engine.Spec{
 		Name: name, Image: Image, Labels: map[string]string{Label: string(p.cfg.Node), StoreLabel: p.cfg.Store},
 		Network: "none", Restart: engine.RestartNo, NoNewPrivileges: true, Seccomp: seccomp, ReadOnlyRoot: true,
 		NoCapabilities: true, Capabilities: []string{"SYS_ADMIN"}, // setns(2)
 		Mounts: []engine.Mount{{Type: "bind", Source: dir, Target: holder.Dir, ReadOnly: true}},
-	})
+	}, p.load)
 	if err != nil {
 		return nil, "", err // a container that was created nevertheless is found by its label
 	}
@@ -116,16 +115,4 @@ func (p *Pool) writeProfile() (file string, err error) {
 		err = os.WriteFile(file, text, 0o600)
 	}
 	return file, err
-}
-
-// create creates the container, and loads its image if the engine no longer has it.
-func (p *Pool) create(ctx context.Context, spec engine.Spec) (string, error) {
-	id, err := p.deps.Engine.Create(ctx, spec)
-	if !errors.Is(err, engine.ErrNoImage) {
-		return id, err
-	}
-	if err := load(ctx, p.deps.Engine); err != nil {
-		return "", fmt.Errorf("loading the image of a network's holder: %w", err)
-	}
-	return p.deps.Engine.Create(ctx, spec)
 }

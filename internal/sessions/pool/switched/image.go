@@ -22,12 +22,12 @@ const Image = "holdfast-holder:1"
 const program = "holder"
 
 // load loads the image into the engine.
-func load(ctx context.Context, e Engine) error {
+func (p *Pool) load(ctx context.Context) error {
 	archive, err := archive(runtime.GOARCH)
 	if err != nil {
 		return err
 	}
-	return e.Load(ctx, archive)
+	return p.deps.Engine.Load(ctx, archive)
 }
 
 // archive returns the image in the format of `docker save`. Its bytes are always the

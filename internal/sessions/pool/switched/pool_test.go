@@ -116,7 +116,7 @@ func TestOneHolderManyNetworks(t *testing.T) {
 	seen := map[string]bool{}
 	for _, name := range []string{"alice", "bob", "carol"} {
 		j, c := r.boot(t, name)
-		if _, ok := r.Take("nobody"); ok {
+		if _, ok := r.Take("dave"); ok {
 			t.Error("a holder is used twice in parallel")
 		}
 		if err := r.Started(j.Addr, c.Pid); err != nil {

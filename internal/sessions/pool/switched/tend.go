@@ -273,7 +273,7 @@ func (p *Pool) removeOne(ctx context.Context) (left int, err error) {
 	p.mu.Unlock()
 	limited, cancel := context.WithTimeout(ctx, pool.EngineTimeout)
 	defer cancel()
-	err = p.deps.Engine.Remove(limited, id)
+	err = p.with.Remove(limited, id)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.removals = slices.DeleteFunc(p.removals, func(x string) bool { return x == id })
