@@ -46,6 +46,20 @@ type Notes interface {
 	DropNote(ctx context.Context, n Note) error
 }
 
+// FindNote returns the note with a name. holdfast.ErrNotFound.
+func FindNote(ctx context.Context, from Notes, name string) (Note, error) {
+	notes, err := from.ListNotes(ctx, name)
+	if err != nil {
+		return Note{}, err
+	}
+	for _, n := range notes {
+		if n.Name == name {
+			return n, nil
+		}
+	}
+	return Note{}, fmt.Errorf("note %s: %w", name, holdfast.ErrNotFound)
+}
+
 // goodName is the form of a note's name: words separated by slashes, of the
 // characters that node ids may have.
 var goodName = regexp.MustCompile(`^[!-.0-~]+(/[!-.0-~]+)*$`)

@@ -82,13 +82,11 @@ func (k *keeper) letGo(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveLimit)
 	defer cancel()
-	notes, err := k.deps.Store.ListNotes(ctx, keeperNotes+k.spec.Name)
-	for _, n := range notes {
-		if n.Name == keeperNotes+k.spec.Name && string(n.Value) == string(k.cfg.Node) {
-			err = k.deps.Store.DropNote(ctx, n)
-		}
+	n, err := store.FindNote(ctx, k.deps.Store, keeperNotes+k.spec.Name)
+	if err == nil && string(n.Value) == string(k.cfg.Node) {
+		err = k.deps.Store.DropNote(ctx, n)
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, holdfast.ErrNotFound) {
 		k.deps.Log.Debug("a keeper's note is not dropped", "group", k.spec.Name, "err", err)
 	}
 }

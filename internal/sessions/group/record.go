@@ -22,17 +22,15 @@ const swaps = 20
 
 // read returns a group's record and its note. holdfast.ErrNotFound.
 func (g *Groups) read(ctx context.Context, name string) (holdfast.Group, store.Note, error) {
-	notes, err := g.deps.Store.ListNotes(ctx, recordNotes+name)
+	n, err := store.FindNote(ctx, g.deps.Store, recordNotes+name)
+	if errors.Is(err, holdfast.ErrNotFound) {
+		err = fmt.Errorf("group %s: %w", name, holdfast.ErrNotFound)
+	}
 	if err != nil {
 		return holdfast.Group{}, store.Note{}, err
 	}
-	for _, n := range notes {
-		if n.Name == recordNotes+name {
-			one, err := decode(n)
-			return one, n, err
-		}
-	}
-	return holdfast.Group{}, store.Note{}, fmt.Errorf("group %s: %w", name, holdfast.ErrNotFound)
+	one, err := decode(n)
+	return one, n, err
 }
 
 func decode(n store.Note) (holdfast.Group, error) {

@@ -11,6 +11,7 @@ import (
 
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/proc"
+	"holdfast/internal/platform/tasks"
 )
 
 // Searchable reports whether a container of this id can be found by its control group
@@ -84,7 +85,7 @@ func (o *Opener) SeeDead(ctx context.Context, ids []string) map[string]error {
 				}
 			}
 		}
-		if len(left) == 0 || time.Now().After(end) || !pause(ctx, seeEvery) {
+		if len(left) == 0 || time.Now().After(end) || tasks.Sleep(ctx, seeEvery) != nil {
 			return left
 		}
 	}
@@ -107,19 +108,9 @@ func (o *Opener) settled(ctx context.Context, ids []string) (map[string][]cgroup
 		if !starting || time.Now().After(end) {
 			return o.Search(ids)
 		}
-		if !pause(ctx, seeEvery) {
-			return nil, fmt.Errorf("wait for the runtime of a container: %w", ctx.Err())
+		if err := tasks.Sleep(ctx, seeEvery); err != nil {
+			return nil, fmt.Errorf("wait for the runtime of a container: %w", err)
 		}
-	}
-}
-
-// pause returns false if ctx is done first.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

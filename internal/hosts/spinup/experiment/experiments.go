@@ -322,17 +322,10 @@ func (e *Experiments) Stop(ctx context.Context, name, why string) error {
 }
 
 // note returns the record of an experiment.
-func (e *Experiments) note(ctx context.Context, name string) (store.Note, record, error) {
-	notes, err := e.deps.Store.ListNotes(ctx, recordNotes+name)
-	if err != nil {
-		return store.Note{}, record{}, err
+func (e *Experiments) note(ctx context.Context, name string) (n store.Note, r record, err error) {
+	if n, err = store.FindNote(ctx, e.deps.Store, recordNotes+name); err != nil {
+		return n, r, err
 	}
-	for _, n := range notes {
-		if n.Name == recordNotes+name {
-			var r record
-			err := json.Unmarshal(n.Value, &r)
-			return n, r, err
-		}
-	}
-	return store.Note{}, record{}, fmt.Errorf("its record: %w", holdfast.ErrNotFound)
+	err = json.Unmarshal(n.Value, &r)
+	return n, r, err
 }
