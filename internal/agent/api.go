@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/hosts/spinup/fleetstats"
 	"holdfast/internal/sessions/drain"
+	"holdfast/internal/sessions/fleet"
 	"holdfast/internal/sessions/replace"
 )
 
@@ -53,21 +54,21 @@ func (a *Agent) fleetSpinups() fleetstats.Fleet {
 }
 
 // Ready implements api.AgentService.
-func (a *Agent) Ready(ctx context.Context) error {
+func (a *Agent) Ready(ctx context.Context) (int, error) {
 	if a.sessions.Draining() {
-		return fmt.Errorf("node %s: %w", a.node, holdfast.ErrDraining)
+		return 0, fmt.Errorf("node %s: %w", a.node, holdfast.ErrDraining)
 	}
 	if err := a.health.Answers(ctx, probeTimeout); err != nil {
-		return err
+		return 0, err
 	}
 	if err := a.works.Ready(); err != nil {
-		return err
+		return 0, err
 	}
-	_, err := a.store.Node(ctx, a.node)
+	n, err := a.store.Node(ctx, a.node)
 	if errors.Is(err, holdfast.ErrNotFound) {
-		return fmt.Errorf("node %s has no record: %w", a.node, holdfast.ErrStore)
+		return 0, fmt.Errorf("node %s has no record: %w", a.node, holdfast.ErrStore)
 	}
-	return err
+	return fleet.Weight(&n), err
 }
 
 // StopAgent implements api.AgentService.

@@ -10,8 +10,9 @@ import (
 
 // AgentService is the life of the agent's process.
 type AgentService interface {
-	// Ready returns nil when the agent can serve sessions.
-	Ready(ctx context.Context) error
+	// Ready returns no error when the agent can serve sessions, and its weight for load
+	// balancers, 1 to 100.
+	Ready(ctx context.Context) (weight int, err error)
 
 	// StopAgent makes the agent end, and returns at once. With keep the
 	// containers stay for the next agent.
@@ -84,7 +85,8 @@ func agentRoutes(a AgentService) []route {
 	h := agentHandlers{a}
 	return []route{
 		{method: "GET", path: "/readyz", id: "readyz", summary: "The agent can serve sessions.",
-			access: forAnyone, limit: limitAsk, answer: Health{}, handle: h.ready},
+			access: forAnyone, limit: limitAsk, answer: Health{}, handle: h.ready, query: []param{
+				{"weight", "without a value: over HTTP/1, the weight is also in the status line's reason phrase, as HAProxy's agent check reads it: `HTTP/1.1 200 73%`, or `HTTP/1.1 503 0%`", oneOf{}}}},
 		{method: "POST", path: "/v1/agent/stop", id: "stopAgent", summary: "Make the agent end; answers before it does.",
 			access: forAdmin, limit: limitAsk, request: StopAgentRequest{}, status: http.StatusNoContent, handle: changing(h.stop)},
 		{method: "POST", path: "/v1/agent/upgrade", id: "upgradeAgent", summary: "Replace this agent by the program on disk; answers when the new agent takes over. If the caller disconnects before, the upgrade is cancelled.",
@@ -95,13 +97,23 @@ func agentRoutes(a AgentService) []route {
 }
 
 func (h agentHandlers) ready(w http.ResponseWriter, r *http.Request) error {
-	if err := h.agent.Ready(r.Context()); err != nil {
+	weighted := r.URL.Query().Has("weight")
+	if v := r.URL.Query().Get("weight"); v != "" {
+		return badQuery("weight", v, "without a value")
+	}
+	weight, err := h.agent.Ready(r.Context())
+	if err != nil {
 		if e := ErrorOf(err); e.Code == CodeInternal {
-			return &Error{Code: CodeNotReady, Message: e.Message, Advice: e.Advice}
+			err = &Error{Code: CodeNotReady, Message: e.Message, Advice: e.Advice}
 		}
+	}
+	if weighted && r.ProtoMajor == 1 {
+		return answerWeighted(w, r, weight, err)
+	}
+	if err != nil {
 		return err
 	}
-	return writeJSON(w, Health{Status: "ok"})
+	return writeJSON(w, Health{Status: "ok", Weight: weight})
 }
 
 func (h agentHandlers) stop(r *http.Request, q StopAgentRequest) error {

@@ -39,6 +39,11 @@ func BuildVersion() Version {
 // Health is the answer of the probes when all is well.
 type Health struct {
 	Status string `json:"status"` // ok
+
+	// Weight is the share of new connections that this node should get from a load
+	// balancer, relative to other nodes': 1 to 100, less the busier its CPUs are. It
+	// is absent in /healthz.
+	Weight int `json:"weight,omitempty"`
 }
 
 // Empty is a request without fields.

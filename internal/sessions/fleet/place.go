@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"math"
 
 	"holdfast"
 )
@@ -110,6 +111,12 @@ func less(a, b *holdfast.Node) bool {
 func load(n *holdfast.Node) float64 {
 	return share(n.CPULoad) + share(n.Pressure) + float64(max(n.Boots, 0))/float64(max(n.Slots, 1))
 }
+
+// Weight is the share of new connections that a node's gateway should get from a load
+// balancer, from 25 to 100 for nodes whose boots do not queue, never below 1. It is
+// 100/(1+load). The slope is gentle because the figure is seconds old: a balancer that
+// empties the busiest node would overload the others in turn.
+func Weight(n *holdfast.Node) int { return max(int(math.Round(100/(1+load(n)))), 1) }
 
 // share limits a figure to its range. NaN counts as the worst value.
 func share(x float64) float64 {

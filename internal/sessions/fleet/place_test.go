@@ -44,6 +44,25 @@ func anyFleet(t *rapid.T) ([]holdfast.Node, Need) {
 	return nodes, need
 }
 
+func TestWeight(t *testing.T) {
+	for want, n := range map[int]holdfast.Node{
+		100: {Slots: 4},
+		50:  {CPULoad: 1, Slots: 4},
+		25:  {CPULoad: 1, Pressure: 1, Boots: 4, Slots: 4},
+		1:   {Boots: 4000, Slots: 4},
+	} {
+		if got := Weight(&n); got != want {
+			t.Errorf("%+v: %d, want %d", n, got, want)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		n := anyNode(t, 0)
+		if w := Weight(&n); w < 1 || w > 100 {
+			t.Fatalf("%+v: %d", n, w)
+		}
+	})
+}
+
 func TestPlaceTakesCandidatesOnly(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes, need := anyFleet(t)

@@ -389,4 +389,4 @@ func (b *Backend) StopAgent(keep bool) error {
 }
 
 // Ready implements api.AgentService.
-func (b *Backend) Ready(context.Context) error { return b.failure() }
+func (b *Backend) Ready(context.Context) (int, error) { return 73, b.failure() }
