@@ -23,6 +23,7 @@ import (
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/apitest"
 	"holdfast/internal/platform/frame"
+	"holdfast/test/lab/labtest"
 )
 
 // example is a request that an operation answers as its document says.
@@ -359,7 +360,12 @@ func TestCheckFindsMismatch(t *testing.T) {
 	if spec.check(e, reply{http.StatusNotFound, good.header, good.body}) == nil {
 		t.Error("an undocumented error went unnoticed")
 	}
-	for id, e := range calls {
+	// Each document is compiled anew. By default one operation in six is left out of it.
+	for i, id := range slices.Sorted(maps.Keys(calls)) {
+		if i%labtest.Count(6, 1) != 0 {
+			continue
+		}
+		e := calls[id]
 		less := newSpec(t, api.Document(id))
 		if err := less.check(e, ask(e)); err == nil {
 			t.Errorf("%s missing in the document went unnoticed", id)

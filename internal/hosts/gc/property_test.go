@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"holdfast/internal/platform/engine"
+	"holdfast/test/lab/labtest"
 )
 
 // interleavings is the number of runs of a property, fewer with -short.
@@ -99,7 +100,7 @@ func drawConfig(t *rapid.T) Config {
 // TestPlanNeverDeletesWhatIsInUse carries out a plan on the model after any history, one
 // deletion after the other.
 func TestPlanNeverDeletesWhatIsInUse(t *testing.T) {
-	interleavings(t, 10_000, func(t *rapid.T) {
+	interleavings(t, labtest.Count(2_500, 10_000), func(t *rapid.T) {
 		m := newModel(time.Unix(1_700_000_000, 0))
 		c := drawConfig(t)
 		for range rapid.IntRange(1, 3).Draw(t, "cycles") {
