@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 
@@ -58,6 +60,38 @@ func FindNote(ctx context.Context, from Notes, name string) (Note, error) {
 		}
 	}
 	return Note{}, fmt.Errorf("note %s: %w", name, holdfast.ErrNotFound)
+}
+
+// writersBefore is how often ChangeNote repeats a write that other writers come before.
+const writersBefore = 20
+
+// ChangeNote reads the JSON in a note, changes it by f and writes it, and repeats that if
+// another writer came before. It returns what it has written. If f returns an error, nothing
+// is written, and the error is f's. holdfast.ErrNotFound; holdfast.ErrBusy if others write all
+// the time. After an error of the store the note may be either.
+func ChangeNote[T any](ctx context.Context, in Notes, name string, f func(*T) error) (T, error) {
+	for range writersBefore {
+		var v T
+		n, err := FindNote(ctx, in, name)
+		if err != nil {
+			return v, err
+		}
+		if err := json.Unmarshal(n.Value, &v); err != nil {
+			return v, fmt.Errorf("note %s: %w", name, err)
+		}
+		if err := f(&v); err != nil {
+			return v, err
+		}
+		value, err := json.Marshal(v)
+		if err != nil {
+			return v, fmt.Errorf("note %s: %w", name, err)
+		}
+		if _, err = in.SwapNote(ctx, n, value); !errors.Is(err, ErrStale) {
+			return v, err
+		}
+	}
+	var none T
+	return none, fmt.Errorf("note %s changes all the time: %w", name, holdfast.ErrBusy)
 }
 
 // goodName is the form of a note's name: words separated by slashes, of the

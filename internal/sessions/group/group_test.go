@@ -114,7 +114,7 @@ func running(g *Groups) (stop func()) {
 // states returns the replicas and their states, by key.
 func states(t *testing.T, g *Groups, name string) string {
 	t.Helper()
-	one, _, err := g.read(t.Context(), name)
+	one, err := g.read(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func states(t *testing.T, g *Groups, name string) string {
 
 func replaced(t *testing.T, g *Groups, name string) *holdfast.GroupReplacement {
 	t.Helper()
-	one, _, err := g.read(t.Context(), name)
+	one, err := g.read(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestReplicasAreKept(t *testing.T) {
 			o, err := n.Get(t.Context(), key)
 			return o, err == nil
 		})
-		one, _, _ := g.read(t.Context(), "db")
+		one, _ := g.read(t.Context(), "db")
 		for range 6 {
 			if key, ok := r.choose(g.cfg.Specs[0], one); !ok || key == "db-1" {
 				t.Errorf("%q gets a request (%v), and db-1 is behind", key, ok)

@@ -115,7 +115,7 @@ func (k *keeper) keep(ctx context.Context) {
 
 // look compares the replicas with the record, and starts workers for what is to be done.
 func (k *keeper) look(ctx context.Context) error {
-	one, _, err := k.read(ctx, k.spec.Name)
+	one, err := k.read(ctx, k.spec.Name)
 	if errors.Is(err, holdfast.ErrNotFound) {
 		one = holdfast.Group{Name: k.spec.Name, Replicas: []holdfast.Replica{}}
 		err = k.create(ctx, one)

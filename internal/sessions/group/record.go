@@ -16,21 +16,21 @@ const (
 	keeperNotes = "groups-keeper/"
 )
 
-// swaps is how often a write is tried that other writers come before. Each group has one
-// keeper, and commands are rare.
-const swaps = 20
-
-// read returns a group's record and its note. holdfast.ErrNotFound.
-func (g *Groups) read(ctx context.Context, name string) (holdfast.Group, store.Note, error) {
+// read returns a group's record. holdfast.ErrNotFound.
+func (g *Groups) read(ctx context.Context, name string) (holdfast.Group, error) {
 	n, err := store.FindNote(ctx, g.deps.Store, recordNotes+name)
-	if errors.Is(err, holdfast.ErrNotFound) {
-		err = fmt.Errorf("group %s: %w", name, holdfast.ErrNotFound)
-	}
 	if err != nil {
-		return holdfast.Group{}, store.Note{}, err
+		return holdfast.Group{}, named(name, err)
 	}
-	one, err := decode(n)
-	return one, n, err
+	return decode(n)
+}
+
+// named says which group was not found, instead of which note.
+func named(group string, err error) error {
+	if errors.Is(err, holdfast.ErrNotFound) {
+		return fmt.Errorf("group %s: %w", group, holdfast.ErrNotFound)
+	}
+	return err
 }
 
 func decode(n store.Note) (holdfast.Group, error) {
@@ -54,30 +54,14 @@ func (g *Groups) create(ctx context.Context, one holdfast.Group) error {
 	return err
 }
 
-// change reads a record, changes it and writes it, and repeats that if another writer came
-// before. If f returns an error, nothing is written. After an error of the store the record
-// may be either.
+// change changes a record by f, as store.ChangeNote does.
 func (g *Groups) change(ctx context.Context, name string, f func(*holdfast.Group) error) error {
-	for n := 0; ; n++ {
-		one, note, err := g.read(ctx, name)
-		if err != nil {
-			return err
-		}
-		if err := f(&one); err != nil {
-			return err
-		}
-		value, err := json.Marshal(one)
-		if err != nil {
-			return err
-		}
-		if _, err = g.deps.Store.SwapNote(ctx, note, value); err == nil {
-			g.learn(one)
-			return nil
-		}
-		if !errors.Is(err, store.ErrStale) || n == swaps {
-			return fmt.Errorf("group %s: %w", name, err)
-		}
+	one, err := store.ChangeNote(ctx, g.deps.Store, recordNotes+name, f)
+	if err != nil {
+		return named(name, err)
 	}
+	g.learn(one)
+	return nil
 }
 
 // Groups returns the records of all groups of the store, by name.

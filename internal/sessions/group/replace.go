@@ -62,7 +62,7 @@ var errElsewhere = errors.New("another node continues the replacement")
 // next call continues.
 func (k *keeper) replace(ctx context.Context) error {
 	for {
-		one, _, err := k.read(ctx, k.spec.Name)
+		one, err := k.read(ctx, k.spec.Name)
 		if err != nil {
 			return err
 		}

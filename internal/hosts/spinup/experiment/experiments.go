@@ -298,34 +298,14 @@ func (e *Experiments) Stop(ctx context.Context, name, why string) error {
 	if err := e.begin(ctx); err != nil {
 		return fmt.Errorf("stopping experiment %s: %w", name, err)
 	}
-	for range 20 { // writers that come first: another node, another command
-		n, r, err := e.note(ctx, name)
-		if err != nil {
-			return fmt.Errorf("stopping experiment %s: %w", name, err)
+	_, err := store.ChangeNote(ctx, e.deps.Store, recordNotes+name, func(r *record) error {
+		if r.Stopped.IsZero() {
+			r.Stopped, r.Why = time.Now().UTC(), why[:min(len(why), maxWhy)]
 		}
-		if !r.Stopped.IsZero() {
-			return e.read(ctx)
-		}
-		r.Stopped, r.Why = time.Now().UTC(), why[:min(len(why), maxWhy)]
-		value, err := json.Marshal(r)
-		if err != nil {
-			return err
-		}
-		if _, err = e.deps.Store.SwapNote(ctx, n, value); err == nil {
-			return e.read(ctx)
-		}
-		if !errors.Is(err, store.ErrStale) {
-			return fmt.Errorf("stopping experiment %s: %w", name, err)
-		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("stopping experiment %s: %w", name, err)
 	}
-	return fmt.Errorf("stopping experiment %s: its record changes all the time: %w", name, holdfast.ErrBusy)
-}
-
-// note returns the record of an experiment.
-func (e *Experiments) note(ctx context.Context, name string) (n store.Note, r record, err error) {
-	if n, err = store.FindNote(ctx, e.deps.Store, recordNotes+name); err != nil {
-		return n, r, err
-	}
-	err = json.Unmarshal(n.Value, &r)
-	return n, r, err
+	return e.read(ctx)
 }
