@@ -158,13 +158,14 @@ func (b *attempt) open(ctx context.Context) (engine.Container, error) {
 func (b *attempt) exit(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, exitTimeout)
 	defer cancel()
-	away, silent := false, true // an engine that starts accepts connections before it answers
+	// An engine that ends or starts has connections that it does not answer.
+	away, silent := false, true
 	for {
 		c, err := b.m.deps.Engine.Inspect(ctx, b.container)
 		if err == nil && !c.Running() {
 			return b.whyEnded(ctx, c, " before it was ready")
 		}
-		away, silent = away || errors.Is(err, holdfast.ErrEngine), silent && err != nil
+		away, silent = away || errors.Is(err, holdfast.ErrEngine), err != nil
 		if !sleep(ctx, firstPause) {
 			break
 		}

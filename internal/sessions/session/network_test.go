@@ -308,6 +308,8 @@ type interrupter struct {
 	away    atomic.Bool // the container ends, and the engine is away
 	starts  atomic.Bool // the container ends, and the engine accepts connections, and does not answer yet
 	signals atomic.Bool // the engine ends the container, and still answers
+	ends    atomic.Bool // the container ends, and the engine answers once that it runs, and then no more
+	stale   atomic.Pointer[engine.Container]
 	until   atomic.Int64
 	done    atomic.Int32 // interruptions
 }
@@ -322,8 +324,11 @@ func (i *interrupter) Start(ctx context.Context, id string) error {
 
 func (i *interrupter) Inspect(ctx context.Context, id string) (engine.Container, error) {
 	if away := time.Until(time.Unix(0, i.until.Load())); away > 0 {
-		if !i.starts.Load() {
+		if !i.starts.Load() && !i.ends.Load() {
 			return engine.Container{}, fmt.Errorf("inspect: %w", holdfast.ErrEngine)
+		}
+		if c := i.stale.Swap(nil); c != nil {
+			return *c, nil
 		}
 		if !sleep(ctx, away) {
 			return engine.Container{}, ctx.Err()
@@ -335,8 +340,11 @@ func (i *interrupter) Inspect(ctx context.Context, id string) (engine.Container,
 	case i.signals.CompareAndSwap(true, false):
 		i.done.Add(1)
 		err = i.Engine.Kill(ctx, id)
-	case i.away.CompareAndSwap(true, false), i.starts.Load() && i.until.Load() == 0:
+	case i.away.CompareAndSwap(true, false), (i.starts.Load() || i.ends.Load()) && i.until.Load() == 0:
 		i.done.Add(1)
+		if i.ends.Load() {
+			i.stale.Store(&c)
+		}
 		i.until.Store(time.Now().Add(exitTimeout + time.Second).UnixNano())
 		err = i.Engine.Kill(ctx, id)
 	}
@@ -347,7 +355,7 @@ func (i *interrupter) Inspect(ctx context.Context, id string) (engine.Container,
 func TestEngineInterruptsABoot(t *testing.T) {
 	e := &interrupter{Engine: openEngine(t)}
 	n := newNode(t, setup{engine: e})
-	for key, how := range map[holdfast.SessionKey]*atomic.Bool{"start": &e.start, "away": &e.away, "starts": &e.starts, "signals": &e.signals} {
+	for key, how := range map[holdfast.SessionKey]*atomic.Bool{"start": &e.start, "away": &e.away, "starts": &e.starts, "signals": &e.signals, "ends": &e.ends} {
 		e.until.Store(0)
 		how.Store(true)
 		if err := answers(n.serve(t, key)); err != nil || e.done.Swap(0) != 1 {
@@ -355,7 +363,7 @@ func TestEngineInterruptsABoot(t *testing.T) {
 		}
 		how.Store(false)
 	}
-	if got := n.containers(t); len(got) != 4 {
+	if got := n.containers(t); len(got) != 5 {
 		t.Errorf("%d containers", len(got))
 	}
 }
