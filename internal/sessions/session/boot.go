@@ -274,7 +274,7 @@ func (b *attempt) ready(ctx context.Context) error {
 	}
 	addr, err := address(c, b.e.template)
 	if err != nil {
-		return err
+		return b.unreachable(ctx, err)
 	}
 	return b.serve(ctx, c.ID, addr, started)
 }

@@ -176,6 +176,22 @@ func (b *attempt) exit(ctx context.Context) error {
 	return errDied
 }
 
+// unreachable returns why a container has no address: err, or, if the container ends, the
+// reason for that. Docker takes the networks of its containers away when it ends.
+func (b *attempt) unreachable(ctx context.Context, err error) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*exitTimeout)
+	defer cancel()
+	for begun := time.Now(); time.Since(begun) < exitTimeout; {
+		if !b.target.Alive() {
+			return b.exit(ctx)
+		}
+		if !sleep(ctx, firstPause) {
+			break
+		}
+	}
+	return err
+}
+
 // whyEnded is exited, and engine.ErrInterrupted for a container that the engine has stopped, as
 // Docker does before it ends.
 func (b *attempt) whyEnded(ctx context.Context, c engine.Container, when string) error {

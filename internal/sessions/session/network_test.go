@@ -310,6 +310,7 @@ type interrupter struct {
 	signals atomic.Bool // the engine ends the container, and still answers
 	ends    atomic.Bool // the container ends, and the engine answers once that it runs, and then no more
 	stale   atomic.Pointer[engine.Container]
+	takes   atomic.Bool // the engine takes the container's network away, and then ends the container
 	until   atomic.Int64
 	done    atomic.Int32 // interruptions
 }
@@ -340,6 +341,10 @@ func (i *interrupter) Inspect(ctx context.Context, id string) (engine.Container,
 	case i.signals.CompareAndSwap(true, false):
 		i.done.Add(1)
 		err = i.Engine.Kill(ctx, id)
+	case i.takes.CompareAndSwap(true, false):
+		i.done.Add(1)
+		c.Addresses = nil
+		time.AfterFunc(exitTimeout/10, func() { _ = i.Engine.Kill(context.WithoutCancel(ctx), id) })
 	case i.away.CompareAndSwap(true, false), (i.starts.Load() || i.ends.Load()) && i.until.Load() == 0:
 		i.done.Add(1)
 		if i.ends.Load() {
@@ -355,7 +360,7 @@ func (i *interrupter) Inspect(ctx context.Context, id string) (engine.Container,
 func TestEngineInterruptsABoot(t *testing.T) {
 	e := &interrupter{Engine: openEngine(t)}
 	n := newNode(t, setup{engine: e})
-	for key, how := range map[holdfast.SessionKey]*atomic.Bool{"start": &e.start, "away": &e.away, "starts": &e.starts, "signals": &e.signals, "ends": &e.ends} {
+	for key, how := range map[holdfast.SessionKey]*atomic.Bool{"start": &e.start, "away": &e.away, "starts": &e.starts, "signals": &e.signals, "ends": &e.ends, "takes": &e.takes} {
 		e.until.Store(0)
 		how.Store(true)
 		if err := answers(n.serve(t, key)); err != nil || e.done.Swap(0) != 1 {
@@ -363,7 +368,7 @@ func TestEngineInterruptsABoot(t *testing.T) {
 		}
 		how.Store(false)
 	}
-	if got := n.containers(t); len(got) != 5 {
+	if got := n.containers(t); len(got) != 6 {
 		t.Errorf("%d containers", len(got))
 	}
 }
