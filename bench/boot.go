@@ -409,12 +409,14 @@ func (x *bootBench) turn(ctx context.Context, a *bootAgent, i int) (time.Duratio
 // removals is the number of containers that are removed concurrently.
 const removals = 4
 
-// removeAll removes the containers of sessions.
+// removeAll removes the containers of sessions. One whose boot has failed has none.
 func (x *bootBench) removeAll(ctx context.Context, a *bootAgent, list []api.Session) error {
 	all, ctx := errgroup.WithContext(ctx)
 	all.SetLimit(removals)
 	for _, s := range list {
-		all.Go(func() error { return a.engine.Remove(ctx, s.ContainerID) })
+		if s.ContainerID != "" {
+			all.Go(func() error { return a.engine.Remove(ctx, s.ContainerID) })
+		}
 	}
 	return all.Wait()
 }

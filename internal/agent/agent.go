@@ -308,7 +308,8 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	a.health = &health{engine: a.engine, works: a.works, log: a.log}
 	a.metrics.MustRegister(upkeepMetric(a.engine))
 	p.Start("health", a.health.Run)
-	a.networks, a.own, a.warmPool = a.newNetworks(dead), a.newOwnNetworks(), a.newWarmPool(dead)
+	a.networks, a.own = a.newNetworks(dead), a.newOwnNetworks()
+	a.warmPool = a.newWarmPool(dead)
 	a.mover, a.pulls = a.newMover(), a.newPuller()
 	p.Start("runtimes", a.works.Run)
 	deps := session.Deps{

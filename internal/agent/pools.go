@@ -61,7 +61,7 @@ func (a *Agent) newWarmPool(dead session.Deadman) *container.Pool {
 	for i, t := range a.templates() {
 		if most := a.cfg.Templates[i].Warm; most > 0 {
 			kinds = append(kinds, container.Template{
-				Name: t.Name, Image: t.Image, Most: most, Await: t.Await,
+				Name: t.Name, Image: t.Image, Most: most, Joins: t.Pooled, Await: t.Await,
 				Spec: func(name, dir, label string) engine.Spec {
 					return t.WarmSpec(a.node, name, dir, container.Dir, label)
 				},
@@ -69,7 +69,7 @@ func (a *Agent) newWarmPool(dead session.Deadman) *container.Pool {
 		}
 	}
 	return container.New(container.Config{Templates: kinds, Dir: filepath.Join(a.cfg.RunDir, "warm")}, container.Deps{
-		Engine: a.engine, Opener: a.opener, Killer: a.killer, Deadman: dead,
+		Engine: a.engine, Opener: a.opener, Killer: a.killer, Deadman: dead, Networks: a.own,
 		Fetch:    func(ctx context.Context, template string) error { return a.sessions.Fetch(ctx, template) },
 		Wanted:   func() bool { return !a.sessions.Draining() },
 		Busy:     func() bool { return a.sessions.Booting() > 0 },

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -14,8 +15,8 @@ import (
 	"holdfast/internal/control/config"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/sessions/kill"
+	"holdfast/internal/sessions/pool"
 	"holdfast/internal/sessions/pool/switched"
-	"holdfast/internal/sessions/session"
 )
 
 // Node is the part of an agent that the networks need.
@@ -30,7 +31,7 @@ type Node struct {
 	Log          *slog.Logger
 }
 
-// Networks implements session.OwnNetworks. Without a bridge there are none.
+// Networks implements pool.Networks. Without a bridge there are none.
 type Networks struct {
 	pool *switched.Pool // nil: none
 }
@@ -48,6 +49,9 @@ func New(n Node) Networks {
 	c := switched.Config{Node: n.ID, Store: n.Store, Dir: filepath.Join(n.Config.DataDir, "networks")}
 	if n.Config.Engine.OwnBridge() && n.Config.Joins() {
 		c.Holders, c.Ready = n.Config.Sessions.Boots, n.Config.Sessions.Networks
+		if slices.ContainsFunc(n.Config.Templates, func(t config.Template) bool { return t.Warm > 0 }) {
+			c.Holders++ // the pool of warm containers makes one at a time
+		}
 	}
 	return Networks{switched.New(c, switched.Deps{
 		Engine: e, Opener: n.Opener, Net: e.OwnNet(), Wanted: n.Wanted, Busy: n.Busy,
@@ -81,26 +85,25 @@ func (n Networks) Counts() (ready, kept int) {
 	return c.Ready, c.Target
 }
 
-// Take implements session.OwnNetworks.
-func (n Networks) Take(hostname string) (session.OwnNetwork, bool) {
+// Take implements pool.Networks.
+func (n Networks) Take(hostname string) (pool.Joined, bool) {
 	if n.pool == nil {
-		return session.OwnNetwork{}, false
+		return pool.Joined{}, false
 	}
-	j, ok := n.pool.Take(hostname)
-	return session.OwnNetwork(j), ok
+	return n.pool.Take(hostname)
 }
 
-// Started implements session.OwnNetworks. It follows a Take.
+// Started implements pool.Networks. It follows a Take.
 func (n Networks) Started(addr netip.Addr, pid int) error { return n.pool.Started(addr, pid) }
 
-// Adopt implements session.OwnNetworks.
+// Adopt implements pool.Networks.
 func (n Networks) Adopt(addr netip.Addr) {
 	if n.pool != nil {
 		n.pool.Adopt(addr)
 	}
 }
 
-// Drop implements session.OwnNetworks.
+// Drop implements pool.Networks.
 func (n Networks) Drop(addr netip.Addr) {
 	if n.pool != nil {
 		n.pool.Drop(addr)

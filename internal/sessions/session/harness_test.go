@@ -19,6 +19,7 @@ import (
 	"holdfast/internal/platform/store"
 	"holdfast/internal/sessions/hook"
 	"holdfast/internal/sessions/kill"
+	"holdfast/internal/sessions/pool"
 	"holdfast/test/lab/labtest"
 	"holdfast/test/memstore"
 	"holdfast/test/poll"
@@ -61,7 +62,7 @@ type setup struct {
 	watch  func(Watcher) Watcher // wraps the watcher; nil: no wrapper
 	heard  Spinups               // nil: none
 	nets   Networks              // nil: none
-	own    OwnNetworks           // nil: none
+	own    pool.Networks         // nil: none
 	warm   WarmPool              // nil: none
 	mover  Mover                 // nil: memory is lost
 	assign func(holdfast.SessionKey, string) string

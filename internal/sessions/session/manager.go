@@ -18,6 +18,7 @@ import (
 	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/hook"
 	"holdfast/internal/sessions/kill"
+	"holdfast/internal/sessions/pool"
 )
 
 // Config is the configuration of a Manager.
@@ -70,7 +71,7 @@ type Deps struct {
 	// Networks are ready networks for templates that are Pooled. It may be nil.
 	Networks Networks
 	// OwnNetworks come first, for the same templates. It may be nil.
-	OwnNetworks OwnNetworks
+	OwnNetworks pool.Networks
 	// Warm are warm containers, for templates that have a warm pool. It may be nil.
 	Warm  WarmPool
 	Mover Mover // nil: memory is lost with its container

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"holdfast"
@@ -29,86 +28,46 @@ type Networks interface {
 	Drop(id string)
 }
 
-// OwnNetworks are networks that the agent makes itself. A container joins one by way of a
-// holder, at its start: the holder is then in the network's namespace. Any goroutine may
-// call the methods.
-type OwnNetworks interface {
-	// Take gives a network to a session permanently, and reserves its holder until Started
-	// or Drop. The files in the mounts have the host name. It returns false if there is
-	// none. It does not wait.
-	Take(hostname string) (OwnNetwork, bool)
-	// Started checks that a process of the started container is in the network, and frees
-	// the holder. After an error the container must not be used.
-	Started(addr netip.Addr, pid int) error
-	// Adopt is Take for the network of an adopted session.
-	Adopt(addr netip.Addr)
-	// Drop removes a network when the session's container is dead, or will not be created,
-	// and nothing starts it any more. It does not wait.
-	Drop(addr netip.Addr)
-}
-
-// OwnNetwork is one of OwnNetworks.
-type OwnNetwork struct {
-	Addr   netip.Addr
-	Holder *kill.Target   // the container to join
-	Mounts []engine.Mount // of files in /etc that depend on the network
-}
-
 // joins is the prefix of the network mode of a container that joins another
 // container's network.
 const joins = "container:"
 
-// takeNetwork makes the session's own container join a ready network, if the template
-// allows it and one is ready. Otherwise the engine creates a network, which takes
-// longer.
-func (b *attempt) takeNetwork(spec *engine.Spec) {
-	if !b.e.template.Pooled || b.takeOwn(spec) || b.m.deps.Networks == nil {
-		return
+// takeNetwork returns the spec of a container that joins a network of the agent's, or a
+// ready one, if the template allows it and there is one. Otherwise the engine creates a
+// network, which takes longer. A network is for one container.
+func (b *attempt) takeNetwork(spec engine.Spec) engine.Spec {
+	if !b.e.template.Pooled {
+		return spec
+	}
+	if b.m.deps.OwnNetworks != nil {
+		if n, ok := b.m.deps.OwnNetworks.Take(spec.Hostname); ok {
+			b.m.mu.Lock()
+			b.e.holder, b.e.network = n.Holder, n.Addr
+			b.m.mu.Unlock()
+			return n.Join(spec, spec.Hostname)
+		}
+	}
+	if b.m.deps.Networks == nil || spec.Labels[LabelStep] != "" {
+		return spec
 	}
 	holder, ok := b.m.deps.Networks.Take(spec.Hostname)
 	if !ok {
-		return
+		return spec
 	}
 	b.m.mu.Lock()
 	b.e.holder = holder
 	b.m.mu.Unlock()
-	join(spec, holder.ID)
-}
-
-// join makes a container join the network of another one.
-func join(spec *engine.Spec, holder string) {
-	// The engine gives the container the holder's host name. Programs that read the
-	// variable have the right one from the start. setHostname does the rest.
 	spec.Env = append([]string{"HOSTNAME=" + spec.Hostname}, spec.Env...)
-	spec.Network, spec.Hostname = joins+holder, ""
-}
-
-// takeOwn makes the session's own container join a network that the agent makes, and
-// reports whether there is one.
-func (b *attempt) takeOwn(spec *engine.Spec) bool {
-	if b.m.deps.OwnNetworks == nil {
-		return false
-	}
-	n, ok := b.m.deps.OwnNetworks.Take(spec.Hostname)
-	if !ok {
-		return false
-	}
-	b.m.mu.Lock()
-	b.e.holder, b.e.network = n.Holder, n.Addr
-	b.m.mu.Unlock()
-	for _, mount := range n.Mounts {
-		if !slices.ContainsFunc(spec.Mounts, func(m engine.Mount) bool { return m.Target == mount.Target }) {
-			spec.Mounts = append(spec.Mounts, mount)
-		}
-	}
-	spec.Labels[engine.LabelAddress] = n.Addr.String()
-	join(spec, n.Holder.ID)
-	return true
+	spec.Network, spec.Hostname = joins+holder.ID, ""
+	return spec
 }
 
 // joined sees the started container in its network, if the network is one of the agent's,
-// and frees the holder.
+// and frees the holder. It sets the host name of a container that has joined a network.
 func (b *attempt) joined() error {
+	if b.e.holder != nil {
+		b.setHostname()
+	}
 	if !b.e.network.IsValid() {
 		return nil
 	}

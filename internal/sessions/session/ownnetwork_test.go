@@ -3,10 +3,13 @@ package session
 import (
 	"context"
 	"errors"
+	"iter"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,11 +28,6 @@ type ownNets struct {
 	*switched.Pool
 	net  *vethnet.Net
 	stop func()
-}
-
-func (o ownNets) Take(hostname string) (OwnNetwork, bool) {
-	j, ok := o.Pool.Take(hostname)
-	return OwnNetwork(j), ok
 }
 
 // newOwnNets creates a pool in dir. fill starts it.
@@ -194,6 +192,150 @@ func TestLateStartKeepsItsHolder(t *testing.T) {
 	poll.Until(t, "the holder is free", func() bool { return own.Counts().Free == 1 })
 	if c, err := late.Inspect(t.Context(), id); !errors.Is(err, holdfast.ErrNotFound) {
 		t.Errorf("another session may have the holder, but there is %s, %s, %v", c.Name, c.State, err)
+	}
+	own.none(t)
+}
+
+// Each init step has a network of its own, which ends with it. A step that fails ends its
+// network, too.
+func TestStepsInOwnNetworks(t *testing.T) {
+	own := newOwnNets(t, t.TempDir(), 1)
+	own.fill(t)
+	dir := t.TempDir()
+	tmpl := pooled()
+	tmpl.Mounts = []engine.Mount{{Type: "bind", Source: dir, Target: "/data"}}
+	address := shell("address", "ip -4 -o addr show eth0 > /data/address; cat /etc/hostname > /data/hostname")
+	tmpl.Steps = []Step{address, shell("short", "true")}
+	broken := tmpl
+	broken.Name, broken.Steps = "broken", []Step{shell("broken", "false")}
+	n := newNode(t, setup{own: own, cfg: Config{Templates: []Template{tmpl, broken}, Boots: 1}})
+	r := n.serve(t, "alice")
+	for file, want := range map[string]string{"address": " 10.98.0.", "hostname": "alice"} {
+		text, err := os.ReadFile(filepath.Join(dir, file))
+		if err != nil || !strings.Contains(string(text), want) || strings.Contains(string(text), strings.TrimSuffix(r.Address, ":8080")+"/") {
+			t.Errorf("the step's %s is %s, %v; the session is at %s", file, text, err, r.Address)
+		}
+	}
+	if c := own.Counts(); c.Used != 1 || c.Free != 1 {
+		t.Errorf("with one session: %+v", c)
+	}
+	if _, _, err := n.Acquire(t.Context(), "bob", "broken"); err == nil {
+		t.Error("the step fails, and the session boots")
+	}
+	poll.Until(t, "the failed step's network ends", func() bool { c := own.Counts(); return c.Used == 1 && c.Free == 1 })
+	if _, err := n.Stop(t.Context(), "alice"); err != nil {
+		t.Fatal(err)
+	}
+	own.none(t)
+}
+
+// away is an engine that lacks an image, and calls pulling before each pull.
+type away struct {
+	engine.Engine
+	pulling func()
+}
+
+func (a away) Pull(ctx context.Context, ref string, o engine.PullOptions) iter.Seq2[engine.PullEvent, error] {
+	a.pulling()
+	return a.Engine.Pull(ctx, ref, o)
+}
+
+// A boot that waits for its image has no network and no holder meanwhile.
+func TestPullHasNoHolder(t *testing.T) {
+	own := newOwnNets(t, t.TempDir(), 1)
+	own.fill(t)
+	var during switched.Counts
+	tmpl := pooled()
+	tmpl.Image = "127.0.0.1:1/none:1"
+	n := newNode(t, setup{own: own, engine: away{openEngine(t), func() { during = own.Counts() }}, cfg: Config{Templates: []Template{tmpl}}})
+	if _, _, err := n.Acquire(t.Context(), "alice", ""); err == nil {
+		t.Error("the session boots without its image")
+	}
+	if during.Free != 1 || during.Used != 0 {
+		t.Errorf("during the pull: %+v", during)
+	}
+	own.none(t)
+}
+
+// Warm containers are in networks of Holdfast's, which are those of the sessions that claim
+// them. The next agent takes over the network of a claimed one, and ends the others.
+func TestWarmContainersInOwnNetworks(t *testing.T) {
+	dir := t.TempDir()
+	tmpl := warmTemplate(t, "alice", "bob", "carol")
+	tmpl.Pooled = true
+	own := newOwnNets(t, dir, 1)
+	own.fill(t)
+	warm := newWarmsIn(t, openEngine(t), own, t.Name(), tmpl, 2)
+	n := newNode(t, setup{own: own, warm: warm, cfg: Config{Templates: []Template{tmpl}, Boots: 1}})
+	warm.fill(t)
+	r := n.serve(t, "alice")
+	n.isItself(t, r)
+	if !n.isWarm(t, r) || !strings.HasPrefix(r.Address, "10.98.0.") {
+		t.Errorf("alice is at %s; she has a warm container: %v", r.Address, n.isWarm(t, r))
+	}
+	warm.full(t)
+	n.isItself(t, n.serve(t, "bob"))
+	if _, err := n.Stop(t.Context(), "bob"); err != nil {
+		t.Fatal(err)
+	}
+	warm.full(t)
+	if c := own.Counts(); c.Used != 3 || c.Free != 1 { // two wait
+		t.Errorf("with one session: %+v", c)
+	}
+	n.end()
+	warm.stop()
+	own.stop() // as if the agent were killed
+	next := newOwnNets(t, dir, 1)
+	m := newNode(t, setup{store: n.store, own: next, cfg: Config{Templates: []Template{tmpl}, Boots: 1}})
+	next.fill(t)
+	if again := m.serve(t, "alice"); again.ContainerID != r.ContainerID || reaches(again) != nil {
+		t.Errorf("alice is at %+v (%v), was at %+v", again, reaches(again), r)
+	}
+	if c := next.Counts(); c.Used != 1 {
+		t.Errorf("the next agent: %+v", c)
+	}
+	if _, err := m.Stop(t.Context(), "alice"); err != nil {
+		t.Fatal(err)
+	}
+	next.none(t)
+}
+
+// stubborn is an engine that starts a container late, and once refuses to remove it.
+type stubborn struct {
+	lateStart
+	refused atomic.Bool
+}
+
+func (s *stubborn) Remove(ctx context.Context, id string) error {
+	if s.refused.CompareAndSwap(false, true) {
+		return errLate
+	}
+	return s.Engine.Remove(ctx, id)
+}
+
+// A warm container whose start fails keeps its holder until it is removed.
+func TestWarmContainerThatFailsKeepsItsHolder(t *testing.T) {
+	tmpl := warmTemplate(t)
+	tmpl.Pooled = true
+	own := newOwnNets(t, t.TempDir(), 1)
+	own.fill(t)
+	e := &stubborn{lateStart: lateStart{Engine: openEngine(t), ids: make(chan string, 1)}}
+	defer e.all.Wait()
+	warm := newWarmsIn(t, e, own, t.Name(), tmpl, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	all.Go(func() { _ = warm.Run(ctx) })
+	defer all.Wait()
+	defer cancel()
+	id := <-e.ids
+	poll.Until(t, "a removal was refused", e.refused.Load)
+	if own.Counts().Free != 0 {
+		t.Error("the holder is free while its container exists")
+	}
+	warm.busy.Store(true) // no second one
+	poll.Until(t, "the holder is free", func() bool { return own.Counts().Free == 1 })
+	if c, err := e.Inspect(t.Context(), id); !errors.Is(err, holdfast.ErrNotFound) {
+		t.Errorf("a session may have the holder, but there is %s, %s, %v", c.Name, c.State, err)
 	}
 	own.none(t)
 }

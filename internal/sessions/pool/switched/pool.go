@@ -23,7 +23,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
-	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/netns"
 	"holdfast/internal/platform/linux/vethnet"
 	"holdfast/internal/platform/tasks"
@@ -109,13 +108,6 @@ type dropped struct {
 	at    time.Time
 }
 
-// Joined is a network that a container joins at its start, from Take.
-type Joined struct {
-	Addr   netip.Addr
-	Holder *kill.Target   // the container to join; it belongs to the pool
-	Mounts []engine.Mount // of files in /etc
-}
-
 // New returns an empty pool.
 func New(cfg Config, deps Deps) *Pool {
 	if deps.Wanted == nil {
@@ -130,7 +122,7 @@ func New(cfg Config, deps Deps) *Pool {
 // Take gives a network to a session permanently. The holder is in it, and stays there
 // until Started or Drop. It returns false if no holder is free or no network can be made.
 // It waits for the kernel only.
-func (p *Pool) Take(hostname string) (Joined, bool) {
+func (p *Pool) Take(hostname string) (pool.Joined, bool) {
 	j, err := p.take(hostname)
 	if err != nil && !errors.Is(err, errNone) {
 		p.failing.Do(func() {
@@ -146,23 +138,23 @@ func (p *Pool) Take(hostname string) (Joined, bool) {
 // errNone means that no holder is free.
 var errNone = errors.New("no holder of networks is free")
 
-func (p *Pool) take(hostname string) (Joined, error) {
+func (p *Pool) take(hostname string) (pool.Joined, error) {
 	defer p.wake.Set()
 	ns, err := p.namespace()
 	if err != nil {
-		return Joined{}, err
+		return pool.Joined{}, err
 	}
 	for {
 		h := p.freeHolder()
 		if h == nil {
 			p.giveBack(ns)
-			return Joined{}, errNone
+			return pool.Joined{}, errNone
 		}
 		mounts, err := p.writeFiles(h, ns.Addr, hostname)
 		if err != nil {
 			p.giveBack(ns)
 			p.release(h)
-			return Joined{}, err
+			return pool.Joined{}, err
 		}
 		if err := h.conn.Enter(ns.File); err != nil {
 			p.log.Warn("a holder does not take a network (another one is used)", "container", h.target.Name, "err", err)
@@ -170,9 +162,9 @@ func (p *Pool) take(hostname string) (Joined, error) {
 			continue
 		}
 		if !p.use(ns, h) {
-			return Joined{}, errNone
+			return pool.Joined{}, errNone
 		}
-		return Joined{Addr: ns.Addr, Holder: h.target, Mounts: mounts}, nil
+		return pool.Joined{Addr: ns.Addr, Holder: h.target, Mounts: mounts}, nil
 	}
 }
 

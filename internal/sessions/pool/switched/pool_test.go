@@ -20,6 +20,7 @@ import (
 	"holdfast/internal/platform/engine/docker"
 	"holdfast/internal/platform/linux/vethnet"
 	"holdfast/internal/sessions/kill"
+	"holdfast/internal/sessions/pool"
 	"holdfast/test/lab/labtest"
 	"holdfast/test/poll"
 )
@@ -72,7 +73,7 @@ func start(t *testing.T, dir string, c Config) *rig {
 }
 
 // boot creates a container in a network of the pool and starts it.
-func (r *rig) boot(t *testing.T, name string) (Joined, engine.Container) {
+func (r *rig) boot(t *testing.T, name string) (pool.Joined, engine.Container) {
 	t.Helper()
 	j, ok := r.Take(name)
 	if !ok {
