@@ -64,7 +64,6 @@ var rules = []rule{
 	{"internal/hosts/gc", []string{"", "internal/platform/engine"}},
 	{"internal/sessions/pool", []string{"internal/platform/engine", "internal/sessions/kill"}},
 	{"internal/sessions/pool/network", []string{"", "internal/platform/engine", "internal/sessions/kill", "internal/sessions/pool", "internal/platform/linux/..."}},
-	{"internal/sessions/pool/switched", []string{"", "internal/platform/engine", "internal/sessions/kill", "internal/sessions/pool", "internal/platform/linux/..."}},
 	{"internal/sessions/pool/container", []string{"", "internal/platform/engine", "internal/sessions/kill", "internal/sessions/pool", "internal/platform/linux/..."}},
 	{"internal/sessions/runtimes", []string{"", "internal/platform/engine", "internal/sessions/session"}},
 	{"internal/platform/runsc", []string{"", "internal/platform/linux/deathsig", "internal/platform/linux/proc"}},

@@ -52,6 +52,9 @@ func OpenSuitable(ctx context.Context, c config.Config) (Engine, engine.Info, er
 	if err != nil {
 		return nil, info, errors.Join(err, e.Close())
 	}
+	if d, ok := e.(*Docker); ok && info.Remapped {
+		d.lacking = errRemapped
+	}
 	return e, info, nil
 }
 
@@ -90,7 +93,7 @@ func TryEngine(ctx context.Context, c config.Config) (tried Tried, err error) {
 	if !ok {
 		return tried, fmt.Errorf("%s: %w", info.Name, engine.ErrUnsupported)
 	}
-	tried.Info, tried.Lacking = info, Lacking(e, info)
+	tried.Info, tried.Lacking = info, Lacking(e)
 	for _, t := range runtimes.Trials(c.SessionTemplates()) {
 		if err := tester.Try(ctx, t); err != nil {
 			return tried, err

@@ -33,6 +33,10 @@ func dockerSubnets() []netip.Prefix {
 	return list
 }
 
+// bridgeLocks is the directory of the locks of bridges. All agents of a host use the same one:
+// one that ends removes no bridge to which another one connects a session.
+const bridgeLocks = "/run/holdfast/bridges"
+
 // tendEvery is how often the bridge's NAT is repaired.
 const tendEvery = 10 * time.Second
 
@@ -84,7 +88,7 @@ func besideDocker(e *docker.Engine, bridge string, c config.Config) (*Docker, er
 		return nil, err
 	}
 	d.cfg = vethnet.Config{
-		Bridge: bridge, Subnet: subnet, Dir: filepath.Join(c.RunDir, "bridge"),
+		Bridge: bridge, Subnet: subnet, Dir: filepath.Join(bridgeLocks, bridge),
 		Table: "holdfast-net-" + bridge, NAT: c.Engine.Masquerade,
 	}
 	if d.net, err = vethnet.New(d.cfg); err != nil {
@@ -97,17 +101,14 @@ func besideDocker(e *docker.Engine, bridge string, c config.Config) (*Docker, er
 // processes may not enter a network namespace of the host's (setns(2)).
 var errRemapped = errors.New("the engine remaps user ids (userns-remap)")
 
-// Lacking returns why sessions cannot be on the bridge, so that they get networks of the
-// engine's; nil if nothing is known against it.
-func Lacking(e Engine, info engine.Info) error {
-	d, ok := e.(*Docker)
-	switch {
-	case !ok:
-		return nil
-	case info.Remapped:
-		return errRemapped
+// Lacking returns why sessions cannot be on a bridge of Holdfast's beside an engine of
+// OpenSuitable, so that they get networks of the engine's; nil if nothing is known against
+// it.
+func Lacking(e Engine) error {
+	if d, ok := e.(*Docker); ok {
+		return d.lacking
 	}
-	return d.lacking
+	return nil
 }
 
 // OwnNet returns the bridge of sessions.

@@ -17,6 +17,9 @@ type Networks interface {
 	// files in the mounts have the host name. It returns false if there is none. It waits
 	// for the kernel only.
 	Take(hostname string) (Joined, bool)
+	// Settled reports whether a Take that returned false now would return false for longer
+	// than the pool needs to fill.
+	Settled() bool
 	// Started checks that a process of the started container is in the network, and frees
 	// the holder. After an error the container must not be used.
 	Started(addr netip.Addr, pid int) error

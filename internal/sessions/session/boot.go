@@ -35,8 +35,8 @@ func (m *Manager) boot(ctx, life context.Context, e *entry) {
 	switch cause := context.Cause(ctx); {
 	case err != nil && cause != nil:
 		err = fmt.Errorf("session %s: %w", e.key, cause)
-	case err != nil && e.networkLost():
-		err = fmt.Errorf("%w: its ready network was lost: %w", engine.ErrInterrupted, err)
+	case err != nil && e.holderLost():
+		err = fmt.Errorf("%w: the holder of its network was lost: %w", engine.ErrInterrupted, err)
 	}
 	m.deps.Metrics.booted(b.timings, time.Since(started), err)
 	b.endSpinup(ctx, err)

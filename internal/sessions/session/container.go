@@ -24,10 +24,12 @@ func (b *attempt) create(ctx context.Context, spec engine.Spec) error {
 	b.beginSpinup(spec)
 	var took time.Duration
 	try := func() error {
-		b.spec = b.takeNetwork(spec)
 		begun := time.Now()
 		defer func() { took = time.Since(begun) }()
-		return b.phase(phase, func() error { return b.createOnce(ctx, b.spec) })
+		return b.phase(phase, func() error {
+			b.spec = b.takeNetwork(ctx, spec)
+			return b.createOnce(ctx, b.spec)
+		})
 	}
 	err := try()
 	if !errors.Is(err, engine.ErrNoImage) {

@@ -65,7 +65,7 @@ func (p *Pool) tend(ctx context.Context) bool {
 	if !p.idleNode.Now() {
 		return false
 	}
-	if k := p.lacking(); k != nil {
+	if k := p.lacking(); k != nil && (!k.Joins || p.deps.Networks == nil || p.deps.Networks.Settled()) {
 		return p.make(ctx, k)
 	}
 	return false
