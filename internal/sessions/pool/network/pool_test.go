@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
+	"holdfast"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/engine/docker"
 	"holdfast/internal/platform/linux/vethnet"
@@ -287,4 +288,54 @@ func TestNoHolders(t *testing.T) {
 	if err := r.Started(netip.MustParseAddr("10.99.0.9"), 1); err == nil {
 		t.Error("an unknown network is started")
 	}
+}
+
+// The holders of another store, which is another agent's, are left alone. A pool without
+// holders of its own removes those of its node.
+func TestHoldersOfAnotherStoreStay(t *testing.T) {
+	r := start(t, t.TempDir(), Config{})
+	make := func(store string) string {
+		id, err := r.engine.Create(t.Context(), engine.Spec{Image: labtest.Busybox, Network: "none", Labels: map[string]string{Label: "n", StoreLabel: store}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = r.engine.Remove(context.Background(), id) })
+		return id
+	}
+	r.stop()
+	r.cfg.Store = "mine"
+	mine, theirs := make("mine"), make("theirs")
+	r.sweep(t.Context())
+	if err := r.End(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.engine.Inspect(t.Context(), mine); !errors.Is(err, holdfast.ErrNotFound) {
+		t.Errorf("its own holder of an earlier agent: %v", err)
+	}
+	if _, err := r.engine.Inspect(t.Context(), theirs); err != nil {
+		t.Errorf("the holder of another store: %v", err)
+	}
+}
+
+// A pool that can make no network says why, until it can.
+func TestProblem(t *testing.T) {
+	r := start(t, t.TempDir(), Config{Holders: 1})
+	if err := r.Problem(); err != nil || !r.Settled() {
+		t.Errorf("a pool that works: %v", err)
+	}
+	working := r.deps.Net
+	broken, err := vethnet.New(vethnet.Config{Bridge: "lo", Subnet: netip.MustParsePrefix("10.97.0.0/24"), Dir: filepath.Join(t.TempDir(), "bridge")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.deps.Net = broken
+	if j, ok := r.Take("x"); ok || r.Problem() == nil {
+		t.Errorf("%+v, %v", j, r.Problem())
+	}
+	r.deps.Net = working
+	j, ok := r.Take("x")
+	if err := r.Problem(); !ok || err != nil {
+		t.Errorf("a pool that works again: %v, %v", ok, err)
+	}
+	r.Drop(j.Addr)
 }
