@@ -143,17 +143,18 @@ func Boot(ctx context.Context, o BootOptions) (Result, error) {
 
 // bootBench is one run of the experiment.
 type bootBench struct {
-	o      BootOptions
-	dir    string
-	lab    *lab.Engine
-	engine engine.Engine
-	other  *lab.Containerd // nil if no mode uses containerd
-	agents []*bootAgent    // one for each mode
-	image  lab.Image
-	client *http.Client
-	failed atomic.Int64
-	phases [][]holdfast.Phases // phases of each agent's boots
-	took   [][]float64         // ms; the engine's boots first, then the agents'
+	o       BootOptions
+	dir     string
+	lab     *lab.Engine
+	engine  engine.Engine
+	other   *lab.Containerd // nil if no mode uses containerd
+	agents  []*bootAgent    // one for each mode
+	image   lab.Image
+	client  *http.Client
+	failed  atomic.Int64
+	subnets int                 // given to agents; see nextSubnet
+	phases  [][]holdfast.Phases // phases of each agent's boots
+	took    [][]float64         // ms; the engine's boots first, then the agents'
 }
 
 func newBootBench(ctx context.Context, o BootOptions, modes []bootMode) (*bootBench, error) {

@@ -88,7 +88,7 @@ templates:
 func (x *bootBench) engineOf(ctx context.Context, a *bootAgent, dir string) (string, error) {
 	a.engine = x.engine
 	if !a.mode.containerd {
-		return fmt.Sprintf("{host: %q, bridge: %q, subnet: 10.%d.0.0/16}", x.lab.Host(), "hf"+a.mode.name, ownSubnets+len(x.agents)), nil
+		return fmt.Sprintf("{host: %q, bridge: %q, subnet: 10.%d.0.0/16}", x.lab.Host(), "hf"+a.mode.name, x.nextSubnet()), nil
 	}
 	c := containerd.Config{
 		Host: x.other.Host(), Namespace: "bench-" + a.mode.name, Bridge: "hf" + a.mode.name,
@@ -110,8 +110,12 @@ func (x *bootBench) engineOf(ctx context.Context, a *bootAgent, dir string) (str
 	return fmt.Sprintf("{name: containerd, host: %q, namespace: %q, bridge: %q, subnet: %q, cgroup_parent: %q}", c.Host, c.Namespace, c.Bridge, c.Subnet, c.CgroupParent), nil
 }
 
-// ownSubnets is the second byte of the first subnet of agents that make their networks.
-const ownSubnets = 160
+// nextSubnet returns the second byte of the subnet of another agent's bridge. Two bridges of
+// one subnet would take each other's packets.
+func (x *bootBench) nextSubnet() int {
+	x.subnets++
+	return 159 + x.subnets
+}
 
 // up waits until the agent serves.
 func (a *bootAgent) up(ctx context.Context, client *http.Client) error {
