@@ -132,6 +132,9 @@ type Node struct {
 	// the number that the pool keeps while the node is idle.
 	Networks     int `json:"networks"`
 	NetworksKept int `json:"networks_kept"`
+	// EngineNetworks is why sessions get networks of the engine's, and not of Holdfast's;
+	// "" if they do not.
+	EngineNetworks string `json:"engine_networks,omitempty"`
 	// Warm is the number of containers, of all templates, that wait for a session.
 	// WarmWanted is the number that the pools aim for.
 	Warm       int     `json:"warm"`

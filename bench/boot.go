@@ -37,7 +37,7 @@ type BootOptions struct {
 	// requested from an agent with Warm containers and from one without, in turns.
 	// A burst of 0 skips the part; 0 rounds is 3.
 	Burst, BurstRounds, Warm int
-	// Memory is the number of ready networks, and of warm containers, over which the
+	// Memory is the number of warm containers over which the
 	// memory of one is averaged. 0 skips the part.
 	Memory int
 	// Agent is the command line of an agent: the program holdfast with the argument
@@ -102,34 +102,30 @@ type bootMode struct {
 	name     string // one word, used for the agent and its session keys
 	row      string
 	template string // the template's fields beside image and port, YAML
-	networks int    // number of networks that the agent keeps ready
-	own      bool   // the agent makes the networks, on its own bridge beside Docker
+	pooled   bool   // the template's network is pooled: the agent makes networks, on a bridge of its own beside Docker
 	warm     bool   // containers exist before their sessions; not part of the score
 	// containerd: the mode runs on a containerd of its own and not on the peer's
 	// engine. Both have the same version of containerd.
 	containerd bool
 }
 
-// bootModes lists Holdfast's modes in the order of the rows. All but own use their engine's
-// default bridge, as the peer does.
+// bootModes lists Holdfast's modes in the order of the rows.
 func bootModes() []bootMode {
 	return []bootMode{
-		{name: "bridge", row: "session, network made in the start", template: "network: bridge"},
-		{name: "pooled", row: "session, network ready before", template: "network: pooled", networks: 4},
-		{name: "own", row: "session, network of Holdfast's", template: "network: pooled", networks: 4, own: true},
-		{name: "warm", row: "session, container warm before", template: "network: bridge, warm: 4", warm: true},
-		{name: "ctr", row: "containerd: session, network made in the start", template: "network: pooled", containerd: true},
-		{name: "ctr-pooled", row: "containerd: session, network ready before", template: "network: pooled", networks: 4, containerd: true},
+		{name: "bridge", row: "session, network of Docker's", template: "network: bridge"},
+		{name: "pooled", row: "session, network of Holdfast's", template: "network: pooled", pooled: true},
+		{name: "warm", row: "session, container warm before", template: "network: pooled, warm: 4", warm: true, pooled: true},
+		{name: "ctr", row: "containerd: session", template: "network: pooled", containerd: true},
 	}
 }
 
 // Boot measures in turns the engine's own create and start of a container, and whole
 // sessions from the request at the gateway to the first byte of the answer: claim,
 // create, start, readiness and proxy. Each mode has an agent process of its own with an
-// embedded store. All boot the same container from the same image on the same bridge.
+// embedded store. All boot the same container from the same image.
 // A turn begins when all pools are full and all removals are done, so that no mode
 // prepares or cleans up during another's turn. After the turns Boot measures the memory
-// of ready networks and warm containers, the bursts, and the claims from a pool with a
+// of warm containers, the bursts, and the claims from a pool with a
 // warm container for each. It works only inside a lab (lab.Reenter).
 //
 // Score is the engine's p50 ÷ the p50 of Holdfast's best mode without warm containers.
@@ -147,17 +143,18 @@ func Boot(ctx context.Context, o BootOptions) (Result, error) {
 
 // bootBench is one run of the experiment.
 type bootBench struct {
-	o      BootOptions
-	dir    string
-	lab    *lab.Engine
-	engine engine.Engine
-	other  *lab.Containerd // nil if no mode uses containerd
-	agents []*bootAgent    // one for each mode
-	image  lab.Image
-	client *http.Client
-	failed atomic.Int64
-	phases [][]holdfast.Phases // phases of each agent's boots
-	took   [][]float64         // ms; the engine's boots first, then the agents'
+	o       BootOptions
+	dir     string
+	lab     *lab.Engine
+	engine  engine.Engine
+	other   *lab.Containerd // nil if no mode uses containerd
+	agents  []*bootAgent    // one for each mode
+	image   lab.Image
+	client  *http.Client
+	failed  atomic.Int64
+	subnets int                 // given to agents; see nextSubnet
+	phases  [][]holdfast.Phases // phases of each agent's boots
+	took    [][]float64         // ms; the engine's boots first, then the agents'
 }
 
 func newBootBench(ctx context.Context, o BootOptions, modes []bootMode) (*bootBench, error) {
@@ -409,12 +406,14 @@ func (x *bootBench) turn(ctx context.Context, a *bootAgent, i int) (time.Duratio
 // removals is the number of containers that are removed concurrently.
 const removals = 4
 
-// removeAll removes the containers of sessions.
+// removeAll removes the containers of sessions. One whose boot has failed has none.
 func (x *bootBench) removeAll(ctx context.Context, a *bootAgent, list []api.Session) error {
 	all, ctx := errgroup.WithContext(ctx)
 	all.SetLimit(removals)
 	for _, s := range list {
-		all.Go(func() error { return a.engine.Remove(ctx, s.ContainerID) })
+		if s.ContainerID != "" {
+			all.Go(func() error { return a.engine.Remove(ctx, s.ContainerID) })
+		}
 	}
 	return all.Wait()
 }

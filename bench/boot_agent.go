@@ -21,7 +21,6 @@ import (
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/engine/containerd"
 	"holdfast/internal/sessions/pool/network"
-	"holdfast/internal/sessions/pool/switched"
 	"holdfast/internal/sessions/session"
 	"holdfast/test/lab"
 )
@@ -63,12 +62,11 @@ node: %[8]s
 data_dir: %[1]s/data
 run_dir: %[1]s/run
 engine: %[2]s
-sessions: {networks: %[9]d}
 gateway: {listen: "%[3]s", park_time: 5m, boots_per_client: 0}
 api: {socket: %[1]s/run/s, listen: "%[4]s"}
 templates:
   - {name: bench, image: "%[5]s", port: %[6]d, ready: {timeout: 30s}, %[7]s}
-`, dir, on, a.gateway, a.api, bootImage, bootPort, m.template, a.node, m.networks)
+`, dir, on, a.gateway, a.api, bootImage, bootPort, m.template, a.node)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
@@ -90,11 +88,7 @@ templates:
 func (x *bootBench) engineOf(ctx context.Context, a *bootAgent, dir string) (string, error) {
 	a.engine = x.engine
 	if !a.mode.containerd {
-		own := ""
-		if a.mode.own {
-			own = fmt.Sprintf(", own_network: true, bridge: %q, subnet: 10.%d.0.0/16", "hf"+a.mode.name, ownSubnets+len(x.agents))
-		}
-		return fmt.Sprintf("{host: %q%s}", x.lab.Host(), own), nil
+		return fmt.Sprintf("{host: %q, bridge: %q, subnet: 10.%d.0.0/16}", x.lab.Host(), "hf"+a.mode.name, x.nextSubnet()), nil
 	}
 	c := containerd.Config{
 		Host: x.other.Host(), Namespace: "bench-" + a.mode.name, Bridge: "hf" + a.mode.name,
@@ -116,8 +110,12 @@ func (x *bootBench) engineOf(ctx context.Context, a *bootAgent, dir string) (str
 	return fmt.Sprintf("{name: containerd, host: %q, namespace: %q, bridge: %q, subnet: %q, cgroup_parent: %q}", c.Host, c.Namespace, c.Bridge, c.Subnet, c.CgroupParent), nil
 }
 
-// ownSubnets is the second byte of the first subnet of agents that make their networks.
-const ownSubnets = 160
+// nextSubnet returns the second byte of the subnet of another agent's bridge. Two bridges of
+// one subnet would take each other's packets.
+func (x *bootBench) nextSubnet() int {
+	x.subnets++
+	return 159 + x.subnets
+}
 
 // up waits until the agent serves.
 func (a *bootAgent) up(ctx context.Context, client *http.Client) error {
@@ -170,36 +168,32 @@ func (a *bootAgent) settle(ctx context.Context, x *bootBench) error {
 		if err != nil {
 			return err
 		}
-		holders, err := a.engine.List(ctx, map[string]string{a.holderLabel(): a.node})
+		holders, err := a.engine.List(ctx, map[string]string{network.Label: a.node})
 		if err != nil {
 			return err
 		}
-		if n.Networks == n.NetworksKept && n.Warm == n.WarmWanted && len(own) == n.Warm && len(holders) == a.holders(n.Networks) {
+		if n.Networks == n.NetworksKept && n.Warm == n.WarmWanted && len(own) == n.Warm && len(holders) == a.holders() {
 			return nil
 		}
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("%d of %d networks are ready, the engine has %d; %d of %d containers are warm, the engine has %d: %w",
+			return fmt.Errorf("%d of %d networks and %d holders are ready; %d of %d containers are warm, the engine has %d: %w",
 				n.Networks, n.NetworksKept, len(holders), n.Warm, n.WarmWanted, len(own), ctx.Err())
 		}
 	}
 }
 
-// holderLabel is the label of the containers that hold networks.
-func (a *bootAgent) holderLabel() string {
-	if a.mode.own {
-		return switched.Label
+// holders returns how many holders the agent has while it is idle.
+func (a *bootAgent) holders() int {
+	n := 0
+	if a.mode.pooled {
+		n = config.Default().Sessions.Boots
 	}
-	return network.Label
-}
-
-// holders returns how many containers hold the ready networks.
-func (a *bootAgent) holders(ready int) int {
-	if a.mode.own {
-		return config.Default().Sessions.Boots
+	if a.mode.pooled && a.mode.warm {
+		n++
 	}
-	return ready
+	return n
 }
 
 // sessions returns the agent's sessions.

@@ -37,18 +37,18 @@ type BurstRank struct {
 	Ratio float64 `json:"ratio"` // Warm ÷ None
 }
 
-// bursts requests many sessions at once, in turns from an agent without anything ready, from
-// one that has warm containers for a part of them, and from one that makes the networks. All
-// else is equal.
+// bursts requests many sessions at once, in turns from an agent without warm containers, from
+// one that has them for a part of the sessions, and from one whose sessions get networks of
+// Docker's. All else is equal.
 func (x *bootBench) bursts(ctx context.Context, r *Result, d *BootDetails) error {
 	if x.o.Burst == 0 {
 		return nil
 	}
 	modes := []bootMode{
-		{name: "burst", row: fmt.Sprintf("burst of %d, none warm", x.o.Burst), template: "network: bridge"},
-		{name: "burst-warm", row: fmt.Sprintf("burst of %d, %d warm", x.o.Burst, x.o.Warm), template: fmt.Sprintf("network: bridge, warm: %d", x.o.Warm), warm: true},
+		{name: "burst", row: fmt.Sprintf("burst of %d, none warm", x.o.Burst), template: "network: pooled", pooled: true},
+		{name: "burst-warm", row: fmt.Sprintf("burst of %d, %d warm", x.o.Burst, x.o.Warm), template: fmt.Sprintf("network: pooled, warm: %d", x.o.Warm), warm: true, pooled: true},
+		{name: "burst-bridge", row: fmt.Sprintf("burst of %d, networks of Docker's", x.o.Burst), template: "network: bridge"},
 	}
-	modes = append(modes, bootMode{name: "burst-own", row: fmt.Sprintf("burst of %d, networks of Holdfast's", x.o.Burst), template: "network: pooled", networks: 4, own: true})
 	took := make([][][]float64, len(modes)) // by mode and round, sorted
 	cpu := make([][]float64, len(modes))    // by mode and round
 	err := x.with(ctx, modes, func(agents []*bootAgent) error {

@@ -17,7 +17,7 @@ func (x *bootBench) claims(ctx context.Context, r *Result, _ *BootDetails) error
 	}
 	m := bootMode{
 		name: "claims", row: fmt.Sprintf("session, warm, %d claims at %g/s", x.o.Claims, x.o.Rate),
-		template: fmt.Sprintf("network: bridge, warm: %d", x.o.Claims), warm: true,
+		template: fmt.Sprintf("network: pooled, warm: %d", x.o.Claims), warm: true, pooled: true,
 	}
 	return x.with(ctx, []bootMode{m}, func(agents []*bootAgent) error {
 		fmt.Fprintf(x.o.Progress, "warming %d containers\n", x.o.Claims)

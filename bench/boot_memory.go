@@ -12,12 +12,10 @@ import (
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/proc"
-	"holdfast/internal/sessions/pool/network"
 	"holdfast/internal/sessions/session"
 )
 
-// MemoryParts is the memory of one ready network or warm container in KiB, as the mean
-// over Of of them.
+// MemoryParts is the memory of one warm container in KiB, as the mean over Of of them.
 type MemoryParts struct {
 	Row string `json:"row"`
 	Of  int    `json:"of"`
@@ -35,44 +33,36 @@ type MemoryParts struct {
 // settleMemory is the wait before the host's memory is read.
 const settleMemory = 2 * time.Second
 
-// memory measures the memory of a ready network and of a warm container. It first
-// measures one, which includes the fixed costs of engine and agent, then o.Memory of
-// them.
+// memory measures the memory of a warm container. It first measures one, which includes the
+// fixed costs of engine and agent, then o.Memory of them.
 func (x *bootBench) memory(ctx context.Context, r *Result, d *BootDetails) error {
 	n := x.o.Memory
 	if n == 0 {
 		return nil
 	}
-	kinds := []func(int) bootMode{
-		func(n int) bootMode {
-			return bootMode{name: fmt.Sprint("memory-net-", n), row: "memory of a ready network", template: "network: pooled", networks: n}
-		},
-		func(n int) bootMode {
-			return bootMode{name: fmt.Sprint("memory-warm-", n), row: "memory of a warm container", template: fmt.Sprintf("network: bridge, warm: %d", n), warm: true}
-		},
+	kind := func(n int) bootMode {
+		return bootMode{name: fmt.Sprint("memory-", n), row: "memory of a warm container", template: fmt.Sprintf("warm: %d", n), warm: true, pooled: true}
 	}
-	for _, kind := range kinds {
-		fmt.Fprintf(x.o.Progress, "%s: of %d\n", kind(n).row, n)
-		var before, after float64
-		var each []float64
-		parts := MemoryParts{Row: kind(n).row, Of: n}
-		err := x.ready(ctx, kind(1), func(*bootAgent) (err error) { before, err = available(); return err })
-		if err == nil {
-			err = x.ready(ctx, kind(n), func(a *bootAgent) (err error) {
-				if after, err = available(); err != nil {
-					return err
-				}
-				each, err = parts.look(ctx, a)
+	fmt.Fprintf(x.o.Progress, "%s: of %d\n", kind(n).row, n)
+	var before, after float64
+	var each []float64
+	parts := MemoryParts{Row: kind(n).row, Of: n}
+	err := x.ready(ctx, kind(1), func(*bootAgent) (err error) { before, err = available(); return err })
+	if err == nil {
+		err = x.ready(ctx, kind(n), func(a *bootAgent) (err error) {
+			if after, err = available(); err != nil {
 				return err
-			})
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", kind(n).row, err)
-		}
-		parts.Host = (before - after) / float64(n-1)
-		r.Rows, d.Memory = append(r.Rows, NewRow(parts.Row, "KiB", each)), append(d.Memory, parts)
-		r.Notes = append(r.Notes, parts.String())
+			}
+			each, err = parts.look(ctx, a)
+			return err
+		})
 	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", kind(n).row, err)
+	}
+	parts.Host = (before - after) / float64(n-1)
+	r.Rows, d.Memory = append(r.Rows, NewRow(parts.Row, "KiB", each)), append(d.Memory, parts)
+	r.Notes = append(r.Notes, parts.String())
 	return nil
 }
 
@@ -101,11 +91,7 @@ func (p *MemoryParts) look(ctx context.Context, a *bootAgent) (each []float64, e
 	if err != nil {
 		return nil, err
 	}
-	label := network.Label
-	if a.mode.warm {
-		label = session.LabelNode
-	}
-	list, err := a.engine.List(ctx, map[string]string{label: a.node})
+	list, err := a.engine.List(ctx, map[string]string{session.LabelNode: a.node})
 	if err != nil {
 		return nil, err
 	}

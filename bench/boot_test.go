@@ -1,8 +1,15 @@
 package bench
 
 import (
+	"context"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
+
+	"holdfast"
+	"holdfast/internal/control/api"
+	"holdfast/internal/platform/engine"
 )
 
 func TestBurstsAreComparedByRank(t *testing.T) {
@@ -39,5 +46,28 @@ func TestBootOptions(t *testing.T) {
 		if bad.Check() == nil {
 			t.Errorf("%s is no mistake", name)
 		}
+	}
+}
+
+// gone is an engine that records removals.
+type gone struct {
+	engine.Engine
+	mu  sync.Mutex
+	ids []string
+}
+
+func (g *gone) Remove(_ context.Context, id string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.ids = append(g.ids, id)
+	return nil
+}
+
+// A session that did not boot has no container, and does not end the measurement.
+func TestSessionsWithoutAContainer(t *testing.T) {
+	var g gone
+	list := []api.Session{{}, {Owner: holdfast.Owner{ContainerID: "c"}}}
+	if err := (&bootBench{}).removeAll(t.Context(), &bootAgent{engine: &g}, list); err != nil || !slices.Equal(g.ids, []string{"c"}) {
+		t.Errorf("%q are removed, %v", g.ids, err)
 	}
 }

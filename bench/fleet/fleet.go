@@ -71,7 +71,7 @@ type Options struct {
 	BreakFence bool
 	// Gather starts all sessions on one node.
 	Gather bool
-	// Pools lists the pool of each node, with commas: bridge, pooled, own, warm. The list is
+	// Pools lists the pool of each node, with commas: bridge, pooled, warm. The list is
 	// repeated for further nodes. "" is Pooled.
 	Pools string
 	// Runsc is the absolute path of gVisor's runsc. Sessions then run under it, and keep
@@ -103,7 +103,7 @@ func (o Options) Check() error {
 	}
 	for _, word := range o.pools() {
 		if _, ok := poolTemplate(word); !ok {
-			return holdfast.WithHint(fmt.Errorf("pools: unknown kind %q", word), "a list with commas of: bridge, pooled, own, warm")
+			return holdfast.WithHint(fmt.Errorf("pools: unknown kind %q", word), "a list with commas of: bridge, pooled, warm")
 		}
 	}
 	if fi, err := os.Stat(o.Runsc); o.Runsc != "" && (!filepath.IsAbs(o.Runsc) || err != nil || fi.Mode()&0o111 == 0) {
@@ -113,11 +113,8 @@ func (o Options) Check() error {
 	return err
 }
 
-// Pooled is a template's default: networks are ready before sessions need them.
+// Pooled is a template's default: networks on Holdfast's bridge.
 const Pooled = "pooled"
-
-// Own is Pooled, with networks on Holdfast's bridge.
-const Own = "own"
 
 // warmContainers is the number of warm containers of a node. It is small, so that some
 // sessions boot.
@@ -129,8 +126,6 @@ func poolTemplate(word string) (yaml string, ok bool) {
 	switch word {
 	case "bridge", Pooled:
 		return "network: " + word, true
-	case Own:
-		return "network: " + Pooled, true
 	case "warm":
 		return fmt.Sprintf("warm: %d", warmContainers), true
 	}

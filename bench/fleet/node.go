@@ -58,7 +58,7 @@ node: {{.Node}}
 data_dir: {{.Dir}}/data
 run_dir: {{.Dir}}/run
 log: {level: info}
-engine: {host: "{{.Engine}}", own_network: {{.Own}}}
+engine: {host: "{{.Engine}}"}
 store:
   endpoints: [{{range .Endpoints}}"{{.}}",{{end}}]
   renew: {{.Timing.Renew}}
@@ -127,7 +127,7 @@ func (x *experiment) newNode(n int) (_ *node, err error) {
 		"Node": m.id, "Dir": m.dir, "Host": host, "Engine": x.lab.Host(), "Endpoints": m.link.endpoints(),
 		"Timing": timing(x.o.TTL), "Trace": m.trace, "Certificates": certificates,
 		"Image": image, "Port": sessionPort, "TicksEnv": echoserver.TicksEnv, "MachineEnv": echoserver.MachineEnv, "Ticks": x.ticks(),
-		"ParkTime": x.o.ParkTime, "Pool": pool, "Own": kind == Own,
+		"ParkTime": x.o.ParkTime, "Pool": pool,
 	})
 	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, err

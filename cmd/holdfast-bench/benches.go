@@ -48,7 +48,7 @@ func (p *programs) experiments() []cli.Experiment {
 				f.IntVar(&o.Burst, "burst", 100, "sessions that are requested at once, with some warm containers and with none; 0: none")
 				f.IntVar(&o.Warm, "warm", 20, "warm containers that are ready for a burst")
 				f.IntVar(&o.BurstRounds, "rounds", 3, "bursts of each kind, in turns")
-				f.IntVar(&o.Memory, "memory", 24, "ready networks, and warm containers, to measure the memory of; 0: none")
+				f.IntVar(&o.Memory, "memory", 24, "warm containers to measure the memory of; 0: none")
 				return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
 					o.Agent = p.product("agent")
 					o.Progress = progress
@@ -286,7 +286,7 @@ func (p *programs) fleetBench(f *pflag.FlagSet) experiment {
 	f.Uint64Var(&o.Seed, "seed", 1, "seed of the random choices")
 	f.StringVar(&o.Dir, "dir", "", "leave what containers, nodes and etcd wrote in this empty directory")
 	f.BoolVar(&o.Gather, "gather", false, "all sessions begin on one node")
-	f.StringVar(&o.Pools, "pools", fleet.Pooled, "what nodes keep ready, one word per node, repeated: bridge, pooled, own, warm")
+	f.StringVar(&o.Pools, "pools", fleet.Pooled, "what nodes keep ready, one word per node, repeated: bridge (Docker's networks), pooled (Holdfast's), warm (containers)")
 	f.StringVar(&o.Runsc, "runsc", "", "sessions run under gVisor, with this runsc, and take their memory along")
 	f.BoolVar(&o.BreakFence, "break-fence", false, "nodes outlive their leases on purpose: the checks must detect it")
 	check := func() error {

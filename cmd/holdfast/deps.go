@@ -41,7 +41,7 @@ func deps() cli.Deps {
 		AgentFlags:  agentFlags,
 		ConfigFlags: configFlags,
 		CheckFiles:  agent.CheckFiles,
-		TryEngine:   process.TryEngine,
+		TryEngine:   tryEngine,
 		RunAgent:    runAgent,
 		AgentSocket: socketOf,
 		NewNodeID:   newNodeID,
@@ -137,4 +137,14 @@ func runKeeper(_ context.Context, args []string) error {
 // runCommands runs the process that holds the streams of detached commands.
 func runCommands(ctx context.Context, args []string) error {
 	return exited(execnode.Main(ctx, args, slog.New(slog.NewTextHandler(os.Stderr, nil))))
+}
+
+// tryEngine is process.TryEngine in the command line's words.
+func tryEngine(ctx context.Context, c config.Config) (cli.TriedEngine, error) {
+	tried, err := process.TryEngine(ctx, c)
+	out := cli.TriedEngine{Name: tried.Info.Name, Version: tried.Info.Version, Runtimes: tried.Runtimes}
+	if tried.Lacking != nil && c.Joins() {
+		out.EngineNetworks = tried.Lacking.Error()
+	}
+	return out, err
 }

@@ -53,7 +53,6 @@ import (
 	"holdfast/internal/sessions/move"
 	"holdfast/internal/sessions/pool/container"
 	"holdfast/internal/sessions/pool/network"
-	"holdfast/internal/sessions/pool/switched"
 	"holdfast/internal/sessions/preempt"
 	"holdfast/internal/sessions/replace"
 	"holdfast/internal/sessions/runtimes"
@@ -146,8 +145,7 @@ type Agent struct {
 	gateway     *gateway.Gateway
 	health      *health
 	serving     atomic.Bool // requests of other nodes are answered
-	networks    *network.Pool
-	own         netnode.Networks
+	networks    netnode.Networks
 	warmPool    *container.Pool
 	sessions    *session.Manager
 	commands    *execnode.Node
@@ -270,7 +268,7 @@ func (a *Agent) newSpinups(info engine.Info) *recorder.Host {
 	return recorder.NewHost(recorder.HostOptions{
 		Options: recorder.Options{File: filepath.Join(a.cfg.DataDir, spinup.FileName), Config: a.cfg.Spinup, Metrics: a.metrics, Log: a.log},
 		Node:    string(a.node), RunDir: a.cfg.RunDir, Engine: a.engine, Info: info,
-		Own: []string{session.LabelSession, session.LabelWarm, network.Label, switched.Label, spinup.LabelJob, engine.LabelTrial},
+		Own: []string{session.LabelSession, session.LabelWarm, network.Label, spinup.LabelJob, engine.LabelTrial},
 	})
 }
 
@@ -308,12 +306,13 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	a.health = &health{engine: a.engine, works: a.works, log: a.log}
 	a.metrics.MustRegister(upkeepMetric(a.engine))
 	p.Start("health", a.health.Run)
-	a.networks, a.own, a.warmPool = a.newNetworks(dead), a.newOwnNetworks(), a.newWarmPool(dead)
+	a.networks = a.newNetworks()
+	a.warmPool = a.newWarmPool(dead)
 	a.mover, a.pulls = a.newMover(), a.newPuller()
 	p.Start("runtimes", a.works.Run)
 	deps := session.Deps{
 		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.killer, Watcher: watcher, Deadman: dead, Hooks: a.opt.Hook,
-		Lease: a.lease.ID, Cloned: a.lease.Cloned, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Pull: a.pullFor, Networks: a.networks, OwnNetworks: a.own, Warm: warmContainers{a.warmPool}, Log: a.log,
+		Lease: a.lease.ID, Cloned: a.lease.Cloned, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Pull: a.pullFor, Networks: a.networks, Warm: warmContainers{a.warmPool}, Log: a.log,
 		Runtime: a.works.Check, Assign: a.experiments.Template, PrewarmCgroupAttach: a.prewarmCgroupAttach,
 	}
 	if a.mover != nil {
@@ -350,8 +349,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	if a.mover != nil {
 		p.Start("suspended sessions", a.mover.Run)
 	}
-	p.Start("ready networks", a.networks.Run)
-	p.Start("networks of sessions", a.own.Run)
+	p.Start("networks of sessions", a.networks.Run)
 	p.Start("warm containers", a.warmPool.Run)
 	if a.peers != nil {
 		a.fleet = a.newFleet()
@@ -488,9 +486,7 @@ func (a *Agent) self() holdfast.Node {
 		Sessions: sessions, Max: a.cfg.Sessions.Max, Boots: boots, Slots: a.cfg.Sessions.Boots,
 		Since: a.since.UTC(), SeenAt: time.Now().UTC(),
 	}
-	n.Networks, _, n.NetworksKept = a.networks.Counts()
-	ready, kept := a.own.Counts()
-	n.Networks, n.NetworksKept = n.Networks+ready, n.NetworksKept+kept
+	n.Networks, n.NetworksKept, n.EngineNetworks = a.networks.Counts()
 	for _, c := range a.warmPool.Counts() {
 		n.Warm, n.WarmWanted = n.Warm+c.Ready, n.WarmWanted+c.Want
 	}

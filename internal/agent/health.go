@@ -173,7 +173,7 @@ func guarded(ctx context.Context, armed *guardian.Armed) bool {
 func upkeepMetric(e engine.Engine) prometheus.Collector {
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "holdfast_network_upkeep_failures_total",
-		Help: "Failed attempts to maintain Holdfast's bridge and its NAT (containerd, or engine.own_network).",
+		Help: "Failed attempts to maintain Holdfast's bridge and its NAT that sessions are on.",
 	}, func() float64 {
 		n, ok := e.(ownNet)
 		if !ok {

@@ -37,7 +37,7 @@ import (
 	"holdfast/internal/sessions/gateway"
 	"holdfast/internal/sessions/group"
 	"holdfast/internal/sessions/move"
-	"holdfast/internal/sessions/pool/switched"
+	"holdfast/internal/sessions/pool/network"
 	"holdfast/internal/sessions/preempt"
 	"holdfast/internal/sessions/runtimes"
 	"holdfast/internal/sessions/session"
@@ -122,10 +122,9 @@ func registered(t *testing.T) *recording {
 	session.NewRestores(nil, "", 0, r, log)
 	a.sessions = session.New(session.Config{}, session.Deps{Metrics: session.NewMetrics(r), Log: log})
 	a.registerNodeFigures()
-	switched.New(switched.Config{}, switched.Deps{Metrics: switched.NewMetrics(r), Log: log})
+	network.New(network.Config{}, network.Deps{Metrics: network.NewMetrics(r), Log: log})
 	r.MustRegister(upkeepMetric(nil))
 	a.works = runtimes.New(nil, false, nil, r, log)
-	a.newNetworks(nil)
 	a.newWarmPool(nil)
 	move.RegisterMetrics(r, moveOptions(a))
 	fleet.NewMetrics(r)

@@ -12,7 +12,6 @@ import (
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/hostload"
 	"holdfast/internal/sessions/pool/container"
-	"holdfast/internal/sessions/pool/network"
 	"holdfast/internal/sessions/session"
 )
 
@@ -28,26 +27,11 @@ func (a *Agent) prewarmCgroupAttach(done <-chan struct{}) {
 	}
 }
 
-// newNetworks returns the pool of ready networks. It holds none if no template joins one, or
-// if sessions get networks of Holdfast's own. It creates none while the node refuses new sessions, and none during the boot of a
-// session.
-func (a *Agent) newNetworks(dead session.Deadman) *network.Pool {
-	size, e := 0, a.engine
-	if a.cfg.Joins() && !a.cfg.Engine.OwnBridge() {
-		size, e = a.cfg.Sessions.Networks, a.works.Observe(a.engine)
-	}
-	return network.New(network.Config{Node: a.node, Store: a.storeID, Size: size}, network.Deps{
-		Engine: e, Opener: a.opener, Deadman: dead,
-		Wanted:  func() bool { return !a.sessions.Draining() },
-		Busy:    func() bool { return a.sessions.Booting() > 0 },
-		Metrics: network.NewMetrics(a.metrics), Log: a.log,
-	})
-}
-
-// newOwnNetworks returns the networks on Holdfast's bridge, with the same rules.
-func (a *Agent) newOwnNetworks() netnode.Networks {
+// newNetworks returns the networks on Holdfast's bridge. It makes none while the node refuses
+// new sessions, and none ahead during the boot of a session.
+func (a *Agent) newNetworks() netnode.Networks {
 	return netnode.New(netnode.Node{
-		ID: a.node, Store: a.storeID, Config: a.cfg, Engine: a.engine, Opener: a.opener,
+		ID: a.node, Store: a.storeID, Config: a.cfg, Engine: a.engine, Opener: a.opener, Works: a.works,
 		Wanted:  func() bool { return !a.sessions.Draining() },
 		Busy:    func() bool { return a.sessions.Booting() > 0 },
 		Metrics: a.metrics, Log: a.log,
@@ -61,7 +45,7 @@ func (a *Agent) newWarmPool(dead session.Deadman) *container.Pool {
 	for i, t := range a.templates() {
 		if most := a.cfg.Templates[i].Warm; most > 0 {
 			kinds = append(kinds, container.Template{
-				Name: t.Name, Image: t.Image, Most: most, Await: t.Await,
+				Name: t.Name, Image: t.Image, Most: most, Joins: t.Pooled, Await: t.Await,
 				Spec: func(name, dir, label string) engine.Spec {
 					return t.WarmSpec(a.node, name, dir, container.Dir, label)
 				},
@@ -69,7 +53,7 @@ func (a *Agent) newWarmPool(dead session.Deadman) *container.Pool {
 		}
 	}
 	return container.New(container.Config{Templates: kinds, Dir: filepath.Join(a.cfg.RunDir, "warm")}, container.Deps{
-		Engine: a.engine, Opener: a.opener, Killer: a.killer, Deadman: dead,
+		Engine: a.engine, Opener: a.opener, Killer: a.killer, Deadman: dead, Networks: a.networks,
 		Fetch:    func(ctx context.Context, template string) error { return a.sessions.Fetch(ctx, template) },
 		Wanted:   func() bool { return !a.sessions.Draining() },
 		Busy:     func() bool { return a.sessions.Booting() > 0 },
@@ -135,7 +119,7 @@ const endLimit = 2 * time.Second
 func (a *Agent) endPools(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, endLimit)
 	defer cancel()
-	if err := errors.Join(a.warmPool.End(ctx), a.networks.End(ctx), a.own.End(ctx)); err != nil {
+	if err := errors.Join(a.warmPool.End(ctx), a.networks.End(ctx)); err != nil {
 		a.log.Debug("removing what was kept ready", "err", err)
 	}
 }

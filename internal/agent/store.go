@@ -14,7 +14,6 @@ import (
 	"holdfast/internal/platform/store/etcd"
 	"holdfast/internal/platform/store/trace"
 	"holdfast/internal/sessions/pool/network"
-	"holdfast/internal/sessions/pool/switched"
 	"holdfast/internal/sessions/session"
 )
 
@@ -86,7 +85,7 @@ func (a *Agent) served() bool {
 // containers of earlier versions, which do not name their store, are another agent's too.
 func (a *Agent) refuseOthers(ctx context.Context, first bool) error {
 	var others []engine.Container
-	for _, label := range []string{session.LabelNode, network.Label, switched.Label} {
+	for _, label := range []string{session.LabelNode, network.Label} {
 		list, err := a.engine.List(ctx, map[string]string{label: string(a.node)})
 		if err != nil {
 			return fmt.Errorf("listing this node's containers: %w", err)

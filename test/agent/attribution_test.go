@@ -55,7 +55,7 @@ func TestDoctorNamesSessionsWithEachPool(t *testing.T) {
 			if w := culprit(report, rule, hers); w.Session != "alice" || w.Template != "web" || !strings.HasPrefix(w.Image, "busybox") {
 				t.Errorf("%s: %+v", rule, w)
 			}
-			for _, c := range append(h.containers(), h.networks()...) {
+			for _, c := range append(h.containers(), h.holders()...) {
 				if w := culprit(report, rule, c.ID); w != nil && c.ID != hers {
 					t.Errorf("%s of alice: %+v is named, too", rule, w)
 				}

@@ -142,7 +142,7 @@ func sessionsOnContainerd(t *testing.T, pool string) {
 	poll.Until(t, "all containers are removed", func() bool { return len(h.claimed()) == 0 })
 	h.must("agent", "stop")
 	h.wait()
-	for _, c := range append(h.containers(), h.networks()...) {
+	for _, c := range append(h.containers(), h.holders()...) {
 		if c.Running() {
 			t.Errorf("%s runs after the agent's end", c.Name)
 		}

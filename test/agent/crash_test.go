@@ -108,7 +108,7 @@ func agentKilledInTheMiddleOfBoots(t *testing.T, pool string) {
 
 func TestAgentKilledInTheMiddleOfStops(t *testing.T) {
 	labtest.NeedLong(t, "TestAgentKilledInTheMiddleOfADrain kills an agent while sessions end")
-	eachPool(t, own, agentKilledInTheMiddleOfStops)
+	eachPool(t, pooled, agentKilledInTheMiddleOfStops)
 }
 
 func agentKilledInTheMiddleOfStops(t *testing.T, pool string) {
@@ -181,16 +181,9 @@ func agentKilledInTheMiddleOfADrain(t *testing.T, pool string) {
 }
 
 func TestEngineRestartedUnderAnAgent(t *testing.T) {
-	t.Run(own, func(t *testing.T) { engineRestartedUnderAnAgent(t, own) })
-	if labtest.Long() {
-		t.Run(pooled, func(t *testing.T) { engineRestartedUnderAnAgent(t, pooled) })
-	}
-}
-
-func engineRestartedUnderAnAgent(t *testing.T, pool string) {
 	private := labtest.Private(t, lab.Options{})
-	h := newHostOn(t, private.Host(), poolTemplate(pool))
-	h.pool = pool
+	h := newHostOn(t, private.Host(), poolTemplate(pooled))
+	h.pool = pooled
 	h.start()
 	keys := []string{"a", "b", "c"}
 	for _, key := range keys {
@@ -219,7 +212,7 @@ func engineRestartedUnderAnAgent(t *testing.T, pool string) {
 	}
 	h.poolFull()
 	h.open("d")
-	if joined := h.network("d") != ""; !joined {
+	if !h.joined("d") {
 		t.Error("d has joined no network: the pool does not work after a restart of the engine")
 	}
 	h.must("session", "stop", "d")

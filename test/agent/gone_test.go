@@ -13,28 +13,32 @@ import (
 	"holdfast/test/poll"
 )
 
-// If an agent does not return, the deadman kills the processes that hold networks together
-// with the sessions, whether a session uses the network or not. The guardian then removes
-// Holdfast's own bridge and NAT, and ends.
+// dockerBridge is the name of Holdfast's bridge beside Docker.
+const dockerBridge = "holdfast1"
+
+// If an agent does not return, its holders exit and the deadman kills the sessions. The
+// guardian then removes Holdfast's own bridge and NAT, and ends.
 func TestAgentThatIsGoneForGood(t *testing.T) {
 	h := newHost(t, "")
 	client := freePort(t)
 	etcd := startEtcd(t, t.TempDir(), client, freePort(t))
 	t.Cleanup(etcd.Close)
-	h.configure("store: {endpoints: [\"" + client + "\"], renew: 200ms, fence: 5s, kill_budget: 2s, ttl: 16s}\nsessions: {networks: 2}\n")
+	h.configure("store: {endpoints: [\"" + client + "\"], renew: 200ms, fence: 5s, kill_budget: 2s, ttl: 16s}\nsessions: {boots: 2}\n")
+	h.pool, h.boots = pooled, 2
 	h.start()
-	h.networksReady("2", "0")
 	h.open("alice")
-	h.networksReady("2", "1")
 	before := h.inits()
-	for _, c := range h.networks() {
+	for _, c := range h.holders() {
 		c, err := h.api().Inspect(t.Context(), c.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
 		before[c.Name] = c.Pid
 	}
-	if len(before) != 4 {
+	name := dockerBridge
+	if labtest.OnContainerd() {
+		name = containerd.DefaultBridge
+	} else if len(before) != 3 {
 		t.Fatalf("%v run", before)
 	}
 	guardian := h.guardian()
@@ -46,10 +50,7 @@ func TestAgentThatIsGoneForGood(t *testing.T) {
 	for name, pid := range before {
 		poll.Until(t, name+" is dead", func() bool { return !alive(pid) })
 	}
-	if !labtest.OnContainerd() {
-		return // the rest belongs to the engine
-	}
-	poll.Until(t, "the bridge is gone", func() bool { _, err := netlink.LinkByName(containerd.DefaultBridge); return err != nil })
+	poll.Until(t, "the bridge is gone", func() bool { _, err := netlink.LinkByName(name); return err != nil })
 	poll.Until(t, "the way out is gone", func() bool { return !strings.Contains(strings.Join(firewall(t), "\n"), "holdfast-net-") })
 	poll.Until(t, "the guardian is gone", func() bool { return !alive(guardian) })
 }

@@ -160,7 +160,7 @@ run_dir: %s/run
 engine: {%s}
 gateway: {listen: "%s", park_time: 2m, stop_timeout: %s%s}
 api: {socket: %s, listen: "%s"}
-%s`, h.node, h.dir, h.dir, cmp.Or(h.keys, fmt.Sprintf("host: %q, own_network: %v", engine, strings.Contains(extra, ownMark))), h.gateway,
+%s`, h.node, h.dir, h.dir, cmp.Or(h.keys, fmt.Sprintf("host: %q", engine)), h.gateway,
 		cmp.Or(h.stopTimeout, "5s"), h.gatewayKeys, h.socket, h.apiTCP, extra)
 	if err := os.WriteFile(h.configFile(), []byte(text), 0o600); err != nil {
 		h.t.Fatal(err)
@@ -285,7 +285,7 @@ func (h *host) cleanUp() {
 	// kill. A later test could not create a container of the same name.
 	for empty := 0; empty < 5; empty++ {
 		var removing sync.WaitGroup
-		for _, c := range append(h.containers(), h.networks()...) {
+		for _, c := range append(h.containers(), h.holders()...) {
 			removing.Go(func() {
 				if err := h.engine.Remove(context.Background(), c.ID); err != nil {
 					h.t.Error(err)

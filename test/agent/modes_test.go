@@ -20,9 +20,8 @@ import (
 // The kinds of pools of a node.
 const (
 	bridge = "bridge" // no pool
-	pooled = "pooled" // ready networks
+	pooled = "pooled" // networks of Holdfast's
 	warm   = "warm"   // warm containers, fewer than sessions, so that some sessions boot
-	own    = "own"    // ready networks on Holdfast's bridge, beside Docker
 )
 
 // warmKept is the number of warm containers of a node with the pool warm.
@@ -32,8 +31,8 @@ const warmKept = 2
 // else with one kind only.
 func eachPool(t *testing.T, some string, f func(t *testing.T, pool string)) {
 	t.Helper()
-	for _, pool := range []string{bridge, pooled, warm, own} {
-		if pool == own && labtest.OnContainerd() {
+	for _, pool := range []string{bridge, pooled, warm} {
+		if pool == pooled && labtest.OnContainerd() {
 			continue // there all networks are Holdfast's
 		}
 		if labtest.Long() || labtest.OnContainerd() || pool == some {
@@ -48,17 +47,11 @@ func poolTemplate(pool string) string { return poolOf(pool, template) }
 // poolOf returns a template with a pool.
 func poolOf(pool, template string) string {
 	line := "network: " + pool
-	switch pool {
-	case warm:
+	if pool == warm {
 		line = fmt.Sprintf("warm: %d", warmKept)
-	case own:
-		line = "network: pooled " + ownMark
 	}
 	return "templates:" + strings.TrimRight(template, "\n") + "\n    " + line + "\n"
 }
-
-// ownMark is a comment in a configuration with Holdfast's bridge.
-const ownMark = "# own_network"
 
 // newPoolHost is newHost with a pool. start waits until the pool is full.
 func newPoolHost(t *testing.T, pool string) *host {
@@ -78,20 +71,21 @@ func newPoolFleet(t *testing.T, n int, timing, pool string) []*host {
 // poolFull waits until the pool of the node is full.
 func (h *host) poolFull() {
 	h.t.Helper()
-	metric, want := `holdfast_warm_ready{template="web"}`, fmt.Sprint(warmKept)
-	switch h.pool {
-	case pooled:
-		metric, want = "holdfast_networks_ready", "4" // the default
-	case own:
-		poll.Until(h.t, "the holders are ready", func() bool {
-			return h.metric("holdfast_network_holders_free") == fmt.Sprint(cmp.Or(h.boots, 8)) // the default
+	if h.pool == warm {
+		poll.Until(h.t, "the pool is full", func() bool {
+			return h.metric(`holdfast_warm_ready{template="web"}`) == fmt.Sprint(warmKept)
 		})
-		metric, want = "holdfast_own_networks_ready", "4"
-	case warm:
-	default:
+	}
+	if labtest.OnContainerd() || h.pool != pooled && h.pool != warm {
 		return
 	}
-	poll.Until(h.t, "the pool is full", func() bool { return h.metric(metric) == want })
+	holders := cmp.Or(h.boots, 8) // the default
+	if h.pool == warm {
+		holders++
+	}
+	poll.Until(h.t, "the holders and networks are ready", func() bool {
+		return h.metric("holdfast_network_holders_free") == fmt.Sprint(holders) && h.metric("holdfast_networks_ready") == "4" // the default
+	})
 }
 
 // keyOf returns the session of a container: by its label, or for a warm container by its

@@ -130,7 +130,7 @@ func (h *host) objects() string {
 		names = append(names, i.Refs...)
 	}
 	names = slices.DeleteFunc(names, func(name string) bool {
-		return strings.HasPrefix(name, "holdfast-network-") || strings.HasPrefix(name, "holdfast-pause")
+		return strings.HasPrefix(name, "holdfast-holder")
 	})
 	slices.Sort(names)
 	return strings.Join(names, " ")

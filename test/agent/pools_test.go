@@ -18,123 +18,38 @@ import (
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/sessions/pool/network"
-	"holdfast/internal/sessions/pool/switched"
 	"holdfast/test/lab/echoserver"
 	"holdfast/test/lab/labtest"
 	"holdfast/test/poll"
 )
 
-// networks returns the containers that hold networks for the node's sessions.
-func (h *host) networks() []engine.Container {
+// holders returns the containers by way of which the node's sessions join networks.
+func (h *host) holders() []engine.Container {
 	h.t.Helper()
-	label := network.Label
-	if h.pool == own {
-		label = switched.Label
-	}
-	list, err := h.api().List(context.Background(), map[string]string{label: h.node})
+	list, err := h.api().List(context.Background(), map[string]string{network.Label: h.node})
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	return list
 }
 
-// network returns the container whose network a key's container has joined, or "" if it has a
-// network of its own.
-func (h *host) network(key string) string {
-	h.t.Helper()
-	ids := h.running()[key]
-	if len(ids) != 1 {
-		h.t.Fatalf("%d containers run for %s", len(ids), key)
-	}
-	c, err := h.api().Inspect(h.t.Context(), ids[0])
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	id, joined := strings.CutPrefix(c.Network, "container:")
-	if !joined {
-		return ""
-	}
-	return id
-}
-
-// networksReady waits until the node has these numbers of ready and used networks.
-func (h *host) networksReady(ready, used string) {
-	h.t.Helper()
-	poll.Until(h.t, ready+" networks are ready, "+used+" used", func() bool {
-		return h.metric("holdfast_networks_ready") == ready && h.metric("holdfast_networks_used") == used
-	})
-}
-
-// Ready networks over a boot, a crash, a drain, and the agent's end.
-func TestReadyNetworksOverLives(t *testing.T) {
-	h := newHost(t, "sessions: {networks: 2}")
-	h.start()
-	h.networksReady("2", "0")
-	h.open("alice")
-	alice := h.network("alice")
-	if alice == "" {
-		t.Fatal("alice has joined no network")
-	}
-	h.networksReady("2", "1")
-	if n := len(h.networks()); n != 3 {
-		t.Errorf("%d networks, wanted 3", n)
-	}
-	before := map[string]bool{}
-	for _, c := range h.networks() {
-		before[c.ID] = true
-	}
-
-	h.kill()
-	h.start()
-	h.networksReady("2", "1")
-	if again := h.network("alice"); again != alice {
-		t.Errorf("alice is in the network of %s, was in that of %s", again, alice)
-	}
-	h.open("alice")
-	poll.Until(t, "the ready networks of the killed agent are gone", func() bool {
-		list := h.networks()
-		for _, c := range list {
-			if before[c.ID] != (c.ID == alice) {
-				return false
-			}
-		}
-		return len(list) == 3
-	})
-
-	h.must("drain")
-	h.networksReady("0", "0")
-	poll.Until(t, "nothing is left after a drain", func() bool { return len(h.networks()) == 0 })
-	h.must("node", "uncordon")
-	h.networksReady("2", "0")
-	h.open("bob")
-	h.signal(syscall.SIGTERM)
-	if code := h.wait(); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
-	for _, c := range h.networks() {
-		if c.State == "running" {
-			t.Errorf("%s runs after the agent's end", c.Name)
-		}
-	}
-}
-
 // Networks of Holdfast's over a boot, crashes, a restart, a drain and the agent's end. Nothing is left on the host: no device, no bridge, no running holder.
-func TestOwnNetworksOverLives(t *testing.T) {
+func TestNetworksOverLives(t *testing.T) {
 	if labtest.OnContainerd() {
 		t.Skip("there all networks are Holdfast's")
 	}
-	h := newHost(t, "sessions: {boots: 2}\n"+poolTemplate(own))
-	h.pool, h.boots = own, 2
+	h := newHost(t, "sessions: {boots: 2}\n"+poolTemplate(pooled))
+	h.pool, h.boots = pooled, 2
 	h.start()
 	h.open("alice")
 	address := h.inspect("alice").Addresses[0]
 	if !strings.HasPrefix(address, "10.172.") {
 		t.Errorf("alice has %s", address)
 	}
-	before := h.networks()
+	before := h.holders()
 	h.kill()
 	poll.Until(t, "the holders exit with their agent", func() bool {
-		return !slices.ContainsFunc(h.networks(), engine.Container.Running)
+		return !slices.ContainsFunc(h.holders(), engine.Container.Running)
 	})
 	h.start()
 	h.open("alice")
@@ -143,7 +58,7 @@ func TestOwnNetworksOverLives(t *testing.T) {
 	}
 	h.open("bob")
 	poll.Until(t, "the holders of the killed agent are gone", func() bool {
-		return !slices.ContainsFunc(h.networks(), func(c engine.Container) bool {
+		return !slices.ContainsFunc(h.holders(), func(c engine.Container) bool {
 			return slices.ContainsFunc(before, func(b engine.Container) bool { return b.ID == c.ID })
 		})
 	})
@@ -153,7 +68,7 @@ func TestOwnNetworksOverLives(t *testing.T) {
 	h.open("alice")
 	h.must("drain")
 	poll.Until(t, "no network is used or ready after a drain", func() bool {
-		return h.metric("holdfast_own_networks_used") == "0" && h.metric("holdfast_own_networks_ready") == "0"
+		return h.metric("holdfast_networks_used") == "0" && h.metric("holdfast_networks_ready") == "0"
 	})
 	h.must("node", "uncordon")
 	h.poolFull()
@@ -162,10 +77,10 @@ func TestOwnNetworksOverLives(t *testing.T) {
 	if code := h.wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	if list := h.networks(); slices.ContainsFunc(list, engine.Container.Running) {
+	if list := h.holders(); slices.ContainsFunc(list, engine.Container.Running) {
 		t.Errorf("%v run after the agent's end", list)
 	}
-	gone := func() bool { _, err := net.InterfaceByName("holdfast1"); return err != nil }
+	gone := func() bool { _, err := net.InterfaceByName(dockerBridge); return err != nil }
 	poll.Until(t, "the bridge is gone", gone)
 	// The guardian removes it after a killed agent and its last session.
 	h.start()
@@ -178,6 +93,13 @@ func TestOwnNetworksOverLives(t *testing.T) {
 		t.Fatal(err)
 	}
 	poll.Until(t, "the guardian removes the bridge", gone)
+}
+
+// joined reports whether a key's container is in a network of Holdfast's beside Docker.
+func (h *host) joined(key string) bool {
+	h.t.Helper()
+	c := h.inspect(key)
+	return strings.HasPrefix(c.Network, "container:") && len(c.Addresses) == 1 && strings.HasPrefix(c.Addresses[0], "10.172.")
 }
 
 // inspect returns the container of a key.
@@ -309,7 +231,7 @@ func TestRecordsAndCollectionsWithEachPool(t *testing.T) {
 		}
 		theirs := h.past()
 		ids := func() (ids []string) {
-			for _, c := range append(h.containers(), h.networks()...) {
+			for _, c := range append(h.containers(), h.holders()...) {
 				ids = append(ids, c.ID)
 			}
 			return ids

@@ -14,7 +14,7 @@ import (
 func TestRuntimes(t *testing.T) {
 	private := labtest.Private(t, lab.Options{Args: labtest.RunscArgs(t)})
 	h := newHostOn(t, private.Host(), "templates:"+template+
-		strings.Replace(template, "name: web", "name: sandbox\n    network: pooled "+ownMark+"\n    runtime: "+labtest.RunscRuntime, 1)+
+		strings.Replace(template, "name: web", "name: sandbox\n    network: pooled\n    runtime: "+labtest.RunscRuntime, 1)+
 		strings.Replace(template, "name: web", "name: lacking\n    runtime: kata", 1))
 	h.start()
 	poll.Until(t, "both runtimes were tried", func() bool {

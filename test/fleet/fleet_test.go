@@ -80,7 +80,7 @@ func TestEverythingHappens(t *testing.T) {
 		Agents: 3, Sessions: labtest.Count(8, 18), Rate: float64(labtest.Count(4, 8)), For: length, Every: 4 * time.Second,
 		Chaos: fleet.Mixed, Seed: uint64(time.Now().UnixNano()),
 		ParkTime: 2 * time.Minute, // a slow machine is not what is looked for
-		Pools:    "own,pooled,warm",
+		Pools:    "pooled,bridge,warm",
 	}
 	r := run(t, o)
 	v := r.Details.Verdict

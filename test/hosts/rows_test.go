@@ -135,7 +135,7 @@ holdfast config check; systemctl reload holdfast`)
 	h.awaited("networks are ready", metric("holdfast_networks_ready 4"))
 	h.awaited("a container is warm", metric(`holdfast_warm_ready{template="quick"} 1`))
 	h.run("holdfast session start bob; holdfast session start carol --template quick")
-	h.awaited("a network was claimed", metric(`holdfast_network_claims_total{outcome="ready"} [1-9]`))
+	h.awaited("a network was claimed", metric(`holdfast_network_claims_total{outcome="joined"} [1-9]`))
 	h.awaited("a warm container was claimed", metric(`holdfast_warm_claims_total{outcome="warm",template="quick"} 1`))
 	h.run("holdfast session stop bob; holdfast session stop carol; cp keep.yaml /etc/holdfast/holdfast.yaml; systemctl reload holdfast")
 }

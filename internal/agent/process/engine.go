@@ -52,6 +52,9 @@ func OpenSuitable(ctx context.Context, c config.Config) (Engine, engine.Info, er
 	if err != nil {
 		return nil, info, errors.Join(err, e.Close())
 	}
+	if d, ok := e.(*Docker); ok && info.Remapped {
+		d.lacking = errRemapped
+	}
 	return e, info, nil
 }
 
@@ -70,26 +73,34 @@ func suitable(info engine.Info) error {
 	return nil
 }
 
+// Tried is an engine that runs containers.
+type Tried struct {
+	Info     engine.Info
+	Runtimes []string // those that ran a container
+	Lacking  error    // see Lacking
+}
+
 // TryEngine checks that an agent with this configuration can run containers: it connects
 // to the engine, and runs one container of a few hundred bytes with each runtime that the
-// templates name. It returns what the engine says of itself, and the tried runtimes.
-func TryEngine(ctx context.Context, c config.Config) (_ engine.Info, tried []string, err error) {
+// templates name.
+func TryEngine(ctx context.Context, c config.Config) (tried Tried, err error) {
 	e, info, err := OpenSuitable(ctx, c)
 	if err != nil {
-		return info, nil, err
+		return tried, err
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
 	tester, ok := e.(engine.Tester)
 	if !ok {
-		return info, nil, fmt.Errorf("%s: %w", info.Name, engine.ErrUnsupported)
+		return tried, fmt.Errorf("%s: %w", info.Name, engine.ErrUnsupported)
 	}
+	tried.Info, tried.Lacking = info, Lacking(e)
 	for _, t := range runtimes.Trials(c.SessionTemplates()) {
 		if err := tester.Try(ctx, t); err != nil {
-			return info, tried, err
+			return tried, err
 		}
-		tried = append(tried, cmp.Or(t.Runtime, runtimes.DefaultName))
+		tried.Runtimes = append(tried.Runtimes, cmp.Or(t.Runtime, runtimes.DefaultName))
 	}
-	return info, tried, nil
+	return tried, nil
 }
 
 // opened returns a nil interface, and not an interface with a nil pointer, on an error.

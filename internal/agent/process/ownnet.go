@@ -11,19 +11,31 @@ import (
 	"sync"
 	"time"
 
+	"holdfast"
 	"holdfast/internal/control/config"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/engine/docker"
 	"holdfast/internal/platform/linux/vethnet"
 )
 
-// The bridge of sessions on Docker and its subnet, unless the configuration names others.
-// They differ from those of the containerd adapter, so that an agent for each engine may
-// run on one host.
-const (
-	dockerBridge = "holdfast1"
-	dockerSubnet = "10.172.0.0/16"
-)
+// dockerBridge is the bridge of sessions on Docker, unless the configuration names another.
+// It is not that of the containerd adapter, so that an agent for each engine may run on one
+// host.
+const dockerBridge = "holdfast1"
+
+// dockerSubnets are the subnets of the bridge, unless the configuration names one: the first
+// that no route of this host overlaps.
+func dockerSubnets() []netip.Prefix {
+	var list []netip.Prefix
+	for _, s := range []string{"10.172.0.0/16", "10.246.0.0/16", "172.30.0.0/16", "192.168.172.0/22"} {
+		list = append(list, netip.MustParsePrefix(s))
+	}
+	return list
+}
+
+// bridgeLocks is the directory of the locks of bridges. All agents of a host use the same one:
+// one that ends removes no bridge to which another one connects a session.
+const bridgeLocks = "/run/holdfast/bridges"
 
 // tendEvery is how often the bridge's NAT is repaired.
 const tendEvery = 10 * time.Second
@@ -31,8 +43,9 @@ const tendEvery = 10 * time.Second
 // Docker is a Docker engine beside a bridge of Holdfast's. Its Run maintains the bridge.
 type Docker struct {
 	*docker.Engine
-	net *vethnet.Net
-	cfg vethnet.Config
+	net     *vethnet.Net
+	cfg     vethnet.Config
+	lacking error // why no session can be on the bridge; nil: nothing is known against it
 
 	mu       sync.Mutex
 	err      error
@@ -46,25 +59,56 @@ func openDocker(ctx context.Context, c config.Config) (Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	subnet, err := netip.ParsePrefix(cmp.Or(c.Engine.Subnet, dockerSubnet))
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("engine.subnet: %w", err), e.Close())
-	}
-	d := &Docker{Engine: e.(*docker.Engine)}
 	bridge := cmp.Or(c.Engine.Bridge, dockerBridge)
-	d.cfg = vethnet.Config{
-		Bridge: bridge, Subnet: subnet, Dir: filepath.Join(c.RunDir, "bridge"),
-		Table: "holdfast-net-" + bridge, NAT: c.Engine.Masquerade,
-	}
-	if d.net, err = vethnet.New(d.cfg); err != nil {
-		return nil, errors.Join(fmt.Errorf("the network of sessions: %w", err), e.Close())
-	}
-	if !c.Engine.OwnNetwork {
+	if !c.Joins() {
 		if _, err := net.InterfaceByName(bridge); err != nil {
 			return e, nil // no agent has made the bridge
 		}
 	}
+	d, err := besideDocker(e.(*docker.Engine), bridge, c)
+	if err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
 	return d, nil
+}
+
+func besideDocker(e *docker.Engine, bridge string, c config.Config) (*Docker, error) {
+	d := &Docker{Engine: e}
+	subnet, err := netip.ParsePrefix(c.Engine.Subnet)
+	switch {
+	case c.Engine.Subnet == "":
+		subnet, err = vethnet.FreeSubnet(bridge, dockerSubnets())
+		if errors.Is(err, vethnet.ErrNoSubnet) {
+			subnet, d.lacking, err = dockerSubnets()[0], holdfast.WithHint(err, "name a free one with engine.subnet"), nil
+		}
+	case err != nil:
+		err = fmt.Errorf("engine.subnet: %w", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d.cfg = vethnet.Config{
+		Bridge: bridge, Subnet: subnet, Dir: filepath.Join(bridgeLocks, bridge),
+		Table: "holdfast-net-" + bridge, NAT: c.Engine.Masquerade,
+	}
+	if d.net, err = vethnet.New(d.cfg); err != nil {
+		return nil, fmt.Errorf("the network of sessions: %w", err)
+	}
+	return d, nil
+}
+
+// errRemapped is the reason of an engine whose containers are in a user namespace: their
+// processes may not enter a network namespace of the host's (setns(2)).
+var errRemapped = errors.New("the engine remaps user ids (userns-remap)")
+
+// Lacking returns why sessions cannot be on a bridge of Holdfast's beside an engine of
+// OpenSuitable, so that they get networks of the engine's; nil if nothing is known against
+// it.
+func Lacking(e Engine) error {
+	if d, ok := e.(*Docker); ok {
+		return d.lacking
+	}
+	return nil
 }
 
 // OwnNet returns the bridge of sessions.
@@ -99,12 +143,18 @@ func (d *Docker) Run(ctx context.Context) error {
 	return d.leave()
 }
 
+// tend repairs the NAT. Without a session on the bridge an error is no trouble of the node:
+// then new ones get networks of the engine's.
 func (d *Docker) tend() {
 	err := d.net.Tend()
+	used, unknown := d.net.Addresses()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.err = err; err != nil {
+	if d.err = nil; err != nil {
 		d.failures++
+		if len(used) > 0 || unknown != nil {
+			d.err = err
+		}
 	}
 }
 

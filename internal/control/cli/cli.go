@@ -40,9 +40,8 @@ type Deps struct {
 	ConfigFlags func(*pflag.FlagSet) func() config.Overrides
 	// CheckFiles reads the files that a configuration names.
 	CheckFiles func(config.Config) error
-	// TryEngine runs a container with each runtime that the configuration's templates use,
-	// and returns what the engine says of itself and the names of the runtimes.
-	TryEngine func(context.Context, config.Config) (engine.Info, []string, error)
+	// TryEngine runs a container with each runtime that the configuration's templates use.
+	TryEngine func(context.Context, config.Config) (TriedEngine, error)
 	// RunAgent is `holdfast agent`. It returns when the agent has ended; it
 	// should end when ctx is done.
 	RunAgent func(ctx context.Context, r AgentRun) error

@@ -86,28 +86,31 @@ const (
 type checkResult struct {
 	File   string       `json:"file"`
 	Found  bool         `json:"found"`
-	Engine *triedEngine `json:"engine,omitempty"` // with --try-engine
+	Engine *TriedEngine `json:"engine,omitempty"` // with --try-engine
 }
 
-// triedEngine is an engine that runs containers.
-type triedEngine struct {
+// TriedEngine is an engine that runs containers.
+type TriedEngine struct {
 	Name     string   `json:"name"`
 	Version  string   `json:"version"`
 	Runtimes []string `json:"runtimes"` // those that ran a container
+	// EngineNetworks is why sessions get networks of the engine's, and not of Holdfast's;
+	// "" if nothing is known against those.
+	EngineNetworks string `json:"engine_networks,omitempty"`
 }
 
 // tryTime bounds the trial of an engine if there is no --timeout. One trial takes less than
 // a second on an idle host.
 const tryTime = time.Minute
 
-func (a *app) tryEngine(ctx context.Context, c config.Config) (*triedEngine, error) {
+func (a *app) tryEngine(ctx context.Context, c config.Config) (*TriedEngine, error) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(a.timeout, tryTime))
 	defer cancel()
-	info, tried, err := a.deps.TryEngine(ctx, c)
+	tried, err := a.deps.TryEngine(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	return &triedEngine{Name: info.Name, Version: info.Version, Runtimes: tried}, nil
+	return &tried, nil
 }
 
 func checkText(w io.Writer, r checkResult) {
@@ -118,6 +121,9 @@ func checkText(w io.Writer, r checkResult) {
 	}
 	if e := r.Engine; e != nil {
 		fmt.Fprintf(w, "%s %s runs containers; runtimes tried: %s\n", clean(e.Name), clean(e.Version), clean(strings.Join(e.Runtimes, ", ")))
+		if e.EngineNetworks != "" {
+			fmt.Fprintf(w, "sessions get networks of the engine's: %s\n", clean(e.EngineNetworks))
+		}
 	}
 }
 

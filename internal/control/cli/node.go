@@ -25,7 +25,7 @@ func (a *app) nodeLs() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
 		Short: "List all nodes that are up",
-		Long: "List all nodes that are up, by id. STATE is up or cordoned (the node refuses new sessions, as after a drain), and after a comma its trouble.\n" +
+		Long: "List all nodes that are up, by id. STATE is up or cordoned (the node refuses new sessions, as after a drain), and after a comma its trouble, or why sessions get networks of the engine's.\n" +
 			"BOOTS are starting containers, with their limit. NETWORKS are ready networks, and how many are kept; WARM is the same for containers. PRESSURE is the share of the last ten seconds in which a task waited for a CPU.\n" +
 			"PEER ADDRESS is the node's address for other nodes.",
 		Example: "  holdfast node ls\n  holdfast node ls --json",
@@ -55,6 +55,9 @@ func nodeState(n holdfast.Node) string {
 	}
 	if n.Trouble != "" {
 		state += ", " + clean(n.Trouble)
+	}
+	if n.EngineNetworks != "" {
+		state += ", networks of the engine's: " + clean(n.EngineNetworks)
 	}
 	if n.Degraded != "" {
 		state += ", degraded: " + clean(n.Degraded)

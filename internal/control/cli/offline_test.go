@@ -79,8 +79,8 @@ func TestJoinedNodeHasItsIdentity(t *testing.T) {
 func TestConfigCheckTriesTheEngine(t *testing.T) {
 	d := testDeps()
 	d.CheckFiles = func(config.Config) error { return nil }
-	d.TryEngine = func(context.Context, config.Config) (engine.Info, []string, error) {
-		return engine.Info{Name: "docker", Version: "29.0.0"}, []string{"default", "runsc"}, nil
+	d.TryEngine = func(context.Context, config.Config) (cli.TriedEngine, error) {
+		return cli.TriedEngine{Name: "docker", Version: "29.0.0", Runtimes: []string{"default", "runsc"}, EngineNetworks: "it remaps"}, nil
 	}
 	file := filepath.Join(t.TempDir(), "holdfast.yaml")
 	if err := os.WriteFile(file, []byte("templates:\n  - {name: web, image: i, port: 80}\n"), 0o600); err != nil {
@@ -91,7 +91,7 @@ func TestConfigCheckTriesTheEngine(t *testing.T) {
 		code := cli.Main(t.Context(), append([]string{"config", "check", file, "--try-engine"}, args...), strings.NewReader(""), &out, &out, d)
 		return code, out.String()
 	}
-	if code, out := check(); code != 0 || !strings.Contains(out, "docker 29.0.0 runs containers; runtimes tried: default, runsc\n") {
+	if code, out := check(); code != 0 || !strings.Contains(out, "docker 29.0.0 runs containers; runtimes tried: default, runsc\nsessions get networks of the engine's: it remaps\n") {
 		t.Errorf("exit code %d:\n%s", code, out)
 	}
 	if code, out := check("--json"); code != 0 || !strings.Contains(out, `"runsc"`) {
@@ -100,8 +100,8 @@ func TestConfigCheckTriesTheEngine(t *testing.T) {
 	if code, out := check("--for", "gc"); code != cli.ExitUsage || !strings.Contains(out, "--for agent") {
 		t.Errorf("exit code %d:\n%s", code, out)
 	}
-	d.TryEngine = func(context.Context, config.Config) (engine.Info, []string, error) {
-		return engine.Info{}, nil, holdfast.WithHint(engine.ErrNoStart, "install it")
+	d.TryEngine = func(context.Context, config.Config) (cli.TriedEngine, error) {
+		return cli.TriedEngine{}, holdfast.WithHint(engine.ErrNoStart, "install it")
 	}
 	if code, out := check(); code != 1 || !strings.HasSuffix(out, "\nhint: install it\n") || strings.Count(out, "error: ") != 1 {
 		t.Errorf("exit code %d:\n%s", code, out)

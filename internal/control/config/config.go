@@ -66,9 +66,9 @@ type Log struct {
 type Engine struct {
 	Name string `yaml:"name"` // docker or containerd
 	Host string `yaml:"host"` // unix:///path or tcp://host:port; default: DOCKER_HOST, then Docker's socket; containerd's
-	// OwnNetwork gives sessions on Docker that join a ready network one on Holdfast's bridge.
-	OwnNetwork bool   `yaml:"own_network"`
-	Bridge     string `yaml:"bridge"`     // Holdfast's bridge, of all containers with containerd
+	// Bridge is Holdfast's: with containerd of all containers, with Docker of those with
+	// network: pooled.
+	Bridge     string `yaml:"bridge"`
 	Subnet     string `yaml:"subnet"`     // of its addresses, a.b.c.d/n
 	Masquerade bool   `yaml:"masquerade"` // NAT: containers on the bridge reach networks beyond the host with the host's address
 	// The other keys are for containerd only.
@@ -179,7 +179,7 @@ type Template struct {
 	Ports      holdfast.Ports    `yaml:"ports"` // that clients may reach beside port; default: none
 	Ready      Ready             `yaml:"ready"`
 	Warm       int               `yaml:"warm"`       // maximum number of containers that wait for a session; 0 is none
-	Network    string            `yaml:"network"`    // pooled (default), or a network's name: bridge is the engine's own
+	Network    string            `yaml:"network"`    // pooled (default): Holdfast's; or a network's name: bridge is the engine's own
 	Init       *bool             `yaml:"init"`       // default true
 	Privileges string            `yaml:"privileges"` // fixed (default) or gain: whether set-uid programs work
 	Seccomp    string            `yaml:"seccomp"`    // file with a seccomp profile; default: the engine's

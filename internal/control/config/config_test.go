@@ -518,7 +518,8 @@ func TestPageHasTheAnnotatedFile(t *testing.T) {
 	}
 }
 
-// TestNetworkOfATemplate: a ready network unless another one is named.
+// TestNetworkOfATemplate: one of Holdfast's unless another one is named. Under another runtime it
+// has to be named.
 func TestNetworkOfATemplate(t *testing.T) {
 	for named, want := range map[string]string{"": "", "pooled": "", "bridge": "bridge", "mine": "mine"} {
 		c := Config{Templates: []Template{{Name: "a", Network: named}}}
@@ -527,8 +528,15 @@ func TestNetworkOfATemplate(t *testing.T) {
 			t.Errorf("network: %q is %q, pooled %v", named, got.Network, got.Pooled)
 		}
 		c.Templates[0].Runtime = "runsc"
-		if got := c.SessionTemplates()[0]; got.Network != want || got.Pooled {
+		if got := c.SessionTemplates()[0]; got.Network != want || got.Pooled != (named == "pooled") {
 			t.Errorf("network: %q under runsc is %q, pooled %v", named, got.Network, got.Pooled)
+		}
+		if joins := c.Joins(); joins != (named == "pooled") {
+			t.Errorf("network: %q under runsc joins a network of Holdfast's: %v", named, joins)
+		}
+		c.Engine.Name = Containerd
+		if c.Joins() {
+			t.Errorf("network: %q joins a network beside containerd", named)
 		}
 	}
 }

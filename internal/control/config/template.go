@@ -161,28 +161,21 @@ func (t Template) validateWarm() error {
 	return within("warm: ", t.keepFree(container.Dir))
 }
 
-// networkPooled is the network of a session that joins a ready network (docs/pools.md).
+// networkPooled is the network of a session on Holdfast's bridge (docs/pools.md).
 const networkPooled = "pooled"
 
-// pooled reports whether a session joins a ready network, if there is one. The container
-// that holds a ready network of the engine's is one of the engine's own runtime. Another
-// runtime may have a network stack of its own, as gVisor has. It takes over a network of
-// Holdfast's, but not the session's host name, so such a template has to ask for it.
-func (t Template) pooled(own bool) bool {
-	if t.Runtime != "" {
-		return own && t.Network == networkPooled
-	}
-	return t.Network == "" || t.Network == networkPooled
+// pooled reports whether a session gets a network of Holdfast's, if there is one. A runtime
+// of its own, such as gVisor's, takes over the network, but not the session's host name, so
+// such a template has to ask for it.
+func (t Template) pooled() bool {
+	return t.Network == networkPooled || t.Network == "" && t.Runtime == ""
 }
 
-// Joins reports whether a template's sessions join a ready network.
+// Joins reports whether sessions of a template get a network of Holdfast's beside the
+// engine's: with containerd all networks are Holdfast's.
 func (c Config) Joins() bool {
-	return slices.ContainsFunc(c.Templates, func(t Template) bool { return t.pooled(c.Engine.OwnBridge()) })
+	return c.Engine.Name != Containerd && slices.ContainsFunc(c.Templates, Template.pooled)
 }
-
-// OwnBridge reports whether sessions on Docker that join a ready network get one on
-// Holdfast's bridge.
-func (e Engine) OwnBridge() bool { return e.OwnNetwork && e.Name != Containerd }
 
 // allowedPorts returns the ports that any template allows, its own included. It is empty
 // if no template lists ports.
@@ -209,7 +202,7 @@ func (c Config) SessionTemplates() []session.Template {
 		s := session.Template{
 			Name: t.Name, Image: t.Image, Command: t.Command, Env: t.Env,
 			Memory: int64(t.Memory), CPUs: t.CPUs, PIDs: t.PIDs,
-			Port: t.Port, Ports: t.Ports, Network: t.Network, Pooled: t.pooled(c.Engine.OwnBridge()),
+			Port: t.Port, Ports: t.Ports, Network: t.Network, Pooled: t.pooled(),
 			Ready:      session.Readiness{HTTPPath: t.Ready.HTTP, Timeout: t.Ready.Timeout},
 			NoInit:     t.Init != nil && !*t.Init,
 			AllowSUID:  t.Privileges == "gain",

@@ -35,14 +35,14 @@ func (c Config) validateHost() error {
 }
 
 func (e Engine) validate() error {
+	if subnet, err := netip.ParsePrefix(e.Subnet); e.Subnet != "" && (err != nil || !subnet.Addr().Is4()) {
+		return fmt.Errorf("engine.subnet: %q is not an IPv4 subnet such as 10.1.0.0/16", e.Subnet)
+	}
 	if e.Name != Containerd {
 		return oneOf("engine.name", cmp.Or(e.Name, Docker), Docker, Containerd)
 	}
 	if e.Host != "" && !strings.HasPrefix(e.Host, "unix:///") {
 		return fmt.Errorf("engine.host: containerd is at unix:///path, not at %q", e.Host)
-	}
-	if subnet, err := netip.ParsePrefix(e.Subnet); e.Subnet != "" && (err != nil || !subnet.Addr().Is4()) {
-		return fmt.Errorf("engine.subnet: %q is not an IPv4 subnet such as 10.1.0.0/16", e.Subnet)
 	}
 	for name, file := range e.Runtimes {
 		if !runtimeName.MatchString(name) {
@@ -155,8 +155,8 @@ func (c Config) validateLimits() error {
 	if s.IdleStop < 0 || s.Boots < 1 || s.Max < 0 || s.Snapshots < 0 {
 		return fmt.Errorf("sessions: idle_stop %v, max %d and snapshots %d must be 0 or more, boots %d 1 or more", s.IdleStop, s.Max, s.Snapshots, s.Boots)
 	}
-	if s.Networks < 0 || s.Networks > network.MaxSize {
-		return fmt.Errorf("sessions: networks %d must be 0 to %d", s.Networks, network.MaxSize)
+	if s.Networks < 0 || s.Networks > network.MaxReady {
+		return fmt.Errorf("sessions: networks %d must be 0 to %d", s.Networks, network.MaxReady)
 	}
 	if c.Drain.Budget <= 0 {
 		return fmt.Errorf("drain.budget: %v must be over 0", c.Drain.Budget)

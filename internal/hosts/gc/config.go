@@ -62,7 +62,7 @@ type Rule struct {
 }
 
 // alwaysProtected are the labels of objects that other parts of Holdfast manage.
-var alwaysProtected = [...]string{"holdfast.session", "holdfast.network", "holdfast.holder", "holdfast.warm", "holdfast.keep"}
+var alwaysProtected = [...]string{"holdfast.session", "holdfast.holder", "holdfast.warm", "holdfast.keep"}
 
 // DefaultConfig returns a configuration with collection disabled.
 func DefaultConfig() Config {

@@ -361,7 +361,7 @@ func largeHost(images, containers int) State {
 func TestNothingOfThePoolsIsTaken(t *testing.T) {
 	s, all := sized(), policy(Rule{Kinds: []Kind{Images, Stopped, Created}})
 	expect(t, s, all, "a", "b", "c")
-	for i, label := range []string{"holdfast.network", "holdfast.warm", "holdfast.session"} {
+	for i, label := range []string{"holdfast.holder", "holdfast.warm", "holdfast.session"} {
 		s.Images[i].Labels = map[string]string{label: "image"}
 		for _, state := range []string{"created", "exited", "dead"} {
 			c := container("", "", "", 50*time.Hour)

@@ -128,6 +128,7 @@ type Info struct {
 	DataRoot      string `json:"data_root"`
 	Socket        string `json:"socket"` // path of the unix socket; "" for others
 	Rootless      bool   `json:"rootless,omitempty"`
+	Remapped      bool   `json:"remapped,omitempty"` // containers are in a user namespace (userns-remap)
 }
 
 // RestartPolicy says when the engine restarts a container.

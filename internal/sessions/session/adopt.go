@@ -68,8 +68,6 @@ func (m *Manager) adopt(ctx context.Context, containers []engine.Container) (Ado
 	if err != nil {
 		return a, err
 	}
-	// This comes after the takeover, because a session's network holder is taken over
-	// with the session.
 	for _, id := range m.deps.Deadman.Unconfirmed() {
 		if _, known := keys[id]; !known {
 			keys[id] = ""
@@ -309,7 +307,7 @@ func (m *Manager) killFound(found []engine.Container) {
 		m.deps.Deadman.Forget(dead...)
 		for _, e := range held {
 			if slices.Contains(dead, e.target.ID) {
-				m.unwatch(e)
+				m.deps.Watcher.Remove(e.target)
 				m.dropNetwork(e)
 			}
 		}

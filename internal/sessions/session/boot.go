@@ -35,8 +35,8 @@ func (m *Manager) boot(ctx, life context.Context, e *entry) {
 	switch cause := context.Cause(ctx); {
 	case err != nil && cause != nil:
 		err = fmt.Errorf("session %s: %w", e.key, cause)
-	case err != nil && e.networkLost():
-		err = fmt.Errorf("%w: its ready network was lost: %w", engine.ErrInterrupted, err)
+	case err != nil && e.holderLost():
+		err = fmt.Errorf("%w: the holder of its network was lost: %w", engine.ErrInterrupted, err)
 	}
 	m.deps.Metrics.booted(b.timings, time.Since(started), err)
 	b.endSpinup(ctx, err)
@@ -168,7 +168,7 @@ func (b *attempt) run(ctx context.Context) error {
 	}
 	advanced := make(chan error, 1)
 	go func() { advanced <- b.advance(ctx, holdfast.Starting) }()
-	err := b.createNext(ctx, specs, 0)
+	err := b.create(ctx, specs[0])
 	if advErr := <-advanced; err == nil && advErr != nil {
 		err = &holdfast.BootError{Key: b.e.key, Phase: "claim", Err: advErr}
 	}
@@ -177,7 +177,7 @@ func (b *attempt) run(ctx context.Context) error {
 			err = b.step(ctx, step)
 		}
 		if err == nil {
-			err = b.createNext(ctx, specs, i+1)
+			err = b.create(ctx, specs[i+1])
 		}
 	}
 	if err == nil {
@@ -203,15 +203,6 @@ func (b *attempt) ended(ctx context.Context, err error) error {
 	}
 	b.kill(ctx)
 	return b.withLog(ctx, err)
-}
-
-// createNext creates the next container of the claim. The last one is the session's
-// own. It may join a ready network, which no other session has used.
-func (b *attempt) createNext(ctx context.Context, specs []engine.Spec, i int) error {
-	if i == len(specs)-1 {
-		b.takeNetwork(&specs[i])
-	}
-	return b.create(ctx, specs[i])
 }
 
 // kill kills the container of a failed boot, if it has a target, without waiting for
@@ -262,9 +253,6 @@ func (b *attempt) ready(ctx context.Context) error {
 	}
 	if err != nil {
 		return err
-	}
-	if b.e.holder != nil {
-		b.setHostname()
 	}
 	if err := b.joined(); err != nil {
 		if b.target.Init().Exited() {

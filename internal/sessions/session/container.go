@@ -14,20 +14,22 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// create creates the container, and first pulls its image if this host does not have
-// it.
+// create creates the container, in a network of its own, and first pulls its image if this
+// host does not have it.
 func (b *attempt) create(ctx context.Context, spec engine.Spec) error {
 	phase := "create"
 	if spec.Labels[LabelStep] != "" {
 		phase = "init"
 	}
-	b.spec = spec
 	b.beginSpinup(spec)
 	var took time.Duration
 	try := func() error {
 		begun := time.Now()
 		defer func() { took = time.Since(begun) }()
-		return b.phase(phase, func() error { return b.createOnce(ctx, spec) })
+		return b.phase(phase, func() error {
+			b.spec = b.takeNetwork(ctx, spec)
+			return b.createOnce(ctx, b.spec)
+		})
 	}
 	err := try()
 	if !errors.Is(err, engine.ErrNoImage) {
@@ -37,7 +39,9 @@ func (b *attempt) create(ctx context.Context, spec engine.Spec) error {
 		}
 		return err
 	}
-	// The pull may take minutes, in which other boots may use the slot.
+	// The pull may take minutes, in which other boots may use the slot and the holder of
+	// the network.
+	b.m.dropNetwork(b.e)
 	b.leaveSlot()
 	err = b.phase("pull", func() error {
 		figures, err := b.m.pulls.fetch(ctx, spec.Image)

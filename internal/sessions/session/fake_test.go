@@ -262,6 +262,10 @@ func (f *fakeEngine) Remove(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
+	if id == "" {
+		defer f.mu.Unlock()
+		return errors.New("remove container: value is empty") // as Docker's client
+	}
 	if f.noRemove != nil {
 		defer f.mu.Unlock()
 		return f.noRemove

@@ -19,6 +19,7 @@ import (
 	"holdfast/internal/platform/store"
 	"holdfast/internal/sessions/hook"
 	"holdfast/internal/sessions/kill"
+	"holdfast/internal/sessions/pool"
 	"holdfast/test/lab/labtest"
 	"holdfast/test/memstore"
 	"holdfast/test/poll"
@@ -60,8 +61,7 @@ type setup struct {
 	dead   Deadman               // nil: none
 	watch  func(Watcher) Watcher // wraps the watcher; nil: no wrapper
 	heard  Spinups               // nil: none
-	nets   Networks              // nil: none
-	own    OwnNetworks           // nil: none
+	nets   pool.Networks         // nil: none
 	warm   WarmPool              // nil: none
 	mover  Mover                 // nil: memory is lost
 	assign func(holdfast.SessionKey, string) string
@@ -128,7 +128,7 @@ func unstarted(t *testing.T, s setup) (*node, *kill.Watcher) {
 	}
 	n.Manager = New(s.cfg, Deps{
 		Store: s.faulty, Engine: e, Opener: opener, Killer: &kill.Killer{}, Watcher: s.watch(watcher),
-		Deadman: s.dead, Hooks: hook.Runner{"/proc/self/exe", "hook"}, Lease: id, Metrics: NewMetrics(prometheus.NewRegistry()), Spinups: s.heard, Pull: pullWith(e), Networks: s.nets, OwnNetworks: s.own, Warm: s.warm, Mover: s.mover, Assign: s.assign, Log: testLog(t),
+		Deadman: s.dead, Hooks: hook.Runner{"/proc/self/exe", "hook"}, Lease: id, Metrics: NewMetrics(prometheus.NewRegistry()), Spinups: s.heard, Pull: pullWith(e), Networks: s.nets, Warm: s.warm, Mover: s.mover, Assign: s.assign, Log: testLog(t),
 	})
 	return n, watcher
 }

@@ -18,6 +18,7 @@ import (
 	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/hook"
 	"holdfast/internal/sessions/kill"
+	"holdfast/internal/sessions/pool"
 )
 
 // Config is the configuration of a Manager.
@@ -67,10 +68,8 @@ type Deps struct {
 	// PrewarmCgroupAttach runs beside each boot and shortens it until done is closed;
 	// see cgroup.ReadyAttach. It returns soon after that, or earlier. It may be nil.
 	PrewarmCgroupAttach func(done <-chan struct{})
-	// Networks are ready networks for templates that are Pooled. It may be nil.
-	Networks Networks
-	// OwnNetworks come first, for the same templates. It may be nil.
-	OwnNetworks OwnNetworks
+	// Networks are the agent's, for templates that are Pooled. It may be nil.
+	Networks pool.Networks
 	// Warm are warm containers, for templates that have a warm pool. It may be nil.
 	Warm  WarmPool
 	Mover Mover // nil: memory is lost with its container
@@ -141,8 +140,8 @@ type entry struct {
 	claimed         holdfast.Epoch // of the boot, once it has claimed
 	owner           holdfast.Owner // set when the boot has succeeded
 	target          *kill.Target
-	holder          *kill.Target // holder of the network that it joined; nil: it has its own. Of a network of OwnNetworks only during the boot
-	network         netip.Addr   // address in a network of OwnNetworks
+	holder          *kill.Target // by way of which its container joins the network, during the boot
+	network         netip.Addr   // address in a network of Deps.Networks
 	conns           int
 	idleSince       time.Time
 	err             error // of the boot
@@ -239,7 +238,7 @@ func (m *Manager) Run(ctx context.Context) error {
 // resumeLocked does for an adopted entry what has to wait for Run.
 func (m *Manager) resumeLocked(e *entry) {
 	switch {
-	case e.phase == ready && (e.target.Init().Exited() || e.networkLost()): // there was no Run to report it to
+	case e.phase == ready && e.target.Init().Exited(): // there was no Run to report it to
 		m.tasks.Go(func(ctx context.Context) { m.died(ctx, e) })
 	case e.phase == ready && e.unwatched:
 		m.tasks.Go(func(ctx context.Context) { m.watchLater(ctx, e) })

@@ -2,117 +2,47 @@ package session
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net/netip"
-	"slices"
-	"strings"
+	"time"
 
-	"holdfast"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/uts"
-	"holdfast/internal/sessions/kill"
 )
 
-// Networks are ready networks. Each is held by a container that does nothing else. Any
-// goroutine may call the methods.
-type Networks interface {
-	// Take gives a network to a session permanently, with hostname as the container's
-	// host name. The target is the container that holds the network; the pool closes
-	// it. Take returns false if no network is ready. It does not wait.
-	Take(hostname string) (*kill.Target, bool)
-	// Adopt is Take for the network of an adopted session, by its holder's id. It
-	// returns holdfast.ErrNotFound if the holder does not run.
-	Adopt(ctx context.Context, id string) (*kill.Target, error)
-	// Drop removes a network when the session's container is dead, or will not be
-	// created. It does not wait.
-	Drop(id string)
-}
+// networkWait is how long a boot waits for the first holders of an agent, or of an engine
+// that has started again. A holder takes a part of a second.
+const networkWait = 3 * time.Second
 
-// OwnNetworks are networks that the agent makes itself. A container joins one by way of a
-// holder, at its start: the holder is then in the network's namespace. Any goroutine may
-// call the methods.
-type OwnNetworks interface {
-	// Take gives a network to a session permanently, and reserves its holder until Started
-	// or Drop. The files in the mounts have the host name. It returns false if there is
-	// none. It does not wait.
-	Take(hostname string) (OwnNetwork, bool)
-	// Started checks that a process of the started container is in the network, and frees
-	// the holder. After an error the container must not be used.
-	Started(addr netip.Addr, pid int) error
-	// Adopt is Take for the network of an adopted session.
-	Adopt(addr netip.Addr)
-	// Drop removes a network when the session's container is dead, or will not be created,
-	// and nothing starts it any more. It does not wait.
-	Drop(addr netip.Addr)
-}
-
-// OwnNetwork is one of OwnNetworks.
-type OwnNetwork struct {
-	Addr   netip.Addr
-	Holder *kill.Target   // the container to join
-	Mounts []engine.Mount // of files in /etc that depend on the network
-}
-
-// joins is the prefix of the network mode of a container that joins another
-// container's network.
-const joins = "container:"
-
-// takeNetwork makes the session's own container join a ready network, if the template
-// allows it and one is ready. Otherwise the engine creates a network, which takes
-// longer.
-func (b *attempt) takeNetwork(spec *engine.Spec) {
-	if !b.e.template.Pooled || b.takeOwn(spec) || b.m.deps.Networks == nil {
-		return
+// takeNetwork returns the spec of a container that joins a network of the agent's, if the
+// template allows it and there is one. Otherwise the engine creates a network, which takes
+// longer. It waits for a moment while there will be one. A network is for one container.
+func (b *attempt) takeNetwork(ctx context.Context, spec engine.Spec) engine.Spec {
+	if !b.e.template.Pooled || b.m.deps.Networks == nil {
+		return spec
 	}
-	holder, ok := b.m.deps.Networks.Take(spec.Hostname)
+	for end := time.Now().Add(networkWait); !b.m.deps.Networks.Settled() && time.Now().Before(end); {
+		if !sleep(ctx, firstPause) {
+			break
+		}
+	}
+	n, ok := b.m.deps.Networks.Take(spec.Hostname)
 	if !ok {
-		return
-	}
-	b.m.mu.Lock()
-	b.e.holder = holder
-	b.m.mu.Unlock()
-	join(spec, holder.ID)
-}
-
-// join makes a container join the network of another one.
-func join(spec *engine.Spec, holder string) {
-	// The engine gives the container the holder's host name. Programs that read the
-	// variable have the right one from the start. setHostname does the rest.
-	spec.Env = append([]string{"HOSTNAME=" + spec.Hostname}, spec.Env...)
-	spec.Network, spec.Hostname = joins+holder, ""
-}
-
-// takeOwn makes the session's own container join a network that the agent makes, and
-// reports whether there is one.
-func (b *attempt) takeOwn(spec *engine.Spec) bool {
-	if b.m.deps.OwnNetworks == nil {
-		return false
-	}
-	n, ok := b.m.deps.OwnNetworks.Take(spec.Hostname)
-	if !ok {
-		return false
+		return spec
 	}
 	b.m.mu.Lock()
 	b.e.holder, b.e.network = n.Holder, n.Addr
 	b.m.mu.Unlock()
-	for _, mount := range n.Mounts {
-		if !slices.ContainsFunc(spec.Mounts, func(m engine.Mount) bool { return m.Target == mount.Target }) {
-			spec.Mounts = append(spec.Mounts, mount)
-		}
-	}
-	spec.Labels[engine.LabelAddress] = n.Addr.String()
-	join(spec, n.Holder.ID)
-	return true
+	return n.Join(spec, spec.Hostname)
 }
 
-// joined sees the started container in its network, if the network is one of the agent's,
-// and frees the holder.
+// joined sets the host name of a started container that has joined a network of the
+// agent's, sees the container in the network, and frees the holder.
 func (b *attempt) joined() error {
 	if !b.e.network.IsValid() {
 		return nil
 	}
-	if err := b.m.deps.OwnNetworks.Started(b.e.network, b.target.Pid()); err != nil {
+	b.setHostname()
+	if err := b.m.deps.Networks.Started(b.e.network, b.target.Pid()); err != nil {
 		return err
 	}
 	b.m.mu.Lock()
@@ -133,47 +63,23 @@ func (b *attempt) setHostname() {
 // dropNetwork drops the network of an entry without processes.
 func (m *Manager) dropNetwork(e *entry) {
 	m.mu.Lock()
-	holder, own := e.holder, e.network
+	addr := e.network
 	e.holder, e.network = nil, netip.Addr{}
 	m.mu.Unlock()
-	switch {
-	case own.IsValid():
-		m.deps.OwnNetworks.Drop(own)
-	case holder != nil:
-		m.deps.Networks.Drop(holder.ID)
+	if addr.IsValid() {
+		m.deps.Networks.Drop(addr)
 	}
 }
 
-// ownNetwork returns the address of a container in a network of the agent's; the zero
-// value if it is in another one.
-func (m *Manager) ownNetwork(c engine.Container) netip.Addr {
+// networkOf returns the address of a container in a network of the agent's; the zero value
+// if it is in another one.
+func (m *Manager) networkOf(c engine.Container) netip.Addr {
 	addr, err := netip.ParseAddr(c.Labels[engine.LabelAddress])
-	if err != nil || m.deps.OwnNetworks == nil {
+	if err != nil || m.deps.Networks == nil {
 		return netip.Addr{}
 	}
 	return addr
 }
 
-// adoptNetwork takes over the holder of a running container's network. The holder is
-// nil if the container has a network of its own. ok is false if the network is lost;
-// then the container cannot be used.
-func (m *Manager) adoptNetwork(ctx context.Context, c engine.Container) (holder *kill.Target, ok bool, err error) {
-	id, joined := strings.CutPrefix(c.Network, joins)
-	if !joined || m.deps.Networks == nil || c.Labels[engine.LabelAddress] != "" {
-		return nil, true, nil
-	}
-	holder, err = m.deps.Networks.Adopt(ctx, id)
-	switch {
-	case err == nil:
-		return holder, true, nil
-	case errors.Is(err, holdfast.ErrNotFound) || errors.Is(err, kill.ErrStranger) || errors.Is(err, kill.ErrProtected):
-		m.log.Warn("a session's container has lost its network", "container", c.Name, "err", err)
-		return nil, false, nil
-	case ctx.Err() != nil || errors.Is(err, holdfast.ErrEngine):
-		return nil, false, err
-	}
-	return nil, false, fmt.Errorf("%w: %w", errUnclear, err)
-}
-
-// networkLost reports whether the holder of the session's network has exited.
-func (e *entry) networkLost() bool { return e.holder != nil && e.holder.Init().Exited() }
+// holderLost reports whether the holder of a boot has exited.
+func (e *entry) holderLost() bool { return e.holder != nil && e.holder.Init().Exited() }

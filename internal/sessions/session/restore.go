@@ -145,20 +145,22 @@ func (b *attempt) startStaged(ctx context.Context) error {
 	})
 }
 
-// replaceContainer removes the container, sees it dead and creates another one.
+// replaceContainer removes the container, if there is one, sees it dead and creates another
+// one. That one gets another network: gVisor takes the address from the network that it
+// joins.
 func (b *attempt) replaceContainer(ctx context.Context, spec engine.Spec) error {
 	err := b.phase("create", func() error {
 		ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 		defer cancel()
-		if err := retry(ctx, holdfast.ErrEngine, func() error { return b.m.deps.Engine.Remove(ctx, b.container) }); err != nil {
-			return err
-		}
-		return b.m.deps.Opener.SeeDead(ctx, []string{b.container})[b.container]
+		return retry(ctx, holdfast.ErrEngine, func() error { return b.removeContainer(ctx) })
 	})
 	if err != nil {
 		return err
 	}
-	b.m.deps.Deadman.Forget(b.container)
+	b.m.dropNetwork(b.e)
+	if b.container != "" {
+		b.m.deps.Deadman.Forget(b.container)
+	}
 	b.container = ""
 	return b.create(ctx, spec)
 }

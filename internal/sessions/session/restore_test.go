@@ -82,21 +82,29 @@ func TestRestoreIsInterrupted(t *testing.T) {
 	for name, c := range map[string]struct {
 		faults []error
 		ignore bool
+		lose   bool   // the answer to the create of the first replacement is lost
 		memory string // beginning of what the record says
 		done   []string
 	}{
-		"not":                  {nil, false, holdfast.Restored, []string{"restore", "removed, restored true"}},
-		"once":                 {[]error{dies}, false, holdfast.Restored, []string{"restore", "restore", "removed, restored true"}},
-		"twice":                {[]error{dies, dies}, false, "lost: its container could not be restored", []string{"restore", "restore", "removed, restored false", "plain start"}},
-		"the image is bad":     {[]error{errors.New("bad image")}, false, "lost: its container could not be restored", []string{"restore", "removed, restored false", "plain start"}},
-		"another runtime":      {nil, true, "lost: the engine has started its container without its image", []string{"plain start", "removed, restored false"}},
-		"once, then it is bad": {[]error{dies, errors.New("bad image")}, false, "lost: its container could not be restored", []string{"restore", "restore", "removed, restored false", "plain start"}},
+		"not":                                   {nil, false, false, holdfast.Restored, []string{"restore", "removed, restored true"}},
+		"once":                                  {[]error{dies}, false, false, holdfast.Restored, []string{"restore", "restore", "removed, restored true"}},
+		"twice":                                 {[]error{dies, dies}, false, false, "lost: its container could not be restored", []string{"restore", "restore", "removed, restored false", "plain start"}},
+		"the image is bad":                      {[]error{errors.New("bad image")}, false, false, "lost: its container could not be restored", []string{"restore", "removed, restored false", "plain start"}},
+		"another runtime":                       {nil, true, false, "lost: the engine has started its container without its image", []string{"plain start", "removed, restored false"}},
+		"once, then it is bad":                  {[]error{dies, errors.New("bad image")}, false, false, "lost: its container could not be restored", []string{"restore", "restore", "removed, restored false", "plain start"}},
+		"once, and the next one is not created": {[]error{dies}, false, true, "lost: its container could not be restored", []string{"restore", "removed, restored false", "plain start"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			fake, kept := newFakeEngine(t), anywhere(t)
 			mv := &image{slow: quickly(), faults: c.faults, ignore: c.ignore}
-			fake.runtime = mv.start
+			fake.runtime = func(id string) error {
+				err := mv.start(id)
+				if err != nil && c.lose {
+					fake.lose["create"] = true
+				}
+				return err
+			}
 			kept.SaveMemory = true
 			deadman := &recorder{fake: fake}
 			n := newNode(t, setup{engine: fake, mover: mv, dead: deadman, cfg: Config{Templates: []Template{kept}}})

@@ -35,7 +35,11 @@ func (b *attempt) runStep(ctx context.Context) error {
 		return err
 	}
 	b.endSpinup(ctx, nil) // the spin-up ends with the start; the step's result is not part of it
-	if _, err := b.open(ctx); err != nil && !errors.Is(err, errDied) {
+	_, err := b.open(ctx)
+	if err == nil {
+		err = b.joined()
+	}
+	if err != nil && !errors.Is(err, errDied) && (b.target == nil || !b.target.Init().Exited()) {
 		return err
 	}
 	code, err := b.wait(ctx)
@@ -79,6 +83,7 @@ func (b *attempt) discardContainer(ctx context.Context) error {
 		}
 		b.target.Close()
 	}
+	b.m.dropNetwork(b.e)
 	b.m.deps.Deadman.Forget(b.container)
 	b.m.remove(b.container)
 	b.spec, b.container, b.target = engine.Spec{}, "", nil

@@ -226,7 +226,7 @@ func (m *Manager) close(e *entry) {
 		m.dropLocked(e)
 		return
 	}
-	m.unwatch(e)
+	m.deps.Watcher.Remove(e.target)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.dropLocked(e)
@@ -270,10 +270,6 @@ func (m *Manager) releaseTargets(entries []*entry, report holdfast.KillReport) {
 func (m *Manager) died(ctx context.Context, e *entry) {
 	m.mu.Lock()
 	byItself := e.phase == ready
-	why := "session's container ended by itself"
-	if e.networkLost() && !e.target.Init().Exited() {
-		why = "the holder of a session's network ended by itself; the session is unreachable and is ended"
-	}
 	saving := byItself && e.owner.Memory == holdfast.Saving // the end of a checkpoint
 	going := m.markLocked(e)
 	if saving {
@@ -281,7 +277,7 @@ func (m *Manager) died(ctx context.Context, e *entry) {
 	}
 	m.mu.Unlock()
 	if byItself {
-		m.log.Warn(why, "session", e.key, "container", short(e.route.ContainerID))
+		m.log.Warn("session's container ended by itself", "session", e.key, "container", short(e.route.ContainerID))
 	}
 	m.end(ctx, going)
 }
@@ -291,7 +287,7 @@ func (m *Manager) died(ctx context.Context, e *entry) {
 func (m *Manager) Refused(key holdfast.SessionKey, r holdfast.Route) {
 	m.mu.Lock()
 	e := m.sessions[key]
-	dead := e != nil && e.phase == ready && e.owner.Epoch == r.Epoch && (!e.target.Alive() || e.networkLost())
+	dead := e != nil && e.phase == ready && e.owner.Epoch == r.Epoch && !e.target.Alive()
 	m.mu.Unlock()
 	if dead {
 		m.tasks.Go(func(ctx context.Context) { m.died(ctx, e) })

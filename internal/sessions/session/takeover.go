@@ -103,20 +103,14 @@ func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) (bool, error) 
 	if err != nil {
 		return false, err
 	}
-	holder, whole, err := m.adoptNetwork(limited, c)
-	if err != nil || !whole {
-		target.Close()
-		return false, err
-	}
 	target.Key = o.Key
 	m.hold(target)
 	// The container stays as it was created, even if the template has changed.
 	e := newEntry(o.Key, Template{Name: o.Template, Snapshot: m.snapshotOf(o.Template)})
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	e.holder = holder
-	if e.network = m.ownNetwork(c); e.network.IsValid() {
-		m.deps.OwnNetworks.Adopt(e.network)
+	if e.network = m.networkOf(c); e.network.IsValid() {
+		m.deps.Networks.Adopt(e.network)
 	}
 	m.enterLocked(e, o, target)
 	close(e.settled)

@@ -39,7 +39,7 @@ type Template struct {
 	Port      int     // that the session's server listens on
 	Ready     Readiness
 	Network   string // "" is the engine's default bridge
-	Pooled    bool   // join a ready network if there is one; Network is then ""
+	Pooled    bool   // join a network of the agent's if there is one; Network is then ""
 	NoInit    bool   // the image's process is pid 1 itself, without the engine's minimal init
 	AllowSUID bool   // processes may gain privileges through set-uid programs
 	Seccomp   string // path of a seccomp profile on this host; "" is the engine's default

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,6 +31,9 @@ type WarmContainer interface {
 	ID() string
 	Name() string
 	Address() string // host:port of its server
+	// Network is its address in a network of the agent's; the zero value if it is in
+	// another one. The session drops it.
+	Network() netip.Addr
 	// Target is already known to the deadman.
 	Target() *kill.Target
 	// Assign attaches the mounts, sends the container its identity and thaws it. After
@@ -113,6 +117,9 @@ func (b *attempt) useWarm(ctx context.Context) (done bool, err error) {
 	}
 	b.spec = engine.Spec{Name: w.Name(), Image: b.e.template.Image}
 	b.container, b.target = w.ID(), w.Target()
+	b.m.mu.Lock()
+	b.e.network = w.Network()
+	b.m.mu.Unlock()
 	b.target.Key = b.e.key
 	b.beginSpinup(b.spec)
 	b.spinup.Container(b.container, b.spec.Name)

@@ -19,6 +19,7 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/sessions/kill"
+	"holdfast/internal/sessions/pool"
 	"holdfast/internal/sessions/pool/container"
 	"holdfast/test/lab/echoserver"
 	"holdfast/test/lab/labtest"
@@ -66,18 +67,24 @@ func newWarms(t *testing.T, node string, tmpl Template, most int) *warms {
 // newWarmsOn is newWarms on an engine.
 func newWarmsOn(t *testing.T, e engine.Engine, node string, tmpl Template, most int) *warms {
 	t.Helper()
+	return newWarmsIn(t, e, nil, node, tmpl, most)
+}
+
+// newWarmsIn is newWarmsOn with networks of the agent's, or without for nil.
+func newWarmsIn(t *testing.T, e engine.Engine, nets pool.Networks, node string, tmpl Template, most int) *warms {
+	t.Helper()
 	w := &warms{engine: e, dir: t.TempDir()}
 	opener, err := kill.NewOpener()
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.Pool = container.New(container.Config{Dir: w.dir, Templates: []container.Template{{
-		Name: tmpl.Name, Image: tmpl.Image, Most: most, Await: tmpl.Await,
+		Name: tmpl.Name, Image: tmpl.Image, Most: most, Joins: tmpl.Pooled, Await: tmpl.Await,
 		Spec: func(name, dir, label string) engine.Spec {
 			return tmpl.WarmSpec(holdfast.NodeID(node), name, dir, container.Dir, label)
 		},
 	}}}, container.Deps{
-		Engine: w.engine, Opener: opener, Killer: &kill.Killer{}, Busy: w.busy.Load,
+		Engine: w.engine, Opener: opener, Killer: &kill.Killer{}, Networks: nets, Busy: w.busy.Load,
 		Metrics: container.NewMetrics(prometheus.NewRegistry()), Log: testLog(t),
 	})
 	w.stop = func() {}

@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"errors"
 	"time"
 )
 
@@ -18,12 +17,7 @@ func (m *Manager) watchLocked(e *entry) {
 }
 
 func (m *Manager) addWatch(e *entry) error {
-	died := func() { m.tasks.Go(func(ctx context.Context) { m.died(ctx, e) }) }
-	err := m.deps.Watcher.Add(e.target, died)
-	if e.holder != nil {
-		err = errors.Join(err, m.deps.Watcher.Add(e.holder, died))
-	}
-	return err
+	return m.deps.Watcher.Add(e.target, func() { m.tasks.Go(func(ctx context.Context) { m.died(ctx, e) }) })
 }
 
 // watchLater polls a container that cannot be watched, for example because no file
@@ -31,7 +25,7 @@ func (m *Manager) addWatch(e *entry) error {
 func (m *Manager) watchLater(ctx context.Context, e *entry) {
 	m.poll(ctx, e, e.left, func() (dead, done bool) {
 		e.unwatched = e.phase == ready && m.addWatch(e) != nil
-		return e.unwatched && (e.target.Init().Exited() || e.networkLost()), !e.unwatched
+		return e.unwatched && e.target.Init().Exited(), !e.unwatched
 	})
 }
 
@@ -57,16 +51,6 @@ func (m *Manager) poll(ctx context.Context, e *entry, end <-chan struct{}, look 
 		if dead || done {
 			return
 		}
-	}
-}
-
-func (m *Manager) unwatch(e *entry) {
-	m.deps.Watcher.Remove(e.target)
-	m.mu.Lock()
-	holder := e.holder
-	m.mu.Unlock()
-	if holder != nil {
-		m.deps.Watcher.Remove(holder)
 	}
 }
 

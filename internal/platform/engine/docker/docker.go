@@ -151,6 +151,7 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 		CgroupVersion: cmp.Or(res.Info.CgroupVersion, "1"),
 		DataRoot:      res.Info.DockerRootDir,
 		Rootless:      slices.Contains(res.Info.SecurityOptions, "name=rootless"),
+		Remapped:      slices.Contains(res.Info.SecurityOptions, "name=userns"),
 	}
 	if path, ok := strings.CutPrefix(e.host, "unix://"); ok {
 		info.Socket = path

@@ -31,6 +31,11 @@ const maxTries = 64
 // whichever process makes it: the name of the host's device is the address. Nothing
 // remains of a namespace that ends. ErrFull, ErrNoNAT.
 func (n *Net) NewNamespace() (*Namespace, error) {
+	if n.open && !n.hasBridge() { // a host without nftables gets no bridge either
+		if _, err := n.nat.exists(); err != nil {
+			return nil, fmt.Errorf("make a network namespace: %w", errors.Join(ErrNoNAT, err))
+		}
+	}
 	file, err := newNamespace()
 	if err != nil {
 		return nil, fmt.Errorf("make a network namespace: %w", err)

@@ -280,6 +280,13 @@ func (n *Net) bridgeIndex() (int, error) {
 	return n.index, nil
 }
 
+// hasBridge reports whether the bridge was there when this process last looked.
+func (n *Net) hasBridge() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.index != 0
+}
+
 func (n *Net) invalidate() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

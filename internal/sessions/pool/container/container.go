@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"time"
 
@@ -24,6 +25,7 @@ type Container struct {
 	image             string // id; "" if the container is to be ended. Guarded by Pool.mu
 	target            *kill.Target
 	socket            *socket
+	network           netip.Addr // in a network of Deps.Networks
 }
 
 // ID is the engine's id of the container.
@@ -34,6 +36,9 @@ func (c *Container) Name() string { return c.name }
 
 // Address is the host:port of its server.
 func (c *Container) Address() string { return c.address }
+
+// Network is its address in a network of the agent's; the zero value if it is in another one.
+func (c *Container) Network() netip.Addr { return c.network }
 
 // Target is the handle of its init. The deadman, if there is one, holds it, too.
 func (c *Container) Target() *kill.Target { return c.target }

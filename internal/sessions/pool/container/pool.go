@@ -52,7 +52,8 @@ type Template struct {
 	Most  int // containers, 1 to MaxSize
 	// Spec returns the spec of a container with this name, a directory of this host
 	// mounted at Dir, and this value of Label.
-	Spec func(name, dir, label string) engine.Spec
+	Spec  func(name, dir, label string) engine.Spec
+	Joins bool // it joins a network of Deps.Networks, if there is one
 	// Await returns the address of a container's server once it answers.
 	Await func(ctx context.Context, c engine.Container, alive func() bool) (address string, err error)
 }
@@ -79,6 +80,9 @@ type Deps struct {
 	Opener  *kill.Opener
 	Killer  *kill.Killer
 	Deadman pool.Deadman // may be nil
+	// Networks are for templates that join one. It may be nil. A claimed container's network
+	// is its session's.
+	Networks pool.Networks
 	// Fetch ensures that the image of a template is on this host.
 	Fetch func(ctx context.Context, template string) error
 	// Wanted reports whether the node accepts sessions. While it does not, waiting
@@ -108,6 +112,8 @@ type Pool struct {
 	idleNode pool.Idle
 	looked   time.Time
 	images   time.Time
+	failed   []*Container // that did not come up and could not be removed
+	retried  time.Time    // when their removal was last tried
 }
 
 // kind is a template and its containers.
@@ -244,6 +250,7 @@ func (p *Pool) endAll(ctx context.Context, all []*Container) error {
 	p.with.Forget(report.Dead...)
 	for _, c := range all {
 		c.target.Close()
+		p.drop(c) // its holder has been free since its start
 		if err := p.deps.Engine.Remove(ctx, c.id); err != nil {
 			errs = append(errs, err)
 			continue

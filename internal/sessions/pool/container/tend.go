@@ -57,6 +57,7 @@ func (p *Pool) tend(ctx context.Context) bool {
 		p.lookAtImages(ctx)
 		p.sweep(ctx)
 	}
+	p.retryFailed(ctx)
 	if c := p.surplus(); c != nil {
 		p.endSoon(ctx, c)
 		return true
@@ -64,7 +65,7 @@ func (p *Pool) tend(ctx context.Context) bool {
 	if !p.idleNode.Now() {
 		return false
 	}
-	if k := p.lacking(); k != nil {
+	if k := p.lacking(); k != nil && (!k.Joins || p.deps.Networks == nil || p.deps.Networks.Settled()) {
 		return p.make(ctx, k)
 	}
 	return false
@@ -184,7 +185,13 @@ func (p *Pool) imageOf(ctx context.Context, k *kind) (string, error) {
 func (p *Pool) bringUp(ctx context.Context, k *kind, c *Container) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, pool.EngineTimeout)
 	defer cancel()
-	if c.id, err = p.deps.Engine.Create(ctx, k.Spec(c.name, c.dir, c.label)); err != nil {
+	spec := k.Spec(c.name, c.dir, c.label)
+	if k.Joins && p.deps.Networks != nil {
+		if n, ok := p.deps.Networks.Take(c.name); ok {
+			c.network, spec = n.Addr, n.Join(spec, c.name)
+		}
+	}
+	if c.id, err = p.deps.Engine.Create(ctx, spec); err != nil {
 		return err
 	}
 	now, target, err := p.with.Start(ctx, c.id)
@@ -192,6 +199,11 @@ func (p *Pool) bringUp(ctx context.Context, k *kind, c *Container) (err error) {
 		return err
 	}
 	c.target = target
+	if c.network.IsValid() {
+		if err := p.deps.Networks.Started(c.network, target.Pid()); err != nil {
+			return err
+		}
+	}
 	if err := p.with.Hold(target); err != nil {
 		return err
 	}
@@ -218,15 +230,40 @@ func (p *Pool) undo(ctx context.Context, c *Container) {
 		p.deps.Killer.Kill(killing, []*kill.Target{c.target})
 		c.target.Close()
 	}
-	var err error
+	if err := p.removeFailed(ctx, c); err != nil {
+		p.log.Warn("removing an unfinished warm container (will retry)", "container", c.name, "err", err)
+		p.failed = append(p.failed, c)
+	}
+}
+
+// removeFailed removes a container that did not come up. Its network's holder is free
+// afterwards, and not before: the engine may still start the container.
+func (p *Pool) removeFailed(ctx context.Context, c *Container) error {
 	if c.id != "" {
-		err = p.with.Remove(ctx, c.id)
+		if err := p.with.Remove(ctx, c.id); err != nil {
+			return err
+		}
 	}
-	if err == nil {
-		err = os.RemoveAll(c.dir)
+	p.drop(c)
+	return os.RemoveAll(c.dir)
+}
+
+// retryFailed removes the containers that undo could not remove. What is left at the end of
+// Run the next agent removes.
+func (p *Pool) retryFailed(ctx context.Context) {
+	if len(p.failed) == 0 || time.Since(p.retried) < pool.LookEvery {
+		return
 	}
-	if err != nil {
-		p.log.Warn("removing an unfinished warm container (left to the next agent)", "container", c.name, "err", err)
+	p.retried = time.Now()
+	ctx, cancel := context.WithTimeout(ctx, pool.EngineTimeout)
+	defer cancel()
+	p.failed = slices.DeleteFunc(p.failed, func(c *Container) bool { return p.removeFailed(ctx, c) == nil })
+}
+
+// drop ends the network of a container that is gone.
+func (p *Pool) drop(c *Container) {
+	if c.network.IsValid() {
+		p.deps.Networks.Drop(c.network)
 	}
 }
 

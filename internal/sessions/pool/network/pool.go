@@ -1,9 +1,11 @@
-// Package network keeps ready networks for sessions' containers to join, because the
-// creation of a network takes an engine most of a container's start (docs/pools.md).
+// Package network gives containers on Docker networks that Holdfast makes, without a start
+// of a program of the engine's for each (docs/adr/switched-networks.md).
 //
-// A container of its own holds each network and only waits. Its image has a few
-// hundred bytes and is part of this program. A network is given to one session and
-// ends with it. It is never reused.
+// Holders are containers whose only process enters the network namespace that it is sent.
+// A container joins "the network of the holder": the engine resolves that at the
+// container's start to the namespace in which the holder is then. Afterwards only the
+// container's processes keep the namespace, and it ends with them. A network is never
+// reused.
 package network
 
 import (
@@ -12,7 +14,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
+	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -20,27 +23,22 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
+	"holdfast/internal/platform/linux/netns"
+	"holdfast/internal/platform/linux/vethnet"
 	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/kill"
 	"holdfast/internal/sessions/pool"
 )
 
-// Label is on every container that holds a network, and on their image. Its value is
-// the node's id. It never changes, because the next agent finds the containers by it.
-const Label = "holdfast.network"
+// Label is on every holder, and on their image. Its value is the node's id. It never
+// changes, because the next agent finds the containers by it.
+const Label = "holdfast.holder"
 
-// StoreLabel is on every container that holds a network. Its value is Config.Store.
+// MaxReady is the highest number of ready networks. A Linux bridge has 1024 ports.
+const MaxReady = 256
+
+// StoreLabel is on every holder. Its value is Config.Store.
 const StoreLabel = "holdfast.store"
-
-// Bounds.
-const (
-	MaxSize = 256 // ready networks; a Linux bridge has 1024 ports in total
-
-	sweepEvery  = time.Minute           // interval of the search for containers of the node that the pool does not know
-	removeRetry = time.Second           // after a removal that failed
-	endPause    = 20 * time.Millisecond // likewise, in End
-	maxRemovals = 64                    // that wait for an idle node before their removal
-)
 
 // Engine is the part of a container engine that the pool needs.
 type Engine interface {
@@ -50,26 +48,30 @@ type Engine interface {
 
 // Config is the configuration of a Pool.
 type Config struct {
-	Node  holdfast.NodeID
-	Store string // identity of the node's store: networks of another store are another agent's. "" is none
-	Size  int    // networks to keep ready, 0 to MaxSize
+	Node    holdfast.NodeID
+	Store   string // identity of the node's store: holders of another store are another agent's. "" is none
+	Holders int    // as many as boots that run in parallel; 0: the pool gives no networks, and keeps those in use
+	Ready   int    // networks to keep ready, 0 to MaxReady
+	// Dir has files of holders and networks. Sessions write to some of them, so it is on a
+	// disk whose space they share, as their images.
+	Dir string
 }
 
 // Deps are the dependencies of a Pool.
 type Deps struct {
-	Engine  Engine
-	Opener  *kill.Opener
-	Deadman pool.Deadman // may be nil
-	// Wanted reports whether the node accepts sessions. While it does not, no network
-	// is created and ready networks end. Busy reports whether a container is starting;
-	// then no network is created. One goroutine calls both often. nil means always for
+	Engine Engine
+	Opener *kill.Opener
+	Net    *vethnet.Net
+	// Wanted reports whether the node accepts sessions. While it does not, no network is
+	// created and ready networks end. Busy reports whether a container is starting; then
+	// no network is created ahead. One goroutine calls both often. nil means always for
 	// Wanted and never for Busy.
 	Wanted, Busy func() bool
 	Metrics      *Metrics
 	Log          *slog.Logger
 }
 
-// Pool keeps networks ready. Any goroutine may call its methods. Adopt is called
+// Pool has holders and ready networks. Any goroutine may call its methods. Adopt is called
 // before Run. Take finds a network only while Run is active.
 type Pool struct {
 	cfg  Config
@@ -77,24 +79,38 @@ type Pool struct {
 	log  *slog.Logger
 	with pool.Containers
 	wake tasks.Signal // there may be work
-	call func(n *network, hostname string) error
 
 	mu       sync.Mutex
-	idle     []*network          // oldest first
-	used     map[string]*network // by the holder's id
-	removals []string            // ids of holders that were killed or never known, to be removed
+	closed   bool            // Run is not active
+	holders  map[string]bool // ids, free or not
+	free     []*hold
+	ready    []*vethnet.Namespace
+	used     map[netip.Addr]*network
+	removals []string  // ids of holders that have ended or were never known
+	dropped  []dropped // networks whose sessions have ended
+
+	problem error // of the last holder or network that could not be made; nil after a success
 
 	// Used by Run's goroutine only.
-	swept    time.Time
-	idleNode pool.Idle
-	making   pool.Backoff // after a network that could not be created
-	removeAt time.Time    // no holder is removed before this time, because a removal failed
+	swept           time.Time
+	idleNode        pool.Idle
+	making, filling pool.Backoff // of holders, of ready networks
+	removeAt        time.Time    // no holder is removed before this time, because a removal failed
+	failing         sync.Once
 }
 
-// network is one network, held by a container.
+// network is a network of a session.
 type network struct {
-	holder   *kill.Target
-	hostname string // at its creation
+	index int      // of its device
+	hold  *hold    // until its container has joined; nil afterwards, and for an adopted one
+	ns    *os.File // likewise
+}
+
+// dropped is a network whose session has ended.
+type dropped struct {
+	addr  netip.Addr
+	index int // of its device
+	at    time.Time
 }
 
 // New returns an empty pool.
@@ -102,159 +118,263 @@ func New(cfg Config, deps Deps) *Pool {
 	if deps.Wanted == nil {
 		deps.Wanted = func() bool { return true }
 	}
-	p := &Pool{cfg: cfg, deps: deps, log: deps.Log, wake: tasks.NewSignal(), call: (*network).call, used: map[string]*network{}, idleNode: pool.Idle{Busy: deps.Busy},
-		with: pool.Containers{Engine: deps.Engine, Opener: deps.Opener, Deadman: deps.Deadman}}
+	p := &Pool{cfg: cfg, deps: deps, log: deps.Log, wake: tasks.NewSignal(), closed: true, used: map[netip.Addr]*network{}, holders: map[string]bool{},
+		idleNode: pool.Idle{Busy: deps.Busy}, with: pool.Containers{Engine: deps.Engine, Opener: deps.Opener}}
 	deps.Metrics.watch(p)
 	return p
 }
 
-// Take gives a network to a session permanently, and sets the session's host name in
-// it. The target is the container that holds the network. It belongs to the pool, and
-// Drop ends it. Take returns false if no network is ready. It does not wait.
-func (p *Pool) Take(hostname string) (*kill.Target, bool) {
-	for {
-		n := p.next()
-		if n == nil {
-			p.deps.Metrics.Claimed(false)
-			return nil, false
-		}
-		if err := p.call(n, hostname); err != nil {
-			p.log.Warn("a ready network cannot be given its host name (another one is taken)", "container", n.holder.Name, "err", err)
-			p.Drop(n.holder.ID)
-			continue
-		}
-		p.deps.Metrics.Claimed(true)
-		return n.holder, true
+// Take gives a network to a session permanently. The holder is in it, and stays there
+// until Started or Drop. It returns false if no holder is free or no network can be made.
+// It waits for the kernel only.
+func (p *Pool) Take(hostname string) (pool.Joined, bool) {
+	j, err := p.take(hostname)
+	if err != nil && !errors.Is(err, errNone) {
+		p.failing.Do(func() {
+			p.log.Warn("no network can be made for a session: the engine creates sessions' networks during their boot", "err", err)
+		})
 	}
+	if p.cfg.Holders > 0 {
+		p.deps.Metrics.Claimed(err == nil)
+	}
+	return j, err == nil
 }
 
-// next takes the oldest network whose holder runs and marks it as used.
-func (p *Pool) next() *network {
-	defer p.wake.Set()
+// Settled reports whether a holder is free, or none is to be expected soon: there are as many
+// as there will be, or the last attempt to make one has failed.
+func (p *Pool) Settled() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.endDeadLocked()
-	if len(p.idle) == 0 {
-		return nil
+	if len(p.free) == 0 {
+		p.wake.Set()
 	}
-	n := p.idle[0]
-	p.idle = slices.Delete(p.idle, 0, 1)
-	p.used[n.holder.ID] = n
-	return n
+	return p.closed || len(p.free) > 0 || len(p.holders) >= p.cfg.Holders || p.problem != nil
 }
 
-// endDeadLocked removes ready networks whose holders have died.
-func (p *Pool) endDeadLocked() {
-	p.idle = slices.DeleteFunc(p.idle, func(n *network) bool {
-		if !n.holder.Init().Exited() {
-			return false
-		}
-		p.endLocked(n)
-		return true
-	})
-}
+// errNone means that no holder is free.
+var errNone = errors.New("no holder of networks is free")
 
-// endLocked kills a network's holder and queues it for removal.
-func (p *Pool) endLocked(n *network) {
-	// The holder is alone in its pid namespace. It is no error if it is already dead.
-	// If the signal fails, the removal kills it.
-	_ = n.holder.Init().Signal(unix.SIGKILL)
-	n.holder.Close()
-	p.removals = append(p.removals, n.holder.ID)
-}
-
-// Adopt is Take for the network of a session that an earlier agent started, by its
-// holder's id. It returns holdfast.ErrNotFound if the holder does not run or belongs
-// to another node. Any other error is the engine's and says nothing about the network.
-func (p *Pool) Adopt(ctx context.Context, id string) (*kill.Target, error) {
-	c, err := p.deps.Engine.Inspect(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	if !c.Running() || c.Labels[Label] != string(p.cfg.Node) {
-		return nil, fmt.Errorf("network %.12s: its container is %s: %w", id, c.State, holdfast.ErrNotFound)
-	}
-	holder, err := p.deps.Opener.Open(c.ID, c.Name, c.Pid)
-	if errors.Is(err, kill.ErrGone) {
-		err = fmt.Errorf("%w: %w", err, holdfast.ErrNotFound)
-	}
-	if err != nil {
-		return nil, err
-	}
-	p.hold(holder)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if old := p.used[c.ID]; old != nil { // from an adoption that is repeated
-		old.holder.Close()
-	}
-	p.used[c.ID] = &network{holder: holder}
-	return holder, nil
-}
-
-// Drop ends a network that was taken or adopted, when its session's container is dead
-// or will not be created. It does not wait. An unknown id is no error.
-func (p *Pool) Drop(id string) {
+func (p *Pool) take(hostname string) (pool.Joined, error) {
 	defer p.wake.Set()
+	ns, err := p.namespace()
+	if err != nil {
+		return pool.Joined{}, err
+	}
+	for {
+		h := p.freeHolder()
+		if h == nil {
+			p.giveBack(ns)
+			return pool.Joined{}, errNone
+		}
+		mounts, err := p.writeFiles(h, ns.Addr, hostname)
+		if err != nil {
+			p.giveBack(ns)
+			p.release(h)
+			return pool.Joined{}, err
+		}
+		if err := h.conn.Enter(ns.File); err != nil {
+			p.log.Warn("a holder does not take a network (another one is used)", "container", h.target.Name, "err", err)
+			p.endHolder(h)
+			continue
+		}
+		if !p.use(ns, h) {
+			return pool.Joined{}, errNone
+		}
+		return pool.Joined{Addr: ns.Addr, Holder: h.target, Mounts: mounts}, nil
+	}
+}
+
+// use records a network that a session uses. It returns false, and ends both, if Run has
+// ended.
+func (p *Pool) use(ns *vethnet.Namespace, h *hold) bool {
+	p.mu.Lock()
+	closed := p.closed
+	if !closed {
+		p.used[ns.Addr] = &network{index: ns.Index, hold: h, ns: ns.File}
+	}
+	p.mu.Unlock()
+	if closed {
+		ns.File.Close()
+		p.endHolder(h)
+	}
+	return !closed
+}
+
+// namespace returns the oldest ready network, or makes one. It makes none if no holder is
+// free.
+func (p *Pool) namespace() (*vethnet.Namespace, error) {
+	p.mu.Lock()
+	if len(p.free) == 0 {
+		p.mu.Unlock()
+		return nil, errNone
+	}
+	if len(p.ready) > 0 {
+		ns := p.ready[0]
+		p.ready = slices.Delete(p.ready, 0, 1)
+		p.mu.Unlock()
+		return ns, nil
+	}
+	p.mu.Unlock()
+	return p.makeNetwork()
+}
+
+func (p *Pool) makeNetwork() (*vethnet.Namespace, error) {
+	begun := time.Now()
+	ns, err := p.deps.Net.NewNamespace()
+	p.deps.Metrics.Made(time.Since(begun), err)
+	if errors.Is(err, vethnet.ErrNoNAT) {
+		err = holdfast.WithHint(err, "engine.masquerade: false makes networks without one, and leaves the firewall alone")
+	}
+	p.setProblem(err)
+	return ns, err
+}
+
+func (p *Pool) setProblem(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := p.used[id]
-	if n == nil {
+	p.problem = err
+}
+
+// Problem returns why containers get networks of the engine's: the error of the last
+// attempt to make a holder or a network. It is nil if that has succeeded.
+func (p *Pool) Problem() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.problem
+}
+
+// giveBack keeps a network that no container has joined.
+func (p *Pool) giveBack(ns *vethnet.Namespace) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		ns.File.Close()
 		return
 	}
-	delete(p.used, id)
-	p.endLocked(n)
+	p.ready = append(p.ready, ns)
 }
 
-// Counts returns how many networks are ready, how many are in use, and how many are
-// kept ready while the node is idle.
-func (p *Pool) Counts() (ready, used, size int) {
+// freeHolder takes a holder that runs.
+func (p *Pool) freeHolder() *hold {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.idle), len(p.used), p.cfg.Size
+	p.endDeadLocked()
+	if len(p.free) == 0 {
+		return nil
+	}
+	h := p.free[0]
+	p.free = slices.Delete(p.free, 0, 1)
+	return h
 }
 
-// End kills the holders of all networks, used or not, and has the engine remove them
-// until ctx is done. A removal that fails is repeated after the others. End may be
-// called again. The next agent finds what is left. End is called after Run, when there
-// are no sessions.
-func (p *Pool) End(ctx context.Context) error {
+// release frees a holder that is in its own namespace.
+func (p *Pool) release(h *hold) {
 	p.mu.Lock()
-	all := slices.AppendSeq(p.idle, maps.Values(p.used))
-	p.idle, p.used = nil, map[string]*network{}
+	closed := p.closed
+	if !closed {
+		p.free = append(p.free, h)
+	}
 	p.mu.Unlock()
-	p.endAll(ctx, all)
-	for {
-		left, err := p.removeOne(ctx)
-		if left == 0 || err != nil && tasks.Sleep(ctx, endPause) != nil {
-			return err
-		}
+	if closed {
+		p.endHolder(h)
 	}
 }
 
-// endAll kills the networks' holders and waits until they are dead or ctx is done.
-func (p *Pool) endAll(ctx context.Context, all []*network) {
-	for _, n := range all {
-		_ = n.holder.Init().Signal(unix.SIGKILL) // for the error see endLocked
+// ErrElsewhere means that a container's process is in another network than the one that it
+// was to join.
+var ErrElsewhere = errors.New("the engine has started the container in another network")
+
+// Started checks that a process of a started container is in the network that Take has
+// given it, and frees the holder. After an error the container must not be used; Drop
+// follows when it is dead. ErrElsewhere.
+func (p *Pool) Started(addr netip.Addr, pid int) error {
+	p.mu.Lock()
+	n := p.used[addr]
+	p.mu.Unlock()
+	if n == nil || n.hold == nil {
+		return fmt.Errorf("network %v: %w", addr, holdfast.ErrNotFound)
 	}
-	for _, n := range all {
-		for !n.holder.Init().Exited() && ctx.Err() == nil {
-			time.Sleep(time.Millisecond)
-		}
-		if n.holder.Init().Exited() {
-			p.with.Forget(n.holder.ID)
-		}
+	if err := same(n.ns, netns.OfProcess(pid)); err != nil {
+		return fmt.Errorf("network %v: %w", addr, err)
+	}
+	p.mu.Lock()
+	p.used[addr] = &network{index: n.index}
+	p.mu.Unlock()
+	p.leave(n)
+	return nil
+}
+
+// same returns an error if a path is not the file's namespace.
+func same(file *os.File, path string) error {
+	var a, b unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &a); err != nil {
+		return err
+	}
+	if err := unix.Stat(path, &b); err != nil {
+		return err
+	}
+	if a.Dev != b.Dev || a.Ino != b.Ino {
+		return ErrElsewhere
+	}
+	return nil
+}
+
+// leave moves a network's holder back to its own namespace, and closes the network.
+func (p *Pool) leave(n *network) {
+	if n.hold == nil {
+		return
+	}
+	if err := n.hold.conn.Enter(n.hold.home); err != nil {
+		p.log.Debug("a holder does not leave a network (it is ended)", "container", n.hold.target.Name, "err", err)
+		p.endHolder(n.hold)
+	} else {
+		p.release(n.hold)
+	}
+	n.ns.Close()
+	p.wake.Set()
+}
+
+// Adopt is Take for the network of a running container that an earlier agent started.
+func (p *Pool) Adopt(addr netip.Addr) {
+	index, err := p.deps.Net.Index(addr)
+	if err != nil {
+		p.log.Debug("taking over a network", "address", addr, "err", err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, n := range all {
-		p.endLocked(n)
+	if p.used[addr] == nil {
+		p.used[addr] = &network{index: index}
 	}
 }
 
-// hold passes a holder to the deadman. After an error the deadman still kills the
-// holder, because it was announced before its start.
-func (p *Pool) hold(holder *kill.Target) {
-	if err := p.with.Hold(holder); err != nil {
-		p.log.Error("passing a network's holder to the deadman", "container", holder.Name, "err", err)
+// Drop ends a network that was taken or adopted, when its session's container is dead or
+// will not be created, and no runtime starts it any more. An unknown address is no error.
+func (p *Pool) Drop(addr netip.Addr) {
+	p.mu.Lock()
+	n := p.used[addr]
+	delete(p.used, addr)
+	if n != nil {
+		p.dropped = append(p.dropped, dropped{addr, n.index, time.Now()})
 	}
+	p.mu.Unlock()
+	if n != nil {
+		p.leave(n)
+		p.wake.Set()
+	}
+}
+
+// Counts are the numbers of networks and holders.
+type Counts struct{ Ready, Used, Target, Holders, Free int }
+
+// Counts returns how many networks are ready, in use, and kept ready while the node is
+// idle, and how many holders there are and are free.
+func (p *Pool) Counts() Counts {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := Counts{Ready: len(p.ready), Used: len(p.used), Holders: len(p.holders), Free: len(p.free)}
+	if p.cfg.Holders > 0 {
+		c.Target = p.cfg.Ready
+	}
+	return c
 }

@@ -1,398 +1,341 @@
 package network
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"math/rand/v2"
+	"net/netip"
 	"os"
-	"os/exec"
-	"slices"
+	"path/filepath"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
-	"pgregory.net/rapid"
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
-	"holdfast/internal/platform/linux/proc"
+	"holdfast/internal/platform/engine/docker"
+	"holdfast/internal/platform/linux/vethnet"
 	"holdfast/internal/sessions/kill"
-	"holdfast/internal/sessions/kill/killtest"
 	"holdfast/internal/sessions/pool"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
 
-// fake starts a sleeping process for every container, and can inject faults. Calls
-// that it does not implement panic.
-type fake struct {
-	Engine
-	mu         sync.Mutex
-	run        uint64
-	next       int
-	image      bool
-	containers map[string]*sleeper
-	fail       map[string]error // by call
-	lose       bool             // the next create succeeds and returns an error
-	slow       int              // so many removals fail
-	busy       atomic.Bool
-	starts     int             // while busy
-	known      map[string]bool // calls of the deadman's methods
-	wrong      []string        // calls of the deadman's methods in the wrong order
+// rig is a pool on the package's engine.
+type rig struct {
+	*Pool
+	engine engine.Engine
+	net    *vethnet.Net
+	stop   func()
 }
 
-type sleeper struct {
-	engine.Container
-	cmd *exec.Cmd
-}
-
-func newFake() *fake {
-	return &fake{run: rand.Uint64(), containers: map[string]*sleeper{}, known: map[string]bool{}, fail: map[string]error{}}
-}
-
-func (f *fake) set(change func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	change()
-}
-
-func (f *fake) Load(_ context.Context, archive io.Reader) error {
-	_, err := io.Copy(io.Discard, archive)
-	f.set(func() { f.image = true })
-	return err
-}
-
-func (f *fake) Create(_ context.Context, s engine.Spec) (string, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if err := f.fail["create"]; err != nil {
-		return "", err
-	}
-	if !f.image {
-		return "", engine.ErrNoImage
-	}
-	if f.busy.Load() {
-		f.starts++
-	}
-	f.next++
-	id := fmt.Sprintf("%032x%032d", f.run, f.next)
-	f.containers[id] = &sleeper{Container: engine.Container{ID: id, Name: s.Name, Labels: s.Labels, State: "created"}}
-	if f.lose {
-		f.lose = false
-		return "", errors.New("it succeeded, but the answer is 500")
-	}
-	return id, nil
-}
-
-func (f *fake) Start(_ context.Context, id string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if err := f.fail["start"]; err != nil {
-		return err
-	}
-	if !f.known[id] {
-		f.wrong = append(f.wrong, id+" is started and the deadman does not know")
-	}
-	c := f.containers[id]
-	cmd, err := killtest.Start(id)
+// start starts a pool in dir, which ends with the test.
+func start(t *testing.T, dir string, c Config) *rig {
+	t.Helper()
+	e, err := docker.Open(t.Context(), docker.Config{Host: labtest.Engine(t).Host()})
 	if err != nil {
-		return err
+		t.Fatal(err)
 	}
-	c.cmd, c.State, c.Pid, c.Addresses = cmd, "running", cmd.Process.Pid, []string{"192.0.2.1"}
-	return nil
-}
-
-func (f *fake) Inspect(_ context.Context, id string) (engine.Container, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	c := f.containers[id]
-	if c == nil {
-		return engine.Container{}, holdfast.ErrNotFound
-	}
-	return c.Container, nil
-}
-
-func (f *fake) List(context.Context, map[string]string) ([]engine.Container, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var out []engine.Container
-	for _, c := range f.containers {
-		out = append(out, c.Container)
-	}
-	return out, nil
-}
-
-func (f *fake) Remove(_ context.Context, id string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if err := f.fail["remove"]; err != nil {
-		return err
-	}
-	if f.slow > 0 {
-		f.slow--
-		return errors.New("the engine is busy")
-	}
-	c := f.containers[id]
-	delete(f.containers, id)
-	if c == nil || c.cmd == nil {
-		return nil
-	}
-	_ = c.cmd.Process.Kill() // it may be dead
-	_ = c.cmd.Wait()
-	return killtest.Remove(id)
-}
-
-// Expect, Hold and Forget implement the deadman.
-func (f *fake) Expect(id string) error {
-	f.set(func() { f.known[id] = true })
-	return nil
-}
-
-func (f *fake) Hold(t *kill.Target) error { return f.Expect(t.ID) }
-
-func (f *fake) Forget(ids ...string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, id := range ids {
-		delete(f.known, id)
-		if c := f.containers[id]; c != nil && c.cmd != nil && c.cmd.ProcessState == nil && unix.Kill(c.cmd.Process.Pid, 0) == nil && !zombie(c.cmd.Process.Pid) {
-			f.wrong = append(f.wrong, id+" is forgotten and runs")
-		}
-	}
-}
-
-// zombie reports whether a process has exited and was not reaped.
-func zombie(pid int) bool {
-	s, err := proc.Host.Stat(pid)
-	return err != nil || s.State == 'Z'
-}
-
-// die kills a running holder from outside the pool.
-func (f *fake) die(id string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if c := f.containers[id]; c != nil && c.cmd != nil {
-		_ = c.cmd.Process.Kill()
-		_ = c.cmd.Wait()
-	}
-}
-
-func (f *fake) ids() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var out []string
-	for id := range f.containers {
-		out = append(out, id)
-	}
-	slices.Sort(out)
-	return out
-}
-
-// fakePool is a pool on a fake. Its networks are given no host name.
-func fakePool(t testing.TB, f *fake, size int, wanted func() bool) *Pool {
-	if testing.Short() && os.Geteuid() != 0 {
-		t.Skip("-short without root: control groups need root")
+	t.Cleanup(func() { _ = e.Close() })
+	n, err := vethnet.New(vethnet.Config{Bridge: "switchedtest", Subnet: netip.MustParsePrefix("10.99.0.0/24"), Dir: filepath.Join(dir, "bridge")})
+	if err != nil {
+		t.Fatal(err)
 	}
 	opener, err := kill.NewOpener()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := New(Config{Node: "n", Size: size}, Deps{
-		Engine: f, Opener: opener, Deadman: f, Wanted: wanted, Busy: f.busy.Load,
-		Metrics: NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
+	c.Node, c.Dir = "n", dir
+	r := &rig{engine: e, net: n, Pool: New(c, Deps{
+		Engine: e, Opener: opener, Net: n, Metrics: NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})}
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() { _ = r.Run(ctx) })
+	r.stop = sync.OnceFunc(func() { cancel(); done.Wait() })
+	t.Cleanup(func() {
+		r.stop()
+		if err := r.End(context.Background()); err != nil {
+			t.Error(err)
+		}
 	})
-	p.call = func(*network, string) error { return nil }
-	return p
+	poll.Until(t, "the holders and networks are ready", func() bool {
+		n := r.Counts()
+		return n.Free == c.Holders && n.Ready >= n.Target
+	})
+	return r
 }
 
-// TestNothingIsHandedOutTwice compares a pool with a model of it: what was ever handed
-// out, and what the pool must not kill.
-func TestNothingIsHandedOutTwice(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		f := newFake()
-		const size = 3
-		open := true
-		p := fakePool(t, f, size, func() bool { return open })
-		p.idleNode.Least = 1
-		p.idleNode.Now()
-		taken := map[string]bool{} // ever
-		held := []string{}         // and not dropped
-		ctx := t.Context()
-		tend := func() {
-			p.making, p.removeAt = pool.Backoff{}, time.Time{}
-			for p.tend(ctx) {
+// boot creates a container in a network of the pool and starts it.
+func (r *rig) boot(t *testing.T, name string) (pool.Joined, engine.Container) {
+	t.Helper()
+	j, ok := r.Take(name)
+	if !ok {
+		t.Fatalf("no network for %s: %+v", name, r.Counts())
+	}
+	id, err := r.engine.Create(t.Context(), engine.Spec{
+		Name: name, Image: labtest.Busybox, Network: "container:" + j.Holder.ID, Mounts: j.Mounts,
+		Labels: map[string]string{engine.LabelAddress: j.Addr.String()},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.engine.Remove(context.Background(), id); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := r.engine.Start(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	c, err := r.engine.Inspect(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return j, c
+}
+
+func (r *rig) shell(t *testing.T, id, script string) string {
+	t.Helper()
+	var out bytes.Buffer
+	if code, err := r.engine.Exec(t.Context(), id, engine.Exec{Command: []string{"sh", "-c", script}, Stdout: &out, Stderr: &out}); err != nil || code != 0 {
+		t.Fatalf("%s: code %d, %v: %s", script, code, err, &out)
+	}
+	return strings.TrimSpace(out.String())
+}
+
+// One holder gives several containers networks of their own, with files of their own, and
+// is free after each.
+func TestOneHolderManyNetworks(t *testing.T) {
+	r := start(t, t.TempDir(), Config{Holders: 1, Ready: 1})
+	seen := map[string]bool{}
+	for _, name := range []string{"alice", "bob", "carol"} {
+		j, c := r.boot(t, name)
+		if _, ok := r.Take("dave"); ok {
+			t.Error("a holder is used twice in parallel")
+		}
+		if err := r.Started(j.Addr, c.Pid); err != nil {
+			t.Fatal(err)
+		}
+		if n := r.Counts(); n.Free != 1 || n.Holders != 1 {
+			t.Errorf("after a start: %+v", n)
+		}
+		if len(c.Addresses) != 1 || c.Addresses[0] != j.Addr.String() || seen[c.Addresses[0]] {
+			t.Errorf("%s has %v; its network is %v", name, c.Addresses, j.Addr)
+		}
+		seen[c.Addresses[0]] = true
+		for script, want := range map[string]string{
+			"ip -4 -o addr show eth0 | awk '{print $4}'":     j.Addr.String() + "/24",
+			"ip -4 -o addr show lo | awk '{print $4}'":       "127.0.0.1/8",
+			"cat /etc/hostname":                              name,
+			"grep -w " + name + " /etc/hosts | cut -f1":      j.Addr.String(),
+			"grep -c localhost /etc/hosts":                   "2",
+			"ping -c 1 -W 5 10.99.0.1 >/dev/null && echo ok": "ok",
+			"cat /proc/sys/net/ipv4/ip_unprivileged_port_start /proc/sys/net/ipv6/conf/eth0/disable_ipv6": "0\n1",
+		} {
+			if got := r.shell(t, c.ID, script); got != want {
+				t.Errorf("%s: %s is %q, not %q", name, script, got, want)
 			}
 		}
-		rt.Repeat(map[string]func(*rapid.T){
-			"take": func(rt *rapid.T) {
-				ready, _, _ := p.Counts()
-				h, ok := p.Take("key")
-				if !ok {
-					return
-				}
-				if ready == 0 || taken[h.ID] {
-					rt.Fatalf("%s was handed out before, or %d were ready", h.ID, ready)
-				}
-				if h.Init().Exited() {
-					rt.Fatal("a dead one is handed out")
-				}
-				taken[h.ID] = true
-				held = append(held, h.ID)
-			},
-			"drop": func(rt *rapid.T) {
-				if len(held) == 0 {
-					rt.Skip()
-				}
-				i := rapid.IntRange(0, len(held)-1).Draw(rt, "which")
-				p.Drop(held[i])
-				held = slices.Delete(held, i, i+1)
-			},
-			"die": func(rt *rapid.T) {
-				ids := f.ids()
-				if len(ids) == 0 {
-					rt.Skip()
-				}
-				id := rapid.SampledFrom(ids).Draw(rt, "which")
-				f.die(id)
-			},
-			"tend":  func(*rapid.T) { tend() },
-			"close": func(*rapid.T) { open = !open },
-			"fault": func(rt *rapid.T) {
-				call := rapid.SampledFrom([]string{"create", "start", "remove"}).Draw(rt, "call")
-				f.set(func() {
-					if f.fail[call] == nil {
-						f.fail[call] = errors.New("out of order")
-					} else {
-						delete(f.fail, call)
-					}
-				})
-			},
-			"lose":  func(*rapid.T) { f.set(func() { f.lose = true }) },
-			"sweep": func(*rapid.T) { p.swept = time.Time{}; tend() },
-			"": func(rt *rapid.T) {
-				if len(f.wrong) > 0 {
-					rt.Fatal(f.wrong)
-				}
-				for id := range f.containers {
-					if f.containers[id].cmd != nil && !f.known[id] {
-						rt.Fatalf("%s was started, and the deadman does not know it", id)
-					}
-				}
-				for _, id := range held {
-					if !slices.Contains(f.ids(), id) {
-						rt.Fatalf("%s is a session's, and was removed", id)
-					}
-				}
-				if ready, used, _ := p.Counts(); ready > size || used != len(held) {
-					rt.Fatalf("%d are ready, %d used; %d are held", ready, used, len(held))
-				}
-			},
-		})
-		// At the end no container is left, also if answers were lost.
-		f.set(func() { clear(f.fail); f.lose = false })
-		p.swept = time.Time{}
-		tend()
-		if ready, _, _ := p.Counts(); open && ready != size || !open && ready != 0 {
-			rt.Fatalf("%d are ready in the end, open is %v", ready, open)
-		}
-		if n, _, _ := p.Counts(); len(f.ids()) != n+len(held) {
-			rt.Fatalf("%d containers for %d ready and %d used networks", len(f.ids()), n, len(held))
-		}
-		if err := p.End(ctx); err != nil || len(f.ids()) != 0 || len(f.known) != 0 || len(f.wrong) != 0 {
-			rt.Fatalf("%d are left, %v; known to the deadman %v; %v", len(f.ids()), err, f.known, f.wrong)
-		}
-	})
-}
-
-// TestFailedStartIsRemovedFirst: the deadman waits for a container that may run, and not
-// for holders that are dead.
-func TestFailedStartIsRemovedFirst(t *testing.T) {
-	f := newFake()
-	p := fakePool(t, f, 1, nil)
-	p.removals = []string{"dead"}
-	f.fail["start"] = errors.New("the agent ends")
-	if n, err := p.makeOne(t.Context()); err == nil {
-		t.Fatalf("a network without a holder: %+v", n)
-	}
-	if ids := f.ids(); len(ids) != 1 || !f.known[ids[0]] || !slices.Equal(p.removals, []string{ids[0], "dead"}) {
-		t.Errorf("the pool removes %q, want %q first", p.removals, ids)
+		r.shell(t, c.ID, "echo poison > /etc/resolv.conf")
+		t.Cleanup(func() { r.Drop(j.Addr) })
 	}
 }
 
-// TestEndRepeatsRemovals: an engine that is late with one container does not keep End
-// from telling the deadman of the others, nor of that one later.
-func TestEndRepeatsRemovals(t *testing.T) {
-	f := newFake()
-	p := fakePool(t, f, 1, nil)
-	p.removals = []string{"late", "other"}
-	f.known["late"], f.known["other"] = true, true
-	f.slow = 3
-	if err := p.End(t.Context()); err != nil {
-		t.Error(err)
+// A holder has one capability, and its other privileges are none.
+func TestHolderMayOnlyChangeItsNetwork(t *testing.T) {
+	r := start(t, t.TempDir(), Config{Holders: 1})
+	h := r.freeHolder()
+	defer r.release(h)
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.target.Pid()))
+	if err != nil {
+		t.Fatal(err)
 	}
-	if f.known["late"] || f.known["other"] || len(p.removals) > 0 {
-		t.Errorf("the deadman has %v, %v are left", f.known, p.removals)
-	}
-}
-
-func TestNothingIsMadeBesideABoot(t *testing.T) {
-	f := newFake()
-	f.busy.Store(true)
-	p := fakePool(t, f, 2, nil)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() { defer close(ended); _ = p.Run(ctx) }()
-	time.Sleep(5 * pool.IdlePoll)
-	if ready, _, _ := p.Counts(); ready != 0 {
-		t.Errorf("%d were made", ready)
-	}
-	f.busy.Store(false)
-	for {
-		if ready, _, _ := p.Counts(); ready == 2 {
-			break
+	for _, want := range []string{"Name:\tholder", "CapEff:\t0000000000200000", "CapBnd:\t0000000000200000", "NoNewPrivs:\t1", "Seccomp:\t2"} {
+		if !strings.Contains(string(status), want) {
+			t.Errorf("a holder has not %q:\n%s", want, status)
 		}
-		time.Sleep(time.Millisecond)
 	}
-	cancel()
-	<-ended
-	if f.starts != 0 {
-		t.Errorf("%d networks were created during a boot", f.starts)
+	mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mounts", h.target.Pid()))
+	if err != nil || !strings.HasPrefix(strings.Fields(string(mounts))[3], "ro") {
+		t.Errorf("its root is %s, %v", mounts, err)
 	}
-	if ready, _, _ := p.Counts(); ready != 2 {
-		t.Errorf("%d are ready after Run", ready) // the next agent, or End, ends them
+	devices, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", h.target.Pid()))
+	if err != nil || strings.Contains(string(devices), "eth") {
+		t.Errorf("its devices: %s, %v", devices, err)
 	}
-	if err := p.End(t.Context()); err != nil || len(f.ids()) != 0 {
-		t.Errorf("left after the end: %v, %v", f.ids(), err)
+	if text, err := profile(); err != nil || bytes.Contains(text, []byte(`"ptrace"`)) || bytes.Contains(text, []byte(`"mount"`)) {
+		t.Errorf("the profile is %s, %v", text, err)
 	}
 }
 
-// The networks of another store, which is another agent's, are left alone. Those of an
-// earlier version, which name no store, are the node's own.
-func TestNetworksOfAnotherStoreStay(t *testing.T) {
-	f := newFake()
-	f.image = true
-	p := fakePool(t, f, 0, nil)
-	p.cfg.Store = "mine"
-	ids := map[string]string{}
-	for _, store := range []string{"mine", "theirs", ""} {
-		id, err := f.Create(t.Context(), engine.Spec{Name: store, Labels: map[string]string{Label: "n", StoreLabel: store}})
+// A network ends with its container and leaves no device. One of a failed start is not
+// used again. Its holder is.
+func TestNetworksEnd(t *testing.T) {
+	r := start(t, t.TempDir(), Config{Holders: 1})
+	j, c := r.boot(t, "ends")
+	if err := r.Started(j.Addr, os.Getpid()); !errors.Is(err, ErrElsewhere) {
+		t.Errorf("a process in another network: %v", err)
+	}
+	if err := r.Started(j.Addr, c.Pid); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.engine.Kill(t.Context(), c.ID); err != nil {
+		t.Fatal(err)
+	}
+	r.Drop(j.Addr)
+	failed, ok := r.Take("failed")
+	if !ok {
+		t.Fatal("no network")
+	}
+	r.Drop(failed.Addr)
+	poll.Until(t, "no device is left", func() bool { n, err := r.net.Addresses(); return err == nil && len(n) == 0 })
+	if n := r.Counts(); n != (Counts{Holders: 1, Free: 1}) {
+		t.Errorf("afterwards: %+v", n)
+	}
+	if next, ok := r.Take("next"); !ok || next.Addr == failed.Addr && next.Addr == j.Addr {
+		t.Errorf("the next network is %v, %v", next.Addr, ok)
+	}
+}
+
+// A holder that ends is replaced; a boot that has it finds out.
+func TestHoldersAreReplaced(t *testing.T) {
+	r := start(t, t.TempDir(), Config{Holders: 2})
+	j, ok := r.Take("lost")
+	if !ok {
+		t.Fatal("no network")
+	}
+	if err := j.Holder.Init().Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	poll.Until(t, "the holder is dead", j.Holder.Init().Exited)
+	r.Drop(j.Addr)
+	poll.Until(t, "there are two again", func() bool { return r.Counts().Free == 2 })
+	list := func() (ids []string) {
+		all, err := r.engine.List(t.Context(), map[string]string{Label: "n"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		ids[store] = id
+		for _, c := range all {
+			ids = append(ids, c.ID)
+		}
+		return ids
 	}
-	p.sweep(t.Context())
-	if err := p.End(t.Context()); err != nil {
+	poll.Until(t, "the old one is removed", func() bool { return len(list()) == 2 })
+}
+
+// An agent that is gone leaves a running container with its network, and nothing else:
+// holders exit, and unused networks end. The next agent takes the container over.
+func TestNextAgent(t *testing.T) {
+	dir := t.TempDir()
+	first := start(t, dir, Config{Holders: 2, Ready: 2})
+	j, c := first.boot(t, "stays")
+	if err := first.Started(j.Addr, c.Pid); err != nil {
 		t.Fatal(err)
 	}
-	if left := f.ids(); !slices.Equal(left, []string{ids["theirs"]}) {
-		t.Errorf("left %v of %v", left, ids)
+	underWay, ok := first.Take("under-way")
+	if !ok {
+		t.Fatal("no network")
 	}
+	// As with a kill of the agent: its descriptors close, and nothing is removed.
+	first.mu.Lock()
+	for _, h := range first.free {
+		h.conn.Close()
+	}
+	first.used[underWay.Addr].hold.conn.Close()
+	first.used[underWay.Addr].ns.Close()
+	first.endReadyLocked()
+	first.mu.Unlock()
+	first.stop()
+	poll.Until(t, "only the container's network is left", func() bool {
+		n, err := first.net.Addresses()
+		return err == nil && len(n) == 1 && n[0] == j.Addr
+	})
+	second := start(t, dir, Config{Holders: 1, Ready: 1})
+	second.Adopt(j.Addr)
+	if got := second.shell(t, c.ID, "ping -c 1 -W 5 10.99.0.1 >/dev/null && echo ok"); got != "ok" {
+		t.Error("the container has lost its network")
+	}
+	poll.Until(t, "the first agent's holders are removed", func() bool {
+		list, err := second.engine.List(t.Context(), map[string]string{Label: "n"})
+		return err == nil && len(list) == 1
+	})
+	if err := second.engine.Kill(t.Context(), c.ID); err != nil {
+		t.Fatal(err)
+	}
+	second.Drop(j.Addr)
+	second.stop()
+	poll.Until(t, "no device is left", func() bool { n, err := second.net.Addresses(); return err == nil && len(n) == 0 })
+	if err := second.net.Remove(nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// Without holders the pool gives no network, so that the engine makes it.
+func TestNoHolders(t *testing.T) {
+	r := start(t, t.TempDir(), Config{Ready: 4})
+	if j, ok := r.Take("x"); ok {
+		t.Errorf("there is %+v", j)
+	}
+	r.Drop(netip.MustParseAddr("10.99.0.9"))
+	if err := r.Started(netip.MustParseAddr("10.99.0.9"), 1); err == nil {
+		t.Error("an unknown network is started")
+	}
+}
+
+// The holders of another store, which is another agent's, are left alone. A pool without
+// holders of its own removes those of its node.
+func TestHoldersOfAnotherStoreStay(t *testing.T) {
+	r := start(t, t.TempDir(), Config{})
+	make := func(store string) string {
+		id, err := r.engine.Create(t.Context(), engine.Spec{Image: labtest.Busybox, Network: "none", Labels: map[string]string{Label: "n", StoreLabel: store}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = r.engine.Remove(context.Background(), id) })
+		return id
+	}
+	r.stop()
+	r.cfg.Store = "mine"
+	mine, theirs := make("mine"), make("theirs")
+	r.sweep(t.Context())
+	if err := r.End(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.engine.Inspect(t.Context(), mine); !errors.Is(err, holdfast.ErrNotFound) {
+		t.Errorf("its own holder of an earlier agent: %v", err)
+	}
+	if _, err := r.engine.Inspect(t.Context(), theirs); err != nil {
+		t.Errorf("the holder of another store: %v", err)
+	}
+}
+
+// A pool that can make no network says why, until it can.
+func TestProblem(t *testing.T) {
+	r := start(t, t.TempDir(), Config{Holders: 1})
+	if err := r.Problem(); err != nil || !r.Settled() {
+		t.Errorf("a pool that works: %v", err)
+	}
+	working := r.deps.Net
+	broken, err := vethnet.New(vethnet.Config{Bridge: "lo", Subnet: netip.MustParsePrefix("10.97.0.0/24"), Dir: filepath.Join(t.TempDir(), "bridge")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.deps.Net = broken
+	if j, ok := r.Take("x"); ok || r.Problem() == nil {
+		t.Errorf("%+v, %v", j, r.Problem())
+	}
+	r.deps.Net = working
+	j, ok := r.Take("x")
+	if err := r.Problem(); !ok || err != nil {
+		t.Errorf("a pool that works again: %v, %v", ok, err)
+	}
+	r.Drop(j.Addr)
 }

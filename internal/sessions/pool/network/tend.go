@@ -2,21 +2,83 @@ package network
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"slices"
 	"time"
 
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/pool"
 )
 
-// Run fills the pool, ends networks that are not wanted and removes dead holders,
-// until ctx is done. Ready networks stay after that. End ends them, or the next agent,
-// which does not know what they were used for.
+const (
+	sweepEvery  = time.Minute           // interval of the search for holders of the node that the pool does not know
+	removeRetry = time.Second           // after a removal that failed
+	endPause    = 20 * time.Millisecond // likewise, in End
+	maxRemovals = 64                    // that wait for an idle node before their removal
+)
+
+// Run makes holders and ready networks, and removes ended holders, until ctx is done. It
+// ends the holders and the networks that no container has joined; those of running
+// containers stay, for the next agent.
 func (p *Pool) Run(ctx context.Context) error {
+	p.mu.Lock()
+	p.closed = false
+	p.mu.Unlock()
 	pool.Loop(ctx, p.wake, p.tend, p.pending)
+	p.close()
 	return nil
+}
+
+// close ends all holders and all networks that no container has joined.
+func (p *Pool) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.endReadyLocked()
+	holders := p.free
+	p.free = nil
+	for _, n := range p.used {
+		if n.hold != nil { // of a boot that is given up, whose Drop may follow
+			n.hold.stop()
+			n.ns.Close()
+			p.removals = append(p.removals, n.hold.target.ID)
+		}
+	}
+	p.mu.Unlock()
+	for _, h := range holders {
+		p.endHolder(h)
+	}
+}
+
+// endHolder ends a holder and queues its container for removal.
+func (p *Pool) endHolder(h *hold) {
+	id := h.target.ID
+	h.end()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.holders, id)
+	p.removals = append(p.removals, id)
+}
+
+// endDeadLocked removes free holders that have died.
+func (p *Pool) endDeadLocked() {
+	p.free = slices.DeleteFunc(p.free, func(h *hold) bool {
+		if !h.target.Init().Exited() {
+			return false
+		}
+		delete(p.holders, h.target.ID)
+		p.removals = append(p.removals, h.target.ID)
+		h.end()
+		return true
+	})
+}
+
+// endReadyLocked ends all ready networks.
+func (p *Pool) endReadyLocked() {
+	for _, ns := range p.ready {
+		ns.File.Close()
+	}
+	p.ready = nil
 }
 
 // tend does one thing and reports whether it did something. The next step may follow
@@ -27,37 +89,47 @@ func (p *Pool) tend(ctx context.Context) bool {
 		p.swept = time.Now()
 		p.sweep(ctx)
 	}
-	if !p.idleNode.Now() {
+	idle := p.idleNode.Now()
+	switch {
+	case p.lacksHolder() && p.addHolder(ctx):
+		return true
+	case !idle:
 		return p.crowded() && p.remove(ctx)
-	}
-	if p.lacks() && p.make(ctx) {
+	case p.lacksNetwork() && p.addNetwork():
 		return true
 	}
+	p.cleanDropped()
 	return p.remove(ctx)
 }
 
-// unwanted ends ready networks whose holders are dead, and all ready networks while
-// the node accepts no session.
+// unwanted ends dead holders, and all ready networks while the node accepts no session.
 func (p *Pool) unwanted() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.endDeadLocked()
-	if p.deps.Wanted() {
-		return
+	if !p.deps.Wanted() {
+		p.endReadyLocked()
 	}
-	for _, n := range p.idle {
-		p.endLocked(n)
-	}
-	p.idle = nil
 }
 
-// lacks reports whether a network is to be created now.
-func (p *Pool) lacks() bool {
+// lacksHolder reports whether a holder is to be made now, also beside boots: a holder costs as
+// much as one of them, and saves half of each that has it.
+func (p *Pool) lacksHolder() bool {
 	if !p.deps.Wanted() || p.making.Waiting() {
 		return false
 	}
-	ready, _, size := p.Counts()
-	return ready < size
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.holders) < p.cfg.Holders
+}
+
+func (p *Pool) lacksNetwork() bool {
+	if !p.deps.Wanted() || p.filling.Waiting() {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.holders) > 0 && len(p.ready) < p.cfg.Ready
 }
 
 // pending reports whether there is work that waits for an idle node.
@@ -65,7 +137,7 @@ func (p *Pool) pending() bool {
 	p.mu.Lock()
 	removals := len(p.removals)
 	p.mu.Unlock()
-	return removals > 0 && !time.Now().Before(p.removeAt) || p.lacks()
+	return removals > 0 && !time.Now().Before(p.removeAt) || p.lacksHolder() || p.lacksNetwork()
 }
 
 // crowded reports whether too many holders wait for removal.
@@ -75,89 +147,108 @@ func (p *Pool) crowded() bool {
 	return len(p.removals) > maxRemovals
 }
 
-// make creates one network and reports whether it succeeded.
-func (p *Pool) make(ctx context.Context) bool {
-	begun := time.Now()
-	n, err := p.makeOne(ctx)
-	if ctx.Err() != nil && err != nil {
-		return false
+// addHolder makes one holder and reports whether it succeeded.
+func (p *Pool) addHolder(ctx context.Context) bool {
+	h, id, err := p.makeHolder(ctx)
+	if ctx.Err() == nil {
+		p.setProblem(err)
 	}
-	p.deps.Metrics.Made(time.Since(begun), err)
+	if err == nil {
+		p.making.Succeeded()
+		p.mu.Lock()
+		p.holders[id] = true
+		p.mu.Unlock()
+		p.release(h)
+		return true
+	}
+	if id != "" {
+		p.mu.Lock()
+		p.removals = append(p.removals, id)
+		p.mu.Unlock()
+	}
+	if ctx.Err() == nil {
+		p.log.Log(ctx, p.failed(&p.making), "no holder of networks can be made: the engine creates sessions' networks during their boot (will retry)", "err", err)
+	}
+	return false
+}
+
+// addNetwork makes one ready network and reports whether it succeeded.
+func (p *Pool) addNetwork() bool {
+	ns, err := p.makeNetwork()
 	if err != nil {
-		level := slog.LevelDebug // logged once
-		if p.making.Failed() {
-			level = slog.LevelWarn
-		}
-		p.log.Log(ctx, level, "no network can be kept ready: the engine creates sessions' networks during their boot (will retry)", "err", err)
+		p.log.Log(context.Background(), p.failed(&p.filling), "no network can be kept ready (will retry)", "err", err)
 		return false
 	}
-	p.making.Succeeded()
-	p.mu.Lock()
-	p.idle = append(p.idle, n)
-	p.mu.Unlock()
+	p.filling.Succeeded()
+	p.giveBack(ns)
 	return true
 }
 
-func (p *Pool) makeOne(ctx context.Context) (_ *network, err error) {
-	ctx, cancel := context.WithTimeout(ctx, pool.EngineTimeout)
-	defer cancel()
-	spec := engine.Spec{
-		Name: "holdfast-network-" + pool.NewID(), Image: Image, Labels: map[string]string{Label: string(p.cfg.Node), StoreLabel: p.cfg.Store},
-		Restart: engine.RestartNo, NoNewPrivileges: true, NoCapabilities: true,
+// failed delays the next attempt, and returns the level of the log: a failure is a warning
+// once.
+func (p *Pool) failed(b *pool.Backoff) slog.Level {
+	if b.Failed() {
+		return slog.LevelWarn
 	}
-	id, err := p.with.Create(ctx, spec, p.load)
-	if err != nil {
-		return nil, err // a container that was created nevertheless is found by its label
-	}
-	defer func() {
-		if err != nil {
-			p.queueRemoval(id)
-		}
-	}()
-	c, holder, err := p.with.Start(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	if len(c.Addresses) == 0 {
-		holder.Close()
-		return nil, errors.New("the engine's default network gives a container no address")
-	}
-	p.hold(holder)
-	return &network{holder: holder, hostname: c.ID[:min(hostnameLen, len(c.ID))]}, nil
+	return slog.LevelDebug
 }
 
-// queueRemoval queues a container that may run for removal, before the dead holders: the
-// deadman waits for its end.
-func (p *Pool) queueRemoval(id string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.removals = slices.Insert(p.removals, 0, id)
-}
-
-// sweep finds containers of the node that this pool does not know: those of an earlier
-// agent, and those whose creation returned an error. It is not known which sessions
-// have used them, so they are removed.
+// sweep finds holders of the node that this pool does not know: those of an earlier agent,
+// and those whose creation returned an error. It removes files of networks that are gone.
 func (p *Pool) sweep(ctx context.Context) {
+	if err := p.sweepFiles(); err != nil {
+		p.log.Debug("removing the files of ended networks (will retry)", "err", err)
+	}
 	ctx, cancel := context.WithTimeout(ctx, pool.EngineTimeout)
 	defer cancel()
 	list, err := p.deps.Engine.List(ctx, map[string]string{Label: string(p.cfg.Node)})
 	if err != nil {
-		p.log.Debug("looking for unused networks (will retry)", "err", err)
+		p.log.Debug("looking for unknown holders (will retry)", "err", err)
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range list {
-		known := p.used[c.ID] != nil || slices.Contains(p.removals, c.ID) ||
-			slices.ContainsFunc(p.idle, func(n *network) bool { return n.holder.ID == c.ID })
-		if its := c.Labels[StoreLabel]; !known && (its == "" || its == p.cfg.Store) {
-			p.log.Info("removing a network that no session uses", "container", c.Name, "state", c.State)
+		if its := c.Labels[StoreLabel]; !p.knownLocked(c) && (its == "" || its == p.cfg.Store) {
+			p.log.Debug("removing a holder of an earlier agent", "container", c.Name, "state", c.State)
 			p.removals = append(p.removals, c.ID)
 		}
 	}
 }
 
-// remove removes one dead holder and reports whether it succeeded.
+func (p *Pool) knownLocked(c engine.Container) bool {
+	return p.holders[c.ID] || slices.Contains(p.removals, c.ID)
+}
+
+// droppedAge is how long the kernel has to remove the device of a network whose processes
+// are dead: it does so in batches, in parallel to other work.
+const droppedAge = 5 * time.Second
+
+// cleanDropped removes the devices and files of networks whose sessions have ended for a
+// while. The kernel removes a device with its namespace, a moment after the last process; a
+// device that another process keeps (nsenter(1)) is removed here.
+func (p *Pool) cleanDropped() {
+	p.mu.Lock()
+	list := p.dropped
+	p.dropped = nil
+	p.mu.Unlock()
+	var left []dropped
+	for _, d := range list {
+		if time.Since(d.at) < droppedAge {
+			left = append(left, d)
+			continue
+		}
+		if err := p.deps.Net.Disconnect(d.addr, d.index); err != nil {
+			p.log.Debug("removing the device of an ended network (will retry)", "err", err)
+			left = append(left, d)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dropped = append(p.dropped, left...)
+}
+
+// remove removes one ended holder and reports whether it succeeded.
 func (p *Pool) remove(ctx context.Context) bool {
 	p.mu.Lock()
 	n := len(p.removals)
@@ -172,9 +263,8 @@ func (p *Pool) remove(ctx context.Context) bool {
 	return err == nil
 }
 
-// removeOne removes the first holder of the removals, which kills it if it runs. It
-// returns how many are left. A holder that cannot be removed goes to the end of the
-// list.
+// removeOne removes the first of the ended holders, and returns how many are left. One
+// that cannot be removed goes to the end of the list.
 func (p *Pool) removeOne(ctx context.Context) (left int, err error) {
 	p.mu.Lock()
 	if len(p.removals) == 0 {
@@ -191,9 +281,19 @@ func (p *Pool) removeOne(ctx context.Context) (left int, err error) {
 	p.removals = slices.DeleteFunc(p.removals, func(x string) bool { return x == id })
 	if err != nil {
 		p.removals = append(p.removals, id)
-		if ctx.Err() == nil {
-			p.log.Debug("removing the holder of an ended network (will retry)", "container", id, "err", err)
-		}
 	}
 	return len(p.removals), err
+}
+
+// End removes the containers of all holders, which Run has ended, until ctx is done. It may
+// be called again. The next agent finds what is left. End is called after Run, when there
+// are no sessions.
+func (p *Pool) End(ctx context.Context) error {
+	p.close()
+	for {
+		left, err := p.removeOne(ctx)
+		if left == 0 || err != nil && tasks.Sleep(ctx, endPause) != nil {
+			return err
+		}
+	}
 }

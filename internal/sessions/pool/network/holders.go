@@ -1,4 +1,4 @@
-package switched
+package network
 
 import (
 	"context"
