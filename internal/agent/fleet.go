@@ -81,13 +81,6 @@ func (a *Agent) keepProgram(ctx context.Context) error {
 	return nil
 }
 
-// closeDeadman disconnects from the deadman, which continues for the next agent.
-func (a *Agent) closeDeadman() {
-	if a.deadman != nil {
-		a.deadman.Close()
-	}
-}
-
 // newFleet joins this node's sessions to those of the other nodes.
 func (a *Agent) newFleet() *fleet.Fleet {
 	deps := fleet.Deps{

@@ -68,6 +68,7 @@ func (m *Manager) adopt(ctx context.Context, containers []engine.Container) (Ado
 	if err != nil {
 		return a, err
 	}
+	m.reportEarlier(ctx, containers, taken, owners)
 	// This comes after the takeover, because a session's network holder is taken over
 	// with the session.
 	for _, id := range m.deps.Deadman.Unconfirmed() {
@@ -299,7 +300,7 @@ func (m *Manager) killFound(found []engine.Container) {
 	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
 	defer cancel()
 	m.mu.Lock()
-	held := m.markLocked(slices.Collect(maps.Values(m.sessions))...)
+	held := m.markLocked(fenced, slices.Collect(maps.Values(m.sessions))...)
 	m.mu.Unlock()
 	var dead []string
 	if len(held) > 0 {
@@ -309,6 +310,7 @@ func (m *Manager) killFound(found []engine.Container) {
 		m.deps.Deadman.Forget(dead...)
 		for _, e := range held {
 			if slices.Contains(dead, e.target.ID) {
+				m.reportEnds([]*entry{e})
 				m.unwatch(e)
 				m.dropNetwork(e)
 			}
