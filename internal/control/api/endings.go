@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -48,19 +47,16 @@ const (
 
 // eventsQuery are the parameters of an event stream.
 var eventsQuery = []param{
-	{"after", "begin after the event of this id: 0 is the first one that is kept, -1 the next one to happen, as if absent. The header " + LastEventID + " comes first", span{-1, math.MaxInt64}},
-	{"key", "only events of this session", keyParam},
+	{"after", "begin after the event of this id: 0 is the first one that is kept, -1 the next one to happen, as if absent. The header " + LastEventID + " comes first", span{-1, 1<<53 - 1}},
+	{"key", "only events of this session", holdfast.SessionKey("")},
 	{"follow", "true if absent; with false the stream ends after what is kept", false},
 }
-
-// keyParam is a key, or "" for all.
-const keyParam = pattern("^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$")
 
 type historyHandlers struct{ history History }
 
 func historyRoutes(p History) []route {
 	h := historyHandlers{p}
-	some := []param{{"key", "only of this session", keyParam}, limitParam}
+	some := []param{{"key", "only of this session", holdfast.SessionKey("")}, limitParam}
 	return []route{
 		{method: "GET", path: "/v1/endings", id: "listEndings", summary: "How sessions ended on any node within the last day, the newest first, without the output of their containers. Nodes that do not answer are named.",
 			access: forReader, limit: limitAsk, answer: holdfast.EndingReport{}, query: some, handle: asking(h.list)},
@@ -77,11 +73,10 @@ func historyRoutes(p History) []route {
 
 // someKey returns the query's key, "" if there is none.
 func someKey(r *http.Request) (holdfast.SessionKey, error) {
-	text := r.URL.Query().Get("key")
-	if text == "" {
+	if !r.URL.Query().Has("key") {
 		return "", nil
 	}
-	return holdfast.ParseSessionKey(text)
+	return holdfast.ParseSessionKey(r.URL.Query().Get("key"))
 }
 
 func (h historyHandlers) list(r *http.Request) (holdfast.EndingReport, error) {
@@ -178,7 +173,7 @@ func afterOf(r *http.Request) (int64, error) {
 		name, text = LastEventID, last
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < -1 {
+	if err != nil || n < -1 || n > 1<<53-1 {
 		return 0, badQuery(name, text, "the id of an event, 0 or -1")
 	}
 	return n, nil

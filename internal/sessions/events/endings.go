@@ -41,8 +41,9 @@ func OpenEndings(dir string, log *slog.Logger) *Endings {
 		log.Warn("the ends of sessions under earlier agents cannot be read", "err", err)
 	}
 	for _, e := range rows {
-		h.addLocked(e)
-		h.inFile += h.kept[len(h.kept)-1].bytes
+		if h.addLocked(e) {
+			h.inFile += h.kept[len(h.kept)-1].bytes
+		}
 	}
 	h.trimLocked(time.Now())
 	return h
@@ -57,15 +58,9 @@ func (h *Endings) Add(some ...holdfast.Ending) []holdfast.Ending {
 	defer h.mu.Unlock()
 	var added []holdfast.Ending
 	for _, e := range some {
-		e = bounded(e)
-		if i := h.indexLocked(e.Key, e.Epoch); i >= 0 {
-			if h.kept[i].SeenBy == "" || e.SeenBy != "" {
-				continue
-			}
-			h.dropLocked(i)
+		if e = bounded(e); h.addLocked(e) {
+			added = append(added, e)
 		}
-		h.addLocked(e)
-		added = append(added, e)
 	}
 	if len(added) == 0 {
 		return nil
@@ -122,18 +117,22 @@ func (h *Endings) indexLocked(key holdfast.SessionKey, epoch holdfast.Epoch) int
 	return slices.IndexFunc(h.kept, func(r row) bool { return r.Epoch == epoch && r.Key == key })
 }
 
-func (h *Endings) addLocked(e holdfast.Ending) {
+// addLocked adds an ending, unless that of its epoch is known.
+func (h *Endings) addLocked(e holdfast.Ending) bool {
+	if i := h.indexLocked(e.Key, e.Epoch); i >= 0 {
+		if h.kept[i].SeenBy == "" || e.SeenBy != "" {
+			return false
+		}
+		h.bytes -= h.kept[i].bytes
+		h.kept = slices.Delete(h.kept, i, i+1)
+	}
 	text, err := json.Marshal(e)
 	if err != nil { // cannot fail: it has strings, numbers and times of this century
 		h.log.Error("an ending cannot be encoded", "session", e.Key, "err", err)
 	}
 	h.kept = append(h.kept, row{e, len(text) + 1})
 	h.bytes += len(text) + 1
-}
-
-func (h *Endings) dropLocked(i int) {
-	h.bytes -= h.kept[i].bytes
-	h.kept = slices.Delete(h.kept, i, i+1)
+	return true
 }
 
 // trimLocked forgets what is too old or too much.
