@@ -11,21 +11,21 @@ type EndReason string
 
 // The reasons.
 const (
-	EndExited     EndReason = "exited"      // its container ended by itself, or by a signal from outside of Holdfast
-	EndOOM        EndReason = "oom"         // the kernel killed its container's init for the memory limit
-	EndEngine     EndReason = "engine"      // the engine has stopped its container
-	EndStopped    EndReason = "stopped"     // a user has stopped it
-	EndIdle       EndReason = "idle"        // no client was connected for sessions.idle_stop
-	EndSuspended  EndReason = "suspended"   // its memory is kept for the next connect
-	EndDrained    EndReason = "drained"     // its node was drained
-	EndMoved      EndReason = "moved"       // a user has moved it to another node
-	EndReplaced   EndReason = "replaced"    // it gets a new container
-	EndFenced     EndReason = "fenced"      // its node could not renew its lease
-	EndDisowned   EndReason = "disowned"    // its record was gone or belonged to another claim
-	EndBootFailed EndReason = "boot-failed" // its container did not become ready
+	EndExited     EndReason = "exited"       // its container ended by itself, or by a signal from outside of Holdfast
+	EndOOM        EndReason = "oom"          // the kernel killed its container's init for the memory limit
+	EndEngine     EndReason = "engine"       // the engine has stopped its container
+	EndStopped    EndReason = "stopped"      // a user has stopped it
+	EndIdle       EndReason = "idle"         // no client was connected for sessions.idle_stop
+	EndSuspended  EndReason = "suspended"    // its memory is kept for the next connect
+	EndDrained    EndReason = "drained"      // its node was drained
+	EndMoved      EndReason = "moved"        // a user has moved it to another node
+	EndReplaced   EndReason = "replaced"     // it gets a new container
+	EndFenced     EndReason = "fenced"       // its node could not renew its lease
+	EndDisowned   EndReason = "disowned"     // its record was gone or belonged to another claim
+	EndBootFailed EndReason = "boot-failed"  // its container did not become ready
 	EndNetLost    EndReason = "network-lost" // its network's holder ended, so that it was unreachable
-	EndNodeLost   EndReason = "node-lost"   // its node's lease expired; another node has seen that
-	EndUnknown    EndReason = "unknown"     // its agent ended before it could tell
+	EndNodeLost   EndReason = "node-lost"    // its node's lease expired; another node has seen that
+	EndUnknown    EndReason = "unknown"      // its agent ended before it could tell
 )
 
 // EndReasons lists all reasons.
@@ -47,6 +47,7 @@ const (
 	ByReplacement EndedBy = "replacement"
 	ByFence       EndedBy = "fence" // of the node's own agent
 	ByDeadman     EndedBy = "deadman"
+	ByLease       EndedBy = "lease" // it expired, with its node
 	ByAgent       EndedBy = "agent" // another part of the agent
 )
 

@@ -2,6 +2,7 @@ package events
 
 import (
 	"log/slog"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -21,7 +22,7 @@ type History struct {
 // Open returns what earlier agents of a node have kept in the directory dir.
 func Open(dir string, node holdfast.NodeID, r metric.Registry, log *slog.Logger) *History {
 	h := &History{Log: OpenLog(dir, node, log), Endings: OpenEndings(dir, log), node: node,
-		ended: r.CounterVec("holdfast_session_ends_total", "Epochs of sessions that have ended on this node, by reason.", "reason"),
+		ended: r.CounterVec("holdfast_session_ends_total", "Epochs of sessions that have ended on this node, or (node-lost) whose loss it has seen, by reason.", "reason"),
 	}
 	for _, reason := range holdfast.EndReasons() {
 		metric.Start(h.ended, string(reason))
@@ -44,6 +45,12 @@ func (h *History) Ended(some ...holdfast.Ending) {
 		short.Log, short.Memory = "", nil
 		h.Emit(holdfast.SessionEvent{Type: typeOf(e), At: e.At, Key: e.Key, Epoch: e.Epoch, Template: e.Template, Ending: &short})
 	}
+}
+
+// NodeLost keeps that a session ended with the lease of its node, as this node has seen it.
+func (h *History) NodeLost(o holdfast.Owner) {
+	h.Ended(holdfast.Ending{Key: o.Key, Node: o.Node, Epoch: o.Epoch, Template: o.Template, At: time.Now().UTC(),
+		Reason: holdfast.EndNodeLost, By: holdfast.ByLease, SeenBy: h.node})
 }
 
 // Knows reports whether the ending of an epoch is kept, by the epoch's own node.

@@ -56,7 +56,7 @@ func happened() []holdfast.SessionEvent {
 
 // Events implements api.History. No event happens later: the stream ends.
 func (h history) Events(after int64) (next func(context.Context, bool) ([]holdfast.SessionEvent, error), closed func()) {
-	all := happened()
+	all := happened() // of one session
 	rest := all[min(max(after, 0), int64(len(all))):]
 	if after < 0 {
 		rest = nil
