@@ -108,6 +108,10 @@ func (a *app) sessionDetails(w io.Writer, s shownSession) {
 	if s.LastError != "" {
 		fmt.Fprintf(w, "last error\t%s\n", clean(s.LastError))
 	}
+	if s.LastError != "" && len(s.Endings) > 0 { // it has just failed
+		a.endDetails(w, s.Endings[0])
+		s.Endings = s.Endings[1:]
+	}
 	a.earlierEnds(w, s.Endings)
 }
 
