@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"holdfast"
+	"holdfast/internal/agent/eventnode"
 	"holdfast/internal/agent/execnode"
 	"holdfast/internal/agent/filenode"
 	"holdfast/internal/agent/handoff"
@@ -148,6 +149,7 @@ type Agent struct {
 	networks    netnode.Networks
 	warmPool    *container.Pool
 	sessions    *session.Manager
+	past        *eventnode.Node
 	commands    *execnode.Node
 	files       *files.Files
 	ports       *portnode.Node
@@ -223,7 +225,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	a.doctor = a.newDoctor(e)
 
 	p := tasks.NewStack()
-	defer a.closeDeadman()
+	defer func() { a.deadman.Close() }() // it continues for the next agent
 	defer func() { err = errors.Join(err, p.Stop()) }()
 	if err := a.startSessions(ctx, p); err != nil {
 		return err
@@ -310,10 +312,12 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	a.warmPool = a.newWarmPool(dead)
 	a.mover, a.pulls = a.newMover(), a.newPuller()
 	p.Start("runtimes", a.works.Run)
+	a.past = eventnode.New(a.cfg, a.node, eventnode.Fleet{Store: a.store, Client: a.clientTo}, a.metrics, a.log)
+	p.Start("events of sessions", a.past.Run)
 	deps := session.Deps{
 		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.killer, Watcher: watcher, Deadman: dead, Hooks: a.opt.Hook,
 		Lease: a.lease.ID, Cloned: a.lease.Cloned, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Pull: a.pullFor, Networks: a.networks, Warm: warmContainers{a.warmPool}, Log: a.log,
-		Runtime: a.works.Check, Assign: a.experiments.Template, PrewarmCgroupAttach: a.prewarmCgroupAttach,
+		Runtime: a.works.Check, Assign: a.experiments.Template, PrewarmCgroupAttach: a.prewarmCgroupAttach, Reporter: a.past, DeadmanFired: a.deadman.Fired,
 	}
 	if a.mover != nil {
 		deps.Mover = a.mover
@@ -537,10 +541,7 @@ func (a *Agent) leaseConfig() session.LeaseConfig {
 	if len(a.cfg.Store.Endpoints) > 0 {
 		t := a.cfg.Store.Timing()
 		c.TTL, c.Renew, c.Publish = t.TTL, t.Renew, publishEvery
-		c.Fence, c.KillBudget = t.Fence, t.KillBudget
-		if a.deadman != nil {
-			c.Deadline = a.deadman.Extend
-		}
+		c.Fence, c.KillBudget, c.Deadline = t.Fence, t.KillBudget, a.deadman.Extend // it runs before the lease is held
 	}
 	return c
 }

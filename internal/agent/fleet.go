@@ -81,19 +81,12 @@ func (a *Agent) keepProgram(ctx context.Context) error {
 	return nil
 }
 
-// closeDeadman disconnects from the deadman, which continues for the next agent.
-func (a *Agent) closeDeadman() {
-	if a.deadman != nil {
-		a.deadman.Close()
-	}
-}
-
 // newFleet joins this node's sessions to those of the other nodes.
 func (a *Agent) newFleet() *fleet.Fleet {
 	deps := fleet.Deps{
 		Store: a.store, Local: a.sessions, Dial: a.peers.Dial, Fetch: a.sessions.Fetch, Caller: callerOf,
 		OnOwnRecord: a.sessions.ReclaimOrphan, OnEvent: a.sessions.Observe, Draining: a.sessions.Draining, Metrics: fleet.NewMetrics(a.metrics), Log: a.log,
-		CanRun: a.sessions.CanRun,
+		CanRun: a.sessions.CanRun, OnNodeLost: a.past.NodeLost,
 	}
 	if a.mover != nil {
 		deps.ReceiveImage, deps.GiveImage, deps.PreferredNode, deps.OnClaim = a.mover.Receive, a.mover.Give, a.mover.Prefer, a.mover.Claimed

@@ -32,7 +32,9 @@ import (
 	"holdfast/internal/hosts/protect/history"
 	"holdfast/internal/hosts/spinup/experiment"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/metric"
 	"holdfast/internal/sessions/drain"
+	"holdfast/internal/sessions/events"
 	"holdfast/internal/sessions/fleet"
 	"holdfast/internal/sessions/gateway"
 	"holdfast/internal/sessions/group"
@@ -121,6 +123,7 @@ func registered(t *testing.T) *recording {
 	}
 	session.NewRestores(nil, "", 0, r, log)
 	a.sessions = session.New(session.Config{}, session.Deps{Metrics: session.NewMetrics(r), Log: log})
+	events.Open(c.DataDir, "n1", metric.Registry{Registerer: r}, log)
 	a.registerNodeFigures()
 	network.New(network.Config{}, network.Deps{Metrics: network.NewMetrics(r), Log: log})
 	r.MustRegister(upkeepMetric(nil))

@@ -63,7 +63,7 @@ func (n *Node) Stop(ctx context.Context, o holdfast.Owner) (holdfast.KillReport,
 		return holdfast.KillReport{}, err
 	}
 	if c == nil {
-		return n.Sessions.Stop(ctx, o.Key)
+		return n.Sessions.Replace(ctx, o.Key)
 	}
 	defer c.Close()
 	return c.StopSession(ctx, o.Key)

@@ -20,6 +20,7 @@ type Parts struct {
 	Version    Version
 	Agent      AgentService
 	Sessions   SessionService
+	History    History
 	Commands   CommandService
 	Files      FileService
 	Forwards   ForwardService
@@ -45,6 +46,7 @@ func (p Parts) routes() []route {
 	return slices.Concat(
 		agentRoutes(p.Agent),
 		sessionRoutes(p.Sessions, p.Groups),
+		historyRoutes(p.History),
 		commandRoutes(p.Commands, p.Sessions, p.pingEvery),
 		fileRoutes(p.Files),
 		forwardRoutes(p.Forwards, p.pingEvery),

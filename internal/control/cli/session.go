@@ -20,7 +20,7 @@ func (a *app) sessionCmd() *cobra.Command {
 		Short:   "List, start, stop, move and replace sessions",
 		Long:    "List, start, stop, move and replace sessions. A session is a key with the one container that serves it.",
 		Example: "  holdfast session ls",
-	}, a.sessionLs(), a.sessionShow(), a.sessionStart(), a.sessionStop(), a.sessionMove(), a.sessionSuspend(), a.sessionResume(), a.sessionLogs(), a.sessionExec(),
+	}, a.sessionLs(), a.sessionShow(), a.sessionEndings(), a.sessionEvents(), a.sessionStart(), a.sessionStop(), a.sessionMove(), a.sessionSuspend(), a.sessionResume(), a.sessionLogs(), a.sessionExec(),
 		a.sessionCommands(), a.sessionAttach(), a.sessionSignal(), a.sessionCp(), a.sessionFiles(), a.sessionForward(),
 		a.sessionReplace(), a.sessionReplacements())
 }
@@ -64,16 +64,20 @@ func stateText(s api.Session) string {
 func (a *app) sessionShow() *cobra.Command {
 	return a.aboutKey(&cobra.Command{
 		Use:     "show KEY",
-		Short:   "Show one session in detail",
-		Long:    "Show all details of one session.",
+		Short:   "Show one session in detail, and why it ended",
+		Long:    "Show all details of one session, and how its epochs ended within the last day: the reason, the exit code, the memory, and the last\noutput of a boot that failed.",
 		Example: "  holdfast session show alice",
 	}, askLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
-		s, err := c.Session(ctx, key)
+		s, err := a.sessionWithEndings(ctx, c, key)
 		return show(a.ui, s, err, a.sessionDetails)
 	})
 }
 
-func (a *app) sessionDetails(w io.Writer, s api.Session) {
+func (a *app) sessionDetails(w io.Writer, s shownSession) {
+	if s.State == isEnded {
+		a.endedDetails(w, s)
+		return
+	}
 	fmt.Fprintf(w, "key\t%s\n", s.Key)
 	fmt.Fprintf(w, "state\t%s\n", s.State)
 	fmt.Fprintf(w, "template\t%s\n", dash(s.Template))
@@ -86,7 +90,7 @@ func (a *app) sessionDetails(w io.Writer, s api.Session) {
 	fmt.Fprintf(w, "epoch\t%d\n", s.Epoch)
 	fmt.Fprintf(w, "claimed\t%s (%s ago)\n", stamp(s.ClaimedAt), age(a.deps.Now(), s.ClaimedAt))
 	if !s.ReadyAt.IsZero() {
-		fmt.Fprintf(w, "ready\t%s (after %s)\n", stamp(s.ReadyAt), bootTime(s))
+		fmt.Fprintf(w, "ready\t%s (after %s)\n", stamp(s.ReadyAt), bootTime(s.Session))
 	}
 	if s.Memory != "" {
 		fmt.Fprintf(w, "memory\t%s\n", memoryText(s.Memory))
@@ -104,6 +108,11 @@ func (a *app) sessionDetails(w io.Writer, s api.Session) {
 	if s.LastError != "" {
 		fmt.Fprintf(w, "last error\t%s\n", clean(s.LastError))
 	}
+	if s.LastError != "" && len(s.Endings) > 0 { // it has just failed
+		a.endDetails(w, s.Endings[0])
+		s.Endings = s.Endings[1:]
+	}
+	a.earlierEnds(w, s.Endings)
 }
 
 // bootText lists the phases of a boot, in their order.

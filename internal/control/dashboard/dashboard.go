@@ -29,6 +29,7 @@ type Source struct {
 
 	// These are of this node, as in api.Parts.
 	Commands      func(ctx context.Context, key holdfast.SessionKey) ([]holdfast.Command, error)
+	Endings       func(ctx context.Context, key holdfast.SessionKey, limit int) (holdfast.EndingReport, error)
 	Spinups       func(f spinup.Filter) ([]spinup.Record, error)
 	Spinup        func(id string) (spinup.Record, error)
 	SlowRules     func() spinup.Rules
@@ -46,7 +47,7 @@ type Source struct {
 // SourceOf returns the Source that reads the parts of an agent.
 func SourceOf(p api.Parts) Source {
 	return Source{
-		Version: p.Version, Nodes: p.Nodes.Nodes, Sessions: p.Sessions.Sessions, Commands: p.Commands.Commands,
+		Version: p.Version, Nodes: p.Nodes.Nodes, Sessions: p.Sessions.Sessions, Commands: p.Commands.Commands, Endings: p.History.Endings,
 		Spinups: p.Spinups.List, Spinup: p.Spinups.Get, SlowRules: p.Spinups.Rules, FleetSpinups: p.FleetSpinups,
 		GCStatus: p.GC.Status, GCHistory: p.GC.History, Protection: p.Protection,
 		DoctorStatus: p.Doctor.Status, DoctorHistory: p.Doctor.History, Ranking: p.Doctor.Ranking,
@@ -91,6 +92,7 @@ type Dashboard struct {
 	assets    assets
 	recent    recent
 
+	ends       ends
 	states     *cached[*state]
 	metrics    *cached[gathered]
 	spins      *cached[[]spin]
@@ -116,6 +118,7 @@ func New(s Source, o Options) (*Dashboard, error) {
 		return nil, fmt.Errorf("dashboard: %w", err)
 	}
 	d := &Dashboard{source: s, o: o, templates: t, assets: a, cross: http.NewCrossOriginProtection(), forms: make(chan struct{}, maxForms), heavy: make(chan struct{}, maxHeavy)}
+	d.ends.ask = s.Endings
 	d.states = newCached(minEvery/2, readState(s))
 	d.spins = newCached(spinsFresh, (&spins{source: s}).read)
 	d.collected = newCached(minEvery/2, func(ctx context.Context) (collection, error) { return readCollection(ctx, s) })

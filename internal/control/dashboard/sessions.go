@@ -84,6 +84,9 @@ type sessionData struct {
 	// Commands are the detached commands of a session of this node. Command lines may
 	// contain secrets, so only an admin sees them.
 	Commands []holdfast.Command
+	// Endings are how its last epochs ended, the newest first. Only an admin sees the
+	// output of containers.
+	Endings []holdfast.Ending
 }
 
 func sessionParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
@@ -93,6 +96,9 @@ func sessionParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 		return nil, err
 	}
 	data := sessionData{Session: api.Session{Owner: holdfast.Owner{Key: key}}, Now: st.now(), Admin: v.admin}
+	if data.Endings, err = d.endings(ctx, key, v.admin); err != nil {
+		data.Trouble = err.Error()
+	}
 	i := slices.IndexFunc(st.sessions, func(s api.Session) bool { return s.Key == key })
 	if i < 0 {
 		return []part{{"session", "no-session", data}}, nil

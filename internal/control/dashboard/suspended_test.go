@@ -76,3 +76,18 @@ func TestNoSessionYet(t *testing.T) {
 	says(t, "/sessions", s.get(t, "/sessions").body, "There are no sessions.", "holdfast session start")
 	says(t, "/sessions?q=x", s.get(t, "/sessions?q=x").body, "No session matches")
 }
+
+// The page of a session tells why it ended, also if there is none. A reader does not see the
+// output of its container.
+func TestHowASessionEnded(t *testing.T) {
+	s := serve(t, true)
+	s.login(t, readToken)
+	body := s.get(t, "/sessions/broken").body
+	says(t, "a reader's page", body, "There is no session broken now.", "it did not boot (ready)", "container", ">3<")
+	if strings.Contains(body, "no \x1b") || strings.Contains(body, "listening on") {
+		t.Error("a reader sees a container's output")
+	}
+	says(t, "the page of one out of memory", s.get(t, "/sessions/oom").body, "its container ran out of memory", "64.0 MiB of 64.0 MiB")
+	s.login(t, adminToken)
+	says(t, "an admin's page", s.get(t, "/sessions/broken").body, "Last output of the boot of epoch 8", "listening on :8080")
+}

@@ -22,25 +22,57 @@ import (
 type File struct {
 	Path string
 	Max  int64 // bytes of a file; one that would become larger is renamed
+	// NoSync leaves rows in the kernel's cache: they survive the end of the process, and a
+	// power cut may lose the last ones.
+	NoSync bool
 }
 
 func (f File) older() string { return f.Path + ".1" }
 
-// Append writes v as a row. When it returns nil the row survives a power cut.
-func (f File) Append(v any) error {
-	line, err := json.Marshal(v)
+// Append writes each value as a row, in one write. When it returns nil the rows survive a
+// power cut, unless NoSync is set.
+func (f File) Append(values ...any) error {
+	lines, err := encode(values)
 	if err != nil {
 		return err
 	}
 	for {
-		again, err := f.append(append(line, '\n'))
+		again, err := f.append(lines)
 		if err != nil || !again {
 			return err
 		}
 	}
 }
 
-// append writes a line. It reports again if another writer has renamed the file
+// Replace makes the values the only rows. A power cut leaves the old rows or the new ones.
+// No other writer may use the file meanwhile.
+func (f File) Replace(values ...any) error {
+	lines, err := encode(values)
+	if err != nil {
+		return err
+	}
+	if err := atomicfile.Write(f.Path, lines, 0o600); err != nil {
+		return err
+	}
+	if err := os.Remove(f.older()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func encode(values []any) ([]byte, error) {
+	var lines []byte
+	for _, v := range values {
+		line, err := json.Marshal(v)
+		if err != nil {
+			return nil, err
+		}
+		lines = append(append(lines, line...), '\n')
+	}
+	return lines, nil
+}
+
+// append writes lines. It reports again if another writer has renamed the file
 // meanwhile. It also reports again after it has renamed a file in which the line does
 // not fit.
 func (f File) append(line []byte) (again bool, err error) {
@@ -82,6 +114,9 @@ func (f File) append(line []byte) (again bool, err error) {
 	}
 	if _, err := file.Write(line); err != nil {
 		return false, err
+	}
+	if f.NoSync {
+		return false, nil
 	}
 	if err := file.Sync(); err != nil || size > 0 {
 		return false, err

@@ -222,8 +222,12 @@ func (c *Client) StandDown() error {
 	return nil
 }
 
-// Close ends the connection and leaves the deadman as it is.
+// Close ends the connection and leaves the deadman as it is. For a nil Client it does
+// nothing.
 func (c *Client) Close() {
+	if c == nil {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.link != nil {
@@ -472,6 +476,20 @@ func (c *Client) move(from, to *link) error {
 	}
 	from.close()
 	return nil
+}
+
+// Fired returns when a deadman of this node acted last, as far as it has reported that to
+// this agent; zero: it has not. A nil Client has none.
+func (c *Client) Fired() time.Time {
+	if c == nil {
+		return time.Time{}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reported.At == 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(c.reported.At.Until())
 }
 
 // report logs what a deadman did.

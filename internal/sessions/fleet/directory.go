@@ -39,6 +39,10 @@ type Directory struct {
 	claimed func(holdfast.SessionKey, holdfast.Epoch) // called with mu held for each new record; must not block or call back
 	own     func(holdfast.Owner)                      // called with mu held for each new record of this node; must not block or call back
 	event   func(store.Event)                         // called for each event of the watch; must not block or call back
+	// vanished is called with mu held for each record of another node that was deleted
+	// before its session began to leave; must not block or call back.
+	vanished func(holdfast.Owner)
+
 	ready   chan struct{}
 	recheck chan holdfast.SessionKey
 
@@ -83,6 +87,7 @@ func NewDirectory(s store.Store, self holdfast.NodeID, m *Metrics, log *slog.Log
 		own:        func(holdfast.Owner) {},
 		event:      func(store.Event) {},
 		claimed:    func(holdfast.SessionKey, holdfast.Epoch) {},
+		vanished:   func(holdfast.Owner) {},
 		ready:      make(chan struct{}),
 		recheck:    make(chan holdfast.SessionKey, 256),
 		records:    map[holdfast.SessionKey]record{},
@@ -163,6 +168,9 @@ func (d *Directory) apply(e store.Event) {
 	if e.Deleted {
 		if r, ok := d.records[e.Key]; ok && r.revision < e.Revision {
 			d.removeLocked(e.Key, r, true)
+			if r.node.Value() != d.self && r.state.Value() != holdfast.Leaving {
+				d.vanished(holdfast.Owner{Key: e.Key, Node: r.node.Value(), Epoch: r.epoch, Template: r.template.Value(), State: r.state.Value()})
+			}
 		}
 		d.tombstones.confirm(e.Key, e.Revision)
 	} else {

@@ -67,6 +67,9 @@ type Deps struct {
 	// OnClaim is called for every claim that the directory learns of, including those
 	// of this node. It must not block or call back. It may be nil.
 	OnClaim func(holdfast.SessionKey, holdfast.Epoch)
+	// OnNodeLost is called on some nodes of the fleet for a session of another node whose
+	// record is gone together with that node's own: its lease has ended. It may be nil.
+	OnNodeLost func(holdfast.Owner)
 	// ReceiveImage receives images. If it is nil, this node accepts no images.
 	ReceiveImage Receive
 	// GiveImage writes the image of one epoch of a session to w and then deletes it
@@ -90,6 +93,7 @@ type Fleet struct {
 	nodes *nodes
 	peers *peers
 	next  *expected
+	lost  chan holdfast.Owner // records that were deleted without a plan
 
 	mu         sync.Mutex
 	tasks      tasks.Group // open while Run is active; sealed with mu held
@@ -114,6 +118,10 @@ func New(cfg Config, deps Deps) *Fleet {
 	if deps.OnEvent != nil {
 		f.dir.event = deps.OnEvent
 	}
+	if deps.OnNodeLost != nil {
+		f.lost = make(chan holdfast.Owner, maxVanished)
+		f.dir.vanished = f.vanished
+	}
 	if deps.OnClaim != nil {
 		f.dir.claimed = deps.OnClaim
 	}
@@ -136,6 +144,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 
 	g.Go(func() error { return f.dir.Run(ctx) })
 	g.Go(func() error { f.next.run(ctx); return nil })
+	g.Go(func() error { f.reportLost(ctx); return nil })
 	err = g.Wait()
 	f.mu.Lock()
 	f.tasks.Seal()

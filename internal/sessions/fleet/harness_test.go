@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -128,6 +129,7 @@ type node struct {
 	stop   context.CancelFunc
 	fetch  func(context.Context, string) error
 	prefer holdfast.NodeID // has an image of every session
+	lost   atomic.Int32    // sessions whose loss it has seen
 	ended  sync.WaitGroup
 }
 
@@ -210,6 +212,7 @@ func (w *world) make(id holdfast.NodeID, peer string, dial Dial, l net.Listener)
 		Caller:        callerOf,
 		CanRun:        func(string) error { return nil },
 		OnOwnRecord:   func(holdfast.Owner) {},
+		OnNodeLost:    func(holdfast.Owner) { x.lost.Add(1) },
 		Draining: func() (draining bool) {
 			x.host.with(func() { draining = x.host.draining })
 			return draining

@@ -272,6 +272,38 @@ type Memory struct{ group cgroup.Group }
 // Memory returns the container's memory control group.
 func (t *Target) Memory() Memory { return Memory{t.memory} }
 
+// Usage returns the memory that is charged to the container, in bytes.
+func (m Memory) Usage() (int64, error) {
+	if m.group.Point == "" || m.group.IsRoot() {
+		return 0, fs.ErrNotExist
+	}
+	return m.group.MemoryUsage()
+}
+
+// Limit returns the container's memory limit in bytes; 0 if it has none or it is unknown.
+func (m Memory) Limit() int64 {
+	if m.group.Point == "" || m.group.IsRoot() {
+		return 0
+	}
+	n, err := m.group.MemoryLimit()
+	if err != nil || n == cgroup.NoLimit {
+		return 0
+	}
+	return n
+}
+
+// Last returns the most memory that the container has used, in bytes, and how many of its
+// processes the kernel has killed for the limit. Each is 0 if it is unknown. The figures of
+// a dead container exist for about 10 ms, until the engine removes its group.
+func (m Memory) Last() (peak int64, oomKills int) {
+	if m.group.Point == "" || m.group.IsRoot() {
+		return 0, 0
+	}
+	oomKills, _ = m.group.OOMKills()
+	peak, _ = m.group.MemoryPeak()
+	return peak, oomKills
+}
+
 // Empty makes the kernel reclaim the memory that is charged to a dead container's
 // group. Otherwise the group stays as a dying one after the engine has removed it,
 // and slows down reclaim (internal/hosts/doctor). The caller keeps the engine from

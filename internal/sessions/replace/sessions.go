@@ -91,7 +91,7 @@ func (s *Sessions) End(ctx context.Context, key holdfast.SessionKey, down func()
 		cancel()
 	}
 	down()
-	return s.Manager.Stop(ctx, key)
+	return s.Manager.Replace(ctx, key)
 }
 
 // settled returns a session of this node after its boot has ended: ending it during

@@ -68,6 +68,7 @@ func (m *Manager) adopt(ctx context.Context, containers []engine.Container) (Ado
 	if err != nil {
 		return a, err
 	}
+	m.reportEarlier(ctx, containers, taken, owners)
 	for _, id := range m.deps.Deadman.Unconfirmed() {
 		if _, known := keys[id]; !known {
 			keys[id] = ""
@@ -297,7 +298,7 @@ func (m *Manager) killFound(found []engine.Container) {
 	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
 	defer cancel()
 	m.mu.Lock()
-	held := m.markLocked(slices.Collect(maps.Values(m.sessions))...)
+	held := m.markLocked(fenced, slices.Collect(maps.Values(m.sessions))...)
 	m.mu.Unlock()
 	var dead []string
 	if len(held) > 0 {
@@ -307,6 +308,7 @@ func (m *Manager) killFound(found []engine.Container) {
 		m.deps.Deadman.Forget(dead...)
 		for _, e := range held {
 			if slices.Contains(dead, e.target.ID) {
+				m.reportEnds([]*entry{e})
 				m.deps.Watcher.Remove(e.target)
 				m.dropNetwork(e)
 			}

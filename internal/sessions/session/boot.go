@@ -21,7 +21,7 @@ const (
 	engineTimeout  = 60 * time.Second // the engine may be unavailable, too, and a start can queue behind others
 	exitTimeout    = 2 * time.Second  // until the engine notices a death
 	cleanupTimeout = 30 * time.Second // one attempt to remove the container of a failed boot
-	logLines       = 20               // log lines of a failed container in its error
+	logLines       = 20               // log lines of a failed container in its error; its ending has more
 	logBytes       = 4 << 10
 )
 
@@ -48,6 +48,7 @@ func (m *Manager) boot(ctx, life context.Context, e *entry) {
 		return
 	}
 	m.log.Warn("session did not boot", "session", e.key, "err", err)
+	m.reportBoot(b, err, context.Cause(ctx))
 	m.mu.Lock()
 	e.err = err
 	e.phase = leaving
@@ -115,6 +116,8 @@ type attempt struct {
 	spinup    *spinup.Timer            // of the present container; nil when it is recorded
 	timings   map[string]time.Duration // by phase
 	answered  time.Duration            // part of the phase ready: until the server answered
+	exited    *engine.Container        // the container, if it ended within the boot
+	output    string                   // its last lines, as many as an Ending keeps
 }
 
 // phase runs f and adds its duration to the named phase. An error of f becomes a
@@ -294,6 +297,10 @@ func (m *Manager) settle(ctx context.Context, b *attempt) error {
 	m.watchLocked(b.e) // before another goroutine can end the entry and close its target
 	close(b.e.settled)
 	m.mu.Unlock()
+	if b.owner.Memory == holdfast.Restored {
+		m.emit(holdfast.EventResumed, b.owner, 0)
+	}
+	m.emit(holdfast.EventReady, b.owner, holdfast.Millis(b.owner.ReadyAt.Sub(b.owner.ClaimedAt)))
 	m.log.Info("session ready", "session", b.owner.Key, "epoch", b.owner.Epoch, "container", short(b.owner.ContainerID), "address", b.owner.Address)
 	return nil
 }

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -199,6 +198,7 @@ func (b *attempt) unreachable(ctx context.Context, err error) error {
 // whyEnded is exited, and engine.ErrInterrupted for a container that the engine has stopped, as
 // Docker does before it ends.
 func (b *attempt) whyEnded(ctx context.Context, c engine.Container, when string) error {
+	b.exited = &c
 	err := exited(c, when)
 	ctx, cancel := context.WithTimeout(ctx, exitTimeout)
 	defer cancel()
@@ -228,10 +228,36 @@ func (b *attempt) withLog(ctx context.Context, err error) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	var buf bytes.Buffer
-	if b.m.deps.Engine.Logs(ctx, b.container, engine.LogOptions{Tail: logLines}, &buf) == nil {
-		text := buf.Bytes()
-		boot.Log = strings.ToValidUTF8(string(text[max(0, len(text)-logBytes):]), "�")
-	}
+	b.output = b.m.lastOutput(ctx, b.container)
+	boot.Log = lastLines(b.output)
 	return err
+}
+
+// lastOutput returns the last lines of a container's output, as many as an Ending keeps; ""
+// if they cannot be read.
+func (m *Manager) lastOutput(ctx context.Context, id string) string {
+	var out tail
+	if m.deps.Engine.Logs(ctx, id, engine.LogOptions{Tail: holdfast.MaxEndLines}, &out) != nil {
+		return ""
+	}
+	return string(out.b)
+}
+
+// tail keeps the last bytes that are written to it: a line may have any length.
+type tail struct{ b []byte }
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.b = append(t.b, p...)
+	if over := len(t.b) - holdfast.MaxEndLog; over > holdfast.MaxEndLog {
+		t.b = append([]byte(nil), t.b[over:]...)
+	}
+	return len(p), nil
+}
+
+// lastLines returns the end of a container's output for the error of its boot.
+func lastLines(text string) string {
+	text = text[max(0, len(text)-logBytes):]
+	lines := strings.SplitAfter(strings.TrimSuffix(text, "\n"), "\n")
+	end := text[len(strings.TrimSuffix(text, "\n")):]
+	return strings.ToValidUTF8(strings.Join(lines[max(0, len(lines)-logLines):], "")+end, "�")
 }

@@ -82,13 +82,13 @@ func (b *Batch) addSaved() {
 func (m *Manager) MarkTerminating() *Batch {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.markTerminatingLocked()
+	return m.markTerminatingLocked(cause{reason: holdfast.EndDrained, by: holdfast.ByDrain})
 }
 
-func (m *Manager) markTerminatingLocked() *Batch {
+func (m *Manager) markTerminatingLocked(why cause) *Batch {
 	b := &Batch{m: m}
 	for _, e := range m.sessions {
-		if going := m.markLocked(e); len(going) > 0 {
+		if going := m.markLocked(why, e); len(going) > 0 {
 			b.entries = append(b.entries, e)
 		} else if e.phase != failed {
 			b.others = append(b.others, e)
@@ -196,7 +196,7 @@ func (m *Manager) LeaseLost(ctx context.Context) {
 	m.mu.Lock()
 	m.cancelBootsLocked(ErrLeaseLost)
 	m.endGenerationLocked() // sessions that were adopted meanwhile
-	b := m.markTerminatingLocked()
+	b := m.markTerminatingLocked(fenced)
 	others := retainTargetsLocked(b.others)
 	m.mu.Unlock()
 	m.killNow(ctx, b, others)

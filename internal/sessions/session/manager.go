@@ -73,6 +73,11 @@ type Deps struct {
 	// Warm are warm containers, for templates that have a warm pool. It may be nil.
 	Warm  WarmPool
 	Mover Mover // nil: memory is lost with its container
+	// Reporter learns what happens to sessions. It may be nil.
+	Reporter Reporter
+	// DeadmanFired returns when the deadman has killed this node's containers last; the
+	// zero time: never. It may be nil.
+	DeadmanFired func() time.Time
 
 	// Runtime returns why this node cannot run containers of a runtime, or nil if it
 	// can. If Runtime is nil, all runtimes work.
@@ -154,6 +159,7 @@ type entry struct {
 	finished        bool            // the target is to be closed when targetRefs is 0
 	generation      leaseGeneration // lease generation in which it became ready
 	snapshot        snapshot        // set when the snapshot command has succeeded or failed
+	end             ending          // why and how it ends
 	suspect         holdfast.Owner  // a record of this key, checked when the entry is gone
 }
 
@@ -182,6 +188,12 @@ func New(cfg Config, deps Deps) *Manager {
 	}
 	if deps.Assign == nil {
 		deps.Assign = func(_ holdfast.SessionKey, template string) string { return template }
+	}
+	if deps.Reporter == nil {
+		deps.Reporter = noReporter{}
+	}
+	if deps.DeadmanFired == nil {
+		deps.DeadmanFired = func() time.Time { return time.Time{} }
 	}
 	if deps.Runtime == nil {
 		deps.Runtime = func(string) error { return nil }
@@ -221,6 +233,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.tasks.Go(m.removeQueued)
 	m.tasks.Go(m.removeQueued)
 	m.tasks.Go(m.checkAlways)
+	m.tasks.Go(m.sampleMemory)
 	if !m.cfg.Others { // otherwise the fleet's directory sees every record
 		m.tasks.Go(m.watchOwnRecords)
 	}
@@ -287,6 +300,7 @@ func (m *Manager) beginLocked(key holdfast.SessionKey, template string) (*entry,
 	e := newEntry(key, t)
 	e.cancel, e.templateNamed = cancel, template != ""
 	m.sessions[key] = e
+	m.deps.Reporter.Emit(holdfast.SessionEvent{Type: holdfast.EventRequested, Key: key, Template: t.Name})
 	m.tasks.Go(func(life context.Context) {
 		defer cancel(nil)
 		m.boot(ctx, life, e)

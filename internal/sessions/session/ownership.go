@@ -129,7 +129,7 @@ func (m *Manager) disown(ctx context.Context, lost []*entry) {
 		e.cancel(errDisowned)
 		// A record of another claim may have the same revision, after a restore.
 		e.generation, e.owner.Revision = ended, 0
-		if going := m.markLocked(e); len(going) > 0 {
+		if going := m.markLocked(cause{reason: holdfast.EndDisowned, by: holdfast.ByAgent}, e); len(going) > 0 {
 			b.entries = append(b.entries, e)
 		} else {
 			b.others = append(b.others, e)

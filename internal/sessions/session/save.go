@@ -161,7 +161,7 @@ func (m *Manager) Move(ctx context.Context, key holdfast.SessionKey, until time.
 		m.mu.Unlock()
 		return holdfast.MoveReport{}, fmt.Errorf("session %s boots or leaves: %w", key, holdfast.ErrBusy)
 	}
-	b := &Batch{m: m, entries: m.markLocked(e)}
+	b := &Batch{m: m, entries: m.markLocked(cause{reason: holdfast.EndMoved, by: holdfast.ByUser}, e)}
 	m.mu.Unlock()
 	m.announce(ctx, b.entries...)
 	begun := time.Now()

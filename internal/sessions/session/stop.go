@@ -22,6 +22,15 @@ var errStopped = fmt.Errorf("it was stopped before it was ready: %w", holdfast.E
 // and the report is empty. Errors: holdfast.ErrNotFound; ctx's error if it ends first,
 // in which case the work continues.
 func (m *Manager) Stop(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error) {
+	return m.stop(ctx, key, cause{reason: holdfast.EndStopped, by: holdfast.ByUser})
+}
+
+// Replace is Stop for a session that gets a new container.
+func (m *Manager) Replace(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error) {
+	return m.stop(ctx, key, cause{reason: holdfast.EndReplaced, by: holdfast.ByReplacement})
+}
+
+func (m *Manager) stop(ctx context.Context, key holdfast.SessionKey, why cause) (holdfast.KillReport, error) {
 	m.mu.Lock()
 	e := m.sessions[key]
 	if e == nil || e.phase == failed {
@@ -29,7 +38,7 @@ func (m *Manager) Stop(ctx context.Context, key holdfast.SessionKey) (holdfast.K
 		return holdfast.KillReport{}, fmt.Errorf("session %s: %w", key, holdfast.ErrNotFound)
 	}
 	e.cancel(errStopped) // has no effect once the session is ready
-	going := m.markLocked(e)
+	going := m.markLocked(why, e)
 	m.mu.Unlock()
 	m.announce(ctx, going...)
 	report := m.end(ctx, going)
@@ -95,9 +104,10 @@ func (m *Manager) end(ctx context.Context, going []*entry) holdfast.KillReport {
 	return report
 }
 
-// markLocked closes the sessions to new connections. It returns the entries that it
-// has marked. Entries that were marked before are ended by another goroutine.
-func (m *Manager) markLocked(entries ...*entry) []*entry {
+// markLocked closes the sessions to new connections, and notes why they end. It returns
+// the entries that it has marked. Entries that were marked before are ended by another
+// goroutine.
+func (m *Manager) markLocked(why cause, entries ...*entry) []*entry {
 	var going []*entry
 	for _, e := range entries {
 		if e.phase != ready && !(e.phase == leaving && e.stuck && e.target != nil) {
@@ -105,6 +115,7 @@ func (m *Manager) markLocked(entries ...*entry) []*entry {
 		}
 		if e.phase == ready {
 			close(e.left)
+			e.end.cause, e.end.at = why, time.Now().UTC()
 			if e.owner.Memory == holdfast.Saving { // by an earlier agent, and the container runs on
 				e.owner.Memory = ""
 			}
@@ -121,7 +132,6 @@ func (m *Manager) seenDead(entries []*entry, report holdfast.KillReport) []*entr
 	m.deps.Metrics.killed(report)
 	m.deps.Deadman.Forget(report.Dead...)
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	var dead []*entry
 	for _, e := range entries {
 		if slices.Contains(report.Dead, e.owner.ContainerID) {
@@ -131,6 +141,8 @@ func (m *Manager) seenDead(entries []*entry, report holdfast.KillReport) []*entr
 			m.stuckLocked(e)
 		}
 	}
+	m.mu.Unlock()
+	m.reportEnds(dead) // before the release, and before the containers are removed
 	return dead
 }
 
@@ -214,7 +226,7 @@ func (m *Manager) finish(e *entry) {
 	m.dropNetwork(e)
 	m.removeIdentity(e.owner)
 	if e.route.ContainerID != "" {
-		m.remove(e.route.ContainerID)
+		m.removeReported(e)
 	}
 }
 
@@ -268,10 +280,18 @@ func (m *Manager) releaseTargets(entries []*entry, report holdfast.KillReport) {
 // died cleans up after a container that ended by itself, or that was killed and died
 // late. Other processes in its cgroup are killed.
 func (m *Manager) died(ctx context.Context, e *entry) {
+	peak, kills := e.target.Memory().Last() // at once: the engine removes the group
 	m.mu.Lock()
 	byItself := e.phase == ready
+	end := cause{}
 	saving := byItself && e.owner.Memory == holdfast.Saving // the end of a checkpoint
-	going := m.markLocked(e)
+	if saving {
+		end = cause{reason: holdfast.EndSuspended, by: holdfast.ByAgent}
+	}
+	if byItself {
+		e.end.peak, e.end.oomKills = peak, kills
+	}
+	going := m.markLocked(end, e)
 	if saving {
 		e.owner.Memory = holdfast.Saving
 	}
@@ -332,5 +352,5 @@ func (m *Manager) markIdle() []*entry {
 			idle = append(idle, e)
 		}
 	}
-	return m.markLocked(idle...)
+	return m.markLocked(cause{reason: holdfast.EndIdle, by: holdfast.ByIdleStop}, idle...)
 }

@@ -46,7 +46,7 @@ func (m *Manager) Suspend(ctx context.Context, key holdfast.SessionKey) (holdfas
 		return holdfast.SuspendReport{}, fmt.Errorf("session %s: %w", key, err)
 	}
 	m.mu.Lock()
-	going := m.markLocked(e)
+	going := m.markLocked(cause{reason: holdfast.EndSuspended, by: holdfast.ByUser}, e)
 	m.mu.Unlock()
 	if len(going) == 0 {
 		release()
@@ -112,6 +112,9 @@ func (m *Manager) suspend(life context.Context, e *entry, d move.Departing) (r h
 	m.deps.Metrics.suspends.WithLabelValues(outcomeOf(err)).Observe(time.Since(begun).Seconds())
 	if err != nil {
 		m.log.Warn("a session's memory is lost: it could not be suspended", "session", e.key, "epoch", d.Owner.Epoch, "err", err)
+		m.mu.Lock()
+		e.end.text = "its memory is lost: " + reason(err)
+		m.mu.Unlock()
 		err = fmt.Errorf("session %s has ended without its memory: %w", e.key, err)
 	}
 	killing, cancel := context.WithTimeout(context.WithoutCancel(life), killTimeout)
@@ -217,7 +220,7 @@ func (m *Manager) markOneIdle() *entry {
 	defer m.mu.Unlock()
 	for _, e := range m.sessions {
 		if e.template.SuspendIdle && m.idleLocked(e) {
-			m.markLocked(e)
+			m.markLocked(cause{reason: holdfast.EndSuspended, by: holdfast.ByIdleStop}, e)
 			return e
 		}
 	}
@@ -229,6 +232,9 @@ func (m *Manager) suspendOrStop(life context.Context, e *entry) {
 	d, release, err := m.reserve(e)
 	if err != nil {
 		m.log.Warn("an idle session is stopped, and its memory lost", "session", e.key, "err", err)
+		m.mu.Lock()
+		e.end.cause = cause{holdfast.EndIdle, holdfast.ByIdleStop, "its memory is lost: " + err.Error()}
+		m.mu.Unlock()
 		m.announce(life, e)
 		m.end(life, []*entry{e})
 		return

@@ -69,8 +69,31 @@ func (g Group) KernelMemory() (int64, error) {
 	return n, nil
 }
 
-// MemoryLimit is the group's own limit in bytes, or NoLimit. It is for v1.
+// MemoryPeak is the most that MemoryUsage has been, in bytes. v2 has it since Linux 5.19;
+// before, the error is fs.ErrNotExist.
+func (g Group) MemoryPeak() (int64, error) {
+	if g.V2 {
+		return g.number("memory.peak")
+	}
+	return g.number("memory.max_usage_in_bytes")
+}
+
+// OOMKills is the number of processes of the group and of those below it that the kernel
+// has killed for a memory limit (memory.events of v2, memory.oom_control of v1).
+func (g Group) OOMKills() (int, error) {
+	file := "memory.oom_control"
+	if g.V2 {
+		file = "memory.events"
+	}
+	b, err := kfile.Read(g.Dir()+"/"+file, 4096)
+	return int(ParseEvents(b)["oom_kill"]), err
+}
+
+// MemoryLimit is the group's own limit in bytes, or NoLimit.
 func (g Group) MemoryLimit() (int64, error) {
+	if g.V2 {
+		return g.number("memory.max")
+	}
 	n, err := g.number("memory.limit_in_bytes")
 	if n > math.MaxInt64-1<<20 { // the largest number of pages
 		n = NoLimit
