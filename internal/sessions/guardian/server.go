@@ -42,6 +42,7 @@ type part struct {
 	processes []*pidfd.Process
 	limits    []Limit
 	nets      []vethnet.Config
+	dir       string
 }
 
 func newServer(dir string, log *slog.Logger) (*server, error) {
@@ -192,7 +193,7 @@ func (s *server) answer(r reply) error {
 // add appends a part to a plan. Errors are reported when the plan is armed.
 func (s *server) add(m message, fds []int) {
 	p := s.plan(m.ID)
-	pt := part{kind: m.Kind, limits: m.Limits, nets: m.Nets}
+	pt := part{kind: m.Kind, limits: m.Limits, nets: m.Nets, dir: m.Dir}
 	for i, fd := range fds {
 		if i >= len(m.Processes) {
 			unix.Close(fd)

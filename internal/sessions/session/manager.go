@@ -14,6 +14,7 @@ import (
 	"holdfast"
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/frozen"
 	"holdfast/internal/platform/store"
 	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/hook"
@@ -42,6 +43,9 @@ type Config struct {
 	// IdentityRoot is a directory of this host for the identities of containers whose
 	// memory can be saved (see IdentityDir). "" writes none.
 	IdentityRoot string
+
+	// Frozen has the notes of containers that this process has frozen.
+	Frozen frozen.Notes
 }
 
 // Deps are the dependencies of a Manager.
@@ -74,6 +78,9 @@ type Deps struct {
 	// Warm are warm containers, for templates that have a warm pool. It may be nil.
 	Warm  WarmPool
 	Mover Mover // nil: memory is lost with its container
+	// Commands reports whether detached commands run in a session's container, which
+	// then does not sleep. nil: none do.
+	Commands func(ctx context.Context, key holdfast.SessionKey) bool
 
 	// Runtime returns why this node cannot run containers of a runtime, or nil if it
 	// can. If Runtime is nil, all runtimes work.
@@ -155,6 +162,7 @@ type entry struct {
 	finished        bool            // the target is to be closed when targetRefs is 0
 	generation      leaseGeneration // lease generation in which it became ready
 	snapshot        snapshot        // set when the snapshot command has succeeded or failed
+	sleeper         *sleeper        // nil: it never sleeps
 	suspect         holdfast.Owner  // a record of this key, checked when the entry is gone
 }
 
@@ -187,7 +195,7 @@ func New(cfg Config, deps Deps) *Manager {
 	if deps.Runtime == nil {
 		deps.Runtime = func(string) error { return nil }
 	}
-	return &Manager{
+	m := &Manager{
 		cfg: cfg, deps: deps, log: deps.Log,
 		boots:      make(chan struct{}, cfg.Boots),
 		removals:   make(chan string, 4096),
@@ -200,12 +208,18 @@ func New(cfg Config, deps Deps) *Manager {
 		generation: newLeaseGeneration(),
 		sessions:   map[holdfast.SessionKey]*entry{},
 	}
+	deps.Metrics.count.Store(m)
+	return m
 }
 
 // Run boots sessions, stops idle ones and removes dead containers until ctx is done.
-// When Run returns, none of its goroutines is running. The containers keep running.
+// When Run returns, none of its goroutines is running. The containers keep running, and
+// none sleeps.
 func (m *Manager) Run(ctx context.Context) error {
 	m.sweepIdentities() // before the first boot
+	if n, err := m.cfg.Frozen.ThawEarlier(); err != nil || n > 0 {
+		m.log.Warn("thawed containers that an earlier agent had frozen", "containers", n, "err", err)
+	}
 	m.mu.Lock()
 	if err := m.tasks.Open(ctx); err != nil {
 		m.mu.Unlock()
@@ -222,6 +236,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.tasks.Go(m.removeQueued)
 	m.tasks.Go(m.removeQueued)
 	m.tasks.Go(m.checkAlways)
+	m.tasks.Go(m.sleepIdle)
 	if !m.cfg.Others { // otherwise the fleet's directory sees every record
 		m.tasks.Go(m.watchOwnRecords)
 	}
@@ -233,6 +248,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.tasks.Seal()
 	m.mu.Unlock()
 	m.tasks.Close()
+	m.wakeAll()
 	return nil
 }
 

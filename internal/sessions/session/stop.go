@@ -105,6 +105,9 @@ func (m *Manager) markLocked(entries ...*entry) []*entry {
 		}
 		if e.phase == ready {
 			close(e.left)
+			if err := e.endSleep(); err != nil { // the killer thaws it, too
+				m.log.Warn("a session that leaves cannot be woken", "session", e.key, "err", err)
+			}
 			if e.owner.Memory == holdfast.Saving { // by an earlier agent, and the container runs on
 				e.owner.Memory = ""
 			}
