@@ -29,6 +29,9 @@ type Sleep struct {
 	WokenBy WakeReason `json:"woken_by,omitempty"`
 }
 
+// Asleep reports whether the session sleeps. It is false for nil.
+func (s *Sleep) Asleep() bool { return s != nil && !s.Since.IsZero() }
+
 // Activity is what a connection tells its session, if the session sleeps although it has
 // connections, when they carry no data. Its methods do not block, and any goroutine may
 // call them.

@@ -362,6 +362,7 @@ func (c *Config) complete() error {
 		t.defaultSockets()
 		t.Handover = cmp.Or(t.Handover, "fresh")
 		t.Idle = cmp.Or(t.Idle, "stop")
+		t.Sleep.IdleBy = cmp.Or(t.Sleep.IdleBy, "connections")
 		t.CaughtUp.Timeout = cmp.Or(t.CaughtUp.Timeout, 10*time.Minute)
 		t.DrainTimeout = cmp.Or(t.DrainTimeout, 30*time.Second)
 		for j := range t.InitSteps {

@@ -17,7 +17,7 @@ func (t Template) validateSleep() error {
 		return err
 	}
 	switch {
-	case t.Sleep.After == 0 && t.Sleep.IdleBy == "":
+	case t.Sleep.After == 0 && t.Sleep.IdleBy == "connections":
 		return nil
 	case t.Sleep.After < leastSleep:
 		return fmt.Errorf("sleep.after is %v, it has to be at least %v", t.Sleep.After, leastSleep)
@@ -33,7 +33,7 @@ func (t Template) validateSleep() error {
 // validateSleeps refuses templates whose sessions would be stopped before they sleep.
 func (c Config) validateSleeps() error {
 	for _, t := range c.Templates {
-		if s := t.Sleep; c.Sessions.IdleStop > 0 && s.IdleBy != "data" && s.After >= c.Sessions.IdleStop {
+		if s := t.Sleep; s.After > 0 && c.Sessions.IdleStop > 0 && s.IdleBy != "data" && s.After >= c.Sessions.IdleStop {
 			return fmt.Errorf("templates: %s: sleep.after is %v, but sessions.idle_stop is %v: its sessions would be stopped before they sleep", t.Name, s.After, c.Sessions.IdleStop)
 		}
 	}

@@ -33,7 +33,7 @@ func (c Config) validateTemplates() error {
 		}
 		names = append(names, t.Name)
 	}
-	return cmp.Or(distinct("templates", names), c.validateGroups())
+	return cmp.Or(distinct("templates", names), c.validateGroups(), c.validateSleeps())
 }
 
 // validateRuntime refuses handover: memory with a runtime that cannot restore memory:

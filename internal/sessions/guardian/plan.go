@@ -35,7 +35,8 @@ const (
 	Restore Kind = "restore"
 	// Thaw thaws the control groups that are noted in a directory when the plan is carried
 	// out (package frozen). The starter may freeze groups as long as the plan is armed, so
-	// the deadline is farther away than the starter can live.
+	// the deadline is farther away than the starter can live. A plan with Thaw has no other
+	// undo.
 	Thaw Kind = "thaw"
 	// Leave removes bridges of containers and their NAT rules once no container is
 	// connected, unless another agent has taken them over. That may take as long as a
@@ -175,7 +176,7 @@ func (p Plan) validate() error {
 		switch {
 		case u.Kind == Continue && len(u.Limits)+len(u.Nets) == 0:
 		case u.Kind == Restore && len(u.Processes)+len(u.Nets) == 0:
-		case u.Kind == Thaw && len(u.Processes)+len(u.Limits)+len(u.Nets) == 0 && filepath.IsAbs(u.Dir):
+		case u.Kind == Thaw && len(p.Undo) == 1 && len(u.Processes)+len(u.Limits)+len(u.Nets) == 0 && filepath.IsAbs(u.Dir):
 		case u.Kind == Leave && len(p.Undo) == 1 && len(u.Processes)+len(u.Limits) == 0:
 		default:
 			return fmt.Errorf("plan %q: %d processes, %d limits and %d nets do not fit undo %q",

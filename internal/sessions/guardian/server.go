@@ -232,7 +232,7 @@ func (s *server) arm(m message) error {
 		return fmt.Errorf("the plan did not arrive whole: %w", p.broken)
 	}
 	p.name, p.deadline = m.Name, m.Deadline
-	if s.dir != "" && !p.lasts() {
+	if s.dir != "" && !p.lasts() && !p.thaws() { // whose notes are files
 		p.file = filepath.Join(s.dir, fmt.Sprintf("undo-%d-%d.json", s.self.Pid, m.ID))
 		if err := p.state(s.boot, s.self).write(p.file); err != nil {
 			return fmt.Errorf("write the plan down: %w", err)

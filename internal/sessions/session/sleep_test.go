@@ -1,13 +1,17 @@
 package session
 
 import (
+	"errors"
 	"net/http"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"holdfast"
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/frozen"
+	"holdfast/test/memstore"
 	"holdfast/test/poll"
 )
 
@@ -153,16 +157,28 @@ func TestPausedDoesNotSleep(t *testing.T) {
 // What an agent has frozen that was killed together with its guardian, the next agent
 // thaws.
 func TestNextAgentThaws(t *testing.T) {
-	n := sleepy(t, setup{}, 100*time.Millisecond)
-	if _, err := n.Start(t.Context(), "a", ""); err != nil {
+	s := setup{store: memstore.New(1000)}
+	first := sleepy(t, s, time.Hour)
+	if _, err := first.Start(t.Context(), "a", ""); err != nil {
 		t.Fatal(err)
 	}
-	n.awaitSleep(t, "a")
-	group := n.freezer(t, "a")
-	earlier := frozen.Notes{}
-	n.end()
-	if err := group.Freeze(10 * time.Second); err != nil {
+	group := first.freezer(t, "a")
+	first.end()
+	root := t.TempDir()
+	dead := filepath.Join(root, "1-1") // no process has started at that time
+	if err := errors.Join(os.Mkdir(dead, 0o700), os.WriteFile(filepath.Join(dead, "a"), []byte(group.FreezerFile()), 0o600),
+		os.WriteFile(filepath.Join(dead, "cut"), []byte("/sys/fs/cg"), 0o600), group.Freeze(10*time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	_ = earlier
+	notes, err := frozen.Open(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.cfg.Frozen = notes
+	next := newNode(t, s)
+	poll.Until(t, "it is thawed", func() bool { return !isFrozen(t, group) })
+	get(t, next.serve(t, "a"))
+	if left, err := os.ReadDir(root); err != nil || len(left) != 0 {
+		t.Errorf("%v, %v", left, err)
+	}
 }
