@@ -187,7 +187,7 @@ type Template struct {
 	Handover   string            `yaml:"handover"`   // what another node gets: fresh (default), or memory
 	Idle       string            `yaml:"idle"`       // what happens to a session without connections for sessions.idle_stop: stop (default), or suspend
 	Sleep      Sleep             `yaml:"sleep"`
-	Priority   int               `yaml:"priority"`   // of its memory, if not all of a host's memory can be saved: the lowest priority is lost first
+	Priority   int               `yaml:"priority"` // of its memory, if not all of a host's memory can be saved: the lowest priority is lost first
 	InitSteps  []InitStep        `yaml:"init_steps"`
 	Snapshot   Snapshot          `yaml:"snapshot"`
 
