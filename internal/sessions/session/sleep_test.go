@@ -15,11 +15,11 @@ import (
 	"holdfast/test/poll"
 )
 
-// sleepy returns a node whose sessions sleep when they are not used for after.
-func sleepy(t *testing.T, s setup, after time.Duration) *node {
+// sleepy returns a node whose sessions sleep.
+func sleepy(t *testing.T, s setup, how Sleep) *node {
 	t.Helper()
 	kind := web()
-	kind.Sleep = Sleep{After: after}
+	kind.Sleep = how
 	notes, err := frozen.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +75,7 @@ func get(t *testing.T, r holdfast.Route) {
 // A session that is not used is frozen, and each use wakes it. It ends like any other,
 // and with the agent its sleep ends.
 func TestSleep(t *testing.T) {
-	n := sleepy(t, setup{}, 200*time.Millisecond)
+	n := sleepy(t, setup{}, Sleep{After: 200 * time.Millisecond})
 	r, release, err := n.Acquire(t.Context(), "a", "")
 	if err != nil {
 		t.Fatal(err)
@@ -125,9 +125,41 @@ func TestSleep(t *testing.T) {
 	}
 }
 
+// With ByData an open connection counts only while it carries data.
+func TestSleepByData(t *testing.T) {
+	n := sleepy(t, setup{}, Sleep{After: 200 * time.Millisecond, ByData: true})
+	r, release, err := n.Acquire(t.Context(), "a", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Activity.ByData()
+	r.Activity.ByData() // changes nothing
+	n.awaitSleep(t, "a")
+	if r.Activity.Control() {
+		t.Error("it sleeps, and is said to answer a Ping")
+	}
+	r.Activity.Data(holdfast.WokenByWebSocket)
+	poll.Until(t, "it is awake", func() bool { return n.asleep() == 0 })
+	get(t, r)
+	poll.Until(t, "the reason is known", func() bool { i, _ := n.Get("a"); return i.Sleep.WokenBy == holdfast.WokenByWebSocket })
+	_, other, err := n.Acquire(t.Context(), "a", "") // a request beside the connection
+	if err != nil {
+		t.Fatal(err)
+	}
+	release() // what had ended its use before ends no other one
+	time.Sleep(300 * time.Millisecond)
+	if i, _ := n.Get("a"); n.asleep() != 0 || i.Connections != 1 {
+		t.Errorf("%d sleep, %+v", n.asleep(), i)
+	}
+	other()
+	if s := n.awaitSleep(t, "a"); s.Sleeps != 2 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // A container that another program has paused stays paused.
 func TestPausedDoesNotSleep(t *testing.T) {
-	n := sleepy(t, setup{}, 100*time.Millisecond)
+	n := sleepy(t, setup{}, Sleep{After: 100 * time.Millisecond})
 	_, release, err := n.Acquire(t.Context(), "a", "")
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +190,7 @@ func TestPausedDoesNotSleep(t *testing.T) {
 // thaws.
 func TestNextAgentThaws(t *testing.T) {
 	s := setup{store: memstore.New(1000)}
-	first := sleepy(t, s, time.Hour)
+	first := sleepy(t, s, Sleep{After: time.Hour})
 	if _, err := first.Start(t.Context(), "a", ""); err != nil {
 		t.Fatal(err)
 	}
