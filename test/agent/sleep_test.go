@@ -17,6 +17,7 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/sessions/kill"
+	"holdfast/test/lab/labtest"
 	"holdfast/test/poll"
 )
 
@@ -204,20 +205,30 @@ func TestSleepWithOpenSockets(t *testing.T) {
 }
 
 // An agent that is killed leaves no session frozen, and the next one takes the session over.
-func TestSleepOfAKilledAgent(t *testing.T) {
+func TestSleepOfAKilledAgent(t *testing.T) { killedInSleep(t, 4) }
+
+func TestSleepOfManyKilledAgents(t *testing.T) {
+	labtest.NeedLong(t, "forty agents are killed at any time of a sleep and a wake")
+	killedInSleep(t, 40)
+}
+
+// killedInSleep kills agents whose session sleeps, falls asleep, wakes, or sleeps while no
+// guardian lives, in turns.
+func killedInSleep(t *testing.T, rounds int) {
 	h := newHost(t, sleeping)
 	h.start()
 	h.open("a")
 	group, first := h.freezer("a"), h.running()["a"]
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rounds)*time.Minute)
 	defer cancel()
-	for round := range 4 {
+	for round := range rounds {
+		step := round % 4
 		n := dialNumbered(ctx, t, h.gateway, "a")
 		if err := n.send(ctx); err != nil {
 			t.Fatal(err)
 		}
 		allEchoed(t, []*numbered{n})
-		switch round {
+		switch step {
 		case 0:
 			h.awaitSleep("a")
 		case 1: // while it falls asleep
@@ -240,7 +251,7 @@ func TestSleepOfAKilledAgent(t *testing.T) {
 		}
 		h.signal(syscall.SIGKILL)
 		h.wait()
-		if round < 3 {
+		if step < 3 {
 			poll.Until(t, "the guardian has thawed it", func() bool { return !h.frozen(group) })
 		} else if !h.frozen(group) {
 			t.Error("no guardian lived, and it was thawed")

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -77,6 +78,9 @@ func (n *Node) Container(key holdfast.SessionKey) (string, error) {
 	return i.Owner.ContainerID, nil
 }
 
+// listLimit bounds a question to the keeper of detached commands.
+const listLimit = 2 * time.Second
+
 // use returns the id of a session's container and keeps the session awake until release
 // is called.
 func (n *Node) use(key holdfast.SessionKey) (id string, release func(), err error) {
@@ -89,6 +93,8 @@ func (n *Node) use(key holdfast.SessionKey) (id string, release func(), err erro
 // Running reports whether a detached command of the session runs. If that cannot be found
 // out, one may.
 func (n *Node) Running(ctx context.Context, key holdfast.SessionKey) bool {
+	ctx, cancel := context.WithTimeout(ctx, listLimit)
+	defer cancel()
 	list, err := n.keeper.List(ctx, key)
 	return err != nil || slices.ContainsFunc(list, holdfast.Command.Running)
 }

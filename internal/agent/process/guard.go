@@ -34,7 +34,7 @@ func KeepArmed(ctx context.Context, g *guardian.Guardian, plan guardian.Plan, lo
 		case <-ctx.Done():
 		}
 		if err == nil && ctx.Err() != nil && plan.Deadline != 0 {
-			return armed.Disarm()
+			_ = armed.Disarm() // a guardian that is gone has undone it
 		}
 	}
 	return nil

@@ -25,6 +25,9 @@ const (
 	pongTime = 50 * time.Millisecond
 	// sleepAgain is the time until a session that could not be frozen is tried again.
 	sleepAgain = time.Minute
+	// commandPoll is the time until a session in which a detached command runs is looked
+	// at again.
+	commandPoll = 5 * time.Second
 	// sleepsAtOnce is how many containers are frozen, and their memory reclaimed, at once.
 	sleepsAtOnce = 4
 )
@@ -209,11 +212,14 @@ func (m *Manager) fallingAsleep() (list []*sleeper) {
 // fallAsleep freezes the container, unless the session is used.
 func (s *sleeper) fallAsleep(ctx context.Context) {
 	m := s.m
-	var memory int64
-	err := error(freeze.ErrUsed)
-	if m.deps.Commands == nil || !m.deps.Commands(ctx, s.key) {
-		err = s.container.Freeze(s.idle)
+	if m.deps.Commands != nil && m.deps.Commands(ctx, s.key) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		s.falling, s.notBefore = false, time.Now().Add(commandPoll)
+		return
 	}
+	var memory int64
+	err := s.container.Freeze(s.idle)
 	if err == nil {
 		m.mu.Lock()
 		s.state.Since = time.Now().UTC()
