@@ -94,7 +94,7 @@ func (s *sleeper) wake(by holdfast.WakeReason) error {
 	}
 	s.m.deps.Metrics.woken(by, time.Since(begun))
 	s.m.mu.Lock()
-	s.state.Since, s.state.WokenAt, s.state.WokenBy = time.Time{}, begun.UTC(), by
+	s.state.Since, s.state.WokenAt, s.state.WokenBy, s.state.Memory = time.Time{}, begun.UTC(), by, 0
 	s.m.mu.Unlock()
 	s.m.log.Debug("session woken", "session", s.key, "by", by)
 	return nil
@@ -237,7 +237,10 @@ func (s *sleeper) fallAsleep(ctx context.Context) {
 	m.deps.Metrics.slept(err)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s.falling, s.state.Memory = false, memory
+	s.falling = false
+	if !s.state.Since.IsZero() {
+		s.state.Memory = memory
+	}
 	switch {
 	case err == nil:
 	case errors.Is(err, freeze.ErrUsed):
