@@ -83,6 +83,7 @@ type numbered struct {
 	sent       int
 	got        atomic.Int64
 	firstWrong atomic.Pointer[string]
+	told       atomic.Bool // the gateway has sent "0"
 }
 
 func dialNumbered(ctx context.Context, t *testing.T, gateway, key string) *numbered {
@@ -103,6 +104,10 @@ func (n *numbered) read(ctx context.Context) {
 		_, text, err := n.ws.Read(ctx)
 		if err != nil {
 			return // the test notices that messages are missing
+		}
+		if string(text) == "0" {
+			n.told.Store(true)
+			continue
 		}
 		if want := fmt.Sprintf("%d", n.got.Load()+1); string(text) != want {
 			wrong := fmt.Sprintf("got %q, want %q", text, want)
@@ -268,4 +273,44 @@ func killedInSleep(t *testing.T, rounds int) {
 	h.awaitSleep("a")
 	h.must("session", "stop", "a")
 	poll.Until(t, "the engine has noticed its end", func() bool { return len(h.running()["a"]) == 0 })
+}
+
+// A session sleeps on another node than its client's gateway. It is drained while it sleeps,
+// and its client's WebSocket is kept.
+func TestSleepBehindAnotherNode(t *testing.T) {
+	hosts := newFleet(t, 2, patient, sleeping+`    websocket: keep
+    kept_sockets: {time: 2m, tell: "0"}
+`)
+	hosts[0].ask("a")
+	first, _ := owner(t, hosts, "a")
+	near := besides(hosts, first)[0]
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	n := dialNumbered(ctx, t, near.gateway, "a")
+	send := func() {
+		t.Helper()
+		if err := n.send(ctx); err != nil {
+			t.Fatal(err)
+		}
+		allEchoed(t, []*numbered{n})
+	}
+	send()
+	first.awaitSleep("a")
+	if err := n.ws.Ping(ctx); err != nil {
+		t.Error(err)
+	}
+	if now := first.sleep("a"); !now.Asleep() {
+		t.Errorf("a Ping has woken it: %+v", now)
+	}
+	send()
+	if now := first.sleep("a"); now.WokenBy != holdfast.WokenByWebSocket {
+		t.Errorf("%+v", now)
+	}
+	first.awaitSleep("a")
+	first.must("node", "drain", first.node)
+	poll.Until(t, "the client is told", func() bool { return n.told.Load() })
+	send()
+	if now, _ := owner(t, hosts, "a"); now != near {
+		t.Errorf("the session is on %s", now.node)
+	}
 }
