@@ -2,8 +2,10 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -15,6 +17,7 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast"
+	"holdfast/internal/control/api"
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/sessions/kill"
 	"holdfast/test/lab/labtest"
@@ -28,13 +31,16 @@ const sleeping = "templates:" + template + `    sleep: {after: 1s, idle_by: data
 // sleep returns how a session of this node sleeps.
 func (h *host) sleep(key string) holdfast.Sleep {
 	h.t.Helper()
-	for _, s := range h.sessions() {
-		if string(s.Key) == key && s.Sleep != nil {
-			return *s.Sleep
-		}
+	res, err := http.Get("http://" + h.apiTCP + "/v1/sessions/" + key) // a process for each look would load the host
+	if err != nil {
+		h.t.Fatal(err)
 	}
-	h.t.Fatalf("session %s is not here, or it never sleeps", key)
-	return holdfast.Sleep{}
+	defer res.Body.Close()
+	var s api.Session
+	if err := json.NewDecoder(res.Body).Decode(&s); err != nil || s.Sleep == nil {
+		h.t.Fatalf("session %s is not here, or it never sleeps: %v", key, err)
+	}
+	return *s.Sleep
 }
 
 func (h *host) awaitSleep(key string) holdfast.Sleep {
