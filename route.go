@@ -16,6 +16,9 @@ type Route struct {
 	// Ports are the ports of the container that clients may reach beside that of
 	// Address. It is empty if another node serves the session; that node decides.
 	Ports Ports
+	// Activity is not nil if this node serves the session, and the session sleeps when its
+	// connections carry no data.
+	Activity Activity
 	// Left is closed when this node stops serving the session, because the container
 	// died or the session leaves. Connections that are still open then are not
 	// migrated.

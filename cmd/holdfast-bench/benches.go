@@ -169,6 +169,10 @@ func (p *programs) experiments() []cli.Experiment {
 			Setup:   p.moveBench,
 		},
 		{
+			Name: "sleep", Short: "Wake a session that sleeps with WebSockets open, and count their messages", Example: "holdfast bench sleep -n 100",
+			Setup: p.sleepBench,
+		},
+		{
 			Name: "doctor", Short: "Record stacks of all CPUs with perf and with Holdfast, and measure the slowdown of a load", Example: "holdfast bench doctor --rounds 3",
 			Setup: func(f *pflag.FlagSet) experiment {
 				o := bench.DoctorOptions{Load: self(roleDoctorLoad), Fold: self(roleDoctorFold)}

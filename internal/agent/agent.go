@@ -38,6 +38,7 @@ import (
 	"holdfast/internal/hosts/spinup/recorder"
 	"holdfast/internal/platform/coalesce"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/frozen"
 	"holdfast/internal/platform/linux/hostload"
 	"holdfast/internal/platform/sdnotify"
 	"holdfast/internal/platform/store"
@@ -136,6 +137,7 @@ type Agent struct {
 	experiments *experiment.Experiments
 	collector   *gc.Collector
 	opener      *kill.Opener
+	frozen      frozen.Notes
 	killer      *kill.Killer
 	pausing     *kill.Killer
 	deadman     *deadman.Client // nil with an embedded store
@@ -317,7 +319,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	deps := session.Deps{
 		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.killer, Watcher: watcher, Deadman: dead, Hooks: a.opt.Hook,
 		Lease: a.lease.ID, Cloned: a.lease.Cloned, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Pull: a.pullFor, Networks: a.networks, Warm: warmContainers{a.warmPool}, Log: a.log,
-		Runtime: a.works.Check, Assign: a.experiments.Template, PrewarmCgroupAttach: a.prewarmCgroupAttach, Reporter: a.past, DeadmanFired: a.deadman.Fired,
+		Runtime: a.works.Check, Assign: a.experiments.Template, PrewarmCgroupAttach: a.prewarmCgroupAttach, Reporter: a.past, DeadmanFired: a.deadman.Fired, Commands: func(ctx context.Context, key holdfast.SessionKey) bool { return a.commands.Running(ctx, key) },
 	}
 	if a.mover != nil {
 		deps.Mover = a.mover
@@ -326,7 +328,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 		Node: a.node, Store: a.storeID, Templates: a.templates(),
 		Others: a.peers != nil, IdleStop: a.cfg.Sessions.IdleStop, Boots: a.cfg.Sessions.Boots, Max: a.cfg.Sessions.Max, Snapshots: a.cfg.Sessions.Snapshots,
 		CheckEvery:   a.checkEvery(),
-		IdentityRoot: filepath.Join(a.cfg.RunDir, "identity"),
+		IdentityRoot: filepath.Join(a.cfg.RunDir, "identity"), Frozen: a.frozen,
 	}, deps)
 	a.drainer = a.newDrainer()
 	if a.drainer.Cordoned() {
@@ -344,10 +346,10 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	if found != (session.Adopted{}) {
 		a.log.Info("took over from an earlier agent", "sessions", found.Sessions, "strays", found.Orphans, "released", found.Released, "stuck", found.Stuck)
 	}
-	p.Start("sessions", a.sessions.Run)
 	if a.commands, err = execnode.New(a.cfg, a.opt.Commands, a.engine, a.sessions, a.metrics, a.log); err != nil {
 		return err
 	}
+	p.Start("sessions", a.sessions.Run)
 	p.Start("detached commands", a.commands.Run)
 	a.files, a.ports = filenode.New(a.sessions, a.metrics), portnode.New(a.sessions, a.metrics)
 	if a.mover != nil {
@@ -563,6 +565,12 @@ func (a *Agent) startGuardian(p *tasks.Stack) error {
 	}
 	p.Start("guardian", g.Run)
 	a.guardNet(p, g)
+	if a.frozen, err = frozen.Open(filepath.Join(a.cfg.RunDir, "frozen")); err != nil {
+		return err
+	}
+	p.Start("the guard of sleeping sessions", func(ctx context.Context) error {
+		return process.KeepArmed(ctx, g, process.ThawPlan(a.frozen), "its sleeping sessions stay frozen", a.log)
+	})
 	if a.opener, err = kill.NewOpener(); err != nil {
 		return err
 	}

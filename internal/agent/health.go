@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"holdfast"
+	"holdfast/internal/agent/process"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/vethnet"
 	"holdfast/internal/platform/tasks"
@@ -126,47 +127,14 @@ type ownNet interface {
 }
 
 // guardNet makes the guardian remove the containers' network and its NAT when this
-// agent has exited, no other agent follows, and no container is left. It replaces a
-// guardian that exits.
+// agent has exited, no other agent follows, and no container is left.
 func (a *Agent) guardNet(p *tasks.Stack, g *guardian.Guardian) {
-	n, ok := a.engine.(ownNet)
-	if !ok {
-		return
+	if n, ok := a.engine.(ownNet); ok {
+		plan := guardian.Plan{Name: "the containers' network", Undo: []guardian.Undo{{Kind: guardian.Leave, Nets: []vethnet.Config{n.Net()}}}}
+		p.Start("the guard of the containers' network", func(ctx context.Context) error {
+			return process.KeepArmed(ctx, g, plan, "the containers' network stays", a.log)
+		})
 	}
-	plan := guardian.Plan{Name: "the containers' network", Undo: []guardian.Undo{{Kind: guardian.Leave, Nets: []vethnet.Config{n.Net()}}}}
-	p.Start("the guard of the containers' network", func(ctx context.Context) error {
-		for {
-			armed, err := g.Arm(plan)
-			if err != nil {
-				if ctx.Err() == nil {
-					a.log.Error("if this agent is killed the containers' network stays, because no guardian removes it (trying again)", "err", err)
-				}
-				armed = nil
-			}
-			if !guarded(ctx, armed) {
-				return nil
-			}
-		}
-	})
-}
-
-// guarded waits until the guardian of a plan has exited, and reports whether the plan
-// has to be armed again. For nil it waits for healthEvery.
-func guarded(ctx context.Context, armed *guardian.Armed) bool {
-	var lost <-chan struct{}
-	var again <-chan time.Time
-	if armed != nil {
-		lost = armed.Done()
-	} else {
-		again = time.After(healthEvery)
-	}
-	select {
-	case <-lost:
-	case <-again:
-	case <-ctx.Done():
-		return false // the plan stays armed
-	}
-	return ctx.Err() == nil
 }
 
 // upkeepMetric counts failed upkeeps of the containers' network.

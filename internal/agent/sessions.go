@@ -61,7 +61,7 @@ func (s sessions) Sessions(ctx context.Context) ([]api.Session, error) {
 }
 
 func apiSession(i session.Info) api.Session {
-	return api.Session{Owner: i.Owner, Connections: i.Connections, IdleSince: i.IdleSince, LastError: i.Error}
+	return api.Session{Owner: i.Owner, Connections: i.Connections, IdleSince: i.IdleSince, Sleep: i.Sleep, LastError: i.Error}
 }
 
 // suspendedSession returns a suspended session for the API.

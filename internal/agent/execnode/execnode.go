@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"syscall"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -76,12 +78,34 @@ func (n *Node) Container(key holdfast.SessionKey) (string, error) {
 	return i.Owner.ContainerID, nil
 }
 
+// listLimit bounds a question to the keeper of detached commands.
+const listLimit = 2 * time.Second
+
+// use returns the id of a session's container and keeps the session awake until release
+// is called.
+func (n *Node) use(key holdfast.SessionKey) (id string, release func(), err error) {
+	if id, err = n.Container(key); err == nil {
+		release, err = n.sessions.Use(key, holdfast.WokenByExec)
+	}
+	return id, release, err
+}
+
+// Running reports whether a detached command of the session runs. If that cannot be found
+// out, one may.
+func (n *Node) Running(ctx context.Context, key holdfast.SessionKey) bool {
+	ctx, cancel := context.WithTimeout(ctx, listLimit)
+	defer cancel()
+	list, err := n.keeper.List(ctx, key)
+	return err != nil || slices.ContainsFunc(list, holdfast.Command.Running)
+}
+
 // Exec implements api.CommandService.
 func (n *Node) Exec(ctx context.Context, key holdfast.SessionKey, e api.Exec) (int, error) {
-	id, err := n.Container(key)
+	id, release, err := n.use(key)
 	if err != nil {
 		return 0, err
 	}
+	defer release()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	return n.engine.Exec(ctx, id, engine.Exec{
@@ -116,10 +140,11 @@ func sizes(ctx context.Context, in <-chan api.Size) <-chan engine.Size {
 
 // StartCommand implements api.CommandService.
 func (n *Node) StartCommand(ctx context.Context, key holdfast.SessionKey, q api.ExecRequest) (holdfast.Command, error) {
-	id, err := n.Container(key)
+	id, release, err := n.use(key)
 	if err != nil {
 		return holdfast.Command{}, err
 	}
+	defer release()
 	size := engine.Size{Rows: 24, Cols: 80}
 	if q.Size != nil && *q.Size != (api.Size{}) {
 		size = engine.Size{Rows: uint(q.Size.Rows), Cols: uint(q.Size.Cols)}

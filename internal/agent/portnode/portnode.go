@@ -88,7 +88,10 @@ func (n *Node) dial(ctx context.Context, key holdfast.SessionKey, port int) (*co
 		return nil, fmt.Errorf("session %s: connecting to port %d: %w", key, port, err)
 	}
 	n.open.Inc()
-	out := &conn{tcp: c.(*net.TCPConn), key: key, left: r.Left, closed: make(chan struct{})}
+	out := &conn{tcp: c.(*net.TCPConn), key: key, left: r.Left, session: r.Activity, closed: make(chan struct{})}
+	if out.session != nil {
+		out.session.ByData()
+	}
 	out.release = func() { release(); n.open.Dec() }
 	// If the session left during the dial, its address may be another session's.
 	if out.hasLeft() {
@@ -104,6 +107,7 @@ type conn struct {
 	tcp     *net.TCPConn
 	key     holdfast.SessionKey
 	left    <-chan struct{}
+	session holdfast.Activity // nil: it does not sleep without data
 	release func()
 	once    sync.Once
 	closed  chan struct{}
@@ -128,12 +132,21 @@ func (c *conn) hasLeft() bool {
 
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.tcp.Read(b)
+	c.moves(n)
 	return n, c.explain(err)
 }
 
 func (c *conn) Write(b []byte) (int, error) {
+	c.moves(len(b))
 	n, err := c.tcp.Write(b)
 	return n, c.explain(err)
+}
+
+// moves tells the session that the connection carries n bytes.
+func (c *conn) moves(n int) {
+	if c.session != nil && n > 0 {
+		c.session.Data(holdfast.WokenByForward)
+	}
 }
 
 // explain names the reason of a connection that ended because its session left.

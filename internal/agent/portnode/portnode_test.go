@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,11 +17,19 @@ import (
 	"holdfast/test/poll"
 )
 
+// moves counts what a connection tells its session.
+type moves struct{ byData, data atomic.Int32 }
+
+func (m *moves) ByData()                     { m.byData.Add(1) }
+func (m *moves) Data(by holdfast.WakeReason) { m.data.Add(1) }
+func (m *moves) Control() bool               { return true }
+
 // one is the sessions of a node that has alice at an address.
 type one struct {
 	address string
 	left    chan struct{}
 	held    int
+	moves   *moves
 }
 
 func (o *one) Join(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, func(), error) {
@@ -28,7 +37,11 @@ func (o *one) Join(ctx context.Context, key holdfast.SessionKey) (holdfast.Route
 		return holdfast.Route{}, nil, holdfast.ErrNotFound
 	}
 	o.held++
-	return holdfast.Route{Key: key, Address: o.address, Epoch: 1, Left: o.left}, func() { o.held-- }, ctx.Err()
+	r := holdfast.Route{Key: key, Address: o.address, Epoch: 1, Left: o.left}
+	if o.moves != nil {
+		r.Activity = o.moves
+	}
+	return r, func() { o.held-- }, ctx.Err()
 }
 
 // echo answers each connection with its input, after its end.
@@ -92,6 +105,30 @@ func TestDialPort(t *testing.T) {
 		if got := testutil.ToFloat64(n.total.WithLabelValues(result)); got != want {
 			t.Errorf("%s: %v, want %v", result, got, want)
 		}
+	}
+}
+
+// A connection tells a session that sleeps without data when it carries data.
+func TestDataOfAForward(t *testing.T) {
+	port := echo(t)
+	s := &one{address: "127.0.0.1:1", left: make(chan struct{}), moves: &moves{}}
+	c, err := New(s, prometheus.NewRegistry()).DialPort(t.Context(), "alice", port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if n, data := s.moves.byData.Load(), s.moves.data.Load(); n != 1 || data != 0 {
+		t.Errorf("ByData was called %d times, Data %d times", n, data)
+	}
+	if _, err := io.WriteString(c, "hello"); err != nil {
+		t.Fatal(err)
+	}
+	sent := s.moves.data.Load()
+	if err := c.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(c); err != nil || string(b) != "hello" || sent != 1 || s.moves.data.Load() < 2 {
+		t.Errorf("%q, %v; Data was called %d times, %d after the write", b, err, s.moves.data.Load(), sent)
 	}
 }
 

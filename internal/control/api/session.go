@@ -58,6 +58,8 @@ type Session struct {
 	// Suspended is set in the state suspended: the session has no record and no
 	// container, and the next connect restores its memory.
 	Suspended *holdfast.Suspended `json:"suspended,omitempty"`
+	// Sleep is set on its own node if the session sleeps when it is not used.
+	Sleep *holdfast.Sleep `json:"sleep,omitempty"`
 	// Group and Rotation are set for a replica: its group, and its state there.
 	Group    string                `json:"group,omitempty"`
 	Rotation holdfast.ReplicaState `json:"rotation,omitempty"`

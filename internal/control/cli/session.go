@@ -53,8 +53,12 @@ func (a *app) sessionTable(w io.Writer, all []api.Session) {
 	}
 }
 
-// stateText returns the state of a session, and that of a replica that gets no requests.
+// stateText returns the state of a session, whether it sleeps, and the state of a replica
+// that gets no requests.
 func stateText(s api.Session) string {
+	if s.Sleep.Asleep() {
+		return fmt.Sprintf("%s (asleep)", s.State)
+	}
 	if s.Rotation == "" || s.Rotation == holdfast.ReplicaServing {
 		return string(s.State)
 	}
@@ -105,6 +109,9 @@ func (a *app) sessionDetails(w io.Writer, s shownSession) {
 	if !s.IdleSince.IsZero() {
 		fmt.Fprintf(w, "idle since\t%s (%s ago)\n", stamp(s.IdleSince), age(a.deps.Now(), s.IdleSince))
 	}
+	if s.Sleep != nil {
+		fmt.Fprintf(w, "sleep\t%s\n", a.sleepText(*s.Sleep))
+	}
 	if s.LastError != "" {
 		fmt.Fprintf(w, "last error\t%s\n", clean(s.LastError))
 	}
@@ -113,6 +120,23 @@ func (a *app) sessionDetails(w io.Writer, s shownSession) {
 		s.Endings = s.Endings[1:]
 	}
 	a.earlierEnds(w, s.Endings)
+}
+
+// sleepText tells since when a session sleeps, or what woke it last.
+func (a *app) sleepText(s holdfast.Sleep) string {
+	var parts []string
+	if s.Asleep() {
+		parts = append(parts, fmt.Sprintf("since %s (%s)", stamp(s.Since), age(a.deps.Now(), s.Since)))
+		if s.Memory > 0 {
+			parts = append(parts, fmt.Sprintf("%.1f MB in memory", float64(s.Memory)/1e6))
+		}
+	} else {
+		parts = append(parts, "awake")
+	}
+	if s.WokenBy != "" {
+		parts = append(parts, fmt.Sprintf("last woken %s by %s", stamp(s.WokenAt), s.WokenBy))
+	}
+	return strings.Join(append(parts, count(s.Sleeps, "sleep")), ", ")
 }
 
 // bootText lists the phases of a boot, in their order.

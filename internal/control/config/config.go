@@ -186,7 +186,8 @@ type Template struct {
 	Runtime    string            `yaml:"runtime"`    // that runs its containers; default: the engine's
 	Handover   string            `yaml:"handover"`   // what another node gets: fresh (default), or memory
 	Idle       string            `yaml:"idle"`       // what happens to a session without connections for sessions.idle_stop: stop (default), or suspend
-	Priority   int               `yaml:"priority"`   // of its memory, if not all of a host's memory can be saved: the lowest priority is lost first
+	Sleep      Sleep             `yaml:"sleep"`
+	Priority   int               `yaml:"priority"` // of its memory, if not all of a host's memory can be saved: the lowest priority is lost first
 	InitSteps  []InitStep        `yaml:"init_steps"`
 	Snapshot   Snapshot          `yaml:"snapshot"`
 
@@ -197,6 +198,12 @@ type Template struct {
 	WebSocket   string      `yaml:"websocket"` // what happens to clients' WebSockets when the session leaves: close (default) or keep
 	KeptSockets KeptSockets `yaml:"kept_sockets"`
 	Upgrades    []string    `yaml:"upgrades"` // other protocols than WebSocket to which clients may upgrade
+}
+
+// Sleep is when the container of a session that is not used is frozen.
+type Sleep struct {
+	After  time.Duration `yaml:"after"`   // time without a use; 0 (default) is never
+	IdleBy string        `yaml:"idle_by"` // what is a use: connections (default), or data on them
 }
 
 // InitStep is a container that runs to completion before a session's own.
@@ -355,6 +362,7 @@ func (c *Config) complete() error {
 		t.defaultSockets()
 		t.Handover = cmp.Or(t.Handover, "fresh")
 		t.Idle = cmp.Or(t.Idle, "stop")
+		t.Sleep.IdleBy = cmp.Or(t.Sleep.IdleBy, "connections")
 		t.CaughtUp.Timeout = cmp.Or(t.CaughtUp.Timeout, 10*time.Minute)
 		t.DrainTimeout = cmp.Or(t.DrainTimeout, 30*time.Second)
 		for j := range t.InitSteps {

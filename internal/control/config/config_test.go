@@ -420,6 +420,27 @@ func TestPortsOfTheGateway(t *testing.T) {
 	}
 }
 
+func TestSleepIsChecked(t *testing.T) {
+	for text, want := range map[string]string{
+		"sleep: {after: 1s}": "",
+		"sleep: {after: 5m, idle_by: data}, network: bridge":   "",
+		"sleep: {after: 1h, idle_by: data}":                    "", // idle_stop concerns sessions without connections
+		"sleep: {after: 30m}":                                  "stopped before they sleep",
+		"sleep: {after: 10ms}":                                 "at least 1s",
+		"sleep: {after: -1s}":                                  "at least 1s",
+		"sleep: {idle_by: data}":                               "at least 1s",
+		"sleep: {after: 5m, idle_by: cpu}":                     "neither connections nor data",
+		"sleep: {after: 5m}, replicas: 2":                      "never idle",
+		"sleep: {after: 5m}, runtime: runsc":                   "default runtime",
+		"sleep: {after: 5m}, runtime: runsc, handover: memory": "default runtime",
+	} {
+		_, err := load(t, "templates: [{name: a, image: b, port: 80, "+text+"}]", Overrides{})
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
 func TestMovingIsChecked(t *testing.T) {
 	for bad, want := range map[string]string{
 		"websocket: hold":               "neither close nor keep",

@@ -33,7 +33,7 @@ func (c Config) validateTemplates() error {
 		}
 		names = append(names, t.Name)
 	}
-	return cmp.Or(distinct("templates", names), c.validateGroups())
+	return cmp.Or(distinct("templates", names), c.validateGroups(), c.validateSleeps())
 }
 
 // validateRuntime refuses handover: memory with a runtime that cannot restore memory:
@@ -78,7 +78,7 @@ func (t Template) validate() error {
 		}
 	}
 	return cmp.Or(absoluteOrNone("seccomp", t.Seccomp), oneOf("privileges", t.Privileges, "fixed", "gain"),
-		t.validateWarm(), validateEnv(t.Env), t.validateSteps(), t.validateHandover(), t.validateSockets(), t.validateUpgrades(), t.validateReplicas(), program("snapshot.command", t.Snapshot.Command))
+		t.validateWarm(), validateEnv(t.Env), t.validateSteps(), t.validateHandover(), t.validateSockets(), t.validateUpgrades(), t.validateReplicas(), t.validateSleep(), program("snapshot.command", t.Snapshot.Command))
 }
 
 func validateEnv(env map[string]string) error {
@@ -213,6 +213,7 @@ func (c Config) SessionTemplates() []session.Template {
 			Snapshot:   session.Snapshot(t.Snapshot),
 
 			SuspendIdle: t.Idle == "suspend",
+			Sleep:       session.Sleep{After: t.Sleep.After, ByData: t.Sleep.IdleBy == "data"},
 			Keep:        t.keepSockets(),
 			Upgrades:    t.Upgrades,
 			Replicas:    t.Replicas,

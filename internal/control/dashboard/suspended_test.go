@@ -49,6 +49,20 @@ func TestASuspendedSession(t *testing.T) {
 	}
 }
 
+// A session that sleeps is marked in the list. Its page shows since when, and what woke it.
+func TestASleepingSession(t *testing.T) {
+	s := serve(t, true)
+	s.login(t, adminToken)
+	s.start(t, "sleeper", "bob")
+	if list := s.get(t, "/sessions").body; strings.Count(list, `<span class="tag">asleep</span>`) != 1 {
+		t.Error(list)
+	}
+	says(t, "its page", s.get(t, "/sessions/sleeper").body, `<span class="tag">asleep</span>`, "asleep since <time", "13.5 MiB in memory", "by websocket, 3 sleeps")
+	if body := s.get(t, "/sessions/bob").body; strings.Contains(body, "<dt>Sleep") {
+		t.Error("it never sleeps")
+	}
+}
+
 // An admin sees the detached commands of a session. A reader does not: command lines may
 // contain secrets.
 func TestDetachedCommandsOfASession(t *testing.T) {

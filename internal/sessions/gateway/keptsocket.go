@@ -80,7 +80,24 @@ func keepFromHeader(h http.Header) *holdfast.KeepSockets {
 
 // server returns the session's side of a switched connection.
 func (t *request) server(s *switched) reattach.Server {
-	return reattach.Server{Conn: s.conn, Ahead: s.ahead, Left: t.route.Left, Far: t.route.Node != "", Release: t.takeRelease()}
+	return reattach.Server{Conn: s.conn, Ahead: s.ahead, Left: t.route.Left, Far: t.route.Node != "", Release: t.takeRelease(), Activity: t.byData()}
+}
+
+// byData makes only the data of a switched connection count as a use of a session that
+// sleeps without data. It returns nil for other sessions.
+func (t *request) byData() holdfast.Activity {
+	if t.route.Activity != nil {
+		t.route.Activity.ByData()
+	}
+	return t.route.Activity
+}
+
+// reasonOf returns why data of a connection with that request header wakes its session.
+func reasonOf(h http.Header) holdfast.WakeReason {
+	if isWebSocket(h) {
+		return holdfast.WokenByWebSocket
+	}
+	return holdfast.WokenByStream
 }
 
 // takeRelease hands the release function of the session over to the caller.

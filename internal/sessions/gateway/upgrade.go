@@ -184,7 +184,8 @@ func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *request, 
 			Client: client, Upstream: s.conn, ToUpstream: early, ToClient: s.ahead,
 			WebSocket: isWebSocket(req.Header),
 			Left:      t.route.Left,
-			Done:      ended,
+			Activity:  t.byData(), Reason: reasonOf(req.Header),
+			Done: ended,
 		})
 	}
 	if err != nil { // stopping

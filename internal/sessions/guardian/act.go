@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/internal/platform/linux/frozen"
 	"holdfast/internal/platform/linux/kfile"
 	"holdfast/internal/platform/linux/pidfd"
 )
@@ -22,6 +23,9 @@ func (pt part) perform() error {
 		for _, l := range pt.limits {
 			err = errors.Join(err, l.restore())
 		}
+		return err
+	case Thaw:
+		_, err := frozen.Thaw(pt.dir)
 		return err
 	case Leave:
 		var err error

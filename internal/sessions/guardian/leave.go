@@ -99,3 +99,6 @@ func leave(c vethnet.Config, late bool) (over bool, err error) {
 	}
 	return err == nil, err
 }
+
+// thaws reports whether the plan is of kind Thaw.
+func (p *held) thaws() bool { return len(p.parts) > 0 && p.parts[0].kind == Thaw }

@@ -33,6 +33,11 @@ const (
 	Continue Kind = "continue"
 	// Restore writes back limits of memory cgroups that were lowered.
 	Restore Kind = "restore"
+	// Thaw thaws the control groups that are noted in a directory when the plan is carried
+	// out (package frozen). The starter may freeze groups as long as the plan is armed, so
+	// the deadline is farther away than the starter can live. A plan with Thaw has no other
+	// undo.
+	Thaw Kind = "thaw"
 	// Leave removes bridges of containers and their NAT rules once no container is
 	// connected, unless another agent has taken them over. That may take as long as a
 	// container lives, so the guardian does it last, when its starter is gone, and
@@ -52,6 +57,7 @@ type Undo struct {
 	Processes []*pidfd.Process // of Continue; they stay the caller's
 	Limits    []Limit          // of Restore
 	Nets      []vethnet.Config // of Leave
+	Dir       string           // of Thaw: absolute
 }
 
 // Limit is a limit of a memory cgroup that a risky act lowers.
@@ -97,6 +103,7 @@ type message struct {
 	Processes []process        `json:"processes,omitempty"`
 	Limits    []Limit          `json:"limits,omitempty"`
 	Nets      []vethnet.Config `json:"nets,omitempty"`
+	Dir       string           `json:"dir,omitempty"`
 }
 
 type op string
@@ -153,6 +160,9 @@ func (p Plan) messages(id uint64) ([]message, [][]*pidfd.Process) {
 		for ns := range slices.Chunk(u.Nets, maxNets) {
 			add(message{Kind: u.Kind, Nets: ns}, nil)
 		}
+		if u.Dir != "" {
+			add(message{Kind: u.Kind, Dir: u.Dir}, nil)
+		}
 	}
 	return append(ms, message{Op: opArm, ID: id, Name: p.Name, Deadline: p.Deadline}), append(fds, nil)
 }
@@ -166,6 +176,7 @@ func (p Plan) validate() error {
 		switch {
 		case u.Kind == Continue && len(u.Limits)+len(u.Nets) == 0:
 		case u.Kind == Restore && len(u.Processes)+len(u.Nets) == 0:
+		case u.Kind == Thaw && len(p.Undo) == 1 && len(u.Processes)+len(u.Limits)+len(u.Nets) == 0 && filepath.IsAbs(u.Dir):
 		case u.Kind == Leave && len(p.Undo) == 1 && len(u.Processes)+len(u.Limits) == 0:
 		default:
 			return fmt.Errorf("plan %q: %d processes, %d limits and %d nets do not fit undo %q",

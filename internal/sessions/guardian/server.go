@@ -42,6 +42,7 @@ type part struct {
 	processes []*pidfd.Process
 	limits    []Limit
 	nets      []vethnet.Config
+	dir       string
 }
 
 func newServer(dir string, log *slog.Logger) (*server, error) {
@@ -192,7 +193,7 @@ func (s *server) answer(r reply) error {
 // add appends a part to a plan. Errors are reported when the plan is armed.
 func (s *server) add(m message, fds []int) {
 	p := s.plan(m.ID)
-	pt := part{kind: m.Kind, limits: m.Limits, nets: m.Nets}
+	pt := part{kind: m.Kind, limits: m.Limits, nets: m.Nets, dir: m.Dir}
 	for i, fd := range fds {
 		if i >= len(m.Processes) {
 			unix.Close(fd)
@@ -231,7 +232,7 @@ func (s *server) arm(m message) error {
 		return fmt.Errorf("the plan did not arrive whole: %w", p.broken)
 	}
 	p.name, p.deadline = m.Name, m.Deadline
-	if s.dir != "" && !p.lasts() {
+	if s.dir != "" && !p.lasts() && !p.thaws() { // whose notes are files
 		p.file = filepath.Join(s.dir, fmt.Sprintf("undo-%d-%d.json", s.self.Pid, m.ID))
 		if err := p.state(s.boot, s.self).write(p.file); err != nil {
 			return fmt.Errorf("write the plan down: %w", err)

@@ -304,6 +304,14 @@ func (m Memory) Last() (peak int64, oomKills int) {
 	return peak, oomKills
 }
 
+// Reclaim asks the kernel to reclaim n bytes of a live container; see cgroup.Group.Reclaim.
+func (m Memory) Reclaim(ctx context.Context, n int64) error {
+	if m.group.Point == "" || m.group.IsRoot() {
+		return fmt.Errorf("the container's memory: %w", errors.ErrUnsupported)
+	}
+	return m.group.Reclaim(ctx, n)
+}
+
 // Empty makes the kernel reclaim the memory that is charged to a dead container's
 // group. Otherwise the group stays as a dying one after the engine has removed it,
 // and slows down reclaim (internal/hosts/doctor). The caller keeps the engine from
@@ -321,6 +329,14 @@ func (m Memory) Empty(ctx context.Context) error {
 		return fmt.Errorf("empty the memory of %s: %w", m.group.Dir(), err)
 	}
 	return nil
+}
+
+// Freezer returns the container's control group that can be frozen.
+func (t *Target) Freezer() (cgroup.Group, error) {
+	if len(t.groups) == 0 {
+		return cgroup.Group{}, errors.New("the container is in no control group with a freezer")
+	}
+	return t.groups[0], nil // see wanted
 }
 
 // Groups returns the control groups that have to be empty.

@@ -45,12 +45,13 @@ func (m *Manager) Join(ctx context.Context, key holdfast.SessionKey) (r holdfast
 // wait. Error: holdfast.ErrNotFound.
 func (m *Manager) Hold(key holdfast.SessionKey, epoch holdfast.Epoch) (r holdfast.Route, release func(), err error) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	e := m.sessions[key]
 	if e == nil || e.phase != ready || e.owner.Epoch != epoch {
+		m.mu.Unlock()
 		return m.routed(nil, fmt.Errorf("session %s at epoch %d on this node: %w", key, epoch, holdfast.ErrNotFound))
 	}
 	e.conns++
+	m.mu.Unlock()
 	return m.routed(e, nil)
 }
 
@@ -58,13 +59,26 @@ func notHere(key holdfast.SessionKey) error {
 	return fmt.Errorf("session %s on this node: %w", key, holdfast.ErrNotFound)
 }
 
-// routed returns the route of an entry whose connection was counted.
+// routed returns the route of an entry whose connection was counted. It wakes the session
+// if that sleeps.
 func (m *Manager) routed(e *entry, err error) (holdfast.Route, func(), error) {
 	if err != nil {
 		return holdfast.Route{}, nil, err
 	}
-	var once sync.Once
-	return e.route, func() { once.Do(func() { m.release(e) }) }, nil
+	release, r := sync.OnceFunc(func() { m.release(e) }), e.route
+	s := e.sleeper
+	if s == nil {
+		return r, release, nil
+	}
+	if err := s.use(holdfast.WokenByRequest); err != nil {
+		release()
+		return holdfast.Route{}, nil, err
+	}
+	a := &activity{s: s}
+	if s.cfg.ByData {
+		r.Activity = a
+	}
+	return r, func() { a.ByData(); release() }, nil
 }
 
 func (m *Manager) release(e *entry) {

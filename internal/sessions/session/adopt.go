@@ -168,8 +168,9 @@ func (m *Manager) owned(ctx context.Context) (map[holdfast.SessionKey]holdfast.O
 type Info struct {
 	Owner       holdfast.Owner // with the phases of its boot, once it is ready
 	Connections int
-	IdleSince   time.Time // zero while a client is connected
-	Error       string    // why it did not boot, or cannot be ended
+	IdleSince   time.Time       // zero while a client is connected
+	Sleep       *holdfast.Sleep // nil: it never sleeps
+	Error       string          // why it did not boot, or cannot be ended
 }
 
 // List returns the sessions of this node in no particular order.
@@ -231,6 +232,10 @@ func (e *entry) infoLocked(node holdfast.NodeID) Info {
 	i := Info{Owner: e.owner, Connections: e.conns}
 	if e.conns == 0 {
 		i.IdleSince = e.idleSince
+	}
+	if e.sleeper != nil {
+		state := e.sleeper.state
+		i.Sleep = &state
 	}
 	i.Owner.Key, i.Owner.Node, i.Owner.Template = e.key, node, e.template.Name
 	switch e.phase {

@@ -14,6 +14,7 @@ import (
 	"holdfast"
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/frozen"
 	"holdfast/internal/platform/store"
 	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/hook"
@@ -43,6 +44,9 @@ type Config struct {
 	// IdentityRoot is a directory of this host for the identities of containers whose
 	// memory can be saved (see IdentityDir). "" writes none.
 	IdentityRoot string
+
+	// Frozen has the notes of containers that this process has frozen.
+	Frozen frozen.Notes
 }
 
 // Deps are the dependencies of a Manager.
@@ -78,6 +82,9 @@ type Deps struct {
 	// DeadmanFired returns when the deadman has killed this node's containers last; the
 	// zero time: never. It may be nil.
 	DeadmanFired func() time.Time
+	// Commands reports whether detached commands run in a session's container, which
+	// then does not sleep. nil: none do.
+	Commands func(ctx context.Context, key holdfast.SessionKey) bool
 
 	// Runtime returns why this node cannot run containers of a runtime, or nil if it
 	// can. If Runtime is nil, all runtimes work.
@@ -160,6 +167,7 @@ type entry struct {
 	generation      leaseGeneration // lease generation in which it became ready
 	snapshot        snapshot        // set when the snapshot command has succeeded or failed
 	end             ending          // why and how it ends
+	sleeper         *sleeper        // nil: it never sleeps
 	suspect         holdfast.Owner  // a record of this key, checked when the entry is gone
 }
 
@@ -198,7 +206,7 @@ func New(cfg Config, deps Deps) *Manager {
 	if deps.Runtime == nil {
 		deps.Runtime = func(string) error { return nil }
 	}
-	return &Manager{
+	m := &Manager{
 		cfg: cfg, deps: deps, log: deps.Log,
 		boots:      make(chan struct{}, cfg.Boots),
 		removals:   make(chan string, 4096),
@@ -211,12 +219,18 @@ func New(cfg Config, deps Deps) *Manager {
 		generation: newLeaseGeneration(),
 		sessions:   map[holdfast.SessionKey]*entry{},
 	}
+	deps.Metrics.count.Store(m)
+	return m
 }
 
 // Run boots sessions, stops idle ones and removes dead containers until ctx is done.
-// When Run returns, none of its goroutines is running. The containers keep running.
+// When Run returns, none of its goroutines is running. The containers keep running, and
+// none sleeps.
 func (m *Manager) Run(ctx context.Context) error {
 	m.sweepIdentities() // before the first boot
+	if n, err := m.cfg.Frozen.ThawEarlier(); err != nil || n > 0 {
+		m.log.Warn("thawed containers that an earlier agent had frozen", "containers", n, "err", err)
+	}
 	m.mu.Lock()
 	if err := m.tasks.Open(ctx); err != nil {
 		m.mu.Unlock()
@@ -234,6 +248,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.tasks.Go(m.removeQueued)
 	m.tasks.Go(m.checkAlways)
 	m.tasks.Go(m.sampleMemory)
+	m.tasks.Go(m.sleepIdle)
 	if !m.cfg.Others { // otherwise the fleet's directory sees every record
 		m.tasks.Go(m.watchOwnRecords)
 	}
@@ -245,6 +260,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.tasks.Seal()
 	m.mu.Unlock()
 	m.tasks.Close()
+	m.wakeAll()
 	return nil
 }
 

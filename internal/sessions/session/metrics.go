@@ -1,12 +1,15 @@
 package session
 
 import (
+	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast"
 	"holdfast/internal/platform/metric"
+	"holdfast/internal/sessions/freeze"
 )
 
 // Metrics are the metrics of a Manager.
@@ -21,6 +24,11 @@ type Metrics struct {
 	snaps    *prometheus.HistogramVec
 
 	interrupted *prometheus.CounterVec // by outcome
+
+	sleeps *prometheus.CounterVec // by outcome
+	wakes  *prometheus.CounterVec // by reason
+	waking prometheus.Histogram
+	count  atomic.Pointer[Manager] // whose sleeping sessions are counted
 }
 
 // NewMetrics creates the metrics and registers them.
@@ -54,6 +62,23 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		[]float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}, "outcome")
 	m.interrupted = r.CounterVec("holdfast_session_saves_interrupted_total",
 		"Sessions whose agent ended while it saved their memory, by what the next agent of the node found (complete: a complete image; lost: the session boots fresh).", "outcome")
+	m.sleeps = r.CounterVec("holdfast_session_sleeps_total",
+		"Sessions that were not used and were to be frozen, by outcome (asleep; used: a use came in between; failed).", "outcome")
+	m.wakes = r.CounterVec("holdfast_session_wakes_total",
+		"Sleeping sessions that continued, by reason (request; websocket, stream, forward: data on an open connection; exec).", "reason")
+	m.waking = r.Histogram("holdfast_session_wake_seconds",
+		"Time to thaw the container of a sleeping session.",
+		[]float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .1, 1})
+	metric.GaugeFunc(r, "holdfast_sessions_asleep", "Sessions of this node that sleep: their containers are frozen.", func() int {
+		if of := m.count.Load(); of != nil {
+			return of.asleep()
+		}
+		return 0
+	})
+	metric.Start(m.sleeps, "asleep", "used", "failed")
+	for _, why := range holdfast.WakeReasons() {
+		metric.Start(m.wakes, string(why))
+	}
 	metric.Start(m.interrupted, "complete", "lost")
 	metric.Start(m.suspends, "ok", "failed")
 	metric.Start(m.saves, "ok", "failed")
@@ -88,4 +113,20 @@ func (m *Metrics) killed(r holdfast.KillReport) {
 	m.kills.WithLabelValues("dead").Add(float64(len(r.Dead)))
 	m.kills.WithLabelValues("left").Add(float64(len(r.Left)))
 	m.dying.Observe(time.Duration(r.Took).Seconds())
+}
+
+func (m *Metrics) slept(err error) {
+	switch {
+	case err == nil:
+		m.sleeps.WithLabelValues("asleep").Inc()
+	case errors.Is(err, freeze.ErrUsed):
+		m.sleeps.WithLabelValues("used").Inc()
+	default:
+		m.sleeps.WithLabelValues("failed").Inc()
+	}
+}
+
+func (m *Metrics) woken(by holdfast.WakeReason, took time.Duration) {
+	m.wakes.WithLabelValues(string(by)).Inc()
+	m.waking.Observe(took.Seconds())
 }

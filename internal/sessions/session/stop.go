@@ -116,6 +116,9 @@ func (m *Manager) markLocked(why cause, entries ...*entry) []*entry {
 		if e.phase == ready {
 			close(e.left)
 			e.end.cause, e.end.at = why, time.Now().UTC()
+			if err := e.endSleep(); err != nil { // the killer thaws it, too
+				m.log.Warn("a session that leaves cannot be woken", "session", e.key, "err", err)
+			}
 			if e.owner.Memory == holdfast.Saving { // by an earlier agent, and the container runs on
 				e.owner.Memory = ""
 			}

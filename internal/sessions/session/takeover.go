@@ -106,7 +106,7 @@ func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) (bool, error) 
 	target.Key = o.Key
 	m.hold(target)
 	// The container stays as it was created, even if the template has changed.
-	e := newEntry(o.Key, Template{Name: o.Template, Snapshot: m.snapshotOf(o.Template)})
+	e := newEntry(o.Key, Template{Name: o.Template, Snapshot: m.snapshotOf(o.Template), Sleep: m.sleepOf(o.Template)})
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if e.network = m.networkOf(c); e.network.IsValid() {

@@ -50,6 +50,7 @@ type Template struct {
 	SaveMemory bool
 	// SuspendIdle suspends an idle session instead of stopping it.
 	SuspendIdle bool
+	Sleep       Sleep
 	Priority    int                   // of its memory: if not all can be saved, the lowest priority is lost
 	Runtime     string                // of its containers; "" is the engine's default
 	Ports       holdfast.Ports        // that clients may reach beside Port

@@ -153,6 +153,9 @@ func (b *Backend) StartSession(_ context.Context, key holdfast.SessionKey, templ
 	if s.Connections == 0 {
 		s.IdleSince = Began.Add(time.Minute)
 	}
+	if key == "sleeper" {
+		s.Sleep = &holdfast.Sleep{Since: Began.Add(2 * time.Minute), Memory: 14_200_000, Sleeps: 3, WokenAt: Began.Add(time.Minute), WokenBy: holdfast.WokenByWebSocket}
+	}
 	b.sessions = append(b.sessions, s)
 	slices.SortFunc(b.sessions, func(x, y api.Session) int { return strings.Compare(string(x.Key), string(y.Key)) })
 	return s, nil

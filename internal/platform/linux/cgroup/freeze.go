@@ -22,10 +22,7 @@ const frozenPoll = 200 * time.Microsecond
 // all have stopped. errors.ErrUnsupported if the group has no freezer (another v1
 // hierarchy); ErrGuard as with Kill.
 func (g Group) Freeze(limit time.Duration) error {
-	if err := g.guard(); err != nil {
-		return err
-	}
-	if err := g.setFrozen(g.Dir(), true); err != nil {
+	if err := g.BeginFreeze(); err != nil {
 		return ignoreGone(err)
 	}
 	for until := time.Now().Add(limit); ; time.Sleep(frozenPoll) {
@@ -39,6 +36,31 @@ func (g Group) Freeze(limit time.Duration) error {
 			return fmt.Errorf("freeze %s: %w", g.Dir(), errNotFrozen)
 		}
 	}
+}
+
+// BeginFreeze is Freeze without the wait. A group that is gone is fs.ErrNotExist.
+func (g Group) BeginFreeze() error {
+	if err := g.guard(); err != nil {
+		return err
+	}
+	return g.setFrozen(g.Dir(), true)
+}
+
+// EndFreeze continues the group. Groups below it that are frozen themselves stay so. A
+// group that is gone is no error.
+func (g Group) EndFreeze() error {
+	if g.IsRoot() {
+		return nil // a root cannot be frozen
+	}
+	return ignoreGone(g.setFrozen(g.Dir(), false))
+}
+
+// FreezerFile is the file that freezes the group.
+func (g Group) FreezerFile() string {
+	if g.V2 {
+		return g.Dir() + "/cgroup.freeze"
+	}
+	return g.Dir() + "/freezer.state"
 }
 
 // Thaw continues the group and every group below it. A group that is gone, or that

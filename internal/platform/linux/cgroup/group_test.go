@@ -150,6 +150,31 @@ func TestThaw(t *testing.T) {
 	}
 }
 
+// EndFreeze continues what BeginFreeze stopped, and leaves a group below that is frozen
+// itself.
+func TestEndFreeze(t *testing.T) {
+	for _, g := range groups(t) {
+		fill(t, g)
+		below := g
+		below.Path += "/below"
+		if err := errors.Join(below.Freeze(5*time.Second), g.BeginFreeze()); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Freeze(5 * time.Second); err != nil { // waits for it
+			t.Fatal(err)
+		}
+		if err := g.EndFreeze(); err != nil {
+			t.Fatal(err)
+		}
+		if frozen, err := below.Frozen(); !frozen || err != nil {
+			t.Errorf("v2=%v: the group below: frozen %v, %v", g.V2, frozen, err)
+		}
+		if frozen, err := g.Frozen(); frozen != false || err != nil {
+			t.Errorf("v2=%v: frozen %v, %v", g.V2, frozen, err)
+		}
+	}
+}
+
 // Kill and Freeze refuse roots and groups that contain this process.
 func TestGuard(t *testing.T) {
 	for _, g := range groups(t) {

@@ -106,6 +106,23 @@ func Each(b []byte, do func(f Header, all []byte)) {
 	}
 }
 
+// Controls reports whether b consists of whole, legal Pings and Pongs only, and returns
+// the Pongs that answer its Pings. b begins with a frame.
+func Controls(b []byte) (pongs []byte, ok bool) {
+	for len(b) > 0 {
+		f, whole := Parse(b)
+		if op := f.Op(); !whole || f.FrameSize() > len(b) || !f.LegalControl() || op != Ping && op != Pong {
+			return nil, false
+		}
+		all := b[:f.FrameSize()]
+		if f.Op() == Ping {
+			pongs = append(pongs, Server(Pong, f.Payload(all))...)
+		}
+		b = b[len(all):]
+	}
+	return pongs, true
+}
+
 // Payload returns an unmasked copy of a frame's payload.
 func (f Header) Payload(all []byte) []byte {
 	p := append([]byte(nil), all[f.Size:]...)

@@ -51,6 +51,9 @@ type Server struct {
 	Far bool
 	// Release is called once when Conn is closed. May be nil.
 	Release func()
+	// Activity is told of the data of the socket. While the session sleeps, the socket
+	// answers the client's Pings. nil: the session does not sleep.
+	Activity holdfast.Activity
 }
 
 // Outcome is what happened to a socket that lost its server.

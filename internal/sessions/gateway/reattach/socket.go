@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast"
 	"holdfast/internal/sessions/gateway/closing"
 	"holdfast/internal/sessions/gateway/frame"
 )
@@ -20,6 +21,11 @@ type socket struct {
 	// State of the direction to the client, used by the goroutine of run only:
 	inside    bool // a message has begun and its last frame was not sent yet
 	closeSent bool // a Close frame was sent
+
+	// down is held while a frame is sent to a client whose session can sleep. The direction
+	// from the client then answers Pings between two frames.
+	down sync.Mutex
+	mid  bool // a part of a long frame was sent
 }
 
 // verdict is the reaction when a server sends nothing more.
@@ -33,7 +39,9 @@ const (
 )
 
 func newSocket(s Spec, pool *buffers, stop context.Context) *socket {
-	return &socket{spec: s, pool: pool, stop: stop, up: newUp(s.Client, s.Early, s.Policy.Buffer, pool)}
+	k := &socket{spec: s, pool: pool, stop: stop}
+	k.up = newUp(s.Client, s.Early, s.Policy.Buffer, pool, k.pong)
+	return k
 }
 
 // run serves the socket to its end.
@@ -84,13 +92,13 @@ func (s *socket) writeLastFrame(end verdict) {
 // server.
 func (s *socket) serve(server Server) verdict {
 	defer server.end()
-	s.up.attach(server.Conn)
+	s.up.attach(server.Conn, server.Activity)
 	served := make(chan struct{})
 	var watch sync.WaitGroup
 	watch.Go(func() { s.watch(server, served) })
 
 	in := newReader(server.Conn, server.Ahead, s.pool)
-	why := s.down(in, server.Far)
+	why := s.pass(in, server)
 	torn := in.midFrame()
 	in.release()
 	close(served)
@@ -133,7 +141,7 @@ func (s *socket) watch(server Server, served <-chan struct{}) {
 	}
 }
 
-// reason is why down returned.
+// reason is why pass returned.
 type reason int
 
 const (
@@ -142,9 +150,9 @@ const (
 	marked               // another gateway marked that the server ended the connection itself
 )
 
-// down passes the server's frames on until the server sends nothing more or the
+// pass passes the server's frames on until the server sends nothing more or the
 // client accepts nothing more.
-func (s *socket) down(in *reader, far bool) reason {
+func (s *socket) pass(in *reader, server Server) reason {
 	for {
 		p, err := in.next()
 		if err != nil {
@@ -153,15 +161,42 @@ func (s *socket) down(in *reader, far bool) reason {
 		end := false
 		b := p.b
 		if p.head {
-			b, end = s.follow(p, far)
+			b, end = s.follow(p, server.Far)
 		}
-		if _, err := s.spec.Client.Write(b); err != nil {
+		report(server.Activity, p)
+		s.down.Lock()
+		_, err = s.spec.Client.Write(b)
+		s.mid = in.midFrame()
+		s.down.Unlock()
+		if err != nil {
 			return unread
 		}
 		if end {
 			return marked
 		}
 	}
+}
+
+// report tells the session of a piece of its server.
+func report(a holdfast.Activity, p piece) {
+	if a == nil {
+		return
+	}
+	if _, controls := frame.Controls(p.b); p.long || !controls || !a.Control() {
+		a.Data(holdfast.WokenByWebSocket)
+	}
+}
+
+// pong sends the client Pongs of the gateway. It returns false in the middle of a long
+// frame. The client's goroutine calls it.
+func (s *socket) pong(pongs []byte) bool {
+	s.down.Lock()
+	defer s.down.Unlock()
+	if s.mid {
+		return false
+	}
+	_, _ = s.spec.Client.Write(pongs) // fails if the client has gone
+	return true
 }
 
 // follow records the frames of a piece. It returns the part for the client, and

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast"
 	"holdfast/internal/sessions/gateway/closing"
 	"holdfast/internal/sessions/gateway/frame"
 )
@@ -16,28 +17,30 @@ import (
 type up struct {
 	client net.Conn
 	in     *reader
-	limit  int // bytes of queue
+	answer func(pongs []byte) bool // sends the client Pongs; false: it is in the middle of a frame
+	limit  int                     // bytes of queue
 
 	flushes sync.WaitGroup
 	gone    chan struct{} // closed when the client has gone
 	pinged  chan struct{} // has an element when there is a Ping to answer
 
-	mu      sync.Mutex // held while writing to the server
-	room    sync.Cond  // signals that the queue is shorter, there is a server, or over is set
-	server  net.Conn   // nil if there is none
-	queue   []byte     // whole frames that no server has received
-	over    bool       // the socket ends; further bytes are discarded
-	torn    bool       // a server received part of a frame or message and another cannot continue it
-	inside  bool       // a message has begun and its last frame is not sent
-	mid     bool       // a long frame has begun and is not sent completely
-	closing bool       // the client has sent a Close frame
-	ping    []byte     // the last Ping that no server has received and that is not answered
-	close   []byte     // the Close frame, if no server has received it
+	mu      sync.Mutex        // held while writing to the server
+	room    sync.Cond         // signals that the queue is shorter, there is a server, or over is set
+	server  net.Conn          // nil if there is none
+	session holdfast.Activity // of the server's session; nil: it does not sleep
+	queue   []byte            // whole frames that no server has received
+	over    bool              // the socket ends; further bytes are discarded
+	torn    bool              // a server received part of a frame or message and another cannot continue it
+	inside  bool              // a message has begun and its last frame is not sent
+	mid     bool              // a long frame has begun and is not sent completely
+	closing bool              // the client has sent a Close frame
+	ping    []byte            // the last Ping that no server has received and that is not answered
+	close   []byte            // the Close frame, if no server has received it
 }
 
-func newUp(client net.Conn, early []byte, limit int, pool *buffers) *up {
+func newUp(client net.Conn, early []byte, limit int, pool *buffers, answer func([]byte) bool) *up {
 	u := &up{
-		client: client, in: newReader(client, early, pool), limit: limit,
+		client: client, in: newReader(client, early, pool), limit: limit, answer: answer,
 		gone: make(chan struct{}), pinged: make(chan struct{}, 1),
 	}
 	u.room.L = &u.mu
@@ -54,10 +57,34 @@ func (u *up) run() {
 			u.hangUp()
 			return
 		}
+		if u.report(p) {
+			continue
+		}
 		u.mu.Lock()
 		u.take(p)
 		u.mu.Unlock()
 	}
+}
+
+// report tells the session of a piece. It returns true if the piece has Pings for a session
+// that sleeps, which are then answered.
+func (u *up) report(p piece) bool {
+	u.mu.Lock()
+	session := u.session
+	u.mu.Unlock()
+	if session == nil {
+		return false
+	}
+	if pongs, controls := []byte(nil), false; !p.long {
+		if pongs, controls = frame.Controls(p.b); controls && session.Control() {
+			return false
+		}
+		if controls && u.answer(pongs) {
+			return true
+		}
+	}
+	session.Data(holdfast.WokenByWebSocket)
+	return false
 }
 
 // hangUp passes the client's EOF on, after everything that the client sent.
@@ -171,7 +198,7 @@ func (u *up) notify() {
 
 // lose records that there is no server any more.
 func (u *up) lose() {
-	u.server = nil
+	u.server, u.session = nil, nil
 	u.torn = u.torn || u.inside || u.mid
 }
 
@@ -187,10 +214,10 @@ func (u *up) detach() {
 // attach directs the client's frames to the next server, the queued ones first,
 // then a Ping that is not answered yet and a Close frame. It does not wait for the queue
 // to be sent.
-func (u *up) attach(server net.Conn) {
+func (u *up) attach(server net.Conn, session holdfast.Activity) {
 	u.mu.Lock()
 	queue := slices.Concat(u.queue, u.ping, u.close)
-	u.queue, u.server, u.ping, u.close = nil, server, nil, nil
+	u.queue, u.server, u.session, u.ping, u.close = nil, server, session, nil, nil
 	if len(queue) == 0 {
 		u.mu.Unlock()
 		u.room.Broadcast()

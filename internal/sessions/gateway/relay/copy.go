@@ -25,6 +25,9 @@ type copyPair struct {
 	pool   *sync.Pool      // of *[bufferSize]byte; a buffer is taken only while there are bytes
 	grace  time.Duration   // closing.GoneWait
 
+	asked frames     // of the bytes that the client sent; only with an Activity
+	down  sync.Mutex // guards frames and writes to the client
+
 	watch sync.WaitGroup // see watchClient
 
 	mu     sync.Mutex    // guards the order of the deadlines
@@ -92,7 +95,7 @@ func (p *copyPair) run() {
 func (p *copyPair) toUpstream() {
 	discard := false
 	send := func(b []byte) error {
-		if discard || closing.Closed(p.gone) {
+		if discard || closing.Closed(p.gone) || p.spec.Activity != nil && p.reportAsked(b) {
 			return nil
 		}
 		if _, err := p.spec.Upstream.Write(b); err != nil {
@@ -200,7 +203,9 @@ func (p *copyPair) toClient() {
 		return
 	}
 	if p.spec.WebSocket && p.frames.between() && !p.frames.sawClose && closing.AwaitLeft(context.Background(), p.gone) {
+		p.down.Lock()
 		_, _ = p.client.Write(closeRestart())
+		p.down.Unlock()
 	}
 	if _, ok := p.client.(interface{ CloseWrite() error }); ok {
 		closing.Write(p.client)
@@ -217,6 +222,13 @@ func (p *copyPair) write(b []byte) error {
 	if len(b) == 0 {
 		return nil
 	}
+	p.down.Lock()
+	defer p.down.Unlock()
+	if a := p.spec.Activity; a != nil {
+		if _, controls := p.frames.controls(b); !p.spec.WebSocket || !controls || !a.Control() {
+			a.Data(p.spec.Reason)
+		}
+	}
 	if p.spec.WebSocket {
 		p.frames.feed(b)
 	}
@@ -224,6 +236,39 @@ func (p *copyPair) write(b []byte) error {
 		return &writeError{err}
 	}
 	return nil
+}
+
+// reportAsked tells the session's Activity of bytes of the client. It returns true if they
+// are Pings for a session that sleeps, which are then answered.
+func (p *copyPair) reportAsked(b []byte) bool {
+	if len(b) == 0 {
+		return true
+	}
+	if p.spec.WebSocket {
+		pongs, controls := p.asked.controls(b)
+		if controls && !p.spec.Activity.Control() && p.answer(pongs) {
+			return true
+		}
+		p.asked.feed(b)
+		if controls {
+			return false
+		}
+	}
+	p.spec.Activity.Data(p.spec.Reason)
+	return false
+}
+
+// answer sends the client Pongs of the gateway. If no frame may be sent now, it wakes the
+// session and returns false.
+func (p *copyPair) answer(pongs []byte) bool {
+	p.down.Lock()
+	defer p.down.Unlock()
+	if !p.frames.between() || p.frames.sawClose {
+		p.spec.Activity.Data(p.spec.Reason)
+		return false
+	}
+	_, _ = p.client.Write(pongs) // fails if the client has gone
+	return true
 }
 
 // copyOnce waits for bytes of the upstream without a buffer, then copies them.

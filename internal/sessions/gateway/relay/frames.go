@@ -21,6 +21,14 @@ func closeRestart() []byte { return frame.Closing(closing.Restart) }
 // between reports whether the next byte starts a frame.
 func (f *frames) between() bool { return f.have == 0 && f.payload == 0 }
 
+// controls reports whether b consists of whole Pings and Pongs, and returns the answers.
+func (f *frames) controls(b []byte) (pongs []byte, ok bool) {
+	if !f.between() {
+		return nil, false
+	}
+	return frame.Controls(b)
+}
+
 // feed follows the next bytes of the stream.
 func (f *frames) feed(b []byte) {
 	for len(b) > 0 {

@@ -25,6 +25,8 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
+
+	"holdfast"
 )
 
 // ErrClosed reports that the relay is not running (yet, or any more).
@@ -48,6 +50,12 @@ type Spec struct {
 
 	// Left is closed when the session leaves. nil for never.
 	Left <-chan struct{}
+
+	// Activity is told of the data, and Reason is its reason to wake the session. While
+	// the session sleeps, the relay answers the Pings of a WebSocket's client. nil: the
+	// session does not sleep.
+	Activity holdfast.Activity
+	Reason   holdfast.WakeReason
 
 	// Done is called once, from a goroutine of its own, when both
 	// connections are closed.

@@ -19,6 +19,7 @@ type socketPair struct {
 	client   side
 	upstream side
 	frames   frames // of the bytes sent to the client, including pending ones
+	asked    frames // of the bytes that the client sent; only with an Activity
 	started  bool
 	awaiting bool // the server has gone; wait for Left
 	waited   bool // closing.LeftWait is over
@@ -100,6 +101,7 @@ func (p *socketPair) start() {
 	p.loop.pairs[p] = struct{}{}
 	if p.spec.WebSocket {
 		p.frames.feed(p.upstream.pending)
+		p.asked.feed(p.client.pending)
 	}
 	for _, s := range []*side{&p.client, &p.upstream} {
 		s.readable, s.writable = true, true
@@ -252,7 +254,7 @@ func (s *side) pump() {
 
 // deliver writes b to the peer and buffers what the peer does not accept.
 func (s *side) deliver(b []byte) {
-	if s.discard {
+	if s.discard || s.pair.spec.Activity != nil && s.report(b) {
 		return
 	}
 	if p := s.pair; p.spec.WebSocket && s == &p.upstream {
@@ -264,6 +266,38 @@ func (s *side) deliver(b []byte) {
 	} else if n < len(b) {
 		s.pending = s.pair.loop.hold(b[n:])
 	}
+}
+
+// report tells the session's Activity of bytes that s has read. It returns true if they are
+// Pings for a session that sleeps, which are then answered.
+func (s *side) report(b []byte) bool {
+	p := s.pair
+	read := &p.frames // deliver feeds it
+	if s == &p.client {
+		read = &p.asked
+	}
+	pongs, controls := []byte(nil), false
+	if p.spec.WebSocket {
+		pongs, controls = read.controls(b)
+	}
+	switch {
+	case !controls:
+		p.spec.Activity.Data(p.spec.Reason)
+	case p.spec.Activity.Control():
+	case s == &p.upstream:
+		p.spec.Activity.Data(p.spec.Reason) // the last bytes before the sleep
+	case p.frames.between() && len(p.upstream.pending) == 0 && !p.frames.sawClose:
+		if n, ok := s.write(pongs); ok && n < len(pongs) {
+			p.upstream.pending = p.loop.hold(pongs[n:])
+		}
+		return true
+	default: // no frame may be sent to the client now
+		p.spec.Activity.Data(p.spec.Reason)
+	}
+	if s == &p.client && p.spec.WebSocket {
+		p.asked.feed(b)
+	}
+	return false
 }
 
 // flush writes pending bytes. It returns false while some are left.

@@ -12,7 +12,6 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/atomicfile"
 	"holdfast/internal/platform/engine"
-	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/nsmount"
 	"holdfast/internal/sessions/kill"
 )
@@ -96,18 +95,8 @@ func (c *Container) attach(mounts []engine.Mount) error {
 	return nil
 }
 
-// freezer returns the container's cgroup that can be frozen.
-func (c *Container) freezer() (cgroup.Group, error) {
-	for _, g := range c.target.Groups() {
-		if g.V2 || g.Has("freezer") {
-			return g, nil
-		}
-	}
-	return cgroup.Group{}, errors.New("the container is in no cgroup with a freezer")
-}
-
 func (c *Container) freeze() error {
-	g, err := c.freezer()
+	g, err := c.target.Freezer()
 	if err != nil {
 		return err
 	}
@@ -115,7 +104,7 @@ func (c *Container) freeze() error {
 }
 
 func (c *Container) thaw() error {
-	g, err := c.freezer()
+	g, err := c.target.Freezer()
 	if err != nil {
 		return err
 	}

@@ -283,7 +283,7 @@ func TestNoContainerIsOfTwoSessions(t *testing.T) {
 				if err != nil || !told {
 					rt.Fatalf("told %v, %v", told, err)
 				}
-				g, err := c.freezer()
+				g, err := c.target.Freezer()
 				if err != nil {
 					rt.Fatal(err)
 				}

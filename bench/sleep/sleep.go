@@ -1,0 +1,295 @@
+// Package sleep is the experiment of `holdfast-bench sleep`: clients keep WebSockets to one
+// session open, which sleeps between their messages. The messages are numbered, and the
+// session's server echoes them.
+package sleep
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"holdfast/bench"
+	"holdfast/bench/rig"
+	"holdfast/internal/control/api"
+	"holdfast/internal/control/api/client"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/engine/docker"
+	"holdfast/test/lab"
+)
+
+// Options select the measurements.
+type Options struct {
+	Sleeps  int // 0 is 100
+	Sockets int // 0 is 1000
+	// Keep is the template's websocket: keep.
+	Keep bool
+	// Program is a build of holdfast. Server is the role of the running program in the
+	// container of the session: a server that echoes on :8080.
+	Program, Server string
+	Progress        io.Writer // progress lines; nil discards them
+}
+
+// Check returns an error for impossible options. It does not accept a zero that means a
+// default.
+func (o Options) Check() error {
+	switch {
+	case o.Sleeps < 1:
+		return fmt.Errorf("sleeps are %d, there has to be one at least", o.Sleeps)
+	case o.Sockets < 1 || o.Sockets > 20000:
+		return fmt.Errorf("sockets are %d, they have to be 1 to 20000", o.Sockets)
+	}
+	return nil
+}
+
+const (
+	image = "bench-sleep:latest"
+	key   = "s"
+	after = time.Second // the template's sleep.after
+	// poll is the time between two looks at the session.
+	poll = 20 * time.Millisecond
+)
+
+// Run measures, on one node, the time until the first echo from a session that sleeps,
+// beside that from one that is awake. After each first echo every socket sends a message.
+// It must run inside a lab (lab.Reenter).
+//
+// Score is the p50 of the echo of the awake session divided by that of the sleeping one.
+// Failed counts the messages that were lost, doubled or out of order.
+func Run(ctx context.Context, o Options) (_ bench.Result, err error) {
+	o.Sleeps, o.Sockets = cmp.Or(o.Sleeps, 100), cmp.Or(o.Sockets, 1000)
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	if err := o.Check(); err != nil {
+		return bench.Result{}, err
+	}
+	x := &experiment{o: o}
+	defer func() { err = errors.Join(err, x.close()) }()
+	if err := x.prepare(ctx); err != nil {
+		return bench.Result{}, err
+	}
+	return x.run(ctx)
+}
+
+// experiment is one run.
+type experiment struct {
+	o       Options
+	dir     string
+	lab     *lab.Engine
+	engine  engine.Engine
+	agent   *rig.Process
+	api     *client.Client
+	gateway string // host:port
+	sockets []*socket
+	woken   []float64 // ms until the echo of a session that slept
+	awake   []float64 // ms, of one that did not
+	memory  []float64 // bytes of the container while it sleeps
+	failed  int
+}
+
+// prepare starts engine and agent.
+func (x *experiment) prepare(ctx context.Context) (err error) {
+	if x.dir, err = os.MkdirTemp("", "holdfast-bench-"); err != nil {
+		return err
+	}
+	if x.lab, err = lab.StartEngine(ctx, lab.Options{}); err != nil {
+		return err
+	}
+	img, err := lab.SelfImage(image, x.o.Server)
+	if err == nil {
+		err = x.lab.Import(ctx, img)
+	}
+	if err != nil {
+		return err
+	}
+	if x.engine, err = docker.Open(ctx, docker.Config{Host: x.lab.Host()}); err != nil {
+		return err
+	}
+	if x.gateway, err = lab.FreePort(); err != nil {
+		return err
+	}
+	websocket := "close"
+	if x.o.Keep {
+		websocket = "keep"
+	}
+	config := filepath.Join(x.dir, "holdfast.yaml")
+	text := fmt.Sprintf(`
+node: bench-sleep
+data_dir: %[1]s/data
+run_dir: %[1]s/run
+engine: {host: %[2]q}
+gateway: {listen: %[3]q}
+api: {socket: %[1]s/run/s, listen: ""}
+doctor: {enabled: false}
+templates:
+  - {name: bench, image: %[4]q, port: 8080, ready: {timeout: 30s}, websocket: %[5]s, sleep: {after: %[6]v, idle_by: data}}
+`, x.dir, x.lab.Host(), x.gateway, image, websocket, after)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		return err
+	}
+	if x.api, err = client.New(client.Options{Socket: filepath.Join(x.dir, "run", "s")}); err != nil {
+		return err
+	}
+	if x.agent, err = rig.Start("agent", []string{x.o.Program, "agent", "--config", config}, filepath.Join(x.dir, "log"), rig.Nice, false); err != nil {
+		return err
+	}
+	return x.until(ctx, "the agent serves", func(ctx context.Context) bool { return x.api.Ready(ctx) == nil })
+}
+
+// until waits for a state.
+func (x *experiment) until(ctx context.Context, what string, is func(context.Context) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, rig.Patience)
+	defer cancel()
+	for !is(ctx) {
+		select {
+		case <-time.After(poll):
+		case <-x.agent.Ended:
+			return fmt.Errorf("the agent has ended:\n%s", x.agent.Tail())
+		case <-ctx.Done():
+			return fmt.Errorf("waiting until %s: %w\n%s", what, ctx.Err(), x.agent.Tail())
+		}
+	}
+	return nil
+}
+
+// resident is the agent's memory in bytes.
+func (x *experiment) resident() (float64, error) {
+	_, n, err := bench.ProcessUsage(x.agent.PID())
+	return float64(n), err
+}
+
+func (x *experiment) run(ctx context.Context) (bench.Result, error) {
+	info, err := x.engine.Info(ctx)
+	if err != nil {
+		return bench.Result{}, err
+	}
+	if _, err := x.api.StartSession(ctx, key, ""); err != nil {
+		return bench.Result{}, err
+	}
+	before, err := x.resident()
+	if err != nil {
+		return bench.Result{}, err
+	}
+	if err := x.connect(ctx); err != nil {
+		return bench.Result{}, err
+	}
+	for i := range x.o.Sleeps {
+		if i%10 == 0 {
+			fmt.Fprintf(x.o.Progress, "%d of %d sleeps\n", i, x.o.Sleeps)
+		}
+		if err := x.cycle(ctx, i); err != nil {
+			return bench.Result{}, err
+		}
+	}
+	after, err := x.resident()
+	if err != nil {
+		return bench.Result{}, err
+	}
+	messages := x.messages()
+	x.hangUp()
+	r := bench.Result{Name: "sleep", Machine: bench.EngineMachine(info), Failed: x.failed}
+	slept, awake := bench.NewRow("asleep: message to its echo", "ms", x.woken), bench.NewRow("awake: message to its echo", "ms", x.awake)
+	r.Rows = []bench.Row{slept, awake, bench.NewRow("container's memory while it sleeps", "MB", x.memory)}
+	r.Score, r.Scale = awake.P50/slept.P50, "the echo of an awake session ÷ that of a sleeping one, p50"
+	r.Notes = []string{
+		fmt.Sprintf("%d sockets × %d sleeps, %d messages echoed; the agent grew by %.1f KB for each socket", x.o.Sockets, x.o.Sleeps, messages, (after-before)/float64(x.o.Sockets)/1e3),
+	}
+	return r, nil
+}
+
+func (x *experiment) messages() (n int64) {
+	for _, s := range x.sockets {
+		n += s.sent
+	}
+	return n
+}
+
+// connect opens the sockets, some at a time.
+func (x *experiment) connect(ctx context.Context) error {
+	x.sockets = make([]*socket, x.o.Sockets)
+	dials, dialing := errgroup.WithContext(ctx)
+	dials.SetLimit(32)
+	for i := range x.sockets {
+		dials.Go(func() (err error) {
+			x.sockets[i], err = dial(dialing, ctx, x.gateway)
+			return err
+		})
+	}
+	return dials.Wait()
+}
+
+// cycle waits for a sleep, ends it with a message, and lets every socket send one.
+func (x *experiment) cycle(ctx context.Context, before int) error {
+	var s api.Session
+	err := x.until(ctx, "the session sleeps", func(ctx context.Context) bool {
+		var err error
+		s, err = x.api.Session(ctx, key)
+		return err == nil && s.Sleep.Asleep() && s.Sleep.Sleeps > before && s.Sleep.Memory > 0
+	})
+	if err != nil {
+		return err
+	}
+	x.memory = append(x.memory, float64(s.Sleep.Memory)/1e6)
+	first := x.sockets[rand.IntN(len(x.sockets))]
+	for _, list := range []*[]float64{&x.woken, &x.awake} {
+		begun := time.Now()
+		if err := first.say(ctx); err != nil {
+			return err
+		}
+		if err := first.await(ctx); err != nil {
+			return err
+		}
+		*list = append(*list, float64(time.Since(begun).Microseconds())/1e3)
+	}
+	for _, s := range x.sockets {
+		if err := s.say(ctx); err != nil {
+			return err
+		}
+	}
+	for _, s := range x.sockets {
+		if err := s.await(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hangUp closes the sockets and counts wrong messages.
+func (x *experiment) hangUp() {
+	for _, s := range x.sockets {
+		if s != nil {
+			x.failed += s.end()
+		}
+	}
+	x.sockets = nil
+}
+
+// close ends all processes and removes all files.
+func (x *experiment) close() error {
+	var errs []error
+	x.hangUp()
+	if x.agent != nil {
+		errs = append(errs, x.agent.Terminate(rig.Patience))
+	}
+	if x.api != nil {
+		x.api.Close()
+	}
+	if x.engine != nil {
+		errs = append(errs, x.engine.Close())
+	}
+	if x.lab != nil {
+		errs = append(errs, x.lab.Stop())
+	}
+	if x.dir != "" {
+		errs = append(errs, os.RemoveAll(x.dir))
+	}
+	return errors.Join(errs...)
+}

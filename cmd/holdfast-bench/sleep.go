@@ -1,0 +1,25 @@
+package main
+
+import (
+	"context"
+	"io"
+
+	"github.com/spf13/pflag"
+
+	"holdfast/bench/fleet"
+	"holdfast/bench/sleep"
+	"holdfast/internal/control/cli"
+)
+
+// sleepBench is `holdfast bench sleep`.
+func (p *programs) sleepBench(f *pflag.FlagSet) experiment {
+	o := sleep.Options{Server: fleet.RoleSession}
+	f.IntVarP(&o.Sleeps, "number", "n", 100, "sleeps")
+	f.IntVar(&o.Sockets, "sockets", 1000, "WebSockets that are open while the session sleeps, up to 20000")
+	f.BoolVar(&o.Keep, "keep", false, "WebSockets are also kept when the session moves (websocket: keep)")
+	return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
+		o.Program = p.holdfast
+		o.Progress = progress
+		return sleep.Run(ctx, o)
+	})
+}

@@ -1,0 +1,292 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/sessions/freeze"
+)
+
+// Sleep is when the container of a session is frozen.
+type Sleep struct {
+	After time.Duration // time without a use; 0 is never
+	// ByData counts an open WebSocket, upgraded or forwarded connection as a use only when
+	// it carries data. Otherwise it is a use as long as it is open.
+	ByData bool
+}
+
+const (
+	// pongTime is how long a server has to answer a Ping before its session falls asleep.
+	pongTime = 50 * time.Millisecond
+	// sleepAgain is the time until a session that could not be frozen is tried again.
+	sleepAgain = time.Minute
+	// commandPoll is the time until a session in which a detached command runs is looked
+	// at again.
+	commandPoll = 5 * time.Second
+	// sleepsAtOnce is how many containers are frozen, and their memory reclaimed, at once.
+	sleepsAtOnce = 4
+)
+
+// sleeper is the sleep of an entry.
+type sleeper struct {
+	m         *Manager
+	key       holdfast.SessionKey
+	cfg       Sleep
+	container *freeze.Container
+
+	uses    atomic.Int32 // that last: requests, connections that count, commands
+	used    atomic.Int64 // time of the last use or data, Unix nanoseconds
+	control atomic.Int64 // time of the last Ping or Pong that was passed on
+
+	// Manager.mu guards these.
+	falling   bool // a goroutine freezes the container
+	notBefore time.Time
+	state     holdfast.Sleep
+}
+
+// letSleepLocked makes an entry that is ready sleep when it is not used.
+func (m *Manager) letSleepLocked(e *entry) {
+	if e.template.Sleep.After == 0 {
+		return
+	}
+	c, err := freeze.Open(e.target, m.cfg.Frozen)
+	if err != nil {
+		m.log.Error("a session cannot sleep", "session", e.key, "err", err)
+		return
+	}
+	e.sleeper = &sleeper{m: m, key: e.key, cfg: e.template.Sleep, container: c}
+	e.sleeper.used.Store(time.Now().UnixNano())
+}
+
+// use counts a use of the session until release is called, and wakes it. It is called
+// with Manager.mu not held.
+func (s *sleeper) use(by holdfast.WakeReason) error {
+	s.uses.Add(1)
+	if err := s.wake(by); err != nil {
+		s.unuse()
+		return err
+	}
+	return nil
+}
+
+func (s *sleeper) unuse() {
+	s.used.Store(time.Now().UnixNano())
+	s.uses.Add(-1)
+}
+
+// wake thaws the container if it sleeps.
+func (s *sleeper) wake(by holdfast.WakeReason) error {
+	begun := time.Now()
+	woken, err := s.container.Thaw()
+	if !woken {
+		if err != nil {
+			err = fmt.Errorf("waking session %s: %w: %w", s.key, err, holdfast.ErrEngine)
+		}
+		return err
+	}
+	if err != nil {
+		s.m.log.Warn("a session is awake, but its note remains", "session", s.key, "err", err)
+	}
+	s.m.deps.Metrics.woken(by, time.Since(begun))
+	s.m.mu.Lock()
+	s.state.Since, s.state.WokenAt, s.state.WokenBy, s.state.Memory = time.Time{}, begun.UTC(), by, 0
+	s.m.mu.Unlock()
+	s.m.log.Debug("session woken", "session", s.key, "by", by)
+	return nil
+}
+
+// idle reports whether the session has not been used for as long as it takes to fall
+// asleep.
+func (s *sleeper) idle() bool {
+	now := time.Now().UnixNano()
+	return s.uses.Load() == 0 && now-s.used.Load() >= int64(s.cfg.After) && now-s.control.Load() >= int64(pongTime)
+}
+
+// activity is the Activity of one connection.
+type activity struct {
+	s    *sleeper
+	once sync.Once // the connection's use ends
+}
+
+// ByData implements holdfast.Activity.
+func (a *activity) ByData() { a.once.Do(a.s.unuse) }
+
+// Data implements holdfast.Activity. The container reads what it is sent after it was
+// thawed.
+func (a *activity) Data(by holdfast.WakeReason) {
+	a.s.used.Store(time.Now().UnixNano())
+	if !a.s.container.Asleep() {
+		return
+	}
+	go func() { // bounded: it only writes to the freezer
+		if err := a.s.wake(by); err != nil {
+			a.s.m.log.Error("data has arrived for a session that cannot be woken", "session", a.s.key, "err", err)
+		}
+	}()
+}
+
+// Control implements holdfast.Activity.
+func (a *activity) Control() bool {
+	a.s.control.Store(time.Now().UnixNano())
+	return !a.s.container.Asleep()
+}
+
+// Use keeps a session awake until release is called (once), and wakes it. Errors:
+// holdfast.ErrNotFound if the session is not ready here; holdfast.ErrEngine.
+func (m *Manager) Use(key holdfast.SessionKey, by holdfast.WakeReason) (release func(), err error) {
+	m.mu.Lock()
+	e := m.sessions[key]
+	if e == nil || e.phase != ready {
+		m.mu.Unlock()
+		return nil, notHere(key)
+	}
+	s := e.sleeper
+	m.mu.Unlock()
+	if s == nil {
+		return func() {}, nil
+	}
+	if err := s.use(by); err != nil {
+		return nil, err
+	}
+	return sync.OnceFunc(s.unuse), nil
+}
+
+// sleepIdle freezes the containers of sessions that are not used.
+func (m *Manager) sleepIdle(ctx context.Context) {
+	least := time.Duration(0)
+	for _, t := range m.cfg.Templates {
+		if d := t.Sleep.After; d > 0 && (least == 0 || d < least) {
+			least = d
+		}
+	}
+	if least == 0 {
+		return
+	}
+	tick := time.NewTicker(min(max(least/10, 10*time.Millisecond), time.Second))
+	defer tick.Stop()
+	slots := make(chan struct{}, sleepsAtOnce)
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		for _, s := range m.fallingAsleep() {
+			select {
+			case slots <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
+			m.tasks.Go(func(ctx context.Context) {
+				defer func() { <-slots }()
+				s.fallAsleep(ctx)
+			})
+		}
+	}
+}
+
+// fallingAsleep marks and returns the sessions that are to fall asleep now.
+func (m *Manager) fallingAsleep() (list []*sleeper) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	for _, e := range m.sessions {
+		s := e.sleeper
+		// A checkpoint that an earlier agent has begun goes on.
+		if s == nil || e.phase != ready || e.owner.Memory == holdfast.Saving || s.falling || now.Before(s.notBefore) {
+			continue
+		}
+		if s.idle() && !s.container.Asleep() {
+			s.falling = true
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// fallAsleep freezes the container, unless the session is used.
+func (s *sleeper) fallAsleep(ctx context.Context) {
+	m := s.m
+	if m.deps.Commands != nil && m.deps.Commands(ctx, s.key) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		s.falling, s.notBefore = false, time.Now().Add(commandPoll)
+		return
+	}
+	var memory int64
+	err := s.container.Freeze(s.idle)
+	if err == nil {
+		m.mu.Lock()
+		s.state.Since = time.Now().UTC()
+		s.state.Sleeps++
+		if !s.container.Asleep() { // it was woken before it was seen asleep
+			s.state.Since = time.Time{}
+		}
+		m.mu.Unlock()
+		m.log.Debug("session asleep", "session", s.key)
+		if memory, err = s.container.Reclaim(ctx); err != nil {
+			m.log.Debug("the memory of a sleeping session is not reclaimed", "session", s.key, "err", err)
+			err = nil
+		}
+	}
+	m.deps.Metrics.slept(err)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s.falling = false
+	if !s.state.Since.IsZero() {
+		s.state.Memory = memory
+	}
+	switch {
+	case err == nil:
+	case errors.Is(err, freeze.ErrUsed):
+		s.notBefore = time.Now().Add(min(s.cfg.After, time.Second) / 10)
+	default:
+		s.notBefore = time.Now().Add(sleepAgain)
+		m.log.Warn("a session cannot sleep now (will retry)", "session", s.key, "err", err)
+	}
+}
+
+// asleep returns how many sessions sleep.
+func (m *Manager) asleep() (n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range m.sessions {
+		if e.sleeper != nil && e.sleeper.container.Asleep() {
+			n++
+		}
+	}
+	return n
+}
+
+// wakeAll wakes every session for good. A session sleeps only while an agent can wake it.
+func (m *Manager) wakeAll() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range m.sessions {
+		if err := e.endSleep(); err != nil { // the guardian, or the next agent, wakes it
+			m.log.Error("a session cannot be woken at the agent's end", "session", e.key, "err", err)
+		}
+	}
+}
+
+// sleepOf returns how sessions of a template sleep.
+func (m *Manager) sleepOf(template string) Sleep {
+	t, err := m.template(template)
+	if err != nil {
+		return Sleep{}
+	}
+	return t.Sleep
+}
+
+// endSleep wakes a session that leaves, so that it can be ended in each way.
+func (e *entry) endSleep() error {
+	if e.sleeper == nil {
+		return nil
+	}
+	return e.sleeper.container.End()
+}

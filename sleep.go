@@ -1,0 +1,47 @@
+package holdfast
+
+import "time"
+
+// WakeReason is why a session that sleeps continues.
+type WakeReason string
+
+// The reasons.
+const (
+	WokenByRequest   WakeReason = "request"   // a request, a new connection, or a start by hand
+	WokenByWebSocket WakeReason = "websocket" // data on an open WebSocket
+	WokenByStream    WakeReason = "stream"    // data on another upgraded connection
+	WokenByForward   WakeReason = "forward"   // data on a connection of `session forward`
+	WokenByExec      WakeReason = "exec"      // a command that is to run in the container
+)
+
+// WakeReasons returns all reasons.
+func WakeReasons() []WakeReason {
+	return []WakeReason{WokenByRequest, WokenByWebSocket, WokenByStream, WokenByForward, WokenByExec}
+}
+
+// Sleep describes how a session sleeps: its container is frozen while it is not used.
+type Sleep struct {
+	Since  time.Time `json:"since,omitzero"`   // it has slept since; zero: it does not sleep
+	Memory int64     `json:"memory,omitempty"` // bytes that its container keeps in memory while it sleeps
+	Sleeps int       `json:"sleeps"`           // times that it has slept since this node's agent has it
+	// WokenAt and WokenBy tell when it last continued, and why.
+	WokenAt time.Time  `json:"woken_at,omitzero"`
+	WokenBy WakeReason `json:"woken_by,omitempty"`
+}
+
+// Asleep reports whether the session sleeps. It is false for nil.
+func (s *Sleep) Asleep() bool { return s != nil && !s.Since.IsZero() }
+
+// Activity is what a connection tells its session, if the session sleeps although it has
+// connections, when they carry no data. Its methods do not block, and any goroutine may
+// call them.
+type Activity interface {
+	// ByData is called once, when only the data of the connection counts from now on.
+	ByData()
+	// Data is called before data of the connection is passed on, in either direction. It
+	// wakes the session.
+	Data(by WakeReason)
+	// Control is called before a WebSocket's Ping or Pong is passed on, which is no data.
+	// If it returns false, the session sleeps and cannot answer: the caller does.
+	Control() bool
+}
