@@ -331,6 +331,13 @@ type LogOptions struct {
 type Exec struct {
 	Command []string
 	TTY     bool
+	// Env has NAME=VALUE, added to the container's environment.
+	Env []string
+	// Dir is the working directory, "" for the container's.
+	Dir string
+	// User is UID:GID in the container, "" for the container's. The command then has no
+	// other groups.
+	User string
 	// Stdin, Stdout and Stderr may be nil. With TTY all output goes to
 	// Stdout.
 	Stdin          io.Reader

@@ -1,0 +1,71 @@
+package e2b
+
+import (
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/internal/platform/metric"
+)
+
+// figures are the metrics of a door.
+type figures struct {
+	requests *prometheus.CounterVec
+	ended    *prometheus.CounterVec
+}
+
+func newFigures(r prometheus.Registerer, sandboxes func() int) *figures {
+	m := metric.Registry{Registerer: r}
+	f := &figures{
+		requests: m.CounterVec("holdfast_e2b_requests_total", "Requests of E2B's SDKs, and of clients to ports of sandboxes, by what they were for and their result: ok; refused, with a status below 500; failed.", "for", "result"),
+		ended:    m.CounterVec("holdfast_e2b_timeouts_total", "Sandboxes whose time was over, by what happened to them: killed, paused, failed.", "result"),
+	}
+	for _, what := range []string{"control", "sandbox", "port"} {
+		for _, result := range []string{"ok", "refused", "failed"} {
+			f.requests.WithLabelValues(what, result)
+		}
+	}
+	metric.Start(f.ended, "killed", "paused", "failed")
+	metric.GaugeFunc(m, "holdfast_e2b_sandboxes", "Sandboxes that this node knows, of all nodes of its fleet.", sandboxes)
+	return f
+}
+
+// of counts one answer.
+func (f *figures) of(what string, w http.ResponseWriter) http.ResponseWriter {
+	return &counted{ResponseWriter: w, f: f, what: what}
+}
+
+type counted struct {
+	http.ResponseWriter
+	f    *figures
+	what string
+	done bool
+}
+
+// Unwrap serves http.ResponseController.
+func (c *counted) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
+// Flush implements http.Flusher, which connect looks for.
+func (c *counted) Flush() { _ = http.NewResponseController(c.ResponseWriter).Flush() }
+
+func (c *counted) WriteHeader(status int) {
+	if !c.done && (status >= 200 || status == http.StatusSwitchingProtocols) {
+		c.done = true
+		result := "ok"
+		switch {
+		case status >= 500:
+			result = "failed"
+		case status >= 400:
+			result = "refused"
+		}
+		c.f.requests.WithLabelValues(c.what, result).Inc()
+	}
+	c.ResponseWriter.WriteHeader(status)
+}
+
+func (c *counted) Write(b []byte) (int, error) {
+	if !c.done {
+		c.WriteHeader(http.StatusOK)
+	}
+	return c.ResponseWriter.Write(b)
+}
