@@ -112,12 +112,12 @@ func (n *node) configure(door string) {
 node: node-e2b
 data_dir: %[1]s/data
 run_dir: %[1]s/run
-engine: {host: %q}
-gateway: {listen: %q}
-api: {socket: %[1]s/s, listen: %q}
+engine: {host: %[2]q}
+gateway: {listen: %[3]q}
+api: {socket: %[1]s/s, listen: %[4]q}
 sessions: {networks: 2}
 doctor: {enabled: false}
-%s
+%[5]s
 templates:
   - name: shell
     image: sandbox:latest
@@ -145,6 +145,11 @@ func (n *node) run() {
 		close(ended)
 	}(n.cmd, n.ended)
 	poll.Until(n.t, "the agent serves", func() bool {
+		select {
+		case <-n.ended:
+			n.t.Fatalf("the agent ended:\n%s", &n.errs)
+		default:
+		}
 		res, err := http.Get("http://" + n.api + "/readyz")
 		if err != nil {
 			return false

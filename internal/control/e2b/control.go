@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"holdfast"
@@ -27,7 +28,8 @@ func (d *Door) controlRoutes() http.Handler {
 		})
 	}
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
-	route("POST /sandboxes", d.create)
+	route("POST /sandboxes", func(w http.ResponseWriter, r *http.Request) error { return d.create(w, r, 15*time.Second) })
+	route("POST /v2/sandboxes", func(w http.ResponseWriter, r *http.Request) error { return d.create(w, r, resumeTimeout) })
 	route("GET /v2/sandboxes", d.list)
 	route("GET /sandboxes", d.list)
 	route("GET /sandboxes/{id}", d.info)
@@ -35,20 +37,25 @@ func (d *Door) controlRoutes() http.Handler {
 	route("POST /sandboxes/{id}/timeout", d.setTimeout)
 	route("POST /sandboxes/{id}/refreshes", d.refresh)
 	route("POST /sandboxes/{id}/connect", d.connect)
+	route("POST /v2/sandboxes/{id}/connect", d.connect)
 	route("POST /sandboxes/{id}/resume", d.connect)
 	route("POST /sandboxes/{id}/pause", d.suspend)
-	for pattern, what := range map[string]string{
-		"/sandboxes/{id}/fork": "forks of sandboxes", "/sandboxes/{id}/snapshots": "snapshots", "/sandboxes/{id}/network": "rules for networks",
-		"/sandboxes/{id}/metrics": "metrics of sandboxes", "/sandboxes/{id}/logs": "logs of sandboxes", "/v2/sandboxes/{id}/logs": "logs of sandboxes",
-		"/sandboxes/metrics": "metrics of sandboxes", "/snapshots": "snapshots", "/templates": "building templates", "/templates/": "building templates",
-		"/v2/templates": "building templates", "/v2/templates/": "building templates", "/v3/templates": "building templates", "/v3/templates/": "building templates",
-		"/volumes": "volumes", "/volumes/": "volumes", "/secrets": "secrets", "/secrets/": "secrets", "/teams": "teams", "/teams/": "teams",
-		"/api-keys": "changing API keys", "/api-keys/": "changing API keys", "/access-tokens": "access tokens", "/access-tokens/": "access tokens",
-		"/": "this call of the API",
-	} {
-		route(pattern, func(http.ResponseWriter, *http.Request) error { return notOffered(what) })
-	}
+	route("GET /sandboxes/metrics", d.refused)
+	route("/", d.refused)
 	return mux
+}
+
+// refused answers what is not offered.
+func (d *Door) refused(_ http.ResponseWriter, r *http.Request) error {
+	for _, x := range []struct{ part, what string }{
+		{"/fork", "forks of sandboxes"}, {"/snapshots", "snapshots"}, {"/network", "rules for networks"}, {"/metrics", "metrics of sandboxes"}, {"/logs", "logs of sandboxes"},
+		{"/templates", "building templates"}, {"/volumes", "volumes"}, {"/secrets", "secrets"}, {"/teams", "teams"}, {"/api-keys", "changing API keys"}, {"/access-tokens", "access tokens"},
+	} {
+		if strings.Contains(r.URL.Path+"/", x.part+"/") {
+			return notOffered(x.what)
+		}
+	}
+	return notOffered("the call " + r.Method + " " + r.URL.Path)
 }
 
 // admit checks the API key of a request.
@@ -87,6 +94,7 @@ func timeout(seconds int64) (time.Duration, error) {
 type timeoutRequest struct {
 	Timeout  *int64 `json:"timeout"`
 	Duration *int64 `json:"duration"` // of refreshes
+	Memory   *bool  `json:"memory"`   // of connect; false resumes without it
 }
 
 // extend reads a time until the end of a sandbox, and changes its end. Without later the
@@ -185,6 +193,9 @@ func (d *Door) connect(w http.ResponseWriter, r *http.Request) error {
 	q := timeoutRequest{}
 	if err := read(r, &q); err != nil {
 		return err
+	}
+	if q.Memory != nil && !*q.Memory {
+		return refuse(http.StatusBadRequest, "Holdfast does not offer a resume without memory")
 	}
 	length := resumeTimeout
 	if q.Timeout != nil {

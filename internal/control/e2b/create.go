@@ -2,6 +2,9 @@ package e2b
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base32"
 	"errors"
 	"net/http"
 	"slices"
@@ -9,6 +12,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/store"
 )
 
 // newSandbox is a request for a sandbox.
@@ -76,8 +80,8 @@ func (d *Door) template(name string) Template {
 	return d.o.Templates[i]
 }
 
-// create starts a session for a new sandbox.
-func (d *Door) create(w http.ResponseWriter, r *http.Request) error {
+// create starts a session for a new sandbox. length is the default of its time.
+func (d *Door) create(w http.ResponseWriter, r *http.Request, length time.Duration) error {
 	var q newSandbox
 	if err := read(r, &q); err != nil {
 		return err
@@ -93,7 +97,6 @@ func (d *Door) create(w http.ResponseWriter, r *http.Request) error {
 	case q.AutoPause && !t.Pauses:
 		return cannotPause(t)
 	}
-	length := 15 * time.Second // the default of the API
 	if q.Timeout != nil {
 		var err error
 		if length, err = timeout(*q.Timeout); err != nil {
@@ -101,17 +104,42 @@ func (d *Door) create(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	s := sandbox{
-		ID: newID(), Template: t.Name, Metadata: q.Metadata, Env: q.EnvVars, Started: time.Now().UTC(),
+		ID: idOf(r), Template: t.Name, Metadata: q.Metadata, Env: q.EnvVars, Started: time.Now().UTC(),
 		Pause: q.AutoPause, Resume: q.AutoResume != nil && q.AutoResume.Enabled, Token: newID(),
 	}
 	if q.Network != nil && q.Network.AllowPublicTraffic != nil && !*q.Network.AllowPublicTraffic {
 		s.Traffic = newID()
 	}
 	s.Ends = s.Started.Add(length)
-	if err := d.start(r.Context(), &s, length); err != nil {
+	err := d.start(r.Context(), &s, length)
+	if errors.Is(err, store.ErrTaken) {
+		s, err = d.again(r.Context(), s.ID)
+	}
+	if err != nil {
 		return err
 	}
 	return write(w, http.StatusCreated, d.show(s))
+}
+
+// idOf returns the id of a new sandbox. A client that sends a request again with the same
+// idempotency key means the same sandbox; without the API key the id cannot be guessed.
+func idOf(r *http.Request) string {
+	key := r.Header.Get("Idempotency-Key")
+	if key == "" {
+		return newID()
+	}
+	mac := hmac.New(sha256.New, []byte(r.Header.Get("X-API-Key")))
+	_, _ = mac.Write([]byte(key)) // never fails
+	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(mac.Sum(nil)))[:26]
+}
+
+// again returns a sandbox whose request came before, when it is ready.
+func (d *Door) again(ctx context.Context, id string) (sandbox, error) {
+	s, err := d.sandboxes.find(ctx, id)
+	if err == nil && !s.Paused {
+		_, err = d.o.Agent.StartSession(ctx, s.key(), s.Template)
+	}
+	return s, err
 }
 
 // start writes the note and starts the session. The sandbox's time begins when it is

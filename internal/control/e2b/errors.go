@@ -31,9 +31,10 @@ func notOffered(what string) error {
 	return refuse(http.StatusNotImplemented, "Holdfast does not offer %s; docs/e2b.md has what it offers", what)
 }
 
-// ended is the answer about a sandbox that is not running. The SDKs look for the status.
+// ended is the answer about a sandbox that is not running. The SDKs look for the status,
+// and for these words.
 func ended(id string) error {
-	return refuse(http.StatusBadGateway, "the sandbox %s was not found: it was killed, is paused, or reached its end of life", id)
+	return refuse(http.StatusBadGateway, "%s was not found: the sandbox was killed or reached its end of life, or it is paused", id)
 }
 
 // fail writes an error.

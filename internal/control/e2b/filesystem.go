@@ -52,7 +52,7 @@ func (d *Door) entryOf(ctx context.Context, s sandbox, f holdfast.File, n names)
 	if !strings.HasPrefix(target, "/") {
 		target = path.Join(path.Dir(f.Path), target)
 	}
-	e.SymlinkTarget = &target
+	e.SymlinkTarget, e.IsSymlink = &target, true
 	if to, err := d.o.Agent.Stat(ctx, s.key(), f.Path, true); err == nil {
 		e.Type = typeOf(to.Type)
 	}

@@ -35,7 +35,7 @@ func (d *Door) follow(ctx context.Context, s sandbox, c holdfast.Command, from i
 	case f.failed != nil:
 		return f.failed
 	case !d.lives(context.WithoutCancel(ctx), s):
-		return refuse(502, "The sandbox was killed or reached its end of life while the command ran: %v", err)
+		return ended(s.ID)
 	}
 	return err
 }
