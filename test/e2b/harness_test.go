@@ -55,9 +55,14 @@ type node struct {
 	docker string
 	door   string // host:port
 	api    string
-	cmd    *exec.Cmd
-	ended  chan struct{}
-	errs   bytes.Buffer
+	keys   string // file
+	quiet  bool   // the agent's log is not shown
+	mounts string // of the template, YAML
+	// environment is what the SDKs need to reach the door, beside the key.
+	environment []string
+	cmd         *exec.Cmd
+	ended       chan struct{}
+	errs        bytes.Buffer
 }
 
 // image imports busybox with the users of Debian, and with a server that every sandbox
@@ -79,25 +84,41 @@ func image(t *testing.T, e *lab.Engine) {
 		}
 		img.Files["/etc/"+name] = at
 	}
+	sudo := filepath.Join(dir, "sudo")
+	if err := os.WriteFile(sudo, []byte("#!/bin/sh\nexec env -i PATH=$PATH \"$@\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	img.Files["/bin/sudo"] = sudo
+	img.Env = []string{"PATH=/bin:/usr/bin"}
+	// For a template that mounts the host's /usr.
+	img.Links["/lib"], img.Links["/lib64"], img.Links["/bin/bash"] = "usr/lib", "usr/lib64", "/usr/bin/bash"
 	img.Command = []string{"/bin/sh", "-c", "mkdir -p /tmp /root /home/user /www; chmod 1777 /tmp; chown 1000:1000 /home/user; echo hello >/www/index.html; exec httpd -f -p 8080 -h /www"}
 	if err := e.Import(t.Context(), img); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// start starts an agent with templates of the image.
+// start starts an agent that the SDKs reach on loopback, without TLS.
 func start(t *testing.T) *node {
+	t.Helper()
+	n := newNode(t, freePort(t))
+	n.environment = []string{"E2B_API_URL=http://" + n.door, "E2B_SANDBOX_URL=http://" + n.door}
+	n.configure(fmt.Sprintf("e2b: {listen: %q, domain: %q, api_keys_file: %s, user: user}", n.door, "e2b.localhost:"+portOf(n.door), n.keys), "shell", "[9000]")
+	n.run()
+	return n
+}
+
+// newNode returns a node that does not run yet.
+func newNode(t *testing.T, door string) *node {
 	t.Helper()
 	e := labtest.Engine(t)
 	image(t, e)
-	n := &node{t: t, dir: t.TempDir(), docker: e.Host(), door: freePort(t), api: freePort(t)}
-	keys := filepath.Join(n.dir, "keys")
-	if err := os.WriteFile(keys, []byte("tests "+apiKey+"\n"), 0o600); err != nil {
+	n := &node{t: t, dir: t.TempDir(), docker: e.Host(), door: door, api: freePort(t)}
+	n.keys = filepath.Join(n.dir, "keys")
+	if err := os.WriteFile(n.keys, []byte("tests "+apiKey+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n.configure(fmt.Sprintf("e2b: {listen: %q, domain: %q, api_keys_file: %s, user: user}", n.door, "e2b.localhost:"+portOf(n.door), keys))
 	t.Cleanup(n.cleanUp)
-	n.run()
 	return n
 }
 
@@ -106,7 +127,7 @@ func portOf(addr string) string {
 	return port
 }
 
-func (n *node) configure(door string) {
+func (n *node) configure(door, template, ports string) {
 	n.t.Helper()
 	text := fmt.Sprintf(`
 node: node-e2b
@@ -119,12 +140,13 @@ sessions: {networks: 2}
 doctor: {enabled: false}
 %[5]s
 templates:
-  - name: shell
+  - name: %[6]s
     image: sandbox:latest
     port: 8080
-    ports: [9000]
+    ports: %[7]s
+    mounts: [%[8]s]
     ready: {timeout: 2m}
-`, n.dir, n.docker, freePort(n.t), n.api, door)
+`, n.dir, n.docker, freePort(n.t), n.api, door, template, ports, n.mounts)
 	if err := os.WriteFile(filepath.Join(n.dir, "holdfast.yaml"), []byte(text), 0o600); err != nil {
 		n.t.Fatal(err)
 	}
@@ -171,7 +193,7 @@ func (n *node) cleanUp() {
 		n.t.Error("the agent did not end")
 		_ = n.cmd.Process.Kill()
 	}
-	if n.t.Failed() {
+	if n.t.Failed() && !n.quiet {
 		n.t.Logf("the agent:\n%s", &n.errs)
 	}
 	e, err := docker.Open(context.Background(), docker.Config{Host: n.docker})
@@ -209,19 +231,13 @@ func freePort(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// environment is what a program needs to reach the door.
-func (n *node) environment() []string {
-	return append(os.Environ(), "E2B_API_KEY="+apiKey, "E2B_API_URL=http://"+n.door, "E2B_SANDBOX_URL=http://"+n.door,
-		"PYTHONDONTWRITEBYTECODE=1", "PYTHONPATH="+needSDK(n.t), "DOOR="+n.door)
-}
-
 // python runs a program with the SDK, and returns its output.
 func (n *node) python(program string) string {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.t.Context(), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "python3", "-c", program)
-	cmd.Env = n.environment()
+	cmd.Env = append(append(os.Environ(), n.environment...), "E2B_API_KEY="+apiKey, "PYTHONDONTWRITEBYTECODE=1", "PYTHONPATH="+needSDK(n.t))
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {

@@ -10,10 +10,10 @@ import (
 
 // E2B is the listener for the SDKs of E2B (docs/e2b.md).
 type E2B struct {
-	Listen      string `yaml:"listen"`       // TCP; "" for none
-	Domain      string `yaml:"domain"`       // of the API and of sandboxes, with a port if it is not that of the scheme
+	Listen      string `yaml:"listen"`        // TCP; "" for none
+	Domain      string `yaml:"domain"`        // of the API and of sandboxes, with a port if it is not that of the scheme
 	APIKeysFile string `yaml:"api_keys_file"` // file with the keys that clients send
-	CertFile    string `yaml:"cert_file"`    // PEM; for api.<domain> and *.<domain>
+	CertFile    string `yaml:"cert_file"`     // PEM; for api.<domain> and *.<domain>
 	KeyFile     string `yaml:"key_file"`
 	User        string `yaml:"user"` // of the image, for commands and files that name none
 }

@@ -28,6 +28,8 @@ func (d *Door) follow(ctx context.Context, s sandbox, c holdfast.Command, from i
 	stop()
 	pinging.Wait()
 	switch {
+	case err == nil && code != 0 && !d.lives(context.WithoutCancel(ctx), s):
+		return ended(s.ID) // which killed the command
 	case err == nil:
 		return f.event(endOf(code))
 	case ctx.Err() != nil:

@@ -46,7 +46,9 @@ func (d *Door) servePort(w http.ResponseWriter, r *http.Request, id string, port
 				p.Out.Header.Del(name)
 			}
 		},
-		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) { fail(w, d.portProblem(r.Context(), s, port, err)) },
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			fail(w, d.portProblem(r.Context(), s, port, err))
+		},
 	}
 	proxy.ServeHTTP(w, r)
 }

@@ -267,4 +267,3 @@ func output(tty, stderr bool, b []byte) *envd.ProcessEvent {
 	}
 	return &envd.ProcessEvent{Event: &envd.ProcessEvent_Data{Data: data}}
 }
-

@@ -88,13 +88,8 @@ func same(given, want string) bool {
 // health says whether a sandbox runs. The SDKs ask without a token, too.
 func (d *Door) health(w http.ResponseWriter, r *http.Request) {
 	s, err := d.enter(r)
-	if err == nil && s.Paused {
+	if err == nil && (s.Paused || !d.lives(r.Context(), s)) {
 		err = ended(s.ID)
-	}
-	if err == nil {
-		if _, gone := d.o.Agent.Session(r.Context(), s.key()); gone != nil {
-			err = ended(s.ID)
-		}
 	}
 	if err != nil {
 		fail(w, err)

@@ -110,11 +110,11 @@ func (d *Door) place(ctx context.Context, s sandbox, a account, dir string) (str
 	return "", err
 }
 
-// lives reports whether the session of a sandbox is there: the agent has one error for a
+// lives reports whether the session of a sandbox runs: the agent has one error for a
 // missing file and a missing session.
 func (d *Door) lives(ctx context.Context, s sandbox) bool {
-	_, err := d.o.Agent.Session(ctx, s.key())
-	return err == nil
+	at, err := d.o.Agent.Session(ctx, s.key())
+	return err == nil && at.State == holdfast.Ready
 }
 
 // program returns the command line of a caller. The SDKs run each command with bash; an
