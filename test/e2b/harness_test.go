@@ -234,10 +234,32 @@ func freePort(t *testing.T) string {
 // python runs a program with the SDK, and returns its output.
 func (n *node) python(program string) string {
 	n.t.Helper()
-	ctx, cancel := context.WithTimeout(n.t.Context(), 2*time.Minute)
+	return n.program("PYTHONPATH="+forPython().need(n.t), "python3", "-c", program)
+}
+
+// javascript is python for Node.js.
+func (n *node) javascript(program string) string {
+	n.t.Helper()
+	// A module finds others in directories above its own.
+	dir := filepath.Join(forNode().need(n.t), "node_modules", ".tests")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		n.t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "program.mjs")
+	if err := os.WriteFile(file, []byte(program), 0o644); err != nil {
+		n.t.Fatal(err)
+	}
+	return n.program("NODE_NO_WARNINGS=1", "node", file)
+}
+
+// program runs a program that uses the door, and returns its output.
+func (n *node) program(environment, name string, args ...string) string {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(n.t.Context(), 3*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "python3", "-c", program)
-	cmd.Env = append(append(os.Environ(), n.environment...), "E2B_API_KEY="+apiKey, "PYTHONDONTWRITEBYTECODE=1", "PYTHONPATH="+needSDK(n.t))
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(append(os.Environ(), n.environment...), "E2B_API_KEY="+apiKey, "PYTHONDONTWRITEBYTECODE=1", environment)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {

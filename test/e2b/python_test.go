@@ -8,7 +8,7 @@ import (
 
 // The example of docs/e2b.md runs, and prints what the page says.
 func TestExampleOfThePage(t *testing.T) {
-	needSDK(t)
+	forPython().need(t)
 	page, err := os.ReadFile("../../docs/e2b.md")
 	if err != nil {
 		t.Fatal(err)

@@ -24,7 +24,7 @@ func New(c config.Config, notes store.Notes, r prometheus.Registerer, log *slog.
 	}
 	o := e2b.Options{
 		Domain: c.E2B.Domain, KeysFile: c.E2B.APIKeysFile, CertFile: c.E2B.CertFile, KeyFile: c.E2B.KeyFile, User: c.E2B.User,
-		Agent: agent, Notes: notes, Metrics: r, Log: log,
+		Agent: agent, Notes: notes, Metrics: e2b.NewMetrics(r), Log: log,
 	}
 	for _, t := range c.Templates {
 		if t.Replicas == 0 { // agents start replicas themselves

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/net/netutil"
 
 	"holdfast"
@@ -41,7 +40,7 @@ type Options struct {
 	Templates []Template // at least one
 	Agent     *client.Client
 	Notes     store.Notes // of the sandboxes
-	Metrics   prometheus.Registerer
+	Metrics   *Metrics
 	Log       *slog.Logger
 }
 
@@ -56,7 +55,6 @@ type Door struct {
 	ports     *http.Transport
 	control   http.Handler
 	services  http.Handler
-	metrics   *figures
 	life      context.Context // done when Run ends
 	end       context.CancelFunc
 }
@@ -68,6 +66,9 @@ func New(o Options) (*Door, error) {
 		return nil, fmt.Errorf("e2b.api_keys_file: %w", err)
 	}
 	d := &Door{o: o, keys: keys, sandboxes: newTable(o.Notes), watchers: newWatchers()}
+	if len(o.Templates) == 0 {
+		return nil, holdfast.WithHint(errors.New("e2b.listen: there is no template for sandboxes"), "add a template without replicas")
+	}
 	d.life, d.end = context.WithCancel(context.Background())
 	d.inputs = newInputs(d.life, o.Agent)
 	if o.CertFile != "" {
@@ -77,7 +78,6 @@ func New(o Options) (*Door, error) {
 		}
 		d.tls = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	}
-	d.metrics = newFigures(o.Metrics, d.sandboxes.count)
 	d.ports = &http.Transport{DialContext: d.dialPort, MaxIdleConnsPerHost: idlePortConns, IdleConnTimeout: idlePortLimit, DisableCompression: true}
 	d.control, d.services = d.controlRoutes(), d.serviceRoutes()
 	return d, nil
@@ -149,11 +149,11 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id, port := d.target(r)
 	switch {
 	case id == "":
-		d.control.ServeHTTP(d.metrics.of("control", w), r)
+		d.control.ServeHTTP(d.o.Metrics.of("control", w), r)
 	case port == envdPort:
-		d.services.ServeHTTP(d.metrics.of("sandbox", w), withID(r, id))
+		d.services.ServeHTTP(d.o.Metrics.of("sandbox", w), withID(r, id))
 	default:
-		d.servePort(d.metrics.of("port", w), r, id, port)
+		d.servePort(d.o.Metrics.of("port", w), r, id, port)
 	}
 }
 
@@ -195,6 +195,7 @@ func (d *Door) keep(ctx context.Context) {
 			read = time.Now()
 		}
 		d.endDue(ctx)
+		d.o.Metrics.sandboxes.Set(float64(d.sandboxes.count()))
 		d.watchers.expire()
 		select {
 		case <-ctx.Done():

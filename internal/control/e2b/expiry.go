@@ -33,7 +33,7 @@ func (d *Door) endDue(ctx context.Context) {
 			// It is tried again, but not at each turn.
 			_, _ = d.sandboxes.change(ctx, s.ID, func(s *sandbox) { s.Ends = now.Add(readEvery) })
 		}
-		d.metrics.ended.WithLabelValues(result).Inc()
+		d.o.Metrics.ended.WithLabelValues(result).Inc()
 	}
 }
 

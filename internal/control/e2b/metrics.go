@@ -8,17 +8,20 @@ import (
 	"holdfast/internal/platform/metric"
 )
 
-// figures are the metrics of a door.
-type figures struct {
-	requests *prometheus.CounterVec
-	ended    *prometheus.CounterVec
+// Metrics are the metrics of a door.
+type Metrics struct {
+	requests  *prometheus.CounterVec
+	ended     *prometheus.CounterVec
+	sandboxes prometheus.Gauge
 }
 
-func newFigures(r prometheus.Registerer, sandboxes func() int) *figures {
+// NewMetrics registers the metrics.
+func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := metric.Registry{Registerer: r}
-	f := &figures{
-		requests: m.CounterVec("holdfast_e2b_requests_total", "Requests of E2B's SDKs, and of clients to ports of sandboxes, by what they were for and their result: ok; refused, with a status below 500; failed.", "for", "result"),
-		ended:    m.CounterVec("holdfast_e2b_timeouts_total", "Sandboxes whose time was over, by what happened to them: killed, paused, failed.", "result"),
+	f := &Metrics{
+		requests:  m.CounterVec("holdfast_e2b_requests_total", "Requests of E2B's SDKs, and of clients to ports of sandboxes, by what they were for and their result: ok; refused, with a status below 500; failed.", "for", "result"),
+		ended:     m.CounterVec("holdfast_e2b_timeouts_total", "Sandboxes whose time was over, by what happened to them: killed, paused, failed.", "result"),
+		sandboxes: m.Gauge("holdfast_e2b_sandboxes", "Sandboxes of E2B's SDKs that this node knows, of all nodes of its fleet."),
 	}
 	for _, what := range []string{"control", "sandbox", "port"} {
 		for _, result := range []string{"ok", "refused", "failed"} {
@@ -26,18 +29,17 @@ func newFigures(r prometheus.Registerer, sandboxes func() int) *figures {
 		}
 	}
 	metric.Start(f.ended, "killed", "paused", "failed")
-	metric.GaugeFunc(m, "holdfast_e2b_sandboxes", "Sandboxes that this node knows, of all nodes of its fleet.", sandboxes)
 	return f
 }
 
 // of counts one answer.
-func (f *figures) of(what string, w http.ResponseWriter) http.ResponseWriter {
+func (f *Metrics) of(what string, w http.ResponseWriter) http.ResponseWriter {
 	return &counted{ResponseWriter: w, f: f, what: what}
 }
 
 type counted struct {
 	http.ResponseWriter
-	f    *figures
+	f    *Metrics
 	what string
 	done bool
 }
