@@ -91,7 +91,7 @@ func image(t *testing.T, e *lab.Engine) {
 	img.Files["/bin/sudo"] = sudo
 	img.Env = []string{"PATH=/bin:/usr/bin"}
 	// For a template that mounts the host's /usr.
-	img.Links["/lib"], img.Links["/lib64"], img.Links["/bin/bash"] = "usr/lib", "usr/lib64", "/usr/bin/bash"
+	img.Links["/lib"], img.Links["/lib64"], img.Links["/bin/bash"], img.Links["/bin/python"] = "usr/lib", "usr/lib64", "/usr/bin/bash", "/usr/bin/python3"
 	img.Command = []string{"/bin/sh", "-c", "mkdir -p /tmp /root /home/user /www; chmod 1777 /tmp; chown 1000:1000 /home/user; echo hello >/www/index.html; exec httpd -f -p 8080 -h /www"}
 	if err := e.Import(t.Context(), img); err != nil {
 		t.Fatal(err)

@@ -67,7 +67,7 @@ func (i *inputs) of(s sandbox, c holdfast.Command) *input {
 	if in := i.all[c.ID]; in != nil {
 		return in
 	}
-	in := &input{chunks: make(chan []byte), sizes: make(chan api.Size, 1), done: make(chan struct{})}
+	in := &input{chunks: make(chan []byte), sizes: make(chan api.Size), done: make(chan struct{})}
 	i.all[c.ID] = in
 	i.open.Go(func() {
 		// The end of the command, or of the door, ends it.
@@ -99,20 +99,16 @@ func (i *inputs) end(ctx context.Context, s sandbox, c holdfast.Command) error {
 	return i.of(s, c).put(ctx, nil)
 }
 
-// resize sets the size of a command's terminal. The newest counts.
-func (i *inputs) resize(s sandbox, c holdfast.Command, size api.Size) {
+// resize sets the size of a command's terminal. Input that is sent later arrives later.
+func (i *inputs) resize(ctx context.Context, s sandbox, c holdfast.Command, size api.Size) error {
 	in := i.of(s, c)
-	for {
-		select {
-		case in.sizes <- size:
-			return
-		default:
-		}
-		select {
-		case <-in.sizes:
-		default:
-		}
+	select {
+	case in.sizes <- size:
+	case <-in.done:
+	case <-ctx.Done():
+		return ctx.Err()
 	}
+	return nil
 }
 
 // wait waits until all connections have ended, after the end of life.

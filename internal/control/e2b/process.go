@@ -225,9 +225,9 @@ func (p processes) Update(ctx context.Context, r *connect.Request[envd.UpdateReq
 	case !c.TTY:
 		return nil, invalid("the process has no terminal")
 	case r.Msg.Pty != nil:
-		p.d.inputs.resize(sandboxOf(ctx), c, *sizeOf(r.Msg.Pty))
+		err = p.d.inputs.resize(ctx, sandboxOf(ctx), c, *sizeOf(r.Msg.Pty))
 	}
-	return connect.NewResponse(&envd.UpdateResponse{}), nil
+	return connect.NewResponse(&envd.UpdateResponse{}), err
 }
 
 // SendSignal sends a signal to a process.

@@ -345,6 +345,9 @@ type Exec struct {
 	// Resize delivers the terminal's size, the first before the command
 	// starts. May be nil.
 	Resize <-chan Size
+	// Resized, if not nil, is called with each size when the terminal has it, or when the
+	// engine has refused it.
+	Resized func(Size)
 	// Started, if not nil, is called once when the engine has accepted the command.
 	// The command of a missing program may be accepted, too.
 	Started func(Signaler)

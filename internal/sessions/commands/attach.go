@@ -100,8 +100,9 @@ func (c *command) take(ctx context.Context, f *frame.Conn) {
 			c.in.write(ctx, p)
 		case kind == frame.Resize:
 			var s engine.Size
-			if json.Unmarshal(p, &s) == nil {
+			if json.Unmarshal(p, &s) == nil && c.info.TTY && s.Rows > 0 && s.Cols > 0 {
 				c.resize(s)
+				c.has.await(ctx, s) // the input that follows is for this size
 			}
 		}
 	}

@@ -35,6 +35,7 @@ type command struct {
 	out     *ring
 	in      *input // nil: it takes no input
 	sizes   chan engine.Size
+	has     sizeOf
 	began   chan struct{} // closed when the engine has accepted it
 	done    chan struct{} // closed when it has ended
 
@@ -78,7 +79,7 @@ func (c *command) run(ctx context.Context, e engine.Engine) {
 		defer c.in.end()
 	}
 	if c.info.TTY {
-		x.Resize = c.sizes
+		x.Resize, x.Resized = c.sizes, c.has.set
 	}
 	code, err := e.Exec(ctx, c.info.ContainerID, x)
 	c.end(ctx, e, code, err)
@@ -134,6 +135,49 @@ func (c *command) enter() (leave func(), err error) {
 		defer c.mu.Unlock()
 		c.info.Attached--
 	}, nil
+}
+
+// resizeLimit is how long the input after a new size waits until the terminal has it.
+const resizeLimit = time.Second
+
+// sizeOf is the size that a terminal has.
+type sizeOf struct {
+	mu      sync.Mutex
+	size    engine.Size
+	changed chan struct{} // closed at the next change; nil: nothing waits
+}
+
+func (s *sizeOf) set(size engine.Size) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.size = size
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
+	}
+}
+
+// await waits until the terminal has a size, resizeLimit at most.
+func (s *sizeOf) await(ctx context.Context, size engine.Size) {
+	ctx, cancel := context.WithTimeout(ctx, resizeLimit)
+	defer cancel()
+	for {
+		s.mu.Lock()
+		if s.size == size {
+			s.mu.Unlock()
+			return
+		}
+		if s.changed == nil {
+			s.changed = make(chan struct{})
+		}
+		changed := s.changed
+		s.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // resize sets the terminal's size.
