@@ -15,7 +15,8 @@ import (
 )
 
 // follow sends the events of a command from an offset of its output on, until it has ended.
-// If the agent is upgraded meanwhile, it goes on with the next one.
+// If the session is on another node whose agent is replaced meanwhile, it goes on with the
+// next one.
 func (d *Door) follow(ctx context.Context, s sandbox, c holdfast.Command, from int64, ping time.Duration, send func(*envd.ProcessEvent) error) error {
 	f := &follower{send: send, tty: c.TTY}
 	if err := f.event(&envd.ProcessEvent{Event: &envd.ProcessEvent_Start{Start: &envd.ProcessEvent_StartEvent{Pid: pidOf(c.ID)}}}); err != nil {
