@@ -35,10 +35,10 @@ def refused(kind, call):
 a = Sandbox.create()
 print("port", status("https://" + a.get_host(8080)))
 server = a.commands.run("mkdir -p w && echo nine >w/index.html && httpd -f -p 9000 -h w", background=True)
-a.commands.run("until nc -z 127.0.0.1 9000; do sleep 0.1; done")
+a.commands.run("until wget -qO /dev/null http://127.0.0.1:9000/; do sleep 0.1; done")
 print("listed port", status("https://" + a.get_host(9000)))
 server.kill()
-a.commands.run("while nc -z 127.0.0.1 9000; do sleep 0.1; done")
+a.commands.run("while wget -qO /dev/null http://127.0.0.1:9000/; do sleep 0.1; done")
 print("closed port", status("https://" + a.get_host(9000))[0])
 print("other port", status("https://" + a.get_host(9001))[0])
 

@@ -77,10 +77,8 @@ func (d *Door) reconcile(ctx context.Context) error {
 		switch {
 		case !found && time.Since(s.Started) > forgetAfter:
 			// It may have begun to resume since the list.
-			if _, err := d.o.Agent.Session(ctx, s.key()); errors.Is(err, holdfast.ErrNotFound) {
+			if _, err = d.o.Agent.Session(ctx, s.key()); errors.Is(err, holdfast.ErrNotFound) {
 				err = d.sandboxes.drop(ctx, s.ID)
-			} else if err != nil {
-				return err
 			}
 		case !found:
 		case s.Paused && state == holdfast.Ready:
