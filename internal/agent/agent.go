@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"holdfast"
+	"holdfast/internal/agent/doornode"
 	"holdfast/internal/agent/eventnode"
 	"holdfast/internal/agent/execnode"
 	"holdfast/internal/agent/filenode"
@@ -447,6 +448,13 @@ func (a *Agent) serve(p, front *tasks.Stack, l *listeners) error {
 		r := preempt.Responder{Drainer: a.drainer, Options: drainOptions(a.cfg.Drain, api.DrainRequest{}), Metrics: preempt.NewMetrics(a.metrics), Log: a.log}
 		return r.Run(ctx, a.cfg.Preempt.Sources())
 	})
+	door, err := doornode.New(a.cfg, a.store, a.metrics, a.log)
+	if err != nil {
+		return err
+	}
+	if door != nil {
+		front.Start("SDKs of E2B", func(ctx context.Context) error { return door.Run(ctx, l.e2b) })
+	}
 	front.Start("gateway", func(ctx context.Context) error { return g.Run(ctx, l.gateway) })
 	a.serving.Store(true)
 	a.lease.Changed()

@@ -22,7 +22,7 @@ func CheckFiles(c config.Config) error {
 	for _, cert := range []struct {
 		file
 		private string
-	}{{file{"gateway.cert_file", c.Gateway.CertFile}, c.Gateway.KeyFile}, {file{"store.cert_file", c.Store.CertFile}, c.Store.KeyFile}} {
+	}{{file{"gateway.cert_file", c.Gateway.CertFile}, c.Gateway.KeyFile}, {file{"e2b.cert_file", c.E2B.CertFile}, c.E2B.KeyFile}, {file{"store.cert_file", c.Store.CertFile}, c.Store.KeyFile}} {
 		if cert.path == "" {
 			continue
 		}
@@ -51,6 +51,9 @@ func CheckFiles(c config.Config) error {
 		return err
 	}
 	log := slog.New(slog.DiscardHandler)
+	if _, err := api.OpenTokens(api.TokenFiles{Admin: c.E2B.APIKeysFile}, log); err != nil {
+		return fmt.Errorf("e2b.api_keys_file: %w", err)
+	}
 	if _, err := api.OpenTokens(api.TokenFiles{Admin: c.API.TokenFile, Read: c.API.ReadTokenFile}, log); err != nil || c.Fleet.Listen == "" {
 		return err
 	}

@@ -41,6 +41,7 @@ func TestFilesOfAConfiguration(t *testing.T) {
 		{"all good", "", func(c *config.Config) {
 			c.Gateway.CertFile, c.Gateway.KeyFile, c.Gateway.TokensFile = cert, key, secrets
 			c.API.CertFile, c.API.KeyFile, c.API.TokenFile = cert, key, tokens
+			c.E2B.CertFile, c.E2B.KeyFile, c.E2B.APIKeysFile = cert, key, tokens
 			c.Store.CAFile, c.Store.PasswordFile = cert, tokens
 			c.Fleet.Listen, c.Fleet.Certificates = "10.0.0.7:7072", node
 			c.Templates = []config.Template{{Seccomp: tokens}}
@@ -49,6 +50,7 @@ func TestFilesOfAConfiguration(t *testing.T) {
 		{"gateway's tokens", "gateway.tokens_file: ", func(c *config.Config) { c.Gateway.TokensFile = tokens }},
 		{"key of the API", "api.cert_file: ", func(c *config.Config) { c.API.CertFile, c.API.KeyFile = cert, cert }},
 		{"tokens for all to read", "lets other users read it", func(c *config.Config) { c.API.TokenFile = loose }},
+		{"keys of SDKs", "e2b.api_keys_file: ", func(c *config.Config) { c.E2B.APIKeysFile = loose }},
 		{"store's authority", "store.ca_file: open /no", func(c *config.Config) { c.Store.CAFile = "/no" }},
 		{"store's certificate", "store.cert_file: ", func(c *config.Config) { c.Store.CertFile, c.Store.KeyFile = cert, "/no" }},
 		{"store's password", "store.password_file: open /no", func(c *config.Config) { c.Store.PasswordFile = "/no" }},

@@ -1,16 +1,9 @@
 package agent
 
 import (
-	"errors"
-	"fmt"
 	"maps"
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"holdfast"
 	"holdfast/internal/agent/handoff"
@@ -25,6 +18,7 @@ const (
 	apiListener     = "api"
 	fleetListener   = "fleet"
 	socketListener  = "socket"
+	e2bListener     = "e2b"
 )
 
 // listeners are opened before everything else, so that the agent starts nothing if
@@ -34,6 +28,7 @@ type listeners struct {
 	api     net.Listener // nil: none
 	fleet   net.Listener // nil: the node is not part of a fleet
 	socket  net.Listener
+	e2b     net.Listener // nil: none
 	all     map[string]*handoff.Listener
 }
 
@@ -55,7 +50,7 @@ func (l *listeners) close() {
 // addresses match.
 func (a *Agent) listen() (*listeners, error) {
 	l := &listeners{all: map[string]*handoff.Listener{}}
-	for _, open := range []func(*listeners) error{a.listenGateway, a.listenAPI, a.listenFleet, a.listenUnix} {
+	for _, open := range []func(*listeners) error{a.listenGateway, a.listenAPI, a.listenFleet, a.listenUnix, a.listenE2B} {
 		if err := open(l); err != nil {
 			l.close()
 			return nil, err
@@ -103,55 +98,26 @@ func (a *Agent) listenAPI(l *listeners) error {
 	return nil
 }
 
-func (a *Agent) listenUnix(l *listeners) error {
-	path := a.cfg.API.Socket
-	d, err := a.listenerSet.Open(socketListener, func(at net.Addr) bool { return sameSocket(at, path) },
-		func() (net.Listener, error) { return listenSocket(path) })
+func (a *Agent) listenE2B(l *listeners) error {
+	c := a.cfg.E2B
+	if c.Listen == "" {
+		return nil
+	}
+	d, err := a.openTCP(l, e2bListener, net.ListenConfig{}, "e2b.listen", "", c.Listen)
 	if err == nil {
-		l.socket, l.all[socketListener] = d, d
+		l.e2b = d
 	}
 	return err
 }
 
-// sameSocket reports whether at is the address of the unix socket at path.
-func sameSocket(at net.Addr, path string) bool {
-	info, err := os.Lstat(path)
-	return err == nil && info.Mode().Type() == os.ModeSocket && at.Network() == "unix" && at.String() == path
-}
-
-// listenSocket listens on a unix socket that only root can connect to. It replaces the
-// socket of an agent that has exited, on which no process listens.
-func listenSocket(path string) (net.Listener, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("api.socket: %w", err)
+func (a *Agent) listenUnix(l *listeners) error {
+	path := a.cfg.API.Socket
+	d, err := a.listenerSet.Open(socketListener, func(at net.Addr) bool { return process.SameSocket(at, path) },
+		func() (net.Listener, error) { return process.ListenSocket(path) })
+	if err == nil {
+		l.socket, l.all[socketListener] = d, d
 	}
-	if info, err := os.Lstat(path); err == nil {
-		if info.Mode().Type() != os.ModeSocket {
-			return nil, fmt.Errorf("api.socket: %s exists and is no socket", path)
-		}
-		// Only ECONNREFUSED means that no process listens: an agent that is too busy
-		// to accept is alive.
-		conn, err := net.DialTimeout("unix", path, time.Second)
-		if err == nil {
-			conn.Close()
-		}
-		if !errors.Is(err, unix.ECONNREFUSED) {
-			return nil, holdfast.WithHint(fmt.Errorf("api.socket: another agent listens on %s", path), "end it with: holdfast agent stop --keep; or set another path with api.socket or --socket")
-		}
-		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("api.socket: %w", err)
-		}
-	}
-	// The mask makes the socket accessible to root only from its creation on. It
-	// applies to the whole process, which runs no other goroutine that creates files
-	// yet.
-	mask := unix.Umask(0o177)
-	l, err := net.Listen("unix", path)
-	unix.Umask(mask)
-	if err != nil {
-		return nil, fmt.Errorf("api.socket: %w", err)
-	}
-	return l, nil
+	return err
 }
 
 // addresses returns the addresses of the listeners.

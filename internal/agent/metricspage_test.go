@@ -26,6 +26,7 @@ import (
 	"holdfast/internal/agent/portnode"
 	"holdfast/internal/agent/process"
 	"holdfast/internal/control/config"
+	"holdfast/internal/control/e2b"
 	"holdfast/internal/hosts/kube/evacuate"
 	"holdfast/internal/hosts/kube/node"
 	"holdfast/internal/hosts/protect"
@@ -139,6 +140,7 @@ func registered(t *testing.T) *recording {
 	}
 	filenode.New(nil, r)
 	portnode.New(nil, r)
+	e2b.NewMetrics(r)
 	node.NewMetrics(r)
 	evacuate.NewMetrics(r)
 	r.fill(t)

@@ -109,7 +109,7 @@ func (n *Node) Exec(ctx context.Context, key holdfast.SessionKey, e api.Exec) (i
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	return n.engine.Exec(ctx, id, engine.Exec{
-		Command: e.Command, TTY: e.TTY,
+		Command: e.Command, TTY: e.TTY, Env: e.Env, Dir: e.Dir, User: e.User,
 		Stdin: e.Stdin, Stdout: e.Stdout, Stderr: e.Stderr,
 		Resize: sizes(ctx, e.Resize),
 	})
@@ -149,7 +149,9 @@ func (n *Node) StartCommand(ctx context.Context, key holdfast.SessionKey, q api.
 	if q.Size != nil && *q.Size != (api.Size{}) {
 		size = engine.Size{Rows: uint(q.Size.Rows), Cols: uint(q.Size.Cols)}
 	}
-	return n.keeper.Start(ctx, commands.Request{Key: key, Container: id, Command: q.Command, TTY: q.TTY, Stdin: q.Stdin, Size: size})
+	return n.keeper.Start(ctx, commands.Request{
+		Key: key, Container: id, Command: q.Command, TTY: q.TTY, Env: q.Env, Dir: q.Dir, User: q.User, Stdin: q.Stdin, Size: size, Hold: q.Hold,
+	})
 }
 
 // Commands implements api.CommandService.
@@ -167,8 +169,8 @@ func (n *Node) SignalCommand(ctx context.Context, key holdfast.SessionKey, id st
 }
 
 // AttachCommand implements api.CommandService.
-func (n *Node) AttachCommand(ctx context.Context, key holdfast.SessionKey, id string, offset int64) (io.ReadWriteCloser, error) {
-	stream, err := n.keeper.Attach(ctx, key, id, commands.Attach{Offset: offset})
+func (n *Node) AttachCommand(ctx context.Context, key holdfast.SessionKey, id string, q api.AttachRequest) (io.ReadWriteCloser, error) {
+	stream, err := n.keeper.Attach(ctx, key, id, commands.Attach(q))
 	if errors.Is(err, commands.ErrOffset) {
 		return nil, &api.Error{Code: api.CodeBadRequest, Message: err.Error(), Advice: "`holdfast session commands` shows the bytes of each output"}
 	}

@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -14,15 +17,59 @@ import (
 )
 
 // Listen opens a TCP listener. key and flag name its address in the configuration, for
-// the error of an address in use.
+// the error of an address in use; flag may be "".
 func Listen(c net.ListenConfig, key, flag, addr string) (net.Listener, error) {
 	l, err := c.Listen(context.Background(), "tcp", addr)
 	if errors.Is(err, unix.EADDRINUSE) {
+		if flag != "" {
+			flag = " or " + flag
+		}
 		return nil, holdfast.WithHint(fmt.Errorf("%s: %s is in use by another program", key, addr),
-			fmt.Sprintf("`ss -ltnp` shows the program; set another address with %s or %s", key, flag))
+			fmt.Sprintf("`ss -ltnp` shows the program; set another address with %s%s", key, flag))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	return l, nil
+}
+
+// SameSocket reports whether at is the address of the unix socket at path.
+func SameSocket(at net.Addr, path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.Mode().Type() == os.ModeSocket && at.Network() == "unix" && at.String() == path
+}
+
+// ListenSocket listens on a unix socket that only root can connect to. It replaces the
+// socket of an agent that has exited, on which no process listens.
+func ListenSocket(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("api.socket: %w", err)
+	}
+	if info, err := os.Lstat(path); err == nil {
+		if info.Mode().Type() != os.ModeSocket {
+			return nil, fmt.Errorf("api.socket: %s exists and is no socket", path)
+		}
+		// Only ECONNREFUSED means that no process listens: an agent that is too busy
+		// to accept is alive.
+		conn, err := net.DialTimeout("unix", path, time.Second)
+		if err == nil {
+			conn.Close()
+		}
+		if !errors.Is(err, unix.ECONNREFUSED) {
+			return nil, holdfast.WithHint(fmt.Errorf("api.socket: another agent listens on %s", path), "end it with: holdfast agent stop --keep; or set another path with api.socket or --socket")
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("api.socket: %w", err)
+		}
+	}
+	// The mask makes the socket accessible to root only from its creation on. It
+	// applies to the whole process, which runs no other goroutine that creates files
+	// yet.
+	mask := unix.Umask(0o177)
+	l, err := net.Listen("unix", path)
+	unix.Umask(mask)
+	if err != nil {
+		return nil, fmt.Errorf("api.socket: %w", err)
 	}
 	return l, nil
 }

@@ -188,7 +188,7 @@ func TestAuditOfTheSocket(t *testing.T) {
 		t.Error(err)
 	}
 	holds(t, "a signal", log.one(t), map[string]string{"act": "signalCommand", "id": d.ID, "signal": "SIGKILL"})
-	if code, err := c.Attach(ctx, "alice", d.ID, 0, api.Exec{}, nil); code != 137 || err != nil {
+	if code, err := c.Attach(ctx, "alice", d.ID, api.AttachRequest{}, api.Exec{}, nil); code != 137 || err != nil {
 		t.Errorf("%d, %v", code, err)
 	}
 	holds(t, "attach", log.one(t), map[string]string{"act": "attachCommand", "id": d.ID, "result": "ok"})

@@ -37,7 +37,7 @@ type CommandService interface {
 	// AttachCommand joins a detached command at an offset of its output; below 0 it
 	// counts from the end. The stream has the frames of package frame.
 	// holdfast.ErrNotFound, holdfast.ErrBusy.
-	AttachCommand(ctx context.Context, key holdfast.SessionKey, id string, offset int64) (io.ReadWriteCloser, error)
+	AttachCommand(ctx context.Context, key holdfast.SessionKey, id string, q AttachRequest) (io.ReadWriteCloser, error)
 }
 
 // Commands is the answer to a list of detached commands.
@@ -56,6 +56,9 @@ type AttachRequest struct {
 	// Offset is the position in all output at which to begin. Below 0 it counts from
 	// the end of the present output.
 	Offset int64 `json:"offset,omitempty"`
+	// Hold makes the command wait for this caller rather than lose output that the
+	// caller has not read: 10 s at most without progress.
+	Hold bool `json:"hold,omitempty"`
 }
 
 type commandHandlers struct {
@@ -153,7 +156,7 @@ func (h commandHandlers) attach(w http.ResponseWriter, r *http.Request) error {
 	note(r.Context(), "id", bounded(r.PathValue("id")))
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	command, err := h.commands.AttachCommand(ctx, key, r.PathValue("id"), q.Offset)
+	command, err := h.commands.AttachCommand(ctx, key, r.PathValue("id"), q)
 	if err != nil {
 		return err
 	}

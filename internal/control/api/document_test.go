@@ -128,6 +128,9 @@ func samples(doc *spec, schema any) (good, bad []any) {
 		if bad = []any{"one"}; s["minItems"] != nil {
 			bad = append(bad, []any{})
 		}
+		if at(s, "items", "pattern") == "^[^=]+=" {
+			return []any{[]any{"A=b", "C="}}, append(bad, []any{"A"}, []any{"=b"})
+		}
 		return []any{[]any{"echo"}}, bad
 	case "string":
 		switch {
@@ -135,6 +138,10 @@ func samples(doc *spec, schema any) (good, bad []any) {
 			return []any{"2026-01-01T00:00:00Z", "2026-01-01T00:00:00.5+02:00"}, []any{"yesterday", "2026-01-01", ""}
 		case s["pattern"] == "^/":
 			return []any{"/web"}, []any{"web", "../x", ""}
+		case s["pattern"] == "^(/|$)":
+			return []any{"/web", ""}, []any{"web", "../x"}
+		case s["pattern"] == "^([0-9]{1,10}:[0-9]{1,10})?$":
+			return []any{"0:0", "1000:1000", ""}, []any{"alice", "1", "1:2:3"}
 		case s["pattern"] == "^[0-7]{0,4}$":
 			return []any{"755", "0644"}, []any{"9", "rwx", "17777"}
 		case s["pattern"] != nil:

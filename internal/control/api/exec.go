@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"path"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -27,6 +28,9 @@ const (
 type Exec struct {
 	Command []string
 	TTY     bool
+	Env     []string // as in ExecRequest
+	Dir     string
+	User    string
 	// Stdin, Stdout and Stderr may be nil. With TTY all output goes to
 	// Stdout.
 	Stdin          io.Reader
@@ -49,6 +53,12 @@ type ExecRequest struct {
 	TTY     bool     `json:"tty,omitempty"`
 	Stdin   bool     `json:"stdin,omitempty"` // stdin frames will follow
 	Size    *Size    `json:"size,omitempty"`  // first size of the terminal; 80 by 24 if absent
+	Env     []string `json:"env,omitempty"`   // NAME=VALUE, added to the container's environment
+	Dir     string   `json:"dir,omitempty"`   // working directory; default: the container's
+	User    string   `json:"user,omitempty"`  // UID:GID in the container, without other groups; default: the container's user
+	// Hold makes a detached command wait up to 10 s for the first caller that attaches,
+	// rather than lose output.
+	Hold bool `json:"hold,omitempty"`
 }
 
 // ExecExit is the payload of the last frame of an exec stream.
@@ -89,8 +99,30 @@ func execRequest(w http.ResponseWriter, r *http.Request) (q ExecRequest, err err
 	if len(q.Command) == 0 || q.Command[0] == "" {
 		return q, badRequest("the command is empty")
 	}
+	if err := q.checkProcess(); err != nil {
+		return q, err
+	}
 	note(r.Context(), "command", bounded(q.Command[0])) // not its arguments: they may be secret
 	return q, nil
+}
+
+// userPattern is the form of ExecRequest.User.
+const userPattern = `^[0-9]{1,10}:[0-9]{1,10}$`
+
+// checkProcess checks what a command has beside its words.
+func (q ExecRequest) checkProcess() error {
+	for _, v := range q.Env {
+		if i := strings.IndexByte(v, '='); i < 1 || strings.ContainsRune(v, 0) {
+			return badRequest("env: a variable is not NAME=VALUE")
+		}
+	}
+	switch {
+	case q.Dir != "" && (!path.IsAbs(q.Dir) || strings.ContainsRune(q.Dir, 0)):
+		return badRequest("dir: %q is not an absolute path", bounded(q.Dir))
+	case q.User != "" && !regexp.MustCompile(userPattern).MatchString(q.User):
+		return badRequest("user: %q is not UID:GID", bounded(q.User))
+	}
+	return nil
 }
 
 // upgrades returns an error for a request that does not ask for the protocol of frames.
@@ -125,7 +157,7 @@ func (h commandHandlers) serveExec(ctx context.Context, conn net.Conn, in *bufio
 	f := frame.NewConn(in, conn)
 	stdin, feed := io.Pipe()
 	resize := make(chan Size, 1)
-	e := Exec{Command: q.Command, TTY: q.TTY, Stdout: f.Writer(frame.Stdout), Stderr: f.Writer(frame.Stderr)}
+	e := Exec{Command: q.Command, TTY: q.TTY, Env: q.Env, Dir: q.Dir, User: q.User, Stdout: f.Writer(frame.Stdout), Stderr: f.Writer(frame.Stderr)}
 	if q.Stdin {
 		e.Stdin = stdin
 	}

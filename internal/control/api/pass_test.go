@@ -226,7 +226,7 @@ func TestPassesDetachedCommands(t *testing.T) {
 	}
 	var out bytes.Buffer
 	var last frame.Position
-	code, err := f.c.Attach(ctx, "far", c.ID, 0, api.Exec{Stdin: strings.NewReader("hello\n"), Stdout: &out}, func(p frame.Position) { last = p })
+	code, err := f.c.Attach(ctx, "far", c.ID, api.AttachRequest{}, api.Exec{Stdin: strings.NewReader("hello\n"), Stdout: &out}, func(p frame.Position) { last = p })
 	if want := "got \"hello\\n\"\r\n"; code != 0 || err != nil || out.String() != want || last.Offset != int64(len(want)) {
 		t.Errorf("attach: %d, %v, %q at %+v", code, err, out.String(), last)
 	}
@@ -236,13 +236,13 @@ func TestPassesDetachedCommands(t *testing.T) {
 	if err := f.c.SignalCommand(ctx, "far", c.ID, "term"); err != nil {
 		t.Error(err)
 	}
-	if code, err := f.c.Attach(ctx, "far", c.ID, 0, api.Exec{}, nil); code != 143 || err != nil {
+	if code, err := f.c.Attach(ctx, "far", c.ID, api.AttachRequest{}, api.Exec{}, nil); code != 143 || err != nil {
 		t.Errorf("attach: %d, %v", code, err)
 	}
 	if all, err := f.c.Commands(ctx, "far"); len(all) != 2 || all[1].ExitCode != 143 || err != nil {
 		t.Errorf("%+v, %v", all, err)
 	}
-	if _, err := f.c.Attach(ctx, "far", "none", 0, api.Exec{}, nil); !errors.Is(err, holdfast.ErrNotFound) {
+	if _, err := f.c.Attach(ctx, "far", "none", api.AttachRequest{}, api.Exec{}, nil); !errors.Is(err, holdfast.ErrNotFound) {
 		t.Errorf("an unknown command: %v", err)
 	}
 	if n := len(f.at2.all()); n != 7 {

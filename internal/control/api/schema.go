@@ -71,6 +71,9 @@ func (s *schemas) ofParam(zero any) map[string]any {
 func limits() map[string]map[string]any {
 	return map[string]map[string]any{
 		"ExecRequest.command":       {"minItems": 1, "prefixItems": []any{map[string]any{"type": "string", "minLength": 1}}},
+		"ExecRequest.env":           {"items": map[string]any{"type": "string", "pattern": "^[^=]+="}},
+		"ExecRequest.dir":           {"pattern": "^(/|$)"},
+		"ExecRequest.user":          {"pattern": "^([0-9]{1,10}:[0-9]{1,10})?$"},
 		"DrainRequest.budget_ms":    {"minimum": 0, "maximum": MaxDrainBudget.Milliseconds()},
 		"BeginSpinupRequest.for_ms": {"minimum": 0, "maximum": MaxUnderWay.Milliseconds()},
 		"BeginSpinupRequest.kind":   {"enum": []spinup.Kind{"", spinup.ForPull, spinup.ForRun}},

@@ -145,3 +145,6 @@ func find(w *keyfile.Watched[[]bearer], sum [sha256.Size]byte) string {
 	}
 	return all[at].name
 }
+
+// Owner returns the name of a token with full access, "" if it is none.
+func (t *Tokens) Owner(token string) string { return find(t.admin, sha256.Sum256([]byte(token))) }

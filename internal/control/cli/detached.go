@@ -176,7 +176,7 @@ func (a *app) follow(ctx context.Context, c *client.Client, t attachment, e api.
 		if keys != nil {
 			e.Stdin = keys.next()
 		}
-		code, err := c.Attach(ctx, t.key, t.id, t.at, e, func(p frame.Position) {
+		code, err := c.Attach(ctx, t.key, t.id, api.AttachRequest{Offset: t.at}, e, func(p frame.Position) {
 			if p.Lost > 0 {
 				a.ui.note("%d bytes of output lost", p.Lost)
 			}

@@ -41,6 +41,7 @@ type Config struct {
 	Fleet     Fleet           `yaml:"fleet"`
 	Gateway   Gateway         `yaml:"gateway"`
 	API       API             `yaml:"api"`
+	E2B       E2B             `yaml:"e2b"`
 	Sessions  Sessions        `yaml:"sessions"`
 	Drain     Drain           `yaml:"drain"`
 	Spinup    spinup.Config   `yaml:"spinup"`
@@ -275,6 +276,7 @@ func Default() Config {
 		Fleet:    Fleet{Certificates: "/etc/holdfast/node"},
 		Gateway:  Gateway{Listen: "127.0.0.1:7070", Config: gateway.DefaultConfig()},
 		API:      API{Socket: "/run/holdfast/holdfast.sock", Listen: "127.0.0.1:7071", Dashboard: true},
+		E2B:      E2B{Domain: "e2b.localhost:7073", User: "root"},
 		Sessions: Sessions{IdleStop: 30 * time.Minute, Boots: 8, Max: 1000, Networks: 4},
 		Drain:    Drain{Budget: 30 * time.Second, PauseEngine: true},
 		Spinup:   spinup.DefaultConfig(),

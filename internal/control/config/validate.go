@@ -17,7 +17,7 @@ import (
 // Validate checks every value and their combinations. The error names the key by its
 // path in the file.
 func (c Config) Validate() error {
-	return cmp.Or(c.validateHost(), c.Store.validate(), c.validateFleet(), c.Gateway.validate(), c.API.validate(), c.validateLimits(), c.validateTemplates(), c.validateExperiments())
+	return cmp.Or(c.validateHost(), c.Store.validate(), c.validateFleet(), c.Gateway.validate(), c.API.validate(), c.E2B.validate(), c.validateLimits(), c.validateTemplates(), c.validateExperiments())
 }
 
 // ValidateCollector is Validate for a collector that serves its metrics on the address

@@ -71,7 +71,7 @@ func (r *reading) run(ctx context.Context, wait time.Duration) (commandOutput, e
 }
 
 func (r *reading) attach(ctx context.Context, stop context.CancelCauseFunc) (int, error) {
-	return r.c.Attach(ctx, r.key, r.id, r.next, api.Exec{Stdout: r, Stderr: r}, func(p frame.Position) {
+	return r.c.Attach(ctx, r.key, r.id, api.AttachRequest{Offset: r.next}, api.Exec{Stdout: r, Stderr: r}, func(p frame.Position) {
 		switch {
 		case r.full:
 		case p.Lost > 0 && r.tail:

@@ -332,6 +332,13 @@ type LogOptions struct {
 type Exec struct {
 	Command []string
 	TTY     bool
+	// Env has NAME=VALUE, added to the container's environment.
+	Env []string
+	// Dir is the working directory, "" for the container's.
+	Dir string
+	// User is UID:GID in the container, "" for the container's. The command then has no
+	// other groups.
+	User string
 	// Stdin, Stdout and Stderr may be nil. With TTY all output goes to
 	// Stdout.
 	Stdin          io.Reader
@@ -339,6 +346,9 @@ type Exec struct {
 	// Resize delivers the terminal's size, the first before the command
 	// starts. May be nil.
 	Resize <-chan Size
+	// Resized, if not nil, is called with each size when the terminal has it, or when the
+	// engine has refused it.
+	Resized func(Size)
 	// Started, if not nil, is called once when the engine has accepted the command.
 	// The command of a missing program may be accepted, too.
 	Started func(Signaler)

@@ -59,6 +59,9 @@ func (x Exec) EachSize(ctx context.Context, size Size, set func(Size)) {
 	for open := true; open; {
 		if size.Rows > 0 && size.Cols > 0 {
 			set(size)
+			if x.Resized != nil {
+				x.Resized(size)
+			}
 		}
 		select {
 		case size, open = <-x.Resize:

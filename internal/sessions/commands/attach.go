@@ -34,6 +34,12 @@ func (k *keeper) attach(ctx context.Context, w http.ResponseWriter, r *http.Requ
 		return err
 	}
 	defer leave()
+	var held *reader
+	if q.Hold {
+		held = c.out.hold(from)
+		defer c.out.release(held)
+	}
+	c.out.release(c.takeFirst())
 	conn, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return err
@@ -41,7 +47,7 @@ func (k *keeper) attach(ctx context.Context, w http.ResponseWriter, r *http.Requ
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Time{})
 	if _, err := io.WriteString(conn, frame.Accept); err == nil {
-		c.join(ctx, conn, frame.NewConn(rw.Reader, conn), from)
+		c.join(ctx, conn, frame.NewConn(rw.Reader, conn), from, held)
 	}
 	return nil
 }
@@ -60,7 +66,7 @@ func (c *command) position(offset int64) (int64, error) {
 
 // join sends the command's output to a caller, and the caller's input to the command,
 // until the command has ended or the caller has gone.
-func (c *command) join(ctx context.Context, conn net.Conn, f *frame.Conn, from int64) {
+func (c *command) join(ctx context.Context, conn net.Conn, f *frame.Conn, from int64, held *reader) {
 	ctx, cancel := context.WithCancel(ctx)
 	var beside sync.WaitGroup
 	beside.Go(func() {
@@ -71,7 +77,7 @@ func (c *command) join(ctx context.Context, conn net.Conn, f *frame.Conn, from i
 	// Ends reads and writes of a caller that neither reads nor leaves.
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now().Add(endLimit)) })
 	defer stop()
-	if c.send(ctx, f, from) == nil {
+	if c.send(ctx, f, from, held) == nil {
 		// Close after the caller: it might lose the last frames otherwise.
 		_ = conn.SetReadDeadline(time.Now().Add(endLimit))
 		<-ctx.Done()
@@ -94,15 +100,25 @@ func (c *command) take(ctx context.Context, f *frame.Conn) {
 			c.in.write(ctx, p)
 		case kind == frame.Resize:
 			var s engine.Size
-			if json.Unmarshal(p, &s) == nil {
+			if json.Unmarshal(p, &s) == nil && c.info.TTY && s.Rows > 0 && s.Cols > 0 {
 				c.resize(s)
+				c.has.await(ctx, s) // the input that follows is for this size
 			}
 		}
 	}
 }
 
+// takeFirst returns the place that was kept for the first caller, once.
+func (c *command) takeFirst() *reader {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	x := c.first
+	c.first = nil
+	return x
+}
+
 // send sends the output from an offset on, and the exit.
-func (c *command) send(ctx context.Context, f *frame.Conn, from int64) error {
+func (c *command) send(ctx context.Context, f *frame.Conn, from int64, held *reader) error {
 	for first := true; ; first = false {
 		p := c.out.read(from)
 		if first || p.at > from {
@@ -116,6 +132,7 @@ func (c *command) send(ctx context.Context, f *frame.Conn, from int64) error {
 			if err := f.Write(p.kind, p.data); err != nil {
 				return err
 			}
+			c.out.advance(held, from)
 		case p.over:
 			return f.WriteJSON(frame.Exit, c.exit())
 		default:

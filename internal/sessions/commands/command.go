@@ -21,33 +21,43 @@ type Request struct {
 	Container string              `json:"container"`
 	Command   []string            `json:"command"`
 	TTY       bool                `json:"tty"`
-	Stdin     bool                `json:"stdin"` // callers may send input
-	Size      engine.Size         `json:"size"`  // first size of the terminal
+	Env       []string            `json:"env,omitempty"`
+	Dir       string              `json:"dir,omitempty"`
+	User      string              `json:"user,omitempty"`
+	Stdin     bool                `json:"stdin"`          // callers may send input
+	Size      engine.Size         `json:"size"`           // first size of the terminal
+	Hold      bool                `json:"hold,omitempty"` // the output waits for the first caller that attaches; see holdLimit
 }
 
 // command is one command. Its methods may be called from any goroutine.
 type command struct {
-	out   *ring
-	in    *input // nil: it takes no input
-	sizes chan engine.Size
-	began chan struct{} // closed when the engine has accepted it
-	done  chan struct{} // closed when it has ended
+	request Request
+	out     *ring
+	in      *input // nil: it takes no input
+	sizes   chan engine.Size
+	has     sizeOf
+	began   chan struct{} // closed when the engine has accepted it
+	done    chan struct{} // closed when it has ended
 
 	mu       sync.Mutex
 	info     holdfast.Command
 	signaler engine.Signaler // nil before began
+	first    *reader         // keeps the place of the first caller; nil: no place is kept
 	failed   error           // of a command that the engine did not accept
 }
 
 func newCommand(q Request, now time.Time) *command {
 	c := &command{
-		out: newRing(), sizes: make(chan engine.Size, 1), began: make(chan struct{}), done: make(chan struct{}),
+		request: q, out: newRing(), sizes: make(chan engine.Size, 1), began: make(chan struct{}), done: make(chan struct{}),
 		info: holdfast.Command{
 			ID: strings.ToLower(rand.Text()[:8]), Key: q.Key, ContainerID: q.Container, Command: q.Command, TTY: q.TTY, Stdin: q.Stdin, StartedAt: now.UTC(),
 		},
 	}
 	if q.Stdin {
 		c.in = newInput()
+	}
+	if q.Hold {
+		c.first = c.out.hold(0)
 	}
 	c.sizes <- q.Size
 	return c
@@ -56,7 +66,7 @@ func newCommand(q Request, now time.Time) *command {
 // run runs the command and returns when it has ended.
 func (c *command) run(ctx context.Context, e engine.Engine) {
 	x := engine.Exec{
-		Command: c.info.Command, TTY: c.info.TTY, Stdout: c.out.writer(frame.Stdout), Stderr: c.out.writer(frame.Stderr),
+		Command: c.info.Command, TTY: c.info.TTY, Env: c.request.Env, Dir: c.request.Dir, User: c.request.User, Stdout: c.out.writer(frame.Stdout), Stderr: c.out.writer(frame.Stderr),
 		Started: func(s engine.Signaler) {
 			c.mu.Lock()
 			c.signaler = s
@@ -69,7 +79,7 @@ func (c *command) run(ctx context.Context, e engine.Engine) {
 		defer c.in.end()
 	}
 	if c.info.TTY {
-		x.Resize = c.sizes
+		x.Resize, x.Resized = c.sizes, c.has.set
 	}
 	code, err := e.Exec(ctx, c.info.ContainerID, x)
 	c.end(ctx, e, code, err)
@@ -125,6 +135,49 @@ func (c *command) enter() (leave func(), err error) {
 		defer c.mu.Unlock()
 		c.info.Attached--
 	}, nil
+}
+
+// resizeLimit is how long the input after a new size waits until the terminal has it.
+const resizeLimit = time.Second
+
+// sizeOf is the size that a terminal has.
+type sizeOf struct {
+	mu      sync.Mutex
+	size    engine.Size
+	changed chan struct{} // closed at the next change; nil: nothing waits
+}
+
+func (s *sizeOf) set(size engine.Size) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.size = size
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
+	}
+}
+
+// await waits until the terminal has a size, resizeLimit at most.
+func (s *sizeOf) await(ctx context.Context, size engine.Size) {
+	ctx, cancel := context.WithTimeout(ctx, resizeLimit)
+	defer cancel()
+	for {
+		s.mu.Lock()
+		if s.size == size {
+			s.mu.Unlock()
+			return
+		}
+		if s.changed == nil {
+			s.changed = make(chan struct{})
+		}
+		changed := s.changed
+		s.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // resize sets the terminal's size.

@@ -25,6 +25,9 @@ const (
 	maxOfNode    = 128
 	// keepEnded is how long an ended command is kept.
 	keepEnded = 10 * time.Minute
+	// holdLimit is how long a command waits for a caller that it has to wait for and that
+	// does not read.
+	holdLimit = 10 * time.Second
 	// maxAttached is the number of callers that read one command's output at a time.
 	maxAttached = 16
 )

@@ -4,13 +4,14 @@ import (
 	"cmp"
 	"slices"
 	"sync"
+	"time"
 
 	"holdfast/internal/platform/frame"
 )
 
 // ring keeps the last bytes of a command's output, in the order in which they came. Each
-// byte has an offset in the whole output. Its methods may be called from any goroutine,
-// and never wait for a reader.
+// byte has an offset in the whole output. Its methods may be called from any goroutine.
+// Only a write waits, and only for readers that hold the output.
 type ring struct {
 	mu      sync.Mutex
 	blocks  []block
@@ -18,6 +19,14 @@ type ring struct {
 	next    int64         // offset of the next byte to come
 	ended   bool          // no more bytes come
 	changed chan struct{} // closed at the next change
+	readers []*reader     // that writers wait for
+	moved   chan struct{} // closed when one of them has read
+}
+
+// reader is a caller whose unread output is not written over, while it reads.
+type reader struct {
+	next int64 // offset of what it reads next
+	at   time.Time
 }
 
 // block is output of one stream. Bytes are only appended to it.
@@ -30,7 +39,7 @@ type block struct {
 // blockSize is the capacity of a block of a stream that writes much.
 const blockSize = 8 << 10
 
-func newRing() *ring { return &ring{changed: make(chan struct{})} }
+func newRing() *ring { return &ring{changed: make(chan struct{}), moved: make(chan struct{})} }
 
 // writer returns a writer of one stream. Its Write never fails.
 func (r *ring) writer(k frame.Kind) ringWriter { return ringWriter{r, k} }
@@ -44,11 +53,80 @@ func (w ringWriter) Write(p []byte) (int, error) {
 	w.r.mu.Lock()
 	defer w.r.mu.Unlock()
 	for rest := p; len(rest) > 0; {
+		w.r.awaitLocked()
 		n := w.r.put(w.k, rest)
 		rest = rest[n:]
 	}
 	w.r.wake()
 	return len(p), nil
+}
+
+// awaitLocked waits until every reader that holds the output has read what the next block
+// writes over. It gives up a reader that does not read.
+func (r *ring) awaitLocked() {
+	for {
+		late := slices.IndexFunc(r.readers, func(x *reader) bool {
+			return r.next+blockSize-x.next > maxOutput || r.blocksAfter(x.next) >= maxBlocks-1
+		})
+		if late < 0 {
+			return
+		}
+		left := time.Until(r.readers[late].at.Add(holdLimit))
+		if left <= 0 {
+			r.readers = slices.Delete(r.readers, late, late+1)
+			continue
+		}
+		moved := r.moved
+		r.wake() // they have to read what was written until now
+		r.mu.Unlock()
+		select {
+		case <-moved:
+		case <-time.After(left):
+		}
+		r.mu.Lock()
+	}
+}
+
+// blocksAfter returns the number of blocks with bytes at or after an offset.
+func (r *ring) blocksAfter(offset int64) int {
+	i, found := slices.BinarySearchFunc(r.blocks, offset, func(b block, at int64) int { return cmp.Compare(b.start, at) })
+	if !found && i > 0 {
+		i--
+	}
+	return len(r.blocks) - i
+}
+
+// hold makes writers wait for a reader at an offset.
+func (r *ring) hold(offset int64) *reader {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	x := &reader{next: offset, at: time.Now()}
+	r.readers = append(r.readers, x)
+	return x
+}
+
+// release ends a hold. nil is none.
+func (r *ring) release(x *reader) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.readers = slices.DeleteFunc(r.readers, func(o *reader) bool { return o == x })
+	r.move()
+}
+
+// advance records that a reader has read up to an offset. nil is no reader.
+func (r *ring) advance(x *reader, offset int64) {
+	if x == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	x.next, x.at = offset, time.Now()
+	r.move()
+}
+
+func (r *ring) move() {
+	close(r.moved)
+	r.moved = make(chan struct{})
 }
 
 // put appends bytes to the last block or to a new one, and returns how many.

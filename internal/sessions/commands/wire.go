@@ -21,6 +21,9 @@ type Attach struct {
 	// Offset is the position of the first byte. Below zero it counts from the end of
 	// the present output.
 	Offset int64 `json:"offset"`
+	// Hold makes the command wait for this caller before it writes over output that the
+	// caller has not read, for holdLimit at most.
+	Hold bool `json:"hold,omitempty"`
 }
 
 // signalRequest asks for a signal to a command.

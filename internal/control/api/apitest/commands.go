@@ -109,7 +109,8 @@ func (b *Backend) SignalCommand(_ context.Context, key holdfast.SessionKey, id s
 }
 
 // AttachCommand implements api.CommandService.
-func (b *Backend) AttachCommand(_ context.Context, key holdfast.SessionKey, id string, offset int64) (io.ReadWriteCloser, error) {
+func (b *Backend) AttachCommand(_ context.Context, key holdfast.SessionKey, id string, q api.AttachRequest) (io.ReadWriteCloser, error) {
+	offset := q.Offset
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	c, err := b.command(key, id)

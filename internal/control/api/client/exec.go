@@ -18,7 +18,7 @@ import (
 // its output is written. A running Read of e.Stdin is not interrupted: its data is
 // lost.
 func (c *Client) Exec(ctx context.Context, key holdfast.SessionKey, e api.Exec) (int, error) {
-	q := api.ExecRequest{Command: e.Command, TTY: e.TTY, Stdin: e.Stdin != nil}
+	q := api.ExecRequest{Command: e.Command, TTY: e.TTY, Env: e.Env, Dir: e.Dir, User: e.User, Stdin: e.Stdin != nil}
 	select {
 	case s := <-e.Resize: // a size that is already known is sent first
 		q.Size = &s
@@ -32,8 +32,8 @@ func (c *Client) Exec(ctx context.Context, key holdfast.SessionKey, e api.Exec) 
 // The Command and the TTY of e do not count. Below 0 the offset counts from the end. at
 // gets the position of the output before the first byte and wherever bytes were lost, and
 // after each write.
-func (c *Client) Attach(ctx context.Context, key holdfast.SessionKey, id string, offset int64, e api.Exec, at func(frame.Position)) (int, error) {
-	return c.stream(ctx, commandPath(key, id, "/attach"), api.AttachRequest{Offset: offset}, e, at)
+func (c *Client) Attach(ctx context.Context, key holdfast.SessionKey, id string, q api.AttachRequest, e api.Exec, at func(frame.Position)) (int, error) {
+	return c.stream(ctx, commandPath(key, id, "/attach"), q, e, at)
 }
 
 // StartCommand starts a detached command and returns when the engine has accepted it.

@@ -1,12 +1,14 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -194,15 +196,33 @@ func (c *command) process() (*anypb.Any, error) {
 		return nil, err
 	}
 	p := *spec.Process
-	p.Args, p.Terminal = c.x.Command, c.x.TTY
+	p.Args, p.Terminal, p.Cwd = c.x.Command, c.x.TTY, cmp.Or(c.x.Dir, p.Cwd)
 	if c.x.TTY {
 		p.Env = append(p.Env, "TERM=xterm")
+	}
+	p.Env = withEnv(p.Env, c.x.Env)
+	if c.x.User != "" {
+		if _, err := fmt.Sscanf(c.x.User, "%d:%d", &p.User.UID, &p.User.GID); err != nil {
+			return nil, fmt.Errorf("the user %q: %w", c.x.User, err)
+		}
+		p.User.AdditionalGids, p.User.Username = nil, ""
 	}
 	text, err := typeurl.MarshalAny(&p)
 	if err != nil {
 		return nil, err
 	}
 	return typeurl.MarshalProto(text), nil
+}
+
+// withEnv adds variables to an environment, in place of those with their names.
+func withEnv(env, more []string) []string {
+	env = slices.Clone(env)
+	for _, v := range more {
+		name, _, _ := strings.Cut(v, "=")
+		env = slices.DeleteFunc(env, func(old string) bool { return strings.HasPrefix(old, name+"=") })
+		env = append(env, v)
+	}
+	return env
 }
 
 func (c *command) streams(in *input) []cio.Opt {

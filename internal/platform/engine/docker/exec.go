@@ -29,6 +29,9 @@ func (e *Engine) Exec(ctx context.Context, id string, x engine.Exec) (int, error
 	created, err := e.api().ExecCreate(ctx, id, client.ExecCreateOptions{
 		Cmd:          x.Command,
 		TTY:          x.TTY,
+		Env:          x.Env,
+		WorkingDir:   x.Dir,
+		User:         x.User,
 		ConsoleSize:  size,
 		AttachStdin:  x.Stdin != nil,
 		AttachStdout: true,

@@ -1,4 +1,4 @@
-package agent
+package process
 
 import (
 	"net"
@@ -12,7 +12,7 @@ import (
 
 func TestOnlyRootMayUseTheSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run", "s")
-	l, err := listenSocket(path)
+	l, err := ListenSocket(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,12 +28,12 @@ func TestSocketOfADeadAgentIsReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listenSocket(path); err == nil || !strings.Contains(err.Error(), "another agent") || holdfast.HintOf(err) == "" {
+	if _, err := ListenSocket(path); err == nil || !strings.Contains(err.Error(), "another agent") || holdfast.HintOf(err) == "" {
 		t.Errorf("while one listens: %v", err)
 	}
 	old.SetUnlinkOnClose(false) // as when it was killed
 	old.Close()
-	l, err := listenSocket(path)
+	l, err := ListenSocket(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestFileAtTheSocketIsKept(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listenSocket(path); err == nil || !strings.Contains(err.Error(), "no socket") {
+	if _, err := ListenSocket(path); err == nil || !strings.Contains(err.Error(), "no socket") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := os.Lstat(path); err != nil {
