@@ -28,6 +28,7 @@ const (
 	roleProtect   = "protect"
 	roleNeighbour = "neighbour"
 	roleStall     = "stall" // a server that is ready later than it listens
+	roleEcho      = "echo"
 )
 
 func TestMain(m *testing.M) {
@@ -44,6 +45,8 @@ func TestMain(m *testing.M) {
 			syscall.Exit(protect.Main(args, builtin.Backends(), quiet()))
 		case roleBare:
 			syscall.Exit(protect.Main(args, nil, quiet()))
+		case roleEcho:
+			os.Exit(echoMain(args[0]))
 		case roleStall:
 			os.Exit(stallMain(args[0], args[1] == "mptcp"))
 		case roleNeighbour:

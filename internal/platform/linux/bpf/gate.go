@@ -14,8 +14,8 @@ import (
 // Gate is a filter on connected TCP sockets (SO_ATTACH_BPF, socket(7)). The kernel runs it
 // on each segment before it queues the segment (tcp_filter of net/ipv4/tcp_ipv4.c). While
 // the gate is closed, it drops segments that begin with one of some words, such as the
-// method of an HTTP request; the client sends them again after its retransmission timeout.
-// All other segments pass, and the gate notes their order for State.
+// method of an HTTP request, and what follows them; the client sends them again after its
+// retransmission timeout. All other segments pass, and the gate notes their order for State.
 //
 // The filter stays on a socket until Detach, or until the socket closes, also when this
 // process has died. But a gate that is not closed again opens by itself.
@@ -70,14 +70,14 @@ func NewGate(words [][4]byte) (*Gate, error) {
 
 // Offsets in the value of the map of states, and its length.
 const (
-	stateDataAck, stateAck, stateData, stateDropped = 0, 4, 8, 12
+	stateDataAck, stateAck, stateData, stateDropped, stateFirst = 0, 4, 8, 12, 16
 
-	stateLen = 16
+	stateLen = 20 // stateFirst is the sequence number of the first dropped segment
 )
 
 // Offsets in a TCP header (RFC 9293, section 3.1), and in struct __sk_buff.
 const (
-	tcpAck    = 8  // followed by the data offset
+	tcpSeq    = 4  // followed by the acknowledgement number and the data offset
 	skbLength = 0  // len
 	passAll   = -1 // bytes of the segment to keep
 )
@@ -85,9 +85,9 @@ const (
 // gateInstructions filter one segment, which begins with its TCP header.
 func gateInstructions(until, states int, words [][4]byte) asm.Instructions {
 	const (
-		cookie, header, key, first, offset, closed = -8, -16, -20, -24, -32, -40 // on the stack
+		cookie, header, key, first, offset, closed = -8, -24, -28, -32, -40, -48 // on the stack
 
-		newer, older, note, drop, pass = "newer", "older", "note", "drop", "pass"
+		newer, older, look, note, begins, drop, pass = "newer", "older", "look", "note", "begins", "drop", "pass"
 	)
 	ins := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
@@ -99,15 +99,15 @@ func gateInstructions(until, states int, words [][4]byte) asm.Instructions {
 		asm.FnMapLookupElem.Call(),
 		asm.JEq.Imm(asm.R0, 0, pass),
 		asm.Mov.Reg(asm.R7, asm.R0),
-		// load_bytes(ctx, tcpAck, header, 8)
+		// load_bytes(ctx, tcpSeq, header, 12)
 		asm.Mov.Reg(asm.R1, asm.R6),
-		asm.Mov.Imm(asm.R2, tcpAck),
+		asm.Mov.Imm(asm.R2, tcpSeq),
 		asm.Mov.Reg(asm.R3, asm.R10),
 		asm.Add.Imm(asm.R3, header),
-		asm.Mov.Imm(asm.R4, 8),
+		asm.Mov.Imm(asm.R4, 12),
 		asm.FnSkbLoadBytes.Call(),
 		asm.JNE.Imm(asm.R0, 0, pass),
-		asm.LoadMem(asm.R9, asm.R10, header, asm.Word),
+		asm.LoadMem(asm.R9, asm.R10, header+4, asm.Word),
 		asm.HostTo(asm.BE, asm.R9, asm.Word),
 		// Ack = max(Ack, ack), and ack at first
 		asm.LoadMem(asm.R1, asm.R7, stateAck, asm.Word),
@@ -117,7 +117,7 @@ func gateInstructions(until, states int, words [][4]byte) asm.Instructions {
 		asm.JSLE.Imm32(asm.R2, 0, older),
 		asm.StoreMem(asm.R7, stateAck, asm.R9, asm.Word).WithSymbol(newer),
 		// no data: pass
-		asm.LoadMem(asm.R2, asm.R10, header+4, asm.Byte).WithSymbol(older),
+		asm.LoadMem(asm.R2, asm.R10, header+8, asm.Byte).WithSymbol(older),
 		asm.RSh.Imm(asm.R2, 4),
 		asm.LSh.Imm(asm.R2, 2),
 		asm.LoadMem(asm.R8, asm.R6, skbLength, asm.Word),
@@ -135,8 +135,17 @@ func gateInstructions(until, states int, words [][4]byte) asm.Instructions {
 		asm.FnKtimeGetNs.Call(),
 		asm.LoadMem(asm.R1, asm.R10, closed, asm.DWord),
 		asm.JGE.Reg(asm.R0, asm.R1, note),
+		// after a dropped segment, or that again: drop
+		asm.LoadMem(asm.R8, asm.R10, header, asm.Word),
+		asm.HostTo(asm.BE, asm.R8, asm.Word),
+		asm.LoadMem(asm.R1, asm.R7, stateDropped, asm.Word),
+		asm.JEq.Imm(asm.R1, 0, look),
+		asm.LoadMem(asm.R1, asm.R7, stateFirst, asm.Word),
+		asm.Mov.Reg(asm.R2, asm.R8),
+		asm.Sub.Reg32(asm.R2, asm.R1),
+		asm.JSGE.Imm32(asm.R2, 0, drop),
 		// load_bytes(ctx, offset, first, 4)
-		asm.Mov.Reg(asm.R1, asm.R6),
+		asm.Mov.Reg(asm.R1, asm.R6).WithSymbol(look),
 		asm.LoadMem(asm.R2, asm.R10, offset, asm.DWord),
 		asm.Mov.Reg(asm.R3, asm.R10),
 		asm.Add.Imm(asm.R3, first),
@@ -146,7 +155,7 @@ func gateInstructions(until, states int, words [][4]byte) asm.Instructions {
 		asm.LoadMem(asm.R1, asm.R10, first, asm.Word),
 	}
 	for _, w := range words {
-		ins = append(ins, asm.JEq.Imm32(asm.R1, int32(binary.NativeEndian.Uint32(w[:])), drop))
+		ins = append(ins, asm.JEq.Imm32(asm.R1, int32(binary.NativeEndian.Uint32(w[:])), begins))
 	}
 	return append(ins,
 		asm.StoreMem(asm.R7, stateDataAck, asm.R9, asm.Word).WithSymbol(note),
@@ -155,6 +164,7 @@ func gateInstructions(until, states int, words [][4]byte) asm.Instructions {
 		asm.StoreMem(asm.R7, stateData, asm.R1, asm.Word),
 		asm.Mov.Imm(asm.R0, passAll).WithSymbol(pass),
 		asm.Return(),
+		asm.StoreMem(asm.R7, stateFirst, asm.R8, asm.Word).WithSymbol(begins),
 		asm.LoadMem(asm.R1, asm.R7, stateDropped, asm.Word).WithSymbol(drop),
 		asm.Add.Imm(asm.R1, 1),
 		asm.StoreMem(asm.R7, stateDropped, asm.R1, asm.Word),

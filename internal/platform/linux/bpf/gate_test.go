@@ -97,10 +97,14 @@ func TestGate(t *testing.T) {
 	say("rest of a body\n")
 	hears("rest of a body\n")
 	say("GET 2\n")
-	for end := time.Now().Add(time.Minute); state().Dropped == 0; time.Sleep(time.Millisecond) {
+	say("its body\n")
+	for end := time.Now().Add(time.Minute); state().Dropped < 2; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("a request is not dropped")
 		}
+	}
+	if s := state(); s.Data != 2 {
+		t.Errorf("what follows a request is not dropped: %+v", s)
 	}
 	if n, err := unix.IoctlGetInt(fd, unix.TIOCINQ); err != nil || n != 0 {
 		t.Errorf("%d bytes came through, %v", n, err)
@@ -109,6 +113,7 @@ func TestGate(t *testing.T) {
 	if took := time.Since(began); took < limit {
 		t.Errorf("the gate opened after %v, before %v", took, limit)
 	}
+	hears("its body\n")
 	if err := g.Detach(fd, cookie); err != nil {
 		t.Fatal(err)
 	}

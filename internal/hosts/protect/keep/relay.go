@@ -1,0 +1,207 @@
+package keep
+
+import (
+	"context"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// longest limits the requests that are still running when the relay is to end.
+	longest = time.Hour
+	// linger is for how long the end of a connection may wait for the client's own end, so
+	// that a late request is not answered by a reset.
+	linger = time.Second
+	// dialLimit limits the wait for the new server. During the next restart a hold ends
+	// before, at its own limit.
+	dialLimit = 2 * time.Minute
+)
+
+// relay passes the requests of kept connections on to the server that listens now. Each
+// request has a connection of its own to that server: during the next restart it waits like
+// any new connection, and none is idle.
+type relay struct {
+	life    time.Duration
+	server  *http.Server
+	accepts chan net.Conn
+	ended   chan struct{} // closed when no connection is left
+	open    sync.WaitGroup
+}
+
+func newRelay(life time.Duration) *relay {
+	r := &relay{life: life, accepts: make(chan net.Conn), ended: make(chan struct{})}
+	silent := log.New(io.Discard, "", 0)
+	proxy := &httputil.ReverseProxy{
+		Rewrite: rewrite, FlushInterval: -1, ErrorLog: silent,
+		Transport: &http.Transport{
+			DialContext: dialServer, DisableKeepAlives: true, DisableCompression: true,
+			ExpectContinueTimeout: time.Second,
+		},
+		// The client sees what it would see without the relay: the end of its connection.
+		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+	}
+	r.server = &http.Server{
+		ErrorLog: silent, DisableGeneralOptionsHandler: true,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, clientKey{}, c.RemoteAddr())
+		},
+		// It adds nothing to the server's answer.
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			w.Header()["Date"], w.Header()["Content-Type"] = nil, nil
+			proxy.ServeHTTP(w, req)
+		}),
+	}
+	return r
+}
+
+// clientKey is the key of the client's address in the context of a request.
+type clientKey struct{}
+
+// rewrite sends a request as it came to the address to which the client has connected.
+func rewrite(p *httputil.ProxyRequest) {
+	local, _ := p.In.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	p.Out.URL = &url.URL{Scheme: "http", Opaque: p.In.RequestURI}
+	if strings.HasPrefix(p.In.RequestURI, "//") { // else the package would take it for a host
+		*p.Out.URL = *p.In.URL
+		p.Out.URL.Scheme = "http"
+	}
+	if local != nil {
+		p.Out.URL.Host = local.String()
+	}
+	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+		if v, ok := p.In.Header[name]; ok {
+			p.Out.Header[name] = v
+		}
+	}
+}
+
+// dialServer connects to the server from the client's own address if that is one of this
+// host, otherwise from an address of this host.
+func dialServer(ctx context.Context, network, addr string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialLimit)
+	defer cancel()
+	var d net.Dialer
+	if from, ok := ctx.Value(clientKey{}).(*net.TCPAddr); ok {
+		if a, ok := netip.AddrFromSlice(from.IP); ok && isLocal(a.Unmap()) {
+			d.LocalAddr = &net.TCPAddr{IP: from.IP, Zone: from.Zone}
+		}
+	}
+	return d.DialContext(ctx, network, addr)
+}
+
+// run serves the connections until all have ended. After life, or a signal, it closes the
+// idle ones, and others after their next answer.
+func (r *relay) run(orphans []*conn, stop <-chan os.Signal) {
+	go func() { _ = r.server.Serve(r) }() // until Close
+	for _, o := range orphans {
+		if c, err := r.adopt(o); err == nil {
+			r.accepts <- c
+		}
+	}
+	go func() { r.open.Wait(); close(r.ended) }()
+	life := time.NewTimer(r.life)
+	defer life.Stop()
+	select {
+	case <-r.ended:
+	case <-life.C:
+		r.end()
+	case <-stop:
+		r.end()
+	}
+	_ = r.server.Close()
+}
+
+// end waits until all connections have ended, but not for longer than longest.
+func (r *relay) end() {
+	// A connection without a request counts as idle after a few seconds only.
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	late := time.NewTimer(longest)
+	defer late.Stop()
+	for {
+		r.server.SetKeepAlivesEnabled(false)
+		select {
+		case <-r.ended:
+			return
+		case <-late.C:
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// adopt makes a net.Conn of a copy.
+func (r *relay) adopt(o *conn) (net.Conn, error) {
+	f := os.NewFile(uintptr(o.fd), "kept connection")
+	defer f.Close()
+	if err := unix.SetNonblock(o.fd, true); err != nil {
+		return nil, err
+	}
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	r.open.Add(1)
+	return &kept{TCPConn: c.(*net.TCPConn), done: r.open.Done}, nil
+}
+
+// Accept, Close and Addr make relay the net.Listener of its server.
+func (r *relay) Accept() (net.Conn, error) {
+	select {
+	case c := <-r.accepts:
+		return c, nil
+	case <-r.ended:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (r *relay) Close() error { return nil }
+
+// Addr implements net.Listener.
+func (r *relay) Addr() net.Addr { return &net.TCPAddr{} }
+
+// kept is a client's connection.
+type kept struct {
+	*net.TCPConn
+	done    func()
+	begun   bool // its first data was a request
+	closing sync.Once
+}
+
+// Read ends the connection if its first data is no request: the old server spoke another
+// protocol on it, such as WebSocket.
+func (k *kept) Read(b []byte) (int, error) {
+	n, err := k.TCPConn.Read(b)
+	if n > 0 && !k.begun {
+		if !beginsRequest(b[:n]) {
+			return 0, io.EOF
+		}
+		k.begun = true
+	}
+	return n, err
+}
+
+// Close tells the client the end, and closes the socket later.
+func (k *kept) Close() error {
+	k.closing.Do(func() {
+		_ = k.TCPConn.CloseWrite()
+		_ = k.TCPConn.SetDeadline(time.Now()) // ends reads and writes
+		time.AfterFunc(linger, func() {
+			_ = k.TCPConn.Close()
+			k.done()
+		})
+	})
+	return nil
+}
