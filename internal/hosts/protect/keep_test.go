@@ -95,7 +95,7 @@ func (p *patrons) visit(i int, pause time.Duration) error {
 	defer c.Close()
 	r := bufio.NewReader(c)
 	for n := 0; !p.over(); n++ {
-		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(protecttest.Patience))
 		pipelined := 1
 		if (i+n)%4 == 3 {
 			pipelined = 3
@@ -160,6 +160,12 @@ func (p *patrons) progress(t *testing.T, n, each int) {
 	poll.Until(t, "clients are served", func() bool { return p.served.Load() >= goal })
 }
 
+func (p *patrons) failures() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.failed)
+}
+
 func (p *patrons) end() (served int64, failed []error) {
 	close(p.stop)
 	p.all.Wait()
@@ -176,9 +182,9 @@ func keepOptions(t *testing.T, command []string, address string) protect.Options
 // requests. Not one request fails, and without protect some do.
 func TestKeepOverHardRestarts(t *testing.T) {
 	needsRoot(t)
-	clients, times := 50, 3
+	clients, times, pause := 50, 2, 20*time.Millisecond
 	if labtest.Long() {
-		clients, times = 1000, 30
+		clients, times, pause = 1000, 30, time.Second
 	}
 	for _, server := range []string{"go", "nginx"} {
 		t.Run(server, func(t *testing.T) {
@@ -190,7 +196,7 @@ func TestKeepOverHardRestarts(t *testing.T) {
 			pidfile := first(t, 0, argv...)
 			protecttest.AwaitListening(t, address)
 			restart := protecttest.Restart(pidfile, 0, 50*time.Millisecond, argv...)
-			load := startPatrons(address, clients, 20*time.Millisecond, echoes)
+			load := startPatrons(address, clients, pause, echoes)
 			load.progress(t, clients, 2)
 			kept := 0
 			for range times {
@@ -202,6 +208,9 @@ func TestKeepOverHardRestarts(t *testing.T) {
 				t.Logf("%s", b)
 				kept += r.Kept.Kept
 				load.progress(t, clients, 5)
+				if n := load.failures(); n > 0 {
+					t.Logf("%d failures", n)
+				}
 			}
 			served, failed := load.end()
 			t.Logf("%d answers, %d connections kept", served, kept)
@@ -214,7 +223,7 @@ func TestKeepOverHardRestarts(t *testing.T) {
 			if kept == 0 {
 				t.Error("no connection was kept")
 			}
-			load = startPatrons(address, clients, 20*time.Millisecond, echoes)
+			load = startPatrons(address, clients, pause, echoes)
 			load.progress(t, clients, 2)
 			bare := exec.Command(restart[0], restart[1:]...)
 			bare.Stderr = os.Stderr

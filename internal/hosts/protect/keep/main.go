@@ -229,9 +229,6 @@ func (t *taker) refuses(port uint16) (string, error) {
 
 // step is done again and again between two requests of the starter.
 func (t *taker) step() error {
-	if err := t.renew(); err != nil {
-		return err
-	}
 	if !t.shut.IsZero() {
 		t.check()
 		if !t.unresolved() {
@@ -240,15 +237,6 @@ func (t *taker) step() error {
 	}
 	_, err := t.look()
 	return err
-}
-
-// shutGate closes the gate.
-func (t *taker) shutGate() error {
-	if _, err := t.look(); err != nil {
-		return err
-	}
-	t.shut = time.Now()
-	return t.renew()
 }
 
 // settle looks until no connection is busy, or until the limit, or until the starter is

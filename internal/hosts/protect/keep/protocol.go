@@ -19,7 +19,7 @@ const (
 )
 
 // recogniseLimit limits each question to the old server.
-const recogniseLimit = 500 * time.Millisecond
+const recogniseLimit = 2 * time.Second
 
 // recognise asks a server what it speaks. A server of HTTP/1 without TLS answers the
 // beginning of a TLS handshake with an HTTP error, and a request with a status line. A

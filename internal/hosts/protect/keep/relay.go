@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,6 +34,7 @@ const (
 // any new connection, and none is idle.
 type relay struct {
 	life    time.Duration
+	ending  atomic.Bool
 	server  *http.Server
 	accepts chan net.Conn
 	ended   chan struct{} // closed when no connection is left
@@ -53,19 +55,40 @@ func newRelay(life time.Duration) *relay {
 	}
 	r.server = &http.Server{
 		ErrorLog: silent, DisableGeneralOptionsHandler: true,
+		// A connection that is idle for so long ends; the first for one without a request.
+		ReadHeaderTimeout: life, IdleTimeout: life,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, clientKey{}, c.RemoteAddr())
+			return context.WithValue(ctx, clientKey{}, c)
 		},
+		ConnState: func(c net.Conn, s http.ConnState) { c.(*kept).state(s) },
 		// It adds nothing to the server's answer.
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			w.Header()["Date"], w.Header()["Content-Type"] = nil, nil
-			proxy.ServeHTTP(w, req)
+			c, _ := req.Context().Value(clientKey{}).(*kept)
+			proxy.ServeHTTP(&announcer{w, func() bool { return r.ending.Load() && !c.pipelines.Load() }}, req)
 		}),
 	}
 	return r
 }
 
-// clientKey is the key of the client's address in the context of a request.
+// announcer announces the end of the connection in an answer.
+type announcer struct {
+	http.ResponseWriter
+	ends func() bool
+}
+
+// WriteHeader adds the announcement.
+func (a *announcer) WriteHeader(code int) {
+	if code >= http.StatusOK && a.ends() {
+		a.Header().Set("Connection", "close")
+	}
+	a.ResponseWriter.WriteHeader(code)
+}
+
+// Unwrap is for http.ResponseController.
+func (a *announcer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// clientKey is the key of the client's connection in the context of a request.
 type clientKey struct{}
 
 // rewrite sends a request as it came to the address to which the client has connected.
@@ -92,7 +115,8 @@ func dialServer(ctx context.Context, network, addr string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()
 	var d net.Dialer
-	if from, ok := ctx.Value(clientKey{}).(*net.TCPAddr); ok {
+	if c, ok := ctx.Value(clientKey{}).(*kept); ok {
+		from := c.RemoteAddr().(*net.TCPAddr)
 		if a, ok := netip.AddrFromSlice(from.IP); ok && isLocal(a.Unmap()) {
 			d.LocalAddr = &net.TCPAddr{IP: from.IP, Zone: from.Zone}
 		}
@@ -100,45 +124,28 @@ func dialServer(ctx context.Context, network, addr string) (net.Conn, error) {
 	return d.DialContext(ctx, network, addr)
 }
 
-// run serves the connections until all have ended. After life, or a signal, it closes the
-// idle ones, and others after their next answer.
+// run serves the connections until all have ended. After life, or a signal, it ends each
+// with its next answer. A client that sends further requests before that answer keeps its
+// connection until it is idle, or until longest.
 func (r *relay) run(orphans []*conn, stop <-chan os.Signal) {
-	go func() { _ = r.server.Serve(r) }() // until Close
+	go func() { _ = r.server.Serve(r) }() // until ended
 	for _, o := range orphans {
 		if c, err := r.adopt(o); err == nil {
 			r.accepts <- c
 		}
 	}
 	go func() { r.open.Wait(); close(r.ended) }()
-	life := time.NewTimer(r.life)
-	defer life.Stop()
 	select {
 	case <-r.ended:
-	case <-life.C:
-		r.end()
+	case <-time.After(r.life):
 	case <-stop:
-		r.end()
+	}
+	r.ending.Store(true)
+	select {
+	case <-r.ended:
+	case <-time.After(longest):
 	}
 	_ = r.server.Close()
-}
-
-// end waits until all connections have ended, but not for longer than longest.
-func (r *relay) end() {
-	// A connection without a request counts as idle after a few seconds only.
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	late := time.NewTimer(longest)
-	defer late.Stop()
-	for {
-		r.server.SetKeepAlivesEnabled(false)
-		select {
-		case <-r.ended:
-			return
-		case <-late.C:
-			return
-		case <-tick.C:
-		}
-	}
 }
 
 // adopt makes a net.Conn of a copy.
@@ -176,21 +183,43 @@ func (r *relay) Addr() net.Addr { return &net.TCPAddr{} }
 type kept struct {
 	*net.TCPConn
 	done    func()
-	begun   bool // its first data was a request
-	closing sync.Once
+	begun   bool        // its first data was a request
+	waiting atomic.Bool // nothing was read since the last answer
+	// pipelines reports whether the client has sent a request before it had the answer to
+	// the one before.
+	pipelines atomic.Bool
+	closing   sync.Once
 }
 
 // Read ends the connection if its first data is no request: the old server spoke another
 // protocol on it, such as WebSocket.
 func (k *kept) Read(b []byte) (int, error) {
 	n, err := k.TCPConn.Read(b)
-	if n > 0 && !k.begun {
-		if !beginsRequest(b[:n]) {
-			return 0, io.EOF
-		}
-		k.begun = true
+	if n == 0 {
+		return n, err
+	}
+	if !k.begun && !beginsRequest(b[:n]) {
+		return 0, io.EOF
+	}
+	k.begun = true
+	k.waiting.Store(false)
+	if len(b) == 1 { // package http reads so while it answers (connReader.backgroundRead)
+		k.pipelines.Store(true)
 	}
 	return n, err
+}
+
+// state follows the states of package http: a request that begins without a read since the
+// last answer had been read with the one before.
+func (k *kept) state(s http.ConnState) {
+	switch s {
+	case http.StateIdle:
+		k.waiting.Store(true)
+	case http.StateActive:
+		if k.waiting.Load() {
+			k.pipelines.Store(true)
+		}
+	}
 }
 
 // Close tells the client the end, and closes the socket later.

@@ -1,19 +1,24 @@
 package keep
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/platform/linux/bpf"
+	"holdfast/internal/platform/linux/kfile"
 	"holdfast/internal/platform/linux/pidfd"
+	"holdfast/internal/platform/linux/proc"
 	"holdfast/internal/platform/linux/sockdiag"
+	"holdfast/internal/platform/tasks"
 )
 
 const (
@@ -21,6 +26,9 @@ const (
 	// between two requests. Pauses in an answer, and between the answers to pipelined
 	// requests, have to be shorter.
 	quiet = 50 * time.Millisecond
+	// working is how long that has to be while a thread of the server's process runs, waits
+	// for a processor, or for a disk: it may be working on a pipelined request.
+	working = 10 * quiet
 	// lease is for how long the gate closes at a time. A relay that is killed thereby keeps
 	// requests from the old server for at most so long.
 	lease = 2 * time.Second
@@ -43,6 +51,9 @@ type taker struct {
 	relays map[int]bool     // by pid: whether it is a relay
 	shut   time.Time        // when the gate closed first; zero: it is open
 	lost   map[Reason]int
+
+	open     context.CancelFunc // ends renewing; nil: the gate never closed
+	renewing sync.WaitGroup
 }
 
 // conn is one connection of the old server.
@@ -52,7 +63,7 @@ type conn struct {
 	owner       pidfd.OpenFile
 	cookie      uint64
 	seen        time.Time // first
-	quiet       time.Duration
+	quiet       time.Duration // needed; more after an error
 	searches    int
 	skip        Reason // never to be taken; "": may be
 	relayed     bool   // another relay has it
@@ -92,9 +103,6 @@ func (t *taker) list() (map[uint32]sockdiag.Conn, error) {
 // look lists the connections, puts the gate on new ones, and takes those that are between
 // two requests if the gate is closed. It returns how many have an unanswered request.
 func (t *taker) look() (busy int, err error) {
-	if err := t.renew(); err != nil {
-		return 0, err
-	}
 	now, err := t.list()
 	if err != nil {
 		return 0, err
@@ -108,12 +116,20 @@ func (t *taker) look() (busy int, err error) {
 	if t.shut.IsZero() {
 		return 0, nil
 	}
+	works := make(map[int]bool) // by pid
 	for inode, d := range now {
 		c := t.conns[inode]
 		if c == nil || c.skip != "" || c.relayed || c.fd >= 0 {
 			continue
 		}
-		if c.busy = c.cookie == 0 || !t.idle(c, d) || !t.take(c); c.busy {
+		if _, ok := works[c.owner.Pid]; !ok {
+			works[c.owner.Pid] = runs(c.owner.Pid)
+		}
+		needed := c.quiet
+		if works[c.owner.Pid] {
+			needed = max(needed, working)
+		}
+		if c.busy = c.cookie == 0 || !t.idle(c, d, needed) || !t.take(c); c.busy {
 			busy++
 		}
 	}
@@ -128,12 +144,30 @@ func (t *taker) forget(c *conn) {
 	delete(t.conns, c.inode)
 }
 
-// renew closes the gate for another lease.
-func (t *taker) renew() error {
-	if t.shut.IsZero() {
-		return nil
+// shutGate closes the gate until openGate.
+func (t *taker) shutGate() error {
+	if _, err := t.look(); err != nil {
+		return err
 	}
-	return t.gate.Shut(lease)
+	if err := t.gate.Shut(lease); err != nil {
+		return err
+	}
+	t.shut = time.Now()
+	ctx, cancel := context.WithCancel(context.Background())
+	t.open = cancel
+	t.renewing.Go(func() { _ = tasks.Every(ctx, lease/4, func() { _ = t.gate.Shut(lease) }) })
+	return nil
+}
+
+// openGate opens the gate.
+func (t *taker) openGate() {
+	if t.open != nil {
+		t.open()
+		t.renewing.Wait()
+	}
+	if err := t.gate.Shut(0); err != nil { // it opens after the lease
+		t.log.Warn("protect: " + err.Error())
+	}
 }
 
 // meet finds the processes of new connections, and puts the gate on them.
@@ -230,9 +264,28 @@ func plain(fd int) error {
 	return nil
 }
 
+// runs reports whether a thread of a process does not sleep (proc_pid_stat(5), state).
+func runs(pid int) bool {
+	dir := fmt.Sprintf("/proc/%d/task", pid)
+	threads, err := os.ReadDir(dir)
+	if err != nil {
+		return false // it has ended
+	}
+	for _, thread := range threads {
+		b, err := kfile.Read(dir+"/"+thread.Name()+"/stat", 4096)
+		if err != nil {
+			continue
+		}
+		if s, err := proc.ParseStat(b); err == nil && (s.State == 'R' || s.State == 'D') {
+			return true
+		}
+	}
+	return false
+}
+
 // idle reports whether a connection is between two requests. The gate is closed: no further
 // request reaches the server.
-func (t *taker) idle(c *conn, d sockdiag.Conn) bool {
+func (t *taker) idle(c *conn, d sockdiag.Conn, needed time.Duration) bool {
 	if d.Unread > 0 || d.Unsent > 0 {
 		return false
 	}
@@ -240,7 +293,7 @@ func (t *taker) idle(c *conn, d sockdiag.Conn) bool {
 	if err != nil {
 		return false
 	}
-	return between(d, s, max(0, time.Since(maxTime(t.shut, c.seen))), c.quiet)
+	return between(d, s, time.Since(maxTime(t.shut, c.seen)), needed)
 }
 
 func maxTime(a, b time.Time) time.Time {
@@ -388,12 +441,7 @@ func (t *taker) finish() (orphans []*conn, r Report) {
 // undo opens the gate and removes it from all connections that are open. It closes all
 // copies, but not those of orphans unless all is true.
 func (t *taker) undo(all bool) {
-	if t.gate == nil {
-		return
-	}
-	if err := t.gate.Shut(0); err != nil { // it opens after the lease
-		t.log.Warn("protect: " + err.Error())
-	}
+	t.openGate()
 	for _, c := range t.conns {
 		if c.orphan {
 			if all {
