@@ -102,6 +102,7 @@ func rewrite(p *httputil.ProxyRequest) {
 	if local != nil {
 		p.Out.URL.Host = local.String()
 	}
+	p.Out.Trailer = p.In.Trailer // it is filled at the end of the body
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
 		if v, ok := p.In.Header[name]; ok {
 			p.Out.Header[name] = v

@@ -62,7 +62,7 @@ type conn struct {
 	local, peer netip.AddrPort
 	owner       pidfd.OpenFile
 	cookie      uint64
-	seen        time.Time // first
+	seen        time.Time     // first
 	quiet       time.Duration // needed; more after an error
 	searches    int
 	skip        Reason // never to be taken; "": may be
