@@ -4,22 +4,30 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
+	"log"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/netip"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"holdfast/internal/hosts/protect"
 	"holdfast/internal/hosts/protect/keep"
 	"holdfast/internal/hosts/protect/protecttest"
+	"holdfast/internal/platform/linux/proc"
 	"holdfast/test/lab/labtest"
 	"holdfast/test/poll"
 )
@@ -200,7 +208,11 @@ func TestKeepOverHardRestarts(t *testing.T) {
 			load.progress(t, clients, 2)
 			kept := 0
 			for range times {
-				r, err := protect.Run(t.Context(), keepOptions(t, restart, address))
+				o := keepOptions(t, restart, address)
+				if server == "nginx" {
+					o.Addresses[0].Addr = netip.Addr{}
+				}
+				r, err := protect.Run(t.Context(), o)
 				if err != nil {
 					t.Error(err)
 				}
@@ -235,5 +247,131 @@ func TestKeepOverHardRestarts(t *testing.T) {
 				t.Error("without protect no client failed, so the test shows nothing")
 			}
 		})
+	}
+}
+
+// relays returns the processes that keep connections.
+func relays(t *testing.T) (pids []int) {
+	t.Helper()
+	all, err := proc.Host.Pids()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range all {
+		if s, err := proc.Host.Stat(pid); err == nil && s.Comm == "holdfast-relay" && s.State != 'Z' {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// killRelays kills the processes that keep connections, and waits for that.
+func killRelays(t *testing.T) (n int) {
+	t.Helper()
+	for _, pid := range relays(t) {
+		n++
+		_ = unix.Kill(pid, unix.SIGKILL) // it may have ended
+	}
+	poll.Until(t, "no relay is left", func() bool { return len(relays(t)) == 0 })
+	return n
+}
+
+// A relay is killed at each step of a protect, also with the processes around it. Where the
+// old server runs on, all of its clients are served, each by the connection that it had:
+// what is left of the relay keeps their requests from the server for a bounded time only.
+func TestRelayKilled(t *testing.T) {
+	needsRoot(t)
+	address := protecttest.FreePort(t)
+	argv := echoServer(address)
+	first(t, 0, argv...)
+	protecttest.AwaitListening(t, address)
+	const clients = 20
+	load := startPatrons(address, clients, 5*time.Millisecond, true)
+	for _, step := range []string{"watch", "hold", "drain", "start", "command"} {
+		o := keepOptions(t, []string{"true"}, address)
+		killed := 0
+		o.Observe = func(at string) {
+			if at == step {
+				killed = killRelays(t)
+			}
+		}
+		if _, err := protect.Run(t.Context(), o); err != nil || killed != 1 {
+			t.Errorf("%s: %d relays killed, %v", step, killed, err)
+		}
+		load.progress(t, clients, 5)
+	}
+	for _, do := range []string{"kill-protect", "kill-keeper", "kill-all"} {
+		arg, err := json.Marshal(order{
+			Addresses: []string{address}, Backend: protect.Park, LockDir: t.TempDir(), Keep: keep.Idle,
+			Command: []string{"true"}, At: "drain", Do: do,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("/proc/self/exe", roleProtect, string(arg))
+		cmd.Stderr = os.Stderr
+		_ = cmd.Run() // how it ends is part of the case
+		poll.Until(t, "no relay is left after "+do, func() bool { return len(relays(t)) == 0 })
+		load.progress(t, clients, 5)
+	}
+	if _, failed := load.end(); len(failed) > 0 {
+		t.Errorf("%d clients failed, such as: %v", len(failed), failed[0])
+	}
+}
+
+// A relay is killed while it keeps the connections of a dead server, or serves them. Their
+// clients see the end at once, as without it.
+func TestRelayKilledWithoutTheServer(t *testing.T) {
+	needsRoot(t)
+	address := protecttest.FreePort(t)
+	argv := echoServer(address)
+	pidfile := first(t, 0, argv...)
+	protecttest.AwaitListening(t, address)
+	const clients = 20
+	load := startPatrons(address, clients, 5*time.Millisecond, true)
+	for _, step := range []string{"command", "release", "later"} {
+		load.progress(t, clients, 5)
+		before := load.failures()
+		o := keepOptions(t, protecttest.Restart(pidfile, 0, 0, argv...), address)
+		killed := 0
+		o.Observe = func(at string) {
+			if at == step {
+				killed = killRelays(t)
+			}
+		}
+		if _, err := protect.Run(t.Context(), o); err != nil {
+			t.Error(err)
+		}
+		if step == "later" {
+			load.progress(t, clients, 5)
+			killed = killRelays(t)
+		}
+		if killed == 0 {
+			t.Errorf("%s: no relay was killed", step)
+		}
+		poll.Until(t, "clients see the end", func() bool { return load.failures() > before })
+	}
+	_, failed := load.end()
+	for _, err := range failed {
+		var timeout net.Error
+		if errors.As(err, &timeout) && timeout.Timeout() {
+			t.Error("a client was left waiting:", err)
+		}
+	}
+}
+
+// A server with TLS is restarted without kept connections, and the report says why.
+func TestKeepRefusesTLS(t *testing.T) {
+	needsRoot(t)
+	s := httptest.NewUnstartedServer(http.NotFoundHandler())
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.StartTLS()
+	defer s.Close()
+	r, err := protect.Run(t.Context(), keepOptions(t, []string{"true"}, s.Listener.Addr().String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Kept.Refused) != 1 || !strings.Contains(r.Kept.Refused[0].Why, "TLS") || len(relays(t)) > 0 {
+		t.Errorf("%+v, %d relays", r.Kept, len(relays(t)))
 	}
 }

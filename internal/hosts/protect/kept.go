@@ -2,7 +2,6 @@ package protect
 
 import (
 	"context"
-	"net/netip"
 	"time"
 
 	"holdfast/internal/hosts/protect/keep"
@@ -40,7 +39,7 @@ func (o Options) watch(ctx context.Context, r *Report, step func(string)) *kept 
 	r.Kept = &keep.Report{}
 	spec := keep.Spec{Whom: o.Keep, For: o.KeepFor, PIDs: o.PIDs}
 	for _, a := range o.Addresses {
-		spec.Addresses = append(spec.Addresses, netip.AddrPortFrom(a.Addr, a.Port))
+		spec.Addresses = append(spec.Addresses, keep.Address(a))
 	}
 	argv := append(o.Keeper[:len(o.Keeper):len(o.Keeper)], argRelay)
 	var err error

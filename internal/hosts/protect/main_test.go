@@ -16,6 +16,7 @@ import (
 
 	"holdfast/internal/hosts/protect"
 	"holdfast/internal/hosts/protect/builtin"
+	"holdfast/internal/hosts/protect/keep"
 	"holdfast/internal/hosts/protect/protecttest"
 	"holdfast/internal/hosts/protect/ready"
 	"holdfast/test/lab/labtest"
@@ -100,6 +101,7 @@ type order struct {
 	LockDir   string
 	Command   []string
 	Ready     string // of --ready
+	Keep      keep.Whom
 	// At is the step at which it does Do: kill-protect, kill-keeper,
 	// kill-command, kill-both (the command first) or kill-all (the keeper).
 	At, Do string
@@ -116,7 +118,7 @@ func protectMain(arg string) int {
 	opts := protect.Options{
 		Spec:  protect.Spec{Backend: o.Backend, Limit: 20 * time.Second},
 		Drain: time.Second, Wait: time.Minute, Command: o.Command, Stdout: os.Stdout, Stderr: os.Stderr,
-		Keeper: keeper(), LockDir: o.LockDir, Log: quiet(),
+		Keeper: keeper(), LockDir: o.LockDir, Log: quiet(), Keep: o.Keep, KeepFor: time.Minute,
 	}
 	if o.Ready != "" {
 		var err error

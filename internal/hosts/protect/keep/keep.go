@@ -37,14 +37,24 @@ func Words() []Whom { return []Whom{None, Idle, Local} }
 
 // Spec says which connections to keep.
 type Spec struct {
-	// Addresses are those of the server. The zero Addr means all addresses of the port.
-	Addresses []netip.AddrPort `json:"addresses"`
-	Whom      Whom             `json:"whom"`
+	Addresses []Address `json:"addresses"` // of the server
+	Whom      Whom      `json:"whom"`
 	// PIDs are processes that may have the sockets open; they are searched first.
 	PIDs []int `json:"pids,omitempty"`
 	// For is how long the relay serves the kept connections. Then it closes those that are
 	// idle, and others after their next answer. It must be over 0.
 	For time.Duration `json:"for_ns"`
+}
+
+// Address is a port on one address, or with the zero Addr on all.
+type Address struct {
+	Addr netip.Addr `json:"addr,omitzero"`
+	Port uint16     `json:"port"`
+}
+
+// serves reports whether connections to local are connections to a.
+func (a Address) serves(local netip.AddrPort) bool {
+	return a.Port == local.Port() && (!a.Addr.IsValid() || a.Addr == local.Addr().Unmap())
 }
 
 // Refused is a port whose connections cannot be kept.

@@ -191,10 +191,10 @@ func (s *server) watch(spec Spec) (answer, error) {
 	return a, err
 }
 
-func portsOf(as []netip.AddrPort) (ports []uint16) {
+func portsOf(as []Address) (ports []uint16) {
 	for _, a := range as {
-		if !slices.Contains(ports, a.Port()) {
-			ports = append(ports, a.Port())
+		if !slices.Contains(ports, a.Port) {
+			ports = append(ports, a.Port)
 		}
 	}
 	return ports
@@ -207,8 +207,8 @@ func (t *taker) refuses(port uint16) (string, error) {
 		return "", err
 	}
 	i := slices.IndexFunc(ls, func(l sockdiag.Listener) bool {
-		return slices.ContainsFunc(t.spec.Addresses, func(a netip.AddrPort) bool {
-			return a.Port() == port && (!a.Addr().IsValid() || l.Addr.Addr().IsUnspecified() || a.Addr() == l.Addr.Addr())
+		return slices.ContainsFunc(t.spec.Addresses, func(a Address) bool {
+			return a.serves(l.Addr) || a.Port == port && l.Addr.Addr().IsUnspecified()
 		})
 	})
 	if i < 0 {

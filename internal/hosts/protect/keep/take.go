@@ -78,9 +78,7 @@ type conn struct {
 type counters struct{ in, out uint64 }
 
 func (t *taker) wanted(c sockdiag.Conn) bool {
-	return slices.ContainsFunc(t.spec.Addresses, func(a netip.AddrPort) bool {
-		return a.Port() == c.Local.Port() && (!a.Addr().IsValid() || a.Addr() == c.Local.Addr().Unmap())
-	})
+	return slices.ContainsFunc(t.spec.Addresses, func(a Address) bool { return a.serves(c.Local) })
 }
 
 // list returns the established connections of the server, by inode.
