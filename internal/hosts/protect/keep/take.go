@@ -32,7 +32,7 @@ const (
 	// lease is for how long the gate closes at a time. A relay that is killed thereby keeps
 	// requests from the old server for at most so long.
 	lease = 2 * time.Second
-	// maxKept limits the connections of one relay. One takes about 30 kB.
+	// maxKept limits the connections of one relay. One takes about 40 kB.
 	maxKept = 4096
 	// maxSearches limits how often the process of a socket is searched.
 	maxSearches = 3
