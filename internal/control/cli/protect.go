@@ -133,7 +133,7 @@ func (p *protectFlags) options(cmd *cobra.Command, words []string) (protect.Opti
 		Stdin: cmd.InOrStdin(), Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
 	}
 	o.Backend, o.Overlap, o.Limit = protect.Name(p.backend), p.overlap, p.timeout
-	o.Keep, o.KeepFor = keep.Whom(p.keep.whom), p.keep.life
+	o.Keep, o.KeepFor = keep.Clients(p.keep.clients), p.keep.life
 	if err := p.validate(words); err != nil {
 		return o, usage(cmd, err)
 	}
@@ -194,10 +194,10 @@ func (p *protectFlags) validate(words []string) error {
 	case !p.check && p.drain >= p.timeout:
 		return fmt.Errorf("--drain is %v, it must be less than --timeout, %v: otherwise the hold ends before the command begins", p.drain, p.timeout)
 	}
-	if p.container != "" && p.keep.whom != string(keep.None) {
+	if p.container != "" && p.keep.clients != string(keep.None) {
 		return fmt.Errorf("--keep does not work with --container")
 	}
-	if err := p.keep.validate(); err != nil {
+	if err := p.keep.validate(p.drain); err != nil {
 		return err
 	}
 	return knownBackend(p.backend)

@@ -15,8 +15,8 @@ import (
 
 // keepFlags say whose connections are kept over a restart.
 type keepFlags struct {
-	whom string
-	life time.Duration
+	clients string
+	life    time.Duration
 }
 
 // maxKeepFor limits --keep-for.
@@ -24,14 +24,17 @@ const maxKeepFor = time.Hour
 
 // add adds the flags. prefix begins their descriptions.
 func (k *keepFlags) add(f *pflag.FlagSet, prefix string) {
-	f.StringVar(&k.whom, "keep", string(keep.None), prefix+"whose HTTP/1 connections that are between two requests go on to the new server: none, idle (of all clients) or local (of clients on this host)")
+	f.StringVar(&k.clients, "keep", string(keep.None), prefix+"whose HTTP/1 connections that are between two requests go on to the new server: none, idle (of all clients) or local (of clients on this host)")
 	f.DurationVar(&k.life, "keep-for", 30*time.Second, prefix+"how long requests on kept connections are passed on; then each connection ends after its next answer, or when it is idle for so long")
 }
 
 // validate refuses invalid flags.
-func (k *keepFlags) validate() error {
-	if !slices.Contains(texts(keep.Words()), k.whom) {
-		return fmt.Errorf("--keep is %q, it must be none, idle or local", k.whom)
+func (k *keepFlags) validate(drain time.Duration) error {
+	if !slices.Contains(texts(keep.Words()), k.clients) {
+		return fmt.Errorf("--keep is %q, it must be none, idle or local", k.clients)
+	}
+	if k.clients != string(keep.None) && drain == 0 {
+		return fmt.Errorf("--keep needs a --drain over 0: it keeps connections whose requests are answered")
 	}
 	if k.life <= 0 || k.life > maxKeepFor {
 		return fmt.Errorf("--keep-for is %v, it must be over 0 and at most %v", k.life, maxKeepFor)

@@ -59,7 +59,7 @@ func (u *unitFlags) validate(cmd *cobra.Command) error {
 	if _, err := ready.Parse(u.ready); err != nil {
 		return fmt.Errorf("--ready: %w", err)
 	}
-	return u.keep.validate()
+	return u.keep.validate(u.drain)
 }
 
 // withSystemd calls do with a connection to systemd.
@@ -88,7 +88,7 @@ func (a *app) unitInstall(ctx context.Context, u unitFlags, as []protect.Address
 		}
 		s := unit.Settings{
 			Service: service, Addresses: as, Backend: backend, Timeout: u.limit, Drain: u.drain,
-			Ready: u.ready, Keep: keep.Whom(u.keep.whom), KeepFor: u.keep.life, RestartOnly: u.restartOnly, Program: program,
+			Ready: u.ready, Keep: keep.Clients(u.keep.clients), KeepFor: u.keep.life, RestartOnly: u.restartOnly, Program: program,
 		}
 		if u.dryRun {
 			return a.unitFiles(s.Files(unit.Dir))

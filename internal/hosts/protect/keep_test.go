@@ -210,7 +210,7 @@ func TestKeepOverHardRestarts(t *testing.T) {
 			for range times {
 				o := keepOptions(t, restart, address)
 				if server == "nginx" {
-					o.Addresses[0].Addr = netip.Addr{}
+					o.Addresses[0].Addr, o.Backend = netip.Addr{}, protect.NFQueue
 				}
 				r, err := protect.Run(t.Context(), o)
 				if err != nil {

@@ -37,7 +37,7 @@ func (o Options) watch(ctx context.Context, r *Report, step func(string)) *kept 
 	}
 	k := &kept{Options: o, r: r}
 	r.Kept = &keep.Report{}
-	spec := keep.Spec{Whom: o.Keep, For: o.KeepFor, PIDs: o.PIDs}
+	spec := keep.Spec{Clients: o.Keep, For: o.KeepFor, PIDs: o.PIDs}
 	for _, a := range o.Addresses {
 		spec.Addresses = append(spec.Addresses, keep.Address(a))
 	}

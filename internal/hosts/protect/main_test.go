@@ -101,7 +101,7 @@ type order struct {
 	LockDir   string
 	Command   []string
 	Ready     string // of --ready
-	Keep      keep.Whom
+	Keep      keep.Clients
 	// At is the step at which it does Do: kill-protect, kill-keeper,
 	// kill-command, kill-both (the command first) or kill-all (the keeper).
 	At, Do string

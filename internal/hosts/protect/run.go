@@ -34,7 +34,7 @@ type Options struct {
 	Drain time.Duration
 	// Keep says whose idle connections of the old server go on to the new one, and KeepFor
 	// for how long at least. Published must be nil then.
-	Keep    keep.Whom
+	Keep    keep.Clients
 	KeepFor time.Duration
 	// Wait is how long to wait for another protect of one of the ports.
 	Wait time.Duration

@@ -21,24 +21,24 @@ import (
 	"holdfast/internal/platform/linux/netns"
 )
 
-// Whom says whose connections are kept.
-type Whom string
+// Clients says whose connections are kept.
+type Clients string
 
-// The values of Whom. Idle are the idle connections of all clients, and Local those of
+// The values of Clients. Idle are the idle connections of all clients, and Local those of
 // clients on this host, of which the new server sees the right address.
 const (
-	None  Whom = "none"
-	Idle  Whom = "idle"
-	Local Whom = "local"
+	None  Clients = "none"
+	Idle  Clients = "idle"
+	Local Clients = "local"
 )
 
-// Words returns all values of Whom.
-func Words() []Whom { return []Whom{None, Idle, Local} }
+// Words returns all values of Clients.
+func Words() []Clients { return []Clients{None, Idle, Local} }
 
 // Spec says which connections to keep.
 type Spec struct {
 	Addresses []Address `json:"addresses"` // of the server
-	Whom      Whom      `json:"whom"`
+	Clients   Clients   `json:"clients"`
 	// PIDs are processes that may have the sockets open; they are searched first.
 	PIDs []int `json:"pids,omitempty"`
 	// For is how long the relay serves the kept connections. Then it closes those that are

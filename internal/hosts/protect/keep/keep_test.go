@@ -111,7 +111,7 @@ func serve(t *testing.T, f func(net.Conn)) string {
 
 // relayed returns a client's end of a connection that a relay has, as if its server had
 // ended, and another server listens on its address now.
-func relayed(t *testing.T, life time.Duration, h http.HandlerFunc) (client *net.TCPConn, end func()) {
+func relayed(t *testing.T, life time.Duration, h http.HandlerFunc) (client *net.TCPConn, stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -138,8 +138,8 @@ func relayed(t *testing.T, life time.Duration, h http.HandlerFunc) (client *net.
 	s := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute, DisableGeneralOptionsHandler: true}
 	served := make(chan struct{})
 	go func() { defer close(served); _ = s.Serve(l) }()
-	stop, ended := make(chan os.Signal, 1), make(chan struct{})
-	go func() { defer close(ended); newRelay(life).run([]*conn{{fd: fd}}, stop) }()
+	signals, ended := make(chan os.Signal, 1), make(chan struct{})
+	go func() { defer close(ended); newRelay(life).run([]*conn{{fd: fd}}, signals) }()
 	t.Cleanup(func() {
 		c.Close()
 		<-ended
@@ -147,7 +147,7 @@ func relayed(t *testing.T, life time.Duration, h http.HandlerFunc) (client *net.
 		<-served
 	})
 	_ = c.SetDeadline(time.Now().Add(time.Minute))
-	return c.(*net.TCPConn), func() { stop <- os.Interrupt }
+	return c.(*net.TCPConn), func() { signals <- os.Interrupt }
 }
 
 // A request reaches the new server as it was sent, from the client's address, and the answer
@@ -157,7 +157,7 @@ func TestRelayIsFaithful(t *testing.T) {
 		t.Skip("-short: the end of a connection takes a second")
 	}
 	seen := make(chan *http.Request, 10)
-	c, end := relayed(t, time.Minute, func(w http.ResponseWriter, r *http.Request) {
+	c, _ := relayed(t, time.Second, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		seen <- r
 		w.Header()["Date"], w.Header()["Content-Type"] = nil, nil
@@ -195,8 +195,7 @@ func TestRelayIsFaithful(t *testing.T) {
 	if resp := exchange("OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n"); resp.StatusCode != http.StatusTeapot || (<-seen).RequestURI != "*" {
 		t.Error("OPTIONS * did not reach the server")
 	}
-	end()
-	for !exchange("GET / HTTP/1.1\r\nHost: x\r\n\r\n").Close { // the signal is on its way
+	for !exchange("GET / HTTP/1.1\r\nHost: x\r\n\r\n").Close { // until the relay is to end
 		<-seen
 	}
 	if _, err := r.ReadByte(); err != io.EOF {
@@ -210,12 +209,10 @@ func TestRelayAnswersPipelinedRequests(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: the end of a connection takes a second")
 	}
-	c, end := relayed(t, time.Second, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) })
+	const life = time.Second
+	c, _ := relayed(t, life, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) })
 	r := bufio.NewReader(c)
-	for i := range 3 {
-		if i == 1 {
-			end()
-		}
+	for begun := time.Now(); time.Since(begun) < 3*life/2; {
 		if _, err := io.WriteString(c, strings.Repeat("POST /p HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab", 5)); err != nil {
 			t.Fatal(err)
 		}
@@ -231,6 +228,25 @@ func TestRelayAnswersPipelinedRequests(t *testing.T) {
 	}
 	if _, err := r.ReadByte(); err != io.EOF {
 		t.Errorf("an idle connection does not end: %v", err)
+	}
+}
+
+// A signal ends an idle connection, and then the relay.
+func TestRelayStops(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: the end of a connection takes a second")
+	}
+	c, stop := relayed(t, time.Minute, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "ok") })
+	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil || resp.Close {
+		t.Fatal(resp, err)
+	}
+	stop()
+	if _, err := io.Copy(io.Discard, c); err != nil {
+		t.Error(err)
 	}
 }
 

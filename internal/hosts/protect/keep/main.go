@@ -239,17 +239,24 @@ func (t *taker) step() error {
 	return err
 }
 
-// settle looks until no connection is busy, or until the limit, or until the starter is
-// gone. It returns how many are busy.
+// settle looks until no connection is busy, or until the limit. It returns how many are
+// busy. Error: errStarterGone.
 func (s *server) settle(limit time.Duration) (int, error) {
-	for end := time.Now().Add(limit); ; time.Sleep(lookEvery / 2) {
+	for end := time.Now().Add(limit); ; {
 		s.taker.check()
 		busy, err := s.taker.look()
 		if err != nil || busy == 0 || time.Now().After(end) {
 			return busy, err
 		}
+		select {
+		case <-s.requests: // there is no other one before the answer
+			return busy, errStarterGone
+		case <-time.After(lookEvery / 2):
+		}
 	}
 }
+
+var errStarterGone = errors.New("the process that asked for it is gone")
 
 func (t *taker) close() { t.gate.Close(); _ = t.diag.Close() }
 

@@ -21,6 +21,8 @@ import (
 const (
 	// longest limits the requests that are still running when the relay is to end.
 	longest = time.Hour
+	// stopLimit is for how long a signal leaves requests to be answered.
+	stopLimit = 5 * time.Second
 	// linger is for how long the end of a connection may wait for the client's own end, so
 	// that a late request is not answered by a reset.
 	linger = time.Second
@@ -125,9 +127,10 @@ func dialServer(ctx context.Context, network, addr string) (net.Conn, error) {
 	return d.DialContext(ctx, network, addr)
 }
 
-// run serves the connections until all have ended. After life, or a signal, it ends each
-// with its next answer. A client that sends further requests before that answer keeps its
-// connection until it is idle, or until longest.
+// run serves the connections until all have ended. After life it ends each with its next
+// answer. A client that sends further requests before that answer keeps its connection until
+// it is idle, or until longest. A signal ends idle connections at once, and others with the
+// answer to their request or after stopLimit.
 func (r *relay) run(orphans []*conn, stop <-chan os.Signal) {
 	go func() { _ = r.server.Serve(r) }() // until ended
 	for _, o := range orphans {
@@ -136,17 +139,25 @@ func (r *relay) run(orphans []*conn, stop <-chan os.Signal) {
 		}
 	}
 	go func() { r.open.Wait(); close(r.ended) }()
-	select {
-	case <-r.ended:
-	case <-time.After(r.life):
-	case <-stop:
+	defer r.server.Close()
+	life, late := time.NewTimer(r.life), time.NewTimer(r.life+longest)
+	defer life.Stop()
+	defer late.Stop()
+	for {
+		select {
+		case <-r.ended:
+			return
+		case <-life.C:
+			r.ending.Store(true)
+		case <-late.C:
+			return
+		case <-stop:
+			ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
+			defer cancel()
+			_ = r.server.Shutdown(ctx) // it returns ctx's error
+			return
+		}
 	}
-	r.ending.Store(true)
-	select {
-	case <-r.ended:
-	case <-time.After(longest):
-	}
-	_ = r.server.Close()
 }
 
 // adopt makes a net.Conn of a copy.

@@ -224,7 +224,7 @@ func (t *taker) watch(c *conn) Reason {
 	if len(t.conns) > maxKept {
 		return TooMany
 	}
-	if t.spec.Whom == Local && !isLocal(c.peer.Addr()) {
+	if t.spec.Clients == Local && !isLocal(c.peer.Addr()) {
 		return Remote
 	}
 	fd, err := pidfd.TakeSocket(c.owner, c.inode)

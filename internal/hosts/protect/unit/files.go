@@ -22,7 +22,7 @@ type Settings struct {
 	Ready     string            `json:"ready"`      // of --ready
 	// Keep says whose idle connections are kept, and KeepFor for how long at least; none
 	// if it is "".
-	Keep    keep.Whom     `json:"keep,omitempty"`
+	Keep    keep.Clients  `json:"keep,omitempty"`
 	KeepFor time.Duration `json:"keep_for_ns,omitempty"`
 	// RestartOnly leaves reloads alone.
 	RestartOnly bool `json:"restart_only,omitempty"`
