@@ -40,11 +40,13 @@ type relay struct {
 	server  *http.Server
 	accepts chan net.Conn
 	ended   chan struct{} // closed when no connection is left
+	closed  chan struct{} // by Close
+	closing sync.Once
 	open    sync.WaitGroup
 }
 
 func newRelay(life time.Duration) *relay {
-	r := &relay{life: life, accepts: make(chan net.Conn), ended: make(chan struct{})}
+	r := &relay{life: life, accepts: make(chan net.Conn), ended: make(chan struct{}), closed: make(chan struct{})}
 	silent := log.New(io.Discard, "", 0)
 	proxy := &httputil.ReverseProxy{
 		Rewrite: rewrite, FlushInterval: -1, ErrorLog: silent,
@@ -180,13 +182,16 @@ func (r *relay) Accept() (net.Conn, error) {
 	select {
 	case c := <-r.accepts:
 		return c, nil
-	case <-r.ended:
+	case <-r.closed:
 		return nil, net.ErrClosed
 	}
 }
 
 // Close implements net.Listener.
-func (r *relay) Close() error { return nil }
+func (r *relay) Close() error {
+	r.closing.Do(func() { close(r.closed) })
+	return nil
+}
 
 // Addr implements net.Listener.
 func (r *relay) Addr() net.Addr { return &net.TCPAddr{} }
@@ -197,6 +202,7 @@ type kept struct {
 	done    func()
 	begun   bool        // its first data was a request
 	waiting atomic.Bool // nothing was read since the last answer
+	answers atomic.Bool // the answer to the last request has begun
 	// pipelines reports whether the client has sent a request before it had the answer to
 	// the one before.
 	pipelines atomic.Bool
@@ -215,10 +221,17 @@ func (k *kept) Read(b []byte) (int, error) {
 	}
 	k.begun = true
 	k.waiting.Store(false)
-	if len(b) == 1 { // package http reads so while it answers (connReader.backgroundRead)
+	// Package http reads one byte while a request is answered (connReader.backgroundRead).
+	if len(b) == 1 && !k.answers.Load() {
 		k.pipelines.Store(true)
 	}
 	return n, err
+}
+
+// Write notes that an answer begins.
+func (k *kept) Write(b []byte) (int, error) {
+	k.answers.Store(true)
+	return k.TCPConn.Write(b)
 }
 
 // state follows the states of package http: a request that begins without a read since the
@@ -228,6 +241,7 @@ func (k *kept) state(s http.ConnState) {
 	case http.StateIdle:
 		k.waiting.Store(true)
 	case http.StateActive:
+		k.answers.Store(false)
 		if k.waiting.Load() {
 			k.pipelines.Store(true)
 		}
