@@ -53,8 +53,11 @@ type Options struct {
 	// WithKills measures instead the clients' waits when processes of a protect are
 	// killed, Kills of each kind.
 	WithKills bool
-	Kills     int       // 25
-	Progress  io.Writer // a line for each run; nil is nowhere
+	// WithKeep measures instead the cost of a request on a connection that was kept over a
+	// restart, Pairs times for each of Connections.
+	WithKeep bool
+	Kills    int       // 25
+	Progress io.Writer // a line for each run; nil is nowhere
 }
 
 func (o *Options) complete() error {
@@ -72,8 +75,8 @@ func (o *Options) complete() error {
 // Check reports invalid values. Defaults must be filled in before: a zero is invalid.
 func (o Options) Check() error {
 	switch {
-	case o.Idle && o.WithKills, (o.Idle || o.WithKills) && o.Full:
-		return errors.New("idle, kills and full exclude each other")
+	case o.Idle && o.WithKills, o.WithKeep && (o.Idle || o.WithKills), (o.Idle || o.WithKills || o.WithKeep) && o.Full:
+		return errors.New("idle, kills, keep and full exclude each other")
 	case o.Pairs < 0 || o.Pairs > 10_000 || o.Kills < 0 || o.Kills > 10_000:
 		return fmt.Errorf("%d pairs and %d kills: each can be at most 10000", o.Pairs, o.Kills)
 	case o.Drain < 0:
@@ -132,6 +135,8 @@ func Measure(ctx context.Context, o Options) (_ bench.Result, err error) {
 		return x.measureIdle(ctx)
 	case o.WithKills:
 		return x.measureKills(ctx)
+	case o.WithKeep:
+		return x.measureKeep(ctx)
 	}
 	d := Details{Rate: o.Rate}
 	if d.HAProxy, err = s.version(ctx); err != nil {
@@ -154,7 +159,7 @@ func Measure(ctx context.Context, o Options) (_ bench.Result, err error) {
 }
 
 func (o Options) createPage() (*os.File, error) {
-	if o.Page == "" || o.Idle || o.WithKills {
+	if o.Page == "" || o.Idle || o.WithKills || o.WithKeep {
 		return nil, nil // which have no plots
 	}
 	f, err := os.Create(o.Page)

@@ -263,6 +263,7 @@ func (p *programs) reloadBench(f *pflag.FlagSet) experiment {
 	f.BoolVar(&o.Idle, "idle", false, "instead: requests per second with a port installed beside without, while nothing reloads")
 	f.IntVar(&o.Pairs, "pairs", 30, "with --idle: how often both are measured, two seconds each time")
 	f.BoolVar(&o.WithKills, "kills", false, "instead: clients' waits when a process of a protected restart is killed")
+	f.BoolVar(&o.WithKeep, "keep", false, "instead: latency and CPU time of requests on connections that were kept over a restart")
 	f.StringVar(&o.Page, "html", "reload.html", "where the page with the plots is written; '' writes none")
 	check := func() error {
 		for _, m := range *modes {

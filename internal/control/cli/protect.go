@@ -16,6 +16,7 @@ import (
 	"holdfast"
 	"holdfast/internal/hosts/protect"
 	"holdfast/internal/hosts/protect/history"
+	"holdfast/internal/hosts/protect/keep"
 	"holdfast/internal/hosts/protect/ready"
 	"holdfast/internal/platform/linux/netns"
 )
@@ -32,6 +33,7 @@ type protectFlags struct {
 	overlap   bool
 	backend   string
 	ready     string
+	keep      keepFlags
 	check     bool
 	job       bool
 }
@@ -59,11 +61,18 @@ ask in that protocol, an http:// or https:// URL has to be answered with a statu
 200 to 399, and exec:PROGRAM runs a program, whose exit code 0 means ready. The words {host} and
 {port} in its arguments are an address at which it reaches the new server; there is no
 shell. With auto, PostgreSQL, MySQL, MariaDB and Redis are recognised and asked. tcp asks
-nothing.`,
+nothing.
+
+With --keep idle, connections on which the old server spoke HTTP/1 and which are between
+two requests survive too, also if the command kills the server. A process takes them, and
+passes their next requests to the new server, for --keep-for. That server sees an address
+of this host as the client's, unless the client is on this host. --keep local keeps only
+the connections of such clients. Connections with TLS end as without --keep.`,
 		Example: "  holdfast protect --port 16000 -- systemctl restart haproxy\n" +
 			"  holdfast protect --unit nginx -- systemctl restart nginx\n" +
 			"  holdfast protect --port 8080 --ready http://localhost:8080/health -- systemctl restart app\n" +
 			"  holdfast protect --port 5432 --ready \"exec:pg_isready -h {host} -p {port}\" -- pg_ctlcluster 15 main restart\n" +
+			"  holdfast protect --port 8080 --keep idle -- systemctl restart app\n" +
 			"  holdfast protect --port 80 --port 443 --check",
 		RunE: func(cmd *cobra.Command, words []string) error {
 			o, err := p.options(cmd, words)
@@ -105,11 +114,13 @@ nothing.`,
 	f.BoolVar(&p.overlap, "overlap", false, "the new server listens before the old one stops, and the old one finishes its requests itself (as haproxy -sf)")
 	f.StringVar(&p.backend, "backend", string(protect.Auto), "backend: auto, park, nfqueue, migrate or plug")
 	f.StringVar(&p.ready, "ready", string(ready.Auto), "when the new server is ready: auto, tcp, postgres, mysql, redis, an http:// or https:// URL, or exec:PROGRAM [ARG...]")
+	p.keep.add(f, "")
 	f.BoolVar(&p.check, "check", false, "only show which backends work here, and why others do not")
 	f.BoolVar(&p.job, "job", false, "in place of a command: the unit's current job of systemd")
 	_ = f.MarkHidden("job") // for units that install writes; it exists
 	completeWords(cmd, "backend", backendNames()...)
 	completeWords(cmd, "ready", texts(ready.Words())...)
+	completeWords(cmd, "keep", texts(keep.Words())...)
 	return cmd
 }
 
@@ -122,6 +133,7 @@ func (p *protectFlags) options(cmd *cobra.Command, words []string) (protect.Opti
 		Stdin: cmd.InOrStdin(), Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
 	}
 	o.Backend, o.Overlap, o.Limit = protect.Name(p.backend), p.overlap, p.timeout
+	o.Keep, o.KeepFor = keep.Clients(p.keep.clients), p.keep.life
 	if err := p.validate(words); err != nil {
 		return o, usage(cmd, err)
 	}
@@ -181,6 +193,12 @@ func (p *protectFlags) validate(words []string) error {
 		return fmt.Errorf("--timeout is %v and --drain is %v, they must be over 0 and at least 0", p.timeout, p.drain)
 	case !p.check && p.drain >= p.timeout:
 		return fmt.Errorf("--drain is %v, it must be less than --timeout, %v: otherwise the hold ends before the command begins", p.drain, p.timeout)
+	}
+	if p.container != "" && p.keep.clients != string(keep.None) {
+		return fmt.Errorf("--keep does not work with --container")
+	}
+	if err := p.keep.validate(p.drain); err != nil {
+		return err
 	}
 	return knownBackend(p.backend)
 }
@@ -309,6 +327,9 @@ func (a *app) protectReport(r protect.Report) error {
 		}
 		if a := r.Released.Ready; a != nil && a.Tries > 0 {
 			fmt.Fprintln(w, readyLine(*a))
+		}
+		if r.Kept != nil {
+			writeKept(w, *r.Kept)
 		}
 		if why := r.Released.Reason; why != protect.NewListens && why != "" {
 			fmt.Fprintf(w, "released because %s\n", why)

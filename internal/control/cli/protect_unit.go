@@ -13,6 +13,7 @@ import (
 
 	"holdfast/internal/hosts/protect"
 	"holdfast/internal/hosts/protect/install"
+	"holdfast/internal/hosts/protect/keep"
 	"holdfast/internal/hosts/protect/ready"
 	"holdfast/internal/hosts/protect/unit"
 	"holdfast/internal/platform/sdnotify"
@@ -24,18 +25,20 @@ type unitFlags struct {
 	limit       time.Duration
 	drain       time.Duration
 	ready       string
+	keep        keepFlags
 	restartOnly bool
 	dryRun      bool
 }
 
 // ofUnits are the names of the flags that need --unit.
-var ofUnits = [...]string{"hold-limit", "drain", "ready", "restart-only", "dry-run"}
+var ofUnits = [...]string{"hold-limit", "drain", "ready", "keep", "keep-for", "restart-only", "dry-run"}
 
 func (u *unitFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&u.name, "unit", "", "systemd service whose restarts and reloads are to be protected")
 	f.DurationVar(&u.limit, "hold-limit", 30*time.Second, "with --unit: longest time to hold connections")
 	f.DurationVar(&u.drain, "drain", time.Second, "with --unit: longest time that a restart waits for running requests")
 	f.StringVar(&u.ready, "ready", string(ready.Auto), "with --unit: when the new server is ready, as for protect")
+	u.keep.add(f, "with --unit: ")
 	f.BoolVar(&u.restartOnly, "restart-only", false, "with --unit: do not protect reloads, for a server that keeps its sockets in a reload")
 	f.BoolVar(&u.dryRun, "dry-run", false, "with --unit: print the files, and write none")
 }
@@ -56,7 +59,7 @@ func (u *unitFlags) validate(cmd *cobra.Command) error {
 	if _, err := ready.Parse(u.ready); err != nil {
 		return fmt.Errorf("--ready: %w", err)
 	}
-	return nil
+	return u.keep.validate(u.drain)
 }
 
 // withSystemd calls do with a connection to systemd.
@@ -85,7 +88,7 @@ func (a *app) unitInstall(ctx context.Context, u unitFlags, as []protect.Address
 		}
 		s := unit.Settings{
 			Service: service, Addresses: as, Backend: backend, Timeout: u.limit, Drain: u.drain,
-			Ready: u.ready, RestartOnly: u.restartOnly, Program: program,
+			Ready: u.ready, Keep: keep.Clients(u.keep.clients), KeepFor: u.keep.life, RestartOnly: u.restartOnly, Program: program,
 		}
 		if u.dryRun {
 			return a.unitFiles(s.Files(unit.Dir))

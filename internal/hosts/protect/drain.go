@@ -1,8 +1,10 @@
 package protect
 
 import (
+	"slices"
 	"time"
 
+	"holdfast/internal/hosts/protect/keep"
 	"holdfast/internal/platform/linux/sockdiag"
 )
 
@@ -22,12 +24,18 @@ type Drained struct {
 // every connection with a handshake that began before. Without overlap it also
 // waits until the server has answered the requests of the connections that it
 // accepted. With overlap the old server stays for them. Drain ends at the
-// limit, or when gone is closed (nil means never).
+// limit, or when gone is closed (nil means never). It does not wait for accepted
+// connections to the ports in settled, and for those of relays (package keep).
 //
 // Packets without a client behind them (a SYN flood) extend the drain to the
 // limit.
-func (s *Sockets) Drain(limit time.Duration, overlap bool, gone <-chan struct{}) (Drained, error) {
+func (s *Sockets) Drain(limit time.Duration, overlap bool, gone <-chan struct{}, settled ...uint16) (Drained, error) {
 	begin := time.Now()
+	ports := slices.DeleteFunc(s.ports(), func(p uint16) bool { return overlap || slices.Contains(settled, p) })
+	relayed, err := keep.Relayed()
+	if err != nil {
+		return Drained{}, err
+	}
 	// Held connections start no handshake with the old server.
 	h := s.diag.Handshakes(s.ports()...)
 	end := time.NewTimer(limit)
@@ -35,7 +43,7 @@ func (s *Sockets) Drain(limit time.Duration, overlap bool, gone <-chan struct{})
 	tick := time.NewTicker(drainLook)
 	defer tick.Stop()
 	for {
-		left, err := s.unfinished(h, overlap)
+		left, err := s.unfinished(h, ports, relayed)
 		if err != nil || left == 0 {
 			return Drained{Took: time.Since(begin)}, err
 		}
@@ -51,8 +59,9 @@ func (s *Sockets) Drain(limit time.Duration, overlap bool, gone <-chan struct{})
 
 // unfinished counts the connections that would break if the old server, or its
 // listeners, ended now. It counts the states in the order in which a connection
-// passes through them, so that none is missed between two states.
-func (s *Sockets) unfinished(h *sockdiag.Handshakes, overlap bool) (int, error) {
+// passes through them, so that none is missed between two states. It counts accepted
+// connections to the ports given only.
+func (s *Sockets) unfinished(h *sockdiag.Handshakes, ports []uint16, relayed map[uint32]bool) (int, error) {
 	n, err := h.Open()
 	if err != nil {
 		return 0, err
@@ -64,16 +73,16 @@ func (s *Sockets) unfinished(h *sockdiag.Handshakes, overlap bool) (int, error) 
 	for _, l := range ls {
 		n += l.Queue
 	}
-	if n > 0 || overlap {
+	if n > 0 {
 		return n, nil // no need for another slow check
 	}
-	for _, port := range s.ports() {
+	for _, port := range ports {
 		cs, err := s.diag.Conns(port, sockdiag.Established, sockdiag.CloseWait)
 		if err != nil {
 			return 0, err
 		}
 		for _, c := range cs {
-			if busy(c) {
+			if !relayed[c.Inode] && busy(c) {
 				n++
 			}
 		}

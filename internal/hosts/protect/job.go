@@ -32,7 +32,7 @@ type followed struct {
 
 // follow is finish for a job. It tells the keeper when the job has ended, and when no
 // server will come. Errors: ErrKeeperGone, or the job's state is unknown.
-func (o Options) follow(ctx context.Context, r *Report, k *Keeper, step func(string)) error {
+func (o Options) follow(ctx context.Context, r *Report, k *Keeper, kept *kept, step func(string)) error {
 	if err := o.Job.Begin(); err != nil {
 		return err
 	}
@@ -65,6 +65,7 @@ func (o Options) follow(ctx context.Context, r *Report, k *Keeper, step func(str
 				return ErrKeeperGone
 			}
 			r.Released = rel
+			kept.relay()
 			step("release")
 			if rel.Reason == CommandKill {
 				r.Released.Reason = JobGone

@@ -193,9 +193,9 @@ func (k *Keeper) Tidy(ctx context.Context, l Residue) error {
 
 // Drain waits, during a hold, until the old server has no request left, or
 // until the limit. With Spec.Overlap it waits only for connections that the
-// server has not accepted. Error: ErrKeeperGone.
-func (k *Keeper) Drain(ctx context.Context, limit time.Duration) (Drained, error) {
-	a, err := k.ask(ctx, request{Op: opDrain, Limit: limit})
+// server has not accepted; so it does on the ports in settled. Error: ErrKeeperGone.
+func (k *Keeper) Drain(ctx context.Context, limit time.Duration, settled ...uint16) (Drained, error) {
+	a, err := k.ask(ctx, request{Op: opDrain, Limit: limit, Settled: settled})
 	if err != nil {
 		return Drained{}, fmt.Errorf("wait for requests to be answered: %w", err)
 	}

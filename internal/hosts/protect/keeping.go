@@ -72,7 +72,7 @@ func (k *keeping) handle(r request) (Reason, error) {
 	switch r.Op {
 	case opDrain:
 		// Nothing else is checked during a drain, not even the end of the hold.
-		d, err := k.sockets.Drain(min(r.Limit, k.remains()), k.spec.Overlap, k.gone)
+		d, err := k.sockets.Drain(min(r.Limit, k.remains()), k.spec.Overlap, k.gone, r.Settled...)
 		if err != nil { // then the server stops as it would without protect
 			k.log.Warn("protect: drain", "err", err)
 		}

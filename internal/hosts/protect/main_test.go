@@ -16,6 +16,7 @@ import (
 
 	"holdfast/internal/hosts/protect"
 	"holdfast/internal/hosts/protect/builtin"
+	"holdfast/internal/hosts/protect/keep"
 	"holdfast/internal/hosts/protect/protecttest"
 	"holdfast/internal/hosts/protect/ready"
 	"holdfast/test/lab/labtest"
@@ -28,6 +29,7 @@ const (
 	roleProtect   = "protect"
 	roleNeighbour = "neighbour"
 	roleStall     = "stall" // a server that is ready later than it listens
+	roleEcho      = "echo"
 )
 
 func TestMain(m *testing.M) {
@@ -44,6 +46,8 @@ func TestMain(m *testing.M) {
 			syscall.Exit(protect.Main(args, builtin.Backends(), quiet()))
 		case roleBare:
 			syscall.Exit(protect.Main(args, nil, quiet()))
+		case roleEcho:
+			os.Exit(echoMain(args[0]))
 		case roleStall:
 			os.Exit(stallMain(args[0], args[1] == "mptcp"))
 		case roleNeighbour:
@@ -97,6 +101,7 @@ type order struct {
 	LockDir   string
 	Command   []string
 	Ready     string // of --ready
+	Keep      keep.Clients
 	// At is the step at which it does Do: kill-protect, kill-keeper,
 	// kill-command, kill-both (the command first) or kill-all (the keeper).
 	At, Do string
@@ -113,7 +118,7 @@ func protectMain(arg string) int {
 	opts := protect.Options{
 		Spec:  protect.Spec{Backend: o.Backend, Limit: 20 * time.Second},
 		Drain: time.Second, Wait: time.Minute, Command: o.Command, Stdout: os.Stdout, Stderr: os.Stderr,
-		Keeper: keeper(), LockDir: o.LockDir, Log: quiet(),
+		Keeper: keeper(), LockDir: o.LockDir, Log: quiet(), Keep: o.Keep, KeepFor: time.Minute,
 	}
 	if o.Ready != "" {
 		var err error

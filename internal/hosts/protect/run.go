@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/hosts/protect/keep"
 	"holdfast/internal/hosts/protect/ready"
 )
 
@@ -31,6 +32,10 @@ type Options struct {
 	// requests of the old server; with Overlap, for the connections that it has
 	// not accepted. 0 means no wait.
 	Drain time.Duration
+	// Keep says whose idle connections of the old server go on to the new one, and KeepFor
+	// for how long at least. Published must be nil then.
+	Keep    keep.Clients
+	KeepFor time.Duration
 	// Wait is how long to wait for another protect of one of the ports.
 	Wait time.Duration
 	// Command restarts the server.
@@ -57,6 +62,8 @@ type Report struct {
 	Steps     []Step    `json:"steps"`
 	Drained   Drained   `json:"drained"`
 	Released  Released  `json:"released"`
+	// Kept is what became of the old server's connections; nil: they were not to be kept.
+	Kept *keep.Report `json:"kept,omitempty"`
 	// ExitCode is that of the command, 128 + n if signal n ended it.
 	ExitCode int `json:"exit_code"`
 }
@@ -146,6 +153,8 @@ func Run(ctx context.Context, o Options) (Report, error) {
 		l.left = nil
 	}
 	step("prepare")
+	kept := o.watch(ctx, &r, step)
+	defer kept.close()
 	// A keeper that hangs or was stopped would hold forever.
 	hung := time.AfterFunc(o.Limit+closeLimit, k.kill)
 	defer func() { hung.Stop() }()
@@ -169,7 +178,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	}
 	r.Backend, r.Refused = began.Backend, began.Refused
 	step("hold")
-	err = o.runHeld(ctx, &r, k, path, old, a, step)
+	err = o.runHeld(ctx, &r, k, path, old, a, kept, step)
 	left := r.Released.Error != ""
 	if errors.Is(err, ErrKeeperGone) && began.Residue != nil {
 		e := o.tidyAfter(*began.Residue, locks)
@@ -251,9 +260,12 @@ func (o Options) tidyAfter(left Residue, locks []*Lock) error {
 
 // runHeld drains, runs the command and waits for the release while the hold is
 // in place.
-func (o Options) runHeld(ctx context.Context, r *Report, k *Keeper, path string, old instance, a *asker, step func(string)) (err error) {
+func (o Options) runHeld(ctx context.Context, r *Report, k *Keeper, path string, old instance, a *asker, kept *kept, step func(string)) (err error) {
+	kept.shut(ctx)
 	if o.Drain > 0 {
-		drain := k.Drain
+		drain := func(ctx context.Context, limit time.Duration) (Drained, error) {
+			return k.Drain(ctx, limit, kept.settles()...)
+		}
 		if o.Published != nil {
 			drain = func(ctx context.Context, limit time.Duration) (Drained, error) {
 				return o.Published.drain(ctx, limit, o.Overlap)
@@ -262,10 +274,11 @@ func (o Options) runHeld(ctx context.Context, r *Report, k *Keeper, path string,
 		if r.Drained, err = drain(ctx, o.Drain); err != nil {
 			return err
 		}
+		kept.settle(ctx)
 		step("drain")
 	}
 	if o.Job != nil {
-		err = o.follow(ctx, r, k, step)
+		err = o.follow(ctx, r, k, kept, step)
 		return errors.Join(err, r.Released.err())
 	}
 	cmd := o.command(ctx, path)
@@ -289,14 +302,14 @@ func (o Options) runHeld(ctx context.Context, r *Report, k *Keeper, path string,
 			r.Released.Ready = a.end()
 		}
 	}
-	err = finish(ctx, r, k, cmd, exited, step)
+	err = finish(ctx, r, k, cmd, exited, kept, step)
 	settle()
 	return errors.Join(err, r.Released.err())
 }
 
 // finish waits for the end of the command and of the hold, in any order. It closes
 // exited at the end of the command. Error: ErrKeeperGone, or the command's end is unknown.
-func finish(ctx context.Context, r *Report, k *Keeper, cmd *exec.Cmd, exited chan<- struct{}, step func(string)) error {
+func finish(ctx context.Context, r *Report, k *Keeper, cmd *exec.Cmd, exited chan<- struct{}, kept *kept, step func(string)) error {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	released := k.Released()
@@ -317,10 +330,12 @@ func finish(ctx context.Context, r *Report, k *Keeper, cmd *exec.Cmd, exited cha
 		case rel, ok := <-released:
 			released = nil
 			if !ok {
+				kept.close()
 				keeperErr = ErrKeeperGone
 				continue
 			}
 			r.Released = rel
+			kept.relay()
 			step("release")
 		}
 	}

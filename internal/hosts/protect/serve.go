@@ -15,16 +15,20 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/internal/hosts/protect/keep"
 	"holdfast/internal/platform/child"
 	"holdfast/internal/platform/linux/standby"
 )
 
-// Main is the main function of the process that StartKeeper or StartStanding
-// created. It holds and releases on request, and releases at once when its
+// Main is the main function of the process that StartKeeper, StartStanding or, for
+// kept connections, Run created. It holds and releases on request, and releases at once when its
 // starter is gone. args are the arguments that they appended; backends are all
 // backends, the best first. Main returns the exit code.
 func Main(args []string, backends []Backend, log *slog.Logger) int {
 	run := func() error { return serveStarter(args, backends, log) }
+	if len(args) == 1 && args[0] == argRelay {
+		return keep.Main(log)
+	}
 	if len(args) == 2 && args[0] == argStanding {
 		run = func() error { return serveStanding(args[1], backends, log) }
 	}

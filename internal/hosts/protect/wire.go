@@ -99,6 +99,9 @@ type request struct {
 	Killed bool          `json:"killed,omitempty"`
 	Left   Residue       `json:"left,omitzero"`
 	Ran    ran           `json:"ran,omitzero"`
+	// Settled is for opDrain: the ports on whose accepted connections another process
+	// waits.
+	Settled []uint16 `json:"settled,omitempty"`
 	// Installed is for opInstall.
 	Installed []Installed `json:"installed,omitempty"`
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/internal/hosts/protect"
+	"holdfast/internal/hosts/protect/keep"
 )
 
 // Settings say how the restarts of a service are protected.
@@ -19,6 +20,10 @@ type Settings struct {
 	Timeout   time.Duration     `json:"timeout_ns"` // of each hold, over 0
 	Drain     time.Duration     `json:"drain_ns"`   // less than Timeout
 	Ready     string            `json:"ready"`      // of --ready
+	// Keep says whose idle connections are kept, and KeepFor for how long at least; none
+	// if it is "".
+	Keep    keep.Clients  `json:"keep,omitempty"`
+	KeepFor time.Duration `json:"keep_for_ns,omitempty"`
 	// RestartOnly leaves reloads alone.
 	RestartOnly bool `json:"restart_only,omitempty"`
 	// Program is the absolute path of holdfast.
@@ -141,7 +146,17 @@ ExecStart=%[2]s protect %[3]s --job
 TimeoutStartSec=%[4]d
 RuntimeMaxSec=%[5]d
 OOMScoreAdjust=-900
-`, s.Service, quote(s.Program), strings.Join(s.flags(), " "), s.patience(), seconds(s.Timeout)+2*s.patience())
+%[6]s`, s.Service, quote(s.Program), strings.Join(s.flags(), " "), s.patience(), seconds(s.Timeout)+2*s.patience(), s.killMode())
+}
+
+func (s Settings) keeps() bool { return s.Keep != "" && s.Keep != keep.None }
+
+// killMode lets the process that serves kept connections outlive the hold.
+func (s Settings) killMode() string {
+	if s.keeps() {
+		return "KillMode=process\n"
+	}
+	return ""
 }
 
 // patience is the limit of a hold's start, in seconds.
@@ -152,6 +167,9 @@ func seconds(d time.Duration) int { return int((d + time.Second - 1) / time.Seco
 // flags are those of `holdfast protect`, quoted for systemd.
 func (s Settings) flags() []string {
 	words := []string{"--unit", quote(s.Service), "--timeout", s.Timeout.String(), "--drain", s.Drain.String(), "--backend", string(s.Backend), "--ready", quote(s.Ready)}
+	if s.keeps() {
+		words = append(words, "--keep", string(s.Keep), "--keep-for", s.KeepFor.String())
+	}
 	for _, a := range s.Addresses {
 		if a.Addr.IsValid() {
 			words = append(words, "--listen", a.String())
