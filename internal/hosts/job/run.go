@@ -48,9 +48,9 @@ type Recorder interface {
 
 // Event is a progress message.
 type Event struct {
-	Run  int    // -1: all runs
-	Name string // the container's name in the job, or the image's if Run is -1
-	Line string
+	Run  int    `json:"run"`  // -1: all runs
+	Name string `json:"name"` // the container's name in the job, or the image's if Run is -1
+	Line string `json:"line"`
 }
 
 // Runner runs jobs. Its fields must not change during Run. Run may be called from
