@@ -215,7 +215,11 @@ func (h jobHandlers) serve(agent context.Context, conn net.Conn, in *bufio.Reade
 		err = errors.Join(&Error{Code: CodeNodeDown, Message: "the agent of node " + string(h.node) + " ended"}, err)
 	}
 	_ = conn.SetWriteDeadline(time.Now().Add(lingerLimit))
-	_ = f.WriteJSON(frame.Exit, ExecExit{Error: ErrorOf(err)}) // the client may be gone
+	exit := ExecExit{Error: ErrorOf(err)}
+	if c, ok := errors.AsType[*job.ContainerError](err); ok {
+		exit.Error.Log = c.Log
+	}
+	_ = f.WriteJSON(frame.Exit, exit) // the client may be gone
 	// As in serveExec.
 	_ = conn.SetReadDeadline(time.Now().Add(lingerLimit))
 	reading.Wait()

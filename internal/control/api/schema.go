@@ -10,6 +10,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/hosts/gc"
+	"holdfast/internal/hosts/job"
 	"holdfast/internal/hosts/spinup"
 )
 
@@ -72,6 +73,11 @@ func limits() map[string]map[string]any {
 	return map[string]map[string]any{
 		"ExecRequest.command":       {"minItems": 1, "prefixItems": []any{map[string]any{"type": "string", "minLength": 1}}},
 		"DrainRequest.budget_ms":    {"minimum": 0, "maximum": MaxDrainBudget.Milliseconds()},
+		"JobImages.images":          {"minItems": 1, "maxItems": job.MaxImages},
+		"JobImages.pull":            {"enum": []job.Policy{"", job.PullMissing, job.PullAlways, job.PullNever}},
+		"PlaceJobRequest.runs":      {"minimum": 1, "maximum": job.MaxParallelism},
+		"PlaceJobRequest.images":    {"minItems": 1, "maxItems": job.MaxImages},
+		"PlaceJobRequest.pull":      {"enum": []job.Policy{"", job.PullMissing, job.PullAlways, job.PullNever}},
 		"BeginSpinupRequest.for_ms": {"minimum": 0, "maximum": MaxUnderWay.Milliseconds()},
 		"BeginSpinupRequest.kind":   {"enum": []spinup.Kind{"", spinup.ForPull, spinup.ForRun}},
 		"MakeDirRequest.path":       {"pattern": pathPattern},
@@ -134,7 +140,7 @@ func (s *schemas) ref(t reflect.Type) map[string]any {
 // schemaName returns a type's name in the document. Types of other packages get a
 // prefix.
 func schemaName(t reflect.Type) string {
-	prefixes := map[string]string{"spinup": "Spinup", "spinup/underway": "UnderWay", "spinup/prefetch": "Prefetch", "gc": "GC",
+	prefixes := map[string]string{"spinup": "Spinup", "spinup/underway": "UnderWay", "spinup/prefetch": "Prefetch", "gc": "GC", "job": "Job",
 		"doctor": "Doctor", "doctor/watch": "Doctor", "doctor/ranking": "Ranking", "doctor/rule": "Rule"}
 	_, part, _ := strings.Cut(t.PkgPath(), "/internal/hosts/")
 	return prefixes[part] + t.Name()
