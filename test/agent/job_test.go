@@ -178,7 +178,7 @@ func TestJobsOnTheFleet(t *testing.T) {
 	})
 	wantError(t, hosts[0].cli("run", "--fleet="+hosts[1].node, labtest.Busybox, "--", "true"), 125, "no named node takes", "node ls")
 	running := hosts[0].beginJob(4, hosts[:1], "--fleet", "-n", "4", labtest.Busybox, "--", "sleep", "1000")
-	if strings.Contains(running.text(), "node "+hosts[1].node+" runs") {
+	if strings.Contains(running.text(), " on node "+hosts[1].node) {
 		t.Errorf("a cordoned node runs a part:\n%s", running.text())
 	}
 	if err := running.cmd.Process.Signal(syscall.SIGINT); err != nil {
@@ -214,7 +214,7 @@ func TestJobOfALostNode(t *testing.T) {
 	running := hosts[0].beginJob(12, hosts[:1], append([]string{"--fleet", "-n", "12"}, wait...)...)
 	var lost *host
 	for _, h := range hosts[1:] {
-		if strings.Contains(running.text(), "node "+h.node+" runs ") {
+		if strings.Contains(running.text(), " on node "+h.node+"\n") {
 			lost = h
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"holdfast/internal/hosts/job"
 	"holdfast/internal/hosts/job/spread"
 	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/platform/engine"
 	"holdfast/internal/sessions/fleet"
 )
 
@@ -155,7 +156,7 @@ func (n *Node) EstimatePull(ctx context.Context, q api.JobImages) (api.PullEstim
 		_, err := n.engine.ImageDigest(ctx, image)
 		switch {
 		case err == nil && q.Platform == "":
-		case err == nil, errors.Is(err, holdfast.ErrNotFound):
+		case err == nil, errors.Is(err, engine.ErrNoImage):
 			e.Missing = append(e.Missing, image)
 		default:
 			return api.PullEstimate{}, err

@@ -108,7 +108,7 @@ func (x *fleetJob) run(ctx context.Context) error {
 		parts[n] = append(parts[n], run)
 	}
 	for _, n := range order {
-		x.ui.note("job %s: node %s runs %s", x.id, clean(string(n)), ranges(parts[n]))
+		x.ui.note("job %s: %s on node %s", x.id, ranges(parts[n]), clean(string(n)))
 	}
 	var inside context.Context
 	inside, x.stop = context.WithCancel(ctx)
