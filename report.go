@@ -31,6 +31,9 @@ func (m *Millis) UnmarshalJSON(b []byte) error {
 
 // String shows milliseconds with one decimal below ten, and seconds from one second
 // on: 3.2ms, 48ms, 1.28s.
+// UnmarshalYAML reads a duration such as 30s.
+func (m *Millis) UnmarshalYAML(read func(any) error) error { return read((*time.Duration)(m)) }
+
 func (m Millis) String() string {
 	d := time.Duration(m)
 	switch {

@@ -164,14 +164,14 @@ func serveAgent(ctx context.Context, turn *handoff.Turn, c config.Config, r cli.
 		Guardian: self(roleGuardian),
 		Deadman:  self(roleDeadman),
 		Hook:     self(roleHook),
-		Commands: self(roleCommands),
-		Alloc:    self(probe.RoleAlloc),
-		Next:     onDisk(os.Args),
-		Stdout:   r.Stdout,
-		Stderr:   r.Stderr,
-		Up:       func(at agent.Addresses) { printUp(r.Stdout, at) },
-		Step:     r.Step,
-		Drained:  r.Drained,
+		Commands: self(roleCommands), JobWatcher: self(roleJobWatcher),
+		Alloc:   self(probe.RoleAlloc),
+		Next:    onDisk(os.Args),
+		Stdout:  r.Stdout,
+		Stderr:  r.Stderr,
+		Up:      func(at agent.Addresses) { printUp(r.Stdout, at) },
+		Step:    r.Step,
+		Drained: r.Drained,
 	})
 	if errors.Is(err, agent.ErrLeft) {
 		return cli.Partial(err, "the report above names it; the next agent on this data directory takes it up")

@@ -21,6 +21,7 @@ import (
 	"holdfast/internal/agent/execnode"
 	"holdfast/internal/agent/filenode"
 	"holdfast/internal/agent/handoff"
+	"holdfast/internal/agent/jobnode"
 	"holdfast/internal/agent/netnode"
 	"holdfast/internal/agent/portnode"
 	"holdfast/internal/agent/process"
@@ -73,8 +74,9 @@ type Options struct {
 	Deadman []string
 	// Hook is the command line for hook.Main, without its last arguments.
 	Hook []string
-	// Commands is the command line for execnode.Main, without its last argument.
-	Commands []string
+	// Commands and JobWatcher are the command lines for execnode.Main, without its last
+	// argument, and of the watcher of a job, without its last two.
+	Commands, JobWatcher []string
 	// Alloc is the command line for probe.Alloc, without its last argument. Empty: the
 	// time to allocate memory is not measured.
 	Alloc []string
@@ -156,6 +158,7 @@ type Agent struct {
 	commands    *execnode.Node
 	files       *files.Files
 	ports       *portnode.Node
+	jobs        *jobnode.Node
 	prefetch    *prefetch.Keeper
 	pulls       *puller.Puller
 	load        *hostload.Meter
@@ -416,7 +419,7 @@ func (a *Agent) serve(p, front *tasks.Stack, l *listeners) error {
 		return err
 	}
 	a.keepPrefetched(p)
-	if err := a.sweepJobs(p); err != nil {
+	if err := a.newJobs(p); err != nil {
 		return err
 	}
 	p.Start("garbage collection", a.runCollector)
@@ -507,11 +510,10 @@ func (a *Agent) self() holdfast.Node {
 	if a.doctor != nil {
 		n.Degraded, n.DegradedSince = a.doctor.Rotation.Degraded()
 	}
-	var busy, waited, free error
+	var busy, waited error
 	n.CPULoad, busy = a.load.CPU()
 	n.Pressure, waited = a.load.Pressure()
-	var memory hostload.Memory
-	memory, free = a.load.Memory()
+	memory, free := a.load.Memory()
 	n.Memory = holdfast.Memory(memory)
 	if err := errors.Join(busy, waited, free); err != nil {
 		a.log.Debug("this host's load", "err", err)

@@ -5,9 +5,9 @@ import (
 	"path/filepath"
 	"time"
 
+	"holdfast/internal/agent/jobnode"
 	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/gc"
-	"holdfast/internal/hosts/job"
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/hosts/spinup/prefetch"
 	"holdfast/internal/hosts/spinup/puller"
@@ -78,17 +78,14 @@ func (a *Agent) keepPrefetched(p *tasks.Stack) {
 	p.Start("prefetch", a.prefetch.Run)
 }
 
-// sweepJobs starts the removal of the leftovers of jobs (`holdfast run`) whose owner has
-// died.
-func (a *Agent) sweepJobs(p *tasks.Stack) error {
-	cleaner, ok := a.engine.(job.Cleaner)
-	if !ok {
-		return nil // an engine without networks has no jobs
+// newJobs starts the part of the fleet's jobs that this node runs.
+func (a *Agent) newJobs(p *tasks.Stack) (err error) {
+	d := jobnode.Deps{Engine: a.engine, Puller: a.pulls, Spinups: a.spinups, Nodes: a.store.Nodes, Draining: a.sessions.Draining, Log: a.log}
+	if a.peers != nil {
+		d.Client = a.clientTo
 	}
-	self, err := job.Self()
-	if err != nil {
-		return err
+	if a.jobs, err = jobnode.New(a.cfg, a.node, a.opt.JobWatcher, d); err == nil {
+		p.Start("jobs", a.jobs.Run)
 	}
-	p.Start("leftovers of jobs", func(ctx context.Context) error { return job.RunSweeper(ctx, cleaner, self, a.log) })
-	return nil
+	return err
 }

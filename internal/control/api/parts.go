@@ -27,6 +27,7 @@ type Parts struct {
 	Nodes      NodeService
 	Replacer   Replacer
 	Groups     Groups
+	Jobs       Jobs
 	Prefetcher Prefetcher
 	Spinups    Spinups
 	// FleetSpinups is nil if the program knows no other hosts.
@@ -53,6 +54,7 @@ func (p Parts) routes() []route {
 		nodeRoutes(p.Nodes),
 		replaceRoutes(p.Replacer, p.Sessions, p.Nodes, p.Groups),
 		groupRoutes(p.Groups),
+		jobRoutes(p.Jobs, p.Version.Node, p.pingEvery),
 		prefetchRoutes(p.Prefetcher),
 		spinupRoutes(p.Spinups, p.FleetSpinups, p.UnderWay),
 		experimentRoutes(p.Experiments),

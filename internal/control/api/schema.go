@@ -10,6 +10,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/hosts/gc"
+	"holdfast/internal/hosts/job"
 	"holdfast/internal/hosts/spinup"
 )
 
@@ -75,6 +76,11 @@ func limits() map[string]map[string]any {
 		"ExecRequest.dir":           {"pattern": "^(/|$)"},
 		"ExecRequest.user":          {"pattern": "^([0-9]{1,10}:[0-9]{1,10})?$"},
 		"DrainRequest.budget_ms":    {"minimum": 0, "maximum": MaxDrainBudget.Milliseconds()},
+		"JobImages.images":          {"minItems": 1, "maxItems": job.MaxImages},
+		"JobImages.pull":            {"enum": []job.Policy{"", job.PullMissing, job.PullAlways, job.PullNever}},
+		"PlaceJobRequest.runs":      {"minimum": 1, "maximum": job.MaxParallelism},
+		"PlaceJobRequest.images":    {"minItems": 1, "maxItems": job.MaxImages},
+		"PlaceJobRequest.pull":      {"enum": []job.Policy{"", job.PullMissing, job.PullAlways, job.PullNever}},
 		"BeginSpinupRequest.for_ms": {"minimum": 0, "maximum": MaxUnderWay.Milliseconds()},
 		"BeginSpinupRequest.kind":   {"enum": []spinup.Kind{"", spinup.ForPull, spinup.ForRun}},
 		"MakeDirRequest.path":       {"pattern": pathPattern},
@@ -137,7 +143,7 @@ func (s *schemas) ref(t reflect.Type) map[string]any {
 // schemaName returns a type's name in the document. Types of other packages get a
 // prefix.
 func schemaName(t reflect.Type) string {
-	prefixes := map[string]string{"spinup": "Spinup", "spinup/underway": "UnderWay", "spinup/prefetch": "Prefetch", "gc": "GC",
+	prefixes := map[string]string{"spinup": "Spinup", "spinup/underway": "UnderWay", "spinup/prefetch": "Prefetch", "gc": "GC", "job": "Job",
 		"doctor": "Doctor", "doctor/watch": "Doctor", "doctor/ranking": "Ranking", "doctor/rule": "Rule"}
 	_, part, _ := strings.Cut(t.PkgPath(), "/internal/hosts/")
 	return prefixes[part] + t.Name()

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast"
+	"holdfast/internal/control/api/client"
 	"holdfast/internal/hosts/job"
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/hosts/spinup/puller"
@@ -31,6 +32,7 @@ type runOptions struct {
 	platform    string
 	pull        string
 	tty, stdin  bool
+	fleet       string // nodes, allNodes or ""
 }
 
 func (a *app) runCmd() *cobra.Command {
@@ -41,10 +43,12 @@ func (a *app) runCmd() *cobra.Command {
 		Long: "Run a job on this host and exit with the exit code of its first failing step. The command runs in a container of IMAGE. Services run beside it, on a network of the job where their names resolve. " +
 			"All images are pulled concurrently, and each container starts as soon as its image is present. The time of each phase is printed on stderr; stdout has the command's output. " +
 			"At the end, and on Ctrl-C, everything is removed.\n" +
+			"With --fleet the agents of the nodes run the job. Each run of --parallelism goes to the better of two nodes, by load and by the images that they have. The steps have no input then.\n" +
 			"Flags go before IMAGE; everything after it is the command. A job file can have several steps, and settings of services: see docs/jobs.md.",
 		Example: "  holdfast run golang:1.26 -- go version\n" +
 			"  holdfast run --service db=postgres:16 --mount .:/src -w /src golang:1.26 -- go test ./...\n" +
-			"  holdfast run -f job.yaml --parallelism 4",
+			"  holdfast run -f job.yaml --parallelism 4\n" +
+			"  holdfast run --fleet -f job.yaml --parallelism 32",
 		Args:              args(0, 1<<16, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.within(noLimit, func(ctx context.Context, cmd *cobra.Command, words []string) error {
@@ -52,7 +56,13 @@ func (a *app) runCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.runJob(ctx, j, o)
+			if o.fleet == "" {
+				return a.runJob(ctx, j, o)
+			}
+			if err := checkFleet(cmd, j); err != nil {
+				return err
+			}
+			return a.with(cmd, noLimit, func(ctx context.Context, c *client.Client) error { return a.runOnFleet(ctx, c, j, o.fleet) })
 		}),
 	}
 	f := cmd.Flags()
@@ -67,6 +77,8 @@ func (a *app) runCmd() *cobra.Command {
 	f.StringVar(&o.pull, "pull", "", "pull images that are missing, always or never (default missing)")
 	f.BoolVarP(&o.tty, "tty", "t", false, "give the command a terminal (default: if this is one)")
 	f.BoolVarP(&o.stdin, "stdin", "i", true, "pass the input on; -i=false keeps the command from reading the input of a script")
+	f.StringVar(&o.fleet, "fleet", "", "run it on the nodes of the fleet, or on some: --fleet=NODE,NODE")
+	f.Lookup("fleet").NoOptDefVal = allNodes
 	completeWords(cmd, "pull", string(job.PullMissing), string(job.PullAlways), string(job.PullNever))
 	return cmd
 }
@@ -205,7 +217,8 @@ func (a *app) runJob(ctx context.Context, j job.Job, o runOptions) error {
 		err = runError(err)
 		res.ExitCode = exitCode(err)
 	}
-	if shown := a.showJob(res, err, j, local.Rules); err == nil && shown != nil {
+	nameOf := func(run int, name string) string { return inRun(run, j.Parallelism, name) }
+	if shown := a.showJob(res, err, nameOf, local.Rules); err == nil && shown != nil {
 		err = runError(shown)
 	}
 	if err == nil && res.ExitCode != 0 {
@@ -229,7 +242,7 @@ func (a *app) runner(ctx context.Context, local Local, j job.Job, o runOptions) 
 		return nil, err
 	}
 	r := &job.Runner{
-		Engine: local.Engine, Puller: jobPuller{p}, Recorder: local.recorder, Cohort: cohort, Owner: owner,
+		Engine: local.Engine, Puller: puller.ForJobs{Puller: p}, Recorder: local.recorder, Cohort: cohort, Owner: owner,
 		Log:    slog.New(slog.NewTextHandler(a.ui.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Stdout: a.ui.out, Stderr: a.ui.err,
 		Tell:   func(e job.Event) { a.ui.note("%s: %s", clean(inRun(e.Run, j.Parallelism, e.Name)), clean(e.Line)) },
@@ -306,15 +319,4 @@ func (a *app) sweepJobs(ctx context.Context, e job.Cleaner, self job.Owner) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		a.ui.note("warning: %s", clean(err.Error()))
 	}
-}
-
-// jobPuller pulls the images of a job.
-type jobPuller struct{ p *puller.Puller }
-
-func (p jobPuller) Pull(ctx context.Context, image, platform string, missing bool) (spinup.Pull, error) {
-	r, err := p.p.Pull(ctx, puller.Request{Image: image, Platform: platform, Missing: missing, Kind: spinup.ForRun}, nil)
-	if r.Pull == nil {
-		return spinup.Pull{Image: image, Begun: r.Begun}, err
-	}
-	return *r.Pull, err
 }

@@ -43,11 +43,11 @@ type judgedSpinup struct {
 // showJob prints the result with --json, with the error if it is incomplete (failed may
 // be nil). Otherwise it prints the table of phases on stderr, because stdout has the
 // output of the steps.
-func (a *app) showJob(res job.Result, failed error, j job.Job, rules spinup.Rules) error {
+func (a *app) showJob(res job.Result, failed error, nameOf func(run int, name string) string, rules spinup.Rules) error {
 	if !a.ui.json {
 		if len(res.Spinups) > 0 {
 			fmt.Fprintln(a.ui.err)
-			jobPhaseTable(a.ui.err, res.Spinups, j.Parallelism, rules)
+			jobPhaseTable(a.ui.err, res.Spinups, nameOf, rules)
 		}
 		return nil
 	}
@@ -61,8 +61,8 @@ func (a *app) showJob(res job.Result, failed error, j job.Job, rules spinup.Rule
 	return a.ui.result(out, nil)
 }
 
-// jobPhaseTable prints the time of each phase of each container.
-func jobPhaseTable(w io.Writer, spinups []job.Spinup, runs int, rules spinup.Rules) {
+// jobPhaseTable prints the time of each phase of each container, which nameOf names.
+func jobPhaseTable(w io.Writer, spinups []job.Spinup, nameOf func(run int, name string) string, rules spinup.Rules) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprint(t, "CONTAINER\tIMAGE")
 	for _, p := range spinup.Phases() {
@@ -71,7 +71,7 @@ func jobPhaseTable(w io.Writer, spinups []job.Spinup, runs int, rules spinup.Rul
 	fmt.Fprintln(t, "\tTOTAL")
 	var slow []string
 	for _, s := range spinups {
-		r, name := s.Record, inRun(s.Run, runs, s.Alias)
+		r, name := s.Record, nameOf(s.Run, s.Alias)
 		fmt.Fprintf(t, "%s\t%s", dash(name), dash(r.Image))
 		verdicts := map[spinup.Phase]spinup.Verdict{}
 		for _, v := range rules.Judge(r) {

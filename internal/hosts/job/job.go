@@ -20,15 +20,15 @@ import (
 // Job describes the containers and steps to run.
 type Job struct {
 	// Images are the containers of one run. The first is the primary container.
-	Images []Image `yaml:"images"`
+	Images []Image `yaml:"images" json:"images"`
 	// Steps run in the primary container, one after another, until one fails.
-	Steps []Step `yaml:"steps"`
+	Steps []Step `yaml:"steps" json:"steps"`
 	// Parallelism is the number of parallel runs; 0 means 1.
-	Parallelism int `yaml:"parallelism"`
+	Parallelism int `yaml:"parallelism" json:"parallelism,omitempty"`
 	// Platform is the platform of all images, os/arch or os/arch/variant; "" is
 	// the engine's own.
-	Platform string `yaml:"platform"`
-	Pull     Policy `yaml:"pull"`
+	Platform string `yaml:"platform" json:"platform,omitempty"`
+	Pull     Policy `yaml:"pull" json:"pull,omitempty"`
 }
 
 // Policy determines when an image is pulled.
@@ -47,35 +47,35 @@ type Image struct {
 	// Name is the container's host name on the job's network. The default is the
 	// last part of the image's name without its tag, and "primary" for the first
 	// image.
-	Name  string `yaml:"name"`
-	Image string `yaml:"image"`
+	Name  string `yaml:"name" json:"name,omitempty"`
+	Image string `yaml:"image" json:"image"`
 	// Entrypoint and Command replace the image's own. The primary container only
 	// has to stay up, so nothing of its image is started: Entrypoint and Command
 	// together keep it running, by default "tail -f /dev/null".
-	Entrypoint []string          `yaml:"entrypoint"`
-	Command    []string          `yaml:"command"`
-	Env        map[string]string `yaml:"env"`
-	WorkDir    string            `yaml:"workdir"`
-	Mounts     []Mount           `yaml:"mounts"`
-	Ready      *Ready            `yaml:"ready"` // of a service; nil: ready when it runs
+	Entrypoint []string          `yaml:"entrypoint" json:"entrypoint,omitempty"`
+	Command    []string          `yaml:"command" json:"command,omitempty"`
+	Env        map[string]string `yaml:"env" json:"env,omitempty"`
+	WorkDir    string            `yaml:"workdir" json:"workdir,omitempty"`
+	Mounts     []Mount           `yaml:"mounts" json:"mounts,omitempty"`
+	Ready      *Ready            `yaml:"ready" json:"ready,omitempty"` // of a service; nil: ready when it runs
 }
 
 // Mount is one mount of a container.
 type Mount struct {
-	Type     string `yaml:"type"` // bind (default), volume, tmpfs
-	Source   string `yaml:"source"`
-	Target   string `yaml:"target"`
-	ReadOnly bool   `yaml:"read_only"`
+	Type     string `yaml:"type" json:"type"` // bind (default), volume, tmpfs
+	Source   string `yaml:"source" json:"source,omitempty"`
+	Target   string `yaml:"target" json:"target"`
+	ReadOnly bool   `yaml:"read_only" json:"read_only,omitempty"`
 }
 
 // Ready defines when a service is ready: its port accepts a connection, the path
 // on the port answers with a status below 400, or the command exits with 0 in the
 // container.
 type Ready struct {
-	Port    int           `yaml:"port"`
-	HTTP    string        `yaml:"http"`
-	Command []string      `yaml:"command"`
-	Timeout time.Duration `yaml:"timeout"` // 0 is DefaultReadyTimeout
+	Port    int             `yaml:"port" json:"port,omitempty"`
+	HTTP    string          `yaml:"http" json:"http,omitempty"`
+	Command []string        `yaml:"command" json:"command,omitempty"`
+	Timeout holdfast.Millis `yaml:"timeout" json:"timeout_ms,omitempty"` // 0 is DefaultReadyTimeout
 }
 
 // DefaultReadyTimeout is how long a service may take to become ready. A database
@@ -85,9 +85,9 @@ const DefaultReadyTimeout = 2 * time.Minute
 // Step is one command in the primary container: Run is passed to its shell,
 // Command is executed directly.
 type Step struct {
-	Name    string   `yaml:"name"` // default: the command
-	Run     string   `yaml:"run"`
-	Command []string `yaml:"command"`
+	Name    string   `yaml:"name" json:"name,omitempty"` // default: the command
+	Run     string   `yaml:"run" json:"run,omitempty"`
+	Command []string `yaml:"command" json:"command,omitempty"`
 }
 
 // argv returns the step's command. The shell stops at the first line that fails.
@@ -107,6 +107,19 @@ const (
 
 // primaryName is the default name of the primary container.
 const primaryName = "primary"
+
+// HostPath returns the first source of a mount that is a path of the host, "" if there is
+// none.
+func (j Job) HostPath() string {
+	for _, img := range j.Images {
+		for _, m := range img.Mounts {
+			if m.Type == "bind" {
+				return m.Source
+			}
+		}
+	}
+	return ""
+}
 
 // ErrJob means that the job's description is invalid.
 var ErrJob = errors.New("invalid job")

@@ -60,7 +60,7 @@ steps:
 	if env := j.Images[0].env(2, 3); !slices.Equal(env, []string{"HOLDFAST_JOB_INDEX=2", "HOLDFAST_JOB_TOTAL=3", "A=b", "CGO_ENABLED=0"}) {
 		t.Errorf("env %q", env)
 	}
-	if r := j.Images[1].Ready; r == nil || r.Port != 5432 || r.Timeout != 5*time.Second {
+	if r := j.Images[1].Ready; r == nil || r.Port != 5432 || r.Timeout != holdfast.Millis(5*time.Second) {
 		t.Errorf("ready %+v", r)
 	}
 	if s := j.Steps; s[0].Name != "go vet ./... …" || s[1].Name != "make lint" || s[2].Name != "third" ||
@@ -142,8 +142,9 @@ func TestOutputOfSeveralRuns(t *testing.T) {
 	var out bytes.Buffer
 	outs := newOutputs(&Runner{Stdout: &out}, 11)
 	var writing sync.WaitGroup
-	for i, o := range outs {
+	for i := range 11 {
 		writing.Go(func() {
+			o := outs(i)
 			for range 100 {
 				for _, part := range []string{"one ", "line\nand", " another\n"} {
 					if n, err := o.stdout.Write([]byte(part)); err != nil || n != len(part) {
@@ -167,14 +168,14 @@ func TestOutputOfSeveralRuns(t *testing.T) {
 		t.Errorf("%v", counts)
 	}
 	out.Reset()
-	long := newOutputs(&Runner{Stdout: &out}, 2)[1].stdout
+	long := newOutputs(&Runner{Stdout: &out}, 2)(1).stdout
 	if _, err := long.Write(bytes.Repeat([]byte("x"), 3*maxLine)); err != nil {
 		t.Fatal(err)
 	}
 	if n := strings.Count(out.String(), "1 | x"); n != 3 || out.Len() != 3*(maxLine+5) {
 		t.Errorf("a line without end became %d, of %d bytes", n, out.Len())
 	}
-	if one := newOutputs(&Runner{Stdout: &out}, 1); one[0].stdout != &out || len(one[0].lines) != 0 {
+	if one := newOutputs(&Runner{Stdout: &out}, 1)(0); one.stdout != &out || len(one.lines) != 0 {
 		t.Error("the output of one run is not passed on as it is")
 	}
 }

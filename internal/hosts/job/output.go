@@ -19,30 +19,51 @@ func (o output) flush() {
 	}
 }
 
-// newOutputs returns the outputs of n runs: the runner's own for one run, else
-// line writers that prefix the run's index.
-func newOutputs(r *Runner, n int) []output {
-	if n == 1 {
-		return []output{{stdout: r.Stdout, stderr: r.Stderr}}
-	}
-	var both sync.Mutex // stdout and stderr may be the same terminal
-	var out []output
-	for i := range n {
-		prefix := fmt.Sprintf("%*d | ", len(fmt.Sprint(n-1)), i)
-		o := output{}
-		for _, s := range []struct {
-			to   io.Writer
-			from *io.Writer
-		}{{r.Stdout, &o.stdout}, {r.Stderr, &o.stderr}} {
-			if s.to != nil {
-				l := &lines{mu: &both, to: s.to, prefix: prefix}
-				*s.from = l
-				o.lines = append(o.lines, l)
-			}
+// newOutputs returns the function for the output of one of n runs: the runner's own for
+// one run, else line writers that prefix the run's index.
+func newOutputs(r *Runner, n int) func(run int) output {
+	if r.Output != nil {
+		return func(run int) (o output) {
+			o.stdout, o.stderr = r.Output(run)
+			return o
 		}
-		out = append(out, o)
 	}
-	return out
+	if n == 1 {
+		return func(int) output { return output{stdout: r.Stdout, stderr: r.Stderr} }
+	}
+	prefixed := NewPrefixed(r.Stdout, r.Stderr)
+	return func(run int) output { return prefixed.output(fmt.Sprintf("%*d | ", len(fmt.Sprint(n-1)), run)) }
+}
+
+// Prefixed writes the output of several runs line by line. Each line has a prefix, and is
+// not interrupted by the lines of other runs.
+type Prefixed struct {
+	stdout, stderr io.Writer
+	mu             *sync.Mutex // both may be the same terminal
+}
+
+// NewPrefixed returns a Prefixed that writes to these, which may be nil.
+func NewPrefixed(stdout, stderr io.Writer) Prefixed { return Prefixed{stdout, stderr, new(sync.Mutex)} }
+
+// Output returns the outputs of a run. One goroutine may use each. flush writes unfinished
+// lines; it is called after the last write.
+func (p Prefixed) Output(prefix string) (stdout, stderr io.Writer, flush func()) {
+	o := p.output(prefix)
+	return o.stdout, o.stderr, o.flush
+}
+
+func (p Prefixed) output(prefix string) (o output) {
+	for _, s := range []struct {
+		to   io.Writer
+		from *io.Writer
+	}{{p.stdout, &o.stdout}, {p.stderr, &o.stderr}} {
+		if s.to != nil {
+			l := &lines{mu: p.mu, to: s.to, prefix: prefix}
+			*s.from = l
+			o.lines = append(o.lines, l)
+		}
+	}
+	return o
 }
 
 // maxLine is the number of bytes of an unfinished line that are buffered.

@@ -28,7 +28,7 @@ var errEnded = errors.New("it exited before it was ready")
 // awaitReady returns when the service is ready. On a timeout the error has the
 // result of the last probe.
 func (u *containerStart) awaitReady(ctx context.Context) error {
-	limit := cmp.Or(u.image.Ready.Timeout, DefaultReadyTimeout)
+	limit := cmp.Or(time.Duration(u.image.Ready.Timeout), DefaultReadyTimeout)
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	begun := time.Now()

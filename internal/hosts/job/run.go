@@ -48,9 +48,9 @@ type Recorder interface {
 
 // Event is a progress message.
 type Event struct {
-	Run  int    // -1: all runs
-	Name string // the container's name in the job, or the image's if Run is -1
-	Line string
+	Run  int    `json:"run"`  // -1: all runs
+	Name string `json:"name"` // the container's name in the job, or the image's if Run is -1
+	Line string `json:"line"`
 }
 
 // Runner runs jobs. Its fields must not change during Run. Run may be called from
@@ -71,6 +71,19 @@ type Runner struct {
 	// applies only to a job with one step and one run. Steps of other jobs have
 	// no input, because the first would read the input meant for the others.
 	Attach func() (Input, error)
+	// Runs are the indices of the runs that Run runs; nil: all runs of the job. The
+	// others run elsewhere.
+	Runs []int
+	// Job is the job of the records; "" is the id. Parts of one job that run on several
+	// hosts have an id each.
+	Job string
+	// Output, if not nil, returns the outputs of one run, in place of Stdout and Stderr.
+	Output func(run int) (stdout, stderr io.Writer)
+	// Started and Ended receive parts of the result as they become known, in turn with
+	// Tell: the start of each container, and each run that was run to its end. They may
+	// be nil.
+	Started func(Spinup)
+	Ended   func(Run)
 	// AtOnce limits concurrent creates and starts of containers; 0 is twice the
 	// CPUs and at least 4. The duration of a create is mostly the engine's locks
 	// and the runtime's processes, so more concurrency only slows each of them.
@@ -109,6 +122,10 @@ type Run struct {
 	Index    int          `json:"index"`
 	ExitCode int          `json:"exit_code"`
 	Steps    []StepResult `json:"steps"` // those that ran
+	// Node ran it, and Error is why it has no result. Both are empty unless the job ran
+	// on the fleet.
+	Node  holdfast.NodeID `json:"node,omitempty"`
+	Error string          `json:"error,omitempty"`
 }
 
 // StepResult is the result of one step.
@@ -137,15 +154,28 @@ func (r *Runner) Run(ctx context.Context, id string, j Job) (Result, error) {
 	if err != nil {
 		return Result{Job: id}, err
 	}
+	runs := r.Runs
+	if runs == nil {
+		runs = seq(j.Parallelism)
+	}
 	atOnce := cmp.Or(r.AtOnce, max(4, 2*runtime.NumCPU()))
 	x := &underway{
-		Runner: r, id: id, job: j, slots: semaphore.NewWeighted(int64(atOnce)),
-		recording: record(ctx, r.Recorder, len(j.Images)*j.Parallelism, r.Log),
+		Runner: r, id: id, job: j, indices: runs, slots: semaphore.NewWeighted(int64(atOnce)),
+		recording: record(ctx, r.Recorder, len(j.Images)*len(runs), r.Log),
 	}
 	err = x.all(ctx)
 	left := x.clean(ctx)
 	x.recording.end() // last: no container runs while records are written
 	return x.result(), errors.Join(err, left)
+}
+
+// seq returns the numbers from 0 up to n, exclusive.
+func seq(n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	return all
 }
 
 // ErrLeft means that not everything of a job could be removed.
@@ -156,6 +186,7 @@ type underway struct {
 	*Runner
 	id        string
 	job       Job
+	indices   []int               // of the runs
 	slots     *semaphore.Weighted // limits concurrent creates and starts
 	recording *recording
 
@@ -169,13 +200,13 @@ func (x *underway) all(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	fetched := x.fetchAll(ctx, g)
 	out := newOutputs(x.Runner, x.job.Parallelism)
-	for i := range x.job.Parallelism {
+	for _, i := range x.indices {
 		g.Go(func() error {
 			primary, err := x.bringUp(ctx, i, fetched)
 			if err != nil {
 				return err
 			}
-			return x.steps(ctx, i, primary, out[i])
+			return x.steps(ctx, i, primary, out(i))
 		})
 	}
 	return g.Wait()
@@ -185,12 +216,17 @@ func (x *underway) result() Result {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	res := Result{Job: x.id, Runs: append([]Run{}, x.runs...), Spinups: append([]Spinup{}, x.spinups...)}
-	slices.SortFunc(res.Runs, func(a, b Run) int { return a.Index - b.Index })
-	if i := slices.IndexFunc(res.Runs, func(r Run) bool { return r.ExitCode != 0 }); i >= 0 {
-		res.ExitCode = res.Runs[i].ExitCode
-	}
-	slices.SortFunc(res.Spinups, func(a, b Spinup) int { return cmp.Or(a.Run-b.Run, a.image-b.image) })
+	res.Conclude()
 	return res
+}
+
+// Conclude sorts the parts of the result and sets the exit code.
+func (r *Result) Conclude() {
+	slices.SortStableFunc(r.Spinups, func(a, b Spinup) int { return cmp.Or(a.Run-b.Run, a.image-b.image) })
+	slices.SortFunc(r.Runs, func(a, b Run) int { return a.Index - b.Index })
+	if i := slices.IndexFunc(r.Runs, func(r Run) bool { return r.ExitCode != 0 }); i >= 0 {
+		r.ExitCode = r.Runs[i].ExitCode
+	}
 }
 
 // clean removes everything that the job made, even if ctx is done.
@@ -216,6 +252,9 @@ func (x *underway) tell(run int, name, line string) {
 func (x *underway) keep(s Spinup) {
 	x.mu.Lock()
 	x.spinups = append(x.spinups, s)
+	if x.Started != nil {
+		x.Started(s)
+	}
 	x.mu.Unlock()
 	x.recording.add(s.Record)
 }

@@ -145,9 +145,9 @@ func TestCannotComeUp(t *testing.T) {
 			want: "/no/such/program", phase: spinup.Start, cause: spinup.Other},
 		{name: "start fails, by name", image: job.Image{Name: "db", Image: labtest.Busybox, Command: []string{"no-such-program"}},
 			want: "no-such-program", phase: spinup.Start, cause: spinup.Other},
-		{name: "ends too early", image: job.Image{Name: "db", Image: labtest.Busybox, Command: []string{"sh", "-c", "echo no password is set; exit 3"}, Ready: &job.Ready{Port: 1, Timeout: long}},
+		{name: "ends too early", image: job.Image{Name: "db", Image: labtest.Busybox, Command: []string{"sh", "-c", "echo no password is set; exit 3"}, Ready: &job.Ready{Port: 1, Timeout: holdfast.Millis(long)}},
 			want: "exited before it was ready, with exit code 3", phase: spinup.Ready, cause: spinup.Other, log: "no password is set\n"},
-		{name: "never ready", image: job.Image{Name: "db", Image: labtest.Busybox, Ready: &job.Ready{Command: []string{"false"}, Timeout: time.Second}},
+		{name: "never ready", image: job.Image{Name: "db", Image: labtest.Busybox, Ready: &job.Ready{Command: []string{"false"}, Timeout: holdfast.Millis(time.Second)}},
 			want: "not ready after 1s: the ready command exits with code 1", phase: spinup.Ready, cause: spinup.Other, hint: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -195,7 +195,7 @@ func TestServiceRemoved(t *testing.T) {
 		}
 	}
 	db := busybox("db")
-	db.Ready = &job.Ready{Command: []string{"false"}, Timeout: time.Hour}
+	db.Ready = &job.Ready{Command: []string{"false"}, Timeout: holdfast.Millis(time.Hour)}
 	_, err := b.run(t.Context(), job.Job{Images: []job.Image{busybox(""), db}, Steps: sh("echo never")})
 	var failed *job.ContainerError
 	if !errors.As(err, &failed) || failed.Name != "db" || failed.Phase != spinup.Ready || !strings.Contains(err.Error(), "it was removed") {

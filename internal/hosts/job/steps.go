@@ -11,12 +11,15 @@ import (
 
 // steps runs the job's steps in a primary container until one fails. A failed
 // step is not an error.
-func (x *underway) steps(ctx context.Context, index int, primary string, out output) error {
+func (x *underway) steps(ctx context.Context, index int, primary string, out output) (err error) {
 	res := Run{Index: index, Steps: []StepResult{}}
 	defer func() {
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		x.runs = append(x.runs, res)
+		if x.Ended != nil && err == nil {
+			x.Ended(res)
+		}
 	}()
 	for _, s := range x.job.Steps {
 		if len(x.job.Steps) > 1 {

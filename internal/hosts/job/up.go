@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,7 +55,7 @@ func (x *underway) bringUp(ctx context.Context, index int, images map[string]*fe
 				underway: x, index: index, image: img, primary: i == 0, starts: starts,
 				timer: spinup.NewTimer(spinup.ForRun, img.Image, x.Cohort),
 			}
-			u.timer.Job(x.id)
+			u.timer.Job(cmp.Or(x.Job, x.id))
 			err := u.run(ctx, images[img.Image], x.isFirst(index, i), net)
 			if i == 0 {
 				primary = u.id
@@ -101,7 +102,7 @@ func (s *span) length() time.Duration {
 
 // isFirst reports whether this container is the first with its image.
 func (x *underway) isFirst(index, image int) bool {
-	return index == 0 && !slices.ContainsFunc(x.job.Images[:image], func(other Image) bool { return other.Image == x.job.Images[image].Image })
+	return index == x.indices[0] && !slices.ContainsFunc(x.job.Images[:image], func(other Image) bool { return other.Image == x.job.Images[image].Image })
 }
 
 // makeLimit bounds the creation of a network or a container. Stopping the job
@@ -113,6 +114,9 @@ func (x *underway) makeNetwork(ctx context.Context, index int) (id string, err e
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), makeLimit)
 		defer cancel()
 		id, err = x.Engine.CreateNetwork(ctx, nameOfAll(x.id)+strconv.Itoa(index), x.labels(index))
+		if errors.Is(err, engine.ErrUnsupported) && len(x.job.Images) == 1 {
+			id, err = "", nil // nothing to reach by name: the engine's default network, where containers are isolated
+		}
 		return err
 	})
 	return id, err
@@ -232,6 +236,9 @@ func (u *containerStart) spec(network string) engine.Spec {
 		WorkDir:    img.WorkDir,
 		Network:    network,
 		Aliases:    []string{img.Name},
+	}
+	if network == "" {
+		s.Aliases = nil
 	}
 	if u.primary {
 		// The init process reaps processes that a step leaves running.

@@ -50,6 +50,16 @@ func (w *Watcher) Release() {
 	<-w.ended
 }
 
+// End is Release. With left, the objects could not be removed: the watcher then tries it
+// again, and End does not wait for it.
+func (w *Watcher) End(left bool) {
+	if left {
+		_ = w.stdin.Close()
+		return
+	}
+	w.Release()
+}
+
 // Released waits in the watcher, and reports whether the owner finished its
 // clean-up. If the owner dies before, the kernel closes the pipe.
 func Released(stdin io.Reader) bool {

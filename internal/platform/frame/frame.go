@@ -3,10 +3,14 @@
 // four bytes, big-endian, and a payload of that length, at most MaxPayload.
 //
 //	to the server:  Stdin (empty: end of input), Resize (JSON of api.Size)
-//	to the client:  Stdout, Stderr, Ping (empty), Offset (JSON of Position), Exit (JSON of api.ExecExit)
+//	to the client:  Stdout, Stderr, Ping (empty), Offset (JSON of Position), Exit (JSON of api.ExecExit),
+//	                Event (lines of JSON of api.JobEvent)
 //
 // A forwarded port sends its bytes as Stdin and Stdout. There an empty Stdout is the end of
 // the output, and Exit follows when both directions have ended.
+//
+// In the stream of a job, the payload of Stdout and Stderr begins with the index of the run,
+// see Tagged. An empty Stdin stops the job. A long line of an Event is in several frames.
 //
 // A stream of a detached command begins with an Offset, and has another one wherever
 // output was lost. The position of later output follows from the number of its bytes.
@@ -64,6 +68,7 @@ const (
 	Exit   Kind = 4
 	Ping   Kind = 5
 	Offset Kind = 6
+	Event  Kind = 7
 )
 
 // Position is the payload of Offset.
@@ -100,7 +105,7 @@ func (c *Conn) Read() (Kind, []byte, error) {
 		return 0, nil, unexpected(err)
 	}
 	k, n := Kind(h[0]), binary.BigEndian.Uint32(h[1:])
-	if k > Offset {
+	if k > Event {
 		return 0, nil, fmt.Errorf("frame of unknown kind %d", k)
 	}
 	if n > MaxPayload {

@@ -15,7 +15,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var wire bytes.Buffer
 		c := frame.NewConn(&wire, &wire)
-		kind := frame.Kind(rapid.IntRange(0, int(frame.Offset)).Draw(t, "kind"))
+		kind := frame.Kind(rapid.IntRange(0, int(frame.Event)).Draw(t, "kind"))
 		size := rapid.OneOf(rapid.IntRange(0, 9), rapid.SampledFrom([]int{frame.MaxPayload - 1, frame.MaxPayload, frame.MaxPayload + 1, 3*frame.MaxPayload + 7})).Draw(t, "size")
 		sent := bytes.Repeat([]byte{rapid.Byte().Draw(t, "byte")}, size)
 		if err := c.Write(kind, sent); err != nil {
@@ -49,7 +49,7 @@ func TestBadFrames(t *testing.T) {
 		"half header":  {[]byte{1, 0}, io.ErrUnexpectedEOF},
 		"half payload": {[]byte{1, 0, 0, 0, 3, 'a'}, io.ErrUnexpectedEOF},
 		"no payload":   {[]byte{1, 0, 0, 0, 3}, io.ErrUnexpectedEOF},
-		"unknown kind": {[]byte{7, 0, 0, 0, 0}, nil},
+		"unknown kind": {[]byte{8, 0, 0, 0, 0}, nil},
 		"too long":     {append([]byte{1, 0, 0, 0x80, 1}, make([]byte, frame.MaxPayload+1)...), nil},
 		"4 GiB":        {[]byte{1, 0xff, 0xff, 0xff, 0xff}, nil},
 	} {
@@ -65,5 +65,29 @@ func TestEmptyWriteIsNoEndOfInput(t *testing.T) {
 	n, err := frame.NewConn(&wire, &wire).Writer(frame.Stdin).Write(nil)
 	if n != 0 || err != nil || wire.Len() != 0 {
 		t.Errorf("an empty write sent %d bytes (%d, %v)", wire.Len(), n, err)
+	}
+}
+
+func TestTagged(t *testing.T) {
+	var wire bytes.Buffer
+	c := frame.NewConn(&wire, &wire)
+	sent := bytes.Repeat([]byte("x"), 2*frame.MaxPayload)
+	if n, err := c.Tagged(frame.Stderr, 300).Write(sent); n != len(sent) || err != nil {
+		t.Fatal(n, err)
+	}
+	var got []byte
+	for wire.Len() > 0 {
+		k, p, err := c.Read()
+		tag, rest, ok := frame.Untag(p)
+		if err != nil || k != frame.Stderr || tag != 300 || !ok {
+			t.Fatal(k, tag, ok, err)
+		}
+		got = append(got, rest...)
+	}
+	if !bytes.Equal(got, sent) {
+		t.Errorf("%d of %d bytes", len(got), len(sent))
+	}
+	if _, _, ok := frame.Untag([]byte{1}); ok {
+		t.Error("half a tag is one")
 	}
 }

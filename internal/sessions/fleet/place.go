@@ -53,6 +53,10 @@ func Place(nodes []holdfast.Node, need Need, intN func(int) int) (*holdfast.Node
 	return a, nil
 }
 
+// Candidates returns the nodes that are candidates of Place, in their order. Those that are
+// out of rotation are not among them.
+func (need Need) Candidates(nodes []holdfast.Node) []*holdfast.Node { return need.candidates(nodes) }
+
 // candidates returns the nodes that fit, in their order.
 func (need Need) candidates(nodes []holdfast.Node) (all []*holdfast.Node) {
 	for i := range nodes {
@@ -96,6 +100,10 @@ func less(a, b *holdfast.Node) bool {
 	}
 	return a.Sessions < b.Sessions
 }
+
+// Load estimates how busy a node is: from 0 for an idle node, 1 for busy CPUs or for slots
+// that are all taken, and more for both.
+func Load(n *holdfast.Node) float64 { return load(n) }
 
 // load estimates how long a new session would wait for a CPU on a node. It is the sum
 // of the CPUs' busy share (0 to 1), the share of time in which a task waited for a CPU
