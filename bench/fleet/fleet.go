@@ -310,15 +310,12 @@ func (x *experiment) run(ctx context.Context) (Report, error) {
 	l.wait()
 	x.say("ending")
 	stopErr := x.stopNodes()
-	if unfinished != nil { // what was seen until then is judged
+	if failed := errors.Join(unfinished, stopErr); failed != nil { // what was seen until then is judged
 		verdict, _, err := x.judge(context.WithoutCancel(ctx))
 		if err == nil {
 			x.say("until the failure: %v", verdict)
 		}
-		return Report{}, errors.Join(unfinished, stopErr, err)
-	}
-	if stopErr != nil {
-		return Report{}, stopErr
+		return Report{}, errors.Join(failed, err)
 	}
 	verdict, changes, err := x.judge(ctx)
 	if err != nil {
