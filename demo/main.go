@@ -101,11 +101,15 @@ type identity struct {
 	Host    string `json:"host"`    // the container's host name
 }
 
-// readIdentity reads the environment that the agent set, and the host name.
+// readIdentity reads the environment that the agent set, and the host name. The environment
+// has the host name at once, gethostname(2) some milliseconds after the start (docs/pools.md).
 func readIdentity() (identity, error) {
-	host, err := os.Hostname()
-	if err != nil {
-		return identity{}, fmt.Errorf("read the host name: %w", err)
+	host := os.Getenv("HOSTNAME")
+	if host == "" {
+		var err error
+		if host, err = os.Hostname(); err != nil {
+			return identity{}, fmt.Errorf("read the host name: %w", err)
+		}
 	}
 	return identity{
 		Session: cmp.Or(os.Getenv("HOLDFAST_SESSION"), "none"),

@@ -107,7 +107,10 @@ func (f *Fleet) Source() dashboard.Source {
 	return dashboard.Source{
 		Version: api.Version{Version: "v1.4.2", Node: f.nodes[0].ID}, Nodes: f.Nodes, Sessions: f.Sessions,
 		Commands: func(context.Context, holdfast.SessionKey) ([]holdfast.Command, error) { return nil, nil },
-		Spinups:  f.Spinups, Spinup: f.Spinup, SlowRules: spinup.DefaultRules, GCStatus: f.GCStatus, GCHistory: f.GCHistory, Protection: f.Protection,
+		Endings: func(context.Context, holdfast.SessionKey, int) (holdfast.EndingReport, error) {
+			return holdfast.EndingReport{}, nil
+		},
+		Spinups: f.Spinups, Spinup: f.Spinup, SlowRules: spinup.DefaultRules, GCStatus: f.GCStatus, GCHistory: f.GCHistory, Protection: f.Protection,
 		DoctorStatus: f.DoctorStatus, DoctorHistory: f.DoctorHistory, Ranking: f.DoctorFleet, Recordings: f.Recordings, Recording: f.Recording,
 	}
 }

@@ -192,8 +192,11 @@ func TestCommandsAgainstARunningAgent(t *testing.T) {
 	if out := h.must("session", "stop", "alice"); !strings.Contains(out, "alice") {
 		t.Errorf("stop printed %q", out)
 	}
-	if r := h.cli("session", "show", "alice"); r.code != 5 {
-		t.Errorf("show of a session that is gone: %+v", r)
+	if out := h.must("session", "show", "alice"); !strings.Contains(out, "a user stopped it") {
+		t.Errorf("show of a session that is gone: %s", out)
+	}
+	if r := h.cli("session", "show", "bob"); r.code != 5 {
+		t.Errorf("show of a session that never was: %+v", r)
 	}
 }
 

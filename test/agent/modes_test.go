@@ -76,7 +76,7 @@ func (h *host) poolFull() {
 			return h.metric(`holdfast_warm_ready{template="web"}`) == fmt.Sprint(warmKept)
 		})
 	}
-	if labtest.OnContainerd() || h.pool != pooled && h.pool != warm {
+	if h.direct != nil || h.pool != pooled && h.pool != warm {
 		return
 	}
 	holders := cmp.Or(h.boots, 8) // the default

@@ -39,7 +39,8 @@ type GC struct {
 // Open connects to the engine. The collector observes spin-ups only while Watch or Serve
 // runs.
 func Open(ctx context.Context, cfg config.Config, reg prometheus.Registerer, log *slog.Logger) (*GC, error) {
-	e, err := process.OpenEngine(ctx, cfg)
+	// Without templates: the collector needs no network for sessions.
+	e, err := process.OpenEngine(ctx, config.Config{DataDir: cfg.DataDir, Engine: cfg.Engine})
 	if err != nil {
 		return nil, err
 	}

@@ -258,7 +258,7 @@ func (b *attempt) ready(ctx context.Context) error {
 		return err
 	}
 	if err := b.joined(); err != nil {
-		if b.target.Init().Exited() {
+		if errors.Is(err, errDied) || b.target.Init().Exited() {
 			return b.exit(ctx)
 		}
 		return err
@@ -288,12 +288,14 @@ func (b *attempt) serve(ctx context.Context, id, addr string, started time.Time)
 
 // settle makes the entry ready, unless the boot was cancelled meanwhile.
 func (m *Manager) settle(ctx context.Context, b *attempt) error {
+	first := firstSample(b.target.Memory())
 	m.mu.Lock()
 	if err := ctx.Err(); err != nil {
 		m.mu.Unlock()
 		return err
 	}
 	m.enterLocked(b.e, b.owner, b.target)
+	b.e.end.memory = first
 	m.watchLocked(b.e) // before another goroutine can end the entry and close its target
 	close(b.e.settled)
 	m.mu.Unlock()

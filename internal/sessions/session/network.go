@@ -2,6 +2,8 @@ package session
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"net/netip"
 	"time"
 
@@ -42,7 +44,11 @@ func (b *attempt) joined() error {
 		return nil
 	}
 	b.setHostname()
-	if err := b.m.deps.Networks.Started(b.e.network, b.target.Pid()); err != nil {
+	err := b.m.deps.Networks.Started(b.e.network, b.target.Pid())
+	if errors.Is(err, fs.ErrNotExist) {
+		return errDied // a process that ends leaves its namespaces before it is seen to have ended
+	}
+	if err != nil {
 		return err
 	}
 	b.m.mu.Lock()

@@ -5,13 +5,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"holdfast"
 )
 
 // The keys of a group are for its replicas: neither the default template nor another one
 // gets them, and the group's template gets no others. It is never the default one.
 func TestKeysOfAGroup(t *testing.T) {
-	m := New(Config{Boots: 1, Templates: []Template{{Name: "db", Replicas: 2}, {Name: "web"}}}, Deps{})
+	m := New(Config{Boots: 1, Templates: []Template{{Name: "db", Replicas: 2}, {Name: "web"}}}, Deps{Metrics: NewMetrics(prometheus.NewRegistry())})
 	for _, c := range []struct {
 		key, template string
 		fits          bool
@@ -27,7 +29,7 @@ func TestKeysOfAGroup(t *testing.T) {
 			t.Errorf("%s from %s: %v", c.key, tmpl.Name, err)
 		}
 	}
-	alone := New(Config{Boots: 1, Templates: []Template{{Name: "db", Replicas: 2}}}, Deps{})
+	alone := New(Config{Boots: 1, Templates: []Template{{Name: "db", Replicas: 2}}}, Deps{Metrics: NewMetrics(prometheus.NewRegistry())})
 	if got, err := alone.template(""); !errors.Is(err, holdfast.ErrNotFound) {
 		t.Errorf("a session of any key gets template %s, %v", got.Name, err)
 	}

@@ -35,6 +35,18 @@ func (y *memory) history(peak int64) *holdfast.MemoryHistory {
 	return &holdfast.MemoryHistory{Limit: y.limit, Peak: peak, Samples: append([]holdfast.MemorySample{}, y.samples...)}
 }
 
+// firstSample is the memory of a container that has become ready: it may end before the next
+// sample.
+func firstSample(group kill.Memory) (y memory) {
+	n, err := group.Usage()
+	if err != nil {
+		return y // it has just ended, or has no group of its own
+	}
+	y.limit = group.Limit()
+	y.add(holdfast.MemorySample{At: time.Now().UTC(), Bytes: n})
+	return y
+}
+
 // sampleMemory samples the memory of all sessions, every second if they are few, until ctx
 // is done.
 func (m *Manager) sampleMemory(ctx context.Context) {
