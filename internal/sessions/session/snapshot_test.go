@@ -223,10 +223,11 @@ func TestDrainTakesManySnapshotsAFewAtATime(t *testing.T) {
 // those with a finished snapshot first.
 func TestDrainWhoseSnapshotsHang(t *testing.T) {
 	const sessions = 50
-	s := newSnapping(t, `[ $1 = quick ] || sleep 600`, func(set *setup) { set.cfg.Snapshots = 4 })
-	plain := withoutSnapshot(s.set.cfg.Templates[0])
-	s.Manager.cfg.Templates = append(s.Manager.cfg.Templates, plain)
-	if _, err := s.Start(t.Context(), "plain", plain.Name); err != nil {
+	s := newSnapping(t, `[ $1 = quick ] || sleep 600`, func(set *setup) {
+		set.cfg.Snapshots = 4
+		withPlain(set)
+	})
+	if _, err := s.Start(t.Context(), "plain", "plain"); err != nil {
 		t.Fatal(err)
 	}
 	s.serve(t, "quick")
@@ -260,10 +261,8 @@ func TestDrainWhoseSnapshotsHang(t *testing.T) {
 // Sessions without a snapshot are released while the engine is still paused. The others
 // are released after their snapshots.
 func TestDrainGivesUpFirstWhatHasNoSnapshot(t *testing.T) {
-	s := newSnapping(t, note, func(*setup) {})
-	plain := withoutSnapshot(s.set.cfg.Templates[0])
-	s.Manager.cfg.Templates = append(s.Manager.cfg.Templates, plain)
-	if _, err := s.Start(t.Context(), "plain", plain.Name); err != nil {
+	s := newSnapping(t, note, withPlain)
+	if _, err := s.Start(t.Context(), "plain", "plain"); err != nil {
 		t.Fatal(err)
 	}
 	r := s.serve(t, "alice")
@@ -285,10 +284,11 @@ func TestDrainGivesUpFirstWhatHasNoSnapshot(t *testing.T) {
 	s.empty(t)
 }
 
-// withoutSnapshot returns the same template without a snapshot.
-func withoutSnapshot(t Template) Template {
+// withPlain adds the same template without a snapshot, "plain".
+func withPlain(set *setup) {
+	t := set.cfg.Templates[0]
 	t.Name, t.Snapshot = "plain", Snapshot{}
-	return t
+	set.cfg.Templates = append(set.cfg.Templates, t)
 }
 
 // TestNextAgentTakesAnUnfinishedSnapshot: no other node can have owned the session
