@@ -1,9 +1,11 @@
 package api
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -13,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
-	"holdfast/internal/platform/frame"
 )
 
 // CommandService runs commands in the containers of sessions.
@@ -161,16 +162,10 @@ func (h commandHandlers) attach(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer command.Close()
-	conn, in, err := takeOver(w)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	if _, err := io.WriteString(conn, frame.Accept); err != nil {
-		return sent{err}
-	}
-	join(ctx, conn, in, command)
-	return nil
+	return switchTo(w, func(conn net.Conn, in *bufio.Reader) error {
+		join(ctx, conn, in, command)
+		return nil
+	})
 }
 
 // join copies frames between a client and a command until one of them closes its side, or

@@ -80,15 +80,7 @@ func (h commandHandlers) exec(w http.ResponseWriter, r *http.Request) error {
 	if err := upgrades(r); err != nil {
 		return err
 	}
-	conn, in, err := takeOver(w)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	if err := h.serveExec(r.Context(), conn, in, key, q); err != nil {
-		return sent{err}
-	}
-	return nil
+	return switchTo(w, func(conn net.Conn, in *bufio.Reader) error { return h.serveExec(r.Context(), conn, in, key, q) })
 }
 
 // execRequest reads a command, and notes it for the audit log.
@@ -144,10 +136,24 @@ func takeOver(w http.ResponseWriter) (net.Conn, *bufio.Reader, error) {
 	return conn, rw.Reader, nil
 }
 
-func (h commandHandlers) serveExec(ctx context.Context, conn net.Conn, in *bufio.Reader, key holdfast.SessionKey, q ExecRequest) error {
-	if _, err := io.WriteString(conn, frame.Accept); err != nil {
+// switchTo takes a connection over, accepts the protocol of frames, and serves it until
+// serve returns. It then closes the connection.
+func switchTo(w http.ResponseWriter, serve func(net.Conn, *bufio.Reader) error) error {
+	conn, in, err := takeOver(w)
+	if err != nil {
 		return err
 	}
+	defer conn.Close()
+	if _, err = io.WriteString(conn, frame.Accept); err == nil {
+		err = serve(conn, in)
+	}
+	if err != nil {
+		return sent{err}
+	}
+	return nil
+}
+
+func (h commandHandlers) serveExec(ctx context.Context, conn net.Conn, in *bufio.Reader, key holdfast.SessionKey, q ExecRequest) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// Reads and writes of the connection end when the agent ends.

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/http"
 	"time"
@@ -64,15 +63,7 @@ func (h forwardHandlers) forward(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer port.Close()
-	conn, in, err := takeOver(w)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	if err := h.carry(r.Context(), conn, in, port); err != nil {
-		return sent{err}
-	}
-	return nil
+	return switchTo(w, func(conn net.Conn, in *bufio.Reader) error { return h.carry(r.Context(), conn, in, port) })
 }
 
 // errClientGone reports that the client has disconnected before both directions ended.
@@ -81,9 +72,6 @@ var errClientGone = errors.New("the client has disconnected")
 // carry joins the client and the port until both directions have ended, one of the two
 // is gone, or ctx is done.
 func (h forwardHandlers) carry(ctx context.Context, conn net.Conn, in *bufio.Reader, port frame.Stream) error {
-	if _, err := io.WriteString(conn, frame.Accept); err != nil {
-		return err
-	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stop := context.AfterFunc(ctx, func() {

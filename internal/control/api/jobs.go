@@ -172,23 +172,12 @@ func (h jobHandlers) run(w http.ResponseWriter, r *http.Request) error {
 	if err := upgrades(r); err != nil {
 		return err
 	}
-	conn, in, err := takeOver(w)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	if err := h.serve(r.Context(), conn, in, q); err != nil {
-		return sent{err}
-	}
-	return nil
+	return switchTo(w, func(conn net.Conn, in *bufio.Reader) error { return h.serve(r.Context(), conn, in, q) })
 }
 
 // serve runs the job until it has ended, the client disconnects or stops it, or the agent
 // ends. It returns when everything of the job is removed.
 func (h jobHandlers) serve(agent context.Context, conn net.Conn, in *bufio.Reader, q JobRequest) error {
-	if _, err := io.WriteString(conn, frame.Accept); err != nil {
-		return err
-	}
 	ctx, stop := context.WithCancel(agent)
 	defer stop()
 	// A client that does not read must not delay the removal.
