@@ -220,6 +220,8 @@ func TestDoctorInTheAgent(t *testing.T) {
 	if r := h.cli("doctor", "status"); r.code != 9 || !strings.Contains(r.out, "CRITICAL") || !strings.Contains(r.out, "conntrack-full") {
 		t.Errorf("status: %+v", r)
 	}
+	// Baselines are kept by the agent, and survive it.
+	h.must("doctor", "baseline", "save", "here", "--for", "1s", "--force", "--role", "test")
 	h.must("agent", "stop", "--keep")
 	h.wait()
 	p.set(false)
@@ -230,11 +232,6 @@ func TestDoctorInTheAgent(t *testing.T) {
 	if r := h.cli("doctor", "history", "--since", "yesterday"); r.code != 2 {
 		t.Errorf("%+v", r)
 	}
-	// Baselines are kept by the agent, and survive it.
-	h.must("doctor", "baseline", "save", "here", "--for", "1s", "--force", "--role", "test")
-	h.must("agent", "stop", "--keep")
-	h.wait()
-	h.start()
 	if out := h.must("doctor", "baseline", "ls"); !strings.Contains(out, "here") {
 		t.Errorf("baselines:\n%s", out)
 	}

@@ -73,6 +73,7 @@ func TestWhySessionsEnd(t *testing.T) {
 }
 
 func TestWhySessionsEndOnContainerd(t *testing.T) {
+	labtest.NeedLong(t, "TestWhySessionsEnd has all reasons; the conformance of engines has their exit codes")
 	h, _ := newContainerdHost(t)
 	h.configure("templates:" + endingTemplates)
 	h.start()

@@ -386,6 +386,7 @@ func TestUpgradeUnderADeadman(t *testing.T) {
 }
 
 func TestRollingReplacement(t *testing.T) {
+	labtest.NeedLong(t, "TestSessionsAreReplaced has one node")
 	hosts := newFleet(t, 2, patient, "")
 	keys := []string{"alice", "bob", "carol"}
 	for _, k := range keys {

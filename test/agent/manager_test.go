@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/platform/linux/listenfd"
+	"holdfast/test/lab/labtest"
 	"holdfast/test/poll"
 )
 
@@ -178,6 +179,7 @@ func newManaged(t *testing.T) (*host, *manager) {
 
 // During `systemctl restart`, and during a restart after a crash, connects wait.
 func TestServiceIsRestarted(t *testing.T) {
+	labtest.NeedLong(t, "TestServiceIsUpgraded restarts a service by systemd, test/deb TestServicesOfThePackage the package")
 	h, _ := newManaged(t)
 	before, starts := h.running(), startTimes(t, h, h.running())
 	for range 2 {
@@ -231,6 +233,7 @@ func TestServiceIsUpgraded(t *testing.T) {
 // TestServiceWhoseMainProcessIsKilledInATrial: the manager then starts an agent, so the
 // agent on trial ends.
 func TestServiceWhoseMainProcessIsKilledInATrial(t *testing.T) {
+	labtest.NeedLong(t, "TestOldAgentKilledInATrial has no systemd")
 	h, _ := newManaged(t)
 	before, starts := h.running(), startTimes(t, h, h.running())
 	kill := h.beginUpgrade("1m")
@@ -245,6 +248,7 @@ func TestServiceWhoseMainProcessIsKilledInATrial(t *testing.T) {
 // TestServiceWithOtherPorts: sockets that are no longer in the configuration are closed,
 // and the manager drops them.
 func TestServiceWithOtherPorts(t *testing.T) {
+	labtest.NeedLong(t, "TestServiceIsUpgraded upgrades a service")
 	h, m := newManaged(t)
 	h.signal(syscall.SIGUSR2)
 	h.wait()

@@ -160,6 +160,7 @@ func (h *host) record(key string) (epoch int64, node string) {
 // `holdfast session move` moves a session with its memory to the named node, and its client
 // keeps the socket. An impossible move is refused and does not affect the session.
 func TestMoveByHand(t *testing.T) {
+	labtest.NeedLong(t, "TestMove moves a session in a drain")
 	m := newMover(t)
 	leaving, near, first := m.fleet(t, "", "")
 	init := leaving.inits()["a"]

@@ -157,6 +157,7 @@ func TestSpinupsByOthers(t *testing.T) {
 
 // The engine restarts while a container of another tool is created and not yet started.
 func TestOthersOverARestart(t *testing.T) {
+	labtest.NeedLong(t, "TestSpinupsByOthers has one agent")
 	private := labtest.Private(t, lab.Options{})
 	busybox, err := lab.Busybox()
 	if err != nil {

@@ -284,6 +284,7 @@ func killedInSleep(t *testing.T, rounds int) {
 // A session sleeps on another node than its client's gateway. It is drained while it sleeps,
 // and its client's WebSocket is kept.
 func TestSleepBehindAnotherNode(t *testing.T) {
+	labtest.NeedLong(t, "TestSleepWithOpenSockets has one node, TestKeptSocket a session that moves")
 	hosts := newFleet(t, 2, patient, sleeping+`    websocket: keep
     kept_sockets: {time: 2m, tell: "0"}
 `)

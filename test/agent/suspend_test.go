@@ -130,6 +130,7 @@ func TestSuspend(t *testing.T) {
 // An idle session is suspended, and the next connect restores it; its template is not the
 // default one.
 func TestIdleIsSuspended(t *testing.T) {
+	labtest.NeedLong(t, "TestSuspend suspends by hand, the unit tests of package session when idle")
 	m := newMover(t)
 	config := strings.Replace(m.config("", ""), "templates:", `sessions: {idle_stop: 4s}
 templates:

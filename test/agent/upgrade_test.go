@@ -208,6 +208,7 @@ func TestUpgrades(t *testing.T) {
 
 // Requests in progress are finished during an upgrade. WebSockets are told to reconnect.
 func TestUpgradeUnderWay(t *testing.T) {
+	labtest.NeedLong(t, "TestUpgrades completes upgrades, TestUpgradeThatFails cancels some")
 	h := newHost(t, "")
 	h.stopTimeout = "1m" // on a loaded machine the download takes longer than the default
 	h.configure("")
@@ -430,6 +431,7 @@ func (h *host) beginUpgrade(trial string) (kill func()) {
 
 // The old agent forwards a signal to end during a trial to the new one.
 func TestAgentToldToEndInATrial(t *testing.T) {
+	labtest.NeedLong(t, "TestNextAgentToldToEndInATrial ends the other agent of a trial")
 	for _, c := range []struct {
 		sig  syscall.Signal
 		left int // containers

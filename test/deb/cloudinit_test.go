@@ -9,6 +9,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"holdfast/test/lab"
+	"holdfast/test/lab/labtest"
 )
 
 // cloudConfig is the part of cloud-init's user data that docs/preemption.md uses.
@@ -23,6 +24,7 @@ type cloudConfig struct {
 // The user data of docs/preemption.md sets up a fresh machine, in cloud-init's order: files first,
 // then commands. cloud-init itself does not run, because it would set up the network and users.
 func TestCloudInit(t *testing.T) {
+	labtest.NeedLong(t, "boots a Debian and installs the package; TestGuide installs it, too")
 	if testing.Short() {
 		t.Skip("-short: machines and engines take their time, and root")
 	}

@@ -202,6 +202,7 @@ const full = `every: 1s, min_age: 0s, low: 1B, high: 2B, critical: 99.9%, rules:
 // `gc serve` without an agent waits for the announced spin-up of another tool until the tool ends
 // it, and for that of a crashed tool until it expires. The metrics are those of an agent.
 func TestAnnouncedToACollectorAlone(t *testing.T) {
+	labtest.NeedLong(t, "package underway tests announcements, TestServeWaitsForOthers a collector that waits")
 	p := install(newHost(t), full)
 	p.start("gc", "serve")
 	const gauge = `holdfast_spinups_under_way{kind="outside"}`

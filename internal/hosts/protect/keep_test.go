@@ -326,6 +326,7 @@ func TestRelayKilled(t *testing.T) {
 // A relay is killed while it keeps the connections of a dead server, or serves them. Their
 // clients see the end at once, as without it.
 func TestRelayKilledWithoutTheServer(t *testing.T) {
+	labtest.NeedLong(t, "TestRelayKilled has the server")
 	needsRoot(t)
 	address := protecttest.FreePort(t)
 	argv := echoServer(address)

@@ -13,12 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/platform/engine/containerd"
+	"holdfast/test/lab/labtest"
 	"holdfast/test/vm"
 	"holdfast/test/vm/vmtest"
 )
 
 // The lab's kernel may have no AppArmor; the emulated machine's kernel has it.
 func TestAppArmorInMachine(t *testing.T) {
+	labtest.NeedLong(t, "a virtual machine for one profile; hosts with AppArmor are among those of make test-hosts")
 	files := map[string]string{}
 	for _, f := range []string{"/sbin/apparmor_parser", "/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2", "/lib/aarch64-linux-gnu/libc.so.6", "/lib/ld-linux-aarch64.so.1"} {
 		if _, err := os.Stat(f); err == nil {
