@@ -158,15 +158,15 @@ func (b *attempt) open(ctx context.Context) (engine.Container, error) {
 
 // exit returns why a dead container ended, once the engine has noticed. An engine that is
 // away then has ended the container itself, or was killed with it.
-func (b *attempt) exit(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, exitTimeout)
+func (b *attempt) exit(boot context.Context) error {
+	ctx, cancel := context.WithTimeout(boot, exitTimeout)
 	defer cancel()
 	// An engine that ends or starts has connections that it does not answer.
 	away, silent := false, true
 	for {
 		c, err := b.m.deps.Engine.Inspect(ctx, b.container)
 		if err == nil && !c.Running() {
-			return b.whyEnded(ctx, c, " before it was ready")
+			return b.whyEnded(boot, c, " before it was ready")
 		}
 		away, silent = away || errors.Is(err, holdfast.ErrEngine), err != nil
 		if !sleep(ctx, firstPause) {
@@ -196,14 +196,14 @@ func (b *attempt) unreachable(ctx context.Context, err error) error {
 }
 
 // whyEnded is exited, and engine.ErrInterrupted for a container that the engine has stopped, as
-// Docker does before it ends.
+// Docker does before it ends. An engine that cannot tell is one that ends or starts.
 func (b *attempt) whyEnded(ctx context.Context, c engine.Container, when string) error {
 	b.exited = &c
 	err := exited(c, when)
 	ctx, cancel := context.WithTimeout(ctx, exitTimeout)
 	defer cancel()
 	stopped, unknown := b.m.deps.Engine.Stopped(ctx, c.ID)
-	if stopped || errors.Is(unknown, holdfast.ErrEngine) {
+	if stopped || unknown != nil {
 		return fmt.Errorf("%w: %w", engine.ErrInterrupted, err)
 	}
 	return err
