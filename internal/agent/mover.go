@@ -1,11 +1,13 @@
 package agent
 
 import (
+	"context"
 	"path/filepath"
 
 	"holdfast"
 	"holdfast/internal/control/config"
 	"holdfast/internal/sessions/fleet"
+	"holdfast/internal/sessions/fork"
 	"holdfast/internal/sessions/move"
 )
 
@@ -32,6 +34,22 @@ func moveOptions(a *Agent) move.Options {
 		Suspended:     suspendOptions(a.cfg),
 		Store:         a.store, Hooks: a.opt.Hook, Metrics: a.metrics, Log: a.log,
 	}
+}
+
+// forks starts sessions from the memory of others.
+func (a *Agent) forks() *fork.Forker {
+	f := &fork.Forker{Node: a.node, Store: a.store, Keep: a.cfg.Moving.Suspended.Keep, Copy: a.sessions.Copy, Start: a.replacer.Start, Mover: a.mover}
+	if a.peers != nil {
+		f.Elsewhere = func(ctx context.Context, node holdfast.NodeID, name holdfast.SessionKey) error {
+			c, err := a.clientOf(node)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			return c.RemoveSnapshot(ctx, name)
+		}
+	}
+	return f
 }
 
 func suspendOptions(c config.Config) move.SuspendOptions {
