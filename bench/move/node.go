@@ -39,6 +39,7 @@ type kind struct {
 var (
 	small  = kind{"small", 0}
 	middle = kind{"middle", 24}
+	copied = kind{"copied", 56}
 	large  = kind{"large", 248}
 )
 
@@ -74,6 +75,7 @@ templates:
     ready: {http: /healthz, timeout: 60s}
     runtime: {{$.Runtime}}
     handover: memory
+    fork: allowed
     websocket: keep
     kept_sockets: {time: 2m, tell: {{$.Told}}}
 {{- end}}
@@ -95,7 +97,7 @@ func (x *experiment) newNode(n int, authority, script string) (*node, error) {
 		MiB  int
 	}
 	var kinds []kindOf
-	for _, k := range []kind{small, middle, large} {
+	for _, k := range []kind{small, middle, copied, large} {
 		kinds = append(kinds, kindOf{k.name, k.mib})
 	}
 	config := filepath.Join(x.dir, name+".yaml")

@@ -1,10 +1,10 @@
 package agent
 
 import (
-	"context"
 	"path/filepath"
 
 	"holdfast"
+	"holdfast/internal/agent/sessionnode"
 	"holdfast/internal/control/config"
 	"holdfast/internal/sessions/fleet"
 	"holdfast/internal/sessions/fork"
@@ -40,14 +40,7 @@ func moveOptions(a *Agent) move.Options {
 func (a *Agent) forks() *fork.Forker {
 	f := &fork.Forker{Node: a.node, Store: a.store, Keep: a.cfg.Moving.Suspended.Keep, Copy: a.sessions.Copy, Start: a.replacer.Start, Mover: a.mover}
 	if a.peers != nil {
-		f.Elsewhere = func(ctx context.Context, node holdfast.NodeID, name holdfast.SessionKey) error {
-			c, err := a.clientOf(node)
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			return c.RemoveSnapshot(ctx, name)
-		}
+		f.Elsewhere = sessionnode.SnapshotsOf(a.clientOf)
 	}
 	return f
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast"
+	"holdfast/internal/sessions/session"
 	"holdfast/test/lab/echoserver"
 	"holdfast/test/lab/labtest"
 	"holdfast/test/poll"
@@ -150,4 +151,63 @@ func TestFork(t *testing.T) {
 	}
 	m.expectNothingLeft()
 
+}
+
+// A kill of the agent at any step of a fork costs at most the child. The parent goes on, no image
+// or container is left, and no session runs twice.
+func TestForkKilled(t *testing.T) {
+	labtest.NeedLong(t, "TestFork has no faults, and the steps of a restore are those of TestMoveKilled")
+	c := newMoveChaos(t)
+	for _, step := range []string{"before-checkpoint", "after-checkpoint", "before-create", "before-restore", "after-restore"} {
+		t.Run(step, func(t *testing.T) {
+			parent, child := "of-"+step, "child-"+step
+			at := c.hosts[0]
+			number := at.count(parent).Number
+			from, before := owner(t, c.hosts, parent)
+			c.ask("hold-" + step)
+			ended := make(chan result, 1)
+			go func() { ended <- from.cli("session", "fork", parent, child) }()
+			c.reached(t, step, nil, ended)
+			from.signal(os.Kill)
+			<-from.ended
+			c.unask("hold-" + step)
+			c.unask("at-" + step)
+			from.start()
+			r := <-ended
+			t.Logf("the command ended with %d: %s%s", r.code, r.out, r.err)
+			poll.Until(t, "no session boots", func() bool {
+				for _, s := range from.sessions() {
+					if s.State != holdfast.Ready && s.State != holdfast.IsSuspended {
+						return false
+					}
+				}
+				return true
+			})
+			if c := from.count(parent); c.Number != number+1 {
+				t.Errorf("the parent was at %d, and is at %d", number, c.Number)
+			}
+			if epoch, on := from.record(parent); epoch != int64(before.Epoch) || on != from.node {
+				t.Errorf("the parent was of epoch %d on %s, and is of %d on %s", before.Epoch, from.node, epoch, on)
+			}
+			// A child that is there is the parent's; otherwise a later connect boots a fresh one, at
+			// the latest after the note of the killed agent has been used.
+			for _, s := range from.sessions() {
+				if string(s.Key) == child && s.State == holdfast.Ready {
+					from.child(child, number)
+				}
+			}
+			poll.Until(t, "the child's key can be used", func() bool {
+				res, _ := from.get("/s/" + child + "/")
+				return res.StatusCode == http.StatusOK
+			})
+			from.must("session", "stop", child)
+			from.must("session", "stop", parent)
+			c.watch.expectOneLife(t)
+		})
+	}
+	c.expectNothingStaged()
+	poll.Until(t, "no container of a session is left", func() bool {
+		left, err := c.watch.engine.List(t.Context(), map[string]string{session.LabelTemplate: "web"})
+		return err == nil && len(left) == 0
+	})
 }

@@ -156,9 +156,8 @@ func (m *Mover) sweepSnapshots(ctx context.Context, now time.Time) {
 		own := r.Node == m.o.Node
 		if own && now.After(r.Until) || now.After(r.Until.Add(recordGrace)) {
 			drop = append(drop, r)
-		} else {
-			known[fmt.Sprint(r.Name, "@", r.Epoch)] = true
 		}
+		known[fmt.Sprint(r.Name, "@", r.Epoch)] = true
 	}
 	all, _ := m.images.List() // collect has logged an error
 	_, files := splitSnapshots(all)

@@ -1,0 +1,70 @@
+package session
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/platform/store"
+	"holdfast/test/poll"
+)
+
+// A session that starts from the memory of another one has it, or does not start. A session
+// whose request ended long ago boots fresh.
+func TestChildIsNeverFresh(t *testing.T) {
+	from := holdfast.MemorySnapshot{Name: "v1", Key: "parent", Epoch: 1, Template: "kept"}
+	for name, c := range map[string]struct {
+		until    time.Duration // of the note
+		mover    func(*image) Mover
+		template string // of the request
+		fails    string // what the error of the boot says; "": it boots
+		parent   holdfast.SessionKey
+	}{
+		"from its parent":     {time.Minute, func(i *image) Mover { return i }, "", "", "parent"},
+		"without an image":    {time.Minute, func(i *image) Mover { return i.slow }, "", "it cannot start from the memory of session parent: it is a test's", ""},
+		"of a bad image":      {time.Minute, func(i *image) Mover { i.faults = []error{errors.New("bad image")}; return i }, "", "could not be restored from its image: session a: start: bad image", ""},
+		"by another runtime":  {time.Minute, func(i *image) Mover { i.ignore = true; return i }, "", "has started its container without its image", ""},
+		"without a mover":     {time.Minute, func(*image) Mover { return nil }, "", "its memory cannot be kept", ""},
+		"of another template": {time.Minute, func(i *image) Mover { return i }, "web", "the image was of template kept", ""},
+		"much later":          {-time.Minute, func(i *image) Mover { return i.slow }, "", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fake := newFakeEngine(t)
+			first, kept := anywhere(t), anywhere(t)
+			first.Name, kept.Name, kept.SaveMemory, kept.Fork = "web", "kept", true, true
+			mv := &image{slow: quickly()}
+			fake.runtime = mv.start
+			n := newNode(t, setup{engine: fake, mover: c.mover(mv), cfg: Config{Templates: []Template{first, kept}}})
+			t.Cleanup(fake.close)
+			text, err := json.Marshal(holdfast.Suspended{Key: "a", Template: "kept", Until: time.Now().Add(c.until), From: &from})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := n.store.PutNote(t.Context(), store.SuspendedNotes+"a", text, 0); err != nil {
+				t.Fatal(err)
+			}
+			i, err := n.Start(t.Context(), "a", c.template)
+			switch {
+			case c.fails == "" && (err != nil || i.Owner.Parent != c.parent || (i.Owner.Memory == holdfast.Restored) != (c.parent != "")):
+				t.Errorf("%+v, %v", i.Owner, err)
+			case c.fails != "" && (err == nil || !strings.Contains(err.Error(), c.fails)):
+				t.Errorf("it says %v, want %q", err, c.fails)
+			}
+			if len(n.notes(t)) != 0 {
+				t.Errorf("notes are left: %v", n.notes(t))
+			}
+			want := 1
+			if c.fails != "" {
+				want = 0
+			}
+			poll.Until(t, "the containers are those that should run", func() bool { return len(fake.running()["a"]) == want })
+			if bad := fake.wrong(); len(bad) > 0 {
+				t.Errorf("problems %q", bad)
+			}
+		})
+	}
+}
