@@ -4,7 +4,6 @@ import (
 	"path/filepath"
 
 	"holdfast"
-	"holdfast/internal/agent/sessionnode"
 	"holdfast/internal/control/config"
 	"holdfast/internal/sessions/fleet"
 	"holdfast/internal/sessions/fork"
@@ -38,11 +37,7 @@ func moveOptions(a *Agent) move.Options {
 
 // forks starts sessions from the memory of others.
 func (a *Agent) forks() *fork.Forker {
-	f := &fork.Forker{Node: a.node, Store: a.store, Keep: a.cfg.Moving.Suspended.Keep, Copy: a.sessions.Copy, Start: a.replacer.Start, Mover: a.mover}
-	if a.peers != nil {
-		f.Elsewhere = sessionnode.SnapshotsOf(a.clientOf)
-	}
-	return f
+	return &fork.Forker{Store: a.store, Keep: a.cfg.Moving.Suspended.Keep, Copy: a.sessions.Copy, Start: a.replacer.Start, Mover: a.mover}
 }
 
 func suspendOptions(c config.Config) move.SuspendOptions {

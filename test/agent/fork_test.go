@@ -139,7 +139,7 @@ func TestFork(t *testing.T) {
 	other.must("session", "start", "p", "--template", "plain")
 	wantError(t, other.cli("session", "snapshot", "p", "--name", "v2"), 1, "template plain does not say fork: allowed", "docs/forking.md")
 	wantError(t, other.cli("session", "fork", "p", "f"), 1, "template plain does not say fork: allowed", "docs/forking.md")
-	other.must("session", "snapshots", "rm", "v1")
+	at.must("session", "snapshots", "rm", "v1")
 	wantError(t, other.cli("session", "start", "f", "--from", "v1"), 5, "snapshot v1: not found", "session snapshots")
 	if left := at.snapshots(); len(left) != 0 {
 		t.Errorf("%q are left", left)

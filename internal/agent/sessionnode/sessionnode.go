@@ -37,18 +37,6 @@ func (n *Node) at(o holdfast.Owner) (*client.Client, error) {
 	return n.Client(o.Node)
 }
 
-// SnapshotsOf returns a function that removes a snapshot of another node.
-func SnapshotsOf(of func(holdfast.NodeID) (*client.Client, error)) func(context.Context, holdfast.NodeID, holdfast.SessionKey) error {
-	return func(ctx context.Context, node holdfast.NodeID, name holdfast.SessionKey) error {
-		c, err := of(node)
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		return c.RemoveSnapshot(ctx, name)
-	}
-}
-
 // EndAt ends a session of another node, which tells the session's successor first.
 func (n *Node) EndAt(ctx context.Context, o holdfast.Owner) (holdfast.KillReport, error) {
 	if n.Client == nil {

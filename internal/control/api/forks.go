@@ -94,14 +94,14 @@ func snapshotName(name string) (holdfast.SessionKey, error) {
 
 func (h forkHandlers) fork(ctx context.Context, key holdfast.SessionKey, q ForkRequest) (holdfast.ForkReport, error) {
 	if n := len(q.Children); n < 1 || n > holdfast.MaxForks {
-		return holdfast.ForkReport{}, badRequest(fmt.Sprintf("children has %d keys, there have to be 1 to %d", n, holdfast.MaxForks))
+		return holdfast.ForkReport{}, badRequest("children has %d keys, there have to be 1 to %d", n, holdfast.MaxForks)
 	}
 	for i, child := range q.Children {
 		if _, err := holdfast.ParseSessionKey(string(child)); err != nil {
 			return holdfast.ForkReport{}, err
 		}
 		if child == key || slices.Contains(q.Children[:i], child) {
-			return holdfast.ForkReport{}, badRequest(fmt.Sprintf("children has %s twice, or it is the session itself", child))
+			return holdfast.ForkReport{}, badRequest("children has %s twice, or it is the session itself", child)
 		}
 		if err := refuseReplica(h.groups, child); err != nil {
 			return holdfast.ForkReport{}, err

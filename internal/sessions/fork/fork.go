@@ -32,15 +32,12 @@ const (
 
 // Forker copies sessions and starts others from the copies. Any goroutine may call its methods.
 type Forker struct {
-	Node  holdfast.NodeID
 	Store store.Store
 	Keep  time.Duration // lifetime of a snapshot if none is asked for
 	// Copy and Start are the session manager's and the fleet's.
 	Copy  func(context.Context, holdfast.SessionKey, holdfast.MemorySnapshot) (holdfast.MemorySnapshot, error)
 	Start func(ctx context.Context, key holdfast.SessionKey, template string) (holdfast.Owner, error)
 	Mover *move.Mover // nil: this node has no images
-	// Elsewhere removes a snapshot of another node. nil: there are no others.
-	Elsewhere func(ctx context.Context, node holdfast.NodeID, name holdfast.SessionKey) error
 }
 
 // TakeSnapshot copies a session of this node, which goes on. life is how long the snapshot is
@@ -60,6 +57,8 @@ func (f *Forker) TakeSnapshot(ctx context.Context, key, name holdfast.SessionKey
 	}
 	text, err := json.Marshal(s)
 	if err == nil {
+		ctx, cancel := context.WithTimeout(ctx, move.SnapshotGrace/2)
+		defer cancel()
 		_, err = f.Store.TakeNote(ctx, store.SnapshotNotes+string(name), text, 0)
 	}
 	if errors.Is(err, store.ErrTaken) {
@@ -97,19 +96,13 @@ func (f *Forker) find(ctx context.Context, name holdfast.SessionKey) (r move.Sna
 	return r, nil
 }
 
-// RemoveSnapshot removes a snapshot. Sessions that have started from it go on.
+// RemoveSnapshot removes a snapshot. Sessions that have started from it go on. Another node
+// that has the image removes it when it sees no record.
 // holdfast.ErrNotFound.
 func (f *Forker) RemoveSnapshot(ctx context.Context, name holdfast.SessionKey) error {
 	r, err := f.find(ctx, name)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case r.Node != f.Node && !r.Shared && f.Elsewhere != nil:
-		err := f.Elsewhere(ctx, r.Node, name)
-		if err == nil || errors.Is(err, holdfast.ErrNotFound) {
-			return err
-		}
-		// The node is gone, or does not answer. It removes the image when it sees no record.
 	}
 	if f.Mover == nil {
 		return f.Store.DropNote(ctx, r.Note)

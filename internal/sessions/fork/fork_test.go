@@ -32,7 +32,7 @@ func newStage(t *testing.T) *stage {
 	if s.lease, _, err = s.store.Grant(t.Context(), time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	s.Forker = &Forker{Node: "n1", Store: s.store, Keep: time.Hour, Mover: &move.Mover{}, Start: s.start,
+	s.Forker = &Forker{Store: s.store, Keep: time.Hour, Mover: &move.Mover{}, Start: s.start,
 		Copy: func(_ context.Context, key holdfast.SessionKey, c holdfast.MemorySnapshot) (holdfast.MemorySnapshot, error) {
 			c.Key, c.Epoch, c.Node = key, 1, "n1"
 			return c, nil

@@ -19,6 +19,9 @@ import (
 // store, and has a note with its name. The image of a fork has neither: it is in memory until
 // its children have started, and the next agent of the node removes it.
 
+// SnapshotGrace is how long a snapshot may have no record: that is written after the image.
+const SnapshotGrace = 2 * time.Minute
+
 // Copy implements session.Mover.
 func (m *Mover) Copy(ctx context.Context, d Departing, s holdfast.MemorySnapshot) (holdfast.MemorySnapshot, error) {
 	if s.Until.IsZero() && d.OnDisk {
@@ -163,7 +166,7 @@ func (m *Mover) sweepSnapshots(ctx context.Context, now time.Time) {
 	_, files := splitSnapshots(all)
 	for _, f := range files {
 		name := holdfast.SessionKey(strings.TrimPrefix(string(f.Key), snapshotPrefix))
-		if !known[fmt.Sprint(name, "@", f.Epoch)] && now.Sub(f.TakenAt) >= unknownGrace {
+		if !known[fmt.Sprint(name, "@", f.Epoch)] && now.Sub(f.TakenAt) >= SnapshotGrace {
 			drop = append(drop, SnapshotRecord{MemorySnapshot: holdfast.MemorySnapshot{Name: name, Epoch: f.Epoch, Node: m.o.Node}})
 		}
 	}

@@ -62,7 +62,7 @@ func TestSnapshots(t *testing.T) {
 	}
 	m.collect(t.Context(), each, now)
 	m.have(t, "snapshot.a snapshot.lost snapshot.v1", "")
-	m.sweepSnapshots(t.Context(), time.Now().Add(unknownGrace))
+	m.sweepSnapshots(t.Context(), time.Now().Add(SnapshotGrace))
 	m.have(t, "snapshot.a snapshot.v1", "")
 	m.sweepSnapshots(t.Context(), v1.Until.Add(time.Second))
 	m.have(t, "snapshot.a", "")
