@@ -5,7 +5,7 @@ import "time"
 // MemorySnapshot is a copy of a session's memory and files, from which other sessions
 // start. The session that it is of goes on.
 type MemorySnapshot struct {
-	Name     SessionKey `json:"name"`  // of one snapshot in the fleet; for a fork it is not kept and has no name of a key
+	Name     SessionKey `json:"name"`  // of one snapshot in the fleet; for a fork a random one
 	Key      SessionKey `json:"key"`   // the session that it is of
 	Epoch    Epoch      `json:"epoch"` // in which it was taken
 	Node     NodeID     `json:"node"`  // that has it

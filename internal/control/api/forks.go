@@ -101,7 +101,7 @@ func (h forkHandlers) fork(ctx context.Context, key holdfast.SessionKey, q ForkR
 			return holdfast.ForkReport{}, err
 		}
 		if child == key || slices.Contains(q.Children[:i], child) {
-			return holdfast.ForkReport{}, badRequest("children has %s twice, or it is the session itself", child)
+			return holdfast.ForkReport{}, &Error{Code: CodeBadRequest, Message: fmt.Sprintf("children has %s twice, or it is the session itself", child), Advice: "each child needs a key of its own"}
 		}
 		if err := refuseReplica(h.groups, child); err != nil {
 			return holdfast.ForkReport{}, err

@@ -116,8 +116,6 @@ func (t Template) validateHandover() error {
 	switch {
 	case t.Fork == "allowed" && t.Handover != "memory":
 		return holdfast.WithHint(errors.New("fork: allowed needs handover: memory"), "docs/forking.md")
-	case len(t.Renew.Command) > 0 && t.Fork != "allowed":
-		return holdfast.WithHint(errors.New("renew needs fork: allowed"), "docs/forking.md")
 	case t.Renew.Timeout < time.Second:
 		return errors.New("renew.timeout must be at least 1s")
 	case t.Handover == "memory" && t.Runtime == "":

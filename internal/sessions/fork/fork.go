@@ -130,8 +130,8 @@ func (f *Forker) Fork(ctx context.Context, key holdfast.SessionKey, children []h
 		return r, err
 	}
 	id := make([]byte, 16)
-	_, _ = rand.Read(id)                                          // it returns no error (crypto/rand)
-	name := holdfast.SessionKey("fork." + hex.EncodeToString(id)) // no name of a snapshot has a dot
+	_, _ = rand.Read(id) // it returns no error (crypto/rand)
+	name := holdfast.SessionKey("fork-" + hex.EncodeToString(id))
 	if r.MemorySnapshot, err = f.Copy(ctx, key, holdfast.MemorySnapshot{Name: name}); err != nil {
 		return r, err
 	}

@@ -1,13 +1,18 @@
 package session
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/store"
 	"holdfast/test/poll"
 )
@@ -66,5 +71,59 @@ func TestChildIsNeverFresh(t *testing.T) {
 				t.Errorf("problems %q", bad)
 			}
 		})
+	}
+}
+
+// renewing is an engine that runs the command renew.
+type renewing struct {
+	*fakeEngine
+	code int
+	env  []string
+}
+
+func (r *renewing) Exec(_ context.Context, _ string, e engine.Exec) (int, error) {
+	r.env = e.Env
+	_, err := e.Stderr.Write([]byte("no entropy"))
+	return r.code, err
+}
+
+// A child runs the template's command before it is ready, and does not start if that fails. A
+// session that is no child does not run it.
+func TestRenew(t *testing.T) {
+	for code := range 2 {
+		fake, kept := newFakeEngine(t), anywhere(t)
+		kept.SaveMemory, kept.Fork, kept.Renew = true, true, Renew{Command: []string{"/renew"}, Timeout: time.Minute}
+		mv := &image{slow: quickly()}
+		fake.runtime = mv.start
+		e := &renewing{fakeEngine: fake, code: code}
+		n := newNode(t, setup{engine: e, mover: mv, cfg: Config{Templates: []Template{kept}, IdentityRoot: t.TempDir()}})
+		t.Cleanup(fake.close)
+		if _, err := n.Start(t.Context(), "other", ""); err != nil || e.env != nil {
+			t.Errorf("no child: %v, %v", e.env, err)
+		}
+		from := holdfast.MemorySnapshot{Name: "v1", Key: "parent", Epoch: 1, Template: kept.Name}
+		text, err := json.Marshal(holdfast.Suspended{Key: "a", Template: kept.Name, Until: time.Now().Add(time.Minute), From: &from})
+		if err == nil {
+			err = n.store.PutNote(t.Context(), store.SuspendedNotes+"a", text, 0)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		i, err := n.Start(t.Context(), "a", "")
+		if failed := code != 0; (err != nil) != failed || failed && !strings.Contains(err.Error(), `the command renew: exit code 1: "no entropy"`) {
+			t.Errorf("exit code %d: %v", code, err)
+		}
+		for _, want := range []string{"HOLDFAST_SESSION=a", "HOLDFAST_PARENT=parent"} {
+			if !slices.Contains(e.env, want) {
+				t.Errorf("%s is missing in %q", want, e.env)
+			}
+		}
+		if code > 0 {
+			continue
+		}
+		text, err = os.ReadFile(filepath.Join(n.identityDir(i.Owner), GenerationFile))
+		if g := strings.TrimSuffix(string(text), "\n"); err != nil || len(g) != 32 || !slices.Contains(e.env, "HOLDFAST_GENERATION="+g) {
+			t.Errorf("the file has %q, %v; the command got %q", text, err, e.env)
+		}
 	}
 }

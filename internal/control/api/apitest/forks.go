@@ -88,7 +88,7 @@ func (f forks) child(ctx context.Context, key, parent, name holdfast.SessionKey)
 // Fork implements api.Forks.
 func (f forks) Fork(ctx context.Context, key holdfast.SessionKey, children []holdfast.SessionKey) (r holdfast.ForkReport, err error) {
 	r = holdfast.ForkReport{MemorySnapshot: f.v1(), Took: holdfast.Millis(900 * time.Millisecond)}
-	r.Key, r.Name = key, "fork.0123456789abcdef"
+	r.Key, r.Name = key, "fork-0123456789abcdef"
 	if _, err := f.owner(key); err != nil {
 		return r, err
 	}
