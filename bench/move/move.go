@@ -41,6 +41,7 @@ type Options struct {
 	// Runsc is gVisor's runsc. "" is the one that packaging/dev/runsc.sh built, or else the
 	// one in /usr/local/bin.
 	Runsc    string
+	Network  string        // of the sessions, as in a template; "" is bridge, the engine's own
 	N        int           // moves of a small session, and cold boots; 0 is 20
 	Large    int           // moves of a session of 256 MiB; 0 is none
 	Many     int           // sessions of 30 MiB that are drained at once; 0 is none
@@ -93,7 +94,7 @@ func (o Options) findRunsc() (string, error) {
 // Failed counts lost memories and broken sockets.
 func Run(ctx context.Context, o Options) (_ bench.Result, err error) {
 	o.Bench, o.N, o.Notice = cmp.Or(o.Bench, "/proc/self/exe"), cmp.Or(o.N, 20), cmp.Or(o.Notice, 30*time.Second)
-	o.Children = cmp.Or(o.Children, 20)
+	o.Children, o.Network = cmp.Or(o.Children, 20), cmp.Or(o.Network, "bridge")
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}

@@ -74,6 +74,7 @@ templates:
     env: { {{- $.Env}}: "{{.MiB}}"}
     ready: {http: /healthz, timeout: 60s}
     runtime: {{$.Runtime}}
+    network: {{$.Network}}
     handover: memory
     fork: allowed
     websocket: keep
@@ -107,7 +108,7 @@ func (x *experiment) newNode(n int, authority, script string) (*node, error) {
 	}
 	err = nodeConfig.Execute(f, map[string]any{
 		"Node": m.id, "Dir": m.dir, "Host": host, "Engine": x.lab.Host(), "Etcd": etcdClient, "Certificates": certificates,
-		"Runsc": x.runtime, "Script": script, "Kinds": kinds, "Image": image, "Port": shellPort, "Env": fillEnv, "Runtime": runtimeName, "Told": told,
+		"Runsc": x.runtime, "Script": script, "Kinds": kinds, "Image": image, "Port": shellPort, "Env": fillEnv, "Runtime": runtimeName, "Network": x.o.Network, "Told": told,
 	})
 	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, err
