@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
@@ -13,21 +14,18 @@ import (
 // forks are the samples of forks.
 type forks struct {
 	children int
-	silence  []time.Duration // longest time without a number of the parent's counter, of each fork
+	silence  []time.Duration // longest time to an answer of the parent, until the copy was taken
 	pause    []time.Duration // as the fork reports it
 	ready    []time.Duration // from the request until a child was ready
 	all      []time.Duration // from the request until all were
 }
-
-// forkEvery is the interval of the parent's counter.
-const forkEvery = "0.005"
 
 // forked measures forks of a session of 64 MiB. The client of the parent keeps its socket, and
 // each child has to go on with the parent's variable and counter.
 func (x *experiment) forked(ctx context.Context) (*forks, error) {
 	const key = "parent"
 	f := &forks{children: x.o.Children}
-	parent, err := x.begin(ctx, key, copied, forkEvery)
+	parent, err := x.begin(ctx, key, copied, "0.5")
 	if err != nil {
 		return nil, err
 	}
@@ -45,17 +43,29 @@ func (x *experiment) forked(ctx context.Context) (*forks, error) {
 	return f, x.stop(ctx, key)
 }
 
+const snapshotName = "pause"
+
 func (x *experiment) forkOnce(ctx context.Context, parent *terminal, round int, f *forks) error {
 	var children []holdfast.SessionKey
 	for i := range x.o.Children {
 		children = append(children, holdfast.SessionKey(fmt.Sprintf("child-%d-%d", round, i)))
 	}
-	before := parent.seen()
+	// Beside the boots of children an answer takes longer for other reasons, so the pause is that
+	// of a snapshot.
+	stop := x.silence(ctx, parent.key)
+	_, err := x.gateway().api.TakeSnapshot(ctx, parent.key, snapshotName, time.Hour)
+	longest, askErr := stop()
+	if err := errors.Join(err, askErr); err != nil {
+		return err
+	}
+	if err := x.gateway().api.RemoveSnapshot(ctx, snapshotName); err != nil {
+		return err
+	}
 	r, err := x.gateway().api.ForkSession(ctx, parent.key, children)
 	if err != nil {
 		return err
 	}
-	f.silence, f.pause, f.all = append(f.silence, parent.silence(before)), append(f.pause, time.Duration(r.Pause)), append(f.all, time.Duration(r.Took))
+	f.silence, f.pause, f.all = append(f.silence, longest), append(f.pause, time.Duration(r.Pause)), append(f.all, time.Duration(r.Took))
 	x.say("%d of %d children are ready after %v, the pause was at most %v", len(r.Children)-r.Failed(), len(r.Children), r.Took, r.Pause)
 	errs := make([]error, len(children))
 	var work sync.WaitGroup
@@ -86,12 +96,37 @@ func (x *experiment) isChild(ctx context.Context, key holdfast.SessionKey, paren
 	return err
 }
 
-// silence returns the longest time between two numbers of the counter, from line n on.
-func (t *terminal) silence(n int) (longest time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for i := max(n, 1); i < len(t.lines); i++ {
-		longest = max(longest, t.lines[i].at.Sub(t.lines[i-1].at))
+// silence asks the parent's server without a pause until stop is called, which returns the
+// longest time to an answer.
+func (x *experiment) silence(ctx context.Context, key holdfast.SessionKey) (stop func() (time.Duration, error)) {
+	ctx, cancel := context.WithCancel(ctx)
+	var longest time.Duration
+	ended := make(chan error, 1)
+	go func() {
+		url := fmt.Sprintf("http://%s/s/%s/healthz", x.gateway().gateway, key)
+		for {
+			begun := time.Now()
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+			if err == nil {
+				var res *http.Response
+				if res, err = http.DefaultClient.Do(req); err == nil {
+					err = res.Body.Close()
+				}
+			}
+			if ctx.Err() != nil {
+				err = nil
+			}
+			if ctx.Err() != nil || err != nil {
+				ended <- err
+				return
+			}
+			longest = max(longest, time.Since(begun))
+			_ = sleep(ctx, time.Millisecond) // the next request sees its end
+		}
+	}()
+	return func() (time.Duration, error) {
+		cancel()
+		err := <-ended
+		return longest, err
 	}
-	return longest
 }

@@ -44,8 +44,8 @@ const (
 	rowAwake    = "resume from suspend: connect to the first byte"
 	rowSmall    = "small session moved: notice to the next byte"
 	rowLarge    = "256 MiB session moved: notice to the next byte"
-	rowSilence  = "fork: longest time without a byte from the parent"
-	rowPause    = "fork: the pause, as reported"
+	rowSilence  = "snapshot: longest time to an answer of the session"
+	rowPause    = "fork: the pause, as reported: runsc's checkpoint"
 	rowChild    = "fork: request to a child that is ready"
 	rowChildren = "fork: request to all children ready"
 

@@ -38,6 +38,8 @@ type Forker struct {
 	Copy  func(context.Context, holdfast.SessionKey, holdfast.MemorySnapshot) (holdfast.MemorySnapshot, error)
 	Start func(ctx context.Context, key holdfast.SessionKey, template string) (holdfast.Owner, error)
 	Mover *move.Mover // nil: this node has no images
+
+	taking sync.Mutex // one snapshot is taken at a time: its name is free until it has a record
 }
 
 // TakeSnapshot copies a session of this node, which goes on. life is how long the snapshot is
@@ -46,6 +48,8 @@ func (f *Forker) TakeSnapshot(ctx context.Context, key, name holdfast.SessionKey
 	if life == 0 {
 		life = f.Keep
 	}
+	f.taking.Lock()
+	defer f.taking.Unlock()
 	switch _, err := f.find(ctx, name); {
 	case err == nil:
 		return s, nameTaken(name)
@@ -199,7 +203,7 @@ func (f *Forker) start(ctx context.Context, key holdfast.SessionKey, s holdfast.
 	defer func() { // if no claim has received it
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropTime)
 		defer cancel()
-		err = errors.Join(err, f.Store.DropNote(ctx, note))
+		_ = f.Store.DropNote(ctx, note) // after an error it has no effect any more after startTime
 	}()
 	if _, err := f.Store.Get(ctx, key); err == nil {
 		// A claim of before the note has not received it; one of after it has.

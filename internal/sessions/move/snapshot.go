@@ -43,7 +43,11 @@ func (m *Mover) Copy(ctx context.Context, d Departing, s holdfast.MemorySnapshot
 		return s, nil
 	}
 	s.Shared = m.images.shared
-	return s, errors.Join(m.putSuspended(ctx, labelOf(s), size, dir), os.RemoveAll(dir))
+	// The name is free. A snapshot that was removed on another node may have left its file.
+	if err = m.images.Drop(ctx, labelOf(s)); err == nil {
+		err = m.putSuspended(ctx, labelOf(s), size, dir)
+	}
+	return s, errors.Join(err, os.RemoveAll(dir))
 }
 
 func labelOf(s holdfast.MemorySnapshot) Label {
