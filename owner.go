@@ -61,6 +61,10 @@ type Owner struct {
 	// its previous epoch, or else the reason why it does not. It is "" if there was no
 	// memory to restore. While the memory is saved for the next epoch, it is Saving.
 	Memory string `json:"memory,omitempty"`
+	// Parent is the session with whose memory this one began, and Snapshot the name of the
+	// snapshot. Both are "" for a session that began by itself.
+	Parent   SessionKey `json:"parent,omitempty"`
+	Snapshot SessionKey `json:"snapshot,omitempty"`
 	// SuspendNote is what Suspend stored for this claim. Only the result of the claim
 	// contains it.
 	SuspendNote string `json:"-"`
@@ -86,6 +90,9 @@ type Suspended struct {
 	// Lost is why there is no image; "" if there is one. The next claim receives the
 	// reason.
 	Lost string `json:"lost,omitempty"`
+	// From is set for a session that is about to start with the memory of another one. Epoch
+	// is then 0. The claim that receives it does not boot the session fresh.
+	From *MemorySnapshot `json:"from,omitempty"`
 }
 
 // SuspendReport is the result of suspending a session.

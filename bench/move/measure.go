@@ -309,6 +309,11 @@ func (x *experiment) run(ctx context.Context) (bench.Result, error) {
 			return bench.Result{}, err
 		}
 	}
+	if x.o.Forks > 0 {
+		if f.forks, err = x.forked(ctx); err != nil {
+			return bench.Result{}, err
+		}
+	}
 	if x.o.Many > 0 {
 		if f.many, err = x.drainMany(ctx); err != nil {
 			return bench.Result{}, err

@@ -41,9 +41,12 @@ type Options struct {
 	// Runsc is gVisor's runsc. "" is the one that packaging/dev/runsc.sh built, or else the
 	// one in /usr/local/bin.
 	Runsc    string
+	Network  string        // of the sessions, as in a template; "" is bridge, the engine's own
 	N        int           // moves of a small session, and cold boots; 0 is 20
 	Large    int           // moves of a session of 256 MiB; 0 is none
 	Many     int           // sessions of 30 MiB that are drained at once; 0 is none
+	Forks    int           // forks of a session of 64 MiB; 0 is none
+	Children int           // of each fork; 0 is 20
 	Notice   time.Duration // of that drain; 0 is 30s
 	Progress io.Writer     // progress lines; nil discards them
 }
@@ -58,6 +61,8 @@ func (o Options) Check() error {
 		return fmt.Errorf("moves of a large session are %d, they cannot be under 0", o.Large)
 	case o.Many < 0 || o.Many > 200:
 		return fmt.Errorf("sessions that are drained at once are %d, they have to be 0 to 200", o.Many)
+	case o.Forks < 0 || o.Children < 1 || o.Children > holdfast.MaxForks:
+		return fmt.Errorf("forks are %d with %d children, there have to be 0 or more with 1 to %d", o.Forks, o.Children, holdfast.MaxForks)
 	case o.Notice <= 0:
 		return fmt.Errorf("the notice is %v, it has to be over 0", o.Notice)
 	}
@@ -82,13 +87,14 @@ func (o Options) findRunsc() (string, error) {
 }
 
 // Run measures moves of a small session, alternating with cold boots of its template,
-// then moves of a large session, then a drain of many sessions within the notice. It
+// then moves of a large session, then forks, then a drain of many sessions within the notice. It
 // must run inside a lab (lab.Reenter).
 //
 // Score is the p50 of the cold boots divided by the p50 of the small session's moves.
 // Failed counts lost memories and broken sockets.
 func Run(ctx context.Context, o Options) (_ bench.Result, err error) {
 	o.Bench, o.N, o.Notice = cmp.Or(o.Bench, "/proc/self/exe"), cmp.Or(o.N, 20), cmp.Or(o.Notice, 30*time.Second)
+	o.Children, o.Network = cmp.Or(o.Children, 20), cmp.Or(o.Network, "bridge")
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}

@@ -39,6 +39,7 @@ type kind struct {
 var (
 	small  = kind{"small", 0}
 	middle = kind{"middle", 24}
+	copied = kind{"copied", 56}
 	large  = kind{"large", 248}
 )
 
@@ -73,7 +74,9 @@ templates:
     env: { {{- $.Env}}: "{{.MiB}}"}
     ready: {http: /healthz, timeout: 60s}
     runtime: {{$.Runtime}}
+    network: {{$.Network}}
     handover: memory
+    fork: allowed
     websocket: keep
     kept_sockets: {time: 2m, tell: {{$.Told}}}
 {{- end}}
@@ -95,7 +98,7 @@ func (x *experiment) newNode(n int, authority, script string) (*node, error) {
 		MiB  int
 	}
 	var kinds []kindOf
-	for _, k := range []kind{small, middle, large} {
+	for _, k := range []kind{small, middle, copied, large} {
 		kinds = append(kinds, kindOf{k.name, k.mib})
 	}
 	config := filepath.Join(x.dir, name+".yaml")
@@ -105,7 +108,7 @@ func (x *experiment) newNode(n int, authority, script string) (*node, error) {
 	}
 	err = nodeConfig.Execute(f, map[string]any{
 		"Node": m.id, "Dir": m.dir, "Host": host, "Engine": x.lab.Host(), "Etcd": etcdClient, "Certificates": certificates,
-		"Runsc": x.runtime, "Script": script, "Kinds": kinds, "Image": image, "Port": shellPort, "Env": fillEnv, "Runtime": runtimeName, "Told": told,
+		"Runsc": x.runtime, "Script": script, "Kinds": kinds, "Image": image, "Port": shellPort, "Env": fillEnv, "Runtime": runtimeName, "Network": x.o.Network, "Told": told,
 	})
 	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, err

@@ -33,16 +33,22 @@ type findings struct {
 	awake    []boot
 	small    []sample
 	large    []sample
+	forks    *forks
 	many     *Many
 	failures []string
 }
 
 // Names of the rows.
 const (
-	rowCold  = "cold boot: connect to the first byte"
-	rowAwake = "resume from suspend: connect to the first byte"
-	rowSmall = "small session moved: notice to the next byte"
-	rowLarge = "256 MiB session moved: notice to the next byte"
+	rowCold     = "cold boot: connect to the first byte"
+	rowAwake    = "resume from suspend: connect to the first byte"
+	rowSmall    = "small session moved: notice to the next byte"
+	rowLarge    = "256 MiB session moved: notice to the next byte"
+	rowSilence  = "snapshot: longest time to an answer of the session"
+	rowPause    = "fork: the pause, as reported: runsc's checkpoint"
+	rowChild    = "fork: request to a child that is ready"
+	rowChildren = "fork: request to all children ready"
+
 	rowMany  = "many drained at once: notice to the next byte"
 	rowTyped = "small session moved: notice to the shell's next answer"
 )
@@ -61,6 +67,16 @@ func (f findings) result() bench.Result {
 	if len(f.large) > 0 {
 		r.Rows = append(r.Rows, bench.NewRow(rowLarge, "ms", column(f.large, func(s sample) time.Duration { return s.next })))
 		r.Rows = append(r.Rows, partRows(f.large)...)
+	}
+	if k := f.forks; k != nil {
+		same := func(d time.Duration) time.Duration { return d }
+		for _, row := range []struct {
+			name string
+			of   []time.Duration
+		}{{rowSilence, k.silence}, {rowPause, k.pause}, {rowChild, k.ready}, {rowChildren, k.all}} {
+			r.Rows = append(r.Rows, bench.NewRow(row.name, "ms", column(row.of, same)))
+		}
+		r.Notes = append(r.Notes, fmt.Sprintf("each fork of a session of 64 MiB started %d children", k.children))
 	}
 	if f.many != nil {
 		r.Rows = append(r.Rows, bench.NewRow(rowMany, "ms", f.many.next))

@@ -25,7 +25,7 @@ func (a *Agent) apiParts() api.Parts {
 	}
 	v.Node, v.PID = a.node, os.Getpid()
 	p := api.Parts{
-		Version: v, Agent: a, Sessions: sessions{a}, History: a.past, Commands: a.commands, Files: a.files, Forwards: a.ports, Jobs: a.jobs, Nodes: nodes{a, a.drainer}, Replacer: a, Groups: a.groups,
+		Version: v, Agent: a, Sessions: sessions{a}, Forks: a.forks(), History: a.past, Commands: a.commands, Files: a.files, Forwards: a.ports, Jobs: a.jobs, Nodes: nodes{a, a.drainer}, Replacer: a, Groups: a.groups,
 		Prefetcher: a.prefetch, Spinups: a.spinups, FleetSpinups: a.fleetSpinups().Report, UnderWay: a.spinups.UnderWay(), Experiments: a.experiments, GC: a.collector,
 		Protection: func(ctx context.Context) (api.Protection, error) {
 			return api.ReadProtection(ctx, protect.LockDir, a.log)

@@ -89,7 +89,7 @@ func (a *Agent) newFleet() *fleet.Fleet {
 		CanRun: a.sessions.CanRun, OnNodeLost: a.past.NodeLost,
 	}
 	if a.mover != nil {
-		deps.ReceiveImage, deps.GiveImage, deps.PreferredNode, deps.OnClaim = a.mover.Receive, a.mover.Give, a.mover.Prefer, a.mover.Claimed
+		deps.ReceiveImage, deps.GiveImage, deps.GiveSnapshot, deps.PreferredNode, deps.OnClaim = a.mover.Receive, a.mover.Give, a.mover.GiveSnapshot, a.mover.Prefer, a.mover.Claimed
 	}
 	f := fleet.New(fleet.Config{Node: a.node, MaxShare: a.cfg.Doctor.Rotation.MaxShare}, deps)
 	if a.mover != nil {

@@ -6,6 +6,7 @@ import (
 	"holdfast"
 	"holdfast/internal/control/config"
 	"holdfast/internal/sessions/fleet"
+	"holdfast/internal/sessions/fork"
 	"holdfast/internal/sessions/move"
 )
 
@@ -32,6 +33,11 @@ func moveOptions(a *Agent) move.Options {
 		Suspended:     suspendOptions(a.cfg),
 		Store:         a.store, Hooks: a.opt.Hook, Metrics: a.metrics, Log: a.log,
 	}
+}
+
+// forks starts sessions from the memory of others.
+func (a *Agent) forks() *fork.Forker {
+	return &fork.Forker{Store: a.store, Keep: a.cfg.Moving.Suspended.Keep, Copy: a.sessions.Copy, Start: a.replacer.Start, Mover: a.mover}
 }
 
 func suspendOptions(c config.Config) move.SuspendOptions {

@@ -72,6 +72,7 @@ var rules = []rule{
 	{"internal/platform/runsc", []string{"", "internal/platform/linux/deathsig", "internal/platform/linux/proc"}},
 	{"internal/sessions/move", []string{"", "internal/platform/atomicfile", "internal/sessions/move/budget", "internal/sessions/hook", "internal/sessions/kill", "internal/platform/keyfile", "internal/platform/linux/hostload", "internal/platform/linux/proc", "internal/platform/runsc", "internal/platform/store"}},
 	{"internal/sessions/move/budget", nil},
+	{"internal/sessions/fork", []string{"", "internal/platform/store", "internal/sessions/move"}},
 	{"internal/sessions/session", []string{"", "internal/platform/store", "internal/platform/engine", "internal/hosts/spinup", "internal/sessions/kill", "internal/sessions/hook", "internal/sessions/move", "internal/sessions/pool", "internal/sessions/freeze", "internal/platform/tasks", "internal/platform/linux/boottime", "internal/platform/linux/frozen", "internal/platform/linux/neigh", "internal/platform/linux/uts"}},
 	{"internal/sessions/gateway/...", []string{"", "internal/sessions/gateway/...", "internal/platform/tasks", "internal/platform/keyfile"}},
 	{"internal/sessions/fleet", []string{"", "internal/platform/store", "internal/platform/tasks"}},

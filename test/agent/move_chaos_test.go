@@ -77,7 +77,7 @@ func newMoveChaos(t *testing.T) *moveChaos {
 	}
 	c.mover = newMoverWith(t, slow)
 	c.wires = map[*host]*wire{}
-	c.hosts = newFleetOn(t, c.engine.Host(), 2, patient, func(int) string { return c.config("", "") },
+	c.hosts = newFleetOn(t, c.engine.Host(), 2, patient, func(int) string { return c.config("", "    fork: allowed\n") },
 		func(h *host) { c.wires[h] = h.onWire() }, (*host).start)
 	c.watch = watchLives(t, c.hosts[0].api())
 	return c

@@ -20,6 +20,7 @@ type Parts struct {
 	Version    Version
 	Agent      AgentService
 	Sessions   SessionService
+	Forks      Forks
 	History    History
 	Commands   CommandService
 	Files      FileService
@@ -46,7 +47,8 @@ type Parts struct {
 func (p Parts) routes() []route {
 	return slices.Concat(
 		agentRoutes(p.Agent),
-		sessionRoutes(p.Sessions, p.Groups),
+		sessionRoutes(p.Sessions, p.Forks, p.Groups),
+		forkRoutes(p.Forks, p.Groups),
 		historyRoutes(p.History),
 		commandRoutes(p.Commands, p.Sessions, p.pingEvery),
 		fileRoutes(p.Files),

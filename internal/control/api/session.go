@@ -74,6 +74,9 @@ type Sessions struct {
 type StartRequest struct {
 	// Template names what to start; "" leaves the choice to the agent.
 	Template string `json:"template,omitempty"`
+	// From names a snapshot, from which the session starts; it must not exist yet. Template
+	// is then "".
+	From string `json:"from,omitempty"`
 }
 
 // MoveRequest asks for a session to leave its node. The zero value asks for a new
@@ -95,11 +98,12 @@ type LogOptions struct {
 
 type sessionHandlers struct {
 	sessions SessionService
+	forks    Forks
 	groups   Groups
 }
 
-func sessionRoutes(s SessionService, g Groups) []route {
-	h := sessionHandlers{s, g}
+func sessionRoutes(s SessionService, f Forks, g Groups) []route {
+	h := sessionHandlers{s, f, g}
 	return []route{
 		{method: "GET", path: "/v1/sessions", id: "listSessions", summary: "All sessions, by key.",
 			access: forReader, limit: limitAsk, answer: Sessions{}, handle: asking(h.list)},
@@ -170,11 +174,33 @@ func (h sessionHandlers) explainGroup(key holdfast.SessionKey, err error) error 
 }
 
 func (h sessionHandlers) start(ctx context.Context, key holdfast.SessionKey, q StartRequest) (Session, error) {
-	if name := h.groups.GroupOf(key); name != "" {
-		return Session{}, &Error{Code: CodeBadRequest, Message: fmt.Sprintf("session %s: only the keeper of group %s starts its replicas", key, name),
-			Advice: "the agents start replicas themselves; `holdfast session ls` shows them"}
+	if err := refuseReplica(h.groups, key); err != nil {
+		return Session{}, err
 	}
-	return h.sessions.StartSession(ctx, key, q.Template)
+	if q.From == "" {
+		return h.sessions.StartSession(ctx, key, q.Template)
+	}
+	if q.Template != "" {
+		return Session{}, badRequest("template and from exclude each other: a session has the template of its snapshot")
+	}
+	name, err := snapshotName(q.From)
+	if err != nil {
+		return Session{}, err
+	}
+	if _, err := h.forks.StartFrom(ctx, key, name); err != nil {
+		return Session{}, err
+	}
+	return h.sessions.Session(ctx, key)
+}
+
+// refuseReplica returns the error of a start of a key that a group reserves.
+func refuseReplica(g Groups, key holdfast.SessionKey) error {
+	name := g.GroupOf(key)
+	if name == "" {
+		return nil
+	}
+	return &Error{Code: CodeBadRequest, Message: fmt.Sprintf("session %s: only the keeper of group %s starts its replicas", key, name),
+		Advice: "the agents start replicas themselves; `holdfast session ls` shows them"}
 }
 
 // resume starts a session that is suspended, or about to be, from its own

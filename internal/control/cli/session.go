@@ -20,7 +20,7 @@ func (a *app) sessionCmd() *cobra.Command {
 		Short:   "List, start, stop, move and replace sessions",
 		Long:    "List, start, stop, move and replace sessions. A session is a key with the one container that serves it.",
 		Example: "  holdfast session ls",
-	}, a.sessionLs(), a.sessionShow(), a.sessionEndings(), a.sessionEvents(), a.sessionStart(), a.sessionStop(), a.sessionMove(), a.sessionSuspend(), a.sessionResume(), a.sessionLogs(), a.sessionExec(),
+	}, a.sessionLs(), a.sessionShow(), a.sessionEndings(), a.sessionEvents(), a.sessionStart(), a.sessionStop(), a.sessionMove(), a.sessionSuspend(), a.sessionResume(), a.sessionSnapshot(), a.sessionSnapshots(), a.sessionFork(), a.sessionLogs(), a.sessionExec(),
 		a.sessionCommands(), a.sessionAttach(), a.sessionSignal(), a.sessionCp(), a.sessionFiles(), a.sessionForward(),
 		a.sessionReplace(), a.sessionReplacements())
 }
@@ -99,6 +99,9 @@ func (a *app) sessionDetails(w io.Writer, s shownSession) {
 	if s.Memory != "" {
 		fmt.Fprintf(w, "memory\t%s\n", memoryText(s.Memory))
 	}
+	if s.Parent != "" {
+		fmt.Fprintf(w, "parent\t%s (%s)\n", s.Parent, s.Snapshot)
+	}
 	if k := s.Suspended; k != nil {
 		fmt.Fprintf(w, "suspended\t%s, %.1f MB, kept until %s\n", stamp(k.TakenAt), float64(k.Bytes)/1e6, stamp(k.Until))
 	}
@@ -156,15 +159,16 @@ func bootText(p holdfast.Phases) string {
 func bootTime(s api.Session) holdfast.Millis { return holdfast.Millis(s.ReadyAt.Sub(s.ClaimedAt)) }
 
 func (a *app) sessionStart() *cobra.Command {
-	var template string
+	var template, from string
 	cmd := a.aboutKey(&cobra.Command{
-		Use:     "start KEY",
-		Short:   "Start a session and wait until it is ready",
-		Long:    "Start the container of a session and wait until it is ready. A session that is already ready stays as it is.",
-		Example: "  holdfast session start alice\n  holdfast session start alice --template web",
+		Use:   "start KEY",
+		Short: "Start a session and wait until it is ready",
+		Long: "Start the container of a session and wait until it is ready. A session that is already ready stays as it is.\n" +
+			"With --from it starts with the memory and the files of a snapshot, and must not exist yet.",
+		Example: "  holdfast session start alice\n  holdfast session start alice --template web\n  holdfast session start carol --from v1",
 	}, startLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
 		done := a.ui.progress("starting " + string(key))
-		s, err := c.StartSession(ctx, key, template)
+		s, err := startSession(ctx, c, key, template, from)
 		done()
 		return show(a.ui, s, err, func(w io.Writer, s api.Session) {
 			fmt.Fprintf(w, "%s is %s at %s (template %s, container %s, booted in %s)\n",
@@ -172,7 +176,20 @@ func (a *app) sessionStart() *cobra.Command {
 		})
 	})
 	cmd.Flags().StringVar(&template, "template", "", "template to start it from (default the agent's own)")
+	cmd.Flags().StringVar(&from, "from", "", "snapshot to start it from")
+	cmd.MarkFlagsMutuallyExclusive("template", "from")
 	return cmd
+}
+
+func startSession(ctx context.Context, c *client.Client, key holdfast.SessionKey, template, from string) (api.Session, error) {
+	if from == "" {
+		return c.StartSession(ctx, key, template)
+	}
+	name, err := holdfast.ParseSessionKey(from)
+	if err != nil {
+		return api.Session{}, err
+	}
+	return c.StartSessionFrom(ctx, key, name)
 }
 
 func (a *app) sessionStop() *cobra.Command {

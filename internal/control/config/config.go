@@ -187,6 +187,8 @@ type Template struct {
 	Runtime    string            `yaml:"runtime"`    // that runs its containers; default: the engine's
 	Handover   string            `yaml:"handover"`   // what another node gets: fresh (default), or memory
 	Idle       string            `yaml:"idle"`       // what happens to a session without connections for sessions.idle_stop: stop (default), or suspend
+	Fork       string            `yaml:"fork"`       // whether other sessions may start from the memory of its sessions: refused (default), or allowed
+	Renew      Renew             `yaml:"renew"`
 	Sleep      Sleep             `yaml:"sleep"`
 	Priority   int               `yaml:"priority"` // of its memory, if not all of a host's memory can be saved: the lowest priority is lost first
 	InitSteps  []InitStep        `yaml:"init_steps"`
@@ -205,6 +207,13 @@ type Template struct {
 type Sleep struct {
 	After  time.Duration `yaml:"after"`   // time without a use; 0 (default) is never
 	IdleBy string        `yaml:"idle_by"` // what is a use: connections (default), or data on them
+}
+
+// Renew is a command that runs in a session that has started from the memory of another one,
+// before it is ready.
+type Renew struct {
+	Command []string      `yaml:"command"`
+	Timeout time.Duration `yaml:"timeout"` // default 10s
 }
 
 // InitStep is a container that runs to completion before a session's own.
@@ -363,6 +372,7 @@ func (c *Config) complete() error {
 		t.Snapshot.Timeout = cmp.Or(t.Snapshot.Timeout, 10*time.Second)
 		t.defaultSockets()
 		t.Handover = cmp.Or(t.Handover, "fresh")
+		t.Fork, t.Renew.Timeout = cmp.Or(t.Fork, "refused"), cmp.Or(t.Renew.Timeout, 10*time.Second)
 		t.Idle = cmp.Or(t.Idle, "stop")
 		t.Sleep.IdleBy = cmp.Or(t.Sleep.IdleBy, "connections")
 		t.CaughtUp.Timeout = cmp.Or(t.CaughtUp.Timeout, 10*time.Minute)

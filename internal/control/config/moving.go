@@ -110,10 +110,14 @@ func (m Moving) validate() error {
 }
 
 func (t Template) validateHandover() error {
-	if err := cmp.Or(oneOf("handover", t.Handover, "fresh", "memory"), oneOf("idle", t.Idle, "stop", "suspend")); err != nil {
+	if err := cmp.Or(oneOf("handover", t.Handover, "fresh", "memory"), oneOf("idle", t.Idle, "stop", "suspend"), oneOf("fork", t.Fork, "refused", "allowed")); err != nil {
 		return err
 	}
 	switch {
+	case t.Fork == "allowed" && t.Handover != "memory":
+		return holdfast.WithHint(errors.New("fork: allowed needs handover: memory"), "docs/forking.md")
+	case t.Renew.Timeout < time.Second:
+		return errors.New("renew.timeout must be at least 1s")
 	case t.Handover == "memory" && t.Runtime == "":
 		return holdfast.WithHint(errors.New("handover: memory needs a runtime"), "register moving.runtime with the engine, and name it; docs/moving.md")
 	case t.Handover == "memory":

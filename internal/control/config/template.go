@@ -209,6 +209,8 @@ func (c Config) SessionTemplates() []session.Template {
 			Seccomp:    t.Seccomp,
 			Runtime:    t.Runtime,
 			SaveMemory: t.Handover == "memory",
+			Fork:       t.Fork == "allowed",
+			Renew:      session.Renew(t.Renew),
 			Priority:   t.Priority,
 			Snapshot:   session.Snapshot(t.Snapshot),
 

@@ -128,11 +128,22 @@ func (r Runtime) Install(path string) error {
 //
 // Checkpoint does not wait for the container's end; the caller watches its init.
 func (r Runtime) Checkpoint(ctx context.Context, id string, init int, dir string) error {
+	return r.checkpoint(ctx, id, init, dir)
+}
+
+// Copy is Checkpoint of a container that goes on. It pauses meanwhile, and keeps its
+// connections. After an error the container goes on, too.
+func (r Runtime) Copy(ctx context.Context, id string, init int, dir string) error {
+	return r.checkpoint(ctx, id, init, dir, "--leave-running")
+}
+
+func (r Runtime) checkpoint(ctx context.Context, id string, init int, dir string, options ...string) error {
 	root, err := sandboxRoot(id, init)
 	if err != nil {
 		return fmt.Errorf("checkpoint of container %.12s: %w", id, err)
 	}
-	err = r.run(ctx, "--root="+root, "checkpoint", "--image-path="+dir, "--exclude-committed-zero-pages", id)
+	args := append([]string{"--root=" + root, "checkpoint", "--image-path=" + dir, "--exclude-committed-zero-pages"}, options...)
+	err = r.run(ctx, append(args, id)...)
 	if err == nil {
 		err = whole(dir)
 	}
@@ -238,6 +249,24 @@ func whole(dir string) error {
 		case !fi.Mode().IsRegular():
 			return fmt.Errorf("%w: %s is not a file", ErrTorn, name)
 		}
+	}
+	return nil
+}
+
+// Link makes another name for the image in from: a directory to, which must not exist, on the
+// same file system. The files are the same, and runsc only reads them. ErrTorn.
+func Link(from, to string) error {
+	err := whole(from)
+	if err == nil {
+		err = os.Mkdir(to, 0o700)
+	}
+	for _, name := range files {
+		if err == nil {
+			err = os.Link(filepath.Join(from, name), filepath.Join(to, name))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("link an image: %w", err)
 	}
 	return nil
 }

@@ -26,6 +26,9 @@ var (
 // SuspendedNotes is the prefix of the names of the notes that Suspend leaves.
 const SuspendedNotes = "suspended/"
 
+// SnapshotNotes is the prefix of the names of the notes of named snapshots.
+const SnapshotNotes = "snapshots/"
+
 // LeaseID identifies a lease. 0 is none.
 type LeaseID int64
 

@@ -76,6 +76,9 @@ type Deps struct {
 	// here. If this node does not have the image, it returns holdfast.ErrNotFound
 	// before it writes anything. If GiveImage is nil, this node keeps no images.
 	GiveImage func(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch, w io.Writer) error
+	// GiveSnapshot is GiveImage of the snapshot of that name and epoch, which stays here. It
+	// is set if GiveImage is.
+	GiveSnapshot func(ctx context.Context, name holdfast.SessionKey, epoch holdfast.Epoch, w io.Writer) error
 	// PreferredNode returns the node that has an image of a session without an owner,
 	// or "" if no node has one. If PreferredNode is nil, there are no images.
 	PreferredNode func(ctx context.Context, key holdfast.SessionKey) holdfast.NodeID

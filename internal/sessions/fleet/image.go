@@ -271,6 +271,9 @@ type takeRequest struct {
 	Key   holdfast.SessionKey `json:"key"`
 	Epoch holdfast.Epoch      `json:"epoch"`
 	Next  holdfast.Epoch      `json:"next"`
+	// Snapshot asks for a copy of the snapshot of that name and of epoch Epoch, which the
+	// other node keeps. "" asks for the session's own image.
+	Snapshot holdfast.SessionKey `json:"snapshot,omitempty"`
 }
 
 func (q takeRequest) check() error {
@@ -287,15 +290,25 @@ func (q takeRequest) check() error {
 // This node must have claimed the session at epoch next. The other node deletes the
 // image. holdfast.ErrNotFound means that there is no such node or image.
 func (f *Fleet) TakeImage(ctx context.Context, from holdfast.NodeID, key holdfast.SessionKey, epoch, next holdfast.Epoch, read func(io.Reader) error) error {
+	return f.takeImage(ctx, from, takeRequest{Key: key, Epoch: epoch, Next: next}, read)
+}
+
+// CopyImage is TakeImage of a snapshot, for the session key that this node has claimed at
+// epoch next. The other node keeps the snapshot.
+func (f *Fleet) CopyImage(ctx context.Context, s holdfast.MemorySnapshot, key holdfast.SessionKey, next holdfast.Epoch, read func(io.Reader) error) error {
+	return f.takeImage(ctx, s.Node, takeRequest{Key: key, Epoch: s.Epoch, Next: next, Snapshot: s.Name}, read)
+}
+
+func (f *Fleet) takeImage(ctx context.Context, from holdfast.NodeID, q takeRequest, read func(io.Reader) error) error {
 	n, err := f.deps.Store.Node(ctx, from)
 	if err == nil && n.PeerAddress == "" {
 		err = fmt.Errorf("it has no peer address: %w", holdfast.ErrNotFound)
 	}
 	if err == nil {
-		err = f.peers.takeImage(ctx, n, takeRequest{key, epoch, next}, read)
+		err = f.peers.takeImage(ctx, n, q, read)
 	}
 	if err != nil {
-		return fmt.Errorf("take the image of session %s from node %s: %w", key, from, err)
+		return fmt.Errorf("take the image of session %s from node %s: %w", q.Key, from, err)
 	}
 	return nil
 }
@@ -306,7 +319,7 @@ func (p *peers) takeImage(ctx context.Context, from holdfast.Node, q takeRequest
 		return err
 	}
 	var resp *http.Response
-	// A second request is safe: the other node gives an image away once.
+	// A second request is safe: the other node gives an image away once, or copies it.
 	err = retryOnce(ctx, func() (err error) {
 		resp, err = p.send(ctx, from, pathTake, "application/json", bytes.NewReader(body), imageIdleTimeout)
 		return err
@@ -348,7 +361,11 @@ func (h *handler) take(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	out := &deadlineWriter{w: w, end: time.Now().Add(imageTimeout), setDeadline: http.NewResponseController(w).SetWriteDeadline}
-	err = h.f.deps.GiveImage(ctx, q.Key, q.Epoch, out)
+	if q.Snapshot != "" {
+		err = h.f.deps.GiveSnapshot(ctx, q.Snapshot, q.Epoch, out)
+	} else {
+		err = h.f.deps.GiveImage(ctx, q.Key, q.Epoch, out)
+	}
 	if err == nil {
 		return
 	}

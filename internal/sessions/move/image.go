@@ -29,6 +29,8 @@ type Label struct {
 	Template string              `json:"template"`
 	TakenAt  time.Time           `json:"taken_at"`
 	Bytes    int64               `json:"bytes"` // of all its files
+	// Snapshot is the name of a snapshot; "" for the image of a session's next epoch.
+	Snapshot holdfast.SessionKey `json:"snapshot,omitempty"`
 }
 
 func (l Label) check() error {

@@ -2,6 +2,7 @@ package move
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -138,6 +139,23 @@ func nameOf(key holdfast.SessionKey, epoch holdfast.Epoch) (string, error) {
 	return string(key) + "@" + strconv.FormatInt(int64(epoch), 10), nil
 }
 
+// snapshotPrefix begins the names of snapshots. No key has a dot, so no other image has
+// such a name.
+const snapshotPrefix = "snapshot."
+
+func snapshotName(name holdfast.SessionKey, epoch holdfast.Epoch) (string, error) {
+	text, err := nameOf(name, epoch)
+	return snapshotPrefix + text, err
+}
+
+// name returns the name of the file of an image.
+func (l Label) name() (string, error) {
+	if l.Snapshot != "" {
+		return snapshotName(l.Snapshot, l.Epoch)
+	}
+	return nameOf(l.Key, l.Epoch)
+}
+
 // Put encrypts and stores the image in dir, and syncs it to disk. It leaves dir as it
 // is. An image of the same session and epoch that exists already is an error that
 // wraps fs.ErrExist.
@@ -152,7 +170,7 @@ func (s *ImageStore) put(ctx context.Context, l Label, dir string) error {
 	if err := l.check(); err != nil {
 		return err
 	}
-	name, err := nameOf(l.Key, l.Epoch)
+	name, err := l.name()
 	if err != nil {
 		return err
 	}
@@ -218,6 +236,43 @@ func (s *ImageStore) open(ctx context.Context, key holdfast.SessionKey, epoch ho
 	return nil
 }
 
+// Read calls read with the decrypted content of a snapshot, which stays in the store.
+// holdfast.ErrNotFound, and the errors of read.
+func (s *ImageStore) Read(ctx context.Context, name holdfast.SessionKey, epoch holdfast.Epoch, read func(io.Reader) error) error {
+	f, err := s.snapshot(ctx, name, epoch)
+	if err == nil {
+		defer f.Close()
+		err = s.unseal(f, read)
+	}
+	if err != nil {
+		return fmt.Errorf("read snapshot %s of epoch %d: %w", name, epoch, err)
+	}
+	return nil
+}
+
+// snapshot opens the file of a snapshot.
+func (s *ImageStore) snapshot(ctx context.Context, name holdfast.SessionKey, epoch holdfast.Epoch) (*os.File, error) {
+	file, err := snapshotName(name, epoch)
+	if err != nil {
+		return nil, err
+	}
+	if s.o.Remote == nil {
+		f, err := os.Open(filepath.Join(s.o.Dir, file))
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%w: %w", holdfast.ErrNotFound, err)
+		}
+		return f, err
+	}
+	coming, err := os.CreateTemp(s.o.Dir, s.tempName("*"+partialSuffix))
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(coming.Close(), s.files.Get(ctx, file, coming.Name())); err != nil {
+		return nil, errors.Join(err, os.Remove(coming.Name()))
+	}
+	return openOnce(coming.Name())
+}
+
 // take returns the file of an image and removes its name.
 func (s *ImageStore) take(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch) (*os.File, error) {
 	name, err := nameOf(key, epoch)
@@ -272,7 +327,7 @@ func (s *sealedReader) Read(p []byte) (int, error) {
 
 // StoredImage is an image in a store.
 type StoredImage struct {
-	Key     holdfast.SessionKey
+	Key     holdfast.SessionKey // for a snapshot snapshotPrefix and its name
 	Epoch   holdfast.Epoch
 	Bytes   int64 // on disk
 	TakenAt time.Time
@@ -301,14 +356,15 @@ func (s *ImageStore) List() ([]StoredImage, error) {
 	return out, nil
 }
 
-// Drop removes an image. It succeeds if the image does not exist.
-func (s *ImageStore) Drop(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch) error {
-	name, err := nameOf(key, epoch)
+// Drop removes an image. It succeeds if the image does not exist. The label needs a key, or a
+// snapshot, and an epoch.
+func (s *ImageStore) Drop(ctx context.Context, l Label) error {
+	name, err := l.name()
 	if err == nil {
 		err = s.files.Drop(ctx, name)
 	}
 	if err != nil {
-		return fmt.Errorf("drop the image of session %s: %w", key, err)
+		return fmt.Errorf("drop the image %s: %w", cmp.Or(l.Snapshot, l.Key), err)
 	}
 	return nil
 }

@@ -19,17 +19,18 @@ type metrics struct {
 const (
 	partCheckpoint = "checkpoint"
 	partStream     = "stream"
+	partCopy       = "copy"
 )
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	r := metric.Registry{Registerer: reg}
 	m := &metrics{
 		seconds: r.HistogramVec("holdfast_session_image_seconds",
-			"Duration of one part of saving a container, in seconds: checkpoint, until its image is written; stream, until the successor has received it.",
+			"Duration of one part of saving a container, in seconds: checkpoint, until its image is written; stream, until the successor has received it; copy, the checkpoint of a session that goes on.",
 			[]float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}, "part"),
 		bytes: r.Counter("holdfast_session_image_bytes_total", "Bytes of session images that were sent to successors."),
 	}
-	metric.Start(m.seconds, partCheckpoint, partStream)
+	metric.Start(m.seconds, partCheckpoint, partStream, partCopy)
 	return m
 }
 

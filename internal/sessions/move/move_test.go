@@ -313,7 +313,7 @@ func TestStoreRemovesUnfinishedFiles(t *testing.T) {
 		t.Errorf("the unfinished file of another owner: %v", err)
 	}
 	for range 2 { // Drop succeeds if the image does not exist
-		if err := s.Drop(t.Context(), "alice", 7); err != nil {
+		if err := s.Drop(t.Context(), label); err != nil {
 			t.Error(err)
 		}
 	}

@@ -53,6 +53,8 @@ type Peers interface {
 	SendImage(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch, write func(io.Writer) error) error
 	// TakeImage reads an image from the node that keeps it, for the claim next.
 	TakeImage(ctx context.Context, from holdfast.NodeID, key holdfast.SessionKey, epoch, next holdfast.Epoch, read func(io.Reader) error) error
+	// CopyImage reads a snapshot from the node that keeps it, for the claim next of key.
+	CopyImage(ctx context.Context, s holdfast.MemorySnapshot, key holdfast.SessionKey, next holdfast.Epoch, read func(io.Reader) error) error
 }
 
 // Options configure a Mover.
@@ -99,6 +101,8 @@ type Mover struct {
 	completes  completes
 
 	mu       sync.Mutex
+	copies   map[holdfast.SessionKey]receivedImage // images of forks, by name
+	saving   map[string]chan struct{}              // containers that are being saved; closed at the end
 	received map[holdfast.SessionKey]receivedImage
 	starts   map[string]restoring // by container
 }
@@ -125,6 +129,7 @@ func New(o Options) (*Mover, error) {
 		o: o, runsc: runsc.Runtime{Program: o.Runsc, Images: o.Staged}, work: o.Staged + "." + string(o.Node),
 		rates: newRates(o.RatesFile, o.Metrics, o.Log), metrics: newMetrics(o.Metrics),
 		received: map[holdfast.SessionKey]receivedImage{}, starts: map[string]restoring{},
+		copies: map[holdfast.SessionKey]receivedImage{}, saving: map[string]chan struct{}{},
 		space: newReservations(), suspendeds: newSuspendedIndex(), seen: seen{file: o.SeenFile},
 	}
 	if o.Spill != "" {
@@ -191,9 +196,29 @@ func (m *Mover) Save(ctx context.Context, d Departing) (int64, error) {
 	return size, err
 }
 
-// checkpoint saves a container into a new directory, in memory or on disk. It
-// returns the directory and the bytes of its files.
+// checkpoint saves a container and ends it. It returns the directory of the image, in memory
+// or on disk, and the bytes of its files.
 func (m *Mover) checkpoint(ctx context.Context, d Departing) (dir string, size int64, err error) {
+	begun := time.Now()
+	if dir, size, err = m.save(ctx, d, m.runsc.Checkpoint); err != nil {
+		return "", 0, err
+	}
+	m.metrics.observe(partCheckpoint, begun)
+	done, err := m.completes.mark(dir, d.Owner)
+	if err != nil {
+		return "", 0, errors.Join(err, os.RemoveAll(dir))
+	}
+	return done, size, nil
+}
+
+// save saves a container into a new directory, in memory or on disk. It returns the directory
+// and the bytes of its files. One save of a container follows another.
+func (m *Mover) save(ctx context.Context, d Departing, saveTo func(ctx context.Context, id string, init int, dir string) error) (dir string, size int64, err error) {
+	done, err := m.beginSave(ctx, d.Owner.ContainerID)
+	if err != nil {
+		return "", 0, err
+	}
+	defer done()
 	at, line := m.work, &m.rates.rates.Save
 	if d.OnDisk {
 		at, line = m.spill, &m.rates.rates.Spill
@@ -201,9 +226,8 @@ func (m *Mover) checkpoint(ctx context.Context, d Departing) (dir string, size i
 	if dir, err = os.MkdirTemp(at, "save-*"); err != nil {
 		return "", 0, err
 	}
-	begun := time.Now()
 	err = m.rates.timeSized(line, func() (int64, error) {
-		if err := m.runsc.Checkpoint(ctx, d.Owner.ContainerID, d.Target.Pid(), dir); err != nil {
+		if err := saveTo(ctx, d.Owner.ContainerID, d.Target.Pid(), dir); err != nil {
 			return 0, err
 		}
 		size, err = sizeOf(dir)
@@ -212,12 +236,32 @@ func (m *Mover) checkpoint(ctx context.Context, d Departing) (dir string, size i
 	if err != nil {
 		return "", 0, errors.Join(err, os.RemoveAll(dir))
 	}
-	m.metrics.observe(partCheckpoint, begun)
-	done, err := m.completes.mark(dir, d.Owner)
-	if err != nil {
-		return "", 0, errors.Join(err, os.RemoveAll(dir))
+	return dir, size, nil
+}
+
+// beginSave waits until no other save of the container is under way. done ends this one.
+func (m *Mover) beginSave(ctx context.Context, container string) (done func(), err error) {
+	for {
+		m.mu.Lock()
+		other := m.saving[container]
+		if other == nil {
+			mine := make(chan struct{})
+			m.saving[container] = mine
+			m.mu.Unlock()
+			return func() {
+				m.mu.Lock()
+				defer m.mu.Unlock()
+				delete(m.saving, container)
+				close(mine)
+			}, nil
+		}
+		m.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("waiting for another copy of its memory: %w", ctx.Err())
+		}
 	}
-	return done, size, nil
 }
 
 // Receive reads an image that another node sends, for the session's claim on this

@@ -93,7 +93,7 @@ func (m *Mover) loseUnseen(ctx context.Context) error {
 		return err
 	}
 	for _, r := range all {
-		if r.Node != m.o.Node || r.Lost != "" {
+		if r.Node != m.o.Node || r.Lost != "" || r.From != nil {
 			continue
 		}
 		m.Drop(ctx, r, superseded)

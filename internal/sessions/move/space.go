@@ -43,7 +43,7 @@ func (m *Mover) reserve(bytes int64) (release func(), onDisk bool, err error) {
 	}
 	staged, stored := deviceOf(at), deviceOf(m.images.o.Dir) // possibly the same device
 	r.bytes[staged] += bytes
-	if bytes > min(m.images.limits.Space, r.freeLocked(m.images.o.Dir)) {
+	if bytes > min(m.images.limits.Space-m.snapshotBytes(), r.freeLocked(m.images.o.Dir)) {
 		r.bytes[staged] -= bytes
 		return nil, onDisk, fmt.Errorf("moving.suspended has no space for an image of %.1f MB", float64(bytes)/1e6)
 	}

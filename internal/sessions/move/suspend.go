@@ -79,26 +79,33 @@ func openSuspendedStore(o Options) (*suspendedStore, error) {
 
 // register exports the stored images as metrics.
 func (s *suspendedStore) register(reg prometheus.Registerer) {
-	sum := func(of func(StoredImage) float64) func() float64 {
+	sum := func(named bool, of func(StoredImage) float64) func() float64 {
 		return func() (total float64) {
 			if s.ImageStore == nil {
 				return 0
 			}
 			all, _ := s.List() // an unreadable directory counts as empty
-			for _, image := range all {
+			suspended, snapshots := splitSnapshots(all)
+			if named {
+				suspended = snapshots
+			}
+			for _, image := range suspended {
 				total += of(image)
 			}
 			return total
 		}
 	}
+	one, bytes := func(StoredImage) float64 { return 1 }, func(i StoredImage) float64 { return float64(i.Bytes) }
 	r := metric.Registry{Registerer: reg}
 	s.drops = r.CounterVec("holdfast_suspended_dropped_total",
 		"Images of suspended sessions that were removed unused, by reason (expired; space; unknown: no record in the store refers to it; stopped: the session was stopped; superseded: an agent of an older version has claimed the session).", "reason")
 	metric.Start(s.drops, Expired, NoSpace, Unknown, Stopped, superseded)
 	metric.GaugeFunc(r, "holdfast_suspended_images", "Images of suspended sessions in the directory of this node.",
-		sum(func(StoredImage) float64 { return 1 }))
+		sum(false, one))
+	metric.GaugeFunc(r, "holdfast_snapshots", "Snapshots of sessions in the directory of this node.", sum(true, one))
+	metric.GaugeFunc(r, "holdfast_snapshot_bytes", "Size of the encrypted snapshots in the directory of this node, in bytes.", sum(true, bytes))
 	metric.GaugeFunc(r, "holdfast_suspended_bytes", "Size of the encrypted images of suspended sessions in the directory of this node, in bytes.",
-		sum(func(i StoredImage) float64 { return float64(i.Bytes) }))
+		sum(false, bytes))
 }
 
 // RegisterMetrics registers the metrics of this package without a Mover, for the
@@ -272,6 +279,8 @@ func (m *Mover) takeSuspended(ctx context.Context, o holdfast.Owner, left holdfa
 	}
 	inner := filepath.Join(image.dir, "image")
 	switch {
+	case left.From != nil:
+		image.Label, err = m.openSnapshot(ctx, o, *left.From, inner)
 	case left.Shared || left.Node == m.o.Node:
 		if m.images == nil {
 			err = m.noImages

@@ -119,7 +119,7 @@ func TestSuspendedExpire(t *testing.T) {
 	}
 	// Another node removes only the record, and later.
 	m.o.Node = "n2"
-	m.images.ImageStore.Drop(t.Context(), "b", all["b"].Epoch)
+	m.images.ImageStore.Drop(t.Context(), Label{Key: "b", Epoch: all["b"].Epoch})
 	m.sweep(t.Context(), all["b"].Until.Add(recordGrace/2))
 	m.have(t, "", "b")
 	m.sweep(t.Context(), all["b"].Until.Add(recordGrace+time.Second))

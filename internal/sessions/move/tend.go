@@ -125,7 +125,7 @@ func (m *Mover) saveSeen(ctx context.Context) {
 func (m *Mover) indexSuspended(ctx context.Context) error {
 	all, err := ListSuspended(ctx, m.o.Store)
 	for _, r := range all {
-		if r.Node == m.o.Node && r.Lost == "" {
+		if r.Node == m.o.Node && r.Lost == "" && r.From == nil {
 			m.suspendeds.add(r.Key, r.Epoch)
 		}
 	}
@@ -151,6 +151,7 @@ func (m *Mover) removeClaimed(ctx context.Context, c claim) {
 // sweep removes suspended sessions that cannot be used any more at the time now.
 func (m *Mover) sweep(ctx context.Context, now time.Time) {
 	m.collect(ctx, 0, now)
+	m.sweepSnapshots(ctx, now)
 	all, err := ListSuspended(ctx, m.o.Store)
 	if err != nil || len(all) == 0 {
 		return // until the next sweep
@@ -181,6 +182,10 @@ func (m *Mover) collect(ctx context.Context, more int64, now time.Time) {
 		m.o.Log.Warn("the images of suspended sessions cannot be listed", "err", err)
 		return
 	}
+	all, snapshots := splitSnapshots(all)
+	for _, s := range snapshots { // they stay until they expire
+		more += s.Bytes
+	}
 	records, err := ListSuspended(ctx, m.o.Store)
 	recorded := map[holdfast.SessionKey]Record{}
 	for _, r := range records {
@@ -204,8 +209,8 @@ func (m *Mover) Drop(ctx context.Context, r Record, reason string) {
 	if r.Note.Name != "" {
 		err = m.o.Store.DropNote(ctx, r.Note)
 	}
-	if err == nil && m.images != nil && (r.Shared || r.Node == m.o.Node) {
-		if err = m.images.Drop(ctx, r.Key, r.Epoch); err == nil {
+	if err == nil && m.images != nil && r.From == nil && (r.Shared || r.Node == m.o.Node) {
+		if err = m.images.Drop(ctx, Label{Key: r.Key, Epoch: r.Epoch}); err == nil {
 			m.images.drops.WithLabelValues(reason).Inc()
 		}
 	}

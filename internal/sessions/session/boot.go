@@ -39,6 +39,9 @@ func (m *Manager) boot(ctx, life context.Context, e *entry) {
 		err = fmt.Errorf("%w: the holder of its network was lost: %w", engine.ErrInterrupted, err)
 	}
 	m.deps.Metrics.booted(b.timings, time.Since(started), err)
+	if b.from() != nil {
+		m.deps.Metrics.children.WithLabelValues(outcomeOf(err)).Inc()
+	}
 	b.endSpinup(ctx, err)
 	if err == nil {
 		return
@@ -110,14 +113,15 @@ type attempt struct {
 	followsErr chan error          // nil if no other node can have owned the session since the suspension; receives nil or an error
 	// The present container of the boot: an init step's or the session's own. Earlier
 	// ones were seen dead.
-	spec      engine.Spec // without a name before the first container
-	container string
-	target    *kill.Target
-	spinup    *spinup.Timer            // of the present container; nil when it is recorded
-	timings   map[string]time.Duration // by phase
-	answered  time.Duration            // part of the phase ready: until the server answered
-	exited    *engine.Container        // the container, if it ended within the boot
-	output    string                   // its last lines, as many as an Ending keeps
+	spec       engine.Spec // without a name before the first container
+	container  string
+	target     *kill.Target
+	spinup     *spinup.Timer            // of the present container; nil when it is recorded
+	timings    map[string]time.Duration // by phase
+	answered   time.Duration            // part of the phase ready: until the server answered
+	exited     *engine.Container        // the container, if it ended within the boot
+	output     string                   // its last lines, as many as an Ending keeps
+	generation string                   // content of its GenerationFile
 }
 
 // phase runs f and adds its duration to the named phase. An error of f becomes a
@@ -155,7 +159,11 @@ func (b *attempt) run(ctx context.Context) error {
 		return err
 	}
 	defer b.m.deps.Spinups.Begin(spinup.ForSession, string(b.e.key))()
-	defer b.resume(ctx)()
+	done, err := b.resume(ctx)
+	defer done()
+	if err != nil {
+		return b.ended(ctx, err)
+	}
 	if warm {
 		if done, err := b.useWarm(ctx); done {
 			return b.ended(ctx, err)
@@ -171,7 +179,7 @@ func (b *attempt) run(ctx context.Context) error {
 	}
 	advanced := make(chan error, 1)
 	go func() { advanced <- b.advance(ctx, holdfast.Starting) }()
-	err := b.create(ctx, specs[0])
+	err = b.create(ctx, specs[0])
 	if advErr := <-advanced; err == nil && advErr != nil {
 		err = &holdfast.BootError{Key: b.e.key, Phase: "claim", Err: advErr}
 	}
@@ -266,6 +274,9 @@ func (b *attempt) ready(ctx context.Context) error {
 	addr, err := address(c, b.e.template)
 	if err != nil {
 		return b.unreachable(ctx, err)
+	}
+	if err := b.renewChild(ctx); err != nil {
+		return err
 	}
 	return b.serve(ctx, c.ID, addr, started)
 }

@@ -1,6 +1,8 @@
 package session
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +20,10 @@ import (
 const (
 	IdentityDir  = "/run/holdfast"
 	IdentityFile = "session.json"
+	// GenerationFile has 128 random bits, in hexadecimal digits and a newline. Each container
+	// has others: a process that finds another content than before continues in another
+	// container, maybe as one of several.
+	GenerationFile = "generation"
 )
 
 // identityDir returns the directory of this host that is mounted at IdentityDir in the
@@ -37,13 +43,21 @@ func (b *attempt) mountIdentity(spec *engine.Spec) error {
 		return err
 	}
 	dir := b.m.identityDir(b.owner)
+	b.generation = generation()
 	// Any user of the container may read it. On this host only root can reach it.
-	err = errors.Join(os.MkdirAll(b.m.cfg.IdentityRoot, 0o700), os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, IdentityFile), append(text, '\n'), 0o644))
+	err = errors.Join(os.MkdirAll(b.m.cfg.IdentityRoot, 0o700), os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, IdentityFile), append(text, '\n'), 0o644), os.WriteFile(filepath.Join(dir, GenerationFile), []byte(b.generation+"\n"), 0o644))
 	if err != nil {
 		return fmt.Errorf("writing the container's identity: %w", err)
 	}
 	spec.Mounts = append(spec.Mounts, engine.Mount{Type: "bind", Source: dir, Target: IdentityDir, ReadOnly: true})
 	return nil
+}
+
+// generation returns the content of a GenerationFile without its newline.
+func generation() string {
+	b := make([]byte, 16)
+	_, _ = rand.Read(b) // it returns no error (crypto/rand)
+	return hex.EncodeToString(b)
 }
 
 // removeIdentity removes the identity of a dead container.

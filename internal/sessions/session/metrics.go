@@ -24,6 +24,7 @@ type Metrics struct {
 	snaps    *prometheus.HistogramVec
 
 	interrupted *prometheus.CounterVec // by outcome
+	children    *prometheus.CounterVec // by outcome
 
 	sleeps *prometheus.CounterVec // by outcome
 	wakes  *prometheus.CounterVec // by reason
@@ -62,6 +63,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		[]float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}, "outcome")
 	m.interrupted = r.CounterVec("holdfast_session_saves_interrupted_total",
 		"Sessions whose agent ended while it saved their memory, by what the next agent of the node found (complete: a complete image; lost: the session boots fresh).", "outcome")
+	m.children = r.CounterVec("holdfast_session_children_total",
+		"Boots of sessions from the memory of another one, by outcome (ok, failed).", "outcome")
+	metric.Start(m.children, "ok", "failed")
 	m.sleeps = r.CounterVec("holdfast_session_sleeps_total",
 		"Sessions that were not used and were to be frozen, by outcome (asleep; used: a use came in between; failed).", "outcome")
 	m.wakes = r.CounterVec("holdfast_session_wakes_total",

@@ -34,6 +34,11 @@ type Mover interface {
 	// Suspend saves a container that Reserve has returned, and keeps the image for
 	// the session's next epoch. Without an error the container exits by itself.
 	Suspend(ctx context.Context, d move.Departing) (holdfast.Suspended, error)
+	// Copy saves a container that Reserve has returned and that goes on, as the snapshot of the
+	// name. If s.Until is zero, the copy is only for sessions that start before DropCopy.
+	Copy(ctx context.Context, d move.Departing, s holdfast.MemorySnapshot) (holdfast.MemorySnapshot, error)
+	// DropCopy removes such a copy.
+	DropCopy(name holdfast.SessionKey)
 	// Stage prepares the created container of a claim to be restored when it is
 	// started. It reports false if there is no image of the epoch right before the
 	// claim. left is the record of a suspended session, or nil. An error states why an
@@ -63,19 +68,23 @@ func (b *attempt) startOrRestore(ctx context.Context, spec engine.Spec) error {
 	mover := b.m.deps.Mover
 	if mover == nil || !b.e.template.SaveMemory {
 		if b.suspended != nil {
-			b.lostMemory(holdfast.ErrNoMemory)
+			if err := b.lostMemory(holdfast.ErrNoMemory); err != nil {
+				return err
+			}
 		}
 		return start()
 	}
-	if b.suspended != nil {
+	if b.followsErr != nil {
 		if err := <-b.followsErr; err != nil {
-			b.lostMemory(err)
+			_ = b.lostMemory(err) // nil: it is no child
 			b.suspended = nil
 		}
 	}
 	staged, err := mover.Stage(ctx, b.owner, b.suspended, b.container)
 	if err != nil {
-		b.lostMemory(err)
+		if err := b.lostMemory(err); err != nil {
+			return err
+		}
 	}
 	if !staged {
 		return start()
@@ -89,15 +98,19 @@ func (b *attempt) startOrRestore(ctx context.Context, spec engine.Spec) error {
 	switch {
 	case restored:
 		b.owner.Memory = holdfast.Restored
+		if s := b.from(); s != nil {
+			b.owner.Parent, b.owner.Snapshot = s.Key, s.Name
+		}
 		b.m.log.Info("session is restored from its memory", "session", b.e.key, "epoch", b.owner.Epoch)
 		return nil
 	case err == nil:
-		b.lostMemory(errors.New("the engine has started its container without its image"))
-		return nil
+		return b.lostMemory(errors.New("the engine has started its container without its image"))
 	case ctx.Err() != nil:
 		return err
 	}
-	b.lostMemory(fmt.Errorf("its container could not be restored from its image: %w", err))
+	if err := b.lostMemory(fmt.Errorf("its container could not be restored from its image: %w", err)); err != nil {
+		return err
+	}
 	if err := b.replaceContainer(ctx, spec); err != nil {
 		return err
 	}
@@ -168,27 +181,48 @@ func (b *attempt) replaceContainer(ctx context.Context, spec engine.Spec) error 
 // maxReason bounds the reason of a lost memory in the session's record, in bytes.
 const maxReason = 512
 
-// lostMemory records why the session boots fresh although there was an image.
-func (b *attempt) lostMemory(err error) {
+// lostMemory records why the session boots fresh although there was an image. A child of
+// another session does not boot fresh: lostMemory returns the error of its boot.
+func (b *attempt) lostMemory(err error) error {
+	if s := b.from(); s != nil {
+		return &holdfast.BootError{Key: b.e.key, Phase: "start", Err: fmt.Errorf("it cannot start from the memory of session %s: %w", s.Key, err)}
+	}
 	text := strings.ToValidUTF8(err.Error(), "")
 	b.owner.Memory = "lost: " + text[:min(len(text), maxReason)]
 	b.m.log.Warn("a session's memory is lost, and it boots fresh", "session", b.e.key, "epoch", b.owner.Epoch, "err", err)
+	return nil
+}
+
+// from returns the snapshot that the session starts from, nil if it is no child.
+func (b *attempt) from() *holdfast.MemorySnapshot {
+	if b.suspended == nil {
+		return nil
+	}
+	return b.suspended.From
 }
 
 // resume reads the note of the suspended previous epoch. The session keeps the
 // template of that epoch, unless the request named another one. done ends the check
-// that resume started.
-func (b *attempt) resume(ctx context.Context) (done func()) {
+// that resume started. A child of another session has no previous epoch.
+func (b *attempt) resume(ctx context.Context) (done func(), err error) {
+	done = func() {}
 	if b.owner.SuspendNote == "" {
-		return func() {}
+		return done, nil
 	}
 	left, err := b.readSuspendNote()
-	if err != nil {
-		b.lostMemory(err)
-		return func() {}
+	if err == nil || left.From != nil {
+		b.suspended = &left
 	}
-	b.suspended = &left
-	return b.checkFollows(ctx, left.Epoch, b.owner.Epoch)
+	switch {
+	case left.From != nil && time.Now().After(left.Until): // the request for it ended long ago
+		b.suspended = nil
+		return done, nil
+	case err != nil:
+		return done, b.lostMemory(err)
+	case left.From != nil:
+		return done, nil
+	}
+	return b.checkFollows(ctx, left.Epoch, b.owner.Epoch), nil
 }
 
 // readSuspendNote returns the note of the suspended previous epoch, if its template is

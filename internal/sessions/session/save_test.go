@@ -87,6 +87,13 @@ func (s *slow) Suspend(ctx context.Context, l move.Departing) (holdfast.Suspende
 	return holdfast.Suspended{Key: l.Owner.Key, Epoch: l.Owner.Epoch, Node: l.Owner.Node, Template: l.Owner.Template, Bytes: 7}, nil
 }
 
+func (s *slow) Copy(_ context.Context, l move.Departing, c holdfast.MemorySnapshot) (holdfast.MemorySnapshot, error) {
+	c.Key, c.Epoch = l.Owner.Key, l.Owner.Epoch
+	return c, nil
+}
+
+func (s *slow) DropCopy(holdfast.SessionKey) {}
+
 // Stage never has an image.
 func (s *slow) Stage(_ context.Context, _ holdfast.Owner, left *holdfast.Suspended, _ string) (bool, error) {
 	s.mu.Lock()

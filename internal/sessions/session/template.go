@@ -48,6 +48,10 @@ type Template struct {
 	// SaveMemory saves a container that leaves as planned, for the session's next
 	// epoch. The runtime has to support it.
 	SaveMemory bool
+	// Fork lets other sessions start from the memory of a session of the template. SaveMemory
+	// is then true.
+	Fork  bool
+	Renew Renew
 	// SuspendIdle suspends an idle session instead of stopping it.
 	SuspendIdle bool
 	Sleep       Sleep
@@ -68,6 +72,13 @@ type Snapshot struct {
 	// and "{epoch}" are replaced. Empty means no snapshot.
 	Command []string
 	Timeout time.Duration // over 0
+}
+
+// Renew is a command in the container of a session that has started from the memory of another
+// one, before it is ready.
+type Renew struct {
+	Command []string // empty: none
+	Timeout time.Duration
 }
 
 // Step is an init step: a container that runs to completion before the session's own

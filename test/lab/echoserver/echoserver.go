@@ -3,6 +3,7 @@
 //
 //	/         the request, as a Reply in JSON
 //	/ws       WebSocket echo, messages up to 1 MiB
+//	/count    adds one to a number in memory, and answers a Count in JSON
 //	/stream   ?n=10&every=100ms: n lines, flushed one by one
 //	/healthz  204
 package echoserver
@@ -131,6 +132,7 @@ func handlerOf(i *identity) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", i.tell)
 	mux.HandleFunc("/ws", echo)
+	mux.HandleFunc("/count", (&counter{}).count)
 	mux.HandleFunc("/stream", stream)
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	return mux

@@ -72,7 +72,7 @@ func (b *Backend) SetFault(err error) {
 func (b *Backend) Parts() api.Parts {
 	return api.Parts{
 		Version: api.Version{Version: "v1.0.0", Go: "go1.26.0", OS: "linux", Arch: "amd64", Node: b.node(), PID: b.PID},
-		Agent:   b, Sessions: b, History: history{b}, Commands: b, Files: files{b}, Forwards: b, Jobs: jobs{b}, Nodes: b, Replacer: b, Groups: groups{b}, Prefetcher: prefetcher{b}, Spinups: spinups{b}, FleetSpinups: b.FleetSpinups, UnderWay: underWay{b},
+		Agent:   b, Sessions: b, Forks: forks{b}, History: history{b}, Commands: b, Files: files{b}, Forwards: b, Jobs: jobs{b}, Nodes: b, Replacer: b, Groups: groups{b}, Prefetcher: prefetcher{b}, Spinups: spinups{b}, FleetSpinups: b.FleetSpinups, UnderWay: underWay{b},
 		Experiments: experiments{b},
 		GC:          collector{b}, Protection: b.Protection, Doctor: doctorOf{b}, Recordings: recordingsOf{b},
 	}

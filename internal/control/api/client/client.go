@@ -125,6 +125,35 @@ func (c *Client) StartSession(ctx context.Context, key holdfast.SessionKey, temp
 	return post[api.Session](ctx, c, sessionPath(key, "/start"), api.StartRequest{Template: template})
 }
 
+// StartSessionFrom starts a session from a snapshot, and returns when it is ready.
+// holdfast.ErrExists if it exists; holdfast.ErrNotFound for the snapshot.
+func (c *Client) StartSessionFrom(ctx context.Context, key, snapshot holdfast.SessionKey) (api.Session, error) {
+	return post[api.Session](ctx, c, sessionPath(key, "/start"), api.StartRequest{From: string(snapshot)})
+}
+
+// TakeSnapshot copies a session, which goes on. With keep 0 the agent chooses how long the
+// snapshot is kept.
+func (c *Client) TakeSnapshot(ctx context.Context, key, name holdfast.SessionKey, keep time.Duration) (holdfast.MemorySnapshot, error) {
+	return post[holdfast.MemorySnapshot](ctx, c, sessionPath(key, "/snapshot"), api.SnapshotRequest{Name: string(name), Keep: holdfast.Millis(keep)})
+}
+
+// Snapshots lists the snapshots of all nodes, by name.
+func (c *Client) Snapshots(ctx context.Context) ([]holdfast.MemorySnapshot, error) {
+	a, err := get[api.SnapshotList](ctx, c, "/v1/snapshots")
+	return a.Snapshots, err
+}
+
+// RemoveSnapshot removes a snapshot. holdfast.ErrNotFound.
+func (c *Client) RemoveSnapshot(ctx context.Context, name holdfast.SessionKey) error {
+	return c.ask(ctx, http.MethodDelete, "/v1/snapshots/"+url.PathEscape(string(name)), nil, nil)
+}
+
+// ForkSession starts other sessions from a copy of a session, and returns when all are ready
+// or have failed.
+func (c *Client) ForkSession(ctx context.Context, key holdfast.SessionKey, children []holdfast.SessionKey) (holdfast.ForkReport, error) {
+	return post[holdfast.ForkReport](ctx, c, sessionPath(key, "/fork"), api.ForkRequest{Children: children})
+}
+
 // StopSession returns when the session's container is seen dead, or the agent gave up:
 // see the report's Left.
 func (c *Client) StopSession(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error) {
