@@ -43,6 +43,7 @@ func examples() map[string]example {
 		"suspendSession": {method: "POST", path: "/v1/sessions/alice/suspend"},
 		"resumeSession":  {method: "POST", path: "/v1/sessions/alice/resume"},
 		"moveSession":    {method: "POST", path: "/v1/sessions/stuck/move"},
+		"sessionUsage":   {method: "GET", path: "/v1/sessions/alice/usage"},
 		"sessionLogs":    {method: "GET", path: "/v1/sessions/alice/logs?tail=2&timestamps=true&follow=false"},
 		"execSession": {method: "POST", path: "/v1/sessions/alice/exec", body: `{"command":["echo","hi"]}`,
 			headers: []string{"Connection: Upgrade", "Upgrade: " + frame.Protocol}},

@@ -40,7 +40,10 @@ func (d *Door) controlRoutes() http.Handler {
 	route("POST /v2/sandboxes/{id}/connect", d.connect)
 	route("POST /sandboxes/{id}/resume", d.connect)
 	route("POST /sandboxes/{id}/pause", d.suspend)
-	route("GET /sandboxes/metrics", d.refused)
+	route("GET /sandboxes/metrics", d.manyMetrics)
+	route("GET /sandboxes/{id}/metrics", d.metrics)
+	route("GET /sandboxes/{id}/logs", d.logs)
+	route("GET /v2/sandboxes/{id}/logs", d.logs)
 	route("/", d.refused)
 	return mux
 }
@@ -48,7 +51,7 @@ func (d *Door) controlRoutes() http.Handler {
 // refused answers what is not offered.
 func (d *Door) refused(_ http.ResponseWriter, r *http.Request) error {
 	for _, x := range []struct{ part, what string }{
-		{"/fork", "forks of sandboxes"}, {"/snapshots", "snapshots"}, {"/network", "rules for networks"}, {"/metrics", "metrics of sandboxes"}, {"/logs", "logs of sandboxes"},
+		{"/fork", "forks of sandboxes"}, {"/snapshots", "snapshots"}, {"/network", "rules for networks"},
 		{"/templates", "building templates"}, {"/volumes", "volumes"}, {"/secrets", "secrets"}, {"/teams", "teams"}, {"/api-keys", "changing API keys"}, {"/access-tokens", "access tokens"},
 	} {
 		if strings.Contains(r.URL.Path+"/", x.part+"/") {

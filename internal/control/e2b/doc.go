@@ -46,6 +46,9 @@ const (
 	defaultPing    = 50 * time.Second
 	shortestPing   = time.Second
 	maxPage        = 100
+	maxLogLines    = 1000     // of one answer
+	logTail        = 10_000   // lines of a container's output that are looked at
+	maxLogBytes    = 16 << 20 // likewise
 	settle         = 20 * time.Millisecond // between a change of a file and its event
 	idlePortConns  = 8
 	idlePortLimit  = 10 * time.Second

@@ -117,7 +117,6 @@ func TestSandboxes(t *testing.T) {
 		{"GET", "/sandboxes/nothing", "", "does not exist", 404},
 		{"GET", "/sandboxes/../../x", "", "does not offer", 501},
 		{"POST", "/sandboxes/" + one.SandboxID + "/fork", "{}", "forks", 501},
-		{"GET", "/sandboxes/" + one.SandboxID + "/metrics", "", "metrics", 501},
 		{"GET", "/volumes", "", "volumes", 501},
 		{"POST", "/sandboxes/" + one.SandboxID + "/pause", "{}", "cannot be paused", 400},
 		{"POST", "/sandboxes/" + two.SandboxID + "/pause", `{"memory":false}`, "does not offer", 501},
