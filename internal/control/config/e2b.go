@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"regexp"
 
 	"holdfast"
@@ -16,6 +17,9 @@ type E2B struct {
 	CertFile    string `yaml:"cert_file"`     // PEM; for api.<domain> and *.<domain>
 	KeyFile     string `yaml:"key_file"`
 	User        string `yaml:"user"` // of the image, for commands and files that name none
+	// WebhookNetworks are networks such as 127.0.0.0/8 that events of sandboxes may be
+	// posted to, beside public addresses, and without TLS.
+	WebhookNetworks []netip.Prefix `yaml:"webhook_networks"`
 }
 
 // sandboxDomain is a host name, and a port that is not the scheme's.
