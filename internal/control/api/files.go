@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -192,7 +193,7 @@ func writeOptions(mode string, q url.Values) (o holdfast.WriteFile, err error) {
 	var err1, err2 error
 	o.UID, err1 = id("uid")
 	o.GID, err2 = id("gid")
-	if err1 = cmp.Or(err1, err2); err1 == nil {
+	if err1 = cmp.Or(err1, err2); err1 == nil && q.Has("attributes") {
 		o.Attributes, err1 = attributesOf(q.Get("attributes"))
 	}
 	return o, err1
@@ -200,26 +201,20 @@ func writeOptions(mode string, q url.Values) (o holdfast.WriteFile, err error) {
 
 // attributesOf reads extended attributes.
 func attributesOf(text string) (map[string]string, error) {
-	if text == "" {
-		return nil, nil
-	}
 	pairs, err := url.ParseQuery(text)
+	if !regexp.MustCompile(pairsPattern).MatchString(text) {
+		err = strconv.ErrSyntax
+	}
 	size, all := 0, map[string]string{}
 	for name, values := range pairs {
 		all[name] = values[0]
 		size += len("user.") + len(name) + len(values[0])
-		if name == "" || len(name) > maxAttributeName || strings.ContainsRune(name, 0) {
-			err = strconv.ErrRange
-		}
 	}
 	if err != nil || size > holdfast.MaxAttributes {
 		return nil, badQuery("attributes", bounded(text), "name=value pairs of names with 1 to 250 bytes, with at most 4096 bytes in all")
 	}
 	return all, nil
 }
-
-// maxAttributeName is the limit of Linux (XATTR_NAME_MAX) without "user.".
-const maxAttributeName = 250
 
 func (h fileHandlers) remove(w http.ResponseWriter, r *http.Request) error {
 	key, path, err1 := h.about(r)
