@@ -23,9 +23,13 @@ func New(c config.Config, node holdfast.NodeID, notes store.Notes, r prometheus.
 	if err != nil {
 		return nil, err
 	}
+	networks, err := c.E2B.Networks()
+	if err != nil {
+		return nil, err
+	}
 	o := e2b.Options{
 		Domain: c.E2B.Domain, KeysFile: c.E2B.APIKeysFile, CertFile: c.E2B.CertFile, KeyFile: c.E2B.KeyFile, User: c.E2B.User,
-		Node: string(node), WebhookNetworks: c.E2B.WebhookNetworks,
+		Node: string(node), WebhookNetworks: networks,
 		Agent: agent, Notes: notes, Metrics: e2b.NewMetrics(r), Log: log,
 	}
 	for _, t := range c.Templates {
