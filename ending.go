@@ -99,6 +99,20 @@ type MemorySample struct {
 	Bytes int64     `json:"bytes"`
 }
 
+// Usage is what a session's container uses.
+type Usage struct {
+	MemoryLimit int64         `json:"memory_limit,omitempty"` // bytes; 0: none
+	PageCache   int64         `json:"page_cache"`             // part of the memory now, bytes
+	Samples     []UsageSample `json:"samples"`                // the last MaxSamples, the oldest first
+}
+
+// UsageSample is what a container uses at one moment.
+type UsageSample struct {
+	At     time.Time `json:"at"`
+	Memory int64     `json:"memory"` // bytes
+	CPU    Millis    `json:"cpu_ms"` // CPU time of all its processes since its start; 0 if unknown
+}
+
 // Text describes the end in a few words, for operators.
 func (e Ending) Text() string {
 	var b strings.Builder

@@ -26,7 +26,14 @@ type File struct {
 	GID      int       `json:"gid"`
 	Modified time.Time `json:"modified"`
 	Target   string    `json:"target,omitempty"` // what a symbolic link contains
+	// Attributes are the extended attributes of the namespace user, without that prefix, if
+	// they have at most MaxAttributes bytes. Bytes that are no UTF-8 are replaced.
+	Attributes map[string]string `json:"attributes,omitempty"`
 }
+
+// MaxAttributes bounds the extended attributes of a file: the bytes of their names, each with
+// the prefix "user.", and of their values. A file system may keep fewer.
+const MaxAttributes = 4096
 
 // WriteFile says how a file is written.
 type WriteFile struct {
@@ -36,6 +43,9 @@ type WriteFile struct {
 	// UID and GID are the container's ids. nil keeps those of the old file; a new one gets
 	// 0.
 	UID, GID *int
+	// Attributes are the file's extended attributes of the namespace user, without that
+	// prefix. It has no others of the namespace when it is written.
+	Attributes map[string]string
 }
 
 // UnpackFiles says how an archive is unpacked.

@@ -47,6 +47,8 @@ type BootOptions struct {
 	// that is made of this program.
 	Server   []string
 	Progress io.Writer // receives progress lines; nil discards them
+
+	shell bool // the image has a shell instead of Server
 }
 
 // Check reports invalid values. Defaults must be filled in before: a zero is invalid.
@@ -107,6 +109,7 @@ type bootMode struct {
 	// containerd: the mode runs on a containerd of its own and not on the peer's
 	// engine. Both have the same version of containerd.
 	containerd bool
+	door       bool // for E2B's SDKs
 }
 
 // bootModes lists Holdfast's modes in the order of the rows.
@@ -166,7 +169,12 @@ func newBootBench(ctx context.Context, o BootOptions, modes []bootMode) (*bootBe
 	if x.lab, err = lab.StartEngine(ctx, lab.Options{}); err != nil {
 		return x, err
 	}
-	if x.image, err = lab.SelfImage(bootImage, o.Server...); err == nil {
+	if o.shell {
+		x.image, err = shellImage()
+	} else {
+		x.image, err = lab.SelfImage(bootImage, o.Server...)
+	}
+	if err == nil {
 		err = x.lab.Import(ctx, x.image)
 	}
 	if err != nil {

@@ -34,6 +34,7 @@ type bootAgent struct {
 	output  bytes.Buffer // may be read after ended
 	gateway string       // host:port
 	api     string
+	door    string // host:port, if the mode has one
 	node    string
 }
 
@@ -56,6 +57,12 @@ func (x *bootBench) startAgent(ctx context.Context, m bootMode) (*bootAgent, err
 	if err != nil {
 		return nil, err
 	}
+	door := ""
+	if m.door {
+		if door, err = a.openDoor(dir); err != nil {
+			return nil, err
+		}
+	}
 	config := filepath.Join(dir, "holdfast.yaml")
 	text := fmt.Sprintf(`
 node: %[8]s
@@ -66,7 +73,8 @@ gateway: {listen: "%[3]s", park_time: 5m, boots_per_client: 0}
 api: {socket: %[1]s/run/s, listen: "%[4]s"}
 templates:
   - {name: bench, image: "%[5]s", port: %[6]d, ready: {timeout: 30s}, %[7]s}
-`, dir, on, a.gateway, a.api, bootImage, bootPort, m.template, a.node)
+%[9]s
+`, dir, on, a.gateway, a.api, bootImage, bootPort, m.template, a.node, door)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
@@ -80,6 +88,15 @@ templates:
 	a.ended = make(chan error, 1)
 	go func() { a.ended <- a.cmd.Wait() }()
 	return a, a.up(ctx, x.client)
+}
+
+// openDoor writes the file of API keys, and returns the door's part of the configuration.
+func (a *bootAgent) openDoor(dir string) (text string, err error) {
+	if a.door, err = lab.FreePort(); err != nil {
+		return "", err
+	}
+	keys := filepath.Join(dir, "keys")
+	return fmt.Sprintf("e2b: {listen: %q, api_keys_file: %s}", a.door, keys), os.WriteFile(keys, []byte("bench "+sandboxKey+"\n"), 0o600)
 }
 
 // engineOf opens the engine of an agent's mode, puts the image on it, and returns the

@@ -57,6 +57,18 @@ func (p *programs) experiments() []cli.Experiment {
 			},
 		},
 		{
+			Name: "sandbox", Short: "Make sandboxes of E2B's SDKs and run a command in each, beside the plain API", Example: "holdfast bench sandbox -n 50",
+			Setup: func(f *pflag.FlagSet) experiment {
+				var o bench.SandboxOptions
+				f.IntVarP(&o.N, "number", "n", 50, "sandboxes of each kind")
+				return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
+					o.Agent = p.product("agent")
+					o.Progress = progress
+					return bench.Sandbox(ctx, o)
+				})
+			},
+		},
+		{
 			Name: "cure-memcg", Short: "Free dead memory cgroups beside live page cache, with the gentle cure and by emptying all", Example: "holdfast bench cure-memcg",
 			Setup: func(f *pflag.FlagSet) experiment {
 				o := bench.CureOptions{Reader: self(roleCureReader)}

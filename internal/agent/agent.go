@@ -451,7 +451,7 @@ func (a *Agent) serve(p, front *tasks.Stack, l *listeners) error {
 		r := preempt.Responder{Drainer: a.drainer, Options: drainOptions(a.cfg.Drain, api.DrainRequest{}), Metrics: preempt.NewMetrics(a.metrics), Log: a.log}
 		return r.Run(ctx, a.cfg.Preempt.Sources())
 	})
-	door, err := doornode.New(a.cfg, a.store, a.metrics, a.log)
+	door, err := doornode.New(a.cfg, a.node, a.store, a.metrics, a.log)
 	if err != nil {
 		return err
 	}

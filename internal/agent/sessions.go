@@ -140,6 +140,10 @@ func (s sessions) SuspendSession(ctx context.Context, key holdfast.SessionKey) (
 	return s.a.sessions.Suspend(ctx, key)
 }
 
+func (s sessions) Usage(key holdfast.SessionKey) (holdfast.Usage, error) {
+	return s.a.sessions.Usage(key)
+}
+
 func (s sessions) Logs(ctx context.Context, key holdfast.SessionKey, o api.LogOptions, w io.Writer) error {
 	id, err := s.a.commands.Container(key)
 	if err != nil {

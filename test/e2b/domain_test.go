@@ -25,12 +25,16 @@ const domain = "e2b.test"
 // startDomain starts an agent that the SDKs reach by its domain, with TLS.
 func startDomain(t *testing.T, template, ports, mounts string) *node {
 	t.Helper()
+	return startDomainOn(t, newNode(t, "127.0.0.1:443"), "user", template, ports, mounts)
+}
+
+func startDomainOn(t *testing.T, n *node, user, template, ports, mounts string) *node {
+	t.Helper()
 	serveDNS(t)
-	n := newNode(t, "127.0.0.1:443")
 	n.mounts = mounts
 	ca := certificates(t, n.dir)
 	n.environment = []string{"E2B_DOMAIN=" + domain, "SSL_CERT_FILE=" + ca, "NODE_EXTRA_CA_CERTS=" + ca}
-	n.configure(fmt.Sprintf("e2b: {listen: %q, domain: %s, api_keys_file: %s, cert_file: %[4]s/cert.pem, key_file: %[4]s/key.pem, user: user}", n.door, domain, n.keys, n.dir), template, ports)
+	n.configure(fmt.Sprintf("e2b: {listen: %q, domain: %s, api_keys_file: %s, cert_file: %[4]s/cert.pem, key_file: %[4]s/key.pem, user: %[5]s}", n.door, domain, n.keys, n.dir, user), template, ports)
 	n.run()
 	return n
 }

@@ -58,6 +58,8 @@ type node struct {
 	keys   string // file
 	quiet  bool   // the agent's log is not shown
 	mounts string // of the template, YAML
+	// extra and template are more YAML: of the configuration, and of the template.
+	extra, template string
 	// environment is what the SDKs need to reach the door, beside the key.
 	environment []string
 	cmd         *exec.Cmd
@@ -111,7 +113,11 @@ func start(t *testing.T) *node {
 // newNode returns a node that does not run yet.
 func newNode(t *testing.T, door string) *node {
 	t.Helper()
-	e := labtest.Engine(t)
+	return newNodeOn(t, labtest.Engine(t), door)
+}
+
+func newNodeOn(t *testing.T, e *lab.Engine, door string) *node {
+	t.Helper()
 	image(t, e)
 	n := &node{t: t, dir: t.TempDir(), docker: e.Host(), door: door, api: freePort(t)}
 	n.keys = filepath.Join(n.dir, "keys")
@@ -138,6 +144,7 @@ gateway: {listen: %[3]q}
 api: {socket: %[1]s/s, listen: %[4]q}
 sessions: {networks: 2}
 doctor: {enabled: false}
+%[9]s
 %[5]s
 templates:
   - name: %[6]s
@@ -146,7 +153,8 @@ templates:
     ports: %[7]s
     mounts: [%[8]s]
     ready: {timeout: 2m}
-`, n.dir, n.docker, freePort(n.t), n.api, door, template, ports, n.mounts)
+%[10]s
+`, n.dir, n.docker, freePort(n.t), n.api, door, template, ports, n.mounts, n.extra, n.template)
 	if err := os.WriteFile(filepath.Join(n.dir, "holdfast.yaml"), []byte(text), 0o600); err != nil {
 		n.t.Fatal(err)
 	}
@@ -231,17 +239,22 @@ func freePort(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// python runs a program with the SDK, and returns its output.
+// python runs a program with the newest SDK, and returns its output.
 func (n *node) python(program string) string {
 	n.t.Helper()
-	return n.program("PYTHONPATH="+forPython().need(n.t), "python3", "-c", program)
+	return n.pythonWith(pythonSDKs()[0], program)
 }
 
-// javascript is python for Node.js.
-func (n *node) javascript(program string) string {
+func (n *node) pythonWith(s sdk, program string) string {
+	n.t.Helper()
+	return n.program("PYTHONPATH="+s.need(n.t), "python3", "-c", program)
+}
+
+// javascriptWith is pythonWith for Node.js.
+func (n *node) javascriptWith(s sdk, program string) string {
 	n.t.Helper()
 	// A module finds others in directories above its own.
-	dir := filepath.Join(forNode().need(n.t), "node_modules", ".tests")
+	dir := filepath.Join(s.need(n.t), "node_modules", ".tests")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		n.t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 // byDomain reaches everything by its name, with TLS and HTTP/2, and nothing that is not
 // its own.
 const byDomain = `
-import urllib.request, urllib.error, base64, ssl
+import time, urllib.request, urllib.error, base64, ssl
 from e2b import Sandbox, SandboxException, AuthenticationException, NotFoundException, InvalidArgumentException, FileNotFoundException
 
 def status(url, headers={}, data=None):
@@ -67,10 +67,14 @@ try:
 except AuthenticationException:
     print("wrong key")
 for what, call in {
-    "fork": lambda: a.fork(), "snapshot": lambda: a.create_snapshot(), "metrics": lambda: a.get_metrics(), "internet": lambda: Sandbox.create(allow_internet_access=False),
+    "fork": lambda: a.fork(), "snapshot": lambda: a.create_snapshot(), "internet": lambda: Sandbox.create(allow_internet_access=False),
     "network": lambda: a.update_network({"deny_out": ["8.8.8.8"]}),
 }.items():
     print(what, refused(SandboxException, call))
+while not a.get_metrics():
+    time.sleep(0.1)
+m = a.get_metrics()[-1]
+print("metrics", m.mem_used > 0, m.mem_total > m.mem_used, m.cpu_count > 0)
 try:
     a.pause()
 except SandboxException as e:
@@ -110,9 +114,9 @@ large file 5000000
 wrong key
 fork True
 snapshot True
-metrics True
 internet True
 network True
+metrics True True True
 pause True
 template True
 no file
@@ -161,8 +165,10 @@ func TestJavaScript(t *testing.T) {
 	labtest.NeedLong(t, "needs Node.js and the SDK from npm")
 	n := startDomain(t, "base", "[]", "")
 	const want = "hello from user\none 4\n1 true\ntext a.txt\nfalse\nhello\n\njs 1\nfalse\n"
-	if got := n.javascript(inJavaScript); got != want {
-		t.Errorf("the program prints\n%s\nwant\n%s", got, want)
+	for _, v := range nodeSDKs() {
+		if got := n.javascriptWith(v, inJavaScript); got != want {
+			t.Errorf("with %s the program prints\n%s\nwant\n%s", v.version, got, want)
+		}
 	}
 }
 

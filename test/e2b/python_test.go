@@ -4,11 +4,18 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"holdfast/test/lab/labtest"
 )
 
-// The example of docs/e2b.md runs, and prints what the page says.
+// The example of docs/e2b.md runs, and prints what the page says, with each version of the
+// SDK that is tested.
 func TestExampleOfThePage(t *testing.T) {
-	forPython().need(t)
+	versions := pythonSDKs()
+	if !labtest.Long() {
+		versions = versions[:1]
+	}
+	versions[0].need(t)
 	page, err := os.ReadFile("../../docs/e2b.md")
 	if err != nil {
 		t.Fatal(err)
@@ -16,8 +23,10 @@ func TestExampleOfThePage(t *testing.T) {
 	program := fenced(t, string(page), "```python\n")
 	want := fenced(t, string(page), "```text\n")
 	n := start(t)
-	if got := n.python(program); got != want {
-		t.Errorf("the example prints\n%s\nwant\n%s", got, want)
+	for _, v := range versions {
+		if got := n.pythonWith(v, program); got != want {
+			t.Errorf("with %s the example prints\n%s\nwant\n%s", v.version, got, want)
+		}
 	}
 }
 

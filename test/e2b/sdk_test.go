@@ -6,45 +6,50 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"holdfast/test/lab"
 	"holdfast/test/lab/labtest"
 )
 
-// The SDKs, from PyPI and from npm.
-const (
-	pythonSDK = "2.63.0"
-	nodeSDK   = "2.51.0"
-)
+// pythonSDKs and nodeSDKs are the last three minor versions on PyPI and on npm, the newest
+// first. With -long all of them are tested.
+func pythonSDKs() []sdk { return sdks("python", "2.63.0", "2.61.0", "2.60.0") }
+
+func nodeSDKs() []sdk { return sdks("node", "2.51.0", "2.50.0", "2.49.1") }
 
 // sdk is one SDK. The tests run without a network, so TestMain installs it before, and
 // leaves its directory, or why there is none, in variables of the environment.
-type sdk struct {
-	name, version string
-	dirEnv        string
-	missingEnv    string
-	install       func(dir string) *exec.Cmd
+type sdk struct{ name, version string }
+
+func sdks(name string, versions ...string) (all []sdk) {
+	for _, v := range versions {
+		all = append(all, sdk{name, v})
+	}
+	return all
 }
 
-func forPython() sdk {
-	return sdk{"python", pythonSDK, "HOLDFAST_TEST_E2B_PYTHON", "HOLDFAST_TEST_E2B_NO_PYTHON", func(dir string) *exec.Cmd {
-		return exec.Command("python3", "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check", "--target", dir, "e2b=="+pythonSDK)
-	}}
+func (s sdk) variable() string {
+	return "HOLDFAST_TEST_E2B_" + strings.ToUpper(s.name) + "_" + strings.ReplaceAll(s.version, ".", "_")
 }
 
-func forNode() sdk {
-	return sdk{"node", nodeSDK, "HOLDFAST_TEST_E2B_NODE", "HOLDFAST_TEST_E2B_NO_NODE", func(dir string) *exec.Cmd {
-		return exec.Command("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", dir, "e2b@"+nodeSDK)
-	}}
+func (s sdk) install(dir string) *exec.Cmd {
+	if s.name == "python" {
+		return exec.Command("python3", "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check", "--target", dir, "e2b=="+s.version)
+	}
+	return exec.Command("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", dir, "e2b@"+s.version)
 }
 
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if !lab.Inside() && !testing.Short() {
-		forPython().prepare()
+		wanted := pythonSDKs()[:1]
 		if labtest.Long() {
-			forNode().prepare()
+			wanted = append(pythonSDKs(), nodeSDKs()...)
+		}
+		for _, s := range wanted {
+			s.prepare()
 		}
 	}
 	code := labtest.Main(m)
@@ -55,9 +60,9 @@ func TestMain(m *testing.M) {
 func (s sdk) prepare() {
 	dir, err := s.installed()
 	if err != nil {
-		os.Setenv(s.missingEnv, err.Error())
+		os.Setenv(s.variable()+"_MISSING", err.Error())
 	}
-	os.Setenv(s.dirEnv, dir)
+	os.Setenv(s.variable(), dir)
 }
 
 // installed downloads the SDK into the user's cache, unless an earlier run has.
@@ -90,10 +95,10 @@ func (s sdk) installed() (string, error) {
 // need skips a test if the SDK could not be installed.
 func (s sdk) need(t *testing.T) string {
 	t.Helper()
-	if why := os.Getenv(s.missingEnv); why != "" {
+	if why := os.Getenv(s.variable() + "_MISSING"); why != "" {
 		t.Skip(why)
 	}
-	dir := os.Getenv(s.dirEnv)
+	dir := os.Getenv(s.variable())
 	if dir == "" {
 		t.Skip("needs E2B's SDK, which TestMain installs")
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast"
 	"holdfast/internal/control/api/client"
 	"holdfast/internal/control/config"
 	"holdfast/internal/control/e2b"
@@ -14,7 +15,7 @@ import (
 
 // New returns the door, nil if the configuration has no address for it. The door calls the
 // agent's API over its socket.
-func New(c config.Config, notes store.Notes, r prometheus.Registerer, log *slog.Logger) (*e2b.Door, error) {
+func New(c config.Config, node holdfast.NodeID, notes store.Notes, r prometheus.Registerer, log *slog.Logger) (*e2b.Door, error) {
 	if c.E2B.Listen == "" {
 		return nil, nil
 	}
@@ -22,8 +23,13 @@ func New(c config.Config, notes store.Notes, r prometheus.Registerer, log *slog.
 	if err != nil {
 		return nil, err
 	}
+	networks, err := c.E2B.Networks()
+	if err != nil {
+		return nil, err
+	}
 	o := e2b.Options{
 		Domain: c.E2B.Domain, KeysFile: c.E2B.APIKeysFile, CertFile: c.E2B.CertFile, KeyFile: c.E2B.KeyFile, User: c.E2B.User,
+		Node: string(node), WebhookNetworks: networks,
 		Agent: agent, Notes: notes, Metrics: e2b.NewMetrics(r), Log: log,
 	}
 	for _, t := range c.Templates {

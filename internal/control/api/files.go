@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -89,7 +90,8 @@ func fileRoutes(f FileService) []route {
 			access: forAdmin, at: atItsOwner, stream: true, paced: true, body: mediaOctets, answer: holdfast.File{}, query: []param{pathParam,
 				{"mode", "octal permissions; default those of the old file, or 0644", pattern(modePattern)},
 				{"uid", "the container's id of the owner; default that of the old file, or 0", 0},
-				{"gid", "likewise of the group", 0}}, handle: h.write},
+				{"gid", "likewise of the group", 0},
+				{"attributes", "the file's extended attributes of the namespace user, as name=value pairs in the encoding of a query; at most 4096 bytes of names, with their prefix, and values", pattern(pairsPattern)}}, handle: h.write},
 		{method: "DELETE", path: files, id: "removeFile", summary: "Remove a file or a directory.",
 			access: forAdmin, at: atItsOwner, limit: limitStart, query: []param{pathParam, {"recursive", "also a directory that is not empty", false}},
 			status: http.StatusNoContent, handle: h.remove},
@@ -191,7 +193,27 @@ func writeOptions(mode string, q url.Values) (o holdfast.WriteFile, err error) {
 	var err1, err2 error
 	o.UID, err1 = id("uid")
 	o.GID, err2 = id("gid")
-	return o, cmp.Or(err1, err2)
+	if err1 = cmp.Or(err1, err2); err1 == nil && q.Has("attributes") {
+		o.Attributes, err1 = attributesOf(q.Get("attributes"))
+	}
+	return o, err1
+}
+
+// attributesOf reads extended attributes.
+func attributesOf(text string) (map[string]string, error) {
+	pairs, err := url.ParseQuery(text)
+	if !regexp.MustCompile(pairsPattern).MatchString(text) {
+		err = strconv.ErrSyntax
+	}
+	size, all := 0, map[string]string{}
+	for name, values := range pairs {
+		all[name] = values[0]
+		size += len("user.") + len(name) + len(values[0])
+	}
+	if err != nil || size > holdfast.MaxAttributes {
+		return nil, badQuery("attributes", bounded(text), "name=value pairs of names with 1 to 250 bytes, with at most 4096 bytes in all")
+	}
+	return all, nil
 }
 
 func (h fileHandlers) remove(w http.ResponseWriter, r *http.Request) error {

@@ -47,6 +47,7 @@ func examples() map[string]example {
 		"listSnapshots":  {method: "GET", path: "/v1/snapshots"},
 		"removeSnapshot": {method: "DELETE", path: "/v1/snapshots/v1"},
 		"moveSession":    {method: "POST", path: "/v1/sessions/stuck/move"},
+		"sessionUsage":   {method: "GET", path: "/v1/sessions/alice/usage"},
 		"sessionLogs":    {method: "GET", path: "/v1/sessions/alice/logs?tail=2&timestamps=true&follow=false"},
 		"execSession": {method: "POST", path: "/v1/sessions/alice/exec", body: `{"command":["echo","hi"]}`,
 			headers: []string{"Connection: Upgrade", "Upgrade: " + frame.Protocol}},
@@ -342,7 +343,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			t.Errorf("%s with the store down: %v", id, err)
 		}
 	}
-	if want := 75; failed != want { // all but exec and runJob, which fail in their streams, and those that cannot fail: version, lastUpgrade, openapi, healthz, metrics, listPrefetchImages, listExperiments, spinupsUnderWay
+	if want := 76; failed != want { // all but exec and runJob, which fail in their streams, and those that cannot fail: version, lastUpgrade, openapi, healthz, metrics, listPrefetchImages, listExperiments, spinupsUnderWay
 		t.Errorf("%d operations said that the store is down, want %d", failed, want)
 	}
 }

@@ -56,6 +56,8 @@ type pattern string
 const (
 	pathPattern = "^/" // absolute
 	modePattern = "^[0-7]{0,4}$"
+	// pairsPattern has names of at most 250 bytes (XATTR_NAME_MAX without "user.").
+	pairsPattern = "^(([A-Za-z0-9._~-]|%[2-7][0-9A-F]){1,250}=([A-Za-z0-9._~+-]|%[0-9A-F]{2})*(&|$))+$"
 )
 
 // namesOf lists the values of a type of names.

@@ -45,6 +45,9 @@ type SessionService interface {
 	// holdfast.ErrBusy.
 	MoveSession(ctx context.Context, key holdfast.SessionKey, q MoveRequest) (holdfast.MoveReport, error)
 
+	// Usage returns what the session's container uses, on its own node. holdfast.ErrNotFound.
+	Usage(key holdfast.SessionKey) (holdfast.Usage, error)
+
 	// Logs copies the container's output to w. holdfast.ErrNotFound.
 	Logs(ctx context.Context, key holdfast.SessionKey, o LogOptions, w io.Writer) error
 }
@@ -119,6 +122,8 @@ func sessionRoutes(s SessionService, f Forks, g Groups) []route {
 			access: forAdmin, at: atItsOwner, limit: limitStart, request: Empty{}, answer: holdfast.SuspendReport{}, handle: ofKey(h.suspend)},
 		{method: "POST", path: "/v1/sessions/{key}/resume", id: "resumeSession", summary: "Start a suspended session with its memory; answers when it is ready.",
 			access: forAdmin, at: atItsOwner, limit: limitStart, request: Empty{}, answer: Session{}, handle: ofKey(h.resume)},
+		{method: "GET", path: "/v1/sessions/{key}/usage", id: "sessionUsage", summary: "The memory and the CPU time of a session's container, in samples of the last minute or more, a second apart if the node has few sessions.",
+			access: forReader, at: atItsOwner, limit: limitAsk, answer: holdfast.Usage{}, handle: asking(h.usage)},
 		{method: "GET", path: "/v1/sessions/{key}/logs", id: "sessionLogs", summary: "The container's output. An error after the first byte is in the trailer " + ErrorTrailer + ".",
 			access: forAdmin, at: atItsOwner, stream: true, media: mediaText, query: []param{
 				{"tail", "last lines to begin with; below 0 is all", span{math.MinInt32, math.MaxInt32}},
@@ -162,6 +167,14 @@ func (h sessionHandlers) get(r *http.Request) (Session, error) {
 	}
 	addRotation(r.Context(), h.groups, one)
 	return one[0], nil
+}
+
+func (h sessionHandlers) usage(r *http.Request) (holdfast.Usage, error) {
+	key, err := keyOf(r)
+	if err != nil {
+		return holdfast.Usage{}, err
+	}
+	return h.sessions.Usage(key)
 }
 
 // explainGroup adds a hint to the error for a key that a group reserves.

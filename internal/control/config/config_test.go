@@ -232,6 +232,7 @@ func TestMistakesAreRefusedWithTheirPlace(t *testing.T) {
 		{"SDKs beyond loopback", minimal + "e2b: {listen: '0.0.0.0:443', api_keys_file: /k}", "e2b.listen: 0.0.0.0:443 is not a loopback address"},
 		{"SDKs without keys", minimal + "e2b: {listen: '127.0.0.1:443'}", "e2b.api_keys_file is missing"},
 		{"domain of sandboxes", minimal + "e2b: {listen: '127.0.0.1:443', api_keys_file: /k, domain: 'https://x'}", "e2b.domain"},
+		{"networks of webhooks", minimal + "e2b: {listen: '127.0.0.1:443', api_keys_file: /k, webhook_networks: [10.0.0.1/8]}", `e2b.webhook_networks: "10.0.0.1/8" is not a network`},
 		{"user of sandboxes", minimal + "e2b: {listen: '127.0.0.1:443', api_keys_file: /k, user: 'a b'}", "e2b.user"},
 		{"caught up without a group", "templates: [{name: a, image: b, port: 80, caught_up: {command: [x]}}]", "only replicas of a group"},
 		{"an experiment without a share", "templates: [{name: a, image: b, port: 80}, {name: c, image: b, port: 80}]\nexperiments: [{name: x, template: a, with: c}]", "share: 0 is not over 0"},

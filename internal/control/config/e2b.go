@@ -1,8 +1,10 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"regexp"
 
 	"holdfast"
@@ -16,6 +18,9 @@ type E2B struct {
 	CertFile    string `yaml:"cert_file"`     // PEM; for api.<domain> and *.<domain>
 	KeyFile     string `yaml:"key_file"`
 	User        string `yaml:"user"` // of the image, for commands and files that name none
+	// WebhookNetworks are networks such as 127.0.0.0/8 that events of sandboxes may be
+	// posted to, beside public addresses, and without TLS.
+	WebhookNetworks []string `yaml:"webhook_networks"`
 }
 
 // sandboxDomain is a host name, and a port that is not the scheme's.
@@ -45,5 +50,18 @@ func (e E2B) validate() error {
 	case !userName.MatchString(e.User):
 		return fmt.Errorf("e2b.user: %q is not the name of a user", e.User)
 	}
-	return absolute("e2b.api_keys_file", e.APIKeysFile)
+	_, err = e.Networks()
+	return cmp.Or(err, absolute("e2b.api_keys_file", e.APIKeysFile))
+}
+
+// Networks returns WebhookNetworks.
+func (e E2B) Networks() (all []netip.Prefix, err error) {
+	for _, text := range e.WebhookNetworks {
+		p, err := netip.ParsePrefix(text)
+		if err != nil || p != p.Masked() {
+			return nil, holdfast.WithHint(fmt.Errorf("e2b.webhook_networks: %q is not a network", text), "such as 127.0.0.0/8 or fd00::/8")
+		}
+		all = append(all, p)
+	}
+	return all, nil
 }

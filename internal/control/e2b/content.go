@@ -129,6 +129,8 @@ type uploaded struct {
 	Name string `json:"name"`
 	Type string `json:"type"` // file
 	Path string `json:"path"`
+	// Metadata is absent without any, as in entries.
+	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
 // upload writes the files of a request: one as it is, or those of a form.
@@ -147,13 +149,12 @@ func (d *Door) upload(w http.ResponseWriter, r *http.Request) {
 }
 
 func (d *Door) store(r *http.Request, s sandbox) ([]uploaded, error) {
-	for name := range r.Header {
-		if len(name) > len(metadataHeader) && name[:len(metadataHeader)] == metadataHeader {
-			return nil, refuse(http.StatusBadRequest, "Holdfast does not offer metadata of files")
-		}
-	}
 	a, err := d.account(r.Context(), s, owner(r))
 	if err != nil {
+		return nil, err
+	}
+	o := holdfast.WriteFile{UID: &a.uid, GID: &a.gid}
+	if o.Attributes, err = attributes(r.Header); err != nil {
 		return nil, err
 	}
 	in, err := decoded(r)
@@ -166,16 +167,13 @@ func (d *Door) store(r *http.Request, s sandbox) ([]uploaded, error) {
 	case err != nil:
 		return nil, refuse(http.StatusBadRequest, "the content type is missing or not valid")
 	case media == "multipart/form-data":
-		return d.storeForm(r.Context(), s, a, multipart.NewReader(in, params["boundary"]), given)
+		return d.storeForm(r.Context(), s, a, o, multipart.NewReader(in, params["boundary"]), given)
 	case given == "":
 		return nil, refuse(http.StatusBadRequest, "the path is missing")
 	}
-	one, err := d.put(r.Context(), s, a, given, in)
+	one, err := d.put(r.Context(), s, a, o, given, in)
 	return []uploaded{one}, err
 }
-
-// metadataHeader begins the headers for metadata of files.
-const metadataHeader = "X-Metadata-"
 
 // decoded is the body of a request without its encoding.
 func decoded(r *http.Request) (io.Reader, error) {
@@ -194,7 +192,7 @@ func decoded(r *http.Request) (io.Reader, error) {
 
 // storeForm writes the files of a form, each while it arrives. given is the path of the
 // only file, or "": then each has its path as its file name.
-func (d *Door) storeForm(ctx context.Context, s sandbox, a account, form *multipart.Reader, given string) ([]uploaded, error) {
+func (d *Door) storeForm(ctx context.Context, s sandbox, a account, o holdfast.WriteFile, form *multipart.Reader, given string) ([]uploaded, error) {
 	done := []uploaded{}
 	for {
 		part, err := form.NextPart()
@@ -218,7 +216,7 @@ func (d *Door) storeForm(ctx context.Context, s sandbox, a account, form *multip
 		if p == "" {
 			return nil, refuse(http.StatusBadRequest, "a file of the form has no path")
 		}
-		one, err := d.put(ctx, s, a, p, part)
+		one, err := d.put(ctx, s, a, o, p, part)
 		if err != nil {
 			return nil, err
 		}
@@ -227,9 +225,8 @@ func (d *Door) storeForm(ctx context.Context, s sandbox, a account, form *multip
 }
 
 // put writes a file, and makes the directories above it.
-func (d *Door) put(ctx context.Context, s sandbox, a account, p string, r io.Reader) (uploaded, error) {
+func (d *Door) put(ctx context.Context, s sandbox, a account, o holdfast.WriteFile, p string, r io.Reader) (uploaded, error) {
 	p = path.Clean(join(a.home, p))
-	o := holdfast.WriteFile{UID: &a.uid, GID: &a.gid}
 	if dir := path.Dir(p); dir != "/" {
 		if err := d.makeDir(ctx, s, a, dir); err != nil {
 			return uploaded{}, fmt.Errorf("making the directory: %w", err)
@@ -239,5 +236,5 @@ func (d *Door) put(ctx context.Context, s sandbox, a account, p string, r io.Rea
 	if err != nil {
 		return uploaded{}, d.missingFile(ctx, s, p, err)
 	}
-	return uploaded{f.Name, "file", f.Path}, nil
+	return uploaded{f.Name, "file", f.Path, metadataOf(f)}, nil
 }

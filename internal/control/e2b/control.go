@@ -40,7 +40,11 @@ func (d *Door) controlRoutes() http.Handler {
 	route("POST /v2/sandboxes/{id}/connect", d.connect)
 	route("POST /sandboxes/{id}/resume", d.connect)
 	route("POST /sandboxes/{id}/pause", d.suspend)
-	route("GET /sandboxes/metrics", d.refused)
+	route("GET /sandboxes/metrics", d.manyMetrics)
+	route("GET /sandboxes/{id}/metrics", d.metrics)
+	route("GET /sandboxes/{id}/logs", d.logs)
+	route("GET /v2/sandboxes/{id}/logs", d.logs)
+	d.webhookRoutes(route)
 	route("/", d.refused)
 	return mux
 }
@@ -48,7 +52,7 @@ func (d *Door) controlRoutes() http.Handler {
 // refused answers what is not offered.
 func (d *Door) refused(_ http.ResponseWriter, r *http.Request) error {
 	for _, x := range []struct{ part, what string }{
-		{"/fork", "forks of sandboxes"}, {"/snapshots", "snapshots"}, {"/network", "rules for networks"}, {"/metrics", "metrics of sandboxes"}, {"/logs", "logs of sandboxes"},
+		{"/fork", "forks of sandboxes"}, {"/snapshots", "snapshots"}, {"/network", "rules for networks"},
 		{"/templates", "building templates"}, {"/volumes", "volumes"}, {"/secrets", "secrets"}, {"/teams", "teams"}, {"/api-keys", "changing API keys"}, {"/access-tokens", "access tokens"},
 	} {
 		if strings.Contains(r.URL.Path+"/", x.part+"/") {
@@ -122,15 +126,25 @@ func (d *Door) extend(w http.ResponseWriter, r *http.Request, later bool) error 
 		return unknown(s.ID) // the SDKs take it for one that is not running
 	}
 	end := time.Now().Add(length)
-	if _, err = d.sandboxes.change(r.Context(), s.ID, func(s *sandbox) {
-		if !later || end.After(s.Ends) {
-			s.Ends = end
-		}
-	}); err != nil {
+	if s, err = d.prolong(r.Context(), s.ID, end, later); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// prolong changes the end of a sandbox, with later only to a later one.
+func (d *Door) prolong(ctx context.Context, id string, end time.Time, later bool) (sandbox, error) {
+	changed := false
+	s, err := d.sandboxes.change(ctx, id, func(s *sandbox) {
+		if changed = !later || end.After(s.Ends); changed {
+			s.Ends = end
+		}
+	})
+	if err == nil && changed {
+		d.emit(isUpdated, s)
+	}
+	return s, err
 }
 
 func (d *Door) setTimeout(w http.ResponseWriter, r *http.Request) error {
@@ -213,12 +227,7 @@ func (d *Door) connect(w http.ResponseWriter, r *http.Request) error {
 		status = http.StatusCreated
 		s, err = d.resume(r.Context(), s, length)
 	} else if _, err = d.o.Agent.Session(r.Context(), s.key()); err == nil {
-		end := time.Now().Add(length)
-		s, err = d.sandboxes.change(r.Context(), s.ID, func(s *sandbox) {
-			if end.After(s.Ends) {
-				s.Ends = end
-			}
-		})
+		s, err = d.prolong(r.Context(), s.ID, time.Now().Add(length), true)
 	}
 	if errors.Is(err, holdfast.ErrNotFound) {
 		return unknown(r.PathValue("id"))

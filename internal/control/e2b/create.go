@@ -157,12 +157,14 @@ func (d *Door) start(ctx context.Context, s *sandbox, length time.Duration) (err
 		})
 	}
 	if err == nil {
+		d.emit(isCreated, *s)
 		return nil
 	}
 	// The client does not learn the id, so nothing may be left.
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), suspendLimit)
 	defer cancel()
-	if left := d.kill(clean, *s); left != nil && !errors.Is(left, holdfast.ErrNotFound) {
+	gone := *s
+	if left := d.discard(clean, &gone); left != nil && !errors.Is(left, holdfast.ErrNotFound) {
 		d.o.Log.Warn("removing a sandbox that could not be started", "sandbox", s.ID, "err", left)
 	}
 	return err

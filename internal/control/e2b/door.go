@@ -8,8 +8,10 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/net/netutil"
@@ -41,7 +43,11 @@ type Options struct {
 	Agent     *client.Client
 	Notes     store.Notes // of the sandboxes
 	Metrics   *Metrics
-	Log       *slog.Logger
+	Node      string // this node's id
+	// WebhookNetworks are the networks that events are posted to beside public addresses,
+	// and without TLS.
+	WebhookNetworks []netip.Prefix
+	Log             *slog.Logger
 }
 
 // Door serves the SDKs. Call Run once; ServeHTTP is for tests.
@@ -52,6 +58,8 @@ type Door struct {
 	sandboxes *table
 	inputs    *inputs
 	watchers  *watchers
+	events    chan event // to be written
+	hooks     *hooks
 	ports     *http.Transport
 	control   http.Handler
 	services  http.Handler
@@ -65,12 +73,13 @@ func New(o Options) (*Door, error) {
 	if err != nil {
 		return nil, fmt.Errorf("e2b.api_keys_file: %w", err)
 	}
-	d := &Door{o: o, keys: keys, sandboxes: newTable(o.Notes), watchers: newWatchers()}
+	d := &Door{o: o, keys: keys, sandboxes: newTable(o.Notes), watchers: newWatchers(), events: make(chan event, eventQueue)}
 	if len(o.Templates) == 0 {
 		return nil, holdfast.WithHint(errors.New("e2b.listen: there is no template for sandboxes"), "add a template without replicas")
 	}
 	d.life, d.end = context.WithCancel(context.Background())
 	d.inputs = newInputs(d.life, o.Agent)
+	d.hooks = &hooks{life: d.life, notes: o.Notes, allowed: o.WebhookNetworks, pause: postPause, done: o.Metrics.posted, log: o.Log, waiting: map[string][]event{}}
 	if o.CertFile != "" {
 		cert, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
 		if err != nil {
@@ -94,12 +103,11 @@ func (d *Door) Run(ctx context.Context, ln net.Listener) error {
 		BaseContext: func(net.Listener) context.Context { return base },
 		ErrorLog:    slog.NewLogLogger(d.o.Log.Handler(), slog.LevelDebug), // of clients' connections
 	}
-	served, kept := make(chan error, 1), make(chan struct{})
+	served := make(chan error, 1)
 	go func() { served <- d.serve(srv, netutil.LimitListener(ln, maxConns)) }()
-	go func() {
-		defer close(kept)
-		d.keep(base)
-	}()
+	var kept sync.WaitGroup
+	kept.Go(func() { d.keep(base) })
+	kept.Go(func() { d.record(base) })
 	var err error
 	select {
 	case err = <-served:
@@ -114,7 +122,8 @@ func (d *Door) Run(ctx context.Context, ln net.Listener) error {
 		srv.Close()
 	}
 	err = errors.Join(err, <-served)
-	<-kept
+	kept.Wait()
+	d.hooks.wg.Wait()
 	d.inputs.wait()
 	d.watchers.close()
 	d.ports.CloseIdleConnections()

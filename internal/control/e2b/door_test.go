@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -30,7 +31,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const key = "e2b_0123456789abcdef0123456789abcdef01234567"
 
 // newDoor returns a door to an agent's API, which serves b.
-func newDoor(t *testing.T, b *apitest.Backend) *Door {
+func newDoor(t *testing.T, b *apitest.Backend, networks ...netip.Prefix) *Door {
 	t.Helper()
 	dir := t.TempDir()
 	l, err := net.Listen("unix", filepath.Join(dir, "s"))
@@ -60,11 +61,15 @@ func newDoor(t *testing.T, b *apitest.Backend) *Door {
 	d, err := New(Options{
 		Domain: "e2b.test:8443", KeysFile: file, User: "root", Templates: []Template{{Name: "web", Port: 80}, {Name: "saved", Port: 80, Pauses: true}},
 		Agent: agent, Notes: memstore.New(100), Metrics: NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
+		Node: "node-1", WebhookNetworks: networks,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(d.end)
+	t.Cleanup(func() {
+		d.end()
+		d.hooks.wg.Wait()
+	})
 	return d
 }
 
@@ -117,8 +122,28 @@ func TestSandboxes(t *testing.T) {
 		{"GET", "/sandboxes/nothing", "", "does not exist", 404},
 		{"GET", "/sandboxes/../../x", "", "does not offer", 501},
 		{"POST", "/sandboxes/" + one.SandboxID + "/fork", "{}", "forks", 501},
-		{"GET", "/sandboxes/" + one.SandboxID + "/metrics", "", "metrics", 501},
 		{"GET", "/volumes", "", "volumes", 501},
+		{"GET", "/sandboxes/" + one.SandboxID + "/metrics", "", `"cpuUsedPct":`, 200},
+		{"GET", "/sandboxes/" + one.SandboxID + "/metrics?start=1&end=2", "", "[]", 200},
+		{"GET", "/sandboxes/" + one.SandboxID + "/metrics?start=2&end=1", "", "after", 400},
+		{"GET", "/sandboxes/" + one.SandboxID + "/metrics?start=x", "", "start", 400},
+		{"GET", "/sandboxes/nothing/metrics", "", "does not exist", 404},
+		{"GET", "/sandboxes/metrics?sandbox_ids=" + one.SandboxID + ",nothing", "", `{"sandboxes":{"` + one.SandboxID + `":{"timestamp"`, 200},
+		{"GET", "/sandboxes/metrics", "", "from 1 to 100", 400},
+		{"GET", "/sandboxes/" + one.SandboxID + "/logs?limit=1", "", `"line":"line 1"}]`, 200},
+		{"GET", "/v2/sandboxes/" + one.SandboxID + "/logs?direction=backward&limit=1", "", `"message":"line 3"`, 200},
+		{"GET", "/v2/sandboxes/" + one.SandboxID + "/logs?search=2", "", `"message":"line 2"`, 200},
+		{"GET", "/v2/sandboxes/" + one.SandboxID + "/logs?level=error", "", `{"logs":[]}`, 200},
+		{"GET", "/v2/sandboxes/" + one.SandboxID + "/logs?cursor=99999999999999", "", `{"logs":[]}`, 200},
+		{"GET", "/v2/sandboxes/" + one.SandboxID + "/logs?level=loud", "", "level", 400},
+		{"GET", "/events/sandboxes?limit=101", "", "limit", 400},
+		{"GET", "/events/sandboxes?types=x", "", "types", 400},
+		{"GET", "/events/webhooks/none", "", "does not exist", 404},
+		{"POST", "/events/webhooks", hook("https://127.0.0.1/x"), "no public address", 400},
+		{"POST", "/events/webhooks", hook("http://example.org/x"), "https", 400},
+		{"POST", "/events/webhooks", hook("https://u:p@example.org/x"), "without a user", 400},
+		{"POST", "/events/webhooks", `{"name":"n","url":"https://example.org","signatureSecret":"s","events":["x"]}`, "no events", 400},
+		{"POST", "/events/webhooks", `{"name":"n","url":"https://example.org","events":["sandbox.lifecycle.killed"]}`, "signatureSecret", 400},
 		{"POST", "/sandboxes/" + one.SandboxID + "/pause", "{}", "cannot be paused", 400},
 		{"POST", "/sandboxes/" + two.SandboxID + "/pause", `{"memory":false}`, "does not offer", 501},
 		{"POST", "/sandboxes/" + one.SandboxID + "/timeout", `{}`, "missing", 400},

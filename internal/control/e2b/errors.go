@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 
 	"connectrpc.com/connect"
 
@@ -29,6 +30,11 @@ func refuse(status int, format string, args ...any) error {
 // notOffered is the answer to what the API of E2B has and Holdfast does not.
 func notOffered(what string) error {
 	return refuse(http.StatusNotImplemented, "Holdfast does not offer %s; docs/e2b.md has what it offers", what)
+}
+
+// notValid is the answer to a query parameter with a value that it cannot have.
+func notValid(q url.Values, name string) error {
+	return refuse(http.StatusBadRequest, "%s: %q is not valid", name, q.Get(name))
 }
 
 // ended is the answer about a sandbox that is not running. The SDKs look for the status,

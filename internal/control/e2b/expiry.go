@@ -40,10 +40,45 @@ func (d *Door) endDue(ctx context.Context) {
 // kill stops the session of a sandbox and forgets the sandbox. A session that has ended
 // already is no error.
 func (d *Door) kill(ctx context.Context, s sandbox) error {
-	if _, err := d.o.Agent.StopSession(ctx, s.key()); err != nil && !errors.Is(err, holdfast.ErrNotFound) {
-		return err
+	err := d.discard(ctx, &s)
+	if err == nil {
+		d.emit(isKilled, s)
 	}
-	return d.sandboxes.drop(ctx, s.ID)
+	if errors.Is(err, holdfast.ErrNotFound) { // another call was faster
+		return nil
+	}
+	return err
+}
+
+// discard is kill without an event. holdfast.ErrNotFound if the sandbox is forgotten.
+func (d *Door) discard(ctx context.Context, s *sandbox) error {
+	_, err := d.o.Agent.StopSession(ctx, s.key())
+	if err == nil || errors.Is(err, holdfast.ErrNotFound) {
+		*s, err = d.sandboxes.drop(ctx, s.ID)
+	}
+	return err
+}
+
+// turn notes that a sandbox is paused, or until when one runs again.
+func (d *Door) turn(ctx context.Context, id string, paused bool, ends time.Time) (sandbox, error) {
+	changed, kind := false, isPaused
+	if !paused {
+		kind = isResumed
+	}
+	s, err := d.sandboxes.change(ctx, id, func(s *sandbox) {
+		if changed = s.Paused != paused; paused {
+			s.Paused = true
+			return
+		}
+		s.Paused, s.Ends = false, ends
+		if changed {
+			s.Resumed = time.Now().UTC()
+		}
+	})
+	if err == nil && changed {
+		d.emit(kind, s)
+	}
+	return s, err
 }
 
 // pause suspends the session of a sandbox. If its memory could not be saved although the
@@ -54,7 +89,7 @@ func (d *Door) pause(ctx context.Context, s sandbox) error {
 	if _, err := d.o.Agent.SuspendSession(ctx, s.key()); err != nil {
 		return err
 	}
-	_, err := d.sandboxes.change(ctx, s.ID, func(s *sandbox) { s.Paused = true })
+	_, err := d.turn(ctx, s.ID, true, time.Time{})
 	return err
 }
 
@@ -78,13 +113,15 @@ func (d *Door) reconcile(ctx context.Context) error {
 		case !found && time.Since(s.Started) > forgetAfter:
 			// It may have begun to resume since the list.
 			if _, err = d.o.Agent.Session(ctx, s.key()); errors.Is(err, holdfast.ErrNotFound) {
-				err = d.sandboxes.drop(ctx, s.ID)
+				if s, err = d.sandboxes.drop(ctx, s.ID); err == nil {
+					d.emit(isKilled, s)
+				}
 			}
 		case !found:
 		case s.Paused && state == holdfast.Ready:
-			_, err = d.sandboxes.change(ctx, s.ID, func(s *sandbox) { s.Paused, s.Ends = false, time.Now().Add(resumeTimeout) })
+			_, err = d.turn(ctx, s.ID, false, time.Now().Add(resumeTimeout))
 		case !s.Paused && state == holdfast.IsSuspended:
-			_, err = d.sandboxes.change(ctx, s.ID, func(s *sandbox) { s.Paused = true })
+			_, err = d.turn(ctx, s.ID, true, time.Time{})
 		}
 		if err != nil && !errors.Is(err, holdfast.ErrNotFound) {
 			return err
@@ -127,5 +164,5 @@ func (d *Door) resume(ctx context.Context, s sandbox, timeout time.Duration) (sa
 	if _, err := d.o.Agent.ResumeSession(ctx, s.key()); err != nil {
 		return s, err
 	}
-	return d.sandboxes.change(ctx, s.ID, func(s *sandbox) { s.Paused, s.Ends = false, time.Now().Add(timeout) })
+	return d.turn(ctx, s.ID, false, time.Now().Add(timeout))
 }

@@ -43,6 +43,7 @@ func (d *Door) entryOf(ctx context.Context, s sandbox, f holdfast.File, n names)
 	e := &envd.EntryInfo{
 		Name: f.Name, Path: f.Path, Size: f.Size, Mode: uint32(mode & 0o777), Type: typeOf(f.Type),
 		Owner: nameOf(n.users, f.UID), Group: nameOf(n.groups, f.GID), ModifiedTime: timestamppb.New(f.Modified),
+		Metadata: metadataOf(f),
 	}
 	e.Permissions = permissions(f.Type, mode)
 	if f.Type != holdfast.SymbolicLink {

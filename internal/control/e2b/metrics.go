@@ -12,6 +12,7 @@ import (
 type Metrics struct {
 	requests  *prometheus.CounterVec
 	ended     *prometheus.CounterVec
+	posted    *prometheus.CounterVec
 	sandboxes prometheus.Gauge
 }
 
@@ -21,6 +22,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	f := &Metrics{
 		requests:  m.CounterVec("holdfast_e2b_requests_total", "Requests of E2B's SDKs, and of clients to ports of sandboxes, by what they were for and their result: ok; refused, with a status below 500; failed.", "for", "result"),
 		ended:     m.CounterVec("holdfast_e2b_timeouts_total", "Sandboxes whose time was over, by what happened to them: killed, paused, failed.", "result"),
+		posted:    m.CounterVec("holdfast_e2b_webhooks_total", "Events of sandboxes for webhooks, by result: ok; unwanted, because the webhook was changed or removed meanwhile; failed, after all attempts; lost, because too many waited, the agent ended, or the store did not answer.", "result"),
 		sandboxes: m.Gauge("holdfast_e2b_sandboxes", "Sandboxes of E2B's SDKs that this node knows, of all nodes of its fleet."),
 	}
 	for _, what := range []string{"control", "sandbox", "port"} {
@@ -29,6 +31,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}
 	}
 	metric.Start(f.ended, "killed", "paused", "failed")
+	metric.Start(f.posted, "ok", "unwanted", "failed", "lost")
 	return f
 }
 

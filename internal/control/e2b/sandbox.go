@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -26,14 +27,24 @@ type sandbox struct {
 	Metadata map[string]string `json:"metadata,omitempty"`
 	Env      map[string]string `json:"env,omitempty"`
 	Started  time.Time         `json:"started"`
+	Resumed  time.Time         `json:"resumed,omitzero"` // the last time
 	Ends     time.Time         `json:"ends"`
 	Pause    bool              `json:"pause,omitempty"`  // at its end
 	Resume   bool              `json:"resume,omitempty"` // a request wakes it
 	Paused   bool              `json:"paused,omitempty"`
+	Gone     bool              `json:"gone,omitempty"`    // the note is about to be dropped
 	Token    string            `json:"token"`             // of the services
 	Traffic  string            `json:"traffic,omitempty"` // token of the ports; "" for none
 
 	revision holdfast.Revision
+}
+
+// begun is when the sandbox's container started.
+func (s sandbox) begun() time.Time {
+	if s.Resumed.IsZero() {
+		return s.Started
+	}
+	return s.Resumed
 }
 
 func (s sandbox) key() holdfast.SessionKey { return holdfast.SessionKey(s.ID) }
@@ -69,11 +80,15 @@ func (t *table) read(ctx context.Context) error {
 			s.revision = n.Revision
 			all[s.ID] = s
 		}
+		if s.Gone { // the agent that was to drop it has ended
+			delete(all, s.ID)
+			err = cmp.Or(err, t.notes.DropNote(ctx, n))
+		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.all = all
-	return nil
+	return err
 }
 
 // list returns the sandboxes that this node knows.
@@ -116,6 +131,10 @@ func (t *table) reread(ctx context.Context, id string) (s sandbox, err error) {
 	}
 	if err := json.Unmarshal(n.Value, &s); err != nil {
 		return sandbox{}, fmt.Errorf("note %s: %w", n.Name, err)
+	}
+	if s.Gone {
+		delete(t.all, id)
+		return sandbox{}, unknown(id)
 	}
 	s.revision = n.Revision
 	t.all[id] = s
@@ -180,10 +199,15 @@ func (t *table) change(ctx context.Context, id string, change func(*sandbox)) (s
 	return sandbox{}, fmt.Errorf("changing the sandbox %s: %w", id, err)
 }
 
-// drop forgets a sandbox.
-func (t *table) drop(ctx context.Context, id string) error {
+// drop forgets a sandbox. holdfast.ErrNotFound if another node has: of all that notice the
+// end of a sandbox, one reports it.
+func (t *table) drop(ctx context.Context, id string) (sandbox, error) {
+	s, err := t.change(ctx, id, func(s *sandbox) { s.Gone = true })
 	t.mu.Lock()
 	delete(t.all, id)
 	t.mu.Unlock()
-	return t.notes.DropNote(ctx, store.Note{Name: notePrefix + id})
+	if err != nil {
+		return s, err
+	}
+	return s, t.notes.DropNote(ctx, store.Note{Name: notePrefix + id})
 }

@@ -73,17 +73,10 @@ type exposure struct {
 }
 
 func (d *Door) entry(s sandbox) listed {
-	t := d.template(s.Template)
+	cpus, memory := d.size(s)
 	v := listed{
 		TemplateID: s.Template, Alias: s.Template, SandboxID: s.ID, ClientID: "holdfast", StartedAt: s.Started, EndAt: s.Ends,
-		CPUCount: max(1, int(t.CPUs+0.999)), MemoryMB: t.Memory >> 20, Metadata: s.Metadata, State: "running", EnvdVersion: envdVersion,
-	}
-	if t.CPUs == 0 {
-		v.CPUCount = runtime.NumCPU()
-	}
-	var host unix.Sysinfo_t
-	if t.Memory == 0 && unix.Sysinfo(&host) == nil {
-		v.MemoryMB = int64(host.Totalram * uint64(host.Unit) >> 20)
+		CPUCount: cpus, MemoryMB: memory >> 20, Metadata: s.Metadata, State: "running", EnvdVersion: envdVersion,
 	}
 	if v.Metadata == nil {
 		v.Metadata = map[string]string{}
@@ -92,6 +85,20 @@ func (d *Door) entry(s sandbox) listed {
 		v.State = "paused"
 	}
 	return v
+}
+
+// size returns what a sandbox may use at most: its template's limits, or this host's size.
+func (d *Door) size(s sandbox) (cpus int, memory int64) {
+	t := d.template(s.Template)
+	cpus, memory = max(1, int(t.CPUs+0.999)), t.Memory
+	if t.CPUs == 0 {
+		cpus = runtime.NumCPU()
+	}
+	var host unix.Sysinfo_t
+	if t.Memory == 0 && unix.Sysinfo(&host) == nil {
+		memory = int64(host.Totalram * uint64(host.Unit))
+	}
+	return cpus, memory
 }
 
 // info describes a sandbox.
@@ -127,29 +134,26 @@ type query struct {
 }
 
 func parseQuery(q url.Values) (out query, err error) {
-	bad := func(name string) error {
-		return refuse(http.StatusBadRequest, "%s: %q is not valid", name, q.Get(name))
-	}
 	if out.metadata, err = url.ParseQuery(q.Get("metadata")); err != nil {
-		return out, bad("metadata")
+		return out, notValid(q, "metadata")
 	}
 	for _, list := range q["state"] {
 		for s := range strings.SplitSeq(list, ",") {
 			if s != "running" && s != "paused" {
-				return out, bad("state")
+				return out, notValid(q, "state")
 			}
 			out.states = append(out.states, s)
 		}
 	}
 	if text := q.Get("startedAfter"); text != "" {
 		if out.after, err = time.Parse(time.RFC3339, text); err != nil {
-			return out, bad("startedAfter")
+			return out, notValid(q, "startedAfter")
 		}
 	}
 	out.limit = maxPage
 	if text := q.Get("limit"); text != "" {
 		if out.limit, err = strconv.Atoi(text); err != nil || out.limit < 1 {
-			return out, bad("limit")
+			return out, notValid(q, "limit")
 		}
 		out.limit = min(out.limit, maxPage)
 	}
@@ -158,11 +162,11 @@ func parseQuery(q url.Values) (out query, err error) {
 	case "asc":
 		out.oldest = true
 	default:
-		return out, bad("order")
+		return out, notValid(q, "order")
 	}
 	token, err := base64.RawURLEncoding.DecodeString(q.Get("nextToken"))
 	if err != nil {
-		return out, bad("nextToken")
+		return out, notValid(q, "nextToken")
 	}
 	out.template, out.from = q.Get("template"), string(token)
 	return out, nil

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"holdfast"
+	"holdfast/internal/control/api"
 )
 
 // account is a user of a container.
@@ -100,14 +101,21 @@ func (d *Door) place(ctx context.Context, s sandbox, a account, dir string) (str
 		return dir, nil
 	case !named && (err == nil || errors.Is(err, holdfast.ErrNotFound)):
 		return "/", nil
-	case errors.Is(err, holdfast.ErrBadFile):
-		return dir, nil // not known from outside
+	case hidden(err):
+		return dir, nil
 	case err == nil:
 		return "", refuse(http.StatusBadRequest, "cwd: %q is no directory", dir)
 	case errors.Is(err, holdfast.ErrNotFound) && d.lives(ctx, s):
 		return "", refuse(http.StatusBadRequest, "cwd: %q does not exist", dir)
 	}
 	return "", err
+}
+
+// hidden reports that the files of a container cannot be seen from outside, such as those
+// under gVisor. The API has one code for that and for a path that is not valid.
+func hidden(err error) bool {
+	e, ok := errors.AsType[*api.Error](err)
+	return ok && e.Code == api.CodeBadRequest
 }
 
 // lives reports whether the session of a sandbox runs: the agent has one error for a
@@ -120,12 +128,16 @@ func (d *Door) lives(ctx context.Context, s sandbox) bool {
 // program returns the command line of a caller. The SDKs run each command with bash; an
 // image without bash has a shell that understands the same words.
 func (d *Door) program(ctx context.Context, s sandbox, cmd string, args []string) []string {
+	start := []string{cmd}
 	if cmd == "/bin/bash" {
-		if _, err := d.o.Agent.Stat(ctx, s.key(), cmd, true); errors.Is(err, holdfast.ErrNotFound) {
-			cmd = "/bin/sh"
+		switch _, err := d.o.Agent.Stat(ctx, s.key(), cmd, true); {
+		case errors.Is(err, holdfast.ErrNotFound):
+			start = []string{"/bin/sh"}
+		case hidden(err): // a shell in the container looks
+			start = []string{"/bin/sh", "-c", `if [ -x /bin/bash ]; then exec /bin/bash "$@"; fi; exec /bin/sh "$@"`, "sh"}
 		}
 	}
-	return append([]string{cmd}, args...)
+	return append(start, args...)
 }
 
 // environment is that of a command: the sandbox's, then that of the request.

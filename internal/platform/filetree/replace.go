@@ -22,6 +22,8 @@ type Attributes struct {
 	// refuse.
 	Writer func(*os.File) (io.Writer, error)
 	Seen   func(bytes int) // as in Packing
+	// Extended are the extended attributes of the namespace user, without that prefix.
+	Extended map[string]string
 }
 
 // Replace makes the file base of a directory, or replaces it, with what r has. The name
@@ -59,6 +61,9 @@ func fill(ctx context.Context, f *os.File, a Attributes, r io.Reader) (int64, er
 		return 0, err
 	}
 	n, err := copyBytes(ctx, w, r, a.Seen)
+	if err == nil {
+		err = setExtended(f, a.Extended)
+	}
 	if err == nil {
 		err = a.set(f)
 	}
@@ -110,8 +115,8 @@ func overwrite(ctx context.Context, from *os.File, dir *os.Root, base string, a 
 }
 
 // Overwrite writes the content of r to the file that f refers to, an O_PATH descriptor, in
-// place of its own. It keeps the file's owner, mode and times. ErrType if it is no regular
-// file: a device or a named pipe is not opened.
+// place of its own. It keeps the file's owner, mode and times, and replaces its extended
+// attributes. ErrType if it is no regular file: a device or a named pipe is not opened.
 func Overwrite(ctx context.Context, f *os.File, a Attributes, r io.Reader) (int64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -133,5 +138,8 @@ func Overwrite(ctx context.Context, f *os.File, a Attributes, r io.Reader) (int6
 		return 0, err
 	}
 	n, err := copyBytes(ctx, w, r, a.Seen)
+	if err == nil {
+		err = replaceExtended(out, a.Extended)
+	}
 	return n, cmp.Or(err, out.Close())
 }

@@ -69,6 +69,7 @@ func reasons() []reason {
 		{unix.EBUSY, "it is a mount point", holdfast.ErrBadFile, ""},
 		{unix.ENAMETOOLONG, "the name is too long", holdfast.ErrBadFile, ""},
 		{unix.EINVAL, "the file system does not allow it", holdfast.ErrBadFile, ""},
+		{unix.EOPNOTSUPP, "the file system has no extended attributes", holdfast.ErrBadFile, ""},
 		{unix.EPERM, "the file system does not allow it", holdfast.ErrBadFile, ""},
 		{unix.EACCES, "the file system does not allow it", holdfast.ErrBadFile, ""},
 		{unix.EOVERFLOW, "the file system has other users", holdfast.ErrBadFile, ""},

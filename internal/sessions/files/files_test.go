@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
+	"holdfast/internal/platform/filetree"
 	"holdfast/internal/platform/metric"
 )
 
@@ -266,4 +268,55 @@ func TestCallsAreBounded(t *testing.T) {
 	if f.count(&f.calls) != 0 {
 		t.Errorf("%d calls are in progress", f.count(&f.calls))
 	}
+}
+
+// A file has the extended attributes of its last write, and those that the container sets.
+func TestExtendedAttributes(t *testing.T) {
+	f, root := container(t, true)
+	if err := os.Symlink("b", filepath.Join(root, "tmp", "link")); err != nil {
+		t.Fatal(err)
+	}
+	write := func(p string, all map[string]string) {
+		t.Helper()
+		if got, err := f.Write(t.Context(), "alice", p, holdfast.WriteFile{Attributes: all}, strings.NewReader("x")); err != nil || !maps.Equal(got.Attributes, all) {
+			t.Errorf("%s: %v, %v", p, got.Attributes, err)
+		}
+	}
+	one, two := map[string]string{"e2b.a": "1", "b": ""}, map[string]string{"c": "\x01"}
+	for _, p := range []string{"/tmp/a", "/mem/a", "/tmp/b", "/tmp/link"} {
+		write(p, one)
+		write(p, two)
+	}
+	if got, err := f.Stat(t.Context(), "alice", "/tmp/link", false); err != nil || got.Attributes != nil {
+		t.Errorf("the link: %v, %v", got.Attributes, err)
+	}
+	if list, _, err := f.List(t.Context(), "alice", "/tmp", 0); err != nil || len(list) != 3 || !maps.Equal(list[1].Attributes, two) {
+		t.Errorf("%+v, %v", list, err)
+	}
+	write("/tmp/link", nil) // overwritten in place
+	if got, err := f.Stat(t.Context(), "alice", "/tmp/b", false); err != nil || got.Attributes != nil {
+		t.Errorf("after a write without attributes: %v, %v", got.Attributes, err)
+	}
+	// Too many are not read.
+	for _, name := range []string{"user.one", "user.two"} {
+		if err := unix.Setxattr(filepath.Join(root, "tmp", "a"), name, make([]byte, 1900), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := f.Stat(t.Context(), "alice", "/tmp/a", false); err != nil || len(got.Attributes) != 3 {
+		t.Errorf("3.8 kB: %d attributes, %v", len(got.Attributes), err)
+	}
+	if got := filetree.Extended(openFile(t, filepath.Join(root, "tmp", "a")), 3000); got != nil {
+		t.Errorf("over 3 kB: %d attributes", len(got))
+	}
+}
+
+func openFile(t *testing.T, p string) *os.File {
+	t.Helper()
+	f, err := os.Open(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
 }

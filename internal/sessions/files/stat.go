@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
+	"holdfast/internal/platform/filetree"
 	"holdfast/internal/platform/linux/inroot"
 )
 
@@ -63,6 +64,9 @@ func (t *tree) describe(f *os.File, p string) (holdfast.File, error) {
 			return out, err
 		}
 		out.Target = string(buf[:n])
+	}
+	if out.Type == holdfast.RegularFile || out.Type == holdfast.Directory { // others have none (xattr(7))
+		out.Attributes = filetree.Extended(f, holdfast.MaxAttributes)
 	}
 	return out, nil
 }
@@ -124,6 +128,9 @@ func (t *tree) list(ctx context.Context, dir *os.File, p string, limit int) (lis
 				return nil, false, err
 			}
 			list, size = append(list, one), size+len(one.Path)+len(one.Name)+len(one.Target)
+			for name, value := range one.Attributes {
+				size += len(name) + len(value)
+			}
 		}
 		if err == io.EOF || errors.Is(err, fs.ErrNotExist) {
 			return list, false, nil

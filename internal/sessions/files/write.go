@@ -21,7 +21,8 @@ import (
 // Write writes what r has to a file, and describes the file. A new file and the
 // replacement of a regular one appear when they are complete. A link is followed, and the
 // file that it leads to is overwritten in place, as is a mount point. The directory has to
-// exist. Setuid and setgid bits are dropped.
+// exist. Setuid and setgid bits are dropped. holdfast.ErrBadFile if the file system keeps no
+// extended attributes and o has some.
 func (f *Files) Write(ctx context.Context, key holdfast.SessionKey, p string, o holdfast.WriteFile, r io.Reader) (out holdfast.File, err error) {
 	err = f.call(ctx, key, "write", p, func(ctx context.Context, t *tree, p string) error {
 		body, closed := pipe(ctx, r)
@@ -60,7 +61,7 @@ func (t *tree) write(ctx context.Context, p string, o holdfast.WriteFile, r io.R
 		return err
 	}
 	defer dir.Close()
-	a := filetree.Attributes{Mode: 0o644, Writer: t.writer, Seen: t.files.hasWritten}
+	a := filetree.Attributes{Mode: 0o644, Writer: t.writer, Seen: t.files.hasWritten, Extended: o.Attributes}
 	a.UID, a.GID, err = t.owner(0, 0)
 	if err != nil {
 		return err

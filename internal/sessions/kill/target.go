@@ -55,6 +55,7 @@ type Target struct {
 	alone  bool
 	groups []cgroup.Group // those of the container itself, the unified one first
 	memory cgroup.Group   // its group in the hierarchy with the memory controller; zero if there is none
+	cpu    cgroup.Group   // likewise in the one that counts CPU time
 
 	mu     sync.Mutex
 	closed bool
@@ -203,6 +204,9 @@ func (t *Target) look(o *Opener) error {
 		if own.Point == o.memory.Point {
 			t.memory = own
 		}
+		if own.V2 && t.cpu.Point == "" || own.Has("cpuacct") {
+			t.cpu = own
+		}
 	}
 	if !o.NoShims {
 		t.shim, err = o.findShim(pid)
@@ -265,12 +269,30 @@ func (t *Target) Shim() *pidfd.Process { return t.shim }
 // Alone reports whether the container has a pid namespace of its own.
 func (t *Target) Alone() bool { return t.alone }
 
-// Memory is a container's memory control group. It has no descriptor, and may be used
-// after the target is closed.
-type Memory struct{ group cgroup.Group }
+// Memory is a container's memory control group, and the one that counts its CPU time. It has
+// no descriptor, and may be used after the target is closed.
+type Memory struct{ group, cpu cgroup.Group }
 
 // Memory returns the container's memory control group.
-func (t *Target) Memory() Memory { return Memory{t.memory} }
+func (t *Target) Memory() Memory { return Memory{t.memory, t.cpu} }
+
+// CPU returns the CPU time of all processes of the container since its start.
+func (m Memory) CPU() (time.Duration, error) {
+	if m.cpu.Point == "" || m.cpu.IsRoot() {
+		return 0, fs.ErrNotExist
+	}
+	return m.cpu.CPUTime()
+}
+
+// Cache returns the part of Usage that is page cache, in bytes; 0 if it is unknown. It takes
+// the kernel longer than Usage.
+func (m Memory) Cache() int64 {
+	if m.group.Point == "" || m.group.IsRoot() {
+		return 0
+	}
+	n, _ := m.group.PageCache()
+	return n
+}
 
 // Usage returns the memory that is charged to the container, in bytes.
 func (m Memory) Usage() (int64, error) {

@@ -237,6 +237,16 @@ func (b *Backend) StopSession(_ context.Context, key holdfast.SessionKey) (holdf
 	return holdfast.KillReport{Took: holdfast.Millis(12 * time.Millisecond), Dead: []string{s.ContainerID}}, nil
 }
 
+// Usage implements api.SessionService.
+func (b *Backend) Usage(key holdfast.SessionKey) (holdfast.Usage, error) {
+	if _, err := b.Session(context.Background(), key); err != nil {
+		return holdfast.Usage{}, err
+	}
+	return holdfast.Usage{MemoryLimit: 64 << 20, PageCache: 1 << 20, Samples: []holdfast.UsageSample{
+		{At: Began, Memory: 8 << 20, CPU: holdfast.Millis(100 * time.Millisecond)}, {At: Began.Add(2 * time.Second), Memory: 9 << 20, CPU: holdfast.Millis(1100 * time.Millisecond)},
+	}}, nil
+}
+
 // Logs implements api.SessionService: lines 1 to 3, and with Follow one more at a time
 // until ctx is done. The key "cut" breaks after its lines.
 func (b *Backend) Logs(ctx context.Context, key holdfast.SessionKey, o api.LogOptions, w io.Writer) error {

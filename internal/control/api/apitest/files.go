@@ -67,6 +67,12 @@ func (f files) describe(root *os.Root, name string, follow bool) (holdfast.File,
 	case fi.Mode()&fs.ModeSymlink != 0:
 		out.Type = holdfast.SymbolicLink
 		out.Target, err = root.Readlink(name)
+	default:
+		var f *os.File
+		if f, err = root.Open(name); err == nil {
+			defer f.Close()
+			out.Attributes = filetree.Extended(f, holdfast.MaxAttributes)
+		}
 	}
 	return out, err
 }
@@ -136,7 +142,7 @@ func (f files) Write(ctx context.Context, key holdfast.SessionKey, p string, o h
 		return holdfast.File{}, err
 	}
 	defer root.Close()
-	a := filetree.Attributes{Mode: 0o644, UID: -1, GID: -1}
+	a := filetree.Attributes{Mode: 0o644, UID: -1, GID: -1, Extended: o.Attributes}
 	if o.Mode != nil {
 		a.Mode = *o.Mode
 	}

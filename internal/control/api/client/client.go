@@ -119,6 +119,11 @@ func (c *Client) Session(ctx context.Context, key holdfast.SessionKey) (api.Sess
 	return get[api.Session](ctx, c, sessionPath(key, ""))
 }
 
+// SessionUsage returns what a session's container uses.
+func (c *Client) SessionUsage(ctx context.Context, key holdfast.SessionKey) (holdfast.Usage, error) {
+	return get[holdfast.Usage](ctx, c, sessionPath(key, "/usage"))
+}
+
 // StartSession returns when the session is ready. A template of "" leaves the
 // choice to the agent.
 func (c *Client) StartSession(ctx context.Context, key holdfast.SessionKey, template string) (api.Session, error) {

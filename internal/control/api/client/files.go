@@ -52,6 +52,13 @@ func (c *Client) WriteFile(ctx context.Context, key holdfast.SessionKey, path st
 			q.Set(name, strconv.Itoa(*id))
 		}
 	}
+	if len(o.Attributes) > 0 {
+		pairs := url.Values{}
+		for name, value := range o.Attributes {
+			pairs.Set(name, value)
+		}
+		q.Set("attributes", pairs.Encode())
+	}
 	err = c.upload(ctx, filesPath(key, "", q), "application/octet-stream", r, &out)
 	return out, err
 }

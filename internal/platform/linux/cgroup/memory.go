@@ -112,6 +112,26 @@ func (g Group) MemoryStat() (map[string]int64, error) {
 	return ParseEvents(b), nil
 }
 
+// PageCache is the page cache that is charged to the group and all groups below it, in bytes.
+func (g Group) PageCache() (int64, error) {
+	s, err := g.MemoryStat()
+	if g.V2 {
+		return s["file"], err
+	}
+	return s["total_cache"], err
+}
+
+// CPUTime is the CPU time of the group and all groups below it since it was made: of v2, or
+// of a hierarchy of v1 with the controller cpuacct.
+func (g Group) CPUTime() (time.Duration, error) {
+	if !g.V2 {
+		n, err := g.number("cpuacct.usage")
+		return time.Duration(n), err
+	}
+	b, err := kfile.Read(g.Dir()+"/cpu.stat", 64<<10)
+	return time.Duration(ParseEvents(b)["usage_usec"]) * time.Microsecond, err
+}
+
 // Reclaim makes the kernel reclaim about n bytes from the group and all groups below
 // it, from dead groups first, by memory.reclaim (v2). It returns nil even if the
 // kernel could not reclaim as much. ctx ends it early. errors.ErrUnsupported on v1,

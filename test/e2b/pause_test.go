@@ -1,0 +1,79 @@
+package e2b
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"holdfast/internal/platform/runsc"
+	"holdfast/test/lab"
+	"holdfast/test/lab/labtest"
+)
+
+// newPausing returns a node whose sandboxes can be paused: they run under gVisor.
+func newPausing(t *testing.T, door string) *node {
+	t.Helper()
+	dir := t.TempDir()
+	r := runsc.Runtime{Program: labtest.Runsc(t), Images: filepath.Join(dir, "staged")}
+	script := filepath.Join(dir, "runtime")
+	if err := os.Mkdir(r.Images, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Install(script); err != nil {
+		t.Fatal(err)
+	}
+	n := newNodeOn(t, labtest.Private(t, lab.Options{Args: []string{"--add-runtime=boxed=" + script}}), door)
+	n.extra = fmt.Sprintf("moving: {runsc: %s, runtime: %s, staged: %s}", r.Program, script, r.Images)
+	n.template = "    runtime: boxed\n    handover: memory"
+	return n
+}
+
+// keepsSecret is a template's command that keeps a random text in its memory only, and
+// writes it to a file when it is asked.
+const keepsSecret = `mkdir -p /tmp /www; (read x </proc/sys/kernel/random/uuid; while :; do if [ -e /tmp/ask ]; then rm /tmp/ask; echo $x >/tmp/answer; fi; sleep 0.1; done) & exec httpd -f -p 8080 -h /www`
+
+const pausing = `
+import time
+from e2b import Sandbox, SandboxException
+
+def secret(s):
+    return s.commands.run("rm -f /tmp/answer; touch /tmp/ask; until [ -s /tmp/answer ]; do sleep 0.1; done; cat /tmp/answer").stdout.strip()
+
+s = Sandbox.create(timeout=600)
+before = secret(s)
+s.commands.run("echo text >/kept")
+s.commands.run("sleep 1000", background=True)
+s.pause()
+print("paused", len(before), s.is_running(), s.get_info().state.value, [x.state.value for x in Sandbox.list().next_items()], s.get_metrics())
+again = Sandbox.connect(s.sandbox_id, timeout=600)
+print("resumed", again.is_running(), secret(again) == before, again.commands.run("cat /kept").stdout.strip(), again.commands.list())
+s.kill()
+
+s = Sandbox.create(timeout=600, lifecycle={"on_timeout": "pause", "auto_resume": True})
+before = secret(s)
+s.set_timeout(0)
+while s.get_info().state.value != "paused":
+    time.sleep(0.1)
+print("by itself", secret(s) == before, s.get_info().state.value)
+s.pause()
+print("killed", s.kill(), s.is_running())
+try:
+    Sandbox.connect(s.sandbox_id)
+except SandboxException as e:
+    print(type(e).__name__)
+`
+
+// A sandbox is paused and resumed with its memory and files, by a client and by its time.
+func TestPauseAndResume(t *testing.T) {
+	labtest.NeedLong(t, "runs sandboxes under gVisor, and saves their memory")
+	n := newPausing(t, freePort(t))
+	n.environment = []string{"E2B_API_URL=http://" + n.door, "E2B_SANDBOX_URL=http://" + n.door}
+	n.template += fmt.Sprintf("\n    command: [/bin/sh, -c, %q]", keepsSecret)
+	n.configure(fmt.Sprintf("e2b: {listen: %q, domain: %q, api_keys_file: %s}", n.door, "e2b.localhost:"+portOf(n.door), n.keys), "shell", "[]")
+	n.run()
+	const want = "paused 36 False paused ['paused'] []\nresumed True True text []\nby itself True running\nkilled True False\nSandboxNotFoundException\n"
+	if got := n.python(pausing); got != want {
+		t.Errorf("the program prints\n%s\nwant\n%s", got, want)
+	}
+}
