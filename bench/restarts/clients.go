@@ -11,7 +11,7 @@ import (
 )
 
 // askLimit is how long a client waits for its answer.
-const askLimit = time.Minute
+const askLimit = 2 * time.Minute
 
 // clients are the bench's own clients: each makes a connection, asks one question in the
 // server's protocol, and ends. They are due at fixed times, whatever became of those before

@@ -71,8 +71,8 @@ const (
 const (
 	toolRun    = 3 * time.Second // one run of a load tool
 	before     = time.Second     // of load, before the change and after it
-	stepLimit  = 3 * time.Minute // of one command of a script
-	startLimit = time.Minute     // until a server answers
+	stepLimit  = 5 * time.Minute // of one command of a script
+	startLimit = 3 * time.Minute // until a server answers
 	settle     = 3 * time.Second // between a change and the next: Envoy's old process ends after 2 s
 )
 
@@ -101,8 +101,12 @@ func Run(ctx context.Context, o Options) (bench.Result, error) {
 			continue
 		}
 		r, err := o.measure(ctx, s)
-		if err != nil {
-			return bench.Result{}, fmt.Errorf("%s: %w", s.name, err)
+		if ctx.Err() != nil {
+			return bench.Result{}, ctx.Err()
+		}
+		if err != nil { // the other servers are measured all the same
+			r.Error = err.Error()
+			fmt.Fprintf(o.Progress, "%s: %v\n", s.name, err)
 		}
 		d.Servers = append(d.Servers, r)
 	}
@@ -132,22 +136,22 @@ type running struct {
 // measure makes all rows of a server.
 func (o Options) measure(ctx context.Context, s server) (_ Server, err error) {
 	x := running{server: s, o: o}
+	r := Server{Name: s.name, Tool: s.tool, Reload: s.reload}
 	if x.dir, err = os.MkdirTemp("", "holdfast-restarts-"); err != nil {
-		return Server{}, err
+		return r, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(x.dir)) }()
 	text, err := s.text()
 	if err != nil {
-		return Server{}, err
+		return r, err
 	}
 	if err := os.WriteFile(x.script(), []byte(text), 0o600); err != nil {
-		return Server{}, err
+		return r, err
 	}
 	out, err := x.output(ctx, x.argv("version")...)
 	if err != nil {
-		return Server{}, err
+		return r, err
 	}
-	r := Server{Name: s.name, Tool: s.tool, Reload: s.reload}
 	r.Version, _, _ = strings.Cut(strings.TrimSpace(string(out)), "\n")
 	if _, err := x.output(ctx, x.argv("prepare")...); err != nil {
 		return r, err
@@ -244,7 +248,7 @@ func (x running) round(ctx context.Context, change string, protected bool, cell 
 func (x running) change(ctx context.Context, change string, protected bool) (time.Duration, error) {
 	argv := x.argv(change)
 	if protected {
-		more := []string{"--json", "--timeout", "1m", "--port", port}
+		more := []string{"--json", "--timeout", "2m", "--port", port}
 		if change == reload {
 			more = append(more, "--overlap")
 		}

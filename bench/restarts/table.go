@@ -28,7 +28,9 @@ type Server struct {
 	Reload  string `json:"reload,omitempty"` // what a reload is; "": there is none
 	// Missing is the program that is not installed: then the server did not run.
 	Missing string `json:"missing,omitempty"`
-	Rows    []Row  `json:"rows,omitempty"`
+	// Error is why the server was not measured to the end.
+	Error string `json:"error,omitempty"`
+	Rows  []Row  `json:"rows,omitempty"`
 }
 
 // Row has the results of one kind of change.
@@ -48,7 +50,7 @@ type Cell struct {
 
 // Tool is what the load tool counted.
 type Tool struct {
-	Requests int     `json:"requests"`
+	Requests int     `json:"requests"` // answered
 	Errors   int     `json:"errors"`
 	Longest  float64 `json:"longest_ms"`
 }
@@ -78,6 +80,10 @@ func (d Details) result() bench.Result {
 		if s.Missing != "" {
 			r.Notes = append(r.Notes, fmt.Sprintf("%s did not run: %s is not installed", s.Name, s.Missing))
 		}
+		if s.Error != "" {
+			r.Failed++
+			r.Notes = append(r.Notes, fmt.Sprintf("%s was not measured to the end: %s", s.Name, s.Error))
+		}
 		for _, row := range s.Rows {
 			without += row.Without.Failed
 			r.Failed += row.With.Failed
@@ -100,6 +106,9 @@ func (d Details) lines() (all [][]string) {
 	for _, s := range d.Servers {
 		if s.Missing != "" {
 			all = append(all, []string{s.Name, "not run: " + s.Missing + " is not installed", "", "", "", "", "", ""})
+		}
+		if s.Error != "" {
+			all = append(all, []string{s.Name, "was not measured to the end", "", "", "", "", "", ""})
 		}
 		for _, row := range s.Rows {
 			line := []string{s.Name, map[string]string{restart: "stop, start", reload: "reload: " + s.Reload, kill: "kill -9, start"}[row.Change]}

@@ -23,14 +23,13 @@ gone() {
   done
 }
 
-# until_it COMMAND… waits up to a minute until the command succeeds.
+# until_it COMMAND… waits up to three minutes until the command succeeds.
 until_it() {
-  local i
-  for ((i = 0; i < 600; i++)); do
+  while ((SECONDS < 180)); do
     "$@" >/dev/null 2>&1 && return
     sleep 0.1
   done
-  "$@"
+  "$@" || { tail -n 5 "$DIR/server.log" >&2 && return 1; }
 }
 
 prepare() { :; }
@@ -40,15 +39,15 @@ killed() { kill -KILL -- "-$(pid)" && gone "-$(pid)"; }
 # nobody COMMAND… runs a server that refuses to run as root.
 nobody() { setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; }
 
-# once runs the load tool for RUN seconds. tally prints the requests of all runs, the errors,
-# and the longest wait in milliseconds, by the tool's own account. A run that gave up is an
+# once runs the load tool for RUN seconds. tally prints the answered requests of all runs, the
+# errors, and the longest wait in milliseconds, by the tool's own account. A run that gave up is an
 # error. This once is for HTTP: each request has a connection of its own.
 once() { wrk -t 1 -c 4 -d "${RUN}s" --timeout 30s -H 'Connection: close' "http://$HOST:$PORT/"; }
 tally() {
   awk 'function ms(t) { return t ~ /us$/ ? t / 1000 : t ~ /ms$/ ? t + 0 : t ~ /m$/ ? t * 60000 : t * 1000 }
     / requests in / { n += $1 }
     /Socket errors:/ { e += $4 + $6 + $8 + $10 }
-    /Non-2xx/ { e += $NF }
+    /Non-2xx/ { e += $NF; n -= $NF }
     $1 == "Latency" && NF == 5 && ms($4) > max { max = ms($4) }
     END { print n + 0, e + 0, max + 0 }' e="$gave_up" "$DIR/load.out"
 }

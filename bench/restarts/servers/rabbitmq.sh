@@ -26,5 +26,5 @@ worker() {
   done
 }
 tally() {
-  awk '{ n++ } $1 == "failed" { e++ } $1 == "ok" && $2 > max { max = $2 } END { print n + 0, e + 0, max + 0 }' "$DIR/load.out"
+  awk '$1 == "failed" { e++ } $1 == "ok" { n++; if ($2 > max) max = $2 } END { print n + 0, e + 0, max + 0 }' "$DIR/load.out"
 }
