@@ -17,7 +17,6 @@ const (
 	Nothing  Mode = "nothing"
 	SYNDrop  Mode = "syn-drop" // a firewall's rule drops SYNs
 	Handover Mode = "handover" // HAProxy's own -x
-	Master   Mode = "master"   // HAProxy's own master, which reloads its workers
 	Migrate  Mode = "migrate"
 	Plug     Mode = "plug"
 	NFQueue  Mode = "nfqueue"
@@ -25,14 +24,12 @@ const (
 )
 
 // AllModes lists the modes in the order of the table.
-func AllModes() []Mode {
-	return []Mode{Nothing, SYNDrop, Handover, Master, Migrate, Plug, NFQueue, Park}
-}
+func AllModes() []Mode { return []Mode{Nothing, SYNDrop, Handover, Migrate, Plug, NFQueue, Park} }
 
 // does reports whether a mode applies to a change. A mode that needs two overlapping
 // servers does not apply to a hard restart.
 func (m Mode) does(c Change) bool {
-	return c == Reload || !slices.Contains([]Mode{SYNDrop, Handover, Master, Migrate}, m)
+	return c == Reload || !slices.Contains([]Mode{SYNDrop, Handover, Migrate}, m)
 }
 
 // ours reports whether the score includes a mode.
@@ -55,8 +52,6 @@ func (r *Run) way(x *experiment) way {
 		return dropping{plain{x.stack, nil}}
 	case Handover:
 		return plain{x.stack, []string{"-x", x.stack.file("haproxy.sock")}}
-	case Master:
-		return mastered{plain{x.stack, nil}}
 	}
 	return &protected{x: x, backend: string(r.Mode), run: r}
 }
@@ -72,23 +67,6 @@ func (plain) begin(context.Context) (string, error) { return "", nil }
 func (p plain) change(ctx context.Context, c Change) (time.Duration, error) {
 	begun := time.Now()
 	err := p.stack.command(ctx, append([]string{p.stack.file(c.script())}, p.options...)...)
-	return time.Since(begun), err
-}
-
-// mastered reloads by a signal to HAProxy's master (-W), as its units do today. The master
-// starts a worker that takes over the sockets of the one before. The script waits for that.
-type mastered struct{ plain }
-
-func (m mastered) begin(ctx context.Context) (string, error) {
-	if err := m.stack.killProxies(); err != nil {
-		return "", err
-	}
-	return "", m.stack.startHAProxy(ctx, "-W")
-}
-
-func (m mastered) change(ctx context.Context, _ Change) (time.Duration, error) {
-	begun := time.Now()
-	err := m.stack.command(ctx, m.stack.file("master.sh"))
 	return time.Since(begun), err
 }
 

@@ -91,12 +91,6 @@ exec %[1]s -f %[2]s/haproxy.cfg -p %[2]s/haproxy.pid "$@" -sf $(cat %[2]s/haprox
 kill -9 $(cat %[2]s/haproxy.pid)
 exec %[1]s -f %[2]s/haproxy.cfg -p %[2]s/haproxy.pid
 `
-	masterScript = `#!/bin/sh
-master=$(cat %[2]s/haproxy.pid)
-workers=$(pgrep -P "$master")
-kill -USR2 "$master"
-until pgrep -P "$master" | grep -qvxF "$workers"; do sleep 0.005; done
-`
 )
 
 // newStack writes the files and starts both servers.
@@ -118,7 +112,6 @@ func newStack(ctx context.Context) (_ *stack, err error) {
 		"haproxy.cfg": fmt.Sprintf(haproxyConfig, s.file("haproxy.sock"), frontAddress, backAddress),
 		"reload.sh":   fmt.Sprintf(reloadScript, s.haproxy, s.dir),
 		"restart.sh":  fmt.Sprintf(restartScript, s.haproxy, s.dir),
-		"master.sh":   fmt.Sprintf(masterScript, s.haproxy, s.dir),
 	} {
 		if err := os.WriteFile(s.file(name), []byte(text), 0o700); err != nil {
 			return nil, err
@@ -166,11 +159,9 @@ func (s *stack) startNginx(ctx context.Context) error {
 	return nil
 }
 
-// startHAProxy starts the first one, with further options. It goes to the background once it
-// listens.
-func (s *stack) startHAProxy(ctx context.Context, options ...string) error {
-	argv := append([]string{s.haproxy, "-f", s.file("haproxy.cfg"), "-p", s.file("haproxy.pid")}, options...)
-	if err := s.command(ctx, argv...); err != nil {
+// startHAProxy starts the first one. It goes to the background once it listens.
+func (s *stack) startHAProxy(ctx context.Context) error {
+	if err := s.command(ctx, s.haproxy, "-f", s.file("haproxy.cfg"), "-p", s.file("haproxy.pid")); err != nil {
 		return fmt.Errorf("start HAProxy: %w", err)
 	}
 	return listens(ctx, frontAddress, nil)
@@ -246,7 +237,7 @@ func (s *stack) proxies() ([]int, error) {
 	var ours []int
 	for _, pid := range pids {
 		b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
-		if err == nil && strings.HasPrefix(string(b), s.haproxy+"\x00") && strings.Contains(string(b), "\x00-f\x00"+s.file("haproxy.cfg")+"\x00") {
+		if err == nil && strings.HasPrefix(string(b), s.haproxy+"\x00-f\x00"+s.file("haproxy.cfg")+"\x00") {
 			ours = append(ours, pid)
 		}
 	}
