@@ -206,6 +206,11 @@ func (p *programs) experiments() []cli.Experiment {
 			Setup:   p.reloadBench,
 		},
 		{
+			Name: "restarts", Short: "Restart real servers under their own load tools, with protect and without",
+			Example: "holdfast bench restarts --only nginx,Redis",
+			Setup:   p.restartsBench,
+		},
+		{
 			Name: "accuracy", Short: "Run the doctor on every drill and on healthy hosts, and count right and wrong findings",
 			Example: "holdfast bench accuracy --runs 20 --write docs/doctor.md",
 			Setup:   p.accuracyBench,

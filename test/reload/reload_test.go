@@ -11,6 +11,7 @@ import (
 
 	bench "holdfast/bench/reload"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/vm/vmtest"
 )
 
 func TestMain(m *testing.M) {
@@ -20,6 +21,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	holdfast = filepath.Join(dir, "holdfast")
+	vmtest.Fetch()
 	code := labtest.Main(m)
 	os.RemoveAll(dir)
 	os.Exit(code)

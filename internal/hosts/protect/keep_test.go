@@ -380,3 +380,24 @@ func TestKeepRefusesTLS(t *testing.T) {
 		t.Errorf("%+v, %d relays", r.Kept, len(relays(t)))
 	}
 }
+
+// Redis is refused by its name, with the reason. It is not asked in another protocol, which it
+// would log as an attack.
+func TestKeepRefusesSessions(t *testing.T) {
+	needsRoot(t)
+	address, dir := protecttest.FreePort(t), t.TempDir()
+	host, port := hostPort(t, address)
+	s := protecttest.Start(t, 0, "redis-server", "--bind", host, "--port", port, "--dir", dir, "--save", "", "--logfile", dir+"/log")
+	defer s.Kill()
+	poll.Until(t, "the server answers", func() bool { return redis(address, "PING", "+PONG") == nil })
+	r, err := protect.Run(t.Context(), keepOptions(t, []string{"true"}, address))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Kept.Refused) != 1 || !strings.Contains(r.Kept.Refused[0].Why, "WATCH") || len(relays(t)) > 0 {
+		t.Errorf("%+v, %d relays", r.Kept, len(relays(t)))
+	}
+	if b, err := os.ReadFile(dir + "/log"); err != nil || bytes.Contains(b, []byte("SECURITY")) {
+		t.Errorf("%s, %v", b, err)
+	}
+}

@@ -16,6 +16,7 @@ type keeping struct {
 	held    Held
 	start   time.Time
 	ready   *readiness
+	trials  *trials
 	asker   *asker // nil: the new server is not asked
 	why     Reason // to release, once the new server is ready
 
@@ -99,6 +100,9 @@ func (k *keeping) look(now time.Time) Reason {
 		return "" // the limit ends the hold
 	}
 	reason := k.ready.judge(ls, now)
+	if reason == NewListens && k.trials.hold(k.ready.fresh(ls)) {
+		return ""
+	}
 	if k.asker == nil || reason == CommandKill {
 		return reason
 	}

@@ -86,26 +86,31 @@ func (r *readiness) judge(ls []sockdiag.Listener, now time.Time) Reason {
 	if r.elsewhere || r.gated && !r.exited {
 		return ""
 	}
-	oldLeft, fresh := 0, 0
-	missing := maps.Clone(r.places)
-	for _, l := range ls {
-		if r.old[l.Cookie] {
-			oldLeft++
-			continue
-		}
-		fresh++
+	fresh, missing := r.fresh(ls), maps.Clone(r.places)
+	for _, l := range fresh {
 		delete(missing, placeOf(l))
 	}
+	oldLeft := len(ls) - len(fresh)
 	quiet := r.exited && now.Sub(r.changed) >= settled
 	switch {
-	case oldLeft == 0 && fresh > 0 && len(missing) == 0:
+	case oldLeft == 0 && len(fresh) > 0 && len(missing) == 0:
 		return NewListens
-	case oldLeft == 0 && fresh > 0 && quiet: // the new server listens on other addresses
+	case oldLeft == 0 && len(fresh) > 0 && quiet: // the new server listens on other addresses
 		return NewListens
-	case oldLeft > 0 && quiet && fresh == 0:
+	case oldLeft > 0 && quiet && len(fresh) == 0:
 		return OldStayed
 	}
 	return ""
+}
+
+// fresh returns the listeners that began during the hold.
+func (r *readiness) fresh(ls []sockdiag.Listener) (fresh []sockdiag.Listener) {
+	for _, l := range ls {
+		if !r.old[l.Cookie] {
+			fresh = append(fresh, l)
+		}
+	}
+	return fresh
 }
 
 // notice records a change of the listeners.

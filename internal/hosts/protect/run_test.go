@@ -86,6 +86,13 @@ server { listen %[2]s; location / { return 200 "pong\n"; } } }`, dir, address)
 	return []string{"nginx", "-p", dir, "-c", path}
 }
 
+// testedServer returns a command that tests nginx's configuration before it runs nginx. Each
+// test listens for a moment.
+func testedServer(t *testing.T, address string) []string {
+	argv := nginxServer(t, address)
+	return append([]string{"sh", "-c", `for n in 1 2 3 4 5; do "$0" "$@" -t -q; done; exec "$0" "$@"`}, argv...)
+}
+
 // pythonServer returns a command that runs Python's http.server, which has a backlog of 5.
 func pythonServer(t *testing.T, address string) []string {
 	t.Helper()
@@ -130,6 +137,7 @@ func TestHardRestart(t *testing.T) {
 		{"Go", protecttest.FreePort(t), 0, func(_ *testing.T, a string) []string { return protecttest.GoServer(a) }},
 		{"Go over IPv6", "[::1]:18081", 0, func(_ *testing.T, a string) []string { return protecttest.GoServer(a) }},
 		{"nginx", protecttest.FreePort(t), 0, nginxServer},
+		{"nginx after tests", protecttest.FreePort(t), 0, testedServer},
 		{"Python", protecttest.FreePort(t), 0, pythonServer},
 		{"another user", protecttest.FreePort(t), other, func(_ *testing.T, a string) []string { return protecttest.GoServer(a) }},
 	} {

@@ -253,6 +253,9 @@ func (s *server) hold(spec Spec) error {
 	}
 	k := &keeping{server: s, spec: spec, sockets: sk, held: h, start: start, ready: newReadiness(old, start), ended: make(chan ran, 1)}
 	k.ready.elsewhere, k.ready.gated = spec.Forwarded, spec.Gate
+	if !spec.Forwarded && !spec.Gate {
+		k.trials = newTrials(old, target.Owners)
+	}
 	k.asker = newAsker(asked, ReachPast(h), k.program)
 	defer s.ledger.began(s.starter, spec, began, h)()
 	err = s.answer(answer{Op: opHold, Began: began})

@@ -17,9 +17,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/internal/hosts/protect/ready"
 	"holdfast/internal/platform/child"
 	"holdfast/internal/platform/linux/bpf"
 	"holdfast/internal/platform/linux/kfile"
+	"holdfast/internal/platform/linux/pidfd"
 	"holdfast/internal/platform/linux/proc"
 	"holdfast/internal/platform/linux/sockdiag"
 	"holdfast/internal/platform/linux/standby"
@@ -214,6 +216,9 @@ func (t *taker) refuses(port uint16) (string, error) {
 	if i < 0 {
 		return "no server listens", nil
 	}
+	if why := t.hasSessions(ls[i].Inode); why != "" {
+		return why, nil
+	}
 	at := dialled(ls[i].Addr, ls[i].V6Only)
 	speaks, err := recognise(context.Background(), func(ctx context.Context) (net.Conn, error) { return dial(ctx, at) })
 	switch {
@@ -225,6 +230,25 @@ func (t *taker) refuses(port uint16) (string, error) {
 		return "the server did not answer in HTTP/1, the only protocol whose connections can be kept", nil
 	}
 	return "", nil
+}
+
+// hasSessions returns why the connections of a server cannot be kept whose process is known to
+// keep a session behind each; "": its process is another. It asks the server nothing.
+func (t *taker) hasSessions(listener uint32) string {
+	found, err := pidfd.FindSockets(t.owners, listener)
+	if err != nil {
+		return ""
+	}
+	s, err := proc.Host.Stat(found[listener].Pid)
+	if err != nil {
+		return "" // it was not found, or has just ended
+	}
+	check, _ := ready.Of(s.Comm)
+	return map[ready.Kind]string{
+		ready.Postgres: "PostgreSQL has a session behind each connection, with a login, settings and prepared statements, which ends with the server",
+		ready.MySQL:    "MySQL has a session behind each connection, with a login, variables and temporary tables, which ends with the server",
+		ready.Redis:    "Redis has state behind each connection, such as WATCH, that a new server does not have, and no answer that announces its end",
+	}[check.Kind]
 }
 
 // step is done again and again between two requests of the starter.

@@ -1,0 +1,5 @@
+case $1 in
+restart) stop && start ;;
+kill) killed && start ;;
+*) "$1" ;;
+esac
