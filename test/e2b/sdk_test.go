@@ -18,7 +18,7 @@ const (
 	nodeSDK   = "2.51.0"
 )
 
-// sdk is one SDK. The tests run without a network, so TestMain installs it before, and
+// sdk is one SDK, or a generator of clients. The tests run without a network, so TestMain installs it before, and
 // leaves its directory, or why there is none, in variables of the environment.
 type sdk struct {
 	name, version string
@@ -28,13 +28,13 @@ type sdk struct {
 }
 
 func forPython() sdk {
-	return sdk{"python", pythonSDK, "HOLDFAST_TEST_E2B_PYTHON", "HOLDFAST_TEST_E2B_NO_PYTHON", func(dir string) *exec.Cmd {
+	return sdk{"e2b-python", pythonSDK, "HOLDFAST_TEST_E2B_PYTHON", "HOLDFAST_TEST_E2B_NO_PYTHON", func(dir string) *exec.Cmd {
 		return exec.Command("python3", "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check", "--target", dir, "e2b=="+pythonSDK)
 	}}
 }
 
 func forNode() sdk {
-	return sdk{"node", nodeSDK, "HOLDFAST_TEST_E2B_NODE", "HOLDFAST_TEST_E2B_NO_NODE", func(dir string) *exec.Cmd {
+	return sdk{"e2b-node", nodeSDK, "HOLDFAST_TEST_E2B_NODE", "HOLDFAST_TEST_E2B_NO_NODE", func(dir string) *exec.Cmd {
 		return exec.Command("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", dir, "e2b@"+nodeSDK)
 	}}
 }
@@ -44,7 +44,9 @@ func TestMain(m *testing.M) {
 	if !lab.Inside() && !testing.Short() {
 		forPython().prepare()
 		if labtest.Long() {
-			forNode().prepare()
+			for _, s := range []sdk{forNode(), pythonGenerator(), nodeGenerator()} {
+				s.prepare()
+			}
 		}
 	}
 	code := labtest.Main(m)
@@ -66,7 +68,7 @@ func (s sdk) installed() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	dir := filepath.Join(cache, "holdfast-test", "e2b-"+s.name+"-"+s.version)
+	dir := filepath.Join(cache, "holdfast-test", s.name+"-"+s.version)
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
@@ -79,7 +81,7 @@ func (s sdk) installed() (string, error) {
 	}
 	defer os.RemoveAll(part)
 	if text, err := s.install(part).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("installing e2b %s for %s: %w: %s", s.version, s.name, err, text)
+		return "", fmt.Errorf("installing %s %s: %w: %s", s.name, s.version, err, text)
 	}
 	if err := os.Chmod(part, 0o755); err != nil {
 		return "", err
@@ -95,7 +97,7 @@ func (s sdk) need(t *testing.T) string {
 	}
 	dir := os.Getenv(s.dirEnv)
 	if dir == "" {
-		t.Skip("needs E2B's SDK, which TestMain installs")
+		t.Skip("needs " + s.name + ", which TestMain installs")
 	}
 	return dir
 }
