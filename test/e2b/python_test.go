@@ -4,8 +4,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-
-	"holdfast/test/lab/labtest"
 )
 
 // The example of docs/e2b.md runs, and prints what the page says.
@@ -32,18 +30,4 @@ func fenced(t *testing.T, page, fence string) string {
 		t.Fatalf("the page has no %q", fence)
 	}
 	return text
-}
-
-// The agent of examples/notebook runs its cells in one interpreter, and continues it.
-func TestNotebook(t *testing.T) {
-	labtest.NeedLong(t, "it starts an agent; TestExampleOfThePage runs the same calls of the SDK")
-	page, err := os.ReadFile("../../examples/notebook/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := startWith(t, "{type: bind, source: /usr, target: /usr, read_only: true}")
-	got := n.program("PYTHONPATH="+forPython().need(t), "python3", "../../examples/notebook/notebook.py")
-	if want := fenced(t, string(page), "```text\n"); got != want {
-		t.Errorf("the example prints\n%s\nwant\n%s", got, want)
-	}
 }
