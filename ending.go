@@ -15,7 +15,7 @@ const (
 	EndOOM        EndReason = "oom"         // the kernel killed its container's init for the memory limit
 	EndEngine     EndReason = "engine"      // the engine has stopped its container
 	EndStopped    EndReason = "stopped"     // a user has stopped it
-	EndIdle       EndReason = "idle"        // no client was connected for sessions.idle_stop
+	EndIdle       EndReason = "idle"        // no client was connected and no command ran for sessions.idle_stop
 	EndSuspended  EndReason = "suspended"   // its memory is kept for the next connect
 	EndDrained    EndReason = "drained"     // its node was drained
 	EndMoved      EndReason = "moved"       // a user has moved it to another node

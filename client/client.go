@@ -163,7 +163,7 @@ func (c *Client) Nodes(ctx context.Context) ([]holdfast.Node, error) {
 type Session struct {
 	holdfast.Owner
 	Connections int                   `json:"connections"`          // open through the gateway
-	IdleSince   time.Time             `json:"idle_since,omitzero"`  // set while Connections is 0
+	IdleSince   time.Time             `json:"idle_since,omitzero"`  // set while Connections is 0 and no command runs
 	Sleep       *holdfast.Sleep       `json:"sleep,omitempty"`      // set on its own node if it sleeps when it is not used
 	LastError   string                `json:"last_error,omitempty"` // of the last boot that failed or container that died
 	Suspended   *holdfast.Suspended   `json:"suspended,omitempty"`  // set in the state holdfast.IsSuspended

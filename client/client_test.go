@@ -82,6 +82,13 @@ func TestClient(t *testing.T) {
 	if code, err := c.Exec(ctx, "alice", []string{"echo", "hi"}, client.Streams{Stdout: &out}); err != nil || code != 0 || out.String() != "hi\n" {
 		t.Errorf("%d, %v, %q", code, err, &out)
 	}
+	out.Reset()
+	sizes := make(chan client.Size)
+	go func() { sizes <- client.Size{Rows: 40, Cols: 100} }()
+	code, err := c.Exec(ctx, "alice", []string{"size"}, client.Streams{Stdout: &out, Terminal: &client.Size{Rows: 30, Cols: 90}, Resize: sizes})
+	if err != nil || code != 0 || !strings.Contains(out.String(), "30") || !strings.Contains(out.String(), "100") {
+		t.Errorf("a terminal: %d, %v, %q", code, err, &out)
+	}
 	if err := c.Logs(ctx, "alice", client.LogOptions{Tail: -1}, &log); err != nil || log.Len() == 0 {
 		t.Errorf("%v, %q", err, &log)
 	}
@@ -91,7 +98,7 @@ func TestClient(t *testing.T) {
 	}
 	out.Reset()
 	var last client.Position
-	code, err := c.Attach(ctx, "alice", started.ID, 0, client.Streams{Stdout: &out}, func(p client.Position) {
+	code, err = c.Attach(ctx, "alice", started.ID, 0, client.Streams{Stdout: &out}, func(p client.Position) {
 		if last = p; p.Offset > 0 {
 			if err := c.SignalCommand(ctx, "alice", started.ID, "TERM"); err != nil && !errors.Is(err, holdfast.ErrNotFound) {
 				t.Error(err)

@@ -18,24 +18,36 @@ import (
 type Streams struct {
 	Stdin          io.Reader // a Read that runs when the command ends is not interrupted
 	Stdout, Stderr io.Writer
+	// Terminal makes Exec give the command a terminal of this size. All of its output is
+	// then Stdout.
+	Terminal *Size
+	Resize   <-chan Size // further sizes; never closed
+}
+
+// Size is that of a terminal, in characters. 0 is the usual one.
+type Size struct {
+	Rows int `json:"rows"`
+	Cols int `json:"cols"`
 }
 
 // command is the body of a request for a command.
 type command struct {
 	Command []string `json:"command"`
 	Stdin   bool     `json:"stdin,omitempty"`
+	TTY     bool     `json:"tty,omitempty"`
+	Size    *Size    `json:"size,omitempty"`
 }
 
 // Exec runs a command in the session's container and returns its exit code after all of
 // its output is written. If ctx ends, the command continues without input and output.
 func (c *Client) Exec(ctx context.Context, key holdfast.SessionKey, words []string, s Streams) (exitCode int, err error) {
-	return c.stream(ctx, at(key, "/exec"), command{words, s.Stdin != nil}, s, nil)
+	return c.stream(ctx, at(key, "/exec"), command{words, s.Stdin != nil, s.Terminal != nil, s.Terminal}, s, nil)
 }
 
 // StartCommand starts a detached command, which outlives its caller. With stdin it takes
 // input from Attach. holdfast.ErrBusy: there are too many.
 func (c *Client) StartCommand(ctx context.Context, key holdfast.SessionKey, words []string, stdin bool) (started holdfast.Command, err error) {
-	return started, c.Call(ctx, http.MethodPost, at(key, "/commands"), command{words, stdin}, &started)
+	return started, c.Call(ctx, http.MethodPost, at(key, "/commands"), command{Command: words, Stdin: stdin}, &started)
 }
 
 // Commands lists a session's detached commands, by their start: those that run, and those
@@ -90,11 +102,30 @@ func (c *Client) stream(ctx context.Context, path string, in any, s Streams, mov
 			_ = f.Write(frame.Stdin, nil)                  // the end of the input
 		}()
 	}
+	if s.Resize != nil {
+		ended := make(chan struct{})
+		defer close(ended)
+		go s.resize(f, ended)
+	}
 	code, err := s.read(f, moved)
 	if err != nil && ctx.Err() != nil {
 		err = ctx.Err()
 	}
 	return code, err
+}
+
+// resize sends sizes until the command has ended.
+func (s Streams) resize(f *frame.Conn, ended <-chan struct{}) {
+	for {
+		select {
+		case size := <-s.Resize:
+			if f.WriteJSON(frame.Resize, size) != nil {
+				return // the reader sees it
+			}
+		case <-ended:
+			return
+		}
+	}
 }
 
 // read copies output until the command's end.

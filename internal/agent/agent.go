@@ -323,7 +323,9 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	deps := session.Deps{
 		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.killer, Watcher: watcher, Deadman: dead, Hooks: a.opt.Hook,
 		Lease: a.lease.ID, Cloned: a.lease.Cloned, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Pull: a.pullFor, Networks: a.networks, Warm: warmContainers{a.warmPool}, Log: a.log,
-		Runtime: a.works.Check, Assign: a.experiments.Template, PrewarmCgroupAttach: a.prewarmCgroupAttach, Reporter: a.past, DeadmanFired: a.deadman.Fired, Commands: func(ctx context.Context, key holdfast.SessionKey) bool { return a.commands.Running(ctx, key) },
+		Runtime: a.works.Check, Assign: a.experiments.Template, PrewarmCgroupAttach: a.prewarmCgroupAttach, Reporter: a.past, DeadmanFired: a.deadman.Fired, Commands: func(ctx context.Context, key holdfast.SessionKey) (time.Time, bool, error) {
+			return a.commands.LastUse(ctx, key)
+		},
 	}
 	if a.mover != nil {
 		deps.Mover = a.mover

@@ -105,6 +105,7 @@ var rules = []rule{
 	{"cmd/holdfast", []string{"", "internal/..."}},
 	{"cmd/holdfast-bench", []string{"", "internal/...", "bench/...", "test/lab/..."}},
 	{"demo/...", []string{"demo/..."}},
+	{"examples/...", []string{"", "client"}},
 	{"test/check", []string{"", "internal/platform/store/trace"}},
 	{"test/...", []string{"", "internal/...", "test/..."}},
 	{"packaging/...", nil},

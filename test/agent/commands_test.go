@@ -257,9 +257,12 @@ func TestDetachedCommandsOutliveTheAgent(t *testing.T) {
 		t.Fatalf("%+v\n%+v", r, u)
 	}
 	further()
+	h.configure("sessions: {idle_stop: 1s}\ntemplates:" + shellTemplate)
 	h.must("agent", "stop", "--keep")
 	h.startLogged()
 	further()
+	h.must("session", "start", "idle")
+	poll.Until(t, "an idle session is stopped", func() bool { return h.running()["idle"] == nil })
 	h.endAgents()
 	h.startLogged()
 	further()
@@ -276,6 +279,7 @@ func TestDetachedCommandsOutliveTheAgent(t *testing.T) {
 	if code := f.end(); code != 5 {
 		t.Errorf("exit code %d", code)
 	}
+	poll.Until(t, "the session is idle after the end of its command", func() bool { return h.running()["alice"] == nil })
 }
 
 // If the command keeper is killed, its commands are no longer listed. They die with their

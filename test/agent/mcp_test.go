@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -12,7 +13,7 @@ import (
 )
 
 // A model's program starts a session, runs a command in its container, reads on in the
-// output, and stops it. The agent's log has each change, and what made it.
+// output, reads and writes files, and stops it. The agent's log has each change, and what made it.
 func TestMCP(t *testing.T) {
 	h := newHost(t, "templates:"+shellTemplate)
 	h.start()
@@ -22,6 +23,13 @@ func TestMCP(t *testing.T) {
 	c, err := sdk.NewClient(&sdk.Implementation{Name: "test"}, nil).Connect(t.Context(), &sdk.CommandTransport{Command: cmd}, nil)
 	if err != nil {
 		t.Fatal(err)
+	}
+	fails := func(tool string, args map[string]any, want string) {
+		t.Helper()
+		r, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: tool, Arguments: args})
+		if err != nil || !r.IsError || !strings.Contains(r.Content[0].(*sdk.TextContent).Text, want) {
+			t.Errorf("%s: %+v, %v", tool, r, err)
+		}
 	}
 	call := func(tool string, args map[string]any, v any) {
 		t.Helper()
@@ -61,6 +69,23 @@ func TestMCP(t *testing.T) {
 	if call("session_output", map[string]any{"key": "alice", "id": o.ID, "wait_seconds": 60}, &o); o.Running || o.ExitCode != 137 {
 		t.Errorf("after the signal: %+v", o)
 	}
+	// No path leaves the container's root.
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("the host's"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	call("session_exec", map[string]any{"key": "alice", "command": []string{"ln", "-s", secret, "/link"}}, &o)
+	for _, path := range []string{secret, "/../../../../../.." + secret, "/link", "/proc/1/root" + secret} {
+		fails("file_read", map[string]any{"key": "alice", "path": path}, "error: ")
+	}
+	fails("file_read", map[string]any{"key": "alice", "path": "/tmp"}, "error: ")
+	var file struct{ Content, Type string }
+	call("file_write", map[string]any{"key": "alice", "path": "/tmp/a", "content": "text\n", "mode": "600"}, &file)
+	call("file_read", map[string]any{"key": "alice", "path": "/tmp/../tmp/a"}, &file)
+	call("session_exec", map[string]any{"key": "alice", "command": []string{"stat", "-c", "%a %u", "/tmp/a"}}, &o)
+	if file.Content != "text\n" || file.Type != "file" || o.Output != "600 0\n" {
+		t.Errorf("%+v, %+v", file, o)
+	}
 	for _, tool := range []string{"agent_status", "node_list", "spinup_list", "spinup_stats", "gc_plan", "protect_history", "session_commands"} {
 		args := map[string]any{}
 		if tool == "session_commands" {
@@ -75,7 +100,7 @@ func TestMCP(t *testing.T) {
 	h.signal(syscall.SIGTERM)
 	h.wait()
 	log := h.errs.String()
-	for _, act := range []string{"startSession", "startCommand", "signalCommand", "stopSession"} {
+	for _, act := range []string{"startSession", "startCommand", "signalCommand", "readFile", "writeFile", "stopSession"} {
 		if !strings.Contains(log, "act="+act+` caller="unix socket"`) {
 			t.Errorf("the log has no %s", act)
 		}

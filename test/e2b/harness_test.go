@@ -60,6 +60,7 @@ type node struct {
 	mounts string // of the template, YAML
 	// extra and template are more YAML: of the configuration, and of the template.
 	extra, template string
+	apiKeys         string // more keys of the API, each behind a comma
 	// environment is what the SDKs need to reach the door, beside the key.
 	environment []string
 	cmd         *exec.Cmd
@@ -101,9 +102,12 @@ func image(t *testing.T, e *lab.Engine) {
 }
 
 // start starts an agent that the SDKs reach on loopback, without TLS.
-func start(t *testing.T) *node {
+func start(t *testing.T) *node { return startWith(t, "") }
+
+func startWith(t *testing.T, mounts string) *node {
 	t.Helper()
 	n := newNode(t, freePort(t))
+	n.mounts = mounts
 	n.environment = []string{"E2B_API_URL=http://" + n.door, "E2B_SANDBOX_URL=http://" + n.door}
 	n.configure(fmt.Sprintf("e2b: {listen: %q, domain: %q, api_keys_file: %s, user: user}", n.door, "e2b.localhost:"+portOf(n.door), n.keys), "shell", "[9000]")
 	n.run()
@@ -141,7 +145,7 @@ data_dir: %[1]s/data
 run_dir: %[1]s/run
 engine: {host: %[2]q}
 gateway: {listen: %[3]q}
-api: {socket: %[1]s/s, listen: %[4]q}
+api: {socket: %[1]s/s, listen: %[4]q%[11]s}
 sessions: {networks: 2}
 doctor: {enabled: false}
 %[9]s
@@ -154,7 +158,7 @@ templates:
     mounts: [%[8]s]
     ready: {timeout: 2m}
 %[10]s
-`, n.dir, n.docker, freePort(n.t), n.api, door, template, ports, n.mounts, n.extra, n.template)
+`, n.dir, n.docker, freePort(n.t), n.api, door, template, ports, n.mounts, n.extra, n.template, n.apiKeys)
 	if err := os.WriteFile(filepath.Join(n.dir, "holdfast.yaml"), []byte(text), 0o600); err != nil {
 		n.t.Fatal(err)
 	}

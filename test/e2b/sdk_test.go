@@ -15,12 +15,13 @@ import (
 
 // pythonSDKs and nodeSDKs are the last three minor versions on PyPI and on npm, the newest
 // first. With -long all of them are tested.
-func pythonSDKs() []sdk { return sdks("python", "2.63.0", "2.61.0", "2.60.0") }
+func pythonSDKs() []sdk { return sdks("e2b-python", "2.63.0", "2.61.0", "2.60.0") }
 
-func nodeSDKs() []sdk { return sdks("node", "2.51.0", "2.50.0", "2.49.1") }
+func nodeSDKs() []sdk { return sdks("e2b-node", "2.51.0", "2.50.0", "2.49.1") }
 
-// sdk is one SDK. The tests run without a network, so TestMain installs it before, and
-// leaves its directory, or why there is none, in variables of the environment.
+// sdk is one SDK, or a generator of clients. The tests run without a network, so TestMain
+// installs it before, and leaves its directory, or why there is none, in variables of the
+// environment.
 type sdk struct{ name, version string }
 
 func sdks(name string, versions ...string) (all []sdk) {
@@ -31,14 +32,20 @@ func sdks(name string, versions ...string) (all []sdk) {
 }
 
 func (s sdk) variable() string {
-	return "HOLDFAST_TEST_E2B_" + strings.ToUpper(s.name) + "_" + strings.ReplaceAll(s.version, ".", "_")
+	return "HOLDFAST_TEST_" + strings.ToUpper(strings.ReplaceAll(s.name, "-", "_")) + "_" + strings.ReplaceAll(s.version, ".", "_")
 }
 
+// install returns the command that installs the package into a directory.
 func (s sdk) install(dir string) *exec.Cmd {
-	if s.name == "python" {
-		return exec.Command("python3", "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check", "--target", dir, "e2b=="+s.version)
-	}
-	return exec.Command("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", dir, "e2b@"+s.version)
+	pip := []string{"python3", "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check", "--target", dir}
+	npm := []string{"npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", dir}
+	argv := map[string][]string{
+		"e2b-python":     append(pip, "e2b=="+s.version),
+		"e2b-node":       append(npm, "e2b@"+s.version),
+		"openapi-python": append(pip, "openapi-python-client=="+s.version, "httpx==0.28.1", "attrs", "python-dateutil"),
+		"openapi-node":   append(npm, "openapi-typescript@"+s.version, "openapi-fetch@0.17.0", "typescript@5.9.3", "@types/node@20"),
+	}[s.name]
+	return exec.Command(argv[0], argv[1:]...)
 }
 
 func TestMain(m *testing.M) {
@@ -46,7 +53,7 @@ func TestMain(m *testing.M) {
 	if !lab.Inside() && !testing.Short() {
 		wanted := pythonSDKs()[:1]
 		if labtest.Long() {
-			wanted = append(pythonSDKs(), nodeSDKs()...)
+			wanted = append(append(pythonSDKs(), nodeSDKs()...), pythonGenerator(), nodeGenerator())
 		}
 		for _, s := range wanted {
 			s.prepare()
@@ -71,7 +78,7 @@ func (s sdk) installed() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	dir := filepath.Join(cache, "holdfast-test", "e2b-"+s.name+"-"+s.version)
+	dir := filepath.Join(cache, "holdfast-test", s.name+"-"+s.version)
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
@@ -84,7 +91,7 @@ func (s sdk) installed() (string, error) {
 	}
 	defer os.RemoveAll(part)
 	if text, err := s.install(part).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("installing e2b %s for %s: %w: %s", s.version, s.name, err, text)
+		return "", fmt.Errorf("installing %s %s: %w: %s", s.name, s.version, err, text)
 	}
 	if err := os.Chmod(part, 0o755); err != nil {
 		return "", err
@@ -100,7 +107,7 @@ func (s sdk) need(t *testing.T) string {
 	}
 	dir := os.Getenv(s.variable())
 	if dir == "" {
-		t.Skip("needs E2B's SDK, which TestMain installs")
+		t.Skip("needs " + s.name + ", which TestMain installs")
 	}
 	return dir
 }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 	"syscall"
 	"time"
 
@@ -90,13 +89,21 @@ func (n *Node) use(key holdfast.SessionKey) (id string, release func(), err erro
 	return id, release, err
 }
 
-// Running reports whether a detached command of the session runs. If that cannot be found
-// out, one may.
-func (n *Node) Running(ctx context.Context, key holdfast.SessionKey) bool {
+// LastUse reports whether a detached command of the session runs, and when the last one
+// ran: now, or its end. The zero time: none is known.
+func (n *Node) LastUse(ctx context.Context, key holdfast.SessionKey) (last time.Time, running bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listLimit)
 	defer cancel()
 	list, err := n.keeper.List(ctx, key)
-	return err != nil || slices.ContainsFunc(list, holdfast.Command.Running)
+	for _, c := range list {
+		if c.Running() {
+			return time.Now(), true, nil
+		}
+		if c.EndedAt.After(last) {
+			last = c.EndedAt
+		}
+	}
+	return last, false, err
 }
 
 // Exec implements api.CommandService.

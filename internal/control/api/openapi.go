@@ -62,7 +62,7 @@ func operation(rt route, s *schemas) map[string]any {
 		op["responses"].(map[string]any)[strconv.Itoa(http.StatusPartialContent)] = answer(rt, s)
 	}
 	if rt.body != "" {
-		op["requestBody"] = map[string]any{"required": true, "content": content(rt.body, map[string]any{"type": "string", "format": "binary"})}
+		op["requestBody"] = map[string]any{"required": true, "content": bytesOf(rt.body)}
 	}
 	if p := parameters(rt, s); len(p) > 0 {
 		op["parameters"] = p
@@ -85,7 +85,7 @@ func answer(rt route, s *schemas) map[string]any {
 	case rt.answer == nil && rt.media == "":
 		m["description"] = "Done."
 	case rt.answer == nil:
-		m["content"] = content(rt.media, map[string]any{"type": "string"})
+		m["content"] = bytesOf(rt.media)
 	default:
 		m["content"] = content(cmp.Or(rt.media, mediaJSON), s.of(reflect.TypeOf(rt.answer)))
 	}
@@ -104,6 +104,15 @@ func parameters(rt route, s *schemas) []any {
 		list = append(list, map[string]any{"name": p.name, "in": "query", "description": p.summary, "schema": s.ofParam(p.zero)})
 	}
 	return list
+}
+
+// bytesOf is the content of a body that is text, or no text at all.
+func bytesOf(media string) map[string]any {
+	schema := map[string]any{"type": "string"}
+	if !strings.HasPrefix(media, "text/") {
+		schema["format"] = "binary"
+	}
+	return content(media, schema)
 }
 
 func content(media string, schema map[string]any) map[string]any {

@@ -109,7 +109,7 @@ func special(t reflect.Type) map[string]any {
 	case reflect.TypeFor[holdfast.SessionKey]():
 		return keySchema()
 	case reflect.TypeFor[holdfast.State]():
-		return map[string]any{"type": "string", "enum": []holdfast.State{holdfast.Claimed, holdfast.Starting, holdfast.Ready, holdfast.Leaving}}
+		return map[string]any{"type": "string", "enum": []holdfast.State{holdfast.Claimed, holdfast.Starting, holdfast.Ready, holdfast.Leaving, holdfast.IsSuspended}}
 	case reflect.TypeFor[gc.Amount]():
 		return map[string]any{"type": "string", "description": "a share such as 85%, or a size such as 20GiB"}
 	case reflect.TypeFor[Code]():
@@ -145,6 +145,9 @@ func (s *schemas) ref(t reflect.Type) map[string]any {
 func schemaName(t reflect.Type) string {
 	prefixes := map[string]string{"spinup": "Spinup", "spinup/underway": "UnderWay", "spinup/prefetch": "Prefetch", "gc": "GC", "job": "Job",
 		"doctor": "Doctor", "doctor/watch": "Doctor", "doctor/ranking": "Ranking", "doctor/rule": "Rule"}
+	if t == reflect.TypeFor[holdfast.File]() {
+		return "FileInfo" // generators have a File of their own, for contents
+	}
 	_, part, _ := strings.Cut(t.PkgPath(), "/internal/hosts/")
 	return prefixes[part] + t.Name()
 }

@@ -56,7 +56,7 @@ type SessionService interface {
 type Session struct {
 	holdfast.Owner
 	Connections int       `json:"connections"`          // open through the gateway
-	IdleSince   time.Time `json:"idle_since,omitzero"`  // set while Connections is 0
+	IdleSince   time.Time `json:"idle_since,omitzero"`  // set while Connections is 0 and no command runs
 	LastError   string    `json:"last_error,omitempty"` // of the last boot that failed or container that died
 	// Suspended is set in the state suspended: the session has no record and no
 	// container, and the next connect restores its memory.

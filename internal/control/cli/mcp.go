@@ -25,7 +25,8 @@ func (a *app) mcpCmd() *cobra.Command {
 			"garbage collection, nodes and protected restarts. The tools work with the rights of this command.\n" +
 			"Without --listen the protocol is on standard input and output, and mcp ends with its input. With --listen it is at\n" +
 			"http://ADDRESS/mcp, and each request needs a token of api.token_file or api.read_token_file of this host's configuration.\n" +
-			"The tools only read. With --allow-write a model also starts and stops sessions, and runs commands in them: read docs/mcp.md first.",
+			"The tools only read, also files of sessions. With --allow-write a model also starts and stops sessions, changes their files,\n" +
+			"and runs commands in them: read docs/mcp.md first.",
 		Example: "  holdfast mcp\n  holdfast mcp --allow-write\n  holdfast mcp --listen 127.0.0.1:7072",
 		RunE: a.within(noLimit, func(ctx context.Context, cmd *cobra.Command, _ []string) error {
 			if listen != "" && a.remoteURL() != "" {
@@ -47,7 +48,7 @@ func (a *app) mcpCmd() *cobra.Command {
 		}),
 	}
 	f := cmd.Flags()
-	f.BoolVar(&write, "allow-write", false, "also offer tools that start and stop sessions and run commands in them")
+	f.BoolVar(&write, "allow-write", false, "also offer tools that start and stop sessions, change their files and run commands in them")
 	f.StringVar(&listen, "listen", "", "serve HTTP on this loopback host:port and not standard input")
 	return cmd
 }

@@ -143,7 +143,7 @@ type API struct {
 
 // Sessions limits the resources of sessions.
 type Sessions struct {
-	IdleStop  time.Duration `yaml:"idle_stop"` // stop a session after this time without a connection; 0 is never
+	IdleStop  time.Duration `yaml:"idle_stop"` // stop a session after this time without a connection or a command; 0 is never
 	Boots     int           `yaml:"boots"`     // containers that start concurrently
 	Max       int           `yaml:"max"`       // sessions on this node; 0 is no limit
 	Snapshots int           `yaml:"snapshots"` // concurrent snapshot commands; 0 is one for each CPU

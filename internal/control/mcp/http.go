@@ -51,7 +51,7 @@ func (s *Server) Handler(tokens *api.Tokens) http.Handler {
 			refuse(w, r, err)
 			return
 		}
-		to := s.serverFor(access{write: s.o.AllowWrite && c.Admin, via: Program + ", " + c.Name})
+		to := s.serverFor(access{admin: c.Admin, write: s.o.AllowWrite, via: Program + ", " + c.Name})
 		to.AddReceivingMiddleware(guard(r.Context()))
 		inner.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), serverKey{}, to)))
 	})

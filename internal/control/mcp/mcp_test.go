@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -141,14 +142,15 @@ func names(t *testing.T, c *sdk.ClientSession) (list []string) {
 
 const (
 	readTools  = "agent_status doctor_status gc_plan node_list protect_history session_list session_show spinup_list spinup_stats"
-	writeTools = " session_commands session_exec session_output session_signal session_start session_stop"
+	fileTools  = " file_list file_read file_stat"
+	writeTools = fileTools + " file_make_directory file_move file_remove file_write session_commands session_exec session_output session_signal session_start session_stop"
 )
 
 // Without leave to write, there is no tool that changes anything, or that reads what a
-// session has written.
+// session's commands have written.
 func TestReadsOnlyByDefault(t *testing.T) {
 	c := newDesk(t, mcp.Options{}).connect()
-	if got := strings.Join(names(t, c), " "); got != readTools {
+	if got := sorted(names(t, c)); got != sorted(strings.Fields(readTools+fileTools)) {
 		t.Errorf("tools %s", got)
 	}
 	for one := range c.Tools(t.Context(), nil) {
@@ -205,11 +207,12 @@ func TestToolsDescribeThemselves(t *testing.T) {
 			}
 		}
 	}
-	if n := all.Len(); n > 12<<10 {
+	if n := all.Len(); n > 16<<10 {
 		t.Errorf("the tools' descriptions have %d bytes", n)
 	}
 	for name, want := range map[string]string{"session_list": "reads idempotent", "session_output": "reads idempotent", "session_start": "adds idempotent", "session_stop": "destroys idempotent",
-		"session_exec": "destroys", "session_signal": "destroys", "doctor_run": "reads idempotent"} {
+		"session_exec": "destroys", "session_signal": "destroys", "doctor_run": "reads idempotent",
+		"file_read": "reads idempotent", "file_write": "destroys idempotent", "file_make_directory": "adds idempotent", "file_move": "destroys", "file_remove": "destroys"} {
 		if hints[name] != want {
 			t.Errorf("%s %s, want %s", name, hints[name], want)
 		}
@@ -217,6 +220,11 @@ func TestToolsDescribeThemselves(t *testing.T) {
 	if len(hints) != len(strings.Fields(readTools+writeTools))+1 {
 		t.Errorf("%d tools", len(hints))
 	}
+}
+
+func sorted(list []string) string {
+	slices.Sort(list)
+	return strings.Join(list, " ")
 }
 
 type page struct {
@@ -389,6 +397,14 @@ func TestHostTools(t *testing.T) {
 		if failed || !strings.Contains(text, want) || len(text) > 4<<10 {
 			t.Errorf("%s: failed %v, %d bytes: %s", name, failed, len(text), text)
 		}
+	}
+	var rest struct {
+		Nodes []struct{ ID string }
+		Count int
+		Next  string
+	}
+	if call(t, c, "node_list", args{"after": "n1"}, &rest); len(rest.Nodes) != rest.Count-1 || rest.Next != "" {
+		t.Errorf("the second page of nodes: %+v", rest)
 	}
 	if observed != 15*time.Second {
 		t.Errorf("the doctor observed for %v", observed)

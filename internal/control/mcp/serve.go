@@ -23,7 +23,7 @@ const Program = "mcp"
 func (s *Server) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	calls, giveUp := context.WithCancel(ctx)
 	defer giveUp()
-	to := s.serverFor(access{write: s.o.AllowWrite, via: Program})
+	to := s.serverFor(access{admin: true, write: s.o.AllowWrite, via: Program})
 	to.AddReceivingMiddleware(guard(calls))
 	ended := make(chan error, 1)
 	// The SDK ends the calls at the end of in. An answer that is not read may block it.

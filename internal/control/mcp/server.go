@@ -15,7 +15,7 @@ import (
 // Options are what the tools work with.
 type Options struct {
 	Client *client.Client
-	// AllowWrite adds the tools that start, stop and enter sessions.
+	// AllowWrite adds the tools that start, stop, enter and change sessions.
 	AllowWrite bool
 	// Examine observes this host and returns the doctor's report. nil: the agent is on
 	// another host, and there is no such tool.
@@ -41,7 +41,7 @@ type Server struct {
 // New returns a server. The caller keeps and closes the client.
 func New(o Options) *Server {
 	s := &Server{o: o, schemas: sdk.NewSchemaCache(), calls: make(chan struct{}, maxCalls), examining: make(chan struct{}, maxExamines)}
-	for _, of := range [][]tool{nodeTools(), sessionTools(), commandTools(), spinupTools(), hostTools(s)} {
+	for _, of := range [][]tool{nodeTools(), sessionTools(), commandTools(), fileTools(), spinupTools(), hostTools(s)} {
 		s.tools = append(s.tools, of...)
 	}
 	return s
@@ -63,14 +63,19 @@ const instructions = "Tools of a container host with the agent Holdfast. A sessi
 
 // access is what one caller may do.
 type access struct {
-	write bool
+	admin bool   // as far as this server knows: the agent checks it for each call
+	write bool   // the operator allows changes
 	via   string // the caller, for the agent's audit log
+}
+
+func (a access) may(k kind) bool {
+	return k == reads || a.admin && (a.write || k == opens)
 }
 
 // serverFor returns the protocol's server with the tools that a caller may use.
 func (s *Server) serverFor(a access) *sdk.Server {
 	text := instructions + "Changes are allowed."
-	if !a.write {
+	if !a.may(runs) {
 		text = instructions + "This server only reads; its operator can allow changes with --allow-write."
 	}
 	out := sdk.NewServer(&sdk.Implementation{Name: "holdfast", Title: "Holdfast", Version: s.o.Version}, &sdk.ServerOptions{
@@ -80,7 +85,7 @@ func (s *Server) serverFor(a access) *sdk.Server {
 	})
 	c := s.o.Client.As(a.via)
 	for _, t := range s.tools {
-		if a.write || !t.write {
+		if a.may(t.kind) {
 			t.add(s, out, c)
 		}
 	}

@@ -17,9 +17,9 @@ import (
 
 // tool is one tool of a server.
 type tool struct {
-	name  string
-	write bool // exists only if the operator allows writes
-	add   func(*Server, *sdk.Server, *client.Client)
+	name string
+	kind kind
+	add  func(*Server, *sdk.Server, *client.Client)
 }
 
 // kind says what a call of a tool does.
@@ -27,7 +27,8 @@ type kind int
 
 const (
 	reads     kind = iota // the agent's records; for every caller
-	enters                // reads what a session's container has written
+	opens                 // reads files of a session, which only administrators may
+	enters                // reads what a session's commands have written
 	starts                // changes nothing that runs; again: the same
 	runs                  // changes what the model asks for; again: once more
 	ends                  // destroys; again: the same
@@ -35,7 +36,7 @@ const (
 )
 
 func (k kind) annotations(title string) *sdk.ToolAnnotations {
-	read, destroys := k == reads || k == enters, k == ends || k == endsAgain || k == runs
+	read, destroys := k <= enters, k == ends || k == endsAgain || k == runs
 	a := &sdk.ToolAnnotations{Title: title, ReadOnlyHint: read, IdempotentHint: read || k == starts || k == ends, OpenWorldHint: new(k == runs)}
 	if !read {
 		a.DestructiveHint = &destroys
@@ -55,7 +56,7 @@ type about struct {
 // Out.
 func define[In, Out any](t about, do func(context.Context, *client.Client, In) (Out, error)) tool {
 	in, out := schemaOf[In](t.bounds), schemaOf[Out](nil)
-	return tool{name: t.name, write: t.kind != reads, add: func(s *Server, to *sdk.Server, c *client.Client) {
+	return tool{name: t.name, kind: t.kind, add: func(s *Server, to *sdk.Server, c *client.Client) {
 		described := &sdk.Tool{Name: t.name, Title: t.title, Description: t.text, Annotations: t.kind.annotations(t.title), InputSchema: in, OutputSchema: out}
 		sdk.AddTool(to, described, func(ctx context.Context, _ *sdk.CallToolRequest, q In) (*sdk.CallToolResult, Out, error) {
 			var none Out

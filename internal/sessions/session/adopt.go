@@ -168,7 +168,7 @@ func (m *Manager) owned(ctx context.Context) (map[holdfast.SessionKey]holdfast.O
 type Info struct {
 	Owner       holdfast.Owner // with the phases of its boot, once it is ready
 	Connections int
-	IdleSince   time.Time       // zero while a client is connected
+	IdleSince   time.Time       // zero while a client is connected or waits for a command
 	Sleep       *holdfast.Sleep // nil: it never sleeps
 	Error       string          // why it did not boot, or cannot be ended
 }
@@ -230,7 +230,7 @@ func (m *Manager) Owner(key holdfast.SessionKey) (holdfast.Owner, bool) {
 
 func (e *entry) infoLocked(node holdfast.NodeID) Info {
 	i := Info{Owner: e.owner, Connections: e.conns}
-	if e.conns == 0 {
+	if e.conns == 0 && e.execs == 0 {
 		i.IdleSince = e.idleSince
 	}
 	if e.sleeper != nil {

@@ -138,7 +138,7 @@ func (f *fakeEngine) Create(ctx context.Context, s engine.Spec) (string, error) 
 	}
 	f.next++
 	id := fmt.Sprintf("%032x%032d", f.run, f.next)
-	c := &fakeContainer{Container: engine.Container{ID: id, Name: s.Name, Labels: s.Labels, State: "created"}}
+	c := &fakeContainer{Container: engine.Container{ID: id, Name: s.Name, Labels: s.Labels, State: "created", Network: s.Network, Addresses: []string{"127.0.0.1"}}}
 	if c.Labels[LabelWarm] != "" {
 		c.told = s.Mounts[0].Source
 	}

@@ -65,7 +65,9 @@ type setup struct {
 	warm   WarmPool              // nil: none
 	mover  Mover                 // nil: memory is lost
 	assign func(holdfast.SessionKey, string) string
-	cfg    Config
+	// commands is Deps.Commands.
+	commands func(context.Context, holdfast.SessionKey) (time.Time, bool, error)
+	cfg      Config
 }
 
 // newNode starts a manager that first adopts the existing containers.
@@ -128,7 +130,7 @@ func unstarted(t *testing.T, s setup) (*node, *kill.Watcher) {
 	}
 	n.Manager = New(s.cfg, Deps{
 		Store: s.faulty, Engine: e, Opener: opener, Killer: &kill.Killer{}, Watcher: s.watch(watcher),
-		Deadman: s.dead, Hooks: hook.Runner{"/proc/self/exe", "hook"}, Lease: id, Metrics: NewMetrics(prometheus.NewRegistry()), Spinups: s.heard, Pull: pullWith(e), Networks: s.nets, Warm: s.warm, Mover: s.mover, Assign: s.assign, Log: testLog(t),
+		Deadman: s.dead, Hooks: hook.Runner{"/proc/self/exe", "hook"}, Lease: id, Metrics: NewMetrics(prometheus.NewRegistry()), Spinups: s.heard, Pull: pullWith(e), Networks: s.nets, Warm: s.warm, Mover: s.mover, Assign: s.assign, Commands: s.commands, Log: testLog(t),
 	})
 	return n, watcher
 }

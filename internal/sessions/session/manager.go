@@ -27,7 +27,7 @@ type Config struct {
 	Node      holdfast.NodeID
 	Store     string        // StoreID of Deps.Store, as in the templates
 	Templates []Template    // the first is the default; at least one
-	IdleStop  time.Duration // idle time without a connection after which a session is stopped; 0 means never
+	IdleStop  time.Duration // time without a connection or a command after which a session is stopped; 0 means never
 	Boots     int           // containers that start at once, over 0
 	Max       int           // sessions at once, 0 means no limit
 
@@ -82,9 +82,10 @@ type Deps struct {
 	// DeadmanFired returns when the deadman has killed this node's containers last; the
 	// zero time: never. It may be nil.
 	DeadmanFired func() time.Time
-	// Commands reports whether detached commands run in a session's container, which
-	// then does not sleep. nil: none do.
-	Commands func(ctx context.Context, key holdfast.SessionKey) bool
+	// Commands reports whether detached commands run in a session's container, which is
+	// then neither idle nor asleep, and when the last one ran: now, or its end. The zero
+	// time: none is known. nil: none do.
+	Commands func(ctx context.Context, key holdfast.SessionKey) (last time.Time, running bool, err error)
 
 	// Runtime returns why this node cannot run containers of a runtime, or nil if it
 	// can. If Runtime is nil, all runtimes work.
@@ -155,6 +156,8 @@ type entry struct {
 	holder          *kill.Target // by way of which its container joins the network, during the boot
 	network         netip.Addr   // address in a network of Deps.Networks
 	conns           int
+	execs           int  // commands that run and end with their caller, and those that are being started
+	detached        bool // detached commands may run
 	idleSince       time.Time
 	err             error // of the boot
 	failedAt        time.Time

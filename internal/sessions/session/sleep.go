@@ -136,26 +136,6 @@ func (a *activity) Control() bool {
 	return !a.s.container.Asleep()
 }
 
-// Use keeps a session awake until release is called (once), and wakes it. Errors:
-// holdfast.ErrNotFound if the session is not ready here; holdfast.ErrEngine.
-func (m *Manager) Use(key holdfast.SessionKey, by holdfast.WakeReason) (release func(), err error) {
-	m.mu.Lock()
-	e := m.sessions[key]
-	if e == nil || e.phase != ready {
-		m.mu.Unlock()
-		return nil, notHere(key)
-	}
-	s := e.sleeper
-	m.mu.Unlock()
-	if s == nil {
-		return func() {}, nil
-	}
-	if err := s.use(by); err != nil {
-		return nil, err
-	}
-	return sync.OnceFunc(s.unuse), nil
-}
-
 // sleepIdle freezes the containers of sessions that are not used.
 func (m *Manager) sleepIdle(ctx context.Context) {
 	least := time.Duration(0)
@@ -212,10 +192,10 @@ func (m *Manager) fallingAsleep() (list []*sleeper) {
 // fallAsleep freezes the container, unless the session is used.
 func (s *sleeper) fallAsleep(ctx context.Context) {
 	m := s.m
-	if m.deps.Commands != nil && m.deps.Commands(ctx, s.key) {
+	if wait := s.afterCommands(ctx); wait > 0 {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		s.falling, s.notBefore = false, time.Now().Add(commandPoll)
+		s.falling, s.notBefore = false, time.Now().Add(wait)
 		return
 	}
 	var memory int64
@@ -251,6 +231,19 @@ func (s *sleeper) fallAsleep(ctx context.Context) {
 	}
 }
 
+// afterCommands returns how long detached commands still keep the session awake, at most
+// commandPoll: they may run, or the last one ended less than Sleep.After ago.
+func (s *sleeper) afterCommands(ctx context.Context) time.Duration {
+	if s.m.deps.Commands == nil {
+		return 0
+	}
+	last, running, err := s.m.deps.Commands(ctx, s.key)
+	if running || err != nil {
+		return commandPoll
+	}
+	return min(s.cfg.After-time.Since(last), commandPoll)
+}
+
 // asleep returns how many sessions sleep.
 func (m *Manager) asleep() (n int) {
 	m.mu.Lock()
@@ -272,15 +265,6 @@ func (m *Manager) wakeAll() {
 			m.log.Error("a session cannot be woken at the agent's end", "session", e.key, "err", err)
 		}
 	}
-}
-
-// sleepOf returns how sessions of a template sleep.
-func (m *Manager) sleepOf(template string) Sleep {
-	t, err := m.template(template)
-	if err != nil {
-		return Sleep{}
-	}
-	return t.Sleep
 }
 
 // endSleep wakes a session that leaves, so that it can be ended in each way.

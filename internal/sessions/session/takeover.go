@@ -105,8 +105,8 @@ func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) (bool, error) 
 	}
 	target.Key = o.Key
 	m.hold(target)
-	// The container stays as it was created, even if the template has changed.
-	e := newEntry(o.Key, Template{Name: o.Template, Snapshot: m.snapshotOf(o.Template), Sleep: m.sleepOf(o.Template)})
+	e := newEntry(o.Key, m.templateOf(c, o))
+	e.detached = m.deps.Commands != nil // the commands of an earlier agent go on
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if e.network = m.networkOf(c); e.network.IsValid() {
@@ -117,6 +117,20 @@ func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) (bool, error) 
 	m.sessions[o.Key] = e
 	m.watchLocked(e)
 	return true, nil
+}
+
+// templateOf returns the template of a container that an earlier agent has created: the
+// present one of its name, as far as it says how the session is served and ended. The
+// container and its network stay as they were created.
+func (m *Manager) templateOf(c engine.Container, o holdfast.Owner) Template {
+	t, err := m.template(o.Template)
+	if err != nil { // it is no longer configured
+		t = Template{Name: o.Template}
+	}
+	if t.Network = c.Network; c.Labels[engine.LabelAddress] != "" {
+		t.Network = "" // of its own, joined by way of a holder
+	}
+	return t
 }
 
 // belongsTo reports whether a container belongs to the record: it was created for the
