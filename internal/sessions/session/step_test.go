@@ -61,7 +61,7 @@ func TestInitStepThatFailsFailsTheBoot(t *testing.T) {
 	t.Run("timeout", func(t *testing.T) {
 		e := bootFails(t, func(x *Template) {
 			slow := shell("slow", "echo waiting; sleep inf")
-			slow.Timeout = 3 * time.Second // a busy host needs time until the step writes
+			slow.Timeout = 6 * time.Second // a busy host needs time until the step writes
 			x.Steps = []Step{slow}
 		})
 		if e.Phase != "init" || !strings.Contains(e.Error(), "not done after 3s") || holdfast.HintOf(e) == "" || !strings.Contains(e.Log, "waiting") {
