@@ -27,7 +27,8 @@ import (
 
 // Options select the measurements.
 type Options struct {
-	N        int           // replacements in each way; 0 is 20
+	N        int           // replacements with a new replica first; 0 is 20
+	Beside   int           // replacements in each of the other ways; 0 is 5
 	Size     int           // MiB of data, rounded up to a power of two; 0 is 2048
 	Readers  int           // of each kind, in each way; 0 is 4
 	Rest     time.Duration // without a replacement before and after those of each way; 0 is 20s
@@ -40,8 +41,8 @@ type Options struct {
 // default.
 func (o Options) Check() error {
 	switch {
-	case o.N < 1:
-		return fmt.Errorf("replacements are %d, there has to be one at least", o.N)
+	case o.N < 1 || o.Beside < 1:
+		return fmt.Errorf("replacements are %d and %d, there has to be one at least in each way", o.N, o.Beside)
 	case o.Size < 1 || o.Size > 64<<10:
 		return fmt.Errorf("the size is %d MiB, it has to be 1 to 65536", o.Size)
 	case o.Readers < 1 || o.Readers > 100:
@@ -63,7 +64,7 @@ func (o Options) Check() error {
 // group. Failed counts the errors of the group's clients in the first way, its waits over
 // MaxWait, and replicas that differ from the primary at the end.
 func Run(ctx context.Context, o Options) (_ bench.Result, err error) {
-	o.N, o.Size, o.Readers, o.Rest = cmp.Or(o.N, 20), cmp.Or(o.Size, 2048), cmp.Or(o.Readers, 4), cmp.Or(o.Rest, 20*time.Second)
+	o.N, o.Beside, o.Size, o.Readers, o.Rest = cmp.Or(o.N, 20), cmp.Or(o.Beside, 5), cmp.Or(o.Size, 2048), cmp.Or(o.Readers, 4), cmp.Or(o.Rest, 20*time.Second)
 	o.Example = cmp.Or(o.Example, "examples/mariadb")
 	if o.Progress == nil {
 		o.Progress = io.Discard

@@ -42,8 +42,8 @@ type Replacement struct {
 	Probes bench.Row `json:"probes"`
 }
 
-// way replaces until there were N replacements, while clients read.
-func (x *experiment) way(ctx context.Context, name string, address func(context.Context) (string, error), args ...string) (w Way, err error) {
+// way replaces until there were n replacements, while clients read.
+func (x *experiment) way(ctx context.Context, n int, name string, address func(context.Context) (string, error), args ...string) (w Way, err error) {
 	x.say("%s", name)
 	t, err := x.read(address)
 	if err != nil {
@@ -56,14 +56,14 @@ func (x *experiment) way(ctx context.Context, name string, address func(context.
 	}
 	w = Way{Name: name}
 	first := time.Now()
-	for len(w.Replacements) < x.o.N {
+	for len(w.Replacements) < n {
 		r, err := x.replace(ctx, args...)
 		if err != nil {
 			return w, err
 		}
 		for _, row := range r.Rows {
 			w.Replacements = append(w.Replacements, Replacement{Replacement: row})
-			x.say("%s: %d of %d replaced, in %v", name, len(w.Replacements), x.o.N, row.Total)
+			x.say("%s: %d of %d replaced, in %v", name, len(w.Replacements), n, row.Total)
 		}
 	}
 	last := time.Now()
@@ -138,15 +138,16 @@ func (x *experiment) run(ctx context.Context) (bench.Result, error) {
 	writer.Go(func() error { return x.write(writing) })
 	var ways []Way
 	for _, one := range []struct {
+		n       int
 		name    string
 		address func(context.Context) (string, error)
 		args    []string
 	}{
-		{"group, a new replica first", x.group, []string{"db", "--timeout", "30m"}},
-		{"group, --max-unavailable 1", x.group, []string{"db", "--timeout", "30m", "--max-unavailable", "1"}},
-		{"single database, stop then start", x.at("alone"), []string{"alone", "--timeout", "30m"}},
+		{x.o.N, "group, a new replica first", x.group, []string{"db", "--timeout", "30m"}},
+		{x.o.Beside, "group, --max-unavailable 1", x.group, []string{"db", "--timeout", "30m", "--max-unavailable", "1"}},
+		{x.o.Beside, "single database, stop then start", x.at("alone"), []string{"alone", "--timeout", "30m"}},
 	} {
-		w, err := x.way(writing, one.name, one.address, one.args...)
+		w, err := x.way(writing, one.n, one.name, one.address, one.args...)
 		if err != nil {
 			stopWriting()
 			return bench.Result{}, fmt.Errorf("%s: %w", one.name, cmpErr(writer.Wait(), err))
