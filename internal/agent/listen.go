@@ -106,11 +106,10 @@ func (a *Agent) listenAPI(l *listeners) error {
 		return err
 	}
 	d, err := a.openTCP(l, apiListener, net.ListenConfig{}, "api.listen", "--api", c.Listen)
-	if err != nil {
-		return err
+	if err == nil {
+		l.api = secure(d)
 	}
-	l.api = secure(d)
-	return nil
+	return err
 }
 
 func (a *Agent) listenUnix(l *listeners) error {
