@@ -181,6 +181,11 @@ func (p *programs) experiments() []cli.Experiment {
 			Setup:   p.moveBench,
 		},
 		{
+			Name: "replace", Short: "Replace replicas of a real MariaDB, a new one first, beside stop then start, while clients read",
+			Example: "holdfast bench replace -n 20 --size 2048",
+			Setup:   p.replaceBench,
+		},
+		{
 			Name: "sleep", Short: "Wake a session that sleeps with WebSockets open, and count their messages", Example: "holdfast bench sleep -n 100",
 			Setup: p.sleepBench,
 		},

@@ -23,6 +23,7 @@ func TestBenchesRefuseWhatCannotBe(t *testing.T) {
 		"dashboard --nodes 0", "dashboard -n 0", "dashboard --open 257", "dashboard --for 1ms",
 		"cure-memcg -n 1", "cure-memcg --cache 1", "cure-fadvise --rounds 0", "cure-fadvise --duration 1ms",
 		"restarts --rounds 0", "restarts --rate NaN", "restarts --only nope",
+		"replace -n 0", "replace --beside 0", "replace --size 0", "replace --readers 101", "replace --rest 0s", "replace --example /nowhere",
 		"sleep -n 0", "sleep --sockets 0", "sleep --sockets 20001",
 		"kubernetes", "kubernetes --apiserver x --nodes 0", "kubernetes --apiserver x --for 0s", "kubernetes --apiserver x --for 2h", "kubernetes --apiserver x --idle -1s",
 		"scale --nodes 1", "scale --lost 2", "scale --lost NaN", "scale --directories 0", "scale --watchers -1", "scale --steady -1s",

@@ -460,7 +460,7 @@ func (a *Agent) serve(p, front *tasks.Stack, l *listeners) error {
 	if door != nil {
 		front.Start("SDKs of E2B", func(ctx context.Context) error { return door.Run(ctx, l.e2b) })
 	}
-	front.Start("gateway", func(ctx context.Context) error { return g.Run(ctx, l.gateway) })
+	front.Start("gateway", func(ctx context.Context) error { return g.Run(ctx, l.gateway, l.tcp...) })
 	a.serving.Store(true)
 	a.lease.Changed()
 	return nil

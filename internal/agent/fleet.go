@@ -134,9 +134,8 @@ func (a *Agent) forward(node holdfast.NodeID) (http.RoundTripper, error) {
 	if err != nil {
 		return nil, err
 	}
-	dial := a.dialTo(n)
 	return &http.Transport{
-		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return a.dialTo(n)(ctx) },
 		DisableKeepAlives: true, // operators send single requests
 	}, nil
 }

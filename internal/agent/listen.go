@@ -9,6 +9,7 @@ import (
 	"holdfast/internal/agent/handoff"
 	"holdfast/internal/agent/process"
 	"holdfast/internal/control/config"
+	"holdfast/internal/sessions/gateway"
 )
 
 // Names of the listeners. The service manager and the next agent, which may have another
@@ -19,6 +20,7 @@ const (
 	fleetListener   = "fleet"
 	socketListener  = "socket"
 	e2bListener     = "e2b"
+	tcpListener     = "tcp-" // and the session key
 )
 
 // listeners are opened before everything else, so that the agent starts nothing if
@@ -29,6 +31,7 @@ type listeners struct {
 	fleet   net.Listener // nil: the node is not part of a fleet
 	socket  net.Listener
 	e2b     net.Listener // nil: none
+	tcp     []gateway.TCPAddress
 	all     map[string]*handoff.Listener
 }
 
@@ -50,7 +53,7 @@ func (l *listeners) close() {
 // addresses match.
 func (a *Agent) listen() (*listeners, error) {
 	l := &listeners{all: map[string]*handoff.Listener{}}
-	for _, open := range []func(*listeners) error{a.listenGateway, a.listenAPI, a.listenFleet, a.listenUnix, a.listenE2B} {
+	for _, open := range []func(*listeners) error{a.listenClients, a.listenAPI, a.listenFleet, a.listenUnix} {
 		if err := open(l); err != nil {
 			l.close()
 			return nil, err
@@ -73,10 +76,22 @@ func (a *Agent) openTCP(l *listeners, name string, c net.ListenConfig, key, flag
 	return d, nil
 }
 
-func (a *Agent) listenGateway(l *listeners) error {
-	d, err := a.openTCP(l, gatewayListener, net.ListenConfig{}, "gateway.listen", "--gateway", a.cfg.Gateway.Listen)
-	if err == nil {
-		l.gateway = d
+// listenClients opens the gateway's listeners, and that of the SDKs of E2B.
+func (a *Agent) listenClients(l *listeners) (err error) {
+	if l.gateway, err = a.openTCP(l, gatewayListener, net.ListenConfig{}, "gateway.listen", "--gateway", a.cfg.Gateway.Listen); err != nil {
+		return err
+	}
+	for _, t := range a.cfg.Templates {
+		if t.TCP.Listen != "" {
+			d, err := a.openTCP(l, tcpListener+string(t.TCPKey()), net.ListenConfig{}, "tcp.listen of template "+t.Name, "", t.TCP.Listen)
+			if err != nil {
+				return err
+			}
+			l.tcp = append(l.tcp, gateway.TCPAddress{Listener: d, Key: t.TCPKey(), Port: t.TCP.Port})
+		}
+	}
+	if a.cfg.E2B.Listen != "" {
+		l.e2b, err = a.openTCP(l, e2bListener, net.ListenConfig{}, "e2b.listen", "", a.cfg.E2B.Listen)
 	}
 	return err
 }
@@ -91,21 +106,8 @@ func (a *Agent) listenAPI(l *listeners) error {
 		return err
 	}
 	d, err := a.openTCP(l, apiListener, net.ListenConfig{}, "api.listen", "--api", c.Listen)
-	if err != nil {
-		return err
-	}
-	l.api = secure(d)
-	return nil
-}
-
-func (a *Agent) listenE2B(l *listeners) error {
-	c := a.cfg.E2B
-	if c.Listen == "" {
-		return nil
-	}
-	d, err := a.openTCP(l, e2bListener, net.ListenConfig{}, "e2b.listen", "", c.Listen)
 	if err == nil {
-		l.e2b = d
+		l.api = secure(d)
 	}
 	return err
 }

@@ -16,7 +16,7 @@ go tool staticcheck ./...
 go -C packaging/deb vet ./...
 need shellcheck=shellcheck
 shellcheck -x -P SCRIPTDIR packaging/dev/*.sh examples/*/*.sh test/machine/*.sh .ci/run
-shellcheck examples/mariadb/create examples/mariadb/recover packaging/deb/scripts/*
+shellcheck examples/mariadb/create examples/mariadb/recover examples/mariadb/replicated/{serve,restore,caught-up} packaging/deb/scripts/*
 # Words and the length of sentences: test/docs/prose_test.go.
 go test -vet=off -run 'TextsNameTheComponent|SentencesAreShort' ./test/docs
 say "lint: clean"

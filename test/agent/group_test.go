@@ -16,6 +16,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/control/api"
+	"holdfast/test/lab"
 	"holdfast/test/lab/echoserver"
 	"holdfast/test/lab/labtest"
 	"holdfast/test/poll"
@@ -116,14 +117,14 @@ func read(group string, hosts ...*host) *readers {
 	r := &readers{done: make(chan struct{}), seen: map[string]int{}}
 	for _, h := range hosts {
 		for _, method := range []string{http.MethodGet, http.MethodPost} {
-			r.wg.Go(func() { r.run(method, "http://"+h.gateway+"/s/"+group+"/") })
+			r.wg.Go(func() { r.run(method, "http://"+h.gateway+"/s/"+group+"/", nil) })
 		}
 	}
 	return r
 }
 
-func (r *readers) run(method, url string) {
-	client := http.Client{Timeout: time.Minute}
+func (r *readers) run(method, url string, through http.RoundTripper) {
+	client := http.Client{Timeout: time.Minute, Transport: through}
 	defer client.CloseIdleConnections()
 	for {
 		select {
@@ -216,13 +217,20 @@ func reportOf(t *testing.T, r result) (report holdfast.ReplaceReport) {
 // an error. A replica that does not catch up is removed, and the old one serves.
 func TestGroupIsReplacedNewFirst(t *testing.T) {
 	g := newGates(t, "caught-up-store-0", "caught-up-store-1", "caught-up-late-0")
+	tcp, err := lab.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
 	h := newHost(t, "\ntemplates:"+template+
-		g.template("store", 2, fmt.Sprintf(caughtUp, "1m"))+
+		g.template("store", 2, fmt.Sprintf(caughtUp, "1m")+fmt.Sprintf("    tcp: {listen: %q}\n", tcp))+
 		g.template("late", 1, fmt.Sprintf(caughtUp, "2s")))
 	h.start()
 	h.serving("store", "store-0", "store-1")
 	h.serving("late", "late-0")
 	clients := read("store", h)
+	clients.wg.Go(func() { // a connection for each request, past the gateway's HTTP
+		clients.run(http.MethodGet, "http://"+tcp+"/", &http.Transport{DisableKeepAlives: true})
+	})
 	if keys := clients.since(t, 20); !slices.Equal(keys, []string{"store-0", "store-1"}) {
 		t.Errorf("%v answer", keys)
 	}

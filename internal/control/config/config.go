@@ -197,6 +197,7 @@ type Template struct {
 	Replicas     int           `yaml:"replicas"`      // of a group with the template's name; 0: sessions have any key
 	CaughtUp     CaughtUp      `yaml:"caught_up"`     // when a replica may get requests; default: as soon as it is ready
 	DrainTimeout time.Duration `yaml:"drain_timeout"` // how long connections of a replica that is replaced may last, default 30s
+	TCP          TCP           `yaml:"tcp"`           // address for clients of other protocols than HTTP; default: none
 
 	WebSocket   string      `yaml:"websocket"` // what happens to clients' WebSockets when the session leaves: close (default) or keep
 	KeptSockets KeptSockets `yaml:"kept_sockets"`

@@ -28,7 +28,7 @@ func (c Config) validateTemplates() error {
 	}
 	var names []string
 	for i, t := range c.Templates {
-		if err := cmp.Or(t.validate(), c.validateRuntime(t)); err != nil {
+		if err := cmp.Or(t.validate(), c.validateRuntime(t), c.validateTCP(t)); err != nil {
 			return fmt.Errorf("templates[%d] (%s): %w", i, t.Name, err)
 		}
 		names = append(names, t.Name)

@@ -40,7 +40,12 @@ func hangupContext(r *http.Request) (ctx context.Context, unwatch func()) {
 	if raw == nil {
 		return r.Context(), func() {}
 	}
-	ctx, cancel := context.WithCancelCause(r.Context())
+	return watchHangup(r.Context(), raw)
+}
+
+// watchHangup is hangupContext for a socket.
+func watchHangup(ctx context.Context, raw syscall.RawConn) (_ context.Context, unwatch func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
 	stop := make(chan struct{})
 	go func() {
 		tick := time.NewTicker(hangupCheck)

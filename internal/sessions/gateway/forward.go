@@ -19,6 +19,7 @@ import (
 const (
 	sessionHeader = reservedPrefix + "Session" // of a request: the session's key, or key:port
 	epochHeader   = reservedPrefix + "Epoch"   // of a request: the session's epoch
+	rawHeader     = reservedPrefix + "Raw"     // of an upgrade request: the connection goes to the server as it is
 	refusedHeader = reservedPrefix + "Refused" // of a 421: why nothing was sent to the session
 	failedHeader  = reservedPrefix + "Failed"  // of a 502 or 504: why there is no answer
 )

@@ -63,6 +63,7 @@ type Gateway struct {
 	slots     *slots
 	handlers  *handlers
 	relay     *relay.Relay
+	streams   *relay.Relay // of TCP addresses; it ends later
 	reattach  reattach.Proxy
 	up        atomic.Bool // relay and reattach accept upgraded connections
 	finishing atomic.Bool // see Finish
@@ -90,6 +91,7 @@ func New(cfg Config, s Sessions, peers Peers, m *Metrics, log *slog.Logger) (*Ga
 		slots:    newSlots(cfg.MaxRequestsPerClient, cmp.Or(cfg.MaxRequests, cfg.MaxConnections)),
 		handlers: newHandlers(),
 		relay:    relay.New(runtime.GOMAXPROCS(0)),
+		streams:  relay.New(1),
 		buffers:  &bufferPool{},
 	}
 	if err := g.openTokens(); err != nil {
@@ -110,22 +112,25 @@ func New(cfg Config, s Sessions, peers Peers, m *Metrics, log *slog.Logger) (*Ga
 	return g, nil
 }
 
-// Run serves ln until ctx is done. Then it accepts no more requests, answers
-// parked ones with 503, gives the others StopTimeout to finish and closes
-// upgraded connections (WebSockets with 1012). It returns when all its
-// goroutines have ended. ln is closed in every case. Run may be called once.
-func (g *Gateway) Run(ctx context.Context, ln net.Listener) error {
+// Run serves ln and the TCP addresses until ctx is done. Then it accepts no more requests,
+// answers parked ones with 503, gives the others and the connections to TCP addresses
+// StopTimeout to finish, and closes upgraded connections (WebSockets with 1012). It returns
+// when all its goroutines have ended. The listeners are closed in every case. Run may be
+// called once.
+func (g *Gateway) Run(ctx context.Context, ln net.Listener, tcp ...TCPAddress) error {
 	// Requests and upgraded connections outlive ctx, bounded by stop.
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	relayCtx, stopRelay := context.WithCancel(base)
 	defer stopRelay()
 
-	if err := errors.Join(g.reattach.Open(relayCtx), g.relay.Open()); err != nil {
+	if err := errors.Join(g.reattach.Open(relayCtx), g.relay.Open(), g.streams.Open()); err != nil {
 		ln.Close()
+		closeAll(tcp)
 		return fmt.Errorf("gateway: %w", err)
 	}
 	g.up.Store(true)
+	stopTCP := g.startTCP(base, tcp)
 	relayEnd := make(chan error, 1)
 	go func() { relayEnd <- g.relay.Run(relayCtx) }()
 
@@ -141,8 +146,9 @@ func (g *Gateway) Run(ctx context.Context, ln net.Listener) error {
 	case failed = <-relayEnd:
 		relayEnd <- nil
 	}
+	closeAll(tcp)
 	g.stop(srv, cancel, stopRelay)
-	failed = errors.Join(failed, <-serveEnd, <-relayEnd)
+	failed = errors.Join(failed, stopTCP(), <-serveEnd, <-relayEnd)
 	g.reattach.Close()
 	g.pool.CloseIdleConnections()
 	g.nodes.CloseIdleConnections()

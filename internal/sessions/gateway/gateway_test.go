@@ -121,6 +121,7 @@ type fixture struct {
 	sessions *fakeSessions
 	gateway  *Gateway
 	addr     string
+	tcp      string // the TCP address of session alice
 	left     chan struct{}
 	client   *http.Client // follows no redirects
 	stop     func()       // ends Run and waits for it
@@ -154,10 +155,14 @@ func startWith(t *testing.T, handler http.HandlerFunc, peers Peers, change func(
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.addr = ln.Addr().String()
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.addr, f.tcp = ln.Addr().String(), tcp.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
 	end := make(chan error, 1)
-	go func() { end <- g.Run(ctx, ln) }()
+	go func() { end <- g.Run(ctx, ln, TCPAddress{Listener: tcp, Key: "alice"}) }()
 	f.stop = sync.OnceFunc(func() {
 		cancel()
 		select {

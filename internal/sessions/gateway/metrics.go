@@ -16,6 +16,7 @@ type Metrics struct {
 	parked   prometheus.Gauge
 	parkTime prometheus.Histogram
 	upgraded prometheus.Gauge
+	tcp      prometheus.Gauge
 	kept     *prometheus.CounterVec // by outcome
 
 	slowReaders prometheus.Counter
@@ -30,7 +31,7 @@ type Metrics struct {
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	r := metric.Registry{Registerer: reg}
 	m := &Metrics{
-		connects: r.CounterVec("holdfast_gateway_connects_total", "Requests for a session, by kind: request or upgrade.", "kind"),
+		connects: r.CounterVec("holdfast_gateway_connects_total", "Requests for a session, by kind: request, upgrade, or tcp for a connection to a TCP address.", "kind"),
 		errors: r.CounterVec("holdfast_gateway_connect_errors_total",
 			"Requests that the gateway answered with an error because it could not serve them, by reason.", "reason"),
 		parked: r.Gauge("holdfast_gateway_parked_requests", "Requests that currently wait for their session."),
@@ -38,6 +39,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			"Time that requests waited for their session, in seconds. A request for a ready session falls into the first bucket.",
 			[]float64{.001, .01, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60}),
 		upgraded:    r.Gauge("holdfast_gateway_upgraded_connections", "Open upgraded connections (mostly WebSockets), including those that other nodes forward."),
+		tcp:         r.Gauge("holdfast_gateway_tcp_connections", "Open connections to TCP addresses of templates, including those that wait for their session."),
 		slowReaders: r.Counter("holdfast_gateway_slow_readers_total", "Responses that the gateway ended because their client accepted no more of them."),
 		kept:        r.CounterVec("holdfast_gateway_kept_sockets_total", "WebSockets of templates with websocket: keep that lost their server, by outcome.", "outcome"),
 		keptTime: r.NativeHistogram("holdfast_gateway_kept_socket_seconds",
@@ -48,8 +50,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			"Requests from other nodes that were refused before any byte was sent to the session, by reason.", "reason"),
 	}
 	// Known label values start at 0, so that a rate sees the first error.
-	m.connects.WithLabelValues("request")
-	m.connects.WithLabelValues("upgrade")
+	metric.Start(m.connects, "request", "upgrade", "tcp")
 	metric.Start(m.errors, reasons()...)
 	for _, o := range reattach.Outcomes() {
 		m.kept.WithLabelValues(string(o))

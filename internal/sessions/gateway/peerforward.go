@@ -74,7 +74,7 @@ func (g *Gateway) servePeerForward(local Local, w http.ResponseWriter, r *http.R
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(g.cut, cancel)()
-	t := &request{target: to, gateway: g, forwarded: true, route: route, release: release, keepOffered: r.Header.Get(keepHeader) == keepOffered}
+	t := &request{target: to, gateway: g, forwarded: true, route: route, release: release, keepOffered: r.Header.Get(keepHeader) == keepOffered, raw: r.Header.Get(rawHeader) != ""}
 	defer t.done()
 	if t.route, err = to.atPort(route); err != nil {
 		g.log.Debug("forwarded request refused", "session", to.key, "epoch", epoch, "err", err)

@@ -34,6 +34,7 @@ type request struct {
 	client       netip.Addr      // see clientOf
 	bootsNothing bool            // see Config.bootsNothing
 	forwarded    bool            // by another node's gateway
+	raw          bool            // a TCP connection, see TCPAddress
 	reattaching  bool            // asks the next server of a kept WebSocket; the parking limits do not apply
 	keepOffered  bool            // by the other node's gateway
 	waiting      context.Context // for parking: ends when the client hangs up

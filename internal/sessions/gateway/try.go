@@ -87,6 +87,9 @@ func (y *try) do(g *Gateway, req *http.Request) (*http.Response, error) {
 }
 
 func (y *try) roundTrip(g *Gateway, pool *http.Transport, out *http.Request) (*http.Response, error) {
+	if y.request.raw && y.request.route.Node == "" {
+		return g.dialRaw(out, y.request)
+	}
 	if name := out.Header.Get("Upgrade"); name != "" {
 		if y.request.mayUpgrade(name) {
 			return g.roundTripUpgrade(out, y)

@@ -99,7 +99,7 @@ func (g *Groups) settle() time.Duration {
 	if g.cfg.Others {
 		return 2 * maxAge
 	}
-	return 0 // the copy of the only gateway was replaced with the write
+	return drainPause // the only gateway has the new copy: for a request that was about to be counted
 }
 
 // spec returns the group that a key names or is a replica of.

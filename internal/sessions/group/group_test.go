@@ -301,6 +301,40 @@ func TestDrainIsBounded(t *testing.T) {
 	})
 }
 
+// A group's requests go to the replica with the fewest, in turn among equals. One that has
+// refused is tried again only if there is no other.
+func TestChoice(t *testing.T) {
+	r := (&Groups{}).Router(nil, func(key holdfast.SessionKey) (holdfast.Owner, bool) {
+		return holdfast.Owner{Key: key, State: holdfast.Ready, Epoch: 1}, key != "db-2"
+	})
+	one := holdfast.Group{Name: "db"}
+	for i := range 4 {
+		one.Replicas = append(one.Replicas, holdfast.Replica{Key: holdfast.ReplicaKey("db", i), State: holdfast.ReplicaServing, Epoch: 1})
+	}
+	choose := func(what string, want ...holdfast.SessionKey) {
+		t.Helper()
+		for _, key := range want {
+			if got, ok := r.choose(spec("db", 4), one); !ok || got != key {
+				t.Errorf("%s: %s (%v), want %s", what, got, ok, key)
+			}
+		}
+	}
+	choose("in turn", "db-1", "db-3", "db-0", "db-1")
+	r.count("db-3", 1)
+	r.count("db-0", 2)
+	choose("the fewest", "db-1", "db-1")
+	r.count("db-1", 2)
+	choose("the fewest", "db-3")
+	r.refused["db-3"] = time.Now()
+	choose("after a refusal", "db-0", "db-1", "db-0")
+	one.Replicas[0].State, one.Replicas[1].State = holdfast.ReplicaLeaving, holdfast.ReplicaJoining
+	choose("without another", "db-3")
+	r.count("db-0", -2)
+	if _, left := r.open["db-0"]; left {
+		t.Error("a replica without requests is still counted")
+	}
+}
+
 func TestLastLine(t *testing.T) {
 	for text, want := range map[string]string{"": "none", "\n\n": "none", "a\nb\n": "b", "a\rb": "b", strings.Repeat("x", 1000): strings.Repeat("x", maxLine)} {
 		var l lastLine
