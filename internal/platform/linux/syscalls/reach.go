@@ -42,7 +42,6 @@ func ReachOf(name string) (Reach, bool) {
 		"madvise":           {10_000, interrupts},
 		"mremap":            {10_000, interrupts},
 		"perf_event_open":   {20, "waits for all CPUs"},
-		"bpf":               {500, "makes maps and programs; their removal waits for all CPUs"},
 		"delete_module":     {1, "stops all CPUs"},
 		"finit_module":      {1, "stops all CPUs"},
 		"mlockall":          {20, "drains the lists of pages of all CPUs"},
