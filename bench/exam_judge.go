@@ -20,7 +20,7 @@ type ExamVerdict struct {
 	Seconds float64 `json:"seconds"` // from the fault's start to the report that named it, 0 if none did
 }
 
-// suspect tells who a finding is about.
+// suspect tells which container a finding names.
 type suspect struct {
 	stage *faultStage
 	lab   string // the group of all containers and processes of the bench

@@ -114,7 +114,7 @@ const (
 type reaching struct{ group, call string }
 
 func reaches(call string) bool {
-	_, ok := syscalls.ReachOf(call)
+	_, ok := fact.ReachOf(call)
 	return ok
 }
 
@@ -164,7 +164,7 @@ func (b *burst) Read(context.Context, time.Time) ([]fact.Fact, error) {
 		fs = append(append(fs, g), by[g.Subject.Cgroup]...)
 	}
 	for r, v := range reach {
-		if limit, _ := syscalls.ReachOf(r.call); v > limit.Rate/10 { // others are not worth a fact
+		if limit, _ := fact.ReachOf(r.call); v > limit.Rate/10 { // others are not worth a fact
 			fs = append(fs, fact.Fact{Name: fact.CallsReach, Value: v, Unit: fact.PerSecond, Subject: fact.Subject{Cgroup: r.group, Device: r.call}})
 		}
 	}

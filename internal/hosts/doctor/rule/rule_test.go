@@ -101,7 +101,7 @@ var cases = []struct {
 	{"kernel-time", "as usual here", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupSystem, web, 0.5), group(fact.GroupCPU, web, 1), host(fact.BaseSystem, 0.4)}, "", fact.Subject{}, ""},
 	{"kernel-time", "much more than usual", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupSystem, web, 0.9), group(fact.GroupCPU, web, 1), host(fact.BaseSystem, 0.2)}, Notice, fact.Subject{Cgroup: web}, "90 %"},
 	{"kernel-time", "no baseline, a proxy", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupSystem, web, 0.7), group(fact.GroupCPU, web, 0.4)}, "", fact.Subject{}, ""},
-	{"kernel-time", "no baseline, nobody suffers", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupSystem, web, 0.9), group(fact.GroupCPU, web, 1)}, Notice, fact.Subject{Cgroup: web}, "0.90"},
+	{"kernel-time", "no baseline, no other suffers", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupSystem, web, 0.9), group(fact.GroupCPU, web, 1)}, Notice, fact.Subject{Cgroup: web}, "0.90"},
 	{"kernel-time", "no baseline, another waits", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupSystem, web, 0.9), group(fact.GroupCPU, web, 1), host(fact.CPUBusy, 1), group(fact.GroupLongest, hogs, 0.5),
 		by(fact.CallsBy, 4000, fact.Subject{Cgroup: web, Pid: 7, Command: "gc", Device: "madvise"})}, Warning, fact.Subject{Cgroup: web, Pid: 7, Command: "gc"}, "madvise by gc"},
 

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"holdfast/internal/hosts/doctor/fact"
-	"holdfast/internal/platform/linux/syscalls"
 )
 
 const (
@@ -21,7 +20,7 @@ func syscallStorm() Rule {
 	return Rule{
 		Name:      "syscall-storm",
 		Signal:    "system calls by container and process, counted for two seconds if the kernel uses over 0.2 CPUs (sys_enter)",
-		Threshold: "over 100,000/s, and over 0.2 CPUs of the container's time in the kernel; or a call that acts on the whole host, over its own rate: sync 5/s, unshare 50/s, mount 200/s, membarrier 100/s, fork 500/s, sched_setaffinity 1,000/s, rename 2,000/s, mprotect, munmap and madvise 10,000/s (syscalls/reach.go). A warning if other containers wait for CPUs or disks",
+		Threshold: "over 100,000/s, and over 0.2 CPUs of the container's time in the kernel; or a call that acts on the whole host, over its own rate: sync 5/s, unshare 50/s, mount 200/s, membarrier 100/s, fork 500/s, sched_setaffinity 1,000/s, rename 2,000/s, mprotect, munmap and madvise 10,000/s (fact/reach.go). A warning if other containers wait for CPUs or disks",
 		Why:       "each call costs 0.1 to 1 µs before it does any work, and other containers share the CPUs. Some calls interrupt other CPUs, wait for all of them, or hold a lock of the whole host, so a few are as bad as very many others",
 		Source:    "docs/doctor.md; a judgement",
 		Needs:     []string{fact.CallsSeen, fact.GroupsSeen},
@@ -54,7 +53,7 @@ func syscallStorm() Rule {
 func reaching(s *fact.Set) []Finding {
 	over := s.Of(fact.CallsReach)
 	excess := func(f fact.Fact) float64 {
-		r, ok := syscalls.ReachOf(f.Subject.Device)
+		r, ok := fact.ReachOf(f.Subject.Device)
 		if !ok || r.Rate <= 0 {
 			return 0
 		}
@@ -67,7 +66,7 @@ func reaching(s *fact.Set) []Finding {
 		if excess(f) <= 1 || slices.ContainsFunc(found, func(x Finding) bool { return x.Culprit.Cgroup == group }) {
 			continue
 		}
-		r, _ := syscalls.ReachOf(f.Subject.Device)
+		r, _ := fact.ReachOf(f.Subject.Device)
 		calls, culprit := mostCalls(s, fact.Subject{Cgroup: group})
 		e := append([]Evidence{{f.Subject.Device + ", which " + r.Does, perSecond(f.Value), "under " + perSecond(r.Rate)}}, calls...)
 		found = append(found, callsFinding(s, "a container makes very many calls of "+f.Subject.Device+", which acts on the whole host", e, culprit))

@@ -1,6 +1,6 @@
-package syscalls
+package fact
 
-// Reach is what a call does to processes other than its caller.
+// Reach is what a system call does to processes other than its caller.
 type Reach struct {
 	// Rate is the number of calls a second from which others notice it. Orders of
 	// magnitude: a judgement.
