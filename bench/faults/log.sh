@@ -3,6 +3,7 @@
 # parses and stores.
 line=$(printf 'the request was handled as many others before it %.0s' 1 2 3 4)
 echo ready
+sleep 2 # the line is found before others follow
 while :; do
 	i=0
 	while [ "$i" -lt "$(($1 / 10))" ]; do
