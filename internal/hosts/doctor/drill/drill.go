@@ -53,7 +53,21 @@ func (d Drill) Culprit() string { return d.parts[0].name }
 
 // All returns the drills.
 func All() []Drill {
-	return []Drill{zombies(), pinned(), fadvise(), dentries(), throttle(), neighbour(), thrash(), fsyncs(), rtnl(), conntrack()}
+	return []Drill{zombies(), pinned(), fadvise(), dentries(), throttle(), neighbour(), thrash(), fsyncs(), rtnl(), conntrack(), kernelShare(), calls(), growth(), files(), backlog()}
+}
+
+// Without maps each check that has no drill to the reason.
+func Without() map[string]string {
+	return map[string]string{
+		"fragmentation":   "it needs the memory of the whole host, and harms it for longer than the drill",
+		"inotify-limit":   "the limit is one of a user on the whole host: at it, other programs of the host fail",
+		"mount-leak":      "thousands of mounts in the host's namespace slow down systemd; in a container of its own see bench/faults/mounts.yaml",
+		"slow-allocation": "only a host with tens of thousands of dying groups that reclaims at their parent is slow enough: drill zombies makes its cause",
+		"softirq":         "loopback uses the sender's CPU time, and a real network card is the host's",
+		"stat-readers":    "the lock is contended only with many CPUs and groups",
+		"old-kernel":      "it is a version",
+		"slow-machine":    "it is the hardware",
+	}
 }
 
 // Find returns a drill by its name. The error wraps holdfast.ErrNotFound.

@@ -3,6 +3,7 @@ package drill
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +24,12 @@ func TestDrillsAreWhole(t *testing.T) {
 			t.Errorf("drill %q: duplicate, without a finding, or without bounds", d.Name)
 		}
 		seen[d.Name] = true
+	}
+	for _, r := range rule.All() {
+		drilled := slices.ContainsFunc(All(), func(d Drill) bool { return d.Rule == r.Name })
+		if _, excused := Without()[r.Name]; drilled == excused {
+			t.Errorf("check %s: it needs a drill, or a reason in Without", r.Name)
+		}
 	}
 	if _, err := Find("none"); !errors.Is(err, holdfast.ErrNotFound) || holdfast.HintOf(err) == "" {
 		t.Errorf("error %v", err)

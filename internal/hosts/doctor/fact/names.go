@@ -39,6 +39,14 @@ const (
 	ReclaimCalls = "reclaim.calls"     // in the examination
 	PinnedPages  = "pinned.bytes"      // B locked by a process and charged to a group without tasks
 
+	NamesSeen    = "namespace.seen"      // number of namespaces that were read
+	Mounts       = "namespace.mounts"    // mounts, by mount namespace other than the host's
+	Segments     = "namespace.segments"  // share of the System V shared memory segments, by IPC namespace
+	Ports        = "namespace.ports"     // share of the local ports in use towards one address, by network namespace
+	ListenDrops  = "namespace.overflows" // /s: connections that a full accept queue refused, by network namespace
+	Packets      = "namespace.packets"   // /s: packets received, by network namespace
+	ProcessFiles = "process.files"       // share of a process's own limit of open files, of those that use over half
+
 	InotifySeen = "inotify.users" // number of users with inotify instances
 	Inotify     = "inotify.used"  // share of a user's limit, by kind and user, with the process that uses most
 
@@ -58,6 +66,11 @@ const (
 	GroupRefaults   = "group.refaults"    // /s: pages read again soon after they were reclaimed
 	GroupMemoryFull = "group.memory_full"
 	GroupKernelMem  = "group.kernel_memory" // B of kernel memory, most of it slab
+	GroupOOMKills   = "group.oom_kills"     // processes killed for the group's memory limit in the examination
+	GroupHeld       = "group.held"          // B of memory that cannot be reclaimed: anonymous and shared
+	GroupGrowth     = "group.growth"        // B/s: growth of group.held, only if it grew all the time
+	GroupGrowthLow  = "group.growth_low"    // B/s in the third of the examination in which it grew least
+	GroupGrowthHigh = "group.growth_high"   // B/s in the third in which it grew most
 	GroupPids       = "group.pids"          // share of pids.max in use, only if there is a limit
 	GroupWrites     = "group.writes"        // /s: writes that reached a disk
 	GroupIOFull     = "group.io_full"       // share of the examination in which the whole group waited for disks
@@ -92,6 +105,7 @@ const (
 	BaseDisk   = "baseline.disk_p99" // ms
 	CallsSeen  = "syscalls.seen"     // 1: system calls were counted
 	Calls      = "syscalls.rate"     // /s by control group
+	CallsReach = "syscalls.reach"    // /s by control group and call, of the calls that affect other processes
 	CallsBy    = "syscalls.by"       // /s by process and call, for the groups that make most calls
 )
 

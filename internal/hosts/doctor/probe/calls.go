@@ -26,7 +26,7 @@ const (
 func callsProbe() Probe {
 	return Probe{
 		Name: "calls", Sees: "storms of system calls",
-		Gives: []string{fact.CallsSeen, fact.Calls, fact.CallsBy},
+		Gives: []string{fact.CallsSeen, fact.Calls, fact.CallsBy, fact.CallsReach},
 		Open: func(_ context.Context, h Host, now time.Time) (Series, error) {
 			before, err := systemTime(h)
 			if err != nil {
@@ -110,6 +110,14 @@ const (
 	shownCalls  = 3
 )
 
+// reaching is a control group and a call that affects others.
+type reaching struct{ group, call string }
+
+func reaches(call string) bool {
+	_, ok := fact.ReachOf(call)
+	return ok
+}
+
 func (b *burst) Close() error {
 	b.cancel()
 	<-b.done
@@ -128,7 +136,7 @@ func (b *burst) Read(context.Context, time.Time) ([]fact.Fact, error) {
 	}
 	names := newResolver(b.host, nil)
 	slices.SortFunc(b.places, func(a, b tracepoint.Place) int { return cmp.Compare(b.Count, a.Count) })
-	rates, by := make(map[string]float64), make(map[string][]fact.Fact)
+	rates, by, reach := make(map[string]float64), make(map[string][]fact.Fact), make(map[reaching]float64)
 	for i, p := range b.places {
 		v := float64(p.Count) / b.over.Seconds()
 		g, _ := names.group(p.Cgroup)
@@ -140,6 +148,9 @@ func (b *burst) Read(context.Context, time.Time) ([]fact.Fact, error) {
 			continue // the process has ended
 		}
 		rates[s.Cgroup] += v
+		if call := syscalls.Name(int(p.Object)); reaches(call) {
+			reach[reaching{s.Cgroup, call}] += v
+		}
 		if i < shownPlaces && len(by[s.Cgroup]) < shownCalls {
 			s.Device = syscalls.Name(int(p.Object))
 			by[s.Cgroup] = append(by[s.Cgroup], fact.Fact{Name: fact.CallsBy, Value: v, Unit: fact.PerSecond, Subject: s})
@@ -151,6 +162,11 @@ func (b *burst) Read(context.Context, time.Time) ([]fact.Fact, error) {
 	}
 	for _, g := range largest(groups, shownGroups) {
 		fs = append(append(fs, g), by[g.Subject.Cgroup]...)
+	}
+	for r, v := range reach {
+		if limit, _ := fact.ReachOf(r.call); v > limit.Rate/10 { // others are not worth a fact
+			fs = append(fs, fact.Fact{Name: fact.CallsReach, Value: v, Unit: fact.PerSecond, Subject: fact.Subject{Cgroup: r.group, Device: r.call}})
+		}
 	}
 	for i := range fs {
 		fs[i].Over = b.over.Seconds()

@@ -23,7 +23,7 @@ import (
 func groupsProbe() Probe {
 	return Probe{
 		Name: "groups", Sees: "throttling, CPU, memory limits, kernel memory, pids and writes of each container",
-		Gives: []string{fact.GroupsSeen, fact.GroupCPU, fact.GroupsCPU, fact.GroupSystem, fact.GroupPeriods, fact.GroupThrottled, fact.GroupLimitHits, fact.GroupRefaults, fact.GroupMemoryFull, fact.GroupIOFull, fact.GroupWrites, fact.GroupLimit, fact.GroupUsage, fact.GroupKernelMem, fact.GroupPids},
+		Gives: []string{fact.GroupsSeen, fact.GroupCPU, fact.GroupsCPU, fact.GroupSystem, fact.GroupPeriods, fact.GroupThrottled, fact.GroupLimitHits, fact.GroupRefaults, fact.GroupMemoryFull, fact.GroupIOFull, fact.GroupWrites, fact.GroupLimit, fact.GroupUsage, fact.GroupKernelMem, fact.GroupPids, fact.GroupOOMKills},
 		Open:  counted(readGroups, groupFacts),
 	}
 }
@@ -103,6 +103,23 @@ func walkGroups(root string, do func(dir string, d fs.DirEntry) error) error {
 		if err := do(dir, d); err != nil || !isLeaf(d) {
 			return err
 		}
+		return fs.SkipDir
+	})
+}
+
+// walkContainers calls do with the path and the directory of each container's group in a
+// hierarchy, at most maxGroups.
+func walkContainers(m cgroup.Mount, do func(p, dir string)) error {
+	n := 0
+	return walkGroups(m.Point, func(dir string, _ fs.DirEntry) error {
+		p := path.Join("/", strings.TrimPrefix(dir, m.Point))
+		if Unit(p) != p || containerID(path.Base(p)) == "" {
+			return nil
+		}
+		if n++; n > maxGroups {
+			return fs.SkipAll
+		}
+		do(p, dir)
 		return fs.SkipDir
 	})
 }
@@ -272,7 +289,7 @@ func (s sample) read(dir string, m cgroup.Mount) {
 		s.stall("memory full", "full", dir+"/memory.pressure")
 		s.stall("io full", "full", dir+"/io.pressure")
 		s.pick(dir+"/cpu.stat", map[string]string{"usage_usec": "cpu us", "system_usec": "system us", "nr_periods": "periods", "nr_throttled": "throttled"})
-		s.pick(dir+"/memory.events", map[string]string{"max": "limit hits"})
+		s.pick(dir+"/memory.events", map[string]string{"max": "limit hits", "oom_kill": "oom kills"})
 		s.pick(dir+"/memory.stat", map[string]string{"workingset_refault_file": "refaults", "workingset_refault_anon": "refaults", "workingset_refault": "refaults", "slab": "kernel memory"})
 		s.single("usage", dir+"/memory.current")
 		s.single("limit", dir+"/memory.max")
@@ -283,6 +300,7 @@ func (s sample) read(dir string, m cgroup.Mount) {
 		s.pick(dir+"/cpu.stat", map[string]string{"nr_periods": "periods", "nr_throttled": "throttled"})
 	case g.Has("memory"):
 		s.single("limit hits", dir+"/memory.failcnt")
+		s.pick(dir+"/memory.oom_control", map[string]string{"oom_kill": "oom kills"})
 		s.single("usage", dir+"/memory.usage_in_bytes")
 		s.single("limit", dir+"/memory.limit_in_bytes")
 		s.single("kernel memory", dir+"/memory.kmem.usage_in_bytes")
@@ -387,6 +405,9 @@ func groupRates(before, after sample, over time.Duration, add func(name string, 
 		throttled, _ := after.grew(before, "throttled")
 		add(fact.GroupPeriods, periods, fact.Count)
 		add(fact.GroupThrottled, throttled/periods, fact.Share)
+	}
+	if kills, ok := after.grew(before, "oom kills"); ok && kills > 0 {
+		add(fact.GroupOOMKills, kills, fact.Count)
 	}
 	for _, r := range []struct {
 		key, name string

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"holdfast/internal/hosts/doctor/fact"
@@ -18,8 +19,8 @@ import (
 // each user and reports the numbers nowhere (inotify(7)).
 func inotifyProbe() Probe {
 	return Probe{
-		Name: "inotify", Sees: "inotify limits that are nearly reached", Once: true,
-		Gives: []string{fact.InotifySeen, fact.Inotify},
+		Name: "inotify", Sees: "limits of open files and of inotify that are nearly reached", Once: true,
+		Gives: []string{fact.InotifySeen, fact.Inotify, fact.ProcessFiles},
 		Open:  moment(readInotify),
 	}
 }
@@ -61,13 +62,17 @@ func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 	if err != nil {
 		return nil, err
 	}
+	var files []fact.Fact
 	users := make(map[uint32]bool)
 	uses := make(map[userLimit]use)
 	for _, pid := range pids {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		instances, watches, err := inotifyOf(h, pid)
+		open, instances, watches, err := inotifyOf(h, pid)
+		if share, ok := filesShare(h, pid, open); ok {
+			files = append(files, fact.Fact{Name: fact.ProcessFiles, Value: share, Unit: fact.Share, Subject: processOf(h, pid)})
+		}
 		if err != nil && !gone(err) { // without access to a process, the use of its user is unknown
 			return nil, err
 		}
@@ -98,21 +103,45 @@ func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 		s.Device = fmt.Sprintf("%s of user %d", l.kind, l.uid)
 		fs = append(fs, fact.Fact{Name: fact.Inotify, Value: u.used / limits[l.kind], Unit: fact.Share, Subject: s})
 	}
-	return fs, nil
+	return append(fs, largest(files, shownProcesses)...), nil
 }
 
-// inotifyOf counts a process's instances and watches.
-func inotifyOf(h Host, pid int) (instances, watches float64, err error) {
+// filesFrom is the number of open files from which a process's limit is read, and filesShown
+// the share of it that becomes a fact.
+const (
+	filesFrom  = 200
+	filesShown = 0.5
+)
+
+// filesShare returns the share of a process's own limit that its open files use: "Max open
+// files" of proc_pid_limits(5), the soft limit first.
+func filesShare(h Host, pid int, open float64) (float64, bool) {
+	if open < filesFrom {
+		return 0, false
+	}
+	text, err := read(string(h.Proc) + "/" + strconv.Itoa(pid) + "/limits")
+	_, rest, found := strings.Cut(text, "Max open files")
+	fields := strings.Fields(rest)
+	if err != nil || !found || len(fields) == 0 {
+		return 0, false
+	}
+	limit, err := strconv.ParseFloat(fields[0], 64)
+	return open / limit, err == nil && open > filesShown*limit
+}
+
+// inotifyOf counts a process's open files, and its instances and watches of inotify.
+func inotifyOf(h Host, pid int) (files, instances, watches float64, err error) {
 	dir := string(h.Proc) + "/" + strconv.Itoa(pid)
 	d, err := os.Open(dir + "/fd")
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	defer d.Close()
 	names, err := d.Readdirnames(maxOpen)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
+	files = float64(len(names))
 	for _, name := range names {
 		if to, err := os.Readlink(dir + "/fd/" + name); err != nil || to != "anon_inode:inotify" {
 			continue
@@ -120,11 +149,11 @@ func inotifyOf(h Host, pid int) (instances, watches float64, err error) {
 		instances++
 		n, err := countWatches(dir + "/fdinfo/" + name)
 		if err != nil && !gone(err) {
-			return instances, watches, err
+			return files, instances, watches, err
 		}
 		watches += n
 	}
-	return instances, watches, nil
+	return files, instances, watches, nil
 }
 
 // countWatches counts the lines "inotify wd:…", proc_pid_fdinfo(5).

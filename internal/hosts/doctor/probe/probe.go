@@ -96,6 +96,8 @@ func All() []Probe {
 		diskProbe(),
 		conntrackProbe(),
 		inotifyProbe(),
+		growthProbe(),
+		namespacesProbe(),
 		drainsProbe(0),
 		reclaimProbe(),
 		locksProbe(),

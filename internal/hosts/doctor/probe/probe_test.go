@@ -215,8 +215,8 @@ func TestInotifyInstances(t *testing.T) {
 		}
 	}
 	h := Host{Proc: proc.Host}
-	if instances, watches, err := inotifyOf(h, os.Getpid()); err != nil || instances < 1 || watches < 3 {
-		t.Errorf("%v instances with %v watches, %v", instances, watches, err)
+	if files, instances, watches, err := inotifyOf(h, os.Getpid()); err != nil || files < 3 || instances < 1 || watches < 3 {
+		t.Errorf("%v files, %v instances with %v watches, %v", files, instances, watches, err)
 	}
 	if os.Geteuid() != 0 {
 		return // without root, other users' processes are unknown

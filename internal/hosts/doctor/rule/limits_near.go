@@ -8,7 +8,7 @@ const nearLimit = 0.90
 func limitsNear() Rule {
 	return Rule{
 		Name:      "limits-near",
-		Signal:    "pids.current / pids.max of each container, threads compared with pid_max and threads-max, file-nr",
+		Signal:    "pids.current / pids.max of each container, open files of each process and RLIMIT_NOFILE, local ports towards one address and System V segments of each namespace, threads compared with pid_max and threads-max, file-nr",
 		Threshold: "over 90 %",
 		Why:       "at 100 % fork and open fail, and programs rarely report which limit was reached",
 		Source:    "Documentation/admin-guide/cgroup-v2.rst, sysctl/fs.rst, sysctl/kernel.rst",
@@ -24,8 +24,18 @@ func limitsNear() Rule {
 					})
 				}
 			}
-			for _, f := range s.Of(fact.GroupPids) {
-				near("processes of a container", f.Value, f.Subject, Cure{What: "Raise its limit, or find out why it has so many processes.", Command: "docker update --pids-limit N CONTAINER"})
+			for _, l := range []struct {
+				fact, what string
+				cure       Cure
+			}{
+				{fact.GroupPids, "processes of a container", Cure{What: "Raise its limit, or find out why it has so many processes.", Command: "docker update --pids-limit N CONTAINER"}},
+				{fact.ProcessFiles, "open files of a process", Cure{What: "Find out which files it does not close, or raise its limit.", Command: "docker run --ulimit nofile=N …"}},
+				{fact.Ports, "local ports towards one address", Cure{What: "Let the program keep its connections, or widen the range.", Command: "docker run --sysctl net.ipv4.ip_local_port_range='1024 65535' …"}},
+				{fact.Segments, "System V shared memory segments of a container", Cure{What: "Remove those that nothing uses.", Command: "nsenter -t PID -i ipcs -m"}},
+			} {
+				for _, f := range s.Of(l.fact) {
+					near(l.what, f.Value, f.Subject, l.cure)
+				}
 			}
 			ratio := func(used, most string) float64 {
 				u, _ := s.Host(used)

@@ -13,17 +13,17 @@ const (
 func ownLimit() Rule {
 	return Rule{
 		Name:      "own-limit",
-		Signal:    "hits of the container's limit (memory.failcnt, or max of memory.events), its memory.pressure, and refaults of memory.stat",
-		Threshold: "the limit is hit, and the whole container is stalled for over 5 % of the time: on memory, or on the disk with over 100 refaults/s; without pressure files, over 100 hits/s and 100 refaults/s",
-		Why:       "a program that reads files reaches its limit in normal operation; stalling on the limit, or reading the same pages repeatedly, is not normal",
+		Signal:    "hits of the container's limit (memory.failcnt, or max of memory.events), its memory.pressure, refaults of memory.stat, and oom_kill of memory.events or memory.oom_control",
+		Threshold: "the limit is hit, and the whole container is stalled for over 5 % of the time: on memory, or on the disk with over 100 refaults/s; without pressure files, over 100 hits/s and 100 refaults/s. Or the kernel killed a process at the limit",
+		Why:       "a program that reads files reaches its limit in normal operation; stalling on the limit, or reading the same pages repeatedly, is not normal. At the limit the kernel kills a process if it finds nothing to reclaim",
 		Source:    "Documentation/accounting/psi.rst, admin-guide/cgroup-v2.rst. The thresholds are judgements",
 		Needs:     []string{fact.GroupsSeen},
 		Judge: func(s *fact.Set) []Finding {
-			var found []Finding
+			found := killed(s)
 			for _, f := range s.Of(fact.GroupLimitHits) {
 				group := f.Subject.Cgroup
 				limit, limited := s.Group(fact.GroupLimit, group)
-				if f.Value <= 0 || !limited {
+				if kills, _ := s.Group(fact.GroupOOMKills, group); f.Value <= 0 || !limited || kills > 0 {
 					continue
 				}
 				stalled, pressure := s.Group(fact.GroupMemoryFull, group)
@@ -54,4 +54,21 @@ func ownLimit() Rule {
 			return found
 		},
 	}
+}
+
+// killed returns a finding for each container with processes that the kernel killed.
+func killed(s *fact.Set) []Finding {
+	var found []Finding
+	for _, f := range s.Of(fact.GroupOOMKills) {
+		limit, _ := s.Group(fact.GroupLimit, f.Subject.Cgroup)
+		found = append(found, Finding{
+			Severity: Warning,
+			Title:    "the kernel kills processes of a container at its memory limit",
+			Evidence: []Evidence{{"processes killed during the examination", number(f.Value), "0"}, {"limit", bytes(limit), "above what it needs"}},
+			Culprit:  f.Subject,
+			Victims:  []fact.Subject{f.Subject},
+			Cures:    []Cure{{What: "Raise its limit, or make the program use less memory.", Command: "docker update --memory SIZE --memory-swap SIZE CONTAINER"}},
+		})
+	}
+	return found
 }

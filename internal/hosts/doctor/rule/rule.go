@@ -96,6 +96,8 @@ func All() []Rule {
 		slowDisk(),
 		statReaders(),
 		mountLeak(),
+		memoryGrowth(),
+		listenOverflow(),
 		slowAllocation(),
 		oldKernel(),
 		slowMachine(),

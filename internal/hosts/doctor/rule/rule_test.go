@@ -84,8 +84,8 @@ var cases = []struct {
 
 	{"throttling", "a burst", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupThrottled, web, 0.04), group(fact.GroupPeriods, web, 300)}, "", fact.Subject{}, ""},
 	{"throttling", "few periods", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupThrottled, web, 1), group(fact.GroupPeriods, web, 3)}, "", fact.Subject{}, ""},
-	{"throttling", "often", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupThrottled, web, 0.2), group(fact.GroupPeriods, web, 300)}, Warning, fact.Subject{Cgroup: web}, "20 % of 300"},
-	{"throttling", "nearly always", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupThrottled, web, 0.9), group(fact.GroupPeriods, web, 300)}, Warning, fact.Subject{Cgroup: web}, "docker update --cpus"},
+	{"throttling", "often", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupThrottled, web, 0.2), group(fact.GroupPeriods, web, 300)}, Notice, fact.Subject{Cgroup: web}, "20 % of 300"},
+	{"throttling", "nearly always", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupThrottled, web, 0.9), group(fact.GroupPeriods, web, 300)}, Notice, fact.Subject{Cgroup: web}, "docker update --cpus"},
 
 	{"noisy-neighbour", "CPUs to spare", noisy(0.5, 1.8, 0.3, 0.5, 0), "", fact.Subject{}, ""},
 	{"noisy-neighbour", "no waits", noisy(1, 1.8, 0.2, 0.05, 0), "", fact.Subject{}, ""},
@@ -99,7 +99,11 @@ var cases = []struct {
 	{"noisy-neighbour", "a hog", noisy(1, 1.8, 0.2, 0.5, 0), Warning, fact.Subject{Cgroup: hogs, Pid: 8, Command: "burn"}, "1.8 of 2"},
 
 	{"kernel-time", "as usual here", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupSystem, web, 0.5), group(fact.GroupCPU, web, 1), host(fact.BaseSystem, 0.4)}, "", fact.Subject{}, ""},
-	{"kernel-time", "much more than usual", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupSystem, web, 0.9), group(fact.GroupCPU, web, 1), host(fact.BaseSystem, 0.2)}, Warning, fact.Subject{Cgroup: web}, "90 %"},
+	{"kernel-time", "much more than usual", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupSystem, web, 0.9), group(fact.GroupCPU, web, 1), host(fact.BaseSystem, 0.2)}, Notice, fact.Subject{Cgroup: web}, "90 %"},
+	{"kernel-time", "no baseline, a proxy", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupSystem, web, 0.7), group(fact.GroupCPU, web, 0.4)}, "", fact.Subject{}, ""},
+	{"kernel-time", "no baseline, no other suffers", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupSystem, web, 0.9), group(fact.GroupCPU, web, 1)}, Notice, fact.Subject{Cgroup: web}, "0.90"},
+	{"kernel-time", "no baseline, another waits", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupSystem, web, 0.9), group(fact.GroupCPU, web, 1), host(fact.CPUBusy, 1), group(fact.GroupLongest, hogs, 0.5),
+		by(fact.CallsBy, 4000, fact.Subject{Cgroup: web, Pid: 7, Command: "gc", Device: "madvise"})}, Warning, fact.Subject{Cgroup: web, Pid: 7, Command: "gc"}, "madvise by gc"},
 
 	{"syscall-storm", "the kernel is not busy", calls(), "", fact.Subject{}, ""},
 	{"syscall-storm", "a busy program", calls(group(fact.Calls, web, 50_000), group(fact.GroupCPU, web, 1), group(fact.GroupSystem, web, 0.9)), "", fact.Subject{}, ""},
@@ -107,7 +111,11 @@ var cases = []struct {
 	{"syscall-storm", "a storm", calls(group(fact.Calls, web, 150_000), group(fact.GroupCPU, web, 1), group(fact.GroupSystem, web, 0.5),
 		by(fact.CallsBy, 140_000, fact.Subject{Cgroup: web, Pid: 7, Command: "dd", Device: "read"}),
 		by(fact.CallsBy, 145_000, fact.Subject{Cgroup: hogs, Pid: 8, Command: "other", Device: "write"})),
-		Warning, fact.Subject{Cgroup: web, Pid: 7, Command: "dd"}, "read by dd"},
+		Notice, fact.Subject{Cgroup: web, Pid: 7, Command: "dd"}, "read by dd"},
+	{"syscall-storm", "few that act on the whole host", calls(by(fact.CallsReach, 4, fact.Subject{Cgroup: web, Device: "sync"}), by(fact.CallsReach, 400, fact.Subject{Cgroup: web, Device: "clone"})), "", fact.Subject{}, ""},
+	{"syscall-storm", "many that act on the whole host", calls(by(fact.CallsReach, 90, fact.Subject{Cgroup: web, Device: "sync"}), by(fact.CallsReach, 600, fact.Subject{Cgroup: web, Device: "clone"})), Notice, fact.Subject{Cgroup: web}, "writes every file system"},
+	{"syscall-storm", "and another container waits for the disk", calls(by(fact.CallsReach, 90, fact.Subject{Cgroup: web, Device: "sync"}), group(fact.GroupIOFull, hogs, 0.6)), Warning, fact.Subject{Cgroup: web}, "90/s"},
+	{"syscall-storm", "and it stops at its own limit", calls(by(fact.CallsReach, 90, fact.Subject{Cgroup: web, Device: "sync"}), host(fact.CPUBusy, 1), group(fact.GroupLongest, hogs, 0.6), group(fact.GroupThrottled, hogs, 0.6)), Notice, fact.Subject{Cgroup: web}, "90/s"},
 
 	{"own-limit", "reads files", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 5000), group(fact.GroupLimit, web, 1<<20), group(fact.GroupMemoryFull, web, 0.01)}, "", fact.Subject{}, ""},
 	{"own-limit", "stands still", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 50), group(fact.GroupLimit, web, 1<<20), group(fact.GroupMemoryFull, web, 0.3)}, Warning, fact.Subject{Cgroup: web}, "30 %"},
@@ -115,6 +123,7 @@ var cases = []struct {
 	{"own-limit", "reads much, once", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 9000), group(fact.GroupLimit, web, 1<<20), group(fact.GroupMemoryFull, web, 0.02), group(fact.GroupIOFull, web, 0.2), group(fact.GroupRefaults, web, 20)}, "", fact.Subject{}, ""},
 	{"own-limit", "no pressure to read, refaults", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 500), group(fact.GroupLimit, web, 1<<20), group(fact.GroupRefaults, web, 500)}, Warning, fact.Subject{Cgroup: web}, "500/s"},
 	{"own-limit", "no pressure to read, no refaults", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 500), group(fact.GroupLimit, web, 1<<20), group(fact.GroupRefaults, web, 5)}, "", fact.Subject{}, ""},
+	{"own-limit", "its processes are killed", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupOOMKills, web, 3), group(fact.GroupLimitHits, web, 5000), group(fact.GroupLimit, web, 1<<20), group(fact.GroupMemoryFull, web, 0.3)}, Warning, fact.Subject{Cgroup: web}, "killed"},
 	{"own-limit", "stalled by others", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 0), group(fact.GroupLimit, web, 1<<20), group(fact.GroupMemoryFull, web, 0.3)}, "", fact.Subject{}, ""},
 
 	{"kernel-lock", "none to speak of", []fact.Fact{host(fact.LockSeen, 1), host(fact.RtnlWait, 0.8), by(fact.LockWait, 0.8, churn)}, "", fact.Subject{}, ""},
@@ -134,11 +143,14 @@ var cases = []struct {
 	{"softirq", "some", []fact.Fact{device(fact.CPUSoftirq, "cpu0", 0.2), host(fact.NetDrops, 0)}, "", fact.Subject{}, ""},
 	{"softirq", "one CPU", []fact.Fact{device(fact.CPUSoftirq, "cpu0", 0.1), device(fact.CPUSoftirq, "cpu1", 0.6), host(fact.NetDrops, 0)}, Warning, fact.Subject{Device: "cpu1"}, "cpu1"},
 	{"softirq", "drops", []fact.Fact{device(fact.CPUSoftirq, "cpu0", 0.1), host(fact.NetDrops, 2)}, Warning, fact.Subject{Device: "cpu0"}, "backlog"},
+	{"softirq", "a container gets most packets", []fact.Fact{device(fact.CPUSoftirq, "cpu0", 0.6), host(fact.NetDrops, 0), by(fact.Packets, 50_000, other), by(fact.Packets, 900, logger), host(fact.Packets, 100)}, Warning, other, "cpu0"},
 
 	{"limits-near", "room", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 500), host(fact.HostMaxFiles, 1000), host(fact.HostFiles, 10), group(fact.GroupPids, web, 0.5)}, "", fact.Subject{}, ""},
 	{"limits-near", "a container", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 500), host(fact.HostMaxFiles, 1000), host(fact.HostFiles, 10), group(fact.GroupPids, web, 0.95)}, Warning, fact.Subject{Cgroup: web}, "95 %"},
 	{"limits-near", "threads", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 950), host(fact.HostMaxFiles, 1000), host(fact.HostFiles, 10)}, Warning, fact.Subject{}, "pid_max"},
 	{"limits-near", "files", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 500), host(fact.HostFiles, 950), host(fact.HostMaxFiles, 1000)}, Warning, fact.Subject{}, "file-max"},
+
+	{"limits-near", "open files of a process", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 500), host(fact.HostMaxFiles, 1000), host(fact.HostFiles, 10), by(fact.ProcessFiles, 0.97, other), by(fact.Ports, 0.5, logger)}, Warning, other, "nofile"},
 
 	{"inotify-limit", "room", []fact.Fact{host(fact.InotifySeen, 2), device(fact.Inotify, "watches of user 0", 0.5)}, "", fact.Subject{}, ""},
 	{"inotify-limit", "nearly all", []fact.Fact{host(fact.InotifySeen, 2), by(fact.Inotify, 0.95, watching), device(fact.Inotify, "watches of user 7", 0.1)}, Warning, watching, "95 %"},
@@ -158,6 +170,16 @@ var cases = []struct {
 
 	{"mount-leak", "usual", []fact.Fact{host(fact.HostMounts, 500)}, "", fact.Subject{}, ""},
 	{"mount-leak", "leaked", []fact.Fact{host(fact.HostMounts, 12_000)}, Warning, fact.Subject{}, "12,000"},
+
+	{"mount-leak", "leaked in a container", []fact.Fact{host(fact.HostMounts, 500), by(fact.Mounts, 6000, other), by(fact.Mounts, 30, logger)}, Warning, other, "6,000"},
+
+	{"memory-growth", "full, and still", []fact.Fact{group(fact.GroupHeld, web, 90<<20), group(fact.GroupLimit, web, 100<<20)}, "", fact.Subject{}, ""},
+	{"memory-growth", "hours to go", growing(1<<30, 100<<20, 100<<10), "", fact.Subject{}, ""},
+	{"memory-growth", "some minutes to go", growing(1<<30, 424<<20, 1<<20), Notice, fact.Subject{Cgroup: web}, "in 10m0s"},
+	{"memory-growth", "soon", growing(200<<20, 100<<20, 1<<20), Warning, fact.Subject{Cgroup: web}, "50s to 3m20s"},
+
+	{"listen-overflow", "none", []fact.Fact{host(fact.NamesSeen, 3), by(fact.ListenDrops, 0, other)}, "", fact.Subject{}, ""},
+	{"listen-overflow", "many", []fact.Fact{host(fact.NamesSeen, 3), by(fact.ListenDrops, 40, other)}, Warning, other, "40/s"},
 
 	{"slow-allocation", "usual", []fact.Fact{host(fact.AllocMs, 60)}, "", fact.Subject{}, ""},
 	{"slow-allocation", "slow", []fact.Fact{host(fact.AllocMs, 800)}, Warning, fact.Subject{}, "800 ms"},
@@ -186,6 +208,12 @@ func noisy(busy, hog, victim, wait, throttled float64) []fact.Fact {
 		group(fact.GroupThrottled, web, throttled),
 		by(fact.ProcessCPU, hog, fact.Subject{Cgroup: hogs, Pid: 8, Command: "burn"}),
 	}
+}
+
+// growing returns the facts of a container whose memory grows by the rate, in the slowest third
+// by half of it, and in the fastest by twice as much.
+func growing(limit, held, rate float64) []fact.Fact {
+	return []fact.Fact{group(fact.GroupLimit, web, limit), group(fact.GroupHeld, web, held), group(fact.GroupGrowth, web, rate), group(fact.GroupGrowthLow, web, rate/2), group(fact.GroupGrowthHigh, web, rate*2)}
 }
 
 func disk(flushes, busy, writes float64) []fact.Fact {

@@ -8,7 +8,7 @@ const softirqShare = 0.30
 func softirq() Rule {
 	return Rule{
 		Name:      "softirq",
-		Signal:    "softirq time of each CPU (/proc/stat), packets dropped at a full backlog (softnet_stat)",
+		Signal:    "softirq time of each CPU (/proc/stat), packets dropped at a full backlog (softnet_stat); packets of each network namespace",
 		Threshold: "a CPU over 30 %, or any drop",
 		Why:       "softirqs run before every program on that CPU; a dropped packet is retransmitted after at least 200 ms",
 		Source:    "Documentation/networking/scaling.rst. The threshold is a judgement",
@@ -19,6 +19,10 @@ func softirq() Rule {
 			if most.Value <= softirqShare && drops == 0 {
 				return nil
 			}
+			culprit := fact.Subject{Device: most.Subject.Device}
+			if flood, share := flooding(s); share > 0 {
+				culprit = flood
+			}
 			return []Finding{{
 				Severity: Warning,
 				Title:    "network interrupts take up a CPU",
@@ -26,7 +30,7 @@ func softirq() Rule {
 					{"softirq time of " + most.Subject.Device, percent(most.Value), "under 30 %"},
 					{"packets dropped at a full backlog", number(drops), "0"},
 				},
-				Culprit: fact.Subject{Device: most.Subject.Device},
+				Culprit: culprit,
 				Cures: []Cure{
 					{What: "Distribute received packets over the CPUs.", Command: "echo f > /sys/class/net/DEVICE/queues/rx-0/rps_cpus"},
 					{What: "Enlarge the backlog if bursts are dropped.", Command: "sysctl -w net.core.netdev_max_backlog=5000"},
@@ -34,4 +38,20 @@ func softirq() Rule {
 			}}
 		},
 	}
+}
+
+// floodRate is the number of packets per second from which a container can be the cause.
+const floodRate = 10_000
+
+// flooding returns the container that receives over half of all packets, if one does.
+func flooding(s *fact.Set) (fact.Subject, float64) {
+	all := 0.0
+	fs := s.Of(fact.Packets)
+	for _, f := range fs {
+		all += f.Value
+	}
+	if len(fs) == 0 || fs[0].Subject.Cgroup == "" || fs[0].Value < floodRate || fs[0].Value < all/2 {
+		return fact.Subject{}, 0
+	}
+	return fs[0].Subject, fs[0].Value / all
 }

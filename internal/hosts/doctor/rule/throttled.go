@@ -13,8 +13,8 @@ const (
 	fewPeriods = 10
 )
 
-// throttled finds containers that the kernel stops at their own CPU limit. The finding is never
-// critical: the limit slows down only its own container, and may be intended.
+// throttled finds containers that the kernel stops at their own CPU limit. The finding is a
+// notice: the limit slows down only its own container, and may be intended.
 func throttled() Rule {
 	return Rule{
 		Name:      "throttling",
@@ -32,7 +32,7 @@ func throttled() Rule {
 				}
 				used, _ := s.Group(fact.GroupCPU, f.Subject.Cgroup)
 				found = append(found, Finding{
-					Severity: Warning,
+					Severity: Notice,
 					Title:    "a container is repeatedly stopped by its own CPU limit",
 					Evidence: []Evidence{
 						{"periods in which it was throttled", fmt.Sprintf("%s of %s", percent(f.Value), number(periods)), "under 5 %"},

@@ -1,0 +1,123 @@
+package bench
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"holdfast/internal/hosts/doctor"
+	"holdfast/internal/hosts/doctor/rule"
+)
+
+// The project's own faults are valid, half of them are held out, and each can be compiled.
+func TestFaults(t *testing.T) {
+	faults, err := LoadFaults("faults")
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, wrong := 0, 0
+	for _, f := range faults {
+		if len(f.Truth) > 0 {
+			wrong++
+		}
+		if f.HeldOut {
+			held++
+		}
+	}
+	if wrong < 40 || held < wrong/2 || held > wrong/2+1 {
+		t.Errorf("%d faults, of which %d are held out", wrong, held)
+	}
+}
+
+// A manifest that cannot be right is refused, with the reason.
+func TestBadFaults(t *testing.T) {
+	const shape = "containers: {x: {program: p.sh}}\n"
+	for name, c := range map[string]struct{ text, says string }{
+		"no-about":   {shape, "about"},
+		"nothing":    {"about: a\n", "starts nothing"},
+		"unknown":    {"about: a\nculprit: x\n" + shape, "culprit"},
+		"no-culprit": {"about: a\ntruth: [{culprit: y, cause: [c]}]\n" + shape, `culprit "y"`},
+		"no-cause":   {"about: a\ntruth: [{culprit: x}]\n" + shape, "cause"},
+		"no-host":    {"about: a\ntruth: [{culprit: host, cause: [c]}]\n" + shape, `culprit "host"`},
+		"outside":    {"about: a\ncontainers: {x: {program: ../p.sh}}\n", "beside the manifest"},
+		"binary":     {"about: a\ncontainers: {x: {program: p}}\n", "beside the manifest"},
+		"gone":       {"about: a\ncontainers: {x: {program: q.sh}}\n", "q.sh"},
+		"much":       {"about: a\ncontainers: {x: {program: p.sh, memory: 9}}\n", "memory is a number"},
+		"copies":     {"about: a\ncontainers: {x: {program: p.sh, copies: 5000}}\n", "copies"},
+		"long":       {"about: a\nlimit: 6000\n" + shape, "limit"},
+		"distractor": {"about: a\ndistractor: true\ntruth: [{culprit: x, cause: [c]}]\n" + shape, "no truth"},
+		"Bad_Name":   {"about: a\n" + shape, "lower-case"},
+	} {
+		dir := t.TempDir()
+		for file, text := range map[string]string{"p.sh": "", "p": "", name + ".yaml": c.text} {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := LoadFaults(dir); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: error %v, want %q", name, err, c.says)
+		}
+	}
+	if _, err := LoadFaults(t.TempDir()); err == nil {
+		t.Error("a directory without a manifest is accepted")
+	}
+}
+
+func TestJudgeFault(t *testing.T) {
+	const lab = "/lab"
+	s := &faultStage{group: lab + "/fault-x", names: map[string]map[string]bool{"a": {"a-0": true, "a-1": true}}}
+	w := suspect{stage: s, lab: lab}
+	notice := found("throttling", "b", lab+"/b")
+	notice.Severity = rule.Notice
+	for _, c := range []struct {
+		name, culprit    string
+		found            []doctor.Finding
+		container, named bool
+		wrong            int
+	}{
+		{"nothing", "a", nil, false, false, 0},
+		{"named", "a", []doctor.Finding{found("slow-disk", "a-1", lab+"/1")}, true, true, 0},
+		{"the container, another cause", "a", []doctor.Finding{found("throttling", "a-1", lab+"/1")}, true, false, 0},
+		{"an innocent container", "a", []doctor.Finding{found("slow-disk", "b", lab+"/b")}, false, false, 1},
+		{"an innocent container, a notice", "a", []doctor.Finding{notice}, false, false, 0},
+		{"the cause alone", "a", []doctor.Finding{found("slow-disk", "", "")}, false, false, 0},
+		{"another user of the machine", "a", []doctor.Finding{found("slow-disk", "", "/else")}, false, false, 0},
+		{"a process on the host", culpritHost, []doctor.Finding{found("slow-disk", "", lab+"/fault-x/y")}, true, true, 0},
+		{"no culprit", culpritNone, []doctor.Finding{found("slow-disk", "", "")}, true, true, 0},
+		{"no culprit, but one is accused", culpritNone, []doctor.Finding{found("slow-disk", "b", lab+"/b")}, false, false, 1},
+	} {
+		v := []ExamVerdict{{Truth: Truth{Culprit: c.culprit, Cause: []string{"slow-disk"}}}}
+		wrong := judgeFault(v, look{report: doctor.Report{Findings: c.found}}, w, 7)
+		if v[0].Container != c.container || v[0].Named != c.named || len(wrong) != c.wrong || c.named != (v[0].Seconds == 7) {
+			t.Errorf("%s: %+v, %d wrong", c.name, v[0], len(wrong))
+		}
+	}
+}
+
+func TestJudgePeer(t *testing.T) {
+	s := &faultStage{fault: Fault{Truth: []Truth{{Culprit: "a"}}}, names: map[string]map[string]bool{"a": {"a-1": true}}}
+	if v := judgePeer([]string{"old a-1"}, []string{"old a-1", "new"}, s); v.Alarms != 1 || v.Container {
+		t.Errorf("%+v", v)
+	}
+	if v := judgePeer(nil, []string{"cgroup_a-1.cpu WARNING"}, s); v.Alarms != 1 || !v.Container {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestExamTable(t *testing.T) {
+	table := &ExamTable{Rows: []ExamRow{
+		{Fault: "one", Verdicts: []ExamVerdict{{Truth: Truth{"a", []string{"slow-disk"}}, Container: true, Named: true, Known: true, Seconds: 12}}},
+		{Fault: "two", Verdicts: []ExamVerdict{{Truth: Truth{"a", []string{"dns-timeouts"}}, Container: true}}},
+		{Fault: "three", Skipped: "this host has no cc"},
+	}, Healthy: ExamHealthy{ByRule: map[string]int{}}}
+	table.Healthy.Looks = 2
+	table.Healthy.add([]doctor.Finding{found("softirq", "", "")}, "healthy")
+	if score, failed := table.sum(); score != 0.5 || failed != 2 {
+		t.Errorf("score %v, failed %d", score, failed)
+	}
+	var b strings.Builder
+	if err := table.WriteTable(&b); err != nil || !strings.Contains(b.String(), "dns-timeouts (not a check)") || !strings.Contains(b.String(), "2 looks, 1 with a false finding (softirq 1)") {
+		t.Errorf("%v\n%s", err, &b)
+	}
+}

@@ -1,0 +1,78 @@
+package probe
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/platform/linux/proc"
+)
+
+// The slowest and the fastest third bound the growth; without growth in one of them there is none.
+func TestRates(t *testing.T) {
+	begin := time.Now()
+	series := func(values ...float64) (samples []memorySample) {
+		for i, v := range values {
+			samples = append(samples, memorySample{begin.Add(time.Duration(i) * time.Second), map[string]float64{"/c": v}})
+		}
+		return samples
+	}
+	for _, c := range []struct {
+		values          []float64
+		mean, low, high float64
+		ok              bool
+	}{
+		{[]float64{0, 10, 20, 30, 40, 50, 60}, 10, 10, 10, true},
+		{[]float64{0, 5, 10, 30, 50, 60, 70}, 70.0 / 6, 5, 20, true},
+		{[]float64{0, 100, 100, 100, 100, 100, 100}, 100.0 / 6, 0, 50, true},
+		{[]float64{0, 1, 2}, 0, 0, 0, false},
+	} {
+		mean, low, high, ok := rates(series(c.values...), "/c")
+		if mean != c.mean || low != c.low || high != c.high || ok != c.ok {
+			t.Errorf("%v: %v, %v to %v, %v", c.values, mean, low, high, ok)
+		}
+	}
+	if _, _, _, ok := rates(series(0, 1, 2, 3, 4, 5, 6), "/new"); ok {
+		t.Error("a group without samples has a growth")
+	}
+}
+
+// A network namespace's counters are read from its files, and the ports only if there are many.
+func TestSockets(t *testing.T) {
+	h := Host{Proc: proc.FS(t.TempDir())}
+	dir := filepath.Join(string(h.Proc), "7")
+	tcp := "sl local rem st\n"
+	for range 3 {
+		tcp += " 0: 0100007F:C350 0200007F:1F90 06 x\n"
+	}
+	for file, text := range map[string]string{
+		"7/net/netstat":  "TcpExt: SyncookiesSent ListenOverflows\nTcpExt: 1 42\nIpExt: A\nIpExt: 2\n",
+		"7/net/dev":      "Inter-| Receive\n face |bytes packets\n    lo: 100 7 0\n  eth0: 100 5 0\n",
+		"7/net/sockstat": "sockets: used 9\nTCP: inuse 5 orphan 0 tw 995 alloc 7 mem 1\n",
+		"7/net/tcp":      tcp, "sys/net/ipv4/ip_local_port_range": "50000\t50005\n",
+	} {
+		file = filepath.Join(string(h.Proc), file)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := socketsOf(h, dir); s["overflows"] != 42 || s["packets"] != 12 || s["ports"] != 0.5 {
+		t.Errorf("%v", s)
+	}
+}
+
+// A process's own limit of files is read if it has many.
+func TestFilesShare(t *testing.T) {
+	h := Host{Proc: proc.Host}
+	if _, ok := filesShare(h, os.Getpid(), filesFrom-1); ok {
+		t.Error("few files have a share")
+	}
+	if share, ok := filesShare(h, os.Getpid(), 1e12); !ok || share <= 1 {
+		t.Errorf("%v, %v, for %s", share, ok, fact.ProcessFiles)
+	}
+}
