@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,7 +18,6 @@ type stage struct {
 	*Forker
 	store *memstore.Store
 	lease store.LeaseID
-	mu    sync.Mutex
 	// before is called before a claim; nil: nothing is.
 	before func(key holdfast.SessionKey) error
 	dumb   bool // the claim is one of an agent without forks
