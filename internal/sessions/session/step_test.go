@@ -64,7 +64,7 @@ func TestInitStepThatFailsFailsTheBoot(t *testing.T) {
 			slow.Timeout = 6 * time.Second // a busy host needs time until the step writes
 			x.Steps = []Step{slow}
 		})
-		if e.Phase != "init" || !strings.Contains(e.Error(), "not done after 3s") || holdfast.HintOf(e) == "" || !strings.Contains(e.Log, "waiting") {
+		if e.Phase != "init" || !strings.Contains(e.Error(), "not done after 6s") || holdfast.HintOf(e) == "" || !strings.Contains(e.Log, "waiting") {
 			t.Errorf("%v; log %q", e, e.Log)
 		}
 	})
