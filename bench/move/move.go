@@ -61,8 +61,8 @@ func (o Options) Check() error {
 		return fmt.Errorf("moves of a large session are %d, they cannot be under 0", o.Large)
 	case o.Many < 0 || o.Many > 200:
 		return fmt.Errorf("sessions that are drained at once are %d, they have to be 0 to 200", o.Many)
-	case o.Forks < 0 || o.Children < 1 || o.Children > holdfast.MaxForks:
-		return fmt.Errorf("forks are %d with %d children, there have to be 0 or more with 1 to %d", o.Forks, o.Children, holdfast.MaxForks)
+	case o.Forks < 0 || o.Children < 0 || o.Children > holdfast.MaxForks:
+		return fmt.Errorf("forks are %d with %d children, there have to be 0 or more with at most %d", o.Forks, o.Children, holdfast.MaxForks)
 	case o.Notice <= 0:
 		return fmt.Errorf("the notice is %v, it has to be over 0", o.Notice)
 	}
