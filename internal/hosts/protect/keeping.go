@@ -145,6 +145,13 @@ func (k *keeping) release(why Reason) error {
 		Reason: why, Stats: k.held.Stats(), Took: time.Since(begin), Held: time.Since(k.start),
 		Listening: k.sockets.listening(), Ready: asked,
 	}
+	if d, ok := k.held.(HeldDatagrams); ok {
+		stats := d.Datagrams()
+		r.Datagrams = &stats
+		if wait := d.Linger(); wait != nil {
+			k.linger = append(k.linger, wait)
+		}
+	}
 	if err != nil {
 		r.Error = err.Error()
 		k.log.Warn("protect: release", "err", err)

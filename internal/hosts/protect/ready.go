@@ -39,6 +39,9 @@ type readiness struct {
 	// server.
 	elsewhere bool
 
+	// overlap says that old UDP sockets stay for the flows that they know.
+	overlap bool
+
 	// gated says that no listener counts before the command has ended.
 	gated bool
 
@@ -52,9 +55,10 @@ type readiness struct {
 type place struct {
 	addr   string
 	device uint32
+	udp    bool
 }
 
-func placeOf(l sockdiag.Listener) place { return place{l.Addr.String(), l.Device} }
+func placeOf(l sockdiag.Listener) place { return place{l.Addr.String(), l.Device, l.UDP} }
 
 func newReadiness(old []sockdiag.Listener, now time.Time) *readiness {
 	r := &readiness{old: cookies(old), places: make(map[place]bool), last: cookies(old), changed: now}
@@ -86,10 +90,14 @@ func (r *readiness) judge(ls []sockdiag.Listener, now time.Time) Reason {
 	if r.elsewhere || r.gated && !r.exited {
 		return ""
 	}
-	oldLeft, fresh := 0, 0
+	oldLeft, stay, fresh := 0, 0, 0
 	missing := maps.Clone(r.places)
 	for _, l := range ls {
-		if r.old[l.Cookie] {
+		switch {
+		case r.old[l.Cookie] && l.UDP && r.overlap:
+			stay++
+			continue
+		case r.old[l.Cookie]:
 			oldLeft++
 			continue
 		}
@@ -102,7 +110,7 @@ func (r *readiness) judge(ls []sockdiag.Listener, now time.Time) Reason {
 		return NewListens
 	case oldLeft == 0 && fresh > 0 && quiet: // the new server listens on other addresses
 		return NewListens
-	case oldLeft > 0 && quiet && fresh == 0:
+	case oldLeft+stay > 0 && quiet && fresh == 0:
 		return OldStayed
 	}
 	return ""

@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/cilium/ebpf"
@@ -50,7 +51,7 @@ func (s *Steering) ByConnection(path string, ports []uint16) (err error) {
 		if err != nil {
 			return fmt.Errorf("load a BPF program that reads connection ids: %w", err)
 		}
-		l, err := link.AttachNetfilter(link.NetfilterOptions{Program: p, ProtocolFamily: family, Hook: link.NetfilterInetLocalIn, Priority: classifyPriority})
+		l, err := classify(p, family)
 		p.Close()
 		if err != nil {
 			return fmt.Errorf("read connection ids: %w", err)
@@ -60,8 +61,17 @@ func (s *Steering) ByConnection(path string, ports []uint16) (err error) {
 	return nil
 }
 
-// classifyPriority is after all rules of iptables and nftables with usual priorities.
-const classifyPriority = 1 << 20
+// classify attaches p after all rules of iptables and nftables with usual priorities. No two
+// programs may have the same priority.
+func classify(p *ebpf.Program, family link.NetfilterProtocolFamily) (link.Link, error) {
+	const first, most = 1 << 20, 128
+	for priority := int32(first); ; priority++ {
+		l, err := link.AttachNetfilter(link.NetfilterOptions{Program: p, ProtocolFamily: family, Hook: link.NetfilterInetLocalIn, Priority: priority})
+		if !errors.Is(err, unix.EBUSY) || priority == first+most {
+			return l, err
+		}
+	}
+}
 
 // Server says whose socket has a cookie: the old server's or the new one's.
 func (s *Steering) Server(cookie uint64, isNew bool) error {
@@ -132,9 +142,10 @@ func (s *Steering) learnInstructions() asm.Instructions {
 	ins = append(ins,
 		asm.JEq.Imm(asm.R0, 0, out),
 		asm.LoadMem(asm.R9, asm.R0, 0, asm.Word),
-		asm.StoreImm(asm.R10, id, 0, asm.DWord),
-		asm.StoreImm(asm.R10, id+8, 0, asm.DWord),
-		asm.StoreImm(asm.R10, id+16, 0, asm.DWord),
+		asm.Mov.Imm(asm.R1, 0),
+		asm.StoreMem(asm.R10, id, asm.R1, asm.DWord),
+		asm.StoreMem(asm.R10, id+8, asm.R1, asm.DWord),
+		asm.StoreMem(asm.R10, id+16, asm.R1, asm.DWord),
 		asm.Mov.Imm(asm.R7, 0),
 	)
 	ins = append(ins, load(0, 1)...)
@@ -185,12 +196,12 @@ func (s *Steering) learnInstructions() asm.Instructions {
 		asm.Mov.Imm(asm.R4, 0),
 		asm.FnMapUpdateElem.Call(),
 		// a server's ids have one length, which short headers do not tell
-		asm.StoreImm(asm.R10, head, 0, asm.Word),
+		asm.StoreImm(asm.R10, head, idLengthKey, asm.Word),
 	)
 	ins = append(ins, lookup(s.state, head, "")...)
 	return append(ins,
 		asm.JEq.Imm(asm.R0, 0, out),
-		asm.StoreMem(asm.R0, stateIDLen, asm.R8, asm.Word),
+		asm.StoreMem(asm.R0, 0, asm.R8, asm.Word),
 		asm.Mov.Imm(asm.R0, 1).WithSymbol(out), // allow
 		asm.Return(),
 	)
@@ -256,9 +267,10 @@ func (s *Steering) classifyInstructions(read btf.TypeID, ports []uint16, ipv6 bo
 	}
 	ins = append(ins,
 		asm.Ja.Label(out),
-		asm.StoreImm(asm.R10, id, 0, asm.DWord).WithSymbol(mine),
-		asm.StoreImm(asm.R10, id+8, 0, asm.DWord),
-		asm.StoreImm(asm.R10, id+16, 0, asm.DWord),
+		asm.Mov.Imm(asm.R1, 0).WithSymbol(mine),
+		asm.StoreMem(asm.R10, id, asm.R1, asm.DWord),
+		asm.StoreMem(asm.R10, id+8, asm.R1, asm.DWord),
+		asm.StoreMem(asm.R10, id+16, asm.R1, asm.DWord),
 		asm.StoreImm(asm.R10, seenKey, 0, asm.Word),
 		asm.StoreImm(asm.R10, head+8, flowOld, asm.Word), // for a packet with an unknown id
 	)
@@ -268,10 +280,11 @@ func (s *Steering) classifyInstructions(read btf.TypeID, ports []uint16, ipv6 bo
 		asm.JGE.Imm(asm.R1, longHeader, long),
 	)
 	// a short header has the id behind the flags
-	ins = append(ins, lookup(s.state, seenKey, "")...)
+	ins = append(ins, asm.StoreImm(asm.R10, head, idLengthKey, asm.Word))
+	ins = append(ins, lookup(s.state, head, "")...)
 	ins = append(ins,
 		asm.JEq.Imm(asm.R0, 0, old),
-		asm.LoadMem(asm.R2, asm.R0, stateIDLen, asm.Word),
+		asm.LoadMem(asm.R2, asm.R0, 0, asm.Word),
 		asm.Add.Imm(asm.R7, udpHeader+1),
 		asm.Ja.Label(byID),
 	)

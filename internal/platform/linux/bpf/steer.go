@@ -19,7 +19,7 @@ import (
 // ends with its process, and at its deadline. Connected sockets come first as ever, and
 // multicast is not steered. If several steer one port, the first that chooses a socket wins.
 type Steering struct {
-	state   *ebpf.Map // one stateValue
+	state   *ebpf.Map // by the constants below
 	places  *ebpf.Map // placeValue by address and port
 	flows   *ebpf.Map // the flows that were seen in SteerWatch
 	sockets *ebpf.Map // by slot
@@ -62,10 +62,12 @@ const (
 	seenPort, seenIs        = 4, 8
 	idLen                   = 24 // key: the id, up to 20 bytes, and its length
 	stateUntil, stateMode   = 0, 8
-	stateQUIC, stateIDLen   = 12, 16
-	stateLength, maxIDBytes = 24, 20
+	stateQUIC, stateLength  = 12, 16
+	maxIDBytes              = 20
 
 	flowOld, flowNew = 1, 2
+
+	idLengthKey = 1 // in state, beside the mode's 0
 )
 
 // NewSteering loads a steering that does nothing yet.
@@ -80,7 +82,7 @@ func NewSteering() (_ *Steering, err error) {
 		to   **ebpf.Map
 		spec ebpf.MapSpec
 	}{
-		{&s.state, ebpf.MapSpec{Name: "hf_steer", Type: ebpf.Array, KeySize: 4, ValueSize: stateLength, MaxEntries: 1}},
+		{&s.state, ebpf.MapSpec{Name: "hf_steer", Type: ebpf.Array, KeySize: 4, ValueSize: stateLength, MaxEntries: 2}},
 		{&s.places, ebpf.MapSpec{Name: "hf_places", Type: ebpf.Hash, KeySize: placeLen, ValueSize: 12, MaxEntries: maxPlaces}},
 		{&s.flows, ebpf.MapSpec{Name: "hf_flows", Type: ebpf.LRUHash, KeySize: flowLen, ValueSize: 4, MaxEntries: maxFlows}},
 		{&s.sockets, ebpf.MapSpec{Name: "hf_sockets", Type: ebpf.SockMap, KeySize: 4, ValueSize: 8, MaxEntries: maxSteered}},
@@ -130,9 +132,6 @@ func (s *Steering) Set(m SteerMode, d time.Duration) error {
 		return err
 	}
 	value := make([]byte, stateLength)
-	if err := s.state.Lookup(uint32(0), value); err != nil { // the length of ids is the kernel's
-		return fmt.Errorf("steer datagrams: %w", err)
-	}
 	binary.NativeEndian.PutUint64(value[stateUntil:], uint64(now.Nano()+int64(d)))
 	binary.NativeEndian.PutUint32(value[stateMode:], uint32(m))
 	quic := uint32(0)

@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func udpSocket(t *testing.T, network, address string) (*net.UDPConn, int, netip.AddrPort) {
@@ -103,6 +105,97 @@ func TestSteering(t *testing.T) {
 		_, _ = unknown.Write([]byte("late"))
 		if !receives(server, "late") {
 			t.Error("after the deadline it still steers")
+		}
+	}
+}
+
+// longPacket is a packet of QUIC version 1 with a long header of a type.
+func longPacket(typ byte, to, from string) string {
+	b := []byte{0xc0 | typ<<typeShift, 0, 0, 0, 1, byte(len(to))}
+	b = append(append(b, to...), byte(len(from)))
+	return string(append(b, from+"payload"...))
+}
+
+func shortPacket(to string) string { return "\x40" + to + "payload" }
+
+// Packets of QUIC go to the socket of the server that chose their connection id, whatever
+// the client's address is. An unknown id is an old one, unless the packet begins a connection.
+func TestSteeringByConnection(t *testing.T) {
+	if testing.Short() || os.Geteuid() != 0 {
+		t.Skip("it needs root")
+	}
+	cgroup := "/sys/fs/cgroup"
+	if _, err := os.Stat(cgroup + "/cgroup.controllers"); err != nil {
+		cgroup = "/sys/fs/cgroup/unified"
+	}
+	for _, host := range []string{"127.0.0.1:0", "[::1]:0"} {
+		_, _, at := udpSocket(t, "udp", host)
+		old, oldFD, _ := udpSocket(t, "udp", host)
+		fresh, freshFD, _ := udpSocket(t, "udp", host)
+		client := func() *net.UDPConn {
+			c, err := net.Dial("udp", at.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() })
+			return c.(*net.UDPConn)
+		}
+		s, err := NewSteering()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		if err := s.ByConnection(cgroup, []uint16{at.Port()}); err != nil {
+			t.Fatal(err)
+		}
+		var to PlaceSockets
+		for fd, slot := range map[int]*Slot{oldFD: &to.Old, freshFD: &to.New} {
+			if *slot, err = s.Add(fd); err != nil {
+				t.Fatal(err)
+			}
+			cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Server(cookie, fd == freshFD); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, err := range []error{s.Steer(at, to), s.Attach([]uint16{at.Port()}), s.Set(SteerServe, time.Minute)} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		const initial = 0
+		for _, server := range []*net.UDPConn{old, fresh} { // each chooses an id
+			name := map[*net.UDPConn]string{old: "old-chose", fresh: "new-chose"}[server]
+			if _, err := server.WriteToUDPAddrPort([]byte(longPacket(handshake, "client", name)), client().LocalAddr().(*net.UDPAddr).AddrPort()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		one := client()
+		for i, c := range []struct {
+			packet string
+			by     *net.UDPConn
+		}{
+			{longPacket(initial, "random-id", "client"), fresh},
+			{longPacket(initial, "old-chose", "client"), old}, // a handshake that is not over
+			{longPacket(handshake, "old-chose", "client"), old},
+			{longPacket(handshake, "new-chose", "client"), fresh},
+			{longPacket(handshake, "unheard", "client"), old},
+			{shortPacket("new-chose"), fresh},
+			{shortPacket("old-chose"), old},
+			{shortPacket("unheard99"), old}, // of a server before
+			{"\x40", old},
+		} {
+			for _, from := range []*net.UDPConn{one, client()} { // the address does not matter
+				if _, err := from.Write([]byte(c.packet)); err != nil {
+					t.Fatal(err)
+				}
+				if !receives(c.by, c.packet) {
+					t.Errorf("%s: packet %d went to the other server", host, i)
+				}
+			}
 		}
 	}
 }
