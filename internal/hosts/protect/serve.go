@@ -264,6 +264,9 @@ func (s *server) hold(spec Spec) error {
 	if err != nil {
 		return refuse(err)
 	}
+	if d, ok := h.(HeldDatagrams); ok {
+		sk.stays = spec.Overlap || d.Datagrams().Flows == ByConnection
+	}
 	began.Asked = asked
 	began.Took = time.Since(start)
 	if what := h.Residue(); what != "" {

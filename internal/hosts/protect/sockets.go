@@ -18,6 +18,7 @@ type Sockets struct {
 	owners    *owners
 	udp       bool // of UDP too
 	asked     bool // Target.Asked
+	stays     bool // the old server's UDP sockets get datagrams during the hold
 
 	mu     sync.Mutex
 	hidden map[uint32]bool // inodes

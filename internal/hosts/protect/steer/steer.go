@@ -77,6 +77,8 @@ type held struct {
 	mu    sync.Mutex // of the following
 	stats protect.DatagramStats
 	waits protect.Waits
+	buf   [headers + maxData]byte // of one datagram
+	oob   [256]byte
 }
 
 // sockets are those of a place.
@@ -109,6 +111,7 @@ func prepare(t protect.Target) (_ *held, err error) {
 	if h.flows == protect.AutoFlows {
 		h.flows = recognise(h.old)
 	}
+	h.stats.Flows = h.flows
 	if h.Steering, err = bpf.NewSteering(); err != nil {
 		return nil, err
 	}
@@ -221,8 +224,7 @@ func (h *held) steer() error {
 			return err
 		}
 		for _, l := range all {
-			other := !slices.ContainsFunc(h.old, func(o sockdiag.Listener) bool { return o.Cookie == l.Cookie })
-			if other && !l.Addr.Addr().IsUnspecified() && h.places[l.Addr] == nil {
+			if !h.isOld(l) && !l.Addr.Addr().IsUnspecified() && h.places[l.Addr] == nil {
 				if err := h.Steer(l.Addr, bpf.PlaceSockets{}); err != nil {
 					return err
 				}
@@ -323,14 +325,24 @@ func (h *held) Release(ctx context.Context) error {
 	if err == nil {
 		h.linger, err = h.serve(now)
 	}
-	if !h.linger {
-		h.end()
-		h.Steering.Close()
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.stats.Flows, h.stats.Stays = h.flows, h.linger
-	return errors.Join(err, h.sendAll(ctx))
+	h.stats.Stays = h.linger
+	return errors.Join(err, h.sendAll(ctx, len(now) > 0))
+}
+
+// open lets all datagrams through to the servers.
+func (h *held) open() error {
+	if h.linger {
+		return h.set(bpf.SteerServe)
+	}
+	h.end()
+	h.Steering.Close()
+	return nil
+}
+
+func (h *held) isOld(l sockdiag.Listener) bool {
+	return slices.ContainsFunc(h.old, func(o sockdiag.Listener) bool { return o.Cookie == l.Cookie })
 }
 
 // serve gives new flows to the new server, if the old one runs as well.
@@ -338,7 +350,7 @@ func (h *held) serve(now []sockdiag.Listener) (bool, error) {
 	var fresh []sockdiag.Listener
 	runs := false
 	for _, l := range now {
-		if slices.ContainsFunc(h.old, func(o sockdiag.Listener) bool { return o.Cookie == l.Cookie }) {
+		if h.isOld(l) {
 			runs = true
 		} else {
 			fresh = append(fresh, l)
@@ -363,10 +375,7 @@ func (h *held) serve(now []sockdiag.Listener) (bool, error) {
 			}
 		}
 	}
-	if err := h.steerPlaces(); err != nil {
-		return false, err
-	}
-	return true, h.set(bpf.SteerServe)
+	return true, h.steerPlaces()
 }
 
 // lingerLook is the interval at which the old server's sockets are looked for.
@@ -383,9 +392,7 @@ func (h *held) Linger() func() {
 		defer cancel()
 		_ = tasks.Every(ctx, lingerLook, func() { // it ends with ctx
 			now, err := h.target.Listeners()
-			if err == nil && !slices.ContainsFunc(now, func(l sockdiag.Listener) bool {
-				return slices.ContainsFunc(h.old, func(o sockdiag.Listener) bool { return o.Cookie == l.Cookie })
-			}) {
+			if err == nil && !slices.ContainsFunc(now, h.isOld) {
 				cancel()
 			}
 		})

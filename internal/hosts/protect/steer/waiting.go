@@ -21,6 +21,7 @@ type waiting struct {
 	ipv6      bool
 	slot      bpf.Slot
 	fd, again int
+	passing   []func() // ends of the flows of the last batch
 }
 
 // waitingRoom is the memory for the datagrams of one family, in bytes. A small datagram takes
@@ -99,15 +100,20 @@ const (
 	// queueLimit bytes in it, half of what a socket has by default (net.core.rmem_default),
 	// make the sending wait.
 	batch      = 32
+	maxData    = 1 << 16
 	queueLimit = 96 << 10
 	queueLook  = time.Millisecond
+	// readLimit limits the wait for a server to read its first datagram: until then, it has
+	// a socket and is not ready.
+	readLimit = 5 * time.Second
 	// inFlight is how long a datagram may take from the choice of its socket into the queue.
 	inFlight = 2 * time.Millisecond
 )
 
-// sendAll sends all waiting datagrams again, in their order. Later ones go to the server
-// already. When ctx ends, it does not wait for room in the server's queue.
-func (h *held) sendAll(ctx context.Context) (err error) {
+// sendAll sends all waiting datagrams again, in their order, and then lets all others through.
+// It waits until the server reads, and for room in its queue. Without a server, and when ctx
+// ends, it does not wait.
+func (h *held) sendAll(ctx context.Context, served bool) (err error) {
 	defer func() {
 		for _, w := range h.waiting {
 			h.stats.Lost += w.dropped()
@@ -115,41 +121,56 @@ func (h *held) sendAll(ctx context.Context) (err error) {
 		}
 		h.stats.Waits = h.waits.Quantiles(h.stats.Longest)
 	}()
-	for _, w := range h.waiting {
-		_, e := h.send(ctx, w)
-		err = errors.Join(err, e)
+	all := func(most int) (sent int) {
+		for _, w := range h.waiting {
+			n, e := h.send(w, most)
+			sent, err = sent+n, errors.Join(err, e)
+		}
+		return sent
 	}
+	if served {
+		if all(1) > 0 {
+			read, cancel := context.WithTimeout(ctx, readLimit)
+			h.awaitRoom(read, 0)
+			cancel()
+		}
+		for ctx.Err() == nil && err == nil && all(batch) > 0 {
+			h.awaitRoom(ctx, queueLimit)
+		}
+	}
+	err = errors.Join(err, h.open())
 	time.Sleep(inFlight)
-	for _, w := range h.waiting {
-		_, e := h.send(ctx, w)
-		err = errors.Join(err, e)
+	for all(batch) > 0 {
+		h.awaitRoom(ctx, queueLimit)
 	}
 	return err
 }
 
-// send sends what waits in w again.
-func (h *held) send(ctx context.Context, w *waiting) (sent int, err error) {
-	buf := make([]byte, headers+1<<16)
-	oob := make([]byte, 256)
-	for failed := false; ; sent++ {
-		if sent%batch == 0 {
-			h.awaitRoom(ctx)
-		}
-		n, oobn, _, from, err := unix.Recvmsg(w.fd, buf[headers:], oob, 0)
+// send sends up to a number of datagrams that wait in w again. It lets their flows pass until
+// the next call.
+func (h *held) send(w *waiting, most int) (sent int, err error) {
+	for _, end := range w.passing {
+		end()
+	}
+	w.passing = nil
+	for ; sent < most; sent++ {
+		n, oobn, _, from, err := unix.Recvmsg(w.fd, h.buf[headers:], h.oob[:], 0)
 		switch {
 		case errors.Is(err, unix.EAGAIN):
 			return sent, nil
 		case err != nil:
 			return sent, fmt.Errorf("read the waiting datagrams: %w", err)
 		}
-		d, err := parse(from, oob[:oobn])
+		d, err := parse(from, h.oob[:oobn])
 		if err == nil {
-			err = w.sendAgain(d, buf[:headers+n])
+			end, e := h.Pass(d.from, d.to)
+			if e == nil { // else it has been let through, or it comes back
+				w.passing = append(w.passing, end)
+			}
+			err = w.sendAgain(d, h.buf[:headers+n])
 		}
 		if err != nil {
-			h.stats.Lost++
-			if !failed {
-				failed = true // once is enough
+			if h.stats.Lost++; h.stats.Lost == 1 {
 				h.target.Warn(fmt.Errorf("send a waiting datagram again: %w", err))
 			}
 			continue
@@ -159,13 +180,15 @@ func (h *held) send(ctx context.Context, w *waiting) (sent int, err error) {
 		h.stats.Held++
 		h.stats.Longest = max(h.stats.Longest, wait)
 	}
+	return sent, nil
 }
 
-// awaitRoom waits until the server has read most of its queue.
-func (h *held) awaitRoom(ctx context.Context) {
+// awaitRoom waits until no more than so many bytes are in the server's queue.
+func (h *held) awaitRoom(ctx context.Context, most int) {
 	for ctx.Err() == nil {
 		ls, err := h.target.Listeners()
-		if err != nil || !slices.ContainsFunc(ls, func(l sockdiag.Listener) bool { return l.Queue > queueLimit }) {
+		full := func(l sockdiag.Listener) bool { return l.Queue > most && !(h.linger && h.isOld(l)) }
+		if err != nil || !slices.ContainsFunc(ls, full) {
 			return
 		}
 		time.Sleep(queueLook)

@@ -22,6 +22,7 @@ type Steering struct {
 	state   *ebpf.Map // by the constants below
 	places  *ebpf.Map // placeValue by address and port
 	flows   *ebpf.Map // the flows that were seen in SteerWatch
+	passing *ebpf.Map // the flows that pass
 	sockets *ebpf.Map // by slot
 	seen    *ebpf.Map // what the classifier of QUIC saw in this packet, by CPU
 	ids     *ebpf.Map // connection ids of QUIC that servers chose: flowOld or flowNew
@@ -57,13 +58,13 @@ const (
 	maxPlaces  = 256
 	maxSteered = 3*maxPlaces + 1
 
-	placeLen, flowLen       = 20, 40 // keys
-	seenLen                 = 16     // the last 4 bytes of the source, its port, and what follows from the id
-	seenPort, seenIs        = 4, 8
-	idLen                   = 24 // key: the id, up to 20 bytes, and its length
-	stateUntil, stateMode   = 0, 8
-	stateQUIC, stateLength  = 12, 16
-	maxIDBytes              = 20
+	placeLen, flowLen      = 20, 40 // keys
+	seenLen                = 16     // the last 4 bytes of the source, its port, and what follows from the id
+	seenPort, seenIs       = 4, 8
+	idLen                  = 24 // key: the id, up to 20 bytes, and its length
+	stateUntil, stateMode  = 0, 8
+	stateQUIC, stateLength = 12, 16
+	maxIDBytes             = 20
 
 	flowOld, flowNew = 1, 2
 
@@ -85,6 +86,7 @@ func NewSteering() (_ *Steering, err error) {
 		{&s.state, ebpf.MapSpec{Name: "hf_steer", Type: ebpf.Array, KeySize: 4, ValueSize: stateLength, MaxEntries: 2}},
 		{&s.places, ebpf.MapSpec{Name: "hf_places", Type: ebpf.Hash, KeySize: placeLen, ValueSize: 12, MaxEntries: maxPlaces}},
 		{&s.flows, ebpf.MapSpec{Name: "hf_flows", Type: ebpf.LRUHash, KeySize: flowLen, ValueSize: 4, MaxEntries: maxFlows}},
+		{&s.passing, ebpf.MapSpec{Name: "hf_passing", Type: ebpf.LRUHash, KeySize: flowLen, ValueSize: 4, MaxEntries: maxPassing}},
 		{&s.sockets, ebpf.MapSpec{Name: "hf_sockets", Type: ebpf.SockMap, KeySize: 4, ValueSize: 8, MaxEntries: maxSteered}},
 		{&s.seen, ebpf.MapSpec{Name: "hf_seen", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: seenLen, MaxEntries: 1}},
 	} {
@@ -118,6 +120,18 @@ func (s *Steering) Steer(p Place, to PlaceSockets) error {
 		return fmt.Errorf("steer the datagrams to %v: %w", p, err)
 	}
 	return nil
+}
+
+// Pass lets datagrams of a flow through to the server, also in SteerHold, until end is called.
+// Of very many flows that pass at once, one may cease to.
+func (s *Steering) Pass(from, to netip.AddrPort) (end func(), err error) {
+	key := binary.NativeEndian.AppendUint32(nil, uint32(binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, from.Port()))))
+	source := from.Addr().As16()
+	key = append(append(key, source[:]...), placeKey(to)...)
+	if err := s.passing.Put(key, uint32(1)); err != nil {
+		return nil, fmt.Errorf("let datagrams pass: %w", err)
+	}
+	return func() { _ = s.passing.Delete(key) }, nil // it may be gone
 }
 
 func placeKey(p Place) []byte {
@@ -175,7 +189,7 @@ func (s *Steering) Close() {
 	for _, l := range s.links {
 		_ = l.Close()
 	}
-	for _, m := range []*ebpf.Map{s.state, s.places, s.flows, s.sockets, s.seen, s.ids, s.cookies} {
+	for _, m := range []*ebpf.Map{s.state, s.places, s.flows, s.passing, s.sockets, s.seen, s.ids, s.cookies} {
 		_ = m.Close() // a nil one needs none
 	}
 }
@@ -262,6 +276,10 @@ func (s *Steering) steerInstructions(ports []uint16) asm.Instructions {
 		asm.LoadMem(asm.R1, asm.R8, stateUntil, asm.DWord),
 		asm.JGT.Reg(asm.R0, asm.R1, pass),
 		asm.LoadMem(asm.R9, asm.R8, stateMode, asm.Word),
+	)
+	ins = append(ins, lookup(s.passing, flow, "")...)
+	ins = append(ins,
+		asm.JNE.Imm(asm.R0, 0, "new"),
 		asm.LoadMem(asm.R1, asm.R8, stateQUIC, asm.Word),
 		asm.JEq.Imm(asm.R1, 0, byFlow),
 		asm.JEq.Imm(asm.R9, int32(SteerWatch), pass),
@@ -299,7 +317,7 @@ func (s *Steering) steerInstructions(ports []uint16) asm.Instructions {
 	ins = append(ins,
 		asm.JNE.Imm(asm.R0, 0, assign), // else it is closed
 		asm.JEq.Imm(asm.R9, int32(SteerHold), waiting).WithSymbol(fresh),
-		asm.LoadMem(asm.R1, asm.R7, 8, asm.Word), // PlaceSockets.New
+		asm.LoadMem(asm.R1, asm.R7, 8, asm.Word).WithSymbol("new"), // PlaceSockets.New
 		asm.Ja.Label("slot"),
 		asm.LoadMem(asm.R1, asm.R7, 0, asm.Word).WithSymbol(waiting), // PlaceSockets.Waiting
 		asm.JEq.Imm(asm.R1, 0, pass).WithSymbol("slot"),

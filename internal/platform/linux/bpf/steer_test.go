@@ -97,6 +97,13 @@ func TestSteering(t *testing.T) {
 		step(SteerWatch, known, "watched", server)
 		step(SteerHold, known, "known in a hold", old)
 		step(SteerHold, unknown, "unknown in a hold", waiting)
+		end, err := s.Pass(unknown.LocalAddr().(*net.UDPAddr).AddrPort(), at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		step(SteerHold, unknown, "let through", fresh)
+		end()
+		step(SteerHold, unknown, "not let through any more", waiting)
 		step(SteerServe, known, "known later", old)
 		step(SteerServe, unknown, "unknown later", fresh)
 		if err := s.Set(SteerHold, -time.Second); err != nil {
