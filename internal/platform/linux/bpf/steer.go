@@ -17,7 +17,8 @@ import (
 // Steering gives datagrams of a network namespace to other UDP sockets than the kernel would
 // (BPF_PROG_TYPE_SK_LOOKUP, Linux 5.9). It changes no socket that it does not steer to. It
 // ends with its process, and at its deadline. Connected sockets come first as ever, and
-// multicast is not steered. If several steer one port, the first that chooses a socket wins.
+// multicast is not steered. If several steer one port, each holds and serves the flows that are
+// new to it, and leaves its old ones to those that began before it.
 type Steering struct {
 	state   *ebpf.Map // by the constants below
 	places  *ebpf.Map // placeValue by address and port
@@ -203,7 +204,7 @@ const (
 	lookupLocal4, lookupLocal6                 = 40, 44
 	lookupLocalPort                            = 60
 
-	noReuseport = 1 << 1 // BPF_SK_LOOKUP_F_NO_REUSEPORT
+	replace, noReuseport = 1 << 0, 1 << 1 // BPF_SK_LOOKUP_F_REPLACE, BPF_SK_LOOKUP_F_NO_REUSEPORT
 )
 
 // mapped is ::ffff:0:0/96 as a word in network byte order, which precedes an IPv4 address.
@@ -233,8 +234,6 @@ func (s *Steering) steerInstructions(ports []uint16) asm.Instructions {
 		asm.Ja.Label(pass),
 		asm.StoreMem(asm.R10, port, asm.R2, asm.Word).WithSymbol(mine),
 		asm.StoreMem(asm.R10, anyPort, asm.R2, asm.Word),
-		asm.LoadMem(asm.R2, asm.R6, lookupSocket, asm.DWord), // an earlier program has chosen
-		asm.JNE.Imm(asm.R2, 0, pass),
 		asm.LoadMem(asm.R2, asm.R6, lookupRemotePort, asm.Half),
 		asm.StoreMem(asm.R10, flow, asm.R2, asm.Word),
 		asm.StoreImm(asm.R10, any16, 0, asm.Word),
@@ -308,8 +307,30 @@ func (s *Steering) steerInstructions(ports []uint16) asm.Instructions {
 		asm.Mov.Imm(asm.R4, 0),
 		asm.FnMapUpdateElem.Call(),
 		asm.Ja.Label(pass),
-		asm.JEq.Imm(asm.R0, 0, fresh).WithSymbol("known"),
-		asm.LoadMem(asm.R1, asm.R7, 4, asm.Word).WithSymbol(old), // PlaceSockets.Old
+		asm.JNE.Imm(asm.R0, 0, old).WithSymbol("known"),
+		// A flow that is not known is a new one, or one that an earlier steering has given to
+		// a server before the old one. It has given all others to the old one.
+		asm.LoadMem(asm.R1, asm.R6, lookupSocket, asm.DWord),
+		asm.JEq.Imm(asm.R1, 0, fresh),
+		asm.LoadMem(asm.R1, asm.R7, 4, asm.Word), // PlaceSockets.Old
+		asm.JEq.Imm(asm.R1, 0, fresh),
+		asm.StoreMem(asm.R10, zero, asm.R1, asm.Word),
+	)
+	ins = append(ins, lookup(s.sockets, zero, "")...)
+	ins = append(ins,
+		asm.JEq.Imm(asm.R0, 0, fresh),
+		asm.Mov.Reg(asm.R8, asm.R0),
+		asm.LoadMem(asm.R1, asm.R6, lookupSocket, asm.DWord),
+		asm.JEq.Reg(asm.R1, asm.R8, "same"),
+		asm.Mov.Reg(asm.R1, asm.R8),
+		asm.FnSkRelease.Call(),
+		asm.Ja.Label(pass),
+		asm.Mov.Reg(asm.R1, asm.R8).WithSymbol("same"),
+		asm.FnSkRelease.Call(),
+		asm.Ja.Label(fresh),
+		asm.LoadMem(asm.R1, asm.R6, lookupSocket, asm.DWord).WithSymbol(old), // an earlier steering has chosen
+		asm.JNE.Imm(asm.R1, 0, pass),
+		asm.LoadMem(asm.R1, asm.R7, 4, asm.Word), // PlaceSockets.Old
 		asm.JEq.Imm(asm.R1, 0, fresh),
 		asm.StoreMem(asm.R10, zero, asm.R1, asm.Word),
 	)
@@ -329,7 +350,7 @@ func (s *Steering) steerInstructions(ports []uint16) asm.Instructions {
 		asm.Mov.Reg(asm.R7, asm.R0).WithSymbol(assign),
 		asm.Mov.Reg(asm.R1, asm.R6),
 		asm.Mov.Reg(asm.R2, asm.R7),
-		asm.Mov.Imm(asm.R3, noReuseport),
+		asm.Mov.Imm(asm.R3, replace|noReuseport),
 		asm.FnSkAssign.Call(),
 		asm.Mov.Reg(asm.R1, asm.R7),
 		asm.FnSkRelease.Call(),
