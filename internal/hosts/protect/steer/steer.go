@@ -9,6 +9,7 @@
 package steer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,6 +63,7 @@ type held struct {
 	target  protect.Target
 	flows   protect.Flows // as recognised
 	old     []sockdiag.Listener
+	earlier []sockdiag.Listener // of servers before the old one that still run
 	waiting []*waiting
 	places  map[bpf.Place]*sockets
 
@@ -169,10 +171,11 @@ func (h *held) keepOld() error {
 		return nil
 	}
 	for p, s := range h.places {
-		if len(s.old) > 1 {
-			return fmt.Errorf("the server has %d UDP sockets on %v, and which of them has a flow is not known: without --overlap and QUIC, all datagrams can be held", len(s.old), p)
+		if err := h.newest(p, s); err != nil {
+			return err
 		}
 	}
+	h.old = slices.DeleteFunc(h.old, func(l sockdiag.Listener) bool { return slices.ContainsFunc(h.earlier, same(l)) })
 	known, err := h.add(h.old, false)
 	if err != nil {
 		return err
@@ -181,6 +184,38 @@ func (h *held) keepOld() error {
 		s.Old = known[s.old[0].Cookie]
 	}
 	return nil
+}
+
+// newest leaves only the socket of the youngest process in a place. The others belong to
+// servers before, which earlier holds have left their flows to.
+func (h *held) newest(p bpf.Place, s *sockets) error {
+	if len(s.old) == 1 {
+		return nil
+	}
+	owners, err := h.target.Owners(s.old)
+	if err != nil {
+		return err
+	}
+	began := make(map[uint32]uint64) // by inode, when the process began
+	for _, l := range s.old {
+		of, err := proc.Host.Stat(owners[l.Inode].Pid)
+		if err != nil {
+			return fmt.Errorf("find the process with the UDP socket on %v: %w", l.Addr, err)
+		}
+		began[l.Inode] = of.Start
+	}
+	slices.SortFunc(s.old, func(a, b sockdiag.Listener) int { return cmp.Compare(began[b.Inode], began[a.Inode]) })
+	if owners[s.old[0].Inode].Pid == owners[s.old[1].Inode].Pid {
+		return fmt.Errorf("the server has several UDP sockets on %v, and which of them has a flow is not known: without --overlap and QUIC, all datagrams can be held", p)
+	}
+	h.earlier = append(h.earlier, s.old[1:]...)
+	s.old = s.old[:1]
+	return nil
+}
+
+// same returns a function that reports whether a socket is l.
+func same(l sockdiag.Listener) func(sockdiag.Listener) bool {
+	return func(o sockdiag.Listener) bool { return o.Cookie == l.Cookie }
 }
 
 // add makes sockets known, and returns their slots by cookie.
@@ -224,7 +259,8 @@ func (h *held) steer() error {
 			return err
 		}
 		for _, l := range all {
-			if !h.isOld(l) && !l.Addr.Addr().IsUnspecified() && h.places[l.Addr] == nil {
+			ours := h.isOld(l) || slices.ContainsFunc(h.earlier, same(l))
+			if !ours && !l.Addr.Addr().IsUnspecified() && h.places[l.Addr] == nil {
 				if err := h.Steer(l.Addr, bpf.PlaceSockets{}); err != nil {
 					return err
 				}
@@ -341,9 +377,7 @@ func (h *held) open() error {
 	return nil
 }
 
-func (h *held) isOld(l sockdiag.Listener) bool {
-	return slices.ContainsFunc(h.old, func(o sockdiag.Listener) bool { return o.Cookie == l.Cookie })
-}
+func (h *held) isOld(l sockdiag.Listener) bool { return slices.ContainsFunc(h.old, same(l)) }
 
 // serve gives new flows to the new server, if the old one runs as well.
 func (h *held) serve(now []sockdiag.Listener) (bool, error) {
@@ -352,7 +386,7 @@ func (h *held) serve(now []sockdiag.Listener) (bool, error) {
 	for _, l := range now {
 		if h.isOld(l) {
 			runs = true
-		} else {
+		} else if !slices.ContainsFunc(h.earlier, same(l)) {
 			fresh = append(fresh, l)
 		}
 	}
