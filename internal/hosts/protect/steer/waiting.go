@@ -187,7 +187,9 @@ func (h *held) send(w *waiting, most int) (sent int, err error) {
 func (h *held) awaitRoom(ctx context.Context, most int) {
 	for ctx.Err() == nil {
 		ls, err := h.target.Listeners()
-		full := func(l sockdiag.Listener) bool { return l.Queue > most && !(h.linger && (h.isOld(l) || slices.ContainsFunc(h.earlier, same(l)))) }
+		full := func(l sockdiag.Listener) bool {
+			return l.Queue > most && !(h.linger && (h.isOld(l) || slices.ContainsFunc(h.earlier, same(l))))
+		}
 		if err != nil || !slices.ContainsFunc(ls, full) {
 			return
 		}
