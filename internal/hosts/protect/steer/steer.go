@@ -198,14 +198,12 @@ func (h *held) newest(p bpf.Place, s *sockets) error {
 	}
 	began := make(map[uint32]uint64) // by inode, when the process began
 	for _, l := range s.old {
-		of, err := proc.Host.Stat(owners[l.Inode].Pid)
-		if err != nil {
-			return fmt.Errorf("find the process with the UDP socket on %v: %w", l.Addr, err)
+		if of, err := proc.Host.Stat(owners[l.Inode].Pid); err == nil { // else the process is ending
+			began[l.Inode] = of.Start
 		}
-		began[l.Inode] = of.Start
 	}
 	slices.SortFunc(s.old, func(a, b sockdiag.Listener) int { return cmp.Compare(began[b.Inode], began[a.Inode]) })
-	if owners[s.old[0].Inode].Pid == owners[s.old[1].Inode].Pid {
+	if f, ok := owners[s.old[1].Inode]; ok && f.Pid == owners[s.old[0].Inode].Pid {
 		return fmt.Errorf("the server has several UDP sockets on %v, and which of them has a flow is not known: without --overlap and QUIC, all datagrams can be held", p)
 	}
 	h.earlier = append(h.earlier, s.old[1:]...)
