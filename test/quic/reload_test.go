@@ -167,9 +167,6 @@ func (l *load) fail(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.failed = append(l.failed, err)
-	if os.Getenv("DEBUGQ") != "" {
-		fmt.Fprintln(os.Stderr, time.Now().Format("05.000"), "FAIL", err)
-	}
 }
 
 const patience = 15 * time.Second
@@ -284,6 +281,7 @@ func TestReloads(t *testing.T) {
 	}
 	command := []string{"/proc/self/exe", roleReload, pidfile, at.String()}
 	dir, held, lost, stays, count := t.TempDir(), 0, 0, 0, 0
+	flows := protect.AutoFlows // once: a server that is slow for load alone is not recognised
 	for ; count < *reloads || int(l.done.Load()) < *handshakes; count++ {
 		if *without {
 			if err := reload(pidfile, at.String()); err != nil {
@@ -292,7 +290,7 @@ func TestReloads(t *testing.T) {
 		} else {
 			r, err := protect.Run(t.Context(), protect.Options{
 				Spec: protect.Spec{
-					Addresses: []protect.Address{{Port: uint16(at.(*net.UDPAddr).Port)}}, UDP: protect.AutoFlows,
+					Addresses: []protect.Address{{Port: uint16(at.(*net.UDPAddr).Port)}}, UDP: flows,
 					UDPFor: time.Minute, Overlap: true, Limit: time.Minute,
 				},
 				Drain: time.Second, Wait: time.Minute, Command: command, Stdout: os.Stderr, Stderr: os.Stderr,
@@ -305,6 +303,7 @@ func TestReloads(t *testing.T) {
 			if d == nil || d.Flows != protect.ByConnection {
 				t.Fatalf("QUIC was not recognised: %+v", d)
 			}
+			flows = protect.ByConnection
 			held, lost = held+d.Held, lost+d.Lost
 			if d.Stays {
 				stays++

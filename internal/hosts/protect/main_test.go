@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 		case roleBare:
 			syscall.Exit(protect.Main(args, nil, quiet()))
 		case roleUDP:
-			os.Exit(udpMain(args[0], len(args) > 1))
+			os.Exit(udpMain(args[0], args[1:]...))
 		case roleEcho:
 			os.Exit(echoMain(args[0]))
 		case roleStall:

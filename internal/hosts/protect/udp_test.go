@@ -8,6 +8,8 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -23,10 +25,10 @@ import (
 // roleUDP is a UDP server that answers each datagram with its pid.
 const roleUDP = "udp"
 
-// udpMain binds with SO_REUSEPORT if reuse is set.
-func udpMain(address string, reuse bool) int {
+// udpMain binds with SO_REUSEPORT if there is a file for its pid, which it then writes.
+func udpMain(address string, pidfile ...string) int {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
-		if !reuse {
+		if len(pidfile) == 0 {
 			return nil
 		}
 		e := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
@@ -36,6 +38,12 @@ func udpMain(address string, reuse bool) int {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "server:", err)
 		return 1
+	}
+	for _, f := range pidfile {
+		if err := os.WriteFile(f, []byte(strconv.Itoa(os.Getpid())), 0o600); err != nil {
+			fmt.Fprintln(os.Stderr, "server:", err)
+			return 1
+		}
 	}
 	b := make([]byte, 2048)
 	for {
@@ -178,7 +186,7 @@ func TestOverlapOfUDP(t *testing.T) {
 	needsRoot(t)
 	before := protecttest.Look(t)
 	address := freeUDP(t, "127.0.0.1")
-	old := protecttest.Start(t, 0, udpServer(address, "reuse")...)
+	old := protecttest.Start(t, 0, udpServer(address, filepath.Join(t.TempDir(), "pid"))...)
 	awaitUDP(t, address)
 	known := dialUDP(t, address)
 	end, asked := make(chan struct{}), make(chan error)
@@ -197,8 +205,8 @@ func TestOverlapOfUDP(t *testing.T) {
 			}
 		}
 	}()
-	pidfile := t.TempDir() + "/pid"
-	start := fmt.Sprintf("setsid /proc/%d/exe %s %s reuse & echo -n $! > %s", os.Getpid(), roleUDP, address, pidfile)
+	pidfile := filepath.Join(t.TempDir(), "pid")
+	start := fmt.Sprintf("setsid /proc/%[1]d/exe %[2]s %[3]s %[4]s & until [ -s %[4]s ]; do sleep 0.01; done", os.Getpid(), roleUDP, address, pidfile)
 	o := udpOptions(t, []string{"sh", "-c", start}, address)
 	o.Overlap = true
 	r, err := protect.Run(t.Context(), o)

@@ -3,6 +3,8 @@ package steer
 import (
 	"bytes"
 	"net"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"holdfast/internal/hosts/protect"
@@ -10,15 +12,23 @@ import (
 )
 
 // recogniseLimit is how long a server may take for its answer.
-const recogniseLimit = 200 * time.Millisecond
+const recogniseLimit = 500 * time.Millisecond
 
 // recognise asks a server whether it speaks QUIC: a packet of a version that is reserved to
 // force version negotiation is answered with a list of versions (RFC 9000, section 6).
 func recognise(ls []sockdiag.Listener) protect.Flows {
+	var quic atomic.Bool
+	var asking sync.WaitGroup
 	for _, l := range ls {
-		if speaksQUIC(l) {
-			return protect.ByConnection
-		}
+		asking.Go(func() {
+			if speaksQUIC(l) {
+				quic.Store(true)
+			}
+		})
+	}
+	asking.Wait()
+	if quic.Load() {
+		return protect.ByConnection
 	}
 	return protect.ByAddress
 }
