@@ -68,12 +68,17 @@ With --keep idle, connections on which the old server spoke HTTP/1 and which are
 two requests survive too, also if the command kills the server. A process takes them, and
 passes their next requests to the new server, for --keep-for. That server sees an address
 of this host as the client's, unless the client is on this host. --keep local keeps only
-the connections of such clients. Connections with TLS end as without --keep.`,
+the connections of such clients. Connections with TLS end as without --keep.
+
+With --udp, datagrams to the ports wait too, and reach the new server with their client's
+address. If it runs beside the old one (--overlap), known flows stay with the old one
+until that ends, or for --udp-for; of QUIC, these are connections.`,
 		Example: "  holdfast protect --port 16000 -- systemctl restart haproxy\n" +
 			"  holdfast protect --unit nginx -- systemctl restart nginx\n" +
 			"  holdfast protect --port 8080 --ready http://localhost:8080/health -- systemctl restart app\n" +
 			"  holdfast protect --port 5432 --ready \"exec:pg_isready -h {host} -p {port}\" -- pg_ctlcluster 15 main restart\n" +
 			"  holdfast protect --port 8080 --keep idle -- systemctl restart app\n" +
+			"  holdfast protect --port 53 --udp -- systemctl restart unbound\n" +
 			"  holdfast protect --port 80 --port 443 --check",
 		RunE: func(cmd *cobra.Command, words []string) error {
 			o, err := p.options(cmd, words)
