@@ -298,7 +298,8 @@ func TestReloads(t *testing.T) {
 				Keeper: []string{"/proc/self/exe", roleKeeper}, LockDir: dir, Log: quiet(),
 			})
 			if err != nil {
-				t.Fatal(err)
+				t.Error(err)
+				break // with the figures until now
 			}
 			d := r.Released.Datagrams
 			if d == nil || d.Flows != protect.ByConnection {

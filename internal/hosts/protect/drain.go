@@ -31,7 +31,8 @@ type Drained struct {
 // connections to the ports in settled, and for those of relays (package keep).
 //
 // Of a UDP server it waits until its queue has been empty for quiet, because a query that the
-// server has read is not seen any more until it is answered.
+// server has read is not seen any more until it is answered. A handshake of QUIC takes so long
+// at most, usually.
 //
 // Packets without a client behind them (a SYN flood) extend the drain to the
 // limit.
@@ -54,7 +55,7 @@ func (s *Sockets) Drain(limit time.Duration, overlap bool, gone <-chan struct{},
 		if left > 0 {
 			since = time.Now()
 		}
-		if err != nil || left == 0 && (!s.udp || s.stays || time.Since(since) >= quiet) {
+		if err != nil || left == 0 && (!s.udp || time.Since(since) >= quiet) {
 			return Drained{Took: time.Since(begin)}, err
 		}
 		select {

@@ -149,7 +149,8 @@ func (k *keeping) release(why Reason) error {
 		stats := d.Datagrams()
 		r.Datagrams = &stats
 		if wait := d.Linger(); wait != nil {
-			k.linger = append(k.linger, wait)
+			k.sockets.lent = true
+			k.linger = append(k.linger, func() { wait(); k.sockets.Close() })
 		}
 	}
 	if err != nil {

@@ -239,7 +239,11 @@ func (s *server) hold(spec Spec) error {
 	if err != nil {
 		return refuse(err)
 	}
-	defer sk.Close()
+	defer func() {
+		if !sk.lent {
+			sk.Close()
+		}
+	}()
 	if !s.ledger.enter() {
 		return refuse(errLeaving)
 	}

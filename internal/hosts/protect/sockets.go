@@ -18,6 +18,7 @@ type Sockets struct {
 	owners    *owners
 	udp       bool // of UDP too
 	asked     bool // Target.Asked
+	lent      bool // it is in use after the hold
 	stays     bool // the old server's UDP sockets get datagrams during the hold
 
 	mu     sync.Mutex

@@ -257,8 +257,7 @@ func (h *held) steer() error {
 			return err
 		}
 		for _, l := range all {
-			ours := h.isOld(l) || slices.ContainsFunc(h.earlier, same(l))
-			if !ours && !l.Addr.Addr().IsUnspecified() && h.places[l.Addr] == nil {
+			if !h.isOld(l) && !l.Addr.Addr().IsUnspecified() && h.places[l.Addr] == nil {
 				if err := h.Steer(l.Addr, bpf.PlaceSockets{}); err != nil {
 					return err
 				}
@@ -375,7 +374,11 @@ func (h *held) open() error {
 	return nil
 }
 
-func (h *held) isOld(l sockdiag.Listener) bool { return slices.ContainsFunc(h.old, same(l)) }
+// isOld reports whether l is of the old server, or of one before. While one of them runs, the
+// kernel alone would give it new flows too.
+func (h *held) isOld(l sockdiag.Listener) bool {
+	return slices.ContainsFunc(h.old, same(l)) || slices.ContainsFunc(h.earlier, same(l))
+}
 
 // serve gives new flows to the new server, if the old one runs as well.
 func (h *held) serve(now []sockdiag.Listener) (bool, error) {
@@ -384,7 +387,7 @@ func (h *held) serve(now []sockdiag.Listener) (bool, error) {
 	for _, l := range now {
 		if h.isOld(l) {
 			runs = true
-		} else if !slices.ContainsFunc(h.earlier, same(l)) {
+		} else {
 			fresh = append(fresh, l)
 		}
 	}

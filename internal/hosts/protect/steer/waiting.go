@@ -188,7 +188,7 @@ func (h *held) awaitRoom(ctx context.Context, most int) {
 	for ctx.Err() == nil {
 		ls, err := h.target.Listeners()
 		full := func(l sockdiag.Listener) bool {
-			return l.Queue > most && !(h.linger && (h.isOld(l) || slices.ContainsFunc(h.earlier, same(l))))
+			return l.Queue > most && (!h.linger || !h.isOld(l))
 		}
 		if err != nil || !slices.ContainsFunc(ls, full) {
 			return

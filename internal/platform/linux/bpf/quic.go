@@ -313,9 +313,26 @@ func (s *Steering) classifyInstructions(read btf.TypeID, ports []uint16, ipv6 bo
 	)
 	ins = append(ins, lookup(s.ids, id, "")...)
 	ins = append(ins,
-		asm.JEq.Imm(asm.R0, 0, old),
+		asm.JEq.Imm(asm.R0, 0, "unknown"),
 		asm.LoadMem(asm.R1, asm.R0, 0, asm.Word),
 		asm.StoreMem(asm.R10, head+8, asm.R1, asm.Word),
+		asm.Ja.Label(old),
+	)
+	// In SteerWatch a connection that begins is the old server's. Its first flight can have
+	// several packets, with one id that the client has chosen.
+	ins = append(ins, lookup(s.state, seenKey, "unknown")...)
+	ins = append(ins,
+		asm.JEq.Imm(asm.R0, 0, old),
+		asm.LoadMem(asm.R1, asm.R0, stateMode, asm.Word),
+		asm.JNE.Imm(asm.R1, int32(SteerWatch), old),
+		asm.LoadMem(asm.R1, asm.R10, head+8, asm.Word),
+		asm.JNE.Imm(asm.R1, flowNew, old), // it begins none
+		asm.StoreImm(asm.R10, head+8, flowOld, asm.Word),
+		asm.LoadMapPtr(asm.R1, s.ids.FD()),
+		asm.Mov.Reg(asm.R2, asm.R10), asm.Add.Imm(asm.R2, id),
+		asm.Mov.Reg(asm.R3, asm.R10), asm.Add.Imm(asm.R3, head+8),
+		asm.Mov.Imm(asm.R4, 0),
+		asm.FnMapUpdateElem.Call(),
 	)
 	ins = append(ins, lookup(s.seen, seenKey, old)...)
 	return append(ins,

@@ -136,7 +136,7 @@ func TestSteeringByConnection(t *testing.T) {
 		cgroup = "/sys/fs/cgroup/unified"
 	}
 	for _, host := range []string{"127.0.0.1:0", "[::1]:0"} {
-		_, _, at := udpSocket(t, "udp", host)
+		server, _, at := udpSocket(t, "udp", host)
 		old, oldFD, _ := udpSocket(t, "udp", host)
 		fresh, freshFD, _ := udpSocket(t, "udp", host)
 		client := func() *net.UDPConn {
@@ -168,15 +168,24 @@ func TestSteeringByConnection(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for _, err := range []error{s.Steer(at, to), s.Attach([]uint16{at.Port()}), s.Set(SteerServe, time.Minute)} {
+		for _, err := range []error{s.Steer(at, to), s.Attach([]uint16{at.Port()}), s.Set(SteerWatch, time.Minute)} {
 			if err != nil {
 				t.Fatal(err)
 			}
 		}
 		const initial = 0
-		for _, server := range []*net.UDPConn{old, fresh} { // each chooses an id
-			name := map[*net.UDPConn]string{old: "old-chose", fresh: "new-chose"}[server]
-			if _, err := server.WriteToUDPAddrPort([]byte(longPacket(handshake, "client", name)), client().LocalAddr().(*net.UDPAddr).AddrPort()); err != nil {
+		if _, err := client().Write([]byte(longPacket(initial, "begun-before", "client"))); err != nil {
+			t.Fatal(err)
+		}
+		if !receives(server, longPacket(initial, "begun-before", "client")) {
+			t.Fatal("a packet was steered before the hold")
+		}
+		if err := s.Set(SteerServe, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		for _, chooser := range []*net.UDPConn{old, fresh} { // each chooses an id
+			name := map[*net.UDPConn]string{old: "old-chose", fresh: "new-chose"}[chooser]
+			if _, err := chooser.WriteToUDPAddrPort([]byte(longPacket(handshake, "client", name)), client().LocalAddr().(*net.UDPAddr).AddrPort()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -186,6 +195,7 @@ func TestSteeringByConnection(t *testing.T) {
 			by     *net.UDPConn
 		}{
 			{longPacket(initial, "random-id", "client"), fresh},
+			{longPacket(initial, "begun-before", "client"), old},
 			{longPacket(initial, "old-chose", "client"), old}, // a handshake that is not over
 			{longPacket(handshake, "old-chose", "client"), old},
 			{longPacket(handshake, "new-chose", "client"), fresh},
