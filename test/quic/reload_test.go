@@ -294,7 +294,7 @@ func TestReloads(t *testing.T) {
 					Addresses: []protect.Address{{Port: uint16(at.(*net.UDPAddr).Port)}}, UDP: flows,
 					UDPFor: time.Minute, Overlap: true, Limit: time.Minute,
 				},
-				Drain: time.Second, Wait: time.Minute, Command: command, Stdout: os.Stderr, Stderr: os.Stderr,
+				Drain: 5 * time.Second, Wait: time.Minute, Command: command, Stdout: os.Stderr, Stderr: os.Stderr,
 				Keeper: []string{"/proc/self/exe", roleKeeper}, LockDir: dir, Log: quiet(),
 			})
 			if err != nil {

@@ -43,6 +43,8 @@ type HeldDatagrams interface {
 	Held
 	// Datagrams returns what became of them, after the release.
 	Datagrams() DatagramStats
+	// Handshakes counts the connections of QUIC that the old server has not established.
+	Handshakes() int
 	// Linger returns a function that keeps known flows with the old server until that has
 	// ended, for at most Target.For; nil: none are kept. It ends with its process.
 	Linger() func()

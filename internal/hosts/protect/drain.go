@@ -13,7 +13,12 @@ import (
 const drainLook = 20 * time.Millisecond
 
 // quiet is how long a UDP server has had nothing to read when it counts as drained.
-const quiet = 100 * time.Millisecond
+// settledQUIC is the same for handshakes of QUIC: the server has answered the first packet by
+// then, which is when a handshake is first seen.
+const (
+	quiet       = 100 * time.Millisecond
+	settledQUIC = 250 * time.Millisecond
+)
 
 // Drained is the result of a drain.
 type Drained struct {
@@ -31,8 +36,7 @@ type Drained struct {
 // connections to the ports in settled, and for those of relays (package keep).
 //
 // Of a UDP server it waits until its queue has been empty for quiet, because a query that the
-// server has read is not seen any more until it is answered. A handshake of QUIC takes so long
-// at most, usually.
+// server has read is not seen any more until it is answered. Of QUIC it waits for handshakes.
 //
 // Packets without a client behind them (a SYN flood) extend the drain to the
 // limit.
@@ -49,13 +53,16 @@ func (s *Sockets) Drain(limit time.Duration, overlap bool, gone <-chan struct{},
 	defer end.Stop()
 	tick := time.NewTicker(drainLook)
 	defer tick.Stop()
-	since := begin
+	since, calm := begin, quiet
+	if s.stays {
+		calm = settledQUIC
+	}
 	for {
 		left, err := s.unfinished(h, ports, relayed)
 		if left > 0 {
 			since = time.Now()
 		}
-		if err != nil || left == 0 && (!s.udp || time.Since(since) >= quiet) {
+		if err != nil || left == 0 && (!s.udp || time.Since(since) >= calm) {
 			return Drained{Took: time.Since(begin)}, err
 		}
 		select {
@@ -76,6 +83,9 @@ func (s *Sockets) unfinished(h *sockdiag.Handshakes, ports []uint16, relayed map
 	n, err := h.Open()
 	if err != nil {
 		return 0, err
+	}
+	if s.begun != nil {
+		n += s.begun()
 	}
 	ls, err := s.Listeners()
 	if err != nil {

@@ -269,6 +269,7 @@ func (s *server) hold(spec Spec) error {
 		return refuse(err)
 	}
 	if d, ok := h.(HeldDatagrams); ok {
+		sk.begun = d.Handshakes
 		sk.stays = spec.Overlap || d.Datagrams().Flows == ByConnection
 	}
 	began.Asked = asked

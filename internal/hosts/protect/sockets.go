@@ -16,10 +16,11 @@ type Sockets struct {
 	diag      *sockdiag.Diag
 	addresses []Address
 	owners    *owners
-	udp       bool // of UDP too
-	asked     bool // Target.Asked
-	lent      bool // it is in use after the hold
-	stays     bool // the old server's UDP sockets get datagrams during the hold
+	udp       bool       // of UDP too
+	asked     bool       // Target.Asked
+	begun     func() int // HeldDatagrams.Handshakes; nil: nothing of UDP is held
+	lent      bool       // it is in use after the hold
+	stays     bool       // the old server's UDP sockets get datagrams during the hold
 
 	mu     sync.Mutex
 	hidden map[uint32]bool // inodes

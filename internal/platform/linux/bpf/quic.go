@@ -17,11 +17,15 @@ const quicLicense = "Dual MIT/GPL"
 // ByConnection makes the steering tell flows apart by the connection ids of QUIC (RFC 8999,
 // RFC 9000) in place of their addresses. Servers choose these ids and send them in the long
 // headers of their handshakes, where a program in the cgroup at path, a directory of cgroup2,
-// learns them. A packet with an unknown id belongs to an old connection, unless it begins one.
+// learns them. An id that is not known is that of the last connection from the same address.
+// Otherwise it belongs to an old connection, unless its packet begins one.
 // Call it before Attach. It needs Linux 6.4.
 func (s *Steering) ByConnection(path string, ports []uint16) (err error) {
 	if s.ids, err = ebpf.NewMap(&ebpf.MapSpec{Name: "hf_ids", Type: ebpf.LRUHash, KeySize: idLen, ValueSize: 4, MaxEntries: maxIDs}); err != nil {
 		return fmt.Errorf("make a BPF map of connection ids: %w", err)
+	}
+	if s.peers, err = ebpf.NewMap(&ebpf.MapSpec{Name: "hf_peers", Type: ebpf.LRUHash, KeySize: peerLen, ValueSize: 4, MaxEntries: maxFlows}); err != nil {
+		return fmt.Errorf("make a BPF map of peers: %w", err)
 	}
 	if s.cookies, err = ebpf.NewMap(&ebpf.MapSpec{Name: "hf_cookies", Type: ebpf.Hash, KeySize: 8, ValueSize: 4, MaxEntries: maxSteered}); err != nil {
 		return fmt.Errorf("make a BPF map of servers' sockets: %w", err)
@@ -113,7 +117,30 @@ const (
 	typeMask    = 3
 	handshake   = 2
 	handshakeV2 = 3
+
+	// handshaking is set in the value of a peer until it sends a short header, which it does
+	// when its handshake is complete.
+	handshaking = 4
+
+	// peerLen is the length of a peer: its address, its port, and that of the server.
+	peerLen = 20
 )
+
+// Handshakes counts the handshakes with old servers that are not complete, of those that were
+// seen.
+func (s *Steering) Handshakes() (n int) {
+	if s.peers == nil {
+		return 0
+	}
+	var of [peerLen]byte
+	var is uint32
+	for all := s.peers.Iterate(); all.Next(&of, &is); {
+		if is == flowOld|handshaking {
+			n++
+		}
+	}
+	return n
+}
 
 // learnInstructions look at each packet that a process sends, and note the source id of long
 // headers of known servers' sockets.
@@ -211,9 +238,10 @@ func (s *Steering) learnInstructions() asm.Instructions {
 // note for the program that chooses the socket whose connection it belongs to.
 func (s *Steering) classifyInstructions(read btf.TypeID, ports []uint16, ipv6 bool) asm.Instructions {
 	const (
-		dynptr, head, id, length, seenKey = -16, -32, -56, -36, -60
+		dynptr, is, head, id, length, seenKey = -16, -24, -32, -56, -36, -60 // on the stack
+		peerValue, peer, peerPorts            = -64, -64 - peerLen, -68
 
-		mine, long, byID, known, old, fresh, note, out = "mine", "long", "by-id", "known", "old", "fresh", "note", "out"
+		mine, long, byID, unknown, learnOld, learn, peerIs, note, out = "mine", "long", "by-id", "unknown", "learn-old", "learn", "peer-is", "note", "out"
 	)
 	// dynptr_read(stack+to, n, dynptr, R7 + at, 0)
 	load := func(to int32, at, n int32, fails string) asm.Instructions {
@@ -227,9 +255,9 @@ func (s *Steering) classifyInstructions(read btf.TypeID, ports []uint16, ipv6 bo
 			asm.JNE.Imm(asm.R0, 0, fails),
 		}
 	}
-	protocol, source := int32(9), int32(16-4) // of RFC 791, and of RFC 8200
+	protocol, source, sourceLen := int32(9), int32(12), int32(4) // of RFC 791, and of RFC 8200
 	if ipv6 {
-		protocol, source = 6, 8+12
+		protocol, source, sourceLen = 6, 8, 16
 	}
 	ins := asm.Instructions{
 		asm.LoadMem(asm.R1, asm.R1, 8, asm.DWord), // bpf_nf_ctx.skb
@@ -239,13 +267,16 @@ func (s *Steering) classifyInstructions(read btf.TypeID, ports []uint16, ipv6 bo
 		asm.JNE.Imm(asm.R0, 0, out),
 		asm.Mov.Imm(asm.R7, 0),
 	}
+	for at := int16(0); at < peerLen; at += 4 {
+		ins = append(ins, asm.StoreImm(asm.R10, peer+at, 0, asm.Word))
+	}
 	ins = append(ins, load(head, protocol, 1, out)...)
 	ins = append(ins,
 		asm.LoadMem(asm.R1, asm.R10, head, asm.Byte),
 		asm.JNE.Imm(asm.R1, unix.IPPROTO_UDP, out),
 	)
-	ins = append(ins, load(head+8, source, 4, out)...)
-	ins = append(ins, asm.LoadMem(asm.R8, asm.R10, head+8, asm.Word)) // the end of the source
+	ins = append(ins, load(peer, source, sourceLen, out)...)
+	ins = append(ins, asm.LoadMem(asm.R8, asm.R10, peer+int16(sourceLen)-4, asm.Word)) // the end of the source
 	if ipv6 {
 		ins = append(ins, asm.Mov.Imm(asm.R7, 40))
 	} else {
@@ -258,6 +289,8 @@ func (s *Steering) classifyInstructions(read btf.TypeID, ports []uint16, ipv6 bo
 	}
 	ins = append(ins, load(head, 0, 4, out)...)
 	ins = append(ins,
+		asm.LoadMem(asm.R1, asm.R10, head, asm.Word),
+		asm.StoreMem(asm.R10, peerPorts, asm.R1, asm.Word),
 		asm.LoadMem(asm.R9, asm.R10, head, asm.Half), // the source port, in network byte order
 		asm.LoadMem(asm.R1, asm.R10, head+2, asm.Half),
 		asm.HostTo(asm.BE, asm.R1, asm.Half),
@@ -272,9 +305,9 @@ func (s *Steering) classifyInstructions(read btf.TypeID, ports []uint16, ipv6 bo
 		asm.StoreMem(asm.R10, id+8, asm.R1, asm.DWord),
 		asm.StoreMem(asm.R10, id+16, asm.R1, asm.DWord),
 		asm.StoreImm(asm.R10, seenKey, 0, asm.Word),
-		asm.StoreImm(asm.R10, head+8, flowOld, asm.Word), // for a packet with an unknown id
+		asm.StoreImm(asm.R10, is, flowOld, asm.Word), // for a packet with an unknown id
 	)
-	ins = append(ins, load(head, udpHeader, 6, old)...)
+	ins = append(ins, load(head, udpHeader, 6, note)...)
 	ins = append(ins,
 		asm.LoadMem(asm.R1, asm.R10, head, asm.Byte),
 		asm.JGE.Imm(asm.R1, longHeader, long),
@@ -283,7 +316,7 @@ func (s *Steering) classifyInstructions(read btf.TypeID, ports []uint16, ipv6 bo
 	ins = append(ins, asm.StoreImm(asm.R10, head, idLengthKey, asm.Word))
 	ins = append(ins, lookup(s.state, head, "")...)
 	ins = append(ins,
-		asm.JEq.Imm(asm.R0, 0, old),
+		asm.JEq.Imm(asm.R0, 0, note),
 		asm.LoadMem(asm.R2, asm.R0, 0, asm.Word),
 		asm.Add.Imm(asm.R7, udpHeader+1),
 		asm.Ja.Label(byID),
@@ -298,48 +331,70 @@ func (s *Steering) classifyInstructions(read btf.TypeID, ports []uint16, ipv6 bo
 		asm.JNE.Imm(asm.R2, versionTwo>>16, "version"),
 		asm.Mov.Imm(asm.R4, handshakeV2),
 		asm.JEq.Reg(asm.R1, asm.R4, "type").WithSymbol("version"),
-		asm.StoreImm(asm.R10, head+8, flowNew, asm.Word), // it may begin a connection
+		asm.StoreImm(asm.R10, is, flowNew, asm.Word), // it may begin a connection
 		asm.LoadMem(asm.R2, asm.R10, head+lengthAt, asm.Byte).WithSymbol("type"),
 		asm.Add.Imm(asm.R7, udpHeader+lengthAt+1),
-		asm.JEq.Imm(asm.R2, 0, old).WithSymbol(byID),
-		asm.JGT.Imm(asm.R2, maxIDBytes, old),
+		asm.JEq.Imm(asm.R2, 0, unknown).WithSymbol(byID),
+		asm.JGT.Imm(asm.R2, maxIDBytes, note),
 		asm.StoreMem(asm.R10, length, asm.R2, asm.Byte),
 		asm.Mov.Reg(asm.R1, asm.R10), asm.Add.Imm(asm.R1, id),
 		asm.Mov.Reg(asm.R3, asm.R10), asm.Add.Imm(asm.R3, dynptr),
 		asm.Mov.Reg(asm.R4, asm.R7),
 		asm.Mov.Imm(asm.R5, 0),
 		asm.FnDynptrRead.Call(),
-		asm.JNE.Imm(asm.R0, 0, old),
+		asm.JNE.Imm(asm.R0, 0, note),
 	)
 	ins = append(ins, lookup(s.ids, id, "")...)
 	ins = append(ins,
-		asm.JEq.Imm(asm.R0, 0, "unknown"),
+		asm.JEq.Imm(asm.R0, 0, unknown),
 		asm.LoadMem(asm.R1, asm.R0, 0, asm.Word),
-		asm.StoreMem(asm.R10, head+8, asm.R1, asm.Word),
-		asm.Ja.Label(old),
+		asm.StoreMem(asm.R10, is, asm.R1, asm.Word),
+		asm.Ja.Label(peerIs),
 	)
-	// In SteerWatch a connection that begins is the old server's. Its first flight can have
-	// several packets, with one id that the client has chosen.
-	ins = append(ins, lookup(s.state, seenKey, "unknown")...)
+	ins = append(ins, lookup(s.state, seenKey, unknown)...)
 	ins = append(ins,
-		asm.JEq.Imm(asm.R0, 0, old),
+		asm.JEq.Imm(asm.R0, 0, note),
 		asm.LoadMem(asm.R1, asm.R0, stateMode, asm.Word),
-		asm.JNE.Imm(asm.R1, int32(SteerWatch), old),
-		asm.LoadMem(asm.R1, asm.R10, head+8, asm.Word),
-		asm.JNE.Imm(asm.R1, flowNew, old), // it begins none
-		asm.StoreImm(asm.R10, head+8, flowOld, asm.Word),
+		asm.JEq.Imm(asm.R1, int32(SteerWatch), learnOld),
+		asm.LoadMem(asm.R2, asm.R10, head, asm.Byte), // below longHeader for short ones
+		asm.JGE.Imm(asm.R2, longHeader, peerIs),
+	)
+	// Established connections also use ids that the server has sent in secret. Their client is
+	// known by its address; from then on, so is the id.
+	ins = append(ins, lookup(s.peers, peer, "")...)
+	ins = append(ins,
+		asm.JEq.Imm(asm.R0, 0, note),
+		asm.LoadMem(asm.R1, asm.R0, 0, asm.Word),
+		asm.And.Imm(asm.R1, flowOld|flowNew),
+		asm.StoreMem(asm.R10, is, asm.R1, asm.Word),
+		asm.JEq.Imm(asm.R1, flowOld, peerIs),
+		asm.Ja.Label(learn),
+		// before the hold, all are old; a first flight can have several packets with one id
+		asm.StoreImm(asm.R10, is, flowOld, asm.Word).WithSymbol(learnOld),
+		asm.LoadMem(asm.R1, asm.R10, length, asm.Byte).WithSymbol(learn),
+		asm.JEq.Imm(asm.R1, 0, peerIs), // it is not known how long the id is
 		asm.LoadMapPtr(asm.R1, s.ids.FD()),
 		asm.Mov.Reg(asm.R2, asm.R10), asm.Add.Imm(asm.R2, id),
-		asm.Mov.Reg(asm.R3, asm.R10), asm.Add.Imm(asm.R3, head+8),
+		asm.Mov.Reg(asm.R3, asm.R10), asm.Add.Imm(asm.R3, is),
+		asm.Mov.Imm(asm.R4, 0),
+		asm.FnMapUpdateElem.Call(),
+		asm.LoadMem(asm.R1, asm.R10, is, asm.Word).WithSymbol(peerIs),
+		asm.LoadMem(asm.R2, asm.R10, head, asm.Byte),
+		asm.JLT.Imm(asm.R2, longHeader, "established"),
+		asm.Or.Imm(asm.R1, handshaking),
+		asm.StoreMem(asm.R10, peerValue, asm.R1, asm.Word).WithSymbol("established"),
+		asm.LoadMapPtr(asm.R1, s.peers.FD()),
+		asm.Mov.Reg(asm.R2, asm.R10), asm.Add.Imm(asm.R2, peer),
+		asm.Mov.Reg(asm.R3, asm.R10), asm.Add.Imm(asm.R3, peerValue),
 		asm.Mov.Imm(asm.R4, 0),
 		asm.FnMapUpdateElem.Call(),
 	)
-	ins = append(ins, lookup(s.seen, seenKey, old)...)
+	ins = append(ins, lookup(s.seen, seenKey, note)...)
 	return append(ins,
 		asm.JEq.Imm(asm.R0, 0, out),
 		asm.StoreMem(asm.R0, 0, asm.R8, asm.Word),
 		asm.StoreMem(asm.R0, seenPort, asm.R9, asm.Word),
-		asm.LoadMem(asm.R1, asm.R10, head+8, asm.Word),
+		asm.LoadMem(asm.R1, asm.R10, is, asm.Word),
 		asm.StoreMem(asm.R0, seenIs, asm.R1, asm.Word),
 		asm.Mov.Imm(asm.R0, 1).WithSymbol(out), // NF_ACCEPT
 		asm.Return(),

@@ -27,6 +27,7 @@ type Steering struct {
 	sockets *ebpf.Map // by slot
 	seen    *ebpf.Map // what the classifier of QUIC saw in this packet, by CPU
 	ids     *ebpf.Map // connection ids of QUIC that servers chose: flowOld or flowNew
+	peers   *ebpf.Map // of QUIC, by address: flowOld or flowNew of the last connection, and handshaking
 	cookies *ebpf.Map // of these servers' sockets: flowOld or flowNew
 	slots   uint32    // in use
 	links   []link.Link
@@ -190,7 +191,7 @@ func (s *Steering) Close() {
 	for _, l := range s.links {
 		_ = l.Close()
 	}
-	for _, m := range []*ebpf.Map{s.state, s.places, s.flows, s.passing, s.sockets, s.seen, s.ids, s.cookies} {
+	for _, m := range []*ebpf.Map{s.state, s.places, s.flows, s.passing, s.sockets, s.seen, s.ids, s.peers, s.cookies} {
 		_ = m.Close() // a nil one needs none
 	}
 }

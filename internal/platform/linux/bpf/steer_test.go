@@ -35,7 +35,7 @@ func udpSocket(t *testing.T, network, address string) (*net.UDPConn, int, netip.
 }
 
 func receives(c *net.UDPConn, want string) bool {
-	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
 	b := make([]byte, 2000)
 	n, err := c.Read(b)
 	return err == nil && string(b[:n]) == want
@@ -189,30 +189,44 @@ func TestSteeringByConnection(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		if n := s.Handshakes(); n != 1 {
+			t.Errorf("%d handshakes with the old server are counted, want 1", n)
+		}
 		one := client()
 		for i, c := range []struct {
+			from   *net.UDPConn // nil: another address than all before
 			packet string
 			by     *net.UDPConn
 		}{
-			{longPacket(initial, "random-id", "client"), fresh},
-			{longPacket(initial, "begun-before", "client"), old},
-			{longPacket(initial, "old-chose", "client"), old}, // a handshake that is not over
-			{longPacket(handshake, "old-chose", "client"), old},
-			{longPacket(handshake, "new-chose", "client"), fresh},
-			{longPacket(handshake, "unheard", "client"), old},
-			{shortPacket("new-chose"), fresh},
-			{shortPacket("old-chose"), old},
-			{shortPacket("unheard99"), old}, // of a server before
-			{"\x40", old},
+			{nil, longPacket(initial, "random-id", "client"), fresh},
+			{nil, longPacket(initial, "begun-before", "client"), old},
+			{nil, longPacket(handshake, "unheard", "client"), old},
+			{nil, shortPacket("unheard99"), old}, // of a server before
+			{nil, "\x40", old},
+			{nil, shortPacket("new-chose"), fresh},
+			{nil, shortPacket("old-chose"), old},
+			{one, longPacket(initial, "old-chose", "client"), old}, // a handshake that is not over
+			{one, longPacket(handshake, "old-chose", "client"), old},
+			{one, shortPacket("old-chose"), old},
+			{one, shortPacket("secret-01"), old}, // sent in secret
+			{one, longPacket(handshake, "new-chose", "client"), fresh},
+			{one, shortPacket("secret-02"), fresh},
+			{one, shortPacket("old-chose"), old},
+			{nil, shortPacket("secret-02"), fresh}, // known by now
 		} {
-			for _, from := range []*net.UDPConn{one, client()} { // the address does not matter
-				if _, err := from.Write([]byte(c.packet)); err != nil {
-					t.Fatal(err)
-				}
-				if !receives(c.by, c.packet) {
-					t.Errorf("%s: packet %d went to the other server", host, i)
-				}
+			from := c.from
+			if from == nil {
+				from = client()
 			}
+			if _, err := from.Write([]byte(c.packet)); err != nil {
+				t.Fatal(err)
+			}
+			if !receives(c.by, c.packet) {
+				t.Errorf("%s: packet %d went to the other server", host, i)
+			}
+		}
+		if n := s.Handshakes(); n != 3 { // of packets 1 and 2 as well
+			t.Errorf("%d handshakes with the old server are counted, want 3", n)
 		}
 	}
 }
