@@ -356,16 +356,21 @@ func (s *Steering) classifyInstructions(read btf.TypeID, ports []uint16, ipv6 bo
 		asm.JEq.Imm(asm.R0, 0, note),
 		asm.LoadMem(asm.R1, asm.R0, stateMode, asm.Word),
 		asm.JEq.Imm(asm.R1, int32(SteerWatch), learnOld),
-		asm.LoadMem(asm.R2, asm.R10, head, asm.Byte), // below longHeader for short ones
-		asm.JGE.Imm(asm.R2, longHeader, peerIs),
+		asm.Mov.Reg(asm.R7, asm.R1),
 	)
-	// Established connections also use ids that the server has sent in secret. Their client is
-	// known by its address; from then on, so is the id.
+	// Clients also use ids that the server has sent in secret, some as soon as they have its
+	// first flight. Then their address is known; from then on, so is the id.
 	ins = append(ins, lookup(s.peers, peer, "")...)
 	ins = append(ins,
-		asm.JEq.Imm(asm.R0, 0, note),
+		asm.JEq.Imm(asm.R0, 0, peerIs),
 		asm.LoadMem(asm.R1, asm.R0, 0, asm.Word),
-		asm.And.Imm(asm.R1, flowOld|flowNew),
+		asm.LoadMem(asm.R2, asm.R10, is, asm.Word),
+		asm.JEq.Imm(asm.R2, flowOld, "same-peer"),
+		// what may begin a connection belongs to a handshake that is not complete
+		asm.JNE.Imm(asm.R7, int32(SteerHold), peerIs),
+		asm.JEq.Imm(asm.R1, flowOld|handshaking, learnOld),
+		asm.Ja.Label(peerIs),
+		asm.And.Imm(asm.R1, flowOld|flowNew).WithSymbol("same-peer"),
 		asm.StoreMem(asm.R10, is, asm.R1, asm.Word),
 		asm.JEq.Imm(asm.R1, flowOld, peerIs),
 		asm.Ja.Label(learn),

@@ -210,6 +210,7 @@ func TestSteeringByConnection(t *testing.T) {
 			{one, shortPacket("old-chose"), old},
 			{one, shortPacket("secret-01"), old}, // sent in secret
 			{one, longPacket(handshake, "new-chose", "client"), fresh},
+			{one, longPacket(handshake, "secret-00", "client"), fresh},
 			{one, shortPacket("secret-02"), fresh},
 			{one, shortPacket("old-chose"), old},
 			{nil, shortPacket("secret-02"), fresh}, // known by now
