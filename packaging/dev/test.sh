@@ -43,6 +43,7 @@ if [[ ${1:-} = long ]]; then
   mapfile -t packages < <({ grep -rl --include='*_test.go' 'labtest\.\(Need\)\?Long(' . | xargs -n 1 dirname
     go list -f '{{.Dir}}' ./test/... ./bench/... ./internal/hosts/doctor/... ./internal/platform/engine/... "${children[@]}" | sed "s|^$PWD|.|"; } | sort -u)
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json "${packages[@]}" -long
+  env CGO_ENABLED=0 GOFLAGS=-trimpath go test -C test/quic -vet=off -timeout 10m ./...
   # Run the tests that support both engines on containerd. Then run them, and the tests
   # for containerd only, on the newest containerd.
   mapfile -t packages < <(grep -rlE --include='*_test.go' 'labtest\.(Either|OnContainerd)\(' . | xargs -n 1 dirname | sort -u)

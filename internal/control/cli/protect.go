@@ -34,6 +34,7 @@ type protectFlags struct {
 	backend   string
 	ready     string
 	keep      keepFlags
+	udp       udpFlags
 	check     bool
 	job       bool
 }
@@ -67,12 +68,17 @@ With --keep idle, connections on which the old server spoke HTTP/1 and which are
 two requests survive too, also if the command kills the server. A process takes them, and
 passes their next requests to the new server, for --keep-for. That server sees an address
 of this host as the client's, unless the client is on this host. --keep local keeps only
-the connections of such clients. Connections with TLS end as without --keep.`,
+the connections of such clients. Connections with TLS end as without --keep.
+
+With --udp, datagrams to the ports wait too, and reach the new server with their client's
+address. If it runs beside the old one (--overlap), known flows stay with the old one
+until that ends, or for --udp-for; of QUIC, these are connections.`,
 		Example: "  holdfast protect --port 16000 -- systemctl restart haproxy\n" +
 			"  holdfast protect --unit nginx -- systemctl restart nginx\n" +
 			"  holdfast protect --port 8080 --ready http://localhost:8080/health -- systemctl restart app\n" +
 			"  holdfast protect --port 5432 --ready \"exec:pg_isready -h {host} -p {port}\" -- pg_ctlcluster 15 main restart\n" +
 			"  holdfast protect --port 8080 --keep idle -- systemctl restart app\n" +
+			"  holdfast protect --port 53 --udp -- systemctl restart unbound\n" +
 			"  holdfast protect --port 80 --port 443 --check",
 		RunE: func(cmd *cobra.Command, words []string) error {
 			o, err := p.options(cmd, words)
@@ -115,12 +121,14 @@ the connections of such clients. Connections with TLS end as without --keep.`,
 	f.StringVar(&p.backend, "backend", string(protect.Auto), "backend: auto, park, nfqueue, migrate or plug")
 	f.StringVar(&p.ready, "ready", string(ready.Auto), "when the new server is ready: auto, tcp, postgres, mysql, redis, an http:// or https:// URL, or exec:PROGRAM [ARG...]")
 	p.keep.add(f, "")
+	p.udp.add(f)
 	f.BoolVar(&p.check, "check", false, "only show which backends work here, and why others do not")
 	f.BoolVar(&p.job, "job", false, "in place of a command: the unit's current job of systemd")
 	_ = f.MarkHidden("job") // for units that install writes; it exists
 	completeWords(cmd, "backend", backendNames()...)
 	completeWords(cmd, "ready", texts(ready.Words())...)
 	completeWords(cmd, "keep", texts(keep.Words())...)
+	completeWords(cmd, "udp", texts(protect.AllFlows())...)
 	return cmd
 }
 
@@ -133,6 +141,7 @@ func (p *protectFlags) options(cmd *cobra.Command, words []string) (protect.Opti
 		Stdin: cmd.InOrStdin(), Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
 	}
 	o.Backend, o.Overlap, o.Limit = protect.Name(p.backend), p.overlap, p.timeout
+	o.UDP, o.UDPFor = protect.Flows(p.udp.flows), p.udp.limit
 	o.Keep, o.KeepFor = keep.Clients(p.keep.clients), p.keep.life
 	if err := p.validate(words); err != nil {
 		return o, usage(cmd, err)
@@ -198,6 +207,9 @@ func (p *protectFlags) validate(words []string) error {
 		return fmt.Errorf("--keep does not work with --container")
 	}
 	if err := p.keep.validate(p.drain); err != nil {
+		return err
+	}
+	if err := p.udp.validate(p.container != "", p.check); err != nil {
 		return err
 	}
 	return knownBackend(p.backend)
@@ -330,6 +342,9 @@ func (a *app) protectReport(r protect.Report) error {
 		}
 		if r.Kept != nil {
 			writeKept(w, *r.Kept)
+		}
+		if d := r.Released.Datagrams; d != nil {
+			writeDatagrams(w, *d)
 		}
 		if why := r.Released.Reason; why != protect.NewListens && why != "" {
 			fmt.Fprintf(w, "released because %s\n", why)

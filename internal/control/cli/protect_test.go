@@ -19,7 +19,7 @@ func TestProtectDrainIsUnderTimeout(t *testing.T) {
 		{10 * time.Minute, false, false},
 		{10 * time.Minute, true, false},
 	} {
-		p := protectFlags{ports: []int{80}, backend: string(protect.Auto), timeout: 5 * time.Second, drain: c.drain, overlap: c.overlap, keep: keepFlags{"none", time.Second}}
+		p := protectFlags{ports: []int{80}, backend: string(protect.Auto), timeout: 5 * time.Second, drain: c.drain, overlap: c.overlap, keep: keepFlags{"none", time.Second}, udp: udpFlags{"none", time.Second}}
 		if err := p.validate([]string{"true"}); (err == nil) != c.ok {
 			t.Errorf("--drain %v, --overlap %v: %v", c.drain, c.overlap, err)
 		}

@@ -207,7 +207,7 @@ func elsewhere(c ready.Check) ready.Dial {
 // one.
 func reachable(ls []sockdiag.Listener, port uint16) (best sockdiag.Listener, ok bool) {
 	for _, l := range ls {
-		if l.Addr.Port() != port || l.Device != 0 || l.Addr.Addr().IsLinkLocalUnicast() {
+		if l.UDP || l.Addr.Port() != port || l.Device != 0 || l.Addr.Addr().IsLinkLocalUnicast() {
 			continue
 		}
 		if !ok || addressOf(l).Addr().IsLoopback() && !addressOf(best).Addr().IsLoopback() {

@@ -12,6 +12,14 @@ import (
 // walks the whole connection table of the kernel, about 10 ms.
 const drainLook = 20 * time.Millisecond
 
+// quiet is how long a UDP server has had nothing to read when it counts as drained.
+// settledQUIC is the same for handshakes of QUIC: the server has answered the first packet by
+// then, which is when a handshake is first seen.
+const (
+	quiet       = 100 * time.Millisecond
+	settledQUIC = 250 * time.Millisecond
+)
+
 // Drained is the result of a drain.
 type Drained struct {
 	Took time.Duration `json:"took_ns"`
@@ -26,6 +34,9 @@ type Drained struct {
 // accepted. With overlap the old server stays for them. Drain ends at the
 // limit, or when gone is closed (nil means never). It does not wait for accepted
 // connections to the ports in settled, and for those of relays (package keep).
+//
+// Of a UDP server it waits until its queue has been empty for quiet, because a query that the
+// server has read is not seen any more until it is answered. Of QUIC it waits for handshakes.
 //
 // Packets without a client behind them (a SYN flood) extend the drain to the
 // limit.
@@ -42,9 +53,16 @@ func (s *Sockets) Drain(limit time.Duration, overlap bool, gone <-chan struct{},
 	defer end.Stop()
 	tick := time.NewTicker(drainLook)
 	defer tick.Stop()
+	since, calm := begin, quiet
+	if s.stays {
+		calm = settledQUIC
+	}
 	for {
 		left, err := s.unfinished(h, ports, relayed)
-		if err != nil || left == 0 {
+		if left > 0 {
+			since = time.Now()
+		}
+		if err != nil || left == 0 && (!s.udp || time.Since(since) >= calm) {
 			return Drained{Took: time.Since(begin)}, err
 		}
 		select {
@@ -66,12 +84,19 @@ func (s *Sockets) unfinished(h *sockdiag.Handshakes, ports []uint16, relayed map
 	if err != nil {
 		return 0, err
 	}
+	if s.begun != nil {
+		n += s.begun()
+	}
 	ls, err := s.Listeners()
 	if err != nil {
 		return 0, err
 	}
 	for _, l := range ls {
-		n += l.Queue
+		if !l.UDP {
+			n += l.Queue
+		} else if !s.stays && l.Queue > 0 {
+			n++
+		}
 	}
 	if n > 0 {
 		return n, nil // no need for another slow check

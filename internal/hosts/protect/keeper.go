@@ -48,6 +48,7 @@ type Keeper struct {
 
 	asking   sync.Mutex // held through each question and its answer
 	released chan Released
+	lingers  bool // it outlives this process, for known flows of UDP
 }
 
 // StartKeeper starts a keeper. The keeper survives a SIGINT, SIGTERM or SIGHUP
@@ -78,6 +79,7 @@ func (k *Keeper) begin(conn *net.UnixConn) {
 				k.run(a.Run)
 				return false, true
 			case opReleased:
+				k.lingers = a.Released.Datagrams != nil && a.Released.Datagrams.Stays
 			default:
 				return true, true
 			}
@@ -90,7 +92,11 @@ func (k *Keeper) begin(conn *net.UnixConn) {
 		End: func() {
 			close(k.released)
 			conn.Close()
-			if !k.standing {
+			switch {
+			case k.standing:
+			case k.lingers:
+				_ = k.process.Release()
+			default:
 				_, _ = k.process.Wait() // it has closed its socket: it ends, or is dead
 			}
 		},

@@ -149,6 +149,14 @@ func (k *keeping) release(why Reason) error {
 		Reason: why, Stats: k.held.Stats(), Took: time.Since(begin), Held: time.Since(k.start),
 		Listening: k.sockets.listening(), Ready: asked,
 	}
+	if d, ok := k.held.(HeldDatagrams); ok {
+		stats := d.Datagrams()
+		r.Datagrams = &stats
+		if wait := d.Linger(); wait != nil {
+			k.sockets.lent = true
+			k.linger = append(k.linger, func() { wait(); k.sockets.Close() })
+		}
+	}
 	if err != nil {
 		r.Error = err.Error()
 		k.log.Warn("protect: release", "err", err)

@@ -46,6 +46,8 @@ func TestMain(m *testing.M) {
 			syscall.Exit(protect.Main(args, builtin.Backends(), quiet()))
 		case roleBare:
 			syscall.Exit(protect.Main(args, nil, quiet()))
+		case roleUDP:
+			os.Exit(udpMain(args[0], args[1:]...))
 		case roleEcho:
 			os.Exit(echoMain(args[0]))
 		case roleStall:
@@ -102,6 +104,7 @@ type order struct {
 	Command   []string
 	Ready     string // of --ready
 	Keep      keep.Clients
+	UDP       protect.Flows
 	// At is the step at which it does Do: kill-protect, kill-keeper,
 	// kill-command, kill-both (the command first) or kill-all (the keeper).
 	At, Do string
@@ -116,7 +119,7 @@ func protectMain(arg string) int {
 		return 2
 	}
 	opts := protect.Options{
-		Spec:  protect.Spec{Backend: o.Backend, Limit: 20 * time.Second},
+		Spec:  protect.Spec{Backend: o.Backend, Limit: 20 * time.Second, UDP: o.UDP, UDPFor: time.Minute},
 		Drain: time.Second, Wait: time.Minute, Command: o.Command, Stdout: os.Stdout, Stderr: os.Stderr,
 		Keeper: keeper(), LockDir: o.LockDir, Log: quiet(), Keep: o.Keep, KeepFor: time.Minute,
 	}

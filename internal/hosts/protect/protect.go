@@ -1,5 +1,5 @@
-// Package protect holds new connections to a TCP server while the server
-// restarts. A connect during that time waits in the kernel and reaches the new
+// Package protect holds new connections to a TCP server, and the datagrams of a UDP
+// server, while the server restarts. A connect during that time waits in the kernel and reaches the new
 // server once that listens. The server needs no support for this.
 //
 // A Backend is a method of holding connections. Backends live in packages below
@@ -44,9 +44,12 @@ const (
 	NFQueue Name = "nfqueue"
 	Migrate Name = "migrate"
 	Plug    Name = "plug"
+
+	// Steer holds datagrams, beside one of the others.
+	Steer Name = "steer"
 )
 
-// Names returns all backend names, Auto first.
+// Names returns the names of all backends for connections, Auto first.
 func Names() []Name { return []Name{Auto, Park, NFQueue, Migrate, Plug} }
 
 // Address is a TCP port on one address, or with the zero Addr on all addresses
@@ -106,13 +109,18 @@ type Target struct {
 	// Asked says that the new server is asked whether it is ready before the release
 	// (Held.Admit).
 	Asked bool
+	// Flows says whether datagrams are held, and For is the limit of HeldDatagrams.Linger.
+	Flows Flows
+	For   time.Duration
+	// Warn reports an error that does not end the hold of datagrams. It is for Steer only.
+	Warn func(error)
 	// Owners finds the processes that have listeners open, and returns them by
 	// the inodes of the sockets. It searches first the processes known to have the
 	// old listeners, then all, which takes about 10 ms. It may be called from any
 	// goroutine.
 	Owners func(ls []sockdiag.Listener) (map[uint32]pidfd.OpenFile, error)
-	// Listeners returns the listening sockets on Addresses now. It may be called
-	// from any goroutine.
+	// Listeners returns the listening sockets on Addresses now; for Steer, the UDP sockets.
+	// It may be called from any goroutine.
 	Listeners func() ([]sockdiag.Listener, error)
 	// Hide makes Listeners omit a socket that a backend itself opened on an
 	// address. The socket is identified by the inode of its file.

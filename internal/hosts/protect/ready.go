@@ -39,6 +39,9 @@ type readiness struct {
 	// server.
 	elsewhere bool
 
+	// overlap says that old UDP sockets stay for the flows that they know.
+	overlap bool
+
 	// gated says that no listener counts before the command has ended.
 	gated bool
 
@@ -52,9 +55,10 @@ type readiness struct {
 type place struct {
 	addr   string
 	device uint32
+	udp    bool
 }
 
-func placeOf(l sockdiag.Listener) place { return place{l.Addr.String(), l.Device} }
+func placeOf(l sockdiag.Listener) place { return place{l.Addr.String(), l.Device, l.UDP} }
 
 func newReadiness(old []sockdiag.Listener, now time.Time) *readiness {
 	r := &readiness{old: cookies(old), places: make(map[place]bool), last: cookies(old), changed: now}
@@ -90,14 +94,23 @@ func (r *readiness) judge(ls []sockdiag.Listener, now time.Time) Reason {
 	for _, l := range fresh {
 		delete(missing, placeOf(l))
 	}
-	oldLeft := len(ls) - len(fresh)
+	oldLeft, stay := 0, 0
+	for _, l := range ls {
+		switch {
+		case !r.old[l.Cookie]:
+		case l.UDP && r.overlap:
+			stay++
+		default:
+			oldLeft++
+		}
+	}
 	quiet := r.exited && now.Sub(r.changed) >= settled
 	switch {
 	case oldLeft == 0 && len(fresh) > 0 && len(missing) == 0:
 		return NewListens
 	case oldLeft == 0 && len(fresh) > 0 && quiet: // the new server listens on other addresses
 		return NewListens
-	case oldLeft > 0 && quiet && len(fresh) == 0:
+	case oldLeft+stay > 0 && quiet && len(fresh) == 0:
 		return OldStayed
 	}
 	return ""

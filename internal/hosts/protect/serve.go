@@ -51,7 +51,17 @@ func serveStarter(args []string, backends []Backend, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("the socket to the starter: %w", err)
 	}
-	return newServer(line, backends, newOwners(), newLedger(), log).run()
+	s := newServer(line, backends, newOwners(), newLedger(), log)
+	err = s.run()
+	if len(s.linger) > 0 { // the ports are free for the next protect
+		for fd := range locks {
+			unix.Close(keeperFD + 1 + fd)
+		}
+	}
+	for _, wait := range s.linger {
+		wait()
+	}
+	return err
 }
 
 // server is the keeper's side of one starter. One goroutine reads; another does
@@ -66,6 +76,7 @@ type server struct {
 	requests chan request
 	gone     chan struct{} // closed when the starter is gone
 	ended    chan struct{} // closed when run returns
+	linger   []func()      // what goes on after that, in this process
 }
 
 func newServer(line *net.UnixConn, backends []Backend, o *owners, l *ledger, log *slog.Logger) *server {
@@ -193,6 +204,9 @@ func (s *server) probe(spec Spec) ([]Refusal, error) {
 	}
 	var rs []Refusal
 	for _, b := range s.backends {
+		if b.Name() == Steer {
+			continue
+		}
 		r := Refusal{Backend: b.Name()}
 		if err := b.Probe(context.Background(), target); err != nil {
 			r.Why = err.Error()
@@ -225,26 +239,38 @@ func (s *server) hold(spec Spec) error {
 	if err != nil {
 		return refuse(err)
 	}
-	defer sk.Close()
+	defer func() {
+		if !sk.lent {
+			sk.Close()
+		}
+	}()
 	if !s.ledger.enter() {
 		return refuse(errLeaving)
 	}
 	defer s.ledger.leave()
 	s.ledger.prefer(&spec)
 	s.sweep()
+	sk.udp = spec.UDP != "" && spec.UDP != NoDatagrams
 	target := sk.Target(spec)
-	old, err := target.Serving()
+	old, err := sk.Listeners()
+	if err == nil && len(old) == 0 && !spec.Forwarded {
+		err = ErrNothingListens
+	}
 	if err != nil {
 		return refuse(err)
 	}
 	var asked []Asked
 	if !spec.Forwarded { // else the starter asks it, in the server's namespace
-		asked = questions(context.Background(), spec.Ready, sk.ports(), old, target.Owners, reachFreely)
+		asked = questions(context.Background(), spec.Ready, sk.ports(), connections(old), target.Owners, reachFreely)
 	}
-	target.Asked = slices.ContainsFunc(asked, func(a Asked) bool { return a.Port != 0 })
-	h, began, err := s.begin(spec, target)
+	sk.asked = slices.ContainsFunc(asked, func(a Asked) bool { return a.Port != 0 })
+	h, began, err := s.beginAll(spec, sk)
 	if err != nil {
 		return refuse(err)
+	}
+	if d, ok := h.(HeldDatagrams); ok {
+		sk.begun = d.Handshakes
+		sk.stays = spec.Overlap || d.Datagrams().Flows == ByConnection
 	}
 	began.Asked = asked
 	began.Took = time.Since(start)
@@ -252,7 +278,7 @@ func (s *server) hold(spec Spec) error {
 		began.Residue = &Residue{began.Backend, what, spec.Addresses}
 	}
 	k := &keeping{server: s, spec: spec, sockets: sk, held: h, start: start, ready: newReadiness(old, start), ended: make(chan ran, 1)}
-	k.ready.elsewhere, k.ready.gated = spec.Forwarded, spec.Gate
+	k.ready.elsewhere, k.ready.gated, k.ready.overlap = spec.Forwarded, spec.Gate, spec.Overlap
 	if !spec.Forwarded && !spec.Gate {
 		k.trials = newTrials(old, target.Owners)
 	}
@@ -283,6 +309,9 @@ func (s *server) begin(spec Spec, t Target) (Held, Began, error) {
 	for _, b := range s.backends {
 		if spec.Backend != "" && spec.Backend != Auto && spec.Backend != b.Name() {
 			continue
+		}
+		if b.Name() == Steer {
+			continue // it holds datagrams
 		}
 		if b.Name() == Migrate && spec.Backend != Migrate && !spec.Overlap {
 			continue // it holds nothing; only on explicit request

@@ -10,12 +10,17 @@ import (
 	"holdfast/internal/platform/linux/sockdiag"
 )
 
-// Sockets watches the listeners of some addresses in the network namespace of
+// Sockets watches the listeners, and the UDP sockets if asked to, of some addresses in the network namespace of
 // the thread that created it. Its methods may be called from any goroutine.
 type Sockets struct {
 	diag      *sockdiag.Diag
 	addresses []Address
 	owners    *owners
+	udp       bool       // of UDP too
+	asked     bool       // Target.Asked
+	begun     func() int // HeldDatagrams.Handshakes; nil: nothing of UDP is held
+	lent      bool       // it is in use after the hold
+	stays     bool       // the old server's UDP sockets get datagrams during the hold
 
 	mu     sync.Mutex
 	hidden map[uint32]bool // inodes
@@ -40,7 +45,7 @@ func newSockets(addresses []Address, o *owners) (*Sockets, error) {
 func (s *Sockets) Target(spec Spec) Target {
 	return Target{
 		Addresses: s.addresses, Forwarded: spec.Forwarded, Overlap: spec.Overlap,
-		Listeners: s.Listeners, Hide: s.hide,
+		Asked: s.asked, Flows: spec.UDP, For: spec.UDPFor, Listeners: s.connectable, Hide: s.hide,
 		Owners: func(ls []sockdiag.Listener) (map[uint32]pidfd.OpenFile, error) {
 			return s.owners.find(spec.PIDs, inodesOf(ls))
 		},
@@ -64,11 +69,24 @@ func (s *Sockets) hide(inode uint32) {
 
 func (s *Sockets) ports() []uint16 { return Ports(s.addresses) }
 
-// Listeners returns the listeners of the addresses, without hidden ones.
+// Listeners returns the listeners of the addresses, without hidden ones. If asked to, it also
+// returns the UDP sockets.
 func (s *Sockets) Listeners() ([]sockdiag.Listener, error) {
+	ls, err := s.connectable()
+	if err != nil || !s.udp {
+		return ls, err
+	}
+	us, err := s.receivers()
+	return append(ls, us...), err
+}
+
+func (s *Sockets) connectable() ([]sockdiag.Listener, error) { return s.those(s.diag.Listeners) }
+func (s *Sockets) receivers() ([]sockdiag.Listener, error)   { return s.those(s.diag.Receivers) }
+
+func (s *Sockets) those(of func(port uint16) ([]sockdiag.Listener, error)) ([]sockdiag.Listener, error) {
 	var ls []sockdiag.Listener
 	for _, port := range s.ports() {
-		all, err := s.diag.Listeners(port)
+		all, err := of(port)
 		if err != nil {
 			return nil, err
 		}

@@ -134,6 +134,9 @@ func (s *standing) client(c *net.UnixConn, pid int) {
 	if err := v.run(); err != nil {
 		s.log.Warn("protect: a client", "err", err)
 	}
+	for _, wait := range v.linger {
+		go wait() // for Spec.UDPFor at most; the end of this process ends what it keeps
+	}
 	s.learn()
 }
 

@@ -23,6 +23,10 @@ type Spec struct {
 	// Ready is how the new server is asked before the release. The zero value does not
 	// ask: a server that listens is ready.
 	Ready ready.Check `json:"ready,omitzero"`
+	// UDP says whether datagrams are held too. UDPFor limits for how long the datagrams of
+	// known flows then go on to an old server that runs beside the new one.
+	UDP    Flows         `json:"udp,omitempty"`
+	UDPFor time.Duration `json:"udp_for_ns,omitempty"`
 	// Gate delays the release until the restart is said to have ended (Keeper.Exited). A
 	// listener before that may be another program's, such as that of `nginx -t`.
 	Gate bool `json:"gate,omitempty"`
@@ -66,6 +70,8 @@ type Released struct {
 	Listening bool `json:"listening"`
 	// Ready is how the new server was asked; nil: it was not to be asked.
 	Ready *Readiness `json:"ready,omitempty"`
+	// Datagrams is what became of held datagrams; nil: none were to be held.
+	Datagrams *DatagramStats `json:"datagrams,omitempty"`
 	// Error says what could not be tidied up.
 	Error string `json:"error,omitempty"`
 }
@@ -184,7 +190,7 @@ type hello struct {
 
 // protocol is the version of the wire protocol: a standing keeper and its
 // client may be different versions of the program.
-const protocol = 2
+const protocol = 3
 
 // errorKind identifies an error that callers check for.
 type errorKind string

@@ -1,4 +1,4 @@
-// Package sockdiag queries TCP sockets by sock_diag(7) with inet_diag, like ss(8).
+// Package sockdiag queries TCP and UDP sockets by sock_diag(7) with inet_diag, like ss(8).
 package sockdiag
 
 import (
@@ -23,9 +23,10 @@ type Listener struct {
 	Cookie  uint64 // identifies the socket until the next boot
 	Inode   uint32 // of the file that a process has open
 	UID     uint32
-	Queue   int  // connections that wait for accept(2)
-	Backlog int  // limit of Queue
+	Queue   int  // connections that wait for accept(2); of UDP, bytes of memory of datagrams
+	Backlog int  // limit of Queue; of UDP without meaning
 	MPTCP   bool // a Multipath TCP socket, which has a TCP one inside
+	UDP     bool // a UDP socket that is not connected, and so receives from all addresses
 }
 
 // Conn is the server's socket of a connection.
@@ -47,6 +48,8 @@ const (
 	SynRecv     = 3
 	CloseWait   = 8
 	Listen      = 10
+
+	unconnected = 7 // TCP_CLOSE, the state of a UDP socket
 )
 
 const (
@@ -117,6 +120,27 @@ func (d *Diag) Listeners(port uint16) ([]Listener, error) {
 			return nil, fmt.Errorf("list the listeners of port %d: %w", port, err)
 		}
 		all = append(all, of...)
+	}
+	return all, nil
+}
+
+// Receivers returns the UDP sockets on the port, 0 is any port, that are not connected.
+func (d *Diag) Receivers(port uint16) ([]Listener, error) {
+	var all []Listener
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		msgs, err := d.dump(query{family, unix.IPPROTO_UDP, 1 << unconnected, 0, port})
+		if err != nil {
+			return nil, fmt.Errorf("list the UDP sockets of port %d: %w", port, err)
+		}
+		for _, m := range msgs {
+			l, err := parseListener(m.Data)
+			if err != nil {
+				return nil, err
+			}
+			if l.UDP = true; port == 0 || l.Addr.Port() == port {
+				all = append(all, l)
+			}
+		}
 	}
 	return all, nil
 }
