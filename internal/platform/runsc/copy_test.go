@@ -61,9 +61,10 @@ exec nc -ll -p 9000 -e cat`
 	said := s.said(parent, 1)
 	write := func(id, text string) {
 		t.Helper()
-		if code, err := s.engine.Exec(s.ctx, id, engine.Exec{Command: []string{"sh", "-c", "echo " + text + " >> /files"}}); code != 0 || err != nil {
-			t.Fatalf("exit code %d, %v", code, err)
-		}
+		poll.Until(t, "the container runs commands again", func() bool {
+			code, err := s.engine.Exec(s.ctx, id, engine.Exec{Command: []string{"sh", "-c", "echo " + text + " >> /files"}})
+			return code == 0 && err == nil
+		})
 	}
 	write(parent, "later") // the copies do not have it
 	for _, name := range []string{"one", "two"} {

@@ -50,6 +50,13 @@ func (m *Manager) Copy(ctx context.Context, key holdfast.SessionKey, s holdfast.
 // maxRenewOutput is how much of the output of a failed command is kept, in bytes.
 const maxRenewOutput = 2 << 10
 
+// gVisor may refuse commands, with this exit code of Docker's for a command that cannot be run,
+// for a moment after the programs of a restored container have gone on.
+const (
+	cannotRun   = 126
+	restoreEnds = 2 * time.Second
+)
+
 // renewChild runs the template's command in a container that was started from the memory of
 // another session.
 func (b *attempt) renewChild(ctx context.Context) error {
@@ -64,7 +71,14 @@ func (b *attempt) renewChild(ctx context.Context) error {
 		env = append(env, name+"="+value)
 	}
 	var out tail
-	code, err := b.m.deps.Engine.Exec(ctx, b.container, engine.Exec{Command: r.Command, Env: env, Stdout: &out, Stderr: &out})
+	run := func() (int, error) {
+		out = tail{}
+		return b.m.deps.Engine.Exec(ctx, b.container, engine.Exec{Command: r.Command, Env: env, Stdout: &out, Stderr: &out})
+	}
+	code, err := run()
+	for begun := time.Now(); err == nil && code == cannotRun && time.Since(begun) < restoreEnds && sleep(ctx, firstPause); {
+		code, err = run()
+	}
 	if err == nil && code != 0 {
 		err = fmt.Errorf("exit code %d", code)
 	}
