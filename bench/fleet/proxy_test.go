@@ -10,29 +10,13 @@ import (
 	"time"
 
 	"holdfast/bench/rig"
+	"holdfast/test/serve"
 )
 
 // echo is a server that sends back what it gets.
 func echo(t *testing.T) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ln.Close() })
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				io.Copy(c, c)
-			}()
-		}
-	}()
-	return ln.Addr().String()
+	return serve.TCP(t, func(c net.Conn) { _, _ = io.Copy(c, c) })
 }
 
 type talker struct {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"holdfast"
 	"holdfast/internal/control/api"
 	"holdfast/test/poll"
+	"holdfast/test/serve"
 )
 
 // moves counts what a connection tells its session.
@@ -47,25 +49,11 @@ func (o *one) Join(ctx context.Context, key holdfast.SessionKey) (holdfast.Route
 // echo answers each connection with its input, after its end.
 func echo(t *testing.T) int {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ln.Close() })
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				b, _ := io.ReadAll(c)
-				_, _ = c.Write(b)
-			}()
-		}
-	}()
-	return ln.Addr().(*net.TCPAddr).Port
+	address := serve.TCP(t, func(c net.Conn) {
+		b, _ := io.ReadAll(c)
+		_, _ = c.Write(b)
+	})
+	return int(netip.MustParseAddrPort(address).Port())
 }
 
 func TestDialPort(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"holdfast/internal/platform/linux/sockdiag"
 )
 
-// Sockets watches the listeners, and the UDP sockets if asked to, of some addresses in the network namespace of
-// the thread that created it. Its methods may be called from any goroutine.
+// Sockets watches the listeners of some addresses in the network namespace of the thread that
+// created it, and their UDP sockets if asked to. Its methods may be called from any goroutine.
 type Sockets struct {
 	diag      *sockdiag.Diag
 	addresses []Address

@@ -11,30 +11,16 @@ import (
 
 	"holdfast"
 	"holdfast/test/poll"
+	"holdfast/test/serve"
 )
 
 // greeter is a server that speaks first, as databases do, and then echoes.
 func greeter(t *testing.T) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ln.Close() })
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				_, _ = io.WriteString(c, "hello\n") // the client may have gone
-				_, _ = io.Copy(c, c)
-			}()
-		}
-	}()
-	return ln.Addr().String()
+	return serve.TCP(t, func(c net.Conn) {
+		_, _ = io.WriteString(c, "hello\n") // the client may have gone
+		_, _ = io.Copy(c, c)
+	})
 }
 
 // greeted connects to the TCP address and reads the greeting.

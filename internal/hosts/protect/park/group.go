@@ -198,10 +198,9 @@ func cgroup2() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for _, m := range mounts {
-		if m.V2 {
-			return m.Point, nil
-		}
+	point, ok := mounts.V2()
+	if !ok {
+		return "", errors.New("the server does not use SO_REUSEPORT, and a mounted cgroup2 is necessary to set it")
 	}
-	return "", errors.New("the server does not use SO_REUSEPORT, and a mounted cgroup2 is necessary to set it")
+	return point, nil
 }

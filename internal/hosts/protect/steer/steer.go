@@ -154,12 +154,11 @@ func cgroup2() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for _, m := range mounts {
-		if m.V2 {
-			return m.Point, nil
-		}
+	point, ok := mounts.V2()
+	if !ok {
+		return "", errors.New("a mounted cgroup2 is necessary to learn the connection ids of QUIC")
 	}
-	return "", errors.New("a mounted cgroup2 is necessary to learn the connection ids of QUIC")
+	return point, nil
 }
 
 // keepsFlows reports whether known flows stay with the old server while it runs.

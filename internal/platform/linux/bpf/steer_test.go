@@ -41,12 +41,17 @@ func receives(c *net.UDPConn, want string) bool {
 	return err == nil && string(b[:n]) == want
 }
 
+func needsRoot(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: it needs root")
+	}
+}
+
 // Known flows go to the old socket, others to the waiting or the new one, over both
 // families. Without the steering the kernel decides again.
 func TestSteering(t *testing.T) {
-	if testing.Short() || os.Geteuid() != 0 {
-		t.Skip("it needs root")
-	}
+	needsRoot(t)
 	for _, host := range []string{"127.0.0.1:0", "[::1]:0"} {
 		server, _, at := udpSocket(t, "udp", host)
 		waiting, waitingFD, _ := udpSocket(t, "udp", host)
@@ -128,9 +133,7 @@ func shortPacket(to string) string { return "\x40" + to + "payload" }
 // Packets of QUIC go to the socket of the server that chose their connection id, whatever
 // the client's address is. An unknown id is an old one, unless the packet begins a connection.
 func TestSteeringByConnection(t *testing.T) {
-	if testing.Short() || os.Geteuid() != 0 {
-		t.Skip("it needs root")
-	}
+	needsRoot(t)
 	cgroup := "/sys/fs/cgroup"
 	if _, err := os.Stat(cgroup + "/cgroup.controllers"); err != nil {
 		cgroup = "/sys/fs/cgroup/unified"

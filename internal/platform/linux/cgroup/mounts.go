@@ -78,6 +78,15 @@ func (ms Mounts) with(m Mount) Mounts {
 	return ms
 }
 
+// V2 returns the mount point of the version 2 tree, if it is mounted.
+func (ms Mounts) V2() (point string, ok bool) {
+	i := slices.IndexFunc(ms, func(m Mount) bool { return m.V2 })
+	if i < 0 {
+		return "", false
+	}
+	return ms[i].Point, true
+}
+
 // v1Controllers returns the controllers among the super block's options, which also
 // have rw, xattr, release_agent=… and the like.
 func v1Controllers(options string) []string {
