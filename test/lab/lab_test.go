@@ -195,7 +195,11 @@ func TestKilled(t *testing.T) {
 	if err := n.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	n.wait(t)
+	// Not cmd.Wait: it closes the input, and at its end a process that the kernel has not
+	// killed yet would stop the lab in an orderly way.
+	if _, err := n.cmd.Process.Wait(); err != nil {
+		t.Fatal(err)
+	}
 	gone(t, r)
 	compare(t, "after a killed lab", before, look(t, person))
 	if _, err := os.Stat(r.Dir); err != nil {

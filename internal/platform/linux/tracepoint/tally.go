@@ -203,7 +203,8 @@ const (
 )
 
 // CountWrites counts block requests other than reads, that is writes and flushes, by
-// process. It needs Linux 5.11; before, the request was the second argument.
+// process. Requests that wait for a busy disk count for the kernel worker that issues
+// them. It needs Linux 5.11; before, the request was the second argument.
 func CountWrites() (*Tally, error) {
 	return newTally(false, func(t *Tally) error {
 		// block_rq_issue(rq)

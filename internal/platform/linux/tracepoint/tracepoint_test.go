@@ -226,7 +226,7 @@ func TestCountWrites(t *testing.T) {
 	if _, err := f.WriteAt(block, 0); err != nil {
 		t.Fatal(err)
 	}
-	const n = 50
+	const n = 200
 	count := func(do func() error) uint64 {
 		c, err := CountWrites()
 		if err != nil {
@@ -254,7 +254,8 @@ func TestCountWrites(t *testing.T) {
 	}
 	wrote := count(func() error { _, err := f.WriteAt(block, 0); return err })
 	read := count(func() error { _, err := f.ReadAt(block, 0); return err })
-	if wrote < n || read >= n/2 {
+	// A kernel worker issues requests that wait for a busy disk.
+	if wrote < n/10 || read > n/20 {
 		t.Errorf("%d writes and, while %d reads were made, %d writes", wrote, n, read)
 	}
 }
