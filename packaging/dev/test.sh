@@ -39,7 +39,7 @@ children=(./internal/hosts/job ./internal/hosts/protect/install ./internal/hosts
   ./internal/sessions/guardian ./internal/sessions/kill ./internal/platform/runsc ./internal/platform/store/etcd)
 if [[ ${1:-} = long ]]; then
   wait $runsc
-  need lintian=lintian rustc=rustc node=nodejs jcmd=default-jdk-headless
+  need lintian=lintian rustc=rustc node=nodejs caddy=caddy jcmd=default-jdk-headless
   mapfile -t packages < <({ grep -rl --include='*_test.go' 'labtest\.\(Need\)\?Long(' . | xargs -n 1 dirname
     go list -f '{{.Dir}}' ./test/... ./bench/... ./internal/hosts/doctor/... ./internal/platform/engine/... "${children[@]}" | sed "s|^$PWD|.|"; } | sort -u)
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json "${packages[@]}" -long

@@ -61,6 +61,8 @@ type node struct {
 	// extra and template are more YAML: of the configuration, and of the template.
 	extra, template string
 	apiKeys         string // more keys of the API, each behind a comma
+	gateway         string // its address
+	gatewayKeys     string // more keys of the gateway, each behind a comma
 	// environment is what the SDKs need to reach the door, beside the key.
 	environment []string
 	cmd         *exec.Cmd
@@ -123,7 +125,7 @@ func newNode(t *testing.T, door string) *node {
 func newNodeOn(t *testing.T, e *lab.Engine, door string) *node {
 	t.Helper()
 	image(t, e)
-	n := &node{t: t, dir: t.TempDir(), docker: e.Host(), door: door, api: freePort(t)}
+	n := &node{t: t, dir: t.TempDir(), docker: e.Host(), door: door, api: freePort(t), gateway: freePort(t)}
 	n.keys = filepath.Join(n.dir, "keys")
 	if err := os.WriteFile(n.keys, []byte("tests "+apiKey+"\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -144,7 +146,7 @@ node: node-e2b
 data_dir: %[1]s/data
 run_dir: %[1]s/run
 engine: {host: %[2]q}
-gateway: {listen: %[3]q}
+gateway: {listen: %[3]q%[12]s}
 api: {socket: %[1]s/s, listen: %[4]q%[11]s}
 sessions: {networks: 2}
 doctor: {enabled: false}
@@ -158,7 +160,7 @@ templates:
     mounts: [%[8]s]
     ready: {timeout: 2m}
 %[10]s
-`, n.dir, n.docker, freePort(n.t), n.api, door, template, ports, n.mounts, n.extra, n.template, n.apiKeys)
+`, n.dir, n.docker, n.gateway, n.api, door, template, ports, n.mounts, n.extra, n.template, n.apiKeys, n.gatewayKeys)
 	if err := os.WriteFile(filepath.Join(n.dir, "holdfast.yaml"), []byte(text), 0o600); err != nil {
 		n.t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -12,15 +13,34 @@ var (
 	ownTests  = flag.String("sdk-tests", "", "directory packages/python-sdk of a copy of github.com/e2b-dev/E2B: its tests run against the door")
 	ownPython = flag.String("sdk-python", "", "Python with that version of e2b, and with what its tests need")
 	ownPause  = flag.Bool("sdk-pause", false, "with sandboxes under gVisor, for the tests that pause them")
-	ownArgs   = flag.String("sdk-args", "", "arguments for pytest")
+	ownArgs   = flag.String("sdk-args", "", "arguments for pytest or vitest")
+	ownNode   = flag.String("sdk-tests-node", "", "directory packages/js-sdk of that copy, with what its tests need in node_modules")
 )
 
-// The SDK's own tests run against a door with TLS. The image has the programs of this
-// host, which they expect.
+// The Python SDK's own tests run against a door with TLS.
 func TestOwnTestsOfTheSDK(t *testing.T) {
 	if *ownTests == "" {
 		t.Skip("needs -sdk-tests and -sdk-python")
 	}
+	ownTestsRun(t, *ownTests, *ownPython, "-m", "pytest", "-p", "no:cacheprovider", "-q")
+}
+
+// The same for JavaScript. The tests of browsers and of building templates are left out.
+func TestOwnTestsOfTheJavaScriptSDK(t *testing.T) {
+	if *ownNode == "" {
+		t.Skip("needs -sdk-tests-node")
+	}
+	config, err := filepath.Abs("testdata/vitest.config.mjs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ownTestsRun(t, *ownNode, "node", "node_modules/vitest/vitest.mjs", "run", "--config", config, "--root", *ownNode)
+}
+
+// ownTestsRun runs an SDK's tests in their directory. The image has the programs of this
+// host, which they expect.
+func ownTestsRun(t *testing.T, dir, program string, args ...string) {
+	t.Helper()
 	const mounts = "{type: bind, source: /usr, target: /usr, read_only: true}"
 	var n *node
 	if *ownPause {
@@ -29,8 +49,8 @@ func TestOwnTestsOfTheSDK(t *testing.T) {
 		n = startDomain(t, "base", "all", mounts)
 	}
 	n.quiet = true
-	cmd := exec.CommandContext(t.Context(), *ownPython, append([]string{"-m", "pytest", "-p", "no:cacheprovider", "-q"}, strings.Fields(*ownArgs)...)...)
-	cmd.Dir = *ownTests
+	cmd := exec.CommandContext(t.Context(), program, append(args, strings.Fields(*ownArgs)...)...)
+	cmd.Dir = dir
 	cmd.Env = append(append(os.Environ(), n.environment...), "E2B_API_KEY="+apiKey, "PYTHONDONTWRITEBYTECODE=1")
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {

@@ -33,6 +33,39 @@ func newPausing(t *testing.T, door string) *node {
 // writes it to a file when it is asked.
 const keepsSecret = `mkdir -p /tmp /www; (read x </proc/sys/kernel/random/uuid; while :; do if [ -e /tmp/ask ]; then rm /tmp/ask; echo $x >/tmp/answer; fi; sleep 0.1; done) & exec httpd -f -p 8080 -h /www`
 
+// copying makes forks and a snapshot of a sandbox.
+const copying = `
+from e2b import Sandbox, SandboxException
+
+def secret(s):
+    return s.commands.run("rm -f /tmp/answer; touch /tmp/ask; until [ -s /tmp/answer ]; do sleep 0.1; done; cat /tmp/answer").stdout.strip()
+
+s = Sandbox.create(timeout=600, metadata={"of": "parent"})
+before = secret(s)
+forks = s.fork(timeout=600, count=2)
+print("forks", len(forks), [secret(f) == before for f in forks], secret(s) == before, [f.get_info().metadata for f in forks], len({x.sandbox_id for x in forks + [s]}))
+for f in forks:
+    f.kill()
+v1 = s.create_snapshot(name="v1:latest")
+s.commands.run("echo later >/later")
+ids = lambda p: [x.snapshot_id for x in p.next_items()]
+print("snapshot", v1.snapshot_id, v1.names, s.is_running(), ids(Sandbox.list_snapshots(name="v2")), ids(s.list_snapshots()))
+t = Sandbox.create("v1", timeout=600)
+print("from it", secret(t) == before, t.commands.run("cat /later 2>/dev/null || echo none").stdout.strip(), s.commands.run("cat /later").stdout.strip())
+try:
+    s.create_snapshot(name="v1")
+except SandboxException as e:
+    print("taken BadRequest", str(e)[:3])
+print("removed", Sandbox.delete_snapshot("v1"), Sandbox.delete_snapshot("v1"))
+s.kill()
+t.kill()
+for call in (lambda: Sandbox.create("v1"), lambda: s.fork()):
+    try:
+        call()
+    except Exception as e:
+        print(type(e).__name__)
+`
+
 const pausing = `
 import time
 from e2b import Sandbox, SandboxException
@@ -69,11 +102,16 @@ func TestPauseAndResume(t *testing.T) {
 	labtest.NeedLong(t, "runs sandboxes under gVisor, and saves their memory")
 	n := newPausing(t, freePort(t))
 	n.environment = []string{"E2B_API_URL=http://" + n.door, "E2B_SANDBOX_URL=http://" + n.door}
-	n.template += fmt.Sprintf("\n    command: [/bin/sh, -c, %q]", keepsSecret)
+	n.template += fmt.Sprintf("\n    fork: allowed\n    command: [/bin/sh, -c, %q]", keepsSecret)
 	n.configure(fmt.Sprintf("e2b: {listen: %q, domain: %q, api_keys_file: %s}", n.door, "e2b.localhost:"+portOf(n.door), n.keys), "shell", "[]")
 	n.run()
 	const want = "paused 36 False paused ['paused'] []\nresumed True True text []\nby itself True running\nkilled True False\nSandboxNotFoundException\n"
 	if got := n.python(pausing); got != want {
 		t.Errorf("the program prints\n%s\nwant\n%s", got, want)
+	}
+	const wantCopies = "forks 2 [True, True] True [{'of': 'parent'}, {'of': 'parent'}] 3\nsnapshot v1 ['v1'] True [] ['v1']\nfrom it True none later\n" +
+		"taken BadRequest 400\nremoved True False\nSandboxException\nSandboxNotFoundException\n"
+	if got := n.python(copying); got != wantCopies {
+		t.Errorf("the program prints\n%s\nwant\n%s", got, wantCopies)
 	}
 }

@@ -44,8 +44,11 @@ func (s sdk) install(dir string) *exec.Cmd {
 		"e2b-node":       append(npm, "e2b@"+s.version),
 		"openapi-python": append(pip, "openapi-python-client=="+s.version, "httpx==0.28.1", "attrs", "python-dateutil"),
 		"openapi-node":   append(npm, "openapi-typescript@"+s.version, "openapi-fetch@0.17.0", "typescript@5.9.3", "@types/node@20"),
+		"oauth2-proxy":   {"go", "install", "github.com/oauth2-proxy/oauth2-proxy/v7@v" + s.version},
 	}[s.name]
-	return exec.Command(argv[0], argv[1:]...)
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), "GOBIN="+dir, "CGO_ENABLED=0", "GOFLAGS=")
+	return cmd
 }
 
 func TestMain(m *testing.M) {
@@ -53,7 +56,7 @@ func TestMain(m *testing.M) {
 	if !lab.Inside() && !testing.Short() {
 		wanted := pythonSDKs()[:1]
 		if labtest.Long() {
-			wanted = append(append(pythonSDKs(), nodeSDKs()...), pythonGenerator(), nodeGenerator())
+			wanted = append(append(pythonSDKs(), nodeSDKs()...), pythonGenerator(), nodeGenerator(), loginService())
 		}
 		for _, s := range wanted {
 			s.prepare()
@@ -99,15 +102,15 @@ func (s sdk) installed() (string, error) {
 	return dir, os.Rename(part, dir)
 }
 
-// need skips a test if the SDK could not be installed.
+// need fails a test if the package could not be installed.
 func (s sdk) need(t *testing.T) string {
 	t.Helper()
 	if why := os.Getenv(s.variable() + "_MISSING"); why != "" {
-		t.Skip(why)
+		t.Fatal(why)
 	}
 	dir := os.Getenv(s.variable())
 	if dir == "" {
-		t.Skip("needs " + s.name + ", which TestMain installs")
+		t.Fatal("TestMain did not install " + s.name)
 	}
 	return dir
 }

@@ -35,7 +35,7 @@ func New(c config.Config, node holdfast.NodeID, notes store.Notes, r prometheus.
 	for _, t := range c.Templates {
 		if t.Replicas == 0 { // agents start replicas themselves
 			o.Templates = append(o.Templates, e2b.Template{
-				Name: t.Name, Port: t.Port, Ports: t.Ports, Pauses: t.Handover == "memory", CPUs: t.CPUs, Memory: int64(t.Memory),
+				Name: t.Name, Port: t.Port, Ports: t.Ports, Pauses: t.Handover == "memory", Forks: t.Fork == "allowed", CPUs: t.CPUs, Memory: int64(t.Memory),
 			})
 		}
 	}

@@ -555,7 +555,7 @@ func TestPageHasTheAnnotatedFile(t *testing.T) {
 }
 
 // TestNetworkOfATemplate: one of Holdfast's unless another one is named. Under another runtime it
-// has to be named.
+// has to be named, unless the runtime is Holdfast's script.
 func TestNetworkOfATemplate(t *testing.T) {
 	for named, want := range map[string]string{"": "", "pooled": "", "bridge": "bridge", "mine": "mine"} {
 		c := Config{Templates: []Template{{Name: "a", Network: named}}}
@@ -569,6 +569,10 @@ func TestNetworkOfATemplate(t *testing.T) {
 		}
 		if joins := c.Joins(); joins != (named == "pooled") {
 			t.Errorf("network: %q under runsc joins a network of Holdfast's: %v", named, joins)
+		}
+		c.Templates[0].Handover = "memory"
+		if got := c.SessionTemplates()[0]; got.Network != want || got.Pooled != (want == "") {
+			t.Errorf("network: %q with handover: memory is %q, pooled %v", named, got.Network, got.Pooled)
 		}
 		c.Engine.Name = Containerd
 		if c.Joins() {

@@ -165,10 +165,10 @@ func (t Template) validateWarm() error {
 const networkPooled = "pooled"
 
 // pooled reports whether a session gets a network of Holdfast's, if there is one. A runtime
-// of its own, such as gVisor's, takes over the network, but not the session's host name, so
-// such a template has to ask for it.
+// of its own, such as gVisor's, takes over the network, but not the session's host name. The
+// program at moving.runtime sets that. Other templates with a runtime have to ask for it.
 func (t Template) pooled() bool {
-	return t.Network == networkPooled || t.Network == "" && t.Runtime == ""
+	return t.Network == networkPooled || t.Network == "" && (t.Runtime == "" || t.Handover == "memory")
 }
 
 // Joins reports whether sessions of a template get a network of Holdfast's beside the

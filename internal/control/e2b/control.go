@@ -44,6 +44,10 @@ func (d *Door) controlRoutes() http.Handler {
 	route("GET /sandboxes/{id}/metrics", d.metrics)
 	route("GET /sandboxes/{id}/logs", d.logs)
 	route("GET /v2/sandboxes/{id}/logs", d.logs)
+	route("POST /sandboxes/{id}/fork", d.fork)
+	route("POST /sandboxes/{id}/snapshots", d.takeSnapshot)
+	route("GET /snapshots", d.listSnapshots)
+	route("DELETE /templates/{id}", d.removeSnapshot)
 	d.webhookRoutes(route)
 	route("/", d.refused)
 	return mux
@@ -52,7 +56,7 @@ func (d *Door) controlRoutes() http.Handler {
 // refused answers what is not offered.
 func (d *Door) refused(_ http.ResponseWriter, r *http.Request) error {
 	for _, x := range []struct{ part, what string }{
-		{"/fork", "forks of sandboxes"}, {"/snapshots", "snapshots"}, {"/network", "rules for networks"},
+		{"/network", "rules for networks"},
 		{"/templates", "building templates"}, {"/volumes", "volumes"}, {"/secrets", "secrets"}, {"/teams", "teams"}, {"/api-keys", "changing API keys"}, {"/access-tokens", "access tokens"},
 	} {
 		if strings.Contains(r.URL.Path+"/", x.part+"/") {

@@ -90,11 +90,15 @@ func (d *Door) create(w http.ResponseWriter, r *http.Request, length time.Durati
 		return err
 	}
 	name, _, _ := strings.Cut(q.TemplateID, ":") // a tag follows
-	t := d.template(name)
-	switch {
-	case t.Name == "":
-		return refuse(http.StatusNotFound, "there is no template %q", name)
-	case q.AutoPause && !t.Pauses:
+	t, from := d.template(name), holdfast.SessionKey("")
+	if t.Name == "" {
+		copied, err := d.snapshot(r.Context(), name)
+		if err != nil {
+			return err
+		}
+		t, from = d.template(copied.Template), copied.Name
+	}
+	if q.AutoPause && !t.Pauses {
 		return cannotPause(t)
 	}
 	if q.Timeout != nil {
@@ -104,7 +108,7 @@ func (d *Door) create(w http.ResponseWriter, r *http.Request, length time.Durati
 		}
 	}
 	s := sandbox{
-		ID: idOf(r), Template: t.Name, Metadata: q.Metadata, Env: q.EnvVars, Started: time.Now().UTC(),
+		ID: idOf(r), Template: t.Name, From: from, Metadata: q.Metadata, Env: q.EnvVars, Started: time.Now().UTC(),
 		Pause: q.AutoPause, Resume: q.AutoResume != nil && q.AutoResume.Enabled, Token: newID(),
 	}
 	if q.Network != nil && q.Network.AllowPublicTraffic != nil && !*q.Network.AllowPublicTraffic {
@@ -136,8 +140,14 @@ func idOf(r *http.Request) string {
 // again returns a sandbox whose request came before, when it is ready.
 func (d *Door) again(ctx context.Context, id string) (sandbox, error) {
 	s, err := d.sandboxes.find(ctx, id)
-	if err == nil && !s.Paused {
+	switch {
+	case err != nil || s.Paused:
+	case s.From == "":
 		_, err = d.o.Agent.StartSession(ctx, s.key(), s.Template)
+	default: // a second start from the snapshot would be refused
+		if _, err = d.o.Agent.Session(ctx, s.key()); errors.Is(err, holdfast.ErrNotFound) {
+			err = refuse(http.StatusServiceUnavailable, "the sandbox %s is being created", id)
+		}
 	}
 	return s, err
 }
@@ -149,23 +159,40 @@ func (d *Door) start(ctx context.Context, s *sandbox, length time.Duration) (err
 	if err := d.sandboxes.add(ctx, *s); err != nil {
 		return err
 	}
-	_, err = d.o.Agent.StartSession(ctx, s.key(), s.Template)
-	if err == nil {
-		*s, err = d.sandboxes.change(ctx, s.ID, func(s *sandbox) {
-			s.Started = time.Now().UTC()
-			s.Ends = s.Started.Add(length)
-		})
+	if s.From == "" {
+		_, err = d.o.Agent.StartSession(ctx, s.key(), s.Template)
+	} else {
+		_, err = d.o.Agent.StartSessionFrom(ctx, s.key(), s.From)
 	}
 	if err == nil {
-		d.emit(isCreated, *s)
-		return nil
+		*s, err = d.begin(ctx, s.ID, length)
 	}
-	// The client does not learn the id, so nothing may be left.
-	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), suspendLimit)
-	defer cancel()
-	gone := *s
-	if left := d.discard(clean, &gone); left != nil && !errors.Is(left, holdfast.ErrNotFound) {
-		d.o.Log.Warn("removing a sandbox that could not be started", "sandbox", s.ID, "err", left)
+	if err != nil {
+		d.forget(ctx, []sandbox{*s})
 	}
 	return err
+}
+
+// begin begins the time of a sandbox that is ready.
+func (d *Door) begin(ctx context.Context, id string, length time.Duration) (sandbox, error) {
+	s, err := d.sandboxes.change(ctx, id, func(s *sandbox) {
+		s.Started = time.Now().UTC()
+		s.Ends = s.Started.Add(length)
+	})
+	if err == nil {
+		d.emit(isCreated, s)
+	}
+	return s, err
+}
+
+// forget removes sandboxes that could not be started. Their clients do not learn the ids,
+// so nothing may be left.
+func (d *Door) forget(ctx context.Context, list []sandbox) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), suspendLimit)
+	defer cancel()
+	for _, s := range list {
+		if err := d.discard(ctx, &s); err != nil && !errors.Is(err, holdfast.ErrNotFound) {
+			d.o.Log.Warn("removing a sandbox that could not be started", "sandbox", s.ID, "err", err)
+		}
+	}
 }

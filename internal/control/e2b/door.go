@@ -28,6 +28,7 @@ type Template struct {
 	Port   int
 	Ports  holdfast.Ports // beside Port
 	Pauses bool           // its sessions can be suspended
+	Forks  bool           // its sessions can be copied
 	CPUs   float64        // 0: no limit
 	Memory int64          // bytes, 0: no limit
 }

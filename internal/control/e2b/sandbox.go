@@ -22,19 +22,20 @@ const notePrefix = "e2b/"
 // sandbox is what the door knows of a session that it has started. It is a note in the
 // store, so that it survives the agent and is known to all nodes.
 type sandbox struct {
-	ID       string            `json:"id"` // the session's key
-	Template string            `json:"template"`
-	Metadata map[string]string `json:"metadata,omitempty"`
-	Env      map[string]string `json:"env,omitempty"`
-	Started  time.Time         `json:"started"`
-	Resumed  time.Time         `json:"resumed,omitzero"` // the last time
-	Ends     time.Time         `json:"ends"`
-	Pause    bool              `json:"pause,omitempty"`  // at its end
-	Resume   bool              `json:"resume,omitempty"` // a request wakes it
-	Paused   bool              `json:"paused,omitempty"`
-	Gone     bool              `json:"gone,omitempty"`    // the note is about to be dropped
-	Token    string            `json:"token"`             // of the services
-	Traffic  string            `json:"traffic,omitempty"` // token of the ports; "" for none
+	ID       string              `json:"id"` // the session's key
+	Template string              `json:"template"`
+	From     holdfast.SessionKey `json:"from,omitempty"` // the snapshot that it started from
+	Metadata map[string]string   `json:"metadata,omitempty"`
+	Env      map[string]string   `json:"env,omitempty"`
+	Started  time.Time           `json:"started"`
+	Resumed  time.Time           `json:"resumed,omitzero"` // the last time
+	Ends     time.Time           `json:"ends"`
+	Pause    bool                `json:"pause,omitempty"`  // at its end
+	Resume   bool                `json:"resume,omitempty"` // a request wakes it
+	Paused   bool                `json:"paused,omitempty"`
+	Gone     bool                `json:"gone,omitempty"`    // the note is about to be dropped
+	Token    string              `json:"token"`             // of the services
+	Traffic  string              `json:"traffic,omitempty"` // token of the ports; "" for none
 
 	revision holdfast.Revision
 }

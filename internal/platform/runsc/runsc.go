@@ -73,12 +73,23 @@ func (r Runtime) Script() ([]byte, error) {
 // before the restore, so that an image is used once. A container whose image was used
 // does not start again: an engine that repeats a start would otherwise start the container
 // without its memory.
+//
+// Docker gives a container that joins another one's network the host name of that one, and
+// gVisor keeps the name that it has read. The script puts the session's key there. The bundle's
+// config.json is one line, in which the environment is before the host name.
 const script = `#!/bin/sh
-# Written by holdfast. It runs runsc, and restores a container for which an image is
-# staged.
+# Written by holdfast. It runs runsc, sets the host name of a session, and restores a
+# container for which an image is staged.
 runsc='%s' images='%s'
-id=
-for id; do :; done
+id= last= bundle= create=
+for id; do
+  [ "$last" = --bundle ] && bundle=$id
+  [ "$id" = create ] && create=yes
+  last=$id
+done
+if [ -n "$create" ] && [ -f "$bundle/config.json" ]; then
+  sed -i 's/\("HOLDFAST_SESSION=\([a-z0-9-]*\)".*"hostname":"\)[^"]*"/\1\2"/' "$bundle/config.json" || exit 1
+fi
 staged=$images/$id
 if [ -z "$id" ] || ! [ -d "$staged" ]; then
   if [ -n "$id" ] && [ -d "$staged.used" ]; then

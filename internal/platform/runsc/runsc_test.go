@@ -211,6 +211,28 @@ func TestGoesOn(t *testing.T) {
 	}
 }
 
+// A session that joins another container's network has its own host name, before its first
+// instruction.
+func TestHostName(t *testing.T) {
+	s := newStage(t)
+	names := func(name string, env ...string) string {
+		holder := s.create("of-"+name, func(spec *engine.Spec) { spec.Runtime = "" })
+		s.start(holder)
+		id := s.create(name, func(spec *engine.Spec) {
+			spec.Hostname, spec.Network, spec.Command = "", "container:"+holder, []string{"hostname"}
+			spec.Env = append([]string{`ODD="HOLDFAST_SESSION=odd" "hostname":"odd"`}, env...)
+		})
+		s.start(id)
+		return s.said(id, 0)[0]
+	}
+	if got := names("session", "HOLDFAST_SESSION=alice-1", "HOLDFAST_EPOCH=1"); got != "alice-1" {
+		t.Errorf("a session's host name is %q", got)
+	}
+	if got := names("other"); got != "of-other" {
+		t.Errorf("the host name of a container that is no session is %q", got)
+	}
+}
+
 // Size predicts the size of an image from what the container has written to memory
 // and files.
 func TestSize(t *testing.T) {

@@ -1,0 +1,224 @@
+package e2b
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"holdfast"
+)
+
+// snapshotInfo is a snapshot as the SDKs read it. Its id may be the template of a new sandbox.
+type snapshotInfo struct {
+	ID    string   `json:"snapshotID"`
+	Names []string `json:"names"`
+}
+
+// copyable returns a sandbox of which a copy can be made.
+func (d *Door) copyable(r *http.Request) (sandbox, error) {
+	s, err := d.sandboxes.find(r.Context(), r.PathValue("id"))
+	switch {
+	case err != nil:
+		return s, err
+	case s.Paused:
+		return s, refuse(http.StatusConflict, "the sandbox %s is paused", s.ID)
+	case !d.template(s.Template).Forks:
+		return s, refuse(http.StatusBadRequest, "sandboxes of the template %s cannot be copied: it needs fork: allowed, see docs/forking.md", s.Template)
+	}
+	return s, nil
+}
+
+// takeSnapshot copies a sandbox, which goes on.
+func (d *Door) takeSnapshot(w http.ResponseWriter, r *http.Request) error {
+	q := struct {
+		Name   string `json:"name"`
+		Memory *bool  `json:"memory"`
+	}{}
+	if err := read(r, &q); err != nil {
+		return err
+	}
+	if q.Memory != nil && !*q.Memory {
+		return notOffered("a snapshot without memory")
+	}
+	s, err := d.copyable(r)
+	if err != nil {
+		return err
+	}
+	name, names := newID(), []string{}
+	if q.Name != "" {
+		name, _, _ = strings.Cut(q.Name, ":") // a tag follows
+		names = append(names, name)
+	}
+	if d.isTemplate(name) {
+		return refuse(http.StatusBadRequest, "the name %s is that of a template", name)
+	}
+	key, err := holdfast.ParseSessionKey(name)
+	if err != nil {
+		return refuse(http.StatusBadRequest, "the name of the snapshot: %v", err)
+	}
+	if _, err := d.o.Agent.TakeSnapshot(r.Context(), s.key(), key, 0); err != nil {
+		return absent(err, s.ID)
+	}
+	return write(w, http.StatusCreated, snapshotInfo{name, names})
+}
+
+// absent is err, or the answer about a sandbox whose session does not run.
+func absent(err error, id string) error {
+	if errors.Is(err, holdfast.ErrNotFound) {
+		return unknown(id)
+	}
+	return err
+}
+
+func (d *Door) isTemplate(name string) bool {
+	return name == baseTemplate || slices.ContainsFunc(d.o.Templates, func(t Template) bool { return t.Name == name })
+}
+
+// listSnapshots lists the snapshots of the door's templates by name, a page at a time.
+func (d *Door) listSnapshots(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	limit := maxPage
+	if text := q.Get("limit"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			return notValid(q, "limit")
+		}
+		limit = min(n, maxPage)
+	}
+	from, err := base64.RawURLEncoding.DecodeString(q.Get("nextToken"))
+	if err != nil {
+		return notValid(q, "nextToken")
+	}
+	all, err := d.o.Agent.Snapshots(r.Context())
+	if err != nil {
+		return err
+	}
+	name, _, _ := strings.Cut(q.Get("name"), ":")
+	all = slices.DeleteFunc(all, func(s holdfast.MemorySnapshot) bool {
+		return !d.isTemplate(s.Template) || string(s.Name) <= string(from) ||
+			name != "" && string(s.Name) != name || q.Get("sandboxID") != "" && string(s.Key) != q.Get("sandboxID")
+	})
+	slices.SortFunc(all, func(a, b holdfast.MemorySnapshot) int { return cmp.Compare(a.Name, b.Name) })
+	if len(all) > limit {
+		all = all[:limit]
+		w.Header().Set("X-Next-Token", base64.RawURLEncoding.EncodeToString([]byte(all[limit-1].Name)))
+	}
+	page := make([]snapshotInfo, 0, len(all))
+	for _, s := range all {
+		page = append(page, snapshotInfo{string(s.Name), []string{string(s.Name)}})
+	}
+	return write(w, http.StatusOK, page)
+}
+
+// snapshot returns a snapshot of one of the door's templates. holdfast.ErrNotFound.
+func (d *Door) snapshot(ctx context.Context, name string) (holdfast.MemorySnapshot, error) {
+	all, err := d.o.Agent.Snapshots(ctx)
+	if err != nil {
+		return holdfast.MemorySnapshot{}, err
+	}
+	for _, s := range all {
+		if string(s.Name) == name && d.isTemplate(s.Template) {
+			return s, nil
+		}
+	}
+	return holdfast.MemorySnapshot{}, &missing{refuse(http.StatusNotFound, "there is no template and no snapshot %q", name)}
+}
+
+// removeSnapshot removes what the SDKs take for a template.
+func (d *Door) removeSnapshot(w http.ResponseWriter, r *http.Request) error {
+	name, _, _ := strings.Cut(r.PathValue("id"), ":")
+	if d.isTemplate(name) {
+		return notOffered("removing templates")
+	}
+	s, err := d.snapshot(r.Context(), name)
+	if err == nil {
+		err = d.o.Agent.RemoveSnapshot(r.Context(), s.Name)
+	}
+	if err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// forkResult is a fork, or why it does not run.
+type forkResult struct {
+	Sandbox *shown   `json:"sandbox,omitempty"`
+	Error   *problem `json:"error,omitempty"`
+}
+
+// fork starts sandboxes from a copy of one, which goes on. They have its metadata, its
+// variables and what happens at their end, and tokens of their own.
+func (d *Door) fork(w http.ResponseWriter, r *http.Request) error {
+	q := struct {
+		Timeout int64 `json:"timeout"`
+		Count   int   `json:"count"`
+	}{15, 1}
+	if err := read(r, &q); err != nil {
+		return err
+	}
+	length, err := timeout(q.Timeout)
+	if err != nil {
+		return err
+	}
+	if q.Count < 1 || q.Count > holdfast.MaxForks {
+		return refuse(http.StatusBadRequest, "count is %d, from 1 to %d are allowed", q.Count, holdfast.MaxForks)
+	}
+	parent, err := d.copyable(r)
+	if err != nil {
+		return err
+	}
+	children, err := d.childrenOf(r.Context(), parent, q.Count, length)
+	defer func() { d.forget(r.Context(), children) }() // those that do not run
+	if err != nil {
+		return err
+	}
+	keys := make([]holdfast.SessionKey, 0, len(children))
+	for _, c := range children {
+		keys = append(keys, c.key())
+	}
+	report, err := d.o.Agent.ForkSession(r.Context(), parent.key(), keys)
+	if err != nil {
+		return absent(err, parent.ID)
+	}
+	results := make([]forkResult, 0, q.Count)
+	for _, c := range report.Children {
+		i := slices.IndexFunc(children, func(s sandbox) bool { return s.key() == c.Key })
+		if c.Error == "" && i >= 0 {
+			s, err := d.begin(r.Context(), children[i].ID, length)
+			if err == nil {
+				v := d.show(s)
+				children, results = slices.Delete(children, i, i+1), append(results, forkResult{Sandbox: &v})
+				continue
+			}
+			c.Error = err.Error()
+		}
+		results = append(results, forkResult{Error: &problem{http.StatusInternalServerError, c.Error}})
+	}
+	return write(w, http.StatusCreated, results)
+}
+
+// childrenOf notes new sandboxes that are like another one.
+func (d *Door) childrenOf(ctx context.Context, parent sandbox, count int, length time.Duration) (children []sandbox, err error) {
+	for range count {
+		c := sandbox{
+			ID: newID(), Template: parent.Template, Metadata: parent.Metadata, Env: parent.Env, Started: time.Now().UTC(),
+			Pause: parent.Pause, Resume: parent.Resume, Token: newID(),
+		}
+		if parent.Traffic != "" {
+			c.Traffic = newID()
+		}
+		c.Ends = c.Started.Add(forgetAfter + length)
+		if err := d.sandboxes.add(ctx, c); err != nil {
+			return children, err
+		}
+		children = append(children, c)
+	}
+	return children, nil
+}
