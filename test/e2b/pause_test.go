@@ -11,7 +11,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// newPausing returns a node whose sandboxes can be paused: they run under gVisor.
+// newPausing returns a node whose sandboxes can be paused and copied: they run under gVisor.
 func newPausing(t *testing.T, door string) *node {
 	t.Helper()
 	dir := t.TempDir()
@@ -25,7 +25,7 @@ func newPausing(t *testing.T, door string) *node {
 	}
 	n := newNodeOn(t, labtest.Private(t, lab.Options{Args: []string{"--add-runtime=boxed=" + script}}), door)
 	n.extra = fmt.Sprintf("moving: {runsc: %s, runtime: %s, staged: %s}", r.Program, script, r.Images)
-	n.template = "    runtime: boxed\n    handover: memory"
+	n.template = "    runtime: boxed\n    handover: memory\n    fork: allowed"
 	return n
 }
 
@@ -102,7 +102,7 @@ func TestPauseAndResume(t *testing.T) {
 	labtest.NeedLong(t, "runs sandboxes under gVisor, and saves their memory")
 	n := newPausing(t, freePort(t))
 	n.environment = []string{"E2B_API_URL=http://" + n.door, "E2B_SANDBOX_URL=http://" + n.door}
-	n.template += fmt.Sprintf("\n    fork: allowed\n    command: [/bin/sh, -c, %q]", keepsSecret)
+	n.template += fmt.Sprintf("\n    command: [/bin/sh, -c, %q]", keepsSecret)
 	n.configure(fmt.Sprintf("e2b: {listen: %q, domain: %q, api_keys_file: %s}", n.door, "e2b.localhost:"+portOf(n.door), n.keys), "shell", "[]")
 	n.run()
 	const want = "paused 36 False paused ['paused'] []\nresumed True True text []\nby itself True running\nkilled True False\nSandboxNotFoundException\n"

@@ -19,12 +19,13 @@ import (
 type problem struct {
 	Code    int    `json:"code"` // the HTTP status
 	Message string `json:"message"`
+	Sandbox string `json:"sandboxId,omitempty"`
 }
 
 func (p *problem) Error() string { return p.Message }
 
 func refuse(status int, format string, args ...any) error {
-	return &problem{status, fmt.Sprintf(format, args...)}
+	return &problem{Code: status, Message: fmt.Sprintf(format, args...)}
 }
 
 // notOffered is the answer to what the API of E2B has and Holdfast does not.
@@ -37,10 +38,10 @@ func notValid(q url.Values, name string) error {
 	return refuse(http.StatusBadRequest, "%s: %q is not valid", name, q.Get(name))
 }
 
-// ended is the answer about a sandbox that is not running. The SDKs look for the status,
-// and for these words.
+// ended is the answer about a sandbox that was killed, has reached its end, or is paused.
+// The SDKs look for the status, and for these words.
 func ended(id string) error {
-	return refuse(http.StatusBadGateway, "%s was not found: the sandbox was killed or reached its end of life, or it is paused", id)
+	return &problem{http.StatusBadGateway, "The sandbox was not found", id}
 }
 
 // fail writes an error.
@@ -72,7 +73,7 @@ func problemOf(err error) *problem {
 	case e != nil:
 		status = e.Code.Status()
 	}
-	return &problem{status, text}
+	return &problem{Code: status, Message: text}
 }
 
 // codeOf returns an error of a service with its code.

@@ -199,7 +199,7 @@ func (d *Door) fork(w http.ResponseWriter, r *http.Request) error {
 			}
 			c.Error = err.Error()
 		}
-		results = append(results, forkResult{Error: &problem{http.StatusInternalServerError, c.Error}})
+		results = append(results, forkResult{Error: &problem{Code: http.StatusInternalServerError, Message: c.Error}})
 	}
 	return write(w, http.StatusCreated, results)
 }
