@@ -92,7 +92,7 @@ func (d *Door) create(w http.ResponseWriter, r *http.Request, length time.Durati
 	name, _, _ := strings.Cut(q.TemplateID, ":") // a tag follows
 	t, from := d.template(name), holdfast.SessionKey("")
 	if t.Name == "" {
-		copied, err := d.snapshot(r.Context(), name)
+		copied, err := d.snapshot(r.Context(), snapshotName(q.TemplateID))
 		if err != nil {
 			return err
 		}

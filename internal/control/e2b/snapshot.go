@@ -3,7 +3,9 @@ package e2b
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"net/http"
 	"slices"
@@ -50,22 +52,28 @@ func (d *Door) takeSnapshot(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	name, names := newID(), []string{}
+	name, names := holdfast.SessionKey(newID()), []string{}
 	if q.Name != "" {
-		name, _, _ = strings.Cut(q.Name, ":") // a tag follows
-		names = append(names, name)
+		name, names = snapshotName(q.Name), []string{q.Name}
 	}
-	if d.isTemplate(name) {
+	if d.isTemplate(string(name)) {
 		return refuse(http.StatusBadRequest, "the name %s is that of a template", name)
 	}
-	key, err := holdfast.ParseSessionKey(name)
-	if err != nil {
-		return refuse(http.StatusBadRequest, "the name of the snapshot: %v", err)
-	}
-	if _, err := d.o.Agent.TakeSnapshot(r.Context(), s.key(), key, 0); err != nil {
+	if _, err := d.o.Agent.TakeSnapshot(r.Context(), s.key(), name, 0); err != nil {
 		return absent(err, s.ID)
 	}
-	return write(w, http.StatusCreated, snapshotInfo{name, names})
+	return write(w, http.StatusCreated, snapshotInfo{string(name), names})
+}
+
+// snapshotName returns a client's name for a snapshot, without its tag. A name that is no
+// session key becomes one, with a hash in place of what a key cannot have.
+func snapshotName(text string) holdfast.SessionKey {
+	text, _, _ = strings.Cut(text, ":")
+	if key, err := holdfast.ParseSessionKey(text); err == nil {
+		return key
+	}
+	hash := sha256.Sum256([]byte(text))
+	return holdfast.SessionKey("snapshot-" + hex.EncodeToString(hash[:12]))
 }
 
 // absent is err, or the answer about a sandbox whose session does not run.
@@ -99,10 +107,9 @@ func (d *Door) listSnapshots(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	name, _, _ := strings.Cut(q.Get("name"), ":")
 	all = slices.DeleteFunc(all, func(s holdfast.MemorySnapshot) bool {
 		return !d.isTemplate(s.Template) || string(s.Name) <= string(from) ||
-			name != "" && string(s.Name) != name || q.Get("sandboxID") != "" && string(s.Key) != q.Get("sandboxID")
+			q.Get("name") != "" && s.Name != snapshotName(q.Get("name")) || q.Get("sandboxID") != "" && string(s.Key) != q.Get("sandboxID")
 	})
 	slices.SortFunc(all, func(a, b holdfast.MemorySnapshot) int { return cmp.Compare(a.Name, b.Name) })
 	if len(all) > limit {
@@ -117,13 +124,13 @@ func (d *Door) listSnapshots(w http.ResponseWriter, r *http.Request) error {
 }
 
 // snapshot returns a snapshot of one of the door's templates. holdfast.ErrNotFound.
-func (d *Door) snapshot(ctx context.Context, name string) (holdfast.MemorySnapshot, error) {
+func (d *Door) snapshot(ctx context.Context, name holdfast.SessionKey) (holdfast.MemorySnapshot, error) {
 	all, err := d.o.Agent.Snapshots(ctx)
 	if err != nil {
 		return holdfast.MemorySnapshot{}, err
 	}
 	for _, s := range all {
-		if string(s.Name) == name && d.isTemplate(s.Template) {
+		if s.Name == name && d.isTemplate(s.Template) {
 			return s, nil
 		}
 	}
@@ -132,11 +139,10 @@ func (d *Door) snapshot(ctx context.Context, name string) (holdfast.MemorySnapsh
 
 // removeSnapshot removes what the SDKs take for a template.
 func (d *Door) removeSnapshot(w http.ResponseWriter, r *http.Request) error {
-	name, _, _ := strings.Cut(r.PathValue("id"), ":")
-	if d.isTemplate(name) {
+	if name, _, _ := strings.Cut(r.PathValue("id"), ":"); d.isTemplate(name) {
 		return notOffered("removing templates")
 	}
-	s, err := d.snapshot(r.Context(), name)
+	s, err := d.snapshot(r.Context(), snapshotName(r.PathValue("id")))
 	if err == nil {
 		err = d.o.Agent.RemoveSnapshot(r.Context(), s.Name)
 	}
