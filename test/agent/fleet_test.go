@@ -53,11 +53,12 @@ func newFleetOf(t *testing.T, n int, timing string, extra func(i int) string, st
 // namespace for each node.
 func newFleetOn(t *testing.T, dockerHost string, n int, timing string, extra func(i int) string, start ...func(*host)) []*host {
 	t.Helper()
-	return newFleetWith(t, dockerHost, nil, n, timing, extra, start...)
+	return newFleetWith(t, func(int) string { return dockerHost }, nil, n, timing, extra, start...)
 }
 
-// newFleetWith is newFleetOn with runtimes, by name, on containerd.
-func newFleetWith(t *testing.T, dockerHost string, runtimes map[string]string, n int, timing string, extra func(i int) string, start ...func(*host)) []*host {
+// newFleetWith is newFleetOn with an engine for each node, and with runtimes, by name, on
+// containerd.
+func newFleetWith(t *testing.T, dockerHost func(i int) string, runtimes map[string]string, n int, timing string, extra func(i int) string, start ...func(*host)) []*host {
 	t.Helper()
 	client := freePort(t)
 	etcd := startEtcd(t, t.TempDir(), client, freePort(t))
@@ -65,8 +66,8 @@ func newFleetWith(t *testing.T, dockerHost string, runtimes map[string]string, n
 	ca := filepath.Join(t.TempDir(), "fleet")
 	hosts := make([]*host, n)
 	for i := range hosts {
-		h := newNode(t, dockerHost, "-"+strconv.Itoa(i))
-		if dockerHost == "" {
+		h := newNode(t, dockerHost(i), "-"+strconv.Itoa(i))
+		if h.docker == "" {
 			c := labtest.ContainerdNode(t, i)
 			c.Runtimes = runtimes
 			h.isOnContainerd(c)

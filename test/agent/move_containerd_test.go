@@ -27,7 +27,7 @@ func TestMoveOnContainerd(t *testing.T) {
 	if err := os.Mkdir(m.runsc.Images, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	hosts := newFleetWith(t, "", map[string]string{"boxed": m.script}, 2, patient, func(int) string { return m.config("", "") }, (*host).start)
+	hosts := newFleetWith(t, func(int) string { return "" }, map[string]string{"boxed": m.script}, 2, patient, func(int) string { return m.config("", "") }, (*host).start)
 	first := hosts[0].ask("a")
 	from, _ := owner(t, hosts, "a")
 	to := besides(hosts, from)[0]
