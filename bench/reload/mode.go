@@ -15,8 +15,9 @@ type Mode string
 // The modes: no protection, the usual workarounds, and the backends of `holdfast protect`.
 const (
 	Nothing  Mode = "nothing"
-	SYNDrop  Mode = "syn-drop" // a firewall's rule drops SYNs
-	Handover Mode = "handover" // HAProxy's own -x
+	SYNDrop  Mode = "syn-drop"      // a firewall's rule drops SYNs
+	Handover Mode = "handover"      // HAProxy's own -x
+	Master   Mode = "master-worker" // HAProxy's own -W
 	Migrate  Mode = "migrate"
 	Plug     Mode = "plug"
 	NFQueue  Mode = "nfqueue"
@@ -24,12 +25,14 @@ const (
 )
 
 // AllModes lists the modes in the order of the table.
-func AllModes() []Mode { return []Mode{Nothing, SYNDrop, Handover, Migrate, Plug, NFQueue, Park} }
+func AllModes() []Mode {
+	return []Mode{Nothing, SYNDrop, Handover, Master, Migrate, Plug, NFQueue, Park}
+}
 
 // does reports whether a mode applies to a change. A mode that needs two overlapping
 // servers does not apply to a hard restart.
 func (m Mode) does(c Change) bool {
-	return c == Reload || !slices.Contains([]Mode{SYNDrop, Handover, Migrate}, m)
+	return c == Reload || !slices.Contains([]Mode{SYNDrop, Handover, Master, Migrate}, m)
 }
 
 // ours reports whether the score includes a mode.
@@ -52,6 +55,8 @@ func (r *Run) way(x *experiment) way {
 		return dropping{plain{x.stack, nil}}
 	case Handover:
 		return plain{x.stack, []string{"-x", x.stack.file("haproxy.sock")}}
+	case Master:
+		return master{x.stack}
 	}
 	return &protected{x: x, backend: string(r.Mode), run: r}
 }

@@ -37,6 +37,8 @@ type Options struct {
 	// Full is the experiment in full: a million requests and over 1,500
 	// reloads with our best ways, 100,000 requests with the others.
 	Full bool
+	// HAProxy is the program; "" is Debian's.
+	HAProxy string
 	// Page is where the page with the plots is written; "" writes none.
 	Page string
 	// Protect is the command line of `holdfast protect`; required for the
@@ -124,7 +126,7 @@ func Measure(ctx context.Context, o Options) (_ bench.Result, err error) {
 	if err := prepareHost(); err != nil {
 		return bench.Result{}, err
 	}
-	s, err := newStack(ctx)
+	s, err := newStack(ctx, o.HAProxy)
 	if err != nil {
 		return bench.Result{}, err
 	}

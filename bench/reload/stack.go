@@ -93,11 +93,13 @@ exec %[1]s -f %[2]s/haproxy.cfg -p %[2]s/haproxy.pid
 `
 )
 
-// newStack writes the files and starts both servers.
-func newStack(ctx context.Context) (_ *stack, err error) {
-	s := &stack{}
-	if s.haproxy, err = program("haproxy"); err != nil {
-		return nil, err
+// newStack writes the files and starts both servers. haproxy is the program, "" Debian's.
+func newStack(ctx context.Context, haproxy string) (_ *stack, err error) {
+	s := &stack{haproxy: haproxy}
+	if haproxy == "" {
+		if s.haproxy, err = program("haproxy"); err != nil {
+			return nil, err
+		}
 	}
 	if s.dir, err = os.MkdirTemp("", "holdfast-reload-"); err != nil {
 		return nil, err
@@ -160,8 +162,8 @@ func (s *stack) startNginx(ctx context.Context) error {
 }
 
 // startHAProxy starts the first one. It goes to the background once it listens.
-func (s *stack) startHAProxy(ctx context.Context) error {
-	if err := s.command(ctx, s.haproxy, "-f", s.file("haproxy.cfg"), "-p", s.file("haproxy.pid")); err != nil {
+func (s *stack) startHAProxy(ctx context.Context, options ...string) error {
+	if err := s.command(ctx, append([]string{s.haproxy, "-f", s.file("haproxy.cfg"), "-p", s.file("haproxy.pid")}, options...)...); err != nil {
 		return fmt.Errorf("start HAProxy: %w", err)
 	}
 	return listens(ctx, frontAddress, nil)
@@ -237,7 +239,7 @@ func (s *stack) proxies() ([]int, error) {
 	var ours []int
 	for _, pid := range pids {
 		b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
-		if err == nil && strings.HasPrefix(string(b), s.haproxy+"\x00-f\x00"+s.file("haproxy.cfg")+"\x00") {
+		if err == nil && strings.HasPrefix(string(b), s.haproxy+"\x00") && strings.Contains(string(b), "\x00"+s.file("haproxy.cfg")+"\x00") {
 			ours = append(ours, pid)
 		}
 	}

@@ -279,7 +279,8 @@ func (p *programs) reloadBench(f *pflag.FlagSet) experiment {
 	var o reload.Options
 	f.IntVarP(&o.Requests, "requests", "n", 20000, "requests of each run")
 	f.Float64Var(&o.Rate, "rate", 1000, "clients that are due per second")
-	modes := f.StringSlice("mode", nil, "only these modes, a list: nothing, syn-drop, handover, migrate, plug, nfqueue, park")
+	modes := f.StringSlice("mode", nil, "only these modes, a list: nothing, syn-drop, handover, master-worker, migrate, plug, nfqueue, park")
+	f.StringVar(&o.HAProxy, "haproxy", "", "absolute path of another HAProxy (default Debian's)")
 	f.DurationVar(&o.Drain, "drain", 0, "protect's --drain; 0 leaves it to protect")
 	f.BoolVar(&o.Full, "full", false, "a million requests and over 1,500 reloads with nfqueue and park, 100,000 requests with the others")
 	f.BoolVar(&o.Idle, "idle", false, "instead: requests per second with a port installed beside without, while nothing reloads")

@@ -1,0 +1,87 @@
+package reload
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// master reloads the worker of a HAProxy in master-worker mode (-W, management.txt 4). The
+// master keeps the listeners and hands them to the next worker.
+type master struct{ stack *stack }
+
+func (m master) socket() string { return m.stack.file("master.sock") }
+
+// begin starts HAProxy again, with a master.
+func (m master) begin(ctx context.Context) (string, error) {
+	if err := m.stack.killProxies(); err != nil {
+		return "", err
+	}
+	return "", m.stack.startHAProxy(ctx, "-W", "-S", m.socket())
+}
+
+// change asks for a reload, and returns when the next worker runs.
+func (m master) change(ctx context.Context, _ Change) (time.Duration, error) {
+	before, err := m.worker(ctx)
+	if err != nil {
+		return 0, err
+	}
+	text, err := os.ReadFile(m.stack.file("haproxy.pid"))
+	if err != nil {
+		return 0, err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return 0, fmt.Errorf("the pid of HAProxy's master: %w", err)
+	}
+	begun := time.Now()
+	if err := unix.Kill(pid, unix.SIGUSR2); err != nil {
+		return 0, fmt.Errorf("reload HAProxy's master: %w", err)
+	}
+	for {
+		// The master does not answer while it executes itself again.
+		now, err := m.worker(ctx)
+		if err == nil && now != before {
+			return time.Since(begun), nil
+		}
+		select {
+		case <-ctx.Done():
+			return 0, errors.Join(errors.New("HAProxy's master has no new worker"), err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// worker returns the pid of the present worker.
+func (m master) worker(ctx context.Context) (string, error) {
+	c, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", m.socket())
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return "", err
+	}
+	if _, err := io.WriteString(c, "show proc\n"); err != nil {
+		return "", err
+	}
+	// The connection stays open after the answer.
+	workers := false
+	for lines := bufio.NewScanner(c); lines.Scan(); {
+		words := strings.Fields(lines.Text())
+		if workers && len(words) > 1 && words[1] == "worker" {
+			return words[0], nil
+		}
+		workers = lines.Text() == "# workers"
+	}
+	return "", errors.New("HAProxy's master names no worker")
+}
