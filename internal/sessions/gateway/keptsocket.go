@@ -125,13 +125,13 @@ func (g *Gateway) addKept(req *http.Request, t *request, s *switched, policy hol
 		gateway: g, target: t.target, policy: policy, last: t.route,
 		req: req.Clone(context.Background()), protocol: s.resp.Header.Get("Sec-WebSocket-Protocol"),
 	}
-	server := t.server(s)
+	server, key := t.server(s), t.key // the socket outlives the request
 	err := g.reattach.Add(reattach.Spec{
 		Client: client, Early: early, Server: server, Policy: policy, PeerForward: t.forwarded,
 		Next: k.next,
 		Outcome: func(o reattach.Outcome, took time.Duration) {
 			g.metrics.handover(o, took)
-			g.log.Debug("a kept socket lost its server", "session", t.key, "outcome", o, "took", took)
+			g.log.Debug("a kept socket lost its server", "session", key, "outcome", o, "took", took)
 		},
 		Done: done,
 	})

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -74,8 +75,14 @@ func (g *Gateway) roundTripUpgrade(req *http.Request, y *try) (*http.Response, e
 		resp.Body = &connBody{resp.Body, conn}
 		return resp, nil
 	}
-	b, _ := ahead.Peek(ahead.Buffered())
-	return nil, &switched{resp: resp, conn: raw, ahead: b}
+	return nil, &switched{resp: resp, conn: raw, ahead: buffered(ahead)}
+}
+
+// buffered returns a copy of what a reader has buffered. The connection may last for days, and
+// the buffer of 4 KiB is not kept that long.
+func buffered(r *bufio.Reader) []byte {
+	b, _ := r.Peek(r.Buffered())
+	return bytes.Clone(b)
 }
 
 // handshake writes req and reads the header of its response. The body is to be
@@ -140,7 +147,7 @@ func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *request, 
 	if watched {
 		a.hijacked = true
 	}
-	early, _ := rw.Reader.Peek(rw.Reader.Buffered())
+	early := buffered(rw.Reader)
 	client, freeConn := takeOut(client)
 	slot := t.slot.giveAway()
 	free := func() {

@@ -2,14 +2,18 @@ package reattach
 
 import (
 	"io"
+	"net"
 	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"holdfast/internal/sessions/gateway/frame"
 )
 
 const (
-	// smallBuffer is the size of the buffer of an idle peer. When it is full, a
-	// big buffer from the pool replaces it while there is enough to read.
+	// smallBuffer is the size of the buffer that a read begins with. When it is full, a big
+	// buffer replaces it while there is enough to read.
 	smallBuffer = 4 << 10
 
 	// bigBuffer is the length of the longest frame that is held until it is
@@ -17,31 +21,37 @@ const (
 	bigBuffer = 64 << 10
 )
 
-// buffers is a pool of big buffers.
-type buffers struct{ pool sync.Pool }
+// buffers are pools of buffers.
+type buffers struct{ small, big sync.Pool }
 
-func (p *buffers) get() *[bigBuffer]byte {
-	if b, ok := p.pool.Get().(*[bigBuffer]byte); ok {
+// take returns a buffer of a pool, or a new one.
+func take[T any](p *sync.Pool) *T {
+	if b, ok := p.Get().(*T); ok {
 		return b
 	}
-	return new([bigBuffer]byte)
+	return new(T)
 }
 
 // reader splits the bytes of a connection at frame boundaries. One goroutine
 // may use it.
 type reader struct {
 	src   io.Reader
+	raw   syscall.RawConn // of src, nil if that is no plain socket
 	pool  *buffers
-	small []byte
-	big   *[bigBuffer]byte // nil: small is in use
-	from  int              // buffered bytes are buf[from:to]
+	small *[smallBuffer]byte // nil: big is in use, or nothing is buffered
+	big   *[bigBuffer]byte
+	from  int // buffered bytes are buf[from:to]
 	to    int
 	ahead []byte // already read; comes first
 	rest  uint64 // bytes still to come of a long frame that is returned in pieces
 }
 
 func newReader(src io.Reader, ahead []byte, pool *buffers) *reader {
-	return &reader{src: src, ahead: ahead, pool: pool, small: make([]byte, smallBuffer)}
+	r := &reader{src: src, ahead: ahead, pool: pool}
+	if c, ok := src.(*net.TCPConn); ok {
+		r.raw, _ = c.SyscallConn() // fails if it is closed, and so will a read
+	}
+	return r
 }
 
 // piece is what a reader returns; it is valid until the next call.
@@ -76,7 +86,40 @@ func (r *reader) buf() []byte {
 	if r.big != nil {
 		return r.big[:]
 	}
-	return r.small
+	if r.small == nil {
+		r.small = take[[smallBuffer]byte](&r.pool.small)
+	}
+	return r.small[:]
+}
+
+// read reads behind buf[:to]. A reader of a socket with nothing buffered waits without a
+// buffer.
+func (r *reader) read() (n int, err error) {
+	if r.raw == nil || r.to > 0 || r.big != nil {
+		return r.src.Read(r.buf()[r.to:])
+	}
+	waits := r.raw.Read(func(fd uintptr) bool {
+		n, err = ignoringEINTR(func() (int, error) { return unix.Read(int(fd), r.buf()) })
+		if err == unix.EAGAIN {
+			r.releaseSmall()
+		}
+		return err != unix.EAGAIN
+	})
+	switch {
+	case waits != nil:
+		return 0, waits
+	case n == 0 && err == nil:
+		return 0, io.EOF
+	}
+	return max(n, 0), err
+}
+
+func ignoringEINTR(f func() (int, error)) (n int, err error) {
+	for {
+		if n, err = f(); err != unix.EINTR {
+			return n, err
+		}
+	}
 }
 
 // cut takes the complete frames, or the next part of a long frame, out of the
@@ -111,18 +154,23 @@ func (r *reader) cut() (piece, bool) {
 
 // fill reads more behind the bytes that are left in the buffer.
 func (r *reader) fill() error {
-	left := r.buf()[r.from:r.to]
+	var left []byte
+	if r.to > r.from {
+		left = r.buf()[r.from:r.to]
+	}
 	switch {
-	case r.big == nil && len(left) == len(r.small):
+	case len(left) == smallBuffer && r.big == nil:
 		r.grow(left)
 	case r.big != nil && len(left) < smallBuffer && r.to < bigBuffer:
 		// The last read did not fill the big buffer: return to the small one.
-		n := copy(r.small, left)
+		small := take[[smallBuffer]byte](&r.pool.small)
+		n := copy(small[:], left)
 		r.release()
-		r.from, r.to = 0, n
+		r.small, r.to = small, n
+	case len(left) == 0:
+		r.from, r.to = 0, 0
 	default:
-		r.to = copy(r.buf(), left)
-		r.from = 0
+		r.from, r.to = 0, copy(r.buf(), left)
 	}
 	if len(r.ahead) > 0 {
 		n := copy(r.buf()[r.to:], r.ahead)
@@ -130,9 +178,9 @@ func (r *reader) fill() error {
 		r.to += n
 		return nil
 	}
-	n, err := r.src.Read(r.buf()[r.to:])
+	n, err := r.read()
 	r.to += n
-	if n > 0 && r.big == nil && r.to == len(r.small) {
+	if n > 0 && r.big == nil && r.to == smallBuffer {
 		r.grow(r.buf()[r.from:r.to])
 	}
 	if n > 0 {
@@ -143,16 +191,24 @@ func (r *reader) fill() error {
 
 // grow switches to a big buffer that begins with left.
 func (r *reader) grow(left []byte) {
-	big := r.pool.get()
+	big := take[[bigBuffer]byte](&r.pool.big)
 	r.to = copy(big[:], left)
+	r.releaseSmall()
 	r.from, r.big = 0, big
 }
 
-// release returns the big buffer to the pool. The last piece is no longer
-// valid.
+func (r *reader) releaseSmall() {
+	if r.small != nil {
+		r.pool.small.Put(r.small)
+		r.small = nil
+	}
+}
+
+// release returns the buffers to their pools. The last piece is no longer valid.
 func (r *reader) release() {
+	r.releaseSmall()
 	if r.big != nil {
-		r.pool.pool.Put(r.big)
+		r.pool.big.Put(r.big)
 		r.big = nil
 	}
 	r.from, r.to = 0, 0

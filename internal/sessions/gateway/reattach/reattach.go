@@ -12,8 +12,8 @@
 // between two frames. The same happens when the policy's time is over. What the
 // client sent and the server did not read is lost with the server.
 //
-// A socket costs three goroutines and two buffers of 4 KiB. A pair of package
-// relay costs neither.
+// A socket costs three goroutines, and two buffers of 4 KiB if its connections use TLS. A
+// pair of package relay costs neither.
 package reattach
 
 import (
