@@ -238,7 +238,7 @@ func (l *load) short() error {
 	defer c.end()
 	began := time.Now()
 	if _, err = c.ask(ctx); err != nil {
-		return fmt.Errorf("short, %v after its handshake at %v: %w", time.Since(began), began.Format("05.000"), err)
+		return fmt.Errorf("%v after its handshake: %w", time.Since(began), err)
 	}
 	return nil
 }
@@ -256,7 +256,7 @@ func (l *load) long() error {
 	began := time.Now()
 	first, err := c.ask(ctx)
 	if err != nil {
-		return fmt.Errorf("long, %v after its handshake at %v: %w", time.Since(began), began.Format("05.000"), err)
+		return fmt.Errorf("%v after its handshake: %w", time.Since(began), err)
 	}
 	select {
 	case <-reloaded:

@@ -1,6 +1,7 @@
 package quic_test
 
 import (
+	"errors"
 	"flag"
 	"net"
 	"os"
@@ -64,20 +65,11 @@ func TestReloads(t *testing.T) {
 				t.Fatal(err)
 			}
 		} else {
-			r, err := protect.Run(t.Context(), protect.Options{
-				Spec: protect.Spec{
-					Addresses: []protect.Address{{Port: uint16(at.(*net.UDPAddr).Port)}}, UDP: flows,
-					UDPFor: time.Minute, Overlap: true, Limit: time.Minute,
-				},
-				Drain: 5 * time.Second, Wait: time.Minute, Command: command, Stdout: os.Stderr, Stderr: os.Stderr,
-				Keeper: []string{"/proc/self/exe", roleKeeper}, LockDir: dir, Log: quiet(),
-			})
-			if err != nil {
-				t.Error(err)
+			d := protectDatagrams(t, dir, at, flows, true, command)
+			if d == nil {
 				break // with the figures until now
 			}
-			d := r.Released.Datagrams
-			if d == nil || d.Flows != protect.ByConnection {
+			if d.Flows != protect.ByConnection {
 				t.Fatalf("QUIC was not recognised: %+v", d)
 			}
 			flows = protect.ByConnection
@@ -96,4 +88,25 @@ func TestReloads(t *testing.T) {
 	if l.migrated.Load() == 0 {
 		t.Error("no address changed")
 	}
+}
+
+// protectDatagrams runs a command under protect. nil: the test has failed.
+func protectDatagrams(t *testing.T, lockDir string, at net.Addr, flows protect.Flows, overlap bool, command []string) *protect.DatagramStats {
+	t.Helper()
+	r, err := protect.Run(t.Context(), protect.Options{
+		Spec: protect.Spec{
+			Addresses: []protect.Address{{Port: uint16(at.(*net.UDPAddr).Port)}}, UDP: flows,
+			UDPFor: time.Minute, Overlap: overlap, Limit: time.Minute,
+		},
+		Drain: 5 * time.Second, Wait: time.Minute, Command: command, Stdout: os.Stderr, Stderr: os.Stderr,
+		Keeper: []string{"/proc/self/exe", roleKeeper}, LockDir: lockDir, Log: quiet(),
+	})
+	if err == nil && r.Released.Datagrams == nil {
+		err = errors.New("no datagrams were held")
+	}
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	return r.Released.Datagrams
 }
