@@ -229,6 +229,19 @@ func TestSteeringByConnection(t *testing.T) {
 				t.Errorf("%s: packet %d went to the other server", host, i)
 			}
 		}
+		if err := s.Steer(at, PlaceSockets{Old: KernelChooses, New: to.New}); err != nil {
+			t.Fatal(err)
+		}
+		for packet, by := range map[string]*net.UDPConn{
+			shortPacket("old-chose"): server, longPacket(initial, "another", "client"): fresh,
+		} {
+			if _, err := client().Write([]byte(packet)); err != nil {
+				t.Fatal(err)
+			}
+			if !receives(by, packet) {
+				t.Errorf("%s: the kernel does not choose for old connections only: %q", host, packet)
+			}
+		}
 		if n := s.Handshakes(); n != 4 { // of packets 1 and 2 as well
 			t.Errorf("%d handshakes with the old server are counted, want 4", n)
 		}
