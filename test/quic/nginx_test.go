@@ -101,11 +101,13 @@ func (l *webLoad) pooled() error {
 			return fmt.Errorf("a request: %w", err)
 		}
 		l.done.Add(1)
-		if l.moves && i%20 == 10 {
+		switch {
+		case !l.moves:
+		case i%20 == 10:
 			if err := now.socket.rebind(); err != nil {
 				return err
 			}
-		} else if i%20 == 11 && now == before {
+		case i%20 == 11 && now == before:
 			l.migrated.Add(1)
 		}
 	}
