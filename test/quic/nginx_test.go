@@ -238,6 +238,8 @@ func (n *nginx) change(way string) []string {
 	case restarts: // SIGQUIT as of Debian's unit
 		return []string{"sh", "-c", fmt.Sprintf("kill -QUIT %d; timeout 5 tail -f /dev/null --pid %[1]d || kill -TERM %[1]d; tail -f /dev/null --pid %[1]d; exec %s",
 			old, strings.Join(n.next(), " "))}
+	case reloadsBeside: // the signal is sent before the new sockets are there; protect waits for them while the command runs
+		return []string{"sh", "-c", strings.Join(n.command("-s", "reload"), " ") + " && sleep 2"}
 	case overlaps:
 		return []string{"sh", "-c", fmt.Sprintf("%s && kill -QUIT %d", strings.Join(n.next(), " "), old)}
 	}

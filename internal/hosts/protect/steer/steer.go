@@ -188,24 +188,35 @@ func (h *held) keepOld() error {
 }
 
 // newest leaves only the sockets of the youngest process in a place. The others belong to
-// servers before, which earlier holds have left their flows to.
+// servers before, which earlier holds have left their flows to. A socket's process is its own
+// youngest one: nginx's master opens the sockets of all workers.
 func (h *held) newest(p bpf.Place, s *sockets) error {
 	if len(s.old) == 1 {
 		return nil
 	}
-	owners, err := h.target.Owners(s.old)
+	var inodes []uint32
+	for _, l := range s.old {
+		inodes = append(inodes, l.Inode)
+	}
+	holders, err := pidfd.Holders(inodes...)
 	if err != nil {
 		return err
 	}
-	began := make(map[uint32]uint64) // by inode, when the process began
-	for _, l := range s.old {
-		if of, err := proc.Host.Stat(owners[l.Inode].Pid); err == nil { // else the process is ending
-			began[l.Inode] = of.Start
+	type process struct {
+		pid   int
+		began uint64
+	}
+	of := make(map[uint32]process) // by inode
+	for inode, fs := range holders {
+		for _, f := range fs {
+			if st, err := proc.Host.Stat(f.Pid); err == nil && st.Start >= of[inode].began { // else the process is ending
+				of[inode] = process{f.Pid, st.Start}
+			}
 		}
 	}
-	slices.SortFunc(s.old, func(a, b sockdiag.Listener) int { return cmp.Compare(began[b.Inode], began[a.Inode]) })
-	present := owners[s.old[0].Inode].Pid
-	i := slices.IndexFunc(s.old, func(l sockdiag.Listener) bool { return owners[l.Inode].Pid != present })
+	slices.SortFunc(s.old, func(a, b sockdiag.Listener) int { return cmp.Compare(of[b.Inode].began, of[a.Inode].began) })
+	present := of[s.old[0].Inode].pid
+	i := slices.IndexFunc(s.old, func(l sockdiag.Listener) bool { return of[l.Inode].pid != present })
 	if i < 0 {
 		i = len(s.old)
 	}
