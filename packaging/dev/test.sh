@@ -40,10 +40,10 @@ children=(./internal/hosts/job ./internal/hosts/protect/install ./internal/hosts
 if [[ ${1:-} = long ]]; then
   wait $runsc
   need lintian=lintian rustc=rustc node=nodejs caddy=caddy jcmd=default-jdk-headless
-  mapfile -t packages < <({ grep -rl --include='*_test.go' 'labtest\.\(Need\)\?Long(' . | xargs -n 1 dirname
+  mapfile -t packages < <({ grep -rl --include='*_test.go' --exclude-dir=quic 'labtest\.\(Need\)\?Long(' . | xargs -n 1 dirname
     go list -f '{{.Dir}}' ./test/... ./bench/... ./internal/hosts/doctor/... ./internal/platform/engine/... "${children[@]}" | sed "s|^$PWD|.|"; } | sort -u)
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json "${packages[@]}" -long
-  env CGO_ENABLED=0 GOFLAGS=-trimpath go test -C test/quic -vet=off -timeout 10m ./...
+  env CGO_ENABLED=0 GOFLAGS=-trimpath go test -C test/quic -vet=off -timeout 20m ./... -long
   # Run the tests that support both engines on containerd. Then run them, and the tests
   # for containerd only, on the newest containerd.
   mapfile -t packages < <(grep -rlE --include='*_test.go' 'labtest\.(Either|OnContainerd)\(' . | xargs -n 1 dirname | sort -u)

@@ -12,7 +12,8 @@ import (
 // walks the whole connection table of the kernel, about 10 ms.
 const drainLook = 20 * time.Millisecond
 
-// quiet is how long a UDP server has had nothing to read when it counts as drained.
+// quiet is how long a UDP server has had nothing to read when it counts as drained, and how
+// long a client may take for a step of a handshake.
 // settledQUIC is the same for handshakes of QUIC: the server has answered the first packet by
 // then, which is when a handshake is first seen.
 const (
@@ -118,15 +119,22 @@ func (s *Sockets) unfinished(h *sockdiag.Handshakes, ports []uint16, relayed map
 // clockTick is the longest tick of the kernel's clock.
 const clockTick = 10 * time.Millisecond
 
+// young is the number of segments with data up to which a connection of a server may be in
+// the handshake of its protocol. Those of TLS and SCRAM take fewer, a message by AMQP takes 7.
+const young = 8
+
 // busy reports whether an accepted connection has an unanswered request: its
 // last data came in later than any went out, or some is in transit. An idle
 // kept-alive connection is not busy. A connection that has not sent anything
-// yet is busy, because its request follows.
+// yet is busy, because its request follows. So is one on which the server has sent little, and
+// has done so just now: the client may be between two steps of a handshake.
 func busy(c sockdiag.Conn) bool {
 	switch {
 	case c.Inode == 0: // not held by a process: closed, or still in a queue
 		return false
-	case c.Unread > 0, c.Unsent > 0, !c.HasReceived, !c.HasSent, c.SinceReceived < c.SinceSent:
+	case c.Unread > 0, c.Unsent > 0, !c.HasReceived, c.SegmentsSent == 0, c.SinceReceived < c.SinceSent:
+		return true
+	case c.SegmentsSent <= young && c.SinceSent < quiet:
 		return true
 	}
 	// Within one tick the order is unknown.

@@ -146,7 +146,7 @@ func TestInUnit(t *testing.T) {
 
 func TestBusy(t *testing.T) {
 	const ms = time.Millisecond
-	idle := sockdiag.Conn{Inode: 1, HasReceived: true, HasSent: true, SinceSent: 50 * ms, SinceReceived: 60 * ms}
+	idle := sockdiag.Conn{Inode: 1, HasReceived: true, SegmentsSent: young + 1, SinceSent: 50 * ms, SinceReceived: 60 * ms}
 	for name, c := range map[string]struct {
 		change func(*sockdiag.Conn)
 		want   bool
@@ -154,10 +154,12 @@ func TestBusy(t *testing.T) {
 		"kept alive and idle":        {func(*sockdiag.Conn) {}, false},
 		"a new request":              {func(c *sockdiag.Conn) { c.SinceReceived = 40 * ms }, true},
 		"no request yet":             {func(c *sockdiag.Conn) { c.HasReceived = false }, true},
-		"no answer yet":              {func(c *sockdiag.Conn) { c.HasSent = false }, true},
+		"no answer yet":              {func(c *sockdiag.Conn) { c.SegmentsSent = 0 }, true},
 		"an answer on its way":       {func(c *sockdiag.Conn) { c.Unsent = 1 }, true},
 		"a request not read":         {func(c *sockdiag.Conn) { c.Unread = 1 }, true},
 		"of no process":              {func(c *sockdiag.Conn) { c.Inode, c.Unread = 0, 1 }, false},
+		"between two steps":          {func(c *sockdiag.Conn) { c.SegmentsSent = 2 }, true},
+		"idle after a first answer":  {func(c *sockdiag.Conn) { c.SegmentsSent, c.SinceSent, c.SinceReceived = 2, quiet, 2*quiet }, false},
 		"in the same tick, just now": {func(c *sockdiag.Conn) { c.SinceReceived, c.SinceSent = 4*ms, 4*ms }, true},
 		"in the same tick, long ago": {func(c *sockdiag.Conn) { c.SinceReceived = 50 * ms }, false},
 	} {

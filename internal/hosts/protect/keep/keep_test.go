@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestBetween(t *testing.T) {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	conn := func(sent, received int) sockdiag.Conn {
-		return sockdiag.Conn{HasSent: true, HasReceived: true, SinceSent: ms(sent), SinceReceived: ms(received)}
+		return sockdiag.Conn{SegmentsSent: 1, HasReceived: true, SinceSent: ms(sent), SinceReceived: ms(received)}
 	}
 	for name, c := range map[string]struct {
 		conn  sockdiag.Conn

@@ -312,7 +312,7 @@ func between(d sockdiag.Conn, s bpf.GateState, shut, quiet time.Duration) bool {
 	}
 	// A request that came in before the watch, in the same tick of the kernel's clock as the
 	// answer before it, and is not answered since, looks like an idle connection.
-	return d.HasSent && d.SinceReceived >= d.SinceSent && d.SinceSent >= quiet
+	return d.SegmentsSent > 0 && d.SinceReceived >= d.SinceSent && d.SinceSent >= quiet
 }
 
 // take makes the copy of an idle connection, unless it is busy after all.

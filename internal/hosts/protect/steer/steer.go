@@ -52,10 +52,10 @@ const (
 	// renewEvery and deadline limit the steering of a process that hangs.
 	renewEvery = 500 * time.Millisecond
 	deadline   = 2 * time.Second
-	// watchFlows and watchQUIC are how long flows are learned before a hold. Of QUIC only
-	// handshakes have to be: later packets tell whose they are.
+	// watchFlows is how long flows are learned before a hold. Of QUIC only handshakes have to
+	// be: later packets tell whose they are. Both sides of a handshake that waits send again
+	// within that time, three times their first estimate of 333 ms (RFC 9002, section 6.2.2).
 	watchFlows = time.Second
-	watchQUIC  = 250 * time.Millisecond
 )
 
 // held is a hold.
@@ -180,33 +180,51 @@ func (h *held) keepOld() error {
 		return err
 	}
 	for _, s := range h.places {
-		s.Old = known[s.old[0].Cookie]
+		if s.Old = known[s.old[0].Cookie]; len(s.old) > 1 {
+			s.Old = bpf.KernelChooses
+		}
 	}
 	return nil
 }
 
-// newest leaves only the socket of the youngest process in a place. The others belong to
-// servers before, which earlier holds have left their flows to.
+// newest leaves only the sockets of the youngest process in a place. The others belong to
+// servers before, which earlier holds have left their flows to. A socket's process is its own
+// youngest one: nginx's master opens the sockets of all workers.
 func (h *held) newest(p bpf.Place, s *sockets) error {
 	if len(s.old) == 1 {
 		return nil
 	}
-	owners, err := h.target.Owners(s.old)
+	var inodes []uint32
+	for _, l := range s.old {
+		inodes = append(inodes, l.Inode)
+	}
+	holders, err := pidfd.Holders(inodes...)
 	if err != nil {
 		return err
 	}
-	began := make(map[uint32]uint64) // by inode, when the process began
-	for _, l := range s.old {
-		if of, err := proc.Host.Stat(owners[l.Inode].Pid); err == nil { // else the process is ending
-			began[l.Inode] = of.Start
+	type process struct {
+		pid   int
+		began uint64
+	}
+	of := make(map[uint32]process) // by inode
+	for inode, fs := range holders {
+		for _, f := range fs {
+			if st, err := proc.Host.Stat(f.Pid); err == nil && st.Start >= of[inode].began { // else the process is ending
+				of[inode] = process{f.Pid, st.Start}
+			}
 		}
 	}
-	slices.SortFunc(s.old, func(a, b sockdiag.Listener) int { return cmp.Compare(began[b.Inode], began[a.Inode]) })
-	if f, ok := owners[s.old[1].Inode]; ok && f.Pid == owners[s.old[0].Inode].Pid {
-		return fmt.Errorf("the server has several UDP sockets on %v, and which of them has a flow is not known: without --overlap and QUIC, all datagrams can be held", p)
+	slices.SortFunc(s.old, func(a, b sockdiag.Listener) int { return cmp.Compare(of[b.Inode].began, of[a.Inode].began) })
+	present := of[s.old[0].Inode].pid
+	i := slices.IndexFunc(s.old, func(l sockdiag.Listener) bool { return of[l.Inode].pid != present })
+	if i < 0 {
+		i = len(s.old)
 	}
-	h.earlier = append(h.earlier, s.old[1:]...)
-	s.old = s.old[:1]
+	if i > 1 && h.target.Overlap {
+		return fmt.Errorf("the server has several UDP sockets on %v, and which of them has a flow is not known: without --overlap, all new flows can be held", p)
+	}
+	h.earlier = append(h.earlier, s.old[i:]...)
+	s.old = s.old[:i]
 	return nil
 }
 
@@ -307,9 +325,6 @@ func (h *held) begin(ctx context.Context) error {
 	})
 	if h.keepsFlows() {
 		pause := time.NewTimer(watchFlows)
-		if h.flows == protect.ByConnection {
-			pause.Reset(watchQUIC)
-		}
 		defer pause.Stop()
 		select {
 		case <-pause.C:

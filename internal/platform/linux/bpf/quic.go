@@ -142,24 +142,26 @@ func (s *Steering) Handshakes() (n int) {
 	return n
 }
 
-// learnInstructions look at each packet that a process sends, and note the source id of long
-// headers of known servers' sockets.
+// learnInstructions look at each packet that a process sends. Of long headers of known
+// servers' sockets they note the source id, and that the peer is in a handshake: its own
+// packets may all have come before, and the next one may be late.
 func (s *Steering) learnInstructions() asm.Instructions {
 	const (
-		cookie, id, length, head = -8, -32, -12, -40
+		cookie, id, length, head, peer, peerPorts = -8, -32, -12, -40, -64, -48
 
-		ipv4, udp, out = "ipv4", "udp", "out"
+		ipv6, udp, out = "ipv6", "udp", "out"
 	)
-	load := func(at int32, n int32) asm.Instructions { // load_bytes(ctx, R7 + at, stack+head, n)
+	loadTo := func(to, at, n int32) asm.Instructions { // load_bytes(ctx, R7 + at, stack+to, n)
 		return asm.Instructions{
 			asm.Mov.Reg(asm.R1, asm.R6),
 			asm.Mov.Reg(asm.R2, asm.R7), asm.Add.Imm(asm.R2, at),
-			asm.Mov.Reg(asm.R3, asm.R10), asm.Add.Imm(asm.R3, head),
+			asm.Mov.Reg(asm.R3, asm.R10), asm.Add.Imm(asm.R3, to),
 			asm.Mov.Imm(asm.R4, n),
 			asm.FnSkbLoadBytes.Call(),
 			asm.JNE.Imm(asm.R0, 0, out),
 		}
 	}
+	load := func(at, n int32) asm.Instructions { return loadTo(head, at, n) }
 	ins := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
 		asm.FnGetSocketCookie.Call(),
@@ -173,22 +175,33 @@ func (s *Steering) learnInstructions() asm.Instructions {
 		asm.StoreMem(asm.R10, id, asm.R1, asm.DWord),
 		asm.StoreMem(asm.R10, id+8, asm.R1, asm.DWord),
 		asm.StoreMem(asm.R10, id+16, asm.R1, asm.DWord),
+		asm.StoreMem(asm.R10, peer, asm.R1, asm.DWord),
+		asm.StoreMem(asm.R10, peer+8, asm.R1, asm.DWord),
 		asm.Mov.Imm(asm.R7, 0),
 	)
 	ins = append(ins, load(0, 1)...)
 	ins = append(ins,
 		asm.LoadMem(asm.R8, asm.R10, head, asm.Byte),
-		asm.Mov.Imm(asm.R7, 40), // an IPv6 header; with extensions the id is not learned
 		asm.Mov.Reg(asm.R1, asm.R8),
 		asm.RSh.Imm(asm.R1, 4),
-		asm.JEq.Imm(asm.R1, 6, udp),
+		asm.JEq.Imm(asm.R1, 6, ipv6),
 		asm.And.Imm(asm.R8, 15),
 		asm.LSh.Imm(asm.R8, 2),
-		asm.Mov.Reg(asm.R7, asm.R8),
 	)
-	at := load(udpHeader, 6) // flags, version, length of the destination id
-	at[0] = at[0].WithSymbol(udp)
-	ins = append(ins, at...)
+	ins = append(ins, loadTo(peer, 16, 4)...) // the destination, RFC 791
+	ins = append(ins, asm.Mov.Reg(asm.R7, asm.R8), asm.Ja.Label(udp))
+	ins = append(ins, symbol(ipv6, loadTo(peer, 24, 16))...) // RFC 8200
+	ins = append(ins, asm.Mov.Imm(asm.R7, 40))               // with extensions the id is not learned
+	ins = append(ins, symbol(udp, loadTo(peerPorts, 0, 4))...)
+	ins = append(ins,
+		asm.LoadMem(asm.R1, asm.R10, peerPorts, asm.Word), // the peer's port comes first in its key
+		asm.Mov.Reg(asm.R2, asm.R1),
+		asm.LSh.Imm(asm.R1, 16),
+		asm.RSh.Imm(asm.R2, 16),
+		asm.Or.Reg(asm.R1, asm.R2),
+		asm.StoreMem(asm.R10, peerPorts, asm.R1, asm.Word),
+	)
+	ins = append(ins, load(udpHeader, 6)...) // flags, version, length of the destination id
 	ins = append(ins,
 		asm.LoadMem(asm.R1, asm.R10, head, asm.Byte),
 		asm.JLT.Imm(asm.R1, longHeader, out),
@@ -200,6 +213,15 @@ func (s *Steering) learnInstructions() asm.Instructions {
 		asm.LoadMem(asm.R2, asm.R10, head+4, asm.Byte),
 		asm.Or.Reg(asm.R1, asm.R2),
 		asm.JEq.Imm(asm.R1, 0, out), // of version negotiation
+		asm.Mov.Reg(asm.R1, asm.R9),
+		asm.Or.Imm(asm.R1, handshaking),
+		asm.StoreMem(asm.R10, id, asm.R1, asm.Word), // which is not in use yet
+		asm.LoadMapPtr(asm.R1, s.peers.FD()),
+		asm.Mov.Reg(asm.R2, asm.R10), asm.Add.Imm(asm.R2, peer),
+		asm.Mov.Reg(asm.R3, asm.R10), asm.Add.Imm(asm.R3, id),
+		asm.Mov.Imm(asm.R4, unix.BPF_NOEXIST), // the peer's own packets tell more
+		asm.FnMapUpdateElem.Call(),
+		asm.StoreImm(asm.R10, id, 0, asm.Word),
 		asm.LoadMem(asm.R1, asm.R10, head+lengthAt, asm.Byte),
 		asm.JGT.Imm(asm.R1, maxIDBytes, out),
 		asm.Add.Reg(asm.R7, asm.R1),
@@ -404,4 +426,10 @@ func (s *Steering) classifyInstructions(read btf.TypeID, ports []uint16, ipv6 bo
 		asm.Mov.Imm(asm.R0, 1).WithSymbol(out), // NF_ACCEPT
 		asm.Return(),
 	)
+}
+
+// symbol labels the first instruction.
+func symbol(name string, ins asm.Instructions) asm.Instructions {
+	ins[0] = ins[0].WithSymbol(name)
+	return ins
 }

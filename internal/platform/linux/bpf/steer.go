@@ -50,6 +50,10 @@ type Place = netip.AddrPort
 // Slot is a socket of a Steering. The zero value is none.
 type Slot uint32
 
+// KernelChooses as the old socket of a place leaves the old connections of QUIC to the kernel,
+// for a server with several sockets there. New servers may then have none beside them.
+const KernelChooses Slot = 1 << 30
+
 // PlaceSockets are the sockets to which datagrams to a place go. Without an old one, all
 // flows are new. Without any the kernel decides.
 type PlaceSockets struct{ Waiting, Old, New Slot }
@@ -333,6 +337,7 @@ func (s *Steering) steerInstructions(ports []uint16) asm.Instructions {
 		asm.JNE.Imm(asm.R1, 0, pass),
 		asm.LoadMem(asm.R1, asm.R7, 4, asm.Word), // PlaceSockets.Old
 		asm.JEq.Imm(asm.R1, 0, fresh),
+		asm.JEq.Imm(asm.R1, int32(KernelChooses), pass),
 		asm.StoreMem(asm.R10, zero, asm.R1, asm.Word),
 	)
 	ins = append(ins, lookup(s.sockets, zero, "")...)

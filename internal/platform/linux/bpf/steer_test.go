@@ -192,8 +192,8 @@ func TestSteeringByConnection(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if n := s.Handshakes(); n != 1 {
-			t.Errorf("%d handshakes with the old server are counted, want 1", n)
+		if n := s.Handshakes(); n != 2 { // of one, only the answer was seen
+			t.Errorf("%d handshakes with the old server are counted, want 2", n)
 		}
 		one := client()
 		for i, c := range []struct {
@@ -229,8 +229,21 @@ func TestSteeringByConnection(t *testing.T) {
 				t.Errorf("%s: packet %d went to the other server", host, i)
 			}
 		}
-		if n := s.Handshakes(); n != 3 { // of packets 1 and 2 as well
-			t.Errorf("%d handshakes with the old server are counted, want 3", n)
+		if err := s.Steer(at, PlaceSockets{Old: KernelChooses, New: to.New}); err != nil {
+			t.Fatal(err)
+		}
+		for packet, by := range map[string]*net.UDPConn{
+			shortPacket("old-chose"): server, longPacket(initial, "another", "client"): fresh,
+		} {
+			if _, err := client().Write([]byte(packet)); err != nil {
+				t.Fatal(err)
+			}
+			if !receives(by, packet) {
+				t.Errorf("%s: the kernel does not choose for old connections only: %q", host, packet)
+			}
+		}
+		if n := s.Handshakes(); n != 4 { // of packets 1 and 2 as well
+			t.Errorf("%d handshakes with the old server are counted, want 4", n)
 		}
 	}
 }

@@ -100,7 +100,7 @@ func parseConn(b []byte) (Conn, error) {
 				return time.Duration(binary.NativeEndian.Uint32(info[at:])) * time.Millisecond
 			}
 			c.SinceSent, c.SinceReceived = ms(infoLastSent), ms(infoLastReceived)
-			c.HasSent = binary.NativeEndian.Uint32(info[infoSegmentsOut:]) > 0
+			c.SegmentsSent = binary.NativeEndian.Uint32(info[infoSegmentsOut:])
 			c.HasReceived = binary.NativeEndian.Uint64(info[infoBytesIn:]) > 0
 		}
 	}

@@ -37,9 +37,10 @@ type Conn struct {
 	Unsent      int    // bytes written that the peer has not acknowledged
 	// SinceSent and SinceReceived are the times since data were last sent and
 	// received, by the kernel's clock, which ticks every 1 to 10 ms. If there were
-	// never any, Has… is false and the time has no meaning.
+	// never any, the time has no meaning.
 	SinceSent, SinceReceived time.Duration
-	HasSent, HasReceived     bool
+	SegmentsSent             uint32 // with data
+	HasReceived              bool   // data
 }
 
 // Socket states, include/net/tcp_states.h.
