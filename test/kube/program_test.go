@@ -122,10 +122,10 @@ func TestReplaceResumes(t *testing.T) {
 	h.Hold(true)
 	u := newUser(t, s)
 	r := u.start("cluster", "replace", "--selector", "pool=old", "--", "true")
-	kubetest.Await(t, "a node is being drained, and all that are to go are cordoned", func() bool {
+	kubetest.Await(t, "more pods are to be ready first, and all nodes that are to go are cordoned", func() bool {
 		one, m := mark(t, s, "old-1")
 		two, n := mark(t, s, "old-2")
-		return m != nil && n != nil && one.Spec.Unschedulable && two.Spec.Unschedulable && (m.Phase == replace.Draining || n.Phase == replace.Draining)
+		return m != nil && n != nil && one.Spec.Unschedulable && two.Spec.Unschedulable && (m.Phase == replace.Surging || n.Phase == replace.Surging)
 	})
 	if err := r.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
