@@ -143,10 +143,11 @@ func TestReplaceResumes(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &rep); err != nil || len(rep.Nodes) != 2 || len(rep.Left) != 0 {
 		t.Errorf("report %+v, %v", rep, err)
 	}
-	on := s.ReadyPods(t, "default", "web")
-	if on["old-1"]+on["old-2"] != 0 || sum(on) != 6 {
-		t.Errorf("ready pods by node: %v", on)
-	}
+	settled(t, s, "web", 6)
+	kubetest.Await(t, "six pods are ready on other nodes", func() bool {
+		on := s.ReadyPods(t, "default", "web")
+		return on["old-1"]+on["old-2"] == 0 && sum(on) == 6
+	})
 	for _, name := range []string{"old-1", "old-2"} {
 		if n, m := mark(t, s, name); m == nil || m.Phase != replace.Done || m.Cordoned || !n.Spec.Unschedulable {
 			t.Errorf("%s at the end: %+v", name, m)
@@ -222,10 +223,10 @@ func TestReplaceWaitsForTheServer(t *testing.T) {
 	if code := r.end(); code != 0 {
 		t.Errorf("exit code %d\n%s", code, r.err.String())
 	}
-	on := s.ReadyPods(t, "default", "web")
-	if on["old-1"]+on["old-2"] != 0 || sum(on) != 6 {
-		t.Errorf("ready pods by node: %v", on)
-	}
+	kubetest.Await(t, "six pods are ready on other nodes", func() bool {
+		on := s.ReadyPods(t, "default", "web")
+		return on["old-1"]+on["old-2"] == 0 && sum(on) == 6
+	})
 }
 
 func TestClusterIsNotThere(t *testing.T) {

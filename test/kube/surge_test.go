@@ -124,9 +124,10 @@ func TestReplaceSurges(t *testing.T) {
 	if n := least(); n < 6 {
 		t.Errorf("at one time only %d pods were ready\n%s", n, strings.Join(steps, "\n"))
 	}
-	if on := s.ReadyPods(t, "default", "web"); on["old-1"]+on["old-2"] != 0 || on["for-old-1"]+on["for-old-2"] != 6 {
-		t.Errorf("ready pods by node: %v", on)
-	}
+	kubetest.Await(t, "six pods are ready on the new nodes", func() bool {
+		on := s.ReadyPods(t, "default", "web")
+		return sum(on) == 6 && on["for-old-1"]+on["for-old-2"] == 6
+	})
 	settled(t, s, "web", 6)
 	taken := map[string]bool{}
 	for _, n := range rep.Nodes {
