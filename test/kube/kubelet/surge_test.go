@@ -90,7 +90,8 @@ func TestSurge(t *testing.T) {
 				"command":        []string{"/bin/busybox", "sh", "-c", "/bin/busybox sleep 3; /bin/busybox touch /ready; /bin/busybox sleep 36000"},
 				"readinessProbe": kubetest.Object{"periodSeconds": 1, "exec": kubetest.Object{"command": []string{"/bin/busybox", "test", "-e", "/ready"}}}}},
 		}}}}, nil)
-	w.Budget(t, "default", "web", "web", 2)
+	w.Must(t, http.MethodPost, "/apis/policy/v1/namespaces/default/poddisruptionbudgets", kubetest.Object{
+		"metadata": kubetest.Object{"name": "web"}, "spec": kubetest.Object{"maxUnavailable": 1, "selector": kubetest.Object{"matchLabels": labels}}}, nil)
 	on := func(name string) {
 		t.Helper()
 		kubetest.Await(t, "three pods are ready on "+name, func() bool {

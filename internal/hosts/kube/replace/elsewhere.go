@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"holdfast"
 	"holdfast/internal/hosts/kube"
@@ -25,8 +26,9 @@ type workload struct {
 
 	top   kube.Owner // of which the number of pods decides: the Deployment, or owner
 	surge Surge
-	large int             // how many pods it has while it is enlarged; 0: it is not
-	left  map[string]bool // uids of here whose evictions are not accepted
+
+	resizing sync.Mutex
+	large    int // how many pods it has while it is enlarged; 0: it is not
 }
 
 // owned returns the owners of the pods that come up elsewhere.
@@ -39,12 +41,11 @@ func owned(pods []kube.Pod) (list []*workload) {
 		}
 		w := by[o.UID]
 		if w == nil {
-			w = &workload{namespace: p.Meta.Namespace, owner: *o, known: make(map[string]bool), left: make(map[string]bool)}
+			w = &workload{namespace: p.Meta.Namespace, owner: *o, known: make(map[string]bool)}
 			by[o.UID] = w
 			list = append(list, w)
 		}
 		w.here = append(w.here, p)
-		w.left[p.Meta.UID] = true
 	}
 	return list
 }

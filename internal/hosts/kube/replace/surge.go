@@ -189,28 +189,25 @@ func (t *turn) enlarge(ctx context.Context, w *workload) error {
 	return nil
 }
 
-// accepted scales a workload back when all its pods leave the node.
+// accepted takes one pod from an enlarged workload when one of its pods leaves the node.
+// Budgets that count from the number of pods then allow the next eviction.
 func (t *turn) accepted(ctx context.Context, pod kube.Meta) error {
-	t.mu.Lock()
-	i := slices.IndexFunc(t.works, func(w *workload) bool { return w.left[pod.UID] })
+	i := slices.IndexFunc(t.works, func(w *workload) bool {
+		return slices.ContainsFunc(w.here, func(p kube.Pod) bool { return p.Meta.UID == pod.UID })
+	})
 	if i < 0 {
-		t.mu.Unlock()
 		return nil
 	}
 	w := t.works[i]
-	delete(w.left, pod.UID)
-	last, large := len(w.left) == 0, w.large
-	if last {
-		w.large = 0
-	}
-	t.mu.Unlock()
-	if !last || large == 0 {
+	w.resizing.Lock()
+	defer w.resizing.Unlock()
+	if w.large == 0 {
 		return nil
 	}
-	if err := t.seen(ctx, w, large); err != nil {
-		return err
+	err := t.seen(ctx, w)
+	if err == nil {
+		w.large, _, err = t.shrink(ctx, w.namespace, w.top, w.large-1)
 	}
-	_, err := t.shrink(ctx, w.namespace, w.top)
 	return err
 }
 
@@ -218,7 +215,7 @@ func (t *turn) accepted(ctx context.Context, pod kube.Meta) error {
 // that they end. A controller that learns of fewer pods before it learns of their
 // eviction would delete ready ones besides. Those that replace them are not ready yet,
 // and are deleted first.
-func (t *turn) seen(ctx context.Context, w *workload, large int) error {
+func (t *turn) seen(ctx context.Context, w *workload) error {
 	limited, cancel := context.WithTimeout(ctx, seenLimit)
 	defer cancel()
 	for {
@@ -229,7 +226,7 @@ func (t *turn) seen(ctx context.Context, w *workload, large int) error {
 				active++
 			}
 		}
-		if err == nil && active >= large {
+		if err == nil && active >= w.large {
 			return nil
 		}
 		if err == nil {
@@ -250,45 +247,51 @@ func (t *turn) scaleBack(ctx context.Context) error {
 	for _, w := range t.works {
 		if w.large > 0 {
 			w.large = 0
-			_, err := t.shrink(ctx, w.namespace, w.top)
+			_, _, err := t.shrink(ctx, w.namespace, w.top, 0)
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// shrink gives an enlarged workload the number of pods that it had before, unless
-// another component has changed the number since. It reports whether it did.
-func (x *run) shrink(ctx context.Context, namespace string, o kube.Owner) (bool, error) {
-	what, undone := "", false
-	err := x.drain.patiently(ctx, func() error {
+// shrink takes pods from an enlarged workload, down to least or to the number that it
+// had before, unless another component has changed the number since. It returns how
+// many it has while it is still enlarged, otherwise 0, and whether it was scaled back.
+func (x *run) shrink(ctx context.Context, namespace string, o kube.Owner, least int) (large int, back bool, err error) {
+	what := ""
+	err = x.drain.patiently(ctx, func() error {
 		return x.client.EditWorkload(ctx, namespace, o, func(now kube.Workload) (*kube.Resize, error) {
+			large = 0
 			label, ok := now.Meta.Labels[SurgeLabel]
 			if !ok {
 				return nil, nil // the answer was lost, or another process was faster
 			}
-			_, counts, _ := strings.Cut(label, ".")
+			run, counts, _ := strings.Cut(label, ".")
 			from, to := 0, 0
 			_, err := fmt.Sscanf(counts, "%d.%d", &from, &to)
 			r := &kube.Resize{Replicas: now.Replicas(), Label: SurgeLabel}
-			what = fmt.Sprintf("keeps %d pods, as another component has set it", r.Replicas)
-			if undone = err == nil && from > 0 && from < to && r.Replicas == to; undone {
-				r.Replicas = from
-				what = fmt.Sprintf("has %d pods again", from)
+			if back = err == nil && from > 0 && from < to && r.Replicas == to; !back {
+				what = fmt.Sprintf("keeps %d pods, as another component has set it", r.Replicas)
+				return r, nil
+			}
+			what = fmt.Sprintf("has %d pods again", from)
+			if r.Replicas = max(from, min(to, least)); r.Replicas > from {
+				large, back, what = r.Replicas, false, ""
+				r.Value = new(fmt.Sprintf("%s.%d.%d", run, from, large))
 			}
 			return r, nil
 		})
 	})
 	if errors.Is(err, holdfast.ErrNotFound) {
-		return false, nil
+		return 0, false, nil
 	}
 	if err != nil {
-		return false, holdfast.WithHint(fmt.Errorf("scaling back %s %s/%s: %w", o.Kind, namespace, o.Name, err), "--abandon scales it back")
+		return 0, false, holdfast.WithHint(fmt.Errorf("scaling back %s %s/%s: %w", o.Kind, namespace, o.Name, err), "--abandon scales it back")
 	}
 	if what != "" {
 		x.tell("", "%s %s/%s %s", o.Kind, namespace, o.Name, what)
 	}
-	return undone, nil
+	return large, back, nil
 }
 
 // settle scales back all workloads that a run has enlarged, and returns their names.
@@ -302,7 +305,7 @@ func (x *run) settle(ctx context.Context) (names []string, err error) {
 		}
 		errs = append(errs, err)
 		for _, w := range list {
-			undone, err := x.shrink(ctx, w.Meta.Namespace, kube.Owner{APIVersion: appsV1, Kind: kind, Name: w.Meta.Name, UID: w.Meta.UID})
+			_, undone, err := x.shrink(ctx, w.Meta.Namespace, kube.Owner{APIVersion: appsV1, Kind: kind, Name: w.Meta.Name, UID: w.Meta.UID}, 0)
 			if errs = append(errs, err); undone {
 				names = append(names, kind+" "+w.Meta.Namespace+"/"+w.Meta.Name)
 			}
