@@ -163,6 +163,11 @@ func TestReplaceLetsGo(t *testing.T) {
 	nodes(t, s)
 	s.Hands(t)
 	u := newUser(t, s)
+	for flag, want := range map[string]string{"--provision=/bin/sh -c 'true'": "no shell", "--provision=true": "absolute path", "--provision-disk=/bin/true": "goes only with it"} {
+		if _, text := u.run(2, "cluster", "replace", "--selector", "pool=old", flag); !strings.Contains(text, want) {
+			t.Errorf("%s: %s", flag, text)
+		}
+	}
 	_, text := u.run(6, "cluster", "replace", "--selector", "pool=old", "--", "false")
 	if !strings.Contains(text, "--resume") {
 		t.Errorf("a command that fails: %s", text)

@@ -70,17 +70,30 @@ func settled(t *testing.T, s *kubetest.Server, name string, replicas int) {
 	}
 }
 
-// operator returns a client with the rights of the example role.
-func operator(t *testing.T, s *kubetest.Server) *kube.Client {
+// operator returns a client with the rights of the example role, with those for a surge or
+// without them.
+func operator(t *testing.T, s *kubetest.Server, surge bool) *kube.Client {
 	t.Helper()
+	group := "holdfast-operators"
 	for _, o := range documents(t, filepath.Join(deploy, "examples", "replace-rbac.yaml")) {
+		if !surge {
+			group = "drainers"
+			meta := o["metadata"].(kubetest.Object)
+			meta["name"] = group
+			if rules, ok := o["rules"].([]any); ok {
+				o["rules"] = rules[:len(rules)-2]
+			} else {
+				o["roleRef"].(kubetest.Object)["name"] = group
+				o["subjects"].([]any)[0].(kubetest.Object)["name"] = group
+			}
+		}
 		err := s.Do(t.Context(), http.MethodPost, paths[o["kind"].(string)]+"?fieldValidation=Strict", o, nil)
 		if err != nil && kube.Code(err) != http.StatusConflict { // another test has created it
 			t.Fatal(err)
 		}
 	}
 	conf := s.Config()
-	conf.AsUser, conf.AsGroups = "operator", []string{"holdfast-operators", "system:authenticated"}
+	conf.AsUser, conf.AsGroups = "operator", []string{group, "system:authenticated"}
 	c, err := kube.New(conf, kube.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +120,7 @@ func TestReplaceSurges(t *testing.T) {
 	conf.Disk = []string{"/bin/echo", "disk of", "{new-node}"}
 	conf.Command = []string{"true"}
 	conf.MaxUnavailable = 2
-	r, err := replace.New(operator(t, s), conf)
+	r, err := replace.New(operator(t, s, true), conf)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +165,8 @@ func TestReplaceSurges(t *testing.T) {
 }
 
 // If the new pods do not become ready, or the run is interrupted, the workload is scaled
-// back. A count that another component has set in the meantime stays.
+// back. A count that another component has set in the meantime stays. Without the rights
+// for a surge, pods are evicted at once.
 func TestReplaceUndoesASurge(t *testing.T) {
 	s := cluster(t)
 	nodes(t, s)
@@ -161,25 +175,47 @@ func TestReplaceUndoesASurge(t *testing.T) {
 	h.Hold(true)
 	conf := settings()
 	conf.Surge = true
-	conf.ReadyLimit = time.Second
-	for _, foreign := range []bool{false, true} {
-		r := newRunner(t, s, conf)
+	conf.ReadyLimit, conf.DrainLimit = time.Second, 2*time.Second
+	for _, c := range []struct {
+		client  *kube.Client
+		foreign bool
+		skipped string
+		after   int
+	}{
+		{s.Client(), false, "", 6},
+		{s.Client(), true, "", 9},
+		{operator(t, s, false), false, "credentials", 9},
+	} {
+		r, err := replace.New(c.client, conf)
+		if err != nil {
+			t.Fatal(err)
+		}
 		p, err := r.Plan(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, stop := context.WithCancel(t.Context())
-		_, err = r.Run(ctx, p, func(x replace.Step) {
-			if foreign && strings.Contains(x.What, "instead of") {
+		rep, err := r.Run(ctx, p, func(x replace.Step) {
+			if c.foreign && strings.Contains(x.What, "instead of") {
 				s.Must(t, http.MethodPatch, "/apis/apps/v1/namespaces/default/replicasets/web", kubetest.Object{"spec": kubetest.Object{"replicas": 9}}, nil)
 				stop()
 			}
 		})
 		stop()
-		if !foreign && !errors.Is(err, replace.ErrHealth) || foreign && !errors.Is(err, context.Canceled) {
+		if c.skipped == "" && !c.foreign && !errors.Is(err, replace.ErrHealth) || c.foreign && !errors.Is(err, context.Canceled) || err == nil {
 			t.Errorf("the run ended with %v", err)
 		}
-		settled(t, s, "web", map[bool]int{false: 6, true: 9}[foreign])
+		var surges []replace.Surge
+		for _, n := range rep.Nodes {
+			surges = append(surges, n.Surges...)
+		}
+		if len(surges) == 0 || !strings.Contains(surges[0].Skipped, c.skipped) || (c.skipped == "") != (surges[0].Skipped == "") {
+			t.Errorf("surges %+v, want skipped %q", surges, c.skipped)
+		}
+		settled(t, s, "web", c.after)
+		if c.skipped != "" {
+			continue // a node with pods that the budget lets go is drained
+		}
 		for _, name := range []string{"old-1", "old-2"} {
 			if n, m := mark(t, s, name); n.Spec.Unschedulable || m != nil {
 				t.Errorf("%s is left cordoned: %+v %+v", name, n.Spec, m)
