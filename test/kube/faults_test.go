@@ -267,6 +267,7 @@ func TestReplaceThroughTroubles(t *testing.T) {
 	}
 	conf := settings()
 	conf.Command = []string{"true"}
+	conf.Surge = true
 	r, err := replace.New(p.Client(t, kube.Options{}), conf)
 	if err != nil {
 		t.Fatal(err)

@@ -122,10 +122,10 @@ func TestReplaceResumes(t *testing.T) {
 	h.Hold(true)
 	u := newUser(t, s)
 	r := u.start("cluster", "replace", "--selector", "pool=old", "--", "true")
-	kubetest.Await(t, "a node is being drained, and all that are to go are cordoned", func() bool {
+	kubetest.Await(t, "more pods are to be ready first, and all nodes that are to go are cordoned", func() bool {
 		one, m := mark(t, s, "old-1")
 		two, n := mark(t, s, "old-2")
-		return m != nil && n != nil && one.Spec.Unschedulable && two.Spec.Unschedulable && (m.Phase == replace.Draining || n.Phase == replace.Draining)
+		return m != nil && n != nil && one.Spec.Unschedulable && two.Spec.Unschedulable && (m.Phase == replace.Surging || n.Phase == replace.Surging)
 	})
 	if err := r.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -143,10 +143,11 @@ func TestReplaceResumes(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &rep); err != nil || len(rep.Nodes) != 2 || len(rep.Left) != 0 {
 		t.Errorf("report %+v, %v", rep, err)
 	}
-	on := s.ReadyPods(t, "default", "web")
-	if on["old-1"]+on["old-2"] != 0 || sum(on) != 6 {
-		t.Errorf("ready pods by node: %v", on)
-	}
+	settled(t, s, "web", 6)
+	kubetest.Await(t, "six pods are ready on other nodes", func() bool {
+		on := s.ReadyPods(t, "default", "web")
+		return on["old-1"]+on["old-2"] == 0 && sum(on) == 6
+	})
 	for _, name := range []string{"old-1", "old-2"} {
 		if n, m := mark(t, s, name); m == nil || m.Phase != replace.Done || m.Cordoned || !n.Spec.Unschedulable {
 			t.Errorf("%s at the end: %+v", name, m)
@@ -162,6 +163,11 @@ func TestReplaceLetsGo(t *testing.T) {
 	nodes(t, s)
 	s.Hands(t)
 	u := newUser(t, s)
+	for flag, want := range map[string]string{"--provision=/bin/sh -c 'true'": "no shell", "--provision=true": "absolute path", "--provision-disk=/bin/true": "goes only with it"} {
+		if _, text := u.run(2, "cluster", "replace", "--selector", "pool=old", flag); !strings.Contains(text, want) {
+			t.Errorf("%s: %s", flag, text)
+		}
+	}
 	_, text := u.run(6, "cluster", "replace", "--selector", "pool=old", "--", "false")
 	if !strings.Contains(text, "--resume") {
 		t.Errorf("a command that fails: %s", text)
@@ -222,10 +228,10 @@ func TestReplaceWaitsForTheServer(t *testing.T) {
 	if code := r.end(); code != 0 {
 		t.Errorf("exit code %d\n%s", code, r.err.String())
 	}
-	on := s.ReadyPods(t, "default", "web")
-	if on["old-1"]+on["old-2"] != 0 || sum(on) != 6 {
-		t.Errorf("ready pods by node: %v", on)
-	}
+	kubetest.Await(t, "six pods are ready on other nodes", func() bool {
+		on := s.ReadyPods(t, "default", "web")
+		return on["old-1"]+on["old-2"] == 0 && sum(on) == 6
+	})
 }
 
 func TestClusterIsNotThere(t *testing.T) {

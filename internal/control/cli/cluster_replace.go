@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,6 +29,7 @@ const (
 type replaceNodes struct {
 	conf            replace.Config
 	worse           []string
+	provision, disk string
 	dry, yes, leave bool
 }
 
@@ -34,13 +37,15 @@ func (a *app) clusterReplace(f *clusterFlags) *cobra.Command {
 	var q replaceNodes
 	cmd := &cobra.Command{
 		Use:   "replace --selector LABELS [--worse-than NAME=VALUE…] [-- COMMAND ARG…]",
-		Short: "Drain nodes one after another, and run a command that deletes their machines",
-		Long: "Cordon all selected nodes. Then, one node after another: evict its pods, wait until as many pods are ready elsewhere as before, and run the command that deletes the machine.\n" +
-			"Disruption budgets are respected. Pods of DaemonSets and static pods stay. The command prints the plan first.\n" +
-			"It stops at the first node that fails, or if the cluster's health falls: nodes that are not drained accept pods again. After a crash --resume continues.\n" +
-			"In the command {node} is the node's name and {provider-id} the cloud's name of its machine. The command runs without a shell, and after a crash it may run again.",
+		Short: "Replace nodes one after another: bring up their pods elsewhere, evict them, delete the machine",
+		Long: "Cordon all selected nodes. Then, one node after another: bring up as many more pods of each Deployment and ReplicaSet as it has on the node, wait until they are ready elsewhere, evict the node's pods, scale the workloads back, and run the command that deletes the machine.\n" +
+			"A workload that forbids more pods is evicted first; the plan says which, and why. Disruption budgets are respected. Pods of DaemonSets and static pods stay. The command prints the plan first.\n" +
+			"--provision makes a new machine before that, and the pods move only when it is a ready node.\n" +
+			"It stops at the first node that fails, or if the cluster's health falls: workloads are scaled back, and nodes that are not drained accept pods again. After a crash --resume continues.\n" +
+			"In the commands {node} is the node's name, {provider-id} the cloud's name of its machine and {new-node} the name of the new node. They run without a shell, and after a crash they may run again.",
 		Example: "  holdfast cluster replace --selector pool=old --dry-run\n" +
 			"  holdfast cluster replace --selector pool=old --worse-than memcg.dying=10000 --worse-than age=60d -- gcloud compute instances delete --quiet {node}\n" +
+			"  holdfast cluster replace --selector pool=old --provision '/usr/local/bin/new-machine --like {node}' -- gcloud compute instances delete --quiet {node}\n" +
 			"  holdfast cluster replace --resume -- gcloud compute instances delete --quiet {node}",
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, words []string) error {
@@ -54,10 +59,13 @@ func (a *app) clusterReplace(f *clusterFlags) *cobra.Command {
 	s.StringVar(&q.conf.Selector, "selector", "", "labels of the nodes, in the syntax of kubectl: pool=old,zone!=a")
 	s.StringArrayVar(&q.worse, "worse-than", nil, "only nodes over this value: age, spinup.slow, spinup.p50, spinup.p99, or a fact of the doctor such as memcg.dying or reclaim.p50; with several, nodes over any of them")
 	s.IntVar(&q.conf.MaxUnavailable, "max-unavailable", 1, "how many nodes to drain at a time")
+	s.BoolVar(&q.conf.Surge, "surge", true, "bring up pods elsewhere before they are evicted, one node at a time; =false evicts them first")
+	s.StringVar(&q.provision, "provision", "", "command that makes a new machine for {node}: an absolute path and arguments, separated by spaces")
+	s.StringVar(&q.disk, "provision-disk", "", "command that prepares the disk of {new-node} when it is ready, in the same form")
 	s.IntVar(&q.conf.Grace, "grace-period", -1, "seconds that pods get to end; below 0: their own grace period")
 	s.DurationVar(&q.conf.DrainLimit, "drain-timeout", defaultDrainLimit, "longest time for a node's pods to end")
-	s.DurationVar(&q.conf.ReadyLimit, "ready-timeout", defaultReadyLimit, "longest time for them to be ready elsewhere")
-	s.DurationVar(&q.conf.CommandLimit, "command-timeout", defaultCommandLimit, "longest time of the command for a node")
+	s.DurationVar(&q.conf.ReadyLimit, "ready-timeout", defaultReadyLimit, "longest time for pods to be ready elsewhere, and for a new machine to be a ready node")
+	s.DurationVar(&q.conf.CommandLimit, "command-timeout", defaultCommandLimit, "longest time of each command for a node")
 	s.DurationVar(&q.conf.Patience, "patience", defaultPatience, "longest time that the API server may be unreachable")
 	s.BoolVar(&q.conf.Rules.LocalData, "delete-emptydir-data", false, "also evict pods with local data, which is lost")
 	s.BoolVar(&q.conf.Rules.Unmanaged, "force", false, "also evict pods without a controller, which do not come back")
@@ -77,8 +85,14 @@ func (q *replaceNodes) read(cmd *cobra.Command, words []string) error {
 		return fmt.Errorf("--worse-than: %w", err)
 	}
 	q.conf.Limits, q.conf.Command = limits, words
+	for text, flag := range map[*string]string{&q.provision: "--provision", &q.disk: "--provision-disk"} {
+		if strings.ContainsAny(*text, "'\"\\$`|;") {
+			return fmt.Errorf("%s: no shell reads the command, and it may not have quotes, $, `, | or ;: put them in a script", flag)
+		}
+	}
+	q.conf.Provision, q.conf.Disk = strings.Fields(q.provision), strings.Fields(q.disk)
 	if q.leave {
-		if q.conf.Resume || q.conf.Selector != "" || len(limits) > 0 || len(words) > 0 || q.dry {
+		if q.conf.Resume || q.conf.Selector != "" || len(limits) > 0 || len(words) > 0 || q.provision != "" || q.disk != "" || q.dry {
 			return errors.New("--abandon goes with no other flag or argument: it ends the earlier run as it is")
 		}
 		q.conf.Resume = true
@@ -94,6 +108,8 @@ func (a *app) replaceNodes(cmd *cobra.Command, f *clusterFlags, q *replaceNodes)
 	defer c.Close()
 	ctx, cancel := a.limited(cmd, noLimit)
 	defer cancel()
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // a terminal that closes must not leave workloads enlarged
+	defer stop()
 	q.conf.Namespace, q.conf.Output = f.namespace, a.ui.err
 	r, err := replace.New(c, q.conf)
 	if err != nil {
@@ -214,19 +230,21 @@ func (a *app) ask(ctx context.Context, question string) bool {
 }
 
 func (a *app) abandon(ctx context.Context, r *replace.Runner) error {
-	freed, left, err := r.Abandon(ctx)
+	done, err := r.Abandon(ctx)
 	if err != nil {
 		return err
 	}
-	v := map[string][]string{"uncordoned": append([]string{}, freed...), "left": append([]string{}, left...)}
-	return a.ui.result(v, func(w io.Writer) {
-		if len(freed)+len(left) == 0 {
+	return a.ui.result(done, func(w io.Writer) {
+		if len(done.Uncordoned)+len(done.Left)+len(done.ScaledBack) == 0 {
 			fmt.Fprintln(w, "there is no run to end")
 		}
-		for _, n := range freed {
+		for _, n := range done.ScaledBack {
+			fmt.Fprintf(w, "%s is scaled back\n", clean(n))
+		}
+		for _, n := range done.Uncordoned {
 			fmt.Fprintf(w, "%s accepts pods again\n", clean(n))
 		}
-		for _, n := range left {
+		for _, n := range done.Left {
 			fmt.Fprintf(w, "%s stays cordoned\n", clean(n))
 		}
 	})
@@ -239,6 +257,11 @@ func nodePlanText(w io.Writer, p replace.Plan, now time.Time) {
 			n.Count(replace.Evict), n.Count(replace.Leave), n.Count(replace.Refuse), dash(string(n.Phase)), dash(strings.Join(n.Why, ", ")))
 	}
 	for _, n := range p.Nodes {
+		for _, s := range n.Surges {
+			if s.Skipped != "" {
+				fmt.Fprintf(w, "%s: %s of %s is evicted first: %s\n", clean(n.Name), clean(s.Workload), clean(s.Namespace), clean(s.Skipped))
+			}
+		}
 		for _, pod := range n.Pods {
 			name := clean(pod.Namespace) + "/" + clean(pod.Name)
 			switch {
@@ -275,6 +298,16 @@ func nodesText(w io.Writer, rep replace.Report) {
 			}
 			fmt.Fprintf(w, "%s/%s\t%s\t%s\n", clean(p.Namespace), clean(p.Workload), place(p.Old), fresh)
 		}
+	}
+	for _, n := range rep.Nodes {
+		var took []string
+		for _, p := range n.Phases {
+			took = append(took, fmt.Sprintf("%s %s", p.Phase, p.Took))
+		}
+		if n.NewNode != "" {
+			took = append(took, "new node "+clean(n.NewNode))
+		}
+		fmt.Fprintf(w, "%s: %s\n", clean(n.Node), strings.Join(took, ", "))
 	}
 	fmt.Fprintf(w, "%s replaced\n", count(done, "node"))
 	if len(rep.Uncordoned) > 0 {

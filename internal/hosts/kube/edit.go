@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Limits of a change of a node. Its kubelet alone writes the node every few
-// minutes.
+// Limits of a change of an object. A node's kubelet writes it every few minutes, and
+// a controller writes a workload's status when its pods change.
 const (
 	editTries = 10                    // until a conflict is an error
 	editPause = 50 * time.Millisecond // maximum pause after the first conflict; after the nth, n times as long
@@ -18,17 +18,29 @@ const (
 // nil for no change. After a conflict it is called again with the current node. Its
 // error ends EditNode.
 func (c *Client) EditNode(ctx context.Context, name string, change func(Node) (*NodePatch, error)) error {
-	for try := 1; ; try++ {
+	return edit(ctx, func() (func() error, error) {
 		n, err := c.Node(ctx, name)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		p, err := change(n)
 		if p == nil || err != nil {
-			return err
+			return nil, err
 		}
 		p.Version = n.Meta.ResourceVersion
-		_, err = c.PatchNode(ctx, name, *p)
+		return func() error { _, err := c.PatchNode(ctx, name, *p); return err }, nil
+	})
+}
+
+// edit calls read, and what it returns, until there is no conflict. A nil function
+// means that there is nothing to change.
+func edit(ctx context.Context, read func() (send func() error, err error)) error {
+	for try := 1; ; try++ {
+		send, err := read()
+		if send == nil || err != nil {
+			return err
+		}
+		err = send()
 		if Code(err) != http.StatusConflict || try == editTries || Sleep(ctx, rand.N(time.Duration(try)*editPause)) != nil {
 			return err
 		}

@@ -69,40 +69,82 @@ func (c *Client) DaemonSet(ctx context.Context, namespace, name string) error {
 	return c.get(ctx, "/apis/apps/v1/namespaces/"+url.PathEscape(namespace)+"/daemonsets/"+url.PathEscape(name), nil)
 }
 
-// workloadPath returns the path of an owner that has a number of replicas; ok is
-// false for other kinds.
-func workloadPath(namespace string, o Owner) (path string, ok bool) {
-	in := "/namespaces/" + url.PathEscape(namespace)
-	name := url.PathEscape(o.Name)
-	switch o.APIVersion + " " + o.Kind {
-	case appsV1 + " ReplicaSet":
-		return "/apis/apps/v1" + in + "/replicasets/" + name, true
-	case appsV1 + " StatefulSet":
-		return "/apis/apps/v1" + in + "/statefulsets/" + name, true
-	case "v1 ReplicationController":
-		return "/api/v1" + in + "/replicationcontrollers/" + name, true
-	}
-	return "", false
-}
-
-// Wanted returns the desired number of pods of an owner; known is false for kinds
-// without one. If the owner is gone, the error wraps holdfast.ErrNotFound.
-func (c *Client) Wanted(ctx context.Context, namespace string, o Owner) (n int, known bool, err error) {
-	path, ok := workloadPath(namespace, o)
-	if !ok {
-		return 0, false, nil
-	}
-	var w Workload
-	if err := c.get(ctx, path, &w); err != nil {
-		return 0, true, err
+// workloadPaths returns the path of all workloads of a kind in a namespace, "" for
+// all namespaces. It returns "" for a kind without a number of replicas.
+func workloadPaths(namespace, apiVersion, kind string) string {
+	plural := map[string]string{
+		appsV1 + " Deployment": "/deployments", appsV1 + " ReplicaSet": "/replicasets", appsV1 + " StatefulSet": "/statefulsets",
+		"v1 ReplicationController": "/replicationcontrollers",
+	}[apiVersion+" "+kind]
+	in := "/apis/" + apiVersion
+	if apiVersion == "v1" {
+		in = "/api/v1"
 	}
 	switch {
-	case w.Meta.UID != o.UID:
-		return 0, true, fmt.Errorf("%s %s was replaced by another of the same name: %w", o.Kind, o.Name, holdfast.ErrNotFound)
-	case w.Spec.Replicas == nil:
-		return 1, true, nil
+	case plural == "":
+		return ""
+	case namespace != "":
+		in += "/namespaces/" + url.PathEscape(namespace)
 	}
-	return *w.Spec.Replicas, true, nil
+	return in + plural
+}
+
+// Workload reads an owner of pods; known is false for kinds without a number of
+// replicas. If the owner is gone, the error wraps holdfast.ErrNotFound.
+func (c *Client) Workload(ctx context.Context, namespace string, o Owner) (w Workload, known bool, err error) {
+	path := workloadPaths(namespace, o.APIVersion, o.Kind)
+	if path == "" {
+		return w, false, nil
+	}
+	if err := c.get(ctx, path+"/"+url.PathEscape(o.Name), &w); err != nil {
+		return w, true, err
+	}
+	if w.Meta.UID != o.UID {
+		err = fmt.Errorf("%s %s was replaced by another of the same name: %w", o.Kind, o.Name, holdfast.ErrNotFound)
+	}
+	return w, true, err
+}
+
+// Workloads lists the Deployments or ReplicaSets, by kind, of all namespaces that a
+// label selector chooses.
+func (c *Client) Workloads(ctx context.Context, kind, selector string) ([]Workload, error) {
+	return list[Workload](ctx, c, workloadPaths("", appsV1, kind), url.Values{"labelSelector": {selector}})
+}
+
+// Resize is a change of a workload: its number of pods and a label of its own, not
+// of its pods. They change together.
+type Resize struct {
+	Replicas int
+	Label    string
+	Value    *string // nil removes the label
+}
+
+// EditWorkload changes a workload with optimistic concurrency, as EditNode does a
+// node. Its kind has to be one that Workload knows.
+func (c *Client) EditWorkload(ctx context.Context, namespace string, o Owner, change func(Workload) (*Resize, error)) error {
+	return edit(ctx, func() (func() error, error) {
+		w, _, err := c.Workload(ctx, namespace, o)
+		if err != nil {
+			return nil, err
+		}
+		r, err := change(w)
+		if r == nil || err != nil {
+			return nil, err
+		}
+		body := map[string]any{
+			"metadata": map[string]any{"resourceVersion": w.Meta.ResourceVersion, "labels": map[string]*string{r.Label: r.Value}},
+			"spec":     map[string]any{"replicas": r.Replicas},
+		}
+		path := workloadPaths(namespace, o.APIVersion, o.Kind) + "/" + url.PathEscape(o.Name)
+		return func() error {
+			return c.call(ctx, request{verb: "patch", method: http.MethodPatch, path: path, kind: mergePatch, body: body}, nil)
+		}, nil
+	})
+}
+
+// AutoscalersIn lists the HorizontalPodAutoscalers of one namespace.
+func (c *Client) AutoscalersIn(ctx context.Context, namespace string) ([]Autoscaler, error) {
+	return list[Autoscaler](ctx, c, "/apis/autoscaling/v2/namespaces/"+url.PathEscape(namespace)+"/horizontalpodautoscalers", nil)
 }
 
 // NodePatch is what PatchNode changes. Nil fields stay as they are.

@@ -120,6 +120,7 @@ type ContainerSpec struct {
 type Volume struct {
 	Name     string    `json:"name"`
 	EmptyDir *struct{} `json:"emptyDir,omitempty"`
+	Claim    *struct{} `json:"persistentVolumeClaim,omitempty"`
 }
 
 // PodStatus is the observed state of a pod.
@@ -256,11 +257,38 @@ type Lease struct {
 	Meta Meta `json:"metadata"`
 }
 
-// Workload has the fields of a ReplicaSet, StatefulSet or ReplicationController
-// that give its number of pods.
+// Workload has the fields of a Deployment, ReplicaSet, StatefulSet or
+// ReplicationController that concern its number of pods.
 type Workload struct {
 	Meta Meta `json:"metadata"`
 	Spec struct {
 		Replicas *int `json:"replicas"` // nil: 1
+		// Strategy is a Deployment's.
+		Strategy struct {
+			Type    string `json:"type"` // Recreate or RollingUpdate
+			Rolling struct {
+				MaxSurge any `json:"maxSurge"` // a number, or a percentage such as "25%"
+			} `json:"rollingUpdate"`
+		} `json:"strategy"`
+	} `json:"spec"`
+	Status struct {
+		Replicas int `json:"replicas"`
+		Updated  int `json:"updatedReplicas"` // a Deployment's pods of its newest template
+	} `json:"status"`
+}
+
+// Replicas returns the desired number of pods.
+func (w Workload) Replicas() int {
+	if w.Spec.Replicas == nil {
+		return 1
+	}
+	return *w.Spec.Replicas
+}
+
+// Autoscaler is a HorizontalPodAutoscaler.
+type Autoscaler struct {
+	Meta Meta `json:"metadata"`
+	Spec struct {
+		Target Owner `json:"scaleTargetRef"` // without a uid
 	} `json:"spec"`
 }

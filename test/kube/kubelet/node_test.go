@@ -44,31 +44,58 @@ const (
 // worker is a node with a kubelet.
 type worker struct {
 	*kubetest.Server
-	dir     string
-	kubelet *os.Process
+	name, dir, socket string
+	kubelet           *os.Process
 }
 
 // startWorker starts an API server, containerd and a kubelet, and waits until the node exists.
 func startWorker(t *testing.T) worker {
 	t.Helper()
+	return startWorkers(t, nodeName)[0]
+}
+
+// startWorkers starts an API server, and for each name a containerd and a kubelet. It waits
+// until the nodes exist.
+func startWorkers(t *testing.T, names ...string) (list []worker) {
+	t.Helper()
 	kubelet, err := kubetest.Binary(t.Context(), kubetest.Kubelet)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := worker{dir: t.TempDir()}
-	token := rand.Text()
-	w.Server, err = kubetest.Open(t.Context(), w.dir, apiserver.User{Token: token, Name: "system:node:" + nodeName, Groups: []string{"system:nodes"}})
+	var users []apiserver.User
+	for _, name := range names {
+		users = append(users, apiserver.User{Token: rand.Text(), Name: "system:node:" + name, Groups: []string{"system:nodes"}})
+	}
+	server, err := kubetest.Open(t.Context(), t.TempDir(), users...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := w.Close(); err != nil {
+		if err := server.Close(); err != nil {
 			t.Error(err)
 		}
 	})
 	disguise(t)
 	for _, path := range []string{"/var/lib/kubelet", "/var/lib/holdfast", "/var/log", runDir} {
 		cover(t, path)
+	}
+	for i, name := range names {
+		w := worker{Server: server, name: name, dir: t.TempDir(), socket: socket}
+		if i > 0 {
+			w.socket = filepath.Join(runDir, name+".sock")
+		}
+		w.startKubelet(t, kubelet, users[i].Token, i)
+		list = append(list, w)
+	}
+	return list
+}
+
+// startKubelet starts a node's containerd and its kubelet, the nth on the host.
+func (w *worker) startKubelet(t *testing.T, kubelet, token string, n int) {
+	t.Helper()
+	root, logs := "/var/lib/kubelet", "/var/log/pods"
+	if n > 0 {
+		root, logs = filepath.Join(root, w.name), logs+"-"+w.name
 	}
 	group := "holdfast-kubelet-" + strings.ToLower(rand.Text()[:8])
 	groupOf(t, group)
@@ -80,8 +107,10 @@ kind: KubeletConfiguration
 failCgroupV1: false
 cgroupDriver: cgroupfs
 cgroupRoot: /`+group+`
-containerRuntimeEndpoint: unix://`+socket+`
+containerRuntimeEndpoint: unix://`+w.socket+`
+podLogsDir: `+logs+`
 address: 127.0.0.1
+port: `+fmt.Sprint(10250+n)+`
 readOnlyPort: 0
 healthzPort: 0
 authentication: {anonymous: {enabled: false}, webhook: {enabled: false}}
@@ -92,13 +121,12 @@ localStorageCapacityIsolation: false
 imageGCHighThresholdPercent: 100
 evictionHard: {memory.available: 1Mi, nodefs.available: 0%, imagefs.available: 0%, nodefs.inodesFree: 0%, imagefs.inodesFree: 0%}
 `)
-	w.kubelet = kubetest.Daemon(t, w.dir, kubelet, "--config="+w.file("kubelet.yaml"), "--kubeconfig="+w.file("kubeconfig"), "--hostname-override="+nodeName,
+	w.kubelet = kubetest.Daemon(t, w.dir, kubelet, "--config="+w.file("kubelet.yaml"), "--kubeconfig="+w.file("kubeconfig"), "--hostname-override="+w.name, "--root-dir="+root,
 		"--node-ip=127.0.0.1", "--v=2")
 	kubetest.Await(t, "the kubelet has made its node", func() bool {
-		_, err := w.Client().Node(t.Context(), nodeName)
+		_, err := w.Client().Node(t.Context(), w.name)
 		return err == nil
 	})
-	return w
 }
 
 func (w worker) file(name string) string { return filepath.Join(w.dir, name) }
@@ -113,9 +141,10 @@ func (w worker) write(t *testing.T, name, text string) {
 // startContainerd starts a containerd with an image of holdfast and an image that sleeps.
 func (w worker) startContainerd(t *testing.T) {
 	t.Helper()
-	w.write(t, "containerd.toml", "version = 2\nroot = '"+w.dir+"/containerd'\nstate = '"+runDir+"/state'\n[grpc]\naddress = '"+socket+"'\n"+
+	w.write(t, "containerd.toml", "version = 2\nroot = '"+w.dir+"/containerd'\nstate = '"+w.socket+"-state'\n[grpc]\naddress = '"+w.socket+"'\n"+
 		"[plugins.'io.containerd.grpc.v1.cri']\nsandbox_image = '"+pauseImage+"'\ndisable_apparmor = true\nrestrict_oom_score_adj = true\n"+
-		"[plugins.'io.containerd.grpc.v1.cri'.containerd]\nsnapshotter = 'native'\n")
+		"[plugins.'io.containerd.grpc.v1.cri'.containerd]\nsnapshotter = 'native'\n"+
+		"[plugins.'io.containerd.grpc.v1.cri'.cni]\nconf_dir = '"+w.dir+"'\n")
 	kubetest.Daemon(t, w.dir, "containerd", "--config", w.file("containerd.toml"))
 	busybox, err := lab.Busybox()
 	if err != nil {
@@ -170,7 +199,7 @@ func (w worker) load(t *testing.T, files lab.Image, ref string, conf v1.Config) 
 	}
 	defer os.Remove(file)
 	for begin := time.Now(); ; time.Sleep(100 * time.Millisecond) {
-		out, err := exec.CommandContext(t.Context(), "ctr", "-a", socket, "-n", "k8s.io", "images", "import", file).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), "ctr", "-a", w.socket, "-n", "k8s.io", "images", "import", file).CombinedOutput()
 		if err == nil {
 			return
 		}
@@ -194,7 +223,7 @@ func (w worker) run(t *testing.T, namespace, name string, spec kubetest.Object, 
 	w.Must(t, http.MethodPost, path, kubetest.Object{"metadata": meta, "spec": spec}, nil)
 	t.Cleanup(func() {
 		if t.Failed() {
-			logs, _ := filepath.Glob("/var/log/pods/" + namespace + "_" + name + "_*/*/*.log")
+			logs, _ := filepath.Glob("/var/log/pods*/" + namespace + "_" + name + "_*/*/*.log")
 			for _, file := range logs {
 				text, _ := os.ReadFile(file)
 				t.Logf("%s:\n%s", file, text[max(0, len(text)-4000):])

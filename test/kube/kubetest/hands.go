@@ -240,15 +240,27 @@ func (h *Hands) schedule(ctx context.Context, x state) error {
 	return nil
 }
 
-// fill creates the missing pods of a ReplicaSet.
+// fill creates the missing pods of a ReplicaSet, or deletes those that are too many: pods
+// that are not ready first, then the newest.
 func (h *Hands) fill(ctx context.Context, set replicaSet, pods []kube.Pod) error {
-	have := 0
-	for _, p := range pods {
-		if o := p.Meta.Controlling(); o != nil && o.UID == set.Meta.UID && p.Meta.Deleted == nil && !p.Finished() {
-			have++
+	mine := slices.DeleteFunc(slices.Clone(pods), func(p kube.Pod) bool {
+		o := p.Meta.Controlling()
+		return o == nil || o.UID != set.Meta.UID || p.Meta.Deleted != nil || p.Finished()
+	})
+	slices.SortStableFunc(mine, func(a, b kube.Pod) int {
+		if a.Ready() != b.Ready() && a.Ready() {
+			return -1
+		} else if a.Ready() != b.Ready() {
+			return 1
+		}
+		return a.Meta.Created.Compare(b.Meta.Created)
+	})
+	for _, p := range mine[min(len(mine), set.Spec.Replicas):] {
+		if err := gone(h.s.Do(ctx, http.MethodDelete, podPath(p), nil, nil)); err != nil {
+			return err
 		}
 	}
-	for ; have < set.Spec.Replicas; have++ {
+	for have := len(mine); have < set.Spec.Replicas; have++ {
 		h.mu.Lock()
 		h.serial++
 		name := fmt.Sprintf("%s-%d", set.Meta.Name, h.serial)

@@ -166,13 +166,13 @@ func (s *Server) Must(t testing.TB, method, path string, body, out any) {
 	}
 }
 
-// Clean removes all nodes, pods, ReplicaSets, DaemonSets, budgets and leases, so that the next
+// Clean removes all nodes, pods, workloads, budgets, autoscalers and leases, so that the next
 // test finds an empty cluster.
 func (s *Server) Clean(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), cleanLimit)
 	defer cancel()
-	for _, kind := range []string{"apps/v1/replicasets", "apps/v1/daemonsets", "policy/v1/poddisruptionbudgets", "coordination.k8s.io/v1/leases"} {
+	for _, kind := range []string{"apps/v1/deployments", "apps/v1/replicasets", "apps/v1/statefulsets", "apps/v1/daemonsets", "autoscaling/v2/horizontalpodautoscalers", "policy/v1/poddisruptionbudgets", "coordination.k8s.io/v1/leases"} {
 		if err := s.each(ctx, "/apis/"+kind); err != nil {
 			t.Error(err)
 		}

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"time"
 
+	"holdfast"
 	"holdfast/internal/hosts/kube"
 )
 
@@ -21,17 +23,24 @@ type Config struct {
 	Grace          int // the pods' grace period in seconds; negative: their own
 
 	DrainLimit   time.Duration // for a node's pods to be gone
-	ReadyLimit   time.Duration // for them to be ready elsewhere, after that
-	CommandLimit time.Duration // for the command
+	ReadyLimit   time.Duration // for pods to be ready elsewhere, and for the new node to be ready
+	CommandLimit time.Duration // for each command
 	Patience     time.Duration // how long the API server may be unreachable at a time
 
-	// Command deletes a machine: a program and its arguments, in which {node} is
-	// replaced by the node's name and {provider-id} by the cloud's name of the
-	// machine. It is run without a shell. $HOLDFAST_NODE and
-	// $HOLDFAST_PROVIDER_ID are set, too. Empty: nothing is run. After a crash it
-	// may run again for the same node.
-	Command []string
-	Output  io.Writer // receives the command's output; nil: discarded
+	// Surge enlarges workloads that allow it before pods are evicted, by as many
+	// pods as they have on the node. Then one node's pods are moved at a time.
+	Surge bool
+
+	// Commands for a node: a program and its arguments, in which {node} is
+	// replaced by the node's name, {provider-id} by the cloud's name of its machine
+	// and {new-node} by the name of the node that replaces it.
+	// $HOLDFAST_NODE, $HOLDFAST_PROVIDER_ID and $HOLDFAST_NEW_NODE are set, too.
+	// They run without a shell, and after a crash may run again for the same node.
+	// Empty: nothing is run.
+	Provision []string  // makes the new machine, before the pods leave the old one
+	Disk      []string  // prepares the new node's disk; only with Provision
+	Command   []string  // deletes the old machine
+	Output    io.Writer // receives the commands' output; nil: only the report does
 
 	// Resume continues an earlier run that did not end.
 	Resume bool
@@ -54,6 +63,13 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--max-unavailable is %d, and must be from 1 to %d", c.MaxUnavailable, maxAtOnce)
 	case c.DrainLimit <= 0 || c.ReadyLimit <= 0 || c.CommandLimit <= 0 || c.Patience <= 0:
 		return errors.New("time limits must be greater than 0")
+	case len(c.Disk) > 0 && len(c.Provision) == 0:
+		return errors.New("--provision-disk prepares the node of --provision, and goes only with it")
+	}
+	for _, words := range [][]string{c.Provision, c.Disk} {
+		if len(words) > 0 && !filepath.IsAbs(words[0]) {
+			return fmt.Errorf("%q is not an absolute path: the command must be found on each machine that continues the run", words[0])
+		}
 	}
 	return nil
 }
@@ -96,11 +112,22 @@ type Report struct {
 
 // NodeReport is one node.
 type NodeReport struct {
-	Node    string      `json:"node"`
-	Phase   Phase       `json:"phase"` // how far it came
-	Evicted int         `json:"evicted"`
-	Pods    []PodReport `json:"pods"`
-	Error   string      `json:"error,omitempty"`
+	Node  string `json:"node"`
+	Phase Phase  `json:"phase"` // how far it came
+	// Phases are those of this run's process, in their order.
+	Phases  []PhaseReport `json:"phases"`
+	NewNode string        `json:"new_node,omitempty"` // the node that replaces it, if a command has made it
+	Surges  []Surge       `json:"surges"`
+	Evicted int           `json:"evicted"`
+	Pods    []PodReport   `json:"pods"`
+	Error   string        `json:"error,omitempty"`
+}
+
+// PhaseReport is one phase of a node.
+type PhaseReport struct {
+	Phase  Phase           `json:"phase"`
+	Took   holdfast.Millis `json:"took_ms"`
+	Output string          `json:"output,omitempty"` // the end of its command's output, up to 4 KiB
 }
 
 // PodReport is an evicted pod and its replacement.

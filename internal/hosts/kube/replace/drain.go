@@ -30,6 +30,10 @@ type Drain struct {
 	// Said receives progress messages about pods; it may be nil. Calls may be
 	// concurrent.
 	Said func(pod kube.Meta, what string)
+	// Accepted receives each pod of which the API server has accepted the eviction,
+	// or which is gone; it may be nil. Calls may be concurrent. Its error ends the
+	// eviction of the pod.
+	Accepted func(ctx context.Context, pod kube.Meta) error
 	// Trouble receives errors of the API server and the pause after each; it may
 	// be nil. Calls may be concurrent.
 	Trouble func(err error, pause time.Duration)
@@ -145,7 +149,7 @@ type eviction struct {
 }
 
 // in calls do in one of the drain's slots, with retries.
-func (e eviction) in(ctx context.Context, do func() error) error {
+func (e *eviction) in(ctx context.Context, do func() error) error {
 	return e.patiently(ctx, func() error {
 		select {
 		case e.slots <- struct{}{}:
@@ -167,7 +171,19 @@ func (d Drain) say(p kube.Meta, format string, a ...any) {
 	}
 }
 
-func (e eviction) run(ctx context.Context) error {
+func (e *eviction) run(ctx context.Context) error {
+	gone, err := e.ask(ctx)
+	if err == nil && e.Accepted != nil {
+		err = e.Accepted(ctx, e.pod.Meta)
+	}
+	if gone || err != nil {
+		return err
+	}
+	return e.gone(ctx)
+}
+
+// ask asks for the eviction until it is accepted, or the pod is gone.
+func (e *eviction) ask(ctx context.Context) (gone bool, err error) {
 	for {
 		var refused error
 		err := e.in(ctx, func() error {
@@ -180,34 +196,34 @@ func (e eviction) run(ctx context.Context) error {
 		})
 		if kube.Code(refused) == http.StatusConflict { // the name may belong to another pod
 			if gone, err := e.fresh(ctx); gone || err != nil {
-				return err
+				return gone, err
 			}
 		}
 		switch {
 		case err == nil && refused == nil:
 			e.say(e.pod.Meta, "evicted")
-			return e.gone(ctx)
+			return false, nil
 		case errors.Is(err, holdfast.ErrNotFound):
-			return nil
+			return true, nil
 		case err != nil:
-			return err
+			return false, err
 		}
 		if e.pod.Meta.Deleted != nil && kube.HasCause(refused, kube.CauseNamespace) {
-			return e.gone(ctx) // it is already terminating
+			return false, nil // it is already terminating
 		}
 		e.say(e.pod.Meta, "not now: %v", refused)
 		if err := kube.Sleep(ctx, max(cmp.Or(e.Again, againAfter), kube.RetryAfter(refused))); err != nil {
-			return refused
+			return false, refused
 		}
 		if gone, err := e.fresh(ctx); gone || err != nil {
-			return err
+			return gone, err
 		}
 	}
 }
 
 // wait reports whether a refusal is temporary: by a budget, because the namespace
 // is being deleted, or because of a conflicting change of the pod.
-func (e eviction) wait(err error) bool {
+func (e *eviction) wait(err error) bool {
 	switch kube.Code(err) {
 	case http.StatusTooManyRequests: // or the API server is overloaded
 		return kube.HasCause(err, kube.CauseBudget)
@@ -237,7 +253,7 @@ func (e *eviction) fresh(ctx context.Context) (gone bool, err error) {
 }
 
 // gone waits until the pod is gone.
-func (e eviction) gone(ctx context.Context) error {
+func (e *eviction) gone(ctx context.Context) error {
 	pause := cmp.Or(e.Look, lookEvery)
 	for {
 		if gone, err := e.fresh(ctx); gone || err != nil {

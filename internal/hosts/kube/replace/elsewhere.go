@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"holdfast"
 	"holdfast/internal/hosts/kube"
@@ -22,51 +23,17 @@ type workload struct {
 	ready     int             // of its pods in the cluster, before
 	known     map[string]bool // their uids, before
 	here      []kube.Pod      // those that are evicted
+
+	top   kube.Owner // of which the number of pods decides: the Deployment, or owner
+	surge Surge
+
+	resizing sync.Mutex
+	large    int // how many pods it has while it is enlarged; 0: it is not
 }
 
-// empty drains a node and waits for its pods to be ready elsewhere.
-func (x *run) empty(ctx context.Context, name string, rep *NodeReport) error {
-	all, err := x.drain.Pods(ctx, name)
-	if err != nil {
-		return err
-	}
-	pods, err := Evictable(name, all)
-	if err != nil {
-		return err
-	}
-	works, err := x.workloads(ctx, pods)
-	if err != nil {
-		return err
-	}
-	limited, cancel := context.WithTimeout(ctx, x.conf.DrainLimit)
-	defer cancel()
-	if err := x.drain.Evict(limited, pods); err != nil {
-		if ctx.Err() == nil && limited.Err() != nil {
-			err = fmt.Errorf("not empty within %v: %w", x.conf.DrainLimit, err)
-		}
-		return err
-	}
-	rep.Evicted = len(pods)
-	limited, cancel = context.WithTimeout(ctx, x.conf.ReadyLimit)
-	defer cancel()
-	for _, w := range works {
-		rows, err := x.elsewhere(limited, name, w)
-		rep.Pods = append(rep.Pods, rows...)
-		if err != nil && ctx.Err() == nil && limited.Err() != nil {
-			err = fmt.Errorf("%w: the pods of %s %s/%s are not ready elsewhere within %v: %w", ErrHealth, w.owner.Kind, w.namespace, w.owner.Name, x.conf.ReadyLimit, err)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// workloads returns the owners of the pods, with the number of ready pods of
-// each.
-func (x *run) workloads(ctx context.Context, pods []kube.Pod) ([]*workload, error) {
+// owned returns the owners of the pods that come up elsewhere.
+func owned(pods []kube.Pod) (list []*workload) {
 	by := make(map[string]*workload)
-	var list []*workload
 	for _, p := range pods {
 		o := p.Meta.Controlling()
 		if o == nil || o.Kind == jobKind || p.Finished() {
@@ -79,6 +46,17 @@ func (x *run) workloads(ctx context.Context, pods []kube.Pod) ([]*workload, erro
 			list = append(list, w)
 		}
 		w.here = append(w.here, p)
+	}
+	return list
+}
+
+// workloads returns the owners of the pods, with the number of ready pods of
+// each.
+func (x *run) workloads(ctx context.Context, pods []kube.Pod) ([]*workload, error) {
+	list := owned(pods)
+	by := make(map[string]*workload)
+	for _, w := range list {
+		by[w.owner.UID] = w
 	}
 	asked := make(map[string]bool)
 	for _, w := range list {
@@ -110,8 +88,8 @@ func (x *run) podsIn(ctx context.Context, namespace string) (pods []kube.Pod, er
 }
 
 // elsewhere waits until as many pods of a workload are ready on other nodes as
-// before, or as many as it now wants. It returns how long the new pods took.
-func (x *run) elsewhere(ctx context.Context, node string, w *workload) ([]PodReport, error) {
+// before, or as many as it now wants. It returns them.
+func (x *run) elsewhere(ctx context.Context, node string, w *workload) ([]kube.Pod, error) {
 	pause := cmp.Or(x.conf.Look, readyEvery)
 	said := false
 	for {
@@ -128,14 +106,14 @@ func (x *run) elsewhere(ctx context.Context, node string, w *workload) ([]PodRep
 			return o == nil || o.UID != w.owner.UID || p.Spec.Node == node || !p.Ready()
 		})
 		if len(mine) >= need {
-			return x.rows(node, w, mine), nil
+			return mine, nil
 		}
 		if !said {
 			said = true
 			x.tell(node, "waiting for %s %s/%s: %d of %d pods are ready", w.owner.Kind, w.namespace, w.owner.Name, len(mine), need)
 		}
 		if err := kube.Sleep(ctx, pause); err != nil {
-			return x.rows(node, w, mine), fmt.Errorf("%d of %d are: %w", len(mine), need, err)
+			return mine, fmt.Errorf("%d of %d are: %w", len(mine), need, err)
 		}
 		pause = min(pause*5/4, max(readySeldom, x.conf.Look))
 	}
@@ -143,15 +121,16 @@ func (x *run) elsewhere(ctx context.Context, node string, w *workload) ([]PodRep
 
 // need returns how many pods of a workload must be ready.
 func (x *run) need(ctx context.Context, w *workload) (int, error) {
-	wants, known := 0, false
-	err := x.drain.patiently(ctx, func() (err error) { wants, known, err = x.client.Wanted(ctx, w.namespace, w.owner); return err })
+	var now kube.Workload
+	known := false
+	err := x.drain.patiently(ctx, func() (err error) { now, known, err = x.client.Workload(ctx, w.namespace, w.owner); return err })
 	switch {
 	case errors.Is(err, holdfast.ErrNotFound):
 		return 0, nil
 	case err != nil:
 		return 0, err
 	case known:
-		return min(w.ready, wants), nil
+		return min(w.ready, now.Replicas()), nil
 	}
 	return w.ready, nil
 }

@@ -3,6 +3,7 @@ package replace
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"holdfast/internal/hosts/kube"
@@ -16,12 +17,24 @@ type Phase string
 
 // The phases, in their order.
 const (
-	Waiting  Phase = "waiting"  // cordoned: it waits for its turn
-	Draining Phase = "draining" // pods are evicted, and become ready elsewhere
-	Drained  Phase = "drained"  // only pods that are deleted with it remain
-	Deleting Phase = "deleting" // the user's command runs
-	Done     Phase = "done"
+	Waiting      Phase = "waiting"      // cordoned: it waits for its turn
+	Provisioning Phase = "provisioning" // a command makes a new machine
+	Joining      Phase = "joining"      // the new machine becomes a ready node
+	Preparing    Phase = "preparing"    // a command prepares the disk of the new node
+	Surging      Phase = "surging"      // more pods become ready elsewhere
+	Draining     Phase = "draining"     // pods are evicted, and become ready elsewhere
+	Drained      Phase = "drained"      // only pods that are deleted with it remain
+	Deleting     Phase = "deleting"     // the command that deletes the machine runs
+	Done         Phase = "done"
 )
+
+// rank returns the position of a phase in their order, -1 for "".
+func (p Phase) rank() int {
+	return slices.Index([]Phase{Waiting, Provisioning, Joining, Preparing, Surging, Draining, Drained, Deleting, Done}, p)
+}
+
+// early reports whether the node may still have its pods.
+func (p Phase) early() bool { return p.rank() < Drained.rank() }
 
 // Mark records what a run has done to a node.
 type Mark struct {
@@ -31,6 +44,12 @@ type Mark struct {
 	Since  time.Time `json:"since"`
 	// Cordoned: the node was cordoned before the run.
 	Cordoned bool `json:"cordoned,omitempty"`
+
+	// Newest is the creation time of the newest node when Provisioning began: the
+	// new node is newer.
+	Newest time.Time `json:"newest,omitzero"`
+	Made   Phase     `json:"made,omitempty"` // the last of Provisioning, Joining and Preparing that is complete
+	New    string    `json:"new,omitempty"`  // the new node, once it is ready
 }
 
 // MarkOf returns a node's mark, nil if it has none.

@@ -37,6 +37,7 @@ type NodePlan struct {
 	Why     []string  `json:"why"`   // the limits that it exceeds
 	Phase   Phase     `json:"phase"` // reached in an earlier run; "": none
 	Pods    []PodPlan `json:"pods"`
+	Surges  []Surge   `json:"surges"` // without Config.Surge: none
 }
 
 // PodPlan is one pod.
@@ -119,10 +120,7 @@ func marked(all []kube.Node) ([]candidate, error) {
 			list = append(list, candidate{node: n, mark: m})
 		}
 	}
-	order := []Phase{Deleting, Drained, Draining, Waiting} // nearly finished nodes first
-	slices.SortStableFunc(list, func(a, b candidate) int {
-		return slices.Index(order, a.mark.Phase) - slices.Index(order, b.mark.Phase)
-	})
+	slices.SortStableFunc(list, func(a, b candidate) int { return b.mark.Phase.rank() - a.mark.Phase.rank() }) // nearly finished nodes first
 	return list, nil
 }
 
@@ -168,7 +166,7 @@ func (r *Runner) plan(ctx context.Context, chosen []candidate, all []kube.Node) 
 			}
 		}
 	}
-	if p.Room == 0 {
+	if p.Room == 0 && len(r.conf.Provision) == 0 {
 		p.Problems = append(p.Problems, "no other node takes pods: all nodes that do are to be replaced")
 	}
 	if len(r.conf.Command) == 0 {
@@ -178,7 +176,7 @@ func (r *Runner) plan(ctx context.Context, chosen []candidate, all []kube.Node) 
 }
 
 func (r *Runner) planNode(ctx context.Context, c candidate, budgets []kube.Budget) (NodePlan, error) {
-	n := NodePlan{Name: c.node.Meta.Name, Created: c.node.Meta.Created, Kernel: c.node.Status.Info.Kernel, Why: append([]string{}, c.why...), Pods: []PodPlan{}}
+	n := NodePlan{Name: c.node.Meta.Name, Created: c.node.Meta.Created, Kernel: c.node.Status.Info.Kernel, Why: append([]string{}, c.why...), Pods: []PodPlan{}, Surges: []Surge{}}
 	if c.mark != nil {
 		n.Phase = c.mark.Phase
 	}
@@ -186,12 +184,25 @@ func (r *Runner) planNode(ctx context.Context, c candidate, budgets []kube.Budge
 	if err != nil {
 		return n, err
 	}
+	var moving []kube.Pod
 	for _, t := range pods {
+		if t.Treatment == Evict {
+			moving = append(moving, t.Pod)
+		}
 		p := PodPlan{Namespace: t.Pod.Meta.Namespace, Name: t.Pod.Meta.Name, Treatment: t.Treatment, Why: t.Why}
 		if t.Treatment == Evict && !t.Pod.Finished() {
 			p.Budget = exhausted(budgets, t.Pod)
 		}
 		n.Pods = append(n.Pods, p)
+	}
+	if r.conf.Surge {
+		works := owned(moving)
+		if err := r.surges(ctx, works); err != nil {
+			return n, err
+		}
+		for _, w := range works {
+			n.Surges = append(n.Surges, w.surge)
+		}
 	}
 	return n, nil
 }

@@ -35,9 +35,11 @@ type run struct {
 	id, holder string
 	step       func(Step)
 
+	moving sync.Mutex // held while pods of a node move, if there is a surge
+
 	mu     sync.Mutex
-	phases map[string]Phase // of the claimed nodes
-	taken  map[string]bool  // pods already reported as replacements
+	marks  map[string]Mark // of the claimed nodes
+	taken  map[string]bool // pods already reported as replacements
 	report Report
 }
 
@@ -49,7 +51,7 @@ type run struct {
 func (r *Runner) Run(ctx context.Context, p Plan, step func(Step)) (Report, error) {
 	x := &run{
 		Runner: r, id: rand.Text()[:10], holder: rand.Text(), step: step,
-		phases: make(map[string]Phase), taken: make(map[string]bool),
+		marks: make(map[string]Mark), taken: make(map[string]bool),
 		report: Report{Nodes: []NodeReport{}, Uncordoned: []string{}, Left: []string{}},
 	}
 	x.drain.Said = func(pod kube.Meta, what string) { x.tell("", "pod %s/%s: %s", pod.Namespace, pod.Name, what) }
@@ -60,7 +62,7 @@ func (r *Runner) Run(ctx context.Context, p Plan, step func(Step)) (Report, erro
 	x.report.Run = x.id
 	if err != nil {
 		x.report.Stopped = err.Error()
-		err = errors.Join(err, x.release(ctx))
+		err = errors.Join(err, x.release(ctx, errors.Is(err, ErrTaken)))
 	}
 	return x.report, err
 }
@@ -84,6 +86,9 @@ func (x *run) all(ctx context.Context, p Plan) error {
 		if err := x.claim(ctx, n.Name); err != nil {
 			return err
 		}
+	}
+	if _, err := x.settle(ctx); err != nil { // of a run that died
+		return err
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -165,11 +170,13 @@ func (x *run) claim(ctx context.Context, name string) error {
 		}
 		x.id = m.Run
 		m.Holder, m.Since = x.holder, time.Now().UTC()
-		x.setPhase(name, m.Phase)
+		x.setMark(name, *m)
 		return m.patch()
 	})
 	if errors.Is(err, holdfast.ErrNotFound) {
-		x.setPhase(name, "")
+		x.mu.Lock()
+		delete(x.marks, name)
+		x.mu.Unlock()
 		x.tell(name, "is gone")
 		return nil
 	}
@@ -179,21 +186,17 @@ func (x *run) claim(ctx context.Context, name string) error {
 	return err
 }
 
-func (x *run) setPhase(name string, p Phase) {
+func (x *run) setMark(name string, m Mark) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if p == "" {
-		delete(x.phases, name)
-		return
-	}
-	x.phases[name] = p
+	x.marks[name] = m
 }
 
-func (x *run) phase(name string) (Phase, bool) {
+func (x *run) mark(name string) (Mark, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	p, ok := x.phases[name]
-	return p, ok
+	m, ok := x.marks[name]
+	return m, ok
 }
 
 // change changes a node, with retries.
@@ -201,8 +204,9 @@ func (x *run) change(ctx context.Context, name string, how func(kube.Node) (*kub
 	return x.drain.patiently(ctx, func() error { return x.client.EditNode(ctx, name, how) })
 }
 
-// advance moves a claimed node to a phase.
-func (x *run) advance(ctx context.Context, name string, p Phase) error {
+// update changes the mark of a claimed node.
+func (x *run) update(ctx context.Context, name string, how func(*Mark)) error {
+	var now Mark
 	err := x.change(ctx, name, func(n kube.Node) (*kube.NodePatch, error) {
 		m, err := MarkOf(n)
 		if err == nil && (m == nil || m.Holder != x.holder) {
@@ -211,78 +215,39 @@ func (x *run) advance(ctx context.Context, name string, p Phase) error {
 		if err != nil {
 			return nil, err
 		}
-		m.Phase, m.Since = p, time.Now().UTC()
+		how(m)
+		now = *m
 		return m.patch()
 	})
 	if err == nil {
-		x.setPhase(name, p)
+		x.setMark(name, now)
+	}
+	return err
+}
+
+// advance moves a claimed node to a phase.
+func (x *run) advance(ctx context.Context, name string, p Phase) error {
+	err := x.update(ctx, name, func(m *Mark) { m.Phase, m.Since = p, time.Now().UTC() })
+	if err == nil {
 		x.tell(name, "%s", p)
 	}
 	return err
 }
 
-// node replaces one node.
-func (x *run) node(ctx context.Context, name string) error {
-	if _, mine := x.phase(name); !mine {
-		return nil // it was gone when it was claimed
-	}
-	rep := NodeReport{Node: name, Pods: []PodReport{}}
-	err := x.stages(ctx, name, &rep)
-	if errors.Is(err, holdfast.ErrNotFound) {
-		e := x.drain.patiently(ctx, func() error { _, err := x.client.Node(ctx, name); return err })
-		if errors.Is(e, holdfast.ErrNotFound) {
-			x.tell(name, "is gone")
-			x.setPhase(name, Done)
-			err = nil
-		}
-	}
-	rep.Phase, _ = x.phase(name)
-	if err != nil {
-		rep.Error = err.Error()
-	}
-	x.mu.Lock()
-	x.report.Nodes = append(x.report.Nodes, rep)
-	x.mu.Unlock()
-	return err
-}
-
-func (x *run) stages(ctx context.Context, name string, rep *NodeReport) error {
-	if err := x.advance(ctx, name, Draining); err != nil {
-		return err
-	}
-	if err := x.empty(ctx, name, rep); err != nil {
-		return err
-	}
-	if err := x.advance(ctx, name, Drained); err != nil {
-		return err
-	}
-	if len(x.conf.Command) > 0 {
-		if err := x.advance(ctx, name, Deleting); err != nil {
-			return err
-		}
-		if err := x.command(ctx, name); err != nil {
-			return err
-		}
-	}
-	err := x.advance(ctx, name, Done)
-	if errors.Is(err, holdfast.ErrNotFound) && len(x.conf.Command) > 0 {
-		x.setPhase(name, Done)
-		x.tell(name, "%s", Done)
-		return nil
-	}
-	return err
-}
-
-// release uncordons the nodes that the run has not drained. It continues if ctx
-// is done.
-func (x *run) release(ctx context.Context) error {
+// release undoes surges, unless another process has taken the run over, and
+// uncordons the nodes that the run has not drained. It continues if ctx is done.
+func (x *run) release(ctx context.Context, taken bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
 	defer cancel()
 	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(x.phases)) { // no other goroutine runs any more
-		switch x.phases[name] {
-		case Done:
-		case Waiting, Draining:
+	if !taken {
+		_, err := x.settle(ctx)
+		errs = append(errs, err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(x.marks)) { // no other goroutine runs any more
+		switch p := x.marks[name].Phase; {
+		case p == Done:
+		case p.early():
 			free, err := x.free(ctx, name, x.holder)
 			switch {
 			case err != nil:
@@ -313,9 +278,8 @@ func (x *run) free(ctx context.Context, name, holder string) (bool, error) {
 			return nil, ErrTaken
 		}
 		sent = true
-		early := m.Phase == Waiting || m.Phase == Draining
-		free = early && !m.Cordoned
-		return m.unpatch(early), nil
+		free = m.Phase.early() && !m.Cordoned
+		return m.unpatch(m.Phase.early()), nil
 	})
 	if errors.Is(err, ErrTaken) || errors.Is(err, holdfast.ErrNotFound) {
 		return false, nil
@@ -323,29 +287,39 @@ func (x *run) free(ctx context.Context, name, holder string) (bool, error) {
 	return free, err
 }
 
-// Abandon ends an earlier run that did not end: nodes not drained take pods
-// again. Drained nodes stay cordoned and are returned as left.
-func (r *Runner) Abandon(ctx context.Context) (freed, left []string, err error) {
+// Abandoned is what Abandon has done.
+type Abandoned struct {
+	Uncordoned []string `json:"uncordoned"`  // nodes that take pods again
+	Left       []string `json:"left"`        // nodes that stay cordoned
+	ScaledBack []string `json:"scaled_back"` // workloads
+}
+
+// Abandon ends an earlier run that did not end: workloads have their number of pods
+// again, and nodes not drained take pods again. Drained nodes stay cordoned.
+func (r *Runner) Abandon(ctx context.Context) (Abandoned, error) {
 	x := &run{Runner: r}
+	done := Abandoned{Uncordoned: []string{}, Left: []string{}, ScaledBack: []string{}}
 	all, err := r.client.Nodes(ctx, "")
 	if err != nil {
-		return nil, nil, err
+		return done, err
 	}
 	list, err := marked(all)
 	if err != nil {
-		return nil, nil, err
+		return done, err
 	}
-	var errs []error
+	back, err := x.settle(ctx)
+	done.ScaledBack = append(done.ScaledBack, back...)
+	errs := []error{err}
 	for _, c := range list {
 		free, err := x.free(ctx, c.node.Meta.Name, "")
 		switch {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("node %s: %w", c.node.Meta.Name, err))
 		case free:
-			freed = append(freed, c.node.Meta.Name)
+			done.Uncordoned = append(done.Uncordoned, c.node.Meta.Name)
 		default:
-			left = append(left, c.node.Meta.Name)
+			done.Left = append(done.Left, c.node.Meta.Name)
 		}
 	}
-	return freed, left, errors.Join(errs...)
+	return done, errors.Join(errs...)
 }
