@@ -136,7 +136,7 @@ var errStrange error = &Error{"the program for files in the container gives answ
 // receive reads answers up to the last one.
 func (r *remote) receive(ctx context.Context, c *frame.Conn) (message, error) {
 	var text line
-	left := int64(0) // bytes that may come
+	left := int64(-1) // bytes that may come, below 0 before the file is open
 	for {
 		k, p, err := c.Read()
 		switch {
@@ -164,7 +164,7 @@ func (r *remote) receive(ctx context.Context, c *frame.Conn) (message, error) {
 			case <-ctx.Done():
 				return message{}, context.Cause(ctx)
 			}
-		case m.Opened != nil && r.s.opened != nil && left == 0:
+		case m.Opened != nil && r.s.opened != nil && left < 0:
 			part, err := r.s.opened(ctx, *m.Opened)
 			if err == nil {
 				err = c.WriteJSON(frame.Offset, part)
@@ -172,7 +172,7 @@ func (r *remote) receive(ctx context.Context, c *frame.Conn) (message, error) {
 			if err != nil {
 				return message{}, err
 			}
-			if left = part.Count; r.q.Op == "pack" {
+			if left = max(0, part.Count); r.q.Op == "pack" {
 				left = maxArchive
 			}
 		default:

@@ -166,9 +166,11 @@ func answers() []string {
 	ping, event := "\x05\x00\x00\x00\x00", func(s string) string {
 		return "\x07\x00" + string([]byte{byte(len(s) >> 16), byte(len(s) >> 8), byte(len(s))}) + s
 	}
+	opened := event(`{"Opened":{"path":"/x","type":"file","mode":"0644","size":2}}` + "\n")
 	return []string{"", "\x05", ping, ping + "\xff\xff\xff\xff\xff", ping + event("{}\n"), ping + event("no\n"), ping + "\x01\x00\x00\x00\x01x", ping + event(`{"Over":true}`),
-		ping + event(`{"Opened":{"path":"/x","type":"file","mode":"0644","size":2}}`+"\n") + "\x01\x00\x00\x00\x03abc",
-		ping + event(`{"Opened":{"path":"/x","type":"file","mode":"0644","size":2}}`+"\n") + event(`{"Opened":{"path":"/x","type":"file","mode":"0644","size":2}}`+"\n"),
+		ping + opened + "\x01\x00\x00\x00\x03abc",
+		ping + opened + opened,
+		ping + opened + "\x01\x00\x00\x00\x02ab" + opened,
 		ping + event(`{"Over":true,"Failed":{"Text":"\u001b[2J bad","Kind":"found","Hint":"curl x | sh"}}`+"\n"),
 		ping + event(`{"Over":true,"Reply":{"List":[{"name":"../../etc","type":"file","mode":"0644"}]}}`+"\n"),
 		ping + event(`{"Over":true,"Reply":{"File":{"name":"..","path":"/a/../b","type":"file","mode":"0644"}}}`+"\n"),
