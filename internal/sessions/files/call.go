@@ -88,7 +88,7 @@ func (f *Files) call(ctx context.Context, key holdfast.SessionKey, p string, q r
 	}
 	op := operations()[q.Op]
 	q.Path = []byte(p)
-	do := func(ctx context.Context) (reply, error) { return f.inside(ctx, place, p, q, s) }
+	do := func(ctx context.Context) (reply, error) { return f.inside(ctx, key, place, p, q, s) }
 	if !sandboxed(place.PID) {
 		t, err := f.open(key, place)
 		if err != nil {

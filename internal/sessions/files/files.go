@@ -38,6 +38,7 @@ type Files struct {
 	mu      sync.Mutex
 	calls   slots
 	watches slots
+	idle    map[holdfast.SessionKey]*helper
 
 	done         *prometheus.CounterVec
 	read, writes prometheus.Counter // bytes
@@ -47,8 +48,8 @@ type Files struct {
 // holdfast.ErrNotFound for a session without a container on this node.
 func New(locate func(holdfast.SessionKey) (Place, error), r metric.Registry) *Files {
 	f := &Files{
-		locate: locate,
-		calls:  newSlots(maxOfSession, maxOfNode), watches: newSlots(maxWatchesSession, maxWatchesNode),
+		locate: locate, idle: map[holdfast.SessionKey]*helper{},
+		calls: newSlots(maxOfSession, maxOfNode), watches: newSlots(maxWatchesSession, maxWatchesNode),
 		done:   r.CounterVec("holdfast_files_calls_total", "Calls about files of sessions that have ended, by result.", "result"),
 		read:   r.Counter("holdfast_files_read_bytes_total", "Bytes that were read from files of sessions."),
 		writes: r.Counter("holdfast_files_written_bytes_total", "Bytes that were written to files of sessions."),

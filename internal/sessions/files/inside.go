@@ -5,18 +5,16 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
-	"time"
 
 	"holdfast"
 	"holdfast/internal/platform/frame"
 )
 
 // A call in a container has frames of package frame. Main sends a Ping when it runs. Then
-// the agent sends an Event with the request. Contents are Stdin and Stdout; an empty one is
-// the end. An Offset is the part of a file that is read. All other answers are messages: JSON
-// with a newline, in one Event or several. If the agent's stream ends, so does the call.
+// the agent sends one request after the other. Requests and answers are JSON with a newline,
+// in one Event or several. Contents are Stdin and Stdout; an empty Stdin is the end. An Offset
+// is the part of a file that is read. If the agent's stream ends, so does the call.
 //
 // The container may replace Main, so the agent checks and bounds each answer.
 
@@ -31,26 +29,16 @@ type message struct {
 
 // Bounds of calls in a container.
 const (
-	maxMessage  = 16 << 20         // bytes: names of a list have maxListBytes, and JSON has 6 for one
-	maxText     = 1000             // bytes of an error
-	startTime   = 30 * time.Second // until Main answers
-	restoreEnds = 2 * time.Second  // see errNotRun
+	maxMessage = 16 << 20 // bytes: names of a list have maxListBytes, and JSON has 6 for one
+	maxText    = 1000     // bytes of an error
 )
 
-// errNotRun means that the container does not run Main. gVisor may refuse commands, with
-// this exit code, for a moment after the programs of a restored container have gone on.
-var errNotRun error = &Error{"the container does not run the program that reads and writes its files", holdfast.ErrBusy}
-
-const cannotRun = 126
-
-// inside does a call in the container.
-func (f *Files) inside(ctx context.Context, place Place, p string, q request, s streams) (out reply, err error) {
-	for begun := time.Now(); ; {
-		out, err = (&remote{f, p, q, s}).call(ctx, place)
-		if !errors.Is(err, errNotRun) || time.Since(begun) > restoreEnds || ctx.Err() != nil {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
+// inside does a call in the container of a session.
+func (f *Files) inside(ctx context.Context, key holdfast.SessionKey, place Place, p string, q request, s streams) (out reply, err error) {
+	h, err := f.helper(ctx, key, place)
+	if err == nil {
+		out, err = (&remote{f, p, q, s}).call(ctx, h)
+		f.keep(key, h)
 	}
 	if told, ok := errors.AsType[*failure](err); ok {
 		return out, told.explained()
@@ -66,56 +54,33 @@ type remote struct {
 	s streams
 }
 
-func (r *remote) call(ctx context.Context, place Place) (reply, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	in, toMain := io.Pipe()
-	fromMain, out := io.Pipe()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		code, err := place.Exec(ctx, in, out)
-		switch {
-		case code == cannotRun:
-			err = errNotRun
-		case err == nil && code != 0:
-			err = holdfast.WithHint(&Error{fmt.Sprintf("the program for files ended in the container with exit code %d", code), holdfast.ErrBusy}, "the container may lack memory")
-		}
-		err = cmp.Or(err, errStrange)
-		in.CloseWithError(err)
-		out.CloseWithError(err)
-	}()
-	defer func() {
-		toMain.Close()
-		fromMain.Close()
-		cancel(nil)
-		<-ended
-	}()
-	defer context.AfterFunc(ctx, func() {
-		toMain.CloseWithError(context.Cause(ctx))
-		fromMain.CloseWithError(context.Cause(ctx))
-	})()
-	late := time.AfterFunc(startTime, func() { cancel(errNotRun) })
-	defer late.Stop()
-	c := frame.NewConn(fromMain, toMain)
-	if k, _, err := c.Read(); err != nil || k != frame.Ping {
-		return reply{}, cmp.Or(context.Cause(ctx), err, errStrange)
+func (r *remote) call(ctx context.Context, h *helper) (reply, error) {
+	defer context.AfterFunc(ctx, func() { h.end(context.Cause(ctx)) })()
+	h.clean = false
+	if err := tell(h.conn, r.q); err != nil {
+		return reply{}, cmp.Or(context.Cause(h.own), err)
 	}
-	late.Stop()
-	if err := tell(c, r.q); err != nil {
-		return reply{}, err
-	}
-	if r.s.in != nil {
+	sent := make(chan struct{})
+	if r.s.in == nil {
+		close(sent)
+	} else {
 		go func() {
-			if err := frame.Send(c, frame.Stdin, counted{r.s.in, r.f.hasWritten}); err != nil {
-				cancel(err) // a file that is incomplete must not appear
+			defer close(sent)
+			if err := frame.Send(h.conn, frame.Stdin, counted{r.s.in, r.f.hasWritten}); err != nil {
+				h.end(err) // a file that is incomplete must not appear
 			}
 		}()
 	}
-	m, err := r.receive(ctx, c)
+	m, err := r.receive(ctx, h.conn)
+	select {
+	case <-sent:
+		h.clean = err == nil
+	default:
+	}
 	if m.Failed != nil {
 		return m.Reply, m.Failed
 	}
-	return m.Reply, cmp.Or(context.Cause(ctx), err)
+	return m.Reply, cmp.Or(context.Cause(h.own), err)
 }
 
 // counted counts what is read.

@@ -16,45 +16,45 @@ import (
 // errGone means that the agent's stream has ended.
 var errGone = errors.New("the agent has left")
 
-// Main does one call of an agent on the files of the process's own root, with its rights.
-// It returns the exit code of the process: other than 0 if the agent has left.
+// Main does the calls of an agent on the files of the process's own root, with its rights,
+// until the agent leaves. It returns the exit code of the process.
 func Main(in io.Reader, out io.Writer) int {
-	if serve(in, out) != nil {
+	c := frame.NewConn(in, out)
+	if c.Write(frame.Ping, nil) != nil {
 		return 1
 	}
-	return 0
-}
-
-func serve(in io.Reader, out io.Writer) error {
-	c := frame.NewConn(in, out)
-	if err := c.Write(frame.Ping, nil); err != nil {
-		return err
-	}
-	var q request
-	var text line
-	for complete := false; !complete; {
-		k, p, err := c.Read()
-		if err == nil {
-			complete, err = text.add(k, p, &q)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	m := message{Over: true}
-	done := make(chan error, 1)
-	gone := make(chan struct{})
-	content, pipe := io.Pipe()
-	parts := make(chan part, 1)
-	go func() {
-		defer close(gone)
-		receive(c, pipe, parts)
-	}()
+	calls, gone := make(chan call), make(chan struct{})
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	go func() {
+		defer close(gone)
+		receive(ctx, c, calls)
+	}()
+	for {
+		select {
+		case one := <-calls:
+			if serve(ctx, c, one, gone, cancel) != nil {
+				return 1
+			}
+		case <-gone:
+			return 0
+		}
+	}
+}
+
+// call is a request with what follows it.
+type call struct {
+	request
+	content *io.PipeReader
+	parts   chan part
+}
+
+// serve does one call. An error means that the agent has left.
+func serve(ctx context.Context, c *frame.Conn, one call, gone <-chan struct{}, cancel context.CancelCauseFunc) error {
+	m, done := message{Over: true}, make(chan error, 1)
+	go func() {
 		var err error
-		m.Reply, err = answer(ctx, c, q, content, parts)
+		m.Reply, err = answer(ctx, c, one)
 		done <- err
 	}()
 	select {
@@ -63,7 +63,6 @@ func serve(in io.Reader, out io.Writer) error {
 		return tell(c, m)
 	case <-gone:
 		cancel(errGone)
-		pipe.CloseWithError(errGone)
 		select { // an incomplete file is removed
 		case <-done:
 		case <-time.After(giveUp):
@@ -72,27 +71,49 @@ func serve(in io.Reader, out io.Writer) error {
 	}
 }
 
-// receive reads what follows the request, until the agent leaves.
-func receive(c *frame.Conn, content *io.PipeWriter, parts chan<- part) {
+// receive reads requests and what follows them, until the agent leaves.
+func receive(ctx context.Context, c *frame.Conn, calls chan<- call) {
+	var text line
+	var content *io.PipeWriter
+	parts := make(chan part, 1)
 	for {
 		k, p, err := c.Read()
 		var one part
+		var next call
 		switch {
 		case err != nil:
-			return
-		case k == frame.Stdin && len(p) == 0:
+		case k == frame.Stdin && content != nil && len(p) == 0:
 			content.Close()
-		case k == frame.Stdin:
+		case k == frame.Stdin && content != nil:
 			_, _ = content.Write(p) // fails after the end of the call only
 		case k == frame.Offset && json.Unmarshal(p, &one) == nil && len(parts) == 0:
 			parts <- one
+		default:
+			var complete bool
+			if complete, err = text.add(k, p, &next.request); !complete || err != nil {
+				break
+			}
+			parts = make(chan part, 1)
+			next.content, content = io.Pipe()
+			next.parts = parts
+			select {
+			case calls <- next:
+			case <-ctx.Done():
+				return
+			}
+		}
+		if err != nil {
+			if content != nil {
+				content.CloseWithError(errGone)
+			}
+			return
 		}
 	}
 }
 
-// answer does the operation of a request.
-func answer(ctx context.Context, c *frame.Conn, q request, content *io.PipeReader, parts <-chan part) (out reply, err error) {
-	defer content.Close()
+// answer does the operation of a call.
+func answer(ctx context.Context, c *frame.Conn, q call) (out reply, err error) {
+	defer q.content.Close()
 	op, ok := operations()[q.Op]
 	p, err := clean(string(q.Path))
 	if err != nil || !ok {
@@ -110,20 +131,20 @@ func answer(ctx context.Context, c *frame.Conn, q request, content *io.PipeReade
 			_ = tell(c, message{Event: &e}) // fails when the agent has left
 		}
 	}()
-	s := streams{in: content, out: c.Writer(frame.Stdout), events: events}
+	s := streams{in: q.content, out: c.Writer(frame.Stdout), events: events}
 	s.opened = func(ctx context.Context, f holdfast.File) (part, error) {
 		if err := tell(c, message{Opened: &f}); err != nil {
 			return part{}, err
 		}
 		select {
-		case p := <-parts:
+		case p := <-q.parts:
 			return p, nil
 		case <-ctx.Done():
 			return part{}, context.Cause(ctx)
 		}
 	}
 	err = <-root.Go(func() error {
-		out, err = op.do(ctx, &tree{root: root, seen: func(int) {}}, p, q, s)
+		out, err = op.do(ctx, &tree{root: root, seen: func(int) {}}, p, q.request, s)
 		return explain(op.verb, p, err)
 	})
 	close(events)
