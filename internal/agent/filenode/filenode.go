@@ -18,12 +18,11 @@ import (
 const Role = "files"
 
 // New returns the files of a node's sessions.
-func New(s *session.Manager, e engine.Engine, r prometheus.Registerer) *files.Files {
-	p := &program{}
+func New(s *session.Manager, e engine.Engine, p *Program, r prometheus.Registerer) *files.Files {
 	return files.New(func(key holdfast.SessionKey) (files.Place, error) {
 		in, err := s.Inside(key)
 		run := func(ctx context.Context, stdin io.Reader, stdout io.Writer) (int, error) {
-			if err := p.show(in.Dir); err != nil {
+			if err := p.Show(in.Dir); err != nil {
 				return 0, err
 			}
 			return e.Exec(ctx, in.Container, engine.Exec{Command: []string{session.IdentityDir + "/" + name, Role}, User: "0:0", Dir: "/", Stdin: stdin, Stdout: stdout})

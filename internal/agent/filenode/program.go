@@ -16,15 +16,15 @@ import (
 // name is that of this program in a container's identity directory.
 const name = "holdfast"
 
-// program makes this program visible in containers. A container sees a hard link to a copy
+// Program makes this program visible in containers. A container sees a hard link to a copy
 // beside the identity directories. The host does not run the copy, and this program's own file
 // may be on another file system.
-type program struct{ mu sync.Mutex }
+type Program struct{ mu sync.Mutex }
 
-// show links the program in a container's identity directory. An agent of another version
-// may have left another one there. Sessions that began without that directory have no
-// files.
-func (p *program) show(dir string) error {
+// Show links the program in a container's identity directory, where an agent of another version
+// may have left another one. Sessions that began without that directory have no files. Any
+// goroutine may call it.
+func (p *Program) Show(dir string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {

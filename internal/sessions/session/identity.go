@@ -49,6 +49,11 @@ func (b *attempt) mountIdentity(spec *engine.Spec) error {
 	if err != nil {
 		return fmt.Errorf("writing the container's identity: %w", err)
 	}
+	if b.m.cfg.Show != nil { // a restored process may have the program open
+		if err := b.m.cfg.Show(dir); err != nil {
+			b.m.log.Warn("the files of a session cannot be reached", "session", b.e.key, "err", err)
+		}
+	}
 	spec.Mounts = append(spec.Mounts, engine.Mount{Type: "bind", Source: dir, Target: IdentityDir, ReadOnly: true})
 	return nil
 }
