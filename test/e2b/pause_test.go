@@ -109,7 +109,7 @@ func TestPauseAndResume(t *testing.T) {
 	if got := n.python(pausing); got != want {
 		t.Errorf("the program prints\n%s\nwant\n%s", got, want)
 	}
-	const wantCopies = "forks 2 [True, True] True [{'of': 'parent'}, {'of': 'parent'}] 3\nsnapshot v1 ['v1'] True [] ['v1']\nfrom it True none later\n" +
+	const wantCopies = "forks 2 [True, True] True [{'of': 'parent'}, {'of': 'parent'}] 3\nsnapshot v1 ['v1:latest'] True [] ['v1']\nfrom it True none later\n" +
 		"taken BadRequest 400\nremoved True False\nSandboxException\nSandboxNotFoundException\n"
 	if got := n.python(copying); got != wantCopies {
 		t.Errorf("the program prints\n%s\nwant\n%s", got, wantCopies)
