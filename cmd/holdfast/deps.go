@@ -9,6 +9,7 @@ import (
 
 	"holdfast/internal/agent"
 	"holdfast/internal/agent/execnode"
+	"holdfast/internal/agent/filenode"
 	"holdfast/internal/agent/process"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/cli"
@@ -19,6 +20,7 @@ import (
 	"holdfast/internal/hosts/protect/builtin"
 	"holdfast/internal/hosts/protect/plug"
 	"holdfast/internal/sessions/deadman"
+	"holdfast/internal/sessions/files"
 	"holdfast/internal/sessions/guardian"
 	"holdfast/internal/sessions/hook"
 )
@@ -63,6 +65,7 @@ func deps() cli.Deps {
 			roleJobWatcher:   runJobWatcher,
 			roleKeeper:       runKeeper,
 			roleCommands:     runCommands,
+			filenode.Role:    func(context.Context, []string) error { return exited(files.Main(os.Stdin, os.Stdout)) },
 			probe.RoleAlloc:  func(_ context.Context, args []string) error { return probe.Alloc(args, os.Stdout) },
 			drill.Role:       drill.Work,
 			plug.RoleWatcher: func(context.Context, []string) error { return exited(plug.Watch()) },

@@ -330,11 +330,11 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	if a.mover != nil {
 		deps.Mover = a.mover
 	}
+	program := &filenode.Program{}
 	a.sessions = session.New(session.Config{
 		Node: a.node, Store: a.storeID, Templates: a.templates(),
 		Others: a.peers != nil, IdleStop: a.cfg.Sessions.IdleStop, Boots: a.cfg.Sessions.Boots, Max: a.cfg.Sessions.Max, Snapshots: a.cfg.Sessions.Snapshots,
-		CheckEvery:   a.checkEvery(),
-		IdentityRoot: filepath.Join(a.cfg.RunDir, "identity"), Frozen: a.frozen,
+		CheckEvery: a.checkEvery(), IdentityRoot: filepath.Join(a.cfg.DataDir, "identity"), Show: program.Show, Frozen: a.frozen,
 	}, deps)
 	a.drainer = a.newDrainer()
 	if a.drainer.Cordoned() {
@@ -357,7 +357,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	}
 	p.Start("sessions", a.sessions.Run)
 	p.Start("detached commands", a.commands.Run)
-	a.files, a.ports = filenode.New(a.sessions, a.metrics), portnode.New(a.sessions, a.metrics)
+	a.files, a.ports = filenode.New(a.sessions, a.engine, program, a.metrics), portnode.New(a.sessions, a.metrics)
 	if a.mover != nil {
 		p.Start("suspended sessions", a.mover.Run)
 	}

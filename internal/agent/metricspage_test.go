@@ -138,7 +138,7 @@ func registered(t *testing.T) *recording {
 	if _, err := execnode.New(c, nil, nil, nil, r, log); err != nil {
 		t.Fatal(err)
 	}
-	filenode.New(nil, r)
+	filenode.New(nil, nil, nil, r)
 	portnode.New(nil, r)
 	e2b.NewMetrics(r)
 	node.NewMetrics(r)

@@ -50,7 +50,7 @@ var rules = []rule{
 	{"internal/agent/handoff", []string{"", "internal/control/api", "internal/platform/sdnotify", "internal/platform/linux/boottime", "internal/platform/linux/listenfd"}},
 	{"internal/sessions/hook", []string{"internal/platform/linux/..."}},
 	{"internal/sessions/commands", []string{"", "internal/platform/engine", "internal/platform/frame", "internal/platform/linux/..."}},
-	{"internal/sessions/files", []string{"", "internal/platform/linux/..."}},
+	{"internal/sessions/files", []string{"", "internal/platform/frame", "internal/platform/linux/..."}},
 	{"internal/sessions/events", []string{""}},
 	{"internal/sessions/deadman", []string{"", "internal/sessions/kill", "internal/platform/linux/..."}},
 	// boottime: deadlines that other nodes rely on continue while the host sleeps.

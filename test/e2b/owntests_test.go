@@ -44,7 +44,7 @@ func ownTestsRun(t *testing.T, dir, program string, args ...string) {
 	const mounts = "{type: bind, source: /usr, target: /usr, read_only: true}"
 	var n *node
 	if *ownPause {
-		n = startDomainOn(t, newPausing(t, "127.0.0.1:443"), "root", "base", "all", mounts)
+		n = startDomainOn(t, newPausing(t, "127.0.0.1:443"), "user", "base", "all", mounts)
 	} else {
 		n = startDomain(t, "base", "all", mounts)
 	}

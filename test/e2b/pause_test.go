@@ -47,7 +47,7 @@ print("forks", len(forks), [secret(f) == before for f in forks], secret(s) == be
 for f in forks:
     f.kill()
 v1 = s.create_snapshot(name="v1:latest")
-s.commands.run("echo later >/later")
+s.files.write("/later", "later")
 ids = lambda p: [x.snapshot_id for x in p.next_items()]
 print("snapshot", v1.snapshot_id, v1.names, s.is_running(), ids(Sandbox.list_snapshots(name="v2")), ids(s.list_snapshots()))
 t = Sandbox.create("v1", timeout=600)
@@ -75,12 +75,12 @@ def secret(s):
 
 s = Sandbox.create(timeout=600)
 before = secret(s)
-s.commands.run("echo text >/kept")
+s.files.write("/kept", "text")
 s.commands.run("sleep 1000", background=True)
 s.pause()
 print("paused", len(before), s.is_running(), s.get_info().state.value, [x.state.value for x in Sandbox.list().next_items()], s.get_metrics())
 again = Sandbox.connect(s.sandbox_id, timeout=600)
-print("resumed", again.is_running(), secret(again) == before, again.commands.run("cat /kept").stdout.strip(), again.commands.list())
+print("resumed", again.is_running(), secret(again) == before, again.files.read("/kept"), again.commands.list())
 s.kill()
 
 s = Sandbox.create(timeout=600, lifecycle={"on_timeout": "pause", "auto_resume": True})
@@ -109,7 +109,7 @@ func TestPauseAndResume(t *testing.T) {
 	if got := n.python(pausing); got != want {
 		t.Errorf("the program prints\n%s\nwant\n%s", got, want)
 	}
-	const wantCopies = "forks 2 [True, True] True [{'of': 'parent'}, {'of': 'parent'}] 3\nsnapshot v1 ['v1'] True [] ['v1']\nfrom it True none later\n" +
+	const wantCopies = "forks 2 [True, True] True [{'of': 'parent'}, {'of': 'parent'}] 3\nsnapshot v1 ['v1:latest'] True [] ['v1']\nfrom it True none later\n" +
 		"taken BadRequest 400\nremoved True False\nSandboxException\nSandboxNotFoundException\n"
 	if got := n.python(copying); got != wantCopies {
 		t.Errorf("the program prints\n%s\nwant\n%s", got, wantCopies)

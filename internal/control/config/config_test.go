@@ -521,8 +521,10 @@ func TestSuspendedIsChecked(t *testing.T) {
 	if _, err := load(t, minimal+"\nmoving: {suspended: {"+all+", drop: [/d, \"{name}\"]}}\n", Overrides{}); err != nil {
 		t.Error(err)
 	}
-	if _, err := load(t, "templates:\n  - {name: a, image: b, port: 80, runtime: r, handover: memory, mounts: [{type: tmpfs, target: /run/holdfast}]}\n", Overrides{}); err == nil || !strings.Contains(err.Error(), "receives its identity") {
-		t.Errorf("a mount in the identity directory: %v", err)
+	for _, more := range []string{"", "handover: memory, "} {
+		if _, err := load(t, "templates:\n  - {name: a, image: b, port: 80, runtime: r, "+more+"mounts: [{type: tmpfs, target: /run/holdfast}]}\n", Overrides{}); err == nil || !strings.Contains(err.Error(), "receives its identity") {
+			t.Errorf("a mount in the identity directory: %v", err)
+		}
 	}
 }
 

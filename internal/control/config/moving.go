@@ -120,10 +120,10 @@ func (t Template) validateHandover() error {
 		return errors.New("renew.timeout must be at least 1s")
 	case t.Handover == "memory" && t.Runtime == "":
 		return holdfast.WithHint(errors.New("handover: memory needs a runtime"), "register moving.runtime with the engine, and name it; docs/moving.md")
-	case t.Handover == "memory":
-		return within("handover: memory: ", t.keepFree(session.IdentityDir))
-	case t.Idle == "suspend":
+	case t.Idle == "suspend" && t.Handover != "memory":
 		return holdfast.WithHint(errors.New("idle: suspend needs handover: memory"), "docs/moving.md")
+	case t.Runtime != "":
+		return within("runtime: ", t.keepFree(session.IdentityDir))
 	}
 	return nil
 }

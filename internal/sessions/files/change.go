@@ -15,17 +15,17 @@ import (
 
 // MakeDir makes a directory, and with parents those above it that are missing; then it may
 // exist. New ones get the ids and the mode of o, by default 0 and 0755.
-func (f *Files) MakeDir(ctx context.Context, key holdfast.SessionKey, p string, parents bool, o holdfast.WriteFile) (out holdfast.File, err error) {
-	err = f.call(ctx, key, "make directory", p, func(_ context.Context, t *tree, p string) error {
-		dir, err := t.makeDir(p, parents, o)
-		if err != nil {
-			return err
-		}
-		defer dir.Close()
-		out, err = t.describe(dir, p)
-		return err
-	})
-	return out, err
+func (f *Files) MakeDir(ctx context.Context, key holdfast.SessionKey, p string, parents bool, o holdfast.WriteFile) (holdfast.File, error) {
+	return described(f.call(ctx, key, p, request{Op: "mkdir", Parents: parents, Write: o}, streams{}))
+}
+
+func makeDir(_ context.Context, t *tree, p string, q request, _ streams) (reply, error) {
+	dir, err := t.makeDir(p, q.Parents, q.Write)
+	if err != nil {
+		return reply{}, err
+	}
+	defer dir.Close()
+	return t.reply(dir, p)
 }
 
 func (t *tree) makeDir(p string, parents bool, o holdfast.WriteFile) (*os.File, error) {
@@ -130,24 +130,28 @@ func (f *Files) Move(ctx context.Context, key holdfast.SessionKey, from, to stri
 	if err != nil {
 		return err
 	}
-	return f.call(ctx, key, "move", from, func(_ context.Context, t *tree, from string) error {
-		dir, base, err := t.parent(from)
-		if err != nil {
-			return err
-		}
-		defer dir.Close()
-		toDir, toBase, err := t.parent(to)
-		if err != nil {
-			return fmt.Errorf("to %s: %w", bounded(to), err)
-		}
-		defer toDir.Close()
-		flags := uint(unix.RENAME_NOREPLACE)
-		if replace {
-			flags = 0
-		}
-		if strings.HasPrefix(to+"/", from+"/") && to != from {
-			return &Error{"it cannot be moved into itself", holdfast.ErrBadFile}
-		}
-		return unix.Renameat2(int(dir.Fd()), base, int(toDir.Fd()), toBase, flags)
-	})
+	_, err = f.call(ctx, key, from, request{Op: "move", To: []byte(to), Replace: replace}, streams{})
+	return err
+}
+
+func move(_ context.Context, t *tree, from string, q request, _ streams) (reply, error) {
+	to := string(q.To)
+	dir, base, err := t.parent(from)
+	if err != nil {
+		return reply{}, err
+	}
+	defer dir.Close()
+	toDir, toBase, err := t.parent(to)
+	if err != nil {
+		return reply{}, fmt.Errorf("to %s: %w", bounded(to), err)
+	}
+	defer toDir.Close()
+	flags := uint(unix.RENAME_NOREPLACE)
+	if q.Replace {
+		flags = 0
+	}
+	if strings.HasPrefix(to+"/", from+"/") && to != from {
+		return reply{}, &Error{"it cannot be moved into itself", holdfast.ErrBadFile}
+	}
+	return reply{}, unix.Renameat2(int(dir.Fd()), base, int(toDir.Fd()), toBase, flags)
 }

@@ -9,6 +9,9 @@
 // the container's ids and without other rights than over files. If a file system hangs, the
 // caller gets an error, and the thread keeps its place among the bounded ones until the
 // container ends.
+//
+// gVisor keeps a container's files to itself. There the same operations run in Main, a program
+// in the container, with the rights of the container's root user.
 package files
 
 import "time"

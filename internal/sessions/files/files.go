@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -22,6 +22,9 @@ type Place struct {
 	Left <-chan struct{} // closed when the session begins to end
 	// Same reports whether the init still lives, so that PID is its pid.
 	Same func() bool
+	// Exec runs Main in the container, as its root user and with its streams, and returns its
+	// exit code. It is called for sandboxes of gVisor only.
+	Exec func(ctx context.Context, in io.Reader, out io.Writer) (int, error)
 }
 
 // Files has the files of the sessions of a node. Its methods may be called from any
@@ -35,6 +38,7 @@ type Files struct {
 	mu      sync.Mutex
 	calls   slots
 	watches slots
+	idle    map[holdfast.SessionKey]*helper
 
 	done         *prometheus.CounterVec
 	read, writes prometheus.Counter // bytes
@@ -44,8 +48,8 @@ type Files struct {
 // holdfast.ErrNotFound for a session without a container on this node.
 func New(locate func(holdfast.SessionKey) (Place, error), r metric.Registry) *Files {
 	f := &Files{
-		locate: locate,
-		calls:  newSlots(maxOfSession, maxOfNode), watches: newSlots(maxWatchesSession, maxWatchesNode),
+		locate: locate, idle: map[holdfast.SessionKey]*helper{},
+		calls: newSlots(maxOfSession, maxOfNode), watches: newSlots(maxWatchesSession, maxWatchesNode),
 		done:   r.CounterVec("holdfast_files_calls_total", "Calls about files of sessions that have ended, by result.", "result"),
 		read:   r.Counter("holdfast_files_read_bytes_total", "Bytes that were read from files of sessions."),
 		writes: r.Counter("holdfast_files_written_bytes_total", "Bytes that were written to files of sessions."),
@@ -99,21 +103,12 @@ func (f *Files) take(s *slots, key holdfast.SessionKey, what string) (func(), er
 // tree has the files of one container, for one call.
 type tree struct {
 	root     *inroot.Root
-	left     <-chan struct{}
-	files    *Files
-	inMemory atomic.Int64 // bytes written to a tmpfs
+	seen     func(bytes int) // written
+	inMemory atomic.Int64    // bytes written to a tmpfs
 }
 
-// open opens the files of a session.
-func (f *Files) open(key holdfast.SessionKey) (*tree, error) {
-	place, err := f.locate(key)
-	if err != nil {
-		return nil, err
-	}
-	if sandboxed(place.PID) {
-		return nil, holdfast.WithHint(&Error{fmt.Sprintf("session %s runs under gVisor, which keeps its files to itself", key), holdfast.ErrBadFile},
-			"`holdfast session exec -i` can run tar in the container")
-	}
+// open opens the files of a session from outside its container.
+func (f *Files) open(key holdfast.SessionKey, place Place) (*tree, error) {
 	root, err := inroot.Open(place.PID)
 	switch {
 	case !place.Same():
@@ -130,63 +125,13 @@ func (f *Files) open(key holdfast.SessionKey) (*tree, error) {
 		}
 		return nil, err
 	}
-	return &tree{root: root, left: place.Left, files: f}, nil
+	return &tree{root: root, seen: f.hasWritten}, nil
 }
 
 // sandboxed reports whether a process is a sandbox of gVisor, by its own name for itself.
 func sandboxed(pid int) bool {
 	args, err := proc.Host.Cmdline(pid)
 	return err == nil && len(args) > 0 && args[0] == "runsc-sandbox"
-}
-
-// call opens the files of a session and calls do in a thread for it. The context that do
-// gets ends with the session, too. A file system may hang: then call returns before do.
-// The values that do sets count only if call returns nil.
-func (f *Files) call(ctx context.Context, key holdfast.SessionKey, op, path string, do func(ctx context.Context, t *tree, path string) error) (err error) {
-	defer func() { f.note(err) }()
-	if path, err = clean(path); err != nil {
-		return err
-	}
-	release, err := f.take(&f.calls, key, "calls about files")
-	if err != nil {
-		return err
-	}
-	t, err := f.open(key)
-	if err != nil {
-		release()
-		return err
-	}
-	return t.run(ctx, op, path, func(ctx context.Context) error { return do(ctx, t, path) }, release)
-}
-
-// run calls do, and release after it.
-func (t *tree) run(ctx context.Context, op, path string, do func(context.Context) error, release func()) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	over := make(chan error, 1)
-	go func() {
-		err := <-t.root.Go(func() error { return do(ctx) })
-		t.root.Close()
-		release()
-		over <- err
-	}()
-	defer cancel(nil)
-	select {
-	case err := <-over:
-		return explain(op, path, err)
-	case <-t.left:
-		cancel(errLeft)
-	case <-ctx.Done():
-	}
-	cause := context.Cause(ctx)
-	select {
-	case err := <-over:
-		if err == nil {
-			return nil
-		}
-	case <-time.After(giveUp):
-		cause = fmt.Errorf("the file system does not answer: %w", cause)
-	}
-	return explain(op, path, cause)
 }
 
 // note counts a call.

@@ -152,26 +152,6 @@ func TestHostRootIsRefused(t *testing.T) {
 	}
 }
 
-// The files of a sandbox of gVisor are not those that the host sees.
-func TestSandboxIsRefused(t *testing.T) {
-	cmd := exec.Command("/bin/sleep", "1000")
-	cmd.Args[0] = "runsc-sandbox"
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		_ = cmd.Process.Kill() // it runs
-		_ = cmd.Wait()         // likewise
-	}()
-	f := New(func(holdfast.SessionKey) (Place, error) {
-		return Place{PID: cmd.Process.Pid, Same: func() bool { return true }}, nil
-	}, metric.Registry{Registerer: prometheus.NewRegistry()})
-	_, err := f.Stat(t.Context(), "alice", "/etc", false)
-	if !errors.Is(err, holdfast.ErrBadFile) || !strings.Contains(err.Error(), "gVisor") || holdfast.HintOf(err) == "" {
-		t.Errorf("%v", err)
-	}
-}
-
 // A tree may be deeper than paths, and than the descriptors of a call, reach.
 func TestDeepTreeIsRemoved(t *testing.T) {
 	f, root := container(t, false)

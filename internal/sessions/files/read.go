@@ -21,48 +21,59 @@ import (
 // on, and less if the file has become shorter. begin gets the file's description. A link is
 // followed.
 func (f *Files) Read(ctx context.Context, key holdfast.SessionKey, p string, begin func(holdfast.File) (w io.Writer, from, count int64, err error)) error {
-	type opened struct {
-		file holdfast.File
-		data *io.PipeReader
-		part chan [2]int64
+	return f.reading(ctx, key, p, request{Op: "read"}, begin)
+}
+
+// reading does a call that writes. The caller's goroutine writes to what begin returns: the
+// operation may go on after the call.
+func (f *Files) reading(ctx context.Context, key holdfast.SessionKey, p string, q request, begin func(holdfast.File) (w io.Writer, from, count int64, err error)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r, out := io.Pipe()
+	ready, parts, ended := make(chan holdfast.File, 1), make(chan part, 1), make(chan error, 1)
+	s := streams{out: out, abort: func(err error) { out.CloseWithError(err) }}
+	s.opened = func(ctx context.Context, about holdfast.File) (part, error) {
+		ready <- about
+		select {
+		case p := <-parts:
+			return p, nil
+		case <-ctx.Done():
+			return part{}, context.Cause(ctx)
+		}
 	}
-	ready, ended := make(chan opened, 1), make(chan error, 1)
 	go func() {
-		ended <- f.call(ctx, key, "read", p, func(ctx context.Context, t *tree, p string) error {
-			in, about, err := t.openFile(p)
-			if err != nil {
-				return err
-			}
-			defer in.Close()
-			r, w := io.Pipe()
-			defer context.AfterFunc(ctx, func() { w.CloseWithError(context.Cause(ctx)) })()
-			o := opened{about, r, make(chan [2]int64, 1)}
-			ready <- o
-			select {
-			case part := <-o.part:
-				_, err = io.CopyBuffer(w, io.NewSectionReader(in, part[0], part[1]), make([]byte, chunk))
-			case <-ctx.Done():
-				err = context.Cause(ctx)
-			}
-			w.CloseWithError(err)
-			return err
-		})
+		_, err := f.call(ctx, key, p, q, s)
+		out.CloseWithError(err) // nil is the end
+		ended <- err
 	}()
 	select {
 	case err := <-ended:
 		return err
-	case o := <-ready:
-		w, from, count, err := begin(o.file)
+	case about := <-ready:
+		w, from, count, err := begin(about)
 		if err == nil {
-			o.part <- [2]int64{from, count}
-			err = f.copyOut(w, o.data)
+			parts <- part{from, count}
+			err = f.copyOut(w, r)
 		}
-		o.data.CloseWithError(cmp.Or(err, io.ErrClosedPipe))
+		r.CloseWithError(cmp.Or(err, io.ErrClosedPipe))
 		if err != nil {
 			return err
 		}
 		return <-ended
 	}
+}
+
+func read(ctx context.Context, t *tree, p string, _ request, s streams) (reply, error) {
+	in, about, err := t.openFile(p)
+	if err != nil {
+		return reply{}, err
+	}
+	defer in.Close()
+	part, err := s.opened(ctx, about)
+	if err == nil {
+		_, err = io.CopyBuffer(s.out, io.NewSectionReader(in, part.From, part.Count), make([]byte, chunk))
+	}
+	return reply{}, err
 }
 
 // copyOut copies what was read to the caller.
@@ -143,39 +154,31 @@ func (f *Files) Pack(ctx context.Context, key holdfast.SessionKey, p string, w i
 	if p == "/" || strings.HasSuffix(p, "/.") {
 		name = "."
 	}
-	r, out := io.Pipe()
-	ended := make(chan error, 1)
-	go func() {
-		err := f.call(ctx, key, "read", p, func(ctx context.Context, t *tree, p string) error {
-			defer context.AfterFunc(ctx, func() { out.CloseWithError(context.Cause(ctx)) })()
-			return t.pack(ctx, p, name, out)
-		})
-		out.CloseWithError(err) // nil is the end
-		ended <- err
-	}()
-	err := f.copyOut(w, r)
-	r.CloseWithError(cmp.Or(err, io.ErrClosedPipe))
-	return cmp.Or(<-ended, err)
+	return f.reading(ctx, key, p, request{Op: "pack", Name: []byte(name)}, func(holdfast.File) (io.Writer, int64, int64, error) { return w, 0, 0, nil })
 }
 
-func (t *tree) pack(ctx context.Context, p, name string, w io.Writer) error {
+func pack(ctx context.Context, t *tree, p string, q request, s streams) (reply, error) {
+	name := string(q.Name)
 	flags := unix.O_PATH
 	if name != "." {
 		flags |= unix.O_NOFOLLOW
 	}
 	file, err := t.root.Open(p, flags)
 	if err != nil {
-		return err
+		return reply{}, err
 	}
 	defer file.Close()
 	about, err := t.describe(file, p)
 	if err == nil && about.Type == holdfast.RegularFile {
 		err = regular(file, about)
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = s.opened(ctx, about)
 	}
-	a := tar.NewWriter(w)
+	if err != nil {
+		return reply{}, err
+	}
+	a := tar.NewWriter(s.out)
 	_, err = filetree.Pack(ctx, a, file, name, filetree.Packing{
 		Owner: func(uid, gid int) (int, int) { return t.root.UIDs.Inside(uid), t.root.GIDs.Inside(gid) },
 		Enter: func(dir *os.File) (bool, error) {
@@ -183,5 +186,5 @@ func (t *tree) pack(ctx context.Context, p, name string, w io.Writer) error {
 			return !kernel, err
 		},
 	})
-	return cmp.Or(err, a.Close())
+	return reply{}, cmp.Or(err, a.Close())
 }

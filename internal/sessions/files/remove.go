@@ -16,21 +16,24 @@ import (
 // Remove removes a file, or a directory: an empty one, or with recursive any. A link is
 // removed, not followed. Mount points stay, and are an error.
 func (f *Files) Remove(ctx context.Context, key holdfast.SessionKey, p string, recursive bool) error {
-	return f.call(ctx, key, "remove", p, func(ctx context.Context, t *tree, p string) error {
-		dir, base, err := t.parent(p)
-		if err != nil {
-			return err
-		}
-		defer dir.Close()
-		if recursive {
-			return (&remover{ctx: ctx}).remove(dir, base, 0)
-		}
-		err = unix.Unlinkat(int(dir.Fd()), base, 0)
-		if err == unix.EISDIR {
-			err = unix.Unlinkat(int(dir.Fd()), base, unix.AT_REMOVEDIR)
-		}
-		return err
-	})
+	_, err := f.call(ctx, key, p, request{Op: "remove", Recursive: recursive}, streams{})
+	return err
+}
+
+func remove(ctx context.Context, t *tree, p string, q request, _ streams) (reply, error) {
+	dir, base, err := t.parent(p)
+	if err != nil {
+		return reply{}, err
+	}
+	defer dir.Close()
+	if q.Recursive {
+		return reply{}, (&remover{ctx: ctx}).remove(dir, base, 0)
+	}
+	err = unix.Unlinkat(int(dir.Fd()), base, 0)
+	if err == unix.EISDIR {
+		err = unix.Unlinkat(int(dir.Fd()), base, unix.AT_REMOVEDIR)
+	}
+	return reply{}, err
 }
 
 // remover removes trees of any depth with a bounded number of open directories: a

@@ -22,24 +22,38 @@ import (
 
 // Stat describes a file. With follow it is the one that a link leads to, and its Path is
 // the one without links.
-func (f *Files) Stat(ctx context.Context, key holdfast.SessionKey, p string, follow bool) (out holdfast.File, err error) {
-	err = f.call(ctx, key, "stat", p, func(_ context.Context, t *tree, p string) error {
-		flags := unix.O_PATH
-		if !follow {
-			flags |= unix.O_NOFOLLOW
-		}
-		file, err := t.root.Open(p, flags)
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		if follow {
-			p = realPath(file, p)
-		}
-		out, err = t.describe(file, p)
-		return err
-	})
-	return out, err
+func (f *Files) Stat(ctx context.Context, key holdfast.SessionKey, p string, follow bool) (holdfast.File, error) {
+	return described(f.call(ctx, key, p, request{Op: "stat", Follow: follow}, streams{}))
+}
+
+// described returns the file of a reply.
+func described(out reply, err error) (holdfast.File, error) {
+	if err != nil || out.File == nil {
+		return holdfast.File{}, err
+	}
+	return *out.File, nil
+}
+
+func stat(_ context.Context, t *tree, p string, q request, _ streams) (reply, error) {
+	flags := unix.O_PATH
+	if !q.Follow {
+		flags |= unix.O_NOFOLLOW
+	}
+	file, err := t.root.Open(p, flags)
+	if err != nil {
+		return reply{}, err
+	}
+	defer file.Close()
+	if q.Follow {
+		p = realPath(file, p)
+	}
+	return t.reply(file, p)
+}
+
+// reply describes an open file.
+func (t *tree) reply(f *os.File, p string) (reply, error) {
+	about, err := t.describe(f, p)
+	return reply{File: &about}, err
 }
 
 // realPath returns the kernel's path of an open file, or p if it has none.
@@ -100,17 +114,19 @@ func (f *Files) List(ctx context.Context, key holdfast.SessionKey, p string, lim
 	if limit <= 0 || limit > maxList {
 		limit = maxList
 	}
-	err = f.call(ctx, key, "list", p, func(ctx context.Context, t *tree, p string) (err error) {
-		dir, err := t.root.Open(p, unix.O_RDONLY|unix.O_DIRECTORY)
-		if err != nil {
-			return err
-		}
-		defer dir.Close()
-		list, more, err = t.list(ctx, dir, p, limit)
-		return err
-	})
-	slices.SortFunc(list, func(a, b holdfast.File) int { return cmp.Compare(a.Name, b.Name) })
-	return list, more, err
+	out, err := f.call(ctx, key, p, request{Op: "list", Limit: limit}, streams{})
+	slices.SortFunc(out.List, func(a, b holdfast.File) int { return cmp.Compare(a.Name, b.Name) })
+	return out.List, out.More, err
+}
+
+func list(ctx context.Context, t *tree, p string, q request, _ streams) (out reply, err error) {
+	dir, err := t.root.Open(p, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return out, err
+	}
+	defer dir.Close()
+	out.List, out.More, err = t.list(ctx, dir, p, q.Limit)
+	return out, err
 }
 
 func (t *tree) list(ctx context.Context, dir *os.File, p string, limit int) (list []holdfast.File, more bool, err error) {

@@ -63,29 +63,19 @@ func drained(events <-chan holdfast.FileEvent, each func(holdfast.FileEvent) err
 	return err
 }
 
-// watch opens the files of the session beside the bounded calls: a watch has a bound of
-// its own.
-func (f *Files) watch(ctx context.Context, key holdfast.SessionKey, p string, recursive bool, events chan<- holdfast.FileEvent) (err error) {
-	defer func() { f.note(err) }()
-	if p, err = clean(p); err != nil {
-		return err
-	}
-	t, err := f.open(key)
-	if err != nil {
-		return err
-	}
-	w := &watch{top: p, recursive: recursive, events: events, paths: map[int]string{}}
-	return t.run(ctx, "watch", p, func(ctx context.Context) error {
-		err := w.run(ctx, t)
-		if errors.Is(err, context.Canceled) && !errors.Is(err, errLeft) {
-			return nil // the reader has left
-		}
-		return err
-	}, func() {})
+func (f *Files) watch(ctx context.Context, key holdfast.SessionKey, p string, recursive bool, events chan<- holdfast.FileEvent) error {
+	_, err := f.call(ctx, key, p, request{Op: "watch", Recursive: recursive}, streams{events: events})
+	return err
+}
+
+func watchTree(ctx context.Context, t *tree, p string, q request, s streams) (reply, error) {
+	w := &watch{root: t.root, top: p, recursive: q.Recursive, events: s.events, paths: map[int]string{}}
+	return reply{}, w.run(ctx, t)
 }
 
 // watch is one instance of inotify(7).
 type watch struct {
+	root      *inroot.Root
 	top       string
 	recursive bool
 	events    chan<- holdfast.FileEvent
@@ -207,7 +197,7 @@ func (w *watch) descend(ctx context.Context, rel string, isNew bool) error {
 
 // enter watches a directory and returns those in it. One that is gone is not an error.
 func (w *watch) enter(rel string, isNew bool) (dirs []string, err error) {
-	dir, err := inroot.OpenBelow(w.topFile, cleanRel(rel), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	dir, err := w.root.OpenBelow(w.topFile, cleanRel(rel), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if err != nil {
 		return nil, nil // it was removed or replaced meanwhile
 	}

@@ -23,22 +23,20 @@ import (
 // file that it leads to is overwritten in place, as is a mount point. The directory has to
 // exist. Setuid and setgid bits are dropped. holdfast.ErrBadFile if the file system keeps no
 // extended attributes and o has some.
-func (f *Files) Write(ctx context.Context, key holdfast.SessionKey, p string, o holdfast.WriteFile, r io.Reader) (out holdfast.File, err error) {
-	err = f.call(ctx, key, "write", p, func(ctx context.Context, t *tree, p string) error {
-		body, closed := pipe(ctx, r)
-		defer closed()
-		if err := t.write(ctx, p, o, body); err != nil {
-			return err
-		}
-		file, err := t.root.Open(p, unix.O_PATH)
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		out, err = t.describe(file, p)
-		return err
-	})
-	return out, err
+func (f *Files) Write(ctx context.Context, key holdfast.SessionKey, p string, o holdfast.WriteFile, r io.Reader) (holdfast.File, error) {
+	return described(f.call(ctx, key, p, request{Op: "write", Write: o}, streams{in: r}))
+}
+
+func write(ctx context.Context, t *tree, p string, q request, s streams) (reply, error) {
+	if err := t.write(ctx, p, q.Write, s.in); err != nil {
+		return reply{}, err
+	}
+	file, err := t.root.Open(p, unix.O_PATH)
+	if err != nil {
+		return reply{}, err
+	}
+	defer file.Close()
+	return t.reply(file, p)
 }
 
 // pipe returns a reader of r whose reads end with ctx.
@@ -61,7 +59,7 @@ func (t *tree) write(ctx context.Context, p string, o holdfast.WriteFile, r io.R
 		return err
 	}
 	defer dir.Close()
-	a := filetree.Attributes{Mode: 0o644, Writer: t.writer, Seen: t.files.hasWritten, Extended: o.Attributes}
+	a := filetree.Attributes{Mode: 0o644, Writer: t.writer, Seen: t.seen, Extended: o.Attributes}
 	a.UID, a.GID, err = t.owner(0, 0)
 	if err != nil {
 		return err
@@ -150,6 +148,9 @@ func (t *tree) writer(f *os.File) (io.Writer, error) {
 	if kernel {
 		return nil, &Error{"it is a file of the kernel", holdfast.ErrBadFile}
 	}
+	if t.root.IsOwn() { // gVisor charges the container
+		return f, nil
+	}
 	if kind, err := inroot.FSType(f); err != nil || kind != unix.TMPFS_MAGIC && kind != unix.RAMFS_MAGIC {
 		return f, err
 	}
@@ -174,24 +175,26 @@ func (w *memoryWriter) Write(p []byte) (int, error) {
 // Unpack makes the files of a tar archive below a directory, which has to exist. No link
 // in it is followed out of it. After an error the files before it are there.
 func (f *Files) Unpack(ctx context.Context, key holdfast.SessionKey, p string, o holdfast.UnpackFiles, r io.Reader) (total holdfast.Unpacked, err error) {
-	err = f.call(ctx, key, "write", p, func(ctx context.Context, t *tree, p string) error {
-		body, closed := pipe(ctx, r)
-		defer closed()
-		dir, err := t.root.Open(p, unix.O_PATH|unix.O_DIRECTORY)
-		if err != nil {
-			return err
-		}
-		defer dir.Close()
-		root, err := os.OpenRoot(inroot.Self(dir))
-		if err != nil {
-			return err
-		}
-		defer root.Close()
-		n, err := t.unpack(ctx, root, o, body)
-		total = holdfast.Unpacked{Entries: n.Entries, Bytes: n.Bytes, Skipped: n.Skipped}
-		return err
-	})
+	out, err := f.call(ctx, key, p, request{Op: "unpack", Unpack: o}, streams{in: r})
+	if out.Total != nil {
+		total = *out.Total
+	}
 	return total, err
+}
+
+func unpack(ctx context.Context, t *tree, p string, q request, s streams) (reply, error) {
+	dir, err := t.root.Open(p, unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return reply{}, err
+	}
+	defer dir.Close()
+	root, err := os.OpenRoot(inroot.Self(dir))
+	if err != nil {
+		return reply{}, err
+	}
+	defer root.Close()
+	n, err := t.unpack(ctx, root, q.Unpack, s.in)
+	return reply{Total: &holdfast.Unpacked{Entries: n.Entries, Bytes: n.Bytes, Skipped: n.Skipped}}, err
 }
 
 func (t *tree) unpack(ctx context.Context, root *os.Root, o holdfast.UnpackFiles, r io.Reader) (filetree.Total, error) {
@@ -206,7 +209,7 @@ func (t *tree) unpack(ctx context.Context, root *os.Root, o holdfast.UnpackFiles
 			}
 			return uid, gid
 		},
-		Writer: t.writer, Seen: t.files.hasWritten,
+		Writer: t.writer, Seen: t.seen,
 	})
 	if err != nil {
 		return n, err

@@ -201,6 +201,9 @@ type Inside struct {
 	Left <-chan struct{} // closed when the session begins to end
 	// Same reports whether the init still lives, so that PID is its pid.
 	Same func() bool
+	// Container is its id. Dir is the directory of this host that may be mounted at
+	// IdentityDir.
+	Container, Dir string
 }
 
 // Inside returns the container of a session. holdfast.ErrNotFound if the session is not
@@ -215,7 +218,7 @@ func (m *Manager) Inside(key holdfast.SessionKey) (Inside, error) {
 	if e.phase != ready || e.target == nil {
 		return Inside{}, fmt.Errorf("session %s has no running container: %w", key, holdfast.ErrNotFound)
 	}
-	return Inside{PID: e.target.Init().Pid(), Left: e.left, Same: func() bool {
+	return Inside{PID: e.target.Init().Pid(), Left: e.left, Container: e.owner.ContainerID, Dir: m.identityDir(e.owner), Same: func() bool {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		return e.phase == ready && !e.target.Init().Exited()

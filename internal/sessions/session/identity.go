@@ -14,8 +14,8 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// IdentityDir and IdentityFile are where a container whose memory can be saved finds
-// its identity, as a holdfast.Identity in JSON. Its environment is that of the epoch
+// IdentityDir and IdentityFile are where a container with a runtime of its own finds its
+// identity, as a holdfast.Identity in JSON. Its environment is that of the epoch
 // in which it was started. A warm container finds its identity at the same place.
 const (
 	IdentityDir  = "/run/holdfast"
@@ -33,9 +33,9 @@ func (m *Manager) identityDir(o holdfast.Owner) string {
 }
 
 // mountIdentity writes the identity file and mounts it in the session's own container,
-// if the template saves memory.
+// if the template has a runtime or saves memory.
 func (b *attempt) mountIdentity(spec *engine.Spec) error {
-	if b.m.cfg.IdentityRoot == "" || !b.e.template.SaveMemory {
+	if b.m.cfg.IdentityRoot == "" || !b.e.template.SaveMemory && b.e.template.Runtime == "" {
 		return nil
 	}
 	text, err := json.Marshal(b.e.template.identity(b.owner))
@@ -48,6 +48,11 @@ func (b *attempt) mountIdentity(spec *engine.Spec) error {
 	err = errors.Join(os.MkdirAll(b.m.cfg.IdentityRoot, 0o700), os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, IdentityFile), append(text, '\n'), 0o644), os.WriteFile(filepath.Join(dir, GenerationFile), []byte(b.generation+"\n"), 0o644))
 	if err != nil {
 		return fmt.Errorf("writing the container's identity: %w", err)
+	}
+	if b.m.cfg.Show != nil { // a restored process may have the program open
+		if err := b.m.cfg.Show(dir); err != nil {
+			b.m.log.Warn("the files of a session cannot be reached", "session", b.e.key, "err", err)
+		}
 	}
 	spec.Mounts = append(spec.Mounts, engine.Mount{Type: "bind", Source: dir, Target: IdentityDir, ReadOnly: true})
 	return nil

@@ -41,9 +41,11 @@ type Config struct {
 	// records in the store. It is over 0 and well under the fence.
 	CheckEvery time.Duration
 
-	// IdentityRoot is a directory of this host for the identities of containers whose
-	// memory can be saved (see IdentityDir). "" writes none.
+	// IdentityRoot is a directory of this host for the identities of containers with a
+	// runtime (see IdentityDir). "" writes none. Show puts a program into an identity's
+	// directory; it may be nil.
 	IdentityRoot string
+	Show         func(dir string) error
 
 	// Frozen has the notes of containers that this process has frozen.
 	Frozen frozen.Notes

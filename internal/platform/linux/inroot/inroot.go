@@ -27,8 +27,23 @@ var (
 // Root is the root directory of a process. Any goroutine may use it.
 type Root struct {
 	dir        *os.File // O_PATH
+	own        bool     // of this process
 	UIDs, GIDs Mapping
 }
+
+// Own opens the root of this process. Its paths are resolved by open(2), which older kernels
+// and gVisor have: the process is as confined as it is. Mappings are the identity.
+func Own() (*Root, error) {
+	fd, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open the root: %w", err)
+	}
+	all := Mapping{{count: 1<<32 - 1}}
+	return &Root{dir: os.NewFile(uintptr(fd), "/"), own: true, UIDs: all, GIDs: all}, nil
+}
+
+// IsOwn reports whether the root is that of this process.
+func (r *Root) IsOwn() bool { return r.own }
 
 // Open opens the root of the process with the pid. The caller checks afterwards that the
 // process still lives: otherwise another process may have had the pid. An open Root keeps
@@ -85,12 +100,32 @@ const attempts = 256
 // Errors are of openat2(2): unix.EAGAIN if the path does not stay the same for long
 // enough. ErrUnsupported.
 func (r *Root) Open(path string, flags int) (*os.File, error) {
+	if r.own {
+		return open1(path, path, flags)
+	}
 	return open2(r.dir, path, flags, unix.RESOLVE_IN_ROOT)
 }
 
-// OpenBelow opens a path below the directory dir, which has no symbolic link in it.
-func OpenBelow(dir *os.File, path string, flags int) (*os.File, error) {
+// OpenBelow opens a path below the directory dir, which has no symbolic link in it. In the
+// root of this process links are followed, except the last one.
+func (r *Root) OpenBelow(dir *os.File, path string, flags int) (*os.File, error) {
+	if r.own {
+		return open1(Self(dir)+"/"+path, path, flags|unix.O_NOFOLLOW)
+	}
 	return open2(dir, path, flags, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
+}
+
+// open1 opens a path of this process, for a file with a name.
+func open1(path, name string, flags int) (*os.File, error) {
+	for {
+		fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0)
+		if err == nil {
+			return os.NewFile(uintptr(fd), name), nil
+		}
+		if err != unix.EINTR {
+			return nil, &os.PathError{Op: "open", Path: name, Err: err}
+		}
+	}
 }
 
 func open2(dir *os.File, path string, flags int, resolve uint64) (*os.File, error) {
@@ -112,15 +147,7 @@ func open2(dir *os.File, path string, flags int, resolve uint64) (*os.File, erro
 // Reopen opens the file again that f refers to, which may be an O_PATH descriptor. No path
 // is resolved: a file that was swapped meanwhile is not opened.
 func Reopen(f *os.File, flags int) (*os.File, error) {
-	for {
-		fd, err := unix.Open(Self(f), flags|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
-		if err == nil {
-			return os.NewFile(uintptr(fd), f.Name()), nil
-		}
-		if err != unix.EINTR {
-			return nil, &os.PathError{Op: "open", Path: f.Name(), Err: err}
-		}
-	}
+	return open1(Self(f), f.Name(), flags|unix.O_NOCTTY)
 }
 
 // Self returns a path of this process that stands for the open file f, for system calls
