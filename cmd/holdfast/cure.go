@@ -9,7 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"holdfast/internal/agent"
+	"holdfast/internal/agent/cureguard"
 	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/doctor/cure"
 	"holdfast/internal/platform/atomicfile"
@@ -28,8 +28,8 @@ func runCure(ctx context.Context, c cure.Cure, o cure.Options) (cure.Report, err
 		return c.Run(ctx, e, o)
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	guard := agent.NewCureGuard(self(roleGuardian), cfg.RunDir, log)
-	e.Guard, e.Journal = guard.Guard(), cure.Journal{Path: filepath.Join(cfg.DataDir, cure.FileName)}
+	guard := cureguard.New(self(roleGuardian), cfg.RunDir, log)
+	e.Guard, e.Journal = guard.Cures(), cure.Journal{Path: filepath.Join(cfg.DataDir, cure.FileName)}
 	if err := guard.Tidy(); err != nil {
 		return cure.Report{}, err
 	}
