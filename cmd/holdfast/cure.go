@@ -12,6 +12,7 @@ import (
 	"holdfast/internal/agent/cureguard"
 	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/doctor/cure"
+	"holdfast/internal/hosts/doctor/schedule"
 	"holdfast/internal/platform/atomicfile"
 )
 
@@ -44,6 +45,15 @@ func kubepods(context.Context) ([]string, error) {
 		return nil, err
 	}
 	return cure.Kubepods(host)
+}
+
+// planCure is one cure of `holdfast doctor cure schedule --dry-run`.
+func planCure(ctx context.Context, e schedule.Entry) ([]cure.Report, error) {
+	host, err := probeHost()
+	if err != nil {
+		return nil, err
+	}
+	return e.Plan(ctx, host)
 }
 
 // giveSeccomp puts a seccomp profile into a template of the configuration file.

@@ -54,7 +54,7 @@ func deps() cli.Deps {
 		GC:          cli.GCDeps{Open: openCollector, Serve: serveCollector},
 		Examine:     examine,
 		Drill:       makeDrill,
-		Cures:       cli.CureDeps{Run: runCure, Kubepods: kubepods, Give: giveSeccomp},
+		Cures:       cli.CureDeps{Run: runCure, Kubepods: kubepods, Plan: planCure, Give: giveSeccomp},
 		Record:      record,
 		Hidden: map[string]func(context.Context, []string) error{
 			roleGuardian:     runGuardian,
@@ -78,7 +78,7 @@ func thisHost(ctx context.Context) (cli.Host, error) {
 	if err != nil {
 		return cli.Host{}, err
 	}
-	return cli.Host{DataDir: c.DataDir, RunDir: c.RunDir, Spinup: c.Spinup, Node: c.Node, Role: c.Doctor.Role,
+	return cli.Host{DataDir: c.DataDir, RunDir: c.RunDir, Spinup: c.Spinup, Node: c.Node, Role: c.Doctor.Role, Cures: c.Doctor.Cures,
 		Tokens: api.TokenFiles{Admin: c.API.TokenFile, Read: c.API.ReadTokenFile}}, nil
 }
 

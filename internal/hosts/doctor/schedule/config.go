@@ -7,6 +7,7 @@ package schedule
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -141,18 +142,22 @@ func (e Entry) options() cure.Options {
 
 // Plan determines what the entry's cure would do now, and changes nothing. A cure that has
 // nothing to do is a cure.ErrNothing.
-func (e Entry) Plan(run func(cure.Cure, cure.Options) (cure.Report, error), h probe.Host) ([]cure.Report, error) {
+func (e Entry) Plan(ctx context.Context, h probe.Host) ([]cure.Report, error) {
 	e = e.filled()
 	e.DryRun = true
-	return e.run(run, h)
+	return e.run(func(c cure.Cure, o cure.Options) (cure.Report, error) { return c.Run(ctx, cure.Env{Host: h}, o) }, h)
 }
 
-// run carries the entry's cures out, together within its bounds.
 func (e Entry) run(run func(cure.Cure, cure.Options) (cure.Report, error), h probe.Host) ([]cure.Report, error) {
 	cures, err := e.kind().cures(h)
 	if err != nil {
 		return nil, err
 	}
+	return e.runAll(cures, run)
+}
+
+// runAll carries cures out, together within the entry's bounds.
+func (e Entry) runAll(cures []cure.Cure, run func(cure.Cure, cure.Options) (cure.Report, error)) ([]cure.Report, error) {
 	o, began := e.options(), time.Now()
 	var reports []cure.Report
 	for _, c := range cures {
@@ -180,13 +185,12 @@ func parseWindow(text string) (w window, err error) {
 		return w, nil
 	}
 	from, to, _ := strings.Cut(text, "-")
-	for part, minutes := range map[string]*int{from: &w.from, to: &w.to} {
-		t, err := time.Parse("15:04", part)
-		if err != nil {
-			return w, fmt.Errorf("%q is not a part of the day such as 22:00-05:30", text)
-		}
-		*minutes = t.Hour()*60 + t.Minute()
+	begin, err1 := time.Parse("15:04", from)
+	end, err2 := time.Parse("15:04", to)
+	if err1 != nil || err2 != nil {
+		return w, fmt.Errorf("%q is not a part of the day such as 22:00-05:30", text)
 	}
+	w = window{begin.Hour()*60 + begin.Minute(), end.Hour()*60 + end.Minute()}
 	if w.from == w.to {
 		return w, fmt.Errorf("%q begins when it ends", text)
 	}
