@@ -29,10 +29,12 @@ import (
 	"holdfast/internal/control/cli"
 	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/doctor"
+	"holdfast/internal/hosts/doctor/cure"
 	"holdfast/internal/hosts/doctor/drill"
 	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/hosts/doctor/profile"
 	"holdfast/internal/hosts/doctor/rule"
+	"holdfast/internal/hosts/doctor/schedule"
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/platform/linux/perf"
 )
@@ -114,7 +116,7 @@ func testDeps() cli.Deps {
 			return err
 		},
 		Host: func(context.Context) (cli.Host, error) {
-			h := cli.Host{DataDir: os.Getenv(dataEnv), Spinup: spinup.Config{Slow: spinup.DefaultRules(), Keep: forever}, Tokens: api.TokenFiles{Admin: os.Getenv(tokensEnv)}}
+			h := cli.Host{DataDir: os.Getenv(dataEnv), Spinup: spinup.Config{Slow: spinup.DefaultRules(), Keep: forever}, Cures: []schedule.Entry{{Cure: "memcg"}, {Cure: "pinned"}}, Tokens: api.TokenFiles{Admin: os.Getenv(tokensEnv)}}
 			if h.DataDir != "" {
 				h.RunDir = h.DataDir + "-run"
 			}
@@ -137,7 +139,13 @@ func testDeps() cli.Deps {
 			o.Ready(drill.Running{Drill: d.Name, Rule: d.Rule, Group: "/g"})
 			return nil
 		},
-		Record:    recording,
+		Record: recording,
+		Cures: cli.CureDeps{Plan: func(_ context.Context, e schedule.Entry) ([]cure.Report, error) {
+			if e.Cure == "pinned" {
+				return nil, cure.ErrNothing
+			}
+			return []cure.Report{{Cure: e.Cure, Target: "/docker", Plan: cure.Plan{Does: []string{"reclaim a little"}}}}, nil
+		}},
 		OpenLocal: func(context.Context) (cli.Local, error) { return cli.Local{}, errors.New("the engine is not here") },
 		Hidden: map[string]func(context.Context, []string) error{"guardian": func(_ context.Context, args []string) error {
 			fmt.Printf("guardian: %q\n", args)
