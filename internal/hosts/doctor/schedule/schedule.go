@@ -1,12 +1,14 @@
 package schedule
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -56,6 +58,7 @@ type Deps struct {
 	Guard   cure.Guard
 	Metrics prometheus.Registerer
 	Log     *slog.Logger
+	Every   time.Duration // between two looks at the schedule; 0: checkEvery
 	// Run carries out a cure; nil: cure.Cure.Run. Tests replace it.
 	Run func(context.Context, cure.Cure, cure.Options) (cure.Report, error)
 }
@@ -92,6 +95,10 @@ type pending struct {
 
 // checkEvery is the time between two looks at the schedule.
 const checkEvery = 5 * time.Second
+
+// maxGuarded is the number of runs in a row that end themselves because groups stall or
+// lose page cache, after which a cure is stopped. One may be due to another load.
+const maxGuarded = 2
 
 // busyFor is the wait after another cure was in the way.
 const busyFor = time.Minute
@@ -165,7 +172,7 @@ func (s *Schedule) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	return tasks.Every(ctx, checkEvery, func() { s.check(ctx, time.Now()) })
+	return tasks.Every(ctx, cmp.Or(s.deps.Every, checkEvery), func() { s.check(ctx, time.Now()) })
 }
 
 // check judges the last cure, or runs the first one that is due.
@@ -238,9 +245,7 @@ func (s *Schedule) cure(ctx context.Context, e *entry, now time.Time) {
 		if r.Stopped != "" {
 			outcome = "early"
 		}
-		if r.Harm != "" {
-			outcome, harm = "harm", r.Harm
-		}
+		harm = cmp.Or(harm, r.Harm)
 	}
 	applied := slices.ContainsFunc(reports, func(r cure.Report) bool { return r.Applied })
 	busy := errors.Is(err, holdfast.ErrBusy)
@@ -257,6 +262,9 @@ func (s *Schedule) cure(ctx context.Context, e *entry, now time.Time) {
 	}
 	saved := s.change(func() {
 		e.Running, e.Outcome = false, outcome
+		if e.Guarded++; harm == "" {
+			e.Guarded = 0
+		}
 		if e.DryRun {
 			for _, r := range reports {
 				e.wouldDo = append(append(e.wouldDo, r.Plan.Does...), r.Notes...)
@@ -265,14 +273,18 @@ func (s *Schedule) cure(ctx context.Context, e *entry, now time.Time) {
 		if busy {
 			e.LastRun, e.notYet = time.Time{}, now.Add(busyFor)
 		}
-		if err != nil && outcome != "nothing" {
+		switch {
+		case err != nil:
 			e.Outcome += ": " + err.Error()
+		case outcome == "nothing" && len(reports) > 0:
+			e.Outcome += ": " + strings.Join(reports[0].Notes, "; ")
 		}
 	})
 	s.logSave(saved)
 	s.runs.WithLabelValues(e.Cure, outcome).Inc()
 	switch {
-	case harm != "":
+	case e.Guarded >= maxGuarded:
+		s.runs.WithLabelValues(e.Cure, "harm").Inc()
 		s.stop(e, harm, now)
 	case applied && ctx.Err() == nil:
 		s.pending, s.rounds = &pending{entry: e, reports: reports, before: s.rounds, ended: time.Now()}, nil
@@ -294,7 +306,7 @@ func (s *Schedule) judge(now time.Time) {
 	}
 	figures, harm := compare(p.before, after)
 	for _, r := range p.reports {
-		r.Host, r.Harm = figures, harm
+		r.Host, r.Harm = figures, cmp.Or(harm, r.Harm)
 		if err := s.journal.Amend(r); err != nil {
 			s.deps.Log.Warn("doctor: the effect of a scheduled cure", "cure", p.entry.Cure, "err", err)
 		}

@@ -214,6 +214,12 @@ func TestHarmStops(t *testing.T) {
 		"began to stall": func(h *host, s *Schedule) {
 			h.report.Stopped, h.report.Harm = "the processes in the group began to stall", "the processes in the group began to stall"
 			h.pass(t, s, fewRounds)
+			if st := h.state(t, s, 1); st.Stopped != "" || st.Outcome != "early" {
+				t.Errorf("stopped at once: %+v", st)
+			}
+			h.pass(t, s, keptRounds)
+			h.now, h.runs = h.now.Add(24*time.Hour), nil
+			h.pass(t, s, keptRounds)
 		},
 		"agent died": func(h *host, s *Schedule) {
 			s.deps.Run = func(context.Context, cure.Cure, cure.Options) (cure.Report, error) { panic("killed") }

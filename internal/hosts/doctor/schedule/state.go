@@ -19,6 +19,7 @@ type saved struct {
 	Config    Entry     `json:"config"` // the state ends when it changes
 	LastRun   time.Time `json:"last_run"`
 	Running   bool      `json:"running"`
+	Guarded   int       `json:"guarded,omitempty"` // runs in a row that ended themselves to prevent harm
 	Outcome   string    `json:"outcome,omitempty"`
 	Stopped   string    `json:"stopped,omitempty"`
 	StoppedAt time.Time `json:"stopped_at,omitzero"`
