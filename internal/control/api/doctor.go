@@ -97,7 +97,7 @@ func (DoctorOff) List() ([]recordings.Recording, error) { return nil, doctorOff(
 func (DoctorOff) Open(string) (*profile.Profile, error) { return nil, doctorOff() }
 
 // Record implements Recordings.
-func (DoctorOff) Record(context.Context, time.Duration, string) (r recordings.Recording, err error) {
+func (DoctorOff) Record(context.Context, recordings.Request) (r recordings.Recording, err error) {
 	return r, doctorOff()
 }
 

@@ -79,8 +79,12 @@ func New(o Options) *Doctor {
 		o.Log.Warn("the doctor finds no control groups", "err", err)
 	}
 	groups := host.Groups
-	record := func(ctx context.Context, length time.Duration, container string) (*profile.Profile, error) {
-		return profile.Recorder{Proc: host.Proc, Groups: groups, Engine: o.Engine, For: length, Container: container}.Run(ctx)
+	record := func(ctx context.Context, q recordings.Request) (*profile.Profile, error) {
+		r := profile.Recorder{Proc: host.Proc, Groups: groups, Engine: o.Engine, For: q.For, Container: q.Container}
+		if q.Wait > 0 {
+			r.Start = &profile.Start{Within: q.Wait}
+		}
+		return r.Run(ctx)
 	}
 	d := &Doctor{
 		o: o, Recordings: recordings.New(filepath.Join(o.DataDir, recordings.DirName), record),
