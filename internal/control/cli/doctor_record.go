@@ -34,7 +34,7 @@ func (a *app) recordCmd() *cobra.Command {
 			"such as docker run, it is of the containers that start while the command runs, or of that of --container. Such a recording ends\n" +
 			"after --for, or when the containers have ended. Holdfast then waits for the command.",
 		Example: "  holdfast doctor record -o bad.pb.gz\n  holdfast doctor record -o web.pb.gz --container web-1 --for 2m\n  holdfast doctor record -o start.pb.gz --container web-1 --wait\n  holdfast doctor record -o start.pb.gz -- docker run --rm shop:7",
-		Args: cobra.ArbitraryArgs,
+		Args:    cobra.ArbitraryArgs,
 		RunE: a.within(noLimit, func(ctx context.Context, cmd *cobra.Command, words []string) error {
 			var command Command
 			if wait || len(words) > 0 {
