@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"holdfast/internal/agent"
+	"holdfast/internal/agent/cureguard"
 	"holdfast/internal/hosts/doctor/cure"
 	"holdfast/internal/hosts/doctor/drill"
 	"holdfast/internal/hosts/doctor/fact"
@@ -215,8 +215,8 @@ func (x *cureBench) free(ctx context.Context, group string, quiet float64, f fun
 
 // gentle is Holdfast's cure.
 func (x *cureBench) gentle(ctx context.Context, g cgroup.Group) (cure.Report, error) {
-	guard := agent.NewCureGuard(x.o.Guardian, filepath.Join(x.dir, "guardian"), slog.New(slog.DiscardHandler))
-	r, err := cure.Memcg(g.Path).Run(ctx, cure.Env{Host: x.host, Guard: guard.Guard()}, cure.Options{Apply: true, For: 2 * time.Minute})
+	guard := cureguard.New(x.o.Guardian, filepath.Join(x.dir, "guardian"), slog.New(slog.DiscardHandler))
+	r, err := cure.Memcg(g.Path).Run(ctx, cure.Env{Host: x.host, Guard: guard.Cures()}, cure.Options{Apply: true, For: 2 * time.Minute})
 	return r, errors.Join(err, guard.Close())
 }
 

@@ -24,6 +24,7 @@ import (
 	"holdfast/internal/control/cli"
 	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/doctor/probe"
+	"holdfast/internal/hosts/doctor/schedule"
 	"holdfast/internal/hosts/kube/node"
 )
 
@@ -37,6 +38,7 @@ func agentFlags(f *pflag.FlagSet) {
 	f.Bool("pod-details", false, "with --kubernetes: ask the API server for the pull times and the readiness of each new pod (needs additional rights)")
 	f.String("taint", "", "with --kubernetes: taint the node while a condition is true, with this effect: PreferNoSchedule or NoSchedule (default none; needs additional rights)")
 	f.StringSlice("notices", nil, "with --kubernetes: evacuate the pods when one of these announces the end of the node: gce, aws, azure, logind (needs additional rights)")
+	f.StringSlice("cures", nil, "with --kubernetes: carry out these cures while a finding stands that they are for, as doctor.cures does with its defaults: "+strings.Join(schedule.Names(), ", ")+" (needs additional rights)")
 	f.String("cri-socket", "", "with --kubernetes: unix socket of the container runtime (default the first usual one that exists)")
 }
 
@@ -82,7 +84,7 @@ func runAgent(ctx context.Context, r cli.AgentRun) error {
 	if on, _ := r.Flags.GetBool("kubernetes"); on {
 		return runKubernetesAgent(ctx, r)
 	}
-	for _, name := range []string{"kubeconfig", "namespace", "cri-socket", "pod-details", "taint", "notices"} {
+	for _, name := range []string{"kubeconfig", "namespace", "cri-socket", "pod-details", "taint", "notices", "cures"} {
 		if r.Flags.Changed(name) {
 			return cli.Usage(fmt.Errorf("--%s goes with --kubernetes", name))
 		}
@@ -116,7 +118,7 @@ func runKubernetesAgent(ctx context.Context, r cli.AgentRun) error {
 	}
 	k := kubenode.Options{
 		Kubeconfig: get("kubeconfig"), Namespace: get("namespace"), Socket: get("cri-socket"),
-		Version: buildVersion().Version, Log: slog.New(logHandler(c.Log, r.Stderr)), Alloc: self(probe.RoleAlloc), Taint: get("taint"),
+		Version: buildVersion().Version, Log: slog.New(logHandler(c.Log, r.Stderr)), Alloc: self(probe.RoleAlloc), Guardian: self(roleGuardian), Taint: get("taint"),
 	}
 	if err := node.CheckEffect(k.Taint); err != nil {
 		return cli.Usage(fmt.Errorf("--taint: %w", err))
@@ -127,6 +129,13 @@ func runKubernetesAgent(ctx context.Context, r cli.AgentRun) error {
 	}
 	if err := c.Preempt.Validate(); err != nil {
 		return cli.ConfigError(fmt.Errorf("preempt.%w", err))
+	}
+	cures, _ := r.Flags.GetStringSlice("cures") // agentFlags has added it
+	for _, name := range cures {
+		c.Doctor.Cures = append(c.Doctor.Cures, schedule.Entry{Cure: name})
+	}
+	if err := schedule.Validate(c.Doctor.Cures); err != nil {
+		return cli.Usage(fmt.Errorf("--cures: %w", err))
 	}
 	k.PodDetails, _ = r.Flags.GetBool("pod-details") // agentFlags has added it
 	return kubenode.Serve(ctx, c, k)

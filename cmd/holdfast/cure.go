@@ -9,9 +9,10 @@ import (
 	"os"
 	"path/filepath"
 
-	"holdfast/internal/agent"
+	"holdfast/internal/agent/cureguard"
 	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/doctor/cure"
+	"holdfast/internal/hosts/doctor/schedule"
 	"holdfast/internal/platform/atomicfile"
 )
 
@@ -28,8 +29,8 @@ func runCure(ctx context.Context, c cure.Cure, o cure.Options) (cure.Report, err
 		return c.Run(ctx, e, o)
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	guard := agent.NewCureGuard(self(roleGuardian), cfg.RunDir, log)
-	e.Guard, e.Journal = guard.Guard(), cure.Journal{Path: filepath.Join(cfg.DataDir, cure.FileName)}
+	guard := cureguard.New(self(roleGuardian), cfg.RunDir, log)
+	e.Guard, e.Journal = guard.Cures(), cure.Journal{Path: filepath.Join(cfg.DataDir, cure.FileName)}
 	if err := guard.Tidy(); err != nil {
 		return cure.Report{}, err
 	}
@@ -44,6 +45,15 @@ func kubepods(context.Context) ([]string, error) {
 		return nil, err
 	}
 	return cure.Kubepods(host)
+}
+
+// planCure is one cure of `holdfast doctor cure schedule --dry-run`.
+func planCure(ctx context.Context, e schedule.Entry) ([]cure.Report, error) {
+	host, err := probeHost()
+	if err != nil {
+		return nil, err
+	}
+	return e.Plan(ctx, host)
 }
 
 // giveSeccomp puts a seccomp profile into a template of the configuration file.

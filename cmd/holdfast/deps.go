@@ -38,26 +38,27 @@ const (
 // deps returns the functions behind the commands that do not call an agent.
 func deps() cli.Deps {
 	return cli.Deps{
-		Version:     buildVersion(),
-		Now:         time.Now,
-		AgentFlags:  agentFlags,
-		ConfigFlags: configFlags,
-		CheckFiles:  agent.CheckFiles,
-		TryEngine:   tryEngine,
-		RunAgent:    runAgent,
-		AgentSocket: socketOf,
-		NewNodeID:   newNodeID,
-		DrainEngine: drainEngine,
-		OpenLocal:   openLocal,
-		OpenEngine:  openEngine,
-		Host:        thisHost,
-		JobWatcher:  self(roleJobWatcher),
-		Keeper:      self(roleKeeper),
-		GC:          cli.GCDeps{Open: openCollector, Serve: serveCollector},
-		Examine:     examine,
-		Drill:       makeDrill,
-		Cures:       cli.CureDeps{Run: runCure, Kubepods: kubepods, Give: giveSeccomp},
-		Record:      record,
+		Version:      buildVersion(),
+		Now:          time.Now,
+		AgentFlags:   agentFlags,
+		ConfigFlags:  configFlags,
+		CheckFiles:   agent.CheckFiles,
+		TryEngine:    tryEngine,
+		RunAgent:     runAgent,
+		AgentSocket:  socketOf,
+		NewNodeID:    newNodeID,
+		DrainEngine:  drainEngine,
+		OpenLocal:    openLocal,
+		OpenEngine:   openEngine,
+		Host:         thisHost,
+		JobWatcher:   self(roleJobWatcher),
+		Keeper:       self(roleKeeper),
+		GC:           cli.GCDeps{Open: openCollector, Serve: serveCollector},
+		Examine:      examine,
+		Drill:        makeDrill,
+		Cures:        cli.CureDeps{Run: runCure, Kubepods: kubepods, Plan: planCure, Give: giveSeccomp},
+		Record:       record,
+		StartCommand: startCommand,
 		Hidden: map[string]func(context.Context, []string) error{
 			roleGuardian:     runGuardian,
 			roleDeadman:      runDeadman,
@@ -81,7 +82,7 @@ func thisHost(ctx context.Context) (cli.Host, error) {
 	if err != nil {
 		return cli.Host{}, err
 	}
-	return cli.Host{DataDir: c.DataDir, RunDir: c.RunDir, Spinup: c.Spinup, Node: c.Node, Role: c.Doctor.Role,
+	return cli.Host{DataDir: c.DataDir, RunDir: c.RunDir, Spinup: c.Spinup, Node: c.Node, Role: c.Doctor.Role, Cures: c.Doctor.Cures,
 		Tokens: api.TokenFiles{Admin: c.API.TokenFile, Read: c.API.ReadTokenFile}}, nil
 }
 

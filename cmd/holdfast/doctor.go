@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"os/exec"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -59,6 +61,42 @@ func record(ctx context.Context, r profile.Recorder) (*profile.Profile, error) {
 		r.Engine = engine
 	}
 	return r.Run(ctx)
+}
+
+// commandLimit is how long an interrupted command may take to end.
+const commandLimit = 10 * time.Second
+
+// startCommand starts the command of `holdfast doctor record -- COMMAND`.
+func startCommand(ctx context.Context, words []string, quiet bool) (cli.Command, error) {
+	ctx, stop := context.WithCancel(ctx)
+	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if quiet {
+		cmd.Stdout = os.Stderr
+	}
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = commandLimit
+	if err := cmd.Start(); err != nil {
+		stop()
+		return cli.Command{}, err
+	}
+	ended := make(chan struct{})
+	var err error
+	go func() {
+		defer close(ended)
+		err = cmd.Wait()
+	}()
+	return cli.Command{Ended: ended, Wait: func(now bool) error {
+		if now {
+			stop()
+		}
+		<-ended
+		stop()
+		if err != nil {
+			return fmt.Errorf("%s: %w", words[0], err)
+		}
+		return nil
+	}}, nil
 }
 
 // known returns the facts of the baseline for this host's kernel and role, nil if there is

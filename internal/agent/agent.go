@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"holdfast"
+	"holdfast/internal/agent/cureguard"
 	"holdfast/internal/agent/doornode"
 	"holdfast/internal/agent/eventnode"
 	"holdfast/internal/agent/execnode"
@@ -164,6 +165,7 @@ type Agent struct {
 	load        *hostload.Meter
 	published   atomic.Pointer[holdfast.Node] // record that this node published last
 	doctor      *service.Doctor               // nil if it is switched off
+	cureGuard   *cureguard.Guard
 	since       time.Time
 	history     *replace.History
 	replacing   sync.Mutex   // one replacement of sessions at a time
@@ -228,10 +230,12 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	defer engineLock.Close()
 	a.spinups = a.newSpinups(info)
 	a.collector = a.newCollector(e)
+	a.cureGuard = cureguard.New(a.opt.Guardian, a.cfg.RunDir, a.log)
 	a.doctor = a.newDoctor(e)
 
 	p := tasks.NewStack()
 	defer func() { a.deadman.Close() }() // it continues for the next agent
+	defer func() { err = errors.Join(err, a.cureGuard.Close()) }()
 	defer func() { err = errors.Join(err, p.Stop()) }()
 	if err := a.startSessions(ctx, p); err != nil {
 		return err
@@ -425,7 +429,9 @@ func (a *Agent) serve(p, front *tasks.Stack, l *listeners) error {
 		return err
 	}
 	p.Start("garbage collection", a.runCollector)
-	a.startDoctor(p)
+	if a.doctor != nil {
+		a.doctor.Start(p)
+	}
 	prom := promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{})
 	parts := a.apiParts()
 	routes := func(o api.Options) http.Handler {

@@ -12,7 +12,6 @@ import (
 	"holdfast/internal/hosts/doctor/rotation"
 	"holdfast/internal/hosts/doctor/service"
 	"holdfast/internal/platform/store"
-	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/drain"
 )
 
@@ -24,22 +23,12 @@ func (a *Agent) newDoctor(e doctor.Engine) *service.Doctor {
 	}
 	d := service.New(service.Options{
 		Node: a.node, Kernel: process.KernelRelease(c.Proc), Role: c.Role, DataDir: a.cfg.DataDir, Proc: c.Proc, Sys: c.Sys, Alloc: a.opt.Alloc,
-		Watch: c.Watch, Rotation: c.Rotation, Engine: e, Host: rotating{a},
+		Watch: c.Watch, Rotation: c.Rotation, Engine: e, Host: rotating{a}, Cures: c.Cures, Guard: a.cureGuard.Cures(),
 		Store: func() store.Store { return a.store }, Lease: func() store.LeaseID { return a.lease.ID() },
 		Spinups: a.spinups.Figures, Metrics: a.metrics, Log: a.log,
 	})
 	a.spinups.Suspect = d.Suspect
 	return d
-}
-
-// startDoctor starts the doctor. Its errors do not end the agent.
-func (a *Agent) startDoctor(p *tasks.Stack) {
-	if a.doctor == nil {
-		return
-	}
-	p.Start("doctor", a.doctor.Run)
-	p.Start("the doctor's record", a.doctor.Publish)
-	p.Start("rotation", a.doctor.Rotation.Run)
 }
 
 // hostDoctor implements api.Doctor.

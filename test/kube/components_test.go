@@ -23,7 +23,8 @@ func applyComponent(t *testing.T, s *kubetest.Server, name string) (daemonSet ku
 	t.Helper()
 	dir := filepath.Join(deploy, "components", name)
 	k := documents(t, filepath.Join(dir, "kustomization.yaml"))[0]
-	for _, file := range k["resources"].([]any) {
+	resources, _ := k["resources"].([]any)
+	for _, file := range resources {
 		for _, o := range documents(t, filepath.Join(dir, file.(string))) {
 			path, ok := paths[o["kind"].(string)]
 			if !ok {
@@ -116,6 +117,23 @@ func TestPodDetailsComponent(t *testing.T) {
 		"delete a pod":    {http.MethodDelete, "/api/v1/namespaces/default/pods/web", "application/json", nil},
 		"read its status": {http.MethodGet, "/api/v1/namespaces/default/pods/web/status", "", nil},
 	})
+}
+
+// The component of cures makes the control groups writable, and nothing else.
+func TestCuresComponent(t *testing.T) {
+	s := cluster(t)
+	apply(t, s)
+	d := applyComponent(t, s, "cures")
+	if args := inAgent(d, "args"); !slices.Contains(args, any("--cures=kubepods")) {
+		t.Errorf("the arguments of the agent: %v", args)
+	}
+	for _, m := range inAgent(d, "volumeMounts") {
+		mount := m.(map[string]any)
+		readOnly, _ := mount["readOnly"].(bool)
+		if want := mount["name"] == "sys" || mount["name"] == "containerd"; readOnly != want {
+			t.Errorf("%v: read-only is %v", mount["mountPath"], readOnly)
+		}
+	}
 }
 
 // With the rights of the taint component an agent may change only Holdfast's taints, and only

@@ -16,12 +16,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"holdfast"
+	"holdfast/internal/agent/cureguard"
 	"holdfast/internal/agent/process"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/doctor"
+	"holdfast/internal/hosts/doctor/cure"
 	"holdfast/internal/hosts/doctor/probe"
 	"holdfast/internal/hosts/doctor/ranking"
+	"holdfast/internal/hosts/doctor/schedule"
 	"holdfast/internal/hosts/doctor/watch"
 	"holdfast/internal/hosts/kube"
 	"holdfast/internal/hosts/kube/cri"
@@ -48,6 +51,8 @@ type Options struct {
 	Version string
 	Log     *slog.Logger
 	Alloc   []string // the command line that runs probe.Alloc, without its last argument
+	// Guardian is the command line that runs guardian.Main in a new process.
+	Guardian []string
 }
 
 // agent is the agent of one node.
@@ -57,6 +62,8 @@ type agent struct {
 	metrics  *prometheus.Registry
 	runtime  *cri.Runtime
 	watch    *watch.Watch
+	cures    *schedule.Schedule
+	guard    *cureguard.Guard
 	reporter *node.Reporter
 	spinups  *recorder.Recorder
 	kernel   string
@@ -89,7 +96,10 @@ func Serve(ctx context.Context, cfg config.Config, opt Options) (err error) {
 		return err
 	}
 	defer x.runtime.Close()
-	x.newWatch()
+	if err := x.newWatch(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, x.guard.Close()) }()
 	x.spinups = recorder.New(recorder.Options{
 		File: filepath.Join(cfg.DataDir, spinup.FileName), Config: cfg.Spinup, Shared: true, Metrics: x.metrics, Log: opt.Log,
 	})
@@ -100,6 +110,8 @@ func Serve(ctx context.Context, cfg config.Config, opt Options) (err error) {
 	p.Start("records of spin-ups", x.spinups.Run)
 	p.Start("spin-ups of pods", pods.Run)
 	p.Start("doctor", x.watch.Run)
+	p.Start("scheduled cures", x.cures.Run)
+	p.Start("cures", func(ctx context.Context) error { return cure.Follow(ctx, cfg.DataDir, opt.Log) })
 	x.evacuate(p, evacuator)
 	if l != nil {
 		if err := x.serve(p, l); err != nil {
@@ -147,7 +159,9 @@ func openRuntime(socket string) (*cri.Runtime, error) {
 	return cri.Open(cri.Sockets()[0])
 }
 
-func (x *agent) newWatch() {
+// newWatch creates the doctor and its schedule of cures. It undoes the cure of an agent
+// that was killed.
+func (x *agent) newWatch() error {
 	c := x.cfg.Doctor
 	host := probe.Host{Proc: procfs.FS(c.Proc), Sys: c.Sys, Child: x.opt.Alloc, Scratch: x.cfg.DataDir}
 	var err error
@@ -158,6 +172,9 @@ func (x *agent) newWatch() {
 		Host: host, Engine: x.runtime, Store: watch.NewStore(x.cfg.DataDir, c.Watch.Keep, x.opt.Log), Metrics: watch.NewMetrics(x.metrics), Log: x.opt.Log,
 		Changed: func(open []watch.Open) { x.reporter.Found(findings(open)) },
 	})
+	x.guard = cureguard.New(x.opt.Guardian, x.cfg.RunDir, x.opt.Log)
+	x.cures = schedule.New(c.Cures, schedule.Deps{DataDir: x.cfg.DataDir, Doctor: x.watch, Host: host, Guard: x.guard.Cures(), Metrics: x.metrics, Log: x.opt.Log})
+	return x.guard.Tidy()
 }
 
 // findings converts the doctor's open findings for the reporter.

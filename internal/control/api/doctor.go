@@ -10,9 +10,11 @@ import (
 	"holdfast"
 	"holdfast/internal/hosts/doctor"
 	"holdfast/internal/hosts/doctor/baseline"
+	"holdfast/internal/hosts/doctor/cure"
 	"holdfast/internal/hosts/doctor/profile"
 	"holdfast/internal/hosts/doctor/ranking"
 	"holdfast/internal/hosts/doctor/recordings"
+	"holdfast/internal/hosts/doctor/schedule"
 	"holdfast/internal/hosts/doctor/watch"
 )
 
@@ -42,6 +44,13 @@ type Doctor interface {
 
 	// RemoveBaseline removes a baseline. holdfast.ErrNotFound.
 	RemoveBaseline(ctx context.Context, name string) error
+
+	// Cures returns the cures that the agent carries out by itself, and those that were
+	// carried out on this host, the newest first, at most limit (0: all that are kept).
+	Cures(limit int) ([]schedule.State, []cure.Report, error)
+
+	// AllowCure lets a scheduled cure run again that was stopped. holdfast.ErrNotFound.
+	AllowCure(name string) error
 }
 
 // DoctorOff is a Doctor and Recordings for an agent without a doctor. Each
@@ -75,6 +84,12 @@ func (DoctorOff) SaveBaseline(context.Context, baseline.Baseline) error { return
 // RemoveBaseline implements Doctor.
 func (DoctorOff) RemoveBaseline(context.Context, string) error { return doctorOff() }
 
+// Cures implements Doctor.
+func (DoctorOff) Cures(int) ([]schedule.State, []cure.Report, error) { return nil, nil, doctorOff() }
+
+// AllowCure implements Doctor.
+func (DoctorOff) AllowCure(string) error { return doctorOff() }
+
 // List implements Recordings.
 func (DoctorOff) List() ([]recordings.Recording, error) { return nil, doctorOff() }
 
@@ -82,7 +97,7 @@ func (DoctorOff) List() ([]recordings.Recording, error) { return nil, doctorOff(
 func (DoctorOff) Open(string) (*profile.Profile, error) { return nil, doctorOff() }
 
 // Record implements Recordings.
-func (DoctorOff) Record(context.Context, time.Duration, string) (r recordings.Recording, err error) {
+func (DoctorOff) Record(context.Context, recordings.Request) (r recordings.Recording, err error) {
 	return r, doctorOff()
 }
 
@@ -108,6 +123,17 @@ type Baselines struct {
 // BaselineName names a baseline.
 type BaselineName struct {
 	Name string `json:"name"`
+}
+
+// DoctorCures are the cures on an agent's host.
+type DoctorCures struct {
+	Scheduled []schedule.State `json:"scheduled"` // in the order of the configuration
+	Past      []cure.Report    `json:"past"`      // that were carried out, the newest first
+}
+
+// CureName names a scheduled cure.
+type CureName struct {
+	Cure string `json:"cure"`
 }
 
 type doctorHandlers struct{ doctor Doctor }
@@ -137,6 +163,10 @@ func doctorRoutes(d Doctor) []route {
 			access: forAdmin, limit: limitAsk, request: baseline.Baseline{}, status: http.StatusNoContent, handle: changing(h.saveBaseline)},
 		{method: "POST", path: "/v1/doctor/baselines/remove", id: "removeBaseline", summary: "Remove a baseline.",
 			access: forAdmin, limit: limitAsk, request: BaselineName{}, status: http.StatusNoContent, handle: changing(h.removeBaseline)},
+		{method: "GET", path: "/v1/doctor/cures", id: "doctorCures", summary: "The cures that the agent carries out by itself, and those that were carried out on this host, the newest first.",
+			access: forReader, limit: limitAsk, answer: DoctorCures{}, handle: asking(h.cures), query: []param{limitParam}},
+		{method: "POST", path: "/v1/doctor/cures/allow", id: "allowCure", summary: "Let a scheduled cure run again that was stopped because it did harm.",
+			access: forAdmin, limit: limitAsk, request: CureName{}, status: http.StatusNoContent, handle: changing(h.allowCure)},
 	}
 }
 
@@ -224,4 +254,22 @@ func (h doctorHandlers) removeBaseline(r *http.Request, q BaselineName) error {
 		return badRequest("%v", err)
 	}
 	return h.doctor.RemoveBaseline(r.Context(), q.Name)
+}
+
+func (h doctorHandlers) cures(r *http.Request) (DoctorCures, error) {
+	limit, err := limitOf(r)
+	if err != nil {
+		return DoctorCures{}, err
+	}
+	scheduled, past, err := h.doctor.Cures(limit)
+	past = notNil(past)
+	for i := range past {
+		past[i].Plan.Does = notNil(past[i].Plan.Does)
+	}
+	return DoctorCures{notNil(scheduled), past}, err
+}
+
+func (h doctorHandlers) allowCure(r *http.Request, q CureName) error {
+	note(r.Context(), "cure", bounded(q.Cure))
+	return h.doctor.AllowCure(q.Cure)
 }

@@ -118,6 +118,8 @@ func examples() map[string]example {
 		"listBaselines":        {method: "GET", path: "/v1/doctor/baselines"},
 		"saveBaseline":         {method: "POST", path: "/v1/doctor/baselines", body: asJSON(apitest.SomeBaseline())},
 		"removeBaseline":       {method: "POST", path: "/v1/doctor/baselines/remove", body: `{"name":"ci-6.1.0"}`},
+		"doctorCures":          {method: "GET", path: "/v1/doctor/cures?limit=2"},
+		"allowCure":            {method: "POST", path: "/v1/doctor/cures/allow", body: `{"cure":"memcg"}`},
 		"listRecordings":       {method: "GET", path: "/v1/doctor/recordings"},
 		"record":               {method: "POST", path: "/v1/doctor/recordings", body: `{"for_ms":1000,"container":"web"}`},
 		"getRecording":         {method: "GET", path: "/v1/doctor/recordings/20260102-020405-000"},
@@ -343,7 +345,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			t.Errorf("%s with the store down: %v", id, err)
 		}
 	}
-	if want := 76; failed != want { // all but exec and runJob, which fail in their streams, and those that cannot fail: version, lastUpgrade, openapi, healthz, metrics, listPrefetchImages, listExperiments, spinupsUnderWay
+	if want := 78; failed != want { // all but exec and runJob, which fail in their streams, and those that cannot fail: version, lastUpgrade, openapi, healthz, metrics, listPrefetchImages, listExperiments, spinupsUnderWay
 		t.Errorf("%d operations said that the store is down, want %d", failed, want)
 	}
 }

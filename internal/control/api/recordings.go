@@ -20,7 +20,7 @@ type Recordings interface {
 
 	// Record makes a recording, of the whole host or of a container, and returns
 	// when it is kept. holdfast.ErrBusy while another one is made.
-	Record(ctx context.Context, length time.Duration, container string) (recordings.Recording, error)
+	Record(ctx context.Context, q recordings.Request) (recordings.Recording, error)
 }
 
 // RecordRequest asks for a recording.
@@ -29,6 +29,9 @@ type RecordRequest struct {
 	For holdfast.Millis `json:"for_ms,omitempty"`
 	// Container is the only container to record, by name or id; absent: the host.
 	Container string `json:"container,omitempty"`
+	// Wait is how long to wait for the container's start, up to recordings.MaxWait; the
+	// recording then begins with its first instruction. Absent: the container runs.
+	Wait holdfast.Millis `json:"wait_ms,omitempty"`
 }
 
 // DefaultRecording is the length of a recording if the request has none.
@@ -40,7 +43,7 @@ type RecordingList struct {
 }
 
 // limitRecord is enough for the longest recording and for finding its symbols.
-const limitRecord = recordings.MaxFor + time.Minute
+const limitRecord = recordings.MaxWait + recordings.MaxFor + time.Minute
 
 type recordingHandlers struct{ recordings Recordings }
 
@@ -70,10 +73,11 @@ func (h recordingHandlers) record(r *http.Request, q RecordRequest) (recordings.
 	if q.Container != "" {
 		note(r.Context(), "container", bounded(q.Container))
 	}
-	if length < recordings.MinFor || length > recordings.MaxFor {
-		return recordings.Recording{}, badRequest("the time is %v, it must be from %v to %v", length, recordings.MinFor, recordings.MaxFor)
+	one := recordings.Request{For: length, Container: q.Container, Wait: time.Duration(q.Wait)}
+	if err := one.Validate(); err != nil {
+		return recordings.Recording{}, badRequest("%v", err)
 	}
-	return h.recordings.Record(r.Context(), length, q.Container)
+	return h.recordings.Record(r.Context(), one)
 }
 
 func (h recordingHandlers) get(w http.ResponseWriter, r *http.Request) error {

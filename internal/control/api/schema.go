@@ -144,7 +144,7 @@ func (s *schemas) ref(t reflect.Type) map[string]any {
 // prefix.
 func schemaName(t reflect.Type) string {
 	prefixes := map[string]string{"spinup": "Spinup", "spinup/underway": "UnderWay", "spinup/prefetch": "Prefetch", "gc": "GC", "job": "Job",
-		"doctor": "Doctor", "doctor/watch": "Doctor", "doctor/ranking": "Ranking", "doctor/rule": "Rule"}
+		"doctor": "Doctor", "doctor/watch": "Doctor", "doctor/ranking": "Ranking", "doctor/rule": "Rule", "doctor/cure": "Cure", "doctor/schedule": "Schedule"}
 	if t == reflect.TypeFor[holdfast.File]() {
 		return "FileInfo" // generators have a File of their own, for contents
 	}

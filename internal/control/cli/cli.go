@@ -81,6 +81,9 @@ type Deps struct {
 	Bench func(args []string) error
 	// Host returns the settings of this host for commands if no agent answers.
 	Host func(context.Context) (Host, error)
+	// StartCommand starts a user's command with this process's standard input and outputs;
+	// its output is standard error if quiet. It is interrupted when ctx is done.
+	StartCommand func(ctx context.Context, words []string, quiet bool) (Command, error)
 	// Now is the clock for ages.
 	Now func() time.Time
 }

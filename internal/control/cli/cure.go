@@ -14,6 +14,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/hosts/doctor/cure"
+	"holdfast/internal/hosts/doctor/schedule"
 )
 
 // CureDeps are the functions behind cures.
@@ -23,6 +24,8 @@ type CureDeps struct {
 	// Kubepods returns the control groups of a kubelet on this host that a cure can
 	// help.
 	Kubepods func(ctx context.Context) ([]string, error)
+	// Plan determines what a scheduled cure would do now.
+	Plan func(ctx context.Context, e schedule.Entry) ([]cure.Report, error)
 	// Give gives a template of the configuration a seccomp profile.
 	Give func(template, file string) (cure.TemplateEdit, error)
 }
@@ -80,7 +83,7 @@ func (a *app) cureCmd() *cobra.Command {
 			"containers, the gain and the risk. A cure has limits of bytes and time, stops if the affected containers\n" +
 			"begin to stall, and measures before and after. docs/doctor-cures.md describes each cure with its figures.",
 		Example: "  holdfast doctor cure memcg\n  holdfast doctor cure memcg --cgroup /docker --apply",
-	}, a.cureMemcg(), a.curePinned(), a.cureDentries(), a.cureFadvise(), a.cureSysctl(), a.cureDropCaches(), a.cureHistory())
+	}, a.cureMemcg(), a.curePinned(), a.cureDentries(), a.cureFadvise(), a.cureSysctl(), a.cureDropSlab(), a.cureDropCaches(), a.cureHistory(), a.cureSchedule(), a.cureAllow())
 }
 
 // printCureRun runs a cure and prints its report.
@@ -283,6 +286,17 @@ func (a *app) cureSysctl() *cobra.Command {
 	return cmd
 }
 
+func (a *app) cureDropSlab() *cobra.Command {
+	return a.cureCommand(&cobra.Command{
+		Use:   "drop-slab",
+		Short: "Drop the directory entries and inodes of the whole host, and keep the page cache",
+		Long: "Drop the directory entries, the inodes and the other kernel memory of this host that can be reclaimed. The page cache\n" +
+			"stays (before Linux 5.16 only that of files that are open). The kernel drops all of it or nothing: the command\n" +
+			"refuses to drop more than --bytes. memcg, pinned and dentries affect less.",
+		Example: "  holdfast doctor cure drop-slab\n  holdfast doctor cure drop-slab --bytes 4GiB --apply",
+	}, true, func(*cobra.Command, []string) (cure.Cure, error) { return cure.DropSlab(), nil })
+}
+
 func (a *app) cureDropCaches() *cobra.Command {
 	return a.cureCommand(&cobra.Command{
 		Use:   "drop-caches",
@@ -316,16 +330,21 @@ func (a *app) cureHistory() *cobra.Command {
 }
 
 func (a *app) printCures(w io.Writer, list []cure.Report) {
-	fmt.Fprintln(w, "AGE\tCURE\tTARGET\tTOOK\tOUTCOME")
+	fmt.Fprintln(w, "AGE\tBY\tCURE\tTARGET\tTOOK\tOUTCOME")
 	for _, r := range list {
-		outcome := "done"
+		outcome, by := "done", "operator"
+		if r.Scheduled {
+			by = "schedule"
+		}
 		switch {
+		case r.Harm != "":
+			outcome = "did harm: " + r.Harm
 		case r.Error != "":
 			outcome = r.Error
 		case r.Stopped != "":
 			outcome = "ended early: " + r.Stopped
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%.1f s\t%s\n", age(a.deps.Now(), r.At), clean(r.Cure), dash(clean(r.Target)), r.Seconds, clean(outcome))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%.1f s\t%s\n", age(a.deps.Now(), r.At), by, clean(r.Cure), dash(clean(r.Target)), r.Seconds, clean(outcome))
 	}
 }
 

@@ -29,10 +29,12 @@ import (
 	"holdfast/internal/control/cli"
 	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/doctor"
+	"holdfast/internal/hosts/doctor/cure"
 	"holdfast/internal/hosts/doctor/drill"
 	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/hosts/doctor/profile"
 	"holdfast/internal/hosts/doctor/rule"
+	"holdfast/internal/hosts/doctor/schedule"
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/platform/linux/perf"
 )
@@ -114,7 +116,7 @@ func testDeps() cli.Deps {
 			return err
 		},
 		Host: func(context.Context) (cli.Host, error) {
-			h := cli.Host{DataDir: os.Getenv(dataEnv), Spinup: spinup.Config{Slow: spinup.DefaultRules(), Keep: forever}, Tokens: api.TokenFiles{Admin: os.Getenv(tokensEnv)}}
+			h := cli.Host{DataDir: os.Getenv(dataEnv), Spinup: spinup.Config{Slow: spinup.DefaultRules(), Keep: forever}, Cures: []schedule.Entry{{Cure: "memcg"}, {Cure: "pinned"}}, Tokens: api.TokenFiles{Admin: os.Getenv(tokensEnv)}}
 			if h.DataDir != "" {
 				h.RunDir = h.DataDir + "-run"
 			}
@@ -137,7 +139,14 @@ func testDeps() cli.Deps {
 			o.Ready(drill.Running{Drill: d.Name, Rule: d.Rule, Group: "/g"})
 			return nil
 		},
-		Record:    recording,
+		Record:       recording,
+		StartCommand: startCommand,
+		Cures: cli.CureDeps{Plan: func(_ context.Context, e schedule.Entry) ([]cure.Report, error) {
+			if e.Cure == "pinned" {
+				return nil, cure.ErrNothing
+			}
+			return []cure.Report{{Cure: e.Cure, Target: "/docker", Plan: cure.Plan{Does: []string{"reclaim a little"}}}}, nil
+		}},
 		OpenLocal: func(context.Context) (cli.Local, error) { return cli.Local{}, errors.New("the engine is not here") },
 		Hidden: map[string]func(context.Context, []string) error{"guardian": func(_ context.Context, args []string) error {
 			fmt.Printf("guardian: %q\n", args)
@@ -179,6 +188,15 @@ func examined(_ context.Context, r cli.DoctorRun) (doctor.Report, error) {
 // other time.
 func recording(_ context.Context, r profile.Recorder) (*profile.Profile, error) {
 	r.Step("recording")
+	if r.Start != nil && r.Start.Command != nil {
+		ended, err := r.Start.Command()
+		if err != nil {
+			return nil, err
+		}
+		if r.Container == "" {
+			<-ended
+		}
+	}
 	if r.Container == "forbidden" {
 		return nil, holdfast.WithHint(perf.ErrForbidden, "run it as root")
 	}
@@ -378,4 +396,32 @@ func fault(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	b, _ := ts.Value(backendKey{}).(*apitest.Backend)
 	b.SetFault(f)
+}
+
+// startCommand starts a command of a recording.
+func startCommand(_ context.Context, words []string, quiet bool) (cli.Command, error) {
+	cmd := exec.Command(words[0], words[1:]...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	if quiet {
+		cmd.Stdout = os.Stderr
+	}
+	if err := cmd.Start(); err != nil {
+		return cli.Command{}, err
+	}
+	ended := make(chan struct{})
+	var err error
+	go func() {
+		defer close(ended)
+		err = cmd.Wait()
+	}()
+	return cli.Command{Ended: ended, Wait: func(stop bool) error {
+		if stop {
+			_ = cmd.Process.Kill()
+		}
+		<-ended
+		if err != nil {
+			return fmt.Errorf("%s: %w", words[0], err)
+		}
+		return nil
+	}}, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/client"
+	"holdfast/internal/hosts/doctor/schedule"
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/hosts/spinup/underway"
 )
@@ -21,6 +22,7 @@ type Host struct {
 	Spinup  spinup.Config
 	Node    string // the node's id
 	Role    string // the host's purpose, for the doctor's baselines
+	Cures   []schedule.Entry
 	Tokens  api.TokenFiles
 }
 

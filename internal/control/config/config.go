@@ -17,6 +17,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/hosts/doctor/rotation"
+	"holdfast/internal/hosts/doctor/schedule"
 	"holdfast/internal/hosts/doctor/watch"
 	"holdfast/internal/hosts/gc"
 	"holdfast/internal/hosts/spinup"
@@ -160,7 +161,9 @@ type Drain struct {
 type Doctor struct {
 	Watch    watch.Config    `yaml:",inline"`
 	Rotation rotation.Config `yaml:",inline"`
-	Role     string          `yaml:"role"` // the host's purpose: baselines are kept by kernel and role
+	// Cures are the cures that the agent carries out by itself; none by default.
+	Cures []schedule.Entry `yaml:"cures"`
+	Role  string           `yaml:"role"` // the host's purpose: baselines are kept by kernel and role
 	// Proc and Sys are the mount points of the host's procfs and sysfs.
 	Proc string `yaml:"proc"`
 	Sys  string `yaml:"sys"`

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"holdfast"
+	"holdfast/internal/hosts/doctor/schedule"
 	"holdfast/internal/sessions/pool/network"
 )
 
@@ -169,7 +170,14 @@ func (d Doctor) validate() error {
 	if len(d.Role) > maxRole || strings.Trim(d.Role, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
 		return fmt.Errorf("role: %q is not a word of a-z, 0-9 and -, of up to %d letters", d.Role, maxRole)
 	}
-	return cmp.Or(absolute("proc", d.Proc), absolute("sys", d.Sys), d.Watch.Validate(), d.Rotation.Validate())
+	return cmp.Or(absolute("proc", d.Proc), absolute("sys", d.Sys), d.Watch.Validate(), d.Rotation.Validate(), d.validateCures())
+}
+
+func (d Doctor) validateCures() error {
+	if len(d.Cures) > 0 && !d.Watch.Enabled {
+		return errors.New("cures: scheduled cures need doctor.enabled, which tells their effect")
+	}
+	return schedule.Validate(d.Cures)
 }
 
 // maxRole is the longest role, in bytes.

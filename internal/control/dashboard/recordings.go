@@ -92,6 +92,9 @@ func (d *Dashboard) record(w http.ResponseWriter, r *http.Request, _ api.Caller)
 	}
 	var one recordings.Recording
 	q := api.RecordRequest{For: holdfast.Millis(time.Duration(seconds) * time.Second), Container: r.PostForm.Get("container")}
+	if r.PostForm.Get("start") != "" {
+		q.Wait = holdfast.Millis(recordings.MaxWait)
+	}
 	if err := d.ask(r, "/v1/doctor/recordings", q, &one); err != nil {
 		return err
 	}

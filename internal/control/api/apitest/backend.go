@@ -53,6 +53,7 @@ type Backend struct {
 	collection Collection
 	protection api.Protection
 	sick       bool
+	allowed    bool // the stopped cure
 	baselines  []baseline.Baseline
 	upgrades   []api.Upgrade // that LastUpgrade returns, one after the other; the last one stays
 }

@@ -10,9 +10,11 @@ import (
 	"holdfast/internal/control/api"
 	"holdfast/internal/hosts/doctor"
 	"holdfast/internal/hosts/doctor/baseline"
+	"holdfast/internal/hosts/doctor/cure"
 	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/hosts/doctor/ranking"
 	"holdfast/internal/hosts/doctor/rule"
+	"holdfast/internal/hosts/doctor/schedule"
 	"holdfast/internal/hosts/doctor/watch"
 )
 
@@ -158,4 +160,33 @@ func SomeBaseline() baseline.Baseline {
 		Units:   map[string]fact.Unit{fact.CPUBusy: fact.Share, fact.HostUptime: fact.Seconds},
 		Profile: &baseline.Profile{File: "good.pb.gz", SHA256: "00", Bytes: 7},
 	}
+}
+
+// Cures implements api.Doctor.
+func (d doctorOf) Cures(int) ([]schedule.State, []cure.Report, error) {
+	b := d.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.sick {
+		return nil, nil, b.fault
+	}
+	s := schedule.State{Cure: "memcg", When: schedule.WhenFinding, Every: holdfast.Millis(6 * time.Hour), Window: "02:00-05:00", Bytes: "1GiB", For: holdfast.Millis(30 * time.Second),
+		LastRun: Began, Outcome: "harm: time stalled on memory rose from 0.1 % to 8.0 %", Waiting: "it is stopped"}
+	if !b.allowed {
+		s.Stopped, s.StoppedAt = "time stalled on memory rose from 0.1 % to 8.0 %", Began.Add(time.Minute)
+	}
+	figures := []cure.Figure{{What: "time stalled on memory", Unit: "share", Before: 0.001, After: 0.08}}
+	return []schedule.State{s}, []cure.Report{{Cure: "memcg", Target: "/docker", At: Began, Applied: true, Scheduled: true, Seconds: 4, Host: figures, Harm: "time stalled on memory rose from 0.1 % to 8.0 %"}}, b.fault
+}
+
+// AllowCure implements api.Doctor.
+func (d doctorOf) AllowCure(name string) error {
+	b := d.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fault == nil && name != "memcg" {
+		return fmt.Errorf("scheduled cure %q: %w", name, holdfast.ErrNotFound)
+	}
+	b.allowed = b.fault == nil
+	return b.fault
 }

@@ -56,7 +56,7 @@ func (x recordingsOf) Open(id string) (*profile.Profile, error) {
 	return nil, fmt.Errorf("recording %.40q: %w", id, holdfast.ErrNotFound)
 }
 
-func (x recordingsOf) Record(context.Context, time.Duration, string) (recordings.Recording, error) {
+func (x recordingsOf) Record(context.Context, recordings.Request) (recordings.Recording, error) {
 	all, err := x.List()
 	return all[0], err
 }

@@ -65,3 +65,14 @@ func (c *Client) SaveBaseline(ctx context.Context, b baseline.Baseline) error {
 func (c *Client) RemoveBaseline(ctx context.Context, name string) error {
 	return c.ask(ctx, http.MethodPost, "/v1/doctor/baselines/remove", api.BaselineName{Name: name}, nil)
 }
+
+// DoctorCures returns the scheduled cures of the agent's host, and at most limit of those
+// that were carried out (0: all that are kept).
+func (c *Client) DoctorCures(ctx context.Context, limit int) (api.DoctorCures, error) {
+	return get[api.DoctorCures](ctx, c, "/v1/doctor/cures?limit="+strconv.Itoa(limit))
+}
+
+// AllowCure lets a scheduled cure run again. holdfast.ErrNotFound.
+func (c *Client) AllowCure(ctx context.Context, name string) error {
+	return c.ask(ctx, http.MethodPost, "/v1/doctor/cures/allow", api.CureName{Cure: name}, nil)
+}

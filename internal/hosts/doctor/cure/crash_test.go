@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
-	"holdfast/internal/agent"
+	"holdfast/internal/agent/cureguard"
 	"holdfast/internal/hosts/doctor/cure"
 	"holdfast/internal/hosts/doctor/drill"
 	"holdfast/internal/sessions/guardian"
@@ -203,7 +203,7 @@ func testKilled(t *testing.T, at drill.Running, k killing, file string, old int6
 	}
 	poll.Until(t, "the limit is the old one, and no plan is left", func() bool {
 		if k.do == "kill-both" { // as at the next start; the guardian may still be exiting
-			if err := agent.NewCureGuard(nil, dir, slog.New(slog.DiscardHandler)).Tidy(); err != nil {
+			if err := cureguard.New(nil, dir, slog.New(slog.DiscardHandler)).Tidy(); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -92,6 +92,8 @@ type Options struct {
 	Apply bool
 	Bytes int64         // at most; 0 is DefaultBytes
 	For   time.Duration // at most; 0 is DefaultFor
+	// Scheduled says in the record that an agent's schedule runs the cure.
+	Scheduled bool
 }
 
 // The default bounds and their limits.
@@ -120,7 +122,8 @@ type Measure struct {
 	Value float64
 }
 
-// Figure is a figure before and after a cure.
+// Figure is a figure before and after a cure. Unit is "B", another unit of the doctor's
+// facts, or empty.
 type Figure struct {
 	What   string  `json:"what"`
 	Unit   string  `json:"unit,omitempty"`
@@ -138,9 +141,15 @@ type Report struct {
 	Seconds float64   `json:"seconds,omitempty"` // duration of the cure
 	Figures []Figure  `json:"figures,omitempty"`
 	// Stopped is why the cure ended before all was done.
-	Stopped string   `json:"stopped,omitempty"`
-	Notes   []string `json:"notes,omitempty"`
-	Error   string   `json:"error,omitempty"`
+	Stopped string `json:"stopped,omitempty"`
+	// Scheduled: an agent's schedule ran the cure. Host then has figures of the host, means
+	// over some rounds of the agent's doctor before the cure and after it.
+	Scheduled bool     `json:"scheduled,omitempty"`
+	Host      []Figure `json:"host,omitempty"`
+	// Harm is the harm that the cure saw while it ran, or that Host shows.
+	Harm  string   `json:"harm,omitempty"`
+	Notes []string `json:"notes,omitempty"`
+	Error string   `json:"error,omitempty"`
 }
 
 // Errors that callers distinguish; they are wrapped.
@@ -173,7 +182,7 @@ func (o *Options) defaults() error {
 // cure works on the same control group, one above it or one below it. A cure that stopped
 // early is not an error: Report.Stopped has the reason.
 func (c Cure) Run(ctx context.Context, e Env, o Options) (Report, error) {
-	r := Report{Cure: c.Name, At: time.Now()}
+	r := Report{Cure: c.Name, At: time.Now(), Scheduled: o.Scheduled}
 	if err := o.defaults(); err != nil {
 		return r, err
 	}
@@ -222,6 +231,7 @@ func (c Cure) apply(ctx context.Context, e Env, o Options, a prepared, r *Report
 		r.Stopped = "it was interrupted"
 	case errors.Is(doErr, errPressure), errors.Is(doErr, errLoss):
 		r.Stopped, doErr = cause(doErr), nil
+		r.Harm = r.Stopped
 	case limited.Err() != nil:
 		r.Stopped, doErr = fmt.Sprintf("its bound of %v was reached", o.For), nil
 	}

@@ -195,6 +195,7 @@ func TestRefused(t *testing.T) {
 		"a bound of nothing":   {cure.DropCaches(), cure.Options{Bytes: 1}},
 		"no time":              {cure.DropCaches(), cure.Options{For: time.Millisecond}},
 		"too much time":        {cure.DropCaches(), cure.Options{For: time.Hour}},
+		"more slab than that":  {cure.DropSlab(), cure.Options{Apply: true, Bytes: 1 << 20}},
 		"the root":             {cure.Dentries("/"), cure.Options{}},
 		"the root of v1":       {cure.Memcg("/"), cure.Options{}},
 		"a relative profile":   {cure.Fadvise(cure.FadviseTarget{File: "p.json"}), cure.Options{}},

@@ -39,6 +39,9 @@ func (j Journal) end(r Report) error {
 	return j.add(entry{Ended: true, Report: r})
 }
 
+// Amend records what became known of a cure after its end.
+func (j Journal) Amend(r Report) error { return j.end(r) }
+
 func (j Journal) add(e entry) error {
 	if j.Path == "" {
 		return nil

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"holdfast/internal/agent"
+	"holdfast/internal/agent/cureguard"
 	"holdfast/internal/hosts/doctor/cure"
 	"holdfast/internal/hosts/doctor/drill"
 	"holdfast/internal/hosts/doctor/probe"
@@ -83,10 +83,10 @@ func hostHere() (probe.Host, error) {
 }
 
 // envHere describes this host, with a guardian that writes its plans to dir.
-func envHere(dir string, log *slog.Logger) (cure.Env, *agent.CureGuard, error) {
+func envHere(dir string, log *slog.Logger) (cure.Env, *cureguard.Guard, error) {
 	h, err := hostHere()
-	g := agent.NewCureGuard([]string{"/proc/self/exe", roleGuardian}, dir, log)
-	return cure.Env{Host: h, Guard: g.Guard(), Journal: cure.Journal{Path: filepath.Join(dir, cure.FileName)}}, g, err
+	g := cureguard.New([]string{"/proc/self/exe", roleGuardian}, dir, log)
+	return cure.Env{Host: h, Guard: g.Cures(), Journal: cure.Journal{Path: filepath.Join(dir, cure.FileName)}}, g, err
 }
 
 // env is envHere for one test.

@@ -266,7 +266,7 @@ func measureLeft(ctx context.Context, h probe.Host, g cgroup.Group) ([]Measure, 
 		{"page cache of living groups", "B", float64(l.live)},
 	}
 	if dying, ok := settledDying(ctx, h); ok {
-		ms = append(ms, Measure{What: "dying memory cgroups on this host", Value: dying})
+		ms = append(ms, Measure{What: dyingFigure, Value: dying})
 	}
 	if l.usage > 0 {
 		ms = append(ms, Measure{"memory charged to the group", "B", float64(l.usage)})

@@ -37,7 +37,10 @@ type Recorder struct {
 	// FramePointers leaves user stacks to the kernel, which walks them by frame pointers
 	// only, and saves the copies of stacks.
 	FramePointers bool
-	Step          func(string) // called with each step; may be nil
+	// Start, if it is not nil, records containers from their start on: the named one, or
+	// with Start.Command all that start. For counts from the first start.
+	Start *Start
+	Step  func(string) // called with each step; may be nil
 }
 
 // Validate checks the fields.
@@ -48,11 +51,17 @@ func (r Recorder) Validate() error {
 	if r.Hz != 0 && (r.Hz < perf.MinHz || r.Hz > perf.MaxHz) {
 		return fmt.Errorf("%d samples a second: it must be from %d to %d", r.Hz, perf.MinHz, perf.MaxHz)
 	}
+	if s := r.Start; s != nil && (s.Within < MinFor || s.Within > MaxWait) {
+		return fmt.Errorf("a wait of %v: it must be from %v to %v", s.Within, MinFor, MaxWait)
+	}
+	if r.Start != nil && r.Start.Command == nil && r.Container == "" {
+		return errors.New("no container is named: one start of many cannot be awaited")
+	}
 	return nil
 }
 
 // Run records for r.For, and needs some more time to resolve names. Only one Run may be
-// active at a time. It returns perf.ErrForbidden, perf.ErrUnsupported, or
+// active at a time. It returns ErrNoStart, perf.ErrForbidden, perf.ErrUnsupported, or
 // holdfast.ErrNotFound if there is no such container.
 func (r Recorder) Run(ctx context.Context) (*Profile, error) {
 	if err := r.Validate(); err != nil {
@@ -63,9 +72,16 @@ func (r Recorder) Run(ctx context.Context) (*Profile, error) {
 	}
 	names := newNames()
 	names.add(r.ask(ctx))
-	only, err := names.find(r.Container)
-	if err != nil {
-		return nil, err
+	only, record := "", r.sample
+	if r.Start == nil {
+		var err error
+		if only, err = names.find(r.Container); err != nil {
+			return nil, err
+		}
+	} else {
+		record = func(ctx context.Context, s *perf.Sampler, t *tracker) (time.Time, error) {
+			return r.waitFor(ctx, s, t, names)
+		}
 	}
 	s, err := perf.Open(r.Hz, !r.FramePointers)
 	if err != nil {
@@ -73,7 +89,7 @@ func (r Recorder) Run(ctx context.Context) (*Profile, error) {
 	}
 	t := newTracker(r.Proc, newGroups(r.Groups, s.Cgroups()))
 	p := &Profile{Meta: r.meta(s)}
-	began, err := r.sample(ctx, s, t)
+	began, err := record(ctx, s, t)
 	if err = errors.Join(err, s.Close()); err != nil {
 		return nil, err
 	}
@@ -81,6 +97,7 @@ func (r Recorder) Run(ctx context.Context) (*Profile, error) {
 	p.Meta.Lost, p.Meta.Dropped = t.lost, t.dropped
 	r.step("finding names")
 	names.add(r.ask(ctx)) // including containers that were created meanwhile
+	t.forget()
 	p.Meta.Gaps = append(p.Meta.Gaps, names.gaps()...)
 	gaps := t.assemble(p, names, only)
 	p.Meta.Gaps = append(p.Meta.Gaps, gaps...)

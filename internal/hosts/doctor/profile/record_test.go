@@ -254,3 +254,68 @@ func TestValidate(t *testing.T) {
 		}
 	}
 }
+
+// A container is recorded from its first instruction: by its name, before it exists, and
+// as what a command starts. It ends before the time is over, and so does the recording.
+func TestFromStart(t *testing.T) {
+	_, api := labtest.Either(t)
+	program := burner(t)
+	run(t, api, "start-other", program, "sh", "-c", "while :; do /bin/sleep 0.02; done") // is in no recording
+	once := []string{"sh", "-c", "i=0; while [ $i -lt 300 ]; do /bin/stat /etc >/dev/null; i=$((i+1)); done"}
+	for name, named := range map[string]bool{"start-named": true, "start-command": false} {
+		r := recorder(t, api)
+		r.For, r.Hz = time.Minute, 999
+		r.Start = &Start{Within: time.Minute}
+		started := make(chan struct{})
+		begin := func() {
+			defer close(started)
+			run(t, api, name, program, once...)
+		}
+		if named {
+			r.Container = name
+			r.Step = func(what string) {
+				if strings.HasPrefix(what, "waiting") {
+					go begin()
+				}
+			}
+		} else {
+			r.Start.Command = func() (<-chan struct{}, error) {
+				go begin()
+				return started, nil
+			}
+		}
+		p, err := r.Run(t.Context())
+		<-started
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if p.Total() == 0 || p.Meta.Seconds <= 0 || p.Meta.Seconds > 55 {
+			t.Errorf("%s: %d samples in %v s", name, p.Total(), p.Meta.Seconds)
+		}
+		if s := p.Samples[0].Task; !slices.ContainsFunc(p.Samples, func(s Sample) bool { return s.Task.Comm == "stat" }) {
+			t.Errorf("%s: the work is missing: %+v", name, s)
+		}
+		for _, s := range p.Samples {
+			if s.Task.Container != name {
+				t.Errorf("%s: a sample of %+v", name, s.Task)
+			}
+		}
+		t.Logf("%s: %d samples in %.1f s", name, p.Total(), p.Meta.Seconds)
+	}
+	for want, s := range map[string]Recorder{
+		"already runs": {Container: "start-other", Start: &Start{Within: time.Second}},
+		"has started":  {Container: "start-never", Start: &Start{Within: time.Second}},
+		"command ended": {Start: &Start{Within: time.Minute, Command: func() (<-chan struct{}, error) {
+			ended := make(chan struct{})
+			close(ended)
+			return ended, nil
+		}}},
+		"no container is named": {Start: &Start{Within: time.Second}},
+	} {
+		r := recorder(t, api)
+		r.Container, r.Start = s.Container, s.Start
+		if _, err := r.Run(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package profile
 
 import (
 	"encoding/binary"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,6 +29,7 @@ const (
 type tracker struct {
 	proc    proc.FS
 	groups  *groups
+	wanted  func(group string) bool // whose samples count; nil: all
 	procs   map[int]*process
 	comms   map[int]string // by thread
 	ended   []int          // threads of the last batch
@@ -193,6 +195,9 @@ func (t *tracker) sample(r *perf.Record) {
 			group = p.group
 		}
 	}
+	if t.wanted != nil && !t.wanted(t.groups.path(group)) {
+		return
+	}
 	t.scratch = t.scratch[:0]
 	for _, a := range t.calls(p, r, group) {
 		at, ok := t.place(p, r.Pid, group, a)
@@ -219,6 +224,17 @@ func (t *tracker) sample(r *perf.Record) {
 		}
 	}
 	t.counts[k]++
+}
+
+// forget drops what was counted of control groups that turned out to be others.
+func (t *tracker) forget() {
+	if t.wanted != nil {
+		maps.DeleteFunc(t.counts, func(k key, _ int64) bool { return !t.wanted(t.groups.path(k.group)) })
+		if len(t.counts) == 0 { // a long wait would collect stacks of others
+			clear(t.stacks)
+			t.places = nil
+		}
+	}
 }
 
 const placeSize = 12

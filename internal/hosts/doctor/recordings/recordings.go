@@ -27,11 +27,34 @@ const DirName = "recordings"
 // Keep is the number of recordings that are kept.
 const Keep = 20
 
-// Bounds of the duration of a recording.
+// Bounds of a recording.
 const (
-	MinFor = profile.MinFor
-	MaxFor = time.Minute
+	MinFor  = profile.MinFor
+	MaxFor  = time.Minute
+	MaxWait = 2 * time.Minute // for the start of a container
 )
+
+// Request asks for a recording.
+type Request struct {
+	For       time.Duration // MinFor to MaxFor
+	Container string        // by name or id; "" is the whole host
+	// Wait, if it is over 0, is the longest wait for the start of the container, which is
+	// recorded from its first instruction.
+	Wait time.Duration
+}
+
+// Validate checks the bounds.
+func (q Request) Validate() error {
+	switch {
+	case q.For < MinFor || q.For > MaxFor:
+		return fmt.Errorf("a recording of %v: it must be from %v to %v", q.For, MinFor, MaxFor)
+	case q.Wait != 0 && (q.Wait < MinFor || q.Wait > MaxWait):
+		return fmt.Errorf("a wait of %v: it must be from %v to %v", q.Wait, MinFor, MaxWait)
+	case q.Wait != 0 && q.Container == "":
+		return errors.New("a wait for a start needs the name of the container")
+	}
+	return nil
+}
 
 // Recording describes a stored recording.
 type Recording struct {
@@ -42,7 +65,9 @@ type Recording struct {
 	Kernel  string    `json:"kernel"`
 	CPUs    int       `json:"cpus"`
 	// Container is the container that was recorded; "" is the whole host.
-	Container string  `json:"container,omitempty"`
+	Container string `json:"container,omitempty"`
+	// FromStart: from the container's first instruction.
+	FromStart bool    `json:"from_start,omitempty"`
 	Samples   int64   `json:"samples"`
 	Busy      float64 `json:"busy"` // share of all CPUs, 0 to 1
 	Bytes     int64   `json:"bytes"`
@@ -51,27 +76,27 @@ type Recording struct {
 // Store keeps recordings in a directory. Its methods may be called from any goroutine.
 type Store struct {
 	dir    string
-	record func(ctx context.Context, length time.Duration, container string) (*profile.Profile, error)
+	record func(ctx context.Context, q Request) (*profile.Profile, error)
 	busy   sync.Mutex // held while a recording is made
 }
 
 // New returns a Store. It creates its directory with the first recording. record makes a
 // recording.
-func New(dir string, record func(ctx context.Context, length time.Duration, container string) (*profile.Profile, error)) *Store {
+func New(dir string, record func(ctx context.Context, q Request) (*profile.Profile, error)) *Store {
 	return &Store{dir: dir, record: record}
 }
 
 // Record makes and stores a recording, and removes the oldest ones beyond Keep. It
 // returns holdfast.ErrBusy while another recording is made, or the error of record.
-func (s *Store) Record(ctx context.Context, length time.Duration, container string) (Recording, error) {
-	if length < MinFor || length > MaxFor {
-		return Recording{}, fmt.Errorf("a recording of %v: it must be from %v to %v", length, MinFor, MaxFor)
+func (s *Store) Record(ctx context.Context, q Request) (Recording, error) {
+	if err := q.Validate(); err != nil {
+		return Recording{}, err
 	}
 	if !s.busy.TryLock() {
 		return Recording{}, fmt.Errorf("another recording is being made: %w", holdfast.ErrBusy)
 	}
 	defer s.busy.Unlock()
-	p, err := s.record(ctx, length, container)
+	p, err := s.record(ctx, q)
 	if err != nil {
 		return Recording{}, fmt.Errorf("record: %w", err)
 	}
@@ -79,7 +104,7 @@ func (s *Store) Record(ctx context.Context, length time.Duration, container stri
 		return Recording{}, fmt.Errorf("store a recording: %w", err)
 	}
 	r := Recording{ID: idOf(p.Meta.Began), At: p.Meta.Began.UTC(), Seconds: p.Meta.Seconds, Host: p.Meta.Host, Kernel: p.Meta.Kernel, CPUs: p.Meta.CPUs,
-		Container: container, Samples: p.Total(), Busy: p.Busy()}
+		Container: q.Container, FromStart: q.Wait > 0, Samples: p.Total(), Busy: p.Busy()}
 	if err := s.write(p, &r); err != nil {
 		return Recording{}, fmt.Errorf("store a recording: %w", err)
 	}

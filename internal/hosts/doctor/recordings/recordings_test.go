@@ -25,7 +25,7 @@ func made(second int) *profile.Profile {
 func TestOldRecordingsAreRemoved(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "recordings")
 	n := 0
-	b := recordings.New(dir, func(_ context.Context, _ time.Duration, container string) (*profile.Profile, error) {
+	b := recordings.New(dir, func(context.Context, recordings.Request) (*profile.Profile, error) {
 		n++
 		return made(n), nil
 	})
@@ -33,7 +33,7 @@ func TestOldRecordingsAreRemoved(t *testing.T) {
 		t.Errorf("without recordings: %v, %v", all, err)
 	}
 	for range recordings.Keep + 3 {
-		if _, err := b.Record(t.Context(), time.Second, "web"); err != nil {
+		if _, err := b.Record(t.Context(), recordings.Request{For: time.Second, Container: "web"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -67,18 +67,18 @@ func TestOldRecordingsAreRemoved(t *testing.T) {
 
 func TestOneRecordingAtATime(t *testing.T) {
 	begun, end := make(chan struct{}), make(chan struct{})
-	b := recordings.New(t.TempDir(), func(context.Context, time.Duration, string) (*profile.Profile, error) {
+	b := recordings.New(t.TempDir(), func(context.Context, recordings.Request) (*profile.Profile, error) {
 		close(begun)
 		<-end
 		return nil, errors.New("no perf here")
 	})
 	done := make(chan error)
 	go func() {
-		_, err := b.Record(context.Background(), time.Second, "")
+		_, err := b.Record(context.Background(), recordings.Request{For: time.Second})
 		done <- err
 	}()
 	<-begun
-	if _, err := b.Record(t.Context(), time.Second, ""); !errors.Is(err, holdfast.ErrBusy) {
+	if _, err := b.Record(t.Context(), recordings.Request{For: time.Second}); !errors.Is(err, holdfast.ErrBusy) {
 		t.Errorf("concurrent recording: %v", err)
 	}
 	close(end)
@@ -86,7 +86,7 @@ func TestOneRecordingAtATime(t *testing.T) {
 		t.Errorf("first recording: %v", err)
 	}
 	for _, d := range []time.Duration{0, time.Hour, -1} {
-		if _, err := b.Record(t.Context(), d, ""); err == nil {
+		if _, err := b.Record(t.Context(), recordings.Request{For: d}); err == nil {
 			t.Errorf("a recording of %v was made", d)
 		}
 	}

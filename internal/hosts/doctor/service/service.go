@@ -16,17 +16,20 @@ import (
 	"holdfast"
 	"holdfast/internal/hosts/doctor"
 	"holdfast/internal/hosts/doctor/baseline"
+	"holdfast/internal/hosts/doctor/cure"
 	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/hosts/doctor/probe"
 	"holdfast/internal/hosts/doctor/profile"
 	"holdfast/internal/hosts/doctor/ranking"
 	"holdfast/internal/hosts/doctor/recordings"
 	"holdfast/internal/hosts/doctor/rotation"
+	"holdfast/internal/hosts/doctor/schedule"
 	"holdfast/internal/hosts/doctor/watch"
 	"holdfast/internal/platform/linux/cgroup"
 	procfs "holdfast/internal/platform/linux/proc"
 	"holdfast/internal/platform/metric"
 	"holdfast/internal/platform/store"
+	"holdfast/internal/platform/tasks"
 )
 
 // Options configure a Doctor.
@@ -40,8 +43,10 @@ type Options struct {
 	Alloc    []string // the command line of probe.Alloc without its last argument
 	Watch    watch.Config
 	Rotation rotation.Config
+	Cures    []schedule.Entry
 
 	Engine doctor.Engine
+	Guard  cure.Guard
 	// Host is the node as the rotation acts on it.
 	Host rotation.Node
 	// Store and Lease return the store and the node's present lease, 0 for none.
@@ -58,6 +63,7 @@ type Doctor struct {
 	*watch.Watch
 	Rotation   *rotation.Rotation
 	Recordings *recordings.Store
+	schedule   *schedule.Schedule
 
 	o      Options
 	local  baseline.Dir                // baselines that were saved while no agent ran
@@ -73,8 +79,12 @@ func New(o Options) *Doctor {
 		o.Log.Warn("the doctor finds no control groups", "err", err)
 	}
 	groups := host.Groups
-	record := func(ctx context.Context, length time.Duration, container string) (*profile.Profile, error) {
-		return profile.Recorder{Proc: host.Proc, Groups: groups, Engine: o.Engine, For: length, Container: container}.Run(ctx)
+	record := func(ctx context.Context, q recordings.Request) (*profile.Profile, error) {
+		r := profile.Recorder{Proc: host.Proc, Groups: groups, Engine: o.Engine, For: q.For, Container: q.Container}
+		if q.Wait > 0 {
+			r.Start = &profile.Start{Within: q.Wait}
+		}
+		return r.Run(ctx)
 	}
 	d := &Doctor{
 		o: o, Recordings: recordings.New(filepath.Join(o.DataDir, recordings.DirName), record),
@@ -99,8 +109,27 @@ func New(o Options) *Doctor {
 		Host: host, Engine: o.Engine, Store: watch.NewStore(o.DataDir, o.Watch.Keep, o.Log), Metrics: watch.NewMetrics(o.Metrics), Log: o.Log,
 		Changed: d.Rotation.Found, Known: d.baselineFacts,
 	})
+	d.schedule = schedule.New(o.Cures, schedule.Deps{DataDir: o.DataDir, Doctor: d.Watch, Host: host, Guard: o.Guard, Metrics: o.Metrics, Log: o.Log})
 	return d
 }
+
+// Start starts the doctor's parts. Their errors do not end the agent.
+func (d *Doctor) Start(p *tasks.Stack) {
+	p.Start("doctor", d.Run)
+	p.Start("the doctor's record", d.Publish)
+	p.Start("rotation", d.Rotation.Run)
+	p.Start("scheduled cures", d.schedule.Run)
+}
+
+// Cures returns the scheduled cures, and the last ones that were carried out on this host,
+// at most limit (0: all that are kept).
+func (d *Doctor) Cures(limit int) ([]schedule.State, []cure.Report, error) {
+	past, err := cure.Journal{Path: filepath.Join(d.o.DataDir, cure.FileName)}.List(limit)
+	return d.schedule.States(), past, err
+}
+
+// AllowCure lets a scheduled cure run again that the schedule has stopped.
+func (d *Doctor) AllowCure(name string) error { return d.schedule.Allow(name) }
 
 func (d *Doctor) baselineFacts() []fact.Fact {
 	if known := d.known.Load(); known != nil {

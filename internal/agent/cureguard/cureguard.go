@@ -1,4 +1,5 @@
-package agent
+// Package cureguard hands the undo of lowered limits, of cures, to a guardian process.
+package cureguard
 
 import (
 	"errors"
@@ -11,9 +12,9 @@ import (
 	"holdfast/internal/sessions/guardian"
 )
 
-// CureGuard registers the limits that cures lower with a guardian. It starts the guardian
+// Guard registers the limits that cures lower with a guardian. It starts the guardian
 // for the first cure. Any goroutine may call its methods.
-type CureGuard struct {
+type Guard struct {
 	argv []string
 	dir  string
 	log  *slog.Logger
@@ -22,19 +23,19 @@ type CureGuard struct {
 	guard *guardian.Guardian
 }
 
-// NewCureGuard returns a CureGuard. argv is the command line of a guardian.
-// NewCureGuard appends dir, the directory of the guardian's plans.
-func NewCureGuard(argv []string, dir string, log *slog.Logger) *CureGuard {
-	return &CureGuard{argv: argv, dir: dir, log: log}
+// New returns a Guard. argv is the command line of a guardian.
+// New appends dir, the directory of the guardian's plans.
+func New(argv []string, dir string, log *slog.Logger) *Guard {
+	return &Guard{argv: argv, dir: dir, log: log}
 }
 
-// Guard returns the function that cures call.
-func (c *CureGuard) Guard() cure.Guard {
+// Cures returns the functions that cures call.
+func (c *Guard) Cures() cure.Guard {
 	return cure.Guard{Arm: c.arm, Guarded: c.guarded}
 }
 
 // Tidy undoes a cure whose process and guardian were killed.
-func (c *CureGuard) Tidy() error {
+func (c *Guard) Tidy() error {
 	n, err := guardian.Recover(c.dir)
 	if n > 0 {
 		c.log.Warn("undid what an earlier crash left", "plans", n)
@@ -45,14 +46,14 @@ func (c *CureGuard) Tidy() error {
 	return nil
 }
 
-func (c *CureGuard) guarded(file string) (bool, error) {
+func (c *Guard) guarded(file string) (bool, error) {
 	if err := c.Tidy(); err != nil {
 		return false, err
 	}
 	return guardian.Guards(c.dir, file)
 }
 
-func (c *CureGuard) arm(file, low, old string, deadline boottime.Instant) (cure.Armed, error) {
+func (c *Guard) arm(file, low, old string, deadline boottime.Instant) (cure.Armed, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.guard == nil {
@@ -69,7 +70,7 @@ func (c *CureGuard) arm(file, low, old string, deadline boottime.Instant) (cure.
 }
 
 // Pid returns the pid of the guardian, or 0 if none runs.
-func (c *CureGuard) Pid() int {
+func (c *Guard) Pid() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.guard == nil {
@@ -79,7 +80,7 @@ func (c *CureGuard) Pid() int {
 }
 
 // Close ends the guardian, and removes the plan of a guardian that was killed.
-func (c *CureGuard) Close() error {
+func (c *Guard) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.guard == nil {
