@@ -65,6 +65,8 @@ type Owner struct {
 	// snapshot. Both are "" for a session that began by itself.
 	Parent   SessionKey `json:"parent,omitempty"`
 	Snapshot SessionKey `json:"snapshot,omitempty"`
+	// WakeAt is the time that was set for the session to wake; the zero time: none.
+	WakeAt time.Time `json:"wake_at,omitzero"`
 	// SuspendNote is what Suspend stored for this claim. Only the result of the claim
 	// contains it.
 	SuspendNote string `json:"-"`
@@ -87,6 +89,10 @@ type Suspended struct {
 	TakenAt  time.Time  `json:"taken_at"`
 	Until    time.Time  `json:"until"` // the image is deleted then
 	Bytes    int64      `json:"bytes"` // size of the image before encryption
+	// The node that has the image resumes the session at WakeAt, which was set, and at
+	// WakeCron, which is the template's; the zero time: never.
+	WakeAt   time.Time `json:"wake_at,omitzero"`
+	WakeCron time.Time `json:"wake_cron,omitzero"`
 	// Lost is why there is no image; "" if there is one. The next claim receives the
 	// reason.
 	Lost string `json:"lost,omitempty"`

@@ -12,14 +12,30 @@ const (
 	WokenByStream    WakeReason = "stream"    // data on another upgraded connection
 	WokenByForward   WakeReason = "forward"   // data on a connection of `session forward`
 	WokenByExec      WakeReason = "exec"      // a command that is to run in the container
+	WokenByTimer     WakeReason = "timer"     // a time that was set, or one of its template
 )
 
 // WakeReasons returns all reasons.
 func WakeReasons() []WakeReason {
-	return []WakeReason{WokenByRequest, WokenByWebSocket, WokenByStream, WokenByForward, WokenByExec}
+	return []WakeReason{WokenByRequest, WokenByWebSocket, WokenByStream, WokenByForward, WokenByExec, WokenByTimer}
 }
 
-// Sleep describes how a session sleeps: its container is frozen while it is not used.
+// MaxWake is how far in the future the time may be that is set for a session to wake.
+const MaxWake = 366 * 24 * time.Hour
+
+// FirstTime returns the earlier of two times. The zero time is none.
+func FirstTime(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// Wakes returns when the session resumes by itself; the zero time: never.
+func (s Suspended) Wakes() time.Time { return FirstTime(s.WakeAt, s.WakeCron) }
+
+// Sleep describes how a session sleeps: its container is frozen while it is not used. For a
+// session that was suspended it tells what resumed it.
 type Sleep struct {
 	Since  time.Time `json:"since,omitzero"`   // it has slept since; zero: it does not sleep
 	Memory int64     `json:"memory,omitempty"` // bytes that its container keeps in memory while it sleeps

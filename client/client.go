@@ -164,7 +164,8 @@ type Session struct {
 	holdfast.Owner
 	Connections int                   `json:"connections"`          // open through the gateway
 	IdleSince   time.Time             `json:"idle_since,omitzero"`  // set while Connections is 0 and no command runs
-	Sleep       *holdfast.Sleep       `json:"sleep,omitempty"`      // set on its own node if it sleeps when it is not used
+	Sleep       *holdfast.Sleep       `json:"sleep,omitempty"`      // set on its own node if it sleeps when it is not used, or was resumed
+	WakeCron    time.Time             `json:"wake_cron,omitzero"`   // next time at which its template wakes it
 	LastError   string                `json:"last_error,omitempty"` // of the last boot that failed or container that died
 	Suspended   *holdfast.Suspended   `json:"suspended,omitempty"`  // set in the state holdfast.IsSuspended
 	Group       string                `json:"group,omitempty"`      // of a replica
@@ -208,6 +209,15 @@ func (c *Client) SuspendSession(ctx context.Context, key holdfast.SessionKey) (r
 // restored. A running session stays as it is.
 func (c *Client) ResumeSession(ctx context.Context, key holdfast.SessionKey) (s Session, err error) {
 	return s, c.Call(ctx, http.MethodPost, at(key, "/resume"), struct{}{}, &s)
+}
+
+// WakeSession wakes a session that sleeps or is suspended. With a time it sets the one time at
+// which the session wakes, at most holdfast.MaxWake ahead.
+func (c *Client) WakeSession(ctx context.Context, key holdfast.SessionKey, when time.Time) (s Session, err error) {
+	in := struct {
+		At time.Time `json:"at,omitzero"`
+	}{when}
+	return s, c.Call(ctx, http.MethodPost, at(key, "/wake"), in, &s)
 }
 
 // LogOptions select lines of a session's output.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"holdfast"
 	"holdfast/internal/control/api"
@@ -61,14 +62,14 @@ func (s sessions) Sessions(ctx context.Context) ([]api.Session, error) {
 }
 
 func apiSession(i session.Info) api.Session {
-	return api.Session{Owner: i.Owner, Connections: i.Connections, IdleSince: i.IdleSince, Sleep: i.Sleep, LastError: i.Error}
+	return api.Session{Owner: i.Owner, Connections: i.Connections, IdleSince: i.IdleSince, Sleep: i.Sleep, WakeCron: i.WakeCron, LastError: i.Error}
 }
 
 // suspendedSession returns a suspended session for the API.
 func suspendedSession(s holdfast.Suspended) api.Session {
 	return api.Session{
-		Owner:     holdfast.Owner{Key: s.Key, Node: s.Node, Epoch: s.Epoch, State: holdfast.IsSuspended, Template: s.Template, ClaimedAt: s.TakenAt},
-		Suspended: &s,
+		Owner:     holdfast.Owner{Key: s.Key, Node: s.Node, Epoch: s.Epoch, State: holdfast.IsSuspended, Template: s.Template, ClaimedAt: s.TakenAt, WakeAt: s.WakeAt},
+		Suspended: &s, WakeCron: s.WakeCron,
 	}
 }
 
@@ -138,6 +139,13 @@ func (s sessions) StopSession(ctx context.Context, key holdfast.SessionKey) (hol
 
 func (s sessions) SuspendSession(ctx context.Context, key holdfast.SessionKey) (holdfast.SuspendReport, error) {
 	return s.a.sessions.Suspend(ctx, key)
+}
+
+func (s sessions) WakeSession(ctx context.Context, key holdfast.SessionKey, at time.Time) (api.Session, error) {
+	if err := s.a.sessions.SetWake(ctx, key, at); err != nil {
+		return api.Session{}, err
+	}
+	return s.Session(ctx, key)
 }
 
 func (s sessions) Usage(key holdfast.SessionKey) (holdfast.Usage, error) {

@@ -85,7 +85,7 @@ func TestRequestsFromTheDocument(t *testing.T) {
 var unstated = map[string]bool{
 	"spinupStats.against": true, "fleetSpinupStats.against": true, "spinupSketch.against": true,
 	"spinupStats.by": true, "fleetSpinupStats.by": true, "spinupSketch.by": true, "spinupStats.at": true, "fleetSpinupStats.at": true, "spinupSketch.at": true, // of the example's group
-	"replaceSessions": true, "moveSession": true, "startSession.from": true, "takeSnapshot.keep_ms": true, "addSpinup": true, "saveBaseline": true, "record": true, "addPrefetchImages": true, "removePrefetchImages": true, "signalCommand": true, "upgradeAgent": true,
+	"replaceSessions": true, "moveSession": true, "wakeSession": true, "startSession.from": true, "takeSnapshot.keep_ms": true, "addSpinup": true, "saveBaseline": true, "record": true, "addPrefetchImages": true, "removePrefetchImages": true, "signalCommand": true, "upgradeAgent": true,
 }
 
 func hasParameter(op map[string]any, in, name string) bool {

@@ -42,6 +42,7 @@ func examples() map[string]example {
 		"stopSession":    {method: "POST", path: "/v1/sessions/stuck/stop"},
 		"suspendSession": {method: "POST", path: "/v1/sessions/alice/suspend"},
 		"resumeSession":  {method: "POST", path: "/v1/sessions/alice/resume"},
+		"wakeSession":    {method: "POST", path: "/v1/sessions/alice/wake", body: `{"in_ms":600000}`},
 		"takeSnapshot":   {method: "POST", path: "/v1/sessions/alice/snapshot", body: `{"name":"v2","keep_ms":60000}`},
 		"forkSession":    {method: "POST", path: "/v1/sessions/stuck/fork", body: `{"children":["child-1","child-2"]}`},
 		"listSnapshots":  {method: "GET", path: "/v1/snapshots"},
@@ -345,7 +346,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			t.Errorf("%s with the store down: %v", id, err)
 		}
 	}
-	if want := 78; failed != want { // all but exec and runJob, which fail in their streams, and those that cannot fail: version, lastUpgrade, openapi, healthz, metrics, listPrefetchImages, listExperiments, spinupsUnderWay
+	if want := 79; failed != want { // all but exec and runJob, which fail in their streams, and those that cannot fail: version, lastUpgrade, openapi, healthz, metrics, listPrefetchImages, listExperiments, spinupsUnderWay
 		t.Errorf("%d operations said that the store is down, want %d", failed, want)
 	}
 }

@@ -38,6 +38,10 @@ type SessionService interface {
 	// nothing was tried and the session continues. holdfast.ErrNotFound.
 	SuspendSession(ctx context.Context, key holdfast.SessionKey) (holdfast.SuspendReport, error)
 
+	// WakeSession sets the time at which a session of this node wakes, or removes it with the
+	// zero time, and returns the session. holdfast.ErrNotFound.
+	WakeSession(ctx context.Context, key holdfast.SessionKey, at time.Time) (Session, error)
+
 	// MoveSession is StopSession for a session that is to start again: if
 	// another node takes it, that node is told first and claims it. With
 	// q.Elsewhere nothing begins if no node takes it: holdfast.ErrNotFound for a
@@ -61,8 +65,11 @@ type Session struct {
 	// Suspended is set in the state suspended: the session has no record and no
 	// container, and the next connect restores its memory.
 	Suspended *holdfast.Suspended `json:"suspended,omitempty"`
-	// Sleep is set on its own node if the session sleeps when it is not used.
+	// Sleep is set on its own node if the session sleeps when it is not used, or was resumed.
 	Sleep *holdfast.Sleep `json:"sleep,omitempty"`
+	// WakeCron is the next time at which its template wakes it, known on its own node and
+	// while it is suspended.
+	WakeCron time.Time `json:"wake_cron,omitzero"`
 	// Group and Rotation are set for a replica: its group, and its state there.
 	Group    string                `json:"group,omitempty"`
 	Rotation holdfast.ReplicaState `json:"rotation,omitempty"`
@@ -90,6 +97,13 @@ type MoveRequest struct {
 	Elsewhere bool `json:"elsewhere,omitempty"`
 	// To names that node; it needs Elsewhere. "" leaves the choice to the agent.
 	To holdfast.NodeID `json:"to,omitempty"`
+}
+
+// WakeRequest asks for a session to wake. The zero value asks for it now.
+type WakeRequest struct {
+	At    time.Time       `json:"at,omitzero"`     // it wakes then
+	In    holdfast.Millis `json:"in_ms,omitempty"` // it wakes after this time, by the clock of its node
+	Clear bool            `json:"clear,omitempty"` // it does not wake at the time that was set
 }
 
 // LogOptions selects log lines.
@@ -122,6 +136,8 @@ func sessionRoutes(s SessionService, f Forks, g Groups) []route {
 			access: forAdmin, at: atItsOwner, limit: limitStart, request: Empty{}, answer: holdfast.SuspendReport{}, handle: ofKey(h.suspend)},
 		{method: "POST", path: "/v1/sessions/{key}/resume", id: "resumeSession", summary: "Start a suspended session with its memory; answers when it is ready.",
 			access: forAdmin, at: atItsOwner, limit: limitStart, request: Empty{}, answer: Session{}, handle: ofKey(h.resume)},
+		{method: "POST", path: "/v1/sessions/{key}/wake", id: "wakeSession", summary: "Wake a session that sleeps or is suspended, or set the one time at which it wakes.",
+			access: forAdmin, at: atItsOwner, limit: limitStart, request: WakeRequest{}, answer: Session{}, handle: ofKey(h.wake)},
 		{method: "GET", path: "/v1/sessions/{key}/usage", id: "sessionUsage", summary: "The memory and the CPU time of a session's container, in samples of the last minute or more, a second apart if the node has few sessions.",
 			access: forReader, at: atItsOwner, limit: limitAsk, answer: holdfast.Usage{}, handle: asking(h.usage)},
 		{method: "GET", path: "/v1/sessions/{key}/logs", id: "sessionLogs", summary: "The container's output. An error after the first byte is in the trailer " + ErrorTrailer + ".",
@@ -228,6 +244,28 @@ func (h sessionHandlers) resume(ctx context.Context, key holdfast.SessionKey, _ 
 		template = s.Template
 	}
 	return h.sessions.StartSession(ctx, key, template)
+}
+
+// wake sets or removes the time at which a session wakes, or wakes it now.
+func (h sessionHandlers) wake(ctx context.Context, key holdfast.SessionKey, q WakeRequest) (Session, error) {
+	if q == (WakeRequest{}) {
+		return h.resume(ctx, key, Empty{})
+	}
+	now, at := time.Now(), q.At
+	if q.In != 0 {
+		at = now.Add(time.Duration(q.In))
+	}
+	switch {
+	case q.In != 0 && !q.At.IsZero() || q.Clear && !at.IsZero():
+		return Session{}, badRequest("a time, a duration and the removal of a time exclude each other")
+	case q.Clear:
+		at = time.Time{}
+	case !at.After(now):
+		return Session{}, badRequest("a session cannot wake at %s, which is over", at.UTC().Format(time.RFC3339))
+	case at.After(now.Add(holdfast.MaxWake)):
+		return Session{}, badRequest("a session wakes at most %d days ahead", holdfast.MaxWake/(24*time.Hour))
+	}
+	return h.sessions.WakeSession(ctx, key, at)
 }
 
 func (h sessionHandlers) stop(ctx context.Context, key holdfast.SessionKey, _ Empty) (holdfast.KillReport, error) {

@@ -20,7 +20,7 @@ func (a *app) sessionCmd() *cobra.Command {
 		Short:   "List, start, stop, move and replace sessions",
 		Long:    "List, start, stop, move and replace sessions. A session is a key with the one container that serves it.",
 		Example: "  holdfast session ls",
-	}, a.sessionLs(), a.sessionShow(), a.sessionEndings(), a.sessionEvents(), a.sessionStart(), a.sessionStop(), a.sessionMove(), a.sessionSuspend(), a.sessionResume(), a.sessionSnapshot(), a.sessionSnapshots(), a.sessionFork(), a.sessionLogs(), a.sessionExec(),
+	}, a.sessionLs(), a.sessionShow(), a.sessionEndings(), a.sessionEvents(), a.sessionStart(), a.sessionStop(), a.sessionMove(), a.sessionSuspend(), a.sessionResume(), a.sessionWake(), a.sessionSnapshot(), a.sessionSnapshots(), a.sessionFork(), a.sessionLogs(), a.sessionExec(),
 		a.sessionCommands(), a.sessionAttach(), a.sessionSignal(), a.sessionCp(), a.sessionFiles(), a.sessionForward(),
 		a.sessionReplace(), a.sessionReplacements())
 }
@@ -114,6 +114,9 @@ func (a *app) sessionDetails(w io.Writer, s shownSession) {
 	}
 	if s.Sleep != nil {
 		fmt.Fprintf(w, "sleep\t%s\n", a.sleepText(*s.Sleep))
+	}
+	if text := wakeText(s.Session); text != "" {
+		fmt.Fprintf(w, "timer\t%s\n", strings.TrimPrefix(text, ", "))
 	}
 	if s.LastError != "" {
 		fmt.Fprintf(w, "last error\t%s\n", clean(s.LastError))

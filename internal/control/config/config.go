@@ -211,6 +211,7 @@ type Template struct {
 type Sleep struct {
 	After  time.Duration `yaml:"after"`   // time without a use; 0 (default) is never
 	IdleBy string        `yaml:"idle_by"` // what is a use: connections (default), or data on them
+	Wake   []string      `yaml:"wake"`    // times at which it wakes, in the form of cron
 }
 
 // Renew is a command that runs in a session that has started from the memory of another one,

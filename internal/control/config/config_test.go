@@ -438,16 +438,22 @@ func TestPortsOfTheGateway(t *testing.T) {
 func TestSleepIsChecked(t *testing.T) {
 	for text, want := range map[string]string{
 		"sleep: {after: 1s}": "",
-		"sleep: {after: 5m, idle_by: data}, network: bridge":   "",
-		"sleep: {after: 1h, idle_by: data}":                    "", // idle_stop concerns sessions without connections
-		"sleep: {after: 30m}":                                  "stopped before they sleep",
-		"sleep: {after: 10ms}":                                 "at least 1s",
-		"sleep: {after: -1s}":                                  "at least 1s",
-		"sleep: {idle_by: data}":                               "at least 1s",
-		"sleep: {after: 5m, idle_by: cpu}":                     "neither connections nor data",
-		"sleep: {after: 5m}, replicas: 2":                      "never idle",
-		"sleep: {after: 5m}, runtime: runsc":                   "default runtime",
-		"sleep: {after: 5m}, runtime: runsc, handover: memory": "default runtime",
+		"sleep: {after: 5m, idle_by: data}, network: bridge": "",
+		"sleep: {after: 1h, idle_by: data}":                  "", // idle_stop concerns sessions without connections
+		"sleep: {after: 30m}":                                "stopped before they sleep",
+		"sleep: {after: 10ms}":                               "at least 1s",
+		"sleep: {after: -1s}":                                "at least 1s",
+		"sleep: {idle_by: data}":                             "at least 1s",
+		"sleep: {after: 5m, idle_by: cpu}":                   "neither connections nor data",
+		"sleep: {after: 5m}, replicas: 2":                    "never idle",
+		"sleep: {after: 5m}, runtime: runsc":                 "default runtime",
+		`sleep: {after: 5m, wake: ["0 3 * * *", "CRON_TZ=Europe/Berlin 30 7 * * 1-5", "@daily"]}`: "",
+		`sleep: {after: 5m, wake: ["0 25 * * *"]}`:                                                "above maximum",
+		`sleep: {after: 5m, wake: ["0 0 30 2 *"]}`:                                                "never comes",
+		`sleep: {after: 5m, wake: ["CRON_TZ=UTC"]}`:                                               "not a time",
+		`sleep: {after: 5m, wake: ["CRON_TZ=Nowhere/City 0 3 * * *"]}`:                            "Nowhere",
+		`sleep: {wake: ["0 3 * * *"]}`:                                                            "never sleep",
+		"sleep: {after: 5m}, runtime: runsc, handover: memory":                                    "default runtime",
 	} {
 		_, err := load(t, "templates: [{name: a, image: b, port: 80, "+text+"}]", Overrides{})
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {

@@ -216,6 +216,7 @@ func (c Config) SessionTemplates() []session.Template {
 
 			SuspendIdle: t.Idle == "suspend",
 			Sleep:       session.Sleep{After: t.Sleep.After, ByData: t.Sleep.IdleBy == "data"},
+			Wake:        t.Sleep.wakes(),
 			Keep:        t.keepSockets(),
 			Upgrades:    t.Upgrades,
 			Replicas:    t.Replicas,

@@ -31,6 +31,8 @@ type Label struct {
 	Bytes    int64               `json:"bytes"` // of all its files
 	// Snapshot is the name of a snapshot; "" for the image of a session's next epoch.
 	Snapshot holdfast.SessionKey `json:"snapshot,omitempty"`
+	// WakeAt is the time that is set for a session that moves.
+	WakeAt time.Time `json:"wake_at,omitzero"`
 }
 
 func (l Label) check() error {

@@ -185,7 +185,7 @@ func (m *Mover) Save(ctx context.Context, d Departing) (int64, error) {
 	}
 	defer os.RemoveAll(dir)
 	begun := time.Now()
-	label := Label{Key: o.Key, Epoch: o.Epoch, Template: o.Template, TakenAt: begun.UTC()}
+	label := Label{Key: o.Key, Epoch: o.Epoch, Template: o.Template, TakenAt: begun.UTC(), WakeAt: o.WakeAt}
 	err = m.rates.time(&m.rates.rates.Send, size, func() error {
 		return m.peers.SendImage(ctx, o.Key, o.Epoch, func(w io.Writer) error { return Pack(m.metrics.count(w), label, dir) })
 	})
@@ -315,7 +315,7 @@ func (m *Mover) expire() {
 }
 
 // Stage implements session.Mover.
-func (m *Mover) Stage(ctx context.Context, o holdfast.Owner, left *holdfast.Suspended, container string) (bool, error) {
+func (m *Mover) Stage(ctx context.Context, o *holdfast.Owner, left *holdfast.Suspended, container string) (bool, error) {
 	m.mu.Lock()
 	image, ok := m.received[o.Key]
 	delete(m.received, o.Key) // an image is used at most once, even if Stage fails
@@ -323,7 +323,7 @@ func (m *Mover) Stage(ctx context.Context, o holdfast.Owner, left *holdfast.Susp
 	if left != nil { // a received image arrived too late: it is older than the suspended one
 		m.remove(image)
 		var err error
-		if image, err = m.takeSuspended(ctx, o, *left); err != nil {
+		if image, err = m.takeSuspended(ctx, *o, *left); err != nil {
 			return false, err
 		}
 	} else if !ok {
@@ -338,6 +338,7 @@ func (m *Mover) Stage(ctx context.Context, o holdfast.Owner, left *holdfast.Susp
 		if err != nil {
 			return false, err
 		}
+		o.WakeAt = image.WakeAt
 	}
 	if err := m.runsc.Stage(container, filepath.Join(image.dir, "image")); err != nil {
 		return false, err

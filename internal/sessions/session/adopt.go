@@ -169,7 +169,8 @@ type Info struct {
 	Owner       holdfast.Owner // with the phases of its boot, once it is ready
 	Connections int
 	IdleSince   time.Time       // zero while a client is connected or waits for a command
-	Sleep       *holdfast.Sleep // nil: it never sleeps
+	Sleep       *holdfast.Sleep // nil: it never sleeps, and was not resumed
+	WakeCron    time.Time       // next time of its template; the zero time: none
 	Error       string          // why it did not boot, or cannot be ended
 }
 
@@ -239,7 +240,10 @@ func (e *entry) infoLocked(node holdfast.NodeID) Info {
 	if e.sleeper != nil {
 		state := e.sleeper.state
 		i.Sleep = &state
+	} else if e.wokenBy != "" {
+		i.Sleep = &holdfast.Sleep{WokenAt: e.owner.ReadyAt, WokenBy: e.wokenBy}
 	}
+	i.WakeCron = e.cron
 	i.Owner.Key, i.Owner.Node, i.Owner.Template = e.key, node, e.template.Name
 	switch e.phase {
 	case ready:

@@ -321,6 +321,7 @@ func (m *Manager) settle(ctx context.Context, b *attempt) error {
 func (m *Manager) enterLocked(e *entry, o holdfast.Owner, t *kill.Target) {
 	e.owner, e.target, e.phase, e.idleSince, e.generation = o, t, ready, time.Now(), m.generation
 	m.letSleepLocked(e)
+	e.cron = e.template.nextWake(e.idleSince)
 	e.route = holdfast.Route{Key: o.Key, Address: o.Address, Epoch: o.Epoch, ContainerID: o.ContainerID, Left: e.left, Keep: e.template.Keep, Upgrades: e.template.Upgrades, Ports: e.template.ports()}
 }
 

@@ -119,7 +119,8 @@ type Manager struct {
 	reclaims chan struct{} // a slot for each dead container whose memory is being reclaimed
 	pulls    *pulls
 
-	check tasks.Signal // compare with the store now
+	check  tasks.Signal // compare with the store now
+	timers tasks.Signal // the times of suspended sessions have changed
 
 	askTime time.Duration // see takeOverAll
 
@@ -163,17 +164,19 @@ type entry struct {
 	idleSince       time.Time
 	err             error // of the boot
 	failedAt        time.Time
-	disowned        bool            // its record is gone or belongs to another claim
-	stuck           bool            // killed and not seen dead
-	stuckContainers []string        // stuck containers of an earlier agent, if there is no target
-	unwatched       bool            // no watcher reports its death
-	targetRefs      int             // number of other users that kill the target; it stays open for them
-	finished        bool            // the target is to be closed when targetRefs is 0
-	generation      leaseGeneration // lease generation in which it became ready
-	snapshot        snapshot        // set when the snapshot command has succeeded or failed
-	end             ending          // why and how it ends
-	sleeper         *sleeper        // nil: it never sleeps
-	suspect         holdfast.Owner  // a record of this key, checked when the entry is gone
+	disowned        bool                // its record is gone or belongs to another claim
+	stuck           bool                // killed and not seen dead
+	stuckContainers []string            // stuck containers of an earlier agent, if there is no target
+	unwatched       bool                // no watcher reports its death
+	targetRefs      int                 // number of other users that kill the target; it stays open for them
+	finished        bool                // the target is to be closed when targetRefs is 0
+	generation      leaseGeneration     // lease generation in which it became ready
+	snapshot        snapshot            // set when the snapshot command has succeeded or failed
+	end             ending              // why and how it ends
+	sleeper         *sleeper            // nil: it never sleeps
+	cron            time.Time           // next time of its template; the zero time: none
+	wokenBy         holdfast.WakeReason // what resumed it; "": it was not suspended
+	suspect         holdfast.Owner      // a record of this key, checked when the entry is gone
 }
 
 // phase is the phase of an entry. It is finer than the record's state.
@@ -217,6 +220,7 @@ func New(cfg Config, deps Deps) *Manager {
 		removals:   make(chan string, 4096),
 		snaps:      make(chan struct{}, cmp.Or(cfg.Snapshots, runtime.NumCPU())),
 		suspends:   make(chan struct{}, suspendsAtOnce),
+		timers:     tasks.NewSignal(),
 		reclaims:   make(chan struct{}, 4*runtime.NumCPU()),
 		check:      tasks.NewSignal(),
 		pulls:      newPulls(deps.Pull),
@@ -254,6 +258,10 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.tasks.Go(m.checkAlways)
 	m.tasks.Go(m.sampleMemory)
 	m.tasks.Go(m.sleepIdle)
+	m.tasks.Go(m.wakeByTime)
+	if m.deps.Mover != nil {
+		m.tasks.Go(m.resumeByTime)
+	}
 	if !m.cfg.Others { // otherwise the fleet's directory sees every record
 		m.tasks.Go(m.watchOwnRecords)
 	}

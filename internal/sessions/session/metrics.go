@@ -69,7 +69,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.sleeps = r.CounterVec("holdfast_session_sleeps_total",
 		"Sessions that were not used and were to be frozen, by outcome (asleep; used: a use came in between; failed).", "outcome")
 	m.wakes = r.CounterVec("holdfast_session_wakes_total",
-		"Sleeping sessions that continued, by reason (request; websocket, stream, forward: data on an open connection; exec).", "reason")
+		"Sleeping and suspended sessions that continued, by reason (request; websocket, stream, forward: data on an open connection; exec; timer).", "reason")
 	m.waking = r.Histogram("holdfast_session_wake_seconds",
 		"Time to thaw the container of a sleeping session.",
 		[]float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .1, 1})

@@ -41,9 +41,9 @@ type Mover interface {
 	DropCopy(name holdfast.SessionKey)
 	// Stage prepares the created container of a claim to be restored when it is
 	// started. It reports false if there is no image of the epoch right before the
-	// claim. left is the record of a suspended session, or nil. An error states why an
-	// image cannot be used.
-	Stage(ctx context.Context, o holdfast.Owner, left *holdfast.Suspended, container string) (staged bool, err error)
+	// claim. left is the record of a suspended session, or nil. For a session that was moved
+	// Stage sets o.WakeAt. An error states why an image cannot be used.
+	Stage(ctx context.Context, o *holdfast.Owner, left *holdfast.Suspended, container string) (staged bool, err error)
 	// Used reports whether a start of the staged container has used the image.
 	Used(container string) bool
 	// Restage moves the image of a staged container that is dead to another created
@@ -80,7 +80,7 @@ func (b *attempt) startOrRestore(ctx context.Context, spec engine.Spec) error {
 			b.suspended = nil
 		}
 	}
-	staged, err := mover.Stage(ctx, b.owner, b.suspended, b.container)
+	staged, err := mover.Stage(ctx, &b.owner, b.suspended, b.container)
 	if err != nil {
 		if err := b.lostMemory(err); err != nil {
 			return err
@@ -222,6 +222,7 @@ func (b *attempt) resume(ctx context.Context) (done func(), err error) {
 	case left.From != nil:
 		return done, nil
 	}
+	b.resumed(left)
 	return b.checkFollows(ctx, left.Epoch, b.owner.Epoch), nil
 }
 

@@ -25,7 +25,7 @@ type image struct {
 	done []string // what was done with the image
 }
 
-func (i *image) Stage(_ context.Context, _ holdfast.Owner, _ *holdfast.Suspended, container string) (bool, error) {
+func (i *image) Stage(_ context.Context, _ *holdfast.Owner, _ *holdfast.Suspended, container string) (bool, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.at, i.used, i.done = container, false, nil

@@ -95,7 +95,7 @@ func (s *slow) Copy(_ context.Context, l move.Departing, c holdfast.MemorySnapsh
 func (s *slow) DropCopy(holdfast.SessionKey) {}
 
 // Stage never has an image.
-func (s *slow) Stage(_ context.Context, _ holdfast.Owner, left *holdfast.Suspended, _ string) (bool, error) {
+func (s *slow) Stage(_ context.Context, _ *holdfast.Owner, left *holdfast.Suspended, _ string) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if left == nil {

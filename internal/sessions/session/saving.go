@@ -27,7 +27,7 @@ const announceTime = 500 * time.Millisecond
 func (m *Manager) announceSaving(ctx context.Context, e *entry, state holdfast.State) {
 	ctx, cancel := context.WithTimeout(ctx, announceTime)
 	defer cancel()
-	m.rewrite(ctx, e, func(o *holdfast.Owner) { o.Memory, o.State = holdfast.Saving, cmp.Or(state, o.State) })
+	_ = m.rewrite(ctx, e, func(o *holdfast.Owner) { o.Memory, o.State = holdfast.Saving, cmp.Or(state, o.State) })
 }
 
 // endSaving records that this agent knows what became of the session's memory.
@@ -44,7 +44,7 @@ func (m *Manager) awaitSaved(ctx context.Context, e *entry) {
 	wait, cancel := context.WithTimeout(ctx, suspendTime)
 	defer cancel()
 	if m.await(wait, e, e.left) != nil && ctx.Err() == nil {
-		m.rewrite(ctx, e, func(o *holdfast.Owner) { o.Memory = "" })
+		_ = m.rewrite(ctx, e, func(o *holdfast.Owner) { o.Memory = "" })
 	}
 }
 
@@ -80,6 +80,7 @@ func (m *Manager) releaseSaving(ctx context.Context, owners []holdfast.Owner) (r
 func (m *Manager) savedOf(ctx context.Context, o holdfast.Owner) holdfast.Suspended {
 	if m.deps.Mover != nil {
 		if s, ok := m.deps.Mover.Saved(ctx, o); ok {
+			m.noteWake(&s, o)
 			return s
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/store"
 )
 
 // killTimeout bounds the kill of one session.
@@ -71,24 +72,30 @@ func (m *Manager) announce(ctx context.Context, entries ...*entry) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	for _, e := range entries {
-		m.rewrite(ctx, e, func(o *holdfast.Owner) { o.State = holdfast.Leaving })
+		_ = m.rewrite(ctx, e, func(o *holdfast.Owner) { o.State = holdfast.Leaving })
 	}
 }
 
 // rewrite writes the changed record of a session. After an error the record may be either.
-func (m *Manager) rewrite(ctx context.Context, e *entry, change func(*holdfast.Owner)) {
+// After store.ErrStale the next attempt may succeed: another write of this node came before, or
+// its answer was lost.
+func (m *Manager) rewrite(ctx context.Context, e *entry, change func(*holdfast.Owner)) error {
 	m.mu.Lock()
 	next := e.owner
 	m.mu.Unlock()
 	change(&next)
 	got, err := m.deps.Store.Advance(ctx, next)
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if err != nil {
 		m.log.Debug("a session's record is not rewritten", "session", e.key, "state", next.State, "memory", next.Memory, "err", err)
-		return
+		if errors.Is(err, store.ErrStale) && got.Epoch == e.owner.Epoch && got.Node == e.owner.Node && got.Revision > e.owner.Revision {
+			e.owner.Revision = got.Revision
+		}
+		return err
 	}
-	m.mu.Lock()
 	e.owner = got
-	m.mu.Unlock()
+	return nil
 }
 
 // end kills the containers of entries that are marked as leaving, and releases the

@@ -155,15 +155,16 @@ func (m *Manager) suspend(life context.Context, e *entry, d move.Departing) (r h
 // claim. kept is false if the record is gone or belongs to another claim; then the
 // image cannot be used.
 func (m *Manager) releaseSuspended(ctx context.Context, e *entry, s holdfast.Suspended) (kept bool, err error) {
-	text, err := json.Marshal(s)
-	if err != nil {
-		return false, err
-	}
 	m.mu.Lock()
 	o := e.owner
 	m.mu.Unlock()
+	defer m.timers.Set()
 	for {
-		err := m.deps.Store.Suspend(ctx, o, string(text))
+		m.noteWake(&s, o)
+		text, err := json.Marshal(s)
+		if err == nil {
+			err = m.deps.Store.Suspend(ctx, o, string(text))
+		}
 		if !errors.Is(err, store.ErrStale) {
 			return err == nil, err
 		}
@@ -174,7 +175,7 @@ func (m *Manager) releaseSuspended(ctx context.Context, e *entry, s holdfast.Sus
 			if errors.Is(err, holdfast.ErrNotFound) {
 				err = nil
 			}
-			return string(r.Note.Value) == string(text), err
+			return r.Epoch == s.Epoch && r.Lost == "", err
 		}
 		if err != nil {
 			return false, err

@@ -55,6 +55,7 @@ type Template struct {
 	// SuspendIdle suspends an idle session instead of stopping it.
 	SuspendIdle bool
 	Sleep       Sleep
+	Wake        []Schedule            // the session wakes at the times of each
 	Priority    int                   // of its memory: if not all can be saved, the lowest priority is lost
 	Runtime     string                // of its containers; "" is the engine's default
 	Ports       holdfast.Ports        // that clients may reach beside Port

@@ -156,6 +156,7 @@ func (b *Backend) StartSession(_ context.Context, key holdfast.SessionKey, templ
 	}
 	if key == "sleeper" {
 		s.Sleep = &holdfast.Sleep{Since: Began.Add(2 * time.Minute), Memory: 14_200_000, Sleeps: 3, WokenAt: Began.Add(time.Minute), WokenBy: holdfast.WokenByWebSocket}
+		s.WakeCron = Began.Add(24 * time.Hour)
 	}
 	b.sessions = append(b.sessions, s)
 	slices.SortFunc(b.sessions, func(x, y api.Session) int { return strings.Compare(string(x.Key), string(y.Key)) })
@@ -220,6 +221,18 @@ func (b *Backend) SuspendSession(_ context.Context, key holdfast.SessionKey) (ho
 	kept := holdfast.Suspended{Key: key, Epoch: s.Epoch, Node: s.Node, Template: s.Template, TakenAt: Began, Until: Began.Add(24 * time.Hour), Bytes: 1_500_000}
 	*s = api.Session{Owner: holdfast.Owner{Key: key, Node: s.Node, Epoch: s.Epoch, State: holdfast.IsSuspended, Template: s.Template, ClaimedAt: Began}, Suspended: &kept}
 	return holdfast.SuspendReport{Suspended: kept, Took: holdfast.Millis(310 * time.Millisecond)}, nil
+}
+
+// WakeSession implements api.SessionService.
+func (b *Backend) WakeSession(_ context.Context, key holdfast.SessionKey, at time.Time) (api.Session, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	i, err := b.find(key)
+	if err != nil {
+		return api.Session{}, err
+	}
+	b.sessions[i].WakeAt = at
+	return b.sessions[i], nil
 }
 
 // StopSession implements api.SessionService.

@@ -177,6 +177,12 @@ func (c *Client) ResumeSession(ctx context.Context, key holdfast.SessionKey) (ap
 	return post[api.Session](ctx, c, sessionPath(key, "/resume"), api.Empty{})
 }
 
+// WakeSession wakes a session that sleeps or is suspended, or sets or removes the time at which
+// it wakes.
+func (c *Client) WakeSession(ctx context.Context, key holdfast.SessionKey, q api.WakeRequest) (api.Session, error) {
+	return post[api.Session](ctx, c, sessionPath(key, "/wake"), q)
+}
+
 // MoveSession is StopSession for a session that is to start on another node; see
 // api.MoveRequest.
 func (c *Client) MoveSession(ctx context.Context, key holdfast.SessionKey, q api.MoveRequest) (holdfast.MoveReport, error) {
