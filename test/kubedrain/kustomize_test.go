@@ -127,7 +127,7 @@ func TestKustomize(t *testing.T) {
 	}
 	for _, set := range sets {
 		more, agent := apply(t, s, build(t, "/mine", "resources: [../holdfast]\ncomponents: ["+strings.Join(set, ", ")+"]\n"))
-		if len(more) <= len(names) {
+		if len(more) < len(names) { // a component may only change the agent
 			t.Errorf("%v: it makes %v", set, more)
 		}
 		after := args(agent)

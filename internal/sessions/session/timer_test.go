@@ -2,6 +2,7 @@ package session
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,11 +11,11 @@ import (
 	"holdfast/test/poll"
 )
 
-// once is a schedule with one time.
-type once time.Time
+// once is a schedule with one time, in Unix nanoseconds. It may change while a node runs.
+type once struct{ at atomic.Int64 }
 
-func (o once) Next(after time.Time) time.Time {
-	if at := time.Time(o); after.Before(at) {
+func (o *once) Next(after time.Time) time.Time {
+	if at := time.Unix(0, o.at.Load()); after.Before(at) {
 		return at
 	}
 	return time.Time{}
@@ -75,8 +76,8 @@ func TestWakesAtATime(t *testing.T) {
 // A suspended session resumes at its time: set before, set while it is suspended, and that of
 // its template.
 func TestResumesAtATime(t *testing.T) {
-	kept := web()
-	kept.SaveMemory = true
+	kept, cron := web(), &once{}
+	kept.SaveMemory, kept.Wake = true, []Schedule{cron}
 	n := newNode(t, setup{mover: quickly(), cfg: Config{Templates: []Template{kept}}})
 	suspended := func() (s holdfast.Suspended) {
 		t.Helper()
@@ -117,9 +118,7 @@ func TestResumesAtATime(t *testing.T) {
 		t.Fatal(err)
 	}
 	resumed()
-	n.mu.Lock()
-	n.cfg.Templates[0].Wake = []Schedule{once(time.Now().Add(100 * time.Millisecond))}
-	n.mu.Unlock()
+	cron.at.Store(time.Now().Add(100 * time.Millisecond).UnixNano())
 	suspended()
 	resumed()
 }

@@ -296,7 +296,8 @@ func TestFromStart(t *testing.T) {
 			t.Errorf("%s: the work is missing: %+v", name, s)
 		}
 		for _, s := range p.Samples {
-			if s.Task.Container != name {
+			// With a command, containers of other engines that start meanwhile are there, too.
+			if s.Task.Container != name && (named || s.Task.Container != "") {
 				t.Errorf("%s: a sample of %+v", name, s.Task)
 			}
 		}
