@@ -11,11 +11,13 @@ import (
 	"holdfast/test/poll"
 )
 
-// once is a schedule with one time, in Unix nanoseconds. It may change while a node runs.
+// once is a schedule with one time, in Unix nanoseconds, 0 for none. It may change while a node
+// runs.
 type once struct{ at atomic.Int64 }
 
 func (o *once) Next(after time.Time) time.Time {
-	if at := time.Unix(0, o.at.Load()); after.Before(at) {
+	n := o.at.Load()
+	if at := time.Unix(0, n); n > 0 && after.Before(at) {
 		return at
 	}
 	return time.Time{}
@@ -106,7 +108,7 @@ func TestResumesAtATime(t *testing.T) {
 		t.Fatal(err)
 	}
 	if i, err := n.Get("a"); err != nil || i.Sleep.WokenBy != holdfast.WokenByRequest || !i.Owner.WakeAt.Equal(late) {
-		t.Errorf("it resumed before its time: %+v, %v", i, err)
+		t.Errorf("it resumed before its time: woken by %q, wakes at %v, not %v; %v", i.Sleep.WokenBy, i.Owner.WakeAt, late, err)
 	}
 	if err := n.SetWake(t.Context(), "a", soon); err != nil {
 		t.Fatal(err)
