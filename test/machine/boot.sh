@@ -46,6 +46,8 @@ mount -t tmpfs -o mode=755 dpkg "$1/dpkg"
 cp -a var/lib/dpkg/. "$1/dpkg/"
 rm -f "$1"/dpkg/updates/* "$1"/dpkg/lock*
 mount --move "$1/dpkg" var/lib/dpkg
+# The installation of a package would build an index of all manual pages.
+rm -f var/lib/man-db/auto-update
 mkdir -p var/lib/docker
 mount --bind "$2" var/lib/docker
 for device in null zero full random urandom tty; do

@@ -138,8 +138,8 @@ func samples(doc *spec, schema any) (good, bad []any) {
 			return []any{"2026-01-01T00:00:00Z", "2026-01-01T00:00:00.5+02:00"}, []any{"yesterday", "2026-01-01", ""}
 		case strings.HasPrefix(fmt.Sprint(s["pattern"]), "^(([A-Za-z"):
 			return []any{"a=1&b=%3D%00", "%20="}, []any{"a", "=b", "a=%", "%00=1", "a b", strings.Repeat("n", 251) + "="}
-		case s["pattern"] == "^/":
-			return []any{"/web"}, []any{"web", "../x", ""}
+		case s["pattern"] == `^/[^\x00]*$`:
+			return []any{"/web"}, []any{"web", "../x", ""} // the backend of tests takes a zero byte
 		case s["pattern"] == "^(/|$)":
 			return []any{"/web", ""}, []any{"web", "../x"}
 		case s["pattern"] == "^([0-9]{1,10}:[0-9]{1,10})?$":

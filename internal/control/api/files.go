@@ -76,7 +76,7 @@ type MoveFileRequest struct {
 // mediaTar is the media type of archives.
 const mediaTar = "application/x-tar"
 
-var pathParam = param{"path", "the file's absolute path in the container", pattern(pathPattern)}
+var pathParam = param{"path", "the file's absolute path in the container", needed(pathPattern)}
 
 type fileHandlers struct{ files FileService }
 

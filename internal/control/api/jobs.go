@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/distribution/reference"
+
 	"holdfast"
 	"holdfast/internal/hosts/job"
 	"holdfast/internal/platform/frame"
@@ -109,6 +111,11 @@ func (q JobImages) check(ctx context.Context) error {
 		return badRequest("images: 1 to %d names are needed", job.MaxImages)
 	case !slices.Contains([]job.Policy{"", job.PullMissing, job.PullAlways, job.PullNever}, q.Pull):
 		return badRequest("pull: %q is not one of missing, always, never", bounded(string(q.Pull)))
+	}
+	for _, image := range q.Images {
+		if _, err := reference.ParseAnyReference(image); err != nil {
+			return badRequest("images: %q is not the name of an image", bounded(image))
+		}
 	}
 	return nil
 }

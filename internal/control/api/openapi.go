@@ -95,13 +95,20 @@ func answer(rt route, s *schemas) map[string]any {
 func parameters(rt route, s *schemas) []any {
 	var list []any
 	schemas := map[string]map[string]any{"key": keySchema(), "node": s.of(reflect.TypeFor[holdfast.NodeID]()), "id": {"type": "string"}, "name": {"type": "string"}}
+	if strings.HasPrefix(rt.path, "/v1/snapshots/") {
+		schemas["name"] = keySchema()
+	}
 	for _, name := range []string{"key", "node", "id", "name"} {
 		if strings.Contains(rt.path, "{"+name+"}") {
 			list = append(list, map[string]any{"name": name, "in": "path", "required": true, "schema": schemas[name]})
 		}
 	}
 	for _, p := range rt.query {
-		list = append(list, map[string]any{"name": p.name, "in": "query", "description": p.summary, "schema": s.ofParam(p.zero)})
+		about := map[string]any{"name": p.name, "in": "query", "description": p.summary, "schema": s.ofParam(p.zero)}
+		if _, ok := p.zero.(needed); ok {
+			about["required"] = true
+		}
+		list = append(list, about)
 	}
 	return list
 }

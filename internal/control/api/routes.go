@@ -40,7 +40,7 @@ type route struct {
 // param is a query parameter.
 type param struct {
 	name, summary string
-	zero          any // of its type; oneOf, span, pattern
+	zero          any // of its type; oneOf, span, pattern, needed
 }
 
 // oneOf is the zero value of a parameter that has one of these values.
@@ -52,9 +52,12 @@ type span struct{ least, most int }
 // pattern is the zero value of a parameter of this regular expression.
 type pattern string
 
+// needed is a pattern of a parameter that has to be there.
+type needed string
+
 // Patterns of files.
 const (
-	pathPattern = "^/" // absolute
+	pathPattern = `^/[^\x00]*$` // absolute
 	modePattern = "^[0-7]{0,4}$"
 	// pairsPattern has names of at most 250 bytes (XATTR_NAME_MAX without "user.").
 	pairsPattern = "^(([A-Za-z0-9._~-]|%[2-7][0-9A-F]){1,250}=([A-Za-z0-9._~+-]|%[0-9A-F]{2})*(&|$))+$"

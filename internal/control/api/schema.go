@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -61,6 +62,8 @@ func (s *schemas) ofParam(zero any) map[string]any {
 		return map[string]any{"type": "string", "enum": append(slices.Clone(z), "")} // "" is as absent
 	case pattern:
 		return map[string]any{"type": "string", "pattern": string(z)}
+	case needed:
+		return map[string]any{"type": "string", "pattern": string(z)}
 	case span:
 		return map[string]any{"type": "integer", "minimum": z.least, "maximum": z.most}
 	}
@@ -76,15 +79,22 @@ func limits() map[string]map[string]any {
 		"ExecRequest.dir":           {"pattern": "^(/|$)"},
 		"ExecRequest.user":          {"pattern": "^([0-9]{1,10}:[0-9]{1,10})?$"},
 		"DrainRequest.budget_ms":    {"minimum": 0, "maximum": MaxDrainBudget.Milliseconds()},
-		"JobImages.images":          {"minItems": 1, "maxItems": job.MaxImages},
+		"JobImages.images":          {"minItems": 1, "maxItems": job.MaxImages, "items": map[string]any{"type": "string", "minLength": 1}},
 		"JobImages.pull":            {"enum": []job.Policy{"", job.PullMissing, job.PullAlways, job.PullNever}},
 		"PlaceJobRequest.runs":      {"minimum": 1, "maximum": job.MaxParallelism},
-		"PlaceJobRequest.images":    {"minItems": 1, "maxItems": job.MaxImages},
+		"PlaceJobRequest.images":    {"minItems": 1, "maxItems": job.MaxImages, "items": map[string]any{"type": "string", "minLength": 1}},
+		"JobRequest.id":             {"pattern": jobID.String()},
 		"PlaceJobRequest.pull":      {"enum": []job.Policy{"", job.PullMissing, job.PullAlways, job.PullNever}},
 		"BeginSpinupRequest.for_ms": {"minimum": 0, "maximum": MaxUnderWay.Milliseconds()},
 		"BeginSpinupRequest.kind":   {"enum": []spinup.Kind{"", spinup.ForPull, spinup.ForRun}},
 		"MakeDirRequest.path":       {"pattern": pathPattern},
 		"MakeDirRequest.mode":       {"pattern": modePattern},
+		"MakeDirRequest.uid":        {"minimum": 0},
+		"MakeDirRequest.gid":        {"minimum": 0},
+		"ForkRequest.children":      {"minItems": 1, "maxItems": holdfast.MaxForks, "uniqueItems": true},
+		"ForwardRequest.port":       {"minimum": 1, "maximum": 1<<16 - 1},
+		"SnapshotRequest.name":      keySchema(),
+		"SnapshotRequest.keep_ms":   {"minimum": time.Minute.Milliseconds()},
 		"MoveFileRequest.from":      {"pattern": pathPattern},
 		"MoveFileRequest.to":        {"pattern": pathPattern},
 		"BaselineName.name":         {"pattern": "^[a-z0-9_][a-z0-9._-]{0,63}$"},
@@ -105,7 +115,8 @@ func special(t reflect.Type) map[string]any {
 	case reflect.TypeFor[time.Time]():
 		return map[string]any{"type": "string", "format": "date-time"}
 	case reflect.TypeFor[holdfast.Millis]():
-		return map[string]any{"type": "number", "description": "milliseconds"}
+		most := int64(math.MaxInt64 / time.Millisecond)
+		return map[string]any{"type": "number", "description": "milliseconds", "minimum": -most, "maximum": most}
 	case reflect.TypeFor[holdfast.SessionKey]():
 		return keySchema()
 	case reflect.TypeFor[holdfast.State]():
