@@ -31,11 +31,12 @@ func (c *Client) DialPort(ctx context.Context, key holdfast.SessionKey, port int
 func (p *Port) Close() error { return p.conn.Close() }
 
 // Carry joins the port and a local stream until both directions have ended, one of the
-// two is gone, or ctx is done. It closes the port, and the caller closes the stream. The
-// error tells that the connection did not end by itself.
+// two is gone, or ctx is done. It closes the port, and the caller closes the stream; if ctx is
+// done, Carry does that too, because the local program may not read. The error tells that the
+// connection did not end by itself.
 func (p *Port) Carry(ctx context.Context, local frame.Stream) error {
 	defer p.conn.Close()
-	stop := context.AfterFunc(ctx, func() { p.conn.Close() })
+	stop := context.AfterFunc(ctx, func() { p.conn.Close(); local.Close() })
 	defer stop()
 	f := frame.NewConn(bufio.NewReader(p.conn), p.conn)
 	go func() {

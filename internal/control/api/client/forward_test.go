@@ -118,6 +118,7 @@ func TestForwardHangUp(t *testing.T) {
 		case "client":
 			cancel()
 		case "agent":
+			go func() { _, _ = io.Copy(io.Discard, busy) }() // a program that does not read learns it later
 			stop()
 		}
 		if err := <-busy.ended; err == nil {
