@@ -57,6 +57,18 @@ func (r Recorder) waitFor(ctx context.Context, s *perf.Sampler, t *tracker, name
 	} else {
 		r.step("waiting for the start of " + r.Container)
 	}
+	began, err = w.follow(ctx, s, t, ended)
+	if err == nil && r.Container != "" && len(w.began) > 0 {
+		// Containers of other engines have no name, and could have been the one.
+		t.wanted = func(group string) bool { _, ok := w.began[probe.ContainerID(group)]; return ok }
+		t.forget()
+	}
+	return began, err
+}
+
+// follow samples until the containers that start have been recorded.
+func (w *starting) follow(ctx context.Context, s *perf.Sampler, t *tracker, ended <-chan struct{}) (began time.Time, err error) {
+	r := w.Recorder
 	tick := time.NewTicker(perf.Interval(r.Hz))
 	defer tick.Stop()
 	limit := time.NewTimer(r.Start.Within)
