@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"holdfast/internal/control/api/client"
+	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/doctor/cure"
 	"holdfast/internal/hosts/doctor/schedule"
 )
@@ -70,7 +70,7 @@ func (a *app) printSchedule(w io.Writer, all []schedule.State) {
 		if s.DryRun {
 			state = "dry run; " + state
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", clean(s.Cure), clean(s.When), strings.TrimSuffix(strings.TrimSuffix(time.Duration(s.Every).String(), "0s"), "0m"), dash(clean(s.Window)), last, dash(clean(s.Outcome)), dash(clean(state)))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", clean(s.Cure), clean(s.When), config.TimeText(time.Duration(s.Every)), dash(clean(s.Window)), last, dash(clean(s.Outcome)), dash(clean(state)))
 		printEach(w, "would do", s.WouldDo)
 	}
 }

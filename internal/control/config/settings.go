@@ -58,7 +58,7 @@ func below(key string, v reflect.Value) []Setting {
 func plain(v reflect.Value) (any, bool) {
 	switch x := v.Interface().(type) {
 	case time.Duration:
-		return timeText(x), true
+		return TimeText(x), true
 	case Bytes:
 		return sizeText(int64(x)), true
 	case gc.Amount:
@@ -107,8 +107,8 @@ func texts(numbers []int) []string {
 	return list
 }
 
-// timeText formats a time in short form: 30m for Go's 30m0s.
-func timeText(d time.Duration) string {
+// TimeText formats a time in short form: 30m for Go's 30m0s.
+func TimeText(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
 		s = strings.TrimSuffix(s, "0s")

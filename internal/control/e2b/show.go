@@ -150,12 +150,8 @@ func parseQuery(q url.Values) (out query, err error) {
 			return out, notValid(q, "startedAfter")
 		}
 	}
-	out.limit = maxPage
-	if text := q.Get("limit"); text != "" {
-		if out.limit, err = strconv.Atoi(text); err != nil || out.limit < 1 {
-			return out, notValid(q, "limit")
-		}
-		out.limit = min(out.limit, maxPage)
+	if out.limit, out.from, err = page(q); err != nil {
+		return out, err
 	}
 	switch q.Get("order") {
 	case "", "desc":
@@ -164,12 +160,28 @@ func parseQuery(q url.Values) (out query, err error) {
 	default:
 		return out, notValid(q, "order")
 	}
+	out.template = q.Get("template")
+	return out, nil
+}
+
+// page returns how many entries a page of a list has, and the position that it comes after.
+func page(q url.Values) (limit int, from string, err error) {
+	limit = maxPage
+	if text := q.Get("limit"); text != "" {
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 {
+			return 0, "", notValid(q, "limit")
+		}
+	}
 	token, err := base64.RawURLEncoding.DecodeString(q.Get("nextToken"))
 	if err != nil {
-		return out, notValid(q, "nextToken")
+		return 0, "", notValid(q, "nextToken")
 	}
-	out.template, out.from = q.Get("template"), string(token)
-	return out, nil
+	return min(limit, maxPage), string(token), nil
+}
+
+// turnAfter tells the client that entries follow the one at a position.
+func turnAfter(w http.ResponseWriter, position string) {
+	w.Header().Set("X-Next-Token", base64.RawURLEncoding.EncodeToString([]byte(position)))
 }
 
 // wants reports whether a sandbox is selected.
@@ -213,18 +225,18 @@ func (d *Door) list(w http.ResponseWriter, r *http.Request) error {
 		}
 		return c
 	})
-	page := []listed{}
+	entries := []listed{}
 	for _, s := range all {
 		at := position(s)
 		if q.from != "" && (q.oldest && at <= q.from || !q.oldest && at >= q.from) {
 			continue
 		}
-		if len(page) == q.limit {
-			last := page[len(page)-1]
-			w.Header().Set("X-Next-Token", base64.RawURLEncoding.EncodeToString([]byte(position(sandbox{Started: last.StartedAt, ID: last.SandboxID}))))
+		if len(entries) == q.limit {
+			last := entries[len(entries)-1]
+			turnAfter(w, position(sandbox{Started: last.StartedAt, ID: last.SandboxID}))
 			break
 		}
-		page = append(page, d.entry(s))
+		entries = append(entries, d.entry(s))
 	}
-	return write(w, http.StatusOK, page)
+	return write(w, http.StatusOK, entries)
 }

@@ -4,12 +4,10 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -84,43 +82,33 @@ func absent(err error, id string) error {
 	return err
 }
 
-func (d *Door) isTemplate(name string) bool {
-	return name == baseTemplate || slices.ContainsFunc(d.o.Templates, func(t Template) bool { return t.Name == name })
-}
+func (d *Door) isTemplate(name string) bool { return name != "" && d.template(name).Name != "" }
 
 // listSnapshots lists the snapshots of the door's templates by name, a page at a time.
 func (d *Door) listSnapshots(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	limit := maxPage
-	if text := q.Get("limit"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 {
-			return notValid(q, "limit")
-		}
-		limit = min(n, maxPage)
-	}
-	from, err := base64.RawURLEncoding.DecodeString(q.Get("nextToken"))
+	limit, from, err := page(q)
 	if err != nil {
-		return notValid(q, "nextToken")
+		return err
 	}
 	all, err := d.o.Agent.Snapshots(r.Context())
 	if err != nil {
 		return err
 	}
 	all = slices.DeleteFunc(all, func(s holdfast.MemorySnapshot) bool {
-		return !d.isTemplate(s.Template) || string(s.Name) <= string(from) ||
+		return !d.isTemplate(s.Template) || string(s.Name) <= from ||
 			q.Get("name") != "" && s.Name != snapshotName(q.Get("name")) || q.Get("sandboxID") != "" && string(s.Key) != q.Get("sandboxID")
 	})
 	slices.SortFunc(all, func(a, b holdfast.MemorySnapshot) int { return cmp.Compare(a.Name, b.Name) })
 	if len(all) > limit {
 		all = all[:limit]
-		w.Header().Set("X-Next-Token", base64.RawURLEncoding.EncodeToString([]byte(all[limit-1].Name)))
+		turnAfter(w, string(all[limit-1].Name))
 	}
-	page := make([]snapshotInfo, 0, len(all))
+	list := make([]snapshotInfo, 0, len(all))
 	for _, s := range all {
-		page = append(page, snapshotInfo{string(s.Name), []string{string(s.Name)}})
+		list = append(list, snapshotInfo{string(s.Name), []string{string(s.Name)}})
 	}
-	return write(w, http.StatusOK, page)
+	return write(w, http.StatusOK, list)
 }
 
 // snapshot returns a snapshot of one of the door's templates. holdfast.ErrNotFound.

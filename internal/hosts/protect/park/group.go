@@ -1,7 +1,6 @@
 package park
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 
@@ -194,13 +193,5 @@ func (l *group) close() {
 
 // cgroup2 returns the mount point of cgroup2.
 func cgroup2() (string, error) {
-	mounts, err := cgroup.Find(proc.Host)
-	if err != nil {
-		return "", err
-	}
-	point, ok := mounts.V2()
-	if !ok {
-		return "", errors.New("the server does not use SO_REUSEPORT, and a mounted cgroup2 is necessary to set it")
-	}
-	return point, nil
+	return cgroup.MountedV2(proc.Host, "the server does not use SO_REUSEPORT, and a mounted cgroup2 is necessary to set it")
 }

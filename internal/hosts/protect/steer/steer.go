@@ -123,7 +123,7 @@ func prepare(t protect.Target) (_ *held, err error) {
 		}
 	}()
 	if h.flows == protect.ByConnection {
-		dir, err := cgroup2()
+		dir, err := cgroup.MountedV2(proc.Host, "a mounted cgroup2 is necessary to learn the connection ids of QUIC")
 		if err != nil {
 			return nil, err
 		}
@@ -146,19 +146,6 @@ func prepare(t protect.Target) (_ *held, err error) {
 		return nil, err
 	}
 	return h, h.steer()
-}
-
-// cgroup2 returns the mount point of cgroup2.
-func cgroup2() (string, error) {
-	mounts, err := cgroup.Find(proc.Host)
-	if err != nil {
-		return "", err
-	}
-	point, ok := mounts.V2()
-	if !ok {
-		return "", errors.New("a mounted cgroup2 is necessary to learn the connection ids of QUIC")
-	}
-	return point, nil
 }
 
 // keepsFlows reports whether known flows stay with the old server while it runs.

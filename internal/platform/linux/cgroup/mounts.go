@@ -78,13 +78,18 @@ func (ms Mounts) with(m Mount) Mounts {
 	return ms
 }
 
-// V2 returns the mount point of the version 2 tree, if it is mounted.
-func (ms Mounts) V2() (point string, ok bool) {
+// MountedV2 returns the mount point of the version 2 tree. If it is not mounted, the error
+// says why it is necessary.
+func MountedV2(p proc.FS, why string) (point string, err error) {
+	ms, err := Find(p)
+	if err != nil {
+		return "", err
+	}
 	i := slices.IndexFunc(ms, func(m Mount) bool { return m.V2 })
 	if i < 0 {
-		return "", false
+		return "", errors.New(why)
 	}
-	return ms[i].Point, true
+	return ms[i].Point, nil
 }
 
 // v1Controllers returns the controllers among the super block's options, which also
