@@ -28,7 +28,7 @@ func TestExampleOfALogin(t *testing.T) {
 	labtest.NeedLong(t, "it builds oauth2-proxy; test/deb runs docs/guide/login.md with nginx")
 	n := newNodeOn(t, labtest.Engine(t), freePort(t))
 	n.gatewayKeys = ", domain: sessions.internal"
-	n.template = `    command: [sh, -c, "mkdir -p /www/cgi-bin; printf '#!/bin/sh\\necho; echo $HOLDFAST_SESSION has cookie $HTTP_COOKIE' >/www/cgi-bin/who; chmod +x /www/cgi-bin/who; exec httpd -f -p 8080 -h /www"]`
+	n.template = `    command: [sh, -c, "mkdir -p /www/cgi-bin; printf '#!/bin/sh\\necho; echo $HOLDFAST_SESSION has cookie $HTTP_COOKIE' >/www/cgi-bin/session; chmod +x /www/cgi-bin/session; exec httpd -f -p 8080 -h /www"]`
 	n.configure("", "workspace", "[]")
 	n.run()
 
@@ -44,7 +44,7 @@ func TestExampleOfALogin(t *testing.T) {
 	caddy.Env = append(os.Environ(), "ADDRESS="+public, "LOGIN="+login, "GATEWAY="+n.gateway, "HOME="+n.dir)
 	runBeside(t, caddy)
 
-	const page = "/cgi-bin/who"
+	const page = "/cgi-bin/session"
 	stranger, alice := browser(t), browser(t)
 	poll.Until(t, "the login page is served", func() bool {
 		res, err := stranger.Get(public + page)
