@@ -39,7 +39,8 @@ type BootOptions struct {
 	Burst, BurstRounds, Warm int
 	// Memory is the number of warm containers over which the
 	// memory of one is averaged. 0 skips the part.
-	Memory int
+	Memory  int
+	Dockerd string // directory of another engine, as for lab.Options.With
 	// Agent is the command line of an agent: the program holdfast with the argument
 	// agent. The bench appends --config FILE.
 	Agent []string
@@ -166,7 +167,7 @@ func newBootBench(ctx context.Context, o BootOptions, modes []bootMode) (*bootBe
 	if x.dir, err = os.MkdirTemp("", "holdfast-bench-"); err != nil {
 		return x, err
 	}
-	if x.lab, err = lab.StartEngine(ctx, lab.Options{}); err != nil {
+	if x.lab, err = lab.StartEngine(ctx, lab.Options{}.With(o.Dockerd)); err != nil {
 		return x, err
 	}
 	if o.shell {

@@ -122,10 +122,7 @@ func newGCBench(ctx context.Context, o GCOptions) (*gcBench, error) {
 	if err != nil {
 		return x, err
 	}
-	if o.Dockerd != "" {
-		disk = disk.With(o.Dockerd)
-	}
-	if err := x.open(ctx, disk); err != nil {
+	if err := x.open(ctx, disk.With(o.Dockerd)); err != nil {
 		return x, err
 	}
 	if x.api, err = client.New(client.WithHost(x.lab.Host())); err != nil {

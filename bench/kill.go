@@ -29,7 +29,8 @@ type KillOptions struct {
 	// sleeping processes under a shell. "" is ImageNginx.
 	Image string
 	// Trace runs docker kill once, and shows where its time goes, instead of the measurements.
-	Trace bool
+	Trace   bool
+	Dockerd string // directory of another engine, as for lab.Options.With
 	// Guardian is the command line of a guardian process: the program holdfast with
 	// the argument guardian.
 	Guardian []string
@@ -111,7 +112,7 @@ func newKillBench(ctx context.Context, o KillOptions) (*killBench, error) {
 	if o.Trace {
 		options.Args = []string{"--debug"}
 	}
-	if x.lab, err = lab.StartEngine(ctx, options); err != nil {
+	if x.lab, err = lab.StartEngine(ctx, options.With(o.Dockerd)); err != nil {
 		return x, err
 	}
 	image, err := lab.Nginx()

@@ -20,7 +20,8 @@ import (
 type PullOptions struct {
 	N int // pulls of each kind; 0 is 15
 	// Size is the image's size in MiB, spread over four layers; 0 is 64.
-	Size int
+	Size    int
+	Dockerd string // directory of another engine, as for lab.Options.With
 	// Holdfast is the command line that pulls: the program holdfast with the argument
 	// pull. The bench appends the image. HOLDFAST_CONFIG names its configuration.
 	Holdfast []string
@@ -82,7 +83,7 @@ func newPullBench(ctx context.Context, o PullOptions) (*pullBench, error) {
 	if x.docker, err = exec.LookPath("docker"); err != nil {
 		return x, holdfast.WithHint(fmt.Errorf("the peer docker is not installed: %w", err), "apt-get install docker.io")
 	}
-	if err := x.open(ctx, lab.Options{}); err != nil {
+	if err := x.open(ctx, lab.Options{}.With(o.Dockerd)); err != nil {
 		return x, err
 	}
 	fmt.Fprintf(o.Progress, "making an image of %d MiB\n", o.Size)

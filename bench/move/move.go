@@ -41,6 +41,7 @@ type Options struct {
 	// Runsc is gVisor's runsc. "" is the one that packaging/dev/runsc.sh built, or else the
 	// one in /usr/local/bin.
 	Runsc    string
+	Dockerd  string        // directory of another engine, as for lab.Options.With
 	Network  string        // of the sessions, as in a template; "" is bridge, the engine's own
 	N        int           // moves of a small session, and cold boots; 0 is 20
 	Large    int           // moves of a session of 256 MiB; 0 is none
@@ -154,7 +155,7 @@ func (x *experiment) prepare(ctx context.Context) (err error) {
 	if err := x.runtime.Install(script); err != nil {
 		return err
 	}
-	if x.lab, err = lab.StartEngine(ctx, lab.Options{Args: []string{"--add-runtime=" + runtimeName + "=" + script}}); err != nil {
+	if x.lab, err = lab.StartEngine(ctx, lab.Options{Args: []string{"--add-runtime=" + runtimeName + "=" + script}}.With(x.o.Dockerd)); err != nil {
 		return err
 	}
 	x.dir = x.lab.Scratch()

@@ -31,6 +31,7 @@ func (p *programs) experiments() []cli.Experiment {
 				f.IntVar(&o.Rounds, "rounds", 1, "times that each way of killing is measured")
 				f.StringVar(&o.Image, "image", bench.ImageNginx, "what the containers run: nginx, or sleep for two sleeping processes")
 				f.BoolVar(&o.Trace, "trace", false, "instead: show where the time of one docker kill goes")
+				dockerd(f, &o.Dockerd)
 				return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
 					o.Guardian = p.product("guardian", "")
 					o.Progress = progress
@@ -49,6 +50,7 @@ func (p *programs) experiments() []cli.Experiment {
 				f.IntVar(&o.Warm, "warm", 20, "warm containers that are ready for a burst")
 				f.IntVar(&o.BurstRounds, "rounds", 3, "bursts of each kind, in turns")
 				f.IntVar(&o.Memory, "memory", 24, "warm containers to measure the memory of; 0: none")
+				dockerd(f, &o.Dockerd)
 				return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
 					o.Agent = p.product("agent")
 					o.Progress = progress
@@ -102,7 +104,7 @@ func (p *programs) experiments() []cli.Experiment {
 			Setup: func(f *pflag.FlagSet) experiment {
 				var o bench.GCOptions
 				f.BoolVar(&o.Pressure, "pressure", false, "instead: whether the disk stays under its critical mark while spin-ups fill it without a pause")
-				f.StringVar(&o.Dockerd, "dockerd", "", "directory with the programs of another Docker engine (default: the installed one)")
+				dockerd(f, &o.Dockerd)
 				f.IntVar(&o.Images, "images", 6, "images that are removed in each way")
 				f.IntVar(&o.Files, "files", 0, "files of each image (default 8000, with --locked 20000, with --pressure 250)")
 				f.Float64Var(&o.Rate, "rate", 0, "creates per second (default 4, with --pressure 2)")
@@ -123,6 +125,7 @@ func (p *programs) experiments() []cli.Experiment {
 				var o bench.PullOptions
 				f.IntVarP(&o.N, "number", "n", 15, "pulls of each kind")
 				f.IntVar(&o.Size, "size", 64, "size of the image in MiB")
+				dockerd(f, &o.Dockerd)
 				return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
 					o.Holdfast = p.product("pull")
 					o.Progress = progress
@@ -258,6 +261,11 @@ func (p *programs) experiments() []cli.Experiment {
 			},
 		},
 	}
+}
+
+// dockerd adds the flag of the benches that can run on another engine.
+func dockerd(f *pflag.FlagSet, dir *string) {
+	f.StringVar(dir, "dockerd", "", "directory with the programs of another Docker engine (default: the installed one)")
 }
 
 // kubernetesBench is `holdfast bench kubernetes`.

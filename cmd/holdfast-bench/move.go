@@ -23,6 +23,7 @@ func (p *programs) moveBench(f *pflag.FlagSet) experiment {
 	f.DurationVar(&o.Notice, "notice", 30*time.Second, "notice of the drains")
 	f.StringVar(&o.Network, "network", "bridge", "network of the sessions: bridge, the engine's own, or pooled, Holdfast's")
 	f.StringVar(&o.Runsc, "runsc", "", "path of gVisor's runsc (default what packaging/dev/runsc.sh built, else /usr/local/bin/runsc)")
+	dockerd(f, &o.Dockerd)
 	page := f.String("write", "", "replace the table in this page")
 	return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
 		o.Program = p.holdfast

@@ -9,8 +9,8 @@ script=$(readlink -f "$0")
 . "$(dirname "$0")/lib.sh"
 
 suite=${1:-bookworm}
-packages=(systemd systemd-sysv dbus dbus-user-session libpam-systemd apparmor ca-certificates curl iproute2 iptables
-  openssh-server docker.io haproxy busybox-static linux-image-cloud-amd64)
+packages=(systemd systemd-sysv dbus dbus-user-session libpam-systemd apparmor ca-certificates curl iproute2 iptables nftables
+  openssh-server docker.io haproxy busybox-static tini systemd-oomd linux-image-cloud-amd64)
 more=(podman uidmap slirp4netns rootlesskit) # debootstrap does not resolve their alternatives
 [[ $suite = bookworm ]] || packages+=(docker-cli)
 
@@ -48,7 +48,7 @@ printf '[Match]\nName=en*\n[Network]\nDHCP=yes\n' >"$root/etc/systemd/network/us
 echo 'nameserver 10.0.2.3' >"$root/etc/resolv.conf"
 mkdir -p "$root/var/log/journal" # the journal of an earlier boot stays
 chroot "$root" systemctl enable --quiet systemd-networkd
-chroot "$root" systemctl disable --quiet haproxy podman.socket podman podman-auto-update podman-auto-update.timer podman-restart \
+chroot "$root" systemctl disable --quiet haproxy systemd-oomd podman.socket podman podman-auto-update podman-auto-update.timer podman-restart \
   apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer e2scrub_reap
 rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
 cp -L "$root/vmlinuz" "$work/vmlinuz"

@@ -14,6 +14,10 @@ type cell struct {
 	engine func(h *host)
 	// keeps is true if a restart of the engine leaves its containers running.
 	keeps bool
+	// containerd is true if the engine is containerd without Docker.
+	containerd bool
+	// lacks holds the rows for which such a host has nothing to test, and why.
+	lacks map[string]string
 	// config is a script that changes the shipped configuration for this kind of host.
 	config string
 	// refusal is a part of the error with which the agent refuses such a host. No row is
@@ -24,15 +28,29 @@ type cell struct {
 func cells() []cell {
 	return []cell{
 		{name: "debian-12", title: "Debian 12, docker.io", suite: "bookworm"},
-		{name: "debian-12-moby", title: "Debian 12, the newest Docker", suite: "bookworm", engine: newestDocker},
-		{name: "debian-12-live-restore", title: "Debian 12, docker.io with live-restore", suite: "bookworm", keeps: true, engine: dockerOption(`{"live-restore": true}`)},
-		{name: "debian-12-userns", title: "Debian 12, docker.io with userns-remap", suite: "bookworm", engine: dockerOption(`{"userns-remap": "default"}`)},
+		{name: "debian-12-moby", title: "Debian 12, the newest Docker", suite: "bookworm", engine: newestDocker, lacks: sameKernel},
+		{name: "debian-12-moby-overlay2", title: "Debian 12, the newest Docker with overlay2 and nftables", suite: "bookworm", engine: newestDockerWith(map[string]any{
+			"features": map[string]any{"containerd-snapshotter": false}, "storage-driver": "overlay2", "firewall-backend": "nftables",
+		}), lacks: sameKernel},
+		{name: "debian-12-containerd", title: "Debian 12, the newest containerd without Docker", suite: "bookworm", engine: newestContainerd, keeps: true, containerd: true,
+			config: `sed -i 's|^  name: docker .*|  name: containerd|; s|^  # runtimes: .*|  runtimes: {runsc-holdfast: /var/lib/holdfast/runsc-holdfast}|' /etc/holdfast/holdfast.yaml`,
+			lacks: map[string]string{
+				"drills":    sameKernel["drills"],
+				"published": "containerd does not publish ports of containers",
+				"stopped":   "only Holdfast's own containers are collected",
+				"oomd":      "the containers' control groups belong to no unit that systemd-oomd watches",
+			}},
+		{name: "debian-12-live-restore", title: "Debian 12, docker.io with live-restore", suite: "bookworm", keeps: true, engine: dockerOption(`{"live-restore": true}`), lacks: sameKernel},
+		{name: "debian-12-userns", title: "Debian 12, docker.io with userns-remap", suite: "bookworm", engine: dockerOption(`{"userns-remap": "default"}`), lacks: sameKernel},
 		{name: "debian-12-rootless", title: "Debian 12, docker.io rootless", suite: "bookworm", engine: rootlessDocker, refusal: "the engine is rootless",
 			config: "sed -i 's|^  # host: .*|  host: unix:///run/user/1000/docker.sock|' /etc/holdfast/holdfast.yaml"},
-		{name: "debian-12-podman", title: "Debian 12, Podman's Docker socket", suite: "bookworm", engine: podman},
+		{name: "debian-12-podman", title: "Debian 12, Podman's Docker socket", suite: "bookworm", engine: podman, lacks: sameKernel},
 		{name: "debian-13", title: "Debian 13, docker.io", suite: "trixie"},
 	}
 }
+
+// sameKernel is what hosts lack whose kernel is that of another host.
+var sameKernel = map[string]string{"drills": "The drills depend on the kernel, not on the engine: see the column of the same kernel with docker.io"}
 
 // dockerOption writes the daemon's configuration and restarts it.
 func dockerOption(json string) func(*host) {
@@ -44,7 +62,32 @@ func dockerOption(json string) func(*host) {
 
 // newestDocker replaces Debian's Docker, containerd and runc by those of moby.sh, whose image
 // store is containerd's.
-func newestDocker(h *host) {
+func newestDocker(h *host) { newestDockerWith(map[string]any{})(h) }
+
+// newestDockerWith is newestDocker with options.
+func newestDockerWith(options map[string]any) func(*host) {
+	return func(h *host) {
+		h.moby()
+		h.write("/etc/systemd/system/docker.service.d/newest.conf", []byte(`[Service]
+Environment=PATH=/opt/moby:/usr/sbin:/usr/bin:/sbin:/bin
+ExecStart=
+ExecStart=/opt/moby/dockerd -H fd://
+`))
+		// A runc that was built without libseccomp-dev refuses seccomp profiles.
+		if _, err := h.Do(h.Context(), "/opt/moby/runc --version | grep -q libseccomp"); err != nil {
+			options["seccomp-profile"] = "unconfined"
+		}
+		for name, value := range options {
+			h.engineOption(name, value)
+		}
+		// Docker keeps the image store of existing data.
+		h.run("systemctl mask containerd; rm -rf /var/lib/docker; systemctl daemon-reload; systemctl start docker")
+	}
+}
+
+// moby stops Debian's engine, and brings the programs of moby.sh to /opt/moby.
+func (h *host) moby() {
+	h.Helper()
 	dir, err := exec.CommandContext(h.Context(), "../../packaging/dev/moby.sh").Output()
 	if err != nil {
 		h.Fatalf("moby.sh: %v", err)
@@ -55,17 +98,19 @@ func newestDocker(h *host) {
 		h.Fatalf("tar: %v", err)
 	}
 	h.write("/opt/moby.tar", packed)
-	h.write("/etc/systemd/system/docker.service.d/newest.conf", []byte(`[Service]
+	h.run(`systemctl stop docker.socket docker containerd
+mkdir /opt/moby; tar -C /opt/moby -xf /opt/moby.tar; rm /opt/moby.tar`)
+}
+
+// newestContainerd removes Docker, and replaces Debian's containerd by that of moby.sh.
+func newestContainerd(h *host) {
+	h.moby()
+	h.write("/etc/systemd/system/containerd.service.d/newest.conf", []byte(`[Service]
 Environment=PATH=/opt/moby:/usr/sbin:/usr/bin:/sbin:/bin
 ExecStart=
-ExecStart=/opt/moby/dockerd -H fd://
+ExecStart=/opt/moby/containerd
 `))
-	// Docker keeps the image store of existing data. A runc that was built without
-	// libseccomp-dev refuses seccomp profiles.
-	h.run(`systemctl stop docker.socket docker containerd; systemctl mask containerd; rm -rf /var/lib/docker
-mkdir /opt/moby; tar -C /opt/moby -xf /opt/moby.tar; rm /opt/moby.tar
-/opt/moby/runc --version | grep -q libseccomp || echo '{"seccomp-profile": "unconfined"}' >/etc/docker/daemon.json
-systemctl daemon-reload; systemctl start docker`)
+	h.run("systemctl mask docker.socket docker; systemctl daemon-reload; systemctl restart containerd; ctr version")
 }
 
 // rootlessDocker runs Debian's Docker as a user, and makes it the default of the client.
@@ -89,11 +134,16 @@ systemd-tmpfiles --create podman.conf; docker info`)
 // versionsOf reads what the machine consists of.
 func versionsOf(h *host) map[string]string {
 	one := func(script string) string { return strings.TrimSpace(h.run(script)) }
-	return map[string]string{
-		"kernel":      one("uname -r"),
-		"systemd":     one("systemctl --version | sed -n '1s/systemd \\([^ ]*\\).*/\\1/p'"),
-		"cgroup":      one("echo $(stat -f -c %T /sys/fs/cgroup | sed 's/cgroup2fs/v2/'), $(docker info -f '{{.CgroupDriver}}')"),
-		"engine":      one("docker version -f '{{.Server.Version}}'"),
-		"image store": one("docker info -f '{{.Driver}}'"),
+	all := map[string]string{
+		"kernel":  one("uname -r"),
+		"systemd": one("systemctl --version | sed -n '1s/systemd \\([^ ]*\\).*/\\1/p'"),
+		"cgroup":  one("stat -f -c %T /sys/fs/cgroup | sed 's/cgroup2fs/v2/'"),
 	}
+	if h.cell.containerd {
+		all["engine"], all["image store"] = one("/opt/moby/containerd --version | cut -d ' ' -f 3"), "overlayfs"
+		return all
+	}
+	all["cgroup"] += ", " + one("docker info -f '{{.CgroupDriver}}'")
+	all["engine"], all["image store"] = one("docker version -f '{{.Server.Version}}'"), one("docker info -f '{{.Driver}}'")
+	return all
 }

@@ -24,6 +24,7 @@ type Column struct {
 // Outcome is the result of one row. At most one field is set; none is a success.
 type Outcome struct {
 	Impossible string `json:"impossible,omitempty"` // why it cannot work on such a host, and what to do
+	Lacks      string `json:"lacks,omitempty"`      // why there is nothing to test on such a host
 	Defect     string `json:"defect,omitempty"`
 }
 
@@ -122,6 +123,8 @@ func (r Report) Page(titles [][2]string) string {
 				word = "not tested"
 			case o.Impossible != "":
 				word = fmt.Sprintf("not possible [%d]", note(o.Impossible))
+			case o.Lacks != "":
+				word = fmt.Sprintf("n/a [%d]", note(o.Lacks))
 			case o.Defect != "":
 				word = fmt.Sprintf("defect [%d]", note("Defect: "+o.Defect))
 			}

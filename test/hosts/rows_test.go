@@ -2,7 +2,6 @@ package hosts
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -34,11 +33,22 @@ func rows() []row {
 		{"cgroup-kill", "systemd kills the agent's control group: sessions stay", survivesKill},
 		{"upgrade", "`apt` upgrades the package: no connect is refused, sessions stay", survivesUpgrade},
 		{"protect", "`protect -- systemctl restart haproxy`: no connect is refused", holds},
+		{"backends", "The same with each backend: park, nfqueue, migrate, plug", holdsByEach},
+		{"unit", "`protect install --unit haproxy`, then `systemctl restart haproxy`: no connect is refused", holdsUnit},
+		{"published", "`protect --container` while a container with a published port restarts: no connect is refused", holdsPublished},
 		{"pools", "Sessions take a ready network and a warm container", claims},
 		{"job", "`holdfast run` runs a job with a service", runsJob},
+		{"pull", "Pulls are recorded with the bytes that the registry sent, and pulls of other clients are seen", pulls},
 		{"gc", "`gc run` on a full disk removes unused images only", collects},
 		{"doctor", "The doctor names a throttled container within 12 s", names},
+		{"drills", "The doctor names the cause of each of its drills within 12 s", findsDrills},
+		{"clock", "The clock is set an hour forward and back: sessions stay", survivesClock},
+		{"full-disk", "`/var` is full: sessions stay, a boot ends with an error, and boots work when there is space", survivesFullDisk},
+		{"oomd", "systemd-oomd ends a container under memory pressure: only its session ends, and the next request boots it", outlivesOomd},
+		{"hang", "The engine hangs for 30 s: sessions are served, and a boot waits", outlivesHang},
+		{"stopped", "A session boots beside 100 stopped containers, and `gc run` removes them", startsAmongMany},
 		{"engine", "The engine restarts: the next request reaches the session", survivesEngine},
+		{"gvisor", "A session under gVisor is saved to disk, and resumes with its memory", resumes},
 		{"sigterm", "SIGTERM drains the node", drainsOnSignal},
 		{"power-off", "Power-off drains; after the next boot nothing is left and sessions boot", survivesPowerOff},
 		{"drain", "A drain kills 50 sessions while the engine is paused", drainsMany},
@@ -102,28 +112,6 @@ func survivesUpgrade(h *host) {
 	h.isSame(before)
 }
 
-// holds restarts HAProxy under protect while clients connect.
-func holds(h *host) {
-	h.write("/etc/haproxy/haproxy.cfg", []byte(`defaults
-  mode http
-  timeout connect 1m
-  timeout client 5m
-  timeout server 5m
-frontend web
-  bind :16000
-  http-request return status 200 content-type text/plain string "hello\n"
-`))
-	h.run("systemctl restart haproxy")
-	pid := h.run("systemctl show -P MainPID haproxy")
-	stop := h.knocking("http://127.0.0.1:16000/")
-	out := h.run("holdfast protect --port 16000 --json -- systemctl restart haproxy")
-	stop(out)
-	if now := h.run("systemctl show -P MainPID haproxy"); now == pid {
-		h.Errorf("HAProxy was not restarted: %s", out)
-	}
-	h.run("systemctl stop haproxy")
-}
-
 // claims starts a session with a ready network, and one on a warm container.
 func claims(h *host) {
 	h.run(`cp /etc/holdfast/holdfast.yaml keep.yaml
@@ -158,7 +146,7 @@ steps:
 	if !strings.Contains(out, "hello\n") || !strings.Contains(out, "I am web\n") {
 		h.Errorf("the job printed\n%s", out)
 	}
-	if left := h.run("docker ps -aq --filter label=holdfast.job"); left != "" {
+	if left := h.run(h.listed("holdfast.job")); left != "" {
 		h.Errorf("the job has left %s", left)
 	}
 }
@@ -166,48 +154,29 @@ steps:
 // collects lowers the marks below the disk's use, so that rules with pressure apply, and
 // removes unused images.
 func collects(h *host) {
-	h.run(`for n in 1 2 3; do head -c 1M /dev/urandom >app; tar -c app | docker import - ci/app:$n >/dev/null; done; rm app
-cp /etc/holdfast/holdfast.yaml keep.yaml
+	if h.cell.containerd {
+		h.run(`for n in 1 2 3; do ctr -n holdfast images tag docker.io/library/testserver:latest docker.io/ci/app:$n; done`)
+	} else {
+		h.run(`for n in 1 2 3; do head -c 1M /dev/urandom >app; tar -c app | docker import - ci/app:$n >/dev/null; done; rm app`)
+	}
+	h.run(`cp /etc/holdfast/holdfast.yaml keep.yaml
 sed -i 's/^  high: 85%/  high: 2%/; s/^  low: 75%/  low: 1%/; s/^  min_age: 1h/  min_age: 1s/' /etc/holdfast/holdfast.yaml
 holdfast config check; systemctl reload holdfast; sleep 2`)
 	if plan := h.run("holdfast gc plan"); strings.Count(plan, "ci/app:") != 3 {
 		h.Errorf("the plan is\n%s", plan)
 	}
 	out := h.run("holdfast gc run")
-	images := h.run("docker images --format '{{.Repository}}:{{.Tag}}'")
+	images := h.run(h.images())
 	if strings.Contains(images, "ci/app") || !strings.Contains(images, "holdfast-demo:latest") {
 		h.Errorf("the images are\n%s\n%s", images, out)
 	}
 	h.run("cp keep.yaml /etc/holdfast/holdfast.yaml; systemctl reload holdfast")
 }
 
-// names makes the doctor examine a host with a container that its CPU limit throttles.
-func names(h *host) {
-	h.run(`docker run -d --name hog --cpus 0.05 holdfast-demo:latest sh -c 'while :; do :; done & while :; do :; done'`)
-	var report struct {
-		Findings []struct {
-			Rule    string
-			Subject struct{ Container string }
-		}
-	}
-	// The exit code says that there are findings. On a slow machine an engine may need more than
-	// its ten seconds to see a container's end.
-	out := h.run("holdfast doctor --for 12s --json 2>/dev/null || true; until docker rm -f hog >/dev/null; do sleep 1; done")
-	if err := json.Unmarshal([]byte(out), &report); err != nil {
-		h.Fatalf("%v\n%s", err, out)
-	}
-	for _, f := range report.Findings {
-		if f.Rule == "throttling" && f.Subject.Container == "hog" {
-			return
-		}
-	}
-	h.Errorf("the findings are %+v\n%s", report.Findings, out)
-}
-
 // survivesEngine restarts the engine beside a session.
 func survivesEngine(h *host) {
 	before := h.served("alice")
-	h.run("systemctl restart docker")
+	h.run("systemctl restart " + h.unit())
 	if h.cell.keeps {
 		h.isSame(before)
 		return
@@ -276,7 +245,36 @@ func survivesPowerOff(h *host) {
 // nothingRuns checks that the engine has no container of a session, running or stopped.
 func (h *host) nothingRuns() {
 	h.Helper()
-	h.awaited("the sessions' containers are gone", `test -z "$(docker ps -aq --filter label=holdfast.session)"`)
+	h.awaited("the sessions' containers are gone", `test -z "$(`+h.listed("holdfast.session")+`)"`)
+}
+
+// unit returns the engine's unit.
+func (h *host) unit() string {
+	if h.cell.containerd {
+		return "containerd"
+	}
+	return "docker"
+}
+
+// listed returns a command that lists the containers with a label.
+func (h *host) listed(label string) string {
+	if h.cell.containerd {
+		name, value, found := strings.Cut(label, "=")
+		filter := fmt.Sprintf("labels.\"%s\"", name)
+		if found {
+			filter += "==" + value
+		}
+		return "ctr -n holdfast containers ls -q '" + filter + "'"
+	}
+	return "docker ps -aq --filter label=" + label
+}
+
+// images returns a command that lists the names of images.
+func (h *host) images() string {
+	if h.cell.containerd {
+		return "ctr -n holdfast images ls -q"
+	}
+	return "docker images --format '{{.Repository}}:{{.Tag}}'"
 }
 
 // get sends a request over a new connection.

@@ -38,8 +38,12 @@ type Options struct {
 
 // With returns o with the programs of another engine than the installed one: dockerd,
 // docker-proxy, containerd, containerd-shim-runc-v2, and runc if it needs another.
-// Containers have no seccomp profile if that runc was built without libseccomp.
+// Containers have no seccomp profile if that runc was built without libseccomp. "" is the
+// installed engine.
 func (o Options) With(dir string) Options {
+	if dir == "" {
+		return o
+	}
 	o.Dockerd, o.Path = filepath.Join(dir, "dockerd"), dir
 	out, err := exec.Command(filepath.Join(dir, "runc"), "--version").Output()
 	if err == nil && !strings.Contains(string(out), "libseccomp") {

@@ -77,9 +77,13 @@ func (r Runtime) Script() ([]byte, error) {
 // Docker gives a container that joins another one's network the host name of that one, and
 // gVisor keeps the name that it has read. The script puts the session's key there. The bundle's
 // config.json is one line, in which the environment is before the host name.
+//
+// Docker sets two settings of the network only for a container with a network of its own (moby,
+// daemon/oci_linux.go WithSysctls). gVisor has no use for them, but compares them at a restore. The
+// script removes them, so that the image of such a container fits one that joins a network.
 const script = `#!/bin/sh
-# Written by holdfast. It runs runsc, sets the host name of a session, and restores a
-# container for which an image is staged.
+# Written by holdfast. It runs runsc, sets the host name of a session, removes settings that
+# depend on its network, and restores a container for which an image is staged.
 runsc='%s' images='%s'
 id= last= bundle= create=
 for id; do
@@ -88,7 +92,13 @@ for id; do
   last=$id
 done
 if [ -n "$create" ] && [ -f "$bundle/config.json" ]; then
-  sed -i 's/\("HOLDFAST_SESSION=\([a-z0-9-]*\)".*"hostname":"\)[^"]*"/\1\2"/' "$bundle/config.json" || exit 1
+  sed -i '/"HOLDFAST_SESSION=/{
+s/"net\.ipv4\.ip_unprivileged_port_start":"[^"]*",\{0,1\}//
+s/"net\.ipv4\.ping_group_range":"[^"]*",\{0,1\}//
+s/\("sysctl":{[^{}]*\),}/\1}/
+s/"sysctl":{},//
+s/\("HOLDFAST_SESSION=\([a-z0-9-]*\)".*"hostname":"\)[^"]*"/\1\2"/
+}' "$bundle/config.json" || exit 1
 fi
 staged=$images/$id
 if [ -z "$id" ] || ! [ -d "$staged" ]; then

@@ -233,6 +233,40 @@ func TestHostName(t *testing.T) {
 	}
 }
 
+// A session may be saved on a network of its own and continue on another container's, and the
+// other way round.
+func TestGoesOnInAnotherNetwork(t *testing.T) {
+	s := newStage(t)
+	holder := s.create("holder", func(spec *engine.Spec) { spec.Runtime = "" })
+	s.start(holder)
+	session := func(name, network string) string {
+		return s.create(name, func(spec *engine.Spec) {
+			spec.Env = []string{"HOLDFAST_SESSION=alice"}
+			if spec.Network = network; network != "" {
+				spec.Hostname = ""
+			}
+		})
+	}
+	old := session("one", "")
+	s.start(old)
+	for i, network := range []string{"container:" + holder, ""} {
+		lines := s.said(old, 1)
+		dir := s.save(old)
+		next := session("next-"+strconv.Itoa(i), network)
+		if err := s.runsc.Stage(next, dir); err != nil {
+			t.Fatal(err)
+		}
+		s.start(next)
+		if n := number(t, s.said(next, 1)[0]); n <= number(t, lines[len(lines)-1]) {
+			t.Errorf("on network %q it begins with %d after %s", network, n, lines[len(lines)-1])
+		}
+		if err := s.runsc.Unstage(next); err != nil {
+			t.Error(err)
+		}
+		old = next
+	}
+}
+
 // Size predicts the size of an image from what the container has written to memory
 // and files.
 func TestSize(t *testing.T) {

@@ -27,6 +27,8 @@ func (e *Engine) fail(ctx context.Context, err error, doing string, args ...any)
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return fmt.Errorf("%s: the engine has not answered in time: %w", doing, ctx.Err())
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: %w", doing, ctx.Err())
 	case errors.Is(err, holdfast.ErrEngine):

@@ -1,0 +1,77 @@
+package hosts
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"holdfast/internal/hosts/doctor"
+	"holdfast/internal/hosts/doctor/drill"
+)
+
+// diagnose runs the doctor for 12 s, and then a script.
+func (h *host) diagnose(after string) (r doctor.Report) {
+	h.Helper()
+	// The exit code says that there are findings.
+	out := h.run("holdfast doctor --for 12s --json 2>/dev/null || true; " + after)
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		h.Fatalf("%v\n%s", err, out)
+	}
+	return r
+}
+
+// names makes the doctor examine a host with a container that its CPU limit throttles.
+func names(h *host) {
+	h.run(`docker run -d --name hog --cpus 0.05 holdfast-demo:latest sh -c 'while :; do :; done & while :; do :; done'`)
+	// On a slow machine an engine may need more than its ten seconds to see a container's end.
+	r := h.diagnose("until docker rm -f hog >/dev/null; do sleep 1; done")
+	for _, f := range r.Findings {
+		if f.Rule == "throttling" && f.Subject != nil && f.Subject.Container == "hog" {
+			return
+		}
+	}
+	h.Errorf("the findings are %+v", r.Findings)
+}
+
+// smaller are the sizes of drills that would take an emulated machine too long. The groups are
+// over 1 % of its 2 GiB, at 47 KiB each.
+var smaller = map[string]int{"zombies": 500, "pinned": 500, "dentries": 1_100_000}
+
+// findsDrills runs each drill, in a container if it can.
+func findsDrills(h *host) {
+	var missed []string
+	for _, d := range drill.All() {
+		options := ""
+		if d.Containers && d.Name != "neighbour" {
+			options = " --image holdfast-demo:latest"
+		}
+		if size, ok := smaller[d.Name]; ok {
+			options += fmt.Sprint(" --size ", size)
+		}
+		h.run(fmt.Sprintf(`systemd-run -q --unit drill --collect -p StandardError=truncate:/root/drill holdfast doctor drill %s --for 10m%s
+until grep -q "the pathology exists" drill; do systemctl is-active -q drill || { cat drill; exit 1; }; sleep 1; done`, d.Name, options))
+		r := h.diagnose("systemctl kill -s INT drill; while systemctl is-active -q drill; do sleep 1; done")
+		_, group, _ := strings.Cut(strings.TrimSpace(h.run("grep 'the pathology exists' drill")), ", by ")
+		if !finds(r, d, group) {
+			missed = append(missed, d.Name)
+			h.Logf("%s in %s: the findings are %+v", d.Name, group, r.Findings)
+		}
+	}
+	if len(missed) > 0 {
+		h.Errorf("of %d drills the doctor missed %s", len(drill.All()), strings.Join(missed, ", "))
+	}
+}
+
+// finds reports whether a report has the finding of a drill, and names its control group. The
+// drill's removed groups are not the only ones of a machine.
+func finds(r doctor.Report, d drill.Drill, group string) bool {
+	for _, f := range r.Findings {
+		if f.Rule != d.Rule {
+			continue
+		}
+		if d.Name == "zombies" || f.Subject != nil && (f.Subject.Cgroup == group || strings.HasPrefix(f.Subject.Cgroup, group+"/")) {
+			return true
+		}
+	}
+	return false
+}
