@@ -36,6 +36,8 @@ func cells() []cell {
 			config: `sed -i 's|^  name: docker .*|  name: containerd|; s|^  # runtimes: .*|  runtimes: {runsc-holdfast: /var/lib/holdfast/runsc-holdfast}|' /etc/holdfast/holdfast.yaml`,
 			lacks: map[string]string{
 				"drills":    sameKernel["drills"],
+				"job":       "jobs need Docker (engines.md)",
+				"doctor":    "the row's container is made by Docker's client",
 				"published": "containerd does not publish ports of containers",
 				"stopped":   "only Holdfast's own containers are collected",
 				"oomd":      "the containers' control groups belong to no unit that systemd-oomd watches",

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -170,19 +169,14 @@ func packages(t *testing.T) (first, second []byte) {
 	return build("1.0.0"), build("1.1.0")
 }
 
-// images returns an archive of the image that the shipped configuration names, with busybox's
-// programs, and one of the tests' server, which can be warm.
-var images = sync.OnceValues(func() ([][]byte, error) {
-	dir, err := os.MkdirTemp("", "hosts-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
+// images returns the image that the shipped configuration names, with busybox's programs, and
+// one of the tests' server, which can be warm. Their files are in dir.
+func images(ctx context.Context, dir string) ([]lab.Image, error) {
 	demo, server := filepath.Join(dir, "demo"), filepath.Join(dir, "server")
-	if err := vm.Build(context.Background(), demo, "build", "holdfast/demo"); err != nil {
+	if err := vm.Build(ctx, demo, "build", "holdfast/demo"); err != nil {
 		return nil, err
 	}
-	if err := labtest.BuildTestServer(context.Background(), server); err != nil {
+	if err := labtest.BuildTestServer(ctx, server); err != nil {
 		return nil, err
 	}
 	shell, err := lab.Busybox()
@@ -193,37 +187,36 @@ var images = sync.OnceValues(func() ([][]byte, error) {
 	shell.Files["/bin/holdfast-demo"] = demo
 	shell.Env = []string{"PATH=/bin", "HOME=/root"}
 	warm, err := lab.Binary(labtest.TestServer, server)
+	return []lab.Image{shell, warm}, err
+}
+
+// load loads an image into the machine's engine.
+func (h *host) load(image lab.Image) {
+	h.Helper()
+	archive, err := image.Archive()
 	if err != nil {
-		return nil, err
+		h.Fatal(err)
 	}
-	var all [][]byte
-	for _, image := range []lab.Image{shell, warm} {
-		archive, err := image.Archive()
-		if err != nil {
-			return nil, err
-		}
-		text, err := io.ReadAll(archive)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, text)
+	text, err := io.ReadAll(archive)
+	if err != nil {
+		h.Fatal(err)
 	}
-	return all, nil
-})
+	h.write("image.tar", text)
+	if h.cell.containerd {
+		h.run("ctr -n holdfast images import image.tar; rm image.tar")
+		return
+	}
+	h.run("docker load -q -i image.tar; rm image.tar")
+}
 
 // installs installs the package and starts its units, as docs/install.md says.
 func (h *host) installs(first, second []byte) {
-	all, err := images()
+	all, err := images(h.Context(), h.TempDir())
 	if err != nil {
 		h.Fatal(err)
 	}
 	for _, image := range all {
-		h.write("image.tar", image)
-		if h.cell.containerd {
-			h.run("ctr -n holdfast images import image.tar; rm image.tar")
-			continue
-		}
-		h.run("docker load -q -i image.tar; rm image.tar")
+		h.load(image)
 	}
 	if !h.cell.containerd {
 		h.run("docker run --rm holdfast-demo:latest true") // the first container of an emulated machine takes a minute

@@ -22,6 +22,11 @@ func resumes(h *host) {
 	}
 	h.write("/usr/local/bin/runsc", text)
 	h.run(`chmod 755 /usr/local/bin/runsc; cp /etc/holdfast/holdfast.yaml keep.yaml`)
+	all, err := images(h.Context(), h.TempDir())
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.load(all[1]) // a collection may have removed it
 	if !h.cell.containerd {
 		h.engineOption("runtimes", map[string]any{"runsc-holdfast": map[string]any{"path": "/var/lib/holdfast/runsc-holdfast"}})
 	}

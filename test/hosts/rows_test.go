@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"holdfast"
+	"holdfast/test/lab"
 )
 
 // row is a property of the package that each host is tested for.
@@ -120,10 +121,14 @@ holdfast config check; systemctl reload holdfast`)
 	metric := func(line string) string {
 		return "curl -sS http://127.0.0.1:7071/metrics | grep -x '" + line + "'"
 	}
-	h.awaited("networks are ready", metric("holdfast_networks_ready 4"))
+	if !h.cell.containerd { // there Holdfast itself makes all networks
+		h.awaited("networks are ready", metric("holdfast_networks_ready 4"))
+	}
 	h.awaited("a container is warm", metric(`holdfast_warm_ready{template="quick"} 1`))
 	h.run("holdfast session start bob; holdfast session start carol --template quick")
-	h.awaited("a network was claimed", metric(`holdfast_network_claims_total{outcome="joined"} [1-9]`))
+	if !h.cell.containerd {
+		h.awaited("a network was claimed", metric(`holdfast_network_claims_total{outcome="joined"} [1-9]`))
+	}
 	h.awaited("a warm container was claimed", metric(`holdfast_warm_claims_total{outcome="warm",template="quick"} 1`))
 	h.run("holdfast session stop bob; holdfast session stop carol; cp keep.yaml /etc/holdfast/holdfast.yaml; systemctl reload holdfast")
 }
@@ -154,17 +159,19 @@ steps:
 // collects lowers the marks below the disk's use, so that rules with pressure apply, and
 // removes unused images.
 func collects(h *host) {
-	if h.cell.containerd {
-		h.run(`for n in 1 2 3; do ctr -n holdfast images tag docker.io/library/testserver:latest docker.io/ci/app:$n; done`)
-	} else {
-		h.run(`for n in 1 2 3; do head -c 1M /dev/urandom >app; tar -c app | docker import - ci/app:$n >/dev/null; done; rm app`)
+	for n := range 3 {
+		image, err := lab.Busybox()
+		if err != nil {
+			h.Fatal(err)
+		}
+		image.Ref, image.Env = fmt.Sprintf("ci/app:%d", n), []string{fmt.Sprintf("N=%d", n)}
+		h.load(image)
 	}
 	h.run(`cp /etc/holdfast/holdfast.yaml keep.yaml
 sed -i 's/^  high: 85%/  high: 2%/; s/^  low: 75%/  low: 1%/; s/^  min_age: 1h/  min_age: 1s/' /etc/holdfast/holdfast.yaml
 holdfast config check; systemctl reload holdfast; sleep 2`)
-	if plan := h.run("holdfast gc plan"); strings.Count(plan, "ci/app:") != 3 {
-		h.Errorf("the plan is\n%s", plan)
-	}
+	// On containerd all images count as used until the agent has begun to watch.
+	h.awaited("the images are planned", "holdfast gc plan; test $(holdfast gc plan | grep -c ci/app:) = 3")
 	out := h.run("holdfast gc run")
 	images := h.run(h.images())
 	if strings.Contains(images, "ci/app") || !strings.Contains(images, "holdfast-demo:latest") {

@@ -1,6 +1,7 @@
 package drill
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -54,7 +55,7 @@ func Run(ctx context.Context, d Drill, o Options) (err error) {
 		return fmt.Errorf("drill %s: %w", d.Name, err)
 	}
 	r := Running{Drill: d.Name, Rule: d.Rule, Group: acts[0].group, Container: acts[0].container, For: o.For}
-	fmt.Fprintf(o.Progress, "the pathology exists for %v: expect %s, by %s\n", o.For, d.Rule, r.Group)
+	fmt.Fprintf(o.Progress, "the pathology exists for %v: expect %s, by %s\n", o.For, d.Rule, cmp.Or(r.Container, r.Group))
 	if o.Ready != nil {
 		o.Ready(r)
 	}
