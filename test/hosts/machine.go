@@ -83,7 +83,7 @@ func (m *Machine) Boot(ctx context.Context) error {
 	}
 	var complaint bytes.Buffer
 	qemu := exec.Command("qemu-system-x86_64",
-		"-accel", "tcg,thread=multi", "-cpu", "Nehalem,+rdrand", "-smp", "2", "-m", "2048",
+		"-accel", "tcg,thread=multi", "-cpu", "Nehalem,+rdrand,+xsave,+xsaveopt", "-smp", "2", "-m", "2048",
 		"-nodefaults", "-display", "none", "-no-reboot", "-serial", "file:"+m.path("console"),
 		"-drive", "file="+m.path("disk")+",if=virtio,format=qcow2,cache=unsafe", "-device", "virtio-rng-pci",
 		"-netdev", "user,id=net,hostfwd=tcp:"+sshd+"-:22", "-device", "virtio-net-pci,netdev=net",

@@ -271,9 +271,13 @@ func (m *Manager) Run(ctx context.Context) error {
 	<-ctx.Done()
 	m.mu.Lock()
 	m.tasks.Seal()
+	kept := len(m.sessions) > 0 // for the next agent, which waits
 	m.mu.Unlock()
 	m.tasks.Close()
 	m.wakeAll()
+	if !kept {
+		m.removeLast()
+	}
 	return nil
 }
 

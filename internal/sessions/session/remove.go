@@ -22,8 +22,28 @@ func (m *Manager) removeQueued(ctx context.Context) {
 	for {
 		select {
 		case id := <-m.removals:
-			m.removeOne(ctx, id)
+			if m.removeOne(ctx, id); ctx.Err() != nil {
+				m.remove(id) // it may have been interrupted
+			}
 		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// lastRemovals bounds the removals at the end of a manager without sessions.
+const lastRemovals = 3 * time.Second
+
+// removeLast removes the dead containers that are queued when the manager has ended. The next
+// agent's Adopt removes the others, but there may be none for long.
+func (m *Manager) removeLast() {
+	ctx, cancel := context.WithTimeout(context.Background(), lastRemovals)
+	defer cancel()
+	for ctx.Err() == nil {
+		select {
+		case id := <-m.removals:
+			m.removeOne(ctx, id)
+		default:
 			return
 		}
 	}

@@ -249,3 +249,41 @@ func TestAcquireEndsWithItsCaller(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// slowRemoval is an engine whose removals take a tenth of a second.
+type slowRemoval struct{ *fakeEngine }
+
+func (s slowRemoval) Remove(ctx context.Context, id string) error {
+	select {
+	case <-time.After(100 * time.Millisecond):
+		return s.fakeEngine.Remove(ctx, id)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// A manager that ends without sessions first removes the containers of those that it has
+// stopped.
+func TestRemovesAtTheEnd(t *testing.T) {
+	fake := newFakeEngine(t)
+	t.Cleanup(fake.close)
+	n := newNode(t, setup{engine: slowRemoval{fake}, cfg: Config{Templates: []Template{anywhere(t)}}})
+	const many = 6
+	for i := range many {
+		key := holdfast.SessionKey(fmt.Sprintf("key-%d", i))
+		_, release, err := n.Acquire(t.Context(), key, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		release()
+	}
+	for i := range many {
+		if _, err := n.Stop(t.Context(), holdfast.SessionKey(fmt.Sprintf("key-%d", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.end()
+	if left := n.containers(t); len(left) > 0 {
+		t.Errorf("%d of %d containers are left", len(left), many)
+	}
+}
