@@ -66,6 +66,9 @@ func suitable(info engine.Info) error {
 		// only.
 		return holdfast.WithHint(errors.New("engine.host: the engine is not behind a unix socket, so it may run on another host"),
 			"run the agent on the engine's host, with engine.host: unix:///var/run/docker.sock")
+	case info.Name == engine.Podman:
+		return holdfast.WithHint(errors.New("engine.host: the engine is Podman, which is not supported for sessions"),
+			"use Docker (engine.host: unix:///var/run/docker.sock) or containerd (engine.name: containerd)")
 	case info.Rootless:
 		return holdfast.WithHint(errors.New("engine.host: the engine is rootless, so this host cannot reach the addresses of its containers"),
 			"use an engine that runs as root, with engine.host: unix:///var/run/docker.sock")

@@ -13,6 +13,7 @@ func TestEnginesThatCannotServe(t *testing.T) {
 	for want, info := range map[string]engine.Info{
 		"":                                    {Socket: "/run/docker.sock"},
 		"is not behind a unix socket":         {},
+		"engine.host: the engine is Podman":   {Name: engine.Podman, Socket: "/run/docker.sock"},
 		"engine.host: the engine is rootless": {Socket: "/run/user/1000/docker.sock", Rootless: true},
 	} {
 		err := suitable(info)

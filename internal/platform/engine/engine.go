@@ -116,9 +116,15 @@ type Engine interface {
 	Close() error
 }
 
+// Names of engines with Docker's API.
+const (
+	Docker = "docker"
+	Podman = "podman"
+)
+
 // Info describes an engine.
 type Info struct {
-	Name          string `json:"name"`    // docker, containerd
+	Name          string `json:"name"`    // docker, containerd; podman behind Docker's API
 	Version       string `json:"version"` // 20.10.24
 	APIVersion    string `json:"api_version"`
 	StorageDriver string `json:"storage_driver"` // overlay2

@@ -40,6 +40,7 @@ type Engine struct {
 	host    string
 	options []client.Opt
 	client  atomic.Pointer[client.Client]
+	podman  atomic.Bool // by its last answer
 
 	mu   sync.Mutex
 	told string // the engine's highest API version, by its last answer
@@ -141,7 +142,7 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 		return engine.Info{}, e.fail(ctx, err, "read the engine's version")
 	}
 	info := engine.Info{
-		Name:          "docker",
+		Name:          engine.Docker,
 		Version:       res.Info.ServerVersion,
 		APIVersion:    e.api().ClientVersion(),
 		StorageDriver: res.Info.Driver,
@@ -155,6 +156,9 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 	}
 	if path, ok := strings.CutPrefix(e.host, "unix://"); ok {
 		info.Socket = path
+	}
+	if e.podman.Load() {
+		info.Name = engine.Podman
 	}
 	return info, nil
 }

@@ -62,6 +62,23 @@ func TestRootless(t *testing.T) {
 	}
 }
 
+// Podman is told from Docker by the header of its answers.
+func TestPodman(t *testing.T) {
+	for server, want := range map[string]string{"Docker/20.10.24 (linux)": engine.Docker, "Libpod/4.3.1 (linux)": engine.Podman} {
+		host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Api-Version", "1.41")
+			w.Header().Set("Server", server)
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprint(w, `{}`)
+		}))
+		defer host.Close()
+		info, err := openAt(t, docker.Config{Host: strings.Replace(host.URL, "http://", "tcp://", 1)}).Info(t.Context())
+		if err != nil || info.Name != want {
+			t.Errorf("%s: got %q, want %q (%v)", server, info.Name, want, err)
+		}
+	}
+}
+
 // An image that is removed within the creation of a container is one that is not there: a
 // session pulls it again.
 func TestImageRemovedWithinACreate(t *testing.T) {

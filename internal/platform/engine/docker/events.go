@@ -71,6 +71,7 @@ type answeredKey struct{}
 // returns.
 func (e *Engine) noteAnswer(res *http.Response) {
 	e.agree(res.Header.Get("Api-Version"))
+	e.podman.Store(strings.HasPrefix(res.Header.Get("Server"), "Libpod/")) // podman, pkg/api/server/handler_api.go
 	if answered, ok := res.Request.Context().Value(answeredKey{}).(*atomic.Bool); ok {
 		answered.Store(res.StatusCode == http.StatusOK && strings.HasSuffix(res.Request.URL.Path, "/events"))
 	}
