@@ -50,10 +50,11 @@ func findsDrills(h *host) {
 		if size, ok := sizes[d.Name]; ok {
 			options += fmt.Sprint(" --size ", size)
 		}
-		h.run(fmt.Sprintf(`systemd-run -q --unit drill --collect -p StandardError=truncate:/root/drill holdfast doctor drill %s --for 10m%s
-until grep -q "the pathology exists" drill; do systemctl is-active -q drill || { cat drill; exit 1; }; sleep 1; done`, d.Name, options))
+		said := h.run(fmt.Sprintf(`systemd-run -q --unit drill --collect -p StandardError=truncate:/root/drill holdfast doctor drill %s --for 10m%s
+until grep -q "the pathology exists" drill; do systemctl is-active -q drill || { cat drill; exit 1; }; sleep 1; done
+grep "the pathology exists" drill`, d.Name, options))
 		r := h.diagnose("systemctl kill -s INT drill; while systemctl is-active -q drill; do sleep 1; done")
-		_, by, _ := strings.Cut(strings.TrimSpace(h.run("grep 'the pathology exists' drill")), ", by ")
+		_, by, _ := strings.Cut(strings.TrimSpace(said), ", by ")
 		if !finds(r, d, by) {
 			missed = append(missed, d.Name)
 			h.Logf("%s by %q: the findings are %+v", d.Name, by, r.Findings)
