@@ -7,6 +7,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
 	"net/netip"
@@ -114,6 +115,15 @@ type Engine interface {
 
 	// Close frees the connections. No call may follow.
 	Close() error
+}
+
+// Unanswered is the error of a call whose ctx ended before the engine answered. It wraps the
+// error of ctx.
+func Unanswered(ctx context.Context, doing string) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("%s: the engine has not answered in time: %w", doing, ctx.Err())
+	}
+	return fmt.Errorf("%s: %w", doing, ctx.Err())
 }
 
 // Names of engines with Docker's API.

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"holdfast"
+	"holdfast/internal/platform/engine"
 )
 
 // registryError is an error of a registry or of the connection to it. It never means
@@ -27,10 +28,8 @@ func (e *Engine) fail(ctx context.Context, err error, doing string, args ...any)
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return fmt.Errorf("%s: the engine has not answered in time: %w", doing, ctx.Err())
 	case ctx.Err() != nil:
-		return fmt.Errorf("%s: %w", doing, ctx.Err())
+		return engine.Unanswered(ctx, doing)
 	case errors.Is(err, holdfast.ErrEngine):
 	case isDown(err):
 		return holdfast.WithHint(fmt.Errorf("%s: %w at %s: %w", doing, holdfast.ErrEngine, e.cfg.Host, err), hintDown(err))

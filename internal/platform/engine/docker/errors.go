@@ -22,11 +22,9 @@ func (e *Engine) fail(ctx context.Context, err error, doing string, args ...any)
 	switch {
 	case err == nil:
 		return nil
-	// The client's own error of the cut connection is left out.
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return fmt.Errorf("%s: the engine has not answered in time: %w", doing, ctx.Err())
 	case ctx.Err() != nil:
-		return fmt.Errorf("%s: %w", doing, ctx.Err())
+		// The client's own error of the cut connection is left out.
+		return engine.Unanswered(ctx, doing)
 	case isDown(err):
 		return holdfast.WithHint(fmt.Errorf("%s: %w at %s: %w", doing, holdfast.ErrEngine, e.host, err), hintDown(err))
 	}
