@@ -28,8 +28,8 @@ type cell struct {
 func cells() []cell {
 	return []cell{
 		{name: "debian-12", title: "Debian 12, docker.io", suite: "bookworm"},
-		{name: "debian-12-moby", title: "Debian 12, the newest Docker", suite: "bookworm", engine: newestDocker, lacks: sameKernel},
-		{name: "debian-12-moby-overlay2", title: "Debian 12, the newest Docker with overlay2 and nftables", suite: "bookworm", engine: newestDockerWith(map[string]any{
+		{name: "debian-12-moby", title: "Debian 12, the newest Docker", suite: "bookworm", engine: newestDocker(nil), lacks: sameKernel},
+		{name: "debian-12-moby-overlay2", title: "Debian 12, the newest Docker with overlay2 and nftables", suite: "bookworm", engine: newestDocker(map[string]any{
 			"features": map[string]any{"containerd-snapshotter": false}, "storage-driver": "overlay2", "firewall-backend": "nftables",
 		}), lacks: sameKernel},
 		{name: "debian-12-containerd", title: "Debian 12, the newest containerd without Docker", suite: "bookworm", engine: newestContainerd, keeps: true, containerd: true,
@@ -42,8 +42,8 @@ func cells() []cell {
 				"stopped":   "only Holdfast's own containers are collected",
 				"oomd":      "the containers' control groups belong to no unit that systemd-oomd watches",
 			}},
-		{name: "debian-12-live-restore", title: "Debian 12, docker.io with live-restore", suite: "bookworm", keeps: true, engine: dockerOption(`{"live-restore": true}`), lacks: sameKernel},
-		{name: "debian-12-userns", title: "Debian 12, docker.io with userns-remap", suite: "bookworm", engine: dockerOption(`{"userns-remap": "default"}`), lacks: sameKernel},
+		{name: "debian-12-live-restore", title: "Debian 12, docker.io with live-restore", suite: "bookworm", keeps: true, engine: dockerOption("live-restore", true), lacks: sameKernel},
+		{name: "debian-12-userns", title: "Debian 12, docker.io with userns-remap", suite: "bookworm", engine: dockerOption("userns-remap", "default"), lacks: sameKernel},
 		{name: "debian-12-rootless", title: "Debian 12, docker.io rootless", suite: "bookworm", engine: rootlessDocker, refusal: "the engine is rootless",
 			config: "sed -i 's|^  # host: .*|  host: unix:///run/user/1000/docker.sock|' /etc/holdfast/holdfast.yaml"},
 		{name: "debian-12-podman", title: "Debian 12, Podman's Docker socket", suite: "bookworm", engine: podman, refusal: "the engine is Podman"},
@@ -54,20 +54,17 @@ func cells() []cell {
 // sameKernel is what hosts lack whose kernel is that of another host.
 var sameKernel = map[string]string{"drills": "The drills depend on the kernel, not on the engine: see the column of the same kernel with docker.io"}
 
-// dockerOption writes the daemon's configuration and restarts it.
-func dockerOption(json string) func(*host) {
+// dockerOption adds an option to the daemon's configuration and restarts it.
+func dockerOption(name string, value any) func(*host) {
 	return func(h *host) {
-		h.write("/etc/docker/daemon.json", []byte(json))
+		h.engineOption(name, value)
 		h.run("systemctl restart docker")
 	}
 }
 
 // newestDocker replaces Debian's Docker, containerd and runc by those of moby.sh, whose image
-// store is containerd's.
-func newestDocker(h *host) { newestDockerWith(map[string]any{})(h) }
-
-// newestDockerWith is newestDocker with options.
-func newestDockerWith(options map[string]any) func(*host) {
+// store is containerd's if no option says otherwise.
+func newestDocker(options map[string]any) func(*host) {
 	return func(h *host) {
 		h.moby()
 		h.write("/etc/systemd/system/docker.service.d/newest.conf", []byte(`[Service]
@@ -77,7 +74,7 @@ ExecStart=/opt/moby/dockerd -H fd://
 `))
 		// A runc that was built without libseccomp-dev refuses seccomp profiles.
 		if _, err := h.Do(h.Context(), "/opt/moby/runc --version | grep -q libseccomp"); err != nil {
-			options["seccomp-profile"] = "unconfined"
+			h.engineOption("seccomp-profile", "unconfined")
 		}
 		for name, value := range options {
 			h.engineOption(name, value)

@@ -1,7 +1,6 @@
 package hosts
 
 import (
-	"encoding/json"
 	"io"
 	"net"
 	"slices"
@@ -78,17 +77,13 @@ func pulls(h *host) {
 	if h.cell.containerd { // the namespace is Holdfast's own
 		return
 	}
-	begun := h.run("date -u +%FT%TZ")
 	h.run("docker run -d --name theirs " + r.Host() + "/theirs:1")
-	var text string
-	h.awaited("the spin-up is recorded", `test "$(holdfast spinup ls --kind other --image `+r.Host()+`/theirs:1 --json | grep -c '"pulled"')" -gt 0`)
-	text = h.run("holdfast spinup ls --kind other --image " + r.Host() + "/theirs:1 --json")
+	recorded := "holdfast spinup ls --json --kind other --image " + r.Host() + "/theirs:1"
+	h.awaited("the spin-up is recorded", recorded+` | grep '"pulled"'`)
 	var others []spinup.Record
-	if err := json.Unmarshal([]byte(text), &others); err != nil {
-		h.Fatalf("%v\n%s", err, text)
-	}
+	h.json(&others, recorded)
 	if !slices.ContainsFunc(others, func(o spinup.Record) bool { return o.Name == "theirs" && !o.Pulled.IsZero() && o.Outcome == spinup.OK }) {
-		h.Errorf("since %s, the spin-ups by others were %s", begun, text)
+		h.Errorf("the spin-ups by others were %+v", others)
 	}
 	h.run("docker rm -f theirs; docker rmi " + r.Host() + "/ours:1 " + r.Host() + "/theirs:1")
 }
