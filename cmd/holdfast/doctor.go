@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"runtime/debug"
@@ -17,6 +18,7 @@ import (
 	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/hosts/doctor/probe"
 	"holdfast/internal/hosts/doctor/profile"
+	"holdfast/internal/hosts/doctor/watch"
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/proc"
 )
@@ -99,19 +101,20 @@ func startCommand(ctx context.Context, words []string, quiet bool) (cli.Command,
 	}}, nil
 }
 
-// known returns the facts of the baseline for this host's kernel and role, nil if there is
-// no such baseline.
+// known returns the facts of the baseline for this host's kernel and role, and of the machine's
+// tests by the agent; none of them if there are none.
 func known(ctx context.Context, all []baseline.Baseline) []fact.Fact {
 	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	host, err2 := thisHost(ctx)
 	if err != nil || err2 != nil {
 		return nil
 	}
+	past, _ := watch.NewStore(host.DataDir, 0, slog.New(slog.DiscardHandler)).Past() // with an error the past is unknown
 	b, err := baseline.Choose(all, strings.TrimSpace(string(release)), host.Role)
 	if err != nil {
-		return nil
+		return past
 	}
-	return b.Known()
+	return append(past, b.Known()...)
 }
 
 // makeDrill is `holdfast doctor drill`.

@@ -159,9 +159,12 @@ func printHost(w io.Writer, r doctor.Report) {
 		if slices.ContainsFunc(r.Checked, func(c doctor.Check) bool { return c.Rule == "slow-machine" && c.Verdict == doctor.Fine }) {
 			is = " is fine"
 		}
-		line := fmt.Sprintf("the raw machine%s: SHA-256 %.0f MiB/s, memory %.0f MiB/s", is, cpu, memory)
+		line := fmt.Sprintf("the raw machine%s: SHA-256 %.0f MiB/s%s, memory %.0f MiB/s%s", is, cpu, usually(&s, fact.CheckCPU, "%.0f"), memory, usually(&s, fact.CheckMem, "%.0f"))
 		if sync, ok := s.Host(fact.CheckDisk); ok {
-			line += fmt.Sprintf(", a small write with fdatasync %.1f ms", sync)
+			line += fmt.Sprintf(", a small write with fdatasync %.1f ms%s", sync, usually(&s, fact.CheckDisk, "%.1f"))
+		}
+		if read, ok := s.Host(fact.CheckRead); ok {
+			line += fmt.Sprintf(", a random read of 4 KiB %.2f ms%s", read, usually(&s, fact.CheckRead, "%.2f"))
 		}
 		if alloc, ok := s.Host(fact.AllocMs); ok {
 			line += fmt.Sprintf(", 128 MiB allocated in %.0f ms", alloc)
@@ -178,6 +181,15 @@ func printHost(w io.Writer, r doctor.Report) {
 	if len(caches) > 0 {
 		fmt.Fprintf(w, "largest slab caches: %s\n", strings.Join(caches, ", "))
 	}
+}
+
+// usually returns the median of the agent's tests of the same, "" if it is unknown.
+func usually(s *fact.Set, name, format string) string {
+	v, ok := s.Host(fact.Past + name)
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf(" (usually "+format+")", v)
 }
 
 func printFinding(w io.Writer, f doctor.Finding) {

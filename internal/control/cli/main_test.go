@@ -166,7 +166,7 @@ func examined(_ context.Context, r cli.DoctorRun) (doctor.Report, error) {
 		{Rule: "mount-leak", Verdict: doctor.Fine}, {Rule: "slow-machine", Verdict: doctor.Fine}, {Rule: "kernel-lock", Verdict: doctor.NotJudged, Why: "lock.seen: BPF is not allowed"},
 	}, Gaps: []fact.Gap{{Probe: "locks", Sees: "waits for locks", Why: "BPF is not allowed", Hint: "run it as root"}}, Facts: []fact.Fact{
 		{Name: fact.HostUptime, Value: 90000}, {Name: fact.HostCPUs, Value: 2}, {Name: fact.CPUBusy, Value: 0.5},
-		{Name: fact.CheckCPU, Value: 1000}, {Name: fact.CheckMem, Value: 9000}, {Name: fact.CheckDisk, Value: 0.6}, {Name: fact.AllocMs, Value: 75}, {Name: fact.CPUSteal, Value: 0.021},
+		{Name: fact.CheckCPU, Value: 1000}, {Name: fact.CheckMem, Value: 9000}, {Name: fact.CheckDisk, Value: 0.6}, {Name: fact.CheckRead, Value: 0.094}, {Name: fact.Past + fact.CheckCPU, Value: 1010}, {Name: fact.AllocMs, Value: 75}, {Name: fact.CPUSteal, Value: 0.021},
 		{Name: fact.SlabCache, Value: 64 << 20, Subject: fact.Subject{Device: "dentry"}},
 	}}
 	if r.For == 30*time.Second {

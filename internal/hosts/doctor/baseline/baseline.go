@@ -103,6 +103,7 @@ func DefaultName(role, kernel string) string {
 func New(name, role string, node holdfast.NodeID, at time.Time, seconds float64, facts []fact.Fact) Baseline {
 	var set fact.Set
 	set.Add(facts...)
+	facts = slices.DeleteFunc(slices.Clone(facts), func(f fact.Fact) bool { return strings.HasPrefix(f.Name, fact.Past) })
 	b := Baseline{Name: name, At: at.UTC(), Node: node, Role: role, Kernel: set.Text(fact.KernelRelease), Seconds: seconds, Facts: fact.Summary(facts)}
 	if v, ok := systemShare(&set); ok {
 		b.Facts[fact.BaseSystem] = v

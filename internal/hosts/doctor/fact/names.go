@@ -78,6 +78,7 @@ const (
 	CPUSome         = "cpu.psi_some"        // share of the examination in which a task waited for a CPU
 	CPUSteal        = "cpu.steal"           // share of all CPUs' time that the hypervisor used otherwise
 	CPUSoftirq      = "cpu.softirq"         // share, by CPU
+	CPUThermal      = "cpu.thermal"         // /s: times that a core slowed down because it was too hot
 	NetDrops        = "net.drops"           // packets in the examination: the CPU's backlog was full
 
 	Drains     = "drains.rate"       // /s: work items that drain a CPU's LRU batches
@@ -101,6 +102,7 @@ const (
 	CheckCPU   = "machine.cpu"       // MiB/s of SHA-256 on one thread, by its CPU time
 	CheckMem   = "machine.memory"    // MiB/s copied on one thread, by its CPU time
 	CheckDisk  = "machine.disk_sync" // ms, median of small writes with fdatasync
+	CheckRead  = "machine.disk_read" // ms, median of random reads of 4 KiB with O_DIRECT
 	BaseSystem = "baseline.system"   // share of CPU time in the kernel on a healthy host
 	BaseDisk   = "baseline.disk_p99" // ms
 	CallsSeen  = "syscalls.seen"     // 1: system calls were counted
@@ -108,6 +110,10 @@ const (
 	CallsReach = "syscalls.reach"    // /s by control group and call, of the calls that affect other processes
 	CallsBy    = "syscalls.by"       // /s by process and call, for the groups that make most calls
 )
+
+// Past is the prefix of the names of facts about this host's own past: past.machine.cpu is the
+// median of earlier tests of the raw machine.
+const Past = "past."
 
 // Names of facts that only the continuous examination of an agent measures.
 const (

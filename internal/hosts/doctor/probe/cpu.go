@@ -3,6 +3,7 @@ package probe
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -11,11 +12,12 @@ import (
 	"holdfast/internal/hosts/doctor/fact"
 )
 
-// cpuProbe reads the times of the CPUs, and the packets that a CPU dropped.
+// cpuProbe reads the times of the CPUs, how often their heat slowed them down, and the packets
+// that a CPU dropped.
 func cpuProbe() Probe {
 	return Probe{
 		Name: "cpu", Sees: "how busy the CPUs are, waits for them, softirqs, packets dropped at a CPU",
-		Gives: []string{fact.HostCPUs, fact.CPUBusy, fact.CPUSteal, fact.CPUSoftirq, fact.NetDrops, fact.CPUSome},
+		Gives: []string{fact.HostCPUs, fact.CPUBusy, fact.CPUSteal, fact.CPUSoftirq, fact.CPUThermal, fact.NetDrops, fact.CPUSome},
 		Open:  counted(readCPU, cpuFacts),
 	}
 }
@@ -34,6 +36,7 @@ func readCPU(_ context.Context, h Host) (r cpuReading, err error) {
 	}
 	r.counters = make(sample)
 	r.counters.stall("some", "some", string(h.Proc)+"/pressure/cpu")
+	r.counters.throttles(h.Sys)
 	// net/core/net-procfs.c
 	stats, err := parsed(h, procfs.FS.NetSoftnetStat)
 	if r.err = err; err == nil {
@@ -43,6 +46,18 @@ func readCPU(_ context.Context, h Host) (r cpuReading, err error) {
 		r.counters["drops"] += float64(s.Dropped)
 	}
 	return r, nil
+}
+
+// throttles adds the number of times that a core was slowed down because it was too hot
+// (Documentation/ABI/testing/sysfs-devices-system-cpu, thermal_throttle). Virtual CPUs and
+// CPUs of ARM have no such counter.
+func (s sample) throttles(sys string) {
+	files, _ := filepath.Glob(sys + "/devices/system/cpu/cpu*/thermal_throttle/core_throttle_count") // the pattern is valid
+	for _, file := range files {
+		if n, err := number(file); err == nil { // otherwise the CPU has just been taken off
+			s["throttles"] += n
+		}
+	}
 }
 
 // ticks holds a CPU's times: user, nice, system, idle, iowait, irq, softirq, steal;
@@ -112,6 +127,9 @@ func cpuFacts(_ Host, before, after cpuReading, over time.Duration) ([]fact.Fact
 	}
 	if n, ok := after.counters.grew(before.counters, "drops"); ok {
 		fs = append(fs, host(fact.NetDrops, n, fact.Count))
+	}
+	if n, ok := after.counters.grew(before.counters, "throttles"); ok {
+		fs = append(fs, host(fact.CPUThermal, n/over.Seconds(), fact.PerSecond))
 	}
 	if v, ok := after.counters.grew(before.counters, "some"); ok {
 		fs = append(fs, host(fact.CPUSome, min(1, v/over.Seconds()), fact.Share))

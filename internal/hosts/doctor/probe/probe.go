@@ -81,7 +81,7 @@ type Series interface {
 // All returns the probes of an examination.
 func All() []Probe {
 	return []Probe{
-		machineProbe(),
+		Machine(),
 		allocProbe(),
 		hostProbe(),
 		memoryProbe(),

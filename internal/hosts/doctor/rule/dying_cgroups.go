@@ -20,7 +20,7 @@ const (
 func dyingCgroups() Rule {
 	return Rule{
 		Name:      "dying-cgroups",
-		Signal:    "/proc/cgroups minus the directories (v1), nr_dying_subsys_memory or nr_dying_descendants (v2); duration of vmscan's memcg reclaims. The parent: counted by v2; on v1 counted by an agent (tracepoints cgroup_rmdir, cgroup_release), or else by pages (kpagecgroup)",
+		Signal:    "/proc/cgroups minus the directories (v1), nr_dying_subsys_memory or nr_dying_descendants (v2); duration of vmscan's memcg reclaims; growth: groups removed minus groups released (tracepoints cgroup_rmdir, cgroup_release). The parent: counted by v2; on v1 counted by an agent (tracepoints cgroup_rmdir, cgroup_release), or else by pages (kpagecgroup)",
 		Threshold: "over 2,000 dying groups and over 5 for each living one, or over 1 % of memory at 47 KiB each; critical if half of the reclaims take over 1 ms",
 		Why:       "each group holds 47 KiB of kernel memory, and a reclaim at an ancestor walks all of them. With 20,000 groups a reclaim took 8 to 32 ms instead of 16 to 32 µs. Without reclaim they cost almost no time, so the count alone is a warning",
 		Source:    "measured on 6.18 and 6.1 (docs/doctor.md); Shopify's hosts with 50,000",
@@ -52,6 +52,10 @@ func dyingCgroups() Rule {
 					{What: "Until then, cordon the host.", Command: "holdfast node cordon"},
 				},
 			}
+			if e, cure, ok := growth(s); ok {
+				f.Evidence = append(f.Evidence, e)
+				f.Cures = append(f.Cures, cure)
+			}
 			under, e := dyingParents(s, dying)
 			f.Evidence = append(f.Evidence, e...)
 			if len(under) == 1 { // otherwise no group is named
@@ -61,6 +65,22 @@ func dyingCgroups() Rule {
 			return []Finding{f}
 		},
 	}
+}
+
+// fewPerHour is the growth of the dying groups below which no workload is advised.
+const fewPerHour = 60
+
+// growth returns by how many the dying groups grow in an hour, in all hierarchies, and advice
+// for the workload that removes them. Hierarchies of v1 without memory release theirs at once.
+func growth(s *fact.Set) (Evidence, Cure, bool) {
+	removed, ok := s.Host(fact.GroupsRemoved)
+	released, known := s.Host(fact.GroupsReleased)
+	grows := (removed - released) * 3600
+	if !ok || !known || grows < fewPerHour {
+		return Evidence{}, Cure{}, false
+	}
+	return Evidence{"control groups removed and not released", number(grows) + " an hour", "0 an hour"},
+		Cure{What: fmt.Sprintf("If a pool of short-lived containers leaves these %s groups an hour, run several of its tasks in one container. A group stays if its pages are of files that outlive the container: those of volumes, of the image, or of a shared tmpfs. Files that are deleted with the container hold no group.", number(grows))}, true
 }
 
 const (

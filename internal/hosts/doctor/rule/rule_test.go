@@ -31,6 +31,9 @@ func calls(more ...fact.Fact) []fact.Fact {
 	return append([]fact.Fact{host(fact.CallsSeen, 1), host(fact.GroupsSeen, 9)}, more...)
 }
 
+// usual is a figure of the host's past.
+func usual(name string, v float64) fact.Fact { return host(fact.Past+name, v) }
+
 func word(name, text string) fact.Fact { return fact.Fact{Name: name, Text: text, Unit: fact.Word} }
 
 var (
@@ -64,6 +67,7 @@ var cases = []struct {
 	{"dying-cgroups", "two may be the parent", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), group(fact.MemcgPins, "/docker", 80<<20), group(fact.MemcgPins, "/large", 10<<30)}, Warning, fact.Subject{}, "dying groups below /docker"},
 	{"dying-cgroups", "an agent has counted them", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), host(fact.MemcgLeft, 3000), group(fact.MemcgLeft, "/pod", 1900), group(fact.MemcgLeft, "/docker", 1000), group(fact.MemcgPins, "/large", 10<<30)}, Warning, fact.Subject{Cgroup: "/pod"}, "1,900 of 3,000"},
 	{"dying-cgroups", "an agent has counted too few", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), host(fact.MemcgLeft, 300), group(fact.MemcgLeft, "/pod", 290), group(fact.MemcgPins, "/large", 10<<30)}, Warning, fact.Subject{Cgroup: "/large"}, "10 GiB"},
+	{"dying-cgroups", "a pool leaves them", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), host(fact.GroupsRemoved, 4), host(fact.GroupsReleased, 1.5)}, Warning, fact.Subject{}, "9,000 an hour"},
 	{"dying-cgroups", "the kernel counts them", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), group(fact.MemcgUnder, "/docker", 19_000), group(fact.MemcgUnder, "/", 1000), group(fact.MemcgPins, "/large", 10<<30)}, Warning, fact.Subject{Cgroup: "/docker"}, "19,000"},
 
 	{"pinned-cgroups", "no locked pages", []fact.Fact{host(fact.MemcgDying, 5000), host(fact.PinnedPages, 0)}, "", fact.Subject{}, ""},
@@ -194,6 +198,11 @@ var cases = []struct {
 	{"slow-machine", "fine", []fact.Fact{host(fact.CheckCPU, 400), host(fact.CheckMem, 5000), host(fact.CheckDisk, 3)}, "", fact.Subject{}, ""},
 	{"slow-machine", "no disk to try", []fact.Fact{host(fact.CheckCPU, 400), host(fact.CheckMem, 5000)}, "", fact.Subject{}, ""},
 	{"slow-machine", "a slow CPU", []fact.Fact{host(fact.CheckCPU, 20), host(fact.CheckMem, 5000), host(fact.CheckDisk, 3)}, Warning, fact.Subject{}, "20 MiB/s"},
+	{"slow-machine", "slow reads", []fact.Fact{host(fact.CheckCPU, 400), host(fact.CheckMem, 5000), host(fact.CheckRead, 120)}, Warning, fact.Subject{}, "120 ms"},
+	{"slow-machine", "heat", []fact.Fact{host(fact.CheckCPU, 400), host(fact.CheckMem, 5000), host(fact.CPUThermal, 9)}, Warning, fact.Subject{}, "9/s"},
+	{"slow-machine", "as usual", []fact.Fact{host(fact.CheckCPU, 300), host(fact.CheckMem, 5000), host(fact.CheckDisk, 9), usual(fact.CheckCPU, 400), usual(fact.CheckDisk, 1)}, "", fact.Subject{}, ""},
+	{"slow-machine", "a CPU slower than it was", []fact.Fact{host(fact.CheckCPU, 200), host(fact.CheckMem, 5000), usual(fact.CheckCPU, 400)}, Warning, fact.Subject{}, "usually 400 MiB/s"},
+	{"slow-machine", "a disk slower than it was", []fact.Fact{host(fact.CheckCPU, 400), host(fact.CheckMem, 5000), host(fact.CheckDisk, 30), usual(fact.CheckDisk, 2)}, Warning, fact.Subject{}, "usually 2.0 ms"},
 	{"slow-machine", "some steal", []fact.Fact{host(fact.CheckCPU, 400), host(fact.CheckMem, 5000), host(fact.CPUSteal, 0.05)}, "", fact.Subject{}, ""},
 	{"slow-machine", "much steal", []fact.Fact{host(fact.CheckCPU, 400), host(fact.CheckMem, 5000), host(fact.CPUSteal, 0.2)}, Warning, fact.Subject{}, "20 %"},
 	{"slow-machine", "a slow disk", []fact.Fact{host(fact.CheckCPU, 400), host(fact.CheckMem, 5000), host(fact.CheckDisk, 600)}, Warning, fact.Subject{}, "600 ms"},
@@ -318,6 +327,31 @@ func TestFigureFormats(t *testing.T) {
 	} {
 		if c.got != c.want {
 			t.Errorf("%q, want %q", c.got, c.want)
+		}
+	}
+}
+
+// Advice for a pool of short-lived containers needs groups that are removed and not released.
+func TestAdviceForPools(t *testing.T) {
+	many := []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100)}
+	for name, c := range map[string]struct {
+		more    []fact.Fact
+		advised bool
+	}{
+		"they grow":                {[]fact.Fact{host(fact.GroupsRemoved, 4), host(fact.GroupsReleased, 1.5)}, true},
+		"they shrink":              {[]fact.Fact{host(fact.GroupsRemoved, 1), host(fact.GroupsReleased, 2)}, false},
+		"all are released":         {[]fact.Fact{host(fact.GroupsRemoved, 4), host(fact.GroupsReleased, 4)}, false},
+		"removals are not counted": {nil, false},
+	} {
+		var s fact.Set
+		s.Add(append(many[:2:2], c.more...)...)
+		findings := dyingCgroups().Judge(&s)
+		if len(findings) != 1 {
+			t.Fatalf("%s: %d findings", name, len(findings))
+		}
+		last := findings[0].Cures[len(findings[0].Cures)-1].What
+		if got := strings.Contains(last, "9,000 groups an hour"); got != c.advised {
+			t.Errorf("%s: the last cure is %q", name, last)
 		}
 	}
 }

@@ -35,6 +35,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			fact.Bytes:     gauge("holdfast_doctor_fact_bytes", "Facts in bytes."+of),
 			fact.Seconds:   gauge("holdfast_doctor_fact_seconds", "Facts that are times."+of),
 			fact.Share:     gauge("holdfast_doctor_fact_ratio", "Facts that are shares, 0 to 1; over 1 if several subjects count together."+of),
+			fact.MiBPerSec: gauge("holdfast_doctor_fact_bytes_per_second", "Facts that are bytes per second."+of),
 			fact.PerSecond: gauge("holdfast_doctor_fact_per_second", "Facts that are rates."+of),
 		},
 		found:  r.GaugeVec("holdfast_doctor_findings", "Findings that are open, by rule and severity (notice, warning, critical).", "rule", "severity"),
@@ -64,8 +65,11 @@ func (m *Metrics) facts(all []fact.Fact) {
 	}
 	for name, v := range sum {
 		unit := units[name]
-		if unit == fact.Millis {
+		switch unit {
+		case fact.Millis:
 			unit, v = fact.Seconds, v/1000
+		case fact.MiBPerSec:
+			v *= 1 << 20
 		}
 		g, ok := m.value[unit]
 		if !ok {

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"maps"
 	"runtime"
 	"slices"
 	"sync"
@@ -93,10 +94,11 @@ func (w *Watch) round(ctx context.Context) {
 	found, checked := doctor.Judge(w.deps.Rules, w.deps.Standing, facts)
 	summary := fact.Summary(facts.Facts[:own])
 	w.keep(now, summary)
-	w.deps.Metrics.facts(facts.Facts[:own])
+	maps.Copy(summary, fact.Summary(w.machine)) // after keep: the sample of a test has them
+	w.deps.Metrics.facts(slices.Concat(facts.Facts[:own], w.machine))
 	w.mu.Lock()
 	w.summary = summary
-	w.status.At, w.status.Facts, w.status.Checked = now.UTC(), ofHost(facts.Facts), checked
+	w.status.At, w.status.Facts, w.status.Checked = now.UTC(), ofHost(slices.Concat(facts.Facts, w.machine)), checked
 	w.status.Gaps = append([]fact.Gap{}, facts.Gaps...)
 	w.mu.Unlock()
 	w.record(examination{at: now.UTC(), findings: w.name(ctx, found), judged: judged(checked)})
@@ -141,6 +143,10 @@ func (w *Watch) burst(ctx context.Context, why string) {
 	e := doctor.Examination{Host: w.deps.Host, Engine: w.names, For: w.cfg.Burst, Probes: w.deps.Probes, Rules: w.deps.Rules}
 	e.Known = slices.Concat(w.deps.Known(), w.left())
 	begin := time.Now()
+	tests := w.testsMachine(why, begin)
+	if tests {
+		e.Probes, e.Known = append(slices.Clone(e.Probes), w.deps.Machine), append(e.Known, w.past()...)
+	}
 	var r doctor.Report
 	var err error
 	cpu := w.measured(func() { r, err = e.Run(ctx) })
@@ -158,6 +164,9 @@ func (w *Watch) burst(ctx context.Context, why string) {
 	w.status.Bursts = slices.Insert(w.status.Bursts, 0, b)
 	w.status.Bursts = w.status.Bursts[:min(len(w.status.Bursts), maxBursts)]
 	w.mu.Unlock()
+	if tests && err == nil {
+		w.keepTest(why, begin, r.Facts)
+	}
 	w.deps.Metrics.burst(why, cpu)
 	w.deps.Log.Debug("doctor: burst", "why", why, "findings", b.Findings, "cpu", cpu, "error", b.Error)
 	if err == nil {

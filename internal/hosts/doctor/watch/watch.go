@@ -30,10 +30,11 @@ type Deps struct {
 	Changed func([]Open)
 	Metrics *Metrics // nil: the metrics are not exported
 	Log     *slog.Logger
-	// Standing, Probes and Rules default to probe.AllStanding, to probe.All without the
-	// probe that loads the machine, and to rule.All.
+	// Standing, Probes, Machine and Rules default to probe.AllStanding, to probe.All without
+	// probe.Machine, to that, and to rule.All.
 	Standing []probe.Probe
 	Probes   []probe.Probe
+	Machine  probe.Probe
 	Rules    []rule.Rule
 }
 
@@ -52,6 +53,8 @@ type Watch struct {
 	names     doctor.Engine // nil: containers have no names
 	sample    Sample
 	compacted time.Time // when old samples were last merged
+	machine   []fact.Fact
+	tested    time.Time // when the facts of machine were measured
 
 	mu      sync.Mutex
 	status  Status
@@ -65,8 +68,11 @@ func New(cfg Config, deps Deps) *Watch {
 	if deps.Standing == nil {
 		deps.Standing = probe.AllStanding()
 	}
+	if deps.Machine.Open == nil {
+		deps.Machine = probe.Machine()
+	}
 	if deps.Probes == nil {
-		deps.Probes = slices.DeleteFunc(probe.All(), func(p probe.Probe) bool { return p.Name == "machine" })
+		deps.Probes = slices.DeleteFunc(probe.All(), func(p probe.Probe) bool { return p.Name == deps.Machine.Name })
 	}
 	if deps.Rules == nil {
 		deps.Rules = rule.All()

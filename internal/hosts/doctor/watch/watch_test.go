@@ -261,6 +261,64 @@ func TestBurst(t *testing.T) {
 	})
 }
 
+// The raw machine is tested four times a day. A machine that is slower than in its earlier tests
+// is a finding, and the next tests end it.
+func TestMachine(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		var wait, cpu atomic.Int64
+		cpu.Store(400)
+		tests := 0
+		machine := probe.Probe{Name: "machine", Gives: []string{fact.CheckCPU, fact.CheckMem}, Busy: true,
+			Open: func(context.Context, probe.Host, time.Time) (probe.Series, error) {
+				tests++
+				return madeUpMachine{&cpu}, nil
+			}}
+		c := DefaultConfig()
+		c.Every = maxEvery
+		w := New(c, Deps{Standing: []probe.Probe{}, Probes: deep(&wait), Machine: machine, Store: NewStore(dir, c.Keep, quiet()), Log: quiet(), Engine: silent{}})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() {
+			if err := w.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		time.Sleep(23 * time.Hour)
+		synctest.Wait()
+		s := w.Status()
+		summary, _ := w.Summary()
+		if tests != 4 || len(s.Findings) != 0 || summary[fact.CheckCPU] != 400 {
+			t.Errorf("after 23 h: %d tests, %+v, %v", tests, s.Findings, summary)
+		}
+		if past, err := w.deps.Store.Past(); err != nil || len(past) != 2 {
+			t.Errorf("the past is %+v, %v", past, err)
+		}
+		cpu.Store(200)
+		time.Sleep(6 * time.Hour)
+		synctest.Wait()
+		if s = w.Status(); len(s.Findings) != 1 || s.Findings[0].Rule != "slow-machine" {
+			t.Errorf("a slower CPU: %+v", s.Findings)
+		}
+		cpu.Store(390)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if s = w.Status(); len(s.Findings) != 0 {
+			t.Errorf("a CPU as fast as before: %+v", s.Findings)
+		}
+		cancel()
+		running.Wait()
+	})
+}
+
+type madeUpMachine struct{ cpu *atomic.Int64 }
+
+func (m madeUpMachine) Read(context.Context, time.Time) ([]fact.Fact, error) {
+	return []fact.Fact{{Name: fact.CheckCPU, Value: float64(m.cpu.Load()), Unit: fact.MiBPerSec}, {Name: fact.CheckMem, Value: 5000, Unit: fact.MiBPerSec}}, nil
+}
+
+func (madeUpMachine) Close() error { return nil }
+
 // silent is an engine that does not respond.
 type silent struct{}
 
