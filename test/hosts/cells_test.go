@@ -28,19 +28,20 @@ type cell struct {
 func cells() []cell {
 	return []cell{
 		{name: "debian-12", title: "Debian 12, docker.io", suite: "bookworm"},
-		{name: "debian-12-moby", title: "Debian 12, the newest Docker", suite: "bookworm", engine: newestDocker(nil), lacks: sameKernel},
+		{name: "debian-12-moby", title: "Debian 12, the newest Docker", suite: "bookworm", engine: newestDocker(nil), lacks: newest},
 		{name: "debian-12-moby-overlay2", title: "Debian 12, the newest Docker with overlay2 and nftables", suite: "bookworm", engine: newestDocker(map[string]any{
 			"features": map[string]any{"containerd-snapshotter": false}, "storage-driver": "overlay2", "firewall-backend": "nftables",
-		}), lacks: sameKernel},
+		}), lacks: newest},
 		{name: "debian-12-containerd", title: "Debian 12, the newest containerd without Docker", suite: "bookworm", engine: newestContainerd, keeps: true, containerd: true,
 			config: `sed -i 's|^  name: docker .*|  name: containerd|; s|^  # runtimes: .*|  runtimes: {runsc-holdfast: /var/lib/holdfast/runsc-holdfast}|' /etc/holdfast/holdfast.yaml`,
 			lacks: map[string]string{
-				"drills":    sameKernel["drills"],
-				"job":       "jobs need Docker (engines.md)",
-				"doctor":    "the row's container is made by Docker's client",
-				"published": "containerd does not publish ports of containers",
-				"stopped":   "only Holdfast's own containers are collected",
-				"oomd":      "the containers' control groups belong to no unit that systemd-oomd watches",
+				"drills":         sameKernel["drills"],
+				"engine-upgrade": newest["engine-upgrade"],
+				"job":            "jobs need Docker (engines.md)",
+				"doctor":         "the row's container is made by Docker's client",
+				"published":      "containerd does not publish ports of containers",
+				"stopped":        "only Holdfast's own containers are collected",
+				"oomd":           "the containers' control groups belong to no unit that systemd-oomd watches",
 			}},
 		{name: "debian-12-live-restore", title: "Debian 12, docker.io with live-restore", suite: "bookworm", keeps: true, engine: dockerOption("live-restore", true), lacks: sameKernel},
 		{name: "debian-12-userns", title: "Debian 12, docker.io with userns-remap", suite: "bookworm", engine: dockerOption("userns-remap", "default"), lacks: sameKernel},
@@ -53,6 +54,9 @@ func cells() []cell {
 
 // sameKernel is what hosts lack whose kernel is that of another host.
 var sameKernel = map[string]string{"drills": "The drills depend on the kernel, not on the engine: see the column of the same kernel with docker.io"}
+
+// newest is what hosts lack whose kernel is that of another host, and whose engine is the newest.
+var newest = map[string]string{"drills": sameKernel["drills"], "engine-upgrade": "The engine is the newest"}
 
 // dockerOption adds an option to the daemon's configuration and restarts it.
 func dockerOption(name string, value any) func(*host) {
@@ -67,15 +71,7 @@ func dockerOption(name string, value any) func(*host) {
 func newestDocker(options map[string]any) func(*host) {
 	return func(h *host) {
 		h.moby()
-		h.write("/etc/systemd/system/docker.service.d/newest.conf", []byte(`[Service]
-Environment=PATH=/opt/moby:/usr/sbin:/usr/bin:/sbin:/bin
-ExecStart=
-ExecStart=/opt/moby/dockerd -H fd://
-`))
-		// A runc that was built without libseccomp-dev refuses seccomp profiles.
-		if _, err := h.Do(h.Context(), "/opt/moby/runc --version | grep -q libseccomp"); err != nil {
-			h.engineOption("seccomp-profile", "unconfined")
-		}
+		h.replace("docker", "/opt/moby/dockerd -H fd://")
 		for name, value := range options {
 			h.engineOption(name, value)
 		}
@@ -99,16 +95,25 @@ func (h *host) moby() {
 	h.write("/opt/moby.tar", packed)
 	h.run(`systemctl stop docker.socket docker containerd
 mkdir /opt/moby; tar -C /opt/moby -xf /opt/moby.tar; rm /opt/moby.tar`)
+	// A runc that was built without libseccomp-dev refuses seccomp profiles.
+	if _, err := h.Do(h.Context(), "/opt/moby/runc --version | grep -q libseccomp"); err != nil && !h.cell.containerd {
+		h.engineOption("seccomp-profile", "unconfined")
+	}
+}
+
+// replace makes a unit start a program of /opt/moby, from its next start.
+func (h *host) replace(unit, command string) {
+	h.Helper()
+	h.write("/etc/systemd/system/"+unit+".service.d/newest.conf", []byte(`[Service]
+Environment=PATH=/opt/moby:/usr/sbin:/usr/bin:/sbin:/bin
+ExecStart=
+ExecStart=`+command+"\n"))
 }
 
 // newestContainerd removes Docker, and replaces Debian's containerd by that of moby.sh.
 func newestContainerd(h *host) {
 	h.moby()
-	h.write("/etc/systemd/system/containerd.service.d/newest.conf", []byte(`[Service]
-Environment=PATH=/opt/moby:/usr/sbin:/usr/bin:/sbin:/bin
-ExecStart=
-ExecStart=/opt/moby/containerd
-`))
+	h.replace("containerd", "/opt/moby/containerd")
 	h.run("systemctl mask docker.socket docker; systemctl daemon-reload; systemctl restart containerd; ctr version")
 }
 
@@ -143,6 +148,11 @@ func versionsOf(h *host) map[string]string {
 		return all
 	}
 	all["cgroup"] += ", " + one("docker info -f '{{.CgroupDriver}}'")
-	all["engine"], all["image store"] = one("docker version -f '{{.Server.Version}}'"), one("docker info -f '{{.Driver}}'")
+	all["engine"], all["image store"] = h.dockerVersion(), one("docker info -f '{{.Driver}}'")
 	return all
+}
+
+func (h *host) dockerVersion() string {
+	h.Helper()
+	return strings.TrimSpace(h.run("docker version -f '{{.Server.Version}}'"))
 }

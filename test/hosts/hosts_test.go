@@ -292,6 +292,24 @@ func (h *host) run(script string) string {
 	return out
 }
 
+// configure changes the agent's configuration by a script, and reloads it. Both are undone at
+// the row's end.
+func (h *host) configure(script string) {
+	h.Helper()
+	h.run("cp /etc/holdfast/holdfast.yaml keep.yaml")
+	h.Cleanup(func() {
+		if out, err := h.Do(context.Background(), "cp keep.yaml /etc/holdfast/holdfast.yaml; systemctl reload holdfast"); err != nil {
+			h.T.Errorf("restore the configuration: %v\n%s", err, out)
+		}
+	})
+	h.run(script + "\nholdfast config check; systemctl reload holdfast")
+}
+
+// template returns a script that adds a template to the agent's configuration.
+func template(fields string) string {
+	return `printf '\n  - {` + fields + `, port: 8080}\n' >>/etc/holdfast/holdfast.yaml`
+}
+
 func (h *host) write(path string, text []byte) {
 	h.Helper()
 	if err := h.Write(h.Context(), path, text); err != nil {

@@ -89,8 +89,8 @@ func (m *Machine) Boot(ctx context.Context) error {
 		"-netdev", "user,id=net,hostfwd=tcp:"+sshd+"-:22", "-device", "virtio-net-pci,netdev=net",
 		"-kernel", filepath.Join(m.base, "vmlinuz"), "-initrd", filepath.Join(m.base, "initrd.img"),
 		// On a busy host the kernel's check of its timer fails, and units need over 90 s. An
-		// emulated serial line is slow.
-		"-append", "root=/dev/vda rw console=ttyS0 loglevel=4 systemd.show_status=false panic=-1 mitigations=off no_timer_check systemd.default_timeout_start_sec=1h")
+		// emulated serial line is slow. The console shows the stacks of a lockup.
+		"-append", "root=/dev/vda rw console=ttyS0 loglevel=5 sysctl.kernel.softlockup_all_cpu_backtrace=1 systemd.show_status=false panic=-1 mitigations=off no_timer_check systemd.default_timeout_start_sec=1h")
 	qemu.Stdout, qemu.Stderr = &complaint, &complaint
 	ended, err := deathsig.Start(qemu, unix.SIGKILL)
 	if err != nil {

@@ -21,7 +21,7 @@ func resumes(h *host) {
 		h.Fatal(err)
 	}
 	h.write("/usr/local/bin/runsc", text)
-	h.run(`chmod 755 /usr/local/bin/runsc; cp /etc/holdfast/holdfast.yaml keep.yaml`)
+	h.run(`chmod 755 /usr/local/bin/runsc`)
 	all, err := images(h.Context(), h.TempDir())
 	if err != nil {
 		h.Fatal(err)
@@ -30,9 +30,9 @@ func resumes(h *host) {
 	if !h.cell.containerd {
 		h.engineOption("runtimes", map[string]any{"runsc-holdfast": map[string]any{"path": "/var/lib/holdfast/runsc-holdfast"}})
 	}
-	h.run(`printf '\n  - {name: sandboxed, image: "testserver:latest", runtime: runsc-holdfast, handover: memory, port: 8080, ready: {timeout: 10m}}\n' >>/etc/holdfast/holdfast.yaml
-holdfast config check; systemctl restart ` + h.unit() + `; systemctl restart holdfast
-holdfast session start sandy --template sandboxed`)
+	h.run("systemctl restart " + h.unit())
+	h.configure(template(`name: sandboxed, image: "testserver:latest", runtime: runsc-holdfast, handover: memory, ready: {timeout: 10m}`) + "; systemctl restart holdfast")
+	h.run("holdfast session start sandy --template sandboxed")
 	count := func() (c echoserver.Count) {
 		h.json(&c, "curl -sSf http://127.0.0.1:7070/s/sandy/count")
 		return c
@@ -45,7 +45,7 @@ holdfast session start sandy --template sandboxed`)
 	if c := count(); c.Number != 2 || after.Epoch <= before.Epoch {
 		h.Errorf("the session was %+v and is %+v, and its number is %+v\n%s", before, after, c, h.run("holdfast session show sandy; journalctl -o cat -u holdfast | grep -e sandy -e memory | tail -n 20"))
 	}
-	h.run("holdfast session stop sandy; cp keep.yaml /etc/holdfast/holdfast.yaml; systemctl reload holdfast")
+	h.run("holdfast session stop sandy")
 }
 
 // engineOption adds an option to the engine's configuration, for its next start.

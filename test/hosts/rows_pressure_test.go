@@ -57,13 +57,37 @@ systemctl restart holdfast`)
 	if s := h.served("grace"); s.State != holdfast.Ready {
 		h.Errorf("the session is %s", s.State)
 	}
-	h.run(`holdfast session stop grace; cp /etc/holdfast/holdfast.yaml keep.yaml
-sed -i 's/^  min_age: 1h/  min_age: 1s/; s/^  # rules:.*/  rules: [{name: all, kinds: [created], keep_for: 1s}]/' /etc/holdfast/holdfast.yaml
-holdfast config check; systemctl reload holdfast; sleep 2; holdfast gc run`)
+	h.run("holdfast session stop grace")
+	h.configure(`sed -i 's/^  min_age: 1h/  min_age: 1s/; s/^  # rules:.*/  rules: [{name: all, kinds: [created], keep_for: 1s}]/' /etc/holdfast/holdfast.yaml`)
+	h.run("sleep 2; holdfast gc run")
 	if left := h.run("docker ps -aq --filter name=many-"); left != "" {
 		h.Errorf("of 100 containers these are left: %s", left)
 	}
-	h.run("cp keep.yaml /etc/holdfast/holdfast.yaml; systemctl reload holdfast")
+}
+
+// sleepsInSwap lets a session with a program of 8 MB sleep on a host with swap space.
+func sleepsInSwap(h *host) {
+	h.run("fallocate -l 256M /swap; chmod 600 /swap; mkswap -q /swap; swapon /swap")
+	defer func() { _, _ = h.Do(context.Background(), "swapoff /swap; rm /swap") }() // the row may have done it
+	h.configure(template(`name: drowsy, image: "holdfast-demo:latest", sleep: {after: 5s}, ready: {http: /healthz, timeout: 10m}`))
+	h.run(`holdfast session start ivan --template drowsy; holdfast session exec ivan -- sh -c '
+(all=$(head -c 8000000 /dev/zero | tr "\0" x); while :; do echo ${#all} >/size; sleep 1; done) </dev/null >/dev/null 2>&1 &
+until test -e /size; do sleep 1; done'`)
+	before := h.served("ivan")
+	h.awaited("the session sleeps", "holdfast session show ivan --json | grep '\"since\"'")
+	group := "$(find /sys/fs/cgroup -type d -name '*" + string(before.ContainerID) + "*' | head -n 1)"
+	h.awaited("its memory is in swap space", "test $(cat "+group+"/memory.swap.current) -gt 8000000")
+	h.isSame(before)
+	const works = "holdfast session exec ivan -- sh -c 'rm /size; until test -s /size; do sleep 1; done; cat /size'"
+	if size := h.run(works); size != "8000000\n" {
+		h.Errorf("after the sleep the program prints %q", size)
+	}
+	h.run("swapoff /swap")
+	if size := h.run(works); size != "8000000\n" {
+		h.Errorf("without swap space the program prints %q", size)
+	}
+	h.isSame(before)
+	h.run("holdfast session stop ivan")
 }
 
 // outlivesOomd makes a container reclaim its memory all the time, beside systemd-oomd.
@@ -72,10 +96,9 @@ func outlivesOomd(h *host) {
 	h.run(`mkdir -p /etc/systemd/oomd.conf.d /etc/systemd/system/system.slice.d
 printf '[OOM]\nDefaultMemoryPressureDurationSec=2s\n' >/etc/systemd/oomd.conf.d/test.conf
 printf '[Slice]\nManagedOOMMemoryPressure=kill\nManagedOOMMemoryPressureLimit=2%%\n' >/etc/systemd/system/system.slice.d/test.conf
-systemctl daemon-reload; systemctl restart systemd-oomd
-cp /etc/holdfast/holdfast.yaml keep.yaml
-printf '\n  - {name: small, image: "holdfast-demo:latest", port: 8080, memory: 48MiB, ready: {http: /healthz, timeout: 10m}}\n' >>/etc/holdfast/holdfast.yaml
-holdfast config check; systemctl reload holdfast; holdfast session start greedy --template small`)
+systemctl daemon-reload; systemctl restart systemd-oomd`)
+	h.configure(template(`name: small, image: "holdfast-demo:latest", memory: 48MiB, ready: {http: /healthz, timeout: 10m}`))
+	h.run("holdfast session start greedy --template small")
 	greedy := h.served("greedy")
 	h.run(`holdfast session exec greedy -- sh -c 'dd if=/dev/zero of=/big bs=1M count=200; while :; do cat /big >/dev/null; done' >/dev/null 2>&1 </dev/null || true`)
 	h.awaited("the session has ended", "journalctl -b -u systemd-oomd | grep -i killed")
@@ -83,6 +106,6 @@ holdfast config check; systemctl reload holdfast; holdfast session start greedy 
 		h.Errorf("the session was %+v and is %+v", greedy, after)
 	}
 	h.isSame(before)
-	h.run(`holdfast session stop greedy; cp keep.yaml /etc/holdfast/holdfast.yaml; systemctl reload holdfast
+	h.run(`holdfast session stop greedy
 rm /etc/systemd/system/system.slice.d/test.conf; systemctl daemon-reload; systemctl stop systemd-oomd`)
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"holdfast"
+	"holdfast/internal/control/api"
 	"holdfast/test/lab"
 )
 
@@ -45,6 +46,7 @@ func rows() []row {
 		{"drills", "The doctor names the cause of each of its drills within 12 s", findsDrills},
 		{"clock", "The clock is set an hour forward and back: sessions stay", survivesClock},
 		{"full-disk", "`/var` is full: sessions stay, a boot ends with an error, and boots work when there is space", survivesFullDisk},
+		{"swap", "A sleeping session is moved to swap space, and wakes with its memory; `swapoff` keeps it", sleepsInSwap},
 		{"oomd", "systemd-oomd ends a container under memory pressure: only its session ends, and the next request boots it", outlivesOomd},
 		{"hang", "The engine hangs for 30 s: sessions are served, and a boot waits", outlivesHang},
 		{"stopped", "A session boots beside 100 stopped containers, and `gc run` removes them", startsAmongMany},
@@ -53,6 +55,7 @@ func rows() []row {
 		{"sigterm", "SIGTERM drains the node", drainsOnSignal},
 		{"power-off", "Power-off drains; after the next boot nothing is left and sessions boot", survivesPowerOff},
 		{"drain", "A drain kills 50 sessions while the engine is paused", drainsMany},
+		{"engine-upgrade", "The engine is upgraded to the newest: the next request reaches the session", survivesEngineUpgrade}, // last: the column names the old one
 	}
 }
 
@@ -115,9 +118,7 @@ func survivesUpgrade(h *host) {
 
 // claims starts a session with a ready network, and one on a warm container.
 func claims(h *host) {
-	h.run(`cp /etc/holdfast/holdfast.yaml keep.yaml
-printf '\n  - {name: quick, image: "testserver:latest", port: 8080, warm: 1, ready: {timeout: 10m}}\n' >>/etc/holdfast/holdfast.yaml
-holdfast config check; systemctl reload holdfast`)
+	h.configure(template(`name: quick, image: "testserver:latest", warm: 1, ready: {timeout: 10m}`))
 	metric := func(line string) string {
 		return "curl -sS http://127.0.0.1:7071/metrics | grep -x '" + line + "'"
 	}
@@ -130,7 +131,7 @@ holdfast config check; systemctl reload holdfast`)
 		h.awaited("a network was claimed", metric(`holdfast_network_claims_total{outcome="joined"} [1-9]`))
 	}
 	h.awaited("a warm container was claimed", metric(`holdfast_warm_claims_total{outcome="warm",template="quick"} 1`))
-	h.run("holdfast session stop bob; holdfast session stop carol; cp keep.yaml /etc/holdfast/holdfast.yaml; systemctl reload holdfast")
+	h.run("holdfast session stop bob; holdfast session stop carol")
 }
 
 // runsJob runs a step that requests a page of a service by its name.
@@ -167,9 +168,7 @@ func collects(h *host) {
 		image.Ref, image.Env = fmt.Sprintf("ci/app:%d", n), []string{fmt.Sprintf("N=%d", n)}
 		h.load(image)
 	}
-	h.run(`cp /etc/holdfast/holdfast.yaml keep.yaml
-sed -i 's/^  high: 85%/  high: 2%/; s/^  low: 75%/  low: 1%/; s/^  min_age: 1h/  min_age: 1s/' /etc/holdfast/holdfast.yaml
-holdfast config check; systemctl reload holdfast; sleep 2`)
+	h.configure(`sed -i 's/^  high: 85%/  high: 2%/; s/^  low: 75%/  low: 1%/; s/^  min_age: 1h/  min_age: 1s/' /etc/holdfast/holdfast.yaml`)
 	// On containerd all images count as used until the agent has begun to watch.
 	h.awaited("the images are planned", "holdfast gc plan; test $(holdfast gc plan | grep -c ci/app:) = 3")
 	out := h.run("holdfast gc run")
@@ -177,13 +176,37 @@ holdfast config check; systemctl reload holdfast; sleep 2`)
 	if strings.Contains(images, "ci/app") || !strings.Contains(images, "holdfast-demo:latest") {
 		h.Errorf("the images are\n%s\n%s", images, out)
 	}
-	h.run("cp keep.yaml /etc/holdfast/holdfast.yaml; systemctl reload holdfast")
 }
 
 // survivesEngine restarts the engine beside a session.
 func survivesEngine(h *host) {
 	before := h.served("alice")
 	h.run("systemctl restart " + h.unit())
+	h.keeps(before)
+}
+
+// survivesEngineUpgrade replaces Debian's engine by the newest one, with the same data.
+func survivesEngineUpgrade(h *host) {
+	before := h.served("alice")
+	old := h.dockerVersion()
+	h.moby()
+	h.replace("containerd", "/opt/moby/containerd")
+	h.replace("docker", "/opt/moby/dockerd -H fd:// --containerd=/run/containerd/containerd.sock")
+	h.run("systemctl daemon-reload; systemctl start containerd docker")
+	if now := h.dockerVersion(); now == old {
+		h.Errorf("the engine is %s before and after the upgrade", now)
+	}
+	h.keeps(before)
+	h.run("holdfast session start heidi; holdfast session exec heidi -- true; holdfast session stop heidi")
+	if h.cell.keeps { // the new engine ends containers that the old one started
+		h.run("holdfast session stop alice")
+		h.nothingRuns()
+	}
+}
+
+// keeps checks that a session is served after a restart of the engine.
+func (h *host) keeps(before api.Session) {
+	h.Helper()
 	if h.cell.keeps {
 		h.isSame(before)
 		return
