@@ -20,13 +20,14 @@ const (
 	Master   Mode = "master-worker" // HAProxy's own -W
 	Migrate  Mode = "migrate"
 	Plug     Mode = "plug"
+	Toggled  Mode = "plug-installed" // the plug stays on lo, and is closed and opened
 	NFQueue  Mode = "nfqueue"
 	Park     Mode = "park"
 )
 
 // AllModes lists the modes in the order of the table.
 func AllModes() []Mode {
-	return []Mode{Nothing, SYNDrop, Handover, Master, Migrate, Plug, NFQueue, Park}
+	return []Mode{Nothing, SYNDrop, Handover, Master, Migrate, Plug, Toggled, NFQueue, Park}
 }
 
 // does reports whether a mode applies to a change. A mode that needs two overlapping
@@ -57,6 +58,8 @@ func (r *Run) way(x *experiment) way {
 		return plain{x.stack, []string{"-x", x.stack.file("haproxy.sock")}}
 	case Master:
 		return master{x.stack}
+	case Toggled:
+		return installed{&protected{x: x, backend: string(Plug), run: r}}
 	}
 	return &protected{x: x, backend: string(r.Mode), run: r}
 }

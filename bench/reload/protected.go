@@ -59,6 +59,18 @@ func (p *protected) begin(ctx context.Context) (string, error) {
 	return "protect knows no backend of this name", nil
 }
 
+// installed is protected with the port installed.
+type installed struct{ *protected }
+
+// begin also installs the port.
+func (i installed) begin(ctx context.Context) (string, error) {
+	why, err := i.protected.begin(ctx)
+	if err == nil && why == "" {
+		err = i.install(ctx)
+	}
+	return why, err
+}
+
 // change returns how long the command took, by protect's own account.
 func (p *protected) change(ctx context.Context, c Change) (time.Duration, error) {
 	out, err := p.x.stack.output(ctx, p.argv(c, "--", p.x.stack.file(c.script()))...)

@@ -236,6 +236,9 @@ func (x *experiment) run(ctx context.Context, r *Run) (err error) {
 		fmt.Fprintf(x.o.Progress, "%s: %s\n", r.Name(), r.Skipped)
 		return nil
 	}
+	if i, ok := w.(installed); ok {
+		defer func() { err = errors.Join(err, i.uninstall(context.WithoutCancel(ctx))) }()
+	}
 	time.Sleep(settle)
 	if err := x.measure(ctx, r, w); err != nil {
 		return err

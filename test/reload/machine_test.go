@@ -35,7 +35,7 @@ func TestPlugInAMachine(t *testing.T) {
 	}
 	var out bytes.Buffer
 	code, err := vm.Run(t.Context(), vm.Config{
-		Command: []string{"/bin/holdfast-bench", "reload", "--json", "--html", "", "--mode", "nothing,plug", "-n", "1000", "--rate", "20", "--drain", "20s"},
+		Command: []string{"/bin/holdfast-bench", "reload", "--json", "--html", "", "--mode", "nothing,plug,plug-installed", "-n", "1000", "--rate", "20", "--drain", "20s"},
 		Env:     []string{"PATH=/bin:/usr/sbin", "HOME=/"}, Files: files, Output: &out, Memory: 1024,
 		Busybox: []string{"sh", "cat", "kill"},
 		Modules: []string{"sch_prio", "sch_plug", "cls_flower", "tcp_diag", "mptcp_diag", "nf_tables"},
@@ -50,7 +50,7 @@ func TestPlugInAMachine(t *testing.T) {
 	}
 	seen := 0
 	for _, r := range r.Details.Runs {
-		if r.Mode != bench.Plug {
+		if r.Mode != bench.Plug && r.Mode != bench.Toggled {
 			continue
 		}
 		seen++
@@ -58,7 +58,7 @@ func TestPlugInAMachine(t *testing.T) {
 			t.Errorf("%s: %d requests, %d failed: %v; %d changes %s", r.Name(), r.Requests, r.Failed, r.Reasons, r.Changes, r.Skipped)
 		}
 	}
-	if seen != 2 {
+	if seen != 4 {
 		t.Errorf("%d runs", seen)
 	}
 }

@@ -62,7 +62,8 @@ held, and neither is a crash ("holdfast protect run" holds both).
 Without --unit, a process stands by for them, so that
 "holdfast protect" of such a port begins to hold in a fraction of the time. The
 process holds no connections itself and does not delay packets. Without it protect
-works as before.
+works as before. With --backend plug it keeps a queueing discipline on lo, so that a hold
+drops no packet there; each packet on lo then takes that discipline's lock.
 
 The command records the ports, and holdfast-protect.service restores them after a
 boot (--restore). Installing a port again changes its backend. A server does not have

@@ -199,6 +199,15 @@ type Warmer interface {
 	Warm()
 }
 
+// Preparer is a Backend with kernel state that can exist before a hold and stay after it, so that
+// a hold changes less. It costs something between holds, so a standing keeper prepares it only for
+// ports that are installed with this backend by name.
+type Preparer interface {
+	// Prepare makes this state, or removes it: after a hold in progress. It changes nothing if
+	// all is as wanted. The state is removed if the process dies.
+	Prepare(wanted bool) error
+}
+
 // Sweeper is a Backend that keeps connections waiting if all processes of a
 // hold are killed at once, for example with their cgroup. The next protect may
 // be of another port and then finds no note of the hold, so every protect calls

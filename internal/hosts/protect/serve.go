@@ -168,7 +168,9 @@ func (s *server) handle(r request) error {
 	case opHello:
 		a.Hello = hello{protocol, s.ledger.list()}
 	case opInstall:
-		err = s.ledger.install(r.Installed)
+		if err = s.ledger.install(r.Installed); err == nil {
+			s.prepare(r.Installed)
+		}
 	case opStatus:
 		a.Standing = Standing{Pid: os.Getpid(), Since: s.ledger.since, Ports: s.ledger.report()}
 		s.listening(a.Standing.Ports)
@@ -178,6 +180,21 @@ func (s *server) handle(r request) error {
 		return fmt.Errorf("unknown request %q", r.Op)
 	}
 	return s.answer(a.with(err))
+}
+
+// prepare prepares the backends that are installed by name. If that fails, their holds begin as
+// without it.
+func (s *server) prepare(ports []Installed) {
+	for _, b := range s.backends {
+		p, ok := b.(Preparer)
+		if !ok {
+			continue
+		}
+		wanted := slices.ContainsFunc(ports, func(i Installed) bool { return i.Backend == b.Name() })
+		if err := p.Prepare(wanted); err != nil {
+			s.log.Warn("protect: prepare", "backend", b.Name(), "err", err)
+		}
+	}
 }
 
 // listening sets Listening of each port. It stays false on an error.

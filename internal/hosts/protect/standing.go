@@ -34,7 +34,7 @@ const (
 )
 
 // standing is a keeper that waits for protects. At rest it has nothing in the
-// kernel but its socket: no rule, no program, no option.
+// kernel but its socket: no rule, no program, no option; and what a Preparer prepared.
 type standing struct {
 	backends []Backend
 	owners   *owners
@@ -99,6 +99,11 @@ func (s *standing) serve(l *net.UnixListener, term <-chan os.Signal) error {
 	s.ledger.holds.Wait()
 	cancel()
 	fresh.Wait()
+	for _, b := range s.backends {
+		if p, ok := b.(Preparer); ok {
+			err = errors.Join(err, p.Prepare(false))
+		}
+	}
 	// The end of this process closes the connections that are still open.
 	return err
 }

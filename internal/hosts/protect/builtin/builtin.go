@@ -12,5 +12,5 @@ import (
 
 // Backends returns all backends, the best first, and that for datagrams.
 func Backends() []protect.Backend {
-	return []protect.Backend{park.Backend{}, nfqueue.New(), migrate.Backend{}, plug.Backend{}, steer.Backend{}}
+	return []protect.Backend{park.Backend{}, nfqueue.New(), migrate.Backend{}, plug.New(), steer.Backend{}}
 }

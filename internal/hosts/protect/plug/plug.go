@@ -2,7 +2,7 @@
 // wait in a plug, a queueing discipline of lo (package linux/plug). It holds the packets
 // that this host sends to itself, and is for kernels on which no other backend works.
 //
-// A qdisc does not end with the process that created it. Each hold therefore has a
+// A qdisc does not end with the process that created it. Each plug therefore has a
 // watcher, a process that removes the plug when the holder dies. If the watcher dies,
 // the holder removes the plug. Both keep a lock. If a process can take the lock, an
 // existing plug is unused, and the process removes it.
@@ -27,16 +27,24 @@ const device = "lo"
 
 // Backend is the backend plug. Its methods may be called from any goroutine. The
 // program has to call Watch if its argument is RoleWatcher.
-type Backend struct{}
+type Backend struct {
+	mu     sync.Mutex
+	wanted bool  // see Prepare
+	kept   *laid // the prepared plug; nil: none
+	busy   bool  // a hold uses it
+}
+
+// New returns a backend. It prepares nothing.
+func New() *Backend { return &Backend{} }
 
 // RoleWatcher is the argument that makes this program a watcher.
 const RoleWatcher = "plug-watcher"
 
 // Name returns plug.
-func (Backend) Name() protect.Name { return protect.Plug }
+func (*Backend) Name() protect.Name { return protect.Plug }
 
 // Probe creates a plug in a separate network namespace.
-func (Backend) Probe(_ context.Context, t protect.Target) error {
+func (*Backend) Probe(_ context.Context, t protect.Target) error {
 	if err := fits(t); err != nil {
 		return err
 	}
@@ -110,35 +118,91 @@ func explain(err error) error {
 	return err
 }
 
-// Hold puts a plug on lo and closes it.
-func (Backend) Hold(_ context.Context, t protect.Target) (protect.Held, error) {
+// Prepare puts an open plug on lo that stays between holds, or removes it. A hold then drops no
+// packet on lo. Meanwhile every packet on lo takes the lock of its queueing discipline, and other
+// processes can hold nothing by a plug.
+func (b *Backend) Prepare(wanted bool) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.wanted = wanted
+	b.forgetLost()
+	switch {
+	case wanted && b.kept == nil:
+		l, err := lay()
+		if err != nil {
+			return fmt.Errorf("put a plug on %s: %w", device, explain(err))
+		}
+		b.kept = l
+	case !wanted && b.kept != nil && !b.busy:
+		l := b.kept
+		b.kept = nil
+		return l.remove()
+	}
+	return nil
+}
+
+// Hold closes the plug on lo. It puts one there, unless one is prepared.
+func (b *Backend) Hold(_ context.Context, t protect.Target) (protect.Held, error) {
 	if err := fits(t); err != nil {
 		return nil, err
 	}
-	lock, err := takeLock()
+	l, err := b.take()
 	if err != nil {
 		return nil, err
 	}
-	var w *watcher
-	if err = clear(); err == nil {
-		w, err = startWatcher(lock)
+	h := &held{backend: b, target: t, laid: l, begun: time.Now()}
+	if err := l.close(h); err != nil {
+		return nil, errors.Join(explain(err), b.giveBack(l))
 	}
-	if err != nil {
-		return nil, errors.Join(err, unlock(lock))
-	}
-	h := &held{target: t, watcher: w, begun: time.Now()}
-	var matches []qdisc.Match
-	for _, a := range t.Addresses {
-		matches = append(matches, qdisc.Match{Addr: a.Addr, Port: a.Port})
-	}
-	if h.plug, err = qdisc.Install(device, matches...); err == nil {
-		err = h.plug.Hold()
-	}
-	if err != nil {
-		return nil, errors.Join(explain(err), clear(), w.stop())
-	}
-	h.watching.Go(h.watch)
 	return h, nil
+}
+
+// take returns the prepared plug, or a new one.
+func (b *Backend) take() (*laid, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.busy {
+		return nil, fmt.Errorf("the plug of this host: %w", protect.ErrTaken)
+	}
+	b.forgetLost()
+	if b.kept != nil {
+		b.busy = true
+		return b.kept, nil
+	}
+	l, err := lay()
+	if err != nil {
+		return nil, explain(err)
+	}
+	if b.wanted {
+		b.kept, b.busy = l, true
+	}
+	return l, nil
+}
+
+// forgetLost releases what is left of a prepared plug whose watcher has died. The lock is held.
+func (b *Backend) forgetLost() {
+	if b.kept != nil && !b.busy && b.kept.lost() {
+		_ = b.kept.remove() // the plug is gone, and no hold lost by it
+		b.kept = nil
+	}
+}
+
+// giveBack removes a plug after a hold, or leaves it open if it is prepared.
+func (b *Backend) giveBack(l *laid) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if l != b.kept {
+		return l.remove()
+	}
+	b.busy = false
+	var err error
+	if b.wanted && !l.lost() {
+		if err = l.open(); err == nil {
+			return nil
+		}
+	}
+	b.kept = nil
+	return errors.Join(err, l.remove())
 }
 
 // clear removes the plug that a killed holder and its watcher have left.
@@ -158,12 +222,12 @@ func clear() error {
 func (*held) Residue() string { return device }
 
 // Tidy is Sweep: there is one plug.
-func (b Backend) Tidy(context.Context, protect.Target, string) error { return b.Sweep() }
+func (b *Backend) Tidy(context.Context, protect.Target, string) error { return b.Sweep() }
 
 // Sweep removes the plug of a dead holder, unless its watcher or another holder
 // manages it. Without a plug it does not take the lock, which would block a
 // process that is about to make one.
-func (Backend) Sweep() error {
+func (*Backend) Sweep() error {
 	if _, err := qdisc.Find(device); errors.Is(err, qdisc.ErrNone) {
 		return nil
 	} else if err != nil {
@@ -181,42 +245,21 @@ func (Backend) Sweep() error {
 
 // held is a hold.
 type held struct {
-	target   protect.Target
-	plug     *qdisc.Plug
-	watcher  *watcher
-	begun    time.Time
-	watching sync.WaitGroup
+	backend *Backend
+	target  protect.Target
+	laid    *laid
+	begun   time.Time
 
-	mu    sync.Mutex
-	open  bool
+	// Under the mutex of laid:
+	over  bool
 	stats protect.Stats
-	err   error // of opening
-}
-
-// watch removes the plug when the watcher dies, because no other process would
-// remove it later.
-func (h *held) watch() {
-	<-h.watcher.exited
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.open {
-		h.removePlug()
-		h.err = errors.Join(errors.New("the watcher of the plug has died, and all connections were released"), h.err)
-	}
-}
-
-// removePlug removes the plug. The lock is held.
-func (h *held) removePlug() {
-	h.look()
-	h.open = true
-	h.err = h.plug.Remove()
 }
 
 // look counts the waiting packets. Packets stay in a closed plug, so the last count is
 // complete. The lock is held.
 func (h *held) look() {
-	s, err := h.plug.Stats()
-	if err != nil || h.open {
+	s, err := h.laid.plug.Stats()
+	if err != nil || h.over {
 		return
 	}
 	h.stats.Held, h.stats.Waiting = s.Waiting, s.Waiting
@@ -227,19 +270,19 @@ func (h *held) look() {
 
 // Admit lets the SYN of one source bypass the plug.
 func (h *held) Admit(from netip.AddrPort, to sockdiag.Listener) (end func(), err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.open {
+	h.laid.mu.Lock()
+	defer h.laid.mu.Unlock()
+	if h.over {
 		return func() {}, nil
 	}
-	undo, err := h.plug.Pass(from, to.Addr.Port())
+	undo, err := h.laid.plug.Pass(from, to.Addr.Port())
 	if err != nil {
 		return nil, err
 	}
 	return func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		if !h.open { // else it is gone with the plug
+		h.laid.mu.Lock()
+		defer h.laid.mu.Unlock()
+		if !h.over { // else it is gone with the hold
 			undo()
 		}
 	}, nil
@@ -248,8 +291,8 @@ func (h *held) Admit(from netip.AddrPort, to sockdiag.Listener) (end func(), err
 // Stats counts the packets in the plug, one for each connect. The longest wait is the
 // time since the hold began.
 func (h *held) Stats() protect.Stats {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.laid.mu.Lock()
+	defer h.laid.mu.Unlock()
 	h.look()
 	return h.stats
 }
@@ -259,14 +302,9 @@ func (h *held) Stats() protect.Stats {
 // again after a second. On several CPUs, adjacent packets may reach the server in
 // another order.
 func (h *held) Release(context.Context) error {
-	h.mu.Lock()
-	if !h.open {
-		h.removePlug()
-	}
-	h.stats.Waiting = 0
-	err := h.err
-	h.mu.Unlock()
-	err = errors.Join(err, h.watcher.stop())
-	h.watching.Wait()
-	return err
+	h.laid.mu.Lock()
+	h.look()
+	h.over, h.stats.Waiting = true, 0
+	h.laid.mu.Unlock()
+	return h.backend.giveBack(h.laid)
 }

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/hosts/protect"
+	"holdfast/internal/hosts/protect/install"
 	"holdfast/internal/hosts/protect/plug"
 	"holdfast/internal/hosts/protect/protecttest"
 	"holdfast/internal/platform/linux/proc"
@@ -47,7 +48,7 @@ func TestMain(m *testing.M) {
 		case protecttest.RoleRestart:
 			os.Exit(protecttest.RestartMain(args))
 		case roleKeeper:
-			os.Exit(protect.Main(args, []protect.Backend{plug.Backend{}}, slog.Default()))
+			os.Exit(protect.Main(args, []protect.Backend{plug.New()}, slog.Default()))
 		case roleHolder:
 			os.Exit(holderMain(args[0]))
 		}
@@ -70,7 +71,7 @@ func holderMain(address string) int {
 		if err != nil {
 			return err
 		}
-		if _, err := (plug.Backend{}).Hold(context.Background(), s.Target(protect.Spec{Addresses: []protect.Address{a}})); err != nil {
+		if _, err := plug.New().Hold(context.Background(), s.Target(protect.Spec{Addresses: []protect.Address{a}})); err != nil {
 			return err
 		}
 		fmt.Println("held")
@@ -82,14 +83,12 @@ func holderMain(address string) int {
 
 // The suite does not check the order: all are released at once, and an answer that is lost
 // or late then puts one behind others.
-func TestConformance(t *testing.T) { protecttest.Run(t, plug.Backend{}, true) }
+func TestConformance(t *testing.T) { protecttest.Run(t, plug.New(), true) }
 
 // held starts a server, a process that holds its port, and clients that wait.
 func held(t *testing.T) (address string, holder *exec.Cmd, clients *protecttest.Crowd) {
 	t.Helper()
-	address = protecttest.FreePort(t)
-	protecttest.Start(t, 0, protecttest.GoServer(address)...)
-	protecttest.AwaitListening(t, address)
+	address = serving(t)
 	holder = exec.Command("/proc/self/exe", roleHolder, address)
 	out, err := holder.StdoutPipe()
 	if err == nil {
@@ -186,9 +185,9 @@ func TestWatcherKilled(t *testing.T) {
 // the next protect of any port do the same.
 func TestBothKilled(t *testing.T) {
 	for name, next := range map[string]func(protect.Target) error{
-		"tidy": func(to protect.Target) error { return plug.Backend{}.Tidy(t.Context(), to, "lo") },
+		"tidy": func(to protect.Target) error { return plug.New().Tidy(t.Context(), to, "lo") },
 		"hold": func(to protect.Target) error {
-			h, err := plug.Backend{}.Hold(t.Context(), to)
+			h, err := plug.New().Hold(t.Context(), to)
 			if err != nil {
 				return err
 			}
@@ -251,10 +250,10 @@ func target(t *testing.T, address string) protect.Target {
 // Only one plug exists: a second hold is refused, and the first one continues.
 func TestTaken(t *testing.T) {
 	address, holder, clients := held(t)
-	if _, err := (plug.Backend{}).Hold(t.Context(), target(t, address)); !errors.Is(err, protect.ErrTaken) {
+	if _, err := plug.New().Hold(t.Context(), target(t, address)); !errors.Is(err, protect.ErrTaken) {
 		t.Errorf("got %v", err)
 	}
-	if err := (plug.Backend{}).Tidy(t.Context(), target(t, address), "lo"); err != nil {
+	if err := plug.New().Tidy(t.Context(), target(t, address), "lo"); err != nil {
 		t.Error(err)
 	}
 	if n := queued(t); n != 30 { // neither has touched it
@@ -265,6 +264,163 @@ func TestTaken(t *testing.T) {
 	awaitGone(t)
 }
 
+// A prepared plug stays open between holds, of which each takes another port. It is gone when it is
+// not wanted any more, after a hold in progress.
+func TestPrepared(t *testing.T) {
+	b := plug.New()
+	if err := b.Prepare(true); err != nil {
+		t.Fatal(err)
+	}
+	own := watchers(t)
+	for range 3 {
+		address := serving(t)
+		clients := &protecttest.Crowd{}
+		h, err := b.Hold(t.Context(), target(t, address))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Hold(t.Context(), target(t, address)); !errors.Is(err, protect.ErrTaken) {
+			t.Errorf("a second hold: %v", err)
+		}
+		clients.Come(address, 10)
+		poll.Until(t, "all clients wait", func() bool { return h.Stats().Waiting == 10 })
+		if err := h.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		clients.Wait(t)
+		if n, now := queued(t), watchers(t); n != 0 || !slices.Equal(now, own) {
+			t.Errorf("after a hold: %d packets, watchers %v, were %v", n, now, own)
+		}
+	}
+	if _, err := plug.New().Hold(t.Context(), target(t, serving(t))); !errors.Is(err, protect.ErrTaken) {
+		t.Errorf("a hold of another process: %v", err)
+	}
+	address := serving(t)
+	h, err := b.Hold(t.Context(), target(t, address))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Prepare(false); err != nil {
+		t.Fatal(err)
+	}
+	clients := &protecttest.Crowd{}
+	clients.Come(address, 10)
+	poll.Until(t, "all clients wait", func() bool { return h.Stats().Waiting == 10 })
+	if err := h.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	clients.Wait(t)
+	awaitGone(t)
+}
+
+// If the watcher of a prepared plug is killed, the plug goes, and the next hold makes another.
+func TestPreparedWatcherKilled(t *testing.T) {
+	b := plug.New()
+	if err := b.Prepare(true); err != nil {
+		t.Fatal(err)
+	}
+	for _, during := range []bool{false, true} {
+		address := serving(t)
+		if !during {
+			signal(t, unix.SIGKILL, watchers(t)...)
+			awaitGone(t)
+		}
+		h, err := b.Hold(t.Context(), target(t, address))
+		if err != nil {
+			t.Fatal(err)
+		}
+		clients := &protecttest.Crowd{}
+		clients.Come(address, 10)
+		poll.Until(t, "all clients wait", func() bool { return h.Stats().Waiting == 10 })
+		if during {
+			signal(t, unix.SIGKILL, watchers(t)...)
+			clients.Wait(t)
+		}
+		if err := h.Release(t.Context()); (err != nil) != during {
+			t.Errorf("released: %v", err)
+		}
+		clients.Wait(t)
+	}
+	if err := b.Prepare(false); err != nil {
+		t.Error(err)
+	}
+	awaitGone(t)
+}
+
+// A port that is installed with this backend has an open plug on lo. A protect of it leaves the same
+// plug. It is gone with the installation, and with a standing keeper that is killed.
+func TestInstalled(t *testing.T) {
+	o := install.Options{Keeper: []string{"/proc/self/exe", roleKeeper}, LockDir: t.TempDir(), Log: slog.Default()}
+	address := protecttest.FreePort(t)
+	argv := protecttest.GoServer(address)
+	pidfile := filepath.Join(t.TempDir(), "pid")
+	first := protecttest.Start(t, 0, argv...)
+	if err := os.WriteFile(pidfile, []byte(strconv.Itoa(first.Pid())), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := protecttest.KillFile(pidfile); err != nil {
+			t.Error(err)
+		}
+	})
+	protecttest.AwaitListening(t, address)
+	as := protecttest.Addresses(t, address)
+	var ports []protect.Installed
+	for _, a := range as {
+		ports = append(ports, protect.Installed{Address: a, Backend: protect.Plug})
+	}
+	add := func() install.State {
+		s, err := install.Add(t.Context(), o, ports)
+		if err != nil || s.Ports[0].Works != protect.Plug {
+			t.Fatalf("%+v, %v", s, err)
+		}
+		if n := queued(t); n != 0 {
+			t.Errorf("%d packets in the installed plug", n)
+		}
+		return s
+	}
+	add()
+	own := watchers(t)
+	load := protecttest.StartLoad(t, address, 50*time.Millisecond, nil)
+	for range 2 {
+		seen := load.Total()
+		poll.Until(t, "clients come", func() bool { return load.Total() > seen+10 })
+		r, err := protect.Run(t.Context(), protect.Options{
+			Spec: protect.Spec{Addresses: as, Limit: protecttest.Patience},
+			Wait: time.Minute, Drain: protecttest.Patience, Command: protecttest.Restart(pidfile, 0, 200*time.Millisecond, argv...),
+			Stdout: os.Stdout, Stderr: os.Stderr, Keeper: o.Keeper, LockDir: o.LockDir, Log: slog.Default(),
+		})
+		if err != nil || r.Backend != protect.Plug || r.ExitCode != 0 || r.Released.Stats.Held == 0 {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		if now := watchers(t); queued(t) < 0 || !slices.Equal(now, own) {
+			t.Errorf("another plug: the watchers are %v, and were %v", now, own)
+		}
+	}
+	_, failed, _ := load.Stop()
+	for _, err := range failed {
+		t.Error("a client:", err)
+	}
+	if _, err := install.Remove(t.Context(), o, nil); err != nil {
+		t.Fatal(err)
+	}
+	awaitGone(t)
+	signal(t, unix.SIGKILL, add().Keeper.Pid)
+	awaitGone(t)
+	if _, err := install.Remove(t.Context(), o, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// serving starts a server and returns its address.
+func serving(t *testing.T) string {
+	t.Helper()
+	address := protecttest.FreePort(t)
+	protecttest.Start(t, 0, protecttest.GoServer(address)...)
+	protecttest.AwaitListening(t, address)
+	return address
+}
+
 // A process of any user can bind an abstract socket address. It does not keep a hold from
 // beginning. The lock leaves no file.
 func TestNameOfAUser(t *testing.T) {
@@ -273,10 +429,8 @@ func TestNameOfAUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	address := protecttest.FreePort(t)
-	protecttest.Start(t, 0, protecttest.GoServer(address)...)
-	protecttest.AwaitListening(t, address)
-	h, err := plug.Backend{}.Hold(t.Context(), target(t, address))
+	address := serving(t)
+	h, err := plug.New().Hold(t.Context(), target(t, address))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,8 +485,8 @@ func TestOutside(t *testing.T) {
 		}
 		protecttest.AwaitListening(t, at.String())
 		to := target(t, c.hold)
-		probed := plug.Backend{}.Probe(t.Context(), to)
-		h, err := plug.Backend{}.Hold(t.Context(), to)
+		probed := plug.New().Probe(t.Context(), to)
+		h, err := plug.New().Hold(t.Context(), to)
 		if err == nil {
 			err = errors.Join(err, h.Release(t.Context()))
 		}

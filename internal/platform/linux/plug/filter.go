@@ -2,6 +2,7 @@ package plug
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -30,6 +31,19 @@ func (p *Plug) filter(matches []Match) error {
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+// unfilter removes all filters.
+func (p *Plug) unfilter() error {
+	// Without a priority all filters go (tc_del_tfilter, net/sched/cls_api.c).
+	_, err := p.request(unix.RTM_DELTFILTER, 0, 0, rootHandle).Execute(unix.NETLINK_ROUTE, 0)
+	if errors.Is(err, unix.ENOENT) { // there is none
+		err = nil
+	}
+	if err != nil {
+		return fmt.Errorf("remove the filters of a plug: %w", err)
 	}
 	return nil
 }

@@ -74,10 +74,10 @@ type Match struct {
 	Port uint16
 }
 
-// Install puts a plug on a device; SYNs pass until Hold. While the kernel replaces
-// the device's root qdisc (about a millisecond) it drops packets, which TCP
+// Install puts an open plug on a device; no packet enters it until Hold. While the kernel
+// replaces the device's root qdisc (about a millisecond) it drops packets, which TCP
 // retransmits. Install does not replace a foreign root qdisc: ErrInUse.
-func Install(device string, matches ...Match) (*Plug, error) {
+func Install(device string) (*Plug, error) {
 	p, err := open(device)
 	if err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func Install(device string, matches ...Match) (*Plug, error) {
 	if err := p.vacant(); err != nil {
 		return nil, fmt.Errorf("put a plug on %s: %w", device, err)
 	}
-	if err := p.build(matches); err != nil {
+	if err := p.build(); err != nil {
 		return nil, errors.Join(fmt.Errorf("put a plug on %s: %w", device, err), p.delete())
 	}
 	return p, nil
@@ -139,8 +139,7 @@ func open(device string) (*Plug, error) {
 	return &Plug{index: link.Attrs().Index}, nil
 }
 
-// build makes the qdiscs and then the filters, so that no SYN reaches a closed plug.
-func (p *Plug) build(matches []Match) error {
+func (p *Plug) build() error {
 	prio := make([]byte, 4, 20) // struct tc_prio_qopt: bands, and the lane of each priority
 	binary.NativeEndian.PutUint32(prio, 2)
 	for range 16 {
@@ -155,10 +154,7 @@ func (p *Plug) build(matches []Match) error {
 	if err := p.add("plug", plugHandle, plugLane, plugOptions(actionLimit, heldBytes)); err != nil {
 		return err
 	}
-	if err := p.control(actionReleaseIndefinite); err != nil { // a new plug is closed
-		return err
-	}
-	return p.filter(matches)
+	return p.control(actionReleaseIndefinite) // a new plug is closed
 }
 
 // set makes a qdisc with NLM_F_CREATE, and else changes it.
@@ -201,16 +197,21 @@ func (p *Plug) control(action uint32) error {
 	return p.set("plug", 0, plugHandle, plugLane, plugOptions(action, 0))
 }
 
-// Hold closes the plug: SYNs wait from now on. It is idempotent.
-func (p *Plug) Hold() error {
-	if err := p.control(actionBuffer); err != nil {
-		return fmt.Errorf("close the plug: %w", err)
+// Hold sends SYNs to the plug and closes it: they wait from now on. It drops no packet. A
+// plug that holds is not held again before Release.
+func (p *Plug) Hold(matches ...Match) error {
+	err := p.filter(matches) // the plug is still open
+	if err == nil {
+		err = p.control(actionBuffer)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("close the plug: %w", err), p.unfilter())
 	}
 	return nil
 }
 
-// Release releases all waiting SYNs in their order, and opens the plug. It returns
-// when no SYN waits any more.
+// Release releases all waiting SYNs in their order, and opens the plug. It returns when no SYN
+// waits any more, and none enters the plug. It drops no packet, and is idempotent.
 func (p *Plug) Release() error {
 	if err := p.control(actionReleaseIndefinite); err != nil {
 		return fmt.Errorf("open the plug: %w", err)
@@ -221,7 +222,7 @@ func (p *Plug) Release() error {
 			return fmt.Errorf("open the plug: %w", err)
 		}
 		if s.Waiting == 0 {
-			return nil
+			return p.unfilter()
 		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("open the plug: %d packets are in it after %v", s.Waiting, drainLimit)

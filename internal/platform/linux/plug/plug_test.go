@@ -88,9 +88,9 @@ func ask(address string) string {
 	return string(b)
 }
 
-func install(t *testing.T, matches ...plug.Match) *plug.Plug {
+func install(t *testing.T) *plug.Plug {
 	t.Helper()
-	p, err := plug.Install("lo", matches...)
+	p, err := plug.Install("lo")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,11 +160,11 @@ func mustBe(t *testing.T, got []string, want string) {
 func TestHoldOverRestart(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:7100", "[::1]:7101"} {
 		port := netip.MustParseAddrPort(address).Port()
-		p := install(t, plug.Match{Port: port})
+		p := install(t)
 		old := serve(t, address, "old")
 		other := serve(t, "127.0.0.1:7200", "other")
 		mustBe(t, clients(20, address)(), "old")
-		must(t, p.Hold())
+		must(t, p.Hold(plug.Match{Port: port}))
 		old.stop()
 		got := clients(200, address)
 		waiting(t, p, 200)
@@ -183,7 +183,7 @@ func TestHoldOverRestart(t *testing.T) {
 
 // Packets of established connections pass a closed plug.
 func TestEstablishedPass(t *testing.T) {
-	p := install(t, plug.Match{Addr: netip.MustParseAddr("127.0.0.1"), Port: 7100})
+	p := install(t)
 	l, err := net.Listen("tcp", "127.0.0.1:7100")
 	must(t, err)
 	defer l.Close()
@@ -193,7 +193,7 @@ func TestEstablishedPass(t *testing.T) {
 	far, err := l.Accept()
 	must(t, err)
 	defer far.Close()
-	must(t, p.Hold())
+	must(t, p.Hold(plug.Match{Addr: netip.MustParseAddr("127.0.0.1"), Port: 7100}))
 	must(t, near.SetDeadline(time.Now().Add(patience)))
 	for i := range 100 {
 		_, err := far.Write([]byte{byte(i)})
@@ -209,12 +209,12 @@ func TestEstablishedPass(t *testing.T) {
 
 // Only the selected address is held.
 func TestOtherAddressPasses(t *testing.T) {
-	p := install(t, plug.Match{Addr: netip.MustParseAddr("127.0.0.1"), Port: 7100},
-		plug.Match{Addr: netip.MustParseAddr("::1"), Port: 7101})
+	p := install(t)
 	serve(t, "127.0.0.1:7100", "four")
 	serve(t, "127.0.0.2:7100", "other four")
 	serve(t, "[::1]:7100", "six")
-	must(t, p.Hold())
+	must(t, p.Hold(plug.Match{Addr: netip.MustParseAddr("127.0.0.1"), Port: 7100},
+		plug.Match{Addr: netip.MustParseAddr("::1"), Port: 7101}))
 	mustBe(t, clients(5, "127.0.0.2:7100")(), "other four")
 	mustBe(t, clients(5, "[::1]:7100")(), "six")
 	got := clients(5, "127.0.0.1:7100")
@@ -226,8 +226,8 @@ func TestOtherAddressPasses(t *testing.T) {
 // A hold longer than the first retransmission timeout: each waiting client has one
 // SYN in the plug, without retransmissions.
 func TestLongHold(t *testing.T) {
-	p := install(t, plug.Match{Port: 7100})
-	must(t, p.Hold())
+	p := install(t)
+	must(t, p.Hold(plug.Match{Port: 7100}))
 	got := clients(50, "127.0.0.1:7100")
 	waiting(t, p, 50)
 	time.Sleep(4 * time.Second) // retransmissions would come after 1 s and 2 s
@@ -243,12 +243,12 @@ func TestFindAfterCrash(t *testing.T) {
 	if _, err := plug.Find("lo"); !errors.Is(err, plug.ErrNone) {
 		t.Errorf("without a plug: %v", err)
 	}
-	first := install(t, plug.Match{Port: 7100})
+	first := install(t)
 	serve(t, "127.0.0.1:7100", "up")
-	must(t, first.Hold())
+	must(t, first.Hold(plug.Match{Port: 7100}))
 	got := clients(50, "127.0.0.1:7100")
 	waiting(t, first, 50)
-	if _, err := plug.Install("lo", plug.Match{Port: 7100}); !errors.Is(err, plug.ErrExists) {
+	if _, err := plug.Install("lo"); !errors.Is(err, plug.ErrExists) {
 		t.Errorf("a second one: %v", err)
 	}
 	second, err := plug.Find("lo")
@@ -262,6 +262,57 @@ func TestFindAfterCrash(t *testing.T) {
 	mustBe(t, clients(5, "127.0.0.1:7100")(), "up")
 }
 
+// A plug that stays on the device drops no packet when it is closed and opened, and holds other
+// ports each time.
+func TestHoldsDropNothing(t *testing.T) {
+	p := install(t)
+	serve(t, "127.0.0.1:7100", "one")
+	serve(t, "127.0.0.1:7101", "two")
+	to, err := net.ListenPacket("udp", "127.0.0.1:0")
+	must(t, err)
+	defer to.Close()
+	from, err := net.Dial("udp", to.LocalAddr().String())
+	must(t, err)
+	defer from.Close()
+	const holds = 50
+	sent, stop := 0, make(chan struct{})
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if _, err := from.Write([]byte("datagram")); err != nil {
+				t.Error(err)
+				return
+			}
+			sent++
+			if _, _, err := to.ReadFrom(make([]byte, 16)); err != nil { // or the receiver would drop some
+				t.Errorf("datagram %d: %v", sent, err)
+				return
+			}
+		}
+	})
+	must(t, to.SetReadDeadline(time.Now().Add(patience)))
+	for i := range holds {
+		port, name := uint16(7100+i%2), []string{"one", "two"}[i%2]
+		must(t, p.Hold(plug.Match{Port: port}))
+		got := clients(3, fmt.Sprintf("127.0.0.1:%d", port))
+		waiting(t, p, 3)
+		mustBe(t, clients(1, fmt.Sprintf("127.0.0.1:%d", 7101-i%2))(), []string{"two", "one"}[i%2])
+		must(t, p.Release())
+		mustBe(t, got(), name)
+	}
+	close(stop)
+	sending.Wait()
+	t.Logf("%d datagrams over %d holds", sent, holds)
+	if sent < holds {
+		t.Errorf("only %d datagrams over %d holds", sent, holds)
+	}
+}
+
 // A foreign root qdisc is left alone.
 func TestForeignQdisc(t *testing.T) {
 	lo, err := netlink.LinkByName("lo")
@@ -269,7 +320,7 @@ func TestForeignQdisc(t *testing.T) {
 	foreign := netlink.NewPrio(netlink.QdiscAttrs{LinkIndex: lo.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT})
 	must(t, netlink.QdiscAdd(foreign))
 	before := qdiscs(t)
-	if _, err := plug.Install("lo", plug.Match{Port: 7100}); !errors.Is(err, plug.ErrInUse) || !strings.Contains(fmt.Sprint(err), "prio") {
+	if _, err := plug.Install("lo"); !errors.Is(err, plug.ErrInUse) || !strings.Contains(fmt.Sprint(err), "prio") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := plug.Find("lo"); !errors.Is(err, plug.ErrNone) {
@@ -282,7 +333,7 @@ func TestForeignQdisc(t *testing.T) {
 }
 
 func TestNoSuchDevice(t *testing.T) {
-	if _, err := plug.Install("nope0", plug.Match{Port: 1}); err == nil || !strings.Contains(err.Error(), "nope0") {
+	if _, err := plug.Install("nope0"); err == nil || !strings.Contains(err.Error(), "nope0") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -299,7 +350,11 @@ func TestProbe(t *testing.T) {
 		if err := plug.Probe(); !errors.Is(err, plug.ErrUnsupported) || !strings.Contains(err.Error(), module) {
 			t.Errorf("without %s: %v", module, err)
 		}
-		if _, err := plug.Install("lo", plug.Match{Port: 7100}); !errors.Is(err, plug.ErrUnsupported) {
+		p, err := plug.Install("lo")
+		if err == nil {
+			err = errors.Join(p.Hold(plug.Match{Port: 7100}), p.Remove())
+		}
+		if !errors.Is(err, plug.ErrUnsupported) {
 			t.Errorf("without %s: %v", module, err)
 		}
 		if after := qdiscs(t); after != before { // after a partial installation

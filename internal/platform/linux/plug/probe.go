@@ -1,6 +1,7 @@
 package plug
 
 import (
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -19,9 +20,9 @@ func probe() error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("make a network namespace for a test plug: %w", err)
 	}
-	p, err := Install("lo", Match{Port: 1})
+	p, err := Install("lo")
 	if err != nil {
 		return err
 	}
-	return p.Remove()
+	return errors.Join(p.Hold(Match{Port: 1}), p.Remove())
 }
