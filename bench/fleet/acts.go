@@ -29,6 +29,7 @@ const (
 	Clock           Act = "clock"            // the clock of the node's processes is an hour ahead, then an hour behind, each for longer than the lease
 	MemoryPressure  Act = "memory-pressure"  // the agent has hardly any memory to spare, for longer than the lease
 	Suspend         Act = "suspend"          // a few sessions, concurrently; the next client resumes them. With Options.Runsc only
+	Fork            Act = "fork"             // a few sessions, concurrently; each copy serves a client and is stopped. With Options.Runsc only
 	// RecordsLost deletes the records of a few sessions in etcd. It is not one of
 	// Mixed: a node may claim the session before the other one has killed it.
 	RecordsLost Act = "records-lost"
@@ -47,7 +48,7 @@ func Acts(memory bool) []Act {
 		CutShort, CutLong, LeaderLost, Move, Clone, Upgrade, EngineKilled, EngineRestarted, DiskFull, Clock, MemoryPressure,
 	}
 	if memory {
-		all = append(all, Suspend)
+		all = append(all, Suspend, Fork)
 	}
 	return all
 }
@@ -72,11 +73,11 @@ func (a Act) onGuardian() bool { return a == GuardianKilled || a == GuardianStop
 
 // noticed reports whether the node gets a notice before the act. No client may be refused then.
 func (a Act) noticed() bool {
-	return a.drains() || a.onGuardian() || a == Upgrade || a == Move || a == Suspend
+	return a.drains() || a.onGuardian() || a == Upgrade || a == Move || a == Suspend || a == Fork
 }
 
 // few reports whether an act hits only some of a node's sessions.
-func (a Act) few() bool { return a == Move || a == Suspend || a == RecordsLost }
+func (a Act) few() bool { return a == Move || a == Suspend || a == Fork || a == RecordsLost }
 
 // onAll reports whether an act hits the sessions of all nodes.
 func (a Act) onAll() bool { return a == EngineKilled || a == EngineRestarted || a == StoreRestored }

@@ -65,6 +65,7 @@ type event struct {
 	node       holdfast.NodeID
 	begin, end time.Duration                          // CLOCK_BOOTTIME
 	owned      map[holdfast.SessionKey]holdfast.Epoch // sessions that the node served at the beginning
+	asleep     int                                    // the node's sessions that slept at the beginning
 	drain      holdfast.DrainReport                   // of an act with a notice
 }
 
@@ -103,7 +104,8 @@ func (x *experiment) chaos(ctx context.Context, s *schedule, every, until time.D
 		if act.few() {
 			e.owned = someOf(e.owned, s.random)
 		}
-		x.say("%s %s (%d sessions)", act, e.node, len(e.owned))
+		e.asleep = x.asleep(life, m)
+		x.say("%s %s (%d sessions, %d asleep)", act, e.node, len(e.owned), e.asleep)
 		if err := x.perform(life, act, m, &e); err != nil {
 			return past, fmt.Errorf("%s %s: %w", act, e.node, err)
 		}
@@ -116,6 +118,23 @@ func (x *experiment) chaos(ctx context.Context, s *schedule, every, until time.D
 			return past, err
 		}
 	}
+}
+
+// asleep returns the number of a node's sessions that sleep, 0 if it does not answer: after an act
+// that hit it.
+func (x *experiment) asleep(ctx context.Context, m *node) (n int) {
+	if x.o.Sleep == 0 {
+		return 0
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	all, _ := m.api.Sessions(ctx)
+	for _, s := range all {
+		if s.Sleep.Asleep() {
+			n++
+		}
+	}
+	return n
 }
 
 // backLimit is how long after the last act a session may still not be served.
@@ -222,6 +241,8 @@ func (x *experiment) perform(ctx context.Context, act Act, m *node, e *event) (e
 		return x.clone(ctx, m)
 	case Move, Suspend:
 		return x.each(e.owned, func(key holdfast.SessionKey) error { return m.send(ctx, act, key) })
+	case Fork:
+		return x.each(e.owned, func(key holdfast.SessionKey) error { return x.fork(ctx, m, key) })
 	}
 	return fmt.Errorf("unknown act %q", act)
 }
@@ -259,12 +280,35 @@ func (m *node) send(ctx context.Context, act Act, key holdfast.SessionKey) error
 	} else {
 		_, err = m.api.SuspendSession(ctx, key)
 	}
+	return unlessLeaving(err)
+}
+
+// unlessLeaving returns nil for the errors of a session that is leaving, or loses its memory.
+func unlessLeaving(err error) error {
 	for _, may := range []error{holdfast.ErrBusy, holdfast.ErrNotFound, holdfast.ErrNoMemory} {
 		if errors.Is(err, may) {
 			return nil
 		}
 	}
 	return err
+}
+
+// fork starts a copy of a session, connects a client to it, and stops it. Its ticks and its records
+// are judged like those of the other sessions.
+func (x *experiment) fork(ctx context.Context, m *node, key holdfast.SessionKey) error {
+	ctx, cancel := context.WithTimeout(ctx, rig.Patience)
+	defer cancel()
+	child := key + "-fork"
+	if _, err := m.api.ForkSession(ctx, key, []holdfast.SessionKey{child}); err != nil {
+		return unlessLeaving(err)
+	}
+	c, err := x.load.connect(ctx, child, now())
+	if err != nil {
+		return fmt.Errorf("the copy %s is not served: %w", child, err)
+	}
+	c.CloseNow()
+	_, err = m.api.StopSession(ctx, child)
+	return unlessLeaving(err)
 }
 
 func (m *node) cutFor(ctx context.Context, d time.Duration) error {

@@ -78,12 +78,16 @@ templates:
     image: "{{.Image}}"
     port: {{.Port}}
     {{.Pool}}
+{{- with .Sleep}}
+    sleep: {after: {{.}}, idle_by: data}
+{{- end}}
     env: { {{- .TicksEnv}}: /ticks, {{.MachineEnv}}: {{.Node}}{{if .Runsc}}, {{.BootedEnv}}: "{{.Booted}}"{{end}}}
     mounts: [{type: bind, source: {{.Ticks}}, target: /ticks}]
     ready: {http: /healthz, timeout: 60s}
 {{- if .Runsc}}
     runtime: {{.Runtime}}
     handover: memory
+    fork: allowed
     websocket: keep
 {{- end}}
 `))
@@ -127,7 +131,7 @@ func (x *experiment) newNode(n int) (_ *node, err error) {
 		"Node": m.id, "Dir": m.dir, "Host": host, "Engine": x.lab.Host(), "Endpoints": m.link.endpoints(),
 		"Timing": timing(x.o.TTL), "Trace": m.trace, "Certificates": certificates,
 		"Image": image, "Port": sessionPort, "TicksEnv": echoserver.TicksEnv, "MachineEnv": echoserver.MachineEnv, "Ticks": x.ticks(),
-		"ParkTime": x.o.ParkTime, "Pool": pool,
+		"ParkTime": x.o.ParkTime, "Pool": pool, "Sleep": x.o.Sleep,
 	})
 	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, err

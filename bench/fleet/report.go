@@ -116,6 +116,14 @@ func (x *experiment) notes(m measured, all []handover) []string {
 			x.o.Agents, x.o.Sessions, x.o.Rate, (m.ended - m.began).Round(time.Second), x.o.Every, x.o.Chaos, x.o.Seed, strings.Join(x.o.pools(), " "), t.Renew, t.Fence, t.TTL),
 		fmt.Sprintf("%d connections were closed by the other side; their clients connected again", m.load.cuts),
 	}
+	if x.o.Sleep > 0 {
+		slept, acts := 0, 0
+		for _, e := range m.events {
+			slept += e.asleep
+			acts += min(e.asleep, 1)
+		}
+		notes = append(notes, fmt.Sprintf("sessions sleep after %v without data: %d slept on the nodes of %d acts as those began", x.o.Sleep, slept, acts))
+	}
 	if m.load.busy > 0 {
 		notes = append(notes, fmt.Sprintf("%d clients were not started: %d were connecting already", m.load.busy, maxPending))
 	}

@@ -324,6 +324,7 @@ func (p *programs) fleetBench(f *pflag.FlagSet) experiment {
 	f.BoolVar(&o.Gather, "gather", false, "all sessions begin on one node")
 	f.StringVar(&o.Pools, "pools", fleet.Pooled, "what nodes keep ready, one word per node, repeated: bridge (Docker's networks), pooled (Holdfast's), warm (containers)")
 	f.StringVar(&o.Runsc, "runsc", "", "sessions run under gVisor, with this runsc, and take their memory along")
+	f.DurationVar(&o.Sleep, "sleep", 0, "sessions sleep after this time without data, between the messages that clients send every 2s; 0: never")
 	f.BoolVar(&o.BreakFence, "break-fence", false, "nodes outlive their leases on purpose: the checks must detect it")
 	check := func() error {
 		if *overload {

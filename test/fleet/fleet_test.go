@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -124,14 +125,36 @@ func TestMemoryMoves(t *testing.T) {
 	if v.Overlaps > 0 || v.History != "" || v.HandedOn != "" {
 		t.Errorf("with seed %d: %s", o.Seed, v)
 	}
-	if v.Alive.Keys != o.Sessions || v.Alive.Lives <= o.Sessions || v.Restored == 0 {
-		t.Errorf("nothing moved: %s", v)
+	if v.Alive.Keys <= o.Sessions || v.Alive.Lives <= v.Alive.Keys || v.Restored == 0 { // copies have keys of their own
+		t.Errorf("nothing moved, or no session was forked: %s", v)
 	}
 	if n := r.Details.FailedOnNotice(); n > 0 {
 		t.Errorf("%d clients could not connect after a notice: %v", n, r.Details.Errors)
 	}
-	if r.Details.Acts[fleet.Move] == 0 || r.Details.Acts[fleet.Suspend] == 0 {
+	if r.Details.Acts[fleet.Move] == 0 || r.Details.Acts[fleet.Suspend] == 0 || r.Details.Acts[fleet.Fork] == 0 {
 		t.Errorf("it did not happen: %v", r.Details.Acts)
+	}
+}
+
+// TestSleepersRunOnce: sessions that sleep are under the same guarantees. A node that is cut off, or
+// whose agent is gone, leaves no frozen container that continues later.
+func TestSleepersRunOnce(t *testing.T) {
+	labtest.NeedLong(t, "test/agent freezes single sessions; -long does it in a fleet with faults")
+	o := fleet.Options{
+		Agents: 3, Sessions: 12, Rate: 2, For: time.Second, Every: 4 * time.Second,
+		Chaos: fleet.Mixed, Seed: uint64(time.Now().UnixNano()), ParkTime: 2 * time.Minute, Sleep: time.Second,
+	}
+	r := run(t, o)
+	v := r.Details.Verdict
+	if v.Overlaps > 0 || v.History != "" || v.HandedOn != "" || v.Alive.Lives <= o.Sessions {
+		t.Errorf("with seed %d: %s", o.Seed, v)
+	}
+	if n := r.Details.FailedOnNotice(); n > 0 {
+		t.Errorf("%d clients could not connect after a notice: %v", n, r.Details.Errors)
+	}
+	slept := slices.IndexFunc(r.Result.Notes, func(n string) bool { return strings.Contains(n, "slept on the nodes of") })
+	if slept < 0 || strings.Contains(r.Result.Notes[slept], ": 0 slept") {
+		t.Errorf("no session slept: %v", r.Result.Notes)
 	}
 }
 

@@ -105,6 +105,7 @@ func (t *ticks) goesOn() error {
 		env[name] = value
 	}
 	if epoch := env["HOLDFAST_EPOCH"]; epoch != "" && epoch != t.epoch {
+		t.key = env["HOLDFAST_SESSION"] // of a copy: its own
 		return t.begin(epoch, env[MachineEnv])
 	}
 	return nil
