@@ -1,6 +1,7 @@
 package protect
 
 import (
+	"net/netip"
 	"slices"
 	"time"
 
@@ -107,13 +108,46 @@ func (s *Sockets) unfinished(h *sockdiag.Handshakes, ports []uint16, relayed map
 		if err != nil {
 			return 0, err
 		}
+		var silent []sockdiag.Conn
 		for _, c := range cs {
-			if !relayed[c.Inode] && busy(c) {
+			switch {
+			case relayed[c.Inode]:
+			case busy(c):
 				n++
+			case between(c):
+				silent = append(silent, c)
 			}
+		}
+		if n > 0 || len(silent) == 0 {
+			continue
+		}
+		reading, err := s.reading(port, silent)
+		if err != nil {
+			return 0, err
+		}
+		n += reading
+	}
+	return n, nil
+}
+
+// reading counts the connections of clients on this host that have not yet read what the server
+// sent: on busy CPUs a client may wait for its turn for longer than quiet.
+func (s *Sockets) reading(port uint16, of []sockdiag.Conn) (n int, err error) {
+	peers, err := s.diag.Peers(port, sockdiag.Established)
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range peers {
+		if p.Unread > 0 && slices.ContainsFunc(of, func(c sockdiag.Conn) bool { return same(c.Local, p.Peer) && same(c.Peer, p.Local) }) {
+			n++
 		}
 	}
 	return n, nil
+}
+
+// same compares the addresses of two ends, of which only one may have IPv6.
+func same(a, b netip.AddrPort) bool {
+	return a.Port() == b.Port() && a.Addr().Unmap() == b.Addr().Unmap()
 }
 
 // clockTick is the longest tick of the kernel's clock.
@@ -123,18 +157,28 @@ const clockTick = 10 * time.Millisecond
 // the handshake of its protocol. Those of TLS and SCRAM take fewer, a message by AMQP takes 7.
 const young = 8
 
+// turn is how long a client on busy CPUs may wait for its turn to read.
+const turn = 2 * time.Second
+
+// between reports whether the client may still be between two steps of a handshake, if it has not
+// read the server's last one.
+func between(c sockdiag.Conn) bool {
+	return c.Inode != 0 && c.SegmentsSent <= young && c.SinceSent < turn
+}
+
 // busy reports whether an accepted connection has an unanswered request: its
 // last data came in later than any went out, or some is in transit. An idle
 // kept-alive connection is not busy. A connection that has not sent anything
 // yet is busy, because its request follows. So is one on which the server has sent little, and
-// has done so just now: the client may be between two steps of a handshake.
+// has done so just now: the client may be between two steps of a handshake. Its next step takes a
+// round trip, and some time of the client.
 func busy(c sockdiag.Conn) bool {
 	switch {
 	case c.Inode == 0: // not held by a process: closed, or still in a queue
 		return false
 	case c.Unread > 0, c.Unsent > 0, !c.HasReceived, c.SegmentsSent == 0, c.SinceReceived < c.SinceSent:
 		return true
-	case c.SegmentsSent <= young && c.SinceSent < quiet:
+	case c.SegmentsSent <= young && c.SinceSent < quiet+2*c.RTT:
 		return true
 	}
 	// Within one tick the order is unknown.

@@ -85,6 +85,35 @@ func TestDrainOverlapping(t *testing.T) {
 	drainTo(t, s, false, 1)
 }
 
+// A client on this host that has not read the server's last step is in a handshake, though it has
+// been silent for longer than a step takes.
+func TestDrainWaitsForAClientsTurn(t *testing.T) {
+	l := listenDeferred(t, 0)
+	s := socketsOf(t, l)
+	client := dial(t, l)
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	buf := make([]byte, 64)
+	if _, err := client.Write([]byte("first step")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(buf); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Write([]byte("second step")); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(300 * time.Millisecond) // a client in its turn would have answered
+	drainTo(t, s, false, 1)
+	if _, err := client.Read(buf); err != nil {
+		t.Fatal(err)
+	}
+	drainTo(t, s, false, 0)
+}
+
 // The drain waits for the handshakes that the server has begun: if the listener closed,
 // the kernel would reset them. Later handshakes are held elsewhere.
 func TestDrainHandshakes(t *testing.T) {

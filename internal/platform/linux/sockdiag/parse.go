@@ -80,6 +80,7 @@ func parseListener(b []byte) (Listener, error) {
 const (
 	infoLastSent     = 44 // tcpi_last_data_sent, ms
 	infoLastReceived = 52 // tcpi_last_data_recv, ms
+	infoRTT          = 68 // tcpi_rtt, µs
 	infoBytesIn      = 128
 	infoSegmentsOut  = 156 // tcpi_data_segs_out
 )
@@ -100,6 +101,7 @@ func parseConn(b []byte) (Conn, error) {
 				return time.Duration(binary.NativeEndian.Uint32(info[at:])) * time.Millisecond
 			}
 			c.SinceSent, c.SinceReceived = ms(infoLastSent), ms(infoLastReceived)
+			c.RTT = time.Duration(binary.NativeEndian.Uint32(info[infoRTT:])) * time.Microsecond
 			c.SegmentsSent = binary.NativeEndian.Uint32(info[infoSegmentsOut:])
 			c.HasReceived = binary.NativeEndian.Uint64(info[infoBytesIn:]) > 0
 		}

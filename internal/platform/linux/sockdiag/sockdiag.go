@@ -39,8 +39,9 @@ type Conn struct {
 	// received, by the kernel's clock, which ticks every 1 to 10 ms. If there were
 	// never any, the time has no meaning.
 	SinceSent, SinceReceived time.Duration
-	SegmentsSent             uint32 // with data
-	HasReceived              bool   // data
+	RTT                      time.Duration // smoothed round-trip time
+	SegmentsSent             uint32        // with data
+	HasReceived              bool          // data
 }
 
 // Socket states, include/net/tcp_states.h.
@@ -129,7 +130,7 @@ func (d *Diag) Listeners(port uint16) ([]Listener, error) {
 func (d *Diag) Receivers(port uint16) ([]Listener, error) {
 	var all []Listener
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		msgs, err := d.dump(query{family, unix.IPPROTO_UDP, 1 << unconnected, 0, port})
+		msgs, err := d.dump(query{family: family, protocol: unix.IPPROTO_UDP, states: 1 << unconnected, port: port})
 		if err != nil {
 			return nil, fmt.Errorf("list the UDP sockets of port %d: %w", port, err)
 		}
@@ -150,7 +151,7 @@ func (d *Diag) Receivers(port uint16) ([]Listener, error) {
 // has the queue and the cookie by which the kernel steers, the outer one has the
 // inode of the file.
 func (d *Diag) listeners(family uint8, port uint16) ([]Listener, error) {
-	msgs, err := d.dump(query{family, unix.IPPROTO_TCP, 1 << Listen, 1 << (attrInfo - 1), port}) // attrULP comes with it
+	msgs, err := d.dump(query{family: family, protocol: unix.IPPROTO_TCP, states: 1 << Listen, ext: 1 << (attrInfo - 1), port: port}) // attrULP comes with it
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +169,7 @@ func (d *Diag) listeners(family uint8, port uint16) ([]Listener, error) {
 		return ls, nil
 	}
 	// A kernel without Multipath TCP, or one whose module is not there.
-	outer, err := d.dump(query{family, protoMPTCP, 1 << Listen, 0, port})
+	outer, err := d.dump(query{family: family, protocol: protoMPTCP, states: 1 << Listen, port: port})
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
 		return ls, nil
 	} else if err != nil {
@@ -193,22 +194,40 @@ func (d *Diag) listeners(family uint8, port uint16) ([]Listener, error) {
 // Conns returns the connections on a local port in one of the states. It walks the
 // whole table of connections, which takes some 10 ms on any host.
 func (d *Diag) Conns(port uint16, states ...int) ([]Conn, error) {
+	all, err := d.conns(query{port: port}, states)
+	if err != nil {
+		return nil, fmt.Errorf("list the connections of port %d: %w", port, err)
+	}
+	return all, nil
+}
+
+// Peers is Conns for the other end of local connections: those to a port.
+func (d *Diag) Peers(port uint16, states ...int) ([]Conn, error) {
+	all, err := d.conns(query{peerPort: port}, states)
+	if err != nil {
+		return nil, fmt.Errorf("list the connections to port %d: %w", port, err)
+	}
+	return all, nil
+}
+
+func (d *Diag) conns(q query, states []int) ([]Conn, error) {
 	var mask uint32
 	for _, s := range states {
 		mask |= 1 << s
 	}
 	var all []Conn
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		msgs, err := d.dump(query{family, unix.IPPROTO_TCP, mask, 1 << (attrInfo - 1), port})
+		q.family, q.protocol, q.states, q.ext = family, unix.IPPROTO_TCP, mask, 1<<(attrInfo-1)
+		msgs, err := d.dump(q)
 		if err != nil {
-			return nil, fmt.Errorf("list the connections of port %d: %w", port, err)
+			return nil, err
 		}
 		for _, m := range msgs {
 			c, err := parseConn(m.Data)
 			if err != nil {
 				return nil, err
 			}
-			if c.Local.Port() == port {
+			if (q.port == 0 || c.Local.Port() == q.port) && (q.peerPort == 0 || c.Peer.Port() == q.peerPort) {
 				all = append(all, c)
 			}
 		}
@@ -222,7 +241,8 @@ type query struct {
 	protocol uint32
 	states   uint32
 	ext      uint8
-	port     uint16
+	port     uint16 // 0: any
+	peerPort uint16 // likewise
 }
 
 func (q query) encode() ([]byte, error) {
@@ -230,6 +250,7 @@ func (q query) encode() ([]byte, error) {
 	b[0], b[1], b[2] = q.family, uint8(q.protocol), q.ext
 	binary.NativeEndian.PutUint32(b[4:], q.states)
 	binary.BigEndian.PutUint16(b[8:], q.port)
+	binary.BigEndian.PutUint16(b[10:], q.peerPort)
 	if q.protocol <= 255 {
 		return b, nil
 	}
