@@ -16,6 +16,8 @@ type cell struct {
 	keeps bool
 	// containerd is true if the engine is containerd without Docker.
 	containerd bool
+	// remaps is true if the engine maps the containers' users to others of the host.
+	remaps bool
 	// lacks holds the rows for which such a host has nothing to test, and why.
 	lacks map[string]string
 	// config is a script that changes the shipped configuration for this kind of host.
@@ -44,7 +46,7 @@ func cells() []cell {
 				"oomd":           "the containers' control groups belong to no unit that systemd-oomd watches",
 			}},
 		{name: "debian-12-live-restore", title: "Debian 12, docker.io with live-restore", suite: "bookworm", keeps: true, engine: dockerOption("live-restore", true), lacks: sameKernel},
-		{name: "debian-12-userns", title: "Debian 12, docker.io with userns-remap", suite: "bookworm", engine: dockerOption("userns-remap", "default"), lacks: sameKernel},
+		{name: "debian-12-userns", title: "Debian 12, docker.io with userns-remap", suite: "bookworm", remaps: true, engine: dockerOption("userns-remap", "default"), lacks: sameKernel},
 		{name: "debian-12-rootless", title: "Debian 12, docker.io rootless", suite: "bookworm", engine: rootlessDocker, refusal: "the engine is rootless",
 			config: "sed -i 's|^  # host: .*|  host: unix:///run/user/1000/docker.sock|' /etc/holdfast/holdfast.yaml"},
 		{name: "debian-12-podman", title: "Debian 12, Podman's Docker socket", suite: "bookworm", engine: podman, refusal: "the engine is Podman"},
