@@ -22,8 +22,8 @@ type cell struct {
 	lacks map[string]string
 	// config is a script that changes the shipped configuration for this kind of host.
 	config string
-	// refusal is a part of the error with which the agent refuses such a host. No row is
-	// possible then.
+	// refusal is a part of the error with which the agent refuses such a host. No row but
+	// Refused runs then.
 	refusal string
 }
 

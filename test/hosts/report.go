@@ -28,6 +28,18 @@ type Outcome struct {
 	Defect     string `json:"defect,omitempty"`
 }
 
+// Refused is the row of a kind of host that the agent refuses: its outcome is that of all rows but
+// the installation.
+const Refused = "refused"
+
+// outcome returns the outcome of a row, and whether it was tested.
+func (c Column) outcome(row string) (o Outcome, ran bool) {
+	if o, ran = c.Rows[row]; !ran {
+		o, ran = c.Rows[Refused]
+	}
+	return o, ran
+}
+
 // versions are the names of Column.Versions, in the page's order.
 var versions = []string{"kernel", "systemd", "cgroup", "engine", "image store"}
 
@@ -118,7 +130,7 @@ func (r Report) Page(titles [][2]string) string {
 		fmt.Fprintf(&b, "| %s |", title[1])
 		for _, c := range r.Cells {
 			word := "ok"
-			switch o, ran := c.Rows[title[0]]; {
+			switch o, ran := c.outcome(title[0]); {
 			case !ran:
 				word = "not tested"
 			case o.Impossible != "":

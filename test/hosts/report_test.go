@@ -9,7 +9,7 @@ import (
 func TestReport(t *testing.T) {
 	var r Report
 	order := []string{"first", "second"}
-	r.Put(Column{Cell: "second", Host: "Second", Rows: map[string]Outcome{"a": {Impossible: "no engine; hint: install one"}, "b": {Impossible: "no engine; hint: install one"}, "c": {Lacks: "it has no ports"}}}, order)
+	r.Put(Column{Cell: "second", Host: "Second", Rows: map[string]Outcome{"a": {Impossible: "no engine; hint: install one"}, Refused: {Impossible: "no engine; hint: install one"}, "c": {Lacks: "it has no ports"}}}, order)
 	r.Put(Column{Cell: "first", Host: "First", Versions: map[string]string{"kernel": "6.1"}, Rows: map[string]Outcome{"a": {}, "b": {Defect: "it fails"}}}, order)
 	r.Put(Column{Cell: "first", Host: "First", Versions: map[string]string{"kernel": "6.2"}, Rows: map[string]Outcome{"a": {}}}, order)
 	page := r.Page([][2]string{{"a", "Row a"}, {"b", "Row b"}, {"c", "Row c"}})
