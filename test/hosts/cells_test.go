@@ -77,8 +77,9 @@ func newestDocker(options map[string]any) func(*host) {
 		for name, value := range options {
 			h.engineOption(name, value)
 		}
-		// Docker keeps the image store of existing data.
-		h.run("systemctl mask containerd; rm -rf /var/lib/docker; systemctl daemon-reload; systemctl start docker")
+		// Docker keeps the image store of existing data. Debian's has left rules of iptables that
+		// drop forwarded packets, and a Docker with nftables does not know them.
+		h.run("systemctl mask containerd; rm -rf /var/lib/docker; nft flush ruleset; systemctl daemon-reload; systemctl start docker")
 	}
 }
 
