@@ -78,8 +78,10 @@ func newestDocker(options map[string]any) func(*host) {
 			h.engineOption(name, value)
 		}
 		// Docker keeps the image store of existing data. Debian's has left rules of iptables that
-		// drop forwarded packets, and a Docker with nftables does not know them.
-		h.run("systemctl mask containerd; rm -rf /var/lib/docker; nft flush ruleset; systemctl daemon-reload; systemctl start docker")
+		// drop forwarded packets, and a Docker with nftables does not know them. Nor does it turn
+		// forwarding on.
+		h.run(`systemctl mask containerd; rm -rf /var/lib/docker; nft flush ruleset
+echo net.ipv4.ip_forward=1 >/etc/sysctl.d/forward.conf; sysctl --system; systemctl daemon-reload; systemctl start docker`)
 	}
 }
 
