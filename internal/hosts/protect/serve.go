@@ -169,7 +169,10 @@ func (s *server) handle(r request) error {
 		a.Hello = hello{protocol, s.ledger.list()}
 	case opInstall:
 		if err = s.ledger.install(r.Installed); err == nil {
-			s.prepare(r.Installed)
+			// Without it holds begin as if nothing were prepared.
+			if err := prepare(s.backends, r.Installed); err != nil {
+				s.log.Warn("protect: prepare", "err", err)
+			}
 		}
 	case opStatus:
 		a.Standing = Standing{Pid: os.Getpid(), Since: s.ledger.since, Ports: s.ledger.report()}
@@ -182,19 +185,15 @@ func (s *server) handle(r request) error {
 	return s.answer(a.with(err))
 }
 
-// prepare prepares the backends that are installed by name. If that fails, their holds begin as
-// without it.
-func (s *server) prepare(ports []Installed) {
-	for _, b := range s.backends {
-		p, ok := b.(Preparer)
-		if !ok {
-			continue
-		}
-		wanted := slices.ContainsFunc(ports, func(i Installed) bool { return i.Backend == b.Name() })
-		if err := p.Prepare(wanted); err != nil {
-			s.log.Warn("protect: prepare", "backend", b.Name(), "err", err)
+// prepare prepares the backends by whose names ports are installed, and no other ones.
+func prepare(backends []Backend, ports []Installed) error {
+	var errs []error
+	for _, b := range backends {
+		if p, ok := b.(Preparer); ok {
+			errs = append(errs, p.Prepare(slices.ContainsFunc(ports, func(i Installed) bool { return i.Backend == b.Name() })))
 		}
 	}
+	return errors.Join(errs...)
 }
 
 // listening sets Listening of each port. It stays false on an error.

@@ -99,13 +99,8 @@ func (s *standing) serve(l *net.UnixListener, term <-chan os.Signal) error {
 	s.ledger.holds.Wait()
 	cancel()
 	fresh.Wait()
-	for _, b := range s.backends {
-		if p, ok := b.(Preparer); ok {
-			err = errors.Join(err, p.Prepare(false))
-		}
-	}
 	// The end of this process closes the connections that are still open.
-	return err
+	return errors.Join(err, prepare(s.backends, nil))
 }
 
 // accept accepts protects until the listener is closed.

@@ -44,19 +44,15 @@ func figures() []figure {
 func (f figure) judge(s *fact.Set) (e Evidence, slow, slower, ok bool) {
 	v, ok := s.Host(f.name)
 	past, known := s.Host(fact.Past + f.name)
-	e = Evidence{What: f.what}
-	if f.rate {
-		e.Found, e.Healthy = number(v)+" MiB/s", "over "+number(f.limit)+" MiB/s"
-		slow, slower = v < f.limit, known && v*worseRate < past
-		if known {
-			e.Healthy += ", usually " + number(past) + " MiB/s"
-		}
-		return e, slow, slower, ok
-	}
-	e.Found, e.Healthy = millis(v), "under "+millis(f.limit)
+	show, bound := millis, "under "
 	slow, slower = v > f.limit, known && v > max(worseTime*past, shortTime)
+	if f.rate {
+		show, bound = func(v float64) string { return number(v) + " MiB/s" }, "over "
+		slow, slower = v < f.limit, known && v*worseRate < past
+	}
+	e = Evidence{f.what, show(v), bound + show(f.limit)}
 	if known {
-		e.Healthy += ", usually " + millis(past)
+		e.Healthy += ", usually " + show(past)
 	}
 	return e, slow, slower, ok
 }

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"time"
 
+	"go.etcd.io/bbolt"
+
 	"holdfast/internal/hosts/doctor/fact"
 )
 
@@ -53,7 +55,11 @@ const fewTests = 3
 // Past returns the medians of this host's earlier tests of the raw machine, under their names
 // with the prefix fact.Past; none before the third test.
 func (s *Store) Past() ([]fact.Fact, error) {
-	history, err := s.History(time.Time{}, 0)
+	var samples []Sample
+	err := s.file.View(func(tx *bbolt.Tx) (err error) {
+		samples, err = newest[Sample](tx.Bucket(samplesBucket), time.Time{}, 0)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +68,7 @@ func (s *Store) Past() ([]fact.Fact, error) {
 		fact.CheckCPU: fact.MiBPerSec, fact.CheckMem: fact.MiBPerSec, fact.CheckDisk: fact.Millis, fact.CheckRead: fact.Millis,
 	} {
 		var values []float64
-		for _, s := range history.Samples {
+		for _, s := range samples {
 			if f, ok := s.Facts[name]; ok {
 				values = append(values, f.Mean)
 			}

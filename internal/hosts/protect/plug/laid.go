@@ -4,6 +4,7 @@ import (
 	"errors"
 	"sync"
 
+	"holdfast/internal/hosts/protect"
 	qdisc "holdfast/internal/platform/linux/plug"
 )
 
@@ -69,10 +70,10 @@ func (l *laid) lost() bool {
 	return l.gone
 }
 
-// close begins a hold.
-func (l *laid) close(h *held) error {
+// close begins a hold of some addresses.
+func (l *laid) close(h *held, addresses []protect.Address) error {
 	var matches []qdisc.Match
-	for _, a := range h.target.Addresses {
+	for _, a := range addresses {
 		matches = append(matches, qdisc.Match{Addr: a.Addr, Port: a.Port})
 	}
 	l.mu.Lock()

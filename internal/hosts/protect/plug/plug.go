@@ -150,8 +150,8 @@ func (b *Backend) Hold(_ context.Context, t protect.Target) (protect.Held, error
 	if err != nil {
 		return nil, err
 	}
-	h := &held{backend: b, target: t, laid: l, begun: time.Now()}
-	if err := l.close(h); err != nil {
+	h := &held{backend: b, laid: l, begun: time.Now()}
+	if err := l.close(h, t.Addresses); err != nil {
 		return nil, errors.Join(explain(err), b.giveBack(l))
 	}
 	return h, nil
@@ -246,7 +246,6 @@ func (*Backend) Sweep() error {
 // held is a hold.
 type held struct {
 	backend *Backend
-	target  protect.Target
 	laid    *laid
 	begun   time.Time
 
@@ -258,8 +257,11 @@ type held struct {
 // look counts the waiting packets. Packets stay in a closed plug, so the last count is
 // complete. The lock is held.
 func (h *held) look() {
+	if h.over {
+		return
+	}
 	s, err := h.laid.plug.Stats()
-	if err != nil || h.over {
+	if err != nil {
 		return
 	}
 	h.stats.Held, h.stats.Waiting = s.Waiting, s.Waiting
