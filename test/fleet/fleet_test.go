@@ -51,6 +51,18 @@ func run(t *testing.T, o fleet.Options) fleet.Report {
 	return r
 }
 
+// sound checks what holds under all faults: no session runs twice, the store's history is
+// linearizable, no container serves two claims, and clients of a node with a notice only wait.
+func sound(t *testing.T, o fleet.Options, r fleet.Report) {
+	t.Helper()
+	if v := r.Details.Verdict; v.Overlaps > 0 || v.History != "" || v.HandedOn != "" {
+		t.Errorf("with seed %d: %s", o.Seed, v)
+	}
+	if n := r.Details.FailedOnNotice(); n > 0 {
+		t.Errorf("%d clients could not connect after a notice: %v", n, r.Details.Errors)
+	}
+}
+
 // shown is how much of each log a failed test shows, in bytes.
 const shown = 16 << 10
 
@@ -85,17 +97,12 @@ func TestEverythingHappens(t *testing.T) {
 	}
 	r := run(t, o)
 	v := r.Details.Verdict
-	if v.Overlaps > 0 || v.History != "" || v.HandedOn != "" {
-		t.Errorf("with seed %d: %s", o.Seed, v)
-	}
+	sound(t, o, r)
 	if v.Alive.Keys != o.Sessions || v.Alive.Lives <= o.Sessions || v.Asked.Claims <= o.Sessions {
 		t.Errorf("nothing moved: %s, %s", v.Alive, v.Asked)
 	}
 	if v.Warm == 0 || v.Warm == v.Containers {
 		t.Errorf("of %d containers %d were warm", v.Containers, v.Warm)
-	}
-	if n := r.Details.FailedOnNotice(); n > 0 {
-		t.Errorf("%d clients could not connect after a notice: %v", n, r.Details.Errors)
 	}
 	for _, act := range fleet.Acts(false) {
 		if r.Details.Acts[act] == 0 {
@@ -122,14 +129,9 @@ func TestMemoryMoves(t *testing.T) {
 	}
 	r := run(t, o)
 	v := r.Details.Verdict
-	if v.Overlaps > 0 || v.History != "" || v.HandedOn != "" {
-		t.Errorf("with seed %d: %s", o.Seed, v)
-	}
+	sound(t, o, r)
 	if v.Alive.Keys <= o.Sessions || v.Alive.Lives <= v.Alive.Keys || v.Restored == 0 { // copies have keys of their own
 		t.Errorf("nothing moved, or no session was forked: %s", v)
-	}
-	if n := r.Details.FailedOnNotice(); n > 0 {
-		t.Errorf("%d clients could not connect after a notice: %v", n, r.Details.Errors)
 	}
 	if r.Details.Acts[fleet.Move] == 0 || r.Details.Acts[fleet.Suspend] == 0 || r.Details.Acts[fleet.Fork] == 0 {
 		t.Errorf("it did not happen: %v", r.Details.Acts)
@@ -146,11 +148,9 @@ func TestSleepersRunOnce(t *testing.T) {
 	}
 	r := run(t, o)
 	v := r.Details.Verdict
-	if v.Overlaps > 0 || v.History != "" || v.HandedOn != "" || v.Alive.Lives <= o.Sessions {
-		t.Errorf("with seed %d: %s", o.Seed, v)
-	}
-	if n := r.Details.FailedOnNotice(); n > 0 {
-		t.Errorf("%d clients could not connect after a notice: %v", n, r.Details.Errors)
+	sound(t, o, r)
+	if v.Alive.Lives <= o.Sessions {
+		t.Errorf("nothing moved: %s", v)
 	}
 	slept := slices.IndexFunc(r.Result.Notes, func(n string) bool { return strings.Contains(n, "slept on the nodes of") })
 	if slept < 0 || strings.Contains(r.Result.Notes[slept], ": 0 slept") {

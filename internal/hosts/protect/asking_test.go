@@ -63,7 +63,7 @@ func TestReady(t *testing.T) {
 		t.Run(l.name, func(t *testing.T) {
 			address := protecttest.FreePort(t)
 			argv := l.server(t, address)
-			pidfile := first(t, l.uid, argv...)
+			pidfile := protecttest.StartFile(t, l.uid, argv...)
 			poll.Until(t, "the server is ready", func() bool { return l.ask(address) == nil })
 			command := protecttest.Restart(pidfile, l.uid, 20*time.Millisecond, argv...)
 			if l.kind == ready.Postgres {
@@ -156,7 +156,7 @@ func TestReadyMariaDB(t *testing.T) {
 	argv := mariaServer(t, address)
 	dir := strings.TrimPrefix(argv[2], "--datadir=")
 	isRun(t, "mariadb-install-db", "--no-defaults", "--datadir="+dir, "--user=nobody", "--skip-test-db", "--auth-root-authentication-method=normal")
-	pidfile := first(t, unprivileged, argv...)
+	pidfile := protecttest.StartFile(t, unprivileged, argv...)
 	poll.Until(t, "the server is ready", func() bool { return askMaria(address) == nil })
 	c := startClients(t, 10*time.Millisecond, func() error { return askMaria(address) })
 	for range 3 {
@@ -189,7 +189,7 @@ func TestNeverReady(t *testing.T) {
 				before := protecttest.Look(t)
 				address := protecttest.FreePort(t)
 				argv := pythonServer(t, address)
-				pidfile := first(t, 0, argv...)
+				pidfile := protecttest.StartFile(t, 0, argv...)
 				protecttest.AwaitListening(t, address)
 				o := options(t, b, protecttest.Restart(pidfile, 0, 0, argv...), address)
 				o.Drain = 0

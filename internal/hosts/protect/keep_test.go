@@ -201,7 +201,7 @@ func TestKeepOverHardRestarts(t *testing.T) {
 			if server == "nginx" {
 				argv, echoes = nginxServer(t, address), false
 			}
-			pidfile := first(t, 0, argv...)
+			pidfile := protecttest.StartFile(t, 0, argv...)
 			protecttest.AwaitListening(t, address)
 			restart := protecttest.Restart(pidfile, 0, 50*time.Millisecond, argv...)
 			load := startPatrons(address, clients, pause, echoes)
@@ -283,7 +283,7 @@ func TestRelayKilled(t *testing.T) {
 	needsRoot(t)
 	address := protecttest.FreePort(t)
 	argv := echoServer(address)
-	first(t, 0, argv...)
+	protecttest.StartFile(t, 0, argv...)
 	protecttest.AwaitListening(t, address)
 	const clients = 20
 	load := startPatrons(address, clients, 5*time.Millisecond, true)
@@ -330,7 +330,7 @@ func TestRelayKilledWithoutTheServer(t *testing.T) {
 	needsRoot(t)
 	address := protecttest.FreePort(t)
 	argv := echoServer(address)
-	pidfile := first(t, 0, argv...)
+	pidfile := protecttest.StartFile(t, 0, argv...)
 	protecttest.AwaitListening(t, address)
 	const clients = 20
 	load := startPatrons(address, clients, 5*time.Millisecond, true)

@@ -65,7 +65,7 @@ func testKilled(t *testing.T, b protect.Name, step, do string) {
 	before := protecttest.Look(t)
 	address := protecttest.FreePort(t)
 	argv := protecttest.GoServer(address)
-	pidfile := first(t, 0, argv...)
+	pidfile := protecttest.StartFile(t, 0, argv...)
 	protecttest.AwaitListening(t, address)
 	load := protecttest.StartLoad(t, address, 5*time.Millisecond, nil)
 	dir := t.TempDir()

@@ -25,7 +25,7 @@ func TestSeveralPorts(t *testing.T) {
 			before := protecttest.Look(t)
 			addresses := []string{protecttest.FreePort(t), "[::1]:18083"}
 			argv := protecttest.GoServer(strings.Join(addresses, ","))
-			pidfile := first(t, 0, argv...)
+			pidfile := protecttest.StartFile(t, 0, argv...)
 			var loads []*protecttest.Load
 			for _, a := range addresses {
 				protecttest.AwaitListening(t, a)

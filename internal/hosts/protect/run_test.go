@@ -30,23 +30,6 @@ func needsRoot(t *testing.T) {
 // both has the two backends that hold on most kernels.
 var both = []protect.Name{protect.Park, protect.NFQueue}
 
-// first starts a server and returns the file with its pid. At the end of the test, it
-// kills the process that the file then names.
-func first(t *testing.T, uid uint32, argv ...string) (pidfile string) {
-	t.Helper()
-	s := protecttest.Start(t, uid, argv...)
-	pidfile = filepath.Join(t.TempDir(), "pid")
-	if err := os.WriteFile(pidfile, []byte(strconv.Itoa(s.Pid())), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := protecttest.KillFile(pidfile); err != nil {
-			t.Error(err)
-		}
-	})
-	return pidfile
-}
-
 func options(t *testing.T, b protect.Name, command []string, addresses ...string) protect.Options {
 	t.Helper()
 	return protect.Options{
@@ -145,7 +128,7 @@ func TestHardRestart(t *testing.T) {
 			t.Run(s.name+"/"+string(b), func(t *testing.T) {
 				before := protecttest.Look(t)
 				argv := s.server(t, s.address)
-				pidfile := first(t, s.uid, argv...)
+				pidfile := protecttest.StartFile(t, s.uid, argv...)
 				protecttest.AwaitListening(t, s.address)
 				load := protecttest.StartLoad(t, s.address, 10*time.Millisecond, nil)
 				command := protecttest.Restart(pidfile, s.uid, 50*time.Millisecond, argv...)
@@ -177,7 +160,7 @@ func TestLongHold(t *testing.T) {
 			t.Parallel()
 			address := protecttest.FreePort(t)
 			argv := protecttest.GoServer(address)
-			pidfile := first(t, 0, argv...)
+			pidfile := protecttest.StartFile(t, 0, argv...)
 			protecttest.AwaitListening(t, address)
 			load := protecttest.StartLoad(t, address, 20*time.Millisecond, nil)
 			r, err := protect.Run(t.Context(), options(t, b, protecttest.Restart(pidfile, 0, 8*time.Second, argv...), address))
@@ -200,7 +183,7 @@ func TestManyWait(t *testing.T) {
 		t.Run(string(b), func(t *testing.T) {
 			address := protecttest.FreePort(t)
 			argv := protecttest.GoServer(address)
-			pidfile := first(t, 0, argv...)
+			pidfile := protecttest.StartFile(t, 0, argv...)
 			protecttest.AwaitListening(t, address)
 			k := startKeeper(t)
 			spec := protect.Spec{Addresses: protecttest.Addresses(t, address), Backend: b, Limit: 2 * protecttest.Patience}
@@ -243,7 +226,7 @@ func TestDrain(t *testing.T) {
 		t.Run(string(b), func(t *testing.T) {
 			address := protecttest.FreePort(t)
 			argv := protecttest.GoServer(address)
-			pidfile := first(t, 0, argv...)
+			pidfile := protecttest.StartFile(t, 0, argv...)
 			protecttest.AwaitListening(t, address)
 			slow := make(chan error, 1)
 			go func() {
@@ -333,7 +316,7 @@ func TestNoDrain(t *testing.T) {
 	needsRoot(t)
 	address := protecttest.FreePort(t)
 	argv := protecttest.GoServer(address)
-	pidfile := first(t, 0, argv...)
+	pidfile := protecttest.StartFile(t, 0, argv...)
 	protecttest.AwaitListening(t, address)
 	slow := make(chan error, 1)
 	go func() {
@@ -384,7 +367,7 @@ func TestNoServerComesBack(t *testing.T) {
 		t.Run(string(b), func(t *testing.T) {
 			before := protecttest.Look(t)
 			address := protecttest.FreePort(t)
-			pidfile := first(t, 0, protecttest.GoServer(address)...)
+			pidfile := protecttest.StartFile(t, 0, protecttest.GoServer(address)...)
 			protecttest.AwaitListening(t, address)
 			o := options(t, b, []string{"sh", "-c", `kill -9 "$(cat "$0")"; exit 3`, pidfile}, address)
 			o.Limit = time.Second
@@ -407,7 +390,7 @@ func TestBadInput(t *testing.T) {
 	needsRoot(t)
 	before := protecttest.Look(t)
 	address := protecttest.FreePort(t)
-	pidfile := first(t, 0, protecttest.GoServer(address)...)
+	pidfile := protecttest.StartFile(t, 0, protecttest.GoServer(address)...)
 	protecttest.AwaitListening(t, address)
 	load := protecttest.StartLoad(t, address, 2*time.Millisecond, nil)
 	for _, c := range []struct {

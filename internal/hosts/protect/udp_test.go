@@ -156,7 +156,7 @@ func TestHardRestartOfUDP(t *testing.T) {
 	before := protecttest.Look(t)
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		address := freeUDP(t, host)
-		pidfile := first(t, 0, udpServer(address)...)
+		pidfile := protecttest.StartFile(t, 0, udpServer(address)...)
 		awaitUDP(t, address)
 		stop := udpLoad(address)
 		held := 0
@@ -243,7 +243,7 @@ func TestKilledWithUDP(t *testing.T) {
 			t.Run(step+"/"+do, func(t *testing.T) {
 				before := protecttest.Look(t)
 				address := freeUDP(t, "127.0.0.1")
-				pidfile := first(t, 0, udpServer(address)...)
+				pidfile := protecttest.StartFile(t, 0, udpServer(address)...)
 				awaitUDP(t, address)
 				arg, err := json.Marshal(order{
 					Addresses: []string{address}, LockDir: t.TempDir(), At: step, Do: do, UDP: protect.AutoFlows,

@@ -35,7 +35,7 @@ func TestRemoteClients(t *testing.T) {
 	for _, b := range both {
 		t.Run(string(b), func(t *testing.T) {
 			argv := protecttest.GoServer(address)
-			pidfile := first(t, 0, argv...)
+			pidfile := protecttest.StartFile(t, 0, argv...)
 			protecttest.AwaitListening(t, address)
 			before := protecttest.Look(t)
 			load := protecttest.StartLoad(t, address, 5*time.Millisecond, dial)

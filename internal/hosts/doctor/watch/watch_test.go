@@ -216,6 +216,18 @@ func TestFindingBeginsAndEnds(t *testing.T) {
 	})
 }
 
+// begin runs a Watch until stop is called.
+func begin(t *testing.T, w *Watch) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	run.Go(func() {
+		if err := w.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return func() { cancel(); run.Wait() }
+}
+
 // A finding that only bursts see begins with a burst and ends with one.
 func TestBurst(t *testing.T) {
 	host := newMadeUp(t)
@@ -225,13 +237,7 @@ func TestBurst(t *testing.T) {
 		wait.Store(5)
 		c := DefaultConfig()
 		w := New(c, Deps{Standing: host.standing(), Probes: deep(&wait), Log: quiet(), Engine: silent{}})
-		ctx, cancel := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() {
-			if err := w.Run(ctx); err != nil {
-				t.Error(err)
-			}
-		})
+		stop := begin(t, w)
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		s := w.Status()
@@ -256,8 +262,7 @@ func TestBurst(t *testing.T) {
 		if s = w.Status(); s.Cost.Bursts != before+1 || s.Bursts[0].Why != slowSpinup {
 			t.Errorf("%d bursts before, %+v", before, s.Bursts)
 		}
-		cancel()
-		running.Wait()
+		stop()
 	})
 }
 
@@ -277,13 +282,7 @@ func TestMachine(t *testing.T) {
 		c := DefaultConfig()
 		c.Every = maxEvery
 		w := New(c, Deps{Standing: []probe.Probe{}, Probes: deep(&wait), Machine: machine, Store: NewStore(dir, c.Keep, quiet()), Log: quiet(), Engine: silent{}})
-		ctx, cancel := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() {
-			if err := w.Run(ctx); err != nil {
-				t.Error(err)
-			}
-		})
+		stop := begin(t, w)
 		time.Sleep(23 * time.Hour)
 		synctest.Wait()
 		s := w.Status()
@@ -306,8 +305,7 @@ func TestMachine(t *testing.T) {
 		if s = w.Status(); len(s.Findings) != 0 {
 			t.Errorf("a CPU as fast as before: %+v", s.Findings)
 		}
-		cancel()
-		running.Wait()
+		stop()
 	})
 }
 

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -120,16 +119,7 @@ func ports(t *testing.T, b protect.Name, addresses ...string) (is []protect.Inst
 func serve(t *testing.T, address string) (argv []string, pidfile string) {
 	t.Helper()
 	argv = protecttest.GoServer(address)
-	s := protecttest.Start(t, 0, argv...)
-	pidfile = filepath.Join(t.TempDir(), "pid")
-	if err := os.WriteFile(pidfile, []byte(strconv.Itoa(s.Pid())), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := protecttest.KillFile(pidfile); err != nil {
-			t.Error(err)
-		}
-	})
+	pidfile = protecttest.StartFile(t, 0, argv...)
 	protecttest.AwaitListening(t, address)
 	return argv, pidfile
 }

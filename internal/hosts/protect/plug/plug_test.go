@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -353,16 +352,7 @@ func TestInstalled(t *testing.T) {
 	o := install.Options{Keeper: []string{"/proc/self/exe", roleKeeper}, LockDir: t.TempDir(), Log: slog.Default()}
 	address := protecttest.FreePort(t)
 	argv := protecttest.GoServer(address)
-	pidfile := filepath.Join(t.TempDir(), "pid")
-	first := protecttest.Start(t, 0, argv...)
-	if err := os.WriteFile(pidfile, []byte(strconv.Itoa(first.Pid())), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := protecttest.KillFile(pidfile); err != nil {
-			t.Error(err)
-		}
-	})
+	pidfile := protecttest.StartFile(t, 0, argv...)
 	protecttest.AwaitListening(t, address)
 	as := protecttest.Addresses(t, address)
 	var ports []protect.Installed
@@ -504,16 +494,7 @@ func TestProtect(t *testing.T) {
 	before := protecttest.Look(t)
 	address := protecttest.FreePort(t)
 	argv := protecttest.GoServer(address)
-	pidfile := filepath.Join(t.TempDir(), "pid")
-	first := protecttest.Start(t, 0, argv...)
-	if err := os.WriteFile(pidfile, []byte(strconv.Itoa(first.Pid())), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := protecttest.KillFile(pidfile); err != nil {
-			t.Error(err)
-		}
-	})
+	pidfile := protecttest.StartFile(t, 0, argv...)
 	protecttest.AwaitListening(t, address)
 	load := protecttest.StartLoad(t, address, 50*time.Millisecond, nil)
 	for range 2 {

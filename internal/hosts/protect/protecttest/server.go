@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -102,6 +103,23 @@ func Start(t testing.TB, uid uint32, argv ...string) *Server {
 	}()
 	t.Cleanup(s.Kill)
 	return s
+}
+
+// StartFile is Start. It returns the file with the server's pid, and at the end of the test kills
+// the process that the file then names: see Restart.
+func StartFile(t testing.TB, uid uint32, argv ...string) (pidfile string) {
+	t.Helper()
+	s := Start(t, uid, argv...)
+	pidfile = filepath.Join(t.TempDir(), "pid")
+	if err := os.WriteFile(pidfile, []byte(strconv.Itoa(s.Pid())), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := KillFile(pidfile); err != nil {
+			t.Error(err)
+		}
+	})
+	return pidfile
 }
 
 func credential(uid uint32) *syscall.Credential {
