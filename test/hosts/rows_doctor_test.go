@@ -47,8 +47,10 @@ func findsDrills(h *host) {
 		if size, ok := sizes[d.Name]; ok {
 			options += fmt.Sprint(" --size ", size)
 		}
-		said := h.run(fmt.Sprintf(`systemd-run -q --unit drill --collect -p StandardError=truncate:/run/drill holdfast doctor drill %s --for 10m%s
-until grep -q "the pathology exists" /run/drill; do systemctl is-active -q drill || { cat /run/drill; exit 1; }; sleep 1; done
+		// The unit's output is opened after systemd-run has returned.
+		said := h.run(fmt.Sprintf(`rm -f /run/drill
+systemd-run -q --unit drill --collect -p StandardError=truncate:/run/drill holdfast doctor drill %s --for 10m%s
+until grep -qs "the pathology exists" /run/drill; do systemctl is-active -q drill || { cat /run/drill; exit 1; }; sleep 1; done
 grep "the pathology exists" /run/drill`, d.Name, options))
 		r := h.diagnose("systemctl kill -s INT drill; while systemctl is-active -q drill; do sleep 1; done")
 		_, by, _ := strings.Cut(strings.TrimSpace(said), ", by ")

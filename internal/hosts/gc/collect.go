@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"holdfast"
@@ -28,6 +29,10 @@ func (c *Collector) Collect(ctx context.Context, why Trigger, told func(Outcome,
 		if err := c.loadStats(); err != nil { // new observations are added to it
 			return Cycle{}, err
 		}
+		learning, stop := context.WithCancel(ctx)
+		var learns sync.WaitGroup
+		learns.Go(func() { _ = c.gate.Run(learning) })
+		defer func() { stop(); learns.Wait() }()
 	}
 	lock, err := lockCycle(s.local, c.d.LockDir)
 	if err != nil {
@@ -153,14 +158,14 @@ func (r *run) recover(ctx context.Context) error {
 // wait returns when no spin-up is in progress. It adds the waiting time to the
 // cycle.
 func (r *run) wait(ctx context.Context) error {
-	_, _, err := r.quiet(ctx, 0)
+	_, _, err := r.quiet(ctx, atLeast(0))
 	return err
 }
 
 // quiet calls the gate's wait and adds the waiting time to the cycle's
 // suspension.
-func (r *run) quiet(ctx context.Context, quiet time.Duration) (waited time.Duration, forced bool, err error) {
-	waited, forced, err = r.c.gate.wait(ctx, quiet)
+func (r *run) quiet(ctx context.Context, p pause) (waited time.Duration, forced bool, err error) {
+	waited, forced, err = r.c.gate.wait(ctx, p)
 	if waited >= time.Millisecond {
 		r.cy.Suspended += holdfast.Millis(waited)
 		r.c.stats.suspended(waited)

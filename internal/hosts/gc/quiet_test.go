@@ -54,7 +54,7 @@ func TestGateOpensWhenNothingSpinsUp(t *testing.T) {
 			time.Sleep(3 * time.Second)
 			c.add(-1)
 		}()
-		waited, forced, err := g.wait(t.Context(), 0)
+		waited, forced, err := g.wait(t.Context(), atLeast(0))
 		if waited != 6*time.Second || forced || err != nil {
 			t.Errorf("%v, %v, %v", waited, forced, err)
 		}
@@ -65,7 +65,7 @@ func TestGateOpensWhenNothingSpinsUp(t *testing.T) {
 			time.Sleep(time.Second)
 			c.add(-1)
 		}()
-		if waited, _, _ := g.wait(t.Context(), 2*time.Second); waited != 4*time.Second {
+		if waited, _, _ := g.wait(t.Context(), atLeast(2*time.Second)); waited != 4*time.Second {
 			t.Errorf("waited %v", waited)
 		}
 	})
@@ -77,14 +77,14 @@ func TestGateOpensOnACriticalDisk(t *testing.T) {
 		c.add(1)
 		begin := time.Now()
 		g := &gate{spinups: c, stats: newStats(), critical: func() bool { return time.Since(begin) > 5*time.Second }}
-		waited, forced, err := g.wait(t.Context(), 0)
+		waited, forced, err := g.wait(t.Context(), atLeast(0))
 		if !forced || err != nil || waited > 7*time.Second {
 			t.Errorf("%v, %v, %v", waited, forced, err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		g.critical = func() bool { return false }
-		if _, forced, err := g.wait(ctx, 0); forced || !errors.Is(err, context.DeadlineExceeded) {
+		if _, forced, err := g.wait(ctx, atLeast(0)); forced || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v, %v", forced, err)
 		}
 	})
@@ -116,19 +116,20 @@ func TestGateLearnsFromGaps(t *testing.T) {
 	})
 }
 
-func TestQuietTimeIsLearnt(t *testing.T) {
+// begins checks for how much longer a deletion waits after an idle time.
+func begins(t *testing.T, s *stats, locked, idle, want time.Duration) {
+	t.Helper()
+	if got := s.pauseFor(locked)(idle); got != want {
+		t.Errorf("a deletion of %v after an idle time of %v waits for %v more, want %v", locked, idle, got, want)
+	}
+}
+
+func TestPauseIsLearnt(t *testing.T) {
 	a := newStats()
-	if q := a.quietFor(100 * time.Millisecond); q != 0 {
-		t.Errorf("a short one waits %v", q)
-	}
-	if q := a.quietFor(5 * time.Second); q != 5*time.Second {
-		t.Errorf("with nothing learnt it waits %v", q)
-	}
-	if q := a.quietFor(time.Hour); q != longestQuiet {
-		t.Errorf("it waits %v", q)
-	}
-	// Jobs come in bursts: ten within a second of each other, then a minute
-	// of nothing.
+	begins(t, a, 100*time.Millisecond, 0, 0)
+	begins(t, a, 5*time.Second, 0, 5*time.Second)
+	begins(t, a, time.Hour, 0, longestQuiet)
+	// Jobs come in bursts: ten within a second of each other, then a minute of nothing.
 	for i := range 200 {
 		gap := time.Second
 		if i%10 == 0 {
@@ -136,23 +137,41 @@ func TestQuietTimeIsLearnt(t *testing.T) {
 		}
 		a.observeGap(gap)
 	}
-	if q := a.quietFor(500 * time.Millisecond); q != 0 {
-		t.Errorf("half a second fits between any two, and waits %v", q)
-	}
-	if q := a.quietFor(3 * time.Second); q <= time.Second || q > time.Second+time.Millisecond {
-		t.Errorf("a deletion of 3 s waits %v: after an idle second it should be the pause", q)
-	}
+	begins(t, a, 500*time.Millisecond, 0, 0) // fits between any two
+	begins(t, a, 500*time.Millisecond, 600*time.Millisecond, 400*time.Millisecond+1)
+	begins(t, a, 3*time.Second, 0, time.Second+1) // after an idle second it should be the pause
+	begins(t, a, 3*time.Second, 10*time.Second, 0)
+	begins(t, a, 3*time.Second, 58*time.Second, 0) // longer than any wait
 	// A spin-up every two seconds: a longer deletion never fits.
 	b := newStats()
 	for range 200 {
 		b.observeGap(2 * time.Second)
 	}
-	if q := b.quietFor(3 * time.Second); q <= 2*time.Second {
-		t.Errorf("it waits %v", q)
+	begins(t, b, 3*time.Second, 0, 2*time.Second+1)
+	begins(t, b, time.Second, 0, 0)
+	begins(t, b, time.Second, 1500*time.Millisecond, 500*time.Millisecond+1)
+}
+
+func TestShortDeletionNeedNotFit(t *testing.T) {
+	// Of the gaps three in ten are shorter than the deletion.
+	a := newStats()
+	for i := range 200 {
+		gap := 200 * time.Millisecond
+		if i%10 < 3 {
+			gap = 50 * time.Millisecond
+		}
+		a.observeGap(gap)
 	}
-	if q := b.quietFor(time.Second); q != 0 {
-		t.Errorf("it waits %v", q)
+	begins(t, a, 120*time.Millisecond, 0, 50*time.Millisecond+1) // when it is one of the long gaps
+	begins(t, a, 120*time.Millisecond, 60*time.Millisecond, 0)
+	begins(t, a, 120*time.Millisecond, 100*time.Millisecond, 100*time.Millisecond+1)
+	// Every gap is shorter: it begins with the gap.
+	b := newStats()
+	for range 200 {
+		b.observeGap(100 * time.Millisecond)
 	}
+	begins(t, b, 120*time.Millisecond, 0, 0)
+	begins(t, b, 5*time.Millisecond, 90*time.Millisecond, 0) // nothing notices it
 }
 
 func TestRatesAreLearnt(t *testing.T) {

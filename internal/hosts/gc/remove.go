@@ -70,7 +70,7 @@ func (r *run) turn(ctx context.Context, d Deletion, first step, o *Outcome) (rea
 		if r.c.links(r.site) {
 			t.Linked = t.Names
 		}
-		waited, _, err := r.quiet(ctx, r.c.stats.quietFor(r.c.stats.guess(t, d.Bytes)))
+		waited, _, err := r.quiet(ctx, r.c.stats.pauseFor(r.c.stats.guess(t, d.Bytes)))
 		o.Waited += holdfast.Millis(waited)
 		if err != nil {
 			return "", err
@@ -103,7 +103,7 @@ func (r *run) stays(ctx context.Context, err error) error {
 // slowly waits before each step of freeing: for spin-ups, and for the duration of
 // a step, to leave disk time for others.
 func (r *run) slowly(ctx context.Context) error {
-	if _, forced, err := r.quiet(ctx, 0); err != nil || forced {
+	if _, forced, err := r.quiet(ctx, atLeast(0)); err != nil || forced {
 		return err
 	}
 	return tasks.Sleep(ctx, stepPause)
@@ -207,7 +207,7 @@ func (r *run) steps(d Deletion) []step {
 // refused it.
 func (r *run) oneStep(ctx context.Context, d Deletion, s step, guess time.Duration, o *Outcome) (reason string, err error) {
 	for {
-		waited, forced, err := r.quiet(ctx, r.c.stats.quietFor(guess))
+		waited, forced, err := r.quiet(ctx, r.c.stats.pauseFor(guess))
 		o.Waited += holdfast.Millis(waited)
 		if err != nil {
 			return "", err

@@ -23,10 +23,10 @@ func (g *gate) idle() (bool, time.Duration) {
 	return n == 0, max(time.Since(since), 0)
 }
 
-// wait returns once no spin-up has been in progress for quiet. If the disk is
+// wait returns once no spin-up is in progress and p no longer requires a wait. If the disk is
 // above the critical mark, it returns at once with forced set. waited is the time
 // spent.
-func (g *gate) wait(ctx context.Context, quiet time.Duration) (waited time.Duration, forced bool, err error) {
+func (g *gate) wait(ctx context.Context, p pause) (waited time.Duration, forced bool, err error) {
 	begin := time.Now()
 	for {
 		if err := ctx.Err(); err != nil {
@@ -34,19 +34,19 @@ func (g *gate) wait(ctx context.Context, quiet time.Duration) (waited time.Durat
 		}
 		changed := g.spinups.Changed() // before the check: no change is missed
 		idle, since := g.idle()
-		if idle && since >= quiet {
+		left := look
+		if idle {
+			left = p(since)
+		}
+		if left == 0 {
 			return time.Since(begin), false, nil
 		}
 		if g.critical() {
 			return time.Since(begin), true, nil
 		}
-		next := look
-		if idle {
-			next = min(next, quiet-since)
-		}
 		select {
 		case <-changed:
-		case <-time.After(next):
+		case <-time.After(min(left, look)):
 		case <-ctx.Done():
 		}
 	}

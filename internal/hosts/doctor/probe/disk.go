@@ -17,7 +17,7 @@ import (
 func diskProbe() Probe {
 	return Probe{
 		Name: "disk", Sees: "how busy the disks are and how long they take, flushes",
-		Gives: []string{fact.DiskBusy, fact.DiskAwait, fact.DiskFlush, fact.IOFull},
+		Gives: []string{fact.DiskBusy, fact.DiskAwait, fact.DiskFlush, fact.DiskFlushing, fact.IOFull},
 		Open:  counted(readDisks, diskFacts),
 	}
 }
@@ -78,6 +78,7 @@ func diskFacts(_ Host, before, after diskReading, over time.Duration) ([]fact.Fa
 		}
 		if b.IoStatsCount >= flushFields {
 			add(fact.DiskFlush, grew(a.FlushRequestsCompleted, b.FlushRequestsCompleted)/over.Seconds(), fact.PerSecond)
+			add(fact.DiskFlushing, min(1, grew(a.TimeSpentFlushing, b.TimeSpentFlushing)/1e3/over.Seconds()), fact.Share)
 		}
 	}
 	if v, ok := after.waits.grew(before.waits, "full"); ok {

@@ -10,6 +10,9 @@ const (
 	diskTimes   = 5    // multiple of the value on a healthy host
 	manyFlushes = 100  // /s
 	flushBusy   = 0.40 // share of the examination
+	// slowFlushes is the rate of flushes per second that counts if they take flushBusy of the
+	// time: a rotating disk ends 60 to 120 flushes per second.
+	slowFlushes = 20
 	writerShare = 0.50 // share of all writes
 	// flushStorm is the rate of flushes per second that counts however busy the disk is.
 	// A program with group commit never reaches it.
@@ -22,7 +25,7 @@ func slowDisk() Rule {
 	return Rule{
 		Name:      "slow-disk",
 		Signal:    "flushes and busy time of each disk (diskstats), the sender of writes and flushes (block_rq_issue, or else io.stat and blkio), p99 of the requests (block_rq_issue, block_rq_complete)",
-		Threshold: "over 100 flushes/s with the disk busy for over 40 % of the time, or over 2,000 flushes/s, and one process or container makes over half of the writes; or p99 over 5 times the baseline",
+		Threshold: "over 100 flushes/s with the disk busy for over 40 % of the time, over 20 flushes/s that take over 40 % of the time, or over 2,000 flushes/s, and one process or container makes over half of the writes; or p99 over 5 times the baseline",
 		Why:       "requests behind a flush wait until the disk's cache is written, and on a journalling file system also for the data of other writers. Reads are not counted: a process that reads much while another one flushes is not the cause",
 		Source:    "Documentation/block/writeback_cache_control.rst; docs/doctor.md. The thresholds are judgements",
 		Needs:     []string{fact.DiskFlush, fact.DiskBusy},
@@ -32,12 +35,14 @@ func slowDisk() Rule {
 			for _, f := range s.Of(fact.DiskFlush) {
 				disk := f.Subject.Device
 				busy, _ := s.Device(fact.DiskBusy, disk)
-				if f.Value < manyFlushes || busy < flushBusy && f.Value < flushStorm || all > 0 && (rate < writerShare*all || rate < manyFlushes/2) {
+				flushing, _ := s.Device(fact.DiskFlushing, disk)
+				if !stormOfFlushes(f.Value, busy, flushing) || all > 0 && (rate < writerShare*all || rate < min(f.Value, manyFlushes)/2) {
 					continue
 				}
 				e := []Evidence{
 					{"flushes of " + disk, perSecond(f.Value), "under 100/s"},
 					{"disk busy, share of the time", percent(busy), "under 40 %"},
+					{"a flush outstanding, share of the time", percent(flushing), "under 40 %"},
 					{"writes and flushes of the named subject", perSecond(rate), "-"},
 				}
 				if p99, ok := s.Host(fact.DiskP99); ok {
@@ -71,6 +76,12 @@ func slowDisk() Rule {
 			return found
 		},
 	}
+}
+
+// stormOfFlushes reports whether a disk's flushes delay others' requests: their rate per second, and
+// the shares of time for which the disk was busy and for which a flush was outstanding.
+func stormOfFlushes(rate, busy, flushing float64) bool {
+	return rate >= flushStorm || rate >= manyFlushes && busy >= flushBusy || rate >= slowFlushes && flushing >= flushBusy
 }
 
 // topWriter returns the process or group that sends most requests to the disks, its rate,
