@@ -198,12 +198,12 @@ const autobahnMoved = "moved"
 
 // move brings the session to its next server, and removes what the gateway adds.
 func (run *autobahnRun) move(got *received) {
-	close(run.open)
-	run.leave()
 	told := frame.Server(frame.Text, []byte(autobahnMoved))
 	got.mu.Lock()
-	n := len(got.b)
+	n := len(got.b) // before the move, after which the gateway tells the client at any moment
 	got.mu.Unlock()
+	close(run.open)
+	run.leave()
 	got.await(n + len(told))
 	got.mu.Lock()
 	defer got.mu.Unlock()
