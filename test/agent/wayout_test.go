@@ -278,7 +278,7 @@ func TestSessionsReachTheWorld(t *testing.T) {
 	var before map[string][]string
 	poll.Until(t, "the containers of the first agents are gone, and their rules", func() bool {
 		before = h.leftovers(daemon)
-		return len(before["shims"]) == 0 && len(before["control groups"]) == 0 && slices.Equal(before["firewall"], atFirst)
+		return len(before["containers on disk"]) == 0 && len(before["shims"]) == 0 && len(before["control groups"]) == 0 && slices.Equal(before["firewall"], atFirst)
 	})
 
 	h.start()
