@@ -53,15 +53,15 @@ func (x *experiment) forkOnce(ctx context.Context, parent *terminal, round int, 
 	// Beside the boots of children an answer takes longer for other reasons, so the pause is that
 	// of a snapshot.
 	stop := x.silence(ctx, parent.key)
-	_, err := x.gateway().api.TakeSnapshot(ctx, parent.key, snapshotName, time.Hour)
+	_, err := x.gateway().API.TakeSnapshot(ctx, parent.key, snapshotName, time.Hour)
 	longest, askErr := stop()
 	if err := errors.Join(err, askErr); err != nil {
 		return err
 	}
-	if err := x.gateway().api.RemoveSnapshot(ctx, snapshotName); err != nil {
+	if err := x.gateway().API.RemoveSnapshot(ctx, snapshotName); err != nil {
 		return err
 	}
-	r, err := x.gateway().api.ForkSession(ctx, parent.key, children)
+	r, err := x.gateway().API.ForkSession(ctx, parent.key, children)
 	if err != nil {
 		return err
 	}

@@ -55,7 +55,7 @@ func (x *experiment) moved(ctx context.Context, t *terminal, k kind) (s sample, 
 	x.watch.forget()
 	n := t.seen()
 	notice := time.Now()
-	report, err := from.api.Drain(ctx, "", api.DrainRequest{Budget: holdfast.Millis(x.o.Notice)}, func(holdfast.Step) {})
+	report, err := from.API.Drain(ctx, "", api.DrainRequest{Budget: holdfast.Millis(x.o.Notice)}, func(holdfast.Step) {})
 	if err != nil {
 		return s, err
 	}
@@ -128,7 +128,7 @@ func (x *experiment) where(ctx context.Context, key holdfast.SessionKey) (*node,
 		return nil, o, err
 	}
 	for _, m := range x.hosts() {
-		if m.id == o.Node {
+		if m.ID == o.Node {
 			return m, o, nil
 		}
 	}
@@ -137,17 +137,17 @@ func (x *experiment) where(ctx context.Context, key holdfast.SessionKey) (*node,
 
 // again uncordons a drained node, and waits until all nodes have read that.
 func (x *experiment) again(ctx context.Context, m *node) error {
-	if err := m.api.Uncordon(ctx, ""); err != nil {
+	if err := m.API.Uncordon(ctx, ""); err != nil {
 		return err
 	}
-	return x.known(ctx, func(n holdfast.Node) bool { return n.Draining == (n.ID == x.gateway().id) })
+	return x.known(ctx, func(n holdfast.Node) bool { return n.Draining == (n.ID == x.gateway().ID) })
 }
 
 // begin opens a session of the kind, sets its variable and starts its counter.
 func (x *experiment) begin(ctx context.Context, key holdfast.SessionKey, k kind, every string) (*terminal, error) {
 	ctx, cancel := context.WithTimeout(ctx, clientTime)
 	defer cancel()
-	if _, err := x.gateway().api.StartSession(ctx, key, k.name); err != nil {
+	if _, err := x.gateway().API.StartSession(ctx, key, k.name); err != nil {
 		return nil, err
 	}
 	t, _, err := connect(ctx, x.gateway().gateway, key)
@@ -202,7 +202,7 @@ func (x *experiment) resumed(ctx context.Context, n int) (b boot, err error) {
 		return b, err
 	}
 	before.close() // its kept socket would wake the session
-	if _, err := x.gateway().api.SuspendSession(ctx, key); err != nil {
+	if _, err := x.gateway().API.SuspendSession(ctx, key); err != nil {
 		return b, err
 	}
 	after, took, err := connect(ctx, x.gateway().gateway, key)
@@ -221,7 +221,7 @@ func (x *experiment) resumed(ctx context.Context, n int) (b boot, err error) {
 }
 
 func (x *experiment) stop(ctx context.Context, key holdfast.SessionKey) error {
-	_, err := x.gateway().api.StopSession(ctx, key)
+	_, err := x.gateway().API.StopSession(ctx, key)
 	if errors.Is(err, holdfast.ErrNotFound) {
 		err = nil
 	}
@@ -326,10 +326,10 @@ func (x *experiment) run(ctx context.Context) (bench.Result, error) {
 // drainMany drains a node with many sessions, within the notice.
 func (x *experiment) drainMany(ctx context.Context) (*Many, error) {
 	from, to := x.hosts()[0], x.hosts()[1]
-	if err := to.api.Cordon(ctx, ""); err != nil {
+	if err := to.API.Cordon(ctx, ""); err != nil {
 		return nil, err
 	}
-	if err := x.known(ctx, func(n holdfast.Node) bool { return n.Draining == (n.ID != from.id) }); err != nil {
+	if err := x.known(ctx, func(n holdfast.Node) bool { return n.Draining == (n.ID != from.ID) }); err != nil {
 		return nil, err
 	}
 	all := make([]*terminal, x.o.Many)
@@ -359,7 +359,7 @@ func (x *experiment) drainMany(ctx context.Context) (*Many, error) {
 		seen[i] = t.seen()
 	}
 	notice := time.Now()
-	report, err := from.api.Drain(ctx, "", api.DrainRequest{Budget: holdfast.Millis(x.o.Notice)}, func(holdfast.Step) {})
+	report, err := from.API.Drain(ctx, "", api.DrainRequest{Budget: holdfast.Millis(x.o.Notice)}, func(holdfast.Step) {})
 	if err != nil {
 		return nil, err
 	}

@@ -207,17 +207,17 @@ func (x *experiment) startNodes(ctx context.Context, script string) error {
 	for n := range 3 {
 		m, err := x.newNode(n+1, authority, script)
 		if err == nil {
-			err = m.boot(ctx)
+			err = m.Boot(ctx)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	if err := x.gateway().api.Cordon(ctx, ""); err != nil {
+	if err := x.gateway().API.Cordon(ctx, ""); err != nil {
 		return err
 	}
 	x.say("three agents serve")
-	return x.known(ctx, func(n holdfast.Node) bool { return n.Draining == (n.ID == x.gateway().id) })
+	return x.known(ctx, func(n holdfast.Node) bool { return n.Draining == (n.ID == x.gateway().ID) })
 }
 
 // The nodes. The first two run sessions, and clients connect to the third.
@@ -256,8 +256,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 func (x *experiment) tails() error {
 	var errs []error
 	for _, m := range x.nodes {
-		if m.agent != nil {
-			errs = append(errs, fmt.Errorf("%s wrote last:\n%s", m.id, m.agent.Tail()))
+		if m.Process != nil {
+			errs = append(errs, fmt.Errorf("%s wrote last:\n%s", m.ID, m.Process.Tail()))
 		}
 	}
 	return errors.Join(errs...)
@@ -267,7 +267,7 @@ func (x *experiment) tails() error {
 func (x *experiment) close() error {
 	var errs []error
 	for _, m := range slices.Backward(x.nodes) {
-		m.close()
+		m.Close()
 	}
 	if x.watch != nil {
 		errs = append(errs, x.watch.close())

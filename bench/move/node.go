@@ -13,12 +13,9 @@ import (
 	"text/template"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"holdfast"
 	"holdfast/bench/rig"
 	"holdfast/internal/control/api/client"
-	"holdfast/internal/platform/linux/proc"
 	"holdfast/internal/platform/pki"
 )
 
@@ -45,13 +42,9 @@ var (
 
 // node is one agent, with directories and addresses of its own.
 type node struct {
-	id      holdfast.NodeID
-	dir     string
+	rig.Agent
 	gateway string // host:port
 	metrics string // URL
-	argv    []string
-	api     *client.Client
-	agent   *rig.Process // nil while there is none
 }
 
 var nodeConfig = template.Must(template.New("node").Parse(`
@@ -86,10 +79,10 @@ templates:
 func (x *experiment) newNode(n int, authority, script string) (*node, error) {
 	name := fmt.Sprintf("n%d", n)
 	host := fmt.Sprintf("127.0.1.%d", n)
-	m := &node{id: holdfast.NodeID(name), dir: filepath.Join(x.dir, name), gateway: host + ":7070", metrics: "http://" + host + ":7071/metrics"}
+	m := &node{rig.Agent{ID: holdfast.NodeID(name), Dir: filepath.Join(x.dir, name)}, host + ":7070", "http://" + host + ":7071/metrics"}
 	x.nodes = append(x.nodes, m) // close ends it
 	certificates := filepath.Join(x.dir, name+"-certificates")
-	join := pki.Join{CA: authority, Node: m.id, Addresses: []string{host}, Validity: pki.DefaultValidity, Out: certificates, Now: time.Now()}
+	join := pki.Join{CA: authority, Node: m.ID, Addresses: []string{host}, Validity: pki.DefaultValidity, Out: certificates, Now: time.Now()}
 	if _, err := join.Do(); err != nil {
 		return nil, err
 	}
@@ -107,62 +100,15 @@ func (x *experiment) newNode(n int, authority, script string) (*node, error) {
 		return nil, err
 	}
 	err = nodeConfig.Execute(f, map[string]any{
-		"Node": m.id, "Dir": m.dir, "Host": host, "Engine": x.lab.Host(), "Etcd": etcdClient, "Certificates": certificates,
+		"Node": m.ID, "Dir": m.Dir, "Host": host, "Engine": x.lab.Host(), "Etcd": etcdClient, "Certificates": certificates,
 		"Runsc": x.runtime, "Script": script, "Kinds": kinds, "Image": image, "Port": shellPort, "Env": fillEnv, "Runtime": runtimeName, "Network": x.o.Network, "Told": told,
 	})
 	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, err
 	}
-	m.argv = []string{x.o.Program, "agent", "--config", config}
-	m.api, err = client.New(client.Options{Socket: filepath.Join(m.dir, "run", "s")})
+	m.Argv = []string{x.o.Program, "agent", "--config", config}
+	m.API, err = client.New(client.Options{Socket: filepath.Join(m.Dir, "run", "s")})
 	return m, err
-}
-
-// boot starts the agent and returns when it serves.
-func (m *node) boot(ctx context.Context) error {
-	if err := os.MkdirAll(m.dir, 0o700); err != nil {
-		return err
-	}
-	var err error
-	if m.agent, err = rig.Start("agent "+string(m.id), m.argv, m.dir+".log", rig.Nice, false); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, rig.Patience)
-	defer cancel()
-	for {
-		err := m.api.Ready(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-m.agent.Ended:
-			return fmt.Errorf("the agent of %s ended before it was ready", m.id)
-		case <-time.After(20 * time.Millisecond):
-		case <-ctx.Done():
-			return fmt.Errorf("the agent of %s did not get ready: %w: %w", m.id, ctx.Err(), err)
-		}
-	}
-}
-
-// close kills the agent and its helper processes: every process of the lab with the
-// node's directory in its arguments.
-func (m *node) close() {
-	if m.agent != nil {
-		m.agent.Kill()
-	}
-	if m.api != nil {
-		m.api.Close()
-	}
-	pids, err := proc.Host.Pids()
-	if err != nil {
-		return // they end with the lab
-	}
-	for _, pid := range pids {
-		args, err := proc.Host.Cmdline(pid)
-		if err == nil && pid != os.Getpid() && strings.Contains(strings.Join(args, " "), m.dir+"/") {
-			_ = unix.Kill(pid, unix.SIGKILL) // ESRCH: it has ended
-		}
-	}
 }
 
 // figures returns the node's metrics, by name and labels in the text format.

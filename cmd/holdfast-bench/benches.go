@@ -12,6 +12,7 @@ import (
 	"holdfast/bench"
 	pages "holdfast/bench/dashboard"
 	"holdfast/bench/fleet"
+	"holdfast/bench/jobs"
 	"holdfast/bench/kubernetes"
 	"holdfast/bench/reload"
 	"holdfast/bench/rig"
@@ -144,6 +145,20 @@ func (p *programs) experiments() []cli.Experiment {
 					o.Holdfast = p.product("run")
 					o.Progress = progress
 					return bench.Run(ctx, o)
+				})
+			},
+		},
+		{
+			Name: "jobs", Short: "Run a job of many parallel runs on one host and on a fleet, beside docker run", Example: "holdfast bench jobs -n 24",
+			Setup: func(f *pflag.FlagSet) experiment {
+				o := jobs.Options{Member: self(rig.RoleMember)}
+				f.IntVarP(&o.N, "number", "n", 24, "runs of the job")
+				f.IntVar(&o.Nodes, "nodes", 3, "nodes of the fleet, each with an engine")
+				f.IntVar(&o.Rounds, "rounds", 5, "jobs of each way")
+				dockerd(f, &o.Dockerd)
+				return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
+					o.Program, o.Progress = p.holdfast, progress
+					return jobs.Run(ctx, o)
 				})
 			},
 		},

@@ -83,9 +83,11 @@ func (m *Machine) Boot(ctx context.Context) error {
 	}
 	var complaint bytes.Buffer
 	qemu := exec.Command("qemu-system-x86_64",
-		"-accel", "tcg,thread=multi", "-cpu", "Nehalem,+rdrand,+xsave,+xsaveopt", "-smp", "2", "-m", "2048",
+		// With a thread for each CPU, a CPU can go on with old code after the kernel has changed its
+		// code, as for a tracepoint, and takes the breakpoint of the change forever.
+		"-accel", "tcg,thread=single", "-cpu", "Nehalem,+rdrand,+xsave,+xsaveopt", "-smp", "2", "-m", "2048",
 		"-nodefaults", "-display", "none", "-no-reboot", "-serial", "file:"+m.path("console"),
-		"-drive", "file="+m.path("disk")+",if=virtio,format=qcow2,cache=unsafe", "-device", "virtio-rng-pci",
+		"-drive", "file="+m.path("disk")+",if=virtio,format=qcow2,cache=writeback", "-device", "virtio-rng-pci",
 		"-netdev", "user,id=net,hostfwd=tcp:"+sshd+"-:22", "-device", "virtio-net-pci,netdev=net",
 		"-kernel", filepath.Join(m.base, "vmlinuz"), "-initrd", filepath.Join(m.base, "initrd.img"),
 		// On a busy host the kernel's check of its timer fails, and units need over 90 s. An

@@ -1,0 +1,239 @@
+// Package jobs is the experiment of `holdfast-bench jobs`: a job of many parallel runs on one
+// host, and on the nodes of a fleet, beside as many `docker run` at once. Each node has a
+// container engine of its own, and all share one machine.
+package jobs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"holdfast"
+	"holdfast/bench"
+	"holdfast/bench/rig"
+	"holdfast/internal/control/api/client"
+	"holdfast/internal/platform/engine/docker"
+	"holdfast/internal/platform/pki"
+	"holdfast/test/lab"
+)
+
+// Options select the measurements.
+type Options struct {
+	Program  string    // a build of holdfast
+	Member   []string  // the command of an etcd member; see rig.Member
+	N        int       // runs of the job; 0 is 24
+	Nodes    int       // of the fleet; 0 is 3
+	Rounds   int       // jobs of each way, in turns; 0 is 5
+	Dockerd  string    // directory of another engine, as for lab.Options.With
+	Progress io.Writer // progress lines; nil discards them
+}
+
+// Check returns an error for impossible options. It does not accept a zero that means a
+// default.
+func (o Options) Check() error {
+	switch {
+	case o.N < 1 || o.N > 256:
+		return fmt.Errorf("runs are %d, they have to be 1 to 256", o.N)
+	case o.Nodes < 2 || o.Nodes > 9:
+		return fmt.Errorf("nodes are %d, they have to be 2 to 9", o.Nodes)
+	case o.Rounds < 1 || o.Rounds > 100:
+		return fmt.Errorf("rounds are %d, they have to be 1 to 100", o.Rounds)
+	}
+	return nil
+}
+
+// image is that of the runs: busybox.
+const image = "bench-jobs:latest"
+
+// Run measures the ways in turns. It must run inside a lab (lab.Reenter).
+//
+// Score is the p50 of the job's time on one host divided by that on the fleet. Failed counts
+// runs without their output.
+func Run(ctx context.Context, o Options) (_ bench.Result, err error) {
+	o.N, o.Nodes, o.Rounds = cmp.Or(o.N, 24), cmp.Or(o.Nodes, 3), cmp.Or(o.Rounds, 5)
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	if err := o.Check(); err != nil {
+		return bench.Result{}, err
+	}
+	x := &experiment{o: o}
+	defer func() { err = errors.Join(err, x.close()) }()
+	if x.docker, err = exec.LookPath("docker"); err != nil {
+		return bench.Result{}, holdfast.WithHint(fmt.Errorf("the peer docker is not installed: %w", err), "apt-get install docker.io")
+	}
+	if err := x.prepare(ctx); err != nil {
+		return bench.Result{}, errors.Join(err, x.tails())
+	}
+	r, err := x.run(ctx)
+	if err != nil {
+		err = errors.Join(err, x.tails())
+	}
+	return r, err
+}
+
+// experiment is one run.
+type experiment struct {
+	o      Options
+	docker string // the program
+	dir    string // removed with the first engine
+	etcd   *rig.Cluster
+	nodes  []*node
+	failed int
+}
+
+// node is an agent with its engine.
+type node struct {
+	rig.Agent
+	lab    *lab.Engine
+	config string // file
+}
+
+// socket is that of the agent's API.
+func (m *node) socket() string { return filepath.Join(m.Dir, "run", "s") }
+
+// Addresses of the experiment, in the network namespace of its lab.
+const (
+	etcdClient = "127.0.2.1:2379"
+	etcdPeer   = "127.0.2.1:2380"
+)
+
+// prepare starts the engines, etcd and the agents.
+func (x *experiment) prepare(ctx context.Context) error {
+	for n := range x.o.Nodes {
+		m := &node{Agent: rig.Agent{ID: holdfast.NodeID(fmt.Sprintf("n%d", n+1))}}
+		x.nodes = append(x.nodes, m)
+		if err := x.startEngine(ctx, m); err != nil {
+			return err
+		}
+	}
+	x.dir = x.nodes[0].lab.Scratch()
+	authority := filepath.Join(x.dir, "authority")
+	err := os.MkdirAll(x.dir, 0o700)
+	if err == nil {
+		_, err = pki.InitCA(authority, time.Now())
+	}
+	if err != nil {
+		return err
+	}
+	x.etcd, err = rig.NewCluster(rig.ClusterOptions{Members: 1, Dir: x.dir, Role: x.o.Member, Nice: rig.Nice,
+		Address: func(int) (client, peer string) { return etcdClient, etcdPeer }})
+	if err == nil {
+		err = x.etcd.Start(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	for i, m := range x.nodes {
+		if err := x.configure(m, fmt.Sprintf("127.0.1.%d", i+1), authority); err != nil {
+			return err
+		}
+		if err := m.Boot(ctx); err != nil {
+			return err
+		}
+	}
+	return x.known(ctx)
+}
+
+func (x *experiment) startEngine(ctx context.Context, m *node) (err error) {
+	if m.lab, err = lab.StartEngine(ctx, lab.Options{}.With(x.o.Dockerd)); err != nil {
+		return err
+	}
+	busybox, err := lab.Busybox()
+	if err != nil {
+		return err
+	}
+	busybox.Ref = image
+	return m.lab.Import(ctx, busybox)
+}
+
+// configure writes the configuration of a node's agent, and its certificates.
+func (x *experiment) configure(m *node, host, authority string) (err error) {
+	m.Dir, m.config = filepath.Join(x.dir, string(m.ID)), filepath.Join(x.dir, string(m.ID)+".yaml")
+	certificates := m.Dir + "-certificates"
+	join := pki.Join{CA: authority, Node: m.ID, Addresses: []string{host}, Validity: pki.DefaultValidity, Out: certificates, Now: time.Now()}
+	if _, err := join.Do(); err != nil {
+		return err
+	}
+	text := fmt.Sprintf(`node: %[1]s
+data_dir: %[2]s/data
+run_dir: %[2]s/run
+engine: {host: %[3]q}
+store: {endpoints: [%[4]q], renew: 1s, fence: 20s, kill_budget: 5s, ttl: 30s}
+fleet: {listen: "%[5]s:7072", certificates: %[6]s}
+gateway: {listen: "%[5]s:7070"}
+api: {socket: %[2]s/run/s, listen: "%[5]s:7071"}
+doctor: {enabled: false}
+templates: [{name: unused, image: %[7]q, port: 80, network: bridge}] # one is required
+`, m.ID, m.Dir, m.lab.Host(), etcdClient, host, certificates, image)
+	if err := os.WriteFile(m.config, []byte(text), 0o600); err != nil {
+		return err
+	}
+	m.Argv = []string{x.o.Program, "agent", "--config", m.config}
+	m.API, err = client.New(client.Options{Socket: m.socket()})
+	return err
+}
+
+// known waits until the first agent lists all nodes.
+func (x *experiment) known(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, rig.Patience)
+	defer cancel()
+	for {
+		list, err := x.nodes[0].API.Nodes(ctx)
+		if err == nil && len(list) == len(x.nodes) {
+			return nil
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("the first agent lists %d of %d nodes: %w", len(list), len(x.nodes), errors.Join(ctx.Err(), err))
+		}
+	}
+}
+
+// tails returns the ends of the agents' logs.
+func (x *experiment) tails() error {
+	var errs []error
+	for _, m := range x.nodes {
+		if m.Process != nil {
+			errs = append(errs, fmt.Errorf("%s wrote last:\n%s", m.ID, m.Process.Tail()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// close kills all processes and removes all files, those of the first engine last.
+func (x *experiment) close() error {
+	var errs []error
+	for _, m := range x.nodes {
+		if m.Dir != "" {
+			m.Close()
+		}
+	}
+	if x.etcd != nil {
+		x.etcd.Stop()
+	}
+	for _, m := range slices.Backward(x.nodes) {
+		if m.lab != nil {
+			errs = append(errs, m.lab.Stop())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// machine describes the host, with the version of the engines.
+func (x *experiment) machine(ctx context.Context) (bench.Machine, error) {
+	e, err := docker.Open(ctx, docker.Config{Host: x.nodes[0].lab.Host()})
+	if err != nil {
+		return bench.Machine{}, err
+	}
+	info, err := e.Info(ctx)
+	return bench.EngineMachine(info), errors.Join(err, e.Close())
+}
