@@ -1,6 +1,6 @@
 // Package jobs is the experiment of `holdfast-bench jobs`: a job of many parallel runs on one
-// host, and on the nodes of a fleet, beside as many `docker run` at once. Each node has a
-// container engine of its own, and all share one machine.
+// host, and on the nodes of a fleet, beside as many `docker run` at once. All nodes share one
+// container engine, because the firewall rules of several in one network namespace collide.
 package jobs
 
 import (
@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"holdfast"
@@ -83,16 +82,16 @@ func Run(ctx context.Context, o Options) (_ bench.Result, err error) {
 type experiment struct {
 	o      Options
 	docker string // the program
-	dir    string // removed with the first engine
+	dir    string // removed with the engine
+	lab    *lab.Engine
 	etcd   *rig.Cluster
 	nodes  []*node
 	failed int
 }
 
-// node is an agent with its engine.
+// node is an agent with its configuration.
 type node struct {
 	rig.Agent
-	lab    *lab.Engine
 	config string // file
 }
 
@@ -105,19 +104,15 @@ const (
 	etcdPeer   = "127.0.2.1:2380"
 )
 
-// prepare starts the engines, etcd and the agents.
+// prepare starts the engine, etcd and the agents.
 func (x *experiment) prepare(ctx context.Context) error {
-	for n := range x.o.Nodes {
-		m := &node{Agent: rig.Agent{ID: holdfast.NodeID(fmt.Sprintf("n%d", n+1))}}
-		x.nodes = append(x.nodes, m)
-		if err := x.startEngine(ctx, m); err != nil {
-			return err
-		}
+	err := x.startEngine(ctx)
+	if err != nil {
+		return err
 	}
-	x.dir = x.nodes[0].lab.Scratch()
+	x.dir = x.lab.Scratch()
 	authority := filepath.Join(x.dir, "authority")
-	err := os.MkdirAll(x.dir, 0o700)
-	if err == nil {
+	if err = os.MkdirAll(x.dir, 0o700); err == nil {
 		_, err = pki.InitCA(authority, time.Now())
 	}
 	if err != nil {
@@ -131,7 +126,9 @@ func (x *experiment) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for i, m := range x.nodes {
+	for i := range x.o.Nodes {
+		m := &node{Agent: rig.Agent{ID: holdfast.NodeID(fmt.Sprintf("n%d", i+1))}}
+		x.nodes = append(x.nodes, m) // close ends it
 		if err := x.configure(m, fmt.Sprintf("127.0.1.%d", i+1), authority); err != nil {
 			return err
 		}
@@ -142,8 +139,8 @@ func (x *experiment) prepare(ctx context.Context) error {
 	return x.known(ctx)
 }
 
-func (x *experiment) startEngine(ctx context.Context, m *node) (err error) {
-	if m.lab, err = lab.StartEngine(ctx, lab.Options{}.With(x.o.Dockerd)); err != nil {
+func (x *experiment) startEngine(ctx context.Context) (err error) {
+	if x.lab, err = lab.StartEngine(ctx, lab.Options{}.With(x.o.Dockerd)); err != nil {
 		return err
 	}
 	busybox, err := lab.Busybox()
@@ -151,7 +148,7 @@ func (x *experiment) startEngine(ctx context.Context, m *node) (err error) {
 		return err
 	}
 	busybox.Ref = image
-	return m.lab.Import(ctx, busybox)
+	return x.lab.Import(ctx, busybox)
 }
 
 // configure writes the configuration of a node's agent, and its certificates.
@@ -172,7 +169,7 @@ gateway: {listen: "%[5]s:7070"}
 api: {socket: %[2]s/run/s, listen: "%[5]s:7071"}
 doctor: {enabled: false}
 templates: [{name: unused, image: %[7]q, port: 80, network: bridge}] # one is required
-`, m.ID, m.Dir, m.lab.Host(), etcdClient, host, certificates, image)
+`, m.ID, m.Dir, x.lab.Host(), etcdClient, host, certificates, image)
 	if err := os.WriteFile(m.config, []byte(text), 0o600); err != nil {
 		return err
 	}
@@ -209,28 +206,23 @@ func (x *experiment) tails() error {
 	return errors.Join(errs...)
 }
 
-// close kills all processes and removes all files, those of the first engine last.
+// close kills all processes and removes all files.
 func (x *experiment) close() error {
-	var errs []error
 	for _, m := range x.nodes {
-		if m.Dir != "" {
-			m.Close()
-		}
+		m.Close()
 	}
 	if x.etcd != nil {
 		x.etcd.Stop()
 	}
-	for _, m := range slices.Backward(x.nodes) {
-		if m.lab != nil {
-			errs = append(errs, m.lab.Stop())
-		}
+	if x.lab == nil {
+		return nil
 	}
-	return errors.Join(errs...)
+	return x.lab.Stop()
 }
 
-// machine describes the host, with the version of the engines.
+// machine describes the host, with the version of the engine.
 func (x *experiment) machine(ctx context.Context) (bench.Machine, error) {
-	e, err := docker.Open(ctx, docker.Config{Host: x.nodes[0].lab.Host()})
+	e, err := docker.Open(ctx, docker.Config{Host: x.lab.Host()})
 	if err != nil {
 		return bench.Machine{}, err
 	}

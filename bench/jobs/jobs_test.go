@@ -14,7 +14,7 @@ func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
 
 // The whole experiment, small: each run has its output in each way.
 func TestRun(t *testing.T) {
-	labtest.NeedLong(t, "starts three engines; test/agent TestJobsOnTheFleet runs the same commands")
+	labtest.NeedLong(t, "runs a dozen jobs; test/agent TestJobsOnTheFleet runs the same commands")
 	dir := t.TempDir()
 	for _, name := range []string{"holdfast", "holdfast-bench"} {
 		if err := labtest.Build(t.Context(), "holdfast/cmd/"+name, filepath.Join(dir, name)); err != nil {

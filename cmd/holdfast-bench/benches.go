@@ -153,7 +153,7 @@ func (p *programs) experiments() []cli.Experiment {
 			Setup: func(f *pflag.FlagSet) experiment {
 				o := jobs.Options{Member: self(rig.RoleMember)}
 				f.IntVarP(&o.N, "number", "n", 24, "runs of the job")
-				f.IntVar(&o.Nodes, "nodes", 3, "nodes of the fleet, each with an engine")
+				f.IntVar(&o.Nodes, "nodes", 3, "nodes of the fleet")
 				f.IntVar(&o.Rounds, "rounds", 5, "jobs of each way")
 				dockerd(f, &o.Dockerd)
 				return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {

@@ -49,10 +49,15 @@ func findsDrills(h *host) {
 			options += fmt.Sprint(" --size ", size)
 		}
 		// The unit's output is opened after systemd-run has returned.
-		said := h.run(fmt.Sprintf(`rm -f /run/drill
+		said, err := h.Do(h.Context(), fmt.Sprintf(`rm -f /run/drill
 systemd-run -q --unit drill --collect -p StandardError=truncate:/run/drill holdfast doctor drill %s --for 10m%s
 until grep -qs "the pathology exists" /run/drill; do systemctl is-active -q drill || { cat /run/drill; exit 1; }; sleep 1; done
 grep "the pathology exists" /run/drill`, d.Name, options))
+		if err != nil {
+			missed = append(missed, d.Name)
+			h.Logf("%s does not come up: %v\n%s", d.Name, err, said)
+			continue
+		}
 		r := h.diagnose("systemctl kill -s INT drill; while systemctl is-active -q drill; do sleep 1; done")
 		_, by, _ := strings.Cut(strings.TrimSpace(said), ", by ")
 		found := finds(r, d.Rule, by)
