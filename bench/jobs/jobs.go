@@ -11,15 +11,12 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"time"
 
 	"holdfast"
 	"holdfast/bench"
 	"holdfast/bench/rig"
-	"holdfast/internal/control/api/client"
 	"holdfast/internal/platform/engine/docker"
-	"holdfast/internal/platform/pki"
 	"holdfast/test/lab"
 )
 
@@ -69,40 +66,21 @@ func Run(ctx context.Context, o Options) (_ bench.Result, err error) {
 		return bench.Result{}, holdfast.WithHint(fmt.Errorf("the peer docker is not installed: %w", err), "apt-get install docker.io")
 	}
 	if err := x.prepare(ctx); err != nil {
-		return bench.Result{}, errors.Join(err, x.tails())
+		return bench.Result{}, x.fleet.Told(err)
 	}
 	r, err := x.run(ctx)
-	if err != nil {
-		err = errors.Join(err, x.tails())
-	}
-	return r, err
+	return r, x.fleet.Told(err)
 }
 
 // experiment is one run.
 type experiment struct {
 	o      Options
 	docker string // the program
-	dir    string // removed with the engine
 	lab    *lab.Engine
-	etcd   *rig.Cluster
-	nodes  []*node
+	fleet  *rig.Fleet
+	first  *rig.Agent // runs the commands
 	failed int
 }
-
-// node is an agent with its configuration.
-type node struct {
-	rig.Agent
-	config string // file
-}
-
-// socket is that of the agent's API.
-func (m *node) socket() string { return filepath.Join(m.Dir, "run", "s") }
-
-// Addresses of the experiment, in the network namespace of its lab.
-const (
-	etcdClient = "127.0.2.1:2379"
-	etcdPeer   = "127.0.2.1:2380"
-)
 
 // prepare starts the engine, etcd and the agents.
 func (x *experiment) prepare(ctx context.Context) error {
@@ -110,31 +88,15 @@ func (x *experiment) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	x.dir = x.lab.Scratch()
-	authority := filepath.Join(x.dir, "authority")
-	if err = os.MkdirAll(x.dir, 0o700); err == nil {
-		_, err = pki.InitCA(authority, time.Now())
-	}
-	if err != nil {
-		return err
-	}
-	x.etcd, err = rig.NewCluster(rig.ClusterOptions{Members: 1, Dir: x.dir, Role: x.o.Member, Nice: rig.Nice,
-		Address: func(int) (client, peer string) { return etcdClient, etcdPeer }})
-	if err == nil {
-		err = x.etcd.Start(ctx)
-	}
-	if err != nil {
+	if x.fleet, err = rig.StartFleet(ctx, x.lab.Scratch(), x.o.Member); err != nil {
 		return err
 	}
 	for i := range x.o.Nodes {
-		m := &node{Agent: rig.Agent{ID: holdfast.NodeID(fmt.Sprintf("n%d", i+1))}}
-		x.nodes = append(x.nodes, m) // close ends it
-		if err := x.configure(m, fmt.Sprintf("127.0.1.%d", i+1), authority); err != nil {
+		a, err := x.boot(ctx, i+1)
+		if err != nil {
 			return err
 		}
-		if err := m.Boot(ctx); err != nil {
-			return err
-		}
+		x.first = cmp.Or(x.first, a)
 	}
 	return x.known(ctx)
 }
@@ -151,13 +113,12 @@ func (x *experiment) startEngine(ctx context.Context) (err error) {
 	return x.lab.Import(ctx, busybox)
 }
 
-// configure writes the configuration of a node's agent, and its certificates.
-func (x *experiment) configure(m *node, host, authority string) (err error) {
-	m.Dir, m.config = filepath.Join(x.dir, string(m.ID)), filepath.Join(x.dir, string(m.ID)+".yaml")
-	certificates := m.Dir + "-certificates"
-	join := pki.Join{CA: authority, Node: m.ID, Addresses: []string{host}, Validity: pki.DefaultValidity, Out: certificates, Now: time.Now()}
-	if _, err := join.Do(); err != nil {
-		return err
+// boot starts the agent of node n, from 1 on.
+func (x *experiment) boot(ctx context.Context, n int) (*rig.Agent, error) {
+	host := fmt.Sprintf("127.0.1.%d", n)
+	a, err := x.fleet.Add(x.o.Program, holdfast.NodeID(fmt.Sprintf("n%d", n)), host)
+	if err != nil {
+		return nil, err
 	}
 	text := fmt.Sprintf(`node: %[1]s
 data_dir: %[2]s/data
@@ -166,16 +127,14 @@ engine: {host: %[3]q}
 store: {endpoints: [%[4]q], renew: 1s, fence: 20s, kill_budget: 5s, ttl: 30s}
 fleet: {listen: "%[5]s:7072", certificates: %[6]s}
 gateway: {listen: "%[5]s:7070"}
-api: {socket: %[2]s/run/s, listen: "%[5]s:7071"}
+api: {socket: %[7]s, listen: "%[5]s:7071"}
 doctor: {enabled: false}
-templates: [{name: unused, image: %[7]q, port: 80, network: bridge}] # one is required
-`, m.ID, m.Dir, x.lab.Host(), etcdClient, host, certificates, image)
-	if err := os.WriteFile(m.config, []byte(text), 0o600); err != nil {
-		return err
+templates: [{name: unused, image: %[8]q, port: 80, network: bridge}] # one is required
+`, a.ID, a.Dir, x.lab.Host(), rig.FleetStore, host, a.Certificates, a.Socket, image)
+	if err := os.WriteFile(a.Config, []byte(text), 0o600); err != nil {
+		return nil, err
 	}
-	m.Argv = []string{x.o.Program, "agent", "--config", m.config}
-	m.API, err = client.New(client.Options{Socket: m.socket()})
-	return err
+	return a, a.Boot(ctx)
 }
 
 // known waits until the first agent lists all nodes.
@@ -183,37 +142,21 @@ func (x *experiment) known(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, rig.Patience)
 	defer cancel()
 	for {
-		list, err := x.nodes[0].API.Nodes(ctx)
-		if err == nil && len(list) == len(x.nodes) {
+		list, err := x.first.API.Nodes(ctx)
+		if err == nil && len(list) == x.o.Nodes {
 			return nil
 		}
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("the first agent lists %d of %d nodes: %w", len(list), len(x.nodes), errors.Join(ctx.Err(), err))
+			return fmt.Errorf("the first agent lists %d of %d nodes: %w", len(list), x.o.Nodes, errors.Join(ctx.Err(), err))
 		}
 	}
-}
-
-// tails returns the ends of the agents' logs.
-func (x *experiment) tails() error {
-	var errs []error
-	for _, m := range x.nodes {
-		if m.Process != nil {
-			errs = append(errs, fmt.Errorf("%s wrote last:\n%s", m.ID, m.Process.Tail()))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // close kills all processes and removes all files.
 func (x *experiment) close() error {
-	for _, m := range x.nodes {
-		m.Close()
-	}
-	if x.etcd != nil {
-		x.etcd.Stop()
-	}
+	x.fleet.Close()
 	if x.lab == nil {
 		return nil
 	}

@@ -98,9 +98,9 @@ func (x *experiment) peers(ctx context.Context) (times, error) {
 // job runs the job by holdfast run.
 func (x *experiment) job(ctx context.Context, options ...string) (times, error) {
 	out := &output{begun: time.Now()}
-	argv := append([]string{x.o.Program, "run", "--socket", x.nodes[0].socket()}, options...)
+	argv := append([]string{x.o.Program, "run", "--socket", x.first.Socket}, options...)
 	argv = append(argv, "-n", strconv.Itoa(x.o.N), image, "--", "echo", word)
-	err := x.command(ctx, out, "HOLDFAST_CONFIG="+x.nodes[0].config, argv...)
+	err := x.command(ctx, out, "HOLDFAST_CONFIG="+x.first.Config, argv...)
 	return x.judge(out), err
 }
 

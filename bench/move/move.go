@@ -23,7 +23,6 @@ import (
 	"holdfast/bench/rig"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/engine/docker"
-	"holdfast/internal/platform/pki"
 	"holdfast/internal/platform/runsc"
 	"holdfast/test/lab"
 )
@@ -105,36 +104,26 @@ func Run(ctx context.Context, o Options) (_ bench.Result, err error) {
 	x := &experiment{o: o, began: time.Now()}
 	defer func() { err = errors.Join(err, x.close()) }()
 	if err := x.prepare(ctx); err != nil {
-		return bench.Result{}, errors.Join(err, x.tails())
+		return bench.Result{}, x.fleet.Told(err)
 	}
 	r, err := x.run(ctx)
-	if err != nil {
-		err = errors.Join(err, x.tails())
-	}
-	return r, err
+	return r, x.fleet.Told(err)
 }
 
 // experiment is one run.
 type experiment struct {
 	o       Options
 	began   time.Time
-	dir     string // of nodes, etcd and logs; removed with the engine
 	memory  string // directory in memory, for images
 	runtime runsc.Runtime
 	lab     *lab.Engine
 	engine  engine.Engine
-	etcd    *rig.Cluster
+	fleet   *rig.Fleet
 	watch   *observer
 	nodes   []*node
 
 	failures []string // lost memories and broken sockets
 }
-
-// Addresses of the experiment, in the network namespace of its lab.
-const (
-	etcdClient = "127.0.2.1:2379"
-	etcdPeer   = "127.0.2.1:2380"
-)
 
 func (x *experiment) say(format string, args ...any) {
 	fmt.Fprintf(x.o.Progress, "%6.1fs  %s\n", time.Since(x.began).Seconds(), fmt.Sprintf(format, args...))
@@ -158,22 +147,13 @@ func (x *experiment) prepare(ctx context.Context) (err error) {
 	if x.lab, err = lab.StartEngine(ctx, lab.Options{Args: []string{"--add-runtime=" + runtimeName + "=" + script}}.With(x.o.Dockerd)); err != nil {
 		return err
 	}
-	x.dir = x.lab.Scratch()
-	if err := os.MkdirAll(x.dir, 0o700); err != nil {
-		return err
-	}
 	if err := x.load(ctx); err != nil {
 		return err
 	}
 	if x.engine, err = docker.Open(ctx, docker.Config{Host: x.lab.Host()}); err != nil {
 		return err
 	}
-	x.etcd, err = rig.NewCluster(rig.ClusterOptions{Members: 1, Dir: x.dir, Role: x.o.Member, Nice: rig.Nice,
-		Address: func(int) (client, peer string) { return etcdClient, etcdPeer }})
-	if err != nil {
-		return err
-	}
-	if err := x.etcd.Start(ctx); err != nil {
+	if x.fleet, err = rig.StartFleet(ctx, x.lab.Scratch(), x.o.Member); err != nil {
 		return err
 	}
 	if x.watch, err = newObserver(ctx); err != nil {
@@ -200,12 +180,8 @@ func (x *experiment) load(ctx context.Context) error {
 }
 
 func (x *experiment) startNodes(ctx context.Context, script string) error {
-	authority := filepath.Join(x.dir, "authority")
-	if _, err := pki.InitCA(authority, time.Now()); err != nil {
-		return err
-	}
 	for n := range 3 {
-		m, err := x.newNode(n+1, authority, script)
+		m, err := x.newNode(n+1, script)
 		if err == nil {
 			err = m.Boot(ctx)
 		}
@@ -252,29 +228,13 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// tails returns the ends of the agents' logs.
-func (x *experiment) tails() error {
-	var errs []error
-	for _, m := range x.nodes {
-		if m.Process != nil {
-			errs = append(errs, fmt.Errorf("%s wrote last:\n%s", m.ID, m.Process.Tail()))
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // close kills all processes and removes all files.
 func (x *experiment) close() error {
 	var errs []error
-	for _, m := range slices.Backward(x.nodes) {
-		m.Close()
-	}
 	if x.watch != nil {
 		errs = append(errs, x.watch.close())
 	}
-	if x.etcd != nil {
-		x.etcd.Stop()
-	}
+	x.fleet.Close()
 	if x.engine != nil {
 		errs = append(errs, x.engine.Close())
 	}

@@ -7,16 +7,12 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"text/template"
-	"time"
 
 	"holdfast"
 	"holdfast/bench/rig"
-	"holdfast/internal/control/api/client"
-	"holdfast/internal/platform/pki"
 )
 
 const (
@@ -42,7 +38,7 @@ var (
 
 // node is one agent, with directories and addresses of its own.
 type node struct {
-	rig.Agent
+	*rig.Agent
 	gateway string // host:port
 	metrics string // URL
 }
@@ -76,16 +72,14 @@ templates:
 `))
 
 // newNode creates node n, from 1 on, with its certificates. It starts nothing.
-func (x *experiment) newNode(n int, authority, script string) (*node, error) {
-	name := fmt.Sprintf("n%d", n)
+func (x *experiment) newNode(n int, script string) (*node, error) {
 	host := fmt.Sprintf("127.0.1.%d", n)
-	m := &node{rig.Agent{ID: holdfast.NodeID(name), Dir: filepath.Join(x.dir, name)}, host + ":7070", "http://" + host + ":7071/metrics"}
-	x.nodes = append(x.nodes, m) // close ends it
-	certificates := filepath.Join(x.dir, name+"-certificates")
-	join := pki.Join{CA: authority, Node: m.ID, Addresses: []string{host}, Validity: pki.DefaultValidity, Out: certificates, Now: time.Now()}
-	if _, err := join.Do(); err != nil {
+	a, err := x.fleet.Add(x.o.Program, holdfast.NodeID(fmt.Sprintf("n%d", n)), host)
+	if err != nil {
 		return nil, err
 	}
+	m := &node{a, host + ":7070", "http://" + host + ":7071/metrics"}
+	x.nodes = append(x.nodes, m)
 	type kindOf struct {
 		Name string
 		MiB  int
@@ -94,21 +88,15 @@ func (x *experiment) newNode(n int, authority, script string) (*node, error) {
 	for _, k := range []kind{small, middle, copied, large} {
 		kinds = append(kinds, kindOf{k.name, k.mib})
 	}
-	config := filepath.Join(x.dir, name+".yaml")
-	f, err := os.OpenFile(config, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	f, err := os.OpenFile(m.Config, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	err = nodeConfig.Execute(f, map[string]any{
-		"Node": m.ID, "Dir": m.Dir, "Host": host, "Engine": x.lab.Host(), "Etcd": etcdClient, "Certificates": certificates,
+		"Node": m.ID, "Dir": m.Dir, "Host": host, "Engine": x.lab.Host(), "Etcd": rig.FleetStore, "Certificates": m.Certificates,
 		"Runsc": x.runtime, "Script": script, "Kinds": kinds, "Image": image, "Port": shellPort, "Env": fillEnv, "Runtime": runtimeName, "Network": x.o.Network, "Told": told,
 	})
-	if err = errors.Join(err, f.Close()); err != nil {
-		return nil, err
-	}
-	m.Argv = []string{x.o.Program, "agent", "--config", config}
-	m.API, err = client.New(client.Options{Socket: filepath.Join(m.Dir, "run", "s")})
-	return m, err
+	return m, errors.Join(err, f.Close())
 }
 
 // figures returns the node's metrics, by name and labels in the text format.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/bench/rig"
 	"holdfast/internal/platform/store"
 	"holdfast/internal/platform/store/etcd"
 )
@@ -26,7 +27,7 @@ type seen struct {
 }
 
 func newObserver(ctx context.Context) (*observer, error) {
-	s, err := etcd.Dial(ctx, etcd.Config{Endpoints: []string{etcdClient}})
+	s, err := etcd.Dial(ctx, etcd.Config{Endpoints: []string{rig.FleetStore}})
 	if err != nil {
 		return nil, err
 	}

@@ -14,13 +14,16 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// Agent is an agent of Holdfast with a directory of its own. One goroutine uses it.
+// Agent is an agent of a Fleet, with a directory of its own. One goroutine uses it.
 type Agent struct {
-	ID      holdfast.NodeID
-	Dir     string   // all that the agent writes, and its socket
-	Argv    []string // the command
-	API     *client.Client
-	Process *Process // nil while there is none
+	ID           holdfast.NodeID
+	Dir          string   // data_dir and run_dir are data and run in it
+	Config       string   // file
+	Certificates string   // directory
+	Socket       string   // of the API
+	Argv         []string // the command
+	API          *client.Client
+	Process      *Process // nil while there is none
 }
 
 // Boot starts the agent and returns when it serves. It waits for at most Patience.
@@ -55,9 +58,7 @@ func (a *Agent) Close() {
 	if a.Process != nil {
 		a.Process.Kill()
 	}
-	if a.API != nil {
-		a.API.Close()
-	}
+	a.API.Close()
 	pids, err := proc.Host.Pids()
 	if err != nil {
 		return // they end with the lab

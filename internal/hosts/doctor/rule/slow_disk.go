@@ -40,7 +40,7 @@ func slowDisk() Rule {
 					continue
 				}
 				e := []Evidence{
-					{"flushes of " + disk, perSecond(f.Value), "under 100/s"},
+					{"flushes of " + disk, perSecond(f.Value), "under 100/s, or 20/s if they are slow"},
 					{"disk busy, share of the time", percent(busy), "under 40 %"},
 					{"a flush outstanding, share of the time", percent(flushing), "under 40 %"},
 					{"writes and flushes of the named subject", perSecond(rate), "-"},
