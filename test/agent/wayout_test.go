@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/google/go-cmp/cmp"
@@ -179,6 +180,11 @@ func (h *host) leftovers(daemon *lab.Containerd) map[string][]string {
 	check(err)
 	defer api.Close()
 	ctx := namespaces.WithNamespace(context.Background(), containerd.DefaultNamespace)
+	// A deletion of this kind returns when containerd has collected what nothing refers to, such as
+	// the layers of removed images. By itself it may collect a minute later on a busy host.
+	lease, err := api.LeasesService().Create(ctx, leases.WithRandomID())
+	check(err)
+	check(api.LeasesService().Delete(ctx, lease, leases.SynchronousDelete))
 	containers, err := api.Containers(ctx)
 	check(err)
 	for _, c := range containers {

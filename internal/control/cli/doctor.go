@@ -102,7 +102,7 @@ func (a *app) drillCmd() *cobra.Command {
 	f := cmd.Flags()
 	f.DurationVar(&o.For, "for", 30*time.Second, "how long it lasts")
 	f.IntVar(&o.Size, "size", 0, "its size (default as listed)")
-	f.StringVar(&o.Dir, "dir", "", "directory for its files, on a disk (default the system's temporary directory)")
+	f.StringVar(&o.Dir, "dir", "", "directory for its files, on a disk (default /tmp, or /var/tmp if /tmp is in memory)")
 	f.StringVar(&o.Image, "image", "", "run it in containers of this image, which must have no entrypoint, such as busybox")
 	return cmd
 }

@@ -190,9 +190,9 @@ func keepOptions(t *testing.T, command []string, address string) protect.Options
 // requests. Not one request fails, and without protect some do.
 func TestKeepOverHardRestarts(t *testing.T) {
 	needsRoot(t)
-	clients, times, pause := 50, 2, 20*time.Millisecond
+	clients, times, pause, every := 50, 2, 20*time.Millisecond, time.Duration(0)
 	if labtest.Long() {
-		clients, times, pause = 1000, 30, time.Second
+		clients, times, pause, every = 1000, 30, time.Second, 2*time.Second
 	}
 	for _, server := range []string{"go", "nginx"} {
 		t.Run(server, func(t *testing.T) {
@@ -206,8 +206,9 @@ func TestKeepOverHardRestarts(t *testing.T) {
 			restart := protecttest.Restart(pidfile, 0, 50*time.Millisecond, argv...)
 			load := startPatrons(address, clients, pause, echoes)
 			load.progress(t, clients, 2)
-			kept := 0
-			for range times {
+			kept, begun, took := 0, time.Now(), time.Duration(0)
+			for i := range times {
+				time.Sleep(time.Until(begun.Add(time.Duration(i) * every)))
 				o := keepOptions(t, restart, address)
 				if server == "nginx" {
 					o.Addresses[0].Addr, o.Backend = netip.Addr{}, protect.NFQueue
@@ -218,14 +219,16 @@ func TestKeepOverHardRestarts(t *testing.T) {
 				}
 				b, _ := json.Marshal(r)
 				t.Logf("%s", b)
-				kept += r.Kept.Kept
-				load.progress(t, clients, 5)
+				kept, took = kept+r.Kept.Kept, time.Since(begun)
+				if every == 0 || i == times-1 {
+					load.progress(t, clients, 5)
+				}
 				if n := load.failures(); n > 0 {
 					t.Logf("%d failures", n)
 				}
 			}
 			served, failed := load.end()
-			t.Logf("%d answers, %d connections kept", served, kept)
+			t.Logf("%d answers, %d connections kept, a restart every %v", served, kept, took/time.Duration(times))
 			for i, err := range failed {
 				if i == 5 {
 					t.Fatalf("and %d more", len(failed)-i)

@@ -18,6 +18,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/diskdir"
 )
 
 // Role is the role of the processes that cause the pathology. Its argument is a Task in
@@ -34,7 +35,9 @@ type Drill struct {
 	Unit          string
 	// Containers means that it can also run in containers.
 	Containers bool
-	parts      []part
+	// OnDisk means that its files must be on a disk.
+	OnDisk bool
+	parts  []part
 }
 
 // part is one group or container of a drill.
@@ -145,8 +148,8 @@ const MaxFor = 10 * time.Minute
 type Options struct {
 	For  time.Duration // 0 is 30 s from when the pathology exists
 	Size int           // 0 is the drill's default
-	// Dir is the directory for its files, on a disk; "" is the system's directory for
-	// temporary files.
+	// Dir is the directory for its files; "" is diskdir.Temp. A drill with OnDisk refuses a
+	// directory in memory.
 	Dir string
 	// Registry is the directory in which stages are registered; "" is DefaultRegistry.
 	Registry string
@@ -195,8 +198,28 @@ func (o *Options) defaults(d Drill) error {
 		return fmt.Errorf("drill %s needs privileges that a container does not have: it runs in control groups only", d.Name)
 	case o.Image != "" && o.Engine == nil:
 		return fmt.Errorf("drill %s: there is no engine to run %s: %w", d.Name, o.Image, holdfast.ErrEngine)
-	case os.Geteuid() != 0:
+	}
+	if d.OnDisk {
+		if err := o.onDisk(d); err != nil {
+			return err
+		}
+	}
+	if os.Geteuid() != 0 {
 		return holdfast.WithHint(fmt.Errorf("drill %s needs root", d.Name), "run it with sudo")
+	}
+	return nil
+}
+
+// onDisk returns an error if the drill's files would be in memory.
+func (o *Options) onDisk(d Drill) error {
+	base, err := o.base()
+	if err != nil {
+		return err
+	}
+	if inMemory, err := diskdir.InMemory(base); err != nil {
+		return fmt.Errorf("drill %s: %w", d.Name, err)
+	} else if inMemory {
+		return holdfast.WithHint(fmt.Errorf("drill %s needs a disk, and the files of %s are in memory", d.Name, base), "choose a directory on a disk with --dir")
 	}
 	return nil
 }

@@ -60,6 +60,9 @@ func TestRefused(t *testing.T) {
 	if err := Run(t.Context(), logger, Options{Image: "busybox", Dir: t.TempDir()}); !errors.Is(err, holdfast.ErrEngine) {
 		t.Errorf("error %v", err)
 	}
+	if err := Run(t.Context(), logger, Options{Dir: "/dev/shm"}); err == nil || !strings.Contains(err.Error(), "in memory") || !strings.Contains(holdfast.HintOf(err), "--dir") {
+		t.Errorf("error %v", err)
+	}
 }
 
 // A drill's process refuses a task beyond its bounds.

@@ -19,7 +19,7 @@ import (
 func fadvise() Drill {
 	return Drill{
 		Name: "fadvise", Short: "a logger that calls posix_fadvise after every line", Rule: "fadvise-storm",
-		Size: 4, MaxSize: 64, Unit: "threads", Containers: true,
+		Size: 4, MaxSize: 64, Unit: "threads", Containers: true, OnDisk: true,
 		parts: []part{{name: "logger", work: func(ctx context.Context, t Task, ready func()) error {
 			ready()
 			return threads(t.Size, func(i int) error { return logLines(ctx, filepath.Join(t.Dir, "log-"+strconv.Itoa(i))) })
@@ -71,7 +71,7 @@ func logLines(ctx context.Context, name string) error {
 func dentries() Drill {
 	return Drill{
 		Name: "dentries", Short: "a program that looks up millions of files that do not exist", Rule: "negative-dentries",
-		Size: 3_000_000, MaxSize: 10_000_000, Unit: "names", Containers: true,
+		Size: 3_000_000, MaxSize: 10_000_000, Unit: "names", Containers: true, OnDisk: true,
 		parts: []part{{name: "seeker", work: func(ctx context.Context, t Task, ready func()) error {
 			dir, err := unix.Open(t.Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 			if err != nil {
@@ -95,7 +95,7 @@ func thrash() Drill {
 	const limit = 24 << 20
 	return Drill{
 		Name: "thrash", Short: "a program that needs three times the memory it may have", Rule: "own-limit",
-		Size: 3, MaxSize: 32, Unit: "times the limit of 24 MiB", Containers: true,
+		Size: 3, MaxSize: 32, Unit: "times the limit of 24 MiB", Containers: true, OnDisk: true,
 		parts: []part{{name: "reader", limits: limits{memory: limit}, work: func(ctx context.Context, t Task, ready func()) error {
 			f, err := os.OpenFile(filepath.Join(t.Dir, "data"), os.O_CREATE|os.O_RDWR, 0o600)
 			if err != nil {
@@ -135,7 +135,7 @@ func thrash() Drill {
 func fsyncs() Drill {
 	return Drill{
 		Name: "fsync", Short: "a program that flushes the disk after every small write", Rule: "slow-disk",
-		Size: 4, MaxSize: 64, Unit: "threads", Containers: true,
+		Size: 4, MaxSize: 64, Unit: "threads", Containers: true, OnDisk: true,
 		parts: []part{{name: "writer", work: func(ctx context.Context, t Task, ready func()) error {
 			ready()
 			return threads(t.Size, func(i int) error { return flushAll(ctx, filepath.Join(t.Dir, "data-"+strconv.Itoa(i))) })

@@ -17,6 +17,7 @@ import (
 
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/diskdir"
 	"holdfast/internal/platform/linux/flock"
 )
 
@@ -70,7 +71,7 @@ func newStage(o Options) (*stage, error) {
 func stageIn(dir *flock.Dir) *stage { return &stage{dir: dir.Path, name: dir.Name(), lock: dir} }
 
 // base returns the directory below which stages have their directories.
-func (o Options) base() (string, error) { return filepath.Abs(cmp.Or(o.Dir, os.TempDir())) }
+func (o Options) base() (string, error) { return filepath.Abs(cmp.Or(o.Dir, diskdir.Temp())) }
 
 // remove removes all resources of the stage. It removes the directory last but one and
 // the registration last: while one of them exists, the next sweep tries again.

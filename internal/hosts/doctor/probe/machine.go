@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/platform/linux/diskdir"
 	"holdfast/internal/platform/linux/threads"
 )
 
@@ -29,12 +31,18 @@ func Machine() Probe {
 
 func testMachine(_ context.Context, h Host) ([]fact.Fact, error) {
 	fs := []fact.Fact{host(fact.CheckCPU, tryCPU(), fact.MiBPerSec), host(fact.CheckMem, tryMemory(), fact.MiBPerSec)}
-	sync, err := trySync(h.Scratch)
+	dir := cmp.Or(h.Scratch, diskdir.Temp())
+	if inMemory, err := diskdir.InMemory(dir); err != nil {
+		return fs, fmt.Errorf("test the disk: %w", err)
+	} else if inMemory {
+		return fs, fmt.Errorf("test the disk: the files of %s are in memory", dir)
+	}
+	sync, err := trySync(dir)
 	if err != nil {
 		return fs, err
 	}
 	fs = append(fs, host(fact.CheckDisk, ms(sync), fact.Millis))
-	read, err := tryRead(h.Scratch)
+	read, err := tryRead(dir)
 	if errors.Is(err, unix.EINVAL) { // the file system has no O_DIRECT
 		return fs, nil
 	}

@@ -32,7 +32,7 @@ type Host struct {
 	Proc    proc.FS       // the procfs, /proc
 	Sys     string        // the sysfs, /sys
 	Groups  cgroup.Mounts // the hierarchies of control groups
-	Scratch string        // directory for the test of the disk; "" is the system's directory for temporary files
+	Scratch string        // directory for the test of the disk; "" is diskdir.Temp
 	// Child is the command that runs the role RoleAlloc. If it is empty, memory
 	// allocation is not tested.
 	Child []string

@@ -308,6 +308,18 @@ func TestProbesDeclareFacts(t *testing.T) {
 	}
 }
 
+// The test of the disk refuses a directory in memory, and the figures of CPU and memory stay.
+func TestMachineInMemory(t *testing.T) {
+	fs, err := testMachine(t.Context(), Host{Scratch: "/dev/shm"})
+	if err == nil || !strings.Contains(err.Error(), "in memory") || len(fs) != 2 {
+		t.Errorf("%+v, error %v", fs, err)
+	}
+	fs, err = testMachine(t.Context(), Host{})
+	if err != nil || len(fs) < 3 {
+		t.Errorf("in the default directory: %+v, error %v", fs, err)
+	}
+}
+
 // Examinations of this machine: a probe returns only facts that it declares.
 func TestOnThisHost(t *testing.T) {
 	groups, err := cgroup.Find(proc.Host)
