@@ -2,6 +2,8 @@ package main
 
 import (
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -36,5 +38,23 @@ func TestConfigShowNamesTheFlag(t *testing.T) {
 	}
 	if code := cli.Main(t.Context(), []string{"config", "check", "/dev/null"}, strings.NewReader(""), io.Discard, io.Discard, deps()); code != cli.ExitUsage {
 		t.Errorf("a configuration without a template: exit code %d", code)
+	}
+}
+
+// The socket is that of the configuration. One that cannot be used names none.
+func TestHostSocket(t *testing.T) {
+	for text, want := range map[string]string{
+		"api: {socket: /run/other.sock}": "/run/other.sock",
+		"{}":                             "/run/holdfast/holdfast.sock",
+		"api: [":                         "",
+	} {
+		file := filepath.Join(t.TempDir(), "holdfast.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv(configEnv, file)
+		if got := hostSocket(); got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
 	}
 }

@@ -46,6 +46,7 @@ func deps() cli.Deps {
 		TryEngine:    tryEngine,
 		RunAgent:     runAgent,
 		AgentSocket:  socketOf,
+		HostSocket:   hostSocket,
 		NewNodeID:    newNodeID,
 		DrainEngine:  drainEngine,
 		OpenLocal:    openLocal,

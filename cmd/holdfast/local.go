@@ -27,6 +27,16 @@ func hostConfig(ctx context.Context) config.Config {
 	return c
 }
 
+// hostSocket returns the agent's socket by the configuration of this host. Only root can read
+// the file, so other users get "" without it.
+func hostSocket() string {
+	c, err := config.LoadHost(context.Background(), os.Getenv(configEnv))
+	if err != nil {
+		return ""
+	}
+	return c.API.Socket
+}
+
 // openLocal connects to the engine that the configuration names.
 func openLocal(ctx context.Context) (cli.Local, error) {
 	c, err := config.LoadHost(ctx, os.Getenv(configEnv))

@@ -21,7 +21,8 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// DefaultSocket is the agent's socket unless a flag or variable names another.
+// DefaultSocket is the agent's socket unless a flag, a variable or the configuration names
+// another.
 const DefaultSocket = "/run/holdfast/holdfast.sock"
 
 // SocketEnv is the environment variable for --socket.
@@ -47,6 +48,9 @@ type Deps struct {
 	RunAgent func(ctx context.Context, r AgentRun) error
 	// AgentSocket is the unix socket of the agent that runs with these flags.
 	AgentSocket func(ctx context.Context, r AgentRun) (string, error)
+	// HostSocket returns the agent's unix socket by this host's configuration, "" if the
+	// configuration cannot be used. nil is always "".
+	HostSocket func() string
 	// NewNodeID makes a copy of another host a node of its own, and returns the other
 	// node's id and the new one. config is the path of the configuration, "" for the
 	// default one.
@@ -136,7 +140,7 @@ func (a *app) root() *cobra.Command {
 		Long:    "Holdfast runs sessions in containers on this host, one per key, and keeps their connections.",
 		Example: "  holdfast session start alice\n  holdfast session ls\n  holdfast drain",
 	})
-	root.PersistentFlags().StringVar(&a.socket, "socket", "", "unix socket of the agent (default "+DefaultSocket+", or $"+SocketEnv+")")
+	root.PersistentFlags().StringVar(&a.socket, "socket", "", "unix socket of the agent (default $"+SocketEnv+", or api.socket of the configuration: "+DefaultSocket+")")
 	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.pullCmd(), a.runCmd(), a.spinupCmd(), a.experimentCmd(), a.protectCmd(), a.gcCmd(), a.tokenCmd(), a.configCmd(), a.agentCmd(), a.doctorCmd(), a.clusterCmd(), a.mcpCmd(), a.benchCmd(), a.versionCmd())
 	return root
 }
@@ -208,7 +212,11 @@ func (a *app) agent() (*client.Client, error) {
 // localAgent returns a client of this host's agent, even if $HOLDFAST_URL names the agent
 // of another host.
 func (a *app) localAgent() (*client.Client, error) {
-	return client.New(client.Options{Socket: cmp.Or(a.givenSocket(), DefaultSocket)})
+	socket := a.givenSocket()
+	if socket == "" && a.deps.HostSocket != nil {
+		socket = a.deps.HostSocket()
+	}
+	return client.New(client.Options{Socket: cmp.Or(socket, DefaultSocket)})
 }
 
 // with calls do with a client and the command's limited context.
