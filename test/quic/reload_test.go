@@ -20,6 +20,7 @@ var (
 	handshakes = flag.Int("handshakes", 200, "handshakes, at least")
 	pause      = flag.Duration("pause", 100*time.Millisecond, "pause between two reloads")
 	limit      = flag.Duration("for", 5*time.Minute, "end after this time with what there is")
+	drain      = flag.Duration("drain", 5*time.Second, "protect's --drain")
 	without    = flag.Bool("without", false, "reload without protect, to compare")
 )
 
@@ -98,7 +99,7 @@ func protectDatagrams(t *testing.T, lockDir string, at net.Addr, flows protect.F
 			Addresses: []protect.Address{{Port: uint16(at.(*net.UDPAddr).Port)}}, UDP: flows,
 			UDPFor: time.Minute, Overlap: overlap, Limit: time.Minute,
 		},
-		Drain: 5 * time.Second, Wait: time.Minute, Command: command, Stdout: os.Stderr, Stderr: os.Stderr,
+		Drain: *drain, Wait: time.Minute, Command: command, Stdout: os.Stderr, Stderr: os.Stderr,
 		Keeper: []string{"/proc/self/exe", roleKeeper}, LockDir: lockDir, Log: quiet(),
 	})
 	if err == nil && r.Released.Datagrams == nil {

@@ -15,6 +15,8 @@ import (
 	"holdfast"
 	"holdfast/internal/hosts/doctor/cure"
 	"holdfast/internal/hosts/doctor/schedule"
+	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/proc"
 )
 
 // CureDeps are the functions behind cures.
@@ -213,12 +215,12 @@ func (a *app) cureDentries() *cobra.Command {
 }
 
 // groupOf returns the control group that is named, directly or by its container.
-func (a *app) groupOf(cmd *cobra.Command, cgroup, container string) (string, error) {
+func (a *app) groupOf(cmd *cobra.Command, path, container string) (string, error) {
 	switch {
-	case (cgroup == "") == (container == ""):
+	case (path == "") == (container == ""):
 		return "", usage(cmd, errors.New("one of --container and --cgroup is needed"))
-	case cgroup != "":
-		return cgroup, nil
+	case path != "":
+		return path, nil
 	}
 	ctx, cancel := a.limited(cmd, askLimit)
 	defer cancel()
@@ -231,10 +233,15 @@ func (a *app) groupOf(cmd *cobra.Command, cgroup, container string) (string, err
 	if err != nil {
 		return "", err
 	}
-	if c.CgroupPath == "" {
+	mounts, err := cgroup.Find(proc.Host)
+	if err != nil {
+		return "", err
+	}
+	group, ok := mounts.MemoryOfContainer(proc.Host, c.Pid, c.ID)
+	if !ok {
 		return "", holdfast.WithHint(fmt.Errorf("the control group of container %s is unknown: is it running?", container), "name its group with --cgroup")
 	}
-	return c.CgroupPath, nil
+	return group.Path, nil
 }
 
 func (a *app) cureFadvise() *cobra.Command {

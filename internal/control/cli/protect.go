@@ -265,11 +265,14 @@ func (a *app) findContainer(ctx context.Context, name string, o *protect.Options
 		if addr.Addr.IsUnspecified() {
 			addr.Addr = netip.Addr{}
 		}
-		if len(given) > 0 && !slices.Contains(given, addr) {
+		held := within(addr, given)
+		if len(held) == 0 {
 			continue
 		}
-		if !slices.Contains(o.Addresses, addr) {
-			o.Addresses = append(o.Addresses, addr)
+		for _, h := range held {
+			if !slices.Contains(o.Addresses, h) {
+				o.Addresses = append(o.Addresses, h)
+			}
 		}
 		if !slices.Contains(o.Published.Inside, p.Inside) {
 			o.Published.Inside = append(o.Published.Inside, p.Inside)
@@ -280,6 +283,24 @@ func (a *app) findContainer(ctx context.Context, name string, o *protect.Options
 	}
 	o.Forwarded = true
 	return func() { _ = e.Close() }, nil
+}
+
+// within returns the parts of a published address that are given, or all of it if none is
+// given. An address without an IP address is the port on all of them.
+func within(published protect.Address, given []protect.Address) (parts []protect.Address) {
+	if len(given) == 0 {
+		return []protect.Address{published}
+	}
+	for _, g := range given {
+		switch {
+		case g.Port != published.Port:
+		case !g.Addr.IsValid() || g.Addr == published.Addr:
+			parts = append(parts, published)
+		case !published.Addr.IsValid():
+			parts = append(parts, g)
+		}
+	}
+	return parts
 }
 
 // protectRun is `holdfast protect -- COMMAND`.

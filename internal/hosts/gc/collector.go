@@ -164,7 +164,7 @@ func (c *Collector) turn(ctx context.Context, n int) (deleted int, err error) {
 		trigger = BySchedule
 	}
 	for _, r := range c.cfg.rules() {
-		if _, wanted := c.cfg.goalOf(r, disk, disk.over(c.cfg.High)); wanted && s.local != "" {
+		if _, wanted := c.cfg.goalOf(r, disk, disk.over(c.cfg.High)); wanted && s.disk != "" {
 			trigger = ByThreshold
 		}
 	}

@@ -21,8 +21,8 @@ type Engine interface {
 	Volumes(ctx context.Context) ([]engine.Volume, error)
 	Activity(ctx context.Context, since, until time.Time) iter.Seq[engine.Activity]
 
-	// SnapshotRoot returns the directory of the snapshotter overlayfs of an engine with
-	// the containerd image store, "" if it is not known or not on this host.
+	// SnapshotRoot returns the directory of the snapshotter of an engine with the
+	// containerd image store, "" if it is not known or not on this host.
 	SnapshotRoot(ctx context.Context) (string, error)
 	// SnapshotDirs returns the directories with the files of a layer and of all layers
 	// below it, highest first; none if the layer is not there. Only one goroutine on the

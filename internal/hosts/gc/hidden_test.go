@@ -54,3 +54,61 @@ func TestHiddenDisk(t *testing.T) {
 		})
 	}
 }
+
+// apart is an engine with the containerd image store.
+type apart struct {
+	*model
+	driver string
+}
+
+func (e apart) Info(context.Context) (engine.Info, error) {
+	return engine.Info{Name: "docker", Socket: "/s", DataRoot: e.root, StorageDriver: e.driver, ImageStore: engine.ContainerdStore}, nil
+}
+
+// TestDiskOfTheLayers: the marks apply to the disk on which the engine's containerd keeps layers,
+// which may be another one than that of the data root.
+func TestDiskOfTheLayers(t *testing.T) {
+	m := newModel(noon)
+	m.root = t.TempDir()
+	layers := t.TempDir()
+	full, roomy := Disk{Total: 1000, Free: 50}, Disk{Total: 1000, Free: 900}
+	for _, driver := range []string{"overlayfs", "btrfs"} {
+		for name, c := range map[string]struct {
+			snapshots string
+			disks     map[string]Disk
+			want      Disk
+			hidden    bool
+		}{
+			"the layers' disk is full":       {layers, map[string]Disk{m.root: roomy, layers: full}, full, false},
+			"the data root's disk is full":   {layers, map[string]Disk{m.root: full, layers: roomy}, roomy, false},
+			"containerd is not visible":      {"", map[string]Disk{m.root: full}, Disk{}, true},
+			"its directory is not mounted":   {layers, map[string]Disk{m.root: full}, Disk{}, true},
+			"the data root is not mounted":   {layers, map[string]Disk{layers: full}, Disk{}, true},
+			"both are on one disk, as often": {layers, map[string]Disk{m.root: full, layers: full}, full, false},
+		} {
+			t.Run(driver+"/"+name, func(t *testing.T) {
+				m.snapshots = c.snapshots
+				log := quietLog()
+				col := New(policy(Rule{Kinds: []Kind{Images}, Pressure: true}), Deps{
+					Engine: apart{m, driver}, Store: NewStore(t.TempDir(), log), LockDir: t.TempDir(), Log: log,
+					Disk: func(dir string) (Disk, error) {
+						if d, ok := c.disks[dir]; ok {
+							return d, nil
+						}
+						return Disk{}, unix.ENOENT
+					},
+				})
+				s, err := col.site(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if d, err := col.disk(s); err != nil || d != c.want {
+					t.Errorf("the disk is %+v, %v", d, err)
+				}
+				if err := col.Check(t.Context()); errors.Is(err, ErrHidden) != c.hidden {
+					t.Errorf("%v", err)
+				}
+			})
+		}
+	}
+}

@@ -10,12 +10,16 @@ import (
 func (p *planner) images() []candidate {
 	var list []candidate
 	for _, img := range p.s.Images {
-		list = append(list, candidate{
-			Deletion: Deletion{Kind: Images, ID: img.ID, Name: nameOf(img), Refs: img.Refs, LastUse: img.LastUse},
-			names:    append(slices.Clone(img.Refs), img.ID), labels: img.Labels,
-		})
+		list = append(list, candidateOf(img))
 	}
 	return list
+}
+
+func candidateOf(img Image) candidate {
+	return candidate{
+		Deletion: Deletion{Kind: Images, ID: img.ID, Name: nameOf(img), Refs: img.Refs, LastUse: img.LastUse},
+		names:    append(slices.Clone(img.Refs), img.ID), labels: img.Labels,
+	}
 }
 
 // usedBy returns the size in bytes of all images that the rule selects, in use or
@@ -27,7 +31,7 @@ func (p *planner) usedBy(_ []candidate, r Rule) int64 {
 	var sum int64
 	seen := map[string]bool{}
 	for _, img := range p.s.Images {
-		if p.gone[key(Images, img.ID)] || r.Dangling && len(img.Refs) > 0 || len(r.Match) > 0 && !anyMatches(r.Match, append(slices.Clone(img.Refs), img.ID)) {
+		if p.gone[key(Images, img.ID)] || !selects(r, candidateOf(img)) {
 			continue
 		}
 		for _, l := range img.Layers {

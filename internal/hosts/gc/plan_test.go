@@ -102,6 +102,12 @@ func TestRulesStopWhereTheySay(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { expect(t, sized(), policy(x.rule), x.want...) })
 	}
+	// Images without the label do not count.
+	one := sized()
+	one.Images[0].Labels = map[string]string{"ci": "yes"}
+	expect(t, one, policy(Rule{Kinds: images, Labels: []string{"ci"}, MaxUsed: Bytes(150)}))
+	expect(t, one, policy(Rule{Kinds: images, Labels: []string{"ci"}, MaxUsed: Bytes(99)}), "a")
+	expect(t, one, policy(Rule{Kinds: images, Labels: []string{"ci"}, Reserved: Bytes(100)}))
 	s := sized()
 	s.Disk.Inodes, s.Disk.FreeInodes = 1000, 10
 	expect(t, s, policy(Rule{Kinds: images, MinFreeInodes: Percent(5)}), "a", "b", "c")

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
+	"holdfast/internal/platform/engine"
 )
 
 // site is where an engine keeps its data, and which operations are possible
@@ -19,11 +20,12 @@ type site struct {
 	why    string // why there is no trash; "" if a trash has no use
 	noRoom bool   // no trash because the disk is full
 	local  string // data root; "" if it is not visible
-	hidden error  // why the data root of an engine with a unix socket is not visible
+	disk   string // directory on the disk of the images' layers; "" if it is not visible
+	hidden error  // why that disk of an engine with a unix socket is not visible
 }
 
-// ErrHidden: the data root of the engine is not visible, so rules that depend on its disk
-// never delete anything.
+// ErrHidden: the disk of the engine's layers is not visible, so rules that depend on it never
+// delete anything.
 var ErrHidden = errors.New("the disk of the engine is not visible")
 
 // site returns the engine's site. If the data is not visible, the disk is
@@ -39,16 +41,24 @@ func (c *Collector) site(ctx context.Context) (site, error) {
 			if err := trusted(info.DataRoot); err != nil {
 				return site{}, err
 			}
-			s.local = info.DataRoot
+			s.local, s.disk = info.DataRoot, info.DataRoot
 		}
 	}
-	s.layers, s.why, err = c.openFiles(ctx, info, s.local != "")
+	var store snapshotRoot
+	if s.local != "" && info.ImageStore == engine.ContainerdStore {
+		// Layers may be on another disk than the data root, in containerd's directory.
+		if store, err = c.snapshotRoot(ctx); err != nil {
+			return site{}, err
+		}
+		s.disk, s.hidden = store.dir, store.hidden
+	}
+	s.layers, s.why, err = c.openFiles(info, s.local != "", store)
 	return s, err
 }
 
 // Check returns ErrHidden if rules depend on a disk that is not visible, such as that of an
-// engine whose socket is mounted into a container without its data root. If the engine is on
-// another host it returns nil.
+// engine whose socket is mounted into a container without its data root, or without the
+// directories of its containerd. If the engine is on another host it returns nil.
 func (c *Collector) Check(ctx context.Context) error {
 	s, err := c.site(ctx)
 	if err != nil {
@@ -62,7 +72,8 @@ func (c *Collector) mustSee(s site) error {
 		return nil
 	}
 	return holdfast.WithHint(fmt.Errorf("%w: %w", ErrHidden, s.hidden),
-		"in a container, mount the engine's data root at the same path: -v /var/lib/docker:/var/lib/docker:rslave")
+		"in a container, mount the engine's data root at the same path: -v /var/lib/docker:/var/lib/docker:rslave, "+
+			"and for the containerd image store: -v /run/containerd:/run/containerd -v /var/lib/containerd:/var/lib/containerd:ro,rslave")
 }
 
 // unknownDisk returns the notice about a disk that is not visible, or "".
@@ -100,11 +111,11 @@ func (c *Collector) openTrash(s *site) {
 // links reports whether files are linked into the trash.
 func (c *Collector) links(s site) bool { return s.trash != nil && c.cfg.Link }
 
-// disk returns the space on the engine's disk. For a remote engine it returns the
-// zero Disk, which is over no mark.
+// disk returns the space on the disk of the engine's layers. If it is not visible, as that of
+// a remote engine, disk returns the zero Disk, which is over no mark.
 func (c *Collector) disk(s site) (Disk, error) {
-	if s.local == "" {
+	if s.disk == "" {
 		return Disk{}, nil
 	}
-	return c.d.Disk(s.local)
+	return c.d.Disk(s.disk)
 }

@@ -2,6 +2,7 @@ package gc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 
@@ -21,10 +22,11 @@ type files interface {
 	container(ctx context.Context, id string) ([]string, error)
 }
 
-// openFiles finds the layers of an engine; local reports whether its data root is on
-// this host. If it finds none, why gives the cause. For containerd why is "": its
-// removals only remove a name and free the files beside spin-ups, so linking has no use.
-func (c *Collector) openFiles(ctx context.Context, info engine.Info, local bool) (f files, why string, err error) {
+// openFiles finds the layers of an engine. local reports whether its data root is on this
+// host; store is where an engine with the containerd image store keeps layers. If openFiles
+// finds none, why gives the cause. For containerd why is "": its removals only remove a name
+// and free the files beside spin-ups, so linking has no use.
+func (c *Collector) openFiles(info engine.Info, local bool, store snapshotRoot) (f files, why string, err error) {
 	switch {
 	case info.ImageStore == engine.ClientStore:
 		return nil, "", nil
@@ -33,7 +35,7 @@ func (c *Collector) openFiles(ctx context.Context, info engine.Info, local bool)
 	case !local:
 		return nil, "the engine's data cannot be read at " + info.DataRoot, nil
 	case info.ImageStore == engine.ContainerdStore && info.StorageDriver == "overlayfs":
-		return openSnapshots(ctx, c.d.Engine)
+		return openSnapshots(c.d.Engine, store)
 	case info.ImageStore != engine.GraphDriver || info.StorageDriver != "overlay2":
 		return nil, "the storage is " + info.StorageDriver + ", not overlay2 or overlayfs", nil
 	}
@@ -51,23 +53,41 @@ type snapshots struct {
 	dir    string // of the snapshotter
 }
 
-func openSnapshots(ctx context.Context, e Engine) (files, string, error) {
-	dir, err := e.SnapshotRoot(ctx)
+// snapshotRoot is the directory of the snapshotter of an engine with the containerd image
+// store, or why it is not visible.
+type snapshotRoot struct {
+	dir    string
+	hidden error
+}
+
+// snapshotRoot asks the engine's containerd. Its error is that of a context that is done.
+func (c *Collector) snapshotRoot(ctx context.Context) (snapshotRoot, error) {
+	dir, err := c.d.Engine.SnapshotRoot(ctx)
 	switch {
 	case ctx.Err() != nil:
-		return nil, "", ctx.Err()
-	case err != nil:
-		return nil, err.Error(), nil
-	case dir == "":
-		return nil, "the engine does not tell where its containerd keeps layers", nil
+		return snapshotRoot{}, ctx.Err()
+	case err == nil && dir == "":
+		err = errors.New("the engine does not tell where its containerd keeps layers")
+	case err == nil:
+		_, err = c.d.Disk(dir)
 	}
-	if why := readable(dir); why != "" {
+	if err != nil {
+		return snapshotRoot{hidden: err}, nil
+	}
+	return snapshotRoot{dir: dir}, nil
+}
+
+func openSnapshots(e Engine, at snapshotRoot) (files, string, error) {
+	if at.hidden != nil {
+		return nil, at.hidden.Error(), nil
+	}
+	if why := readable(at.dir); why != "" {
 		return nil, why, nil
 	}
-	if err := trusted(dir); err != nil {
+	if err := trusted(at.dir); err != nil {
 		return nil, "", err
 	}
-	return snapshots{e, dir}, "", nil
+	return snapshots{e, at.dir}, "", nil
 }
 
 func (s snapshots) root() string { return s.dir }

@@ -26,10 +26,6 @@ func (x *underway) emptyMemory(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	memory, ok := mounts.Memory()
-	if !ok {
-		return
-	}
 	list, err := x.Engine.List(ctx, map[string]string{LabelJob: x.id})
 	if err != nil {
 		return
@@ -41,8 +37,12 @@ func (x *underway) emptyMemory(ctx context.Context) {
 			continue
 		}
 		g.Go(func() error {
-			if c, err := x.Engine.Inspect(ctx, c.ID); err == nil && c.CgroupPath != "" && c.CgroupPath != "/" {
-				_ = memory.Group(c.CgroupPath).EmptyMemory(ctx) // the cgroup may be gone, or belong to another kernel
+			c, err := x.Engine.Inspect(ctx, c.ID)
+			if err != nil {
+				return nil
+			}
+			if group, ok := mounts.MemoryOfContainer(proc.Host, c.Pid, c.ID); ok {
+				_ = group.EmptyMemory(ctx) // the container may have ended
 			}
 			return nil
 		})

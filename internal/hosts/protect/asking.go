@@ -219,7 +219,7 @@ func reachable(ls []sockdiag.Listener, port uint16) (best sockdiag.Listener, ok 
 
 // addressOf returns an address at which this host reaches a listener.
 func addressOf(l sockdiag.Listener) netip.AddrPort {
-	addr := l.Addr.Addr()
+	addr := l.Addr.Addr().Unmap()
 	if addr.IsUnspecified() {
 		v6 := addr.Is6() && l.V6Only
 		if addr = netip.AddrFrom4([4]byte{127, 0, 0, 1}); v6 {

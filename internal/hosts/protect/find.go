@@ -107,7 +107,7 @@ func ListenedBy(path string, pids []int) ([]Address, error) {
 			if len(pidfd.SocketsOf(pids, l.Inode)) == 0 {
 				continue
 			}
-			a := Address{Addr: l.Addr.Addr(), Port: l.Addr.Port()}
+			a := Address{Addr: l.Addr.Addr().Unmap(), Port: l.Addr.Port()}
 			if a.Addr.IsUnspecified() {
 				a.Addr = Address{}.Addr
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"strconv"
@@ -48,7 +49,8 @@ type Keeper struct {
 
 	asking   sync.Mutex // held through each question and its answer
 	released chan Released
-	lingers  bool // it outlives this process, for known flows of UDP
+	lingers  bool        // it outlives this process, for known flows of UDP
+	hung     *time.Timer // kills a keeper that does not end its hold
 }
 
 // StartKeeper starts a keeper. The keeper survives a SIGINT, SIGTERM or SIGHUP
@@ -72,6 +74,8 @@ func StartKeeper(o KeeperOptions) (*Keeper, error) {
 // reaped.
 func (k *Keeper) begin(conn *net.UnixConn) {
 	k.released = make(chan Released, 1)
+	k.hung = time.AfterFunc(math.MaxInt64, k.kill)
+	k.hung.Stop() // until a hold begins
 	k.conn = child.Talk(conn, maxMessage, child.Handlers[answer]{
 		Divert: func(a answer) (reply, more bool) {
 			switch a.Op {
@@ -79,6 +83,7 @@ func (k *Keeper) begin(conn *net.UnixConn) {
 				k.run(a.Run)
 				return false, true
 			case opReleased:
+				k.hung.Stop()
 				k.lingers = a.Released.Datagrams != nil && a.Released.Datagrams.Stays
 			default:
 				return true, true
@@ -90,6 +95,7 @@ func (k *Keeper) begin(conn *net.UnixConn) {
 			return false, true
 		},
 		End: func() {
+			k.hung.Stop()
 			close(k.released)
 			conn.Close()
 			switch {
@@ -180,12 +186,17 @@ func (k *Keeper) Probe(ctx context.Context, s Spec) ([]Refusal, error) {
 	return a.Probes, nil
 }
 
-// Hold begins a hold. Errors: ErrNothingListens, ErrNoBackend, ErrKeeperGone.
+// Hold begins a hold. A keeper that has not released it some time after the limit hangs, or was
+// stopped, and is killed. Errors: ErrNothingListens, ErrNoBackend, ErrKeeperGone.
 func (k *Keeper) Hold(ctx context.Context, s Spec) (Began, error) {
 	if s.Limit <= 0 {
 		return Began{}, errors.New("a hold needs a limit")
 	}
+	k.hung.Reset(s.Limit + closeLimit)
 	a, err := k.ask(ctx, request{Op: opHold, Spec: s.bounded()})
+	if err != nil {
+		k.hung.Stop()
+	}
 	return a.Began, err
 }
 

@@ -86,7 +86,7 @@ func (a Address) Served(l sockdiag.Listener) bool {
 	if l.Addr.Port() != a.Port {
 		return false
 	}
-	bound := l.Addr.Addr()
+	bound := l.Addr.Addr().Unmap() // as of a Java server's socket, which is of IPv6
 	switch {
 	case !a.Addr.IsValid() || bound == a.Addr:
 		return true

@@ -112,6 +112,9 @@ func TestServed(t *testing.T) {
 		{"[::1]:80", only, true},
 		{"[::1]:80", listener(1, "0.0.0.0:80"), false},
 		{"0.0.0.0:80", listener(1, "10.0.0.1:80"), true},
+		{"127.0.0.1:80", listener(1, "[::ffff:127.0.0.1]:80"), true},
+		{"[::1]:80", listener(1, "[::ffff:127.0.0.1]:80"), false},
+		{"10.0.0.1:80", listener(1, "[::ffff:0.0.0.0]:80"), true},
 	} {
 		a, err := ParseAddress(c.address)
 		if err != nil {

@@ -105,6 +105,14 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if err := NeedsRoot(); err != nil {
 		return r, err
 	}
+	if o.Netns != "" { // the process that it names may end before this one has the lock
+		f, err := os.Open(o.Netns)
+		if err != nil {
+			return r, fmt.Errorf("open the network namespace of the server: %w", err)
+		}
+		defer f.Close()
+		o.Netns = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd())
+	}
 	var old instance
 	if o.Published != nil {
 		o.Forwarded = true
@@ -155,18 +163,13 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	step("prepare")
 	kept := o.watch(ctx, &r, step)
 	defer kept.close()
-	// A keeper that hangs or was stopped would hold forever.
-	hung := time.AfterFunc(o.Limit+closeLimit, k.kill)
-	defer func() { hung.Stop() }()
 	began, err := k.Hold(ctx, o.Spec)
 	if k.standing && (errors.Is(err, errLeaving) || errors.Is(err, ErrKeeperGone)) {
-		hung.Stop()
 		k.Close()
 		if k, err = StartKeeper(o.keeperOptions(locks)); err != nil {
 			return r, err
 		}
 		k.programs = programs
-		hung = time.AfterFunc(o.Limit+closeLimit, k.kill)
 		began, err = k.Hold(ctx, o.Spec)
 	}
 	if err != nil {

@@ -465,6 +465,60 @@ func TestListenedBy(t *testing.T) {
 	}
 }
 
+// A protect that waited for another one works in the network namespace of a process that has ended
+// by then.
+func TestTakenWithTheServersNamespace(t *testing.T) {
+	needsRoot(t)
+	address := protecttest.FreePort(t)
+	argv := protecttest.GoServer(address)
+	pidfile := protecttest.StartFile(t, 0, argv...)
+	protecttest.AwaitListening(t, address)
+	text, err := os.ReadFile(pidfile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := options(t, protect.Auto, protecttest.Restart(pidfile, 0, 100*time.Millisecond, argv...), address)
+	o.Netns = "/proc/" + strings.TrimSpace(string(text)) + "/ns/net"
+	second := o
+	second.Command = []string{"true"}
+	started, ended := make(chan struct{}), make(chan error, 1)
+	o.Observe = func(step string) {
+		if step == "start" {
+			close(started)
+		}
+	}
+	go func() {
+		_, err := protect.Run(context.WithoutCancel(t.Context()), o)
+		ended <- err
+	}()
+	<-started
+	if _, err := protect.Run(t.Context(), second); err != nil {
+		t.Errorf("the second protect: %v", err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// A keeper is killed some time after the limit of a hold only if it has not released it.
+func TestKeeperStaysAfterTheRelease(t *testing.T) {
+	labtest.NeedLong(t, "it waits for the time at which a keeper that hangs is killed")
+	needsRoot(t)
+	address := protecttest.FreePort(t)
+	protecttest.Start(t, 0, protecttest.GoServer(address)...)
+	protecttest.AwaitListening(t, address)
+	k := startKeeper(t)
+	spec := protect.Spec{Addresses: protecttest.Addresses(t, address), Backend: protect.Auto, Limit: 100 * time.Millisecond}
+	if _, err := k.Hold(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	<-k.Released()
+	time.Sleep(20 * time.Second)
+	if _, err := k.Hold(t.Context(), spec); err != nil {
+		t.Errorf("the next hold of the same keeper: %v", err)
+	}
+}
+
 // Of two protects of one port, the second waits, or its error names the process that has
 // the port.
 func TestTaken(t *testing.T) {

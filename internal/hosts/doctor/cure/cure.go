@@ -156,9 +156,10 @@ type Report struct {
 var (
 	// ErrNothing means that there is nothing to cure.
 	ErrNothing = errors.New("there is nothing to cure")
-	// errPressure and errLoss end a cure early.
+	// errPressure, errLoss and errSwap end a cure early.
 	errPressure = errors.New("the processes in the group began to stall on memory")
 	errLoss     = errors.New("page cache of living groups began to shrink")
+	errSwap     = errors.New("memory of the group began to move to swap space")
 )
 
 func (o *Options) defaults() error {
@@ -229,7 +230,7 @@ func (c Cure) apply(ctx context.Context, e Env, o Options, a prepared, r *Report
 	switch {
 	case ctx.Err() != nil:
 		r.Stopped = "it was interrupted"
-	case errors.Is(doErr, errPressure), errors.Is(doErr, errLoss):
+	case cause(doErr) != "":
 		r.Stopped, doErr = cause(doErr), nil
 		r.Harm = r.Stopped
 	case limited.Err() != nil:
@@ -245,12 +246,14 @@ func (c Cure) apply(ctx context.Context, e Env, o Options, a prepared, r *Report
 	return doErr
 }
 
-// cause returns the innermost error of this package.
+// cause returns the error of this package that has ended a cure early, "" if there is none.
 func cause(err error) string {
-	if errors.Is(err, errLoss) {
-		return errLoss.Error()
+	for _, early := range []error{errPressure, errLoss, errSwap} {
+		if errors.Is(err, early) {
+			return early.Error()
+		}
 	}
-	return errPressure.Error()
+	return ""
 }
 
 // compare joins figures of the same name. Figures in only one of the lists are left out.

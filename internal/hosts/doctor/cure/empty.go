@@ -114,7 +114,7 @@ func emptyBounded(ctx context.Context, w *watch, g cgroup.Group, most int64, mea
 		return r, err
 	}
 	if w == nil {
-		w = &watch{usual: map[string]float64{}}
+		w = watchSwap(g)
 	}
 	err = w.guarded(ctx, lossEvery, func() error {
 		if now, err := measure(); err == nil && (from-now >= most || now <= floor) {
@@ -182,7 +182,7 @@ func Dentries(group string) Cure {
 			Does: []string{"write dirty pages to the disks (sync)",
 				fmt.Sprintf("reclaim memory in %s (%s), until a tenth of its %s of kernel memory is left or %s are freed", g.Dir(), filepath.Base(emptyFile(g)), size(held), size(o.Bytes))},
 			Gain: fmt.Sprintf("frees up to %s of kernel memory; the container ends in tens of milliseconds instead of seconds", size(held)),
-			Risk: "the container reads its files from the disk again; no other container is affected",
+			Risk: "the container reads its files from the disk again; stops when it stalls, or when over " + size(maxSwapped) + " of its memory moves to swap space; no other container is affected",
 		}}
 		if held < least {
 			a.notes = append(a.notes, fmt.Sprintf("its kernel memory is %s: there is nothing to reclaim", size(held)))

@@ -28,6 +28,8 @@ const (
 	failRate = 1000
 	// maxWatched bounds the number of groups that are watched.
 	maxWatched = 500
+	// maxSwapped is how many bytes of the group's memory a cure may move to swap space.
+	maxSwapped = 16 << 20
 )
 
 // watch monitors the processes in a control group. It uses PSI (memory.pressure,
@@ -40,11 +42,14 @@ type watch struct {
 	last  map[string]float64
 	at    time.Time
 	usual map[string]float64 // rate before the cure, by file
+
+	target  cgroup.Group
+	swapped int64 // bytes in swap space before the cure; without swap accounting NoLimit
 }
 
 // newWatch measures the normal rates for a short time.
 func newWatch(ctx context.Context, h probe.Host, target cgroup.Group) *watch {
-	w := &watch{usual: make(map[string]float64)}
+	w := watchSwap(target)
 	for _, m := range h.Groups {
 		if m.V2 || m.Group("/").Has("memory") {
 			_ = m.Group(target.Path).Walk(w.add) // unreadable groups are not watched
@@ -56,6 +61,22 @@ func newWatch(ctx context.Context, h probe.Host, target cgroup.Group) *watch {
 		w.usual[f] = r
 	}
 	return w
+}
+
+// watchSwap returns a watch of a group's swap space only.
+func watchSwap(target cgroup.Group) *watch {
+	w := &watch{usual: make(map[string]float64), target: target, swapped: cgroup.NoLimit}
+	if n, err := target.Swapped(); err == nil {
+		w.swapped = n
+	}
+	return w
+}
+
+// swaps reports whether much of the group's memory has been moved to swap space. A reclaim asks
+// for memory of all kinds, and the group's processes would later wait for the disk.
+func (w *watch) swaps() bool {
+	now, err := w.target.Swapped()
+	return err == nil && now-w.swapped > maxSwapped
 }
 
 // add adds a group. It is for Walk.
@@ -129,7 +150,8 @@ func (w *watch) rising() bool {
 }
 
 // guarded runs f. It cancels f's context with errPressure when the processes in the group
-// begin to stall, or with the error of check.
+// begin to stall, with errSwap when their memory moves to swap space, or with the error of
+// check.
 func (w *watch) guarded(ctx context.Context, every time.Duration, check func() error, f func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -151,6 +173,9 @@ func (w *watch) guarded(ctx context.Context, every time.Duration, check func() e
 				if w.rising() {
 					cancel(errPressure)
 				}
+			}
+			if w.swaps() {
+				cancel(errSwap)
 			}
 			if err := check(); err != nil {
 				cancel(err)

@@ -3,13 +3,14 @@ package fact
 // The names of facts. The part before the dot is the probe. Facts about control groups
 // have the group as their subject.
 const (
-	KernelRelease = "host.kernel"   // word: uname -r
-	HostUptime    = "host.uptime"   // s
-	HostCPUs      = "host.cpus"     // online
-	HostWindow    = "host.window"   // s, duration of the examination
-	HostThreads   = "host.threads"  // number of threads
-	HostMaxPids   = "host.max_pids" // the lower of kernel.pid_max and threads-max
-	HostFiles     = "host.files"    // open file handles
+	KernelRelease = "host.kernel"      // word: uname -r
+	HostUptime    = "host.uptime"      // s
+	HostCPUs      = "host.cpus"        // online
+	HostWindow    = "host.window"      // s, duration of the examination
+	HostThreads   = "host.threads"     // number of threads
+	HostMaxPids   = "host.max_pids"    // kernel.pid_max
+	HostMaxTasks  = "host.max_threads" // kernel.threads-max
+	HostFiles     = "host.files"       // open file handles
 	HostMaxFiles  = "host.max_files"
 	HostMounts    = "host.mounts" // mounts in the namespace of init
 

@@ -15,7 +15,7 @@ import (
 func hostProbe() Probe {
 	return Probe{
 		Name: "host", Sees: "kernel version, uptime, limits of the host, mounts", Once: true, Rare: true,
-		Gives: []string{fact.KernelRelease, fact.HostUptime, fact.HostFiles, fact.HostMaxFiles, fact.HostThreads, fact.HostMaxPids, fact.HostMounts},
+		Gives: []string{fact.KernelRelease, fact.HostUptime, fact.HostFiles, fact.HostMaxFiles, fact.HostThreads, fact.HostMaxPids, fact.HostMaxTasks, fact.HostMounts},
 		Open:  moment(readHost),
 	}
 }
@@ -49,14 +49,13 @@ func readHost(_ context.Context, h Host) ([]fact.Fact, error) {
 		fs = append(fs, fact.Fact{Name: fact.KernelRelease, Text: strings.TrimSpace(release), Unit: fact.Word})
 	}
 	errs = append(errs, err)
-	pids, err := number(string(h.Proc) + "/sys/kernel/pid_max")
-	if err == nil {
-		if threads, err := number(string(h.Proc) + "/sys/kernel/threads-max"); err == nil {
-			pids = min(pids, threads)
+	for _, limit := range [][2]string{{fact.HostMaxPids, "pid_max"}, {fact.HostMaxTasks, "threads-max"}} {
+		most, err := number(string(h.Proc) + "/sys/kernel/" + limit[1])
+		if err == nil {
+			fs = append(fs, host(limit[0], most, fact.Count))
 		}
-		fs = append(fs, host(fact.HostMaxPids, pids, fact.Count))
+		errs = append(errs, err)
 	}
-	errs = append(errs, err)
 	// Each process may have its own mounts; those of init are the host's.
 	mounts, err := read(string(h.Proc) + "/1/mountinfo")
 	if err == nil {

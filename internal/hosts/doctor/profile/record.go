@@ -71,7 +71,7 @@ func (r Recorder) Run(ctx context.Context) (*Profile, error) {
 		r.Hz = DefaultHz
 	}
 	names := newNames()
-	names.add(r.ask(ctx))
+	names.add(r.askBriefly(ctx))
 	only, record := "", r.sample
 	if r.Start == nil {
 		var err error
@@ -96,7 +96,7 @@ func (r Recorder) Run(ctx context.Context) (*Profile, error) {
 	p.Meta.Began, p.Meta.Seconds = began, time.Since(began).Seconds()
 	p.Meta.Lost, p.Meta.Dropped = t.lost, t.dropped
 	r.step("finding names")
-	names.add(r.ask(ctx)) // including containers that were created meanwhile
+	names.add(r.askBriefly(ctx)) // including containers that were created meanwhile
 	t.forget()
 	p.Meta.Gaps = append(p.Meta.Gaps, names.gaps()...)
 	gaps := t.assemble(p, names, only)
@@ -145,6 +145,17 @@ func (r Recorder) step(what string) {
 	if r.Step != nil {
 		r.Step(what)
 	}
+}
+
+// namesLimit bounds a request for names. An engine that hangs must not keep a recording from
+// beginning or ending.
+const namesLimit = 5 * time.Second
+
+// askBriefly is ask within namesLimit.
+func (r Recorder) askBriefly(ctx context.Context) ([]engine.Container, error) {
+	ctx, cancel := context.WithTimeout(ctx, namesLimit)
+	defer cancel()
+	return r.ask(ctx)
 }
 
 // ask lists the engine's containers.

@@ -320,3 +320,26 @@ func TestFromStart(t *testing.T) {
 		}
 	}
 }
+
+// hangs is an engine that does not answer.
+type hangs struct{}
+
+func (hangs) List(ctx context.Context, _ map[string]string) ([]engine.Container, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// A recording begins and ends although the engine hangs, and says that names may be missing.
+func TestRecordsBesideAnEngineThatHangs(t *testing.T) {
+	groups, err := cgroup.Find(proc.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := Recorder{Proc: proc.Host, Groups: groups, Engine: hangs{}, Hz: 99, For: time.Second}.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(strings.Join(p.Meta.Gaps, " "), "name") {
+		t.Errorf("the gaps are %q", p.Meta.Gaps)
+	}
+}

@@ -45,7 +45,13 @@ func limitsNear() Rule {
 				}
 				return u / m
 			}
-			near("the host's threads", ratio(fact.HostThreads, fact.HostMaxPids), fact.Subject{}, Cure{What: "Raise the limit.", Command: "holdfast doctor cure sysctl kernel.pid_max --apply"})
+			// Each thread has a pid, and systemd raises pid_max: most hosts reach threads-max first.
+			pids, threads := ratio(fact.HostThreads, fact.HostMaxPids), ratio(fact.HostThreads, fact.HostMaxTasks)
+			limit := "kernel.threads-max"
+			if pids > threads {
+				limit = "kernel.pid_max"
+			}
+			near("the host's threads", max(pids, threads), fact.Subject{}, Cure{What: "Raise the limit.", Command: "holdfast doctor cure sysctl " + limit + " --apply"})
 			near("the host's open files", ratio(fact.HostFiles, fact.HostMaxFiles), fact.Subject{}, Cure{What: "Raise the limit.", Command: "holdfast doctor cure sysctl fs.file-max --apply"})
 			return found
 		},

@@ -152,6 +152,7 @@ var cases = []struct {
 	{"limits-near", "room", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 500), host(fact.HostMaxFiles, 1000), host(fact.HostFiles, 10), group(fact.GroupPids, web, 0.5)}, "", fact.Subject{}, ""},
 	{"limits-near", "a container", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 500), host(fact.HostMaxFiles, 1000), host(fact.HostFiles, 10), group(fact.GroupPids, web, 0.95)}, Warning, fact.Subject{Cgroup: web}, "95 %"},
 	{"limits-near", "threads", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 950), host(fact.HostMaxFiles, 1000), host(fact.HostFiles, 10)}, Warning, fact.Subject{}, "pid_max"},
+	{"limits-near", "threads, of which the kernel allows fewer than pids", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 4_194_304), host(fact.HostMaxTasks, 63_000), host(fact.HostThreads, 60_000), host(fact.HostMaxFiles, 1000), host(fact.HostFiles, 10)}, Warning, fact.Subject{}, "threads-max"},
 	{"limits-near", "files", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 500), host(fact.HostFiles, 950), host(fact.HostMaxFiles, 1000)}, Warning, fact.Subject{}, "file-max"},
 
 	{"limits-near", "open files of a process", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 500), host(fact.HostMaxFiles, 1000), host(fact.HostFiles, 10), by(fact.ProcessFiles, 0.97, other), by(fact.Ports, 0.5, logger)}, Warning, other, "nofile"},

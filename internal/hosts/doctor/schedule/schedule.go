@@ -149,7 +149,7 @@ func (s *Schedule) Allow(name string) error {
 	defer s.mu.Unlock()
 	for _, e := range s.entries {
 		if e.Cure == name {
-			e.Stopped, e.StoppedAt = "", time.Time{}
+			e.Stopped, e.StoppedAt, e.Guarded = "", time.Time{}, 0
 			s.deps.Log.Info("doctor: a scheduled cure is allowed again", "cure", name)
 			return s.save()
 		}

@@ -288,7 +288,7 @@ func placesOf(l sockdiag.Listener, as []protect.Address) (ps []bpf.Place) {
 		case a.Addr.IsValid():
 			ps = append(ps, addrPort(a))
 		default:
-			ps = append(ps, l.Addr)
+			ps = append(ps, netip.AddrPortFrom(l.Addr.Addr().Unmap(), l.Addr.Port()))
 			if l.Addr.Addr().IsUnspecified() && l.Addr.Addr().Is6() && !l.V6Only {
 				ps = append(ps, anyIPv4(a.Port))
 			}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -88,11 +89,15 @@ func (w *waiting) close() {
 // dropped returns how many datagrams found no room.
 func (w *waiting) dropped() int {
 	const drops = 8 // SK_MEMINFO_DROPS of include/uapi/linux/sock_diag.h
-	b, err := unix.GetsockoptString(w.fd, unix.SOL_SOCKET, unix.SO_MEMINFO)
-	if err != nil || len(b) < 4*drops+4 {
+	var info [drops + 1]uint32
+	size := uint32(unsafe.Sizeof(info))
+	// The unix package has no function for this option: that for strings ends at a zero byte.
+	_, _, failed := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(w.fd), unix.SOL_SOCKET, unix.SO_MEMINFO,
+		uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0)
+	if failed != 0 || size < uint32(unsafe.Sizeof(info)) {
 		return 0
 	}
-	return int(binary.NativeEndian.Uint32([]byte(b[4*drops:])))
+	return int(info[drops])
 }
 
 const (

@@ -171,6 +171,28 @@ func neighbours(t *testing.T, e *containerd.Engine, daemon *lab.Containerd) {
 	if _, err := e.Holders(t.Context()); err != nil {
 		t.Error(err)
 	}
+	// An agent with another engine.namespace has the same directory.
+	conf := labtest.ContainerdConfig(daemon)
+	conf.Namespace = "other"
+	other, err := containerd.Open(t.Context(), conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	dir := filepath.Join(conf.Dir, "containers", mine.ID)
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(dir, old, old); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Reap(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(dir); err != nil {
+		t.Error(err)
+	}
+	if again, err := e.Inspect(t.Context(), mine.ID); err != nil || !slices.Equal(again.Addresses, mine.Addresses) {
+		t.Errorf("%+v, %v", again, err)
+	}
 	if err := e.Reap(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -6,13 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
 
 	"holdfast/internal/platform/linux/pidfd"
 )
@@ -50,10 +53,47 @@ func (e *Engine) Reap(ctx context.Context) error {
 		found.close()
 		return e.fail(ctx, err, "list containers")
 	}
-	if err := found.free(ctx, e, list); err != nil {
+	others, err := e.otherContainers(ctx, found, list)
+	if err != nil {
+		found.close()
+		return e.fail(ctx, err, "list containers of other namespaces")
+	}
+	if err := found.free(ctx, e, list, others); err != nil {
 		return e.fail(ctx, err, "remove what removed containers left")
 	}
 	return nil
+}
+
+// otherContainers returns the ids of the containers of all other namespaces, if something in the
+// directory seems to belong to none of this one: agents with another engine.namespace have the
+// same directory, and so has this one from before its configuration changed.
+func (e *Engine) otherContainers(ctx context.Context, found strays, list []containers.Container) (map[string]bool, error) {
+	ids := map[string]bool{}
+	for _, c := range list {
+		ids[c.ID] = true
+	}
+	seeming := slices.AppendSeq(slices.Collect(maps.Values(found.owners)), maps.Keys(found.dirs))
+	if !slices.ContainsFunc(seeming, func(id string) bool { return !ids[id] }) {
+		return nil, nil
+	}
+	names, err := e.api.NamespaceService().List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	others := map[string]bool{}
+	for _, name := range names {
+		if name == e.cfg.Namespace {
+			continue
+		}
+		list, err := e.api.ContainerService().List(namespaces.WithNamespace(ctx, name))
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range list {
+			others[c.ID] = true
+		}
+	}
+	return others, nil
 }
 
 func (e *Engine) strays(ctx context.Context) (s strays, err error) {
@@ -93,8 +133,9 @@ func (e *Engine) oldDirs() (map[string]string, error) {
 	return dirs, nil
 }
 
-// free removes the resources that none of the containers has.
-func (s strays) free(ctx context.Context, e *Engine, list []containers.Container) error {
+// free removes the resources that none of the containers has. others are the ids of containers
+// of other namespaces, which have addresses and directories at the same place.
+func (s strays) free(ctx context.Context, e *Engine, list []containers.Container, others map[string]bool) error {
 	alive, keys, shims := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, c := range list {
 		alive[c.ID], keys[c.SnapshotKey] = true, true
@@ -102,12 +143,12 @@ func (s strays) free(ctx context.Context, e *Engine, list []containers.Container
 	}
 	errs := []error{endShims(s.shims, shims)}
 	for addr, owner := range s.owners {
-		if !alive[owner] {
+		if !alive[owner] && !others[owner] {
 			errs = append(errs, e.net.Release(owner, addr))
 		}
 	}
 	for id, dir := range s.dirs {
-		if !alive[id] {
+		if !alive[id] && !others[id] {
 			errs = append(errs, os.RemoveAll(dir))
 		}
 	}

@@ -13,9 +13,6 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// overlayfs is the snapshotter with a directory for each layer.
-const overlayfs = "overlayfs"
-
 // viewName names the snapshot that SnapshotDirs makes, and its lease. containerd frees a
 // snapshot that a killed process has left after viewLimit.
 const (
@@ -23,16 +20,16 @@ const (
 	viewLimit = time.Minute
 )
 
-// SnapshotRoot returns the directory of the snapshotter overlayfs in which an engine with
-// the containerd image store keeps the files of layers. It returns "" for another engine,
-// and for one whose containerd is not on this host.
+// SnapshotRoot returns the directory of the snapshotter in which an engine with the containerd
+// image store keeps the files of layers. It returns "" for another engine, and for one whose
+// containerd is not on this host.
 func (e *Engine) SnapshotRoot(ctx context.Context) (string, error) {
 	s, err := e.openStore(ctx)
 	if s == nil || err != nil {
 		return "", err
 	}
 	defer s.Close()
-	res, err := s.IntrospectionService().Plugins(ctx, fmt.Sprintf("type==%s,id==%s", plugins.SnapshotPlugin, overlayfs))
+	res, err := s.IntrospectionService().Plugins(ctx, fmt.Sprintf("type==%s,id==%s", plugins.SnapshotPlugin, s.snapshotter))
 	if err != nil {
 		return "", fmt.Errorf("find the layers of the engine's containerd: %w", err)
 	}

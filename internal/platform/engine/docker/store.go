@@ -2,8 +2,12 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
+	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/moby/moby/client"
@@ -20,6 +24,9 @@ type store struct {
 	snapshotter string
 }
 
+// connectLimit bounds the connection to a containerd.
+const connectLimit = 3 * time.Second
+
 // openStore connects to the engine's containerd. It returns nil if the engine has another
 // image store, or if its containerd is not on this host. The caller closes it.
 func (e *Engine) openStore(ctx context.Context) (*store, error) {
@@ -35,7 +42,10 @@ func (e *Engine) openStore(ctx context.Context) (*store, error) {
 		return nil, nil
 	}
 	path := strings.TrimPrefix(at.Address, "unix://")
-	api, err := containerd.New(path, containerd.WithDefaultNamespace(at.Namespaces.Containers))
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // the client would wait for the socket
+	}
+	api, err := containerd.New(path, containerd.WithDefaultNamespace(at.Namespaces.Containers), containerd.WithTimeout(connectLimit))
 	if err != nil {
 		return nil, fmt.Errorf("connect to the engine's containerd at %s: %w", path, err)
 	}

@@ -1,13 +1,17 @@
 package docker_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/moby/moby/client/pkg/versions"
 
@@ -53,5 +57,30 @@ func TestVersionOfAnotherEngine(t *testing.T) {
 		if err != nil || info.APIVersion != c.want {
 			t.Errorf("an engine with %s to %s: version %q, %v; want %s", c.least, c.most, info.APIVersion, err, c.want)
 		}
+	}
+}
+
+// The containerd of an engine is not waited for if its socket is not there, as in a container
+// without it.
+func TestContainerdThatIsNotHere(t *testing.T) {
+	dir := t.TempDir()
+	l, err := net.Listen("unix", filepath.Join(dir, "docker.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Api-Version", "1.51")
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]], "Containerd": {"Address": %q, "Namespaces": {"Containers": "moby"}}}`, filepath.Join(dir, "containerd.sock"))
+	}))
+	host.Listener.Close()
+	host.Listener = l
+	host.Start()
+	defer host.Close()
+	e := openAt(t, docker.Config{Host: "unix://" + l.Addr().String()})
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if root, err := e.SnapshotRoot(ctx); root != "" || err != nil {
+		t.Errorf("%q, %v", root, err)
 	}
 }

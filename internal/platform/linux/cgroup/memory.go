@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/platform/linux/kfile"
+	"holdfast/internal/platform/linux/proc"
 )
 
 // NoLimit means unlimited.
@@ -31,6 +32,28 @@ func (ms Mounts) Memory() (Mount, bool) {
 		}
 	}
 	return Mount{}, false
+}
+
+// MemoryOfContainer returns the memory group of a container by the pid of one of its processes.
+// Engines put the container's id into the group's name. ok is false if the process is in
+// another group, for example because its pid is that of another process by now.
+func (ms Mounts) MemoryOfContainer(p proc.FS, pid int, id string) (g Group, ok bool) {
+	memory, ok := ms.Memory()
+	if !ok || pid <= 0 || id == "" {
+		return Group{}, false
+	}
+	groups, err := ms.Of(p, pid)
+	if err != nil {
+		return Group{}, false
+	}
+	for _, g := range groups {
+		before, after, named := strings.Cut(g.Path, id)
+		if g.Point == memory.Point && named {
+			rest, _, _ := strings.Cut(after, "/") // the process may be in a group below
+			return memory.Group(before + id + rest), true
+		}
+	}
+	return Group{}, false
 }
 
 // Group is the group of a path in the hierarchy.
@@ -119,6 +142,15 @@ func (g Group) PageCache() (int64, error) {
 		return s["file"], err
 	}
 	return s["total_cache"], err
+}
+
+// Swapped is the memory of the group and all groups below it that is in swap space, in bytes.
+func (g Group) Swapped() (int64, error) {
+	if g.V2 {
+		return g.number("memory.swap.current")
+	}
+	s, err := g.MemoryStat()
+	return s["total_swap"], err
 }
 
 // CPUTime is the CPU time of the group and all groups below it since it was made: of v2, or

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -93,5 +95,58 @@ func TestWriteUntil(t *testing.T) {
 	}
 	if b, err := os.ReadFile(plain); err != nil || string(b) != "7" {
 		t.Errorf("%q, %v", b, err)
+	}
+}
+
+// The group of a container has its id in its name. A process in a group below it, or in another
+// group, leads to no other one.
+func TestMemoryOfContainer(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("it needs root")
+	}
+	mounts, err := cgroup.Find(proc.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, ok := mounts.Memory()
+	if !ok {
+		t.Fatal("there is no memory controller")
+	}
+	const id = "0123456789abcdef"
+	want := m.Group("/holdfast-container-test/docker-" + id + ".scope")
+	below := m.Group(want.Path + "/init")
+	if err := os.MkdirAll(below.Dir(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		for _, g := range []cgroup.Group{below, want, m.Group("/holdfast-container-test")} {
+			if err := unix.Rmdir(g.Dir()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	pid := cmd.Process.Pid
+	if err := os.WriteFile(filepath.Join(below.Dir(), "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
+		t.Fatal(err)
+	}
+	if g, ok := mounts.MemoryOfContainer(proc.Host, pid, id); !ok || g.Path != want.Path {
+		t.Errorf("%+v, %v", g, ok)
+	}
+	for name, c := range map[string]struct {
+		pid int
+		id  string
+	}{
+		"another container": {pid, "fedcba9876543210"}, "another process": {os.Getpid(), id},
+		"no process": {0, id}, "no id": {pid, ""}, "a process that is gone": {1 << 30, id},
+	} {
+		if g, ok := mounts.MemoryOfContainer(proc.Host, c.pid, c.id); ok {
+			t.Errorf("%s: %+v", name, g)
+		}
 	}
 }
