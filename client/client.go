@@ -30,7 +30,7 @@ import (
 const DefaultSocket = "/run/holdfast/holdfast.sock"
 
 // maxAnswer is the most bytes of an answer that is not a stream.
-const maxAnswer = 16 << 20
+const maxAnswer = 256 << 20
 
 // Options are the address of an agent.
 type Options struct {
@@ -84,9 +84,12 @@ func (c *Client) Call(ctx context.Context, method, path string, in, out any) err
 		return err
 	}
 	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if err != nil {
 		return fmt.Errorf("reading the agent's answer: %w", err)
+	}
+	if len(b) > maxAnswer {
+		return fmt.Errorf("reading the agent's answer: it has more than %d MiB", maxAnswer>>20)
 	}
 	if out == nil || len(b) == 0 {
 		return nil

@@ -94,7 +94,7 @@ func runAgent(ctx context.Context, r cli.AgentRun) error {
 		return err
 	}
 	defer turn.Close()
-	file, _ := r.Flags.GetString("config")
+	file := configFile(r.Flags)
 	over := overrides(r.Flags)
 	over.Socket = r.Socket
 	c, err := config.Load(ctx, file, over)
@@ -112,7 +112,7 @@ func runKubernetesAgent(ctx context.Context, r cli.AgentRun) error {
 	get := getter(r.Flags)
 	over := overrides(r.Flags)
 	over.Socket = r.Socket
-	c, err := config.LoadCollector(ctx, get("config"), over)
+	c, err := config.LoadCollector(ctx, configFile(r.Flags), over)
 	if err != nil {
 		return cli.ConfigError(err)
 	}
@@ -143,8 +143,7 @@ func runKubernetesAgent(ctx context.Context, r cli.AgentRun) error {
 
 // socketOf returns the socket of an agent with these flags.
 func socketOf(ctx context.Context, r cli.AgentRun) (string, error) {
-	file, _ := r.Flags.GetString("config")
-	c, err := config.LoadHost(ctx, file)
+	c, err := config.LoadHost(ctx, configFile(r.Flags))
 	if err != nil {
 		return "", cli.ConfigError(err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +32,7 @@ func (c collector) Collect(ctx context.Context, why gc.Trigger, told func(gc.Out
 
 // openCollector opens the collector of `holdfast gc` on a host without an agent.
 func openCollector(ctx context.Context, file string) (api.Collector, func() error, error) {
-	c, err := config.LoadHost(ctx, file)
+	c, err := config.LoadHost(ctx, cmp.Or(file, os.Getenv(configEnv)))
 	if err != nil {
 		return nil, nil, cli.ConfigError(err)
 	}
@@ -45,7 +46,7 @@ func openCollector(ctx context.Context, file string) (api.Collector, func() erro
 
 // serveCollector runs `holdfast gc serve`.
 func serveCollector(ctx context.Context, s cli.GCServe) error {
-	c, err := config.LoadCollector(ctx, s.Config, config.Overrides{APIListen: s.API})
+	c, err := config.LoadCollector(ctx, cmp.Or(s.Config, os.Getenv(configEnv)), config.Overrides{APIListen: s.API})
 	if err != nil {
 		return cli.ConfigError(err)
 	}

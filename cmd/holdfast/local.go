@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
 	"log/slog"
 	"os"
+
+	"github.com/spf13/pflag"
 
 	"holdfast/internal/agent/process"
 	"holdfast/internal/control/cli"
@@ -15,6 +18,12 @@ import (
 // configEnv names the configuration file for commands that act on this host
 // without an agent.
 const configEnv = cli.ConfigEnv
+
+// configFile returns the path of --config, or else of the environment; "" is the default path.
+func configFile(f *pflag.FlagSet) string {
+	file, _ := f.GetString("config")
+	return cmp.Or(file, os.Getenv(configEnv))
+}
 
 // hostConfig returns the configuration of this host. If it is invalid the command
 // continues with the defaults.

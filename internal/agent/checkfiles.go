@@ -47,10 +47,10 @@ func CheckFiles(c config.Config) error {
 			return fmt.Errorf("gateway.tokens_file: %w", err)
 		}
 	}
-	if _, err := process.APITLS(c.API); err != nil {
+	log := slog.New(slog.DiscardHandler)
+	if _, err := process.APITLS(c.API, log); err != nil {
 		return err
 	}
-	log := slog.New(slog.DiscardHandler)
 	if _, err := api.OpenTokens(api.TokenFiles{Admin: c.E2B.APIKeysFile}, log); err != nil {
 		return fmt.Errorf("e2b.api_keys_file: %w", err)
 	}

@@ -101,7 +101,7 @@ func (a *Agent) listenAPI(l *listeners) error {
 	if c.Listen == "" {
 		return nil
 	}
-	secure, err := process.APITLS(c)
+	secure, err := process.APITLS(c, a.log)
 	if err != nil {
 		return err
 	}

@@ -109,7 +109,7 @@ func (g *GC) Close() error { return g.engine.Close() }
 // Serve collects until ctx is done and serves the metrics at the address of the API.
 // up is called with the URL, "" for none.
 func Serve(ctx context.Context, cfg config.Config, log *slog.Logger, up func(url string)) (err error) {
-	l, err := process.ListenAPI(cfg.API)
+	l, err := process.ListenAPI(cfg.API, log)
 	if err != nil {
 		// An agent of this host may have the same address.
 		return holdfast.WithHint(err, "set another address with --api, or none with --api none")

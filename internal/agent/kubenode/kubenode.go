@@ -80,7 +80,7 @@ func Serve(ctx context.Context, cfg config.Config, opt Options) (err error) {
 		return err
 	}
 	defer lock.Close()
-	l, err := process.ListenAPI(cfg.API)
+	l, err := process.ListenAPI(cfg.API, opt.Log)
 	if err != nil {
 		return err
 	}

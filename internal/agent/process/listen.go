@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/control/config"
+	"holdfast/internal/platform/keyfile"
 )
 
 // Listen opens a TCP listener. key and flag name its address in the configuration, for
@@ -75,11 +77,11 @@ func ListenSocket(path string) (net.Listener, error) {
 }
 
 // ListenAPI opens the listener of the API. It is nil if the configuration has no address.
-func ListenAPI(c config.API) (net.Listener, error) {
+func ListenAPI(c config.API, log *slog.Logger) (net.Listener, error) {
 	if c.Listen == "" {
 		return nil, nil
 	}
-	secure, err := APITLS(c)
+	secure, err := APITLS(c, log)
 	if err != nil {
 		return nil, err
 	}
@@ -92,15 +94,15 @@ func ListenAPI(c config.API) (net.Listener, error) {
 
 // APITLS returns a function that adds TLS to the listener of the API if the configuration
 // names a certificate.
-func APITLS(c config.API) (func(net.Listener) net.Listener, error) {
+func APITLS(c config.API, log *slog.Logger) (func(net.Listener) net.Listener, error) {
 	if c.CertFile == "" {
 		return func(l net.Listener) net.Listener { return l }, nil
 	}
-	cert, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+	conf, err := keyfile.ServerTLS(log, c.CertFile, c.KeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("api.cert_file: %w", err)
 	}
-	conf := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+	conf.NextProtos = []string{"http/1.1"}
 	return func(l net.Listener) net.Listener { return tls.NewListener(l, conf) }, nil
 }
 

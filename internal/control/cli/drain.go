@@ -39,25 +39,29 @@ func (a *app) nodeDrain() *cobra.Command {
 }
 
 func (a *app) drainFlags(cmd *cobra.Command) *cobra.Command {
-	const defaultBudget = 30 * time.Second
 	var (
 		budget        time.Duration
 		noPause, full bool
 	)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		if budget <= 0 || budget > api.MaxDrainBudget {
+		given := cmd.Flags().Changed("budget")
+		if given && budget <= 0 || budget > api.MaxDrainBudget {
 			return usage(cmd, fmt.Errorf("--budget is %v, it must be over 0 and at most %v", budget, api.MaxDrainBudget))
 		}
-		q := api.DrainRequest{Budget: holdfast.Millis(budget), EngineAll: full}
+		q := api.DrainRequest{Budget: holdfast.Millis(budget), EngineAll: full} // 0 is the agent's
 		if noPause {
 			q.PauseEngine = new(bool)
 		}
+		limit := api.MaxDrainBudget
+		if given {
+			limit = budget
+		}
 		// The agent ends the drain at the budget; the rest is for an agent that does
 		// not answer.
-		return a.with(cmd, budget+time.Minute, func(ctx context.Context, c *client.Client) error { return a.drain(ctx, c, nodeArg(words), q) })
+		return a.with(cmd, limit+time.Minute, func(ctx context.Context, c *client.Client) error { return a.drain(ctx, c, nodeArg(words), q) })
 	}
 	f := cmd.Flags()
-	f.DurationVar(&budget, "budget", defaultBudget, "longest the drain may take, such as 500ms or 10s")
+	f.DurationVar(&budget, "budget", 0, "longest the drain may take, such as 500ms or 10s (default drain.budget of the agent's configuration)")
 	f.BoolVar(&noPause, "no-pause", false, "do not pause the engine while the containers die, which is slower")
 	f.BoolVar(&full, "engine-all", false, "include every container of the engine, also those that Holdfast did not start")
 	return cmd

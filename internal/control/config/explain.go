@@ -57,8 +57,11 @@ const (
 	socketEnv     = "HOLDFAST_SOCKET"
 )
 
-// defaultEngine is the default address of the engine.
-const defaultEngine = "unix:///var/run/docker.sock"
+// Default addresses of the engines.
+const (
+	defaultDocker     = "unix:///var/run/docker.sock"
+	defaultContainerd = "unix:///run/containerd/containerd.sock"
+)
 
 // Explain is Load with the source of each value. It checks only the file's syntax:
 // Validate checks the rest. It leaves out possible secrets: the environment of
@@ -84,11 +87,16 @@ func Explain(ctx context.Context, path string, flags Overrides, env Environment)
 	if flags.Socket == "" && env.Socket != "" {
 		sources["api.socket"] = Setting{From: FromEnvironment, Name: socketEnv}
 	}
-	if shown.Engine.Host == "" && env.DockerHost != "" {
+	docker := shown.Engine.Name != Containerd
+	if docker && shown.Engine.Host == "" && env.DockerHost != "" {
 		shown.Engine.Host = env.DockerHost
 		sources["engine.host"] = Setting{From: FromEnvironment, Name: dockerHostEnv}
 	}
-	shown.Engine.Host = cmp.Or(shown.Engine.Host, defaultEngine)
+	if docker {
+		shown.Engine.Host = cmp.Or(shown.Engine.Host, defaultDocker)
+	} else {
+		shown.Engine.Host = cmp.Or(shown.Engine.Host, defaultContainerd)
+	}
 	if len(shown.GC.Rules) == 0 {
 		shown.GC.Rules = gc.DefaultRules()
 	}

@@ -94,7 +94,10 @@ func TestExplainOrdersTheEnvironment(t *testing.T) {
 	if s := got["api.socket"]; s.Value != "/flag" || s.Name != "--socket" {
 		t.Errorf("%+v", s)
 	}
-	if s := explained(t, "", Overrides{}, Environment{})["engine.host"]; s.Value != defaultEngine || s.From != FromDefault {
+	if s := explained(t, "", Overrides{}, Environment{})["engine.host"]; s.Value != defaultDocker || s.From != FromDefault {
+		t.Errorf("%+v", s)
+	}
+	if s := explained(t, "engine: {name: containerd}", Overrides{}, Environment{DockerHost: "unix:///other"})["engine.host"]; s.Value != defaultContainerd || s.From != FromDefault {
 		t.Errorf("%+v", s)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"holdfast"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/client"
+	"holdfast/internal/platform/keyfile"
 	"holdfast/internal/platform/store"
 )
 
@@ -82,11 +83,9 @@ func New(o Options) (*Door, error) {
 	d.inputs = newInputs(d.life, o.Agent)
 	d.hooks = &hooks{life: d.life, notes: o.Notes, allowed: o.WebhookNetworks, pause: postPause, done: o.Metrics.posted, log: o.Log, waiting: map[string][]event{}}
 	if o.CertFile != "" {
-		cert, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
-		if err != nil {
+		if d.tls, err = keyfile.ServerTLS(o.Log, o.CertFile, o.KeyFile); err != nil {
 			return nil, fmt.Errorf("e2b.cert_file: %w", err)
 		}
-		d.tls = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	}
 	d.ports = &http.Transport{DialContext: d.dialPort, MaxIdleConnsPerHost: idlePortConns, IdleConnTimeout: idlePortLimit, DisableCompression: true}
 	d.control, d.services = d.controlRoutes(), d.serviceRoutes()

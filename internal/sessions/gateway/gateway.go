@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/keyfile"
 	"holdfast/internal/sessions/gateway/reattach"
 	"holdfast/internal/sessions/gateway/relay"
 	"holdfast/internal/sessions/gateway/token"
@@ -98,12 +99,11 @@ func New(cfg Config, s Sessions, peers Peers, m *Metrics, log *slog.Logger) (*Ga
 		return nil, err
 	}
 	if cfg.CertFile != "" {
-		cert, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)
-		if err != nil {
+		var err error
+		if g.tls, err = keyfile.ServerTLS(log, cfg.CertFile, cfg.KeyFile); err != nil {
 			return nil, holdfast.WithHint(fmt.Errorf("gateway: certificate: %w", err),
 				"gateway.cert_file and gateway.key_file must be a PEM certificate chain and its key")
 		}
-		g.tls = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	}
 	g.cut, g.cutNow = context.WithCancel(context.Background())
 	g.pool = g.newPool(idlePerSession, time.Second)

@@ -37,7 +37,7 @@ func (e *AddressError) Error() string { return e.Reason }
 func (e *AddressError) Hint() string { return "HOLDFAST_URL must look like https://host:port" }
 
 // maxAnswer is the most bytes that the client reads of one answer, except of a stream.
-const maxAnswer = 16 << 20
+const maxAnswer = 256 << 20
 
 // Options are the address of the agent.
 type Options struct {
@@ -322,9 +322,12 @@ func (c *Client) ask(ctx context.Context, method, path string, body, answer any)
 // read reads a whole answer.
 func (c *Client) read(ctx context.Context, resp *http.Response, answer any) error {
 	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if err != nil {
 		return c.lost(ctx, err)
+	}
+	if len(b) > maxAnswer {
+		return fmt.Errorf("reading the agent's answer: it has more than %d MiB", maxAnswer>>20)
 	}
 	if answer == nil {
 		return nil
@@ -355,7 +358,7 @@ func (c *Client) send(r *http.Request) (*http.Response, error) {
 		return resp, nil
 	}
 	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if err != nil {
 		return nil, c.lost(r.Context(), err)
 	}
