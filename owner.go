@@ -96,10 +96,16 @@ type Suspended struct {
 	// Lost is why there is no image; "" if there is one. The next claim receives the
 	// reason.
 	Lost string `json:"lost,omitempty"`
+	// After is the epoch of the last claim that ended before it had taken the image, as when
+	// the boot was cancelled; 0: none.
+	After Epoch `json:"after,omitempty"`
 	// From is set for a session that is about to start with the memory of another one. Epoch
 	// is then 0. The claim that receives it does not boot the session fresh.
 	From *MemorySnapshot `json:"from,omitempty"`
 }
+
+// Last is the last epoch of the session before its next claim.
+func (s Suspended) Last() Epoch { return max(s.Epoch, s.After) }
 
 // SuspendReport is the result of suspending a session.
 type SuspendReport struct {

@@ -130,7 +130,9 @@ func (s sessions) StopSession(ctx context.Context, key holdfast.SessionKey) (hol
 		return r, err
 	}
 	if s.a.mover != nil {
-		s.a.mover.Drop(ctx, kept, move.Stopped)
+		if err := s.a.mover.Drop(ctx, kept, move.Stopped); err != nil {
+			return r, err
+		}
 	} else if err := s.a.store.DropNote(ctx, kept.Note); err != nil {
 		return r, err
 	}

@@ -93,7 +93,7 @@ var rules = []rule{
 	{"internal/control/api/apitest", []string{"", "internal/control/api", "internal/platform/frame", "internal/hosts/gc", "internal/hosts/job", "internal/hosts/spinup", "internal/hosts/spinup/experiment", "internal/hosts/spinup/underway", "internal/hosts/spinup/prefetch", "internal/hosts/doctor/..."}},
 	{"internal/control/dashboard", []string{"", "internal/control/api", "internal/hosts/gc", "internal/hosts/spinup", "internal/hosts/spinup/underway", "internal/hosts/doctor/..."}},
 	{"client", []string{"", "internal/platform/frame"}},
-	{"internal/control/e2b", []string{"", "internal/control/api", "internal/control/api/client", "internal/control/e2b/envd", "internal/platform/frame", "internal/platform/store"}},
+	{"internal/control/e2b", []string{"", "internal/control/api", "internal/control/api/client", "internal/control/e2b/envd", "internal/platform/frame", "internal/platform/keyfile", "internal/platform/store"}},
 	{"internal/control/e2b/envd", nil},
 	{"internal/control/mcp", []string{"", "internal/control/api", "internal/control/api/client", "internal/platform/frame", "internal/hosts/gc", "internal/hosts/spinup", "internal/hosts/doctor", "internal/hosts/doctor/fact"}},
 	{"internal/control/config", []string{"", "internal/platform/strictyaml", "internal/platform/engine", "internal/sessions/group", "internal/sessions/session", "internal/sessions/pool/network", "internal/sessions/pool/container", "internal/sessions/gateway", "internal/sessions/preempt", "internal/hosts/gc", "internal/hosts/spinup", "internal/hosts/spinup/experiment", "internal/hosts/spinup/prefetch", "internal/hosts/doctor/watch", "internal/hosts/doctor/rotation", "internal/hosts/doctor/schedule"}},

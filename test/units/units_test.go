@@ -111,6 +111,19 @@ func (h *host) under(script string) (failed int) {
 
 const restarts = "for n in 1 2 3; do systemctl reset-failed haproxy; systemctl restart haproxy; done"
 
+// A protected unit that `holdfast protect` restarts is held once, by that command.
+func (h *host) isRestartedUnderProtect() {
+	h.t.Helper()
+	holds := h.holds()
+	if failed := h.under("holdfast protect --unit haproxy -- systemctl restart haproxy"); failed > 0 {
+		h.t.Errorf("%d clients failed", failed)
+	}
+	if n := h.holds(); n != holds {
+		h.t.Errorf("%d holds of the unit", n-holds)
+	}
+	h.awaited("the unit's helper finds the hold", "journalctl -o cat -u 'holdfast-protect-hold@haproxy.service' | grep -q 'another protect holds connections'")
+}
+
 // Every restart of a protected unit is protected, and nothing else changes: a stop stops, a
 // start that fails fails, a crash is restarted, and after uninstall nothing is left.
 func TestRestartsOfAUnit(t *testing.T) {
@@ -133,6 +146,7 @@ func TestRestartsOfAUnit(t *testing.T) {
 	h.failsToStart()
 	h.crashes()
 	h.isProtected()
+	h.isRestartedUnderProtect()
 	h.Run("mv /usr/bin/holdfast /root/; systemctl restart haproxy; mv /root/holdfast /usr/bin/")
 	h.Run("holdfast protect uninstall --unit haproxy; ! systemctl list-units --all | grep holdfast-protect; ! find /etc/systemd | grep holdfast-protect; ! ls /run/holdfast/protect | grep -v history")
 	if after := h.Run("systemctl cat haproxy"); after != before {

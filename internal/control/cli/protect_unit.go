@@ -212,6 +212,10 @@ func (a *app) protectGuardCmd() *cobra.Command {
 	}
 }
 
+// jobWait is how long a job waits for the lock of its ports. A protect that has them longer
+// probably runs the command that has begun the job, or is a supervisor: it holds the connections.
+const jobWait = 2 * time.Second
+
 // protectJob holds connections during a job of systemd, which waits until this process
 // reports that they are held.
 func (a *app) protectJob(ctx context.Context, service string, o protect.Options) error {
@@ -223,7 +227,13 @@ func (a *app) protectJob(ctx context.Context, service string, o protect.Options)
 			sdnotify.Notify(o.Log, sdnotify.Ready)
 			return nil
 		}}
+		o.Wait = jobWait
 		r, err := a.protectHold(ctx, o)
+		if errors.Is(err, protect.ErrTaken) {
+			a.ui.note("another protect holds connections to %s already", service)
+			sdnotify.Notify(o.Log, sdnotify.Ready)
+			return nil
+		}
 		if o.Overlap && r.Released.Reason == protect.OldStayed {
 			if e := m.Keeps(ctx, service); e != nil {
 				a.ui.note("%v", e) // the next reload is held again

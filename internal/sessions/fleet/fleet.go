@@ -75,7 +75,7 @@ type Deps struct {
 	// GiveImage writes the image of one epoch of a session to w and then deletes it
 	// here. If this node does not have the image, it returns holdfast.ErrNotFound
 	// before it writes anything. If GiveImage is nil, this node keeps no images.
-	GiveImage func(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch, w io.Writer) error
+	GiveImage func(ctx context.Context, key holdfast.SessionKey, epoch, last holdfast.Epoch, w io.Writer) error
 	// GiveSnapshot is GiveImage of the snapshot of that name and epoch, which stays here. It
 	// is set if GiveImage is.
 	GiveSnapshot func(ctx context.Context, name holdfast.SessionKey, epoch holdfast.Epoch, w io.Writer) error

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"time"
 
@@ -41,22 +42,31 @@ type Receive func(ctx context.Context, image io.Reader, expected func(holdfast.S
 type successor struct {
 	epoch holdfast.Epoch
 	node  holdfast.Node
+	at    time.Time
 }
 
-// setSuccessor records the successor of sessions.
+// successorLife is longer than any drain or move.
+const successorLife = 2 * time.Hour
+
+// setSuccessor records the successor of sessions. Old ones are forgotten.
 func (f *Fleet) setSuccessor(to holdfast.Node, sessions []Departing) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	now := time.Now()
+	maps.DeleteFunc(f.successors, func(_ holdfast.SessionKey, s successor) bool { return now.Sub(s.at) > successorLife })
 	for _, s := range sessions {
-		f.successors[s.Key] = successor{s.Epoch, to}
+		f.successors[s.Key] = successor{s.Epoch, to, now}
 	}
 }
 
-// clearSuccessors forgets all successors. Another Prepare has started.
-func (f *Fleet) clearSuccessors() {
+// clearSuccessors forgets the successors of sessions for which another Prepare has started. Other
+// sessions may be in the middle of a move.
+func (f *Fleet) clearSuccessors(sessions []Departing) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.successors = map[holdfast.SessionKey]successor{}
+	for _, s := range sessions {
+		delete(f.successors, s.Key)
+	}
 }
 
 // ClearSuccessor forgets the successor of that epoch of a session.
@@ -271,6 +281,9 @@ type takeRequest struct {
 	Key   holdfast.SessionKey `json:"key"`
 	Epoch holdfast.Epoch      `json:"epoch"`
 	Next  holdfast.Epoch      `json:"next"`
+	// Last is the last epoch before Next: Epoch, or that of a claim that has not taken the
+	// image. 0 is Epoch.
+	Last holdfast.Epoch `json:"last,omitempty"`
 	// Snapshot asks for a copy of the snapshot of that name and of epoch Epoch, which the
 	// other node keeps. "" asks for the session's own image.
 	Snapshot holdfast.SessionKey `json:"snapshot,omitempty"`
@@ -280,17 +293,17 @@ func (q takeRequest) check() error {
 	if _, err := holdfast.ParseSessionKey(string(q.Key)); err != nil {
 		return err
 	}
-	if q.Epoch <= 0 || q.Next <= q.Epoch {
+	if q.Epoch <= 0 || q.Next <= q.Epoch || q.Next <= q.Last {
 		return fmt.Errorf("session %s: epoch %d does not follow %d", q.Key, q.Next, q.Epoch)
 	}
 	return nil
 }
 
-// TakeImage calls read with the image of a session's epoch, which the node from keeps.
+// TakeImage calls read with the image of a suspended session, which the node left.Node keeps.
 // This node must have claimed the session at epoch next. The other node deletes the
 // image. holdfast.ErrNotFound means that there is no such node or image.
-func (f *Fleet) TakeImage(ctx context.Context, from holdfast.NodeID, key holdfast.SessionKey, epoch, next holdfast.Epoch, read func(io.Reader) error) error {
-	return f.takeImage(ctx, from, takeRequest{Key: key, Epoch: epoch, Next: next}, read)
+func (f *Fleet) TakeImage(ctx context.Context, left holdfast.Suspended, next holdfast.Epoch, read func(io.Reader) error) error {
+	return f.takeImage(ctx, left.Node, takeRequest{Key: left.Key, Epoch: left.Epoch, Last: left.After, Next: next}, read)
 }
 
 // CopyImage is TakeImage of a snapshot, for the session key that this node has claimed at
@@ -364,7 +377,7 @@ func (h *handler) take(w http.ResponseWriter, r *http.Request) {
 	if q.Snapshot != "" {
 		err = h.f.deps.GiveSnapshot(ctx, q.Snapshot, q.Epoch, out)
 	} else {
-		err = h.f.deps.GiveImage(ctx, q.Key, q.Epoch, out)
+		err = h.f.deps.GiveImage(ctx, q.Key, q.Epoch, max(q.Epoch, q.Last), out)
 	}
 	if err == nil {
 		return

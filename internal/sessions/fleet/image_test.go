@@ -186,7 +186,7 @@ func TestSilentSender(t *testing.T) {
 			ended <- err
 			return err
 		}
-		b.deps.GiveImage = func(_ context.Context, _ holdfast.SessionKey, _ holdfast.Epoch, w io.Writer) error {
+		b.deps.GiveImage = func(_ context.Context, _ holdfast.SessionKey, _, _ holdfast.Epoch, w io.Writer) error {
 			_, err := w.Write(someImage(t))
 			ended <- err
 			return err
@@ -258,7 +258,7 @@ func TestTakeImageWithNetworkFaults(t *testing.T) {
 				image := someImage(t)
 				var given atomic.Int32
 				ended := make(chan error, 2)
-				b.deps.GiveImage = func(_ context.Context, _ holdfast.SessionKey, _ holdfast.Epoch, w io.Writer) error {
+				b.deps.GiveImage = func(_ context.Context, _ holdfast.SessionKey, _, _ holdfast.Epoch, w io.Writer) error {
 					if given.Add(1) > 1 {
 						return holdfast.ErrNotFound
 					}
@@ -270,7 +270,7 @@ func TestTakeImageWithNetworkFaults(t *testing.T) {
 				must(t, err)
 				var got []byte
 				begun := time.Now()
-				err = a.TakeImage(t.Context(), b.id, key, o.Epoch-1, o.Epoch, func(r io.Reader) (err error) {
+				err = a.TakeImage(t.Context(), holdfast.Suspended{Node: b.id, Key: key, Epoch: o.Epoch - 1}, o.Epoch, func(r io.Reader) (err error) {
 					got, err = io.ReadAll(r)
 					return err
 				})
@@ -294,16 +294,36 @@ func TestTakeImageWithNetworkFaults(t *testing.T) {
 func TestOnlyTheOwnerTakesAnImage(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		a, b := w.nodes[0], w.nodes[1]
-		b.deps.GiveImage = func(context.Context, holdfast.SessionKey, holdfast.Epoch, io.Writer) error {
+		b.deps.GiveImage = func(context.Context, holdfast.SessionKey, holdfast.Epoch, holdfast.Epoch, io.Writer) error {
 			t.Error("the image was given away")
 			return nil
 		}
-		err := a.TakeImage(t.Context(), b.id, key, 1, 2, func(io.Reader) error { return nil })
+		err := a.TakeImage(t.Context(), holdfast.Suspended{Node: b.id, Key: key, Epoch: 1}, 2, func(io.Reader) error { return nil })
 		if err == nil || errors.Is(err, holdfast.ErrNotFound) {
 			t.Errorf("without a claim: %v", err)
 		}
-		if err := a.TakeImage(t.Context(), "unknown", key, 1, 2, nil); !errors.Is(err, holdfast.ErrNotFound) {
+		if err := a.TakeImage(t.Context(), holdfast.Suspended{Node: "unknown", Key: key, Epoch: 1}, 2, nil); !errors.Is(err, holdfast.ErrNotFound) {
 			t.Error(fmt.Errorf("from an unknown node: %w", err))
 		}
 	})
+}
+
+// Another Prepare leaves the successor of a session that moves meanwhile.
+func TestSuccessorOfAMoveStays(t *testing.T) {
+	f := &Fleet{successors: map[holdfast.SessionKey]successor{}}
+	a, b := []Departing{{Key: "a", Epoch: 7}}, []Departing{{Key: "b", Epoch: 8}}
+	f.setSuccessor(holdfast.Node{ID: "n2"}, a)
+	f.clearSuccessors(b)
+	if err := f.CanSend("a", 7); err != nil {
+		t.Error(err)
+	}
+	f.clearSuccessors(a)
+	if err := f.CanSend("a", 7); err == nil {
+		t.Error("a session that is prepared again has its former successor")
+	}
+	f.successors["a"] = successor{7, holdfast.Node{ID: "n2"}, time.Now().Add(-2 * successorLife)}
+	f.setSuccessor(holdfast.Node{ID: "n3"}, b)
+	if len(f.successors) != 1 {
+		t.Errorf("old successors stay: %+v", f.successors)
+	}
 }

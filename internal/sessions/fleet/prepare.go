@@ -101,7 +101,7 @@ func (f *Fleet) Prepare(ctx context.Context, sessions []Departing) int {
 		f.log.Warn("no successors are chosen", "sessions", len(sessions), "err", err)
 		return 0
 	}
-	f.clearSuccessors()
+	f.clearSuccessors(sessions)
 	a := &announcement{f: f, all: all, avoid: map[holdfast.NodeID]bool{f.cfg.Node: true}}
 	sessions = slices.Clone(sessions)
 	slices.SortStableFunc(sessions, func(a, b Departing) int { return cmp.Compare(rank(a), rank(b)) })

@@ -107,6 +107,8 @@ func (g *Gateway) serveTCP(ctx context.Context, c net.Conn, to target) {
 
 // reachTCP connects to the session's server, as reach does.
 func (g *Gateway) reachTCP(ctx context.Context, client net.Conn, t *request) (*switched, error) {
+	ctx, end := context.WithCancel(ctx) // the gateway's context outlives the connection
+	defer end()
 	waiting, unwatch := ctx, func() {}
 	if raw := relay.Socket(client); raw != nil {
 		waiting, unwatch = watchHangup(ctx, raw)

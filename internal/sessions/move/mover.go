@@ -52,7 +52,7 @@ type Peers interface {
 	// SendImage streams an image to the successor.
 	SendImage(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch, write func(io.Writer) error) error
 	// TakeImage reads an image from the node that keeps it, for the claim next.
-	TakeImage(ctx context.Context, from holdfast.NodeID, key holdfast.SessionKey, epoch, next holdfast.Epoch, read func(io.Reader) error) error
+	TakeImage(ctx context.Context, left holdfast.Suspended, next holdfast.Epoch, read func(io.Reader) error) error
 	// CopyImage reads a snapshot from the node that keeps it, for the claim next of key.
 	CopyImage(ctx context.Context, s holdfast.MemorySnapshot, key holdfast.SessionKey, next holdfast.Epoch, read func(io.Reader) error) error
 }
@@ -97,6 +97,7 @@ type Mover struct {
 	storing    sync.Mutex // one image is stored at a time: freeing space counts those before it
 	space      *reservations
 	suspendeds *suspendedIndex
+	missing    missing
 	seen       seen // used by Run
 	completes  completes
 
@@ -331,7 +332,7 @@ func (m *Mover) Stage(ctx context.Context, o *holdfast.Owner, left *holdfast.Sus
 	}
 	defer m.remove(image)
 	if left == nil {
-		follows, err := m.o.Store.Follows(ctx, o.Key, image.Epoch, o.Epoch)
+		follows, err := m.follows(ctx, o.Key, image.Epoch, o.Epoch)
 		if err == nil && !follows {
 			err = fmt.Errorf("the image is of epoch %d, which is not the epoch before %d", image.Epoch, o.Epoch)
 		}
@@ -347,6 +348,30 @@ func (m *Mover) Stage(ctx context.Context, o *holdfast.Owner, left *holdfast.Sus
 	defer m.mu.Unlock()
 	m.starts[container] = restoring{time.Now(), image.Bytes}
 	return true, nil
+}
+
+// How long, and how often, the store is asked again whether an image is of the epoch before a
+// session's. Meanwhile a store may elect a leader, as when the drained node was one of its members.
+const (
+	followsLimit = 30 * time.Second
+	followsPause = 100 * time.Millisecond
+)
+
+// follows asks the store whether next is the epoch after before.
+func (m *Mover) follows(ctx context.Context, key holdfast.SessionKey, before, next holdfast.Epoch) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, followsLimit)
+	defer cancel()
+	for {
+		ok, err := m.o.Store.Follows(ctx, key, before, next)
+		if !errors.Is(err, holdfast.ErrStore) {
+			return ok, err
+		}
+		select {
+		case <-time.After(followsPause):
+		case <-ctx.Done():
+			return false, err
+		}
+	}
 }
 
 // Used implements session.Mover.

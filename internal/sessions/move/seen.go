@@ -96,7 +96,7 @@ func (m *Mover) loseUnseen(ctx context.Context) error {
 		if r.Node != m.o.Node || r.Lost != "" || r.From != nil {
 			continue
 		}
-		m.Drop(ctx, r, superseded)
+		_ = m.Drop(ctx, r, superseded) // it is logged
 		r.Lost = lostUnseen
 		text, err := json.Marshal(r.Suspended)
 		if err == nil {
@@ -121,8 +121,18 @@ type suspendedIndex struct {
 // keptImage is an image on this node.
 type keptImage struct {
 	epoch   holdfast.Epoch
-	next    holdfast.Epoch // of the first claim after epoch
-	claimed chan struct{}  // closed when next is known, or the image was removed
+	claims  []holdfast.Epoch // the last after epoch, the oldest first, maxClaims at most
+	removed bool
+	changed chan struct{} // closed, and replaced, with each claim, and closed when the image was removed
+}
+
+// maxClaims bounds the claims of a session that ended before they had taken its image.
+const maxClaims = 64
+
+// change wakes those that wait for a claim.
+func (k *keptImage) change() {
+	close(k.changed)
+	k.changed = make(chan struct{})
 }
 
 // claim is the claim of a session that was suspended.
@@ -144,10 +154,11 @@ func (x *suspendedIndex) add(key holdfast.SessionKey, epoch holdfast.Epoch) {
 	if k != nil && k.epoch >= epoch {
 		return
 	}
-	if k != nil && k.next == 0 {
-		close(k.claimed)
+	if k != nil {
+		k.removed = true
+		k.change()
 	}
-	x.kept[key] = &keptImage{epoch: epoch, claimed: make(chan struct{})}
+	x.kept[key] = &keptImage{epoch: epoch, changed: make(chan struct{})}
 }
 
 func (x *suspendedIndex) drop(key holdfast.SessionKey, epoch holdfast.Epoch) {
@@ -158,31 +169,31 @@ func (x *suspendedIndex) drop(key holdfast.SessionKey, epoch holdfast.Epoch) {
 		return
 	}
 	delete(x.kept, key)
-	if k.next == 0 {
-		close(k.claimed)
-	}
+	k.removed = true
+	k.change()
 }
 
-// claimed records the first claim of a session after it was suspended.
+// claimed records the claims of a session after it was suspended.
 func (x *suspendedIndex) claimed(key holdfast.SessionKey, epoch holdfast.Epoch) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	k := x.kept[key]
-	if k == nil || epoch <= k.epoch || k.next != 0 {
+	if k == nil || epoch <= k.epoch || len(k.claims) > 0 && epoch <= k.claims[len(k.claims)-1] {
 		return
 	}
-	k.next = epoch
-	close(k.claimed)
+	k.claims = append(k.claims[max(0, len(k.claims)+1-maxClaims):], epoch)
+	k.change()
 	select {
 	case x.claims <- claim{key, epoch}:
 	default: // sweep finds it while the session has an owner
 	}
 }
 
-// follows returns an error if the claim next is not the first one after the suspension
-// at epoch. It waits until this node has seen the claim. A session that is not in the
-// index has no note any more: the claim of an agent of this version has removed it.
-func (x *suspendedIndex) follows(ctx context.Context, key holdfast.SessionKey, epoch, next holdfast.Epoch) error {
+// follows returns an error if the claim next is not the first one after last, which is the epoch
+// of the suspension, or that of a claim that has not taken the image. It waits until this node
+// has seen the claim. A session that is not in the index has no note any more: the claim of an
+// agent of this version has removed it.
+func (x *suspendedIndex) follows(ctx context.Context, key holdfast.SessionKey, epoch, last, next holdfast.Epoch) error {
 	select {
 	case <-x.begun:
 	case <-ctx.Done():
@@ -190,21 +201,37 @@ func (x *suspendedIndex) follows(ctx context.Context, key holdfast.SessionKey, e
 	}
 	x.mu.Lock()
 	k := x.kept[key]
-	x.mu.Unlock()
 	if k == nil || k.epoch != epoch {
+		x.mu.Unlock()
 		return nil
 	}
-	select {
-	case <-k.claimed:
-	case <-ctx.Done():
-		return fmt.Errorf("this node has not seen the claim at epoch %d: %w", next, ctx.Err())
+	for {
+		first, removed, changed := k.firstAfter(last), k.removed, k.changed
+		x.mu.Unlock()
+		switch {
+		case removed:
+			return fmt.Errorf("the image of epoch %d was removed", epoch)
+		case first == next:
+			x.drop(key, epoch)
+			return nil
+		case first != 0:
+			return fmt.Errorf("it was running at epoch %d, after it was suspended at epoch %d", first, epoch)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("this node has not seen the claim at epoch %d: %w", next, ctx.Err())
+		}
+		x.mu.Lock()
 	}
-	if k.next == 0 {
-		return fmt.Errorf("the image of epoch %d was removed", epoch)
+}
+
+// firstAfter returns the epoch of the first claim after last, 0 if there is none.
+func (k *keptImage) firstAfter(last holdfast.Epoch) holdfast.Epoch {
+	for _, c := range k.claims {
+		if c > last {
+			return c
+		}
 	}
-	if k.next != next {
-		return fmt.Errorf("it was running at epoch %d, after it was suspended at epoch %d", k.next, epoch)
-	}
-	x.drop(key, epoch)
-	return nil
+	return 0
 }

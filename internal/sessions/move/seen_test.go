@@ -95,7 +95,26 @@ func TestGivenForTheNextClaimOnly(t *testing.T) {
 		m.Claimed(o.Key, o.Epoch)
 	}
 	var out strings.Builder
-	if err := m.Give(t.Context(), "a", all["a"].Epoch, &out); err == nil || !strings.Contains(err.Error(), "it was running at epoch") || out.Len() > 0 {
+	if err := m.Give(t.Context(), "a", all["a"].Epoch, all["a"].Epoch, &out); err == nil || !strings.Contains(err.Error(), "it was running at epoch") || out.Len() > 0 {
+		t.Errorf("%v, %d bytes", err, out.Len())
+	}
+}
+
+// A claim that has not taken the image does not keep the next one from it.
+func TestGivenAfterAClaimWithoutIt(t *testing.T) {
+	m, all := storedIn(t, memstore.New(1000), "a")
+	epoch := all["a"].Epoch
+	m.suspendeds.add("a", epoch)
+	m.suspendeds.begin()
+	unused := m.claimedByOld(t, "a")
+	if _, err := m.o.Store.Release(t.Context(), unused); err != nil {
+		t.Fatal(err)
+	}
+	m.Claimed("a", unused.Epoch)
+	next := m.claimedByOld(t, "a")
+	go m.Claimed("a", next.Epoch) // it may come later than the request for the image
+	var out strings.Builder
+	if err := m.Give(t.Context(), "a", epoch, unused.Epoch, &out); err != nil || out.Len() == 0 {
 		t.Errorf("%v, %d bytes", err, out.Len())
 	}
 }

@@ -287,7 +287,7 @@ func (m *Mover) takeSuspended(ctx context.Context, o holdfast.Owner, left holdfa
 			break
 		}
 		if left.Node == m.o.Node {
-			err = m.suspendeds.follows(ctx, left.Key, left.Epoch, o.Epoch)
+			err = m.suspendeds.follows(ctx, left.Key, left.Epoch, left.Last(), o.Epoch)
 		}
 		if err == nil {
 			image.Label, err = m.images.Take(ctx, left.Key, left.Epoch, inner)
@@ -295,7 +295,7 @@ func (m *Mover) takeSuspended(ctx context.Context, o holdfast.Owner, left holdfa
 	case m.peers == nil:
 		err = fmt.Errorf("node %s has the image, and this node is not part of a fleet", left.Node)
 	default:
-		err = m.peers.TakeImage(ctx, left.Node, left.Key, left.Epoch, o.Epoch, func(r io.Reader) (err error) {
+		err = m.peers.TakeImage(ctx, left, o.Epoch, func(r io.Reader) (err error) {
 			image.Label, err = Unpack(r, inner, m.o.MaxImage, matches(left.Key, left.Epoch))
 			return err
 		})
@@ -316,15 +316,15 @@ func matches(key holdfast.SessionKey, epoch holdfast.Epoch) func(Label) error {
 	}
 }
 
-// Give writes the image of a suspended session to w, for another node. The image is
-// then gone here.
-func (m *Mover) Give(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch, w io.Writer) error {
+// Give writes the image of a suspended session to w, for another node. last is the last epoch
+// of the session before that node's claim. The image is then gone here.
+func (m *Mover) Give(ctx context.Context, key holdfast.SessionKey, epoch, last holdfast.Epoch, w io.Writer) error {
 	if m.images == nil {
 		return fmt.Errorf("%w: %w", holdfast.ErrNotFound, m.noImages)
 	}
 	o, err := m.o.Store.Get(ctx, key)
 	if err == nil {
-		err = m.suspendeds.follows(ctx, key, epoch, o.Epoch)
+		err = m.suspendeds.follows(ctx, key, epoch, last, o.Epoch)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", holdfast.ErrNotFound, err)

@@ -219,12 +219,61 @@ func TestSuspendedUnknown(t *testing.T) {
 	m.sweep(t.Context(), time.Now())
 	m.o.Store.(*memstore.Store).SetDown(false)
 	m.have(t, "a b", "b")
-	m.sweep(t.Context(), all["a"].TakenAt.Add(unknownGrace/2))
-	m.have(t, "a b", "b")
-	m.sweep(t.Context(), time.Now())
+	seen := all["a"].TakenAt.Add(unknownGrace / 2)
+	for _, now := range []time.Time{seen, seen.Add(unknownGrace - time.Second)} {
+		m.sweep(t.Context(), now)
+		m.have(t, "a b", "b")
+	}
+	m.sweep(t.Context(), seen.Add(unknownGrace))
 	m.have(t, "b", "b")
 	if m.dropped(Unknown) != 1 {
 		t.Errorf("the counter is %v", m.dropped(Unknown))
+	}
+}
+
+// A session that resumes takes its image some time after its claim, which removes the record.
+// Meanwhile neither a sweep nor the suspension of another session removes the image.
+func TestImageOfAResumeStays(t *testing.T) {
+	m, all := stored(t, "a", "b")
+	m.suspendeds.begin()
+	lease, _, err := m.o.Store.Grant(t.Context(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := m.o.Store.Claim(t.Context(), holdfast.Owner{Key: "a", Node: "n1", State: holdfast.Claimed}, lease)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.have(t, "a b", "b")
+	now := time.Now()
+	m.sweep(t.Context(), now)
+	m.collect(t.Context(), m.images.limits.Space, now) // the other image makes space
+	m.have(t, "a", "")
+	if _, err := m.takeSuspended(t.Context(), o, all["a"]); err != nil {
+		t.Error(err)
+	}
+}
+
+// The check of a moved image waits for a store that elects a leader.
+func TestFollowsWaitsForTheStore(t *testing.T) {
+	in := memstore.New(1000)
+	m, all := storedIn(t, in, "a")
+	lease, _, err := in.Grant(t.Context(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := in.Claim(t.Context(), holdfast.Owner{Key: "a", Node: "n1", State: holdfast.Claimed}, lease)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.SetDown(true)
+	back := time.AfterFunc(3*followsPause/2, func() { in.SetDown(false) })
+	defer back.Stop()
+	if ok, err := m.follows(t.Context(), "a", all["a"].Epoch, o.Epoch); !ok || err != nil {
+		t.Errorf("%v, %v", ok, err)
+	}
+	if ok, err := m.follows(t.Context(), "a", all["a"].Epoch-1, o.Epoch); ok || err != nil {
+		t.Errorf("an earlier epoch: %v, %v", ok, err)
 	}
 }
 

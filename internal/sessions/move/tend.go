@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"sync"
 	"time"
 
 	"holdfast"
@@ -142,10 +143,10 @@ func (m *Mover) Claimed(key holdfast.SessionKey, epoch holdfast.Epoch) {
 // has an old state and must not be restored.
 func (m *Mover) removeClaimed(ctx context.Context, c claim) {
 	r, err := FindSuspended(ctx, m.o.Store, c.key)
-	if err != nil || r.Epoch >= c.epoch {
+	if err != nil || r.Last() >= c.epoch {
 		return // the record is removed or of a later epoch; after an error sweep finds it
 	}
-	m.Drop(ctx, r, superseded)
+	_ = m.Drop(ctx, r, superseded) // it is logged
 }
 
 // sweep removes suspended sessions that cannot be used any more at the time now.
@@ -168,9 +169,12 @@ func (m *Mover) sweep(ctx context.Context, now time.Time) {
 		own := r.Node == m.o.Node
 		switch {
 		case own && now.After(r.Until) || now.After(r.Until.Add(recordGrace)):
-			m.Drop(ctx, r, Expired)
-		case own && owned[r.Key] > r.Epoch:
-			m.Drop(ctx, r, superseded)
+			// A claim since the list was read removes the record, and resumes from the image.
+			if still, err := FindSuspended(ctx, m.o.Store, r.Key); err == nil && still.Epoch == r.Epoch {
+				_ = m.Drop(ctx, r, Expired) // it is logged
+			}
+		case own && owned[r.Key] > r.Last():
+			m.removeClaimed(ctx, claim{r.Key, owned[r.Key]})
 		}
 	}
 }
@@ -192,19 +196,56 @@ func (m *Mover) collect(ctx context.Context, more int64, now time.Time) {
 		recorded[r.Key] = r
 	}
 	known := func(i StoredImage) bool { return err != nil || recorded[i.Key].Epoch == i.Epoch }
+	all, taken := m.missing.split(all, known, now)
+	for _, i := range taken { // a claim removes the record, and the boot then takes the image
+		more += i.Bytes
+	}
 	for _, d := range Surplus(all, m.images.limits, more, now, known) {
 		r, ok := recorded[d.Key]
 		if !ok || r.Epoch != d.Epoch {
 			r = Record{Suspended: holdfast.Suspended{Key: d.Key, Epoch: d.Epoch, Node: m.o.Node}}
 		}
-		m.Drop(ctx, r, d.Reason)
+		_ = m.Drop(ctx, r, d.Reason) // it is logged
 	}
+}
+
+// missing has the images without a record, and when that was first seen. The zero value is ready.
+type missing struct {
+	mu    sync.Mutex
+	since map[Label]time.Time
+}
+
+// split separates the images that have been without a record for less than unknownGrace: their
+// sessions may be about to resume from them.
+func (x *missing) split(all []StoredImage, known func(StoredImage) bool, now time.Time) (rest, taken []StoredImage) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	since := map[Label]time.Time{}
+	for _, i := range all {
+		if known(i) {
+			rest = append(rest, i)
+			continue
+		}
+		id := Label{Key: i.Key, Epoch: i.Epoch}
+		at, seen := x.since[id]
+		if !seen {
+			at = now
+		}
+		since[id] = at
+		if now.Sub(at) < unknownGrace {
+			taken = append(taken, i)
+		} else {
+			rest = append(rest, i)
+		}
+	}
+	x.since = since
+	return rest, taken
 }
 
 // Drop removes a suspended session: first its record from the store, so that no
 // node asks for an image that is gone, and then its image if this node can
-// access it. It logs a failure.
-func (m *Mover) Drop(ctx context.Context, r Record, reason string) {
+// access it. It logs and returns a failure.
+func (m *Mover) Drop(ctx context.Context, r Record, reason string) error {
 	err := error(nil)
 	if r.Note.Name != "" {
 		err = m.o.Store.DropNote(ctx, r.Note)
@@ -216,8 +257,9 @@ func (m *Mover) Drop(ctx context.Context, r Record, reason string) {
 	}
 	if err != nil {
 		m.o.Log.Warn("the memory of a suspended session cannot be removed", "session", r.Key, "epoch", r.Epoch, "err", err)
-		return
+		return fmt.Errorf("remove the memory of session %s, epoch %d: %w", r.Key, r.Epoch, err)
 	}
 	m.suspendeds.drop(r.Key, r.Epoch)
 	m.o.Log.Info("the memory of a suspended session is removed", "session", r.Key, "epoch", r.Epoch, "reason", reason)
+	return nil
 }

@@ -59,6 +59,9 @@ func (m *Manager) boot(ctx, life context.Context, e *entry) {
 	close(e.left)
 	m.mu.Unlock()
 
+	if errors.Is(context.Cause(ctx), errStopped) {
+		b.suspended = nil // the memory is not wanted any more
+	}
 	b.rollBack(life)
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -110,6 +113,7 @@ type attempt struct {
 	unsure     bool                // a claim was sent and not answered
 	slotted    bool                // the attempt holds a slot of Manager.boots
 	suspended  *holdfast.Suspended // note of the suspended previous epoch; nil: none
+	staged     bool                // the image was taken, or that was tried
 	followsErr chan error          // nil if no other node can have owned the session since the suspension; receives nil or an error
 	// The present container of the boot: an init step's or the session's own. Earlier
 	// ones were seen dead.

@@ -71,6 +71,7 @@ func (b *attempt) startOrRestore(ctx context.Context, spec engine.Spec) error {
 			if err := b.lostMemory(holdfast.ErrNoMemory); err != nil {
 				return err
 			}
+			b.suspended = nil // the session goes on without it
 		}
 		return start()
 	}
@@ -80,6 +81,7 @@ func (b *attempt) startOrRestore(ctx context.Context, spec engine.Spec) error {
 			b.suspended = nil
 		}
 	}
+	b.staged = true // an image is used at most once
 	staged, err := mover.Stage(ctx, &b.owner, b.suspended, b.container)
 	if err != nil {
 		if err := b.lostMemory(err); err != nil {
@@ -210,10 +212,13 @@ func (b *attempt) resume(ctx context.Context) (done func(), err error) {
 		return done, nil
 	}
 	left, err := b.readSuspendNote()
-	if err == nil || left.From != nil {
+	later := errors.Is(err, errRuntimeFails)
+	if err == nil || later || left.From != nil {
 		b.suspended = &left
 	}
 	switch {
+	case later && left.From == nil: // a start of the template is refused as well
+		return done, &holdfast.BootError{Key: b.e.key, Phase: "claim", Err: err}
 	case left.From != nil && time.Now().After(left.Until): // the request for it ended long ago
 		b.suspended = nil
 		return done, nil
@@ -223,13 +228,17 @@ func (b *attempt) resume(ctx context.Context) (done func(), err error) {
 		return done, nil
 	}
 	b.resumed(left)
-	return b.checkFollows(ctx, left.Epoch, b.owner.Epoch), nil
+	return b.checkFollows(ctx, left.Last(), b.owner.Epoch), nil
 }
+
+// errRuntimeFails means that the runtime of the suspended session's template does not work at
+// the moment. The image waits for one that does.
+var errRuntimeFails = errors.New("the runtime of its template does not work")
 
 // readSuspendNote returns the note of the suspended previous epoch, if its template is
 // the one that the session has now.
 func (b *attempt) readSuspendNote() (left holdfast.Suspended, err error) {
-	if err := json.Unmarshal([]byte(b.owner.SuspendNote), &left); err != nil || left.Key != b.e.key || left.Epoch >= b.owner.Epoch {
+	if err := json.Unmarshal([]byte(b.owner.SuspendNote), &left); err != nil || left.Key != b.e.key || left.Last() >= b.owner.Epoch {
 		return left, errors.New("its suspend note cannot be read")
 	}
 	if left.Lost != "" {
@@ -239,11 +248,11 @@ func (b *attempt) readSuspendNote() (left holdfast.Suspended, err error) {
 	other := b.e.templateNamed && b.m.deps.Assign(b.e.key, left.Template) != b.e.template.Name
 	if left.Template != b.e.template.Name && !other {
 		t, err := b.m.template(left.Template)
-		if err == nil {
-			err = b.m.deps.Runtime(t.Runtime)
-		}
 		if err != nil {
 			return left, err
+		}
+		if err := b.m.deps.Runtime(t.Runtime); err != nil {
+			return left, fmt.Errorf("%w: %w", errRuntimeFails, err)
 		}
 		b.m.mu.Lock()
 		b.e.template = t

@@ -2,10 +2,12 @@ package session
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/store"
 )
 
 // rollBack removes the container of a failed boot and then releases the claim. It
@@ -79,5 +81,34 @@ func (b *attempt) giveUp(ctx context.Context) error {
 		}
 		b.owner = o
 	}
+	if back, err := b.suspendAgain(ctx); back || err != nil {
+		return err
+	}
 	return b.m.giveUp(ctx, []holdfast.Owner{b.owner})
+}
+
+// suspendAgain releases the claim of a boot that has not taken its image, and leaves the note
+// to the next claim. It reports whether it did.
+func (b *attempt) suspendAgain(ctx context.Context) (bool, error) {
+	if b.suspended == nil || b.suspended.From != nil || b.staged || b.m.deps.Cloned != nil && b.m.deps.Cloned() {
+		return false, nil
+	}
+	left := *b.suspended
+	left.After = b.owner.Epoch
+	text, err := json.Marshal(left)
+	if err != nil {
+		return false, err
+	}
+	err = b.m.deps.Store.Suspend(ctx, b.owner, string(text))
+	if errors.Is(err, store.ErrStale) { // a write without an answer has changed the record, or it is gone
+		now, look := b.m.deps.Store.Get(ctx, b.e.key)
+		switch {
+		case errors.Is(look, holdfast.ErrNotFound) || look == nil && (now.Epoch != b.owner.Epoch || now.Node != b.owner.Node):
+			return false, nil
+		case look != nil:
+			return false, look
+		}
+		err = b.m.deps.Store.Suspend(ctx, now, string(text))
+	}
+	return err == nil, err
 }

@@ -88,6 +88,100 @@ func TestSuspendLeavesItToTheNextClaim(t *testing.T) {
 	}
 }
 
+// A boot that ends before it has taken the image leaves the session suspended, and the next one
+// gets the image. A session that is stopped meanwhile is not wanted any more.
+func TestBootThatEndsBeforeItTakesTheImage(t *testing.T) {
+	for name, c := range map[string]struct {
+		pulls bool // the boot waits for an image of the engine
+		spoil func(t *testing.T, n *node, fake *fakeEngine)
+		mend  func(n *node, fake *fakeEngine)
+		stays bool
+	}{
+		"no image": {false,
+			func(_ *testing.T, _ *node, fake *fakeEngine) { fake.noPull = errors.New("the registry is away") },
+			func(_ *node, fake *fakeEngine) { fake.noPull = nil }, true},
+		"the runtime fails": {false,
+			func(_ *testing.T, n *node, _ *fakeEngine) {
+				n.deps.Runtime = func(name string) error {
+					if name == "" {
+						return nil
+					}
+					return errors.New("it does not start")
+				}
+			},
+			func(n *node, _ *fakeEngine) { n.deps.Runtime = func(string) error { return nil } }, true},
+		"a drain": {true,
+			func(_ *testing.T, n *node, _ *fakeEngine) { n.StopClaiming() },
+			func(n *node, _ *fakeEngine) { n.Claim() }, true},
+		"a stop": {true,
+			func(t *testing.T, n *node, _ *fakeEngine) {
+				if _, err := n.Stop(t.Context(), "a"); err != nil {
+					t.Error(err)
+				}
+			},
+			func(*node, *fakeEngine) {}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fake := newFakeEngine(t)
+			t.Cleanup(fake.close)
+			plain, kept := anywhere(t), anywhere(t)
+			kept.Name, kept.SaveMemory, kept.Runtime = "kept", true, "other"
+			mv := quickly()
+			n := newNode(t, setup{engine: fake, mover: mv, cfg: Config{Templates: []Template{plain, kept}}})
+			first, err := n.Start(t.Context(), "a", "kept")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := n.Suspend(t.Context(), "a"); err != nil {
+				t.Fatal(err)
+			}
+			change := func(f func()) {
+				fake.mu.Lock()
+				defer fake.mu.Unlock()
+				f()
+			}
+			change(func() {
+				fake.missing = map[string]bool{kept.Image: true}
+				fake.pulled = nil
+				if c.pulls {
+					fake.pulling = make(chan struct{})
+				}
+			})
+			failed := make(chan error, 1)
+			begin := func() {
+				_, err := n.Start(t.Context(), "a", "")
+				failed <- err
+			}
+			if c.pulls {
+				go begin()
+				poll.Until(t, "the boot pulls", func() (pulls bool) {
+					change(func() { pulls = len(fake.pulled) > 0 })
+					return pulls
+				})
+				c.spoil(t, n, fake)
+			} else {
+				change(func() { c.spoil(t, n, fake) })
+				begin()
+			}
+			if err := <-failed; err == nil {
+				t.Fatal("the boot does not fail")
+			}
+			poll.Until(t, "the claim is released", func() bool { return len(n.records(t)) == 0 })
+			if stays := len(n.notes(t)) == 1; stays != c.stays {
+				t.Errorf("suspended: %v, want %v", stays, c.stays)
+			}
+			change(func() {
+				c.mend(n, fake)
+				delete(fake.missing, kept.Image)
+			})
+			poll.Until(t, "the session starts", func() bool { _, err := n.Start(t.Context(), "a", ""); return err == nil })
+			if taken := len(mv.left) == 1 && mv.left[0].Epoch == first.Owner.Epoch && mv.left[0].After > first.Owner.Epoch; taken != c.stays {
+				t.Errorf("Stage received %+v", mv.left)
+			}
+		})
+	}
+}
+
 // A session boots from the template that an experiment assigns. A suspended one keeps its
 // memory, and with it its template, until it boots afresh.
 func TestAssignedTemplate(t *testing.T) {

@@ -49,6 +49,7 @@ type Backend struct {
 	underWay   []underway.Entry
 	begun      int
 	draining   bool
+	drains     []api.DrainRequest
 	epoch      holdfast.Epoch
 	collection Collection
 	protection api.Protection
@@ -358,6 +359,13 @@ func (b *Backend) Nodes(context.Context) ([]holdfast.Node, error) {
 		Max: 1000, Boots: 1, Slots: 8, Networks: 3, NetworksKept: 4, Warm: 2, WarmWanted: 3, CPULoad: 0.25, Pressure: 0.04, Memory: holdfast.Memory{Total: 8 << 30, Available: 6 << 30}, Since: Began, SeenAt: Began}}, b.fault
 }
 
+// Drains returns the requests of all drains.
+func (b *Backend) Drains() []api.DrainRequest {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.drains)
+}
+
 // Drain implements api.NodeService.
 func (b *Backend) Drain(_ context.Context, q api.DrainRequest, progress func(holdfast.Step)) (holdfast.DrainReport, error) {
 	b.mu.Lock()
@@ -366,6 +374,7 @@ func (b *Backend) Drain(_ context.Context, q api.DrainRequest, progress func(hol
 		return holdfast.DrainReport{}, b.fault
 	}
 	b.draining = true
+	b.drains = append(b.drains, q)
 	rep := holdfast.DrainReport{Node: b.node(), Started: Began, Took: holdfast.Millis(48 * time.Millisecond)}
 	var stay []api.Session
 	for _, s := range b.sessions {

@@ -62,6 +62,7 @@ func (s *supervisor) look() error {
 			p.cookie, p.since = 0, now
 			s.down(now)
 			err = errors.Join(err, p.Hold())
+			s.prepare() // for a child that the server starts in place of the one that has ended
 		}
 	}
 	if s.server != nil && !s.stop {
@@ -267,7 +268,7 @@ func (s *supervisor) record(p *spare, now time.Time, why protect.Reason) {
 	s.Log.Info("run: an outage is over", "port", h.Ports, "because", string(why), "took", h.Took, "held", h.Held, "longest_wait", h.Longest)
 }
 
-// prepare lets the next server bind beside the spares.
+// prepare lets the next server, or the next listener of the present one, bind beside the spares.
 func (s *supervisor) prepare() {
 	if s.hook != nil || len(s.places) == 0 {
 		return

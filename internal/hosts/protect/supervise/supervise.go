@@ -102,7 +102,7 @@ type supervisor struct {
 	diag    *sockdiag.Diag
 	places  map[park.Place]*spare
 	foreign map[uint64]bool // cookies of listeners that are not the server's
-	hook    io.Closer       // nil: servers need not bind beside a spare now
+	hook    io.Closer       // nil: no server is expected to bind beside a spare now
 
 	server  *server   // nil: none runs
 	starts  int       // of servers
@@ -200,6 +200,8 @@ func (s *supervisor) signal(ctx context.Context, sig unix.Signal) (over bool) {
 				s.end(false) // clients are refused as without a supervisor
 			}
 		}
+	} else {
+		s.prepare() // the server may close its listeners, and open them again
 	}
 	if s.server != nil {
 		_ = s.server.cmd.Process.Signal(sig) // it may have ended

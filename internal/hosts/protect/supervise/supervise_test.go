@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -20,11 +23,13 @@ import (
 	"holdfast/internal/hosts/protect/protecttest"
 	"holdfast/internal/hosts/protect/supervise"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
 )
 
 // Roles of the test binary.
 const (
 	roleLate      = "late"      // a server that crashes until a moment
+	roleReopens   = "reopens"   // a server that listens again at SIGHUP
 	roleSupervise = "supervise" // a supervisor
 )
 
@@ -36,6 +41,8 @@ func TestMain(m *testing.M) {
 			syscall.Exit(protecttest.ServerMain(args))
 		case roleLate:
 			syscall.Exit(lateMain(args))
+		case roleReopens:
+			syscall.Exit(reopensMain(args[0]))
 		case roleSupervise:
 			syscall.Exit(superviseMain(args))
 		}
@@ -57,6 +64,28 @@ func lateMain(args []string) int {
 		}
 	}
 	return protecttest.ServerMain([]string{at, "plain"})
+}
+
+// reopensMain closes its listener at SIGHUP, and opens it again. It does not set SO_REUSEPORT,
+// and ends if it cannot listen. Its answers have the number of its listener and the pid.
+func reopensMain(at string) int {
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, unix.SIGHUP)
+	for n := 0; ; n++ {
+		l, err := net.Listen("tcp", at)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 4
+		}
+		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintln(w, n, os.Getpid())
+		})}
+		go func() { _ = s.Serve(l) }() // until Shutdown
+		<-again
+		if err := s.Shutdown(context.Background()); err != nil {
+			return 5
+		}
+	}
 }
 
 func superviseMain(argv []string) int {
@@ -215,6 +244,26 @@ func TestCrashes(t *testing.T) {
 	}
 	if locks, _ := filepath.Glob(filepath.Join(r.dir, "*-*.lock")); len(locks) > 0 {
 		t.Errorf("it has left %v", locks)
+	}
+}
+
+// A server that closes its listener at a signal and opens it again, as sshd does, refuses no client.
+func TestListensAgain(t *testing.T) {
+	root(t)
+	address := free(t)
+	r := begin(t, address, nil, "/proc/self/exe", roleReopens, address)
+	pid := r.next(0)
+	load := protecttest.StartLoad(t, address, 2*time.Millisecond, nil)
+	for n := 1; n <= 3; n++ {
+		r.calm()
+		r.signals <- unix.SIGHUP
+		poll.Until(t, "the server listens again", func() bool {
+			answer, err := protecttest.Ask(address, "/")
+			return err == nil && strings.TrimSpace(answer) == fmt.Sprint(n, " ", pid)
+		})
+	}
+	if n := refused(t, load, 3); n > 0 {
+		t.Errorf("%d clients were refused", n)
 	}
 }
 
