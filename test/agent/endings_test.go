@@ -88,13 +88,18 @@ func whySessionsEnd(t *testing.T, h *host) {
 		h.must("session", "start", key, "--template", template)
 	}
 	begin("exits", "exits")
-	h.must("session", "exec", "exits", "--", "touch", "/go")
+	goes := func(key string) {
+		t.Helper()
+		// A command that ends together with its container has the exit code of a kill.
+		h.must("session", "exec", key, "--", "sh", "-c", "(sleep 0.3; touch /go) </dev/null >/dev/null 2>&1 &")
+	}
+	goes("exits")
 	if e := h.howEnded("exits"); e.Reason != holdfast.EndExited || e.By != holdfast.ByContainer || e.ExitCode == nil || *e.ExitCode != 7 || e.Epoch == 0 || e.ReadyAt.IsZero() {
 		t.Errorf("exit: %+v", e)
 	}
 
 	begin("hungry", "hungry")
-	h.must("session", "exec", "hungry", "--", "touch", "/go")
+	goes("hungry")
 	e := h.howEnded("hungry")
 	if e.Reason != holdfast.EndOOM || e.By != holdfast.ByKernel || e.OOMKills == 0 || e.Signal != "SIGKILL" {
 		t.Errorf("out of memory: %+v", e)

@@ -73,7 +73,7 @@ func (c *Collector) mustSee(s site) error {
 	}
 	return holdfast.WithHint(fmt.Errorf("%w: %w", ErrHidden, s.hidden),
 		"in a container, mount the engine's data root at the same path: -v /var/lib/docker:/var/lib/docker:rslave, "+
-			"and for the containerd image store: -v /run/containerd:/run/containerd -v /var/lib/containerd:/var/lib/containerd:ro,rslave")
+			"and for the containerd image store: -v /run/containerd:/run/containerd -v /var/lib/containerd:/var/lib/containerd:ro")
 }
 
 // unknownDisk returns the notice about a disk that is not visible, or "".
