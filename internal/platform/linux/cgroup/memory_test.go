@@ -18,8 +18,9 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// EmptyMemory reclaims a group's memory.
-func TestEmptyMemory(t *testing.T) {
+// memory returns the hierarchies of this host, and the one with the memory controller.
+func memory(t *testing.T) (cgroup.Mounts, cgroup.Mount) {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatal("it needs root")
 	}
@@ -31,6 +32,12 @@ func TestEmptyMemory(t *testing.T) {
 	if !ok {
 		t.Fatal("there is no memory controller")
 	}
+	return mounts, m
+}
+
+// EmptyMemory reclaims a group's memory.
+func TestEmptyMemory(t *testing.T) {
+	_, m := memory(t)
 	g := m.Group("/holdfast-memory-test")
 	if err := os.Mkdir(g.Dir(), 0o755); err != nil {
 		t.Fatal(err)
@@ -101,17 +108,7 @@ func TestWriteUntil(t *testing.T) {
 // The group of a container has its id in its name. A process in a group below it, or in another
 // group, leads to no other one.
 func TestMemoryOfContainer(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Fatal("it needs root")
-	}
-	mounts, err := cgroup.Find(proc.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, ok := mounts.Memory()
-	if !ok {
-		t.Fatal("there is no memory controller")
-	}
+	mounts, m := memory(t)
 	const id = "0123456789abcdef"
 	want := m.Group("/holdfast-container-test/docker-" + id + ".scope")
 	below := m.Group(want.Path + "/init")
