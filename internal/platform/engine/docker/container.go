@@ -199,15 +199,23 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 		switch {
 		case err == nil || errdefs.IsNotFound(err):
 			return nil
-		case !errdefs.IsConflict(err) || !strings.Contains(err.Error(), "already in progress"):
+		case !removesLater(err):
 			return e.fail(ctx, err, "remove container %s", id)
 		}
-		// Another call is removing it. A further request shows when that is done, and
-		// takes over if it fails.
 		if !engine.Sleep(ctx, wait) {
 			return e.fail(ctx, err, "remove container %s", id)
 		}
 	}
+}
+
+// removesLater reports whether the same removal succeeds in a moment. Another call may be removing
+// the container: a further request shows when that is done, and takes over if it fails. Or the
+// container has ended between the engine's look and its kill (moby, daemon/delete.go
+// cleanupContainer).
+func removesLater(err error) bool {
+	text := err.Error()
+	return errdefs.IsConflict(err) && strings.Contains(text, "already in progress") ||
+		strings.Contains(text, "ould not kill") && strings.Contains(text, "is not running")
 }
 
 // SetRestartPolicy changes the policy of an existing container.

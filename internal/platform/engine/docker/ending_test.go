@@ -1,11 +1,13 @@
 package docker_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"holdfast"
@@ -94,5 +96,37 @@ func TestImageRemovedWithinACreate(t *testing.T) {
 	e := openAt(t, docker.Config{Host: strings.Replace(host.URL, "http://", "tcp://", 1)})
 	if _, err := e.Create(t.Context(), engine.Spec{Image: "removed"}); !errors.Is(err, engine.ErrNoImage) {
 		t.Error(err)
+	}
+}
+
+// A removal is repeated if the container ended while the engine was about to kill it, and no other
+// error of a kill is.
+func TestRemovalOfAContainerThatEnds(t *testing.T) {
+	for name, c := range map[string]struct {
+		says    string
+		removed bool
+	}{
+		"Docker 20.10": {"Could not kill running container a, cannot remove - Container a is not running", true},
+		"today's":      {`cannot remove container "a": could not kill container: container a is not running`, true},
+		"stuck":        {"Could not kill running container a, cannot remove - tried to kill container, but did not receive an exit event", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var calls atomic.Int32
+			host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Api-Version", "1.41")
+				w.Header().Set("Content-Type", "application/json")
+				if r.Method == http.MethodDelete && calls.Add(1) == 1 {
+					w.WriteHeader(http.StatusInternalServerError)
+					_ = json.NewEncoder(w).Encode(map[string]string{"message": c.says})
+					return
+				}
+				fmt.Fprint(w, "{}")
+			}))
+			defer host.Close()
+			e := openAt(t, docker.Config{Host: strings.Replace(host.URL, "http://", "tcp://", 1)})
+			if err := e.Remove(t.Context(), "a"); (err == nil) != c.removed {
+				t.Errorf("%v", err)
+			}
+		})
 	}
 }
