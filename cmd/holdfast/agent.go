@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,10 +93,9 @@ func runAgent(ctx context.Context, r cli.AgentRun) error {
 		return err
 	}
 	defer turn.Close()
-	file := configFile(r.Flags)
 	over := overrides(r.Flags)
 	over.Socket = r.Socket
-	c, err := config.Load(ctx, file, over)
+	c, err := config.Load(ctx, configFile(getter(r.Flags)("config")), over)
 	if err != nil {
 		err = cli.ConfigError(err)
 		turn.Fail(err)
@@ -112,7 +110,7 @@ func runKubernetesAgent(ctx context.Context, r cli.AgentRun) error {
 	get := getter(r.Flags)
 	over := overrides(r.Flags)
 	over.Socket = r.Socket
-	c, err := config.LoadCollector(ctx, configFile(r.Flags), over)
+	c, err := config.LoadCollector(ctx, configFile(get("config")), over)
 	if err != nil {
 		return cli.ConfigError(err)
 	}
@@ -143,7 +141,7 @@ func runKubernetesAgent(ctx context.Context, r cli.AgentRun) error {
 
 // socketOf returns the socket of an agent with these flags.
 func socketOf(ctx context.Context, r cli.AgentRun) (string, error) {
-	c, err := config.LoadHost(ctx, configFile(r.Flags))
+	c, err := config.LoadHost(ctx, configFile(getter(r.Flags)("config")))
 	if err != nil {
 		return "", cli.ConfigError(err)
 	}
@@ -152,7 +150,7 @@ func socketOf(ctx context.Context, r cli.AgentRun) (string, error) {
 
 // newNodeID is `holdfast node new-id`.
 func newNodeID(ctx context.Context, file string) (before, now holdfast.NodeID, err error) {
-	c, err := config.LoadHost(ctx, cmp.Or(file, os.Getenv(configEnv)))
+	c, err := config.LoadHost(ctx, configFile(file))
 	if err != nil {
 		return "", "", cli.ConfigError(err)
 	}

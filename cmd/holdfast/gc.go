@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,7 +31,7 @@ func (c collector) Collect(ctx context.Context, why gc.Trigger, told func(gc.Out
 
 // openCollector opens the collector of `holdfast gc` on a host without an agent.
 func openCollector(ctx context.Context, file string) (api.Collector, func() error, error) {
-	c, err := config.LoadHost(ctx, cmp.Or(file, os.Getenv(configEnv)))
+	c, err := config.LoadHost(ctx, configFile(file))
 	if err != nil {
 		return nil, nil, cli.ConfigError(err)
 	}
@@ -46,7 +45,7 @@ func openCollector(ctx context.Context, file string) (api.Collector, func() erro
 
 // serveCollector runs `holdfast gc serve`.
 func serveCollector(ctx context.Context, s cli.GCServe) error {
-	c, err := config.LoadCollector(ctx, cmp.Or(s.Config, os.Getenv(configEnv)), config.Overrides{APIListen: s.API})
+	c, err := config.LoadCollector(ctx, configFile(s.Config), config.Overrides{APIListen: s.API})
 	if err != nil {
 		return cli.ConfigError(err)
 	}

@@ -8,8 +8,6 @@ import (
 	"log/slog"
 	"os"
 
-	"github.com/spf13/pflag"
-
 	"holdfast/internal/agent/process"
 	"holdfast/internal/control/cli"
 	"holdfast/internal/control/config"
@@ -19,11 +17,9 @@ import (
 // without an agent.
 const configEnv = cli.ConfigEnv
 
-// configFile returns the path of --config, or else of the environment; "" is the default path.
-func configFile(f *pflag.FlagSet) string {
-	file, _ := f.GetString("config")
-	return cmp.Or(file, os.Getenv(configEnv))
-}
+// configFile returns the path that a user has given, or else that of the environment; "" is the
+// default path.
+func configFile(given string) string { return cmp.Or(given, os.Getenv(configEnv)) }
 
 // hostConfig returns the configuration of this host. If it is invalid the command
 // continues with the defaults.

@@ -87,15 +87,15 @@ func Explain(ctx context.Context, path string, flags Overrides, env Environment)
 	if flags.Socket == "" && env.Socket != "" {
 		sources["api.socket"] = Setting{From: FromEnvironment, Name: socketEnv}
 	}
-	docker := shown.Engine.Name != Containerd
-	if docker && shown.Engine.Host == "" && env.DockerHost != "" {
+	switch {
+	case shown.Engine.Host != "":
+	case shown.Engine.Name == Containerd:
+		shown.Engine.Host = defaultContainerd
+	case env.DockerHost != "":
 		shown.Engine.Host = env.DockerHost
 		sources["engine.host"] = Setting{From: FromEnvironment, Name: dockerHostEnv}
-	}
-	if docker {
-		shown.Engine.Host = cmp.Or(shown.Engine.Host, defaultDocker)
-	} else {
-		shown.Engine.Host = cmp.Or(shown.Engine.Host, defaultContainerd)
+	default:
+		shown.Engine.Host = defaultDocker
 	}
 	if len(shown.GC.Rules) == 0 {
 		shown.GC.Rules = gc.DefaultRules()

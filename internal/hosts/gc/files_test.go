@@ -269,7 +269,7 @@ func TestSnapshotsAreNoOtherPaths(t *testing.T) {
 	m := &model{snapshots: root}
 	c := &Collector{d: Deps{Engine: m}}
 	info := engine.Info{Socket: "/s", StorageDriver: "overlayfs", ImageStore: engine.ContainerdStore, DataRoot: root}
-	s, why, err := c.openFiles(info, true, snapshotRoot{dir: root})
+	s, why, err := c.openFiles(info, site{local: root, disk: root})
 	if s == nil || err != nil {
 		t.Fatal(why, err)
 	}
@@ -293,19 +293,19 @@ func TestSnapshotsAreNoOtherPaths(t *testing.T) {
 			t.Errorf("container %q has %v", bad, dirs)
 		}
 	}
-	for _, other := range []func(*engine.Info, *snapshotRoot){
-		func(i *engine.Info, _ *snapshotRoot) { i.Socket = "" },
-		func(i *engine.Info, _ *snapshotRoot) { i.StorageDriver = "btrfs" },
-		func(_ *engine.Info, at *snapshotRoot) { *at = snapshotRoot{hidden: errors.New("not here")} },
-		func(_ *engine.Info, at *snapshotRoot) { at.dir = filepath.Join(root, "gone") },
+	for _, other := range []func(*engine.Info, *site){
+		func(i *engine.Info, _ *site) { i.Socket = "" },
+		func(i *engine.Info, _ *site) { i.StorageDriver = "btrfs" },
+		func(_ *engine.Info, at *site) { at.disk, at.hidden = "", errors.New("not here") },
+		func(_ *engine.Info, at *site) { at.disk = filepath.Join(root, "gone") },
 	} {
-		i, at := info, snapshotRoot{dir: root}
+		i, at := info, site{local: root, disk: root}
 		other(&i, &at)
-		if s, why, err := c.openFiles(i, true, at); s != nil || why == "" || err != nil {
+		if s, why, err := c.openFiles(i, at); s != nil || why == "" || err != nil {
 			t.Errorf("%+v: %v, %q, %v", i, s, why, err)
 		}
 	}
-	if s, why, _ := c.openFiles(info, false, snapshotRoot{}); s != nil || why == "" {
+	if s, why, _ := c.openFiles(info, site{}); s != nil || why == "" {
 		t.Errorf("on another host: %v, %q", s, why)
 	}
 }

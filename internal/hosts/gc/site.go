@@ -44,15 +44,14 @@ func (c *Collector) site(ctx context.Context) (site, error) {
 			s.local, s.disk = info.DataRoot, info.DataRoot
 		}
 	}
-	var store snapshotRoot
 	if s.local != "" && info.ImageStore == engine.ContainerdStore {
 		// Layers may be on another disk than the data root, in containerd's directory.
-		if store, err = c.snapshotRoot(ctx); err != nil {
-			return site{}, err
+		s.disk, s.hidden = c.snapshotRoot(ctx)
+		if ctx.Err() != nil {
+			return site{}, ctx.Err()
 		}
-		s.disk, s.hidden = store.dir, store.hidden
 	}
-	s.layers, s.why, err = c.openFiles(info, s.local != "", store)
+	s.layers, s.why, err = c.openFiles(info, s)
 	return s, err
 }
 

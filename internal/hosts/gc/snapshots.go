@@ -22,20 +22,19 @@ type files interface {
 	container(ctx context.Context, id string) ([]string, error)
 }
 
-// openFiles finds the layers of an engine. local reports whether its data root is on this
-// host; store is where an engine with the containerd image store keeps layers. If openFiles
-// finds none, why gives the cause. For containerd why is "": its removals only remove a name
+// openFiles finds the layers of an engine at the site, of which local, disk and hidden are set. If
+// it finds none, why gives the cause. For containerd why is "": its removals only remove a name
 // and free the files beside spin-ups, so linking has no use.
-func (c *Collector) openFiles(info engine.Info, local bool, store snapshotRoot) (f files, why string, err error) {
+func (c *Collector) openFiles(info engine.Info, at site) (f files, why string, err error) {
 	switch {
 	case info.ImageStore == engine.ClientStore:
 		return nil, "", nil
 	case info.Socket == "":
 		return nil, "the engine may be on another host", nil
-	case !local:
+	case at.local == "":
 		return nil, "the engine's data cannot be read at " + info.DataRoot, nil
 	case info.ImageStore == engine.ContainerdStore && info.StorageDriver == "overlayfs":
-		return openSnapshots(c.d.Engine, store)
+		return openSnapshots(c.d.Engine, at)
 	case info.ImageStore != engine.GraphDriver || info.StorageDriver != "overlay2":
 		return nil, "the storage is " + info.StorageDriver + ", not overlay2 or overlayfs", nil
 	}
@@ -53,41 +52,33 @@ type snapshots struct {
 	dir    string // of the snapshotter
 }
 
-// snapshotRoot is the directory of the snapshotter of an engine with the containerd image
-// store, or why it is not visible.
-type snapshotRoot struct {
-	dir    string
-	hidden error
-}
-
-// snapshotRoot asks the engine's containerd. Its error is that of a context that is done.
-func (c *Collector) snapshotRoot(ctx context.Context) (snapshotRoot, error) {
-	dir, err := c.d.Engine.SnapshotRoot(ctx)
-	switch {
-	case ctx.Err() != nil:
-		return snapshotRoot{}, ctx.Err()
-	case err == nil && dir == "":
+// snapshotRoot asks the engine's containerd for the directory of its snapshotter. Its error is why
+// that is not visible; dir is then "".
+func (c *Collector) snapshotRoot(ctx context.Context) (dir string, err error) {
+	dir, err = c.d.Engine.SnapshotRoot(ctx)
+	if err == nil && dir == "" {
 		err = errors.New("the engine does not tell where its containerd keeps layers")
-	case err == nil:
+	}
+	if err == nil {
 		_, err = c.d.Disk(dir)
 	}
 	if err != nil {
-		return snapshotRoot{hidden: err}, nil
+		return "", err
 	}
-	return snapshotRoot{dir: dir}, nil
+	return dir, nil
 }
 
-func openSnapshots(e Engine, at snapshotRoot) (files, string, error) {
+func openSnapshots(e Engine, at site) (files, string, error) {
 	if at.hidden != nil {
 		return nil, at.hidden.Error(), nil
 	}
-	if why := readable(at.dir); why != "" {
+	if why := readable(at.disk); why != "" {
 		return nil, why, nil
 	}
-	if err := trusted(at.dir); err != nil {
+	if err := trusted(at.disk); err != nil {
 		return nil, "", err
 	}
-	return snapshots{e, at.dir}, "", nil
+	return snapshots{e, at.disk}, "", nil
 }
 
 func (s snapshots) root() string { return s.dir }

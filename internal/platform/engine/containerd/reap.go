@@ -53,34 +53,34 @@ func (e *Engine) Reap(ctx context.Context) error {
 		found.close()
 		return e.fail(ctx, err, "list containers")
 	}
-	others, err := e.otherContainers(ctx, found, list)
+	alive, err := e.alive(ctx, found, list)
 	if err != nil {
 		found.close()
 		return e.fail(ctx, err, "list containers of other namespaces")
 	}
-	if err := found.free(ctx, e, list, others); err != nil {
+	if err := found.free(ctx, e, list, alive); err != nil {
 		return e.fail(ctx, err, "remove what removed containers left")
 	}
 	return nil
 }
 
-// otherContainers returns the ids of the containers of all other namespaces, if something in the
-// directory seems to belong to none of this one: agents with another engine.namespace have the
-// same directory, and so has this one from before its configuration changed.
-func (e *Engine) otherContainers(ctx context.Context, found strays, list []containers.Container) (map[string]bool, error) {
+// alive returns the ids of the containers in the list. If something in the directory seems to
+// belong to none of them, it adds those of all other namespaces: agents with another
+// engine.namespace have the same directory, and so has this one from before its configuration
+// changed.
+func (e *Engine) alive(ctx context.Context, found strays, list []containers.Container) (map[string]bool, error) {
 	ids := map[string]bool{}
 	for _, c := range list {
 		ids[c.ID] = true
 	}
 	seeming := slices.AppendSeq(slices.Collect(maps.Values(found.owners)), maps.Keys(found.dirs))
 	if !slices.ContainsFunc(seeming, func(id string) bool { return !ids[id] }) {
-		return nil, nil
+		return ids, nil
 	}
 	names, err := e.api.NamespaceService().List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	others := map[string]bool{}
 	for _, name := range names {
 		if name == e.cfg.Namespace {
 			continue
@@ -90,10 +90,10 @@ func (e *Engine) otherContainers(ctx context.Context, found strays, list []conta
 			return nil, err
 		}
 		for _, c := range list {
-			others[c.ID] = true
+			ids[c.ID] = true
 		}
 	}
-	return others, nil
+	return ids, nil
 }
 
 func (e *Engine) strays(ctx context.Context) (s strays, err error) {
@@ -133,22 +133,22 @@ func (e *Engine) oldDirs() (map[string]string, error) {
 	return dirs, nil
 }
 
-// free removes the resources that none of the containers has. others are the ids of containers
-// of other namespaces, which have addresses and directories at the same place.
-func (s strays) free(ctx context.Context, e *Engine, list []containers.Container, others map[string]bool) error {
-	alive, keys, shims := map[string]bool{}, map[string]bool{}, map[string]bool{}
+// free removes the resources that no container has: snapshots and shims of none in the list, and
+// addresses and directories of none that is alive in any namespace.
+func (s strays) free(ctx context.Context, e *Engine, list []containers.Container, alive map[string]bool) error {
+	keys, shims := map[string]bool{}, map[string]bool{}
 	for _, c := range list {
-		alive[c.ID], keys[c.SnapshotKey] = true, true
+		keys[c.SnapshotKey] = true
 		shims[cmp.Or(recordOf(c).Shim, c.ID)] = true
 	}
 	errs := []error{endShims(s.shims, shims)}
 	for addr, owner := range s.owners {
-		if !alive[owner] && !others[owner] {
+		if !alive[owner] {
 			errs = append(errs, e.net.Release(owner, addr))
 		}
 	}
 	for id, dir := range s.dirs {
-		if !alive[id] && !others[id] {
+		if !alive[id] {
 			errs = append(errs, os.RemoveAll(dir))
 		}
 	}
