@@ -34,7 +34,7 @@ func FirstTime(a, b time.Time) time.Time {
 // Wakes returns when the session resumes by itself; the zero time: never.
 func (s Suspended) Wakes() time.Time { return FirstTime(s.WakeAt, s.WakeCron) }
 
-// Sleep describes how a session sleeps: its container is frozen while it is not used. For a
+// Sleep describes how a session sleeps whose container is frozen while it is not used. For a
 // session that was suspended it tells what resumed it.
 type Sleep struct {
 	Since  time.Time `json:"since,omitzero"`   // it has slept since; zero: it does not sleep
@@ -52,12 +52,18 @@ func (s *Sleep) Asleep() bool { return s != nil && !s.Since.IsZero() }
 // connections, when they carry no data. Its methods do not block, and any goroutine may
 // call them.
 type Activity interface {
-	// ByData is called once, when only the data of the connection counts from now on.
-	ByData()
+	// ByData is called once, when only the data of the connection counts from now on. kept
+	// means that the connection stays open while the session is suspended. Otherwise, a
+	// session that is suspended to sleep is used until the connection ends.
+	ByData(kept bool)
 	// Data is called before data of the connection is passed on, in either direction. It
-	// wakes the session.
-	Data(by WakeReason)
+	// wakes the session. If it returns false, the session is being suspended, and the
+	// container may not read the data: the caller keeps it for the session's next server.
+	Data(by WakeReason) bool
 	// Control is called before a WebSocket's Ping or Pong is passed on, which is no data.
 	// If it returns false, the session sleeps and cannot answer: the caller does.
 	Control() bool
+	// Suspending returns nil if the session is not being suspended, and otherwise a channel
+	// that is closed when its container is dead.
+	Suspending() (dead <-chan struct{})
 }

@@ -15,6 +15,9 @@ type KeepSockets struct {
 	// Ping sends Tell as the payload of a Ping frame, of at most MaxPing bytes,
 	// instead of a text message.
 	Ping bool `json:"ping,omitempty"`
+	// Asleep keeps sockets open while their session is suspended, however long that is. Time
+	// counts from the moment at which the session is resumed, or the client sends data.
+	Asleep bool `json:"asleep,omitempty"`
 }
 
 // Bounds of KeepSockets.

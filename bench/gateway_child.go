@@ -89,6 +89,11 @@ func (s oneSession) Acquire(_ context.Context, key holdfast.SessionKey, _ func()
 
 func (oneSession) Refused(holdfast.SessionKey, holdfast.Route) {}
 
+// AwaitResume implements gateway.Sessions. The session is never suspended.
+func (oneSession) AwaitResume(ctx context.Context, _ holdfast.SessionKey, _ holdfast.Epoch) (holdfast.Route, error) {
+	return holdfast.Route{}, ctx.Err()
+}
+
 // startChild starts a role and returns the address that it listens on.
 func startChild(ctx context.Context, command []string, role ...string) (address string, stop func(), err error) {
 	address, _, stop, err = startProcess(ctx, command, role...)

@@ -120,7 +120,7 @@ func (x *experiment) chaos(ctx context.Context, s *schedule, every, until time.D
 	}
 }
 
-// asleep returns the number of a node's sessions that sleep, 0 if it does not answer: after an act
+// asleep returns the number of a node's sessions that sleep or are suspended, 0 if it does not answer: after an act
 // that hit it.
 func (x *experiment) asleep(ctx context.Context, m *node) (n int) {
 	if x.o.Sleep == 0 {
@@ -130,7 +130,7 @@ func (x *experiment) asleep(ctx context.Context, m *node) (n int) {
 	defer cancel()
 	all, _ := m.api.Sessions(ctx)
 	for _, s := range all {
-		if s.Sleep.Asleep() {
+		if s.Sleep.Asleep() || s.State == holdfast.IsSuspended && s.Node == m.id {
 			n++
 		}
 	}

@@ -37,6 +37,9 @@ type Verdict struct {
 	Warm       int `json:"warm"`
 	// Restored is the number of claims that restored the memory of the previous claim.
 	Restored int `json:"restored"`
+	// Repeated is the number of containers that ran without a client before the agent removed
+	// them, because the engine had failed while it restored them.
+	Repeated int `json:"repeated"`
 }
 
 // judge checks the ticks and traces of containers and nodes. The error is about the check itself.
@@ -54,7 +57,13 @@ func (x *experiment) judge(ctx context.Context) (Verdict, []change, error) {
 	var two *check.OverlapError
 	switch {
 	case errors.As(err, &two):
-		v.Overlap, v.Overlaps = err.Error(), len(two.Pairs)
+		repeated, err := x.repeated()
+		if err != nil {
+			return v, nil, err
+		}
+		if v.Repeated = withoutRepeated(two, repeated); len(two.Pairs) > 0 {
+			v.Overlap, v.Overlaps = two.Error(), len(two.Pairs)
+		}
 	case err != nil:
 		return v, nil, err
 	}
@@ -290,5 +299,5 @@ func (v Verdict) String() string {
 	if v.HandedOn != "" {
 		handed = v.HandedOn
 	}
-	return fmt.Sprintf("%s (%s); %s (%s); %s (%d containers, %d of them warm, %d that went on from their memory)", overlap, v.Alive, history, v.Asked, handed, v.Containers, v.Warm, v.Restored)
+	return fmt.Sprintf("%s (%s); %s (%s); %s (%d containers, %d of them warm, %d that went on from their memory, %d restores repeated)", overlap, v.Alive, history, v.Asked, handed, v.Containers, v.Warm, v.Restored, v.Repeated)
 }

@@ -166,6 +166,8 @@ func (n *simNode) Join(ctx context.Context, key holdfast.SessionKey) (holdfast.R
 // Refused implements fleet.Local. This node has no gateway that could fail to reach a route.
 func (n *simNode) Refused(holdfast.SessionKey, holdfast.Route) {}
 
+func (n *simNode) AwaitGone(ctx context.Context, _ holdfast.SessionKey) error { return ctx.Err() }
+
 func (n *simNode) await(ctx context.Context, key holdfast.SessionKey, b *booted) (holdfast.Route, func(), error) {
 	select {
 	case <-b.done:

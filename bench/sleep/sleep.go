@@ -16,12 +16,14 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"holdfast"
 	"holdfast/bench"
 	"holdfast/bench/rig"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/client"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/engine/docker"
+	"holdfast/internal/platform/runsc"
 	"holdfast/test/lab"
 )
 
@@ -31,6 +33,9 @@ type Options struct {
 	Sockets int // 0 is 1000
 	// Keep is the template's websocket: keep.
 	Keep bool
+	// Runsc is the path of gVisor's runsc, under which the session is suspended, with
+	// websocket: keep. With "" it is frozen.
+	Runsc string
 	// Program is a build of holdfast. Server is the role of the running program in the
 	// container of the session: a server that echoes on :8080.
 	Program, Server string
@@ -45,6 +50,11 @@ func (o Options) Check() error {
 		return fmt.Errorf("sleeps are %d, there has to be one at least", o.Sleeps)
 	case o.Sockets < 1 || o.Sockets > 20000:
 		return fmt.Errorf("sockets are %d, they have to be 1 to 20000", o.Sockets)
+	}
+	if o.Runsc != "" {
+		if _, err := os.Stat(o.Runsc); err != nil {
+			return fmt.Errorf("runsc: %w", err)
+		}
 	}
 	return nil
 }
@@ -91,7 +101,9 @@ type experiment struct {
 	sockets []*socket
 	woken   []float64 // ms until the echo of a session that slept
 	awake   []float64 // ms, of one that did not
-	memory  []float64 // bytes of the container while it sleeps
+	memory  []float64 // MB of the container while it sleeps, or of its image
+	resumes []float64 // ms from the claim of a suspended session until it is ready
+	asleep  float64   // bytes of the agent while the session sleeps
 	failed  int
 }
 
@@ -100,7 +112,17 @@ func (x *experiment) prepare(ctx context.Context) (err error) {
 	if x.dir, err = os.MkdirTemp("", "holdfast-bench-"); err != nil {
 		return err
 	}
-	if x.lab, err = lab.StartEngine(ctx, lab.Options{}); err != nil {
+	var options lab.Options
+	memory := filepath.Join("/run", "bench-sleep") // the lab's own, in memory
+	boxed := runsc.Runtime{Program: x.o.Runsc, Images: filepath.Join(memory, "images")}
+	script := filepath.Join(memory, "runtime")
+	if x.o.Runsc != "" {
+		options.Args = []string{"--add-runtime=boxed=" + script}
+		if err := errors.Join(os.MkdirAll(boxed.Images, 0o700), boxed.Install(script)); err != nil {
+			return err
+		}
+	}
+	if x.lab, err = lab.StartEngine(ctx, options); err != nil {
 		return err
 	}
 	img, err := lab.SelfImage(image, x.o.Server)
@@ -116,9 +138,12 @@ func (x *experiment) prepare(ctx context.Context) (err error) {
 	if x.gateway, err = lab.FreePort(); err != nil {
 		return err
 	}
-	websocket := "close"
-	if x.o.Keep {
+	websocket, more := "close", ""
+	if x.o.Keep || x.o.Runsc != "" {
 		websocket = "keep"
+	}
+	if x.o.Runsc != "" {
+		more = fmt.Sprintf("    runtime: boxed\n    handover: memory\nmoving: {runsc: %s, runtime: %s, staged: %s}\n", x.o.Runsc, script, boxed.Images)
 	}
 	config := filepath.Join(x.dir, "holdfast.yaml")
 	text := fmt.Sprintf(`
@@ -130,8 +155,13 @@ gateway: {listen: %[3]q}
 api: {socket: %[1]s/run/s, listen: ""}
 doctor: {enabled: false}
 templates:
-  - {name: bench, image: %[4]q, port: 8080, ready: {timeout: 30s}, websocket: %[5]s, sleep: {after: %[6]v, idle_by: data}}
-`, x.dir, x.lab.Host(), x.gateway, image, websocket, after)
+  - name: bench
+    image: %[4]q
+    port: 8080
+    ready: {timeout: 30s}
+    websocket: %[5]s
+    sleep: {after: %[6]v, idle_by: data}
+%[7]s`, x.dir, x.lab.Host(), x.gateway, image, websocket, after, more)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return err
 	}
@@ -197,10 +227,15 @@ func (x *experiment) run(ctx context.Context) (bench.Result, error) {
 	x.hangUp()
 	r := bench.Result{Name: "sleep", Machine: bench.EngineMachine(info), Failed: x.failed}
 	slept, awake := bench.NewRow("asleep: message to its echo", "ms", x.woken), bench.NewRow("awake: message to its echo", "ms", x.awake)
-	r.Rows = []bench.Row{slept, awake, bench.NewRow("container's memory while it sleeps", "MB", x.memory)}
+	r.Rows = []bench.Row{slept, awake}
+	if x.o.Runsc == "" {
+		r.Rows = append(r.Rows, bench.NewRow("container's memory while it sleeps", "MB", x.memory))
+	} else {
+		r.Rows = append(r.Rows, bench.NewRow("resume: claim until ready", "ms", x.resumes), bench.NewRow("image of the sleeping session", "MB", x.memory))
+	}
 	r.Score, r.Scale = awake.P50/slept.P50, "the echo of an awake session ÷ that of a sleeping one, p50"
 	r.Notes = []string{
-		fmt.Sprintf("%d sockets × %d sleeps, %d messages echoed; the agent grew by %.1f KB for each socket", x.o.Sockets, x.o.Sleeps, messages, (after-before)/float64(x.o.Sockets)/1e3),
+		fmt.Sprintf("%d sockets × %d sleeps, %d messages echoed; the agent grew by %.1f KB for each socket, and by %.1f KB while the session slept", x.o.Sockets, x.o.Sleeps, messages, (after-before)/float64(x.o.Sockets)/1e3, (x.asleep-before)/float64(x.o.Sockets)/1e3),
 	}
 	return r, nil
 }
@@ -228,16 +263,9 @@ func (x *experiment) connect(ctx context.Context) error {
 
 // cycle waits for a sleep, ends it with a message, and lets every socket send one.
 func (x *experiment) cycle(ctx context.Context, before int) error {
-	var s api.Session
-	err := x.until(ctx, "the session sleeps", func(ctx context.Context) bool {
-		var err error
-		s, err = x.api.Session(ctx, key)
-		return err == nil && s.Sleep.Asleep() && s.Sleep.Sleeps > before && s.Sleep.Memory > 0
-	})
-	if err != nil {
+	if err := x.awaitSleep(ctx, before); err != nil {
 		return err
 	}
-	x.memory = append(x.memory, float64(s.Sleep.Memory)/1e6)
 	first := x.sockets[rand.IntN(len(x.sockets))]
 	for _, list := range []*[]float64{&x.woken, &x.awake} {
 		begun := time.Now()
@@ -248,6 +276,13 @@ func (x *experiment) cycle(ctx context.Context, before int) error {
 			return err
 		}
 		*list = append(*list, float64(time.Since(begun).Microseconds())/1e3)
+	}
+	if x.o.Runsc != "" {
+		s, err := x.api.Session(ctx, key)
+		if err != nil {
+			return err
+		}
+		x.resumes = append(x.resumes, float64(s.ReadyAt.Sub(s.ClaimedAt).Microseconds())/1e3)
 	}
 	for _, s := range x.sockets {
 		if err := s.say(ctx); err != nil {
@@ -260,6 +295,29 @@ func (x *experiment) cycle(ctx context.Context, before int) error {
 		}
 	}
 	return nil
+}
+
+// awaitSleep waits until the session sleeps, for the first time after so many sleeps.
+func (x *experiment) awaitSleep(ctx context.Context, before int) (err error) {
+	var s api.Session
+	err = x.until(ctx, "the session sleeps", func(ctx context.Context) bool {
+		var err error
+		s, err = x.api.Session(ctx, key)
+		if x.o.Runsc != "" {
+			return err == nil && s.State == holdfast.IsSuspended
+		}
+		return err == nil && s.Sleep.Asleep() && s.Sleep.Sleeps > before && s.Sleep.Memory > 0
+	})
+	if err != nil {
+		return err
+	}
+	if x.o.Runsc != "" {
+		x.memory = append(x.memory, float64(s.Suspended.Bytes)/1e6)
+	} else {
+		x.memory = append(x.memory, float64(s.Sleep.Memory)/1e6)
+	}
+	x.asleep, err = x.resident()
+	return err
 }
 
 // hangUp closes the sockets and counts wrong messages.

@@ -17,6 +17,7 @@ import (
 	"holdfast/internal/sessions/deadman"
 	"holdfast/internal/sessions/fleet"
 	"holdfast/internal/sessions/gateway"
+	"holdfast/internal/sessions/move"
 	"holdfast/internal/sessions/session"
 )
 
@@ -87,6 +88,9 @@ func (a *Agent) newFleet() *fleet.Fleet {
 		Store: a.store, Local: a.sessions, Dial: a.peers.Dial, Fetch: a.sessions.Fetch, Caller: callerOf,
 		OnOwnRecord: a.sessions.ReclaimOrphan, OnEvent: a.sessions.Observe, Draining: a.sessions.Draining, Metrics: fleet.NewMetrics(a.metrics), Log: a.log,
 		CanRun: a.sessions.CanRun, OnNodeLost: a.past.NodeLost,
+		IsSuspended: func(ctx context.Context, key holdfast.SessionKey) (bool, error) {
+			return move.IsSuspended(ctx, a.store, key)
+		},
 	}
 	if a.mover != nil {
 		deps.ReceiveImage, deps.GiveImage, deps.GiveSnapshot, deps.PreferredNode, deps.OnClaim = a.mover.Receive, a.mover.Give, a.mover.GiveSnapshot, a.mover.Prefer, a.mover.Claimed

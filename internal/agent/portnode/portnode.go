@@ -90,7 +90,7 @@ func (n *Node) dial(ctx context.Context, key holdfast.SessionKey, port int) (*co
 	n.open.Inc()
 	out := &conn{tcp: c.(*net.TCPConn), key: key, left: r.Left, session: r.Activity, closed: make(chan struct{})}
 	if out.session != nil {
-		out.session.ByData()
+		out.session.ByData(false)
 	}
 	out.release = func() { release(); n.open.Dec() }
 	// If the session left during the dial, its address may be another session's.

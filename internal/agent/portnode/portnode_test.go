@@ -22,9 +22,10 @@ import (
 // moves counts what a connection tells its session.
 type moves struct{ byData, data atomic.Int32 }
 
-func (m *moves) ByData()                     { m.byData.Add(1) }
-func (m *moves) Data(by holdfast.WakeReason) { m.data.Add(1) }
-func (m *moves) Control() bool               { return true }
+func (m *moves) ByData(bool)                   { m.byData.Add(1) }
+func (m *moves) Data(holdfast.WakeReason) bool { m.data.Add(1); return true }
+func (m *moves) Control() bool                 { return true }
+func (m *moves) Suspending() <-chan struct{}   { return nil }
 
 // one is the sessions of a node that has alice at an address.
 type one struct {

@@ -453,7 +453,9 @@ func TestSleepIsChecked(t *testing.T) {
 		`sleep: {after: 5m, wake: ["CRON_TZ=UTC"]}`:                                               "not a time",
 		`sleep: {after: 5m, wake: ["CRON_TZ=Nowhere/City 0 3 * * *"]}`:                            "Nowhere",
 		`sleep: {wake: ["0 3 * * *"]}`:                                                            "never sleep",
-		"sleep: {after: 5m}, runtime: runsc, handover: memory":                                    "default runtime",
+		"sleep: {after: 5m}, runtime: runsc, handover: memory":                                    "",
+		"sleep: {after: 5m, idle_by: data}, runtime: runsc, handover: memory":                     "needs websocket: keep",
+		"sleep: {after: 5m, idle_by: data}, runtime: runsc, handover: memory, websocket: keep":    "",
 	} {
 		_, err := load(t, "templates: [{name: a, image: b, port: 80, "+text+"}]", Overrides{})
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {

@@ -30,9 +30,12 @@ func (t Template) validateSleep() error {
 		return fmt.Errorf("sleep.after is %v, it has to be at least %v", t.Sleep.After, leastSleep)
 	case t.Replicas > 0:
 		return errors.New("sleep: a replica of a group is never idle")
-	case t.Runtime != "":
+	case t.Handover == "memory" && t.Sleep.IdleBy == "data" && t.WebSocket != "keep":
+		return holdfast.WithHint(errors.New("sleep.idle_by: data with handover: memory needs websocket: keep: the session is suspended, which would close the WebSockets of its clients"),
+			"docs/sleeping.md")
+	case t.Runtime != "" && t.Handover != "memory":
 		return holdfast.WithHint(errors.New("sleep: only containers of the engine's default runtime can be frozen: remove sleep or runtime"),
-			"with gVisor, handover: memory and idle: suspend write the memory of an unused session to disk; docs/moving.md")
+			"with gVisor, handover: memory lets sleep write the memory of an unused session to disk; docs/sleeping.md")
 	}
 	return nil
 }

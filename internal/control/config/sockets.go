@@ -75,5 +75,8 @@ func (t Template) keepSockets() *holdfast.KeepSockets {
 		return nil
 	}
 	k := t.KeptSockets
-	return &holdfast.KeepSockets{Time: k.Time, Buffer: int(k.Buffer), Tell: k.Tell, Ping: k.TellAs == "ping"}
+	return &holdfast.KeepSockets{
+		Time: k.Time, Buffer: int(k.Buffer), Tell: k.Tell, Ping: k.TellAs == "ping",
+		Asleep: t.Handover == "memory" && t.Sleep.After > 0 && t.Sleep.IdleBy == "data",
+	}
 }

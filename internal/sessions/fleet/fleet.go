@@ -31,6 +31,9 @@ type Local interface {
 	Join(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, func(), error)
 	// Refused reports that the route could not be reached.
 	Refused(key holdfast.SessionKey, r holdfast.Route)
+	// AwaitGone waits while this node has a session of that key that leaves. The error is
+	// that of ctx.
+	AwaitGone(ctx context.Context, key holdfast.SessionKey) error
 }
 
 // Config is the configuration of a Fleet.
@@ -82,8 +85,10 @@ type Deps struct {
 	// PreferredNode returns the node that has an image of a session without an owner,
 	// or "" if no node has one. If PreferredNode is nil, there are no images.
 	PreferredNode func(ctx context.Context, key holdfast.SessionKey) holdfast.NodeID
-	Metrics       *Metrics
-	Log           *slog.Logger
+	// IsSuspended reports whether a session without an owner is suspended.
+	IsSuspended func(ctx context.Context, key holdfast.SessionKey) (bool, error)
+	Metrics     *Metrics
+	Log         *slog.Logger
 }
 
 // Fleet finds the node that serves a session, and has the session booted if no node

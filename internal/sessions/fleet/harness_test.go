@@ -209,6 +209,7 @@ func (w *world) make(id holdfast.NodeID, peer string, dial Dial, l net.Listener)
 		},
 		Fetch:         func(ctx context.Context, name string) error { return x.fetch(ctx, name) },
 		PreferredNode: func(context.Context, holdfast.SessionKey) holdfast.NodeID { return x.prefer },
+		IsSuspended:   x.isSuspended,
 		Caller:        callerOf,
 		CanRun:        func(string) error { return nil },
 		OnOwnRecord:   func(holdfast.Owner) {},

@@ -164,6 +164,9 @@ func (h *host) await(ctx context.Context, e *served) (holdfast.Route, func(), er
 
 func (h *host) Refused(holdfast.SessionKey, holdfast.Route) { h.with(func() { h.refused++ }) }
 
+// AwaitGone implements Local. What this host stops is gone at once.
+func (h *host) AwaitGone(ctx context.Context, _ holdfast.SessionKey) error { return ctx.Err() }
+
 // serves reports whether the session is served here in that epoch.
 func (h *host) serves(key holdfast.SessionKey, epoch holdfast.Epoch) bool {
 	h.mu.Lock()
@@ -214,4 +217,24 @@ func bootsOf(nodes []*node) (n int) {
 		x.host.with(func() { n += x.host.boots })
 	}
 	return n
+}
+
+// suspend releases a session that has left, with the note for its next claim.
+func (h *host) suspend(ctx context.Context, key holdfast.SessionKey) error {
+	h.mu.Lock()
+	e := h.sessions[key]
+	o := e.owner
+	h.mu.Unlock()
+	err := h.store.Suspend(ctx, o, "its memory")
+	h.with(func() { delete(h.sessions, key); close(e.gone) })
+	return err
+}
+
+// isSuspended implements Deps.IsSuspended.
+func (x *node) isSuspended(ctx context.Context, key holdfast.SessionKey) (bool, error) {
+	_, err := store.FindNote(ctx, x.w.store, store.SuspendedNotes+string(key))
+	if errors.Is(err, holdfast.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
 }

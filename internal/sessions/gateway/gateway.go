@@ -47,35 +47,41 @@ type Sessions interface {
 	// the connection ended because the session left the node. The next Acquire
 	// for key bypasses the cache.
 	Refused(key holdfast.SessionKey, r holdfast.Route)
+
+	// AwaitResume waits while the session, which left at that epoch, is suspended or is being
+	// suspended. It returns where the session is ready, or a route without an epoch if no
+	// node has it. The error is that of ctx.
+	AwaitResume(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch) (holdfast.Route, error)
 }
 
 // Gateway serves clients, and the requests that other nodes forward. Call only
 // Run, Finish, LastAnswer, PeerForwardHandler, InFlight and ServeHTTP.
 type Gateway struct {
-	cfg       Config
-	sessions  Sessions
-	peers     Peers // nil: no other nodes
-	metrics   *Metrics
-	log       *slog.Logger
-	tls       *tls.Config     // nil: plain HTTP
-	tokens    *token.Verifier // nil: no token is required
-	parking   *parking
-	boots     *boots
-	slots     *slots
-	handlers  *handlers
-	relay     *relay.Relay
-	streams   *relay.Relay // of TCP addresses; it ends later
-	reattach  reattach.Proxy
-	up        atomic.Bool // relay and reattach accept upgraded connections
-	finishing atomic.Bool // see Finish
-	upgraded  atomic.Int64
-	dialer    net.Dialer
-	pool      *http.Transport // to sessions' servers
-	nodes     *http.Transport // to other nodes
-	buffers   *bufferPool
-	proxy     *httputil.ReverseProxy
-	cut       context.Context // ends forwarded requests; done by cutNow
-	cutNow    context.CancelFunc
+	cfg         Config
+	sessions    Sessions
+	peers       Peers // nil: no other nodes
+	metrics     *Metrics
+	log         *slog.Logger
+	tls         *tls.Config     // nil: plain HTTP
+	tokens      *token.Verifier // nil: no token is required
+	parking     *parking
+	boots       *boots
+	slots       *slots
+	handlers    *handlers
+	relay       *relay.Relay
+	streams     *relay.Relay // of TCP addresses; it ends later
+	reattach    reattach.Proxy
+	resumeWaits *resumeWaits
+	up          atomic.Bool // relay and reattach accept upgraded connections
+	finishing   atomic.Bool // see Finish
+	upgraded    atomic.Int64
+	dialer      net.Dialer
+	pool        *http.Transport // to sessions' servers
+	nodes       *http.Transport // to other nodes
+	buffers     *bufferPool
+	proxy       *httputil.ReverseProxy
+	cut         context.Context // ends forwarded requests; done by cutNow
+	cutNow      context.CancelFunc
 }
 
 // New returns a gateway. It loads the certificate and the secrets of connect
@@ -87,13 +93,14 @@ func New(cfg Config, s Sessions, peers Peers, m *Metrics, log *slog.Logger) (*Ga
 	}
 	g := &Gateway{
 		cfg: cfg, sessions: s, peers: peers, metrics: m, log: log,
-		parking:  newParking(cfg.ParkPerKey, cfg.ParkTotal, m),
-		boots:    newBoots(cfg.BootsPerClient),
-		slots:    newSlots(cfg.MaxRequestsPerClient, cmp.Or(cfg.MaxRequests, cfg.MaxConnections)),
-		handlers: newHandlers(),
-		relay:    relay.New(runtime.GOMAXPROCS(0)),
-		streams:  relay.New(1),
-		buffers:  &bufferPool{},
+		parking:     newParking(cfg.ParkPerKey, cfg.ParkTotal, m),
+		boots:       newBoots(cfg.BootsPerClient),
+		slots:       newSlots(cfg.MaxRequestsPerClient, cmp.Or(cfg.MaxRequests, cfg.MaxConnections)),
+		handlers:    newHandlers(),
+		resumeWaits: newResumeWaits(s, m),
+		relay:       relay.New(runtime.GOMAXPROCS(0)),
+		streams:     relay.New(1),
+		buffers:     &bufferPool{},
 	}
 	if err := g.openTokens(); err != nil {
 		return nil, err

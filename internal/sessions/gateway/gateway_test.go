@@ -40,6 +40,20 @@ type fakeSessions struct {
 	// cold are the sessions that have to boot first; boots counts those that did.
 	cold  map[holdfast.SessionKey]bool
 	boots int
+	// suspended is AwaitResume; nil: no session is suspended.
+	suspended func(ctx context.Context, epoch holdfast.Epoch) (holdfast.Route, error)
+	awaits    int // calls of AwaitResume
+}
+
+func (f *fakeSessions) AwaitResume(ctx context.Context, _ holdfast.SessionKey, epoch holdfast.Epoch) (holdfast.Route, error) {
+	f.mu.Lock()
+	f.awaits++
+	wait := f.suspended
+	f.mu.Unlock()
+	if wait == nil {
+		return holdfast.Route{}, ctx.Err()
+	}
+	return wait(ctx, epoch)
 }
 
 func (f *fakeSessions) Acquire(ctx context.Context, key holdfast.SessionKey, boot func() error) (holdfast.Route, func(), error) {

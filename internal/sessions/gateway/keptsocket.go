@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/sessions/gateway/closing"
 	"holdfast/internal/sessions/gateway/reattach"
 )
 
@@ -80,14 +81,14 @@ func keepFromHeader(h http.Header) *holdfast.KeepSockets {
 
 // server returns the session's side of a switched connection.
 func (t *request) server(s *switched) reattach.Server {
-	return reattach.Server{Conn: s.conn, Ahead: s.ahead, Left: t.route.Left, Far: t.route.Node != "", Release: t.takeRelease(), Activity: t.byData()}
+	return reattach.Server{Conn: s.conn, Ahead: s.ahead, Left: t.route.Left, Far: t.route.Node != "", Release: t.takeRelease(), Activity: t.byData(true)}
 }
 
 // byData makes only the data of a switched connection count as a use of a session that
 // sleeps without data. It returns nil for other sessions.
-func (t *request) byData() holdfast.Activity {
+func (t *request) byData(kept bool) holdfast.Activity {
 	if t.route.Activity != nil {
-		t.route.Activity.ByData()
+		t.route.Activity.ByData(kept)
 	}
 	return t.route.Activity
 }
@@ -107,26 +108,28 @@ func (t *request) takeRelease() func() {
 	return release
 }
 
-// keptSocket is a client connection that is kept while its session moves.
+// keptSocket is a client connection that is kept while its session moves, or is suspended.
 type keptSocket struct {
-	gateway  *Gateway
-	target   target
-	req      *http.Request // as it is sent to a session's server
-	protocol string        // chosen by the first server
-	policy   holdfast.KeepSockets
+	gateway   *Gateway
+	target    target
+	req       *http.Request // as it is sent to a session's server
+	protocol  string        // chosen by the first server
+	policy    holdfast.KeepSockets
+	forwarded bool // the client is another gateway
 
 	mu   sync.Mutex
 	last holdfast.Route // of the current server
+	wait *resumeWait    // the last one; nil: there was none
 }
 
 // addKept hands a switched connection to g.reattach.
 func (g *Gateway) addKept(req *http.Request, t *request, s *switched, policy holdfast.KeepSockets, client net.Conn, early []byte, done func()) error {
 	k := &keptSocket{
-		gateway: g, target: t.target, policy: policy, last: t.route,
+		gateway: g, target: t.target, policy: policy, last: t.route, forwarded: t.forwarded,
 		req: req.Clone(context.Background()), protocol: s.resp.Header.Get("Sec-WebSocket-Protocol"),
 	}
-	server, key := t.server(s), t.key // the socket outlives the request
-	err := g.reattach.Add(reattach.Spec{
+	server, key := k.server(t, s), t.key // the socket outlives the request
+	spec := reattach.Spec{
 		Client: client, Early: early, Server: server, Policy: policy, PeerForward: t.forwarded,
 		Next: k.next,
 		Outcome: func(o reattach.Outcome, took time.Duration) {
@@ -134,7 +137,11 @@ func (g *Gateway) addKept(req *http.Request, t *request, s *switched, policy hol
 			g.log.Debug("a kept socket lost its server", "session", key, "outcome", o, "took", took)
 		},
 		Done: done,
-	})
+	}
+	if policy.Asleep {
+		spec.Awake = k.awake
+	}
+	err := g.reattach.Add(spec)
 	if err != nil {
 		server.Release()
 	}
@@ -142,9 +149,14 @@ func (g *Gateway) addKept(req *http.Request, t *request, s *switched, policy hol
 }
 
 // next sends the upgrade request to the session's next server.
-func (k *keptSocket) next(ctx context.Context) (reattach.Server, error) {
+func (k *keptSocket) next(ctx context.Context, hurry <-chan struct{}) (reattach.Server, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	done, err := k.mayConnect(ctx, hurry)
+	if err != nil {
+		return reattach.Server{}, err
+	}
+	defer done()
 	k.gateway.sessions.Refused(k.target.key, k.last)
 	t := &request{
 		target: k.target, gateway: k.gateway, reattaching: true,
@@ -166,5 +178,53 @@ func (k *keptSocket) next(ctx context.Context) (reattach.Server, error) {
 		return reattach.Server{}, errOtherProtocol
 	}
 	k.last = t.route
-	return t.server(agreed), nil
+	return k.server(t, agreed), nil
+}
+
+// server returns the session's side of a switched connection. Another node keeps the connection
+// while the session is suspended there.
+func (k *keptSocket) server(t *request, s *switched) reattach.Server {
+	server := t.server(s)
+	if node := t.route.Node; node != "" && k.policy.Asleep {
+		server.Renew = func(ctx context.Context) (<-chan struct{}, bool) {
+			k.mu.Lock()
+			epoch := k.last.Epoch
+			k.mu.Unlock()
+			r, err := k.gateway.resumeWaits.await(ctx, k.target.key, epoch)
+			if err != nil || r.Epoch == 0 || r.Node != node {
+				return nil, false
+			}
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.last = r
+			return r.Left, true
+		}
+	}
+	return server
+}
+
+// errElsewhere ends the connection of another gateway, which connects to the session's next
+// server itself.
+var errElsewhere = errors.New("the session is not served here")
+
+// awake joins the wait of the session's sockets, while it is suspended.
+func (k *keptSocket) awake() (<-chan struct{}, func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s, key := k.gateway.resumeWaits, k.target.key
+	w := s.join(key, k.last.Epoch)
+	k.wait = w
+	return w.done, func() { s.leave(key, w) }
+}
+
+// mayConnect waits for the turn of a socket whose session was suspended. The socket of another
+// gateway may connect only to a server of this node, or if data waits for the server.
+func (k *keptSocket) mayConnect(ctx context.Context, hurry <-chan struct{}) (done func(), err error) {
+	switch {
+	case k.wait == nil || closing.Closed(hurry):
+		return func() {}, nil
+	case k.forwarded && (k.wait.route.Epoch == 0 || k.wait.route.Node != ""):
+		return nil, errElsewhere
+	}
+	return k.gateway.resumeWaits.takeTurn(ctx, hurry)
 }

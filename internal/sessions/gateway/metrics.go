@@ -21,6 +21,7 @@ type Metrics struct {
 
 	slowReaders prometheus.Counter
 	keptTime    prometheus.Histogram
+	sleeping    prometheus.Gauge
 
 	forwarded           *prometheus.CounterVec // by result
 	peerForwardRefusals *prometheus.CounterVec // by reason
@@ -45,6 +46,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		keptTime: r.NativeHistogram("holdfast_gateway_kept_socket_seconds",
 			"Time that kept WebSockets had no server, in seconds.",
 			[]float64{.05, .1, .25, .5, 1, 1.5, 2, 3, 5, 10, 20, 30, 60}),
+		sleeping:  r.Gauge("holdfast_gateway_sleeping_sockets", "Open WebSockets whose session is suspended, including those that other nodes forward."),
 		forwarded: r.CounterVec("holdfast_gateway_forwarded_total", "Requests sent to other nodes, by result. Each try counts.", "result"),
 		peerForwardRefusals: r.CounterVec("holdfast_gateway_peer_forward_refusals_total",
 			"Requests from other nodes that were refused before any byte was sent to the session, by reason.", "reason"),

@@ -95,7 +95,7 @@ func (g *Gateway) serveTCP(ctx context.Context, c net.Conn, to target) {
 	done := make(chan struct{})
 	err = g.streams.Add(relay.Spec{
 		Client: client, Upstream: server.conn, ToClient: server.ahead,
-		Left: t.route.Left, Activity: t.byData(), Reason: holdfast.WokenByStream,
+		Left: t.route.Left, Activity: t.byData(false), Reason: holdfast.WokenByStream,
 		Done: func() { close(done) },
 	})
 	if err != nil { // stopping

@@ -191,7 +191,7 @@ func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *request, 
 			Client: client, Upstream: s.conn, ToUpstream: early, ToClient: s.ahead,
 			WebSocket: isWebSocket(req.Header),
 			Left:      t.route.Left,
-			Activity:  t.byData(), Reason: reasonOf(req.Header),
+			Activity:  t.byData(false), Reason: reasonOf(req.Header),
 			Done: ended,
 		})
 	}

@@ -17,6 +17,7 @@ import (
 type Acquirer interface {
 	Acquire(ctx context.Context, key holdfast.SessionKey, boot func() error) (holdfast.Route, func(), error)
 	Refused(key holdfast.SessionKey, r holdfast.Route)
+	AwaitResume(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch) (holdfast.Route, error)
 }
 
 // Router is an Acquirer that gives a group one address, its name as a key. It serves each
@@ -93,6 +94,11 @@ func (r *Router) Refused(key holdfast.SessionKey, at holdfast.Route) {
 		r.mu.Unlock()
 	}
 	r.next.Refused(key, at)
+}
+
+// AwaitResume implements Acquirer. A replica is never suspended.
+func (r *Router) AwaitResume(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch) (holdfast.Route, error) {
+	return r.next.AwaitResume(ctx, key, epoch)
 }
 
 // group returns a copy of a group's record. A group that its keeper has not made yet has no

@@ -3,6 +3,7 @@ package move
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -41,6 +42,16 @@ func FindSuspended(ctx context.Context, s store.Store, key holdfast.SessionKey) 
 		return r, nil
 	}
 	return Record{}, holdfast.ErrNotFound
+}
+
+// IsSuspended reports whether a session without an owner is suspended, and its memory is not
+// lost.
+func IsSuspended(ctx context.Context, s store.Store, key holdfast.SessionKey) (bool, error) {
+	r, err := FindSuspended(ctx, s, key)
+	if errors.Is(err, holdfast.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil && r.Lost == "" && r.From == nil, err
 }
 
 // ListSuspended returns the records of all suspended sessions, by key. It omits

@@ -51,6 +51,7 @@ func (m *Manager) Hold(key holdfast.SessionKey, epoch holdfast.Epoch) (r holdfas
 		return m.routed(nil, fmt.Errorf("session %s at epoch %d on this node: %w", key, epoch, holdfast.ErrNotFound))
 	}
 	e.conns++
+	e.useLocked()
 	m.mu.Unlock()
 	return m.routed(e, nil)
 }
@@ -70,7 +71,7 @@ func (m *Manager) routed(e *entry, err error) (holdfast.Route, func(), error) {
 	if s == nil {
 		return r, release, nil
 	}
-	if err := s.use(holdfast.WokenByRequest); err != nil {
+	if err := s.wakeUsed(holdfast.WokenByRequest); err != nil {
 		release()
 		return holdfast.Route{}, nil, err
 	}
@@ -78,7 +79,7 @@ func (m *Manager) routed(e *entry, err error) (holdfast.Route, func(), error) {
 	if s.cfg.ByData {
 		r.Activity = a
 	}
-	return r, func() { a.ByData(); release() }, nil
+	return r, func() { a.once.Do(s.unuse); release() }, nil
 }
 
 func (m *Manager) release(e *entry) {
@@ -137,6 +138,7 @@ func (m *Manager) look(key holdfast.SessionKey, begin func() (*entry, error)) (*
 		return nil, e.gone, nil
 	}
 	e.conns++
+	e.useLocked()
 	return e, nil, nil
 }
 

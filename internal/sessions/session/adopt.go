@@ -237,7 +237,7 @@ func (e *entry) infoLocked(node holdfast.NodeID) Info {
 	if e.conns == 0 && e.execs == 0 {
 		i.IdleSince = e.idleSince
 	}
-	if e.sleeper != nil {
+	if e.sleeper != nil && e.sleeper.container != nil {
 		state := e.sleeper.state
 		i.Sleep = &state
 	} else if e.wokenBy != "" {

@@ -48,7 +48,7 @@ func (m *Manager) Use(key holdfast.SessionKey, by holdfast.WakeReason) (release 
 		return nil, notHere(key)
 	}
 	e.execs++
-	s := e.sleeper
+	s := e.useLocked()
 	m.mu.Unlock()
 	ended := func() {
 		m.mu.Lock()
@@ -59,7 +59,7 @@ func (m *Manager) Use(key holdfast.SessionKey, by holdfast.WakeReason) (release 
 	if s == nil {
 		return sync.OnceFunc(ended), nil
 	}
-	if err := s.use(by); err != nil {
+	if err := s.wakeUsed(by); err != nil {
 		ended()
 		return nil, err
 	}

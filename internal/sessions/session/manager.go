@@ -130,7 +130,8 @@ type Manager struct {
 
 	mu         sync.Mutex
 	sessions   map[holdfast.SessionKey]*entry
-	orphans    int // entries that only wait for the release of an orphan record
+	begun      chan struct{} // closed, and replaced, with each boot
+	orphans    int           // entries that only wait for the release of an orphan record
 	draining   bool
 	detached   []*entry        // stuck entries that are not the entry of their key
 	adoption   *adoption       // nil outside Adopt
@@ -227,6 +228,7 @@ func New(cfg Config, deps Deps) *Manager {
 		askTime:    askTime,
 		generation: newLeaseGeneration(),
 		sessions:   map[holdfast.SessionKey]*entry{},
+		begun:      make(chan struct{}),
 	}
 	deps.Metrics.count.Store(m)
 	return m
@@ -333,6 +335,8 @@ func (m *Manager) beginLocked(key holdfast.SessionKey, template string) (*entry,
 	e := newEntry(key, t)
 	e.cancel, e.templateNamed = cancel, template != ""
 	m.sessions[key] = e
+	close(m.begun)
+	m.begun = make(chan struct{})
 	m.deps.Reporter.Emit(holdfast.SessionEvent{Type: holdfast.EventRequested, Key: key, Template: t.Name})
 	m.tasks.Go(func(life context.Context) {
 		defer cancel(nil)

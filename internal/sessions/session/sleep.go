@@ -12,11 +12,13 @@ import (
 	"holdfast/internal/sessions/freeze"
 )
 
-// Sleep is when the container of a session is frozen.
+// Sleep is when the container of a session is frozen. If the template saves memory, the
+// session is suspended instead.
 type Sleep struct {
 	After time.Duration // time without a use; 0 is never
 	// ByData counts an open WebSocket, upgraded or forwarded connection as a use only when
-	// it carries data. Otherwise it is a use as long as it is open.
+	// it carries data. Otherwise it is a use as long as it is open. A session that is suspended
+	// counts only kept WebSockets in this way.
 	ByData bool
 }
 
@@ -37,14 +39,19 @@ type sleeper struct {
 	m         *Manager
 	key       holdfast.SessionKey
 	cfg       Sleep
-	container *freeze.Container
+	dead      <-chan struct{}   // the entry's
+	container *freeze.Container // nil: the session is suspended instead
 
 	uses    atomic.Int32 // that last: requests, connections that count, commands
 	used    atomic.Int64 // time of the last use or data, Unix nanoseconds
 	control atomic.Int64 // time of the last Ping or Pong that was passed on
 
+	// suspending is set, with Manager.mu held, before the last look at the uses, and stays set
+	// when the session is suspended.
+	suspending atomic.Bool
+
 	// Manager.mu guards these.
-	falling   bool // a goroutine freezes the container
+	falling   bool // a goroutine freezes the container, or suspends the session
 	notBefore time.Time
 	state     holdfast.Sleep
 }
@@ -54,19 +61,29 @@ func (m *Manager) letSleepLocked(e *entry) {
 	if e.template.Sleep.After == 0 {
 		return
 	}
-	c, err := freeze.Open(e.target, m.cfg.Frozen)
-	if err != nil {
-		m.log.Error("a session cannot sleep", "session", e.key, "err", err)
-		return
+	s := &sleeper{m: m, key: e.key, cfg: e.template.Sleep, dead: e.dead}
+	if !e.template.SaveMemory {
+		var err error
+		if s.container, err = freeze.Open(e.target, m.cfg.Frozen); err != nil {
+			m.log.Error("a session cannot sleep", "session", e.key, "err", err)
+			return
+		}
 	}
-	e.sleeper = &sleeper{m: m, key: e.key, cfg: e.template.Sleep, container: c}
-	e.sleeper.used.Store(time.Now().UnixNano())
+	s.used.Store(time.Now().UnixNano())
+	e.sleeper = s
 }
 
-// use counts a use of the session until release is called, and wakes it. It is called
-// with Manager.mu not held.
-func (s *sleeper) use(by holdfast.WakeReason) error {
-	s.uses.Add(1)
+// useLocked counts a use of the session until unuse is called. It returns the entry's
+// sleeper, nil if it never sleeps.
+func (e *entry) useLocked() *sleeper {
+	if e.sleeper != nil {
+		e.sleeper.uses.Add(1)
+	}
+	return e.sleeper
+}
+
+// wakeUsed wakes a session whose use was counted. It is called with Manager.mu not held.
+func (s *sleeper) wakeUsed(by holdfast.WakeReason) error {
 	if err := s.wake(by); err != nil {
 		s.unuse()
 		return err
@@ -81,6 +98,9 @@ func (s *sleeper) unuse() {
 
 // wake thaws the container if it sleeps.
 func (s *sleeper) wake(by holdfast.WakeReason) error {
+	if s.container == nil { // it does not sleep while it has an entry
+		return nil
+	}
 	begun := time.Now()
 	woken, err := s.container.Thaw()
 	if !woken {
@@ -114,27 +134,52 @@ type activity struct {
 }
 
 // ByData implements holdfast.Activity.
-func (a *activity) ByData() { a.once.Do(a.s.unuse) }
+func (a *activity) ByData(kept bool) {
+	if kept || a.s.container != nil {
+		a.once.Do(a.s.unuse)
+	}
+}
 
-// Data implements holdfast.Activity. The container reads what it is sent after it was
-// thawed.
-func (a *activity) Data(by holdfast.WakeReason) {
-	a.s.used.Store(time.Now().UnixNano())
-	if !a.s.container.Asleep() {
-		return
+// Data implements holdfast.Activity. A container that is frozen reads what it is sent after it
+// was thawed.
+func (a *activity) Data(by holdfast.WakeReason) bool {
+	s := a.s
+	s.used.Store(time.Now().UnixNano())
+	if s.container == nil {
+		if !s.suspending.Load() {
+			return true // the last look at the uses sees this one
+		}
+		s.m.mu.Lock() // until the look is over
+		defer s.m.mu.Unlock()
+		return !s.suspending.Load()
+	}
+	if !s.container.Asleep() {
+		return true
 	}
 	go func() { // bounded: it only writes to the freezer
 		if err := a.s.wake(by); err != nil {
 			a.s.m.log.Error("data has arrived for a session that cannot be woken", "session", a.s.key, "err", err)
 		}
 	}()
+	return true
+}
+
+// Suspending implements holdfast.Activity.
+func (a *activity) Suspending() <-chan struct{} {
+	if !a.s.suspending.Load() {
+		return nil
+	}
+	return a.s.dead
 }
 
 // Control implements holdfast.Activity.
 func (a *activity) Control() bool {
 	a.s.control.Store(time.Now().UnixNano())
-	return !a.s.container.Asleep()
+	return !a.s.asleep() && !a.s.suspending.Load()
 }
+
+// asleep reports whether the container is frozen.
+func (s *sleeper) asleep() bool { return s.container != nil && s.container.Asleep() }
 
 // sleepIdle freezes the containers of sessions that are not used.
 func (m *Manager) sleepIdle(ctx context.Context) {
@@ -181,7 +226,7 @@ func (m *Manager) fallingAsleep() (list []*sleeper) {
 		if s == nil || e.phase != ready || e.owner.Memory == holdfast.Saving || s.falling || now.Before(s.notBefore) {
 			continue
 		}
-		if s.idle() && !s.container.Asleep() {
+		if s.idle() && !s.asleep() {
 			s.falling = true
 			list = append(list, s)
 		}
@@ -189,13 +234,15 @@ func (m *Manager) fallingAsleep() (list []*sleeper) {
 	return list
 }
 
-// fallAsleep freezes the container, unless the session is used.
+// fallAsleep freezes the container, or suspends the session, unless it is used.
 func (s *sleeper) fallAsleep(ctx context.Context) {
 	m := s.m
 	if wait := s.afterCommands(ctx); wait > 0 {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		s.falling, s.notBefore = false, time.Now().Add(wait)
+		s.tryAfter(wait)
+		return
+	}
+	if s.container == nil {
+		s.suspend(ctx)
 		return
 	}
 	var memory int64
@@ -231,6 +278,13 @@ func (s *sleeper) fallAsleep(ctx context.Context) {
 	}
 }
 
+// tryAfter makes a session that does not fall asleep now be looked at again.
+func (s *sleeper) tryAfter(d time.Duration) {
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	s.falling, s.notBefore = false, time.Now().Add(d)
+}
+
 // afterCommands returns how long detached commands still keep the session awake, at most
 // commandPoll: they may run, or the last one ended less than Sleep.After ago.
 func (s *sleeper) afterCommands(ctx context.Context) time.Duration {
@@ -249,7 +303,7 @@ func (m *Manager) asleep() (n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, e := range m.sessions {
-		if e.sleeper != nil && e.sleeper.container.Asleep() {
+		if e.sleeper != nil && e.sleeper.asleep() {
 			n++
 		}
 	}
@@ -269,7 +323,7 @@ func (m *Manager) wakeAll() {
 
 // endSleep wakes a session that leaves, so that it can be ended in each way.
 func (e *entry) endSleep() error {
-	if e.sleeper == nil {
+	if e.sleeper == nil || e.sleeper.container == nil {
 		return nil
 	}
 	return e.sleeper.container.End()

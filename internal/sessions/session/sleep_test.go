@@ -132,8 +132,8 @@ func TestSleepByData(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Activity.ByData()
-	r.Activity.ByData() // changes nothing
+	r.Activity.ByData(false)
+	r.Activity.ByData(false) // changes nothing
 	n.awaitSleep(t, "a")
 	if r.Activity.Control() {
 		t.Error("it sleeps, and is said to answer a Ping")

@@ -228,6 +228,52 @@ func (m *Manager) markOneIdle() *entry {
 	return nil
 }
 
+// suspend suspends a session that is to sleep, unless it is used. If its memory cannot be kept,
+// the session stays awake.
+func (s *sleeper) suspend(ctx context.Context) {
+	m := s.m
+	select {
+	case m.suspends <- struct{}{}:
+		defer func() { <-m.suspends }()
+	case <-ctx.Done():
+		return
+	}
+	m.mu.Lock()
+	e := m.sessions[s.key]
+	if e == nil || e.sleeper != s || e.phase != ready {
+		m.mu.Unlock()
+		return
+	}
+	m.mu.Unlock()
+	d, release, err := m.reserve(e)
+	if err != nil {
+		m.log.Warn("a session cannot sleep now (will retry)", "session", s.key, "err", err)
+		s.tryAfter(sleepAgain)
+		return
+	}
+	defer release()
+	if !s.markSuspending(e) {
+		s.tryAfter(min(s.cfg.After, time.Second) / 10)
+		return
+	}
+	m.log.Info("suspending a session that is not used", "session", s.key, "after", s.cfg.After)
+	_, _ = m.suspend(ctx, e, d) // suspend logs the error
+}
+
+// markSuspending closes the session to its connections, and returns true, if it is still not
+// used. A use is stored before suspending is read, and here the uses are read after suspending
+// was set. So each use is seen here, or it sees that the session is being suspended.
+func (s *sleeper) markSuspending(e *entry) bool {
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	s.suspending.Store(true)
+	if !s.idle() || len(s.m.markLocked(cause{reason: holdfast.EndSuspended, by: holdfast.ByIdleStop}, e)) == 0 {
+		s.suspending.Store(false)
+		return false
+	}
+	return true
+}
+
 // suspendOrStop ends a session that is marked as leaving.
 func (m *Manager) suspendOrStop(life context.Context, e *entry) {
 	d, release, err := m.reserve(e)

@@ -49,6 +49,9 @@ func (m *Manager) SetWake(ctx context.Context, key holdfast.SessionKey, at time.
 		return err
 	}
 	defer m.release(e)
+	if s := e.sleeper; s != nil {
+		defer s.uses.Add(-1)
+	}
 	for range timerRewrites {
 		err = m.rewrite(ctx, e, func(o *holdfast.Owner) { o.WakeAt = at })
 		if !errors.Is(err, store.ErrStale) {

@@ -35,6 +35,16 @@ const (
 	// lastReadTime is how long the connection to a leaving server is still read.
 	lastReadTime = 250 * time.Millisecond
 
+	// suspendReadTime is the same for a session that is being suspended, if its container is not
+	// seen dead before. Its server runs until the checkpoint begins.
+	suspendReadTime = 10 * time.Second
+
+	// deadReadTime is how long a dead server is still read: it has sent everything before.
+	deadReadTime = 20 * time.Millisecond
+
+	// renewTime is how long another gateway has to end a connection that it does not serve.
+	renewTime = 2 * time.Second
+
 	// writeWait is how long a client may take to accept a frame of the gateway.
 	writeWait = 10 * time.Second
 )
@@ -45,6 +55,11 @@ type Server struct {
 	Ahead []byte // already read from Conn; delivered first
 	// Left is closed when the session leaves; nil for never.
 	Left <-chan struct{}
+	// Renew is called after Left was closed, if the other gateway keeps the connection while
+	// the session is suspended. It waits until the session is served again, and returns its
+	// Left. ok is false if the other gateway does not serve it. The end of ctx ends the wait.
+	// nil: the connection ends when the session leaves.
+	Renew func(ctx context.Context) (left <-chan struct{}, ok bool)
 	// Far means that Conn leads to another gateway, which marks an end that the
 	// server makes itself (see Spec.PeerForward). Without the mark, the end means
 	// that the session left.
@@ -79,12 +94,20 @@ type Spec struct {
 	Policy holdfast.KeepSockets
 
 	// Next sends the upgrade request to the session's next server. It is called
-	// from one goroutine at a time; the end of ctx cancels it.
-	Next func(ctx context.Context) (Server, error)
+	// from one goroutine at a time; the end of ctx cancels it. hurry is closed when the client
+	// has sent data for that server.
+	Next func(ctx context.Context, hurry <-chan struct{}) (Server, error)
+
+	// Awake is called before Next, if the session may be suspended while the socket is open.
+	// It returns a channel that is closed when the session is not suspended. The socket calls
+	// Next then, or when the client has sent data, and before that end. nil: the socket looks
+	// for the next server at once.
+	Awake func() (awake <-chan struct{}, end func())
 
 	// PeerForward means that Client is another gateway, which keeps the client's
-	// own connection; Next and Policy are not used. When the session leaves the
-	// node, the connection ends. When the server ends it itself, a mark that no
+	// own connection. When the session leaves the node, the connection ends. If the session is
+	// suspended and Awake is set, it ends only if Next returns an error. Without Awake, Next
+	// and Policy are not used. When the server ends the connection itself, a mark that no
 	// server may send (RFC 6455, 5.2) precedes the end.
 	PeerForward bool
 

@@ -52,7 +52,8 @@ type bench struct {
 	left   chan struct{}
 	server net.Conn // the end of the current server
 	next   chan Server
-	asked  chan struct{} // one for each search for a server
+	asked  chan struct{}   // one for each search for a server
+	hurry  <-chan struct{} // of the last search
 	stop   context.CancelFunc
 
 	mu       sync.Mutex
@@ -79,7 +80,8 @@ func start(t *testing.T, change func(*Spec)) *bench {
 	b.client = bufio.NewReadWriter(bufio.NewReader(theirs), bufio.NewWriter(theirs))
 	s := Spec{
 		Client: ours, Server: b.newServer(), Policy: holdfast.KeepSockets{Time: patience, Buffer: 1 << 10},
-		Next: func(ctx context.Context) (Server, error) {
+		Next: func(ctx context.Context, hurry <-chan struct{}) (Server, error) {
+			b.hurry = hurry
 			b.asked <- struct{}{}
 			select {
 			case s := <-b.next:

@@ -11,13 +11,25 @@ import (
 
 // session is a session that sleeps until data arrives.
 type session struct {
-	asleep atomic.Bool
-	data   atomic.Int32
+	asleep     atomic.Bool
+	data       atomic.Int32
+	suspending atomic.Bool
+	dead       chan struct{}
 }
 
-func (*session) ByData()                      {}
-func (s *session) Data(_ holdfast.WakeReason) { s.asleep.Store(false); s.data.Add(1) }
-func (s *session) Control() bool              { return !s.asleep.Load() }
+func (*session) ByData(bool) {}
+func (s *session) Data(holdfast.WakeReason) bool {
+	s.asleep.Store(false)
+	s.data.Add(1)
+	return !s.suspending.Load()
+}
+func (s *session) Suspending() <-chan struct{} {
+	if !s.suspending.Load() {
+		return nil
+	}
+	return s.dead
+}
+func (s *session) Control() bool { return !s.asleep.Load() }
 
 func TestAnswersPingsOfASleepingSession(t *testing.T) {
 	a := &session{}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/gateway/closing"
 	"holdfast/internal/sessions/gateway/frame"
 )
@@ -118,10 +119,16 @@ func (s Server) end() {
 // watch limits how long a server may still send after its session has left,
 // after the client has gone, or after the Proxy stops.
 func (s *socket) watch(server Server, served <-chan struct{}) {
-	gone := s.up.gone
+	ctx, cancel := context.WithCancel(s.stop)
+	defer cancel()
+	left, gone, renewed := server.Left, s.up.gone, false
 	for {
 		select {
-		case <-server.Left:
+		case <-left:
+			if server.Renew != nil && !renewed {
+				left, renewed = server.renew(ctx), true
+				continue
+			}
 		case <-s.stop.Done():
 			s.spec.Client.SetWriteDeadline(time.Now().Add(closing.Timeout))
 		case <-gone:
@@ -133,12 +140,57 @@ func (s *socket) watch(server Server, served <-chan struct{}) {
 		case <-served:
 			return
 		}
-		server.Conn.SetDeadline(time.Now().Add(lastReadTime))
-		if !s.spec.PeerForward {
-			server.Conn.SetWriteDeadline(time.Unix(1, 0)) // the rest goes to the next server
+		if s.spec.PeerForward && s.spec.Awake == nil {
+			server.Conn.SetDeadline(time.Now().Add(lastReadTime))
+			return
 		}
+		server.Conn.SetWriteDeadline(time.Unix(1, 0)) // the rest goes to the next server
+		server.Conn.SetReadDeadline(time.Now().Add(server.readTime(ctx, served)))
 		return
 	}
+}
+
+// readTime returns how long a server may still send after its session has left. If the session is
+// being suspended, it waits for the server's death before.
+func (s Server) readTime(ctx context.Context, served <-chan struct{}) time.Duration {
+	if s.Activity == nil {
+		return lastReadTime
+	}
+	dead := s.Activity.Suspending()
+	if dead == nil {
+		return lastReadTime
+	}
+	late := time.NewTimer(suspendReadTime)
+	defer late.Stop()
+	select {
+	case <-dead:
+	case <-late.C:
+	case <-served:
+	case <-ctx.Done():
+	}
+	return deadReadTime
+}
+
+// renew returns a channel that is closed when the other gateway had time to end the connection,
+// because it does not serve the session any more, or when ctx is done.
+func (s Server) renew(ctx context.Context) <-chan struct{} {
+	over := make(chan struct{})
+	go func() { // ends with ctx
+		defer close(over)
+		for {
+			left, ok := s.Renew(ctx)
+			if !ok {
+				_ = tasks.Sleep(ctx, renewTime) // ctx has ended
+				return
+			}
+			select {
+			case <-left:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return over
 }
 
 // reason is why pass returned.
@@ -234,6 +286,8 @@ func (s *socket) judge(server Server, why reason, torn bool) verdict {
 	switch {
 	case why == unread, s.closeSent, closing.Closed(s.up.gone):
 		return withoutClose
+	case s.spec.PeerForward && s.spec.Awake != nil && !torn && !s.inside && !unfinished && !closes && s.stop.Err() == nil && s.leaves(server):
+		return lost
 	case s.spec.PeerForward && (torn || s.leaves(server)):
 		return withoutClose
 	case s.spec.PeerForward:
@@ -257,64 +311,71 @@ func (s *socket) leaves(server Server) bool {
 	return closing.AwaitLeft(s.stop, server.Left) || s.stop.Err() != nil
 }
 
-// found is the result of the search for the next server.
-type found struct {
-	server Server
-	err    error
-}
-
 // handover keeps the client connected while its session has no server. It
 // returns the next server with the verdict lost, or the verdict that ends the
 // connection.
 func (s *socket) handover() (Server, verdict) {
-	start := time.Now()
 	next, out := s.await()
 	if out == Kept && !s.notifyResumed() {
-		next.end()
+		next.server.end()
 		out = Client
 	}
-	s.spec.Outcome(out, time.Since(start))
-	switch out {
-	case Kept:
-		return next, lost
-	case Client:
+	if !s.spec.PeerForward { // the other gateway reports it
+		s.spec.Outcome(out, time.Since(next.begun))
+	}
+	switch {
+	case out == Kept:
+		return next.server, lost
+	case out == Client, s.spec.PeerForward:
 		return Server{}, withoutClose
 	}
 	return Server{}, withClose
 }
 
 // await answers the client until the next server is connected.
-func (s *socket) await() (Server, Outcome) {
-	ctx, cancel := context.WithTimeout(s.stop, s.spec.Policy.Time)
+func (s *socket) await() (found, Outcome) {
+	ctx, cancel := context.WithCancel(s.stop)
 	defer cancel()
-	search := make(chan found)
-	go func() {
-		server, err := s.spec.Next(ctx)
-		search <- found{server, err}
-	}()
+	search := s.newSearch(ctx)
+	defer search.end()
+	data := s.up.data
 	for out := Kept; out == Kept; {
 		select {
-		case f := <-search:
+		case f := <-search.done:
 			switch {
 			case f.err == nil:
-				return f.server, Kept
+				return f, Kept
 			case s.stop.Err() != nil:
-				return Server{}, Ended
+				return f, Ended
 			}
-			return Server{}, Late
+			return f, Late
+		case <-search.awake:
+			search.begin()
+		case <-data:
+			data = nil
+			close(search.hurry)
+			search.begin()
 		case <-s.up.pinged:
 			if !s.answer() {
 				out = Client
 			}
 		case <-s.up.gone:
 			out = Client
+		case <-ctx.Done():
+			if search.awake == nil { // its result comes
+				ctx = context.Background()
+				continue
+			}
+			return found{begun: search.begun}, Ended
 		}
 	}
 	cancel()
-	if f := <-search; f.err == nil {
-		f.server.end()
+	if search.awake == nil {
+		if f := <-search.done; f.err == nil {
+			f.server.end()
+		}
 	}
-	return Server{}, Client
+	return found{begun: search.begun}, Client
 }
 
 // answer answers the client's last Ping. It returns false if the client has

@@ -23,6 +23,7 @@ type up struct {
 	flushes sync.WaitGroup
 	gone    chan struct{} // closed when the client has gone
 	pinged  chan struct{} // has an element when there is a Ping to answer
+	data    chan struct{} // has an element when there is data for the next server
 
 	mu      sync.Mutex        // held while writing to the server
 	room    sync.Cond         // signals that the queue is shorter, there is a server, or over is set
@@ -41,7 +42,7 @@ type up struct {
 func newUp(client net.Conn, early []byte, limit int, pool *buffers, answer func([]byte) bool) *up {
 	u := &up{
 		client: client, in: newReader(client, early, pool), limit: limit, answer: answer,
-		gone: make(chan struct{}), pinged: make(chan struct{}, 1),
+		gone: make(chan struct{}), pinged: make(chan struct{}, 1), data: make(chan struct{}, 1),
 	}
 	u.room.L = &u.mu
 	return u
@@ -83,7 +84,9 @@ func (u *up) report(p piece) bool {
 			return true
 		}
 	}
-	session.Data(holdfast.WokenByWebSocket)
+	if !session.Data(holdfast.WokenByWebSocket) {
+		u.detach() // the piece is for the next server
+	}
 	return false
 }
 
@@ -111,6 +114,7 @@ func (u *up) take(p piece) {
 		case !p.long && u.enqueue(p.b):
 			return
 		default:
+			notify(u.data)
 			u.room.Wait()
 		}
 	}
@@ -176,22 +180,23 @@ func (u *up) enqueue(b []byte) bool {
 		switch legal := f.LegalControl(); {
 		case legal && f.Op() == frame.Ping:
 			u.ping = bytes.Clone(all)
-			u.notify()
+			notify(u.pinged)
 		case legal && f.Op() == frame.Pong: // answers a Ping of a server that has gone
 		case legal && f.Op() == frame.Close:
 			u.closing, u.close = true, bytes.Clone(all)
-			u.notify()
+			notify(u.pinged)
 		default: // data, and what the next server has to refuse
 			u.queue = append(u.queue, all...)
+			notify(u.data)
 		}
 	})
 	return true
 }
 
-// notify wakes the socket to check ping and closing.
-func (u *up) notify() {
+// notify wakes the socket to check ping and closing, or queue.
+func notify(ch chan struct{}) {
 	select {
-	case u.pinged <- struct{}{}:
+	case ch <- struct{}{}:
 	default:
 	}
 }
@@ -218,6 +223,10 @@ func (u *up) attach(server net.Conn, session holdfast.Activity) {
 	u.mu.Lock()
 	queue := slices.Concat(u.queue, u.ping, u.close)
 	u.queue, u.server, u.session, u.ping, u.close = nil, server, session, nil, nil
+	select {
+	case <-u.data: // it is in queue
+	default:
+	}
 	if len(queue) == 0 {
 		u.mu.Unlock()
 		u.room.Broadcast()

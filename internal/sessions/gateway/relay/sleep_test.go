@@ -15,13 +15,16 @@ type session struct {
 	data   atomic.Int32
 }
 
-func (*session) ByData() {}
+func (*session) ByData(bool) {}
 
-func (s *session) Data(by holdfast.WakeReason) {
+func (*session) Suspending() <-chan struct{} { return nil }
+
+func (s *session) Data(by holdfast.WakeReason) bool {
 	if by == holdfast.WokenByWebSocket {
 		s.asleep.Store(false)
 		s.data.Add(1)
 	}
+	return true
 }
 
 func (s *session) Control() bool { return !s.asleep.Load() }

@@ -1,0 +1,159 @@
+package agent
+
+import (
+	"context"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"holdfast/test/lab/labtest"
+	"holdfast/test/poll"
+)
+
+// asleep is more of the template of a mover, whose sessions are suspended while their clients
+// are connected.
+const asleep = "    sleep: {after: 1s, idle_by: data}\n"
+
+// tellZero makes the gateway tell clients what a numbered socket expects.
+func tellZero(config string) string { return strings.Replace(config, "tell: moved", `tell: "0"`, 1) }
+
+func (h *host) awaitSuspended(key string) {
+	h.t.Helper()
+	poll.Until(h.t, "the session is suspended", func() bool {
+		return h.suspended(key) != "" && len(h.sessions()) == 1 && h.sessions()[0].State == "suspended"
+	})
+}
+
+// A session is suspended although its clients have WebSockets open. Pings do not resume it, and
+// are answered. Data resumes it with its memory, and is delivered once and in order, also when it
+// comes while the session is being suspended.
+func TestSuspendWithOpenSockets(t *testing.T) {
+	m := newMover(t)
+	h := newHostOn(t, m.engine.Host(), tellZero(m.config("", asleep)))
+	h.start()
+	first := h.ask("a")
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	var all []*numbered
+	for range 24 {
+		all = append(all, dialNumbered(ctx, t, h.gateway, "a"))
+	}
+	send := func(n *numbered) {
+		if err := n.send(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	for range 3 {
+		h.awaitSuspended("a")
+		poll.Until(t, "every socket waits", func() bool { return h.metric("holdfast_gateway_sleeping_sockets") == strconv.Itoa(len(all)) })
+		var pings sync.WaitGroup
+		for _, n := range all {
+			pings.Go(func() {
+				if err := n.ws.Ping(ctx); err != nil {
+					t.Errorf("a Ping to a session that sleeps: %v", err)
+				}
+			})
+		}
+		pings.Wait()
+		if s := h.sessions(); len(s) != 1 || s[0].State != "suspended" {
+			t.Errorf("a Ping has woken it: %+v", s)
+		}
+		for _, n := range all {
+			send(n)
+			send(n)
+		}
+		allEchoed(t, all)
+	}
+	h.goesOn(first)
+	// About when it is suspended.
+	for range labtest.Count(4, 40) {
+		time.Sleep(time.Second - 50*time.Millisecond + rand.N(600*time.Millisecond))
+		for range 1 + rand.IntN(3) {
+			send(all[rand.IntN(len(all))])
+		}
+		allEchoed(t, all)
+	}
+	h.goesOn(first)
+
+	// An agent that ends closes its clients' WebSockets, and the session stays suspended.
+	h.awaitSuspended("a")
+	h.must("agent", "stop", "--keep")
+	h.wait()
+	h.start()
+	h.goesOn(first)
+	m.expectNothingLeft()
+}
+
+// The gateway of another node keeps the WebSockets of a suspended session: while the session is
+// resumed on its node, on another one, and while the agent of its node is killed.
+func TestSuspendBehindAnotherNode(t *testing.T) {
+	m := newMover(t)
+	hosts := newFleetOn(t, m.engine.Host(), 2, patient, func(int) string { return tellZero(m.config("", asleep)) }, (*host).start)
+	first := hosts[0].ask("a")
+	had, _ := owner(t, hosts, "a")
+	near := besides(hosts, had)[0]
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	var all []*numbered
+	for i := range 8 {
+		all = append(all, dialNumbered(ctx, t, near.gateway, "a"))
+		if i%4 == 0 {
+			all[i].sendAll(ctx, 1)
+		}
+	}
+	exchange := func() {
+		t.Helper()
+		all[rand.IntN(len(all))].sendAll(ctx, 3)
+		allEchoed(t, all)
+		for _, n := range all {
+			n.sendAll(ctx, 2)
+		}
+		allEchoed(t, all)
+	}
+	exchange()
+	for range labtest.Count(2, 20) {
+		had.awaitSuspended("a")
+		exchange()
+		if now, _ := owner(t, hosts, "a"); now != had {
+			t.Fatalf("the session is on %s", now.node)
+		}
+		time.Sleep(time.Second - 50*time.Millisecond + rand.N(400*time.Millisecond)) // about when it is suspended
+		exchange()
+	}
+	had.goesOn(first)
+
+	// Its agent is killed, and the sockets wait at the other node.
+	had.awaitSuspended("a")
+	had.signal(syscall.SIGKILL)
+	had.wait()
+	had.start()
+	for _, n := range all {
+		if err := n.ws.Ping(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	exchange()
+
+	// The node is drained while the session is suspended on it.
+	on, _ := owner(t, hosts, "a")
+	on.awaitSuspended("a")
+	had.must("node", "drain", had.node)
+	exchange()
+	if now, _ := owner(t, hosts, "a"); now != near {
+		t.Errorf("the session is on %s", now.node)
+	}
+	near.goesOn(first)
+}
+
+// sendAll sends some messages.
+func (n *numbered) sendAll(ctx context.Context, count int) {
+	for range count {
+		if err := n.send(ctx); err != nil {
+			n.t.Error(err)
+		}
+	}
+}
