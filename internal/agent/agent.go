@@ -477,7 +477,7 @@ func (a *Agent) newDrainer() *drain.Drainer {
 		Host: func(last bool) drain.Node {
 			return &drain.Host{
 				NodeID: a.node, Sessions: a.sessions, Engine: a.engine, Opener: a.opener, Killer: a.killer, Pausing: a.pausing,
-				Fleet: a.fleet, Last: last, InFlight: a.gateway.InFlight, Changed: a.lease.Changed,
+				Fleet: a.fleet, Last: last, InFlight: a.gateway.InFlight, Changed: a.lease.Changed, Suspended: a.ownSuspended,
 			}
 		},
 		Sessions: a.sessions, Changed: a.lease.Changed, CordonFile: filepath.Join(a.cfg.DataDir, "cordoned"),

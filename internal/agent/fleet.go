@@ -93,6 +93,7 @@ func (a *Agent) newFleet() *fleet.Fleet {
 		},
 	}
 	if a.mover != nil {
+		deps.KeepSuspended = a.sessions.KeepSuspended
 		deps.ReceiveImage, deps.GiveImage, deps.GiveSnapshot, deps.PreferredNode, deps.OnClaim = a.mover.Receive, a.mover.Give, a.mover.GiveSnapshot, a.mover.Prefer, a.mover.Claimed
 	}
 	f := fleet.New(fleet.Config{Node: a.node, MaxShare: a.cfg.Doctor.Rotation.MaxShare}, deps)

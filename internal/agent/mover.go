@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"path/filepath"
 
 	"holdfast"
@@ -33,6 +34,20 @@ func moveOptions(a *Agent) move.Options {
 		Suspended:     suspendOptions(a.cfg),
 		Store:         a.store, Hooks: a.opt.Hook, Metrics: a.metrics, Log: a.log,
 	}
+}
+
+// ownSuspended returns the notes of the suspended sessions whose images only this node has.
+func (a *Agent) ownSuspended(ctx context.Context) (own []holdfast.Suspended, err error) {
+	if a.mover == nil {
+		return nil, nil
+	}
+	all, err := move.ListSuspended(ctx, a.store)
+	for _, r := range all {
+		if r.Node == a.node && !r.Shared && r.Lost == "" && r.From == nil {
+			own = append(own, r.Suspended)
+		}
+	}
+	return own, err
 }
 
 // forks starts sessions from the memory of others.

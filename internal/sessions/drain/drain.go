@@ -58,6 +58,11 @@ type Node interface {
 	// not seen dead.
 	Settle(ctx context.Context) (int, []holdfast.Leftover)
 
+	// HandOverSuspended moves the images of the sessions that are suspended on this node to
+	// others, as far as the time until ctx is done allows. It returns their number, and why
+	// others stay.
+	HandOverSuspended(ctx context.Context) (int, string)
+
 	// DrainConnections goes on serving the clients that wait for sessions on their new
 	// nodes, until no client waits or ctx is done. It returns the number of clients
 	// that still wait.
@@ -121,6 +126,11 @@ func Run(ctx context.Context, n Node, o Options, progress func(holdfast.Step)) h
 		return count
 	})
 	d.report.Took = holdfast.Millis(time.Since(d.report.Started))
+	d.step("suspended", func() int {
+		count, notice := n.HandOverSuspended(ctx)
+		d.notice(notice)
+		return count
+	})
 	d.step("drain clients", func() int { return n.DrainConnections(ctx) })
 	return d.report
 }

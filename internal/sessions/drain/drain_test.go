@@ -63,6 +63,11 @@ func (n *faulty) Snapshot(ctx context.Context) holdfast.SnapshotReport {
 	return holdfast.SnapshotReport{Count: 2, Failed: n.failed}
 }
 
+func (n *faulty) HandOverSuspended(context.Context) (int, string) {
+	n.calls = append(n.calls, "suspended")
+	return 0, ""
+}
+
 func (n *faulty) DrainConnections(ctx context.Context) int {
 	n.calls = append(n.calls, "drain clients")
 	select {
@@ -111,10 +116,10 @@ func TestDrainGoesThroughItsStepsInOrder(t *testing.T) {
 		n := &faulty{sessions: 3, booting: 1}
 		var told []string
 		r := Run(t.Context(), n, Options{Budget: time.Second}, func(s holdfast.Step) { told = append(told, s.Name) })
-		if want := []string{"stop", "prepare", "mark terminating", "kill", "snapshot", "release", "settle", "drain clients"}; !slices.Equal(n.calls, want) {
+		if want := []string{"stop", "prepare", "mark terminating", "kill", "snapshot", "release", "settle", "suspended", "drain clients"}; !slices.Equal(n.calls, want) {
 			t.Errorf("calls %v, want %v", n.calls, want)
 		}
-		if want := []string{"stop claiming", "prepare", "mark terminating", "kill", "kill: signal", "snapshot", "release", "save", "settle", "drain clients"}; !slices.Equal(told, want) {
+		if want := []string{"stop claiming", "prepare", "mark terminating", "kill", "kill: signal", "snapshot", "release", "save", "settle", "suspended", "drain clients"}; !slices.Equal(told, want) {
 			t.Errorf("progress %v, want %v", told, want)
 		}
 		if !r.Clean() || r.Dead != 3 || r.Released != 3 || r.Notice != "not quiet" {

@@ -30,6 +30,9 @@ type Host struct {
 	InFlight func() (parked, requests, upgraded int)
 	// Changed publishes that the node accepts no more sessions.
 	Changed func()
+	// Suspended returns the notes of the sessions whose images only this node has. nil: there
+	// are none.
+	Suspended func(ctx context.Context) ([]holdfast.Suspended, error)
 
 	batch   *session.Batch
 	saves   *session.Saves // nil: no session is saved

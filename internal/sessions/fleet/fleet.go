@@ -85,6 +85,9 @@ type Deps struct {
 	// PreferredNode returns the node that has an image of a session without an owner,
 	// or "" if no node has one. If PreferredNode is nil, there are no images.
 	PreferredNode func(ctx context.Context, key holdfast.SessionKey) holdfast.NodeID
+	// KeepSuspended moves the image of a suspended session to this node. If it is nil, there are
+	// no images.
+	KeepSuspended func(ctx context.Context, key holdfast.SessionKey, template string) error
 	// IsSuspended reports whether a session without an owner is suspended.
 	IsSuspended func(ctx context.Context, key holdfast.SessionKey) (bool, error)
 	Metrics     *Metrics

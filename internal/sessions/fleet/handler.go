@@ -31,6 +31,7 @@ func (f *Fleet) Handler() http.Handler {
 	mux.HandleFunc("POST "+pathPrepare, h.prepare)
 	mux.HandleFunc("POST "+pathImage, h.image)
 	mux.HandleFunc("POST "+pathTake, h.take)
+	mux.HandleFunc("POST "+pathKeep, h.keep)
 	return mux
 }
 

@@ -128,6 +128,7 @@ type node struct {
 	server *http.Server
 	stop   context.CancelFunc
 	fetch  func(context.Context, string) error
+	keep   func(context.Context, holdfast.SessionKey, string) error
 	prefer holdfast.NodeID // has an image of every session
 	lost   atomic.Int32    // sessions whose loss it has seen
 	ended  sync.WaitGroup
@@ -197,6 +198,7 @@ func (w *world) make(id holdfast.NodeID, peer string, dial Dial, l net.Listener)
 		record: holdfast.Node{ID: id, PeerAddress: peer, Slots: 4},
 		reg:    prometheus.NewRegistry(),
 		fetch:  func(context.Context, string) error { return nil },
+		keep:   func(context.Context, holdfast.SessionKey, string) error { return nil },
 	}
 	x.Fleet = New(Config{Node: id}, Deps{
 		Store: slowWatch{w.store, w.lag}, Local: x.host,
@@ -210,10 +212,13 @@ func (w *world) make(id holdfast.NodeID, peer string, dial Dial, l net.Listener)
 		Fetch:         func(ctx context.Context, name string) error { return x.fetch(ctx, name) },
 		PreferredNode: func(context.Context, holdfast.SessionKey) holdfast.NodeID { return x.prefer },
 		IsSuspended:   x.isSuspended,
-		Caller:        callerOf,
-		CanRun:        func(string) error { return nil },
-		OnOwnRecord:   func(holdfast.Owner) {},
-		OnNodeLost:    func(holdfast.Owner) { x.lost.Add(1) },
+		KeepSuspended: func(ctx context.Context, key holdfast.SessionKey, template string) error {
+			return x.keep(ctx, key, template)
+		},
+		Caller:      callerOf,
+		CanRun:      func(string) error { return nil },
+		OnOwnRecord: func(holdfast.Owner) {},
+		OnNodeLost:  func(holdfast.Owner) { x.lost.Add(1) },
 		Draining: func() (draining bool) {
 			x.host.with(func() { draining = x.host.draining })
 			return draining

@@ -306,6 +306,44 @@ func (m *Mover) takeSuspended(ctx context.Context, o holdfast.Owner, left holdfa
 	return image, nil
 }
 
+// Keep implements session.Mover.
+func (m *Mover) Keep(ctx context.Context, o holdfast.Owner, left holdfast.Suspended) (_ holdfast.Suspended, taken bool, err error) {
+	switch {
+	case m.images == nil:
+		return left, false, m.noImages
+	case m.peers == nil || left.Shared || left.Node == m.o.Node:
+		return left, false, fmt.Errorf("the image of epoch %d is not on another node: %w", left.Epoch, holdfast.ErrNotFound)
+	}
+	release, _, err := m.reserve(left.Bytes + imageMargin) // it is unpacked in memory
+	if err != nil {
+		return left, false, err
+	}
+	defer release()
+	ctx, cancel := context.WithTimeout(ctx, takeTimeout)
+	defer cancel()
+	dir, err := os.MkdirTemp(m.work, "keep-*")
+	if err != nil {
+		return left, false, err
+	}
+	defer os.RemoveAll(dir)
+	inner := filepath.Join(dir, "image")
+	var label Label
+	err = m.peers.TakeImage(ctx, left, o.Epoch, func(r io.Reader) (err error) {
+		taken = true
+		label, err = Unpack(r, inner, m.o.MaxImage, matches(left.Key, left.Epoch))
+		return err
+	})
+	if err == nil {
+		err = m.putSuspended(ctx, label, left.Bytes, inner)
+	}
+	if err != nil {
+		return left, taken, err
+	}
+	m.suspendeds.add(left.Key, left.Epoch)
+	left.Node, left.Shared = m.o.Node, m.images.shared
+	return left, true, nil
+}
+
 // matches returns a function for Unpack that accepts one session's epoch only.
 func matches(key holdfast.SessionKey, epoch holdfast.Epoch) func(Label) error {
 	return func(l Label) error {

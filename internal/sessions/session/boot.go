@@ -38,11 +38,13 @@ func (m *Manager) boot(ctx, life context.Context, e *entry) {
 	case err != nil && e.holderLost():
 		err = fmt.Errorf("%w: the holder of its network was lost: %w", engine.ErrInterrupted, err)
 	}
-	m.deps.Metrics.booted(b.timings, time.Since(started), err)
-	if b.from() != nil {
-		m.deps.Metrics.children.WithLabelValues(outcomeOf(err)).Inc()
+	if !e.keeps {
+		m.deps.Metrics.booted(b.timings, time.Since(started), err)
+		if b.from() != nil {
+			m.deps.Metrics.children.WithLabelValues(outcomeOf(err)).Inc()
+		}
+		b.endSpinup(ctx, err)
 	}
-	b.endSpinup(ctx, err)
 	if err == nil {
 		return
 	}
@@ -50,8 +52,10 @@ func (m *Manager) boot(ctx, life context.Context, e *entry) {
 		m.yield(e, err)
 		return
 	}
-	m.log.Warn("session did not boot", "session", e.key, "err", err)
-	m.reportBoot(b, err, context.Cause(ctx))
+	if !e.keeps {
+		m.log.Warn("session did not boot", "session", e.key, "err", err)
+		m.reportBoot(b, err, context.Cause(ctx))
+	}
 	m.mu.Lock()
 	e.err = err
 	e.phase = leaving
@@ -66,7 +70,7 @@ func (m *Manager) boot(ctx, life context.Context, e *entry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	// A boot that was cancelled, or that is repeated, is not a failure to remember.
-	if context.Cause(ctx) != nil || errors.Is(err, engine.ErrInterrupted) {
+	if context.Cause(ctx) != nil || e.keeps || errors.Is(err, engine.ErrInterrupted) {
 		m.dropLocked(e)
 		return
 	}
@@ -150,7 +154,7 @@ func (b *attempt) took() holdfast.Phases {
 }
 
 func (b *attempt) run(ctx context.Context) error {
-	warm := b.m.deps.Warm != nil && b.m.deps.Warm.Ready(b.e.template.Name) // then the boot needs no slot
+	warm := !b.e.keeps && b.m.deps.Warm != nil && b.m.deps.Warm.Ready(b.e.template.Name) // then the boot needs no slot
 	if !warm {
 		if err := b.slot(ctx); err != nil {
 			return err
@@ -167,6 +171,9 @@ func (b *attempt) run(ctx context.Context) error {
 	defer done()
 	if err != nil {
 		return b.ended(ctx, err)
+	}
+	if b.e.keeps {
+		return b.keep(ctx)
 	}
 	if warm {
 		if done, err := b.useWarm(ctx); done {

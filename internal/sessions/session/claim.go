@@ -60,7 +60,9 @@ func (b *attempt) claim(ctx context.Context) error {
 		b.m.mu.Lock()
 		b.e.claimed = o.Epoch
 		b.m.mu.Unlock()
-		b.m.emit(holdfast.EventBoot, o, 0)
+		if !b.e.keeps {
+			b.m.emit(holdfast.EventBoot, o, 0)
+		}
 		return nil
 	})
 	if errors.Is(err, errFenced) {

@@ -144,6 +144,7 @@ type entry struct {
 	key           holdfast.SessionKey
 	template      Template                // only its boot changes it, before the entry is settled
 	templateNamed bool                    // the request named the template; otherwise it is the default one
+	keeps         bool                    // it only takes the image of a suspended session
 	cancel        context.CancelCauseFunc // of the boot
 
 	settled chan struct{} // closed when the boot has ended, successfully or not
@@ -310,6 +311,12 @@ func (m *Manager) Booting() int { return len(m.boots) + int(m.thaws.Load()) }
 
 // beginLocked creates an entry and starts its boot.
 func (m *Manager) beginLocked(key holdfast.SessionKey, template string) (*entry, error) {
+	return m.beginEntryLocked(key, template, false)
+}
+
+// beginEntryLocked is beginLocked. With keeps the entry only takes the image of a suspended
+// session (see KeepSuspended).
+func (m *Manager) beginEntryLocked(key holdfast.SessionKey, template string, keeps bool) (*entry, error) {
 	if m.draining {
 		return nil, fmt.Errorf("session %s: %w", key, holdfast.ErrDraining)
 	}
@@ -333,11 +340,13 @@ func (m *Manager) beginLocked(key holdfast.SessionKey, template string) (*entry,
 	}
 	ctx, cancel := context.WithCancelCause(life)
 	e := newEntry(key, t)
-	e.cancel, e.templateNamed = cancel, template != ""
+	e.cancel, e.templateNamed, e.keeps = cancel, template != "" && !keeps, keeps
 	m.sessions[key] = e
 	close(m.begun)
 	m.begun = make(chan struct{})
-	m.deps.Reporter.Emit(holdfast.SessionEvent{Type: holdfast.EventRequested, Key: key, Template: t.Name})
+	if !keeps {
+		m.deps.Reporter.Emit(holdfast.SessionEvent{Type: holdfast.EventRequested, Key: key, Template: t.Name})
+	}
 	m.tasks.Go(func(life context.Context) {
 		defer cancel(nil)
 		m.boot(ctx, life, e)

@@ -34,6 +34,10 @@ type Mover interface {
 	// Suspend saves a container that Reserve has returned, and keeps the image for
 	// the session's next epoch. Without an error the container exits by itself.
 	Suspend(ctx context.Context, d move.Departing) (holdfast.Suspended, error)
+	// Keep takes the image of a suspended session of another node, for the claim o, and stores
+	// it on this node. It returns the note for its next claim. taken is whether the other node
+	// may have given the image away.
+	Keep(ctx context.Context, o holdfast.Owner, left holdfast.Suspended) (_ holdfast.Suspended, taken bool, err error)
 	// Copy saves a container that Reserve has returned and that goes on, as the snapshot of the
 	// name. If s.Until is zero, the copy is only for sessions that start before DropCopy.
 	Copy(ctx context.Context, d move.Departing, s holdfast.MemorySnapshot) (holdfast.MemorySnapshot, error)
@@ -227,7 +231,9 @@ func (b *attempt) resume(ctx context.Context) (done func(), err error) {
 	case left.From != nil:
 		return done, nil
 	}
-	b.resumed(left)
+	if !b.e.keeps {
+		b.resumed(left)
+	}
 	return b.checkFollows(ctx, left.Last(), b.owner.Epoch), nil
 }
 
@@ -240,9 +246,6 @@ var errRuntimeFails = errors.New("the runtime of its template does not work")
 func (b *attempt) readSuspendNote() (left holdfast.Suspended, err error) {
 	if err := json.Unmarshal([]byte(b.owner.SuspendNote), &left); err != nil || left.Key != b.e.key || left.Last() >= b.owner.Epoch {
 		return left, errors.New("its suspend note cannot be read")
-	}
-	if left.Lost != "" {
-		return left, errors.New(left.Lost)
 	}
 	// The templates of an experiment are one for a request.
 	other := b.e.templateNamed && b.m.deps.Assign(b.e.key, left.Template) != b.e.template.Name
@@ -261,6 +264,9 @@ func (b *attempt) readSuspendNote() (left holdfast.Suspended, err error) {
 	}
 	if left.Template != b.e.template.Name {
 		return left, fmt.Errorf("the image was of template %s", left.Template)
+	}
+	if left.Lost != "" {
+		return left, errors.New(left.Lost)
 	}
 	return left, nil
 }

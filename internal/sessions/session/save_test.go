@@ -26,7 +26,8 @@ type slow struct {
 	lost  map[holdfast.SessionKey]bool // sessions that Plan does not save
 	saved map[holdfast.SessionKey]bool // sessions with a complete image of an agent that ended
 
-	room int // limit of concurrent suspends; 0 means none
+	room int    // limit of concurrent suspends; 0 means none
+	keep string // how Keep ends
 
 	mu       sync.Mutex
 	reserved int
@@ -93,6 +94,17 @@ func (s *slow) Copy(_ context.Context, l move.Departing, c holdfast.MemorySnapsh
 }
 
 func (s *slow) DropCopy(holdfast.SessionKey) {}
+
+func (s *slow) Keep(_ context.Context, _ holdfast.Owner, left holdfast.Suspended) (holdfast.Suspended, bool, error) {
+	switch s.keep {
+	case "refused":
+		return left, false, errors.New("refused")
+	case "torn":
+		return left, true, errors.New("torn")
+	}
+	left.Node = "node-1"
+	return left, true, nil
+}
 
 // Stage never has an image.
 func (s *slow) Stage(_ context.Context, _ *holdfast.Owner, left *holdfast.Suspended, _ string) (bool, error) {
