@@ -85,6 +85,19 @@ func (p *programs) experiments() []cli.Experiment {
 			},
 		},
 		{
+			Name: "slow-start", Short: "Start MariaDB with a large buffer pool beside dying memory cgroups, and after their cure", Example: "holdfast bench slow-start",
+			Setup: func(f *pflag.FlagSet) experiment {
+				o := bench.SlowStartOptions{Reader: self(roleCureReader), Join: self(roleJoinGroup)}
+				f.IntVarP(&o.Groups, "number", "n", 50_000, "dying groups")
+				f.IntVar(&o.Pool, "pool", 4096, "MiB of MariaDB's buffer pool; the host needs twice as much memory")
+				return p.checked(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
+					o.Worker, o.Guardian, o.Doctor = p.product(drill.Role), p.product("guardian"), p.product("doctor")
+					o.Progress = progress
+					return bench.SlowStart(ctx, o)
+				})
+			},
+		},
+		{
 			Name: "cure-fadvise", Short: "Measure stat(2) under a storm of posix_fadvise, without and with the cure's seccomp profile", Example: "holdfast bench cure-fadvise",
 			Setup: func(f *pflag.FlagSet) experiment {
 				o := bench.FadviseOptions{Victim: roleCureVictim}

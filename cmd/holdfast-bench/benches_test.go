@@ -21,7 +21,7 @@ func TestBenchesRefuseWhatCannotBe(t *testing.T) {
 		"reload -n 0", "reload --rate 0", "reload --rate NaN", "reload --mode nope", "reload -n 99999999 --rate 1",
 		"accuracy --runs 0", "accuracy --for 1ms", "accuracy --for 1h", "accuracy --only nope", "accuracy --scale --containers 0", "accuracy --scale --processes 1", "accuracy --scale --for 0s",
 		"dashboard --nodes 0", "dashboard -n 0", "dashboard --open 257", "dashboard --for 1ms",
-		"cure-memcg -n 1", "cure-memcg --cache 1", "cure-fadvise --rounds 0", "cure-fadvise --duration 1ms",
+		"cure-memcg -n 1", "cure-memcg --cache 1", "slow-start -n 1", "slow-start --pool 1", "cure-fadvise --rounds 0", "cure-fadvise --duration 1ms",
 		"restarts --rounds 0", "restarts --rate NaN", "restarts --only nope",
 		"replace -n 0", "replace --beside 0", "replace --size 0", "replace --readers 101", "replace --rest 0s", "replace --example /nowhere",
 		"sleep -n 0", "sleep --sockets 0", "sleep --sockets 20001",

@@ -26,11 +26,13 @@ const (
 	roleDoctorFold   = "doctor-fold"
 	roleCureReader   = "cure-reader"
 	roleCureVictim   = "cure-victim"
+	roleJoinGroup    = "join-group"
 )
 
 func roles() map[string]func(context.Context, []string) error {
 	return map[string]func(context.Context, []string) error{
 		drill.Role:     drill.Work,
+		roleJoinGroup:  func(_ context.Context, args []string) error { return bench.JoinGroup(args) },
 		roleCureVictim: func(_ context.Context, args []string) error { return bench.CureVictim(args, os.Stdout) },
 		roleCureReader: func(ctx context.Context, args []string) error { return bench.CureReader(ctx, args, os.Stdout) },
 		roleGatewayChild: func(ctx context.Context, args []string) error {

@@ -46,6 +46,9 @@ func (m *Manager) Suspend(ctx context.Context, key holdfast.SessionKey) (holdfas
 		return holdfast.SuspendReport{}, fmt.Errorf("session %s: %w", key, err)
 	}
 	m.mu.Lock()
+	if e.sleeper != nil {
+		e.sleeper.suspending.Store(true) // data waits for the next server
+	}
 	going := m.markLocked(cause{reason: holdfast.EndSuspended, by: holdfast.ByUser}, e)
 	m.mu.Unlock()
 	if len(going) == 0 {
