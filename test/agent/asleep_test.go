@@ -47,7 +47,7 @@ func TestSuspendWithOpenSockets(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for range 3 {
+	for range 2 {
 		h.awaitSuspended("a")
 		poll.Until(t, "every socket waits", func() bool { return h.metric("holdfast_gateway_sleeping_sockets") == strconv.Itoa(len(all)) })
 		var pings sync.WaitGroup
@@ -70,7 +70,7 @@ func TestSuspendWithOpenSockets(t *testing.T) {
 	}
 	h.goesOn(first)
 	// About when it is suspended.
-	for range labtest.Count(4, 40) {
+	for range labtest.Count(3, 40) {
 		time.Sleep(time.Second - 50*time.Millisecond + rand.N(600*time.Millisecond))
 		for range 1 + rand.IntN(3) {
 			send(all[rand.IntN(len(all))])
@@ -115,7 +115,7 @@ func TestSuspendBehindAnotherNode(t *testing.T) {
 		allEchoed(t, all)
 	}
 	exchange()
-	for range labtest.Count(2, 20) {
+	for range labtest.Count(1, 20) {
 		had.awaitSuspended("a")
 		exchange()
 		if now, _ := owner(t, hosts, "a"); now != had {

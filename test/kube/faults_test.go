@@ -301,10 +301,13 @@ func TestReplaceThroughTroubles(t *testing.T) {
 	if err != nil || len(rep.Nodes) != 2 || len(rep.Left) != 0 {
 		t.Fatalf("report %+v, %v\n%s", rep, err, strings.Join(steps, "\n"))
 	}
-	on := s.ReadyPods(t, "default", "web")
-	if on["old-1"]+on["old-2"] != 0 || sum(on) != 6 {
-		t.Errorf("ready pods by node: %v", on)
-	}
+	kubetest.Await(t, "the surplus pod of the surge is gone", func() bool {
+		on := s.ReadyPods(t, "default", "web")
+		if on["old-1"]+on["old-2"] != 0 || sum(on) < 6 {
+			t.Fatalf("ready pods by node: %v", on)
+		}
+		return sum(on) == 6
+	})
 	for _, name := range []string{"old-1", "old-2"} {
 		if n, m := mark(t, s, name); m == nil || m.Phase != replace.Done || !n.Spec.Unschedulable {
 			t.Errorf("%s at the end: %+v", name, m)

@@ -141,7 +141,8 @@ func TestSpinUps(t *testing.T) {
 	}
 	defer client.Close()
 	bare := watch(t, c, podwatch.Config{})
-	full := watch(t, c, podwatch.Config{Cluster: client, Settle: time.Second})
+	// The pod is ready before the one query. The next query would come minutes later.
+	full := watch(t, c, podwatch.Config{Cluster: client, Settle: 5 * time.Second})
 
 	spec := kubetest.PodSpec()
 	probe := kubetest.Object{"exec": kubetest.Object{"command": []string{"true"}}}
