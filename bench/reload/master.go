@@ -7,12 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // master reloads the worker of a HAProxy in master-worker mode (-W, management.txt 4). The
@@ -29,23 +25,24 @@ func (m master) begin(ctx context.Context) (string, error) {
 	return "", m.stack.startHAProxy(ctx, "-W", "-S", m.socket())
 }
 
-// change asks for a reload, and returns when the next worker runs.
+// reloadTime bounds a reload.
+const reloadTime = 20 * time.Second
+
+// change asks for a reload, and returns when the next worker runs. From HAProxy 2.7 on the master
+// answers when that worker is ready (management.txt 9.4). Before, it closes the connection, and the
+// bench waits for the next worker.
 func (m master) change(ctx context.Context, _ Change) (time.Duration, error) {
 	before, err := m.worker(ctx)
 	if err != nil {
 		return 0, err
 	}
-	text, err := os.ReadFile(m.stack.file("haproxy.pid"))
-	if err != nil {
-		return 0, err
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		return 0, fmt.Errorf("the pid of HAProxy's master: %w", err)
-	}
 	begun := time.Now()
-	if err := unix.Kill(pid, unix.SIGUSR2); err != nil {
-		return 0, fmt.Errorf("reload HAProxy's master: %w", err)
+	answer, err := m.ask(ctx, "reload\n", reloadTime)
+	switch {
+	case strings.Contains(answer, "Success=1"):
+		return time.Since(begun), nil
+	case answer != "":
+		return 0, fmt.Errorf("HAProxy's master did not reload: %s", answer)
 	}
 	for {
 		// The master does not answer while it executes itself again.
@@ -59,6 +56,24 @@ func (m master) change(ctx context.Context, _ Change) (time.Duration, error) {
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
+}
+
+// ask sends a command to the master and returns its answer, up to the end of the connection or of
+// the time.
+func (m master) ask(ctx context.Context, command string, limit time.Duration) (string, error) {
+	c, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", m.socket())
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(limit)); err != nil {
+		return "", err
+	}
+	if _, err := io.WriteString(c, command); err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(c) // a reset is an end, too
+	return string(text), err
 }
 
 // worker returns the pid of the present worker.
