@@ -149,13 +149,22 @@ func (x *cureBench) run(ctx context.Context) (Result, error) {
 
 // measure makes the dead groups and the live page cache, and frees the groups with f.
 func (x *cureBench) measure(ctx context.Context, name string, f func(context.Context, cgroup.Group) (cure.Report, error)) (s squeezed, err error) {
-	d, err := drill.Find(name)
-	if err != nil {
-		return s, err
-	}
 	quiet, err := x.dying(ctx)
 	if err != nil {
 		return s, err
+	}
+	err = x.beside(ctx, name, func(at drill.Running) (err error) {
+		s, err = x.free(ctx, at.Group, quiet, f)
+		return err
+	})
+	return s, err
+}
+
+// beside calls f while a drill stands.
+func (x *cureBench) beside(ctx context.Context, name string, f func(drill.Running) error) error {
+	d, err := drill.Find(name)
+	if err != nil {
+		return err
 	}
 	standing, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -166,11 +175,11 @@ func (x *cureBench) measure(ctx context.Context, name string, f func(context.Con
 	}()
 	select {
 	case at := <-ready:
-		s, err = x.free(ctx, at.Group, quiet, f)
+		err = f(at)
 		cancel()
-		return s, errors.Join(err, <-ended)
+		return errors.Join(err, <-ended)
 	case err := <-ended:
-		return s, err
+		return err
 	}
 }
 

@@ -174,26 +174,10 @@ func (x *slowStart) alone(ctx context.Context, name string) (took time.Duration,
 // beside calls f with the parent of the dying groups that a drill has made, which the doctor has
 // to name, and with the parent of that.
 func (x *slowStart) beside(ctx context.Context, name string, f func(parent, named cgroup.Group) error) error {
-	d, err := drill.Find(name)
-	if err != nil {
-		return err
-	}
-	standing, cancel := context.WithCancel(ctx)
-	defer cancel()
-	ready, ended := make(chan drill.Running, 1), make(chan error, 1)
-	go func() {
-		ended <- drill.Run(standing, d, drill.Options{For: drill.MaxFor, Size: x.o.Groups, Dir: x.dir, Worker: x.o.Worker, Groups: x.cure.host.Groups,
-			Progress: x.o.Progress, Ready: func(r drill.Running) { ready <- r }})
-	}()
-	select {
-	case at := <-ready:
+	return x.cure.beside(ctx, name, func(at drill.Running) error {
 		m, _ := x.cure.host.Groups.Memory() // no error: the drill has used the hierarchy
-		err = f(m.Group(path.Dir(at.Group)), m.Group(at.Group))
-		cancel()
-		return errors.Join(err, <-ended)
-	case err := <-ended:
-		return err
-	}
+		return f(m.Group(path.Dir(at.Group)), m.Group(at.Group))
+	})
 }
 
 // measure fills the parent's limit with page cache, and starts the server in a new group below
