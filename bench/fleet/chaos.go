@@ -120,8 +120,8 @@ func (x *experiment) chaos(ctx context.Context, s *schedule, every, until time.D
 	}
 }
 
-// asleep returns the number of a node's sessions that sleep or are suspended, 0 if it does not answer: after an act
-// that hit it.
+// asleep returns the number of a node's sessions that sleep or are suspended, 0 if it does not
+// answer: after an act that hit it.
 func (x *experiment) asleep(ctx context.Context, m *node) (n int) {
 	if x.o.Sleep == 0 {
 		return 0

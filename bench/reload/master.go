@@ -58,37 +58,40 @@ func (m master) change(ctx context.Context, _ Change) (time.Duration, error) {
 	}
 }
 
+// send sends a command to the master. The answer has to come within the time.
+func (m master) send(ctx context.Context, command string, limit time.Duration) (net.Conn, error) {
+	c, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", m.socket())
+	if err != nil {
+		return nil, err
+	}
+	if err = c.SetDeadline(time.Now().Add(limit)); err == nil {
+		_, err = io.WriteString(c, command)
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
 // ask sends a command to the master and returns its answer, up to the end of the connection or of
 // the time.
 func (m master) ask(ctx context.Context, command string, limit time.Duration) (string, error) {
-	c, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", m.socket())
+	c, err := m.send(ctx, command, limit)
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(limit)); err != nil {
-		return "", err
-	}
-	if _, err := io.WriteString(c, command); err != nil {
-		return "", err
-	}
 	text, err := io.ReadAll(c) // a reset is an end, too
 	return string(text), err
 }
 
 // worker returns the pid of the present worker.
 func (m master) worker(ctx context.Context) (string, error) {
-	c, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", m.socket())
+	c, err := m.send(ctx, "show proc\n", time.Second)
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
-		return "", err
-	}
-	if _, err := io.WriteString(c, "show proc\n"); err != nil {
-		return "", err
-	}
 	// The connection stays open after the answer.
 	workers := false
 	for lines := bufio.NewScanner(c); lines.Scan(); {

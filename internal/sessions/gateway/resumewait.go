@@ -91,14 +91,9 @@ func (s *resumeWaits) removeLocked(key holdfast.SessionKey, w *resumeWait) {
 	}
 }
 
-// takeTurn waits until few other sockets without data connect, or until hurry is closed. done is to be called
-// when the socket is connected.
+// takeTurn waits until few other sockets without data connect, or until hurry is closed. done is
+// to be called when the socket is connected.
 func (s *resumeWaits) takeTurn(ctx context.Context, hurry <-chan struct{}) (done func(), err error) {
-	select {
-	case <-hurry:
-		return func() {}, nil
-	default:
-	}
 	select {
 	case s.turns <- struct{}{}:
 		return func() { <-s.turns }, nil

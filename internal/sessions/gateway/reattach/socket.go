@@ -338,7 +338,7 @@ func (s *socket) await() (found, Outcome) {
 	defer cancel()
 	search := s.newSearch(ctx)
 	defer search.end()
-	data := s.up.data
+	data, ended := s.up.data, ctx.Done()
 	for out := Kept; out == Kept; {
 		select {
 		case f := <-search.done:
@@ -361,12 +361,11 @@ func (s *socket) await() (found, Outcome) {
 			}
 		case <-s.up.gone:
 			out = Client
-		case <-ctx.Done():
-			if search.awake == nil { // its result comes
-				ctx = context.Background()
-				continue
+		case <-ended:
+			if search.awake != nil {
+				return found{begun: search.begun}, Ended
 			}
-			return found{begun: search.begun}, Ended
+			ended = nil // the result of the search comes
 		}
 	}
 	cancel()
