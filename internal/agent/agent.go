@@ -41,6 +41,7 @@ import (
 	"holdfast/internal/hosts/spinup/recorder"
 	"holdfast/internal/platform/coalesce"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/connfd"
 	"holdfast/internal/platform/linux/frozen"
 	"holdfast/internal/platform/linux/hostload"
 	"holdfast/internal/platform/sdnotify"
@@ -122,7 +123,8 @@ type Agent struct {
 	stop     chan handoff.ShutdownMode
 
 	listenerSet *handoff.Listeners
-	turn        *handoff.Turn // nil: no agent is before this one
+	turn        *handoff.Turn        // nil: no agent is before this one
+	connections *handoff.Connections // of the agent before this one
 	upgrades    *handoff.Upgrades
 
 	// Set by Run, in this order, before anything serves.
@@ -168,8 +170,9 @@ type Agent struct {
 	cureGuard   *cureguard.Guard
 	since       time.Time
 	history     *replace.History
-	replacing   sync.Mutex   // one replacement of sessions at a time
-	background  func() error // waits for the requests that are under way after a handoff
+	replacing   sync.Mutex    // one replacement of sessions at a time
+	background  func() error  // waits for the requests that are under way after a handoff
+	left        []connfd.Conn // connections of clients for the next agent
 }
 
 // newAgent returns an agent that has started nothing.
@@ -467,6 +470,7 @@ func (a *Agent) serve(p, front *tasks.Stack, l *listeners) error {
 		front.Start("SDKs of E2B", func(ctx context.Context) error { return door.Run(ctx, l.e2b) })
 	}
 	front.Start("gateway", func(ctx context.Context) error { return g.Run(ctx, l.gateway, l.tcp...) })
+	p.Start("connections of the agent before", func(ctx context.Context) error { return a.takeConnections(ctx, g) })
 	a.serving.Store(true)
 	a.lease.Changed()
 	return nil
@@ -529,41 +533,6 @@ func (a *Agent) self() holdfast.Node {
 	a.published.Store(&n)
 	a.notify(sdnotify.Alive)
 	return n
-}
-
-// embeddedTTL is the TTL of the lease in an embedded store. No other node can claim in
-// this store, so the lease must outlive a suspended or stopped host.
-const embeddedTTL = 24 * time.Hour
-
-// publishEvery is the interval at which a node writes its record into a shared store.
-// Other nodes place sessions by this record.
-const publishEvery = time.Second
-
-// restoreHold is the time without claims after a restore of the store.
-func (a *Agent) restoreHold() time.Duration {
-	if len(a.cfg.Store.Endpoints) > 0 {
-		return a.cfg.Store.TTL
-	}
-	return 0
-}
-
-// checkEvery is the interval at which this node compares its sessions with the store.
-// In a shared store a comparison and a kill fit well into the fence.
-func (a *Agent) checkEvery() time.Duration {
-	if len(a.cfg.Store.Endpoints) > 0 {
-		return a.cfg.Store.Fence / 5
-	}
-	return 5 * time.Second
-}
-
-func (a *Agent) leaseConfig() session.LeaseConfig {
-	c := session.LeaseConfig{Node: a.node, Host: a.host, HandedOver: a.turn != nil, Address: a.cfg.Gateway.Listen, File: process.LeaseFile(a.cfg), TTL: embeddedTTL, Renew: time.Hour, Publish: 5 * time.Second}
-	if len(a.cfg.Store.Endpoints) > 0 {
-		t := a.cfg.Store.Timing()
-		c.TTL, c.Renew, c.Publish = t.TTL, t.Renew, publishEvery
-		c.Fence, c.KillBudget, c.Deadline = t.Fence, t.KillBudget, a.deadman.Extend // it runs before the lease is held
-	}
-	return c
 }
 
 // startGuardian undoes the risky acts of an agent that crashed, and starts the guardian.

@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"holdfast/internal/agent/handoff"
+	"holdfast/internal/platform/linux/connfd"
 	"holdfast/internal/platform/linux/listenfd"
 	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/deadman"
 	"holdfast/internal/sessions/drain"
+	"holdfast/internal/sessions/gateway"
 )
 
 // End implements handoff.Agent. Only the first call has an effect, and none once Run
@@ -22,6 +24,21 @@ func (a *Agent) End(how handoff.ShutdownMode) (first bool) {
 
 // Background implements handoff.Agent.
 func (a *Agent) Background() func() error { return a.background }
+
+// Connections implements handoff.Agent.
+func (a *Agent) Connections() []connfd.Conn { return a.left }
+
+// takeConnections serves the open connections of the agent before this one, until ctx is done.
+func (a *Agent) takeConnections(ctx context.Context, g *gateway.Gateway) error {
+	for {
+		select {
+		case <-a.connections.Arrived():
+			a.upgrades.TookOver(g.Import(ctx, a.connections.Take()))
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
 
 // wait blocks until the agent has to end, and returns the shutdown mode.
 func (a *Agent) wait(ctx context.Context, p *tasks.Stack) (handoff.ShutdownMode, error) {
@@ -80,6 +97,9 @@ func (a *Agent) leave(how handoff.ShutdownMode, front *tasks.Stack, l *listeners
 	ctx, cancel := context.WithTimeout(context.Background(), finishTime)
 	defer cancel()
 	a.gateway.Finish(ctx)
+	if how.Connections {
+		a.left = a.gateway.Export()
+	}
 	if how.HandOff {
 		a.background = front.StopInBackground()
 	}

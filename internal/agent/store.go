@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"time"
 
 	"holdfast"
 	"holdfast/internal/agent/process"
@@ -111,4 +112,39 @@ func (a *Agent) templates() []session.Template {
 		all[i].Store = a.storeID
 	}
 	return all
+}
+
+// embeddedTTL is the TTL of the lease in an embedded store. No other node can claim in
+// this store, so the lease must outlive a suspended or stopped host.
+const embeddedTTL = 24 * time.Hour
+
+// publishEvery is the interval at which a node writes its record into a shared store.
+// Other nodes place sessions by this record.
+const publishEvery = time.Second
+
+// restoreHold is the time without claims after a restore of the store.
+func (a *Agent) restoreHold() time.Duration {
+	if len(a.cfg.Store.Endpoints) > 0 {
+		return a.cfg.Store.TTL
+	}
+	return 0
+}
+
+// checkEvery is the interval at which this node compares its sessions with the store.
+// In a shared store a comparison and a kill fit well into the fence.
+func (a *Agent) checkEvery() time.Duration {
+	if len(a.cfg.Store.Endpoints) > 0 {
+		return a.cfg.Store.Fence / 5
+	}
+	return 5 * time.Second
+}
+
+func (a *Agent) leaseConfig() session.LeaseConfig {
+	c := session.LeaseConfig{Node: a.node, Host: a.host, HandedOver: a.turn != nil, Address: a.cfg.Gateway.Listen, File: process.LeaseFile(a.cfg), TTL: embeddedTTL, Renew: time.Hour, Publish: 5 * time.Second}
+	if len(a.cfg.Store.Endpoints) > 0 {
+		t := a.cfg.Store.Timing()
+		c.TTL, c.Renew, c.Publish = t.TTL, t.Renew, publishEvery
+		c.Fence, c.KillBudget, c.Deadline = t.Fence, t.KillBudget, a.deadman.Extend // it runs before the lease is held
+	}
+	return c
 }

@@ -21,9 +21,9 @@ import (
 func Serve(ctx context.Context, keep <-chan os.Signal, turn *handoff.Turn, cfg config.Config, opt Options) error {
 	s := handoff.Service{
 		Version: opt.Version, Home: homeOf(cfg), Keep: keep, Log: opt.Log,
-		New: func(turn *handoff.Turn, l *handoff.Listeners, u *handoff.Upgrades) handoff.Agent {
+		New: func(turn *handoff.Turn, l *handoff.Listeners, c *handoff.Connections, u *handoff.Upgrades) handoff.Agent {
 			a := newAgent(cfg, opt, l, u)
-			a.turn = turn
+			a.turn, a.connections = turn, c
 			return a
 		},
 	}

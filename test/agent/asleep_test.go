@@ -34,7 +34,8 @@ func (h *host) awaitSuspended(key string) {
 func TestSuspendWithOpenSockets(t *testing.T) {
 	m := newMover(t)
 	h := newHostOn(t, m.engine.Host(), tellZero(m.config("", asleep)))
-	h.start()
+	h.installReal()
+	h.startLogged()
 	first := h.ask("a")
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
@@ -79,11 +80,37 @@ func TestSuspendWithOpenSockets(t *testing.T) {
 	}
 	h.goesOn(first)
 
+	// The agent is upgraded, while the session is suspended, and while it runs. The next agent
+	// keeps the WebSockets, and nothing has woken the session.
+	for _, asleep := range []bool{true, false} {
+		if asleep {
+			h.awaitSuspended("a")
+		}
+		if r, u := h.upgrade(); r.code != 0 || u.Connections != len(all) {
+			t.Fatalf("%+v\n%+v", r, u)
+		}
+		for _, n := range all {
+			if err := n.ws.Ping(ctx); err != nil {
+				t.Errorf("a Ping after the upgrade: %v", err)
+			}
+		}
+		if s := h.sessions(); asleep && (len(s) != 1 || s[0].State != "suspended") {
+			t.Errorf("the upgrade has woken it: %+v", s)
+		}
+		for range 2 {
+			for _, n := range all {
+				send(n)
+			}
+		}
+		allEchoed(t, all)
+		h.goesOn(first)
+	}
+
 	// An agent that ends closes its clients' WebSockets, and the session stays suspended.
 	h.awaitSuspended("a")
 	h.must("agent", "stop", "--keep")
-	h.wait()
-	h.start()
+	poll.Until(t, "the agent has ended", func() bool { return len(h.agents()) == 0 })
+	h.startLogged()
 	h.goesOn(first)
 	m.expectNothingLeft()
 }
@@ -92,7 +119,7 @@ func TestSuspendWithOpenSockets(t *testing.T) {
 // resumed on its node, on another one, and while the agent of its node is killed.
 func TestSuspendBehindAnotherNode(t *testing.T) {
 	m := newMover(t)
-	hosts := newFleetOn(t, m.engine.Host(), 2, patient, func(int) string { return tellZero(m.config("", asleep)) }, (*host).start)
+	hosts := newFleetOn(t, m.engine.Host(), 2, patient, func(int) string { return tellZero(m.config("", asleep)) }, (*host).installReal, (*host).startLogged)
 	first := hosts[0].ask("a")
 	had, _ := owner(t, hosts, "a")
 	near := besides(hosts, had)[0]
@@ -126,11 +153,29 @@ func TestSuspendBehindAnotherNode(t *testing.T) {
 	}
 	had.goesOn(first)
 
+	// The client's gateway is upgraded, while the session is suspended on the other node, and
+	// while it runs there. Then that node is.
+	for _, asleep := range []bool{true, false} {
+		if asleep {
+			had.awaitSuspended("a")
+		}
+		if r, u := near.upgrade(); r.code != 0 || u.Connections != len(all) {
+			t.Fatalf("%+v\n%+v", r, u)
+		}
+		exchange()
+	}
+	if r, u := had.upgrade(); r.code != 0 || u.Connections != 0 {
+		t.Fatalf("%+v\n%+v", r, u)
+	}
+	exchange()
+
 	// Its agent is killed, and the sockets wait at the other node.
 	had.awaitSuspended("a")
-	had.signal(syscall.SIGKILL)
-	had.wait()
-	had.start()
+	if err := syscall.Kill(had.pid(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	poll.Until(t, "the agent is dead", func() bool { return len(had.agents()) == 0 })
+	had.startLogged()
 	for _, n := range all {
 		if err := n.ws.Ping(ctx); err != nil {
 			t.Error(err)
@@ -148,7 +193,7 @@ func TestSuspendBehindAnotherNode(t *testing.T) {
 		t.Errorf("the image is at %q and at %q", had.suspended("a"), near.suspended("a"))
 	}
 	had.must("agent", "stop")
-	had.wait()
+	poll.Until(t, "the agent has ended", func() bool { return len(had.agents()) == 0 })
 	exchange()
 	near.goesOn(first)
 	m.expectNothingLeft()

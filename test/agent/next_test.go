@@ -35,7 +35,7 @@ func playNext(act string) int {
 	dir := os.Getenv("HF_DIR")
 	_, _, err = turn.Take(context.Background(), "v0", handoff.Home{
 		Node: os.Getenv("HF_NODE"), DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run"), Socket: os.Getenv("HF_SOCKET"),
-	})
+	}, handoff.NewConnections())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "take:", err)
 		return 1

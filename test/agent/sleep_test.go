@@ -153,7 +153,8 @@ func allEchoed(t *testing.T, all []*numbered) {
 // session falls asleep.
 func TestSleepWithOpenSockets(t *testing.T) {
 	h := newHost(t, sleeping)
-	h.start()
+	h.installReal()
+	h.startLogged()
 	h.open("a")
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
@@ -206,6 +207,17 @@ func TestSleepWithOpenSockets(t *testing.T) {
 			t.Error(err)
 		}
 	}
+
+	// The next agent of an upgrade keeps the WebSockets.
+	h.awaitSleep("a")
+	if r, u := h.upgrade(); r.code != 0 || u.Connections != len(all) {
+		t.Fatalf("%+v\n%+v", r, u)
+	}
+	for _, n := range all {
+		send(n)
+		send(n)
+	}
+	allEchoed(t, all)
 
 	h.awaitSleep("a")
 	if out := h.must("session", "show", "a"); !strings.Contains(out, "sleep        since") {

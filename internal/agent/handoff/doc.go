@@ -5,7 +5,8 @@
 // hello. It then stops everything that only one agent may own, and gives the child
 // its turn with Next.Go, together with the listening sockets. Connections that
 // arrive in between wait in the queues of these sockets. The first process waits
-// until the next agent has served for its trial time. If the next agent fails, the
+// until the next agent has served for its trial time. When the next agent serves, it also
+// gets the open connections of clients (Connections). If the next agent fails, the
 // first process serves again: it still has the sockets.
 //
 // Service runs the agents of one process, Upgrades records how an upgrade goes, and

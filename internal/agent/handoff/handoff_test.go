@@ -56,7 +56,8 @@ func perform(act string) int {
 	case "moved":
 		mine.DataDir = "/elsewhere"
 	}
-	sockets, note, err := t.Take(context.Background(), "v2", mine)
+	conns := handoff.NewConnections()
+	sockets, note, err := t.Take(context.Background(), "v2", mine, conns)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "take:", err)
 		return 1
@@ -75,6 +76,9 @@ func perform(act string) int {
 		return 1
 	}
 	t.Say(handoff.Up)
+	if act == "connections" {
+		return answerConnections(conns)
+	}
 	c, err := l.Accept()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -250,7 +254,7 @@ func TestPredecessorThatIsKilled(t *testing.T) {
 	if err := unix.Sendmsg(fds[0], []byte(`{"go":{"names":[]}}`), nil, nil, 0); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := turn.Take(t.Context(), "v2", home); err != nil {
+	if _, _, err := turn.Take(t.Context(), "v2", home, handoff.NewConnections()); err != nil {
 		t.Fatal(err)
 	}
 	unix.Close(fds[0])
@@ -272,7 +276,7 @@ func TestNoTurn(t *testing.T) {
 	turn.Say(handoff.Up)
 	turn.Fail(errors.New("no"))
 	turn.Close()
-	if s, note, err := turn.Take(t.Context(), "v1", home); s != nil || note != nil || err != nil || turn.Over() != nil {
+	if s, note, err := turn.Take(t.Context(), "v1", home, nil); s != nil || note != nil || err != nil || turn.Over() != nil {
 		t.Errorf("%v %q %v", s, note, err)
 	}
 	t.Setenv("HOLDFAST_PREDECESSOR", "x")

@@ -6,8 +6,7 @@ import (
 	"fmt"
 	"net"
 
-	"golang.org/x/sys/unix"
-
+	"holdfast/internal/platform/linux/connfd"
 	"holdfast/internal/platform/linux/listenfd"
 )
 
@@ -27,6 +26,8 @@ type Hello struct {
 	Protocol int    `json:"protocol"`
 	Version  string `json:"version"`
 	Home     Home   `json:"home"`
+	// Connections means that the agent takes open connections over.
+	Connections bool `json:"connections,omitempty"`
 }
 
 // Home is what one agent leaves to the next, beside its sockets.
@@ -66,8 +67,14 @@ type message struct {
 	Event Event   `json:"event,omitempty"`
 	Error *Reason `json:"error,omitempty"`
 	// Sent by the agent before it.
-	Go   *turn `json:"go,omitempty"`
-	Over bool  `json:"over,omitempty"`
+	Go          *turn   `json:"go,omitempty"`
+	Connections *passed `json:"connections,omitempty"`
+	Over        bool    `json:"over,omitempty"`
+}
+
+// passed accompanies descriptors of connfd.Pack.
+type passed struct {
+	More bool `json:"more,omitempty"` // further ones follow
 }
 
 // turn accompanies the sockets: their names, and a note for the next agent.
@@ -87,7 +94,7 @@ func (r *Reason) Error() string { return r.Text }
 // Hint returns advice for the operator, "" for none.
 func (r *Reason) Hint() string { return r.Advice }
 
-func send(c *net.UnixConn, m message, sockets ...*listenfd.Socket) error {
+func send(c *net.UnixConn, m message, fds ...int) error {
 	b, err := json.Marshal(m)
 	if err != nil {
 		return err
@@ -95,24 +102,21 @@ func send(c *net.UnixConn, m message, sockets ...*listenfd.Socket) error {
 	if len(b) > maxMessage {
 		return fmt.Errorf("a message of %d bytes exceeds the limit", len(b))
 	}
-	return listenfd.Send(c, b, sockets)
+	return listenfd.Send(c, b, fds)
 }
 
 // errGone means that the other agent has closed its end or has exited.
 var errGone = errors.New("the other agent is gone")
 
-// receive returns the next message. It closes descriptors that do not belong to a turn.
-func receive(c *net.UnixConn, buf []byte) (m message, sockets []*listenfd.Socket, err error) {
+// receive returns the next message and its descriptors, which the caller owns.
+func receive(c *net.UnixConn, buf []byte) (m message, fds []int, err error) {
 	n, fds, err := listenfd.Receive(c, buf)
 	if err != nil || n == 0 {
 		return m, nil, errors.Join(errGone, err)
 	}
-	if err := json.Unmarshal(buf[:n], &m); err != nil || m.Go == nil {
-		for _, fd := range fds {
-			unix.Close(fd)
-		}
+	if err := json.Unmarshal(buf[:n], &m); err != nil {
+		connfd.Conn{FDs: fds}.Close()
 		return m, nil, err
 	}
-	sockets, err = listenfd.Adopt(fds, m.Go.Names)
-	return m, sockets, err
+	return m, fds, nil
 }

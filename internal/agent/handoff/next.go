@@ -15,6 +15,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/child"
+	"holdfast/internal/platform/linux/connfd"
 	"holdfast/internal/platform/linux/listenfd"
 )
 
@@ -76,10 +77,8 @@ func (n *Next) listen() {
 	defer close(n.said)
 	buf := make([]byte, maxMessage)
 	for {
-		m, sockets, err := receive(n.conn, buf)
-		for _, s := range sockets {
-			s.Close() // no message has sockets
-		}
+		m, fds, err := receive(n.conn, buf)
+		connfd.Conn{FDs: fds}.Close() // no message has descriptors
 		if err != nil {
 			return
 		}
@@ -170,14 +169,32 @@ func (n *Next) PID() int { return n.cmd.Process.Pid }
 // Go gives the next agent its turn. This process keeps the sockets, too. note is JSON;
 // Turn.Take returns it.
 func (n *Next) Go(sockets []*listenfd.Socket, note []byte) error {
-	names := make([]string, len(sockets))
+	names, fds := make([]string, len(sockets)), make([]int, len(sockets))
 	for i, s := range sockets {
-		names[i] = s.Name
+		names[i], fds[i] = s.Name, s.FD()
 	}
-	if err := send(n.conn, message{Go: &turn{names, note}}, sockets...); err != nil {
+	if err := send(n.conn, message{Go: &turn{names, note}}, fds...); err != nil {
 		return fmt.Errorf("give the next agent its turn: %w", err)
 	}
 	return nil
+}
+
+// passLimit is how long the next agent may take to receive all connections.
+const passLimit = 10 * time.Second
+
+// Pass passes open connections to the next agent, which has said in its hello that it takes
+// them. This process keeps its descriptors.
+func (n *Next) Pass(conns []connfd.Conn) error {
+	if len(conns) == 0 {
+		return nil
+	}
+	if err := n.conn.SetWriteDeadline(time.Now().Add(passLimit)); err != nil {
+		return err
+	}
+	if err := sendConnections(n.conn, conns); err != nil {
+		return err
+	}
+	return n.conn.SetWriteDeadline(time.Time{})
 }
 
 // Over tells the next agent that this process does not serve any more, and closes the

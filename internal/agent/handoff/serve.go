@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"holdfast/internal/platform/linux/connfd"
 	"holdfast/internal/platform/linux/listenfd"
 	"holdfast/internal/platform/sdnotify"
 )
@@ -29,6 +30,8 @@ const (
 type ShutdownMode struct {
 	Keep    bool // leave the containers to the next agent
 	HandOff bool // the next agent follows at once, on the same sockets
+	// Connections means that the next agent takes open connections over, too.
+	Connections bool
 }
 
 // Agent is one agent of a Service. Run is called once.
@@ -42,6 +45,9 @@ type Agent interface {
 	// requests that are served beside the next agent, or nil if the agent did not
 	// hand off.
 	Background() (wait func() error)
+	// Connections is called after Run. It returns the open connections that the agent leaves
+	// to the next one, for ShutdownMode.Connections.
+	Connections() []connfd.Conn
 }
 
 // Service runs the agents of one process, one after the other.
@@ -55,11 +61,12 @@ type Service struct {
 	HoldLimit time.Duration
 	// New returns an agent that has not started anything. turn is nil for an agent
 	// that does not follow another one.
-	New func(turn *Turn, l *Listeners, u *Upgrades) Agent
+	New func(turn *Turn, l *Listeners, c *Connections, u *Upgrades) Agent
 	Log *slog.Logger
 
-	listeners *Listeners
-	upgrades  *Upgrades
+	listeners   *Listeners
+	connections *Connections
+	upgrades    *Upgrades
 }
 
 // Serve runs an agent until it ends by itself, ctx is done, or Keep delivers a
@@ -67,6 +74,8 @@ type Service struct {
 // handoff Serve returns when the next agent has served for its trial time. If the
 // next agent fails before, Serve runs an agent of this process again.
 func (s *Service) Serve(ctx context.Context, turn *Turn) error {
+	s.connections = NewConnections()
+	defer s.connections.close()
 	sockets, note, err := s.takeSockets(ctx, turn)
 	if err != nil {
 		return err
@@ -85,7 +94,7 @@ func (s *Service) Serve(ctx context.Context, turn *Turn) error {
 // one, or the sockets of the service manager.
 func (s *Service) takeSockets(ctx context.Context, turn *Turn) ([]*listenfd.Socket, []byte, error) {
 	if turn != nil {
-		return turn.Take(ctx, s.Version, s.Home)
+		return turn.Take(ctx, s.Version, s.Home, s.connections)
 	}
 	sockets, skipped, err := listenfd.FromEnvironment()
 	if err != nil {
@@ -102,8 +111,9 @@ func (s *Service) takeSockets(ctx context.Context, turn *Turn) ([]*listenfd.Sock
 func (s *Service) runUntilHandedOff(ctx context.Context, turn *Turn) (background func() error, err error) {
 	background = func() error { return nil }
 	for {
-		a := s.New(turn, s.listeners, s.upgrades)
+		a := s.New(turn, s.listeners, s.connections, s.upgrades)
 		err := s.run(ctx, a)
+		s.connections.Put(a.Connections())
 		next, trial := s.upgrades.take()
 		wait := a.Background()
 		switch {
@@ -207,6 +217,9 @@ func (s *Service) handOff(ctx context.Context, next *Next, trial time.Duration) 
 			return err
 		}
 	}
+	if err := s.passConnections(next); err != nil {
+		return err
+	}
 	if err := awaitTrial(signaled, next, trial); err != nil {
 		return err
 	}
@@ -214,6 +227,20 @@ func (s *Service) handOff(ctx context.Context, next *Next, trial time.Duration) 
 		s.Log.Warn("the service manager may take the exit of this process for the end of the service", "err", err)
 	}
 	return next.Over()
+}
+
+// passConnections passes the open connections of the last agent to the next one, which
+// serves. Until they are passed, this process can serve them again.
+func (s *Service) passConnections(next *Next) error {
+	conns := s.connections.Take()
+	if err := next.Pass(conns); err != nil {
+		s.connections.Put(conns)
+		return err
+	}
+	for _, c := range conns {
+		c.Close()
+	}
+	return nil
 }
 
 // errSignal is the cause of a wait that ends because this process gets a signal.

@@ -13,6 +13,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/child"
+	"holdfast/internal/platform/linux/connfd"
 	"holdfast/internal/platform/linux/listenfd"
 )
 
@@ -52,37 +53,54 @@ func Inherit() (*Turn, error) {
 var errUnwanted = errors.New("the agent that started this one continues to serve")
 
 // Take sends the hello and waits for the turn. It returns the sockets, which the caller
-// then owns, and the note. Until it returns, the caller must not use anything that
-// belongs to one agent at a time.
-func (t *Turn) Take(ctx context.Context, version string, home Home) ([]*listenfd.Socket, []byte, error) {
+// then owns, and the note. Open connections of the other agent arrive in conns later. Until
+// Take returns, the caller must not use anything that belongs to one agent at a time.
+func (t *Turn) Take(ctx context.Context, version string, home Home, conns *Connections) ([]*listenfd.Socket, []byte, error) {
 	if t == nil {
 		return nil, nil, nil
 	}
-	if err := send(t.conn, message{Hello: &Hello{Protocol, version, home}}); err != nil {
+	if err := send(t.conn, message{Hello: &Hello{Protocol, version, home, true}}); err != nil {
 		return nil, nil, fmt.Errorf("send the hello to the previous agent: %w", err)
 	}
 	// The end of ctx is not waited for: the other agent ends the wait, too.
 	stop := context.AfterFunc(ctx, func() { _ = t.conn.CloseRead() })
-	m, sockets, err := receive(t.conn, make([]byte, maxMessage))
-	if !stop() {
+	m, fds, err := receive(t.conn, make([]byte, maxMessage))
+	if !stop() || err != nil || m.Go == nil {
+		connfd.Conn{FDs: fds}.Close()
+	}
+	switch {
+	case ctx.Err() != nil:
 		return nil, nil, context.Cause(ctx)
-	}
-	if errors.Is(err, errGone) || err == nil && m.Go == nil {
+	case errors.Is(err, errGone), err == nil && m.Go == nil:
 		return nil, nil, errUnwanted
+	case err != nil:
+		return nil, nil, fmt.Errorf("take over from the previous agent: %w", err)
 	}
+	sockets, err := listenfd.Adopt(fds, m.Go.Names)
 	if err != nil {
 		return nil, nil, fmt.Errorf("take over from the previous agent: %w", err)
 	}
 	t.taken = true
-	go t.await()
+	go t.await(conns)
 	return sockets, m.Go.Note, nil
 }
 
-// await waits until the other agent sends Over, or exits.
-func (t *Turn) await() {
-	m, _, err := receive(t.conn, make([]byte, maxMessage))
-	t.orphaned = err != nil || !m.Over
-	close(t.over)
+// await receives connections until the other agent sends Over, or exits.
+func (t *Turn) await(conns *Connections) {
+	defer close(t.over)
+	var r receiver
+	defer r.close()
+	for buf := make([]byte, maxMessage); ; {
+		m, fds, err := receive(t.conn, buf)
+		if err != nil || m.Connections == nil {
+			connfd.Conn{FDs: fds}.Close()
+			t.orphaned = err != nil || !m.Over
+			return
+		}
+		if got, err := r.add(*m.Connections, fds); err == nil {
+			conns.Put(got)
+		}
+	}
 }
 
 // Say reports a milestone to the other agent. A failure means that the other agent has

@@ -56,7 +56,7 @@ func (r *Upgrades) start(ctx context.Context, u Upgrade) error {
 	}
 	r.Step("idle")
 	r.commit(next, u.Trial)
-	if !u.End(ShutdownMode{Keep: true, HandOff: true}) {
+	if !u.End(ShutdownMode{Keep: true, HandOff: true, Connections: next.Hello().Connections}) {
 		r.take()
 		next.Kill()
 		return fmt.Errorf("the agent is ending: %w", holdfast.ErrDraining)

@@ -160,6 +160,13 @@ func (u *Upgrades) Serving(sessions int) {
 	u.last.State = api.UpgradeOnTrial
 }
 
+// TookOver records that this agent serves that many open connections of the agent before it.
+func (u *Upgrades) TookOver(connections int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.last.Connections += connections
+}
+
 // TrialOver records that the agent before this one has ended.
 func (u *Upgrades) TrialOver() {
 	u.mu.Lock()
@@ -167,7 +174,7 @@ func (u *Upgrades) TrialOver() {
 	u.stepLocked("trial")
 	u.last.State, u.underway = api.UpgradeDone, false
 	u.done++
-	u.log.Info("took over from another agent", "from", u.last.From.Version, "pid", u.last.From.PID, "held", u.last.Held, "sessions", u.last.Sessions)
+	u.log.Info("took over from another agent", "from", u.last.From.Version, "pid", u.last.From.PID, "held", u.last.Held, "sessions", u.last.Sessions, "connections", u.last.Connections)
 }
 
 // Report returns the state of the last upgrade.

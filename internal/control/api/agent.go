@@ -54,10 +54,12 @@ type Upgrade struct {
 	From     Build           `json:"from"`
 	To       Build           `json:"to"`
 	Steps    []holdfast.Step `json:"steps"`
-	Held     holdfast.Millis `json:"held_ms"`         // longest time that a connect waited
-	Sessions int             `json:"sessions"`        // that the serving agent took over
-	Error    string          `json:"error,omitempty"` // why it failed
-	Advice   string          `json:"hint,omitempty"`  // what to do about it
+	Held     holdfast.Millis `json:"held_ms"`  // longest time that a connect waited
+	Sessions int             `json:"sessions"` // that the serving agent took over
+	// Connections is the number of open connections of clients that it took over.
+	Connections int    `json:"connections"`
+	Error       string `json:"error,omitempty"` // why it failed
+	Advice      string `json:"hint,omitempty"`  // what to do about it
 }
 
 // Build is one agent of an upgrade.

@@ -109,7 +109,7 @@ func upgradeText(w io.Writer, u api.Upgrade) {
 		fmt.Fprintf(w, "%-10s  %s\n", clean(s.Name), s.Took)
 	}
 	if u.State == api.UpgradeDone {
-		fmt.Fprintf(w, "upgraded from %s (pid %d) to %s (pid %d): %s taken over, connects waited for up to %s\n",
-			clean(u.From.Version), u.From.PID, clean(u.To.Version), u.To.PID, count(u.Sessions, "session"), u.Held)
+		fmt.Fprintf(w, "upgraded from %s (pid %d) to %s (pid %d): %s and %s taken over, connects waited for up to %s\n",
+			clean(u.From.Version), u.From.PID, clean(u.To.Version), u.To.PID, count(u.Sessions, "session"), count(u.Connections, "connection"), u.Held)
 	}
 }

@@ -55,7 +55,7 @@ type Sessions interface {
 }
 
 // Gateway serves clients, and the requests that other nodes forward. Call only
-// Run, Finish, LastAnswer, PeerForwardHandler, InFlight and ServeHTTP.
+// Run, Finish, Export, Import, LastAnswer, PeerForwardHandler, InFlight and ServeHTTP.
 type Gateway struct {
 	cfg         Config
 	sessions    Sessions
@@ -72,7 +72,9 @@ type Gateway struct {
 	streams     *relay.Relay // of TCP addresses; it ends later
 	reattach    reattach.Proxy
 	resumeWaits *resumeWaits
-	up          atomic.Bool // relay and reattach accept upgraded connections
+	up          atomic.Bool   // relay and reattach accept upgraded connections
+	opened      chan struct{} // closed when up is set
+	exports     exports
 	finishing   atomic.Bool // see Finish
 	upgraded    atomic.Int64
 	dialer      net.Dialer
@@ -97,6 +99,8 @@ func New(cfg Config, s Sessions, peers Peers, m *Metrics, log *slog.Logger) (*Ga
 		boots:       newBoots(cfg.BootsPerClient),
 		slots:       newSlots(cfg.MaxRequestsPerClient, cmp.Or(cfg.MaxRequests, cfg.MaxConnections)),
 		handlers:    newHandlers(),
+		opened:      make(chan struct{}),
+		exports:     exports{log: log},
 		resumeWaits: newResumeWaits(s, m),
 		relay:       relay.New(runtime.GOMAXPROCS(0)),
 		streams:     relay.New(1),
@@ -137,6 +141,7 @@ func (g *Gateway) Run(ctx context.Context, ln net.Listener, tcp ...TCPAddress) e
 		return fmt.Errorf("gateway: %w", err)
 	}
 	g.up.Store(true)
+	close(g.opened)
 	stopTCP := g.startTCP(base, tcp)
 	relayEnd := make(chan error, 1)
 	go func() { relayEnd <- g.relay.Run(relayCtx) }()

@@ -81,16 +81,16 @@ func keepFromHeader(h http.Header) *holdfast.KeepSockets {
 
 // server returns the session's side of a switched connection.
 func (t *request) server(s *switched) reattach.Server {
-	return reattach.Server{Conn: s.conn, Ahead: s.ahead, Left: t.route.Left, Far: t.route.Node != "", Release: t.takeRelease(), Activity: t.byData(true)}
+	return reattach.Server{Conn: s.conn, Ahead: s.ahead, Left: t.route.Left, Far: t.route.Node != "", Release: t.takeRelease(), Activity: byData(t.route, true)}
 }
 
-// byData makes only the data of a switched connection count as a use of a session that
+// byData makes only the data of a connection count as a use of a session that
 // sleeps without data. It returns nil for other sessions.
-func (t *request) byData(kept bool) holdfast.Activity {
-	if t.route.Activity != nil {
-		t.route.Activity.ByData(kept)
+func byData(r holdfast.Route, kept bool) holdfast.Activity {
+	if r.Activity != nil {
+		r.Activity.ByData(kept)
 	}
-	return t.route.Activity
+	return r.Activity
 }
 
 // reasonOf returns why data of a connection with that request header wakes its session.
@@ -111,41 +111,66 @@ func (t *request) takeRelease() func() {
 // keptSocket is a client connection that is kept while its session moves, or is suspended.
 type keptSocket struct {
 	gateway   *Gateway
-	target    target
 	req       *http.Request // as it is sent to a session's server
 	protocol  string        // chosen by the first server
 	policy    holdfast.KeepSockets
 	forwarded bool // the client is another gateway
 
-	mu   sync.Mutex
-	last holdfast.Route // of the current server
-	wait *resumeWait    // the last one; nil: there was none
+	mu   sync.Mutex // guards the route of link, which is that of the current server, and wait
+	link link
+	wait *resumeWait // the last one; nil: there was none
 }
 
 // addKept hands a switched connection to g.reattach.
 func (g *Gateway) addKept(req *http.Request, t *request, s *switched, policy holdfast.KeepSockets, client net.Conn, early []byte, done func()) error {
 	k := &keptSocket{
-		gateway: g, target: t.target, policy: policy, last: t.route, forwarded: t.forwarded,
+		gateway: g, link: link{t.target, t.client, t.route}, policy: policy, forwarded: t.forwarded,
 		req: req.Clone(context.Background()), protocol: s.resp.Header.Get("Sec-WebSocket-Protocol"),
 	}
-	server, key := k.server(t, s), t.key // the socket outlives the request
+	spec := k.spec(client, k.server(t, s), done)
+	spec.Early = early
+	return g.addKeptSpec(spec)
+}
+
+// spec returns how the socket is served.
+func (k *keptSocket) spec(client net.Conn, server reattach.Server, done func()) reattach.Spec {
+	g, key := k.gateway, k.link.target.key
 	spec := reattach.Spec{
-		Client: client, Early: early, Server: server, Policy: policy, PeerForward: t.forwarded,
-		Next: k.next,
+		Client: client, Server: server, Policy: k.policy, PeerForward: k.forwarded,
+		Next: k.next, Export: k.export,
 		Outcome: func(o reattach.Outcome, took time.Duration) {
 			g.metrics.handover(o, took)
 			g.log.Debug("a kept socket lost its server", "session", key, "outcome", o, "took", took)
 		},
 		Done: done,
 	}
-	if policy.Asleep {
+	if k.policy.Asleep {
 		spec.Awake = k.awake
 	}
+	return spec
+}
+
+// addKeptSpec adds a socket to g.reattach. If it fails, it releases the session. The caller
+// calls Done.
+func (g *Gateway) addKeptSpec(spec reattach.Spec) error {
 	err := g.reattach.Add(spec)
-	if err != nil {
-		server.Release()
+	if err != nil && spec.Server.Release != nil {
+		spec.Server.Release()
 	}
 	return err
+}
+
+// export leaves the socket to the next gateway.
+func (k *keptSocket) export(e reattach.Exported) {
+	k.mu.Lock()
+	x := k.link.export(kindKept)
+	k.mu.Unlock()
+	x.Protocol, x.Policy, x.Request, x.Kept = k.protocol, &k.policy, exportRequest(k.req), &e.State
+	if e.Server < 0 {
+		k.gateway.exports.add(x, e.Client)
+	} else {
+		k.gateway.exports.add(x, e.Client, e.Server)
+	}
 }
 
 // next sends the upgrade request to the session's next server.
@@ -157,9 +182,9 @@ func (k *keptSocket) next(ctx context.Context, hurry <-chan struct{}) (reattach.
 		return reattach.Server{}, err
 	}
 	defer done()
-	k.gateway.sessions.Refused(k.target.key, k.last)
+	k.gateway.sessions.Refused(k.link.target.key, k.link.route)
 	t := &request{
-		target: k.target, gateway: k.gateway, reattaching: true,
+		target: k.link.target, gateway: k.gateway, reattaching: true,
 		waiting: ctx, unwatch: func() {}, patience: k.policy.Time,
 	}
 	defer t.done()
@@ -177,7 +202,7 @@ func (k *keptSocket) next(ctx context.Context, hurry <-chan struct{}) (reattach.
 		agreed.conn.Close()
 		return reattach.Server{}, errOtherProtocol
 	}
-	k.last = t.route
+	k.link.route = t.route
 	return k.server(t, agreed), nil
 }
 
@@ -188,15 +213,15 @@ func (k *keptSocket) server(t *request, s *switched) reattach.Server {
 	if node := t.route.Node; node != "" && k.policy.Asleep {
 		server.Renew = func(ctx context.Context) (<-chan struct{}, bool) {
 			k.mu.Lock()
-			epoch := k.last.Epoch
+			epoch := k.link.route.Epoch
 			k.mu.Unlock()
-			r, err := k.gateway.resumeWaits.await(ctx, k.target.key, epoch)
+			r, err := k.gateway.resumeWaits.await(ctx, k.link.target.key, epoch)
 			if err != nil || r.Epoch == 0 || r.Node != node {
 				return nil, false
 			}
 			k.mu.Lock()
 			defer k.mu.Unlock()
-			k.last = r
+			k.link.route = r
 			return r.Left, true
 		}
 	}
@@ -211,8 +236,8 @@ var errElsewhere = errors.New("the session is not served here")
 func (k *keptSocket) awake() (<-chan struct{}, func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	s, key := k.gateway.resumeWaits, k.target.key
-	w := s.join(key, k.last.Epoch)
+	s, key := k.gateway.resumeWaits, k.link.target.key
+	w := s.join(key, k.link.route.Epoch)
 	k.wait = w
 	return w.done, func() { s.leave(key, w) }
 }

@@ -16,6 +16,7 @@ type Metrics struct {
 	parked   prometheus.Gauge
 	parkTime prometheus.Histogram
 	upgraded prometheus.Gauge
+	imported *prometheus.CounterVec // by kind
 	tcp      prometheus.Gauge
 	kept     *prometheus.CounterVec // by outcome
 
@@ -39,8 +40,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		parkTime: r.NativeHistogram("holdfast_gateway_park_seconds",
 			"Time that requests waited for their session, in seconds. A request for a ready session falls into the first bucket.",
 			[]float64{.001, .01, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60}),
-		upgraded:    r.Gauge("holdfast_gateway_upgraded_connections", "Open upgraded connections (mostly WebSockets), including those that other nodes forward."),
-		tcp:         r.Gauge("holdfast_gateway_tcp_connections", "Open connections to TCP addresses of templates, including those that wait for their session."),
+		upgraded: r.Gauge("holdfast_gateway_upgraded_connections", "Open upgraded connections (mostly WebSockets), including those that other nodes forward."),
+		tcp:      r.Gauge("holdfast_gateway_tcp_connections", "Open connections to TCP addresses of templates, including those that wait for their session."),
+		imported: r.CounterVec("holdfast_gateway_taken_over_connections_total",
+			"Connections that the agent before an upgrade left to this one, by kind: kept for WebSockets of templates with websocket: keep, relay for other upgraded connections, tcp for connections to TCP addresses.", "kind"),
 		slowReaders: r.Counter("holdfast_gateway_slow_readers_total", "Responses that the gateway ended because their client accepted no more of them."),
 		kept:        r.CounterVec("holdfast_gateway_kept_sockets_total", "WebSockets of templates with websocket: keep that lost their server, by outcome.", "outcome"),
 		keptTime: r.NativeHistogram("holdfast_gateway_kept_socket_seconds",
@@ -54,6 +57,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	// Known label values start at 0, so that a rate sees the first error.
 	metric.Start(m.connects, "request", "upgrade", "tcp")
 	metric.Start(m.errors, reasons()...)
+	metric.Start(m.imported, exportKinds...)
 	for _, o := range reattach.Outcomes() {
 		m.kept.WithLabelValues(string(o))
 	}

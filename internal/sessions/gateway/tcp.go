@@ -95,8 +95,9 @@ func (g *Gateway) serveTCP(ctx context.Context, c net.Conn, to target) {
 	done := make(chan struct{})
 	err = g.streams.Add(relay.Spec{
 		Client: client, Upstream: server.conn, ToClient: server.ahead,
-		Left: t.route.Left, Activity: t.byData(false), Reason: holdfast.WokenByStream,
-		Done: func() { close(done) },
+		Left: t.route.Left, Activity: byData(t.route, false), Reason: holdfast.WokenByStream,
+		Export: g.exportRelayed(link{t.target, t.client, t.route}, kindTCP, false, holdfast.WokenByStream),
+		Done:   func() { close(done) },
 	})
 	if err != nil { // stopping
 		g.log.Debug("a TCP connection came too late", "session", t.key, "err", err)

@@ -175,13 +175,7 @@ func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *request, 
 	}
 	client.SetDeadline(time.Time{})
 
-	g.metrics.upgraded.Inc()
-	g.upgraded.Add(1)
-	ended := func() {
-		free()
-		g.metrics.upgraded.Dec()
-		g.upgraded.Add(-1)
-	}
+	ended := g.countUpgraded(free)
 	if policy != nil {
 		err = g.addKept(req, t, s, *policy, client, early, ended)
 	} else {
@@ -191,8 +185,9 @@ func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *request, 
 			Client: client, Upstream: s.conn, ToUpstream: early, ToClient: s.ahead,
 			WebSocket: isWebSocket(req.Header),
 			Left:      t.route.Left,
-			Activity:  t.byData(false), Reason: reasonOf(req.Header),
-			Done: ended,
+			Activity:  byData(t.route, false), Reason: reasonOf(req.Header),
+			Export: g.exportRelayed(link{t.target, t.client, t.route}, kindRelay, isWebSocket(req.Header), reasonOf(req.Header)),
+			Done:   ended,
 		})
 	}
 	if err != nil { // stopping
@@ -200,4 +195,15 @@ func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *request, 
 		g.log.Debug("an upgraded connection came too late", "session", t.key, "err", err)
 	}
 	return nil
+}
+
+// countUpgraded counts an upgraded connection until ended is called, which calls free.
+func (g *Gateway) countUpgraded(free func()) (ended func()) {
+	g.metrics.upgraded.Inc()
+	g.upgraded.Add(1)
+	return func() {
+		free()
+		g.metrics.upgraded.Dec()
+		g.upgraded.Add(-1)
+	}
 }

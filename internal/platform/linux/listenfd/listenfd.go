@@ -138,12 +138,8 @@ func listening(fd int) bool {
 	return err == nil && is == 1
 }
 
-// Send sends a message with the sockets. This process keeps its descriptors.
-func Send(c *net.UnixConn, message []byte, sockets []*Socket) error {
-	fds := make([]int, len(sockets))
-	for i, s := range sockets {
-		fds[i] = s.fd
-	}
+// Send sends a message with up to Most descriptors. This process keeps its own.
+func Send(c *net.UnixConn, message []byte, fds []int) error {
 	_, _, err := c.WriteMsgUnix(message, unix.UnixRights(fds...), nil)
 	return err
 }

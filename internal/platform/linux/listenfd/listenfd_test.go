@@ -133,7 +133,7 @@ func TestSocketStaysNonBlocking(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { _, err := l.Accept(); ended <- err }()
 	a, b := pair(t)
-	if err := listenfd.Send(a, []byte("x"), []*listenfd.Socket{s}); err != nil {
+	if err := listenfd.Send(a, []byte("x"), []int{s.FD()}); err != nil {
 		t.Fatal(err)
 	}
 	_, fds, err := listenfd.Receive(b, make([]byte, 10))
@@ -177,7 +177,7 @@ func pair(t *testing.T) (a, b *net.UnixConn) {
 func TestSendAndReceive(t *testing.T) {
 	x, y := listen(t, "tcp", "127.0.0.1:0"), listen(t, "tcp", "127.0.0.1:0")
 	a, b := pair(t)
-	if err := listenfd.Send(a, []byte("two"), []*listenfd.Socket{socketOf(t, "x", x), socketOf(t, "y", y)}); err != nil {
+	if err := listenfd.Send(a, []byte("two"), []int{socketOf(t, "x", x).FD(), socketOf(t, "y", y).FD()}); err != nil {
 		t.Fatal(err)
 	}
 	buf := make([]byte, 10)

@@ -69,7 +69,7 @@ func (c deaf) Write(b []byte) (int, error) {
 }
 
 // A Ping or a Close frame that arrives when the next server is known, and not yet
-// connected to the client, reaches that server.
+// connected to the client, reaches that server, in its place.
 func TestControlFramesReachTheNextServer(t *testing.T) {
 	for name, f := range map[string]struct {
 		first   byte
@@ -83,7 +83,10 @@ func TestControlFramesReachTheNextServer(t *testing.T) {
 			})
 			client.beforeWrite = func(p []byte) {
 				if bytes.Contains(p, []byte("moved")) {
-					sent := clientFrame(f.first, f.payload)
+					sent := append(text("before"), clientFrame(f.first, f.payload)...)
+					if name == "Ping" {
+						sent = append(sent, text("after")...)
+					}
 					b.conn.Write(sent)
 					client.await(len(sent))
 				}
@@ -91,7 +94,11 @@ func TestControlFramesReachTheNextServer(t *testing.T) {
 			b.leave()
 			b.next <- b.newServer()
 			expectFrame(t, b.client, frame.Fin|frame.Text, "moved")
+			expectFrame(t, b.server, frame.Fin|frame.Text, "before")
 			expectFrame(t, b.server, f.first, f.payload)
+			if name == "Ping" {
+				expectFrame(t, b.server, frame.Fin|frame.Text, "after")
+			}
 		})
 	}
 }

@@ -83,6 +83,9 @@ const (
 	Ended  Outcome = "ended"  // the gateway stopped meanwhile
 )
 
+// passed is the result of a search that ends because the socket is exported.
+const passed Outcome = ""
+
 // Outcomes returns all outcomes.
 func Outcomes() []Outcome { return []Outcome{Kept, Late, Broken, Client, Ended} }
 
@@ -90,8 +93,14 @@ func Outcomes() []Outcome { return []Outcome{Kept, Late, Broken, Client, Ended} 
 type Spec struct {
 	Client net.Conn
 	Early  []byte // already read from Client; delivered first
-	Server Server
+	Server Server // without a Conn, the socket begins with the search for a server
 	Policy holdfast.KeepSockets
+
+	// Export is called by Proxy.Export, if Client is a plain TCP connection. It takes the
+	// connections over, and Done is called after it. nil: the socket is served to its end.
+	Export func(Exported)
+	// Before is the state of an exported socket; nil for a new one.
+	Before *State
 
 	// Next sends the upgrade request to the session's next server. It is called
 	// from one goroutine at a time; the end of ctx cancels it. hurry is closed when the client
@@ -121,12 +130,14 @@ type Spec struct {
 // from any goroutine.
 type Proxy struct {
 	pool    buffers
+	exports exports
 	sockets tasks.Group // open from Open to Close
 }
 
 // Open serves until ctx is done, and then closes every socket (with 1012 if the
 // socket is between two frames). From now on Add may be used.
 func (p *Proxy) Open(ctx context.Context) error {
+	p.exports.begin = make(chan struct{})
 	if err := p.sockets.Open(ctx); err != nil {
 		return fmt.Errorf("proxy of kept sockets: %w", err)
 	}
@@ -141,10 +152,25 @@ func (p *Proxy) Close() { p.sockets.Close() }
 // whatever Add returns. On an error both are closed, and neither Release nor
 // Done is called.
 func (p *Proxy) Add(s Spec) error {
-	if !p.sockets.Go(func(ctx context.Context) { newSocket(s, &p.pool, ctx).run() }) {
-		s.Client.Close()
-		s.Server.Conn.Close()
-		return fmt.Errorf("keep a socket: %w", ErrClosed)
+	exportable := s.exportable()
+	serve := func(ctx context.Context) {
+		k := newSocket(s, &p.pool, ctx)
+		if exportable {
+			defer p.exports.sockets.Done()
+			k.exporting = p.exports.begin
+		}
+		k.run()
 	}
-	return nil
+	entered := !exportable || p.exports.enter()
+	if entered && p.sockets.Go(serve) {
+		return nil
+	}
+	if exportable && entered {
+		p.exports.sockets.Done()
+	}
+	s.Client.Close()
+	if s.Server.Conn != nil {
+		s.Server.Conn.Close()
+	}
+	return fmt.Errorf("keep a socket: %w", ErrClosed)
 }

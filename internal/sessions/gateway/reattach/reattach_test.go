@@ -52,6 +52,7 @@ type bench struct {
 	left   chan struct{}
 	server net.Conn // the end of the current server
 	next   chan Server
+	proxy  *Proxy
 	asked  chan struct{}   // one for each search for a server
 	hurry  <-chan struct{} // of the last search
 	stop   context.CancelFunc
@@ -65,7 +66,8 @@ type bench struct {
 func start(t *testing.T, change func(*Spec)) *bench {
 	t.Helper()
 	b := &bench{t: t, left: make(chan struct{}), next: make(chan Server, 1), asked: make(chan struct{}, 8), done: make(chan struct{})}
-	var k Proxy
+	k := &Proxy{}
+	b.proxy = k
 	ctx, cancel := context.WithCancel(context.Background())
 	b.stop = cancel
 	if err := k.Open(ctx); err != nil {

@@ -1,6 +1,7 @@
 package reattach
 
 import (
+	"bytes"
 	"context"
 	"sync"
 	"time"
@@ -18,6 +19,9 @@ type socket struct {
 	pool *buffers
 	stop context.Context
 	up   *up
+
+	exporting <-chan struct{} // closed when the socket is to be exported; nil: it cannot be
+	unsent    []byte          // bytes that were passed on to the client, and that it has not accepted
 
 	// State of the direction to the client, used by the goroutine of run only:
 	inside    bool // a message has begun and its last frame was not sent yet
@@ -37,34 +41,50 @@ const (
 	withoutClose                // end the client's connection without a Close frame
 	withClose                   // end it with a Close frame
 	withMark                    // end it with the mark that the server ended it itself
+	exported                    // another Proxy continues it
 )
 
 func newSocket(s Spec, pool *buffers, stop context.Context) *socket {
 	k := &socket{spec: s, pool: pool, stop: stop}
 	k.up = newUp(s.Client, s.Early, s.Policy.Buffer, pool, k.pong)
+	if b := s.Before; b != nil {
+		k.unsent, k.inside, k.closeSent = b.ToClient, b.Inside, b.CloseSent
+		k.up.restore(b)
+	}
 	return k
 }
 
 // run serves the socket to its end.
 func (s *socket) run() {
-	var up sync.WaitGroup
-	up.Go(s.up.run)
 	server, end := s.spec.Server, lost
+	if server.Conn != nil {
+		if s.spec.Before != nil && closing.Closed(server.Left) {
+			server.Conn.SetWriteDeadline(past) // what the client sends is for the next server
+		}
+		s.up.attach(server.Conn, server.Activity) // before a part of a long frame is read
+	}
+	go s.up.run()
 	for {
-		end = s.serve(server)
+		if server.Conn != nil {
+			end = s.serve(server)
+		}
 		if end == lost {
 			server, end = s.handover()
 		}
 		if end != lost {
 			break
 		}
+		s.up.attach(server.Conn, server.Activity)
+	}
+	if end == exported {
+		s.spec.Done()
+		return
 	}
 	s.up.end()
 	s.writeLastFrame(end)
 	closing.Write(s.spec.Client)
 	s.spec.Client.SetReadDeadline(time.Now().Add(closing.Timeout))
-	up.Wait()
-	s.up.flushes.Wait()
+	s.up.wait()
 	s.spec.Client.Close()
 	s.spec.Done()
 }
@@ -88,23 +108,30 @@ func (s *socket) writeLastFrame(end verdict) {
 	_, _ = s.spec.Client.Write(b) // fails if the client has gone
 }
 
-// serve relays between the client and the server until the server sends nothing
-// more or the client accepts nothing more. Then it closes the connection to the
-// server.
+// serve relays between the client and the attached server until the server sends nothing
+// more, the client accepts nothing more, or the socket is exported. Unless it is exported
+// with the server, serve closes the connection to the server.
 func (s *socket) serve(server Server) verdict {
-	defer server.end()
-	s.up.attach(server.Conn, server.Activity)
 	served := make(chan struct{})
 	var watch sync.WaitGroup
 	watch.Go(func() { s.watch(server, served) })
 
 	in := newReader(server.Conn, server.Ahead, s.pool)
+	if b := s.spec.Before; b != nil {
+		in.ahead, in.rest, s.spec.Before = b.FromServer, b.FromServerRest, nil
+	}
 	why := s.pass(in, server)
 	torn := in.midFrame()
+	rest := in.leftover()
 	in.release()
 	close(served)
 	watch.Wait()
-	server.Conn.SetWriteDeadline(time.Unix(1, 0))
+	if why == interrupted && s.exportsServer(server) {
+		s.export(server, rest, in.rest)
+		return exported
+	}
+	defer server.end()
+	server.Conn.SetWriteDeadline(past)
 	s.up.detach()
 	return s.judge(server, why, torn)
 }
@@ -137,6 +164,9 @@ func (s *socket) watch(server Server, served <-chan struct{}) {
 			server.Conn.SetDeadline(bound)
 			s.spec.Client.SetWriteDeadline(bound)
 			continue
+		case <-s.exporting:
+			s.interrupt(server)
+			return
 		case <-served:
 			return
 		}
@@ -144,19 +174,24 @@ func (s *socket) watch(server Server, served <-chan struct{}) {
 			server.Conn.SetDeadline(time.Now().Add(lastReadTime))
 			return
 		}
-		server.Conn.SetWriteDeadline(time.Unix(1, 0)) // the rest goes to the next server
-		server.Conn.SetReadDeadline(time.Now().Add(server.readTime(ctx, served)))
+		server.Conn.SetWriteDeadline(past) // the rest goes to the next server
+		server.Conn.SetReadDeadline(time.Now().Add(s.readTime(ctx, server.Activity, served)))
+		select {
+		case <-s.exporting:
+			s.interrupt(server)
+		case <-served:
+		}
 		return
 	}
 }
 
 // readTime returns how long a server may still send after its session has left. If the session is
 // being suspended, it waits for the server's death before.
-func (s Server) readTime(ctx context.Context, served <-chan struct{}) time.Duration {
-	if s.Activity == nil {
+func (s *socket) readTime(ctx context.Context, session holdfast.Activity, served <-chan struct{}) time.Duration {
+	if session == nil {
 		return lastReadTime
 	}
-	dead := s.Activity.Suspending()
+	dead := session.Suspending()
 	if dead == nil {
 		return lastReadTime
 	}
@@ -166,6 +201,7 @@ func (s Server) readTime(ctx context.Context, served <-chan struct{}) time.Durat
 	case <-dead:
 	case <-late.C:
 	case <-served:
+	case <-s.exporting:
 	case <-ctx.Done():
 	}
 	return deadReadTime
@@ -197,18 +233,25 @@ func (s Server) renew(ctx context.Context) <-chan struct{} {
 type reason int
 
 const (
-	silent reason = iota // the server sends nothing more
-	unread               // the client accepts nothing more
-	marked               // another gateway marked that the server ended the connection itself
+	silent      reason = iota // the server sends nothing more
+	unread                    // the client accepts nothing more
+	marked                    // another gateway marked that the server ended the connection itself
+	interrupted               // the socket is to be exported
 )
 
-// pass passes the server's frames on until the server sends nothing more or the
-// client accepts nothing more.
+// pass passes the server's frames on until the server sends nothing more, the
+// client accepts nothing more, or the socket is to be exported.
 func (s *socket) pass(in *reader, server Server) reason {
+	if b := s.unsent; len(b) > 0 {
+		s.unsent = nil
+		if err := s.write(b, in); err != nil {
+			return s.reasonOf(err, unread)
+		}
+	}
 	for {
 		p, err := in.next()
 		if err != nil {
-			return silent
+			return s.reasonOf(err, silent)
 		}
 		end := false
 		b := p.b
@@ -216,17 +259,34 @@ func (s *socket) pass(in *reader, server Server) reason {
 			b, end = s.follow(p, server.Far)
 		}
 		report(server.Activity, p)
-		s.down.Lock()
-		_, err = s.spec.Client.Write(b)
-		s.mid = in.midFrame()
-		s.down.Unlock()
-		if err != nil {
-			return unread
+		if err := s.write(b, in); err != nil {
+			return s.reasonOf(err, unread)
 		}
 		if end {
 			return marked
 		}
 	}
+}
+
+// write writes frames of the server, or parts of a long one, to the client.
+func (s *socket) write(b []byte, in *reader) error {
+	s.down.Lock()
+	defer s.down.Unlock()
+	n, err := s.spec.Client.Write(b)
+	s.mid = in.midFrame()
+	if s.interrupted(err) {
+		s.unsent = bytes.Clone(b[n:])
+	}
+	return err
+}
+
+// reasonOf returns why pass returns with err; otherwise applies unless the socket is to be
+// exported.
+func (s *socket) reasonOf(err error, otherwise reason) reason {
+	if s.interrupted(err) {
+		return interrupted
+	}
+	return otherwise
 }
 
 // report tells the session of a piece of its server.
@@ -315,7 +375,20 @@ func (s *socket) leaves(server Server) bool {
 // returns the next server with the verdict lost, or the verdict that ends the
 // connection.
 func (s *socket) handover() (Server, verdict) {
+	if len(s.unsent) > 0 && !s.isExporting() {
+		b := s.unsent
+		if s.unsent = nil; !s.writeFrame(b) {
+			return Server{}, withoutClose
+		}
+	}
 	next, out := s.await()
+	if out == passed {
+		s.up.exporting.Store(true)
+		s.spec.Client.SetReadDeadline(past)
+		s.up.interrupt()
+		s.export(Server{}, nil, 0)
+		return Server{}, exported
+	}
 	if out == Kept && !s.notifyResumed() {
 		next.server.end()
 		out = Client
@@ -338,8 +411,8 @@ func (s *socket) await() (found, Outcome) {
 	defer cancel()
 	search := s.newSearch(ctx)
 	defer search.end()
-	data, ended := s.up.data, ctx.Done()
-	for out := Kept; out == Kept; {
+	data, ended, out := s.up.data, ctx.Done(), Kept
+	for out == Kept {
 		select {
 		case f := <-search.done:
 			switch {
@@ -361,6 +434,8 @@ func (s *socket) await() (found, Outcome) {
 			}
 		case <-s.up.gone:
 			out = Client
+		case <-s.exporting:
+			out = passed
 		case <-ended:
 			if search.awake != nil {
 				return found{begun: search.begun}, Ended
@@ -371,10 +446,13 @@ func (s *socket) await() (found, Outcome) {
 	cancel()
 	if search.awake == nil {
 		if f := <-search.done; f.err == nil {
+			if out == passed {
+				return f, Kept
+			}
 			f.server.end()
 		}
 	}
-	return found{begun: search.begun}, Client
+	return found{begun: search.begun}, out
 }
 
 // answer answers the client's last Ping. It returns false if the client has

@@ -2,9 +2,12 @@ package reattach
 
 import (
 	"bytes"
+	"errors"
 	"net"
+	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"holdfast"
@@ -21,9 +24,13 @@ type up struct {
 	limit  int                     // bytes of queue
 
 	flushes sync.WaitGroup
+	ended   chan struct{} // closed when run returns
 	gone    chan struct{} // closed when the client has gone
 	pinged  chan struct{} // has an element when there is a Ping to answer
 	data    chan struct{} // has an element when there is data for the next server
+
+	exporting  atomic.Bool // run returns, so that the socket can be exported
+	withServer atomic.Bool // it is exported with its server
 
 	mu      sync.Mutex        // held while writing to the server
 	room    sync.Cond         // signals that the queue is shorter, there is a server, or over is set
@@ -36,23 +43,29 @@ type up struct {
 	mid     bool              // a long frame has begun and is not sent completely
 	closing bool              // the client has sent a Close frame
 	ping    []byte            // the last Ping that no server has received and that is not answered
+	pingAt  int               // its place in queue
 	close   []byte            // the Close frame, if no server has received it
+	unsent  []byte            // passed on to the server, which has not accepted it; comes before queue
 }
 
 func newUp(client net.Conn, early []byte, limit int, pool *buffers, answer func([]byte) bool) *up {
 	u := &up{
 		client: client, in: newReader(client, early, pool), limit: limit, answer: answer,
-		gone: make(chan struct{}), pinged: make(chan struct{}, 1), data: make(chan struct{}, 1),
+		ended: make(chan struct{}), gone: make(chan struct{}), pinged: make(chan struct{}, 1), data: make(chan struct{}, 1),
 	}
 	u.room.L = &u.mu
 	return u
 }
 
-// run returns when the client sends nothing more.
+// run returns when the client sends nothing more, or the socket is exported.
 func (u *up) run() {
+	defer close(u.ended)
 	defer u.in.release()
-	for {
+	for !u.exporting.Load() {
 		p, err := u.in.next()
+		if u.exporting.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		}
 		if err != nil {
 			close(u.gone)
 			u.hangUp()
@@ -65,6 +78,13 @@ func (u *up) run() {
 		u.take(p)
 		u.mu.Unlock()
 	}
+	u.in.ahead = u.in.leftover()
+}
+
+// wait returns when the goroutines of u have ended.
+func (u *up) wait() {
+	<-u.ended
+	u.flushes.Wait()
 }
 
 // report tells the session of a piece. It returns true if the piece has Pings for a session
@@ -113,6 +133,9 @@ func (u *up) take(p piece) {
 			return
 		case !p.long && u.enqueue(p.b):
 			return
+		case u.exporting.Load():
+			u.in.unread(p)
+			return
 		default:
 			notify(u.data)
 			u.room.Wait()
@@ -122,7 +145,7 @@ func (u *up) take(p piece) {
 
 // send returns false if the piece must go to another server.
 func (u *up) send(p piece) bool {
-	n, err := u.server.Write(p.b)
+	n, err := u.write(p.b)
 	if err != nil {
 		// The server reads no more: limit how long it may still send.
 		u.server.SetReadDeadline(time.Now().Add(lastReadTime))
@@ -144,6 +167,17 @@ func (u *up) send(p piece) bool {
 		u.lose()
 	}
 	return true
+}
+
+// write writes to the server. If the socket is exported with it, the next process writes
+// what the server does not accept at once.
+func (u *up) write(b []byte) (int, error) {
+	n, err := u.server.Write(b)
+	if err != nil && u.withServer.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
+		u.unsent = append(u.unsent, b[n:]...)
+		return len(b), nil
+	}
+	return n, err
 }
 
 // sentLong is the part of send for a piece of a long frame. The first piece can
@@ -179,7 +213,7 @@ func (u *up) enqueue(b []byte) bool {
 	frame.Each(b, func(f frame.Header, all []byte) {
 		switch legal := f.LegalControl(); {
 		case legal && f.Op() == frame.Ping:
-			u.ping = bytes.Clone(all)
+			u.ping, u.pingAt = bytes.Clone(all), len(u.queue)
 			notify(u.pinged)
 		case legal && f.Op() == frame.Pong: // answers a Ping of a server that has gone
 		case legal && f.Op() == frame.Close:
@@ -216,18 +250,19 @@ func (u *up) detach() {
 	}
 }
 
-// attach directs the client's frames to the next server, the queued ones first,
-// then a Ping that is not answered yet and a Close frame. It does not wait for the queue
+// attach directs the client's frames to the next server, the queued ones first, with a Ping
+// that is not answered yet in its place, and then a Close frame. It does not wait for the queue
 // to be sent.
 func (u *up) attach(server net.Conn, session holdfast.Activity) {
 	u.mu.Lock()
-	queue := slices.Concat(u.queue, u.ping, u.close)
-	u.queue, u.server, u.session, u.ping, u.close = nil, server, session, nil, nil
+	queue, unsent := slices.Concat(u.queue[:u.pingAt], u.ping, u.queue[u.pingAt:], u.close), u.unsent
+	u.pingAt = 0
+	u.queue, u.server, u.session, u.ping, u.close, u.unsent = nil, server, session, nil, nil, nil
 	select {
 	case <-u.data: // it is in queue
 	default:
 	}
-	if len(queue) == 0 {
+	if len(queue)+len(unsent) == 0 {
 		u.mu.Unlock()
 		u.room.Broadcast()
 		return
@@ -235,6 +270,13 @@ func (u *up) attach(server net.Conn, session holdfast.Activity) {
 	u.flushes.Go(func() { // ends with the server's connection at the latest
 		defer u.room.Broadcast()
 		defer u.mu.Unlock()
+		if len(unsent) > 0 {
+			if _, err := u.write(unsent); err != nil { // the server has gone in the middle of it
+				u.queue, u.torn = queue, true
+				u.lose()
+				return
+			}
+		}
 		u.send(piece{b: queue, head: true})
 	})
 }

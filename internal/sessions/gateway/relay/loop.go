@@ -17,10 +17,11 @@ const (
 	spareKept  = 8 // spare buffers for slow readers
 )
 
-// command makes the loop serve a pair, or end it.
+// command makes the loop serve a pair, end it, or export all pairs.
 type command struct {
-	pair *socketPair
-	end  bool
+	pair   *socketPair
+	end    bool
+	export *sync.WaitGroup // of what is exported; its count has one for the command
 }
 
 // loop serves pairs of sockets on one goroutine. Only that goroutine uses the
@@ -143,7 +144,10 @@ func (l *loop) drop() {
 	l.inbox = nil
 	l.mu.Unlock()
 	for _, c := range inbox {
-		if !c.end {
+		switch {
+		case c.export != nil:
+			c.export.Done()
+		case !c.end:
 			l.pairs[c.pair] = struct{}{}
 		}
 	}
@@ -161,9 +165,12 @@ func (l *loop) takeInbox() {
 	l.inbox = nil
 	l.mu.Unlock()
 	for _, c := range inbox {
-		if c.end {
+		switch {
+		case c.export != nil:
+			l.export(c.export)
+		case c.end:
 			c.pair.beginClose()
-		} else {
+		default:
 			c.pair.start()
 		}
 	}
@@ -196,6 +203,12 @@ func (l *loop) register(s *side) error {
 		return fmt.Errorf("epoll_ctl: %w", err)
 	}
 	return nil
+}
+
+// forget removes the side and its socket, which stays open.
+func (l *loop) forget(s *side) {
+	l.unregister(s)
+	_ = unix.EpollCtl(l.epoll, unix.EPOLL_CTL_DEL, s.fd, nil) // fails if it was not registered
 }
 
 func (l *loop) unregister(s *side) {

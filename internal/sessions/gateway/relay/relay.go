@@ -57,9 +57,16 @@ type Spec struct {
 	Activity holdfast.Activity
 	Reason   holdfast.WakeReason
 
+	// Export is called by Relay.Export, from a goroutine of its own. It takes the sockets of
+	// a pair of plain TCP sockets over, which stay open, and Done is called after it. nil: the
+	// pair is served to its end.
+	Export func(Exported)
+
 	// Done is called once, from a goroutine of its own, when both
 	// connections are closed.
 	Done func()
+
+	before *State // of an exported pair
 }
 
 // pair is the common interface of both kinds of relaying.

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/internal/platform/linux/connfd"
 	"holdfast/internal/sessions/gateway/closing"
 )
 
@@ -53,8 +54,8 @@ type side struct {
 func newSocketPair(l *loop, client, upstream *net.TCPConn, s Spec) (*socketPair, error) {
 	p := &socketPair{loop: l, spec: s}
 	p.spec.Client, p.spec.Upstream = nil, nil
-	cfd, cerr := takeOver(client)
-	ufd, uerr := takeOver(upstream)
+	cfd, cerr := connfd.Take(client)
+	ufd, uerr := connfd.Take(upstream)
 	p.client = side{pair: p, peer: &p.upstream, fd: cfd, pending: s.ToUpstream}
 	p.upstream = side{pair: p, peer: &p.client, fd: ufd, pending: s.ToClient}
 	p.spec.ToUpstream, p.spec.ToClient = nil, nil
@@ -63,25 +64,6 @@ func newSocketPair(l *loop, client, upstream *net.TCPConn, s Spec) (*socketPair,
 		return nil, fmt.Errorf("relay: %w", err)
 	}
 	return p, nil
-}
-
-func takeOver(c *net.TCPConn) (int, error) {
-	defer c.Close()
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return -1, err
-	}
-	fd := -1
-	var dupErr error
-	if err := raw.Control(func(orig uintptr) {
-		fd, dupErr = unix.FcntlInt(orig, unix.F_DUPFD_CLOEXEC, 0)
-	}); err != nil {
-		return -1, err
-	}
-	if dupErr != nil {
-		return -1, fmt.Errorf("dup: %w", dupErr)
-	}
-	return fd, nil
 }
 
 func (p *socketPair) closeSockets() {
@@ -99,7 +81,11 @@ func (p *socketPair) leave() { p.loop.post(command{pair: p, end: true}) }
 func (p *socketPair) start() {
 	p.started = true
 	p.loop.pairs[p] = struct{}{}
-	if p.spec.WebSocket {
+	switch before := p.spec.before; {
+	case before != nil:
+		p.frames, p.asked = before.Answered.frames(), before.Asked.frames()
+		p.spec.before = nil
+	case p.spec.WebSocket:
 		p.frames.feed(p.upstream.pending)
 		p.asked.feed(p.client.pending)
 	}
