@@ -458,6 +458,7 @@ func (a *Agent) serve(p, front *tasks.Stack, l *listeners) error {
 			return api.ServeUpTo(ctx, a.cfg.Gateway.MaxConnections+fleetConns, l.fleet, a.fleetHandler(g, routes(api.Options{Peer: callerOf})), a.log)
 		})
 	}
+	p.Start("unused memory", process.ReturnMemory)
 	p.Start("preemption notices", func(ctx context.Context) error {
 		r := preempt.Responder{Drainer: a.drainer, Options: drainOptions(a.cfg.Drain, api.DrainRequest{}), Metrics: preempt.NewMetrics(a.metrics), Log: a.log}
 		return r.Run(ctx, a.cfg.Preempt.Sources())
