@@ -61,6 +61,9 @@ func (x *experiment) forkOnce(ctx context.Context, parent *terminal, round int, 
 	if err := x.gateway().API.RemoveSnapshot(ctx, snapshotName); err != nil {
 		return err
 	}
+	if err := x.warm(ctx, copied); err != nil {
+		return err
+	}
 	r, err := x.gateway().API.ForkSession(ctx, parent.key, children)
 	if err != nil {
 		return err

@@ -194,6 +194,9 @@ func (x *experiment) cold(ctx context.Context, n int) (b boot, err error) {
 	return b, x.stop(ctx, key)
 }
 
+// asleepTime is how long a session is suspended before it is resumed.
+const asleepTime = 500 * time.Millisecond
+
 // resumed measures the resume of a small suspended session.
 func (x *experiment) resumed(ctx context.Context, n int) (b boot, err error) {
 	key := holdfast.SessionKey(fmt.Sprintf("sleeper-%d", n))
@@ -203,6 +206,10 @@ func (x *experiment) resumed(ctx context.Context, n int) (b boot, err error) {
 	}
 	before.close() // its kept socket would wake the session
 	if _, err := x.gateway().API.SuspendSession(ctx, key); err != nil {
+		return b, err
+	}
+	// A node reserves a session that has just left for its successor.
+	if err := errors.Join(x.warm(ctx, small), sleep(ctx, asleepTime)); err != nil {
 		return b, err
 	}
 	after, took, err := connect(ctx, x.gateway().gateway, key)

@@ -24,6 +24,7 @@ import (
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/engine/docker"
 	"holdfast/internal/platform/runsc"
+	"holdfast/internal/sessions/pool/container"
 	"holdfast/test/lab"
 )
 
@@ -47,6 +48,7 @@ type Options struct {
 	Many     int           // sessions of 30 MiB that are drained at once; 0 is none
 	Forks    int           // forks of a session of 64 MiB; 0 is none
 	Children int           // of each fork; 0 is 20
+	Warm     int           // sandboxes that wait on each node for a small session's memory, and for a fork's
 	Notice   time.Duration // of that drain; 0 is 30s
 	Progress io.Writer     // progress lines; nil discards them
 }
@@ -63,6 +65,8 @@ func (o Options) Check() error {
 		return fmt.Errorf("sessions that are drained at once are %d, they have to be 0 to 200", o.Many)
 	case o.Forks < 0 || o.Children < 0 || o.Children > holdfast.MaxForks:
 		return fmt.Errorf("forks are %d with %d children, there have to be 0 or more with at most %d", o.Forks, o.Children, holdfast.MaxForks)
+	case o.Warm < 0 || o.Warm > container.MaxSize:
+		return fmt.Errorf("sandboxes that wait are %d, they have to be 0 to %d", o.Warm, container.MaxSize)
 	case o.Notice <= 0:
 		return fmt.Errorf("the notice is %v, it has to be over 0", o.Notice)
 	}

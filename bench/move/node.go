@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"text/template"
+	"time"
 
 	"holdfast"
 	"holdfast/bench/rig"
@@ -65,11 +66,44 @@ templates:
     runtime: {{$.Runtime}}
     network: {{$.Network}}
     handover: memory
+    warm: {{.Warm}}
     fork: allowed
     websocket: keep
     kept_sockets: {time: 2m, tell: {{$.Told}}}
 {{- end}}
 `))
+
+// warmOf returns how many sandboxes of a kind wait on each node.
+func (x *experiment) warmOf(k kind) int {
+	switch k {
+	case small:
+		return min(x.o.Warm, 2) // its sessions are restored one after the other
+	case copied:
+		return x.o.Warm
+	}
+	return 0
+}
+
+// warm waits until the sandboxes of a kind wait on the nodes with sessions.
+func (x *experiment) warm(ctx context.Context, k kind) error {
+	ctx, cancel := context.WithTimeout(ctx, clientTime)
+	defer cancel()
+	for _, m := range x.hosts() {
+		for want := x.warmOf(k); want > 0; {
+			all, err := m.figures(ctx)
+			if err != nil {
+				return err
+			}
+			if int(all[fmt.Sprintf("holdfast_warm_ready{template=%q}", k.name)]) >= want {
+				break
+			}
+			if err := sleep(ctx, 50*time.Millisecond); err != nil {
+				return fmt.Errorf("node %s does not have %d sandboxes: %w", m.ID, want, err)
+			}
+		}
+	}
+	return nil
+}
 
 // newNode creates node n, from 1 on, with its certificates. It starts nothing.
 func (x *experiment) newNode(n int, script string) (*node, error) {
@@ -81,12 +115,12 @@ func (x *experiment) newNode(n int, script string) (*node, error) {
 	m := &node{a, host + ":7070", "http://" + host + ":7071/metrics"}
 	x.nodes = append(x.nodes, m)
 	type kindOf struct {
-		Name string
-		MiB  int
+		Name      string
+		MiB, Warm int
 	}
 	var kinds []kindOf
 	for _, k := range []kind{small, middle, copied, large} {
-		kinds = append(kinds, kindOf{k.name, k.mib})
+		kinds = append(kinds, kindOf{k.name, k.mib, x.warmOf(k)})
 	}
 	f, err := os.OpenFile(m.Config, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {

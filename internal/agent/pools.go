@@ -43,16 +43,28 @@ func (a *Agent) newNetworks() netnode.Networks {
 func (a *Agent) newWarmPool(dead session.Deadman) *container.Pool {
 	var kinds []container.Template
 	for i, t := range a.templates() {
-		if most := a.cfg.Templates[i].Warm; most > 0 {
-			kinds = append(kinds, container.Template{
-				Name: t.Name, Image: t.Image, Most: most, Joins: t.Pooled, Await: t.Await,
-				Spec: func(name, dir, label string) engine.Spec {
-					return t.WarmSpec(a.node, name, dir, container.Dir, label)
-				},
-			})
+		most := a.cfg.Templates[i].Warm
+		if most == 0 || t.SaveMemory && a.mover == nil {
+			continue
 		}
+		k := container.Template{
+			Name: t.Name, Image: t.Image, Most: most, Joins: t.Pooled, Await: t.Await,
+			Spec: func(name, dir, label string) engine.Spec {
+				return t.WarmSpec(a.node, name, dir, container.Dir, label)
+			},
+		}
+		if t.SaveMemory {
+			k.Sandbox = true
+			k.Await = func(_ context.Context, c engine.Container, _ func() bool) (string, error) { return t.Address(c) }
+		}
+		kinds = append(kinds, k)
 	}
-	return container.New(container.Config{Templates: kinds, Dir: filepath.Join(a.cfg.RunDir, "warm")}, container.Deps{
+	var hold func(id string) error
+	if a.mover != nil {
+		hold = a.mover.Hold
+	}
+	return container.New(container.Config{Templates: kinds, Dir: filepath.Join(a.cfg.RunDir, "warm"), SandboxDir: filepath.Join(a.cfg.DataDir, "sandboxes")}, container.Deps{
+		Hold:   hold,
 		Engine: a.engine, Opener: a.opener, Killer: a.killer, Deadman: dead, Networks: a.networks,
 		Fetch:    func(ctx context.Context, template string) error { return a.sessions.Fetch(ctx, template) },
 		Wanted:   func() bool { return !a.sessions.Draining() },

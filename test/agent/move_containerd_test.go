@@ -16,7 +16,7 @@ import (
 )
 
 // On containerd a session keeps its process and memory in a move, in a drain of its node, and
-// in a suspend; its client keeps the socket. Each node has a namespace and a network of its
+// in a suspend; its client keeps the socket. Its memory is restored in sandboxes that wait. Each node has a namespace and a network of its
 // own on one containerd.
 func TestMoveOnContainerd(t *testing.T) {
 	if !labtest.Long() && !labtest.OnContainerd() {
@@ -27,7 +27,10 @@ func TestMoveOnContainerd(t *testing.T) {
 	if err := os.Mkdir(m.runsc.Images, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	hosts := newFleetWith(t, func(int) string { return "" }, map[string]string{"boxed": m.script}, 2, patient, func(int) string { return m.config("", "") }, (*host).start)
+	hosts := newFleetWith(t, func(int) string { return "" }, map[string]string{"boxed": m.script}, 2, patient, func(int) string { return m.config("", "    warm: 1\n") }, (*host).start)
+	for _, h := range hosts {
+		h.sandboxes("1")
+	}
 	first := hosts[0].ask("a")
 	from, _ := owner(t, hosts, "a")
 	to := besides(hosts, from)[0]
@@ -73,8 +76,15 @@ func TestMoveOnContainerd(t *testing.T) {
 	if out := from.must("session", "suspend", "a"); !strings.Contains(out, "a is suspended: ") {
 		t.Errorf("the command printed %q", out)
 	}
+	from.sandboxes("1")
 	from.goesOn(first)
-	m.expectNothingLeft()
+	if !from.inSandbox("a") {
+		t.Error("it was not restored in a sandbox")
+	}
 	from.must("session", "stop", "a")
+	for _, h := range hosts {
+		h.must("agent", "stop")
+	}
+	m.expectNothingLeft()
 	poll.Until(t, "no container is left", func() bool { return len(from.containers()) == 0 && len(to.containers()) == 0 })
 }

@@ -150,10 +150,13 @@ func (t Template) validateWarm() error {
 		return errors.New("warm: the command contains {key}, and would run before the key is known; docs/pools.md says how a program receives its key")
 	case len(t.InitSteps) > 0:
 		return errors.New("warm: init_steps run before the container, and a warm container already runs")
-	case t.Runtime != "":
-		return errors.New("warm: a container of another runtime may be unreachable from the host while it runs, as with gVisor; remove warm or runtime")
+	case t.Runtime != "" && t.Handover != "memory":
+		return errors.New("warm: a container of another runtime may be unreachable from the host while it runs, as with gVisor; remove warm or runtime, or set handover: memory")
 	}
 	for i, m := range t.Mounts {
+		if t.Handover == "memory" && keyed(m.Source) {
+			return fmt.Errorf("warm: mounts[%d]: a sandbox that waits for a session's memory has its mounts before the key is known", i)
+		}
 		if m.Type == "volume" && keyed(m.Source) {
 			return fmt.Errorf("warm: mounts[%d]: a volume cannot be attached to a running container; a bind can", i)
 		}

@@ -69,7 +69,8 @@ func (r Runtime) Script() ([]byte, error) {
 	return fmt.Appendf(nil, script, r.Program, r.Images), nil
 }
 
-// script gets runsc's arguments; the last one is the container. It renames the image
+// script gets runsc's arguments; the last one is the container. It does not start a container
+// that is held: its sandbox exists, and runs nothing until RestoreHeld. It renames the image
 // before the restore, so that an image is used once. A container whose image was used
 // does not start again: an engine that repeats a start would otherwise start the container
 // without its memory.
@@ -83,7 +84,8 @@ func (r Runtime) Script() ([]byte, error) {
 // script removes them, so that the image of such a container fits one that joins a network.
 const script = `#!/bin/sh
 # Written by holdfast. It runs runsc, sets the host name of a session, removes settings that
-# depend on its network, and restores a container for which an image is staged.
+# depend on its network, restores a container for which an image is staged, and does not start
+# one that is held.
 runsc='%s' images='%s'
 id= last= bundle= create=
 for id; do
@@ -92,7 +94,7 @@ for id; do
   last=$id
 done
 if [ -n "$create" ] && [ -f "$bundle/config.json" ]; then
-  sed -i '/"HOLDFAST_SESSION=/{
+  sed -i '/"HOLDFAST_\(SESSION\|WARM\)=/{
 s/"net\.ipv4\.ip_unprivileged_port_start":"[^"]*",\{0,1\}//
 s/"net\.ipv4\.ping_group_range":"[^"]*",\{0,1\}//
 s/\("sysctl":{[^{}]*\),}/\1}/
@@ -101,6 +103,14 @@ s/\("HOLDFAST_SESSION=\([a-z0-9-]*\)".*"hostname":"\)[^"]*"/\1\2"/
 }' "$bundle/config.json" || exit 1
 fi
 staged=$images/$id
+if [ -n "$id" ] && [ -f "$staged.held" ]; then
+  for word; do
+    case $word in
+      start) exit 0 ;;
+      delete) rm -f "$staged.held" ;;
+    esac
+  done
+fi
 if [ -z "$id" ] || ! [ -d "$staged" ]; then
   if [ -n "$id" ] && [ -d "$staged.used" ]; then
     for word; do
@@ -240,24 +250,42 @@ func (r Runtime) run(ctx context.Context, args ...string) error {
 
 // sandboxRoot is where runsc keeps the container's state, by the command line of
 // its sandbox.
-func sandboxRoot(id string, init int) (string, error) {
+func sandboxRoot(id string, init int) (root string, err error) {
+	_, root, err = sandbox(id, init)
+	return root, err
+}
+
+// sandboxOptions returns the global options of runsc that the container was created with.
+func sandboxOptions(id string, init int) (options []string, err error) {
+	args, _, err := sandbox(id, init)
+	for _, a := range args[min(1, len(args)):] {
+		if a == "boot" {
+			break
+		}
+		if !strings.Contains(a, "-fd=") { // a descriptor of the sandbox
+			options = append(options, a)
+		}
+	}
+	return options, err
+}
+
+// sandbox returns the command line of the container's sandbox, and runsc's root.
+func sandbox(id string, init int) (args []string, root string, err error) {
 	if !containerID.MatchString(id) {
-		return "", fmt.Errorf("%q is not a container's id: %w", id, ErrStranger)
+		return nil, "", fmt.Errorf("%q is not a container's id: %w", id, ErrStranger)
 	}
-	args, err := proc.Host.Cmdline(init)
-	if err != nil {
-		return "", err
+	if args, err = proc.Host.Cmdline(init); err != nil {
+		return nil, "", err
 	}
-	root := ""
 	for _, a := range args {
 		if v, ok := strings.CutPrefix(a, "--root="); ok {
 			root = v
 		}
 	}
 	if len(args) == 0 || args[0] != "runsc-sandbox" || root == "" || !slices.Contains(args, id) {
-		return "", fmt.Errorf("process %d: %w", init, ErrStranger)
+		return nil, "", fmt.Errorf("process %d: %w", init, ErrStranger)
 	}
-	return root, nil
+	return args, root, nil
 }
 
 // whole checks that dir has all files of an image.
@@ -330,13 +358,44 @@ func (r Runtime) Restage(from, to string) error {
 	return r.Stage(to, dir)
 }
 
+// Hold makes the engine's start of a created container leave its sandbox waiting for
+// RestoreHeld. It holds until Unstage, or the end of the container.
+func (r Runtime) Hold(id string) error {
+	if !containerID.MatchString(id) {
+		return fmt.Errorf("hold a container: %q is not a container's id", id)
+	}
+	if err := os.WriteFile(r.held(id), nil, 0o600); err != nil {
+		return fmt.Errorf("hold container %.12s: %w", id, err)
+	}
+	return nil
+}
+
+func (r Runtime) held(id string) string { return filepath.Join(r.Images, id+".held") }
+
+// RestoreHeld restores a container that is held from the image that is staged for it. init is
+// the process that the engine reports for it. After an error the container is to be killed;
+// Restage can then give the image to another one.
+func (r Runtime) RestoreHeld(ctx context.Context, id string, init int) error {
+	options, err := sandboxOptions(id, init)
+	if err == nil {
+		err = os.Rename(filepath.Join(r.Images, id), r.used(id))
+	}
+	if err == nil {
+		err = r.run(ctx, append(options, "restore", "--detach", "--image-path="+r.used(id), id)...)
+	}
+	if err != nil {
+		return fmt.Errorf("restore of container %.12s: %w", id, err)
+	}
+	return nil
+}
+
 // Unstage removes the image of container id, after the container was restored or when it
 // will not be.
 func (r Runtime) Unstage(id string) error {
 	if !containerID.MatchString(id) {
 		return fmt.Errorf("unstage an image: %q is not a container's id", id)
 	}
-	if err := errors.Join(os.RemoveAll(filepath.Join(r.Images, id)), os.RemoveAll(r.used(id))); err != nil {
+	if err := errors.Join(os.RemoveAll(filepath.Join(r.Images, id)), os.RemoveAll(r.used(id)), os.RemoveAll(r.held(id))); err != nil {
 		return fmt.Errorf("remove the image of container %.12s: %w", id, err)
 	}
 	return nil
@@ -351,10 +410,17 @@ func (r Runtime) Sweep() error {
 	}
 	var errs []error
 	for _, e := range entries {
+		if fi, err := e.Info(); err == nil && strings.HasSuffix(e.Name(), ".held") && time.Since(fi.ModTime()) < heldAge {
+			continue
+		}
 		errs = append(errs, os.RemoveAll(filepath.Join(r.Images, e.Name())))
 	}
 	return errors.Join(errs...)
 }
+
+// heldAge is how long Sweep leaves a held container to its agent, which may be another one with
+// the same engine. Its start follows at once.
+const heldAge = time.Minute
 
 // Check verifies what the methods need. The error has a hint.
 func (r Runtime) Check() error {

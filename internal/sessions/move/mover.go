@@ -193,7 +193,6 @@ func (m *Mover) Save(ctx context.Context, d Departing) (int64, error) {
 	if err == nil {
 		m.metrics.observe(partStream, begun)
 	}
-	m.rates.save()
 	return size, err
 }
 
@@ -389,6 +388,24 @@ func (m *Mover) Restage(from, to string) error {
 	return nil
 }
 
+// RestoreHeld implements session.Mover.
+func (m *Mover) RestoreHeld(ctx context.Context, container string, init int) error {
+	return m.runsc.RestoreHeld(ctx, container, init)
+}
+
+// Hold makes the engine's start of a created container leave its sandbox waiting for
+// RestoreHeld, or for the container's end. Any goroutine may call it.
+func (m *Mover) Hold(container string) error { return m.runsc.Hold(container) }
+
+// Received reports whether Stage would find an image of the session that another node has sent.
+// Any goroutine may call it.
+func (m *Mover) Received(key holdfast.SessionKey) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, ok := m.received[key]
+	return ok
+}
+
 // Unstage implements session.Mover.
 func (m *Mover) Unstage(container string, restored bool) {
 	m.mu.Lock()
@@ -400,6 +417,5 @@ func (m *Mover) Unstage(container string, restored bool) {
 	}
 	if restored {
 		m.rates.learn(&m.rates.rates.Restore, r.bytes, time.Since(r.at), 1)
-		m.rates.save()
 	}
 }

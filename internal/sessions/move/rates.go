@@ -30,6 +30,7 @@ type rates struct {
 
 	mu     sync.Mutex
 	rates  budget.Rates // its lines learn with mu held
+	dirty  bool         // the file has older rates
 	active map[*budget.Line]int
 }
 
@@ -77,6 +78,7 @@ func (r *rates) learn(line *budget.Line, bytes int64, took time.Duration, sharer
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	line.Learn(bytes, took, sharers)
+	r.dirty = true
 }
 
 // count adds n to the number of concurrent operations of a line, and returns it.
@@ -103,11 +105,17 @@ func (r *rates) time(line *budget.Line, bytes int64, work func() error) error {
 	return r.timeSized(line, func() (int64, error) { return bytes, work() })
 }
 
-// save writes the rates to the file.
+// save writes the rates to the file, if they have changed. A write waits for the disk, so only
+// Run calls it.
 func (r *rates) save() {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.rates.Store(r.file); err != nil {
+	dirty, rates := r.dirty, r.rates
+	r.dirty = false
+	r.mu.Unlock()
+	if !dirty {
+		return
+	}
+	if err := rates.Store(r.file); err != nil {
 		r.log.Warn("the measured rates of saving sessions cannot be written", "err", err)
 	}
 }

@@ -35,7 +35,6 @@ func (m *Mover) Copy(ctx context.Context, d Departing, s holdfast.MemorySnapshot
 	}
 	s.TakenAt, s.Bytes, s.Pause = begun.UTC(), size, holdfast.Millis(time.Since(begun))
 	m.metrics.observe(partCopy, begun)
-	m.rates.save()
 	if s.Until.IsZero() {
 		m.mu.Lock()
 		defer m.mu.Unlock()

@@ -218,7 +218,6 @@ func (m *Mover) Suspend(ctx context.Context, d Departing) (s holdfast.Suspended,
 		return s, err
 	}
 	defer os.RemoveAll(dir)
-	defer m.rates.save()
 	label := Label{Key: d.Owner.Key, Epoch: d.Owner.Epoch, Template: d.Owner.Template, TakenAt: time.Now().UTC()}
 	if err := m.putSuspended(ctx, label, size, dir); err != nil {
 		return s, err

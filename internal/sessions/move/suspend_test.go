@@ -40,7 +40,7 @@ func storedIn(t *testing.T, in *memstore.Store, keys ...holdfast.SessionKey) (*M
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &Mover{
+	m := &Mover{rates: &rates{},
 		o: o, images: images,
 		space: newReservations(), suspendeds: newSuspendedIndex(),
 	}

@@ -71,9 +71,10 @@ func ListSuspended(ctx context.Context, s store.Store) ([]Record, error) {
 	return out, nil
 }
 
-// Run removes suspended sessions that are too old, too large or superseded, until
-// ctx is done.
+// Run removes suspended sessions that are too old, too large or superseded, and writes the
+// learned rates to their file, until ctx is done.
 func (m *Mover) Run(ctx context.Context) error {
+	defer m.rates.save()
 	if m.images == nil {
 		<-ctx.Done()
 		return nil
@@ -105,6 +106,7 @@ func (m *Mover) Run(ctx context.Context) error {
 		case <-tick.C:
 			m.dropComplete() // the agent has taken its sessions over
 			m.sweep(ctx, time.Now())
+			m.rates.save()
 			if changes != nil {
 				m.saveSeen(ctx)
 			}

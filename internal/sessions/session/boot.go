@@ -118,6 +118,7 @@ type attempt struct {
 	slotted    bool                // the attempt holds a slot of Manager.boots
 	suspended  *holdfast.Suspended // note of the suspended previous epoch; nil: none
 	staged     bool                // the image was taken, or that was tried
+	stagedAt   string              // the sandbox that has the image, and has ended; "" for none
 	followsErr chan error          // nil if no other node can have owned the session since the suspension; receives nil or an error
 	// The present container of the boot: an init step's or the session's own. Earlier
 	// ones were seen dead.
@@ -154,7 +155,8 @@ func (b *attempt) took() holdfast.Phases {
 }
 
 func (b *attempt) run(ctx context.Context) error {
-	warm := !b.e.keeps && b.m.deps.Warm != nil && b.m.deps.Warm.Ready(b.e.template.Name) // then the boot needs no slot
+	// A boot in a warm container needs no slot. A restore does.
+	warm := !b.e.keeps && !b.e.template.SaveMemory && b.m.deps.Warm != nil && b.m.deps.Warm.Ready(b.e.template.Name)
 	if !warm {
 		if err := b.slot(ctx); err != nil {
 			return err
@@ -182,6 +184,10 @@ func (b *attempt) run(ctx context.Context) error {
 		if err := b.slot(ctx); err != nil {
 			return err
 		}
+	}
+	defer b.unstage()
+	if done, err := b.useSandbox(ctx); done {
+		return b.ended(ctx, err)
 	}
 	// The write of the state "starting" and the engine's create run in parallel.
 	specs := b.e.template.specs(b.owner)

@@ -38,23 +38,35 @@ func (b *attempt) mountIdentity(spec *engine.Spec) error {
 	if b.m.cfg.IdentityRoot == "" || !b.e.template.SaveMemory && b.e.template.Runtime == "" {
 		return nil
 	}
+	dir := b.m.identityDir(b.owner)
+	// Any user of the container may read it. On this host only root can reach it.
+	err := errors.Join(os.MkdirAll(b.m.cfg.IdentityRoot, 0o700), os.MkdirAll(dir, 0o755))
+	if err == nil {
+		err = b.writeIdentity(dir)
+	}
+	if err != nil {
+		return fmt.Errorf("writing the container's identity: %w", err)
+	}
+	spec.Mounts = append(spec.Mounts, engine.Mount{Type: "bind", Source: dir, Target: IdentityDir, ReadOnly: true})
+	return nil
+}
+
+// writeIdentity writes the files of the identity directory.
+func (b *attempt) writeIdentity(dir string) error {
 	text, err := json.Marshal(b.e.template.identity(b.owner))
 	if err != nil {
 		return err
 	}
-	dir := b.m.identityDir(b.owner)
 	b.generation = generation()
-	// Any user of the container may read it. On this host only root can reach it.
-	err = errors.Join(os.MkdirAll(b.m.cfg.IdentityRoot, 0o700), os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, IdentityFile), append(text, '\n'), 0o644), os.WriteFile(filepath.Join(dir, GenerationFile), []byte(b.generation+"\n"), 0o644))
+	err = errors.Join(os.WriteFile(filepath.Join(dir, IdentityFile), append(text, '\n'), 0o644), os.WriteFile(filepath.Join(dir, GenerationFile), []byte(b.generation+"\n"), 0o644))
 	if err != nil {
-		return fmt.Errorf("writing the container's identity: %w", err)
+		return err
 	}
 	if b.m.cfg.Show != nil { // a restored process may have the program open
 		if err := b.m.cfg.Show(dir); err != nil {
 			b.m.log.Warn("the files of a session cannot be reached", "session", b.e.key, "err", err)
 		}
 	}
-	spec.Mounts = append(spec.Mounts, engine.Mount{Type: "bind", Source: dir, Target: IdentityDir, ReadOnly: true})
 	return nil
 }
 

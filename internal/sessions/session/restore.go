@@ -48,6 +48,12 @@ type Mover interface {
 	// claim. left is the record of a suspended session, or nil. For a session that was moved
 	// Stage sets o.WakeAt. An error states why an image cannot be used.
 	Stage(ctx context.Context, o *holdfast.Owner, left *holdfast.Suspended, container string) (staged bool, err error)
+	// Received reports whether Stage would find an image that another node has sent.
+	Received(key holdfast.SessionKey) bool
+	// RestoreHeld restores the staged container, which is one of Deps.Warm: its sandbox waits.
+	// init is its process. After an error, Restage can give the image to another container,
+	// when this one is dead.
+	RestoreHeld(ctx context.Context, container string, init int) error
 	// Used reports whether a start of the staged container has used the image.
 	Used(container string) bool
 	// Restage moves the image of a staged container that is dead to another created
@@ -79,35 +85,17 @@ func (b *attempt) startOrRestore(ctx context.Context, spec engine.Spec) error {
 		}
 		return start()
 	}
-	if b.followsErr != nil {
-		if err := <-b.followsErr; err != nil {
-			_ = b.lostMemory(err) // nil: it is no child
-			b.suspended = nil
-		}
-	}
-	b.staged = true // an image is used at most once
-	staged, err := mover.Stage(ctx, &b.owner, b.suspended, b.container)
+	staged, err := b.stage(ctx)
 	if err != nil {
-		if err := b.lostMemory(err); err != nil {
-			return err
-		}
+		return err
 	}
 	if !staged {
 		return start()
 	}
 	restored, err := b.restore(ctx, spec)
-	outcome := "failed"
-	if restored {
-		outcome = "ok"
-	}
-	b.m.deps.Metrics.restores.WithLabelValues(outcome).Inc()
+	b.noteRestore(restored)
 	switch {
 	case restored:
-		b.owner.Memory = holdfast.Restored
-		if s := b.from(); s != nil {
-			b.owner.Parent, b.owner.Snapshot = s.Key, s.Name
-		}
-		b.m.log.Info("session is restored from its memory", "session", b.e.key, "epoch", b.owner.Epoch)
 		return nil
 	case err == nil:
 		return b.lostMemory(errors.New("the engine has started its container without its image"))
@@ -121,6 +109,47 @@ func (b *attempt) startOrRestore(ctx context.Context, spec engine.Spec) error {
 		return err
 	}
 	return start()
+}
+
+// stage prepares the container to be restored, if there is an image. An error ends the boot.
+func (b *attempt) stage(ctx context.Context) (staged bool, err error) {
+	if b.followsErr != nil {
+		if err := <-b.followsErr; err != nil {
+			_ = b.lostMemory(err) // nil: it is no child
+			b.suspended = nil
+		}
+		b.followsErr = nil
+	}
+	switch {
+	case b.stagedAt != "":
+		if err := b.m.deps.Mover.Restage(b.stagedAt, b.container); err != nil {
+			return false, b.lostMemory(err)
+		}
+		b.stagedAt = ""
+		return true, nil
+	case b.staged:
+		return false, nil
+	}
+	b.staged = true // an image is used at most once
+	staged, err = b.m.deps.Mover.Stage(ctx, &b.owner, b.suspended, b.container)
+	if err != nil {
+		return false, b.lostMemory(err)
+	}
+	return staged, nil
+}
+
+// noteRestore records whether a container was restored.
+func (b *attempt) noteRestore(restored bool) {
+	if !restored {
+		b.m.deps.Metrics.restores.WithLabelValues("failed").Inc()
+		return
+	}
+	b.m.deps.Metrics.restores.WithLabelValues("ok").Inc()
+	b.owner.Memory = holdfast.Restored
+	if s := b.from(); s != nil {
+		b.owner.Parent, b.owner.Snapshot = s.Key, s.Name
+	}
+	b.m.log.Info("session is restored from its memory", "session", b.e.key, "epoch", b.owner.Epoch)
 }
 
 // restore starts the staged container. If the engine fails meanwhile, it repeats the

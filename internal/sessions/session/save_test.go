@@ -123,7 +123,9 @@ func (s *slow) Saved(_ context.Context, o holdfast.Owner) (holdfast.Suspended, b
 
 func (s *slow) Used(string) bool { return false }
 
-func (s *slow) Restage(string, string) error { return nil }
+func (s *slow) Restage(string, string) error                   { return nil }
+func (s *slow) Received(holdfast.SessionKey) bool              { return false }
+func (s *slow) RestoreHeld(context.Context, string, int) error { return nil }
 
 func (s *slow) Unstage(string, bool) {}
 

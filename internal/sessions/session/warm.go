@@ -25,8 +25,8 @@ type WarmPool interface {
 	Take(template string) (WarmContainer, bool)
 }
 
-// WarmContainer is a running, frozen container whose server answers. One goroutine
-// uses it.
+// WarmContainer is a running, frozen container whose server answers. For a template that saves
+// memory it is a sandbox that runs nothing (see Mover.RestoreHeld). One goroutine uses it.
 type WarmContainer interface {
 	ID() string
 	Name() string
@@ -36,6 +36,8 @@ type WarmContainer interface {
 	Network() netip.Addr
 	// Target is already known to the deadman.
 	Target() *kill.Target
+	// Dir is the directory of this host that the container sees at IdentityDir.
+	Dir() string
 	// Assign attaches the mounts, sends the container its identity and thaws it. After
 	// an error, sent reports whether the container may have received the identity.
 	Assign(ctx context.Context, i holdfast.Identity, mounts []engine.Mount) (sent bool, err error)
@@ -60,14 +62,25 @@ func (t Template) WarmSpec(node holdfast.NodeID, name, dir, at, label string) en
 		}
 	}
 	slices.Sort(s.Env)
-	s.Mounts = []engine.Mount{{Type: "bind", Source: dir, Target: at, ReadOnly: true}}
+	if t.SaveMemory {
+		s.Env = append(s.Env, envWarm+"="+label)
+	}
+	s.Mounts = nil
 	for _, m := range t.Mounts {
 		if !dependsOnKey(m.Source) {
 			s.Mounts = append(s.Mounts, m)
 		}
 	}
+	s.Mounts = append(s.Mounts, engine.Mount{Type: "bind", Source: dir, Target: at, ReadOnly: true})
 	return s
 }
+
+// envWarm is set in the environment of a sandbox that waits. The runtime's script looks for it
+// (package runsc).
+const envWarm = "HOLDFAST_WARM"
+
+// Address returns the host:port at which the server of a container of the template is reached.
+func (t Template) Address(c engine.Container) (string, error) { return address(c, t) }
 
 // Await returns the address of the server of a container of the template once it
 // answers as Ready requires. alive reports whether the container still runs.
@@ -111,19 +124,10 @@ func (b *attempt) useWarm(ctx context.Context) (done bool, err error) {
 	}
 	b.m.thaws.Add(1)
 	defer b.m.thaws.Add(-1)
-	w, ok := b.m.deps.Warm.Take(b.e.template.Name)
+	w, ok := b.takeWarm()
 	if !ok {
 		return false, nil
 	}
-	b.spec = engine.Spec{Name: w.Name(), Image: b.e.template.Image}
-	b.container, b.target = w.ID(), w.Target()
-	b.m.mu.Lock()
-	b.e.network = w.Network()
-	b.m.mu.Unlock()
-	b.target.Key = b.e.key
-	b.beginSpinup(b.spec)
-	b.spinup.Container(b.container, b.spec.Name)
-	b.spinup.Pulled(spinup.Pull{Image: b.spec.Image, Cached: true, Done: true})
 	sent := false
 	err = b.phase("start", func() error {
 		ctx, cancel := context.WithTimeout(ctx, b.e.template.Ready.Timeout)
@@ -149,4 +153,22 @@ func (b *attempt) useWarm(ctx context.Context) (done bool, err error) {
 		err = b.recordReady(b.phase("ready", func() error { return b.serve(ctx, b.container, w.Address(), time.Now()) }))
 	}
 	return true, err
+}
+
+// takeWarm takes a container of the template's warm pool for the boot, if there is one.
+func (b *attempt) takeWarm() (WarmContainer, bool) {
+	w, ok := b.m.deps.Warm.Take(b.e.template.Name)
+	if !ok {
+		return nil, false
+	}
+	b.spec = engine.Spec{Name: w.Name(), Image: b.e.template.Image}
+	b.container, b.target = w.ID(), w.Target()
+	b.m.mu.Lock()
+	b.e.network = w.Network()
+	b.m.mu.Unlock()
+	b.target.Key = b.e.key
+	b.beginSpinup(b.spec)
+	b.spinup.Container(b.container, b.spec.Name)
+	b.spinup.Pulled(spinup.Pull{Image: b.spec.Image, Cached: true, Done: true})
+	return w, true
 }

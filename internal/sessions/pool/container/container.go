@@ -23,7 +23,7 @@ type Container struct {
 	dir               string // directory of this host
 	image             string // id; "" if the container is to be ended. Guarded by Pool.mu
 	target            *kill.Target
-	socket            *socket
+	socket            *socket    // nil for a sandbox
 	network           netip.Addr // in a network of Deps.Networks
 }
 
@@ -39,6 +39,9 @@ func (c *Container) Address() string { return c.address }
 // Network is its address in a network of the agent's; the zero value if it is in another one.
 func (c *Container) Network() netip.Addr { return c.network }
 
+// Dir is the directory of this host that the container sees at the package's Dir.
+func (c *Container) Dir() string { return c.dir }
+
 // Target is the handle of its init. The deadman, if there is one, holds it, too.
 func (c *Container) Target() *kill.Target { return c.target }
 
@@ -51,7 +54,7 @@ const (
 // Assign attaches the mounts, sends the container its identity and thaws it. If its
 // program listens on the socket, Assign waits for the answer. After an error, told
 // reports whether the program may have received the identity; if not, another
-// container may be used instead. Only bind mounts are supported.
+// container may be used instead. Only bind mounts are supported. It is not for sandboxes.
 func (c *Container) Assign(ctx context.Context, i holdfast.Identity, mounts []engine.Mount) (told bool, err error) {
 	defer c.socket.close()
 	if err := c.attach(mounts); err != nil {

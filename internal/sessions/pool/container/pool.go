@@ -1,6 +1,7 @@
 // Package container keeps containers that are started, answer and are frozen before a
-// session needs them. A claim thaws one and sends it its identity (docs/pools.md).
-// Each container serves one session at most.
+// session needs them. A claim thaws one and sends it its identity (docs/pools.md). For
+// templates whose sessions keep their memory, it keeps sandboxes instead, which run nothing
+// until a session's memory is restored in one. Each container serves one session at most.
 package container
 
 import (
@@ -9,7 +10,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -54,7 +54,10 @@ type Template struct {
 	// mounted at Dir, and this value of Label.
 	Spec  func(name, dir, label string) engine.Spec
 	Joins bool // it joins a network of Deps.Networks, if there is one
-	// Await returns the address of a container's server once it answers.
+	// Sandbox means that a container waits for the memory of a session: it runs nothing.
+	Sandbox bool
+	// Await returns the address of a container's server once it answers, and for a Sandbox
+	// the address that it will have.
 	Await func(ctx context.Context, c engine.Container, alive func() bool) (address string, err error)
 }
 
@@ -72,6 +75,9 @@ const (
 type Config struct {
 	Templates []Template
 	Dir       string // directory of this host for the identities; only root may enter it
+	// SandboxDir is the same for templates with Sandbox. A claim moves the directory of its
+	// container to another place on this file system.
+	SandboxDir string
 }
 
 // Deps are the dependencies of a Pool.
@@ -83,6 +89,9 @@ type Deps struct {
 	// Networks are for templates that join one. It may be nil. A claimed container's network
 	// is its session's.
 	Networks pool.Networks
+	// Hold makes the engine's start of a created container leave its sandbox waiting. It is
+	// for templates with Sandbox, and may be nil if there are none.
+	Hold func(id string) error
 	// Fetch ensures that the image of a template is on this host.
 	Fetch func(ctx context.Context, template string) error
 	// Wanted reports whether the node accepts sessions. While it does not, waiting
@@ -255,7 +264,7 @@ func (p *Pool) endAll(ctx context.Context, all []*Container) error {
 			errs = append(errs, err)
 			continue
 		}
-		errs = append(errs, os.RemoveAll(filepath.Join(p.cfg.Dir, c.label)))
+		errs = append(errs, os.RemoveAll(c.dir))
 	}
 	return errors.Join(errs...)
 }

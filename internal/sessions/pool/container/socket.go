@@ -106,8 +106,11 @@ func (s *socket) awaitAnswers(ctx context.Context, target *kill.Target) error {
 	return nil
 }
 
-// close ends all connections. It may be called more than once.
+// close ends all connections. It may be called more than once, and on nil.
 func (s *socket) close() {
+	if s == nil {
+		return
+	}
 	s.mu.Lock()
 	closed := s.closed
 	s.closed = true

@@ -22,13 +22,20 @@ func (p *Pool) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	if err := os.MkdirAll(p.cfg.Dir, 0o700); err != nil {
-		return fmt.Errorf("creating a directory for warm containers: %w", err)
+	for _, dir := range p.dirs() {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("creating a directory for warm containers: %w", err)
+		}
 	}
 	p.setOpen(true)
 	defer p.shut()
 	pool.Loop(ctx, p.wake, p.tend, func() bool { return p.lacking() != nil })
 	return nil
+}
+
+// dirs returns the directories of the identities.
+func (p *Pool) dirs() []string {
+	return slices.DeleteFunc([]string{p.cfg.Dir, p.cfg.SandboxDir}, func(dir string) bool { return dir == "" })
 }
 
 func (p *Pool) setOpen(open bool) {
@@ -150,6 +157,9 @@ func (p *Pool) make(ctx context.Context, k *kind) bool {
 func (p *Pool) makeOne(ctx context.Context, k *kind) (_ *Container, err error) {
 	label := pool.NewID()
 	c := &Container{label: label, name: "holdfast-warm-" + label, dir: filepath.Join(p.cfg.Dir, label)}
+	if k.Sandbox {
+		c.dir = filepath.Join(p.cfg.SandboxDir, label)
+	}
 	if c.image, err = p.imageOf(ctx, k); err != nil {
 		return nil, err
 	}
@@ -158,8 +168,10 @@ func (p *Pool) makeOne(ctx context.Context, k *kind) (_ *Container, err error) {
 	if err := os.Mkdir(c.dir, 0o755); err != nil {
 		return nil, err
 	}
-	if c.socket, err = listen(c.dir); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(c.dir))
+	if !k.Sandbox {
+		if c.socket, err = listen(c.dir); err != nil {
+			return nil, errors.Join(err, os.RemoveAll(c.dir))
+		}
 	}
 	if err := p.bringUp(ctx, k, c); err != nil {
 		p.undo(ctx, c)
@@ -194,6 +206,11 @@ func (p *Pool) bringUp(ctx context.Context, k *kind, c *Container) (err error) {
 	if c.id, err = p.deps.Engine.Create(ctx, spec); err != nil {
 		return err
 	}
+	if k.Sandbox {
+		if err := p.deps.Hold(c.id); err != nil {
+			return err
+		}
+	}
 	now, target, err := p.with.Start(ctx, c.id)
 	if err != nil {
 		return err
@@ -207,7 +224,7 @@ func (p *Pool) bringUp(ctx context.Context, k *kind, c *Container) (err error) {
 	if err := p.with.Hold(target); err != nil {
 		return err
 	}
-	if c.address, err = k.Await(ctx, now, c.target.Alive); err != nil {
+	if c.address, err = k.Await(ctx, now, c.target.Alive); err != nil || k.Sandbox {
 		return err
 	}
 	select {
@@ -290,19 +307,25 @@ func (p *Pool) lookAtImages(ctx context.Context) {
 func (p *Pool) sweep(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, pool.EngineTimeout)
 	defer cancel()
-	entries, err := os.ReadDir(p.cfg.Dir)
-	if err != nil || len(entries) == 0 {
+	var all []string
+	for _, dir := range p.dirs() {
+		entries, _ := os.ReadDir(dir) // on an error there is nothing to remove
+		for _, e := range entries {
+			all = append(all, filepath.Join(dir, e.Name()))
+		}
+	}
+	if len(all) == 0 {
 		return
 	}
 	list, err := p.deps.Engine.List(ctx, map[string]string{Label: ""})
 	if err != nil {
 		return // the next check finds them
 	}
-	for _, e := range entries {
-		if slices.ContainsFunc(list, func(c engine.Container) bool { return c.Labels[Label] == e.Name() }) {
+	for _, dir := range all {
+		if slices.ContainsFunc(list, func(c engine.Container) bool { return c.Labels[Label] == filepath.Base(dir) }) {
 			continue
 		}
-		if err := os.RemoveAll(filepath.Join(p.cfg.Dir, e.Name())); err != nil {
+		if err := os.RemoveAll(dir); err != nil {
 			p.log.Warn("removing the directory of a warm container", "err", err)
 		}
 	}
