@@ -4,6 +4,7 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
+follow_agent
 if running agent >/dev/null; then
   from=$(($(wc -c <"$state/agent.log") + 1))
   stop agent 60

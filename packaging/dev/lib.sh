@@ -75,6 +75,19 @@ running() {
   read -r pid start 2>/dev/null <"$state/$1.pid" && [[ $(born "$pid") = "$start" ]] && printf '%s\n' "$pid"
 }
 
+# follow_agent finds the agent again after `holdfast agent --upgrade`: another process has its
+# arguments then.
+follow_agent() {
+  local dir args
+  running agent >/dev/null && return
+  for dir in /proc/[0-9]*; do
+    args=$(tr '\0' ' ' 2>/dev/null <"$dir/cmdline") || continue # it has ended
+    if [[ $args = "$PWD/bin/holdfast agent --config $state/holdfast.yaml " ]]; then
+      printf '%s %s\n' "${dir#/proc/}" "$(born "${dir#/proc/}" || echo gone)" >"$state/agent.pid"
+    fi
+  done
+}
+
 # stop NAME SECONDS sends SIGTERM to the process that launch started and waits for its end.
 stop() {
   local name=$1 pid i

@@ -63,6 +63,7 @@ gvisor() {
 command -v go >/dev/null || die "Go is not installed" "install the version that go.mod names"
 root_is_possible
 mkdir -p "$state"
+follow_agent
 if pid=$(running agent); then
   answers 7071 /readyz ||
     die "the agent runs (pid $pid) but accepts no sessions" "after holdfast drain: run make down, then make up"
