@@ -124,7 +124,7 @@ func memoryOf(ctx context.Context, e engine.Engine, groups cgroup.Mounts, id str
 	if shim, err = pss(stat.PPid); err != nil {
 		return 0, 0, 0, err
 	}
-	g, err := memoryGroup(groups, c.Pid)
+	g, err := MemoryGroup(groups, c.Pid)
 	if err != nil {
 		return 0, 0, 0, err
 	}
@@ -146,9 +146,9 @@ func memoryOf(ctx context.Context, e engine.Engine, groups cgroup.Mounts, id str
 	return own, shim, float64(bytes) / 1024, err
 }
 
-// memoryGroup returns the control group that a process's memory is charged to. If both
+// MemoryGroup returns the control group that a process's memory is charged to. If both
 // hierarchies are mounted and v1 has the memory controller, it is the v1 group.
-func memoryGroup(groups cgroup.Mounts, pid int) (cgroup.Group, error) {
+func MemoryGroup(groups cgroup.Mounts, pid int) (cgroup.Group, error) {
 	of, err := groups.Of(proc.Host, pid)
 	if err != nil {
 		return cgroup.Group{}, err

@@ -169,11 +169,8 @@ func (t *terminal) check(ctx context.Context, n int) (time.Time, error) {
 	if answer.text != asked+t.secret {
 		return answer.at, fmt.Errorf("session %s: the variable is %q and not %q: %w", t.key, strings.TrimPrefix(answer.text, asked), t.secret, errLost)
 	}
-	t.mu.Lock()
-	last := t.last
-	t.mu.Unlock()
-	if _, err := t.await(ctx, n, func(s string) bool { return s == counter+strconv.Itoa(last+1) }); err != nil {
-		return answer.at, fmt.Errorf("session %s: the counter does not go on at %d: %w", t.key, last+1, errors.Join(err, errLost))
+	if err := t.counts(ctx, n); err != nil {
+		return answer.at, err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -181,6 +178,22 @@ func (t *terminal) check(ctx context.Context, n int) (time.Time, error) {
 		return answer.at, fmt.Errorf("session %s: the counter has left out %d numbers: %w", t.key, t.gaps, errLost)
 	}
 	return answer.at, nil
+}
+
+// counts waits for the counter's next number. A new client has no last number when the first
+// line that the server sends again is an earlier answer.
+func (t *terminal) counts(ctx context.Context, n int) error {
+	isNumber := func(s string) bool { return strings.HasPrefix(s, counter) }
+	if _, err := t.await(ctx, n, isNumber); err != nil {
+		return fmt.Errorf("session %s: the counter does not go on: %w", t.key, errors.Join(err, errLost))
+	}
+	t.mu.Lock()
+	last := t.last
+	t.mu.Unlock()
+	if _, err := t.await(ctx, n, func(s string) bool { return s == counter+strconv.Itoa(last+1) }); err != nil {
+		return fmt.Errorf("session %s: the counter does not go on at %d: %w", t.key, last+1, errors.Join(err, errLost))
+	}
+	return nil
 }
 
 // whole asks the server whether its memory is unchanged.

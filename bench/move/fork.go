@@ -18,6 +18,7 @@ type forks struct {
 	pause    []time.Duration // as the fork reports it
 	ready    []time.Duration // from the request until a child was ready
 	all      []time.Duration // from the request until all were
+	memory   ForkMemory      // of the last fork
 }
 
 // forked measures forks of a session of 64 MiB. The client of the parent keeps its socket, and
@@ -30,6 +31,9 @@ func (x *experiment) forked(ctx context.Context) (*forks, error) {
 		return nil, err
 	}
 	defer parent.close()
+	if f.memory.Parent, err = x.memoryOf(ctx, []holdfast.SessionKey{key}); err != nil {
+		return nil, err
+	}
 	for round := range x.o.Forks + warmups {
 		one := forks{}
 		if err := x.failed(x.forkOnce(ctx, parent, round, &one)); err != nil {
@@ -38,6 +42,7 @@ func (x *experiment) forked(ctx context.Context) (*forks, error) {
 		if round >= warmups {
 			f.silence, f.pause = append(f.silence, one.silence...), append(f.pause, one.pause...)
 			f.ready, f.all = append(f.ready, one.ready...), append(f.all, one.all...)
+			f.memory.Children = one.memory.Children
 		}
 	}
 	return f, x.stop(ctx, key)
@@ -70,6 +75,9 @@ func (x *experiment) forkOnce(ctx context.Context, parent *terminal, round int, 
 	}
 	f.silence, f.pause, f.all = append(f.silence, longest), append(f.pause, time.Duration(r.Pause)), append(f.all, time.Duration(r.Took))
 	x.say("%d of %d children are ready after %v, the pause was at most %v", len(r.Children)-r.Failed(), len(r.Children), r.Took, r.Pause)
+	if f.memory.Children, err = x.memoryOf(ctx, ready(r)); err != nil {
+		return err
+	}
 	errs := make([]error, len(children))
 	var work sync.WaitGroup
 	for i, c := range r.Children {
@@ -83,6 +91,16 @@ func (x *experiment) forkOnce(ctx context.Context, parent *terminal, round int, 
 	work.Wait()
 	_, err = parent.check(ctx, parent.seen())
 	return errors.Join(append(errs, err)...)
+}
+
+// ready are the children that have started.
+func ready(r holdfast.ForkReport) (keys []holdfast.SessionKey) {
+	for _, c := range r.Children {
+		if c.Error == "" {
+			keys = append(keys, c.Key)
+		}
+	}
+	return keys
 }
 
 // isChild checks that a session goes on with the memory of the parent.

@@ -1,6 +1,7 @@
 package move
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/bench"
 )
 
 // The sum of the parts is the whole move.
@@ -50,7 +52,8 @@ func TestCounter(t *testing.T) {
 func TestPage(t *testing.T) {
 	f := findings{
 		notice: 30 * time.Second, cold: []boot{{took: time.Second}}, awake: []boot{{took: 3 * time.Second / 2}}, small: []sample{{next: time.Second / 2, image: 1 << 20}}, large: []sample{{next: time.Second}},
-		many: &Many{Sessions: 3, WithMemory: 2, Said: "no room", next: []float64{1, 2}}, failures: []string{"session a: its memory is lost"},
+		forks: &forks{children: 2, memory: ForkMemory{Children: SessionsMemory{Sessions: 2, Sandbox: bench.Memory{PSS: 4 << 20, RSS: 6 << 20}, Charged: 8 << 20}}},
+		many:  &Many{Sessions: 3, WithMemory: 2, Said: "no room", next: []float64{1, 2}}, failures: []string{"session a: its memory is lost"},
 	}
 	r := f.result()
 	if r.Score != 2 || r.Failed != 1 {
@@ -67,7 +70,7 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"before\n", "after\n", "| **" + rowSmall + "** | 1 | 500 | 500 | 500 |", "Score 2.00, failed 1", "2 with their memory", "1.50 times that of a cold boot", "- the drain says: no room", "- session a: its memory is lost"} {
+	for _, want := range []string{"before\n", "after\n", "| **" + rowSmall + "** | 1 | 500 | 500 | 500 |", "Score 2.00, failed 1", "2 with their memory", "1.50 times that of a cold boot", "- the drain says: no room", "mean of 2: 4.0 MiB charged to its control group, PSS 2.0 MiB, RSS 3.0 MiB", "- session a: its memory is lost"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
@@ -97,5 +100,45 @@ func TestOptions(t *testing.T) {
 	}
 	if _, err := Run(t.Context(), Options{Runsc: "/nowhere/runsc"}); holdfast.HintOf(err) == "" {
 		t.Errorf("no hint: %v", err)
+	}
+}
+
+// Processes that share their memory count once.
+func TestAddressSpaces(t *testing.T) {
+	own := os.Getpid()
+	if got := addressSpaces([]int{own, own, os.Getppid()}); len(got) != 2 || got[0] != own {
+		t.Errorf("%v", got)
+	}
+}
+
+// A new client whose first line is an earlier answer waits for the number after the first
+// that it sees.
+func TestCounterOfANewClient(t *testing.T) {
+	c := &terminal{more: make(chan struct{})}
+	add := func(text string) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.lines = append(c.lines, line{text: text})
+		c.count(text)
+		close(c.more)
+		c.more = make(chan struct{})
+	}
+	add("secret is a")
+	done := make(chan error, 1)
+	go func() { done <- c.counts(t.Context(), 0) }()
+	add("n 7")
+	for n := 8; ; n++ {
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+			return
+		case <-time.After(time.Millisecond):
+			add(fmt.Sprintf("n %d", n))
+		}
+		if n > 5000 {
+			t.Fatal("the client waits for another number")
+		}
 	}
 }

@@ -1,14 +1,10 @@
 package move
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
-	"strconv"
-	"strings"
 	"text/template"
 	"time"
 
@@ -133,24 +129,7 @@ func (x *experiment) newNode(n int, script string) (*node, error) {
 	return m, errors.Join(err, f.Close())
 }
 
-// figures returns the node's metrics, by name and labels in the text format.
+// figures returns the node's metrics; see rig.Figures.
 func (m *node) figures(ctx context.Context) (map[string]float64, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.metrics, nil)
-	if err != nil {
-		return nil, err
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer res.Body.Close()
-	all := map[string]float64{}
-	lines := bufio.NewScanner(res.Body)
-	for lines.Scan() {
-		name, value, _ := strings.Cut(lines.Text(), " ")
-		if v, err := strconv.ParseFloat(value, 64); err == nil {
-			all[name] = v
-		}
-	}
-	return all, lines.Err()
+	return rig.Figures(ctx, m.metrics)
 }

@@ -20,9 +20,10 @@ type Many struct {
 
 // Details are the details of this bench's result.
 type Details struct {
-	Many     *Many    `json:"many,omitempty"`
-	Failures []string `json:"failures,omitempty"`
-	NoticeMS float64  `json:"notice_ms"`
+	Many     *Many       `json:"many,omitempty"`
+	Forks    *ForkMemory `json:"forks,omitempty"`
+	Failures []string    `json:"failures,omitempty"`
+	NoticeMS float64     `json:"notice_ms"`
 }
 
 // findings are the samples.
@@ -76,7 +77,9 @@ func (f findings) result() bench.Result {
 		}{{rowSilence, k.silence}, {rowPause, k.pause}, {rowChild, k.ready}, {rowChildren, k.all}} {
 			r.Rows = append(r.Rows, bench.NewRow(row.name, "ms", column(row.of, same)))
 		}
-		r.Notes = append(r.Notes, fmt.Sprintf("each fork of a session of 64 MiB started %d children", k.children))
+		r.Notes = append(r.Notes, fmt.Sprintf("each fork of a session of 64 MiB started %d children", k.children),
+			fmt.Sprintf("memory of the session before the fork: %v", k.memory.Parent),
+			fmt.Sprintf("memory of a child, mean of %d: %v", k.memory.Children.Sessions, k.memory.Children))
 	}
 	if f.many != nil {
 		r.Rows = append(r.Rows, bench.NewRow(rowMany, "ms", f.many.next))
@@ -96,7 +99,11 @@ func (f findings) result() bench.Result {
 		r.Notes = append(r.Notes, fmt.Sprintf("a small session's image has %.1f MiB%s", meanImage(f.small), ofLarge(f.large)))
 	}
 	r.Notes = append(r.Notes, f.failures...)
-	r.Details = Details{Many: f.many, Failures: f.failures, NoticeMS: millis(f.notice)}
+	details := Details{Many: f.many, Failures: f.failures, NoticeMS: millis(f.notice)}
+	if f.forks != nil {
+		details.Forks = &f.forks.memory
+	}
+	r.Details = details
 	return r
 }
 

@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -36,6 +37,9 @@ type Options struct {
 	// Runsc is the path of gVisor's runsc, under which the session is suspended, with
 	// websocket: keep. With "" it is frozen.
 	Runsc string
+	// Sessions, if it is not 0, measures instead the memory of a host on which so many
+	// sessions are suspended. It needs Runsc.
+	Sessions int
 	// Program is a build of holdfast. Server is the role of the running program in the
 	// container of the session: a server that echoes on :8080.
 	Program, Server string
@@ -50,6 +54,10 @@ func (o Options) Check() error {
 		return fmt.Errorf("sleeps are %d, there has to be one at least", o.Sleeps)
 	case o.Sockets < 1 || o.Sockets > 20000:
 		return fmt.Errorf("sockets are %d, they have to be 1 to 20000", o.Sockets)
+	case o.Sessions < 0 || o.Sessions > maxSessions:
+		return fmt.Errorf("sessions are %d, they have to be 0 to %d", o.Sessions, maxSessions)
+	case o.Sessions > 0 && o.Runsc == "":
+		return errors.New("the memory of suspended sessions needs --runsc")
 	}
 	if o.Runsc != "" {
 		if _, err := os.Stat(o.Runsc); err != nil {
@@ -65,6 +73,8 @@ const (
 	after = time.Second // the template's sleep.after
 	// poll is the time between two looks at the session.
 	poll = 20 * time.Millisecond
+	// maxSessions keeps the images below moving.suspended.space.
+	maxSessions = 2000
 	// restTime is how long the session sleeps before the agent's memory is measured: the
 	// runtime of Go collects garbage every two minutes, and returns memory after that.
 	restTime = 3 * time.Minute
@@ -72,7 +82,8 @@ const (
 
 // Run measures, on one node, the time until the first echo from a session that sleeps,
 // beside that from one that is awake. After each first echo every socket sends a message.
-// It must run inside a lab (lab.Reenter).
+// It must run inside a lab (lab.Reenter). With Options.Sessions it measures a host's memory
+// instead: see experiment.host.
 //
 // Score is the p50 of the echo of the awake session divided by that of the sleeping one.
 // Failed counts the messages that were lost, doubled or out of order.
@@ -89,6 +100,9 @@ func Run(ctx context.Context, o Options) (_ bench.Result, err error) {
 	if err := x.prepare(ctx); err != nil {
 		return bench.Result{}, err
 	}
+	if o.Sessions > 0 {
+		return x.host(ctx)
+	}
 	return x.run(ctx)
 }
 
@@ -101,6 +115,7 @@ type experiment struct {
 	agent   *rig.Process
 	api     *client.Client
 	gateway string // host:port
+	metrics string // host:port
 	sockets []*socket
 	woken   []float64 // ms until the echo of a session that slept
 	awake   []float64 // ms, of one that did not
@@ -108,6 +123,7 @@ type experiment struct {
 	resumes []float64 // ms from the claim of a suspended session until it is ready
 	asleep  float64   // bytes of the agent after restTime in which the session has slept
 	failed  int
+	refused atomic.Int64 // boots that failed, of many sessions
 }
 
 // prepare starts engine and agent.
@@ -141,6 +157,9 @@ func (x *experiment) prepare(ctx context.Context) (err error) {
 	if x.gateway, err = lab.FreePort(); err != nil {
 		return err
 	}
+	if x.metrics, err = lab.FreePort(); err != nil {
+		return err
+	}
 	websocket, more := "close", ""
 	if x.o.Keep || x.o.Runsc != "" {
 		websocket = "keep"
@@ -154,8 +173,8 @@ node: bench-sleep
 data_dir: %[1]s/data
 run_dir: %[1]s/run
 engine: {host: %[2]q}
-gateway: {listen: %[3]q}
-api: {socket: %[1]s/run/s, listen: ""}
+gateway: {listen: %[3]q, boots_per_client: 0}
+api: {socket: %[1]s/run/s, listen: %[8]q}
 doctor: {enabled: false}
 templates:
   - name: bench
@@ -164,7 +183,7 @@ templates:
     ready: {timeout: 30s}
     websocket: %[5]s
     sleep: {after: %[6]v, idle_by: data}
-%[7]s`, x.dir, x.lab.Host(), x.gateway, image, websocket, after, more)
+%[7]s`, x.dir, x.lab.Host(), x.gateway, image, websocket, after, more, x.metrics)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return err
 	}
@@ -174,16 +193,16 @@ templates:
 	if x.agent, err = rig.Start("agent", []string{x.o.Program, "agent", "--config", config}, filepath.Join(x.dir, "log"), rig.Nice, false); err != nil {
 		return err
 	}
-	return x.until(ctx, "the agent serves", func(ctx context.Context) bool { return x.api.Ready(ctx) == nil })
+	return x.until(ctx, "the agent serves", poll, func(ctx context.Context) bool { return x.api.Ready(ctx) == nil })
 }
 
-// until waits for a state.
-func (x *experiment) until(ctx context.Context, what string, is func(context.Context) bool) error {
+// until waits for a state, at which it looks every so often.
+func (x *experiment) until(ctx context.Context, what string, every time.Duration, is func(context.Context) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, rig.Patience)
 	defer cancel()
 	for !is(ctx) {
 		select {
-		case <-time.After(poll):
+		case <-time.After(every):
 		case <-x.agent.Ended:
 			return fmt.Errorf("the agent has ended:\n%s", x.agent.Tail())
 		case <-ctx.Done():
@@ -263,7 +282,7 @@ func (x *experiment) connect(ctx context.Context) error {
 	dials.SetLimit(32)
 	for i := range x.sockets {
 		dials.Go(func() (err error) {
-			x.sockets[i], err = dial(dialing, ctx, x.gateway)
+			x.sockets[i], err = dial(dialing, ctx, x.gateway, key)
 			return err
 		})
 	}
@@ -309,7 +328,7 @@ func (x *experiment) cycle(ctx context.Context, before int) error {
 // awaitSleep waits until the session sleeps, for the first time after so many sleeps.
 func (x *experiment) awaitSleep(ctx context.Context, before int) error {
 	var s api.Session
-	err := x.until(ctx, "the session sleeps", func(ctx context.Context) bool {
+	err := x.until(ctx, "the session sleeps", poll, func(ctx context.Context) bool {
 		var err error
 		s, err = x.api.Session(ctx, key)
 		if x.o.Runsc != "" {
@@ -330,17 +349,25 @@ func (x *experiment) awaitSleep(ctx context.Context, before int) error {
 
 // rest lets the session sleep for a while, and measures the agent's memory.
 func (x *experiment) rest(ctx context.Context) (err error) {
-	fmt.Fprintf(x.o.Progress, "asleep for %v\n", restTime)
 	if err := x.awaitSleep(ctx, x.o.Sleeps); err != nil {
 		return err
 	}
-	select {
-	case <-time.After(restTime):
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := x.pause(ctx); err != nil {
+		return err
 	}
 	x.asleep, err = x.resident()
 	return err
+}
+
+// pause waits for restTime.
+func (x *experiment) pause(ctx context.Context) error {
+	fmt.Fprintf(x.o.Progress, "asleep for %v\n", restTime)
+	select {
+	case <-time.After(restTime):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // hangUp closes the sockets and counts wrong messages.

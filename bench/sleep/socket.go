@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"holdfast"
 )
 
 // echoTime is how long an echo may take before its message counts as lost.
@@ -21,9 +23,9 @@ type socket struct {
 	wrong  int // messages that were lost, doubled or out of order
 }
 
-// dial opens a socket, which lives until ctx is done.
-func dial(dialing, ctx context.Context, gateway string) (*socket, error) {
-	ws, _, err := websocket.Dial(dialing, "ws://"+gateway+"/s/"+key+"/ws", nil)
+// dial opens a socket to a session, which lives until ctx is done.
+func dial(dialing, ctx context.Context, gateway string, key holdfast.SessionKey) (*socket, error) {
+	ws, _, err := websocket.Dial(dialing, "ws://"+gateway+"/s/"+string(key)+"/ws", nil)
 	if err != nil {
 		return nil, fmt.Errorf("open a WebSocket: %w", err)
 	}
