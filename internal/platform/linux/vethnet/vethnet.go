@@ -118,7 +118,7 @@ func (n *Net) connect(target netns.NsHandle, name string, addr netip.Addr) error
 		return err
 	}
 	defer unlock()
-	if err := n.addVeth(target, name); err != nil {
+	if err := n.addVeth(target, name, addr); err != nil {
 		return err
 	}
 	if n.open {
@@ -166,8 +166,17 @@ func (n *Net) Tend() error {
 	return n.nat.ensure(true)
 }
 
+// hardwareAddr returns the hardware address of the namespace with that address. It is the same
+// for all users of an address, one after the other: a host that remembers the one before
+// (arp(7)) would send to a device that is gone, for up to a minute. The bit 02 of the first byte marks
+// a locally administered address.
+func hardwareAddr(addr netip.Addr) net.HardwareAddr {
+	ip := addr.As4()
+	return net.HardwareAddr{0x02, 0x48, ip[0], ip[1], ip[2], ip[3]}
+}
+
 // addVeth makes the veth pair: one end on the bridge, the other in the namespace.
-func (n *Net) addVeth(target netns.NsHandle, name string) error {
+func (n *Net) addVeth(target netns.NsHandle, name string, addr netip.Addr) error {
 	add := func() error {
 		index, err := n.bridgeIndex()
 		if err != nil {
@@ -175,7 +184,7 @@ func (n *Net) addVeth(target netns.NsHandle, name string) error {
 		}
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.MasterIndex, attrs.Flags = name, index, net.FlagUp
-		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: Inside, PeerNamespace: netlink.NsFd(target)})
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: Inside, PeerHardwareAddr: hardwareAddr(addr), PeerNamespace: netlink.NsFd(target)})
 	}
 	err := add()
 	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -229,6 +230,30 @@ func TestHardwareAddressStays(t *testing.T) {
 	}
 	if len(seen) != 1 {
 		t.Errorf("it had %v", seen)
+	}
+}
+
+// An address that is given to the next namespace is reachable at once, although the host
+// remembers the one before.
+func TestAddressIsGivenAgain(t *testing.T) {
+	inNamespace(t)
+	n := open(t, config(t, "10.1.0.0/24"))
+	addr := netip.MustParseAddr("10.1.0.9")
+	for i := range 4 {
+		owner := fmt.Sprint("owner-", i)
+		if err := n.Attach(sleeper(t), owner, addr); err != nil {
+			t.Fatal(err)
+		}
+		// The namespace refuses the connection. To a wrong device it gets no answer, and the
+		// kernel looks for the right one after 8 seconds at the earliest (neighbour table,
+		// delay_first_probe_time and ucast_solicit, arp(7)).
+		c, err := net.DialTimeout("tcp", netip.AddrPortFrom(addr, 80).String(), 6*time.Second)
+		if !errors.Is(err, unix.ECONNREFUSED) {
+			t.Errorf("namespace %d: %v, %v", i, c, err)
+		}
+		if err := n.Detach(owner); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
