@@ -178,6 +178,7 @@ func (c *chaos) heal() {
 	for _, what := range writes {
 		c.lost.lost[what] = true
 	}
+	c.lost.late = nil // no further write is late, so that during can be waited for
 	c.lost.mu.Unlock()
 }
 

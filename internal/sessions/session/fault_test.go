@@ -38,13 +38,21 @@ func (l *lossy) lose(what string) error {
 	return fmt.Errorf("%s: answer lost: %w", what, holdfast.ErrStore)
 }
 
-func (l *lossy) Claim(ctx context.Context, o holdfast.Owner, id store.LeaseID) (holdfast.Owner, error) {
+// later hands a write to late, if that is set. It does so with the lock held: a test that has
+// reset late can wait for the writes.
+func (l *lossy) later(write func()) bool {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	late := l.late
 	l.late = nil
-	l.mu.Unlock()
 	if late != nil {
-		late(func() { _, _ = l.Store.Claim(context.Background(), o, id) }) // the result does not matter
+		late(write)
+	}
+	return late != nil
+}
+
+func (l *lossy) Claim(ctx context.Context, o holdfast.Owner, id store.LeaseID) (holdfast.Owner, error) {
+	if l.later(func() { _, _ = l.Store.Claim(context.Background(), o, id) }) { // the result does not matter
 		return holdfast.Owner{}, fmt.Errorf("claim: no answer: %w", holdfast.ErrStore)
 	}
 	got, err := l.Store.Claim(ctx, o, id)
