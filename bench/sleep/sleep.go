@@ -25,6 +25,7 @@ import (
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/engine/docker"
 	"holdfast/internal/platform/runsc"
+	"holdfast/internal/sessions/pool/container"
 	"holdfast/test/lab"
 )
 
@@ -37,6 +38,8 @@ type Options struct {
 	// Runsc is the path of gVisor's runsc, under which the session is suspended, with
 	// websocket: keep. With "" it is frozen.
 	Runsc string
+	// Warm is how many sandboxes wait for the session's memory. It needs Runsc.
+	Warm int
 	// Sessions, if it is not 0, measures instead the memory of a host on which so many
 	// sessions are suspended. It needs Runsc.
 	Sessions int
@@ -56,8 +59,10 @@ func (o Options) Check() error {
 		return fmt.Errorf("sockets are %d, they have to be 1 to 20000", o.Sockets)
 	case o.Sessions < 0 || o.Sessions > maxSessions:
 		return fmt.Errorf("sessions are %d, they have to be 0 to %d", o.Sessions, maxSessions)
-	case o.Sessions > 0 && o.Runsc == "":
-		return errors.New("the memory of suspended sessions needs --runsc")
+	case o.Warm < 0 || o.Warm > container.MaxSize:
+		return fmt.Errorf("sandboxes that wait are %d, they have to be 0 to %d", o.Warm, container.MaxSize)
+	case (o.Sessions > 0 || o.Warm > 0) && o.Runsc == "":
+		return errors.New("suspended sessions need --runsc")
 	}
 	if o.Runsc != "" {
 		if _, err := os.Stat(o.Runsc); err != nil {
@@ -165,7 +170,7 @@ func (x *experiment) prepare(ctx context.Context) (err error) {
 		websocket = "keep"
 	}
 	if x.o.Runsc != "" {
-		more = fmt.Sprintf("    runtime: boxed\n    handover: memory\nmoving: {runsc: %s, runtime: %s, staged: %s}\n", x.o.Runsc, script, boxed.Images)
+		more = fmt.Sprintf("    runtime: boxed\n    handover: memory\n    warm: %d\nmoving: {runsc: %s, runtime: %s, staged: %s}\n", x.o.Warm, x.o.Runsc, script, boxed.Images)
 	}
 	config := filepath.Join(x.dir, "holdfast.yaml")
 	text := fmt.Sprintf(`
@@ -180,7 +185,7 @@ templates:
   - name: bench
     image: %[4]q
     port: 8080
-    ready: {timeout: 30s}
+    ready: {http: /healthz, timeout: 30s}
     websocket: %[5]s
     sleep: {after: %[6]v, idle_by: data}
 %[7]s`, x.dir, x.lab.Host(), x.gateway, image, websocket, after, more, x.metrics)
