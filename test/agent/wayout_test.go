@@ -282,6 +282,11 @@ func TestSessionsReachTheWorld(t *testing.T) {
 	h.wait()
 	h.life() // creates the objects that are created once
 	var before map[string][]string
+	defer func() {
+		if t.Failed() {
+			t.Logf("the firewall was at first\n%s\nand of the first agents were left\n%v", strings.Join(atFirst, "\n"), before)
+		}
+	}()
 	poll.Until(t, "the containers of the first agents are gone, and their rules", func() bool {
 		before = h.leftovers(daemon)
 		return len(before["containers on disk"]) == 0 && len(before["shims"]) == 0 && len(before["control groups"]) == 0 && slices.Equal(before["firewall"], atFirst)
