@@ -13,6 +13,7 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/sessions/kill"
+	"holdfast/test/poll"
 )
 
 // waiting is a warm pool with one container of the fake engine.
@@ -122,9 +123,10 @@ func TestSandboxes(t *testing.T) {
 			if c.sandbox {
 				return
 			}
-			if s, err := fake.Inspect(t.Context(), w.id); err == nil && s.Running() {
-				t.Error("the sandbox lives beside the session")
-			}
+			poll.Until(t, "the engine reports the sandbox dead", func() bool {
+				s, err := fake.Inspect(t.Context(), w.id)
+				return err != nil || !s.Running()
+			})
 		})
 	}
 }
