@@ -471,7 +471,7 @@ func (a *Agent) serve(p, front *tasks.Stack, l *listeners) error {
 		front.Start("SDKs of E2B", func(ctx context.Context) error { return door.Run(ctx, l.e2b) })
 	}
 	front.Start("gateway", func(ctx context.Context) error { return g.Run(ctx, l.gateway, l.tcp...) })
-	p.Start("connections of the agent before", func(ctx context.Context) error { return a.takeConnections(ctx, g) })
+	p.Start("connections of the agent before", a.takeConnections)
 	a.serving.Store(true)
 	a.lease.Changed()
 	return nil

@@ -12,7 +12,6 @@ import (
 	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/deadman"
 	"holdfast/internal/sessions/drain"
-	"holdfast/internal/sessions/gateway"
 )
 
 // End implements handoff.Agent. Only the first call has an effect, and none once Run
@@ -29,11 +28,11 @@ func (a *Agent) Background() func() error { return a.background }
 func (a *Agent) Connections() []connfd.Conn { return a.left }
 
 // takeConnections serves the open connections of the agent before this one, until ctx is done.
-func (a *Agent) takeConnections(ctx context.Context, g *gateway.Gateway) error {
+func (a *Agent) takeConnections(ctx context.Context) error {
 	for {
 		select {
 		case <-a.connections.Arrived():
-			a.upgrades.TookOver(g.Import(ctx, a.connections.Take()))
+			a.upgrades.TookOver(a.gateway.Import(ctx, a.connections.Take()))
 		case <-ctx.Done():
 			return nil
 		}

@@ -47,17 +47,12 @@ func (a *Agent) newWarmPool(dead session.Deadman) *container.Pool {
 		if most == 0 || t.SaveMemory && a.mover == nil {
 			continue
 		}
-		k := container.Template{
-			Name: t.Name, Image: t.Image, Most: most, Joins: t.Pooled, Await: t.Await,
+		kinds = append(kinds, container.Template{
+			Name: t.Name, Image: t.Image, Most: most, Joins: t.Pooled, Sandbox: t.SaveMemory, Await: t.Await,
 			Spec: func(name, dir, label string) engine.Spec {
 				return t.WarmSpec(a.node, name, dir, container.Dir, label)
 			},
-		}
-		if t.SaveMemory {
-			k.Sandbox = true
-			k.Await = func(_ context.Context, c engine.Container, _ func() bool) (string, error) { return t.Address(c) }
-		}
-		kinds = append(kinds, k)
+		})
 	}
 	var hold func(id string) error
 	if a.mover != nil {

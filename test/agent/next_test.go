@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -35,7 +36,7 @@ func playNext(act string) int {
 	dir := os.Getenv("HF_DIR")
 	_, _, err = turn.Take(context.Background(), "v0", handoff.Home{
 		Node: os.Getenv("HF_NODE"), DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run"), Socket: os.Getenv("HF_SOCKET"),
-	}, handoff.NewConnections())
+	}, handoff.NewConnections(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "take:", err)
 		return 1

@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"fmt"
+	"log/slog"
 	"net"
 	"sync"
 
@@ -16,13 +17,16 @@ import (
 // one, which is in this process or in another. Any goroutine may use them.
 type Connections struct {
 	arrived tasks.Signal
+	log     *slog.Logger
 
 	mu      sync.Mutex
 	waiting []connfd.Conn
 }
 
 // NewConnections returns an empty set.
-func NewConnections() *Connections { return &Connections{arrived: tasks.NewSignal()} }
+func NewConnections(log *slog.Logger) *Connections {
+	return &Connections{arrived: tasks.NewSignal(), log: log}
+}
 
 // Put leaves connections to the next agent.
 func (c *Connections) Put(conns []connfd.Conn) {

@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/agent/handoff"
 	"holdfast/internal/platform/linux/connfd"
 	"holdfast/internal/platform/linux/listenfd"
+	"holdfast/test/serve"
 )
 
 // answerConnections writes each connection's state to it, and ends.
@@ -42,25 +43,13 @@ func answerConnections(conns *handoff.Connections) int {
 // accepted returns a client's end of a TCP connection, and the descriptor of the other end.
 func accepted(t *testing.T) (client net.Conn, fd int) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	dialed, server := serve.Pair(t)
+	dialed.SetDeadline(time.Now().Add(time.Minute))
+	fd, err := connfd.Take(server)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	client, err = net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
-	client.SetDeadline(time.Now().Add(time.Minute))
-	c, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if fd, err = connfd.Take(c.(*net.TCPConn)); err != nil {
-		t.Fatal(err)
-	}
-	return client, fd
+	return dialed, fd
 }
 
 // TestConnectionsArePassed: open connections reach the next agent with their states, which may

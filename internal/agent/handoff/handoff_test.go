@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"strings"
@@ -56,7 +57,7 @@ func perform(act string) int {
 	case "moved":
 		mine.DataDir = "/elsewhere"
 	}
-	conns := handoff.NewConnections()
+	conns := handoff.NewConnections(slog.New(slog.DiscardHandler))
 	sockets, note, err := t.Take(context.Background(), "v2", mine, conns)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "take:", err)
@@ -254,7 +255,7 @@ func TestPredecessorThatIsKilled(t *testing.T) {
 	if err := unix.Sendmsg(fds[0], []byte(`{"go":{"names":[]}}`), nil, nil, 0); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := turn.Take(t.Context(), "v2", home, handoff.NewConnections()); err != nil {
+	if _, _, err := turn.Take(t.Context(), "v2", home, handoff.NewConnections(slog.New(slog.DiscardHandler))); err != nil {
 		t.Fatal(err)
 	}
 	unix.Close(fds[0])

@@ -74,7 +74,7 @@ type Service struct {
 // handoff Serve returns when the next agent has served for its trial time. If the
 // next agent fails before, Serve runs an agent of this process again.
 func (s *Service) Serve(ctx context.Context, turn *Turn) error {
-	s.connections = NewConnections()
+	s.connections = NewConnections(s.Log)
 	defer s.connections.close()
 	sockets, note, err := s.takeSockets(ctx, turn)
 	if err != nil {

@@ -65,11 +65,12 @@ func (t *Turn) Take(ctx context.Context, version string, home Home, conns *Conne
 	// The end of ctx is not waited for: the other agent ends the wait, too.
 	stop := context.AfterFunc(ctx, func() { _ = t.conn.CloseRead() })
 	m, fds, err := receive(t.conn, make([]byte, maxMessage))
-	if !stop() || err != nil || m.Go == nil {
+	ended := !stop()
+	if ended || err != nil || m.Go == nil {
 		connfd.Conn{FDs: fds}.Close()
 	}
 	switch {
-	case ctx.Err() != nil:
+	case ended:
 		return nil, nil, context.Cause(ctx)
 	case errors.Is(err, errGone), err == nil && m.Go == nil:
 		return nil, nil, errUnwanted
@@ -97,9 +98,11 @@ func (t *Turn) await(conns *Connections) {
 			t.orphaned = err != nil || !m.Over
 			return
 		}
-		if got, err := r.add(*m.Connections, fds); err == nil {
-			conns.Put(got)
+		got, err := r.add(*m.Connections, fds)
+		if err != nil {
+			conns.log.Error("the open connections of the previous agent are lost", "err", err)
 		}
+		conns.Put(got)
 	}
 }
 

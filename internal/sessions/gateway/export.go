@@ -14,6 +14,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/linux/connfd"
+	"holdfast/internal/sessions/gateway/closing"
 	"holdfast/internal/sessions/gateway/reattach"
 	"holdfast/internal/sessions/gateway/relay"
 )
@@ -135,7 +136,7 @@ func (g *Gateway) exportRelayed(l link, kind string, webSocket bool, reason hold
 // Those whose session is on another node are among them if they are kept. Call it once, while
 // Run runs, after Finish.
 func (g *Gateway) Export() []connfd.Conn {
-	if !g.up.Load() {
+	if !closing.Closed(g.up) {
 		return nil
 	}
 	var all sync.WaitGroup
@@ -151,7 +152,7 @@ func (g *Gateway) Export() []connfd.Conn {
 // Any goroutine may call it.
 func (g *Gateway) Import(ctx context.Context, conns []connfd.Conn) (served int) {
 	select {
-	case <-g.opened:
+	case <-g.up:
 	case <-ctx.Done():
 	}
 	var all sync.WaitGroup

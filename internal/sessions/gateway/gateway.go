@@ -72,8 +72,7 @@ type Gateway struct {
 	streams     *relay.Relay // of TCP addresses; it ends later
 	reattach    reattach.Proxy
 	resumeWaits *resumeWaits
-	up          atomic.Bool   // relay and reattach accept upgraded connections
-	opened      chan struct{} // closed when up is set
+	up          chan struct{} // closed when relay and reattach accept upgraded connections
 	exports     exports
 	finishing   atomic.Bool // see Finish
 	upgraded    atomic.Int64
@@ -99,7 +98,7 @@ func New(cfg Config, s Sessions, peers Peers, m *Metrics, log *slog.Logger) (*Ga
 		boots:       newBoots(cfg.BootsPerClient),
 		slots:       newSlots(cfg.MaxRequestsPerClient, cmp.Or(cfg.MaxRequests, cfg.MaxConnections)),
 		handlers:    newHandlers(),
-		opened:      make(chan struct{}),
+		up:          make(chan struct{}),
 		exports:     exports{log: log},
 		resumeWaits: newResumeWaits(s, m),
 		relay:       relay.New(runtime.GOMAXPROCS(0)),
@@ -140,8 +139,7 @@ func (g *Gateway) Run(ctx context.Context, ln net.Listener, tcp ...TCPAddress) e
 		closeAll(tcp)
 		return fmt.Errorf("gateway: %w", err)
 	}
-	g.up.Store(true)
-	close(g.opened)
+	close(g.up)
 	stopTCP := g.startTCP(base, tcp)
 	relayEnd := make(chan error, 1)
 	go func() { relayEnd <- g.relay.Run(relayCtx) }()

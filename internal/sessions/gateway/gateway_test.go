@@ -22,6 +22,7 @@ import (
 
 	"holdfast"
 
+	"holdfast/internal/sessions/gateway/closing"
 	"holdfast/test/poll"
 )
 
@@ -192,7 +193,7 @@ func startWith(t *testing.T, handler http.HandlerFunc, peers Peers, change func(
 		}
 	})
 	t.Cleanup(f.stop)
-	poll.Until(t, "the gateway is up", g.up.Load)
+	poll.Until(t, "the gateway is up", func() bool { return closing.Closed(g.up) })
 	tr := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableCompression: true}
 	t.Cleanup(tr.CloseIdleConnections)
 	f.client = &http.Client{Transport: tr, Timeout: patience,

@@ -51,7 +51,7 @@ func FuzzPeerForward(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Cleanup(g.pool.CloseIdleConnections)
-	g.up.Store(true)
+	close(g.up)
 	local := &fakeLocal{address: srv.Listener.Addr().String()}
 	handler := g.PeerForwardHandler(local)
 	f.Fuzz(func(t *testing.T, b []byte) {

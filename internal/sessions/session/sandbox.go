@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -45,8 +46,8 @@ func (b *attempt) useSandbox(ctx context.Context) (done bool, err error) {
 	} else {
 		mover.Unstage(b.container, false)
 	}
-	if ctx.Err() != nil {
-		return true, err
+	if ctx.Err() != nil { // also without an error of its own, the boot has failed
+		return true, cmp.Or(err, ctx.Err())
 	}
 	if err != nil {
 		b.m.log.Warn("the memory of a session could not be restored in a sandbox that waited for it; another container is created", "session", b.e.key, "container", short(b.container), "err", err)

@@ -42,7 +42,7 @@ func (w *waiting) fill(t *testing.T, fake *fakeEngine, tmpl Template, dir string
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.address, err = tmpl.Address(c); err != nil {
+	if w.address, err = address(c, tmpl); err != nil {
 		t.Fatal(err)
 	}
 	opener, err := kill.NewOpener()
@@ -129,6 +129,39 @@ func TestSandboxes(t *testing.T) {
 			})
 		})
 	}
+}
+
+// stuck is an image that cannot be staged before the boot is cancelled.
+type stuck struct{ received }
+
+func (stuck) Stage(ctx context.Context, _ *holdfast.Owner, _ *holdfast.Suspended, _ string) (bool, error) {
+	<-ctx.Done()
+	return false, ctx.Err()
+}
+
+// A session that is stopped while its image is staged for a sandbox ends, and so does the sandbox.
+func TestStoppedBeforeTheSandbox(t *testing.T) {
+	fake, kept := newFakeEngine(t), anywhere(t)
+	t.Cleanup(fake.close)
+	kept.SaveMemory = true
+	own := t.TempDir()
+	w := &waiting{}
+	n := newNode(t, setup{engine: fake, mover: stuck{received{&image{slow: quickly()}}}, warm: w, cfg: Config{Templates: []Template{kept}, IdentityRoot: filepath.Join(own, "identity")}})
+	w.fill(t, fake, kept, filepath.Join(own, "1"))
+	ended := make(chan error, 1)
+	go func() { _, err := n.Start(t.Context(), "a", ""); ended <- err }()
+	poll.Until(t, "the session boots", func() bool { return len(n.records(t)) == 1 })
+	if _, err := n.Stop(t.Context(), "a"); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err == nil {
+		t.Error("the session was started")
+	}
+	n.empty(t)
+	poll.Until(t, "the engine reports the sandbox dead", func() bool {
+		s, err := fake.Inspect(t.Context(), w.id)
+		return err != nil || !s.Running()
+	})
 }
 
 // A session without memory does not take a sandbox.

@@ -79,15 +79,13 @@ func (t Template) WarmSpec(node holdfast.NodeID, name, dir, at, label string) en
 // (package runsc).
 const envWarm = "HOLDFAST_WARM"
 
-// Address returns the host:port at which the server of a container of the template is reached.
-func (t Template) Address(c engine.Container) (string, error) { return address(c, t) }
-
-// Await returns the address of the server of a container of the template once it
-// answers as Ready requires. alive reports whether the container still runs.
+// Await returns the address of the server of a warm container once it answers as Ready
+// requires. A sandbox that waits does not answer yet: Await returns at once, if the template
+// saves memory. alive reports whether the container still runs.
 func (t Template) Await(ctx context.Context, c engine.Container, alive func() bool) (string, error) {
 	addr, err := address(c, t)
-	if err != nil {
-		return "", err
+	if err != nil || t.SaveMemory {
+		return addr, err
 	}
 	return addr, awaitReady(ctx, addr, t.Ready, alive)
 }

@@ -2,7 +2,6 @@ package connfd
 
 import (
 	"io"
-	"net"
 	"os"
 	"strings"
 	"testing"
@@ -10,31 +9,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
-)
 
-// accepted returns both ends of a TCP connection.
-func accepted(t *testing.T) (client net.Conn, server *net.TCPConn) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	if client, err = net.Dial("tcp", l.Addr().String()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
-	client.SetDeadline(time.Now().Add(time.Minute))
-	c, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client, c.(*net.TCPConn)
-}
+	"holdfast/test/serve"
+)
 
 // A connection that is taken and opened again has lost nothing.
 func TestTakeAndOpen(t *testing.T) {
-	client, server := accepted(t)
+	client, server := serve.Pair(t)
+	client.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := io.WriteString(client, "before "); err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +35,7 @@ func TestTakeAndOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer again.Close()
-	if err := client.(*net.TCPConn).CloseWrite(); err != nil {
+	if err := client.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
 	if b, err := io.ReadAll(again); err != nil || string(b) != "before and after" {

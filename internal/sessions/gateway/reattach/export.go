@@ -111,9 +111,7 @@ func (s *socket) interrupt(server Server) {
 	if !s.exportsServer(server) {
 		end = time.Now().Add(lastReadTime)
 	}
-	s.up.exporting.Store(true)
 	s.up.withServer.Store(end == past)
-	s.spec.Client.SetReadDeadline(past)
 	s.spec.Client.SetWriteDeadline(end)
 	server.Conn.SetDeadline(end)
 	s.up.interrupt()
@@ -122,9 +120,11 @@ func (s *socket) interrupt(server Server) {
 	}
 }
 
-// interrupt waits until the direction from the client has stopped. The deadlines of its reads
-// and writes are set.
+// interrupt stops the direction from the client, and waits until it has stopped. The server's
+// connection, if there is one, has a deadline for writes.
 func (u *up) interrupt() {
+	u.exporting.Store(true)
+	u.client.SetReadDeadline(past)
 	u.mu.Lock()
 	u.room.Broadcast()
 	u.mu.Unlock()

@@ -161,12 +161,13 @@ func (p *Proxy) Add(s Spec) error {
 		}
 		k.run()
 	}
-	entered := !exportable || p.exports.enter()
-	if entered && p.sockets.Go(serve) {
-		return nil
-	}
-	if exportable && entered {
-		p.exports.sockets.Done()
+	if !exportable || p.exports.enter() {
+		if p.sockets.Go(serve) {
+			return nil
+		}
+		if exportable {
+			p.exports.sockets.Done()
+		}
 	}
 	s.Client.Close()
 	if s.Server.Conn != nil {

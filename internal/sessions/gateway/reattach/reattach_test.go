@@ -16,6 +16,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/sessions/gateway/frame"
+	"holdfast/test/serve"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,22 +27,9 @@ const patience = 20 * time.Second
 // pairOf returns the two ends of a TCP connection.
 func pairOf(t *testing.T) (ours, theirs net.Conn) {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	theirs, err = net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	ours, err = ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	theirs.SetDeadline(time.Now().Add(patience))
-	t.Cleanup(func() { theirs.Close(); ours.Close() })
-	return ours, theirs
+	dialed, accepted := serve.Pair(t)
+	dialed.SetDeadline(time.Now().Add(patience))
+	return accepted, dialed
 }
 
 // bench is a kept socket and its servers.

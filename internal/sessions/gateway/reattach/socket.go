@@ -122,11 +122,15 @@ func (s *socket) serve(server Server) verdict {
 	}
 	why := s.pass(in, server)
 	torn := in.midFrame()
-	rest := in.leftover()
+	var rest []byte
+	exports := why == interrupted && s.exportsServer(server)
+	if exports {
+		rest = in.leftover()
+	}
 	in.release()
 	close(served)
 	watch.Wait()
-	if why == interrupted && s.exportsServer(server) {
+	if exports {
 		s.export(server, rest, in.rest)
 		return exported
 	}
@@ -383,8 +387,6 @@ func (s *socket) handover() (Server, verdict) {
 	}
 	next, out := s.await()
 	if out == passed {
-		s.up.exporting.Store(true)
-		s.spec.Client.SetReadDeadline(past)
 		s.up.interrupt()
 		s.export(Server{}, nil, 0)
 		return Server{}, exported

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"holdfast/test/serve"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -49,24 +51,11 @@ func startRelay(t testing.TB) (r *Relay, stop func()) {
 // tcpPair is two ends of a connection over loopback.
 func tcpPair(t testing.TB) (a, b *net.TCPConn) {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	c, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []net.Conn{c, s} {
+	a, b = serve.Pair(t)
+	for _, c := range []net.Conn{a, b} {
 		c.SetDeadline(time.Now().Add(patience))
-		t.Cleanup(func() { c.Close() })
 	}
-	return c.(*net.TCPConn), s.(*net.TCPConn)
+	return a, b
 }
 
 // stream is a connection that can be half closed.

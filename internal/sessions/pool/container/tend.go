@@ -155,11 +155,11 @@ func (p *Pool) make(ctx context.Context, k *kind) bool {
 }
 
 func (p *Pool) makeOne(ctx context.Context, k *kind) (_ *Container, err error) {
-	label := pool.NewID()
-	c := &Container{label: label, name: "holdfast-warm-" + label, dir: filepath.Join(p.cfg.Dir, label)}
+	label, dir := pool.NewID(), p.cfg.Dir
 	if k.Sandbox {
-		c.dir = filepath.Join(p.cfg.SandboxDir, label)
+		dir = p.cfg.SandboxDir
 	}
+	c := &Container{label: label, name: "holdfast-warm-" + label, dir: filepath.Join(dir, label)}
 	if c.image, err = p.imageOf(ctx, k); err != nil {
 		return nil, err
 	}
