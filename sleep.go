@@ -1,6 +1,10 @@
 package holdfast
 
-import "time"
+import (
+	"context"
+	"slices"
+	"time"
+)
 
 // WakeReason is why a session that sleeps continues.
 type WakeReason string
@@ -18,6 +22,22 @@ const (
 // WakeReasons returns all reasons.
 func WakeReasons() []WakeReason {
 	return []WakeReason{WokenByRequest, WokenByWebSocket, WokenByStream, WokenByForward, WokenByExec, WokenByTimer}
+}
+
+type wakeReasonKey struct{}
+
+// WithWakeReason returns a context for requests for a session. If the session sleeps or is
+// suspended, it continues for that reason.
+func WithWakeReason(ctx context.Context, by WakeReason) context.Context {
+	return context.WithValue(ctx, wakeReasonKey{}, by)
+}
+
+// WakeReasonOf returns the reason of a context, WokenByRequest if it has none.
+func WakeReasonOf(ctx context.Context) WakeReason {
+	if by, ok := ctx.Value(wakeReasonKey{}).(WakeReason); ok && slices.Contains(WakeReasons(), by) {
+		return by
+	}
+	return WokenByRequest
 }
 
 // MaxWake is how far in the future the time may be that is set for a session to wake.

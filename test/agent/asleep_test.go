@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast"
 	"holdfast/test/lab/labtest"
 	"holdfast/test/poll"
 )
@@ -68,8 +69,12 @@ func TestSuspendWithOpenSockets(t *testing.T) {
 			send(n)
 		}
 		allEchoed(t, all)
+		h.wokenBy("a", holdfast.WokenByWebSocket)
 	}
 	h.goesOn(first)
+	h.awaitSuspended("a")
+	h.goesOn(first)
+	h.wokenBy("a", holdfast.WokenByRequest)
 	// About when it is suspended.
 	for range labtest.Count(3, 40) {
 		time.Sleep(time.Second - 50*time.Millisecond + rand.N(600*time.Millisecond))
@@ -145,6 +150,7 @@ func TestSuspendBehindAnotherNode(t *testing.T) {
 	for range labtest.Count(1, 20) {
 		had.awaitSuspended("a")
 		exchange()
+		had.wokenBy("a", holdfast.WokenByWebSocket)
 		if now, _ := owner(t, hosts, "a"); now != had {
 			t.Fatalf("the session is on %s", now.node)
 		}
@@ -195,8 +201,20 @@ func TestSuspendBehindAnotherNode(t *testing.T) {
 	had.must("agent", "stop")
 	poll.Until(t, "the agent has ended", func() bool { return len(had.agents()) == 0 })
 	exchange()
+	near.wokenBy("a", holdfast.WokenByWebSocket)
 	near.goesOn(first)
 	m.expectNothingLeft()
+}
+
+// wokenBy expects that the session on this node has continued for the reason.
+func (h *host) wokenBy(key string, reason holdfast.WakeReason) {
+	h.t.Helper()
+	for _, s := range h.sessions() {
+		if string(s.Key) == key && s.Sleep != nil && s.Sleep.WokenBy == reason {
+			return
+		}
+	}
+	h.t.Errorf("no session %s that was woken by %q: %+v", key, reason, h.sessions())
 }
 
 // sendAll sends some messages.

@@ -23,6 +23,7 @@ var errUnowned = errors.New("no node has the session")
 // (singleflight).
 type call struct {
 	keyLookup
+	by     holdfast.WakeReason // of the first request
 	done   chan struct{}
 	cancel context.CancelFunc
 
@@ -36,8 +37,9 @@ type call struct {
 // Acquire returns where the session is served. If no node serves it, Acquire has it
 // booted on a node of the fleet, if boot allows it: boot is called before a boot
 // begins, with locks held, and its error is returned. It is not called for a request
-// that joins the boot of another one. With nil every boot is allowed. Acquire waits until the session is ready or ctx is done. A
-// connection to a session on this node is counted until release is called. A
+// that joins the boot of another one. With nil every boot is allowed. If the session
+// sleeps, it continues for the reason of ctx (holdfast.WithWakeReason). Acquire waits until
+// the session is ready or ctx is done. A connection to a session on this node is counted until release is called. A
 // connection to another node is counted there. Errors: a *holdfast.BootError,
 // holdfast.ErrStopped, or holdfast.ErrDraining if there is no other node. If ctx is
 // done first, the error is holdfast.ErrBusy, ErrDraining, ErrStore or ErrEngine if
@@ -149,7 +151,7 @@ func (f *Fleet) remote(key holdfast.SessionKey) (holdfast.Route, bool) {
 // the caller looks again. boot is asked before a search starts that may boot the
 // session.
 func (f *Fleet) find(ctx context.Context, what keyLookup, boot func() error) error {
-	c, err := f.joinCall(what, boot)
+	c, err := f.joinCall(what, holdfast.WakeReasonOf(ctx), boot)
 	if err != nil {
 		return err
 	}
@@ -162,7 +164,7 @@ func (f *Fleet) find(ctx context.Context, what keyLookup, boot func() error) err
 }
 
 // joinCall joins the search for a session, or starts it.
-func (f *Fleet) joinCall(what keyLookup, boot func() error) (*call, error) {
+func (f *Fleet) joinCall(what keyLookup, by holdfast.WakeReason, boot func() error) (*call, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := f.calls[what]
@@ -177,7 +179,7 @@ func (f *Fleet) joinCall(what keyLookup, boot func() error) (*call, error) {
 			}
 		}
 		ctx, cancel := context.WithCancel(life)
-		c = &call{keyLookup: what, done: make(chan struct{}), cancel: cancel}
+		c = &call{keyLookup: what, by: by, done: make(chan struct{}), cancel: cancel}
 		f.calls[what] = c
 		f.tasks.Go(func(context.Context) {
 			err := newResolver(f, c).run(ctx)

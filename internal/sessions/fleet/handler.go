@@ -103,6 +103,7 @@ func (f *Fleet) local(ctx context.Context, q acquireRequest) (holdfast.Owner, er
 		release func()
 		err     error
 	)
+	ctx = holdfast.WithWakeReason(ctx, q.By)
 	if q.Place {
 		r, release, err = f.deps.Local.Acquire(ctx, q.Key, q.Template)
 	} else {

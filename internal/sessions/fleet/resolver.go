@@ -350,7 +350,7 @@ func (r *resolver) waitForSuccessor(ctx context.Context, changed <-chan struct{}
 // can be, and else the node's answer.
 func (r *resolver) try(ctx context.Context, node holdfast.NodeID, place bool, template string) error {
 	asked, _ := r.follow.Look()
-	answer, cancel, err := r.ask(node, acquireRequest{Key: r.key, Template: template, Place: place}, asked.Suspect)
+	answer, cancel, err := r.ask(node, acquireRequest{Key: r.key, Template: template, Place: place, By: r.call.by}, asked.Suspect)
 	if err != nil {
 		return err
 	}

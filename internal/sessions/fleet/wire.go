@@ -22,6 +22,7 @@ type acquireRequest struct {
 	Key      holdfast.SessionKey `json:"key"`
 	Template string              `json:"template,omitempty"` // with Place; "" is the default one
 	Place    bool                `json:"place,omitempty"`
+	By       holdfast.WakeReason `json:"by,omitempty"` // "" or unknown: a request
 }
 
 // acquireAnswer has one of the two fields.

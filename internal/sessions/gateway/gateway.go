@@ -34,8 +34,9 @@ import (
 type Sessions interface {
 	// Acquire returns where key is served and boots the session if no node serves
 	// it. boot is called before a boot begins, and its error is returned; it does not
-	// block. With nil every boot is allowed. The session is not stopped for idleness until release is called
-	// (exactly once). Acquire blocks until the session is ready or ctx is done;
+	// block. With nil every boot is allowed. If the session sleeps or is suspended, it
+	// continues for the reason of ctx (holdfast.WithWakeReason). The session is not
+	// stopped for idleness until release is called (exactly once). Acquire blocks until the session is ready or ctx is done;
 	// for a ready session it returns at once. When r.Left is closed, requests in
 	// progress to another node are cut off after closing.LeftWait, so r.Left must stay
 	// open while that node still serves r.Epoch. Errors: *holdfast.BootError,

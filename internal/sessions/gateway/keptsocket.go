@@ -182,6 +182,9 @@ func (k *keptSocket) next(ctx context.Context, hurry <-chan struct{}) (reattach.
 		return reattach.Server{}, err
 	}
 	defer done()
+	if closing.Closed(hurry) { // data waits
+		ctx = holdfast.WithWakeReason(ctx, holdfast.WokenByWebSocket)
+	}
 	k.gateway.sessions.Refused(k.link.target.key, k.link.route)
 	t := &request{
 		target: k.link.target, gateway: k.gateway, reattaching: true,

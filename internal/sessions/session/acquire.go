@@ -26,19 +26,22 @@ func (m *Manager) Acquire(ctx context.Context, key holdfast.SessionKey, template
 // locks held, and its error is returned. It is not called for a request that joins
 // the boot of another one.
 func (m *Manager) AcquireIf(ctx context.Context, key holdfast.SessionKey, template string, boot func() error) (r holdfast.Route, release func(), err error) {
-	return m.routed(m.acquire(ctx, key, func() (*entry, error) {
+	by := holdfast.WakeReasonOf(ctx)
+	e, err := m.acquire(ctx, key, func() (*entry, error) {
 		if err := boot(); err != nil {
 			return nil, err
 		}
-		return m.beginLocked(key, template)
-	}))
+		return m.beginLocked(key, template, by)
+	})
+	return m.routed(e, by, err)
 }
 
 // Join is Acquire for a session that this node already has (booting, ready or
 // leaving). It does not start a boot. It returns holdfast.ErrNotFound as soon as this
 // node no longer has the session.
 func (m *Manager) Join(ctx context.Context, key holdfast.SessionKey) (r holdfast.Route, release func(), err error) {
-	return m.routed(m.acquire(ctx, key, func() (*entry, error) { return nil, notHere(key) }))
+	e, err := m.acquire(ctx, key, func() (*entry, error) { return nil, notHere(key) })
+	return m.routed(e, holdfast.WakeReasonOf(ctx), err)
 }
 
 // Hold is Acquire for a session that is ready here at exactly this epoch. It does not
@@ -48,12 +51,12 @@ func (m *Manager) Hold(key holdfast.SessionKey, epoch holdfast.Epoch) (r holdfas
 	e := m.sessions[key]
 	if e == nil || e.phase != ready || e.owner.Epoch != epoch {
 		m.mu.Unlock()
-		return m.routed(nil, fmt.Errorf("session %s at epoch %d on this node: %w", key, epoch, holdfast.ErrNotFound))
+		return m.routed(nil, "", fmt.Errorf("session %s at epoch %d on this node: %w", key, epoch, holdfast.ErrNotFound))
 	}
 	e.conns++
 	e.useLocked()
 	m.mu.Unlock()
-	return m.routed(e, nil)
+	return m.routed(e, holdfast.WokenByRequest, nil)
 }
 
 func notHere(key holdfast.SessionKey) error {
@@ -62,7 +65,7 @@ func notHere(key holdfast.SessionKey) error {
 
 // routed returns the route of an entry whose connection was counted. It wakes the session
 // if that sleeps.
-func (m *Manager) routed(e *entry, err error) (holdfast.Route, func(), error) {
+func (m *Manager) routed(e *entry, by holdfast.WakeReason, err error) (holdfast.Route, func(), error) {
 	if err != nil {
 		return holdfast.Route{}, nil, err
 	}
@@ -71,7 +74,7 @@ func (m *Manager) routed(e *entry, err error) (holdfast.Route, func(), error) {
 	if s == nil {
 		return r, release, nil
 	}
-	if err := s.wakeUsed(holdfast.WokenByRequest); err != nil {
+	if err := s.wakeUsed(by); err != nil {
 		release()
 		return holdfast.Route{}, nil, err
 	}

@@ -177,6 +177,7 @@ type entry struct {
 	end             ending              // why and how it ends
 	sleeper         *sleeper            // nil: it never sleeps
 	cron            time.Time           // next time of its template; the zero time: none
+	begunBy         holdfast.WakeReason // why its boot began
 	wokenBy         holdfast.WakeReason // what resumed it; "": it was not suspended
 	suspect         holdfast.Owner      // a record of this key, checked when the entry is gone
 }
@@ -309,9 +310,14 @@ var errNotRunning = fmt.Errorf("the agent is starting or stopping: %w", holdfast
 // or for a slot do not count.
 func (m *Manager) Booting() int { return len(m.boots) + int(m.thaws.Load()) }
 
-// beginLocked creates an entry and starts its boot.
-func (m *Manager) beginLocked(key holdfast.SessionKey, template string) (*entry, error) {
-	return m.beginEntryLocked(key, template, false)
+// beginLocked creates an entry and starts its boot. If the session is suspended, it continues
+// because of by.
+func (m *Manager) beginLocked(key holdfast.SessionKey, template string, by holdfast.WakeReason) (*entry, error) {
+	e, err := m.beginEntryLocked(key, template, false)
+	if err == nil {
+		e.begunBy = by
+	}
+	return e, err
 }
 
 // beginEntryLocked is beginLocked. With keeps the entry only takes the image of a suspended

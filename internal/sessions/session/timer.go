@@ -173,7 +173,7 @@ func (m *Manager) resumeOne(s holdfast.Suspended) error {
 	if m.sessions[s.Key] != nil {
 		return nil
 	}
-	_, err := m.beginLocked(s.Key, s.Template)
+	_, err := m.beginLocked(s.Key, s.Template, holdfast.WokenByTimer)
 	return err
 }
 
@@ -187,15 +187,12 @@ func (m *Manager) noteWake(s *holdfast.Suspended, o holdfast.Owner) {
 
 // resumed takes over the times of a suspended session that continues, and notes what woke it.
 func (b *attempt) resumed(left holdfast.Suspended) {
-	by, at := holdfast.WokenByRequest, left.Wakes()
-	if now := time.Now(); !at.IsZero() && !at.After(now) {
-		by = holdfast.WokenByTimer
-	}
 	if left.WakeAt.After(time.Now()) {
 		b.owner.WakeAt = left.WakeAt // written with the next state
 	}
-	b.m.deps.Metrics.wakes.WithLabelValues(string(by)).Inc()
 	b.m.mu.Lock()
+	by := b.e.begunBy
 	b.e.wokenBy = by
 	b.m.mu.Unlock()
+	b.m.deps.Metrics.wakes.WithLabelValues(string(by)).Inc()
 }
