@@ -93,8 +93,8 @@ func (x *experiment) goesOn(ctx context.Context, t *terminal, n int, k kind) (ne
 		return next, answer, err
 	}
 	answer, err = t.check(ctx, word)
-	if err == nil && k.mib > 0 {
-		err = t.whole(ctx)
+	if err == nil {
+		err = k.whole(ctx, t)
 	}
 	return first.at, answer, err
 }
@@ -197,10 +197,10 @@ func (x *experiment) cold(ctx context.Context, n int) (b boot, err error) {
 // asleepTime is how long a session is suspended before it is resumed.
 const asleepTime = 500 * time.Millisecond
 
-// resumed measures the resume of a small suspended session.
-func (x *experiment) resumed(ctx context.Context, n int) (b boot, err error) {
-	key := holdfast.SessionKey(fmt.Sprintf("sleeper-%d", n))
-	before, err := x.begin(ctx, key, small, "0.2")
+// resumed measures the resume of a suspended session.
+func (x *experiment) resumed(ctx context.Context, k kind, n int) (b boot, err error) {
+	key := holdfast.SessionKey(fmt.Sprintf("sleeper-%s-%d", k.name, n))
+	before, err := x.begin(ctx, key, k, "0.2")
 	if err != nil {
 		return b, err
 	}
@@ -209,7 +209,7 @@ func (x *experiment) resumed(ctx context.Context, n int) (b boot, err error) {
 		return b, err
 	}
 	// A node reserves a session that has just left for its successor.
-	if err := errors.Join(x.warm(ctx, small), sleep(ctx, asleepTime)); err != nil {
+	if err := errors.Join(x.warm(ctx, k), sleep(ctx, asleepTime)); err != nil {
 		return b, err
 	}
 	after, took, err := connect(ctx, x.gateway().gateway, key)
@@ -219,6 +219,9 @@ func (x *experiment) resumed(ctx context.Context, n int) (b boot, err error) {
 	defer after.close()
 	after.secret = before.secret
 	if _, err := after.check(ctx, 0); err != nil {
+		return b, err
+	}
+	if err := k.whole(ctx, after); err != nil {
 		return b, err
 	}
 	if b, err = x.booted(ctx, key, took); err != nil {
@@ -302,7 +305,7 @@ func (x *experiment) run(ctx context.Context) (bench.Result, error) {
 		if err != nil {
 			return err
 		}
-		awake, err := x.resumed(ctx, i)
+		awake, err := x.resumed(ctx, small, i)
 		if i >= warmups && err == nil {
 			f.cold, f.awake = append(f.cold, took), append(f.awake, awake)
 		}
@@ -312,7 +315,14 @@ func (x *experiment) run(ctx context.Context) (bench.Result, error) {
 		return bench.Result{}, err
 	}
 	if x.o.Large > 0 {
-		if f.large, err = x.moves(ctx, large, x.o.Large, nil); err != nil {
+		f.large, err = x.moves(ctx, large, x.o.Large, func(i int) error {
+			awake, err := x.resumed(ctx, large, i)
+			if i >= warmups && err == nil {
+				f.awakeLarge = append(f.awakeLarge, awake)
+			}
+			return x.failed(err)
+		})
+		if err != nil {
 			return bench.Result{}, err
 		}
 	}

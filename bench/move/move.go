@@ -44,11 +44,11 @@ type Options struct {
 	Dockerd  string        // directory of another engine, as for lab.Options.With
 	Network  string        // of the sessions, as in a template; "" is bridge, the engine's own
 	N        int           // moves of a small session, and cold boots; 0 is 20
-	Large    int           // moves of a session of 256 MiB; 0 is none
+	Large    int           // moves and resumes of a session of 256 MiB; 0 is none
 	Many     int           // sessions of 30 MiB that are drained at once; 0 is none
 	Forks    int           // forks of a session of 64 MiB; 0 is none
 	Children int           // of each fork; 0 is 20
-	Warm     int           // sandboxes that wait on each node for a small session's memory, and for a fork's
+	Warm     int           // sandboxes that wait on each node for the memory of a fork's children; at most 2 for other sessions
 	Notice   time.Duration // of that drain; 0 is 30s
 	Progress io.Writer     // progress lines; nil discards them
 }
@@ -91,7 +91,7 @@ func (o Options) findRunsc() (string, error) {
 }
 
 // Run measures moves of a small session, alternating with cold boots of its template,
-// then moves of a large session, then forks, then a drain of many sessions within the notice. It
+// then moves and resumes of a large session, then forks, then a drain of many sessions within the notice. It
 // must run inside a lab (lab.Reenter).
 //
 // Score is the p50 of the cold boots divided by the p50 of the small session's moves.

@@ -33,6 +33,14 @@ var (
 	large  = kind{"large", 248}
 )
 
+// whole checks the additional memory of a session.
+func (k kind) whole(ctx context.Context, t *terminal) error {
+	if k.mib == 0 {
+		return nil
+	}
+	return t.whole(ctx)
+}
+
 // node is one agent, with directories and addresses of its own.
 type node struct {
 	*rig.Agent
@@ -74,6 +82,8 @@ func (x *experiment) warmOf(k kind) int {
 	switch k {
 	case small:
 		return min(x.o.Warm, 2) // its sessions are restored one after the other
+	case large:
+		return min(x.o.Warm, 2, x.o.Large)
 	case copied:
 		return x.o.Warm
 	}

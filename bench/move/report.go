@@ -28,27 +28,29 @@ type Details struct {
 
 // findings are the samples.
 type findings struct {
-	machine  bench.Machine
-	notice   time.Duration
-	cold     []boot
-	awake    []boot
-	small    []sample
-	large    []sample
-	forks    *forks
-	many     *Many
-	failures []string
+	machine    bench.Machine
+	notice     time.Duration
+	cold       []boot
+	awake      []boot // small sessions that were resumed
+	awakeLarge []boot
+	small      []sample
+	large      []sample
+	forks      *forks
+	many       *Many
+	failures   []string
 }
 
 // Names of the rows.
 const (
-	rowCold     = "cold boot: connect to the first byte"
-	rowAwake    = "resume from suspend: connect to the first byte"
-	rowSmall    = "small session moved: notice to the next byte"
-	rowLarge    = "256 MiB session moved: notice to the next byte"
-	rowSilence  = "snapshot: longest time to an answer of the session"
-	rowPause    = "fork: the pause, as reported: runsc's checkpoint"
-	rowChild    = "fork: request to a child that is ready"
-	rowChildren = "fork: request to all children ready"
+	rowCold       = "cold boot: connect to the first byte"
+	rowAwake      = "resume from suspend: connect to the first byte"
+	rowSmall      = "small session moved: notice to the next byte"
+	rowAwakeLarge = "256 MiB session resumed from suspend: connect to the first byte"
+	rowLarge      = "256 MiB session moved: notice to the next byte"
+	rowSilence    = "snapshot: longest time to an answer of the session"
+	rowPause      = "fork: the pause, as reported: runsc's checkpoint"
+	rowChild      = "fork: request to a child that is ready"
+	rowChildren   = "fork: request to all children ready"
 
 	rowMany  = "many drained at once: notice to the next byte"
 	rowTyped = "small session moved: notice to the shell's next answer"
@@ -66,6 +68,8 @@ func (f findings) result() bench.Result {
 	r.Rows = append(r.Rows, moved, bench.NewRow(rowTyped, "ms", column(f.small, func(s sample) time.Duration { return s.answer })))
 	r.Rows = append(r.Rows, partRows(f.small)...)
 	if len(f.large) > 0 {
+		r.Rows = append(r.Rows, bench.NewRow(rowAwakeLarge, "ms", column(f.awakeLarge, whole)))
+		r.Rows = append(r.Rows, bootRows(f.awakeLarge)...)
 		r.Rows = append(r.Rows, bench.NewRow(rowLarge, "ms", column(f.large, func(s sample) time.Duration { return s.next })))
 		r.Rows = append(r.Rows, partRows(f.large)...)
 	}

@@ -16,10 +16,10 @@ import (
 func (p *programs) moveBench(f *pflag.FlagSet) experiment {
 	o := move.Options{Member: self(rig.RoleMember)}
 	f.IntVarP(&o.N, "number", "n", 20, "moves of a small session, and cold boots beside them")
-	f.IntVar(&o.Large, "large", 5, "moves of a session with 256 MiB in memory")
+	f.IntVar(&o.Large, "large", 5, "moves and resumes of a session with 256 MiB in memory")
 	f.IntVar(&o.Forks, "forks", 3, "forks of a session of 64 MiB")
 	f.IntVar(&o.Children, "children", 20, "sessions that each fork starts")
-	f.IntVar(&o.Warm, "warm", 0, "sandboxes that wait on each node for the memory of a small session, at most 2, and of a fork's children")
+	f.IntVar(&o.Warm, "warm", 0, "sandboxes that wait on each node for the memory of a fork's children, and at most 2 of them for that of another session")
 	f.IntVar(&o.Many, "many", 30, "sessions of 30 MiB that are drained at once")
 	f.DurationVar(&o.Notice, "notice", 30*time.Second, "notice of the drains")
 	f.StringVar(&o.Network, "network", "bridge", "network of the sessions: bridge, the engine's own, or pooled, Holdfast's")
