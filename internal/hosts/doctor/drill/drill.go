@@ -62,8 +62,10 @@ func All() []Drill {
 // Without maps each check that has no drill to the reason.
 func Without() map[string]string {
 	return map[string]string{
+		"disk-growth":     "it would have to fill a disk of the host: bench/faults/inodes.yaml and deleted.yaml do so for a minute",
 		"fragmentation":   "it needs the memory of the whole host, and harms it for longer than the drill",
 		"inotify-limit":   "the limit is one of a user on the whole host: at it, other programs of the host fail",
+		"log-storm":       "only an engine keeps logs: see bench/faults/logs.yaml",
 		"mount-leak":      "thousands of mounts in the host's namespace slow down systemd; in a container of its own see bench/faults/mounts.yaml",
 		"slow-allocation": "only a host with tens of thousands of dying groups that reclaims at their parent is slow enough: drill zombies makes its cause",
 		"softirq":         "loopback uses the sender's CPU time, and a real network card is the host's",

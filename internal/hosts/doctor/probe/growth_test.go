@@ -10,31 +10,32 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
+// sampledAt returns samples of one amount, one a second.
+func sampledAt(begin time.Time, name string, values ...float64) (samples []levels) {
+	for i, v := range values {
+		samples = append(samples, levels{begin.Add(time.Duration(i) * time.Second), map[string]float64{name: v}})
+	}
+	return samples
+}
+
 // The slowest and the fastest third bound the growth; without growth in one of them there is none.
-func TestRates(t *testing.T) {
+func TestGrowthOf(t *testing.T) {
 	begin := time.Now()
-	series := func(values ...float64) (samples []memorySample) {
-		for i, v := range values {
-			samples = append(samples, memorySample{begin.Add(time.Duration(i) * time.Second), map[string]float64{"/c": v}})
-		}
-		return samples
-	}
 	for _, c := range []struct {
-		values          []float64
-		mean, low, high float64
-		ok              bool
+		values []float64
+		want   growth
+		ok     bool
 	}{
-		{[]float64{0, 10, 20, 30, 40, 50, 60}, 10, 10, 10, true},
-		{[]float64{0, 5, 10, 30, 50, 60, 70}, 70.0 / 6, 5, 20, true},
-		{[]float64{0, 100, 100, 100, 100, 100, 100}, 100.0 / 6, 0, 50, true},
-		{[]float64{0, 1, 2}, 0, 0, 0, false},
+		{[]float64{0, 10, 20, 30, 40, 50, 60}, growth{10, 10, 10}, true},
+		{[]float64{0, 5, 10, 30, 50, 60, 70}, growth{70.0 / 6, 5, 20}, true},
+		{[]float64{0, 100, 100, 100, 100, 100, 100}, growth{100.0 / 6, 0, 50}, true},
+		{[]float64{0, 1, 2}, growth{}, false},
 	} {
-		mean, low, high, ok := rates(series(c.values...), "/c")
-		if mean != c.mean || low != c.low || high != c.high || ok != c.ok {
-			t.Errorf("%v: %v, %v to %v, %v", c.values, mean, low, high, ok)
+		if g, ok := growthOf(sampledAt(begin, "/c", c.values...), "/c"); g != c.want || ok != c.ok {
+			t.Errorf("%v: %v, %v", c.values, g, ok)
 		}
 	}
-	if _, _, _, ok := rates(series(0, 1, 2, 3, 4, 5, 6), "/new"); ok {
+	if _, ok := growthOf(sampledAt(begin, "/c", 0, 1, 2, 3, 4, 5, 6), "/new"); ok {
 		t.Error("a group without samples has a growth")
 	}
 }

@@ -12,75 +12,158 @@ const (
 	busyCPUs      = 0.90
 	neighbourMin  = 0.30 // of all CPUs: a group with less is not a neighbour
 	shownVictims  = 5
-	victimMostCPU = 0.5 // of the neighbour's CPU time: a group that uses more is not a victim
+	victimMostCPU = 0.5  // of the neighbour's CPU time: a group that uses more is not a victim
+	crowdLeast    = 3    // containers that wait
+	fullShare     = 0.15 // of the examination
 )
 
 // noisyNeighbour finds containers with threads that wait for CPUs that another container
-// uses.
+// uses, or that too many use, and a container that uses all of them though none waits yet.
 func noisyNeighbour() Rule {
 	return Rule{
 		Name:      "noisy-neighbour",
-		Signal:    "run-queue delay of a container's threads (schedstat), and the CPU time of the other groups",
-		Threshold: "a thread of a container that was not throttled waited for over 20 % of the time. The CPUs are over 90 % busy, and another group uses over 30 % of them. That group uses twice as much as the victim, more than the hypervisor, and more than all containers that came and went. If the processes in no container use more than that group, they are named instead",
-		Why:       "on busy CPUs every thread waits a little. A thread that waits a fifth of the time is noticeable to its users. Next to a compile job on all CPUs, which is healthy, other threads waited for up to 11 %. A group that uses as much CPU as the named one is another worker and not a victim",
+		Signal:    "run-queue delay of a container's threads (schedstat), the CPU time of the other groups, and twice a second whether all CPUs are in use",
+		Threshold: "a thread of a container that was not throttled waited for over 20 % of the time. The CPUs are over 90 % busy, and another group uses over 30 % of them. That group uses twice as much as the victim, more than the hypervisor, and more than all containers that came and went. If the processes in no container use more than that group, they are named instead. If no group uses over 30 % and three containers wait, there are too many of them. Without waits, a notice names a container that used over 30 % of the CPUs for 15 % of the time, while the CPUs were over 95 % busy",
+		Why:       "on busy CPUs every thread waits a little. A thread that waits a fifth of the time is noticeable to its users. Next to a compile job on all CPUs, which is healthy, other threads waited for up to 11 %. A group that uses as much CPU as the named one is another worker and not a victim. The scheduler prefers threads that use little, so a container that takes all CPUs harms others only when they need much",
 		Source:    "Documentation/scheduler/sched-stats.rst. The thresholds are judgements",
 		Needs:     []string{fact.TasksSeen, fact.GroupsSeen, fact.GroupsCPU, fact.CPUBusy, fact.CPUSteal, fact.HostCPUs},
 		Judge: func(s *fact.Set) []Finding {
-			busy, _ := s.Host(fact.CPUBusy)
-			cpus, _ := s.Host(fact.HostCPUs)
-			steal, _ := s.Host(fact.CPUSteal)
-			grouped, _ := s.Host(fact.GroupsCPU)
-			hog, measured := largest(s.Of(fact.GroupCPU))
-			if outside := (busy-steal)*cpus - grouped; outside > hog.Value { // the largest user is in no group
-				hog = fact.Fact{Value: outside, Subject: fact.Subject{Cgroup: "/"}}
-			}
-			// Groups that came and went have used the CPU time that no measured group
-			// accounts for.
-			if fleeting := grouped - measured; busy < busyCPUs || hog.Value < neighbourMin*cpus || hog.Value < max(steal*cpus, fleeting) {
-				return nil
-			}
-			var victims []fact.Subject
-			worst := 0.0
-			for _, w := range s.Of(fact.GroupLongest) {
-				group := w.Subject.Cgroup
-				used, measured := s.Group(fact.GroupCPU, group)
-				stopped, _ := s.Group(fact.GroupThrottled, group)
-				if w.Value <= waitShare || group == hog.Subject.Cgroup || !measured || used > victimMostCPU*hog.Value || stopped > throttledShare {
-					continue
-				}
-				victims = append(victims, w.Subject)
-				worst = max(worst, w.Value)
-			}
-			if len(victims) == 0 {
-				return nil
-			}
-			culprit := hog.Subject
-			for _, p := range s.Of(fact.ProcessCPU) {
-				if p.Subject.Cgroup == culprit.Cgroup {
-					culprit = p.Subject
-					break
+			for _, judge := range []func(*fact.Set) []Finding{neighbour, crowd, saturates} {
+				if found := judge(s); len(found) > 0 {
+					return found
 				}
 			}
-			title := "containers wait for CPUs that another container uses"
-			if culprit.Cgroup == "/" {
-				title = "containers wait for CPUs that processes outside containers use"
-			}
-			return []Finding{{
-				Severity: Warning,
-				Title:    title,
-				Evidence: []Evidence{
-					{"longest wait of a thread for a CPU, share of the time", percent(worst), "under 20 %"},
-					{"CPUs that the named group uses", fmt.Sprintf("%.1f of %.0f", hog.Value, cpus), "-"},
-					{"containers that wait", number(float64(len(victims))), "0"},
-				},
-				Culprit: culprit,
-				Victims: victims[:min(len(victims), shownVictims)],
-				Cures: []Cure{
-					{What: "Lower its CPU weight, or give it CPUs of its own.", Command: "docker update --cpu-shares 128 CONTAINER  # or --cpuset-cpus 0"},
-					{What: "Accept no new sessions on this node until then.", Command: "holdfast node cordon"},
-				},
-			}}
+			return nil
 		},
+	}
+}
+
+// hog returns the group that uses most CPU time, "/" for the processes outside all groups, and
+// the CPU time of groups that came and went. busy is the share of all CPUs that is in use.
+func hog(s *fact.Set) (most fact.Fact, fleeting, busy float64) {
+	busy, _ = s.Host(fact.CPUBusy)
+	cpus, _ := s.Host(fact.HostCPUs)
+	steal, _ := s.Host(fact.CPUSteal)
+	grouped, _ := s.Host(fact.GroupsCPU)
+	most, measured := largest(s.Of(fact.GroupCPU))
+	if outside := (busy-steal)*cpus - grouped; outside > most.Value {
+		most = fact.Fact{Value: outside, Subject: fact.Subject{Cgroup: "/"}}
+	}
+	// Groups that came and went have used the CPU time that no measured group accounts for.
+	return most, grouped - measured, busy
+}
+
+// waiting returns the groups with a thread that waits, other than by, that use at most so much
+// CPU time, and the longest wait.
+func waiting(s *fact.Set, by string, most float64) (victims []fact.Subject, worst float64) {
+	for _, w := range s.Of(fact.GroupLongest) {
+		group := w.Subject.Cgroup
+		used, measured := s.Group(fact.GroupCPU, group)
+		stopped, _ := s.Group(fact.GroupThrottled, group)
+		if w.Value <= waitShare || group == by || !measured || used > most || stopped > throttledShare {
+			continue
+		}
+		victims = append(victims, w.Subject)
+		worst = max(worst, w.Value)
+	}
+	return victims, worst
+}
+
+// neighbour finds containers that wait for CPUs that one group uses.
+func neighbour(s *fact.Set) []Finding {
+	cpus, _ := s.Host(fact.HostCPUs)
+	steal, _ := s.Host(fact.CPUSteal)
+	most, fleeting, busy := hog(s)
+	if busy < busyCPUs || most.Value < neighbourMin*cpus || most.Value < max(steal*cpus, fleeting) {
+		return nil
+	}
+	victims, worst := waiting(s, most.Subject.Cgroup, victimMostCPU*most.Value)
+	if len(victims) == 0 {
+		return nil
+	}
+	culprit := busiestOf(s, most.Subject)
+	title := "containers wait for CPUs that another container uses"
+	if culprit.Cgroup == "/" {
+		title = "containers wait for CPUs that processes outside containers use"
+	}
+	return []Finding{{
+		Severity: Warning,
+		Title:    title,
+		Evidence: []Evidence{
+			{"longest wait of a thread for a CPU, share of the time", percent(worst), "under 20 %"},
+			{"CPUs that the named group uses", fmt.Sprintf("%.1f of %.0f", most.Value, cpus), "-"},
+			{"containers that wait", number(float64(len(victims))), "0"},
+		},
+		Culprit: culprit,
+		Victims: victims[:min(len(victims), shownVictims)],
+		Cures:   lessCPU(),
+	}}
+}
+
+// crowd finds containers that wait for CPUs of which no group uses much.
+func crowd(s *fact.Set) []Finding {
+	cpus, _ := s.Host(fact.HostCPUs)
+	steal, _ := s.Host(fact.CPUSteal)
+	most, fleeting, busy := hog(s)
+	if busy < busyCPUs || most.Value >= neighbourMin*cpus || steal > neighbourMin || fleeting >= neighbourMin*cpus {
+		return nil
+	}
+	victims, worst := waiting(s, "", cpus)
+	if len(victims) < crowdLeast {
+		return nil
+	}
+	return []Finding{{
+		Severity: Warning,
+		Title:    "containers wait for CPUs, and none of them uses much: there are too many",
+		Evidence: []Evidence{
+			{"longest wait of a thread for a CPU, share of the time", percent(worst), "under 20 %"},
+			{"containers that wait", number(float64(len(victims))), "0"},
+			{"CPUs that the largest user has", fmt.Sprintf("%.1f of %.0f", most.Value, cpus), "-"},
+		},
+		Victims: victims[:min(len(victims), shownVictims)],
+		Cures: []Cure{
+			{What: "Accept no new sessions on this node until then.", Command: "holdfast node cordon"},
+			{What: "Run fewer containers on this host, or give it more CPUs."},
+		},
+	}}
+}
+
+// saturates finds a container that uses all CPUs, all the time or in bursts. No container waits
+// for over a fifth of the time.
+func saturates(s *fact.Set) []Finding {
+	by := s.Of(fact.GroupCPUFull)
+	if len(by) == 0 || by[0].Value < fullShare {
+		return nil
+	}
+	most := by[0]
+	used, _ := s.Group(fact.GroupCPU, most.Subject.Cgroup)
+	cpus, _ := s.Host(fact.HostCPUs)
+	return []Finding{{
+		Severity: Notice,
+		Title:    "a container uses all CPUs that are left; others wait as soon as they need much",
+		Evidence: []Evidence{
+			{"time in which it used over 30 % of the CPUs and none was idle", percent(most.Value), "under 15 %"},
+			{"CPUs that it uses, on average", fmt.Sprintf("%.1f of %.0f", used, cpus), "-"},
+		},
+		Culprit: busiestOf(s, most.Subject),
+		Cures:   lessCPU(),
+	}}
+}
+
+// busiestOf returns the process of a group that uses most CPU time, or the group.
+func busiestOf(s *fact.Set, group fact.Subject) fact.Subject {
+	for _, p := range s.Of(fact.ProcessCPU) {
+		if p.Subject.Cgroup == group.Cgroup {
+			return p.Subject
+		}
+	}
+	return group
+}
+
+func lessCPU() []Cure {
+	return []Cure{
+		{What: "Lower its CPU weight, or give it CPUs of its own.", Command: "docker update --cpu-shares 128 CONTAINER  # or --cpuset-cpus 0"},
+		{What: "Accept no new sessions on this node until then.", Command: "holdfast node cordon"},
 	}
 }
 

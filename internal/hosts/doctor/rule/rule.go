@@ -97,6 +97,8 @@ func All() []Rule {
 		statReaders(),
 		mountLeak(),
 		memoryGrowth(),
+		diskGrowth(),
+		logStorms(),
 		listenOverflow(),
 		slowAllocation(),
 		oldKernel(),

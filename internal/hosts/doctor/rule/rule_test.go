@@ -1,6 +1,7 @@
 package rule
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -100,6 +101,10 @@ var cases = []struct {
 	{"noisy-neighbour", "the hypervisor uses more", append([]fact.Fact{host(fact.CPUSteal, 0.5)}, noisy(1, 0.8, 0.1, 0.5, 0)...), "", fact.Subject{}, ""},
 	{"noisy-neighbour", "containers that came and went use more", append([]fact.Fact{host(fact.GroupsCPU, 2)}, noisy(1, 0.7, 0.1, 0.5, 0)...), "", fact.Subject{}, ""},
 	{"noisy-neighbour", "processes outside containers use more", noisy(1, 0.7, 0.1, 0.5, 0), Warning, fact.Subject{Cgroup: "/"}, "1.2 of 2"},
+	{"noisy-neighbour", "many, of which each waits a little", crowded(0.1), "", fact.Subject{}, ""},
+	{"noisy-neighbour", "too many", crowded(0.6), Warning, fact.Subject{}, "none of them uses much"},
+	{"noisy-neighbour", "bursts", append(noisy(0.7, 0.9, 0.2, 0.05, 0), host(fact.CPUFull, 0.4), group(fact.GroupCPUFull, hogs, 0.3)), Notice, fact.Subject{Cgroup: hogs, Pid: 8, Command: "burn"}, "30 %"},
+	{"noisy-neighbour", "one burst", append(noisy(0.7, 0.9, 0.2, 0.05, 0), host(fact.CPUFull, 0.1), group(fact.GroupCPUFull, hogs, 0.1)), "", fact.Subject{}, ""},
 	{"noisy-neighbour", "a hog", noisy(1, 1.8, 0.2, 0.5, 0), Warning, fact.Subject{Cgroup: hogs, Pid: 8, Command: "burn"}, "1.8 of 2"},
 
 	{"kernel-time", "as usual here", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupSystem, web, 0.5), group(fact.GroupCPU, web, 1), host(fact.BaseSystem, 0.4)}, "", fact.Subject{}, ""},
@@ -186,6 +191,17 @@ var cases = []struct {
 	{"memory-growth", "some minutes to go", growing(1<<30, 424<<20, 1<<20), Notice, fact.Subject{Cgroup: web}, "in 10m0s"},
 	{"memory-growth", "soon", growing(200<<20, 100<<20, 1<<20), Warning, fact.Subject{Cgroup: web}, "50s to 3m20s"},
 
+	{"disk-growth", "still", []fact.Fact{device(fact.DiskFree, "/", 1<<30), device(fact.DiskInodes, "/", 1000)}, "", fact.Subject{}, ""},
+	{"disk-growth", "hours to go", filling(fact.DiskFree, 1<<40, fact.DiskGrowth, 10<<20), "", fact.Subject{}, ""},
+	{"disk-growth", "a writer among others", append(filling(fact.DiskFree, 60<<30, fact.DiskGrowth, 20<<20), by(fact.WrittenBy, 19<<20, logger), by(fact.WrittenBy, 30<<10, other)), Notice, logger, "20 MiB/s"},
+	{"disk-growth", "no single writer", append(filling(fact.DiskFree, 60<<30, fact.DiskGrowth, 20<<20), by(fact.WrittenBy, 9<<20, logger), by(fact.WrittenBy, 8<<20, other)), Notice, fact.Subject{}, "60 GiB"},
+	{"disk-growth", "soon", append(filling(fact.DiskFree, 1<<30, fact.DiskGrowth, 20<<20), by(fact.WrittenBy, 19<<20, logger)), Warning, logger, "51s"},
+	{"disk-growth", "files", append(filling(fact.DiskInodes, 900_000, fact.InodeGrowth, 2000), by(fact.InodesBy, 900, logger), by(fact.InodesBy, 1000, other), by(fact.InodesBy, 950, logger)), Notice, logger, "1,850/s"},
+
+	{"log-storm", "usual", []fact.Fact{host(fact.LogsSeen, 9), group(fact.LogGrowth, web, 20<<10)}, "", fact.Subject{}, ""},
+	{"log-storm", "much", []fact.Fact{host(fact.LogsSeen, 9), group(fact.LogGrowth, web, 4<<20)}, Notice, fact.Subject{Cgroup: web}, "14 GiB"},
+	{"log-storm", "and another container waits for the disk", []fact.Fact{host(fact.LogsSeen, 9), group(fact.LogGrowth, web, 4<<20), group(fact.GroupIOFull, hogs, 0.6)}, Warning, fact.Subject{Cgroup: web}, "4.0 MiB/s"},
+
 	{"listen-overflow", "none", []fact.Fact{host(fact.NamesSeen, 3), by(fact.ListenDrops, 0, other)}, "", fact.Subject{}, ""},
 	{"listen-overflow", "many", []fact.Fact{host(fact.NamesSeen, 3), by(fact.ListenDrops, 40, other)}, Warning, other, "40/s"},
 
@@ -221,6 +237,22 @@ func noisy(busy, hog, victim, wait, throttled float64) []fact.Fact {
 		group(fact.GroupThrottled, web, throttled),
 		by(fact.ProcessCPU, hog, fact.Subject{Cgroup: hogs, Pid: 8, Command: "burn"}),
 	}
+}
+
+// filling returns the facts of a file system that shrinks by the rate, in the slowest third by
+// half of it.
+func filling(free string, left float64, grew string, rate float64) []fact.Fact {
+	return []fact.Fact{device(fact.DiskFree, "/", 1<<40), device(free, "/data", left), device(grew, "/data", rate), device(grew+"_low", "/data", rate/2)}
+}
+
+// crowded returns the facts of a host with two CPUs that five containers use.
+func crowded(wait float64) []fact.Fact {
+	fs := []fact.Fact{host(fact.GroupsSeen, 9), host(fact.TasksSeen, 9), host(fact.CPUBusy, 1), host(fact.CPUSteal, 0), host(fact.HostCPUs, 2), host(fact.GroupsCPU, 2)}
+	for i := range 5 {
+		g := fmt.Sprintf("/docker/%d", i)
+		fs = append(fs, group(fact.GroupCPU, g, 0.4), group(fact.GroupLongest, g, wait))
+	}
+	return fs
 }
 
 // growing returns the facts of a container whose memory grows by the rate, in the slowest third

@@ -1,0 +1,215 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/platform/linux/tracepoint"
+)
+
+// FillsWithin is the time within which a file system is full at its present growth for the
+// writers to be counted.
+const FillsWithin = 3 * time.Hour
+
+// fillingProbe measures how fast the file systems of the host's disks fill, by statfs(2). Only
+// while one does, it counts what processes write (/proc/PID/io) and the files that they make
+// (tracepoint ext4_allocate_inode; other file systems have no fixed number of inodes).
+func fillingProbe() Probe {
+	return Probe{
+		Name: "filling", Sees: "file systems that will be full, and what fills them",
+		Gives: []string{fact.DiskFree, fact.DiskInodes, fact.DiskGrowth, fact.DiskGrowthLow, fact.InodeGrowth, fact.InodeGrowthLow, fact.WrittenBy, fact.InodesBy},
+		Open: func(ctx context.Context, h Host, now time.Time) (Series, error) {
+			disks, err := fileSystems(h)
+			if err != nil {
+				return nil, err
+			}
+			f := &filling{host: h, disks: disks}
+			f.samples = sampling(ctx, now, growthEvery, func() map[string]float64 { return usedSpace(disks) }, f.count)
+			return f, nil
+		},
+	}
+}
+
+// onDisks are the file systems that can be full. Network file systems are not examined, since
+// statfs waits for their servers.
+func onDisks() []string {
+	return []string{"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs"}
+}
+
+// fileSystems returns a mount point of each file system on a disk, by the device's number.
+func fileSystems(h Host) (map[string]string, error) {
+	mounts, err := parsed(h, func(fs procfs.FS) ([]*procfs.MountInfo, error) {
+		self, err := fs.Self()
+		if err != nil {
+			return nil, err
+		}
+		return self.MountInfo()
+	})
+	disks := make(map[string]string)
+	for _, m := range mounts {
+		if _, twice := disks[m.MajorMinorVer]; !twice && slices.Contains(onDisks(), m.FSType) {
+			disks[m.MajorMinorVer] = m.MountPoint
+		}
+	}
+	return disks, err
+}
+
+// Amounts of a file system in a sample: what is free, below zero, so that its use grows.
+const (
+	amountBytes  = " bytes"
+	amountInodes = " inodes"
+)
+
+func usedSpace(disks map[string]string) map[string]float64 {
+	used := make(map[string]float64)
+	for device, point := range disks {
+		var st unix.Statfs_t
+		if unix.Statfs(point, &st) != nil {
+			continue // it has been unmounted
+		}
+		used[device+amountBytes] = -float64(st.Bavail) * float64(st.Bsize)
+		if st.Files > 0 { // btrfs has no limit
+			used[device+amountInodes] = -float64(st.Ffree)
+		}
+	}
+	return used
+}
+
+// filling is a Series that an examination reads once.
+type filling struct {
+	host    Host
+	disks   map[string]string
+	samples *sampler
+
+	// Of the sampler's goroutine, until it has ended:
+
+	counted time.Time       // since when writers are counted; the zero time: they are not
+	before  map[int]float64 // bytes written by each process until then
+	inodes  *tracepoint.Tally
+	err     error
+}
+
+// count begins to count the writers as soon as a file system fills.
+func (f *filling) count(samples []levels) {
+	if !f.counted.IsZero() || len(samples) < 3 {
+		return
+	}
+	first, last := samples[len(samples)-3], samples[len(samples)-1]
+	over := last.at.Sub(first.at).Seconds()
+	for name, used := range last.of {
+		was, known := first.of[name]
+		if rate := (used - was) / over; !known || rate <= 0 || -used/rate > FillsWithin.Seconds() {
+			continue
+		}
+		f.counted, f.before = last.at, written(f.host)
+		f.inodes, f.err = tracepoint.CountEvent("ext4_allocate_inode", false)
+		if errors.Is(f.err, tracepoint.ErrNoTracepoint) {
+			f.err = nil // no ext4
+		}
+		return
+	}
+}
+
+// written returns how many bytes each process has written to files, including its children
+// that have ended (task_io_accounting, kernel/exit.c).
+func written(h Host) map[int]float64 {
+	all := make(map[int]float64)
+	pids, _ := h.Proc.Pids() // without a list no writer is known
+	for _, pid := range pids {
+		text, err := read(string(h.Proc) + "/" + strconv.Itoa(pid) + "/io")
+		if err != nil {
+			continue // it has ended
+		}
+		n := numbers(text)
+		all[pid] = n["write_bytes"] - n["cancelled_write_bytes"]
+	}
+	return all
+}
+
+func (f *filling) Close() error {
+	f.samples.close()
+	if f.inodes == nil {
+		return nil
+	}
+	return f.inodes.Close()
+}
+
+func (f *filling) Read(_ context.Context, now time.Time) ([]fact.Fact, error) {
+	samples := f.samples.end(now)
+	var fs []fact.Fact
+	for device, point := range f.disks {
+		for _, of := range []struct {
+			amount, free, grew, low string
+			unit                    fact.Unit
+		}{
+			{amountBytes, fact.DiskFree, fact.DiskGrowth, fact.DiskGrowthLow, fact.Bytes},
+			{amountInodes, fact.DiskInodes, fact.InodeGrowth, fact.InodeGrowthLow, fact.Count},
+		} {
+			used, ok := samples[len(samples)-1].of[device+of.amount]
+			if !ok {
+				continue
+			}
+			add := func(name string, v float64) {
+				fs = append(fs, fact.Fact{Name: name, Value: v, Unit: of.unit, Subject: fact.Subject{Device: point}})
+			}
+			add(of.free, -used)
+			if g, ok := growthOf(samples, device+of.amount); ok && g.low > 0 {
+				add(of.grew, g.mean)
+				add(of.low, g.low)
+			}
+		}
+	}
+	if f.counted.IsZero() {
+		return fs, nil
+	}
+	over := now.Sub(f.counted)
+	fs = append(fs, f.writers(over)...)
+	if f.inodes == nil || f.err != nil {
+		return fs, traceError(f.err)
+	}
+	places, err := f.inodes.Take()
+	return append(fs, byPlace(newResolver(f.host, nil), places, fact.InodesBy, over)...), err
+}
+
+// shownWriters is the number of groups whose writes become facts.
+const shownWriters = 5
+
+// writers returns the groups that write most, each with its process that writes most.
+func (f *filling) writers(over time.Duration) []fact.Fact {
+	type group struct {
+		sum, most float64
+		pid       int
+	}
+	groups := make(map[string]group)
+	for pid, n := range written(f.host) {
+		n -= f.before[pid]
+		name, ok := groupOf(f.host, pid)
+		if !ok || n <= 0 {
+			continue
+		}
+		g := groups[name]
+		g.sum += n
+		if n > g.most {
+			g.most, g.pid = n, pid
+		}
+		groups[name] = g
+	}
+	var fs []fact.Fact
+	for _, name := range slices.Sorted(maps.Keys(groups)) {
+		g := groups[name]
+		fs = append(fs, fact.Fact{Name: fact.WrittenBy, Value: g.sum / over.Seconds(), Unit: fact.Bytes, Subject: fact.Subject{Cgroup: name, Pid: g.pid}})
+	}
+	fs = largest(fs, shownWriters)
+	for i := range fs {
+		fs[i].Subject = processOf(f.host, fs[i].Subject.Pid)
+	}
+	return fs
+}
