@@ -45,6 +45,12 @@ func settings() []setting {
 			gain: "allows more open files", risk: "about 1 KiB of kernel memory for each open file"},
 		{name: "fs.inotify.max_user_watches", file: "fs/inotify/max_user_watches", better: double, most: 64 << 20,
 			gain: "allows more inotify watches", risk: "about 1 KiB of kernel memory for each watch"},
+		{name: "fs.aio-max-nr", file: "fs/aio-max-nr", better: double, most: 16 << 20,
+			gain: "allows more asynchronous requests", risk: "kernel memory that no process can swap out, some hundred bytes for each request"},
+		{name: "kernel.pty.max", file: "kernel/pty/max", better: double, most: 64 << 10,
+			gain: "allows more pseudo terminals", risk: "some KiB of kernel memory for each terminal"},
+		{name: "kernel.keys.maxkeys", file: "kernel/keys/maxkeys", better: double, most: 64 << 10,
+			gain: "allows more keys for each user", risk: "kernel memory for each key, bounded by kernel.keys.maxbytes"},
 		{name: "transparent_hugepage.defrag", file: "kernel/mm/transparent_hugepage/defrag", sys: true, words: []string{"defer", "defer+madvise", "madvise", "never", "always"},
 			gain: "programs do not stall while huge pages are built", risk: "fewer huge pages at first"},
 	}

@@ -43,10 +43,15 @@ const (
 	NamesSeen    = "namespace.seen"      // number of namespaces that were read
 	Mounts       = "namespace.mounts"    // mounts, by mount namespace other than the host's
 	Segments     = "namespace.segments"  // share of the System V shared memory segments, by IPC namespace
+	Queues       = "namespace.queues"    // share of the POSIX message queues, by IPC namespace
 	Ports        = "namespace.ports"     // share of the local ports in use towards one address, by network namespace
 	ListenDrops  = "namespace.overflows" // /s: connections that a full accept queue refused, by network namespace
 	Packets      = "namespace.packets"   // /s: packets received, by network namespace
 	ProcessFiles = "process.files"       // share of a process's own limit of open files, of those that use over half
+
+	HeldMounts = "process.held_mounts" // mount namespaces that a process keeps open, of those with many
+	LimitsSeen = "limit.seen"          // number of limits that all containers share and that were read
+	LimitUsed  = "limit.used"          // share of one of them, by its name for sysctl, with the process that has most; only over half
 
 	InotifySeen = "inotify.users" // number of users with inotify instances
 	Inotify     = "inotify.used"  // share of a user's limit, by kind and user, with the process that uses most

@@ -20,7 +20,7 @@ import (
 func inotifyProbe() Probe {
 	return Probe{
 		Name: "inotify", Sees: "limits of open files and of inotify that are nearly reached", Once: true,
-		Gives: []string{fact.InotifySeen, fact.Inotify, fact.ProcessFiles},
+		Gives: []string{fact.InotifySeen, fact.Inotify, fact.ProcessFiles, fact.HeldMounts},
 		Open:  moment(readInotify),
 	}
 }
@@ -62,26 +62,29 @@ func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 	if err != nil {
 		return nil, err
 	}
-	var files []fact.Fact
+	var files, held []fact.Fact
 	users := make(map[uint32]bool)
 	uses := make(map[userLimit]use)
 	for _, pid := range pids {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		open, instances, watches, err := inotifyOf(h, pid)
-		if share, ok := filesShare(h, pid, open); ok {
+		o, err := openFiles(h, pid)
+		if share, ok := filesShare(h, pid, o.files); ok {
 			files = append(files, fact.Fact{Name: fact.ProcessFiles, Value: share, Unit: fact.Share, Subject: processOf(h, pid)})
+		}
+		if o.mounts >= heldFrom {
+			held = append(held, fact.Fact{Name: fact.HeldMounts, Value: o.mounts, Unit: fact.Count, Subject: processOf(h, pid)})
 		}
 		if err != nil && !gone(err) { // without access to a process, the use of its user is unknown
 			return nil, err
 		}
 		uid, ok := ownerOf(h, pid)
-		if instances == 0 || !ok {
+		if o.instances == 0 || !ok {
 			continue
 		}
 		users[uid] = true
-		for kind, n := range map[string]float64{inotifyInstances: instances, inotifyWatches: watches} {
+		for kind, n := range map[string]float64{inotifyInstances: o.instances, inotifyWatches: o.watches} {
 			l := userLimit{uid, kind}
 			u := uses[l]
 			u.used += n
@@ -103,14 +106,16 @@ func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 		s.Device = fmt.Sprintf("%s of user %d", l.kind, l.uid)
 		fs = append(fs, fact.Fact{Name: fact.Inotify, Value: u.used / limits[l.kind], Unit: fact.Share, Subject: s})
 	}
-	return append(fs, largest(files, shownProcesses)...), nil
+	return append(append(fs, largest(files, shownProcesses)...), largest(held, shownProcesses)...), nil
 }
 
 // filesFrom is the number of open files from which a process's limit is read, and filesShown
-// the share of it that becomes a fact.
+// the share of it that becomes a fact. heldFrom is the number of open mount namespaces from
+// which they are a fact: an engine has one for each container at most.
 const (
 	filesFrom  = 200
 	filesShown = 0.5
+	heldFrom   = 50
 )
 
 // filesShare returns the share of a process's own limit that its open files use: "Max open
@@ -129,31 +134,39 @@ func filesShare(h Host, pid int, open float64) (float64, bool) {
 	return open / limit, err == nil && open > filesShown*limit
 }
 
-// inotifyOf counts a process's open files, and its instances and watches of inotify.
-func inotifyOf(h Host, pid int) (files, instances, watches float64, err error) {
+// open has the numbers of a process's open files, of its instances and watches of inotify, and
+// of the mount namespaces that it keeps.
+type open struct{ files, instances, watches, mounts float64 }
+
+// openFiles counts a process's open files.
+func openFiles(h Host, pid int) (o open, err error) {
 	dir := string(h.Proc) + "/" + strconv.Itoa(pid)
 	d, err := os.Open(dir + "/fd")
 	if err != nil {
-		return 0, 0, 0, err
+		return o, err
 	}
 	defer d.Close()
 	names, err := d.Readdirnames(maxOpen)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return 0, 0, 0, err
+		return o, err
 	}
-	files = float64(len(names))
+	o.files = float64(len(names))
 	for _, name := range names {
-		if to, err := os.Readlink(dir + "/fd/" + name); err != nil || to != "anon_inode:inotify" {
+		to, err := os.Readlink(dir + "/fd/" + name)
+		if err == nil && strings.HasPrefix(to, "mnt:[") {
+			o.mounts++
+		}
+		if err != nil || to != "anon_inode:inotify" {
 			continue
 		}
-		instances++
+		o.instances++
 		n, err := countWatches(dir + "/fdinfo/" + name)
 		if err != nil && !gone(err) {
-			return files, instances, watches, err
+			return o, err
 		}
-		watches += n
+		o.watches += n
 	}
-	return files, instances, watches, nil
+	return o, nil
 }
 
 // countWatches counts the lines "inotify wd:…", proc_pid_fdinfo(5).

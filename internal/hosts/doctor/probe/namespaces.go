@@ -20,7 +20,7 @@ import (
 func namespacesProbe() Probe {
 	return Probe{
 		Name: "namespaces", Sees: "mounts, local ports, shared memory and full accept queues of containers",
-		Gives: []string{fact.NamesSeen, fact.Mounts, fact.Segments, fact.Ports, fact.ListenDrops, fact.Packets},
+		Gives: []string{fact.NamesSeen, fact.Mounts, fact.Segments, fact.Queues, fact.Ports, fact.ListenDrops, fact.Packets},
 		Open:  counted(readNamespaces, namespaceFacts),
 	}
 }
@@ -81,8 +81,9 @@ func mountsOf(_ Host, dir string) sample {
 	return s
 }
 
-// segmentsOf counts the System V shared memory segments of an IPC namespace, of which
-// kernel.shmmni is the maximum: sysvipc(7).
+// segmentsOf counts the System V shared memory segments and the POSIX message queues of an IPC
+// namespace, of which kernel.shmmni and fs.mqueue.queues_max are the maximum: sysvipc(7),
+// mq_overview(7).
 func segmentsOf(h Host, dir string) sample {
 	s := make(sample)
 	f, err := os.Open(dir + "/ns/ipc")
@@ -99,9 +100,39 @@ func segmentsOf(h Host, dir string) sample {
 		if err == nil && err2 == nil && most > 0 {
 			s["segments"] = float64(max(0, strings.Count(string(list), "\n")-1)) / most
 		}
+		queues, err3 := messageQueues()
+		if limit, err := number("/proc/sys/fs/mqueue/queues_max"); err == nil && err3 == nil && limit > 0 {
+			s["queues"] = queues / limit
+		}
 		return errors.Join(err, err2)
 	})
 	return s
+}
+
+// messageQueues counts the queues of this thread's IPC namespace. They are files of a file system
+// that is mounted nowhere: a path of the container could lead anywhere. Linux 5.2 or later.
+func messageQueues() (float64, error) {
+	fs, err := unix.Fsopen("mqueue", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return 0, err
+	}
+	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(mount)
+	root, err := unix.Openat(mount, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	dir := os.NewFile(uintptr(root), "mqueue")
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	return float64(len(names)), err
 }
 
 // portsFrom is the number of sockets from which the table of connections is read.
@@ -199,7 +230,7 @@ func portsShare(h Host, dir string) (float64, error) {
 func namespaceFacts(_ Host, before, after map[string]space, over time.Duration) ([]fact.Fact, error) {
 	fs := []fact.Fact{host(fact.NamesSeen, float64(len(after)), fact.Count)}
 	for name, b := range after {
-		for key, f := range map[string]fact.Fact{"mounts": {Name: fact.Mounts}, "segments": {Name: fact.Segments, Unit: fact.Share}, "ports": {Name: fact.Ports, Unit: fact.Share}} {
+		for key, f := range map[string]fact.Fact{"mounts": {Name: fact.Mounts}, "segments": {Name: fact.Segments, Unit: fact.Share}, "queues": {Name: fact.Queues, Unit: fact.Share}, "ports": {Name: fact.Ports, Unit: fact.Share}} {
 			if v, ok := b.values[key]; ok {
 				f.Value, f.Subject = v, b.subject
 				fs = append(fs, f)

@@ -97,6 +97,7 @@ func All() []Probe {
 		diskProbe(),
 		conntrackProbe(),
 		inotifyProbe(),
+		limitsProbe(),
 		growthProbe(),
 		fillingProbe(),
 		logsProbe(),

@@ -215,8 +215,8 @@ func TestInotifyInstances(t *testing.T) {
 		}
 	}
 	h := Host{Proc: proc.Host}
-	if files, instances, watches, err := inotifyOf(h, os.Getpid()); err != nil || files < 3 || instances < 1 || watches < 3 {
-		t.Errorf("%v files, %v instances with %v watches, %v", files, instances, watches, err)
+	if o, err := openFiles(h, os.Getpid()); err != nil || o.files < 3 || o.instances < 1 || o.watches < 3 {
+		t.Errorf("%+v, %v", o, err)
 	}
 	if os.Geteuid() != 0 {
 		return // without root, other users' processes are unknown

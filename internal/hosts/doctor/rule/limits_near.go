@@ -8,10 +8,10 @@ const nearLimit = 0.90
 func limitsNear() Rule {
 	return Rule{
 		Name:      "limits-near",
-		Signal:    "pids.current / pids.max of each container, open files of each process and RLIMIT_NOFILE, local ports towards one address and System V segments of each namespace, threads compared with pid_max and threads-max, file-nr",
+		Signal:    "pids.current / pids.max of each container, open files of each process and RLIMIT_NOFILE, local ports towards one address, System V segments and POSIX message queues of each namespace. Of the host: asynchronous requests, pseudo terminals, keys of a user, threads compared with pid_max and threads-max, file-nr",
 		Threshold: "over 90 %",
 		Why:       "at 100 % fork and open fail, and programs rarely report which limit was reached",
-		Source:    "Documentation/admin-guide/cgroup-v2.rst, sysctl/fs.rst, sysctl/kernel.rst",
+		Source:    "Documentation/admin-guide/cgroup-v2.rst, sysctl/fs.rst, sysctl/kernel.rst; pty(7), keyrings(7), mq_overview(7)",
 		Needs:     []string{fact.GroupsSeen, fact.HostThreads, fact.HostMaxPids, fact.HostFiles, fact.HostMaxFiles},
 		Judge: func(s *fact.Set) []Finding {
 			var found []Finding
@@ -32,10 +32,16 @@ func limitsNear() Rule {
 				{fact.ProcessFiles, "open files of a process", Cure{What: "Find out which files it does not close, or raise its limit.", Command: "docker run --ulimit nofile=N …"}},
 				{fact.Ports, "local ports towards one address", Cure{What: "Let the program keep its connections, or widen the range.", Command: "docker run --sysctl net.ipv4.ip_local_port_range='1024 65535' …"}},
 				{fact.Segments, "System V shared memory segments of a container", Cure{What: "Remove those that nothing uses.", Command: "nsenter -t PID -i ipcs -m"}},
+				{fact.Queues, "POSIX message queues of a container", Cure{What: "Remove those that nothing uses.", Command: "nsenter -t PID -m -i ls /dev/mqueue"}},
 			} {
 				for _, f := range s.Of(l.fact) {
 					near(l.what, f.Value, f.Subject, l.cure)
 				}
+			}
+			for _, f := range s.Of(fact.LimitUsed) {
+				name := f.Subject.Device
+				f.Subject.Device = ""
+				near(name+", which all containers share", f.Value, f.Subject, Cure{What: "Find out why the named process has so many, or raise the limit.", Command: "holdfast doctor cure sysctl " + name + " --apply"})
 			}
 			ratio := func(used, most string) float64 {
 				u, _ := s.Host(used)

@@ -15,6 +15,7 @@ const (
 	victimMostCPU = 0.5  // of the neighbour's CPU time: a group that uses more is not a victim
 	crowdLeast    = 3    // containers that wait
 	fullShare     = 0.15 // of the examination
+	fullMostly    = 0.50 // the same for processes outside containers, of which only the mean is known
 )
 
 // noisyNeighbour finds containers with threads that wait for CPUs that another container
@@ -23,7 +24,7 @@ func noisyNeighbour() Rule {
 	return Rule{
 		Name:      "noisy-neighbour",
 		Signal:    "run-queue delay of a container's threads (schedstat), the CPU time of the other groups, and twice a second whether all CPUs are in use",
-		Threshold: "a thread of a container that was not throttled waited for over 20 % of the time. The CPUs are over 90 % busy, and another group uses over 30 % of them. That group uses twice as much as the victim, more than the hypervisor, and more than all containers that came and went. If the processes in no container use more than that group, they are named instead. If no group uses over 30 % and three containers wait, there are too many of them. Without waits, a notice names a container that used over 30 % of the CPUs for 15 % of the time, while the CPUs were over 95 % busy",
+		Threshold: "a thread of a container that was not throttled waited for over 20 % of the time. The CPUs are over 90 % busy, and another group uses over 30 % of them. That group uses twice as much as the victim, more than the hypervisor, and more than all containers that came and went. If the processes in no container use more than that group, they are named instead. If no group uses over 30 % and three containers wait, there are too many of them. Without waits, a notice names a container that used over 30 % of the CPUs while they were over 95 % busy, for 15 % of the time. If they were for half of the time, it also names processes outside containers that used over 30 % on average",
 		Why:       "on busy CPUs every thread waits a little. A thread that waits a fifth of the time is noticeable to its users. Next to a compile job on all CPUs, which is healthy, other threads waited for up to 11 %. A group that uses as much CPU as the named one is another worker and not a victim. The scheduler prefers threads that use little, so a container that takes all CPUs harms others only when they need much",
 		Source:    "Documentation/scheduler/sched-stats.rst. The thresholds are judgements",
 		Needs:     []string{fact.TasksSeen, fact.GroupsSeen, fact.GroupsCPU, fact.CPUBusy, fact.CPUSteal, fact.HostCPUs},
@@ -128,24 +129,32 @@ func crowd(s *fact.Set) []Finding {
 	}}
 }
 
-// saturates finds a container that uses all CPUs, all the time or in bursts. No container waits
+// saturates finds a container, or processes outside containers, that use all CPUs, all the time or in bursts. No container waits
 // for over a fifth of the time.
 func saturates(s *fact.Set) []Finding {
-	by := s.Of(fact.GroupCPUFull)
-	if len(by) == 0 || by[0].Value < fullShare {
-		return nil
-	}
-	most := by[0]
-	used, _ := s.Group(fact.GroupCPU, most.Subject.Cgroup)
 	cpus, _ := s.Host(fact.HostCPUs)
+	title := "a container uses all CPUs that are left; others wait as soon as they need much"
+	var most fact.Subject
+	var used, full float64
+	if by := s.Of(fact.GroupCPUFull); len(by) > 0 && by[0].Value >= fullShare {
+		most, full = by[0].Subject, by[0].Value
+		used, _ = s.Group(fact.GroupCPU, most.Cgroup)
+	} else {
+		largest, fleeting, _ := hog(s) // one that is no container
+		if full, _ = s.Host(fact.CPUFull); full < fullMostly || largest.Value < max(neighbourMin*cpus, fleeting) {
+			return nil
+		}
+		most, used = largest.Subject, largest.Value
+		title = "processes outside containers use all CPUs that are left; containers wait as soon as they need much"
+	}
 	return []Finding{{
 		Severity: Notice,
-		Title:    "a container uses all CPUs that are left; others wait as soon as they need much",
+		Title:    title,
 		Evidence: []Evidence{
-			{"time in which it used over 30 % of the CPUs and none was idle", percent(most.Value), "under 15 %"},
+			{"time in which no CPU was idle, and a container that is named used over 30 %", percent(full), "under 15 %"},
 			{"CPUs that it uses, on average", fmt.Sprintf("%.1f of %.0f", used, cpus), "-"},
 		},
-		Culprit: busiestOf(s, most.Subject),
+		Culprit: busiestOf(s, most),
 		Cures:   lessCPU(),
 	}}
 }

@@ -104,6 +104,7 @@ var cases = []struct {
 	{"noisy-neighbour", "many, of which each waits a little", crowded(0.1), "", fact.Subject{}, ""},
 	{"noisy-neighbour", "too many", crowded(0.6), Warning, fact.Subject{}, "none of them uses much"},
 	{"noisy-neighbour", "bursts", append(noisy(0.7, 0.9, 0.2, 0.05, 0), host(fact.CPUFull, 0.4), group(fact.GroupCPUFull, hogs, 0.3)), Notice, fact.Subject{Cgroup: hogs, Pid: 8, Command: "burn"}, "30 %"},
+	{"noisy-neighbour", "processes outside containers", append(crowded(0.05)[:5], host(fact.GroupsCPU, 0.5), host(fact.CPUFull, 0.9), group(fact.GroupCPU, web, 0.5), group(fact.GroupLongest, web, 0.05)), Notice, fact.Subject{Cgroup: "/"}, "90 %"},
 	{"noisy-neighbour", "one burst", append(noisy(0.7, 0.9, 0.2, 0.05, 0), host(fact.CPUFull, 0.1), group(fact.GroupCPUFull, hogs, 0.1)), "", fact.Subject{}, ""},
 	{"noisy-neighbour", "a hog", noisy(1, 1.8, 0.2, 0.5, 0), Warning, fact.Subject{Cgroup: hogs, Pid: 8, Command: "burn"}, "1.8 of 2"},
 
@@ -160,6 +161,9 @@ var cases = []struct {
 	{"limits-near", "threads, of which the kernel allows fewer than pids", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 4_194_304), host(fact.HostMaxTasks, 63_000), host(fact.HostThreads, 60_000), host(fact.HostMaxFiles, 1000), host(fact.HostFiles, 10)}, Warning, fact.Subject{}, "threads-max"},
 	{"limits-near", "files", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 500), host(fact.HostFiles, 950), host(fact.HostMaxFiles, 1000)}, Warning, fact.Subject{}, "file-max"},
 
+	{"limits-near", "a limit of the whole host", limited(by(fact.LimitUsed, 0.95, fact.Subject{Cgroup: web, Pid: 7, Command: "db", Device: "fs.aio-max-nr"})), Warning, fact.Subject{Cgroup: web, Pid: 7, Command: "db"}, "fs.aio-max-nr"},
+	{"limits-near", "half of it", limited(by(fact.LimitUsed, 0.6, fact.Subject{Cgroup: web, Pid: 7, Command: "db", Device: "kernel.pty.max"})), "", fact.Subject{}, ""},
+	{"limits-near", "message queues", limited(by(fact.Queues, 0.98, other)), Warning, other, "98 %"},
 	{"limits-near", "open files of a process", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 500), host(fact.HostMaxFiles, 1000), host(fact.HostFiles, 10), by(fact.ProcessFiles, 0.97, other), by(fact.Ports, 0.5, logger)}, Warning, other, "nofile"},
 
 	{"inotify-limit", "room", []fact.Fact{host(fact.InotifySeen, 2), device(fact.Inotify, "watches of user 0", 0.5)}, "", fact.Subject{}, ""},
@@ -185,6 +189,9 @@ var cases = []struct {
 	{"mount-leak", "leaked", []fact.Fact{host(fact.HostMounts, 12_000)}, Warning, fact.Subject{}, "12,000"},
 
 	{"mount-leak", "leaked in a container", []fact.Fact{host(fact.HostMounts, 500), by(fact.Mounts, 6000, other), by(fact.Mounts, 30, logger)}, Warning, other, "6,000"},
+
+	{"mount-leak", "an engine's namespaces", []fact.Fact{host(fact.HostMounts, 500), by(fact.HeldMounts, 120, other)}, "", fact.Subject{}, ""},
+	{"mount-leak", "namespaces that are kept", []fact.Fact{host(fact.HostMounts, 500), by(fact.HeldMounts, 400, other)}, Warning, other, "400"},
 
 	{"memory-growth", "full, and still", []fact.Fact{group(fact.GroupHeld, web, 90<<20), group(fact.GroupLimit, web, 100<<20)}, "", fact.Subject{}, ""},
 	{"memory-growth", "hours to go", growing(1<<30, 100<<20, 100<<10), "", fact.Subject{}, ""},
@@ -237,6 +244,11 @@ func noisy(busy, hog, victim, wait, throttled float64) []fact.Fact {
 		group(fact.GroupThrottled, web, throttled),
 		by(fact.ProcessCPU, hog, fact.Subject{Cgroup: hogs, Pid: 8, Command: "burn"}),
 	}
+}
+
+// limited returns the facts of a host whose own limits are far.
+func limited(more ...fact.Fact) []fact.Fact {
+	return append([]fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 500), host(fact.HostMaxFiles, 1000), host(fact.HostFiles, 10)}, more...)
 }
 
 // filling returns the facts of a file system that shrinks by the rate, in the slowest third by

@@ -1,0 +1,137 @@
+package probe
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"holdfast/internal/hosts/doctor/fact"
+)
+
+// limitsShown is the share of a limit from which its use is a fact, and its holder searched.
+const limitsShown = 0.5
+
+// limitsProbe reads limits that all containers of the host share and that few programs name when
+// they fail: asynchronous requests, pseudo terminals, and keys of a user.
+func limitsProbe() Probe {
+	return Probe{
+		Name: "limits", Sees: "limits of the kernel that are nearly reached", Once: true,
+		Gives: []string{fact.LimitsSeen, fact.LimitUsed},
+		Open:  moment(readLimits),
+	}
+}
+
+// Limits of the kernel, as sysctl(8) names them: sysctl/fs.rst, pty(7), keyrings(7).
+const (
+	LimitAIO  = "fs.aio-max-nr"
+	LimitPTY  = "kernel.pty.max"
+	LimitKeys = "kernel.keys.maxkeys"
+)
+
+func readLimits(ctx context.Context, h Host) ([]fact.Fact, error) {
+	var fs []fact.Fact
+	seen := 0.0
+	add := func(name string, share float64, holder func() fact.Subject) {
+		seen++
+		if share > limitsShown {
+			s := holder()
+			s.Device = name
+			fs = append(fs, fact.Fact{Name: fact.LimitUsed, Value: share, Unit: fact.Share, Subject: s})
+		}
+	}
+	if share, ok := shareOf(h, "fs/aio-nr", "fs/aio-max-nr", ""); ok {
+		add(LimitAIO, share, func() fact.Subject { return mostOf(ctx, h, contexts) })
+	}
+	// Outside the host's own instance of devpts, the reserve cannot be had (fs/devpts/inode.c).
+	if share, ok := shareOf(h, "kernel/pty/nr", "kernel/pty/max", "kernel/pty/reserve"); ok {
+		add(LimitPTY, share, func() fact.Subject { return mostOf(ctx, h, terminals) })
+	}
+	users, err := read(string(h.Proc) + "/key-users") // a kernel may have no keys
+	if err == nil {
+		for uid, share := range keyShares(users) {
+			add(LimitKeys, share, func() fact.Subject { return processOfUser(ctx, h, uid) })
+		}
+	}
+	return append(fs, host(fact.LimitsSeen, seen, fact.Count)), nil
+}
+
+// shareOf returns the share of a limit that is in use, of the part without a reserve. The names
+// are files below /proc/sys; false if one cannot be read.
+func shareOf(h Host, used, most, reserve string) (float64, bool) {
+	sys := string(h.Proc) + "/sys/"
+	n, err := number(sys + used)
+	limit, err2 := number(sys + most)
+	if reserve != "" {
+		if kept, err := number(sys + reserve); err == nil {
+			limit -= kept
+		}
+	}
+	return n / limit, err == nil && err2 == nil && limit > 0
+}
+
+// keyShares returns the share of its keys that each user has, by /proc/key-users of
+// keyrings(7): "0: 22 21/21 16/1000000 950/25000000", the fourth.
+func keyShares(text string) map[uint32]float64 {
+	shares := make(map[uint32]float64)
+	for line := range strings.Lines(text) {
+		var uid uint32
+		var usage, made, counted, keys, most float64
+		if n, _ := fmt.Sscanf(strings.TrimSpace(line), "%d: %f %f/%f %f/%f", &uid, &usage, &made, &counted, &keys, &most); n == 6 && most > 0 {
+			shares[uid] = keys / most
+		}
+	}
+	return shares
+}
+
+// mostOf returns the process that has most of something.
+func mostOf(ctx context.Context, h Host, count func(dir string) int) (holder fact.Subject) {
+	pids, _ := h.Proc.Pids() // without a list no holder is known
+	most, pid := 0, 0
+	for _, p := range pids {
+		if ctx.Err() != nil {
+			return fact.Subject{}
+		}
+		if n := count(string(h.Proc) + "/" + strconv.Itoa(p)); n > most {
+			most, pid = n, p
+		}
+	}
+	if pid == 0 {
+		return fact.Subject{}
+	}
+	return processOf(h, pid)
+}
+
+// contexts counts a process's contexts for asynchronous requests, whose rings are mapped
+// (fs/aio.c, aio_setup_ring).
+func contexts(dir string) int {
+	maps, _ := read(dir + "/maps") // none if it has ended
+	return strings.Count(maps, "/[aio]")
+}
+
+// terminals counts the pseudo terminals that a process has made, as the open files of their
+// masters.
+func terminals(dir string) (n int) {
+	files, _ := os.ReadDir(dir + "/fd") // none if it has ended
+	for _, f := range files {
+		to, _ := os.Readlink(filepath.Join(dir, "fd", f.Name()))
+		if slices.Contains([]string{"/dev/ptmx", "/dev/pts/ptmx"}, to) {
+			n++
+		}
+	}
+	return n
+}
+
+// processOfUser returns one of a user's processes, the first.
+func processOfUser(ctx context.Context, h Host, uid uint32) fact.Subject {
+	pids, _ := h.Proc.Pids() // without a list no process is known
+	for _, pid := range pids {
+		if owner, ok := ownerOf(h, pid); ok && owner == uid && ctx.Err() == nil {
+			return processOf(h, pid)
+		}
+	}
+	return fact.Subject{}
+}
