@@ -306,19 +306,23 @@ func openOnce(path string) (*os.File, error) {
 	return f, nil
 }
 
-func (s *ImageStore) unseal(f io.Reader, read func(io.Reader) error) error {
-	open, err := age.Decrypt(bufio.NewReaderSize(f, 1<<20), s.key)
+func (s *ImageStore) unseal(f *os.File, read func(io.Reader) error) error {
+	fi, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	open, size, err := age.DecryptReaderAt(f, fi.Size(), s.key)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrTorn, err)
 	}
-	return read(&sealedReader{r: open})
+	return readAhead(sealedReader{open}, size, read)
 }
 
 // sealedReader converts every error of the decryption to ErrTorn.
-type sealedReader struct{ r io.Reader }
+type sealedReader struct{ r io.ReaderAt }
 
-func (s *sealedReader) Read(p []byte) (int, error) {
-	n, err := s.r.Read(p)
+func (s sealedReader) ReadAt(p []byte, at int64) (int, error) {
+	n, err := s.r.ReadAt(p, at)
 	if err != nil && err != io.EOF {
 		err = fmt.Errorf("%w: %w", ErrTorn, err)
 	}
