@@ -70,13 +70,15 @@ tests=(go test -vet=off -timeout 25m -json)
 # it. So do the tests that load a kernel, those of the engines' clients, and children.
 plain=(env CGO_ENABLED=0 GOFLAGS=-trimpath "${tests[@]}")
 # Five queues run in parallel, because most tests wait much of their time. The longest begin first.
+# That of test/agent is divided, because it alone would take as long as all others.
 slow=(./internal/sessions/session ./internal/hosts/protect ./internal/sessions/gateway
   ./internal/control/api/... ./internal/control/dashboard ./internal/control/config)
 kernel=(./internal/hosts/doctor ./internal/hosts/doctor/cure ./internal/hosts/doctor/profile ./internal/platform/engine/...)
 whole=(./test/gc ./test/kube/... ./test/doctor ./test/e2e ./test/dashboard)
 mapfile -t others < <(go list ./... | grep -vxFf <(go list "${slow[@]}" "${children[@]}" "${kernel[@]}" ./test/... ./bench/...))
 mapfile -t rest < <(go list ./test/... ./bench/... | grep -vxFf <(go list ./test/agent ./test/deb ./test/fleet "${whole[@]}"))
-go run ./packaging/dev/testsum -again -at-once 5 -- "${plain[@]}" ./test/agent \
+go run ./packaging/dev/testsum -again -at-once 5 -- "${plain[@]}" ./test/agent -run '^Test[A-M]' \
+  -- "${plain[@]}" ./test/agent -skip '^Test[A-M]' \
   -- "${tests[@]}" -race -p 1 "${slow[@]}" \
   -- "${plain[@]}" -p 1 ./test/deb ./test/fleet \
   -- "${plain[@]}" -p 1 "${whole[@]}" \
