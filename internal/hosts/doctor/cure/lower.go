@@ -28,7 +28,8 @@ const (
 const guardedFor = 5 * time.Second
 
 // lower lowers the group's limit to n bytes below its usage, which makes the kernel
-// reclaim n bytes, and restores it at once.
+// reclaim n bytes, and restores it at once. n comes from figures that the kernel adds up within
+// two seconds: if it is more than the usage, the limit is one page.
 func (s *squeeze) lower(ctx context.Context, n int64) error {
 	if s.env.Guard.Arm == nil {
 		return errors.New("there is no guardian, so no limit may be lowered")
@@ -45,10 +46,7 @@ func (s *squeeze) lower(ctx context.Context, n int64) error {
 	if err != nil {
 		return err
 	}
-	low := (min(usage, old) - n) / pageSize() * pageSize()
-	if low <= 0 {
-		return fmt.Errorf("its usage is only %s now: too little for a squeeze of %s", size(usage), size(n))
-	}
+	low := max(min(usage, old)-n, pageSize()) / pageSize() * pageSize()
 	l := limit{file: file, low: strconv.FormatInt(low, 10), old: strconv.FormatInt(old, 10)}
 	if old == cgroup.NoLimit {
 		l.old = "-1"
