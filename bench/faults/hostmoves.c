@@ -1,7 +1,7 @@
 // hostmoves MOVERS: a daemon that sorts processes into control groups, as cgrulesengd(8) does,
 // and is at odds with another: each moves its process to and fro between two groups.
 // Documentation/admin-guide/cgroup-v2.rst: "Organizing Processes"; a move takes a lock that
-// each fork(2), execve(2) and exit of the host needs, too. hostmoves-undo.sh removes the groups.
+// each fork(2), execve(2) and exit of the host needs, too. host-undo.sh removes the groups.
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>

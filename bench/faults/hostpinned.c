@@ -1,7 +1,7 @@
 // hostpinned MOST PER_SECOND: a batch system outside containers makes a memory control group for
 // each job and removes it, but each job leaves a file in /dev/shm, tmpfs(5). Its page belongs to
 // the group, which the kernel must therefore keep: cgroup-v2.rst, "Memory Ownership".
-// hostpinned-undo.sh removes the files.
+// host-undo.sh removes the files.
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,7 @@
 package fact
 
+import "time"
+
 // The names of facts. The part before the dot is the probe. Facts about control groups
 // have the group as their subject.
 const (
@@ -129,6 +131,10 @@ const (
 	CallsReach     = "syscalls.reach"        // /s by control group and call, of the calls that affect other processes
 	CallsBy        = "syscalls.by"           // /s by process and call, for the groups that make most calls
 )
+
+// FillsWithin is the time within which a file system is full at its present growth for its
+// writers to be counted, and named.
+const FillsWithin = 3 * time.Hour
 
 // Past is the prefix of the names of facts about this host's own past: past.machine.cpu is the
 // median of earlier tests of the raw machine.

@@ -15,10 +15,6 @@ import (
 	"holdfast/internal/platform/linux/tracepoint"
 )
 
-// FillsWithin is the time within which a file system is full at its present growth for the
-// writers to be counted.
-const FillsWithin = 3 * time.Hour
-
 // fillingProbe measures how fast the file systems of the host's disks fill, by statfs(2). Only
 // while one does, it counts what processes write (/proc/PID/io) and the files that they make
 // (tracepoint ext4_allocate_inode; other file systems have no fixed number of inodes).
@@ -106,7 +102,7 @@ func (f *filling) count(samples []levels) {
 	over := last.at.Sub(first.at).Seconds()
 	for name, used := range last.of {
 		was, known := first.of[name]
-		if rate := (used - was) / over; !known || rate <= 0 || -used/rate > FillsWithin.Seconds() {
+		if rate := (used - was) / over; !known || rate <= 0 || -used/rate > fact.FillsWithin.Seconds() {
 			continue
 		}
 		f.counted, f.before = last.at, written(f.host)

@@ -68,21 +68,21 @@ func TestFilling(t *testing.T) {
 }
 
 // The share of seconds in which the CPUs are full counts bursts, and names the group that uses
-// over half of them.
+// over 30 % of them.
 func TestSaturation(t *testing.T) {
 	begin := time.Now()
-	s := saturation{&sampler{take: func() map[string]float64 {
+	s := sampled{&sampler{take: func() map[string]float64 {
 		return map[string]float64{timeAll: 8, timeBusy: 4.99, "/hog": 3.6, "/web": 1}
-	}}}
-	s.samples.cancel, s.samples.done = func() {}, make(chan struct{})
-	close(s.samples.done)
+	}}, saturationFacts}
+	s.cancel, s.done = func() {}, make(chan struct{})
+	close(s.done)
 	for i, of := range []map[string]float64{
 		{timeAll: 0, timeBusy: 0, "/hog": 0, "/web": 0},
 		{timeAll: 2, timeBusy: 1.99, "/hog": 1.8, "/web": 0.1},
 		{timeAll: 4, timeBusy: 3, "/hog": 1.8, "/web": 0.9},
 		{timeAll: 6, timeBusy: 4.98, "/hog": 3.5, "/web": 1},
 	} {
-		s.samples.samples = append(s.samples.samples, levels{begin.Add(time.Duration(i) * time.Second), of})
+		s.samples = append(s.samples, levels{begin.Add(time.Duration(i) * time.Second), of})
 	}
 	fs, err := s.Read(t.Context(), begin.Add(4*time.Second))
 	if got := strings.TrimSpace(lines(fs)); err != nil || got != "cpu.full 0.5 share\ngroup.cpu_full /hog 0.5 share" {

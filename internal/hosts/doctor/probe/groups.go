@@ -141,33 +141,46 @@ func isLeaf(d fs.DirEntry) bool {
 // includes the groups below, also after their removal. It returns nil if the times cannot
 // be read.
 func topCPU(h Host) sample {
-	for _, m := range h.Groups {
-		v1 := (cgroup.Group{Controllers: m.Controllers}).Has("cpuacct")
-		if !v1 && !(m.V2 && hasV2CPU(m)) {
-			continue
-		}
-		children, err := m.Group("/").Children()
-		if err != nil {
-			return nil
-		}
-		used := make(sample)
-		for _, c := range children {
-			s := make(sample)
-			if v1 {
-				s.single("ns", c.Dir()+"/cpuacct.usage")
-			} else {
-				s.pick(c.Dir()+"/cpu.stat", map[string]string{"usage_usec": "us"})
-			}
-			if len(s) > 0 { // otherwise it has just been removed
-				used[c.Path] = s["ns"]/1e9 + s["us"]/1e6
-			}
-		}
-		if len(used) == 0 && len(children) > 0 {
-			return nil
-		}
-		return used
+	m, ok := countsCPU(h)
+	if !ok {
+		return nil
 	}
-	return nil
+	children, err := m.Group("/").Children()
+	if err != nil {
+		return nil
+	}
+	used := make(sample)
+	for _, c := range children {
+		if v, ok := cpuTime(m, c.Dir()); ok {
+			used[c.Path] = v
+		}
+	}
+	if len(used) == 0 && len(children) > 0 {
+		return nil
+	}
+	return used
+}
+
+// countsCPU returns the hierarchy that counts the CPU time of groups.
+func countsCPU(h Host) (cgroup.Mount, bool) {
+	for _, m := range h.Groups {
+		if m.Group("/").Has("cpuacct") && !m.V2 || m.V2 && hasV2CPU(m) {
+			return m, true
+		}
+	}
+	return cgroup.Mount{}, false
+}
+
+// cpuTime returns the CPU time of a group in that hierarchy, by its directory, in seconds. It
+// reports false if the group has just been removed.
+func cpuTime(m cgroup.Mount, dir string) (float64, bool) {
+	s := make(sample)
+	if m.V2 {
+		s.pick(dir+"/cpu.stat", map[string]string{"usage_usec": "us"})
+	} else {
+		s.single("ns", dir+"/cpuacct.usage")
+	}
+	return s["ns"]/1e9 + s["us"]/1e6, len(s) > 0
 }
 
 // hasV2CPU reports whether a v2 hierarchy counts CPU time and no v1 hierarchy does.

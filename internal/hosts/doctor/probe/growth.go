@@ -15,7 +15,7 @@ func growthProbe() Probe {
 		Name: "growth", Sees: "containers that will reach their memory limit",
 		Gives: []string{fact.GroupHeld, fact.GroupGrowth, fact.GroupGrowthLow, fact.GroupGrowthHigh},
 		Open: func(ctx context.Context, h Host, now time.Time) (Series, error) {
-			return memoryGrowth{sampling(ctx, now, growthEvery, func() map[string]float64 { return heldMemory(h) }, nil)}, nil
+			return sampled{sampling(ctx, now, growthEvery, func() map[string]float64 { return heldMemory(h) }, nil), memoryFacts}, nil
 		},
 	}
 }
@@ -54,17 +54,7 @@ func heldMemory(h Host) map[string]float64 {
 	return held
 }
 
-// memoryGrowth is a Series that an examination reads once.
-type memoryGrowth struct{ samples *sampler }
-
-func (m memoryGrowth) Close() error {
-	m.samples.close()
-	return nil
-}
-
-func (m memoryGrowth) Read(_ context.Context, now time.Time) ([]fact.Fact, error) {
-	samples := m.samples.end(now)
-	var fs []fact.Fact
+func memoryFacts(samples []levels) (fs []fact.Fact) {
 	for p, held := range samples[len(samples)-1].of {
 		of := func(name string, v float64) {
 			fs = append(fs, fact.Fact{Name: name, Value: v, Unit: fact.Bytes, Subject: fact.Subject{Cgroup: p}})
@@ -76,5 +66,5 @@ func (m memoryGrowth) Read(_ context.Context, now time.Time) ([]fact.Fact, error
 			of(fact.GroupGrowthHigh, g.high)
 		}
 	}
-	return fs, nil
+	return fs
 }

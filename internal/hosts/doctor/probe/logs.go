@@ -72,6 +72,9 @@ func logFacts(h Host, before, after map[string]float64, over time.Duration) ([]f
 	fs := []fact.Fact{host(fact.LogsSeen, float64(len(after)), fact.Count)}
 	named := make(map[string]bool)
 	for _, m := range h.Groups {
+		if len(named) == len(rates) {
+			break // a container is in several hierarchies
+		}
 		_ = walkContainers(m, func(p, _ string) { // without a list no container is named
 			id := ContainerID(p)
 			if v, ok := rates[id]; ok && !named[id] {

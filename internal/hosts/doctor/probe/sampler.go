@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"holdfast/internal/hosts/doctor/fact"
 )
 
 // maxSamples is the number of samples that are kept, the latest.
@@ -59,6 +61,21 @@ func (s *sampler) end(now time.Time) []levels {
 	s.close()
 	s.add(now)
 	return s.samples
+}
+
+// sampled is a Series of facts about samples, which an examination reads once.
+type sampled struct {
+	*sampler
+	facts func(samples []levels) []fact.Fact
+}
+
+func (s sampled) Close() error {
+	s.close()
+	return nil
+}
+
+func (s sampled) Read(_ context.Context, now time.Time) ([]fact.Fact, error) {
+	return s.facts(s.end(now)), nil
 }
 
 // thirds is the number of parts of an examination in each of which a leak grows.

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"holdfast/internal/hosts/doctor/fact"
-	"holdfast/internal/platform/linux/cgroup"
 )
 
 const (
@@ -24,7 +23,18 @@ func saturationProbe() Probe {
 			if _, err := readTicks(h); err != nil {
 				return nil, err
 			}
-			return saturation{sampling(ctx, now, fullEvery, func() map[string]float64 { return cpuTimes(h) }, nil)}, nil
+			m, counted := countsCPU(h)
+			return sampled{sampling(ctx, now, fullEvery, func() map[string]float64 {
+				used := hostCPU(h)
+				if counted {
+					_ = walkContainers(m, func(p, dir string) { // without a list no container is named
+						if v, ok := cpuTime(m, dir); ok {
+							used[p] = v
+						}
+					})
+				}
+				return used
+			}, nil), saturationFacts}, nil
 		},
 	}
 }
@@ -36,46 +46,17 @@ const (
 	timeAll  = "all"
 )
 
-// cpuTimes returns the CPU times of the host and of each container.
-func cpuTimes(h Host) map[string]float64 {
+// hostCPU returns the CPU times of the host.
+func hostCPU(h Host) map[string]float64 {
 	used := make(map[string]float64)
-	cpus, err := readTicks(h)
-	if err != nil {
-		return used
-	}
-	all := cpus["cpu"]
-	used[timeAll], used[timeBusy] = all.all()/tickHz, (all.all()-all[tickIdle]-all[tickIOWait])/tickHz
-	for _, m := range h.Groups {
-		v1 := (cgroup.Group{Controllers: m.Controllers}).Has("cpuacct")
-		if !v1 && !(m.V2 && hasV2CPU(m)) {
-			continue
-		}
-		_ = walkContainers(m, func(p, dir string) { // without a list no container is named
-			s := make(sample)
-			if v1 {
-				s.single("ns", dir+"/cpuacct.usage")
-			} else {
-				s.pick(dir+"/cpu.stat", map[string]string{"usage_usec": "us"})
-			}
-			if len(s) > 0 { // otherwise it has just been removed
-				used[p] = s["ns"]/1e9 + s["us"]/1e6
-			}
-		})
-		break
+	if cpus, err := readTicks(h); err == nil {
+		all := cpus["cpu"]
+		used[timeAll], used[timeBusy] = all.all()/tickHz, (all.all()-all[tickIdle]-all[tickIOWait])/tickHz
 	}
 	return used
 }
 
-// saturation is a Series that an examination reads once.
-type saturation struct{ samples *sampler }
-
-func (s saturation) Close() error {
-	s.samples.close()
-	return nil
-}
-
-func (s saturation) Read(_ context.Context, now time.Time) ([]fact.Fact, error) {
-	samples := s.samples.end(now)
+func saturationFacts(samples []levels) []fact.Fact {
 	over, full, by := 0.0, 0.0, make(map[string]float64)
 	for i := range len(samples) - 1 {
 		a, b := samples[i], samples[i+1]
@@ -92,11 +73,11 @@ func (s saturation) Read(_ context.Context, now time.Time) ([]fact.Fact, error) 
 		}
 	}
 	if over <= 0 {
-		return nil, nil
+		return nil
 	}
 	fs := []fact.Fact{host(fact.CPUFull, full/over, fact.Share)}
 	for p, v := range by {
 		fs = append(fs, fact.Fact{Name: fact.GroupCPUFull, Value: v / over, Unit: fact.Share, Subject: fact.Subject{Cgroup: p}})
 	}
-	return fs, nil
+	return fs
 }

@@ -9,9 +9,8 @@ import (
 )
 
 const (
-	fillsHorizon = 3 * time.Hour // probe.FillsWithin
-	fillsSoon    = 5 * time.Minute
-	fillerShare  = 0.50 // of the growth
+	fillsSoon   = 5 * time.Minute
+	fillerShare = 0.50 // of the growth
 )
 
 // diskGrowth finds a file system that is being filled, with bytes or with files, and names the
@@ -26,59 +25,67 @@ func diskGrowth() Rule {
 		Needs:     []string{fact.DiskFree},
 		Judge: func(s *fact.Set) []Finding {
 			var found []Finding
-			for _, of := range []struct {
-				free, grew, low, by string
-				what                string
-				amount              func(float64) string
-			}{
+			for _, of := range []filled{
 				{fact.DiskFree, fact.DiskGrowth, fact.DiskGrowthLow, fact.WrittenBy, "disk space", bytes},
 				{fact.DiskInodes, fact.InodeGrowth, fact.InodeGrowthLow, fact.InodesBy, "inodes", number},
 			} {
 				writer, rate := topGroup(s.Of(of.by))
 				for _, f := range s.Of(of.grew) {
-					point := f.Subject.Device
-					free, _ := s.Device(of.free, point)
-					low, _ := s.Device(of.low, point)
-					until := func(rate float64) time.Duration {
-						return time.Duration(free / rate * float64(time.Second)).Round(time.Second)
+					if f, ok := of.judge(s, f, writer, rate); ok {
+						found = append(found, f)
 					}
-					at := until(f.Value)
-					if f.Value <= 0 || low <= 0 || at > fillsHorizon {
-						continue
-					}
-					severity := Notice
-					if at < fillsSoon {
-						severity = Warning
-					}
-					e := []Evidence{
-						{"growth", of.amount(f.Value) + "/s", "it shrinks as often as it grows"},
-						{"free", of.amount(free), "-"},
-						{"latest, by the slowest third of the time", until(low).String(), "-"},
-					}
-					culprit, open := fact.Subject{}, "PID"
-					if rate > fillerShare*f.Value {
-						culprit = writer
-						e = append(e, Evidence{"of it by the named subject", of.amount(rate) + "/s", "-"})
-					}
-					if culprit.Pid != 0 {
-						open = strconv.Itoa(culprit.Pid)
-					}
-					found = append(found, Finding{
-						Severity: severity,
-						Title:    fmt.Sprintf("at the present growth the %s of %s is used up in %v", of.what, point, at),
-						Evidence: e,
-						Culprit:  culprit,
-						Cures: []Cure{
-							{What: "Find out what it writes. Files that are deleted and still open are marked.", Command: "ls -l /proc/" + open + "/fd"},
-							{What: "Bound the log of a container that prints much.", Command: "docker run --log-opt max-size=10m …"},
-							{What: "Remove images, containers and volumes that nothing uses.", Command: "holdfast gc run"},
-						},
-					})
 				}
 			}
 			return found
 		},
 	}
+}
+
+// filled is what a file system can run out of, with the names of its facts.
+type filled struct {
+	free, grew, low, by string
+	what                string
+	amount              func(float64) string
+}
+
+// judge judges the growth of one file system. writer makes most of all growth, at the rate.
+func (of filled) judge(s *fact.Set, grew fact.Fact, writer fact.Subject, rate float64) (Finding, bool) {
+	point := grew.Subject.Device
+	free, _ := s.Device(of.free, point)
+	low, _ := s.Device(of.low, point)
+	until := func(rate float64) time.Duration {
+		return time.Duration(free / rate * float64(time.Second)).Round(time.Second)
+	}
+	at := until(grew.Value)
+	if grew.Value <= 0 || low <= 0 || at > fact.FillsWithin {
+		return Finding{}, false
+	}
+	f := Finding{
+		Severity: Notice,
+		Title:    fmt.Sprintf("at the present growth the %s of %s is used up in %v", of.what, point, at),
+		Evidence: []Evidence{
+			{"growth", of.amount(grew.Value) + "/s", "it shrinks as often as it grows"},
+			{"free", of.amount(free), "-"},
+			{"latest, by the slowest third of the time", until(low).String(), "-"},
+		},
+	}
+	if at < fillsSoon {
+		f.Severity = Warning
+	}
+	pid := "PID"
+	if rate > fillerShare*grew.Value {
+		f.Culprit = writer
+		f.Evidence = append(f.Evidence, Evidence{"of it by the named subject", of.amount(rate) + "/s", "-"})
+		if writer.Pid != 0 {
+			pid = strconv.Itoa(writer.Pid)
+		}
+	}
+	f.Cures = []Cure{
+		{What: "Find out what it writes. Files that are deleted and still open are marked.", Command: "ls -l /proc/" + pid + "/fd"},
+		{What: "Bound the log of a container that prints much.", Command: "docker run --log-opt max-size=10m …"},
+		{What: "Remove images, containers and volumes that nothing uses.", Command: "holdfast gc run"},
+	}
+	return f, true
 }
 
 // topGroup returns the subject with the largest fact of the group whose facts have the largest
