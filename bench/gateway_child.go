@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -87,6 +88,11 @@ func (s oneSession) Acquire(_ context.Context, key holdfast.SessionKey, _ func()
 	return holdfast.Route{Key: key, Address: s.address, Epoch: 1}, func() {}, nil
 }
 
+// Ready implements gateway.Sessions. The session is always ready.
+func (s oneSession) Ready(key holdfast.SessionKey) (holdfast.Route, func(), bool) {
+	return holdfast.Route{Key: key, Address: s.address, Epoch: 1}, func() {}, true
+}
+
 func (oneSession) Refused(holdfast.SessionKey, holdfast.Route) {}
 
 // AwaitResume implements gateway.Sessions. The session is never suspended.
@@ -128,10 +134,9 @@ func startProcess(ctx context.Context, command []string, role ...string) (addres
 	return strings.TrimSpace(line), cmd.Process.Pid, stop, nil
 }
 
-// nginxConfig configures nginx for WebSockets as its users do, with settings that
-// help it here: one worker per CPU, connections spread over the workers, no log, and a
-// buffer that holds a whole message (its default is one page).
-var nginxConfig = template.Must(template.New("nginx").Parse(`
+// nginxBase begins each configuration: one worker per CPU, connections spread over the
+// workers, no log.
+const nginxBase = `
 daemon off;
 worker_processes auto;
 pid {{.Dir}}/pid;
@@ -139,20 +144,42 @@ error_log {{.Dir}}/error.log crit;
 events { worker_connections 20000; }
 http {
 	access_log off;
+	keepalive_requests 1000000000;
 	client_body_temp_path {{.Dir}}/body;
 	proxy_temp_path {{.Dir}}/proxy;
 	fastcgi_temp_path {{.Dir}}/fastcgi;
 	uwsgi_temp_path {{.Dir}}/uwsgi;
 	scgi_temp_path {{.Dir}}/scgi;
+`
+
+// pagesConfig is that of a server with one page of 1 KiB.
+var pagesConfig = nginxBase + `
 	server {
 		listen {{.Listen}} reuseport;
+		location / { return 200 "` + strings.Repeat("0123456789abcdef", 64) + `"; }
+	}
+}
+`
+
+// proxyConfig configures nginx as a proxy for WebSockets and pages as its users do, with
+// settings that help it here: kept-alive connections to the server for all clients, and a
+// buffer that holds a whole message (its default is one page).
+const proxyConfig = nginxBase + `
+	map $http_upgrade $upgrade { default upgrade; "" ""; }
+	upstream server { server {{.Upstream}}; keepalive 1000; keepalive_requests 1000000000; }
+	server {
+		listen {{.Listen}} reuseport;
+		listen {{.Secure}} ssl http2 reuseport;
+		ssl_certificate {{.Cert}};
+		ssl_certificate_key {{.Key}};
+		ssl_protocols TLSv1.2 TLSv1.3;
 		tcp_nodelay on;
 		location /s/bench/ {
-			proxy_pass http://{{.Upstream}}/;
+			proxy_pass http://server/;
 			proxy_http_version 1.1;
 			proxy_set_header Host $host;
 			proxy_set_header Upgrade $http_upgrade;
-			proxy_set_header Connection upgrade;
+			proxy_set_header Connection $upgrade;
 			proxy_buffering off;
 			proxy_buffer_size 64k;
 			proxy_buffers 4 64k;
@@ -160,35 +187,44 @@ http {
 		}
 	}
 }
-`))
+`
 
-// startNginx starts nginx in front of upstream.
-func startNginx(ctx context.Context, upstream string) (address string, stop func(), err error) {
+// startNginx starts nginx with a configuration, and returns the addresses of its ports
+// Listen and Secure.
+func startNginx(ctx context.Context, config string, values map[string]string) (addresses [2]string, stop func(), err error) {
+	text, err := template.New("nginx").Parse(config)
+	if err != nil {
+		return addresses, nil, err
+	}
 	bin, err := exec.LookPath("nginx")
 	if err != nil {
 		bin, err = exec.LookPath("/usr/sbin/nginx")
 	}
 	if err != nil {
-		return "", nil, fmt.Errorf("nginx is not installed: %w", err)
+		return addresses, nil, fmt.Errorf("nginx is not installed: %w", err)
 	}
 	dir, err := os.MkdirTemp("", "holdfast-bench-nginx-")
 	if err != nil {
-		return "", nil, err
+		return addresses, nil, err
 	}
 	clean := func() { os.RemoveAll(dir) }
-	if address, err = lab.FreePort(); err != nil {
-		clean()
-		return "", nil, err
+	for i := range addresses {
+		if addresses[i], err = lab.FreePort(); err != nil {
+			clean()
+			return addresses, nil, err
+		}
 	}
+	data := map[string]string{"Dir": dir, "Listen": addresses[0], "Secure": addresses[1]}
+	maps.Copy(data, values)
 	var conf strings.Builder
-	if err := nginxConfig.Execute(&conf, map[string]string{"Dir": dir, "Listen": address, "Upstream": upstream}); err != nil {
+	if err := text.Execute(&conf, data); err != nil {
 		clean()
-		return "", nil, err
+		return addresses, nil, err
 	}
 	file := filepath.Join(dir, "nginx.conf")
 	if err := os.WriteFile(file, []byte(conf.String()), 0o600); err != nil {
 		clean()
-		return "", nil, err
+		return addresses, nil, err
 	}
 	cmd := exec.Command(bin, "-p", dir, "-c", file, "-e", filepath.Join(dir, "error.log"))
 	var said strings.Builder
@@ -196,7 +232,7 @@ func startNginx(ctx context.Context, upstream string) (address string, stop func
 	ended, err := deathsig.Start(cmd, syscall.SIGTERM)
 	if err != nil {
 		clean()
-		return "", nil, fmt.Errorf("start nginx: %w", err)
+		return addresses, nil, fmt.Errorf("start nginx: %w", err)
 	}
 	exited := make(chan struct{})
 	go func() { <-ended; close(exited) }()
@@ -205,11 +241,11 @@ func startNginx(ctx context.Context, upstream string) (address string, stop func
 		<-exited
 		clean()
 	}
-	if err := awaitListening(ctx, address, exited); err != nil {
+	if err := awaitListening(ctx, addresses[0], exited); err != nil {
 		stop()
-		return "", nil, fmt.Errorf("nginx: %w: %s", err, said.String())
+		return addresses, nil, fmt.Errorf("nginx: %w: %s", err, said.String())
 	}
-	return address, stop, nil
+	return addresses, stop, nil
 }
 
 // awaitListening returns when address accepts connections.

@@ -15,7 +15,10 @@ import (
 )
 
 // echoURL is one way to the echo server.
-type echoURL struct{ address, path string }
+type echoURL struct {
+	address, path string
+	tls           bool
+}
 
 // echoRun is the result of one measurement.
 type echoRun struct {
@@ -173,16 +176,23 @@ func echoDial(ctx context.Context, to echoURL) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	c.SetDeadline(time.Now().Add(echoTimeout))
+	if err := upgradeToWebSocket(c, to); err != nil {
+		c.Close()
+		return -1, err
+	}
+	return takeFD(c)
+}
+
+// upgradeToWebSocket makes a connection a WebSocket.
+func upgradeToWebSocket(c net.Conn, to echoURL) error {
+	if err := c.SetDeadline(time.Now().Add(echoTimeout)); err != nil {
+		return err
+	}
 	fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"+
 		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n", to.path, to.address)
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err == nil && resp.StatusCode != http.StatusSwitchingProtocols {
 		err = fmt.Errorf("status %s", resp.Status)
 	}
-	if err != nil {
-		c.Close()
-		return -1, err
-	}
-	return takeFD(c)
+	return err
 }

@@ -152,6 +152,11 @@ func (n *simNode) Acquire(ctx context.Context, key holdfast.SessionKey, template
 	return n.await(ctx, key, b)
 }
 
+// Ready implements fleet.Local. Join has the sessions of this node.
+func (n *simNode) Ready(holdfast.SessionKey) (holdfast.Route, func(), bool) {
+	return holdfast.Route{}, nil, false
+}
+
 // Join waits for a session of this node.
 func (n *simNode) Join(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, func(), error) {
 	n.mu.Lock()

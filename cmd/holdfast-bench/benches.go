@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -176,11 +177,12 @@ func (p *programs) experiments() []cli.Experiment {
 			},
 		},
 		{
-			Name: "gateway", Short: "Echo over WebSockets through the gateway, beside nginx and no proxy", Example: "holdfast bench gateway",
+			Name: "gateway", Short: "Send WebSocket messages and HTTP requests through the gateway, beside nginx and no proxy", Example: "holdfast bench gateway --only ws-64,http",
 			Setup: func(f *pflag.FlagSet) experiment {
-				o := bench.GatewayOptions{Child: self(roleGatewayChild), Sizes: []int{64, 16384}}
-				f.IntVar(&o.Conns, "connections", 100, "WebSockets at once")
-				f.IntVar(&o.Rounds, "rounds", 5, "measurements of each way and size")
+				o := bench.GatewayOptions{Child: self(roleGatewayChild)}
+				f.IntVar(&o.Conns, "connections", 100, "connections at once")
+				f.IntVar(&o.Rounds, "rounds", 5, "measurements of each way and work")
+				f.StringSliceVar(&o.Only, "only", nil, "only these works, of "+strings.Join(bench.GatewayWorks(), ", "))
 				f.DurationVar(&o.Duration, "duration", 2*time.Second, "duration of one measurement")
 				return p.checked(func() error { return o.Check() }, func(ctx context.Context, _ io.Writer) (cli.Result, error) {
 					return bench.Gateway(ctx, o)

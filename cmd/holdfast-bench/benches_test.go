@@ -14,7 +14,7 @@ func TestBenchesRefuseWhatCannotBe(t *testing.T) {
 		"kill -n 0", "kill -n -1", "kill --rounds 0", "kill --image mysql",
 		"boot -n 0", "boot -n -1", "sandbox -n 0",
 		"run -n 0", "run --size 0", "run --rate -1", "run --rate NaN",
-		"gateway --connections 0", "gateway --rounds 0", "gateway --duration -1s",
+		"gateway --connections 0", "gateway --rounds 0", "gateway --duration -1s", "gateway --only nope",
 		"clients -n 9", "clients --rounds 0", "clients --duration 0s", "clients --only nope",
 		"fleet -n 0", "fleet --sessions 0", "fleet --rate 0", "fleet --rate NaN", "fleet --rate Inf", "fleet --for 0s",
 		"fleet --chaos nope", "fleet --ttl 1ms", "fleet --overload --every 5s",

@@ -9,7 +9,7 @@ need nginx=nginx-light haproxy=haproxy iptables=iptables docker=docker.io docker
   docker-compose=docker-compose docker-registry=docker-registry perf=linux-perf mkfs.ext4=e2fsprogs
 # bench restarts: servers and their load tools. A missing one is left out there.
 need pgbench=postgresql mariadbd=mariadb-server-core mariadb-admin=mariadb-client sysbench=sysbench redis-server=redis-server \
-  redis-benchmark=redis-tools rabbitmq-server=rabbitmq-server amqp-publish=amqp-tools wrk=wrk node=nodejs gunicorn=gunicorn \
+  redis-benchmark=redis-tools rabbitmq-server=rabbitmq-server amqp-publish=amqp-tools wrk=wrk h2load=nghttp2-client node=nodejs gunicorn=gunicorn \
   uvicorn=uvicorn java=default-jre-headless /usr/share/tomcat10/bin/catalina.sh=tomcat10-common
 packaging/dev/envoy.sh
 packaging/dev/runsc.sh # bench move

@@ -48,6 +48,16 @@ func (f *Fleet) Acquire(ctx context.Context, key holdfast.SessionKey, boot func(
 	return f.acquire(ctx, key, "", boot)
 }
 
+// Ready is Acquire for a session that is ready and never sleeps. It does not wait.
+func (f *Fleet) Ready(key holdfast.SessionKey) (r holdfast.Route, release func(), ok bool) {
+	// A wait or a failure on this node must not hide a route: another node may have won the
+	// claim meanwhile.
+	if r, ok := f.remote(key); ok {
+		return r, func() {}, true
+	}
+	return f.deps.Local.Ready(key)
+}
+
 // Start is Acquire without a connection. If the session is not running, it boots from
 // the template; "" is the template that it had last, or the default one. Start returns
 // the session's record, read from the store. Errors: those of Acquire and of the store,
@@ -70,10 +80,8 @@ func (f *Fleet) Start(ctx context.Context, key holdfast.SessionKey, template str
 
 func (f *Fleet) acquire(ctx context.Context, key holdfast.SessionKey, template string, boot func() error) (holdfast.Route, func(), error) {
 	for {
-		// A wait or a failure on this node must not hide a route: another node may
-		// have won the claim meanwhile.
-		if r, ok := f.remote(key); ok {
-			return r, func() {}, nil
+		if r, release, ok := f.Ready(key); ok {
+			return r, release, nil
 		}
 		r, release, err := f.join(ctx, key)
 		if err == nil {

@@ -25,6 +25,9 @@ type Local interface {
 	// *holdfast.ElsewhereError if another node won the claim, holdfast.ErrDraining,
 	// ErrBusy, ErrStore, ErrEngine, a *holdfast.BootError, or ctx's error.
 	Acquire(ctx context.Context, key holdfast.SessionKey, template string) (holdfast.Route, func(), error)
+	// Ready is Acquire for a session that is ready here and never sleeps. It does not
+	// wait.
+	Ready(key holdfast.SessionKey) (r holdfast.Route, release func(), ok bool)
 	// Join is Acquire for a session that this node already has (booting, ready or
 	// leaving). It does not start a boot. It returns holdfast.ErrNotFound as soon as
 	// this node no longer has the session.

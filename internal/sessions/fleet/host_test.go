@@ -52,6 +52,24 @@ func (h *host) with(change func()) {
 	change()
 }
 
+func (h *host) Ready(key holdfast.SessionKey) (holdfast.Route, func(), bool) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	h.mu.Lock()
+	e := h.sessions[key]
+	h.mu.Unlock()
+	if e == nil {
+		return holdfast.Route{}, nil, false
+	}
+	select {
+	case <-e.settled:
+		r, release, err := h.await(ctx, e)
+		return r, release, err == nil
+	default:
+		return holdfast.Route{}, nil, false
+	}
+}
+
 func (h *host) Join(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, func(), error) {
 	h.mu.Lock()
 	e := h.sessions[key]

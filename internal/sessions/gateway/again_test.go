@@ -314,13 +314,9 @@ func TestDeadKeptAliveConnection(t *testing.T) {
 		first := f.join("first", nil, nil)
 		p := &brittlePeers{peers: peers{f.identity("first")}}
 		first.gateway.peers = p
-		first.gateway.pool.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			c, err := first.gateway.dialPooled(ctx, network, addr)
-			if err != nil {
-				return nil, err
-			}
-			c.(*countedConn).Conn = brittle{c.(*countedConn).Conn, p.current.Load()}
-			return c, nil
+		first.gateway.dialTCP = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := new(net.Dialer).DialContext(ctx, network, addr)
+			return brittle{c, p.current.Load()}, err
 		}
 		first.leadTo(owner)
 		if !forwarded {
@@ -335,7 +331,7 @@ func TestDeadKeptAliveConnection(t *testing.T) {
 		} {
 			healthy := &atomic.Bool{}
 			p.current.Store(healthy)
-			first.gateway.pool.CloseIdleConnections()
+			first.gateway.pool.CloseIdle()
 			first.gateway.nodes.CloseIdleConnections()
 			var wg sync.WaitGroup
 			for range 5 { // several kept-alive connections

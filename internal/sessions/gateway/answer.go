@@ -8,12 +8,12 @@ import (
 // answer is the ResponseWriter of a request.
 type answer struct {
 	http.ResponseWriter
-	gateway *Gateway
+	gateway   *Gateway
+	unflushed bool // bytes may wait in net/http
 
 	// Without a pace, for a request of another node, the rest is not used.
-	pace      *pace
-	unflushed bool // bytes may wait in net/http
-	hijacked  bool
+	pace     *pace
+	hijacked bool
 }
 
 // newAnswer returns the answer to a client's request. Call end when the request ends.
@@ -67,10 +67,10 @@ func (a *answer) WriteHeader(status int) {
 }
 
 func (a *answer) Write(b []byte) (int, error) {
+	a.unflushed = true
 	if a.pace == nil {
 		return a.ResponseWriter.Write(b)
 	}
-	a.unflushed = true
 	a.pace.begin(&a.pace.response)
 	n, err := a.ResponseWriter.Write(b)
 	a.pace.end(&a.pace.response, n)
@@ -81,6 +81,7 @@ func (a *answer) Write(b []byte) (int, error) {
 func (a *answer) FlushError() error {
 	flush := http.NewResponseController(a.ResponseWriter).Flush
 	if a.pace == nil {
+		a.unflushed = false
 		return flush()
 	}
 	a.pace.begin(&a.pace.response)

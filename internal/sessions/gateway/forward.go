@@ -73,7 +73,8 @@ func (y *try) forward(g *Gateway, out *http.Request) (*http.Response, error) {
 		}).Stop()
 	}
 	go cutOff(ctx, cancel, t.route.Left)
-	resp, err := y.roundTrip(g, g.nodes, out)
+	resp, err := y.roundTrip(g, out)
+	y.end()
 	if err != nil {
 		cancel(nil)
 		return nil, err

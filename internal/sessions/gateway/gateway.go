@@ -17,7 +17,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httputil"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -27,11 +26,16 @@ import (
 	"holdfast/internal/sessions/gateway/reattach"
 	"holdfast/internal/sessions/gateway/relay"
 	"holdfast/internal/sessions/gateway/token"
+	"holdfast/internal/sessions/gateway/upstream"
 )
 
 // Sessions locates and boots sessions for the gateway. Its methods are called
 // from many goroutines.
 type Sessions interface {
+	// Ready is Acquire for a session that is ready and never sleeps. It does not wait and
+	// boots nothing. Without ok the session is left to Acquire.
+	Ready(key holdfast.SessionKey) (r holdfast.Route, release func(), ok bool)
+
 	// Acquire returns where key is served and boots the session if no node serves
 	// it. boot is called before a boot begins, and its error is returned; it does not
 	// block. With nil every boot is allowed. If the session sleeps or is suspended, it
@@ -77,11 +81,10 @@ type Gateway struct {
 	exports     exports
 	finishing   atomic.Bool // see Finish
 	upgraded    atomic.Int64
-	dialer      net.Dialer
-	pool        *http.Transport // to sessions' servers
+	dialTCP     func(ctx context.Context, network, addr string) (net.Conn, error)
+	pool        *upstream.Pool  // to sessions' servers
 	nodes       *http.Transport // to other nodes
 	buffers     *bufferPool
-	proxy       *httputil.ReverseProxy
 	cut         context.Context // ends forwarded requests; done by cutNow
 	cutNow      context.CancelFunc
 }
@@ -105,6 +108,7 @@ func New(cfg Config, s Sessions, peers Peers, m *Metrics, log *slog.Logger) (*Ga
 		relay:       relay.New(runtime.GOMAXPROCS(0)),
 		streams:     relay.New(1),
 		buffers:     &bufferPool{},
+		dialTCP:     new(net.Dialer).DialContext,
 	}
 	if err := g.openTokens(); err != nil {
 		return nil, err
@@ -117,9 +121,11 @@ func New(cfg Config, s Sessions, peers Peers, m *Metrics, log *slog.Logger) (*Ga
 		}
 	}
 	g.cut, g.cutNow = context.WithCancel(context.Background())
-	g.pool = g.newPool(idlePerSession, time.Second)
-	g.nodes = g.newPool(idlePerNode, 2*offerTime) // see offer
-	g.proxy = g.newProxy()
+	g.pool = upstream.New(upstream.Config{
+		IdlePerKey: idlePerSession, IdleTotal: idleSessions, IdleTime: idleTime,
+		ResponseTimeout: cfg.ResponseTimeout, ContinueTimeout: time.Second, MaxHeaderBytes: cfg.MaxHeaderBytes,
+	})
+	g.nodes = g.newNodePool()
 	return g, nil
 }
 
@@ -161,7 +167,7 @@ func (g *Gateway) Run(ctx context.Context, ln net.Listener, tcp ...TCPAddress) e
 	g.stop(srv, cancel, stopRelay)
 	failed = errors.Join(failed, stopTCP(), <-serveEnd, <-relayEnd)
 	g.reattach.Close()
-	g.pool.CloseIdleConnections()
+	g.pool.Close()
 	g.nodes.CloseIdleConnections()
 	if failed != nil {
 		return fmt.Errorf("gateway: %w", failed)

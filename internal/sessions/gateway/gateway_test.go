@@ -35,6 +35,8 @@ const patience = 20 * time.Second
 type fakeSessions struct {
 	mu      sync.Mutex
 	acquire func(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, error)
+	// ready is Ready; nil: every session is left to Acquire.
+	ready   func(key holdfast.SessionKey) (holdfast.Route, bool)
 	held    int
 	refused []holdfast.Route
 	waiting int // calls of Acquire that have not returned
@@ -57,6 +59,34 @@ func (f *fakeSessions) AwaitResume(ctx context.Context, _ holdfast.SessionKey, e
 	return wait(ctx, epoch)
 }
 
+func (f *fakeSessions) Ready(key holdfast.SessionKey) (holdfast.Route, func(), bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ready == nil {
+		return holdfast.Route{}, nil, false
+	}
+	r, ok := f.ready(key)
+	if !ok {
+		return r, nil, false
+	}
+	return r, f.holdLocked(), true
+}
+
+// holdLocked counts a held session, and returns its release.
+func (f *fakeSessions) holdLocked() (release func()) {
+	f.held++
+	once := false
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if once {
+			panic("released twice")
+		}
+		once = true
+		f.held--
+	}
+}
+
 func (f *fakeSessions) Acquire(ctx context.Context, key holdfast.SessionKey, boot func() error) (holdfast.Route, func(), error) {
 	if err := f.warmUp(key, boot); err != nil {
 		return holdfast.Route{}, nil, err
@@ -72,17 +102,7 @@ func (f *fakeSessions) Acquire(ctx context.Context, key holdfast.SessionKey, boo
 	if err != nil {
 		return r, nil, err
 	}
-	f.held++
-	once := false
-	return r, func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if once {
-			panic("released twice")
-		}
-		once = true
-		f.held--
-	}, nil
+	return r, f.holdLocked(), nil
 }
 
 // warmUp boots a cold session, if it may.

@@ -191,7 +191,7 @@ func (k *keptSocket) next(ctx context.Context, hurry <-chan struct{}) (reattach.
 		waiting: ctx, unwatch: func() {}, patience: k.policy.Time,
 	}
 	defer t.done()
-	resp, err := k.gateway.RoundTrip(k.req.Clone(context.WithValue(ctx, requestKey{}, t)))
+	resp, err := k.gateway.roundTrip(k.req.Clone(ctx), t)
 	if err == nil {
 		resp.Body.Close()
 		return reattach.Server{}, fmt.Errorf("the session's next server answers %s", resp.Status)

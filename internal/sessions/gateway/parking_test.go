@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -278,4 +279,32 @@ func BenchmarkParkingFastPath(b *testing.B) {
 			}
 		}
 	})
+}
+
+// A request for a session that is ready does not wait, so the limits of parking do not apply
+// to it.
+func TestReadySessionsDoNotPark(t *testing.T) {
+	f := start(t, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") }, func(c *Config) { c.ParkPerKey, c.ParkTotal = 1, 1 })
+	f.sessions.mu.Lock()
+	acquire := f.sessions.acquire
+	f.sessions.ready = func(key holdfast.SessionKey) (holdfast.Route, bool) {
+		r, err := acquire(t.Context(), key)
+		return r, err == nil
+	}
+	f.sessions.acquire = func(context.Context, holdfast.SessionKey) (holdfast.Route, error) {
+		return holdfast.Route{}, errors.New("a request for a ready session was parked")
+	}
+	f.sessions.mu.Unlock()
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() {
+			if resp, body := f.get("/s/alice/"); resp.StatusCode != 200 || body != "ok" {
+				t.Errorf("%s: %s", resp.Status, body)
+			}
+		})
+	}
+	all.Wait()
+	if held, _ := f.sessions.count(); held != 0 {
+		t.Errorf("%d sessions are held", held)
+	}
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httputil"
-	"net/url"
 	"strconv"
 	"strings"
 
@@ -82,7 +80,7 @@ func (g *Gateway) servePeerForward(local Local, w http.ResponseWriter, r *http.R
 		return
 	}
 	_ = http.NewResponseController(w).EnableFullDuplex() // as in ServeHTTP
-	g.proxy.ServeHTTP(&answer{ResponseWriter: w, gateway: g}, r.WithContext(context.WithValue(ctx, requestKey{}, t)))
+	g.serveRequest(&answer{ResponseWriter: w, gateway: g}, r.WithContext(ctx), t)
 }
 
 // forwardedFor returns the session, port and epoch that a forwarded request names.
@@ -118,19 +116,10 @@ func (g *Gateway) refuse(w http.ResponseWriter, r *http.Request, why string) {
 	w.WriteHeader(http.StatusMisdirectedRequest)
 }
 
-// rewriteForwarded keeps the request as the first node's gateway made it.
-func rewriteForwarded(p *httputil.ProxyRequest) {
-	u := url.URL{Path: p.In.URL.Path, RawPath: p.In.URL.RawPath, RawQuery: p.In.URL.RawQuery}
-	p.Out.URL = &u
-	p.Out.Host = p.In.Host
-	p.Out.Trailer = trailerOf(p.In)
-	dropReserved(p.Out.Header)
-	p.Out.Header.Del("Expect") // set by forward
-	for name, values := range p.In.Header {
-		if strings.HasPrefix(name, forwardedPrefix) {
-			p.Out.Header[name] = values
-		}
-	}
+// rewriteForwarded keeps the header as the first node's gateway made it.
+func rewriteForwarded(h http.Header) {
+	dropReserved(h)
+	h.Del("Expect") // set by forward
 }
 
 // peerForwardFailed answers a request that the session did not answer.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -27,9 +26,12 @@ type Peers interface {
 const (
 	dialTimeout = 5 * time.Second
 
-	idlePerSession = 16 // kept-alive connections to a session's server
-	idlePerNode    = 64 // to another node
-	idleTotal      = 1024
+	// Kept-alive connections. One to a session takes about 1 KiB here, and an idle
+	// connection of its server.
+	idlePerSession = 128
+	idleSessions   = 4096 // to all sessions
+	idlePerNode    = 64
+	idleNodes      = 1024
 
 	// idleTime is how long an idle connection is kept. The server of
 	// PeerForwardHandler needs a longer IdleTimeout, so that the side that sends
@@ -41,36 +43,28 @@ const (
 // certificates.
 var errAlone = errors.New("the session is on another node, and this node is in no fleet")
 
-// newPool returns a pool of kept-alive connections.
-func (g *Gateway) newPool(idle int, expect time.Duration) *http.Transport {
+// newNodePool returns the pool of kept-alive connections to other nodes.
+func (g *Gateway) newNodePool() *http.Transport {
 	return &http.Transport{
 		DialContext:            g.dialPooled,
-		MaxIdleConns:           idleTotal,
-		MaxIdleConnsPerHost:    idle,
+		MaxIdleConns:           idleNodes,
+		MaxIdleConnsPerHost:    idlePerNode,
 		IdleConnTimeout:        idleTime,
 		ResponseHeaderTimeout:  g.cfg.ResponseTimeout,
-		ExpectContinueTimeout:  expect,
+		ExpectContinueTimeout:  2 * offerTime, // see offer
 		MaxResponseHeaderBytes: int64(g.cfg.MaxHeaderBytes),
 		DisableCompression:     true, // bytes pass through unchanged
 	}
 }
 
-// poolHost returns the host name that stands in for the address in a pool. For
-// a server of a session it names the epoch, so that no connection is reused for
-// a later session at the same address, and the port. For a node it names the node
-// and its address.
-func poolHost(r holdfast.Route) string {
-	if r.Node != "" {
-		return fmt.Sprintf("%x.at-%x", string(r.Node), r.Address)
-	}
-	return fmt.Sprintf("%s.epoch-%d.port-%s", r.Key, r.Epoch, r.Address[strings.LastIndexByte(r.Address, ':')+1:])
-}
+// poolHost returns the host name that stands in for a node and its address in the pool.
+func poolHost(r holdfast.Route) string { return fmt.Sprintf("%x.at-%x", string(r.Node), r.Address) }
 
 // routeKey is the context key of the route of one attempt. A dial may outlive
 // the attempt that started it.
 type routeKey struct{}
 
-// dialPooled opens a new connection for a pool.
+// dialPooled opens a new connection to another node.
 func (g *Gateway) dialPooled(ctx context.Context, _, _ string) (net.Conn, error) {
 	r, _ := ctx.Value(routeKey{}).(holdfast.Route)
 	c, err := g.dial(ctx, r)
@@ -95,7 +89,7 @@ func (g *Gateway) dial(ctx context.Context, r holdfast.Route) (net.Conn, error) 
 		}
 		return c, nil
 	}
-	c, err := g.dialer.DialContext(ctx, "tcp", r.Address)
+	c, err := g.dialTCP(ctx, "tcp", r.Address)
 	if err != nil {
 		return nil, &refusedError{error: err, byServer: true}
 	}
@@ -118,3 +112,6 @@ func (c *countedConn) Write(b []byte) (int, error) {
 	c.written.Add(int64(n))
 	return n, err
 }
+
+// Written returns how many bytes were written.
+func (c *countedConn) Written() int64 { return c.written.Load() }

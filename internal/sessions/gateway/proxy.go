@@ -1,13 +1,9 @@
 package gateway
 
 import (
-	"context"
 	"errors"
-	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httputil"
-	"net/url"
 	"strings"
 	"sync"
 )
@@ -76,7 +72,7 @@ func (g *Gateway) route(w *answer, r *http.Request, req *request) {
 	// HTTP/1 would end the body at the first byte of the answer. HTTP/2 always
 	// works this way and returns an error, which is ignored.
 	_ = http.NewResponseController(w).EnableFullDuplex()
-	g.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), requestKey{}, req)))
+	g.serveRequest(w, r, req)
 }
 
 // admit makes the checks that need no session. It turns an upgrade that cannot be
@@ -116,67 +112,19 @@ func idempotent(method string) bool {
 	return safe(method) || method == http.MethodPut || method == http.MethodDelete
 }
 
-func (g *Gateway) newProxy() *httputil.ReverseProxy {
-	return &httputil.ReverseProxy{
-		Transport:      g,
-		Rewrite:        rewriteRequest,
-		ModifyResponse: rewriteResponse,
-		FlushInterval:  -1,
-		BufferPool:     g.buffers,
-		ErrorLog:       slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
-		ErrorHandler: func(w http.ResponseWriter, out *http.Request, err error) {
-			t := requestOf(out.Context())
-			if s, ok := errors.AsType[*switched](err); ok {
-				if err = g.upgrade(w, out, t, s); err == nil {
-					return
-				}
-			}
-			if a, ok := w.(*answer); ok && a.pace != nil && a.pace.slowBody() {
-				err = errSlowBody
-			}
-			if t.forwarded {
-				g.peerForwardFailed(w, out, t, err)
-			} else {
-				g.fail(w, out, t.target, err)
-			}
-		},
-	}
-}
-
-// rewriteRequest turns a request into the one for the session's server.
-func rewriteRequest(p *httputil.ProxyRequest) {
-	if t := requestOf(p.In.Context()); t.forwarded {
-		rewriteForwarded(p)
-	} else {
-		rewrite(p, t)
-	}
-}
-
-// rewrite turns a client's request into the one for the session's server.
-func rewrite(p *httputil.ProxyRequest, t *request) {
-	// The session's part of the path, in the spelling of the client. net/http has
-	// parsed the path, so it can be unescaped.
-	p.Out.URL.Path, _ = url.PathUnescape(t.path)
-	p.Out.URL.RawPath = t.path
-	p.Out.URL.RawQuery = p.In.URL.RawQuery // as it was sent, even if malformed
-	p.Out.Host = p.In.Host                 // servers check a WebSocket's Origin against it
-
-	p.Out.Trailer = trailerOf(p.In)
-
-	h := p.Out.Header
+// rewrite turns a client's header into the one for the session's server.
+func rewrite(h http.Header, r *http.Request, t *request) {
 	dropGatewayHeaders(h)
-	client, _, err := net.SplitHostPort(p.In.RemoteAddr)
-	if err == nil {
-		h.Set("X-Forwarded-For", client)
+	if client, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
+		h["X-Forwarded-For"] = []string{client}
 	}
-	h.Set("X-Forwarded-Host", p.In.Host)
 	proto := "http"
-	if p.In.TLS != nil {
+	if r.TLS != nil {
 		proto = "https"
 	}
-	h.Set("X-Forwarded-Proto", proto)
+	h["X-Forwarded-Host"], h["X-Forwarded-Proto"] = []string{r.Host}, []string{proto}
 	if t.prefix != "" {
-		h.Set("X-Forwarded-Prefix", t.prefix)
+		h["X-Forwarded-Prefix"] = []string{t.prefix}
 	}
 }
 
@@ -194,8 +142,7 @@ func trailerOf(r *http.Request) http.Header {
 // and confines its cookies to the prefix. For a forwarded request the first
 // node's gateway does this. It removes the reserved headers, and fields that no trailer
 // may have, in every case.
-func rewriteResponse(resp *http.Response) error {
-	t := requestOf(resp.Request.Context())
+func (t *request) rewriteResponse(resp *http.Response) {
 	h := resp.Header
 	dropReserved(h)
 	dropTrailers(resp.Trailer)
@@ -203,7 +150,7 @@ func rewriteResponse(resp *http.Response) error {
 		resp.Body = trailed{resp.Body, &resp.Trailer}
 	}
 	if t.forwarded {
-		return nil
+		return
 	}
 	if loc := h.Get("Location"); loc != "" {
 		h.Set("Location", t.location(loc, resp.Request.Host))
@@ -211,7 +158,6 @@ func rewriteResponse(resp *http.Response) error {
 	for i, c := range h["Set-Cookie"] {
 		h["Set-Cookie"][i] = t.cookie(c)
 	}
-	return nil
 }
 
 // location adds the prefix to a path on this host that lacks it.

@@ -30,6 +30,7 @@ const (
 type request struct {
 	target
 	gateway      *Gateway
+	answer       *answer         // nil for a request of the gateway itself
 	slot         *slot           // nil for a request of another node
 	client       netip.Addr      // see clientOf
 	bootsNothing bool            // see Config.bootsNothing
@@ -44,13 +45,6 @@ type request struct {
 	release      func() // nil: nothing is held
 	body         *body  // nil: there is none
 	again        bool   // may be sent twice, as far as its method goes
-}
-
-type requestKey struct{}
-
-func requestOf(ctx context.Context) *request {
-	t, _ := ctx.Value(requestKey{}).(*request)
-	return t
 }
 
 // reach acquires the session and calls do until do succeeds or fails in a way
@@ -147,6 +141,15 @@ func (h *history) pause(left *<-chan struct{}) time.Duration {
 }
 
 func (t *request) acquire(ctx context.Context) error {
+	// Nothing that waits is counted, limited or bounded in time for a session that is
+	// ready: on busy CPUs a burst of requests to it must not be refused.
+	if r, release, ok := t.gateway.sessions.Ready(t.key); ok {
+		t.gateway.metrics.parkTime.Observe(0)
+		t.release = release
+		var err error
+		t.route, err = t.atPort(r)
+		return err
+	}
 	boot := t.mayBoot
 	if t.reattaching {
 		boot = nil // the session moves

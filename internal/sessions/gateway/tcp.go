@@ -115,7 +115,7 @@ func (g *Gateway) reachTCP(ctx context.Context, client net.Conn, t *request) (*s
 		waiting, unwatch = watchHangup(ctx, raw)
 	}
 	defer unwatch()
-	req, err := http.NewRequestWithContext(context.WithValue(ctx, requestKey{}, t), http.MethodGet, "/", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
 	if err != nil {
 		return nil, err
 	}

@@ -5,18 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptrace"
+	"net/textproto"
+	"sync"
 	"sync/atomic"
 
 	"holdfast"
+	"holdfast/internal/sessions/gateway/upstream"
 )
 
-// RoundTrip implements http.RoundTripper for the reverse proxy. If the server
+// roundTrip sends a request to its session and returns the response. If the server
 // agrees to an upgrade, the error is a *switched. A request from another node is
 // tried once; that node decides about another try.
-func (g *Gateway) RoundTrip(req *http.Request) (resp *http.Response, err error) {
-	t := requestOf(req.Context())
+func (g *Gateway) roundTrip(req *http.Request, t *request) (resp *http.Response, err error) {
 	if req.Body != nil {
 		t.body = &body{r: req.Body}
 		if req.Trailer != nil {
@@ -54,51 +57,71 @@ func (g *Gateway) send(req *http.Request, t *request) (*http.Response, error) {
 	}
 }
 
-// try is one request on one connection.
+// connection is a connection that counts what was written to it.
+type connection interface {
+	Written() int64
+	Close() error
+}
+
+// try is one request on one connection. It implements upstream.Events.
 type try struct {
 	request  *request
-	conn     *countedConn // nil: the pool returned none
-	reused   bool         // conn carried other requests before
-	before   int64        // bytes that conn had written before
-	sent     bool         // on an earlier connection: net/http retries too
-	answered atomic.Bool  // a byte of the answer arrived
-	offer    offer        // of a body, to another node
+	conn     connection  // nil: the pool returned none
+	reused   bool        // conn carried other requests before
+	before   int64       // bytes that conn had written before
+	sent     bool        // on an earlier connection: net/http retries too
+	answered atomic.Bool // a byte of the answer arrived
+	offer    offer       // of a body, to another node
+
+	interims sync.Mutex
+	over     bool // see end
 }
 
 // do sends the request and waits for the header of its response.
 func (y *try) do(g *Gateway, req *http.Request) (*http.Response, error) {
 	t := y.request
-	ctx := context.WithValue(req.Context(), routeKey{}, t.route)
-	out := req.WithContext(httptrace.WithClientTrace(ctx, y.trace()))
-	u := *req.URL
-	u.Scheme, u.Host = "http", poolHost(t.route)
-	out.URL = &u
+	ctx := req.Context()
+	out := *req
 	if t.body != nil {
 		out.Body = t.body
 	}
 	if t.route.Node == "" {
-		resp, err := y.roundTrip(g, g.pool, out)
+		resp, err := y.roundTrip(g, &out)
 		return resp, y.explain(ctx, err)
 	}
-	resp, err := y.forward(g, out)
+	u := *req.URL
+	u.Scheme, u.Host = "http", poolHost(t.route)
+	out.URL = &u
+	traced := httptrace.WithClientTrace(context.WithValue(ctx, routeKey{}, t.route), y.trace())
+	resp, err := y.forward(g, out.WithContext(traced))
 	err = y.explain(ctx, err)
 	g.metrics.forwarded.WithLabelValues(resultOf(err)).Inc()
 	return resp, err
 }
 
-func (y *try) roundTrip(g *Gateway, pool *http.Transport, out *http.Request) (*http.Response, error) {
-	if y.request.raw && y.request.route.Node == "" {
-		return g.dialRaw(out, y.request)
+// roundTrip sends the request to the server or the node of the route.
+func (y *try) roundTrip(g *Gateway, out *http.Request) (*http.Response, error) {
+	t := y.request
+	if t.raw && t.route.Node == "" {
+		return g.dialRaw(out, t)
 	}
 	if name := out.Header.Get("Upgrade"); name != "" {
-		if y.request.mayUpgrade(name) {
+		if t.mayUpgrade(name) {
 			return g.roundTripUpgrade(out, y)
 		}
 		out = out.Clone(out.Context())
 		out.Header.Del("Upgrade")
 		out.Header.Del("Connection")
 	}
-	resp, err := pool.RoundTrip(out)
+	var resp *http.Response
+	var err error
+	if t.route.Node == "" {
+		route := t.route
+		dial := func(ctx context.Context) (net.Conn, error) { return g.dial(ctx, route) }
+		resp, err = g.pool.RoundTrip(out, upstream.Key{Session: route.Key, Epoch: route.Epoch, Address: route.Address}, dial, y)
+	} else {
+		resp, err = g.nodes.RoundTrip(out)
+	}
 	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
 		// The transport has given the connection up, so close it here.
 		resp.Body.Close()
@@ -107,30 +130,63 @@ func (y *try) roundTrip(g *Gateway, pool *http.Transport, out *http.Request) (*h
 	return resp, err
 }
 
-// trace records what happens to the request.
+// Connected implements upstream.Events.
+func (y *try) Connected(c *upstream.Conn, reused bool) {
+	y.connected(c, reused)
+	if t := y.request; t.forwarded && t.body != nil && t.body.first() != nil {
+		c.Close() // nothing may reach the session: see PeerForwardHandler
+	}
+}
+
+func (y *try) connected(c connection, reused bool) {
+	y.sent = y.sent || y.wrote()
+	y.conn, y.reused, y.before = c, reused, c.Written()
+}
+
+// Answered implements upstream.Events.
+func (y *try) Answered() { y.answered.Store(true) }
+
+// Interim implements upstream.Events.
+func (y *try) Interim(status int, header http.Header) {
+	if a := y.request.answer; a != nil {
+		a.interim(status, header)
+	}
+}
+
+// trace records what happens to a request to another node. The callbacks run in
+// goroutines of the transport, Got1xxResponse also after the response.
 func (y *try) trace() *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
 		GotConn: func(info httptrace.GotConnInfo) {
-			y.sent = y.sent || y.wrote()
-			y.conn, _ = info.Conn.(*countedConn)
-			if y.conn == nil {
-				return
-			}
-			y.reused, y.before = info.Reused, y.conn.written.Load()
-			if t := y.request; t.forwarded && t.body != nil && t.body.first() != nil {
-				y.conn.Close() // nothing may reach the session: see PeerForwardHandler
+			if c, ok := info.Conn.(*countedConn); ok {
+				y.connected(c, info.Reused)
 			}
 		},
-		GotFirstResponseByte: func() { y.answered.Store(true) },
+		GotFirstResponseByte: y.Answered,
 		Got100Continue: func() {
 			y.offer.accept()
 			y.answered.Store(false) // that byte came from the other gateway
 		},
+		Got1xxResponse: func(status int, header textproto.MIMEHeader) error {
+			y.interims.Lock()
+			defer y.interims.Unlock()
+			if !y.over {
+				y.Interim(status, http.Header(header))
+			}
+			return nil
+		},
 	}
 }
 
+// end makes later interim responses be dropped.
+func (y *try) end() {
+	y.interims.Lock()
+	defer y.interims.Unlock()
+	y.over = true
+}
+
 // wrote reports whether anything was written to the current connection.
-func (y *try) wrote() bool { return y.conn != nil && y.conn.written.Load() != y.before }
+func (y *try) wrote() bool { return y.conn != nil && y.conn.Written() != y.before }
 
 // explain converts err into an error that tells whether another try may follow.
 // ctx is that of the client.

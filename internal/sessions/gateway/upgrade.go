@@ -134,19 +134,16 @@ func (b *connBody) Close() error {
 
 // upgrade answers the client with the server's 101 and then relays. If it
 // returns an error, nothing has been answered.
-func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *request, s *switched) error {
-	a, watched := w.(*answer)
-	if watched && a.pace != nil {
+func (g *Gateway) upgrade(a *answer, req *http.Request, t *request, s *switched) error {
+	if a.pace != nil {
 		a.pace.stop() // its deadlines are not for the new protocol
 	}
-	client, rw, err := http.NewResponseController(w).Hijack()
+	client, rw, err := http.NewResponseController(a).Hijack()
 	if err != nil {
 		s.conn.Close()
 		return fmt.Errorf("upgrade: %w", err)
 	}
-	if watched {
-		a.hijacked = true
-	}
+	a.hijacked = true
 	early := buffered(rw.Reader)
 	client, freeConn := takeOut(client)
 	slot := t.slot.giveAway()
@@ -158,7 +155,7 @@ func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *request, 
 	policy := t.keepPolicy(req, s)
 	head := s.resp
 	head.Request = req
-	_ = rewriteResponse(head)
+	t.rewriteResponse(head)
 	if policy != nil && t.forwarded {
 		setKeepHeader(head.Header, *policy)
 	}

@@ -15,6 +15,7 @@ import (
 // Acquirer finds the sessions of clients, as the gateway does (see gateway.Sessions). Any
 // goroutine may call it.
 type Acquirer interface {
+	Ready(key holdfast.SessionKey) (holdfast.Route, func(), bool)
 	Acquire(ctx context.Context, key holdfast.SessionKey, boot func() error) (holdfast.Route, func(), error)
 	Refused(key holdfast.SessionKey, r holdfast.Route)
 	AwaitResume(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch) (holdfast.Route, error)
@@ -49,6 +50,14 @@ const refusedTime = time.Second
 
 // waitPause is the pause of a request that waits for a replica.
 const waitPause = 20 * time.Millisecond
+
+// Ready implements Acquirer. Sessions of a group are left to Acquire.
+func (r *Router) Ready(key holdfast.SessionKey) (holdfast.Route, func(), bool) {
+	if _, ok := r.groups.spec(key); ok {
+		return holdfast.Route{}, nil, false
+	}
+	return r.next.Ready(key)
+}
 
 // Acquire implements Acquirer. A request for a group waits until a replica is ready. A
 // request for one replica waits for that one, and gets holdfast.ErrNotFound if the group

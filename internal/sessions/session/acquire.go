@@ -44,6 +44,19 @@ func (m *Manager) Join(ctx context.Context, key holdfast.SessionKey) (r holdfast
 	return m.routed(e, holdfast.WakeReasonOf(ctx), err)
 }
 
+// Ready is Acquire for a session that is ready here and never sleeps. It does not wait.
+func (m *Manager) Ready(key holdfast.SessionKey) (r holdfast.Route, release func(), ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.sessions[key]
+	if e == nil || e.phase != ready || e.sleeper != nil {
+		return holdfast.Route{}, nil, false
+	}
+	e.conns++
+	e.useLocked()
+	return e.route, sync.OnceFunc(func() { m.release(e) }), true
+}
+
 // Hold is Acquire for a session that is ready here at exactly this epoch. It does not
 // wait. Error: holdfast.ErrNotFound.
 func (m *Manager) Hold(key holdfast.SessionKey, epoch holdfast.Epoch) (r holdfast.Route, release func(), err error) {

@@ -1,0 +1,240 @@
+// Package upstream sends HTTP/1.1 requests to the servers of sessions over kept-alive
+// connections. The goroutine of the request writes it and reads its response. http.Transport
+// has two more goroutines for each connection, and a request wakes both of them.
+package upstream
+
+import (
+	"context"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast"
+)
+
+// Key tells connections apart. It names the epoch, so that no connection is reused for a
+// later session at the same address.
+type Key struct {
+	Session holdfast.SessionKey
+	Epoch   holdfast.Epoch
+	Address string
+}
+
+// Config has the limits of a Pool. All of them are required.
+type Config struct {
+	IdlePerKey, IdleTotal int           // kept-alive connections without a request
+	IdleTime              time.Duration // that one is kept
+	ResponseTimeout       time.Duration // from the end of a request to the end of its response's header
+	ContinueTimeout       time.Duration // a body waits that long for 100 Continue (RFC 9110, 10.1.1)
+	MaxHeaderBytes        int           // of a response, interim responses included
+}
+
+// Pool has the kept-alive connections. Any goroutine may call its methods.
+type Pool struct {
+	cfg Config
+
+	mu     sync.Mutex
+	idle   map[Key][]*Conn // the one used last is at the end
+	total  int
+	sweep  *time.Timer // closes old connections; nil if there are none
+	closed bool
+}
+
+// New returns an empty pool.
+func New(cfg Config) *Pool { return &Pool{cfg: cfg, idle: map[Key][]*Conn{}} }
+
+// CloseIdle closes the connections without a request.
+func (p *Pool) CloseIdle() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for key, conns := range p.idle {
+		for _, c := range conns {
+			c.Close()
+		}
+		delete(p.idle, key)
+	}
+	p.total = 0
+	p.stopLocked()
+}
+
+// Close closes the connections without a request now, and every other one after its request.
+func (p *Pool) Close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.CloseIdle()
+}
+
+func (p *Pool) stopLocked() {
+	if p.sweep != nil {
+		p.sweep.Stop()
+		p.sweep = nil
+	}
+}
+
+// take returns a connection that its server has not closed, or nil.
+func (p *Pool) take(key Key) *Conn {
+	for {
+		c := p.pop(key)
+		if c == nil || c.quiet() {
+			return c
+		}
+		c.Close()
+	}
+}
+
+func (p *Pool) pop(key Key) *Conn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	conns := p.idle[key]
+	if len(conns) == 0 {
+		return nil
+	}
+	c := conns[len(conns)-1]
+	p.keepLocked(key, conns[:len(conns)-1])
+	p.total--
+	return c
+}
+
+func (p *Pool) keepLocked(key Key, conns []*Conn) {
+	if len(conns) == 0 {
+		delete(p.idle, key)
+	} else {
+		p.idle[key] = conns
+	}
+}
+
+// put keeps a connection for another request, or closes it.
+func (p *Pool) put(key Key, c *Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.total >= p.cfg.IdleTotal || len(p.idle[key]) >= p.cfg.IdlePerKey {
+		c.Close()
+		return
+	}
+	c.idleSince = time.Now()
+	p.idle[key] = append(p.idle[key], c)
+	p.total++
+	if p.sweep == nil {
+		p.sweep = time.AfterFunc(p.cfg.IdleTime, p.closeOld)
+	}
+}
+
+// closeOld closes connections that were idle for IdleTime.
+func (p *Pool) closeOld() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.sweep == nil {
+		return // stopped meanwhile
+	}
+	now := time.Now()
+	for key, conns := range p.idle {
+		old := 0
+		for old < len(conns) && now.Sub(conns[old].idleSince) >= p.cfg.IdleTime {
+			conns[old].Close()
+			old++
+		}
+		p.keepLocked(key, append([]*Conn(nil), conns[old:]...))
+		p.total -= old
+	}
+	if p.total > 0 {
+		p.sweep.Reset(p.cfg.IdleTime / 4)
+	} else {
+		p.sweep = nil
+	}
+}
+
+// Conn is a connection to a server.
+type Conn struct {
+	net.Conn
+	raw       syscall.RawConn // nil: the connection is no socket
+	written   int64           // of the goroutine that writes; see Written
+	mu        sync.Mutex      // guards written, deadline and arrived
+	deadline  time.Time       // of reads; zero: none
+	arrived   bool            // the header of the response
+	limit     int64           // bytes that may be read
+	idleSince time.Time
+}
+
+func newConn(c net.Conn) *Conn {
+	conn := &Conn{Conn: c}
+	if s, ok := c.(syscall.Conn); ok {
+		conn.raw, _ = s.SyscallConn() // without it, Wait reports a closed connection by an error
+	}
+	return conn
+}
+
+// Written returns how many bytes were written since the connection was opened.
+func (c *Conn) Written() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.written
+}
+
+// Write counts the bytes.
+func (c *Conn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.written += int64(n)
+	return n, err
+}
+
+// Read reads up to the limit.
+func (c *Conn) Read(b []byte) (int, error) {
+	if c.limit <= 0 {
+		return 0, errHeaderTooLong
+	}
+	if int64(len(b)) > c.limit {
+		b = b[:c.limit]
+	}
+	n, err := c.Conn.Read(b)
+	c.limit -= int64(n)
+	return n, err
+}
+
+// quiet reports whether the server has neither closed the connection nor sent anything on
+// it, which it may not do without a request.
+func (c *Conn) quiet() bool {
+	if c.raw == nil {
+		return true
+	}
+	quiet := false
+	err := c.raw.Control(func(fd uintptr) {
+		fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}
+		n, err := unix.Poll(fds[:], 0)
+		quiet = n == 0 && err == nil
+	})
+	return quiet && err == nil
+}
+
+// await limits the time until the header of the response has arrived, unless it has already.
+// The limit is up to a tenth longer than d, so that not every request sets a deadline.
+func (c *Conn) await(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	least := time.Now().Add(d)
+	most := least.Add(d / 10)
+	if !c.arrived && (c.deadline.Before(least) || c.deadline.After(most)) {
+		c.deadline = most
+		_ = c.SetReadDeadline(most) // fails on a closed connection only
+	}
+}
+
+// arrive ends await's limit. If all of the response has arrived, nothing more is read, and the
+// deadline stays for the next request.
+func (c *Conn) arrive(all bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.arrived = true
+	if !all && !c.deadline.IsZero() {
+		c.deadline = time.Time{}
+		_ = c.SetReadDeadline(time.Time{})
+	}
+}
+
+// Dial opens a connection for a request.
+type Dial func(context.Context) (net.Conn, error)
