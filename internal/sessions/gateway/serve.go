@@ -66,7 +66,7 @@ func outgoing(r *http.Request, t *request) (*http.Request, error) {
 	}
 	out := *r
 	out.Close = false
-	out.Header = make(http.Header, len(r.Header)+8)
+	out.Header = make(http.Header, len(r.Header)+5) // User-Agent, and those of rewrite
 	maps.Copy(out.Header, r.Header)
 	dropHop(out.Header)
 	delete(out.Header, "Forwarded") // RFC 7239

@@ -18,13 +18,14 @@ import (
 
 // roundTrip sends a request to its session and returns the response. If the server
 // agrees to an upgrade, the error is a *switched. A request from another node is
-// tried once; that node decides about another try.
+// tried once; that node decides about another try. The request's body is replaced.
 func (g *Gateway) roundTrip(req *http.Request, t *request) (resp *http.Response, err error) {
 	if req.Body != nil {
 		t.body = &body{r: req.Body}
 		if req.Trailer != nil {
 			t.body.r = trailed{req.Body, &req.Trailer}
 		}
+		req.Body = t.body
 	}
 	t.again = idempotent(req.Method)
 	send := func() (err error) {
@@ -81,19 +82,15 @@ type try struct {
 func (y *try) do(g *Gateway, req *http.Request) (*http.Response, error) {
 	t := y.request
 	ctx := req.Context()
-	out := *req
-	if t.body != nil {
-		out.Body = t.body
-	}
 	if t.route.Node == "" {
-		resp, err := y.roundTrip(g, &out)
+		resp, err := y.roundTrip(g, req)
 		return resp, y.explain(ctx, err)
 	}
+	out := req.WithContext(httptrace.WithClientTrace(context.WithValue(ctx, routeKey{}, t.route), y.trace()))
 	u := *req.URL
 	u.Scheme, u.Host = "http", poolHost(t.route)
 	out.URL = &u
-	traced := httptrace.WithClientTrace(context.WithValue(ctx, routeKey{}, t.route), y.trace())
-	resp, err := y.forward(g, out.WithContext(traced))
+	resp, err := y.forward(g, out)
 	err = y.explain(ctx, err)
 	g.metrics.forwarded.WithLabelValues(resultOf(err)).Inc()
 	return resp, err
