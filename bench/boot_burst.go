@@ -38,8 +38,8 @@ type BurstRank struct {
 }
 
 // bursts requests many sessions at once, in turns from an agent without warm containers, from
-// one that has them for a part of the sessions, and from one whose sessions get networks of
-// Docker's. All else is equal.
+// one that has them for a part of the sessions, from one whose sessions get networks of
+// Docker's, and from one on containerd without Docker. All else is equal.
 func (x *bootBench) bursts(ctx context.Context, r *Result, d *BootDetails) error {
 	if x.o.Burst == 0 {
 		return nil
@@ -48,6 +48,7 @@ func (x *bootBench) bursts(ctx context.Context, r *Result, d *BootDetails) error
 		{name: "burst", row: fmt.Sprintf("burst of %d, none warm", x.o.Burst), template: "network: pooled", pooled: true},
 		{name: "burst-warm", row: fmt.Sprintf("burst of %d, %d warm", x.o.Burst, x.o.Warm), template: fmt.Sprintf("network: pooled, warm: %d", x.o.Warm), warm: true, pooled: true},
 		{name: "burst-bridge", row: fmt.Sprintf("burst of %d, networks of Docker's", x.o.Burst), template: "network: bridge"},
+		{name: "burst-ctr", row: fmt.Sprintf("burst of %d on containerd", x.o.Burst), template: "network: pooled", containerd: true},
 	}
 	took := make([][][]float64, len(modes)) // by mode and round, sorted
 	cpu := make([][]float64, len(modes))    // by mode and round

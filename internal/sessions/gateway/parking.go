@@ -18,8 +18,8 @@ var (
 )
 
 // grace is how long a request above the limits may take to find its session
-// ready. Every request passes through the parking, so a burst to a ready
-// session also reaches the limits; it must not be refused.
+// ready. A request for a session that can sleep passes through the parking also
+// while the session is awake, and a burst to it must not be refused.
 const grace = 20 * time.Millisecond
 
 // parking limits how many requests wait for sessions. It is sharded by key, so
