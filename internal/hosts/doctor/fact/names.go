@@ -108,6 +108,9 @@ const (
 	InodesBy       = "disk.inodes_made"      // /s by process; only while a file system fills
 	LogsSeen       = "log.seen"              // number of logs of containers that were found
 	LogGrowth      = "log.growth"            // B/s by which the engine's log of a container grows
+	EnginesSeen    = "engine.seen"           // number of Unix sockets of engines that were found
+	Starts         = "engine.starts"         // /s: containers, and commands in containers, that were seen to start
+	ClientBusy     = "engine.client"         // share of the examination in which programs of a group had new connections to an engine
 	DiskBy         = "disk.requests"         // /s: writes and flushes that a process itself sent to the disks
 	DiskP99        = "disk.p99"              // ms from issue to completion, all disks
 	DiskAwait      = "disk.await"            // ms, mean over the examination, by disk

@@ -101,6 +101,7 @@ func All() []Probe {
 		growthProbe(),
 		fillingProbe(),
 		logsProbe(),
+		startsProbe(),
 		namespacesProbe(),
 		drainsProbe(0),
 		reclaimProbe(),

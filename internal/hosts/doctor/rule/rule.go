@@ -99,6 +99,7 @@ func All() []Rule {
 		memoryGrowth(),
 		diskGrowth(),
 		logStorms(),
+		containerChurn(),
 		listenOverflow(),
 		slowAllocation(),
 		oldKernel(),

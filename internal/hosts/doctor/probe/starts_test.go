@@ -1,0 +1,141 @@
+package probe
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/proc"
+)
+
+// fakeProc is a procfs in a directory.
+type fakeProc struct {
+	t   *testing.T
+	dir string
+}
+
+func (p fakeProc) write(name, text string) {
+	p.t.Helper()
+	file := filepath.Join(p.dir, name)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// process adds a process with sockets. Its leader is leader; the same pid for a process.
+func (p fakeProc) process(pid, parent, leader int, name, group string, inodes ...int) {
+	p.t.Helper()
+	dir := fmt.Sprint(pid)
+	p.write(dir+"/comm", name+"\n")
+	p.write(dir+"/stat", fmt.Sprintf("%d (%s) S %d 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 7 0 0 0", pid, name, parent))
+	p.write(dir+"/status", fmt.Sprintf("Name:\t%s\nTgid:\t%d\n", name, leader))
+	p.write(dir+"/cgroup", "0::"+group+"\n")
+	if err := os.MkdirAll(filepath.Join(p.dir, dir, "fd"), 0o755); err != nil {
+		p.t.Fatal(err)
+	}
+	for n, inode := range inodes {
+		if err := os.Symlink(fmt.Sprintf("socket:[%d]", inode), filepath.Join(p.dir, dir, "fd", fmt.Sprint(n))); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	p.write("loadavg", fmt.Sprintf("0.1 0.1 0.1 1/9 %d\n", pid))
+}
+
+// Starts are counted by the processes that a shim or a runtime begins, and clients by the new
+// connections to an engine's socket. Connections from before, and those of engines to each
+// other, are none.
+func TestStarts(t *testing.T) {
+	root := t.TempDir()
+	p := fakeProc{t, filepath.Join(root, "proc")}
+	h := Host{Proc: proc.FS(p.dir), Groups: cgroup.Mounts{{Point: filepath.Join(root, "cgroup"), V2: true}}}
+	p.process(1, 0, 1, "init", "/")
+	p.process(10, 1, 10, "dockerd", "/system/docker", 100, 102)
+	p.process(11, 1, 11, "containerd", "/system/docker", 110)
+	p.process(12, 1, 12, "watcher", "/system/watcher", 201)
+	p.process(13, 1, 13, "controller", "/system/controller", 205)
+	p.process(20, 1, 20, "containerd-shim", "/system/docker")
+	sockets := []unixSocket{
+		{inode: 100, name: "/run/docker.sock"}, {inode: 110, name: "/run/containerd.sock"},
+		{inode: 101, peer: 201, name: "/run/docker.sock"}, // of the watcher
+		{inode: 300, peer: 301, name: "/run/other.sock"},
+	}
+	w, err := newStarts(h, func() ([]unixSocket, error) { return sockets, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := map[string]bool{"/run/docker.sock": true, "/run/containerd.sock": true}; !maps.Equal(w.names, want) {
+		t.Fatalf("sockets of engines: %v", w.names)
+	}
+	w.sample()
+	p.process(30, 1, 30, "docker", "/jobs", 202)
+	sockets = append(sockets, unixSocket{inode: 103, peer: 202, name: "/run/docker.sock"},
+		unixSocket{inode: 104, peer: 102, name: "/run/containerd.sock"}, // of dockerd
+		unixSocket{inode: 105, peer: 205, name: "/run/docker.sock"})     // of a process that ran before
+	p.process(31, 20, 31, "runc", "/system/docker")
+	p.process(32, 31, 32, "runc:[2:INIT]", "/containers/a")
+	p.process(33, 20, 33, "true", "/containers/a")
+	p.process(34, 20, 33, "true", "/containers/a") // its thread
+	p.process(35, 33, 35, "sh", "/containers/a")   // its child
+	w.sample()
+	sockets = sockets[:4]
+	w.sample()
+	now := time.Now()
+	got := map[string]float64{}
+	for _, f := range w.facts([]levels{{at: now}, {at: now.Add(2 * time.Second)}}) {
+		got[f.Name+f.Subject.Cgroup+f.Subject.Command] = f.Value
+	}
+	want := map[string]float64{fact.EnginesSeen: 2, fact.Starts: 1, fact.ClientBusy + "/jobsdocker": 1.0 / 3, fact.ClientBusy + "/system/controllercontroller": 1.0 / 3}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// The kernel names the client of a real connection.
+func TestUnixSockets(t *testing.T) {
+	dialed, accepted := unixPair(t)
+	all, err := unixSockets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := map[uint32]bool{}
+	for _, inode := range socketsOfProcess("/proc/self") {
+		own[inode] = true
+	}
+	found := false
+	for _, s := range all {
+		found = found || s.name == accepted && own[s.inode] && own[s.peer]
+	}
+	if !found {
+		t.Errorf("no socket %s with both ends in this process (%s)", accepted, dialed)
+	}
+}
+
+// unixPair connects two sockets of this process, and returns their names.
+func unixPair(t *testing.T) (dialed, accepted string) {
+	t.Helper()
+	ln, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	c, err := net.Dial("unix", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	s, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return c.LocalAddr().String(), ln.Addr().String()
+}
