@@ -26,8 +26,8 @@ type ExamOptions struct {
 	HeldOut bool          // only the faults that are held out; otherwise only the others
 	Healthy int           // doctor runs on healthy hosts
 	Only    []string      // names of faults; empty means all
-	// Peers are programs, NAME=PROGRAM, that print a line for each alarm that their tool has
-	// at the moment.
+	// Peers are programs, NAME=PROGRAM, that run another tool during the examination and print
+	// a line for each alarm that it raises. With peers a fault lasts for Within.
 	Peers         []string
 	Doctor, Agent []string // as in AccuracyOptions
 	Server        []string
@@ -85,6 +85,7 @@ type examBench struct {
 	faults         []Fault
 	programs       string // directory of the faults' programs
 	random         *rand.Rand
+	peers          []*peer
 }
 
 func newExamBench(ctx context.Context, o ExamOptions) (*examBench, error) {
@@ -117,8 +118,15 @@ func (x *examBench) run(ctx context.Context) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	t := &ExamTable{Seed: x.exam.Seed, HeldOut: x.exam.HeldOut, Rows: []ExamRow{}, Healthy: ExamHealthy{False: []string{}, ByRule: map[string]int{}}}
+	t := &ExamTable{Seed: x.exam.Seed, HeldOut: x.exam.HeldOut, Rows: []ExamRow{}, Healthy: ExamHealthy{False: []string{}, ByRule: map[string]int{}, Peers: map[string]*PeerHealthy{}}}
+	if err := x.startPeers(ctx); err != nil {
+		return Result{}, err
+	}
+	for _, p := range x.peers {
+		t.Healthy.Peers[p.name] = &PeerHealthy{Said: []string{}}
+	}
 	for _, f := range x.pick(func(f Fault) bool { return len(f.Truth) > 0 && x.wanted(f) }) {
+		t.Load = max(t.Load, loadAverage())
 		row, err := x.examine(ctx, f)
 		if err != nil {
 			return Result{}, fmt.Errorf("fault %s: %w", f.Name, err)
@@ -162,7 +170,7 @@ func (x *examBench) examine(ctx context.Context, f Fault) (row ExamRow, err erro
 	if row.Beside = beside; err != nil {
 		return row, err
 	}
-	before := x.askPeers(ctx)
+	heard := x.heard()
 	limited, cancel := context.WithTimeout(ctx, f.limit()+readyLimit)
 	defer cancel()
 	s, err := x.begin(limited, f)
@@ -184,14 +192,26 @@ func (x *examBench) examine(ctx context.Context, f Fault) (row ExamRow, err erro
 		wrong := judgeFault(row.Verdicts, l, w, time.Since(s.begun).Seconds())
 		row.Said, row.Wrong = tellAll(l.report.Findings), tellAll(wrong)
 	}
-	after := x.askPeers(ctx)
-	for name := range after {
-		if row.Peers == nil {
-			row.Peers = make(map[string]PeerVerdict)
-		}
-		row.Peers[name] = judgePeer(before[name], after[name], s)
+	row.Peers, err = x.peersSaid(ctx, s, heard)
+	return row, err
+}
+
+// peersSaid waits until the peers have had as much time as the doctor may have, and judges them.
+func (x *examBench) peersSaid(ctx context.Context, s *faultStage, heard map[string]int) (map[string]PeerVerdict, error) {
+	if len(x.peers) == 0 {
+		return nil, nil
 	}
-	return row, nil
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(time.Until(s.begun.Add(x.exam.Within))):
+	}
+	said, err := x.since(heard)
+	verdicts := make(map[string]PeerVerdict)
+	for name, lines := range said {
+		verdicts[name] = judgePeer(lines, s)
+	}
+	return verdicts, err
 }
 
 func tellAll(fs []doctor.Finding) []string {
@@ -276,9 +296,17 @@ func (x *examBench) healthyHost(ctx context.Context, f Fault, h *ExamHealthy) (e
 	}
 	w := suspect{stage: s, lab: x.boot.lab.CgroupParent()}
 	for range min(looksEach, x.exam.Healthy-h.Looks) {
+		heard := x.heard()
 		l, err := x.look(ctx)
 		if err != nil {
 			return err
+		}
+		said, err := x.since(heard)
+		if err != nil {
+			return err
+		}
+		for name, lines := range said {
+			h.Peers[name].add(lines, f.Name)
 		}
 		h.Looks++
 		h.add(judgeFault(nil, l, w, 0), f.Name+" beside "+strings.Join(beside, ", "))

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"slices"
-	"strings"
 
 	"holdfast/internal/hosts/doctor"
 	"holdfast/internal/hosts/doctor/rule"
@@ -89,32 +88,4 @@ type ExamRow struct {
 // right reports whether each cause was named.
 func (r ExamRow) right() bool {
 	return r.Skipped == "" && !slices.ContainsFunc(r.Verdicts, func(v ExamVerdict) bool { return !v.Named })
-}
-
-// PeerVerdict is what a peer said during a fault that it did not say before.
-type PeerVerdict struct {
-	Alarms    int      `json:"alarms"`
-	Container bool     `json:"container"` // one of them has the culprit's name
-	Said      []string `json:"said"`
-}
-
-// judgePeer compares a peer's alarms before and during a fault. The cause is not judged: no
-// peer has names for causes.
-func judgePeer(before, during []string, s *faultStage) PeerVerdict {
-	v := PeerVerdict{Said: []string{}}
-	for _, line := range during {
-		if slices.Contains(before, line) {
-			continue
-		}
-		v.Alarms++
-		if len(v.Said) < maxEvidence {
-			v.Said = append(v.Said, line)
-		}
-		for _, t := range s.fault.Truth {
-			for name := range s.names[t.Culprit] {
-				v.Container = v.Container || strings.Contains(line, name)
-			}
-		}
-	}
-	return v
 }

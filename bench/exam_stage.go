@@ -29,7 +29,7 @@ const (
 type faultStage struct {
 	x     *examBench
 	fault Fault
-	ids   []string
+	ids   map[string]string // of the containers, by their name for the engine
 	host  *exec.Cmd
 	group string                     // of the program outside containers
 	names map[string]map[string]bool // containers by their name in the manifest: those of its copies
@@ -40,7 +40,7 @@ type faultStage struct {
 // begin starts a fault. The caller must call end, also after an error. It returns when every
 // program has said that it is ready.
 func (x *examBench) begin(ctx context.Context, f Fault) (*faultStage, error) {
-	s := &faultStage{x: x, fault: f, names: make(map[string]map[string]bool), begun: time.Now(), group: path.Join(x.boot.lab.CgroupParent(), "fault-"+f.Name)}
+	s := &faultStage{x: x, fault: f, ids: make(map[string]string), names: make(map[string]map[string]bool), begun: time.Now(), group: path.Join(x.boot.lab.CgroupParent(), "fault-"+f.Name)}
 	s.data = filepath.Join(x.scratch, "fault-"+f.Name)
 	for name, shape := range f.Containers {
 		s.names[name] = make(map[string]bool)
@@ -87,7 +87,7 @@ func (s *faultStage) container(ctx context.Context, name string, shape FaultShap
 	if err != nil {
 		return err
 	}
-	s.ids = append(s.ids, id)
+	s.ids[name] = id
 	if err := s.x.boot.engine.Start(ctx, id); err != nil {
 		return err
 	}

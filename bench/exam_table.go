@@ -1,14 +1,12 @@
 package bench
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"os/exec"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"holdfast/internal/hosts/doctor"
 )
@@ -17,6 +15,7 @@ import (
 type ExamTable struct {
 	Seed    uint64      `json:"seed"`
 	HeldOut bool        `json:"held_out"`
+	Load    float64     `json:"load"` // the highest 1-minute load average before a fault
 	Rows    []ExamRow   `json:"rows"`
 	Healthy ExamHealthy `json:"healthy"`
 }
@@ -28,6 +27,8 @@ type ExamHealthy struct {
 	Notices int            `json:"notices"` // notices in all looks
 	ByRule  map[string]int `json:"by_rule"`
 	False   []string       `json:"false"` // the first of those findings
+	// Peers counts what each peer said meanwhile.
+	Peers map[string]*PeerHealthy `json:"peers,omitempty"`
 }
 
 func (h *ExamHealthy) add(wrong []doctor.Finding, host string) {
@@ -86,8 +87,35 @@ func (t *ExamTable) WriteTable(w io.Writer) error {
 		return err
 	}
 	h := t.Healthy
-	_, err := fmt.Fprintf(w, "healthy: %d looks, %d with a false finding (%s), %d notices\n", h.Looks, h.Wrong, counts(h.ByRule), h.Notices)
-	return err
+	if _, err := fmt.Fprintf(w, "healthy: %d looks, %d with a false finding (%s), %d notices; load at most %.1f\n", h.Looks, h.Wrong, counts(h.ByRule), h.Notices, t.Load); err != nil {
+		return err
+	}
+	return t.writePeers(w)
+}
+
+// writePeers writes one line for each peer.
+func (t *ExamTable) writePeers(w io.Writer) error {
+	for _, name := range slices.Sorted(maps.Keys(t.Healthy.Peers)) {
+		ran, alarmed, named := 0, 0, 0
+		for _, r := range t.Rows {
+			v, ok := r.Peers[name]
+			if !ok {
+				continue
+			}
+			ran++
+			if v.Alarms > 0 {
+				alarmed++
+			}
+			if v.Container {
+				named++
+			}
+		}
+		h := t.Healthy.Peers[name]
+		if _, err := fmt.Fprintf(w, "%s: an alarm during %d of %d faults, the culprit in %d; healthy: %d looks with an alarm, %d alarms\n", name, alarmed, ran, named, h.Wrong, h.Alarms); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (r ExamRow) peers() string {
@@ -114,6 +142,11 @@ func (r ExamRow) line() string {
 	for _, x := range r.Said {
 		s += "\n    " + x
 	}
+	for _, name := range slices.Sorted(maps.Keys(r.Peers)) {
+		for _, x := range r.Peers[name].Said {
+			s += "\n    " + name + ": " + x
+		}
+	}
 	return s
 }
 
@@ -125,25 +158,3 @@ func yes(b bool) string {
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
-
-// peerLimit bounds the time of a peer's program.
-const peerLimit = 10 * time.Second
-
-// askPeers runs the peers' programs and returns the lines of each. One that fails says so.
-func (x *examBench) askPeers(ctx context.Context) map[string][]string {
-	said := make(map[string][]string)
-	for _, p := range x.exam.Peers {
-		name, program, _ := strings.Cut(p, "=")
-		limited, cancel := context.WithTimeout(ctx, peerLimit)
-		out, err := exec.CommandContext(limited, program).Output()
-		cancel()
-		if err != nil {
-			out = fmt.Appendf(nil, "%s: %v", program, err)
-		}
-		said[name] = nil
-		for line := range strings.Lines(string(out)) {
-			said[name] = append(said[name], strings.TrimSpace(line))
-		}
-	}
-	return said
-}

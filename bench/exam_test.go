@@ -96,11 +96,26 @@ func TestJudgeFault(t *testing.T) {
 }
 
 func TestJudgePeer(t *testing.T) {
-	s := &faultStage{fault: Fault{Truth: []Truth{{Culprit: "a"}}}, names: map[string]map[string]bool{"a": {"a-1": true}}}
-	if v := judgePeer([]string{"old a-1"}, []string{"old a-1", "new"}, s); v.Alarms != 1 || v.Container {
+	s := &faultStage{
+		fault: Fault{Truth: []Truth{{Culprit: "a"}}}, group: "/lab/fault-x",
+		names: map[string]map[string]bool{"a": {"oom": true}, "b": {"b": true}}, ids: map[string]string{"oom": "0123456789abcdef", "b": "fedcba9876543210"},
+	}
+	for line, named := range map[string]bool{
+		"oom: CPU":                     true,
+		"Killed process, oom_score: 0": false, // part of another word
+		"cgroup_lab_0123456789abcdef":  true,
+		"cgroup_lab_fedcba9876543210":  false,
+		"fault-x":                      false,
+	} {
+		if v := judgePeer([]string{"load", line}, s); v.Alarms != 2 || v.Container != named {
+			t.Errorf("%s: %+v", line, v)
+		}
+	}
+	s.fault.Truth[0].Culprit = culpritHost
+	if v := judgePeer([]string{"cgroup_lab_fault-x.cpu"}, s); !v.Container {
 		t.Errorf("%+v", v)
 	}
-	if v := judgePeer(nil, []string{"cgroup_a-1.cpu WARNING"}, s); v.Alarms != 1 || !v.Container {
+	if v := judgePeer(nil, s); v.Alarms != 0 || v.Container {
 		t.Errorf("%+v", v)
 	}
 }

@@ -31,7 +31,7 @@ func (p *programs) accuracyBench(f *pflag.FlagSet) experiment {
 	f.DurationVar(&e.Within, "within", 30*time.Second, "with --faults: the time in which the doctor has to name a fault")
 	f.IntVar(&e.Healthy, "healthy", 0, "with --faults: runs of the doctor on healthy hosts")
 	f.BoolVar(&e.HeldOut, "held-out", false, "with --faults: those that are held out, instead of the others")
-	f.StringSliceVar(&e.Peers, "peer", nil, "with --faults: NAME=PROGRAM, a list; each prints the present alarms of another tool")
+	f.StringSliceVar(&e.Peers, "peer", nil, "with --faults: NAME=PROGRAM, a list; each runs another tool and prints its alarms")
 	check := func() error {
 		s.For, e.For, e.Only = o.For, o.For, o.Only
 		if !f.Changed("for") {

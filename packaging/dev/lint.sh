@@ -15,7 +15,7 @@ go tool staticcheck ./...
 # packaging/deb is a separate module.
 go -C packaging/deb vet ./...
 need shellcheck=shellcheck
-shellcheck -x -P SCRIPTDIR packaging/dev/*.sh examples/*/*.sh test/machine/*.sh .ci/run
+shellcheck -x -P SCRIPTDIR packaging/dev/*.sh bench/peers/*.sh examples/*/*.sh test/machine/*.sh .ci/run
 shellcheck examples/mariadb/create examples/mariadb/recover examples/mariadb/replicated/{serve,restore,caught-up} packaging/deb/scripts/*
 # Words and the length of sentences: test/docs/prose_test.go.
 go test -vet=off -run 'TextsNameTheComponent|SentencesAreShort' ./test/docs
