@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -82,8 +83,9 @@ func (s *faultStage) container(ctx context.Context, name string, shape FaultShap
 			}
 		}
 	}
+	// An engine refuses a limit above the host's CPUs.
 	id, err := s.x.boot.engine.Create(ctx, engine.Spec{Name: name, Image: busyboxImage, Command: shape.command(faultPath), Init: true, Network: cmp.Or(shape.Network, "none"), Mounts: mounts,
-		Env: []string{"FAULT=" + faultPath, "PATH=/bin:/sbin:/usr/bin:/usr/sbin"}, Memory: memory, CPUs: shape.CPUs, PIDs: cmp.Or(shape.PIDs, faultPIDs), Capabilities: shape.Capabilities})
+		Env: []string{"FAULT=" + faultPath, "PATH=/bin:/sbin:/usr/bin:/usr/sbin"}, Memory: memory, CPUs: min(shape.CPUs, float64(runtime.NumCPU())), PIDs: cmp.Or(shape.PIDs, faultPIDs), Capabilities: shape.Capabilities})
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"holdfast/internal/hosts/doctor"
 	"holdfast/internal/hosts/doctor/rule"
+	"holdfast/internal/platform/engine"
 )
 
 // The project's own faults are valid, a third of them is held out, and each can be compiled.
@@ -134,5 +136,15 @@ func TestExamTable(t *testing.T) {
 	var b strings.Builder
 	if err := table.WriteTable(&b); err != nil || !strings.Contains(b.String(), "dns-timeouts (not a check)") || !strings.Contains(b.String(), "2 looks, 1 with a false finding (softirq 1)") {
 		t.Errorf("%v\n%s", err, &b)
+	}
+}
+
+// Only the end of a fault's own time is the fault's.
+func TestLate(t *testing.T) {
+	ended, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	over := engine.Unanswered(ended, "start container x")
+	if !late(t.Context(), over) || late(ended, over) || late(t.Context(), nil) || late(t.Context(), os.ErrNotExist) {
+		t.Error("the examination's own end, or another error, counts as the end of a fault's time")
 	}
 }

@@ -11,10 +11,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -35,6 +37,7 @@ const patience = time.Hour
 type Machine struct {
 	base string // directory made by hosts.sh
 	dir  string
+	size []string     // qemu's options for CPUs and memory
 	kill func()       // ends qemu
 	gone <-chan error // yields qemu's end
 	ssh  *ssh.Client
@@ -50,7 +53,7 @@ func New(t testing.TB, suite string) *Machine {
 	if err != nil {
 		t.Fatalf("hosts.sh %s: %v", suite, err)
 	}
-	m := &Machine{base: strings.TrimSpace(string(out)), dir: t.TempDir(), kill: func() {}}
+	m := &Machine{base: strings.TrimSpace(string(out)), dir: t.TempDir(), size: []string{"-smp", "2", "-m", "2048"}, kill: func() {}}
 	disk := exec.CommandContext(t.Context(), "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", filepath.Join(m.base, "disk.img"), m.path("disk"))
 	if out, err := disk.CombinedOutput(); err != nil {
 		t.Fatalf("qemu-img: %v\n%s", err, out)
@@ -82,17 +85,17 @@ func (m *Machine) Boot(ctx context.Context) error {
 		return fmt.Errorf("boot a machine: find a port for its sshd: %w", err)
 	}
 	var complaint bytes.Buffer
-	qemu := exec.Command("qemu-system-x86_64",
+	qemu := exec.Command("qemu-system-x86_64", append(slices.Clone(m.size),
 		// With a thread for each CPU, a CPU can go on with old code after the kernel has changed its
 		// code, as for a tracepoint, and takes the breakpoint of the change forever.
-		"-accel", "tcg,thread=single", "-cpu", "Nehalem,+rdrand,+xsave,+xsaveopt", "-smp", "2", "-m", "2048",
+		"-accel", "tcg,thread=single", "-cpu", "Nehalem,+rdrand,+xsave,+xsaveopt",
 		"-nodefaults", "-display", "none", "-no-reboot", "-serial", "file:"+m.path("console"),
 		"-drive", "file="+m.path("disk")+",if=virtio,format=qcow2,cache=writeback", "-device", "virtio-rng-pci",
 		"-netdev", "user,id=net,hostfwd=tcp:"+sshd+"-:22", "-device", "virtio-net-pci,netdev=net",
 		"-kernel", filepath.Join(m.base, "vmlinuz"), "-initrd", filepath.Join(m.base, "initrd.img"),
 		// On a busy host the kernel's check of its timer fails, and units need over 90 s. An
 		// emulated serial line is slow. The console shows the stacks of a lockup.
-		"-append", "root=/dev/vda rw console=ttyS0 loglevel=5 sysctl.kernel.softlockup_all_cpu_backtrace=1 systemd.show_status=false panic=-1 mitigations=off no_timer_check systemd.default_timeout_start_sec=1h")
+		"-append", "root=/dev/vda rw console=ttyS0 loglevel=5 sysctl.kernel.softlockup_all_cpu_backtrace=1 systemd.show_status=false panic=-1 mitigations=off no_timer_check systemd.default_timeout_start_sec=1h")...)
 	qemu.Stdout, qemu.Stderr = &complaint, &complaint
 	ended, err := deathsig.Start(qemu, unix.SIGKILL)
 	if err != nil {
@@ -177,19 +180,26 @@ func (m *Machine) Write(ctx context.Context, path string, text []byte) error {
 func (m *Machine) session(ctx context.Context, script string, input []byte) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	var out bytes.Buffer
+	err := m.stream(ctx, script, input, &out)
+	return out.String(), err
+}
+
+// stream runs a script like Do, without a limit, and writes its output and errors to out.
+func (m *Machine) stream(ctx context.Context, script string, input []byte, out io.Writer) error {
 	s, err := m.ssh.NewSession()
 	if err != nil {
-		return "", fmt.Errorf("open a session in the machine: %w", err)
+		return fmt.Errorf("open a session in the machine: %w", err)
 	}
 	defer s.Close()
 	stop := context.AfterFunc(ctx, func() { s.Close() })
 	defer stop()
-	s.Stdin = bytes.NewReader(input)
-	out, err := s.CombinedOutput("exec bash --norc -euo pipefail -c '" + strings.ReplaceAll(script, "'", `'\''`) + "'")
+	s.Stdin, s.Stdout = bytes.NewReader(input), out
+	err = s.Run("exec 2>&1 bash --norc -euo pipefail -c '" + strings.ReplaceAll(script, "'", `'\''`) + "'")
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	return string(out), err
+	return err
 }
 
 // Dial connects to an address in the machine, as a program there does.

@@ -9,7 +9,9 @@ import (
 )
 
 // growthProbe measures how fast containers with a memory limit take memory that the kernel
-// cannot reclaim: anonymous and shared memory of memory.stat (cgroup-v2.rst, cgroup-v1/memory.rst).
+// cannot reclaim: anonymous and shared memory of memory.stat (cgroup-v1/memory.rst), and on v2 also
+// kernel memory and the buffers of sockets (cgroup-v2.rst). v1 does not tell how much of the kernel
+// memory can be reclaimed.
 func growthProbe() Probe {
 	return Probe{
 		Name: "growth", Sees: "containers that will reach their memory limit",
@@ -41,17 +43,27 @@ func heldMemory(h Host) map[string]float64 {
 			if limit, ok := s["limit"]; !ok || limit >= noLimit {
 				return
 			}
-			if m.V2 {
-				s.pick(dir+"/memory.stat", map[string]string{"anon": "held", "shmem": "held"})
-			} else {
-				s.pick(dir+"/memory.stat", map[string]string{"total_rss": "held", "total_shmem": "held"})
+			text, err := read(dir + "/memory.stat")
+			if err != nil {
+				return
 			}
-			if v, ok := s["held"]; ok {
-				held[p] = v
+			if n := numbers(text); m.V2 {
+				held[p] = n["anon"] + n["shmem"] + n["sock"] + heldByKernel(n)
+			} else {
+				held[p] = n["total_rss"] + n["total_shmem"]
 			}
 		})
 	}
 	return held
+}
+
+// heldByKernel returns the kernel memory of a v2 group that the kernel cannot reclaim. "kernel" is
+// all of it, since Linux 5.18.
+func heldByKernel(stat map[string]float64) float64 {
+	if all, ok := stat["kernel"]; ok {
+		return max(0, all-stat["slab_reclaimable"])
+	}
+	return stat["slab_unreclaimable"]
 }
 
 func memoryFacts(samples []levels) (fs []fact.Fact) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/proc"
 )
 
@@ -75,5 +76,33 @@ func TestFilesShare(t *testing.T) {
 	}
 	if share, ok := filesShare(h, os.Getpid(), 1e12); !ok || share <= 1 {
 		t.Errorf("%v, %v, for %s", share, ok, fact.ProcessFiles)
+	}
+}
+
+// Kernel memory that cannot be reclaimed counts on v2. Page cache and v1's kernel memory do not.
+func TestHeldMemory(t *testing.T) {
+	const id = "a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1"
+	for name, c := range map[string]struct {
+		v2          bool
+		limit, stat string
+		want        float64
+	}{
+		"v2":                   {true, "memory.max", "anon 1\nfile 1000\nshmem 10\nsock 100\nkernel 9000\nslab_reclaimable 2000\nslab_unreclaimable 3000\n", 7111},
+		"v2 before Linux 5.18": {true, "memory.max", "anon 1\nshmem 10\nslab_reclaimable 2000\nslab_unreclaimable 3000\n", 3011},
+		"v1":                   {false, "memory.limit_in_bytes", "rss 5\ntotal_rss 1\ntotal_shmem 10\n", 11},
+	} {
+		m := cgroup.Mount{Point: t.TempDir(), V2: c.v2, Controllers: []string{"memory"}}
+		for file, text := range map[string]string{c.limit: "100000\n", "memory.stat": c.stat, "memory.kmem.usage_in_bytes": "4000\n"} {
+			file = filepath.Join(m.Point, id, file)
+			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if held := heldMemory(Host{Groups: cgroup.Mounts{m}}); held["/"+id] != c.want || len(held) != 1 {
+			t.Errorf("%s: %v, want %v", name, held, c.want)
+		}
 	}
 }

@@ -18,7 +18,7 @@ const (
 func memoryGrowth() Rule {
 	return Rule{
 		Name:      "memory-growth",
-		Signal:    "anonymous and shared memory of each container with a memory limit, once a second, compared with the limit",
+		Signal:    "anonymous and shared memory, and on cgroup v2 kernel memory that cannot be reclaimed, of each container with a memory limit, once a second, compared with the limit",
 		Threshold: "it grew by over 64 KiB/s in each third of the time, and reaches the limit within 30 minutes at that rate; a warning within 5 minutes",
 		Why:       "at the limit the kernel kills the container's largest process. A program that fills its memory once stops growing within seconds, and does not grow in every third of the time. With transparent huge pages memory grows by 2 MiB at once, and a leak has to fill such a page in each third",
 		Source:    "Documentation/admin-guide/cgroup-v2.rst, memory.max. The thresholds are judgements",
