@@ -4,6 +4,8 @@
 root=/sys/fs/cgroup/memory
 [ -d "$root" ] || root=/sys/fs/cgroup
 mkdir -p "$root/fault-groups"
+# v2: without the controller, groups below it own no page cache. v1 has no such file.
+[ ! -e "$root/fault-groups/cgroup.subtree_control" ] || echo +memory >"$root/fault-groups/cgroup.subtree_control"
 echo ready
 i=0
 while [ "$i" -lt "$1" ]; do

@@ -18,8 +18,8 @@ var examOptions = flag.String("exam", "", "options of the examination, for examp
 // 90 s to start. qemu 7.2 does not start a second CPU with such a clock.
 func examined() []string { return []string{"-icount", "shift=2", "-smp", "1", "-m", "6144"} }
 
-// The blind examination of the doctor runs on a host that has only cgroup v2. Its result is in the
-// test's output: what the doctor names is a figure and no property of the package.
+// The blind examination of the doctor runs on a host that has only cgroup v2. Its table is in the
+// test's output. Like the bench, the test fails if the doctor misses a fault.
 func TestExam(t *testing.T) {
 	if !*machines {
 		t.Skip("boots a virtual machine for hours: docs/doctor-exam.md")
