@@ -162,11 +162,24 @@ func (t *gatewayTable) rows(w gatewayWork) []Row {
 type gatewayStand struct {
 	dir   string
 	stops []func()
-	urls  map[bool]map[bool][ways]echoURL // pages or echo → TLS or not → way
+	echo  gatewayServer
+	pages gatewayServer
 }
 
+// gatewayServer has the ways to a server.
+type gatewayServer struct{ plain, tls [ways]echoURL }
+
 // url returns where a work goes on a way. It is zero if the work has no such way.
-func (s *gatewayStand) url(w gatewayWork, way int) echoURL { return s.urls[w.pages][w.tls][way] }
+func (s *gatewayStand) url(w gatewayWork, way int) echoURL {
+	to := s.echo
+	if w.pages {
+		to = s.pages
+	}
+	if w.tls {
+		return to.tls[way]
+	}
+	return to.plain[way]
+}
 
 // stop ends the processes. It may be called after an error.
 func (s *gatewayStand) stop() {
@@ -178,7 +191,7 @@ func (s *gatewayStand) stop() {
 
 // startGatewayStand starts the processes. The caller calls stop after an error, too.
 func startGatewayStand(ctx context.Context, o GatewayOptions) (*gatewayStand, error) {
-	s := &gatewayStand{urls: make(map[bool]map[bool][ways]echoURL)}
+	s := &gatewayStand{}
 	var err error
 	if s.dir, err = os.MkdirTemp("", "holdfast-bench-gateway-"); err != nil {
 		return s, err
@@ -195,26 +208,31 @@ func startGatewayStand(ctx context.Context, o GatewayOptions) (*gatewayStand, er
 	if err != nil {
 		return s, err
 	}
-	for _, server := range []string{echo, pages[0]} {
-		nginx, err := s.nginx(ctx, proxyConfig, map[string]string{"Upstream": server, "Cert": cert, "Key": key})
-		if err != nil {
-			return s, err
-		}
-		plain, err := s.child(ctx, o, roleGateway, server)
-		if err != nil {
-			return s, err
-		}
-		secure, err := s.child(ctx, o, roleSecure, server, cert, key)
-		if err != nil {
-			return s, err
-		}
-		const path = "/s/bench/"
-		s.urls[server != echo] = map[bool][ways]echoURL{
-			false: {wayDirect: {server, "/", false}, wayNginx: {nginx[0], path, false}, wayOurs: {plain, path, false}},
-			true:  {wayNginx: {nginx[1], path, true}, wayOurs: {secure, path, true}},
-		}
+	if s.echo, err = s.front(ctx, o, echo, cert, key); err != nil {
+		return s, err
 	}
-	return s, nil
+	s.pages, err = s.front(ctx, o, pages[0], cert, key)
+	return s, err
+}
+
+// front starts nginx and gateways in front of a server.
+func (s *gatewayStand) front(ctx context.Context, o GatewayOptions, server, cert, key string) (to gatewayServer, err error) {
+	nginx, err := s.nginx(ctx, proxyConfig, map[string]string{"Upstream": server, "Cert": cert, "Key": key})
+	if err != nil {
+		return to, err
+	}
+	plain, err := s.child(ctx, o, roleGateway, server)
+	if err != nil {
+		return to, err
+	}
+	secure, err := s.child(ctx, o, roleSecure, server, cert, key)
+	if err != nil {
+		return to, err
+	}
+	const path = "/s/bench/"
+	to.plain = [ways]echoURL{wayDirect: {server, "/", false}, wayNginx: {nginx[0], path, false}, wayOurs: {plain, path, false}}
+	to.tls = [ways]echoURL{wayNginx: {nginx[1], path, true}, wayOurs: {secure, path, true}}
+	return to, nil
 }
 
 func (s *gatewayStand) child(ctx context.Context, o GatewayOptions, role ...string) (string, error) {

@@ -79,14 +79,11 @@ func (a *answer) Write(b []byte) (int, error) {
 
 // FlushError serves http.ResponseController.
 func (a *answer) FlushError() error {
-	flush := http.NewResponseController(a.ResponseWriter).Flush
-	if a.pace == nil {
-		a.unflushed = false
-		return flush()
+	if a.pace != nil {
+		a.pace.begin(&a.pace.response)
+		defer a.pace.end(&a.pace.response, 0)
 	}
-	a.pace.begin(&a.pace.response)
-	err := flush()
-	a.pace.end(&a.pace.response, 0)
+	err := http.NewResponseController(a.ResponseWriter).Flush()
 	a.unflushed = err != nil
 	return err
 }

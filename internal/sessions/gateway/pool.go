@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"holdfast"
 	"holdfast/internal/sessions/gateway/closing"
+	"holdfast/internal/sessions/gateway/upstream"
 )
 
 // Peers connects to other nodes. Any goroutine may call it.
@@ -71,7 +71,7 @@ func (g *Gateway) dialPooled(ctx context.Context, _, _ string) (net.Conn, error)
 	if err != nil {
 		return nil, err
 	}
-	return &countedConn{Conn: c}, nil
+	return &upstream.CountedConn{Conn: c}, nil
 }
 
 // dial connects to the server of the route, or to its node. The error is a
@@ -100,18 +100,3 @@ func (g *Gateway) dial(ctx context.Context, r holdfast.Route) (net.Conn, error) 
 	}
 	return c, nil
 }
-
-// countedConn counts the bytes written.
-type countedConn struct {
-	net.Conn
-	written atomic.Int64
-}
-
-func (c *countedConn) Write(b []byte) (int, error) {
-	n, err := c.Conn.Write(b)
-	c.written.Add(int64(n))
-	return n, err
-}
-
-// Written returns how many bytes were written.
-func (c *countedConn) Written() int64 { return c.written.Load() }

@@ -58,21 +58,15 @@ func (g *Gateway) send(req *http.Request, t *request) (*http.Response, error) {
 	}
 }
 
-// connection is a connection that counts what was written to it.
-type connection interface {
-	Written() int64
-	Close() error
-}
-
 // try is one request on one connection. It implements upstream.Events.
 type try struct {
 	request  *request
-	conn     connection  // nil: the pool returned none
-	reused   bool        // conn carried other requests before
-	before   int64       // bytes that conn had written before
-	sent     bool        // on an earlier connection: net/http retries too
-	answered atomic.Bool // a byte of the answer arrived
-	offer    offer       // of a body, to another node
+	conn     *upstream.CountedConn // nil: the pool returned none
+	reused   bool                  // conn carried other requests before
+	before   int64                 // bytes that conn had written before
+	sent     bool                  // on an earlier connection: net/http retries too
+	answered atomic.Bool           // a byte of the answer arrived
+	offer    offer                 // of a body, to another node
 
 	interims sync.Mutex
 	over     bool // see end
@@ -128,14 +122,14 @@ func (y *try) roundTrip(g *Gateway, out *http.Request) (*http.Response, error) {
 }
 
 // Connected implements upstream.Events.
-func (y *try) Connected(c *upstream.Conn, reused bool) {
+func (y *try) Connected(c *upstream.CountedConn, reused bool) {
 	y.connected(c, reused)
 	if t := y.request; t.forwarded && t.body != nil && t.body.first() != nil {
 		c.Close() // nothing may reach the session: see PeerForwardHandler
 	}
 }
 
-func (y *try) connected(c connection, reused bool) {
+func (y *try) connected(c *upstream.CountedConn, reused bool) {
 	y.sent = y.sent || y.wrote()
 	y.conn, y.reused, y.before = c, reused, c.Written()
 }
@@ -155,7 +149,7 @@ func (y *try) Interim(status int, header http.Header) {
 func (y *try) trace() *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
 		GotConn: func(info httptrace.GotConnInfo) {
-			if c, ok := info.Conn.(*countedConn); ok {
+			if c, ok := info.Conn.(*upstream.CountedConn); ok {
 				y.connected(c, info.Reused)
 			}
 		},

@@ -16,10 +16,8 @@ import (
 	"time"
 
 	"holdfast/internal/sessions/gateway/relay"
+	"holdfast/internal/sessions/gateway/upstream"
 )
-
-// maxInterim limits the 1xx responses before the final one.
-const maxInterim = 8
 
 // writeHeadTimeout is how long a client may take to accept the header of a 101.
 const writeHeadTimeout = 10 * time.Second
@@ -50,7 +48,7 @@ func (g *Gateway) roundTripUpgrade(req *http.Request, y *try) (*http.Response, e
 	if err != nil {
 		return nil, err
 	}
-	conn := &countedConn{Conn: raw}
+	conn := &upstream.CountedConn{Conn: raw}
 	y.conn = conn
 	conn.SetDeadline(time.Now().Add(g.cfg.ResponseTimeout))
 	unhook := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
@@ -97,26 +95,15 @@ func handshake(conn net.Conn, req *http.Request, maxHeader int, answered *atomic
 		return nil, nil, err
 	}
 	answered.Store(true)
-	for range maxInterim {
-		resp, err = http.ReadResponse(ahead, req)
-		if err != nil {
-			if limited.N <= 0 {
-				err = fmt.Errorf("the response's header is longer than %d bytes", maxHeader)
-			}
-			return nil, nil, err
+	resp, err = upstream.ReadResponse(ahead, req, func(*http.Response) {})
+	if err != nil {
+		if limited.N <= 0 {
+			err = fmt.Errorf("the response's header is longer than %d bytes", maxHeader)
 		}
-		if resp.StatusCode >= 200 {
-			break
-		}
-		if resp.StatusCode == http.StatusSwitchingProtocols {
-			if asked, got := req.Header.Get("Upgrade"), resp.Header.Get("Upgrade"); !strings.EqualFold(asked, got) {
-				return nil, nil, fmt.Errorf("the server switched to %q, %q was asked for", got, asked)
-			}
-			break
-		}
+		return nil, nil, err
 	}
-	if resp.StatusCode < 200 && resp.StatusCode != http.StatusSwitchingProtocols {
-		return nil, nil, errors.New("the server sends interim responses only")
+	if asked, got := req.Header.Get("Upgrade"), resp.Header.Get("Upgrade"); resp.StatusCode == http.StatusSwitchingProtocols && !strings.EqualFold(asked, got) {
+		return nil, nil, fmt.Errorf("the server switched to %q, %q was asked for", got, asked)
 	}
 	limited.N = math.MaxInt64
 	return resp, ahead, nil

@@ -26,20 +26,31 @@ func logsProbe() Probe {
 // loggers are the commands of processes that write logs of containers.
 func loggers() []string { return []string{"dockerd", "containerd", "conmon"} }
 
-// readLogs returns the size of each container's log in bytes, by the container's id.
-func readLogs(ctx context.Context, h Host) (map[string]float64, error) {
+// processesOf returns the directories, below the procfs, of the processes with one of the commands.
+func processesOf(h Host, commands []string) (dirs []string, err error) {
 	pids, err := h.Proc.Pids()
 	if err != nil {
 		return nil, err
 	}
-	sizes := make(map[string]float64)
 	for _, pid := range pids {
+		dir := string(h.Proc) + "/" + strconv.Itoa(pid)
+		if name, err := read(dir + "/comm"); err == nil && slices.Contains(commands, strings.TrimSpace(name)) {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs, nil
+}
+
+// readLogs returns the size of each container's log in bytes, by the container's id.
+func readLogs(ctx context.Context, h Host) (map[string]float64, error) {
+	dirs, err := processesOf(h, loggers())
+	if err != nil {
+		return nil, err
+	}
+	sizes := make(map[string]float64)
+	for _, dir := range dirs {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
-		}
-		dir := string(h.Proc) + "/" + strconv.Itoa(pid)
-		if name, err := read(dir + "/comm"); err != nil || !slices.Contains(loggers(), strings.TrimSpace(name)) {
-			continue // another process, or it has ended
 		}
 		files, err := os.ReadDir(dir + "/fd")
 		if errors.Is(err, os.ErrPermission) {

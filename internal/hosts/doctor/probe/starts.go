@@ -99,16 +99,14 @@ func newStarts(h Host, sockets func() ([]unixSocket, error)) (*starts, error) {
 	if err != nil {
 		return nil, err
 	}
-	pids, err := h.Proc.Pids()
+	dirs, err := processesOf(h, engines())
 	if err != nil {
 		return nil, err
 	}
 	owned := map[uint32]bool{}
-	for _, pid := range pids {
-		if name, err := read(w.dir(pid) + "/comm"); err == nil && slices.Contains(engines(), strings.TrimSpace(name)) {
-			for _, inode := range socketsOfProcess(w.dir(pid)) {
-				owned[inode] = true
-			}
+	for _, dir := range dirs {
+		for _, inode := range socketsOfProcess(dir) {
+			owned[inode] = true
 		}
 	}
 	for _, s := range all {

@@ -6,7 +6,9 @@ package upstream
 import (
 	"context"
 	"net"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -37,14 +39,14 @@ type Pool struct {
 	cfg Config
 
 	mu     sync.Mutex
-	idle   map[Key][]*Conn // the one used last is at the end
+	idle   map[Key][]*pooled // the one used last is at the end
 	total  int
 	sweep  *time.Timer // closes old connections; nil if there are none
 	closed bool
 }
 
 // New returns an empty pool.
-func New(cfg Config) *Pool { return &Pool{cfg: cfg, idle: map[Key][]*Conn{}} }
+func New(cfg Config) *Pool { return &Pool{cfg: cfg, idle: map[Key][]*pooled{}} }
 
 // CloseIdle closes the connections without a request.
 func (p *Pool) CloseIdle() {
@@ -76,7 +78,7 @@ func (p *Pool) stopLocked() {
 }
 
 // take returns a connection that its server has not closed, or nil.
-func (p *Pool) take(key Key) *Conn {
+func (p *Pool) take(key Key) *pooled {
 	for {
 		c := p.pop(key)
 		if c == nil || c.quiet() {
@@ -86,7 +88,7 @@ func (p *Pool) take(key Key) *Conn {
 	}
 }
 
-func (p *Pool) pop(key Key) *Conn {
+func (p *Pool) pop(key Key) *pooled {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	conns := p.idle[key]
@@ -99,7 +101,7 @@ func (p *Pool) pop(key Key) *Conn {
 	return c
 }
 
-func (p *Pool) keepLocked(key Key, conns []*Conn) {
+func (p *Pool) keepLocked(key Key, conns []*pooled) {
 	if len(conns) == 0 {
 		delete(p.idle, key)
 	} else {
@@ -108,7 +110,7 @@ func (p *Pool) keepLocked(key Key, conns []*Conn) {
 }
 
 // put keeps a connection for another request, or closes it.
-func (p *Pool) put(key Key, c *Conn) {
+func (p *Pool) put(key Key, c *pooled) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed || p.total >= p.cfg.IdleTotal || len(p.idle[key]) >= p.cfg.IdlePerKey {
@@ -137,7 +139,7 @@ func (p *Pool) closeOld() {
 			conns[old].Close()
 			old++
 		}
-		p.keepLocked(key, append([]*Conn(nil), conns[old:]...))
+		p.keepLocked(key, slices.Delete(conns, 0, old))
 		p.total -= old
 	}
 	if p.total > 0 {
@@ -147,44 +149,44 @@ func (p *Pool) closeOld() {
 	}
 }
 
-// Conn is a connection to a server.
-type Conn struct {
+// CountedConn is a connection that counts the bytes written to it.
+type CountedConn struct {
 	net.Conn
+	written atomic.Int64
+}
+
+// Write counts the bytes.
+func (c *CountedConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.written.Add(int64(n))
+	return n, err
+}
+
+// Written returns how many bytes were written since the connection was opened. Any goroutine may
+// call it.
+func (c *CountedConn) Written() int64 { return c.written.Load() }
+
+// pooled is a connection of a Pool.
+type pooled struct {
+	CountedConn
 	raw       syscall.RawConn // nil: the connection is no socket
-	written   int64           // of the goroutine that writes; see Written
-	mu        sync.Mutex      // guards written, deadline and arrived
+	mu        sync.Mutex      // guards deadline and arrived
 	deadline  time.Time       // of reads; zero: none
 	arrived   bool            // the header of the response
 	limit     int64           // bytes that may be read
 	idleSince time.Time
 }
 
-func newConn(c net.Conn) *Conn {
-	conn := &Conn{Conn: c}
+func newConn(c net.Conn) *pooled {
+	conn := &pooled{CountedConn: CountedConn{Conn: c}}
 	if s, ok := c.(syscall.Conn); ok {
 		conn.raw, _ = s.SyscallConn() // without it, Wait reports a closed connection by an error
 	}
 	return conn
 }
 
-// Written returns how many bytes were written since the connection was opened.
-func (c *Conn) Written() int64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.written
-}
-
-// Write counts the bytes.
-func (c *Conn) Write(b []byte) (int, error) {
-	n, err := c.Conn.Write(b)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.written += int64(n)
-	return n, err
-}
-
 // Read reads up to the limit.
-func (c *Conn) Read(b []byte) (int, error) {
+func (c *pooled) Read(b []byte) (int, error) {
 	if c.limit <= 0 {
 		return 0, errHeaderTooLong
 	}
@@ -198,7 +200,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 
 // quiet reports whether the server has neither closed the connection nor sent anything on
 // it, which it may not do without a request.
-func (c *Conn) quiet() bool {
+func (c *pooled) quiet() bool {
 	if c.raw == nil {
 		return true
 	}
@@ -213,7 +215,7 @@ func (c *Conn) quiet() bool {
 
 // await limits the time until the header of the response has arrived, unless it has already.
 // The limit is up to a tenth longer than d, so that not every request sets a deadline.
-func (c *Conn) await(d time.Duration) {
+func (c *pooled) await(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	least := time.Now().Add(d)
@@ -226,7 +228,7 @@ func (c *Conn) await(d time.Duration) {
 
 // arrive ends await's limit. If all of the response has arrived, nothing more is read, and the
 // deadline stays for the next request.
-func (c *Conn) arrive(all bool) {
+func (c *pooled) arrive(all bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.arrived = true

@@ -19,7 +19,7 @@ import (
 type Events interface {
 	// Connected reports the connection, before anything of the request is written to it.
 	// reused means that it carried other requests before.
-	Connected(c *Conn, reused bool)
+	Connected(c *CountedConn, reused bool)
 	// Answered reports the first byte of a response.
 	Answered()
 	// Interim reports a response below 200 other than 101. The header may be changed.
@@ -57,7 +57,7 @@ func (p *Pool) RoundTrip(req *http.Request, key Key, dial Dial, events Events) (
 		}
 		c = newConn(raw)
 	}
-	events.Connected(c, reused)
+	events.Connected(&c.CountedConn, reused)
 	x := &exchange{pool: p, key: key, conn: c, before: c.Written(), req: req, events: events}
 	c.limit, c.arrived = int64(p.cfg.MaxHeaderBytes), false
 	x.unhook = context.AfterFunc(ctx, func() { c.Close() })
@@ -76,7 +76,7 @@ func (p *Pool) RoundTrip(req *http.Request, key Key, dial Dial, events Events) (
 type exchange struct {
 	pool   *Pool
 	key    Key
-	conn   *Conn
+	conn   *pooled
 	before int64 // bytes that conn had written
 	req    *http.Request
 	events Events
@@ -173,18 +173,26 @@ func (x *exchange) header() (*http.Response, error) {
 		return nil, err
 	}
 	x.events.Answered()
+	return ReadResponse(x.in, x.req, func(resp *http.Response) {
+		if resp.StatusCode == http.StatusContinue && x.proceed != nil {
+			x.open(false)
+		}
+		x.events.Interim(resp.StatusCode, resp.Header)
+	})
+}
+
+// ReadResponse reads the header of the final response to req, or of a 101. It calls interim with
+// each response before that one.
+func ReadResponse(in *bufio.Reader, req *http.Request, interim func(*http.Response)) (*http.Response, error) {
 	for range maxInterim {
-		resp, err := http.ReadResponse(x.in, x.req)
+		resp, err := http.ReadResponse(in, req)
 		if err != nil {
 			return nil, err
 		}
 		if resp.StatusCode >= 200 || resp.StatusCode == http.StatusSwitchingProtocols {
 			return resp, nil
 		}
-		if resp.StatusCode == http.StatusContinue && x.proceed != nil {
-			x.open(false)
-		}
-		x.events.Interim(resp.StatusCode, resp.Header)
+		interim(resp)
 	}
 	return nil, errInterimOnly
 }

@@ -32,7 +32,7 @@ type log struct {
 	interim  []int
 }
 
-func (l *log) Connected(_ *Conn, reused bool)         { l.reused = reused }
+func (l *log) Connected(_ *CountedConn, reused bool)  { l.reused = reused }
 func (l *log) Answered()                              { l.answered++ }
 func (l *log) Interim(status int, header http.Header) { l.interim = append(l.interim, status) }
 
