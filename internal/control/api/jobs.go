@@ -141,14 +141,14 @@ func (h jobHandlers) estimate(r *http.Request, q JobImages) (PullEstimate, error
 }
 
 // jobID is the form of a job's id, as job.NewID makes it.
-var jobID = regexp.MustCompile(`^[0-9a-f]{12}$`)
+var jobID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{12}$`) })
 
 // jobRequest reads a part of a job, and notes it for the audit log.
 func jobRequest(w http.ResponseWriter, r *http.Request) (q JobRequest, err error) {
 	if err := decode(w, r, &q); err != nil {
 		return q, err
 	}
-	if !jobID.MatchString(q.ID) {
+	if !jobID().MatchString(q.ID) {
 		return q, badRequest("id: %q is not 12 hexadecimal digits", bounded(q.ID))
 	}
 	if q.Job, err = q.Job.Complete(); err != nil {

@@ -83,7 +83,7 @@ func limits() map[string]map[string]any {
 		"JobImages.pull":            {"enum": []job.Policy{"", job.PullMissing, job.PullAlways, job.PullNever}},
 		"PlaceJobRequest.runs":      {"minimum": 1, "maximum": job.MaxParallelism},
 		"PlaceJobRequest.images":    {"minItems": 1, "maxItems": job.MaxImages, "items": map[string]any{"type": "string", "minLength": 1}},
-		"JobRequest.id":             {"pattern": jobID.String()},
+		"JobRequest.id":             {"pattern": jobID().String()},
 		"PlaceJobRequest.pull":      {"enum": []job.Policy{"", job.PullMissing, job.PullAlways, job.PullNever}},
 		"BeginSpinupRequest.for_ms": {"minimum": 0, "maximum": MaxUnderWay.Milliseconds()},
 		"BeginSpinupRequest.kind":   {"enum": []spinup.Kind{"", spinup.ForPull, spinup.ForRun}},

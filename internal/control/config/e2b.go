@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"sync"
 
 	"holdfast"
 )
@@ -24,10 +25,12 @@ type E2B struct {
 }
 
 // sandboxDomain is a host name, and a port that is not the scheme's.
-var sandboxDomain = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,180}[a-z0-9])?(:[0-9]{1,5})?$`)
+var sandboxDomain = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,180}[a-z0-9])?(:[0-9]{1,5})?$`)
+})
 
 // userName is a user of a container: a name, or an id.
-var userName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}$`)
+var userName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}$`) })
 
 func (e E2B) validate() error {
 	if (e.CertFile == "") != (e.KeyFile == "") {
@@ -45,9 +48,9 @@ func (e E2B) validate() error {
 			"beyond loopback it needs TLS: set e2b.cert_file and e2b.key_file")
 	case e.APIKeysFile == "":
 		return holdfast.WithHint(errors.New("e2b.api_keys_file is missing"), "the file has an API key in each line; docs/e2b.md makes one")
-	case !sandboxDomain.MatchString(e.Domain):
+	case !sandboxDomain().MatchString(e.Domain):
 		return holdfast.WithHint(fmt.Errorf("e2b.domain: %q is not a host name", e.Domain), "such as e2b.example.org, or e2b.example.org:8443")
-	case !userName.MatchString(e.User):
+	case !userName().MatchString(e.User):
 		return fmt.Errorf("e2b.user: %q is not the name of a user", e.User)
 	}
 	_, err = e.Networks()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -53,7 +54,9 @@ func (t Template) validateSockets() error {
 }
 
 // protocolName matches the value of an Upgrade header that names one protocol.
-var protocolName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+(/[A-Za-z0-9!#$%&'*+.^_`|~-]+)?$")
+var protocolName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+(/[A-Za-z0-9!#$%&'*+.^_`|~-]+)?$")
+})
 
 // validateUpgrades refuses names that are no protocol (RFC 9110, 7.8), and HTTP/2
 // without TLS, through which requests would bypass the gateway.
@@ -62,7 +65,7 @@ func (t Template) validateUpgrades() error {
 		switch {
 		case strings.EqualFold(name, "h2c"):
 			return fmt.Errorf("upgrades[%d]: requests over h2c would bypass the gateway's checks", i)
-		case !protocolName.MatchString(name):
+		case !protocolName().MatchString(name):
 			return fmt.Errorf("upgrades[%d]: %q is not a protocol such as chat or chat/2", i, name)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
@@ -16,7 +17,7 @@ import (
 
 // runtimeName matches the names of runtimes in engines: a word, or a shim's name with
 // dots.
-var runtimeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+var runtimeName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`) })
 
 func (c Config) validateTemplates() error {
 	if err := c.Moving.validate(); err != nil {
@@ -67,7 +68,7 @@ func (t Template) validate() error {
 	case t.Network == "host" || strings.HasPrefix(t.Network, "container:"):
 		// The server of one key would answer for other keys on the same port.
 		return fmt.Errorf("network: %s would put all sessions on one address", t.Network)
-	case t.Runtime != "" && !runtimeName.MatchString(t.Runtime):
+	case t.Runtime != "" && !runtimeName().MatchString(t.Runtime):
 		return fmt.Errorf("runtime: %q is not a name of a runtime such as runsc", t.Runtime)
 	case t.Snapshot.Timeout < 0:
 		return fmt.Errorf("snapshot.timeout: %v is below 0", t.Snapshot.Timeout)

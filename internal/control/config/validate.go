@@ -46,7 +46,7 @@ func (e Engine) validate() error {
 		return fmt.Errorf("engine.host: containerd is at unix:///path, not at %q", e.Host)
 	}
 	for name, file := range e.Runtimes {
-		if !runtimeName.MatchString(name) {
+		if !runtimeName().MatchString(name) {
 			return fmt.Errorf("engine.runtimes: %q is not a name of a runtime such as runsc", name)
 		}
 		if err := absolute("engine.runtimes: "+name, file); err != nil {

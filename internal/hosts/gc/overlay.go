@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"holdfast/internal/platform/engine"
 )
@@ -39,9 +40,9 @@ func readable(dir string) string {
 
 // Names assigned by the engine. No other string becomes part of a path.
 var (
-	chainName  = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-	objectName = regexp.MustCompile(`^[0-9a-f]{64}$`)
-	treeName   = regexp.MustCompile(`^[a-z0-9]{1,64}(-init)?$`)
+	chainName  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^sha256:[0-9a-f]{64}$`) })
+	objectName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{64}$`) })
+	treeName   = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]{1,64}(-init)?$`) })
 )
 
 func (o *overlay) root() string { return o.trees }
@@ -55,7 +56,7 @@ func (o *overlay) size(chain string) (int64, bool) {
 
 func (o *overlay) image(_ context.Context, chains []string) (dirs []string, _ error) {
 	for _, chain := range chains {
-		if id, ok := o.chainFile(chain, "cache-id"); ok && treeName.MatchString(id) {
+		if id, ok := o.chainFile(chain, "cache-id"); ok && treeName().MatchString(id) {
 			dirs = append(dirs, o.tree(id))
 		}
 	}
@@ -63,12 +64,12 @@ func (o *overlay) image(_ context.Context, chains []string) (dirs []string, _ er
 }
 
 func (o *overlay) container(_ context.Context, id string) ([]string, error) {
-	if !objectName.MatchString(id) {
+	if !objectName().MatchString(id) {
 		return nil, nil
 	}
 	text, err := os.ReadFile(filepath.Join(o.db, "mounts", id, "mount-id"))
 	name := strings.TrimSpace(string(text))
-	if err != nil || !treeName.MatchString(name) {
+	if err != nil || !treeName().MatchString(name) {
 		return nil, nil // the engine may have removed it meanwhile
 	}
 	return []string{o.tree(name)}, nil
@@ -77,7 +78,7 @@ func (o *overlay) container(_ context.Context, id string) ([]string, error) {
 func (o *overlay) tree(name string) string { return filepath.Join(o.trees, name, "diff") }
 
 func (o *overlay) chainFile(chain, name string) (string, bool) {
-	if !chainName.MatchString(chain) {
+	if !chainName().MatchString(chain) {
 		return "", false
 	}
 	text, err := os.ReadFile(filepath.Join(o.db, "sha256", strings.TrimPrefix(chain, "sha256:"), name))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"sync"
 
 	"holdfast/internal/platform/engine"
 )
@@ -92,7 +93,7 @@ func (s snapshots) image(ctx context.Context, chains []string) ([]string, error)
 		return nil, nil
 	}
 	top := chains[len(chains)-1]
-	if !chainName.MatchString(top) {
+	if !chainName().MatchString(top) {
 		return nil, fmt.Errorf("%q is not the name of a layer", top)
 	}
 	dirs, err := s.engine.SnapshotDirs(ctx, top)
@@ -103,7 +104,7 @@ func (s snapshots) image(ctx context.Context, chains []string) ([]string, error)
 }
 
 func (s snapshots) container(ctx context.Context, id string) ([]string, error) {
-	if !objectName.MatchString(id) {
+	if !objectName().MatchString(id) {
 		return nil, fmt.Errorf("%q is not the id of a container", id)
 	}
 	dirs, err := s.engine.WrittenDirs(ctx, id)
@@ -113,12 +114,12 @@ func (s snapshots) container(ctx context.Context, id string) ([]string, error) {
 	return s.checked(dirs)
 }
 
-var snapshotName = regexp.MustCompile(`^/snapshots/[0-9]{1,20}/fs$`)
+var snapshotName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^/snapshots/[0-9]{1,20}/fs$`) })
 
 // checked refuses a path that is not that of a snapshot's files.
 func (s snapshots) checked(dirs []string) ([]string, error) {
 	for _, dir := range dirs {
-		if len(dir) < len(s.dir) || dir[:len(s.dir)] != s.dir || !snapshotName.MatchString(dir[len(s.dir):]) {
+		if len(dir) < len(s.dir) || dir[:len(s.dir)] != s.dir || !snapshotName().MatchString(dir[len(s.dir):]) {
 			return nil, fmt.Errorf("containerd names %q, which is not a snapshot below %s", dir, s.dir)
 		}
 	}

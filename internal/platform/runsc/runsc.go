@@ -26,6 +26,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -54,7 +55,7 @@ type Runtime struct {
 var files = []string{"checkpoint.img", "pages.img", "pages_meta.img"}
 
 // containerID is the form of the engines' container ids. It excludes paths.
-var containerID = regexp.MustCompile(`^[0-9a-f]{12,64}$`)
+var containerID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{12,64}$`) })
 
 // lastWords is how much of the end of runsc's output is kept, in bytes.
 const lastWords = 2 << 10
@@ -271,7 +272,7 @@ func sandboxOptions(id string, init int) (options []string, err error) {
 
 // sandbox returns the command line of the container's sandbox, and runsc's root.
 func sandbox(id string, init int) (args []string, root string, err error) {
-	if !containerID.MatchString(id) {
+	if !containerID().MatchString(id) {
 		return nil, "", fmt.Errorf("%q is not a container's id: %w", id, ErrStranger)
 	}
 	if args, err = proc.Host.Cmdline(init); err != nil {
@@ -324,7 +325,7 @@ func Link(from, to string) error {
 // restore from the image in dir. It moves dir, which has to be on the file system of
 // Images. ErrTorn.
 func (r Runtime) Stage(id, dir string) error {
-	if !containerID.MatchString(id) {
+	if !containerID().MatchString(id) {
 		return fmt.Errorf("stage an image: %q is not a container's id", id)
 	}
 	if err := whole(dir); err != nil {
@@ -348,7 +349,7 @@ func (r Runtime) used(id string) string { return filepath.Join(r.Images, id+".us
 // created and not started. It is for a restore that was interrupted. No process of from
 // may run.
 func (r Runtime) Restage(from, to string) error {
-	if !containerID.MatchString(from) {
+	if !containerID().MatchString(from) {
 		return fmt.Errorf("stage an image again: %q is not a container's id", from)
 	}
 	dir := filepath.Join(r.Images, from)
@@ -361,7 +362,7 @@ func (r Runtime) Restage(from, to string) error {
 // Hold makes the engine's start of a created container leave its sandbox waiting for
 // RestoreHeld. It holds until Unstage, or the end of the container.
 func (r Runtime) Hold(id string) error {
-	if !containerID.MatchString(id) {
+	if !containerID().MatchString(id) {
 		return fmt.Errorf("hold a container: %q is not a container's id", id)
 	}
 	if err := os.WriteFile(r.held(id), nil, 0o600); err != nil {
@@ -392,7 +393,7 @@ func (r Runtime) RestoreHeld(ctx context.Context, id string, init int) error {
 // Unstage removes the image of container id, after the container was restored or when it
 // will not be.
 func (r Runtime) Unstage(id string) error {
-	if !containerID.MatchString(id) {
+	if !containerID().MatchString(id) {
 		return fmt.Errorf("unstage an image: %q is not a container's id", id)
 	}
 	if err := errors.Join(os.RemoveAll(filepath.Join(r.Images, id)), os.RemoveAll(r.used(id)), os.RemoveAll(r.held(id))); err != nil {

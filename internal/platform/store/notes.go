@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"sync"
 
 	"holdfast"
 )
@@ -96,12 +97,12 @@ func ChangeNote[T any](ctx context.Context, in Notes, name string, f func(*T) er
 
 // goodName is the form of a note's name: words separated by slashes, of the
 // characters that node ids may have.
-var goodName = regexp.MustCompile(`^[!-.0-~]+(/[!-.0-~]+)*$`)
+var goodName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[!-.0-~]+(/[!-.0-~]+)*$`) })
 
 // CheckNote refuses a name or a value that stores do not accept.
 func CheckNote(name string, value []byte) error {
 	switch {
-	case len(name) > MaxNoteName || !goodName.MatchString(name):
+	case len(name) > MaxNoteName || !goodName().MatchString(name):
 		return fmt.Errorf("%q is not a valid name of a note", name[:min(len(name), MaxNoteName)])
 	case len(value) > MaxNoteValue:
 		return fmt.Errorf("note %s has %d bytes, at most %d are kept", name, len(value), MaxNoteValue)

@@ -136,7 +136,7 @@ func (g *gce) ask(ctx context.Context, key, last string) (value, etag string, er
 }
 
 // gceEvent is the format of a value of maintenance-event.
-var gceEvent = regexp.MustCompile(`^[A-Z_]{1,64}$`)
+var gceEvent = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Z_]{1,64}$`) })
 
 // gceNotice converts the value that a key got at that time.
 func gceNotice(key, value string, at time.Time) ([]Notice, error) {
@@ -149,7 +149,7 @@ func gceNotice(key, value string, at time.Time) ([]Notice, error) {
 		return nil, nil
 	case key == gceMaintenance && value == "TERMINATE_ON_HOST_MAINTENANCE":
 		n.Kind, lead = Terminate, gceMaintenanceLead
-	case key == gceMaintenance && gceEvent.MatchString(value):
+	case key == gceMaintenance && gceEvent().MatchString(value):
 		// MIGRATE_ON_HOST_MAINTENANCE is a live migration: the instance is slow
 		// for a while and loses nothing. Unknown events are treated alike.
 		n.Kind, lead = Rebalance, gceMaintenanceLead

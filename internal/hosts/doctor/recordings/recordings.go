@@ -116,7 +116,7 @@ func idOf(t time.Time) string {
 	return strings.Replace(t.UTC().Format("20060102-150405.000"), ".", "-", 1)
 }
 
-var idForm = regexp.MustCompile(`^[0-9]{8}-[0-9]{6}-[0-9]{3}$`)
+var idForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9]{8}-[0-9]{6}-[0-9]{3}$`) })
 
 func (s *Store) file(id string) string { return filepath.Join(s.dir, id+".pb.gz") }
 func (s *Store) note(id string) string { return filepath.Join(s.dir, id+".json") }
@@ -152,7 +152,7 @@ func (s *Store) ids() ([]string, error) {
 	}
 	var ids []string
 	for _, e := range all {
-		if id, ok := strings.CutSuffix(e.Name(), ".pb.gz"); ok && idForm.MatchString(id) {
+		if id, ok := strings.CutSuffix(e.Name(), ".pb.gz"); ok && idForm().MatchString(id) {
 			ids = append(ids, id)
 		}
 	}
@@ -192,7 +192,7 @@ func (s *Store) List() ([]Recording, error) {
 
 // Open reads a recording. It returns holdfast.ErrNotFound or profile.ErrFormat.
 func (s *Store) Open(id string) (*profile.Profile, error) {
-	if !idForm.MatchString(id) {
+	if !idForm().MatchString(id) {
 		return nil, fmt.Errorf("recording %.40q: %w", id, holdfast.ErrNotFound)
 	}
 	p, err := profile.Open(s.file(id))

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"holdfast"
@@ -64,8 +65,10 @@ func (u *came) image(a arrival) {
 // Messages of the kubelet (pkg/kubelet/images/image_manager.go). Newer versions
 // give more figures.
 var (
-	pulledText  = regexp.MustCompile(`^Successfully pulled image ".*" in (\S+?)(?: \((\S+) including waiting\))?(?:\. Image size: (\d+) bytes\.?)?$`)
-	presentText = regexp.MustCompile(`^Container image ".*" already present on machine`)
+	pulledText = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^Successfully pulled image ".*" in (\S+?)(?: \((\S+) including waiting\))?(?:\. Image size: (\d+) bytes\.?)?$`)
+	})
+	presentText = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^Container image ".*" already present on machine`) })
 )
 
 // pulled is what one event "Pulled" says.
@@ -78,10 +81,10 @@ type pulled struct {
 }
 
 func parsePulled(e kube.PodEvent) (pulled, bool) {
-	if presentText.MatchString(e.Message) {
+	if presentText().MatchString(e.Message) {
 		return pulled{at: e.At, cached: true}, true
 	}
-	m := pulledText.FindStringSubmatch(e.Message)
+	m := pulledText().FindStringSubmatch(e.Message)
 	if m == nil {
 		return pulled{}, false
 	}

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"regexp"
+	"sync"
 	"syscall"
 	"time"
 
@@ -57,8 +58,8 @@ type lease struct {
 // leaseID matches the name of a lease's file; beginning matches that of a file
 // still being written.
 var (
-	leaseID   = regexp.MustCompile(`^[0-9a-f]{16}$`)
-	beginning = regexp.MustCompile(`^[0-9a-f]{16}\.new$`)
+	leaseID   = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{16}$`) })
+	beginning = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{16}\.new$`) })
 )
 
 // OpenLeases returns the leases in a directory, which need not exist. clock is
@@ -132,7 +133,7 @@ func put(root *os.Root, name string, text []byte) error {
 // ended.
 func (l *Leases) End(id string) error {
 	gone := fmt.Errorf("spin-up %q is not under way: %w", id, holdfast.ErrNotFound)
-	if !leaseID.MatchString(id) {
+	if !leaseID().MatchString(id) {
 		return gone
 	}
 	root, err := l.open()
@@ -175,7 +176,7 @@ func (l *Leases) active() (map[string]entry, error) {
 	}
 	var all map[string]entry
 	for _, id := range names {
-		if !leaseID.MatchString(id) {
+		if !leaseID().MatchString(id) {
 			continue
 		}
 		one, err := l.read(root, id)
@@ -284,10 +285,10 @@ func (l *Leases) sweep(root *os.Root) (left int, err error) {
 // over reports whether a file is to be removed.
 func (l *Leases) over(root *os.Root, name string) (bool, error) {
 	switch {
-	case leaseID.MatchString(name):
+	case leaseID().MatchString(name):
 		one, err := l.read(root, name)
 		return err == nil && !l.counts(one, name), err
-	case beginning.MatchString(name):
+	case beginning().MatchString(name):
 		info, err := root.Lstat(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			return false, nil // it was renamed meanwhile

@@ -373,7 +373,7 @@ func TestAToolThatIsKilled(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if leaseID.MatchString(f.Name()) && !json.Valid(one) {
+			if leaseID().MatchString(f.Name()) && !json.Valid(one) {
 				t.Errorf("%s is torn: %q", f.Name(), one)
 			}
 		}

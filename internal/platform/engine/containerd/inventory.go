@@ -241,7 +241,7 @@ func (e *Engine) Volumes(context.Context) ([]engine.Volume, error) {
 // RemoveVolume deletes a volume that no container uses. It returns errors like
 // RemoveImage.
 func (e *Engine) RemoveVolume(ctx context.Context, name string) error {
-	if !volumeName.MatchString(name) {
+	if !volumeName().MatchString(name) {
 		return fmt.Errorf("remove volume %q: %w", name, holdfast.ErrNotFound)
 	}
 	dir := filepath.Join(e.cfg.Dir, "volumes", name)

@@ -126,7 +126,7 @@ func (e *Engine) oldDirs() (map[string]string, error) {
 	dirs := map[string]string{}
 	for _, entry := range entries {
 		fi, err := entry.Info()
-		if err == nil && time.Since(fi.ModTime()) > youngest && fullID.MatchString(entry.Name()) {
+		if err == nil && time.Since(fi.ModTime()) > youngest && fullID().MatchString(entry.Name()) {
 			dirs[entry.Name()] = filepath.Join(base, entry.Name())
 		}
 	}

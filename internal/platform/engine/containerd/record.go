@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/containers"
@@ -137,12 +138,12 @@ func writeState(dir string, s state) error {
 }
 
 // fullID is the form of the ids that Create returns.
-var fullID = regexp.MustCompile(`^[0-9a-f]{64}$`)
+var fullID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{64}$`) })
 
 // find returns a container by its id or name.
 func (e *Engine) find(ctx context.Context, id string) (containers.Container, error) {
 	store := e.api.ContainerService()
-	if fullID.MatchString(id) {
+	if fullID().MatchString(id) {
 		c, err := store.Get(ctx, id)
 		if err == nil || !isGone(err) {
 			return c, err

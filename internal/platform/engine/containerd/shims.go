@@ -63,7 +63,7 @@ func (e *Engine) shimOf(pid int) string {
 		}
 		return ""
 	}
-	if id := flag("-id"); flag("-namespace") == e.cfg.Namespace && flag("-address") == e.socket && fullID.MatchString(id) {
+	if id := flag("-id"); flag("-namespace") == e.cfg.Namespace && flag("-address") == e.socket && fullID().MatchString(id) {
 		return id
 	}
 	return ""

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	aaprofile "github.com/containerd/containerd/v2/contrib/apparmor"
 	"github.com/containerd/containerd/v2/core/containers"
@@ -203,7 +204,7 @@ func checkNetwork(s engine.Spec) error {
 }
 
 // volumeName is the form of a volume's name, as with Docker.
-var volumeName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
+var volumeName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`) })
 
 // checkMounts checks the mounts before anything is made.
 func checkMounts(list []engine.Mount) error {
@@ -220,7 +221,7 @@ func checkMounts(list []engine.Mount) error {
 				return fmt.Errorf("mount at %s: %w", m.Target, err)
 			}
 		case "volume":
-			if m.Source != "" && !volumeName.MatchString(m.Source) {
+			if m.Source != "" && !volumeName().MatchString(m.Source) {
 				return fmt.Errorf("mount at %s: %q is not a valid name of a volume", m.Target, m.Source)
 			}
 		case "tmpfs":
