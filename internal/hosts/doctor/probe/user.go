@@ -51,10 +51,11 @@ func unwound(procfs string, pid int, copied *unwind.Stack, byPointers []uint64) 
 	var tables unwind.Tables[symbol.Mapping]
 	var w unwind.Walker
 	calls, whole := w.Walk(copied, func(pc uint64) (*unwind.Table, uint64, bool) {
-		m, ok := symbol.Find(ms, pc)
+		i, ok := symbol.Find(ms, pc)
 		if !ok {
 			return nil, 0, false
 		}
+		m := ms[i]
 		var t *unwind.Table
 		if m.Inode != 0 || m.Path == symbol.VDSO {
 			t = tables.Get(m, func() (unwind.File, error) { return symbol.OpenMapping(procfs, pid, m) })

@@ -107,7 +107,7 @@ func (r Recorder) Run(ctx context.Context) (*Profile, error) {
 // sample samples the CPUs until the time is over.
 func (r Recorder) sample(ctx context.Context, s *perf.Sampler, t *tracker) (began time.Time, err error) {
 	r.step(fmt.Sprintf("recording for %v", r.For.Round(time.Second)))
-	tick := time.NewTicker(perf.Interval(r.Hz)) // new processes are then looked up in procfs
+	tick := time.NewTicker(s.Interval()) // new processes are then looked up in procfs
 	defer tick.Stop()
 	end := time.NewTimer(r.For)
 	defer end.Stop()

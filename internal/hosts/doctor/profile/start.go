@@ -22,6 +22,9 @@ type Start struct {
 	Command func() (ended <-chan struct{}, err error)
 }
 
+// lookEvery is the interval at which the engine is asked for starts.
+const lookEvery = 250 * time.Millisecond
+
 // MaxWait is the longest wait for the start of a container.
 const MaxWait = time.Hour
 
@@ -69,7 +72,7 @@ func (r Recorder) waitFor(ctx context.Context, s *perf.Sampler, t *tracker, name
 // follow samples until the containers that start have been recorded.
 func (w *starting) follow(ctx context.Context, s *perf.Sampler, t *tracker, ended <-chan struct{}) (began time.Time, err error) {
 	r := w.Recorder
-	tick := time.NewTicker(perf.Interval(r.Hz))
+	tick := time.NewTicker(min(s.Interval(), lookEvery))
 	defer tick.Stop()
 	limit := time.NewTimer(r.Start.Within)
 	defer limit.Stop()

@@ -49,6 +49,7 @@ type tracker struct {
 // process is the state of a pid.
 type process struct {
 	maps  []symbol.Mapping // of code, by address; not changed in place
+	files []int            // of maps, as indices of tracker.files; 0: not known, nil: none is
 	whole bool             // maps are complete: by procfs and by the kernel's events since
 	asked bool             // procfs has been read
 	lost  uint64           // number of lost events when procfs was read
@@ -268,22 +269,38 @@ func (t *tracker) place(p *process, pid int, group, addr uint64) (place, bool) {
 	if p == nil {
 		return place{}, false
 	}
-	m, ok := symbol.Find(p.maps, addr)
+	i, ok := symbol.Find(p.maps, addr)
 	if !ok && (!p.whole && !p.asked || p.lost < t.lost) { // the process is older than the recording, or an event was lost
 		p.asked, p.lost = true, t.lost
 		if ms, err := symbol.Mappings(string(t.proc), pid); err == nil && len(ms) > 0 {
-			p.maps, p.whole = ms, true
-			m, ok = symbol.Find(p.maps, addr)
+			p.maps, p.files, p.whole = ms, nil, true
+			i, ok = symbol.Find(p.maps, addr)
 		}
 	}
 	if !ok {
 		return place{}, false
 	}
-	f := t.file(m, pid, group)
+	m, f := &p.maps[i], t.fileOf(p, i, pid, group)
 	if t.files[f].jit {
 		return place{f, addr}, true
 	}
 	return place{f, addr - m.Begin + m.Offset}, true
+}
+
+// fileOf returns the index of the file of p's mapping i. It remembers the index, unless that
+// depends on the control group.
+func (t *tracker) fileOf(p *process, i, pid int, group uint64) int {
+	if p.files == nil {
+		p.files = make([]int, len(p.maps))
+	}
+	if p.files[i] != 0 {
+		return p.files[i]
+	}
+	f := t.file(p.maps[i], pid, group)
+	if p.maps[i].Inode != 0 {
+		p.files[i] = f
+	}
+	return f
 }
 
 // file returns the index of a mapping's file.
@@ -346,5 +363,5 @@ func (p *process) insert(m symbol.Mapping) {
 			kept = append(kept, after)
 		}
 	}
-	p.maps = slices.Insert(kept, at, m)
+	p.maps, p.files = slices.Insert(kept, at, m), nil
 }

@@ -31,12 +31,16 @@ func (t *tracker) calls(p *process, r *perf.Record, group uint64) []uint64 {
 
 // table returns the tables of a file, nil for code without any.
 func (t *tracker) table(i int) *unwind.Table {
-	f := t.files[i]
+	if table, ok := t.tables.Known(i); ok {
+		return table
+	}
+	return t.load(t.files[i], i)
+}
+
+func (t *tracker) load(f file, i int) *unwind.Table {
 	if f.jit || !strings.HasPrefix(f.path, "/") && f.path != symbol.VDSO {
 		return nil
 	}
 	procfs := string(t.proc)
-	return t.tables.Get(i, func() (unwind.File, error) {
-		return openProgram(procfs, f, nil)
-	})
+	return t.tables.Get(i, func() (unwind.File, error) { return openProgram(procfs, f, nil) })
 }

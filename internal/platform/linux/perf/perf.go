@@ -43,10 +43,12 @@ const (
 	MaxHz = 999
 )
 
-// minRing and maxRing bound the size of a CPU's buffer in bytes, a power of two.
+// minRing and maxRing bound the size of a CPU's buffer in bytes, a power of two. Buffers
+// above minRing, for fewer Reads, together have at most maxRings bytes.
 const (
-	minRing = 512 << 10
-	maxRing = 4 << 20
+	minRing  = 512 << 10
+	maxRing  = 4 << 20
+	maxRings = 16 << 20
 )
 
 // stackBytes is the size of the copy of a stack in bytes. perf(1) copies as much.
@@ -55,32 +57,46 @@ const stackBytes = 8 << 10
 // sampleBytes is the size of a sample with the deepest stacks and without a copy.
 const sampleBytes = 2 << 10
 
-// Interval is the longest time between two Reads, so that samples with copies of stacks
-// fit into the buffers twice.
-func Interval(hz int) time.Duration {
-	return max(100*time.Millisecond, min(500*time.Millisecond, 25*time.Second/time.Duration(hz)))
+// Bounds of the time between two Reads. Each Read wakes up the process, which on a host
+// with few CPUs costs more than the samples.
+const (
+	minEvery = 100 * time.Millisecond
+	maxEvery = time.Second
+)
+
+// perSecond is the number of bytes of the samples of a busy CPU in a second, with the
+// deepest stacks.
+func perSecond(hz int, has layout) int {
+	if has.stacks {
+		return hz * (sampleBytes + stackBytes)
+	}
+	return hz * sampleBytes
 }
 
-// ringBytes is the size of a CPU's buffer: of samples with the deepest stacks it holds
-// those of half a second.
-func ringBytes(hz int, stacks bool) int {
-	each := sampleBytes
-	if stacks {
-		each += stackBytes
-	}
-	need := 2 * each * int(int64(hz)*int64(Interval(hz))/int64(time.Second))
+// ringBytes is the size of a CPU's buffer. It holds the samples of twice the time between
+// two Reads.
+func ringBytes(hz, cpus int, has layout) int {
 	size := minRing
-	for size < need && size < maxRing {
+	for size < maxRing && (every(size, hz, has) < minEvery || every(size, hz, has) < maxEvery && 2*size*cpus <= maxRings) {
 		size *= 2
 	}
 	return size
 }
 
+// every is the time in which half a buffer of a size is filled.
+func every(size, hz int, has layout) time.Duration {
+	return time.Duration(size) * time.Second / time.Duration(2*perSecond(hz, has))
+}
+
+// Interval is the longest time between two Reads with which samples fit into the buffers
+// twice, 100 ms to 1 s.
+func (s *Sampler) Interval() time.Duration { return s.every }
+
 // Sampler is one recording of all CPUs that are online. Its methods are for one
 // goroutine.
 type Sampler struct {
 	rings  []*ring
-	batch  []byte
+	every  time.Duration
 	order  []entry
 	rec    Record
 	layout layout
@@ -119,9 +135,10 @@ func Open(hz int, stacks bool) (*Sampler, error) {
 // open makes an event and a ring for each CPU; after an error there are none.
 func (s *Sampler) open(cpus []int, hz int) error {
 	attr := attributes(hz, s.layout)
+	s.every = maxEvery
 	for _, cpu := range cpus {
 		move(cpu)
-		r, err := newRing(cpu, &attr, ringBytes(hz, s.layout.stacks))
+		r, err := newRing(cpu, &attr, ringBytes(hz, len(cpus), s.layout))
 		if errors.Is(err, unix.ENODEV) { // the CPU has gone offline
 			continue
 		}
@@ -129,7 +146,9 @@ func (s *Sampler) open(cpus []int, hz int) error {
 			return errors.Join(fmt.Errorf("open a perf event on CPU %d: %w", cpu, err), s.Close())
 		}
 		s.rings = append(s.rings, r)
+		s.every = min(s.every, every(len(r.data), hz, s.layout))
 	}
+	s.every = max(s.every, minEvery)
 	if len(s.rings) == 0 {
 		return errors.New("no CPU is online")
 	}

@@ -19,6 +19,8 @@ type ring struct {
 	cpu, fd int
 	mem     []byte
 	data    []byte
+	head    uint64 // up to where records have been taken
+	wrapped []byte // a copy of the record that goes past the end of data, one for each take
 }
 
 func newRing(cpu int, attr *unix.PerfEventAttr, size int) (*ring, error) {
@@ -51,29 +53,43 @@ func (r *ring) positions() *unix.PerfEventMmapPage {
 	return (*unix.PerfEventMmapPage)(unsafe.Pointer(&r.mem[0]))
 }
 
-// take appends the data since the last call to to, and frees them in the ring.
-func (r *ring) take(to []byte) []byte {
-	p := r.positions()
-	head := atomic.LoadUint64(&p.Data_head) // the load orders the data before it
-	tail := p.Data_tail                     // only this process writes it
-	size := uint64(len(r.data))
-	from, until := tail%size, head%size
-	switch {
-	case head == tail:
-		return to
-	case from < until:
-		to = append(to, r.data[from:until]...)
-	default:
-		to = append(append(to, r.data[from:]...), r.data[:until]...)
+// take appends the records since the last call to to. They stay in the ring until free:
+// most of a sample is a copy of a stack, of which a walk reads little.
+func (r *ring) take(to []entry) ([]entry, error) {
+	r.head = atomic.LoadUint64(&r.positions().Data_head) // the load orders the data before it
+	for at := r.positions().Data_tail; at != r.head; {   // only this process writes the tail
+		left := r.head - at
+		size := uint64(0)
+		if left >= headerSize { // records are aligned to 8 bytes, so a header does not wrap
+			size = uint64(binary.NativeEndian.Uint16(r.data[at%uint64(len(r.data))+6:]))
+		}
+		if size < headerSize || size > left {
+			return to, fmt.Errorf("the perf buffer of CPU %d is not understood: a record of %d bytes in %d", r.cpu, size, left)
+		}
+		rec := r.piece(at, size)
+		to = append(to, entry{timeOf(rec), rec})
+		at += size
 	}
-	atomic.StoreUint64(&p.Data_tail, head)
-	return to
+	return to, nil
 }
 
-// entry is the position of a record in the batch.
+// piece returns a part of the data, in the ring unless it goes past the ring's end.
+func (r *ring) piece(at, size uint64) []byte {
+	from := at % uint64(len(r.data))
+	if from+size <= uint64(len(r.data)) {
+		return r.data[from : from+size : from+size]
+	}
+	r.wrapped = append(append(r.wrapped[:0], r.data[from:]...), r.data[:from+size-uint64(len(r.data))]...)
+	return r.wrapped
+}
+
+// free gives the space of the taken records back to the kernel.
+func (r *ring) free() { atomic.StoreUint64(&r.positions().Data_tail, r.head) }
+
+// entry is a record in a ring.
 type entry struct {
 	time uint64
-	at   int
+	rec  []byte
 }
 
 // headerSize is that of struct perf_event_header: type, misc and the size of the
@@ -83,29 +99,21 @@ const headerSize = 8
 // Read calls f for each record that has come since the last Read, of all CPUs in the
 // order of their times. f must not keep the record or its slices.
 func (s *Sampler) Read(f func(*Record)) error {
-	s.batch, s.order = s.batch[:0], s.order[:0]
+	s.order = s.order[:0]
 	for _, r := range s.rings {
-		begin := len(s.batch)
-		s.batch = r.take(s.batch)
-		for at := begin; at < len(s.batch); {
-			rec := s.batch[at:]
-			size := 0
-			if len(rec) >= headerSize {
-				size = int(binary.NativeEndian.Uint16(rec[6:]))
-			}
-			if size < headerSize || size > len(rec) {
-				return fmt.Errorf("the perf buffer of CPU %d is not understood: a record of %d bytes in %d", r.cpu, size, len(rec))
-			}
-			s.order = append(s.order, entry{timeOf(rec[:size]), at})
-			at += size
+		var err error
+		if s.order, err = r.take(s.order); err != nil {
+			return err
 		}
 	}
 	slices.SortStableFunc(s.order, func(a, b entry) int { return cmp.Compare(a.time, b.time) })
 	for _, e := range s.order {
-		size := int(binary.NativeEndian.Uint16(s.batch[e.at+6:]))
-		if s.rec.decode(s.batch[e.at:e.at+size], s.layout) {
+		if s.rec.decode(e.rec, s.layout) {
 			f(&s.rec)
 		}
+	}
+	for _, r := range s.rings {
+		r.free()
 	}
 	return nil
 }

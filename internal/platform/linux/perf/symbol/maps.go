@@ -3,7 +3,7 @@ package symbol
 import (
 	"bytes"
 	"fmt"
-	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -69,20 +69,9 @@ func parseMaps(b []byte) ([]Mapping, error) {
 	return ms, nil
 }
 
-// Find returns the mapping of an address. The mappings are sorted by address, as those of
-// a process are.
-func Find(ms []Mapping, addr uint64) (Mapping, bool) {
-	i, found := slices.BinarySearchFunc(ms, addr, func(m Mapping, a uint64) int {
-		switch {
-		case m.Begin > a:
-			return 1
-		case m.End <= a:
-			return -1
-		}
-		return 0
-	})
-	if !found {
-		return Mapping{}, false
-	}
-	return ms[i], true
+// Find returns the index of the mapping of an address. The mappings are sorted by address,
+// as those of a process are.
+func Find(ms []Mapping, addr uint64) (int, bool) {
+	i := sort.Search(len(ms), func(i int) bool { return ms[i].End > addr })
+	return i, i < len(ms) && ms[i].Begin <= addr
 }

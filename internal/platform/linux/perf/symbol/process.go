@@ -17,13 +17,14 @@ func Process(nspid func(pid int) ([]int, error), procfs string, pid int, addrs [
 		return nil, err
 	}
 	named := make([]string, len(addrs))
-	in := make(map[Mapping][]int) // indices of addresses by their mapping
+	in := make(map[int][]int) // indices of addresses by that of their mapping
 	for i, a := range addrs {
 		if m, ok := Find(ms, a); ok {
 			in[m] = append(in[m], i)
 		}
 	}
-	for m, of := range in {
+	for at, of := range in {
+		m := ms[at]
 		names := namesIn(nspid, procfs, pid, m, pick(addrs, of))
 		for _, i := range of {
 			named[i] = names[addrs[i]]

@@ -31,6 +31,12 @@ type Tables[K comparable] struct {
 	hung   int
 }
 
+// Known returns what Get has returned for a key. It reports false before the first call.
+func (t *Tables[K]) Known(key K) (*Table, bool) {
+	table, ok := t.byFile[key]
+	return table, ok
+}
+
 // Get returns the tables of a file, nil if it has none. It opens the file at the first
 // call for a key. A file that cannot be read within one second counts as one without
 // tables, and after three of those no further file is read.
