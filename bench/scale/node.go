@@ -26,6 +26,7 @@ const slots = 8
 // containers only take time.
 type simNode struct {
 	id      holdfast.NodeID
+	since   time.Time
 	sighted bool // it has a directory
 	store   meteredStore
 	lease   *session.Lease
@@ -59,7 +60,7 @@ type booted struct {
 // record and answers.
 func (s *simulation) startNode(ctx context.Context, i int) (*simNode, error) {
 	n := &simNode{
-		id: holdfast.NodeID(fmt.Sprintf("node-%04d", i)), sighted: i < s.o.Directories, meter: s.meter, boot: s.o.Boot, max: max(1000, 4*s.o.Sessions/s.o.Nodes),
+		id: holdfast.NodeID(fmt.Sprintf("node-%04d", i)), since: time.Now().UTC(), sighted: i < s.o.Directories, meter: s.meter, boot: s.o.Boot, max: max(1000, 4*s.o.Sessions/s.o.Nodes),
 		wire: newPipes(), slots: make(chan struct{}, slots), booted: map[holdfast.SessionKey]*booted{},
 	}
 	// The clients begin at different members.
@@ -130,12 +131,11 @@ func (n *simNode) vanish() {
 
 // self returns the record that the node publishes. It is as long as a real one.
 func (n *simNode) self() holdfast.Node {
-	now := time.Now().UTC()
 	return holdfast.Node{
 		ID: n.id, Address: "10.1.2.3:7070", PeerAddress: "10.1.2.3:7072", Version: "v0.0.0-scale",
 		Sessions: int(n.sessions.Load()), Max: n.max, Boots: int(n.booting.Load()), Slots: slots,
 		CPULoad: 0.1 + float64(n.booting.Load())/(2*slots), Pressure: 0.0123, Memory: holdfast.Memory{Total: 64 << 30, Available: 32 << 30},
-		Lease: int64(n.lease.ID()), Since: now, SeenAt: now,
+		Lease: int64(n.lease.ID()), Since: n.since, SeenAt: time.Now().UTC(),
 	}
 }
 

@@ -118,8 +118,8 @@ func (a *Agent) templates() []session.Template {
 // this store, so the lease must outlive a suspended or stopped host.
 const embeddedTTL = 24 * time.Hour
 
-// publishEvery is the interval at which a node writes its record into a shared store.
-// Other nodes place sessions by this record.
+// publishEvery is the interval at which a node writes what has changed in its record into a
+// shared store. Other nodes place sessions by this record.
 const publishEvery = time.Second
 
 // restoreHold is the time without claims after a restore of the store.

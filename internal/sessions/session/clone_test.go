@@ -30,13 +30,18 @@ func clone(t *testing.T, cfg LeaseConfig, host string) LeaseConfig {
 	return cfg
 }
 
-// runNode is runLease with a record that says when it was written, as an agent's.
+// runNode is runLease with a record that says when it was written, as an agent's, and that
+// changes all the time, as earlier versions wrote it.
 func runNode(t *testing.T, l *Lease) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		self := func() holdfast.Node { return holdfast.Node{ID: l.cfg.Node, Address: l.cfg.Address, SeenAt: time.Now()} }
+		looks := 0
+		self := func() holdfast.Node {
+			looks++
+			return holdfast.Node{ID: l.cfg.Node, Address: l.cfg.Address, Sessions: looks, SeenAt: time.Now()}
+		}
 		ended <- l.Run(ctx, self, mustNotBeLost(t))
 	}()
 	return func() {

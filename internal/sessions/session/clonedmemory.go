@@ -65,6 +65,12 @@ func (w *ownWrites) cloned(n holdfast.Node, now time.Time, interval time.Duratio
 	return len(w.foreign) >= foreignWrites
 }
 
+// suspects reports whether a record of another writer was read lately. The agent then writes
+// its record at each interval: a second agent notices that, and does the same.
+func (w *ownWrites) suspects(now time.Time, interval time.Duration) bool {
+	return len(w.foreign) > 0 && now.Sub(w.foreign[len(w.foreign)-1]) <= foreignIntervals*interval
+}
+
 // cloned reports whether another agent with this lease writes the node's record. An error
 // of the store proves nothing.
 func (l *Lease) cloned(ctx context.Context, h *lease, w *ownWrites) bool {

@@ -27,7 +27,7 @@ type LeaseConfig struct {
 	HandedOver bool
 	TTL        time.Duration // whole seconds
 	Renew      time.Duration // between renewals, under TTL
-	Publish    time.Duration // between writes of the node's record
+	Publish    time.Duration // between looks at the node's record, which is written if it has changed or is old
 
 	// Fence is the time from the sending of the last good renewal until everything
 	// under the lease is killed. That takes KillBudget at most, so that it is dead

@@ -219,32 +219,38 @@ func (l *Lease) guard(ctx context.Context, alarm *boottime.Alarm, lost func(cont
 	}
 }
 
-// publish writes the node's record every Publish. If the record belongs to another
-// lease, or another agent writes it under this one, everything on this node is killed and
-// the error is ErrDuplicateNode.
+// publish looks at the node's record every Publish, and writes it if it has changed or is
+// due (see record). If the record belongs to another lease, or another agent writes it under
+// this one, everything on this node is killed and the error is ErrDuplicateNode.
 func (l *Lease) publish(ctx context.Context, self func() holdfast.Node, lost func(context.Context)) error {
 	state := &outage{log: l.log, what: "this node's record"}
 	tick := time.NewTicker(l.cfg.Publish)
 	defer tick.Stop()
 	var own ownWrites
+	var last record
 	for {
-		h := l.held.Load()
+		h, n := l.held.Load(), self()
 		own.under(h)
-		if l.cloned(ctx, h, &own) && h.gone.CompareAndSwap(false, true) {
-			return l.endDuplicate(ctx, lost)
-		}
-		n := self()
-		own.add(n.SeenAt)
-		err := l.publishOnce(ctx, h, n)
-		state.note(ctx, err)
-		// A lease that is gone is not a duplicate: replace handles it. After a restore of
-		// the store, the record may be this node's, under an earlier lease.
-		if errors.Is(err, store.ErrNodeTaken) && l.held.Load() == h && !errors.Is(l.try(ctx, h), store.ErrLeaseGone) && h.gone.CompareAndSwap(false, true) {
-			return l.endDuplicate(ctx, lost)
+		if now := time.Now(); own.suspects(now, l.cfg.Publish) || last.due(h.ID, n, now, l.cfg.Publish) {
+			if l.cloned(ctx, h, &own) && h.gone.CompareAndSwap(false, true) {
+				return l.endDuplicate(ctx, lost)
+			}
+			own.add(n.SeenAt)
+			err := l.publishOnce(ctx, h, n)
+			state.note(ctx, err)
+			// A lease that is gone is not a duplicate: replace handles it. After a restore of
+			// the store, the record may be this node's, under an earlier lease.
+			if errors.Is(err, store.ErrNodeTaken) && l.held.Load() == h && !errors.Is(l.try(ctx, h), store.ErrLeaseGone) && h.gone.CompareAndSwap(false, true) {
+				return l.endDuplicate(ctx, lost)
+			}
+			if last = (record{}); err == nil {
+				last = record{h.ID, n, now}
+			}
 		}
 		select {
 		case <-tick.C:
 		case <-l.changed:
+			last = record{}
 		case <-ctx.Done():
 			return nil
 		}
