@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/control/api"
-	"holdfast/internal/control/config"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/engine/containerd"
 	"holdfast/internal/sessions/pool/network"
@@ -189,7 +188,7 @@ func (a *bootAgent) settle(ctx context.Context, x *bootBench) error {
 		if err != nil {
 			return err
 		}
-		if n.Networks == n.NetworksKept && n.Warm == n.WarmWanted && len(own) == n.Warm && len(holders) == a.holders() {
+		if n.Networks == n.NetworksKept && n.Warm == n.WarmWanted && len(own) == n.Warm && (len(holders) > 0) == a.mode.pooled {
 			return nil
 		}
 		select {
@@ -199,18 +198,6 @@ func (a *bootAgent) settle(ctx context.Context, x *bootBench) error {
 				n.Networks, n.NetworksKept, len(holders), n.Warm, n.WarmWanted, len(own), ctx.Err())
 		}
 	}
-}
-
-// holders returns how many holders the agent has while it is idle.
-func (a *bootAgent) holders() int {
-	n := 0
-	if a.mode.pooled {
-		n = config.Default().Sessions.Boots
-	}
-	if a.mode.pooled && a.mode.warm {
-		n++
-	}
-	return n
 }
 
 // sessions returns the agent's sessions.

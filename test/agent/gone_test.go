@@ -24,7 +24,7 @@ func TestAgentThatIsGoneForGood(t *testing.T) {
 	etcd := startEtcd(t, t.TempDir(), client, freePort(t))
 	t.Cleanup(etcd.Close)
 	h.configure("store: {endpoints: [\"" + client + "\"], renew: 200ms, fence: 5s, kill_budget: 2s, ttl: 16s}\nsessions: {boots: 2}\n")
-	h.pool, h.boots = pooled, 2
+	h.pool = pooled
 	h.start()
 	h.open("alice")
 	before := h.inits()

@@ -83,7 +83,6 @@ type host struct {
 	program     string       // what the agent is started from; "" is the program under test itself
 	manager     *manager     // nil: the agent runs by itself
 	pool        string       // that start waits for; see eachPool
-	boots       int          // sessions.boots; 0: the default
 	out         bytes.Buffer // output of the agent; read it after the agent's end
 	errs        bytes.Buffer
 }

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -79,12 +78,9 @@ func (h *host) poolFull() {
 	if h.direct != nil || h.pool != pooled && h.pool != warm {
 		return
 	}
-	holders := cmp.Or(h.boots, 8) // the default
-	if h.pool == warm {
-		holders++
-	}
 	poll.Until(h.t, "the holders and networks are ready", func() bool {
-		return h.metric("holdfast_network_holders_free") == fmt.Sprint(holders) && h.metric("holdfast_networks_ready") == "4" // the default
+		holders := h.metric("holdfast_network_holders")
+		return holders != "0" && h.metric("holdfast_network_holders_free") == holders && h.metric("holdfast_networks_ready") == "4" // the default
 	})
 }
 

@@ -39,7 +39,7 @@ func TestNetworksOverLives(t *testing.T) {
 		t.Skip("there all networks are Holdfast's")
 	}
 	h := newHost(t, "sessions: {boots: 2}\n"+poolTemplate(pooled))
-	h.pool, h.boots = pooled, 2
+	h.pool = pooled
 	h.start()
 	h.open("alice")
 	address := h.inspect("alice").Addresses[0]

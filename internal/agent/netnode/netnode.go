@@ -102,11 +102,11 @@ func (n Networks) Counts() (ready, kept int, engines string) {
 }
 
 // Take implements pool.Networks.
-func (n Networks) Take(hostname string) (pool.Joined, bool) {
+func (n Networks) Take(ctx context.Context, hostname string) (pool.Joined, bool) {
 	if n.pool == nil {
 		return pool.Joined{}, false
 	}
-	return n.pool.Take(hostname)
+	return n.pool.Take(ctx, hostname)
 }
 
 // Settled implements pool.Networks.

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"context"
 	"maps"
 	"net/netip"
 	"slices"
@@ -14,9 +15,9 @@ import (
 // call the methods.
 type Networks interface {
 	// Take gives a network permanently, and reserves its holder until Started or Drop. The
-	// files in the mounts have the host name. It returns false if there is none. It waits
-	// for the kernel only.
-	Take(hostname string) (Joined, bool)
+	// files in the mounts have the host name. It waits for a network that is expected soon, for
+	// a few seconds at most. It returns false if there is none.
+	Take(ctx context.Context, hostname string) (Joined, bool)
 	// Settled reports whether a Take that returned false now would return false for longer
 	// than the pool needs to fill.
 	Settled() bool

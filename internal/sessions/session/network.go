@@ -5,29 +5,19 @@ import (
 	"errors"
 	"io/fs"
 	"net/netip"
-	"time"
 
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/uts"
 )
 
-// networkWait is how long a boot waits for the first holders of an agent, or of an engine
-// that has started again. A holder takes a part of a second.
-const networkWait = 3 * time.Second
-
 // takeNetwork returns the spec of a container that joins a network of the agent's, if the
 // template allows it and there is one. Otherwise the engine creates a network, which takes
-// longer. It waits for a moment while there will be one. A network is for one container.
+// longer. A network is for one container.
 func (b *attempt) takeNetwork(ctx context.Context, spec engine.Spec) engine.Spec {
 	if !b.e.template.Pooled || b.m.deps.Networks == nil {
 		return spec
 	}
-	for end := time.Now().Add(networkWait); !b.m.deps.Networks.Settled() && time.Now().Before(end); {
-		if !sleep(ctx, firstPause) {
-			break
-		}
-	}
-	n, ok := b.m.deps.Networks.Take(spec.Hostname)
+	n, ok := b.m.deps.Networks.Take(ctx, spec.Hostname)
 	if !ok {
 		return spec
 	}

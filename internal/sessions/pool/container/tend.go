@@ -199,7 +199,7 @@ func (p *Pool) bringUp(ctx context.Context, k *kind, c *Container) (err error) {
 	defer cancel()
 	spec := k.Spec(c.name, c.dir, c.label)
 	if k.Joins && p.deps.Networks != nil {
-		if n, ok := p.deps.Networks.Take(c.name); ok {
+		if n, ok := p.deps.Networks.Take(ctx, c.name); ok {
 			c.network, spec = n.Addr, n.Join(spec, c.name)
 		}
 	}

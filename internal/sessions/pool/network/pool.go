@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -50,7 +51,7 @@ type Engine interface {
 type Config struct {
 	Node    holdfast.NodeID
 	Store   string // identity of the node's store: holders of another store are another agent's. "" is none
-	Holders int    // as many as boots that run in parallel; 0: the pool gives no networks, and keeps those in use
+	Holders int    // at most, as many as boots that run in parallel; 0: the pool gives no networks, and keeps those in use
 	Ready   int    // networks to keep ready, 0 to MaxReady
 	// Dir has files of holders and networks. Sessions write to some of them, so it is on a
 	// disk whose space they share, as their images.
@@ -83,6 +84,7 @@ type Pool struct {
 	mu       sync.Mutex
 	closed   bool            // Run is not active
 	holders  map[string]bool // ids, free or not
+	wanted   int             // holders, at most Config.Holders
 	free     []*hold
 	ready    []*vethnet.Namespace
 	used     map[netip.Addr]*network
@@ -118,17 +120,34 @@ func New(cfg Config, deps Deps) *Pool {
 	if deps.Wanted == nil {
 		deps.Wanted = func() bool { return true }
 	}
-	p := &Pool{cfg: cfg, deps: deps, log: deps.Log, wake: tasks.NewSignal(), closed: true, used: map[netip.Addr]*network{}, holders: map[string]bool{},
+	p := &Pool{cfg: cfg, deps: deps, wanted: min(cfg.Holders, firstHolders()), log: deps.Log, wake: tasks.NewSignal(), closed: true, used: map[netip.Addr]*network{}, holders: map[string]bool{},
 		idleNode: pool.Idle{Busy: deps.Busy}, with: pool.Containers{Engine: deps.Engine, Opener: deps.Opener}}
 	deps.Metrics.watch(p)
 	return p
 }
 
+// firstHolders is how many holders a pool begins with. More than one for each CPU do not
+// make a burst of boots faster. A holder costs as much as a boot, and 4 MB.
+func firstHolders() int { return max(2, runtime.NumCPU()) }
+
+const (
+	// takeWait is how long Take waits for a holder: for the first ones of an agent, or of an
+	// engine that has started again, and in a burst of boots.
+	takeWait  = 3 * time.Second
+	takePause = 5 * time.Millisecond // between two looks
+	// addAfter is how long Take waits before the pool makes a holder more. Boots that the
+	// engine does not finish keep theirs.
+	addAfter = time.Second
+)
+
 // Take gives a network to a session permanently. The holder is in it, and stays there
-// until Started or Drop. It returns false if no holder is free or no network can be made.
-// It waits for the kernel only.
-func (p *Pool) Take(hostname string) (pool.Joined, bool) {
+// until Started or Drop. It waits for a holder while one is expected soon, until ctx is done.
+// It returns false if no holder is free or no network can be made.
+func (p *Pool) Take(ctx context.Context, hostname string) (pool.Joined, bool) {
 	j, err := p.take(hostname)
+	for begun := time.Now(); errors.Is(err, errNone) && time.Since(begun) < takeWait && p.expect(time.Since(begun) > addAfter) && tasks.Sleep(ctx, takePause) == nil; {
+		j, err = p.take(hostname)
+	}
 	if err != nil && !errors.Is(err, errNone) {
 		p.failing.Do(func() {
 			p.log.Warn("no network can be made for a session: the engine creates sessions' networks during their boot", "err", err)
@@ -150,6 +169,26 @@ func (p *Pool) Settled() bool {
 		p.wake.Set()
 	}
 	return p.closed || len(p.free) > 0 || len(p.holders) >= p.cfg.Holders || p.problem != nil
+}
+
+// expect reports whether a holder will be free soon. With more, the pool makes another one if
+// it may.
+func (p *Pool) expect(more bool) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.closed:
+		return false
+	case len(p.free) > 0:
+		return true
+	case len(p.holders) >= p.cfg.Holders, p.problem != nil:
+		return false
+	}
+	if more {
+		p.wanted = max(p.wanted, len(p.holders)+1)
+	}
+	p.wake.Set()
+	return true
 }
 
 // errNone means that no holder is free.

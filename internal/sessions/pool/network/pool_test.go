@@ -68,7 +68,7 @@ func start(t *testing.T, dir string, c Config) *rig {
 	})
 	poll.Until(t, "the holders and networks are ready", func() bool {
 		n := r.Counts()
-		return n.Free == c.Holders && n.Ready >= n.Target
+		return n.Free == min(c.Holders, firstHolders()) && n.Ready >= n.Target
 	})
 	return r
 }
@@ -76,7 +76,7 @@ func start(t *testing.T, dir string, c Config) *rig {
 // boot creates a container in a network of the pool and starts it.
 func (r *rig) boot(t *testing.T, name string) (pool.Joined, engine.Container) {
 	t.Helper()
-	j, ok := r.Take(name)
+	j, ok := r.Take(t.Context(), name)
 	if !ok {
 		t.Fatalf("no network for %s: %+v", name, r.Counts())
 	}
@@ -118,7 +118,7 @@ func TestOneHolderManyNetworks(t *testing.T) {
 	seen := map[string]bool{}
 	for _, name := range []string{"alice", "bob", "carol"} {
 		j, c := r.boot(t, name)
-		if _, ok := r.Take("dave"); ok {
+		if _, ok := r.Take(t.Context(), "dave"); ok {
 			t.Error("a holder is used twice in parallel")
 		}
 		if err := r.Started(j.Addr, c.Pid); err != nil {
@@ -191,7 +191,7 @@ func TestNetworksEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Drop(j.Addr)
-	failed, ok := r.Take("failed")
+	failed, ok := r.Take(t.Context(), "failed")
 	if !ok {
 		t.Fatal("no network")
 	}
@@ -200,7 +200,7 @@ func TestNetworksEnd(t *testing.T) {
 	if n := r.Counts(); n != (Counts{Holders: 1, Free: 1}) {
 		t.Errorf("afterwards: %+v", n)
 	}
-	if next, ok := r.Take("next"); !ok || next.Addr == failed.Addr && next.Addr == j.Addr {
+	if next, ok := r.Take(t.Context(), "next"); !ok || next.Addr == failed.Addr && next.Addr == j.Addr {
 		t.Errorf("the next network is %v, %v", next.Addr, ok)
 	}
 }
@@ -208,7 +208,7 @@ func TestNetworksEnd(t *testing.T) {
 // A holder that ends is replaced; a boot that has it finds out.
 func TestHoldersAreReplaced(t *testing.T) {
 	r := start(t, t.TempDir(), Config{Holders: 2})
-	j, ok := r.Take("lost")
+	j, ok := r.Take(t.Context(), "lost")
 	if !ok {
 		t.Fatal("no network")
 	}
@@ -231,6 +231,32 @@ func TestHoldersAreReplaced(t *testing.T) {
 	poll.Until(t, "the old one is removed", func() bool { return len(list()) == 2 })
 }
 
+// A pool makes another holder if all are kept by boots that do not end.
+func TestHoldersGrow(t *testing.T) {
+	most := firstHolders() + 1
+	r := start(t, t.TempDir(), Config{Holders: most})
+	var taken []pool.Joined
+	for i := range most {
+		j, ok := r.Take(t.Context(), fmt.Sprintf("s%d", i))
+		if !ok {
+			t.Fatalf("no network for boot %d: %+v", i, r.Counts())
+		}
+		taken = append(taken, j)
+	}
+	if c := r.Counts(); c.Holders != most || c.Free != 0 {
+		t.Errorf("%d boots have %+v", most, c)
+	}
+	if _, ok := r.Take(t.Context(), "more"); ok {
+		t.Error("one boot more has a network")
+	}
+	for _, j := range taken {
+		r.Drop(j.Addr)
+	}
+	if c := r.Counts(); c.Holders != most || c.Free != most || c.Used != 0 {
+		t.Errorf("after the boots: %+v", c)
+	}
+}
+
 // An agent that is gone leaves a running container with its network, and nothing else:
 // holders exit, and unused networks end. The next agent takes the container over.
 func TestNextAgent(t *testing.T) {
@@ -240,7 +266,7 @@ func TestNextAgent(t *testing.T) {
 	if err := first.Started(j.Addr, c.Pid); err != nil {
 		t.Fatal(err)
 	}
-	underWay, ok := first.Take("under-way")
+	underWay, ok := first.Take(t.Context(), "under-way")
 	if !ok {
 		t.Fatal("no network")
 	}
@@ -281,7 +307,7 @@ func TestNextAgent(t *testing.T) {
 // Without holders the pool gives no network, so that the engine makes it.
 func TestNoHolders(t *testing.T) {
 	r := start(t, t.TempDir(), Config{Ready: 4})
-	if j, ok := r.Take("x"); ok {
+	if j, ok := r.Take(t.Context(), "x"); ok {
 		t.Errorf("there is %+v", j)
 	}
 	r.Drop(netip.MustParseAddr("10.99.0.9"))
@@ -329,11 +355,11 @@ func TestProblem(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.deps.Net = broken
-	if j, ok := r.Take("x"); ok || r.Problem() == nil {
+	if j, ok := r.Take(t.Context(), "x"); ok || r.Problem() == nil {
 		t.Errorf("%+v, %v", j, r.Problem())
 	}
 	r.deps.Net = working
-	j, ok := r.Take("x")
+	j, ok := r.Take(t.Context(), "x")
 	if err := r.Problem(); !ok || err != nil {
 		t.Errorf("a pool that works again: %v, %v", ok, err)
 	}

@@ -120,7 +120,7 @@ func (p *Pool) lacksHolder() bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.holders) < p.cfg.Holders
+	return len(p.holders) < p.wanted
 }
 
 func (p *Pool) lacksNetwork() bool {
