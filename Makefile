@@ -1,7 +1,7 @@
 # The main targets are up and test; both install missing packages.
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: build dist demo-image up down test test-long test-short test-hosts lint bench-tools clean
+.PHONY: build dist demo-image up down test test-long test-short test-hosts test-exam lint bench-tools clean
 
 build: ## bin/holdfast and bin/holdfast-bench, static programs
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/holdfast ./cmd/holdfast-bench
@@ -29,6 +29,9 @@ test-short: ## tests that need no engine
 
 test-hosts: ## the package on whole virtual machines; with UPDATE=1 it writes docs/hosts.md
 	@go test -v -count=1 -timeout 12h -run Matrix ./test/hosts -machines
+
+test-exam: ## the blind examination of the doctor on a virtual machine with cgroup v2 only; hours
+	@go test -v -count=1 -timeout 24h -run Exam ./test/hosts -machines
 
 lint:
 	@packaging/dev/lint.sh

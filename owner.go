@@ -168,7 +168,7 @@ type Node struct {
 	DegradedSince time.Time `json:"degraded_since,omitzero"`
 	Lease         int64     `json:"lease,omitempty"` // lease of the node's records
 	Since         time.Time `json:"since"`           // when the agent started
-	SeenAt        time.Time `json:"seen_at"`         // when the agent wrote the record; it does so at least every five seconds
+	SeenAt        time.Time `json:"seen_at"`         // when the agent wrote the record, at most 5 s ago, and 25 s with an embedded store
 }
 
 // Memory is a host's memory in bytes.

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/control/api"
+	"holdfast/internal/control/config"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/engine/containerd"
 	"holdfast/internal/sessions/pool/network"
@@ -188,7 +189,7 @@ func (a *bootAgent) settle(ctx context.Context, x *bootBench) error {
 		if err != nil {
 			return err
 		}
-		if n.Networks == n.NetworksKept && n.Warm == n.WarmWanted && len(own) == n.Warm && (len(holders) > 0) == a.mode.pooled {
+		if n.Networks == n.NetworksKept && n.Warm == n.WarmWanted && len(own) == n.Warm && len(holders) >= a.holders() {
 			return nil
 		}
 		select {
@@ -198,6 +199,14 @@ func (a *bootAgent) settle(ctx context.Context, x *bootBench) error {
 				n.Networks, n.NetworksKept, len(holders), n.Warm, n.WarmWanted, len(own), ctx.Err())
 		}
 	}
+}
+
+// holders returns how many holders the agent has at least while it is idle.
+func (a *bootAgent) holders() int {
+	if !a.mode.pooled {
+		return 0
+	}
+	return min(config.Default().Sessions.Boots, network.FirstHolders())
 }
 
 // sessions returns the agent's sessions.

@@ -281,6 +281,7 @@ func (t *tracker) place(p *process, pid int, group, addr uint64) (place, bool) {
 		return place{}, false
 	}
 	m, f := &p.maps[i], t.fileOf(p, i, pid, group)
+	t.files[f].hold(holder{pid, m.Begin, m.End})
 	if t.files[f].jit {
 		return place{f, addr}, true
 	}
@@ -324,11 +325,14 @@ func (t *tracker) file(m symbol.Mapping, pid int, group uint64) int {
 		t.fileIDs[k] = i
 		t.files = append(t.files, file{path: m.Path, jit: made, pid: k.pid, group: group})
 	}
-	f := &t.files[i]
-	if h := (holder{pid, m.Begin, m.End}); !slices.Contains(f.holders, h) {
+	return i
+}
+
+// hold remembers a process that has the file mapped. Those seen last are kept.
+func (f *file) hold(h holder) {
+	if !slices.Contains(f.holders, h) {
 		f.holders = append([]holder{h}, f.holders[:min(len(f.holders), maxHolders-1)]...)
 	}
-	return i
 }
 
 // isGenerated reports whether a mapping is code generated at run time.

@@ -31,16 +31,18 @@ func (t *tracker) calls(p *process, r *perf.Record, group uint64) []uint64 {
 
 // table returns the tables of a file, nil for code without any.
 func (t *tracker) table(i int) *unwind.Table {
-	if table, ok := t.tables.Known(i); ok {
-		return table
-	}
-	return t.load(t.files[i], i)
-}
-
-func (t *tracker) load(f file, i int) *unwind.Table {
+	f := &t.files[i]
 	if f.jit || !strings.HasPrefix(f.path, "/") && f.path != symbol.VDSO {
 		return nil
 	}
+	if table, ok := t.tables.Known(i); ok {
+		return table
+	}
+	return t.load(*f, i)
+}
+
+// load is apart from table, because its func takes memory at each call.
+func (t *tracker) load(f file, i int) *unwind.Table {
 	procfs := string(t.proc)
 	return t.tables.Get(i, func() (unwind.File, error) { return openProgram(procfs, f, nil) })
 }

@@ -120,15 +120,15 @@ func New(cfg Config, deps Deps) *Pool {
 	if deps.Wanted == nil {
 		deps.Wanted = func() bool { return true }
 	}
-	p := &Pool{cfg: cfg, deps: deps, wanted: min(cfg.Holders, firstHolders()), log: deps.Log, wake: tasks.NewSignal(), closed: true, used: map[netip.Addr]*network{}, holders: map[string]bool{},
+	p := &Pool{cfg: cfg, deps: deps, wanted: min(cfg.Holders, FirstHolders()), log: deps.Log, wake: tasks.NewSignal(), closed: true, used: map[netip.Addr]*network{}, holders: map[string]bool{},
 		idleNode: pool.Idle{Busy: deps.Busy}, with: pool.Containers{Engine: deps.Engine, Opener: deps.Opener}}
 	deps.Metrics.watch(p)
 	return p
 }
 
-// firstHolders is how many holders a pool begins with. More than one for each CPU do not
-// make a burst of boots faster. A holder costs as much as a boot, and 4 MB.
-func firstHolders() int { return max(2, runtime.NumCPU()) }
+// FirstHolders is how many holders a pool begins with, if Config.Holders allows it. More than
+// one for each CPU do not make a burst of boots faster. A holder costs as much as a boot, and 4 MB.
+func FirstHolders() int { return max(2, runtime.NumCPU()) }
 
 const (
 	// takeWait is how long Take waits for a holder: for the first ones of an agent, or of an
@@ -168,8 +168,11 @@ func (p *Pool) Settled() bool {
 	if len(p.free) == 0 {
 		p.wake.Set()
 	}
-	return p.closed || len(p.free) > 0 || len(p.holders) >= p.cfg.Holders || p.problem != nil
+	return p.closed || len(p.free) > 0 || !p.mayGrowLocked()
 }
+
+// mayGrowLocked reports whether there may be more holders, and one can be made.
+func (p *Pool) mayGrowLocked() bool { return len(p.holders) < p.cfg.Holders && p.problem == nil }
 
 // expect reports whether a holder will be free soon. With more, the pool makes another one if
 // it may.
@@ -181,7 +184,7 @@ func (p *Pool) expect(more bool) bool {
 		return false
 	case len(p.free) > 0:
 		return true
-	case len(p.holders) >= p.cfg.Holders, p.problem != nil:
+	case !p.mayGrowLocked():
 		return false
 	}
 	if more {

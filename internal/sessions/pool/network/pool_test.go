@@ -68,7 +68,7 @@ func start(t *testing.T, dir string, c Config) *rig {
 	})
 	poll.Until(t, "the holders and networks are ready", func() bool {
 		n := r.Counts()
-		return n.Free == min(c.Holders, firstHolders()) && n.Ready >= n.Target
+		return n.Free == min(c.Holders, FirstHolders()) && n.Ready >= n.Target
 	})
 	return r
 }
@@ -233,7 +233,7 @@ func TestHoldersAreReplaced(t *testing.T) {
 
 // A pool makes another holder if all are kept by boots that do not end.
 func TestHoldersGrow(t *testing.T) {
-	most := firstHolders() + 1
+	most := FirstHolders() + 1
 	r := start(t, t.TempDir(), Config{Holders: most})
 	var taken []pool.Joined
 	for i := range most {

@@ -41,7 +41,7 @@ func (t *Tables[K]) Known(key K) (*Table, bool) {
 // call for a key. A file that cannot be read within one second counts as one without
 // tables, and after three of those no further file is read.
 func (t *Tables[K]) Get(key K, open func() (File, error)) *Table {
-	if table, ok := t.byFile[key]; ok {
+	if table, ok := t.Known(key); ok {
 		return table
 	}
 	if t.byFile == nil {
