@@ -46,7 +46,7 @@ import (
 	"holdfast/internal/platform/linux/hostload"
 	"holdfast/internal/platform/sdnotify"
 	"holdfast/internal/platform/store"
-	"holdfast/internal/platform/store/etcd"
+	"holdfast/internal/platform/store/embedded"
 	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/deadman"
 	"holdfast/internal/sessions/drain"
@@ -136,7 +136,7 @@ type Agent struct {
 	kept        *coalesce.Reader[keptSessions] // all sessions, as the store has them
 	store       store.Store
 	storeID     string
-	embedded    *etcd.Server // nil with a cluster's store
+	embedded    *embedded.Store // nil with a cluster's store
 	engine      engine.Engine
 	socket      string // of the engine
 	spinups     *recorder.Host

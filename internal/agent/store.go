@@ -12,6 +12,7 @@ import (
 	"holdfast/internal/agent/process"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/sdnotify"
+	"holdfast/internal/platform/store/embedded"
 	"holdfast/internal/platform/store/etcd"
 	"holdfast/internal/platform/store/trace"
 	"holdfast/internal/sessions/pool/network"
@@ -32,11 +33,11 @@ func (a *Agent) openStore(ctx context.Context) (closeStore func() error, err err
 		a.store = s
 		return a.traceStore(s.Close)
 	}
-	s, err := etcd.Open(ctx, etcd.ServerConfig{DataDir: process.StoreDir(a.cfg), Log: a.log})
+	s, err := embedded.Open(process.StoreFile(a.cfg), embedded.Config{})
 	if err != nil {
 		return nil, err
 	}
-	a.store, a.embedded = s.Store(), s
+	a.store, a.embedded = s, s
 	return a.traceStore(s.Close)
 }
 

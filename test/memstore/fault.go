@@ -24,50 +24,34 @@ func (s *Store) SetDown(on bool) { s.set(down, on) }
 // calls then succeed. Time goes on meanwhile: leases expire.
 func (s *Store) SetHung(on bool) { s.set(hung, on) }
 
-// Forget drops the whole history, like a compaction: watchers that have not seen all
-// of it get the difference to a list.
-func (s *Store) Forget() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.events, s.gone = nil, s.revision
-	s.wake()
-}
-
 func (s *Store) set(f fault, on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !on {
-		f = none
+	if s.over != nil {
+		close(s.over)
 	}
-	s.fault = f
-	s.wake()
+	s.fault, s.over = none, nil
+	if on {
+		s.fault, s.over = f, make(chan struct{})
+	}
 }
 
-// enter locks the store for one call, unless its context is done or the store is
-// down.
-func (s *Store) enter(ctx context.Context) (unlock func(), err error) {
+// before delays or refuses a call. A watch waits until the fault is over.
+func (s *Store) before(ctx context.Context, watch bool) error {
 	for {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
 		s.mu.Lock()
-		switch s.fault {
-		case none:
-			s.notice()
-			return func() { s.notice(); s.mu.Unlock() }, nil
-		case down:
-			s.mu.Unlock()
-			return nil, fmt.Errorf("%w: it is set down", holdfast.ErrStore)
-		}
-		changed := s.changed
+		now, over := s.fault, s.over
 		s.mu.Unlock()
+		switch {
+		case now == none:
+			return nil
+		case now == down && !watch:
+			return fmt.Errorf("%w: it is set down", holdfast.ErrStore)
+		}
 		select {
-		case <-changed:
+		case <-over:
 		case <-ctx.Done():
-			if ctx.Err() == context.DeadlineExceeded {
-				return nil, fmt.Errorf("%w: %w", holdfast.ErrStore, ctx.Err())
-			}
-			return nil, ctx.Err()
+			return ctx.Err()
 		}
 	}
 }

@@ -1,269 +1,110 @@
-// Package memstore keeps ownership in memory, for tests. It uses package time, so the
-// fake time of testing/synctest works. It can lose its history and simulate failures.
+// Package memstore is the store of a single node (store/embedded) with its values in memory,
+// for tests. It uses package time, so the fake time of testing/synctest works. It can lose
+// its history, be set back, and simulate failures.
 package memstore
 
 import (
-	"cmp"
 	"context"
-	"fmt"
+	"encoding/json"
 	"maps"
-	"slices"
 	"sync"
-	"time"
 
-	"holdfast"
-	"holdfast/internal/platform/store"
+	"holdfast/internal/platform/store/embedded"
 )
 
-// Store is a store.Store in memory. Time is package time's. Its only goroutines are
-// those of Watch, which end with their contexts.
+// Store is a embedded.Store in memory. Its goroutines are those of Watch, which end with their
+// contexts, and one while calls are carried out.
 type Store struct {
-	history int
-	lists   store.Lists
-	past    store.Past
+	*embedded.Store
+	disk *disk
 
-	mu       sync.Mutex
-	revision holdfast.Revision
-	nextID   store.LeaseID
-	leases   map[store.LeaseID]*lease
-	sessions map[holdfast.SessionKey]record
-	nodes    map[holdfast.NodeID]nodeRecord
-	notes    map[string]noteRecord
-	events   []store.Event     // the history, oldest first
-	gone     holdfast.Revision // events up to here have left the history
-	fault    fault
-	changed  chan struct{} // closed and replaced at every change
+	mu    sync.Mutex
+	fault fault
+	over  chan struct{} // closed when the fault ends
 }
 
-var _ store.Store = (*Store)(nil)
-
-type record struct {
-	owner holdfast.Owner
-	lease store.LeaseID
-}
-
-type nodeRecord struct {
-	node  holdfast.Node
-	lease store.LeaseID
-}
-
-// New returns an empty store that keeps its last history events (at least 1) for
+// New returns an empty store that keeps its last history changes (at least 1) for
 // watchers. A watcher that is further behind gets the difference to a list.
 func New(history int) *Store {
-	return &Store{
-		history:  max(history, 1),
-		revision: 1,
-		leases:   map[store.LeaseID]*lease{},
-		sessions: map[holdfast.SessionKey]record{},
-		nodes:    map[holdfast.NodeID]nodeRecord{},
-		notes:    map[string]noteRecord{},
-		changed:  make(chan struct{}),
+	s := &Store{disk: &disk{}}
+	var err error
+	s.Store, err = embedded.New(s.disk, embedded.Config{History: max(history, 1), Before: s.before})
+	if err != nil {
+		panic(err) // an empty disk can be read
+	}
+	return s
+}
+
+// Forget drops the whole history, like a compaction: watchers that have not seen all
+// of it get the difference to a list.
+func (s *Store) Forget() {
+	s.replace(func() {
+		clear(s.disk.values["history"])
+		meta := map[string]json.RawMessage{}
+		if err := json.Unmarshal(s.disk.values["meta"]["store"], &meta); err != nil {
+			panic(err) // the store has written it
+		}
+		meta["gone"] = meta["revision"]
+		text, err := json.Marshal(meta)
+		if err != nil {
+			panic(err)
+		}
+		s.disk.values["meta"]["store"] = text
+	})
+}
+
+// Backup returns a function that sets the store back to this moment, like a restore from a
+// backup: the revision goes back too.
+func (s *Store) Backup() (restore func()) {
+	var then map[string]map[string][]byte
+	s.replace(func() { then = clone(s.disk.values) })
+	return func() { s.replace(func() { s.disk.values = clone(then) }) }
+}
+
+func (s *Store) replace(f func()) {
+	if err := s.Replace(context.Background(), f); err != nil {
+		panic(err) // it is neither closed nor on a disk that fails
 	}
 }
 
-// PutNode writes a node's record.
-func (s *Store) PutNode(ctx context.Context, n holdfast.Node, id store.LeaseID) error {
-	unlock, err := s.enter(ctx)
-	if err != nil {
-		return fmt.Errorf("put node %s: %w", n.ID, err)
-	}
-	defer unlock()
-	if there, ok := s.nodes[n.ID]; ok && there.lease != id {
-		return fmt.Errorf("put node %s: %w", n.ID, store.ErrNodeTaken)
-	}
-	if s.leases[id] == nil {
-		return fmt.Errorf("put node %s: %w", n.ID, store.ErrLeaseGone)
-	}
-	s.revision++
-	s.nodes[n.ID] = nodeRecord{n, id}
-	return nil
-}
+// disk is a embedded.Disk. The values are never changed in place.
+type disk struct{ values map[string]map[string][]byte }
 
-// Node returns the record of a node whose lease lives.
-func (s *Store) Node(ctx context.Context, id holdfast.NodeID) (holdfast.Node, error) {
-	unlock, err := s.enter(ctx)
-	if err != nil {
-		return holdfast.Node{}, fmt.Errorf("get node %s: %w", id, err)
-	}
-	defer unlock()
-	n, ok := s.nodes[id]
-	if !ok {
-		return holdfast.Node{}, fmt.Errorf("get node %s: %w", id, holdfast.ErrNotFound)
-	}
-	return n.node, nil
-}
-
-// Nodes lists the nodes.
-func (s *Store) Nodes(ctx context.Context) ([]holdfast.Node, error) {
-	unlock, err := s.enter(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("list nodes: %w", err)
-	}
-	defer unlock()
-	nodes := make([]holdfast.Node, 0, len(s.nodes))
-	for _, id := range slices.Sorted(maps.Keys(s.nodes)) {
-		nodes = append(nodes, s.nodes[id].node)
-	}
-	return nodes, nil
-}
-
-// Claim creates a record.
-func (s *Store) Claim(ctx context.Context, o holdfast.Owner, id store.LeaseID) (holdfast.Owner, error) {
-	unlock, err := s.enter(ctx)
-	if err != nil {
-		return holdfast.Owner{}, fmt.Errorf("claim %s: %w", o.Key, err)
-	}
-	defer unlock()
-	if s.past.Seen().Restored {
-		return holdfast.Owner{}, fmt.Errorf("claim %s: %w", o.Key, store.ErrRestored)
-	}
-	if r, ok := s.sessions[o.Key]; ok {
-		return r.owner, fmt.Errorf("claim %s: %w", o.Key, store.ErrTaken)
-	}
-	if s.leases[id] == nil {
-		return holdfast.Owner{}, fmt.Errorf("claim %s: %w", o.Key, store.ErrLeaseGone)
-	}
-	s.revision++
-	o.Epoch, o.Revision = holdfast.Epoch(s.revision), s.revision
-	s.put(record{o, id})
-	name := store.SuspendedNotes + string(o.Key)
-	o.SuspendNote = string(s.notes[name].note.Value)
-	delete(s.notes, name)
-	return o, nil
-}
-
-// Advance replaces a record.
-func (s *Store) Advance(ctx context.Context, o holdfast.Owner) (holdfast.Owner, error) {
-	unlock, err := s.enter(ctx)
-	if err != nil {
-		return holdfast.Owner{}, fmt.Errorf("advance %s: %w", o.Key, err)
-	}
-	defer unlock()
-	r, ok := s.sessions[o.Key]
-	switch {
-	case !ok || r.owner.Revision != o.Revision:
-		return r.owner, fmt.Errorf("advance %s: %w", o.Key, store.ErrStale)
-	case !r.owner.State.CanBecome(o.State):
-		return r.owner, fmt.Errorf("advance %s from %s to %s: %w", o.Key, r.owner.State, o.State, store.ErrOrder)
-	}
-	s.revision++
-	o.Node, o.Epoch, o.Revision = r.owner.Node, r.owner.Epoch, s.revision
-	s.put(record{o, r.lease})
-	return o, nil
-}
-
-// Release deletes records.
-func (s *Store) Release(ctx context.Context, owners ...holdfast.Owner) ([]holdfast.SessionKey, error) {
-	unlock, err := s.enter(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("release %d sessions: %w", len(owners), err)
-	}
-	defer unlock()
-	var keys []holdfast.SessionKey
-	for _, o := range owners {
-		if r, ok := s.sessions[o.Key]; ok && r.owner.Revision == o.Revision {
-			keys = append(keys, o.Key)
-			s.revision++
-			s.delete(o.Key)
+func (d *disk) Load(each func(bucket, key string, value []byte) error) error {
+	for bucket, values := range d.values {
+		for key, value := range values {
+			if err := each(bucket, key, value); err != nil {
+				return err
+			}
 		}
 	}
-	slices.Sort(keys)
-	return keys, nil
-}
-
-// Suspend deletes a record and leaves a note.
-func (s *Store) Suspend(ctx context.Context, o holdfast.Owner, text string) error {
-	unlock, err := s.enter(ctx)
-	if err != nil {
-		return fmt.Errorf("suspend %s: %w", o.Key, err)
-	}
-	defer unlock()
-	name := store.SuspendedNotes + string(o.Key)
-	if err := store.CheckNote(name, []byte(text)); err != nil {
-		return err
-	}
-	if r, ok := s.sessions[o.Key]; !ok || r.owner.Revision != o.Revision {
-		return fmt.Errorf("suspend %s: %w", o.Key, store.ErrStale)
-	}
-	s.revision++
-	s.delete(o.Key)
-	s.notes[name] = noteRecord{store.Note{Name: name, Value: []byte(text), Revision: s.revision}, 0}
 	return nil
 }
 
-// Get returns a record.
-func (s *Store) Get(ctx context.Context, key holdfast.SessionKey) (holdfast.Owner, error) {
-	unlock, err := s.enter(ctx)
-	if err != nil {
-		return holdfast.Owner{}, fmt.Errorf("get %s: %w", key, err)
+func (d *disk) Commit(changes []embedded.Change) error {
+	for _, c := range changes {
+		if d.values == nil {
+			d.values = map[string]map[string][]byte{}
+		}
+		switch {
+		case c.Value == nil:
+			delete(d.values[c.Bucket], c.Key)
+		case d.values[c.Bucket] == nil:
+			d.values[c.Bucket] = map[string][]byte{c.Key: c.Value}
+		default:
+			d.values[c.Bucket][c.Key] = c.Value
+		}
 	}
-	defer unlock()
-	r, ok := s.sessions[key]
-	if !ok {
-		return holdfast.Owner{}, fmt.Errorf("get %s: %w", key, holdfast.ErrNotFound)
+	return nil
+}
+
+func (d *disk) Room() error  { return nil }
+func (d *disk) Close() error { return nil }
+
+func clone(values map[string]map[string][]byte) map[string]map[string][]byte {
+	out := maps.Clone(values)
+	for bucket := range out {
+		out[bucket] = maps.Clone(out[bucket])
 	}
-	return r.owner, nil
-}
-
-// Find returns records by key.
-func (s *Store) Find(ctx context.Context, keys ...holdfast.SessionKey) ([]holdfast.Owner, error) {
-	unlock, err := s.enter(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("find %d sessions: %w", len(keys), err)
-	}
-	defer unlock()
-	return slices.DeleteFunc(s.owners(), func(o holdfast.Owner) bool { return !slices.Contains(keys, o.Key) }), nil
-}
-
-// List returns all records.
-func (s *Store) List(ctx context.Context) ([]holdfast.Owner, holdfast.Revision, error) {
-	unlock, err := s.enter(ctx)
-	if err != nil {
-		return nil, 0, fmt.Errorf("list sessions: %w", err)
-	}
-	defer unlock()
-	owners := s.owners()
-	s.lists.Add(owners, s.revision)
-	return owners, s.revision, nil
-}
-
-// owners returns all records by key. s.mu is held.
-func (s *Store) owners() []holdfast.Owner {
-	owners := make([]holdfast.Owner, 0, len(s.sessions))
-	for _, r := range s.sessions {
-		owners = append(owners, r.owner)
-	}
-	slices.SortFunc(owners, func(a, b holdfast.Owner) int { return cmp.Compare(a.Key, b.Key) })
-	return owners
-}
-
-// put and delete write at s.revision. s.mu is held.
-func (s *Store) put(r record) {
-	s.sessions[r.owner.Key] = r
-	s.tell(store.Event{Key: r.owner.Key, Owner: r.owner, Revision: s.revision})
-}
-
-func (s *Store) delete(key holdfast.SessionKey) {
-	delete(s.sessions, key)
-	s.tell(store.Event{Key: key, Deleted: true, Revision: s.revision})
-}
-
-func (s *Store) tell(e store.Event) {
-	s.events = append(s.events, e)
-	if len(s.events) > s.history {
-		s.gone = s.events[0].Revision
-		s.events = slices.Delete(s.events, 0, 1)
-	}
-	s.wake()
-}
-
-// wake wakes all waiting calls. s.mu is held.
-func (s *Store) wake() {
-	close(s.changed)
-	s.changed = make(chan struct{})
-}
-
-// seconds rounds a TTL up to whole seconds, at least one, as etcd does.
-func seconds(ttl time.Duration) time.Duration {
-	return max((ttl + time.Second - 1).Truncate(time.Second), time.Second)
+	return out
 }

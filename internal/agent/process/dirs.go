@@ -94,14 +94,14 @@ func sameDir(a, b string) bool {
 const (
 	lockName  = "lock" // locked by the agent, in each directory
 	idName    = "node"
-	storeName = "etcd" // directory of the embedded store
+	storeName = "ownership.db" // the embedded store
 )
 
 // LeaseFile is the file in which the agent keeps the node's lease.
 func LeaseFile(c config.Config) string { return filepath.Join(c.DataDir, "lease") }
 
-// StoreDir is the directory of the embedded store.
-func StoreDir(c config.Config) string { return filepath.Join(c.DataDir, storeName) }
+// StoreFile is the file of the embedded store.
+func StoreFile(c config.Config) string { return filepath.Join(c.DataDir, storeName) }
 
 // keptID returns the node's id in the data directory. An empty file, which a power failure
 // may leave, counts as missing.

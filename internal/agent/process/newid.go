@@ -49,7 +49,7 @@ func NewID(c config.Config) (before, now holdfast.NodeID, err error) {
 			"drain it first: start its agent, then: holdfast agent stop")
 	}
 	// The id is the last: until it is removed, the command may be repeated.
-	for _, path := range []string{LeaseFile(c), StoreDir(c), filepath.Join(c.DataDir, idName)} {
+	for _, path := range []string{LeaseFile(c), StoreFile(c), filepath.Join(c.DataDir, idName)} {
 		if err := os.RemoveAll(path); err != nil {
 			return before, now, fmt.Errorf("removing what this host has of node %s: %w", before, err)
 		}

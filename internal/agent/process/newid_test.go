@@ -38,7 +38,7 @@ func TestNewID(t *testing.T) {
 	}
 	write("lease", `{"id":1,"host":"another"}`)
 	write("cordoned", "")
-	if err := os.Mkdir(StoreDir(c), 0o700); err != nil {
+	if err := os.WriteFile(StoreFile(c), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	refused("locking", "agent stop")

@@ -258,7 +258,7 @@ func TestFleetOfSickNodes(t *testing.T) {
 		if n := count(); n != 2 || all[0].drained() != 1 || all[1].drained() != 1 {
 			t.Errorf("%d of 6 nodes are drained", n)
 		}
-		nodes, err := all[0].Fleet(t.Context())
+		nodes, err := all[0].Fleet(context.Background())
 		if err != nil {
 			t.Fatal(err)
 		}

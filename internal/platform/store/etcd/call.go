@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"syscall"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
@@ -16,12 +15,9 @@ import (
 // comes together with holdfast.ErrStore and a hint.
 var ErrNoSpace = errors.New("store is out of space")
 
-// errEnded is the error of a call that was in progress when the server failed.
-var errEnded = errors.New("the embedded etcd has failed")
-
 // call makes one call to etcd, with its own deadline (etcd's client can hang
 // silently, etcd#6922) and in a goroutine of its own. Whatever the client does, call
-// returns when ctx is done or when the embedded server fails.
+// returns when ctx is done.
 func call[T any](ctx context.Context, s *Store, doing string, f func(context.Context) (T, error)) (T, error) {
 	type answer struct {
 		value T
@@ -31,16 +27,13 @@ func call[T any](ctx context.Context, s *Store, doing string, f func(context.Con
 	if err := ctx.Err(); err != nil {
 		return zero, fmt.Errorf("%s: %w", doing, err)
 	}
-	if err := context.Cause(s.dead); err != nil {
-		return zero, fmt.Errorf("%s: %w: %w", doing, holdfast.ErrStore, err)
-	}
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	done := make(chan answer, 1)
 	begun := s.calls.Go(func(context.Context) {
-		a := answer{err: errEnded}
-		defer func() { done <- a }()
+		var a answer
 		a.value, a.err = f(limited)
+		done <- a
 	})
 	if !begun {
 		return zero, fmt.Errorf("%s: %w: it is closed", doing, holdfast.ErrStore)
@@ -50,8 +43,6 @@ func call[T any](ctx context.Context, s *Store, doing string, f func(context.Con
 	case a = <-done:
 	case <-limited.Done():
 		a.err = limited.Err()
-	case <-s.dead.Done():
-		a.err = context.Cause(s.dead)
 	}
 	if a.err != nil {
 		return zero, fmt.Errorf("%s: %w", doing, s.explain(ctx, a.err))
@@ -68,48 +59,16 @@ func (s *Store) explain(ctx context.Context, err error) error {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		return store.ErrLeaseGone
 	case errors.Is(err, rpctypes.ErrNoSpace):
-		return noSpace("etcd's database has reached its quota", s.quota)
+		return holdfast.WithHint(fmt.Errorf("%w: %w: etcd's database has reached its quota", holdfast.ErrStore, ErrNoSpace),
+			"make room in etcd, then clear its alarm: etcdctl compact, etcdctl defrag, etcdctl alarm disarm")
 	case errors.Is(err, rpctypes.ErrAuthFailed):
 		return holdfast.WithHint(fmt.Errorf("%w: %w", holdfast.ErrStore, err),
 			"check the etcd user name and the content of the password file")
 	case errors.Is(err, rpctypes.ErrPermissionDenied), errors.Is(err, rpctypes.ErrUserEmpty):
 		return holdfast.WithHint(fmt.Errorf("%w: %w", holdfast.ErrStore, err),
 			"the etcd user needs the permission to read and write keys under "+prefix)
-	case s.dead.Err() != nil:
-		return fmt.Errorf("%w: %w", holdfast.ErrStore, context.Cause(s.dead))
 	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
 		err = fmt.Errorf("no answer within %v", s.timeout)
 	}
 	return holdfast.WithHint(fmt.Errorf("%w: %w", holdfast.ErrStore, err), s.where)
-}
-
-func noSpace(what, hint string) error {
-	return holdfast.WithHint(fmt.Errorf("%w: %w: %s", holdfast.ErrStore, ErrNoSpace, what), hint)
-}
-
-// fileHint is the hint for an error of the server's files, or "".
-func fileHint(dir string, err error) string {
-	switch {
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return "make room on the filesystem of " + dir + " and start again; nothing is lost"
-	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
-		return dir + " has to belong to the user of the agent, normally root"
-	case errors.Is(err, syscall.EROFS):
-		return "the filesystem of " + dir + " is mounted read-only"
-	case errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EEXIST):
-		return "the embedded etcd's directory has other files in it: give it a directory of its own"
-	case errors.Is(err, syscall.EIO):
-		return "the disk under " + dir + " reports errors: see the kernel's log"
-	}
-	return ""
-}
-
-func (s *Store) checkRoom(doing string) error {
-	if s.room == nil {
-		return nil
-	}
-	if err := s.room(); err != nil {
-		return fmt.Errorf("%s: %w", doing, err)
-	}
-	return nil
 }

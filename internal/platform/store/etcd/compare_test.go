@@ -20,7 +20,7 @@ import (
 // memory, and compares the answers. Revisions are compared by use: every record that
 // a call returned can be passed to a later call.
 func TestLikeMemory(t *testing.T) {
-	real := open(t, t.TempDir()).store
+	real := dial(t, startCluster(t).config())
 	rapid.Check(t, func(rt *rapid.T) {
 		_, err := real.client.Delete(t.Context(), prefix, clientv3.WithPrefix())
 		if err != nil {

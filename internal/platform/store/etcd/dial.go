@@ -15,6 +15,7 @@ import (
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 )
 
 // Config is how to reach an etcd cluster.
@@ -58,12 +59,10 @@ func Dial(ctx context.Context, c Config) (*Store, error) {
 	where := strings.Join(c.Endpoints, ", ")
 	s := &Store{
 		log:     cmp.Or(c.Log, slog.New(slog.DiscardHandler)),
-		dead:    context.Background(),
 		timeout: conf.DialTimeout, // the first call makes the connection
 		where:   "check that etcd runs and answers at " + where,
-		quota:   "make room in etcd, then clear its alarm: etcdctl compact, etcdctl defrag, etcdctl alarm disarm",
 	}
-	s.begin()
+	_ = s.calls.Open(context.Background()) // it fails only for an open group
 	s.client, err = clientv3.New(conf)
 	if err != nil {
 		err = s.explain(ctx, err)
@@ -129,7 +128,7 @@ func (c Config) client(ctx context.Context) (clientv3.Config, error) {
 		DialTimeout:          cmp.Or(c.DialTimeout, defaultDialTimeout),
 		DialKeepAliveTime:    keepAliveTime,
 		DialKeepAliveTimeout: keepAliveTimeout,
-		Logger:               zapLogger(cmp.Or(c.Log, slog.New(slog.DiscardHandler)), func(error) {}),
+		Logger:               zap.New(bridge{log: cmp.Or(c.Log, slog.New(slog.DiscardHandler))}),
 	}
 	if c.PasswordFile != "" {
 		b, err := os.ReadFile(c.PasswordFile)

@@ -1,5 +1,4 @@
-// Package etcd keeps ownership in etcd: in an external cluster (Dial), or in a server
-// inside this process for a single node (Open).
+// Package etcd keeps the ownership of a fleet in an etcd cluster.
 //
 // A session's record is the key /holdfast/v1/sessions/<key>, a node's is
 // /holdfast/v1/nodes/<id>; the values are the root package's types as JSON. Notes

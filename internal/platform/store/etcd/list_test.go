@@ -17,7 +17,7 @@ import (
 // sessions are claimed, one in the first page and then one in the last. A list with
 // the second has to have the first.
 func TestListIsOneMoment(t *testing.T) {
-	s := open(t, t.TempDir()).Store()
+	s := dial(t, startCluster(t).config())
 	id, _, err := s.Grant(t.Context(), time.Hour)
 	must(t, err)
 	fill, ctx := errgroup.WithContext(t.Context())
@@ -74,7 +74,7 @@ func claimKey(ctx context.Context, s store.Store, id store.LeaseID, key string) 
 // TestRecordThatCannotBeReadHidesNoOther: another program has written a value among
 // the records.
 func TestRecordThatCannotBeReadHidesNoOther(t *testing.T) {
-	s := open(t, t.TempDir()).Store().(*Store)
+	s := dial(t, startCluster(t).config())
 	id, _, err := s.Grant(t.Context(), time.Hour)
 	must(t, err)
 	for _, name := range []string{"a", "c"} {

@@ -2,24 +2,13 @@ package etcd
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
-	"runtime"
 
-	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 )
 
-// zapLogger passes etcd's log on to log, from warnings up. Where etcd would end the
-// process (zap's Fatal, Panic), it calls fail with the cause and ends the goroutine
-// instead: the server fails, and the process lives.
-func zapLogger(log *slog.Logger, fail context.CancelCauseFunc) *zap.Logger {
-	hook := fatalHook{fail}
-	return zap.New(bridge{log: log}, zap.WithFatalHook(hook), zap.WithPanicHook(hook))
-}
-
-// bridge is a zapcore.Core that writes to slog. It leaves out stacks.
+// bridge is a zapcore.Core that passes the log of etcd's client on to slog, from warnings
+// up. It leaves out stacks.
 type bridge struct {
 	log    *slog.Logger
 	fields []zapcore.Field
@@ -34,7 +23,6 @@ func (b bridge) With(fields []zapcore.Field) zapcore.Core {
 }
 
 func (b bridge) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	// No check of Enabled: a fatal entry has to reach the hook even if logs are off.
 	if b.Enabled(e.Level) {
 		return ce.AddCore(e, b)
 	}
@@ -69,23 +57,4 @@ func attrs(lists ...[]zapcore.Field) []slog.Attr {
 		}
 	}
 	return out
-}
-
-// fatalHook replaces os.Exit and panic of zap's Fatal and Panic.
-type fatalHook struct{ fail context.CancelCauseFunc }
-
-func (h fatalHook) OnWrite(ce *zapcore.CheckedEntry, fields []zapcore.Field) {
-	h.fail(failureOf(ce.Message, fields))
-	runtime.Goexit()
-}
-
-// failureOf keeps the error field in the chain, so that a full disk can be
-// distinguished from a broken file.
-func failureOf(message string, fields []zapcore.Field) error {
-	for _, field := range fields {
-		if err, ok := field.Interface.(error); ok && field.Type == zapcore.ErrorType {
-			return fmt.Errorf("etcd: %s: %w", message, err)
-		}
-	}
-	return errors.New("etcd: " + message)
 }

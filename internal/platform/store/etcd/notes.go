@@ -19,11 +19,8 @@ func noteOf(kv *mvccpb.KeyValue) store.Note {
 	return store.Note{Name: strings.TrimPrefix(string(kv.Key), notePrefix), Value: kv.Value, Revision: holdfast.Revision(kv.ModRevision)}
 }
 
-func (s *Store) putNote(doing, name string, value []byte, id store.LeaseID) (clientv3.Op, error) {
+func (s *Store) putNote(name string, value []byte, id store.LeaseID) (clientv3.Op, error) {
 	if err := store.CheckNote(name, value); err != nil {
-		return clientv3.Op{}, err
-	}
-	if err := s.checkRoom(doing); err != nil {
 		return clientv3.Op{}, err
 	}
 	var o []clientv3.OpOption
@@ -36,7 +33,7 @@ func (s *Store) putNote(doing, name string, value []byte, id store.LeaseID) (cli
 // PutNote writes a note.
 func (s *Store) PutNote(ctx context.Context, name string, value []byte, id store.LeaseID) error {
 	const doing = "put a note"
-	put, err := s.putNote(doing, name, value, id)
+	put, err := s.putNote(name, value, id)
 	if err != nil {
 		return err
 	}
@@ -47,7 +44,7 @@ func (s *Store) PutNote(ctx context.Context, name string, value []byte, id store
 // TakeNote writes a note if there is none.
 func (s *Store) TakeNote(ctx context.Context, name string, value []byte, id store.LeaseID) (store.Note, error) {
 	const doing = "take a note"
-	put, err := s.putNote(doing, name, value, id)
+	put, err := s.putNote(name, value, id)
 	if err != nil {
 		return store.Note{}, err
 	}
@@ -69,7 +66,7 @@ func (s *Store) TakeNote(ctx context.Context, name string, value []byte, id stor
 // SwapNote replaces a note that has not changed.
 func (s *Store) SwapNote(ctx context.Context, n store.Note, value []byte) (store.Note, error) {
 	const doing = "replace a note"
-	put, err := s.putNote(doing, n.Name, value, 0)
+	put, err := s.putNote(n.Name, value, 0)
 	if err != nil {
 		return store.Note{}, err
 	}

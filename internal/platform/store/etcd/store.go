@@ -18,33 +18,24 @@ import (
 	"holdfast/internal/platform/tasks"
 )
 
-// Store is a store.Store in etcd, made by Dial or Server.Store.
+// Store is a store.Store in etcd, made by Dial.
 type Store struct {
 	client  *clientv3.Client
 	log     *slog.Logger
 	timeout time.Duration // of one call
 	where   string        // the hint for an etcd that does not answer
-	quota   string        // the hint for an etcd that has reached its quota
 	lists   store.Lists
 	past    store.Past
 	added   atomic.Int64 // the base of revisions, see baseKey
 
-	calls tasks.Group     // in progress, each with a deadline; open until Close
-	room  func() error    // returns an error if the embedded server's disk has no room for a write; nil for a cluster
-	dead  context.Context // done when the embedded server has failed, with the failure as its cause
+	calls tasks.Group // in progress, each with a deadline; open until Close
 }
 
 var _ store.Store = (*Store)(nil)
 
-// begin lets calls begin.
-func (s *Store) begin() { _ = s.calls.Open(context.Background()) } // it fails only for an open group
-
 // Grant makes a lease. etcd counts in whole seconds: ttl is rounded up.
 func (s *Store) Grant(ctx context.Context, ttl time.Duration) (store.LeaseID, time.Duration, error) {
 	const doing = "grant a lease"
-	if err := s.checkRoom(doing); err != nil {
-		return 0, 0, err
-	}
 	seconds := max(int64((ttl+time.Second-1)/time.Second), 1)
 	r, err := call(ctx, s, doing, func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
 		return s.client.Grant(ctx, seconds)
@@ -77,9 +68,6 @@ func (s *Store) Revoke(ctx context.Context, id store.LeaseID) error {
 // PutNode writes a node's record.
 func (s *Store) PutNode(ctx context.Context, n holdfast.Node, id store.LeaseID) error {
 	doing := fmt.Sprintf("put node %s", n.ID)
-	if err := s.checkRoom(doing); err != nil {
-		return err
-	}
 	value, err := encode(n)
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
@@ -143,9 +131,6 @@ func (s *Store) Claim(ctx context.Context, o holdfast.Owner, id store.LeaseID) (
 	if s.Seen().Restored {
 		return holdfast.Owner{}, fmt.Errorf("%s: %w", doing, store.ErrRestored)
 	}
-	if err := s.checkRoom(doing); err != nil {
-		return holdfast.Owner{}, err
-	}
 	value, err := encodeOwner(o, s.base())
 	if err != nil {
 		return holdfast.Owner{}, fmt.Errorf("%s: %w", doing, err)
@@ -179,9 +164,6 @@ func (s *Store) Claim(ctx context.Context, o holdfast.Owner, id store.LeaseID) (
 // writes if the revision is still the same.
 func (s *Store) Advance(ctx context.Context, o holdfast.Owner) (holdfast.Owner, error) {
 	doing := fmt.Sprintf("advance %s", o.Key)
-	if err := s.checkRoom(doing); err != nil {
-		return holdfast.Owner{}, err
-	}
 	key := sessionPrefix + string(o.Key)
 	now, err := read(ctx, s, fmt.Sprintf("get %s", o.Key), key, s.decodeRecord)
 	present := now.Owner
@@ -303,8 +285,7 @@ func (s *Store) listAt(ctx context.Context, at holdfast.Revision) ([]holdfast.Ow
 // out.
 func (s *Store) unreadable(err error) { s.log.Error("a record is left out", "error", err) }
 
-// Close ends the connection and the calls in progress; later ones fail. The store of
-// an embedded server is closed by Server.Close.
+// Close ends the connection and the calls in progress; later ones fail.
 func (s *Store) Close() error {
 	err := s.client.Close()
 	s.calls.Close()

@@ -169,8 +169,6 @@ func (w *watcher) follow(ctx context.Context) error {
 			}
 		case <-w.turn:
 			return store.ErrRestored
-		case <-w.store.dead.Done():
-			return context.Cause(w.store.dead)
 		}
 	}
 }
