@@ -10,10 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/platform/linux/proc"
+	"holdfast/internal/platform/linux/sockdiag"
 )
 
 const (
@@ -46,39 +45,20 @@ func startsProbe() Probe {
 // engines are the commands of engines.
 func engines() []string { return []string{"dockerd", "containerd", "podman", "crio"} }
 
-// unixSocket is a Unix socket of this network namespace. Those that a server has accepted
-// have the server's name.
-type unixSocket struct {
-	inode, peer uint32
-	name        string
-}
-
-// unixSockets asks the kernel for all of them (sock_diag(7)).
-func unixSockets() ([]unixSocket, error) {
-	infos, err := netlink.UnixSocketDiagInfo()
+// unixSockets lists the Unix sockets of this network namespace.
+func unixSockets() ([]sockdiag.Unix, error) {
+	d, err := sockdiag.Open()
 	if err != nil {
-		return nil, fmt.Errorf("list the Unix sockets: %w", err)
+		return nil, err
 	}
-	var found []unixSocket
-	for _, i := range infos {
-		s := unixSocket{inode: i.DiagMsg.INode}
-		if i.Peer != nil {
-			s.peer = *i.Peer
-		}
-		if i.Name != nil {
-			// The library leaves bytes of the next attribute after the path. Names that are
-			// no path begin with a zero, and no engine has one.
-			s.name, _, _ = strings.Cut(*i.Name, "\x00")
-		}
-		found = append(found, s)
-	}
-	return found, nil
+	defer d.Close()
+	return d.UnixSockets()
 }
 
 // starts is the state of the probe. It belongs to the goroutine of its sampler.
 type starts struct {
 	h       Host
-	sockets func() ([]unixSocket, error)
+	sockets func() ([]sockdiag.Unix, error)
 	names   map[string]bool // of the engines' sockets
 
 	last    int             // the pid that was given last
@@ -93,7 +73,7 @@ type starts struct {
 	busy  map[string]float64
 }
 
-func newStarts(h Host, sockets func() ([]unixSocket, error)) (*starts, error) {
+func newStarts(h Host, sockets func() ([]sockdiag.Unix, error)) (*starts, error) {
 	w := &starts{h: h, sockets: sockets, names: map[string]bool{}, clients: map[uint32]fact.Subject{}, of: map[string]fact.Subject{}, busy: map[string]float64{}, young: map[int]float64{}}
 	all, err := sockets()
 	if err != nil {
@@ -110,8 +90,8 @@ func newStarts(h Host, sockets func() ([]unixSocket, error)) (*starts, error) {
 		}
 	}
 	for _, s := range all {
-		if owned[s.inode] && s.name != "" {
-			w.names[s.name] = true
+		if owned[s.Inode] && s.Name != "" {
+			w.names[s.Name] = true
 		}
 	}
 	w.old = w.connections(all)
@@ -122,11 +102,11 @@ func newStarts(h Host, sockets func() ([]unixSocket, error)) (*starts, error) {
 func (w *starts) dir(pid int) string { return string(w.h.Proc) + "/" + strconv.Itoa(pid) }
 
 // connections returns the clients' ends of the connections to engines.
-func (w *starts) connections(all []unixSocket) map[uint32]bool {
+func (w *starts) connections(all []sockdiag.Unix) map[uint32]bool {
 	ends := map[uint32]bool{}
 	for _, s := range all {
-		if w.names[s.name] && s.peer != 0 {
-			ends[s.peer] = true
+		if w.names[s.Name] && s.Peer != 0 {
+			ends[s.Peer] = true
 		}
 	}
 	return ends

@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/proc"
+	"holdfast/internal/platform/linux/sockdiag"
 	"holdfast/test/poll"
 )
 
@@ -65,12 +66,12 @@ func TestStarts(t *testing.T) {
 	p.process(12, 1, 12, "watcher", "/system/watcher", 201)
 	p.process(13, 1, 13, "controller", "/system/controller", 205)
 	p.process(20, 1, 20, "containerd-shim", "/system/docker")
-	sockets := []unixSocket{
-		{inode: 100, name: "/run/docker.sock"}, {inode: 110, name: "/run/containerd.sock"},
-		{inode: 101, peer: 201, name: "/run/docker.sock"}, // of the watcher
-		{inode: 300, peer: 301, name: "/run/other.sock"},
+	sockets := []sockdiag.Unix{
+		{Inode: 100, Name: "/run/docker.sock"}, {Inode: 110, Name: "/run/containerd.sock"},
+		{Inode: 101, Peer: 201, Name: "/run/docker.sock"}, // of the watcher
+		{Inode: 300, Peer: 301, Name: "/run/other.sock"},
 	}
-	w, err := newStarts(h, func() ([]unixSocket, error) { return sockets, nil })
+	w, err := newStarts(h, func() ([]sockdiag.Unix, error) { return sockets, nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,9 +80,9 @@ func TestStarts(t *testing.T) {
 	}
 	w.sample()
 	p.process(30, 1, 30, "docker", "/jobs", 202)
-	sockets = append(sockets, unixSocket{inode: 103, peer: 202, name: "/run/docker.sock"},
-		unixSocket{inode: 104, peer: 102, name: "/run/containerd.sock"}, // of dockerd
-		unixSocket{inode: 105, peer: 205, name: "/run/docker.sock"})     // of a process that ran before
+	sockets = append(sockets, sockdiag.Unix{Inode: 103, Peer: 202, Name: "/run/docker.sock"},
+		sockdiag.Unix{Inode: 104, Peer: 102, Name: "/run/containerd.sock"}, // of dockerd
+		sockdiag.Unix{Inode: 105, Peer: 205, Name: "/run/docker.sock"})     // of a process that ran before
 	p.process(31, 20, 31, "runc", "/system/docker")
 	p.process(32, 31, 32, "runc:[2:INIT]", "/containers/a")
 	p.process(33, 20, 33, "true", "/containers/a")
@@ -114,7 +115,7 @@ func TestUnixSockets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return slices.ContainsFunc(all, func(s unixSocket) bool { return s.name == accepted && own[s.inode] && own[s.peer] })
+		return slices.ContainsFunc(all, func(s sockdiag.Unix) bool { return s.Name == accepted && own[s.Inode] && own[s.Peer] })
 	})
 }
 

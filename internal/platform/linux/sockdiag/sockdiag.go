@@ -265,6 +265,11 @@ func (d *Diag) dump(q query) ([]netlink.Message, error) {
 	if err != nil {
 		return nil, err
 	}
+	return d.ask(b)
+}
+
+// ask makes a dump of a request.
+func (d *Diag) ask(b []byte) ([]netlink.Message, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.conn.SetDeadline(time.Now().Add(askLimit)); err != nil {
