@@ -20,10 +20,12 @@ import (
 type schemas struct {
 	named map[string]any
 	types map[string]reflect.Type
+	// limits are those of the fields, by schema and field.
+	limits map[string]map[string]any
 }
 
 func newSchemas() *schemas {
-	return &schemas{named: map[string]any{}, types: map[string]reflect.Type{}}
+	return &schemas{named: map[string]any{}, types: map[string]reflect.Type{}, limits: limits()}
 }
 
 // of returns the schema of t: a reference if t is a struct. It panics on a type that no
@@ -179,7 +181,7 @@ func (s *schemas) fields(t reflect.Type, properties map[string]any, required *[]
 			panic(fmt.Sprintf("api: field %v.%s has no JSON name", t, f.Name))
 		}
 		properties[name] = s.of(f.Type)
-		if more, ok := limits()[schemaName(t)+"."+name]; ok {
+		if more, ok := s.limits[schemaName(t)+"."+name]; ok {
 			properties[name] = merged(properties[name], more)
 		}
 		if !strings.Contains(options, "omit") {

@@ -56,8 +56,8 @@ func (r *Restores) Load() {
 }
 
 const (
-	restorePoll = 250 * time.Millisecond // between looks at what the store has noticed
-	seenEvery   = 10 * time.Second       // between writes of the file
+	restorePoll = time.Second      // between looks at what the store has noticed
+	seenEvery   = 10 * time.Second // between writes of the file
 )
 
 // Run follows the store until ctx is done.

@@ -10,14 +10,31 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// samplePause is the time between two samples, of any session: one takes some 20 µs, so all
-// of them take about two thousandths of a CPU.
-const samplePause = 10 * time.Millisecond
+const (
+	// samplePause is the time between two samples, of any session: one takes some 20 µs, so
+	// all of them take about two thousandths of a CPU.
+	samplePause = 10 * time.Millisecond
+	// quietPause is the time between two samples of a session that is far from its limit and
+	// does not grow.
+	quietPause = 5 * time.Second
+)
 
 // memory is what a session's container has used recently.
 type memory struct {
 	limit   int64 // of memory, bytes; 0: none
 	samples []holdfast.UsageSample
+}
+
+// due reports whether a sample is to be taken: every second if the memory is over half of
+// its limit or has grown by a sixteenth between the last two samples, and otherwise every
+// quietPause.
+func (y *memory) due(now time.Time) bool {
+	n := len(y.samples)
+	if n < 2 {
+		return true
+	}
+	last, before := y.samples[n-1], y.samples[n-2]
+	return now.Sub(last.At) >= quietPause-time.Second/2 || y.limit > 0 && last.Memory > y.limit/2 || last.Memory-before.Memory > before.Memory/16
 }
 
 // take takes a sample of a container.
@@ -79,8 +96,7 @@ func (m *Manager) Usage(key holdfast.SessionKey) (holdfast.Usage, error) {
 	return u, nil
 }
 
-// sampleMemory samples what is used by all sessions, every second if they are few, until ctx
-// is done.
+// sampleMemory samples what sessions use, every second if they are few, until ctx is done.
 func (m *Manager) sampleMemory(ctx context.Context) {
 	for {
 		begun := time.Now()
@@ -91,7 +107,7 @@ func (m *Manager) sampleMemory(ctx context.Context) {
 	}
 }
 
-// sampleAll takes one sample of each session, and returns their number.
+// sampleAll takes one sample of each session that is due, and returns their number.
 func (m *Manager) sampleAll() int {
 	type one struct {
 		e     *entry
@@ -99,9 +115,10 @@ func (m *Manager) sampleAll() int {
 		first bool
 	}
 	var all []one
+	now := time.Now()
 	m.mu.Lock()
 	for _, e := range m.sessions {
-		if e.phase == ready {
+		if e.phase == ready && e.end.memory.due(now) {
 			all = append(all, one{e, e.target.Memory(), len(e.end.memory.samples) == 0})
 		}
 	}

@@ -35,7 +35,7 @@ func readCPU(_ context.Context, h Host) (r cpuReading, err error) {
 		return r, err
 	}
 	r.counters = make(sample)
-	r.counters.stall("some", "some", string(h.Proc)+"/pressure/cpu")
+	r.counters.stall("some", "some", read, string(h.Proc)+"/pressure/cpu")
 	r.counters.throttles(h.Sys)
 	// net/core/net-procfs.c
 	stats, err := parsed(h, procfs.FS.NetSoftnetStat)

@@ -58,7 +58,7 @@ func readDisks(_ context.Context, h Host) (diskReading, error) {
 	if len(r.disks) == 0 {
 		return r, errors.New("no disk found")
 	}
-	r.waits.stall("full", "full", string(h.Proc)+"/pressure/io")
+	r.waits.stall("full", "full", read, string(h.Proc)+"/pressure/io")
 	return r, nil
 }
 

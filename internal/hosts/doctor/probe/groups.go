@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 
 	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/kfile"
 )
 
 // groupsProbe reads the counters of each control group that can be a culprit: a
@@ -24,7 +26,7 @@ func groupsProbe() Probe {
 	return Probe{
 		Name: "groups", Sees: "throttling, CPU, memory limits, kernel memory, pids and writes of each container",
 		Gives: []string{fact.GroupsSeen, fact.GroupCPU, fact.GroupsCPU, fact.GroupSystem, fact.GroupPeriods, fact.GroupThrottled, fact.GroupLimitHits, fact.GroupRefaults, fact.GroupMemoryFull, fact.GroupIOFull, fact.GroupWrites, fact.GroupLimit, fact.GroupUsage, fact.GroupKernelMem, fact.GroupPids, fact.GroupOOMKills},
-		Open:  counted(readGroups, groupFacts),
+		Open:  openGroups,
 	}
 }
 
@@ -35,11 +37,22 @@ type groupsReading struct {
 	err    error             // why some groups are left out
 }
 
-func readGroups(_ context.Context, h Host) (groupsReading, error) {
-	groups, err := readSamples(h)
+// groupReader reads the groups again and again.
+type groupReader struct {
+	last map[string]sample // of the reading before
+}
+
+func openGroups(ctx context.Context, h Host, now time.Time) (Series, error) {
+	r := &groupReader{}
+	return counted(r.read, groupFacts)(ctx, h, now)
+}
+
+func (r *groupReader) read(_ context.Context, h Host) (groupsReading, error) {
+	groups, err := r.samples(h)
 	if len(groups) == 0 && err != nil {
 		return groupsReading{}, err
 	}
+	r.last = groups
 	return groupsReading{groups, topCPU(h), err}, nil
 }
 
@@ -50,16 +63,24 @@ type sample map[string]float64
 // maxGroups bounds how many groups are read in each hierarchy.
 const maxGroups = 5000
 
-// readSamples reads all groups by their path. A container's path is the same in every
-// hierarchy.
-func readSamples(h Host) (map[string]sample, error) {
-	groups := make(map[string]sample)
+// samples reads all groups by their path. A container's path is the same in every
+// hierarchy. Of a group that has used no CPU time since the reading before, only what the
+// kernel counts for it meanwhile is read again: its other values cannot have changed much,
+// and most containers of a host are idle.
+func (r *groupReader) samples(h Host) (map[string]sample, error) {
 	if len(h.Groups) == 0 {
 		return nil, errors.New("no hierarchy of control groups is mounted")
 	}
-	for _, m := range h.Groups {
+	groups, idle := make(map[string]sample), make(map[string]bool)
+	cpu, counted := countsCPU(h)
+	for _, m := range cpuFirst(h.Groups, cpu) {
 		if !m.V2 && !slices.ContainsFunc(m.Controllers, counts) {
 			continue
+		}
+		if m.V2 {
+			// On a host with both versions the groups have no files of the controllers of v1.
+			text, _ := read(m.Point + "/cgroup.controllers") // with an error there are none
+			m.Controllers = strings.Fields(text)
 		}
 		n := 0
 		err := walkGroups(m.Point, func(dir string, d fs.DirEntry) error {
@@ -69,12 +90,15 @@ func readSamples(h Host) (map[string]sample, error) {
 				if n++; n > maxGroups {
 					return fmt.Errorf("there are more than %d control groups with processes; the others are left out", maxGroups)
 				}
-				s := groups[p]
-				if s == nil {
-					s = make(sample)
-					groups[p] = s
+				if before := r.last[p]; counted && m.Point == cpu.Point && before != nil {
+					if used, ok := cpuTime(m, dir); ok && used == before.cpu() {
+						groups[p], idle[p] = maps.Clone(before), true
+					}
 				}
-				s.read(dir, m)
+				if groups[p] == nil {
+					groups[p] = make(sample)
+				}
+				groups[p].readDir(dir, m, idle[p])
 			}
 			if container { // groups below a container count for it
 				return fs.SkipDir
@@ -86,6 +110,28 @@ func readSamples(h Host) (map[string]sample, error) {
 		}
 	}
 	return groups, nil
+}
+
+// cpuFirst returns the hierarchies, with the one that counts CPU time first.
+func cpuFirst(all cgroup.Mounts, cpu cgroup.Mount) cgroup.Mounts {
+	return slices.SortedStableFunc(slices.Values(all), func(a, b cgroup.Mount) int {
+		switch cpu.Point {
+		case a.Point:
+			return -1
+		case b.Point:
+			return 1
+		}
+		return 0
+	})
+}
+
+// cpu is the CPU time in seconds, as cpuTime returns it. A group in both versions has both
+// figures.
+func (s sample) cpu() float64 {
+	if ns, ok := s["cpu ns"]; ok {
+		return ns / 1e9
+	}
+	return s["cpu us"] / 1e6
 }
 
 // walkGroups calls do with the directory of a group and with those of all groups below
@@ -176,11 +222,11 @@ func countsCPU(h Host) (cgroup.Mount, bool) {
 func cpuTime(m cgroup.Mount, dir string) (float64, bool) {
 	s := make(sample)
 	if m.V2 {
-		s.pick(dir+"/cpu.stat", map[string]string{"usage_usec": "us"})
+		s.pick(read, dir+"/cpu.stat", map[string]string{"usage_usec": "cpu us"})
 	} else {
-		s.single("ns", dir+"/cpuacct.usage")
+		s.single("cpu ns", read, dir+"/cpuacct.usage")
 	}
-	return s["ns"]/1e9 + s["us"]/1e6, len(s) > 0
+	return s.cpu(), len(s) > 0
 }
 
 // hasV2CPU reports whether a v2 hierarchy counts CPU time and no v1 hierarchy does.
@@ -244,17 +290,24 @@ func notHexadecimal(r rune) bool { return (r < '0' || r > '9') && (r < 'a' || r 
 // groups.
 func ContainerID(group string) string { return containerID(path.Base(Unit(group))) }
 
+// reader reads a file: read, by its path, or the Read of a kfile.Dir, by its name.
+type reader func(file string) (string, error)
+
 // single reads a file with one number; "max" is absent.
-func (s sample) single(key, file string) {
-	if v, err := number(file); err == nil {
+func (s sample) single(key string, from reader, file string) {
+	text, err := from(file)
+	if err != nil {
+		return
+	}
+	if v, err := strconv.ParseFloat(strings.TrimSpace(text), 64); err == nil {
 		s[key] = v
 	}
 }
 
 // pick reads some of a file's named numbers. It leaves out keys that another hierarchy
 // has provided: on a hybrid host a group has files in several.
-func (s sample) pick(file string, keys map[string]string) {
-	text, err := read(file)
+func (s sample) pick(from reader, file string, keys map[string]string) {
+	text, err := from(file)
 	if err != nil {
 		return
 	}
@@ -276,8 +329,8 @@ func (s sample) pick(file string, keys map[string]string) {
 // "full" (Documentation/accounting/psi.rst):
 //
 //	full avg10=0.00 avg60=0.00 avg300=0.00 total=123456
-func (s sample) stall(key, kind, file string) {
-	text, _ := read(file) // with an error the value is absent
+func (s sample) stall(key, kind string, from reader, file string) {
+	text, _ := from(file) // with an error the value is absent
 	for line := range strings.Lines(text) {
 		_, total, ok := strings.Cut(line, "total=")
 		if v, err := strconv.ParseFloat(strings.TrimSpace(total), 64); ok && err == nil && strings.HasPrefix(line, kind+" ") {
@@ -294,60 +347,91 @@ func (s sample) grew(before sample, key string) (float64, bool) {
 	return b - a, ok1 && ok2 && b >= a
 }
 
-// read adds the values of a group's directory in one hierarchy.
-func (s sample) read(dir string, m cgroup.Mount) {
+// readDir adds the values of a group's directory in one hierarchy. Of v2, m has the
+// controllers of the hierarchy. Of a group that is idle, it reads only stalls and writes:
+// others cause them, too, such as a disk that does not answer.
+func (s sample) readDir(dir string, m cgroup.Mount, idle bool) {
+	if idle && !m.V2 {
+		return
+	}
+	d, err := kfile.OpenDir(dir)
+	if err != nil {
+		return // it was just removed
+	}
+	defer d.Close()
+	in := func(file string) (string, error) {
+		text, err := d.Read(file, maxFile)
+		return string(text), err
+	}
+	if m.V2 {
+		s.readV2(in, m.Controllers, idle)
+		return
+	}
 	g := cgroup.Group{Controllers: m.Controllers}
 	switch {
-	case m.V2:
-		s.stall("memory full", "full", dir+"/memory.pressure")
-		s.stall("io full", "full", dir+"/io.pressure")
-		s.pick(dir+"/cpu.stat", map[string]string{"usage_usec": "cpu us", "system_usec": "system us", "nr_periods": "periods", "nr_throttled": "throttled"})
-		s.pick(dir+"/memory.events", map[string]string{"max": "limit hits", "oom_kill": "oom kills"})
-		s.pick(dir+"/memory.stat", map[string]string{"workingset_refault_file": "refaults", "workingset_refault_anon": "refaults", "workingset_refault": "refaults", "slab": "kernel memory"})
-		s.single("usage", dir+"/memory.current")
-		s.single("limit", dir+"/memory.max")
-		s.single("pids", dir+"/pids.current")
-		s.single("pids max", dir+"/pids.max")
-		s.ioStat(dir + "/io.stat")
 	case g.Has("cpu"):
-		s.pick(dir+"/cpu.stat", map[string]string{"nr_periods": "periods", "nr_throttled": "throttled"})
+		s.pick(in, "cpu.stat", map[string]string{"nr_periods": "periods", "nr_throttled": "throttled"})
 	case g.Has("memory"):
-		s.single("limit hits", dir+"/memory.failcnt")
-		s.pick(dir+"/memory.oom_control", map[string]string{"oom_kill": "oom kills"})
-		s.single("usage", dir+"/memory.usage_in_bytes")
-		s.single("limit", dir+"/memory.limit_in_bytes")
-		s.single("kernel memory", dir+"/memory.kmem.usage_in_bytes")
-		s.pick(dir+"/memory.stat", map[string]string{"workingset_refault_file": "refaults", "workingset_refault_anon": "refaults", "workingset_refault": "refaults"})
+		s.single("limit hits", in, "memory.failcnt")
+		s.pick(in, "memory.oom_control", map[string]string{"oom_kill": "oom kills"})
+		s.single("usage", in, "memory.usage_in_bytes")
+		s.single("limit", in, "memory.limit_in_bytes")
+		s.single("kernel memory", in, "memory.kmem.usage_in_bytes")
+		s.pick(in, "memory.stat", map[string]string{"workingset_refault_file": "refaults", "workingset_refault_anon": "refaults", "workingset_refault": "refaults"})
 	case g.Has("pids"):
-		s.single("pids", dir+"/pids.current")
-		s.single("pids max", dir+"/pids.max")
+		s.single("pids", in, "pids.current")
+		s.single("pids max", in, "pids.max")
 	case g.Has("blkio"):
-		s.blkio(dir + "/blkio.throttle.io_serviced")
+		s.blkio(in, "blkio.throttle.io_serviced")
 	}
 	if g.Has("cpuacct") { // together with cpu or in a separate hierarchy
-		s.single("cpu ns", dir+"/cpuacct.usage")
-		s.pick(dir+"/cpuacct.stat", map[string]string{"system": "system ticks"})
+		s.single("cpu ns", in, "cpuacct.usage")
+		s.pick(in, "cpuacct.stat", map[string]string{"system": "system ticks"})
+	}
+}
+
+func (s sample) readV2(in reader, controllers []string, idle bool) {
+	s.stall("memory full", "full", in, "memory.pressure")
+	s.stall("io full", "full", in, "io.pressure")
+	if slices.Contains(controllers, "io") {
+		s.ioStat(in, "io.stat")
+	}
+	if idle {
+		return
+	}
+	s.pick(in, "cpu.stat", map[string]string{"usage_usec": "cpu us", "system_usec": "system us", "nr_periods": "periods", "nr_throttled": "throttled"})
+	if slices.Contains(controllers, "memory") {
+		s.pick(in, "memory.events", map[string]string{"max": "limit hits", "oom_kill": "oom kills"})
+		s.pick(in, "memory.stat", map[string]string{"workingset_refault_file": "refaults", "workingset_refault_anon": "refaults", "workingset_refault": "refaults", "slab": "kernel memory"})
+		s.single("usage", in, "memory.current")
+		s.single("limit", in, "memory.max")
+	}
+	if slices.Contains(controllers, "pids") {
+		s.single("pids", in, "pids.current")
+		s.single("pids max", in, "pids.max")
 	}
 }
 
 // ioStat sums the writes to all disks: 254:0 rbytes=1 wbytes=2 rios=3 wios=4 …
-func (s sample) ioStat(file string) {
-	text, err := read(file)
+func (s sample) ioStat(from reader, file string) {
+	text, err := from(file)
 	if err != nil {
 		return
 	}
+	writes := 0.0 // also a known value
 	for f := range strings.FieldsSeq(text) {
 		if n, ok := strings.CutPrefix(f, "wios="); ok {
 			if v, err := strconv.ParseFloat(n, 64); err == nil {
-				s["writes"] += v
+				writes += v
 			}
 		}
 	}
+	s["writes"] = writes
 }
 
 // blkio sums the writes to all disks: 254:0 Write 17.
-func (s sample) blkio(file string) {
-	text, err := read(file)
+func (s sample) blkio(from reader, file string) {
+	text, err := from(file)
 	if err != nil {
 		return
 	}

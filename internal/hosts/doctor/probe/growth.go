@@ -36,9 +36,9 @@ func heldMemory(h Host) map[string]float64 {
 		_ = walkContainers(m, func(p, dir string) { // a group that cannot be read has no growth
 			s := make(sample)
 			if m.V2 {
-				s.single("limit", dir+"/memory.max")
+				s.single("limit", read, dir+"/memory.max")
 			} else {
-				s.single("limit", dir+"/memory.limit_in_bytes")
+				s.single("limit", read, dir+"/memory.limit_in_bytes")
 			}
 			if limit, ok := s["limit"]; !ok || limit >= noLimit {
 				return

@@ -53,7 +53,7 @@ func readStalls(_ context.Context, h Host) (sample, error) {
 			}
 		}
 	}
-	s.stall("full", "full", string(h.Proc)+"/pressure/memory")
+	s.stall("full", "full", read, string(h.Proc)+"/pressure/memory")
 	return s, nil
 }
 

@@ -5,6 +5,7 @@
 package kfile
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -20,20 +21,42 @@ var ErrTooLong = errors.New("pseudo file is longer than expected")
 // the path has vanished (ENOENT) or the process or cgroup of the open file (ESRCH,
 // ENODEV).
 func Read(path string, limit int) ([]byte, error) {
-	fd, err := open(path, unix.O_RDONLY)
+	return read(unix.AT_FDCWD, path, limit)
+}
+
+// Dir is an open directory of pseudo files. The kernel looks up each file by one name,
+// and not by all names of a path.
+type Dir struct{ fd int }
+
+// OpenDir opens a directory. Errors are like those of Read. The caller closes it.
+func OpenDir(path string) (Dir, error) {
+	fd, err := open(unix.AT_FDCWD, path, unix.O_PATH|unix.O_DIRECTORY)
+	return Dir{fd}, err
+}
+
+// Read is Read of a file in the directory.
+func (d Dir) Read(name string, limit int) ([]byte, error) { return read(d.fd, name, limit) }
+
+// Close closes the directory.
+func (d Dir) Close() { _ = unix.Close(d.fd) } // nothing was written
+
+func read(dir int, path string, limit int) ([]byte, error) {
+	fd, err := open(dir, path, unix.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(fd)
-	buf := make([]byte, min(4096, limit+1))
-	n := 0
+	// Most files are short: they fit into a buffer on the stack, and only their content is
+	// allocated.
+	var short [4096]byte
+	buf, n := short[:min(len(short), limit+1)], 0
 	for {
 		m, err := retry(func() (int, error) { return unix.Read(fd, buf[n:]) })
 		if err != nil {
 			return nil, pathError("read", path, err)
 		}
 		if m == 0 { // a short read is not EOF: seq_file stops between records
-			return buf[:n], nil
+			return bytes.Clone(buf[:n]), nil
 		}
 		if n += m; n > limit {
 			return nil, pathError("read", path, ErrTooLong)
@@ -47,7 +70,7 @@ func Read(path string, limit int) ([]byte, error) {
 // Write writes value with one write(2), as pseudo files require. Errors are like
 // those of Read.
 func Write(path, value string) error {
-	fd, err := open(path, unix.O_WRONLY)
+	fd, err := open(unix.AT_FDCWD, path, unix.O_WRONLY)
 	if err != nil {
 		return err
 	}
@@ -58,8 +81,8 @@ func Write(path, value string) error {
 	return nil
 }
 
-func open(path string, mode int) (int, error) {
-	fd, err := retry(func() (int, error) { return unix.Open(path, mode|unix.O_CLOEXEC, 0) })
+func open(dir int, path string, mode int) (int, error) {
+	fd, err := retry(func() (int, error) { return unix.Openat(dir, path, mode|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		return -1, pathError("open", path, err)
 	}

@@ -29,7 +29,7 @@ func WriteUntil(ctx context.Context, path, value string) error {
 	if err := ctx.Err(); err != nil {
 		return pathError("write", path, err)
 	}
-	fd, err := open(path, unix.O_WRONLY)
+	fd, err := open(unix.AT_FDCWD, path, unix.O_WRONLY)
 	if err != nil {
 		return err
 	}
