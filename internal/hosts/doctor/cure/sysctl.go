@@ -51,6 +51,12 @@ func settings() []setting {
 			gain: "allows more pseudo terminals", risk: "some KiB of kernel memory for each terminal"},
 		{name: probe.LimitKeys, file: "kernel/keys/maxkeys", better: double, most: 64 << 10,
 			gain: "allows more keys for each user", risk: "kernel memory for each key, bounded by kernel.keys.maxbytes"},
+		{name: probe.LimitNeighbours, file: "net/ipv4/neigh/default/gc_thresh3", better: double, most: 1 << 20,
+			gain: "space for twice as many neighbours", risk: "some hundred bytes of kernel memory for each neighbour"},
+		{name: probe.LimitFanotify, file: "fs/fanotify/max_user_groups", better: double, most: 64 << 10,
+			gain: "allows more fanotify groups for each user", risk: "kernel memory for each group and its events"},
+		{name: probe.LimitPipes, file: "fs/pipe-user-pages-soft", better: double, most: 4 << 20,
+			gain: "pipes keep their full size", risk: "up to 4 KiB of kernel memory for each page of a pipe"},
 		{name: "transparent_hugepage.defrag", file: "kernel/mm/transparent_hugepage/defrag", sys: true, words: []string{"defer", "defer+madvise", "madvise", "never", "always"},
 			gain: "programs do not stall while huge pages are built", risk: "fewer huge pages at first"},
 	}

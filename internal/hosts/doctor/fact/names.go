@@ -53,6 +53,7 @@ const (
 
 	HeldMounts = "process.held_mounts" // mount namespaces that a process keeps open, of those with many
 	LimitsSeen = "limit.seen"          // number of limits that all containers share and that were read
+	UserLimit  = "limit.user"          // share of a user's limit on a kind of open files, likewise; only over half
 	LimitUsed  = "limit.used"          // share of one of them, by its name for sysctl, with the process that has most; only over half
 
 	InotifySeen = "inotify.users" // number of users with inotify instances

@@ -20,7 +20,7 @@ import (
 func inotifyProbe() Probe {
 	return Probe{
 		Name: "inotify", Sees: "limits of open files and of inotify that are nearly reached", Once: true,
-		Gives: []string{fact.InotifySeen, fact.Inotify, fact.ProcessFiles, fact.HeldMounts},
+		Gives: []string{fact.InotifySeen, fact.Inotify, fact.ProcessFiles, fact.HeldMounts, fact.UserLimit},
 		Open:  moment(readInotify),
 	}
 }
@@ -50,6 +50,9 @@ const (
 	inotifyWatches   = "watches"
 )
 
+// pipePages is the number of pages that a new pipe may have; they count for its user, pipe(7).
+const pipePages = 16
+
 func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 	limits := make(map[string]float64)
 	for _, kind := range []string{inotifyInstances, inotifyWatches} {
@@ -65,11 +68,20 @@ func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 	var files, held []fact.Fact
 	users := make(map[uint32]bool)
 	uses := make(map[userLimit]use)
+	pipes := make(map[string]bool)
+	count := func(l userLimit, n float64, pid int) {
+		u := uses[l]
+		u.used += n
+		if n > u.most {
+			u.most, u.process = n, pid
+		}
+		uses[l] = u
+	}
 	for _, pid := range pids {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		o, err := openFiles(h, pid)
+		o, err := openFiles(h, pid, pipes)
 		if share, ok := filesShare(h, pid, o.files); ok {
 			files = append(files, fact.Fact{Name: fact.ProcessFiles, Value: share, Unit: fact.Share, Subject: processOf(h, pid)})
 		}
@@ -80,22 +92,24 @@ func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 			return nil, err
 		}
 		uid, ok := ownerOf(h, pid)
-		if o.instances == 0 || !ok {
+		if !ok {
+			continue
+		}
+		count(userLimit{uid, LimitFanotify}, o.fanotify, pid)
+		count(userLimit{uid, LimitPipes}, o.pipes*pipePages, pid)
+		if o.instances == 0 {
 			continue
 		}
 		users[uid] = true
-		for kind, n := range map[string]float64{inotifyInstances: o.instances, inotifyWatches: o.watches} {
-			l := userLimit{uid, kind}
-			u := uses[l]
-			u.used += n
-			if n > u.most {
-				u.most, u.process = n, pid
-			}
-			uses[l] = u
-		}
+		count(userLimit{uid, inotifyInstances}, o.instances, pid)
+		count(userLimit{uid, inotifyWatches}, o.watches, pid)
 	}
 	fs := []fact.Fact{host(fact.InotifySeen, float64(len(users)), fact.Count)}
 	for l, u := range uses {
+		if l.kind == LimitFanotify || l.kind == LimitPipes {
+			fs = append(fs, sharedLimit(h, l.kind, u)...)
+			continue
+		}
 		if limits[l.kind] <= 0 {
 			continue
 		}
@@ -107,6 +121,18 @@ func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 		fs = append(fs, fact.Fact{Name: fact.Inotify, Value: u.used / limits[l.kind], Unit: fact.Share, Subject: s})
 	}
 	return append(append(fs, largest(files, shownProcesses)...), largest(held, shownProcesses)...), nil
+}
+
+// sharedLimit returns the share of a user's limit, if it is over limitsShown. Kernels before
+// Linux 5.13 have no limit of fanotify, and 0 is none.
+func sharedLimit(h Host, name string, u use) []fact.Fact {
+	most, err := number(string(h.Proc) + "/sys/" + strings.ReplaceAll(name, ".", "/"))
+	if err != nil || most <= 0 || u.used <= limitsShown*most {
+		return nil
+	}
+	s := processOf(h, u.process)
+	s.Device = name
+	return []fact.Fact{{Name: fact.UserLimit, Value: min(1, u.used/most), Unit: fact.Share, Subject: s}}
 }
 
 // filesFrom is the number of open files from which a process's limit is read, and filesShown
@@ -134,12 +160,13 @@ func filesShare(h Host, pid int, open float64) (float64, bool) {
 	return open / limit, err == nil && open > filesShown*limit
 }
 
-// open has the numbers of a process's open files, of its instances and watches of inotify, and
-// of the mount namespaces that it keeps.
-type open struct{ files, instances, watches, mounts float64 }
+// open has the numbers of a process's open files, of its instances and watches of inotify, of
+// the mount namespaces that it keeps, of its groups of fanotify, and of its pipes.
+type open struct{ files, instances, watches, mounts, fanotify, pipes float64 }
 
-// openFiles counts a process's open files.
-func openFiles(h Host, pid int) (o open, err error) {
+// openFiles counts a process's open files. Pipes that are among those known count for the
+// process that had them first.
+func openFiles(h Host, pid int, known map[string]bool) (o open, err error) {
 	dir := string(h.Proc) + "/" + strconv.Itoa(pid)
 	d, err := os.Open(dir + "/fd")
 	if err != nil {
@@ -153,8 +180,15 @@ func openFiles(h Host, pid int) (o open, err error) {
 	o.files = float64(len(names))
 	for _, name := range names {
 		to, err := os.Readlink(dir + "/fd/" + name)
-		if err == nil && strings.HasPrefix(to, "mnt:[") {
+		switch {
+		case err != nil:
+		case strings.HasPrefix(to, "mnt:["):
 			o.mounts++
+		case to == "anon_inode:[fanotify]":
+			o.fanotify++
+		case strings.HasPrefix(to, "pipe:[") && !known[to]:
+			known[to] = true
+			o.pipes++
 		}
 		if err != nil || to != "anon_inode:inotify" {
 			continue

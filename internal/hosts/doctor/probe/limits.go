@@ -3,6 +3,7 @@ package probe
 import (
 	"context"
 	"fmt"
+	"math/bits"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,7 +17,8 @@ import (
 const limitsShown = 0.5
 
 // limitsProbe reads limits that all containers of the host share and that few programs name when
-// they fail: asynchronous requests, pseudo terminals, and keys of a user.
+// they fail: asynchronous requests, pseudo terminals, neighbours, and keys and queued signals of a
+// user. The walk of the inotify probe finds those that are counted by open files.
 func limitsProbe() Probe {
 	return Probe{
 		Name: "limits", Sees: "limits of the kernel that are nearly reached", Once: true,
@@ -27,9 +29,13 @@ func limitsProbe() Probe {
 
 // Limits of the kernel, as sysctl(8) names them: sysctl/fs.rst, pty(7), keyrings(7).
 const (
-	LimitAIO  = "fs.aio-max-nr"
-	LimitPTY  = "kernel.pty.max"
-	LimitKeys = "kernel.keys.maxkeys"
+	LimitAIO        = "fs.aio-max-nr"
+	LimitPTY        = "kernel.pty.max"
+	LimitKeys       = "kernel.keys.maxkeys"
+	LimitNeighbours = "net.ipv4.neigh.default.gc_thresh3"
+	LimitFanotify   = "fs.fanotify.max_user_groups"
+	LimitPipes      = "fs.pipe-user-pages-soft"
+	LimitSignals    = "RLIMIT_SIGPENDING" // of a process, but its use is counted for the user
 )
 
 func readLimits(ctx context.Context, h Host) ([]fact.Fact, error) {
@@ -56,7 +62,70 @@ func readLimits(ctx context.Context, h Host) ([]fact.Fact, error) {
 			add(LimitKeys, share, func() fact.Subject { return processOfUser(ctx, h, uid) })
 		}
 	}
+	// One table serves all network namespaces (net/core/neighbour.c). Each CPU has a line, and
+	// the first column of all is the number of entries.
+	table, err := read(string(h.Proc) + "/net/stat/arp_cache")
+	most, err2 := number(string(h.Proc) + "/sys/net/ipv4/neigh/default/gc_thresh3")
+	if _, lines, ok := strings.Cut(table, "\n"); ok && err == nil && err2 == nil && most > 0 {
+		if n, err := strconv.ParseUint(strings.Fields(lines + " -")[0], 16, 32); err == nil {
+			add(LimitNeighbours, float64(n)/most, func() fact.Subject { return mostOf(ctx, h, neighbours) })
+		}
+	}
+	for uid, share := range signalShares(ctx, h) {
+		add(LimitSignals, share, func() fact.Subject {
+			return mostOf(ctx, h, func(dir string) int { return pendingSignals(dir, uid) })
+		})
+	}
 	return append(fs, host(fact.LimitsSeen, seen, fact.Count)), nil
+}
+
+// neighbours counts the neighbours in a process's network namespace, arp(7).
+func neighbours(dir string) int {
+	table, _ := read(dir + "/net/arp") // none if it has ended
+	return strings.Count(table, "\n")
+}
+
+// signalShares returns the share of its queued signals that each user has: "SigQ: 3/96365" of
+// proc_pid_status(5), the same in all processes of a user.
+func signalShares(ctx context.Context, h Host) map[uint32]float64 {
+	shares := make(map[uint32]float64)
+	pids, _ := h.Proc.Pids() // without a list no user is known
+	for _, pid := range pids {
+		uid, ok := ownerOf(h, pid)
+		if _, known := shares[uid]; known || !ok || ctx.Err() != nil {
+			continue
+		}
+		text, _ := read(string(h.Proc) + "/" + strconv.Itoa(pid) + "/status") // none if it has ended
+		used, most, ok := strings.Cut(statusField(text, "SigQ"), "/")
+		n, err := strconv.ParseFloat(used, 64)
+		limit, err2 := strconv.ParseFloat(most, 64)
+		if ok && err == nil && err2 == nil && limit > 0 {
+			shares[uid] = n / limit
+		}
+	}
+	return shares
+}
+
+// pendingSignals counts the kinds of real-time signals, which begin at 32, that wait for a
+// process of the user. Others are queued once.
+func pendingSignals(dir string, uid uint32) (n int) {
+	text, _ := read(dir + "/status") // none if it has ended
+	if owner, _, _ := strings.Cut(statusField(text, "Uid"), "\t"); owner != strconv.FormatUint(uint64(uid), 10) {
+		return 0
+	}
+	for _, field := range []string{"SigPnd", "ShdPnd"} {
+		if set, err := strconv.ParseUint(statusField(text, field), 16, 64); err == nil {
+			n += bits.OnesCount64(set >> 31)
+		}
+	}
+	return n
+}
+
+// statusField returns the value of a line of proc_pid_status(5).
+func statusField(text, name string) string {
+	_, rest, _ := strings.Cut(text, "\n"+name+":")
+	value, _, _ := strings.Cut(rest, "\n")
+	return strings.TrimSpace(value)
 }
 
 // shareOf returns the share of a limit that is in use, of the part without a reserve. The names

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"unsafe"
 
@@ -25,6 +26,13 @@ func TestLimits(t *testing.T) {
 		"7/maps":     "7f00 rw-s 00000000 00:11 1 /[aio] (deleted)\n7f10 rw-s 00000000 00:11 2 /[aio] (deleted)\n",
 		"8/maps":     "7f00 rw-s 00000000 00:11 1 /[aio] (deleted)\n",
 		"8/fd/empty": "",
+		// Two CPUs, 960 neighbours.
+		"net/stat/arp_cache": "entries  allocs\n000003c0 0000e298\n000003c0 00000000\n", "sys/net/ipv4/neigh/default/gc_thresh3": "1024\n",
+		"7/net/arp": "IP address\n10.0.0.1\n10.0.0.2\n", "8/net/arp": "IP address\n",
+		"7/status":                        fmt.Sprintf("Name:\tdb\nUid:\t%[1]d\t%[1]d\nSigQ:\t90/96\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000001\n", os.Getuid()),
+		"8/status":                        fmt.Sprintf("Name:\tq\nUid:\t%[1]d\t%[1]d\nSigQ:\t90/96\nSigPnd:\t0000000000000000\nShdPnd:\t0000000200000000\n", os.Getuid()),
+		"sys/fs/fanotify/max_user_groups": "4\n", "sys/fs/pipe-user-pages-soft": "64\n",
+		"sys/fs/inotify/max_user_instances": "128\n", "sys/fs/inotify/max_user_watches": "8192\n",
 	} {
 		file = filepath.Join(root, file)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -34,8 +42,12 @@ func TestLimits(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, link := range [][2]string{{"/dev/pts/ptmx", "3"}, {"/dev/ptmx", "4"}, {"/dev/null", "5"}} {
-		if err := os.Symlink(link[0], filepath.Join(root, "8/fd", link[1])); err != nil {
+	links := []string{
+		"/dev/pts/ptmx", "/dev/ptmx", "/dev/null", "anon_inode:[fanotify]", "anon_inode:[fanotify]", "anon_inode:[fanotify]",
+		"pipe:[1]", "pipe:[1]", "pipe:[2]", "pipe:[3]",
+	}
+	for i, to := range links {
+		if err := os.Symlink(to, filepath.Join(root, "8/fd", strconv.Itoa(i+3))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -43,16 +55,20 @@ func TestLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	opened, err := readInotify(t.Context(), h)
+	if err != nil {
+		t.Fatal(err)
+	}
 	pids := make(map[string]int)
-	for _, f := range fs {
-		if f.Name == fact.LimitUsed {
+	for _, f := range append(fs, opened...) {
+		if f.Name == fact.LimitUsed || f.Name == fact.UserLimit {
 			pids[f.Subject.Device] = f.Subject.Pid
 		}
-		if f.Name == fact.LimitsSeen && f.Value != 4 {
+		if f.Name == fact.LimitsSeen && f.Value != 6 {
 			t.Errorf("%v limits were read", f.Value)
 		}
 	}
-	if want := map[string]int{LimitAIO: 7, LimitPTY: 8, LimitKeys: 0}; !maps.Equal(pids, want) {
+	if want := map[string]int{LimitAIO: 7, LimitPTY: 8, LimitKeys: 0, LimitNeighbours: 7, LimitSignals: 8, LimitFanotify: 8, LimitPipes: 8}; !maps.Equal(pids, want) {
 		t.Errorf("%v, not %v", pids, want)
 	}
 }

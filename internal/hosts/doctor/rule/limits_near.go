@@ -1,6 +1,10 @@
 package rule
 
-import "holdfast/internal/hosts/doctor/fact"
+import (
+	"slices"
+
+	"holdfast/internal/hosts/doctor/fact"
+)
 
 const nearLimit = 0.90
 
@@ -8,10 +12,10 @@ const nearLimit = 0.90
 func limitsNear() Rule {
 	return Rule{
 		Name:      "limits-near",
-		Signal:    "pids.current / pids.max of each container, open files of each process and RLIMIT_NOFILE, local ports towards one address, System V segments and POSIX message queues of each namespace. Of the host: asynchronous requests, pseudo terminals, keys of a user, threads compared with pid_max and threads-max, file-nr",
+		Signal:    "pids.current / pids.max of each container, open files of each process and RLIMIT_NOFILE, local ports towards one address, System V segments and POSIX message queues of each namespace. Of the host: asynchronous requests, pseudo terminals, neighbours, and of a user keys, queued signals, fanotify groups and pages of pipes; threads compared with pid_max and threads-max, file-nr",
 		Threshold: "over 90 %",
 		Why:       "at 100 % fork and open fail, and programs rarely report which limit was reached",
-		Source:    "Documentation/admin-guide/cgroup-v2.rst, sysctl/fs.rst, sysctl/kernel.rst; pty(7), keyrings(7), mq_overview(7)",
+		Source:    "Documentation/admin-guide/cgroup-v2.rst, sysctl/fs.rst, sysctl/kernel.rst; pty(7), keyrings(7), mq_overview(7), arp(7), fanotify(7), pipe(7), sigqueue(3)",
 		Needs:     []string{fact.GroupsSeen, fact.HostThreads, fact.HostMaxPids, fact.HostFiles, fact.HostMaxFiles},
 		Judge: func(s *fact.Set) []Finding {
 			var found []Finding
@@ -38,10 +42,14 @@ func limitsNear() Rule {
 					near(l.what, f.Value, f.Subject, l.cure)
 				}
 			}
-			for _, f := range s.Of(fact.LimitUsed) {
+			for _, f := range slices.Concat(s.Of(fact.LimitUsed), s.Of(fact.UserLimit)) {
 				name := f.Subject.Device
 				f.Subject.Device = ""
-				near(name+", which all containers share", f.Value, f.Subject, Cure{What: "Find out why the named process has so many, or raise the limit.", Command: "holdfast doctor cure sysctl " + name + " --apply"})
+				cure := Cure{What: "Find out why the named process has so many, or raise the limit.", Command: "holdfast doctor cure sysctl " + name + " --apply"}
+				if name == "RLIMIT_SIGPENDING" { // no sysctl
+					cure.Command = "docker run --ulimit sigpending=N …"
+				}
+				near(name+", which all containers share", f.Value, f.Subject, cure)
 			}
 			ratio := func(used, most string) float64 {
 				u, _ := s.Host(used)

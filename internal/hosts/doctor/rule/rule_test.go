@@ -209,11 +209,12 @@ var cases = []struct {
 	{"log-storm", "much", []fact.Fact{host(fact.LogsSeen, 9), group(fact.LogGrowth, web, 4<<20)}, Notice, fact.Subject{Cgroup: web}, "14 GiB"},
 	{"log-storm", "and another container waits for the disk", []fact.Fact{host(fact.LogsSeen, 9), group(fact.LogGrowth, web, 4<<20), group(fact.GroupIOFull, hogs, 0.6)}, Warning, fact.Subject{Cgroup: web}, "4.0 MiB/s"},
 
-	{"container-churn", "a busy day", []fact.Fact{host(fact.EnginesSeen, 2), host(fact.Starts, 0.4), by(fact.ClientBusy, 0.9, logger)}, "", fact.Subject{}, ""},
-	{"container-churn", "starts without a client that is always there", []fact.Fact{host(fact.EnginesSeen, 2), host(fact.Starts, 3), by(fact.ClientBusy, 0.1, logger)}, "", fact.Subject{}, ""},
-	{"container-churn", "several clients", []fact.Fact{host(fact.EnginesSeen, 2), host(fact.Starts, 3), by(fact.ClientBusy, 0.3, logger), by(fact.ClientBusy, 0.4, other), by(fact.ClientBusy, 0.3, locker)}, "", fact.Subject{}, ""},
-	{"container-churn", "without a pause", []fact.Fact{host(fact.EnginesSeen, 2), host(fact.Starts, 1.4), by(fact.ClientBusy, 0.9, logger), by(fact.ClientBusy, 0.1, other)}, Notice, logger, "1.4/s"},
-	{"container-churn", "and another container waits for the disk", []fact.Fact{host(fact.EnginesSeen, 2), host(fact.Starts, 1.4), by(fact.ClientBusy, 0.9, logger), group(fact.GroupIOFull, hogs, 0.6)}, Warning, logger, "90 %"},
+	{"container-churn", "a busy day", []fact.Fact{host(fact.EnginesSeen, 2), host(fact.HostCPUs, 2), host(fact.Starts, 0.4), by(fact.ClientBusy, 0.9, logger)}, "", fact.Subject{}, ""},
+	{"container-churn", "starts without a client that is always there", []fact.Fact{host(fact.EnginesSeen, 2), host(fact.HostCPUs, 2), host(fact.Starts, 3), by(fact.ClientBusy, 0.1, logger)}, "", fact.Subject{}, ""},
+	{"container-churn", "several clients", []fact.Fact{host(fact.EnginesSeen, 2), host(fact.HostCPUs, 2), host(fact.Starts, 3), by(fact.ClientBusy, 0.3, logger), by(fact.ClientBusy, 0.4, other), by(fact.ClientBusy, 0.3, locker)}, "", fact.Subject{}, ""},
+	{"container-churn", "without a pause", []fact.Fact{host(fact.EnginesSeen, 2), host(fact.HostCPUs, 2), host(fact.Starts, 1.4), by(fact.ClientBusy, 0.9, logger), by(fact.ClientBusy, 0.1, other)}, Notice, logger, "1.4/s"},
+	{"container-churn", "too few to harm another container", []fact.Fact{host(fact.EnginesSeen, 2), host(fact.HostCPUs, 2), host(fact.Starts, 1.4), by(fact.ClientBusy, 0.9, logger), group(fact.GroupIOFull, hogs, 0.6)}, Notice, logger, "90 %"},
+	{"container-churn", "and another container waits for the disk", []fact.Fact{host(fact.EnginesSeen, 2), host(fact.HostCPUs, 2), host(fact.Starts, 6), by(fact.ClientBusy, 0.9, logger), group(fact.GroupIOFull, hogs, 0.6)}, Warning, logger, "90 %"},
 
 	{"listen-overflow", "none", []fact.Fact{host(fact.NamesSeen, 3), by(fact.ListenDrops, 0, other)}, "", fact.Subject{}, ""},
 	{"listen-overflow", "many", []fact.Fact{host(fact.NamesSeen, 3), by(fact.ListenDrops, 40, other)}, Warning, other, "40/s"},
