@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -177,10 +176,7 @@ func TestSuspendBehindAnotherNode(t *testing.T) {
 
 	// Its agent is killed, and the sockets wait at the other node.
 	had.awaitSuspended("a")
-	if err := syscall.Kill(had.pid(), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	poll.Until(t, "the agent is dead", func() bool { return len(had.agents()) == 0 })
+	had.endAgents()
 	had.startLogged()
 	for _, n := range all {
 		if err := n.ws.Ping(ctx); err != nil {

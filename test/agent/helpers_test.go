@@ -45,7 +45,12 @@ func alive(pid int) bool {
 		return false
 	}
 	state := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))[0]
-	return state != "Z" && state != "X"
+	if state != "Z" && state != "X" {
+		return true
+	}
+	// Its first thread has ended. Its open files, and so its locks, stay until the last one has.
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	return err == nil && len(threads) > 1
 }
 
 // findDeadman returns the pid of the host's deadman, 0 for none.

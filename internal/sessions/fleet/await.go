@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -36,8 +37,17 @@ func (f *Fleet) AwaitResume(ctx context.Context, key holdfast.SessionKey, epoch 
 		case s.Known: // the session has not left
 			return holdfast.Route{}, nil
 		default:
-			if suspended, err := f.deps.IsSuspended(ctx, key); err == nil && !suspended {
-				return holdfast.Route{}, nil
+			suspended, err := f.deps.IsSuspended(ctx, key)
+			if err == nil && !suspended {
+				// A claim deletes the note in the write that makes the record, and may have come
+				// between the two reads.
+				_, err := f.dir.Refresh(ctx, key)
+				if errors.Is(err, holdfast.ErrNotFound) {
+					return holdfast.Route{}, nil
+				}
+				if err == nil {
+					continue
+				}
 			}
 			read = false
 		}

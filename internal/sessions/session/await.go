@@ -39,9 +39,13 @@ func (m *Manager) AwaitResume(ctx context.Context, key holdfast.SessionKey, _ ho
 		if wait == nil && r.Epoch == 0 {
 			suspended, err := move.IsSuspended(ctx, m.deps.Store, key)
 			if err == nil && !suspended {
-				return r, nil
+				// A boot deletes the note, and may have begun between the two looks.
+				if r, wait, _ = m.lookResumed(key); wait == nil {
+					return r, nil
+				}
+			} else {
+				m.awaitBegun(ctx, key, begun)
 			}
-			m.awaitBegun(ctx, key, begun)
 		}
 		if r.Epoch != 0 {
 			return r, nil
