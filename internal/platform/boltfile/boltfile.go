@@ -82,20 +82,29 @@ func (f *File) run(do func(*bbolt.DB) error) error {
 	return nil
 }
 
-// open opens the file, calls do, and closes the file. bbolt panics at a broken
-// page.
-func (f *File) open(do func(*bbolt.DB) error) (err error) {
+// open opens the file, calls do, and closes the file.
+func (f *File) open(do func(*bbolt.DB) error) error {
+	return Guard(func() (err error) {
+		db, err := Open(f.Path, bbolt.Options{Timeout: f.Timeout, NoSync: f.NoSync})
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, db.Close()) }()
+		return do(db)
+	})
+}
+
+// Guard calls do, which reads or writes a file. It makes ErrDamaged of a panic: bbolt
+// panics at a broken page, and a read of mapped memory faults in a file that was cut off or
+// on a disk that fails. It does not reach other goroutines.
+func Guard(do func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%w: %v", ErrDamaged, r)
 		}
 	}()
-	db, err := Open(f.Path, bbolt.Options{Timeout: f.Timeout, NoSync: f.NoSync})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	return do(db)
+	return do()
 }
 
 // Open is bbolt.Open. The error is ErrDamaged if the file is not a bbolt file, and
@@ -127,28 +136,22 @@ func SetAside(path, name string, log *slog.Logger, damage error) error {
 // ends the program with a panic. In a truncated file, the read of a missing page ends
 // it with a fault in mapped memory. Check catches both. A file that does not exist or
 // is empty is valid.
-func Check(path string, timeout time.Duration, verify func(*bbolt.Tx) error) (err error) {
+func Check(path string, timeout time.Duration, verify func(*bbolt.Tx) error) error {
 	if ok, err := exists(path); !ok {
 		return err
 	}
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	var db *bbolt.DB
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("%w: %v", ErrDamaged, r)
-		}
-		if db != nil {
-			err = errors.Join(err, db.Close())
-		}
-	}()
-	if db, err = Open(path, bbolt.Options{ReadOnly: true, PreLoadFreelist: true, Timeout: timeout}); err != nil {
-		return err
-	}
-	return db.View(func(tx *bbolt.Tx) error {
-		if err := checkPages(tx); err != nil {
+	return Guard(func() (err error) {
+		db, err := Open(path, bbolt.Options{ReadOnly: true, PreLoadFreelist: true, Timeout: timeout})
+		if err != nil {
 			return err
 		}
-		return verify(tx)
+		defer func() { err = errors.Join(err, db.Close()) }()
+		return db.View(func(tx *bbolt.Tx) error {
+			if err := checkPages(tx); err != nil {
+				return err
+			}
+			return verify(tx)
+		})
 	})
 }
 

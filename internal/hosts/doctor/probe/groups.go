@@ -72,7 +72,7 @@ func (r *groupReader) samples(h Host) (map[string]sample, error) {
 		return nil, errors.New("no hierarchy of control groups is mounted")
 	}
 	groups, idle := make(map[string]sample), make(map[string]bool)
-	cpu, counted := countsCPU(h)
+	cpu, _ := countsCPU(h) // none has a point if it is unknown
 	for _, m := range cpuFirst(h.Groups, cpu) {
 		if !m.V2 && !slices.ContainsFunc(m.Controllers, counts) {
 			continue
@@ -90,7 +90,7 @@ func (r *groupReader) samples(h Host) (map[string]sample, error) {
 				if n++; n > maxGroups {
 					return fmt.Errorf("there are more than %d control groups with processes; the others are left out", maxGroups)
 				}
-				if before := r.last[p]; counted && m.Point == cpu.Point && before != nil {
+				if before := r.last[p]; m.Point == cpu.Point && before != nil {
 					if used, ok := cpuTime(m, dir); ok && used == before.cpu() {
 						groups[p], idle[p] = maps.Clone(before), true
 					}

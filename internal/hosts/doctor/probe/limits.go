@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/platform/linux/proc"
 )
 
 // limitsShown is the share of a limit from which its use is a fact, and its holder searched.
@@ -96,7 +97,8 @@ func signalShares(ctx context.Context, h Host) map[uint32]float64 {
 			continue
 		}
 		text, _ := read(string(h.Proc) + "/" + strconv.Itoa(pid) + "/status") // none if it has ended
-		used, most, ok := strings.Cut(statusField(text, "SigQ"), "/")
+		queued, _ := proc.Field([]byte(text), "SigQ")
+		used, most, ok := strings.Cut(queued, "/")
 		n, err := strconv.ParseFloat(used, 64)
 		limit, err2 := strconv.ParseFloat(most, 64)
 		if ok && err == nil && err2 == nil && limit > 0 {
@@ -109,23 +111,18 @@ func signalShares(ctx context.Context, h Host) map[uint32]float64 {
 // pendingSignals counts the kinds of real-time signals, which begin at 32, that wait for a
 // process of the user. Others are queued once.
 func pendingSignals(dir string, uid uint32) (n int) {
-	text, _ := read(dir + "/status") // none if it has ended
-	if owner, _, _ := strings.Cut(statusField(text, "Uid"), "\t"); owner != strconv.FormatUint(uint64(uid), 10) {
+	text, _ := read(dir + "/status")            // none if it has ended
+	users, _ := proc.Field([]byte(text), "Uid") // "0\t0\t0\t0", the real one first
+	if owner, _, _ := strings.Cut(users, "\t"); owner != strconv.FormatUint(uint64(uid), 10) {
 		return 0
 	}
-	for _, field := range []string{"SigPnd", "ShdPnd"} {
-		if set, err := strconv.ParseUint(statusField(text, field), 16, 64); err == nil {
+	for _, name := range []string{"SigPnd", "ShdPnd"} {
+		field, _ := proc.Field([]byte(text), name)
+		if set, err := strconv.ParseUint(field, 16, 64); err == nil {
 			n += bits.OnesCount64(set >> 31)
 		}
 	}
 	return n
-}
-
-// statusField returns the value of a line of proc_pid_status(5).
-func statusField(text, name string) string {
-	_, rest, _ := strings.Cut(text, "\n"+name+":")
-	value, _, _ := strings.Cut(rest, "\n")
-	return strings.TrimSpace(value)
 }
 
 // shareOf returns the share of a limit that is in use, of the part without a reserve. The names

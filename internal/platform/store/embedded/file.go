@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -16,9 +15,6 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/boltfile"
 )
-
-// errBroken means that the file is not what a Store has written.
-var errBroken = errors.New("the file is broken")
 
 const (
 	// growth is the size of the steps in which a file of more than this size grows.
@@ -35,14 +31,14 @@ const (
 func Open(path string, c Config) (*Store, error) {
 	f := &file{path: path}
 	if err := f.open(); err != nil {
-		return nil, fmt.Errorf("open the store of ownership: %w", f.explain(err))
+		return nil, fmt.Errorf("open the store of ownership: %w", err)
 	}
 	if c.Timeout == 0 {
 		c.Timeout = callTimeout
 	}
 	s, err := New(f, c)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open the store of ownership: %w", f.explain(err)), f.Close())
+		return nil, errors.Join(fmt.Errorf("open the store of ownership: %w", err), f.Close())
 	}
 	return s, nil
 }
@@ -58,8 +54,7 @@ func (f *file) open() error {
 	if err := f.Room(); err != nil {
 		return err
 	}
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // in a file that was cut off
-	return guard(func() (err error) {
+	return f.guard(func() (err error) {
 		// The shortest timeout: bbolt tries once.
 		f.db, err = boltfile.Open(f.path, bbolt.Options{Timeout: time.Nanosecond})
 		if errors.Is(err, holdfast.ErrBusy) {
@@ -75,35 +70,43 @@ func (f *file) open() error {
 
 // Load reads all values, and so every page in use.
 func (f *file) Load(each func(bucket, key string, value []byte) error) error {
-	return f.db.View(func(tx *bbolt.Tx) error {
-		return tx.ForEach(func(name []byte, b *bbolt.Bucket) error {
-			return b.ForEach(func(key, value []byte) error { return each(string(name), string(key), value) })
+	return f.guard(func() error {
+		return f.db.View(func(tx *bbolt.Tx) error {
+			return tx.ForEach(func(name []byte, b *bbolt.Bucket) error {
+				return b.ForEach(func(key, value []byte) error { return each(string(name), string(key), value) })
+			})
 		})
 	})
 }
 
+// guard calls do, and adds a hint to its error.
+func (f *file) guard(do func() error) error { return f.explain(boltfile.Guard(do)) }
+
 // Commit makes the changes in one transaction.
 func (f *file) Commit(changes []Change) error {
-	err := f.db.Update(func(tx *bbolt.Tx) error {
-		for _, c := range changes {
-			b, err := tx.CreateBucketIfNotExists([]byte(c.Bucket))
-			switch {
-			case err != nil:
-			case c.Value == nil:
-				err = b.Delete([]byte(c.Key))
-			default:
-				err = b.Put([]byte(c.Key), c.Value)
-			}
-			if err != nil {
-				return err
-			}
+	return f.guard(func() error {
+		if err := f.db.Update(func(tx *bbolt.Tx) error { return change(tx, changes) }); err != nil {
+			return fmt.Errorf("write %s: %w", f.path, err)
 		}
-		return nil
+		return f.allocate()
 	})
-	if err != nil {
-		return f.explain(fmt.Errorf("write %s: %w", f.path, err))
+}
+
+func change(tx *bbolt.Tx, changes []Change) error {
+	for _, c := range changes {
+		b, err := tx.CreateBucketIfNotExists([]byte(c.Bucket))
+		switch {
+		case err != nil:
+		case c.Value == nil:
+			err = b.Delete([]byte(c.Key))
+		default:
+			err = b.Put([]byte(c.Key), c.Value)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return f.allocate()
+	return nil
 }
 
 // allocate gives the file all blocks of its length, so that a release finds room for its

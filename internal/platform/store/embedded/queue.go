@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 
 	"holdfast"
 )
@@ -21,7 +20,6 @@ type call struct {
 // disk. f runs on the queue's goroutine. It runs again if a commit failed that it was not a
 // part of. If ctx ends first, do does not wait, and the changes may still be made.
 func do[T any](ctx context.Context, s *Store, doing string, f func(*state) (T, error)) (T, error) {
-	var zero T
 	limited, cancel := ctx, context.CancelFunc(func() {})
 	if s.cfg.Timeout > 0 {
 		limited, cancel = context.WithTimeout(ctx, s.cfg.Timeout)
@@ -41,7 +39,6 @@ func do[T any](ctx context.Context, s *Store, doing string, f func(*state) (T, e
 	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
 		err = holdfast.WithHint(fmt.Errorf("%w: no answer within %v", holdfast.ErrStore, s.cfg.Timeout),
 			"see whether the disk of the agent's data directory is slow or broken")
-		return zero, fmt.Errorf("%s: %w", doing, err)
 	case errors.Is(err, context.DeadlineExceeded):
 		err = fmt.Errorf("%w: %w", holdfast.ErrStore, err)
 	}
@@ -82,7 +79,6 @@ func (s *Store) enter(c *call) error {
 
 // carryOut carries out the queue until it is empty.
 func (s *Store) carryOut() {
-	debug.SetPanicOnFault(true) // bbolt reads mapped memory, and a disk may fail
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(s.queue) > 0 {
@@ -135,7 +131,7 @@ func (s *Store) commit() error {
 	}
 	s.state.trim(s.cfg.History)
 	s.state.changes = append(s.state.changes, s.state.meta.change())
-	err := guard(func() error { return s.disk.Commit(s.state.changes) })
+	err := s.disk.Commit(s.state.changes)
 	if err == nil {
 		s.state.changes = nil
 		s.seen()
@@ -154,14 +150,3 @@ func (s *Store) commit() error {
 
 // seen records what is on disk. A revision that goes back is a restore.
 func (s *Store) seen() { s.past.Answered(s.past.Mark(), s.state.Cluster, s.state.Revision, 0) }
-
-// guard makes an error of a panic: bbolt panics at a broken page, and a read of mapped
-// memory faults when the disk fails.
-func guard(f func() error) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("%w: %v", errBroken, r)
-		}
-	}()
-	return f()
-}

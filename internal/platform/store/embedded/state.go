@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/boltfile"
 	"holdfast/internal/platform/store"
 )
 
@@ -78,12 +79,13 @@ func newState() *state {
 // load reads the disk. Leases that the store had keep the time that is left to them.
 func (s *Store) load() error {
 	st, before := newState(), s.state
-	if err := guard(func() error { return s.disk.Load(st.add) }); err != nil {
+	if err := s.disk.Load(st.add); err != nil {
 		return err
 	}
 	slices.SortFunc(st.history, func(a, b event) int { return cmp.Compare(a.id, b.id) })
 	if st.Cluster == 0 { // the disk is empty
 		st.Cluster, st.Revision = rand.Uint64()|1, 1
+		st.changes = append(st.changes, st.meta.change()) // the next process has to know it
 	}
 	for id, l := range st.leases {
 		l.expires = time.Now().Add(l.TTL)
@@ -119,7 +121,7 @@ func (st *state) add(bucket, key string, value []byte) (err error) {
 		err = errors.New("an unknown bucket")
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %s %q: %w", errBroken, bucket, key, err)
+		return fmt.Errorf("%w: %s %q: %w", boltfile.ErrDamaged, bucket, key, err)
 	}
 	return nil
 }
