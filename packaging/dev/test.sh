@@ -23,7 +23,7 @@ need docker=docker.io dockerd=docker.io busybox=busybox-static nginx=nginx-light
   chromium=chromium gcc=gcc g++=g++ musl-gcc=musl-tools shellcheck=shellcheck git=git \
   perf=linux-perf dbus-daemon=dbus-daemon qemu-system-x86_64=qemu-system-x86 \
   mariadbd=mariadb-server-core mariadb=mariadb-client-core redis-server=redis-server pg_ctlcluster=postgresql docker-registry=docker-registry docker-compose=docker-compose \
-  promtool=prometheus systemd-analyze=systemd mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs fuse-overlayfs=fuse-overlayfs
+  promtool=prometheus systemd-analyze=systemd mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs fuse-overlayfs=fuse-overlayfs h2load=nghttp2-client
 [[ -e /usr/include/stdio.h ]] || need libc-headers=libc6-dev # for the race detector
 [[ -e /usr/include/glog/logging.h ]] || need glog-headers=libgoogle-glog-dev
 # By default a program with the race detector waits for one second at its exit for

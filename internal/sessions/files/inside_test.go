@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -31,6 +32,12 @@ func sandbox(t testing.TB, inside func(ctx context.Context, in io.Reader, out io
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill() // it runs
 		_ = cmd.Wait()         // likewise
+	})
+	// Start waits until the kernel closes a pipe of the exec, and the kernel sets the arguments
+	// after that (fs/exec.c, begin_new_exec; fs/binfmt_elf.c, create_elf_tables).
+	poll.Until(t, "the sandbox has its arguments", func() bool {
+		args, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(cmd.Process.Pid), "cmdline"))
+		return err == nil && bytes.HasPrefix(args, []byte(cmd.Args[0]))
 	})
 	place := Place{PID: cmd.Process.Pid, Same: func() bool { return true }, Exec: inside}
 	return New(func(holdfast.SessionKey) (Place, error) { return place, nil }, metric.Registry{Registerer: prometheus.NewRegistry()})

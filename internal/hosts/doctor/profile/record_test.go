@@ -315,7 +315,14 @@ func TestFromStart(t *testing.T) {
 	} {
 		r := recorder(t, api)
 		r.Container, r.Start = s.Container, s.Start
-		if _, err := r.Run(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+		p, err := r.Run(t.Context())
+		for range 20 {
+			if err != nil || slices.ContainsFunc(p.Samples, func(s Sample) bool { return s.Task.Container != "" }) {
+				break
+			}
+			p, err = r.Run(t.Context()) // a container of another engine started meanwhile, and was recorded
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
