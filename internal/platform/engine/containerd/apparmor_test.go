@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -17,6 +18,33 @@ import (
 	"holdfast/test/vm"
 	"holdfast/test/vm/vmtest"
 )
+
+// The parser accepts the profile, with and without the host's include files.
+func TestAppArmorText(t *testing.T) {
+	own := filepath.Join(t.TempDir(), "current")
+	if err := os.WriteFile(own, []byte("the-agent (enforce)\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for dir, wants := range map[string][]string{
+		"/etc/apparmor.d": {"#include <tunables/global>", "#include <abstractions/base>", "profile " + containerd.AppArmorProfile + " flags", "peer=the-agent,"},
+		t.TempDir():       {"@{PROC}=/proc/\n", "peer=the-agent,"},
+	} {
+		text := containerd.AppArmorText(dir, own)
+		for _, want := range wants {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: %q is missing", dir, want)
+			}
+		}
+		parser := exec.Command("/sbin/apparmor_parser", "--skip-kernel-load", "--skip-cache")
+		parser.Stdin = strings.NewReader(text)
+		if out, err := parser.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", dir, err, out)
+		}
+	}
+	if text := containerd.AppArmorText(t.TempDir(), "/nowhere"); !strings.Contains(text, "peer=unconfined,") {
+		t.Error("an agent without a profile cannot signal its containers")
+	}
+}
 
 // The lab's kernel may have no AppArmor; the emulated machine's kernel has it.
 func TestAppArmorInMachine(t *testing.T) {

@@ -1,6 +1,9 @@
 package containerd
 
 // Unexported names for tests.
-var WithAppArmor = withAppArmor
+var (
+	WithAppArmor = withAppArmor
+	AppArmorText = appArmorText
+)
 
 const AppArmorProfile = appArmorProfile

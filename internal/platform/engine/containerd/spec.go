@@ -13,11 +13,12 @@ import (
 	"strings"
 	"sync"
 
-	aaprofile "github.com/containerd/containerd/v2/contrib/apparmor"
 	"github.com/containerd/containerd/v2/core/containers"
-	"github.com/containerd/containerd/v2/pkg/apparmor"
+	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/pkg/oci"
+	"github.com/containerd/continuity/fs"
 	"github.com/moby/profiles/seccomp"
+	"github.com/moby/sys/user"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"holdfast"
@@ -32,11 +33,6 @@ const initPath = "/sbin/holdfast-init"
 
 // inits are the paths at which packages install a static init that reaps (tini).
 var inits = [...]string{"/usr/bin/tini-static", "/usr/bin/docker-init", "/usr/local/bin/docker-init", "/usr/local/bin/tini-static"}
-
-// appArmorProfile is the profile of containers on hosts with AppArmor, with the rules
-// of Docker's docker-default. It is loaded into the kernel when the first container
-// is created, and stays.
-const appArmorProfile = "holdfast-default"
 
 // runtimeSpec describes the container to runc (opencontainers/runtime-spec,
 // config-linux.md). The snapshot exists by now: users are looked up in its files.
@@ -130,13 +126,55 @@ func environment(host string, lists ...[]string) []string {
 	return env
 }
 
-// user sets the image's user. For root it does not read the image's files.
+// user sets the image's user and its groups, by Docker's rules. For root it does not
+// read the image's files.
+//
+// oci.WithUser is not used: it links text/template, and with it every exported method of
+// every type (docs/adr/templates.md).
 func (e *Engine) user(d *draft) oci.SpecOpts {
 	name := d.image.Config.User
 	if name == "" || name == "0" || name == "root" || name == "0:0" {
 		return oci.WithUIDGID(0, 0)
 	}
-	return oci.Compose(oci.WithUser(name), oci.WithAdditionalGIDs(name))
+	return func(ctx context.Context, client oci.Client, c *containers.Container, s *oci.Spec) error {
+		mounts, err := client.SnapshotService(c.Snapshotter).Mounts(ctx, c.SnapshotKey)
+		if err != nil {
+			return err
+		}
+		return mount.WithReadonlyTempMount(ctx, mounts, func(root string) error {
+			s.Process.User, err = imageUser(root, name)
+			return err
+		})
+	}
+}
+
+// imageUser looks a user up in the files of an image. The name is that of a Dockerfile's
+// USER: a user's name or number, and the same of a group after a colon.
+func imageUser(root, name string) (specs.User, error) {
+	u, err := user.GetExecUserPath(name, nil, userFile(root, "/etc/passwd"), userFile(root, "/etc/group"))
+	if err != nil {
+		return specs.User{}, fmt.Errorf("the image's user %q: %w", name, err)
+	}
+	result := specs.User{UID: uint32(u.Uid), GID: uint32(u.Gid), AdditionalGids: []uint32{uint32(u.Gid)}}
+	for _, gid := range u.Sgids {
+		if gid != u.Gid {
+			result.AdditionalGids = append(result.AdditionalGids, uint32(gid))
+		}
+	}
+	return result, nil
+}
+
+// userFile returns the path of an image's file. Symbolic links are resolved within the
+// image. A file that is missing is "", and so is a pipe, whose opening would block.
+func userFile(root, name string) string {
+	file, err := fs.RootPath(root, name)
+	if err != nil {
+		return ""
+	}
+	if info, err := os.Lstat(file); err != nil || !info.Mode().IsRegular() {
+		return ""
+	}
+	return file
 }
 
 // namespaces are new ones unless the Spec says otherwise. The paths of another
@@ -164,17 +202,6 @@ func (d *draft) withSeccomp(_ context.Context, _ oci.Client, _ *containers.Conta
 		return fmt.Errorf("its seccomp profile: %w", err)
 	}
 	s.Linux.Seccomp = profile
-	return nil
-}
-
-// withAppArmor sets the profile on hosts with AppArmor.
-func withAppArmor(ctx context.Context, client oci.Client, c *containers.Container, s *oci.Spec) error {
-	if !apparmor.HostSupports() {
-		return nil
-	}
-	if err := aaprofile.WithDefaultProfile(appArmorProfile)(ctx, client, c, s); err != nil {
-		return fmt.Errorf("its AppArmor profile: %w", err)
-	}
 	return nil
 }
 

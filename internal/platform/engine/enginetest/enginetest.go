@@ -58,6 +58,7 @@ func Run(t *testing.T, s Setup) {
 		{"Privileges", r.privileges},
 		{"Seccomp", r.seccomp},
 		{"NoCapabilities", r.noCapabilities},
+		{"Users", r.users},
 		{"Mounts", r.mounts},
 		{"Networks", r.networks},
 		{"PIDModes", r.pidModes},

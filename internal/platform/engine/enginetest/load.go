@@ -15,7 +15,13 @@ import (
 // archive is an image of one file with the given text, as `docker save` writes it.
 func archive(t *testing.T, ref, text string) []byte {
 	t.Helper()
-	layer := pack(t, map[string][]byte{"file": []byte(text)})
+	return archiveOf(t, ref, map[string][]byte{"file": []byte(text)}, map[string]any{"Cmd": []string{"/file"}, "Labels": map[string]string{label: "image"}})
+}
+
+// archiveOf is an image of one layer with the given files and configuration.
+func archiveOf(t *testing.T, ref string, files map[string][]byte, config map[string]any) []byte {
+	t.Helper()
+	layer := pack(t, files)
 	sum := sha256.Sum256(layer)
 	encoded := func(v any) []byte {
 		text, err := json.Marshal(v)
@@ -24,14 +30,14 @@ func archive(t *testing.T, ref, text string) []byte {
 		}
 		return text
 	}
-	config := encoded(map[string]any{
-		"architecture": runtime.GOARCH, "os": "linux", "config": map[string]any{"Cmd": []string{"/file"}, "Labels": map[string]string{label: "image"}},
+	whole := encoded(map[string]any{
+		"architecture": runtime.GOARCH, "os": "linux", "config": config,
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + hex.EncodeToString(sum[:])}},
 	})
-	id := sha256.Sum256(config)
+	id := sha256.Sum256(whole)
 	name := hex.EncodeToString(id[:]) + ".json"
 	return pack(t, map[string][]byte{
-		"layer.tar": layer, name: config,
+		"layer.tar": layer, name: whole,
 		"manifest.json": encoded([]map[string]any{{"Config": name, "RepoTags": []string{ref}, "Layers": []string{"layer.tar"}}}),
 	})
 }
