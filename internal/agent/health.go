@@ -64,16 +64,7 @@ func (h *health) Answers(ctx context.Context, within time.Duration) error {
 
 // Run checks the engine periodically until ctx is done.
 func (h *health) Run(ctx context.Context) error {
-	tick := time.NewTicker(healthEvery)
-	defer tick.Stop()
-	for {
-		h.check(ctx)
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
-	}
+	return tasks.Every(ctx, healthEvery, func() { h.check(ctx) })
 }
 
 func (h *health) check(ctx context.Context) {

@@ -21,8 +21,6 @@ const (
 // every LookEvery, and every IdlePoll while pending reports work that waits for an idle
 // node. It returns when ctx is done.
 func Loop(ctx context.Context, s tasks.Signal, step func(context.Context) bool, pending func() bool) {
-	tick := time.NewTicker(LookEvery)
-	defer tick.Stop()
 	for ctx.Err() == nil {
 		if step(ctx) {
 			continue
@@ -33,7 +31,7 @@ func Loop(ctx context.Context, s tasks.Signal, step func(context.Context) bool, 
 		}
 		select {
 		case <-s:
-		case <-tick.C:
+		case <-tasks.Tick(LookEvery):
 		case <-again:
 		case <-ctx.Done():
 		}

@@ -6,16 +6,16 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/tasks"
 )
 
 // stopIdle stops or suspends, as the templates say, sessions that are not used for
 // Config.IdleStop.
 func (m *Manager) stopIdle(ctx context.Context) {
-	tick := time.NewTicker(min(max(m.cfg.IdleStop/10, 10*time.Millisecond), 5*time.Second))
-	defer tick.Stop()
+	every := min(max(m.cfg.IdleStop/10, 10*time.Millisecond), 5*time.Second)
 	for {
 		select {
-		case <-tick.C:
+		case <-tasks.Tick(every):
 		case <-ctx.Done():
 			return
 		}

@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/platform/atomicfile"
 	"holdfast/internal/platform/metric"
 	"holdfast/internal/platform/store"
+	"holdfast/internal/platform/tasks"
 )
 
 // Restores lets this node claim again after its store was restored from a backup. The
@@ -64,8 +65,6 @@ const (
 func (r *Restores) Run(ctx context.Context) error {
 	var kept store.Seen
 	last := time.Time{}
-	tick := time.NewTicker(restorePoll)
-	defer tick.Stop()
 	for {
 		seen := r.store.Seen()
 		if seen.Restored {
@@ -76,7 +75,7 @@ func (r *Restores) Run(ctx context.Context) error {
 			kept, last = seen, time.Now()
 		}
 		select {
-		case <-tick.C:
+		case <-tasks.Tick(restorePoll):
 		case <-ctx.Done():
 			r.keep(r.store.Seen())
 			return nil

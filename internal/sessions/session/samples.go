@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/kill"
 )
 
@@ -101,7 +102,13 @@ func (m *Manager) sampleMemory(ctx context.Context) {
 	for {
 		begun := time.Now()
 		n := m.sampleAll()
-		if !sleep(ctx, max(time.Second, time.Duration(n)*samplePause)-time.Since(begun)) {
+		pause := time.Duration(n)*samplePause - time.Since(begun)
+		if pause > time.Second && !sleep(ctx, pause) {
+			return
+		}
+		select {
+		case <-tasks.Tick(time.Second):
+		case <-ctx.Done():
 			return
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/freeze"
 )
 
@@ -192,12 +193,11 @@ func (m *Manager) sleepIdle(ctx context.Context) {
 	if least == 0 {
 		return
 	}
-	tick := time.NewTicker(min(max(least/10, 10*time.Millisecond), time.Second))
-	defer tick.Stop()
+	every := min(max(least/10, 10*time.Millisecond), time.Second)
 	slots := make(chan struct{}, sleepsAtOnce)
 	for {
 		select {
-		case <-tick.C:
+		case <-tasks.Tick(every):
 		case <-ctx.Done():
 			return
 		}

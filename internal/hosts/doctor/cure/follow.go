@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"holdfast/internal/platform/tasks"
 )
 
 // followInterval is between two reads of the journal.
@@ -16,14 +18,12 @@ const followInterval = 5 * time.Second
 // done to the host.
 func Follow(ctx context.Context, dir string, log *slog.Logger) error {
 	journal := Journal{Path: filepath.Join(dir, FileName)}
-	tick := time.NewTicker(followInterval)
-	defer tick.Stop()
 	since, changed := time.Now(), time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-tasks.Tick(followInterval):
 		}
 		fi, err := os.Stat(journal.Path)
 		if err != nil || fi.ModTime().Equal(changed) {

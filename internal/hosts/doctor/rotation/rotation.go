@@ -19,6 +19,7 @@ import (
 	"holdfast"
 	"holdfast/internal/hosts/doctor/rule"
 	"holdfast/internal/hosts/doctor/watch"
+	"holdfast/internal/platform/tasks"
 )
 
 // Values of Config.Drain.
@@ -151,16 +152,7 @@ func (r *Rotation) Degraded() (why string, since time.Time) {
 // Run maintains the node's condition until ctx is done, which also ends a drain in
 // progress.
 func (r *Rotation) Run(ctx context.Context) error {
-	tick := time.NewTicker(checkEvery)
-	defer tick.Stop()
-	for {
-		r.step(ctx)
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
-	}
+	return tasks.Every(ctx, checkEvery, func() { r.step(ctx) })
 }
 
 func (r *Rotation) step(ctx context.Context) {

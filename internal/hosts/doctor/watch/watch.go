@@ -15,6 +15,7 @@ import (
 	"holdfast/internal/hosts/doctor/probe"
 	"holdfast/internal/hosts/doctor/rule"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/hostload"
 )
 
 // Deps are the dependencies of a Watch.
@@ -170,8 +171,8 @@ func (w *Watch) Run(ctx context.Context) error {
 	left := budget{share: w.cfg.roundShare(), have: maxSaved, at: now}
 	defer w.close()
 	asked := ""
-	timer := time.NewTimer(w.cfg.Every)
-	defer timer.Stop()
+	resting := rest{load: hostload.New(string(w.deps.Host.Proc)), every: w.cfg.Every}
+	next := time.After(w.cfg.Every)
 	for {
 		select {
 		case <-ctx.Done():
@@ -181,7 +182,14 @@ func (w *Watch) Run(ctx context.Context) error {
 		case <-w.asked:
 			asked = slowSpinup
 			continue
-		case <-timer.C:
+		case <-next:
+		}
+		if resting.skip(asked != "" || len(w.track.list()) > 0) {
+			w.mu.Lock()
+			w.status.Cost.Every = (time.Duration(resting.skipped+1) * w.cfg.Every).Seconds()
+			w.mu.Unlock()
+			next = time.After(w.cfg.Every)
+			continue
 		}
 		cpu := w.measured(func() { w.round(ctx) })
 		every := max(w.cfg.Every, left.spend(cpu, time.Now()))
@@ -197,7 +205,7 @@ func (w *Watch) Run(ctx context.Context) error {
 				w.burst(ctx, why)
 			}
 		}
-		timer.Reset(every)
+		next = time.After(every)
 	}
 }
 

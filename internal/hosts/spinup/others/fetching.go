@@ -13,7 +13,7 @@ import (
 // How often the engine's directory is checked, and how often a found pull is
 // announced again, because announcements expire.
 const (
-	lookEvery     = 500 * time.Millisecond
+	lookEvery     = time.Second
 	announceAgain = time.Minute
 	tmpDir        = "tmp"
 	blobPrefix    = "GetImageBlob"

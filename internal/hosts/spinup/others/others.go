@@ -33,6 +33,7 @@ import (
 
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/tasks"
 )
 
 // Limits of waits and tables.
@@ -155,9 +156,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 	pulls := fetching{cfg: w.cfg}
 	defer pulls.stop()
-	look, sweep := time.NewTicker(lookEvery), time.NewTicker(sweepEvery)
-	defer look.Stop()
-	defer sweep.Stop()
+	sweep := tasks.Tick(sweepEvery)
 	for {
 		select {
 		case ev := <-events:
@@ -166,10 +165,11 @@ func (w *Watcher) Run(ctx context.Context) error {
 			t.answered(a)
 		case pulls.reported = <-reported:
 			pulls.look(time.Now())
-		case now := <-look.C:
+		case now := <-tasks.Tick(lookEvery):
 			pulls.look(now)
-		case <-sweep.C:
+		case <-sweep:
 			t.sweep(time.Now())
+			sweep = tasks.Tick(sweepEvery)
 		case <-ctx.Done():
 			return nil
 		}

@@ -235,17 +235,16 @@ func (r *Recorder) Run(ctx context.Context) error {
 	if r.o.Shared {
 		return r.runShared(ctx)
 	}
-	again := time.NewTicker(openInterval)
-	defer again.Stop()
 	for {
 		queue := r.queue
+		var again <-chan time.Time
 		if !r.opened() {
-			queue = nil // the records wait for the store
+			queue, again = nil, time.After(openInterval) // the records wait for the store
 		}
 		select {
 		case s := <-queue:
 			r.write(s)
-		case <-again.C:
+		case <-again:
 			if !r.opened() {
 				r.open()
 			}

@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/typeurl/v2"
 
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/tasks"
 )
 
 // How often Fetching looks at the downloads, and when it counts one no longer. A pull that
@@ -80,13 +81,11 @@ func (e *Engine) fetching(ctx context.Context, yield func(bool) bool) (subscribe
 		return false, true
 	}
 	listed := time.Now()
-	tick := time.NewTicker(fetchingEvery)
-	defer tick.Stop()
 	for {
 		select {
 		case ev := <-stream:
 			extracting.add(ev)
-		case now := <-tick.C:
+		case now := <-tasks.Tick(fetchingEvery):
 			fetching, err := s.fetching(ctx, now)
 			if err == nil && len(extracting) > 0 && now.Sub(listed) > againEvery {
 				extracting, err = s.unpacks(ctx)

@@ -19,9 +19,12 @@ import (
 type Meter struct {
 	proc string // the mount point of the proc file system
 
-	mu          sync.Mutex
-	busy, total uint64 // CPU ticks at the last reading
+	mu   sync.Mutex
+	last ticks // at the last reading
 }
+
+// ticks are the times of all CPUs since the boot, in clock ticks.
+type ticks struct{ total, idle, iowait uint64 }
 
 // New returns a Meter that reads the proc file system at proc, usually "/proc".
 func New(proc string) *Meter { return &Meter{proc: proc} }
@@ -31,35 +34,50 @@ func New(proc string) *Meter { return &Meter{proc: proc} }
 // /proc/stat (proc(5)): user nice system idle iowait irq softirq steal. Idle and
 // iowait are not busy.
 func (m *Meter) CPU() (float64, error) {
-	text, err := os.ReadFile(m.proc + "/stat")
+	return m.share(func(t ticks) uint64 { return t.total - t.idle - t.iowait })
+}
+
+// Idle returns the share of all CPUs' time since the last call in which a CPU ran nothing
+// and had no task that waited for a disk, 0 to 1. A Meter is for CPU or for Idle: both
+// begin anew at each call.
+func (m *Meter) Idle() (float64, error) { return m.share(func(t ticks) uint64 { return t.idle }) }
+
+// share returns the share of the time since the last call that of counts.
+func (m *Meter) share(of func(ticks) uint64) (float64, error) {
+	now, err := m.read()
 	if err != nil {
 		return 0, fmt.Errorf("read CPU times: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	part, total := of(now)-of(m.last), now.total-m.last.total
+	m.last = now
+	if total == 0 || part > total { // two calls within a tick, or the counters went back
+		return 0, nil
+	}
+	return float64(part) / float64(total), nil
+}
+
+func (m *Meter) read() (ticks, error) {
+	text, err := os.ReadFile(m.proc + "/stat")
+	if err != nil {
+		return ticks{}, err
 	}
 	line, _, _ := strings.Cut(string(text), "\n")
 	fields := strings.Fields(line)
 	if len(fields) < 9 || fields[0] != "cpu" {
-		return 0, fmt.Errorf("read CPU times: unexpected line %q", line)
+		return ticks{}, fmt.Errorf("unexpected line %q", line)
 	}
-	var total, idle uint64
+	var all [8]uint64
+	var t ticks
 	for i, field := range fields[1:9] {
-		n, err := strconv.ParseUint(field, 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("read CPU times: %w", err)
+		if all[i], err = strconv.ParseUint(field, 10, 64); err != nil {
+			return ticks{}, err
 		}
-		total += n
-		if i == 3 || i == 4 {
-			idle += n
-		}
+		t.total += all[i]
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	busy := total - idle
-	dBusy, dTotal := busy-m.busy, total-m.total
-	m.busy, m.total = busy, total
-	if dTotal == 0 || dBusy > dTotal { // two calls within a tick, or the counters went back
-		return 0, nil
-	}
-	return float64(dBusy) / float64(dTotal), nil
+	t.idle, t.iowait = all[3], all[4]
+	return t, nil
 }
 
 // Memory is a host's memory in bytes.
