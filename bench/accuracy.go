@@ -35,10 +35,9 @@ type AccuracyOptions struct {
 	Doctor []string
 	// Worker is the command line that runs drill.Role. Its first word is mounted
 	// into containers, so it must be a static program and not a path below /proc.
-	Worker []string
-	// Agent and Server are as in BootOptions.
-	Agent, Server []string
-	Progress      io.Writer // receives one line per doctor run; nil discards them
+	Worker   []string
+	Agent    []string  // as in BootOptions
+	Progress io.Writer // receives one line per doctor run; nil discards them
 }
 
 // Check reports invalid values. Defaults must be filled in before: a zero is invalid.
@@ -104,7 +103,7 @@ type accuracyBench struct {
 func newTruthBench(ctx context.Context, o AccuracyOptions) (*accuracyBench, error) {
 	x := &accuracyBench{o: o}
 	var err error
-	if x.boot, err = newBootBench(ctx, BootOptions{Agent: o.Agent, Server: o.Server}, bootModes()[:1]); err != nil {
+	if x.boot, err = newBootBench(ctx, BootOptions{Agent: o.Agent}, bootModes()[:1]); err != nil {
 		return x, err
 	}
 	if x.groups, err = cgroup.Find(proc.Host); err != nil {

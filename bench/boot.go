@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,7 +22,6 @@ import (
 	"holdfast/internal/platform/engine/docker"
 	"holdfast/internal/sessions/pool/container"
 	"holdfast/test/lab"
-	"holdfast/test/lab/echoserver"
 )
 
 // BootOptions configures `holdfast bench boot`.
@@ -43,13 +41,8 @@ type BootOptions struct {
 	Dockerd string // directory of another engine, as for lab.Options.With
 	// Agent is the command line of an agent: the program holdfast with the argument
 	// agent. The bench appends --config FILE.
-	Agent []string
-	// Server is the command of a session's server on :8080 (testserver), in an image
-	// that is made of this program.
-	Server   []string
+	Agent    []string
 	Progress io.Writer // receives progress lines; nil discards them
-
-	shell bool // the image has a shell instead of Server
 }
 
 // Check reports invalid values. Defaults must be filled in before: a zero is invalid.
@@ -170,12 +163,7 @@ func newBootBench(ctx context.Context, o BootOptions, modes []bootMode) (*bootBe
 	if x.lab, err = lab.StartEngine(ctx, lab.Options{}.With(o.Dockerd)); err != nil {
 		return x, err
 	}
-	if o.shell {
-		x.image, err = shellImage()
-	} else {
-		x.image, err = lab.SelfImage(bootImage, o.Server...)
-	}
-	if err == nil {
+	if x.image, err = sessionImage(); err == nil {
 		err = x.lab.Import(ctx, x.image)
 	}
 	if err != nil {
@@ -372,7 +360,7 @@ func (x *bootBench) engineBoot(ctx context.Context, i int) (time.Duration, error
 // session's answer. The answer must name the session.
 func (x *bootBench) sessionBoot(ctx context.Context, a *bootAgent, i int) (time.Duration, error) {
 	key := fmt.Sprintf("%s-%d", a.mode.name, i)
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/s/%s/", a.gateway, key), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/s/%s/%s", a.gateway, key, bootPath), nil)
 	if err != nil {
 		return 0, err
 	}
@@ -385,11 +373,11 @@ func (x *bootBench) sessionBoot(ctx context.Context, a *bootAgent, i int) (time.
 	body := bufio.NewReader(res.Body)
 	_, err = body.Peek(1)
 	took := time.Since(start)
-	var reply echoserver.Reply
+	var session string
 	if err == nil {
-		err = json.NewDecoder(body).Decode(&reply)
+		session, err = sessionOf(body)
 	}
-	if err != nil || res.StatusCode != http.StatusOK || reply.Session != key {
+	if err != nil || res.StatusCode != http.StatusOK || session != key {
 		x.failed.Add(1)
 	}
 	return took, nil

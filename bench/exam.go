@@ -29,8 +29,7 @@ type ExamOptions struct {
 	// Peers are programs, NAME=PROGRAM, that run another tool during the examination and print
 	// a line for each alarm that it raises. With peers a fault lasts for Within.
 	Peers         []string
-	Doctor, Agent []string // as in AccuracyOptions
-	Server        []string
+	Doctor, Agent []string  // as in AccuracyOptions
 	Progress      io.Writer // receives lines; nil discards them
 }
 
@@ -91,7 +90,7 @@ type examBench struct {
 func newExamBench(ctx context.Context, o ExamOptions) (*examBench, error) {
 	x := &examBench{exam: o, random: rand.New(rand.NewPCG(o.Seed, 0))}
 	var err error
-	x.accuracyBench, err = newTruthBench(ctx, AccuracyOptions{For: o.For, Doctor: o.Doctor, Agent: o.Agent, Server: o.Server, Progress: o.Progress})
+	x.accuracyBench, err = newTruthBench(ctx, AccuracyOptions{For: o.For, Doctor: o.Doctor, Agent: o.Agent, Progress: o.Progress})
 	if err != nil {
 		return x, err
 	}

@@ -18,7 +18,6 @@ import (
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/client"
 	"holdfast/internal/control/e2b/envd"
-	"holdfast/test/lab"
 )
 
 // SandboxOptions configures `holdfast bench sandbox`.
@@ -62,7 +61,7 @@ func Sandbox(ctx context.Context, o SandboxOptions) (Result, error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
-	b, err := newBootBench(ctx, BootOptions{N: o.N, Agent: o.Agent, Progress: o.Progress, shell: true}, sandboxModes())
+	b, err := newBootBench(ctx, BootOptions{N: o.N, Agent: o.Agent, Progress: o.Progress}, sandboxModes())
 	return conduct(ctx, &sandboxBench{b}, err)
 }
 
@@ -175,12 +174,4 @@ func (x *sandboxBench) sandbox(ctx context.Context, a *bootAgent, _ int) error {
 		x.failed.Add(1)
 	}
 	return out.Err()
-}
-
-// shellImage is an image with a shell, and with a server that makes a session ready.
-func shellImage() (lab.Image, error) {
-	img, err := lab.Busybox()
-	img.Ref = bootImage
-	img.Command = []string{"/bin/sh", "-c", fmt.Sprintf("mkdir -p /root /www; exec httpd -f -p %d -h /www", bootPort)}
-	return img, err
 }

@@ -8,14 +8,13 @@ import (
 	"github.com/spf13/pflag"
 
 	"holdfast/bench"
-	"holdfast/bench/fleet"
 	"holdfast/internal/control/cli"
 	"holdfast/internal/hosts/doctor/drill"
 )
 
 // accuracyBench is `holdfast bench accuracy`.
 func (p *programs) accuracyBench(f *pflag.FlagSet) experiment {
-	o := bench.AccuracyOptions{Server: []string{fleet.RoleSession}}
+	o := bench.AccuracyOptions{}
 	var s bench.AccuracyScaleOptions
 	f.IntVar(&o.Runs, "runs", 20, "runs of the doctor for each drill and each healthy host")
 	f.DurationVar(&o.For, "for", 30*time.Second, "duration of a run")
@@ -25,7 +24,7 @@ func (p *programs) accuracyBench(f *pflag.FlagSet) experiment {
 	scale := f.Bool("scale", false, "instead: time and memory of one run with very many containers and processes")
 	f.IntVar(&s.Containers, "containers", 500, "with --scale: how many")
 	f.IntVar(&s.Processes, "processes", 20000, "with --scale: processes, in all containers together")
-	e := bench.ExamOptions{Server: o.Server}
+	e := bench.ExamOptions{}
 	f.StringVar(&e.Dir, "faults", "", "instead: a blind examination with the faults of this directory (docs/doctor-exam.md)")
 	f.Uint64Var(&e.Seed, "seed", 1, "with --faults: of the order and of the distractors")
 	f.DurationVar(&e.Within, "within", 30*time.Second, "with --faults: the time in which the doctor has to name a fault")

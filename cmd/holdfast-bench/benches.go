@@ -44,7 +44,7 @@ func (p *programs) experiments() []cli.Experiment {
 		{
 			Name: "boot", Short: "Boot sessions to the first byte, with and without pools, beside the engine's own create and start", Example: "holdfast bench boot -n 50",
 			Setup: func(f *pflag.FlagSet) experiment {
-				o := bench.BootOptions{Server: []string{fleet.RoleSession}}
+				o := bench.BootOptions{}
 				f.IntVarP(&o.N, "number", "n", 50, "boots of each kind")
 				f.IntVar(&o.Claims, "claims", 200, "sessions that claim from a pool of as many warm containers; 0: none")
 				f.Float64Var(&o.Rate, "rate", 20, "claims per second")
