@@ -17,7 +17,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
-	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
 )
 
 // ErrNoTracepoint means that this kernel does not have a tracepoint.
@@ -43,16 +43,27 @@ func (r *running) Close() error {
 }
 
 func (r *running) newMap(s *ebpf.MapSpec) (*ebpf.Map, error) {
-	// Before 5.11 maps are charged to RLIMIT_MEMLOCK.
-	if err := rlimit.RemoveMemlock(); err != nil {
-		return nil, fmt.Errorf("BPF: lift the limit of locked memory: %w", err)
-	}
-	m, err := ebpf.NewMap(s)
+	m, err := unlimited(func() (*ebpf.Map, error) { return ebpf.NewMap(s) })
 	if err != nil {
 		return nil, fmt.Errorf("BPF: make a map: %w", err)
 	}
 	r.maps = append(r.maps, m)
 	return m, nil
+}
+
+// unlimited calls load, and again without a limit of locked memory if load fails for it:
+// before Linux 5.11 maps and programs count against RLIMIT_MEMLOCK. ebpf/rlimit would do the
+// same, but it makes a map at the start of each process, which takes a tenth of its CPU time.
+func unlimited[T any](load func() (T, error)) (T, error) {
+	v, err := load()
+	if !errors.Is(err, unix.EPERM) {
+		return v, err
+	}
+	none := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+	if unix.Setrlimit(unix.RLIMIT_MEMLOCK, &none) != nil {
+		return v, err
+	}
+	return load()
 }
 
 // attach loads a program of these parts and attaches it to a tracepoint. In the parts, R6
@@ -61,8 +72,8 @@ func (r *running) newMap(s *ebpf.MapSpec) (*ebpf.Map, error) {
 func (r *running) attach(tracepoint string, parts ...asm.Instructions) error {
 	program := slices.Concat(asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1)}, slices.Concat(parts...),
 		asm.Instructions{asm.Mov.Imm(asm.R0, 0).WithSymbol(exit), asm.Return()})
-	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: "holdfast", Type: ebpf.RawTracepoint, Instructions: program, License: "GPL",
+	p, err := unlimited(func() (*ebpf.Program, error) {
+		return ebpf.NewProgram(&ebpf.ProgramSpec{Name: "holdfast", Type: ebpf.RawTracepoint, Instructions: program, License: "GPL"})
 	})
 	if err != nil {
 		return fmt.Errorf("BPF: load the program for %s: %w", tracepoint, err)

@@ -6,7 +6,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,9 +22,6 @@ const (
 // lookUpKernel looks up the name of each address in the kernel. An error means that this
 // kernel cannot do it.
 func lookUpKernel(addrs []uint64) (map[uint64]string, error) {
-	if err := rlimit.RemoveMemlock(); err != nil { // before 5.11 maps count against RLIMIT_MEMLOCK
-		return nil, err
-	}
 	format, err := ebpf.NewMap(&ebpf.MapSpec{
 		Name: "format", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1, Flags: unix.BPF_F_RDONLY_PROG,
 		Contents: []ebpf.MapKV{{Key: uint32(0), Value: []byte("%ps\x00\x00\x00\x00\x00")}},
