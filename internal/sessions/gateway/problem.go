@@ -6,7 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"html/template"
+	"html"
+	"io"
 	"math"
 	"net/http"
 	"slices"
@@ -184,7 +185,7 @@ func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, t target, err err
 	case strings.Contains(accept, "text/html"):
 		h.Set("Content-Type", "text/html; charset=utf-8")
 		w.WriteHeader(p.Status)
-		_ = page.Execute(w, p)
+		p.writePage(w)
 	default:
 		h.Set("Content-Type", "text/plain; charset=utf-8")
 		w.WriteHeader(p.Status)
@@ -198,16 +199,26 @@ func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, t target, err err
 	}
 }
 
-var page = template.Must(template.New("problem").Parse(`<!doctype html>
+// pageTop has the status, and the title twice.
+const pageTop = `<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>{{.Status}} {{.Title}}</title>
+<title>%[1]d %[2]s</title>
 <style>
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 44rem; margin: 4rem auto; padding: 0 1rem; color-scheme: light dark }
 pre { overflow-x: auto; padding: .75rem; border: 1px solid #8888; border-radius: 4px; white-space: pre-wrap }
 </style>
-<h1>{{.Title}}</h1>
-<p>{{.Error}}</p>
-{{with .Hint}}<p>{{.}}</p>{{end}}
-{{with .Log}}<p>The container's last lines:</p><pre>{{.}}</pre>{{end}}
-</html>
-`))
+<h1>%[2]s</h1>
+`
+
+// writePage writes the problem as a page. Each text passes EscapeString, which is enough
+// because all of them are contents of elements.
+func (p problem) writePage(w io.Writer) {
+	fmt.Fprintf(w, pageTop+"<p>%[3]s</p>\n", p.Status, html.EscapeString(p.Title), html.EscapeString(p.Error))
+	if p.Hint != "" {
+		fmt.Fprintf(w, "<p>%s</p>\n", html.EscapeString(p.Hint))
+	}
+	if p.Log != "" {
+		fmt.Fprintf(w, "<p>The container's last lines:</p><pre>%s</pre>\n", html.EscapeString(p.Log))
+	}
+	fmt.Fprintln(w, "</html>")
+}
