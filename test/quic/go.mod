@@ -4,7 +4,7 @@ go 1.26.6
 
 require (
 	github.com/quic-go/quic-go v0.65.0
-	golang.org/x/sys v0.49.0
+	golang.org/x/sys v0.50.0
 	holdfast v0.0.0
 )
 
@@ -66,8 +66,8 @@ require (
 	go.opentelemetry.io/otel/trace v1.46.0 // indirect
 	go.uber.org/goleak v1.3.0 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
-	golang.org/x/net v0.61.0 // indirect
-	golang.org/x/sync v0.24.0 // indirect
+	golang.org/x/net v0.62.0 // indirect
+	golang.org/x/sync v0.25.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260825221802-da73d73af1c5 // indirect
 	google.golang.org/grpc v1.83.2 // indirect

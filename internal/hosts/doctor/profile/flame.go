@@ -24,6 +24,17 @@ type Flame struct {
 	Cut           bool // functions were too small or too deep to be drawn
 }
 
+// ViewBox is the attribute of the picture's svg element.
+func (f Flame) ViewBox() string { return fmt.Sprintf("0 0 %d %d", f.Width, f.Height) }
+
+// leftOut is a note for a picture without some of the functions.
+func leftOut(f Flame) string {
+	if f.Cut {
+		return "; very small and very deep ones are left out"
+	}
+	return ""
+}
+
 // box is a function in a flame graph.
 type box struct {
 	X, Y, W float64

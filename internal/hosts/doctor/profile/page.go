@@ -2,18 +2,14 @@ package profile
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
 	"fmt"
-	"html/template"
 	"io"
 	"slices"
-	"strings"
 )
-
-//go:embed page.html
-var pageText string
 
 //go:embed page.css
 var pageStyle string
@@ -48,13 +44,6 @@ type pageRow struct {
 	self, total tally
 }
 
-// page is the data of the template.
-type page struct {
-	Diff
-	CSP, Style string
-	Sections   []section
-}
-
 // PagePolicy returns the content security policy of the page: it allows only the page's
 // own style.
 func PagePolicy() string {
@@ -65,35 +54,26 @@ func PagePolicy() string {
 // WritePage writes the comparison as one self-contained HTML file without scripts. Its
 // policy forbids it to load anything.
 func (d Diff) WritePage(w io.Writer) error {
-	t, err := template.New("page").Funcs(template.FuncMap{
-		"percent": percent,
-		"points":  points,
-		"path":    func(p []string) string { return strings.Join(p, " › ") },
-		"style":   func(s string) template.CSS { return template.CSS(s) },
-		"table": func(caption, what string, list []Change) map[string]any {
-			return map[string]any{"caption": caption, "what": what, "list": list}
-		},
-		"first": func(list []Change) []Change {
-			grown := slices.DeleteFunc(slices.Clone(list), func(c Change) bool { return c.Grew <= 0 || c.Chance })
-			return grown[:min(pageRows, len(grown))]
-		},
-		"last": func(list []Change) []Change {
-			shrunk := slices.DeleteFunc(slices.Clone(list), func(c Change) bool { return c.Grew >= 0 || c.Chance })
-			slices.Reverse(shrunk)
-			return shrunk[:min(pageRows, len(shrunk))]
-		},
-	}).Parse(pageText)
-	if err != nil {
-		return err
-	}
-	p := page{Diff: d, Style: pageStyle, CSP: PagePolicy()}
-	p.Sections = append(p.Sections, d.section("host", "The whole host", rootOf(d.groups)))
+	sections := []section{d.section("host", "The whole host", rootOf(d.groups))}
 	for i, g := range d.groups[:min(pageGroups, len(d.groups))] {
 		if d.grew(g.total) > 0 {
-			p.Sections = append(p.Sections, d.section(fmt.Sprintf("group-%d", i+1), g.label, rootOf([]*group{g})))
+			sections = append(sections, d.section(fmt.Sprintf("group-%d", i+1), g.label, rootOf([]*group{g})))
 		}
 	}
-	return t.Execute(w, p)
+	return page(d, sections).Render(context.Background(), w)
+}
+
+// grown returns the first changes that grew by more than chance.
+func grown(list []Change) []Change {
+	list = slices.DeleteFunc(slices.Clone(list), func(c Change) bool { return c.Grew <= 0 || c.Chance })
+	return list[:min(pageRows, len(list))]
+}
+
+// shrunk returns the last changes that shrank by more than chance, the last first.
+func shrunk(list []Change) []Change {
+	list = slices.DeleteFunc(slices.Clone(list), func(c Change) bool { return c.Grew >= 0 || c.Chance })
+	slices.Reverse(list)
+	return list[:min(pageRows, len(list))]
 }
 
 func (d Diff) section(id, name string, root *node) section {
