@@ -96,19 +96,12 @@ func form(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// loginData is the data of the login page.
-type loginData struct {
-	frame
-	Next  string
-	Error string
-}
-
 func (d *Dashboard) loginPage(w http.ResponseWriter, r *http.Request) error {
 	if d.o.Access.Logins == nil {
 		http.Redirect(w, r, "/", http.StatusSeeOther)
 		return nil
 	}
-	return d.write(w, http.StatusOK, "login", loginData{frame: d.frame("Log in", "", api.Caller{}), Next: localPath(r.URL.Query().Get("next"))})
+	return write(w, http.StatusOK, loginForm(d.frame("Log in", "", api.Caller{}), localPath(r.URL.Query().Get("next")), ""))
 }
 
 func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) error {
@@ -123,8 +116,7 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) error {
 	}
 	next := localPath(r.PostForm.Get("next"))
 	if logins := d.o.Access.Logins; logins != nil && logins.Login(w, r, r.PostForm.Get("token")) != nil {
-		return d.write(w, http.StatusUnauthorized, "login", loginData{frame: d.frame("Log in", "", api.Caller{}), Next: next,
-			Error: "This agent does not know that token."})
+		return write(w, http.StatusUnauthorized, loginForm(d.frame("Log in", "", api.Caller{}), next, "This agent does not know that token."))
 	}
 	http.Redirect(w, r, next, http.StatusSeeOther)
 	return nil

@@ -11,12 +11,11 @@ import (
 	"holdfast/internal/control/api"
 )
 
-// doneData is the page about an action that was done.
-type doneData struct {
-	frame
-	Message string
-	Lines   []string
-	Back    string
+// done is an action that was done.
+type done struct {
+	message string
+	lines   []string
+	back    string // path of the page to return to
 }
 
 // actOnSession does what a button asks for through the API: the API checks access,
@@ -30,17 +29,17 @@ func (d *Dashboard) actOnSession(w http.ResponseWriter, r *http.Request, c api.C
 	if err != nil {
 		return err
 	}
-	done := doneData{Back: "/sessions/" + string(key)}
+	done := done{back: pathOf(key)}
 	switch act := r.PathValue("act"); act {
 	case "start":
-		done.Message, err = d.startSession(r, key)
+		done.message, err = d.startSession(r, key)
 	case "resume":
-		done.Message, err = d.resumeSession(r, key)
+		done.message, err = d.resumeSession(r, key)
 	case "stop":
-		done.Message, done.Lines, err = d.stopSession(r, key)
-		done.Back = "/sessions"
+		done.message, done.lines, err = d.stopSession(r, key)
+		done.back = "/sessions"
 	case "replace":
-		done.Message, done.Lines, err = d.replaceSession(r, key)
+		done.message, done.lines, err = d.replaceSession(r, key)
 	default:
 		err = &api.Error{Code: api.CodeNotFound, Message: "there is nothing at " + r.URL.Path}
 	}
@@ -48,8 +47,7 @@ func (d *Dashboard) actOnSession(w http.ResponseWriter, r *http.Request, c api.C
 	if err != nil {
 		return err
 	}
-	done.frame = d.frame("Done", "sessions", c)
-	return d.write(w, http.StatusOK, "done", done)
+	return write(w, http.StatusOK, donePage(d.frame("Done", "sessions", c), done))
 }
 
 func (d *Dashboard) startSession(r *http.Request, key holdfast.SessionKey) (string, error) {

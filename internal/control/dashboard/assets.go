@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-//go:embed assets templates
+//go:embed assets
 var files embed.FS
 
 // assets are the files that pages load. Their path contains a version, the hash of all
@@ -22,8 +22,8 @@ type assets struct {
 	byName  map[string][]byte
 }
 
-// script is htmx with its extension.
-const script = "vendor/htmx-sse.js"
+// htmx is htmx with its extension.
+const htmx = "vendor/htmx-sse.js"
 
 func loadAssets() (assets, error) {
 	a := assets{byName: map[string][]byte{}}
@@ -44,7 +44,7 @@ func loadAssets() (assets, error) {
 	})
 	// The files are one script: htmx initializes as soon as it is loaded, and ignores
 	// an extension that loads later.
-	a.byName[script] = slices.Concat(a.byName["vendor/htmx.min.js"], []byte(";\n"), a.byName["vendor/hx-sse.min.js"])
+	a.byName[htmx] = slices.Concat(a.byName["vendor/htmx.min.js"], []byte(";\n"), a.byName["vendor/hx-sse.min.js"])
 	a.version = hex.EncodeToString(sum.Sum(nil)[:8])
 	return a, err
 }

@@ -3,7 +3,6 @@ package dashboard
 import (
 	"context"
 	"fmt"
-	"html/template"
 	"log/slog"
 	"net/http"
 	"time"
@@ -86,11 +85,10 @@ const (
 // Dashboard is a handler for the pages. Run keeps open pages up to date. Without it a
 // page shows the data of its request.
 type Dashboard struct {
-	source    Source
-	o         Options
-	templates *template.Template
-	assets    assets
-	recent    recent
+	source Source
+	o      Options
+	assets assets
+	recent recent
 
 	ends       ends
 	states     *cached[*state]
@@ -113,11 +111,7 @@ func New(s Source, o Options) (*Dashboard, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dashboard: %w", err)
 	}
-	t, err := template.New("").Funcs(functions(a)).ParseFS(files, "templates/*.html")
-	if err != nil {
-		return nil, fmt.Errorf("dashboard: %w", err)
-	}
-	d := &Dashboard{source: s, o: o, templates: t, assets: a, cross: http.NewCrossOriginProtection(), forms: make(chan struct{}, maxForms), heavy: make(chan struct{}, maxHeavy)}
+	d := &Dashboard{source: s, o: o, assets: a, cross: http.NewCrossOriginProtection(), forms: make(chan struct{}, maxForms), heavy: make(chan struct{}, maxHeavy)}
 	d.ends.ask = s.Endings
 	d.states = newCached(minEvery/2, readState(s))
 	d.spins = newCached(spinsFresh, (&spins{source: s}).read)

@@ -60,7 +60,7 @@ func doctorParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 			data.Notice, data.Rounds = g.figure(whole, metric, "severity=notice"), g.figure(whole, "holdfast_doctor_rounds_total")
 		}
 	}
-	return []part{{"figures", "doctor-figures", data}, {"findings", "doctor-findings", data}, {"events", "doctor-events", data}, {"checked", "doctor-checked", data}}, nil
+	return []part{{"figures", doctorFigures(data)}, {"findings", doctorFindings(data)}, {"events", doctorEvents(data)}, {"checked", doctorChecks(data)}}, nil
 }
 
 func (d *doctorData) fill(s api.DoctorStatus) {
@@ -115,6 +115,15 @@ func namesOf(w doctor.Subject) string {
 	return strings.Join(out, ", ")
 }
 
+// affected formats the names of several subjects.
+func affected(all []doctor.Subject) string {
+	var names []string
+	for _, w := range all {
+		names = append(names, namesOf(w))
+	}
+	return strings.Join(names, "; ")
+}
+
 // compareData is the data of the page that compares the fleet's hosts.
 type compareData struct {
 	ranking.Ranking
@@ -139,11 +148,11 @@ func compareParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	}{{ranking.ByP50, "p50 of create and start"}, {ranking.ByP99, "p99 of create and start"}, {ranking.BySlow, "share of slow spin-ups"}} {
 		data.Bys = append(data.Bys, choice{x.name, v.query.with("/doctor/fleet", "by", string(x.by)), x.by == by})
 	}
-	return []part{{"compare", "doctor-compare", data}}, nil
+	return []part{{"compare", comparison(data)}}, nil
 }
 
-// Text formats a value of the ranking's criterion.
-func (c compareData) Text(v float64) string {
+// text formats a value of the ranking's criterion.
+func (c compareData) text(v float64) string {
 	if c.By == ranking.BySlow {
 		return share(v)
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -64,7 +63,7 @@ func fleetParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	for _, n := range shown {
 		list.Rows = append(list.Rows, rowOf(n, leaving[n.ID]))
 	}
-	return []part{{"notice", "notice", sum}, {"figures", "fleet-figures", sum}, {"list", "nodes", list}}, nil
+	return []part{{"notice", oldData(sum.Trouble, sum.Age)}, {"figures", fleetTotals(sum)}, {"list", nodeList(list)}}, nil
 }
 
 // matchesNode reports whether a query selects the node.
@@ -104,7 +103,7 @@ func fleetFigures(st *state, leaving map[holdfast.NodeID]int) fleetData {
 	}
 	for _, c := range conditions() {
 		if by[c] > 0 {
-			d.Conditions = append(d.Conditions, conditionCount{c, by[c], "/?" + url.Values{"state": {string(c)}}.Encode()})
+			d.Conditions = append(d.Conditions, conditionCount{c, by[c], link("/", "state", string(c))})
 		}
 	}
 	for _, n := range leaving {

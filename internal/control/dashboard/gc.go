@@ -71,7 +71,7 @@ func gcParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 			data.count(g)
 		}
 	}
-	return []part{{"notice", "gc-notice", data}, {"figures", "gc-figures", data}, {"harm", "gc-harm", data}, {"cycles", "gc-cycles", data}, {"since", "gc-since", data}}, nil
+	return []part{{"notice", gcNotice(data)}, {"figures", gcFigures(data)}, {"harm", gcHarm(data)}, {"cycles", gcCycles(data)}, {"since", gcSince(data)}}, nil
 }
 
 func (g *gcData) fill(c collection, q query) {
@@ -86,6 +86,17 @@ func (g *gcData) fill(c collection, q query) {
 	}
 	g.draw(c.cycles)
 	g.Cycles, g.pager = paginate(c.cycles, "/gc", q)
+}
+
+// levelClass is the colour of a level.
+func levelClass(l gc.Level) string {
+	switch l {
+	case gc.Roomy:
+		return "up"
+	case gc.Critical:
+		return "trouble"
+	}
+	return "degraded"
 }
 
 func diskOf(what string, s gc.Status, used, total int64, text func(int64) string) disk {

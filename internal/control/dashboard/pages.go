@@ -5,14 +5,14 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"html/template"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"time"
 
-	"holdfast"
+	"github.com/a-h/templ"
+
 	"holdfast/internal/control/api"
 )
 
@@ -23,23 +23,30 @@ type page struct {
 	under                string   // the menu entry that it belongs to
 	params               []string // query parameters of this page, beside the common ones
 	static               bool     // its content does not change, so it has no stream
+	scripts              []string // beside those of a stream
+	search               func(q query) templ.Component
 	// parts returns the page's parts, always the same ones in the same order. It returns
 	// an error if the requested object does not exist.
 	parts func(ctx context.Context, d *Dashboard, v view) ([]part, error)
 }
 
-// part is a piece of a page: an element's id, the template for its content, and its
-// data.
+// part is a piece of a page: an element's id, and its content.
 type part struct {
-	id, template string
-	data         any
+	id      string
+	content templ.Component
 }
 
 // pages lists the pages in the order of the menu.
 func pages() []page {
 	return []page{
-		{name: "fleet", pattern: "/{$}", title: "Fleet", menu: true, parts: fleetParts},
-		{name: "sessions", pattern: "/sessions", title: "Sessions", menu: true, parts: sessionsParts},
+		{name: "fleet", pattern: "/{$}", title: "Fleet", menu: true, parts: fleetParts,
+			search: func(q query) templ.Component {
+				return search("/", "Node, version or trouble", "Condition", conditions(), q)
+			}},
+		{name: "sessions", pattern: "/sessions", title: "Sessions", menu: true, parts: sessionsParts,
+			search: func(q query) templ.Component {
+				return search("/sessions", "Key, node or template", "Phase", states(), q)
+			}},
 		{name: "session", pattern: "/sessions/{key}", title: "Session", under: "sessions", parts: sessionParts},
 		{name: "slo", pattern: "/slo", title: "Boot and connect", menu: true, parts: sloParts},
 		{name: "spinup", pattern: "/spinup", title: "Spin-up", menu: true, params: []string{"per", "by", "kind"}, parts: spinupParts},
@@ -49,7 +56,7 @@ func pages() []page {
 		{name: "spin", pattern: "/spinup/{key}", title: "Spin-up", under: "spinup", static: true, parts: oneSpinParts},
 		{name: "gc", pattern: "/gc", title: "Garbage collection", menu: true, parts: gcParts},
 		{name: "protect", pattern: "/protect", title: "Protect", menu: true, parts: protectParts},
-		{name: "doctor", pattern: "/doctor", title: "Doctor", menu: true, parts: doctorParts},
+		{name: "doctor", pattern: "/doctor", title: "Doctor", menu: true, scripts: []string{"copy.js"}, parts: doctorParts},
 		{name: "compare", pattern: "/doctor/fleet", title: "Hosts compared", under: "doctor", static: true, params: []string{"by"}, parts: compareParts},
 		{name: "recordings", pattern: "/doctor/recordings", title: "Recordings", under: "doctor", static: true, parts: recordingsParts},
 		{name: "recording", pattern: "/doctor/recordings/{key}", title: "Recording", under: "doctor", static: true, parts: recordingParts},
@@ -138,50 +145,38 @@ func (v view) id() string { return fmt.Sprint(v.page.name, v.admin, v.query.valu
 // frame is the common part around every page's content.
 type frame struct {
 	Title, Node, Version string
-	Menu                 []menuItem
+	Menu                 []choice
 	Caller               string
 	Admin, Login         bool // has admin access; came by a login
-}
-
-type menuItem struct {
-	Title, Path string
-	Here        bool
+	assets               assets
 }
 
 func (d *Dashboard) frame(title, here string, c api.Caller) frame {
 	v := d.source.Version
-	f := frame{Title: title, Node: string(v.Node), Version: v.Version, Caller: c.Name, Admin: c.Admin, Login: d.o.Access.Logins != nil && c.Name != ""}
+	f := frame{Title: title, Node: string(v.Node), Version: v.Version, Caller: c.Name, Admin: c.Admin, Login: d.o.Access.Logins != nil && c.Name != "", assets: d.assets}
 	for _, p := range pages() {
 		if p.menu && c.Name != "" {
-			f.Menu = append(f.Menu, menuItem{p.title, p.path(), p.name == here})
+			f.Menu = append(f.Menu, choice{p.title, p.path(), p.name == here})
 		}
 	}
 	return f
 }
 
-// pageData is the data of the template of a whole page.
+// pageData is the data of a whole page.
 type pageData struct {
 	frame
-	Page       string
-	Search     string
-	State      string
-	States     []holdfast.State // choices of a search
-	Conditions []condition      // likewise
-	Live       string           // path of its stream; "" if it is not kept up to date
-	Toggle     string           // path of the same page with the stream off, or on again
-	At         string           // time of rendering, which a page without scripts keeps
-	Parts      []shown
-}
-
-type shown struct {
-	ID   string
-	HTML template.HTML // rendered by our own templates
+	Scripts []string
+	Search  templ.Component // nil if the page has no search
+	Live    string          // path of its stream; "" if it is not kept up to date
+	Toggle  string          // path of the same page with the stream off, or on again
+	At      string          // time of rendering, which a page without scripts keeps
+	Parts   []part
 }
 
 // show answers with a whole page.
 func (d *Dashboard) show(w http.ResponseWriter, r *http.Request, c api.Caller, p page) error {
 	v := view{page: p, query: queryOf(r, p), admin: c.Admin}
-	pieces, err := d.fragments(r.Context(), v)
+	parts, err := p.parts(r.Context(), d, v)
 	if err != nil {
 		return err
 	}
@@ -189,15 +184,17 @@ func (d *Dashboard) show(w http.ResponseWriter, r *http.Request, c api.Caller, p
 	if v.query.key != "" {
 		title = p.title + " " + v.query.key
 	}
-	data := pageData{frame: d.frame(title, cmp.Or(p.under, p.name), c), Page: p.name, Search: v.query.search, State: v.query.state,
-		States: states(), Conditions: conditions(), At: time.Now().UTC().Format(time.TimeOnly)}
+	data := pageData{frame: d.frame(title, cmp.Or(p.under, p.name), c), Scripts: p.scripts, Parts: parts, At: time.Now().UTC().Format(time.TimeOnly)}
 	if !p.static {
 		data.Live, data.Toggle = liveOf(r, v)
 	}
-	for _, f := range pieces {
-		data.Parts = append(data.Parts, shown{f.id, template.HTML(f.html)})
+	if data.Live != "" {
+		data.Scripts = append([]string{htmx, "live.js"}, p.scripts...)
 	}
-	return d.write(w, http.StatusOK, "page", data)
+	if p.search != nil {
+		data.Search = p.search(v.query)
+	}
+	return write(w, http.StatusOK, wholePage(data))
 }
 
 // liveOf returns the path of a page's stream, and the path that switches the stream off
@@ -227,7 +224,7 @@ func (d *Dashboard) fragments(ctx context.Context, v view) ([]fragment, error) {
 	var b bytes.Buffer
 	for _, p := range parts {
 		b.Reset()
-		if err := d.templates.ExecuteTemplate(&b, p.template, p.data); err != nil {
+		if err := render(&b, p.content); err != nil {
 			return nil, fmt.Errorf("page %s: %w", v.page.name, err)
 		}
 		out = append(out, fragment{p.id, b.String()})
@@ -235,22 +232,20 @@ func (d *Dashboard) fragments(ctx context.Context, v view) ([]fragment, error) {
 	return out, nil
 }
 
-// write answers with a template. If it returns an error it has written nothing.
-func (d *Dashboard) write(w http.ResponseWriter, status int, name string, data any) error {
+// render writes a component. The data is complete, so that the end of the request need
+// not stop it.
+func render(b *bytes.Buffer, c templ.Component) error { return c.Render(context.Background(), b) }
+
+// write answers with a page. If it returns an error it has written nothing.
+func write(w http.ResponseWriter, status int, page templ.Component) error {
 	var b bytes.Buffer
-	if err := d.templates.ExecuteTemplate(&b, name, data); err != nil {
-		return fmt.Errorf("page %s: %w", name, err)
+	if err := render(&b, page); err != nil {
+		return fmt.Errorf("a page: %w", err)
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = w.Write(b.Bytes()) // the browser may have disconnected
 	return nil
-}
-
-// problemData is the data of an error page.
-type problemData struct {
-	frame
-	*api.Error
 }
 
 // problem answers with an error, with the API's status for it.
@@ -267,7 +262,7 @@ func (d *Dashboard) problem(w http.ResponseWriter, r *http.Request, err error) {
 	if refused != nil {
 		c = api.Caller{}
 	}
-	if err := d.write(w, e.Code.Status(), "problem", problemData{d.frame("Not done", "", c), e}); err != nil {
+	if err := write(w, e.Code.Status(), problemPage(d.frame("Not done", "", c), e)); err != nil {
 		d.o.Log.Error("dashboard", "err", err)
 		http.Error(w, "this page could not be rendered", http.StatusInternalServerError)
 	}

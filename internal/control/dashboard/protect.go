@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"holdfast"
@@ -40,7 +41,7 @@ func protectParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 			data.count(g, p.Totals)
 		}
 	}
-	return []part{{"figures", "protect-figures", data}, {"ports", "protect-ports", data}, {"holds", "protect-holds", data}, {"backends", "protect-backends", data}}, nil
+	return []part{{"figures", protectFigures(data)}, {"ports", protectPorts(data)}, {"holds", protectHolds(data)}, {"backends", protectBackends(data)}}, nil
 }
 
 func (d *protectData) fill(p api.Protection, q query) {
@@ -60,6 +61,15 @@ func (d *protectData) fill(p api.Protection, q query) {
 		d.Charts = []chart{newChart("Longest wait, hold by hold", "the last "+strconv.Itoa(len(waits)), "newest", waits, .01, duration)}
 	}
 	d.Rows, d.pager = paginate(p.Holds, "/protect", q)
+}
+
+// portsOf lists the ports of a hold.
+func portsOf(h api.Hold) string {
+	var all []string
+	for _, p := range h.Ports {
+		all = append(all, strconv.Itoa(int(p)))
+	}
+	return strings.Join(all, ", ")
 }
 
 // count sets the figures from the metrics.

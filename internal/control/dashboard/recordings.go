@@ -26,7 +26,7 @@ type recordingsData struct {
 func recordingsParts(_ context.Context, d *Dashboard, v view) ([]part, error) {
 	all, err := d.source.Recordings()
 	data := recordingsData{Off: api.ErrorOf(err), Admin: v.admin, Lengths: []int{10, 5, 30, 60}, Rows: all}
-	return []part{{"recordings", "recordings", data}}, nil
+	return []part{{"recordings", recordingList(data)}}, nil
 }
 
 // recordingData is the data of the page of one recording.
@@ -46,7 +46,7 @@ func recordingParts(_ context.Context, d *Dashboard, v view) ([]part, error) {
 		return nil, err
 	}
 	data := recordingData{Summary: profile.Summarize(p, recordingTop), ID: v.query.key, Busy: p.Busy(), Flame: profile.FlameOf(p)}
-	return []part{{"recording", "recording", data}}, nil
+	return []part{{"recording", oneRecording(data)}}, nil
 }
 
 // recording reads a recording. Only a few are read at once, because they need memory.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -53,12 +52,11 @@ func sessionsParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 		if s == holdfast.IsSuspended { // a suspended session has no owner, and no node counts it
 			n.Metric = ""
 		}
-		sum.States = append(sum.States, stateCount{s, n,
-			"/sessions?" + url.Values{"state": {string(s)}}.Encode()})
+		sum.States = append(sum.States, stateCount{s, n, link("/sessions", "state", string(s))})
 	}
 	list := sessionsData{Now: st.now(), Filtered: v.query.search != "" || v.query.state != ""}
 	list.Rows, list.pager = paginate(rows, "/sessions", v.query)
-	return []part{{"notice", "notice", sum}, {"figures", "session-figures", sum}, {"list", "sessions", list}}, nil
+	return []part{{"notice", oldData(sum.Trouble, sum.Age)}, {"figures", sessionTotals(sum)}, {"list", sessionList(list)}}, nil
 }
 
 // matchesSession reports whether a query selects the session. node:ID selects all sessions of a
@@ -101,7 +99,7 @@ func sessionParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	}
 	i := slices.IndexFunc(st.sessions, func(s api.Session) bool { return s.Key == key })
 	if i < 0 {
-		return []part{{"session", "no-session", data}}, nil
+		return []part{{"session", noSession(data)}}, nil
 	}
 	data.Session = st.sessions[i]
 	if st.err != nil {
@@ -112,7 +110,21 @@ func sessionParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 			data.Trouble = err.Error()
 		}
 	}
-	return []part{{"session", "session", data}}, nil
+	return []part{{"session", oneSession(data)}}, nil
+}
+
+// pathOf returns the path of a session's page.
+func pathOf(key holdfast.SessionKey) string { return link("/sessions/" + string(key)) }
+
+// mostMemory formats the most memory that a session used, and its limit.
+func mostMemory(m *holdfast.MemoryHistory) string {
+	switch {
+	case m == nil:
+		return "–"
+	case m.Limit == 0:
+		return size(m.Peak)
+	}
+	return size(m.Peak) + " of " + size(m.Limit)
 }
 
 // openSession redirects to the session's own address, which is another origin.

@@ -132,7 +132,6 @@ type sloData struct {
 	Charts          []chart
 	Minutes         []sloRow // the newest first
 	Reasons         []reason
-	Fleet           *sloFleet
 }
 
 // sloRow has the figures of one interval.
@@ -157,7 +156,7 @@ type sloFleet struct {
 
 func sloParts(ctx context.Context, d *Dashboard, _ view) ([]part, error) {
 	g, err := d.metrics.get(ctx)
-	data := sloData{Fleet: fleetBoots(d.state(ctx))}
+	var data sloData
 	switch {
 	case err != nil:
 		data.Trouble = err.Error()
@@ -166,8 +165,8 @@ func sloParts(ctx context.Context, d *Dashboard, _ view) ([]part, error) {
 	default:
 		data.fill(g, d.recent.list())
 	}
-	return []part{{"figures", "slo-figures", data}, {"windows", "slo-windows", data}, {"charts", "slo-charts", data},
-		{"reasons", "slo-reasons", data}, {"fleet", "slo-fleet", data}}, nil
+	return []part{{"figures", sloFigures(data)}, {"windows", sloWindows(data)}, {"charts", sloCharts(data)},
+		{"reasons", sloReasons(data)}, {"fleet", sloBoots(fleetBoots(d.state(ctx)))}}, nil
 }
 
 func (s *sloData) fill(g gathered, past []snapshot) {
@@ -224,7 +223,7 @@ func (s *sloData) minutes(past []snapshot) {
 const slowestShown = 5
 
 // fleetBoots summarizes the boot times in the records of all ready sessions.
-func fleetBoots(st *state) *sloFleet {
+func fleetBoots(st *state) sloFleet {
 	type boot struct {
 		took    holdfast.Millis
 		session int
@@ -235,7 +234,7 @@ func fleetBoots(st *state) *sloFleet {
 			all = append(all, boot{total, i})
 		}
 	}
-	f := &sloFleet{Sessions: thousands(len(all)), Now: st.now()}
+	f := sloFleet{Sessions: thousands(len(all)), Now: st.now()}
 	if len(all) == 0 {
 		return f
 	}

@@ -69,11 +69,8 @@ func spinOf(r spinup.Record, rules spinup.Rules) spin {
 	return s
 }
 
-// Outcome returns the outcome of a spin-up.
-func (s spin) Outcome() string { return s.outcome.Value() }
-
-// Phases lists the slow phases.
-func (s spin) Phases() string {
+// slowPhases lists the slow phases.
+func (s spin) slowPhases() string {
 	var names []string
 	for i, p := range phases() {
 		if s.judged[i] == slow {
@@ -83,8 +80,8 @@ func (s spin) Phases() string {
 	return strings.Join(names, ", ")
 }
 
-// Group returns the group of a spin-up.
-func (s spin) Group(by spinup.By) string {
+// group returns the group of a spin-up.
+func (s spin) group(by spinup.By) string {
 	g := groupings()
 	if i := slices.Index(g[:], by); i >= 0 {
 		return s.groups[i].Value()

@@ -101,7 +101,7 @@ type spinData struct {
 	Pers    []choice
 	Bys     []choice
 	Kinds   []choice
-	Rules   []ruleWords
+	Rules   []string // that are switched on
 	Count   string
 	From    string
 	Total   []cell // by phase, over the whole time of the page
@@ -119,11 +119,6 @@ type spinData struct {
 type choice struct {
 	Name, Path string
 	Here       bool
-}
-
-type ruleWords struct {
-	Phase spinup.Phase
-	Slow  string
 }
 
 type spinRow struct {
@@ -157,7 +152,7 @@ func spinupParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	from := q.per.begin(now).Add(-time.Duration(q.per.most-1) * q.per.step)
 	all = all[:older(all, from)]
 	if q.kind != "" {
-		all = slices.DeleteFunc(slices.Clone(all), func(s spin) bool { return s.Group(spinup.ByKind) != string(q.kind) })
+		all = slices.DeleteFunc(slices.Clone(all), func(s spin) bool { return s.group(spinup.ByKind) != string(q.kind) })
 	}
 	data.Count, data.From = thousands(len(all)), from.Format("2 January 15:04")
 	data.overTime(q, v.query, all, from)
@@ -171,8 +166,8 @@ func spinupParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	if g, err := d.metrics.get(ctx); err == nil {
 		data.since(g)
 	}
-	return []part{{"notice", "spinup-notice", data}, {"choices", "spinup-choices", data}, {"times", "spinup-times", data},
-		{"groups", "spinup-groups", data}, {"slow", "spinup-slowest", data}, {"since", "spinup-since", data}}, nil
+	return []part{{"notice", spinupNotice(data)}, {"choices", spinupChoices(data)}, {"times", spinupTimes(data)},
+		{"groups", spinupGroups(data)}, {"slow", spinupSlowest(data)}, {"since", spinupSince(data)}}, nil
 }
 
 func (s *spinData) choices(q spinQuery, params query) {
@@ -252,7 +247,7 @@ func (s *spinData) byGroup(q spinQuery, params query, all []spin, from time.Time
 	}
 	by := map[string]*group{}
 	for _, x := range all {
-		name := x.Group(q.by)
+		name := x.group(q.by)
 		g := by[name]
 		if g == nil {
 			g = &group{name: name}
@@ -291,7 +286,7 @@ func (s *spinData) since(g gathered) {
 }
 
 // rulesOf returns the text of the rules that are switched on.
-func rulesOf(r spinup.Rules) (out []ruleWords) {
+func rulesOf(r spinup.Rules) (out []string) {
 	for _, x := range []struct {
 		phase spinup.Phase
 		on    bool
@@ -304,7 +299,7 @@ func rulesOf(r spinup.Rules) (out []ruleWords) {
 		{spinup.Ready, r.Ready > 0, fmt.Sprintf("over %g s", r.Ready.Seconds())},
 	} {
 		if x.on {
-			out = append(out, ruleWords{x.phase, x.words})
+			out = append(out, string(x.phase)+" "+x.words)
 		}
 	}
 	return out
@@ -344,12 +339,12 @@ func slowParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	for _, s := range all {
 		_, grouped := own["group"]
 		if s.slowIn(spinup.Phase(own["phase"])) && !s.Begun.Before(since) && (until.IsZero() || s.Begun.Before(until)) &&
-			(own["kind"] == "" || s.Group(spinup.ByKind) == own["kind"]) && (!grouped || s.Group(spinup.By(own["by"])) == own["group"]) {
+			(own["kind"] == "" || s.group(spinup.ByKind) == own["kind"]) && (!grouped || s.group(spinup.By(own["by"])) == own["group"]) {
 			rows = append(rows, s)
 		}
 	}
 	data.Rows, data.pager = paginate(rows, "/spinup/slow", v.query)
-	return []part{{"slow", "spinup-slow", data}}, nil
+	return []part{{"slow", slowSpinups(data)}}, nil
 }
 
 // oneData is the data of the page of one spin-up.
@@ -415,7 +410,7 @@ func oneSpinParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	case p.Done:
 		one.From = "registry"
 	}
-	return []part{{"spinup", "spinup-one", one}}, nil
+	return []part{{"spinup", oneSpinup(one)}}, nil
 }
 
 // stretchOf returns the bar of a layer's time within a pull that took the given time,
@@ -426,6 +421,26 @@ func stretchOf(s spinup.Span, pull holdfast.Millis) *stretch {
 	}
 	whole := float64(max(pull, 1))
 	return &stretch{round(1000 * float64(s.From) / whole), max(2, round(1000*float64(s.To-s.From)/whole)), s.To - s.From}
+}
+
+// text formats the duration of the stretch.
+func (s *stretch) text() string {
+	if s == nil {
+		return "–"
+	}
+	return took(s.Took)
+}
+
+// ended describes how the spin-up ended.
+func (d oneData) ended() string {
+	s := d.outcome.Value()
+	if d.Record.Failed != "" {
+		s += " in " + string(d.Record.Failed)
+	}
+	if d.Record.Cause != "" {
+		s += ": " + string(d.Record.Cause)
+	}
+	return s
 }
 
 func round(v float64) float64 { return math.Round(v*10) / 10 }

@@ -2,7 +2,9 @@ package dashboard
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 
 	"holdfast/internal/control/api"
 	"holdfast/internal/hosts/spinup"
@@ -36,7 +38,7 @@ func spinFleetParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	if data.Off = api.ErrorOf(err); data.Off == nil {
 		data.fill(r)
 	}
-	return []part{{"fleet", "spinup-fleet", data}}, nil
+	return []part{{"fleet", fleetSpinups(data)}}, nil
 }
 
 // fleetStats asks all nodes, for a few pages at once only.
@@ -70,4 +72,16 @@ func (s *spinFleetData) fill(r spinup.FleetReport) {
 		}
 		s.Groups = append(s.Groups, row)
 	}
+}
+
+// missing names the nodes that did not answer.
+func (s spinFleetData) missing() string {
+	var all []string
+	for _, n := range s.NoAnswer {
+		all = append(all, string(n.Node)+": "+n.Why)
+	}
+	if s.More > 0 {
+		all = append(all, fmt.Sprintf("and %d more", s.More))
+	}
+	return strings.Join(all, "; ")
 }

@@ -2,7 +2,7 @@ package dashboard
 
 import (
 	"fmt"
-	"html/template"
+	"net/url"
 	"slices"
 	"strconv"
 	"time"
@@ -22,13 +22,21 @@ func count(metric string, n int) figure {
 	return figure{metric, strconv.Itoa(n), thousands(n)}
 }
 
-// functions are the functions with which the templates format values.
-func functions(a assets) template.FuncMap {
-	return template.FuncMap{
-		"asset": a.path, "thousands": thousands[int], "thousands64": thousands[int64], "of": of, "number3": number3, "whole": whole, "share": share, "percentage": func(p float64) string { return share(p / 100) },
-		"size": size, "seconds": duration, "took": took, "age": age, "stamp": stamp, "when": when,
-		"tag": tagOf, "names": namesOf, "stack": stackOf, "program": programOf, "separation": separationWidth, "freed": freed, "forced": forced, "stretch": stretchOf,
+// pick returns the first text if the condition is true, otherwise the second.
+func pick(condition bool, yes, no string) string {
+	if condition {
+		return yes
 	}
+	return no
+}
+
+// link returns a path of this server with parameters in pairs of names and values.
+func link(path string, pairs ...string) string {
+	v := url.Values{}
+	for i := 0; i < len(pairs); i += 2 {
+		v.Set(pairs[i], pairs[i+1])
+	}
+	return (&url.URL{Path: path, RawQuery: v.Encode()}).String()
 }
 
 // thousands puts a narrow no-break space between groups of three digits.
