@@ -22,6 +22,8 @@ const maxLines = 600
 var mayExec = []string{"internal/platform/child", "internal/sessions/hook", "internal/sessions/kill/killtest", "test/lab/...", "internal/platform/linux/deathsig", "test/vm", "demo/...", "test/...", "packaging/dev/testsum", "internal/agent/handoff", "internal/platform/runsc", "internal/hosts/protect", "internal/hosts/protect/protecttest", "internal/hosts/protect/supervise", "bench/...",
 	// iptables has no other interface.
 	"internal/platform/linux/vethnet",
+	// AppArmor's parser has no other interface.
+	"internal/platform/engine/containerd",
 	// A child in a control group of its own.
 	"internal/hosts/doctor/probe", "internal/hosts/doctor/drill",
 	// A kubeconfig's credential plugin, and the user's command that deletes a machine.

@@ -26,7 +26,7 @@ mkdir -p "$dist"/generated/{man/holdfast,man/holdfast-bench,completions}
 
 # compile PROGRAM ARCH OUT
 compile() {
-  CGO_ENABLED=0 GOOS=linux GOARCH=$2 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$version" -o "$3" "./cmd/$1"
+  CGO_ENABLED=0 GOOS=linux GOARCH=$2 go build -trimpath -tags grpcnotrace -buildvcs=false -ldflags "-s -w -X main.version=$version" -o "$3" "./cmd/$1"
 }
 
 arches=("$@")

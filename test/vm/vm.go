@@ -175,7 +175,7 @@ func (m machine) prepare(ctx context.Context, k kernel, c Config) error {
 // that ends with a package, such as "build" or "test", "-c".
 func Build(ctx context.Context, path string, command ...string) error {
 	last := len(command) - 1
-	args := append(slices.Clone(command[:last]), "-trimpath", "-ldflags=-s -w", "-o", path, command[last])
+	args := append(slices.Clone(command[:last]), "-trimpath", "-tags=grpcnotrace", "-ldflags=-s -w", "-o", path, command[last])
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -228,8 +228,9 @@ func event(changed []fragment) string {
 	var b strings.Builder
 	for _, f := range changed {
 		piece := fmt.Sprintf(`<hx-partial hx-target="#%s" hx-swap="innerMorph">%s</hx-partial>`, f.id, f.html)
-		for line := range strings.Lines(piece) {
-			b.WriteString("data: " + strings.TrimRight(line, "\r\n") + "\n")
+		// A CR alone ends a line of an event stream, too (HTML standard, 9.2.6).
+		for line := range strings.Lines(strings.ReplaceAll(piece, "\r", "\n")) {
+			b.WriteString("data: " + strings.TrimRight(line, "\n") + "\n")
 		}
 	}
 	b.WriteString("\n")

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"holdfast/internal/control/dashboard"
 )
 
 // follow reads a stream's messages until the returned function is called.
@@ -41,6 +43,20 @@ func (s *site) follow(t *testing.T, path string) (messages <-chan string, stop f
 	return out, func() {
 		cancel()
 		for range out {
+		}
+	}
+}
+
+// No line end of a text ends a line of an event before its prefix.
+func TestEventLines(t *testing.T) {
+	text := dashboard.EventOf("one\rtwo\r\nthree\nfour")
+	body, ok := strings.CutSuffix(text, "\n\n")
+	if !ok || strings.Contains(text, "\r") {
+		t.Errorf("%q", text)
+	}
+	for line := range strings.SplitSeq(body, "\n") {
+		if !strings.HasPrefix(line, "data: ") {
+			t.Errorf("%q in %q", line, text)
 		}
 	}
 }

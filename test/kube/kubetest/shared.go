@@ -47,7 +47,7 @@ func (s *Shared) Program(t *testing.T) string {
 	t.Helper()
 	s.building.Do(func() {
 		s.program = filepath.Join(s.dir, "holdfast")
-		build := exec.Command("go", "build", "-trimpath", "-o", s.program, "holdfast/cmd/holdfast")
+		build := exec.Command("go", "build", "-trimpath", "-tags=grpcnotrace", "-o", s.program, "holdfast/cmd/holdfast")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			s.buildErr = fmt.Errorf("building holdfast: %w\n%s", err, out)

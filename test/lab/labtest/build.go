@@ -18,8 +18,8 @@ import (
 )
 
 // Build builds a program of this module, such as holdfast/cmd/holdfast, to the file
-// path. The program is static. All builds of a test run have the same settings of CGO and
-// -trimpath as a release, so that each dependency is compiled once. The user's cache
+// path. The program is static. All builds of a test run have the same settings of CGO,
+// -trimpath and tags as a release, so that each dependency is compiled once. The user's cache
 // directory keeps a copy, so that each program is linked once. Any goroutine may call Build.
 func Build(ctx context.Context, program, path string, flags ...string) error {
 	if err := Uses(ctx, program); err != nil {
@@ -38,7 +38,7 @@ func Build(ctx context.Context, program, path string, flags ...string) error {
 		return err
 	}
 	defer lock.Close()
-	args := slices.Concat([]string{"build", "-trimpath"}, flags, []string{"-o", cached, program})
+	args := slices.Concat([]string{"build", "-trimpath", "-tags=grpcnotrace"}, flags, []string{"-o", cached, program})
 	build := exec.CommandContext(ctx, "go", args...)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {

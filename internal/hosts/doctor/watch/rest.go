@@ -21,7 +21,7 @@ const (
 type rest struct {
 	load    *hostload.Meter
 	every   time.Duration // Config.Every
-	skipped int // intervals since the last round
+	skipped int           // intervals since the last round
 }
 
 // skip reports whether the round that is due can wait. It is called once each interval.
