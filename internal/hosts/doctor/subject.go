@@ -76,13 +76,13 @@ func (n Namer) subject(s fact.Subject) *Subject {
 	if s.Cgroup == "" && s.Pid == 0 && s.Command == "" && len(s.Kernel) == 0 {
 		return nil
 	}
-	w := &Subject{Cgroup: s.Cgroup, Pid: s.Pid, Command: s.Command, Kernel: s.Kernel, User: s.User, ContainerID: probe.ContainerID(s.Cgroup)}
+	w := &Subject{Cgroup: s.Cgroup, Pid: s.Pid, Command: s.Command, Kernel: s.Kernel, User: s.User, ContainerID: fact.ContainerID(s.Cgroup)}
 	if c, ok := n.containers[w.ContainerID]; ok {
 		w.Container, w.Image = short(c.Name), short(c.Image)
 		w.Session, w.Template = sessionOf(c)
 	}
 	w.Pod = n.pod(w.ContainerID, s.Cgroup)
-	if s.Pid > 0 {
+	if s.Pid > 0 && !n.proc.Blocked(s.Pid) {
 		if args, err := n.proc.Cmdline(s.Pid); err == nil && len(args) > 0 {
 			w.Command = short(strings.Join(args, " "))
 		}

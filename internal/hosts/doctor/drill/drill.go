@@ -46,6 +46,8 @@ type part struct {
 	limits limits
 	// namespace gives the part a network namespace of its own.
 	namespace bool
+	// mounts gives the part a mount namespace of its own, in which all mounts are private.
+	mounts bool
 	// work causes the pathology until ctx is done. It calls ready once the pathology
 	// exists.
 	work func(ctx context.Context, t Task, ready func()) error
@@ -56,7 +58,7 @@ func (d Drill) Culprit() string { return d.parts[0].name }
 
 // All returns the drills.
 func All() []Drill {
-	return []Drill{zombies(), pinned(), fadvise(), dentries(), throttle(), neighbour(), thrash(), fsyncs(), rtnl(), conntrack(), kernelShare(), calls(), growth(), files(), backlog()}
+	return []Drill{zombies(), pinned(), fadvise(), dentries(), throttle(), neighbour(), thrash(), fsyncs(), rtnl(), conntrack(), kernelShare(), calls(), growth(), files(), backlog(), hungMount()}
 }
 
 // Without maps each check that has no drill to the reason.

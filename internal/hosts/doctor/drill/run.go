@@ -102,17 +102,20 @@ func (s *stage) begin(ctx context.Context, d Drill, p part, o Options, ended cha
 	if err != nil {
 		return runningPart{}, err
 	}
-	return startWorker(append(append([]string{}, o.Worker...), string(task)), group, p.namespace, ended)
+	return startWorker(append(append([]string{}, o.Worker...), string(task)), group, p, ended)
 }
 
 // startWorker starts a process that dies with this one.
-func startWorker(argv []string, group string, namespace bool, ended chan<- error) (runningPart, error) {
+func startWorker(argv []string, group string, p part, ended chan<- error) (runningPart, error) {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	var complaint strings.Builder
 	cmd.Stderr = &complaint
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if namespace {
+	if p.namespace {
 		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWNET
+	}
+	if p.mounts {
+		cmd.SysProcAttr.Unshareflags = unix.CLONE_NEWNS
 	}
 	child, err := deathsig.Start(cmd, unix.SIGKILL)
 	if err != nil {

@@ -14,6 +14,7 @@ const (
 	HostMaxTasks  = "host.max_threads" // kernel.threads-max
 	HostFiles     = "host.files"       // open file handles
 	HostMaxFiles  = "host.max_files"
+	HostLoad      = "host.load"   // load average of the last minute
 	HostMounts    = "host.mounts" // mounts in the namespace of init
 
 	MemTotal      = "memory.total"        // B
@@ -55,6 +56,9 @@ const (
 	LimitsSeen = "limit.seen"          // number of limits that all containers share and that were read
 	UserLimit  = "limit.user"          // share of a user's limit on a kind of open files, likewise; only over half
 	LimitUsed  = "limit.used"          // share of one of them, by its name for sysctl, with the process that has most; only over half
+
+	StuckSeen = "stuck.seen"    // number of threads that were in state D for the whole observation; those of the kernel are left out
+	Stuck     = "process.stuck" // the same by group and place in the kernel, with one of them; its device is what they wait for
 
 	InotifySeen = "inotify.users" // number of users with inotify instances
 	Inotify     = "inotify.used"  // share of a user's limit, by kind and user, with the process that uses most

@@ -140,7 +140,7 @@ func (b *burst) Read(context.Context, time.Time) ([]fact.Fact, error) {
 	for i, p := range b.places {
 		v := float64(p.Count) / b.over.Seconds()
 		g, _ := names.group(p.Cgroup)
-		s := fact.Subject{Cgroup: Unit(g)}
+		s := fact.Subject{Cgroup: fact.UnitGroup(g)}
 		if i < shownPlaces { // only for the most frequent calls, because naming the process takes a while
 			s = names.subject(p)
 		}

@@ -85,7 +85,7 @@ func (r *groupReader) samples(h Host) (map[string]sample, error) {
 		n := 0
 		err := walkGroups(m.Point, func(dir string, d fs.DirEntry) error {
 			p := path.Join("/", strings.TrimPrefix(dir, m.Point))
-			container := Unit(p) == p && containerID(path.Base(p)) != ""
+			container := fact.UnitGroup(p) == p && fact.ContainerID(p) != ""
 			if p != "/" && (container || hasProcesses(dir)) {
 				if n++; n > maxGroups {
 					return fmt.Errorf("there are more than %d control groups with processes; the others are left out", maxGroups)
@@ -159,7 +159,7 @@ func walkContainers(m cgroup.Mount, do func(p, dir string)) error {
 	n := 0
 	return walkGroups(m.Point, func(dir string, _ fs.DirEntry) error {
 		p := path.Join("/", strings.TrimPrefix(dir, m.Point))
-		if Unit(p) != p || containerID(path.Base(p)) == "" {
+		if fact.UnitGroup(p) != p || fact.ContainerID(p) == "" {
 			return nil
 		}
 		if n++; n > maxGroups {
@@ -260,35 +260,6 @@ func hasProcesses(dir string) bool {
 	n, _ := f.Read(b[:]) // with an error no process is visible
 	return n > 0
 }
-
-// Unit returns the group that a group's activity is attributed to: the container if the
-// group is inside one, or else the group itself.
-func Unit(p string) string {
-	parts := strings.Split(strings.Trim(p, "/"), "/")
-	for i, part := range parts {
-		if containerID(part) != "" {
-			return "/" + strings.Join(parts[:i+1], "/")
-		}
-	}
-	return p
-}
-
-// containerID returns the id in a group's name: the 64 hexadecimal digits by which
-// engines name a container's group (docker-<id>.scope, cri-containerd-<id>.scope).
-func containerID(name string) string {
-	for digits := range strings.FieldsFuncSeq(name, notHexadecimal) {
-		if len(digits) == 64 {
-			return digits
-		}
-	}
-	return ""
-}
-
-func notHexadecimal(r rune) bool { return (r < '0' || r > '9') && (r < 'a' || r > 'f') }
-
-// ContainerID returns the id of the container that a group belongs to, "" for other
-// groups.
-func ContainerID(group string) string { return containerID(path.Base(Unit(group))) }
 
 // reader reads a file: read, by its path, or the Read of a kfile.Dir, by its name.
 type reader func(file string) (string, error)

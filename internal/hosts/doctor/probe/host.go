@@ -15,7 +15,7 @@ import (
 func hostProbe() Probe {
 	return Probe{
 		Name: "host", Sees: "kernel version, uptime, limits of the host, mounts", Once: true, Rare: true,
-		Gives: []string{fact.KernelRelease, fact.HostUptime, fact.HostFiles, fact.HostMaxFiles, fact.HostThreads, fact.HostMaxPids, fact.HostMaxTasks, fact.HostMounts},
+		Gives: []string{fact.KernelRelease, fact.HostUptime, fact.HostFiles, fact.HostMaxFiles, fact.HostThreads, fact.HostMaxPids, fact.HostMaxTasks, fact.HostMounts, fact.HostLoad},
 		Open:  moment(readHost),
 	}
 }
@@ -42,6 +42,7 @@ func readHost(_ context.Context, h Host) ([]fact.Fact, error) {
 	figure(fact.HostUptime, "/uptime", 0, fact.Seconds)
 	figure(fact.HostFiles, "/sys/fs/file-nr", 0, fact.Count)
 	figure(fact.HostMaxFiles, "/sys/fs/file-nr", 2, fact.Count)
+	figure(fact.HostLoad, "/loadavg", 0, fact.Count)
 	figure(fact.HostThreads, "/loadavg", 4, fact.Count) // 0.20 0.18 0.12 1/80 11206, proc_loadavg(5): running/all threads
 
 	release, err := read(string(h.Proc) + "/sys/kernel/osrelease")

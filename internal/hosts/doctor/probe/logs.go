@@ -62,7 +62,7 @@ func readLogs(ctx context.Context, h Host) (map[string]float64, error) {
 			if err != nil || filepath.Ext(path) != ".log" {
 				continue
 			}
-			id := ContainerID(path)
+			id := fact.ContainerID(path)
 			if st, err := os.Stat(file); err == nil && id != "" && st.Mode().IsRegular() {
 				sizes[id] += float64(st.Size())
 			}
@@ -87,7 +87,7 @@ func logFacts(h Host, before, after map[string]float64, over time.Duration) ([]f
 			break // a container is in several hierarchies
 		}
 		_ = walkContainers(m, func(p, _ string) { // without a list no container is named
-			id := ContainerID(p)
+			id := fact.ContainerID(p)
 			if v, ok := rates[id]; ok && !named[id] {
 				named[id] = true
 				fs = append(fs, fact.Fact{Name: fact.LogGrowth, Value: v, Unit: fact.Bytes, Subject: fact.Subject{Cgroup: p}})

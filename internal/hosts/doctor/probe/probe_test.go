@@ -272,11 +272,11 @@ func TestUnits(t *testing.T) {
 		"/docker/" + id + "0":                        "/docker/" + id + "0", // 65 digits are not an id
 		"/":                                          "/",
 	} {
-		if got := Unit(path); got != want {
+		if got := fact.UnitGroup(path); got != want {
 			t.Errorf("%s: unit %s, want %s", path, got, want)
 		}
 	}
-	if got := ContainerID("/system.slice/docker-" + id + ".scope/x"); got != id {
+	if got := fact.ContainerID("/system.slice/docker-" + id + ".scope/x"); got != id {
 		t.Errorf("container %q", got)
 	}
 }

@@ -69,9 +69,9 @@ func leftGroups(h Host, r *tracepoint.Removals) ([]fact.Fact, error) {
 		key := tracepoint.Above(p)
 		living[key] = true
 		if n := int64(left[key]); n > 0 {
-			own[Unit(p)] += n
+			own[fact.UnitGroup(p)] += n
 			if p != "/" {
-				own[Unit(path.Dir(p))] -= n
+				own[fact.UnitGroup(path.Dir(p))] -= n
 			}
 		}
 	}

@@ -142,8 +142,8 @@ func groupOf(h Host, pid int) (string, bool) {
 func unitOf(members []cgroup.Member) string {
 	best := "/"
 	for _, m := range members {
-		if ContainerID(m.Path) != "" {
-			return Unit(m.Path)
+		if fact.ContainerID(m.Path) != "" {
+			return fact.UnitGroup(m.Path)
 		}
 		if len(m.Path) > len(best) && !strings.HasPrefix(m.Path, "/..") {
 			best = m.Path

@@ -227,7 +227,7 @@ func inodes(m cgroup.Mount) map[uint64]string {
 func (r *resolver) subject(p tracepoint.Place) fact.Subject {
 	s := fact.Subject{Command: p.Command}
 	if g, ok := r.group(p.Cgroup); ok {
-		s.Cgroup = Unit(g)
+		s.Cgroup = fact.UnitGroup(g)
 	}
 	if r.own {
 		s.Pid = p.Pid

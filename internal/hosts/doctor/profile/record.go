@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
-	"holdfast/internal/hosts/doctor/probe"
+	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/perf"
@@ -220,7 +220,7 @@ func (n *names) find(name string) (string, error) {
 
 // task returns the container and control group of a task in a control group.
 func (n *names) task(group string) Task {
-	w := Task{Cgroup: probe.Unit(group), ContainerID: probe.ContainerID(group)}
+	w := Task{Cgroup: fact.UnitGroup(group), ContainerID: fact.ContainerID(group)}
 	if c, ok := n.byID[w.ContainerID]; ok {
 		w.Container, w.Image = c.Name, c.Image
 	}

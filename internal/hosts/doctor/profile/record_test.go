@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/hosts/doctor/probe"
+	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/proc"
@@ -216,7 +216,7 @@ func TestOneContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := newGroups(r.Groups, false)
-	if path := g.path(g.of(r.Proc, c.Pid)); probe.ContainerID(path) != id {
+	if path := g.path(g.of(r.Proc, c.Pid)); fact.ContainerID(path) != id {
 		t.Errorf("process %d is in %q", c.Pid, path)
 	}
 }

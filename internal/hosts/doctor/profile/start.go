@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/hosts/doctor/probe"
+	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/perf"
 )
@@ -63,7 +63,7 @@ func (r Recorder) waitFor(ctx context.Context, s *perf.Sampler, t *tracker, name
 	began, err = w.follow(ctx, s, t, ended)
 	if err == nil && r.Container != "" && len(w.began) > 0 {
 		// Containers of other engines have no name, and could have been the one.
-		t.wanted = func(group string) bool { _, ok := w.began[probe.ContainerID(group)]; return ok }
+		t.wanted = func(group string) bool { _, ok := w.began[fact.ContainerID(group)]; return ok }
 		t.forget()
 	}
 	return began, err
@@ -174,7 +174,7 @@ func aliveState(state string) bool { return alive(engine.Container{State: state}
 // wanted reports whether a control group may be that of a container that starts: it is of
 // a container, that did not run before and has no other name than the requested one.
 func (w *starting) wanted(group string) bool {
-	id := probe.ContainerID(group)
+	id := fact.ContainerID(group)
 	if id == "" || aliveState(w.old[id]) {
 		return false
 	}

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"holdfast/internal/hosts/doctor/probe"
+	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/platform/linux/kfile"
 	"holdfast/internal/platform/linux/perf"
 	"holdfast/internal/platform/linux/perf/symbol"
@@ -341,7 +341,7 @@ func isGenerated(path string) bool {
 		strings.HasPrefix(path, "[anon") || path == "[heap]" || path == "[stack]"
 }
 
-func isContainer(group string) bool { return probe.ContainerID(group) != "" }
+func isContainer(group string) bool { return fact.ContainerID(group) != "" }
 
 // maxMapped bounds the code mappings of a process.
 const maxMapped = 20_000

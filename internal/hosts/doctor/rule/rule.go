@@ -94,6 +94,7 @@ func All() []Rule {
 		limitsNear(),
 		inotifyLimit(),
 		slowDisk(),
+		stuckTasks(),
 		statReaders(),
 		mountLeak(),
 		memoryGrowth(),

@@ -32,6 +32,15 @@ func calls(more ...fact.Fact) []fact.Fact {
 	return append([]fact.Fact{host(fact.CallsSeen, 1), host(fact.GroupsSeen, 9)}, more...)
 }
 
+// inContainer is the group of a container as engines name it.
+const inContainer = "/docker/0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+// stuck returns facts of tasks in state D, for a time in seconds.
+func stuck(n, over float64, group string, kernel ...string) []fact.Fact {
+	s := fact.Subject{Cgroup: group, Pid: 7, Command: "df", Device: "nfs files.example:/a on /mnt", Kernel: kernel}
+	return []fact.Fact{host(fact.StuckSeen, n), host(fact.HostLoad, 80), {Name: fact.Stuck, Value: n, Over: over, Subject: s}}
+}
+
 // usual is a figure of the host's past.
 func usual(name string, v float64) fact.Fact { return host(fact.Past+name, v) }
 
@@ -180,6 +189,14 @@ var cases = []struct {
 	{"slow-disk", "no main writer", append(disk(500, 0.9, 200), group(fact.GroupWrites, hogs, 190), group(fact.GroupWrites, "/docker/x", 190)), "", fact.Subject{}, ""},
 	{"slow-disk", "the process is known, and the kernel's threads", []fact.Fact{device(fact.DiskFlush, "vda", 900), device(fact.DiskBusy, "vda", 0.9), by(fact.DiskBy, 2000, fact.Subject{Cgroup: "/", Command: "jbd2/vda-8"}), by(fact.DiskBy, 800, logger), by(fact.DiskBy, 50, other)}, Warning, logger, "800/s"},
 	{"slow-disk", "slower than usual", append(disk(5, 0.1, 5), host(fact.DiskP99, 60), host(fact.BaseDisk, 5)), Warning, fact.Subject{}, "60 ms"},
+	{"stuck-tasks", "none", []fact.Fact{host(fact.StuckSeen, 0)}, "", fact.Subject{}, ""},
+	{"stuck-tasks", "a slow disk", stuck(8, 12, inContainer, "io_schedule", "folio_wait_bit_common", "filemap_read"), "", fact.Subject{}, ""},
+	{"stuck-tasks", "a server that is late", stuck(8, 4, inContainer, "fuse_get_req", "fuse_statfs"), "", fact.Subject{}, ""},
+	{"stuck-tasks", "a disk that has stopped", stuck(1, 25, inContainer, "io_schedule", "folio_wait_bit_common", "filemap_read"), Warning, fact.Subject{Cgroup: inContainer, Pid: 7, Command: "df"}, "a disk"},
+	{"stuck-tasks", "a daemon of the host that always waits so", stuck(1, 60, "/system.slice/agent.service", "vendor_ioctl"), Notice, fact.Subject{Cgroup: "/system.slice/agent.service", Pid: 7, Command: "df"}, "a task waited for the kernel"},
+	{"stuck-tasks", "a monitor of the host", stuck(80, 9, "/system.slice/monitor.service", "fuse_get_req", "__fuse_simple_request", "fuse_statfs"), Warning, fact.Subject{Cgroup: "/system.slice/monitor.service", Pid: 7, Command: "df"}, "nfs files.example:/a on /mnt"},
+	{"stuck-tasks", "an NFS server", stuck(1, 9, inContainer, "rpc_wait_bit_killable", "__rpc_execute", "nfs4_proc_getattr"), Warning, fact.Subject{Cgroup: inContainer, Pid: 7, Command: "df"}, "umount"},
+	{"stuck-tasks", "a frozen file system", stuck(1, 9, inContainer, "percpu_rwsem_wait", "__percpu_down_read", "mnt_want_write", "do_open"), Warning, fact.Subject{Cgroup: inContainer, Pid: 7, Command: "df"}, "fsfreeze --unfreeze"},
 	{"slow-disk", "as usual", append(disk(5, 0.1, 5), host(fact.DiskP99, 20), host(fact.BaseDisk, 5)), "", fact.Subject{}, ""},
 
 	{"stat-readers", "some", []fact.Fact{host(fact.RstatWaits, 100)}, "", fact.Subject{}, ""},

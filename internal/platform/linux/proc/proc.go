@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -35,8 +36,12 @@ type Stat struct {
 	Comm  string // at most 15 bytes, any bytes that the process chooses
 	State byte   // R, S, D, Z, T, t, X, I
 	PPid  int
+	Flags uint64 // PF_… of include/linux/sched.h
 	Start uint64 // field 22: ticks after boot; with the pid it identifies a process uniquely
 }
+
+// Kernel reports whether the task is a thread of the kernel (PF_KTHREAD).
+func (s Stat) Kernel() bool { return s.Flags&0x00200000 != 0 }
 
 // ErrFormat means that a file differs from its manual page.
 var ErrFormat = errors.New("unexpected format")
@@ -55,10 +60,11 @@ func ParseStat(b []byte) (Stat, error) {
 		return Stat{}, fmt.Errorf("stat: %w: %d fields after the command", ErrFormat, len(f))
 	}
 	s.State = f[0][0]
-	var err [3]error
+	var err [4]error
 	s.Pid, err[0] = strconv.Atoi(string(before))
 	s.PPid, err[1] = strconv.Atoi(string(f[1]))
 	s.Start, err[2] = strconv.ParseUint(string(f[19]), 10, 64)
+	s.Flags, err[3] = strconv.ParseUint(string(f[6]), 10, 64)
 	if e := errors.Join(err[:]...); e != nil {
 		return Stat{}, fmt.Errorf("stat: %w: %w", ErrFormat, e)
 	}
@@ -143,6 +149,21 @@ func (p FS) Killed(pid int) (bool, error) {
 	return ParseKilled(b)
 }
 
+// Blocked reports whether a thread of the process is in state D. The thread may hold the lock of
+// the process's memory, and then a read of its cmdline or maps blocks, too (access_remote_vm,
+// mm/memory.c).
+func (p FS) Blocked(pid int) bool {
+	tasks, err := os.ReadDir(p.path(pid, "task"))
+	if err != nil {
+		return false // it has ended
+	}
+	return slices.ContainsFunc(tasks, func(t fs.DirEntry) bool {
+		b, err := kfile.Read(p.path(pid, "task/"+t.Name()+"/stat"), maxFile)
+		s, err2 := ParseStat(b)
+		return err == nil && err2 == nil && s.State == 'D'
+	})
+}
+
 // Cgroup reads /proc/pid/cgroup; internal/platform/linux/cgroup parses it.
 func (p FS) Cgroup(pid int) ([]byte, error) { return p.read(pid, "cgroup") }
 
@@ -164,17 +185,27 @@ func (p FS) Exe(pid int) (string, error) {
 // if that may be read, else its wchan, else "".
 func (p FS) Where(pid int) string {
 	if b, err := p.read(pid, "stack"); err == nil {
-		// [<0>] request_wait_answer+0x12c/0x200 [fuse]
-		first, _, _ := strings.Cut(string(b), "\n")
-		_, symbol, _ := strings.Cut(first, "] ")
-		if symbol, _, _ = strings.Cut(symbol, "+"); symbol != "" {
-			return symbol
+		if up := ParseStack(b); len(up) > 0 {
+			return up[0]
 		}
 	}
 	if b, err := p.read(pid, "wchan"); err == nil && string(b) != "0" {
 		return string(b)
 	}
 	return ""
+}
+
+// ParseStack returns the functions of /proc/pid/stack (proc_pid_stack(5)), the innermost first:
+// "[<0>] request_wait_answer+0x12c/0x200 [fuse]".
+func ParseStack(b []byte) []string {
+	var up []string
+	for line := range strings.Lines(string(b)) {
+		_, symbol, _ := strings.Cut(line, "] ")
+		if symbol, _, _ = strings.Cut(symbol, "+"); symbol != "" {
+			up = append(up, symbol)
+		}
+	}
+	return up
 }
 
 // Ancestors returns the pids of a process's ancestors: its parent first, 1 last. A

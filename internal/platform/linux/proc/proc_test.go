@@ -24,9 +24,10 @@ func TestParseStatWithAnyComm(t *testing.T) {
 			Comm:  string(rapid.SliceOfN(rapid.SampledFrom([]byte("a) (1 S\n\t\\Z")), 0, 15).Draw(t, "comm")),
 			State: rapid.SampledFrom([]byte("RSDZTtXI")).Draw(t, "state"),
 			PPid:  rapid.IntRange(0, 1<<22).Draw(t, "ppid"),
+			Flags: rapid.Uint64().Draw(t, "flags"),
 			Start: rapid.Uint64().Draw(t, "start"),
 		}
-		line := fmt.Sprintf("%d (%s) %c %d%s %d 0 0\n", want.Pid, want.Comm, want.State, want.PPid, strings.Repeat(" -1", 17), want.Start)
+		line := fmt.Sprintf("%d (%s) %c %d%s %d%s %d 0 0\n", want.Pid, want.Comm, want.State, want.PPid, strings.Repeat(" -1", 4), want.Flags, strings.Repeat(" -1", 12), want.Start)
 		got, err := proc.ParseStat([]byte(line))
 		if err != nil || got != want {
 			t.Fatalf("%q: got %+v, %v, want %+v", line, got, err, want)

@@ -1,0 +1,244 @@
+package probe
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/platform/linux/proc"
+)
+
+// stuckProbe finds tasks that wait in uninterruptible sleep, state D of proc_pid_stat(5), for the
+// whole observation: a thread that has not run since cannot have ended one wait and begun another.
+func stuckProbe() Probe {
+	return Probe{
+		Name: "stuck", Sees: "tasks that wait in the kernel and cannot be interrupted",
+		Gives: []string{fact.StuckSeen, fact.Stuck},
+		Open: func(ctx context.Context, h Host, now time.Time) (Series, error) {
+			return openStuck(ctx, h, now, func(Host) bool { return true })
+		},
+	}
+}
+
+// standingStuckProbe is stuckProbe for an agent. It reads the threads only while more tasks count
+// for the load average than can be running.
+func standingStuckProbe() Probe {
+	p := stuckProbe()
+	p.Rare = true
+	p.Open = func(ctx context.Context, h Host, now time.Time) (Series, error) {
+		return openStuck(ctx, h, now, loaded)
+	}
+	return p
+}
+
+// loadedFrom is the load average, above the tasks that run, from which a task may be stuck: one
+// adds 0.63 in the first minute (kernel/sched/loadavg.c).
+const loadedFrom = 0.5
+
+// loaded reports whether the load average is higher than the number of tasks that run at the
+// moment, this one left out: "0.20 0.18 0.12 1/80 11206" of proc_loadavg(5).
+func loaded(h Host) bool {
+	text, err := read(string(h.Proc) + "/loadavg")
+	f := strings.Fields(text)
+	if err != nil || len(f) < 4 {
+		return true // the threads tell
+	}
+	load, err := strconv.ParseFloat(f[0], 64)
+	running, _, _ := strings.Cut(f[3], "/")
+	n, err2 := strconv.ParseFloat(running, 64)
+	return err != nil || err2 != nil || load-(n-1) >= loadedFrom
+}
+
+// asleep is a thread in state D.
+type asleep struct {
+	start uint64 // of the thread, in ticks
+	comm  string
+	ran   string // schedstat: its third figure counts how often the thread has run
+	since time.Time
+}
+
+// stuckReader is the Series of both probes.
+type stuckReader struct {
+	host   Host
+	look   func(Host) bool // whether the threads are worth reading
+	asleep map[thread]asleep
+	reads  int
+}
+
+func openStuck(ctx context.Context, h Host, now time.Time, look func(Host) bool) (Series, error) {
+	r := &stuckReader{host: h, look: look}
+	return r, r.scan(ctx, now)
+}
+
+func (r *stuckReader) Close() error { return nil }
+
+func (r *stuckReader) Read(ctx context.Context, now time.Time) ([]fact.Fact, error) {
+	stuck := make(map[thread]asleep)
+	for t, before := range r.asleep {
+		if after, ok := sleeping(r.host, t); ok && after.start == before.start && after.ran == before.ran {
+			stuck[t] = before
+		}
+	}
+	facts := stuckFacts(ctx, r.host, stuck, now)
+	if err := r.scan(ctx, now); err != nil {
+		return facts, err
+	}
+	for t, a := range stuck { // they have waited for longer than since this scan
+		if _, ok := r.asleep[t]; ok {
+			r.asleep[t] = a
+		}
+	}
+	return facts, nil
+}
+
+// scan keeps the threads that are in state D. It reads none if nothing suggests that there are any.
+func (r *stuckReader) scan(ctx context.Context, now time.Time) error {
+	found := make(map[thread]asleep)
+	r.asleep = found
+	if !r.look(r.host) {
+		return nil
+	}
+	pids, err := r.host.Proc.Pids()
+	if err != nil {
+		return err
+	}
+	r.reads = 0
+	for _, pid := range pids {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if pid == os.Getpid() {
+			continue
+		}
+		tids, err := os.ReadDir(string(r.host.Proc) + "/" + strconv.Itoa(pid) + "/task")
+		if err != nil {
+			continue // the process has ended
+		}
+		for _, d := range tids {
+			tid, err := strconv.Atoi(d.Name())
+			if r.reads++; err != nil || r.reads > maxThreads {
+				continue
+			}
+			t := thread{pid, tid}
+			if a, ok := sleeping(r.host, t); ok {
+				a.since = now
+				found[t] = a
+			}
+		}
+	}
+	return nil
+}
+
+func (t thread) dir(h Host) string {
+	return string(h.Proc) + "/" + strconv.Itoa(t.pid) + "/task/" + strconv.Itoa(t.tid)
+}
+
+// sleeping reads a thread, and reports false if it is not in state D. Threads of the kernel are
+// left out: no container has them, drivers let some wait in state D for ever, and what a stuck one
+// holds up are other tasks.
+func sleeping(h Host, t thread) (asleep, bool) {
+	text, err := read(t.dir(h) + "/stat")
+	if err != nil {
+		return asleep{}, false
+	}
+	s, err := proc.ParseStat([]byte(text))
+	if err != nil || s.State != 'D' || s.Kernel() {
+		return asleep{}, false
+	}
+	ran, err := read(t.dir(h) + "/schedstat")
+	return asleep{start: s.Start, comm: s.Comm, ran: ran}, err == nil
+}
+
+// maxStuck bounds the stuck threads of which the place is read.
+const maxStuck = 2000
+
+// stuckFacts counts stuck threads by the group and the place in the kernel at which they wait.
+func stuckFacts(ctx context.Context, h Host, stuck map[thread]asleep, now time.Time) []fact.Fact {
+	type place struct{ group, function string }
+	places := make(map[place]fact.Fact)
+	excused := make(map[int]bool)
+	n := 0
+	for _, t := range slices.SortedFunc(maps.Keys(stuck), thread.compare) {
+		if n++; n > maxStuck || ctx.Err() != nil {
+			break
+		}
+		if _, known := excused[t.pid]; !known {
+			excused[t.pid] = frozen(h, t.pid) || dumping(h, t.pid)
+		}
+		if excused[t.pid] {
+			n--
+			continue
+		}
+		group, _ := groupOf(h, t.pid)
+		function, _ := read(t.dir(h) + "/wchan") // "" if it is gone
+		p := place{group, function}
+		f, ok := places[p]
+		if !ok {
+			f = fact.Fact{Name: fact.Stuck, Unit: fact.Count, Subject: fact.Subject{Cgroup: group, Pid: t.pid, Command: stuck[t].comm, Kernel: kernelPath(h, t, function)}}
+			wait := fact.WaitOf(f.Subject.Kernel)
+			if wait.Process {
+				n--
+				continue
+			}
+			f.Subject.Device = waitedFor(h, t, wait)
+		}
+		f.Value++
+		f.Over = max(f.Over, now.Sub(stuck[t].since).Seconds())
+		places[p] = f
+	}
+	fs := make([]fact.Fact, 0, len(places))
+	for _, f := range places {
+		fs = append(fs, f)
+	}
+	return append(largest(fs, shownProcesses), host(fact.StuckSeen, float64(n), fact.Count))
+}
+
+func (t thread) compare(u thread) int {
+	return cmp.Or(cmp.Compare(t.pid, u.pid), cmp.Compare(t.tid, u.tid))
+}
+
+// kernelPath returns a thread's path through the kernel, the innermost function first; without
+// the right to read it, only that function.
+func kernelPath(h Host, t thread, function string) []string {
+	text, err := read(t.dir(h) + "/stack")
+	if up := proc.ParseStack([]byte(text)); err == nil && len(up) > 0 {
+		return up
+	}
+	if function == "" || function == "0" {
+		return nil
+	}
+	return []string{function}
+}
+
+// frozen reports whether a process is in a group that a freezer of cgroup v1 stops: from Linux 6.1
+// on, such a task is shown in state D wherever it sleeps (TASK_FROZEN, kernel/freezer.c). A group
+// that is about to freeze counts, too.
+func frozen(h Host, pid int) bool {
+	groups, err := h.Groups.Of(h.Proc, pid)
+	if err != nil {
+		return true // it has ended
+	}
+	for _, g := range groups {
+		if g.V2 || !g.Has("freezer") || g.IsRoot() {
+			continue
+		}
+		if text, err := read(g.FreezerFile()); err == nil && strings.TrimSpace(text) != "THAWED" {
+			return true
+		}
+	}
+	return false
+}
+
+// dumping reports whether the kernel writes a core dump of a process; its other threads wait for
+// that. CoreDumping of proc_pid_status(5), Linux 4.15.
+func dumping(h Host, pid int) bool {
+	text, _ := read(string(h.Proc) + "/" + strconv.Itoa(pid) + "/status") // none if it has ended
+	v, _ := proc.Field([]byte(text), "CoreDumping")
+	return v == "1"
+}

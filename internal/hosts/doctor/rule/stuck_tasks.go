@@ -1,0 +1,85 @@
+package rule
+
+import (
+	"fmt"
+	"strings"
+
+	"holdfast/internal/hosts/doctor/fact"
+)
+
+const (
+	stuckKnown  = 5.0  // s without progress, if a server does not answer or a file system is frozen
+	stuckOther  = 20.0 // s, if it may be a slow disk
+	stuckOnHost = 5    // tasks of no container from which it is more than a notice
+)
+
+// stuckTasks finds tasks that wait in state D for the whole observation.
+func stuckTasks() Rule {
+	return Rule{
+		Name:   "stuck-tasks",
+		Signal: "threads in state D at both ends of the observation that have not run in between (schedstat), with their path through the kernel. Left out are threads of the kernel, parents of a vfork, frozen groups and processes that dump core",
+		Threshold: "one thread of a container, 5 threads outside containers; fewer are a notice. If the path shows that a server of a file system does not answer, or that a file system is frozen, for 5 s, " +
+			"otherwise for 20 s",
+		Why: "each such task adds one to the load average, and a container with one cannot be stopped while it waits, unless the wait can be killed. A request of a working disk ends in milliseconds, and the thread then runs; " +
+			"on a disk that is throttled or overloaded it may take seconds. A daemon of the host that always waits in this state harms no container. The agent looks once a minute, and only while the load average is higher than the number of running tasks",
+		Source: "proc_pid_stat(5), proc_loadavg(5); kernel/freezer.c, kernel/sched/loadavg.c. The thresholds are judgements: the kernel warns after 120 s (sysctl/kernel.rst, hung_task_timeout_secs)",
+		Needs:  []string{fact.StuckSeen},
+		Judge: func(s *fact.Set) []Finding {
+			var found []Finding
+			load, loadKnown := s.Host(fact.HostLoad)
+			for _, f := range s.Of(fact.Stuck) {
+				w := fact.WaitOf(f.Subject.Kernel)
+				if f.Over < stuckOther && (!w.Known() || f.Over < stuckKnown) {
+					continue
+				}
+				what := f.Subject.Device
+				f.Subject.Device = ""
+				x := Finding{
+					Severity: Warning,
+					Title:    fmt.Sprintf("%s waited for %s without progress, and cannot be interrupted", tasks(f.Value), w.What),
+					Evidence: []Evidence{{"tasks in state D that have not run for " + number(f.Over) + " s", number(f.Value), "0"}},
+					Culprit:  f.Subject,
+					Cures:    stuckCures(w, what, f.Subject.Pid),
+				}
+				if fact.ContainerID(f.Subject.Cgroup) == "" && f.Value < stuckOnHost {
+					x.Severity = Notice
+				}
+				if what != "" {
+					x.Evidence = append(x.Evidence, Evidence{"they wait for", what, "-"})
+				}
+				if loadKnown {
+					x.Evidence = append(x.Evidence, Evidence{"load average, to which each adds one", fmt.Sprintf("%.1f", load), "-"})
+				}
+				found = append(found, x)
+			}
+			return found
+		},
+	}
+}
+
+func tasks(n float64) string {
+	if n == 1 {
+		return "a task"
+	}
+	return number(n) + " tasks"
+}
+
+// stuckCures returns what ends a wait.
+func stuckCures(w fact.Wait, what string, pid int) []Cure {
+	look := Cure{What: "See what the task waits for.", Command: fmt.Sprintf("cat /proc/%d/stack; dmesg | tail", pid)}
+	switch {
+	case w.Frozen:
+		return []Cure{{What: "Thaw the file system. A snapshot that did not end has frozen it.", Command: "fsfreeze --unfreeze MOUNT"}, look}
+	case len(w.Types) > 0 && strings.HasPrefix(w.Types[0], "fuse"):
+		return []Cure{
+			{What: "Restart the program that serves the file system."},
+			{What: "Or end all its requests with an error; NN is the mount's device, 0:NN of mountinfo.", Command: fmt.Sprintf("grep fuse /proc/%d/mountinfo; echo 1 >/sys/fs/fuse/connections/NN/abort", pid)},
+		}
+	case len(w.Types) > 0:
+		return []Cure{
+			{What: "Restore the server or the network to it; the tasks then continue."},
+			{What: "Or give the mount up: requests end with an error, and data that is not written is lost.", Command: "umount --force --lazy MOUNT"},
+		}
+	}
+	return []Cure{look}
+}
