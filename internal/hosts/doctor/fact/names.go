@@ -60,6 +60,24 @@ const (
 	StuckSeen = "stuck.seen"    // number of threads that were in state D for the whole observation; those of the kernel are left out
 	Stuck     = "process.stuck" // the same by group and place in the kernel, with one of them; its device is what they wait for
 
+	ProcessMaps    = "process.mappings" // share of vm.max_map_count, of the processes that use over half
+	NeighbourSoft  = "neighbour.soft"   // entries of a table of neighbours for each one of its gc_thresh2, by the name of its limit
+	NeighbourGC    = "neighbour.gc"     // /s: times that the kernel removed entries to make room
+	NeighbourDrops = "neighbour.drops"  // /s: entries for which there was no room
+
+	SocketMemory  = "socket.memory"     // B in the sockets of TCP, of all namespaces
+	SocketLimit   = "socket.limit"      // B of it from which the kernel slows down all connections: tcp_mem
+	SocketGrowth  = "socket.growth"     // B/s, only if it grew all the time
+	SocketLow     = "socket.growth_low" // B/s in the third of the examination in which it grew least
+	SocketOrphans = "socket.orphans"    // share of tcp_max_orphans: connections that no process has
+	SocketQueued  = "socket.queued"     // B that wait in the sockets of a network namespace, only while it is much or grows
+	SocketLeft    = "socket.left"       // B of them in sockets that no process has
+
+	MergingSeen    = "merging.seen"    // 1: it was observed, or does not run
+	MergingCPU     = "merging.cpu"     // share of one CPU that ksmd used
+	MergingScanned = "merging.scanned" // pages a second that it compared
+	MergingBy      = "merging.by"      // B that a process offers for merging, by process; only while ksmd is busy
+
 	InotifySeen = "inotify.users" // number of users with inotify instances
 	Inotify     = "inotify.used"  // share of a user's limit, by kind and user, with the process that uses most
 

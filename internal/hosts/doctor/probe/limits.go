@@ -23,20 +23,21 @@ const limitsShown = 0.5
 func limitsProbe() Probe {
 	return Probe{
 		Name: "limits", Sees: "limits of the kernel that are nearly reached", Once: true,
-		Gives: []string{fact.LimitsSeen, fact.LimitUsed},
+		Gives: []string{fact.LimitsSeen, fact.LimitUsed, fact.ProcessMaps},
 		Open:  moment(readLimits),
 	}
 }
 
 // Limits of the kernel, as sysctl(8) names them: sysctl/fs.rst, pty(7), keyrings(7).
 const (
-	LimitAIO        = "fs.aio-max-nr"
-	LimitPTY        = "kernel.pty.max"
-	LimitKeys       = "kernel.keys.maxkeys"
-	LimitNeighbours = "net.ipv4.neigh.default.gc_thresh3"
-	LimitFanotify   = "fs.fanotify.max_user_groups"
-	LimitPipes      = "fs.pipe-user-pages-soft"
-	LimitSignals    = "RLIMIT_SIGPENDING" // of a process, but its use is counted for the user
+	LimitAIO         = "fs.aio-max-nr"
+	LimitPTY         = "kernel.pty.max"
+	LimitKeys        = "kernel.keys.maxkeys"
+	LimitNeighbours  = "net.ipv4.neigh.default.gc_thresh3"
+	LimitNeighbours6 = "net.ipv6.neigh.default.gc_thresh3"
+	LimitFanotify    = "fs.fanotify.max_user_groups"
+	LimitPipes       = "fs.pipe-user-pages-soft"
+	LimitSignals     = "RLIMIT_SIGPENDING" // of a process, but its use is counted for the user
 )
 
 func readLimits(ctx context.Context, h Host) ([]fact.Fact, error) {
@@ -77,6 +78,7 @@ func readLimits(ctx context.Context, h Host) ([]fact.Fact, error) {
 			return mostOf(ctx, h, func(dir string) int { return pendingSignals(dir, uid) })
 		})
 	}
+	fs = append(fs, mappingsShares(ctx, h)...)
 	return append(fs, host(fact.LimitsSeen, seen, fact.Count)), nil
 }
 

@@ -21,18 +21,19 @@ func stuckProbe() Probe {
 		Name: "stuck", Sees: "tasks that wait in the kernel and cannot be interrupted",
 		Gives: []string{fact.StuckSeen, fact.Stuck},
 		Open: func(ctx context.Context, h Host, now time.Time) (Series, error) {
-			return openStuck(ctx, h, now, func(Host) bool { return true })
+			r := &stuckReader{host: h}
+			return r, r.scan(ctx, now)
 		},
 	}
 }
 
-// standingStuckProbe is stuckProbe for an agent. It reads the threads only while more tasks count
-// for the load average than can be running.
+// standingStuckProbe is stuckProbe for an agent. It reads the threads again and again, but only while
+// more tasks count for the load average than run, and for a small share of the time.
 func standingStuckProbe() Probe {
 	p := stuckProbe()
 	p.Rare = true
 	p.Open = func(ctx context.Context, h Host, now time.Time) (Series, error) {
-		return openStuck(ctx, h, now, loaded)
+		return &stuckReader{host: h, standing: true}, nil
 	}
 	return p
 }
@@ -66,15 +67,15 @@ type asleep struct {
 // stuckReader is the Series of both probes.
 type stuckReader struct {
 	host   Host
-	look   func(Host) bool // whether the threads are worth reading
 	asleep map[thread]asleep
-	reads  int
+	// standing means that there are many readings, each of which looks for more. The next scan
+	// is not before due.
+	standing bool
+	due      time.Time
 }
 
-func openStuck(ctx context.Context, h Host, now time.Time, look func(Host) bool) (Series, error) {
-	r := &stuckReader{host: h, look: look}
-	return r, r.scan(ctx, now)
-}
+// scanShare is the share of the time that an agent spends on scans.
+const scanShare = 0.0005
 
 func (r *stuckReader) Close() error { return nil }
 
@@ -86,29 +87,24 @@ func (r *stuckReader) Read(ctx context.Context, now time.Time) ([]fact.Fact, err
 		}
 	}
 	facts := stuckFacts(ctx, r.host, stuck, now)
-	if err := r.scan(ctx, now); err != nil {
-		return facts, err
+	r.asleep = stuck
+	if !r.standing || now.Before(r.due) || !loaded(r.host) {
+		return facts, nil
 	}
-	for t, a := range stuck { // they have waited for longer than since this scan
-		if _, ok := r.asleep[t]; ok {
-			r.asleep[t] = a
-		}
-	}
-	return facts, nil
+	begin := time.Now()
+	err := r.scan(ctx, now)
+	r.due = now.Add(time.Duration(float64(time.Since(begin)) / scanShare))
+	return facts, err
 }
 
-// scan keeps the threads that are in state D. It reads none if nothing suggests that there are any.
+// scan adds the threads that are in state D.
 func (r *stuckReader) scan(ctx context.Context, now time.Time) error {
 	found := make(map[thread]asleep)
-	r.asleep = found
-	if !r.look(r.host) {
-		return nil
-	}
 	pids, err := r.host.Proc.Pids()
 	if err != nil {
 		return err
 	}
-	r.reads = 0
+	reads := 0
 	for _, pid := range pids {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -122,7 +118,7 @@ func (r *stuckReader) scan(ctx context.Context, now time.Time) error {
 		}
 		for _, d := range tids {
 			tid, err := strconv.Atoi(d.Name())
-			if r.reads++; err != nil || r.reads > maxThreads {
+			if reads++; err != nil || reads > maxThreads {
 				continue
 			}
 			t := thread{pid, tid}
@@ -132,6 +128,8 @@ func (r *stuckReader) scan(ctx context.Context, now time.Time) error {
 			}
 		}
 	}
+	maps.Copy(found, r.asleep) // they have waited for longer than since this scan
+	r.asleep = found
 	return nil
 }
 

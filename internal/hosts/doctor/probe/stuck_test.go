@@ -19,7 +19,7 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// sleeperEnv makes the test binary one of the sleepers; its value is a role and a directory.
+// sleeperEnv makes the test binary sleep in state D; its value is a role and a directory.
 const sleeperEnv = "HOLDFAST_TEST_SLEEPER"
 
 // TestSleeper is not a test: it is a process that sleeps in state D.
@@ -116,14 +116,10 @@ func TestStuckTasks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(50 * time.Millisecond)
-		r, ok := s.(*stuckReader)
-		if !ok {
+		if r, ok := s.(*stuckReader); !ok {
 			t.Fatal("another Series")
-		}
-		r.look = func(Host) bool { return true }
-		if p.Rare { // its first reading finds the tasks if the load average rose since
-			if _, err := s.Read(t.Context(), time.Now()); err != nil {
+		} else if p.Rare { // as if the load average was high at a reading
+			if err := r.scan(t.Context(), time.Now()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -155,7 +151,7 @@ func TestNotStuck(t *testing.T) {
 	h := (&fixture{t: t}).thisHost()
 	vfork := sleeper(t, "vfork", "-")
 	waitFor(t, vfork, "clone")
-	s, err := openStuck(t.Context(), h, time.Now(), func(Host) bool { return true })
+	s, err := stuckProbe().Open(t.Context(), h, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,6 +169,27 @@ func TestNotStuck(t *testing.T) {
 	facts, err := s.Read(t.Context(), time.Now())
 	if err != nil || len(facts) != 1 || facts[0].Name != fact.StuckSeen || facts[0].Value != 0 {
 		t.Errorf("%+v, %v", facts, err)
+	}
+}
+
+// An agent's scans take a small share of the time, however long each is.
+func TestScans(t *testing.T) {
+	root := t.TempDir()
+	files(t, root, map[string]string{"loadavg": "9.00 3 3 1/80 11206\n"})
+	r := &stuckReader{host: Host{Proc: proc.FS(root)}, standing: true}
+	now := time.Now()
+	if _, err := r.Read(t.Context(), now); err != nil || !r.due.After(now) {
+		t.Errorf("the next scan is due at %v, error %v", r.due, err)
+	}
+	r.due = now.Add(time.Hour)
+	files(t, root, map[string]string{"7/task/7/stat": "7 (df) D 1" + strings.Repeat(" 0", 18) + " 5\n", "7/task/7/schedstat": "1 2 3\n"})
+	for _, due := range []bool{false, true} {
+		if due {
+			r.due = now
+		}
+		if _, err := r.Read(t.Context(), now.Add(time.Minute)); err != nil || len(r.asleep) > 0 != due {
+			t.Errorf("due %v: %v, %v", due, r.asleep, err)
+		}
 	}
 }
 

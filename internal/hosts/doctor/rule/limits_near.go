@@ -1,7 +1,9 @@
 package rule
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	"holdfast/internal/hosts/doctor/fact"
 )
@@ -12,10 +14,10 @@ const nearLimit = 0.90
 func limitsNear() Rule {
 	return Rule{
 		Name:      "limits-near",
-		Signal:    "pids.current / pids.max of each container, open files of each process and RLIMIT_NOFILE, local ports towards one address, System V segments and POSIX message queues of each namespace. Of the host: asynchronous requests, pseudo terminals, neighbours, and of a user keys, queued signals, fanotify groups and pages of pipes; threads compared with pid_max and threads-max, file-nr",
-		Threshold: "over 90 %",
-		Why:       "at 100 % fork and open fail, and programs rarely report which limit was reached",
-		Source:    "Documentation/admin-guide/cgroup-v2.rst, sysctl/fs.rst, sysctl/kernel.rst; pty(7), keyrings(7), mq_overview(7), arp(7), fanotify(7), pipe(7), sigqueue(3)",
+		Signal:    "pids.current / pids.max of each container, open files of each process and RLIMIT_NOFILE, mappings of each process and vm.max_map_count, local ports towards one address, System V segments and POSIX message queues of each namespace. Of the host: asynchronous requests, pseudo terminals, neighbours (all of them, and for the soft limit gc_thresh2), and of a user keys, queued signals, fanotify groups and pages of pipes; threads compared with pid_max and threads-max, file-nr",
+		Threshold: "over 90 %. Neighbours: no room for one; a notice if there are more than gc_thresh2 at both ends of the observation",
+		Why:       "at 100 % fork and open fail, and programs rarely report which limit was reached. Over gc_thresh2 the kernel removes neighbours that are not in use for each new one, also those of other containers, at most every five seconds",
+		Source:    "Documentation/admin-guide/cgroup-v2.rst, sysctl/fs.rst, sysctl/kernel.rst; pty(7), keyrings(7), mq_overview(7), arp(7), fanotify(7), pipe(7), sigqueue(3); sysctl/vm.rst; net/core/neighbour.c",
 		Needs:     []string{fact.GroupsSeen, fact.HostThreads, fact.HostMaxPids, fact.HostFiles, fact.HostMaxFiles},
 		Judge: func(s *fact.Set) []Finding {
 			var found []Finding
@@ -34,6 +36,7 @@ func limitsNear() Rule {
 			}{
 				{fact.GroupPids, "processes of a container", Cure{What: "Raise its limit, or find out why it has so many processes.", Command: "docker update --pids-limit N CONTAINER"}},
 				{fact.ProcessFiles, "open files of a process", Cure{What: "Find out which files it does not close, or raise its limit.", Command: "docker run --ulimit nofile=N …"}},
+				{fact.ProcessMaps, "mappings of a process", Cure{What: "Find out which it does not unmap, or raise the limit of all processes.", Command: "holdfast doctor cure sysctl vm.max_map_count --apply"}},
 				{fact.Ports, "local ports towards one address", Cure{What: "Let the program keep its connections, or widen the range.", Command: "docker run --sysctl net.ipv4.ip_local_port_range='1024 65535' …"}},
 				{fact.Segments, "System V shared memory segments of a container", Cure{What: "Remove those that nothing uses.", Command: "nsenter -t PID -i ipcs -m"}},
 				{fact.Queues, "POSIX message queues of a container", Cure{What: "Remove those that nothing uses.", Command: "nsenter -t PID -m -i ls /dev/mqueue"}},
@@ -67,7 +70,37 @@ func limitsNear() Rule {
 			}
 			near("the host's threads", max(pids, threads), fact.Subject{}, Cure{What: "Raise the limit.", Command: "holdfast doctor cure sysctl " + limit + " --apply"})
 			near("the host's open files", ratio(fact.HostFiles, fact.HostMaxFiles), fact.Subject{}, Cure{What: "Raise the limit.", Command: "holdfast doctor cure sysctl fs.file-max --apply"})
-			return found
+			return append(found, neighbours(s)...)
 		},
 	}
+}
+
+// neighbours finds tables of neighbours that the kernel makes room in, and those without room.
+func neighbours(s *fact.Set) (found []Finding) {
+	for _, f := range s.Of(fact.NeighbourSoft) {
+		limit := f.Subject.Device
+		f.Subject.Device = ""
+		drops, _ := s.Device(fact.NeighbourDrops, limit)
+		removals, _ := s.Device(fact.NeighbourGC, limit)
+		used, _ := s.Device(fact.LimitUsed, limit)
+		if drops == 0 && (f.Value <= 1 || used > nearLimit) { // the latter is found by its limit
+			continue
+		}
+		soft := strings.TrimSuffix(limit, "3") + "2"
+		x := Finding{
+			Severity: severityOf(drops > 0), Title: "the table of neighbours, which all containers share, is over its soft limit " + soft,
+			Evidence: []Evidence{
+				{"entries, compared with " + soft, percent(f.Value), "under 100 %"},
+				{"removals of entries to make room", fmt.Sprintf("%.1f/s", removals), "0/s"},
+				{"entries for which there was no room", fmt.Sprintf("%.1f/s", drops), "0/s"},
+			},
+			Culprit: f.Subject,
+			Cures:   []Cure{{What: "Raise the limits, first " + limit + ".", Command: "holdfast doctor cure sysctl " + limit + " --apply; holdfast doctor cure sysctl " + soft + " --apply"}},
+		}
+		if drops > 0 {
+			x.Title = "the table of neighbours, which all containers share, has no room: " + limit
+		}
+		found = append(found, x)
+	}
+	return found
 }

@@ -41,6 +41,16 @@ func stuck(n, over float64, group string, kernel ...string) []fact.Fact {
 	return []fact.Fact{host(fact.StuckSeen, n), host(fact.HostLoad, 80), {Name: fact.Stuck, Value: n, Over: over, Subject: s}}
 }
 
+var seenMerging = host(fact.MergingSeen, 1)
+
+// monitor is the namespace of a monitor, or a limit that it reaches.
+var monitor = fact.Subject{Cgroup: web, Pid: 7, Command: "monitor", Device: "net.ipv4.neigh.default.gc_thresh3"}
+
+// sockets returns the facts of TCP sockets whose memory grows by the rate, and of their orphans.
+func sockets(used, rate, orphans float64) []fact.Fact {
+	return []fact.Fact{host(fact.SocketMemory, used), host(fact.SocketLimit, 1500<<20), host(fact.SocketOrphans, orphans), host(fact.MemTotal, 24<<30), host(fact.HostCPUs, 2), host(fact.SocketGrowth, rate), host(fact.SocketLow, rate/2)}
+}
+
 // usual is a figure of the host's past.
 func usual(name string, v float64) fact.Fact { return host(fact.Past+name, v) }
 
@@ -172,6 +182,12 @@ var cases = []struct {
 
 	{"limits-near", "a limit of the whole host", limited(by(fact.LimitUsed, 0.95, fact.Subject{Cgroup: web, Pid: 7, Command: "db", Device: "fs.aio-max-nr"})), Warning, fact.Subject{Cgroup: web, Pid: 7, Command: "db"}, "fs.aio-max-nr"},
 	{"limits-near", "half of it", limited(by(fact.LimitUsed, 0.6, fact.Subject{Cgroup: web, Pid: 7, Command: "db", Device: "kernel.pty.max"})), "", fact.Subject{}, ""},
+	{"limits-near", "mappings", limited(by(fact.ProcessMaps, 0.916, other)), Warning, other, "max_map_count"},
+	{"limits-near", "a third of the mappings", limited(by(fact.ProcessMaps, 0.6, other)), "", fact.Subject{}, ""},
+	{"limits-near", "some neighbours", limited(by(fact.NeighbourSoft, 0.9, fact.Subject{Device: "net.ipv4.neigh.default.gc_thresh3"})), "", fact.Subject{}, ""},
+	{"limits-near", "neighbours over the soft limit", limited(by(fact.NeighbourSoft, 1.77, monitor)), Notice, fact.Subject{Cgroup: web, Pid: 7, Command: "monitor"}, "gc_thresh2"},
+	{"limits-near", "neighbours near the limit", limited(by(fact.NeighbourSoft, 1.9, monitor), by(fact.LimitUsed, 0.95, monitor)), Warning, fact.Subject{Cgroup: web, Pid: 7, Command: "monitor"}, "gc_thresh3"},
+	{"limits-near", "no room for neighbours", limited(by(fact.NeighbourSoft, 0.8, monitor), by(fact.NeighbourDrops, 3, monitor)), Warning, fact.Subject{Cgroup: web, Pid: 7, Command: "monitor"}, "no room"},
 	{"limits-near", "message queues", limited(by(fact.Queues, 0.98, other)), Warning, other, "98 %"},
 	{"limits-near", "open files of a process", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 500), host(fact.HostMaxFiles, 1000), host(fact.HostFiles, 10), by(fact.ProcessFiles, 0.97, other), by(fact.Ports, 0.5, logger)}, Warning, other, "nofile"},
 
@@ -189,6 +205,22 @@ var cases = []struct {
 	{"slow-disk", "no main writer", append(disk(500, 0.9, 200), group(fact.GroupWrites, hogs, 190), group(fact.GroupWrites, "/docker/x", 190)), "", fact.Subject{}, ""},
 	{"slow-disk", "the process is known, and the kernel's threads", []fact.Fact{device(fact.DiskFlush, "vda", 900), device(fact.DiskBusy, "vda", 0.9), by(fact.DiskBy, 2000, fact.Subject{Cgroup: "/", Command: "jbd2/vda-8"}), by(fact.DiskBy, 800, logger), by(fact.DiskBy, 50, other)}, Warning, logger, "800/s"},
 	{"slow-disk", "slower than usual", append(disk(5, 0.1, 5), host(fact.DiskP99, 60), host(fact.BaseDisk, 5)), Warning, fact.Subject{}, "60 ms"},
+	{"socket-memory", "a busy server", sockets(200<<20, 0, 0), "", fact.Subject{}, ""},
+	{"socket-memory", "traffic that increases slowly", sockets(200<<20, 100<<10, 0), "", fact.Subject{}, ""},
+	{"socket-memory", "growth for a while, and not all the time", sockets(200<<20, 8<<20, 0)[:6], "", fact.Subject{}, ""},
+	{"socket-memory", "orphans that grow", append(sockets(200<<20, 8<<20, 0.01), by(fact.SocketQueued, 9<<20, monitor), by(fact.SocketLeft, 5<<20, monitor), by(fact.SocketQueued, 1<<20, fact.Subject{Device: "net:[1]"})), Notice, monitor, "5.0 MiB"},
+	{"socket-memory", "two that have as much", append(sockets(200<<20, 8<<20, 0.01), by(fact.SocketQueued, 5<<20, monitor), by(fact.SocketQueued, 5<<20, other)), Notice, fact.Subject{}, "growth"},
+	{"socket-memory", "half of it, and it grows", sockets(800<<20, 8<<20, 0), Warning, fact.Subject{}, "in 1m"},
+	{"socket-memory", "all of it", sockets(1500<<20, 0, 0), Warning, fact.Subject{}, "slows down"},
+	{"socket-memory", "orphans at their limit", sockets(200<<20, 0, 0.95), Warning, fact.Subject{}, "95 %"},
+
+	{"page-merging", "ksmd with its defaults", []fact.Fact{seenMerging, host(fact.MergingCPU, 0.04)}, "", fact.Subject{}, ""},
+	{"page-merging", "it is busy", []fact.Fact{seenMerging, host(fact.MergingCPU, 0.9), host(fact.MergingScanned, 200_000), by(fact.MergingBy, 256<<20, logger), by(fact.MergingBy, 1<<20, other)}, Notice, logger, "256 MiB of 257 MiB"},
+	{"page-merging", "containers wait for CPUs", []fact.Fact{seenMerging, host(fact.MergingCPU, 0.9), host(fact.CPUBusy, 0.99), by(fact.MergingBy, 256<<20, logger), group(fact.GroupLongest, hogs, 0.5)}, Warning, logger, "256 MiB"},
+	{"page-merging", "ksmd is in another pid namespace", []fact.Fact{seenMerging, host(fact.MergingScanned, 200_000), by(fact.MergingBy, 256<<20, logger)}, Notice, logger, "40 %"},
+	{"page-merging", "ksmd is in another pid namespace, with its defaults", []fact.Fact{seenMerging, host(fact.MergingScanned, 5000)}, "", fact.Subject{}, ""},
+	{"page-merging", "many virtual machines", []fact.Fact{seenMerging, host(fact.MergingCPU, 0.5), by(fact.MergingBy, 1<<30, logger), by(fact.MergingBy, 1<<30, other)}, Notice, fact.Subject{}, "50 %"},
+
 	{"stuck-tasks", "none", []fact.Fact{host(fact.StuckSeen, 0)}, "", fact.Subject{}, ""},
 	{"stuck-tasks", "a slow disk", stuck(8, 12, inContainer, "io_schedule", "folio_wait_bit_common", "filemap_read"), "", fact.Subject{}, ""},
 	{"stuck-tasks", "a server that is late", stuck(8, 4, inContainer, "fuse_get_req", "fuse_statfs"), "", fact.Subject{}, ""},

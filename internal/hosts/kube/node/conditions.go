@@ -49,7 +49,7 @@ func typeOf(rule string) string {
 		return KernelContention
 	case "negative-dentries":
 		return DentryBloat
-	case "limits-near", "conntrack-full", "inotify-limit", "mount-leak":
+	case "limits-near", "conntrack-full", "inotify-limit", "mount-leak", "socket-memory":
 		return LimitsNear
 	case "slow-disk", "slow-allocation", "slow-machine", "fragmentation":
 		return SlowHost

@@ -1,0 +1,63 @@
+package probe
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"holdfast/internal/hosts/doctor/fact"
+)
+
+// mappingsShares returns the share of vm.max_map_count (sysctl/vm.rst) that each process has, of
+// those that have over half of it. The kernel tells the number nowhere, and it takes 1 µs for each
+// mapping to read all: a mapping has at least a page, so only large processes are read.
+func mappingsShares(ctx context.Context, h Host) []fact.Fact {
+	most, err := number(string(h.Proc) + "/sys/vm/max_map_count")
+	if err != nil || most <= 0 {
+		return nil
+	}
+	var found []fact.Fact
+	pids, _ := h.Proc.Pids() // without a list no process is known
+	for _, pid := range pids {
+		if ctx.Err() != nil {
+			break
+		}
+		dir := string(h.Proc) + "/" + strconv.Itoa(pid)
+		text, _ := read(dir + "/statm") // none if it has ended
+		size, _, _ := strings.Cut(text, " ")
+		pages, err := strconv.ParseFloat(size, 64)
+		if err != nil || pages < most*limitsShown || h.Proc.Blocked(pid) {
+			continue
+		}
+		n, err := countLines(dir+"/maps", most)
+		if err == nil && n > most*limitsShown {
+			found = append(found, fact.Fact{Name: fact.ProcessMaps, Value: n / most, Unit: fact.Share, Subject: processOf(h, pid)})
+		}
+	}
+	return largest(found, shownProcesses)
+}
+
+// countLines counts the lines of a file, up to a number, without keeping them.
+func countLines(file string, most float64) (float64, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	var buf [1 << 16]byte
+	n := 0.0
+	for n < most {
+		read, err := f.Read(buf[:])
+		n += float64(bytes.Count(buf[:read], []byte("\n")))
+		if errors.Is(err, io.EOF) {
+			return n, nil
+		} else if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
