@@ -47,9 +47,10 @@ func WaitOf(kernel []string) Wait {
 }
 
 // waitsForProcess lists functions in which a task waits for a process by design: the parent of a
-// vfork for its child (kernel/fork.c), and a call for its supervisor (seccomp_unotify(2)).
+// vfork for its child (kernel/fork.c), a call for its supervisor (seccomp_unotify(2)), and a frozen
+// task to be thawed (kernel/freezer.c).
 func waitsForProcess() []string {
-	return []string{"kernel_clone", "_do_fork", "do_fork", "wait_for_vfork_done", "seccomp_do_user_notification"}
+	return []string{"kernel_clone", "_do_fork", "do_fork", "wait_for_vfork_done", "seccomp_do_user_notification", "refrigerator", "__refrigerator"}
 }
 
 type remote struct {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/proc"
 )
 
@@ -72,6 +73,7 @@ type stuckReader struct {
 	// is not before due.
 	standing bool
 	due      time.Time
+	scanned  bool // at the reading before
 }
 
 // scanShare is the share of the time that an agent spends on scans.
@@ -88,12 +90,17 @@ func (r *stuckReader) Read(ctx context.Context, now time.Time) ([]fact.Fact, err
 	}
 	facts := stuckFacts(ctx, r.host, stuck, now)
 	r.asleep = stuck
-	if !r.standing || now.Before(r.due) || !loaded(r.host) {
+	before := r.scanned
+	r.scanned = r.standing && !now.Before(r.due) && loaded(r.host)
+	if !r.scanned {
 		return facts, nil
 	}
 	begin := time.Now()
 	err := r.scan(ctx, now)
 	r.due = now.Add(time.Duration(float64(time.Since(begin)) / scanShare))
+	if !before && len(stuck) == 0 && len(r.asleep) > 0 { // only the next reading tells whether they are stuck
+		return nil, err
+	}
 	return facts, err
 }
 
@@ -216,21 +223,23 @@ func kernelPath(h Host, t thread, function string) []string {
 
 // frozen reports whether a process is in a group that a freezer of cgroup v1 stops: from Linux 6.1
 // on, such a task is shown in state D wherever it sleeps (TASK_FROZEN, kernel/freezer.c). A group
-// that is about to freeze counts, too.
+// that is about to freeze counts, too, and so does one whose state cannot be read.
 func frozen(h Host, pid int) bool {
-	groups, err := h.Groups.Of(h.Proc, pid)
-	if err != nil {
+	members, err := h.Groups.Members(h.Proc, pid)
+	groups, err2 := h.Groups.Of(h.Proc, pid)
+	if err != nil || err2 != nil {
 		return true // it has ended
 	}
-	for _, g := range groups {
-		if g.V2 || !g.Has("freezer") || g.IsRoot() {
-			continue
-		}
-		if text, err := read(g.FreezerFile()); err == nil && strings.TrimSpace(text) != "THAWED" {
-			return true
-		}
+	freezes := func(c []string) bool { return slices.Contains(c, "freezer") }
+	if !slices.ContainsFunc(members, func(m cgroup.Member) bool { return freezes(m.Controllers) && m.Path != "/" }) {
+		return false
 	}
-	return false
+	i := slices.IndexFunc(groups, func(g cgroup.Group) bool { return !g.V2 && freezes(g.Controllers) })
+	if i < 0 {
+		return true
+	}
+	text, err := read(groups[i].FreezerFile())
+	return err != nil || strings.TrimSpace(text) != "THAWED"
 }
 
 // dumping reports whether the kernel writes a core dump of a process; its other threads wait for

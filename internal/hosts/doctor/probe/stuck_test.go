@@ -172,6 +172,22 @@ func TestNotStuck(t *testing.T) {
 	}
 }
 
+// Without the freezer's files, a process in one of its groups may be frozen.
+func TestUnknownFreezer(t *testing.T) {
+	for text, want := range map[string]bool{
+		"4:freezer:/docker/a\n0::/docker/a\n": true, "4:freezer:/\n0::/docker/a\n": false, "0::/docker/a\n": false, "": false,
+	} {
+		root := t.TempDir()
+		files(t, root, map[string]string{"7/cgroup": text})
+		if got := frozen(Host{Proc: proc.FS(root)}, 7); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+	if !frozen(Host{Proc: proc.FS(t.TempDir())}, 7) {
+		t.Error("a process that has ended counts")
+	}
+}
+
 // An agent's scans take a small share of the time, however long each is.
 func TestScans(t *testing.T) {
 	root := t.TempDir()
@@ -182,13 +198,14 @@ func TestScans(t *testing.T) {
 		t.Errorf("the next scan is due at %v, error %v", r.due, err)
 	}
 	r.due = now.Add(time.Hour)
-	files(t, root, map[string]string{"7/task/7/stat": "7 (df) D 1" + strings.Repeat(" 0", 18) + " 5\n", "7/task/7/schedstat": "1 2 3\n"})
-	for _, due := range []bool{false, true} {
-		if due {
+	files(t, root, map[string]string{"7/task/7/stat": "7 (df) D 1" + strings.Repeat(" 0", 18) + " 5\n", "7/task/7/schedstat": "1 2 3\n", "7/cgroup": "0::/docker/a\n"})
+	for i, want := range []struct{ asleep, facts int }{{0, 1}, {1, 0}, {1, 2}} { // not due, due, and again
+		if i == 1 {
 			r.due = now
 		}
-		if _, err := r.Read(t.Context(), now.Add(time.Minute)); err != nil || len(r.asleep) > 0 != due {
-			t.Errorf("due %v: %v, %v", due, r.asleep, err)
+		facts, err := r.Read(t.Context(), now.Add(time.Duration(i+1)*time.Minute))
+		if err != nil || len(r.asleep) != want.asleep || len(facts) != want.facts {
+			t.Errorf("reading %d: %+v, %+v, %v", i, r.asleep, facts, err)
 		}
 	}
 }
