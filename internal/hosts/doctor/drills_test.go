@@ -70,6 +70,9 @@ func TestDrills(t *testing.T) {
 			during(t, d, o, func(at drill.Running) {
 				created = at.Group
 				var e doctor.Examination
+				if d.Name == "hung-mount" { // a shorter wait is no finding
+					e.For = 10 * time.Second
+				}
 				if vmtest.Inside() {
 					e.Probes = quietProbes()
 				}
