@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -35,8 +36,11 @@ func readNeighbours(_ context.Context, h Host) (map[string]sample, error) {
 		text, err := read(string(h.Proc) + "/net/stat/" + file)
 		soft, err2 := number(string(h.Proc) + "/sys/" + strings.ReplaceAll(strings.TrimSuffix(limit, "3")+"2", ".", "/"))
 		s := neighbourCounters(text)
+		if gone(err) || gone(err2) {
+			continue // the kernel has no IPv6, or this is not the first network namespace
+		}
 		if err := errors.Join(err, err2); err != nil || s == nil || soft <= 0 {
-			last = err // without IPv6 there is only one
+			last = cmp.Or(err, errors.New(file+": unexpected format"))
 			continue
 		}
 		s["soft"] = s["entries"] / soft
