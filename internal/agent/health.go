@@ -64,7 +64,7 @@ func (h *health) Answers(ctx context.Context, within time.Duration) error {
 
 // Run checks the engine periodically until ctx is done.
 func (h *health) Run(ctx context.Context) error {
-	return tasks.Every(ctx, healthEvery, func() { h.check(ctx) })
+	return tasks.EveryTick(ctx, healthEvery, func() { h.check(ctx) })
 }
 
 func (h *health) check(ctx context.Context) {

@@ -84,8 +84,23 @@ func (s *Stack) StopInBackground() (wait func() error) {
 	return func() error { return <-done }
 }
 
-// Every calls f at once and then at each Tick, until ctx is done. It returns nil.
+// Every calls f at once and then once per interval, until ctx is done. It returns
+// nil.
 func Every(ctx context.Context, interval time.Duration, f func()) error {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		f()
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// EveryTick is Every at the times of Tick.
+func EveryTick(ctx context.Context, interval time.Duration, f func()) error {
 	for {
 		f()
 		select {
@@ -99,7 +114,7 @@ func Every(ctx context.Context, interval time.Duration, f func()) error {
 // Tick returns a channel that receives at the next multiple of interval on the clock. Loops
 // of one interval, and of its multiples, then wake at the same moment, and a process at rest
 // wakes once for all of them: each wake-up costs more than what most loops do. Hosts with the
-// same time wake together, so a loop that calls a service of the fleet uses a time.Ticker.
+// same time wake together, so a loop that calls a service of the fleet uses Every.
 func Tick(interval time.Duration) <-chan time.Time {
 	now := time.Now()
 	return time.After(now.Truncate(interval).Add(interval).Sub(now))

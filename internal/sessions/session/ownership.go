@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"holdfast"
 	"holdfast/internal/platform/store"
-	"holdfast/internal/platform/tasks"
 )
 
 // errDisowned ends the boot of a session whose record is gone or belongs to another
@@ -53,9 +53,11 @@ func (m *Manager) ownsLocked(e *entry, o holdfast.Owner) bool {
 // checkAlways compares this node's sessions with the store every Config.CheckEvery, and
 // whenever Observe requests it, until ctx is done.
 func (m *Manager) checkAlways(ctx context.Context) {
+	tick := time.NewTicker(m.cfg.CheckEvery)
+	defer tick.Stop()
 	for ctx.Err() == nil {
 		select {
-		case <-tasks.Tick(m.cfg.CheckEvery):
+		case <-tick.C:
 		case <-m.check:
 		case <-ctx.Done():
 			return

@@ -85,7 +85,7 @@ func (m *Manager) setSuspendedWake(ctx context.Context, key holdfast.SessionKey,
 
 // wakeByTime wakes the sessions with a container at their times, until ctx is done.
 func (m *Manager) wakeByTime(ctx context.Context) {
-	_ = tasks.Every(ctx, timerTick, func() { m.wakeDue(time.Now()) })
+	_ = tasks.EveryTick(ctx, timerTick, func() { m.wakeDue(time.Now()) })
 }
 
 // resumeByTime resumes suspended sessions at their times, until ctx is done.

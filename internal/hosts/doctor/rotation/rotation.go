@@ -152,7 +152,7 @@ func (r *Rotation) Degraded() (why string, since time.Time) {
 // Run maintains the node's condition until ctx is done, which also ends a drain in
 // progress.
 func (r *Rotation) Run(ctx context.Context) error {
-	return tasks.Every(ctx, checkEvery, func() { r.step(ctx) })
+	return tasks.EveryTick(ctx, checkEvery, func() { r.step(ctx) })
 }
 
 func (r *Rotation) step(ctx context.Context) {

@@ -212,7 +212,7 @@ func (l *List) Changed() <-chan struct{} {
 func (l *List) Run(ctx context.Context) error {
 	// A ticker is enough: Go's timers stop while the host sleeps, and so do all
 	// waiting goroutines.
-	return tasks.Every(ctx, time.Second, func() { l.UnderWay() })
+	return tasks.EveryTick(ctx, time.Second, func() { l.UnderWay() })
 }
 
 // lookLocked drops expired entries, and updates the leases.
