@@ -5,6 +5,9 @@
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 PATH=$PATH:/usr/sbin:/sbin
 state=$PWD/var/dev
+# Those of a release, so that tests and the programs that they build share what is compiled.
+# shellcheck disable=SC2034
+goflags='-trimpath -tags=grpcnotrace'
 
 say() { printf '%s\n' "$*"; }
 die() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 1; }

@@ -10,7 +10,7 @@ large=$(git ls-files -z | xargs -0 stat -c '%s %n' -- 2>/dev/null | awk '$1 > 2 
 packaging/dev/templ.sh generate -check -keep-orphaned-files -log-level error || die "the Go file of a page is not up to date" "run packaging/dev/templ.sh generate"
 # The same settings as those of the programs that the tests build, so that each dependency
 # is compiled once without the race detector.
-export CGO_ENABLED=0 GOFLAGS="-trimpath -tags=grpcnotrace"
+export CGO_ENABLED=0 GOFLAGS="$goflags"
 go vet ./...
 go tool staticcheck ./...
 # packaging/deb is a separate module.

@@ -11,7 +11,7 @@ set -euo pipefail
 command -v go >/dev/null || die "Go is not installed" "install the version that go.mod names"
 if [[ ${1:-} = short ]]; then
   # With the settings of lint.sh each dependency is compiled once.
-  export CGO_ENABLED=0 GOFLAGS="-trimpath -tags=grpcnotrace"
+  export CGO_ENABLED=0 GOFLAGS="$goflags"
   go vet ./...
   # Most tests wait; more of them at once keep the CPUs busy.
   go run ./packaging/dev/testsum -- go test -vet=off -short -p 5 -timeout 5m -json ./...
@@ -43,7 +43,7 @@ if [[ ${1:-} = long ]]; then
   mapfile -t packages < <({ grep -rl --include='*_test.go' --exclude-dir=quic 'labtest\.\(Need\)\?Long(' . | xargs -n 1 dirname
     go list -f '{{.Dir}}' ./test/... ./bench/... ./internal/hosts/doctor/... ./internal/platform/engine/... "${children[@]}" | sed "s|^$PWD|.|"; } | sort -u)
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json "${packages[@]}" -long
-  env CGO_ENABLED=0 GOFLAGS="-trimpath -tags=grpcnotrace" go test -C test/quic -vet=off -timeout 20m ./... -long
+  env CGO_ENABLED=0 GOFLAGS="$goflags" go test -C test/quic -vet=off -timeout 20m ./... -long
   # Run the tests that support both engines on containerd. Then run them, and the tests
   # for containerd only, on the newest containerd.
   mapfile -t packages < <(grep -rlE --include='*_test.go' 'labtest\.(Either|OnContainerd)\(' . | xargs -n 1 dirname | sort -u)
@@ -68,7 +68,7 @@ tests=(go test -vet=off -timeout 25m -json)
 # The race detector checks the packages. The tests below test/ and bench/ start whole programs
 # on real engines. They run without it, because it doubles their time; test-long runs them with
 # it. So do the tests that load a kernel, those of the engines' clients, and children.
-plain=(env CGO_ENABLED=0 GOFLAGS="-trimpath -tags=grpcnotrace" "${tests[@]}")
+plain=(env CGO_ENABLED=0 GOFLAGS="$goflags" "${tests[@]}")
 # Five queues run in parallel, because most tests wait much of their time. The longest begin first.
 # That of test/agent is divided, because it alone would take as long as all others.
 slow=(./internal/sessions/session ./internal/hosts/protect ./internal/sessions/gateway
@@ -86,4 +86,4 @@ go run ./packaging/dev/testsum -again -at-once 5 -- "${plain[@]}" ./test/agent -
   -- "${plain[@]}" -p 1 "${rest[@]}" \
   -- "${plain[@]}" -p 1 "${children[@]}" \
   -- "${tests[@]}" -race -p 3 "${others[@]}" \
-  -- env CGO_ENABLED=0 GOFLAGS="-trimpath -tags=grpcnotrace" go test -C test/kubedrain -vet=off -timeout 25m -json ./...
+  -- env CGO_ENABLED=0 GOFLAGS="$goflags" go test -C test/kubedrain -vet=off -timeout 25m -json ./...

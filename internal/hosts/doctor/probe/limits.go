@@ -64,14 +64,11 @@ func readLimits(ctx context.Context, h Host) ([]fact.Fact, error) {
 			add(LimitKeys, share, func() fact.Subject { return processOfUser(ctx, h, uid) })
 		}
 	}
-	// One table serves all network namespaces (net/core/neighbour.c). Each CPU has a line, and
-	// the first column of all is the number of entries.
-	table, err := read(string(h.Proc) + "/net/stat/arp_cache")
-	most, err2 := number(string(h.Proc) + "/sys/net/ipv4/neigh/default/gc_thresh3")
-	if _, lines, ok := strings.Cut(table, "\n"); ok && err == nil && err2 == nil && most > 0 {
-		if n, err := strconv.ParseUint(strings.Fields(lines + " -")[0], 16, 32); err == nil {
-			add(LimitNeighbours, float64(n)/most, func() fact.Subject { return mostOf(ctx, h, neighbours) })
-		}
+	// One table serves all network namespaces (net/core/neighbour.c).
+	table, _ := read(string(h.Proc) + "/net/stat/" + tables()[LimitNeighbours])
+	most, err := number(string(h.Proc) + "/sys/net/ipv4/neigh/default/gc_thresh3")
+	if counters := neighbourCounters(table); counters != nil && err == nil && most > 0 {
+		add(LimitNeighbours, counters["entries"]/most, func() fact.Subject { return mostOf(ctx, h, neighbours) })
 	}
 	for uid, share := range signalShares(ctx, h) {
 		add(LimitSignals, share, func() fact.Subject {

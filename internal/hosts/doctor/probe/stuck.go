@@ -185,7 +185,7 @@ func stuckFacts(ctx context.Context, h Host, stuck map[thread]asleep, now time.T
 		p := place{group, function}
 		f, ok := places[p]
 		if !ok {
-			f = fact.Fact{Name: fact.Stuck, Unit: fact.Count, Subject: fact.Subject{Cgroup: group, Pid: t.pid, Command: stuck[t].comm, Kernel: kernelPath(h, t, function)}}
+			f = fact.Fact{Name: fact.Stuck, Unit: fact.Count, Subject: fact.Subject{Cgroup: group, Pid: t.pid, Command: stuck[t].comm, Kernel: h.Proc.KernelPath(t.pid, t.tid)}}
 			wait := fact.WaitOf(f.Subject.Kernel)
 			if wait.Process {
 				n--
@@ -206,19 +206,6 @@ func stuckFacts(ctx context.Context, h Host, stuck map[thread]asleep, now time.T
 
 func (t thread) compare(u thread) int {
 	return cmp.Or(cmp.Compare(t.pid, u.pid), cmp.Compare(t.tid, u.tid))
-}
-
-// kernelPath returns a thread's path through the kernel, the innermost function first; without
-// the right to read it, only that function.
-func kernelPath(h Host, t thread, function string) []string {
-	text, err := read(t.dir(h) + "/stack")
-	if up := proc.ParseStack([]byte(text)); err == nil && len(up) > 0 {
-		return up
-	}
-	if function == "" || function == "0" {
-		return nil
-	}
-	return []string{function}
 }
 
 // frozen reports whether a process is in a group that a freezer of cgroup v1 stops: from Linux 6.1

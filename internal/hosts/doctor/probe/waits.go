@@ -7,10 +7,10 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/hosts/doctor/fact"
-	"holdfast/internal/platform/linux/proc"
 )
 
 // waitedFor names the file or the mount that a stuck thread waits for, "" if it is unknown. It only
@@ -40,42 +40,35 @@ func waitedFor(h Host, t thread, w fact.Wait) string {
 }
 
 // mounted is a mount as mountinfo has it.
-type mounted struct{ minor, point, kind, source string }
+type mounted struct{ *mountinfo.Info }
 
-func (m mounted) String() string { return m.kind + " " + m.source + " on " + m.point }
+func (m mounted) String() string { return m.FSType + " " + m.Source + " on " + m.Mountpoint }
 
 // has reports whether a path is on the mount, or on one below it.
 func (m mounted) has(file string) bool {
-	return file == m.point || strings.HasPrefix(file, strings.TrimSuffix(m.point, "/")+"/")
+	return file == m.Mountpoint || strings.HasPrefix(file, strings.TrimSuffix(m.Mountpoint, "/")+"/")
 }
 
 // idle reports whether the mount is one of FUSE and no request waits for its server: the number in
 // /sys/fs/fuse/connections (filesystems/fuse.rst). Without that file it may not be idle.
 func (m mounted) idle(h Host) bool {
-	n, err := number(path.Join(h.Sys, "fs/fuse/connections", m.minor, "waiting"))
-	return strings.HasPrefix(m.kind, "fuse") && err == nil && n == 0
+	n, err := number(path.Join(h.Sys, "fs/fuse/connections", strconv.Itoa(m.Minor), "waiting"))
+	return strings.HasPrefix(m.FSType, "fuse") && err == nil && n == 0
 }
 
 // mountsFor returns a thread's mounts of these types, or all mounts of disks and servers if there
 // are none, those with the longest paths first.
 func mountsFor(h Host, t thread, types []string) []mounted {
 	text, _ := read(t.dir(h) + "/mountinfo") // none if it has ended
-	var found []mounted
-	for line := range strings.Lines(text) {
-		// 92 72 0:45 / /mnt rw,nosuid - fuse files.example rw
-		front, back, _ := strings.Cut(line, " - ")
-		f, g := strings.Fields(front), strings.Fields(back)
-		if len(f) < 5 || len(g) < 2 {
-			continue
-		}
-		kind, _, _ := strings.Cut(g[0], ".") // fuse.sshfs
-		if len(types) > 0 && !slices.Contains(types, kind) {
-			continue
-		}
-		_, minor, _ := strings.Cut(f[2], ":")
-		found = append(found, mounted{minor, proc.Unescape(f[4]), g[0], proc.Unescape(g[1])})
+	list, _ := mountinfo.GetMountsFromReader(strings.NewReader(text), func(m *mountinfo.Info) (skip, stop bool) {
+		kind, _, _ := strings.Cut(m.FSType, ".") // fuse.sshfs
+		return len(types) > 0 && !slices.Contains(types, kind), false
+	})
+	found := make([]mounted, 0, len(list))
+	for _, m := range list {
+		found = append(found, mounted{m})
 	}
-	slices.SortStableFunc(found, func(a, b mounted) int { return len(b.point) - len(a.point) })
+	slices.SortStableFunc(found, func(a, b mounted) int { return len(b.Mountpoint) - len(a.Mountpoint) })
 	return found
 }
 

@@ -184,28 +184,35 @@ func (p FS) Exe(pid int) (string, error) {
 // Where is the kernel function in which a process sleeps: the top of its kernel stack
 // if that may be read, else its wchan, else "".
 func (p FS) Where(pid int) string {
-	if b, err := p.read(pid, "stack"); err == nil {
-		if up := ParseStack(b); len(up) > 0 {
-			return up[0]
-		}
-	}
-	if b, err := p.read(pid, "wchan"); err == nil && string(b) != "0" {
-		return string(b)
+	if up := kernelPath(p.path(pid, "")); len(up) > 0 {
+		return up[0]
 	}
 	return ""
 }
 
-// ParseStack returns the functions of /proc/pid/stack (proc_pid_stack(5)), the innermost first:
-// "[<0>] request_wait_answer+0x12c/0x200 [fuse]".
-func ParseStack(b []byte) []string {
+// KernelPath returns the kernel functions in which a thread waits, the innermost first: its stack
+// (proc_pid_stack(5)) if that may be read, else its wchan alone, else nothing.
+func (p FS) KernelPath(pid, tid int) []string {
+	return kernelPath(p.path(pid, "task/"+strconv.Itoa(tid)))
+}
+
+func kernelPath(dir string) []string {
 	var up []string
+	b, _ := kfile.Read(dir+"/stack", maxFile) // nothing without the right to read it
 	for line := range strings.Lines(string(b)) {
+		// [<0>] request_wait_answer+0x12c/0x200 [fuse]
 		_, symbol, _ := strings.Cut(line, "] ")
 		if symbol, _, _ = strings.Cut(symbol, "+"); symbol != "" {
 			up = append(up, symbol)
 		}
 	}
-	return up
+	if len(up) > 0 {
+		return up
+	}
+	if b, err := kfile.Read(dir+"/wchan", maxFile); err == nil && len(b) > 0 && string(b) != "0" {
+		return []string{string(b)}
+	}
+	return nil
 }
 
 // Ancestors returns the pids of a process's ancestors: its parent first, 1 last. A
