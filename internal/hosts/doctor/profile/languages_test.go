@@ -52,11 +52,18 @@ func compiled(source string, commands ...string) func(*testing.T, string) (*exec
 	}
 }
 
-// interpreted returns a make that runs an interpreter with arguments.
-func interpreted(find func() (string, error), args ...string) func(*testing.T, string) (*exec.Cmd, error) {
-	return func(*testing.T, string) (*exec.Cmd, error) {
+// interpreted returns a make that runs a script of testdata/languages with an interpreter
+// and its flags, in dir: Node.js writes a log into its working directory.
+func interpreted(find func() (string, error), script string, flags ...string) func(*testing.T, string) (*exec.Cmd, error) {
+	return func(_ *testing.T, dir string) (*exec.Cmd, error) {
 		program, err := find()
-		return exec.Command(program, args...), err
+		if err != nil {
+			return nil, err
+		}
+		path, err := filepath.Abs("testdata/languages/" + script)
+		cmd := exec.Command(program, append(slices.Clone(flags), path)...)
+		cmd.Dir = dir
+		return cmd, err
 	}
 }
 
@@ -112,13 +119,13 @@ func languages() []language {
 		{name: "Go", how: "`go build -ldflags='-s -w'`", long: true, function: "main.burnHere", caller: "main.main",
 			make: func(t *testing.T, _ string) (*exec.Cmd, error) { return exec.Command(burner(t), "user"), nil }},
 		{name: "Node.js", how: "`node --perf-basic-prof`, compiled functions", long: true, function: "cartTotal", caller: "cartCheckout",
-			make: interpreted(inPath("node"), "--perf-basic-prof", "--no-turbo-inlining", "testdata/languages/cart.js")},
+			make: interpreted(inPath("node"), "cart.js", "--perf-basic-prof", "--no-turbo-inlining")},
 		{name: "Java", how: "`-XX:+PreserveFramePointer`, and a perf map (`jcmd PID Compiler.perfmap`)", long: true, warm: perfMap, function: "Cart.total", caller: "Cart.checkout",
-			make: interpreted(inPath("java"), "-XX:+PreserveFramePointer", "-Xmx64m", "-XX:CompileCommand=quiet", "-XX:CompileCommand=dontinline,Cart::*", "testdata/languages/Cart.java")},
+			make: interpreted(inPath("java"), "Cart.java", "-XX:+PreserveFramePointer", "-Xmx64m", "-XX:CompileCommand=quiet", "-XX:CompileCommand=dontinline,Cart::*")},
 		{name: "Python", how: "before 3.12, or without `-X perf`", long: true, function: "_PyEval_EvalFrameDefault", none: noPerfMap,
-			make: interpreted(inPath("python3"), "testdata/languages/cart.py")},
+			make: interpreted(inPath("python3"), "cart.py")},
 		{name: "Python", how: "3.12 and later, `python -X perf`", long: true, elsewhere: true, function: "py::cart_total", none: noTrampoline,
-			make: interpreted(newPython, "-X", "perf", "testdata/languages/cart.py")},
+			make: interpreted(newPython, "cart.py", "-X", "perf")},
 	}
 }
 
