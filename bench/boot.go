@@ -35,6 +35,9 @@ type BootOptions struct {
 	// requested from an agent with Warm containers and from one without, in turns.
 	// A burst of 0 skips the part; 0 rounds is 3.
 	Burst, BurstRounds, Warm int
+	// Refill is the number of sessions that boot in each of BurstRounds turns while the pool
+	// of another template is full, and while it refills. 0 skips the part.
+	Refill int
 	// Memory is the number of warm containers over which the
 	// memory of one is averaged. 0 skips the part.
 	Memory  int
@@ -58,6 +61,8 @@ func (o BootOptions) Check() error {
 		return fmt.Errorf("a burst has %d sessions in %d rounds, it must have 0 to %d sessions in at least 1 round", o.Burst, o.BurstRounds, maxBurst)
 	case o.Burst > 0 && (o.Warm < 1 || o.Warm > container.MaxSize):
 		return fmt.Errorf("a burst has %d warm containers, it must have 1 to %d", o.Warm, container.MaxSize)
+	case o.Refill < 0 || o.Refill > maxBurst:
+		return fmt.Errorf("refill is %d, it must be 0 to %d", o.Refill, maxBurst)
 	case o.Memory < 0 || o.Memory == 1 || o.Memory > container.MaxSize:
 		return fmt.Errorf("memory is %d, it must be 0 or 2 to %d", o.Memory, container.MaxSize)
 	}
@@ -66,9 +71,10 @@ func (o BootOptions) Check() error {
 
 // BootDetails is Result.Details of Boot.
 type BootDetails struct {
-	Phases []BootPhases  `json:"phases"`           // of Holdfast's modes, in the order of the rows
-	Burst  *BurstDetails `json:"burst,omitempty"`  // nil if the burst was skipped
-	Memory []MemoryParts `json:"memory,omitempty"` // nil if the memory was skipped
+	Phases []BootPhases   `json:"phases"`           // of Holdfast's modes, in the order of the rows
+	Burst  *BurstDetails  `json:"burst,omitempty"`  // nil if the burst was skipped
+	Refill *RefillDetails `json:"refill,omitempty"` // nil if the part was skipped
+	Memory []MemoryParts  `json:"memory,omitempty"` // nil if the memory was skipped
 }
 
 // BootPhases has the median of each phase in ms. The medians need not add up.
@@ -104,6 +110,7 @@ type bootMode struct {
 	// engine. Both have the same version of containerd.
 	containerd bool
 	door       bool // for E2B's SDKs
+	spare      int  // warm containers of a second template; 0: there is none
 }
 
 // bootModes lists Holdfast's modes in the order of the rows.
@@ -122,8 +129,8 @@ func bootModes() []bootMode {
 // embedded store. All boot the same container from the same image.
 // A turn begins when all pools are full and all removals are done, so that no mode
 // prepares or cleans up during another's turn. After the turns Boot measures the memory
-// of warm containers, the bursts, and the claims from a pool with a
-// warm container for each. It works only inside a lab (lab.Reenter).
+// of warm containers, the bursts, boots beside a pool that refills, and the claims from a
+// pool with a warm container for each. It works only inside a lab (lab.Reenter).
 //
 // Score is the engine's p50 ÷ the p50 of Holdfast's best mode without warm containers.
 func Boot(ctx context.Context, o BootOptions) (Result, error) {
@@ -220,7 +227,7 @@ func (x *bootBench) run(ctx context.Context) (Result, error) {
 	r := Result{Name: "boot", Machine: EngineMachine(info)}
 	d := BootDetails{}
 	x.judge(&r, &d)
-	for _, part := range []func(context.Context, *Result, *BootDetails) error{x.memory, x.bursts, x.claims} {
+	for _, part := range []func(context.Context, *Result, *BootDetails) error{x.memory, x.bursts, x.refills, x.claims} {
 		if err := part(ctx, &r, &d); err != nil {
 			return Result{}, err
 		}

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/config"
 	"holdfast/internal/platform/engine"
@@ -74,7 +75,7 @@ api: {socket: %[1]s/run/s, listen: "%[4]s"}
 templates:
   - {name: bench, image: "%[5]s", port: %[6]d, ready: {timeout: 30s}, %[7]s}
 %[9]s
-`, dir, on, a.gateway, a.api, bootImage, bootPort, m.template, a.node, door)
+`, dir, on, a.gateway, a.api, bootImage, bootPort, m.template, a.node, m.spareTemplate()+door)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
@@ -88,6 +89,14 @@ templates:
 	a.ended = make(chan error, 1)
 	go func() { a.ended <- a.cmd.Wait() }()
 	return a, a.up(ctx, x.client)
+}
+
+// spareTemplate returns the second template, or "".
+func (m bootMode) spareTemplate() string {
+	if m.spare == 0 {
+		return ""
+	}
+	return fmt.Sprintf("  - {name: %s, image: %q, port: %d, network: pooled, warm: %d}\n", pooledTemplate, bootImage, bootPort, m.spare)
 }
 
 // openDoor writes the file of API keys, and returns the door's part of the configuration.
@@ -173,14 +182,10 @@ func (a *bootAgent) stop() error {
 // of the agent.
 func (a *bootAgent) settle(ctx context.Context, x *bootBench) error {
 	for {
-		var all api.Nodes
-		if err := a.ask(ctx, x.client, "/v1/nodes", &all); err != nil {
+		n, err := a.self(ctx, x.client)
+		if err != nil {
 			return err
 		}
-		if len(all.Nodes) != 1 {
-			return fmt.Errorf("the agent lists %d nodes, want 1", len(all.Nodes))
-		}
-		n := all.Nodes[0]
 		own, err := a.engine.List(ctx, map[string]string{session.LabelNode: a.node})
 		if err != nil {
 			return err
@@ -199,6 +204,18 @@ func (a *bootAgent) settle(ctx context.Context, x *bootBench) error {
 				n.Networks, n.NetworksKept, len(holders), n.Warm, n.WarmWanted, len(own), ctx.Err())
 		}
 	}
+}
+
+// self returns the agent's node.
+func (a *bootAgent) self(ctx context.Context, client *http.Client) (holdfast.Node, error) {
+	var all api.Nodes
+	if err := a.ask(ctx, client, "/v1/nodes", &all); err != nil {
+		return holdfast.Node{}, err
+	}
+	if len(all.Nodes) != 1 {
+		return holdfast.Node{}, fmt.Errorf("the agent lists %d nodes, want 1", len(all.Nodes))
+	}
+	return all.Nodes[0], nil
 }
 
 // holders returns how many holders the agent has at least while it is idle.

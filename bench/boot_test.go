@@ -41,6 +41,7 @@ func TestBootOptions(t *testing.T) {
 		"no rounds":         {N: 1, Rate: 1, Burst: 1, Warm: 1},
 		"nothing warm":      {N: 1, Rate: 1, Burst: 1, BurstRounds: 1},
 		"too large a burst": {N: 1, Rate: 1, Burst: 1001, Warm: 1, BurstRounds: 1},
+		"refill below 0":    {N: 1, Rate: 1, BurstRounds: 1, Refill: -1},
 		"memory of one":     {N: 1, Rate: 1, BurstRounds: 1, Memory: 1},
 	} {
 		if bad.Check() == nil {

@@ -50,7 +50,8 @@ func (p *programs) experiments() []cli.Experiment {
 				f.Float64Var(&o.Rate, "rate", 20, "claims per second")
 				f.IntVar(&o.Burst, "burst", 100, "sessions that are requested at once, with some warm containers and with none; 0: none")
 				f.IntVar(&o.Warm, "warm", 20, "warm containers that are ready for a burst")
-				f.IntVar(&o.BurstRounds, "rounds", 3, "bursts of each kind, in turns")
+				f.IntVar(&o.BurstRounds, "rounds", 3, "bursts of each kind, and turns beside a pool that refills")
+				f.IntVar(&o.Refill, "refill", 0, "sessions that boot in a turn while a pool is full, and while it refills; 0: none")
 				f.IntVar(&o.Memory, "memory", 24, "warm containers to measure the memory of; 0: none")
 				dockerd(f, &o.Dockerd)
 				return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
