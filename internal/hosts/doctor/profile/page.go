@@ -41,6 +41,7 @@ type pageRow struct {
 	Total, Self [2]float64
 	Grew        float64
 
+	file        string // of the function; orders functions of one name
 	self, total tally
 }
 
@@ -90,7 +91,7 @@ func (d Diff) section(id, name string, root *node) section {
 	}
 	weight := func(r pageRow) float64 { return max(r.Total[good], r.Total[bad]) }
 	slices.SortFunc(s.Rows, func(a, b pageRow) int {
-		return cmp.Or(cmp.Compare(weight(b), weight(a)), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(weight(b), weight(a)), cmp.Compare(a.Name, b.Name), cmp.Compare(a.file, b.file))
 	})
 	s.Rows = s.Rows[:min(2*pageRows, len(s.Rows))]
 	return s
@@ -101,7 +102,7 @@ func (d Diff) collect(n *node, above []Frame, rows map[Frame]*pageRow) {
 	for f, c := range n.children {
 		r := rows[f]
 		if r == nil {
-			r = &pageRow{Name: f.Name}
+			r = &pageRow{Name: f.Name, file: f.File}
 			rows[f] = r
 		}
 		again := slices.Contains(above, f)

@@ -69,7 +69,7 @@ func Summarize(p *Profile, top int) Summary {
 		return cmp.Or(cmp.Compare(b.Samples, a.Samples), cmp.Compare(a.Container, b.Container), slices.Compare(a.Path, b.Path))
 	})
 	s.Functions = first(s.Functions, top, func(a, b Function) int {
-		return cmp.Or(cmp.Compare(b.Samples, a.Samples), cmp.Compare(a.Container, b.Container), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(b.Samples, a.Samples), cmp.Compare(a.Container, b.Container), cmp.Compare(a.Name, b.Name), cmp.Compare(a.File, b.File))
 	})
 	return s
 }
