@@ -186,7 +186,7 @@ func (a *bootAgent) settle(ctx context.Context, x *bootBench) error {
 		if err != nil {
 			return err
 		}
-		own, err := a.engine.List(ctx, map[string]string{session.LabelNode: a.node})
+		own, err := a.containers(ctx)
 		if err != nil {
 			return err
 		}
@@ -194,16 +194,22 @@ func (a *bootAgent) settle(ctx context.Context, x *bootBench) error {
 		if err != nil {
 			return err
 		}
-		if n.Networks == n.NetworksKept && n.Warm == n.WarmWanted && len(own) == n.Warm && len(holders) >= a.holders() {
+		if n.Networks == n.NetworksKept && n.Warm == n.WarmWanted && own == n.Warm && len(holders) >= a.holders() {
 			return nil
 		}
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
 			return fmt.Errorf("%d of %d networks and %d holders are ready; %d of %d containers are warm, the engine has %d: %w",
-				n.Networks, n.NetworksKept, len(holders), n.Warm, n.WarmWanted, len(own), ctx.Err())
+				n.Networks, n.NetworksKept, len(holders), n.Warm, n.WarmWanted, own, ctx.Err())
 		}
 	}
+}
+
+// containers returns how many containers of sessions and warm ones the engine has.
+func (a *bootAgent) containers(ctx context.Context) (int, error) {
+	own, err := a.engine.List(ctx, map[string]string{session.LabelNode: a.node})
+	return len(own), err
 }
 
 // self returns the agent's node.

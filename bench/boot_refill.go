@@ -36,8 +36,9 @@ type RefillPair struct {
 	Refilling Row `json:"refilling"`
 }
 
-// refills boots sessions of a template without warm containers, in turns while the pool of
-// another template is full, and from the moment at which sessions have taken all of it.
+// refills boots sessions of a template without warm containers, in turns from the moment at
+// which sessions have taken the whole pool of another template, and when it is full again.
+// In both turns as many other sessions run.
 func (x *bootBench) refills(ctx context.Context, r *Result, d *BootDetails) error {
 	if x.o.Refill == 0 {
 		return nil
@@ -74,14 +75,18 @@ func (x *bootBench) refills(ctx context.Context, r *Result, d *BootDetails) erro
 }
 
 // besidePool boots the sessions of one turn, and returns their waits in ms and how many warm
-// containers were made meanwhile. With empty, sessions take the whole pool first.
+// containers were made meanwhile. Sessions take the whole pool first. Without empty the
+// boots begin when it is full again.
 func (x *bootBench) besidePool(ctx context.Context, a *bootAgent, empty bool, round int) (made int, took []float64, err error) {
 	if err := settleAll(ctx, x, []*bootAgent{a}, fillLimit(refillPool+x.o.Refill)); err != nil {
 		return 0, nil, err
 	}
 	random := rand.New(rand.NewPCG(uint64(round), 0)) // the same gaps in both turns
-	if empty {
-		if err := x.takePool(ctx, a); err != nil {
+	if err := x.takePool(ctx, a); err != nil {
+		return 0, nil, err
+	}
+	if !empty {
+		if err := x.refilled(ctx, a); err != nil {
 			return 0, nil, err
 		}
 	}
@@ -99,17 +104,34 @@ func (x *bootBench) besidePool(ctx context.Context, a *bootAgent, empty bool, ro
 		return 0, nil, err
 	}
 	if empty {
-		n, err := a.self(ctx, x.client)
+		n, err := a.containers(ctx)
 		if err != nil {
 			return 0, nil, err
 		}
-		made = n.Warm
+		made = n - refillPool - len(took)
 	}
 	list, err := a.sessions(ctx, x.client)
 	if err != nil {
 		return 0, nil, err
 	}
 	return made, took, x.removeAll(ctx, a, list)
+}
+
+// refilled waits until the pool is full beside the sessions that took it.
+func (x *bootBench) refilled(ctx context.Context, a *bootAgent) error {
+	ctx, cancel := context.WithTimeout(ctx, fillLimit(refillPool))
+	defer cancel()
+	for {
+		n, err := a.containers(ctx)
+		if err != nil || n == 2*refillPool {
+			return err
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("the pool is not full: the engine has %d containers, want %d: %w", n, 2*refillPool, ctx.Err())
+		}
+	}
 }
 
 // takePool starts a session in each warm container.

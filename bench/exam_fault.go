@@ -94,7 +94,24 @@ func LoadFaults(dir string) ([]Fault, error) {
 		}
 		all = append(all, f)
 	}
-	return all, nil
+	return all, distinct(all)
+}
+
+// distinct refuses a container's name that a distractor and another manifest have.
+func distinct(all []Fault) error {
+	for _, f := range all {
+		for _, beside := range all {
+			if !f.Distractor || f.Name == beside.Name {
+				continue
+			}
+			for name := range f.Containers {
+				if _, ok := beside.Containers[name]; ok {
+					return fmt.Errorf("faults %s and %s both have a container %s, and a distractor runs beside others", f.Name, beside.Name, name)
+				}
+			}
+		}
+	}
+	return nil
 }
 
 func (f Fault) check(dir string) error {

@@ -64,6 +64,15 @@ func TestBadFaults(t *testing.T) {
 	if _, err := LoadFaults(t.TempDir()); err == nil {
 		t.Error("a directory without a manifest is accepted")
 	}
+	dir := t.TempDir()
+	for file, text := range map[string]string{"p.sh": "", "fault.yaml": "about: a\n" + shape, "work.yaml": "about: b\ndistractor: true\n" + shape} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := LoadFaults(dir); err == nil || !strings.Contains(err.Error(), "both have a container x") {
+		t.Errorf("a name that a distractor has too: error %v", err)
+	}
 }
 
 func TestJudgeFault(t *testing.T) {
