@@ -99,7 +99,7 @@ var rules = []rule{
 	{"internal/control/mcp", []string{"", "internal/control/api", "internal/control/api/client", "internal/platform/frame", "internal/hosts/gc", "internal/hosts/spinup", "internal/hosts/doctor", "internal/hosts/doctor/fact"}},
 	{"internal/control/config", []string{"", "internal/platform/strictyaml", "internal/platform/engine", "internal/sessions/group", "internal/sessions/session", "internal/sessions/pool/network", "internal/sessions/pool/container", "internal/sessions/gateway", "internal/sessions/preempt", "internal/hosts/gc", "internal/hosts/spinup", "internal/hosts/spinup/experiment", "internal/hosts/spinup/prefetch", "internal/hosts/doctor/watch", "internal/hosts/doctor/rotation", "internal/hosts/doctor/schedule"}},
 	{"test/lab/...", []string{"", "internal/platform/engine/...", "internal/platform/linux/...", "test/lab/..."}},
-	{"bench/...", []string{"", "bench/...", "internal/...", "test/lab/...", "test/check"}},
+	{"bench/...", []string{"", "bench/...", "client", "internal/...", "test/lab/...", "test/check"}},
 	{"internal/agent/...", []string{"", "internal/..."}},
 	{"internal/control/cli", []string{"", "internal/..."}},
 	{"internal/archtest", nil},

@@ -65,6 +65,7 @@ func All() []Drill {
 func Without() map[string]string {
 	return map[string]string{
 		"container-churn": "only an engine starts containers: see bench/faults/churn.yaml",
+		"cpu-affinity":    "it is found only while other CPUs of the host are idle: see bench/faults/host-one-cpu.yaml",
 		"disk-growth":     "it would have to fill a disk of the host: bench/faults/inodes.yaml and deleted.yaml do so for a minute",
 		"fragmentation":   "it needs the memory of the whole host, and harms it for longer than the drill",
 		"inotify-limit":   "the limit is one of a user on the whole host: at it, other programs of the host fail",

@@ -89,6 +89,7 @@ const (
 	GroupWait       = "group.cpu_wait"    // share of the examination for which its threads waited for a CPU, summed
 	GroupLongest    = "group.cpu_longest" // the same for the thread that waited most
 	ProcessCPU      = "process.cpu"       // share of one CPU, of the processes that use most
+	ProcessBound    = "process.bound"     // share of the examination for which a thread waited that may not use every CPU, by process; its device names the CPUs
 	GroupPeriods    = "group.periods"     // CFS periods in the examination
 	GroupThrottled  = "group.throttled"   // share of them in which it was throttled
 	GroupLimitHits  = "group.limit_hits"  // /s: charges that hit the group's own memory limit
@@ -104,6 +105,7 @@ const (
 	GroupGrowthHigh = "group.growth_high"   // B/s in the third in which it grew most
 	GroupPids       = "group.pids"          // share of pids.max in use, only if there is a limit
 	GroupWrites     = "group.writes"        // /s: writes that reached a disk
+	GroupDisk       = "group.disk"          // B/s that it reads from disks and writes to them
 	GroupIOFull     = "group.io_full"       // share of the examination in which the whole group waited for disks
 	CPUBusy         = "cpu.busy"            // share of all CPUs' time that was not idle
 	CPUFull         = "cpu.full"            // share of the half seconds of the examination in which over 95 % of the CPUs' time was in use
@@ -138,6 +140,7 @@ const (
 	DiskP99        = "disk.p99"              // ms from issue to completion, all disks
 	DiskAwait      = "disk.await"            // ms, mean over the examination, by disk
 	DiskBusy       = "disk.busy"             // share of the examination, by disk
+	DiskQueue      = "disk.queue"            // requests outstanding, mean over the examination, by disk
 	DiskFlush      = "disk.flushes"          // /s, by disk
 	DiskFlushing   = "disk.flushing"         // share of the examination in which a flush was outstanding, by disk
 	IOFull         = "disk.psi_full"         // share of the examination in which all tasks were stalled

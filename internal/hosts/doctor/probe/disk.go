@@ -17,7 +17,7 @@ import (
 func diskProbe() Probe {
 	return Probe{
 		Name: "disk", Sees: "how busy the disks are and how long they take, flushes",
-		Gives: []string{fact.DiskBusy, fact.DiskAwait, fact.DiskFlush, fact.DiskFlushing, fact.IOFull},
+		Gives: []string{fact.DiskBusy, fact.DiskAwait, fact.DiskQueue, fact.DiskFlush, fact.DiskFlushing, fact.IOFull},
 		Open:  counted(readDisks, diskFacts),
 	}
 }
@@ -73,6 +73,7 @@ func diskFacts(_ Host, before, after diskReading, over time.Duration) ([]fact.Fa
 			fs = append(fs, fact.Fact{Name: fname, Value: v, Unit: u, Subject: fact.Subject{Device: name}})
 		}
 		add(fact.DiskBusy, min(1, grew(a.IOsTotalTicks, b.IOsTotalTicks)/1e3/over.Seconds()), fact.Share)
+		add(fact.DiskQueue, grew(a.WeightedIOTicks, b.WeightedIOTicks)/1e3/over.Seconds(), fact.Count)
 		if n := grew(a.ReadIOs, b.ReadIOs) + grew(a.WriteIOs, b.WriteIOs); n > 0 {
 			add(fact.DiskAwait, (grew(a.ReadTicks, b.ReadTicks)+grew(a.WriteTicks, b.WriteTicks))/n, fact.Millis)
 		}

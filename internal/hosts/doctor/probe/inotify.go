@@ -50,9 +50,6 @@ const (
 	inotifyWatches   = "watches"
 )
 
-// pipePages is the number of pages that a new pipe may have; they count for its user, pipe(7).
-const pipePages = 16
-
 func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 	limits := make(map[string]float64)
 	for _, kind := range []string{inotifyInstances, inotifyWatches} {
@@ -96,7 +93,7 @@ func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 			continue
 		}
 		count(userLimit{uid, LimitFanotify}, o.fanotify, pid)
-		count(userLimit{uid, LimitPipes}, o.pipes*pipePages, pid)
+		count(userLimit{uid, LimitPipes}, pagesOf(h, pid, o.pipes), pid)
 		if o.instances == 0 {
 			continue
 		}
@@ -161,8 +158,12 @@ func filesShare(h Host, pid int, open float64) (float64, bool) {
 }
 
 // open has the numbers of a process's open files, of its instances and watches of inotify, of
-// the mount namespaces that it keeps, of its groups of fanotify, and of its pipes.
-type open struct{ files, instances, watches, mounts, fanotify, pipes float64 }
+// the mount namespaces that it keeps, and of its groups of fanotify. Of each of its pipes it has
+// a descriptor.
+type open struct {
+	files, instances, watches, mounts, fanotify float64
+	pipes                                       []string
+}
 
 // openFiles counts a process's open files. Pipes that are among those known count for the
 // process that had them first.
@@ -188,7 +189,7 @@ func openFiles(h Host, pid int, known map[string]bool) (o open, err error) {
 			o.fanotify++
 		case strings.HasPrefix(to, "pipe:[") && !known[to]:
 			known[to] = true
-			o.pipes++
+			o.pipes = append(o.pipes, name)
 		}
 		if err != nil || to != "anon_inode:inotify" {
 			continue

@@ -17,7 +17,7 @@ import (
 func tasksProbe() Probe {
 	return Probe{
 		Name: "tasks", Sees: "waits for a CPU by container, and which processes use the CPUs",
-		Gives: []string{fact.TasksSeen, fact.GroupWait, fact.GroupLongest, fact.ProcessCPU},
+		Gives: []string{fact.TasksSeen, fact.GroupWait, fact.GroupLongest, fact.ProcessCPU, fact.ProcessBound},
 		Open:  counted(readTasks, taskFacts),
 	}
 }
@@ -79,6 +79,7 @@ const shownProcesses = 20
 func taskFacts(h Host, before, after map[thread]schedule, over time.Duration) ([]fact.Fact, error) {
 	perProcess := make(map[int]schedule)
 	longest := make(map[int]float64) // longest wait of a thread, by process
+	worst := make(map[int]thread)    // that thread
 	for t, b := range after {
 		a, ok := before[t]
 		if !ok || b.ran < a.ran || b.waited < a.waited {
@@ -87,7 +88,9 @@ func taskFacts(h Host, before, after map[thread]schedule, over time.Duration) ([
 		if d := (schedule{b.ran - a.ran, b.waited - a.waited}); d.ran > 0 || d.waited > 0 {
 			p := perProcess[t.pid]
 			perProcess[t.pid] = schedule{p.ran + d.ran, p.waited + d.waited}
-			longest[t.pid] = max(longest[t.pid], d.waited)
+			if d.waited > longest[t.pid] {
+				longest[t.pid], worst[t.pid] = d.waited, t
+			}
 		}
 	}
 	type waits struct{ all, longest float64 }
@@ -109,7 +112,7 @@ func taskFacts(h Host, before, after map[thread]schedule, over time.Duration) ([
 			processes[i].Subject.Command = s.Comm
 		}
 	}
-	fs := append(processes, host(fact.TasksSeen, float64(len(after)), fact.Count))
+	fs := append(append(processes, boundFacts(h, worst, longest, float64(over))...), host(fact.TasksSeen, float64(len(after)), fact.Count))
 	for group, w := range perGroup { // reading all threads takes a while, so a thread may be observed slightly longer or shorter than over
 		s := fact.Subject{Cgroup: group}
 		fs = append(fs, fact.Fact{Name: fact.GroupWait, Value: w.all / float64(over), Unit: fact.Share, Subject: s},

@@ -84,6 +84,7 @@ func All() []Rule {
 		negativeDentries(),
 		throttled(),
 		noisyNeighbour(),
+		cpuAffinity(),
 		kernelTime(),
 		syscallStorm(),
 		ownLimit(),

@@ -41,6 +41,20 @@ func stuck(n, over float64, group string, kernel ...string) []fact.Fact {
 	return []fact.Fact{host(fact.StuckSeen, n), host(fact.HostLoad, 80), {Name: fact.Stuck, Value: n, Over: over, Subject: s}}
 }
 
+// saturated returns the facts of a disk from which one group reads 900 MiB/s, and another 2.
+func saturated(busy, queue float64) []fact.Fact {
+	return append(disk(5, busy, 50), device(fact.DiskQueue, "vda", queue), group(fact.GroupDisk, web, 900<<20), group(fact.GroupDisk, hogs, 2<<20))
+}
+
+// bound returns the facts of processes whose threads may not use every CPU.
+func bound(busy float64, processes ...fact.Fact) []fact.Fact {
+	return append(processes, host(fact.TasksSeen, 99), host(fact.CPUBusy, busy))
+}
+
+func bind(group, cpus string, waits float64) fact.Fact {
+	return by(fact.ProcessBound, waits, fact.Subject{Cgroup: group, Pid: 7, Command: "db", Device: cpus})
+}
+
 var seenMerging = host(fact.MergingSeen, 1)
 
 // monitor is the namespace of a monitor, or a limit that it reaches.
@@ -127,6 +141,12 @@ var cases = []struct {
 	{"noisy-neighbour", "one burst", append(noisy(0.7, 0.9, 0.2, 0.05, 0), host(fact.CPUFull, 0.1), group(fact.GroupCPUFull, hogs, 0.1)), "", fact.Subject{}, ""},
 	{"noisy-neighbour", "a hog", noisy(1, 1.8, 0.2, 0.5, 0), Warning, fact.Subject{Cgroup: hogs, Pid: 8, Command: "burn"}, "1.8 of 2"},
 
+	{"cpu-affinity", "two on one CPU", bound(0.5, bind(web, "cpu0", 0.5), bind(hogs, "cpu0", 0.4)), Warning, fact.Subject{}, "cpu0"},
+	{"cpu-affinity", "one with two workers on it", bound(0.5, bind(web, "cpu0", 0.5), bind(web, "cpu0", 0.4)), Notice, fact.Subject{Cgroup: web, Pid: 7, Command: "db"}, "50 %"},
+	{"cpu-affinity", "all CPUs are busy", bound(0.97, bind(web, "cpu0", 0.5), bind(hogs, "cpu0", 0.4)), "", fact.Subject{}, ""},
+	{"cpu-affinity", "short waits", bound(0.5, bind(web, "cpu0", 0.1)), "", fact.Subject{}, ""},
+	{"cpu-affinity", "its own quota stops it", append(bound(0.5, bind(web, "cpu0", 0.5)), group(fact.GroupThrottled, web, 0.6)), "", fact.Subject{}, ""},
+	{"cpu-affinity", "a thread of the kernel", bound(0.5, bind("/", "cpu0", 0.5)), "", fact.Subject{}, ""},
 	{"kernel-time", "as usual here", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupSystem, web, 0.5), group(fact.GroupCPU, web, 1), host(fact.BaseSystem, 0.4)}, "", fact.Subject{}, ""},
 	{"kernel-time", "much more than usual", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupSystem, web, 0.9), group(fact.GroupCPU, web, 1), host(fact.BaseSystem, 0.2)}, Notice, fact.Subject{Cgroup: web}, "90 %"},
 	{"kernel-time", "no baseline, a proxy", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupSystem, web, 0.7), group(fact.GroupCPU, web, 0.4)}, "", fact.Subject{}, ""},
@@ -204,6 +224,11 @@ var cases = []struct {
 	{"slow-disk", "unknown writer", []fact.Fact{device(fact.DiskFlush, "vda", 500), device(fact.DiskBusy, "vda", 0.9)}, Warning, fact.Subject{}, "an unknown process"},
 	{"slow-disk", "no main writer", append(disk(500, 0.9, 200), group(fact.GroupWrites, hogs, 190), group(fact.GroupWrites, "/docker/x", 190)), "", fact.Subject{}, ""},
 	{"slow-disk", "the process is known, and the kernel's threads", []fact.Fact{device(fact.DiskFlush, "vda", 900), device(fact.DiskBusy, "vda", 0.9), by(fact.DiskBy, 2000, fact.Subject{Cgroup: "/", Command: "jbd2/vda-8"}), by(fact.DiskBy, 800, logger), by(fact.DiskBy, 50, other)}, Warning, logger, "800/s"},
+	{"slow-disk", "a backup, and a database waits", append(saturated(0.99, 7.4), group(fact.GroupIOFull, hogs, 0.6)), Warning, fact.Subject{Cgroup: web}, "900 MiB/s of 902 MiB/s"},
+	{"slow-disk", "a backup alone", saturated(0.99, 7.4), Notice, fact.Subject{Cgroup: web}, "7.4"},
+	{"slow-disk", "a busy disk without a queue", saturated(0.99, 1.1), "", fact.Subject{}, ""},
+	{"slow-disk", "a queue for a part of the time", saturated(0.5, 7.4), "", fact.Subject{}, ""},
+	{"slow-disk", "several read", append(saturated(0.99, 7.4), group(fact.GroupDisk, "/docker/x", 899<<20)), "", fact.Subject{}, ""},
 	{"slow-disk", "slower than usual", append(disk(5, 0.1, 5), host(fact.DiskP99, 60), host(fact.BaseDisk, 5)), Warning, fact.Subject{}, "60 ms"},
 	{"socket-memory", "a busy server", sockets(200<<20, 0, 0), "", fact.Subject{}, ""},
 	{"socket-memory", "traffic that increases slowly", sockets(200<<20, 100<<10, 0), "", fact.Subject{}, ""},

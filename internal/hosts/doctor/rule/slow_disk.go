@@ -1,6 +1,7 @@
 package rule
 
 import (
+	"fmt"
 	"strings"
 
 	"holdfast/internal/hosts/doctor/fact"
@@ -14,6 +15,11 @@ const (
 	// time: a rotating disk ends 60 to 120 flushes per second.
 	slowFlushes = 20
 	writerShare = 0.50 // share of all writes
+	// diskFull and manyQueued are the share of the examination for which a disk is busy, and its
+	// mean of requests outstanding, from which requests queue. moved is the share of all bytes.
+	diskFull   = 0.90
+	manyQueued = 2
+	movedShare = 0.50
 	// flushStorm is the rate of flushes per second that counts however busy the disk is.
 	// A program with group commit never reaches it.
 	flushStorm = 2000
@@ -25,8 +31,8 @@ func slowDisk() Rule {
 	return Rule{
 		Name:      "slow-disk",
 		Signal:    "flushes and busy time of each disk (diskstats), the sender of writes and flushes (block_rq_issue, or else io.stat and blkio), p99 of the requests (block_rq_issue, block_rq_complete)",
-		Threshold: "over 100 flushes/s with the disk busy for over 40 % of the time, over 20 flushes/s that take over 40 % of the time, or over 2,000 flushes/s, and one process or container makes over half of the writes; or p99 over 5 times the baseline",
-		Why:       "requests behind a flush wait until the disk's cache is written, and on a journalling file system also for the data of other writers. Reads are not counted: a process that reads much while another one flushes is not the cause",
+		Threshold: "over 100 flushes/s with the disk busy for over 40 % of the time, over 20 flushes/s that take over 40 % of the time, or over 2,000 flushes/s, and one process or container makes over half of the writes; or p99 over 5 times the baseline. Or a disk is busy for over 90 % of the time with 2 requests outstanding on average, and one container moves over half of the bytes: a notice, and a warning if a container waits for disks",
+		Why:       "requests behind a flush wait until the disk's cache is written, and on a journalling file system also for the data of other writers. For this, reads are not counted: a process that reads much while another one flushes is not the cause. On a disk that one container keeps busy with many requests, any other request waits behind them",
 		Source:    "Documentation/block/writeback_cache_control.rst; docs/doctor.md. The thresholds are judgements",
 		Needs:     []string{fact.DiskFlush, fact.DiskBusy},
 		Judge: func(s *fact.Set) []Finding {
@@ -63,6 +69,9 @@ func slowDisk() Rule {
 					},
 				})
 			}
+			if len(found) == 0 {
+				found = saturatedDisk(s)
+			}
 			p99, ok1 := s.Host(fact.DiskP99)
 			base, ok2 := s.Host(fact.BaseDisk)
 			if ok1 && ok2 && base > 0 && p99 > diskTimes*base {
@@ -76,6 +85,45 @@ func slowDisk() Rule {
 			return found
 		},
 	}
+}
+
+// saturatedDisk finds a container that keeps a disk busy with reads or large writes.
+func saturatedDisk(s *fact.Set) []Finding {
+	most, all := fact.Fact{}, 0.0
+	for _, f := range s.Of(fact.GroupDisk) {
+		all += f.Value
+		if f.Value > most.Value {
+			most = f
+		}
+	}
+	for _, f := range s.Of(fact.DiskQueue) {
+		busy, _ := s.Device(fact.DiskBusy, f.Subject.Device)
+		if busy < diskFull || f.Value < manyQueued || most.Value <= movedShare*all {
+			continue
+		}
+		var victims []fact.Subject
+		for _, w := range s.Of(fact.GroupIOFull) {
+			if w.Value > flushBusy && w.Subject.Cgroup != most.Subject.Cgroup && len(victims) < shownVictims {
+				victims = append(victims, w.Subject)
+			}
+		}
+		return []Finding{{
+			Severity: byHarm(victims),
+			Title:    "a container keeps a disk busy; requests of others wait behind its own",
+			Evidence: []Evidence{
+				{"disk " + f.Subject.Device + " busy, share of the time", percent(busy), "under 90 %"},
+				{"requests outstanding, on average", fmt.Sprintf("%.1f", f.Value), "under 2"},
+				{"data that the container named reads and writes", bytes(most.Value) + "/s of " + bytes(all) + "/s", "-"},
+			},
+			Culprit: busiestOf(s, most.Subject),
+			Victims: victims,
+			Cures: []Cure{
+				{What: "Limit its rate.", Command: "docker run --device-read-bps /dev/" + f.Subject.Device + ":100mb --device-write-bps /dev/" + f.Subject.Device + ":100mb …"},
+				{What: "Run backups and scans when the load is low, with ionice(1) where the disk's scheduler supports it."},
+			},
+		}}
+	}
+	return nil
 }
 
 // stormOfFlushes reports whether a disk's flushes delay others' requests: their rate per second, and
