@@ -17,7 +17,7 @@ import (
 func cpuProbe() Probe {
 	return Probe{
 		Name: "cpu", Sees: "how busy the CPUs are, waits for them, softirqs, packets dropped at a CPU",
-		Gives: []string{fact.HostCPUs, fact.CPUBusy, fact.CPUSteal, fact.CPUSoftirq, fact.CPUThermal, fact.NetDrops, fact.CPUSome},
+		Gives: []string{fact.HostCPUs, fact.CPUBusy, fact.CPUSteal, fact.CPUSoftirq, fact.SoftirqsNet, fact.SoftirqsDisk, fact.CPUThermal, fact.NetDrops, fact.CPUSome},
 		Open:  counted(readCPU, cpuFacts),
 	}
 }
@@ -31,10 +31,15 @@ type cpuReading struct {
 }
 
 func readCPU(_ context.Context, h Host) (r cpuReading, err error) {
-	if r.cpus, err = readTicks(h); err != nil {
+	text, err := read(string(h.Proc) + "/stat")
+	if err != nil {
+		return r, err
+	}
+	if r.cpus, err = parseTicks(text); err != nil {
 		return r, err
 	}
 	r.counters = make(sample)
+	r.counters.softirqs(text)
 	r.counters.stall("some", "some", read, string(h.Proc)+"/pressure/cpu")
 	r.counters.throttles(h.Sys)
 	// net/core/net-procfs.c
@@ -46,6 +51,17 @@ func readCPU(_ context.Context, h Host) (r cpuReading, err error) {
 		r.counters["drops"] += float64(s.Dropped)
 	}
 	return r, nil
+}
+
+// softirqs adds the number of softirqs of the network and of disks: proc_stat(5), in the order of
+// kernel/softirq.c, the sum first.
+func (s sample) softirqs(stat string) {
+	const netTX, netRX, block, poll = 3, 4, 5, 6
+	_, rest, _ := strings.Cut(stat, "\nsoftirq ")
+	line, _, _ := strings.Cut(rest, "\n")
+	if v, err := floats(line); err == nil && len(v) > poll {
+		s["network"], s["disks"] = v[netTX]+v[netRX], v[block]+v[poll]
+	}
 }
 
 // throttles adds the number of times that a core was slowed down because it was too hot
@@ -90,8 +106,12 @@ func readTicks(h Host) (map[string]ticks, error) {
 	if err != nil {
 		return nil, err
 	}
+	return parseTicks(text)
+}
+
+func parseTicks(stat string) (map[string]ticks, error) {
 	cpus := make(map[string]ticks)
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(stat) {
 		f := strings.Fields(line)
 		if len(f) < 9 || !strings.HasPrefix(f[0], "cpu") {
 			continue
@@ -124,6 +144,11 @@ func cpuFacts(_ Host, before, after cpuReading, over time.Duration) ([]fact.Fact
 		}
 		fs = append(fs, fact.Fact{Name: fact.CPUSoftirq, Value: max(0, b[tickSoftirq]-a[tickSoftirq]) / all, Unit: fact.Share,
 			Subject: fact.Subject{Device: name}})
+	}
+	for key, name := range map[string]string{"network": fact.SoftirqsNet, "disks": fact.SoftirqsDisk} {
+		if n, ok := after.counters.grew(before.counters, key); ok {
+			fs = append(fs, host(name, n/over.Seconds(), fact.PerSecond))
+		}
 	}
 	if n, ok := after.counters.grew(before.counters, "drops"); ok {
 		fs = append(fs, host(fact.NetDrops, n, fact.Count))

@@ -191,6 +191,7 @@ var cases = []struct {
 
 	{"softirq", "some", []fact.Fact{device(fact.CPUSoftirq, "cpu0", 0.2), host(fact.NetDrops, 0)}, "", fact.Subject{}, ""},
 	{"softirq", "one CPU", []fact.Fact{device(fact.CPUSoftirq, "cpu0", 0.1), device(fact.CPUSoftirq, "cpu1", 0.6), host(fact.NetDrops, 0)}, Warning, fact.Subject{Device: "cpu1"}, "cpu1"},
+	{"softirq", "most are of disks", []fact.Fact{device(fact.CPUSoftirq, "cpu1", 0.6), host(fact.NetDrops, 0), host(fact.SoftirqsNet, 900), host(fact.SoftirqsDisk, 70_000)}, Warning, fact.Subject{Device: "cpu1"}, "interrupts of disks"},
 	{"softirq", "drops", []fact.Fact{device(fact.CPUSoftirq, "cpu0", 0.1), host(fact.NetDrops, 2)}, Warning, fact.Subject{Device: "cpu0"}, "backlog"},
 	{"softirq", "a container gets most packets", []fact.Fact{device(fact.CPUSoftirq, "cpu0", 0.6), host(fact.NetDrops, 0), by(fact.Packets, 50_000, other), by(fact.Packets, 900, logger), host(fact.Packets, 100)}, Warning, other, "cpu0"},
 

@@ -8,7 +8,7 @@ const softirqShare = 0.30
 func softirq() Rule {
 	return Rule{
 		Name:      "softirq",
-		Signal:    "softirq time of each CPU (/proc/stat), packets dropped at a full backlog (softnet_stat); packets of each network namespace",
+		Signal:    "softirq time of each CPU (/proc/stat), packets dropped at a full backlog (softnet_stat), packets of each network namespace; whether more softirqs are the network's or those of disks",
 		Threshold: "a CPU over 30 %, or any drop",
 		Why:       "softirqs run before every program on that CPU; a dropped packet is retransmitted after at least 200 ms",
 		Source:    "Documentation/networking/scaling.rst. The threshold is a judgement",
@@ -19,25 +19,35 @@ func softirq() Rule {
 			if most.Value <= softirqShare && drops == 0 {
 				return nil
 			}
+			title, cures := "network interrupts take up a CPU", []Cure{
+				{What: "Distribute received packets over the CPUs.", Command: "echo f > /sys/class/net/DEVICE/queues/rx-0/rps_cpus"},
+				{What: "Enlarge the backlog if bursts are dropped.", Command: "sysctl -w net.core.netdev_max_backlog=5000"},
+			}
 			culprit := fact.Subject{Device: most.Subject.Device}
 			if flood, share := flooding(s); share > 0 {
 				culprit = flood
+			} else if drops == 0 && ofDisks(s) {
+				title, cures = "interrupts of disks take up a CPU", []Cure{{What: "Let other CPUs serve the disk's interrupts.", Command: "cat /proc/interrupts; echo LIST > /proc/irq/NUMBER/smp_affinity_list"}}
 			}
 			return []Finding{{
 				Severity: Warning,
-				Title:    "network interrupts take up a CPU",
+				Title:    title,
 				Evidence: []Evidence{
 					{"softirq time of " + most.Subject.Device, percent(most.Value), "under 30 %"},
 					{"packets dropped at a full backlog", number(drops), "0"},
 				},
 				Culprit: culprit,
-				Cures: []Cure{
-					{What: "Distribute received packets over the CPUs.", Command: "echo f > /sys/class/net/DEVICE/queues/rx-0/rps_cpus"},
-					{What: "Enlarge the backlog if bursts are dropped.", Command: "sysctl -w net.core.netdev_max_backlog=5000"},
-				},
+				Cures:   cures,
 			}}
 		},
 	}
+}
+
+// ofDisks reports whether more softirqs are those of disks than of the network.
+func ofDisks(s *fact.Set) bool {
+	network, _ := s.Host(fact.SoftirqsNet)
+	disks, known := s.Host(fact.SoftirqsDisk)
+	return known && disks > network
 }
 
 // floodRate is the number of packets per second from which a container can be the cause.
