@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"holdfast/internal/hosts/doctor/cure"
 	"holdfast/internal/platform/linux/boottime"
@@ -53,6 +54,10 @@ func (c *Guard) guarded(file string) (bool, error) {
 	return guardian.Guards(c.dir, file)
 }
 
+// armTime is how long the guardian may take to answer. A cure runs on hosts with busy CPUs, and
+// waits with the limit as it was.
+const armTime = 5 * time.Second
+
 func (c *Guard) arm(file, low, old string, deadline boottime.Instant) (cure.Armed, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -64,7 +69,7 @@ func (c *Guard) arm(file, low, old string, deadline boottime.Instant) (cure.Arme
 		c.guard = g
 	}
 	return c.guard.Arm(guardian.Plan{
-		Name: "lowering a memory limit", Deadline: deadline,
+		Name: "lowering a memory limit", Deadline: deadline, Wait: armTime,
 		Undo: []guardian.Undo{{Kind: guardian.Restore, Limits: []guardian.Limit{{File: file, Low: low, Old: old}}}},
 	})
 }

@@ -13,6 +13,7 @@
 package guardian
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,7 +88,7 @@ func (g *Guardian) Arm(p Plan) (*Armed, error) {
 	// Registered before the question, so that the end of a guardian that dies right
 	// after its answer is noticed.
 	a.side.register(a)
-	r, err := a.side.ask(ms, fds, answerLimit)
+	r, err := a.side.ask(ms, fds, cmp.Or(p.Wait, answerLimit))
 	if err == nil && r.Error != "" {
 		err = errors.New(r.Error)
 	}

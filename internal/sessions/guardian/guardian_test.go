@@ -40,16 +40,34 @@ func sleeper(t *testing.T) *pidfd.Process {
 	return p
 }
 
-// arm calls g.Arm until the guardian answers in time. Arm replaces a guardian that the
-// load of the machine delays.
-func arm(g *guardian.Guardian, p guardian.Plan) (armed *guardian.Armed, err error) {
-	for range 20 {
-		armed, err = g.Arm(p)
-		if err == nil || !strings.Contains(err.Error(), "no answer in") {
-			break
+// arm is Arm with time for the guardian of a test on busy CPUs.
+func arm(g *guardian.Guardian, p guardian.Plan) (*guardian.Armed, error) {
+	p.Wait = 20 * time.Second
+	return g.Arm(p)
+}
+
+// A guardian that does not run at the moment counts as hung, unless the plan may wait.
+func TestWait(t *testing.T) {
+	g, p := start(t, t.TempDir()), sleeper(t)
+	later := func() *time.Timer {
+		pid := g.Pid()
+		if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+			t.Fatal(err)
 		}
+		return time.AfterFunc(time.Second, func() { _ = unix.Kill(pid, unix.SIGCONT) })
 	}
-	return armed, err
+	defer later().Stop()
+	armed, err := arm(g, continuing(time.Hour, p))
+	if err == nil {
+		err = armed.Disarm()
+	}
+	if err != nil {
+		t.Errorf("a plan that may wait: %v", err)
+	}
+	defer later().Stop()
+	if _, err := g.Arm(continuing(time.Hour, p)); err == nil {
+		t.Error("a guardian that does not answer is no error")
+	}
 }
 
 func stop(t *testing.T, p *pidfd.Process) {

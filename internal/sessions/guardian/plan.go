@@ -74,6 +74,9 @@ type Plan struct {
 	Name     string           // for logs: "stopping the container engine"
 	Deadline boottime.Instant // 0 for Leave
 	Undo     []Undo           // in this order
+	// Wait is how long Arm waits for the guardian's answer; 0 is 250 ms. It is for acts that
+	// nothing waits for, on hosts whose CPUs are busy.
+	Wait time.Duration
 }
 
 // process is a Process as it is written down.

@@ -58,7 +58,7 @@ func (n *node) views(t *testing.T, r holdfast.Route, hers string) []view {
 		{"tracked connections", func() string { return tracked(t, c.Pid) }, fmt.Sprint(secretPort)},
 	}
 	if hers != "" {
-		all = append(all, view{"addresses", shell(`cat /proc/net/fib_trie`), hers})
+		all = append(all, view{"addresses", shell(`cat /proc/net/fib_trie`), hers + "\n"})
 	}
 	if c.Labels[LabelWarm] != "" {
 		all = append(all, view{"what it was told", shell(`cat /run/holdfast/*.json; ls -la /run/holdfast`), secret})
