@@ -60,6 +60,8 @@ const (
 	StuckSeen = "stuck.seen"    // number of threads that were in state D for the whole observation; those of the kernel are left out
 	Stuck     = "process.stuck" // the same by group and place in the kernel, with one of them; its device is what they wait for
 
+	Zombies = "process.zombies" // processes that ended and that nothing reaped in the examination: of a container, or outside containers of a parent, with the parent that has most
+
 	ProcessMaps    = "process.mappings" // share of vm.max_map_count, of the processes that use over half
 	NeighbourSoft  = "neighbour.soft"   // entries of a table of neighbours for each one of its gc_thresh2, by the name of its limit
 	NeighbourGC    = "neighbour.gc"     // /s: times that the kernel removed entries to make room

@@ -17,12 +17,13 @@ import (
 
 // stuckProbe finds tasks that wait in uninterruptible sleep, state D of proc_pid_stat(5), for the
 // whole observation: a thread that has not run since cannot have ended one wait and begun another.
+// It reads the state of all tasks, and so finds zombies, too.
 func stuckProbe() Probe {
 	return Probe{
-		Name: "stuck", Sees: "tasks that wait in the kernel and cannot be interrupted",
-		Gives: []string{fact.StuckSeen, fact.Stuck},
+		Name: "stuck", Sees: "tasks that wait in the kernel and cannot be interrupted, and zombies",
+		Gives: []string{fact.StuckSeen, fact.Stuck, fact.Zombies},
 		Open: func(ctx context.Context, h Host, now time.Time) (Series, error) {
-			r := &stuckReader{host: h}
+			r := &stuckReader{host: h, zombies: make(map[int]zombie)}
 			return r, r.scan(ctx, now)
 		},
 	}
@@ -33,6 +34,7 @@ func stuckProbe() Probe {
 func standingStuckProbe() Probe {
 	p := stuckProbe()
 	p.Rare = true
+	p.Gives = []string{fact.StuckSeen, fact.Stuck}
 	p.Open = func(ctx context.Context, h Host, now time.Time) (Series, error) {
 		return &stuckReader{host: h, standing: true}, nil
 	}
@@ -69,6 +71,8 @@ type asleep struct {
 type stuckReader struct {
 	host   Host
 	asleep map[thread]asleep
+	// zombies are those of the scan, by pid; nil if they are not looked for.
+	zombies map[int]zombie
 	// standing means that there are many readings, each of which looks for more. The next scan
 	// is not before due.
 	standing bool
@@ -88,7 +92,7 @@ func (r *stuckReader) Read(ctx context.Context, now time.Time) ([]fact.Fact, err
 			stuck[t] = before
 		}
 	}
-	facts := stuckFacts(ctx, r.host, stuck, now)
+	facts := append(stuckFacts(ctx, r.host, stuck, now), zombieFacts(ctx, r.host, r.zombies, now)...)
 	r.asleep = stuck
 	before := r.scanned
 	r.scanned = r.standing && !now.Before(r.due) && loaded(r.host)
@@ -129,9 +133,13 @@ func (r *stuckReader) scan(ctx context.Context, now time.Time) error {
 				continue
 			}
 			t := thread{pid, tid}
-			if a, ok := sleeping(r.host, t); ok {
+			st, ok := statOf(r.host, t)
+			if a, ok2 := asleepOf(r.host, t, st); ok && ok2 {
 				a.since = now
 				found[t] = a
+			}
+			if ok && r.zombies != nil && len(tids) == 1 && st.State == 'Z' {
+				r.zombies[pid] = zombie{parent: st.PPid, start: st.Start, since: now}
 			}
 		}
 	}
@@ -144,16 +152,30 @@ func (t thread) dir(h Host) string {
 	return string(h.Proc) + "/" + strconv.Itoa(t.pid) + "/task/" + strconv.Itoa(t.tid)
 }
 
-// sleeping reads a thread, and reports false if it is not in state D. Threads of the kernel are
-// left out: no container has them, drivers let some wait in state D for ever, and what a stuck one
-// holds up are other tasks.
-func sleeping(h Host, t thread) (asleep, bool) {
+// statOf reads a thread's stat, false if it has ended.
+func statOf(h Host, t thread) (proc.Stat, bool) {
 	text, err := read(t.dir(h) + "/stat")
 	if err != nil {
-		return asleep{}, false
+		return proc.Stat{}, false
 	}
 	s, err := proc.ParseStat([]byte(text))
-	if err != nil || s.State != 'D' || s.Kernel() {
+	return s, err == nil
+}
+
+// sleeping reads a thread, and reports false if it is not in state D.
+func sleeping(h Host, t thread) (asleep, bool) {
+	s, ok := statOf(h, t)
+	if !ok {
+		return asleep{}, false
+	}
+	return asleepOf(h, t, s)
+}
+
+// asleepOf reads how often a thread in state D has run, and reports false for others. Threads of the
+// kernel are left out: no container has them, drivers let some wait in state D for ever, and what a
+// stuck one holds up are other tasks.
+func asleepOf(h Host, t thread, s proc.Stat) (asleep, bool) {
+	if s.State != 'D' || s.Kernel() {
 		return asleep{}, false
 	}
 	ran, err := read(t.dir(h) + "/schedstat")

@@ -19,10 +19,10 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// sleeperEnv makes the test binary sleep in state D; its value is a role and a directory.
+// sleeperEnv makes the test binary sleep, most often in state D; its value is a role and a directory.
 const sleeperEnv = "HOLDFAST_TEST_SLEEPER"
 
-// TestSleeper is not a test: it is a process that sleeps in state D.
+// TestSleeper is not a test: it is a process that sleeps.
 func TestSleeper(t *testing.T) {
 	role, dir, ok := strings.Cut(os.Getenv(sleeperEnv), " ")
 	if !ok {
@@ -55,6 +55,13 @@ func TestSleeper(t *testing.T) {
 			_, _, _ = syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
 		}
 		t.Fatal("the child has ended", errno)
+	case "zombies": // it never waits for its children
+		for range 60 {
+			if _, err := os.StartProcess("/bin/true", []string{"true"}, &os.ProcAttr{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(5 * time.Minute)
 	case "sleep":
 		time.Sleep(5 * time.Minute)
 	}
@@ -63,17 +70,25 @@ func TestSleeper(t *testing.T) {
 // sleeper starts a process that ends with the test, in a mount namespace of its own.
 func sleeper(t *testing.T, role, dir string) int {
 	t.Helper()
+	pid, _ := sleeperUntil(t, role, dir)
+	return pid
+}
+
+// sleeperUntil starts such a process, which also ends with end.
+func sleeperUntil(t *testing.T, role, dir string) (pid int, end func()) {
+	t.Helper()
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestSleeper$")
 	cmd.Env = append(os.Environ(), sleeperEnv+"="+role+" "+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Unshareflags: unix.CLONE_NEWNS}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	end = func() {
 		_ = cmd.Process.Kill() // it has ended already if the test has failed
 		_ = cmd.Wait()         // killed
-	})
-	return cmd.Process.Pid
+	}
+	t.Cleanup(end)
+	return cmd.Process.Pid, end
 }
 
 // waitFor waits until a thread of a process is in a function of the kernel, in state D.

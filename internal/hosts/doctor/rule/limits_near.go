@@ -8,16 +8,22 @@ import (
 	"holdfast/internal/hosts/doctor/fact"
 )
 
-const nearLimit = 0.90
+const (
+	nearLimit = 0.90
+	// manyZombies are more than a program starts at once and forgets; zombiesFor is the time in s for
+	// which each of them has been one.
+	manyZombies = 100
+	zombiesFor  = 3
+)
 
 // limitsNear finds limits on processes and files that are nearly reached.
 func limitsNear() Rule {
 	return Rule{
 		Name:      "limits-near",
-		Signal:    "pids.current / pids.max of each container, open files of each process and RLIMIT_NOFILE, mappings of each process and vm.max_map_count, local ports towards one address, System V segments and POSIX message queues of each namespace. Of the host: asynchronous requests, pseudo terminals, neighbours (all of them, and for the soft limit gc_thresh2), and of a user keys, queued signals, fanotify groups and pages of pipes; threads compared with pid_max and threads-max, file-nr",
-		Threshold: "over 90 %. Neighbours: no room for one; a notice if there are more than gc_thresh2 at both ends of the observation",
-		Why:       "at 100 % fork and open fail, and programs rarely report which limit was reached. Over gc_thresh2 the kernel removes neighbours that are not in use for each new one, also those of other containers, at most every five seconds",
-		Source:    "Documentation/admin-guide/cgroup-v2.rst, sysctl/fs.rst, sysctl/kernel.rst; pty(7), keyrings(7), mq_overview(7), arp(7), fanotify(7), pipe(7), sigqueue(3); sysctl/vm.rst; net/core/neighbour.c",
+		Signal:    "pids.current / pids.max of each container, open files of each process and RLIMIT_NOFILE, mappings of each process and vm.max_map_count, zombies of each container, and outside containers of each parent, that nothing reaped during the observation; local ports towards one address, System V segments and POSIX message queues of each namespace. Of the host: asynchronous requests, pseudo terminals, neighbours (all of them, and for the soft limit gc_thresh2), and of a user keys, queued signals, fanotify groups and pages of pipes; threads compared with pid_max and threads-max, file-nr",
+		Threshold: "over 90 %. Zombies: a notice from 100 on. Neighbours: no room for one; a notice if there are more than gc_thresh2 at both ends of the observation",
+		Why:       "at 100 % fork and open fail, and programs rarely report which limit was reached. A parent reaps a zombie within milliseconds; each that it leaves counts for pids.max until the parent ends. Over gc_thresh2 the kernel removes neighbours that are not in use for each new one, also those of other containers, at most every five seconds",
+		Source:    "Documentation/admin-guide/cgroup-v2.rst, sysctl/fs.rst, sysctl/kernel.rst; pty(7), keyrings(7), mq_overview(7), arp(7), fanotify(7), pipe(7), sigqueue(3), wait(2); sysctl/vm.rst; net/core/neighbour.c. The number of zombies is a judgement",
 		Needs:     []string{fact.GroupsSeen, fact.HostThreads, fact.HostMaxPids, fact.HostFiles, fact.HostMaxFiles},
 		Judge: func(s *fact.Set) []Finding {
 			var found []Finding
@@ -70,7 +76,7 @@ func limitsNear() Rule {
 			}
 			near("the host's threads", max(pids, threads), fact.Subject{}, Cure{What: "Raise the limit.", Command: "holdfast doctor cure sysctl " + limit + " --apply"})
 			near("the host's open files", ratio(fact.HostFiles, fact.HostMaxFiles), fact.Subject{}, Cure{What: "Raise the limit.", Command: "holdfast doctor cure sysctl fs.file-max --apply"})
-			return append(found, neighbours(s)...)
+			return slices.Concat(nameParents(s, found), neighbours(s))
 		},
 	}
 }
@@ -101,6 +107,35 @@ func neighbours(s *fact.Set) (found []Finding) {
 			x.Title = "the table of neighbours, which all containers share, has no room: " + limit
 		}
 		found = append(found, x)
+	}
+	return found
+}
+
+// nameParents adds a finding for each container with many zombies. If the container is near its limit
+// of processes it has one already, which then names the parent.
+func nameParents(s *fact.Set, found []Finding) []Finding {
+	for _, f := range s.Of(fact.Zombies) {
+		if f.Over < zombiesFor {
+			continue
+		}
+		group, contained := f.Subject.Cgroup, fact.ContainerID(f.Subject.Cgroup) != ""
+		e := Evidence{"zombies, which their parent has not reaped for " + number(f.Over) + " s", number(f.Value), "0"}
+		cure := Cure{What: "Repair the parent: it has to wait for its children. Its zombies end with it.", Command: fmt.Sprintf("ps --ppid %d -o pid,stat,lstart,comm", f.Subject.Pid)}
+		if contained {
+			cure = Cure{What: "Start the container with an init, which reaps zombies, or repair the parent named: it has to wait for its children.", Command: "docker run --init …"}
+		}
+		near := slices.IndexFunc(found, func(x Finding) bool { return x.Culprit.Cgroup == group && x.Culprit.Pid == 0 })
+		switch {
+		case contained && near >= 0:
+			x := &found[near]
+			x.Culprit, x.Evidence, x.Cures = f.Subject, append(x.Evidence, e), append([]Cure{cure}, x.Cures...)
+		case f.Value >= manyZombies:
+			x := Finding{Severity: Notice, Title: "a process does not wait for its children, which stay as zombies", Evidence: []Evidence{e}, Culprit: f.Subject, Cures: []Cure{cure}}
+			if used, ok := s.Group(fact.GroupPids, group); ok && contained {
+				x.Evidence = append(x.Evidence, Evidence{"processes of the container, of its limit", percent(used), "under 90 %"})
+			}
+			found = append(found, x)
+		}
 	}
 	return found
 }

@@ -55,6 +55,11 @@ func bind(group, cpus string, waits float64) fact.Fact {
 	return by(fact.ProcessBound, waits, fact.Subject{Cgroup: group, Pid: 7, Command: "db", Device: cpus})
 }
 
+// zombies returns the fact of zombies that have been there for a time in seconds.
+func zombies(n, over float64, group string) fact.Fact {
+	return fact.Fact{Name: fact.Zombies, Value: n, Over: over, Subject: fact.Subject{Cgroup: group, Pid: 7, Command: "entrypoint"}}
+}
+
 var seenMerging = host(fact.MergingSeen, 1)
 
 // monitor is the namespace of a monitor, or a limit that it reaches.
@@ -209,6 +214,11 @@ var cases = []struct {
 	{"limits-near", "neighbours over the soft limit", limited(by(fact.NeighbourSoft, 1.77, monitor)), Notice, fact.Subject{Cgroup: web, Pid: 7, Command: "monitor"}, "gc_thresh2"},
 	{"limits-near", "neighbours near the limit", limited(by(fact.NeighbourSoft, 1.9, monitor), by(fact.LimitUsed, 0.95, monitor)), Warning, fact.Subject{Cgroup: web, Pid: 7, Command: "monitor"}, "gc_thresh3"},
 	{"limits-near", "no room for neighbours", limited(by(fact.NeighbourSoft, 0.8, monitor), by(fact.NeighbourDrops, 3, monitor)), Warning, fact.Subject{Cgroup: web, Pid: 7, Command: "monitor"}, "no room"},
+	{"limits-near", "zombies that a busy parent has just left", limited(zombies(300, 1, inContainer)), "", fact.Subject{}, ""},
+	{"limits-near", "some zombies", limited(zombies(90, 12, inContainer)), "", fact.Subject{}, ""},
+	{"limits-near", "zombies", limited(zombies(300, 12, inContainer), group(fact.GroupPids, inContainer, 0.29)), Notice, fact.Subject{Cgroup: inContainer, Pid: 7, Command: "entrypoint"}, "29 %"},
+	{"limits-near", "zombies near the limit", limited(zombies(95, 12, inContainer), group(fact.GroupPids, inContainer, 0.96)), Warning, fact.Subject{Cgroup: inContainer, Pid: 7, Command: "entrypoint"}, "docker run --init"},
+	{"limits-near", "zombies of a program of the host", limited(zombies(500, 12, "/system.slice/agent.service")), Notice, fact.Subject{Cgroup: "/system.slice/agent.service", Pid: 7, Command: "entrypoint"}, "ps --ppid 7"},
 	{"limits-near", "message queues", limited(by(fact.Queues, 0.98, other)), Warning, other, "98 %"},
 	{"limits-near", "open files of a process", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 500), host(fact.HostMaxFiles, 1000), host(fact.HostFiles, 10), by(fact.ProcessFiles, 0.97, other), by(fact.Ports, 0.5, logger)}, Warning, other, "nofile"},
 
