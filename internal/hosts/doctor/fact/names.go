@@ -52,6 +52,10 @@ const (
 	Packets      = "namespace.packets"   // /s: packets received, by network namespace
 	ProcessFiles = "process.files"       // share of a process's own limit of open files, of those that use over half
 
+	GroupSpaces    = "namespace.of_group"     // mount namespaces of the processes of a group, with one of them, of those with many; the device is the group, which may be one in a container
+	GroupSpacesOld = "namespace.of_group_old" // those of them that existed when the examination began
+	GroupMounts    = "namespace.group_mounts" // their mounts, summed
+
 	HeldMounts = "process.held_mounts" // mount namespaces that a process keeps open, of those with many
 	LimitsSeen = "limit.seen"          // number of limits that all containers share and that were read
 	UserLimit  = "limit.user"          // share of a user's limit on a kind of open files, likewise; only over half

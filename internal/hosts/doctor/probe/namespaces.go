@@ -3,7 +3,10 @@ package probe
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,7 +23,7 @@ import (
 func namespacesProbe() Probe {
 	return Probe{
 		Name: "namespaces", Sees: "mounts, local ports, shared memory and full accept queues of containers",
-		Gives: []string{fact.NamesSeen, fact.Mounts, fact.Segments, fact.Queues, fact.Ports, fact.ListenDrops, fact.Packets},
+		Gives: []string{fact.NamesSeen, fact.Mounts, fact.GroupSpaces, fact.GroupSpacesOld, fact.GroupMounts, fact.Segments, fact.Queues, fact.Ports, fact.ListenDrops, fact.Packets},
 		Open:  counted(readNamespaces, namespaceFacts),
 	}
 }
@@ -29,6 +32,7 @@ func namespacesProbe() Probe {
 type space struct {
 	kind    string // mnt, net or ipc
 	subject fact.Subject
+	group   string // the process's own: in a container that runs containers, that of the inner one
 	values  sample
 }
 
@@ -42,7 +46,7 @@ func readNamespaces(ctx context.Context, h Host) (map[string]space, error) {
 	own := make(map[string]bool)
 	kinds := map[string]func(Host, string) sample{"mnt": mountsOf, "net": socketsOf, "ipc": segmentsOf}
 	for kind := range kinds {
-		name, err := os.Readlink(string(h.Proc) + "/1/ns/" + kind)
+		name, err := hostSpace(h, kind)
 		if err != nil {
 			return nil, err
 		}
@@ -56,21 +60,39 @@ func readNamespaces(ctx context.Context, h Host) (map[string]space, error) {
 		for kind, readOf := range kinds {
 			name, err := os.Readlink(dir + "/ns/" + kind)
 			s, seen := spaces[name]
-			if err != nil || kind != "net" && own[name] || len(spaces) >= maxNamespaces || seen && !holds(h, s.subject.Pid) {
+			if err != nil || kind != "net" && own[name] || seen && !holds(h, s.subject.Pid) {
 				continue // of the host, gone, or known
 			}
+			full := len(spaces) >= maxNamespaces
+			if full && kind != "mnt" { // of mount namespaces the number counts, and it is cheap
+				continue
+			}
 			if !seen {
-				s = space{kind: kind, values: readOf(h, dir)}
+				s = space{kind: kind}
+			}
+			if !seen && !full {
+				s.values = readOf(h, dir)
 			}
 			if s.subject = (fact.Subject{}); !own[name] {
 				s.subject.Pid = pid
-				s.subject.Cgroup, _ = groupOf(h, pid)
+				s.subject.Cgroup, s.group = groupsOf(h, pid)
 			}
 			s.subject.Device = name
 			spaces[name] = s
 		}
 	}
 	return spaces, nil
+}
+
+// hostSpace returns the name of the host's namespace of a kind: that of the first process. Root may
+// not read it if the process has a capability that this program lacks (ptrace(2), access mode
+// checking); it is then taken as this program's.
+func hostSpace(h Host, kind string) (string, error) {
+	name, err := os.Readlink(string(h.Proc) + "/1/ns/" + kind)
+	if errors.Is(err, fs.ErrPermission) && os.Geteuid() == 0 {
+		return os.Readlink(string(h.Proc) + "/self/ns/" + kind)
+	}
+	return name, err
 }
 
 func mountsOf(_ Host, dir string) sample {
@@ -112,15 +134,15 @@ func segmentsOf(h Host, dir string) sample {
 // messageQueues counts the queues of this thread's IPC namespace. They are files of a file system
 // that is mounted nowhere: a path of the container could lead anywhere. Linux 5.2 or later.
 func messageQueues() (float64, error) {
-	fs, err := unix.Fsopen("mqueue", unix.FSOPEN_CLOEXEC)
+	queues, err := unix.Fsopen("mqueue", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return 0, err
 	}
-	defer unix.Close(fs)
-	if err := unix.FsconfigCreate(fs); err != nil {
+	defer unix.Close(queues)
+	if err := unix.FsconfigCreate(queues); err != nil {
 		return 0, err
 	}
-	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+	mount, err := unix.Fsmount(queues, unix.FSMOUNT_CLOEXEC, 0)
 	if err != nil {
 		return 0, err
 	}
@@ -228,19 +250,76 @@ func portsShare(h Host, dir string) (float64, error) {
 }
 
 func namespaceFacts(_ Host, before, after map[string]space, over time.Duration) ([]fact.Fact, error) {
-	fs := []fact.Fact{host(fact.NamesSeen, float64(len(after)), fact.Count)}
+	found := []fact.Fact{host(fact.NamesSeen, float64(len(after)), fact.Count)}
 	for name, b := range after {
 		for key, f := range map[string]fact.Fact{"mounts": {Name: fact.Mounts}, "segments": {Name: fact.Segments, Unit: fact.Share}, "queues": {Name: fact.Queues, Unit: fact.Share}, "ports": {Name: fact.Ports, Unit: fact.Share}} {
 			if v, ok := b.values[key]; ok {
 				f.Value, f.Subject = v, b.subject
-				fs = append(fs, f)
+				found = append(found, f)
 			}
 		}
 		for key, fact1 := range map[string]string{"overflows": fact.ListenDrops, "packets": fact.Packets} {
 			if v, ok := b.values.grew(before[name].values, key); ok {
-				fs = append(fs, fact.Fact{Name: fact1, Value: v / over.Seconds(), Unit: fact.PerSecond, Subject: b.subject})
+				found = append(found, fact.Fact{Name: fact1, Value: v / over.Seconds(), Unit: fact.PerSecond, Subject: b.subject})
 			}
 		}
 	}
-	return fs, nil
+	return append(found, groupSpaces(before, after)...), nil
+}
+
+// groupsOf returns the group that a process's activity is attributed to, and the process's own,
+// "" if it has ended.
+func groupsOf(h Host, pid int) (unit, own string) {
+	members, err := h.Groups.Members(h.Proc, pid)
+	if err != nil {
+		return "", ""
+	}
+	unit = unitOf(members)
+	own = unit
+	for _, m := range members {
+		if len(m.Path) > len(own) && strings.HasPrefix(m.Path, unit) {
+			own = m.Path
+		}
+	}
+	return unit, own
+}
+
+// spacesFrom is the number of mount namespaces of a group from which it is a fact: most have one,
+// and a build that runs each of its commands in a sandbox has one for each CPU.
+const spacesFrom = 50
+
+// groupSpaces counts the mount namespaces of each group of processes, and their mounts.
+func groupSpaces(before, after map[string]space) []fact.Fact {
+	type spaces struct {
+		subject      fact.Subject // with the first of its processes
+		n, old, size float64
+	}
+	groups := make(map[string]spaces)
+	for name, s := range after {
+		if s.kind != "mnt" || s.group == "" {
+			continue
+		}
+		g := groups[s.group]
+		if g.n == 0 || s.subject.Pid < g.subject.Pid {
+			g.subject = s.subject
+		}
+		g.n++
+		g.size += s.values["mounts"]
+		if _, known := before[name]; known {
+			g.old++
+		}
+		groups[s.group] = g
+	}
+	var found []fact.Fact
+	for _, group := range slices.Sorted(maps.Keys(groups)) {
+		g := groups[group]
+		if g.n < spacesFrom {
+			continue
+		}
+		g.subject.Device = group
+		for name, v := range map[string]float64{fact.GroupSpaces: g.n, fact.GroupSpacesOld: g.old, fact.GroupMounts: g.size} {
+			found = append(found, fact.Fact{Name: name, Value: v, Unit: fact.Count, Subject: g.subject})
+		}
+	}
+	return found
 }

@@ -104,8 +104,8 @@ const fillsSoon = 30 * time.Minute
 func queues(ctx context.Context, h Host) []fact.Fact {
 	var queued, left []fact.Fact
 	seen := make(map[string]bool)
-	own, _ := os.Readlink(string(h.Proc) + "/1/ns/net") // of the host; no process of it is to blame
-	pids, _ := h.Proc.Pids()                            // without a list no namespace is known
+	own, _ := hostSpace(h, "net") // of the host; no process of it is to blame
+	pids, _ := h.Proc.Pids()      // without a list no namespace is known
 	for _, pid := range pids {
 		dir := string(h.Proc) + "/" + strconv.Itoa(pid)
 		name, err := os.Readlink(dir + "/ns/net")

@@ -60,6 +60,12 @@ func zombies(n, over float64, group string) fact.Fact {
 	return fact.Fact{Name: fact.Zombies, Value: n, Over: over, Subject: fact.Subject{Cgroup: group, Pid: 7, Command: "entrypoint"}}
 }
 
+// spaces returns the facts of a group with mount namespaces, of which some are old.
+func spaces(n, old, mounts float64) []fact.Fact {
+	s := fact.Subject{Cgroup: hogs, Pid: 8, Device: hogs + "/inner"}
+	return []fact.Fact{host(fact.HostMounts, 500), by(fact.GroupSpaces, n, s), by(fact.GroupSpacesOld, old, s), by(fact.GroupMounts, mounts, s)}
+}
+
 var seenMerging = host(fact.MergingSeen, 1)
 
 // monitor is the namespace of a monitor, or a limit that it reaches.
@@ -276,6 +282,11 @@ var cases = []struct {
 	{"mount-leak", "leaked in a container", []fact.Fact{host(fact.HostMounts, 500), by(fact.Mounts, 6000, other), by(fact.Mounts, 30, logger)}, Warning, other, "6,000"},
 
 	{"mount-leak", "an engine's namespaces", []fact.Fact{host(fact.HostMounts, 500), by(fact.HeldMounts, 120, other)}, "", fact.Subject{}, ""},
+	{"mount-leak", "a build in sandboxes on 64 CPUs", append(spaces(120, 90, 9000), host(fact.HostCPUs, 64)), "", fact.Subject{}, ""},
+	{"mount-leak", "sandboxes of short commands", append(spaces(150, 10, 6000), host(fact.HostCPUs, 2)), "", fact.Subject{}, ""},
+	{"mount-leak", "helpers with a namespace each", append(spaces(150, 90, 6000), host(fact.HostCPUs, 2)), Notice, fact.Subject{Cgroup: hogs, Pid: 8}, "150"},
+	{"mount-leak", "many helpers with a namespace each", append(spaces(400, 350, 12_000), host(fact.HostCPUs, 2)), Warning, fact.Subject{Cgroup: hogs, Pid: 8}, "12,000"},
+	{"mount-leak", "small virtual machines, each with few mounts", append(spaces(400, 400, 2000), host(fact.HostCPUs, 64)), Notice, fact.Subject{Cgroup: hogs, Pid: 8}, "400"},
 	{"mount-leak", "namespaces that are kept", []fact.Fact{host(fact.HostMounts, 500), by(fact.HeldMounts, 400, other)}, Warning, other, "400"},
 
 	{"memory-growth", "full, and still", []fact.Fact{group(fact.GroupHeld, web, 90<<20), group(fact.GroupLimit, web, 100<<20)}, "", fact.Subject{}, ""},
