@@ -152,5 +152,5 @@ func hostEngine(ctx context.Context) (process.Engine, error) {
 // probeHost returns this host for probes.
 func probeHost() (probe.Host, error) {
 	groups, err := cgroup.Find(proc.Host)
-	return probe.Host{Proc: proc.Host, Sys: "/sys", Groups: groups}, err
+	return probe.Host{Proc: proc.Host, Sys: "/sys", Kmsg: "/dev/kmsg", Groups: groups}, err
 }

@@ -163,7 +163,7 @@ func openRuntime(socket string) (*cri.Runtime, error) {
 // that was killed.
 func (x *agent) newWatch() error {
 	c := x.cfg.Doctor
-	host := probe.Host{Proc: procfs.FS(c.Proc), Sys: c.Sys, Child: x.opt.Alloc, Scratch: x.cfg.DataDir}
+	host := probe.Host{Proc: procfs.FS(c.Proc), Sys: c.Sys, Kmsg: "/dev/kmsg", Child: x.opt.Alloc, Scratch: x.cfg.DataDir}
 	var err error
 	if host.Groups, err = cgroup.Find(host.Proc); err != nil {
 		x.opt.Log.Warn("the doctor finds no control groups", "err", err)

@@ -64,7 +64,7 @@ func TestMain(m *testing.M) {
 // hostHere describes this host.
 func hostHere() (probe.Host, error) {
 	groups, err := cgroup.Find(proc.Host)
-	return probe.Host{Proc: proc.Host, Sys: "/sys", Groups: groups, Child: []string{"/proc/self/exe", probe.RoleAlloc}}, err
+	return probe.Host{Proc: proc.Host, Sys: "/sys", Kmsg: "/dev/kmsg", Groups: groups, Child: []string{"/proc/self/exe", probe.RoleAlloc}}, err
 }
 
 func examineOnce([]string) error {

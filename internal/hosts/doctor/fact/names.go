@@ -84,6 +84,10 @@ const (
 	MergingScanned = "merging.scanned" // pages a second that it compared
 	MergingBy      = "merging.by"      // B that a process offers for merging, by process; only while ksmd is busy
 
+	CacheDrops = "caches.drops"      // times in the examination that a program made the kernel drop its page cache
+	SlabDrops  = "caches.slab_drops" // the same for dentries, inodes and other slab
+	DropsBy    = "caches.dropped_by" // of both, those that the kernel's log shows, by process; one that has ended has a command only
+
 	InotifySeen = "inotify.users" // number of users with inotify instances
 	Inotify     = "inotify.used"  // share of a user's limit, by kind and user, with the process that uses most
 

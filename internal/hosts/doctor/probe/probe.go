@@ -31,6 +31,7 @@ import (
 type Host struct {
 	Proc    proc.FS       // the procfs, /proc
 	Sys     string        // the sysfs, /sys
+	Kmsg    string        // the kernel's log, /dev/kmsg; "" is none
 	Groups  cgroup.Mounts // the hierarchies of control groups
 	Scratch string        // directory for the test of the disk; "" is diskdir.Temp
 	// Child is the command that runs the role RoleAlloc. If it is empty, memory
@@ -102,6 +103,7 @@ func All() []Probe {
 		neighboursProbe(),
 		socketMemoryProbe(),
 		mergingProbe(),
+		cachesProbe(),
 		growthProbe(),
 		fillingProbe(),
 		logsProbe(),

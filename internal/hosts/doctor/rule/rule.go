@@ -97,6 +97,7 @@ func All() []Rule {
 		socketMemory(),
 		inotifyLimit(),
 		slowDisk(),
+		dropCaches(),
 		stuckTasks(),
 		statReaders(),
 		mountLeak(),

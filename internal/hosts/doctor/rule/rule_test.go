@@ -76,6 +76,11 @@ func sockets(used, rate, orphans float64) []fact.Fact {
 	return []fact.Fact{host(fact.SocketMemory, used), host(fact.SocketLimit, 1500<<20), host(fact.SocketOrphans, orphans), host(fact.MemTotal, 24<<30), host(fact.HostCPUs, 2), host(fact.SocketGrowth, rate), host(fact.SocketLow, rate/2)}
 }
 
+// drops returns the numbers of drops of the page cache and of slab.
+func drops(pages, slab float64) []fact.Fact {
+	return []fact.Fact{host(fact.CacheDrops, pages), host(fact.SlabDrops, slab)}
+}
+
 // usual is a figure of the host's past.
 func usual(name string, v float64) fact.Fact { return host(fact.Past+name, v) }
 
@@ -87,6 +92,7 @@ var (
 	other    = fact.Subject{Cgroup: hogs, Pid: 8, Command: "other"}
 	locker   = fact.Subject{Pid: 9, Command: "db", Cgroup: web, Device: "/data/file"}
 	watching = fact.Subject{Pid: 9, Command: "editor", Cgroup: web, Device: "watches of user 0"}
+	cron     = fact.Subject{Cgroup: "/system.slice/cron.service", Command: "sysctl", Kernel: []string{"__lru_add_drain_all", "drop_caches_sysctl_handler", "proc_sys_call_handler"}}
 	churn    = fact.Subject{Cgroup: web, Pid: 7, Command: "cni", Device: "rtnl_mutex", Kernel: []string{"__mutex_lock", "rtnl_newlink"}}
 	inode1   = fact.Subject{Cgroup: web, Pid: 7, Command: "a", Device: "lock 1", Kernel: []string{"rwsem_down_write_slowpath", "down_write", "path_openat"}}
 	inode2   = fact.Subject{Cgroup: hogs, Pid: 8, Command: "b", Device: "lock 1", Kernel: []string{"down_write", "path_openat"}}
@@ -272,6 +278,17 @@ var cases = []struct {
 	{"stuck-tasks", "an NFS server", stuck(1, 9, inContainer, "rpc_wait_bit_killable", "__rpc_execute", "nfs4_proc_getattr"), Warning, fact.Subject{Cgroup: inContainer, Pid: 7, Command: "df"}, "umount"},
 	{"stuck-tasks", "a frozen file system", stuck(1, 9, inContainer, "percpu_rwsem_wait", "__percpu_down_read", "mnt_want_write", "do_open"), Warning, fact.Subject{Cgroup: inContainer, Pid: 7, Command: "df"}, "fsfreeze --unfreeze"},
 	{"slow-disk", "as usual", append(disk(5, 0.1, 5), host(fact.DiskP99, 20), host(fact.BaseDisk, 5)), "", fact.Subject{}, ""},
+
+	{"drop-caches", "none", drops(0, 0), "", fact.Subject{}, ""},
+	{"drop-caches", "an operator's", append(drops(1, 1), by(fact.DropsBy, 1, fact.Subject{Command: "sysctl"})), Notice, fact.Subject{}, "1 of 1"},
+	{"drop-caches", "a cure of the doctor", append(drops(0, 1), by(fact.DropsBy, 1, other)), Notice, other, "1 of 1"},
+	{"drop-caches", "slab alone", drops(0, 9), Notice, fact.Subject{}, "compact_memory"},
+	{"drop-caches", "again and again", append(drops(9, 9), by(fact.DropsBy, 8, logger), by(fact.DropsBy, 1, other)), Warning, logger, "8 of 9"},
+	{"drop-caches", "the log does not show it", drops(9, 0), Warning, fact.Subject{}, "again and again"},
+	{"drop-caches", "a command that ends each time", append(drops(9, 9), by(fact.DropsBy, 9, fact.Subject{Command: "sysctl"})), Warning, fact.Subject{}, "by sysctl"},
+	{"drop-caches", "a command that the drains show", append(drops(9, 9), by(fact.DropsBy, 9, fact.Subject{Command: "sysctl"}), by(fact.DrainsBy, 0.4, cron), by(fact.DrainsBy, 0.9, logger)), Warning, cron, "by sysctl"},
+	{"drop-caches", "a command that ends each time, whose group is known", append(drops(9, 9), by(fact.DrainsBy, 0.4, fact.Subject{Pid: 5, Cgroup: cron.Cgroup, Command: cron.Command, Kernel: cron.Kernel}), by(fact.DrainsBy, 0.4, cron)), Warning, cron, "9"},
+	{"drop-caches", "two that do so", append(drops(8, 8), by(fact.DropsBy, 4, logger), by(fact.DropsBy, 4, other)), Warning, fact.Subject{}, "4 of 8"},
 
 	{"stat-readers", "some", []fact.Fact{host(fact.RstatWaits, 100)}, "", fact.Subject{}, ""},
 	{"stat-readers", "many", []fact.Fact{host(fact.RstatWaits, 5000), by(fact.RstatBy, 4000, other)}, Warning, other, "4,000/s"},

@@ -73,7 +73,7 @@ type Doctor struct {
 
 // New returns a Doctor that does not watch yet.
 func New(o Options) *Doctor {
-	host := probe.Host{Proc: procfs.FS(o.Proc), Sys: o.Sys, Child: o.Alloc, Scratch: o.DataDir}
+	host := probe.Host{Proc: procfs.FS(o.Proc), Sys: o.Sys, Kmsg: "/dev/kmsg", Child: o.Alloc, Scratch: o.DataDir}
 	var err error
 	if host.Groups, err = cgroup.Find(host.Proc); err != nil {
 		o.Log.Warn("the doctor finds no control groups", "err", err)
