@@ -66,6 +66,7 @@ func Without() map[string]string {
 	return map[string]string{
 		"container-churn": "only an engine starts containers: see bench/faults/churn.yaml",
 		"cpu-affinity":    "it is found only while other CPUs of the host are idle: see bench/faults/host-one-cpu.yaml",
+		"dirty-limit":     "it is a setting of the whole host, with which all writers wait",
 		"disk-growth":     "it would have to fill a disk of the host: bench/faults/inodes.yaml and deleted.yaml do so for a minute",
 		"drop-caches":     "it would drop the caches of the whole host",
 		"fragmentation":   "it needs the memory of the whole host, and harms it for longer than the drill",

@@ -104,6 +104,7 @@ func All() []Probe {
 		socketMemoryProbe(),
 		mergingProbe(),
 		cachesProbe(),
+		dirtyProbe(),
 		growthProbe(),
 		fillingProbe(),
 		logsProbe(),

@@ -98,6 +98,7 @@ func All() []Rule {
 		inotifyLimit(),
 		slowDisk(),
 		dropCaches(),
+		dirtyLimit(),
 		stuckTasks(),
 		statReaders(),
 		mountLeak(),

@@ -81,6 +81,11 @@ func drops(pages, slab float64) []fact.Fact {
 	return []fact.Fact{host(fact.CacheDrops, pages), host(fact.SlabDrops, slab)}
 }
 
+// dirty returns the limit of dirty memory of a host with so much memory.
+func dirty(limit, memory float64, more ...fact.Fact) []fact.Fact {
+	return append([]fact.Fact{host(fact.DirtyLimit, limit), host(fact.MemTotal, memory)}, more...)
+}
+
 // usual is a figure of the host's past.
 func usual(name string, v float64) fact.Fact { return host(fact.Past+name, v) }
 
@@ -289,6 +294,17 @@ var cases = []struct {
 	{"drop-caches", "a command that the drains show", append(drops(9, 9), by(fact.DropsBy, 9, fact.Subject{Command: "sysctl"}), by(fact.DrainsBy, 0.4, cron), by(fact.DrainsBy, 0.9, logger)), Warning, cron, "by sysctl"},
 	{"drop-caches", "a command that ends each time, whose group is known", append(drops(9, 9), by(fact.DrainsBy, 0.4, fact.Subject{Pid: 5, Cgroup: cron.Cgroup, Command: cron.Command, Kernel: cron.Kernel}), by(fact.DrainsBy, 0.4, cron)), Warning, cron, "9"},
 	{"drop-caches", "two that do so", append(drops(8, 8), by(fact.DropsBy, 4, logger), by(fact.DropsBy, 4, other)), Warning, fact.Subject{}, "4 of 8"},
+
+	{"dirty-limit", "the defaults", dirty(4800<<20, 24<<30, host(fact.DirtyRatio, 0.2)), "", fact.Subject{}, ""},
+	{"dirty-limit", "the defaults, on a small host that is full", dirty(7<<20, 256<<20, host(fact.DirtyRatio, 0.2), host(fact.DirtyNear, 1), host(fact.DirtyWaits, 0.9)), "", fact.Subject{}, ""},
+	{"dirty-limit", "bytes that suit a small host", dirty(8<<20, 128<<20, host(fact.DirtyBytes, 8<<20)), "", fact.Subject{}, ""},
+	{"dirty-limit", "bytes for a database", dirty(64<<20, 24<<30, host(fact.DirtyBytes, 64<<20)), "", fact.Subject{}, ""},
+	{"dirty-limit", "a small ratio of much memory", dirty(240<<20, 24<<30, host(fact.DirtyRatio, 0.01)), "", fact.Subject{}, ""},
+	{"dirty-limit", "the setting is unknown", dirty(1<<20, 24<<30), "", fact.Subject{}, ""},
+	{"dirty-limit", "a slow disk, and programs that only read", dirty(4<<20, 24<<30, host(fact.DirtyBytes, 4<<20), host(fact.DirtyNear, 0.1), host(fact.DirtyWaits, 0.9)), Notice, fact.Subject{}, "vm.dirty_bytes 4.0 MiB"},
+	{"dirty-limit", "no pressure files", dirty(4<<20, 24<<30, host(fact.DirtyBytes, 4<<20), host(fact.DirtyNear, 1)), Notice, fact.Subject{}, "100 %"},
+	{"dirty-limit", "writers wait", dirty(64<<10, 24<<30, host(fact.DirtyBytes, 64<<10), host(fact.DirtyNear, 0.9), host(fact.DirtyWaits, 0.9)), Warning, fact.Subject{}, "sysctl vm.dirty_ratio=20"},
+	{"dirty-limit", "no ratio at all", dirty(0, 24<<30, host(fact.DirtyRatio, 0), host(fact.DirtyNear, 0.9), host(fact.DirtyWaits, 0.9)), Warning, fact.Subject{}, "vm.dirty_ratio 0 %"},
 
 	{"stat-readers", "some", []fact.Fact{host(fact.RstatWaits, 100)}, "", fact.Subject{}, ""},
 	{"stat-readers", "many", []fact.Fact{host(fact.RstatWaits, 5000), by(fact.RstatBy, 4000, other)}, Warning, other, "4,000/s"},
