@@ -71,6 +71,7 @@ func Without() map[string]string {
 		"drop-caches":     "it would drop the caches of the whole host",
 		"fragmentation":   "it needs the memory of the whole host, and harms it for longer than the drill",
 		"inotify-limit":   "the limit is one of a user on the whole host: at it, other programs of the host fail",
+		"khugepaged":      "it is one thread of the whole host, whose settings are the host's",
 		"log-storm":       "only an engine keeps logs: see bench/faults/logs.yaml",
 		"mount-leak":      "thousands of mounts in the host's namespace slow down systemd; in a container of its own see bench/faults/mounts.yaml",
 		"slow-allocation": "only a host with tens of thousands of dying groups that reclaims at their parent is slow enough: drill zombies makes its cause",

@@ -84,6 +84,13 @@ const (
 	MergingScanned = "merging.scanned" // pages a second that it compared
 	MergingBy      = "merging.by"      // B that a process offers for merging, by process; only while ksmd is busy
 
+	HugeSeen  = "hugepages.seen"     // 1: khugepaged was observed, or does not run
+	HugeCPU   = "hugepages.cpu"      // share of one CPU that khugepaged used
+	HugeScans = "hugepages.passes"   // /s: its passes over the memory of all programs
+	HugeBuilt = "hugepages.built"    // /s: huge pages that it built
+	HugeSleep = "hugepages.sleep"    // ms between two of its searches: scan_sleep_millisecs
+	HugeBatch = "hugepages.searched" // pages of a search: pages_to_scan
+
 	CacheDrops = "caches.drops"      // times in the examination that a program made the kernel drop its page cache
 	SlabDrops  = "caches.slab_drops" // the same for dentries, inodes and other slab
 	DropsBy    = "caches.dropped_by" // of both, those that the kernel's log shows, by process; one that has ended has a command only

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"holdfast/internal/hosts/doctor/fact"
-	"holdfast/internal/platform/linux/proc"
 )
 
 // The share of one CPU that ksmd uses, and the number of pages that it compares each second, from
@@ -39,23 +38,11 @@ func readMerging(ctx context.Context, h Host) (sample, error) {
 	}
 	s := make(sample)
 	s.single("scanned", read, h.Sys+"/kernel/mm/ksm/pages_scanned") // Linux 6.7
-	pids, err := h.Proc.Pids()
+	pid, err := kernelThread(ctx, h, "ksmd")
 	if err != nil {
 		return nil, err
 	}
-	for _, pid := range pids {
-		dir := string(h.Proc) + "/" + strconv.Itoa(pid)
-		text, err := read(dir + "/stat")
-		st, err2 := proc.ParseStat([]byte(text))
-		if err != nil || err2 != nil || !st.Kernel() || st.Comm != "ksmd" || ctx.Err() != nil {
-			continue
-		}
-		ran, _ := read(dir + "/schedstat") // a kernel may have none
-		if v, err := floats(ran); err == nil && len(v) > 0 {
-			s["cpu"] = v[0] / 1e9
-		}
-		break
-	}
+	s.ran("cpu", h, pid)
 	if len(s) == 0 {
 		return nil, errors.New("neither ksmd nor the number of its pages is visible")
 	}

@@ -103,6 +103,7 @@ func All() []Probe {
 		neighboursProbe(),
 		socketMemoryProbe(),
 		mergingProbe(),
+		hugepagesProbe(),
 		cachesProbe(),
 		dirtyProbe(),
 		growthProbe(),

@@ -90,6 +90,7 @@ func All() []Rule {
 		ownLimit(),
 		kernelLock(),
 		pageMerging(),
+		restless(),
 		fragmentation(),
 		conntrackFull(),
 		softirq(),

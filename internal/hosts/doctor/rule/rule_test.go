@@ -76,6 +76,13 @@ func sockets(used, rate, orphans float64) []fact.Fact {
 	return []fact.Fact{host(fact.SocketMemory, used), host(fact.SocketLimit, 1500<<20), host(fact.SocketOrphans, orphans), host(fact.MemTotal, 24<<30), host(fact.HostCPUs, 2), host(fact.SocketGrowth, rate), host(fact.SocketLow, rate/2)}
 }
 
+var seenHuge = host(fact.HugeSeen, 1)
+
+// huge returns the settings of khugepaged, its passes and the pages that it builds each second.
+func huge(sleep, batch, passes, built float64, more ...fact.Fact) []fact.Fact {
+	return append([]fact.Fact{seenHuge, host(fact.HugeSleep, sleep), host(fact.HugeBatch, batch), host(fact.HugeScans, passes), host(fact.HugeBuilt, built)}, more...)
+}
+
 // drops returns the numbers of drops of the page cache and of slab.
 func drops(pages, slab float64) []fact.Fact {
 	return []fact.Fact{host(fact.CacheDrops, pages), host(fact.SlabDrops, slab)}
@@ -273,6 +280,18 @@ var cases = []struct {
 	{"page-merging", "ksmd is in another pid namespace", []fact.Fact{seenMerging, host(fact.MergingScanned, 200_000), by(fact.MergingBy, 256<<20, logger)}, Notice, logger, "40 %"},
 	{"page-merging", "ksmd is in another pid namespace, with its defaults", []fact.Fact{seenMerging, host(fact.MergingScanned, 5000)}, "", fact.Subject{}, ""},
 	{"page-merging", "many virtual machines", []fact.Fact{seenMerging, host(fact.MergingCPU, 0.5), by(fact.MergingBy, 1<<30, logger), by(fact.MergingBy, 1<<30, other)}, Notice, fact.Subject{}, "50 %"},
+
+	{"khugepaged", "huge pages are off", []fact.Fact{seenHuge}, "", fact.Subject{}, ""},
+	{"khugepaged", "the defaults", huge(10_000, 4096, 0.1, 0.8, host(fact.HugeCPU, 0.005)), "", fact.Subject{}, ""},
+	{"khugepaged", "the defaults, and the thread is not visible", huge(10_000, 4096, 0.1, 0.8), "", fact.Subject{}, ""},
+	{"khugepaged", "no sleep, and nothing to search", huge(0, 65536, 0, 0), "", fact.Subject{}, ""},
+	{"khugepaged", "no sleep, on busy CPUs that leave it little", huge(0, 65536, 40, 0, host(fact.HugeCPU, 0.02)), "", fact.Subject{}, ""},
+	{"khugepaged", "no sleep, and the thread is not visible", huge(0, 65536, 40, 0, host(fact.CPUBusy, 0.99), group(fact.GroupLongest, hogs, 0.5)), Notice, fact.Subject{}, "40/s"},
+	{"khugepaged", "it is busy", huge(0, 65536, 40, 0, host(fact.HugeCPU, 0.9)), Notice, fact.Subject{}, "echo 10000"},
+	{"khugepaged", "containers wait for CPUs", huge(0, 65536, 40, 3, host(fact.HugeCPU, 0.9), host(fact.CPUBusy, 0.99), group(fact.GroupLongest, hogs, 0.5)), Warning, fact.Subject{}, "90 %"},
+	{"khugepaged", "a container waits for the disk", huge(0, 65536, 40, 3, host(fact.HugeCPU, 0.9), group(fact.GroupIOFull, hogs, 0.9)), Notice, fact.Subject{}, "90 %"},
+	{"khugepaged", "a large program has just started", huge(100, 65536, 1, 700, host(fact.HugeCPU, 0.4), host(fact.CPUBusy, 0.99), group(fact.GroupLongest, hogs, 0.5)), Notice, fact.Subject{}, "700/s"},
+	{"khugepaged", "memory is fragmented", huge(10_000, 4096, 0, 0, host(fact.HugeCPU, 0.6)), Notice, fact.Subject{}, "khugepaged/defrag"},
 
 	{"stuck-tasks", "none", []fact.Fact{host(fact.StuckSeen, 0)}, "", fact.Subject{}, ""},
 	{"stuck-tasks", "a slow disk", stuck(8, 12, inContainer, "io_schedule", "folio_wait_bit_common", "filemap_read"), "", fact.Subject{}, ""},
