@@ -95,11 +95,15 @@ const (
 	SlabDrops  = "caches.slab_drops" // the same for dentries, inodes and other slab
 	DropsBy    = "caches.dropped_by" // of both, those that the kernel's log shows, by process; one that has ended has a command only
 
-	DirtyLimit = "dirty.limit" // B of memory that may be dirty before writers wait for the disks
-	DirtyBytes = "dirty.bytes" // B: vm.dirty_bytes, if it is in force
-	DirtyRatio = "dirty.ratio" // share: vm.dirty_ratio, if it is in force
-	DirtyNear  = "dirty.near"  // share of the looks at which so much was dirty that writers waited; only while the limit is small
-	DirtyWaits = "dirty.waits" // share of the examination in which a task waited for disks; likewise
+	DirtyLimit      = "dirty.limit"      // B of memory that may be dirty before writers wait for the disks
+	DirtyBytes      = "dirty.bytes"      // B: vm.dirty_bytes, if it is in force
+	DirtyRatio      = "dirty.ratio"      // share: vm.dirty_ratio, if it is in force
+	DirtyNear       = "dirty.near"       // share of the looks at which so much was dirty that writers waited; only while the limit is small
+	DirtyWaits      = "dirty.waits"      // share of the examination in which a task waited for disks; likewise
+	ProfilerSeen    = "profiler.seen"    // 1: it is known how often performance events interrupt the CPUs
+	ProfilerSamples = "profiler.samples" // /s on the CPU with most: interrupts of performance events; only if there are many
+	ProfilerBy      = "profiler.by"      // /s of them by the process that opened the events, if it is known; only if there are many
+	ProfilerEvents  = "profiler.events"  // number of performance events that a process has open; only if there are many interrupts
 
 	InotifySeen = "inotify.users" // number of users with inotify instances
 	Inotify     = "inotify.used"  // share of a user's limit, by kind and user, with the process that uses most

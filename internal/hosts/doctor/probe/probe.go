@@ -106,6 +106,7 @@ func All() []Probe {
 		hugepagesProbe(),
 		cachesProbe(),
 		dirtyProbe(),
+		profilerProbe(),
 		growthProbe(),
 		fillingProbe(),
 		logsProbe(),

@@ -36,11 +36,8 @@ func pageMerging() Rule {
 			if pages > 0 {
 				x.Evidence = append(x.Evidence, Evidence{"pages that it compares", perSecond(pages), "5,000/s"})
 			}
-			sum := 0.0
 			by := s.Of(fact.MergingBy)
-			for _, f := range by {
-				sum += f.Value
-			}
+			sum := total(by)
 			if len(by) > 0 && by[0].Value > sum/2 {
 				x.Culprit = by[0].Subject
 				x.Evidence = append(x.Evidence, Evidence{"memory that the process named offers, of all", bytes(by[0].Value) + " of " + bytes(sum), "-"})

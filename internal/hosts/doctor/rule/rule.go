@@ -91,6 +91,7 @@ func All() []Rule {
 		kernelLock(),
 		pageMerging(),
 		restless(),
+		profiler(),
 		fragmentation(),
 		conntrackFull(),
 		softirq(),

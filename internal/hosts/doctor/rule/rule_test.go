@@ -68,6 +68,11 @@ func spaces(n, old, mounts float64) []fact.Fact {
 
 var seenMerging = host(fact.MergingSeen, 1)
 
+// profiled returns the facts of CPUs that are interrupted for samples at a rate.
+func profiled(rate float64, more ...fact.Fact) []fact.Fact {
+	return append([]fact.Fact{host(fact.ProfilerSeen, 1), host(fact.ProfilerSamples, rate)}, more...)
+}
+
 // monitor is the namespace of a monitor, or a limit that it reaches.
 var monitor = fact.Subject{Cgroup: web, Pid: 7, Command: "monitor", Device: "net.ipv4.neigh.default.gc_thresh3"}
 
@@ -277,6 +282,13 @@ var cases = []struct {
 	{"page-merging", "ksmd with its defaults", []fact.Fact{seenMerging, host(fact.MergingCPU, 0.04)}, "", fact.Subject{}, ""},
 	{"page-merging", "it is busy", []fact.Fact{seenMerging, host(fact.MergingCPU, 0.9), host(fact.MergingScanned, 200_000), by(fact.MergingBy, 256<<20, logger), by(fact.MergingBy, 1<<20, other)}, Notice, logger, "256 MiB of 257 MiB"},
 	{"page-merging", "containers wait for CPUs", []fact.Fact{seenMerging, host(fact.MergingCPU, 0.9), host(fact.CPUBusy, 0.99), by(fact.MergingBy, 256<<20, logger), group(fact.GroupLongest, hogs, 0.5)}, Warning, logger, "256 MiB"},
+	{"profiler", "timers of programs", []fact.Fact{host(fact.ProfilerSeen, 1)}, "", fact.Subject{}, ""},
+	{"profiler", "two of perf record", profiled(8000, by(fact.ProfilerBy, 4000, logger), by(fact.ProfilerBy, 4000, other)), "", fact.Subject{}, ""},
+	{"profiler", "this program alone", profiled(40_000), "", fact.Subject{}, ""},
+	{"profiler", "a tracer has more events open", profiled(40_000, by(fact.ProfilerBy, 39_000, logger), by(fact.ProfilerEvents, 2, logger), by(fact.ProfilerEvents, 300, other)), Notice, logger, "39,000/s"},
+	{"profiler", "containers wait for CPUs", profiled(20_000, by(fact.ProfilerBy, 20_000, logger), host(fact.CPUBusy, 0.99), group(fact.GroupLongest, hogs, 0.5)), Warning, logger, "20,000/s"},
+	{"profiler", "the owner is unknown", profiled(20_000, by(fact.ProfilerEvents, 6, logger), by(fact.ProfilerEvents, 2, other)), Notice, logger, "6 of 8"},
+	{"profiler", "several hold as many", profiled(20_000, by(fact.ProfilerEvents, 2, logger), by(fact.ProfilerEvents, 2, other)), Notice, fact.Subject{}, "20,000/s"},
 	{"page-merging", "ksmd is in another pid namespace", []fact.Fact{seenMerging, host(fact.MergingScanned, 200_000), by(fact.MergingBy, 256<<20, logger)}, Notice, logger, "40 %"},
 	{"page-merging", "ksmd is in another pid namespace, with its defaults", []fact.Fact{seenMerging, host(fact.MergingScanned, 5000)}, "", fact.Subject{}, ""},
 	{"page-merging", "many virtual machines", []fact.Fact{seenMerging, host(fact.MergingCPU, 0.5), by(fact.MergingBy, 1<<30, logger), by(fact.MergingBy, 1<<30, other)}, Notice, fact.Subject{}, "50 %"},

@@ -25,7 +25,7 @@ type Tally struct {
 
 // Place is a process and path that reached the tracepoint, and how often.
 type Place struct {
-	Object  uint64 // the address of the lock, for LockWaits; the call's number, for CountCalls; else 0
+	Object  uint64 // the address of the lock, for LockWaits; the call's number, for CountCalls; see CountClocks; else 0
 	Cgroup  uint64 // inode of the process's group in the unified hierarchy
 	Pid     int    // in the first pid namespace
 	Command string // of the thread

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/platform/linux/perf/unwind"
@@ -318,6 +319,7 @@ func TestProgramsLoad(t *testing.T) {
 	needRoot(t)
 	for name, start := range map[string]func() (interface{ Close() error }, error){
 		"work":    func() (interface{ Close() error }, error) { return CountWork(0xffffffff81000000) },
+		"clocks":  func() (interface{ Close() error }, error) { return CountClocks(0xffffffff81000000, nil) },
 		"locks":   func() (interface{ Close() error }, error) { return LockWaits() },
 		"reclaim": func() (interface{ Close() error }, error) { return ReclaimLatency() },
 		"writes":  func() (interface{ Close() error }, error) { return CountWrites() },
@@ -421,5 +423,21 @@ func TestTake(t *testing.T) {
 	}
 	if got := count(); got >= n {
 		t.Errorf("%d calls were taken once more", got)
+	}
+}
+
+// The offsets of members are found, also in structures without a name.
+func TestOffsets(t *testing.T) {
+	timer := &btf.Struct{Name: "hrtimer"}
+	hw := &btf.Struct{Members: []btf.Member{{Type: &btf.Union{Members: []btf.Member{{Name: "config", Type: &btf.Int{}}, {Type: &btf.Struct{Members: []btf.Member{{Name: "hrtimer", Type: timer, Offset: 8 * 16}}}}}}, Offset: 8 * 4}}}
+	event := &btf.Struct{Members: []btf.Member{{Name: "state", Type: &btf.Int{}}, {Name: "hw", Type: hw, Offset: 8 * 100}}}
+	if n, ok := offsetOf(event, []string{"hw", "hrtimer"}); n != 120 || !ok {
+		t.Errorf("%d, %v", n, ok)
+	}
+	if n, ok := offsetOf(event, []string{"hw", "owner"}); ok {
+		t.Errorf("a member that does not exist: %d", n)
+	}
+	if _, err := FindOwners("/nonexistent"); err == nil {
+		t.Error("no error without the kernel's types")
 	}
 }
