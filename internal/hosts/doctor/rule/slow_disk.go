@@ -101,14 +101,9 @@ func saturatedDisk(s *fact.Set) []Finding {
 		if busy < diskFull || f.Value < manyQueued || most.Value <= movedShare*all {
 			continue
 		}
-		var victims []fact.Subject
-		for _, w := range s.Of(fact.GroupIOFull) {
-			if w.Value > flushBusy && w.Subject.Cgroup != most.Subject.Cgroup && len(victims) < shownVictims {
-				victims = append(victims, w.Subject)
-			}
-		}
+		waits := victims(s, most.Subject.Cgroup, blocked(s))
 		return []Finding{{
-			Severity: byHarm(victims),
+			Severity: byHarm(waits),
 			Title:    "a container keeps a disk busy; requests of others wait behind its own",
 			Evidence: []Evidence{
 				{"disk " + f.Subject.Device + " busy, share of the time", percent(busy), "under 90 %"},
@@ -116,7 +111,7 @@ func saturatedDisk(s *fact.Set) []Finding {
 				{"data that the container named reads and writes", bytes(most.Value) + "/s of " + bytes(all) + "/s", "-"},
 			},
 			Culprit: busiestOf(s, most.Subject),
-			Victims: victims,
+			Victims: waits,
 			Cures: []Cure{
 				{What: "Limit its rate.", Command: "docker run --device-read-bps /dev/" + f.Subject.Device + ":100mb --device-write-bps /dev/" + f.Subject.Device + ":100mb …"},
 				{What: "Run backups and scans when the load is low, with ionice(1) where the disk's scheduler supports it."},
