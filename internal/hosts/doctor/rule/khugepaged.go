@@ -9,8 +9,8 @@ const (
 	hugeBatch = 4096  // pages, the kernel's default
 )
 
-// restless finds settings with which khugepaged keeps a CPU busy.
-func restless() Rule {
+// busyKhugepaged finds settings with which khugepaged keeps a CPU busy.
+func busyKhugepaged() Rule {
 	return Rule{
 		Name:      "khugepaged",
 		Signal:    "CPU time of the kernel's thread khugepaged, the huge pages that it builds (pages_collapsed), and its settings. Where the thread is not visible, its passes over all memory (full_scans)",

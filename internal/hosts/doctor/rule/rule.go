@@ -90,7 +90,7 @@ func All() []Rule {
 		ownLimit(),
 		kernelLock(),
 		pageMerging(),
-		restless(),
+		busyKhugepaged(),
 		profiler(),
 		fragmentation(),
 		conntrackFull(),
