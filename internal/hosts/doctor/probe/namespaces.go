@@ -305,7 +305,8 @@ func groupSpaces(before, after map[string]space) []fact.Fact {
 		}
 		g.n++
 		g.size += s.values["mounts"]
-		if _, known := before[name]; known {
+		// The number of a namespace that is gone is used again at once.
+		if was, known := before[name]; known && was.subject.Pid == s.subject.Pid {
 			g.old++
 		}
 		groups[s.group] = g
