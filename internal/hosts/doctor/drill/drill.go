@@ -69,6 +69,7 @@ func Without() map[string]string {
 		"dirty-limit":     "it is a setting of the whole host, with which all writers wait",
 		"disk-growth":     "it would have to fill a disk of the host: bench/faults/inodes.yaml and deleted.yaml do so for a minute",
 		"drop-caches":     "it would drop the caches of the whole host",
+		"fanotify-wait":   "a scanner that stops would hold up all programs of the host that open files",
 		"fragmentation":   "it needs the memory of the whole host, and harms it for longer than the drill",
 		"inotify-limit":   "the limit is one of a user on the whole host: at it, other programs of the host fail",
 		"khugepaged":      "it is one thread of the whole host, whose settings are the host's",

@@ -108,6 +108,12 @@ const (
 	InotifySeen = "inotify.users" // number of users with inotify instances
 	Inotify     = "inotify.used"  // share of a user's limit, by kind and user, with the process that uses most
 
+	Scanners        = "fanotify.scanners" // processes that the kernel asks for permission when files are opened or read
+	FanotifyHeld    = "fanotify.held"     // share of the samples in which they held up a thread for over 1 ms; only if there are any
+	FanotifyWait    = "fanotify.wait"     // the same for the threads of a group, with one of its processes
+	FanotifyBy      = "fanotify.writes"   // /s, by each of them: writes, of which each answer is one
+	FanotifyCPUWait = "fanotify.cpu_wait" // share of that time for which the thread of each that waited most for a CPU did
+
 	GroupsSeen      = "group.seen"        // number of groups with figures
 	TasksSeen       = "process.seen"      // number of threads with figures
 	GroupCPU        = "group.cpu"         // share of one CPU that a group used

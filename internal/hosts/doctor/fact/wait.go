@@ -34,6 +34,9 @@ func WaitOf(kernel []string) Wait {
 			}
 		}
 	}
+	if slices.ContainsFunc(kernel, AsksPermission) {
+		return Wait{What: "the answer of a program that scans files"}
+	}
 	if len(kernel) > 0 && strings.Contains(kernel[0], "percpu_") && slices.ContainsFunc(kernel, writes) {
 		return Wait{What: "a file system that is frozen", Frozen: true}
 	}
@@ -44,6 +47,12 @@ func WaitOf(kernel []string) Wait {
 		return Wait{What: "a disk"}
 	}
 	return Wait{What: "the kernel"}
+}
+
+// AsksPermission reports whether a function of the kernel waits for the answer to a permission event,
+// fanotify(7): fs/notify/fanotify/fanotify.c. Compilers may add a suffix to its name.
+func AsksPermission(function string) bool {
+	return strings.HasPrefix(function, "fanotify_handle_event") || strings.HasPrefix(function, "fanotify_get_response")
 }
 
 // waitsForProcess lists functions in which a task waits for a process by design: the parent of a

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,8 +20,8 @@ import (
 // each user and reports the numbers nowhere (inotify(7)).
 func inotifyProbe() Probe {
 	return Probe{
-		Name: "inotify", Sees: "limits of open files and of inotify that are nearly reached", Once: true,
-		Gives: []string{fact.InotifySeen, fact.Inotify, fact.ProcessFiles, fact.HeldMounts, fact.UserLimit},
+		Name: "inotify", Sees: "limits of open files and of inotify that are nearly reached, and scanners of files", Once: true,
+		Gives: []string{fact.InotifySeen, fact.Inotify, fact.ProcessFiles, fact.HeldMounts, fact.UserLimit, fact.Scanners, fact.FanotifyHeld, fact.FanotifyWait, fact.FanotifyBy, fact.FanotifyCPUWait},
 		Open:  moment(readInotify),
 	}
 }
@@ -63,6 +64,7 @@ func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 		return nil, err
 	}
 	var files, held []fact.Fact
+	var scanners []int
 	users := make(map[uint32]bool)
 	uses := make(map[userLimit]use)
 	pipes := make(map[string]bool)
@@ -93,6 +95,9 @@ func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 			continue
 		}
 		count(userLimit{uid, LimitFanotify}, o.fanotify, pid)
+		if o.asked {
+			scanners = append(scanners, pid)
+		}
 		count(userLimit{uid, LimitPipes}, pagesOf(h, pid, o.pipes), pid)
 		if o.instances == 0 {
 			continue
@@ -117,7 +122,7 @@ func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 		s.Device = fmt.Sprintf("%s of user %d", l.kind, l.uid)
 		fs = append(fs, fact.Fact{Name: fact.Inotify, Value: u.used / limits[l.kind], Unit: fact.Share, Subject: s})
 	}
-	return append(append(fs, largest(files, shownProcesses)...), largest(held, shownProcesses)...), nil
+	return slices.Concat(fs, largest(files, shownProcesses), largest(held, shownProcesses), fanotifyWaits(ctx, h, scanners)), nil
 }
 
 // sharedLimit returns the share of a user's limit, if it is over limitsShown. Kernels before
@@ -158,10 +163,11 @@ func filesShare(h Host, pid int, open float64) (float64, bool) {
 }
 
 // open has the numbers of a process's open files, of its instances and watches of inotify, of
-// the mount namespaces that it keeps, and of its groups of fanotify. Of each of its pipes it has
-// a descriptor.
+// the mount namespaces that it keeps, and of its groups of fanotify; asked means that one of these
+// is asked for permission. Of each of its pipes it has a descriptor.
 type open struct {
 	files, instances, watches, mounts, fanotify float64
+	asked                                       bool
 	pipes                                       []string
 }
 
@@ -187,6 +193,8 @@ func openFiles(h Host, pid int, known map[string]bool) (o open, err error) {
 			o.mounts++
 		case to == "anon_inode:[fanotify]":
 			o.fanotify++
+			text, _ := read(dir + "/fdinfo/" + name) // none if it is closed
+			o.asked = o.asked || asks(text)
 		case strings.HasPrefix(to, "pipe:[") && !known[to]:
 			known[to] = true
 			o.pipes = append(o.pipes, name)

@@ -55,6 +55,16 @@ func TestSleeper(t *testing.T) {
 			_, _, _ = syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
 		}
 		t.Fatal("the child has ended", errno)
+	case "scanner":
+		answerLate(t, dir, 5*time.Millisecond)
+	case "opener":
+		for {
+			f, err := os.Open(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = f.Close() // it is opened again
+		}
 	case "zombies": // it never waits for its children
 		for range 60 {
 			if _, err := os.StartProcess("/bin/true", []string{"true"}, &os.ProcAttr{}); err != nil {

@@ -102,6 +102,7 @@ func All() []Rule {
 		dropCaches(),
 		dirtyLimit(),
 		stuckTasks(),
+		fanotifyWait(),
 		statReaders(),
 		mountLeak(),
 		memoryGrowth(),

@@ -106,6 +106,7 @@ func word(name, text string) fact.Fact { return fact.Fact{Name: name, Text: text
 var (
 	logger = fact.Subject{Cgroup: web, Pid: 7, Command: "logger",
 		Kernel: []string{"queue_work_on", "__lru_add_drain_all", "generic_fadvise", "ksys_fadvise64_64", "do_syscall_64"}}
+	scanner  = fact.Subject{Cgroup: "/system.slice/scanner.service", Pid: 9, Command: "scanner"}
 	other    = fact.Subject{Cgroup: hogs, Pid: 8, Command: "other"}
 	locker   = fact.Subject{Pid: 9, Command: "db", Cgroup: web, Device: "/data/file"}
 	watching = fact.Subject{Pid: 9, Command: "editor", Cgroup: web, Device: "watches of user 0"}
@@ -339,6 +340,16 @@ var cases = []struct {
 
 	{"stat-readers", "some", []fact.Fact{host(fact.RstatWaits, 100)}, "", fact.Subject{}, ""},
 	{"stat-readers", "many", []fact.Fact{host(fact.RstatWaits, 5000), by(fact.RstatBy, 4000, other)}, Warning, other, "4,000/s"},
+
+	{"fanotify-wait", "no scanner", []fact.Fact{host(fact.Scanners, 0)}, "", fact.Subject{}, ""},
+	{"fanotify-wait", "a scanner that answers at once", []fact.Fact{host(fact.Scanners, 1), host(fact.FanotifyHeld, 0), by(fact.FanotifyBy, 9000, scanner)}, "", fact.Subject{}, ""},
+	{"fanotify-wait", "scans of some new files", []fact.Fact{host(fact.Scanners, 1), host(fact.FanotifyHeld, 0.05), by(fact.FanotifyBy, 9000, scanner), group(fact.FanotifyWait, inContainer, 0.05)}, "", fact.Subject{}, ""},
+	{"fanotify-wait", "it holds up a container at times", []fact.Fact{host(fact.Scanners, 1), host(fact.FanotifyHeld, 0.2), by(fact.FanotifyBy, 300, scanner), group(fact.FanotifyWait, inContainer, 0.2)}, Notice, scanner, "20 %"},
+	{"fanotify-wait", "it holds up a container", []fact.Fact{host(fact.Scanners, 1), host(fact.FanotifyHeld, 0.9), by(fact.FanotifyBy, 300, scanner), group(fact.FanotifyWait, inContainer, 0.9)}, Warning, scanner, "wchan"},
+	{"fanotify-wait", "it waits for a CPU, and answers at once", []fact.Fact{host(fact.Scanners, 1), host(fact.FanotifyHeld, 0.3), by(fact.FanotifyCPUWait, 0.4, scanner), by(fact.FanotifyBy, 9000, scanner), group(fact.FanotifyWait, inContainer, 0.3)}, "", fact.Subject{}, ""},
+	{"fanotify-wait", "it holds up a backup of the host", []fact.Fact{host(fact.Scanners, 1), host(fact.FanotifyHeld, 0.9), by(fact.FanotifyBy, 300, scanner), group(fact.FanotifyWait, "/system.slice/backup.service", 0.9)}, Notice, scanner, "300/s"},
+	{"fanotify-wait", "one of two", []fact.Fact{host(fact.Scanners, 2), host(fact.FanotifyHeld, 0.9), by(fact.FanotifyBy, 300, scanner), by(fact.FanotifyBy, 2, other), group(fact.FanotifyWait, inContainer, 0.9)}, Warning, scanner, "2; 300/s"},
+	{"fanotify-wait", "two alike", []fact.Fact{host(fact.Scanners, 2), host(fact.FanotifyHeld, 0.9), by(fact.FanotifyBy, 300, scanner), by(fact.FanotifyBy, 300, other), group(fact.FanotifyWait, inContainer, 0.9)}, Warning, fact.Subject{}, "90 %"},
 
 	{"mount-leak", "usual", []fact.Fact{host(fact.HostMounts, 500)}, "", fact.Subject{}, ""},
 	{"mount-leak", "leaked", []fact.Fact{host(fact.HostMounts, 12_000)}, Warning, fact.Subject{}, "12,000"},
