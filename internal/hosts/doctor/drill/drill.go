@@ -78,6 +78,7 @@ func Without() map[string]string {
 		"slow-allocation": "only a host with tens of thousands of dying groups that reclaims at their parent is slow enough: drill zombies makes its cause",
 		"page-merging":    "ksmd is one thread of the whole host, with one speed: see bench/faults/merging.yaml",
 		"profiler":        "the interrupts take time from all CPUs of the host: see bench/faults/profiler.yaml",
+		"ptrace":          "a tracer of one group stops a program of another for as long as it lasts: see bench/faults/tracer.yaml",
 		"socket-memory":   "its limit is one of the whole host, and memory of sockets stays for minutes after the drill: see bench/faults/orphans.yaml",
 		"softirq":         "loopback uses the sender's CPU time, and a real network card is the host's",
 		"stat-readers":    "the lock is contended only with many CPUs and groups",

@@ -123,6 +123,8 @@ const (
 	GroupLongest    = "group.cpu_longest" // the same for the thread that waited most
 	ProcessCPU      = "process.cpu"       // share of one CPU, of the processes that use most
 	ProcessBound    = "process.bound"     // share of the examination for which a thread waited that may not use every CPU, by process; its device names the CPUs
+	Tracer          = "process.tracer"    // /s: at most as often do the threads that a process traces stop for it, ptrace(2); only if they run often
+	Traced          = "process.traced"    // /s: how often threads of a traced process begin to run; the device is the pid of the tracer
 	GroupPeriods    = "group.periods"     // CFS periods in the examination
 	GroupThrottled  = "group.throttled"   // share of them in which it was throttled
 	GroupLimitHits  = "group.limit_hits"  // /s: charges that hit the group's own memory limit

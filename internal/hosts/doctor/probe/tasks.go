@@ -17,7 +17,7 @@ import (
 func tasksProbe() Probe {
 	return Probe{
 		Name: "tasks", Sees: "waits for a CPU by container, and which processes use the CPUs",
-		Gives: []string{fact.TasksSeen, fact.GroupWait, fact.GroupLongest, fact.ProcessCPU, fact.ProcessBound},
+		Gives: []string{fact.TasksSeen, fact.GroupWait, fact.GroupLongest, fact.ProcessCPU, fact.ProcessBound, fact.Tracer, fact.Traced},
 		Open:  counted(readTasks, taskFacts),
 	}
 }
@@ -27,9 +27,10 @@ type thread struct {
 	pid, tid int
 }
 
-// schedule holds the CPU time and the waiting time of a thread, in nanoseconds.
+// schedule holds the CPU time and the waiting time of a thread, in nanoseconds, and how often it
+// began to run.
 type schedule struct {
-	ran, waited float64
+	ran, waited, runs float64
 }
 
 // maxThreads bounds the number of threads that are read.
@@ -62,8 +63,8 @@ func readTasks(ctx context.Context, h Host) (map[thread]schedule, error) {
 			}
 			v, err := floats(text)
 			tid, err2 := strconv.Atoi(d.Name())
-			if err == nil && err2 == nil && len(v) >= 2 && len(threads) < maxThreads {
-				threads[thread{pid, tid}] = schedule{ran: v[0], waited: v[1]}
+			if err == nil && err2 == nil && len(v) >= 3 && len(threads) < maxThreads {
+				threads[thread{pid, tid}] = schedule{v[0], v[1], v[2]}
 			}
 		}
 	}
@@ -77,6 +78,7 @@ func readTasks(ctx context.Context, h Host) (map[thread]schedule, error) {
 const shownProcesses = 20
 
 func taskFacts(h Host, before, after map[thread]schedule, over time.Duration) ([]fact.Fact, error) {
+	grown := make(map[thread]schedule)
 	perProcess := make(map[int]schedule)
 	longest := make(map[int]float64) // longest wait of a thread, by process
 	worst := make(map[int]thread)    // that thread
@@ -85,9 +87,10 @@ func taskFacts(h Host, before, after map[thread]schedule, over time.Duration) ([
 		if !ok || b.ran < a.ran || b.waited < a.waited {
 			continue
 		}
-		if d := (schedule{b.ran - a.ran, b.waited - a.waited}); d.ran > 0 || d.waited > 0 {
+		if d := (schedule{b.ran - a.ran, b.waited - a.waited, b.runs - a.runs}); d.ran > 0 || d.waited > 0 {
+			grown[t] = d
 			p := perProcess[t.pid]
-			perProcess[t.pid] = schedule{p.ran + d.ran, p.waited + d.waited}
+			perProcess[t.pid] = schedule{p.ran + d.ran, p.waited + d.waited, p.runs + d.runs}
 			if d.waited > longest[t.pid] {
 				longest[t.pid], worst[t.pid] = d.waited, t
 			}
@@ -118,7 +121,7 @@ func taskFacts(h Host, before, after map[thread]schedule, over time.Duration) ([
 		fs = append(fs, fact.Fact{Name: fact.GroupWait, Value: w.all / float64(over), Unit: fact.Share, Subject: s},
 			fact.Fact{Name: fact.GroupLongest, Value: min(1, w.longest/float64(over)), Unit: fact.Share, Subject: s})
 	}
-	return fs, nil
+	return append(fs, traced(h, grown, over)...), nil
 }
 
 // processOf returns a process as a subject, with its group and command if they are known.

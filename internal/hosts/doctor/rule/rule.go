@@ -92,6 +92,7 @@ func All() []Rule {
 		pageMerging(),
 		busyKhugepaged(),
 		profiler(),
+		ptrace(),
 		fragmentation(),
 		conntrackFull(),
 		softirq(),

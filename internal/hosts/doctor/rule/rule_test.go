@@ -2,6 +2,7 @@ package rule
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -65,6 +66,15 @@ func spaces(n, old, mounts float64) []fact.Fact {
 	s := fact.Subject{Cgroup: hogs, Pid: 8, Device: hogs + "/inner"}
 	return []fact.Fact{host(fact.HostMounts, 500), by(fact.GroupSpaces, n, s), by(fact.GroupSpacesOld, old, s), by(fact.GroupMounts, mounts, s)}
 }
+
+// traces returns the facts of a tracer and of a process that it stops.
+func traces(rate float64, tracer, of fact.Subject, more ...fact.Fact) []fact.Fact {
+	of.Device = strconv.Itoa(tracer.Pid)
+	return append([]fact.Fact{host(fact.TasksSeen, 9), by(fact.Tracer, rate, tracer), by(fact.Traced, rate, of)}, more...)
+}
+
+// operator is a tracer of the host.
+var operator = fact.Subject{Cgroup: "/user.slice", Pid: 9, Command: "strace"}
 
 var seenMerging = host(fact.MergingSeen, 1)
 
@@ -290,6 +300,14 @@ var cases = []struct {
 	{"profiler", "containers wait for CPUs", profiled(20_000, by(fact.ProfilerBy, 20_000, logger), host(fact.CPUBusy, 0.99), group(fact.GroupLongest, hogs, 0.5)), Warning, logger, "20,000/s"},
 	{"profiler", "the owner is unknown", profiled(20_000, by(fact.ProfilerEvents, 6, logger), by(fact.ProfilerEvents, 2, other)), Notice, logger, "6 of 8"},
 	{"profiler", "several hold as many", profiled(20_000, by(fact.ProfilerEvents, 2, logger), by(fact.ProfilerEvents, 2, other)), Notice, fact.Subject{}, "20,000/s"},
+	{"ptrace", "none", []fact.Fact{host(fact.TasksSeen, 9)}, "", fact.Subject{}, ""},
+	{"ptrace", "a debugger that waits", traces(500, operator, fact.Subject{Cgroup: inContainer, Pid: 7, Command: "server"}), "", fact.Subject{}, ""},
+	{"ptrace", "a program that starts under strace", traces(50_000, operator, fact.Subject{Cgroup: "/user.slice", Pid: 7, Command: "make"}), Notice, operator, "process 7, make"},
+	{"ptrace", "few stops of a container", traces(4000, operator, fact.Subject{Cgroup: inContainer, Pid: 7, Command: "server"}), Notice, operator, "4,000/s"},
+	{"ptrace", "many stops of a container", traces(20_000, operator, fact.Subject{Cgroup: inContainer, Pid: 7, Command: "server"}), Warning, operator, "kill 9"},
+	{"ptrace", "in its own container", traces(20_000, fact.Subject{Cgroup: inContainer, Pid: 9, Command: "strace"}, fact.Subject{Cgroup: inContainer, Pid: 7, Command: "server"}), Notice, fact.Subject{Cgroup: inContainer, Pid: 9, Command: "strace"}, "20,000/s"},
+	{"ptrace", "in its own container, and others wait", traces(20_000, fact.Subject{Cgroup: inContainer, Pid: 9, Command: "strace"}, fact.Subject{Cgroup: inContainer, Pid: 7, Command: "server"}, host(fact.CPUBusy, 0.99), group(fact.GroupLongest, web, 0.5)), Warning, fact.Subject{Cgroup: inContainer, Pid: 9, Command: "strace"}, "20,000/s"},
+	{"ptrace", "few stops, and others wait", traces(3000, fact.Subject{Cgroup: hogs, Pid: 9, Command: "strace"}, fact.Subject{Cgroup: hogs, Pid: 7, Command: "make"}, host(fact.CPUBusy, 0.99), group(fact.GroupLongest, web, 0.5)), Notice, fact.Subject{Cgroup: hogs, Pid: 9, Command: "strace"}, "3,000/s"},
 	{"page-merging", "ksmd is in another pid namespace", []fact.Fact{seenMerging, host(fact.MergingScanned, 200_000), by(fact.MergingBy, 256<<20, logger)}, Notice, logger, "40 %"},
 	{"page-merging", "ksmd is in another pid namespace, with its defaults", []fact.Fact{seenMerging, host(fact.MergingScanned, 5000)}, "", fact.Subject{}, ""},
 	{"page-merging", "many virtual machines", []fact.Fact{seenMerging, host(fact.MergingCPU, 0.5), by(fact.MergingBy, 1<<30, logger), by(fact.MergingBy, 1<<30, other)}, Notice, fact.Subject{}, "50 %"},
@@ -579,5 +597,16 @@ func TestAdviceForPools(t *testing.T) {
 		if got := strings.Contains(last, "9,000 groups an hour"); got != c.advised {
 			t.Errorf("%s: the last cure is %q", name, last)
 		}
+	}
+}
+
+// A tracer's processes suffer, a container once, and so do others that wait.
+func TestTracedVictims(t *testing.T) {
+	var s fact.Set
+	s.Add(traces(20_000, operator, fact.Subject{Cgroup: inContainer, Pid: 7}, by(fact.Traced, 10_000, fact.Subject{Cgroup: inContainer, Pid: 8, Device: "9"}),
+		by(fact.Traced, 10_000, fact.Subject{Cgroup: hogs, Pid: 6, Device: "5"}), host(fact.CPUBusy, 0.99), group(fact.GroupLongest, web, 0.5))...)
+	found := ptrace().Judge(&s)
+	if len(found) != 1 || len(found[0].Victims) != 2 || found[0].Victims[0].Pid != 7 || found[0].Victims[1].Cgroup != web || len(found[0].Evidence) != 3 {
+		t.Errorf("%+v", found)
 	}
 }
