@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/platform/linux/boottime"
 	"holdfast/internal/platform/linux/proc"
 )
 
@@ -134,7 +135,7 @@ func TestKernelLog(t *testing.T) {
 	}
 	_, after, _ := strings.Cut(got[0], ",")
 	d, ok := parseDrop("6," + after) // as if it were the kernel's
-	if s, running := d.process(Host{Proc: proc.Host}, 0); !ok || ownPids(proc.Host) != running || running && s.Pid != os.Getpid() {
+	if s, running := d.process(Host{Proc: proc.Host}, boottime.Now()); !ok || ownPids(proc.Host) != running || running && s.Pid != os.Getpid() {
 		t.Errorf("%+v, %+v", d, s)
 	}
 	write(line)
