@@ -3,7 +3,9 @@
 pid=
 while [ -z "$pid" ]; do
 	for p in /proc/[0-9]*; do
-		[ "$(cat "$p/comm" 2>/dev/null)" = orders-db ] && pid=${p#/proc/}
+		case $(tr '\0' ' ' <"$p/cmdline" 2>/dev/null) in
+		"/fault/service calls "*) pid=${p#/proc/} ;;
+		esac
 	done
 	sleep 0.5
 done

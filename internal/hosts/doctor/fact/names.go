@@ -130,6 +130,7 @@ const (
 	GroupLimitHits  = "group.limit_hits"  // /s: charges that hit the group's own memory limit
 	GroupLimit      = "group.limit"       // B, only if there is a limit
 	GroupUsage      = "group.usage"       // B
+	GroupPeak       = "group.peak"        // B: the most of group.usage since the group was made
 	GroupRefaults   = "group.refaults"    // /s: pages read again soon after they were reclaimed
 	GroupMemoryFull = "group.memory_full"
 	GroupKernelMem  = "group.kernel_memory"  // B of kernel memory, most of it slab
@@ -140,7 +141,6 @@ const (
 	GroupGrowthHigh = "group.growth_high"    // B/s in the third in which it grew most
 	GroupPids       = "group.pids"           // share of pids.max in use, only if there is a limit
 	GroupWrites     = "group.writes"         // /s: writes that reached a disk
-	GroupDisk       = "group.disk"           // B/s that it reads from disks and writes to them
 	GroupIOFull     = "group.io_full"        // share of the examination in which the whole group waited for disks
 	CPUBusy         = "cpu.busy"             // share of all CPUs' time that was not idle
 	CPUFull         = "cpu.full"             // share of the half seconds of the examination in which over 95 % of the CPUs' time was in use
@@ -178,6 +178,7 @@ const (
 	DiskAwait      = "disk.await"            // ms, mean over the examination, by disk
 	DiskBusy       = "disk.busy"             // share of the examination, by disk
 	DiskQueue      = "disk.queue"            // requests outstanding, mean over the examination, by disk
+	DiskUse        = "disk.use"              // B/s that a group reads from disks and writes to them, with its process that does most; only while a disk is busy
 	DiskFlush      = "disk.flushes"          // /s, by disk
 	DiskFlushing   = "disk.flushing"         // share of the examination in which a flush was outstanding, by disk
 	IOFull         = "disk.psi_full"         // share of the examination in which all tasks were stalled

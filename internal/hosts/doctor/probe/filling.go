@@ -3,9 +3,7 @@ package probe
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/prometheus/procfs"
@@ -114,22 +112,6 @@ func (f *filling) count(samples []levels) {
 	}
 }
 
-// written returns how many bytes each process has written to files, including its children
-// that have ended (task_io_accounting, kernel/exit.c).
-func written(h Host) map[int]float64 {
-	all := make(map[int]float64)
-	pids, _ := h.Proc.Pids() // without a list no writer is known
-	for _, pid := range pids {
-		text, err := read(string(h.Proc) + "/" + strconv.Itoa(pid) + "/io")
-		if err != nil {
-			continue // it has ended
-		}
-		n := numbers(text)
-		all[pid] = n["write_bytes"] - n["cancelled_write_bytes"]
-	}
-	return all
-}
-
 func (f *filling) Close() error {
 	f.samples.close()
 	if f.inodes == nil {
@@ -167,45 +149,10 @@ func (f *filling) Read(_ context.Context, now time.Time) ([]fact.Fact, error) {
 		return fs, nil
 	}
 	over := now.Sub(f.counted)
-	fs = append(fs, f.writers(over)...)
+	fs = append(fs, movers(f.host, fact.WrittenBy, f.before, written(f.host), over)...)
 	if f.inodes == nil || f.err != nil {
 		return fs, traceError(f.err)
 	}
 	places, err := f.inodes.Take()
 	return append(fs, byPlace(newResolver(f.host, nil), places, fact.InodesBy, over)...), err
-}
-
-// shownWriters is the number of groups whose writes become facts.
-const shownWriters = 5
-
-// writers returns the groups that write most, each with its process that writes most.
-func (f *filling) writers(over time.Duration) []fact.Fact {
-	type group struct {
-		sum, most float64
-		pid       int
-	}
-	groups := make(map[string]group)
-	for pid, n := range written(f.host) {
-		n -= f.before[pid]
-		name, ok := groupOf(f.host, pid)
-		if !ok || n <= 0 {
-			continue
-		}
-		g := groups[name]
-		g.sum += n
-		if n > g.most {
-			g.most, g.pid = n, pid
-		}
-		groups[name] = g
-	}
-	var fs []fact.Fact
-	for _, name := range slices.Sorted(maps.Keys(groups)) {
-		g := groups[name]
-		fs = append(fs, fact.Fact{Name: fact.WrittenBy, Value: g.sum / over.Seconds(), Unit: fact.Bytes, Subject: fact.Subject{Cgroup: name, Pid: g.pid}})
-	}
-	fs = largest(fs, shownWriters)
-	for i := range fs {
-		fs[i].Subject = processOf(f.host, fs[i].Subject.Pid)
-	}
-	return fs
 }

@@ -53,7 +53,7 @@ func TestFilling(t *testing.T) {
 		if _, err := file.Write(make([]byte, 4<<20)); err != nil {
 			t.Fatal(err)
 		}
-		for _, w := range f.writers(time.Second) {
+		for _, w := range movers(f.host, fact.WrittenBy, f.before, written(f.host), time.Second) {
 			if w.Name == fact.WrittenBy && w.Subject.Pid == os.Getpid() && w.Value >= 4<<20 {
 				return true
 			}

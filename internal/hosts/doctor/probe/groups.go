@@ -25,7 +25,7 @@ import (
 func groupsProbe() Probe {
 	return Probe{
 		Name: "groups", Sees: "throttling, CPU, memory limits, kernel memory, pids and writes of each container",
-		Gives: []string{fact.GroupsSeen, fact.GroupCPU, fact.GroupsCPU, fact.GroupSystem, fact.GroupPeriods, fact.GroupThrottled, fact.GroupLimitHits, fact.GroupRefaults, fact.GroupMemoryFull, fact.GroupIOFull, fact.GroupWrites, fact.GroupDisk, fact.GroupLimit, fact.GroupUsage, fact.GroupKernelMem, fact.GroupPids, fact.GroupOOMKills},
+		Gives: []string{fact.GroupsSeen, fact.GroupCPU, fact.GroupsCPU, fact.GroupSystem, fact.GroupPeriods, fact.GroupThrottled, fact.GroupLimitHits, fact.GroupRefaults, fact.GroupMemoryFull, fact.GroupIOFull, fact.GroupWrites, fact.GroupLimit, fact.GroupUsage, fact.GroupPeak, fact.GroupKernelMem, fact.GroupPids, fact.GroupOOMKills},
 		Open:  openGroups,
 	}
 }
@@ -346,6 +346,7 @@ func (s sample) readDir(dir string, m cgroup.Mount, idle bool) {
 		s.single("limit hits", in, "memory.failcnt")
 		s.pick(in, "memory.oom_control", map[string]string{"oom_kill": "oom kills"})
 		s.single("usage", in, "memory.usage_in_bytes")
+		s.single("peak", in, "memory.max_usage_in_bytes")
 		s.single("limit", in, "memory.limit_in_bytes")
 		s.single("kernel memory", in, "memory.kmem.usage_in_bytes")
 		s.pick(in, "memory.stat", map[string]string{"workingset_refault_file": "refaults", "workingset_refault_anon": "refaults", "workingset_refault": "refaults"})
@@ -353,8 +354,7 @@ func (s sample) readDir(dir string, m cgroup.Mount, idle bool) {
 		s.single("pids", in, "pids.current")
 		s.single("pids max", in, "pids.max")
 	case g.Has("blkio"):
-		s.blkio(in, "blkio.throttle.io_serviced", "writes", "Write")
-		s.blkio(in, "blkio.throttle.io_service_bytes", "disk bytes", "Read", "Write")
+		s.blkio(in, "blkio.throttle.io_serviced")
 	}
 	if g.Has("cpuacct") { // together with cpu or in a separate hierarchy
 		s.single("cpu ns", in, "cpuacct.usage")
@@ -376,6 +376,7 @@ func (s sample) readV2(in reader, controllers []string, idle bool) {
 		s.pick(in, "memory.events", map[string]string{"max": "limit hits", "oom_kill": "oom kills"})
 		s.pick(in, "memory.stat", map[string]string{"workingset_refault_file": "refaults", "workingset_refault_anon": "refaults", "workingset_refault": "refaults", "slab": "kernel memory"})
 		s.single("usage", in, "memory.current")
+		s.single("peak", in, "memory.peak") // Linux 5.19
 		s.single("limit", in, "memory.max")
 	}
 	if slices.Contains(controllers, "pids") {
@@ -384,33 +385,34 @@ func (s sample) readV2(in reader, controllers []string, idle bool) {
 	}
 }
 
-// ioStat sums the writes and the bytes of all disks: 254:0 rbytes=1 wbytes=2 rios=3 wios=4 …
+// ioStat sums the writes to all disks: 254:0 rbytes=1 wbytes=2 rios=3 wios=4 …
 func (s sample) ioStat(from reader, file string) {
 	text, err := from(file)
 	if err != nil {
 		return
 	}
-	s["writes"], s["disk bytes"] = 0, 0 // also known values
-	keys := map[string]string{"wios": "writes", "rbytes": "disk bytes", "wbytes": "disk bytes"}
+	writes := 0.0 // also a known value
 	for f := range strings.FieldsSeq(text) {
-		name, n, _ := strings.Cut(f, "=")
-		if v, err := strconv.ParseFloat(n, 64); err == nil && keys[name] != "" {
-			s[keys[name]] += v
+		if n, ok := strings.CutPrefix(f, "wios="); ok {
+			if v, err := strconv.ParseFloat(n, 64); err == nil {
+				writes += v
+			}
 		}
 	}
+	s["writes"] = writes
 }
 
-// blkio sums operations of all disks: 254:0 Write 17.
-func (s sample) blkio(from reader, file, key string, operations ...string) {
+// blkio sums the writes to all disks: 254:0 Write 17.
+func (s sample) blkio(from reader, file string) {
 	text, err := from(file)
 	if err != nil {
 		return
 	}
-	s[key] += 0 // the file exists, so zero is a known value
+	s["writes"] += 0 // the file exists, so zero writes is a known value
 	for line := range strings.Lines(text) {
-		if f := strings.Fields(line); len(f) == 3 && slices.Contains(operations, f[1]) {
+		if f := strings.Fields(line); len(f) == 3 && f[1] == "Write" {
 			if v, err := strconv.ParseFloat(f[2], 64); err == nil {
-				s[key] += v
+				s["writes"] += v
 			}
 		}
 	}
@@ -434,6 +436,9 @@ func groupFacts(_ Host, before, after groupsReading, over time.Duration) ([]fact
 		}
 		if v, ok := b["usage"]; ok {
 			add(fact.GroupUsage, v, fact.Bytes)
+		}
+		if v, ok := b["peak"]; ok {
+			add(fact.GroupPeak, v, fact.Bytes)
 		}
 		if v, ok := b["kernel memory"]; ok {
 			add(fact.GroupKernelMem, v, fact.Bytes)
@@ -486,7 +491,6 @@ func groupRates(before, after sample, over time.Duration, add func(name string, 
 		{"memory full", fact.GroupMemoryFull, fact.Share},
 		{"io full", fact.GroupIOFull, fact.Share},
 		{"writes", fact.GroupWrites, fact.PerSecond},
-		{"disk bytes", fact.GroupDisk, fact.Bytes},
 	} {
 		if v, ok := rate(r.key, 1); ok {
 			add(r.name, v, r.unit)

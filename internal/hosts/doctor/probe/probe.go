@@ -97,6 +97,7 @@ func All() []Probe {
 		cpuProbe(),
 		saturationProbe(),
 		diskProbe(),
+		diskUseProbe(),
 		conntrackProbe(),
 		inotifyProbe(),
 		limitsProbe(),

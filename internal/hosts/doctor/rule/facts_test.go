@@ -36,7 +36,7 @@ func stuck(n, over float64, group string, kernel ...string) []fact.Fact {
 
 // saturated returns the facts of a disk from which one group reads 900 MiB/s, and another 2.
 func saturated(busy, queue float64) []fact.Fact {
-	return append(disk(5, busy, 50), device(fact.DiskQueue, "vda", queue), group(fact.GroupDisk, web, 900<<20), group(fact.GroupDisk, hogs, 2<<20))
+	return append(disk(5, busy, 50), device(fact.DiskQueue, "vda", queue), group(fact.DiskUse, web, 900<<20), group(fact.DiskUse, hogs, 2<<20))
 }
 
 // bound returns the facts of processes whose threads may not use every CPU.

@@ -11,6 +11,7 @@ const (
 	growthHorizon = 30 * time.Minute
 	growthSoon    = 5 * time.Minute
 	growthLeast   = 64 << 10 // B/s
+	fallenTo      = 0.95     // of the most that a container has used: it has released memory since
 )
 
 // memoryGrowth finds a container whose memory grows all the time, and tells when it will reach
@@ -19,8 +20,8 @@ func memoryGrowth() Rule {
 	return Rule{
 		Name:      "memory-growth",
 		Signal:    "anonymous and shared memory, and on cgroup v2 kernel memory that cannot be reclaimed, of each container with a memory limit, once a second, compared with the limit",
-		Threshold: "it grew by over 64 KiB/s in each third of the time, and reaches the limit within 30 minutes at that rate; a warning within 5 minutes",
-		Why:       "at the limit the kernel kills the container's largest process. A program that fills its memory once stops growing within seconds, and does not grow in every third of the time. With transparent huge pages memory grows by 2 MiB at once, and a leak has to fill such a page in each third",
+		Threshold: "it grew by over 64 KiB/s in each third of the time, and reaches the limit within 30 minutes at that rate; a warning within 5 minutes, unless the container has used more before, released it, and was not near its limit then (memory.peak, max_usage_in_bytes)",
+		Why:       "at the limit the kernel kills the container's largest process. A program that fills its memory once stops growing within seconds, and does not grow in every third of the time. With transparent huge pages memory grows by 2 MiB at once, and a leak has to fill such a page in each third. A program with a garbage collector grows steadily until it collects: it uses less than it has used before",
 		Source:    "Documentation/admin-guide/cgroup-v2.rst, memory.max. The thresholds are judgements",
 		Needs:     []string{fact.GroupHeld},
 		Judge: func(s *fact.Set) []Finding {
@@ -41,12 +42,9 @@ func memoryGrowth() Rule {
 				if at > growthHorizon {
 					continue
 				}
-				severity := Notice
-				if at < growthSoon {
-					severity = Warning
-				}
-				found = append(found, Finding{
-					Severity: severity,
+				peak, fallen := hasFallen(s, group, limit)
+				x := Finding{
+					Severity: severityOf(at < growthSoon && !fallen),
 					Title:    fmt.Sprintf("at its present growth a container reaches its memory limit in %v", at),
 					Evidence: []Evidence{
 						{"earliest and latest, by the fastest and the slowest third", fmt.Sprintf("%v to %v", until(high), until(low)), "-"},
@@ -59,9 +57,21 @@ func memoryGrowth() Rule {
 						{What: "Raise its limit until the leak is found.", Command: "docker update --memory SIZE --memory-swap SIZE CONTAINER"},
 						{What: "Restart it at a time that suits its clients."},
 					},
-				})
+				}
+				if fallen {
+					x.Evidence = append(x.Evidence, Evidence{"the most that it has used so far, before it released memory", bytes(peak), "-"})
+				}
+				found = append(found, x)
 			}
 			return found
 		},
 	}
+}
+
+// hasFallen returns the most memory that a group has used, and whether it has released a part of
+// that since without having been near its limit.
+func hasFallen(s *fact.Set, group string, limit float64) (peak float64, fallen bool) {
+	peak, known := s.Group(fact.GroupPeak, group)
+	used, known2 := s.Group(fact.GroupUsage, group)
+	return peak, known && known2 && used < fallenTo*peak && peak < nearLimit*limit
 }

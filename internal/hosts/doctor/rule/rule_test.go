@@ -166,7 +166,7 @@ var cases = []struct {
 	{"slow-disk", "a backup alone", saturated(0.99, 7.4), Notice, fact.Subject{Cgroup: web}, "7.4"},
 	{"slow-disk", "a busy disk without a queue", saturated(0.99, 1.1), "", fact.Subject{}, ""},
 	{"slow-disk", "a queue for a part of the time", saturated(0.5, 7.4), "", fact.Subject{}, ""},
-	{"slow-disk", "several read", append(saturated(0.99, 7.4), group(fact.GroupDisk, "/docker/x", 899<<20)), "", fact.Subject{}, ""},
+	{"slow-disk", "several read", append(saturated(0.99, 7.4), group(fact.DiskUse, "/docker/x", 899<<20)), "", fact.Subject{}, ""},
 	{"slow-disk", "slower than usual", append(disk(5, 0.1, 5), host(fact.DiskP99, 60), host(fact.BaseDisk, 5)), Warning, fact.Subject{}, "60 ms"},
 	{"socket-memory", "a busy server", sockets(200<<20, 0, 0), "", fact.Subject{}, ""},
 	{"socket-memory", "traffic that increases slowly", sockets(200<<20, 100<<10, 0), "", fact.Subject{}, ""},
@@ -272,6 +272,9 @@ var cases = []struct {
 	{"memory-growth", "full, and still", []fact.Fact{group(fact.GroupHeld, web, 90<<20), group(fact.GroupLimit, web, 100<<20)}, "", fact.Subject{}, ""},
 	{"memory-growth", "hours to go", growing(1<<30, 100<<20, 100<<10), "", fact.Subject{}, ""},
 	{"memory-growth", "some minutes to go", growing(1<<30, 424<<20, 1<<20), Notice, fact.Subject{Cgroup: web}, "in 10m0s"},
+	{"memory-growth", "soon, as it has before", append(growing(200<<20, 100<<20, 1<<20), group(fact.GroupUsage, web, 110<<20), group(fact.GroupPeak, web, 150<<20)), Notice, fact.Subject{Cgroup: web}, "150 MiB"},
+	{"memory-growth", "soon, and at its highest", append(growing(200<<20, 100<<20, 1<<20), group(fact.GroupUsage, web, 110<<20), group(fact.GroupPeak, web, 110<<20)), Warning, fact.Subject{Cgroup: web}, ""},
+	{"memory-growth", "soon, and it was at its limit before", append(growing(200<<20, 100<<20, 1<<20), group(fact.GroupUsage, web, 110<<20), group(fact.GroupPeak, web, 199<<20)), Warning, fact.Subject{Cgroup: web}, ""},
 	{"memory-growth", "soon", growing(200<<20, 100<<20, 1<<20), Warning, fact.Subject{Cgroup: web}, "50s to 3m20s"},
 
 	{"disk-growth", "still", []fact.Fact{device(fact.DiskFree, "/", 1<<30), device(fact.DiskInodes, "/", 1000)}, "", fact.Subject{}, ""},

@@ -30,7 +30,7 @@ const (
 func slowDisk() Rule {
 	return Rule{
 		Name:      "slow-disk",
-		Signal:    "flushes and busy time of each disk (diskstats), the sender of writes and flushes (block_rq_issue, or else io.stat and blkio), p99 of the requests (block_rq_issue, block_rq_complete)",
+		Signal:    "flushes and busy time of each disk (diskstats), the sender of writes and flushes (block_rq_issue, or else io.stat and blkio), p99 of the requests (block_rq_issue, block_rq_complete); and if a disk is busy all the time, what each group reads and writes in half a second (/proc/PID/io)",
 		Threshold: "over 100 flushes/s with the disk busy for over 40 % of the time, over 20 flushes/s that take over 40 % of the time, or over 2,000 flushes/s, and one process or container makes over half of the writes; or p99 over 5 times the baseline. Or a disk is busy for over 90 % of the time with 2 requests outstanding on average, and one container moves over half of the bytes: a notice, and a warning if a container waits for disks",
 		Why:       "requests behind a flush wait until the disk's cache is written, and on a journalling file system also for the data of other writers. For this, reads are not counted: a process that reads much while another one flushes is not the cause. On a disk that one container keeps busy with many requests, any other request waits behind them",
 		Source:    "Documentation/block/writeback_cache_control.rst; docs/doctor.md. The thresholds are judgements",
@@ -89,13 +89,11 @@ func slowDisk() Rule {
 
 // saturatedDisk finds a container that keeps a disk busy with reads or large writes.
 func saturatedDisk(s *fact.Set) []Finding {
-	most, all := fact.Fact{}, 0.0
-	for _, f := range s.Of(fact.GroupDisk) {
-		all += f.Value
-		if f.Value > most.Value {
-			most = f
-		}
+	use := s.Of(fact.DiskUse)
+	if len(use) == 0 {
+		return nil
 	}
+	most, all := use[0], total(use)
 	for _, f := range s.Of(fact.DiskQueue) {
 		busy, _ := s.Device(fact.DiskBusy, f.Subject.Device)
 		if busy < diskFull || f.Value < manyQueued || most.Value <= movedShare*all {
@@ -110,7 +108,7 @@ func saturatedDisk(s *fact.Set) []Finding {
 				{"requests outstanding, on average", fmt.Sprintf("%.1f", f.Value), "under 2"},
 				{"data that the container named reads and writes", bytes(most.Value) + "/s of " + bytes(all) + "/s", "-"},
 			},
-			Culprit: busiestOf(s, most.Subject),
+			Culprit: most.Subject,
 			Victims: waits,
 			Cures: []Cure{
 				{What: "Limit its rate.", Command: "docker run --device-read-bps /dev/" + f.Subject.Device + ":100mb --device-write-bps /dev/" + f.Subject.Device + ":100mb …"},

@@ -1,0 +1,100 @@
+package probe
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"holdfast/internal/hosts/doctor/fact"
+)
+
+const (
+	// busyDisk is the share of the observation for which a disk is busy from which it is searched
+	// what uses it.
+	busyDisk = 0.9
+	// useBurst is for how long processes are then compared.
+	useBurst = 500 * time.Millisecond
+	// shownMovers is the number of groups that become facts.
+	shownMovers = 5
+)
+
+// diskUseProbe finds what keeps a disk busy. The groups' own figures do not tell on cgroup v1: the
+// kernel counts there only while a limit is set (block/blk-throttle.c, blk_throtl_activated).
+func diskUseProbe() Probe {
+	return Probe{
+		Name: "disk use", Sees: "what keeps a busy disk busy",
+		Gives: []string{fact.DiskUse},
+		Open:  counted(readDisks, useFacts),
+	}
+}
+
+func useFacts(h Host, before, after diskReading, over time.Duration) ([]fact.Fact, error) {
+	busy := 0.0
+	for name, b := range after.disks {
+		if a, ok := before.disks[name]; ok {
+			busy = max(busy, grew(a.IOsTotalTicks, b.IOsTotalTicks)/1e3/over.Seconds())
+		}
+	}
+	if busy < busyDisk {
+		return nil, nil
+	}
+	begin, was := time.Now(), moved(h)
+	time.Sleep(useBurst)
+	return movers(h, fact.DiskUse, was, moved(h), time.Since(begin)), nil
+}
+
+// written returns how many bytes each process has written to files, including its children
+// that have ended (task_io_accounting, kernel/exit.c).
+func written(h Host) map[int]float64 {
+	return accounted(h, func(n map[string]float64) float64 { return n["write_bytes"] - n["cancelled_write_bytes"] })
+}
+
+// moved returns how many bytes each process has had disks read, and has written to files.
+func moved(h Host) map[int]float64 {
+	return accounted(h, func(n map[string]float64) float64 { return n["read_bytes"] + n["write_bytes"] })
+}
+
+// accounted returns a sum of the figures in /proc/PID/io, proc_pid_io(5), of each process.
+func accounted(h Host, sum func(map[string]float64) float64) map[int]float64 {
+	all := make(map[int]float64)
+	pids, _ := h.Proc.Pids() // without a list no process is known
+	for _, pid := range pids {
+		if text, err := read(string(h.Proc) + "/" + strconv.Itoa(pid) + "/io"); err == nil { // otherwise it has ended
+			all[pid] = sum(numbers(text))
+		}
+	}
+	return all
+}
+
+// movers returns the groups whose bytes grew most, each with its process that has most of them.
+func movers(h Host, name string, before, after map[int]float64, over time.Duration) []fact.Fact {
+	type group struct {
+		sum, most float64
+		pid       int
+	}
+	groups := make(map[string]group)
+	for pid, n := range after {
+		n -= before[pid]
+		path, ok := groupOf(h, pid)
+		if !ok || n <= 0 {
+			continue
+		}
+		g := groups[path]
+		g.sum += n
+		if n > g.most {
+			g.most, g.pid = n, pid
+		}
+		groups[path] = g
+	}
+	var fs []fact.Fact
+	for _, path := range slices.Sorted(maps.Keys(groups)) {
+		g := groups[path]
+		fs = append(fs, fact.Fact{Name: name, Value: g.sum / over.Seconds(), Unit: fact.Bytes, Subject: fact.Subject{Cgroup: path, Pid: g.pid}})
+	}
+	fs = largest(fs, shownMovers)
+	for i := range fs {
+		fs[i].Subject = processOf(h, fs[i].Subject.Pid)
+	}
+	return fs
+}
