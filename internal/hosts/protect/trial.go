@@ -3,6 +3,7 @@ package protect
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"holdfast/internal/platform/linux/pidfd"
 	"holdfast/internal/platform/linux/proc"
@@ -13,10 +14,15 @@ import (
 // and init script run before the start, listens for a moment.
 type trials struct {
 	owners func([]sockdiag.Listener) (map[uint32]pidfd.OpenFile, error)
-	// unseen are the cookies of listeners whose process was not found. Such a process has
-	// ended, and its listener is gone at the next look, or it is in another pid namespace.
-	unseen map[uint64]bool
+	// unseen has the time since when the process of a listener was not found, by its cookie.
+	// Such a process ends, or it is in another pid namespace.
+	unseen map[uint64]time.Time
 }
+
+// endTime is how long a process that ends may still have its listener. It closes its files after
+// they are gone from /proc (kernel/exit.c, exit_files and exit_task_work), and on busy CPUs it waits
+// for one in between.
+const endTime = 250 * time.Millisecond
 
 // newTrials returns nil if the old server is none of which such a test is known.
 func newTrials(old []sockdiag.Listener, owners func([]sockdiag.Listener) (map[uint32]pidfd.OpenFile, error)) *trials {
@@ -26,7 +32,7 @@ func newTrials(old []sockdiag.Listener, owners func([]sockdiag.Listener) (map[ui
 	}
 	for _, f := range open {
 		if s, err := proc.Host.Stat(f.Pid); err == nil && slices.Contains([]string{"nginx", "openresty", "angie", "freenginx"}, s.Comm) {
-			return &trials{owners, make(map[uint64]bool)}
+			return &trials{owners, make(map[uint64]time.Time)}
 		}
 	}
 	return nil
@@ -46,8 +52,12 @@ func (t *trials) hold(fresh []sockdiag.Listener) bool {
 	for _, l := range fresh {
 		f, ok := open[l.Inode]
 		if !ok {
-			wait = wait || !t.unseen[l.Cookie]
-			t.unseen[l.Cookie] = true
+			since, known := t.unseen[l.Cookie]
+			if !known {
+				since = time.Now()
+				t.unseen[l.Cookie] = since
+			}
+			wait = wait || time.Since(since) < endTime
 			continue
 		}
 		// A process that ends has no arguments any more, and may still have its sockets.
