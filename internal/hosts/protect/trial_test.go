@@ -3,6 +3,10 @@ package protect
 import (
 	"strings"
 	"testing"
+	"time"
+
+	"holdfast/internal/platform/linux/pidfd"
+	"holdfast/internal/platform/linux/sockdiag"
 )
 
 func TestIsTrial(t *testing.T) {
@@ -19,5 +23,22 @@ func TestIsTrial(t *testing.T) {
 		if got := isTrial(argv); got != want {
 			t.Errorf("%s: %v", line, got)
 		}
+	}
+}
+
+// A listener whose process is not found belongs to one that ends, for a while, and then to a server
+// in another pid namespace.
+func TestListenerWithoutProcess(t *testing.T) {
+	none := func([]sockdiag.Listener) (map[uint32]pidfd.OpenFile, error) { return nil, nil }
+	tr := &trials{none, make(map[uint64]time.Time)}
+	fresh := []sockdiag.Listener{{Inode: 7, Cookie: 9}}
+	for look := range 2 {
+		if !tr.hold(fresh) {
+			t.Errorf("the hold ends at look %d", look+1)
+		}
+	}
+	tr.unseen[9] = time.Now().Add(-endTime)
+	if tr.hold(fresh) {
+		t.Error("the hold goes on for ever")
 	}
 }

@@ -2,6 +2,7 @@ package probe
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,20 +18,21 @@ const boundFrom = 0.2
 // boundFacts returns the processes with a thread that waited and may not use every CPU. waited
 // has the wait in nanoseconds of the thread of each process that waited most.
 func boundFacts(h Host, worst map[int]thread, waited map[int]float64, over float64) []fact.Fact {
-	var bound []fact.Fact
+	long := maps.Clone(waited)
+	maps.DeleteFunc(long, func(_ int, ns float64) bool { return ns < boundFrom*over })
+	if len(long) == 0 {
+		return nil
+	}
 	cpus, err := readTicks(h)
 	if err != nil {
 		return nil // without a list of CPUs no thread is known to be bound
 	}
-	for pid, t := range worst {
-		share := min(1, waited[pid]/over)
-		if share < boundFrom {
-			continue
-		}
-		if to := boundTo(h, t, cpus); to != "" {
+	var bound []fact.Fact
+	for pid, ns := range long {
+		if to := boundTo(h, worst[pid], cpus); to != "" {
 			s := processOf(h, pid)
 			s.Device = to
-			bound = append(bound, fact.Fact{Name: fact.ProcessBound, Value: share, Unit: fact.Share, Subject: s})
+			bound = append(bound, fact.Fact{Name: fact.ProcessBound, Value: min(1, ns/over), Unit: fact.Share, Subject: s})
 		}
 	}
 	return largest(bound, shownProcesses)

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -9,7 +10,6 @@ import (
 
 	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/platform/linux/boottime"
-	"holdfast/internal/platform/linux/proc"
 )
 
 // cachesProbe counts how often programs write to /proc/sys/vm/drop_caches, and reads from the
@@ -136,12 +136,5 @@ func (d drop) process(h Host, opened boottime.Instant) (fact.Subject, bool) {
 	if err != nil || began > time.Duration(opened) && began > d.at {
 		return fact.Subject{}, false
 	}
-	pid := d.tid
-	if status, err := read(string(h.Proc) + "/" + strconv.Itoa(d.tid) + "/status"); err == nil {
-		tgid, _ := proc.Field([]byte(status), "Tgid")
-		if n, err := strconv.Atoi(tgid); err == nil {
-			pid = n
-		}
-	}
-	return processOf(h, pid), true
+	return processOf(h, cmp.Or(status(string(h.Proc)+"/"+strconv.Itoa(d.tid), "Tgid"), d.tid)), true
 }

@@ -72,7 +72,7 @@ func diskFacts(_ Host, before, after diskReading, over time.Duration) ([]fact.Fa
 		add := func(fname string, v float64, u fact.Unit) {
 			fs = append(fs, fact.Fact{Name: fname, Value: v, Unit: u, Subject: fact.Subject{Device: name}})
 		}
-		add(fact.DiskBusy, min(1, grew(a.IOsTotalTicks, b.IOsTotalTicks)/1e3/over.Seconds()), fact.Share)
+		add(fact.DiskBusy, busyShare(a, b, over), fact.Share)
 		add(fact.DiskQueue, grew(a.WeightedIOTicks, b.WeightedIOTicks)/1e3/over.Seconds(), fact.Count)
 		if n := grew(a.ReadIOs, b.ReadIOs) + grew(a.WriteIOs, b.WriteIOs); n > 0 {
 			add(fact.DiskAwait, (grew(a.ReadTicks, b.ReadTicks)+grew(a.WriteTicks, b.WriteTicks))/n, fact.Millis)
@@ -86,6 +86,11 @@ func diskFacts(_ Host, before, after diskReading, over time.Duration) ([]fact.Fa
 		fs = append(fs, host(fact.IOFull, v/over.Seconds(), fact.Share))
 	}
 	return fs, nil
+}
+
+// busyShare returns the share of the time for which a disk had a request.
+func busyShare(a, b blockdevice.Diskstats, over time.Duration) float64 {
+	return min(1, grew(a.IOsTotalTicks, b.IOsTotalTicks)/1e3/over.Seconds())
 }
 
 // grew returns the growth of a counter, 0 if it went backwards.

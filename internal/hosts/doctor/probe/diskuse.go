@@ -33,7 +33,7 @@ func useFacts(h Host, before, after diskReading, over time.Duration) ([]fact.Fac
 	busy := 0.0
 	for name, b := range after.disks {
 		if a, ok := before.disks[name]; ok {
-			busy = max(busy, grew(a.IOsTotalTicks, b.IOsTotalTicks)/1e3/over.Seconds())
+			busy = max(busy, busyShare(a, b, over))
 		}
 	}
 	if busy < busyDisk {

@@ -25,7 +25,7 @@ import (
 func groupsProbe() Probe {
 	return Probe{
 		Name: "groups", Sees: "throttling, CPU, memory limits, kernel memory, pids and writes of each container",
-		Gives: []string{fact.GroupsSeen, fact.GroupCPU, fact.GroupsCPU, fact.GroupSystem, fact.GroupPeriods, fact.GroupThrottled, fact.GroupLimitHits, fact.GroupRefaults, fact.GroupMemoryFull, fact.GroupIOFull, fact.GroupWrites, fact.GroupLimit, fact.GroupUsage, fact.GroupPeak, fact.GroupKernelMem, fact.GroupPids, fact.GroupOOMKills},
+		Gives: []string{fact.GroupsSeen, fact.GroupCPU, fact.GroupsCPU, fact.GroupSystem, fact.GroupPeriods, fact.GroupThrottled, fact.GroupLimitHits, fact.GroupRefaults, fact.GroupMemoryFull, fact.GroupIOFull, fact.GroupWrites, fact.GroupLimit, fact.GroupUsage, fact.GroupKernelMem, fact.GroupPids, fact.GroupOOMKills},
 		Open:  openGroups,
 	}
 }
@@ -346,7 +346,6 @@ func (s sample) readDir(dir string, m cgroup.Mount, idle bool) {
 		s.single("limit hits", in, "memory.failcnt")
 		s.pick(in, "memory.oom_control", map[string]string{"oom_kill": "oom kills"})
 		s.single("usage", in, "memory.usage_in_bytes")
-		s.single("peak", in, "memory.max_usage_in_bytes")
 		s.single("limit", in, "memory.limit_in_bytes")
 		s.single("kernel memory", in, "memory.kmem.usage_in_bytes")
 		s.pick(in, "memory.stat", map[string]string{"workingset_refault_file": "refaults", "workingset_refault_anon": "refaults", "workingset_refault": "refaults"})
@@ -376,7 +375,6 @@ func (s sample) readV2(in reader, controllers []string, idle bool) {
 		s.pick(in, "memory.events", map[string]string{"max": "limit hits", "oom_kill": "oom kills"})
 		s.pick(in, "memory.stat", map[string]string{"workingset_refault_file": "refaults", "workingset_refault_anon": "refaults", "workingset_refault": "refaults", "slab": "kernel memory"})
 		s.single("usage", in, "memory.current")
-		s.single("peak", in, "memory.peak") // Linux 5.19
 		s.single("limit", in, "memory.max")
 	}
 	if slices.Contains(controllers, "pids") {
@@ -436,9 +434,6 @@ func groupFacts(_ Host, before, after groupsReading, over time.Duration) ([]fact
 		}
 		if v, ok := b["usage"]; ok {
 			add(fact.GroupUsage, v, fact.Bytes)
-		}
-		if v, ok := b["peak"]; ok {
-			add(fact.GroupPeak, v, fact.Bytes)
 		}
 		if v, ok := b["kernel memory"]; ok {
 			add(fact.GroupKernelMem, v, fact.Bytes)

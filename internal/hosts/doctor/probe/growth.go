@@ -15,9 +15,9 @@ import (
 func growthProbe() Probe {
 	return Probe{
 		Name: "growth", Sees: "containers that will reach their memory limit",
-		Gives: []string{fact.GroupHeld, fact.GroupGrowth, fact.GroupGrowthLow, fact.GroupGrowthHigh},
+		Gives: []string{fact.GroupHeld, fact.GroupGrowth, fact.GroupGrowthLow, fact.GroupGrowthHigh, fact.GroupPeak},
 		Open: func(ctx context.Context, h Host, now time.Time) (Series, error) {
-			return sampled{sampling(ctx, now, growthEvery, func() map[string]float64 { return heldMemory(h) }, nil), memoryFacts}, nil
+			return sampled{sampling(ctx, now, growthEvery, func() map[string]float64 { return heldMemory(h) }, nil), func(samples []levels) []fact.Fact { return withPeaks(h, memoryFacts(samples)) }}, nil
 		},
 	}
 }
@@ -76,6 +76,26 @@ func memoryFacts(samples []levels) (fs []fact.Fact) {
 			of(fact.GroupGrowth, g.mean)
 			of(fact.GroupGrowthLow, g.low)
 			of(fact.GroupGrowthHigh, g.high)
+		}
+	}
+	return fs
+}
+
+// withPeaks adds the most memory that each container has used whose memory grows.
+func withPeaks(h Host, fs []fact.Fact) []fact.Fact {
+	for _, f := range fs {
+		if f.Name != fact.GroupGrowth {
+			continue
+		}
+		for _, m := range h.Groups {
+			file := "/memory.max_usage_in_bytes"
+			if m.V2 {
+				file = "/memory.peak" // Linux 5.19
+			}
+			if v, err := number(m.Point + f.Subject.Cgroup + file); err == nil { // otherwise it is another hierarchy
+				fs = append(fs, fact.Fact{Name: fact.GroupPeak, Value: v, Unit: fact.Bytes, Subject: f.Subject})
+				break
+			}
 		}
 	}
 	return fs

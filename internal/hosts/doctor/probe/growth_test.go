@@ -3,6 +3,7 @@ package probe
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"testing"
 	"time"
 
@@ -104,5 +105,17 @@ func TestHeldMemory(t *testing.T) {
 		if held := heldMemory(Host{Groups: cgroup.Mounts{m}}); held["/"+id] != c.want || len(held) != 1 {
 			t.Errorf("%s: %v, want %v", name, held, c.want)
 		}
+	}
+}
+
+// The most memory that a container has used is read only while its memory grows.
+func TestPeaks(t *testing.T) {
+	point := t.TempDir()
+	files(t, point, map[string]string{"web/memory.max_usage_in_bytes": "4096\n", "db/memory.max_usage_in_bytes": "9\n"})
+	h := Host{Groups: cgroup.Mounts{{Point: t.TempDir(), Root: "/", V2: true}, {Point: point, Root: "/", Controllers: []string{"memory"}}}}
+	web, db := fact.Subject{Cgroup: "/web"}, fact.Subject{Cgroup: "/db"}
+	fs := withPeaks(h, []fact.Fact{{Name: fact.GroupGrowth, Value: 1, Subject: web}, {Name: fact.GroupHeld, Value: 1, Subject: db}})
+	if want := (fact.Fact{Name: fact.GroupPeak, Value: 4096, Unit: fact.Bytes, Subject: web}); len(fs) != 3 || !reflect.DeepEqual(fs[2], want) {
+		t.Errorf("%+v", fs)
 	}
 }

@@ -82,7 +82,10 @@ func TestHugepages(t *testing.T) {
 func TestHugepagesHere(t *testing.T) {
 	h := Host{Proc: proc.Host, Sys: "/sys"}
 	if !hugeEnabled("/sys"+hugeDir) || !ownPids(h.Proc) {
-		t.Skip("khugepaged does not run, or is not visible")
+		if testing.Short() {
+			t.Skip("-short: khugepaged does not run, or is not visible")
+		}
+		t.Fatal("khugepaged does not run, or is not visible")
 	}
 	k := &khugepaged{}
 	s, err := k.read(t.Context(), h)

@@ -254,7 +254,5 @@ func frozen(h Host, pid int) bool {
 // dumping reports whether the kernel writes a core dump of a process; its other threads wait for
 // that. CoreDumping of proc_pid_status(5), Linux 4.15.
 func dumping(h Host, pid int) bool {
-	text, _ := read(string(h.Proc) + "/" + strconv.Itoa(pid) + "/status") // none if it has ended
-	v, _ := proc.Field([]byte(text), "CoreDumping")
-	return v == "1"
+	return status(string(h.Proc)+"/"+strconv.Itoa(pid), "CoreDumping") == 1
 }

@@ -90,7 +90,7 @@ func taskFacts(h Host, before, after map[thread]schedule, over time.Duration) ([
 		if d := (schedule{b.ran - a.ran, b.waited - a.waited, b.runs - a.runs}); d.ran > 0 || d.waited > 0 {
 			grown[t] = d
 			p := perProcess[t.pid]
-			perProcess[t.pid] = schedule{p.ran + d.ran, p.waited + d.waited, p.runs + d.runs}
+			perProcess[t.pid] = schedule{ran: p.ran + d.ran, waited: p.waited + d.waited}
 			if d.waited > longest[t.pid] {
 				longest[t.pid], worst[t.pid] = d.waited, t
 			}

@@ -67,16 +67,16 @@ func traced(h Host, grown map[thread]schedule, over time.Duration) []fact.Fact {
 // tracerOf returns the thread that traces a thread: TracerPid of proc_pid_status(5). That of
 // another pid namespace is not known.
 func tracerOf(h Host, t thread) (thread, bool) {
-	tracer := status(h, t.dir(h), "TracerPid")
+	tracer := status(t.dir(h), "TracerPid")
 	if tracer == 0 {
 		return thread{}, false
 	}
-	pid := status(h, string(h.Proc)+"/"+strconv.Itoa(tracer), "Tgid") // procfs has threads, too, but does not list them
+	pid := status(string(h.Proc)+"/"+strconv.Itoa(tracer), "Tgid") // procfs has threads, too, but does not list them
 	return thread{pid, tracer}, pid > 0
 }
 
-// status returns a number of a status file, 0 if it is not there.
-func status(h Host, dir, name string) int {
+// status returns a number of a task's status file, 0 if it is not there.
+func status(dir, name string) int {
 	text, _ := read(dir + "/status") // none if the task has ended
 	v, _ := proc.Field([]byte(text), name)
 	n, _ := strconv.Atoi(v)

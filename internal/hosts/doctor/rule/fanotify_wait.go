@@ -33,11 +33,7 @@ func fanotifyWait() Rule {
 				},
 			}
 			by := s.Of(fact.FanotifyBy)
-			sum := 0.0
-			for _, f := range by {
-				sum += f.Value
-			}
-			if len(by) == 1 || len(by) > 1 && by[0].Value > sum/2 {
+			if len(by) == 1 || len(by) > 1 && by[0].Value > total(by)/2 {
 				x.Culprit = by[0].Subject
 			}
 			if len(by) > 0 {

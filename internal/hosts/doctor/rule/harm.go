@@ -48,3 +48,18 @@ func byHarm(victims []fact.Subject) Severity {
 	}
 	return Warning
 }
+
+func severityOf(warning bool) Severity {
+	if warning {
+		return Warning
+	}
+	return Notice
+}
+
+// total sums the values of facts.
+func total(fs []fact.Fact) (sum float64) {
+	for _, f := range fs {
+		sum += f.Value
+	}
+	return sum
+}

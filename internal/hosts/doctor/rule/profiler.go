@@ -41,10 +41,3 @@ func profiler() Rule {
 		},
 	}
 }
-
-func total(fs []fact.Fact) (sum float64) {
-	for _, f := range fs {
-		sum += f.Value
-	}
-	return sum
-}

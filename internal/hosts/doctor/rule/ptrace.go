@@ -19,7 +19,7 @@ func ptrace() Rule {
 	return Rule{
 		Name:      "ptrace",
 		Signal:    "tracers (TracerPid) of the threads that begin to run at least 500 times a second (schedstat). Their stops are at most as many as those threads run, and as many as the tracer has CPU time for, at 5 µs each",
-		Threshold: "over 2,000 stops/s. A warning over 5,000/s if the process is in a container and its tracer is not in the same one, or if containers wait for CPUs or disks",
+		Threshold: "over 2,000 stops/s. A warning over 5,000/s if the process is in a container and its tracer is not in the same one. It is a warning as well if containers wait for CPUs or disks",
 		Why:       "a traced process stops at the begin and at the end of each system call, and continues when the tracer has run: with strace a call took 79 µs instead of 1. A debugger at a breakpoint, or one that only waits, stops it seldom. A sandbox of gVisor that emulates system calls so is left out",
 		Source:    "ptrace(2), strace(1); measured on 6.18. The thresholds are judgements",
 		Needs:     []string{fact.TasksSeen},

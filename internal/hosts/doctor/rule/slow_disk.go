@@ -138,11 +138,8 @@ func topWriter(s *fact.Set) (writer fact.Subject, rate, all float64) {
 	if len(of) == 0 {
 		of = s.Of(fact.GroupWrites)
 	}
-	for _, f := range of {
-		all += f.Value
-	}
 	writer, rate = worst(of)
-	return writer, rate, all
+	return writer, rate, total(of)
 }
 
 func kernelThread(command string) bool {

@@ -59,13 +59,6 @@ func socketMemory() Rule {
 	}
 }
 
-func severityOf(warning bool) Severity {
-	if warning {
-		return Warning
-	}
-	return Notice
-}
-
 func pid(s fact.Subject) string {
 	if s.Pid == 0 {
 		return "PID"
@@ -76,10 +69,7 @@ func pid(s fact.Subject) string {
 // queuedBy returns the namespace that has over half of the data in queues.
 func queuedBy(s *fact.Set, evidence []Evidence) (fact.Subject, []Evidence) {
 	all := s.Of(fact.SocketQueued)
-	sum := 0.0
-	for _, f := range all {
-		sum += f.Value
-	}
+	sum := total(all)
 	if len(all) == 0 || all[0].Value <= queuedMost*sum {
 		return fact.Subject{}, evidence
 	}

@@ -55,11 +55,8 @@ const floodRate = 10_000
 
 // flooding returns the container that receives over half of all packets, if one does.
 func flooding(s *fact.Set) (fact.Subject, float64) {
-	all := 0.0
 	fs := s.Of(fact.Packets)
-	for _, f := range fs {
-		all += f.Value
-	}
+	all := total(fs)
 	if len(fs) == 0 || fs[0].Subject.Cgroup == "" || fs[0].Value < floodRate || fs[0].Value < all/2 {
 		return fact.Subject{}, 0
 	}
