@@ -133,9 +133,21 @@ func (c *limitedConn) Close() error {
 	return c.TCPConn.Close()
 }
 
+// begunBy returns the request that the fast path has begun, if r is that one.
+func begunBy(r *http.Request) *begun {
+	c, _ := r.Context().Value(connKey{}).(net.Conn)
+	if h := handed(c); h != nil {
+		return h.take()
+	}
+	return nil
+}
+
 // takeOut returns the connection itself and a function to call when it is
 // closed.
 func takeOut(c net.Conn) (net.Conn, func()) {
+	if h := handed(c); h != nil {
+		c = h.Conn
+	}
 	if l, ok := c.(*limitedConn); ok {
 		return l.TCPConn, l.free
 	}

@@ -152,8 +152,9 @@ func (g *Gateway) Run(ctx context.Context, ln net.Listener, tcp ...TCPAddress) e
 	go func() { relayEnd <- g.relay.Run(relayCtx) }()
 
 	srv := g.server(base)
+	front := newFront(g, newLimitListener(ln, g.cfg.MaxConnections))
 	serveEnd := make(chan error, 1)
-	go func() { serveEnd <- g.serve(srv, newLimitListener(ln, g.cfg.MaxConnections)) }()
+	go func() { serveEnd <- front.run(base, srv) }()
 
 	var failed error
 	select {
@@ -164,7 +165,7 @@ func (g *Gateway) Run(ctx context.Context, ln net.Listener, tcp ...TCPAddress) e
 		relayEnd <- nil
 	}
 	closeAll(tcp)
-	g.stop(srv, cancel, stopRelay)
+	g.stop(front, srv, cancel, stopRelay)
 	failed = errors.Join(failed, stopTCP(), <-serveEnd, <-relayEnd)
 	g.reattach.Close()
 	g.pool.Close()
@@ -178,13 +179,14 @@ func (g *Gateway) Run(ctx context.Context, ln net.Listener, tcp ...TCPAddress) e
 // stop ends the requests, the server and the upgraded connections, in parallel
 // where they are independent. After StopTimeout, cancel ends the remaining
 // requests.
-func (g *Gateway) stop(srv *http.Server, cancel, stopRelay context.CancelFunc) {
+func (g *Gateway) stop(front *front, srv *http.Server, cancel, stopRelay context.CancelFunc) {
 	g.parking.close()
 	g.handlers.close() // a new request on an open connection gets 503
 	stopRelay()
 	defer time.AfterFunc(g.cfg.StopTimeout, g.cutNow).Stop()
 	bound, done := context.WithTimeout(context.Background(), g.cfg.StopTimeout)
 	defer done()
+	front.shutdown(bound)
 	if err := srv.Shutdown(bound); err != nil {
 		g.log.Warn("requests were cut off at the end of the stop timeout", "err", err)
 		cancel()
@@ -201,23 +203,9 @@ func (g *Gateway) InFlight() (parked, requests, upgraded int) {
 	return parked, max(0, g.handlers.count()-parked), int(g.upgraded.Load())
 }
 
-func (g *Gateway) serve(srv *http.Server, ln net.Listener) error {
-	var err error
-	if g.tls != nil {
-		err = srv.ServeTLS(ln, "", "")
-	} else {
-		err = srv.Serve(ln)
-	}
-	if errors.Is(err, http.ErrServerClosed) {
-		return nil
-	}
-	return err
-}
-
 func (g *Gateway) server(base context.Context) *http.Server {
 	return &http.Server{
 		Handler:           g,
-		TLSConfig:         g.tls,
 		ReadHeaderTimeout: g.cfg.HeaderTimeout,
 		IdleTimeout:       g.cfg.IdleTimeout,
 		MaxHeaderBytes:    g.cfg.MaxHeaderBytes,

@@ -141,7 +141,7 @@ func (f *fakeSessions) Refused(_ holdfast.SessionKey, r holdfast.Route) {
 func (f *fakeSessions) set(acquire func(context.Context, holdfast.SessionKey) (holdfast.Route, error)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.acquire = acquire
+	f.acquire, f.ready = acquire, nil
 }
 
 func (f *fakeSessions) count() (held, waiting int) {
@@ -223,9 +223,13 @@ func startWith(t *testing.T, handler http.HandlerFunc, peers Peers, change func(
 
 // serveAt makes every session ready at address.
 func (f *fixture) serveAt(address string) {
-	f.sessions.set(func(_ context.Context, key holdfast.SessionKey) (holdfast.Route, error) {
-		return holdfast.Route{Key: key, Address: address, Epoch: 1, Left: f.left, Upgrades: []string{"chat"}}, nil
-	})
+	route := func(key holdfast.SessionKey) holdfast.Route {
+		return holdfast.Route{Key: key, Address: address, Epoch: 1, Left: f.left, Upgrades: []string{"chat"}}
+	}
+	f.sessions.set(func(_ context.Context, key holdfast.SessionKey) (holdfast.Route, error) { return route(key), nil })
+	f.sessions.mu.Lock()
+	defer f.sessions.mu.Unlock()
+	f.sessions.ready = func(key holdfast.SessionKey) (holdfast.Route, bool) { return route(key), !f.sessions.cold[key] }
 }
 
 // failWith makes every Acquire fail.

@@ -33,13 +33,17 @@ func dropReserved(h http.Header) {
 // dropGatewayHeaders removes from a client's headers, in every spelling, those that only
 // the gateway sets. The reverse proxy has already removed Forwarded (RFC 7239).
 func dropGatewayHeaders(h http.Header) {
-	dropReserved(h)
 	dropLogin(h)
 	for name := range h {
-		if begins(name, forwardedPrefix) || begins(name, "X-Real-Ip") && len(name) == len("X-Real-Ip") {
+		if fromGateway(name) {
 			delete(h, name)
 		}
 	}
+}
+
+// fromGateway reports whether only gateways may send a header.
+func fromGateway(name string) bool {
+	return begins(name, reservedPrefix) || begins(name, forwardedPrefix) || begins(name, "X-Real-Ip") && len(name) == len("X-Real-Ip")
 }
 
 // gatewayTrailers are fields that no trailer may have, beside those of

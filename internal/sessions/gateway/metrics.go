@@ -12,6 +12,7 @@ import (
 // Metrics are the gateway's collectors.
 type Metrics struct {
 	connects *prometheus.CounterVec // by kind
+	plain    prometheus.Counter     // requests of connects
 	errors   *prometheus.CounterVec // by reason
 	parked   prometheus.Gauge
 	parkTime prometheus.Histogram
@@ -56,6 +57,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	// Known label values start at 0, so that a rate sees the first error.
 	metric.Start(m.connects, "request", "upgrade", "tcp")
+	m.plain = m.connects.WithLabelValues("request")
 	metric.Start(m.errors, reasons()...)
 	metric.Start(m.imported, exportKinds...)
 	for _, o := range reattach.Outcomes() {

@@ -60,6 +60,11 @@ func (g *Gateway) newNodePool() *http.Transport {
 // poolHost returns the host name that stands in for a node and its address in the pool.
 func poolHost(r holdfast.Route) string { return fmt.Sprintf("%x.at-%x", string(r.Node), r.Address) }
 
+// serverKey returns the key of the connections to the server of a route.
+func serverKey(r holdfast.Route) upstream.Key {
+	return upstream.Key{Session: r.Key, Epoch: r.Epoch, Address: r.Address}
+}
+
 // routeKey is the context key of the route of one attempt. A dial may outlive
 // the attempt that started it.
 type routeKey struct{}

@@ -10,21 +10,30 @@ import (
 
 // ServeHTTP implements http.Handler.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !g.handlers.enter() {
+	begun := begunBy(r)
+	if begun == nil && !g.handlers.enter() {
 		g.fail(w, r, target{}, errStopping)
 		return
 	}
 	defer g.handlers.leave()
 	a := g.newAnswer(w, r)
 	defer a.end(r)
-	client := clientOf(r.RemoteAddr)
-	slot, err := g.slots.wait(r.Context(), client)
-	if err != nil {
-		g.fail(a, r, target{}, err)
-		return
+	req := &request{gateway: g, patience: g.cfg.ParkTime, client: clientOf(r.RemoteAddr)}
+	if begun != nil {
+		req.begun, req.slot, req.route, req.release = &begun.server, &begun.slot, begun.route, begun.release
+		req.received = begun.got
+		defer req.dropBegun()
+		defer req.done()
+	} else {
+		slot, err := g.slots.wait(r.Context(), req.client)
+		if err != nil {
+			g.fail(a, r, target{}, err)
+			return
+		}
+		req.slot = &slot
 	}
-	defer slot.free()
-	g.route(a, r, &request{gateway: g, patience: g.cfg.ParkTime, client: client, slot: &slot})
+	defer req.slot.free()
+	g.route(a, r, req)
 }
 
 // route answers a client's request, or sends it to its session.
@@ -205,11 +214,14 @@ func (t target) cookie(c string) string {
 // bufferPool lends the proxy its copy buffers.
 type bufferPool struct{ pool sync.Pool }
 
-func (b *bufferPool) Get() []byte {
-	if p, ok := b.pool.Get().(*[]byte); ok {
-		return *p
+// buffer is a copy buffer.
+type buffer = *[32 << 10]byte
+
+func (b *bufferPool) Get() buffer {
+	if p, ok := b.pool.Get().(buffer); ok {
+		return p
 	}
-	return make([]byte, 32<<10)
+	return new([32 << 10]byte)
 }
 
-func (b *bufferPool) Put(p []byte) { b.pool.Put(&p) }
+func (b *bufferPool) Put(p buffer) { b.pool.Put(p) }

@@ -9,6 +9,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/sessions/gateway/closing"
+	"holdfast/internal/sessions/gateway/upstream"
 )
 
 const (
@@ -45,6 +46,9 @@ type request struct {
 	release      func() // nil: nothing is held
 	body         *body  // nil: there is none
 	again        bool   // may be sent twice, as far as its method goes
+
+	begun    *upstream.Direct // the request was sent on it by the fast path; nil: it was not
+	received []byte           // of the response, from begun
 }
 
 // reach acquires the session and calls do until do succeeds or fails in a way
@@ -75,7 +79,7 @@ func (t *request) reach(ctx context.Context, do func() error) error {
 // attempt calls do unless the server is known to be gone. The time that a
 // refusal takes counts as parking, because no session has had the request.
 func (t *request) attempt(do func() error) error {
-	if closing.Closed(t.route.Left) {
+	if t.begun == nil && closing.Closed(t.route.Left) {
 		return &refusedError{error: fmt.Errorf("session %s has just left %s", t.key, t.route.Address)}
 	}
 	start := time.Now()
@@ -141,6 +145,9 @@ func (h *history) pause(left *<-chan struct{}) time.Duration {
 }
 
 func (t *request) acquire(ctx context.Context) error {
+	if t.begun != nil {
+		return nil // the fast path has
+	}
 	// Nothing that waits is counted, limited or bounded in time for a session that is
 	// ready: on busy CPUs a burst of requests to it must not be refused.
 	if r, release, ok := t.gateway.sessions.Ready(t.key); ok {
@@ -194,6 +201,21 @@ func (t *request) park(ctx context.Context, f func(context.Context) error) error
 // time that a session works on the request is not parking: a long poll whose
 // session moves has the full parking time.
 func (t *request) spend(start time.Time) { t.patience -= time.Since(start) }
+
+// takeBegun returns the connection on which the fast path has sent the request, and what it
+// received. It is nil for a request that was not sent, and after the first call.
+func (t *request) takeBegun() (server *upstream.Direct, received []byte) {
+	server, received = t.begun, t.received
+	t.begun, t.received = nil, nil
+	return server, received
+}
+
+// dropBegun ends the connection of a request that was not resumed.
+func (t *request) dropBegun() {
+	if server, _ := t.takeBegun(); server != nil {
+		server.End(false)
+	}
+}
 
 // done releases what Acquire held.
 func (t *request) done() {

@@ -174,7 +174,7 @@ func copyBody(a *answer, resp *http.Response, buffers *bufferPool) error {
 				return err
 			}
 		}
-		n, err := resp.Body.Read(buf)
+		n, err := resp.Body.Read(buf[:])
 		if n > 0 {
 			if _, err := a.Write(buf[:n]); err != nil {
 				return err

@@ -28,8 +28,8 @@ const (
 
 // cookieName returns the name of the cookie that counts. If a proxy terminated
 // TLS, the gateway does not know it and uses tokenCookie.
-func cookieName(t target, r *http.Request) string {
-	if t.prefix == "" && r.TLS != nil {
+func cookieName(t target, overTLS bool) string {
+	if t.prefix == "" && overTLS {
 		return hostCookie
 	}
 	return tokenCookie
@@ -59,7 +59,7 @@ var tokenReasons = []string{"token_missing", "token_invalid", "token_expired", "
 // a cookie; then answered is true. The error is a *deniedError.
 func (g *Gateway) admitToken(w http.ResponseWriter, r *http.Request, t target) (answered bool, err error) {
 	bearer := takeBearer(r.Header)
-	cookies := takeCookies(r.Header, cookieName(t, r))
+	cookies := takeCookies(r.Header, cookieName(t, r.TLS != nil))
 	field, query, inURL := takeField(r.URL.RawQuery)
 	r.URL.RawQuery = query
 	takeReferer(r.Header)
@@ -118,7 +118,7 @@ func (g *Gateway) firstAllowed(t target, tokens []string) (text string, grant to
 // its path, or to its host.
 func cookieFor(text string, g token.Grant, t target, r *http.Request) *http.Cookie {
 	return &http.Cookie{
-		Name: cookieName(t, r), Value: text,
+		Name: cookieName(t, r.TLS != nil), Value: text,
 		Path:    t.prefix + "/",
 		Expires: g.Expires, MaxAge: max(1, int(time.Until(g.Expires).Seconds())),
 		HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: r.TLS != nil,
@@ -176,8 +176,10 @@ func takeCookies(h http.Header, counts string) (tokens []string) {
 // too if the dashboard is on another port of the same host. The names are those
 // of api.LoginCookie.
 func dropLogin(h http.Header) {
-	cutCookies(h, func(name, _ string) bool { return name == "holdfast_login" || name == "__Host-holdfast_login" })
+	cutCookies(h, func(name, _ string) bool { return name == loginCookie || name == "__Host-"+loginCookie })
 }
+
+const loginCookie = "holdfast_login"
 
 // cutCookies removes the cookies for which cut returns true and leaves the
 // others unchanged.

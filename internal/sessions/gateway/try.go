@@ -64,7 +64,7 @@ type try struct {
 	conn     *upstream.CountedConn // nil: the pool returned none
 	reused   bool                  // conn carried other requests before
 	before   int64                 // bytes that conn had written before
-	sent     bool                  // on an earlier connection: net/http retries too
+	sent     bool                  // on an earlier connection, as net/http retries too, or by the fast path
 	answered atomic.Bool           // a byte of the answer arrived
 	offer    offer                 // of a body, to another node
 
@@ -106,10 +106,13 @@ func (y *try) roundTrip(g *Gateway, out *http.Request) (*http.Response, error) {
 	}
 	var resp *http.Response
 	var err error
-	if t.route.Node == "" {
+	if begun, received := t.takeBegun(); begun != nil {
+		y.sent = true
+		resp, err = g.pool.Resume(out, *begun, received, y)
+	} else if t.route.Node == "" {
 		route := t.route
 		dial := func(ctx context.Context) (net.Conn, error) { return g.dial(ctx, route) }
-		resp, err = g.pool.RoundTrip(out, upstream.Key{Session: route.Key, Epoch: route.Epoch, Address: route.Address}, dial, y)
+		resp, err = g.pool.RoundTrip(out, serverKey(route), dial, y)
 	} else {
 		resp, err = g.nodes.RoundTrip(out)
 	}

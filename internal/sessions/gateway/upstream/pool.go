@@ -27,12 +27,17 @@ type Key struct {
 
 // Config has the limits of a Pool. All of them are required.
 type Config struct {
-	IdlePerKey, IdleTotal int           // kept-alive connections without a request
+	IdlePerKey, IdleTotal int           // kept-alive connections without a request; see surplusTime
 	IdleTime              time.Duration // that one is kept
 	ResponseTimeout       time.Duration // from the end of a request to the end of its response's header
 	ContinueTimeout       time.Duration // a body waits that long for 100 Continue (RFC 9110, 10.1.1)
 	MaxHeaderBytes        int           // of a response, interim responses included
 }
+
+// surplusTime is how long connections over IdlePerKey are kept. Their server has just served
+// requests on all of them at once, and opening another one for each request costs more than
+// the request itself.
+const surplusTime = time.Second
 
 // Pool has the kept-alive connections. Any goroutine may call its methods.
 type Pool struct {
@@ -113,7 +118,7 @@ func (p *Pool) keepLocked(key Key, conns []*pooled) {
 func (p *Pool) put(key Key, c *pooled) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || p.total >= p.cfg.IdleTotal || len(p.idle[key]) >= p.cfg.IdlePerKey {
+	if p.closed || p.total >= p.cfg.IdleTotal {
 		c.Close()
 		return
 	}
@@ -121,32 +126,42 @@ func (p *Pool) put(key Key, c *pooled) {
 	p.idle[key] = append(p.idle[key], c)
 	p.total++
 	if p.sweep == nil {
-		p.sweep = time.AfterFunc(p.cfg.IdleTime, p.closeOld)
+		p.sweep = time.AfterFunc(min(p.cfg.IdleTime, surplusTime), p.closeOld)
 	}
 }
 
-// closeOld closes connections that were idle for IdleTime.
+// closeOld closes connections that were idle for IdleTime, or for surplusTime over IdlePerKey.
 func (p *Pool) closeOld() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.sweep == nil {
 		return // stopped meanwhile
 	}
-	now := time.Now()
+	now, surplus := time.Now(), false
 	for key, conns := range p.idle {
 		old := 0
-		for old < len(conns) && now.Sub(conns[old].idleSince) >= p.cfg.IdleTime {
+		for old < len(conns) && p.isOld(now.Sub(conns[old].idleSince), len(conns)-old) {
 			conns[old].Close()
 			old++
 		}
+		surplus = surplus || len(conns)-old > p.cfg.IdlePerKey
 		p.keepLocked(key, slices.Delete(conns, 0, old))
 		p.total -= old
 	}
-	if p.total > 0 {
-		p.sweep.Reset(p.cfg.IdleTime / 4)
-	} else {
+	switch {
+	case p.total == 0:
 		p.sweep = nil
+	case surplus:
+		p.sweep.Reset(min(p.cfg.IdleTime/4, surplusTime))
+	default:
+		p.sweep.Reset(p.cfg.IdleTime / 4)
 	}
+}
+
+// isOld reports whether a connection that is idle for d is closed. It is the one that was used
+// first of those of its key that remain.
+func (p *Pool) isOld(d time.Duration, remain int) bool {
+	return d >= p.cfg.IdleTime || remain > p.cfg.IdlePerKey && d >= surplusTime
 }
 
 // CountedConn is a connection that counts the bytes written to it.
@@ -174,6 +189,7 @@ type pooled struct {
 	deadline  time.Time       // of reads; zero: none
 	arrived   bool            // the header of the response
 	limit     int64           // bytes that may be read
+	received  []byte          // that Read returns first; see Resume
 	idleSince time.Time
 }
 
@@ -193,7 +209,14 @@ func (c *pooled) Read(b []byte) (int, error) {
 	if int64(len(b)) > c.limit {
 		b = b[:c.limit]
 	}
-	n, err := c.Conn.Read(b)
+	var n int
+	var err error
+	if len(c.received) > 0 {
+		n = copy(b, c.received)
+		c.received = c.received[n:]
+	} else {
+		n, err = c.Conn.Read(b)
+	}
 	c.limit -= int64(n)
 	return n, err
 }
@@ -232,7 +255,20 @@ func (c *pooled) arrive(all bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.arrived = true
-	if !all && !c.deadline.IsZero() {
+	if !all {
+		c.unlimitedLocked()
+	}
+}
+
+// unlimited removes the deadline that an earlier request has left.
+func (c *pooled) unlimited() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unlimitedLocked()
+}
+
+func (c *pooled) unlimitedLocked() {
+	if !c.deadline.IsZero() {
 		c.deadline = time.Time{}
 		_ = c.SetReadDeadline(time.Time{})
 	}

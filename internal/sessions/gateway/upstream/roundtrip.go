@@ -58,10 +58,22 @@ func (p *Pool) RoundTrip(req *http.Request, key Key, dial Dial, events Events) (
 		c = newConn(raw)
 	}
 	events.Connected(&c.CountedConn, reused)
-	x := &exchange{pool: p, key: key, conn: c, before: c.Written(), req: req, events: events}
+	x := p.exchange(req, key, c, events)
+	return x.run(x.begin)
+}
+
+// exchange returns an exchange on a connection, which is closed when the request's context is
+// done.
+func (p *Pool) exchange(req *http.Request, key Key, c *pooled, events Events) *exchange {
 	c.limit, c.arrived = int64(p.cfg.MaxHeaderBytes), false
-	x.unhook = context.AfterFunc(ctx, func() { c.Close() })
-	resp, err := x.do()
+	return &exchange{pool: p, key: key, conn: c, before: c.Written(), req: req, events: events,
+		unhook: context.AfterFunc(req.Context(), func() { c.Close() })}
+}
+
+// run sends the request by send and returns the response. After an error it waits until the
+// request's body is no longer read.
+func (x *exchange) run(send func() error) (*http.Response, error) {
+	resp, err := x.do(send)
 	if err != nil {
 		x.end(false)
 		if x.sent != nil {
@@ -93,18 +105,26 @@ type exchange struct {
 	once sync.Once // see end
 }
 
-func (x *exchange) do() (*http.Response, error) {
+// begin sends a request without a body, or begins to send one with a body.
+func (x *exchange) begin() error {
 	if x.req.Body == nil || x.req.Body == http.NoBody {
-		if err := x.write(x.req); err != nil {
-			return nil, err
-		}
+		return x.write(x.req)
+	}
+	x.sent = make(chan struct{})
+	if strings.EqualFold(x.req.Header.Get("Expect"), "100-continue") {
+		x.proceed = make(chan struct{})
+	}
+	x.conn.unlimited() // until the body was sent
+	go x.send()
+	return nil
+}
+
+func (x *exchange) do(send func() error) (*http.Response, error) {
+	if err := send(); err != nil {
+		return nil, err
+	}
+	if x.sent == nil {
 		x.conn.await(x.pool.cfg.ResponseTimeout)
-	} else {
-		x.sent = make(chan struct{})
-		if strings.EqualFold(x.req.Header.Get("Expect"), "100-continue") {
-			x.proceed = make(chan struct{})
-		}
-		go x.send()
 	}
 	x.in = readers.Get().(*bufio.Reader)
 	x.in.Reset(x.conn)

@@ -157,8 +157,10 @@ func TestClosedConnectionIsNotUsed(t *testing.T) {
 	}
 }
 
-func TestIdleConnectionsAreBounded(t *testing.T) {
-	b := to(t, answers(ok), func(c *Config) { c.IdleTime = 50 * time.Millisecond })
+// keptAfterBurst sends requests at once and returns how many connections are kept after
+// them, with limits of two and three.
+func keptAfterBurst(t *testing.T, b *bench) (kept func() int) {
+	t.Helper()
 	var all sync.WaitGroup
 	for range 6 {
 		all.Go(func() {
@@ -174,15 +176,36 @@ func TestIdleConnectionsAreBounded(t *testing.T) {
 		})
 	}
 	all.Wait()
-	idle := func() int {
+	kept = func() int {
 		b.pool.mu.Lock()
 		defer b.pool.mu.Unlock()
 		return b.pool.total
 	}
-	if n := idle(); n > 2 {
-		t.Errorf("%d connections are kept, the limit is 2", n)
+	if n := kept(); n > 3 {
+		t.Errorf("%d connections are kept, the limit is 3", n)
 	}
-	poll.Until(t, "no connection is kept any more", func() bool { return idle() == 0 })
+	return kept
+}
+
+func TestIdleConnectionsAreBounded(t *testing.T) {
+	var arrived sync.WaitGroup
+	arrived.Add(6)
+	b := to(t, func(in *bufio.Reader, c net.Conn) {
+		arrived.Done()
+		arrived.Wait() // each request has a connection of its own
+		answers(ok)(in, c)
+	}, nil)
+	kept := keptAfterBurst(t, b)
+	poll.Until(t, "the connection over the limit of its server is closed", func() bool { return kept() <= 2 })
+	if got := b.get(); got != "200 ok" || !b.log.reused {
+		t.Errorf("%s, %+v", got, b.log)
+	}
+}
+
+func TestOldConnectionsAreClosed(t *testing.T) {
+	b := to(t, answers(ok), func(c *Config) { c.IdleTime = 50 * time.Millisecond })
+	kept := keptAfterBurst(t, b)
+	poll.Until(t, "no connection is kept any more", func() bool { return kept() == 0 })
 	if got := b.get(); got != "200 ok" || b.log.reused {
 		t.Errorf("%s, %+v", got, b.log)
 	}
