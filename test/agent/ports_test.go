@@ -17,7 +17,8 @@ import (
 )
 
 // portTemplate has web servers on 8080 and 9000, and an echo on 5432 that clients of the
-// gateway may not reach. The echo answers after the end of its input.
+// gateway may not reach. The echo answers after the end of its input. The session is ready
+// when all of them listen (port 5432 is 1538 in /proc).
 const portTemplate = `
   - name: web
     image: ` + labtest.Busybox + `
@@ -29,6 +30,7 @@ const portTemplate = `
         echo 'echo "echo $(cat)"' > /echo
         httpd -p 9000 -h /other
         nc -ll -p 5432 -e sh /echo &
+        until grep -qi ':1538 ' /proc/net/tcp /proc/net/tcp6; do sleep 0.01; done
         exec httpd -f -p 8080 -h /www
     port: 8080
     ports: [9000, 9001]
