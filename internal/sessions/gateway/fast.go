@@ -90,8 +90,8 @@ func (c *fastConn) admit() (t target, ok bool) {
 	if !g.cfg.knownHost(q.Host) {
 		return t, false
 	}
-	t, err := g.cfg.parseTarget(q.Host, q.Path)
-	if err != nil || t.prefix != "" && g.cfg.Domain != "" && !g.cfg.Paths {
+	t, err := g.cfg.clientTarget(q.Host, q.Path)
+	if err != nil {
 		return t, false
 	}
 	if q.Origin && !safe(q.Method) {

@@ -15,6 +15,7 @@ import (
 
 	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/gateway/fastpath"
+	"holdfast/internal/sessions/gateway/upstream"
 )
 
 // front accepts the clients' connections and serves their plain requests. It gives a
@@ -188,8 +189,8 @@ type fastConn struct {
 	answer  fastpath.Response
 
 	idle    atomic.Bool // waits for a request
-	readBy  deadline
-	writeBy deadline
+	readBy  upstream.Deadline
+	writeBy upstream.Deadline
 }
 
 func (c *fastConn) setRemote(addr net.Addr) {
@@ -235,7 +236,7 @@ func (c *fastConn) giveTo(b *begun, ahead []byte) {
 
 // next reads the first bytes of the next request.
 func (c *fastConn) next(wait time.Duration) (int, error) {
-	if by, renew := c.readBy.renew(time.Now(), wait); renew {
+	if by, renew := c.readBy.Renew(wait); renew {
 		_ = c.conn.SetReadDeadline(by)
 	}
 	c.idle.Store(true)
@@ -252,7 +253,7 @@ func (c *fastConn) wake() { _ = c.raw.SetReadDeadline(time.Unix(1, 0)) }
 // write writes to the client. It reports whether it succeeded.
 func (c *fastConn) write(b []byte) bool {
 	g := c.front.gateway
-	if by, renew := c.writeBy.renew(time.Now(), g.cfg.WriteTimeout); renew {
+	if by, renew := c.writeBy.Renew(g.cfg.WriteTimeout); renew {
 		_ = c.conn.SetWriteDeadline(by)
 	}
 	_, err := c.conn.Write(b)
@@ -260,21 +261,6 @@ func (c *fastConn) write(b []byte) bool {
 		g.metrics.slowReaders.Inc()
 	}
 	return err == nil
-}
-
-// deadline is a deadline that is set for many reads or writes at once.
-type deadline struct{ at time.Time }
-
-// renew returns the deadline to set, if the last one is not between d and a tenth more than d
-// away.
-func (d *deadline) renew(now time.Time, wait time.Duration) (at time.Time, renew bool) {
-	least := now.Add(wait)
-	most := least.Add(wait / 10)
-	if d.at.Before(least) || d.at.After(most) {
-		d.at = most
-		return most, true
-	}
-	return d.at, false
 }
 
 // handedConn is a connection that net/http serves from its first request that was not plain.

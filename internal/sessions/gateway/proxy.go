@@ -42,10 +42,7 @@ func (g *Gateway) route(w *answer, r *http.Request, req *request) {
 		g.fail(w, r, target{}, errHost)
 		return
 	}
-	t, err := g.cfg.parseTarget(r.Host, r.URL.EscapedPath())
-	if t.prefix != "" && g.cfg.Domain != "" && !g.cfg.Paths {
-		t, err = target{}, errNoRoute
-	}
+	t, err := g.cfg.clientTarget(r.Host, r.URL.EscapedPath())
 	if g.tokens != nil && (err == nil || errors.Is(err, errSlash) || is[*portError](err)) {
 		answered, denied := g.admitToken(w, r, t)
 		if answered {

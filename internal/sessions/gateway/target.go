@@ -29,6 +29,16 @@ type target struct {
 	path   string // escaped, starts with a slash
 }
 
+// clientTarget is parseTarget for a client, which may name a session by its path only where
+// paths are served.
+func (c Config) clientTarget(host, path string) (target, error) {
+	t, err := c.parseTarget(host, path)
+	if t.prefix != "" && c.Domain != "" && !c.Paths {
+		return target{}, errNoRoute
+	}
+	return t, err
+}
+
 // parseTarget finds the session in the host, if a domain is configured, else in
 // the path. path is the escaped path as the client sent it. Nothing is decoded
 // or cleaned before the key is split off, so no spelling of one session's path

@@ -55,11 +55,8 @@ func (r *Request) Parse(b []byte) bool {
 		return false
 	}
 	body := -1
-	for fields != "" {
-		var f Field
-		if f, fields, ok = cutField(fields); !ok || !r.add(f, &body) {
-			return false
-		}
+	if !eachField(fields, func(f Field) bool { return r.add(f, &body) }) {
+		return false
 	}
 	r.Body = b[length:]
 	return r.Host != "" && len(r.Body) == max(0, body)
@@ -173,6 +170,19 @@ func cutHead(b []byte) (head string, length int, ok bool) {
 		return "", 0, false
 	}
 	return head[:at], at + len(end), true
+}
+
+// eachField calls add with each field. It returns false at the first field that is not plain, or
+// for which add does.
+func eachField(fields string, add func(Field) bool) bool {
+	for fields != "" {
+		f, rest, ok := cutField(fields)
+		if !ok || !add(f) {
+			return false
+		}
+		fields = rest
+	}
+	return true
 }
 
 // cutField parses the first field. A line that continues another (RFC 9112, 5.2), white

@@ -34,11 +34,8 @@ func (r *Response) Parse(b []byte) bool {
 		return false
 	}
 	var has present
-	for fields != "" {
-		var f Field
-		if f, fields, ok = cutField(fields); !ok || !r.add(f, &has) {
-			return false
-		}
+	if !eachField(fields, func(f Field) bool { return r.add(f, &has) }) {
+		return false
 	}
 	return r.parseBody(b[length:], has)
 }

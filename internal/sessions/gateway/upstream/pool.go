@@ -186,7 +186,7 @@ type pooled struct {
 	CountedConn
 	raw       syscall.RawConn // nil: the connection is no socket
 	mu        sync.Mutex      // guards deadline and arrived
-	deadline  time.Time       // of reads; zero: none
+	deadline  Deadline        // of reads
 	arrived   bool            // the header of the response
 	limit     int64           // bytes that may be read
 	received  []byte          // that Read returns first; see Resume
@@ -241,12 +241,28 @@ func (c *pooled) quiet() bool {
 func (c *pooled) await(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	least := time.Now().Add(d)
-	most := least.Add(d / 10)
-	if !c.arrived && (c.deadline.Before(least) || c.deadline.After(most)) {
-		c.deadline = most
-		_ = c.SetReadDeadline(most) // fails on a closed connection only
+	if c.arrived {
+		return
 	}
+	if at, renew := c.deadline.Renew(d); renew {
+		_ = c.SetReadDeadline(at) // fails on a closed connection only
+	}
+}
+
+// Deadline is a deadline that many reads or writes share, so that not each of them sets one. The
+// zero value is none. One goroutine at a time may use it.
+type Deadline struct{ at time.Time }
+
+// Renew returns the deadline to set, unless the last one is at least wait and at most a tenth
+// more away.
+func (d *Deadline) Renew(wait time.Duration) (at time.Time, renew bool) {
+	least := time.Now().Add(wait)
+	most := least.Add(wait / 10)
+	renew = d.at.Before(least) || d.at.After(most)
+	if renew {
+		d.at = most
+	}
+	return d.at, renew
 }
 
 // arrive ends await's limit. If all of the response has arrived, nothing more is read, and the
@@ -268,8 +284,8 @@ func (c *pooled) unlimited() {
 }
 
 func (c *pooled) unlimitedLocked() {
-	if !c.deadline.IsZero() {
-		c.deadline = time.Time{}
+	if c.deadline != (Deadline{}) {
+		c.deadline = Deadline{}
 		_ = c.SetReadDeadline(time.Time{})
 	}
 }
