@@ -49,14 +49,14 @@ func arm(g *guardian.Guardian, p guardian.Plan) (*guardian.Armed, error) {
 // A guardian that does not run at the moment counts as hung, unless the plan may wait.
 func TestWait(t *testing.T) {
 	g, p := start(t, t.TempDir()), sleeper(t)
-	later := func() *time.Timer {
-		pid := g.Pid()
+	pid := g.Pid()
+	pause := func() {
 		if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
-		return time.AfterFunc(time.Second, func() { _ = unix.Kill(pid, unix.SIGCONT) })
 	}
-	defer later().Stop()
+	pause()
+	defer time.AfterFunc(time.Second, func() { _ = unix.Kill(pid, unix.SIGCONT) }).Stop()
 	armed, err := arm(g, continuing(time.Hour, p))
 	if err == nil {
 		err = armed.Disarm()
@@ -64,7 +64,7 @@ func TestWait(t *testing.T) {
 	if err != nil {
 		t.Errorf("a plan that may wait: %v", err)
 	}
-	defer later().Stop()
+	pause() // until Arm kills it
 	if _, err := g.Arm(continuing(time.Hour, p)); err == nil {
 		t.Error("a guardian that does not answer is no error")
 	}
