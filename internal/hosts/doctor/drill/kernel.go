@@ -135,12 +135,53 @@ func backlog() Drill {
 	}
 }
 
+// datagrams is a program that does not read its datagrams, with senders in the same network
+// namespace.
+func datagrams() Drill {
+	return Drill{
+		Name: "datagrams", Short: "a program that does not read its datagrams, and their senders", Rule: "udp-drops",
+		Size: 4, MaxSize: 64, Unit: "senders",
+		parts: []part{{name: "receiver", namespace: true, work: func(ctx context.Context, t Task, ready func()) error {
+			if err := loopbackUp(); err != nil {
+				return err
+			}
+			c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			ready()
+			return threads(t.Size, func(int) error {
+				to, err := net.Dial("udp", c.LocalAddr().String())
+				if err != nil {
+					return err
+				}
+				defer to.Close()
+				data := make([]byte, 1024)
+				for sleep(ctx, 10*time.Millisecond) {
+					if _, err := to.Write(data); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}}},
+	}
+}
+
+// loopbackUp lets a new network namespace use its loopback.
+func loopbackUp() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(lo)
+}
+
 // deaf listens on loopback with the shortest queue, and returns the address. The socket ends
 // with the process.
 func deaf() (string, error) {
-	if lo, err := netlink.LinkByName("lo"); err != nil {
-		return "", err
-	} else if err := netlink.LinkSetUp(lo); err != nil {
+	if err := loopbackUp(); err != nil {
 		return "", err
 	}
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

@@ -40,17 +40,27 @@ const (
 	ReclaimP50   = "reclaim.p50"       // ms: half of the reclaims of memory cgroups took longer
 	ReclaimP99   = "reclaim.p99"       // ms
 	ReclaimSlow  = "reclaim.slow_rate" // /s: reclaims of memory cgroups that took over 1 ms
+	ReclaimBy    = "reclaim.by"        // /s: reclaims of memory cgroups by a process
 	ReclaimCalls = "reclaim.calls"     // in the examination
 	PinnedPages  = "pinned.bytes"      // B locked by a process and charged to a group without tasks
 
-	NamesSeen    = "namespace.seen"      // number of namespaces that were read
-	Mounts       = "namespace.mounts"    // mounts, by mount namespace other than the host's
-	Segments     = "namespace.segments"  // share of the System V shared memory segments, by IPC namespace
-	Queues       = "namespace.queues"    // share of the POSIX message queues, by IPC namespace
-	Ports        = "namespace.ports"     // share of the local ports in use towards one address, by network namespace
-	ListenDrops  = "namespace.overflows" // /s: connections that a full accept queue refused, by network namespace
-	Packets      = "namespace.packets"   // /s: packets received, by network namespace
-	ProcessFiles = "process.files"       // share of a process's own limit of open files, of those that use over half
+	NamesSeen      = "namespace.seen"              // number of namespaces that were read
+	Mounts         = "namespace.mounts"            // mounts, by mount namespace other than the host's
+	Segments       = "namespace.segments"          // share of the System V shared memory segments, by IPC namespace
+	Queues         = "namespace.queues"            // share of the POSIX message queues, by IPC namespace
+	Semaphores     = "namespace.semaphores"        // share of the System V arrays of semaphores, by IPC namespace
+	Messages       = "namespace.messages"          // share of the System V message queues, by IPC namespace
+	Unclosed       = "namespace.close_wait"        // connections in CLOSE-WAIT at both ends of the observation, by network namespace
+	UnclosedMore   = "namespace.close_wait_growth" // /s: growth of their number
+	Fragments      = "namespace.fragments"         // share of the memory for IP fragments that wait for the rest, by network namespace
+	MemoryDisk     = "namespace.tmpfs"             // share of a tmpfs of a container that is full, from 30 % on, by its mount point
+	MemoryDiskMore = "namespace.tmpfs_growth"      // /s: growth of that share
+	Ports          = "namespace.ports"             // share of the local ports in use towards one address, by network namespace
+	DatagramDrops  = "namespace.udp_drops"         // /s: datagrams for which the receiver's buffer had no space, by network namespace
+	DatagramMemory = "namespace.udp_memory"        // /s: datagrams for which the memory of all UDP sockets had no space, by network namespace
+	ListenDrops    = "namespace.overflows"         // /s: connections that a full accept queue refused, by network namespace
+	Packets        = "namespace.packets"           // /s: packets received, by network namespace
+	ProcessFiles   = "process.files"               // share of a process's own limit of open files, of those that use over half
 
 	GroupSpaces    = "namespace.of_group"     // mount namespaces of the processes of a group, with one of them, of those with many; the device is the group, which may be one in a container
 	GroupSpacesOld = "namespace.of_group_old" // those of them that existed when the examination began
@@ -178,6 +188,8 @@ const (
 	DiskAwait      = "disk.await"            // ms, mean over the examination, by disk
 	DiskBusy       = "disk.busy"             // share of the examination, by disk
 	DiskQueue      = "disk.queue"            // requests outstanding, mean over the examination, by disk
+	DiskRequest    = "disk.request"          // B: the largest request that the settings of a busy disk allow
+	DiskRequestMax = "disk.request_max"      // B: the largest that its hardware accepts
 	DiskUse        = "disk.use"              // B/s that a group reads from disks and writes to them, with its process that does most; only while a disk is busy
 	DiskFlush      = "disk.flushes"          // /s, by disk
 	DiskFlushing   = "disk.flushing"         // share of the examination in which a flush was outstanding, by disk

@@ -17,7 +17,7 @@ import (
 func diskProbe() Probe {
 	return Probe{
 		Name: "disk", Sees: "how busy the disks are and how long they take, flushes",
-		Gives: []string{fact.DiskBusy, fact.DiskAwait, fact.DiskQueue, fact.DiskFlush, fact.DiskFlushing, fact.IOFull},
+		Gives: []string{fact.DiskBusy, fact.DiskAwait, fact.DiskQueue, fact.DiskFlush, fact.DiskFlushing, fact.DiskRequest, fact.DiskRequestMax, fact.IOFull},
 		Open:  counted(readDisks, diskFacts),
 	}
 }
@@ -62,17 +62,29 @@ func readDisks(_ context.Context, h Host) (diskReading, error) {
 	return r, nil
 }
 
-func diskFacts(_ Host, before, after diskReading, over time.Duration) ([]fact.Fact, error) {
+// requestsFrom is the share of the time for which a disk is busy from which its settings are read.
+const requestsFrom = 0.1
+
+func diskFacts(h Host, before, after diskReading, over time.Duration) ([]fact.Fact, error) {
 	var fs []fact.Fact
-	for name, b := range after.disks {
-		a, ok := before.disks[name]
+	for d, b := range after.disks {
+		a, ok := before.disks[d]
 		if !ok {
 			continue
 		}
-		add := func(fname string, v float64, u fact.Unit) {
-			fs = append(fs, fact.Fact{Name: fname, Value: v, Unit: u, Subject: fact.Subject{Device: name}})
+		add := func(name string, v float64, u fact.Unit) {
+			fs = append(fs, fact.Fact{Name: name, Value: v, Unit: u, Subject: fact.Subject{Device: d}})
 		}
-		add(fact.DiskBusy, busyShare(a, b, over), fact.Share)
+		busy := busyShare(a, b, over)
+		add(fact.DiskBusy, busy, fact.Share)
+		if busy >= requestsFrom {
+			// KiB, Documentation/ABI/stable/sysfs-block. A disk without requests of its own has none.
+			for file, name := range map[string]string{"max_sectors_kb": fact.DiskRequest, "max_hw_sectors_kb": fact.DiskRequestMax} {
+				if v, err := number(h.Sys + "/block/" + d + "/queue/" + file); err == nil {
+					add(name, v*1024, fact.Bytes)
+				}
+			}
+		}
 		add(fact.DiskQueue, grew(a.WeightedIOTicks, b.WeightedIOTicks)/1e3/over.Seconds(), fact.Count)
 		if n := grew(a.ReadIOs, b.ReadIOs) + grew(a.WriteIOs, b.WriteIOs); n > 0 {
 			add(fact.DiskAwait, (grew(a.ReadTicks, b.ReadTicks)+grew(a.WriteTicks, b.WriteTicks))/n, fact.Millis)

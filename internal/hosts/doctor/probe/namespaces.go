@@ -18,12 +18,13 @@ import (
 	"holdfast/internal/platform/linux/threads"
 )
 
-// namespacesProbe counts what piles up in the namespaces of containers: mounts, shared memory
-// segments, local ports, refused connections and packets.
+// namespacesProbe counts what piles up in the namespaces of containers: mounts, objects of System V,
+// message queues, local ports, connections that are not closed, refused connections, dropped datagrams and
+// packets.
 func namespacesProbe() Probe {
 	return Probe{
-		Name: "namespaces", Sees: "mounts, local ports, shared memory and full accept queues of containers",
-		Gives: []string{fact.NamesSeen, fact.Mounts, fact.GroupSpaces, fact.GroupSpacesOld, fact.GroupMounts, fact.Segments, fact.Queues, fact.Ports, fact.ListenDrops, fact.Packets},
+		Name: "namespaces", Sees: "mounts, local ports, System V objects, unclosed connections, full accept queues and dropped datagrams of containers",
+		Gives: []string{fact.NamesSeen, fact.Mounts, fact.GroupSpaces, fact.GroupSpacesOld, fact.GroupMounts, fact.Segments, fact.Semaphores, fact.Messages, fact.Queues, fact.Ports, fact.Fragments, fact.MemoryDisk, fact.MemoryDiskMore, fact.Unclosed, fact.UnclosedMore, fact.ListenDrops, fact.DatagramDrops, fact.DatagramMemory, fact.Packets},
 		Open:  counted(readNamespaces, namespaceFacts),
 	}
 }
@@ -95,16 +96,19 @@ func hostSpace(h Host, kind string) (string, error) {
 	return name, err
 }
 
-func mountsOf(_ Host, dir string) sample {
+func mountsOf(h Host, dir string) sample {
 	s := make(sample)
 	if text, err := read(dir + "/mountinfo"); err == nil {
 		s["mounts"] = float64(strings.Count(text, "\n"))
+		if string(h.Proc) == "/proc" {
+			addMemoryDisks(s, dir, text)
+		}
 	}
 	return s
 }
 
-// segmentsOf counts the System V shared memory segments and the POSIX message queues of an IPC
-// namespace, of which kernel.shmmni and fs.mqueue.queues_max are the maximum: sysvipc(7),
+// segmentsOf returns the shares of an IPC namespace's maximum that its System V shared memory
+// segments, arrays of semaphores and message queues, and its POSIX message queues are: sysvipc(7),
 // mq_overview(7).
 func segmentsOf(h Host, dir string) sample {
 	s := make(sample)
@@ -117,16 +121,24 @@ func segmentsOf(h Host, dir string) sample {
 		if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWIPC); err != nil {
 			return err
 		}
-		list, err := kfile.Read("/proc/sysvipc/shm", maxFile)
-		most, err2 := number("/proc/sys/kernel/shmmni")
-		if err == nil && err2 == nil && most > 0 {
-			s["segments"] = float64(max(0, strings.Count(string(list), "\n")-1)) / most
+		for key, of := range map[string]struct{ list, limit string }{
+			"segments": {"shm", "shmmni"}, "semaphores": {"sem", "sem"}, "messages": {"msg", "msgmni"},
+		} {
+			list, err := kfile.Read("/proc/sysvipc/"+of.list, maxFile)
+			text, err2 := read("/proc/sys/kernel/" + of.limit)
+			limits, err3 := floats(text) // of kernel.sem the last is SEMMNI
+			if err := errors.Join(err, err2, err3); err != nil || len(limits) == 0 {
+				return err
+			}
+			if most := limits[len(limits)-1]; most > 0 {
+				s[key] = float64(max(0, strings.Count(string(list), "\n")-1)) / most
+			}
 		}
-		queues, err3 := messageQueues()
-		if limit, err := number("/proc/sys/fs/mqueue/queues_max"); err == nil && err3 == nil && limit > 0 {
+		queues, err := messageQueues()
+		if limit, err2 := number("/proc/sys/fs/mqueue/queues_max"); err == nil && err2 == nil && limit > 0 {
 			s["queues"] = queues / limit
 		}
-		return errors.Join(err, err2)
+		return nil
 	})
 	return s
 }
@@ -157,14 +169,18 @@ func messageQueues() (float64, error) {
 	return float64(len(names)), err
 }
 
-// portsFrom is the number of sockets from which the table of connections is read.
-const portsFrom = 1000
+// connectionsFrom is the number of sockets from which the table of connections is read, and portsFrom
+// that from which the use of local ports is a fact.
+const (
+	connectionsFrom = 200
+	portsFrom       = 1000
+)
 
 // socketsOf reads the counters of a network namespace: netstat, dev and sockstat of proc_pid_net(5).
 func socketsOf(h Host, dir string) sample {
 	s := make(sample)
 	if text, err := read(dir + "/net/netstat"); err == nil {
-		if v, ok := netstat(text, "ListenOverflows"); ok {
+		if v, ok := netstat(text, "TcpExt:", "ListenOverflows"); ok {
 			s["overflows"] = v
 		}
 	}
@@ -178,31 +194,57 @@ func socketsOf(h Host, dir string) sample {
 			}
 		}
 	}
-	text, err := read(dir + "/net/sockstat")
-	_, rest, found := strings.Cut(text, "TCP:")
-	line, _, _ := strings.Cut(rest, "\n")
-	n := 0.0
-	if f := strings.Fields(line); err == nil && found { // inuse 5 orphan 0 tw 7 alloc 6 mem 0
-		for i := 0; i+1 < len(f); i += 2 {
-			if v, err := strconv.ParseFloat(f[i+1], 64); err == nil && (f[i] == "inuse" || f[i] == "tw") {
-				n += v
+	text, _ := read(dir + "/net/sockstat") // none if the process has ended
+	// The limit is that of the host: a namespace begins with the kernel's default, and few change it.
+	most, err := number(string(h.Proc) + "/sys/net/ipv4/ipfrag_high_thresh")
+	if held := sockstat(text, "FRAG")["memory"]; err == nil && most > 0 {
+		s["fragments"] = held / most
+	}
+	if sockstat(text, "UDP")["inuse"] > 0 {
+		snmp, _ := read(dir + "/net/snmp") // none if the process has ended
+		for key, name := range map[string]string{"datagrams": "RcvbufErrors", "datagram memory": "MemErrors"} {
+			if v, ok := netstat(snmp, "Udp:", name); ok { // the latter since Linux 5.12
+				s[key] = v
 			}
 		}
 	}
-	if n >= portsFrom {
-		if share, err := portsShare(h, dir); err == nil {
-			s["ports"] = share
+	tcp := sockstat(text, "TCP")
+	n := tcp["inuse"] + tcp["tw"]
+	if n < connectionsFrom {
+		return s
+	}
+	if ports, unclosed, err := connections(h, dir); err == nil {
+		s["unclosed"] = unclosed
+		if n >= portsFrom {
+			s["ports"] = ports
 		}
 	}
 	return s
 }
 
-// netstat returns a counter of TcpExt: a line of names, then one of values.
-func netstat(text, name string) (float64, bool) {
+// sockstat returns the figures of a protocol: "TCP: inuse 5 orphan 0 tw 7 alloc 6 mem 0".
+func sockstat(text, protocol string) sample {
+	s := make(sample)
+	for line := range strings.Lines(text) {
+		name, rest, _ := strings.Cut(line, ":")
+		if name != protocol {
+			continue
+		}
+		for f := strings.Fields(rest); len(f) > 1; f = f[2:] {
+			if v, err := strconv.ParseFloat(f[1], 64); err == nil {
+				s[f[0]] = v
+			}
+		}
+	}
+	return s
+}
+
+// netstat returns a counter of a protocol in netstat or snmp: a line of names, then one of values.
+func netstat(text, protocol, name string) (float64, bool) {
 	lines := strings.Split(text, "\n")
 	for i := 0; i+1 < len(lines); i++ {
 		names, values := strings.Fields(lines[i]), strings.Fields(lines[i+1])
-		if len(names) == 0 || names[0] != "TcpExt:" || len(names) != len(values) {
+		if len(names) == 0 || names[0] != protocol || len(names) != len(values) {
 			continue
 		}
 		for j, n := range names {
@@ -215,16 +257,20 @@ func netstat(text, name string) (float64, bool) {
 	return 0, false
 }
 
-// portsShare returns the share of the local ports (ip_local_port_range of ip(7); that of the
-// host) that is in use towards the one address and port with most connections.
-func portsShare(h Host, dir string) (float64, error) {
+// closeWait is the state CLOSE-WAIT in /proc/net/tcp (TCP_CLOSE_WAIT of include/net/tcp_states.h).
+const closeWait = "08"
+
+// connections returns the share of the local ports (ip_local_port_range of ip(7); that of the
+// host) that is in use towards the one address and port with most connections, and the number of
+// connections that their peer has closed and the program has not.
+func connections(h Host, dir string) (ports, unclosed float64, err error) {
 	text, err := read(string(h.Proc) + "/sys/net/ipv4/ip_local_port_range")
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	limits, err := floats(text)
 	if err != nil || len(limits) != 2 || limits[1] < limits[0] {
-		return 0, errors.New("ip_local_port_range: unexpected format")
+		return 0, 0, errors.New("ip_local_port_range: unexpected format")
 	}
 	towards := make(map[string]float64)
 	most := 0.0
@@ -238,6 +284,9 @@ func portsShare(h Host, dir string) (float64, error) {
 			if len(f) < 4 {
 				continue
 			}
+			if f[3] == closeWait {
+				unclosed++
+			}
 			_, port, ok := strings.Cut(f[1], ":")
 			v, err := strconv.ParseUint(port, 16, 16)
 			if ok && err == nil && float64(v) >= limits[0] && float64(v) <= limits[1] {
@@ -246,19 +295,25 @@ func portsShare(h Host, dir string) (float64, error) {
 			}
 		}
 	}
-	return most / (limits[1] - limits[0] + 1), nil
+	return most / (limits[1] - limits[0] + 1), unclosed, nil
 }
 
 func namespaceFacts(_ Host, before, after map[string]space, over time.Duration) ([]fact.Fact, error) {
 	found := []fact.Fact{host(fact.NamesSeen, float64(len(after)), fact.Count)}
 	for name, b := range after {
-		for key, f := range map[string]fact.Fact{"mounts": {Name: fact.Mounts}, "segments": {Name: fact.Segments, Unit: fact.Share}, "queues": {Name: fact.Queues, Unit: fact.Share}, "ports": {Name: fact.Ports, Unit: fact.Share}} {
+		for key, f := range map[string]fact.Fact{"mounts": {Name: fact.Mounts}, "segments": {Name: fact.Segments, Unit: fact.Share}, "semaphores": {Name: fact.Semaphores, Unit: fact.Share}, "messages": {Name: fact.Messages, Unit: fact.Share}, "queues": {Name: fact.Queues, Unit: fact.Share}, "ports": {Name: fact.Ports, Unit: fact.Share}, "fragments": {Name: fact.Fragments, Unit: fact.Share}} {
 			if v, ok := b.values[key]; ok {
 				f.Value, f.Subject = v, b.subject
 				found = append(found, f)
 			}
 		}
-		for key, fact1 := range map[string]string{"overflows": fact.ListenDrops, "packets": fact.Packets} {
+		found = append(found, memoryDiskFacts(before[name].values, b, over)...)
+		was, known := before[name].values["unclosed"]
+		if is, ok := b.values["unclosed"]; ok && known {
+			found = append(found, fact.Fact{Name: fact.Unclosed, Value: min(was, is), Unit: fact.Count, Subject: b.subject},
+				fact.Fact{Name: fact.UnclosedMore, Value: (is - was) / over.Seconds(), Unit: fact.PerSecond, Subject: b.subject})
+		}
+		for key, fact1 := range map[string]string{"overflows": fact.ListenDrops, "datagrams": fact.DatagramDrops, "datagram memory": fact.DatagramMemory, "packets": fact.Packets} {
 			if v, ok := b.values.grew(before[name].values, key); ok {
 				found = append(found, fact.Fact{Name: fact1, Value: v / over.Seconds(), Unit: fact.PerSecond, Subject: b.subject})
 			}

@@ -110,9 +110,23 @@ const slowReclaimFrom = time.Millisecond
 // reclaimProbe times the reclaims of memory cgroups.
 func reclaimProbe() Probe {
 	return Probe{
-		Name: "reclaim", Sees: "how long a reclaim of a memory cgroup takes",
-		Gives: []string{fact.ReclaimCalls, fact.ReclaimP50, fact.ReclaimP99, fact.ReclaimSlow},
-		Open:  timed(tracepoint.ReclaimLatency, reclaimFacts),
+		Name: "reclaim", Sees: "how long a reclaim of a memory cgroup takes, and which programs reclaim",
+		Gives: []string{fact.ReclaimCalls, fact.ReclaimP50, fact.ReclaimP99, fact.ReclaimSlow, fact.ReclaimBy},
+		Open: func(ctx context.Context, h Host, now time.Time) (Series, error) {
+			calls, err := timed(tracepoint.ReclaimLatency, reclaimFacts)(ctx, h, now)
+			if err != nil {
+				return nil, err
+			}
+			by, err := tallied(func(Host) (*tracepoint.Tally, error) {
+				return tracepoint.CountEvent("mm_vmscan_memcg_reclaim_begin", false)
+			}, func(h Host, places []tracepoint.Place, over time.Duration) ([]fact.Fact, error) {
+				return byPlace(newResolver(h, nil), places, fact.ReclaimBy, over), nil
+			})(ctx, h, now)
+			if err != nil {
+				return nil, errors.Join(err, calls.Close())
+			}
+			return both{calls, by}, nil
+		},
 	}
 }
 

@@ -12,12 +12,16 @@ import (
 // so again and again.
 const dropsAgain = 2
 
+// reclaimsAgain is the rate per second of reclaims of control groups' memory by one process of the
+// host from which it does so again and again.
+const reclaimsAgain = 0.5
+
 // dropCaches finds a program that makes the kernel drop its caches.
 func dropCaches() Rule {
 	return Rule{
 		Name:      "drop-caches",
-		Signal:    "drop_pagecache and drop_slab of vmstat, which count writes to /proc/sys/vm/drop_caches, and the kernel's log (/dev/kmsg), which shows the process; or else the drains of LRU batches (workqueue_queue_work) on that path",
-		Threshold: "two drops of the page cache in the observation; a single one, and drops of slab, are a notice. The process with over half of the log's lines is named if it still runs, otherwise the one with over half of the drains",
+		Signal:    "drop_pagecache and drop_slab of vmstat, which count writes to /proc/sys/vm/drop_caches, and the kernel's log (/dev/kmsg), which shows the process; or else the drains of LRU batches (workqueue_queue_work) on that path. Reclaims of control groups' memory by process (mm_vmscan_memcg_reclaim_begin), and pages that containers read again",
+		Threshold: "two drops of the page cache in the observation; a single one, and drops of slab, are a notice. The process with over half of the log's lines is named if it still runs, otherwise the one with over half of the drains. Or a process outside containers, without a limit, reclaims 0.5 times a second, and containers that have not reached their limit read over 100 pages/s again",
 		Why:       "after a drop every container reads its files from the disks again. The memory was available before: the kernel reclaims its caches when a program needs memory. A single drop may be a test, or an operator's. Slab is cheap to build again, and a cure of the doctor drops it",
 		Source:    "Documentation/admin-guide/sysctl/vm.rst, drop_caches; fs/drop_caches.c, which writes no log after a value of 4. The threshold is a judgement",
 		Needs:     []string{fact.CacheDrops, fact.SlabDrops},
@@ -25,7 +29,7 @@ func dropCaches() Rule {
 			pages, _ := s.Host(fact.CacheDrops)
 			slab, _ := s.Host(fact.SlabDrops)
 			if pages+slab == 0 {
-				return nil
+				return reclaimers(s)
 			}
 			x := Finding{
 				Severity: severityOf(pages >= dropsAgain), Title: "a program made the kernel drop its caches",
@@ -43,9 +47,43 @@ func dropCaches() Rule {
 			}
 			x.Culprit, x.Evidence = droppedBy(s, x.Evidence)
 			x.Victims = victims(s, x.Culprit.Cgroup, blocked(s))
-			return []Finding{x}
+			return append([]Finding{x}, reclaimers(s)...)
 		},
 	}
+}
+
+// reclaimers finds programs of the host that make the kernel reclaim the memory of containers, by
+// memory.reclaim of cgroup v2 or memory.force_empty of v1. Other processes reclaim the memory of
+// groups whose limit is reached: that of their own.
+func reclaimers(s *fact.Set) (found []Finding) {
+	var reads []fact.Subject
+	pages := 0.0
+	for _, f := range s.Of(fact.GroupRefaults) {
+		if hits, _ := s.Group(fact.GroupLimitHits, f.Subject.Cgroup); f.Value >= manyRefaults && hits == 0 && fact.ContainerID(f.Subject.Cgroup) != "" {
+			reads, pages = append(reads, f.Subject), pages+f.Value
+		}
+	}
+	if len(reads) == 0 {
+		return nil
+	}
+	for _, f := range s.Of(fact.ReclaimBy) {
+		group := f.Subject.Cgroup
+		_, limited := s.Group(fact.GroupLimit, group)
+		if f.Value < reclaimsAgain || fact.ContainerID(group) != "" || limited || kernelThread(f.Subject.Command) {
+			continue
+		}
+		found = append(found, Finding{
+			Severity: byHarm(victims(s, group, blocked(s))), Title: "a program of the host reclaims the memory of containers, which then read it from the disks again",
+			Evidence: []Evidence{
+				{"reclaims by the named program", perSecond(f.Value), "0/s"},
+				{"pages that containers below their limit read again", perSecond(pages), "under 100/s"},
+			},
+			Culprit: f.Subject,
+			Victims: reads,
+			Cures:   []Cure{{What: "Let it reclaim less: memory.pressure of a group shows when its tasks wait for memory that was reclaimed. The kernel reclaims caches when a program needs memory."}},
+		})
+	}
+	return found
 }
 
 // droppedBy returns the process that makes the drops, if it is known, and adds what is known of it

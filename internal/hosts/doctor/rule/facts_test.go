@@ -117,3 +117,22 @@ var (
 	inode1   = fact.Subject{Cgroup: web, Pid: 7, Command: "a", Device: "lock 1", Kernel: []string{"rwsem_down_write_slowpath", "down_write", "path_openat"}}
 	inode2   = fact.Subject{Cgroup: hogs, Pid: 8, Command: "b", Device: "lock 1", Kernel: []string{"down_write", "path_openat"}}
 )
+
+// closing returns the facts of connections in CLOSE-WAIT whose number grows by more a second.
+func closing(n, more float64) []fact.Fact {
+	return []fact.Fact{by(fact.Unclosed, n, other), by(fact.UnclosedMore, more, other)}
+}
+
+// shm returns the facts of a container's /dev/shm, the share in use and its growth a second.
+func shm(used, more float64) []fact.Fact {
+	s := other
+	s.Device = "/dev/shm"
+	return []fact.Fact{by(fact.MemoryDisk, used, s), by(fact.MemoryDiskMore, more, s)}
+}
+
+// reclaims returns the facts of a process of a group that reclaims memory rate times a second, and of
+// a container that reads 900 pages/s again and has reached its limit hits times.
+func reclaims(rate float64, by string, hits float64) []fact.Fact {
+	s := fact.Subject{Cgroup: by, Pid: 7, Command: "senpai"}
+	return []fact.Fact{{Name: fact.ReclaimBy, Value: rate, Subject: s}, group(fact.GroupRefaults, inContainer, 900), group(fact.GroupLimitHits, inContainer, hits)}
+}

@@ -14,15 +14,19 @@ const (
 	// which each of them has been one.
 	manyZombies = 100
 	zombiesFor  = 3
+	// manyUnclosed is more connections than a healthy server leaves in CLOSE-WAIT, where they stay for
+	// milliseconds.
+	manyUnclosed = 100
+	diskFills    = 600 // s until a file system in memory is full, from which it is a notice
 )
 
 // limitsNear finds limits on processes and files that are nearly reached.
 func limitsNear() Rule {
 	return Rule{
 		Name:      "limits-near",
-		Signal:    "pids.current / pids.max of each container, open files of each process and RLIMIT_NOFILE, mappings of each process and vm.max_map_count, zombies of each container, and outside containers of each parent, that nothing reaped during the observation; local ports towards one address, System V segments and POSIX message queues of each namespace. Of the host: asynchronous requests, pseudo terminals, neighbours (all of them, and for the soft limit gc_thresh2), and of a user keys, queued signals, fanotify groups and pages of pipes; threads compared with pid_max and threads-max, file-nr",
-		Threshold: "over 90 %. Zombies: a notice from 100 on. Neighbours: no room for one; a notice if there are more than gc_thresh2 at both ends of the observation",
-		Why:       "at 100 % fork and open fail, and programs rarely report which limit was reached. A parent reaps a zombie within milliseconds; each that it leaves counts for pids.max until the parent ends. Over gc_thresh2 the kernel removes neighbours that are not in use for each new one, also those of other containers, at most every five seconds",
+		Signal:    "pids.current / pids.max of each container, open files of each process and RLIMIT_NOFILE, mappings of each process and vm.max_map_count, zombies of each container, and outside containers of each parent, that nothing reaped during the observation; local ports towards one address, System V segments, semaphores and message queues, POSIX message queues of each namespace; each tmpfs of a container that has a size; memory for IP fragments of each namespace (sockstat, ipfrag_high_thresh); connections in CLOSE-WAIT of each namespace with 200 sockets. Of the host: asynchronous requests, pseudo terminals, neighbours (all of them, and for the soft limit gc_thresh2), and of a user keys, queued signals, fanotify groups and pages of pipes; threads compared with pid_max and threads-max, file-nr",
+		Threshold: "over 90 %. Zombies: a notice from 100 on. Neighbours: no room for one; a notice if there are more than gc_thresh2 at both ends of the observation. A tmpfs that will be full within 10 minutes: a notice. CLOSE-WAIT: a notice if there are 100 at both ends and not fewer at the second",
+		Why:       "at 100 % fork and open fail, and programs rarely report which limit was reached. A parent reaps a zombie within milliseconds; each that it leaves counts for pids.max until the parent ends. Over gc_thresh2 the kernel removes neighbours that are not in use for each new one, also those of other containers, at most every five seconds. A connection in CLOSE-WAIT waits for the program alone: its peer has closed it, and it keeps a file descriptor until the program closes it, too",
 		Source:    "Documentation/admin-guide/cgroup-v2.rst, sysctl/fs.rst, sysctl/kernel.rst; pty(7), keyrings(7), mq_overview(7), arp(7), fanotify(7), pipe(7), sigqueue(3), wait(2); sysctl/vm.rst; net/core/neighbour.c. The number of zombies is a judgement",
 		Needs:     []string{fact.GroupsSeen, fact.HostThreads, fact.HostMaxPids, fact.HostFiles, fact.HostMaxFiles},
 		Judge: func(s *fact.Set) []Finding {
@@ -44,7 +48,10 @@ func limitsNear() Rule {
 				{fact.ProcessFiles, "open files of a process", Cure{What: "Find out which files it does not close, or raise its limit.", Command: "docker run --ulimit nofile=N …"}},
 				{fact.ProcessMaps, "mappings of a process", Cure{What: "Find out which it does not unmap, or raise the limit of all processes.", Command: "holdfast doctor cure sysctl vm.max_map_count --apply"}},
 				{fact.Ports, "local ports towards one address", Cure{What: "Let the program keep its connections, or widen the range.", Command: "docker run --sysctl net.ipv4.ip_local_port_range='1024 65535' …"}},
+				{fact.Fragments, "memory for IP fragments that wait for the rest of their datagram", Cure{What: "Find the sender of datagrams that lose fragments, and let it send smaller ones; the kernel keeps a fragment for 30 s.", Command: "nsenter -t PID -n nstat -az IpReasmFails"}},
 				{fact.Segments, "System V shared memory segments of a container", Cure{What: "Remove those that nothing uses.", Command: "nsenter -t PID -i ipcs -m"}},
+				{fact.Semaphores, "System V arrays of semaphores of a container", Cure{What: "Remove those that nothing uses.", Command: "nsenter -t PID -i ipcs -s"}},
+				{fact.Messages, "System V message queues of a container", Cure{What: "Remove those that nothing uses.", Command: "nsenter -t PID -i ipcs -q"}},
 				{fact.Queues, "POSIX message queues of a container", Cure{What: "Remove those that nothing uses.", Command: "nsenter -t PID -m -i ls /dev/mqueue"}},
 			} {
 				for _, f := range s.Of(l.fact) {
@@ -76,7 +83,7 @@ func limitsNear() Rule {
 			}
 			near("the host's threads", max(pids, threads), fact.Subject{}, Cure{What: "Raise the limit.", Command: "holdfast doctor cure sysctl " + limit + " --apply"})
 			near("the host's open files", ratio(fact.HostFiles, fact.HostMaxFiles), fact.Subject{}, Cure{What: "Raise the limit.", Command: "holdfast doctor cure sysctl fs.file-max --apply"})
-			return slices.Concat(nameParents(s, found), neighbours(s))
+			return slices.Concat(nameParents(s, found), neighbours(s), unclosed(s), memoryDisks(s))
 		},
 	}
 }
@@ -107,6 +114,61 @@ func neighbours(s *fact.Set) (found []Finding) {
 			x.Title = "the table of neighbours, which all containers share, has no room: " + limit
 		}
 		found = append(found, x)
+	}
+	return found
+}
+
+// memoryDisks finds file systems in memory, such as /dev/shm, that are or will soon be full.
+func memoryDisks(s *fact.Set) (found []Finding) {
+	for _, f := range s.Of(fact.MemoryDisk) {
+		point, more := f.Subject.Device, growthOf(s, fact.MemoryDiskMore, f.Subject)
+		fills := more > 0 && (1-f.Value)/more <= diskFills
+		if f.Value <= nearLimit && !fills {
+			continue
+		}
+		f.Subject.Device = ""
+		x := Finding{
+			Severity: severityOf(f.Value > nearLimit), Title: point + ", a file system in the memory of a container: nearly full",
+			Evidence: []Evidence{{point + " in use", percent(f.Value), "under 90 %"}},
+			Culprit:  f.Subject,
+			Cures:    []Cure{{What: "Find out which files the program leaves there, or raise its size; its pages count for the container's memory.", Command: "docker run --shm-size 256m …"}},
+		}
+		if fills {
+			x.Title = point + ", a file system in the memory of a container: it will soon be full"
+			x.Evidence = append(x.Evidence, Evidence{"time until it is full, at its present growth", fmt.Sprintf("%.0f s", (1-f.Value)/more), "over 600 s"})
+		}
+		found = append(found, x)
+	}
+	return found
+}
+
+// growthOf returns the fact of a name about the object of a process's namespace, 0 without one.
+func growthOf(s *fact.Set, name string, of fact.Subject) float64 {
+	for _, f := range s.Of(name) {
+		if f.Subject.Pid == of.Pid && f.Subject.Device == of.Device {
+			return f.Value
+		}
+	}
+	return 0
+}
+
+// unclosed finds servers that do not close connections that their clients have closed.
+func unclosed(s *fact.Set) (found []Finding) {
+	for _, f := range s.Of(fact.Unclosed) {
+		more := growthOf(s, fact.UnclosedMore, f.Subject)
+		if f.Value < manyUnclosed || more < 0 {
+			continue
+		}
+		f.Subject.Device = ""
+		found = append(found, Finding{
+			Severity: Notice, Title: "a server does not close connections that its clients have closed, and keeps a descriptor for each",
+			Evidence: []Evidence{
+				{"connections in CLOSE-WAIT", number(f.Value), "under 100"},
+				{"growth of their number", fmt.Sprintf("%.1f/s", more), "0/s"},
+			},
+			Culprit: f.Subject,
+			Cures:   []Cure{{What: "Find the connections: the program has to close each of which read(2) returns 0.", Command: "nsenter -t PID -n ss -tanp state close-wait"}},
+		})
 	}
 	return found
 }

@@ -111,6 +111,7 @@ func All() []Rule {
 		logStorms(),
 		containerChurn(),
 		listenOverflow(),
+		udpDrops(),
 		slowAllocation(),
 		oldKernel(),
 		slowMachine(),

@@ -20,6 +20,10 @@ const (
 	diskFull   = 0.90
 	manyQueued = 2
 	movedShare = 0.50
+	// smallRequest is the largest request in bytes that counts as small, if the disk accepts one of
+	// requestRatio times its size. The kernel's default is 1,280 KiB or more, or what the disk accepts.
+	smallRequest = 64 << 10
+	requestRatio = 4
 	// flushStorm is the rate of flushes per second that counts however busy the disk is.
 	// A program with group commit never reaches it.
 	flushStorm = 2000
@@ -30,8 +34,8 @@ const (
 func slowDisk() Rule {
 	return Rule{
 		Name:      "slow-disk",
-		Signal:    "flushes and busy time of each disk (diskstats), the sender of writes and flushes (block_rq_issue, or else io.stat and blkio), p99 of the requests (block_rq_issue, block_rq_complete); and if a disk is busy all the time, what each group reads and writes in half a second (/proc/PID/io)",
-		Threshold: "over 100 flushes/s with the disk busy for over 40 % of the time, over 20 flushes/s that take over 40 % of the time, or over 2,000 flushes/s, and one process or container makes over half of the writes; or p99 over 5 times the baseline. Or a disk is busy for over 90 % of the time with 2 requests outstanding on average, and one container moves over half of the bytes: a notice, and a warning if a container waits for disks",
+		Signal:    "flushes and busy time of each disk (diskstats), the sender of writes and flushes (block_rq_issue, or else io.stat and blkio), p99 of the requests (block_rq_issue, block_rq_complete); and if a disk is busy all the time, what each group reads and writes in half a second (/proc/PID/io); the largest request that a disk's settings allow (max_sectors_kb)",
+		Threshold: "over 100 flushes/s with the disk busy for over 40 % of the time, over 20 flushes/s that take over 40 % of the time, or over 2,000 flushes/s, and one process or container makes over half of the writes; or p99 over 5 times the baseline. Or a disk is busy for over 90 % of the time with 2 requests outstanding on average, and one container moves over half of the bytes: a notice, and a warning if a container waits for disks. Or the settings of a disk allow requests of at most 64 KiB and its hardware four times as much",
 		Why:       "requests behind a flush wait until the disk's cache is written, and on a journalling file system also for the data of other writers. For this, reads are not counted: a process that reads much while another one flushes is not the cause. On a disk that one container keeps busy with many requests, any other request waits behind them",
 		Source:    "Documentation/block/writeback_cache_control.rst; docs/doctor.md. The thresholds are judgements",
 		Needs:     []string{fact.DiskFlush, fact.DiskBusy},
@@ -72,6 +76,7 @@ func slowDisk() Rule {
 			if len(found) == 0 {
 				found = saturatedDisk(s)
 			}
+			found = append(found, smallRequests(s)...)
 			p99, ok1 := s.Host(fact.DiskP99)
 			base, ok2 := s.Host(fact.BaseDisk)
 			if ok1 && ok2 && base > 0 && p99 > diskTimes*base {
@@ -117,6 +122,29 @@ func saturatedDisk(s *fact.Set) []Finding {
 		}}
 	}
 	return nil
+}
+
+// smallRequests finds disks whose settings make the kernel split each large request.
+func smallRequests(s *fact.Set) (found []Finding) {
+	for _, f := range s.Of(fact.DiskRequest) {
+		disk := f.Subject.Device
+		most, _ := s.Device(fact.DiskRequestMax, disk)
+		if f.Value > smallRequest || most < requestRatio*f.Value {
+			continue
+		}
+		busy, _ := s.Device(fact.DiskBusy, disk)
+		waits := victims(s, "", blocked(s))
+		found = append(found, Finding{
+			Severity: byHarm(waits), Title: "a setting of the disk makes the kernel split each large request into small ones",
+			Evidence: []Evidence{
+				{"largest request of " + disk + ", max_sectors_kb", bytes(f.Value), "over 64 KiB"},
+				{"disk busy, share of the time", percent(busy), "-"},
+			},
+			Victims: waits,
+			Cures:   []Cure{{What: "Raise the setting, and find the udev rule or the script that lowers it.", Command: fmt.Sprintf("echo %.0f >/sys/block/%s/queue/max_sectors_kb", min(most, 1280<<10)/1024, disk)}},
+		})
+	}
+	return found
 }
 
 // stormOfFlushes reports whether a disk's flushes delay others' requests: their rate per second, and
