@@ -58,6 +58,7 @@ const (
 	Ports          = "namespace.ports"             // share of the local ports in use towards one address, by network namespace
 	DatagramDrops  = "namespace.udp_drops"         // /s: datagrams for which the receiver's buffer had no space, by network namespace
 	DatagramMemory = "namespace.udp_memory"        // /s: datagrams for which the memory of all UDP sockets had no space, by network namespace
+	UnixWaiting    = "namespace.unix_waiting"      // connections to a Unix socket that wait for an accept at both ends of the observation, by its path
 	ListenDrops    = "namespace.overflows"         // /s: connections that a full accept queue refused, by network namespace
 	Packets        = "namespace.packets"           // /s: packets received, by network namespace
 	ProcessFiles   = "process.files"               // share of a process's own limit of open files, of those that use over half
@@ -110,6 +111,8 @@ const (
 	DirtyRatio      = "dirty.ratio"      // share: vm.dirty_ratio, if it is in force
 	DirtyNear       = "dirty.near"       // share of the looks at which so much was dirty that writers waited; only while the limit is small
 	DirtyWaits      = "dirty.waits"      // share of the examination in which a task waited for disks; likewise
+	TracingSeen     = "tracing.seen"     // instances of the kernel's tracing that are on
+	TraceEvents     = "tracing.events"   // /s: events that an instance of the kernel's tracing records, by its directory
 	ProfilerSeen    = "profiler.seen"    // 1: it is known how often performance events interrupt the CPUs
 	ProfilerSamples = "profiler.samples" // /s on the CPU with most: interrupts of performance events; only if there are many
 	ProfilerBy      = "profiler.by"      // /s of them by the process that opened the events, if it is known; only if there are many

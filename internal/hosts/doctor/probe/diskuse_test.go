@@ -60,3 +60,29 @@ func TestDiskUse(t *testing.T) {
 	}
 	t.Errorf("%+v, want this process", fs)
 }
+
+// The largest request that a disk's settings allow is a fact while the disk is busy.
+func TestDiskRequests(t *testing.T) {
+	h := Host{Sys: t.TempDir()}
+	files(t, h.Sys, map[string]string{"block/vda/queue/max_sectors_kb": "8\n", "block/vda/queue/max_hw_sectors_kb": "1024\n"})
+	facts := func(ms uint64) *fact.Set {
+		var d blockdevice.Diskstats
+		d.IOsTotalTicks = ms
+		fs, err := diskFacts(h, diskReading{disks: map[string]blockdevice.Diskstats{"vda": {}, "vdb": {}}}, diskReading{disks: map[string]blockdevice.Diskstats{"vda": d, "vdb": d}}, time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := &fact.Set{}
+		set.Add(fs...)
+		return set
+	}
+	if s := facts(50); s.Has(fact.DiskRequest) || s.Has(fact.DiskRequestMax) {
+		t.Errorf("a disk at rest: %+v", s.Facts)
+	}
+	s := facts(500)
+	is, _ := s.Device(fact.DiskRequest, "vda")
+	most, _ := s.Device(fact.DiskRequestMax, "vda")
+	if _, other := s.Device(fact.DiskRequest, "vdb"); is != 8<<10 || most != 1<<20 || other {
+		t.Errorf("%+v", s.Facts)
+	}
+}

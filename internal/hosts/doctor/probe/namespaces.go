@@ -24,7 +24,7 @@ import (
 func namespacesProbe() Probe {
 	return Probe{
 		Name: "namespaces", Sees: "mounts, local ports, System V objects, unclosed connections, full accept queues and dropped datagrams of containers",
-		Gives: []string{fact.NamesSeen, fact.Mounts, fact.GroupSpaces, fact.GroupSpacesOld, fact.GroupMounts, fact.Segments, fact.Semaphores, fact.Messages, fact.Queues, fact.Ports, fact.Fragments, fact.MemoryDisk, fact.MemoryDiskMore, fact.Unclosed, fact.UnclosedMore, fact.ListenDrops, fact.DatagramDrops, fact.DatagramMemory, fact.Packets},
+		Gives: []string{fact.NamesSeen, fact.Mounts, fact.GroupSpaces, fact.GroupSpacesOld, fact.GroupMounts, fact.Segments, fact.Semaphores, fact.Messages, fact.Queues, fact.Ports, fact.Fragments, fact.MemoryDisk, fact.MemoryDiskMore, fact.Unclosed, fact.UnclosedMore, fact.ListenDrops, fact.UnixWaiting, fact.DatagramDrops, fact.DatagramMemory, fact.Packets},
 		Open:  counted(readNamespaces, namespaceFacts),
 	}
 }
@@ -176,7 +176,8 @@ const (
 	portsFrom       = 1000
 )
 
-// socketsOf reads the counters of a network namespace: netstat, dev and sockstat of proc_pid_net(5).
+// socketsOf reads the counters of a network namespace: netstat, snmp, dev, unix and sockstat of
+// proc_pid_net(5).
 func socketsOf(h Host, dir string) sample {
 	s := make(sample)
 	if text, err := read(dir + "/net/netstat"); err == nil {
@@ -193,6 +194,9 @@ func socketsOf(h Host, dir string) sample {
 				}
 			}
 		}
+	}
+	if text, err := read(dir + "/net/unix"); err == nil {
+		addUnixWaiting(s, text)
 	}
 	text, _ := read(dir + "/net/sockstat") // none if the process has ended
 	// The limit is that of the host: a namespace begins with the kernel's default, and few change it.
@@ -220,6 +224,21 @@ func socketsOf(h Host, dir string) sample {
 		}
 	}
 	return s
+}
+
+// unixWaiting is the prefix of the values of Unix sockets whose connections wait for an accept, before
+// their path.
+const unixWaiting = "unix "
+
+// addUnixWaiting counts the connections in the accept queues of Unix sockets, by the lines of
+// proc_pid_net(5), unix: "0000: 00000002 00000000 00000000 0001 02 1234 /run/php.sock". A connection
+// that no process has accepted is connecting, 02 (net/unix/af_unix.c, unix_seq_show).
+func addUnixWaiting(s sample, table string) {
+	for line := range strings.Lines(table) {
+		if f := strings.Fields(line); len(f) > 7 && f[4] != "0002" && f[5] == "02" { // 0002: datagrams
+			s[unixWaiting+f[7]]++
+		}
+	}
 }
 
 // sockstat returns the figures of a protocol: "TCP: inuse 5 orphan 0 tw 7 alloc 6 mem 0".
@@ -308,6 +327,13 @@ func namespaceFacts(_ Host, before, after map[string]space, over time.Duration) 
 			}
 		}
 		found = append(found, memoryDiskFacts(before[name].values, b, over)...)
+		for key, is := range b.values {
+			if path, ok := strings.CutPrefix(key, unixWaiting); ok {
+				s := b.subject
+				s.Device = path
+				found = append(found, fact.Fact{Name: fact.UnixWaiting, Value: min(is, before[name].values[key]), Unit: fact.Count, Subject: s})
+			}
+		}
 		was, known := before[name].values["unclosed"]
 		if is, ok := b.values["unclosed"]; ok && known {
 			found = append(found, fact.Fact{Name: fact.Unclosed, Value: min(was, is), Unit: fact.Count, Subject: b.subject},

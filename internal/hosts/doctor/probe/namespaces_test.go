@@ -2,6 +2,7 @@ package probe
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -106,5 +108,42 @@ func TestGroupSpacesOfNode(t *testing.T) {
 		if f.Value != want || f.Value >= 60*7 || f.Subject.Device != "/system.slice/jobs.service" || f.Subject.Pid != 5000 {
 			t.Errorf("%+v, want %v", f, want)
 		}
+	}
+}
+
+// Connections that a server of a Unix socket has not accepted are counted by its path; the facts have
+// those that wait at both ends.
+func TestUnixWaiting(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for range 3 {
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	accepted, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer accepted.Close()
+	s := socketsOf(Host{Proc: proc.Host}, "/proc/self")
+	if n := s[unixWaiting+path]; n != 2 {
+		t.Errorf("%v connections wait", n)
+	}
+	before := map[string]space{"net:[1]": {values: sample{unixWaiting + path: 1}}}
+	fs, err := namespaceFacts(Host{}, before, map[string]space{"net:[1]": {kind: "net", values: s, subject: fact.Subject{Device: "net:[1]"}}}, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := &fact.Set{}
+	set.Add(fs...)
+	if n, ok := set.Device(fact.UnixWaiting, path); !ok || n != 1 {
+		t.Errorf("%+v", fs)
 	}
 }

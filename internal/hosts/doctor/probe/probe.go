@@ -108,6 +108,7 @@ func All() []Probe {
 		cachesProbe(),
 		dirtyProbe(),
 		profilerProbe(),
+		tracingProbe(),
 		growthProbe(),
 		fillingProbe(),
 		logsProbe(),

@@ -316,6 +316,13 @@ var cases = []struct {
 	{"listen-overflow", "none", []fact.Fact{host(fact.NamesSeen, 3), by(fact.ListenDrops, 0, other)}, "", fact.Subject{}, ""},
 	{"listen-overflow", "many", []fact.Fact{host(fact.NamesSeen, 3), by(fact.ListenDrops, 40, other)}, Warning, other, "40/s"},
 
+	{"listen-overflow", "two wait at a Unix socket", []fact.Fact{host(fact.NamesSeen, 3), by(fact.UnixWaiting, 2, other)}, "", fact.Subject{}, ""},
+	{"listen-overflow", "many wait at a Unix socket", []fact.Fact{host(fact.NamesSeen, 3), by(fact.UnixWaiting, 9, fact.Subject{Pid: 5, Device: "/run/php.sock"})}, Notice, fact.Subject{Pid: 5}, "/run/php.sock"},
+
+	{"profiler", "tracing of some events", []fact.Fact{host(fact.ProfilerSeen, 1), device(fact.TraceEvents, "/sys/kernel/tracing/instances/ras", 100)}, "", fact.Subject{}, ""},
+	{"profiler", "tracing of scheduling", []fact.Fact{host(fact.ProfilerSeen, 1), device(fact.TraceEvents, "/sys/kernel/tracing", 30_000)}, Notice, fact.Subject{}, "echo 0 >/sys/kernel/tracing/events/enable"},
+	{"profiler", "tracing of system calls", []fact.Fact{host(fact.ProfilerSeen, 1), device(fact.TraceEvents, "/sys/kernel/tracing", 300_000)}, Warning, fact.Subject{}, "300,000/s"},
+
 	{"udp-drops", "a few", []fact.Fact{host(fact.NamesSeen, 3), by(fact.DatagramDrops, 5, other)}, "", fact.Subject{}, ""},
 	{"udp-drops", "many", []fact.Fact{host(fact.NamesSeen, 3), by(fact.DatagramDrops, 4000, other)}, Notice, other, "4,000/s"},
 	{"udp-drops", "no memory", []fact.Fact{host(fact.NamesSeen, 3), by(fact.DatagramMemory, 40, other), by(fact.DatagramMemory, 20, logger)}, Warning, fact.Subject{}, "60/s"},
