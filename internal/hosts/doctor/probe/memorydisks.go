@@ -26,8 +26,9 @@ func addMemoryDisks(s sample, dir, mountinfo string) {
 	root := -1
 	for line := range strings.Lines(mountinfo) {
 		mount, of, isTmpfs := strings.Cut(line, " - tmpfs ")
-		f := strings.Fields(mount) // 36 35 98:0 /root /point rw,nosuid …
-		if !isTmpfs || len(f) < 6 || !strings.HasPrefix(f[5], "rw") || !strings.Contains(of, "size=") || strings.Contains(f[4], `\`) {
+		f := strings.Fields(mount) // 36 35 0:98 /root /point rw,nosuid …
+		// Of a file system that is mounted in parts, such as /dev/null over /proc/kcore, the root counts.
+		if !isTmpfs || len(f) < 6 || f[3] != "/" || !strings.HasPrefix(f[5], "rw") || !strings.Contains(of, "size=") || strings.Contains(f[4], `\`) {
 			continue
 		}
 		if root < 0 {

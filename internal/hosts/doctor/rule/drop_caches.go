@@ -79,7 +79,7 @@ func reclaimers(s *fact.Set) (found []Finding) {
 				{"pages that containers below their limit read again", perSecond(pages), "under 100/s"},
 			},
 			Culprit: f.Subject,
-			Victims: reads,
+			Victims: reads[:min(len(reads), shownVictims)],
 			Cures:   []Cure{{What: "Let it reclaim less: memory.pressure of a group shows when its tasks wait for memory that was reclaimed. The kernel reclaims caches when a program needs memory."}},
 		})
 	}
