@@ -105,7 +105,7 @@ func (m machine) boot(ctx context.Context, k kernel, c Config) error {
 		"-kernel", k.image(), "-initrd", m.initramfs(),
 		// panic=-1 reboots at once, and -no-reboot makes that the end. On a busy host the
 		// kernel's check of its timer fails.
-		"-append", "console=ttyS0 panic=-1 mitigations=off no_timer_check quiet")
+		"-append", "console=ttyS0 panic=-1 mitigations=off no_timer_check softlockup_panic=1 watchdog_thresh=15 quiet")
 	var complaint bytes.Buffer
 	qemu.Stdout, qemu.Stderr = c.Output, &complaint
 	err := deathsig.Run(qemu, unix.SIGKILL)
