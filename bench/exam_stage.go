@@ -94,11 +94,25 @@ func (s *faultStage) container(ctx context.Context, name string, shape FaultShap
 		return err
 	}
 	return awaitReady(ctx, func() (string, bool) {
-		var log strings.Builder
-		_ = s.x.boot.engine.Logs(ctx, id, engine.LogOptions{Tail: 20}, &log)
+		var log head
+		_ = s.x.boot.engine.Logs(ctx, id, engine.LogOptions{}, &log)
 		c, err := s.x.boot.engine.Inspect(ctx, id)
 		return log.String(), err == nil && c.State == "running"
 	})
+}
+
+// head keeps the begin of what is written to it, and then refuses more: a program may log much after
+// the line "ready".
+type head struct{ strings.Builder }
+
+// headSize is the size of a head in bytes.
+const headSize = 16 << 10
+
+func (h *head) Write(b []byte) (int, error) {
+	if h.Len() > headSize {
+		return 0, errors.New("this is enough of the log")
+	}
+	return h.Builder.Write(b)
 }
 
 // awaitReady waits until a program has written the line "ready". said returns what it has

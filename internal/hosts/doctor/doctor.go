@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -133,7 +134,7 @@ func (e Examination) Run(ctx context.Context) (Report, error) {
 	for _, f := range found {
 		r.Findings = append(r.Findings, names.Name(f))
 	}
-	slices.SortStableFunc(r.Findings, func(a, b Finding) int { return b.Severity.Weight() - a.Severity.Weight() })
+	sort.SliceStable(r.Findings, func(i, j int) bool { return r.Findings[j].Severity.Weight() < r.Findings[i].Severity.Weight() })
 	r.Gaps = append([]fact.Gap{}, facts.Gaps...)
 	r.Seconds = time.Since(begin).Seconds()
 	return r, nil

@@ -13,6 +13,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -208,8 +209,8 @@ func Compare(b Baseline, now Baseline) Comparison {
 		}
 		c.Differences = append(c.Differences, Difference{Name: name, Unit: b.Units[name], Healthy: b.Facts[name], Now: v, Factor: factor(b.Facts[name], v, b.Units[name])})
 	}
-	slices.SortStableFunc(c.Differences, func(x, y Difference) int {
-		return cmp.Compare(math.Abs(math.Log(y.Factor)), math.Abs(math.Log(x.Factor)))
+	sort.SliceStable(c.Differences, func(i, j int) bool {
+		return cmp.Less(math.Abs(math.Log(c.Differences[j].Factor)), math.Abs(math.Log(c.Differences[i].Factor)))
 	})
 	return c
 }

@@ -8,7 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
+	"sort"
 	"strings"
 
 	"holdfast"
@@ -74,7 +74,7 @@ func (d Dir) List() ([]Baseline, error) {
 		}
 		all = append(all, b)
 	}
-	slices.SortFunc(all, func(x, y Baseline) int { return strings.Compare(x.Name, y.Name) })
+	sort.Slice(all, func(i, j int) bool { return all[i].Name < all[j].Name })
 	return all, errors.Join(errs...)
 }
 

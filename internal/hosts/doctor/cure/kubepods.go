@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"slices"
+	"sort"
 	"strings"
 
 	"holdfast"
@@ -50,15 +50,7 @@ func Kubepods(h probe.Host) ([]string, error) {
 	if len(found) == 0 {
 		return nil, fmt.Errorf("%w: no control group of the kubelet has enough pages of dying groups below it", ErrNothing)
 	}
-	slices.SortStableFunc(found, func(a, b left) int {
-		switch {
-		case a.more(b):
-			return -1
-		case b.more(a):
-			return 1
-		}
-		return 0
-	})
+	sort.SliceStable(found, func(i, j int) bool { return found[i].more(found[j]) })
 	paths := make([]string, 0, len(found))
 	for _, l := range found {
 		paths = append(paths, l.group.Path)

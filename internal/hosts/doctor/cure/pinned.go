@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
+	"sort"
 
 	"golang.org/x/sys/unix"
 
@@ -94,7 +94,10 @@ func scanFiles(ctx context.Context, h probe.Host, list []candidate) ([]pinning, 
 		}
 		found = append(found, p)
 	}
-	slices.SortFunc(found, func(a, b pinning) int { return cmp.Or(cmp.Compare(b.bytes, a.bytes), cmp.Compare(a.name, b.name)) })
+	sort.Slice(found, func(i, j int) bool {
+		a, b := &found[i], &found[j]
+		return cmp.Or(cmp.Compare(b.bytes, a.bytes), cmp.Compare(a.name, b.name)) < 0
+	})
 	return found, nil
 }
 

@@ -71,6 +71,7 @@ func Without() map[string]string {
 		"drop-caches":     "it would drop the caches of the whole host",
 		"fanotify-wait":   "a scanner that stops would hold up all programs of the host that open files",
 		"fragmentation":   "it needs the memory of the whole host, and harms it for longer than the drill",
+		"frozen":          "a program of one group stops one of another for as long as it lasts: see bench/faults/host-pause.yaml",
 		"inotify-limit":   "the limit is one of a user on the whole host: at it, other programs of the host fail",
 		"khugepaged":      "it is one thread of the whole host, whose settings are the host's",
 		"log-storm":       "only an engine keeps logs: see bench/faults/logs.yaml",

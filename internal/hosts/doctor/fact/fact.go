@@ -7,7 +7,7 @@ package fact
 
 import (
 	"cmp"
-	"slices"
+	"sort"
 	"time"
 )
 
@@ -112,7 +112,7 @@ func (s *Set) Of(name string) []Fact {
 	for _, i := range s.by[name] {
 		fs = append(fs, s.Facts[i])
 	}
-	slices.SortStableFunc(fs, func(a, b Fact) int { return cmp.Compare(b.Value, a.Value) })
+	sort.SliceStable(fs, func(i, j int) bool { return cmp.Less(fs[j].Value, fs[i].Value) })
 	return fs
 }
 

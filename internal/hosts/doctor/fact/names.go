@@ -75,12 +75,19 @@ const (
 	StuckSeen = "stuck.seen"    // number of threads that were in state D for the whole observation; those of the kernel are left out
 	Stuck     = "process.stuck" // the same by group and place in the kernel, with one of them; its device is what they wait for
 
+	StopsSeen   = "stops.seen"         // 1: signals were observed
+	Stops       = "process.stops"      // signals SIGSTOP that a process sent to those of a container of another group; the device is that group
+	Freezes     = "group.freezes"      // changes of a container between frozen and thawed, in samples
+	FrozenShare = "group.frozen_share" // share of the samples in which it was frozen
+
 	Zombies = "process.zombies" // processes that ended and that nothing reaped in the examination: of a container, or outside containers of a parent, with the parent that has most
 
-	ProcessMaps    = "process.mappings" // share of vm.max_map_count, of the processes that use over half
-	NeighbourSoft  = "neighbour.soft"   // entries of a table of neighbours for each one of its gc_thresh2, by the name of its limit
-	NeighbourGC    = "neighbour.gc"     // /s: times that the kernel removed entries to make room
-	NeighbourDrops = "neighbour.drops"  // /s: entries for which there was no room
+	FilesGrown     = "process.files_grown"  // share of its limit of open files, of a process whose number grows
+	FilesGrowth    = "process.files_growth" // growth of that share, 1/s
+	ProcessMaps    = "process.mappings"     // share of vm.max_map_count, of the processes that use over half
+	NeighbourSoft  = "neighbour.soft"       // entries of a table of neighbours for each one of its gc_thresh2, by the name of its limit
+	NeighbourGC    = "neighbour.gc"         // /s: times that the kernel removed entries to make room
+	NeighbourDrops = "neighbour.drops"      // /s: entries for which there was no room
 
 	SocketMemory  = "socket.memory"     // B in the sockets of TCP, of all namespaces
 	SocketLimit   = "socket.limit"      // B of it from which the kernel slows down all connections: tcp_mem
@@ -95,12 +102,14 @@ const (
 	MergingScanned = "merging.scanned" // pages a second that it compared
 	MergingBy      = "merging.by"      // B that a process offers for merging, by process; only while ksmd is busy
 
-	HugeSeen  = "hugepages.seen"     // 1: khugepaged was observed, or does not run
-	HugeCPU   = "hugepages.cpu"      // share of one CPU that khugepaged used
-	HugeScans = "hugepages.passes"   // /s: its passes over the memory of all programs
-	HugeBuilt = "hugepages.built"    // /s: huge pages that it built
-	HugeSleep = "hugepages.sleep"    // ms between two of its searches: scan_sleep_millisecs
-	HugeBatch = "hugepages.searched" // pages of a search: pages_to_scan
+	HugeSeen   = "hugepages.seen"     // 1: khugepaged was observed, or does not run
+	HugeCPU    = "hugepages.cpu"      // share of one CPU that khugepaged used
+	HugeScans  = "hugepages.passes"   // /s: its passes over the memory of all programs
+	HugeAlways = "hugepages.always"   // 1 if programs get huge pages that do not ask for them
+	HugeFaults = "hugepages.faults"   // huge pages that page faults took and the kernel cleared
+	HugeBuilt  = "hugepages.built"    // /s: huge pages that it built
+	HugeSleep  = "hugepages.sleep"    // ms between two of its searches: scan_sleep_millisecs
+	HugeBatch  = "hugepages.searched" // pages of a search: pages_to_scan
 
 	CacheDrops = "caches.drops"      // times in the examination that a program made the kernel drop its page cache
 	SlabDrops  = "caches.slab_drops" // the same for dentries, inodes and other slab
@@ -140,11 +149,14 @@ const (
 	Traced          = "process.traced"    // /s: how often threads of a traced process begin to run; the device is the pid of the tracer
 	GroupPeriods    = "group.periods"     // CFS periods in the examination
 	GroupThrottled  = "group.throttled"   // share of them in which it was throttled
-	GroupLimitHits  = "group.limit_hits"  // /s: charges that hit the group's own memory limit
-	GroupLimit      = "group.limit"       // B, only if there is a limit
-	GroupUsage      = "group.usage"       // B
-	GroupPeak       = "group.peak"        // B: the most of group.usage since the group was made
-	GroupRefaults   = "group.refaults"    // /s: pages read again soon after they were reclaimed
+	AbovePeriods    = "above.periods"     // the same of a group above containers; the device is its path
+	AboveThrottled  = "above.throttled"
+	AboveContainers = "above.containers" // containers below it
+	GroupLimitHits  = "group.limit_hits" // /s: charges that hit the group's own memory limit
+	GroupLimit      = "group.limit"      // B, only if there is a limit
+	GroupUsage      = "group.usage"      // B
+	GroupPeak       = "group.peak"       // B: the most of group.usage since the group was made
+	GroupRefaults   = "group.refaults"   // /s: pages read again soon after they were reclaimed
 	GroupMemoryFull = "group.memory_full"
 	GroupKernelMem  = "group.kernel_memory"  // B of kernel memory, most of it slab
 	GroupOOMKills   = "group.oom_kills"      // processes killed for the group's memory limit in the examination

@@ -1,10 +1,9 @@
 package probe
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"slices"
+	"sort"
 	"time"
 
 	"holdfast/internal/hosts/doctor/fact"
@@ -135,7 +134,7 @@ func (b *burst) Read(context.Context, time.Time) ([]fact.Fact, error) {
 		return fs, nil
 	}
 	names := newResolver(b.host, nil)
-	slices.SortFunc(b.places, func(a, b tracepoint.Place) int { return cmp.Compare(b.Count, a.Count) })
+	sort.Slice(b.places, func(i, j int) bool { return b.places[j].Count < b.places[i].Count })
 	rates, by, reach := make(map[string]float64), make(map[string][]fact.Fact), make(map[reaching]float64)
 	for i, p := range b.places {
 		v := float64(p.Count) / b.over.Seconds()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -102,7 +103,7 @@ func fanotifyWaits(ctx context.Context, h Host, scanners []int) []fact.Fact {
 		f.Value /= r.n
 		victims = append(victims, f)
 	}
-	slices.SortFunc(victims, func(a, b fact.Fact) int { return strings.Compare(a.Subject.Cgroup, b.Subject.Cgroup) })
+	sort.Slice(victims, func(i, j int) bool { return victims[i].Subject.Cgroup < victims[j].Subject.Cgroup })
 	return slices.Concat(fs, largest(by, shownProcesses), largest(victims, shownProcesses))
 }
 

@@ -10,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"syscall"
@@ -25,7 +26,7 @@ import (
 func groupsProbe() Probe {
 	return Probe{
 		Name: "groups", Sees: "throttling, CPU, memory limits, kernel memory, pids and writes of each container",
-		Gives: []string{fact.GroupsSeen, fact.GroupCPU, fact.GroupsCPU, fact.GroupSystem, fact.GroupPeriods, fact.GroupThrottled, fact.GroupLimitHits, fact.GroupRefaults, fact.GroupMemoryFull, fact.GroupIOFull, fact.GroupWrites, fact.GroupLimit, fact.GroupUsage, fact.GroupKernelMem, fact.GroupPids, fact.GroupOOMKills},
+		Gives: []string{fact.GroupsSeen, fact.GroupCPU, fact.GroupsCPU, fact.GroupSystem, fact.GroupPeriods, fact.GroupThrottled, fact.GroupLimitHits, fact.GroupRefaults, fact.GroupMemoryFull, fact.GroupIOFull, fact.GroupWrites, fact.GroupLimit, fact.GroupUsage, fact.GroupKernelMem, fact.GroupPids, fact.GroupOOMKills, fact.AbovePeriods, fact.AboveThrottled, fact.AboveContainers},
 		Open:  openGroups,
 	}
 }
@@ -33,8 +34,9 @@ func groupsProbe() Probe {
 // groupsReading holds the values of the groups.
 type groupsReading struct {
 	groups map[string]sample // by path
-	top    sample            // CPU time of the groups directly below the root, nil if unknown
-	err    error             // why some groups are left out
+	above  aboveReading
+	top    sample // CPU time of the groups directly below the root, nil if unknown
+	err    error  // why some groups are left out
 }
 
 // groupReader reads the groups again and again.
@@ -53,7 +55,7 @@ func (r *groupReader) read(_ context.Context, h Host) (groupsReading, error) {
 		return groupsReading{}, err
 	}
 	r.last = groups
-	return groupsReading{groups, topCPU(h), err}, nil
+	return groupsReading{groups, readAbove(h, groups), topCPU(h), err}, nil
 }
 
 // sample holds the values of a group's files by a key of this package. A value that
@@ -114,15 +116,9 @@ func (r *groupReader) samples(h Host) (map[string]sample, error) {
 
 // cpuFirst returns the hierarchies, with the one that counts CPU time first.
 func cpuFirst(all cgroup.Mounts, cpu cgroup.Mount) cgroup.Mounts {
-	return slices.SortedStableFunc(slices.Values(all), func(a, b cgroup.Mount) int {
-		switch cpu.Point {
-		case a.Point:
-			return -1
-		case b.Point:
-			return 1
-		}
-		return 0
-	})
+	sorted := slices.Clone(all)
+	sort.SliceStable(sorted, func(i, j int) bool { return sorted[i].Point == cpu.Point && sorted[j].Point != cpu.Point })
+	return sorted
 }
 
 // cpu is the CPU time in seconds, as cpuTime returns it. A group in both versions has both
@@ -445,7 +441,7 @@ func groupFacts(_ Host, before, after groupsReading, over time.Duration) ([]fact
 	if before.top != nil && after.top != nil {
 		fs = append(fs, host(fact.GroupsCPU, grown(before.top, after.top)/over.Seconds(), fact.Share))
 	}
-	return fs, after.err
+	return append(fs, aboveFacts(before.above, after.above)...), after.err
 }
 
 // groupRates adds the rates of one group.

@@ -15,8 +15,8 @@ import (
 // places where it can build huge pages (admin-guide/mm/transhuge.rst), and its settings.
 func hugepagesProbe() Probe {
 	return Probe{
-		Name: "hugepages", Sees: "CPU time of khugepaged, which builds huge pages",
-		Gives: []string{fact.HugeSeen, fact.HugeCPU, fact.HugeScans, fact.HugeBuilt, fact.HugeSleep, fact.HugeBatch},
+		Name: "hugepages", Sees: "huge pages that programs did not ask for, and the CPU time of khugepaged, which builds some",
+		Gives: []string{fact.HugeSeen, fact.HugeCPU, fact.HugeScans, fact.HugeBuilt, fact.HugeAlways, fact.HugeFaults, fact.HugeSleep, fact.HugeBatch},
 		Open: func(ctx context.Context, h Host, now time.Time) (Series, error) {
 			return counted((&khugepaged{}).read, hugeFacts)(ctx, h, now)
 		},
@@ -50,6 +50,7 @@ func (k *khugepaged) read(ctx context.Context, h Host) (sample, error) {
 	if len(s) == 0 {
 		return nil, errors.New("neither khugepaged nor the number of its passes is visible")
 	}
+	s.pick(read, string(h.Proc)+"/vmstat", map[string]string{"thp_fault_alloc": "faults"})
 	return s, nil
 }
 
@@ -74,13 +75,16 @@ func hugeFacts(h Host, before, after sample, over time.Duration) ([]fact.Fact, e
 	for _, x := range []struct {
 		key, name string
 		unit      fact.Unit
-	}{{"cpu", fact.HugeCPU, fact.Share}, {"scans", fact.HugeScans, fact.PerSecond}, {"built", fact.HugeBuilt, fact.PerSecond}} {
+	}{{"cpu", fact.HugeCPU, fact.Share}, {"scans", fact.HugeScans, fact.PerSecond}, {"built", fact.HugeBuilt, fact.PerSecond}, {"faults", fact.HugeFaults, fact.PerSecond}} {
 		if n, ok := after.grew(before, x.key); ok {
 			fs = append(fs, host(x.name, n/over.Seconds(), x.unit))
 		}
 	}
 	if len(after) == 0 {
 		return fs, nil
+	}
+	if text, err := read(h.Sys + hugeDir + "/enabled"); err == nil && strings.Contains(text, "[always]") {
+		fs = append(fs, host(fact.HugeAlways, 1, fact.Count))
 	}
 	dir := h.Sys + hugeDir + "/khugepaged"
 	if sleep, err := number(dir + "/scan_sleep_millisecs"); err == nil {

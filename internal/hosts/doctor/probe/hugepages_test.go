@@ -23,6 +23,7 @@ func TestHugepages(t *testing.T) {
 	files(t, root, map[string]string{
 		dir + "enabled": "always [madvise] never\n", dir + "khugepaged/full_scans": "10\n", dir + "khugepaged/pages_collapsed": "100\n",
 		dir + "khugepaged/scan_sleep_millisecs": "0\n", dir + "khugepaged/pages_to_scan": "65536\n",
+		"proc/vmstat": "thp_fault_alloc 100\n",
 		"proc/6/stat": stat("6", "4194304"), "proc/6/schedstat": "9 9 9\n", // a process
 		"proc/38/stat": stat("38", "2097216"), "proc/38/schedstat": "1000000000 5 5\n",
 	})
@@ -55,8 +56,8 @@ func TestHugepages(t *testing.T) {
 			t.Errorf("%+v", set.Facts)
 		}
 	}
-	set := next(map[string]string{"proc/38/schedstat": "6000000000 5 5\n", dir + "khugepaged/full_scans": "410\n", dir + "khugepaged/pages_collapsed": "130\n"})
-	want(set, map[string]float64{fact.HugeSeen: 1, fact.HugeCPU: 0.5, fact.HugeScans: 40, fact.HugeBuilt: 3, fact.HugeSleep: 0, fact.HugeBatch: 65536})
+	set := next(map[string]string{"proc/38/schedstat": "6000000000 5 5\n", dir + "khugepaged/full_scans": "410\n", dir + "khugepaged/pages_collapsed": "130\n", "proc/vmstat": "thp_fault_alloc 5100\n"})
+	want(set, map[string]float64{fact.HugeSeen: 1, fact.HugeCPU: 0.5, fact.HugeScans: 40, fact.HugeBuilt: 3, fact.HugeFaults: 500, fact.HugeSleep: 0, fact.HugeBatch: 65536})
 	want(next(map[string]string{dir + "enabled": "always madvise [never]\n"}), map[string]float64{fact.HugeSeen: 1})
 	if err := os.RemoveAll(filepath.Join(root, "proc/38")); err != nil {
 		t.Fatal(err)
@@ -64,12 +65,12 @@ func TestHugepages(t *testing.T) {
 	// Huge pages of one size are on, and the thread has another pid.
 	next(map[string]string{dir + "hugepages-2048kB/enabled": "[always] inherit madvise never\n", "proc/99/stat": stat("99", "2097216"), "proc/99/schedstat": "1000000000 5 5\n"})
 	set = next(map[string]string{"proc/99/schedstat": "2000000000 5 5\n"})
-	want(set, map[string]float64{fact.HugeSeen: 1, fact.HugeCPU: 0.1, fact.HugeScans: 0, fact.HugeBuilt: 0, fact.HugeSleep: 0, fact.HugeBatch: 65536})
+	want(set, map[string]float64{fact.HugeSeen: 1, fact.HugeCPU: 0.1, fact.HugeScans: 0, fact.HugeBuilt: 0, fact.HugeFaults: 0, fact.HugeSleep: 0, fact.HugeBatch: 65536})
 	if err := os.RemoveAll(filepath.Join(root, "proc/99")); err != nil { // another pid namespace
 		t.Fatal(err)
 	}
 	set = next(nil)
-	want(set, map[string]float64{fact.HugeSeen: 1, fact.HugeScans: 0, fact.HugeBuilt: 0, fact.HugeSleep: 0, fact.HugeBatch: 65536})
+	want(set, map[string]float64{fact.HugeSeen: 1, fact.HugeScans: 0, fact.HugeBuilt: 0, fact.HugeFaults: 0, fact.HugeSleep: 0, fact.HugeBatch: 65536})
 	if err := os.RemoveAll(filepath.Join(root, dir, "khugepaged")); err != nil {
 		t.Fatal(err)
 	}

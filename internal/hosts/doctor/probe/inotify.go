@@ -146,20 +146,13 @@ const (
 	heldFrom   = 50
 )
 
-// filesShare returns the share of a process's own limit that its open files use: "Max open
-// files" of proc_pid_limits(5), the soft limit first.
+// filesShare returns the share of a process's own limit that its open files use.
 func filesShare(h Host, pid int, open float64) (float64, bool) {
 	if open < filesFrom {
 		return 0, false
 	}
-	text, err := read(string(h.Proc) + "/" + strconv.Itoa(pid) + "/limits")
-	_, rest, found := strings.Cut(text, "Max open files")
-	fields := strings.Fields(rest)
-	if err != nil || !found || len(fields) == 0 {
-		return 0, false
-	}
-	limit, err := strconv.ParseFloat(fields[0], 64)
-	return open / limit, err == nil && open > filesShown*limit
+	limit, ok := softLimit(h, pid, "Max open files")
+	return open / limit, ok && open > filesShown*limit
 }
 
 // open has the numbers of a process's open files, of its instances and watches of inotify, of

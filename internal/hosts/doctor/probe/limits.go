@@ -38,6 +38,7 @@ const (
 	LimitFanotify    = "fs.fanotify.max_user_groups"
 	LimitPipes       = "fs.pipe-user-pages-soft"
 	LimitSignals     = "RLIMIT_SIGPENDING" // of a process, but its use is counted for the user
+	LimitProcesses   = "RLIMIT_NPROC"      // the same
 )
 
 func readLimits(ctx context.Context, h Host) ([]fact.Fact, error) {
@@ -70,10 +71,13 @@ func readLimits(ctx context.Context, h Host) ([]fact.Fact, error) {
 	if counters := neighbourCounters(table); counters != nil && err == nil && most > 0 {
 		add(LimitNeighbours, counters["entries"]/most, func() fact.Subject { return mostOf(ctx, h, neighbours) })
 	}
-	for uid, share := range signalShares(ctx, h) {
-		add(LimitSignals, share, func() fact.Subject {
+	for uid, u := range usersOf(ctx, h) {
+		add(LimitSignals, u.signals, func() fact.Subject {
 			return mostOf(ctx, h, func(dir string) int { return pendingSignals(dir, uid) })
 		})
+		if share, pid := u.processShare(ctx, h, uid); pid > 0 {
+			add(LimitProcesses, share, func() fact.Subject { return processOf(h, pid) })
+		}
 	}
 	fs = append(fs, mappingsShares(ctx, h)...)
 	return append(fs, host(fact.LimitsSeen, seen, fact.Count)), nil
@@ -83,28 +87,6 @@ func readLimits(ctx context.Context, h Host) ([]fact.Fact, error) {
 func neighbours(dir string) int {
 	table, _ := read(dir + "/net/arp") // none if it has ended
 	return strings.Count(table, "\n")
-}
-
-// signalShares returns the share of its queued signals that each user has: "SigQ: 3/96365" of
-// proc_pid_status(5), the same in all processes of a user.
-func signalShares(ctx context.Context, h Host) map[uint32]float64 {
-	shares := make(map[uint32]float64)
-	pids, _ := h.Proc.Pids() // without a list no user is known
-	for _, pid := range pids {
-		uid, ok := ownerOf(h, pid)
-		if _, known := shares[uid]; known || !ok || ctx.Err() != nil {
-			continue
-		}
-		text, _ := read(string(h.Proc) + "/" + strconv.Itoa(pid) + "/status") // none if it has ended
-		queued, _ := proc.Field([]byte(text), "SigQ")
-		used, most, ok := strings.Cut(queued, "/")
-		n, err := strconv.ParseFloat(used, 64)
-		limit, err2 := strconv.ParseFloat(most, 64)
-		if ok && err == nil && err2 == nil && limit > 0 {
-			shares[uid] = n / limit
-		}
-	}
-	return shares
 }
 
 // pendingSignals counts the kinds of real-time signals, which begin at 32, that wait for a

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -97,7 +98,7 @@ func lockers(ctx context.Context, h Host) ([]locker, error) {
 			ls = append(ls, locker{pid, kb})
 		}
 	}
-	slices.SortFunc(ls, func(a, b locker) int { return cmp.Compare(b.locked, a.locked) })
+	sort.Slice(ls, func(i, j int) bool { return cmp.Less(ls[j].locked, ls[i].locked) })
 	return ls[:min(len(ls), maxHolders)], nil
 }
 

@@ -12,7 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -100,6 +100,7 @@ func All() []Probe {
 		diskUseProbe(),
 		conntrackProbe(),
 		inotifyProbe(),
+		fileGrowthProbe(),
 		limitsProbe(),
 		neighboursProbe(),
 		socketMemoryProbe(),
@@ -109,6 +110,8 @@ func All() []Probe {
 		dirtyProbe(),
 		profilerProbe(),
 		tracingProbe(),
+		stopsProbe(),
+		freezesProbe(),
 		growthProbe(),
 		fillingProbe(),
 		logsProbe(),
@@ -238,7 +241,7 @@ func host(name string, v float64, u fact.Unit) fact.Fact {
 
 // largest returns the n facts with the largest values, the largest first.
 func largest(fs []fact.Fact, n int) []fact.Fact {
-	slices.SortStableFunc(fs, func(a, b fact.Fact) int { return cmp.Compare(b.Value, a.Value) })
+	sort.SliceStable(fs, func(i, j int) bool { return cmp.Less(fs[j].Value, fs[i].Value) })
 	return fs[:min(len(fs), n)]
 }
 

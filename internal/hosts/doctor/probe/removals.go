@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"path"
-	"slices"
+	"sort"
 	"time"
 
 	"holdfast/internal/hosts/doctor/fact"
@@ -82,8 +82,9 @@ func leftGroups(h Host, r *tracepoint.Removals) ([]fact.Fact, error) {
 			under = append(under, fact.Fact{Name: fact.MemcgLeft, Value: float64(n), Unit: fact.Count, Subject: fact.Subject{Cgroup: p}})
 		}
 	}
-	slices.SortFunc(under, func(a, b fact.Fact) int {
-		return cmp.Or(cmp.Compare(b.Value, a.Value), cmp.Compare(a.Subject.Cgroup, b.Subject.Cgroup))
+	sort.Slice(under, func(i, j int) bool {
+		a, b := &under[i], &under[j]
+		return cmp.Or(cmp.Compare(b.Value, a.Value), cmp.Compare(a.Subject.Cgroup, b.Subject.Cgroup)) < 0
 	})
 	return append(fs, under[:min(len(under), shownPins)]...), r.Forget(left, living)
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -191,7 +192,9 @@ func stuckFacts(ctx context.Context, h Host, stuck map[thread]asleep, now time.T
 	places := make(map[place]fact.Fact)
 	excused := make(map[int]bool)
 	n := 0
-	for _, t := range slices.SortedFunc(maps.Keys(stuck), thread.compare) {
+	threads := slices.Collect(maps.Keys(stuck))
+	sort.Slice(threads, func(i, j int) bool { return threads[i].compare(threads[j]) < 0 })
+	for _, t := range threads {
 		if n++; n > maxStuck || ctx.Err() != nil {
 			break
 		}

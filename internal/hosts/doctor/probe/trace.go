@@ -1,7 +1,6 @@
 package probe
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +8,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"syscall"
@@ -290,7 +290,7 @@ func rateOf(places []tracepoint.Place, over time.Duration) float64 {
 
 // byPlace returns the rates of the processes and paths with the highest counts.
 func byPlace(r *resolver, places []tracepoint.Place, name string, over time.Duration) []fact.Fact {
-	slices.SortFunc(places, func(a, b tracepoint.Place) int { return cmp.Compare(b.Count, a.Count) })
+	sort.Slice(places, func(i, j int) bool { return places[j].Count < places[i].Count })
 	var by []fact.Fact
 	for _, p := range places[:min(len(places), shownPlaces)] {
 		by = append(by, fact.Fact{Name: name, Value: float64(p.Count) / over.Seconds(), Unit: fact.PerSecond, Subject: r.subject(p)})
@@ -302,7 +302,7 @@ func byPlace(r *resolver, places []tracepoint.Place, name string, over time.Dura
 // locks have a number instead of their address, which must not be disclosed.
 func lockFacts(r *resolver, places []tracepoint.Place, over time.Duration) []fact.Fact {
 	rtnl := rtnlMutex(r.symbols, places)
-	slices.SortFunc(places, func(a, b tracepoint.Place) int { return cmp.Compare(b.Waited, a.Waited) })
+	sort.Slice(places, func(i, j int) bool { return places[j].Waited < places[i].Waited })
 	locks := make(map[uint64]string)
 	all := 0.0
 	fs := []fact.Fact{host(fact.LockSeen, 1, fact.Count)}

@@ -1,10 +1,10 @@
 package probe
 
 import (
-	"cmp"
 	"maps"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -35,7 +35,7 @@ func traced(h Host, grown map[thread]schedule, over time.Duration) []fact.Fact {
 			often = append(often, t)
 		}
 	}
-	slices.SortFunc(often, func(a, b thread) int { return cmp.Compare(grown[b].runs, grown[a].runs) })
+	sort.Slice(often, func(i, j int) bool { return grown[often[j]].runs < grown[often[i]].runs })
 	stops, of := make(map[thread]float64), make(map[thread]map[int]float64) // by tracer; by tracer and process
 	for _, t := range often[:min(len(often), maxTraced)] {
 		tracer, ok := tracerOf(h, t)

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -68,7 +69,7 @@ func mountsFor(h Host, t thread, types []string) []mounted {
 	for _, m := range list {
 		found = append(found, mounted{m})
 	}
-	slices.SortStableFunc(found, func(a, b mounted) int { return len(b.Mountpoint) - len(a.Mountpoint) })
+	sort.SliceStable(found, func(i, j int) bool { return len(found[j].Mountpoint) < len(found[i].Mountpoint) })
 	return found
 }
 

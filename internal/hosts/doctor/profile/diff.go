@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sort"
 )
 
 // Diff describes what one host does more or less of than another. Figures are shares of
@@ -80,8 +81,9 @@ func Compare(goodSide, badSide *Profile) Diff {
 		}
 	}
 	for _, list := range []*[]Change{&d.Containers, &d.Kernel, &d.Functions} {
-		slices.SortFunc(*list, func(a, b Change) int {
-			return cmp.Or(cmp.Compare(b.Grew, a.Grew), cmp.Compare(a.Container, b.Container), slices.Compare(a.Path, b.Path), cmp.Compare(a.Function, b.Function))
+		sort.Slice(*list, func(i, j int) bool {
+			a, b := &(*list)[i], &(*list)[j]
+			return cmp.Or(cmp.Compare(b.Grew, a.Grew), cmp.Compare(a.Container, b.Container), slices.Compare(a.Path, b.Path), cmp.Compare(a.Function, b.Function)) < 0
 		})
 	}
 	slices.SortFunc(d.groups, func(a, b *group) int {
@@ -95,7 +97,7 @@ func Compare(goodSide, badSide *Profile) Diff {
 func (d Diff) Top(top int) Diff {
 	for _, list := range []*[]Change{&d.Containers, &d.Kernel, &d.Functions} {
 		kept := slices.DeleteFunc(slices.Clone(*list), func(c Change) bool { return c.Chance })
-		slices.SortStableFunc(kept, func(a, b Change) int { return cmp.Compare(math.Abs(b.Grew), math.Abs(a.Grew)) })
+		sort.SliceStable(kept, func(i, j int) bool { return cmp.Less(math.Abs(kept[j].Grew), math.Abs(kept[i].Grew)) })
 		*list = kept[:min(top, len(kept))]
 	}
 	return d

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sort"
 )
 
 //go:embed page.css
@@ -90,8 +91,9 @@ func (d Diff) section(id, name string, root *node) section {
 		s.Rows = append(s.Rows, *r)
 	}
 	weight := func(r pageRow) float64 { return max(r.Total[good], r.Total[bad]) }
-	slices.SortFunc(s.Rows, func(a, b pageRow) int {
-		return cmp.Or(cmp.Compare(weight(b), weight(a)), cmp.Compare(a.Name, b.Name), cmp.Compare(a.file, b.file))
+	sort.Slice(s.Rows, func(i, j int) bool {
+		a, b := s.Rows[i], s.Rows[j]
+		return cmp.Or(cmp.Compare(weight(b), weight(a)), cmp.Compare(a.Name, b.Name), cmp.Compare(a.file, b.file)) < 0
 	})
 	s.Rows = s.Rows[:min(2*pageRows, len(s.Rows))]
 	return s

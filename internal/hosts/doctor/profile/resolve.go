@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -117,8 +118,9 @@ func (a *assembly) fill(p *Profile) {
 		alike[string(id)] = len(p.Samples)
 		p.Samples = append(p.Samples, s)
 	}
-	slices.SortFunc(p.Samples, func(a, b Sample) int { // the order of the file is deterministic
-		return cmp.Or(cmp.Compare(b.Count, a.Count), a.Task.Pid-b.Task.Pid, slices.Compare(a.Stack, b.Stack))
+	sort.Slice(p.Samples, func(i, j int) bool { // the order of the file is deterministic
+		a, b := &p.Samples[i], &p.Samples[j]
+		return cmp.Or(cmp.Compare(b.Count, a.Count), a.Task.Pid-b.Task.Pid, slices.Compare(a.Stack, b.Stack)) < 0
 	})
 }
 

@@ -3,6 +3,7 @@ package profile
 import (
 	"cmp"
 	"slices"
+	"sort"
 )
 
 // Summary describes which containers used a host's CPUs, and in which kernel functions.
@@ -76,7 +77,7 @@ func Summarize(p *Profile, top int) Summary {
 
 // first returns the first n entries of a list in order, at most.
 func first[T any](list []T, n int, order func(a, b T) int) []T {
-	slices.SortFunc(list, order)
+	sort.Slice(list, func(i, j int) bool { return order(list[i], list[j]) < 0 })
 	return list[:min(n, len(list))]
 }
 

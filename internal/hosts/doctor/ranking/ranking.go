@@ -23,6 +23,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"sort"
 	"time"
 
 	"holdfast"
@@ -188,10 +189,11 @@ func (r *Ranking) count(records []Record) []Record {
 			all = append(all, x)
 		}
 	}
-	slices.SortFunc(all, func(a, b Record) int {
-		return cmp.Or(cmp.Compare(r.By.of(b.Spinups), r.By.of(a.Spinups)), cmp.Compare(a.Node, b.Node))
+	sort.Slice(all, func(i, j int) bool {
+		a, b := &all[i], &all[j]
+		return cmp.Or(cmp.Compare(r.By.of(b.Spinups), r.By.of(a.Spinups)), cmp.Compare(a.Node, b.Node)) < 0
 	})
-	slices.SortFunc(r.LeftOut, func(a, b Excluded) int { return cmp.Compare(a.Node, b.Node) })
+	sort.Slice(r.LeftOut, func(i, j int) bool { return r.LeftOut[i].Node < r.LeftOut[j].Node })
 	return all
 }
 
@@ -291,8 +293,9 @@ func (r *Ranking) compare(slow, fast []Record) {
 		r.Facts = append(r.Facts, Fact{Name: name, Slow: median(x), Fast: median(y), AUC: auc, Chance: chance, NSlow: len(x), NFast: len(y)})
 	}
 	holm(r.Facts)
-	slices.SortStableFunc(r.Facts, func(a, b Fact) int {
-		return cmp.Or(cmp.Compare(a.Chance, b.Chance), cmp.Compare(b.Separation(), a.Separation()))
+	sort.SliceStable(r.Facts, func(i, j int) bool {
+		a, b := &r.Facts[i], &r.Facts[j]
+		return cmp.Or(cmp.Compare(a.Chance, b.Chance), cmp.Compare(b.Separation(), a.Separation())) < 0
 	})
 }
 

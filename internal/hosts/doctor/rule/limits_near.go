@@ -17,15 +17,17 @@ const (
 	// manyUnclosed is more connections than a healthy server leaves in CLOSE-WAIT, where they stay for
 	// milliseconds.
 	manyUnclosed = 100
-	diskFills    = 600 // s until a file system in memory is full, from which it is a notice
+	// soonFull is the time in s until a file system in memory is full, or a program has all the open
+	// files that it may have, from which it is a notice.
+	soonFull = 600
 )
 
 // limitsNear finds limits on processes and files that are nearly reached.
 func limitsNear() Rule {
 	return Rule{
 		Name:      "limits-near",
-		Signal:    "pids.current / pids.max of each container, open files of each process and RLIMIT_NOFILE, mappings of each process and vm.max_map_count, zombies of each container, and outside containers of each parent, that nothing reaped during the observation; local ports towards one address, System V segments, semaphores and message queues, POSIX message queues of each namespace; each tmpfs of a container that has a size; memory for IP fragments of each namespace (sockstat, ipfrag_high_thresh); connections in CLOSE-WAIT of each namespace with 200 sockets. Of the host: asynchronous requests, pseudo terminals, neighbours (all of them, and for the soft limit gc_thresh2), and of a user keys, queued signals, fanotify groups and pages of pipes; threads compared with pid_max and threads-max, file-nr",
-		Threshold: "over 90 %. Zombies: a notice from 100 on. Neighbours: no room for one; a notice if there are more than gc_thresh2 at both ends of the observation. A tmpfs that will be full within 10 minutes: a notice. CLOSE-WAIT: a notice if there are 100 at both ends and not fewer at the second",
+		Signal:    "pids.current / pids.max of each container, its anonymous and shared memory and its memory limit, open files of each process and RLIMIT_NOFILE, mappings of each process and vm.max_map_count; zombies of each container, and outside containers of each parent, that nothing reaped during the observation; local ports towards one address, System V segments, semaphores and message queues, POSIX message queues of each namespace; each tmpfs of a container that has a size; memory for IP fragments of each namespace (sockstat, ipfrag_high_thresh); connections in CLOSE-WAIT of each namespace with 200 sockets. Of the host: asynchronous requests, pseudo terminals, neighbours (all of them, and for the soft limit gc_thresh2), and of a user keys, queued signals, threads (RLIMIT_NPROC), fanotify groups and pages of pipes; threads compared with pid_max and threads-max, file-nr",
+		Threshold: "over 90 %. Zombies: a notice from 100 on. Neighbours: no room for one; a notice if there are more than gc_thresh2 at both ends of the observation. Memory of a container: a notice. A tmpfs that will be full, or a process that will have all the open files that it may have, within 10 minutes: a notice. CLOSE-WAIT: a notice if there are 100 at both ends and not fewer at the second",
 		Why:       "at 100 % fork and open fail, and programs rarely report which limit was reached. A parent reaps a zombie within milliseconds; each that it leaves counts for pids.max until the parent ends. Over gc_thresh2 the kernel removes neighbours that are not in use for each new one, also those of other containers, at most every five seconds. A connection in CLOSE-WAIT waits for the program alone: its peer has closed it, and it keeps a file descriptor until the program closes it, too",
 		Source:    "Documentation/admin-guide/cgroup-v2.rst, sysctl/fs.rst, sysctl/kernel.rst; pty(7), keyrings(7), mq_overview(7), arp(7), fanotify(7), pipe(7), sigqueue(3), wait(2); sysctl/vm.rst; net/core/neighbour.c. The number of zombies is a judgement",
 		Needs:     []string{fact.GroupsSeen, fact.HostThreads, fact.HostMaxPids, fact.HostFiles, fact.HostMaxFiles},
@@ -62,8 +64,11 @@ func limitsNear() Rule {
 				name := f.Subject.Device
 				f.Subject.Device = ""
 				cure := Cure{What: "Find out why the named process has so many, or raise the limit.", Command: "holdfast doctor cure sysctl " + name + " --apply"}
-				if name == "RLIMIT_SIGPENDING" { // no sysctl
+				switch name { // these are no sysctl
+				case "RLIMIT_SIGPENDING":
 					cure.Command = "docker run --ulimit sigpending=N …"
+				case "RLIMIT_NPROC":
+					cure = Cure{What: "Raise the limit, or run containers as different users: the kernel counts the threads of a user in all of them together.", Command: "docker run --ulimit nproc=N …"}
 				}
 				near(name+", which all containers share", f.Value, f.Subject, cure)
 			}
@@ -83,7 +88,7 @@ func limitsNear() Rule {
 			}
 			near("the host's threads", max(pids, threads), fact.Subject{}, Cure{What: "Raise the limit.", Command: "holdfast doctor cure sysctl " + limit + " --apply"})
 			near("the host's open files", ratio(fact.HostFiles, fact.HostMaxFiles), fact.Subject{}, Cure{What: "Raise the limit.", Command: "holdfast doctor cure sysctl fs.file-max --apply"})
-			return slices.Concat(nameParents(s, found), neighbours(s), unclosed(s), memoryDisks(s))
+			return slices.Concat(nameParents(s, found), neighbours(s), unclosed(s), memoryDisks(s), moreFiles(s), heldMemory(s))
 		},
 	}
 }
@@ -122,7 +127,7 @@ func neighbours(s *fact.Set) (found []Finding) {
 func memoryDisks(s *fact.Set) (found []Finding) {
 	for _, f := range s.Of(fact.MemoryDisk) {
 		point, more := f.Subject.Device, growthOf(s, fact.MemoryDiskMore, f.Subject)
-		fills := more > 0 && (1-f.Value)/more <= diskFills
+		fills := more > 0 && (1-f.Value)/more <= soonFull
 		if f.Value <= nearLimit && !fills {
 			continue
 		}
@@ -138,6 +143,43 @@ func memoryDisks(s *fact.Set) (found []Finding) {
 			x.Evidence = append(x.Evidence, Evidence{"time until it is full, at its present growth", fmt.Sprintf("%.0f s", (1-f.Value)/more), "over 600 s"})
 		}
 		found = append(found, x)
+	}
+	return found
+}
+
+// moreFiles finds programs that will soon be at their limit of open files.
+func moreFiles(s *fact.Set) (found []Finding) {
+	for _, f := range s.Of(fact.FilesGrown) {
+		more := growthOf(s, fact.FilesGrowth, f.Subject)
+		if f.Value > nearLimit || more <= 0 || (1-f.Value)/more > soonFull {
+			continue // over nearLimit it has a finding already
+		}
+		found = append(found, Finding{
+			Severity: Notice, Title: "open files of a process: at their present growth they will soon be at the limit",
+			Evidence: []Evidence{
+				{"open files in use", percent(f.Value), "under 90 %"},
+				{"time until the limit, at their present growth", fmt.Sprintf("%.0f s", (1-f.Value)/more), "over 600 s"},
+			},
+			Culprit: f.Subject,
+			Cures:   []Cure{{What: "Find out which files it does not close.", Command: fmt.Sprintf("ls -l /proc/%d/fd", f.Subject.Pid)}},
+		})
+	}
+	return found
+}
+
+// heldMemory finds containers near their memory limit with memory that the kernel cannot reclaim.
+func heldMemory(s *fact.Set) (found []Finding) {
+	for _, f := range s.Of(fact.GroupHeld) {
+		limit, ok := s.Group(fact.GroupLimit, f.Subject.Cgroup)
+		if !ok || limit <= 0 || f.Value <= nearLimit*limit {
+			continue
+		}
+		found = append(found, Finding{
+			Severity: Notice, Title: "memory of a container that the kernel cannot reclaim: nearly at the limit",
+			Evidence: []Evidence{{"anonymous and shared memory, of its limit", percent(f.Value / limit), "under 90 %"}},
+			Culprit:  f.Subject,
+			Cures:    []Cure{{What: "Raise its limit, or let the program take less: a heap of a fixed size needs memory beside it.", Command: "docker update --memory N CONTAINER"}},
+		})
 	}
 	return found
 }

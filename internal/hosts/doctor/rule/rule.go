@@ -93,6 +93,7 @@ func All() []Rule {
 		busyKhugepaged(),
 		profiler(),
 		ptrace(),
+		frozen(),
 		fragmentation(),
 		conntrackFull(),
 		softirq(),

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sort"
 
 	"holdfast/internal/hosts/doctor/fact"
 )
@@ -59,7 +60,7 @@ func reaching(s *fact.Set) []Finding {
 		}
 		return f.Value / r.Rate
 	}
-	slices.SortStableFunc(over, func(a, b fact.Fact) int { return cmp.Compare(excess(b), excess(a)) })
+	sort.SliceStable(over, func(i, j int) bool { return cmp.Less(excess(over[j]), excess(over[i])) })
 	var found []Finding
 	for _, f := range over {
 		group := f.Subject.Cgroup

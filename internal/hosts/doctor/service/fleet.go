@@ -9,7 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
+	"sort"
 	"time"
 
 	"holdfast"
@@ -142,7 +142,9 @@ func (d *Doctor) Baselines(ctx context.Context) ([]baseline.Baseline, error) {
 			byName[b.Name] = b
 		}
 	}
-	return slices.SortedFunc(maps.Values(byName), func(x, y baseline.Baseline) int { return strings.Compare(x.Name, y.Name) }), nil
+	all := slices.Collect(maps.Values(byName))
+	sort.Slice(all, func(i, j int) bool { return all[i].Name < all[j].Name })
+	return all, nil
 }
 
 // chooseBaseline selects the baseline for this host.

@@ -3,6 +3,7 @@ package watch
 import (
 	"cmp"
 	"slices"
+	"sort"
 	"time"
 
 	"holdfast/internal/hosts/doctor"
@@ -189,8 +190,9 @@ func (t *tracker) list() []Open {
 			list = append(list, x.open)
 		}
 	}
-	slices.SortStableFunc(list, func(a, b Open) int {
-		return cmp.Or(cmp.Compare(b.Severity.Weight(), a.Severity.Weight()), a.Since.Compare(b.Since))
+	sort.SliceStable(list, func(i, j int) bool {
+		a, b := &list[i], &list[j]
+		return cmp.Or(cmp.Compare(b.Severity.Weight(), a.Severity.Weight()), a.Since.Compare(b.Since)) < 0
 	})
 	return list
 }

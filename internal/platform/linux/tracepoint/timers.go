@@ -1,12 +1,7 @@
 package tracepoint
 
 import (
-	"errors"
-	"fmt"
-	"strings"
-
 	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/btf"
 )
 
 // timerFunc is the offset of hrtimer.function on 64 bits: after node and _softexpires
@@ -20,60 +15,17 @@ type Owners struct {
 }
 
 // FindOwners reads the offsets from the kernel's description of its types,
-// /sys/kernel/btf/vmlinux (Documentation/bpf/btf.rst).
+// /sys/kernel/btf/vmlinux.
 func FindOwners(file string) (*Owners, error) {
-	spec, err := btf.LoadSpec(file)
-	if err != nil {
-		return nil, fmt.Errorf("the kernel's types: %w", err)
-	}
-	offset := func(of string, path ...string) int32 {
-		var s *btf.Struct
-		if missing := spec.TypeByName(of, &s); missing != nil {
-			err = errors.Join(err, missing)
-			return 0
-		}
-		n, ok := offsetOf(s, path)
-		if !ok {
-			err = errors.Join(err, fmt.Errorf("the kernel's %s has no %s", of, strings.Join(path, ".")))
-		}
-		return int32(n)
-	}
-	o := &Owners{timer: offset("perf_event", "hw", "hrtimer"), owner: offset("perf_event", "owner"), tgid: offset("task_struct", "tgid")}
+	k, err := loadTypes(file)
 	if err != nil {
 		return nil, err
 	}
+	o := &Owners{timer: k.offset("perf_event", "hw", "hrtimer"), owner: k.offset("perf_event", "owner"), tgid: k.offset("task_struct", "tgid")}
+	if k.err != nil {
+		return nil, k.err
+	}
 	return o, nil
-}
-
-// offsetOf returns the offset of a member of a structure, which may be a structure, too.
-func offsetOf(t btf.Type, path []string) (uint32, bool) {
-	if len(path) == 0 {
-		return 0, true
-	}
-	for _, m := range members(t) {
-		rest := path
-		switch m.Name {
-		case path[0]:
-			rest = path[1:]
-		case "": // its members are those of the outer one
-		default:
-			continue
-		}
-		if n, ok := offsetOf(m.Type, rest); ok {
-			return m.Offset.Bytes() + n, true
-		}
-	}
-	return 0, false
-}
-
-func members(t btf.Type) []btf.Member {
-	if s, ok := btf.As[*btf.Struct](t); ok {
-		return s.Members
-	}
-	if u, ok := btf.As[*btf.Union](t); ok {
-		return u.Members
-	}
-	return nil
 }
 
 // CountClocks counts how often the timers of performance events expire; their function is at an

@@ -323,6 +323,7 @@ func TestProgramsLoad(t *testing.T) {
 		"locks":   func() (interface{ Close() error }, error) { return LockWaits() },
 		"reclaim": func() (interface{ Close() error }, error) { return ReclaimLatency() },
 		"writes":  func() (interface{ Close() error }, error) { return CountWrites() },
+		"stops":   func() (interface{ Close() error }, error) { return CountStops("/sys/kernel/btf/vmlinux") },
 		"block":   func() (interface{ Close() error }, error) { return BlockLatency() },
 	} {
 		m, err := start()
