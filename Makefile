@@ -4,7 +4,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 .PHONY: build dist demo-image up down test test-long test-short test-hosts test-exam lint bench-tools clean
 
 build: ## bin/holdfast and bin/holdfast-bench, static programs
-	CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/holdfast ./cmd/holdfast-bench
+	@packaging/dev/build.sh bin/ $(VERSION) holdfast holdfast-bench
 
 dist: ## dist/: static programs and Debian packages for amd64 and arm64
 	@packaging/dev/dist.sh

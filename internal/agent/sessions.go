@@ -5,8 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
-	"strings"
+	"sort"
 	"time"
 
 	"holdfast"
@@ -57,7 +56,7 @@ func (s sessions) Sessions(ctx context.Context) ([]api.Session, error) {
 	for _, one := range here {
 		all = append(all, one)
 	}
-	slices.SortFunc(all, func(x, y api.Session) int { return strings.Compare(string(x.Key), string(y.Key)) })
+	sort.Slice(all, func(i, j int) bool { return all[i].Key < all[j].Key })
 	return all, nil
 }
 

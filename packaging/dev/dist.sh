@@ -26,7 +26,7 @@ mkdir -p "$dist"/generated/{man/holdfast,man/holdfast-bench,completions}
 
 # compile PROGRAM ARCH OUT
 compile() {
-  CGO_ENABLED=0 GOOS=linux GOARCH=$2 go build -trimpath -tags grpcnotrace -buildvcs=false -ldflags "-s -w -X main.version=$version" -o "$3" "./cmd/$1"
+  GOFLAGS=-buildvcs=false GOARCH=$2 packaging/dev/build.sh "$3" "$version" "$1"
 }
 
 arches=("$@")
@@ -34,7 +34,7 @@ read -ra programs <<<"${PROGRAMS:-holdfast holdfast-bench}"
 [[ $# -gt 0 ]] || arches=(amd64 arm64)
 here=$(go env GOHOSTARCH)
 for program in "${programs[@]}"; do
-  compile "$program" "$here" "$dist/generated/$program"
+  TAGS=manpages compile "$program" "$here" "$dist/generated/$program"
   "$dist/generated/$program" man "$dist/generated/man/$program"
 done
 rm "$dist/generated/man/holdfast/holdfast-bench.1" # the page of this name is holdfast-bench's own
@@ -46,7 +46,7 @@ CGO_ENABLED=0 go build -trimpath -buildvcs=false -o "$dist/generated/image" ./pa
 for arch in "${arches[@]}"; do
   for program in "${programs[@]}"; do
     out=$dist/$program-linux-$arch
-    if [[ $arch = "$here" ]]; then cp "$dist/generated/$program" "$out"; else compile "$program" "$arch" "$out"; fi
+    compile "$program" "$arch" "$out"
     "$dist/generated/deb" -package "$program" -version "$version" -arch "$arch" -compression "${COMPRESSION:-xz}" -source . -binary "$out" -generated "$dist/generated" -out "$dist" -epoch "$SOURCE_DATE_EPOCH"
   done
   "$dist/generated/image" -version "$version" -arch "$arch" -binary "$dist/holdfast-linux-$arch" -out "$dist/holdfast-image-$arch.tar" -epoch "$SOURCE_DATE_EPOCH"

@@ -17,6 +17,10 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
+// maxProgram is the largest size of the program in bytes. A container image has it once for each
+// release, and each agent has pages of it in memory.
+const maxProgram = 40_000_000
+
 // built has the packages of two versions. The first test that needs them builds them.
 var built struct {
 	once sync.Once
@@ -180,6 +184,15 @@ func TestLifeOfThePackage(t *testing.T) {
 		}
 	}
 	h.isManualPage("usr/share/man/man1/holdfast.1.gz", `.TH "HOLDFAST" "1"`)
+	h.isManualPage("usr/share/man/man1/holdfast-config-check.1.gz", "no-files")
+	for _, name := range []string{"guardian", "man"} { // no commands of a user
+		if _, err := os.Stat(h.path("usr/share/man/man1/holdfast-" + name + ".1.gz")); err == nil {
+			t.Errorf("the package has a manual page of %q", name)
+		}
+	}
+	if info, err := os.Stat(h.path("usr/bin/holdfast")); err != nil || info.Size() > maxProgram {
+		t.Errorf("the program has %d bytes (%v), want at most %d: see docs/adr/size.md", info.Size(), err, maxProgram)
+	}
 	if got := h.holdfast("config", "check", "/etc/holdfast/holdfast.yaml"); got != "/etc/holdfast/holdfast.yaml is valid\n" {
 		t.Errorf("the shipped configuration: %q", got)
 	}

@@ -1,12 +1,12 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"net/http"
 	"slices"
+	"sort"
 	"time"
 
 	"holdfast"
@@ -78,7 +78,7 @@ func ReadProtection(ctx context.Context, dir string, log *slog.Logger) (p Protec
 			p.Totals = append(p.Totals, HoldTotal{Backend: string(name), Holds: t.Holds, Failed: t.Failed, Connections: t.Connections, Longest: holdfast.Millis(t.Longest)})
 		}
 	}
-	slices.SortFunc(p.Totals, func(x, y HoldTotal) int { return cmp.Compare(x.Backend, y.Backend) })
+	sort.Slice(p.Totals, func(i, j int) bool { return p.Totals[i].Backend < p.Totals[j].Backend })
 	for _, x := range slices.Backward(h.Holds) {
 		p.Holds = append(p.Holds, Hold{
 			At: x.At, Ports: x.Ports, Program: x.Program, Backend: string(x.Backend), Took: holdfast.Millis(x.Took), Connections: x.Held, Longest: holdfast.Millis(x.Longest),

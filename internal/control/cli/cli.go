@@ -160,7 +160,8 @@ func (a *app) newRoot(root *cobra.Command) *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err) })
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetHelpCommand(helpCmd())
-	group(root, completionCmd(), a.manCmd(), exitCodesTopic())
+	group(root, completionCmd(), exitCodesTopic())
+	a.addManCmd(root)
 	for name, run := range a.deps.Hidden {
 		root.AddCommand(hiddenCmd(name, run))
 	}

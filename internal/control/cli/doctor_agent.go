@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -83,7 +84,7 @@ func (a *app) statusText(w io.Writer, s api.DoctorStatus) {
 // printFacts prints the facts of the whole host.
 func printFacts(w io.Writer, facts []fact.Fact) {
 	facts = slices.DeleteFunc(slices.Clone(facts), func(f fact.Fact) bool { return !f.Subject.IsHost() || f.Unit == fact.Word })
-	slices.SortFunc(facts, func(a, b fact.Fact) int { return cmp.Compare(a.Name, b.Name) })
+	sort.Slice(facts, func(i, j int) bool { return facts[i].Name < facts[j].Name })
 	for _, f := range facts {
 		fmt.Fprintf(w, "  %s\t%s\n", clean(f.Name), figure(f.Value, f.Unit))
 	}

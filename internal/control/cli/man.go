@@ -1,3 +1,5 @@
+//go:build manpages
+
 package cli
 
 import (
@@ -15,9 +17,11 @@ import (
 // builds of one source identical (reproducible-builds.org).
 const EpochEnv = "SOURCE_DATE_EPOCH"
 
-func (a *app) manCmd() *cobra.Command {
-	return &cobra.Command{
-		Use:   "man DIR",
+// addManCmd adds the command that writes the manual pages. Only the programs that a release
+// is made with have it, because its Markdown and YAML libraries are 0.6 MB of machine code.
+func (a *app) addManCmd(root *cobra.Command) {
+	group(root, &cobra.Command{
+		Use: "man DIR", Hidden: true,
 		Short: "Write manual pages of all commands",
 		Long: "Write a manual page (section 1) of each command into an existing directory. Packages contain these pages.\n" +
 			"With $" + EpochEnv + " the pages have that time instead of today.",
@@ -36,7 +40,7 @@ func (a *app) manCmd() *cobra.Command {
 			}
 			return nil
 		},
-	}
+	})
 }
 
 // pageTime returns the time for the pages.

@@ -1,9 +1,9 @@
 package cli
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -280,8 +280,8 @@ func chooseLayers(rows []*pullRow, room int) map[*pullRow][]int {
 			all = append(all, at{r, i})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b at) int {
-		return cmp.Compare(rank(a.row.now.Layers[a.i].State), rank(b.row.now.Layers[b.i].State))
+	sort.SliceStable(all, func(i, j int) bool {
+		return rank(all[i].row.now.Layers[all[i].i].State) < rank(all[j].row.now.Layers[all[j].i].State)
 	})
 	chosen := map[*pullRow][]int{}
 	for _, a := range all[:min(len(all), max(room, 0))] {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -103,7 +104,7 @@ func (a *app) allReplacements(ctx context.Context, c *client.Client) ([]holdfast
 	for _, err := range failed {
 		a.ui.note("%s", clean(err.Error()))
 	}
-	slices.SortStableFunc(rows, func(x, y holdfast.Replacement) int { return y.Started.Compare(x.Started) })
+	sort.SliceStable(rows, func(i, j int) bool { return rows[j].Started.Before(rows[i].Started) })
 	// An agent that died may have written a row that the next one wrote, too.
 	return slices.CompactFunc(rows, func(x, y holdfast.Replacement) bool { return x.Key == y.Key && x.Started.Equal(y.Started) }), nil
 }

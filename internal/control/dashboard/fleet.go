@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -55,8 +56,9 @@ func fleetParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 			rows = append(rows, n)
 		}
 	}
-	slices.SortStableFunc(rows, func(a, b holdfast.Node) int {
-		return cmp.Or(cmp.Compare(conditionOf(a, leaving[a.ID]).rank(), conditionOf(b, leaving[b.ID]).rank()), cmp.Compare(a.ID, b.ID))
+	sort.SliceStable(rows, func(i, j int) bool {
+		a, b := rows[i], rows[j]
+		return cmp.Or(cmp.Compare(conditionOf(a, leaving[a.ID]).rank(), conditionOf(b, leaving[b.ID]).rank()), cmp.Compare(a.ID, b.ID)) < 0
 	})
 	shown, where := paginate(rows, "/", v.query)
 	list := nodesData{Now: st.now(), pager: where}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -238,8 +239,9 @@ func fleetBoots(st *state) sloFleet {
 	if len(all) == 0 {
 		return f
 	}
-	slices.SortFunc(all, func(a, b boot) int {
-		return cmp.Or(cmp.Compare(b.took, a.took), cmp.Compare(a.session, b.session))
+	sort.Slice(all, func(i, j int) bool {
+		a, b := &all[i], &all[j]
+		return cmp.Or(cmp.Compare(b.took, a.took), cmp.Compare(a.session, b.session)) < 0
 	})
 	at := func(q float64) string { // the nearest rank, from the slow end
 		return took(all[min(len(all)-1, int((1-q)*float64(len(all))))].took)

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"path"
-	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -130,7 +130,7 @@ func (f filesystem) list(ctx context.Context, s sandbox, dir string, depth uint3
 	if files.More || len(out.Entries)+len(files.Files) > maxEntries {
 		return refuse(400, "%s: a list has at most %d files", dir, maxEntries)
 	}
-	slices.SortFunc(files.Files, func(a, b holdfast.File) int { return strings.Compare(a.Name, b.Name) })
+	sort.Slice(files.Files, func(i, j int) bool { return files.Files[i].Name < files.Files[j].Name })
 	for _, one := range files.Files {
 		out.Entries = append(out.Entries, f.d.entryOf(ctx, s, one, n))
 		if one.Type != holdfast.Directory || depth < 2 {

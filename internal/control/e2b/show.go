@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"runtime"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -218,12 +219,13 @@ func (d *Door) list(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	all := slices.DeleteFunc(d.sandboxes.list(), func(s sandbox) bool { return states[s.ID] == "" || !q.wants(s) })
-	slices.SortFunc(all, func(a, b sandbox) int {
+	sort.Slice(all, func(i, j int) bool {
+		a, b := all[i], all[j]
 		c := cmp.Compare(position(a), position(b))
 		if !q.oldest {
 			c = -c
 		}
-		return c
+		return c < 0
 	})
 	entries := []listed{}
 	for _, s := range all {

@@ -1,13 +1,13 @@
 package e2b
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"net/http"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -99,7 +99,7 @@ func (d *Door) listSnapshots(w http.ResponseWriter, r *http.Request) error {
 		return !d.isTemplate(s.Template) || string(s.Name) <= from ||
 			q.Get("name") != "" && s.Name != snapshotName(q.Get("name")) || q.Get("sandboxID") != "" && string(s.Key) != q.Get("sandboxID")
 	})
-	slices.SortFunc(all, func(a, b holdfast.MemorySnapshot) int { return cmp.Compare(a.Name, b.Name) })
+	sort.Slice(all, func(i, j int) bool { return all[i].Name < all[j].Name })
 	if len(all) > limit {
 		all = all[:limit]
 		turnAfter(w, string(all[limit-1].Name))

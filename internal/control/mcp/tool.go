@@ -2,8 +2,10 @@ package mcp
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -52,22 +54,32 @@ type about struct {
 	bounds            map[string]bound
 }
 
-// define returns a tool with the arguments In, whose tags describe them, and the result
-// Out.
+// define returns a tool with the arguments In, whose tags describe them, and the result Out. It
+// passes the SDK no type of its own: the SDK would be compiled once for each.
 func define[In, Out any](t about, do func(context.Context, *client.Client, In) (Out, error)) tool {
-	in, out := schemaOf[In](t.bounds), schemaOf[Out](nil)
+	in, out := schemaOf(reflect.TypeFor[In](), t.bounds), schemaOf(reflect.TypeFor[Out](), nil)
+	return t.tool(in, out, func(ctx context.Context, c *client.Client, arguments json.RawMessage) (any, error) {
+		var q In
+		if err := json.Unmarshal(arguments, &q); err != nil {
+			return nil, err
+		}
+		return do(ctx, c, q)
+	})
+}
+
+// tool returns the tool with these schemas. The SDK has checked the arguments by theirs.
+func (t about) tool(in, out *jsonschema.Schema, do func(context.Context, *client.Client, json.RawMessage) (any, error)) tool {
 	return tool{name: t.name, kind: t.kind, add: func(s *Server, to *sdk.Server, c *client.Client) {
 		described := &sdk.Tool{Name: t.name, Title: t.title, Description: t.text, Annotations: t.kind.annotations(t.title), InputSchema: in, OutputSchema: out}
-		sdk.AddTool(to, described, func(ctx context.Context, _ *sdk.CallToolRequest, q In) (*sdk.CallToolResult, Out, error) {
-			var none Out
+		sdk.AddTool(to, described, func(ctx context.Context, _ *sdk.CallToolRequest, arguments json.RawMessage) (*sdk.CallToolResult, any, error) {
 			leave, err := enter(s.calls)
 			if err != nil {
-				return nil, none, explained(err)
+				return nil, nil, explained(err)
 			}
 			defer leave()
 			ctx, cancel := context.WithTimeout(ctx, t.limit)
 			defer cancel()
-			v, err := do(ctx, c, q)
+			v, err := do(ctx, c, arguments)
 			return nil, v, explained(err)
 		})
 	}}
@@ -107,10 +119,10 @@ func words(most, length int) bound {
 // aKey is the pattern of a session's key.
 func aKey() bound { return matching("^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$") }
 
-// schemaOf returns the schema of T with bounds. It panics on a type without one: the
+// schemaOf returns the schema of a type with bounds. It panics on a type without one: the
 // tools are fixed, so every test would find it.
-func schemaOf[T any](bounds map[string]bound) *jsonschema.Schema {
-	s, err := jsonschema.For[T](nil)
+func schemaOf(t reflect.Type, bounds map[string]bound) *jsonschema.Schema {
+	s, err := jsonschema.ForType(t, &jsonschema.ForOptions{})
 	if err != nil {
 		panic(fmt.Sprintf("mcp: %v", err))
 	}

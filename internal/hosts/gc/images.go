@@ -3,6 +3,7 @@ package gc
 import (
 	"cmp"
 	"slices"
+	"sort"
 	"strings"
 )
 
@@ -60,8 +61,9 @@ func newestOf(images []Image, n int) map[string]bool {
 		}
 	}
 	for _, tags := range byRepo {
-		slices.SortFunc(tags, func(x, y Image) int {
-			return cmp.Or(y.Created.Compare(x.Created), y.LastUse.Compare(x.LastUse), cmp.Compare(x.ID, y.ID))
+		sort.Slice(tags, func(i, j int) bool {
+			x, y := &tags[i], &tags[j]
+			return cmp.Or(y.Created.Compare(x.Created), y.LastUse.Compare(x.LastUse), cmp.Compare(x.ID, y.ID)) < 0
 		})
 		for _, img := range tags[:min(n, len(tags))] {
 			newest[img.ID] = true

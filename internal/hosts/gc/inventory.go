@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sort"
 	"time"
 )
 
@@ -71,8 +72,9 @@ func List(s State, c Config) Inventory {
 		}
 		out.Objects = append(out.Objects, o)
 	}
-	slices.SortStableFunc(out.Objects, func(x, y Object) int {
-		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(y.Shared, x.Shared), x.LastUse.Compare(y.LastUse), cmp.Compare(x.Name, y.Name), cmp.Compare(x.ID, y.ID))
+	sort.SliceStable(out.Objects, func(i, j int) bool {
+		x, y := &out.Objects[i], &out.Objects[j]
+		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(y.Shared, x.Shared), x.LastUse.Compare(y.LastUse), cmp.Compare(x.Name, y.Name), cmp.Compare(x.ID, y.ID)) < 0
 	})
 	return out
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -122,8 +123,9 @@ func (p *planner) apply(i int, r Rule) {
 		found = append(found, p.candidates(k, r)...)
 	}
 	found = slices.DeleteFunc(found, func(x candidate) bool { return !p.may(x, r) })
-	slices.SortStableFunc(found, func(x, y candidate) int {
-		return cmp.Or(x.LastUse.Compare(y.LastUse), cmp.Compare(x.Name, y.Name), cmp.Compare(x.ID, y.ID))
+	sort.SliceStable(found, func(i, j int) bool {
+		x, y := &found[i], &found[j]
+		return cmp.Or(x.LastUse.Compare(y.LastUse), cmp.Compare(x.Name, y.Name), cmp.Compare(x.ID, y.ID)) < 0
 	})
 	used := p.usedBy(found, r)
 	for progress := true; progress; {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sort"
 	"time"
 
 	"holdfast"
@@ -196,7 +197,7 @@ func (r *reader) layerSizes(s *State, layers files) {
 // the layers below leave.
 func guessSizes(s *State) {
 	byDepth := slices.Clone(s.Images)
-	slices.SortStableFunc(byDepth, func(x, y Image) int { return len(x.Layers) - len(y.Layers) })
+	sort.SliceStable(byDepth, func(i, j int) bool { return len(byDepth[i].Layers) < len(byDepth[j].Layers) })
 	for _, img := range byDepth {
 		rest, top := img.Size, ""
 		for _, l := range img.Layers {

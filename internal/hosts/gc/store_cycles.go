@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"sort"
 
 	"go.etcd.io/bbolt"
 
@@ -73,7 +74,7 @@ func (s *Store) Cycles(limit int) ([]Cycle, error) {
 	for _, c := range waiting {
 		list = append([]Cycle{c}, slices.DeleteFunc(list, c.same)...)
 	}
-	slices.SortStableFunc(list, func(a, b Cycle) int { return b.Begun.Compare(a.Begun) })
+	sort.SliceStable(list, func(i, j int) bool { return list[j].Begun.Before(list[i].Begun) })
 	if limit > 0 && len(list) > limit {
 		list = list[:limit]
 	}

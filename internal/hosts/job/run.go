@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"runtime"
 	"slices"
+	"sort"
 	"sync"
 	"time"
 
@@ -222,8 +223,11 @@ func (x *underway) result() Result {
 
 // Conclude sorts the parts of the result and sets the exit code.
 func (r *Result) Conclude() {
-	slices.SortStableFunc(r.Spinups, func(a, b Spinup) int { return cmp.Or(a.Run-b.Run, a.image-b.image) })
-	slices.SortFunc(r.Runs, func(a, b Run) int { return a.Index - b.Index })
+	sort.SliceStable(r.Spinups, func(i, j int) bool {
+		a, b := &r.Spinups[i], &r.Spinups[j]
+		return cmp.Or(a.Run-b.Run, a.image-b.image) < 0
+	})
+	sort.Slice(r.Runs, func(i, j int) bool { return r.Runs[i].Index < r.Runs[j].Index })
 	if i := slices.IndexFunc(r.Runs, func(r Run) bool { return r.ExitCode != 0 }); i >= 0 {
 		r.ExitCode = r.Runs[i].ExitCode
 	}

@@ -1,8 +1,8 @@
 package spinup
 
 import (
-	"cmp"
 	"slices"
+	"sort"
 	"time"
 )
 
@@ -11,7 +11,8 @@ type interval struct{ from, to time.Duration }
 
 // union returns the time that at least one of the intervals covers.
 func union(list []interval) time.Duration {
-	sorted := slices.SortedFunc(slices.Values(list), func(a, b interval) int { return cmp.Compare(a.from, b.from) })
+	sorted := slices.Clone(list)
+	sort.Slice(sorted, func(i, j int) bool { return sorted[i].from < sorted[j].from })
 	var all, end time.Duration
 	for _, i := range sorted {
 		from := max(i.from, end)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 )
@@ -169,8 +170,9 @@ func Summarize(records []Record, group func(Record) string, rules Rules) []Group
 
 // sortGroups puts the largest first.
 func sortGroups(list []Group) {
-	slices.SortFunc(list, func(a, b Group) int {
-		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Name, b.Name))
+	sort.Slice(list, func(i, j int) bool {
+		a, b := &list[i], &list[j]
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Name, b.Name)) < 0
 	})
 }
 

@@ -1,9 +1,9 @@
 package store
 
 import (
-	"cmp"
 	"maps"
 	"slices"
+	"sort"
 	"sync"
 
 	"holdfast"
@@ -43,14 +43,14 @@ func (v View) CatchUp(owners []holdfast.Owner, at holdfast.Revision) []Event {
 			events = append(events, Event{Key: o.Key, Owner: o, Revision: o.Revision})
 		}
 	}
-	slices.SortFunc(events, func(a, b Event) int { return cmp.Compare(a.Revision, b.Revision) })
+	sort.Slice(events, func(i, j int) bool { return events[i].Revision < events[j].Revision })
 	var gone []Event
 	for key := range v {
 		if !listed[key] {
 			gone = append(gone, Event{Key: key, Deleted: true, Revision: at})
 		}
 	}
-	slices.SortFunc(gone, func(a, b Event) int { return cmp.Compare(a.Key, b.Key) })
+	sort.Slice(gone, func(i, j int) bool { return gone[i].Key < gone[j].Key })
 	return append(events, gone...)
 }
 

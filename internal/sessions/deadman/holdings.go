@@ -3,8 +3,7 @@ package deadman
 import (
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
+	"sort"
 
 	"golang.org/x/sys/unix"
 
@@ -27,7 +26,7 @@ func (s *server) list(from int) []container {
 	for _, c := range s.expected {
 		all = append(all, c)
 	}
-	slices.SortFunc(all, func(a, b container) int { return strings.Compare(a.ID, b.ID) })
+	sort.Slice(all, func(i, j int) bool { return all[i].ID < all[j].ID })
 	from = min(from, len(all))
 	return all[from:min(from+batch, len(all))]
 }

@@ -1,16 +1,13 @@
 package drain
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"slices"
+	"sort"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"holdfast"
 )
 
 const (
@@ -30,7 +27,7 @@ func (h *Host) HandOverSuspended(ctx context.Context) (moved int, notice string)
 	if err != nil {
 		return 0, fmt.Sprintf("suspended sessions stay on this node: %v", err)
 	}
-	slices.SortFunc(all, func(a, b holdfast.Suspended) int { return cmp.Compare(a.Bytes, b.Bytes) })
+	sort.Slice(all, func(i, j int) bool { return all[i].Bytes < all[j].Bytes })
 	var mu sync.Mutex
 	var group errgroup.Group
 	group.SetLimit(suspendedAtOnce)

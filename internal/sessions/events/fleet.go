@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
+	"sort"
 	"sync"
 	"time"
 
@@ -61,7 +61,7 @@ func (f Fleet) Report(ctx context.Context, key holdfast.SessionKey, limit int) (
 		})
 	}
 	_ = asking.Wait() // the functions return no error
-	slices.SortFunc(missing, func(x, y holdfast.MissingNode) int { return cmp.Compare(x.Node, y.Node) })
+	sort.Slice(missing, func(i, j int) bool { return missing[i].Node < missing[j].Node })
 	return holdfast.EndingReport{Endings: merge(all, limit), NoAnswer: missing}, nil
 }
 
@@ -87,8 +87,9 @@ func merge(all []holdfast.Ending, limit int) []holdfast.Ending {
 	for _, e := range best {
 		out = append(out, e)
 	}
-	slices.SortFunc(out, func(x, y holdfast.Ending) int {
-		return cmp.Or(y.At.Compare(x.At), cmp.Compare(x.Key, y.Key), cmp.Compare(y.Epoch, x.Epoch))
+	sort.Slice(out, func(i, j int) bool {
+		x, y := &out[i], &out[j]
+		return cmp.Or(y.At.Compare(x.At), cmp.Compare(x.Key, y.Key), cmp.Compare(y.Epoch, x.Epoch)) < 0
 	})
 	if limit > 0 {
 		out = out[:min(limit, len(out))]

@@ -9,7 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -115,7 +115,7 @@ func (f *Files) List(ctx context.Context, key holdfast.SessionKey, p string, lim
 		limit = maxList
 	}
 	out, err := f.call(ctx, key, p, request{Op: "list", Limit: limit}, streams{})
-	slices.SortFunc(out.List, func(a, b holdfast.File) int { return cmp.Compare(a.Name, b.Name) })
+	sort.Slice(out.List, func(i, j int) bool { return out.List[i].Name < out.List[j].Name })
 	return out.List, out.More, err
 }
 

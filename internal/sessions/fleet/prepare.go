@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"sort"
 	"sync"
 	"time"
 
@@ -104,7 +105,7 @@ func (f *Fleet) Prepare(ctx context.Context, sessions []Departing) int {
 	f.clearSuccessors(sessions)
 	a := &announcement{f: f, all: all, avoid: map[holdfast.NodeID]bool{f.cfg.Node: true}}
 	sessions = slices.Clone(sessions)
-	slices.SortStableFunc(sessions, func(a, b Departing) int { return cmp.Compare(rank(a), rank(b)) })
+	sort.SliceStable(sessions, func(i, j int) bool { return rank(sessions[i]) < rank(sessions[j]) })
 	a.tell(ctx, sessions, true)
 	a.told.Wait()
 	return a.accepted

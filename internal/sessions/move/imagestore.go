@@ -10,7 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -397,7 +397,7 @@ type Limits struct {
 // images over the age limit, images that known reports false for after the grace
 // period, and then the oldest until the rest fits.
 func Surplus(all []StoredImage, b Limits, more int64, now time.Time, known func(StoredImage) bool) (out []Removal) {
-	slices.SortStableFunc(all, func(a, b StoredImage) int { return b.TakenAt.Compare(a.TakenAt) }) // the newest first
+	sort.SliceStable(all, func(i, j int) bool { return all[j].TakenAt.Before(all[i].TakenAt) }) // the newest first
 	total, full := more, false
 	for _, k := range all {
 		age := now.Sub(k.TakenAt)

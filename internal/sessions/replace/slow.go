@@ -3,6 +3,7 @@ package replace
 import (
 	"cmp"
 	"slices"
+	"sort"
 	"time"
 
 	"holdfast"
@@ -125,8 +126,9 @@ func ByNode(rows []holdfast.Replacement) []NodeTimes {
 	for _, n := range nodes {
 		out = append(out, *n)
 	}
-	slices.SortFunc(out, func(a, b NodeTimes) int {
-		return cmp.Or(cmp.Compare(b.Ratio, a.Ratio), cmp.Compare(a.Node, b.Node))
+	sort.Slice(out, func(i, j int) bool {
+		a, b := &out[i], &out[j]
+		return cmp.Or(cmp.Compare(b.Ratio, a.Ratio), cmp.Compare(a.Node, b.Node)) < 0
 	})
 	return out
 }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -100,9 +101,12 @@ func grace(p kube.Pod) time.Duration {
 
 // inOrder sorts pods by grace period, longest first.
 func inOrder(pods []kube.Pod) []kube.Pod {
-	return slices.SortedStableFunc(slices.Values(pods), func(a, b kube.Pod) int {
-		return cmp.Or(cmp.Compare(grace(b), grace(a)), cmp.Compare(a.Meta.Namespace, b.Meta.Namespace), cmp.Compare(a.Meta.Name, b.Meta.Name))
+	sorted := slices.Clone(pods)
+	sort.SliceStable(sorted, func(i, j int) bool {
+		a, b := sorted[i], sorted[j]
+		return cmp.Or(cmp.Compare(grace(b), grace(a)), cmp.Compare(a.Meta.Namespace, b.Meta.Namespace), cmp.Compare(a.Meta.Name, b.Meta.Name)) < 0
 	})
+	return sorted
 }
 
 // round deletes the pods that are not yet terminating, longest grace first.

@@ -6,6 +6,7 @@ package node
 import (
 	"cmp"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -63,8 +64,10 @@ func counts(severity string) bool { return severity == "warning" || severity == 
 // Conditions derives one condition of each type from the open findings. It is
 // true if a finding of severity warning or worse is open.
 func Conditions(open []Finding) []kube.Condition {
-	sorted := slices.SortedStableFunc(slices.Values(open), func(a, b Finding) int { // the messages must not depend on the order of findings
-		return cmp.Or(cmp.Compare(a.Severity, b.Severity), cmp.Compare(a.Rule, b.Rule))
+	sorted := slices.Clone(open)
+	sort.SliceStable(sorted, func(i, j int) bool { // the messages must not depend on the order of findings
+		a, b := &sorted[i], &sorted[j]
+		return cmp.Or(cmp.Compare(a.Severity, b.Severity), cmp.Compare(a.Rule, b.Rule)) < 0
 	})
 	list := make([]kube.Condition, 0, len(Types()))
 	for _, kind := range Types() {

@@ -1,11 +1,11 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -47,7 +47,7 @@ func Taints(conditions []kube.Condition, effect string) []kube.Taint {
 			list = append(list, kube.Taint{Key: taintKey(c.Type), Value: c.Reason, Effect: effect})
 		}
 	}
-	slices.SortFunc(list, func(a, b kube.Taint) int { return cmp.Compare(a.Key, b.Key) })
+	sort.Slice(list, func(i, j int) bool { return list[i].Key < list[j].Key })
 	return list
 }
 
@@ -62,7 +62,7 @@ func apart(taints []kube.Taint) (others, ours []kube.Taint) {
 			others = append(others, t)
 		}
 	}
-	slices.SortFunc(ours, func(a, b kube.Taint) int { return cmp.Compare(a.Key, b.Key) })
+	sort.Slice(ours, func(i, j int) bool { return ours[i].Key < ours[j].Key })
 	return others, ours
 }
 

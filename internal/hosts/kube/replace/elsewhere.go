@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"sync"
 
 	"holdfast"
@@ -141,7 +142,7 @@ func (x *run) rows(node string, w *workload, ready []kube.Pod) []PodReport {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	fresh := slices.DeleteFunc(slices.Clone(ready), func(p kube.Pod) bool { return w.known[p.Meta.UID] || x.taken[p.Meta.UID] })
-	slices.SortStableFunc(fresh, func(a, b kube.Pod) int { return a.Meta.Created.Compare(b.Meta.Created) })
+	sort.SliceStable(fresh, func(i, j int) bool { return fresh[i].Meta.Created.Before(fresh[j].Meta.Created) })
 	rows := make([]PodReport, len(w.here))
 	take := func(i int, fits func(kube.Pod) bool) {
 		at := slices.IndexFunc(fresh, fits)

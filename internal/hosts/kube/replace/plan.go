@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -103,8 +104,9 @@ func (r *Runner) choose(ctx context.Context) (chosen []candidate, all []kube.Nod
 		}
 		chosen = append(chosen, c)
 	}
-	slices.SortStableFunc(chosen, func(a, b candidate) int {
-		return cmp.Or(len(b.why)-len(a.why), a.node.Meta.Created.Compare(b.node.Meta.Created))
+	sort.SliceStable(chosen, func(i, j int) bool {
+		a, b := &chosen[i], &chosen[j]
+		return cmp.Or(len(b.why)-len(a.why), a.node.Meta.Created.Compare(b.node.Meta.Created)) < 0
 	})
 	return chosen, all, nil
 }
@@ -120,7 +122,7 @@ func marked(all []kube.Node) ([]candidate, error) {
 			list = append(list, candidate{node: n, mark: m})
 		}
 	}
-	slices.SortStableFunc(list, func(a, b candidate) int { return b.mark.Phase.rank() - a.mark.Phase.rank() }) // nearly finished nodes first
+	sort.SliceStable(list, func(i, j int) bool { return list[j].mark.Phase.rank() < list[i].mark.Phase.rank() }) // nearly finished nodes first
 	return list, nil
 }
 

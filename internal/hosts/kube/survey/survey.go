@@ -6,7 +6,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -51,8 +51,9 @@ func Look(ctx context.Context, c *kube.Client, selector, namespace string) (list
 	for _, n := range nodes {
 		list = append(list, nodeOf(n, records[n.Meta.Name]))
 	}
-	slices.SortFunc(list, func(a, b Node) int {
-		return cmp.Or(cmp.Compare(len(b.Hurts), len(a.Hurts)), a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
+	sort.Slice(list, func(i, j int) bool {
+		a, b := &list[i], &list[j]
+		return cmp.Or(cmp.Compare(len(b.Hurts), len(a.Hurts)), a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name)) < 0
 	})
 	return list, gap, nil
 }

@@ -9,12 +9,12 @@
 package steer
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"sort"
 	"sync"
 	"time"
 
@@ -201,7 +201,7 @@ func (h *held) newest(p bpf.Place, s *sockets) error {
 			}
 		}
 	}
-	slices.SortFunc(s.old, func(a, b sockdiag.Listener) int { return cmp.Compare(of[b.Inode].began, of[a.Inode].began) })
+	sort.Slice(s.old, func(i, j int) bool { return of[s.old[j].Inode].began < of[s.old[i].Inode].began })
 	present := of[s.old[0].Inode].pid
 	i := slices.IndexFunc(s.old, func(l sockdiag.Listener) bool { return of[l.Inode].pid != present })
 	if i < 0 {

@@ -3,10 +3,9 @@
 package fleetstats
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"slices"
+	"sort"
 	"sync"
 	"time"
 
@@ -45,7 +44,7 @@ func (f Fleet) Report(ctx context.Context, q spinup.Question) (spinup.FleetRepor
 	if err != nil {
 		return spinup.FleetReport{}, fmt.Errorf("list the nodes of the fleet: %w", err)
 	}
-	slices.SortFunc(nodes, func(a, b holdfast.Node) int { return cmp.Compare(a.ID, b.ID) })
+	sort.Slice(nodes, func(i, j int) bool { return nodes[i].ID < nodes[j].ID })
 	answers := make([]spinup.NodeSketch, len(nodes))
 	slots := semaphore.NewWeighted(atOnce)
 	var asked sync.WaitGroup

@@ -31,7 +31,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
-	"slices"
+	"sort"
 	"sync"
 	"time"
 
@@ -184,7 +184,10 @@ func (l *List) Active() []Entry {
 	for _, e := range l.entries {
 		out = append(out, e.Entry)
 	}
-	slices.SortFunc(out, func(a, b Entry) int { return cmp.Or(a.Begun.Compare(b.Begun), cmp.Compare(a.ID, b.ID)) })
+	sort.Slice(out, func(i, j int) bool {
+		a, b := &out[i], &out[j]
+		return cmp.Or(a.Begun.Compare(b.Begun), cmp.Compare(a.ID, b.ID)) < 0
+	})
 	return out
 }
 

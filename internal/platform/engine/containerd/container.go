@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
+	"sort"
 	"strings"
 	"syscall"
 	"time"
@@ -182,8 +182,9 @@ func (e *Engine) rawList(ctx context.Context, labels map[string]string) ([]conta
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(list, func(a, b containers.Container) int {
-		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))
+	sort.Slice(list, func(i, j int) bool {
+		a, b := &list[i], &list[j]
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID)) < 0
 	})
 	return list, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"iter"
 	"slices"
+	"sort"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -196,7 +197,7 @@ func (s *knownContainers) past(ctx context.Context, e *Engine, since time.Time) 
 			all = append(all, eventOf(c, "start", st.Started))
 		}
 	}
-	slices.SortStableFunc(all, func(a, b engine.Event) int { return a.Time.Compare(b.Time) })
+	sort.SliceStable(all, func(i, j int) bool { return all[i].Time.Before(all[j].Time) })
 	return all
 }
 

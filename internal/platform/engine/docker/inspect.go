@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"path"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -147,8 +148,9 @@ func publishedOf(raw container.InspectResponse) []engine.Published {
 			ps = append(ps, engine.Published{Host: netip.AddrPortFrom(b.HostIP, uint16(port)), Inside: inside.Num()})
 		}
 	}
-	slices.SortFunc(ps, func(a, b engine.Published) int {
-		return cmp.Or(cmp.Compare(a.Inside, b.Inside), a.Host.Compare(b.Host))
+	sort.Slice(ps, func(i, j int) bool {
+		a, b := &ps[i], &ps[j]
+		return cmp.Or(cmp.Compare(a.Inside, b.Inside), a.Host.Compare(b.Host)) < 0
 	})
 	return ps
 }

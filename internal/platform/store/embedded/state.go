@@ -1,13 +1,13 @@
 package embedded
 
 import (
-	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sort"
 	"time"
 
 	"holdfast"
@@ -82,7 +82,7 @@ func (s *Store) load() error {
 	if err := s.disk.Load(st.add); err != nil {
 		return err
 	}
-	slices.SortFunc(st.history, func(a, b event) int { return cmp.Compare(a.id, b.id) })
+	sort.Slice(st.history, func(i, j int) bool { return st.history[i].id < st.history[j].id })
 	if st.Cluster == 0 { // the disk is empty
 		st.Cluster, st.Revision = rand.Uint64()|1, 1
 		st.changes = append(st.changes, st.meta.change()) // the next process has to know it
@@ -224,6 +224,6 @@ func (st *state) owners() []holdfast.Owner {
 	for _, r := range st.sessions {
 		owners = append(owners, r.Owner)
 	}
-	slices.SortFunc(owners, func(a, b holdfast.Owner) int { return cmp.Compare(a.Key, b.Key) })
+	sort.Slice(owners, func(i, j int) bool { return owners[i].Key < owners[j].Key })
 	return owners
 }

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Builds static programs of cmd/ for a release.
+#   build.sh OUT VERSION PROGRAM…   OUT is a file, or a directory with a slash at its end
+# GOARCH names another architecture. TAGS adds build tags, separated by commas.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+
+out=$1 version=$2
+shift 2
+# holdfast is compiled without inlining, except in the packages through which boots, requests,
+# pulls and the observation of the host pass. docs/adr/size.md has the figures.
+small=(-gcflags=all=-l)
+for fast in std holdfast/internal/{sessions,platform,agent,hosts/doctor}/... go.etcd.io/... google.golang.org/... golang.org/x/... \
+  github.com/{containerd,cilium,klauspost}/...; do
+  small+=("-gcflags=$fast=")
+done
+for program; do
+  flags=()
+  [[ $program != holdfast ]] || flags=("${small[@]}")
+  CGO_ENABLED=0 GOOS=linux go build -trimpath -tags "grpcnotrace${TAGS:+,$TAGS}" "${flags[@]}" \
+    -ldflags "-s -w -X main.version=$version" -o "$out" "./cmd/$program"
+done
