@@ -95,7 +95,7 @@ func (s *faultStage) container(ctx context.Context, name string, shape FaultShap
 	}
 	return awaitReady(ctx, func() (string, bool) {
 		var log head
-		_ = s.x.boot.engine.Logs(ctx, id, engine.LogOptions{}, &log)
+		_ = s.x.boot.engine.Logs(ctx, id, engine.LogOptions{Tail: -1}, &log)
 		c, err := s.x.boot.engine.Inspect(ctx, id)
 		return log.String(), err == nil && c.State == "running"
 	})
