@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -35,6 +36,8 @@ type BootOptions struct {
 	// requested from an agent with Warm containers and from one without, in turns.
 	// A burst of 0 skips the part; 0 rounds is 3.
 	Burst, BurstRounds, Warm int
+	// Bursts are the kinds of bursts, of Bursts(). None is all of them.
+	Bursts []string
 	// Refill is the number of sessions that boot in each of BurstRounds turns while the pool
 	// of another template is full, and while it refills. 0 skips the part.
 	Refill int
@@ -61,6 +64,8 @@ func (o BootOptions) Check() error {
 		return fmt.Errorf("a burst has %d sessions in %d rounds, it must have 0 to %d sessions in at least 1 round", o.Burst, o.BurstRounds, maxBurst)
 	case o.Burst > 0 && (o.Warm < 1 || o.Warm > container.MaxSize):
 		return fmt.Errorf("a burst has %d warm containers, it must have 1 to %d", o.Warm, container.MaxSize)
+	case slices.ContainsFunc(o.Bursts, func(kind string) bool { return !slices.Contains(Bursts(), kind) }):
+		return fmt.Errorf("bursts is %s, it must be of %s", strings.Join(o.Bursts, ","), strings.Join(Bursts(), ", "))
 	case o.Refill < 0 || o.Refill > maxBurst:
 		return fmt.Errorf("refill is %d, it must be 0 to %d", o.Refill, maxBurst)
 	case o.Memory < 0 || o.Memory == 1 || o.Memory > container.MaxSize:
@@ -109,7 +114,7 @@ type bootMode struct {
 	// containerd: the mode runs on a containerd of its own and not on the peer's
 	// engine. Both have the same version of containerd.
 	containerd bool
-	door       bool // for E2B's SDKs
+	sdks       bool // for E2B's SDKs
 	spare      int  // warm containers of a second template; 0: there is none
 }
 

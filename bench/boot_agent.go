@@ -35,7 +35,7 @@ type bootAgent struct {
 	output  bytes.Buffer // may be read after ended
 	gateway string       // host:port
 	api     string
-	door    string // host:port, if the mode has one
+	sdks    string // host:port, if the mode has one
 	node    string
 }
 
@@ -58,9 +58,9 @@ func (x *bootBench) startAgent(ctx context.Context, m bootMode) (*bootAgent, err
 	if err != nil {
 		return nil, err
 	}
-	door := ""
-	if m.door {
-		if door, err = a.openDoor(dir); err != nil {
+	sdks := ""
+	if m.sdks {
+		if sdks, err = a.openSDKs(dir); err != nil {
 			return nil, err
 		}
 	}
@@ -75,7 +75,7 @@ api: {socket: %[1]s/run/s, listen: "%[4]s"}
 templates:
   - {name: bench, image: "%[5]s", port: %[6]d, ready: {timeout: 30s}, %[7]s}
 %[9]s
-`, dir, on, a.gateway, a.api, bootImage, bootPort, m.template, a.node, m.spareTemplate()+door)
+`, dir, on, a.gateway, a.api, bootImage, bootPort, m.template, a.node, m.spareTemplate()+sdks)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
@@ -99,13 +99,13 @@ func (m bootMode) spareTemplate() string {
 	return fmt.Sprintf("  - {name: %s, image: %q, port: %d, network: pooled, warm: %d}\n", pooledTemplate, bootImage, bootPort, m.spare)
 }
 
-// openDoor writes the file of API keys, and returns the door's part of the configuration.
-func (a *bootAgent) openDoor(dir string) (text string, err error) {
-	if a.door, err = lab.FreePort(); err != nil {
+// openSDKs writes the file of API keys, and returns its part of the configuration.
+func (a *bootAgent) openSDKs(dir string) (text string, err error) {
+	if a.sdks, err = lab.FreePort(); err != nil {
 		return "", err
 	}
 	keys := filepath.Join(dir, "keys")
-	return fmt.Sprintf("e2b: {listen: %q, api_keys_file: %s}", a.door, keys), os.WriteFile(keys, []byte("bench "+sandboxKey+"\n"), 0o600)
+	return fmt.Sprintf("e2b: {listen: %q, api_keys_file: %s}", a.sdks, keys), os.WriteFile(keys, []byte("bench "+sandboxKey+"\n"), 0o600)
 }
 
 // engineOf opens the engine of an agent's mode, puts the image on it, and returns the

@@ -13,11 +13,11 @@ import (
 type BurstDetails struct {
 	Sessions int         `json:"sessions"`
 	Warm     int         `json:"warm"`
-	Rounds   []BurstPair `json:"rounds"`
+	Rounds   []BurstPair `json:"rounds,omitempty"`
 	// CPU has the CPU time of a boot in ms for each kind of burst: that of all processes in
 	// the lab from the requests to the last answer, by boots. A sample is a round.
 	CPU []Row `json:"cpu"`
-	// Worst is the rank with the highest ratio of waits, with warm containers against
+	// Worst, of bursts without and with warm containers, is the rank with the highest ratio of waits, with warm containers against
 	// without, by medians of the rounds. A ratio of at most 1 says that warm
 	// containers made no session wait longer.
 	Worst BurstRank `json:"worst"`
@@ -37,6 +37,9 @@ type BurstRank struct {
 	Ratio float64 `json:"ratio"` // Warm ÷ None
 }
 
+// Bursts lists the kinds of bursts.
+func Bursts() []string { return []string{"cold", "warm", "bridge", "containerd"} }
+
 // bursts requests many sessions at once, in turns from an agent without warm containers, from
 // one that has them for a part of the sessions, from one whose sessions get networks of
 // Docker's, and from one on containerd without Docker. All else is equal.
@@ -50,6 +53,14 @@ func (x *bootBench) bursts(ctx context.Context, r *Result, d *BootDetails) error
 		{name: "burst-bridge", row: fmt.Sprintf("burst of %d, networks of Docker's", x.o.Burst), template: "network: bridge"},
 		{name: "burst-ctr", row: fmt.Sprintf("burst of %d on containerd", x.o.Burst), template: "network: pooled", containerd: true},
 	}
+	var kinds []string
+	for i, kind := range Bursts() {
+		if len(x.o.Bursts) == 0 || slices.Contains(x.o.Bursts, kind) {
+			modes[len(kinds)] = modes[i]
+			kinds = append(kinds, kind)
+		}
+	}
+	modes = modes[:len(kinds)]
 	took := make([][][]float64, len(modes)) // by mode and round, sorted
 	cpu := make([][]float64, len(modes))    // by mode and round
 	err := x.with(ctx, modes, func(agents []*bootAgent) error {
@@ -75,8 +86,11 @@ func (x *bootBench) bursts(ctx context.Context, r *Result, d *BootDetails) error
 	for k, m := range modes {
 		r.Rows = append(r.Rows, NewRow(m.row, "ms", slices.Concat(took[k]...)))
 	}
-	d.Burst = compareBursts(took[0], took[1], x.o.Warm)
-	r.Notes = append(r.Notes, d.Burst.notes()...)
+	d.Burst = &BurstDetails{Sessions: x.o.Burst, Warm: x.o.Warm}
+	if len(kinds) > 1 && kinds[0] == "cold" && kinds[1] == "warm" {
+		d.Burst.compare(took[0], took[1])
+		r.Notes = append(r.Notes, d.Burst.notes()...)
+	}
 	for k, m := range modes {
 		row := NewRow(m.row+": CPU time of a boot", "ms", cpu[k])
 		d.Burst.CPU = append(d.Burst.CPU, row)
@@ -119,9 +133,9 @@ func (x *bootBench) burst(ctx context.Context, a *bootAgent, round int) (_ []flo
 	return took, millis(after-before) / float64(x.o.Burst), x.removeAll(ctx, a, list)
 }
 
-// compareBursts compares rounds of sorted waits. All rounds have the same length.
-func compareBursts(none, warm [][]float64, kept int) *BurstDetails {
-	b := &BurstDetails{Sessions: len(none[0]), Warm: kept}
+// compare compares rounds of sorted waits, without and with warm containers. All rounds have the
+// same length.
+func (b *BurstDetails) compare(none, warm [][]float64) {
 	for i := range none {
 		b.Rounds = append(b.Rounds, BurstPair{None: NewRow("none warm", "ms", none[i]), Warm: NewRow("some warm", "ms", warm[i])})
 	}
@@ -138,7 +152,6 @@ func compareBursts(none, warm [][]float64, kept int) *BurstDetails {
 			b.Worst = one
 		}
 	}
-	return b
 }
 
 // notes returns the details as sentences.

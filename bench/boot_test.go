@@ -14,13 +14,15 @@ import (
 
 func TestBurstsAreComparedByRank(t *testing.T) {
 	none := [][]float64{{100, 200, 300}, {110, 210, 310}, {120, 220, 320}}
-	good := compareBursts(none, [][]float64{{5, 150, 300}, {6, 160, 290}, {4, 150, 280}}, 1)
+	good := &BurstDetails{Sessions: 3, Warm: 1}
+	good.compare(none, [][]float64{{5, 150, 300}, {6, 160, 290}, {4, 150, 280}})
 	if w := good.Worst; w.Rank != 3 || w.None != 310 || w.Warm != 290 || w.Ratio >= 1 || len(good.Rounds) != 3 || good.Rounds[1].Warm.P50 != 160 {
 		t.Errorf("%+v", good)
 	}
 	// One in the middle waits longer, though neither the median of all nor the longest
 	// wait says so.
-	bad := compareBursts(none, [][]float64{{5, 250, 300}, {6, 250, 290}, {4, 250, 280}}, 1)
+	bad := &BurstDetails{Sessions: 3, Warm: 1}
+	bad.compare(none, [][]float64{{5, 250, 300}, {6, 250, 290}, {4, 250, 280}})
 	if w := bad.Worst; w.Rank != 2 || w.Ratio <= 1 {
 		t.Errorf("%+v", bad)
 	}
@@ -41,6 +43,7 @@ func TestBootOptions(t *testing.T) {
 		"no rounds":         {N: 1, Rate: 1, Burst: 1, Warm: 1},
 		"nothing warm":      {N: 1, Rate: 1, Burst: 1, BurstRounds: 1},
 		"too large a burst": {N: 1, Rate: 1, Burst: 1001, Warm: 1, BurstRounds: 1},
+		"unknown bursts":    {N: 1, Rate: 1, BurstRounds: 1, Bursts: []string{"cold", "hot"}},
 		"refill below 0":    {N: 1, Rate: 1, BurstRounds: 1, Refill: -1},
 		"memory of one":     {N: 1, Rate: 1, BurstRounds: 1, Memory: 1},
 	} {

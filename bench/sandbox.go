@@ -38,8 +38,8 @@ func (o SandboxOptions) Check() error {
 // sandboxModes are an agent with warm containers, and one without.
 func sandboxModes() []bootMode {
 	return []bootMode{
-		{name: "warm", row: "warm", template: "network: pooled, warm: 4", warm: true, pooled: true, door: true},
-		{name: "cold", row: "cold", template: "network: pooled", pooled: true, door: true},
+		{name: "warm", row: "warm", template: "network: pooled, warm: 4", warm: true, pooled: true, sdks: true},
+		{name: "cold", row: "cold", template: "network: pooled", pooled: true, sdks: true},
 	}
 }
 
@@ -138,7 +138,7 @@ func (x *sandboxBench) plain(ctx context.Context, a *bootAgent, i int) error {
 
 // sandbox makes a sandbox and runs a command as E2B's SDKs do.
 func (x *sandboxBench) sandbox(ctx context.Context, a *bootAgent, _ int) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+a.door+"/v2/sandboxes", strings.NewReader(`{"templateID":"bench","timeout":300}`))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+a.sdks+"/v2/sandboxes", strings.NewReader(`{"templateID":"bench","timeout":300}`))
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (x *sandboxBench) sandbox(ctx context.Context, a *bootAgent, _ int) error {
 	for name, value := range map[string]string{"X-Access-Token": made.Token, "E2b-Sandbox-Id": made.ID, "E2b-Sandbox-Port": "49983"} {
 		q.Header().Set(name, value)
 	}
-	out, err := envd.NewProcessClient(x.client, "http://"+a.door).Start(ctx, q)
+	out, err := envd.NewProcessClient(x.client, "http://"+a.sdks).Start(ctx, q)
 	if err != nil {
 		return err
 	}

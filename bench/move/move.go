@@ -58,7 +58,7 @@ type Options struct {
 func (o Options) Check() error {
 	switch {
 	case o.N < 1:
-		return fmt.Errorf("moves are %d, there has to be one at least", o.N)
+		return fmt.Errorf("the number of moves is %d, it must be at least 1", o.N)
 	case o.Large < 0:
 		return fmt.Errorf("moves of a large session are %d, they cannot be under 0", o.Large)
 	case o.Many < 0 || o.Many > 200:

@@ -50,6 +50,7 @@ func (p *programs) experiments() []cli.Experiment {
 				f.Float64Var(&o.Rate, "rate", 20, "claims per second")
 				f.IntVar(&o.Burst, "burst", 100, "sessions that are requested at once, with some warm containers and with none; 0: none")
 				f.IntVar(&o.Warm, "warm", 20, "warm containers that are ready for a burst")
+				f.StringSliceVar(&o.Bursts, "bursts", nil, "only these kinds of bursts, a list: "+strings.Join(bench.Bursts(), ", "))
 				f.IntVar(&o.BurstRounds, "rounds", 3, "bursts of each kind, and turns beside a pool that refills")
 				f.IntVar(&o.Refill, "refill", 0, "sessions that boot in a turn while a pool is full, and while it refills; 0: none")
 				f.IntVar(&o.Memory, "memory", 24, "warm containers to measure the memory of; 0: none")

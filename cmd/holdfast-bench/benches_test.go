@@ -12,7 +12,7 @@ import (
 func TestBenchesRefuseWhatCannotBe(t *testing.T) {
 	for _, line := range []string{
 		"kill -n 0", "kill -n -1", "kill --rounds 0", "kill --image mysql",
-		"boot -n 0", "boot -n -1", "sandbox -n 0",
+		"boot -n 0", "boot --bursts none", "boot -n -1", "sandbox -n 0",
 		"run -n 0", "run --size 0", "run --rate -1", "run --rate NaN",
 		"gateway --connections 0", "gateway --rounds 0", "gateway --duration -1s", "gateway --only nope",
 		"clients -n 9", "clients --rounds 0", "clients --duration 0s", "clients --only nope",

@@ -37,7 +37,7 @@ func agentFlags(f *pflag.FlagSet) {
 	f.Bool("pod-details", false, "with --kubernetes: ask the API server for the pull times and the readiness of each new pod (needs additional rights)")
 	f.String("taint", "", "with --kubernetes: taint the node while a condition is true, with this effect: PreferNoSchedule or NoSchedule (default none; needs additional rights)")
 	f.StringSlice("notices", nil, "with --kubernetes: evacuate the pods when one of these announces the end of the node: gce, aws, azure, logind (needs additional rights)")
-	f.StringSlice("cures", nil, "with --kubernetes: carry out these cures while a finding stands that they are for, as doctor.cures does with its defaults: "+strings.Join(schedule.Names(), ", ")+" (needs additional rights)")
+	f.StringSlice("cures", nil, "with --kubernetes: carry out these cures while there is a finding for them, with the defaults of doctor.cures: "+strings.Join(schedule.Names(), ", ")+" (needs additional rights)")
 	f.String("cri-socket", "", "with --kubernetes: unix socket of the container runtime (default the first usual one that exists)")
 }
 

@@ -17,7 +17,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/agent/cureguard"
-	"holdfast/internal/agent/doornode"
+	"holdfast/internal/agent/e2bnode"
 	"holdfast/internal/agent/eventnode"
 	"holdfast/internal/agent/execnode"
 	"holdfast/internal/agent/filenode"
@@ -463,12 +463,12 @@ func (a *Agent) serve(p, front *tasks.Stack, l *listeners) error {
 		r := preempt.Responder{Drainer: a.drainer, Options: drainOptions(a.cfg.Drain, api.DrainRequest{}), Metrics: preempt.NewMetrics(a.metrics), Log: a.log}
 		return r.Run(ctx, a.cfg.Preempt.Sources())
 	})
-	door, err := doornode.New(a.cfg, a.node, a.store, a.metrics, a.log)
+	sdks, err := e2bnode.New(a.cfg, a.node, a.store, a.metrics, a.log)
 	if err != nil {
 		return err
 	}
-	if door != nil {
-		front.Start("SDKs of E2B", func(ctx context.Context) error { return door.Run(ctx, l.e2b) })
+	if sdks != nil {
+		front.Start("SDKs of E2B", func(ctx context.Context) error { return sdks.Run(ctx, l.e2b) })
 	}
 	front.Start("gateway", func(ctx context.Context) error { return g.Run(ctx, l.gateway, l.tcp...) })
 	p.Start("connections of the agent before", a.takeConnections)

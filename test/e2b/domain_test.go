@@ -34,7 +34,7 @@ func startDomainOn(t *testing.T, n *node, user, template, ports, mounts string) 
 	n.mounts = mounts
 	ca := certificates(t, n.dir)
 	n.environment = []string{"E2B_DOMAIN=" + domain, "SSL_CERT_FILE=" + ca, "NODE_EXTRA_CA_CERTS=" + ca}
-	n.configure(fmt.Sprintf("e2b: {listen: %q, domain: %s, api_keys_file: %s, cert_file: %[4]s/cert.pem, key_file: %[4]s/key.pem, user: %[5]s}", n.door, domain, n.keys, n.dir, user), template, ports)
+	n.configure(fmt.Sprintf("e2b: {listen: %q, domain: %s, api_keys_file: %s, cert_file: %[4]s/cert.pem, key_file: %[4]s/key.pem, user: %[5]s}", n.sdks, domain, n.keys, n.dir, user), template, ports)
 	n.run()
 	return n
 }

@@ -48,12 +48,12 @@ func holdfastBinary(t *testing.T) string {
 // apiKey is that of the tests, in the form that the SDKs check.
 const apiKey = "e2b_0123456789abcdef0123456789abcdef01234567"
 
-// node is an agent with the door on.
+// node is an agent that serves the SDKs.
 type node struct {
 	t      *testing.T
 	dir    string
 	docker string
-	door   string // host:port
+	sdks   string // host:port
 	api    string
 	keys   string // file
 	quiet  bool   // the agent's log is not shown
@@ -63,7 +63,7 @@ type node struct {
 	apiKeys         string // more keys of the API, each behind a comma
 	gateway         string // its address
 	gatewayKeys     string // more keys of the gateway, each behind a comma
-	// environment is what the SDKs need to reach the door, beside the key.
+	// environment is what the SDKs need to reach the agent, beside the key.
 	environment []string
 	cmd         *exec.Cmd
 	ended       chan struct{}
@@ -110,22 +110,22 @@ func startWith(t *testing.T, mounts string) *node {
 	t.Helper()
 	n := newNode(t, freePort(t))
 	n.mounts = mounts
-	n.environment = []string{"E2B_API_URL=http://" + n.door, "E2B_SANDBOX_URL=http://" + n.door}
-	n.configure(fmt.Sprintf("e2b: {listen: %q, domain: %q, api_keys_file: %s, user: user}", n.door, "e2b.localhost:"+portOf(n.door), n.keys), "shell", "[9000]")
+	n.environment = []string{"E2B_API_URL=http://" + n.sdks, "E2B_SANDBOX_URL=http://" + n.sdks}
+	n.configure(fmt.Sprintf("e2b: {listen: %q, domain: %q, api_keys_file: %s, user: user}", n.sdks, "e2b.localhost:"+portOf(n.sdks), n.keys), "shell", "[9000]")
 	n.run()
 	return n
 }
 
 // newNode returns a node that does not run yet.
-func newNode(t *testing.T, door string) *node {
+func newNode(t *testing.T, sdks string) *node {
 	t.Helper()
-	return newNodeOn(t, labtest.Engine(t), door)
+	return newNodeOn(t, labtest.Engine(t), sdks)
 }
 
-func newNodeOn(t *testing.T, e *lab.Engine, door string) *node {
+func newNodeOn(t *testing.T, e *lab.Engine, sdks string) *node {
 	t.Helper()
 	image(t, e)
-	n := &node{t: t, dir: t.TempDir(), docker: e.Host(), door: door, api: freePort(t), gateway: freePort(t)}
+	n := &node{t: t, dir: t.TempDir(), docker: e.Host(), sdks: sdks, api: freePort(t), gateway: freePort(t)}
 	n.keys = filepath.Join(n.dir, "keys")
 	if err := os.WriteFile(n.keys, []byte("tests "+apiKey+"\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func portOf(addr string) string {
 	return port
 }
 
-func (n *node) configure(door, template, ports string) {
+func (n *node) configure(sdks, template, ports string) {
 	n.t.Helper()
 	text := fmt.Sprintf(`
 node: node-e2b
@@ -160,7 +160,7 @@ templates:
     mounts: [%[8]s]
     ready: {timeout: 2m}
 %[10]s
-`, n.dir, n.docker, n.gateway, n.api, door, template, ports, n.mounts, n.extra, n.template, n.apiKeys, n.gatewayKeys)
+`, n.dir, n.docker, n.gateway, n.api, sdks, template, ports, n.mounts, n.extra, n.template, n.apiKeys, n.gatewayKeys)
 	if err := os.WriteFile(filepath.Join(n.dir, "holdfast.yaml"), []byte(text), 0o600); err != nil {
 		n.t.Fatal(err)
 	}
@@ -272,7 +272,7 @@ func (n *node) javascriptWith(s sdk, program string) string {
 	return n.program("NODE_NO_WARNINGS=1", "node", file)
 }
 
-// program runs a program that uses the door, and returns its output.
+// program runs a program that uses the SDKs, and returns its output.
 func (n *node) program(environment, name string, args ...string) string {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.t.Context(), 3*time.Minute)

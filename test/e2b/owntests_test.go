@@ -10,14 +10,14 @@ import (
 )
 
 var (
-	ownTests  = flag.String("sdk-tests", "", "directory packages/python-sdk of a copy of github.com/e2b-dev/E2B: its tests run against the door")
+	ownTests  = flag.String("sdk-tests", "", "directory packages/python-sdk of a copy of github.com/e2b-dev/E2B: its tests run against an agent")
 	ownPython = flag.String("sdk-python", "", "Python with that version of e2b, and with what its tests need")
 	ownPause  = flag.Bool("sdk-pause", false, "with sandboxes under gVisor, for the tests that pause them")
 	ownArgs   = flag.String("sdk-args", "", "arguments for pytest or vitest")
 	ownNode   = flag.String("sdk-tests-node", "", "directory packages/js-sdk of that copy, with what its tests need in node_modules")
 )
 
-// The Python SDK's own tests run against a door with TLS.
+// The Python SDK's own tests run against an agent with TLS.
 func TestOwnTestsOfTheSDK(t *testing.T) {
 	if *ownTests == "" {
 		t.Skip("needs -sdk-tests and -sdk-python")

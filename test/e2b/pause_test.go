@@ -12,7 +12,7 @@ import (
 )
 
 // newPausing returns a node whose sandboxes can be paused and copied: they run under gVisor.
-func newPausing(t *testing.T, door string) *node {
+func newPausing(t *testing.T, sdks string) *node {
 	t.Helper()
 	dir := t.TempDir()
 	r := runsc.Runtime{Program: labtest.Runsc(t), Images: filepath.Join(dir, "staged")}
@@ -23,7 +23,7 @@ func newPausing(t *testing.T, door string) *node {
 	if err := r.Install(script); err != nil {
 		t.Fatal(err)
 	}
-	n := newNodeOn(t, labtest.Private(t, lab.Options{Args: []string{"--add-runtime=boxed=" + script}}), door)
+	n := newNodeOn(t, labtest.Private(t, lab.Options{Args: []string{"--add-runtime=boxed=" + script}}), sdks)
 	n.extra = fmt.Sprintf("moving: {runsc: %s, runtime: %s, staged: %s}", r.Program, script, r.Images)
 	n.template = "    runtime: boxed\n    handover: memory\n    fork: allowed"
 	return n
@@ -101,9 +101,9 @@ except SandboxException as e:
 func TestPauseAndResume(t *testing.T) {
 	labtest.NeedLong(t, "runs sandboxes under gVisor, and saves their memory")
 	n := newPausing(t, freePort(t))
-	n.environment = []string{"E2B_API_URL=http://" + n.door, "E2B_SANDBOX_URL=http://" + n.door}
+	n.environment = []string{"E2B_API_URL=http://" + n.sdks, "E2B_SANDBOX_URL=http://" + n.sdks}
 	n.template += fmt.Sprintf("\n    command: [/bin/sh, -c, %q]", keepsSecret)
-	n.configure(fmt.Sprintf("e2b: {listen: %q, domain: %q, api_keys_file: %s}", n.door, "e2b.localhost:"+portOf(n.door), n.keys), "shell", "[]")
+	n.configure(fmt.Sprintf("e2b: {listen: %q, domain: %q, api_keys_file: %s}", n.sdks, "e2b.localhost:"+portOf(n.sdks), n.keys), "shell", "[]")
 	n.run()
 	const want = "paused 36 False paused ['paused'] []\nresumed True True text []\nby itself True running\nkilled True False\nSandboxNotFoundException\n"
 	if got := n.python(pausing); got != want {

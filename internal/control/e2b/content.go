@@ -21,7 +21,7 @@ import (
 
 // enterFiles returns the sandbox of a request for the content of a file. The request has
 // the sandbox's token, or a signature of it for this path, user and kind of access.
-func (d *Door) enterFiles(r *http.Request, access string) (sandbox, error) {
+func (d *Server) enterFiles(r *http.Request, access string) (sandbox, error) {
 	s, err := d.enter(r)
 	if err != nil {
 		return s, err
@@ -72,7 +72,7 @@ func owner(r *http.Request) string {
 }
 
 // download answers with the content of a file.
-func (d *Door) download(w http.ResponseWriter, r *http.Request) {
+func (d *Server) download(w http.ResponseWriter, r *http.Request) {
 	s, err := d.enterFiles(r, "read")
 	var p string
 	if err == nil {
@@ -134,7 +134,7 @@ type uploaded struct {
 }
 
 // upload writes the files of a request: one as it is, or those of a form.
-func (d *Door) upload(w http.ResponseWriter, r *http.Request) {
+func (d *Server) upload(w http.ResponseWriter, r *http.Request) {
 	s, err := d.enterFiles(r, "write")
 	if err != nil {
 		fail(w, err)
@@ -148,7 +148,7 @@ func (d *Door) upload(w http.ResponseWriter, r *http.Request) {
 	_ = write(w, http.StatusOK, done)
 }
 
-func (d *Door) store(r *http.Request, s sandbox) ([]uploaded, error) {
+func (d *Server) store(r *http.Request, s sandbox) ([]uploaded, error) {
 	a, err := d.account(r.Context(), s, owner(r))
 	if err != nil {
 		return nil, err
@@ -192,7 +192,7 @@ func decoded(r *http.Request) (io.Reader, error) {
 
 // storeForm writes the files of a form, each while it arrives. given is the path of the
 // only file, or "": then each has its path as its file name.
-func (d *Door) storeForm(ctx context.Context, s sandbox, a account, o holdfast.WriteFile, form *multipart.Reader, given string) ([]uploaded, error) {
+func (d *Server) storeForm(ctx context.Context, s sandbox, a account, o holdfast.WriteFile, form *multipart.Reader, given string) ([]uploaded, error) {
 	done := []uploaded{}
 	for {
 		part, err := form.NextPart()
@@ -225,7 +225,7 @@ func (d *Door) storeForm(ctx context.Context, s sandbox, a account, o holdfast.W
 }
 
 // put writes a file, and makes the directories above it.
-func (d *Door) put(ctx context.Context, s sandbox, a account, o holdfast.WriteFile, p string, r io.Reader) (uploaded, error) {
+func (d *Server) put(ctx context.Context, s sandbox, a account, o holdfast.WriteFile, p string, r io.Reader) (uploaded, error) {
 	p = path.Clean(join(a.home, p))
 	if dir := path.Dir(p); dir != "/" {
 		if err := d.makeDir(ctx, s, a, dir); err != nil {

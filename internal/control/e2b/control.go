@@ -13,7 +13,7 @@ import (
 )
 
 // controlRoutes is the control API.
-func (d *Door) controlRoutes() http.Handler {
+func (d *Server) controlRoutes() http.Handler {
 	mux := http.NewServeMux()
 	route := func(pattern string, h func(http.ResponseWriter, *http.Request) error) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
@@ -54,7 +54,7 @@ func (d *Door) controlRoutes() http.Handler {
 }
 
 // refused answers what is not offered.
-func (d *Door) refused(_ http.ResponseWriter, r *http.Request) error {
+func (d *Server) refused(_ http.ResponseWriter, r *http.Request) error {
 	for _, x := range []struct{ part, what string }{
 		{"/network", "rules for networks"},
 		{"/templates", "building templates"}, {"/volumes", "volumes"}, {"/secrets", "secrets"}, {"/teams", "teams"}, {"/api-keys", "changing API keys"}, {"/access-tokens", "access tokens"},
@@ -67,7 +67,7 @@ func (d *Door) refused(_ http.ResponseWriter, r *http.Request) error {
 }
 
 // admit checks the API key of a request.
-func (d *Door) admit(r *http.Request) error {
+func (d *Server) admit(r *http.Request) error {
 	if d.keys.Owner(r.Header.Get("X-API-Key")) == "" {
 		return refuse(http.StatusUnauthorized, "the API key is missing or wrong")
 	}
@@ -107,7 +107,7 @@ type timeoutRequest struct {
 
 // extend reads a time until the end of a sandbox, and changes its end. Without later the
 // end may also be earlier than before.
-func (d *Door) extend(w http.ResponseWriter, r *http.Request, later bool) error {
+func (d *Server) extend(w http.ResponseWriter, r *http.Request, later bool) error {
 	q := timeoutRequest{}
 	if err := read(r, &q); err != nil {
 		return err
@@ -138,7 +138,7 @@ func (d *Door) extend(w http.ResponseWriter, r *http.Request, later bool) error 
 }
 
 // prolong changes the end of a sandbox, with later only to a later one.
-func (d *Door) prolong(ctx context.Context, id string, end time.Time, later bool) (sandbox, error) {
+func (d *Server) prolong(ctx context.Context, id string, end time.Time, later bool) (sandbox, error) {
 	changed := false
 	s, err := d.sandboxes.change(ctx, id, func(s *sandbox) {
 		if changed = !later || end.After(s.Ends); changed {
@@ -151,14 +151,14 @@ func (d *Door) prolong(ctx context.Context, id string, end time.Time, later bool
 	return s, err
 }
 
-func (d *Door) setTimeout(w http.ResponseWriter, r *http.Request) error {
+func (d *Server) setTimeout(w http.ResponseWriter, r *http.Request) error {
 	return d.extend(w, r, false)
 }
 
-func (d *Door) refresh(w http.ResponseWriter, r *http.Request) error { return d.extend(w, r, true) }
+func (d *Server) refresh(w http.ResponseWriter, r *http.Request) error { return d.extend(w, r, true) }
 
 // remove kills a sandbox.
-func (d *Door) remove(w http.ResponseWriter, r *http.Request) error {
+func (d *Server) remove(w http.ResponseWriter, r *http.Request) error {
 	s, err := d.sandboxes.find(r.Context(), r.PathValue("id"))
 	if err != nil {
 		return err
@@ -171,7 +171,7 @@ func (d *Door) remove(w http.ResponseWriter, r *http.Request) error {
 }
 
 // suspend pauses a sandbox.
-func (d *Door) suspend(w http.ResponseWriter, r *http.Request) error {
+func (d *Server) suspend(w http.ResponseWriter, r *http.Request) error {
 	q := struct {
 		Memory *bool `json:"memory"`
 	}{}
@@ -207,7 +207,7 @@ func cannotPause(t Template) error {
 
 // connect returns a sandbox to another client, and resumes it if it is paused. Its time
 // is only extended.
-func (d *Door) connect(w http.ResponseWriter, r *http.Request) error {
+func (d *Server) connect(w http.ResponseWriter, r *http.Request) error {
 	q := timeoutRequest{}
 	if err := read(r, &q); err != nil {
 		return err

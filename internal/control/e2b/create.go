@@ -69,7 +69,7 @@ func (q newSandbox) check() error {
 
 // template returns a template by its name. The SDKs' default name is that of the first
 // one, too.
-func (d *Door) template(name string) Template {
+func (d *Server) template(name string) Template {
 	i := slices.IndexFunc(d.o.Templates, func(t Template) bool { return t.Name == name })
 	if i < 0 && (name == baseTemplate || name == "") {
 		i = 0
@@ -81,7 +81,7 @@ func (d *Door) template(name string) Template {
 }
 
 // create starts a session for a new sandbox. length is the default of its time.
-func (d *Door) create(w http.ResponseWriter, r *http.Request, length time.Duration) error {
+func (d *Server) create(w http.ResponseWriter, r *http.Request, length time.Duration) error {
 	var q newSandbox
 	if err := read(r, &q); err != nil {
 		return err
@@ -138,7 +138,7 @@ func idOf(r *http.Request) string {
 }
 
 // again returns a sandbox whose request came before, when it is ready.
-func (d *Door) again(ctx context.Context, id string) (sandbox, error) {
+func (d *Server) again(ctx context.Context, id string) (sandbox, error) {
 	s, err := d.sandboxes.find(ctx, id)
 	switch {
 	case err != nil || s.Paused:
@@ -154,7 +154,7 @@ func (d *Door) again(ctx context.Context, id string) (sandbox, error) {
 
 // start writes the note and starts the session. The sandbox's time begins when it is
 // ready: until then the note says when the sandbox is given up.
-func (d *Door) start(ctx context.Context, s *sandbox, length time.Duration) (err error) {
+func (d *Server) start(ctx context.Context, s *sandbox, length time.Duration) (err error) {
 	s.Ends = s.Started.Add(forgetAfter + length)
 	if err := d.sandboxes.add(ctx, *s); err != nil {
 		return err
@@ -174,7 +174,7 @@ func (d *Door) start(ctx context.Context, s *sandbox, length time.Duration) (err
 }
 
 // begin begins the time of a sandbox that is ready.
-func (d *Door) begin(ctx context.Context, id string, length time.Duration) (sandbox, error) {
+func (d *Server) begin(ctx context.Context, id string, length time.Duration) (sandbox, error) {
 	s, err := d.sandboxes.change(ctx, id, func(s *sandbox) {
 		s.Started = time.Now().UTC()
 		s.Ends = s.Started.Add(length)
@@ -187,7 +187,7 @@ func (d *Door) begin(ctx context.Context, id string, length time.Duration) (sand
 
 // forget removes sandboxes that could not be started. Their clients do not learn the ids,
 // so nothing may be left.
-func (d *Door) forget(ctx context.Context, list []sandbox) {
+func (d *Server) forget(ctx context.Context, list []sandbox) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), suspendLimit)
 	defer cancel()
 	for _, s := range list {

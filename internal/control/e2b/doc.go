@@ -1,5 +1,5 @@
 // Package e2b lets the unmodified SDKs of E2B use a node: a sandbox is a session, and its
-// template is the session's (docs/e2b.md). The door is a client of the agent's own API, so
+// template is the session's (docs/e2b.md). The server is a client of the agent's own API, so
 // a sandbox may be on any node of a fleet, and the agent's audit log has each change. No
 // program runs in the container for it.
 //

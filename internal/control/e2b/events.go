@@ -63,7 +63,7 @@ func uuid(b []byte) string {
 }
 
 // emit keeps an event, and posts it to the webhooks. It never waits.
-func (d *Door) emit(kind string, s sandbox) {
+func (d *Server) emit(kind string, s sandbox) {
 	id := make([]byte, 16)
 	_, _ = rand.Read(id) // never fails
 	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
@@ -102,7 +102,7 @@ const eventPrefix = "e2b-events/"
 
 // record writes events to the store until ctx is done, and the ones that are waiting then.
 // It keeps maxEventsOfNode of this node, and none that is older than keepEvents.
-func (d *Door) record(ctx context.Context) {
+func (d *Server) record(ctx context.Context) {
 	var own []string // names, the oldest first
 	if notes, err := d.o.Notes.ListNotes(ctx, eventPrefix); err == nil {
 		for _, n := range notes {
@@ -131,7 +131,7 @@ func (d *Door) record(ctx context.Context) {
 }
 
 // recordOne writes an event, and drops the oldest ones of this node.
-func (d *Door) recordOne(ctx context.Context, e event, own []string) []string {
+func (d *Server) recordOne(ctx context.Context, e event, own []string) []string {
 	text, err := json.Marshal(e)
 	name := fmt.Sprintf("%s%019d-%s/%s", eventPrefix, e.Timestamp.UnixNano(), e.ID[:8], d.o.Node)
 	if err == nil {
@@ -152,7 +152,7 @@ func (d *Door) recordOne(ctx context.Context, e event, own []string) []string {
 }
 
 // forgetEvents drops old events, also those of nodes that are gone.
-func (d *Door) forgetEvents(ctx context.Context) {
+func (d *Server) forgetEvents(ctx context.Context) {
 	notes, err := d.o.Notes.ListNotes(ctx, eventPrefix)
 	before := fmt.Sprintf("%s%019d", eventPrefix, time.Now().Add(-keepEvents).UnixNano())
 	for _, n := range notes {
@@ -166,7 +166,7 @@ func (d *Door) forgetEvents(ctx context.Context) {
 }
 
 // listEvents answers with events of one sandbox, or of all.
-func (d *Door) listEvents(w http.ResponseWriter, r *http.Request) error {
+func (d *Server) listEvents(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	number := func(name string, normal, most int) (int, error) {
 		if !q.Has(name) {

@@ -9,7 +9,7 @@ import (
 )
 
 // endDue ends the sandboxes whose time is over.
-func (d *Door) endDue(ctx context.Context) {
+func (d *Server) endDue(ctx context.Context) {
 	now := time.Now()
 	for _, s := range d.sandboxes.list() {
 		if s.Paused || now.Before(s.Ends) || ctx.Err() != nil {
@@ -39,7 +39,7 @@ func (d *Door) endDue(ctx context.Context) {
 
 // kill stops the session of a sandbox and forgets the sandbox. A session that has ended
 // already is no error.
-func (d *Door) kill(ctx context.Context, s sandbox) error {
+func (d *Server) kill(ctx context.Context, s sandbox) error {
 	err := d.discard(ctx, &s)
 	if err == nil {
 		d.emit(isKilled, s)
@@ -51,7 +51,7 @@ func (d *Door) kill(ctx context.Context, s sandbox) error {
 }
 
 // discard is kill without an event. holdfast.ErrNotFound if the sandbox is forgotten.
-func (d *Door) discard(ctx context.Context, s *sandbox) error {
+func (d *Server) discard(ctx context.Context, s *sandbox) error {
 	_, err := d.o.Agent.StopSession(ctx, s.key())
 	if err == nil || errors.Is(err, holdfast.ErrNotFound) {
 		*s, err = d.sandboxes.drop(ctx, s.ID)
@@ -60,7 +60,7 @@ func (d *Door) discard(ctx context.Context, s *sandbox) error {
 }
 
 // turn notes that a sandbox is paused, or until when one runs again.
-func (d *Door) turn(ctx context.Context, id string, paused bool, ends time.Time) (sandbox, error) {
+func (d *Server) turn(ctx context.Context, id string, paused bool, ends time.Time) (sandbox, error) {
 	changed, kind := false, isPaused
 	if !paused {
 		kind = isResumed
@@ -83,7 +83,7 @@ func (d *Door) turn(ctx context.Context, id string, paused bool, ends time.Time)
 
 // pause suspends the session of a sandbox. If its memory could not be saved although the
 // session ended, the sandbox is gone, and the error says why.
-func (d *Door) pause(ctx context.Context, s sandbox) error {
+func (d *Server) pause(ctx context.Context, s sandbox) error {
 	ctx, cancel := context.WithTimeout(ctx, suspendLimit)
 	defer cancel()
 	if _, err := d.o.Agent.SuspendSession(ctx, s.key()); err != nil {
@@ -95,7 +95,7 @@ func (d *Door) pause(ctx context.Context, s sandbox) error {
 
 // reconcile reads the store, forgets the sandboxes whose sessions are gone, and notices
 // those that others have suspended or resumed.
-func (d *Door) reconcile(ctx context.Context) error {
+func (d *Server) reconcile(ctx context.Context) error {
 	if err := d.sandboxes.read(ctx); err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func (d *Door) reconcile(ctx context.Context) error {
 }
 
 // states returns the state of each session.
-func (d *Door) states(ctx context.Context) (map[string]holdfast.State, error) {
+func (d *Server) states(ctx context.Context) (map[string]holdfast.State, error) {
 	all, err := d.o.Agent.Sessions(ctx)
 	if err != nil {
 		return nil, err
@@ -145,7 +145,7 @@ func (d *Door) states(ctx context.Context) (map[string]holdfast.State, error) {
 
 // running returns a sandbox whose session runs. One that may wake is resumed. Other
 // sandboxes are the problem of ended.
-func (d *Door) running(ctx context.Context, id string) (sandbox, error) {
+func (d *Server) running(ctx context.Context, id string) (sandbox, error) {
 	s, err := d.sandboxes.find(ctx, id)
 	if errors.Is(err, holdfast.ErrNotFound) {
 		return s, ended(id)
@@ -160,7 +160,7 @@ func (d *Door) running(ctx context.Context, id string) (sandbox, error) {
 }
 
 // resume resumes a paused sandbox. The time is that until its end.
-func (d *Door) resume(ctx context.Context, s sandbox, timeout time.Duration) (sandbox, error) {
+func (d *Server) resume(ctx context.Context, s sandbox, timeout time.Duration) (sandbox, error) {
 	if _, err := d.o.Agent.ResumeSession(ctx, s.key()); err != nil {
 		return s, err
 	}

@@ -18,16 +18,16 @@ import (
 )
 
 // filesystem is the filesystem service.
-type filesystem struct{ d *Door }
+type filesystem struct{ d *Server }
 
 // at returns the user of a call, and a path as the user means it.
-func (d *Door) at(ctx context.Context, s sandbox, user, p string) (account, string, error) {
+func (d *Server) at(ctx context.Context, s sandbox, user, p string) (account, string, error) {
 	a, err := d.account(ctx, s, user)
 	return a, path.Clean(join(a.home, p)), err
 }
 
 // missingFile tells a missing file from a session that has ended meanwhile.
-func (d *Door) missingFile(ctx context.Context, s sandbox, p string, err error) error {
+func (d *Server) missingFile(ctx context.Context, s sandbox, p string, err error) error {
 	if !errors.Is(err, holdfast.ErrNotFound) {
 		return err
 	}
@@ -38,7 +38,7 @@ func (d *Door) missingFile(ctx context.Context, s sandbox, p string, err error) 
 }
 
 // entryOf describes a file. A link has the type of what it leads to, and names it.
-func (d *Door) entryOf(ctx context.Context, s sandbox, f holdfast.File, n names) *envd.EntryInfo {
+func (d *Server) entryOf(ctx context.Context, s sandbox, f holdfast.File, n names) *envd.EntryInfo {
 	mode, _ := strconv.ParseUint(f.Mode, 8, 32) // the agent writes it so
 	e := &envd.EntryInfo{
 		Name: f.Name, Path: f.Path, Size: f.Size, Mode: uint32(mode & 0o777), Type: typeOf(f.Type),
@@ -83,7 +83,7 @@ func permissions(t holdfast.FileType, mode uint64) string {
 }
 
 // stat describes the file at a path.
-func (d *Door) stat(ctx context.Context, s sandbox, p string) (*envd.EntryInfo, error) {
+func (d *Server) stat(ctx context.Context, s sandbox, p string) (*envd.EntryInfo, error) {
 	f, err := d.o.Agent.Stat(ctx, s.key(), p, false)
 	if err != nil {
 		return nil, d.missingFile(ctx, s, p, err)
@@ -164,7 +164,7 @@ func (f filesystem) MakeDir(ctx context.Context, r *connect.Request[envd.MakeDir
 	return connect.NewResponse(&envd.MakeDirResponse{Entry: e}), err
 }
 
-func (d *Door) makeDir(ctx context.Context, s sandbox, a account, p string) error {
+func (d *Server) makeDir(ctx context.Context, s sandbox, a account, p string) error {
 	_, err := d.o.Agent.MakeDir(ctx, s.key(), api.MakeDirRequest{Path: p, Parents: true, UID: a.uid, GID: a.gid})
 	return d.missingFile(ctx, s, p, err)
 }

@@ -17,7 +17,7 @@ import (
 // follow sends the events of a command from an offset of its output on, until it has ended.
 // If the session is on another node whose agent is replaced meanwhile, it goes on with the
 // next one.
-func (d *Door) follow(ctx context.Context, s sandbox, c holdfast.Command, from int64, ping time.Duration, send func(*envd.ProcessEvent) error) error {
+func (d *Server) follow(ctx context.Context, s sandbox, c holdfast.Command, from int64, ping time.Duration, send func(*envd.ProcessEvent) error) error {
 	f := &follower{send: send, tty: c.TTY}
 	if err := f.event(&envd.ProcessEvent{Event: &envd.ProcessEvent_Start{Start: &envd.ProcessEvent_StartEvent{Pid: pidOf(c.ID)}}}); err != nil {
 		return err
@@ -44,7 +44,7 @@ func (d *Door) follow(ctx context.Context, s sandbox, c holdfast.Command, from i
 }
 
 // attach copies the output of a command, and attaches again if the agent is replaced.
-func (d *Door) attach(ctx context.Context, s sandbox, c holdfast.Command, from int64, f *follower) (int, error) {
+func (d *Server) attach(ctx context.Context, s sandbox, c holdfast.Command, from int64, f *follower) (int, error) {
 	next := from
 	var lostAt time.Time
 	for {

@@ -70,7 +70,7 @@ func (i *inputs) of(s sandbox, c holdfast.Command) *input {
 	in := &input{chunks: make(chan []byte), sizes: make(chan api.Size), done: make(chan struct{})}
 	i.all[c.ID] = in
 	i.open.Go(func() {
-		// The end of the command, or of the door, ends it.
+		// The end of the command, or of the server, ends it.
 		_, _ = i.agent.Attach(i.life, s.key(), c.ID, api.AttachRequest{Offset: c.Output}, api.Exec{Stdin: in, Resize: in.sizes}, nil)
 		i.mu.Lock()
 		delete(i.all, c.ID)

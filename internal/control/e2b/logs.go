@@ -71,7 +71,7 @@ func parseLogQuery(q url.Values) (out logQuery, err error) {
 }
 
 // logs answers with lines of the output of a sandbox's container.
-func (d *Door) logs(w http.ResponseWriter, r *http.Request) error {
+func (d *Server) logs(w http.ResponseWriter, r *http.Request) error {
 	q, err := parseLogQuery(r.URL.Query())
 	if err != nil {
 		return err

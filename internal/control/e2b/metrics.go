@@ -8,7 +8,7 @@ import (
 	"holdfast/internal/platform/metric"
 )
 
-// Metrics are the metrics of a door.
+// Metrics are the metrics of a server.
 type Metrics struct {
 	requests  *prometheus.CounterVec
 	ended     *prometheus.CounterVec

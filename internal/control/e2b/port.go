@@ -20,7 +20,7 @@ import (
 const trafficHeader = "E2b-Traffic-Access-Token"
 
 // servePort passes a request on to a port of a sandbox.
-func (d *Door) servePort(w http.ResponseWriter, r *http.Request, id string, port int) {
+func (d *Server) servePort(w http.ResponseWriter, r *http.Request, id string, port int) {
 	s, err := d.sandboxes.find(r.Context(), id)
 	switch t := d.template(s.Template); {
 	case err != nil:
@@ -54,7 +54,7 @@ func (d *Door) servePort(w http.ResponseWriter, r *http.Request, id string, port
 }
 
 // portProblem says why a port did not answer. The SDKs know the status 502.
-func (d *Door) portProblem(ctx context.Context, s sandbox, port int, err error) error {
+func (d *Server) portProblem(ctx context.Context, s sandbox, port int, err error) error {
 	if e, ok := errors.AsType[*api.Error](err); ok && e.Code == api.CodePortRefused {
 		return refuse(http.StatusBadGateway, "The sandbox is running but port is not open: %d. %s", port, e.Advice)
 	}
@@ -65,7 +65,7 @@ func (d *Door) portProblem(ctx context.Context, s sandbox, port int, err error) 
 }
 
 // dialPort connects to a port of a sandbox. addr is the id and the port.
-func (d *Door) dialPort(ctx context.Context, _, addr string) (net.Conn, error) {
+func (d *Server) dialPort(ctx context.Context, _, addr string) (net.Conn, error) {
 	id, text, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ import (
 )
 
 // processes is the process service: each process is a detached command of the session.
-type processes struct{ d *Door }
+type processes struct{ d *Server }
 
 // firstPID is above every pid of Linux (PID_MAX_LIMIT, 2^22), so that a command in the
 // container that is given such a pid hits no process.

@@ -19,7 +19,7 @@ import (
 // notePrefix begins the names of the sandboxes' notes in the store.
 const notePrefix = "e2b/"
 
-// sandbox is what the door knows of a session that it has started. It is a note in the
+// sandbox is what the server knows of a session that it has started. It is a note in the
 // store, so that it survives the agent and is known to all nodes.
 type sandbox struct {
 	ID       string              `json:"id"` // the session's key

@@ -30,7 +30,7 @@ func sandboxOf(ctx context.Context) sandbox {
 }
 
 // serviceRoutes are the services of a sandbox.
-func (d *Door) serviceRoutes() http.Handler {
+func (d *Server) serviceRoutes() http.Handler {
 	mux := http.NewServeMux()
 	options := []connect.HandlerOption{connect.WithReadMaxBytes(maxMessage), connect.WithInterceptors(errorCodes{})}
 	for _, service := range []func() (string, http.Handler){
@@ -53,7 +53,7 @@ func (d *Door) serviceRoutes() http.Handler {
 }
 
 // admitted passes requests on that have the sandbox's token.
-func (d *Door) admitted(h http.Handler) http.Handler {
+func (d *Server) admitted(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s, err := d.enter(r)
 		if err == nil && !same(r.Header.Get("X-Access-Token"), s.Token) {
@@ -71,7 +71,7 @@ func (d *Door) admitted(h http.Handler) http.Handler {
 }
 
 // enter returns the sandbox of a request, which is not admitted yet.
-func (d *Door) enter(r *http.Request) (sandbox, error) {
+func (d *Server) enter(r *http.Request) (sandbox, error) {
 	id, _ := r.Context().Value(idKey).(string)
 	s, err := d.sandboxes.find(r.Context(), id)
 	if err != nil {
@@ -86,7 +86,7 @@ func same(given, want string) bool {
 }
 
 // health says whether a sandbox runs. The SDKs ask without a token, too.
-func (d *Door) health(w http.ResponseWriter, r *http.Request) {
+func (d *Server) health(w http.ResponseWriter, r *http.Request) {
 	s, err := d.enter(r)
 	if err == nil && (s.Paused || !d.lives(r.Context(), s)) {
 		err = ended(s.ID)

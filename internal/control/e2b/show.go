@@ -30,7 +30,7 @@ type shown struct {
 	Domain             string  `json:"domain"`
 }
 
-func (d *Door) show(s sandbox) shown {
+func (d *Server) show(s sandbox) shown {
 	v := shown{TemplateID: s.Template, Alias: s.Template, SandboxID: s.ID, ClientID: "holdfast", EnvdVersion: envdVersion, EnvdAccessToken: s.Token, Domain: d.o.Domain}
 	if s.Traffic != "" {
 		v.TrafficAccessToken = &s.Traffic
@@ -73,7 +73,7 @@ type exposure struct {
 	AllowPublicTraffic bool `json:"allowPublicTraffic"`
 }
 
-func (d *Door) entry(s sandbox) listed {
+func (d *Server) entry(s sandbox) listed {
 	cpus, memory := d.size(s)
 	v := listed{
 		TemplateID: s.Template, Alias: s.Template, SandboxID: s.ID, ClientID: "holdfast", StartedAt: s.Started, EndAt: s.Ends,
@@ -89,7 +89,7 @@ func (d *Door) entry(s sandbox) listed {
 }
 
 // size returns what a sandbox may use at most: its template's limits, or this host's size.
-func (d *Door) size(s sandbox) (cpus int, memory int64) {
+func (d *Server) size(s sandbox) (cpus int, memory int64) {
 	t := d.template(s.Template)
 	cpus, memory = max(1, int(t.CPUs+0.999)), t.Memory
 	if t.CPUs == 0 {
@@ -103,7 +103,7 @@ func (d *Door) size(s sandbox) (cpus int, memory int64) {
 }
 
 // info describes a sandbox.
-func (d *Door) info(w http.ResponseWriter, r *http.Request) error {
+func (d *Server) info(w http.ResponseWriter, r *http.Request) error {
 	s, err := d.sandboxes.find(r.Context(), r.PathValue("id"))
 	if err != nil {
 		return err
@@ -203,7 +203,7 @@ func (q query) wants(s sandbox) bool {
 func position(s sandbox) string { return s.Started.Format("2006-01-02T15:04:05.000000000Z") + s.ID }
 
 // list lists the sandboxes that run or are paused, a page at a time.
-func (d *Door) list(w http.ResponseWriter, r *http.Request) error {
+func (d *Server) list(w http.ResponseWriter, r *http.Request) error {
 	q, err := parseQuery(r.URL.Query())
 	if err != nil {
 		return err

@@ -21,7 +21,7 @@ type snapshotInfo struct {
 }
 
 // copyable returns a sandbox of which a copy can be made.
-func (d *Door) copyable(r *http.Request) (sandbox, error) {
+func (d *Server) copyable(r *http.Request) (sandbox, error) {
 	s, err := d.sandboxes.find(r.Context(), r.PathValue("id"))
 	switch {
 	case err != nil:
@@ -35,7 +35,7 @@ func (d *Door) copyable(r *http.Request) (sandbox, error) {
 }
 
 // takeSnapshot copies a sandbox, which goes on.
-func (d *Door) takeSnapshot(w http.ResponseWriter, r *http.Request) error {
+func (d *Server) takeSnapshot(w http.ResponseWriter, r *http.Request) error {
 	q := struct {
 		Name   string `json:"name"`
 		Memory *bool  `json:"memory"`
@@ -82,10 +82,10 @@ func absent(err error, id string) error {
 	return err
 }
 
-func (d *Door) isTemplate(name string) bool { return name != "" && d.template(name).Name != "" }
+func (d *Server) isTemplate(name string) bool { return name != "" && d.template(name).Name != "" }
 
-// listSnapshots lists the snapshots of the door's templates by name, a page at a time.
-func (d *Door) listSnapshots(w http.ResponseWriter, r *http.Request) error {
+// listSnapshots lists the snapshots of the server's templates by name, a page at a time.
+func (d *Server) listSnapshots(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	limit, from, err := page(q)
 	if err != nil {
@@ -111,8 +111,8 @@ func (d *Door) listSnapshots(w http.ResponseWriter, r *http.Request) error {
 	return write(w, http.StatusOK, list)
 }
 
-// snapshot returns a snapshot of one of the door's templates. holdfast.ErrNotFound.
-func (d *Door) snapshot(ctx context.Context, name holdfast.SessionKey) (holdfast.MemorySnapshot, error) {
+// snapshot returns a snapshot of one of the server's templates. holdfast.ErrNotFound.
+func (d *Server) snapshot(ctx context.Context, name holdfast.SessionKey) (holdfast.MemorySnapshot, error) {
 	all, err := d.o.Agent.Snapshots(ctx)
 	if err != nil {
 		return holdfast.MemorySnapshot{}, err
@@ -126,7 +126,7 @@ func (d *Door) snapshot(ctx context.Context, name holdfast.SessionKey) (holdfast
 }
 
 // removeSnapshot removes what the SDKs take for a template.
-func (d *Door) removeSnapshot(w http.ResponseWriter, r *http.Request) error {
+func (d *Server) removeSnapshot(w http.ResponseWriter, r *http.Request) error {
 	if name, _, _ := strings.Cut(r.PathValue("id"), ":"); d.isTemplate(name) {
 		return notOffered("removing templates")
 	}
@@ -149,7 +149,7 @@ type forkResult struct {
 
 // fork starts sandboxes from a copy of one, which goes on. They have its metadata, its
 // variables and what happens at their end, and tokens of their own.
-func (d *Door) fork(w http.ResponseWriter, r *http.Request) error {
+func (d *Server) fork(w http.ResponseWriter, r *http.Request) error {
 	q := struct {
 		Timeout int64 `json:"timeout"`
 		Count   int   `json:"count"`
@@ -199,7 +199,7 @@ func (d *Door) fork(w http.ResponseWriter, r *http.Request) error {
 }
 
 // childrenOf notes new sandboxes that are like another one.
-func (d *Door) childrenOf(ctx context.Context, parent sandbox, count int, length time.Duration) (children []sandbox, err error) {
+func (d *Server) childrenOf(ctx context.Context, parent sandbox, count int, length time.Duration) (children []sandbox, err error) {
 	for range count {
 		c := sandbox{
 			ID: newID(), Template: parent.Template, Metadata: parent.Metadata, Env: parent.Env, Started: time.Now().UTC(),

@@ -26,7 +26,7 @@ type metricEntry struct {
 }
 
 // usage returns what a sandbox has used, the oldest entry first. A paused one has none.
-func (d *Door) usage(ctx context.Context, s sandbox) ([]metricEntry, error) {
+func (d *Server) usage(ctx context.Context, s sandbox) ([]metricEntry, error) {
 	out := []metricEntry{}
 	if s.Paused {
 		return out, nil
@@ -57,7 +57,7 @@ func (d *Door) usage(ctx context.Context, s sandbox) ([]metricEntry, error) {
 }
 
 // metrics answers with what a sandbox has used, in a range of time if the request has one.
-func (d *Door) metrics(w http.ResponseWriter, r *http.Request) error {
+func (d *Server) metrics(w http.ResponseWriter, r *http.Request) error {
 	from, to, err := interval(r.URL.Query())
 	if err != nil {
 		return err
@@ -98,7 +98,7 @@ func interval(q url.Values) (from, to int64, err error) {
 
 // manyMetrics answers with what each of some sandboxes uses. Those that do not run are left
 // out.
-func (d *Door) manyMetrics(w http.ResponseWriter, r *http.Request) error {
+func (d *Server) manyMetrics(w http.ResponseWriter, r *http.Request) error {
 	ids := strings.Split(strings.Join(r.URL.Query()["sandbox_ids"], ","), ",")
 	if len(ids) > maxPage || ids[0] == "" {
 		return refuse(http.StatusBadRequest, "sandbox_ids has %d ids, from 1 to %d are allowed", len(ids), maxPage)

@@ -21,9 +21,9 @@ type account struct {
 	home     string
 }
 
-// account returns a user of a sandbox's container by its name or id; "" is the door's
+// account returns a user of a sandbox's container by its name or id; "" is the server's
 // default. The root user exists without a list of users, too.
-func (d *Door) account(ctx context.Context, s sandbox, name string) (account, error) {
+func (d *Server) account(ctx context.Context, s sandbox, name string) (account, error) {
 	name = cmp.Or(name, d.o.User)
 	for fields := range d.lines(ctx, s, "/etc/passwd") {
 		if len(fields) < 6 || fields[0] != name && fields[2] != name {
@@ -46,7 +46,7 @@ func (d *Door) account(ctx context.Context, s sandbox, name string) (account, er
 
 // lines yields the fields of each line of a file of users or groups. A file that cannot be
 // read has none.
-func (d *Door) lines(ctx context.Context, s sandbox, path string) func(func([]string) bool) {
+func (d *Server) lines(ctx context.Context, s sandbox, path string) func(func([]string) bool) {
 	return func(yield func([]string) bool) {
 		var text limited
 		_ = d.o.Agent.ReadFile(ctx, s.key(), path, 0, &text) // without the file there are no names
@@ -73,7 +73,7 @@ func (l *limited) Write(p []byte) (int, error) {
 // names are the names of ids in a container.
 type names struct{ users, groups map[int]string }
 
-func (d *Door) names(ctx context.Context, s sandbox) names {
+func (d *Server) names(ctx context.Context, s sandbox) names {
 	read := func(path string) map[int]string {
 		all := map[int]string{0: "root"}
 		for fields := range d.lines(ctx, s, path) {
@@ -92,7 +92,7 @@ func (d *Door) names(ctx context.Context, s sandbox) names {
 func nameOf(names map[int]string, id int) string { return cmp.Or(names[id], strconv.Itoa(id)) }
 
 // place is where a command runs: its directory, checked if the caller has named it.
-func (d *Door) place(ctx context.Context, s sandbox, a account, dir string) (string, error) {
+func (d *Server) place(ctx context.Context, s sandbox, a account, dir string) (string, error) {
 	named := dir != ""
 	dir = join(a.home, cmp.Or(dir, a.home))
 	f, err := d.o.Agent.Stat(ctx, s.key(), dir, true)
@@ -120,14 +120,14 @@ func hidden(err error) bool {
 
 // lives reports whether the session of a sandbox runs: the agent has one error for a
 // missing file and a missing session.
-func (d *Door) lives(ctx context.Context, s sandbox) bool {
+func (d *Server) lives(ctx context.Context, s sandbox) bool {
 	at, err := d.o.Agent.Session(ctx, s.key())
 	return err == nil && at.State == holdfast.Ready
 }
 
 // program returns the command line of a caller. The SDKs run each command with bash; an
 // image without bash has a shell that understands the same words.
-func (d *Door) program(ctx context.Context, s sandbox, cmd string, args []string) []string {
+func (d *Server) program(ctx context.Context, s sandbox, cmd string, args []string) []string {
 	start := []string{cmd}
 	if cmd == "/bin/bash" {
 		switch _, err := d.o.Agent.Stat(ctx, s.key(), cmd, true); {

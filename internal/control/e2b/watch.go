@@ -46,7 +46,7 @@ func (f filesystem) prepare(ctx context.Context, s sandbox, user string, q watch
 
 // watch calls ready once changes are reported, and each for every change. It returns when
 // the directory is gone, the sandbox ends, each returns an error or ctx is done.
-func (d *Door) watch(ctx context.Context, s sandbox, w watching, ready func() error, each func(*envd.FilesystemEvent) error) error {
+func (d *Server) watch(ctx context.Context, s sandbox, w watching, ready func() error, each func(*envd.FilesystemEvent) error) error {
 	replaced := false // a file that was written from outside gets its name now
 	return d.o.Agent.WatchFiles(ctx, s.key(), w.top, w.recursive, func(e holdfast.FileEvent) error {
 		name := strings.TrimPrefix(strings.TrimPrefix(e.Path, w.top), "/")

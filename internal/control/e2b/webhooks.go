@@ -90,7 +90,7 @@ func checkURL(text string, allowed []netip.Prefix) error {
 }
 
 // webhookRoutes are the calls about events and webhooks.
-func (d *Door) webhookRoutes(route func(string, func(http.ResponseWriter, *http.Request) error)) {
+func (d *Server) webhookRoutes(route func(string, func(http.ResponseWriter, *http.Request) error)) {
 	route("GET /events/sandboxes", d.listEvents)
 	route("GET /events/sandboxes/{id}", d.listEvents)
 	route("GET /events/webhooks", func(w http.ResponseWriter, r *http.Request) error {
@@ -124,7 +124,7 @@ func (d *Door) webhookRoutes(route func(string, func(http.ResponseWriter, *http.
 }
 
 // answerHook answers with a webhook. The events of this node know it from then on.
-func (d *Door) answerHook(w http.ResponseWriter, status int, n store.Note, err error) error {
+func (d *Server) answerHook(w http.ResponseWriter, status int, n store.Note, err error) error {
 	var one webhook
 	if err == nil {
 		err = json.Unmarshal(n.Value, &one)
@@ -139,7 +139,7 @@ func (d *Door) answerHook(w http.ResponseWriter, status int, n store.Note, err e
 	return write(w, status, one)
 }
 
-func (d *Door) addHook(w http.ResponseWriter, r *http.Request) error {
+func (d *Server) addHook(w http.ResponseWriter, r *http.Request) error {
 	q := webhookRequest{}
 	if err := read(r, &q); err != nil {
 		return err
@@ -166,7 +166,7 @@ func (d *Door) addHook(w http.ResponseWriter, r *http.Request) error {
 	return d.answerHook(w, http.StatusCreated, n, err)
 }
 
-func (d *Door) changeHook(w http.ResponseWriter, r *http.Request) error {
+func (d *Server) changeHook(w http.ResponseWriter, r *http.Request) error {
 	q := webhookRequest{}
 	if err := read(r, &q); err != nil {
 		return err
@@ -181,7 +181,7 @@ func (d *Door) changeHook(w http.ResponseWriter, r *http.Request) error {
 
 // noteHook logs a webhook that was registered or changed: the address may tell secrets in
 // its path, so only the host is in it.
-func (d *Door) noteHook(r *http.Request, one webhook) {
+func (d *Server) noteHook(r *http.Request, one webhook) {
 	u, _ := url.Parse(one.URL) // was checked
 	d.o.Log.Info("a webhook was set", "webhook", one.ID, "host", u.Host, "enabled", one.Enabled, "by", d.keys.Owner(r.Header.Get("X-API-Key")))
 }

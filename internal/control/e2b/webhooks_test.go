@@ -74,7 +74,7 @@ func (x *receiver) types() (types []string) {
 // events stay for a while. Redirects are not followed.
 func TestWebhooks(t *testing.T) {
 	b := &apitest.Backend{}
-	d := newDoor(t, b, netip.MustParsePrefix("127.0.0.0/8"))
+	d := newServer(t, b, netip.MustParsePrefix("127.0.0.0/8"))
 	d.hooks.pause = time.Millisecond
 	recording, stop := context.WithCancel(t.Context())
 	recorded := make(chan struct{})
@@ -158,7 +158,7 @@ func TestWebhooks(t *testing.T) {
 // Of all nodes that notice the end of a sandbox, one reports it.
 func TestEndIsReportedOnce(t *testing.T) {
 	b := &apitest.Backend{}
-	d := newDoor(t, b)
+	d := newServer(t, b)
 	s := created(t, d, `{"templateID":"web"}`)
 	other := newTable(d.o.Notes)
 	if err := other.read(t.Context()); err != nil {
@@ -202,7 +202,7 @@ func TestAddressesOfWebhooks(t *testing.T) {
 			t.Errorf("%s with %s allowed: %v", address, local, got)
 		}
 	}
-	d := newDoor(t, &apitest.Backend{})
+	d := newServer(t, &apitest.Backend{})
 	x := &receiver{}
 	srv := httptest.NewTLSServer(x)
 	defer srv.Close()

@@ -39,19 +39,19 @@ const (
 // neither accepts nor refuses connections; a node that is shut refuses them.
 type network struct {
 	mu        sync.Mutex
-	listeners map[string]*door
+	listeners map[string]*pipeListener
 }
 
-type door struct {
+type pipeListener struct {
 	conns chan net.Conn
 	shut  chan struct{}
 	cut   bool
 }
 
-func (w *network) open(addr string) *door {
+func (w *network) open(addr string) *pipeListener {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	d := &door{conns: make(chan net.Conn), shut: make(chan struct{})}
+	d := &pipeListener{conns: make(chan net.Conn), shut: make(chan struct{})}
 	w.listeners[addr] = d
 	return d
 }
@@ -85,7 +85,7 @@ func (w *network) dial(ctx context.Context, _ holdfast.NodeID, addr string) (net
 	}
 }
 
-func (d *door) Accept() (net.Conn, error) {
+func (d *pipeListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-d.conns:
 		return c, nil
@@ -94,7 +94,7 @@ func (d *door) Accept() (net.Conn, error) {
 	}
 }
 
-func (d *door) Close() error {
+func (d *pipeListener) Close() error {
 	select {
 	case <-d.shut:
 	default:
@@ -103,7 +103,7 @@ func (d *door) Close() error {
 	return nil
 }
 
-func (d *door) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
+func (d *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
 // world is a fleet in one process, with one store.
 type world struct {
@@ -175,7 +175,7 @@ func (s slowWatch) Watch(ctx context.Context, after holdfast.Revision) <-chan st
 }
 
 func newWorld(t *testing.T) *world {
-	return &world{t: t, store: memstore.New(100000), net: &network{listeners: map[string]*door{}}}
+	return &world{t: t, store: memstore.New(100000), net: &network{listeners: map[string]*pipeListener{}}}
 }
 
 // add starts another node that ends with the test.

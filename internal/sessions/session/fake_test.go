@@ -96,7 +96,7 @@ func (f *fakeEngine) done(kind string) []string {
 	return slices.DeleteFunc(slices.Clone(f.orders), func(o string) bool { return !strings.HasPrefix(o, kind) })
 }
 
-// publishFirst locks the engine for one call. answer is the result of a call that
+// enter locks the engine for one call. answer is the result of a call that
 // succeeds.
 func (f *fakeEngine) enter(ctx context.Context, call string) (answer error, err error) {
 	if err := ctx.Err(); err != nil {

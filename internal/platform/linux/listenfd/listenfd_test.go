@@ -97,7 +97,7 @@ func TestSocketOutlivesItsListener(t *testing.T) {
 		if u, ok := l.(*net.UnixListener); ok {
 			u.SetUnlinkOnClose(false)
 		}
-		s := socketOf(t, "door", l)
+		s := socketOf(t, "api", l)
 		l.Close()
 		for range 3 {
 			heard := make(chan string, 1)
@@ -129,7 +129,7 @@ func TestSocketOutlivesItsListener(t *testing.T) {
 // socket was passed to another process.
 func TestSocketStaysNonBlocking(t *testing.T) {
 	l := listen(t, "tcp", "127.0.0.1:0")
-	s := socketOf(t, "door", l)
+	s := socketOf(t, "api", l)
 	ended := make(chan error, 1)
 	go func() { _, err := l.Accept(); ended <- err }()
 	a, b := pair(t)
@@ -140,7 +140,7 @@ func TestSocketStaysNonBlocking(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := listenfd.Adopt(fds, []string{"door"})
+	got, err := listenfd.Adopt(fds, []string{"api"})
 	if err != nil {
 		t.Fatal(err)
 	}

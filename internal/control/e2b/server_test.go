@@ -30,8 +30,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const key = "e2b_0123456789abcdef0123456789abcdef01234567"
 
-// newDoor returns a door to an agent's API, which serves b.
-func newDoor(t *testing.T, b *apitest.Backend, networks ...netip.Prefix) *Door {
+// newServer returns a server to an agent's API, which serves b.
+func newServer(t *testing.T, b *apitest.Backend, networks ...netip.Prefix) *Server {
 	t.Helper()
 	dir := t.TempDir()
 	l, err := net.Listen("unix", filepath.Join(dir, "s"))
@@ -74,7 +74,7 @@ func newDoor(t *testing.T, b *apitest.Backend, networks ...netip.Prefix) *Door {
 }
 
 // ask sends a request to the control API, and returns the status and the answer.
-func ask(t *testing.T, d *Door, method, path, body string, header ...string) (int, string, http.Header) {
+func ask(t *testing.T, d *Server, method, path, body string, header ...string) (int, string, http.Header) {
 	t.Helper()
 	r := httptest.NewRequest(method, "http://api.e2b.test"+path, strings.NewReader(body))
 	r.Header.Set("X-API-Key", key)
@@ -86,7 +86,7 @@ func ask(t *testing.T, d *Door, method, path, body string, header ...string) (in
 	return w.Code, w.Body.String(), w.Header()
 }
 
-func created(t *testing.T, d *Door, body string, header ...string) (s shown) {
+func created(t *testing.T, d *Server, body string, header ...string) (s shown) {
 	t.Helper()
 	status, text, _ := ask(t, d, "POST", "/v2/sandboxes", body, header...)
 	if status != http.StatusCreated || json.Unmarshal([]byte(text), &s) != nil {
@@ -97,7 +97,7 @@ func created(t *testing.T, d *Door, body string, header ...string) (s shown) {
 
 func TestSandboxes(t *testing.T) {
 	b := &apitest.Backend{}
-	d := newDoor(t, b)
+	d := newServer(t, b)
 	one := created(t, d, `{"templateID":"base","metadata":{"a":"1"}}`, "Idempotency-Key", "k1")
 	if again := created(t, d, `{"templateID":"base"}`, "Idempotency-Key", "k1"); again != one || one.TemplateID != "web" || one.EnvdAccessToken == "" {
 		t.Errorf("%+v, then %+v", one, again)
@@ -169,7 +169,7 @@ func TestSandboxes(t *testing.T) {
 
 // Pages of a list have each sandbox once, in either order.
 func TestListPages(t *testing.T) {
-	d := newDoor(t, &apitest.Backend{})
+	d := newServer(t, &apitest.Backend{})
 	for i := range 5 {
 		created(t, d, fmt.Sprintf(`{"templateID":"web","metadata":{"n":"%d","odd":"%v"}}`, i, i%2 == 1))
 	}
@@ -199,7 +199,7 @@ func TestListPages(t *testing.T) {
 
 func TestEndsOfSandboxes(t *testing.T) {
 	b := &apitest.Backend{}
-	d := newDoor(t, b)
+	d := newServer(t, b)
 	killed, paused, kept := created(t, d, `{"templateID":"web"}`), created(t, d, `{"templateID":"saved","autoPause":true}`), created(t, d, `{"templateID":"web"}`)
 	for _, id := range []string{killed.SandboxID, paused.SandboxID} {
 		if status, text, _ := ask(t, d, "POST", "/sandboxes/"+id+"/timeout", `{"timeout":0}`); status != http.StatusNoContent {
@@ -248,7 +248,7 @@ func TestEndsOfSandboxes(t *testing.T) {
 // A start that fails leaves nothing.
 func TestFailedStart(t *testing.T) {
 	b := &apitest.Backend{}
-	d := newDoor(t, b)
+	d := newServer(t, b)
 	b.SetFault(holdfast.ErrEngine)
 	if status, text, _ := ask(t, d, "POST", "/v2/sandboxes", `{"templateID":"web"}`); status != http.StatusServiceUnavailable {
 		t.Errorf("%d %s", status, text)
@@ -261,7 +261,7 @@ func TestFailedStart(t *testing.T) {
 }
 
 func TestTarget(t *testing.T) {
-	d := newDoor(t, &apitest.Backend{})
+	d := newServer(t, &apitest.Backend{})
 	for _, c := range []struct {
 		host, id, port, wantID string
 		wantPort               int

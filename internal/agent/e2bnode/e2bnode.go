@@ -1,5 +1,5 @@
-// Package doornode makes the door for the SDKs of E2B from a node's configuration.
-package doornode
+// Package e2bnode makes the server for the SDKs of E2B from a node's configuration.
+package e2bnode
 
 import (
 	"log/slog"
@@ -13,9 +13,9 @@ import (
 	"holdfast/internal/platform/store"
 )
 
-// New returns the door, nil if the configuration has no address for it. The door calls the
+// New returns the server, nil if the configuration has no address for it. The server calls the
 // agent's API over its socket.
-func New(c config.Config, node holdfast.NodeID, notes store.Notes, r prometheus.Registerer, log *slog.Logger) (*e2b.Door, error) {
+func New(c config.Config, node holdfast.NodeID, notes store.Notes, r prometheus.Registerer, log *slog.Logger) (*e2b.Server, error) {
 	if c.E2B.Listen == "" {
 		return nil, nil
 	}

@@ -34,7 +34,7 @@ type Template struct {
 	Memory int64          // bytes, 0: no limit
 }
 
-// Options are the settings of a Door.
+// Options are the settings of a Server.
 type Options struct {
 	Domain    string // with a port if it is not that of the scheme
 	KeysFile  string // API keys, one in a line, as files of api.OpenTokens
@@ -52,8 +52,8 @@ type Options struct {
 	Log             *slog.Logger
 }
 
-// Door serves the SDKs. Call Run once; ServeHTTP is for tests.
-type Door struct {
+// Server serves the SDKs. Call Run once; ServeHTTP is for tests.
+type Server struct {
 	o         Options
 	keys      *api.Tokens
 	tls       *tls.Config // nil: plain HTTP
@@ -70,12 +70,12 @@ type Door struct {
 }
 
 // New reads the keys and the certificate. It starts nothing.
-func New(o Options) (*Door, error) {
+func New(o Options) (*Server, error) {
 	keys, err := api.OpenTokens(api.TokenFiles{Admin: o.KeysFile}, o.Log)
 	if err != nil {
 		return nil, fmt.Errorf("e2b.api_keys_file: %w", err)
 	}
-	d := &Door{o: o, keys: keys, sandboxes: newTable(o.Notes), watchers: newWatchers(), events: make(chan event, eventQueue)}
+	d := &Server{o: o, keys: keys, sandboxes: newTable(o.Notes), watchers: newWatchers(), events: make(chan event, eventQueue)}
 	if len(o.Templates) == 0 {
 		return nil, holdfast.WithHint(errors.New("e2b.listen: there is no template for sandboxes"), "add a template without replicas")
 	}
@@ -94,7 +94,7 @@ func New(o Options) (*Door, error) {
 
 // Run serves ln and ends sandboxes at their time, until ctx is done. Streams then end, and
 // other requests have closeLimit. Run closes ln.
-func (d *Door) Run(ctx context.Context, ln net.Listener) error {
+func (d *Server) Run(ctx context.Context, ln net.Listener) error {
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer d.end()
@@ -134,7 +134,7 @@ func (d *Door) Run(ctx context.Context, ln net.Listener) error {
 	return nil
 }
 
-func (d *Door) serve(srv *http.Server, ln net.Listener) error {
+func (d *Server) serve(srv *http.Server, ln net.Listener) error {
 	var err error
 	if d.tls != nil {
 		err = srv.ServeTLS(ln, "", "")
@@ -154,7 +154,7 @@ const (
 )
 
 // ServeHTTP implements http.Handler.
-func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (d *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id, port := d.target(r)
 	switch {
 	case id == "":
@@ -168,7 +168,7 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // target returns the sandbox and the port that a request is for, or "" for the control
 // API. The headers count for the services only: a page cannot then choose its origin.
-func (d *Door) target(r *http.Request) (id string, port int) {
+func (d *Server) target(r *http.Request) (id string, port int) {
 	host, domain := hostOf(r.Host), hostOf(d.o.Domain)
 	if label, ok := strings.CutSuffix(host, "."+domain); ok {
 		if text, id, ok := strings.Cut(label, "-"); ok {
@@ -192,7 +192,7 @@ func hostOf(host string) string {
 }
 
 // keep ends the sandboxes whose time is over, and follows the store.
-func (d *Door) keep(ctx context.Context) {
+func (d *Server) keep(ctx context.Context) {
 	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
 	var read time.Time
