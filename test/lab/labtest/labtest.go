@@ -137,7 +137,7 @@ func complain(err error) int {
 }
 
 // Engine returns the package's shared engine, with live restore and the images
-// Busybox and TestServer. The test removes the containers it makes.
+// Busybox and TestServer. Its data is in memory on a host with 8 GiB. The test removes the containers it makes.
 func Engine(t testing.TB) *lab.Engine {
 	t.Helper()
 	needLab(t)
@@ -198,7 +198,8 @@ func needLab(t testing.TB) {
 func startShared() (*lab.Engine, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	engine, err := lab.StartEngine(ctx, Options(lab.Options{LiveRestore: true}))
+	dir := memoryDir()
+	engine, err := lab.StartEngine(ctx, Options(lab.Options{LiveRestore: true, Dir: dir, InMemory: dir != ""}))
 	if err != nil {
 		return nil, err
 	}
@@ -206,6 +207,18 @@ func startShared() (*lab.Engine, error) {
 		return nil, errors.Join(err, engine.Stop())
 	}
 	return engine, nil
+}
+
+// memoryDir returns a directory in the lab's memory for the data of the package's engine, where
+// containers start and end with less work for the CPUs, or "", which is a disk, on a host with little
+// memory. A test that needs a disk starts an engine of its own.
+func memoryDir() string {
+	const enough = 8 << 30
+	var host unix.Sysinfo_t
+	if err := unix.Sysinfo(&host); err != nil || uint64(host.Totalram)*uint64(host.Unit) < enough {
+		return ""
+	}
+	return "/run" // the lab's own
 }
 
 func importImages(ctx context.Context, engine *lab.Engine) error {
