@@ -58,7 +58,7 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	}
 	vmtest.Fetch()
-	os.Exit(labtest.Main(m))
+	os.Exit(labtest.MainOnDisk(m))
 }
 
 // hostHere describes this host.

@@ -79,6 +79,7 @@ var server struct {
 // shared is the package's engine. A test binary has one.
 var shared struct {
 	sync.Mutex
+	onDisk bool
 	engine *lab.Engine
 	err    error
 }
@@ -112,6 +113,12 @@ func Main(m *testing.M, options ...goleak.Option) int {
 	return code
 }
 
+// MainOnDisk is Main for a package whose tests need disks: the data of the shared engine is on one.
+func MainOnDisk(m *testing.M, options ...goleak.Option) int {
+	shared.onDisk = true
+	return Main(m, options...)
+}
+
 // hideIPv6 hides the settings of IPv6 from the programs of the lab. Docker then leaves them as they
 // are. Otherwise it disables IPv6 in each new network namespace, by a program of its own for each
 // container. While another namespace begins or ends, that write does not wait but repeats the system
@@ -136,8 +143,9 @@ func complain(err error) int {
 	return 1
 }
 
-// Engine returns the package's shared engine, with live restore and the images
-// Busybox and TestServer. Its data is in memory on a host with 8 GiB. The test removes the containers it makes.
+// Engine returns the package's shared engine, with live restore and the images Busybox and
+// TestServer. Its data is in memory on a host with 8 GiB, unless MainOnDisk was called. The
+// test removes the containers it makes.
 func Engine(t testing.TB) *lab.Engine {
 	t.Helper()
 	needLab(t)
@@ -211,10 +219,13 @@ func startShared() (*lab.Engine, error) {
 
 // memoryDir returns a directory in the lab's memory for the data of the package's engine, where
 // containers start and end with less work for the CPUs, or "", which is a disk, on a host with little
-// memory. A test that needs a disk starts an engine of its own.
+// memory or with MainOnDisk.
 func memoryDir() string {
 	const enough = 8 << 30
 	var host unix.Sysinfo_t
+	if shared.onDisk {
+		return ""
+	}
 	if err := unix.Sysinfo(&host); err != nil || uint64(host.Totalram)*uint64(host.Unit) < enough {
 		return ""
 	}

@@ -21,7 +21,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(labtest.MainOnDisk(m)) }
 
 // recorder returns a recorder of this host.
 func recorder(t *testing.T, api engine.Engine) Recorder {

@@ -28,6 +28,7 @@ void ship(const std::string& log) {
       if (page) munmap(page, 4096);
       page = mmap(nullptr, 4096, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, at);
       if (page == MAP_FAILED) page = nullptr;
+      if (at > 0) fdatasync(fd);  // the kernel passes over a page that it is writing to the disk
     }
   }
 }
