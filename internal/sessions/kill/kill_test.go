@@ -247,9 +247,10 @@ func TestQuietedWithCommandsStartedFromOutside(t *testing.T) {
 		r := killed.Report()
 		told++
 		mustDie(t, r, targets...)
-		if s, err := proc.Host.Stat(h.lab.Pid()); err != nil || s.State != 'T' {
-			t.Errorf("meanwhile the engine is in state %c, %v", s.State, err)
-		}
+		poll.Until(t, "the engine is stopped", func() bool { // a thread stops when it runs next
+			s, err := proc.Host.Stat(h.lab.Pid())
+			return err == nil && s.State == 'T'
+		})
 		return len(r.Dead)
 	})
 	r := killed.Resume()
