@@ -174,7 +174,12 @@ func (x *examBench) examine(ctx context.Context, f Fault) (row ExamRow, err erro
 	}
 	beside, stop, err := x.distract(ctx)
 	defer func() { err = errors.Join(err, stop()) }()
-	if row.Beside = beside; err != nil {
+	row.Beside = beside
+	if notStarted(ctx, err) {
+		row.Skipped = err.Error()
+		return row, nil
+	}
+	if err != nil {
 		return row, err
 	}
 	heard := x.heard()
@@ -182,7 +187,7 @@ func (x *examBench) examine(ctx context.Context, f Fault) (row ExamRow, err erro
 	defer cancel()
 	s, err := x.begin(limited, f)
 	defer func() { err = errors.Join(err, s.end()) }()
-	if errors.Is(err, errFault) || late(ctx, err) {
+	if notStarted(ctx, err) {
 		row.Skipped = err.Error()
 		return row, nil
 	}
@@ -223,6 +228,13 @@ func (x *examBench) peersSaid(ctx context.Context, s *faultStage, heard map[stri
 		verdicts[name] = judgePeer(lines, s)
 	}
 	return verdicts, err
+}
+
+// notStarted reports whether an error is that of a program which did not start. It concerns only the
+// fault that it was for or stood beside. If the undoing of a fault fails, the examination ends, because
+// the host is not as it was.
+func notStarted(ctx context.Context, err error) bool {
+	return errors.Is(err, errFault) || late(ctx, err)
 }
 
 // late reports whether an error is the end of a fault's time, as on an emulated machine. It concerns
