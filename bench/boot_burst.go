@@ -17,10 +17,10 @@ type BurstDetails struct {
 	// CPU has the CPU time of a boot in ms for each kind of burst: that of all processes in
 	// the lab from the requests to the last answer, by boots. A sample is a round.
 	CPU []Row `json:"cpu"`
-	// Worst, of bursts without and with warm containers, is the rank with the highest ratio of waits, with warm containers against
+	// Worst is the rank with the highest ratio of waits, with warm containers against
 	// without, by medians of the rounds. A ratio of at most 1 says that warm
-	// containers made no session wait longer.
-	Worst BurstRank `json:"worst"`
+	// containers made no session wait longer. Like Rounds, it needs bursts of both kinds.
+	Worst BurstRank `json:"worst,omitzero"`
 }
 
 // BurstPair is a burst without warm containers and one with them.
@@ -47,20 +47,17 @@ func (x *bootBench) bursts(ctx context.Context, r *Result, d *BootDetails) error
 	if x.o.Burst == 0 {
 		return nil
 	}
-	modes := []bootMode{
-		{name: "burst", row: fmt.Sprintf("burst of %d, none warm", x.o.Burst), template: "network: pooled", pooled: true},
-		{name: "burst-warm", row: fmt.Sprintf("burst of %d, %d warm", x.o.Burst, x.o.Warm), template: fmt.Sprintf("network: pooled, warm: %d", x.o.Warm), warm: true, pooled: true},
-		{name: "burst-bridge", row: fmt.Sprintf("burst of %d, networks of Docker's", x.o.Burst), template: "network: bridge"},
-		{name: "burst-ctr", row: fmt.Sprintf("burst of %d on containerd", x.o.Burst), template: "network: pooled", containerd: true},
+	kinds := slices.DeleteFunc(Bursts(), func(kind string) bool { return len(x.o.Bursts) > 0 && !slices.Contains(x.o.Bursts, kind) })
+	of := map[string]bootMode{
+		"cold":       {name: "burst", row: fmt.Sprintf("burst of %d, none warm", x.o.Burst), template: "network: pooled", pooled: true},
+		"warm":       {name: "burst-warm", row: fmt.Sprintf("burst of %d, %d warm", x.o.Burst, x.o.Warm), template: fmt.Sprintf("network: pooled, warm: %d", x.o.Warm), warm: true, pooled: true},
+		"bridge":     {name: "burst-bridge", row: fmt.Sprintf("burst of %d, networks of Docker's", x.o.Burst), template: "network: bridge"},
+		"containerd": {name: "burst-ctr", row: fmt.Sprintf("burst of %d on containerd", x.o.Burst), template: "network: pooled", containerd: true},
 	}
-	var kinds []string
-	for i, kind := range Bursts() {
-		if len(x.o.Bursts) == 0 || slices.Contains(x.o.Bursts, kind) {
-			modes[len(kinds)] = modes[i]
-			kinds = append(kinds, kind)
-		}
+	var modes []bootMode
+	for _, kind := range kinds {
+		modes = append(modes, of[kind])
 	}
-	modes = modes[:len(kinds)]
 	took := make([][][]float64, len(modes)) // by mode and round, sorted
 	cpu := make([][]float64, len(modes))    // by mode and round
 	err := x.with(ctx, modes, func(agents []*bootAgent) error {
@@ -87,8 +84,8 @@ func (x *bootBench) bursts(ctx context.Context, r *Result, d *BootDetails) error
 		r.Rows = append(r.Rows, NewRow(m.row, "ms", slices.Concat(took[k]...)))
 	}
 	d.Burst = &BurstDetails{Sessions: x.o.Burst, Warm: x.o.Warm}
-	if len(kinds) > 1 && kinds[0] == "cold" && kinds[1] == "warm" {
-		d.Burst.compare(took[0], took[1])
+	if cold, warm := slices.Index(kinds, "cold"), slices.Index(kinds, "warm"); cold >= 0 && warm >= 0 {
+		d.Burst.compare(took[cold], took[warm])
 		r.Notes = append(r.Notes, d.Burst.notes()...)
 	}
 	for k, m := range modes {

@@ -5,7 +5,8 @@
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 PATH=$PATH:/usr/sbin:/sbin
 state=$PWD/var/dev
-# Those of a release, so that tests and the programs that they build share what is compiled.
+# For tests and the programs that they build, which so share what is compiled. build.sh has those
+# of a release.
 # shellcheck disable=SC2034
 goflags='-trimpath -tags=grpcnotrace'
 

@@ -70,7 +70,8 @@ tests=(go test -vet=off -timeout 25m -json)
 # it. So do the tests that load a kernel, those of the engines' clients, and children.
 plain=(env CGO_ENABLED=0 GOFLAGS="$goflags" "${tests[@]}")
 # Five queues run in parallel, because most tests wait much of their time. The longest begin first.
-# That of test/agent is divided, because it alone would take as long as all others.
+# That of test/agent is divided, because it alone would take as long as all others. The command
+# line is tested as in the programs that a release is made with, which write manual pages.
 slow=(./internal/sessions/session ./internal/hosts/protect ./internal/sessions/gateway
   ./internal/control/api/... ./internal/control/dashboard ./internal/control/config)
 kernel=(./internal/hosts/doctor ./internal/hosts/doctor/cure ./internal/hosts/doctor/profile ./internal/platform/engine/...)
@@ -84,6 +85,6 @@ go run ./packaging/dev/testsum -again -at-once 5 -- "${plain[@]}" ./test/agent -
   -- "${plain[@]}" -p 1 "${whole[@]}" \
   -- "${plain[@]}" -p 1 "${kernel[@]}" \
   -- "${plain[@]}" -p 1 "${rest[@]}" \
-  -- "${plain[@]}" -p 1 "${children[@]}" \
+  -- "${plain[@]}" -tags=grpcnotrace,manpages -p 1 "${children[@]}" \
   -- "${tests[@]}" -race -p 3 "${others[@]}" \
   -- env CGO_ENABLED=0 GOFLAGS="$goflags" go test -C test/kubedrain -vet=off -timeout 25m -json ./...

@@ -257,9 +257,11 @@ func startAgent(b interface{ Parts() api.Parts }, socket string, cleanup func(fu
 type backendKey struct{}
 
 // User stories, each with an agent of its own on $WORK/agent.sock.
-func TestScripts(t *testing.T) {
+func TestScripts(t *testing.T) { runScripts(t, "testdata/script") }
+
+func runScripts(t *testing.T, dir string) {
 	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+		Dir:                 dir,
 		RequireExplicitExec: true,
 		UpdateScripts:       os.Getenv("UPDATE") != "",
 		Setup: func(e *testscript.Env) error {

@@ -1,13 +1,11 @@
 package probe
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/platform/linux/cgroup"
-	"holdfast/internal/platform/linux/proc"
 )
 
 // The limit of a group above two containers is a fact if it stops them. That of a pod with one
@@ -35,26 +33,5 @@ func TestLimitsAboveContainers(t *testing.T) {
 		if len(set.Facts) != 3 {
 			t.Errorf("%+v", set.Facts)
 		}
-	}
-}
-
-// A process whose open files grow is a fact with its limit, others are not.
-func TestFileGrowth(t *testing.T) {
-	root := t.TempDir()
-	h := Host{Proc: proc.FS(root)}
-	files(t, root, map[string]string{"7/limits": "Max open files            1024                 4096                 files\n", "8/limits": "Max open files            1024                 4096                 files\n"})
-	before := map[int]float64{7: 100, 8: 100}
-	fs, err := fileGrowth(h, before, map[int]float64{7: 356, 8: 140, 9: 5000}, 10e9)
-	if err != nil {
-		t.Fatal(err)
-	}
-	set := &fact.Set{}
-	set.Add(fs...)
-	if grown, more := set.Of(fact.FilesGrown), set.Of(fact.FilesGrowth); len(grown) != 1 || grown[0].Subject.Pid != 7 || grown[0].Value != 356.0/1024 || len(more) != 1 || more[0].Value != 0.025 {
-		t.Errorf("%+v", fs)
-	}
-	files(t, root, map[string]string{"7/fd/0": "", "7/fd/1": ""})
-	if n := descriptors(filepath.Join(root, "7/fd")); n < 2 {
-		t.Errorf("%v open files", n)
 	}
 }

@@ -22,20 +22,22 @@ func stopsProbe() Probe {
 }
 
 // stopFacts returns the senders, with the group of the stopped processes as the device. A shell that stops
-// its own jobs is in the same group as they are.
+// its own jobs is in the same group as they are. Senders that have ended, such as kill(1), are one by their
+// command; where only v1 has the groups of containers, their own is unknown.
 func stopFacts(h Host, places []tracepoint.Place, _ time.Duration) ([]fact.Fact, error) {
 	fs := []fact.Fact{host(fact.StopsSeen, 1, fact.Count)}
 	if !ownPids(h.Proc) {
 		return fs, nil // the pids are those of the first namespace
 	}
+	r := newResolver(h, nil)
 	for _, p := range places {
 		stopped := processOf(h, int(p.Object))
 		if fact.ContainerID(stopped.Cgroup) == "" {
 			continue // of no container, or it has ended
 		}
-		sender := processOf(h, p.Pid)
-		if sender.Command == "" { // it has ended
-			sender = fact.Subject{Command: p.Command}
+		sender := r.subject(p)
+		if _, err := h.Proc.Stat(p.Pid); err != nil { // it has ended
+			sender.Pid = 0
 		}
 		if sender.Cgroup == stopped.Cgroup {
 			continue
@@ -83,12 +85,8 @@ func frozenContainers(h Host) map[string]float64 {
 				return
 			}
 			state, err := read(dir + "/freezer.state")
-			switch {
-			case err != nil:
-			case strings.TrimSpace(state) == "FROZEN":
-				frozen[p] = 1
-			default:
-				frozen[p] = max(frozen[p], 0)
+			if err == nil {
+				frozen[p] = max(frozen[p], float64(strings.Count(state, "FROZEN")))
 			}
 		})
 	}

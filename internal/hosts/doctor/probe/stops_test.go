@@ -29,7 +29,7 @@ func TestStopFacts(t *testing.T) {
 	}
 	h := Host{Proc: proc.FS(root), Groups: cgroup.Mounts{{Point: root, Root: "/", V2: true}}}
 	fs, err := stopFacts(h, []tracepoint.Place{
-		{Pid: 7, Object: 8, Count: 4}, {Pid: 7, Object: 9, Count: 1},
+		{Pid: 7, Command: "snapshot", Object: 8, Count: 4}, {Pid: 7, Command: "snapshot", Object: 9, Count: 1},
 		{Pid: 9, Object: 8, Count: 50},  // in the same container
 		{Pid: 7, Object: 10, Count: 50}, // of no container
 		{Pid: 7, Object: 11, Count: 50}, // it has ended
