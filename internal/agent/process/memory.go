@@ -6,6 +6,7 @@ import (
 	"runtime/metrics"
 	"time"
 
+	"holdfast/internal/platform/linux/standby"
 	"holdfast/internal/platform/tasks"
 )
 
@@ -19,13 +20,19 @@ const (
 // ReturnMemory returns unused memory of this process to the kernel, until ctx is done. It does
 // so when the process has been at rest since the last look. Go's runtime keeps what the heap
 // may use until its next collection, about twice the live heap. An agent whose sessions sleep
-// would keep the memory of their last requests.
+// would keep the memory of their last requests, and the code that served them.
 func ReturnMemory(ctx context.Context) error {
 	var r rest
 	return tasks.Every(ctx, restCheck, func() {
-		if r.over(readHeap()) {
+		now := readHeap()
+		if !r.over(now) {
+			return
+		}
+		if now.wasteful() {
 			debug.FreeOSMemory()
 		}
+		// An error means that the pages stay mapped, as those of any program do.
+		_ = standby.UnmapProgram()
 	})
 }
 
@@ -47,6 +54,9 @@ func readHeap() heap {
 	return heap{allocated: v(0), live: v(1), resident: v(2) + v(3) + v(4)}
 }
 
+// wasteful reports whether more than a quarter of the live heap is unused.
+func (h heap) wasteful() bool { return h.resident >= h.live+h.live/4+worthReturning }
+
 // rest tells when a process is at rest.
 type rest struct {
 	last     heap
@@ -54,12 +64,12 @@ type rest struct {
 }
 
 // over reports whether memory is to be returned: little was allocated since the last look,
-// something since memory was returned last, and more than a quarter of the live heap is unused.
+// and something since memory was returned last.
 func (r *rest) over(now heap) bool {
 	before := r.last
 	r.last = now
 	atRest := before.allocated > 0 && now.allocated-before.allocated < now.live/2
-	if !atRest || now.allocated-r.returned < worthReturning || now.resident < now.live+now.live/4+worthReturning {
+	if !atRest || now.allocated-r.returned < worthReturning {
 		return false
 	}
 	r.returned = now.allocated

@@ -81,35 +81,9 @@ func LockProgram() error {
 		return err
 	}
 	for _, r := range programRanges(string(maps)) {
-		if _, _, err := unix.Syscall(unix.SYS_MLOCK, uintptr(r[0]), uintptr(r[1]-r[0]), 0); err != 0 {
+		if _, _, err := unix.Syscall(unix.SYS_MLOCK, uintptr(r.from), uintptr(r.to-r.from), 0); err != 0 {
 			return fmt.Errorf("mlock: %w", err)
 		}
 	}
 	return nil
-}
-
-// programRanges returns the address ranges of a program's code and constants in
-// /proc/self/maps (proc_pid_maps(5)): the read-only mappings of the same file as the
-// first mapping, which is the executable.
-//
-//	00400000-00f43000 r-xp 00000000 fe:00 247741    /usr/bin/holdfast
-func programRanges(maps string) [][2]uint64 {
-	var ranges [][2]uint64
-	program := ""
-	for line := range strings.Lines(maps) {
-		f := strings.Fields(line)
-		if len(f) < 6 || f[4] == "0" {
-			continue
-		}
-		if program == "" {
-			program = f[3] + " " + f[4]
-		}
-		from, to, _ := strings.Cut(f[0], "-")
-		a, err1 := strconv.ParseUint(from, 16, 64)
-		b, err2 := strconv.ParseUint(to, 16, 64)
-		if err1 == nil && err2 == nil && f[3]+" "+f[4] == program && strings.HasPrefix(f[1], "r") && f[1][1] != 'w' {
-			ranges = append(ranges, [2]uint64{a, b})
-		}
-	}
-	return ranges
 }
