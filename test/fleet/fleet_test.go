@@ -71,12 +71,16 @@ func showLogs(t *testing.T, dir string) {
 	if err != nil || len(logs) == 0 {
 		t.Errorf("no logs: %v", err)
 	}
-	for _, f := range logs {
+	deadmen, err := filepath.Glob(filepath.Join(dir, "*", "run", "deadman.log"))
+	if err != nil {
+		t.Error(err)
+	}
+	for _, f := range append(logs, deadmen...) {
 		text, err := os.ReadFile(f)
 		if err != nil {
 			t.Error(err)
 		}
-		t.Logf("%s:\n%s", filepath.Base(f), text[max(0, len(text)-shown):])
+		t.Logf("%s:\n%s", strings.TrimPrefix(f, dir), text[max(0, len(text)-shown):])
 	}
 }
 

@@ -147,14 +147,16 @@ func (d *Docker) Run(ctx context.Context) error {
 // then new ones get networks of the engine's.
 func (d *Docker) tend() {
 	err := d.net.Tend()
-	used, unknown := d.net.Addresses()
+	reported := err
+	if err != nil {
+		if used, unknown := d.net.Addresses(); len(used) == 0 && unknown == nil {
+			reported = nil
+		}
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.err = nil; err != nil {
+	if d.err = reported; err != nil {
 		d.failures++
-		if len(used) > 0 || unknown != nil {
-			d.err = err
-		}
 	}
 }
 

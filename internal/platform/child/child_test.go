@@ -90,6 +90,26 @@ func TestQuestionsAndAnswers(t *testing.T) {
 	}
 }
 
+// A reply that came before the deadline counts, although the reader runs after it, as in a
+// process that was stopped.
+func TestReplyReadAfterTheDeadline(t *testing.T) {
+	for range 100 {
+		c := &Conn[message]{replies: make(chan message, 1)}
+		late, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
+		go func() { c.replies <- message{1, "in time"} }()
+		if got, err := c.Await(late, func(message) bool { return true }); err != nil || got.Text != "in time" {
+			t.Fatalf("%v, %v", got, err)
+		}
+		cancel()
+	}
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	c := &Conn[message]{replies: make(chan message)}
+	if _, err := c.Await(cancelled, func(message) bool { return true }); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+}
+
 func TestStartFails(t *testing.T) {
 	cmd := Command([]string{"/does/not/exist"})
 	if _, err := Start(cmd, unix.SOCK_STREAM, cmd.Start); !errors.Is(err, os.ErrNotExist) {

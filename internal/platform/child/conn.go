@@ -93,9 +93,16 @@ func (c *Conn[R]) Send(message any, rights []byte, limit time.Duration) error {
 	return err
 }
 
+// readDelay is the time that Await gives the reader after its deadline. When this process
+// was stopped, or the whole machine, the deadline has passed before the reader can run.
+const readDelay = 100 * time.Millisecond
+
 // Await returns the next reply that match accepts. It drops other replies, which
-// belong to earlier calls. The error is ErrGone or ctx's cause.
+// belong to earlier calls. The error is ErrGone or ctx's cause. A reply that arrived
+// before ctx's deadline is returned after it, too.
 func (c *Conn[R]) Await(ctx context.Context, match func(R) bool) (R, error) {
+	done := ctx.Done()
+	var over <-chan time.Time
 	for {
 		select {
 		case r, ok := <-c.replies:
@@ -105,9 +112,15 @@ func (c *Conn[R]) Await(ctx context.Context, match func(R) bool) (R, error) {
 			if match(r) {
 				return r, nil
 			}
-		case <-ctx.Done():
-			var none R
-			return none, context.Cause(ctx)
+			continue
+		case <-done:
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				done, over = nil, time.After(readDelay)
+				continue
+			}
+		case <-over:
 		}
+		var none R
+		return none, context.Cause(ctx)
 	}
 }

@@ -20,10 +20,10 @@ const (
 	killLimit = 5 * time.Second
 	killPause = time.Second
 	// searchPause is the time between two searches for expected containers, as long
-	// as a search takes at most a tenth of it. After searchBusy a search every
+	// as the searches take at most a tenth of a CPU. After searchBusy a search every
 	// searchLater is enough: an engine that has not started a container by then
 	// hangs.
-	searchPause = 50 * time.Millisecond
+	searchPause = 10 * time.Millisecond
 	searchBusy  = time.Minute
 	searchLater = time.Second
 )
@@ -174,7 +174,7 @@ func (s *server) collect() {
 // id.
 func (s *server) look(sought map[string]string) {
 	f := &s.firing
-	begun := boottime.Now()
+	used := boottime.ProcessTime()
 	groups, err := s.opener.Search(slices.Collect(maps.Keys(sought)))
 	if err != nil {
 		s.log.Error("deadman: looking for expected containers", "err", err)
@@ -200,10 +200,16 @@ func (s *server) look(sought map[string]string) {
 			s.log.Error("deadman: killed an expected container", "container", sought[id], "id", id, "group", g.Dir(), "err", err)
 		}
 	}
+	f.nextLook = boottime.Now().Add(searchAfter(-f.since.Until(), boottime.ProcessTime()-used))
+}
+
+// searchAfter is the time until the next search, a time after the deadline. The cost of a
+// search is CPU time: on a busy host a search waits for the CPU, and containers that start
+// meanwhile have to be found soon.
+func searchAfter(sinceDeadline, cost time.Duration) time.Duration {
 	pause := searchPause
-	if boottime.Now() > f.since.Add(searchBusy) {
+	if sinceDeadline > searchBusy {
 		pause = searchLater
 	}
-	cost := -begun.Until()
-	f.nextLook = boottime.Now().Add(max(pause, 10*cost))
+	return max(pause, 10*cost)
 }

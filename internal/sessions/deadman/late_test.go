@@ -134,3 +134,18 @@ func TestFailedHoldIsNotForgotten(t *testing.T) {
 	c.Extend(deadline)
 	b.diedNotBefore(t, deadline)
 }
+
+// Searches take a tenth of a CPU at most. They are frequent for a minute.
+func TestSearchAfter(t *testing.T) {
+	for _, c := range []struct{ since, cost, want time.Duration }{
+		{0, 0, searchPause},
+		{searchBusy, searchPause / 20, searchPause},
+		{time.Second, 5 * time.Millisecond, 50 * time.Millisecond},
+		{searchBusy + 1, 0, searchLater},
+		{time.Hour, time.Second, 10 * time.Second},
+	} {
+		if got := searchAfter(c.since, c.cost); got != c.want {
+			t.Errorf("%v after the deadline, a search of %v: the next after %v, want %v", c.since, c.cost, got, c.want)
+		}
+	}
+}

@@ -184,8 +184,8 @@ func threadTime(do func()) time.Duration {
 	return threads.CPUTime() - begin
 }
 
-// symbolsFor is how long the kernel's symbols are kept after their last use. They use 10
-// to 30 MiB of memory, and reading them takes 0.1 s of CPU time.
+// symbolsFor is how long the kernel's symbols are kept after their last use. They use about
+// 5 MiB of memory, and reading them takes 0.1 s of CPU time.
 const symbolsFor = 10 * time.Minute
 
 // symbols caches the kernel's symbols.

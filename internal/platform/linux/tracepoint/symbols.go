@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -19,13 +20,16 @@ var ErrHidden = errors.New("the kernel hides its addresses")
 // Symbols are the kernel's functions and variables by address. It may be used
 // from any goroutine.
 type Symbols struct {
-	sorted []symbol // functions, by address
-	byName map[string]uint64
+	sorted    []symbol          // functions, by address
+	names     string            // of the functions, each with a newline
+	variables map[string]uint64 // addresses
 }
 
+// symbol is a function. A kernel has a hundred thousand of them, so none has a string of
+// its own.
 type symbol struct {
 	addr uint64
-	name string
+	name uint32 // where its name begins
 }
 
 // LoadSymbols reads /proc/kallsyms below the procfs. Of variables it keeps only the
@@ -44,7 +48,8 @@ const maxSymbols = 2_000_000
 
 // ParseSymbols reads lines like "ffffffff8159a2b0 T generic_fadvise". ErrHidden.
 func ParseSymbols(r io.Reader, variables ...string) (*Symbols, error) {
-	s := &Symbols{byName: make(map[string]uint64)}
+	s := &Symbols{variables: make(map[string]uint64)}
+	var names strings.Builder
 	lines := bufio.NewScanner(r)
 	known := false
 	for n := 0; lines.Scan(); n++ {
@@ -60,18 +65,16 @@ func ParseSymbols(r io.Reader, variables ...string) (*Symbols, error) {
 			continue
 		}
 		known = true
-		function := strings.ContainsAny(f[1], "tTwW")
-		if !function && !slices.Contains(variables, f[2]) {
-			continue
+		if slices.Contains(variables, f[2]) {
+			s.variables[strings.Clone(f[2])] = addr
 		}
-		name := strings.Clone(f[2])
-		if function {
-			s.sorted = append(s.sorted, symbol{addr, name})
-		}
-		if _, twice := s.byName[name]; !twice {
-			s.byName[name] = addr
+		if strings.ContainsAny(f[1], "tTwW") && names.Len() < math.MaxUint32 {
+			s.sorted = append(s.sorted, symbol{addr, uint32(names.Len())})
+			names.WriteString(f[2])
+			names.WriteByte('\n')
 		}
 	}
+	s.names = names.String()
 	if err := lines.Err(); err != nil {
 		return nil, fmt.Errorf("kallsyms: %w", err)
 	}
@@ -79,14 +82,26 @@ func ParseSymbols(r io.Reader, variables ...string) (*Symbols, error) {
 		return nil, ErrHidden
 	}
 	slices.SortStableFunc(s.sorted, func(a, b symbol) int { return cmp.Compare(a.addr, b.addr) })
-	s.sorted = slices.CompactFunc(s.sorted, func(a, b symbol) bool { return a.addr == b.addr })
 	return s, nil
 }
 
-// Addr is the address of a function or a variable.
+// Addr is the address of a variable, or of a function. It reads the names of all functions.
 func (s *Symbols) Addr(name string) (uint64, bool) {
-	a, ok := s.byName[name]
-	return a, ok
+	if a, ok := s.variables[name]; ok {
+		return a, true
+	}
+	for _, f := range s.sorted {
+		if s.name(f) == name {
+			return f.addr, true
+		}
+	}
+	return 0, false
+}
+
+// name is the name of a function.
+func (s *Symbols) name(f symbol) string {
+	name, _, _ := strings.Cut(s.names[f.name:], "\n")
+	return name
 }
 
 // maxFunction is longer than any function of the kernel: an address further behind
@@ -103,7 +118,10 @@ func (s *Symbols) Name(addr uint64) string {
 	if i < 0 || addr-s.sorted[i].addr >= maxFunction {
 		return ""
 	}
-	return s.sorted[i].name
+	for i > 0 && s.sorted[i-1].addr == s.sorted[i].addr {
+		i--
+	}
+	return s.name(s.sorted[i])
 }
 
 // Path names the functions of a stack, the innermost first, without those of the

@@ -340,6 +340,7 @@ func TestProgramsLoad(t *testing.T) {
 const kallsyms = `ffffffff81000000 T _stext
 ffffffff81000100 t first.isra.0
 ffffffff81000200 T second
+ffffffff81000200 T __alias_of_second
 ffffffff81000300 T __traceiter_x
 ffffffff82000000 D rtnl_mutex
 ffffffff82000100 D other_variable
@@ -357,6 +358,11 @@ func TestSymbols(t *testing.T) {
 	}
 	if a, ok := s.Addr("rtnl_mutex"); !ok || a != 0xffffffff82000000 {
 		t.Errorf("rtnl_mutex at %x, %v", a, ok)
+	}
+	for _, name := range []string{"second", "__alias_of_second"} {
+		if a, ok := s.Addr(name); !ok || a != 0xffffffff81000200 {
+			t.Errorf("%s at %x, %v", name, a, ok)
+		}
 	}
 	if _, ok := s.Addr("other_variable"); ok {
 		t.Error("a variable that was not requested was kept")
