@@ -8,6 +8,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/store"
+	"holdfast/test/poll"
 )
 
 // suspendedElsewhere suspends a session, and says in its note that another node has the image.
@@ -19,6 +20,11 @@ func (n *node) suspendedElsewhere(t *testing.T, key holdfast.SessionKey) holdfas
 	if _, err := n.Suspend(t.Context(), key); err != nil {
 		t.Fatal(err)
 	}
+	poll.Until(t, "the session has left this node", func() bool {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return n.sessions[key] == nil
+	})
 	s, err := store.ChangeNote(t.Context(), n.store, store.SuspendedNotes+string(key), func(s *holdfast.Suspended) error {
 		s.Node, s.WakeAt = "other", time.Now().Add(time.Hour).UTC().Truncate(time.Second)
 		return nil

@@ -52,6 +52,8 @@ const (
 	Messages       = "namespace.messages"          // share of the System V message queues, by IPC namespace
 	Unclosed       = "namespace.close_wait"        // connections in CLOSE-WAIT at both ends of the observation, by network namespace
 	UnclosedMore   = "namespace.close_wait_growth" // /s: growth of their number
+	TimeWait       = "namespace.time_wait"         // share of tcp_max_tw_buckets, by network namespace
+	HalfOpenDrops  = "namespace.half_open"         // /s: handshakes that a full queue of half-open connections answered with a cookie or refused
 	Fragments      = "namespace.fragments"         // share of the memory for IP fragments that wait for the rest, by network namespace
 	MemoryDisk     = "namespace.tmpfs"             // share of a tmpfs of a container that is full, from 30 % on, by its mount point
 	MemoryDiskMore = "namespace.tmpfs_growth"      // /s: growth of that share
@@ -84,6 +86,8 @@ const (
 
 	FilesGrown     = "process.files_grown"  // share of its limit of open files, of a process whose number grows
 	FilesGrowth    = "process.files_growth" // growth of that share, 1/s
+	ProcessLocked  = "process.locked"       // share of RLIMIT_MEMLOCK, of the processes that use over half
+	LockHeld       = "process.lock_held"    // tasks that wait for a file lock whose holder, the subject, is stopped
 	ProcessMaps    = "process.mappings"     // share of vm.max_map_count, of the processes that use over half
 	NeighbourSoft  = "neighbour.soft"       // entries of a table of neighbours for each one of its gc_thresh2, by the name of its limit
 	NeighbourGC    = "neighbour.gc"         // /s: times that the kernel removed entries to make room
@@ -168,8 +172,9 @@ const (
 	GroupWrites     = "group.writes"         // /s: writes that reached a disk
 	GroupIOFull     = "group.io_full"        // share of the examination in which the whole group waited for disks
 	CPUBusy         = "cpu.busy"             // share of all CPUs' time that was not idle
-	CPUFull         = "cpu.full"             // share of the half seconds of the examination in which over 95 % of the CPUs' time was in use
-	GroupCPUFull    = "group.cpu_full"       // share of the half seconds in which it also used over 30 % of all CPUs
+	CPUFull         = "cpu.full"             // share of the examination in which, by samples every 100 ms, over 95 % of the CPUs' time was in use
+	GroupCPUFull    = "group.cpu_full"       // share of the examination in which it used over 30 % of all CPUs in such a run of samples
+	GroupCPUBursts  = "group.cpu_bursts"     // such runs of 250 ms or more
 	CPUSome         = "cpu.psi_some"         // share of the examination in which a task waited for a CPU
 	CPUSteal        = "cpu.steal"            // share of all CPUs' time that the hypervisor used otherwise
 	CPUSoftirq      = "cpu.softirq"          // share, by CPU
@@ -203,6 +208,9 @@ const (
 	DiskAwait      = "disk.await"            // ms, mean over the examination, by disk
 	DiskBusy       = "disk.busy"             // share of the examination, by disk
 	DiskQueue      = "disk.queue"            // requests outstanding, mean over the examination, by disk
+	DiskReads      = "disk.reads"            // /s: of a busy disk
+	DiskReadSize   = "disk.read_size"        // B: the mean of its reads
+	DiskReadAhead  = "disk.read_ahead"       // B: read-ahead of a busy disk, by its settings
 	DiskRequest    = "disk.request"          // B: the largest request that the settings of a busy disk allow
 	DiskRequestMax = "disk.request_max"      // B: the largest that its hardware accepts
 	DiskUse        = "disk.use"              // B/s that a group reads from disks and writes to them, with its process that does most; only while a disk is busy

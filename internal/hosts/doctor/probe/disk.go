@@ -17,7 +17,7 @@ import (
 func diskProbe() Probe {
 	return Probe{
 		Name: "disk", Sees: "how busy the disks are and how long they take, flushes",
-		Gives: []string{fact.DiskBusy, fact.DiskAwait, fact.DiskQueue, fact.DiskFlush, fact.DiskFlushing, fact.DiskRequest, fact.DiskRequestMax, fact.IOFull},
+		Gives: []string{fact.DiskBusy, fact.DiskAwait, fact.DiskQueue, fact.DiskFlush, fact.DiskFlushing, fact.DiskRequest, fact.DiskRequestMax, fact.DiskReads, fact.DiskReadSize, fact.DiskReadAhead, fact.IOFull},
 		Open:  counted(readDisks, diskFacts),
 	}
 }
@@ -79,10 +79,14 @@ func diskFacts(h Host, before, after diskReading, over time.Duration) ([]fact.Fa
 		add(fact.DiskBusy, busy, fact.Share)
 		if busy >= requestsFrom {
 			// KiB, Documentation/ABI/stable/sysfs-block. A disk without requests of its own has none.
-			for file, name := range map[string]string{"max_sectors_kb": fact.DiskRequest, "max_hw_sectors_kb": fact.DiskRequestMax} {
+			for file, name := range map[string]string{"max_sectors_kb": fact.DiskRequest, "max_hw_sectors_kb": fact.DiskRequestMax, "read_ahead_kb": fact.DiskReadAhead} {
 				if v, err := number(h.Sys + "/block/" + d + "/queue/" + file); err == nil {
 					add(name, v*1024, fact.Bytes)
 				}
+			}
+			if n := grew(a.ReadIOs, b.ReadIOs); n > 0 {
+				add(fact.DiskReads, n/over.Seconds(), fact.PerSecond)
+				add(fact.DiskReadSize, grew(a.ReadSectors, b.ReadSectors)*512/n, fact.Bytes)
 			}
 		}
 		add(fact.DiskQueue, grew(a.WeightedIOTicks, b.WeightedIOTicks)/1e3/over.Seconds(), fact.Count)

@@ -64,10 +64,10 @@ func TestDiskUse(t *testing.T) {
 // The largest request that a disk's settings allow is a fact while the disk is busy.
 func TestDiskRequests(t *testing.T) {
 	h := Host{Sys: t.TempDir()}
-	files(t, h.Sys, map[string]string{"block/vda/queue/max_sectors_kb": "8\n", "block/vda/queue/max_hw_sectors_kb": "1024\n"})
+	files(t, h.Sys, map[string]string{"block/vda/queue/max_sectors_kb": "8\n", "block/vda/queue/max_hw_sectors_kb": "1024\n", "block/vda/queue/read_ahead_kb": "4\n"})
 	facts := func(ms uint64) *fact.Set {
 		var d blockdevice.Diskstats
-		d.IOsTotalTicks = ms
+		d.IOsTotalTicks, d.ReadIOs, d.ReadSectors = ms, 600, 4800
 		fs, err := diskFacts(h, diskReading{disks: map[string]blockdevice.Diskstats{"vda": {}, "vdb": {}}}, diskReading{disks: map[string]blockdevice.Diskstats{"vda": d, "vdb": d}}, time.Second)
 		if err != nil {
 			t.Fatal(err)
@@ -82,6 +82,12 @@ func TestDiskRequests(t *testing.T) {
 	s := facts(500)
 	is, _ := s.Device(fact.DiskRequest, "vda")
 	most, _ := s.Device(fact.DiskRequestMax, "vda")
+	ahead, _ := s.Device(fact.DiskReadAhead, "vda")
+	reads, _ := s.Device(fact.DiskReads, "vda")
+	size, _ := s.Device(fact.DiskReadSize, "vda")
+	if ahead != 4<<10 || reads != 600 || size != 4<<10 {
+		t.Errorf("a read-ahead of %v, %v reads/s of %v", ahead, reads, size)
+	}
 	if _, other := s.Device(fact.DiskRequest, "vdb"); is != 8<<10 || most != 1<<20 || other {
 		t.Errorf("%+v", s.Facts)
 	}

@@ -67,8 +67,8 @@ func TestFilling(t *testing.T) {
 	}
 }
 
-// The share of seconds in which the CPUs are full counts bursts, and names the group that uses
-// over 30 % of them.
+// The time in which the CPUs are full counts bursts, and names the group that uses over 30 % of them.
+// The groups are read only then.
 func TestSaturation(t *testing.T) {
 	begin := time.Now()
 	s := sampled{&sampler{take: func() map[string]float64 {
@@ -85,7 +85,7 @@ func TestSaturation(t *testing.T) {
 		s.samples = append(s.samples, levels{begin.Add(time.Duration(i) * time.Second), of})
 	}
 	fs, err := s.Read(t.Context(), begin.Add(4*time.Second))
-	if got := strings.TrimSpace(lines(fs)); err != nil || got != "cpu.full 0.5 share\ngroup.cpu_full /hog 0.5 share" {
+	if got := strings.TrimSpace(lines(fs)); err != nil || got != "cpu.full 0.5 share\ngroup.cpu_bursts /hog 2\ngroup.cpu_full /hog 0.5 share" {
 		t.Errorf("%v\n%s", err, got)
 	}
 }

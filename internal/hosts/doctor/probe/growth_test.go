@@ -52,12 +52,12 @@ func TestSockets(t *testing.T) {
 	}
 	tcp += " 0: 0100007F:1F90 0100007F:C351 08 x\n"
 	for file, text := range map[string]string{
-		"7/net/netstat":                   "TcpExt: SyncookiesSent ListenOverflows\nTcpExt: 1 42\nIpExt: A\nIpExt: 2\n",
+		"7/net/netstat":                   "TcpExt: SyncookiesSent ListenOverflows TCPReqQFullDoCookies TCPReqQFullDrop\nTcpExt: 1 42 20 3\nIpExt: A\nIpExt: 2\n",
 		"7/net/dev":                       "Inter-| Receive\n face |bytes packets\n    lo: 100 7 0\n  eth0: 100 5 0\n",
 		"7/net/sockstat":                  "sockets: used 9\nTCP: inuse 5 orphan 0 tw 995 alloc 7 mem 1\nUDP: inuse 1 mem 0\nFRAG: inuse 3 memory 1000\n",
 		"7/net/snmp":                      "Udp: InDatagrams RcvbufErrors MemErrors\nUdp: 9 8 7\nUdpLite: RcvbufErrors\nUdpLite: 3\n",
-		"sys/net/ipv4/ipfrag_high_thresh": "4000\n",
-		"7/net/tcp":                       tcp, "sys/net/ipv4/ip_local_port_range": "50000\t50005\n",
+		"sys/net/ipv4/ipfrag_high_thresh": "4000\n", "sys/net/ipv4/tcp_max_tw_buckets": "1990\n",
+		"7/net/tcp": tcp, "sys/net/ipv4/ip_local_port_range": "50000\t50005\n",
 	} {
 		file = filepath.Join(string(h.Proc), file)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -67,7 +67,7 @@ func TestSockets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s := socketsOf(h, dir); s["overflows"] != 42 || s["packets"] != 12 || s["ports"] != 0.5 || s["unclosed"] != 1 || s["fragments"] != 0.25 || s["datagrams"] != 8 || s["datagram memory"] != 7 {
+	if s := socketsOf(h, dir); s["overflows"] != 42 || s["packets"] != 12 || s["ports"] != 0.5 || s["unclosed"] != 1 || s["fragments"] != 0.25 || s["time-wait"] != 0.5 || s["half open"] != 23 || s["datagrams"] != 8 || s["datagram memory"] != 7 {
 		t.Errorf("%v", s)
 	}
 }

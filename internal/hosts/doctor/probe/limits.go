@@ -23,7 +23,7 @@ const limitsShown = 0.5
 func limitsProbe() Probe {
 	return Probe{
 		Name: "limits", Sees: "limits of the kernel that are nearly reached", Once: true,
-		Gives: []string{fact.LimitsSeen, fact.LimitUsed, fact.ProcessMaps},
+		Gives: []string{fact.LimitsSeen, fact.LimitUsed, fact.ProcessMaps, fact.ProcessLocked},
 		Open:  moment(readLimits),
 	}
 }
@@ -71,7 +71,9 @@ func readLimits(ctx context.Context, h Host) ([]fact.Fact, error) {
 	if counters := neighbourCounters(table); counters != nil && err == nil && most > 0 {
 		add(LimitNeighbours, counters["entries"]/most, func() fact.Subject { return mostOf(ctx, h, neighbours) })
 	}
+	var locked []fact.Fact
 	for uid, u := range usersOf(ctx, h) {
+		locked = append(locked, u.lockedShares(h)...)
 		add(LimitSignals, u.signals, func() fact.Subject {
 			return mostOf(ctx, h, func(dir string) int { return pendingSignals(dir, uid) })
 		})
@@ -79,6 +81,7 @@ func readLimits(ctx context.Context, h Host) ([]fact.Fact, error) {
 			add(LimitProcesses, share, func() fact.Subject { return processOf(h, pid) })
 		}
 	}
+	fs = append(fs, largest(locked, shownProcesses)...)
 	fs = append(fs, mappingsShares(ctx, h)...)
 	return append(fs, host(fact.LimitsSeen, seen, fact.Count)), nil
 }

@@ -24,7 +24,7 @@ import (
 func namespacesProbe() Probe {
 	return Probe{
 		Name: "namespaces", Sees: "mounts, local ports, System V objects, unclosed connections, full accept queues and dropped datagrams of containers",
-		Gives: []string{fact.NamesSeen, fact.Mounts, fact.GroupSpaces, fact.GroupSpacesOld, fact.GroupMounts, fact.Segments, fact.Semaphores, fact.Messages, fact.Queues, fact.Ports, fact.Fragments, fact.MemoryDisk, fact.MemoryDiskMore, fact.Unclosed, fact.UnclosedMore, fact.ListenDrops, fact.UnixWaiting, fact.DatagramDrops, fact.DatagramMemory, fact.Packets},
+		Gives: []string{fact.NamesSeen, fact.Mounts, fact.GroupSpaces, fact.GroupSpacesOld, fact.GroupMounts, fact.Segments, fact.Semaphores, fact.Messages, fact.Queues, fact.Ports, fact.TimeWait, fact.Fragments, fact.MemoryDisk, fact.MemoryDiskMore, fact.Unclosed, fact.UnclosedMore, fact.ListenDrops, fact.HalfOpenDrops, fact.UnixWaiting, fact.DatagramDrops, fact.DatagramMemory, fact.Packets},
 		Open:  counted(readNamespaces, namespaceFacts),
 	}
 }
@@ -184,6 +184,11 @@ func socketsOf(h Host, dir string) sample {
 		if v, ok := netstat(text, "TcpExt:", "ListenOverflows"); ok {
 			s["overflows"] = v
 		}
+		for _, name := range []string{"TCPReqQFullDoCookies", "TCPReqQFullDrop"} {
+			if v, ok := netstat(text, "TcpExt:", name); ok {
+				s["half open"] += v
+			}
+		}
 	}
 	if text, err := read(dir + "/net/dev"); err == nil {
 		for line := range strings.Lines(text) {
@@ -199,10 +204,13 @@ func socketsOf(h Host, dir string) sample {
 		addUnixWaiting(s, text)
 	}
 	text, _ := read(dir + "/net/sockstat") // none if the process has ended
-	// The limit is that of the host: a namespace begins with the kernel's default, and few change it.
-	most, err := number(string(h.Proc) + "/sys/net/ipv4/ipfrag_high_thresh")
-	if held := sockstat(text, "FRAG")["memory"]; err == nil && most > 0 {
-		s["fragments"] = held / most
+	// The limits are those of the host: a namespace begins with the kernel's default, and few change it.
+	for key, of := range map[string]struct{ protocol, figure, limit string }{
+		"fragments": {"FRAG", "memory", "ipfrag_high_thresh"}, "time-wait": {"TCP", "tw", "tcp_max_tw_buckets"},
+	} {
+		if most, err := number(string(h.Proc) + "/sys/net/ipv4/" + of.limit); err == nil && most > 0 {
+			s[key] = sockstat(text, of.protocol)[of.figure] / most
+		}
 	}
 	if sockstat(text, "UDP")["inuse"] > 0 {
 		snmp, _ := read(dir + "/net/snmp") // none if the process has ended
@@ -320,7 +328,7 @@ func connections(h Host, dir string) (ports, unclosed float64, err error) {
 func namespaceFacts(_ Host, before, after map[string]space, over time.Duration) ([]fact.Fact, error) {
 	found := []fact.Fact{host(fact.NamesSeen, float64(len(after)), fact.Count)}
 	for name, b := range after {
-		for key, f := range map[string]fact.Fact{"mounts": {Name: fact.Mounts}, "segments": {Name: fact.Segments, Unit: fact.Share}, "semaphores": {Name: fact.Semaphores, Unit: fact.Share}, "messages": {Name: fact.Messages, Unit: fact.Share}, "queues": {Name: fact.Queues, Unit: fact.Share}, "ports": {Name: fact.Ports, Unit: fact.Share}, "fragments": {Name: fact.Fragments, Unit: fact.Share}} {
+		for key, f := range map[string]fact.Fact{"mounts": {Name: fact.Mounts}, "segments": {Name: fact.Segments, Unit: fact.Share}, "semaphores": {Name: fact.Semaphores, Unit: fact.Share}, "messages": {Name: fact.Messages, Unit: fact.Share}, "queues": {Name: fact.Queues, Unit: fact.Share}, "ports": {Name: fact.Ports, Unit: fact.Share}, "fragments": {Name: fact.Fragments, Unit: fact.Share}, "time-wait": {Name: fact.TimeWait, Unit: fact.Share}} {
 			if v, ok := b.values[key]; ok {
 				f.Value, f.Subject = v, b.subject
 				found = append(found, f)
@@ -339,7 +347,7 @@ func namespaceFacts(_ Host, before, after map[string]space, over time.Duration) 
 			found = append(found, fact.Fact{Name: fact.Unclosed, Value: min(was, is), Unit: fact.Count, Subject: b.subject},
 				fact.Fact{Name: fact.UnclosedMore, Value: (is - was) / over.Seconds(), Unit: fact.PerSecond, Subject: b.subject})
 		}
-		for key, fact1 := range map[string]string{"overflows": fact.ListenDrops, "datagrams": fact.DatagramDrops, "datagram memory": fact.DatagramMemory, "packets": fact.Packets} {
+		for key, fact1 := range map[string]string{"overflows": fact.ListenDrops, "half open": fact.HalfOpenDrops, "datagrams": fact.DatagramDrops, "datagram memory": fact.DatagramMemory, "packets": fact.Packets} {
 			if v, ok := b.values.grew(before[name].values, key); ok {
 				found = append(found, fact.Fact{Name: fact1, Value: v / over.Seconds(), Unit: fact.PerSecond, Subject: b.subject})
 			}

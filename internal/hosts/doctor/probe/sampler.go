@@ -9,7 +9,7 @@ import (
 )
 
 // maxSamples is the number of samples that are kept, the latest.
-const maxSamples = 180
+const maxSamples = 600
 
 // levels holds amounts at one time, by name.
 type levels struct {

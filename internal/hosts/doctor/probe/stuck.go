@@ -21,10 +21,10 @@ import (
 // It reads the state of all tasks, and so finds zombies, too.
 func stuckProbe() Probe {
 	return Probe{
-		Name: "stuck", Sees: "tasks that wait in the kernel and cannot be interrupted, and zombies",
-		Gives: []string{fact.StuckSeen, fact.Stuck, fact.Zombies},
+		Name: "stuck", Sees: "tasks that wait in the kernel and cannot be interrupted or for the lock of a stopped process, and zombies",
+		Gives: []string{fact.StuckSeen, fact.Stuck, fact.Zombies, fact.LockHeld},
 		Open: func(ctx context.Context, h Host, now time.Time) (Series, error) {
-			r := &stuckReader{host: h, zombies: make(map[int]zombie)}
+			r := &stuckReader{host: h, zombies: make(map[int]zombie), holders: stoppedHolders(h)}
 			return r, r.scan(ctx, now)
 		},
 	}
@@ -74,6 +74,7 @@ type stuckReader struct {
 	asleep map[thread]asleep
 	// zombies are those of the scan, by pid; nil if they are not looked for.
 	zombies map[int]zombie
+	holders map[int]float64 // stopped holders of file locks at the first reading
 	// standing means that there are many readings, each of which looks for more. The next scan
 	// is not before due.
 	standing bool
@@ -94,6 +95,9 @@ func (r *stuckReader) Read(ctx context.Context, now time.Time) ([]fact.Fact, err
 		}
 	}
 	facts := append(stuckFacts(ctx, r.host, stuck, now), zombieFacts(ctx, r.host, r.zombies, now)...)
+	if len(r.holders) > 0 {
+		facts = append(facts, holderFacts(r.host, r.holders, stoppedHolders(r.host))...)
+	}
 	r.asleep = stuck
 	before := r.scanned
 	r.scanned = r.standing && !now.Before(r.due) && loaded(r.host)

@@ -5,15 +5,19 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/platform/linux/proc"
 )
 
 // user has what the kernel counts for all processes of a user together, in whichever container they
 // are (getrlimit(2)).
 type user struct {
-	signals float64     // share of RLIMIT_SIGPENDING
-	threads float64     // compared with RLIMIT_NPROC
-	of      map[int]int // threads by process
+	signals float64         // share of RLIMIT_SIGPENDING
+	threads float64         // compared with RLIMIT_NPROC
+	of      map[int]int     // threads by process
+	locked  map[int]float64 // bytes of memory by process that RLIMIT_MEMLOCK bounds
 }
 
 // usersOf reads the users of all processes from proc_pid_status(5): "Uid" has the real one first,
@@ -37,7 +41,7 @@ func usersOf(ctx context.Context, h Host) map[uint32]user {
 		}
 		u, known := users[uint32(uid)]
 		if !known {
-			u = user{of: make(map[int]int)}
+			u = user{of: make(map[int]int), locked: make(map[int]float64)}
 			queued, _ := proc.Field([]byte(text), "SigQ") // "3/96365", the same in all processes of a user
 			used, most, _ := strings.Cut(queued, "/")
 			n, err := strconv.ParseFloat(used, 64)
@@ -48,6 +52,9 @@ func usersOf(ctx context.Context, h Host) map[uint32]user {
 		}
 		u.threads += float64(threads)
 		u.of[pid] = threads
+		if n := lockedMemory(text); n > 0 {
+			u.locked[pid] = n
+		}
 		users[uint32(uid)] = u
 	}
 	return users
@@ -71,6 +78,30 @@ func (u user) processShare(ctx context.Context, h Host, uid uint32) (share float
 		}
 	}
 	return min(1, share), pid
+}
+
+// lockedMemory returns the locked memory of a process in bytes, by its status. A process with
+// CAP_IPC_LOCK may lock any amount (mlock(2)): it has none here.
+func lockedMemory(status string) float64 {
+	locked, _ := proc.Field([]byte(status), "VmLck") // "  2048 kB"
+	kib, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(locked, "kB")), 64)
+	set, _ := proc.Field([]byte(status), "CapEff")
+	capabilities, err2 := strconv.ParseUint(set, 16, 64)
+	if err != nil || err2 != nil || capabilities&(1<<unix.CAP_IPC_LOCK) != 0 {
+		return 0
+	}
+	return kib * 1024
+}
+
+// lockedShares returns the share of RLIMIT_MEMLOCK that each process of a user has locked, of those
+// that have locked over half of it.
+func (u user) lockedShares(h Host) (found []fact.Fact) {
+	for pid, n := range u.locked {
+		if limit, ok := softLimit(h, pid, "Max locked memory"); ok && n > limit*limitsShown {
+			found = append(found, fact.Fact{Name: fact.ProcessLocked, Value: n / limit, Unit: fact.Share, Subject: processOf(h, pid)})
+		}
+	}
+	return found
 }
 
 // softLimit reads a limit of proc_pid_limits(5), the soft one. It reports false without a limit.

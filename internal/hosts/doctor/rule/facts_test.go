@@ -118,6 +118,11 @@ var (
 	inode2   = fact.Subject{Cgroup: hogs, Pid: 8, Command: "b", Device: "lock 1", Kernel: []string{"down_write", "path_openat"}}
 )
 
+// reads returns the facts of a disk's read-ahead, and of its reads.
+func reads(ahead, rate, size float64) []fact.Fact {
+	return []fact.Fact{device(fact.DiskReadAhead, "vda", ahead), device(fact.DiskReads, "vda", rate), device(fact.DiskReadSize, "vda", size)}
+}
+
 // closing returns the facts of connections in CLOSE-WAIT whose number grows by more a second.
 func closing(n, more float64) []fact.Fact {
 	return []fact.Fact{by(fact.Unclosed, n, other), by(fact.UnclosedMore, more, other)}

@@ -15,6 +15,7 @@ const (
 	victimMostCPU = 0.5  // of the neighbour's CPU time: a group that uses more is not a victim
 	crowdLeast    = 3    // containers that wait
 	fullShare     = 0.15 // of the examination
+	fullBursts    = 3
 	fullMostly    = 0.50 // the same for processes outside containers, of which only the mean is known
 )
 
@@ -23,8 +24,8 @@ const (
 func noisyNeighbour() Rule {
 	return Rule{
 		Name:      "noisy-neighbour",
-		Signal:    "run-queue delay of a container's threads (schedstat), the CPU time of the other groups, and twice a second whether all CPUs are in use",
-		Threshold: "a thread of a container that was not throttled waited for over 20 % of the time. The CPUs are over 90 % busy, and another group uses over 30 % of them. That group uses twice as much as the victim, more than the hypervisor, and more than all containers that came and went. If the processes in no container use more than that group, they are named instead. If no group uses over 30 % and three containers wait, there are too many of them. Without waits, a notice names a container that used over 30 % of the CPUs while they were over 95 % busy, for 15 % of the time. If they were for half of the time, it also names processes outside containers that used over 30 % on average",
+		Signal:    "run-queue delay of a container's threads (schedstat), the CPU time of the other groups, and ten times a second whether all CPUs are in use",
+		Threshold: "a thread of a container that was not throttled waited for over 20 % of the time. The CPUs are over 90 % busy, and another group uses over 30 % of them. That group uses twice as much as the victim, more than the hypervisor, and more than all containers that came and went. If the processes in no container use more than that group, they are named instead. If no group uses over 30 % and three containers wait, there are too many of them. Without waits, a notice names a container that used over 30 % of the CPUs while they were over 95 % busy, for 15 % of the time, or three times for 250 ms. If they were for half of the time, it also names processes outside containers that used over 30 % on average",
 		Why:       "on busy CPUs every thread waits a little. A thread that waits a fifth of the time is noticeable to its users. Next to a compile job on all CPUs, which is healthy, other threads waited for up to 11 %. A group that uses as much CPU as the named one is another worker and not a victim. The scheduler prefers threads that use little, so a container that takes all CPUs harms others only when they need much",
 		Source:    "Documentation/scheduler/sched-stats.rst. The thresholds are judgements",
 		Needs:     []string{fact.TasksSeen, fact.GroupsSeen, fact.GroupsCPU, fact.CPUBusy, fact.CPUSteal, fact.HostCPUs},
@@ -135,16 +136,19 @@ func saturates(s *fact.Set) []Finding {
 	cpus, _ := s.Host(fact.HostCPUs)
 	title := "a container uses all CPUs that are left; others wait as soon as they need much"
 	var most fact.Subject
-	var used, full float64
-	if by := s.Of(fact.GroupCPUFull); len(by) > 0 && by[0].Value >= fullShare {
+	var used, full, bursts float64
+	by := s.Of(fact.GroupCPUFull)
+	if len(by) > 0 {
 		most, full = by[0].Subject, by[0].Value
 		used, _ = s.Group(fact.GroupCPU, most.Cgroup)
-	} else {
+		bursts, _ = s.Group(fact.GroupCPUBursts, most.Cgroup)
+	}
+	if full < fullShare && bursts < fullBursts {
 		largest, fleeting, _ := hog(s) // one that is no container
 		if full, _ = s.Host(fact.CPUFull); full < fullMostly || largest.Value < max(neighbourMin*cpus, fleeting) {
 			return nil
 		}
-		most, used = largest.Subject, largest.Value
+		most, used, bursts = largest.Subject, largest.Value, 0
 		title = "processes outside containers use all CPUs that are left; containers wait as soon as they need much"
 	}
 	return []Finding{{
@@ -152,6 +156,7 @@ func saturates(s *fact.Set) []Finding {
 		Title:    title,
 		Evidence: []Evidence{
 			{"time in which no CPU was idle, and a container that is named used over 30 %", percent(full), "under 15 %"},
+			{"times for which that lasted 250 ms or more", number(bursts), "under 3"},
 			{"CPUs that it uses, on average", fmt.Sprintf("%.1f of %.0f", used, cpus), "-"},
 		},
 		Culprit: busiestOf(s, most),

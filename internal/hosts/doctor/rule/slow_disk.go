@@ -24,6 +24,10 @@ const (
 	// requestRatio times its size. The kernel's default is 1,280 KiB or more, or what the disk accepts.
 	smallRequest = 64 << 10
 	requestRatio = 4
+	// littleAhead is the read-ahead in bytes that counts as none if the disk makes manyReads per second
+	// and their mean is not larger. The kernel's default is 128 KiB.
+	littleAhead = 16 << 10
+	manyReads   = 500
 	// flushStorm is the rate of flushes per second that counts however busy the disk is.
 	// A program with group commit never reaches it.
 	flushStorm = 2000
@@ -34,8 +38,8 @@ const (
 func slowDisk() Rule {
 	return Rule{
 		Name:      "slow-disk",
-		Signal:    "flushes and busy time of each disk (diskstats), the sender of writes and flushes (block_rq_issue, or else io.stat and blkio), p99 of the requests (block_rq_issue, block_rq_complete); and if a disk is busy all the time, what each group reads and writes in half a second (/proc/PID/io); the largest request that a disk's settings allow (max_sectors_kb)",
-		Threshold: "over 100 flushes/s with the disk busy for over 40 % of the time, over 20 flushes/s that take over 40 % of the time, or over 2,000 flushes/s, and one process or container makes over half of the writes; or p99 over 5 times the baseline. Or a disk is busy for over 90 % of the time with 2 requests outstanding on average, and one container moves over half of the bytes: a notice, and a warning if a container waits for disks. Or the settings of a disk allow requests of at most 64 KiB and its hardware four times as much",
+		Signal:    "flushes and busy time of each disk (diskstats), the sender of writes and flushes (block_rq_issue, or else io.stat and blkio), p99 of the requests (block_rq_issue, block_rq_complete); and if a disk is busy all the time, what each group reads and writes in half a second (/proc/PID/io); the largest request that a disk's settings allow (max_sectors_kb), and its read-ahead (read_ahead_kb)",
+		Threshold: "over 100 flushes/s with the disk busy for over 40 % of the time, over 20 flushes/s that take over 40 % of the time, or over 2,000 flushes/s, and one process or container makes over half of the writes; or p99 over 5 times the baseline. Or a disk is busy for over 90 % of the time with 2 requests outstanding on average, and one container moves over half of the bytes: a notice, and a warning if a container waits for disks. Or the settings of a disk allow requests of at most 64 KiB and its hardware four times as much. Or its read-ahead is at most 16 KiB and it makes 500 reads/s of that size or smaller",
 		Why:       "requests behind a flush wait until the disk's cache is written, and on a journalling file system also for the data of other writers. For this, reads are not counted: a process that reads much while another one flushes is not the cause. On a disk that one container keeps busy with many requests, any other request waits behind them",
 		Source:    "Documentation/block/writeback_cache_control.rst; docs/doctor.md. The thresholds are judgements",
 		Needs:     []string{fact.DiskFlush, fact.DiskBusy},
@@ -77,6 +81,7 @@ func slowDisk() Rule {
 				found = saturatedDisk(s)
 			}
 			found = append(found, smallRequests(s)...)
+			found = append(found, littleReadAhead(s)...)
 			p99, ok1 := s.Host(fact.DiskP99)
 			base, ok2 := s.Host(fact.BaseDisk)
 			if ok1 && ok2 && base > 0 && p99 > diskTimes*base {
@@ -142,6 +147,29 @@ func smallRequests(s *fact.Set) (found []Finding) {
 			},
 			Victims: waits,
 			Cures:   []Cure{{What: "Raise the setting, and find the udev rule or the script that lowers it.", Command: fmt.Sprintf("echo %.0f >/sys/block/%s/queue/max_sectors_kb", min(most, 1280<<10)/1024, disk)}},
+		})
+	}
+	return found
+}
+
+// littleReadAhead finds disks whose settings make a program that reads a file in order wait for each page.
+func littleReadAhead(s *fact.Set) (found []Finding) {
+	for _, f := range s.Of(fact.DiskReadAhead) {
+		disk := f.Subject.Device
+		reads, _ := s.Device(fact.DiskReads, disk)
+		size, known := s.Device(fact.DiskReadSize, disk)
+		if f.Value > littleAhead || reads < manyReads || !known || size > max(f.Value, 4<<10) {
+			continue
+		}
+		waits := victims(s, "", blocked(s))
+		found = append(found, Finding{
+			Severity: byHarm(waits), Title: "the disk hardly reads ahead: a program that reads a file in order waits for each small read",
+			Evidence: []Evidence{
+				{"read-ahead of " + disk + ", read_ahead_kb", bytes(f.Value), "128 KiB, the kernel's default"},
+				{"reads, and their mean size", fmt.Sprintf("%s, %s", perSecond(reads), bytes(size)), "-"},
+			},
+			Victims: waits,
+			Cures:   []Cure{{What: "Raise the setting, unless all programs read at random places, and find the udev rule or the script that lowers it.", Command: "echo 128 >/sys/block/" + disk + "/queue/read_ahead_kb"}},
 		})
 	}
 	return found

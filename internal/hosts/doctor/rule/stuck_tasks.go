@@ -17,9 +17,9 @@ const (
 func stuckTasks() Rule {
 	return Rule{
 		Name:   "stuck-tasks",
-		Signal: "threads in state D at both ends of the observation that have not run in between (schedstat), with their path through the kernel. Left out are threads of the kernel, parents of a vfork, frozen groups and processes that dump core",
+		Signal: "threads in state D at both ends of the observation that have not run in between (schedstat), with their path through the kernel. Left out are threads of the kernel, parents of a vfork, frozen groups and processes that dump core. File locks for which processes wait while a signal has stopped the holder (/proc/locks)",
 		Threshold: "one thread of a container, 5 threads outside containers; fewer are a notice. If the path shows that a server of a file system does not answer, or that a file system is frozen, for 5 s, " +
-			"otherwise for 20 s",
+			"otherwise for 20 s. A lock with a stopped holder and a waiting process at both ends",
 		Why: "each such task adds one to the load average, and a container with one cannot be stopped while it waits, unless the wait can be killed. A request of a working disk ends in milliseconds, and the thread then runs; " +
 			"on a disk that is throttled or overloaded it may take seconds. A daemon of the host that always waits in this state harms no container. The agent looks once a minute, and only while the load average is higher than the number of running tasks",
 		Source: "proc_pid_stat(5), proc_loadavg(5); kernel/freezer.c, kernel/sched/loadavg.c. The thresholds are judgements: the kernel warns after 120 s (sysctl/kernel.rst, hung_task_timeout_secs)",
@@ -52,9 +52,23 @@ func stuckTasks() Rule {
 				}
 				found = append(found, x)
 			}
-			return found
+			return append(found, stoppedLocks(s)...)
 		},
 	}
+}
+
+// stoppedLocks finds processes that hold a file lock and are stopped: a job in the background that reads
+// from its terminal, or one that a debugger or an operator has stopped.
+func stoppedLocks(s *fact.Set) (found []Finding) {
+	for _, f := range s.Of(fact.LockHeld) {
+		found = append(found, Finding{
+			Severity: Warning, Title: "processes wait for a file lock whose holder is stopped by a signal",
+			Evidence: []Evidence{{"processes that wait for the lock", number(f.Value), "0"}},
+			Culprit:  f.Subject,
+			Cures:    []Cure{{What: "Continue the process, or end it.", Command: fmt.Sprintf("kill -CONT %d", f.Subject.Pid)}},
+		})
+	}
+	return found
 }
 
 func tasks(n float64) string {
