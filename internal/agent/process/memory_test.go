@@ -11,21 +11,20 @@ func TestRest(t *testing.T) {
 	const mib = 1 << 20
 	var r rest
 	for i, c := range []struct {
-		now      heap
-		over     bool
-		wasteful bool
-		why      string
+		now  heap
+		want bool
+		why  string
 	}{
-		{heap{100 * mib, 20 * mib, 60 * mib}, false, true, "the first look"},
-		{heap{160 * mib, 20 * mib, 60 * mib}, false, true, "it works"},
-		{heap{165 * mib, 20 * mib, 60 * mib}, true, true, "it is at rest"},
-		{heap{166 * mib, 20 * mib, 31 * mib}, false, true, "nothing was done since"},
-		{heap{168 * mib, 20 * mib, 31 * mib}, false, true, "little was done since"},
-		{heap{175 * mib, 20 * mib, 27 * mib}, true, false, "at rest, but little is unused"},
-		{heap{180 * mib, 20 * mib, 40 * mib}, true, true, "it is at rest again"},
+		{heap{100 * mib, 20 * mib, 60 * mib}, false, "the first look"},
+		{heap{160 * mib, 20 * mib, 60 * mib}, false, "it works"},
+		{heap{165 * mib, 20 * mib, 60 * mib}, true, "it is at rest"},
+		{heap{166 * mib, 20 * mib, 31 * mib}, false, "nothing was done since"},
+		{heap{168 * mib, 20 * mib, 31 * mib}, false, "little was done since"},
+		{heap{175 * mib, 20 * mib, 27 * mib}, false, "little is unused"},
+		{heap{180 * mib, 20 * mib, 40 * mib}, true, "it is at rest again"},
 	} {
-		if got := r.over(c.now); got != c.over || c.now.wasteful() != c.wasteful {
-			t.Errorf("look %d: %v, %v (%s)", i, got, c.now.wasteful(), c.why)
+		if got := r.over(c.now); got != c.want {
+			t.Errorf("look %d: %v (%s)", i, got, c.why)
 		}
 	}
 }
