@@ -246,16 +246,7 @@ func (c *fastConn) appendRequest(b []byte, t target) []byte {
 		}
 	}
 	b = appendField(b, "X-Forwarded-For", c.remote)
-	b = appendField(b, "X-Forwarded-Host", q.Host)
-	proto := "http"
-	if c.secure != nil {
-		proto = "https"
-	}
-	b = appendField(b, "X-Forwarded-Proto", proto)
-	if t.prefix != "" {
-		b = appendField(b, "X-Forwarded-Prefix", t.prefix)
-	}
-	b = append(b, "\r\n"...)
+	b = appendForwarded(b, q.Host, c.secure != nil, t)
 	return append(b, q.Body...)
 }
 
@@ -264,15 +255,9 @@ func appendResponse(b []byte, r *fastpath.Response, host string, t target) []byt
 	b = append(b, r.Line...)
 	b = append(b, "\r\n"...)
 	for _, f := range r.Fields {
-		switch {
-		case begins(f.Name, reservedPrefix):
-			continue
-		case f.Kind == fastpath.Location:
-			f.Value = t.location(f.Value, host)
-		case f.Kind == fastpath.SetCookie:
-			f.Value = t.cookie(f.Value)
+		if f, ok := rewritten(f, host, t); ok {
+			b = appendField(b, f.Name, f.Value)
 		}
-		b = appendField(b, f.Name, f.Value)
 	}
 	return append(b, "\r\n"...)
 }

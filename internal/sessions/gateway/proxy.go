@@ -22,7 +22,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if begun != nil {
 		req.begun, req.slot, req.route, req.release = &begun.server, &begun.slot, begun.route, begun.release
 		req.received = begun.got
-		defer req.dropBegun()
+		defer req.dropBegun() // route may answer without serveRequest
 		defer req.done()
 	} else {
 		slot, err := g.slots.wait(r.Context(), req.client)
@@ -75,9 +75,10 @@ func (g *Gateway) route(w *answer, r *http.Request, req *request) {
 	defer req.done()
 	defer req.unwatch()
 	// A server may answer while the body still arrives. Without full duplex,
-	// HTTP/1 would end the body at the first byte of the answer. HTTP/2 always
-	// works this way and returns an error, which is ignored.
-	_ = http.NewResponseController(w).EnableFullDuplex()
+	// HTTP/1 would end the body at the first byte of the answer.
+	if r.ProtoMajor == 1 {
+		_ = http.NewResponseController(w).EnableFullDuplex() // supported by every server of the gateway
+	}
 	g.serveRequest(w, r, req)
 }
 

@@ -20,6 +20,10 @@ import (
 // httputil.ReverseProxy does, without its copies of headers, and without a flush of each
 // response's header.
 func (g *Gateway) serveRequest(a *answer, r *http.Request, t *request) {
+	if g.serveDirect(a, r, t) {
+		return
+	}
+	defer t.dropBegun()
 	out, err := outgoing(r, t)
 	if err != nil {
 		g.notServed(a, r, t, err)

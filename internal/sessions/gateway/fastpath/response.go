@@ -9,12 +9,13 @@ import (
 // Response is the header of a plain HTTP/1.1 response. It has no fields that belong to the
 // connection, except Transfer-Encoding.
 type Response struct {
-	Status int    // 200 to 599
-	Line   string // the first line
-	Fields []Field
-	Length int   // of the header in the parsed bytes
-	Body   int64 // the length of the body as it is sent, with the lines of chunks
-	Reuse  bool  // the connection may carry another request
+	Status  int    // 200 to 599
+	Line    string // the first line
+	Fields  []Field
+	Length  int   // of the header in the parsed bytes
+	Body    int64 // the length of the body as it is sent, with the lines of chunks
+	Reuse   bool  // the connection may carry another request
+	Chunked bool  // the body has the lines of chunks
 }
 
 // Parse parses the header of the response to a request, which is not HEAD. It returns false
@@ -103,6 +104,7 @@ func (r *Response) add(f Field, has *present) bool {
 // parseBody determines the length of the body (RFC 9112, 6.3). net/http adds a date, and a
 // guess of the type, to responses that have none.
 func (r *Response) parseBody(arrived []byte, has present) bool {
+	r.Chunked = has.chunked
 	switch {
 	case !has.date:
 		return false
