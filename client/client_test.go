@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http/httptest"
@@ -15,6 +16,7 @@ import (
 	"reflect"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -63,6 +65,18 @@ func newClient(t *testing.T, b *apitest.Backend) (*client.Client, context.Contex
 	return c, ctx
 }
 
+// notifier closes written at its first Write.
+type notifier struct {
+	io.Writer
+	once    sync.Once
+	written chan struct{}
+}
+
+func (n *notifier) Write(p []byte) (int, error) {
+	n.once.Do(func() { close(n.written) })
+	return n.Writer.Write(p)
+}
+
 // A session's life and its commands.
 func TestClient(t *testing.T) {
 	c, ctx := newClient(t, &apitest.Backend{})
@@ -84,8 +98,12 @@ func TestClient(t *testing.T) {
 	}
 	out.Reset()
 	sizes := make(chan client.Size)
-	go func() { sizes <- client.Size{Rows: 40, Cols: 100} }()
-	code, err := c.Exec(ctx, "alice", []string{"size"}, client.Streams{Stdout: &out, Terminal: &client.Size{Rows: 30, Cols: 90}, Resize: sizes})
+	shown := &notifier{Writer: &out, written: make(chan struct{})}
+	go func() {
+		<-shown.written // a size that the command has not seen is replaced by the next one
+		sizes <- client.Size{Rows: 40, Cols: 100}
+	}()
+	code, err := c.Exec(ctx, "alice", []string{"size"}, client.Streams{Stdout: shown, Terminal: &client.Size{Rows: 30, Cols: 90}, Resize: sizes})
 	if err != nil || code != 0 || !strings.Contains(out.String(), "30") || !strings.Contains(out.String(), "100") {
 		t.Errorf("a terminal: %d, %v, %q", code, err, &out)
 	}
