@@ -62,11 +62,14 @@ func TestZombiesByGroup(t *testing.T) {
 	root := t.TempDir()
 	h := Host{Proc: proc.FS(root)}
 	group := "/docker/" + strings.Repeat("0123456789abcdef", 4)
+	// The scan leaves out this process. No process has a number from PID_MAX_LIMIT on (proc_sys_kernel(5)).
+	const first = 1 << 22
 	tree := make(map[string]string)
 	stat := func(pid, parent int, state string) string {
 		return fmt.Sprintf("%d (helper) %s %d 0 0 0 -1 0"+strings.Repeat(" 0", 12)+" 5 0 0\n", pid, state, parent)
 	}
 	add := func(pid, parent int, state, cgroup string, tids ...int) {
+		pid, parent = first+pid, first+parent
 		for _, file := range []string{fmt.Sprintf("%d/stat", pid), fmt.Sprintf("%d/task/%d/stat", pid, pid)} {
 			tree[file] = stat(pid, parent, state)
 		}
@@ -89,14 +92,14 @@ func TestZombiesByGroup(t *testing.T) {
 	}
 	files(t, root, tree)
 	fs := zombiesOf(t, h, func() {
-		files(t, root, map[string]string{"1001/task/1001/stat": stat(1001, 11, "S")}) // another process with its number
-		if err := os.RemoveAll(root + "/1003"); err != nil {
+		files(t, root, map[string]string{fmt.Sprintf("%[1]d/task/%[1]d/stat", first+1001): stat(first+1001, first+11, "S")}) // another process with its number
+		if err := os.RemoveAll(fmt.Sprintf("%s/%d", root, first+1003)); err != nil {
 			t.Fatal(err)
 		}
 	})
 	var got []string
 	for _, f := range fs {
-		got = append(got, fmt.Sprint(f.Subject.Pid, " ", f.Value))
+		got = append(got, fmt.Sprint(f.Subject.Pid-first, " ", f.Value))
 	}
 	if strings.Join(got, ", ") != "10 99, 12 50, 13 49" {
 		t.Errorf("%v", got)
