@@ -97,7 +97,9 @@ func (m machine) boot(ctx context.Context, k kernel, c Config) error {
 		c.Memory = 768
 	}
 	qemu := exec.CommandContext(ctx, "qemu-system-x86_64",
-		"-accel", "tcg,thread=multi", "-cpu", "Nehalem,+rdrand",
+		// With a thread for each CPU, qemu 7.2 sometimes repeats an instruction for ever that
+		// another CPU has patched, such as the switch of a tracepoint. It is not faster, either.
+		"-accel", "tcg,thread=single", "-cpu", "Nehalem,+rdrand",
 		"-smp", strconv.Itoa(c.CPUs), "-m", strconv.Itoa(c.Memory),
 		"-nodefaults", "-display", "none", "-no-reboot",
 		// In the order of guest's Console, Output and Exit.

@@ -11,6 +11,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/linux/boottime"
+	"holdfast/internal/platform/linux/threads"
 	"holdfast/internal/sessions/kill"
 )
 
@@ -174,7 +175,7 @@ func (s *server) collect() {
 // id.
 func (s *server) look(sought map[string]string) {
 	f := &s.firing
-	used := boottime.ProcessTime()
+	used := threads.ProcessTime()
 	groups, err := s.opener.Search(slices.Collect(maps.Keys(sought)))
 	if err != nil {
 		s.log.Error("deadman: looking for expected containers", "err", err)
@@ -200,7 +201,7 @@ func (s *server) look(sought map[string]string) {
 			s.log.Error("deadman: killed an expected container", "container", sought[id], "id", id, "group", g.Dir(), "err", err)
 		}
 	}
-	f.nextLook = boottime.Now().Add(searchAfter(-f.since.Until(), boottime.ProcessTime()-used))
+	f.nextLook = boottime.Now().Add(searchAfter(-f.since.Until(), threads.ProcessTime()-used))
 }
 
 // searchAfter is the time until the next search, a time after the deadline. The cost of a

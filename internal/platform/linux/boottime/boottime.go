@@ -25,14 +25,6 @@ func Now() Instant {
 	return Instant(ts.Nano())
 }
 
-// ProcessTime is the CPU time that all threads of this process have used.
-func ProcessTime() time.Duration {
-	var ts unix.Timespec
-	// As in Now.
-	_ = unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &ts)
-	return time.Duration(ts.Nano())
-}
-
 // Add returns the moment d later.
 func (i Instant) Add(d time.Duration) Instant { return i + Instant(d) }
 

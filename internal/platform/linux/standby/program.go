@@ -51,6 +51,9 @@ func programRanges(maps string) []addresses {
 	ours := false // the lines are those of the last range
 	for line := range strings.Lines(maps) {
 		f := strings.Fields(line)
+		if len(f) == 0 {
+			continue
+		}
 		switch {
 		case ours && f[0] == "Anonymous:":
 			ranges[len(ranges)-1].written = f[1] != "0"

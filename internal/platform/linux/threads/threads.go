@@ -37,3 +37,10 @@ func CPUTime() time.Duration {
 	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts) // fails only for invalid addresses
 	return time.Duration(ts.Nano())
 }
+
+// ProcessTime returns the CPU time that all threads of this process have used.
+func ProcessTime() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &ts) // as in CPUTime
+	return time.Duration(ts.Nano())
+}

@@ -47,3 +47,15 @@ func TestSpend(t *testing.T) {
 		}
 	}
 }
+
+// A process that sleeps uses no CPU time.
+func TestProcessTime(t *testing.T) {
+	before, begun := ProcessTime(), time.Now()
+	time.Sleep(50 * time.Millisecond)
+	slept := ProcessTime() - before
+	if slept < 0 || slept >= time.Since(begun) {
+		t.Errorf("%v of %v", slept, time.Since(begun))
+	}
+	for ProcessTime()-before-slept < 10*time.Millisecond { // it ends because working counts
+	}
+}
