@@ -190,7 +190,7 @@ func (s *boxes) unknown(t *testing.T) {
 // counter counts in its memory, prints each number with the content of its files, and
 // serves the last number over HTTP.
 const counter = `mkdir /www; httpd -h /www -p 8080; echo root > /kept; echo tmpfs > /tmp/kept; i=0
-while :; do i=$((i+1)); echo "$i $(cat /kept /tmp/kept | tr '\n' ' ')"; echo $i > /www/new; mv /www/new /www/n; sleep 0.05; done`
+while :; do i=$((i+1)); echo $i > /www/new; mv /www/new /www/n; echo "$i $(cat /kept /tmp/kept | tr '\n' ' ')"; sleep 0.05; done`
 
 func (s *boxes) counts() engine.Spec {
 	spec := s.spec("sh", "-c", counter)
