@@ -291,13 +291,13 @@ func TestUpgradeThatFails(t *testing.T) {
 		{"ends in its turn", false, func() { h.installReal(); h.configureEngine("unix:///nowhere/docker.sock") }, "/nowhere/docker.sock", api.UpgradeFailed},
 		{"crashes in its turn", true, func() { h.installNext("crash") }, "the next agent has ended: exit status 4", api.UpgradeFailed},
 		{"is killed in its turn", true, func() { h.installNext("die") }, "the next agent has ended: signal: killed", api.UpgradeFailed},
-		{"crashes in its trial", false, func() { h.installNext("crash-up") }, "in its trial of 300ms: the next agent has ended: exit status 4", api.UpgradeFailed},
+		{"crashes in its trial", false, func() { h.installNext("crash-up") }, "in its trial of 30s: the next agent has ended: exit status 4", api.UpgradeFailed},
 	} {
 		if c.long && !labtest.Long() {
 			continue
 		}
 		c.prepare()
-		r, u := h.upgrade()
+		r, u := h.upgrade("--trial", "30s") // on busy CPUs the next agent takes a while to crash
 		lines := strings.Split(strings.TrimSpace(r.err), "\n")
 		if r.code != 1 || u.State != c.state || len(lines) != 2 || !strings.HasPrefix(lines[0], "error: ") || !strings.HasPrefix(lines[1], "hint: ") ||
 			!strings.Contains(lines[0], c.want) {
