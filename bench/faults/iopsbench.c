@@ -1,4 +1,4 @@
-// Somebody benchmarks the disk from a container: 16 threads read random blocks of 4 KiB with O_DIRECT.
+// A container benchmarks the disk: 16 threads read random blocks of 4 KiB with O_DIRECT.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

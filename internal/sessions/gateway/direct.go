@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"bytes"
-	"context"
 	"net"
 	"net/http"
 	"net/textproto"
@@ -10,7 +9,6 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 
-	"holdfast/internal/sessions/gateway/closing"
 	"holdfast/internal/sessions/gateway/fastpath"
 )
 
@@ -18,19 +16,14 @@ import (
 // side of the server. It does for a request what the fast path does for a connection of HTTP/1.
 // It returns false if roundTrip has to serve the request: what was sent is in t.begun then.
 func (g *Gateway) serveDirect(a *answer, r *http.Request, t *request) bool {
-	if t.forwarded || t.begun != nil || !plain(r, t.target) || !t.takeReady() {
+	if t.forwarded || t.begun != nil || g.finishing.Load() || !plain(r, t.target) {
 		return false
 	}
-	route := t.route
-	server, err := g.pool.Direct(r.Context(), serverKey(route), func(ctx context.Context) (net.Conn, error) {
-		ctx, cancel := context.WithTimeout(ctx, fastWait)
-		defer cancel()
-		return g.dial(ctx, route)
-	})
-	if err != nil {
-		t.done() // roundTrip gets the error again
+	route, release, server, ok := g.readyServer(r.Context(), t.target)
+	if !ok {
 		return false
 	}
+	t.route, t.release = route, release
 	buf := g.buffers.Get()
 	defer g.buffers.Put(buf)
 	var got []byte
@@ -49,26 +42,6 @@ func (g *Gateway) serveDirect(a *answer, r *http.Request, t *request) bool {
 	}
 	server.End(answer.Reuse) // all of the response is here
 	respondPlain(a, &answer, got[answer.Length:], r.Host, t.target)
-	return true
-}
-
-// takeReady acquires the session if it is ready on this node. Otherwise it takes nothing.
-func (t *request) takeReady() bool {
-	g := t.gateway
-	if g.finishing.Load() {
-		return false
-	}
-	route, release, ok := g.sessions.Ready(t.key)
-	if !ok {
-		return false
-	}
-	route, err := t.atPort(route)
-	if err != nil || route.Node != "" || closing.Closed(route.Left) {
-		release()
-		return false
-	}
-	g.metrics.parkTime.Observe(0)
-	t.route, t.release = route, release
 	return true
 }
 

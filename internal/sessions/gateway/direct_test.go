@@ -99,20 +99,20 @@ func FuzzPlain(f *testing.F) {
 	f.Fuzz(func(t *testing.T, path, host, name1, value1, name2, value2 string) {
 		u, err := url.ParseRequestURI(path)
 		if err != nil {
-			t.Skip()
+			return
 		}
 		header := http.Header{}
 		for _, field := range [][2]string{{name1, value1}, {name2, value2}} {
 			// net/http's server refuses others.
 			if !isToken(field[0]) || strings.ContainsAny(field[1], "\x00\r\n") || strings.TrimSpace(field[1]) != field[1] || !visible("a"+strings.NewReplacer(" ", "", "\t", "").Replace(field[1])) {
-				t.Skip()
+				return
 			}
 			header.Add(field[0], field[1])
 		}
 		r := &http.Request{Method: "GET", URL: u, Proto: "HTTP/2.0", ProtoMajor: 2, Header: header, Host: host, RemoteAddr: "192.0.2.1:5", TLS: &tls.ConnectionState{}, Body: http.NoBody}
 		target, err := DefaultConfig().clientTarget(host, u.EscapedPath())
 		if err != nil || !plain(r, target) {
-			t.Skip()
+			return
 		}
 		out, err := outgoing(r, &request{target: target})
 		if err != nil {
@@ -124,7 +124,7 @@ func FuzzPlain(f *testing.F) {
 		}
 		want, err := http.ReadRequest(bufio.NewReader(&written))
 		if err != nil {
-			t.Skip() // a server would refuse both
+			return // a server would refuse both
 		}
 		got, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(appendPlain(nil, r, target))))
 		if err == nil && got.Header.Get("User-Agent") == "" {

@@ -166,23 +166,31 @@ func (c *fastConn) begin(ctx context.Context, t target) (b begun, ok bool) {
 	if b.slot, err = g.slots.take(c.client); err != nil {
 		return b, false
 	}
-	if b.route, b.release, ok = g.sessions.Ready(t.key); !ok {
-		return b, false
+	b.route, b.release, b.server, ok = g.readyServer(ctx, t)
+	return b, ok
+}
+
+// readyServer takes the session of a target if it is ready on this node, and a connection to its
+// server. Without ok it has taken nothing.
+func (g *Gateway) readyServer(ctx context.Context, t target) (route holdfast.Route, release func(), server upstream.Direct, ok bool) {
+	route, release, ok = g.sessions.Ready(t.key)
+	if !ok {
+		return route, nil, server, false
 	}
-	if b.route, err = t.atPort(b.route); err != nil || b.route.Node != "" || closing.Closed(b.route.Left) {
-		return b, false
+	route, err := t.atPort(route)
+	if err == nil && route.Node == "" && !closing.Closed(route.Left) {
+		server, err = g.pool.Direct(ctx, serverKey(route), func(ctx context.Context) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, fastWait)
+			defer cancel()
+			return g.dial(ctx, route)
+		})
+		if err == nil {
+			g.metrics.parkTime.Observe(0)
+			return route, release, server, true
+		}
 	}
-	route := b.route
-	b.server, err = g.pool.Direct(ctx, serverKey(route), func(ctx context.Context) (net.Conn, error) {
-		ctx, cancel := context.WithTimeout(ctx, fastWait)
-		defer cancel()
-		return g.dial(ctx, route)
-	})
-	if err != nil {
-		return b, false
-	}
-	g.metrics.parkTime.Observe(0)
-	return b, true
+	release()
+	return route, nil, server, false
 }
 
 // exchange sends the request and passes the response on.

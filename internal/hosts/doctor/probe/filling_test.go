@@ -68,7 +68,6 @@ func TestFilling(t *testing.T) {
 }
 
 // The time in which the CPUs are full counts bursts, and names the group that uses over 30 % of them.
-// The groups are read only then.
 func TestSaturation(t *testing.T) {
 	begin := time.Now()
 	s := sampled{&sampler{take: func() map[string]float64 {

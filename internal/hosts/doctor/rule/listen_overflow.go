@@ -20,36 +20,28 @@ func listenOverflow() Rule {
 		Needs:     []string{fact.NamesSeen},
 		Judge: func(s *fact.Set) []Finding {
 			var found []Finding
-			for _, f := range s.Of(fact.ListenDrops) {
-				if f.Value <= manyOverflows {
-					continue
+			for _, queue := range []struct {
+				drops, title, signal string
+				cures                []Cure
+			}{
+				{fact.ListenDrops, "a server's accept queue is full, and its clients wait for seconds", "connections that found the queue full", []Cure{
+					{What: "Let the server accept faster, or run more of them."},
+					{What: "List the queues: Recv-Q is their length, Send-Q the maximum.", Command: "nsenter -t PID -n ss -lnt"},
+				}},
+				{fact.HalfOpenDrops, "a server's queue of half-open connections is full: clients do not end their handshakes, or send nothing", "handshakes that found the queue full", []Cure{
+					{What: "Find the clients: an attack has many addresses; a server with TCP_DEFER_ACCEPT keeps each connection half open until its client sends."},
+					{What: "Raise the server's backlog and the limit of the kernel.", Command: "docker run --sysctl net.ipv4.tcp_max_syn_backlog=4096 --sysctl net.core.somaxconn=4096 …"},
+					{What: "List the half-open connections.", Command: "nsenter -t PID -n ss -nt state syn-recv"},
+				}},
+			} {
+				for _, f := range s.Of(queue.drops) {
+					if f.Value > manyOverflows {
+						found = append(found, Finding{
+							Severity: Warning, Title: queue.title, Evidence: []Evidence{{queue.signal, perSecond(f.Value), "0/s"}},
+							Culprit: f.Subject, Cures: queue.cures,
+						})
+					}
 				}
-				found = append(found, Finding{
-					Severity: Warning,
-					Title:    "a server's accept queue is full, and its clients wait for seconds",
-					Evidence: []Evidence{{"connections that found the queue full", perSecond(f.Value), "0/s"}},
-					Culprit:  f.Subject,
-					Cures: []Cure{
-						{What: "Let the server accept faster, or run more of them."},
-						{What: "List the queues: Recv-Q is their length, Send-Q the maximum.", Command: "nsenter -t PID -n ss -lnt"},
-					},
-				})
-			}
-			for _, f := range s.Of(fact.HalfOpenDrops) {
-				if f.Value <= manyOverflows {
-					continue
-				}
-				found = append(found, Finding{
-					Severity: Warning,
-					Title:    "a server's queue of half-open connections is full: clients do not end their handshakes, or send nothing",
-					Evidence: []Evidence{{"handshakes that found the queue full", perSecond(f.Value), "0/s"}},
-					Culprit:  f.Subject,
-					Cures: []Cure{
-						{What: "Find the clients: an attack has many addresses; a server with TCP_DEFER_ACCEPT keeps each connection half open until its client sends."},
-						{What: "Raise the server's backlog and the limit of the kernel.", Command: "docker run --sysctl net.ipv4.tcp_max_syn_backlog=4096 --sysctl net.core.somaxconn=4096 …"},
-						{What: "List the half-open connections.", Command: "nsenter -t PID -n ss -nt state syn-recv"},
-					},
-				})
 			}
 			for _, f := range s.Of(fact.UnixWaiting) {
 				if f.Value < manyUnaccepted {
