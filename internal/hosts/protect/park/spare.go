@@ -20,6 +20,9 @@ import (
 // for concurrent use.
 type Spare struct{ group *group }
 
+// freed is the longest wait for the kernel to free a selector. It takes milliseconds.
+const freed = 10 * time.Second
+
 // Place identifies where a listener listens: its address, device and user.
 type Place struct{ place }
 
@@ -76,22 +79,35 @@ func NewSpare(l sockdiag.Listener, f pidfd.OpenFile) (_ *Spare, err error) {
 }
 
 // AdoptSpare takes over the socket of another process's spare, which holds. hadReuseport
-// is what its HadReuseport was. The Spare owns fd.
+// is what its HadReuseport was. The Spare owns fd. AdoptSpare waits until the kernel has
+// freed the selector of the other process, 10 s at most.
 func AdoptSpare(fd int, l sockdiag.Listener, hadReuseport bool) (*Spare, error) {
 	s := &Spare{&group{place: placeOf(l), parking: fd, hadReuseport: hadReuseport}}
 	var err error
 	if s.group.selector, err = bpf.NewSelector(); err != nil {
 		return nil, err
 	}
-	err = s.group.selector.Choose(fd)
-	if err == nil {
-		err = s.group.selector.Attach(fd)
+	// Attach replaces the program of the other process, which may have chosen the socket.
+	if err = s.group.selector.Attach(fd); err == nil {
+		err = s.choose(fd)
 	}
 	if err != nil {
 		s.group.selector.Close()
 		return nil, err
 	}
 	return s, nil
+}
+
+// choose chooses a socket that the selector of another process may have chosen. Until the
+// kernel has freed that selector, some time after its last use, it answers EBUSY
+// (reuseport_array_update_check).
+func (s *Spare) choose(fd int) error {
+	for begun := time.Now(); ; time.Sleep(time.Millisecond) {
+		err := s.group.selector.Choose(fd)
+		if !errors.Is(err, unix.EBUSY) || time.Since(begun) > freed {
+			return err
+		}
+	}
 }
 
 // undo ends a spare that began only in part.

@@ -155,7 +155,7 @@ func (s *supervisor) run(ctx context.Context) (code int, err error) {
 			}
 		case <-s.ended():
 			code = s.server.code
-			pause, over := s.crashed()
+			pause, over := s.crashed(ctx)
 			if over {
 				return code, nil
 			}
@@ -195,7 +195,7 @@ func (s *supervisor) ended() <-chan struct{} {
 func (s *supervisor) signal(ctx context.Context, sig unix.Signal) (over bool) {
 	if sig == unix.SIGTERM || sig == unix.SIGINT {
 		if !s.stop {
-			s.stop, s.keep = true, s.Restarts != nil && s.Restarts(ctx)
+			s.stop, s.keep = true, s.restarts(ctx)
 			if !s.keep {
 				s.end(false) // clients are refused as without a supervisor
 			}
@@ -209,13 +209,20 @@ func (s *supervisor) signal(ctx context.Context, sig unix.Signal) (over bool) {
 	return s.stop && s.server == nil
 }
 
+// restarts asks whether the service manager restarts this service.
+func (s *supervisor) restarts(ctx context.Context) bool {
+	return s.Restarts != nil && s.Restarts(ctx)
+}
+
 // crashed decides what follows the end of the server. over: nothing.
-func (s *supervisor) crashed() (pause time.Duration, over bool) {
+func (s *supervisor) crashed(ctx context.Context) (pause time.Duration, over bool) {
 	how := s.server.cmd.ProcessState.String()
 	s.server.killGroup()
 	code := s.server.code
 	s.server = nil
 	if s.stop || code == 0 {
+		// systemd sends SIGTERM to the server too, which may end before this process has read its own.
+		s.keep = s.keep || !s.stop && s.restarts(ctx)
 		s.Log.Info("run: the server has ended", "how", how)
 		return 0, true
 	}

@@ -67,10 +67,11 @@ func lateMain(args []string) int {
 }
 
 // reopensMain closes its listener at SIGHUP, and opens it again. It does not set SO_REUSEPORT,
-// and ends if it cannot listen. Its answers have the number of its listener and the pid.
+// and ends if it cannot listen. Its answers have the number of its listener and the pid. At
+// SIGTERM it ends with exit code 0.
 func reopensMain(at string) int {
 	again := make(chan os.Signal, 1)
-	signal.Notify(again, unix.SIGHUP)
+	signal.Notify(again, unix.SIGHUP, unix.SIGTERM)
 	for n := 0; ; n++ {
 		l, err := net.Listen("tcp", at)
 		if err != nil {
@@ -81,9 +82,12 @@ func reopensMain(at string) int {
 			fmt.Fprintln(w, n, os.Getpid())
 		})}
 		go func() { _ = s.Serve(l) }() // until Shutdown
-		<-again
+		sig := <-again
 		if err := s.Shutdown(context.Background()); err != nil {
 			return 5
+		}
+		if sig == unix.SIGTERM {
+			return 0
 		}
 	}
 }
@@ -300,6 +304,31 @@ func TestCrashLoop(t *testing.T) {
 	}
 	if _, err := protecttest.Ask(address, "/"); !errors.Is(err, unix.ECONNREFUSED) {
 		t.Errorf("after the end a client gets %v", err)
+	}
+}
+
+// A service manager sends SIGTERM to the server and to the supervisor. The server ends before
+// the supervisor has read the signal.
+func TestServerEndsFirst(t *testing.T) {
+	root(t)
+	for _, restarts := range []bool{true, false} {
+		address := free(t)
+		r := begin(t, address, func(o *supervise.Options) {
+			o.Restarts = func(context.Context) bool { return restarts }
+		}, "/proc/self/exe", roleReopens, address)
+		if err := unix.Kill(r.next(0), unix.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if res := r.end(); res.code != 0 || res.err != nil {
+			t.Errorf("ended: %+v", res)
+		}
+		c, err := net.Dial("tcp", address)
+		if err == nil {
+			c.Close()
+		}
+		if refused := errors.Is(err, unix.ECONNREFUSED); refused == restarts {
+			t.Errorf("the service is started again: %v; a client gets %v", restarts, err)
+		}
 	}
 }
 
