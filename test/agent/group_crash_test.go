@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os/exec"
 	"slices"
@@ -178,7 +179,7 @@ func TestGroupInAFleet(t *testing.T) {
 		return n == 2
 	})
 	clients = read("store", others...)
-	clients.since(t, 50)
+	clients.answer(t, 50, slices.Collect(maps.Keys(others[1].rotation("store")))...)
 	clients.stop(t)
 	for key := range others[0].rotation("store") {
 		if ids := living(hosts, key); len(ids) != 1 {

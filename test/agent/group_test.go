@@ -164,26 +164,24 @@ func askOnce(client *http.Client, method, url string) (string, error) {
 	return reply.Session, nil
 }
 
-// since returns the replicas that have answered since the last call, at least n times
-// together.
-func (r *readers) since(t *testing.T, n int) []string {
+// answer waits until at least n requests are answered from now on, and each of the replicas
+// has answered. Others may not have.
+func (r *readers) answer(t *testing.T, n int, replicas ...string) {
 	t.Helper()
 	r.mu.Lock()
 	r.seen = map[string]int{}
 	r.mu.Unlock()
-	var keys []string
-	poll.Until(t, "more requests are answered", func() bool {
+	poll.Until(t, fmt.Sprintf("%v answer %d requests", replicas, n), func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		all := 0
-		keys = nil
 		for key, count := range r.seen {
-			keys, all = append(keys, key), all+count
+			if all += count; !slices.Contains(replicas, key) {
+				t.Fatalf("%s answers, beside %v", key, replicas)
+			}
 		}
-		return all >= n
+		return all >= n && len(r.seen) == len(replicas)
 	})
-	slices.Sort(keys)
-	return keys
 }
 
 // stop ends the readers, none of which may have had an error.
@@ -231,9 +229,7 @@ func TestGroupIsReplacedNewFirst(t *testing.T) {
 	clients.wg.Go(func() { // a connection for each request, past the gateway's HTTP
 		clients.run(http.MethodGet, "http://"+tcp+"/", &http.Transport{DisableKeepAlives: true})
 	})
-	if keys := clients.since(t, 20); !slices.Equal(keys, []string{"store-0", "store-1"}) {
-		t.Errorf("%v answer", keys)
-	}
+	clients.answer(t, 20, "store-0", "store-1")
 	if res, _ := h.get("/s/store-7/"); res.StatusCode != http.StatusNotFound {
 		t.Errorf("a replica that does not exist: %s", res.Status)
 	}
@@ -241,9 +237,7 @@ func TestGroupIsReplacedNewFirst(t *testing.T) {
 
 	wait := h.replacing("store")
 	poll.Until(t, "the new replica catches up", func() bool { return h.rotation("store")["store-2"] == holdfast.ReplicaJoining })
-	if keys := clients.since(t, 20); !slices.Equal(keys, []string{"store-0", "store-1"}) {
-		t.Errorf("%v answer while store-2 catches up", keys)
-	}
+	clients.answer(t, 20, "store-0", "store-1")
 	wantError(t, h.cli("session", "replace", "store"), 8, "under way", "--stop")
 	long := make(chan string, 1)
 	go func() {
@@ -269,9 +263,7 @@ func TestGroupIsReplacedNewFirst(t *testing.T) {
 		}
 	}
 	h.serving("store", "store-0", "store-2")
-	if keys := clients.since(t, 20); !slices.Equal(keys, []string{"store-0", "store-2"}) {
-		t.Errorf("%v answer at the end", keys)
-	}
+	clients.answer(t, 20, "store-0", "store-2")
 	clients.stop(t)
 
 	clients = read("late", h)
