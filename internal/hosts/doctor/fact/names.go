@@ -164,6 +164,7 @@ const (
 	GroupMemoryFull = "group.memory_full"
 	GroupKernelMem  = "group.kernel_memory"  // B of kernel memory, most of it slab
 	GroupOOMKills   = "group.oom_kills"      // processes killed for the group's memory limit in the examination
+	MemoryAvailable = "memory.available"     // B that programs can take without swapping (MemAvailable of /proc/meminfo)
 	GroupHeld       = "group.held"           // B of memory that cannot be reclaimed: anonymous and shared, on cgroup v2 also the kernel's
 	GroupGrowth     = "group.growth"         // B/s: growth of group.held, only if it grew all the time
 	GroupGrowthLow  = "group.growth_low"     // B/s in the third of the examination in which it grew least

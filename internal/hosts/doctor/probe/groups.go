@@ -84,28 +84,16 @@ func (r *groupReader) samples(h Host) (map[string]sample, error) {
 			text, _ := read(m.Point + "/cgroup.controllers") // with an error there are none
 			m.Controllers = strings.Fields(text)
 		}
-		n := 0
-		err := walkGroups(m.Point, func(dir string, d fs.DirEntry) error {
-			p := path.Join("/", strings.TrimPrefix(dir, m.Point))
-			container := fact.UnitGroup(p) == p && fact.ContainerID(p) != ""
-			if p != "/" && (container || hasProcesses(dir)) {
-				if n++; n > maxGroups {
-					return fmt.Errorf("there are more than %d control groups with processes; the others are left out", maxGroups)
+		err := walkUnits(m, func(p, dir string) {
+			if before := r.last[p]; m.Point == cpu.Point && before != nil {
+				if used, ok := cpuTime(m, dir); ok && used == before.cpu() {
+					groups[p], idle[p] = maps.Clone(before), true
 				}
-				if before := r.last[p]; m.Point == cpu.Point && before != nil {
-					if used, ok := cpuTime(m, dir); ok && used == before.cpu() {
-						groups[p], idle[p] = maps.Clone(before), true
-					}
-				}
-				if groups[p] == nil {
-					groups[p] = make(sample)
-				}
-				groups[p].readDir(dir, m, idle[p])
 			}
-			if container { // groups below a container count for it
-				return fs.SkipDir
+			if groups[p] == nil {
+				groups[p] = make(sample)
 			}
-			return nil
+			groups[p].readDir(dir, m, idle[p])
 		})
 		if err != nil {
 			return groups, fmt.Errorf("read the control groups below %s: %w", m.Point, err)
@@ -146,6 +134,27 @@ func walkGroups(root string, do func(dir string, d fs.DirEntry) error) error {
 			return err
 		}
 		return fs.SkipDir
+	})
+}
+
+// walkUnits calls do with the path and the directory of each group of a hierarchy that can be a
+// culprit: a container, or a group with processes of its own. Groups below a container count for
+// it. Beyond maxGroups it returns an error.
+func walkUnits(m cgroup.Mount, do func(p, dir string)) error {
+	n := 0
+	return walkGroups(m.Point, func(dir string, _ fs.DirEntry) error {
+		p := path.Join("/", strings.TrimPrefix(dir, m.Point))
+		container := fact.UnitGroup(p) == p && fact.ContainerID(p) != ""
+		if p != "/" && (container || hasProcesses(dir)) {
+			if n++; n > maxGroups {
+				return fmt.Errorf("there are more than %d control groups with processes; the others are left out", maxGroups)
+			}
+			do(p, dir)
+		}
+		if container {
+			return fs.SkipDir
+		}
+		return nil
 	})
 }
 

@@ -6,18 +6,21 @@ import (
 	"time"
 
 	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/platform/linux/cgroup"
 )
 
-// growthProbe measures how fast containers with a memory limit take memory that the kernel
+// growthProbe measures how fast containers and programs of the host take memory that the kernel
 // cannot reclaim: anonymous and shared memory of memory.stat (cgroup-v1/memory.rst), and on v2 also
 // kernel memory and the buffers of sockets (cgroup-v2.rst). v1 does not tell how much of the kernel
 // memory can be reclaimed.
 func growthProbe() Probe {
 	return Probe{
-		Name: "growth", Sees: "containers that will reach their memory limit",
-		Gives: []string{fact.GroupHeld, fact.GroupGrowth, fact.GroupGrowthLow, fact.GroupGrowthHigh, fact.GroupPeak},
+		Name: "growth", Sees: "containers and programs that will reach a memory limit, or use up the host's memory",
+		Gives: []string{fact.GroupHeld, fact.GroupGrowth, fact.GroupGrowthLow, fact.GroupGrowthHigh, fact.GroupPeak, fact.MemoryAvailable},
 		Open: func(ctx context.Context, h Host, now time.Time) (Series, error) {
-			return sampled{sampling(ctx, now, growthEvery, func() map[string]float64 { return heldMemory(h) }, nil), func(samples []levels) []fact.Fact { return withPeaks(h, memoryFacts(samples)) }}, nil
+			last := make(heldReader)
+			sample := func() map[string]float64 { return last.read(h) }
+			return sampled{sampling(ctx, now, growthEvery, sample, nil), func(samples []levels) []fact.Fact { return withPeaks(h, memoryFacts(h, samples)) }}, nil
 		},
 	}
 }
@@ -25,36 +28,59 @@ func growthProbe() Probe {
 // growthEvery is the time between two samples of what grows.
 const growthEvery = time.Second
 
-// heldMemory returns the memory of each container with a limit, in bytes. Other groups have no
-// limit of their own as a rule, and their growth is the host's.
-func heldMemory(h Host) map[string]float64 {
+// heldMemory is the memory of a group in bytes.
+type heldMemory struct {
+	used float64 // all
+	held float64 // what cannot be reclaimed
+}
+
+// heldReader has the last reading of each group by its path.
+type heldReader map[string]heldMemory
+
+// read returns the memory of each group that cannot be reclaimed, in bytes. Of a group that uses as
+// much as at the last reading, memory.stat is not read again: most containers of a host are idle.
+func (r heldReader) read(h Host) map[string]float64 {
 	held := make(map[string]float64)
 	for _, m := range h.Groups {
 		if !m.V2 && !slices.Contains(m.Controllers, "memory") {
 			continue
 		}
-		_ = walkContainers(m, func(p, dir string) { // a group that cannot be read has no growth
-			s := make(sample)
-			if m.V2 {
-				s.single("limit", read, dir+"/memory.max")
-			} else {
-				s.single("limit", read, dir+"/memory.limit_in_bytes")
-			}
-			if limit, ok := s["limit"]; !ok || limit >= noLimit {
+		_ = walkUnits(m, func(p, dir string) { // a group that cannot be read has no growth
+			if used, ok := usedMemory(m, dir); !ok {
 				return
+			} else if last, ok := r[p]; !ok || last.used != used {
+				n, err := heldOf(m, dir)
+				if err != nil {
+					return
+				}
+				r[p] = heldMemory{used, n}
 			}
-			text, err := read(dir + "/memory.stat")
-			if err != nil {
-				return
-			}
-			if n := numbers(text); m.V2 {
-				held[p] = n["anon"] + n["shmem"] + n["sock"] + heldByKernel(n)
-			} else {
-				held[p] = n["total_rss"] + n["total_shmem"]
-			}
+			held[p] = r[p].held
 		})
 	}
 	return held
+}
+
+// usedMemory returns all memory of a group in bytes, false without the memory controller.
+func usedMemory(m cgroup.Mount, dir string) (float64, bool) {
+	file := "/memory.usage_in_bytes"
+	if m.V2 {
+		file = "/memory.current"
+	}
+	v, err := number(dir + file)
+	return v, err == nil
+}
+
+func heldOf(m cgroup.Mount, dir string) (float64, error) {
+	text, err := read(dir + "/memory.stat")
+	if err != nil {
+		return 0, err
+	}
+	n := numbers(text)
+	if m.V2 {
+		return n["anon"] + n["shmem"] + n["sock"] + heldByKernel(n), nil
+	}
+	return n["total_rss"] + n["total_shmem"], nil
 }
 
 // heldByKernel returns the kernel memory of a v2 group that the kernel cannot reclaim. "kernel" is
@@ -66,7 +92,10 @@ func heldByKernel(stat map[string]float64) float64 {
 	return stat["slab_unreclaimable"]
 }
 
-func memoryFacts(samples []levels) (fs []fact.Fact) {
+func memoryFacts(h Host, samples []levels) (fs []fact.Fact) {
+	if free, err := freeMemory(h); err == nil { // without it, growth is compared with limits only
+		fs = append(fs, host(fact.MemoryAvailable, free, fact.Bytes))
+	}
 	for p, held := range samples[len(samples)-1].of {
 		of := func(name string, v float64) {
 			fs = append(fs, fact.Fact{Name: name, Value: v, Unit: fact.Bytes, Subject: fact.Subject{Cgroup: p}})

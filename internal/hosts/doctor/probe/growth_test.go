@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -87,26 +88,30 @@ func TestFilesShare(t *testing.T) {
 func TestHeldMemory(t *testing.T) {
 	const id = "a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1"
 	for name, c := range map[string]struct {
-		v2          bool
-		limit, stat string
-		want        float64
+		v2         bool
+		used, stat string
+		want       float64
 	}{
-		"v2":                   {true, "memory.max", "anon 1\nfile 1000\nshmem 10\nsock 100\nkernel 9000\nslab_reclaimable 2000\nslab_unreclaimable 3000\n", 7111},
-		"v2 before Linux 5.18": {true, "memory.max", "anon 1\nshmem 10\nslab_reclaimable 2000\nslab_unreclaimable 3000\n", 3011},
-		"v1":                   {false, "memory.limit_in_bytes", "rss 5\ntotal_rss 1\ntotal_shmem 10\n", 11},
+		"v2":                   {true, "memory.current", "anon 1\nfile 1000\nshmem 10\nsock 100\nkernel 9000\nslab_reclaimable 2000\nslab_unreclaimable 3000\n", 7111},
+		"v2 before Linux 5.18": {true, "memory.current", "anon 1\nshmem 10\nslab_reclaimable 2000\nslab_unreclaimable 3000\n", 3011},
+		"v1":                   {false, "memory.usage_in_bytes", "rss 5\ntotal_rss 1\ntotal_shmem 10\n", 11},
 	} {
 		m := cgroup.Mount{Point: t.TempDir(), V2: c.v2, Controllers: []string{"memory"}}
-		for file, text := range map[string]string{c.limit: "100000\n", "memory.stat": c.stat, "memory.kmem.usage_in_bytes": "4000\n"} {
-			file = filepath.Join(m.Point, id, file)
-			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+		files(t, m.Point, map[string]string{
+			id + "/" + c.used: "100000\n", id + "/memory.stat": c.stat, id + "/memory.kmem.usage_in_bytes": "4000\n",
+			"service/cgroup.procs": "7\n", "service/" + c.used: "9000\n", "service/memory.stat": c.stat,
+			"slice/cgroup.procs": "", "slice/" + c.used: "9000\n", "slice/memory.stat": c.stat,
+		})
+		h, last := Host{Groups: cgroup.Mounts{m}}, make(heldReader)
+		want := map[string]float64{"/" + id: c.want, "/service": c.want}
+		if held := last.read(h); !maps.Equal(held, want) {
+			t.Errorf("%s: %v, want %v", name, held, want)
 		}
-		if held := heldMemory(Host{Groups: cgroup.Mounts{m}}); held["/"+id] != c.want || len(held) != 1 {
-			t.Errorf("%s: %v, want %v", name, held, c.want)
+		// The other statistics are read again only if the use has changed.
+		files(t, m.Point, map[string]string{id + "/memory.stat": "", "service/memory.stat": "", "service/" + c.used: "8000\n"})
+		want["/service"] = 0
+		if held := last.read(h); !maps.Equal(held, want) {
+			t.Errorf("%s, at the second reading: %v, want %v", name, held, want)
 		}
 	}
 }

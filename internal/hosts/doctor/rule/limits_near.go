@@ -169,7 +169,7 @@ func moreFiles(s *fact.Set) (found []Finding) {
 	return found
 }
 
-// heldMemory finds containers near their memory limit with memory that the kernel cannot reclaim.
+// heldMemory finds containers and services near their memory limit with memory that the kernel cannot reclaim.
 func heldMemory(s *fact.Set) (found []Finding) {
 	for _, f := range s.Of(fact.GroupHeld) {
 		limit, ok := s.Group(fact.GroupLimit, f.Subject.Cgroup)
@@ -177,7 +177,7 @@ func heldMemory(s *fact.Set) (found []Finding) {
 			continue
 		}
 		found = append(found, Finding{
-			Severity: Notice, Title: "memory of a container that the kernel cannot reclaim: nearly at the limit",
+			Severity: Notice, Title: "memory that the kernel cannot reclaim: nearly at the limit of a container or service",
 			Evidence: []Evidence{{"anonymous and shared memory, of its limit", percent(f.Value / limit), "under 90 %"}},
 			Culprit:  f.Subject,
 			Cures:    []Cure{{What: "Raise its limit, or let the program take less: a heap of a fixed size needs memory beside it.", Command: "docker update --memory N CONTAINER"}},
