@@ -26,7 +26,7 @@ import (
 func groupsProbe() Probe {
 	return Probe{
 		Name: "groups", Sees: "throttling, CPU, memory limits, kernel memory, pids and writes of each container",
-		Gives: []string{fact.GroupsSeen, fact.GroupCPU, fact.GroupsCPU, fact.GroupSystem, fact.GroupPeriods, fact.GroupThrottled, fact.GroupLimitHits, fact.GroupRefaults, fact.GroupMemoryFull, fact.GroupIOFull, fact.GroupWrites, fact.GroupLimit, fact.GroupUsage, fact.GroupKernelMem, fact.GroupPids, fact.GroupOOMKills, fact.AbovePeriods, fact.AboveThrottled, fact.AboveContainers},
+		Gives: []string{fact.GroupsSeen, fact.GroupCPU, fact.GroupsCPU, fact.GroupSystem, fact.GroupPeriods, fact.GroupThrottled, fact.GroupLimitHits, fact.GroupRefaults, fact.GroupMemoryFull, fact.GroupIOFull, fact.GroupWrites, fact.GroupLimit, fact.GroupUsage, fact.GroupKernelMem, fact.GroupPids, fact.GroupPidsGrowth, fact.GroupOOMKills, fact.AbovePeriods, fact.AboveThrottled, fact.AboveContainers},
 		Open:  openGroups,
 	}
 }
@@ -421,6 +421,9 @@ func (s sample) blkio(from reader, file string) {
 	}
 }
 
+// grownTasks is the growth of a container's processes and threads from which it is a fact.
+const grownTasks = 20
+
 // noLimit is the value from which a v1 limit means no limit: the kernel shows the largest
 // possible number of pages.
 const noLimit = 1 << 60
@@ -445,6 +448,9 @@ func groupFacts(_ Host, before, after groupsReading, over time.Duration) ([]fact
 		}
 		if limit := b["pids max"]; limit > 0 {
 			add(fact.GroupPids, b["pids"]/limit, fact.Share)
+			if more, ok := b.grew(before.groups[p], "pids"); ok && more >= grownTasks {
+				add(fact.GroupPidsGrowth, more/limit/over.Seconds(), fact.PerSecond)
+			}
 		}
 	}
 	if before.top != nil && after.top != nil {

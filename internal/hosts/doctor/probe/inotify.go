@@ -43,6 +43,20 @@ type userLimit struct {
 type use struct {
 	used, most float64
 	process    int
+	groups     map[string]float64 // the use of each control group
+}
+
+// holder returns the process that uses most, if its control group has at least half of all. Many
+// containers with a few each have reached the limit together.
+func (u use) holder(h Host) fact.Subject {
+	if u.process == 0 {
+		return fact.Subject{}
+	}
+	s := processOf(h, u.process)
+	if u.groups[s.Cgroup] < u.used/2 {
+		return fact.Subject{}
+	}
+	return s
 }
 
 // Kinds of limits; the names of the limits are below /proc/sys/fs/inotify.
@@ -70,6 +84,13 @@ func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 	pipes := make(map[string]bool)
 	count := func(l userLimit, n float64, pid int) {
 		u := uses[l]
+		if u.groups == nil {
+			u.groups = make(map[string]float64)
+		}
+		if n > 0 {
+			group, _ := groupOf(h, pid) // "" if it has ended
+			u.groups[group] += n
+		}
 		u.used += n
 		if n > u.most {
 			u.most, u.process = n, pid
@@ -115,10 +136,7 @@ func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 		if limits[l.kind] <= 0 {
 			continue
 		}
-		var s fact.Subject
-		if u.process > 0 { // 0 without watches
-			s = processOf(h, u.process)
-		}
+		s := u.holder(h)
 		s.Device = fmt.Sprintf("%s of user %d", l.kind, l.uid)
 		fs = append(fs, fact.Fact{Name: fact.Inotify, Value: u.used / limits[l.kind], Unit: fact.Share, Subject: s})
 	}
@@ -132,7 +150,7 @@ func sharedLimit(h Host, name string, u use) []fact.Fact {
 	if err != nil || most <= 0 || u.used <= limitsShown*most {
 		return nil
 	}
-	s := processOf(h, u.process)
+	s := u.holder(h)
 	s.Device = name
 	return []fact.Fact{{Name: fact.UserLimit, Value: min(1, u.used/most), Unit: fact.Share, Subject: s}}
 }

@@ -3,6 +3,7 @@ package probe
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/bits"
 	"os"
 	"path/filepath"
@@ -23,7 +24,7 @@ const limitsShown = 0.5
 func limitsProbe() Probe {
 	return Probe{
 		Name: "limits", Sees: "limits of the kernel that are nearly reached", Once: true,
-		Gives: []string{fact.LimitsSeen, fact.LimitUsed, fact.ProcessMaps, fact.ProcessLocked},
+		Gives: []string{fact.LimitsSeen, fact.LimitUsed, fact.ProcessMaps, fact.ProcessLocked, fact.ProcessMapped},
 		Open:  moment(readLimits),
 	}
 }
@@ -71,9 +72,10 @@ func readLimits(ctx context.Context, h Host) ([]fact.Fact, error) {
 	if counters := neighbourCounters(table); counters != nil && err == nil && most > 0 {
 		add(LimitNeighbours, counters["entries"]/most, func() fact.Subject { return mostOf(ctx, h, neighbours) })
 	}
-	var locked []fact.Fact
+	locked, mapped := make(map[int]float64), make(map[int]float64)
 	for uid, u := range usersOf(ctx, h) {
-		locked = append(locked, u.lockedShares(h)...)
+		maps.Copy(locked, u.locked)
+		maps.Copy(mapped, u.mapped)
 		add(LimitSignals, u.signals, func() fact.Subject {
 			return mostOf(ctx, h, func(dir string) int { return pendingSignals(dir, uid) })
 		})
@@ -81,8 +83,8 @@ func readLimits(ctx context.Context, h Host) ([]fact.Fact, error) {
 			add(LimitProcesses, share, func() fact.Subject { return processOf(h, pid) })
 		}
 	}
-	fs = append(fs, largest(locked, shownProcesses)...)
-	fs = append(fs, mappingsShares(ctx, h)...)
+	fs = slices.Concat(fs, memoryShares(h, locked, "Max locked memory", fact.ProcessLocked),
+		memoryShares(h, mapped, "Max address space", fact.ProcessMapped), mappingsShares(ctx, h))
 	return append(fs, host(fact.LimitsSeen, seen, fact.Count)), nil
 }
 

@@ -31,9 +31,9 @@ func TestLimits(t *testing.T) {
 		"7/net/arp": "IP address\n10.0.0.1\n10.0.0.2\n", "8/net/arp": "IP address\n",
 		"7/status":                        fmt.Sprintf("Name:\tdb\nUid:\t%[1]d\t%[1]d\nThreads:\t1\nSigQ:\t90/96\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000001\n", os.Getuid()),
 		"8/status":                        fmt.Sprintf("Name:\tq\nUid:\t%[1]d\t%[1]d\nThreads:\t1\nSigQ:\t90/96\nSigPnd:\t0000000000000000\nShdPnd:\t0000000200000000\n", os.Getuid()),
-		"9/status":                        "Name:\tnode\nUid:\t4242\t4242\nVmLck:\t    6144 kB\nThreads:\t52\nSigQ:\t0/96\nCapEff:\t00000000a80425fb\n",
+		"9/status":                        "Name:\tnode\nUid:\t4242\t4242\nVmSize:\t     960 kB\nVmLck:\t    6144 kB\nThreads:\t52\nSigQ:\t0/96\nCapEff:\t00000000a80425fb\n",
 		"10/status":                       "Name:\tnode\nUid:\t4242\t4242\nVmLck:\t    6144 kB\nThreads:\t100\nSigQ:\t0/96\nCapEff:\t000001ffffffffff\n",
-		"9/limits":                        "Limit                     Soft Limit           Hard Limit           Units\nMax processes             160                  200                  processes\nMax locked memory         8388608              8388608              bytes\n",
+		"9/limits":                        "Limit                     Soft Limit           Hard Limit           Units\nMax processes             160                  200                  processes\nMax locked memory         8388608              8388608              bytes\nMax address space         1048576              unlimited            bytes\n",
 		"10/limits":                       "Max processes             unlimited            unlimited            processes\nMax open files            1024                 4096                 files\nMax locked memory         8388608              8388608              bytes\n",
 		"sys/fs/fanotify/max_user_groups": "4\n", "sys/fs/pipe-user-pages-soft": "64\n",
 		"sys/fs/inotify/max_user_instances": "128\n", "sys/fs/inotify/max_user_watches": "8192\n",
@@ -63,7 +63,7 @@ func TestLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	locked := make(map[int]float64)
+	locked, mapped := make(map[int]float64), make(map[int]float64)
 	pids := make(map[string]int)
 	for _, f := range append(fs, opened...) {
 		if f.Name == fact.LimitUsed || f.Name == fact.UserLimit {
@@ -71,6 +71,9 @@ func TestLimits(t *testing.T) {
 		}
 		if f.Name == fact.ProcessLocked {
 			locked[f.Subject.Pid] = f.Value
+		}
+		if f.Name == fact.ProcessMapped {
+			mapped[f.Subject.Pid] = f.Value
 		}
 		if f.Name == fact.LimitsSeen && f.Value != 8 {
 			t.Errorf("%v limits were read", f.Value)
@@ -81,6 +84,9 @@ func TestLimits(t *testing.T) {
 	}
 	if want := map[int]float64{9: 0.75}; !maps.Equal(locked, want) { // process 10 has CAP_IPC_LOCK
 		t.Errorf("locked memory: %v, not %v", locked, want)
+	}
+	if want := map[int]float64{9: 0.9375}; !maps.Equal(mapped, want) { // process 10 has no limit
+		t.Errorf("address space: %v, not %v", mapped, want)
 	}
 }
 

@@ -98,6 +98,7 @@ func All() []Probe {
 		saturationProbe(),
 		diskProbe(),
 		diskUseProbe(),
+		diskLimitsProbe(),
 		conntrackProbe(),
 		inotifyProbe(),
 		fileGrowthProbe(),

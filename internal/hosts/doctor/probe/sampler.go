@@ -8,8 +8,8 @@ import (
 	"holdfast/internal/hosts/doctor/fact"
 )
 
-// maxSamples is the number of samples that are kept, the latest.
-const maxSamples = 600
+// keptSamples is for how long samples are kept: a longer examination is judged by its end.
+const keptSamples = 3 * time.Minute
 
 // levels holds amounts at one time, by name.
 type levels struct {
@@ -45,9 +45,11 @@ func sampling(ctx context.Context, now time.Time, every time.Duration, take func
 
 func (s *sampler) add(now time.Time) {
 	s.samples = append(s.samples, levels{now, s.take()})
-	if len(s.samples) > maxSamples {
-		s.samples = slices.Delete(s.samples, 0, 1)
+	old := 0
+	for now.Sub(s.samples[old].at) > keptSamples {
+		old++
 	}
+	s.samples = slices.Delete(s.samples, 0, old)
 }
 
 // close ends the sampling.

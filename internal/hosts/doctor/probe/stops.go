@@ -2,6 +2,7 @@ package probe
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -10,15 +11,53 @@ import (
 	"holdfast/internal/platform/linux/tracepoint"
 )
 
-// stopsProbe counts the signals that stop processes of containers, by the program that sends them.
+// stopsProbe counts the signals that stop processes of containers, by the program that sends them, and
+// the stops for tracers.
 func stopsProbe() Probe {
+	types := func(h Host) string { return h.Sys + "/kernel/btf/vmlinux" }
+	signals := tallied(func(h Host) (*tracepoint.Tally, error) { return tracepoint.CountStops(types(h)) }, stopFacts)
+	traps := tallied(func(h Host) (*tracepoint.Tally, error) { return tracepoint.CountTraps(types(h)) }, trapFacts)
 	return Probe{
 		Name: "stops", Sees: "programs that stop the processes of a container",
-		Gives: []string{fact.StopsSeen, fact.Stops},
-		Open: tallied(func(h Host) (*tracepoint.Tally, error) {
-			return tracepoint.CountStops(h.Sys + "/kernel/btf/vmlinux")
-		}, stopFacts),
+		Gives: []string{fact.StopsSeen, fact.Stops, fact.TracerStops},
+		Open: func(ctx context.Context, h Host, now time.Time) (Series, error) {
+			one, err := signals(ctx, h, now)
+			if err != nil {
+				return nil, err
+			}
+			two, err := traps(ctx, h, now)
+			if err != nil {
+				return nil, errors.Join(err, one.Close())
+			}
+			return both{one, two}, nil
+		},
 	}
+}
+
+// trapFacts returns the tracers that stop processes of a container of another group, and that still run.
+// A sandbox of gVisor stops its own processes.
+func trapFacts(h Host, places []tracepoint.Place, over time.Duration) ([]fact.Fact, error) {
+	if !ownPids(h.Proc) {
+		return nil, nil // the pids are those of the first namespace
+	}
+	type stops struct {
+		tracer int
+		group  string
+	}
+	counts := make(map[stops]float64)
+	for _, p := range places {
+		stopped, tracer := processOf(h, p.Pid), processOf(h, int(p.Object))
+		if fact.ContainerID(stopped.Cgroup) != "" && stopped.Cgroup != tracer.Cgroup && tracer.Command != "" && !emulates(h, tracer.Pid) {
+			counts[stops{tracer.Pid, stopped.Cgroup}] += float64(p.Count)
+		}
+	}
+	var fs []fact.Fact
+	for of, n := range counts {
+		s := processOf(h, of.tracer)
+		s.Device = of.group
+		fs = append(fs, fact.Fact{Name: fact.TracerStops, Value: n / over.Seconds(), Unit: fact.PerSecond, Subject: s})
+	}
+	return largest(fs, shownProcesses), nil
 }
 
 // stopFacts returns the senders, with the group of the stopped processes as the device. A shell that stops

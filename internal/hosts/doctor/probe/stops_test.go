@@ -2,8 +2,10 @@ package probe
 
 import (
 	"os"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/platform/linux/cgroup"
@@ -43,6 +45,16 @@ func TestStopFacts(t *testing.T) {
 	got := set.Of(fact.Stops)
 	if len(got) != 2 || got[0].Value != 5 || got[0].Subject.Pid != 7 || got[0].Subject.Device != db || got[1].Value != 2 || got[1].Subject.Command != "kill" {
 		t.Errorf("%+v", got)
+	}
+
+	fs, err = trapFacts(h, []tracepoint.Place{
+		{Pid: 8, Object: 7, Count: 4}, {Pid: 9, Object: 7, Count: 2}, // two processes of a container
+		{Pid: 8, Object: 9, Count: 50},  // a tracer in the same container
+		{Pid: 10, Object: 7, Count: 50}, // a process of no container
+		{Pid: 8, Object: 12, Count: 50}, // the tracer has ended
+	}, 2*time.Second)
+	if want := (fact.Subject{Cgroup: "/system.slice/snapshot.service", Pid: 7, Command: "snapshot", Device: db}); err != nil || len(fs) != 1 || fs[0].Value != 3 || !reflect.DeepEqual(fs[0].Subject, want) {
+		t.Errorf("%+v, %v", fs, err)
 	}
 }
 

@@ -18,6 +18,7 @@ type user struct {
 	threads float64         // compared with RLIMIT_NPROC
 	of      map[int]int     // threads by process
 	locked  map[int]float64 // bytes of memory by process that RLIMIT_MEMLOCK bounds
+	mapped  map[int]float64 // bytes of address space by process that RLIMIT_AS bounds
 }
 
 // usersOf reads the users of all processes from proc_pid_status(5): "Uid" has the real one first,
@@ -41,7 +42,7 @@ func usersOf(ctx context.Context, h Host) map[uint32]user {
 		}
 		u, known := users[uint32(uid)]
 		if !known {
-			u = user{of: make(map[int]int), locked: make(map[int]float64)}
+			u = user{of: make(map[int]int), locked: make(map[int]float64), mapped: make(map[int]float64)}
 			queued, _ := proc.Field([]byte(text), "SigQ") // "3/96365", the same in all processes of a user
 			used, most, _ := strings.Cut(queued, "/")
 			n, err := strconv.ParseFloat(used, 64)
@@ -54,6 +55,9 @@ func usersOf(ctx context.Context, h Host) map[uint32]user {
 		u.of[pid] = threads
 		if n := lockedMemory(text); n > 0 {
 			u.locked[pid] = n
+		}
+		if n, ok := kibibytes(text, "VmSize"); ok {
+			u.mapped[pid] = n
 		}
 		users[uint32(uid)] = u
 	}
@@ -83,25 +87,31 @@ func (u user) processShare(ctx context.Context, h Host, uid uint32) (share float
 // lockedMemory returns the locked memory of a process in bytes, by its status. A process with
 // CAP_IPC_LOCK may lock any amount (mlock(2)): it has none here.
 func lockedMemory(status string) float64 {
-	locked, _ := proc.Field([]byte(status), "VmLck") // "  2048 kB"
-	kib, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(locked, "kB")), 64)
+	locked, ok := kibibytes(status, "VmLck")
 	set, _ := proc.Field([]byte(status), "CapEff")
-	capabilities, err2 := strconv.ParseUint(set, 16, 64)
-	if err != nil || err2 != nil || capabilities&(1<<unix.CAP_IPC_LOCK) != 0 {
+	capabilities, err := strconv.ParseUint(set, 16, 64)
+	if !ok || err != nil || capabilities&(1<<unix.CAP_IPC_LOCK) != 0 {
 		return 0
 	}
-	return kib * 1024
+	return locked
 }
 
-// lockedShares returns the share of RLIMIT_MEMLOCK that each process of a user has locked, of those
-// that have locked over half of it.
-func (u user) lockedShares(h Host) (found []fact.Fact) {
-	for pid, n := range u.locked {
-		if limit, ok := softLimit(h, pid, "Max locked memory"); ok && n > limit*limitsShown {
-			found = append(found, fact.Fact{Name: fact.ProcessLocked, Value: n / limit, Unit: fact.Share, Subject: processOf(h, pid)})
+// kibibytes returns a field of a process's status, such as "VmLck:  2048 kB", in bytes.
+func kibibytes(status, name string) (float64, bool) {
+	text, _ := proc.Field([]byte(status), name)
+	kib, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(text, "kB")), 64)
+	return kib * 1024, err == nil
+}
+
+// memoryShares returns the share of a limit on memory that each process uses, of those that use over
+// half of it.
+func memoryShares(h Host, used map[int]float64, limit, name string) (found []fact.Fact) {
+	for pid, n := range used {
+		if most, ok := softLimit(h, pid, limit); ok && n > most*limitsShown {
+			found = append(found, fact.Fact{Name: name, Value: n / most, Unit: fact.Share, Subject: processOf(h, pid)})
 		}
 	}
-	return found
+	return largest(found, shownProcesses)
 }
 
 // softLimit reads a limit of proc_pid_limits(5), the soft one. It reports false without a limit.

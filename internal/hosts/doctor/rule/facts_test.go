@@ -68,6 +68,9 @@ func traces(rate float64, tracer, of fact.Subject, more ...fact.Fact) []fact.Fac
 // operator is a tracer of the host.
 var operator = fact.Subject{Cgroup: "/user.slice", Pid: 9, Command: "strace"}
 
+// visitor is operator as the tracer of a container.
+var visitor = fact.Subject{Cgroup: "/user.slice", Pid: 9, Command: "strace", Device: inContainer}
+
 var seenMerging = host(fact.MergingSeen, 1)
 
 // profiled returns the facts of CPUs that are interrupted for samples at a rate.

@@ -17,6 +17,9 @@ const (
 	// manyUnclosed is more connections than a healthy server leaves in CLOSE-WAIT, where they stay for
 	// milliseconds.
 	manyUnclosed = 100
+	// manyTasks is the share of its limit of processes from which a container's growth is a leak: a program
+	// that starts its workers has few of its limit.
+	manyTasks = 0.25
 	// soonFull is the time in s until a file system in memory is full, or a program has all the open
 	// files that it may have, from which it is a notice.
 	soonFull = 600
@@ -26,8 +29,8 @@ const (
 func limitsNear() Rule {
 	return Rule{
 		Name:      "limits-near",
-		Signal:    "pids.current / pids.max of each container, its anonymous and shared memory and its memory limit, open files of each process and RLIMIT_NOFILE, mappings of each process and vm.max_map_count, locked memory of each process without CAP_IPC_LOCK and RLIMIT_MEMLOCK; zombies of each container, and outside containers of each parent, that nothing reaped during the observation; local ports towards one address, System V segments, semaphores and message queues, POSIX message queues of each namespace; each tmpfs of a container that has a size; memory for IP fragments and sockets in TIME-WAIT of each namespace (sockstat, ipfrag_high_thresh, tcp_max_tw_buckets); connections in CLOSE-WAIT of each namespace with 200 sockets. Of the host: asynchronous requests, pseudo terminals, neighbours (all of them, and for the soft limit gc_thresh2), and of a user keys, queued signals, threads (RLIMIT_NPROC), fanotify groups and pages of pipes; threads compared with pid_max and threads-max, file-nr",
-		Threshold: "over 90 %. Zombies: a notice from 100 on. Neighbours: no room for one; a notice if there are more than gc_thresh2 at both ends of the observation. Memory of a container: a notice. A tmpfs that will be full, or a process that will have all the open files that it may have, within 10 minutes: a notice. CLOSE-WAIT: a notice if there are 100 at both ends and not fewer at the second",
+		Signal:    "pids.current / pids.max of each container, its anonymous and shared memory and its memory limit, open files of each process and RLIMIT_NOFILE, mappings of each process and vm.max_map_count, locked memory of each process without CAP_IPC_LOCK and RLIMIT_MEMLOCK; address space of each process and RLIMIT_AS; zombies of each container, and outside containers of each parent, that nothing reaped during the observation; local ports towards one address, System V segments, semaphores and message queues, POSIX message queues of each namespace; each tmpfs of a container that has a size; memory for IP fragments and sockets in TIME-WAIT of each namespace (sockstat, ipfrag_high_thresh, tcp_max_tw_buckets); connections in CLOSE-WAIT of each namespace with 200 sockets. Of the host: asynchronous requests, pseudo terminals, neighbours (all of them, and for the soft limit gc_thresh2), and of a user keys, queued signals, threads (RLIMIT_NPROC), fanotify groups and pages of pipes; threads compared with pid_max and threads-max, file-nr",
+		Threshold: "over 90 %. Zombies: a notice from 100 on. Neighbours: no room for one; a notice if there are more than gc_thresh2 at both ends of the observation. Memory of a container: a notice. A tmpfs that will be full, or a process that will have all the open files that it may have, within 10 minutes: a notice, and so is a container with over a quarter of its processes, and 20 more of them than at the begin, that will be at its limit by then. CLOSE-WAIT: a notice if there are 100 at both ends and not fewer at the second",
 		Why:       "at 100 % fork and open fail, and programs rarely report which limit was reached. A parent reaps a zombie within milliseconds; each that it leaves counts for pids.max until the parent ends. Over gc_thresh2 the kernel removes neighbours that are not in use for each new one, also those of other containers, at most every five seconds. A connection in CLOSE-WAIT waits for the program alone: its peer has closed it, and it keeps a file descriptor until the program closes it, too",
 		Source:    "Documentation/admin-guide/cgroup-v2.rst, sysctl/fs.rst, sysctl/kernel.rst; pty(7), keyrings(7), mq_overview(7), arp(7), fanotify(7), pipe(7), sigqueue(3), wait(2); sysctl/vm.rst; net/core/neighbour.c. The number of zombies is a judgement",
 		Needs:     []string{fact.GroupsSeen, fact.HostThreads, fact.HostMaxPids, fact.HostFiles, fact.HostMaxFiles},
@@ -51,6 +54,7 @@ func limitsNear() Rule {
 				{fact.ProcessMaps, "mappings of a process", Cure{What: "Find out which it does not unmap, or raise the limit of all processes.", Command: "holdfast doctor cure sysctl vm.max_map_count --apply"}},
 				{fact.Ports, "local ports towards one address", Cure{What: "Let the program keep its connections, or widen the range.", Command: "docker run --sysctl net.ipv4.ip_local_port_range='1024 65535' …"}},
 				{fact.ProcessLocked, "locked memory of a process (RLIMIT_MEMLOCK)", Cure{What: "Raise its limit: at the limit mlock(2) fails, and programs with secrets or rings for io_uring and BPF stop.", Command: "docker run --ulimit memlock=N …"}},
+				{fact.ProcessMapped, "address space of a process (RLIMIT_AS)", Cure{What: "Raise its limit: at the limit mmap(2) and malloc(3) fail, though memory is free. A limit of the container's memory bounds what the process really takes.", Command: "ulimit -v KIB"}},
 				{fact.TimeWait, "sockets in TIME-WAIT, of tcp_max_tw_buckets", Cure{What: "Let clients keep their connections, or close them first: the side that closes first keeps the socket for a minute. At the limit the kernel drops the state, and late packets disturb new connections.", Command: "docker run --sysctl net.ipv4.tcp_max_tw_buckets=N …"}},
 				{fact.Fragments, "memory for IP fragments that wait for the rest of their datagram", Cure{What: "Find the sender of datagrams that lose fragments, and let it send smaller ones; the kernel keeps a fragment for 30 s.", Command: "nsenter -t PID -n nstat -az IpReasmFails"}},
 				{fact.Segments, "System V shared memory segments of a container", Cure{What: "Remove those that nothing uses.", Command: "nsenter -t PID -i ipcs -m"}},
@@ -90,7 +94,7 @@ func limitsNear() Rule {
 			}
 			near("the host's threads", max(pids, threads), fact.Subject{}, Cure{What: "Raise the limit.", Command: "holdfast doctor cure sysctl " + limit + " --apply"})
 			near("the host's open files", ratio(fact.HostFiles, fact.HostMaxFiles), fact.Subject{}, Cure{What: "Raise the limit.", Command: "holdfast doctor cure sysctl fs.file-max --apply"})
-			return slices.Concat(nameParents(s, found), neighbours(s), unclosed(s), memoryDisks(s), moreFiles(s), heldMemory(s))
+			return slices.Concat(nameParents(s, found), neighbours(s), unclosed(s), memoryDisks(s), moreFiles(s), moreProcesses(s), heldMemory(s))
 		},
 	}
 }
@@ -164,6 +168,26 @@ func moreFiles(s *fact.Set) (found []Finding) {
 			},
 			Culprit: f.Subject,
 			Cures:   []Cure{{What: "Find out which files it does not close.", Command: fmt.Sprintf("ls -l /proc/%d/fd", f.Subject.Pid)}},
+		})
+	}
+	return found
+}
+
+// moreProcesses finds containers that will soon be at their limit of processes and threads.
+func moreProcesses(s *fact.Set) (found []Finding) {
+	for _, f := range s.Of(fact.GroupPidsGrowth) {
+		used, ok := s.Group(fact.GroupPids, f.Subject.Cgroup)
+		if !ok || used < manyTasks || used > nearLimit || f.Value <= 0 || (1-used)/f.Value > soonFull {
+			continue // over nearLimit it has a finding already
+		}
+		found = append(found, Finding{
+			Severity: Notice, Title: "processes and threads of a container: at their present growth they will soon be at the limit",
+			Evidence: []Evidence{
+				{"of its limit", percent(used), "under 90 %"},
+				{"time until the limit, at their present growth", fmt.Sprintf("%.0f s", (1-used)/f.Value), "over 600 s"},
+			},
+			Culprit: f.Subject,
+			Cures:   []Cure{{What: "Find out which threads or processes it does not end.", Command: "docker top CONTAINER -eLf"}},
 		})
 	}
 	return found

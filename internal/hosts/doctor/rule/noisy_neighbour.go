@@ -11,6 +11,7 @@ const (
 	waitShare     = 0.20 // share of the examination
 	busyCPUs      = 0.90
 	neighbourMin  = 0.30 // of all CPUs: a group with less is not a neighbour
+	neighbourMost = 0.50 // of all CPUs: others wait for it by its priority, though the CPUs are not always busy
 	shownVictims  = 5
 	victimMostCPU = 0.5  // of the neighbour's CPU time: a group that uses more is not a victim
 	crowdLeast    = 3    // containers that wait
@@ -25,7 +26,7 @@ func noisyNeighbour() Rule {
 	return Rule{
 		Name:      "noisy-neighbour",
 		Signal:    "run-queue delay of a container's threads (schedstat), the CPU time of the other groups, and ten times a second whether all CPUs are in use",
-		Threshold: "a thread of a container that was not throttled waited for over 20 % of the time. The CPUs are over 90 % busy, and another group uses over 30 % of them. That group uses twice as much as the victim, more than the hypervisor, and more than all containers that came and went. If the processes in no container use more than that group, they are named instead. If no group uses over 30 % and three containers wait, there are too many of them. Without waits, a notice names a container that used over 30 % of the CPUs while they were over 95 % busy, for 15 % of the time, or three times for 250 ms. If they were for half of the time, it also names processes outside containers that used over 30 % on average",
+		Threshold: "a thread of a container that was not throttled waited for over 20 % of the time. The CPUs are over 90 % busy, and another group uses over 30 % of them, or it uses over 50 % of all CPUs. That group uses twice as much as the victim, more than the hypervisor, and more than all containers that came and went. If the processes in no container use more than that group, they are named instead. If no group uses over 30 % and three containers wait, there are too many of them. Without waits, a notice names a container that used over 30 % of the CPUs while they were over 95 % busy, for 15 % of the time, or three times for 250 ms. If they were for half of the time, it also names processes outside containers that used over 30 % on average",
 		Why:       "on busy CPUs every thread waits a little. A thread that waits a fifth of the time is noticeable to its users. Next to a compile job on all CPUs, which is healthy, other threads waited for up to 11 %. A group that uses as much CPU as the named one is another worker and not a victim. The scheduler prefers threads that use little, so a container that takes all CPUs harms others only when they need much",
 		Source:    "Documentation/scheduler/sched-stats.rst. The thresholds are judgements",
 		Needs:     []string{fact.TasksSeen, fact.GroupsSeen, fact.GroupsCPU, fact.CPUBusy, fact.CPUSteal, fact.HostCPUs},
@@ -76,7 +77,7 @@ func neighbour(s *fact.Set) []Finding {
 	cpus, _ := s.Host(fact.HostCPUs)
 	steal, _ := s.Host(fact.CPUSteal)
 	most, fleeting, busy := hog(s)
-	if busy < busyCPUs || most.Value < neighbourMin*cpus || most.Value < max(steal*cpus, fleeting) {
+	if busy < busyCPUs && most.Value < neighbourMost*cpus || most.Value < neighbourMin*cpus || most.Value < max(steal*cpus, fleeting) {
 		return nil
 	}
 	victims, worst := waiting(s, most.Subject.Cgroup, victimMostCPU*most.Value)

@@ -11,6 +11,7 @@ import (
 const (
 	tracerStops  = 2000 // a second
 	tracerSlows  = 5000
+	tracerVisits = 20 // a second: a debugger stops a program seldom
 	shownTracees = 3
 )
 
@@ -18,9 +19,9 @@ const (
 func ptrace() Rule {
 	return Rule{
 		Name:      "ptrace",
-		Signal:    "tracers (TracerPid) of the threads that begin to run at least 500 times a second (schedstat). Their stops are at most as many as those threads run, and as many as the tracer has CPU time for, at 5 µs each",
-		Threshold: "over 2,000 stops/s. A warning over 5,000/s if the process is in a container and its tracer is not in the same one. It is a warning as well if containers wait for CPUs or disks",
-		Why:       "a traced process stops at the begin and at the end of each system call, and continues when the tracer has run: with strace a call took 79 µs instead of 1. A debugger at a breakpoint, or one that only waits, stops it seldom. A sandbox of gVisor that emulates system calls so is left out",
+		Signal:    "tracers (TracerPid) of the threads that begin to run at least 500 times a second (schedstat). Their stops are at most as many as those threads run, and as many as the tracer has CPU time for, at 5 µs each. Also the stops of a container's processes that the kernel reports to a tracer in another control group (SIGCHLD, tracepoint signal_generate)",
+		Threshold: "over 2,000 stops/s. A warning over 5,000/s if the process is in a container and its tracer is not in the same one. Over 20 stops/s of a container that a tracer outside attaches to again and again: a notice. It is a warning as well if containers wait for CPUs or disks",
+		Why:       "a traced process stops at the begin and at the end of each system call, and continues when the tracer has run: with strace a call took 79 µs instead of 1. A sampling profiler stops it for each sample, for as long as it reads the stack. A debugger at a breakpoint, or one that only waits, stops it seldom. A sandbox of gVisor that emulates system calls so is left out",
 		Source:    "ptrace(2), strace(1); measured on 6.18. The thresholds are judgements",
 		Needs:     []string{fact.TasksSeen},
 		Judge: func(s *fact.Set) []Finding {
@@ -58,9 +59,32 @@ func ptrace() Rule {
 				}
 				found = append(found, x)
 			}
-			return found
+			return append(found, visits(s, found)...)
 		},
 	}
+}
+
+// visits finds tracers that stop a container's processes at a lower rate than at each system call, such
+// as profilers that take samples. Those that are found already are left out.
+func visits(s *fact.Set, already []Finding) (found []Finding) {
+	for _, f := range s.Of(fact.TracerStops) {
+		if f.Value <= tracerVisits || slices.ContainsFunc(already, func(x Finding) bool { return x.Culprit.Pid == f.Subject.Pid }) {
+			continue
+		}
+		stopped := fact.Subject{Cgroup: f.Subject.Device}
+		f.Subject.Device = ""
+		found = append(found, Finding{
+			Severity: Notice, Title: "a tracer stops the processes of a container again and again",
+			Evidence: []Evidence{{"stops for the tracer", perSecond(f.Value), "under 20/s"}},
+			Culprit:  f.Subject,
+			Victims:  []fact.Subject{stopped},
+			Cures: []Cure{
+				{What: "End the tracer. The process continues, unless the tracer set PTRACE_O_EXITKILL.", Command: fmt.Sprintf("kill %d", f.Subject.Pid)},
+				{What: "To take samples without stops, use perf record, holdfast doctor record, or the profiler's mode without stops."},
+			},
+		})
+	}
+	return found
 }
 
 // traceesOf returns the processes that a tracer stops, and whether one is in a container that is not

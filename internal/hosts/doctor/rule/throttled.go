@@ -11,6 +11,7 @@ const (
 	// fewPeriods is one second of the usual period of 100 ms. A share of fewer periods is
 	// not significant.
 	fewPeriods = 10
+	diskLimit  = 0.90 // of a limit on a disk: beyond it, most requests wait for the limit
 )
 
 // throttled finds containers that the kernel stops at their own CPU limit, and groups of containers
@@ -19,10 +20,10 @@ const (
 func throttled() Rule {
 	return Rule{
 		Name:      "throttling",
-		Signal:    "nr_throttled / nr_periods of cpu.stat",
-		Threshold: "over 5 % of at least 10 periods. The limit of a group above two or more containers, such as a slice or a pod: a warning",
-		Why:       "each time, all threads of the container stop for the rest of 100 ms. A few times are a burst; beyond that, the limit determines the container's latency. The limit of a slice stops all containers below it, also those without a limit of their own, and no figure of these containers shows it",
-		Source:    "Documentation/scheduler/sched-bwc.rst; kubernetes#67577. The threshold is a judgement",
+		Signal:    "nr_throttled / nr_periods of cpu.stat; the rate at which a container, or a group above containers, uses a disk, and its limits (io.max and io.stat, blkio.throttle)",
+		Threshold: "over 5 % of at least 10 periods. The limit of a group above two or more containers, such as a slice or a pod: a warning. Over 90 % of a limit on a disk: a notice, and a warning if it is that of a group above containers",
+		Why:       "each time, all threads of the container stop for the rest of 100 ms. A few times are a burst; beyond that, the limit determines the container's latency. The limit of a slice stops all containers below it, also those without a limit of their own, and no figure of these containers shows it. A limit on a disk makes requests wait while the disk is idle",
+		Source:    "Documentation/scheduler/sched-bwc.rst, admin-guide/cgroup-v2.rst, admin-guide/cgroup-v1/blkio-controller.rst; kubernetes#67577. The threshold is a judgement",
 		Needs:     []string{fact.GroupsSeen},
 		Judge: func(s *fact.Set) []Finding {
 			var found []Finding
@@ -47,7 +48,7 @@ func throttled() Rule {
 					},
 				})
 			}
-			return append(found, throttledAbove(s)...)
+			return append(append(found, throttledAbove(s)...), throttledDisks(s)...)
 		},
 	}
 }
@@ -70,6 +71,34 @@ func throttledAbove(s *fact.Set) (found []Finding) {
 			},
 			Cures: []Cure{{What: "Raise or remove the limit of the slice or the pod.", Command: "systemctl set-property SLICE CPUQuota="}},
 		})
+	}
+	return found
+}
+
+// throttledDisks finds containers, and groups above containers, whose limit on a disk makes their
+// requests wait. The limit is a setting of the host, so no container is the culprit.
+func throttledDisks(s *fact.Set) (found []Finding) {
+	own := Finding{
+		Severity: Notice, Title: "limits on disks make the requests of containers wait",
+		Cures: []Cure{{What: "Raise or remove the limit.", Command: "docker inspect CONTAINER | grep -A4 BlkioDevice"}},
+	}
+	for _, f := range s.Of(fact.DiskLimitUsed) {
+		e := Evidence{"rate, of the limit on a disk", percent(f.Value), "under 90 %"}
+		switch above := f.Subject.Device; {
+		case f.Value <= diskLimit:
+		case above == "":
+			own.Evidence, own.Victims = append(own.Evidence, e), append(own.Victims, f.Subject)
+		default:
+			found = append(found, Finding{
+				Severity: Warning, Title: "the limit on a disk of the control group " + above + " makes all containers below it wait",
+				Evidence: []Evidence{e},
+				Cures:    []Cure{{What: "Raise or remove the limit of the slice or the pod.", Command: "cat /sys/fs/cgroup" + above + "/io.max"}},
+			})
+		}
+	}
+	if n := min(len(own.Victims), shownVictims); n > 0 {
+		own.Evidence, own.Victims = own.Evidence[:1], own.Victims[:n]
+		found = append(found, own)
 	}
 	return found
 }

@@ -2,8 +2,10 @@ package tracepoint
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -42,7 +44,57 @@ func TestCountStops(t *testing.T) {
 	if stops != n {
 		t.Errorf("%d of %d signals were counted: %+v", stops, n, places)
 	}
-	if _, err := CountStops("/nonexistent"); err == nil {
-		t.Error("no error without the kernel's types")
+	for _, count := range []func(string) (*Tally, error){CountStops, CountTraps} {
+		if _, err := count("/nonexistent"); err == nil {
+			t.Error("no error without the kernel's types")
+		}
+	}
+}
+
+// Stops of a traced process are counted with its tracer, for one that is attached and for one that is
+// seized. A stop by a signal, without a tracer, is not.
+func TestCountTraps(t *testing.T) {
+	needRoot(t)
+	if !ownPids() {
+		t.Fatal("run the test in the first pid namespace: the kernel counts by its pids")
+	}
+	runtime.LockOSThread() // the tracer is a thread
+	defer runtime.UnlockOSThread()
+	c, err := CountTraps("/sys/kernel/btf/vmlinux")
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := exec.Command("sleep", "60")
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := child.Process.Pid
+	stops := func(options int) error {
+		var s unix.WaitStatus
+		_, err := unix.Wait4(pid, &s, options, nil)
+		if err == nil && !s.Stopped() {
+			err = fmt.Errorf("the status is %#x", s)
+		}
+		return err
+	}
+	const n = 3
+	for range n {
+		err = errors.Join(err, unix.PtraceAttach(pid), stops(unix.WALL), unix.PtraceDetach(pid))
+		err = errors.Join(err, unix.PtraceSeize(pid), unix.PtraceInterrupt(pid), stops(unix.WALL), unix.PtraceDetach(pid))
+	}
+	err = errors.Join(err, child.Process.Signal(unix.SIGSTOP), stops(unix.WUNTRACED), child.Process.Kill())
+	_ = child.Wait() // it was killed
+	places, err2 := c.Read()
+	if err := errors.Join(err, err2, c.Close()); err != nil {
+		t.Fatal(err)
+	}
+	traps := uint64(0)
+	for _, p := range places {
+		if p.Pid == pid && p.Object == uint64(os.Getpid()) {
+			traps += p.Count
+		}
+	}
+	if traps != 2*n {
+		t.Errorf("%d of %d stops were counted: %+v", traps, 2*n, places)
 	}
 }

@@ -230,8 +230,12 @@ func withoutObject() asm.Instructions {
 func field(n int, offset, size int32) asm.Instructions {
 	return slices.Concat(
 		asm.Instructions{argument(asm.R3, n), asm.Add.Imm(asm.R3, offset)},
-		frame(asm.R1, atScratch),
-		asm.Instructions{asm.Mov.Imm(asm.R2, size), asm.FnProbeReadKernel.Call()})
+		toScratch(size))
+}
+
+// toScratch copies size bytes from the kernel's address R3 to the stack at atScratch.
+func toScratch(size int32) asm.Instructions {
+	return slices.Concat(frame(asm.R1, atScratch), asm.Instructions{asm.Mov.Imm(asm.R2, size), asm.FnProbeReadKernel.Call()})
 }
 
 // Read returns the counts so far.
