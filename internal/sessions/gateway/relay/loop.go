@@ -3,6 +3,7 @@ package relay
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -15,6 +16,14 @@ const (
 	eventBatch = 256
 	turns      = 8
 	spareKept  = 8 // spare buffers for slow readers
+)
+
+// A loop with at least manyEvents at a wait, on average over about averageOver waits, keeps its thread
+// until there are under fewEvents.
+const (
+	manyEvents  = 4.0
+	fewEvents   = 2.0
+	averageOver = 32
 )
 
 // command makes the loop serve a pair, end it, or export all pairs.
@@ -44,6 +53,8 @@ type loop struct {
 	timed  map[*socketPair]time.Time
 	next   time.Time // the earliest time in timed, or before it
 	buf    []byte
+	events float64 // of a wait, on average
+	pinned bool    // the loop has a thread of its own
 	spare  [][]byte
 	leaves bool // stop was received
 }
@@ -117,6 +128,7 @@ func (l *loop) ring() {
 // fails.
 func (l *loop) run() error {
 	defer l.drop()
+	defer l.pin(0, false)
 	events := make([]unix.EpollEvent, eventBatch)
 	for !l.leaves || len(l.pairs) > 0 {
 		n, err := unix.EpollWait(l.epoll, events, l.timeout())
@@ -132,8 +144,24 @@ func (l *loop) run() error {
 		}
 		l.runQueue()
 		l.expire()
+		l.events += (float64(n) - l.events) / averageOver
+		l.pin(l.events, true)
 	}
 	return nil
+}
+
+// pin keeps the loop on its thread while it is busy: otherwise the goroutine may continue on another
+// thread after each wait. A locked thread takes longer to wake, for which the messages of a single
+// connection would wait.
+func (l *loop) pin(events float64, runs bool) {
+	switch {
+	case runs && !l.pinned && events >= manyEvents:
+		runtime.LockOSThread()
+		l.pinned = true
+	case l.pinned && (!runs || events < fewEvents):
+		runtime.UnlockOSThread()
+		l.pinned = false
+	}
 }
 
 // drop closes the remaining pairs when the loop ends.
