@@ -51,6 +51,9 @@ func GatewayChild(ctx context.Context, args []string, in io.Reader, out io.Write
 	if len(args) == 4 && args[0] == roleClients {
 		return holdClients(ctx, args[1:], out)
 	}
+	if len(args) > 0 && (args[0] == roleGateway || args[0] == roleSecure) {
+		gateway.SpareProcessor() // as the agent does
+	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return fmt.Errorf("bench child: %w", err)

@@ -25,6 +25,7 @@ import (
 	"holdfast/internal/hosts/doctor/probe"
 	"holdfast/internal/hosts/doctor/schedule"
 	"holdfast/internal/hosts/kube/node"
+	"holdfast/internal/sessions/gateway"
 )
 
 // agentFlags adds the flags of `holdfast agent`.
@@ -101,6 +102,7 @@ func runAgent(ctx context.Context, r cli.AgentRun) error {
 		turn.Fail(err)
 		return err
 	}
+	gateway.SpareProcessor()
 	return serveAgent(ctx, turn, c, r)
 }
 

@@ -17,7 +17,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -105,7 +104,7 @@ func New(cfg Config, s Sessions, peers Peers, m *Metrics, log *slog.Logger) (*Ga
 		up:          make(chan struct{}),
 		exports:     exports{log: log},
 		resumeWaits: newResumeWaits(s, m),
-		relay:       relay.New(runtime.GOMAXPROCS(0)),
+		relay:       relay.New(loops()),
 		streams:     relay.New(1),
 		buffers:     &bufferPool{},
 		dialTCP:     new(net.Dialer).DialContext,
