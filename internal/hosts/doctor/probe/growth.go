@@ -96,9 +96,11 @@ func memoryFacts(h Host, samples []levels) (fs []fact.Fact) {
 	if free, err := freeMemory(h); err == nil { // without it, growth is compared with limits only
 		fs = append(fs, host(fact.MemoryAvailable, free, fact.Bytes))
 	}
-	for p, held := range samples[len(samples)-1].of {
+	last := samples[len(samples)-1]
+	over := last.at.Sub(samples[0].at).Seconds()
+	for p, held := range last.of {
 		of := func(name string, v float64) {
-			fs = append(fs, fact.Fact{Name: name, Value: v, Unit: fact.Bytes, Subject: fact.Subject{Cgroup: p}})
+			fs = append(fs, fact.Fact{Name: name, Value: v, Unit: fact.Bytes, Over: over, Subject: fact.Subject{Cgroup: p}})
 		}
 		of(fact.GroupHeld, held)
 		if g, ok := growthOf(samples, p); ok && g.low > 0 {

@@ -329,6 +329,7 @@ var cases = []struct {
 	{"memory-growth", "some minutes to go", growing(1<<30, 424<<20, 1<<20), Notice, fact.Subject{Cgroup: web}, "in 10m0s"},
 	{"memory-growth", "over two hours, and far from its limit", append(growing(1<<50, 0, 1<<20), host(fact.MemoryAvailable, 8<<30)), "", fact.Subject{}, ""},
 	{"memory-growth", "the host is full before the limit is reached", append(growing(100<<30, 0, 1<<20), host(fact.MemoryAvailable, 600<<20)), Notice, fact.Subject{Cgroup: web}, "the memory of the host in 10m0s"},
+	{"memory-growth", "no limit, and little yet", append(growingFor(10, 1<<20, 0, 1<<20)[1:], host(fact.MemoryAvailable, 60<<20)), "", fact.Subject{}, ""},
 	{"memory-growth", "no limit", append(growing(1<<20, 0, 1<<20)[1:], host(fact.MemoryAvailable, 60<<20)), Warning, fact.Subject{Cgroup: web}, "the memory of the host in 1m0s"},
 	{"memory-growth", "soon, as it has before", append(growing(200<<20, 100<<20, 1<<20), group(fact.GroupUsage, web, 110<<20), group(fact.GroupPeak, web, 150<<20)), Notice, fact.Subject{Cgroup: web}, "150 MiB"},
 	{"memory-growth", "soon, and at its highest", append(growing(200<<20, 100<<20, 1<<20), group(fact.GroupUsage, web, 110<<20), group(fact.GroupPeak, web, 110<<20)), Warning, fact.Subject{Cgroup: web}, ""},
@@ -426,8 +427,12 @@ func crowded(wait float64) []fact.Fact {
 
 // growing returns the facts of a container whose memory grows by the rate, in the slowest third
 // by half of it, and in the fastest by twice as much.
-func growing(limit, held, rate float64) []fact.Fact {
-	return []fact.Fact{group(fact.GroupLimit, web, limit), group(fact.GroupHeld, web, held), group(fact.GroupGrowth, web, rate), group(fact.GroupGrowthLow, web, rate/2), group(fact.GroupGrowthHigh, web, rate*2)}
+func growing(limit, held, rate float64) []fact.Fact { return growingFor(60, limit, held, rate) }
+
+func growingFor(over, limit, held, rate float64) []fact.Fact {
+	grows := group(fact.GroupGrowth, web, rate)
+	grows.Over = over
+	return []fact.Fact{group(fact.GroupLimit, web, limit), group(fact.GroupHeld, web, held), grows, group(fact.GroupGrowthLow, web, rate/2), group(fact.GroupGrowthHigh, web, rate*2)}
 }
 
 func disk(flushes, busy, writes float64) []fact.Fact {
