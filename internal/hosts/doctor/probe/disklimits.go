@@ -60,8 +60,9 @@ func readLimitsOfGroup(m cgroup.Mount, p string, found map[diskUse]limitedUse) {
 	}
 	used := done(m.Point + p)
 	for u, limit := range set {
+		done := used[u]
 		u.group = p
-		found[u] = limitedUse{limit, used[diskUse{disk: u.disk, kind: u.kind}]}
+		found[u] = limitedUse{limit, done}
 	}
 }
 

@@ -39,21 +39,25 @@ type userLimit struct {
 	kind string
 }
 
-// use is the use of a limit, and the process that uses most of it.
+// use is the use of a limit, in all and by process.
 type use struct {
-	used, most float64
-	process    int
-	groups     map[string]float64 // the use of each control group
+	used float64
+	by   map[int]float64
 }
 
 // holder returns the process that uses most, if its control group has at least half of all. Many
 // containers with a few each have reached the limit together.
 func (u use) holder(h Host) fact.Subject {
-	if u.process == 0 {
-		return fact.Subject{}
+	pid, groups := 0, make(map[string]float64)
+	for p, n := range u.by {
+		group, _ := groupOf(h, p) // "" if it has ended
+		groups[group] += n
+		if n > u.by[pid] || n == u.by[pid] && p < pid {
+			pid = p
+		}
 	}
-	s := processOf(h, u.process)
-	if u.groups[s.Cgroup] < u.used/2 {
+	s := processOf(h, pid)
+	if pid == 0 || groups[s.Cgroup] < u.used/2 {
 		return fact.Subject{}
 	}
 	return s
@@ -84,16 +88,12 @@ func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 	pipes := make(map[string]bool)
 	count := func(l userLimit, n float64, pid int) {
 		u := uses[l]
-		if u.groups == nil {
-			u.groups = make(map[string]float64)
-		}
-		if n > 0 {
-			group, _ := groupOf(h, pid) // "" if it has ended
-			u.groups[group] += n
+		if u.by == nil {
+			u.by = make(map[int]float64)
 		}
 		u.used += n
-		if n > u.most {
-			u.most, u.process = n, pid
+		if n > 0 {
+			u.by[pid] = n
 		}
 		uses[l] = u
 	}

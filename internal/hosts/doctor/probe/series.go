@@ -106,4 +106,19 @@ func (b both) Read(ctx context.Context, now time.Time) ([]fact.Fact, error) {
 	return append(one, two...), errors.Join(err, err2)
 }
 
+// opened returns the Open of a probe that observes two things.
+func opened(one, two Open) Open {
+	return func(ctx context.Context, h Host, now time.Time) (Series, error) {
+		a, err := one(ctx, h, now)
+		if err != nil {
+			return nil, err
+		}
+		b, err := two(ctx, h, now)
+		if err != nil {
+			return nil, errors.Join(err, a.Close())
+		}
+		return both{a, b}, nil
+	}
+}
+
 func (b both) Close() error { return errors.Join(b[0].Close(), b[1].Close()) }

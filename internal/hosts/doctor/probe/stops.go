@@ -2,7 +2,7 @@ package probe
 
 import (
 	"context"
-	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -20,17 +20,7 @@ func stopsProbe() Probe {
 	return Probe{
 		Name: "stops", Sees: "programs that stop the processes of a container",
 		Gives: []string{fact.StopsSeen, fact.Stops, fact.TracerStops},
-		Open: func(ctx context.Context, h Host, now time.Time) (Series, error) {
-			one, err := signals(ctx, h, now)
-			if err != nil {
-				return nil, err
-			}
-			two, err := traps(ctx, h, now)
-			if err != nil {
-				return nil, errors.Join(err, one.Close())
-			}
-			return both{one, two}, nil
-		},
+		Open:  opened(signals, traps),
 	}
 }
 
@@ -44,20 +34,16 @@ func trapFacts(h Host, places []tracepoint.Place, over time.Duration) ([]fact.Fa
 		tracer int
 		group  string
 	}
-	counts := make(map[stops]float64)
+	found := make(map[stops]fact.Fact)
 	for _, p := range places {
 		stopped, tracer := processOf(h, p.Pid), processOf(h, int(p.Object))
 		if fact.ContainerID(stopped.Cgroup) != "" && stopped.Cgroup != tracer.Cgroup && tracer.Command != "" && !emulates(h, tracer.Pid) {
-			counts[stops{tracer.Pid, stopped.Cgroup}] += float64(p.Count)
+			of := stops{tracer.Pid, stopped.Cgroup}
+			tracer.Device = stopped.Cgroup
+			found[of] = fact.Fact{Name: fact.TracerStops, Value: found[of].Value + float64(p.Count)/over.Seconds(), Unit: fact.PerSecond, Subject: tracer}
 		}
 	}
-	var fs []fact.Fact
-	for of, n := range counts {
-		s := processOf(h, of.tracer)
-		s.Device = of.group
-		fs = append(fs, fact.Fact{Name: fact.TracerStops, Value: n / over.Seconds(), Unit: fact.PerSecond, Subject: s})
-	}
-	return largest(fs, shownProcesses), nil
+	return largest(slices.Collect(maps.Values(found)), shownProcesses), nil
 }
 
 // stopFacts returns the senders, with the group of the stopped processes as the device. A shell that stops

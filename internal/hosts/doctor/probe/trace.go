@@ -151,15 +151,9 @@ func blockProbe() Probe {
 			if major, minor := release(h); major < 5 || major == 5 && minor < 11 {
 				return nil, errors.New("it needs Linux 5.11")
 			}
-			requests, err := timed(tracepoint.BlockLatency, blockFacts)(ctx, h, now)
-			if err != nil {
-				return nil, err
-			}
-			writes, err := tallied(func(Host) (*tracepoint.Tally, error) { return tracepoint.CountWrites() }, writeFacts)(ctx, h, now)
-			if err != nil {
-				return nil, errors.Join(err, requests.Close())
-			}
-			return both{requests, writes}, nil
+			requests := timed(tracepoint.BlockLatency, blockFacts)
+			writes := tallied(func(Host) (*tracepoint.Tally, error) { return tracepoint.CountWrites() }, writeFacts)
+			return opened(requests, writes)(ctx, h, now)
 		},
 	}
 }

@@ -22,7 +22,7 @@ const (
 func memoryGrowth() Rule {
 	return Rule{
 		Name:      "memory-growth",
-		Signal:    "anonymous and shared memory, and on cgroup v2 kernel memory that cannot be reclaimed, of each container and each program's control group, once a second, compared with its memory limit and with the memory that the host has available",
+		Signal:    "anonymous and shared memory, and on cgroup v2 kernel memory that cannot be reclaimed, of each container and each program's control group, once a second. It is compared with its memory limit and with the memory that the host has available",
 		Threshold: "it grew by over 64 KiB/s in each third of the time, and reaches the limit within 30 minutes at that rate, or has taken 48 MiB and uses up the host's memory within two hours; a warning within 5 minutes, unless it has used more before, released it, and was not near its limit then (memory.peak, max_usage_in_bytes)",
 		Why:       "at a container's limit the kernel kills the largest process of the container, and without memory on the host any process. A program that fills its memory once stops growing within seconds, and does not grow in every third of the time. With transparent huge pages memory grows by 2 MiB at once, and a leak has to fill such a page in each third. A program with a garbage collector grows steadily until it collects: it uses less than it has used before",
 		Source:    "Documentation/admin-guide/cgroup-v2.rst, memory.max; Documentation/filesystems/proc.rst, MemAvailable. The thresholds are judgements",
@@ -42,7 +42,7 @@ func memoryGrowth() Rule {
 					return time.Duration(to.room / rate * float64(time.Second)).Round(time.Second)
 				}
 				at := until(f.Value)
-				if at > to.horizon || to.host && f.Value*f.Over < grownLeast {
+				if at > to.horizon || f.Value*f.Over < to.least {
 					continue
 				}
 				peak, fallen := hasFallen(s, group, held+to.room)
@@ -71,7 +71,7 @@ func memoryGrowth() Rule {
 // room is the memory that a group can take before processes are killed, in bytes.
 type room struct {
 	room    float64
-	host    bool          // of the host
+	least   float64       // B: with less growth so far it is no finding
 	horizon time.Duration // a longer time until then is no finding
 	title   string        // with the time until then
 	cures   []Cure
@@ -82,13 +82,13 @@ type room struct {
 func roomOf(s *fact.Set, group string, held float64) (r room, ok bool) {
 	if limit, limited := s.Group(fact.GroupLimit, group); limited {
 		r, ok = room{
-			max(0, limit-held), false, growthHorizon, "at its present growth a container reaches its memory limit in %v",
+			max(0, limit-held), 0, growthHorizon, "at its present growth a container reaches its memory limit in %v",
 			[]Cure{{What: "Raise its limit until the leak is found.", Command: "docker update --memory SIZE --memory-swap SIZE CONTAINER"}},
 		}, true
 	}
 	if free, known := s.Host(fact.MemoryAvailable); known && (!ok || free < r.room) {
 		r, ok = room{
-			free, true, hostHorizon, "at its present growth a program uses up the memory of the host in %v",
+			free, grownLeast, hostHorizon, "at its present growth a program uses up the memory of the host in %v",
 			[]Cure{{What: "Give it a memory limit, so that the kernel kills only this program."}},
 		}, true
 	}

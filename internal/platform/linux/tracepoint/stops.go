@@ -19,19 +19,28 @@ func CountStops(types string) (*Tally, error) {
 	return newTally(false, func(t *Tally) error {
 		// signal_generate(sig, info, task, group, result)
 		return t.attach("signal_generate",
-			asm.Instructions{
-				argument(asm.R1, 0),
-				asm.LSh.Imm(asm.R1, 32), // it is an int
-				asm.RSh.Imm(asm.R1, 32),
-				asm.JNE.Imm(asm.R1, int32(unix.SIGSTOP), exit),
-			},
-			field(2, tgid, 4),
-			asm.Instructions{
-				asm.LoadMem(asm.R7, asm.RFP, atScratch, asm.Word),
-				asm.Mov.Imm(asm.R8, 0),
-			},
+			only(unix.SIGSTOP),
+			receiver(tgid),
 			t.here())
 	})
+}
+
+// only ends the program at signal_generate for other signals.
+func only(signal unix.Signal) asm.Instructions {
+	return asm.Instructions{
+		argument(asm.R1, 0),
+		asm.LSh.Imm(asm.R1, 32), // it is an int
+		asm.RSh.Imm(asm.R1, 32),
+		asm.JNE.Imm(asm.R1, int32(signal), exit),
+	}
+}
+
+// receiver makes the pid of the process that gets a signal the object. tgid is the offset in its
+// task_struct.
+func receiver(tgid int32) asm.Instructions {
+	return append(field(2, tgid, 4),
+		asm.LoadMem(asm.R7, asm.RFP, atScratch, asm.Word),
+		asm.Mov.Imm(asm.R8, 0))
 }
 
 // codeStopped and codeTrapped are the codes of a signal SIGCHLD that tells a tracer of a stop: CLD_STOPPED
@@ -55,12 +64,7 @@ func CountTraps(types string) (*Tally, error) {
 	return newTally(false, func(t *Tally) error {
 		const stopped = "stopped"
 		return t.attach("signal_generate",
-			asm.Instructions{
-				argument(asm.R1, 0),
-				asm.LSh.Imm(asm.R1, 32), // it is an int
-				asm.RSh.Imm(asm.R1, 32),
-				asm.JNE.Imm(asm.R1, int32(unix.SIGCHLD), exit),
-			},
+			only(unix.SIGCHLD),
 			field(1, code, 4),
 			asm.Instructions{
 				asm.LoadMem(asm.R1, asm.RFP, atScratch, asm.Word),
@@ -76,11 +80,7 @@ func CountTraps(types string) (*Tally, error) {
 				asm.LoadMem(asm.R1, asm.RFP, atScratch, asm.Word),
 				asm.JEq.Imm(asm.R1, 0, exit),
 			},
-			field(2, tgid, 4),
-			asm.Instructions{
-				asm.LoadMem(asm.R7, asm.RFP, atScratch, asm.Word),
-				asm.Mov.Imm(asm.R8, 0),
-			},
+			receiver(tgid),
 			t.here())
 	})
 }

@@ -128,7 +128,7 @@ func (l *loop) ring() {
 // fails.
 func (l *loop) run() error {
 	defer l.drop()
-	defer l.pin(0, false)
+	defer l.unpin()
 	events := make([]unix.EpollEvent, eventBatch)
 	for !l.leaves || len(l.pairs) > 0 {
 		n, err := unix.EpollWait(l.epoll, events, l.timeout())
@@ -144,8 +144,7 @@ func (l *loop) run() error {
 		}
 		l.runQueue()
 		l.expire()
-		l.events += (float64(n) - l.events) / averageOver
-		l.pin(l.events, true)
+		l.pin(max(n, 0))
 	}
 	return nil
 }
@@ -153,12 +152,19 @@ func (l *loop) run() error {
 // pin keeps the loop on its thread while it is busy: otherwise the goroutine may continue on another
 // thread after each wait. A locked thread takes longer to wake, for which the messages of a single
 // connection would wait.
-func (l *loop) pin(events float64, runs bool) {
+func (l *loop) pin(events int) {
+	l.events += (float64(events) - l.events) / averageOver
 	switch {
-	case runs && !l.pinned && events >= manyEvents:
+	case !l.pinned && l.events >= manyEvents:
 		runtime.LockOSThread()
 		l.pinned = true
-	case l.pinned && (!runs || events < fewEvents):
+	case l.events < fewEvents:
+		l.unpin()
+	}
+}
+
+func (l *loop) unpin() {
+	if l.pinned {
 		runtime.UnlockOSThread()
 		l.pinned = false
 	}
