@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"io"
+	"net"
 	"testing"
 
 	"github.com/coder/websocket"
@@ -213,5 +214,29 @@ func TestExportBeforeRun(t *testing.T) {
 	}
 	if conns := g.Export(); conns != nil {
 		t.Errorf("%d connections", len(conns))
+	}
+}
+
+// TestStopAtOnce stops gateways whose goroutines may not have begun. Run waits for them then, too.
+func TestStopAtOnce(t *testing.T) {
+	f := start(t, nil, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 100 {
+		g, err := New(f.gateway.cfg, f.sessions, nil, f.gateway.metrics, f.gateway.log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Run(ctx, ln); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		if conn, err := net.Dial("tcp", ln.Addr().String()); err == nil {
+			conn.Close()
+			t.Error("the listener of a gateway that has ended accepts a connection")
+		}
 	}
 }

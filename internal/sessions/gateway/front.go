@@ -45,10 +45,10 @@ func newFront(g *Gateway, ln net.Listener) *front {
 	return f
 }
 
-// run serves connections until srv, the server of net/http, is shut down. The caller calls
-// shutdown before that.
-func (f *front) run(ctx context.Context, srv *http.Server) error {
-	failed := make(chan error, 1)
+// start begins to serve connections. The channel receives one error or nil when srv, the server
+// of net/http, is shut down. The caller calls shutdown before that, and after start has returned.
+func (f *front) start(ctx context.Context, srv *http.Server) chan error {
+	failed, end := make(chan error, 1), make(chan error, 1)
 	f.serving.Go(func() {
 		err := f.accept(ctx)
 		if err != nil {
@@ -56,11 +56,14 @@ func (f *front) run(ctx context.Context, srv *http.Server) error {
 		}
 		failed <- err
 	})
-	err := srv.Serve(f)
-	if err == http.ErrServerClosed {
-		err = nil
-	}
-	return cmp.Or(<-failed, err)
+	go func() {
+		err := srv.Serve(f)
+		if err == http.ErrServerClosed {
+			err = nil
+		}
+		end <- cmp.Or(<-failed, err)
+	}()
+	return end
 }
 
 // accept serves connections until the listener is closed. The error is that of a listener that

@@ -152,8 +152,7 @@ func (g *Gateway) Run(ctx context.Context, ln net.Listener, tcp ...TCPAddress) e
 
 	srv := g.server(base)
 	front := newFront(g, newLimitListener(ln, g.cfg.MaxConnections))
-	serveEnd := make(chan error, 1)
-	go func() { serveEnd <- front.run(base, srv) }()
+	serveEnd := front.start(base, srv)
 
 	var failed error
 	select {
