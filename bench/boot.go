@@ -32,8 +32,8 @@ type BootOptions struct {
 	// containers, at Rate sessions a second. 0 claims skips the part; a rate of 0 is 20.
 	Claims int
 	Rate   float64
-	// Burst is the number of sessions requested at once. BurstRounds times they are
-	// requested from an agent with Warm containers and from one without, in turns.
+	// Burst is the number of sessions requested at once. In each of BurstRounds rounds they
+	// are requested from an agent with Warm containers and from one without, in turns.
 	// A burst of 0 skips the part; 0 rounds is 3.
 	Burst, BurstRounds, Warm int
 	// Bursts are the kinds of bursts, of Bursts(). None is all of them.
@@ -415,7 +415,7 @@ func (x *bootBench) turn(ctx context.Context, a *bootAgent, i int) (time.Duratio
 // removals is the number of containers that are removed concurrently.
 const removals = 4
 
-// removeAll removes the containers of sessions. One whose boot has failed has none.
+// removeAll removes the containers of sessions. A session whose boot has failed has no container.
 func (x *bootBench) removeAll(ctx context.Context, a *bootAgent, list []api.Session) error {
 	all, ctx := errgroup.WithContext(ctx)
 	all.SetLimit(removals)

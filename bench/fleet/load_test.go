@@ -41,7 +41,7 @@ func loadOn(t *testing.T, nodes ...*node) *load {
 	return l
 }
 
-func TestClientsWhoAreRefused(t *testing.T) {
+func TestRefusedClients(t *testing.T) {
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -73,8 +73,8 @@ func TestClientsWhoAreRefused(t *testing.T) {
 	}
 }
 
-// A gateway that is not live is left alone, and a connection that ends before the
-// first answer is made anew; the wait counts from the intended start.
+// Clients do not ask a gateway that is not live. They replace a connection that ends before its
+// first answer. The wait counts from the intended start.
 func TestClientGoesOnUntilItIsAnswered(t *testing.T) {
 	var asked atomic.Int64
 	m := gatewayOf(t, func(w http.ResponseWriter, r *http.Request) {
@@ -100,8 +100,7 @@ func TestClientGoesOnUntilItIsAnswered(t *testing.T) {
 	}
 }
 
-// A client that is held up by a gateway that stalls is counted, and so are those that were
-// to come meanwhile.
+// Clients that wait for a stalled gateway are counted, and so are those that arrive meanwhile.
 func TestArrivalsDoNotWaitForEachOther(t *testing.T) {
 	release := make(chan struct{})
 	var waiting atomic.Int64
@@ -151,7 +150,7 @@ func TestHolderComesBack(t *testing.T) {
 			return
 		}
 		defer c.CloseNow()
-		// It answers once, and is cut.
+		// The server answers once, and closes the connection.
 		if kind, data, err := c.Read(r.Context()); err == nil {
 			c.Write(r.Context(), kind, data)
 		}

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxOpen bounds the connections that are open at once. A client that is due
-// beyond that is started when one has ended; its wait counts from when it was due.
+// maxOpen bounds the connections that are open at once. Further clients begin when others
+// have ended. Their wait counts from the time at which they were due.
 const maxOpen = 8192
 
 // clientLimit is the maximum wait of a client for its answer.

@@ -142,7 +142,7 @@ func TestLooksAgainBeforeEachRemoval(t *testing.T) {
 		return m
 	}
 	for name, x := range map[string]struct {
-		question  int // before which it happens: the plan has three; the containers and the image are asked for twice
+		question  int // before which it happens. The plan asks three; the removal asks for the containers and the image twice
 		meanwhile func(m *model, id string)
 		why       string // "" is deleted
 		left      int

@@ -27,7 +27,7 @@ type Waits struct {
 	total  int
 }
 
-// Add counts n connections that waited so long.
+// Add counts n connections that waited for d.
 func (w *Waits) Add(d time.Duration, n int) {
 	i := 0
 	if d > firstWait {
@@ -37,8 +37,8 @@ func (w *Waits) Add(d time.Duration, n int) {
 	w.total += n
 }
 
-// Quantiles returns the quantiles; nil: no connection was counted. longest is the longest
-// wait, which none of them exceeds.
+// Quantiles returns the quantiles, or nil if no connection was counted. longest is the longest
+// wait. No quantile exceeds it.
 func (w *Waits) Quantiles(longest time.Duration) *Quantiles {
 	if w.total == 0 {
 		return nil

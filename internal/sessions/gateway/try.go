@@ -172,7 +172,7 @@ func (y *try) trace() *httptrace.ClientTrace {
 	}
 }
 
-// end makes later interim responses be dropped.
+// end drops the interim responses that arrive from now on.
 func (y *try) end() {
 	y.interims.Lock()
 	defer y.interims.Unlock()

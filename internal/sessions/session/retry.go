@@ -16,8 +16,8 @@ const (
 	longestPause = time.Second
 )
 
-// retry calls f until it succeeds, returns an error other than the passing one, or ctx
-// is done. It returns the last error.
+// retry calls f until it succeeds, f returns an error other than passing, or ctx is done. It
+// returns the last error.
 func retry(ctx context.Context, passing error, f func() error) error {
 	var err error
 	for range attempts(ctx) {
@@ -49,7 +49,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 
 // persist calls f until it succeeds or ctx, the Manager's context, is done. If ctx is
 // already done, it calls f once, for a second at most. It reports whether f succeeded.
-// The next agent finds what is left undone by label and record.
+// If f never succeeded, the next agent finds the rest of the work by its labels and records.
 func (m *Manager) persist(ctx context.Context, what string, key holdfast.SessionKey, f func(context.Context) error) bool {
 	if ctx.Err() != nil {
 		var cancel context.CancelFunc

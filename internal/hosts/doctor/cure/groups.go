@@ -13,8 +13,8 @@ import (
 	"holdfast/internal/platform/linux/kfile"
 )
 
-// left holds what dying groups hold below a living group, and the figures of the living
-// groups there.
+// left has the memory that dying groups keep below a living group, and the figures of the
+// living groups there.
 type left struct {
 	group  cgroup.Group
 	pages  int64 // B of page cache that belongs to groups without a directory
@@ -34,13 +34,13 @@ func (l left) worth() bool {
 // leastDying is the minimum number of dying groups on v2.
 const leastDying = 10
 
-// more reports whether l needs a squeeze more than than does, by the number of dying
-// groups if it is known.
-func (l left) more(than left) bool {
-	if l.dying != than.dying {
-		return l.dying > than.dying
+// more reports whether l needs a squeeze more than other, by the number of dying groups if
+// it is known.
+func (l left) more(other left) bool {
+	if l.dying != other.dying {
+		return l.dying > other.dying
 	}
-	return l.pages > than.pages
+	return l.pages > other.pages
 }
 
 // readLeft subtracts the page cache of the living groups below g from that of all groups
@@ -110,8 +110,8 @@ func dyingBelow(g cgroup.Group) int64 {
 	return -1
 }
 
-// mostLeft returns the group below which dying groups hold most. The root of v1 has no
-// limit to lower; it is only the second return value.
+// mostLeft returns the group below which dying groups keep most memory. It never returns the
+// root of v1 as best, because that has no limit to lower.
 func mostLeft(m cgroup.Mount) (best, root left, err error) {
 	err = m.Group("/").Walk(bounded(func(g cgroup.Group) error {
 		l, err := readLeft(g)

@@ -10,7 +10,8 @@ import (
 )
 
 // stoppedHolders returns the processes that hold a file lock while a signal has stopped them, with the
-// number of processes that wait for it, by proc_locks(5). A waiting one follows the holder, with an arrow:
+// number of processes that wait for it, by proc_locks(5). A line with an arrow is a process that waits for the
+// lock above it:
 //
 //	1: FLOCK  ADVISORY  WRITE 1234 fe:00:786 0 EOF
 //	1: -> FLOCK  ADVISORY  WRITE 1240 fe:00:786 0 EOF

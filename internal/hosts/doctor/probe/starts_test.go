@@ -54,8 +54,8 @@ func (p fakeProc) process(pid, parent, leader int, name, group string, inodes ..
 }
 
 // Starts are counted by the processes that a shim or a runtime begins, and clients by the new
-// connections to an engine's socket. Connections from before, and those of engines to each
-// other, are none.
+// connections to an engine's socket. Connections that existed before, and those between
+// engines, do not count.
 func TestStarts(t *testing.T) {
 	root := t.TempDir()
 	p := fakeProc{t, filepath.Join(root, "proc")}

@@ -48,13 +48,9 @@ func drainsProbe(nameFrom float64) Probe {
 
 // countDrains counts the work items of drains until the tally is closed.
 func countDrains(h Host) (*tracepoint.Tally, error) {
-	symbols, err := h.LoadSymbols()
+	work, err := tracepoint.Address(string(h.Proc), "lru_add_drain_per_cpu")
 	if err != nil {
 		return nil, err
-	}
-	work, ok := symbols.Addr("lru_add_drain_per_cpu")
-	if !ok {
-		return nil, errors.New("the kernel has no lru_add_drain_per_cpu")
 	}
 	return tracepoint.CountWork(work)
 }

@@ -36,7 +36,6 @@ func (w *Watch) open(ctx context.Context, now time.Time) {
 		s.open(ctx, w.deps.Host, now)
 		w.series = append(w.series, s)
 	}
-	w.symbols.drop(0)
 }
 
 func (s *standing) open(ctx context.Context, h probe.Host, now time.Time) {

@@ -167,12 +167,19 @@ func (w *Watch) Run(ctx context.Context) error {
 	w.mu.Unlock()
 	w.bursts = newBursts(w.cfg, now)
 	w.sample = Sample{At: now.UTC()}
-	w.measured(func() { w.open(ctx, now) })
 	left := budget{share: w.cfg.roundShare(), have: maxSaved, at: now}
+	// To open the probes takes as much CPU time as all else at an agent's start, for which
+	// clients may wait.
+	begin := w.cfg.Every / 3
+	select {
+	case <-ctx.Done():
+	case <-time.After(begin):
+		w.measured(func() { w.open(ctx, time.Now()) })
+	}
 	defer w.close()
 	asked := ""
 	resting := rest{load: hostload.New(string(w.deps.Host.Proc)), every: w.cfg.Every}
-	next := time.After(w.cfg.Every)
+	next := time.After(w.cfg.Every - begin)
 	for {
 		select {
 		case <-ctx.Done():

@@ -13,12 +13,12 @@ import (
 
 // Gate is a filter on connected TCP sockets (SO_ATTACH_BPF, socket(7)). The kernel runs it
 // on each segment before it queues the segment (tcp_filter of net/ipv4/tcp_ipv4.c). While
-// the gate is closed, it drops segments that begin with one of some words, such as the
-// method of an HTTP request, and what follows them; the client sends them again after its
+// the gate is closed, it drops segments that begin with a given word, such as the method of
+// an HTTP request, and the segments after them. The client sends them again after its
 // retransmission timeout. All other segments pass, and the gate notes their order for State.
 //
 // The filter stays on a socket until Detach, or until the socket closes, also when this
-// process has died. But a gate that is not closed again opens by itself.
+// process has died. A closed gate opens by itself at the end of its time (Shut).
 type Gate struct {
 	until   *ebpf.Map // until when it is closed, by the clock of bpf_ktime_get_ns
 	states  *ebpf.Map // GateState by cookie
@@ -135,7 +135,7 @@ func gateInstructions(until, states int, words [][4]byte) asm.Instructions {
 		asm.FnKtimeGetNs.Call(),
 		asm.LoadMem(asm.R1, asm.R10, closed, asm.DWord),
 		asm.JGE.Reg(asm.R0, asm.R1, note),
-		// after a dropped segment, or that again: drop
+		// the dropped segment again, or one after it: drop
 		asm.LoadMem(asm.R8, asm.R10, header, asm.Word),
 		asm.HostTo(asm.BE, asm.R8, asm.Word),
 		asm.LoadMem(asm.R1, asm.R7, stateDropped, asm.Word),
@@ -208,7 +208,7 @@ func (g *Gate) Detach(fd int, cookie uint64) error {
 	return nil
 }
 
-// Shut closes the gate on all sockets for so long from now; 0 opens it.
+// Shut closes the gate on all sockets for d from now. 0 opens it.
 func (g *Gate) Shut(d time.Duration) error {
 	var until uint64
 	if d > 0 {
@@ -234,7 +234,7 @@ func (g *Gate) State(cookie uint64) (GateState, error) {
 	return GateState{DataAck: u32(b[stateDataAck:]), Ack: u32(b[stateAck:]), Data: u32(b[stateData:]), Dropped: u32(b[stateDropped:])}, nil
 }
 
-// Close closes the gate's descriptors. A socket that has it keeps it.
+// Close closes the gate's descriptors. The filter stays on its sockets.
 func (g *Gate) Close() {
 	_ = errors.Join(g.program.Close(), g.states.Close(), g.until.Close()) // nil ones need no Close
 }

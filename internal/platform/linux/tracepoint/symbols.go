@@ -2,6 +2,7 @@ package tracepoint
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -96,6 +97,37 @@ func (s *Symbols) Addr(name string) (uint64, bool) {
 		}
 	}
 	return 0, false
+}
+
+// Address reads the address of a function from /proc/kallsyms below the procfs. It reads up
+// to the line of the function, and keeps nothing, so it costs less than LoadSymbols.
+// ErrHidden.
+func Address(procfs, function string) (uint64, error) {
+	f, err := os.Open(procfs + "/kallsyms")
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	end := []byte(" " + function)
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		if !bytes.HasSuffix(lines.Bytes(), end) {
+			continue
+		}
+		text, _, _ := strings.Cut(lines.Text(), " ")
+		addr, err := strconv.ParseUint(text, 16, 64)
+		switch {
+		case err != nil:
+			return 0, fmt.Errorf("kallsyms: %w", err)
+		case addr == 0:
+			return 0, ErrHidden
+		}
+		return addr, nil
+	}
+	if err := lines.Err(); err != nil {
+		return 0, fmt.Errorf("kallsyms: %w", err)
+	}
+	return 0, fmt.Errorf("the kernel has no %s", function)
 }
 
 // name is the name of a function.

@@ -2,7 +2,9 @@ package tracepoint
 
 import (
 	"errors"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -379,6 +381,34 @@ func TestHiddenSymbols(t *testing.T) {
 	}
 	if _, err := ParseSymbols(strings.NewReader("garbage\n")); err == nil {
 		t.Error("garbage is accepted")
+	}
+}
+
+func TestAddress(t *testing.T) {
+	dir := t.TempDir()
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, "kallsyms"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(kallsyms)
+	if a, err := Address(dir, "second"); a != 0xffffffff81000200 || err != nil {
+		t.Errorf("second at %x, %v", a, err)
+	}
+	if a, err := Address(dir, "cond"); err == nil {
+		t.Errorf("a part of a name is a function at %x", a)
+	}
+	write("0000000000000000 T second\n")
+	if _, err := Address(dir, "second"); err != ErrHidden {
+		t.Errorf("error %v, want that the kernel hides its addresses", err)
+	}
+	write("garbage second\n")
+	if a, err := Address(dir, "second"); err == nil {
+		t.Errorf("garbage is an address, %x", a)
+	}
+	if _, err := Address(filepath.Join(dir, "none"), "second"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("error %v of a host without a list of symbols", err)
 	}
 }
 
