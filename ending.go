@@ -198,11 +198,6 @@ const (
 	EventLost EventType = "lost"
 )
 
-// EventTypes lists all types.
-func EventTypes() []EventType {
-	return []EventType{EventRequested, EventBoot, EventResumed, EventReady, EventSuspended, EventMoved, EventEnded, EventLost}
-}
-
 // SessionEvent is one event of a session.
 type SessionEvent struct {
 	// ID numbers the events of a node without gaps, also over restarts of its agent. Of

@@ -135,6 +135,10 @@ func TestClient(t *testing.T) {
 	if s, err := c.ResumeSession(ctx, "alice"); err != nil || s.Memory != holdfast.Restored {
 		t.Errorf("%+v, %v", s, err)
 	}
+	wakeAt := time.Now().Add(time.Hour).Truncate(time.Second)
+	if s, err := c.WakeSession(ctx, "alice", wakeAt); err != nil || !s.WakeAt.Equal(wakeAt) {
+		t.Errorf("%+v, %v", s, err)
+	}
 	if r, err := c.StopSession(ctx, "alice"); err != nil || len(r.Dead) != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}

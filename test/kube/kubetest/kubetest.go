@@ -64,24 +64,6 @@ func Binary(ctx context.Context, part ...string) (string, error) {
 	return strings.TrimSpace(out.String()), nil
 }
 
-// Start starts a server for one test. -short skips the test.
-func Start(t testing.TB) *Server {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("-short: a real API server takes minutes to build")
-	}
-	s, err := Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
-}
-
 // Open starts a server with its files in dir, and with these users. The caller closes it.
 func Open(ctx context.Context, dir string, users ...apiserver.User) (*Server, error) {
 	binary, err := Binary(ctx)

@@ -176,9 +176,6 @@ func (p *Process) Relay(ctx context.Context) (Report, error) {
 	return a.Report, nil
 }
 
-// Pid returns the relay's pid.
-func (p *Process) Pid() int { return p.process.Pid }
-
 // Close ends a relay that was not asked to relay, and waits for that. It undoes what the
 // relay did: the old server gets its requests again, and kept connections close. After
 // Relay it leaves the relay alone. A nil Process needs no Close.
