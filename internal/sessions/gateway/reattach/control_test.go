@@ -3,7 +3,9 @@ package reattach
 import (
 	"bytes"
 	"errors"
+	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -69,7 +71,7 @@ func (c deaf) Write(b []byte) (int, error) {
 }
 
 // A Ping or a Close frame that arrives when the next server is known, and not yet
-// connected to the client, reaches that server, in its place.
+// connected to the client, reaches that server, in its place. Data after a Close frame does not.
 func TestControlFramesReachTheNextServer(t *testing.T) {
 	for name, f := range map[string]struct {
 		first   byte
@@ -83,10 +85,7 @@ func TestControlFramesReachTheNextServer(t *testing.T) {
 			})
 			client.beforeWrite = func(p []byte) {
 				if bytes.Contains(p, []byte("moved")) {
-					sent := append(text("before"), clientFrame(f.first, f.payload)...)
-					if name == "Ping" {
-						sent = append(sent, text("after")...)
-					}
+					sent := slices.Concat(text("before"), clientFrame(f.first, f.payload), text("after"))
 					b.conn.Write(sent)
 					client.await(len(sent))
 				}
@@ -98,6 +97,14 @@ func TestControlFramesReachTheNextServer(t *testing.T) {
 			expectFrame(t, b.server, f.first, f.payload)
 			if name == "Ping" {
 				expectFrame(t, b.server, frame.Fin|frame.Text, "after")
+				return
+			}
+			// Nothing that follows a Close frame counts (RFC 6455, 5.5.1).
+			send(t, b.server, frame.Closing(1000))
+			expectFrame(t, b.client, frame.Fin|frame.Close, "\x03\xe8")
+			b.conn.Close()
+			if rest, err := io.ReadAll(b.server); err != nil || len(rest) > 0 {
+				t.Errorf("after the Close frame the server receives %x, %v", rest, err)
 			}
 		})
 	}

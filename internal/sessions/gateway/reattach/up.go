@@ -205,13 +205,14 @@ func (u *up) passed(f frame.Header) {
 }
 
 // enqueue takes frames that arrive while there is no server. It returns false if
-// they have to wait.
+// they have to wait. It discards what follows a Close frame.
 func (u *up) enqueue(b []byte) bool {
 	if len(u.queue) > 0 && len(u.queue)+len(b) > u.limit {
 		return false
 	}
 	frame.Each(b, func(f frame.Header, all []byte) {
 		switch legal := f.LegalControl(); {
+		case u.close != nil: // nothing follows a Close frame (RFC 6455, 5.5.1)
 		case legal && f.Op() == frame.Ping:
 			u.ping, u.pingAt = bytes.Clone(all), len(u.queue)
 			notify(u.pinged)
