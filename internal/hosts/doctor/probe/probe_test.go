@@ -344,7 +344,8 @@ func TestOnThisHost(t *testing.T) {
 			if !slices.Contains(p.Gives, f.Name) {
 				t.Errorf("%s returns the undeclared fact %s", p.Name, f.Name)
 			}
-			if f.Value < 0 || f.Value != f.Value {
+			shrinks := slices.Contains([]string{fact.UnclosedMore, fact.MemoryDiskMore}, f.Name)
+			if f.Value < 0 && !shrinks || f.Value != f.Value {
 				t.Errorf("%s: %+v", p.Name, f)
 			}
 		}
