@@ -249,8 +249,8 @@ type Report struct {
 	Fleet spinup.FleetReport `json:"fleet"`
 	// Verdicts are the measures by which the experiment is stopped.
 	Verdicts []Verdict `json:"verdicts"`
-	// ErrorRate is the probability that an experiment whose treatment is not worse is
-	// ever stopped.
+	// ErrorRate is the probability of ever stopping an experiment whose treatment is not
+	// worse.
 	ErrorRate float64 `json:"error_rate"`
 }
 
