@@ -70,12 +70,13 @@ tests=(go test -vet=off -timeout 25m -json)
 # it. So do the tests that load a kernel, those of the engines' clients, and children.
 plain=(env CGO_ENABLED=0 GOFLAGS="$goflags" "${tests[@]}")
 # Five queues run in parallel, because most tests wait much of their time. The longest begin first.
-# That of test/agent is divided, because it alone would take as long as all others. The command
-# line is tested as in the programs that a release is made with, which write manual pages.
+# That of test/agent is divided, because it alone would take as long as all others. The tests with
+# a Kubernetes API server are last, because its build may still be in progress. The command line
+# is tested as in the programs that a release is made with, which write manual pages.
 slow=(./internal/sessions/session ./internal/hosts/protect ./internal/sessions/gateway
   ./internal/control/api/... ./internal/control/dashboard ./internal/control/config)
 kernel=(./internal/hosts/doctor ./internal/hosts/doctor/cure ./internal/hosts/doctor/profile ./internal/platform/engine/...)
-whole=(./test/gc ./test/kube/... ./test/doctor ./test/e2e ./test/dashboard)
+whole=(./test/gc ./test/doctor ./test/e2e ./test/dashboard ./test/kube/...)
 mapfile -t others < <(go list ./... | grep -vxFf <(go list "${slow[@]}" "${children[@]}" "${kernel[@]}" ./test/... ./bench/...))
 mapfile -t rest < <(go list ./test/... ./bench/... | grep -vxFf <(go list ./test/agent ./test/deb ./test/fleet "${whole[@]}"))
 go run ./packaging/dev/testsum -again -at-once 5 -- "${plain[@]}" ./test/agent -run '^Test[A-M]' \
