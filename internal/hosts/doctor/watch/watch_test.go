@@ -228,6 +228,32 @@ func begin(t *testing.T, w *Watch) (stop func()) {
 	return func() { cancel(); run.Wait() }
 }
 
+// The probes open a third of a round after the start, and not at all if the agent ends before.
+func TestProbesOpenAfterTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		opened := 0
+		standing := []probe.Probe{{Name: "counted", Open: func(context.Context, probe.Host, time.Time) (probe.Series, error) {
+			opened++
+			return nil, errors.New("it has no eyes")
+		}}}
+		c := DefaultConfig()
+		c.Burst = 0
+		stop := begin(t, New(c, Deps{Standing: standing, Log: quiet()}))
+		time.Sleep(c.Every/3 - time.Second)
+		stop()
+		if opened != 0 {
+			t.Errorf("%d probes were opened before the end", opened)
+		}
+		stop = begin(t, New(c, Deps{Standing: standing, Log: quiet()}))
+		time.Sleep(c.Every/3 + time.Second)
+		synctest.Wait()
+		if opened != 1 {
+			t.Errorf("%d probes are open after a third of a round", opened)
+		}
+		stop()
+	})
+}
+
 // A finding that only bursts see begins with a burst and ends with one.
 func TestBurst(t *testing.T) {
 	host := newMadeUp(t)
