@@ -168,8 +168,8 @@ func (w *Watch) Run(ctx context.Context) error {
 	w.bursts = newBursts(w.cfg, now)
 	w.sample = Sample{At: now.UTC()}
 	left := budget{share: w.cfg.roundShare(), have: maxSaved, at: now}
-	// To open the probes takes as much CPU time as all else at an agent's start, for which
-	// clients may wait.
+	// Opening the probes takes more CPU time than all else at an agent's start, and clients
+	// may wait for that start.
 	begin := w.cfg.Every / 3
 	select {
 	case <-ctx.Done():
