@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/tasks"
 )
 
 // Backoff of retries, doubled from firstPause to longestPause.
@@ -38,14 +39,7 @@ func attempts(ctx context.Context) iter.Seq[time.Duration] {
 }
 
 // sleep returns false if ctx is done first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
+func sleep(ctx context.Context, d time.Duration) bool { return tasks.Sleep(ctx, d) == nil }
 
 // persist calls f until it succeeds or ctx, the Manager's context, is done. If ctx is
 // already done, it calls f once, for a second at most. It reports whether f succeeded.

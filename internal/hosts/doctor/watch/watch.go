@@ -16,6 +16,7 @@ import (
 	"holdfast/internal/hosts/doctor/rule"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/hostload"
+	"holdfast/internal/platform/tasks"
 )
 
 // Deps are the dependencies of a Watch.
@@ -171,9 +172,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	// Opening the probes takes more CPU time than all else at an agent's start, and clients
 	// may wait for that start.
 	begin := w.cfg.Every / 3
-	select {
-	case <-ctx.Done():
-	case <-time.After(begin):
+	if tasks.Sleep(ctx, begin) == nil {
 		w.measured(func() { w.open(ctx, time.Now()) })
 	}
 	defer w.close()

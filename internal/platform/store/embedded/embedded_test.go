@@ -273,12 +273,11 @@ func TestCrash(t *testing.T) {
 		_ = c.cmd.Wait() // it was killed
 		s, err := Open(path, Config{})
 		must(t, err)
-		o2, err := s.Get(t.Context(), "counter")
-		released := errors.Is(err, holdfast.ErrNotFound)
-		if !released {
-			must(t, err)
-		}
-		if !released && o2.Revision != last.Revision && o2.Revision != last.Revision+2 { // the release is the one between
+		switch o2, err := s.Get(t.Context(), "counter"); {
+		case errors.Is(err, holdfast.ErrNotFound): // released, and not claimed again
+		case err != nil:
+			t.Fatal(err)
+		case o2.Revision != last.Revision && o2.Revision != last.Revision+2: // the release has the one between
 			t.Errorf("revision %d is on disk; %d was reported", o2.Revision, last.Revision)
 		}
 		must(t, s.Close())
