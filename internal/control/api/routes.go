@@ -114,7 +114,7 @@ func (s *server) version(w http.ResponseWriter, _ *http.Request) error {
 
 func (s *server) openapi(w http.ResponseWriter, _ *http.Request) error {
 	w.Header().Set("Content-Type", mediaJSON)
-	_, _ = w.Write(s.doc)
+	_, _ = w.Write(document(s.table))
 	return nil
 }
 

@@ -65,7 +65,6 @@ type server struct {
 	cross   *http.CrossOriginProtection
 	audit   *audit
 	table   []route
-	doc     []byte
 	streams chan struct{} // a token for each open stream
 
 	forwards chan struct{} // a token for each open forwarded connection
@@ -86,7 +85,6 @@ func newServer(p Parts, o Options) *server {
 	s := bareServer(o)
 	s.parts = p
 	s.table = append(p.routes(), s.ownRoutes()...)
-	s.doc = document(s.table)
 	return s
 }
 
@@ -192,7 +190,7 @@ func (s *server) noRoute(w http.ResponseWriter, r *http.Request) {
 	_, err := s.check(r, forReader)
 	if err == nil {
 		advice := "/v1/openapi.json lists all routes"
-		if s.doc == nil {
+		if !slices.ContainsFunc(s.table, func(r route) bool { return r.id == "openapi" }) {
 			advice = "this process has /healthz and /metrics only"
 		}
 		err = &Error{Code: CodeNotFound, Message: "there is nothing at " + r.URL.Path, Advice: advice}

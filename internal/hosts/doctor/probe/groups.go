@@ -336,7 +336,7 @@ func (s sample) readDir(dir string, m cgroup.Mount, idle bool) {
 	}
 	defer d.Close()
 	in := func(file string) (string, error) {
-		text, err := d.Read(file, maxFile)
+		text, err := d.ReadRecord(file, maxFile)
 		return string(text), err
 	}
 	if m.V2 {

@@ -114,9 +114,9 @@ type answer struct {
 
 // Run watches until ctx is done.
 func (w *Watcher) Run(ctx context.Context) error {
-	events := make(chan engine.Event, 1024)
+	events := make(chan *engine.Event, 1024)
 	asks := make(chan string, maxPending)
-	answers := make(chan answer, maxPending)
+	answers := make(chan *answer, maxPending)
 	var running sync.WaitGroup
 	defer running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -124,7 +124,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	running.Go(func() {
 		for ev := range w.engine.Watch(ctx, engine.WatchOptions{Actions: actions[:]}) {
 			select {
-			case events <- ev:
+			case events <- &ev:
 			case <-ctx.Done():
 				return
 			}
@@ -160,9 +160,9 @@ func (w *Watcher) Run(ctx context.Context) error {
 	for {
 		select {
 		case ev := <-events:
-			t.add(ev)
+			t.add(*ev)
 		case a := <-answers:
-			t.answered(a)
+			t.answered(*a)
 		case pulls.reported = <-reported:
 			pulls.look(time.Now())
 		case now := <-tasks.Tick(lookEvery):
@@ -177,11 +177,11 @@ func (w *Watcher) Run(ctx context.Context) error {
 }
 
 // ask inspects containers until ctx is done.
-func (w *Watcher) ask(ctx context.Context, asks <-chan string, answers chan<- answer) {
+func (w *Watcher) ask(ctx context.Context, asks <-chan string, answers chan<- *answer) {
 	for {
 		select {
 		case id := <-asks:
-			a := answer{id: id}
+			a := &answer{id: id}
 			asking, cancel := context.WithTimeout(ctx, askTimeout)
 			a.container, a.err = w.engine.Inspect(asking, id)
 			cancel()

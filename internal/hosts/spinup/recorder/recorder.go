@@ -40,7 +40,7 @@ type Recorder struct {
 	metrics *spinup.Metrics
 	lost    prometheus.Counter
 	log     *slog.Logger
-	queue   chan spinup.Record
+	queue   chan *spinup.Record
 
 	// Collected reports whether garbage was deleted during a spin-up, nil: unknown.
 	// Suspect is called for spin-ups that this host made slow, nil: not called. Both
@@ -61,7 +61,7 @@ type Recorder struct {
 // New returns a Recorder. If the store cannot be opened now, Run tries again.
 func New(o Options) *Recorder {
 	r := &Recorder{
-		o: o, metrics: spinup.NewMetrics(o.Metrics, o.Slow), log: o.Log, queue: make(chan spinup.Record, queueLen),
+		o: o, metrics: spinup.NewMetrics(o.Metrics, o.Slow), log: o.Log, queue: make(chan *spinup.Record, queueLen),
 		lost: metric.Registry{Registerer: o.Metrics}.Counter("holdfast_spinup_records_lost_total", "Records of spin-ups that could not be written."),
 	}
 	if !o.Shared {
@@ -78,7 +78,7 @@ func (r *Recorder) Record(s spinup.Record) {
 	s = s.Bounded()
 	r.observe(s)
 	select {
-	case r.queue <- s:
+	case r.queue <- &s:
 	default:
 		r.lose(errors.New("too many records wait to be written"), s)
 	}
@@ -243,14 +243,14 @@ func (r *Recorder) Run(ctx context.Context) error {
 		}
 		select {
 		case s := <-queue:
-			r.write(s)
+			r.write(*s)
 		case <-again:
 			if !r.opened() {
 				r.open()
 			}
 		case <-ctx.Done():
 			for len(r.queue) > 0 {
-				r.write(<-r.queue)
+				r.write(*<-r.queue)
 			}
 			return r.close()
 		}
@@ -261,7 +261,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 func (r *Recorder) write(s spinup.Record) {
 	batch := []spinup.Record{s}
 	for len(batch) < batchLen && len(r.queue) > 0 {
-		batch = append(batch, <-r.queue) // the only receiver
+		batch = append(batch, *<-r.queue) // the only receiver
 	}
 	if err := r.with(func(store *spinup.Store) error { return store.Append(batch...) }); err != nil {
 		r.lose(err, batch...)

@@ -91,7 +91,7 @@ func (r *Recorder) runShared(ctx context.Context) error {
 // store open, it returns them.
 func (r *Recorder) flush(waiting []spinup.Record) []spinup.Record {
 	for len(r.queue) > 0 && len(waiting) < queueLen {
-		waiting = append(waiting, <-r.queue)
+		waiting = append(waiting, *<-r.queue)
 	}
 	if len(waiting) == 0 {
 		return nil

@@ -26,6 +26,8 @@ const (
 const (
 	reapEvery   = 10 * time.Minute
 	listenEvery = 10 * time.Second
+	// devicesEvery is in how many repairs the NAT is compared with the host's devices.
+	devicesEvery = 3
 )
 
 // Run reads the output of containers that other processes have started, restarts
@@ -223,14 +225,15 @@ func (k *keeper) tend(ctx context.Context) {
 	defer reap.Stop()
 	defer listen.Stop()
 	_ = k.e.Reap(ctx) // tried again
-	k.e.tendNet()
-	for {
+	k.e.tendNet(true)
+	for i := 1; ; {
 		select {
 		case <-reap.C:
 			_ = k.e.Reap(ctx)
 		case <-listen.C:
 			k.listenAll(ctx)
-			k.e.tendNet()
+			k.e.tendNet(i%devicesEvery == 0)
+			i++
 		case <-ctx.Done():
 			return
 		}

@@ -10,9 +10,9 @@ type upkeep struct {
 }
 
 // tendNet repairs the network if other programs have changed it. Run calls it every
-// listenEvery, and so does the start of a container.
-func (e *Engine) tendNet() {
-	err := e.net.Tend()
+// listenEvery, and every devicesEvery calls with devices.
+func (e *Engine) tendNet(devices bool) {
+	err := e.net.Tend(devices)
 	e.upkeep.mu.Lock()
 	defer e.upkeep.mu.Unlock()
 	e.upkeep.err = err

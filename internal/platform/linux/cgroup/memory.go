@@ -225,7 +225,7 @@ func (g Group) EmptyMemory(ctx context.Context) error {
 }
 
 func (g Group) number(file string) (int64, error) {
-	b, err := kfile.Read(g.Dir()+"/"+file, 4096)
+	b, err := kfile.ReadRecord(g.Dir()+"/"+file, 4095)
 	if err != nil {
 		return 0, err
 	}

@@ -21,7 +21,14 @@ var ErrTooLong = errors.New("pseudo file is longer than expected")
 // the path has vanished (ENOENT) or the process or cgroup of the open file (ESRCH,
 // ENODEV).
 func Read(path string, limit int) ([]byte, error) {
-	return read(unix.AT_FDCWD, path, limit)
+	return read(unix.AT_FDCWD, path, limit, false)
+}
+
+// ReadRecord is Read of a file that the kernel writes as one record, as those of a control
+// group are, except for its lists of processes and threads. It needs no read(2) that finds
+// the end (fs/seq_file.c: seq_read_iter returns a whole record that fits).
+func ReadRecord(path string, limit int) ([]byte, error) {
+	return read(unix.AT_FDCWD, path, limit, true)
 }
 
 // Dir is an open directory of pseudo files. The kernel looks up each file by one name,
@@ -35,12 +42,15 @@ func OpenDir(path string) (Dir, error) {
 }
 
 // Read is Read of a file in the directory.
-func (d Dir) Read(name string, limit int) ([]byte, error) { return read(d.fd, name, limit) }
+func (d Dir) Read(name string, limit int) ([]byte, error) { return read(d.fd, name, limit, false) }
+
+// ReadRecord is the function ReadRecord for a file in the directory.
+func (d Dir) ReadRecord(name string, limit int) ([]byte, error) { return read(d.fd, name, limit, true) }
 
 // Close closes the directory.
 func (d Dir) Close() { _ = unix.Close(d.fd) } // nothing was written
 
-func read(dir int, path string, limit int) ([]byte, error) {
+func read(dir int, path string, limit int, record bool) ([]byte, error) {
 	fd, err := open(dir, path, unix.O_RDONLY)
 	if err != nil {
 		return nil, err
@@ -55,11 +65,11 @@ func read(dir int, path string, limit int) ([]byte, error) {
 		if err != nil {
 			return nil, pathError("read", path, err)
 		}
-		if m == 0 { // a short read is not EOF: seq_file stops between records
-			return bytes.Clone(buf[:n]), nil
-		}
 		if n += m; n > limit {
 			return nil, pathError("read", path, ErrTooLong)
+		}
+		if m == 0 || record && n < len(buf) { // a short read is not EOF: seq_file stops between records
+			return bytes.Clone(buf[:n]), nil
 		}
 		if n == len(buf) {
 			buf = append(buf, make([]byte, min(n, limit+1-n))...)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/coreos/go-iptables/iptables"
 	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/xt"
 	"golang.org/x/sys/unix"
 )
 
@@ -37,7 +39,9 @@ const filterTable, chainForward = "filter", "FORWARD"
 
 // accept adds the rules if packets would be dropped without them.
 func (t tables) accept(bridge string) error {
-	return t.each(func(ipt *iptables.IPTables) error {
+	// The agent calls it every ten seconds: the program is started only for missing rules.
+	missing := func() (bool, error) { return t.missing(bridge) }
+	return each(missing, func(ipt *iptables.IPTables) error {
 		list, err := ipt.List(filterTable, chainForward)
 		if err != nil || len(list) == 0 || strings.TrimSpace(list[0]) != "-P FORWARD DROP" {
 			return err
@@ -53,7 +57,7 @@ func (t tables) accept(bridge string) error {
 
 // remove removes the rules.
 func (t tables) remove(bridge string) error {
-	return t.each(func(ipt *iptables.IPTables) error {
+	return each(nftablesInUse, func(ipt *iptables.IPTables) error {
 		var errs []error
 		for _, rule := range t.rules(bridge) {
 			errs = append(errs, ipt.DeleteIfExists(filterTable, chainForward, rule...))
@@ -62,14 +66,14 @@ func (t tables) remove(bridge string) error {
 	})
 }
 
-// each calls do for the kinds of iptables that are in use. It leaves the others
-// alone, because a query would load their modules.
-func (t tables) each(do func(*iptables.IPTables) error) error {
+// each calls do for the kinds of iptables that are in use; of iptables-nft, if nft reports
+// true. It leaves the others alone, because a query would load their modules.
+func each(nft func() (bool, error), do func(*iptables.IPTables) error) error {
 	var errs []error
 	for _, kind := range []struct {
 		inUse   func() (bool, error)
 		program string
-	}{{nftablesInUse, "iptables-nft"}, {legacyInUse, "iptables-legacy"}} {
+	}{{nft, "iptables-nft"}, {legacyInUse, "iptables-legacy"}} {
 		used, err := kind.inUse()
 		if err != nil {
 			errs = append(errs, err)
@@ -108,11 +112,54 @@ func nftablesInUse() (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	chain, err := nftablesChain(c)
+	return chain != nil, err
+}
+
+// nftablesChain returns the chain of iptables-nft, nil if there is none.
+func nftablesChain(c *nftables.Conn) (*nftables.Chain, error) {
 	chain, err := c.ListChain(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: filterTable}, chainForward)
 	if err != nil && strings.Contains(err.Error(), unix.ENOENT.Error()) { // the library keeps only the text
-		return false, nil
+		return nil, nil
 	}
-	return err == nil && chain.Hooknum != nil, err
+	if err != nil || chain.Hooknum == nil {
+		return nil, err
+	}
+	return chain, nil
+}
+
+// missing reports whether iptables-nft drop forwarded packets by default, and do not have
+// all rules of this package.
+func (t tables) missing(bridge string) (bool, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return false, err
+	}
+	chain, err := nftablesChain(c)
+	if err != nil || chain == nil || chain.Policy == nil || *chain.Policy != nftables.ChainPolicyDrop {
+		return false, err
+	}
+	rules, err := c.GetRules(chain.Table, chain)
+	if err != nil {
+		return false, fmt.Errorf("list the rules of the chain %s: %w", chainForward, err)
+	}
+	own := 0
+	for _, r := range rules {
+		if slices.ContainsFunc(r.Exprs, t.marks) {
+			own++
+		}
+	}
+	return own < len(t.rules(bridge)), nil
+}
+
+// marks reports whether an expression is the comment of this package.
+func (t tables) marks(e expr.Any) bool {
+	m, ok := e.(*expr.Match)
+	if !ok {
+		return false
+	}
+	c, ok := m.Info.(*xt.Comment)
+	return ok && string(*c) == t.comment
 }
 
 // legacyInUse reports whether the legacy iptables of the kernel have a filter

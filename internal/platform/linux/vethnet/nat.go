@@ -59,6 +59,17 @@ func (w *natRules) ensure(fully bool) error {
 	return nil
 }
 
+// tend makes the missing parts, and with devices also compares the rules with the host's.
+func (w *natRules) tend(devices bool) error {
+	if err := w.ensure(devices); err != nil || devices {
+		return err
+	}
+	if err := w.tables.accept(w.bridge); err != nil {
+		return fmt.Errorf("set up NAT for bridge %s: %w", w.bridge, err)
+	}
+	return nil
+}
+
 // invalidate makes the next ensure check everything.
 func (w *natRules) invalidate() {
 	w.mu.Lock()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -210,6 +211,22 @@ func deleteTable(t *testing.T, name string) {
 	}
 }
 
+// ownRule returns the number of the first rule in the chain FORWARD with that comment.
+func ownRule(t *testing.T, comment string) int {
+	t.Helper()
+	out, err := exec.Command("iptables-nft", "-S", "FORWARD").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, line := range strings.Split(string(out), "\n") { // the first line is the policy
+		if strings.Contains(line, comment) {
+			return i
+		}
+	}
+	t.Fatalf("no rule has the comment %s:\n%s", comment, out)
+	return 0
+}
+
 func run(t *testing.T, args ...string) {
 	t.Helper()
 	if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
@@ -276,13 +293,30 @@ func TestNAT(t *testing.T) {
 	run(t, "iptables-nft", "-A", "FORWARD", "-s", "203.0.113.0/24", "-j", "REJECT")
 	a.asked("under iptables that drop", "192.0.2.2:7000", "")
 	for range 2 { // the second time everything exists
-		if err := n.Tend(); err != nil {
+		if err := n.Tend(false); err != nil {
 			t.Fatal(err)
 		}
 	}
 	good("beside Docker")
+	// Not t.Run: its goroutine would be outside the namespace.
+	path := os.Getenv("PATH")
+	t.Setenv("PATH", t.TempDir())
+	if err := n.Tend(false); err != nil {
+		t.Errorf("with all rules no program is needed: %v", err)
+	}
+	t.Setenv("PATH", path)
+	run(t, "iptables-nft", "-D", "FORWARD", strconv.Itoa(ownRule(t, table)))
+	t.Setenv("PATH", t.TempDir())
+	if err := n.Tend(false); !errors.Is(err, exec.ErrNotFound) {
+		t.Errorf("with a missing rule one is needed: %v", err)
+	}
+	t.Setenv("PATH", path)
+	if err := n.Tend(false); err != nil {
+		t.Fatal(err)
+	}
+	good("after a rule was removed")
 	deleteTable(t, table)
-	if err := n.Tend(); err != nil {
+	if err := n.Tend(false); err != nil {
 		t.Fatal(err)
 	}
 	good("after the firewall was flushed")
@@ -295,7 +329,7 @@ func TestNAT(t *testing.T) {
 	if err := n.Remove(nil); !errors.Is(err, vethnet.ErrInUse) {
 		t.Errorf("while it is in use: %v", err)
 	}
-	if err := n.Tend(); err != nil {
+	if err := n.Tend(true); err != nil {
 		t.Error(err)
 	}
 	good("after a crash")
@@ -357,7 +391,7 @@ func TestRouterLater(t *testing.T) {
 		t.Errorf("the switch for all is %q, %v", text, err)
 	}
 	router(t, "1")
-	if err := n.Tend(); err != nil {
+	if err := n.Tend(true); err != nil {
 		t.Fatal(err)
 	}
 	for _, when := range []string{"meanwhile", "after the end"} {
@@ -385,7 +419,7 @@ func TestWithoutNAT(t *testing.T) {
 	a.asked("the one before", "192.0.2.2:7000", "192.0.2.1")
 	c.NAT = false
 	n := open(t, c)
-	if err := n.Tend(); err != nil {
+	if err := n.Tend(true); err != nil {
 		t.Error(err)
 	}
 	a.asked("without NAT", "192.0.2.2:7000", "")

@@ -146,8 +146,9 @@ func (n *Net) lock(how int) (unlock func(), err error) {
 
 // Tend repairs the NAT rules after changes by other programs, for example a flushed
 // firewall, or a started Docker that drops forwarded packets. It is called
-// periodically, and does nothing without a bridge.
-func (n *Net) Tend() error {
+// periodically, and does nothing without a bridge. With devices it also compares the rules
+// with the host's devices, which takes longer the more containers there are.
+func (n *Net) Tend(devices bool) error {
 	unlock, err := n.lock(unix.LOCK_SH)
 	if err != nil {
 		return err
@@ -163,7 +164,7 @@ func (n *Net) Tend() error {
 	if !n.open {
 		return n.removeNAT()
 	}
-	return n.nat.ensure(true)
+	return n.nat.tend(devices)
 }
 
 // hardwareAddr returns the hardware address of the namespace with that address. It is the same
