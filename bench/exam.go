@@ -208,6 +208,11 @@ func (x *examBench) examine(ctx context.Context, f Fault) (row ExamRow, err erro
 		wrong := judgeFault(row.Verdicts, l, w, time.Since(s.begun).Seconds())
 		row.Said, row.Wrong = tellAll(l.report.Findings), tellAll(wrong)
 	}
+	if !row.right() {
+		if row.Skipped, err = s.ended(limited); err != nil || row.Skipped != "" {
+			return row, err
+		}
+	}
 	row.Peers, err = x.peersSaid(ctx, s, heard)
 	return row, err
 }

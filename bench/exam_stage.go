@@ -176,6 +176,24 @@ func (x *examBench) env() []string {
 	return append(os.Environ(), "FAULT="+x.programs, "DOCKER_HOST="+x.boot.lab.Host())
 }
 
+// ended tells of a container that has ended by itself, "" if all run. A fault without one of its
+// programs is not the one that the manifest describes. A program outside containers is seen to have
+// ended when its control group is empty.
+func (s *faultStage) ended(ctx context.Context) (string, error) {
+	for name, id := range s.ids {
+		c, err := s.x.boot.engine.Inspect(ctx, id)
+		if err != nil {
+			return "", err
+		}
+		if c.State != "running" {
+			var log head
+			_ = s.x.boot.engine.Logs(ctx, id, engine.LogOptions{Tail: 20}, &log)
+			return fmt.Sprintf("the fault ended too early: container %s is %s with exit code %d: %s", name, c.State, c.ExitCode, strings.TrimSpace(log.String())), nil
+		}
+	}
+	return "", nil
+}
+
 // end stops the fault and undoes it.
 func (s *faultStage) end() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

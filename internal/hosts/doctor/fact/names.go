@@ -18,6 +18,7 @@ const (
 	HostMounts    = "host.mounts" // mounts in the namespace of init
 
 	MemTotal      = "memory.total"        // B
+	MemKept       = "memory.kept_free"    // share of memory that kswapd keeps free: the high watermarks of all zones
 	SlabTotal     = "memory.slab"         // B
 	SlabReclaim   = "memory.slab_reclaim" // B, of memory.slab
 	MemPSIFull    = "memory.psi_full"     // share of the examination in which all tasks were stalled
@@ -86,6 +87,11 @@ const (
 
 	FilesGrown     = "process.files_grown"  // share of its limit of open files, of a process whose number grows
 	FilesGrowth    = "process.files_growth" // growth of that share, 1/s
+	MapsGrown      = "process.maps_grown"   // share of vm.max_map_count, of a process whose mappings grow
+	MapsGrowth     = "process.maps_growth"  // growth of that share, 1/s
+	LockWaits      = "process.lock_waits"   // share of the samples in which a container, the device, waited for a file lock that the subject, of another group, held
+	SocketWaits    = "process.unix_waits"   // threads of a group that waited at both ends for room in the queue of a Unix socket, with one of them
+	Unread         = "process.unread"       // B of inotify events that a process does not read
 	ProcessLocked  = "process.locked"       // share of RLIMIT_MEMLOCK, of the processes that use over half
 	ProcessMapped  = "process.mapped"       // share of RLIMIT_AS, of the processes that use over half
 	LockHeld       = "process.lock_held"    // tasks that wait for a file lock whose holder, the subject, is stopped
@@ -166,6 +172,8 @@ const (
 	GroupMemoryFull = "group.memory_full"
 	GroupKernelMem  = "group.kernel_memory"  // B of kernel memory, most of it slab
 	GroupOOMKills   = "group.oom_kills"      // processes killed for the group's memory limit in the examination
+	OOMKilled       = "oom.killed"           // the same in the last ten minutes, also of containers that have ended, with the last process; over is the time since
+	HostOOMKilled   = "oom.host_killed"      // the same, because the host had no memory left
 	MemoryAvailable = "memory.available"     // B that programs can take without swapping (MemAvailable of /proc/meminfo)
 	GroupHeld       = "group.held"           // B of memory that cannot be reclaimed: anonymous and shared, on cgroup v2 also the kernel's
 	GroupGrowth     = "group.growth"         // B/s: growth of group.held, only if it grew all the time

@@ -100,18 +100,11 @@ type drop struct {
 	command string
 }
 
-// parseDrop reads a record such as "6,1234,16201748602,-;sh (32256): drop_caches: 3"
-// (fs/drop_caches.c, Documentation/ABI/testing/dev-kmsg). It reports false for other records, and
-// for those that a program wrote: their facility is not 0.
+// parseDrop reads a kernelRecord such as "sh (32256): drop_caches: 3" (fs/drop_caches.c). It reports
+// false for others.
 func parseDrop(record string) (d drop, ok bool) {
-	head, text, _ := strings.Cut(record, ";")
-	f := strings.Split(head, ",")
-	if len(f) < 3 {
-		return d, false
-	}
-	level, err := strconv.Atoi(f[0])
-	micros, err2 := strconv.ParseInt(f[2], 10, 64)
-	if err != nil || err2 != nil || level < 0 || level > 7 {
+	at, text, ok := kernelRecord(record)
+	if !ok {
 		return d, false
 	}
 	end := strings.LastIndex(text, dropped)
@@ -119,8 +112,9 @@ func parseDrop(record string) (d drop, ok bool) {
 	if begin < 0 {
 		return d, false
 	}
-	d.at, d.command = time.Duration(micros)*time.Microsecond, text[:begin]
-	d.tid, err = strconv.Atoi(text[begin+2 : end])
+	d.at, d.command = at, text[:begin]
+	tid, err := strconv.Atoi(text[begin+2 : end])
+	d.tid = tid
 	return d, err == nil
 }
 

@@ -9,18 +9,46 @@ import (
 	"holdfast/internal/hosts/doctor/fact"
 )
 
-// fileGrowthProbe counts the open files of all processes at both ends of an examination. It finds
-// programs that will soon be at their limit.
+// fileGrowthProbe counts the open files and the mappings of processes at both ends of an examination.
+// It finds programs that will soon be at their limit.
 func fileGrowthProbe() Probe {
 	return Probe{
-		Name: "file growth", Sees: "programs whose open files grow towards their limit",
-		Gives: []string{fact.FilesGrown, fact.FilesGrowth},
-		Open:  counted(countFiles, fileGrowth),
+		Name: "file growth", Sees: "programs whose open files or mappings grow towards their limit",
+		Gives: []string{fact.FilesGrown, fact.FilesGrowth, fact.MapsGrown, fact.MapsGrowth},
+		Open:  counted(countHeld, heldGrowth),
 	}
 }
 
-// grownFiles is the growth of a process's open files from which its limit is read.
-const grownFiles = 50
+const (
+	// grownFiles is the growth of a process's open files from which its limit is read.
+	grownFiles = 50
+	// mapsFrom is the share of vm.max_map_count from which a process's mappings are compared.
+	mapsFrom = 0.25
+)
+
+// numbersHeld has the number of open files of each process, and the share of vm.max_map_count of
+// those with many mappings.
+type numbersHeld struct{ files, maps map[int]float64 }
+
+func countHeld(ctx context.Context, h Host) (n numbersHeld, err error) {
+	if n.files, err = countFiles(ctx, h); err == nil {
+		n.maps = mappings(ctx, h, mapsFrom)
+	}
+	return n, err
+}
+
+func heldGrowth(h Host, before, after numbersHeld, over time.Duration) ([]fact.Fact, error) {
+	fs := fileGrowth(h, before.files, after.files, over)
+	for pid, n := range after.maps {
+		if was, known := before.maps[pid]; known && n > was {
+			s := processOf(h, pid)
+			fs = append(fs,
+				fact.Fact{Name: fact.MapsGrown, Value: n, Unit: fact.Share, Subject: s},
+				fact.Fact{Name: fact.MapsGrowth, Value: (n - was) / over.Seconds(), Unit: fact.PerSecond, Subject: s})
+		}
+	}
+	return fs, nil
+}
 
 func countFiles(ctx context.Context, h Host) (map[int]float64, error) {
 	pids, err := h.Proc.Pids()
@@ -56,7 +84,7 @@ func descriptors(dir string) float64 {
 	return float64(len(names))
 }
 
-func fileGrowth(h Host, before, after map[int]float64, over time.Duration) (fs []fact.Fact, err error) {
+func fileGrowth(h Host, before, after map[int]float64, over time.Duration) (fs []fact.Fact) {
 	for pid, n := range after {
 		was, known := before[pid]
 		if !known || n-was < grownFiles {
@@ -71,5 +99,5 @@ func fileGrowth(h Host, before, after map[int]float64, over time.Duration) (fs [
 			fact.Fact{Name: fact.FilesGrown, Value: n / limit, Unit: fact.Share, Subject: s},
 			fact.Fact{Name: fact.FilesGrowth, Value: (n - was) / limit / over.Seconds(), Unit: fact.PerSecond, Subject: s})
 	}
-	return fs, nil
+	return fs
 }

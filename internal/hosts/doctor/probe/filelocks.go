@@ -1,33 +1,91 @@
 package probe
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"holdfast/internal/hosts/doctor/fact"
 )
 
-// stoppedHolders returns the processes that hold a file lock while a signal has stopped them, with the
-// number of processes that wait for it, by proc_locks(5). A line with an arrow is a process that waits for the
-// lock above it:
+// blockedLocks returns the processes that hold a file lock for which others wait, and those that wait, by
+// proc_locks(5). A line with an arrow is a process that waits for the lock above it:
 //
 //	1: FLOCK  ADVISORY  WRITE 1234 fe:00:786 0 EOF
 //	1: -> FLOCK  ADVISORY  WRITE 1240 fe:00:786 0 EOF
 //
-// Locks of processes that the procfs does not show are not in the list.
-func stoppedHolders(h Host) map[int]float64 {
+// Locks of processes that the procfs does not show are not in the list. A lock of an open file
+// description (fcntl(2), F_OFD_SETLK) has no process.
+func blockedLocks(h Host) map[int][]int {
 	text, _ := read(string(h.Proc) + "/locks") // a kernel may have no locks
-	waiting := make(map[int]float64)
+	waiting := make(map[int][]int)
 	holder := 0
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
 		if len(f) > 5 && f[1] == "->" {
-			waiting[holder]++
+			pid, _ := strconv.Atoi(f[5]) // 0 in an unexpected line
+			waiting[holder] = append(waiting[holder], pid)
 		} else if len(f) > 4 {
 			holder, _ = strconv.Atoi(f[4]) // an unexpected line has no holder
 		}
+	}
+	return waiting
+}
+
+// fileLocksProbe looks once a second whether containers wait for file locks of other control groups.
+func fileLocksProbe() Probe {
+	return Probe{
+		Name: "file locks", Sees: "containers that wait for file locks that other containers or the host hold",
+		Gives: []string{fact.LockWaits},
+		Open: func(ctx context.Context, h Host, now time.Time) (Series, error) {
+			return sampled{sampling(ctx, now, time.Second, func() map[string]float64 { return waitsForOthers(h) }, nil),
+				func(samples []levels) []fact.Fact { return lockWaitFacts(h, samples) }}, nil
+		},
+	}
+}
+
+// waitsForOthers has an amount for each holder of a lock, and container of another group that waits for it.
+func waitsForOthers(h Host) map[string]float64 {
+	waits := make(map[string]float64)
+	for holder, pids := range blockedLocks(h) {
+		by, known := groupOf(h, holder)
+		for _, pid := range pids {
+			if group, ok := groupOf(h, pid); known && ok && group != by && fact.ContainerID(group) != "" {
+				waits[strconv.Itoa(holder)+" "+group] = 1
+			}
+		}
+	}
+	return waits
+}
+
+// lockWaitFacts returns for which share of the samples a container waited for a holder that still runs.
+func lockWaitFacts(h Host, samples []levels) (fs []fact.Fact) {
+	waits := make(map[string]float64)
+	for _, l := range samples {
+		for key := range l.of {
+			waits[key] += 1 / float64(len(samples))
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(waits)) {
+		holder, group, _ := strings.Cut(key, " ")
+		pid, _ := strconv.Atoi(holder) // waitsForOthers has made it
+		if s := processOf(h, pid); s.Command != "" {
+			s.Device = group
+			fs = append(fs, fact.Fact{Name: fact.LockWaits, Value: waits[key], Unit: fact.Share, Subject: s})
+		}
+	}
+	return fs
+}
+
+// stoppedHolders returns the processes that hold a file lock while a signal has stopped them, with the
+// number of processes that wait for it.
+func stoppedHolders(h Host) map[int]float64 {
+	waiting := make(map[int]float64)
+	for pid, waiters := range blockedLocks(h) {
+		waiting[pid] = float64(len(waiters))
 	}
 	maps.DeleteFunc(waiting, func(pid int, _ float64) bool {
 		st, err := h.Proc.Stat(pid)

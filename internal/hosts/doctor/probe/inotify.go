@@ -21,7 +21,7 @@ import (
 func inotifyProbe() Probe {
 	return Probe{
 		Name: "inotify", Sees: "limits of open files and of inotify that are nearly reached, and scanners of files", Once: true,
-		Gives: []string{fact.InotifySeen, fact.Inotify, fact.ProcessFiles, fact.HeldMounts, fact.UserLimit, fact.Scanners, fact.FanotifyHeld, fact.FanotifyWait, fact.FanotifyBy, fact.FanotifyCPUWait},
+		Gives: []string{fact.InotifySeen, fact.Inotify, fact.ProcessFiles, fact.HeldMounts, fact.UserLimit, fact.Scanners, fact.FanotifyHeld, fact.FanotifyWait, fact.FanotifyBy, fact.FanotifyCPUWait, fact.Unread},
 		Open:  moment(readInotify),
 	}
 }
@@ -86,6 +86,10 @@ func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 	users := make(map[uint32]bool)
 	uses := make(map[userLimit]use)
 	pipes := make(map[string]bool)
+	var inboxes []inbox
+	least := unreadFrom(h)
+	self, _ := os.Readlink(string(h.Proc) + "/self") // another number in a procfs of another namespace
+	opens := self == strconv.Itoa(os.Getpid())
 	count := func(l userLimit, n float64, pid int) {
 		u := uses[l]
 		if u.by == nil {
@@ -102,6 +106,14 @@ func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 			return nil, ctx.Err()
 		}
 		o, err := openFiles(h, pid, pipes)
+		for _, name := range o.inotify {
+			if !opens || pid == os.Getpid() { // it has those that it opens
+				break
+			}
+			if i, ok := openInbox(pid, name, least); ok {
+				inboxes = append(inboxes, i)
+			}
+		}
 		if share, ok := filesShare(h, pid, o.files); ok {
 			files = append(files, fact.Fact{Name: fact.ProcessFiles, Value: share, Unit: fact.Share, Subject: processOf(h, pid)})
 		}
@@ -140,7 +152,7 @@ func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 		s.Device = fmt.Sprintf("%s of user %d", l.kind, l.uid)
 		fs = append(fs, fact.Fact{Name: fact.Inotify, Value: u.used / limits[l.kind], Unit: fact.Share, Subject: s})
 	}
-	return slices.Concat(fs, largest(files, shownProcesses), largest(held, shownProcesses), fanotifyWaits(ctx, h, scanners)), nil
+	return slices.Concat(fs, unreadFacts(ctx, h, inboxes), largest(files, shownProcesses), largest(held, shownProcesses), fanotifyWaits(ctx, h, scanners)), nil
 }
 
 // sharedLimit returns the share of a user's limit, if it is over limitsShown. Kernels before
@@ -175,11 +187,11 @@ func filesShare(h Host, pid int, open float64) (float64, bool) {
 
 // open has the numbers of a process's open files, of its instances and watches of inotify, of
 // the mount namespaces that it keeps, and of its groups of fanotify; asked means that one of these
-// is asked for permission. Of each of its pipes it has a descriptor.
+// is asked for permission. Of each of its pipes and instances it has a descriptor.
 type open struct {
 	files, instances, watches, mounts, fanotify float64
 	asked                                       bool
-	pipes                                       []string
+	pipes, inotify                              []string
 }
 
 // openFiles counts a process's open files. Pipes that are among those known count for the
@@ -214,7 +226,8 @@ func openFiles(h Host, pid int, known map[string]bool) (o open, err error) {
 			continue
 		}
 		o.instances++
-		n, err := countWatches(dir + "/fdinfo/" + name)
+		o.inotify = append(o.inotify, name)
+		n, err := countPrefix(dir+"/fdinfo/"+name, "inotify wd:", maxWatches) // proc_pid_fdinfo(5)
 		if err != nil && !gone(err) {
 			return o, err
 		}
@@ -223,17 +236,17 @@ func openFiles(h Host, pid int, known map[string]bool) (o open, err error) {
 	return o, nil
 }
 
-// countWatches counts the lines "inotify wd:…", proc_pid_fdinfo(5).
-func countWatches(file string) (float64, error) {
+// countPrefix counts the lines of a file that begin so, in at most so many of its bytes.
+func countPrefix(file, prefix string, most int64) (float64, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return 0, err
 	}
 	defer f.Close()
 	n := 0.0
-	lines := bufio.NewScanner(io.LimitReader(f, maxWatches))
+	lines := bufio.NewScanner(io.LimitReader(f, most))
 	for lines.Scan() {
-		if bytes.HasPrefix(lines.Bytes(), []byte("inotify wd:")) {
+		if bytes.HasPrefix(lines.Bytes(), []byte(prefix)) {
 			n++
 		}
 	}

@@ -1,7 +1,9 @@
 package probe
 
 import (
+	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -12,6 +14,13 @@ type kernelLog struct{ fd int }
 
 // openKernelLog opens the log at its end. The path "" is none.
 func openKernelLog(path string) *kernelLog {
+	l := wholeKernelLog(path)
+	l.skip()
+	return l
+}
+
+// wholeKernelLog opens the log at the oldest record that the kernel still has.
+func wholeKernelLog(path string) *kernelLog {
 	l := &kernelLog{fd: -1}
 	if path == "" {
 		return l
@@ -21,8 +30,21 @@ func openKernelLog(path string) *kernelLog {
 		return l
 	}
 	l.fd = fd
-	l.skip()
 	return l
+}
+
+// kernelRecord reads a record such as "6,1234,16201748602,-;sh (32256): drop_caches: 3": the time since
+// the machine booted, and the text (Documentation/ABI/testing/dev-kmsg). It reports false for other
+// texts, and for records that a program wrote: their facility is not 0.
+func kernelRecord(record string) (at time.Duration, text string, ok bool) {
+	head, text, _ := strings.Cut(record, ";")
+	f := strings.Split(head, ",")
+	if len(f) < 3 {
+		return 0, "", false
+	}
+	level, err := strconv.Atoi(f[0])
+	micros, err2 := strconv.ParseInt(f[2], 10, 64)
+	return time.Duration(micros) * time.Microsecond, text, err == nil && err2 == nil && level >= 0 && level <= 7
 }
 
 // skip leaves out the records until now.

@@ -15,6 +15,9 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
+// maxTimers bounds how much is read of the list of a process's timers, in bytes.
+const maxTimers = 16 << 20
+
 // limitsShown is the share of a limit from which its use is a fact, and its holder searched.
 const limitsShown = 0.5
 
@@ -77,7 +80,7 @@ func readLimits(ctx context.Context, h Host) ([]fact.Fact, error) {
 		maps.Copy(locked, u.locked)
 		maps.Copy(mapped, u.mapped)
 		add(LimitSignals, u.signals, func() fact.Subject {
-			return mostOf(ctx, h, func(dir string) int { return pendingSignals(dir, uid) })
+			return mostOf(ctx, h, func(dir string) int { return queuedSignals(dir, uid) })
 		})
 		if share, pid := u.processShare(ctx, h, uid); pid > 0 {
 			add(LimitProcesses, share, func() fact.Subject { return processOf(h, pid) })
@@ -94,9 +97,10 @@ func neighbours(dir string) int {
 	return strings.Count(table, "\n")
 }
 
-// pendingSignals counts the kinds of real-time signals, which begin at 32, that wait for a
-// process of the user. Others are queued once.
-func pendingSignals(dir string, uid uint32) (n int) {
+// queuedSignals counts what may be queued for a process of the user: the kinds of real-time signals,
+// which begin at 32, that wait for it, and its POSIX timers, for each of which timer_create(2) reserves
+// a signal (proc_pid_timers(5)). Other signals are queued once.
+func queuedSignals(dir string, uid uint32) (n int) {
 	text, _ := read(dir + "/status")            // none if it has ended
 	users, _ := proc.Field([]byte(text), "Uid") // "0\t0\t0\t0", the real one first
 	if owner, _, _ := strings.Cut(users, "\t"); owner != strconv.FormatUint(uint64(uid), 10) {
@@ -108,7 +112,8 @@ func pendingSignals(dir string, uid uint32) (n int) {
 			n += bits.OnesCount64(set >> 31)
 		}
 	}
-	return n
+	timers, _ := countPrefix(dir+"/timers", "ID: ", maxTimers) // a kernel may not list them
+	return n + int(timers)
 }
 
 // shareOf returns the share of a limit that is in use, of the part without a reserve. The names

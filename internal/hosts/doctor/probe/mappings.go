@@ -12,15 +12,23 @@ import (
 	"holdfast/internal/hosts/doctor/fact"
 )
 
-// mappingsShares returns the share of vm.max_map_count (sysctl/vm.rst) that each process has, of
-// those that have over half of it. The kernel tells the number nowhere, and it takes 1 µs for each
-// mapping to read all: a mapping has at least a page, so only large processes are read.
-func mappingsShares(ctx context.Context, h Host) []fact.Fact {
+// mappingsShares returns the processes with over half of vm.max_map_count.
+func mappingsShares(ctx context.Context, h Host) (found []fact.Fact) {
+	for pid, share := range mappings(ctx, h, limitsShown) {
+		found = append(found, fact.Fact{Name: fact.ProcessMaps, Value: share, Unit: fact.Share, Subject: processOf(h, pid)})
+	}
+	return largest(found, shownProcesses)
+}
+
+// mappings returns the share of vm.max_map_count (sysctl/vm.rst) that each process has, of those with
+// at least the given share. The kernel tells the number nowhere, and it takes 1 µs for each mapping to
+// read all: a mapping has at least a page, so only large processes are read.
+func mappings(ctx context.Context, h Host, from float64) map[int]float64 {
 	most, err := number(string(h.Proc) + "/sys/vm/max_map_count")
 	if err != nil || most <= 0 {
 		return nil
 	}
-	var found []fact.Fact
+	found := make(map[int]float64)
 	pids, _ := h.Proc.Pids() // without a list no process is known
 	for _, pid := range pids {
 		if ctx.Err() != nil {
@@ -30,15 +38,15 @@ func mappingsShares(ctx context.Context, h Host) []fact.Fact {
 		text, _ := read(dir + "/statm") // none if it has ended
 		size, _, _ := strings.Cut(text, " ")
 		pages, err := strconv.ParseFloat(size, 64)
-		if err != nil || pages < most*limitsShown || h.Proc.Blocked(pid) {
+		if err != nil || pages < most*from || h.Proc.Blocked(pid) {
 			continue
 		}
 		n, err := countLines(dir+"/maps", most)
-		if err == nil && n > most*limitsShown {
-			found = append(found, fact.Fact{Name: fact.ProcessMaps, Value: n / most, Unit: fact.Share, Subject: processOf(h, pid)})
+		if err == nil && n > most*from {
+			found[pid] = n / most
 		}
 	}
-	return largest(found, shownProcesses)
+	return found
 }
 
 // countLines counts the lines of a file, up to a number, without keeping them.

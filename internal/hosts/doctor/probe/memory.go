@@ -32,12 +32,16 @@ func memoryProbe() Probe {
 	}
 }
 
-// slabProbe reads the largest slab caches.
+// slabProbe reads the largest slab caches, and how much memory the kernel keeps free.
 func slabProbe() Probe {
 	return Probe{
-		Name: "slab", Sees: "the largest slab caches", Once: true, Rare: true,
-		Gives: []string{fact.SlabCache},
-		Open:  moment(readCaches),
+		Name: "slab", Sees: "the largest slab caches, and the memory that is kept free", Once: true, Rare: true,
+		Gives: []string{fact.SlabCache, fact.MemKept},
+		Open: moment(func(ctx context.Context, h Host) ([]fact.Fact, error) {
+			kept, err := keptFree(h)
+			caches, err2 := readCaches(ctx, h)
+			return append(caches, kept...), errors.Join(err, err2)
+		}),
 	}
 }
 
@@ -90,6 +94,25 @@ func highOrders(orders []float64) float64 {
 		}
 	}
 	return free
+}
+
+// keptFree compares the high watermarks of all zones, up to which kswapd frees memory, with their size
+// (proc_zoneinfo(5), Documentation/admin-guide/sysctl/vm.rst, watermark_scale_factor).
+func keptFree(h Host) ([]fact.Fact, error) {
+	zones, err := parsed(h, procfs.FS.Zoneinfo)
+	if err != nil {
+		return nil, fmt.Errorf("zoneinfo: %w", err)
+	}
+	kept, all := 0.0, 0.0
+	for _, z := range zones {
+		if z.High != nil && z.Managed != nil && *z.Managed > 0 {
+			kept, all = kept+float64(*z.High), all+float64(*z.Managed)
+		}
+	}
+	if all == 0 {
+		return nil, nil
+	}
+	return []fact.Fact{host(fact.MemKept, kept/all, fact.Share)}, nil
 }
 
 // shownCaches is the number of slab caches that become facts.

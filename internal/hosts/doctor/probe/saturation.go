@@ -19,11 +19,11 @@ const (
 	groupsShare = 50
 )
 
-// saturationProbe looks ten times a second whether all CPUs are in use, and which container uses most
-// of them. A mean over the examination does not show bursts.
+// saturationProbe looks ten times a second whether all CPUs are in use, and which container or program
+// of the host uses most of them. A mean over the examination does not show bursts.
 func saturationProbe() Probe {
 	return Probe{
-		Name: "saturation", Sees: "containers that use all CPUs in bursts",
+		Name: "saturation", Sees: "containers and programs that use all CPUs in bursts",
 		Gives: []string{fact.CPUFull, fact.GroupCPUFull, fact.GroupCPUBursts},
 		Open: func(ctx context.Context, h Host, now time.Time) (Series, error) {
 			if _, err := readTicks(h); err != nil {
@@ -54,7 +54,7 @@ func (s *saturation) take() map[string]float64 {
 		return used
 	}
 	used = maps.Clone(used)
-	_ = walkContainers(s.hierarchy, func(p, dir string) { // without a list no container is named
+	_ = walkUnits(s.hierarchy, func(p, dir string) { // without a list no group is named
 		if v, ok := cpuTime(s.hierarchy, dir); ok {
 			used[p] = v
 		}

@@ -22,7 +22,7 @@ import (
 func stuckProbe() Probe {
 	return Probe{
 		Name: "stuck", Sees: "tasks that wait in the kernel and cannot be interrupted or for the lock of a stopped process, and zombies",
-		Gives: []string{fact.StuckSeen, fact.Stuck, fact.Zombies, fact.LockHeld},
+		Gives: []string{fact.StuckSeen, fact.Stuck, fact.Zombies, fact.LockHeld, fact.SocketWaits},
 		Open: func(ctx context.Context, h Host, now time.Time) (Series, error) {
 			r := &stuckReader{host: h, zombies: make(map[int]zombie), holders: stoppedHolders(h)}
 			return r, r.scan(ctx, now)
@@ -75,6 +75,7 @@ type stuckReader struct {
 	// zombies are those of the scan, by pid; nil if they are not looked for.
 	zombies map[int]zombie
 	holders map[int]float64 // stopped holders of file locks at the first reading
+	waits   []thread        // threads that waited for the reader of a Unix socket at the scan
 	// standing means that there are many readings, each of which looks for more. The next scan
 	// is not before due.
 	standing bool
@@ -98,6 +99,7 @@ func (r *stuckReader) Read(ctx context.Context, now time.Time) ([]fact.Fact, err
 	if len(r.holders) > 0 {
 		facts = append(facts, holderFacts(r.host, r.holders, stoppedHolders(r.host))...)
 	}
+	facts = append(facts, socketWaits(r.host, r.waits)...)
 	r.asleep = stuck
 	before := r.scanned
 	r.scanned = r.standing && !now.Before(r.due) && loaded(r.host)
@@ -143,6 +145,9 @@ func (r *stuckReader) scan(ctx context.Context, now time.Time) error {
 				a.since = now
 				found[t] = a
 			}
+			if ok && !r.standing && st.State == 'S' && waitsForReader(r.host, t) {
+				r.waits = append(r.waits, t)
+			}
 			if ok && r.zombies != nil && len(tids) == 1 && st.State == 'Z' {
 				r.zombies[pid] = zombie{parent: st.PPid, start: st.Start, since: now}
 			}
@@ -185,6 +190,31 @@ func asleepOf(h Host, t thread, s proc.Stat) (asleep, bool) {
 	}
 	ran, err := read(t.dir(h) + "/schedstat")
 	return asleep{start: s.Start, comm: s.Comm, ran: ran}, err == nil
+}
+
+// waitsForReader reports whether a thread waits for room in the queue of a Unix socket, which its
+// reader has to make (unix_dgram_sendmsg, net/unix/af_unix.c).
+func waitsForReader(h Host, t thread) bool {
+	function, _ := read(t.dir(h) + "/wchan") // "" if it has ended
+	return function == "unix_wait_for_peer"
+}
+
+// socketWaits counts the threads that wait so again, by their group.
+func socketWaits(h Host, before []thread) []fact.Fact {
+	waits := make(map[string]fact.Fact)
+	for _, t := range before {
+		if !waitsForReader(h, t) {
+			continue
+		}
+		s := processOf(h, t.pid)
+		f, known := waits[s.Cgroup]
+		if !known {
+			f = fact.Fact{Name: fact.SocketWaits, Unit: fact.Count, Subject: s}
+		}
+		f.Value++
+		waits[s.Cgroup] = f
+	}
+	return largest(slices.Collect(maps.Values(waits)), shownProcesses)
 }
 
 // maxStuck bounds the stuck threads of which the place is read.

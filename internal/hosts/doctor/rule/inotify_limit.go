@@ -1,15 +1,20 @@
 package rule
 
-import "holdfast/internal/hosts/doctor/fact"
+import (
+	"fmt"
+
+	"holdfast/internal/hosts/doctor/fact"
+)
 
 // inotifyLimit finds a user with nearly all inotify watches or instances of the limit in
-// use. All containers of one user share the limit.
+// use. All containers of one user share the limit. It also finds programs that do not read
+// their events.
 func inotifyLimit() Rule {
 	return Rule{
 		Name:      "inotify-limit",
-		Signal:    "inotify instances and watches of each user, counted in the fdinfo of every process, compared with fs.inotify.max_user_instances and max_user_watches",
-		Threshold: "over 90 %. A process is named if its control group has at least half of them",
-		Why:       "at 100 % inotify_init fails with \"too many open files\" and inotify_add_watch with \"no space left on device\", in every container of that user",
+		Signal:    "inotify instances and watches of each user, counted in the fdinfo of every process, compared with fs.inotify.max_user_instances and max_user_watches; the events that wait in each instance (FIONREAD of inotify(7)), twice within a second",
+		Threshold: "over 90 %. A process is named if its control group has at least half of them. A notice if the events that wait have more bytes than half of fs.inotify.max_queued_events has without names, and not fewer a second later",
+		Why:       "at 100 % inotify_init fails with \"too many open files\" and inotify_add_watch with \"no space left on device\", in every container of that user. A program that watches files reads its events within milliseconds. If its queue is full, the kernel discards events, and the program no longer knows which files have changed",
 		Source:    "inotify(7), proc_sys_fs(5)",
 		Needs:     []string{fact.InotifySeen},
 		Judge: func(s *fact.Set) []Finding {
@@ -33,7 +38,23 @@ func inotifyLimit() Rule {
 				}
 				found = append(found, x)
 			}
-			return found
+			return append(found, unread(s)...)
 		},
 	}
+}
+
+// unread finds programs that do not read their events.
+func unread(s *fact.Set) (found []Finding) {
+	for _, f := range s.Of(fact.Unread) {
+		found = append(found, Finding{
+			Severity: Notice, Title: "a process does not read its inotify events, and will lose some",
+			Evidence: []Evidence{{"events that wait", bytes(f.Value), "0 B"}},
+			Culprit:  f.Subject,
+			Cures: []Cure{
+				{What: "Restart the process, or find out what it waits for.", Command: fmt.Sprintf("cat /proc/%d/wchan", f.Subject.Pid)},
+				{What: "If it is only slow, let more events wait.", Command: "sysctl -w fs.inotify.max_queued_events=N"},
+			},
+		})
+	}
+	return found
 }

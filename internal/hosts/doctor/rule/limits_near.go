@@ -21,7 +21,7 @@ const (
 	// that starts its workers has few of its limit.
 	manyTasks = 0.25
 	// soonFull is the time in s until a file system in memory is full, or a program has all the open
-	// files that it may have, from which it is a notice.
+	// files or mappings that it may have, from which it is a notice.
 	soonFull = 600
 )
 
@@ -30,7 +30,7 @@ func limitsNear() Rule {
 	return Rule{
 		Name:      "limits-near",
 		Signal:    "pids.current / pids.max of each container, its anonymous and shared memory and its memory limit, open files of each process and RLIMIT_NOFILE, mappings of each process and vm.max_map_count, locked memory of each process without CAP_IPC_LOCK and RLIMIT_MEMLOCK; address space of each process and RLIMIT_AS; zombies of each container, and outside containers of each parent, that nothing reaped during the observation; local ports towards one address, System V segments, semaphores and message queues, POSIX message queues of each namespace; each tmpfs of a container that has a size; memory for IP fragments and sockets in TIME-WAIT of each namespace (sockstat, ipfrag_high_thresh, tcp_max_tw_buckets); connections in CLOSE-WAIT of each namespace with 200 sockets. Of the host: asynchronous requests, pseudo terminals, neighbours (all of them, and for the soft limit gc_thresh2), and of a user keys, queued signals, threads (RLIMIT_NPROC), fanotify groups and pages of pipes; threads compared with pid_max and threads-max, file-nr",
-		Threshold: "over 90 %. Zombies: a notice from 100 on. Neighbours: no room for one; a notice if there are more than gc_thresh2 at both ends of the observation. Memory of a container: a notice. A tmpfs that will be full, or a process that will have all the open files that it may have, within 10 minutes: a notice. So is a container that will be at its limit of processes by then, if it has over a quarter of them, and 20 more than at the begin. CLOSE-WAIT: a notice if there are 100 at both ends and not fewer at the second",
+		Threshold: "over 90 %. Zombies: a notice from 100 on. Neighbours: no room for one; a notice if there are more than gc_thresh2 at both ends of the observation. Memory of a container: a notice. A tmpfs that will be full, or a process that will have all the open files or mappings that it may have, within 10 minutes: a notice. So is a container that will be at its limit of processes by then, if it has over a quarter of them, and 20 more than at the begin. CLOSE-WAIT: a notice if there are 100 at both ends and not fewer at the second",
 		Why:       "at 100 % fork and open fail, and programs rarely report which limit was reached. A parent reaps a zombie within milliseconds; each that it leaves counts for pids.max until the parent ends. Over gc_thresh2 the kernel removes neighbours that are not in use for each new one, also those of other containers, at most every five seconds. A connection in CLOSE-WAIT waits for the program alone: its peer has closed it, and it keeps a file descriptor until the program closes it, too",
 		Source:    "Documentation/admin-guide/cgroup-v2.rst, sysctl/fs.rst, sysctl/kernel.rst; pty(7), keyrings(7), mq_overview(7), arp(7), fanotify(7), pipe(7), sigqueue(3), wait(2); sysctl/vm.rst; net/core/neighbour.c. The number of zombies is a judgement",
 		Needs:     []string{fact.GroupsSeen, fact.HostThreads, fact.HostMaxPids, fact.HostFiles, fact.HostMaxFiles},
@@ -94,7 +94,9 @@ func limitsNear() Rule {
 			}
 			near("the host's threads", max(pids, threads), fact.Subject{}, Cure{What: "Raise the limit.", Command: "holdfast doctor cure sysctl " + limit + " --apply"})
 			near("the host's open files", ratio(fact.HostFiles, fact.HostMaxFiles), fact.Subject{}, Cure{What: "Raise the limit.", Command: "holdfast doctor cure sysctl fs.file-max --apply"})
-			return slices.Concat(nameParents(s, found), neighbours(s), unclosed(s), memoryDisks(s), moreFiles(s), moreProcesses(s), heldMemory(s))
+			return slices.Concat(nameParents(s, found), neighbours(s), unclosed(s), memoryDisks(s), moreProcesses(s), heldMemory(s),
+				moreOf(s, "open files", fact.FilesGrown, fact.FilesGrowth, Cure{What: "Find out which files it does not close.", Command: "ls -l /proc/%d/fd"}),
+				moreOf(s, "mappings", fact.MapsGrown, fact.MapsGrowth, Cure{What: "Find out which mappings it does not remove.", Command: "cat /proc/%d/maps"}))
 		},
 	}
 }
@@ -153,21 +155,22 @@ func memoryDisks(s *fact.Set) (found []Finding) {
 	return found
 }
 
-// moreFiles finds programs that will soon be at their limit of open files.
-func moreFiles(s *fact.Set) (found []Finding) {
-	for _, f := range s.Of(fact.FilesGrown) {
-		more := growthOf(s, fact.FilesGrowth, f.Subject)
+// moreOf finds programs that will soon be at a limit of the process. The command of the cure takes
+// its pid.
+func moreOf(s *fact.Set, what, grown, growth string, cure Cure) (found []Finding) {
+	for _, f := range s.Of(grown) {
+		more := growthOf(s, growth, f.Subject)
 		if f.Value > nearLimit || more <= 0 || (1-f.Value)/more > soonFull {
 			continue // over nearLimit it has a finding already
 		}
 		found = append(found, Finding{
-			Severity: Notice, Title: "open files of a process: at their present growth they will soon be at the limit",
+			Severity: Notice, Title: what + " of a process: at their present growth they will soon be at the limit",
 			Evidence: []Evidence{
-				{"open files in use", percent(f.Value), "under 90 %"},
+				{what + " in use", percent(f.Value), "under 90 %"},
 				{"time until the limit, at their present growth", fmt.Sprintf("%.0f s", (1-f.Value)/more), "over 600 s"},
 			},
 			Culprit: f.Subject,
-			Cures:   []Cure{{What: "Find out which files it does not close.", Command: fmt.Sprintf("ls -l /proc/%d/fd", f.Subject.Pid)}},
+			Cures:   []Cure{{What: cure.What, Command: fmt.Sprintf(cure.Command, f.Subject.Pid)}},
 		})
 	}
 	return found

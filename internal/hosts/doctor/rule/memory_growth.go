@@ -13,7 +13,7 @@ const (
 	hostHorizon   = 2 * time.Hour // without memory on the host, the kernel kills any process
 	growthSoon    = 5 * time.Minute
 	growthLeast   = 64 << 10 // B/s
-	grownLeast    = 48 << 20 // B: of the host's memory, a program that starts takes less
+	grownLeast    = 32 << 20 // B: of the host's memory, a program that starts takes less
 	fallenTo      = 0.95     // of the most that a container has used: it has released memory since
 )
 
@@ -23,7 +23,7 @@ func memoryGrowth() Rule {
 	return Rule{
 		Name:      "memory-growth",
 		Signal:    "anonymous and shared memory, and on cgroup v2 kernel memory that cannot be reclaimed, of each container and each program's control group, once a second. It is compared with its memory limit and with the memory that the host has available",
-		Threshold: "it grew by over 64 KiB/s in each third of the time, and reaches the limit within 30 minutes at that rate, or has taken 48 MiB and uses up the host's memory within two hours; a warning within 5 minutes, unless it has used more before, released it, and was not near its limit then (memory.peak, max_usage_in_bytes)",
+		Threshold: "it grew by over 64 KiB/s in each third of the time, and reaches the limit within 30 minutes at that rate, or has taken 32 MiB and uses up the host's memory within two hours; a warning within 5 minutes, unless it has used more before, released it, and was not near its limit then (memory.peak, max_usage_in_bytes)",
 		Why:       "at a container's limit the kernel kills the largest process of the container, and without memory on the host any process. A program that fills its memory once stops growing within seconds, and does not grow in every third of the time. With transparent huge pages memory grows by 2 MiB at once, and a leak has to fill such a page in each third. A program with a garbage collector grows steadily until it collects: it uses less than it has used before",
 		Source:    "Documentation/admin-guide/cgroup-v2.rst, memory.max; Documentation/filesystems/proc.rst, MemAvailable. The thresholds are judgements",
 		Needs:     []string{fact.GroupHeld},

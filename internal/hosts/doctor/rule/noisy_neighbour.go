@@ -17,7 +17,8 @@ const (
 	crowdLeast    = 3    // containers that wait
 	fullShare     = 0.15 // of the examination
 	fullBursts    = 3
-	fullMostly    = 0.50 // the same for processes outside containers, of which only the mean is known
+	fullOutside   = 0.30 // the same for a group outside containers: an engine is busy while it starts some
+	fullMostly    = 0.50 // the same for all processes outside containers, of which only the mean is known
 )
 
 // noisyNeighbour finds containers with threads that wait for CPUs that another container
@@ -26,7 +27,7 @@ func noisyNeighbour() Rule {
 	return Rule{
 		Name:      "noisy-neighbour",
 		Signal:    "run-queue delay of a container's threads (schedstat), the CPU time of the other groups, and ten times a second whether all CPUs are in use",
-		Threshold: "a thread of a container that was not throttled waited for over 20 % of the time. The CPUs are over 90 % busy, and another group uses over 30 % of them, or it uses over 50 % of all CPUs. That group uses twice as much as the victim, more than the hypervisor, and more than all containers that came and went. If the processes in no container use more than that group, they are named instead. If no group uses over 30 % and three containers wait, there are too many of them. Without waits, a notice names a container that used over 30 % of the CPUs while they were over 95 % busy, for 15 % of the time, or three times for 250 ms. If they were for half of the time, it also names processes outside containers that used over 30 % on average",
+		Threshold: "a thread of a container that was not throttled waited for over 20 % of the time. The CPUs are over 90 % busy, and another group uses over 30 % of them, or it uses over 50 % of all CPUs. That group uses twice as much as the victim, more than the hypervisor, and more than all containers that came and went. If the processes in no container use more than that group, they are named instead. If no group uses over 30 % and three containers wait, there are too many of them. Without waits, a notice names a container that used over 30 % of the CPUs while they were over 95 % busy, for 15 % of the time, or three times for 250 ms. It names a control group outside containers that did so for 30 % of the time. If they were for half of the time, it also names all processes outside containers, if these used over 30 % on average",
 		Why:       "on busy CPUs every thread waits a little. A thread that waits a fifth of the time is noticeable to its users. Next to a compile job on all CPUs, which is healthy, other threads waited for up to 11 %. A group that uses as much CPU as the named one is another worker and not a victim. The scheduler prefers threads that use little, so a container that takes all CPUs harms others only when they need much",
 		Source:    "Documentation/scheduler/sched-stats.rst. The thresholds are judgements",
 		Needs:     []string{fact.TasksSeen, fact.GroupsSeen, fact.GroupsCPU, fact.CPUBusy, fact.CPUSteal, fact.HostCPUs},
@@ -136,21 +137,18 @@ func crowd(s *fact.Set) []Finding {
 func saturates(s *fact.Set) []Finding {
 	cpus, _ := s.Host(fact.HostCPUs)
 	title := "a container uses all CPUs that are left; others wait as soon as they need much"
-	var most fact.Subject
-	var used, full, bursts float64
-	by := s.Of(fact.GroupCPUFull)
-	if len(by) > 0 {
-		most, full = by[0].Subject, by[0].Value
-		used, _ = s.Group(fact.GroupCPU, most.Cgroup)
-		bursts, _ = s.Group(fact.GroupCPUBursts, most.Cgroup)
-	}
-	if full < fullShare && bursts < fullBursts {
+	const outside = "processes outside containers use all CPUs that are left; containers wait as soon as they need much"
+	most, full, bursts := saturating(s)
+	used, _ := s.Group(fact.GroupCPU, most.Cgroup)
+	switch {
+	case full == 0:
 		largest, fleeting, _ := hog(s) // one that is no container
 		if full, _ = s.Host(fact.CPUFull); full < fullMostly || largest.Value < max(neighbourMin*cpus, fleeting) {
 			return nil
 		}
-		most, used, bursts = largest.Subject, largest.Value, 0
-		title = "processes outside containers use all CPUs that are left; containers wait as soon as they need much"
+		most, used, title = largest.Subject, largest.Value, outside
+	case fact.ContainerID(most.Cgroup) == "":
+		title = outside
 	}
 	return []Finding{{
 		Severity: Notice,
@@ -163,6 +161,18 @@ func saturates(s *fact.Set) []Finding {
 		Culprit: busiestOf(s, most),
 		Cures:   lessCPU(),
 	}}
+}
+
+// saturating returns the group that has used over 30 % of the CPUs while all were in use, for which
+// share of the time, and in how many bursts. full is 0 if none did so for long enough.
+func saturating(s *fact.Set) (by fact.Subject, full, bursts float64) {
+	for _, f := range s.Of(fact.GroupCPUFull) { // sorted, largest first
+		n, _ := s.Group(fact.GroupCPUBursts, f.Subject.Cgroup)
+		if contained := fact.ContainerID(f.Subject.Cgroup) != ""; f.Value >= fullOutside || contained && (f.Value >= fullShare || n >= fullBursts) {
+			return f.Subject, f.Value, n
+		}
+	}
+	return fact.Subject{}, 0, 0
 }
 
 // busiestOf returns the process of a group that uses most CPU time, or the group.

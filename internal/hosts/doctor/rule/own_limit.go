@@ -1,6 +1,10 @@
 package rule
 
-import "holdfast/internal/hosts/doctor/fact"
+import (
+	"fmt"
+
+	"holdfast/internal/hosts/doctor/fact"
+)
 
 const (
 	stalledShare = 0.05
@@ -13,8 +17,8 @@ const (
 func ownLimit() Rule {
 	return Rule{
 		Name:      "own-limit",
-		Signal:    "hits of the container's limit (memory.failcnt, or max of memory.events), its memory.pressure, refaults of memory.stat, and oom_kill of memory.events or memory.oom_control",
-		Threshold: "the limit is hit, and the whole container is stalled for over 5 % of the time: on memory, or on the disk with over 100 refaults/s; without pressure files, over 100 hits/s and 100 refaults/s. Or the kernel killed a process at the limit",
+		Signal:    "hits of the container's limit (memory.failcnt, or max of memory.events), its memory.pressure, refaults of memory.stat, and oom_kill of memory.events or memory.oom_control; kills in the kernel's log of the last ten minutes (/dev/kmsg)",
+		Threshold: "the limit is hit, and the whole container is stalled for over 5 % of the time: on memory, or on the disk with over 100 refaults/s; without pressure files, over 100 hits/s and 100 refaults/s. Or the kernel killed a process at the limit; before the examination, a notice",
 		Why:       "a program that reads files reaches its limit in normal operation; stalling on the limit, or reading the same pages repeatedly, is not normal. At the limit the kernel kills a process if it finds nothing to reclaim",
 		Source:    "Documentation/accounting/psi.rst, admin-guide/cgroup-v2.rst. The thresholds are judgements",
 		Needs:     []string{fact.GroupsSeen},
@@ -51,7 +55,7 @@ func ownLimit() Rule {
 					Cures:    []Cure{{What: "Raise its limit, or make the program use less memory.", Command: "docker update --memory SIZE --memory-swap SIZE CONTAINER"}},
 				})
 			}
-			return found
+			return append(found, killedBefore(s)...)
 		},
 	}
 }
@@ -69,6 +73,31 @@ func killed(s *fact.Set) []Finding {
 			Victims:  []fact.Subject{f.Subject},
 			Cures:    []Cure{{What: "Raise its limit, or make the program use less memory.", Command: "docker update --memory SIZE --memory-swap SIZE CONTAINER"}},
 		})
+	}
+	return found
+}
+
+// killedBefore finds containers and programs whose processes the kernel killed in the minutes before. They
+// may have ended with that.
+func killedBefore(s *fact.Set) (found []Finding) {
+	for _, k := range []struct {
+		fact, title string
+		cure        Cure
+	}{
+		{fact.OOMKilled, "the kernel has killed processes at a memory limit", Cure{What: "Raise the limit, or make the program use less memory.", Command: "docker update --memory SIZE --memory-swap SIZE CONTAINER"}},
+		{fact.HostOOMKilled, "the kernel has killed processes because the host had no memory left", Cure{What: "Give each container a memory limit, and the host more memory or fewer containers."}},
+	} {
+		for _, f := range s.Of(k.fact) {
+			if kills, _ := s.Group(fact.GroupOOMKills, f.Subject.Cgroup); kills > 0 {
+				continue // it is a finding already
+			}
+			found = append(found, Finding{
+				Severity: Notice, Title: k.title,
+				Evidence: []Evidence{{"processes killed in the last ten minutes", number(f.Value), "0"}, {"time since the last", fmt.Sprintf("%.0f s", f.Over), "-"}},
+				Culprit:  f.Subject,
+				Cures:    []Cure{k.cure},
+			})
+		}
 	}
 	return found
 }

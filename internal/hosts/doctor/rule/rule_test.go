@@ -10,7 +10,7 @@ import (
 
 const (
 	web  = "/docker/web"
-	hogs = "/docker/hog"
+	hogs = "/docker/bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
 )
 
 // Each case is a host as the rule sees it. want is the severity of the only finding, ""
@@ -74,6 +74,8 @@ var cases = []struct {
 	{"noisy-neighbour", "processes outside containers use more", noisy(1, 0.7, 0.1, 0.5, 0), Warning, fact.Subject{Cgroup: "/"}, "1.2 of 2"},
 	{"noisy-neighbour", "many, of which each waits a little", crowded(0.1), "", fact.Subject{}, ""},
 	{"noisy-neighbour", "too many", crowded(0.6), Warning, fact.Subject{}, "none of them uses much"},
+	{"noisy-neighbour", "bursts of a program of the host", append(noisy(0.7, 0.9, 0.2, 0.05, 0), host(fact.CPUFull, 0.4), group(fact.GroupCPUFull, "/system.slice/puppet.service", 0.4)), Notice, fact.Subject{Cgroup: "/system.slice/puppet.service"}, "processes outside containers"},
+	{"noisy-neighbour", "an engine that starts containers", append(noisy(0.7, 0.9, 0.2, 0.05, 0), host(fact.CPUFull, 0.25), group(fact.GroupCPUFull, "/system.slice/docker.service", 0.2)), "", fact.Subject{}, ""},
 	{"noisy-neighbour", "bursts", append(noisy(0.7, 0.9, 0.2, 0.05, 0), host(fact.CPUFull, 0.4), group(fact.GroupCPUFull, hogs, 0.3)), Notice, fact.Subject{Cgroup: hogs, Pid: 8, Command: "burn"}, "30 %"},
 	{"noisy-neighbour", "short bursts", append(noisy(0.7, 0.9, 0.2, 0.05, 0), host(fact.CPUFull, 0.1), group(fact.GroupCPUFull, hogs, 0.1), group(fact.GroupCPUBursts, hogs, 3)), Notice, fact.Subject{Cgroup: hogs, Pid: 8, Command: "burn"}, "250 ms"},
 	{"noisy-neighbour", "two short bursts", append(noisy(0.7, 0.9, 0.2, 0.05, 0), host(fact.CPUFull, 0.1), group(fact.GroupCPUFull, hogs, 0.1), group(fact.GroupCPUBursts, hogs, 2)), "", fact.Subject{}, ""},
@@ -113,6 +115,8 @@ var cases = []struct {
 	{"own-limit", "no pressure to read, refaults", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 500), group(fact.GroupLimit, web, 1<<20), group(fact.GroupRefaults, web, 500)}, Warning, fact.Subject{Cgroup: web}, "500/s"},
 	{"own-limit", "no pressure to read, no refaults", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 500), group(fact.GroupLimit, web, 1<<20), group(fact.GroupRefaults, web, 5)}, "", fact.Subject{}, ""},
 	{"own-limit", "its processes are killed", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupOOMKills, web, 3), group(fact.GroupLimitHits, web, 5000), group(fact.GroupLimit, web, 1<<20), group(fact.GroupMemoryFull, web, 0.3)}, Warning, fact.Subject{Cgroup: web}, "killed"},
+	{"own-limit", "it was killed before", []fact.Fact{host(fact.GroupsSeen, 9), {Name: fact.OOMKilled, Value: 2, Over: 40, Subject: other}}, Notice, other, "40 s"},
+	{"own-limit", "the host had no memory", []fact.Fact{host(fact.GroupsSeen, 9), {Name: fact.HostOOMKilled, Value: 1, Over: 40, Subject: fact.Subject{Cgroup: web, Command: "node"}}}, Notice, fact.Subject{Cgroup: web, Command: "node"}, "the host had no memory"},
 	{"own-limit", "stalled by others", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 0), group(fact.GroupLimit, web, 1<<20), group(fact.GroupMemoryFull, web, 0.3)}, "", fact.Subject{}, ""},
 
 	{"kernel-lock", "none to speak of", []fact.Fact{host(fact.LockSeen, 1), host(fact.RtnlWait, 0.8), by(fact.LockWait, 0.8, churn)}, "", fact.Subject{}, ""},
@@ -132,7 +136,7 @@ var cases = []struct {
 	{"softirq", "some", []fact.Fact{device(fact.CPUSoftirq, "cpu0", 0.2), host(fact.NetDrops, 0)}, "", fact.Subject{}, ""},
 	{"softirq", "one CPU", []fact.Fact{device(fact.CPUSoftirq, "cpu0", 0.1), device(fact.CPUSoftirq, "cpu1", 0.6), host(fact.NetDrops, 0)}, Warning, fact.Subject{Device: "cpu1"}, "cpu1"},
 	{"softirq", "most are of disks", []fact.Fact{device(fact.CPUSoftirq, "cpu1", 0.6), host(fact.NetDrops, 0), host(fact.SoftirqsNet, 900), host(fact.SoftirqsDisk, 70_000)}, Warning, fact.Subject{Device: "cpu1"}, "interrupts of disks"},
-	{"softirq", "drops", []fact.Fact{device(fact.CPUSoftirq, "cpu0", 0.1), host(fact.NetDrops, 2)}, Warning, fact.Subject{Device: "cpu0"}, "backlog"},
+	{"softirq", "drops", []fact.Fact{device(fact.CPUSoftirq, "cpu0", 0.1), host(fact.NetDrops, 2)}, Warning, fact.Subject{Device: "cpu0"}, "packets are dropped"},
 	{"softirq", "a container gets most packets", []fact.Fact{device(fact.CPUSoftirq, "cpu0", 0.6), host(fact.NetDrops, 0), by(fact.Packets, 50_000, other), by(fact.Packets, 900, logger), host(fact.Packets, 100)}, Warning, other, "cpu0"},
 
 	{"limits-near", "room", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 500), host(fact.HostMaxFiles, 1000), host(fact.HostFiles, 10), group(fact.GroupPids, web, 0.5)}, "", fact.Subject{}, ""},
@@ -172,6 +176,8 @@ var cases = []struct {
 	{"limits-near", "memory without a limit", limited(group(fact.GroupHeld, web, 95)), "", fact.Subject{}, ""},
 	{"limits-near", "threads of a user", limited(by(fact.LimitUsed, 0.95, fact.Subject{Cgroup: web, Pid: 7, Command: "node", Device: "RLIMIT_NPROC"})), Warning, fact.Subject{Cgroup: web, Pid: 7, Command: "node"}, "--ulimit nproc"},
 	{"limits-near", "open files that grow", limited(by(fact.FilesGrown, 0.3, other), by(fact.FilesGrowth, 0.01, other)), Notice, other, "70 s"},
+	{"limits-near", "mappings that grow", limited(by(fact.MapsGrown, 0.7, other), by(fact.MapsGrowth, 0.005, other)), Notice, other, "60 s"},
+	{"limits-near", "mappings that grow slowly", limited(by(fact.MapsGrown, 0.3, other), by(fact.MapsGrowth, 0.001, other)), "", fact.Subject{}, ""},
 	{"limits-near", "threads that grow", limited(group(fact.GroupPids, web, 0.4), group(fact.GroupPidsGrowth, web, 0.02)), Notice, fact.Subject{Cgroup: web}, "30 s"},
 	{"limits-near", "workers that start", limited(group(fact.GroupPids, web, 0.2), group(fact.GroupPidsGrowth, web, 0.02)), "", fact.Subject{}, ""},
 	{"limits-near", "threads that grow slowly", limited(group(fact.GroupPids, web, 0.4), group(fact.GroupPidsGrowth, web, 0.0009)), "", fact.Subject{}, ""},
@@ -181,6 +187,7 @@ var cases = []struct {
 
 	{"inotify-limit", "room", []fact.Fact{host(fact.InotifySeen, 2), device(fact.Inotify, "watches of user 0", 0.5)}, "", fact.Subject{}, ""},
 	{"inotify-limit", "nearly all, by many containers", []fact.Fact{host(fact.InotifySeen, 2), device(fact.Inotify, "instances of user 0", 0.95)}, Warning, fact.Subject{}, "by many containers together"},
+	{"inotify-limit", "events that nothing reads", []fact.Fact{host(fact.InotifySeen, 2), by(fact.Unread, 700<<10, watching)}, Notice, watching, "700 KiB"},
 	{"inotify-limit", "nearly all", []fact.Fact{host(fact.InotifySeen, 2), by(fact.Inotify, 0.95, watching), device(fact.Inotify, "watches of user 7", 0.1)}, Warning, watching, "95 %"},
 
 	{"slow-disk", "few flushes", disk(50, 0.9, 40), "", fact.Subject{}, ""},
@@ -261,6 +268,10 @@ var cases = []struct {
 	{"frozen", "a container is paused once", []fact.Fact{host(fact.StopsSeen, 1), group(fact.Freezes, web, 1)}, "", fact.Subject{}, ""},
 	{"frozen", "a container is paused again and again", []fact.Fact{host(fact.StopsSeen, 1), group(fact.Freezes, web, 9), group(fact.FrozenShare, web, 0.4)}, Notice, fact.Subject{}, "40 %"},
 	{"stuck-tasks", "a stopped holder of a lock", []fact.Fact{host(fact.StuckSeen, 0), by(fact.LockHeld, 3, other)}, Warning, other, "kill -CONT 8"},
+	{"stuck-tasks", "a lock of the host", []fact.Fact{host(fact.StuckSeen, 0), by(fact.LockWaits, 0.7, fact.Subject{Cgroup: "/backup.service", Pid: 7, Command: "backup", Device: web})}, Notice, fact.Subject{Cgroup: "/backup.service", Pid: 7, Command: "backup"}, "70 %"},
+	{"stuck-tasks", "a lock for a moment", []fact.Fact{host(fact.StuckSeen, 0), by(fact.LockWaits, 0.2, fact.Subject{Cgroup: "/backup.service", Pid: 7, Command: "backup", Device: web})}, "", fact.Subject{}, ""},
+	{"stuck-tasks", "a log that is not read", []fact.Fact{host(fact.StuckSeen, 0), by(fact.SocketWaits, 30, other)}, Warning, other, "30"},
+	{"stuck-tasks", "a log that is slow for a moment", []fact.Fact{host(fact.StuckSeen, 0), by(fact.SocketWaits, 2, other)}, "", fact.Subject{}, ""},
 	{"stuck-tasks", "none", []fact.Fact{host(fact.StuckSeen, 0)}, "", fact.Subject{}, ""},
 	{"stuck-tasks", "a slow disk", stuck(8, 12, inContainer, "io_schedule", "folio_wait_bit_common", "filemap_read"), "", fact.Subject{}, ""},
 	{"stuck-tasks", "a server that is late", stuck(8, 4, inContainer, "fuse_get_req", "fuse_statfs"), "", fact.Subject{}, ""},
@@ -371,6 +382,8 @@ var cases = []struct {
 	{"udp-drops", "no memory", []fact.Fact{host(fact.NamesSeen, 3), by(fact.DatagramMemory, 40, other), by(fact.DatagramMemory, 20, logger)}, Warning, fact.Subject{}, "60/s"},
 
 	{"slow-allocation", "usual", []fact.Fact{host(fact.AllocMs, 60)}, "", fact.Subject{}, ""},
+	{"slow-allocation", "a quarter is kept free", []fact.Fact{host(fact.AllocMs, 60), host(fact.MemKept, 0.25)}, Notice, fact.Subject{}, "25 %"},
+	{"slow-allocation", "little is kept free", []fact.Fact{host(fact.AllocMs, 60), host(fact.MemKept, 0.05)}, "", fact.Subject{}, ""},
 	{"slow-allocation", "slow", []fact.Fact{host(fact.AllocMs, 800)}, Warning, fact.Subject{}, "800 ms"},
 	{"slow-allocation", "very slow", []fact.Fact{host(fact.AllocMs, 3000), host(fact.MemcgDying, 50_000)}, Critical, fact.Subject{}, "50,000"},
 

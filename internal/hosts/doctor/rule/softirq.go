@@ -24,6 +24,9 @@ func softirq() Rule {
 				{What: "Enlarge the backlog if bursts are dropped.", Command: "sysctl -w net.core.netdev_max_backlog=5000"},
 			}
 			culprit := fact.Subject{Device: most.Subject.Device}
+			if most.Value <= softirqShare {
+				title = "packets are dropped before programs get them: the backlog of a CPU is full"
+			}
 			if flood, share := flooding(s); share > 0 {
 				culprit = flood
 			} else if drops == 0 && ofDisks(s) {

@@ -2,6 +2,7 @@ package rule
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"holdfast/internal/hosts/doctor/fact"
@@ -11,15 +12,18 @@ const (
 	stuckKnown  = 5.0  // s without progress, if a server does not answer or a file system is frozen
 	stuckOther  = 20.0 // s, if it may be a slow disk
 	stuckOnHost = 5    // tasks of no container from which it is more than a notice
+	lockedLong  = 0.3  // of the looks
+	// manySocketWaits is more threads than wait by chance at both ends.
+	manySocketWaits = 3
 )
 
 // stuckTasks finds tasks that wait in state D for the whole observation.
 func stuckTasks() Rule {
 	return Rule{
 		Name:   "stuck-tasks",
-		Signal: "threads in state D at both ends of the observation that have not run in between (schedstat), with their path through the kernel. Left out are threads of the kernel, parents of a vfork, frozen groups and processes that dump core. File locks for which processes wait while a signal has stopped the holder (/proc/locks)",
+		Signal: "threads in state D at both ends of the observation that have not run in between (schedstat), with their path through the kernel. Left out are threads of the kernel, parents of a vfork, frozen groups and processes that dump core. File locks for which processes wait while a signal has stopped the holder, and once a second those for which containers wait while another control group holds them (/proc/locks). Threads that wait for room in the queue of a Unix socket (wchan unix_wait_for_peer)",
 		Threshold: "one thread of a container, 5 threads outside containers; fewer are a notice. If the path shows that a server of a file system does not answer, or that a file system is frozen, for 5 s, " +
-			"otherwise for 20 s. A lock with a stopped holder and a waiting process at both ends",
+			"otherwise for 20 s. A lock with a stopped holder and a waiting process at both ends. A lock of another control group for which a container waited at 30 % of the looks: a notice. Three threads of a container or service that wait for room in a Unix socket's queue at both ends",
 		Why: "each such task adds one to the load average, and a container with one cannot be stopped while it waits, unless the wait can be killed. A request of a working disk ends in milliseconds, and the thread then runs; " +
 			"on a disk that is throttled or overloaded it may take seconds. A daemon of the host that always waits in this state harms no container. The agent looks once a minute, and only while the load average is higher than the number of running tasks",
 		Source: "proc_pid_stat(5), proc_loadavg(5); kernel/freezer.c, kernel/sched/loadavg.c. The thresholds are judgements: the kernel warns after 120 s (sysctl/kernel.rst, hung_task_timeout_secs)",
@@ -52,7 +56,7 @@ func stuckTasks() Rule {
 				}
 				found = append(found, x)
 			}
-			return append(found, stoppedLocks(s)...)
+			return slices.Concat(found, stoppedLocks(s), heldLocks(s), fullSockets(s))
 		},
 	}
 }
@@ -66,6 +70,44 @@ func stoppedLocks(s *fact.Set) (found []Finding) {
 			Evidence: []Evidence{{"processes that wait for the lock", number(f.Value), "0"}},
 			Culprit:  f.Subject,
 			Cures:    []Cure{{What: "Continue the process, or end it.", Command: fmt.Sprintf("kill -CONT %d", f.Subject.Pid)}},
+		})
+	}
+	return found
+}
+
+// heldLocks finds containers that wait for a file lock that another container or a program of the host holds.
+func heldLocks(s *fact.Set) (found []Finding) {
+	for _, f := range s.Of(fact.LockWaits) {
+		if f.Value < lockedLong {
+			continue
+		}
+		victim := fact.Subject{Cgroup: f.Subject.Device}
+		f.Subject.Device = ""
+		found = append(found, Finding{
+			Severity: Notice, Title: "a container waits for a file lock that is held outside it",
+			Evidence: []Evidence{{"looks at which it waited", percent(f.Value), "under 30 %"}},
+			Culprit:  f.Subject,
+			Victims:  []fact.Subject{victim},
+			Cures: []Cure{
+				{What: "Find the file. A program may hold a lock on purpose, such as a leader.", Command: fmt.Sprintf("grep -A1 ' %d ' /proc/locks; ls -l /proc/%d/fd", f.Subject.Pid, f.Subject.Pid)},
+			},
+		})
+	}
+	return found
+}
+
+// fullSockets finds containers whose threads wait for a datagram socket that nothing reads.
+func fullSockets(s *fact.Set) (found []Finding) {
+	for _, f := range s.Of(fact.SocketWaits) {
+		if f.Value < manySocketWaits {
+			continue
+		}
+		found = append(found, Finding{
+			Severity: Warning, Title: "threads wait until the reader of a Unix socket takes a datagram, such as a syslog daemon",
+			Evidence: []Evidence{{"threads that waited at both ends", number(f.Value), "0"}},
+			Culprit:  f.Subject,
+			Victims:  []fact.Subject{{Cgroup: f.Subject.Cgroup}},
+			Cures:    []Cure{{What: "Find the socket's reader, often /dev/log, and why it does not read.", Command: fmt.Sprintf("nsenter -t %d -n ss -xap", f.Subject.Pid)}},
 		})
 	}
 	return found

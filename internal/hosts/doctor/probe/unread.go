@@ -1,0 +1,65 @@
+package probe
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/hosts/doctor/fact"
+)
+
+// inbox is an inotify instance of a process with events that it has not read.
+type inbox struct {
+	pid, fd int
+	bytes   int
+}
+
+// eventSize is the size of an inotify event without a name, in bytes (inotify(7)).
+const eventSize = 16
+
+// openInbox opens a descriptor of a process if events of at least so many bytes wait in it. It only
+// asks for their number: FIONREAD, which has the number of TIOCINQ.
+func openInbox(pid int, name string, least float64) (inbox, bool) {
+	number, err := strconv.Atoi(name)
+	if err != nil {
+		return inbox{}, false
+	}
+	pidfd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return inbox{}, false // it has ended
+	}
+	defer unix.Close(pidfd)
+	fd, err := unix.PidfdGetfd(pidfd, number, 0)
+	if err != nil {
+		return inbox{}, false // it is closed, or may not be opened
+	}
+	n, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
+	if err != nil || float64(n) < least {
+		unix.Close(fd)
+		return inbox{}, false
+	}
+	return inbox{pid, fd, n}, true
+}
+
+// unreadFrom returns from how many bytes events in an instance are a fact: half of those that it may have.
+func unreadFrom(h Host) float64 {
+	most, err := number(string(h.Proc) + "/sys/fs/inotify/max_queued_events")
+	if err != nil {
+		most = 16384 // the kernel's default
+	}
+	return most / 2 * eventSize
+}
+
+// unreadFacts returns the instances in which not fewer events wait a second later, and closes all.
+func unreadFacts(ctx context.Context, h Host, found []inbox) (fs []fact.Fact) {
+	waited := len(found) > 0 && pause(ctx, time.Second)
+	for _, i := range found {
+		if n, err := unix.IoctlGetInt(i.fd, unix.TIOCINQ); waited && err == nil && n >= i.bytes {
+			fs = append(fs, fact.Fact{Name: fact.Unread, Value: float64(n), Unit: fact.Bytes, Subject: processOf(h, i.pid)})
+		}
+		unix.Close(i.fd)
+	}
+	return largest(fs, shownProcesses)
+}
