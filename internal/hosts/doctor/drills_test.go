@@ -43,7 +43,7 @@ func onDisk(t *testing.T) string {
 
 // inMachine holds the drills that work in the emulated machine, and their sizes there; 0
 // is the default. Moving a process to another group is slow in that machine.
-var inMachine = map[string]int{"zombies": 200, "throttle": 2, "neighbour": 2, "dentries": 1_100_000, "fadvise": 0, "thrash": 0, "conntrack": 0, "leak": 0, "files": 0, "backlog": 0, "datagrams": 0, "hung-mount": 0}
+var inMachine = map[string]int{"zombies": 200, "throttle": 2, "neighbour": 2, "dentries": 1_100_000, "fadvise": 0, "thrash": 0, "conntrack": 0, "leak": 0, "files": 0, "backlog": 0, "datagrams": 0, "blackhole": 0, "hung-mount": 0}
 
 // Every drill in a control group is found, and its group is named. On a shared kernel the
 // drills slow other tests, so without -long they run only in the machine. The table of

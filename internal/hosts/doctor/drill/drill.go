@@ -58,7 +58,7 @@ func (d Drill) Culprit() string { return d.parts[0].name }
 
 // All returns the drills.
 func All() []Drill {
-	return []Drill{zombies(), pinned(), fadvise(), dentries(), throttle(), neighbour(), thrash(), fsyncs(), rtnl(), conntrack(), kernelShare(), calls(), growth(), files(), backlog(), datagrams(), hungMount()}
+	return []Drill{zombies(), pinned(), fadvise(), dentries(), throttle(), neighbour(), thrash(), fsyncs(), rtnl(), conntrack(), kernelShare(), calls(), growth(), files(), backlog(), datagrams(), blackhole(), hungMount()}
 }
 
 // Without maps each check that has no drill to the reason.

@@ -2,6 +2,8 @@ package drill
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net"
 	"os"
 	"runtime"
@@ -167,6 +169,53 @@ func datagrams() Drill {
 			})
 		}}},
 	}
+}
+
+// blackhole is a program whose connections get no answer, in a network namespace of its own: its packets
+// reach a device that forwards nothing.
+func blackhole() Drill {
+	return Drill{
+		Name: "blackhole", Short: "a program whose TCP handshakes get no answer", Rule: "tcp-retransmits",
+		Size: 16, MaxSize: 1000, Unit: "clients",
+		parts: []part{{name: "client", namespace: true, work: func(ctx context.Context, t Task, ready func()) error {
+			if err := silentRoute(); err != nil {
+				return err
+			}
+			ready()
+			return threads(t.Size, func(int) error {
+				for ctx.Err() == nil {
+					c, err := (&net.Dialer{Timeout: 4 * time.Second}).DialContext(ctx, "tcp", silentPeer+":80")
+					if err == nil {
+						c.Close()
+						return fmt.Errorf("%s has answered", silentPeer)
+					}
+				}
+				return nil
+			})
+		}}},
+	}
+}
+
+// silentPeer is an address for documentation (RFC 5737) that no host has.
+const silentPeer = "192.0.2.2"
+
+// silentRoute makes a network in which the silentPeer is said to be, and is not.
+func silentRoute() error {
+	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "drill0"}, PeerName: "drill1"}
+	if err := netlink.LinkAdd(link); err != nil {
+		return fmt.Errorf("add a pair of devices: %w", err)
+	}
+	own, err := netlink.LinkByName("drill0")
+	if err != nil {
+		return err
+	}
+	peer, err := netlink.LinkByName("drill1")
+	if err != nil {
+		return err
+	}
+	address := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(192, 0, 2, 1), Mask: net.CIDRMask(24, 32)}}
+	return errors.Join(netlink.LinkSetUp(own), netlink.LinkSetUp(peer), netlink.AddrAdd(own, address),
+		netlink.NeighAdd(&netlink.Neigh{LinkIndex: own.Attrs().Index, IP: net.ParseIP(silentPeer), HardwareAddr: peer.Attrs().HardwareAddr, State: netlink.NUD_PERMANENT}))
 }
 
 // loopbackUp lets a new network namespace use its loopback.

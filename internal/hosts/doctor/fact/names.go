@@ -63,6 +63,9 @@ const (
 	DatagramMemory = "namespace.udp_memory"        // /s: datagrams for which the memory of all UDP sockets had no space, by network namespace
 	UnixWaiting    = "namespace.unix_waiting"      // connections to a Unix socket that wait for an accept at both ends of the observation, by its path
 	ListenDrops    = "namespace.overflows"         // /s: connections that a full accept queue refused, by network namespace
+	Retransmits    = "namespace.retransmits"       // /s: TCP segments with data that were sent again, by network namespace
+	RetransShare   = "namespace.retransmit_share"  // their share of the segments sent; only of namespaces that sent some again
+	Unanswered     = "namespace.handshakes_again"  // /s: handshakes of TCP that were sent again because no answer came
 	Packets        = "namespace.packets"           // /s: packets received, by network namespace
 	ProcessFiles   = "process.files"               // share of a process's own limit of open files, of those that use over half
 
@@ -91,6 +94,7 @@ const (
 	MapsGrowth     = "process.maps_growth"  // growth of that share, 1/s
 	LockWaits      = "process.lock_waits"   // share of the samples in which a container, the device, waited for a file lock that the subject, of another group, held
 	SocketWaits    = "process.unix_waits"   // threads of a group that waited at both ends for room in the queue of a Unix socket, with one of them
+	PipeWaits      = "process.pipe_waits"   // threads of a group that waited for room in a pipe for the whole observation, with one of them
 	Unread         = "process.unread"       // B of inotify events that a process does not read
 	ProcessLocked  = "process.locked"       // share of RLIMIT_MEMLOCK, of the processes that use over half
 	ProcessMapped  = "process.mapped"       // share of RLIMIT_AS, of the processes that use over half

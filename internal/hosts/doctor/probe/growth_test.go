@@ -53,10 +53,10 @@ func TestSockets(t *testing.T) {
 	}
 	tcp += " 0: 0100007F:1F90 0100007F:C351 08 x\n"
 	for file, text := range map[string]string{
-		"7/net/netstat":                   "TcpExt: SyncookiesSent ListenOverflows TCPReqQFullDoCookies TCPReqQFullDrop\nTcpExt: 1 42 20 3\nIpExt: A\nIpExt: 2\n",
+		"7/net/netstat":                   "TcpExt: SyncookiesSent ListenOverflows TCPReqQFullDoCookies TCPReqQFullDrop TCPSynRetrans\nTcpExt: 1 42 20 3 4\nIpExt: A\nIpExt: 2\n",
 		"7/net/dev":                       "Inter-| Receive\n face |bytes packets\n    lo: 100 7 0\n  eth0: 100 5 0\n",
 		"7/net/sockstat":                  "sockets: used 9\nTCP: inuse 5 orphan 0 tw 995 alloc 7 mem 1\nUDP: inuse 1 mem 0\nFRAG: inuse 3 memory 1000\n",
-		"7/net/snmp":                      "Udp: InDatagrams RcvbufErrors MemErrors\nUdp: 9 8 7\nUdpLite: RcvbufErrors\nUdpLite: 3\n",
+		"7/net/snmp":                      "Tcp: OutSegs RetransSegs\nTcp: 100 9\nUdp: InDatagrams RcvbufErrors MemErrors\nUdp: 9 8 7\nUdpLite: RcvbufErrors\nUdpLite: 3\n",
 		"sys/net/ipv4/ipfrag_high_thresh": "4000\n", "sys/net/ipv4/tcp_max_tw_buckets": "1990\n",
 		"7/net/tcp": tcp, "sys/net/ipv4/ip_local_port_range": "50000\t50005\n",
 	} {
@@ -68,8 +68,27 @@ func TestSockets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s := socketsOf(h, dir); s["overflows"] != 42 || s["packets"] != 12 || s["ports"] != 0.5 || s["unclosed"] != 1 || s["fragments"] != 0.25 || s["time-wait"] != 0.5 || s["half open"] != 23 || s["datagrams"] != 8 || s["datagram memory"] != 7 {
+	if s := socketsOf(h, dir); s["overflows"] != 42 || s["packets"] != 12 || s["ports"] != 0.5 || s["unclosed"] != 1 || s["fragments"] != 0.25 || s["time-wait"] != 0.5 || s["half open"] != 23 || s["datagrams"] != 8 || s["datagram memory"] != 7 || s["unanswered"] != 4 || s["sent"] != 100 || s["sent again"] != 9 {
 		t.Errorf("%v", s)
+	}
+}
+
+// Segments that were sent again are counted without those of handshakes, and only if there are some.
+func TestRetransmits(t *testing.T) {
+	before := sample{"sent": 1000, "sent again": 10, "unanswered": 5}
+	after := space{kind: "net", subject: fact.Subject{Pid: 7, Device: "net:[1]"}, values: sample{"sent": 2000, "sent again": 130, "unanswered": 25}}
+	set := &fact.Set{}
+	set.Add(retransmits(before, after, 10*time.Second)...)
+	again, share := set.Of(fact.Retransmits), set.Of(fact.RetransShare)
+	if len(again) != 1 || again[0].Value != 10 || again[0].Subject.Pid != 7 || len(share) != 1 || share[0].Value != 0.1 {
+		t.Errorf("%+v, %+v", again, share)
+	}
+	for what, values := range map[string]sample{
+		"handshakes only": {"sent": 2000, "sent again": 30, "unanswered": 25}, "nothing was sent": {"sent": 1000, "sent again": 40, "unanswered": 5}, "unknown": {"sent": 2000},
+	} {
+		if fs := retransmits(before, space{values: values}, time.Second); len(fs) > 0 {
+			t.Errorf("%s: %+v", what, fs)
+		}
 	}
 }
 

@@ -23,8 +23,8 @@ import (
 // packets.
 func namespacesProbe() Probe {
 	return Probe{
-		Name: "namespaces", Sees: "mounts, local ports, System V objects, unclosed connections, full accept queues and dropped datagrams of containers",
-		Gives: []string{fact.NamesSeen, fact.Mounts, fact.GroupSpaces, fact.GroupSpacesOld, fact.GroupMounts, fact.Segments, fact.Semaphores, fact.Messages, fact.Queues, fact.Ports, fact.TimeWait, fact.Fragments, fact.MemoryDisk, fact.MemoryDiskMore, fact.Unclosed, fact.UnclosedMore, fact.ListenDrops, fact.HalfOpenDrops, fact.UnixWaiting, fact.DatagramDrops, fact.DatagramMemory, fact.Packets},
+		Name: "namespaces", Sees: "mounts, local ports, System V objects, unclosed connections, full accept queues, dropped datagrams and lost segments of containers",
+		Gives: []string{fact.NamesSeen, fact.Mounts, fact.GroupSpaces, fact.GroupSpacesOld, fact.GroupMounts, fact.Segments, fact.Semaphores, fact.Messages, fact.Queues, fact.Ports, fact.TimeWait, fact.Fragments, fact.MemoryDisk, fact.MemoryDiskMore, fact.Unclosed, fact.UnclosedMore, fact.ListenDrops, fact.HalfOpenDrops, fact.Retransmits, fact.RetransShare, fact.Unanswered, fact.UnixWaiting, fact.DatagramDrops, fact.DatagramMemory, fact.Packets},
 		Open:  counted(readNamespaces, namespaceFacts),
 	}
 }
@@ -189,6 +189,9 @@ func socketsOf(h Host, dir string) sample {
 				s["half open"] += v
 			}
 		}
+		if v, ok := netstat(text, "TcpExt:", "TCPSynRetrans"); ok {
+			s["unanswered"] = v
+		}
 	}
 	if text, err := read(dir + "/net/dev"); err == nil {
 		for line := range strings.Lines(text) {
@@ -212,15 +215,18 @@ func socketsOf(h Host, dir string) sample {
 			s[key] = sockstat(text, of.protocol)[of.figure] / most
 		}
 	}
-	if sockstat(text, "UDP")["inuse"] > 0 {
+	tcp := sockstat(text, "TCP")
+	if sockstat(text, "UDP")["inuse"] > 0 || tcp["inuse"] > 0 {
 		snmp, _ := read(dir + "/net/snmp") // none if the process has ended
-		for key, name := range map[string]string{"datagrams": "RcvbufErrors", "datagram memory": "MemErrors"} {
-			if v, ok := netstat(snmp, "Udp:", name); ok { // the latter since Linux 5.12
+		for key, of := range map[string]struct{ protocol, name string }{
+			"datagrams": {"Udp:", "RcvbufErrors"}, "datagram memory": {"Udp:", "MemErrors"}, // the latter since Linux 5.12
+			"sent": {"Tcp:", "OutSegs"}, "sent again": {"Tcp:", "RetransSegs"},
+		} {
+			if v, ok := netstat(snmp, of.protocol, of.name); ok {
 				s[key] = v
 			}
 		}
 	}
-	tcp := sockstat(text, "TCP")
 	n := tcp["inuse"] + tcp["tw"]
 	if n < connectionsFrom {
 		return s
@@ -347,13 +353,30 @@ func namespaceFacts(_ Host, before, after map[string]space, over time.Duration) 
 			found = append(found, fact.Fact{Name: fact.Unclosed, Value: min(was, is), Unit: fact.Count, Subject: b.subject},
 				fact.Fact{Name: fact.UnclosedMore, Value: (is - was) / over.Seconds(), Unit: fact.PerSecond, Subject: b.subject})
 		}
-		for key, fact1 := range map[string]string{"overflows": fact.ListenDrops, "half open": fact.HalfOpenDrops, "datagrams": fact.DatagramDrops, "datagram memory": fact.DatagramMemory, "packets": fact.Packets} {
+		for key, fact1 := range map[string]string{"overflows": fact.ListenDrops, "half open": fact.HalfOpenDrops, "datagrams": fact.DatagramDrops, "datagram memory": fact.DatagramMemory, "unanswered": fact.Unanswered, "packets": fact.Packets} {
 			if v, ok := b.values.grew(before[name].values, key); ok {
 				found = append(found, fact.Fact{Name: fact1, Value: v / over.Seconds(), Unit: fact.PerSecond, Subject: b.subject})
 			}
 		}
+		found = append(found, retransmits(before[name].values, b, over)...)
 	}
 	return append(found, groupSpaces(before, after)...), nil
+}
+
+// retransmits tells how many segments with data a network namespace has sent again: the kernel counts
+// those of handshakes with them (RetransSegs and TCPSynRetrans, Documentation/networking/snmp_counter.rst).
+func retransmits(before sample, after space, over time.Duration) []fact.Fact {
+	again, ok := after.values.grew(before, "sent again")
+	sent, ok2 := after.values.grew(before, "sent")
+	handshakes, _ := after.values.grew(before, "unanswered")
+	again -= handshakes
+	if !ok || !ok2 || again <= 0 || sent <= 0 {
+		return nil
+	}
+	return []fact.Fact{
+		{Name: fact.Retransmits, Value: again / over.Seconds(), Unit: fact.PerSecond, Subject: after.subject},
+		{Name: fact.RetransShare, Value: min(1, again/sent), Unit: fact.Share, Subject: after.subject},
+	}
 }
 
 // groupsOf returns the group that a process's activity is attributed to, and the process's own,

@@ -22,9 +22,9 @@ import (
 func stuckProbe() Probe {
 	return Probe{
 		Name: "stuck", Sees: "tasks that wait in the kernel and cannot be interrupted or for the lock of a stopped process, and zombies",
-		Gives: []string{fact.StuckSeen, fact.Stuck, fact.Zombies, fact.LockHeld, fact.SocketWaits},
+		Gives: []string{fact.StuckSeen, fact.Stuck, fact.Zombies, fact.LockHeld, fact.SocketWaits, fact.PipeWaits},
 		Open: func(ctx context.Context, h Host, now time.Time) (Series, error) {
-			r := &stuckReader{host: h, zombies: make(map[int]zombie), holders: stoppedHolders(h)}
+			r := &stuckReader{host: h, zombies: make(map[int]zombie), holders: stoppedHolders(h), waits: make(map[thread]string)}
 			return r, r.scan(ctx, now)
 		},
 	}
@@ -74,8 +74,8 @@ type stuckReader struct {
 	asleep map[thread]asleep
 	// zombies are those of the scan, by pid; nil if they are not looked for.
 	zombies map[int]zombie
-	holders map[int]float64 // stopped holders of file locks at the first reading
-	waits   []thread        // threads that waited for the reader of a Unix socket at the scan
+	holders map[int]float64   // stopped holders of file locks at the first reading
+	waits   map[thread]string // threads that waited for a reader at the scan, with how often they had run
 	// standing means that there are many readings, each of which looks for more. The next scan
 	// is not before due.
 	standing bool
@@ -99,7 +99,7 @@ func (r *stuckReader) Read(ctx context.Context, now time.Time) ([]fact.Fact, err
 	if len(r.holders) > 0 {
 		facts = append(facts, holderFacts(r.host, r.holders, stoppedHolders(r.host))...)
 	}
-	facts = append(facts, socketWaits(r.host, r.waits)...)
+	facts = append(facts, readerWaits(r.host, r.waits)...)
 	r.asleep = stuck
 	before := r.scanned
 	r.scanned = r.standing && !now.Before(r.due) && loaded(r.host)
@@ -145,8 +145,8 @@ func (r *stuckReader) scan(ctx context.Context, now time.Time) error {
 				a.since = now
 				found[t] = a
 			}
-			if ok && !r.standing && st.State == 'S' && waitsForReader(r.host, t) {
-				r.waits = append(r.waits, t)
+			if ok && !r.standing && st.State == 'S' && waitsForReader(r.host, t) != "" {
+				r.waits[t], _ = read(t.dir(r.host) + "/schedstat") // "" if it has ended
 			}
 			if ok && r.zombies != nil && len(tids) == 1 && st.State == 'Z' {
 				r.zombies[pid] = zombie{parent: st.PPid, start: st.Start, since: now}
@@ -192,27 +192,38 @@ func asleepOf(h Host, t thread, s proc.Stat) (asleep, bool) {
 	return asleep{start: s.Start, comm: s.Comm, ran: ran}, err == nil
 }
 
-// waitsForReader reports whether a thread waits for room in the queue of a Unix socket, which its
-// reader has to make (unix_dgram_sendmsg, net/unix/af_unix.c).
-func waitsForReader(h Host, t thread) bool {
-	function, _ := read(t.dir(h) + "/wchan") // "" if it has ended
-	return function == "unix_wait_for_peer"
+// waitsForReader returns the fact about a thread that waits for room in a queue, which its reader has
+// to make: of a Unix socket (unix_dgram_sendmsg, net/unix/af_unix.c) or of a pipe (fs/pipe.c; the second
+// name is that of Linux 6.15). It returns "" for others.
+func waitsForReader(h Host, t thread) string {
+	switch function, _ := read(t.dir(h) + "/wchan"); function { // "" if it has ended
+	case "unix_wait_for_peer":
+		return fact.SocketWaits
+	case "pipe_write", "anon_pipe_write":
+		return fact.PipeWaits
+	}
+	return ""
 }
 
-// socketWaits counts the threads that wait so again, by their group.
-func socketWaits(h Host, before []thread) []fact.Fact {
-	waits := make(map[string]fact.Fact)
-	for _, t := range before {
-		if !waitsForReader(h, t) {
+// readerWaits counts the threads that wait so again, by their group. A pipe with a slow reader is often
+// full, so its writers count only if they have not run since.
+func readerWaits(h Host, before map[thread]string) []fact.Fact {
+	type place struct{ name, group string }
+	waits := make(map[place]fact.Fact)
+	for _, t := range slices.SortedFunc(maps.Keys(before), thread.compare) {
+		name := waitsForReader(h, t)
+		ran, _ := read(t.dir(h) + "/schedstat")
+		if name == "" || name == fact.PipeWaits && ran != before[t] {
 			continue
 		}
 		s := processOf(h, t.pid)
-		f, known := waits[s.Cgroup]
+		p := place{name, s.Cgroup}
+		f, known := waits[p]
 		if !known {
-			f = fact.Fact{Name: fact.SocketWaits, Unit: fact.Count, Subject: s}
+			f = fact.Fact{Name: name, Unit: fact.Count, Subject: s}
 		}
 		f.Value++
-		waits[s.Cgroup] = f
+		waits[p] = f
 	}
 	return largest(slices.Collect(maps.Values(waits)), shownProcesses)
 }

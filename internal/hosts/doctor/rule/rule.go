@@ -113,6 +113,7 @@ func All() []Rule {
 		containerChurn(),
 		listenOverflow(),
 		udpDrops(),
+		tcpRetransmits(),
 		slowAllocation(),
 		oldKernel(),
 		slowMachine(),

@@ -271,6 +271,7 @@ var cases = []struct {
 	{"stuck-tasks", "a lock of the host", []fact.Fact{host(fact.StuckSeen, 0), by(fact.LockWaits, 0.7, fact.Subject{Cgroup: "/backup.service", Pid: 7, Command: "backup", Device: web})}, Notice, fact.Subject{Cgroup: "/backup.service", Pid: 7, Command: "backup"}, "70 %"},
 	{"stuck-tasks", "a lock for a moment", []fact.Fact{host(fact.StuckSeen, 0), by(fact.LockWaits, 0.2, fact.Subject{Cgroup: "/backup.service", Pid: 7, Command: "backup", Device: web})}, "", fact.Subject{}, ""},
 	{"stuck-tasks", "a log that is not read", []fact.Fact{host(fact.StuckSeen, 0), by(fact.SocketWaits, 30, other)}, Warning, other, "30"},
+	{"stuck-tasks", "a pipe that is not read", []fact.Fact{host(fact.StuckSeen, 0), by(fact.PipeWaits, 1, other)}, Notice, other, "grep pipe"},
 	{"stuck-tasks", "a log that is slow for a moment", []fact.Fact{host(fact.StuckSeen, 0), by(fact.SocketWaits, 2, other)}, "", fact.Subject{}, ""},
 	{"stuck-tasks", "none", []fact.Fact{host(fact.StuckSeen, 0)}, "", fact.Subject{}, ""},
 	{"stuck-tasks", "a slow disk", stuck(8, 12, inContainer, "io_schedule", "folio_wait_bit_common", "filemap_read"), "", fact.Subject{}, ""},
@@ -377,6 +378,10 @@ var cases = []struct {
 	{"profiler", "tracing of scheduling", []fact.Fact{host(fact.ProfilerSeen, 1), device(fact.TraceEvents, "/sys/kernel/tracing", 30_000)}, Notice, fact.Subject{}, "echo 0 >/sys/kernel/tracing/events/enable"},
 	{"profiler", "tracing of system calls", []fact.Fact{host(fact.ProfilerSeen, 1), device(fact.TraceEvents, "/sys/kernel/tracing", 300_000)}, Warning, fact.Subject{}, "300,000/s"},
 
+	{"tcp-retransmits", "a few", []fact.Fact{host(fact.NamesSeen, 3), by(fact.Retransmits, 5, other), by(fact.RetransShare, 0.3, other), by(fact.Unanswered, 0.5, other)}, "", fact.Subject{}, ""},
+	{"tcp-retransmits", "a small share of many", []fact.Fact{host(fact.NamesSeen, 3), by(fact.Retransmits, 500, other), by(fact.RetransShare, 0.01, other)}, "", fact.Subject{}, ""},
+	{"tcp-retransmits", "many", []fact.Fact{host(fact.NamesSeen, 3), by(fact.Retransmits, 500, other), by(fact.RetransShare, 0.07, other)}, Warning, other, "7.0 %"},
+	{"tcp-retransmits", "handshakes without an answer", []fact.Fact{host(fact.NamesSeen, 3), by(fact.Unanswered, 12, other)}, Notice, other, "12/s"},
 	{"udp-drops", "a few", []fact.Fact{host(fact.NamesSeen, 3), by(fact.DatagramDrops, 5, other)}, "", fact.Subject{}, ""},
 	{"udp-drops", "many", []fact.Fact{host(fact.NamesSeen, 3), by(fact.DatagramDrops, 4000, other)}, Notice, other, "4,000/s"},
 	{"udp-drops", "no memory", []fact.Fact{host(fact.NamesSeen, 3), by(fact.DatagramMemory, 40, other), by(fact.DatagramMemory, 20, logger)}, Warning, fact.Subject{}, "60/s"},

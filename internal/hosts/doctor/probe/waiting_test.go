@@ -2,10 +2,12 @@ package probe
 
 import (
 	"context"
+	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -73,11 +75,11 @@ func TestSocketWaits(t *testing.T) {
 	}
 	h := Host{Proc: proc.Host}
 	count := func() (n float64) {
-		r := &stuckReader{host: h}
+		r := &stuckReader{host: h, waits: make(map[thread]string)}
 		if err := r.scan(t.Context(), time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		for _, f := range socketWaits(h, r.waits) {
+		for _, f := range readerWaits(h, r.waits) {
 			if f.Subject.Command == "logger" {
 				n += f.Value
 			}
@@ -92,4 +94,47 @@ func TestSocketWaits(t *testing.T) {
 		}
 	}
 	poll.Until(t, "no writer waits", func() bool { return count() == 0 })
+}
+
+// A writer to a pipe is found while nothing reads, and not if it has written something in between.
+func TestPipeWaits(t *testing.T) {
+	in, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	c := exec.CommandContext(t.Context(), "dd", "if=/dev/zero", "bs=4096")
+	c.Stdout = out
+	c.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Wait() })
+	_ = out.Close()
+	h := Host{Proc: proc.Host}
+	scan := func() map[thread]string {
+		r := &stuckReader{host: h, waits: make(map[thread]string)}
+		if err := r.scan(t.Context(), time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		return r.waits
+	}
+	writer := thread{c.Process.Pid, c.Process.Pid}
+	poll.Until(t, "the pipe is full", func() bool { return scan()[writer] != "" })
+	before := scan()
+	found := func() bool {
+		return slices.ContainsFunc(readerWaits(h, before), func(f fact.Fact) bool {
+			return f.Name == fact.PipeWaits && f.Subject.Pid == writer.pid && f.Value >= 1
+		})
+	}
+	if !found() {
+		t.Errorf("no writer of a full pipe among %v", readerWaits(h, before))
+	}
+	if _, err := io.ReadFull(in, make([]byte, 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	poll.Until(t, "the pipe is full again", func() bool { return waitsForReader(h, writer) != "" })
+	if found() {
+		t.Errorf("a writer that has written since: %v", readerWaits(h, before))
+	}
 }
