@@ -18,6 +18,8 @@ const (
 	// quietPause is the time between two samples of a session that is far from its limit and
 	// does not grow.
 	quietPause = 5 * time.Second
+	// idlePause is that of such a session that has also used no CPU time.
+	idlePause = 10 * time.Second
 )
 
 // memory is what a session's container has used recently.
@@ -28,14 +30,18 @@ type memory struct {
 
 // due reports whether a sample is to be taken: every second if the memory is over half of
 // its limit or has grown by a sixteenth between the last two samples, and otherwise every
-// quietPause.
+// quietPause or idlePause.
 func (y *memory) due(now time.Time) bool {
 	n := len(y.samples)
 	if n < 2 {
 		return true
 	}
 	last, before := y.samples[n-1], y.samples[n-2]
-	return now.Sub(last.At) >= quietPause-time.Second/2 || y.limit > 0 && last.Memory > y.limit/2 || last.Memory-before.Memory > before.Memory/16
+	pause := quietPause
+	if last.CPU == before.CPU {
+		pause = idlePause
+	}
+	return now.Sub(last.At) >= pause-time.Second/2 || y.limit > 0 && last.Memory > y.limit/2 || last.Memory-before.Memory > before.Memory/16
 }
 
 // take takes a sample of a container.

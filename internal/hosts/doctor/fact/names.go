@@ -19,6 +19,7 @@ const (
 
 	MemTotal      = "memory.total"        // B
 	MemKept       = "memory.kept_free"    // share of memory that kswapd keeps free: the high watermarks of all zones
+	MemHuge       = "memory.huge_unused"  // share of memory in huge pages that no program has reserved or uses: vm.nr_hugepages
 	SlabTotal     = "memory.slab"         // B
 	SlabReclaim   = "memory.slab_reclaim" // B, of memory.slab
 	MemPSIFull    = "memory.psi_full"     // share of the examination in which all tasks were stalled

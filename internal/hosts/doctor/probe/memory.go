@@ -16,7 +16,7 @@ import (
 func memoryProbe() Probe {
 	return Probe{
 		Name: "memory", Sees: "memory, slab, fragmentation, memory pressure of the host",
-		Gives: []string{fact.MemTotal, fact.SlabTotal, fact.SlabReclaim, fact.MemPSIFull, fact.AllocStalls, fact.CompactStalls, fact.HighOrderFree},
+		Gives: []string{fact.MemTotal, fact.MemHuge, fact.SlabTotal, fact.SlabReclaim, fact.MemPSIFull, fact.AllocStalls, fact.CompactStalls, fact.HighOrderFree},
 		Open: counted(readStalls, func(h Host, before, after sample, over time.Duration) ([]fact.Fact, error) {
 			fs, err := readMemory(h)
 			for key, name := range map[string]string{"alloc": fact.AllocStalls, "compact": fact.CompactStalls} {
@@ -70,6 +70,9 @@ func readMemory(h Host) ([]fact.Fact, error) {
 		if v, ok := m[key]; ok {
 			fs = append(fs, host(name, v*1024, fact.Bytes))
 		}
+	}
+	if unused, all := (m["HugePages_Free"]-m["HugePages_Rsvd"])*m["Hugepagesize"], m["MemTotal"]; unused > 0 && all > 0 {
+		fs = append(fs, host(fact.MemHuge, unused/all, fact.Share))
 	}
 	zones, err2 := parsed(h, procfs.FS.BuddyInfo)
 	for _, z := range zones {

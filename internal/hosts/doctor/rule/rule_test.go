@@ -388,6 +388,7 @@ var cases = []struct {
 
 	{"slow-allocation", "usual", []fact.Fact{host(fact.AllocMs, 60)}, "", fact.Subject{}, ""},
 	{"slow-allocation", "a quarter is kept free", []fact.Fact{host(fact.AllocMs, 60), host(fact.MemKept, 0.25)}, Notice, fact.Subject{}, "25 %"},
+	{"slow-allocation", "huge pages for nothing", []fact.Fact{host(fact.AllocMs, 60), host(fact.MemHuge, 0.4)}, Notice, fact.Subject{}, "40 %"},
 	{"slow-allocation", "little is kept free", []fact.Fact{host(fact.AllocMs, 60), host(fact.MemKept, 0.05)}, "", fact.Subject{}, ""},
 	{"slow-allocation", "slow", []fact.Fact{host(fact.AllocMs, 800)}, Warning, fact.Subject{}, "800 ms"},
 	{"slow-allocation", "very slow", []fact.Fact{host(fact.AllocMs, 3000), host(fact.MemcgDying, 50_000)}, Critical, fact.Subject{}, "50,000"},

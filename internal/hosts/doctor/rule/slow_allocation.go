@@ -5,7 +5,7 @@ import "holdfast/internal/hosts/doctor/fact"
 const (
 	slowTouch     = 400 // ms of CPU for 128 MiB: 12 µs a page
 	criticalTouch = 2000
-	keptMuch      = 0.10 // of memory: the defaults keep 0.2 to 5 % free
+	keptMuch      = 0.10 // of memory: the defaults keep 0.2 to 5 % free, and no huge pages
 )
 
 // slowAllocation finds that charging memory to a control group takes long, and a setting with which the
@@ -13,10 +13,10 @@ const (
 func slowAllocation() Rule {
 	return Rule{
 		Name:      "slow-allocation",
-		Signal:    "CPU time of a child in a group of its own that maps and touches 128 MiB page by page; the best of three. The high watermarks of all zones, up to which the kernel frees memory (zoneinfo)",
-		Threshold: "over 400 ms; critical over 2 s. Watermarks over 10 % of memory: a notice",
-		Why:       "a page takes about 1 µs, 128 MiB take 20 to 90 ms, also on virtual machines. The check uses CPU time, because on busy CPUs the wall time depends on other processes. Memory below the watermarks holds no page cache, and kswapd takes CPU time to keep it free: files are read again from the disk",
-		Source:    "measured (docs/doctor.md); Shopify's databases, where each 128 MiB took at least 100 ms; Documentation/admin-guide/sysctl/vm.rst, watermark_scale_factor and min_free_kbytes. The thresholds are judgements",
+		Signal:    "CPU time of a child in a group of its own that maps and touches 128 MiB page by page; the best of three. The high watermarks of all zones, up to which the kernel frees memory (zoneinfo), and huge pages that nothing uses (meminfo)",
+		Threshold: "over 400 ms; critical over 2 s. Watermarks, or unused huge pages, over 10 % of memory: a notice",
+		Why:       "a page takes about 1 µs, 128 MiB take 20 to 90 ms, also on virtual machines. The check uses CPU time, because on busy CPUs the wall time depends on other processes. Memory below the watermarks holds no page cache, and kswapd takes CPU time to keep it free: files are read again from the disk. A huge page of vm.nr_hugepages serves only programs that ask for one",
+		Source:    "measured (docs/doctor.md); Shopify's databases, where each 128 MiB took at least 100 ms; Documentation/admin-guide/sysctl/vm.rst, watermark_scale_factor and min_free_kbytes; mm/hugetlbpage.rst. The thresholds are judgements",
 		Needs:     []string{fact.AllocMs},
 		Judge: func(s *fact.Set) []Finding {
 			found := keptFree(s)
@@ -41,17 +41,20 @@ func slowAllocation() Rule {
 	}
 }
 
-// keptFree finds settings with which the kernel keeps much memory free.
-func keptFree(s *fact.Set) []Finding {
-	share, ok := s.Host(fact.MemKept)
-	if !ok || share <= keptMuch {
-		return nil
+// keptFree finds settings with which the kernel keeps much memory from programs and the page cache.
+func keptFree(s *fact.Set) (found []Finding) {
+	for _, kept := range []struct {
+		fact, title, what string
+		cure              Cure
+	}{
+		{fact.MemKept, "the kernel keeps much memory free, which programs and the page cache lack", "high watermarks of all zones, of memory",
+			Cure{What: "Restore the defaults, also in /etc/sysctl.d. The kernel computes vm.min_free_kbytes at its start.", Command: "sysctl vm.watermark_scale_factor=10; sysctl vm.min_free_kbytes"}},
+		{fact.MemHuge, "much memory is in huge pages that no program uses", "huge pages that are free and not reserved, of memory",
+			Cure{What: "Configure fewer, also in /etc/sysctl.d and on the kernel's command line.", Command: "grep Huge /proc/meminfo; sysctl vm.nr_hugepages=N"}},
+	} {
+		if share, _ := s.Host(kept.fact); share > keptMuch {
+			found = append(found, Finding{Severity: Notice, Title: kept.title, Evidence: []Evidence{{kept.what, percent(share), "under 10 %"}}, Cures: []Cure{kept.cure}})
+		}
 	}
-	return []Finding{{
-		Severity: Notice, Title: "the kernel keeps much memory free, which programs and the page cache lack",
-		Evidence: []Evidence{{"high watermarks of all zones, of memory", percent(share), "under 10 %"}},
-		Cures: []Cure{
-			{What: "Restore the defaults, also in /etc/sysctl.d. The kernel computes vm.min_free_kbytes at its start.", Command: "sysctl vm.watermark_scale_factor=10; sysctl vm.min_free_kbytes"},
-		},
-	}}
+	return found
 }
