@@ -89,21 +89,24 @@ const (
 
 	Zombies = "process.zombies" // processes that ended and that nothing reaped in the examination: of a container, or outside containers of a parent, with the parent that has most
 
-	FilesGrown     = "process.files_grown"  // share of its limit of open files, of a process whose number grows
-	FilesGrowth    = "process.files_growth" // growth of that share, 1/s
-	MapsGrown      = "process.maps_grown"   // share of vm.max_map_count, of a process whose mappings grow
-	MapsGrowth     = "process.maps_growth"  // growth of that share, 1/s
-	LockWaits      = "process.lock_waits"   // share of the samples in which a container, the device, waited for a file lock that the subject, of another group, held
-	SocketWaits    = "process.unix_waits"   // threads of a group that waited at both ends for room in the queue of a Unix socket, with one of them
-	PipeWaits      = "process.pipe_waits"   // threads of a group that waited for room in a pipe for the whole observation, with one of them
-	Unread         = "process.unread"       // B of inotify events that a process does not read
-	ProcessLocked  = "process.locked"       // share of RLIMIT_MEMLOCK, of the processes that use over half
-	ProcessMapped  = "process.mapped"       // share of RLIMIT_AS, of the processes that use over half
-	LockHeld       = "process.lock_held"    // tasks that wait for a file lock whose holder, the subject, is stopped
-	ProcessMaps    = "process.mappings"     // share of vm.max_map_count, of the processes that use over half
-	NeighbourSoft  = "neighbour.soft"       // entries of a table of neighbours for each one of its gc_thresh2, by the name of its limit
-	NeighbourGC    = "neighbour.gc"         // /s: times that the kernel removed entries to make room
-	NeighbourDrops = "neighbour.drops"      // /s: entries for which there was no room
+	FilesGrown     = "process.files_grown"   // share of its limit of open files, of a process whose number grows
+	FilesGrowth    = "process.files_growth"  // growth of that share, 1/s
+	MapsGrown      = "process.maps_grown"    // share of vm.max_map_count, of a process whose mappings grow
+	MapsGrowth     = "process.maps_growth"   // growth of that share, 1/s
+	LockCycle      = "process.lock_cycle"    // processes of a group that wait for each other's file locks, at both ends, with one of them
+	LockWaits      = "process.lock_waits"    // share of the samples in which a container, the device, waited for a file lock that the subject, of another group, held
+	SocketWaits    = "process.unix_waits"    // threads of a group that waited at both ends for room in the queue of a Unix socket, with one of them
+	PipeWaits      = "process.pipe_waits"    // threads of a group that waited for room in a pipe for the whole observation, with one of them
+	QueueBytes     = "namespace.queue_bytes" // share of kernel.msgmnb in the fullest System V message queue of an IPC namespace
+	Unread         = "process.unread"        // B of inotify events that a process does not read
+	FileSize       = "process.file_size"     // share of RLIMIT_FSIZE that the largest file has that a process writes, of those with over half
+	ProcessLocked  = "process.locked"        // share of RLIMIT_MEMLOCK, of the processes that use over half
+	ProcessMapped  = "process.mapped"        // share of RLIMIT_AS, of the processes that use over half
+	LockHeld       = "process.lock_held"     // tasks that wait for a file lock whose holder, the subject, is stopped
+	ProcessMaps    = "process.mappings"      // share of vm.max_map_count, of the processes that use over half
+	NeighbourSoft  = "neighbour.soft"        // entries of a table of neighbours for each one of its gc_thresh2, by the name of its limit
+	NeighbourGC    = "neighbour.gc"          // /s: times that the kernel removed entries to make room
+	NeighbourDrops = "neighbour.drops"       // /s: entries for which there was no room
 
 	SocketMemory  = "socket.memory"     // B in the sockets of TCP, of all namespaces
 	SocketLimit   = "socket.limit"      // B of it from which the kernel slows down all connections: tcp_mem
@@ -133,6 +136,7 @@ const (
 
 	DirtyLimit      = "dirty.limit"      // B of memory that may be dirty before writers wait for the disks
 	DirtyBytes      = "dirty.bytes"      // B: vm.dirty_bytes, if it is in force
+	DirtyExpire     = "dirty.expire"     // s after which dirty memory is written: vm.dirty_expire_centisecs
 	DirtyRatio      = "dirty.ratio"      // share: vm.dirty_ratio, if it is in force
 	DirtyNear       = "dirty.near"       // share of the looks at which so much was dirty that writers waited; only while the limit is small
 	DirtyWaits      = "dirty.waits"      // share of the examination in which a task waited for disks; likewise

@@ -21,7 +21,7 @@ const dirtyEvery = 500 * time.Millisecond
 func dirtyProbe() Probe {
 	return Probe{
 		Name: "dirty", Sees: "how much memory may be dirty, and whether writers wait because of it",
-		Gives: []string{fact.DirtyLimit, fact.DirtyBytes, fact.DirtyRatio, fact.DirtyNear, fact.DirtyWaits},
+		Gives: []string{fact.DirtyLimit, fact.DirtyBytes, fact.DirtyRatio, fact.DirtyExpire, fact.DirtyNear, fact.DirtyWaits},
 		Open: func(ctx context.Context, h Host, now time.Time) (Series, error) {
 			v, err := readDirty(h)
 			if err != nil {
@@ -72,6 +72,9 @@ func limitFacts(h Host) []fact.Fact {
 		return nil
 	}
 	fs := []fact.Fact{host(fact.DirtyLimit, d.limit(), fact.Bytes)}
+	if hundredths, err := number(string(h.Proc) + "/sys/vm/dirty_expire_centisecs"); err == nil {
+		fs = append(fs, host(fact.DirtyExpire, hundredths/100, fact.Seconds))
+	}
 	set, err := number(string(h.Proc) + "/sys/vm/dirty_bytes")
 	if err != nil {
 		return fs

@@ -35,11 +35,13 @@ func blockedLocks(h Host) map[int][]int {
 	return waiting
 }
 
-// fileLocksProbe looks once a second whether containers wait for file locks of other control groups.
+// fileLocksProbe looks once a second whether containers wait for file locks of other control groups, and
+// whether processes wait for each other's. The kernel finds such a cycle of POSIX locks only (fcntl(2),
+// EDEADLK).
 func fileLocksProbe() Probe {
 	return Probe{
-		Name: "file locks", Sees: "containers that wait for file locks that other containers or the host hold",
-		Gives: []string{fact.LockWaits},
+		Name: "file locks", Sees: "containers that wait for file locks that other containers or the host hold, and deadlocks",
+		Gives: []string{fact.LockWaits, fact.LockCycle},
 		Open: func(ctx context.Context, h Host, now time.Time) (Series, error) {
 			return sampled{sampling(ctx, now, time.Second, func() map[string]float64 { return waitsForOthers(h) }, nil),
 				func(samples []levels) []fact.Fact { return lockWaitFacts(h, samples) }}, nil
@@ -50,23 +52,61 @@ func fileLocksProbe() Probe {
 // waitsForOthers has an amount for each holder of a lock, and container of another group that waits for it.
 func waitsForOthers(h Host) map[string]float64 {
 	waits := make(map[string]float64)
-	for holder, pids := range blockedLocks(h) {
+	locks := blockedLocks(h)
+	for holder, pids := range locks {
 		by, known := groupOf(h, holder)
 		for _, pid := range pids {
 			if group, ok := groupOf(h, pid); known && ok && group != by && fact.ContainerID(group) != "" {
 				waits[strconv.Itoa(holder)+" "+group] = 1
 			}
 		}
+		if n := cycle(locks, holder); n > 0 {
+			waits[strconv.Itoa(holder)+lockCycle] = n
+		}
 	}
 	return waits
 }
 
-// lockWaitFacts returns for which share of the samples a container waited for a holder that still runs.
+// lockCycle follows the pid in the name of an amount about a process of a cycle.
+const lockCycle = " cycle"
+
+// cycle returns the length of a cycle of processes that wait for each other and has this one, 0 without one.
+func cycle(locks map[int][]int, pid int) float64 {
+	from := map[int]float64{pid: 1}
+	for next := []int{pid}; len(next) > 0; next = next[1:] {
+		for _, waiter := range locks[next[0]] { // it waits for a lock of next[0]
+			if waiter == pid && next[0] != pid {
+				return from[next[0]]
+			}
+			if from[waiter] == 0 {
+				from[waiter] = from[next[0]] + 1
+				next = append(next, waiter)
+			}
+		}
+	}
+	return 0
+}
+
+// lockWaitFacts returns for which share of the samples a container waited for a holder that still runs,
+// and the cycles that were there from the first sample to the last, one for each group.
 func lockWaitFacts(h Host, samples []levels) (fs []fact.Fact) {
 	waits := make(map[string]float64)
 	for _, l := range samples {
 		for key := range l.of {
 			waits[key] += 1 / float64(len(samples))
+		}
+	}
+	groups := make(map[string]bool)
+	for _, key := range slices.Sorted(maps.Keys(waits)) {
+		holder, is := strings.CutSuffix(key, lockCycle)
+		n := samples[len(samples)-1].of[key]
+		pid, _ := strconv.Atoi(holder) // waitsForOthers has made it
+		if s := processOf(h, pid); is && n > 0 && samples[0].of[key] > 0 && s.Command != "" && !groups[s.Cgroup] {
+			groups[s.Cgroup] = true
+			fs = append(fs, fact.Fact{Name: fact.LockCycle, Value: n, Unit: fact.Count, Subject: s})
+		}
+		if is {
+			delete(waits, key)
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(waits)) {

@@ -73,6 +73,19 @@ func TestSockets(t *testing.T) {
 	}
 }
 
+// The fullest queue counts, of a list of sysvipc(7).
+func TestFullest(t *testing.T) {
+	list := "       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      stime      rtime      ctime\n" +
+		"         0          0   600         512          1    77     0     0     0     0     0 1700000000          0 1700000000\n" +
+		"         0          1   600       16000        250    77    78     0     0     0     0 1700000000 1700000000 1700000000\n"
+	if n := fullest(list); n != 16000 {
+		t.Errorf("%v bytes", n)
+	}
+	if n := fullest(""); n != 0 {
+		t.Errorf("%v bytes in none", n)
+	}
+}
+
 // Segments that were sent again are counted without those of handshakes, and only if there are some.
 func TestRetransmits(t *testing.T) {
 	before := sample{"sent": 1000, "sent again": 10, "unanswered": 5}

@@ -155,6 +155,11 @@ func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 	return slices.Concat(fs, unreadFacts(ctx, h, inboxes), largest(files, shownProcesses), largest(held, shownProcesses), fanotifyWaits(ctx, h, scanners)), nil
 }
 
+// leastPipes is the number of pages from which fs.pipe-user-pages-soft is a limit that one process has
+// reached, and not any with a pipe: four pipes of the usual size. The kernel's default is 1,024 pipes
+// (pipe(7)).
+const leastPipes = 64
+
 // sharedLimit returns the share of a user's limit, if it is over limitsShown. Kernels before
 // Linux 5.13 have no limit of fanotify, and 0 is none.
 func sharedLimit(h Host, name string, u use) []fact.Fact {
@@ -163,6 +168,9 @@ func sharedLimit(h Host, name string, u use) []fact.Fact {
 		return nil
 	}
 	s := u.holder(h)
+	if name == LimitPipes && most < leastPipes {
+		s = fact.Subject{} // whichever process has a pipe is over it
+	}
 	s.Device = name
 	return []fact.Fact{{Name: fact.UserLimit, Value: min(1, u.used/most), Unit: fact.Share, Subject: s}}
 }

@@ -24,7 +24,7 @@ import (
 func namespacesProbe() Probe {
 	return Probe{
 		Name: "namespaces", Sees: "mounts, local ports, System V objects, unclosed connections, full accept queues, dropped datagrams and lost segments of containers",
-		Gives: []string{fact.NamesSeen, fact.Mounts, fact.GroupSpaces, fact.GroupSpacesOld, fact.GroupMounts, fact.Segments, fact.Semaphores, fact.Messages, fact.Queues, fact.Ports, fact.TimeWait, fact.Fragments, fact.MemoryDisk, fact.MemoryDiskMore, fact.Unclosed, fact.UnclosedMore, fact.ListenDrops, fact.HalfOpenDrops, fact.Retransmits, fact.RetransShare, fact.Unanswered, fact.UnixWaiting, fact.DatagramDrops, fact.DatagramMemory, fact.Packets},
+		Gives: []string{fact.NamesSeen, fact.Mounts, fact.GroupSpaces, fact.GroupSpacesOld, fact.GroupMounts, fact.Segments, fact.Semaphores, fact.Messages, fact.QueueBytes, fact.Queues, fact.Ports, fact.TimeWait, fact.Fragments, fact.MemoryDisk, fact.MemoryDiskMore, fact.Unclosed, fact.UnclosedMore, fact.ListenDrops, fact.HalfOpenDrops, fact.Retransmits, fact.RetransShare, fact.Unanswered, fact.UnixWaiting, fact.DatagramDrops, fact.DatagramMemory, fact.Packets},
 		Open:  counted(readNamespaces, namespaceFacts),
 	}
 }
@@ -134,6 +134,11 @@ func segmentsOf(h Host, dir string) sample {
 				s[key] = float64(max(0, strings.Count(string(list), "\n")-1)) / most
 			}
 		}
+		if text, err := kfile.Read("/proc/sysvipc/msg", maxFile); err == nil {
+			if most, err := number("/proc/sys/kernel/msgmnb"); err == nil && most > 0 {
+				s["queue bytes"] = fullest(string(text)) / most
+			}
+		}
 		queues, err := messageQueues()
 		if limit, err2 := number("/proc/sys/fs/mqueue/queues_max"); err == nil && err2 == nil && limit > 0 {
 			s["queues"] = queues / limit
@@ -141,6 +146,18 @@ func segmentsOf(h Host, dir string) sample {
 		return nil
 	})
 	return s
+}
+
+// fullest returns the bytes in the fullest queue of a list of System V message queues (sysvipc(7)):
+// "key msqid perms cbytes qnum …".
+func fullest(list string) (bytes float64) {
+	for line := range strings.Lines(list) {
+		if f := strings.Fields(line); len(f) > 4 {
+			n, _ := strconv.ParseFloat(f[3], 64) // of the header it is 0
+			bytes = max(bytes, n)
+		}
+	}
+	return bytes
 }
 
 // messageQueues counts the queues of this thread's IPC namespace. They are files of a file system
@@ -334,7 +351,7 @@ func connections(h Host, dir string) (ports, unclosed float64, err error) {
 func namespaceFacts(_ Host, before, after map[string]space, over time.Duration) ([]fact.Fact, error) {
 	found := []fact.Fact{host(fact.NamesSeen, float64(len(after)), fact.Count)}
 	for name, b := range after {
-		for key, f := range map[string]fact.Fact{"mounts": {Name: fact.Mounts}, "segments": {Name: fact.Segments, Unit: fact.Share}, "semaphores": {Name: fact.Semaphores, Unit: fact.Share}, "messages": {Name: fact.Messages, Unit: fact.Share}, "queues": {Name: fact.Queues, Unit: fact.Share}, "ports": {Name: fact.Ports, Unit: fact.Share}, "fragments": {Name: fact.Fragments, Unit: fact.Share}, "time-wait": {Name: fact.TimeWait, Unit: fact.Share}} {
+		for key, f := range map[string]fact.Fact{"mounts": {Name: fact.Mounts}, "segments": {Name: fact.Segments, Unit: fact.Share}, "semaphores": {Name: fact.Semaphores, Unit: fact.Share}, "messages": {Name: fact.Messages, Unit: fact.Share}, "queue bytes": {Name: fact.QueueBytes, Unit: fact.Share}, "queues": {Name: fact.Queues, Unit: fact.Share}, "ports": {Name: fact.Ports, Unit: fact.Share}, "fragments": {Name: fact.Fragments, Unit: fact.Share}, "time-wait": {Name: fact.TimeWait, Unit: fact.Share}} {
 			if v, ok := b.values[key]; ok {
 				f.Value, f.Subject = v, b.subject
 				found = append(found, f)

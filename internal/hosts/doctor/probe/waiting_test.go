@@ -44,6 +44,34 @@ func TestLockWaits(t *testing.T) {
 	}
 }
 
+// Processes that wait for each other are a cycle, with those in between. Others that wait for one of them
+// are none of it.
+func TestLockCycles(t *testing.T) {
+	locks := map[int][]int{1: {2, 9}, 2: {3}, 3: {1}, 4: {5, 6}, 7: {7}}
+	for pid, want := range map[int]float64{1: 3, 2: 3, 3: 3, 4: 0, 7: 0, 9: 0} {
+		if got := cycle(locks, pid); got != want {
+			t.Errorf("process %d is in a cycle of %v, want %v", pid, got, want)
+		}
+	}
+	root := t.TempDir()
+	h := Host{Proc: proc.FS(root)}
+	line := func(of string, pid int) string {
+		return "1: " + of + "FLOCK  ADVISORY  WRITE " + strconv.Itoa(pid) + " fe:00:786 0 EOF\n"
+	}
+	files(t, root, map[string]string{
+		"locks":    line("", 5) + line("-> ", 7) + line("", 7) + line("-> ", 5) + line("-> ", 8),
+		"5/cgroup": "0::/a\n", "5/comm": "deploy\n", "5/stat": stat(5, "deploy"), "7/cgroup": "0::/a\n", "7/comm": "deploy\n", "7/stat": stat(7, "deploy"),
+	})
+	at := levels{time.Now(), waitsForOthers(h)}
+	fs := lockWaitFacts(h, []levels{at, {time.Now(), nil}, at})
+	if len(fs) != 1 || fs[0].Name != fact.LockCycle || fs[0].Value != 2 || fs[0].Subject.Command != "deploy" {
+		t.Errorf("%+v", fs)
+	}
+	if fs := lockWaitFacts(h, []levels{at, {time.Now(), nil}}); len(fs) > 0 {
+		t.Errorf("it has ended: %+v", fs)
+	}
+}
+
 func stat(pid int, comm string) string {
 	return strconv.Itoa(pid) + " (" + comm + ") S 1" + strings.Repeat(" 0", 48) + "\n"
 }

@@ -138,7 +138,6 @@ var cases = []struct {
 	{"softirq", "most are of disks", []fact.Fact{device(fact.CPUSoftirq, "cpu1", 0.6), host(fact.NetDrops, 0), host(fact.SoftirqsNet, 900), host(fact.SoftirqsDisk, 70_000)}, Warning, fact.Subject{Device: "cpu1"}, "interrupts of disks"},
 	{"softirq", "drops", []fact.Fact{device(fact.CPUSoftirq, "cpu0", 0.1), host(fact.NetDrops, 2)}, Warning, fact.Subject{Device: "cpu0"}, "packets are dropped"},
 	{"softirq", "a container gets most packets", []fact.Fact{device(fact.CPUSoftirq, "cpu0", 0.6), host(fact.NetDrops, 0), by(fact.Packets, 50_000, other), by(fact.Packets, 900, logger), host(fact.Packets, 100)}, Warning, other, "cpu0"},
-
 	{"limits-near", "room", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 500), host(fact.HostMaxFiles, 1000), host(fact.HostFiles, 10), group(fact.GroupPids, web, 0.5)}, "", fact.Subject{}, ""},
 	{"limits-near", "a container", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 500), host(fact.HostMaxFiles, 1000), host(fact.HostFiles, 10), group(fact.GroupPids, web, 0.95)}, Warning, fact.Subject{Cgroup: web}, "95 %"},
 	{"limits-near", "threads", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 950), host(fact.HostMaxFiles, 1000), host(fact.HostFiles, 10)}, Warning, fact.Subject{}, "pid_max"},
@@ -176,6 +175,8 @@ var cases = []struct {
 	{"limits-near", "memory without a limit", limited(group(fact.GroupHeld, web, 95)), "", fact.Subject{}, ""},
 	{"limits-near", "threads of a user", limited(by(fact.LimitUsed, 0.95, fact.Subject{Cgroup: web, Pid: 7, Command: "node", Device: "RLIMIT_NPROC"})), Warning, fact.Subject{Cgroup: web, Pid: 7, Command: "node"}, "--ulimit nproc"},
 	{"limits-near", "open files that grow", limited(by(fact.FilesGrown, 0.3, other), by(fact.FilesGrowth, 0.01, other)), Notice, other, "70 s"},
+	{"limits-near", "a full message queue", limited(by(fact.QueueBytes, 0.98, other)), Warning, other, "ipcs -q"},
+	{"limits-near", "a file at its size", limited(by(fact.FileSize, 0.96, other)), Warning, other, "fsize"},
 	{"limits-near", "mappings that grow", limited(by(fact.MapsGrown, 0.7, other), by(fact.MapsGrowth, 0.005, other)), Notice, other, "60 s"},
 	{"limits-near", "mappings that grow slowly", limited(by(fact.MapsGrown, 0.3, other), by(fact.MapsGrowth, 0.001, other)), "", fact.Subject{}, ""},
 	{"limits-near", "threads that grow", limited(group(fact.GroupPids, web, 0.4), group(fact.GroupPidsGrowth, web, 0.02)), Notice, fact.Subject{Cgroup: web}, "30 s"},
@@ -269,6 +270,7 @@ var cases = []struct {
 	{"frozen", "a container is paused again and again", []fact.Fact{host(fact.StopsSeen, 1), group(fact.Freezes, web, 9), group(fact.FrozenShare, web, 0.4)}, Notice, fact.Subject{}, "40 %"},
 	{"stuck-tasks", "a stopped holder of a lock", []fact.Fact{host(fact.StuckSeen, 0), by(fact.LockHeld, 3, other)}, Warning, other, "kill -CONT 8"},
 	{"stuck-tasks", "a lock of the host", []fact.Fact{host(fact.StuckSeen, 0), by(fact.LockWaits, 0.7, fact.Subject{Cgroup: "/backup.service", Pid: 7, Command: "backup", Device: web})}, Notice, fact.Subject{Cgroup: "/backup.service", Pid: 7, Command: "backup"}, "70 %"},
+	{"stuck-tasks", "a deadlock", []fact.Fact{host(fact.StuckSeen, 0), by(fact.LockCycle, 2, other)}, Warning, other, "2"},
 	{"stuck-tasks", "a lock for a moment", []fact.Fact{host(fact.StuckSeen, 0), by(fact.LockWaits, 0.2, fact.Subject{Cgroup: "/backup.service", Pid: 7, Command: "backup", Device: web})}, "", fact.Subject{}, ""},
 	{"stuck-tasks", "a log that is not read", []fact.Fact{host(fact.StuckSeen, 0), by(fact.SocketWaits, 30, other)}, Warning, other, "30"},
 	{"stuck-tasks", "a pipe that is not read", []fact.Fact{host(fact.StuckSeen, 0), by(fact.PipeWaits, 1, other)}, Notice, other, "grep pipe"},
@@ -296,6 +298,7 @@ var cases = []struct {
 	{"drop-caches", "a program of the host with a limit reclaims its own memory", append(drops(0, 0), append(reclaims(5, cron.Cgroup, 0), group(fact.GroupLimit, cron.Cgroup, 1<<20))...), "", fact.Subject{}, ""},
 	{"drop-caches", "a program of the host reclaims once", append(drops(0, 0), reclaims(0.1, cron.Cgroup, 0)...), "", fact.Subject{}, ""},
 	{"drop-caches", "a program of the host reclaims a container's memory", append(drops(0, 0), reclaims(5, cron.Cgroup, 0)...), Notice, fact.Subject{Cgroup: cron.Cgroup, Pid: 7, Command: "senpai"}, "5/s"},
+	{"dirty-limit", "early writes", dirty(4800<<20, 24<<30, host(fact.DirtyRatio, 0.2), host(fact.DirtyExpire, 0.01)), Notice, fact.Subject{}, "10 ms"},
 	{"drop-caches", "and the container waits", append(drops(0, 0), append(reclaims(5, cron.Cgroup, 0), group(fact.GroupIOFull, inContainer, 0.6))...), Warning, fact.Subject{Cgroup: cron.Cgroup, Pid: 7, Command: "senpai"}, "900/s"},
 	{"drop-caches", "two that do so", append(drops(8, 8), by(fact.DropsBy, 4, logger), by(fact.DropsBy, 4, other)), Warning, fact.Subject{}, "4 of 8"},
 

@@ -23,7 +23,7 @@ func stuckTasks() Rule {
 		Name:   "stuck-tasks",
 		Signal: "threads in state D at both ends of the observation that have not run in between (schedstat), with their path through the kernel. Left out are threads of the kernel, parents of a vfork, frozen groups and processes that dump core. File locks for which processes wait while a signal has stopped the holder, and once a second those for which containers wait while another control group holds them (/proc/locks). Threads that wait for room in the queue of a Unix socket (wchan unix_wait_for_peer), and those that have waited for room in a pipe all the time (pipe_write)",
 		Threshold: "one thread of a container, 5 threads outside containers; fewer are a notice. If the path shows that a server of a file system does not answer, or that a file system is frozen, for 5 s, " +
-			"otherwise for 20 s. A lock with a stopped holder and a waiting process at both ends. A lock of another control group for which a container waited at 30 % of the looks: a notice. Three threads of a container or service that wait for room in a Unix socket's queue at both ends. One that has waited for room in a pipe: a notice",
+			"otherwise for 20 s. A lock with a stopped holder and a waiting process at both ends. A lock of another control group for which a container waited at 30 % of the looks: a notice. Processes that wait for each other's locks at the first look and the last. Three threads of a container or service that wait for room in a Unix socket's queue at both ends. One that has waited for room in a pipe: a notice",
 		Why: "each such task adds one to the load average, and a container with one cannot be stopped while it waits, unless the wait can be killed. A request of a working disk ends in milliseconds, and the thread then runs; " +
 			"on a disk that is throttled or overloaded it may take seconds. A daemon of the host that always waits in this state harms no container. The agent looks once a minute, and only while the load average is higher than the number of running tasks",
 		Source: "proc_pid_stat(5), proc_loadavg(5); kernel/freezer.c, kernel/sched/loadavg.c. The thresholds are judgements: the kernel warns after 120 s (sysctl/kernel.rst, hung_task_timeout_secs)",
@@ -56,7 +56,7 @@ func stuckTasks() Rule {
 				}
 				found = append(found, x)
 			}
-			return slices.Concat(found, stoppedLocks(s), heldLocks(s), fullSockets(s), fullPipes(s))
+			return slices.Concat(found, stoppedLocks(s), heldLocks(s), deadlocks(s), fullSockets(s), fullPipes(s))
 		},
 	}
 }
@@ -70,6 +70,19 @@ func stoppedLocks(s *fact.Set) (found []Finding) {
 			Evidence: []Evidence{{"processes that wait for the lock", number(f.Value), "0"}},
 			Culprit:  f.Subject,
 			Cures:    []Cure{{What: "Continue the process, or end it.", Command: fmt.Sprintf("kill -CONT %d", f.Subject.Pid)}},
+		})
+	}
+	return found
+}
+
+// deadlocks finds processes that wait for each other's file locks.
+func deadlocks(s *fact.Set) (found []Finding) {
+	for _, f := range s.Of(fact.LockCycle) {
+		found = append(found, Finding{
+			Severity: Warning, Title: "processes wait for each other's file locks, and will do so until one of them is ended",
+			Evidence: []Evidence{{"processes in the cycle", number(f.Value), "0"}},
+			Culprit:  f.Subject,
+			Cures:    []Cure{{What: "End one of the processes. The program has to take several locks always in the same order.", Command: fmt.Sprintf("grep -A1 ' %d ' /proc/locks; kill %d", f.Subject.Pid, f.Subject.Pid)}},
 		})
 	}
 	return found
