@@ -177,8 +177,7 @@ func (x *examBench) env() []string {
 }
 
 // ended tells of a container that has ended by itself, "" if all run. A fault without one of its
-// programs is not the one that the manifest describes. A program outside containers is seen to have
-// ended when its control group is empty.
+// programs is not the one that the manifest describes. It does not look at a program outside containers.
 func (s *faultStage) ended(ctx context.Context) (string, error) {
 	for name, id := range s.ids {
 		c, err := s.x.boot.engine.Inspect(ctx, id)

@@ -37,13 +37,8 @@ func dockerSubnets() []netip.Prefix {
 // one that ends removes no bridge to which another one connects a session.
 const bridgeLocks = "/run/holdfast/bridges"
 
-const (
-	// tendEvery is how often the bridge's NAT is repaired.
-	tendEvery = 10 * time.Second
-	// devicesEvery is in how many repairs the NAT is compared with the host's devices. With
-	// 50 sessions this takes 5 ms of CPU time, and a third of that without devices.
-	devicesEvery = 3
-)
+// tendEvery is how often the bridge's NAT is repaired.
+const tendEvery = 10 * time.Second
 
 // Docker is a Docker engine beside a bridge of Holdfast's. Its Run maintains the bridge.
 type Docker struct {
@@ -140,7 +135,7 @@ func (d *Docker) Run(ctx context.Context) error {
 	}
 	defer release()
 	for i := 0; ; i++ {
-		d.tend(i%devicesEvery == 0)
+		d.tend(i%vethnet.DevicesEvery == 0)
 		if !engine.Sleep(ctx, tendEvery) {
 			break
 		}

@@ -13,9 +13,9 @@ import (
 	"holdfast/internal/platform/frame"
 )
 
-// document returns the OpenAPI 3.1 document of a route table. No request needs it fast, and
-// it has 0.4 MB: it is made for each. It panics if a type of
-// the table has no schema: the table is fixed, so every test would find it.
+// document returns the OpenAPI 3.1 document of a route table. It has 0.4 MB and is made for each
+// request, because few ask for it. It panics if a type of the table has no schema: the table is
+// fixed, so every test would find it.
 func document(table []route) []byte {
 	s := newSchemas()
 	failed := map[string]any{

@@ -10,11 +10,11 @@ import (
 )
 
 // fileGrowthProbe counts the open files and the mappings of processes at both ends of an examination.
-// It finds programs that will soon be at their limit.
+// It finds programs that are, or will soon be, at their limit.
 func fileGrowthProbe() Probe {
 	return Probe{
-		Name: "file growth", Sees: "programs whose open files or mappings grow towards their limit",
-		Gives: []string{fact.FilesGrown, fact.FilesGrowth, fact.MapsGrown, fact.MapsGrowth},
+		Name: "file growth", Sees: "programs whose open files or mappings grow towards their limit, or whose mappings are at it",
+		Gives: []string{fact.FilesGrown, fact.FilesGrowth, fact.MapsGrown, fact.MapsGrowth, fact.ProcessMaps},
 		Open:  counted(countHeld, heldGrowth),
 	}
 }
@@ -38,7 +38,7 @@ func countHeld(ctx context.Context, h Host) (n numbersHeld, err error) {
 }
 
 func heldGrowth(h Host, before, after numbersHeld, over time.Duration) ([]fact.Fact, error) {
-	fs := fileGrowth(h, before.files, after.files, over)
+	fs := append(fileGrowth(h, before.files, after.files, over), mappingsShares(h, after.maps)...)
 	for pid, n := range after.maps {
 		if was, known := before.maps[pid]; known && n > was {
 			s := processOf(h, pid)

@@ -49,7 +49,8 @@ func fileLocksProbe() Probe {
 	}
 }
 
-// waitsForOthers has an amount for each holder of a lock, and container of another group that waits for it.
+// waitsForOthers has an amount for each holder of a lock and container of another group that waits for it,
+// and one for each holder that is in a cycle.
 func waitsForOthers(h Host) map[string]float64 {
 	waits := make(map[string]float64)
 	locks := blockedLocks(h)
@@ -71,6 +72,7 @@ func waitsForOthers(h Host) map[string]float64 {
 const lockCycle = " cycle"
 
 // cycle returns the length of a cycle of processes that wait for each other and has this one, 0 without one.
+// Locks without a process, whose pid is negative, may be those of many programs: they are in none.
 func cycle(locks map[int][]int, pid int) float64 {
 	from := map[int]float64{pid: 1}
 	for next := []int{pid}; len(next) > 0; next = next[1:] {
@@ -78,7 +80,7 @@ func cycle(locks map[int][]int, pid int) float64 {
 			if waiter == pid && next[0] != pid {
 				return from[next[0]]
 			}
-			if from[waiter] == 0 {
+			if from[waiter] == 0 && waiter > 0 {
 				from[waiter] = from[next[0]] + 1
 				next = append(next, waiter)
 			}
@@ -88,7 +90,7 @@ func cycle(locks map[int][]int, pid int) float64 {
 }
 
 // lockWaitFacts returns for which share of the samples a container waited for a holder that still runs,
-// and the cycles that were there from the first sample to the last, one for each group.
+// and the cycles that were there in the first sample and in the last, one for each group.
 func lockWaitFacts(h Host, samples []levels) (fs []fact.Fact) {
 	waits := make(map[string]float64)
 	for _, l := range samples {
@@ -96,25 +98,21 @@ func lockWaitFacts(h Host, samples []levels) (fs []fact.Fact) {
 			waits[key] += 1 / float64(len(samples))
 		}
 	}
-	groups := make(map[string]bool)
+	first, last := samples[0].of, samples[len(samples)-1].of
+	groups := make(map[string]bool) // with a cycle
 	for _, key := range slices.Sorted(maps.Keys(waits)) {
-		holder, is := strings.CutSuffix(key, lockCycle)
-		n := samples[len(samples)-1].of[key]
+		name, isCycle := strings.CutSuffix(key, lockCycle)
+		holder, group, _ := strings.Cut(name, " ")
 		pid, _ := strconv.Atoi(holder) // waitsForOthers has made it
-		if s := processOf(h, pid); is && n > 0 && samples[0].of[key] > 0 && s.Command != "" && !groups[s.Cgroup] {
-			groups[s.Cgroup] = true
-			fs = append(fs, fact.Fact{Name: fact.LockCycle, Value: n, Unit: fact.Count, Subject: s})
-		}
-		if is {
-			delete(waits, key)
-		}
-	}
-	for _, key := range slices.Sorted(maps.Keys(waits)) {
-		holder, group, _ := strings.Cut(key, " ")
-		pid, _ := strconv.Atoi(holder) // waitsForOthers has made it
-		if s := processOf(h, pid); s.Command != "" {
+		s := processOf(h, pid)
+		switch {
+		case s.Command == "": // it has ended
+		case !isCycle:
 			s.Device = group
 			fs = append(fs, fact.Fact{Name: fact.LockWaits, Value: waits[key], Unit: fact.Share, Subject: s})
+		case first[key] > 0 && last[key] > 0 && !groups[s.Cgroup]:
+			groups[s.Cgroup] = true
+			fs = append(fs, fact.Fact{Name: fact.LockCycle, Value: last[key], Unit: fact.Count, Subject: s})
 		}
 	}
 	return fs

@@ -33,9 +33,14 @@ func fileSizes(ctx context.Context, h Host) (found []fact.Fact) {
 // the permissions of the links of proc_pid_fd(5). It asks no server of a network file system (AT_STATX_DONT_SYNC
 // of statx(2)).
 func largestWritten(dir string) (size float64) {
-	names, _ := os.ReadDir(dir + "/fd") // none if it has ended
-	for _, name := range names[:min(len(names), maxOpen)] {
-		path := dir + "/fd/" + name.Name()
+	d, err := os.Open(dir + "/fd")
+	if err != nil {
+		return 0 // it has ended
+	}
+	defer d.Close()
+	names, _ := d.Readdirnames(maxOpen)
+	for _, name := range names {
+		path := dir + "/fd/" + name
 		link, err := os.Lstat(path)
 		if err != nil || link.Mode().Perm()&0o200 == 0 {
 			continue

@@ -4,14 +4,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/platform/linux/proc"
-	"holdfast/test/poll"
 )
 
 // A process whose file is nearly as large as its limit is found; one that only reads such a file is not.
@@ -20,8 +18,14 @@ func TestFileSizes(t *testing.T) {
 	if err := os.WriteFile(file, make([]byte, 960<<10), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	start := func(redirection string) int {
-		c := exec.Command("sh", "-c", "ulimit -f 2000; exec sleep 60 "+redirection+file) // blocks of 512 bytes
+	start := func(flag int) int {
+		f, err := os.OpenFile(file, flag, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		c := exec.Command("sleep", "60")
+		c.ExtraFiles = []*os.File{f}
 		c.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
@@ -30,15 +34,13 @@ func TestFileSizes(t *testing.T) {
 			_ = c.Process.Kill()
 			_ = c.Wait() // it was killed
 		})
+		if err := unix.Prlimit(c.Process.Pid, unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 1024000, Max: 1024000}, nil); err != nil {
+			t.Fatal(err)
+		}
 		return c.Process.Pid
 	}
-	writer, reader := start(">>"), start("<")
+	writer, reader := start(os.O_WRONLY), start(os.O_RDONLY)
 	h := Host{Proc: proc.Host}
-	poll.Until(t, "both have the limit", func() bool {
-		a, ok := softLimit(h, writer, "Max file size")
-		b, ok2 := softLimit(h, reader, "Max file size")
-		return ok && ok2 && a == 1024000 && b == 1024000 && largestWritten("/proc/"+strconv.Itoa(writer)) > 0
-	})
 	found := make(map[int]float64)
 	for _, f := range fileSizes(t.Context(), h) {
 		if f.Name == fact.FileSize {

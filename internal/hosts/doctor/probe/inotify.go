@@ -86,10 +86,9 @@ func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 	users := make(map[uint32]bool)
 	uses := make(map[userLimit]use)
 	pipes := make(map[string]bool)
-	var inboxes []inbox
+	var full inboxes
+	defer func() { full.close() }()
 	least := unreadFrom(h)
-	self, _ := os.Readlink(string(h.Proc) + "/self") // another number in a procfs of another namespace
-	opens := self == strconv.Itoa(os.Getpid())
 	count := func(l userLimit, n float64, pid int) {
 		u := uses[l]
 		if u.by == nil {
@@ -106,14 +105,7 @@ func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 			return nil, ctx.Err()
 		}
 		o, err := openFiles(h, pid, pipes)
-		for _, name := range o.inotify {
-			if !opens || pid == os.Getpid() { // it has those that it opens
-				break
-			}
-			if i, ok := openInbox(pid, name, least); ok {
-				inboxes = append(inboxes, i)
-			}
-		}
+		full = append(full, openInboxes(h, pid, o.inotify, least)...)
 		if share, ok := filesShare(h, pid, o.files); ok {
 			files = append(files, fact.Fact{Name: fact.ProcessFiles, Value: share, Unit: fact.Share, Subject: processOf(h, pid)})
 		}
@@ -132,11 +124,11 @@ func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 			scanners = append(scanners, pid)
 		}
 		count(userLimit{uid, LimitPipes}, pagesOf(h, pid, o.pipes), pid)
-		if o.instances == 0 {
+		if len(o.inotify) == 0 {
 			continue
 		}
 		users[uid] = true
-		count(userLimit{uid, inotifyInstances}, o.instances, pid)
+		count(userLimit{uid, inotifyInstances}, float64(len(o.inotify)), pid)
 		count(userLimit{uid, inotifyWatches}, o.watches, pid)
 	}
 	fs := []fact.Fact{host(fact.InotifySeen, float64(len(users)), fact.Count)}
@@ -152,7 +144,7 @@ func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 		s.Device = fmt.Sprintf("%s of user %d", l.kind, l.uid)
 		fs = append(fs, fact.Fact{Name: fact.Inotify, Value: u.used / limits[l.kind], Unit: fact.Share, Subject: s})
 	}
-	return slices.Concat(fs, unreadFacts(ctx, h, inboxes), largest(files, shownProcesses), largest(held, shownProcesses), fanotifyWaits(ctx, h, scanners)), nil
+	return slices.Concat(fs, full.unread(ctx, h), largest(files, shownProcesses), largest(held, shownProcesses), fanotifyWaits(ctx, h, scanners)), nil
 }
 
 // leastPipes is the number of pages from which fs.pipe-user-pages-soft is a limit that one process has
@@ -193,13 +185,13 @@ func filesShare(h Host, pid int, open float64) (float64, bool) {
 	return open / limit, ok && open > filesShown*limit
 }
 
-// open has the numbers of a process's open files, of its instances and watches of inotify, of
+// open has the numbers of a process's open files, of its watches of inotify, of
 // the mount namespaces that it keeps, and of its groups of fanotify; asked means that one of these
 // is asked for permission. Of each of its pipes and instances it has a descriptor.
 type open struct {
-	files, instances, watches, mounts, fanotify float64
-	asked                                       bool
-	pipes, inotify                              []string
+	files, watches, mounts, fanotify float64
+	asked                            bool
+	pipes, inotify                   []string
 }
 
 // openFiles counts a process's open files. Pipes that are among those known count for the
@@ -233,7 +225,6 @@ func openFiles(h Host, pid int, known map[string]bool) (o open, err error) {
 		if err != nil || to != "anon_inode:inotify" {
 			continue
 		}
-		o.instances++
 		o.inotify = append(o.inotify, name)
 		n, err := countPrefix(dir+"/fdinfo/"+name, "inotify wd:", maxWatches) // proc_pid_fdinfo(5)
 		if err != nil && !gone(err) {

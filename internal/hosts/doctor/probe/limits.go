@@ -27,7 +27,7 @@ const limitsShown = 0.5
 func limitsProbe() Probe {
 	return Probe{
 		Name: "limits", Sees: "limits of the kernel that are nearly reached", Once: true,
-		Gives: []string{fact.LimitsSeen, fact.LimitUsed, fact.ProcessMaps, fact.ProcessLocked, fact.ProcessMapped, fact.FileSize},
+		Gives: []string{fact.LimitsSeen, fact.LimitUsed, fact.ProcessLocked, fact.ProcessMapped, fact.FileSize},
 		Open:  moment(readLimits),
 	}
 }
@@ -87,7 +87,7 @@ func readLimits(ctx context.Context, h Host) ([]fact.Fact, error) {
 		}
 	}
 	fs = slices.Concat(fs, memoryShares(h, locked, "Max locked memory", fact.ProcessLocked),
-		memoryShares(h, mapped, "Max address space", fact.ProcessMapped), mappingsShares(ctx, h), fileSizes(ctx, h))
+		memoryShares(h, mapped, "Max address space", fact.ProcessMapped), fileSizes(ctx, h))
 	return append(fs, host(fact.LimitsSeen, seen, fact.Count)), nil
 }
 

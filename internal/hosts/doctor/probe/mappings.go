@@ -12,10 +12,12 @@ import (
 	"holdfast/internal/hosts/doctor/fact"
 )
 
-// mappingsShares returns the processes with over half of vm.max_map_count.
-func mappingsShares(ctx context.Context, h Host) (found []fact.Fact) {
-	for pid, share := range mappings(ctx, h, limitsShown) {
-		found = append(found, fact.Fact{Name: fact.ProcessMaps, Value: share, Unit: fact.Share, Subject: processOf(h, pid)})
+// mappingsShares returns the processes with over half of vm.max_map_count, of the shares of some.
+func mappingsShares(h Host, shares map[int]float64) (found []fact.Fact) {
+	for pid, share := range shares {
+		if share > limitsShown {
+			found = append(found, fact.Fact{Name: fact.ProcessMaps, Value: share, Unit: fact.Share, Subject: processOf(h, pid)})
+		}
 	}
 	return largest(found, shownProcesses)
 }

@@ -34,11 +34,12 @@ func oomKills(records []string, now time.Duration) []fact.Fact {
 	found := make(map[place]fact.Fact)
 	for _, r := range records {
 		at, f, ok := parseKill(r)
-		if !ok || now-at > recentKills || at > now {
+		since := max(0, now-at) // the clock of the log drifts, see drop.process
+		if !ok || since > recentKills {
 			continue
 		}
 		p := place{f.Name, f.Subject.Cgroup}
-		f.Value, f.Over = found[p].Value+1, (now - at).Seconds()
+		f.Value, f.Over = found[p].Value+1, since.Seconds()
 		found[p] = f
 	}
 	return largest(slices.Collect(maps.Values(found)), shownProcesses)

@@ -38,7 +38,7 @@ func TestMappings(t *testing.T) {
 		t.Fatal(err)
 	}
 	mine := func() *fact.Fact {
-		all := mappingsShares(t.Context(), h)
+		all := mappingsShares(h, mappings(t.Context(), h, mapsFrom))
 		i := slices.IndexFunc(all, func(f fact.Fact) bool { return f.Name == fact.ProcessMaps && f.Subject.Pid == os.Getpid() })
 		if i < 0 {
 			return nil

@@ -2,6 +2,7 @@ package probe
 
 import (
 	"context"
+	"os"
 	"strconv"
 	"time"
 
@@ -18,6 +19,33 @@ type inbox struct {
 
 // eventSize is the size of an inotify event without a name, in bytes (inotify(7)).
 const eventSize = 16
+
+// inboxes are those of several processes.
+type inboxes []inbox
+
+func (all inboxes) close() {
+	for _, i := range all {
+		_ = unix.Close(i.fd) // nothing was written
+	}
+}
+
+// openInboxes opens those of a process's instances, by their descriptors, in which events of at least so
+// many bytes wait. It leaves out this process, which has those that it opens, and a procfs of another
+// namespace, whose numbers of processes are others.
+func openInboxes(h Host, pid int, names []string, least float64) (all inboxes) {
+	if len(names) == 0 || pid == os.Getpid() {
+		return nil
+	}
+	if self, _ := os.Readlink(string(h.Proc) + "/self"); self != strconv.Itoa(os.Getpid()) {
+		return nil
+	}
+	for _, name := range names {
+		if i, ok := openInbox(pid, name, least); ok {
+			all = append(all, i)
+		}
+	}
+	return all
+}
 
 // openInbox opens a descriptor of a process if events of at least so many bytes wait in it. It only
 // asks for their number: FIONREAD, which has the number of TIOCINQ.
@@ -52,14 +80,15 @@ func unreadFrom(h Host) float64 {
 	return most / 2 * eventSize
 }
 
-// unreadFacts returns the instances in which not fewer events wait a second later, and closes all.
-func unreadFacts(ctx context.Context, h Host, found []inbox) (fs []fact.Fact) {
-	waited := len(found) > 0 && pause(ctx, time.Second)
-	for _, i := range found {
-		if n, err := unix.IoctlGetInt(i.fd, unix.TIOCINQ); waited && err == nil && n >= i.bytes {
+// unread returns the processes of the instances in which not fewer events wait a second later.
+func (all inboxes) unread(ctx context.Context, h Host) (fs []fact.Fact) {
+	if len(all) == 0 || !pause(ctx, time.Second) {
+		return nil
+	}
+	for _, i := range all {
+		if n, err := unix.IoctlGetInt(i.fd, unix.TIOCINQ); err == nil && n >= i.bytes {
 			fs = append(fs, fact.Fact{Name: fact.Unread, Value: float64(n), Unit: fact.Bytes, Subject: processOf(h, i.pid)})
 		}
-		unix.Close(i.fd)
 	}
 	return largest(fs, shownProcesses)
 }

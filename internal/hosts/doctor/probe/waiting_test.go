@@ -48,7 +48,8 @@ func TestLockWaits(t *testing.T) {
 // are none of it.
 func TestLockCycles(t *testing.T) {
 	locks := map[int][]int{1: {2, 9}, 2: {3}, 3: {1}, 4: {5, 6}, 7: {7}}
-	for pid, want := range map[int]float64{1: 3, 2: 3, 3: 3, 4: 0, 7: 0, 9: 0} {
+	locks[5], locks[-1] = []int{-1}, []int{5} // perhaps of two programs
+	for pid, want := range map[int]float64{1: 3, 2: 3, 3: 3, 4: 0, 5: 0, 7: 0, 9: 0} {
 		if got := cycle(locks, pid); got != want {
 			t.Errorf("process %d is in a cycle of %v, want %v", pid, got, want)
 		}

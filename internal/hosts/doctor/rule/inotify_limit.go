@@ -13,7 +13,7 @@ func inotifyLimit() Rule {
 	return Rule{
 		Name:      "inotify-limit",
 		Signal:    "inotify instances and watches of each user, counted in the fdinfo of every process, compared with fs.inotify.max_user_instances and max_user_watches; the events that wait in each instance (FIONREAD of inotify(7)), twice within a second",
-		Threshold: "over 90 %. A process is named if its control group has at least half of them. A notice if the events that wait have more bytes than half of fs.inotify.max_queued_events has without names, and not fewer a second later",
+		Threshold: "over 90 %. A process is named if its control group has at least half of them. Events that wait are a notice from 8 bytes on for each of fs.inotify.max_queued_events, if they are not fewer a second later",
 		Why:       "at 100 % inotify_init fails with \"too many open files\" and inotify_add_watch with \"no space left on device\", in every container of that user. A program that watches files reads its events within milliseconds. If its queue is full, the kernel discards events, and the program no longer knows which files have changed",
 		Source:    "inotify(7), proc_sys_fs(5)",
 		Needs:     []string{fact.InotifySeen},

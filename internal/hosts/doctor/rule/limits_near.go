@@ -136,7 +136,7 @@ func neighbours(s *fact.Set) (found []Finding) {
 // memoryDisks finds file systems in memory, such as /dev/shm, that are or will soon be full.
 func memoryDisks(s *fact.Set) (found []Finding) {
 	for _, f := range s.Of(fact.MemoryDisk) {
-		point, more := f.Subject.Device, growthOf(s, fact.MemoryDiskMore, f.Subject)
+		point, more := f.Subject.Device, factOf(s, fact.MemoryDiskMore, f.Subject)
 		fills := more > 0 && (1-f.Value)/more <= soonFull
 		if f.Value <= nearLimit && !fills {
 			continue
@@ -161,7 +161,7 @@ func memoryDisks(s *fact.Set) (found []Finding) {
 // its pid.
 func moreOf(s *fact.Set, what, grown, growth string, cure Cure) (found []Finding) {
 	for _, f := range s.Of(grown) {
-		more := growthOf(s, growth, f.Subject)
+		more := factOf(s, growth, f.Subject)
 		if f.Value > nearLimit || more <= 0 || (1-f.Value)/more > soonFull {
 			continue // over nearLimit it has a finding already
 		}
@@ -215,8 +215,8 @@ func heldMemory(s *fact.Set) (found []Finding) {
 	return found
 }
 
-// growthOf returns the fact of a name about the object of a process's namespace, 0 without one.
-func growthOf(s *fact.Set, name string, of fact.Subject) float64 {
+// factOf returns the fact of a name about the object of a process's namespace, 0 without one.
+func factOf(s *fact.Set, name string, of fact.Subject) float64 {
 	for _, f := range s.Of(name) {
 		if f.Subject.Pid == of.Pid && f.Subject.Device == of.Device {
 			return f.Value
@@ -228,7 +228,7 @@ func growthOf(s *fact.Set, name string, of fact.Subject) float64 {
 // unclosed finds servers that do not close connections that their clients have closed.
 func unclosed(s *fact.Set) (found []Finding) {
 	for _, f := range s.Of(fact.Unclosed) {
-		more := growthOf(s, fact.UnclosedMore, f.Subject)
+		more := factOf(s, fact.UnclosedMore, f.Subject)
 		if f.Value < manyUnclosed || more < 0 {
 			continue
 		}

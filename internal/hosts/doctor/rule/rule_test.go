@@ -298,10 +298,10 @@ var cases = []struct {
 	{"drop-caches", "a program of the host with a limit reclaims its own memory", append(drops(0, 0), append(reclaims(5, cron.Cgroup, 0), group(fact.GroupLimit, cron.Cgroup, 1<<20))...), "", fact.Subject{}, ""},
 	{"drop-caches", "a program of the host reclaims once", append(drops(0, 0), reclaims(0.1, cron.Cgroup, 0)...), "", fact.Subject{}, ""},
 	{"drop-caches", "a program of the host reclaims a container's memory", append(drops(0, 0), reclaims(5, cron.Cgroup, 0)...), Notice, fact.Subject{Cgroup: cron.Cgroup, Pid: 7, Command: "senpai"}, "5/s"},
-	{"dirty-limit", "early writes", dirty(4800<<20, 24<<30, host(fact.DirtyRatio, 0.2), host(fact.DirtyExpire, 0.01)), Notice, fact.Subject{}, "10 ms"},
 	{"drop-caches", "and the container waits", append(drops(0, 0), append(reclaims(5, cron.Cgroup, 0), group(fact.GroupIOFull, inContainer, 0.6))...), Warning, fact.Subject{Cgroup: cron.Cgroup, Pid: 7, Command: "senpai"}, "900/s"},
 	{"drop-caches", "two that do so", append(drops(8, 8), by(fact.DropsBy, 4, logger), by(fact.DropsBy, 4, other)), Warning, fact.Subject{}, "4 of 8"},
 
+	{"dirty-limit", "early writes", dirty(4800<<20, 24<<30, host(fact.DirtyRatio, 0.2), host(fact.DirtyExpire, 0.01)), Notice, fact.Subject{}, "10 ms"},
 	{"dirty-limit", "the defaults", dirty(4800<<20, 24<<30, host(fact.DirtyRatio, 0.2)), "", fact.Subject{}, ""},
 	{"dirty-limit", "the defaults, on a small host that is full", dirty(7<<20, 256<<20, host(fact.DirtyRatio, 0.2), host(fact.DirtyNear, 1), host(fact.DirtyWaits, 0.9)), "", fact.Subject{}, ""},
 	{"dirty-limit", "bytes that suit a small host", dirty(8<<20, 128<<20, host(fact.DirtyBytes, 8<<20)), "", fact.Subject{}, ""},

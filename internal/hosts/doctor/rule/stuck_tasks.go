@@ -56,34 +56,43 @@ func stuckTasks() Rule {
 				}
 				found = append(found, x)
 			}
-			return slices.Concat(found, stoppedLocks(s), heldLocks(s), deadlocks(s), fullSockets(s), fullPipes(s))
+			return slices.Concat(found, waits(s), heldLocks(s))
 		},
 	}
 }
 
-// stoppedLocks finds processes that hold a file lock and are stopped: a job in the background that reads
-// from its terminal, or one that a debugger or an operator has stopped.
-func stoppedLocks(s *fact.Set) (found []Finding) {
-	for _, f := range s.Of(fact.LockHeld) {
-		found = append(found, Finding{
-			Severity: Warning, Title: "processes wait for a file lock whose holder is stopped by a signal",
-			Evidence: []Evidence{{"processes that wait for the lock", number(f.Value), "0"}},
-			Culprit:  f.Subject,
-			Cures:    []Cure{{What: "Continue the process, or end it.", Command: fmt.Sprintf("kill -CONT %d", f.Subject.Pid)}},
-		})
-	}
-	return found
-}
-
-// deadlocks finds processes that wait for each other's file locks.
-func deadlocks(s *fact.Set) (found []Finding) {
-	for _, f := range s.Of(fact.LockCycle) {
-		found = append(found, Finding{
-			Severity: Warning, Title: "processes wait for each other's file locks, and will do so until one of them is ended",
-			Evidence: []Evidence{{"processes in the cycle", number(f.Value), "0"}},
-			Culprit:  f.Subject,
-			Cures:    []Cure{{What: "End one of the processes. The program has to take several locks always in the same order.", Command: fmt.Sprintf("grep -A1 ' %d ' /proc/locks; kill %d", f.Subject.Pid, f.Subject.Pid)}},
-		})
+// waits finds programs that wait for what another one does not do. The command of a cure takes the pid of
+// the named process.
+func waits(s *fact.Set) (found []Finding) {
+	for _, w := range []struct {
+		fact        string
+		least       float64
+		severity    Severity
+		title, what string
+		cure        Cure
+		victim      bool // the group of the named process is the victim
+	}{
+		// A job in the background that reads from its terminal, or one that a debugger or an operator has stopped.
+		{fact.LockHeld, 0, Warning, "processes wait for a file lock whose holder is stopped by a signal", "processes that wait for the lock",
+			Cure{What: "Continue the process, or end it.", Command: "kill -CONT %d"}, false},
+		{fact.LockCycle, 0, Warning, "processes wait for each other's file locks, and will do so until one of them is ended", "processes in the cycle",
+			Cure{What: "End one of the processes. The program has to take several locks always in the same order.", Command: "grep -A1 ' %[1]d ' /proc/locks; kill %[1]d"}, false},
+		{fact.SocketWaits, manySocketWaits, Warning, "threads wait until the reader of a Unix socket takes a datagram, such as a syslog daemon", "threads that waited at both ends",
+			Cure{What: "Find the socket's reader, often /dev/log, and why it does not read.", Command: "nsenter -t %d -n ss -xap"}, true},
+		{fact.PipeWaits, 0, Notice, "a program waits for the reader of a full pipe, which has read nothing", "threads that waited for the whole time",
+			Cure{What: "Find the reader, which has a descriptor of the same pipe. That of a container's output is the engine or its shim.", Command: "ls -l /proc/%d/fd | grep pipe"}, false},
+	} {
+		for _, f := range s.Of(w.fact) {
+			if f.Value < w.least {
+				continue
+			}
+			cure := Cure{What: w.cure.What, Command: fmt.Sprintf(w.cure.Command, f.Subject.Pid)}
+			x := Finding{Severity: w.severity, Title: w.title, Evidence: []Evidence{{w.what, number(f.Value), "0"}}, Culprit: f.Subject, Cures: []Cure{cure}}
+			if w.victim {
+				x.Victims = []fact.Subject{{Cgroup: f.Subject.Cgroup}}
+			}
+			found = append(found, x)
+		}
 	}
 	return found
 }
@@ -104,36 +113,6 @@ func heldLocks(s *fact.Set) (found []Finding) {
 			Cures: []Cure{
 				{What: "Find the file. A program may hold a lock on purpose, such as a leader.", Command: fmt.Sprintf("grep -A1 ' %d ' /proc/locks; ls -l /proc/%d/fd", f.Subject.Pid, f.Subject.Pid)},
 			},
-		})
-	}
-	return found
-}
-
-// fullSockets finds containers whose threads wait for a datagram socket that nothing reads.
-func fullSockets(s *fact.Set) (found []Finding) {
-	for _, f := range s.Of(fact.SocketWaits) {
-		if f.Value < manySocketWaits {
-			continue
-		}
-		found = append(found, Finding{
-			Severity: Warning, Title: "threads wait until the reader of a Unix socket takes a datagram, such as a syslog daemon",
-			Evidence: []Evidence{{"threads that waited at both ends", number(f.Value), "0"}},
-			Culprit:  f.Subject,
-			Victims:  []fact.Subject{{Cgroup: f.Subject.Cgroup}},
-			Cures:    []Cure{{What: "Find the socket's reader, often /dev/log, and why it does not read.", Command: fmt.Sprintf("nsenter -t %d -n ss -xap", f.Subject.Pid)}},
-		})
-	}
-	return found
-}
-
-// fullPipes finds programs that write to a pipe, such as that of a container's log, from which nothing reads.
-func fullPipes(s *fact.Set) (found []Finding) {
-	for _, f := range s.Of(fact.PipeWaits) {
-		found = append(found, Finding{
-			Severity: Notice, Title: "a program waits for the reader of a full pipe, which has read nothing",
-			Evidence: []Evidence{{"threads that waited for the whole time", number(f.Value), "0"}},
-			Culprit:  f.Subject,
-			Cures:    []Cure{{What: "Find the reader, which has a descriptor of the same pipe. That of a container's output is the engine or its shim.", Command: fmt.Sprintf("ls -l /proc/%d/fd | grep pipe", f.Subject.Pid)}},
 		})
 	}
 	return found

@@ -19,7 +19,7 @@ func tcpRetransmits() Rule {
 		Needs:     []string{fact.NamesSeen},
 		Judge: func(s *fact.Set) (found []Finding) {
 			for _, f := range s.Of(fact.Retransmits) {
-				share := shareOf(s, f.Subject)
+				share := factOf(s, fact.RetransShare, f.Subject)
 				if f.Value <= manyRetransmits || share <= retransmitShare {
 					continue
 				}
@@ -46,16 +46,6 @@ func tcpRetransmits() Rule {
 			return found
 		},
 	}
-}
-
-// shareOf returns the share of its segments that a namespace has sent again.
-func shareOf(s *fact.Set, of fact.Subject) float64 {
-	for _, f := range s.Of(fact.RetransShare) {
-		if f.Subject.Device == of.Device {
-			return f.Value
-		}
-	}
-	return 0
 }
 
 // lostSegments tells where packets are lost.

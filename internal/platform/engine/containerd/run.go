@@ -26,8 +26,6 @@ const (
 const (
 	reapEvery   = 10 * time.Minute
 	listenEvery = 10 * time.Second
-	// devicesEvery is in how many repairs the NAT is compared with the host's devices.
-	devicesEvery = 3
 )
 
 // Run reads the output of containers that other processes have started, restarts
@@ -226,14 +224,15 @@ func (k *keeper) tend(ctx context.Context) {
 	defer listen.Stop()
 	_ = k.e.Reap(ctx) // tried again
 	k.e.tendNet(true)
-	for i := 1; ; {
+	tended := 1
+	for {
 		select {
 		case <-reap.C:
 			_ = k.e.Reap(ctx)
 		case <-listen.C:
 			k.listenAll(ctx)
-			k.e.tendNet(i%devicesEvery == 0)
-			i++
+			k.e.tendNet(tended%vethnet.DevicesEvery == 0)
+			tended++
 		case <-ctx.Done():
 			return
 		}

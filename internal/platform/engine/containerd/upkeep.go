@@ -10,7 +10,7 @@ type upkeep struct {
 }
 
 // tendNet repairs the network if other programs have changed it. Run calls it every
-// listenEvery, and every devicesEvery calls with devices.
+// listenEvery.
 func (e *Engine) tendNet(devices bool) {
 	err := e.net.Tend(devices)
 	e.upkeep.mu.Lock()

@@ -144,6 +144,10 @@ func (n *Net) lock(how int) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
+// DevicesEvery is in how many of its periodic calls Tend compares devices, too. With 50 sessions
+// such a call took 3 ms of CPU time (perf), 1.2 of them to list the devices.
+const DevicesEvery = 3
+
 // Tend repairs the NAT rules after changes by other programs, for example a flushed
 // firewall, or a started Docker that drops forwarded packets. It is called
 // periodically, and does nothing without a bridge. With devices it also compares the rules
