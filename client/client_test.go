@@ -224,7 +224,7 @@ func TestImportFromAnotherModule(t *testing.T) {
 	}
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", os.DevNull, ".")
 	build.Dir = dir
-	build.Env = append(os.Environ(), "GOPROXY=off", "GOFLAGS=", "GOWORK=off")
+	build.Env = append(os.Environ(), "GOPROXY=off", "GOWORK=off", "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

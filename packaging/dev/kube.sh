@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Prints the path of a Kubernetes program for tests: kube-apiserver, or the program named
 # in the argument (kubelet). If it does not exist yet, the script builds it, which takes
-# about seven minutes of one core. Concurrent calls are safe: one builds at idle priority,
-# and the others wait.
+# about six minutes of one core. Concurrent calls are safe: one builds, and the others wait.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../../test/kube/apiserver"
+. "$(dirname "$0")/lib.sh"
+cd test/kube/apiserver
 
 part=${1:-kube-apiserver}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/holdfast-test
@@ -15,7 +15,7 @@ exec 9>"$cache/lock"
 flock 9
 if [[ ! -x $binary ]]; then
   # The same flags as for the tests of test/kubedrain, so that both share compiled packages.
-  CGO_ENABLED=0 chrt -i 0 go build -trimpath -p 2 -ldflags '-s -w' -o "$binary.new" "k8s.io/kubernetes/cmd/$part" >&2
+  CGO_ENABLED=0 GOFLAGS="$goflags" go build -p 2 -ldflags '-s -w' -o "$binary.new" "k8s.io/kubernetes/cmd/$part" >&2
   mv "$binary.new" "$binary"
 fi
 printf '%s\n' "$binary"

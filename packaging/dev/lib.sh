@@ -5,10 +5,10 @@
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 PATH=$PATH:/usr/sbin:/sbin
 state=$PWD/var/dev
-# For tests and the programs that they build, which so share what is compiled. build.sh has those
-# of a release.
+# For tests and the programs that they build, which so share what is compiled. Without debug
+# information a compiler needs a seventh less CPU time. build.sh has the flags of a release.
 # shellcheck disable=SC2034
-goflags='-trimpath -tags=grpcnotrace'
+goflags='-trimpath -tags=grpcnotrace -gcflags=all=-dwarf=false'
 
 say() { printf '%s\n' "$*"; }
 die() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 1; }

@@ -7,10 +7,10 @@ unformatted=$(gofmt -l .)
 [[ -z $unformatted ]] || die "not formatted: $unformatted" "run gofmt -w on them"
 large=$(git ls-files -z | xargs -0 stat -c '%s %n' -- 2>/dev/null | awk '$1 > 2 * 1024 * 1024 { print $2 }')
 [[ -z $large ]] || die "over 2 MB: $large" "remove built files from the repository"
-packaging/dev/templ.sh generate -check -keep-orphaned-files -log-level error || die "the Go file of a page is not up to date" "run packaging/dev/templ.sh generate"
 # The same settings as those of the programs that the tests build, so that each dependency
 # is compiled once without the race detector.
 export CGO_ENABLED=0 GOFLAGS="$goflags"
+packaging/dev/templ.sh generate -check -keep-orphaned-files -log-level error || die "the Go file of a page is not up to date" "run packaging/dev/templ.sh generate"
 go vet ./...
 go vet -tags grpcnotrace,manpages ./internal/control/cli
 go tool staticcheck ./...

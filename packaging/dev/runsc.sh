@@ -25,6 +25,6 @@ idle=()
 ! command -v chrt >/dev/null || idle=(chrt -i 0)
 say "building runsc; the first build takes some minutes"
 # A dynamically linked runsc cannot re-execute itself in its own sandbox.
-(cd / && CGO_ENABLED=0 GOFLAGS='' GOBIN="$work" "${idle[@]}" go install \
+(cd / && CGO_ENABLED=0 GOFLAGS="$goflags" GOBIN="$work" "${idle[@]}" go install \
   -ldflags "-s -w -X gvisor.dev/gvisor/runsc/version.version=$version" "gvisor.dev/gvisor/runsc@$version")
 mv "$work/runsc" "$file"

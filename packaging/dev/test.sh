@@ -9,9 +9,10 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 command -v go >/dev/null || die "Go is not installed" "install the version that go.mod names"
+export GOFLAGS="$goflags" # also for tests with the race detector
 if [[ ${1:-} = short ]]; then
   # With the settings of lint.sh each dependency is compiled once.
-  export CGO_ENABLED=0 GOFLAGS="$goflags"
+  export CGO_ENABLED=0
   go vet ./...
   # Most tests wait; more of them at once keep the CPUs busy.
   go run ./packaging/dev/testsum -- go test -vet=off -short -p 5 -timeout 5m -json ./...
@@ -43,7 +44,7 @@ if [[ ${1:-} = long ]]; then
   mapfile -t packages < <({ grep -rl --include='*_test.go' --exclude-dir=quic 'labtest\.\(Need\)\?Long(' . | xargs -n 1 dirname
     go list -f '{{.Dir}}' ./test/... ./bench/... ./internal/hosts/doctor/... ./internal/platform/engine/... "${children[@]}" | sed "s|^$PWD|.|"; } | sort -u)
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json "${packages[@]}" -long
-  env CGO_ENABLED=0 GOFLAGS="$goflags" go test -C test/quic -vet=off -timeout 20m ./... -long
+  env CGO_ENABLED=0 go test -C test/quic -vet=off -timeout 20m ./... -long
   # Run the tests that support both engines on containerd. Then run them, and the tests
   # for containerd only, on the newest containerd.
   mapfile -t packages < <(grep -rlE --include='*_test.go' 'labtest\.(Either|OnContainerd)\(' . | xargs -n 1 dirname | sort -u)
@@ -57,18 +58,18 @@ if [[ ${1:-} = long ]]; then
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json -run 'UpgradedUnder|LayersThatAreWanted|AsksContainerd' ./test/agent ./test/gc -long -dockerd "$moby"
   exit
 fi
-# Build the programs for the Kubernetes tests in the background, at idle priority, if they
-# do not exist yet. The build continues if a later step fails, and its result is cached.
+# Build the API server for the Kubernetes tests in the background, if it does not exist yet. The
+# build continues if a later step fails, and its result is cached.
 packaging/dev/kube.sh >/dev/null &
 packaging/dev/lint.sh
-go -C packaging/deb test -vet=off ./... # a separate module
+env CGO_ENABLED=0 go -C packaging/deb test -vet=off ./... # a separate module
 wait $runsc
 # lint.sh has already run go vet on the tests.
 tests=(go test -vet=off -timeout 25m -json)
 # The race detector checks the packages. The tests below test/ and bench/ start whole programs
 # on real engines. They run without it, because it doubles their time; test-long runs them with
 # it. So do the tests that load a kernel, those of the engines' clients, and children.
-plain=(env CGO_ENABLED=0 GOFLAGS="$goflags" "${tests[@]}")
+plain=(env CGO_ENABLED=0 "${tests[@]}")
 # Five queues run in parallel, because most tests wait much of their time. The longest begin first.
 # That of test/agent is divided, because it alone would take as long as all others. The tests with
 # a Kubernetes API server are last, because its build may still be in progress. The command line
@@ -88,4 +89,4 @@ go run ./packaging/dev/testsum -again -at-once 5 -- "${plain[@]}" ./test/agent -
   -- "${plain[@]}" -p 1 "${rest[@]}" \
   -- "${plain[@]}" -tags=grpcnotrace,manpages -p 1 "${children[@]}" \
   -- "${tests[@]}" -race -p 3 "${others[@]}" \
-  -- env CGO_ENABLED=0 GOFLAGS="$goflags" go test -C test/kubedrain -vet=off -timeout 25m -json ./...
+  -- env CGO_ENABLED=0 go test -C test/kubedrain -vet=off -timeout 25m -json ./...
