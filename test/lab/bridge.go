@@ -3,6 +3,7 @@ package lab
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 
 	"github.com/vishvananda/netlink"
@@ -24,6 +25,10 @@ func newBridge() (*bridge, error) {
 	for n := range maxBridges {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = fmt.Sprintf("lab%d", n)
+		// Without a fixed address the bridge has the lowest address of its ports
+		// (br_stp_recalculate_bridge_id, net/bridge/br_stp_if.c). If a new port changes it,
+		// replies of containers that have the old one in their ARP table are lost.
+		attrs.HardwareAddr = net.HardwareAddr{0x02, 0x48, 10, 213, byte(4 * n), 1}
 		b := &bridge{link: &netlink.Bridge{LinkAttrs: attrs}, pool: fmt.Sprintf("10.%d.0.0/16", 214+n)}
 		err := netlink.LinkAdd(b.link)
 		if errors.Is(err, os.ErrExist) {
