@@ -38,11 +38,13 @@ runsc=$!
 # Packages whose tests spend most of their time in child processes, or in an etcd.
 children=(./internal/hosts/job ./internal/hosts/protect/install ./internal/hosts/protect/builtin ./internal/control/cli
   ./internal/sessions/guardian ./internal/sessions/kill ./internal/platform/runsc ./internal/platform/store/etcd)
+# Packages for which alone hundreds of others would be compiled with the race detector.
+single=(./cmd/... ./demo ./internal/archtest ./internal/hosts/kube/cri)
 if [[ ${1:-} = long ]]; then
   wait $runsc
   need lintian=lintian rustc=rustc node=nodejs caddy=caddy jcmd=default-jdk-headless
   mapfile -t packages < <({ grep -rl --include='*_test.go' --exclude-dir=quic 'labtest\.\(Need\)\?Long(' . | xargs -n 1 dirname
-    go list -f '{{.Dir}}' ./test/... ./bench/... ./internal/hosts/doctor/... ./internal/platform/engine/... "${children[@]}" | sed "s|^$PWD|.|"; } | sort -u)
+    go list -f '{{.Dir}}' ./test/... ./bench/... ./internal/hosts/doctor/... ./internal/platform/engine/... "${children[@]}" "${single[@]}" | sed "s|^$PWD|.|"; } | sort -u)
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json "${packages[@]}" -long
   env CGO_ENABLED=0 go test -C test/quic -vet=off -timeout 20m ./... -long
   # Run the tests that support both engines on containerd. Then run them, and the tests
@@ -68,7 +70,7 @@ wait $runsc
 tests=(go test -vet=off -timeout 25m -json)
 # The race detector checks the packages. The tests below test/ and bench/ start whole programs
 # on real engines. They run without it, because it doubles their time; test-long runs them with
-# it. So do the tests that load a kernel, those of the engines' clients, and children.
+# it. So do the tests that load a kernel, those of the engines' clients, children and single.
 plain=(env CGO_ENABLED=0 "${tests[@]}")
 # Five queues run in parallel, because most tests wait much of their time. The longest begin first.
 # That of test/agent is divided, because it alone would take as long as all others. The tests with
@@ -78,8 +80,8 @@ slow=(./internal/sessions/session ./internal/hosts/protect ./internal/sessions/g
   ./internal/control/api/... ./internal/control/dashboard ./internal/control/config)
 kernel=(./internal/hosts/doctor ./internal/hosts/doctor/cure ./internal/hosts/doctor/profile ./internal/platform/engine/...)
 whole=(./test/gc ./test/doctor ./test/e2e ./test/dashboard ./test/kube/...)
-mapfile -t others < <(go list ./... | grep -vxFf <(go list "${slow[@]}" "${children[@]}" "${kernel[@]}" ./test/... ./bench/...))
-mapfile -t rest < <(go list ./test/... ./bench/... | grep -vxFf <(go list ./test/agent ./test/deb ./test/fleet "${whole[@]}"))
+mapfile -t others < <(go list ./... | grep -vxFf <(go list "${slow[@]}" "${children[@]}" "${single[@]}" "${kernel[@]}" ./test/... ./bench/...))
+mapfile -t rest < <(go list ./test/... ./bench/... "${single[@]}" | grep -vxFf <(go list ./test/agent ./test/deb ./test/fleet "${whole[@]}"))
 go run ./packaging/dev/testsum -again -at-once 5 -- "${plain[@]}" ./test/agent -run '^Test[A-M]' \
   -- "${plain[@]}" ./test/agent -skip '^Test[A-M]' \
   -- "${tests[@]}" -race -p 1 "${slow[@]}" \
