@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/test/poll"
 )
 
 // Samples are taken often while memory grows or is near its limit, and rarely of an idle session.
@@ -33,5 +34,45 @@ func TestSamplesDue(t *testing.T) {
 	}
 	if y := (memory{samples: []holdfast.UsageSample{{At: now}}}); !y.due(now) {
 		t.Error("a second sample is not due at once")
+	}
+}
+
+// The memory of a container that has used no CPU time is taken from the sample before, for a
+// minute, and not if it is near the limit.
+func TestIdleMemoryIsReadRarely(t *testing.T) {
+	n := newNode(t, setup{})
+	n.serve(t, "alice")
+	n.mu.Lock()
+	group := n.sessions["alice"].target.Memory()
+	n.mu.Unlock()
+	var y memory
+	take := func() bool {
+		s, read, err := y.take(group)
+		if err != nil {
+			t.Fatal(err)
+		}
+		y.add(s, read)
+		return read
+	}
+	last := func() int64 { return y.samples[len(y.samples)-1].Memory }
+	if !take() || last() == 0 {
+		t.Error("the first sample has no memory")
+	}
+	before := last()
+	poll.Until(t, "the container is idle", func() bool {
+		before = last()
+		return !take()
+	})
+	if last() != before {
+		t.Errorf("%d bytes after %d", last(), before)
+	}
+	y.read = y.read.Add(-readPause)
+	if !take() {
+		t.Error("the memory was not read again after a minute")
+	}
+	poll.Until(t, "the container is idle", func() bool { return !take() })
+	y.limit = last() + last()/2
+	if !take() {
+		t.Error("the memory near the limit was not read")
 	}
 }

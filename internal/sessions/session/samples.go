@@ -20,12 +20,16 @@ const (
 	quietPause = 5 * time.Second
 	// idlePause is that of such a session that has also used no CPU time.
 	idlePause = 10 * time.Second
+	// readPause is the longest time for which the memory of an idle session is taken from the sample
+	// before: it changes only if the kernel reclaims some.
+	readPause = time.Minute
 )
 
 // memory is what a session's container has used recently.
 type memory struct {
 	limit   int64 // of memory, bytes; 0: none
 	samples []holdfast.UsageSample
+	read    time.Time // when the memory of a sample was last read from the kernel
 }
 
 // due reports whether a sample is to be taken: every second if the memory is over half of
@@ -44,19 +48,26 @@ func (y *memory) due(now time.Time) bool {
 	return now.Sub(last.At) >= pause-time.Second/2 || y.limit > 0 && last.Memory > y.limit/2 || last.Memory-before.Memory > before.Memory/16
 }
 
-// take takes a sample of a container.
-func take(group kill.Memory) (s holdfast.UsageSample, err error) {
+// take takes a sample of a container, and reports whether it read the memory.
+func (y *memory) take(group kill.Memory) (s holdfast.UsageSample, read bool, err error) {
 	s.At = time.Now().UTC()
-	if s.Memory, err = group.Usage(); err != nil {
-		return s, err
+	cpu, err := group.CPU()
+	s.CPU = holdfast.Millis(cpu) // 0 if it is unknown
+	if n := len(y.samples); err == nil && n > 0 && y.samples[n-1].CPU == s.CPU && s.At.Sub(y.read) < readPause {
+		if last := y.samples[n-1].Memory; y.limit == 0 || last <= y.limit/2 {
+			s.Memory = last
+			return s, false, nil
+		}
 	}
-	cpu, _ := group.CPU() // 0 if it is unknown
-	s.CPU = holdfast.Millis(cpu)
-	return s, nil
+	s.Memory, err = group.Usage()
+	return s, true, err
 }
 
 // add adds a sample, and forgets the oldest if there are too many.
-func (y *memory) add(s holdfast.UsageSample) {
+func (y *memory) add(s holdfast.UsageSample, read bool) {
+	if read {
+		y.read = s.At
+	}
 	if len(y.samples) == holdfast.MaxSamples {
 		y.samples = slices.Delete(y.samples, 0, 1)
 	}
@@ -78,12 +89,12 @@ func (y *memory) history(peak int64) *holdfast.MemoryHistory {
 // firstSample is the memory of a container that has become ready: it may end before the next
 // sample.
 func firstSample(group kill.Memory) (y memory) {
-	s, err := take(group)
+	s, read, err := y.take(group)
 	if err != nil {
 		return y // it has just ended, or has no group of its own
 	}
 	y.limit = group.Limit()
-	y.add(s)
+	y.add(s, read)
 	return y
 }
 
@@ -125,29 +136,29 @@ func (m *Manager) sampleAll() int {
 	type one struct {
 		e     *entry
 		group kill.Memory
-		first bool
+		known memory
 	}
 	var all []one
 	now := time.Now()
 	m.mu.Lock()
 	for _, e := range m.sessions {
 		if e.phase == ready && e.end.memory.due(now) {
-			all = append(all, one{e, e.target.Memory(), len(e.end.memory.samples) == 0})
+			all = append(all, one{e, e.target.Memory(), e.end.memory})
 		}
 	}
 	m.mu.Unlock()
 	for _, x := range all {
-		s, err := take(x.group)
+		s, read, err := x.known.take(x.group)
 		if err != nil {
 			continue // it has just ended
 		}
 		limit := int64(0)
-		if x.first {
+		if len(x.known.samples) == 0 {
 			limit = x.group.Limit()
 		}
 		m.mu.Lock()
 		x.e.end.memory.limit = max(x.e.end.memory.limit, limit)
-		x.e.end.memory.add(s)
+		x.e.end.memory.add(s, read)
 		m.mu.Unlock()
 	}
 	return len(all)
