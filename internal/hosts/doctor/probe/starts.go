@@ -66,6 +66,7 @@ type starts struct {
 	old     map[uint32]bool // connections from before the examination
 	clients map[uint32]fact.Subject
 	of      map[string]fact.Subject // a client of each group
+	callers map[int]bool            // processes that were clients
 	scans   int
 
 	count float64 // starts
@@ -74,7 +75,7 @@ type starts struct {
 }
 
 func newStarts(h Host, sockets func() ([]sockdiag.Unix, error)) (*starts, error) {
-	w := &starts{h: h, sockets: sockets, names: map[string]bool{}, clients: map[uint32]fact.Subject{}, of: map[string]fact.Subject{}, busy: map[string]float64{}, young: map[int]float64{}}
+	w := &starts{h: h, sockets: sockets, names: map[string]bool{}, clients: map[uint32]fact.Subject{}, of: map[string]fact.Subject{}, busy: map[string]float64{}, young: map[int]float64{}, callers: map[int]bool{}}
 	all, err := sockets()
 	if err != nil {
 		return nil, err
@@ -137,6 +138,12 @@ func (w *starts) sample() map[string]float64 {
 		delete(fresh, inode)
 	}
 	w.newProcesses()
+	for pid := range w.callers { // a client may make a connection for each call
+		if w.knows(fresh) {
+			break
+		}
+		w.match(pid, fresh)
+	}
 	if !w.knows(fresh) {
 		for pid := range w.young {
 			w.match(pid, fresh)
@@ -220,7 +227,7 @@ func (w *starts) started(pid int, st proc.Stat) bool {
 }
 
 // match remembers a process if it has one of the connections. Engines are each other's clients,
-// and an agent of Holdfast's acts for the clients of its sessions.
+// and an agent of Holdfast's, which this program may be, acts for the clients of its sessions.
 func (w *starts) match(pid int, fresh map[uint32]bool) {
 	for _, inode := range socketsOfProcess(w.dir(pid)) {
 		if !fresh[inode] {
@@ -230,14 +237,25 @@ func (w *starts) match(pid int, fresh map[uint32]bool) {
 		if name, err := read(w.dir(pid) + "/comm"); err == nil {
 			c.Command = strings.TrimSpace(name)
 		}
-		if c.Command != "holdfast" && !slices.Contains(engines(), c.Command) {
+		if c.Command != "holdfast" && !sameProgram(w.dir(pid)) && !slices.Contains(engines(), c.Command) {
 			c.Cgroup, _ = groupOf(w.h, pid)
 		}
 		w.clients[inode] = c
+		w.callers[pid] = true
 		if c.Cgroup != "" {
 			w.of[c.Cgroup] = c
 		}
 	}
+}
+
+// sameProgram reports whether a process runs the program of this one.
+func sameProgram(dir string) bool {
+	own, err := os.Stat("/proc/self/exe")
+	if err != nil {
+		return false
+	}
+	its, err := os.Stat(dir + "/exe")
+	return err == nil && os.SameFile(own, its)
 }
 
 // socketsOfProcess returns the inodes of a process's sockets; none if it has ended.

@@ -1,10 +1,12 @@
 package probe
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -99,6 +101,51 @@ func TestStarts(t *testing.T) {
 	want := map[string]float64{fact.EnginesSeen: 2, fact.Starts: 1, fact.ClientBusy + "/jobsdocker": 1.0 / 3, fact.ClientBusy + "/system/controllercontroller": 1.0 / 3}
 	if !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// A program that makes a connection for each call is found in each of them, though all processes
+// are searched only a few times.
+func TestClientOfManyConnections(t *testing.T) {
+	root := t.TempDir()
+	p := fakeProc{t, filepath.Join(root, "proc")}
+	h := Host{Proc: proc.FS(p.dir), Groups: cgroup.Mounts{{Point: filepath.Join(root, "cgroup"), V2: true}}}
+	p.process(10, 1, 10, "dockerd", "/system/docker", 100)
+	p.process(13, 1, 13, "jobs", "/system/jobs", 200)
+	listener := sockdiag.Unix{Inode: 100, Name: "/run/docker.sock"}
+	var sockets []sockdiag.Unix
+	w, err := newStarts(h, func() ([]sockdiag.Unix, error) { return append(sockets, listener), nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	const samples = 3 * startsScans
+	for n := range uint32(samples) {
+		end := filepath.Join(p.dir, "13/fd/0")
+		if err := errors.Join(os.Remove(end), os.Symlink(fmt.Sprintf("socket:[%d]", 201+n), end)); err != nil {
+			t.Fatal(err)
+		}
+		sockets = []sockdiag.Unix{{Inode: 300 + n, Peer: 201 + n, Name: "/run/docker.sock"}}
+		w.sample()
+	}
+	if got := w.busy["/system/jobs"]; got != samples {
+		t.Errorf("seen in %v of %d samples", got, samples)
+	}
+}
+
+// A process that runs this program is not taken for a client that starts containers.
+func TestSameProgram(t *testing.T) {
+	other, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(other, "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	if !sameProgram("/proc/self") || sameProgram(fmt.Sprintf("/proc/%d", cmd.Process.Pid)) || sameProgram("/proc/0") {
+		t.Error("processes of this program and of another are not told apart")
 	}
 }
 

@@ -1,14 +1,22 @@
 package rule
 
-import "holdfast/internal/hosts/doctor/fact"
+import (
+	"slices"
 
-const connFull = 0.80
+	"holdfast/internal/hosts/doctor/fact"
+)
+
+const (
+	connFull = 0.80
+	// manySends is the rate per second of calls from which their process is named.
+	manySends = 100
+)
 
 // conntrackFull finds connection tracking tables that are full or nearly full.
 func conntrackFull() Rule {
 	return Rule{
 		Name:      "conntrack-full",
-		Signal:    "entries and drops of /proc/PID/net/stat/nf_conntrack, compared with nf_conntrack_max, in each network namespace",
+		Signal:    "entries and drops of /proc/PID/net/stat/nf_conntrack, compared with nf_conntrack_max, in each network namespace; calls of connect and send by process",
 		Threshold: "over 80 % in use, or any connection dropped",
 		Why:       "a full table drops new connections and reports it to neither end; at 80 % a burst fills it",
 		Source:    "Documentation/networking/nf_conntrack-sysctl.rst",
@@ -24,15 +32,21 @@ func conntrackFull() Rule {
 				if f.Value <= connFull && lost == 0 {
 					continue
 				}
+				culprit := f.Subject
+				e := []Evidence{
+					{"in use", percent(f.Value), "under 80 %"},
+					{"connections dropped during the examination", number(lost), "0"},
+					{"network namespace", f.Subject.Device, "-"},
+				}
+				if by, rate := sender(s); culprit.Cgroup == "" && rate > 0 { // the host's table
+					culprit.Cgroup, culprit.Pid, culprit.Command = by.Cgroup, by.Pid, by.Command
+					e = append(e, Evidence{"connect and send calls of the process named, which makes most of them", perSecond(rate), "-"})
+				}
 				found = append(found, Finding{
 					Severity: severity(lost > 0),
 					Title:    "the connection tracking table is full or nearly full",
-					Evidence: []Evidence{
-						{"in use", percent(f.Value), "under 80 %"},
-						{"connections dropped during the examination", number(lost), "0"},
-						{"network namespace", f.Subject.Device, "-"},
-					},
-					Culprit: f.Subject,
+					Evidence: e,
+					Culprit:  culprit,
 					Cures: []Cure{
 						{What: "Enlarge the table; an entry takes about 320 bytes.", Command: "holdfast doctor cure sysctl net.netfilter.nf_conntrack_max --apply"},
 						{What: "List the addresses with the most connections.", Command: "nsenter -t PID -n conntrack -L | awk '{print $5}' | sort | uniq -c | sort -n | tail"},
@@ -42,4 +56,23 @@ func conntrackFull() Rule {
 			return found
 		},
 	}
+}
+
+// sender returns the process that makes over half of all calls of connect(2) and send(2) that
+// were counted, and their rate; 0 if there is none.
+func sender(s *fact.Set) (fact.Subject, float64) {
+	var all float64
+	rates := make(map[int]float64)
+	for _, c := range s.Of(fact.CallsBy) {
+		if slices.Contains([]string{"connect", "sendto", "sendmsg", "sendmmsg"}, c.Subject.Device) {
+			rates[c.Subject.Pid] += c.Value
+			all += c.Value
+		}
+	}
+	for _, c := range s.Of(fact.CallsBy) {
+		if rate := rates[c.Subject.Pid]; rate >= manySends && rate > all/2 {
+			return c.Subject, rate
+		}
+	}
+	return fact.Subject{}, 0
 }

@@ -111,14 +111,16 @@ func word(name, text string) fact.Fact { return fact.Fact{Name: name, Text: text
 var (
 	logger = fact.Subject{Cgroup: web, Pid: 7, Command: "logger",
 		Kernel: []string{"queue_work_on", "__lru_add_drain_all", "generic_fadvise", "ksys_fadvise64_64", "do_syscall_64"}}
-	scanner  = fact.Subject{Cgroup: "/system.slice/scanner.service", Pid: 9, Command: "scanner"}
-	other    = fact.Subject{Cgroup: hogs, Pid: 8, Command: "other"}
-	locker   = fact.Subject{Pid: 9, Command: "db", Cgroup: web, Device: "/data/file"}
-	watching = fact.Subject{Pid: 9, Command: "editor", Cgroup: web, Device: "watches of user 0"}
-	cron     = fact.Subject{Cgroup: "/system.slice/cron.service", Command: "sysctl", Kernel: []string{"__lru_add_drain_all", "drop_caches_sysctl_handler", "proc_sys_call_handler"}}
-	churn    = fact.Subject{Cgroup: web, Pid: 7, Command: "cni", Device: "rtnl_mutex", Kernel: []string{"__mutex_lock", "rtnl_newlink"}}
-	inode1   = fact.Subject{Cgroup: web, Pid: 7, Command: "a", Device: "lock 1", Kernel: []string{"rwsem_down_write_slowpath", "down_write", "path_openat"}}
-	inode2   = fact.Subject{Cgroup: hogs, Pid: 8, Command: "b", Device: "lock 1", Kernel: []string{"down_write", "path_openat"}}
+	scanner   = fact.Subject{Cgroup: "/system.slice/scanner.service", Pid: 9, Command: "scanner"}
+	other     = fact.Subject{Cgroup: hogs, Pid: 8, Command: "other"}
+	locker    = fact.Subject{Pid: 9, Command: "db", Cgroup: web, Device: "/data/file"}
+	watching  = fact.Subject{Pid: 9, Command: "editor", Cgroup: web, Device: "watches of user 0"}
+	cron      = fact.Subject{Cgroup: "/system.slice/cron.service", Command: "sysctl", Kernel: []string{"__lru_add_drain_all", "drop_caches_sysctl_handler", "proc_sys_call_handler"}}
+	churn     = fact.Subject{Cgroup: web, Pid: 7, Command: "cni", Device: "rtnl_mutex", Kernel: []string{"__mutex_lock", "rtnl_newlink"}}
+	inode1    = fact.Subject{Cgroup: web, Pid: 7, Command: "a", Device: "lock 1", Kernel: []string{"rwsem_down_write_slowpath", "down_write", "path_openat"}}
+	mapped    = fact.Subject{Cgroup: web, Pid: 7, Command: "db", Device: "lock 2", Kernel: []string{"rwsem_down_write_slowpath", "down_write_killable", "vm_mmap_pgoff"}}
+	mapReader = fact.Subject{Cgroup: "/system.slice/exporter", Pid: 9, Command: "exporter", Device: "lock 2", Kernel: []string{"down_read_killable", "m_start", "seq_read_iter"}}
+	inode2    = fact.Subject{Cgroup: hogs, Pid: 8, Command: "b", Device: "lock 1", Kernel: []string{"down_write", "path_openat"}}
 )
 
 // reads returns the facts of a disk's read-ahead, and of its reads.

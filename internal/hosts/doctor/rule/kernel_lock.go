@@ -92,9 +92,13 @@ func groupWaits(waits []fact.Fact) (sum float64, waiting int) {
 
 // waiters returns the process that waits most for a lock, the other waiting groups, and
 // the share of the time that the process waits. The process that requests a lock most
-// often both holds it and waits for it most.
+// often both holds it and waits for it most. But if a process reads the memory map of another
+// one, it is the cause of waits for that map's lock.
 func waiters(waits []fact.Fact) (most fact.Subject, others []fact.Subject, share float64) {
 	most, share = worst(waits)
+	if i := slices.IndexFunc(waits, readsMap); i >= 0 {
+		most, share = waits[i].Subject, waits[i].Value
+	}
 	seen := map[string]bool{most.Cgroup: true}
 	for _, w := range waits {
 		if !seen[w.Subject.Cgroup] && len(others) < shownVictims {
@@ -103,6 +107,14 @@ func waiters(waits []fact.Fact) (most fact.Subject, others []fact.Subject, share
 		}
 	}
 	return most, others, share
+}
+
+// readsMap reports whether a process waits for the lock of a memory map because it reads maps or
+// memory by procfs (fs/proc/task_mmu.c and base.c, and access_remote_vm in mm/memory.c).
+func readsMap(wait fact.Fact) bool {
+	return slices.ContainsFunc(wait.Subject.Kernel, func(f string) bool {
+		return slices.Contains([]string{"m_start", "show_smaps_rollup", "pagemap_read", "clear_refs_write", "access_remote_vm", "__access_remote_vm", "process_vm_rw_core"}, f)
+	})
 }
 
 // lockPath returns the first function that is not part of the lock's implementation.

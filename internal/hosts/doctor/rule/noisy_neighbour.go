@@ -3,6 +3,7 @@ package rule
 import (
 	"fmt"
 	"path"
+	"slices"
 
 	"holdfast/internal/hosts/doctor/fact"
 )
@@ -15,6 +16,8 @@ const (
 	shownVictims  = 5
 	victimMostCPU = 0.5  // of the neighbour's CPU time: a group that uses more is not a victim
 	crowdLeast    = 3    // containers that wait
+	wantsLeast    = 0.10 // of all CPUs: a group with less takes none from others, however much it waits
+	wantsMany     = 3    // groups that are named; more are a crowd
 	fullShare     = 0.15 // of the examination
 	fullBursts    = 3
 	fullOutside   = 0.30 // the same for a group outside containers: an engine is busy while it starts some
@@ -27,7 +30,7 @@ func noisyNeighbour() Rule {
 	return Rule{
 		Name:      "noisy-neighbour",
 		Signal:    "run-queue delay of a container's threads (schedstat), the CPU time of the other groups, and ten times a second whether all CPUs are in use",
-		Threshold: "a thread of a container that was not throttled waited for over 20 % of the time. The CPUs are over 90 % busy, and another group uses over 30 % of them, or it uses over 50 % of all CPUs. That group uses twice as much as the victim, more than the hypervisor, and more than all containers that came and went. If the processes in no container use more than that group, they are named instead. If no group uses over 30 % and three containers wait, there are too many of them. Without waits, a notice names a container that used over 30 % of the CPUs while they were over 95 % busy, for 15 % of the time, or three times for 250 ms. It names a control group outside containers that did so for 30 % of the time. If they were for half of the time, it also names all processes outside containers, if these used over 30 % on average",
+		Threshold: "a thread of a container that was not throttled waited for over 20 % of the time. The CPUs are over 90 % busy, and another group uses over 30 % of them, or it uses over 50 % of all CPUs. That group uses twice as much as the victim, more than the hypervisor, and more than all containers that came and went. If the processes in no container use more than that group, they are named instead. Up to three groups are named of which each wants all CPUs, by what its threads use and wait for together, and which use over 30 % together. If no group uses over 30 % and three containers wait, there are too many of them. Without waits, a notice names a container that used over 30 % of the CPUs while they were over 95 % busy, for 15 % of the time, or three times for 250 ms. It names a control group outside containers that did so for 30 % of the time. If they were for half of the time, it also names all processes outside containers, if these used over 30 % on average",
 		Why:       "on busy CPUs every thread waits a little. A thread that waits a fifth of the time is noticeable to its users. Next to a compile job on all CPUs, which is healthy, other threads waited for up to 11 %. A group that uses as much CPU as the named one is another worker and not a victim. The scheduler prefers threads that use little, so a container that takes all CPUs harms others only when they need much",
 		Source:    "Documentation/scheduler/sched-stats.rst. The thresholds are judgements",
 		Needs:     []string{fact.TasksSeen, fact.GroupsSeen, fact.GroupsCPU, fact.CPUBusy, fact.CPUSteal, fact.HostCPUs},
@@ -85,23 +88,52 @@ func neighbour(s *fact.Set) []Finding {
 	if len(victims) == 0 {
 		return nil
 	}
-	culprit := busiestOf(s, most.Subject)
+	found := []Finding{takes(s, most, victims, worst)}
+	for _, other := range demanding(s) {
+		if other.Subject.Cgroup != most.Subject.Cgroup && other.Value > victimMostCPU*most.Value {
+			found = append(found, takes(s, other, victims, worst))
+		}
+	}
+	return found
+}
+
+// takes returns the finding of a group that uses CPUs for which others wait.
+func takes(s *fact.Set, group fact.Fact, victims []fact.Subject, worst float64) Finding {
+	cpus, _ := s.Host(fact.HostCPUs)
+	culprit := busiestOf(s, group.Subject)
 	title := "containers wait for CPUs that another container uses"
 	if culprit.Cgroup == "/" {
 		title = "containers wait for CPUs that processes outside containers use"
 	}
-	return []Finding{{
+	return Finding{
 		Severity: Warning,
 		Title:    title,
 		Evidence: []Evidence{
 			{"longest wait of a thread for a CPU, share of the time", percent(worst), "under 20 %"},
-			{"CPUs that the named group uses", fmt.Sprintf("%.1f of %.0f", most.Value, cpus), "-"},
+			{"CPUs that the named group uses", fmt.Sprintf("%.1f of %.0f", group.Value, cpus), "-"},
 			{"containers that wait", number(float64(len(victims))), "0"},
 		},
 		Culprit: culprit,
 		Victims: victims[:min(len(victims), shownVictims)],
 		Cures:   lessCPU(),
-	}}
+	}
+}
+
+// demanding returns the groups of which each wants all CPUs: what its threads use, and what they
+// wait for. It returns none if they are many, or use little together.
+func demanding(s *fact.Set) (all []fact.Fact) {
+	cpus, _ := s.Host(fact.HostCPUs)
+	for _, f := range s.Of(fact.GroupCPU) { // sorted, largest first
+		waits, _ := s.Group(fact.GroupWait, f.Subject.Cgroup)
+		stopped, _ := s.Group(fact.GroupThrottled, f.Subject.Cgroup)
+		if f.Value >= wantsLeast*cpus && f.Value+waits >= cpus && stopped <= throttledShare {
+			all = append(all, f)
+		}
+	}
+	if len(all) > wantsMany || total(all) < neighbourMin*cpus {
+		return nil
+	}
+	return all
 }
 
 // crowd finds containers that wait for CPUs of which no group uses much.
@@ -113,6 +145,9 @@ func crowd(s *fact.Set) []Finding {
 		return nil
 	}
 	victims, worst := waiting(s, "", cpus)
+	if found := fewDemanding(s, victims, worst); len(found) > 0 {
+		return found
+	}
 	if len(victims) < crowdLeast {
 		return nil
 	}
@@ -130,6 +165,22 @@ func crowd(s *fact.Set) []Finding {
 			{What: "Run fewer containers on this host, or give it more CPUs."},
 		},
 	}}
+}
+
+// fewDemanding finds the groups that want all CPUs while others wait, which may be among the waiting
+// groups given.
+func fewDemanding(s *fact.Set, waiting []fact.Subject, worst float64) (found []Finding) {
+	takers := demanding(s)
+	victims := slices.DeleteFunc(slices.Clone(waiting), func(v fact.Subject) bool {
+		return slices.ContainsFunc(takers, func(t fact.Fact) bool { return t.Subject.Cgroup == v.Cgroup })
+	})
+	if len(victims) == 0 {
+		return nil
+	}
+	for _, t := range takers {
+		found = append(found, takes(s, t, victims, worst))
+	}
+	return found
 }
 
 // saturates finds a container, or processes outside containers, that use all CPUs, all the time or in bursts. No container waits

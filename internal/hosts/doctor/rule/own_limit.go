@@ -46,9 +46,13 @@ func ownLimit() Rule {
 				if pressure {
 					e = append(e, Evidence{"stalled on pages, share of the time", percent(stalled), "under 5 %"})
 				}
+				title := "a container thrashes at its own memory limit"
+				if refaults < manyRefaults {
+					title = "a container waits at its own memory limit until pages are free"
+				}
 				found = append(found, Finding{
 					Severity: Warning,
-					Title:    "a container thrashes at its own memory limit",
+					Title:    title,
 					Evidence: e,
 					Culprit:  f.Subject,
 					Victims:  []fact.Subject{f.Subject},

@@ -8,7 +8,7 @@ const softirqShare = 0.30
 func softirq() Rule {
 	return Rule{
 		Name:      "softirq",
-		Signal:    "softirq time of each CPU (/proc/stat), packets dropped at a full backlog (softnet_stat), packets of each network namespace; whether more softirqs are the network's or those of disks",
+		Signal:    "softirq time of each CPU (/proc/stat), packets dropped at a full backlog (softnet_stat), packets of each network namespace; whether more softirqs are the network's or those of disks, and then the sender of most writes",
 		Threshold: "a CPU over 30 %, or any drop",
 		Why:       "softirqs run before every program on that CPU; a dropped packet is retransmitted after at least 200 ms",
 		Source:    "Documentation/networking/scaling.rst. The threshold is a judgement",
@@ -30,6 +30,9 @@ func softirq() Rule {
 			if flood, share := flooding(s); share > 0 {
 				culprit = flood
 			} else if drops == 0 && ofDisks(s) {
+				if writer, rate, all := topWriter(s); rate > all/2 {
+					culprit.Cgroup, culprit.Pid, culprit.Command = writer.Cgroup, writer.Pid, writer.Command
+				}
 				title, cures = "interrupts of disks take up a CPU", []Cure{{What: "Let other CPUs serve the disk's interrupts.", Command: "cat /proc/interrupts; echo LIST > /proc/irq/NUMBER/smp_affinity_list"}}
 			}
 			return []Finding{{

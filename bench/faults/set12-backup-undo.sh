@@ -1,0 +1,2 @@
+#!/bin/sh
+rm -rf /var/tmp/set12-backup

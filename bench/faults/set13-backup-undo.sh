@@ -1,0 +1,2 @@
+#!/bin/sh
+rm -f /var/tmp/set13-backup-*.gz
