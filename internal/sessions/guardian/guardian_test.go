@@ -54,9 +54,11 @@ func TestWait(t *testing.T) {
 		if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
+		poll.Until(t, "all threads of the guardian are stopped", func() bool { return allStopped(t, pid) })
 	}
 	pause()
-	defer time.AfterFunc(time.Second, func() { _ = unix.Kill(pid, unix.SIGCONT) }).Stop()
+	resume := time.AfterFunc(time.Second, func() { _ = unix.Kill(pid, unix.SIGCONT) })
+	defer resume.Stop()
 	armed, err := arm(g, continuing(time.Hour, p))
 	if err == nil {
 		err = armed.Disarm()
@@ -76,6 +78,26 @@ func stop(t *testing.T, p *pidfd.Process) {
 		t.Fatal(err)
 	}
 	poll.Until(t, "the process is stopped", func() bool { return stateOf(p) == 'T' })
+}
+
+// allStopped reports whether each thread of a process is stopped. A thread that runs on another CPU
+// stops a moment after kill(2) returns.
+func allStopped(t *testing.T, pid int) bool {
+	t.Helper()
+	threads, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "task"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, thread := range threads {
+		tid, err := strconv.Atoi(thread.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := proc.Host.Stat(tid); err != nil || s.State != 'T' {
+			return false
+		}
+	}
+	return len(threads) > 0
 }
 
 func stateOf(p *pidfd.Process) byte {

@@ -89,7 +89,7 @@ func diskFacts(h Host, before, after diskReading, over time.Duration) ([]fact.Fa
 				add(fact.DiskReadSize, grew(a.ReadSectors, b.ReadSectors)*512/n, fact.Bytes)
 			}
 		}
-		add(fact.DiskQueue, grew(a.WeightedIOTicks, b.WeightedIOTicks)/1e3/over.Seconds(), fact.Count)
+		add(fact.DiskQueue, queued(a, b, over), fact.Count)
 		if n := grew(a.ReadIOs, b.ReadIOs) + grew(a.WriteIOs, b.WriteIOs); n > 0 {
 			add(fact.DiskAwait, (grew(a.ReadTicks, b.ReadTicks)+grew(a.WriteTicks, b.WriteTicks))/n, fact.Millis)
 		}
@@ -107,6 +107,11 @@ func diskFacts(h Host, before, after diskReading, over time.Duration) ([]fact.Fa
 // busyShare returns the share of the time for which a disk had a request.
 func busyShare(a, b blockdevice.Diskstats, over time.Duration) float64 {
 	return min(1, grew(a.IOsTotalTicks, b.IOsTotalTicks)/1e3/over.Seconds())
+}
+
+// queued returns the mean of requests outstanding.
+func queued(a, b blockdevice.Diskstats, over time.Duration) float64 {
+	return grew(a.WeightedIOTicks, b.WeightedIOTicks) / 1e3 / over.Seconds()
 }
 
 // grew returns the growth of a counter, 0 if it went backwards.

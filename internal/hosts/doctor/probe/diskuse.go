@@ -11,7 +11,7 @@ import (
 
 const (
 	// busyDisk is the share of the observation for which a disk is busy from which it is searched
-	// what uses it.
+	// what uses it. It is also searched if many requests are outstanding.
 	busyDisk = 0.9
 	// useBurst is for how long processes are then compared.
 	useBurst = 500 * time.Millisecond
@@ -30,13 +30,13 @@ func diskUseProbe() Probe {
 }
 
 func useFacts(h Host, before, after diskReading, over time.Duration) ([]fact.Fact, error) {
-	busy := 0.0
+	saturated := false
 	for name, b := range after.disks {
 		if a, ok := before.disks[name]; ok {
-			busy = max(busy, busyShare(a, b, over))
+			saturated = saturated || busyShare(a, b, over) >= busyDisk || queued(a, b, over) >= fact.DeepQueue
 		}
 	}
-	if busy < busyDisk {
+	if !saturated {
 		return nil, nil
 	}
 	begin, was := time.Now(), moved(h)

@@ -23,7 +23,7 @@ func TestDiskUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended := make(chan struct{})
-	end := time.Now().Add(2 * useBurst)
+	end := time.Now().Add(3 * useBurst)
 	go func() {
 		defer close(ended)
 		block := make([]byte, 1<<20)
@@ -47,6 +47,13 @@ func TestDiskUse(t *testing.T) {
 	}
 	if fs, err := useFacts(h, reading(0), reading(500), time.Second); err != nil || len(fs) != 0 {
 		t.Errorf("a disk that is busy for half of the time: %+v, %v", fs, err)
+	}
+	queue := reading(500)
+	d := queue.disks["vda"]
+	d.WeightedIOTicks = fact.DeepQueue * 1000
+	queue.disks["vda"] = d
+	if fs, err := useFacts(h, reading(0), queue, time.Second); err != nil || len(fs) == 0 {
+		t.Errorf("a disk with a deep queue: %+v, %v", fs, err)
 	}
 	fs, err := useFacts(h, reading(0), reading(950), time.Second)
 	<-ended

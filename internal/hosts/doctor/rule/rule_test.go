@@ -215,6 +215,7 @@ var cases = []struct {
 	{"slow-disk", "a backup alone", saturated(0.99, 7.4), Notice, fact.Subject{Cgroup: web}, "7.4"},
 	{"slow-disk", "a busy disk without a queue", saturated(0.99, 1.1), "", fact.Subject{}, ""},
 	{"slow-disk", "a queue for a part of the time", saturated(0.5, 7.4), "", fact.Subject{}, ""},
+	{"slow-disk", "a deep queue for a part of the time", saturated(0.5, 9), Notice, fact.Subject{Cgroup: web}, "9.0"},
 	{"slow-disk", "several read", append(saturated(0.99, 7.4), group(fact.DiskUse, "/docker/x", 899<<20)), "", fact.Subject{}, ""},
 	{"slow-disk", "slower than usual", append(disk(5, 0.1, 5), host(fact.DiskP99, 60), host(fact.BaseDisk, 5)), Warning, fact.Subject{}, "60 ms"},
 	{"socket-memory", "a busy server", sockets(200<<20, 0, 0), "", fact.Subject{}, ""},
