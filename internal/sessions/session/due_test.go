@@ -11,16 +11,20 @@ import (
 // Samples are taken often while memory grows or is near its limit, and rarely of an idle session.
 func TestSamplesDue(t *testing.T) {
 	now := time.Unix(1000, 0)
-	const mib = 1 << 20
+	const (
+		mib  = 1 << 20
+		busy = holdfast.Millis(time.Second) // of a CPU in a minute
+	)
 	for what, c := range map[string]struct {
 		limit, before, last int64
 		cpu                 holdfast.Millis // used between the two samples
 		after               time.Duration
 		want                bool
 	}{
-		"at once":                   {0, 10 * mib, 10 * mib, 1, time.Second, false},
-		"quiet":                     {0, 10 * mib, 10 * mib, 1, quietPause, true},
+		"at once":                   {0, 10 * mib, 10 * mib, busy, time.Second, false},
+		"quiet":                     {0, 10 * mib, 10 * mib, busy, quietPause, true},
 		"idle":                      {0, 10 * mib, 10 * mib, 0, quietPause, false},
+		"nearly idle":               {0, 10 * mib, 10 * mib, busy / 2, quietPause, false},
 		"idle for longer":           {0, 10 * mib, 10 * mib, 0, idlePause, true},
 		"growing":                   {0, 10 * mib, 11 * mib, 1, time.Second, true},
 		"over half of its limit":    {15 * mib, 10 * mib, 10 * mib, 0, time.Second, true},
@@ -34,6 +38,25 @@ func TestSamplesDue(t *testing.T) {
 	}
 	if y := (memory{samples: []holdfast.UsageSample{{At: now}}}); !y.due(now) {
 		t.Error("a second sample is not due at once")
+	}
+}
+
+// A reader of the usage gets a sample that is not old, though an idle session has none.
+func TestUsageIsFresh(t *testing.T) {
+	n := newNode(t, setup{})
+	n.serve(t, "alice")
+	n.mu.Lock()
+	kept := &n.sessions["alice"].end.memory
+	for i := range kept.samples {
+		kept.samples[i].At = kept.samples[i].At.Add(-idlePause)
+	}
+	n.mu.Unlock()
+	u, err := n.Usage("alice")
+	if err != nil || len(u.Samples) == 0 {
+		t.Fatalf("%+v, %v", u, err)
+	}
+	if last := u.Samples[len(u.Samples)-1]; time.Since(last.At) > quietPause || last.Memory == 0 {
+		t.Errorf("%+v", last)
 	}
 }
 

@@ -18,8 +18,8 @@ const (
 	// quietPause is the time between two samples of a session that is far from its limit and
 	// does not grow.
 	quietPause = 5 * time.Second
-	// idlePause is that of such a session that has also used no CPU time.
-	idlePause = 10 * time.Second
+	// idlePause is that of such a session that has also used at most a hundredth of a CPU.
+	idlePause = 30 * time.Second
 	// readPause is the longest time for which the memory of an idle session is taken from the sample
 	// before: it changes only if the kernel reclaims some.
 	readPause = time.Minute
@@ -42,7 +42,7 @@ func (y *memory) due(now time.Time) bool {
 	}
 	last, before := y.samples[n-1], y.samples[n-2]
 	pause := quietPause
-	if last.CPU == before.CPU {
+	if used := time.Duration(last.CPU - before.CPU); used*100 <= last.At.Sub(before.At) {
 		pause = idlePause
 	}
 	return now.Sub(last.At) >= pause-time.Second/2 || y.limit > 0 && last.Memory > y.limit/2 || last.Memory-before.Memory > before.Memory/16
@@ -98,8 +98,8 @@ func firstSample(group kill.Memory) (y memory) {
 	return y
 }
 
-// Usage returns what a session's container uses. holdfast.ErrNotFound if the session is not
-// ready on this node.
+// Usage returns what a session's container uses, the last sample at most quietPause old.
+// holdfast.ErrNotFound if the session is not ready on this node.
 func (m *Manager) Usage(key holdfast.SessionKey) (holdfast.Usage, error) {
 	m.mu.Lock()
 	e := m.sessions[key]
@@ -107,9 +107,16 @@ func (m *Manager) Usage(key holdfast.SessionKey) (holdfast.Usage, error) {
 		m.mu.Unlock()
 		return holdfast.Usage{}, fmt.Errorf("session %s has no running container: %w", key, holdfast.ErrNotFound)
 	}
-	group := e.target.Memory()
-	u := holdfast.Usage{MemoryLimit: e.end.memory.limit, Samples: append([]holdfast.UsageSample{}, e.end.memory.samples...)}
+	group, known := e.target.Memory(), e.end.memory
+	u := holdfast.Usage{MemoryLimit: known.limit, Samples: append([]holdfast.UsageSample{}, known.samples...)}
 	m.mu.Unlock()
+	if n := len(u.Samples); n == 0 || time.Since(u.Samples[n-1].At) > quietPause {
+		known.samples = u.Samples
+		if s, read, err := known.take(group); err == nil { // otherwise it has just ended
+			known.add(s, read)
+			u.Samples = known.samples
+		}
+	}
 	u.PageCache = group.Cache()
 	return u, nil
 }

@@ -12,7 +12,7 @@ const (
 	restIdle = 0.9
 	// restRounds is the number of intervals between two rounds on a host at rest, if they are
 	// at most restMost.
-	restRounds = 3
+	restRounds = 6
 	restMost   = time.Minute
 )
 
