@@ -10,10 +10,7 @@ import (
 )
 
 const (
-	// busyDisk is the share of the observation for which a disk is busy from which it is searched
-	// what uses it. It is also searched if many requests are outstanding.
-	busyDisk = 0.9
-	// useBurst is for how long processes are then compared.
+	// useBurst is for how long processes are compared while a disk is busy, or has a deep queue.
 	useBurst = 500 * time.Millisecond
 	// shownMovers is the number of groups that become facts.
 	shownMovers = 5
@@ -33,7 +30,7 @@ func useFacts(h Host, before, after diskReading, over time.Duration) ([]fact.Fac
 	saturated := false
 	for name, b := range after.disks {
 		if a, ok := before.disks[name]; ok {
-			saturated = saturated || busyShare(a, b, over) >= busyDisk || queued(a, b, over) >= fact.DeepQueue
+			saturated = saturated || busyShare(a, b, over) >= fact.BusyDisk || queued(a, b, over) >= fact.DeepQueue
 		}
 	}
 	if !saturated {

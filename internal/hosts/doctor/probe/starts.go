@@ -67,6 +67,7 @@ type starts struct {
 	clients map[uint32]fact.Subject
 	of      map[string]fact.Subject // a client of each group
 	callers map[int]bool            // processes that were clients
+	own     func(pid int) bool      // ownProgram
 	scans   int
 
 	count float64 // starts
@@ -75,7 +76,7 @@ type starts struct {
 }
 
 func newStarts(h Host, sockets func() ([]sockdiag.Unix, error)) (*starts, error) {
-	w := &starts{h: h, sockets: sockets, names: map[string]bool{}, clients: map[uint32]fact.Subject{}, of: map[string]fact.Subject{}, busy: map[string]float64{}, young: map[int]float64{}, callers: map[int]bool{}}
+	w := &starts{h: h, sockets: sockets, names: map[string]bool{}, clients: map[uint32]fact.Subject{}, of: map[string]fact.Subject{}, busy: map[string]float64{}, young: map[int]float64{}, callers: map[int]bool{}, own: ownProgram(h)}
 	all, err := sockets()
 	if err != nil {
 		return nil, err
@@ -237,25 +238,15 @@ func (w *starts) match(pid int, fresh map[uint32]bool) {
 		if name, err := read(w.dir(pid) + "/comm"); err == nil {
 			c.Command = strings.TrimSpace(name)
 		}
-		if c.Command != "holdfast" && !sameProgram(w.dir(pid)) && !slices.Contains(engines(), c.Command) {
+		if c.Command != "holdfast" && !w.own(pid) && !slices.Contains(engines(), c.Command) {
 			c.Cgroup, _ = groupOf(w.h, pid)
 		}
 		w.clients[inode] = c
-		w.callers[pid] = true
 		if c.Cgroup != "" {
+			w.callers[pid] = true
 			w.of[c.Cgroup] = c
 		}
 	}
-}
-
-// sameProgram reports whether a process runs the program of this one.
-func sameProgram(dir string) bool {
-	own, err := os.Stat("/proc/self/exe")
-	if err != nil {
-		return false
-	}
-	its, err := os.Stat(dir + "/exe")
-	return err == nil && os.SameFile(own, its)
 }
 
 // socketsOfProcess returns the inodes of a process's sockets; none if it has ended.

@@ -133,7 +133,7 @@ func TestClientOfManyConnections(t *testing.T) {
 }
 
 // A process that runs this program is not taken for a client that starts containers.
-func TestSameProgram(t *testing.T) {
+func TestOwnProgram(t *testing.T) {
 	other, err := exec.LookPath("sleep")
 	if err != nil {
 		t.Fatal(err)
@@ -144,7 +144,7 @@ func TestSameProgram(t *testing.T) {
 	}
 	defer cmd.Wait()
 	defer cmd.Process.Kill()
-	if !sameProgram("/proc/self") || sameProgram(fmt.Sprintf("/proc/%d", cmd.Process.Pid)) || sameProgram("/proc/0") {
+	if own := ownProgram(Host{Proc: proc.Host}); !own(os.Getpid()) || own(cmd.Process.Pid) || own(0) {
 		t.Error("processes of this program and of another are not told apart")
 	}
 }

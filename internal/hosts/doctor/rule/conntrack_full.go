@@ -61,18 +61,12 @@ func conntrackFull() Rule {
 // sender returns the process that makes over half of all calls of connect(2) and send(2) that
 // were counted, and their rate; 0 if there is none.
 func sender(s *fact.Set) (fact.Subject, float64) {
-	var all float64
-	rates := make(map[int]float64)
-	for _, c := range s.Of(fact.CallsBy) {
-		if slices.Contains([]string{"connect", "sendto", "sendmsg", "sendmmsg"}, c.Subject.Device) {
-			rates[c.Subject.Pid] += c.Value
-			all += c.Value
-		}
+	sends := slices.DeleteFunc(s.Of(fact.CallsBy), func(c fact.Fact) bool {
+		return !slices.Contains([]string{"connect", "sendto", "sendmsg", "sendmmsg"}, c.Subject.Device)
+	})
+	by, rate := worst(sends)
+	if rate < manySends || rate <= total(sends)/2 {
+		return fact.Subject{}, 0
 	}
-	for _, c := range s.Of(fact.CallsBy) {
-		if rate := rates[c.Subject.Pid]; rate >= manySends && rate > all/2 {
-			return c.Subject, rate
-		}
-	}
-	return fact.Subject{}, 0
+	return by, rate
 }

@@ -15,9 +15,8 @@ const (
 	// time: a rotating disk ends 60 to 120 flushes per second.
 	slowFlushes = 20
 	writerShare = 0.50 // share of all writes
-	// diskFull and manyQueued are the share of the examination for which a disk is busy, and its
-	// mean of requests outstanding, from which requests queue. moved is the share of all bytes.
-	diskFull   = 0.90
+	// manyQueued is the mean of requests outstanding on a busy disk from which requests queue.
+	// movedShare is the share of all bytes.
 	manyQueued = 2
 	movedShare = 0.50
 	// smallRequest is the largest request in bytes that counts as small, if the disk accepts one of
@@ -38,8 +37,8 @@ const (
 func slowDisk() Rule {
 	return Rule{
 		Name:      "slow-disk",
-		Signal:    "flushes and busy time of each disk (diskstats), the sender of writes and flushes (block_rq_issue, or else io.stat and blkio), p99 of the requests (block_rq_issue, block_rq_complete); and if a disk is busy all the time, what each group reads and writes in half a second (/proc/PID/io); the largest request that a disk's settings allow (max_sectors_kb), and its read-ahead (read_ahead_kb)",
-		Threshold: "over 100 flushes/s with the disk busy for over 40 % of the time, over 20 flushes/s that take over 40 % of the time, or over 2,000 flushes/s, and one process or container makes over half of the writes; or p99 over 5 times the baseline. Or a disk is busy for over 90 % of the time with 2 requests outstanding on average, or has 8 outstanding, and one container moves over half of the bytes: a notice, and a warning if a container waits for disks. Or the settings of a disk allow requests of at most 64 KiB and its hardware four times as much. Or its read-ahead is at most 16 KiB and it makes 500 reads/s of that size or smaller",
+		Signal:    "flushes and busy time of each disk (diskstats), the sender of writes and flushes (block_rq_issue, or else io.stat and blkio), p99 of the requests (block_rq_issue, block_rq_complete); and if a disk is busy all the time or has a deep queue, what each group reads and writes in half a second (/proc/PID/io); the largest request that a disk's settings allow (max_sectors_kb), and its read-ahead (read_ahead_kb)",
+		Threshold: "over 100 flushes/s with the disk busy for over 40 % of the time, over 20 flushes/s that take over 40 % of the time, or over 2,000 flushes/s, and one process or container makes over half of the writes; or p99 over 5 times the baseline. Or one container moves over half of the bytes, and a disk is busy for over 90 % of the time with 2 requests outstanding on average, or has 8 outstanding. That is a notice, and a warning if a container waits for disks. Or the settings of a disk allow requests of at most 64 KiB and its hardware four times as much. Or its read-ahead is at most 16 KiB and it makes 500 reads/s of that size or smaller",
 		Why:       "requests behind a flush wait until the disk's cache is written, and on a journalling file system also for the data of other writers. For this, reads are not counted: a process that reads much while another one flushes is not the cause. On a disk that one container keeps busy with many requests, any other request waits behind them",
 		Source:    "Documentation/block/writeback_cache_control.rst; docs/doctor.md. The thresholds are judgements",
 		Needs:     []string{fact.DiskFlush, fact.DiskBusy},
@@ -106,7 +105,7 @@ func saturatedDisk(s *fact.Set) []Finding {
 	most, all := use[0], total(use)
 	for _, f := range s.Of(fact.DiskQueue) {
 		busy, _ := s.Device(fact.DiskBusy, f.Subject.Device)
-		if f.Value < fact.DeepQueue && (busy < diskFull || f.Value < manyQueued) || most.Value <= movedShare*all {
+		if f.Value < fact.DeepQueue && (busy < fact.BusyDisk || f.Value < manyQueued) || most.Value <= movedShare*all {
 			continue
 		}
 		waits := victims(s, most.Subject.Cgroup, blocked(s))
