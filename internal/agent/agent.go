@@ -341,7 +341,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	a.sessions = session.New(session.Config{
 		Node: a.node, Store: a.storeID, Templates: a.templates(),
 		Others: a.peers != nil, IdleStop: a.cfg.Sessions.IdleStop, Boots: a.cfg.Sessions.Boots, Max: a.cfg.Sessions.Max, Snapshots: a.cfg.Sessions.Snapshots,
-		CheckEvery: a.checkEvery(), IdentityRoot: filepath.Join(a.cfg.DataDir, "identity"), Show: program.Show, Frozen: a.frozen,
+		CheckEvery: a.checkEvery(), IdentityRoot: filepath.Join(a.cfg.DataDir, "identity"), Resuming: filepath.Join(a.cfg.DataDir, "resuming"), Show: program.Show, Frozen: a.frozen,
 	}, deps)
 	a.drainer = a.newDrainer()
 	if a.drainer.Cordoned() {
@@ -389,9 +389,7 @@ func (a *Agent) adopt(ctx context.Context) (session.Adopted, error) {
 			return found, err
 		}
 		a.log.Warn("the lease was lost while an earlier agent's sessions were taken over; looking again", "err", err)
-		select {
-		case <-time.After(a.cfg.Store.Renew):
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, a.cfg.Store.Renew) != nil {
 			return found, ctx.Err()
 		}
 	}

@@ -27,6 +27,24 @@ func (h *host) suspended(key string) string {
 	return names[0]
 }
 
+// resuming reports whether the session is being resumed, and its image is not taken yet.
+func (h *host) resuming(key string) bool {
+	h.t.Helper()
+	files, err := filepath.Glob(filepath.Join(h.dir, "data", "resuming", key+"@*"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return len(files) > 0
+}
+
+// pause sends SIGSTOP or SIGCONT to the engine.
+func (m *mover) pause(s syscall.Signal) {
+	m.t.Helper()
+	if err := syscall.Kill(m.engine.Pid(), s); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
 func (h *host) show(key string) string {
 	h.t.Helper()
 	return h.must("session", "show", key)
@@ -94,6 +112,24 @@ func TestSuspend(t *testing.T) {
 		t.Errorf("the command printed %q", out)
 	}
 	h.goesOn(first)
+
+	// An agent that is killed while it resumes the session, before it has taken the image, loses
+	// nothing. The engine does not answer meanwhile.
+	suspend()
+	m.pause(syscall.SIGSTOP)
+	go h.cli("session", "resume", "a")
+	poll.Until(t, "the session is claimed", func() bool { return h.resuming("a") })
+	h.signal(syscall.SIGKILL)
+	h.wait()
+	m.pause(syscall.SIGCONT)
+	h.start()
+	if out := h.must("session", "ls"); !strings.Contains(out, "suspended") {
+		t.Errorf("the list:\n%s", out)
+	}
+	h.goesOn(first)
+	if h.resuming("a") {
+		t.Error("its suspend note is left")
+	}
 
 	// With a truncated image it boots fresh, with a message.
 	suspend()

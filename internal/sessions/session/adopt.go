@@ -97,6 +97,9 @@ func (m *Manager) adopt(ctx context.Context, containers []engine.Container) (Ado
 	// Every container of the remaining records is now dead.
 	rest := slices.Collect(maps.Values(owners))
 	a.Released = len(rest)
+	if rest, err = m.suspendInterrupted(ctx, rest); err != nil {
+		return a, err
+	}
 	later, now := m.dueForSnapshot(rest)
 	if len(now) > 0 {
 		if err := m.giveUp(ctx, now); err != nil {

@@ -29,7 +29,12 @@ const (
 // identityDir returns the directory of this host that is mounted at IdentityDir in the
 // container of the record's epoch.
 func (m *Manager) identityDir(o holdfast.Owner) string {
-	return filepath.Join(m.cfg.IdentityRoot, string(o.Key)+"@"+strconv.FormatInt(int64(o.Epoch), 10))
+	return filepath.Join(m.cfg.IdentityRoot, epochName(o))
+}
+
+// epochName is the name of files and directories of one epoch of a session.
+func epochName(o holdfast.Owner) string {
+	return string(o.Key) + "@" + strconv.FormatInt(int64(o.Epoch), 10)
 }
 
 // mountIdentity writes the identity file and mounts it in the session's own container,

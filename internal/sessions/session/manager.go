@@ -47,6 +47,10 @@ type Config struct {
 	IdentityRoot string
 	Show         func(dir string) error
 
+	// Resuming is a directory of this host for the suspend notes of boots that have not taken
+	// the image yet. "" keeps none: an agent that is killed then loses the memory.
+	Resuming string
+
 	// Frozen has the notes of containers that this process has frozen.
 	Frozen frozen.Notes
 }
@@ -241,6 +245,7 @@ func New(cfg Config, deps Deps) *Manager {
 // none sleeps.
 func (m *Manager) Run(ctx context.Context) error {
 	m.sweepIdentities() // before the first boot
+	m.dropNotes()       // likewise
 	if n, err := m.cfg.Frozen.ThawEarlier(); err != nil || n > 0 {
 		m.log.Warn("thawed containers that an earlier agent had frozen", "containers", n, "err", err)
 	}

@@ -82,6 +82,7 @@ func (b *attempt) startOrRestore(ctx context.Context, spec engine.Spec) error {
 				return err
 			}
 			b.suspended = nil // the session goes on without it
+			b.m.dropNote(b.owner)
 		}
 		return start()
 	}
@@ -132,6 +133,7 @@ func (b *attempt) stage(ctx context.Context) (staged bool, err error) {
 	}
 	b.staged = true // an image is used at most once
 	staged, err = b.m.deps.Mover.Stage(ctx, &b.owner, b.suspended, b.container)
+	b.m.dropNote(b.owner) // before anything runs in the new epoch
 	if err != nil {
 		return false, b.lostMemory(err)
 	}
@@ -248,6 +250,7 @@ func (b *attempt) resume(ctx context.Context) (done func(), err error) {
 	later := errors.Is(err, errRuntimeFails)
 	if err == nil || later || left.From != nil {
 		b.suspended = &left
+		b.keepNote()
 	}
 	switch {
 	case later && left.From == nil: // a start of the template is refused as well

@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 
 	"holdfast"
@@ -29,7 +28,9 @@ func (b *attempt) rollBack(life context.Context) {
 		b.m.deps.Deadman.Forget(b.container)
 	}
 	if b.owner.Epoch != 0 || b.unsure {
-		b.m.persist(life, "releasing a failed boot", b.e.key, b.giveUp)
+		if b.m.persist(life, "releasing a failed boot", b.e.key, b.giveUp) {
+			b.m.dropNote(b.owner)
+		}
 	}
 }
 
@@ -90,16 +91,10 @@ func (b *attempt) giveUp(ctx context.Context) error {
 // suspendAgain releases the claim of a boot that has not taken its image, and leaves the note
 // to the next claim. It reports whether it did.
 func (b *attempt) suspendAgain(ctx context.Context) (bool, error) {
-	if b.suspended == nil || b.suspended.From != nil || b.staged || b.m.deps.Cloned != nil && b.m.deps.Cloned() {
+	if b.suspended == nil || b.suspended.From != nil || b.staged || b.m.cloned() {
 		return false, nil
 	}
-	left := *b.suspended
-	left.After = b.owner.Epoch
-	text, err := json.Marshal(left)
-	if err != nil {
-		return false, err
-	}
-	err = b.m.deps.Store.Suspend(ctx, b.owner, string(text))
+	err := b.m.leaveNote(ctx, b.owner, *b.suspended)
 	if errors.Is(err, store.ErrStale) { // a write without an answer has changed the record, or it is gone
 		now, look := b.m.deps.Store.Get(ctx, b.e.key)
 		switch {
@@ -108,7 +103,7 @@ func (b *attempt) suspendAgain(ctx context.Context) (bool, error) {
 		case look != nil:
 			return false, look
 		}
-		err = b.m.deps.Store.Suspend(ctx, now, string(text))
+		err = b.m.leaveNote(ctx, now, *b.suspended)
 	}
 	return err == nil, err
 }

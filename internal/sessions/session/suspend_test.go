@@ -3,6 +3,9 @@ package session
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -10,6 +13,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/store"
+	"holdfast/test/memstore"
 	"holdfast/test/poll"
 )
 
@@ -177,6 +181,62 @@ func TestBootThatEndsBeforeItTakesTheImage(t *testing.T) {
 			poll.Until(t, "the session starts", func() bool { _, err := n.Start(t.Context(), "a", ""); return err == nil })
 			if taken := len(mv.left) == 1 && mv.left[0].Epoch == first.Owner.Epoch && mv.left[0].After > first.Owner.Epoch; taken != c.stays {
 				t.Errorf("Stage received %+v", mv.left)
+			}
+		})
+	}
+}
+
+// If an agent is killed before it has taken the image, its next agent leaves the session suspended.
+// A note that cannot be read is lost, and the session boots fresh.
+func TestKilledBeforeItTakesTheImage(t *testing.T) {
+	for name, torn := range map[string]bool{"whole": false, "torn": true} {
+		t.Run(name, func(t *testing.T) {
+			fake := newFakeEngine(t)
+			t.Cleanup(fake.close)
+			kept := anywhere(t)
+			kept.SaveMemory = true
+			mv, dir := quickly(), filepath.Join(t.TempDir(), "resuming")
+			s := setup{engine: fake, mover: mv, store: memstore.New(1000), cfg: Config{Templates: []Template{kept}, Resuming: dir}}
+			n := newNode(t, s)
+			first := n.serve(t, "a")
+			if _, err := n.Suspend(t.Context(), "a"); err != nil {
+				t.Fatal(err)
+			}
+			fake.set(func() {
+				fake.missing, fake.pulled = map[string]bool{kept.Image: true}, nil
+				fake.pulling = make(chan struct{})
+			})
+			go n.Start(t.Context(), "a", "")
+			poll.Until(t, "the boot pulls", func() (pulls bool) {
+				fake.set(func() { pulls = len(fake.pulled) > 0 })
+				return pulls
+			})
+			n.store.SetDown(true) // an agent that is killed writes nothing
+			n.end()
+			n.store.SetDown(false)
+			left := n.records(t)
+			if len(left) != 1 || len(n.notes(t)) != 0 {
+				t.Fatalf("records %v, notes %v", left, n.notes(t))
+			}
+			if torn {
+				if err := os.Truncate(filepath.Join(dir, epochName(left[0])), 10); err != nil {
+					t.Fatal(err)
+				}
+			}
+			fake.set(func() { fake.missing, fake.pulling = nil, nil })
+			next := newNode(t, s)
+			if got := len(next.notes(t)) == 1; got == torn || len(next.records(t)) != 0 {
+				t.Errorf("records %v, notes %v", next.records(t), next.notes(t))
+			}
+			if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the notes of the first agent: %v", err)
+			}
+			next.serve(t, "a")
+			if taken := len(mv.left) == 1 && mv.left[0].Epoch == first.Epoch && mv.left[0].After == left[0].Epoch; taken == torn {
+				t.Errorf("Stage received %+v", mv.left)
+			}
+			if files, err := os.ReadDir(dir); len(files) != 0 || err != nil && !torn {
+				t.Errorf("%v, %v", files, err)
 			}
 		})
 	}
