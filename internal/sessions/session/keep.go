@@ -22,9 +22,18 @@ var errKept = fmt.Errorf("the image of the suspended session is on this node now
 // error, in which case the work continues.
 func (m *Manager) KeepSuspended(ctx context.Context, key holdfast.SessionKey, template string) error {
 	m.mu.Lock()
-	if m.sessions[key] != nil {
+	for e := m.sessions[key]; e != nil; e = m.sessions[key] {
+		leaves := e.phase == leaving // an entry may also exist while an old record is looked up
 		m.mu.Unlock()
-		return fmt.Errorf("session %s is on this node: %w", key, holdfast.ErrBusy)
+		if !leaves {
+			return fmt.Errorf("session %s is on this node: %w", key, holdfast.ErrBusy)
+		}
+		select {
+		case <-e.gone:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for session %s to leave this node: %w", key, ctx.Err())
+		}
+		m.mu.Lock()
 	}
 	if m.deps.Mover == nil {
 		m.mu.Unlock()
@@ -60,11 +69,13 @@ func (b *attempt) keep(ctx context.Context) error {
 	case err == nil:
 		b.m.log.Info("the image of a suspended session is on this node now", "session", b.e.key, "epoch", next.Epoch, "from", b.suspended.Node)
 		b.suspended = &next
+		b.keepNote()
 		return errKept
 	case taken:
 		lost := *b.suspended
 		lost.Lost, lost.Until = "its image did not reach node "+string(b.m.cfg.Node)+": "+reason(err), time.Now().UTC().Add(lostNoteLifetime)
 		b.suspended = &lost
+		b.keepNote()
 		b.m.log.Warn("the memory of a suspended session is lost", "session", b.e.key, "epoch", b.suspended.Epoch, "err", err)
 	}
 	return fmt.Errorf("session %s: %w", b.e.key, err)

@@ -32,6 +32,15 @@ type lost struct {
 	times int // it sent one again
 }
 
+// Failure is a client that was not served.
+type Failure struct {
+	Begun, Ended time.Time
+	Err          error
+}
+
+func (f Failure) Error() string { return fmt.Sprintf("after %v: %v", f.Ended.Sub(f.Begun), f.Err) }
+func (f Failure) Unwrap() error { return f.Err }
+
 // StartLoad sends clients to the address until Stop. A nil dial connects from the current
 // network namespace.
 func StartLoad(t testing.TB, address string, every time.Duration, dial func(network, address string) (net.Conn, error)) *Load {
@@ -75,7 +84,7 @@ func (l *Load) one(address string, dial func(network, address string) (net.Conn,
 	l.total++
 	l.longest = max(l.longest, took)
 	if err != nil {
-		l.failed = append(l.failed, fmt.Errorf("after %v: %w", took, err))
+		l.failed = append(l.failed, Failure{begin, begin.Add(took), err})
 	}
 }
 
@@ -114,8 +123,8 @@ func (l *Load) LostAfter(moment time.Time) (n int) {
 	return n
 }
 
-// Stop waits for the last clients. It returns their number, their errors, and the longest
-// duration.
+// Stop waits for the last clients. It returns their number, their errors, each a Failure, and the
+// longest duration.
 func (l *Load) Stop() (total int, failed []error, longest time.Duration) {
 	l.stop()
 	l.all.Wait()

@@ -1,6 +1,7 @@
 package supervise_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -11,8 +12,11 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -72,19 +76,39 @@ func lateMain(args []string) int {
 func reopensMain(at string) int {
 	again := make(chan os.Signal, 1)
 	signal.Notify(again, unix.SIGHUP, unix.SIGTERM)
+	var answers sync.WaitGroup
+	var closed atomic.Int64
 	for n := 0; ; n++ {
 		l, err := net.Listen("tcp", at)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 4
 		}
-		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			fmt.Fprintln(w, n, os.Getpid())
-		})}
-		go func() { _ = s.Serve(l) }() // until Shutdown
+		go func() { // until l is closed
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				answers.Go(func() {
+					defer c.Close()
+					if q, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+						body := fmt.Sprintln(n, os.Getpid())
+						if q.URL.Path == "/closed" {
+							body = fmt.Sprintln(closed.Load())
+						}
+						fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+					}
+				})
+			}
+		}()
 		sig := <-again
-		if err := s.Shutdown(context.Background()); err != nil {
+		if err := l.Close(); err != nil {
 			return 5
+		}
+		closed.Store(time.Now().UnixNano())
+		if sig == unix.SIGTERM {
+			answers.Wait()
 		}
 		if sig == unix.SIGTERM {
 			return 0
@@ -252,22 +276,41 @@ func TestCrashes(t *testing.T) {
 }
 
 // A server that closes its listener at a signal and opens it again, as sshd does, refuses no client.
+// It answers what it has accepted. The kernel cuts off only clients that wait in its queue when it
+// closes it.
 func TestListensAgain(t *testing.T) {
 	root(t)
 	address := free(t)
 	r := begin(t, address, nil, "/proc/self/exe", roleReopens, address)
 	pid := r.next(0)
 	load := protecttest.StartLoad(t, address, 2*time.Millisecond, nil)
+	type closing struct{ told, closed time.Time }
+	var closings []closing
 	for n := 1; n <= 3; n++ {
 		r.calm()
+		told := time.Now()
 		r.signals <- unix.SIGHUP
 		poll.Until(t, "the server listens again", func() bool {
 			answer, err := protecttest.Ask(address, "/")
 			return err == nil && strings.TrimSpace(answer) == fmt.Sprint(n, " ", pid)
 		})
+		answer, err := protecttest.Ask(address, "/closed")
+		at, parse := strconv.ParseInt(strings.TrimSpace(answer), 10, 64)
+		if err != nil || parse != nil {
+			t.Fatal(err, parse)
+		}
+		closings = append(closings, closing{told, time.Unix(0, at)})
 	}
-	if n := refused(t, load, 3); n > 0 {
-		t.Errorf("%d clients were refused", n)
+	total, failed, longest := load.Stop()
+	t.Logf("%d clients: %d cut off, the slowest took %v", total, len(failed), longest)
+	for _, err := range failed {
+		f := err.(protecttest.Failure)
+		if !slices.ContainsFunc(closings, func(c closing) bool { return f.Begun.Before(c.closed) && f.Ended.After(c.told) }) {
+			t.Errorf("a client was cut off from %v to %v, and the listener closed at %v: %v", f.Begun, f.Ended, closings, f)
+		}
+		if errors.Is(f, unix.ECONNREFUSED) {
+			t.Error("a client was refused:", f)
+		}
 	}
 }
 
