@@ -13,8 +13,10 @@ import (
 	"strings"
 	"time"
 
+	"holdfast"
 	"holdfast/internal/hosts/doctor"
 	"holdfast/internal/hosts/doctor/rule"
+	"holdfast/internal/platform/tasks"
 )
 
 // ExamOptions configures `holdfast bench accuracy --faults`.
@@ -97,12 +99,23 @@ func newExamBench(ctx context.Context, o ExamOptions) (*examBench, error) {
 	if x.faults, err = LoadFaults(o.Dir); err != nil {
 		return x, err
 	}
+	if err = o.enough(x.faults); err != nil {
+		return x, err
+	}
 	x.programs = filepath.Join(x.scratch, "fault-programs")
 	if err = os.Mkdir(x.programs, 0o755); err != nil {
 		return x, err
 	}
 	able := slices.DeleteFunc(slices.Clone(x.faults), func(f Fault) bool { return len(f.missing()) > 0 || !x.runs(f) })
 	return x, buildFaults(o.Dir, x.programs, able)
+}
+
+// enough returns an error if healthy hosts are wanted and none of the manifests is one.
+func (o ExamOptions) enough(faults []Fault) error {
+	if o.Healthy == 0 || slices.ContainsFunc(faults, Fault.healthy) {
+		return nil
+	}
+	return holdfast.WithHint(fmt.Errorf("%s has no healthy host that can run here", o.Dir), "add a manifest without a truth, or leave out --healthy")
 }
 
 // pick returns the faults of a kind, in random order.
@@ -222,10 +235,8 @@ func (x *examBench) peersSaid(ctx context.Context, s *faultStage, heard map[stri
 	if len(x.peers) == 0 {
 		return nil, nil
 	}
-	select {
-	case <-ctx.Done():
+	if tasks.Sleep(ctx, time.Until(s.begun.Add(x.exam.Within))) != nil {
 		return nil, ctx.Err()
-	case <-time.After(time.Until(s.begun.Add(x.exam.Within))):
 	}
 	said, err := x.since(heard)
 	verdicts := make(map[string]PeerVerdict)
@@ -305,7 +316,7 @@ const looksEach = 10
 // distractors.
 func (x *examBench) healthyLooks(ctx context.Context, h *ExamHealthy) error {
 	for h.Looks < x.exam.Healthy {
-		for _, f := range x.pick(func(f Fault) bool { return len(f.Truth) == 0 && !f.Distractor && len(f.missing()) == 0 }) {
+		for _, f := range x.pick(Fault.healthy) {
 			if err := x.healthyHost(ctx, f, h); err != nil {
 				return fmt.Errorf("healthy %s: %w", f.Name, err)
 			}

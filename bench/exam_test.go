@@ -75,6 +75,20 @@ func TestBadFaults(t *testing.T) {
 	}
 }
 
+// Without a healthy host in the directory, looks at healthy hosts would never begin.
+func TestHealthyLooksNeedAHost(t *testing.T) {
+	fault, beside, healthy := Fault{Name: "a", Truth: []Truth{{}}}, Fault{Name: "b", Distractor: true}, Fault{Name: "c"}
+	for _, c := range []struct {
+		looks  int
+		faults []Fault
+		ok     bool
+	}{{0, []Fault{fault}, true}, {1, []Fault{fault, beside}, false}, {1, []Fault{fault, healthy}, true}} {
+		if err := (ExamOptions{Healthy: c.looks}).enough(c.faults); (err == nil) != c.ok {
+			t.Errorf("%d looks with %+v: %v", c.looks, c.faults, err)
+		}
+	}
+}
+
 func TestJudgeFault(t *testing.T) {
 	const lab = "/lab"
 	s := &faultStage{group: lab + "/fault-x", names: map[string]map[string]bool{"a": {"a-0": true, "a-1": true}}}

@@ -174,7 +174,7 @@ const (
 	AboveThrottled  = "above.throttled"
 	AboveContainers = "above.containers" // containers below it
 	GroupLimitHits  = "group.limit_hits" // /s: charges that hit the group's own memory limit
-	GroupLimit      = "group.limit"      // B, only if there is a limit
+	GroupLimit      = "group.limit"      // B, only if there is a limit: on v2 the lower one of memory.max and memory.high
 	GroupUsage      = "group.usage"      // B
 	GroupPeak       = "group.peak"       // B: the most of group.usage since the group was made
 	GroupRefaults   = "group.refaults"   // /s: pages read again soon after they were reclaimed

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -377,10 +378,15 @@ func (s sample) readV2(in reader, controllers []string, idle bool) {
 	}
 	s.pick(in, "cpu.stat", map[string]string{"usage_usec": "cpu us", "system_usec": "system us", "nr_periods": "periods", "nr_throttled": "throttled"})
 	if slices.Contains(controllers, "memory") {
-		s.pick(in, "memory.events", map[string]string{"max": "limit hits", "oom_kill": "oom kills"})
+		s.pick(in, "memory.events", map[string]string{"max": "limit hits", "high": "limit hits", "oom_kill": "oom kills"})
 		s.pick(in, "memory.stat", map[string]string{"workingset_refault_file": "refaults", "workingset_refault_anon": "refaults", "workingset_refault": "refaults", "slab": "kernel memory"})
 		s.single("usage", in, "memory.current")
 		s.single("limit", in, "memory.max")
+		// Above memory.high the kernel reclaims pages of the group and delays its processes.
+		s.single("high", in, "memory.high")
+		if high, ok := s["high"]; ok {
+			s["limit"] = min(high, cmp.Or(s["limit"], high))
+		}
 	}
 	if slices.Contains(controllers, "pids") {
 		s.single("pids", in, "pids.current")

@@ -63,6 +63,24 @@ func TestTwoWantAllCPUs(t *testing.T) {
 	}
 }
 
+// Two containers share all CPUs: others would wait for both. One that uses less than half as much, or
+// is throttled, takes little from others.
+func TestTwoFillTheCPUs(t *testing.T) {
+	second := "/docker/" + strings.Repeat("c", 64)
+	for _, c := range []struct {
+		second, throttled float64
+		want              int
+	}{{0.7, 0, 2}, {0.3, 0, 1}, {0.7, 0.5, 1}} {
+		var s fact.Set
+		s.Add(append(noisy(1, 1, 0.1, 0.05, 0), host(fact.CPUFull, 0.9), group(fact.GroupCPUFull, hogs, 0.6),
+			group(fact.GroupCPU, second, c.second), group(fact.GroupCPU, second+"/inner", c.second), group(fact.GroupThrottled, second, c.throttled))...)
+		found := noisyNeighbour().Judge(&s)
+		if len(found) != c.want || found[0].Culprit.Cgroup != hogs || found[0].Severity != Notice || c.want == 2 && found[1].Culprit.Cgroup != second {
+			t.Errorf("%+v: %+v", c, found)
+		}
+	}
+}
+
 // A second group that wants all CPUs and uses nearly as much as the first one is named, too. One that
 // only uses as much is not.
 func TestTwoNeighbours(t *testing.T) {

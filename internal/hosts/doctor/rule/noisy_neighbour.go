@@ -18,6 +18,7 @@ const (
 	crowdLeast    = 3    // containers that wait
 	wantsLeast    = 0.10 // of all CPUs: a group with less takes none from others, however much it waits
 	wantsMany     = 3    // groups that are named; more are a crowd
+	alikeLeast    = 0.20 // of all CPUs: a container that is named beside one that uses more
 	fullShare     = 0.15 // of the examination
 	fullBursts    = 3
 	fullOutside   = 0.30 // the same for a group outside containers: an engine is busy while it starts some
@@ -30,7 +31,7 @@ func noisyNeighbour() Rule {
 	return Rule{
 		Name:      "noisy-neighbour",
 		Signal:    "run-queue delay of a container's threads (schedstat), the CPU time of the other groups, and ten times a second whether all CPUs are in use",
-		Threshold: "a thread of a container that was not throttled waited for over 20 % of the time. The CPUs are over 90 % busy, and another group uses over 30 % of them, or it uses over 50 % of all CPUs. That group uses twice as much as the victim, more than the hypervisor, and more than all containers that came and went. If the processes in no container use more than that group, they are named instead. Up to three groups are named of which each wants all CPUs, by what its threads use and wait for together, and which use over 30 % together. If no group uses over 30 % and three containers wait, there are too many of them. Without waits, a notice names a container that used over 30 % of the CPUs while they were over 95 % busy, for 15 % of the time, or three times for 250 ms. It names a control group outside containers that did so for 30 % of the time. If they were for half of the time, it also names all processes outside containers, if these used over 30 % on average",
+		Threshold: "a thread of a container that was not throttled waited for over 20 % of the time. The CPUs are over 90 % busy, and another group uses over 30 % of them, or it uses over 50 % of all CPUs. That group uses twice as much as the victim, more than the hypervisor, and more than all containers that came and went. If the processes in no container use more than that group, they are named instead. Up to three groups are named of which each wants all CPUs, by what its threads use and wait for together, and which use over 30 % together. If no group uses over 30 % and three containers wait, there are too many of them. Without waits, a notice names a container that used over 30 % of the CPUs while they were over 95 % busy, for 15 % of the time, or three times for 250 ms. It also names up to two others that use over 20 % of the CPUs, and more than half as much. It names a control group outside containers that did so for 30 % of the time. If they were for half of the time, it also names all processes outside containers, if these used over 30 % on average",
 		Why:       "on busy CPUs every thread waits a little. A thread that waits a fifth of the time is noticeable to its users. Next to a compile job on all CPUs, which is healthy, other threads waited for up to 11 %. A group that uses as much CPU as the named one is another worker and not a victim. The scheduler prefers threads that use little, so a container that takes all CPUs harms others only when they need much",
 		Source:    "Documentation/scheduler/sched-stats.rst. The thresholds are judgements",
 		Needs:     []string{fact.TasksSeen, fact.GroupsSeen, fact.GroupsCPU, fact.CPUBusy, fact.CPUSteal, fact.HostCPUs},
@@ -183,47 +184,64 @@ func fewDemanding(s *fact.Set, waiting []fact.Subject, worst float64) (found []F
 	return found
 }
 
-// saturates finds a container, or processes outside containers, that use all CPUs, all the time or in bursts. No container waits
+// saturates finds containers, or processes outside containers, that use all CPUs, all the time or in bursts. No container waits
 // for over a fifth of the time.
 func saturates(s *fact.Set) []Finding {
 	cpus, _ := s.Host(fact.HostCPUs)
-	title := "a container uses all CPUs that are left; others wait as soon as they need much"
-	const outside = "processes outside containers use all CPUs that are left; containers wait as soon as they need much"
-	most, full, bursts := saturating(s)
-	used, _ := s.Group(fact.GroupCPU, most.Cgroup)
-	switch {
-	case full == 0:
-		largest, fleeting, _ := hog(s) // one that is no container
-		if full, _ = s.Host(fact.CPUFull); full < fullMostly || largest.Value < max(neighbourMin*cpus, fleeting) {
-			return nil
+	for _, f := range s.Of(fact.GroupCPUFull) { // sorted, largest first
+		bursts, _ := s.Group(fact.GroupCPUBursts, f.Subject.Cgroup)
+		contained := fact.ContainerID(f.Subject.Cgroup) != ""
+		if f.Value < fullOutside && (!contained || f.Value < fullShare && bursts < fullBursts) {
+			continue
 		}
-		most, used, title = largest.Subject, largest.Value, outside
-	case fact.ContainerID(most.Cgroup) == "":
-		title = outside
+		used, _ := s.Group(fact.GroupCPU, f.Subject.Cgroup)
+		found := []Finding{fills(s, fact.Fact{Value: used, Subject: f.Subject}, f.Value, bursts)}
+		if contained {
+			for _, other := range alike(s, f.Subject.Cgroup, max(victimMostCPU*used, alikeLeast*cpus)) {
+				found = append(found, fills(s, other, f.Value, bursts))
+			}
+		}
+		return found[:min(len(found), wantsMany)]
 	}
-	return []Finding{{
+	most, fleeting, _ := hog(s) // one that is no container
+	if full, _ := s.Host(fact.CPUFull); full >= fullMostly && most.Value >= max(neighbourMin*cpus, fleeting) {
+		return []Finding{fills(s, most, full, 0)}
+	}
+	return nil
+}
+
+// alike returns the containers beside a group that use more CPU time than least and are not throttled.
+func alike(s *fact.Set, group string, least float64) (all []fact.Fact) {
+	seen := []string{fact.UnitGroup(group)}
+	for _, f := range s.Of(fact.GroupCPU) { // sorted, largest first
+		f.Subject.Cgroup = fact.UnitGroup(f.Subject.Cgroup)
+		stopped, _ := s.Group(fact.GroupThrottled, f.Subject.Cgroup)
+		if fact.ContainerID(f.Subject.Cgroup) != "" && f.Value > least && stopped <= throttledShare && !slices.Contains(seen, f.Subject.Cgroup) {
+			all, seen = append(all, f), append(seen, f.Subject.Cgroup)
+		}
+	}
+	return all
+}
+
+// fills returns the finding of a group that has used over 30 % of the CPUs while all were in use, for
+// that share of the time and in so many bursts.
+func fills(s *fact.Set, group fact.Fact, full, bursts float64) Finding {
+	cpus, _ := s.Host(fact.HostCPUs)
+	title := "a container uses all CPUs that are left; others wait as soon as they need much"
+	if fact.ContainerID(group.Subject.Cgroup) == "" {
+		title = "processes outside containers use all CPUs that are left; containers wait as soon as they need much"
+	}
+	return Finding{
 		Severity: Notice,
 		Title:    title,
 		Evidence: []Evidence{
 			{"time in which no CPU was idle, and a container that is named used over 30 %", percent(full), "under 15 %"},
 			{"times for which that lasted 250 ms or more", number(bursts), "under 3"},
-			{"CPUs that it uses, on average", fmt.Sprintf("%.1f of %.0f", used, cpus), "-"},
+			{"CPUs that it uses, on average", fmt.Sprintf("%.1f of %.0f", group.Value, cpus), "-"},
 		},
-		Culprit: busiestOf(s, most),
+		Culprit: busiestOf(s, group.Subject),
 		Cures:   lessCPU(),
-	}}
-}
-
-// saturating returns the group that has used over 30 % of the CPUs while all were in use, for which
-// share of the time, and in how many bursts. full is 0 if none did so for long enough.
-func saturating(s *fact.Set) (by fact.Subject, full, bursts float64) {
-	for _, f := range s.Of(fact.GroupCPUFull) { // sorted, largest first
-		n, _ := s.Group(fact.GroupCPUBursts, f.Subject.Cgroup)
-		if contained := fact.ContainerID(f.Subject.Cgroup) != ""; f.Value >= fullOutside || contained && (f.Value >= fullShare || n >= fullBursts) {
-			return f.Subject, f.Value, n
-		}
 	}
-	return fact.Subject{}, 0, 0
 }
 
 // busiestOf returns the process of a group that uses most CPU time, or the group.

@@ -17,7 +17,7 @@ const (
 func ownLimit() Rule {
 	return Rule{
 		Name:      "own-limit",
-		Signal:    "hits of the container's limit (memory.failcnt, or max of memory.events), its memory.pressure, refaults of memory.stat, and oom_kill of memory.events or memory.oom_control; kills in the kernel's log of the last ten minutes (/dev/kmsg)",
+		Signal:    "hits of the container's limit (memory.failcnt, or max and high of memory.events), its memory.pressure, refaults of memory.stat, and oom_kill of memory.events or memory.oom_control; kills in the kernel's log of the last ten minutes (/dev/kmsg)",
 		Threshold: "the limit is hit, and the whole container is stalled for over 5 % of the time: on memory, or on the disk with over 100 refaults/s; without pressure files, over 100 hits/s and 100 refaults/s. Or the kernel killed a process at the limit; before the examination, a notice",
 		Why:       "a program that reads files reaches its limit in normal operation; stalling on the limit, or reading the same pages repeatedly, is not normal. At the limit the kernel kills a process if it finds nothing to reclaim",
 		Source:    "Documentation/accounting/psi.rst, admin-guide/cgroup-v2.rst. The thresholds are judgements",
