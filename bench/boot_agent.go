@@ -21,6 +21,7 @@ import (
 	"holdfast/internal/control/config"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/engine/containerd"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/pool/network"
 	"holdfast/internal/sessions/session"
 	"holdfast/test/lab"
@@ -197,9 +198,7 @@ func (a *bootAgent) settle(ctx context.Context, x *bootBench) error {
 		if n.Networks == n.NetworksKept && n.Warm == n.WarmWanted && own == n.Warm && len(holders) >= a.holders() {
 			return nil
 		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, 20*time.Millisecond) != nil {
 			return fmt.Errorf("%d of %d networks and %d holders are ready; %d of %d containers are warm, the engine has %d: %w",
 				n.Networks, n.NetworksKept, len(holders), n.Warm, n.WarmWanted, own, ctx.Err())
 		}

@@ -11,6 +11,7 @@ import (
 
 	"holdfast"
 	"holdfast/client"
+	"holdfast/internal/platform/tasks"
 )
 
 const (
@@ -126,9 +127,7 @@ func (x *bootBench) refilled(ctx context.Context, a *bootAgent) error {
 		if err != nil || n == 2*refillPool {
 			return err
 		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, 20*time.Millisecond) != nil {
 			return fmt.Errorf("the pool is not full: the engine has %d containers, want %d: %w", n, 2*refillPool, ctx.Err())
 		}
 	}

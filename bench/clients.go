@@ -13,6 +13,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"holdfast/internal/platform/tasks"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -217,10 +219,8 @@ func awaitArrival(ctx context.Context, pid int) error {
 	const step = 500 * time.Millisecond
 	last, _, err := ProcessUsage(pid)
 	for range 30 * time.Second / step {
-		select {
-		case <-time.After(step):
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := tasks.Sleep(ctx, step); err != nil {
+			return err
 		}
 		var used time.Duration
 		if used, _, err = ProcessUsage(pid); err != nil || used-last < step/4 {

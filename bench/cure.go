@@ -23,6 +23,7 @@ import (
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/pagecache"
 	"holdfast/internal/platform/linux/proc"
+	"holdfast/internal/platform/tasks"
 )
 
 // CureOptions configures `holdfast bench cure-memcg`.
@@ -326,9 +327,7 @@ func (x *cureBench) settle(ctx context.Context) (float64, error) {
 		if err != nil {
 			return n, err
 		}
-		select {
-		case <-time.After(250 * time.Millisecond):
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, 250*time.Millisecond) != nil {
 			return n, ctx.Err()
 		}
 		before := n

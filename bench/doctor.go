@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/tasks"
 )
 
 // DoctorOptions configures `holdfast bench doctor`.
@@ -235,7 +236,7 @@ func (x *doctorBench) slowdown(ctx context.Context) (slower, noise []float64, er
 	for pair := range x.o.Pairs {
 		fmt.Fprintf(x.o.Progress, "throughput with and without a recording, %d of %d\n", pair+1, x.o.Pairs)
 		if pair == 0 {
-			if last, err = x.load.rate(ctx, func() error { return pause(ctx, x.o.Window) }); err != nil {
+			if last, err = x.load.rate(ctx, func() error { return tasks.Sleep(ctx, x.o.Window) }); err != nil {
 				return nil, nil, err
 			}
 		}
@@ -246,7 +247,7 @@ func (x *doctorBench) slowdown(ctx context.Context) (slower, noise []float64, er
 		if err != nil {
 			return nil, nil, err
 		}
-		next, err := x.load.rate(ctx, func() error { return pause(ctx, x.o.Window) })
+		next, err := x.load.rate(ctx, func() error { return tasks.Sleep(ctx, x.o.Window) })
 		if err != nil {
 			return nil, nil, err
 		}
@@ -256,15 +257,6 @@ func (x *doctorBench) slowdown(ctx context.Context) (slower, noise []float64, er
 		last = next
 	}
 	return slower, noise, nil
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // measure runs a command and returns the CPU time of it and its children.

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/tasks"
 )
 
 // Paths in a fault's container.
@@ -128,10 +129,8 @@ func awaitReady(ctx context.Context, said func() (string, bool)) error {
 		if !runs {
 			return fmt.Errorf("%w: %s", errFault, strings.TrimSpace(text))
 		}
-		select {
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, 200*time.Millisecond) != nil {
 			return fmt.Errorf("%w: it did not print ready: %s", errFault, strings.TrimSpace(text))
-		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }

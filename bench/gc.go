@@ -21,6 +21,7 @@ import (
 	"holdfast/internal/hosts/spinup/underway"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/boottime"
+	"holdfast/internal/platform/tasks"
 	"holdfast/test/lab"
 	"holdfast/test/lab/registry"
 )
@@ -353,10 +354,7 @@ func (x *gcBench) round(ctx context.Context, w way) (gcRound, error) {
 		round.to = time.Since(begin)
 	}
 	if left := x.o.Duration - time.Since(begin); left > 0 && err == nil {
-		select {
-		case <-time.After(left):
-		case <-ctx.Done():
-		}
+		_ = tasks.Sleep(ctx, left)
 	}
 	stop()
 	round.samples = <-loaded

@@ -16,6 +16,7 @@ import (
 
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/engine/docker"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/guardian"
 	"holdfast/internal/sessions/kill"
 	"holdfast/test/lab"
@@ -362,10 +363,8 @@ func (x *killBench) waitTidy(ctx context.Context) error {
 		if running == 0 {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, 50*time.Millisecond) != nil {
 			return fmt.Errorf("the engine still lists %d running containers: %w", running, ctx.Err())
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"holdfast/bench"
 	"holdfast/bench/rig"
 	"holdfast/internal/platform/engine/docker"
+	"holdfast/internal/platform/tasks"
 	"holdfast/test/lab"
 )
 
@@ -146,9 +147,7 @@ func (x *experiment) known(ctx context.Context) error {
 		if err == nil && len(list) == x.o.Nodes {
 			return nil
 		}
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, 50*time.Millisecond) != nil {
 			return fmt.Errorf("the first agent lists %d of %d nodes: %w", len(list), x.o.Nodes, errors.Join(ctx.Err(), err))
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/tasks"
 )
 
 // forks are the samples of forks.
@@ -142,7 +143,7 @@ func (x *experiment) silence(ctx context.Context, key holdfast.SessionKey) (stop
 				return
 			}
 			longest = max(longest, time.Since(begun))
-			_ = sleep(ctx, time.Millisecond) // the next request sees its end
+			_ = tasks.Sleep(ctx, time.Millisecond) // the next request sees its end
 		}
 	}()
 	return func() (time.Duration, error) {

@@ -12,6 +12,7 @@ import (
 	"holdfast"
 	"holdfast/bench"
 	"holdfast/internal/control/api"
+	"holdfast/internal/platform/tasks"
 )
 
 // sample is one move: the times that the client measured, and the duration of each part.
@@ -209,7 +210,7 @@ func (x *experiment) resumed(ctx context.Context, k kind, n int) (b boot, err er
 		return b, err
 	}
 	// A node reserves a session that has just left for its successor.
-	if err := errors.Join(x.warm(ctx, k), sleep(ctx, asleepTime)); err != nil {
+	if err := errors.Join(x.warm(ctx, k), tasks.Sleep(ctx, asleepTime)); err != nil {
 		return b, err
 	}
 	after, took, err := connect(ctx, x.gateway().gateway, key)

@@ -24,6 +24,7 @@ import (
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/engine/docker"
 	"holdfast/internal/platform/runsc"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/pool/container"
 	"holdfast/test/lab"
 )
@@ -212,9 +213,9 @@ func (x *experiment) known(ctx context.Context, ok func(holdfast.Node) bool) err
 	for {
 		list, err := x.watch.store.Nodes(ctx)
 		if err == nil && len(list) == len(x.nodes) && !slices.ContainsFunc(list, func(n holdfast.Node) bool { return !ok(n) }) {
-			return sleep(ctx, listAge)
+			return tasks.Sleep(ctx, listAge)
 		}
-		if err := sleep(ctx, 20*time.Millisecond); err != nil {
+		if err := tasks.Sleep(ctx, 20*time.Millisecond); err != nil {
 			return fmt.Errorf("%d of %d nodes are in etcd, not all as they should be: %w", len(list), len(x.nodes), err)
 		}
 	}
@@ -222,15 +223,6 @@ func (x *experiment) known(ctx context.Context, ok func(holdfast.Node) bool) err
 
 // listAge is the maximum age of a node's list of all nodes.
 const listAge = 1100 * time.Millisecond
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
 
 // close kills all processes and removes all files.
 func (x *experiment) close() error {

@@ -10,6 +10,7 @@ import (
 
 	"holdfast"
 	"holdfast/bench/rig"
+	"holdfast/internal/platform/tasks"
 )
 
 const (
@@ -103,7 +104,7 @@ func (x *experiment) warm(ctx context.Context, k kind) error {
 			if int(all[fmt.Sprintf("holdfast_warm_ready{template=%q}", k.name)]) >= want {
 				break
 			}
-			if err := sleep(ctx, 50*time.Millisecond); err != nil {
+			if err := tasks.Sleep(ctx, 50*time.Millisecond); err != nil {
 				return fmt.Errorf("node %s does not have %d sandboxes: %w", m.ID, want, err)
 			}
 		}

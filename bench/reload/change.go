@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"holdfast/internal/platform/tasks"
 )
 
 // Change is a kind of change to HAProxy.
@@ -81,10 +83,8 @@ func (x *experiment) keepChanging(ctx context.Context, r *Run, w way, began time
 		pause = p.pause()
 	}
 	for {
-		select {
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, pause) != nil {
 			return nil
-		case <-time.After(pause):
 		}
 		at := time.Since(began)
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeLimit)

@@ -14,6 +14,7 @@ import (
 
 	"holdfast/bench"
 	"holdfast/internal/platform/linux/proc"
+	"holdfast/internal/platform/tasks"
 )
 
 // Victim names the processes that are killed during a protect.
@@ -155,10 +156,8 @@ func (x *experiment) kills(ctx context.Context, p *protected, r *KillRun) error 
 			return err
 		}
 		// A server that a killed restart has told to end may listen until then.
-		select {
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, betweenKills) != nil {
 			return nil
-		case <-time.After(betweenKills):
 		}
 		if !answers(ctx) {
 			if err := errors.Join(x.stack.killProxies(), x.stack.startHAProxy(ctx)); err != nil {
@@ -282,10 +281,8 @@ func (x *experiment) awaitCommand(ctx context.Context) error {
 		if err != nil || !running {
 			return err
 		}
-		select {
-		case <-limited.Done():
+		if tasks.Sleep(limited, time.Millisecond) != nil {
 			return fmt.Errorf("a restart does not end: %w", limited.Err())
-		case <-time.After(time.Millisecond):
 		}
 	}
 }

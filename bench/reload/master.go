@@ -9,6 +9,8 @@ import (
 	"net"
 	"strings"
 	"time"
+
+	"holdfast/internal/platform/tasks"
 )
 
 // master reloads the worker of a HAProxy in master-worker mode (-W, management.txt 4). The
@@ -50,10 +52,8 @@ func (m master) change(ctx context.Context, _ Change) (time.Duration, error) {
 		if err == nil && now != before {
 			return time.Since(begun), nil
 		}
-		select {
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, 10*time.Millisecond) != nil {
 			return 0, errors.Join(errors.New("HAProxy's master has no new worker"), err)
-		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"holdfast"
+	"holdfast/internal/platform/tasks"
 )
 
 // connect returns a pool of one connection, for the server whose address dial returns at
@@ -134,10 +135,7 @@ func (t *traffic) loop(ctx context.Context, kind string, pause time.Duration, db
 		if now := time.Now(); next.Before(now) {
 			next = now
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Until(next)):
-		}
+		_ = tasks.Sleep(ctx, time.Until(next))
 	}
 }
 
@@ -177,10 +175,7 @@ func (x *experiment) write(ctx context.Context) error {
 		if _, err := db.Exec("INSERT INTO w (at) VALUES (?)", time.Now().UnixNano()); err != nil {
 			return fmt.Errorf("writing to the primary: %w", err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(50 * time.Millisecond):
-		}
+		_ = tasks.Sleep(ctx, 50*time.Millisecond)
 	}
 	return nil
 }

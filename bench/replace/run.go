@@ -11,6 +11,7 @@ import (
 
 	"holdfast"
 	"holdfast/bench"
+	"holdfast/internal/platform/tasks"
 )
 
 // dialer dials the address of each connect.
@@ -51,7 +52,7 @@ func (x *experiment) way(ctx context.Context, n int, name string, address func(c
 	}
 	defer t.stop()
 	began := time.Now()
-	if err := rest(ctx, x.o.Rest); err != nil {
+	if err := tasks.Sleep(ctx, x.o.Rest); err != nil {
 		return w, err
 	}
 	w = Way{Name: name}
@@ -67,21 +68,12 @@ func (x *experiment) way(ctx context.Context, n int, name string, address func(c
 		}
 	}
 	last := time.Now()
-	if err := rest(ctx, x.o.Rest); err != nil {
+	if err := tasks.Sleep(ctx, x.o.Rest); err != nil {
 		return w, err
 	}
 	t.stop()
 	w.see(t, began, first, last)
 	return w, nil
-}
-
-func rest(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // see adds what the clients saw. began is the beginning of the queries, and first and last
@@ -188,7 +180,7 @@ func (x *experiment) compare(ctx context.Context) (different []string, err error
 			if got, err = x.sum(ctx, r.Key); err != nil {
 				return nil, err
 			}
-			if err := rest(ctx, 100*time.Millisecond); err != nil {
+			if err := tasks.Sleep(ctx, 100*time.Millisecond); err != nil {
 				return nil, err
 			}
 		}

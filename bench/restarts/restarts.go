@@ -25,6 +25,7 @@ import (
 	"holdfast"
 	"holdfast/bench"
 	"holdfast/internal/platform/linux/deathsig"
+	"holdfast/internal/platform/tasks"
 	"holdfast/test/lab"
 )
 
@@ -201,11 +202,9 @@ func (x running) answers(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, 50*time.Millisecond) != nil {
 			said, _ := os.ReadFile(filepath.Join(x.dir, "server.log"))
 			return fmt.Errorf("it does not answer: %w: %s", err, said[max(0, len(said)-500):])
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }

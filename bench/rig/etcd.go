@@ -17,6 +17,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
+	"holdfast/internal/platform/tasks"
 	"holdfast/test/lab"
 )
 
@@ -178,9 +179,7 @@ func (c *Cluster) Leader(ctx context.Context) (*ClusterMember, error) {
 				return m, nil
 			}
 		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, 100*time.Millisecond) != nil {
 			return nil, errors.New("the etcd cluster has no leader")
 		}
 	}

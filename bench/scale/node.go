@@ -14,6 +14,7 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/store"
 	"holdfast/internal/platform/store/etcd"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/fleet"
 	"holdfast/internal/sessions/session"
 )
@@ -214,9 +215,7 @@ func (n *simNode) bootOnce(key holdfast.SessionKey, template string) (holdfast.O
 	if o, err = n.advance(o); err != nil {
 		return o, err
 	}
-	select {
-	case <-time.After(n.boot):
-	case <-n.life.Done():
+	if tasks.Sleep(n.life, n.boot) != nil {
 		return o, n.life.Err()
 	}
 	complete(&o)

@@ -14,6 +14,7 @@ import (
 
 	"holdfast"
 	"holdfast/bench/rig"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/fleet"
 )
 
@@ -114,9 +115,7 @@ func (s *simulation) complete(ctx context.Context, n *simNode) error {
 	ctx, cancel := context.WithTimeout(ctx, rig.Patience)
 	defer cancel()
 	for n.fleet.Directory().Len() < s.o.Sessions {
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, 50*time.Millisecond) != nil {
 			return fmt.Errorf("the directory of %s has %d of %d sessions: %w", n.id, n.fleet.Directory().Len(), s.o.Sessions, ctx.Err())
 		}
 	}

@@ -25,6 +25,7 @@ import (
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/engine/docker"
 	"holdfast/internal/platform/runsc"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/pool/container"
 	"holdfast/test/lab"
 )
@@ -367,12 +368,7 @@ func (x *experiment) rest(ctx context.Context) (err error) {
 // pause waits for restTime.
 func (x *experiment) pause(ctx context.Context) error {
 	fmt.Fprintf(x.o.Progress, "asleep for %v\n", restTime)
-	select {
-	case <-time.After(restTime):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return tasks.Sleep(ctx, restTime)
 }
 
 // hangUp closes the sockets and counts wrong messages.

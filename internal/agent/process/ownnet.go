@@ -13,9 +13,9 @@ import (
 
 	"holdfast"
 	"holdfast/internal/control/config"
-	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/engine/docker"
 	"holdfast/internal/platform/linux/vethnet"
+	"holdfast/internal/platform/tasks"
 )
 
 // dockerBridge is the bridge of sessions on Docker, unless the configuration names another.
@@ -136,7 +136,7 @@ func (d *Docker) Run(ctx context.Context) error {
 	defer release()
 	for i := 0; ; i++ {
 		d.tend(i%vethnet.DevicesEvery == 0)
-		if !engine.Sleep(ctx, tendEvery) {
+		if tasks.Sleep(ctx, tendEvery) != nil {
 			break
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/tasks"
 )
 
 // Groups keeps the groups of replicas.
@@ -142,9 +143,7 @@ func (h replaceHandlers) follow(ctx context.Context, name string, send func(any)
 				return one.Replacing.Report, nil
 			}
 		}
-		select {
-		case <-time.After(followEvery):
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, followEvery) != nil {
 			return holdfast.ReplaceReport{}, context.Cause(ctx)
 		}
 	}

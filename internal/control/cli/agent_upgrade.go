@@ -14,6 +14,7 @@ import (
 	"holdfast"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/client"
+	"holdfast/internal/platform/tasks"
 )
 
 const (
@@ -81,9 +82,7 @@ func (a *app) followUpgrade(ctx context.Context, c *client.Client, trial time.Du
 	}
 	a.ui.note("the new agent, version %s and pid %d, takes over from version %s, pid %d; new connects wait meanwhile", clean(u.To.Version), u.To.PID, clean(u.From.Version), u.From.PID)
 	for state := u.State; u.State != api.UpgradeDone && u.State != api.UpgradeFailed; {
-		select {
-		case <-time.After(upgradeLook):
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, upgradeLook) != nil {
 			return u, context.Cause(ctx)
 		}
 		now, err := c.LastUpgrade(ctx)

@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/client"
 	"holdfast/internal/platform/frame"
+	"holdfast/internal/platform/tasks"
 )
 
 // detach starts a detached command and prints its id.
@@ -188,9 +189,7 @@ func (a *app) follow(ctx context.Context, c *client.Client, t attachment, e api.
 		case !errors.Is(err, client.ErrUnreachable), !again, ctx.Err() != nil, time.Since(since) > attachAgain:
 			return code, err
 		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, 100*time.Millisecond) != nil {
 			return 0, ctx.Err()
 		}
 	}

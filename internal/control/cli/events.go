@@ -13,6 +13,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/control/api/client"
+	"holdfast/internal/platform/tasks"
 )
 
 // Times of `session events --follow`.
@@ -121,10 +122,8 @@ func (f *eventFollower) follow(ctx context.Context) error {
 				f.all.Go(func() { f.one(ctx, id) })
 			}
 		}
-		select {
-		case <-time.After(nodesEvery):
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := tasks.Sleep(ctx, nodesEvery); err != nil {
+			return err
 		}
 	}
 }
@@ -142,9 +141,7 @@ func (f *eventFollower) one(ctx context.Context, id holdfast.NodeID) {
 		if err != nil && ctx.Err() == nil {
 			f.a.ui.note("node %s: %s", clean(string(id)), clean(err.Error()))
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, pause) != nil {
 			return
 		}
 	}

@@ -17,6 +17,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/control/api/client"
+	"holdfast/internal/platform/tasks"
 )
 
 const (
@@ -229,9 +230,7 @@ func (f *forwarder) dial(ctx context.Context, port int) (*client.Port, error) {
 		case !errors.Is(err, client.ErrUnreachable) || ctx.Err() != nil || time.Since(begin) > forwardAgain:
 			return to, err
 		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, 100*time.Millisecond) != nil {
 			return nil, ctx.Err()
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/hosts/doctor/schedule"
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/hosts/spinup/underway"
+	"holdfast/internal/platform/tasks"
 )
 
 // Host has the settings of this host for commands if no agent answers.
@@ -158,9 +159,7 @@ func (r *Recorder) Record(ctx context.Context, records ...spinup.Record) error {
 		if left = left.with(maybeLater); len(left) == 0 {
 			return all.lost()
 		}
-		select {
-		case <-time.After(recordAgain):
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, recordAgain) != nil {
 			return all.lost()
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/control/api"
+	"holdfast/internal/platform/tasks"
 )
 
 // Times for keeping pages up to date.
@@ -74,10 +75,8 @@ func (h *hub) run(ctx context.Context) error {
 			}
 		}
 		wait := min(max(minEvery, coreParts*(threadTime()-before)/time.Duration(n)), maxWait)
-		select {
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, wait) != nil {
 			return nil
-		case <-time.After(wait):
 		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/internal/platform/store"
+	"holdfast/internal/platform/tasks"
 )
 
 // hooks posts events to webhooks: to each in the order of the events, so that one that does
@@ -111,9 +112,7 @@ func (h *hooks) work(id string) {
 func (h *hooks) deliver(id string, e event) string {
 	for attempt := range maxAttempts {
 		if attempt > 0 {
-			select {
-			case <-time.After(h.pause):
-			case <-h.life.Done():
+			if tasks.Sleep(h.life, h.pause) != nil {
 				return "lost"
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"holdfast/internal/control/api/client"
 	"holdfast/internal/control/e2b/envd"
 	"holdfast/internal/platform/frame"
+	"holdfast/internal/platform/tasks"
 )
 
 // follow sends the events of a command from an offset of its output on, until it has ended.
@@ -64,10 +65,8 @@ func (d *Server) attach(ctx context.Context, s sandbox, c holdfast.Command, from
 		if time.Since(lostAt) > reattachLimit {
 			return code, err
 		}
-		select {
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, 100*time.Millisecond) != nil {
 			return code, ctx.Err()
-		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/control/e2b/envd"
+	"holdfast/internal/platform/tasks"
 )
 
 // watchers are the watches whose callers ask for the events.
@@ -131,9 +132,7 @@ func (o *watcher) failure() error {
 func (o *watcher) take(ctx context.Context) ([]*envd.FilesystemEvent, error) {
 	for n := -1; n != o.count(); {
 		n = o.count()
-		select {
-		case <-time.After(settle):
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, settle) != nil {
 			return nil, ctx.Err()
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/client"
 	"holdfast/internal/platform/frame"
+	"holdfast/internal/platform/tasks"
 )
 
 // commandOutput is a part of a command's output, and its state.
@@ -51,10 +52,7 @@ func (r *reading) run(ctx context.Context, wait time.Duration) (commandOutput, e
 	defer stop(nil)
 	code, err := r.attach(enough, stop)
 	for errors.Is(err, client.ErrUnreachable) && enough.Err() == nil {
-		select {
-		case <-time.After(again):
-		case <-enough.Done():
-		}
+		_ = tasks.Sleep(enough, again)
 		code, err = r.attach(enough, stop)
 	}
 	running := false

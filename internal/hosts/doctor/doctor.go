@@ -23,6 +23,7 @@ import (
 	"holdfast/internal/hosts/doctor/probe"
 	"holdfast/internal/hosts/doctor/rule"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/tasks"
 )
 
 // Bounds of the duration of an examination.
@@ -202,10 +203,7 @@ func (e Examination) runProbes(ctx context.Context, begin time.Time) *fact.Set {
 			e.open(ctx, p, facts).end(ctx, facts)
 		}
 	}
-	select {
-	case <-time.After(max(MinFor-time.Since(quiet), e.For-time.Since(begin)-reading)):
-	case <-ctx.Done():
-	}
+	_ = tasks.Sleep(ctx, max(MinFor-time.Since(quiet), e.For-time.Since(begin)-reading))
 	e.step("reading the results")
 	for _, l := range all { // also when ctx is done, to release their kernel resources
 		l.end(ctx, facts)

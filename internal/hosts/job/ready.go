@@ -12,6 +12,7 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/readiness"
+	"holdfast/internal/platform/tasks"
 )
 
 // Polling of a service that is not ready: it starts at firstPoll and continues at
@@ -50,9 +51,7 @@ func (u *containerStart) awaitReady(ctx context.Context) error {
 		if limited.Err() == nil || last == nil {
 			last = err
 		}
-		select {
-		case <-time.After(min(max(firstPoll, time.Since(begun)/10), longestPoll)):
-		case <-limited.Done():
+		if tasks.Sleep(limited, min(max(firstPoll, time.Since(begun)/10), longestPoll)) != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}

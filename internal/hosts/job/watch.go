@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/internal/platform/child"
+	"holdfast/internal/platform/tasks"
 )
 
 // Watcher is a process that runs beside a job and removes what the job made if
@@ -87,9 +88,7 @@ func Remove(ctx context.Context, e Cleaner, id string) error {
 		if quiet == 2 {
 			return nil
 		}
-		select {
-		case <-time.After(removePause):
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, removePause) != nil {
 			return fmt.Errorf("remove what job %s left: %w", id, errors.Join(ctx.Err(), err))
 		}
 	}

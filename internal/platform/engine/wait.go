@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"time"
+
+	"holdfast/internal/platform/tasks"
 )
 
 // The first and the longest wait before a new subscription after a break.
@@ -24,18 +26,8 @@ func Resubscribe(ctx context.Context, subscribe func() (subscribed, more bool)) 
 		if subscribed {
 			retry = firstRetry
 		}
-		Sleep(ctx, retry)
+		_ = tasks.Sleep(ctx, retry)
 		retry = min(2*retry, lastRetry)
-	}
-}
-
-// Sleep waits for d and reports whether ctx is still alive.
-func Sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

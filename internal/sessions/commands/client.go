@@ -21,8 +21,8 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/child"
-	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/frame"
+	"holdfast/internal/platform/tasks"
 )
 
 // Client is the agent's side. Its methods may be called from any goroutine.
@@ -78,7 +78,7 @@ func (c *Client) Start(ctx context.Context, q Request) (holdfast.Command, error)
 			err = c.spawn()
 		case errors.Is(err, errClosing):
 			err = nil // its socket is about to go
-			engine.Sleep(ctx, 10*time.Millisecond)
+			_ = tasks.Sleep(ctx, 10*time.Millisecond)
 		default:
 			return started, err
 		}

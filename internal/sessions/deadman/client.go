@@ -12,6 +12,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/linux/boottime"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/kill"
 )
 
@@ -87,9 +88,7 @@ func (c *Client) Run(ctx context.Context) error {
 		case err != nil:
 			c.log.Error("this node has no deadman; no container starts until it has one", "err", err)
 			pause = min(2*pause, most)
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
+			if tasks.Sleep(ctx, pause) != nil {
 				return nil
 			}
 			continue

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"holdfast/internal/platform/tasks"
 )
 
 var (
@@ -65,9 +67,7 @@ func (s *slots) wait(ctx context.Context, client netip.Addr) (slot, error) {
 		return slot{}, err
 	}
 	for pause := time.Millisecond; err != nil && pause < slotWait; pause *= 2 {
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, pause) != nil {
 			return slot{}, err
 		}
 		got, err = s.take(client)

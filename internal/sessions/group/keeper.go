@@ -102,9 +102,7 @@ func (k *keeper) keep(ctx context.Context) {
 		if err := k.look(ctx); err != nil && ctx.Err() == nil {
 			k.deps.Log.Warn("a group is not kept at the moment (will be tried again)", "group", k.spec.Name, "err", err)
 		}
-		select {
-		case <-time.After(lookEvery):
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, lookEvery) != nil {
 			return
 		}
 		if !k.turn(ctx) {

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"holdfast/internal/platform/linux/pidfd"
+	"holdfast/internal/platform/tasks"
 )
 
 // Guardian is the starter's handle on a guardian process. Its methods may be called
@@ -188,9 +189,7 @@ func (g *Guardian) Run(ctx context.Context) error {
 			continue
 		}
 		g.log.Error("guardian: it has died, and no other one starts (trying again)", "err", err)
-		select {
-		case <-time.After(spawnPause):
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, spawnPause) != nil {
 			return g.Close()
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/runsc"
 	"holdfast/internal/platform/store"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/hook"
 	"holdfast/internal/sessions/kill"
 )
@@ -365,9 +366,7 @@ func (m *Mover) follows(ctx context.Context, key holdfast.SessionKey, before, ne
 		if !errors.Is(err, holdfast.ErrStore) {
 			return ok, err
 		}
-		select {
-		case <-time.After(followsPause):
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, followsPause) != nil {
 			return false, err
 		}
 	}

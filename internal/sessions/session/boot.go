@@ -11,6 +11,7 @@ import (
 	"holdfast"
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/kill"
 )
 
@@ -102,7 +103,7 @@ func (m *Manager) yield(e *entry, err error) {
 // forgetLaterLocked drops a failed entry after failureMemory.
 func (m *Manager) forgetLaterLocked(e *entry) {
 	m.tasks.Go(func(ctx context.Context) {
-		sleep(ctx, failureMemory)
+		_ = tasks.Sleep(ctx, failureMemory)
 		m.mu.Lock()
 		m.dropLocked(e)
 		m.mu.Unlock()

@@ -10,6 +10,7 @@ import (
 	"holdfast"
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/kill"
 )
 
@@ -169,7 +170,7 @@ func (b *attempt) exit(boot context.Context) error {
 			return b.whyEnded(boot, c, " before it was ready")
 		}
 		away, silent = away || errors.Is(err, holdfast.ErrEngine), err != nil
-		if !sleep(ctx, firstPause) {
+		if tasks.Sleep(ctx, firstPause) != nil {
 			break
 		}
 	}
@@ -188,7 +189,7 @@ func (b *attempt) unreachable(ctx context.Context, err error) error {
 		if !b.target.Alive() {
 			return b.exit(ctx)
 		}
-		if !sleep(ctx, firstPause) {
+		if tasks.Sleep(ctx, firstPause) != nil {
 			break
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/tasks"
 )
 
 // copyTime bounds the copy of one session's memory.
@@ -76,7 +77,7 @@ func (b *attempt) renewChild(ctx context.Context) error {
 		return b.m.deps.Engine.Exec(ctx, b.container, engine.Exec{Command: r.Command, Env: env, Stdout: &out, Stderr: &out})
 	}
 	code, err := run()
-	for begun := time.Now(); err == nil && code == cannotRun && time.Since(begun) < restoreEnds && sleep(ctx, firstPause); {
+	for begun := time.Now(); err == nil && code == cannotRun && time.Since(begun) < restoreEnds && tasks.Sleep(ctx, firstPause) == nil; {
 		code, err = run()
 	}
 	if err == nil && code != 0 {

@@ -9,6 +9,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/tasks"
 )
 
 // interrupter is an engine that once interrupts a boot.
@@ -41,7 +42,7 @@ func (i *interrupter) Inspect(ctx context.Context, id string) (engine.Container,
 		if c := i.stale.Swap(nil); c != nil {
 			return *c, nil
 		}
-		if !sleep(ctx, away) {
+		if tasks.Sleep(ctx, away) != nil {
 			return engine.Container{}, ctx.Err()
 		}
 	}

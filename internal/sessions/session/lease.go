@@ -15,6 +15,7 @@ import (
 	"holdfast/internal/platform/atomicfile"
 	"holdfast/internal/platform/linux/boottime"
 	"holdfast/internal/platform/store"
+	"holdfast/internal/platform/tasks"
 )
 
 // LeaseConfig is the configuration of a Lease.
@@ -201,7 +202,7 @@ func (l *Lease) awaitSilence(ctx context.Context, h *lease) error {
 		if l.alive(ctx, &other) {
 			return l.duplicateNode(ctx)
 		}
-		if !sleep(ctx, min(l.cfg.Publish, l.cfg.Renew)/4) {
+		if tasks.Sleep(ctx, min(l.cfg.Publish, l.cfg.Renew)/4) != nil {
 			return context.Cause(ctx)
 		}
 		if err := l.try(ctx, h); err != nil {
@@ -237,7 +238,7 @@ func (l *Lease) grantWithin(ctx context.Context, limit time.Duration) error {
 			l.log.Warn("waiting until the lease of another agent of this node is gone", "err", err)
 			told = true
 		}
-		if !sleep(ctx, min(l.cfg.Renew, time.Second)) {
+		if tasks.Sleep(ctx, min(l.cfg.Renew, time.Second)) != nil {
 			return err
 		}
 	}

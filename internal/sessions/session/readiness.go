@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/neigh"
 	"holdfast/internal/platform/readiness"
+	"holdfast/internal/platform/tasks"
 )
 
 // Polling of a container that is not ready. The interval starts at one millisecond and
@@ -62,9 +63,7 @@ func awaitReady(ctx context.Context, addr string, r Readiness, alive func() bool
 			return errDied
 		}
 		pause := min(max(firstPoll, time.Since(start)/10), longestPoll)
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if tasks.Sleep(ctx, pause) != nil {
 			return holdfast.WithHint(fmt.Errorf("not ready after %v: %w", time.Since(start).Round(time.Millisecond), last),
 				"check the template's port and readiness, or give ready.timeout more time")
 		}

@@ -11,6 +11,7 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/linux/boottime"
 	"holdfast/internal/platform/store"
+	"holdfast/internal/platform/tasks"
 )
 
 const (
@@ -168,7 +169,7 @@ func (l *Lease) replace(ctx context.Context, lost func(context.Context)) error {
 			return err
 		}
 		l.log.Error("this node gets no new lease (will be tried again)", "err", err)
-		sleep(ctx, min(l.cfg.Renew, time.Second))
+		_ = tasks.Sleep(ctx, min(l.cfg.Renew, time.Second))
 	}
 	return nil
 }
@@ -185,7 +186,7 @@ func (l *Lease) endAll(ctx context.Context, lost func(context.Context)) {
 			return
 		}
 		l.log.Error("what the node's lease held is not all seen dead (will be tried again); nothing new is claimed")
-		sleep(ctx, max(l.cfg.Renew/4, minRetry))
+		_ = tasks.Sleep(ctx, max(l.cfg.Renew/4, minRetry))
 	}
 }
 

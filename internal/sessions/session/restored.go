@@ -101,7 +101,7 @@ func (r *Restores) resume(ctx context.Context, seen store.Seen) {
 	r.keep(seen) // the next agent waits too
 	begun := time.Now()
 	r.retry(ctx, "raising the epochs", r.store.RaiseEpochs)
-	if !sleep(ctx, time.Until(begun.Add(r.hold))) {
+	if tasks.Sleep(ctx, time.Until(begun.Add(r.hold))) != nil {
 		return
 	}
 	r.retry(ctx, "resuming after a restore of the store", r.store.Resume)

@@ -32,14 +32,11 @@ func retry(ctx context.Context, passing error, f func() error) error {
 // attempts yields once, and then after each pause of the backoff until ctx is done.
 func attempts(ctx context.Context) iter.Seq[time.Duration] {
 	return func(yield func(time.Duration) bool) {
-		for pause := firstPause; yield(pause) && sleep(ctx, pause); {
+		for pause := firstPause; yield(pause) && tasks.Sleep(ctx, pause) == nil; {
 			pause = min(2*pause, longestPause)
 		}
 	}
 }
-
-// sleep returns false if ctx is done first.
-func sleep(ctx context.Context, d time.Duration) bool { return tasks.Sleep(ctx, d) == nil }
 
 // persist calls f until it succeeds or ctx, the Manager's context, is done. If ctx is
 // already done, it calls f once, for a second at most. It reports whether f succeeded.

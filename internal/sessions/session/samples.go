@@ -127,7 +127,7 @@ func (m *Manager) sampleMemory(ctx context.Context) {
 		begun := time.Now()
 		n := m.sampleAll()
 		pause := time.Duration(n)*samplePause - time.Since(begun)
-		if pause > time.Second && !sleep(ctx, pause) {
+		if pause > time.Second && tasks.Sleep(ctx, pause) != nil {
 			return
 		}
 		select {

@@ -7,6 +7,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/kill"
 )
 
@@ -64,7 +65,7 @@ func (b *attempt) wait(ctx context.Context) (int, error) {
 			return code, err
 		}
 		b.m.log.Debug("waiting for an init step (will be tried again)", "container", b.spec.Name, "err", err)
-		if !sleep(ctx, 10*firstPause) {
+		if tasks.Sleep(ctx, 10*firstPause) != nil {
 			return 0, err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/kill"
 )
 
@@ -63,7 +64,7 @@ func (m *Manager) askAgain(ctx, asking context.Context, o holdfast.Owner) (bool,
 		if _, err := m.listOwn(ctx); err != nil {
 			return false, err
 		}
-		sleep(asking, pause)
+		_ = tasks.Sleep(asking, pause)
 		taken, err := m.takeOver(asking, o)
 		switch {
 		case err == nil:

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -16,6 +15,7 @@ import (
 	"holdfast/internal/hosts/doctor/probe"
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/kfile"
+	"holdfast/internal/platform/tasks"
 )
 
 // Self empties the memory cgroup of this process. It is the last action of a container
@@ -149,10 +149,8 @@ func emptyTo(ctx context.Context, g cgroup.Group, measure func() (int64, error),
 		if err := g.EmptyMemory(ctx); err != nil || floor == 0 {
 			return err
 		}
-		select {
-		case <-time.After(settle):
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := tasks.Sleep(ctx, settle); err != nil {
+			return err
 		}
 		if now, err := measure(); err != nil || now <= floor || float64(before-now) < noProgress*float64(before) {
 			return err

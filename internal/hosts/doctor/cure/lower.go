@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/platform/linux/boottime"
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/kfile"
+	"holdfast/internal/platform/tasks"
 )
 
 // Bounds of the time for which a limit is low: that of the reclaim, and that after which
@@ -85,7 +86,7 @@ func (s *squeeze) lower(ctx context.Context, n int64) error {
 // unguarded waits until no earlier plan for the file exists. Until then, the file may
 // show a limit that a dead process lowered.
 func (s *squeeze) unguarded(ctx context.Context, file string) error {
-	for end := time.Now().Add(guardedFor); ; sleep(ctx, 20*time.Millisecond) {
+	for end := time.Now().Add(guardedFor); ; _ = tasks.Sleep(ctx, 20*time.Millisecond) {
 		guarded, err := s.env.Guard.Guarded(file)
 		if err != nil || !guarded {
 			return err

@@ -12,6 +12,7 @@ import (
 	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/hosts/doctor/probe"
 	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/tasks"
 )
 
 const (
@@ -173,7 +174,7 @@ func (s *squeeze) do(ctx context.Context) (result, error) {
 		if err := s.round(ctx, watch, n); err != nil {
 			return r, err
 		}
-		sleep(ctx, settle)
+		_ = tasks.Sleep(ctx, settle)
 		before := now
 		if now, err = readLeft(s.group); err != nil {
 			return r, err
@@ -295,7 +296,7 @@ func settledDying(ctx context.Context, h probe.Host) (float64, bool) {
 			return now, true
 		}
 		last = now
-		sleep(ctx, settle)
+		_ = tasks.Sleep(ctx, settle)
 	}
 	return last, last >= 0
 }

@@ -12,6 +12,7 @@ import (
 	"holdfast/internal/hosts/doctor/probe"
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/kfile"
+	"holdfast/internal/platform/tasks"
 )
 
 // Thresholds for stopping a cure. They are judgements that mean "noticeably more than
@@ -56,7 +57,7 @@ func newWatch(ctx context.Context, h probe.Host, target cgroup.Group) *watch {
 		}
 	}
 	w.rates()
-	sleep(ctx, watchBefore)
+	_ = tasks.Sleep(ctx, watchBefore)
 	for f, r := range w.rates() {
 		w.usual[f] = r
 	}
@@ -181,16 +182,6 @@ func (w *watch) guarded(ctx context.Context, every time.Duration, check func() e
 				cancel(err)
 			}
 		}
-	}
-}
-
-// sleep waits for d or until ctx is done.
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"time"
 
+	"holdfast/internal/platform/tasks"
+
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -127,7 +129,7 @@ func backlog() Drill {
 					if err == nil { // it has a place in the queue, and gives it up
 						c.Close()
 					}
-					if !sleep(ctx, 50*time.Millisecond) {
+					if tasks.Sleep(ctx, 50*time.Millisecond) != nil {
 						return nil
 					}
 				}
@@ -160,7 +162,7 @@ func datagrams() Drill {
 				}
 				defer to.Close()
 				data := make([]byte, 1024)
-				for sleep(ctx, 10*time.Millisecond) {
+				for tasks.Sleep(ctx, 10*time.Millisecond) == nil {
 					if _, err := to.Write(data); err != nil {
 						return err
 					}
@@ -248,14 +250,4 @@ func deaf() (string, error) {
 		return "", err
 	}
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(at.(*unix.SockaddrInet4).Port)), nil
-}
-
-// sleep waits for d, and reports false if ctx is done first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

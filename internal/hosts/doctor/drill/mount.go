@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/platform/linux/proc"
+	"holdfast/internal/platform/tasks"
 )
 
 // hungMount is a program whose threads wait for a file system of which no server answers, in state
@@ -70,11 +71,11 @@ func mountWithoutServer(dir string) (int, error) {
 func waitStuck(ctx context.Context, n int) error {
 	for {
 		stuck := 0
-		tasks, err := os.ReadDir("/proc/self/task")
+		threads, err := os.ReadDir("/proc/self/task")
 		if err != nil {
 			return err
 		}
-		for _, t := range tasks {
+		for _, t := range threads {
 			text, err := os.ReadFile("/proc/self/task/" + t.Name() + "/stat")
 			if s, err2 := proc.ParseStat(text); err == nil && err2 == nil && s.State == 'D' {
 				stuck++
@@ -83,7 +84,7 @@ func waitStuck(ctx context.Context, n int) error {
 		if stuck >= n {
 			return nil
 		}
-		if !sleep(ctx, 20*time.Millisecond) {
+		if tasks.Sleep(ctx, 20*time.Millisecond) != nil {
 			return ctx.Err()
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/platform/linux/syscalls"
 	"holdfast/internal/platform/linux/tracepoint"
+	"holdfast/internal/platform/tasks"
 )
 
 // Counting every system call of the host slows down each call. It is therefore done for
@@ -65,7 +66,7 @@ var errNoBurst = errors.New("the examination was too short to count system calls
 
 func (b *burst) run(ctx context.Context) {
 	defer close(b.done)
-	if !pause(ctx, callsAfter) {
+	if tasks.Sleep(ctx, callsAfter) != nil {
 		b.err = errNoBurst
 		return
 	}
@@ -83,22 +84,12 @@ func (b *burst) run(ctx context.Context) {
 		return
 	}
 	begin := time.Now()
-	pause(ctx, callsBurst)
+	_ = tasks.Sleep(ctx, callsBurst)
 	b.over = time.Since(begin)
 	b.places, b.err = t.Read()
 	b.err = errors.Join(b.err, t.Close())
 	if b.err == nil && b.over < callsLeast {
 		b.err = errNoBurst
-	}
-}
-
-// pause waits for d, and reports false if ctx is done first.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/platform/tasks"
 )
 
 // The samples of threads that wait for an answer. After fanotifyLeast of them without such a thread
@@ -77,7 +78,7 @@ func fanotifyWaits(ctx context.Context, h Host, scanners []int) []fact.Fact {
 		from := time.Now()
 		r.add(r.sample(ctx))
 		spent += time.Since(from)
-		if !pause(ctx, fanotifyEvery) {
+		if tasks.Sleep(ctx, fanotifyEvery) != nil {
 			return nil
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/platform/tasks"
 )
 
 // keptSamples is for how long samples are kept: a longer examination is judged by its end.
@@ -33,7 +34,7 @@ func sampling(ctx context.Context, now time.Time, every time.Duration, take func
 	s.add(now)
 	go func() {
 		defer close(s.done)
-		for pause(ctx, every) {
+		for tasks.Sleep(ctx, every) == nil {
 			s.add(time.Now())
 			if s.after != nil {
 				s.after(s.samples)

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/platform/tasks"
 )
 
 // inbox is an inotify instance of a process with events that it has not read.
@@ -82,7 +83,7 @@ func unreadFrom(h Host) float64 {
 
 // unread returns the processes of the instances in which not fewer events wait a second later.
 func (all inboxes) unread(ctx context.Context, h Host) (fs []fact.Fact) {
-	if len(all) == 0 || !pause(ctx, time.Second) {
+	if len(all) == 0 || tasks.Sleep(ctx, time.Second) != nil {
 		return nil
 	}
 	for _, i := range all {

@@ -12,13 +12,14 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/containerd/containerd/api/services/tasks/v1"
+	taskapi "github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/tasks"
 )
 
 // unseen is the exit code of a container that ended unobserved, as with Docker.
@@ -152,7 +153,7 @@ func (e *Engine) List(ctx context.Context, labels map[string]string) ([]engine.C
 
 // withStates returns the containers, in their order, with their states.
 func (e *Engine) withStates(ctx context.Context, raw []containers.Container) ([]engine.Container, error) {
-	res, err := e.api.TaskService().List(ctx, &tasks.ListTasksRequest{})
+	res, err := e.api.TaskService().List(ctx, &taskapi.ListTasksRequest{})
 	if err != nil {
 		return nil, errgrpc.ToNative(err)
 	}
@@ -213,7 +214,7 @@ func (e *Engine) Wait(ctx context.Context, id string) (int, error) {
 	if err != nil {
 		return 0, e.fail(ctx, err, "wait for container %s", id)
 	}
-	res, err := e.api.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: c.ID})
+	res, err := e.api.TaskService().Wait(ctx, &taskapi.WaitRequest{ContainerID: c.ID})
 	if err == nil {
 		return int(res.ExitStatus), nil
 	}
@@ -268,7 +269,7 @@ func (e *Engine) stopped(c containers.Container) error {
 // killTask kills a container's init and waits until it is dead. A container that does
 // not run is no error.
 func (e *Engine) killTask(ctx context.Context, id string) error {
-	_, err := e.api.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(syscall.SIGKILL)})
+	_, err := e.api.TaskService().Kill(ctx, &taskapi.KillRequest{ContainerID: id, Signal: uint32(syscall.SIGKILL)})
 	err = errgrpc.ToNative(err)
 	if err != nil && !isGone(err) && !errdefs.IsFailedPrecondition(err) {
 		if e.ends(ctx, id) {
@@ -278,7 +279,7 @@ func (e *Engine) killTask(ctx context.Context, id string) error {
 	}
 	// If the init is missing or dead, the shim may not have seen that yet. Until then
 	// the shim refuses to delete the task.
-	_, err = e.api.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: id})
+	_, err = e.api.TaskService().Wait(ctx, &taskapi.WaitRequest{ContainerID: id})
 	if err = errgrpc.ToNative(err); err != nil && !isGone(err) {
 		return err
 	}
@@ -299,7 +300,7 @@ func (e *Engine) ends(ctx context.Context, id string) bool {
 		if isGone(err) || err == nil && t.Status == task.Status_STOPPED {
 			return true
 		}
-		if err != nil || !engine.Sleep(ctx, 10*time.Millisecond) {
+		if err != nil || tasks.Sleep(ctx, 10*time.Millisecond) != nil {
 			return false
 		}
 	}
@@ -307,7 +308,7 @@ func (e *Engine) ends(ctx context.Context, id string) bool {
 
 // deleteTask ends the shim of a dead container. A task that is gone is no error.
 func (e *Engine) deleteTask(ctx context.Context, id string) error {
-	_, err := e.api.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
+	_, err := e.api.TaskService().Delete(ctx, &taskapi.DeleteTaskRequest{ContainerID: id})
 	if err = errgrpc.ToNative(err); err != nil && !isGone(err) {
 		return err
 	}
@@ -349,7 +350,7 @@ func (e *Engine) remove(ctx context.Context, c containers.Container) error {
 		// Another call is removing it and the shim exited during its answer, or the
 		// shim has not seen the end yet.
 		early := errdefs.IsFailedPrecondition(err) && time.Since(begun) < endLimit
-		if !strings.Contains(err.Error(), "ttrpc: closed") && !early || !engine.Sleep(ctx, wait) {
+		if !strings.Contains(err.Error(), "ttrpc: closed") && !early || tasks.Sleep(ctx, wait) != nil {
 			return err
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/containerd/containerd/api/services/tasks/v1"
+	taskapi "github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/errdefs"
@@ -24,6 +24,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/tasks"
 )
 
 // The exit codes of a command that could not be run.
@@ -81,7 +82,7 @@ func (c *command) run(ctx context.Context) (int, error) {
 	defer streams.Cancel()
 	at := streams.Config()
 	api := c.e.api.TaskService()
-	if _, err := api.Exec(ctx, &tasks.ExecProcessRequest{
+	if _, err := api.Exec(ctx, &taskapi.ExecProcessRequest{
 		ContainerID: c.container.ID, ExecID: c.id, Terminal: c.x.TTY, Stdin: at.Stdin, Stdout: at.Stdout, Stderr: at.Stderr, Spec: process,
 	}); err != nil {
 		return -1, errgrpc.ToNative(err)
@@ -91,13 +92,13 @@ func (c *command) run(ctx context.Context) (int, error) {
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
 	defer cancel()
 	if err != nil {
-		_, _ = api.Kill(clean, &tasks.KillRequest{ContainerID: c.container.ID, ExecID: c.id, Signal: uint32(syscall.SIGKILL)})
-		_, _ = api.Wait(clean, &tasks.WaitRequest{ContainerID: c.container.ID, ExecID: c.id})
+		_, _ = api.Kill(clean, &taskapi.KillRequest{ContainerID: c.container.ID, ExecID: c.id, Signal: uint32(syscall.SIGKILL)})
+		_, _ = api.Wait(clean, &taskapi.WaitRequest{ContainerID: c.container.ID, ExecID: c.id})
 		streams.Cancel()
 		streams.Close()
 	}
 	// This closes the shim's side of the streams after all output.
-	_, deleted := api.DeleteProcess(clean, &tasks.DeleteProcessRequest{ContainerID: c.container.ID, ExecID: c.id})
+	_, deleted := api.DeleteProcess(clean, &taskapi.DeleteProcessRequest{ContainerID: c.container.ID, ExecID: c.id})
 	if err != nil {
 		return code, err
 	}
@@ -111,7 +112,7 @@ func (c *command) run(ctx context.Context) (int, error) {
 // await starts the command and waits for its end.
 func (c *command) await(ctx context.Context, input *input, streams cio.IO) (int, error) {
 	api := c.e.api.TaskService()
-	if _, err := api.Start(ctx, &tasks.StartRequest{ContainerID: c.container.ID, ExecID: c.id}); err != nil {
+	if _, err := api.Start(ctx, &taskapi.StartRequest{ContainerID: c.container.ID, ExecID: c.id}); err != nil {
 		err = errgrpc.ToNative(err)
 		if code := codeOfExec(err); code != 0 {
 			c.stderr.note(err)
@@ -131,7 +132,7 @@ func (c *command) await(ctx context.Context, input *input, streams cio.IO) (int,
 		beside.Go(func() {
 			c.x.EachSize(ctx, c.size, func(s engine.Size) {
 				// A wrong size does not end a command.
-				_, _ = api.ResizePty(ctx, &tasks.ResizePtyRequest{ContainerID: c.container.ID, ExecID: c.id, Width: uint32(s.Cols), Height: uint32(s.Rows)})
+				_, _ = api.ResizePty(ctx, &taskapi.ResizePtyRequest{ContainerID: c.container.ID, ExecID: c.id, Width: uint32(s.Cols), Height: uint32(s.Rows)})
 			})
 		})
 	}
@@ -140,7 +141,7 @@ func (c *command) await(ctx context.Context, input *input, streams cio.IO) (int,
 			select {
 			case <-input.end:
 				// The command may have ended before.
-				_, _ = api.CloseIO(ctx, &tasks.CloseIORequest{ContainerID: c.container.ID, ExecID: c.id, Stdin: true})
+				_, _ = api.CloseIO(ctx, &taskapi.CloseIORequest{ContainerID: c.container.ID, ExecID: c.id, Stdin: true})
 			case <-ctx.Done():
 			}
 		})
@@ -152,11 +153,11 @@ func (c *command) await(ctx context.Context, input *input, streams cio.IO) (int,
 // so wait asks again.
 func (c *command) wait(ctx context.Context) (int, error) {
 	for {
-		res, err := c.e.api.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: c.container.ID, ExecID: c.id})
+		res, err := c.e.api.TaskService().Wait(ctx, &taskapi.WaitRequest{ContainerID: c.container.ID, ExecID: c.id})
 		if err == nil {
 			return int(res.ExitStatus), nil
 		}
-		if err = errgrpc.ToNative(err); !isDown(err) || !engine.Sleep(ctx, waitAgain) {
+		if err = errgrpc.ToNative(err); !isDown(err) || tasks.Sleep(ctx, waitAgain) != nil {
 			return -1, err
 		}
 	}
@@ -167,7 +168,7 @@ const waitAgain = 100 * time.Millisecond
 
 // signal implements engine.Signaler.
 func (c *command) signal(ctx context.Context, sig syscall.Signal) error {
-	_, err := c.e.api.TaskService().Kill(c.e.in(ctx), &tasks.KillRequest{ContainerID: c.container.ID, ExecID: c.id, Signal: uint32(sig)})
+	_, err := c.e.api.TaskService().Kill(c.e.in(ctx), &taskapi.KillRequest{ContainerID: c.container.ID, ExecID: c.id, Signal: uint32(sig)})
 	if err = errgrpc.ToNative(err); isGone(err) || errdefs.IsFailedPrecondition(err) {
 		return fmt.Errorf("the command has ended: %w", holdfast.ErrNotFound)
 	}

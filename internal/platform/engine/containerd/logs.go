@@ -15,6 +15,7 @@ import (
 
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/flock"
+	"holdfast/internal/platform/tasks"
 )
 
 // How often a follower polls for more output, and for the container's end.
@@ -137,7 +138,7 @@ func (f *follower) rest() error {
 // wait returns when there may be more. ended reports that it is the last output.
 func (f *follower) wait(ctx context.Context) (ended bool, err error) {
 	for begin := time.Now(); time.Since(begin) < aliveEvery; {
-		if !engine.Sleep(ctx, followEvery) {
+		if tasks.Sleep(ctx, followEvery) != nil {
 			return false, ctx.Err()
 		}
 		if f.log.more() {
@@ -175,7 +176,7 @@ func (f *follower) untilWhole(ctx context.Context) {
 		if err == nil {
 			lock.Close()
 		}
-		if err == nil || errors.Is(err, fs.ErrNotExist) || !errors.Is(err, unix.EWOULDBLOCK) || !engine.Sleep(ctx, followEvery/4) {
+		if err == nil || errors.Is(err, fs.ErrNotExist) || !errors.Is(err, unix.EWOULDBLOCK) || tasks.Sleep(ctx, followEvery/4) != nil {
 			return
 		}
 	}

@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/flock"
+	"holdfast/internal/platform/tasks"
 )
 
 // A container writes to two named pipes (fifo(7)) in its directory, which its shim
@@ -69,7 +69,7 @@ func (ps *pumps) open(ctx context.Context, id, dir string) (*pump, error) {
 		if !errors.Is(err, errBusy) || time.Since(begin) > lockPatience {
 			return p, err
 		}
-		if !engine.Sleep(ctx, 10*time.Millisecond) {
+		if tasks.Sleep(ctx, 10*time.Millisecond) != nil {
 			return nil, ctx.Err()
 		}
 	}

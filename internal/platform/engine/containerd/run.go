@@ -11,6 +11,7 @@ import (
 
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/vethnet"
+	"holdfast/internal/platform/tasks"
 )
 
 // The back-off of restarts, as with Docker: the first wait, doubled each time, the
@@ -77,7 +78,7 @@ func (e *Engine) leave() error {
 			return nil
 		case !errors.Is(err, vethnet.ErrInUse):
 			return err
-		case used || !engine.Sleep(ctx, 20*time.Millisecond):
+		case used || tasks.Sleep(ctx, 20*time.Millisecond) != nil:
 			return nil
 		}
 	}
@@ -153,7 +154,7 @@ func (k *keeper) restart(ctx context.Context, c containers.Container, s state) {
 	}
 	wait := min(firstRestart<<min(s.Restarts, 16), lastRestart)
 	k.all.Go(func() {
-		if !engine.Sleep(ctx, wait) {
+		if tasks.Sleep(ctx, wait) != nil {
 			return
 		}
 		c, s, ok := k.change(ctx, c.ID, func(s *state) { s.Restarts++ })

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/containerd/containerd/api/services/tasks/v1"
+	taskapi "github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/mount"
@@ -144,7 +144,7 @@ func (s *starting) try(ctx context.Context) error {
 	if err := writeState(s.record.Dir, s.state); err != nil {
 		return err
 	}
-	if _, err := s.e.api.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: s.c.ID}); err != nil {
+	if _, err := s.e.api.TaskService().Start(ctx, &taskapi.StartRequest{ContainerID: s.c.ID}); err != nil {
 		return errgrpc.ToNative(err)
 	}
 	s.log.run()
@@ -181,7 +181,7 @@ func (s *starting) createTask(ctx context.Context) (pid int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("its file system: %w", err)
 	}
-	req := &tasks.CreateTaskRequest{ContainerID: s.c.ID, Rootfs: mount.ToProto(mounts), Stdout: s.log.path(stdout), Stderr: s.log.path(stderr)}
+	req := &taskapi.CreateTaskRequest{ContainerID: s.c.ID, Rootfs: mount.ToProto(mounts), Stdout: s.log.path(stdout), Stderr: s.log.path(stderr)}
 	res, err := s.e.api.TaskService().Create(ctx, req)
 	if err != nil {
 		return 0, errgrpc.ToNative(err)
@@ -228,7 +228,7 @@ func (s *starting) files(owner containers.Container) error {
 
 // task returns containerd's data about a container's process.
 func (e *Engine) task(ctx context.Context, id string) (*task.Process, error) {
-	res, err := e.api.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
+	res, err := e.api.TaskService().Get(ctx, &taskapi.GetRequest{ContainerID: id})
 	if err != nil {
 		return nil, errgrpc.ToNative(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/tasks"
 )
 
 // Create makes a container and returns its full id.
@@ -202,7 +203,7 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 		case !removesLater(err):
 			return e.fail(ctx, err, "remove container %s", id)
 		}
-		if !engine.Sleep(ctx, wait) {
+		if tasks.Sleep(ctx, wait) != nil {
 			return e.fail(ctx, err, "remove container %s", id)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/tasks"
 )
 
 // Exec runs a command in a running container and returns its exit code: 126 or 127 if
@@ -91,7 +92,7 @@ func (e *Engine) stream(ctx context.Context, execID string, x engine.Exec, size 
 func (e *Engine) resize(ctx context.Context, execID string, s engine.Size) {
 	for wait := time.Millisecond; wait < time.Second; wait *= 2 {
 		_, err := e.api().ExecResize(ctx, execID, client.ExecResizeOptions{Height: s.Rows, Width: s.Cols})
-		if err == nil || !engine.Sleep(ctx, wait) {
+		if err == nil || tasks.Sleep(ctx, wait) != nil {
 			return
 		}
 	}
@@ -108,7 +109,7 @@ func (e *Engine) exitCode(ctx context.Context, execID string) (int, error) {
 		if !res.Running {
 			return res.ExitCode, nil
 		}
-		if !engine.Sleep(ctx, wait) {
+		if tasks.Sleep(ctx, wait) != nil {
 			return -1, e.fail(ctx, ctx.Err(), "wait for a command's end")
 		}
 	}

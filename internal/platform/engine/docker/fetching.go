@@ -65,7 +65,7 @@ func (e *Engine) fetching(ctx context.Context, yield func(bool) bool) (subscribe
 		return false, true
 	}
 	if s == nil {
-		engine.Sleep(ctx, otherStore)
+		_ = tasks.Sleep(ctx, otherStore)
 		return true, true
 	}
 	defer s.Close()

@@ -11,6 +11,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/tasks"
 )
 
 // CreateNetwork makes a bridge network and returns its id. Names are not unique in an
@@ -43,7 +44,7 @@ func (e *Engine) RemoveNetwork(ctx context.Context, id string) error {
 		if err == nil || errdefs.IsNotFound(err) {
 			return nil
 		}
-		if !strings.Contains(err.Error(), "active endpoints") || time.Since(begin) > endpointLimit || !e.freeEndpoints(ctx, id) || !engine.Sleep(ctx, wait) {
+		if !strings.Contains(err.Error(), "active endpoints") || time.Since(begin) > endpointLimit || !e.freeEndpoints(ctx, id) || tasks.Sleep(ctx, wait) != nil {
 			return e.fail(ctx, err, "remove network %s", id)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/pidfd"
+	"holdfast/internal/platform/tasks"
 )
 
 // signalExec sends a signal to the process of an exec. The engine has no call for it, so
@@ -57,7 +58,7 @@ func (e *Engine) execPid(ctx context.Context, execID string) (int, error) {
 			return 0, e.fail(ctx, err, "find a command's process")
 		case res.Running && res.PID > 0:
 			return res.PID, nil
-		case res.PID > 0, wait > time.Second, !engine.Sleep(ctx, wait):
+		case res.PID > 0, wait > time.Second, tasks.Sleep(ctx, wait) != nil:
 			return 0, hasEnded()
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/store"
+	"holdfast/internal/platform/tasks"
 )
 
 // The back-off of a watch while etcd does not answer.
@@ -55,10 +56,7 @@ func (w *watcher) run(ctx context.Context) {
 			backoff = watchBackoffMin
 		}
 		w.store.log.Debug("watch of sessions begins again", "after", w.at, "error", err)
-		select {
-		case <-time.After(backoff):
-		case <-ctx.Done():
-		}
+		_ = tasks.Sleep(ctx, backoff)
 		backoff = min(2*backoff, watchBackoffMax)
 	}
 }
