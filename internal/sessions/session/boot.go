@@ -66,6 +66,7 @@ func (m *Manager) boot(ctx, life context.Context, e *entry) {
 
 	if errors.Is(context.Cause(ctx), errStopped) {
 		b.suspended = nil // the memory is not wanted any more
+		b.m.dropNote(b.owner)
 	}
 	b.rollBack(life)
 	m.mu.Lock()

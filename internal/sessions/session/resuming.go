@@ -72,18 +72,24 @@ func (m *Manager) leaveNote(ctx context.Context, o holdfast.Owner, left holdfast
 	return m.deps.Store.Suspend(ctx, o, string(text))
 }
 
+// keptNote returns the note that an earlier agent's claim received. fs.ErrNotExist if its boot had
+// no note, or has taken the image.
+func (m *Manager) keptNote(o holdfast.Owner) (left holdfast.Suspended, err error) {
+	if m.cfg.Resuming == "" || m.cloned() {
+		return left, fs.ErrNotExist
+	}
+	text, err := os.ReadFile(m.resumingFile(o))
+	if err == nil {
+		err = json.Unmarshal(text, &left)
+	}
+	return left, err
+}
+
 // suspendInterrupted leaves the notes of boots that an earlier agent began and did not end. It
 // returns the records without such a note. Their containers are dead.
 func (m *Manager) suspendInterrupted(ctx context.Context, owners []holdfast.Owner) (rest []holdfast.Owner, err error) {
 	for _, o := range owners {
-		var left holdfast.Suspended
-		text, err := []byte(nil), fs.ErrNotExist
-		if m.cfg.Resuming != "" && !m.cloned() {
-			text, err = os.ReadFile(m.resumingFile(o))
-		}
-		if err == nil {
-			err = json.Unmarshal(text, &left)
-		}
+		left, err := m.keptNote(o)
 		if err == nil {
 			err = m.leaveNote(ctx, o, left)
 		}

@@ -3,12 +3,12 @@ package kubetest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
-
-	"holdfast/test/lab/labtest"
 )
 
 // Shared is the API server of a package's tests, and the program holdfast that they run. Each
@@ -47,7 +47,11 @@ func (s *Shared) Program(t *testing.T) string {
 	t.Helper()
 	s.building.Do(func() {
 		s.program = filepath.Join(s.dir, "holdfast")
-		s.buildErr = labtest.Build(context.Background(), "holdfast/cmd/holdfast", s.program)
+		build := exec.Command("go", "build", "-trimpath", "-tags=grpcnotrace", "-o", s.program, "holdfast/cmd/holdfast")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			s.buildErr = fmt.Errorf("building holdfast: %w\n%s", err, out)
+		}
 	})
 	if s.buildErr != nil {
 		t.Fatal(s.buildErr)

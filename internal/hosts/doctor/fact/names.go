@@ -163,6 +163,8 @@ const (
 	GroupSystem     = "group.system"         // share of its CPU time spent in the kernel
 	GroupWait       = "group.cpu_wait"       // share of the examination for which its threads waited for a CPU, summed
 	GroupLongest    = "group.cpu_longest"    // the same for the thread that waited most
+	GroupLasting    = "group.cpu_lasting"    // share of one CPU that its threads used which ran for the whole examination
+	GroupYoungWait  = "group.cpu_young_wait" // the waits for a CPU of threads that began during the examination, divided by their CPU time
 	ProcessCPU      = "process.cpu"          // share of one CPU, of the processes that use most
 	ProcessBound    = "process.bound"        // share of the examination for which a thread waited that may not use every CPU, by process; its device names the CPUs
 	Tracer          = "process.tracer"       // /s: at most as often do the threads that a process traces stop for it, ptrace(2); only if they run often

@@ -68,17 +68,18 @@ func readLimitsOfGroup(m cgroup.Mount, p string, found map[diskUse]limitedUse) {
 
 // limitsV2 reads "254:0 rbps=max wbps=1048576 riops=max wiops=10".
 func limitsV2(dir string) map[diskUse]float64 {
-	return disksOf(dir+"/io.max", map[string]string{"rbps": "rbps", "wbps": "wbps", "riops": "riops", "wiops": "wiops"})
+	text, _ := read(dir + "/io.max") // none without the controller io
+	return disksOf(text, map[string]string{"rbps": "rbps", "wbps": "wbps", "riops": "riops", "wiops": "wiops"})
 }
 
 // doneV2 reads "254:0 rbytes=1 wbytes=2 rios=3 wios=4 …".
 func doneV2(dir string) map[diskUse]float64 {
-	return disksOf(dir+"/io.stat", map[string]string{"rbytes": "rbps", "wbytes": "wbps", "rios": "riops", "wios": "wiops"})
+	text, _ := read(dir + "/io.stat")
+	return disksOf(text, map[string]string{"rbytes": "rbps", "wbytes": "wbps", "rios": "riops", "wios": "wiops"})
 }
 
-// disksOf reads the named numbers of each disk in a file of v2. "max" is no number.
-func disksOf(file string, names map[string]string) map[diskUse]float64 {
-	text, _ := read(file) // none without the controller io
+// disksOf reads the named numbers of each disk in the text of a file of v2. "max" is no number.
+func disksOf(text string, names map[string]string) map[diskUse]float64 {
 	found := make(map[diskUse]float64)
 	for line := range strings.Lines(text) {
 		disk, rest, _ := strings.Cut(line, " ")

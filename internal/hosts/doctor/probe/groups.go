@@ -400,15 +400,10 @@ func (s sample) ioStat(from reader, file string) {
 	if err != nil {
 		return
 	}
-	writes := 0.0 // also a known value
-	for f := range strings.FieldsSeq(text) {
-		if n, ok := strings.CutPrefix(f, "wios="); ok {
-			if v, err := strconv.ParseFloat(n, 64); err == nil {
-				writes += v
-			}
-		}
+	s["writes"] = 0 // also a known value
+	for _, v := range disksOf(text, map[string]string{"wios": "wiops"}) {
+		s["writes"] += v
 	}
-	s["writes"] = writes
 }
 
 // blkio sums the writes to all disks: 254:0 Write 17.

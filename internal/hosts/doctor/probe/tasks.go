@@ -17,7 +17,7 @@ import (
 func tasksProbe() Probe {
 	return Probe{
 		Name: "tasks", Sees: "waits for a CPU by container, and which processes use the CPUs",
-		Gives: []string{fact.TasksSeen, fact.GroupWait, fact.GroupLongest, fact.ProcessCPU, fact.ProcessBound, fact.Tracer, fact.Traced},
+		Gives: []string{fact.TasksSeen, fact.GroupWait, fact.GroupLongest, fact.GroupLasting, fact.GroupYoungWait, fact.ProcessCPU, fact.ProcessBound, fact.Tracer, fact.Traced},
 		Open:  counted(readTasks, taskFacts),
 	}
 }
@@ -82,8 +82,13 @@ func taskFacts(h Host, before, after map[thread]schedule, over time.Duration) ([
 	perProcess := make(map[int]schedule)
 	longest := make(map[int]float64) // longest wait of a thread, by process
 	worst := make(map[int]thread)    // that thread
+	young := make(map[int]schedule)  // threads that began during the examination, by process
 	for t, b := range after {
 		a, ok := before[t]
+		if !ok {
+			y := young[t.pid]
+			young[t.pid] = schedule{ran: y.ran + b.ran, waited: y.waited + b.waited}
+		}
 		if !ok || b.ran < a.ran || b.waited < a.waited {
 			continue
 		}
@@ -96,7 +101,10 @@ func taskFacts(h Host, before, after map[thread]schedule, over time.Duration) ([
 			}
 		}
 	}
-	type waits struct{ all, longest float64 }
+	type waits struct {
+		all, longest, ran float64
+		young             schedule
+	}
 	perGroup := make(map[string]waits)
 	var processes []fact.Fact
 	for pid, d := range perProcess {
@@ -105,9 +113,16 @@ func taskFacts(h Host, before, after map[thread]schedule, over time.Duration) ([
 			continue
 		}
 		g := perGroup[group]
-		perGroup[group] = waits{g.all + d.waited, max(g.longest, longest[pid])}
+		perGroup[group] = waits{all: g.all + d.waited, longest: max(g.longest, longest[pid]), ran: g.ran + d.ran}
 		processes = append(processes, fact.Fact{Name: fact.ProcessCPU, Value: d.ran / float64(over), Unit: fact.Share,
 			Subject: fact.Subject{Cgroup: group, Pid: pid}})
+	}
+	for pid, y := range young {
+		if group, ok := groupOf(h, pid); ok {
+			g := perGroup[group]
+			g.young = schedule{ran: g.young.ran + y.ran, waited: g.young.waited + y.waited}
+			perGroup[group] = g
+		}
 	}
 	processes = largest(processes, shownProcesses)
 	for i := range processes {
@@ -119,7 +134,11 @@ func taskFacts(h Host, before, after map[thread]schedule, over time.Duration) ([
 	for group, w := range perGroup { // reading all threads takes a while, so a thread may be observed slightly longer or shorter than over
 		s := fact.Subject{Cgroup: group}
 		fs = append(fs, fact.Fact{Name: fact.GroupWait, Value: w.all / float64(over), Unit: fact.Share, Subject: s},
-			fact.Fact{Name: fact.GroupLongest, Value: min(1, w.longest/float64(over)), Unit: fact.Share, Subject: s})
+			fact.Fact{Name: fact.GroupLongest, Value: min(1, w.longest/float64(over)), Unit: fact.Share, Subject: s},
+			fact.Fact{Name: fact.GroupLasting, Value: w.ran / float64(over), Unit: fact.Share, Subject: s})
+		if w.young.ran > 0 {
+			fs = append(fs, fact.Fact{Name: fact.GroupYoungWait, Value: w.young.waited / w.young.ran, Unit: fact.Share, Subject: s})
+		}
 	}
 	return append(fs, traced(h, grown, over)...), nil
 }

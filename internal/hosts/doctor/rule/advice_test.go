@@ -63,6 +63,18 @@ func TestTwoWantAllCPUs(t *testing.T) {
 	}
 }
 
+// A build wants all CPUs, though none of its compilers runs for the whole examination. A service that
+// starts a short-lived process now and then does not.
+func TestBuildWantsAllCPUs(t *testing.T) {
+	for lasting, want := range map[float64]int{0: 2, 0.7: 1} {
+		var s fact.Set
+		s.Add(append(noisy(1, 1, 0.1, 0.5, 0), group(fact.GroupCPU, "/docker/c", 0.75), group(fact.GroupLasting, "/docker/c", lasting), group(fact.GroupYoungWait, "/docker/c", 5))...)
+		if found := noisyNeighbour().Judge(&s); len(found) != want || found[0].Culprit.Cgroup != hogs {
+			t.Errorf("%v CPUs are used by lasting threads: %+v", lasting, found)
+		}
+	}
+}
+
 // Two containers share all CPUs: others would wait for both. One that uses less than half as much, or
 // is throttled, takes little from others.
 func TestTwoFillTheCPUs(t *testing.T) {

@@ -31,7 +31,7 @@ func noisyNeighbour() Rule {
 	return Rule{
 		Name:      "noisy-neighbour",
 		Signal:    "run-queue delay of a container's threads (schedstat), the CPU time of the other groups, and ten times a second whether all CPUs are in use",
-		Threshold: "a thread of a container that was not throttled waited for over 20 % of the time. The CPUs are over 90 % busy, and another group uses over 30 % of them, or it uses over 50 % of all CPUs. That group uses twice as much as the victim, more than the hypervisor, and more than all containers that came and went. If the processes in no container use more than that group, they are named instead. Up to three groups are named of which each wants all CPUs, by what its threads use and wait for together, and which use over 30 % together. If no group uses over 30 % and three containers wait, there are too many of them. Without waits, a notice names a container that used over 30 % of the CPUs while they were over 95 % busy, for 15 % of the time, or three times for 250 ms. It also names up to two others that use over 20 % of the CPUs, and more than half as much. It names a control group outside containers that did so for 30 % of the time. If they were for half of the time, it also names all processes outside containers, if these used over 30 % on average",
+		Threshold: "a thread of a container that was not throttled waited for over 20 % of the time. The CPUs are over 90 % busy, and another group uses over 30 % of them, or it uses over 50 % of all CPUs. That group uses twice as much as the victim, more than the hypervisor, and more than all containers that came and went. If the processes in no container use more than that group, they are named instead. Up to three groups are named of which each wants all CPUs, by what its threads use and wait for together, and which use over 30 % together. Threads that came and went count as having waited like those that began meanwhile. If no group uses over 30 % and three containers wait, there are too many of them. Without waits, a notice names a container that used over 30 % of the CPUs while they were over 95 % busy, for 15 % of the time, or three times for 250 ms. It also names up to two others that use over 20 % of the CPUs, and more than half as much. It names a control group outside containers that did so for 30 % of the time. If they were for half of the time, it also names all processes outside containers, if these used over 30 % on average",
 		Why:       "on busy CPUs every thread waits a little. A thread that waits a fifth of the time is noticeable to its users. Next to a compile job on all CPUs, which is healthy, other threads waited for up to 11 %. A group that uses as much CPU as the named one is another worker and not a victim. The scheduler prefers threads that use little, so a container that takes all CPUs harms others only when they need much",
 		Source:    "Documentation/scheduler/sched-stats.rst. The thresholds are judgements",
 		Needs:     []string{fact.TasksSeen, fact.GroupsSeen, fact.GroupsCPU, fact.CPUBusy, fact.CPUSteal, fact.HostCPUs},
@@ -125,9 +125,8 @@ func takes(s *fact.Set, group fact.Fact, victims []fact.Subject, worst float64) 
 func demanding(s *fact.Set) (all []fact.Fact) {
 	cpus, _ := s.Host(fact.HostCPUs)
 	for _, f := range s.Of(fact.GroupCPU) { // sorted, largest first
-		waits, _ := s.Group(fact.GroupWait, f.Subject.Cgroup)
 		stopped, _ := s.Group(fact.GroupThrottled, f.Subject.Cgroup)
-		if f.Value >= wantsLeast*cpus && f.Value+waits >= cpus && stopped <= throttledShare {
+		if f.Value >= wantsLeast*cpus && f.Value+cpuWaits(s, f) >= cpus && stopped <= throttledShare {
 			all = append(all, f)
 		}
 	}
@@ -135,6 +134,16 @@ func demanding(s *fact.Set) (all []fact.Fact) {
 		return nil
 	}
 	return all
+}
+
+// cpuWaits returns for how many CPUs the threads of a group wait. Of threads that came and went it is not
+// known: they have waited like those that began during the examination and still run, for each
+// second of CPU time.
+func cpuWaits(s *fact.Set, group fact.Fact) float64 {
+	known, _ := s.Group(fact.GroupWait, group.Subject.Cgroup)
+	lasting, _ := s.Group(fact.GroupLasting, group.Subject.Cgroup)
+	young, _ := s.Group(fact.GroupYoungWait, group.Subject.Cgroup)
+	return known + young*max(0, group.Value-lasting)
 }
 
 // crowd finds containers that wait for CPUs of which no group uses much.
