@@ -19,6 +19,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"sync"
 )
 
@@ -121,7 +122,8 @@ func (s *summary) run(command []string) error {
 		return errors.New("no command")
 	}
 	cmd := exec.Command(command[0], command[1:]...)
-	cmd.Stderr = os.Stderr
+	var said lastBytes
+	cmd.Stderr = io.MultiWriter(os.Stderr, &said)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
@@ -133,5 +135,17 @@ func (s *summary) run(command []string) error {
 		return fmt.Errorf("read go test's output: %w", err)
 	}
 	s.exit = cmd.Wait()
+	if text := strings.TrimSpace(string(said)); s.exit != nil && text != "" {
+		s.exit = fmt.Errorf("%w: %s", s.exit, text)
+	}
 	return nil
+}
+
+// lastBytes keeps the end of what is written to it: why a command has not started its tests.
+type lastBytes []byte
+
+func (l *lastBytes) Write(p []byte) (int, error) {
+	*l = append(*l, p...)
+	*l = (*l)[max(0, len(*l)-300):]
+	return len(p), nil
 }

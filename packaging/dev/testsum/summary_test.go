@@ -81,6 +81,17 @@ func TestCommandOfARetry(t *testing.T) {
 	}
 }
 
+// A command that starts no test has not failed in a test: the error tells what it printed.
+func TestCommandThatStartsNoTest(t *testing.T) {
+	s := newSummary(io.Discard)
+	if err := s.run([]string{"sh", "-c", "echo go: updates to go.mod needed >&2; exit 1"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.err(); err == nil || !strings.Contains(err.Error(), "exit status 1: go: updates to go.mod needed") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestCommandsSideBySide(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
