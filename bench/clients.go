@@ -13,9 +13,9 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"holdfast/internal/platform/tasks"
-
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/tasks"
 )
 
 // ClientsOptions configures `holdfast bench clients`. The zero value of a field selects

@@ -244,12 +244,7 @@ func (x *killBench) started(ctx context.Context) ([]*kill.Target, error) {
 		return targets, err
 	}
 	runtime.GC() // collect this process's garbage now, not during the measurement
-	select {
-	case <-time.After(settle):
-		return targets, nil
-	case <-ctx.Done():
-		return targets, ctx.Err()
-	}
+	return targets, tasks.Sleep(ctx, settle)
 }
 
 func closeAll(targets []*kill.Target) {

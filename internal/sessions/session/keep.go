@@ -28,10 +28,8 @@ func (m *Manager) KeepSuspended(ctx context.Context, key holdfast.SessionKey, te
 		if !leaves {
 			return fmt.Errorf("session %s is on this node: %w", key, holdfast.ErrBusy)
 		}
-		select {
-		case <-e.gone:
-		case <-ctx.Done():
-			return fmt.Errorf("waiting for session %s to leave this node: %w", key, ctx.Err())
+		if err := m.await(ctx, e, e.gone); err != nil {
+			return err
 		}
 		m.mu.Lock()
 	}

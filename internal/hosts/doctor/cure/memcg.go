@@ -79,12 +79,10 @@ func chooseCounted(ctx context.Context, h probe.Host, group string) (left, []str
 	if (err == nil && l.worth()) || (err != nil && !errors.Is(err, ErrNothing)) {
 		return l, notes, err
 	}
-	select {
-	case <-time.After(addedUp):
-		return chooseLeft(ctx, h, group)
-	case <-ctx.Done():
+	if tasks.Sleep(ctx, addedUp) != nil {
 		return l, notes, err
 	}
+	return chooseLeft(ctx, h, group)
 }
 
 // chooseLeft returns the requested group, or the one below which dying groups hold most.

@@ -10,10 +10,10 @@ import (
 	"strconv"
 	"time"
 
-	"holdfast/internal/platform/tasks"
-
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/tasks"
 )
 
 // kernelShare is a program that maps, touches and unmaps memory all the time.
