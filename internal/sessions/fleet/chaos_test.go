@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/tasks"
 )
 
 // TestChaos lets nodes die, drain, lose the network and return, and lets the store fail
@@ -40,7 +41,7 @@ func chaos(t *testing.T, w *world, random *rand.Rand) {
 					t.Errorf("%v on node %s: session %s: %v", time.Now().Format("04:05"), x.id, k, err)
 				}
 				cancel()
-				sleep(ctx, time.Duration(rest.IntN(1000))*time.Millisecond)
+				_ = tasks.Sleep(ctx, time.Duration(rest.IntN(1000))*time.Millisecond)
 			}
 		})
 	}

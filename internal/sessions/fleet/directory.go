@@ -12,6 +12,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/store"
+	"holdfast/internal/platform/tasks"
 )
 
 // How long the Directory waits for the store.
@@ -132,7 +133,7 @@ func (d *Directory) load(ctx context.Context) bool {
 		if ctx.Err() == nil {
 			d.log.Warn("listing the session records failed (will retry)", "err", err)
 		}
-		if !sleep(ctx, jitter(pause)) {
+		if tasks.Sleep(ctx, jitter(pause)) != nil {
 			return false
 		}
 	}

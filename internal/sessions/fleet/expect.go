@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/tasks"
 )
 
 // AnnouncementTTL is how long an announcement is valid. When the session's image
@@ -167,7 +168,7 @@ func (x *expected) claim(ctx context.Context, e *expectation) {
 			return
 		}
 		_, err = x.f.local(ctx, acquireRequest{Key: e.Key, Template: e.Template, Place: true})
-		if plainKind(err) != kindStore || final(err) || !sleep(ctx, jitter(pause)) {
+		if plainKind(err) != kindStore || final(err) || tasks.Sleep(ctx, jitter(pause)) != nil {
 			break
 		}
 	}

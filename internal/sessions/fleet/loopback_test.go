@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/tasks"
 )
 
 // patience bounds each wait of a test in real time, so that a test cannot hang.
@@ -77,7 +78,7 @@ func TestOverTCP(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for w.live() != sessions {
-		if !sleep(ctx, 10*time.Millisecond) {
+		if tasks.Sleep(ctx, 10*time.Millisecond) != nil {
 			t.Fatalf("the nodes serve %d sessions, want %d", w.live(), sessions)
 		}
 	}
@@ -96,7 +97,7 @@ func (x *node) reach(ctx context.Context, k holdfast.SessionKey) error {
 			return nil
 		}
 		x.Refused(k, r)
-		if !sleep(ctx, time.Millisecond) {
+		if tasks.Sleep(ctx, time.Millisecond) != nil {
 			return ctx.Err()
 		}
 	}

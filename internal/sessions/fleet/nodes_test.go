@@ -11,6 +11,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/store"
+	"holdfast/internal/platform/tasks"
 )
 
 // countingStore counts how often the nodes are listed.
@@ -54,7 +55,7 @@ func TestNodeListReadsAreLimited(t *testing.T) {
 							if _, err := n.place(ctx, nil, ""); err != nil && ctx.Err() == nil {
 								t.Error(err)
 							}
-							sleep(ctx, 100*time.Millisecond)
+							_ = tasks.Sleep(ctx, 100*time.Millisecond)
 						}
 					})
 				}

@@ -12,11 +12,6 @@ func jitter(d time.Duration) time.Duration {
 	return d/2 + rand.N(d+1)
 }
 
-// sleep returns false if ctx is done first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	return wait(ctx, nil, d)
-}
-
 // wait returns when ch is closed or d is over. It returns false if ctx is done first.
 func wait(ctx context.Context, ch <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
