@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -82,11 +83,13 @@ func stallMain(address string, mptcp bool) int {
 		return 1
 	}
 	up := time.Now().Add(stallFor)
+	var asked atomic.Bool // the first question comes too early, also if the program that asks starts slowly
 	fmt.Fprintln(os.Stderr, "server:", http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch ready := time.Now().After(up); {
-		case ready:
+		ready, health := time.Now().After(up), r.URL.Path == "/health"
+		switch early := health && !asked.Swap(true); {
+		case ready && !early:
 			fmt.Fprintln(w, "pong")
-		case r.URL.Path == "/health":
+		case health:
 			w.WriteHeader(http.StatusServiceUnavailable)
 		default:
 			time.Sleep(time.Until(up))

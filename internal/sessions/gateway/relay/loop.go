@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"sync"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,6 +25,9 @@ const (
 	manyEvents  = 4.0
 	fewEvents   = 2.0
 	averageOver = 32
+
+	// busyWait is the longest wait of such a loop, in milliseconds. An average without events soon ends it.
+	busyWait = 1
 )
 
 // command makes the loop serve a pair, end it, or export all pairs.
@@ -131,7 +135,7 @@ func (l *loop) run() error {
 	defer l.unpin()
 	events := make([]unix.EpollEvent, eventBatch)
 	for !l.leaves || len(l.pairs) > 0 {
-		n, err := unix.EpollWait(l.epoll, events, l.timeout())
+		n, err := l.wait(events)
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("epoll_wait: %w", err)
 		}
@@ -147,6 +151,24 @@ func (l *loop) run() error {
 		l.pin(max(n, 0))
 	}
 	return nil
+}
+
+// wait waits for events. A loop that is pinned keeps its processor meanwhile: Go's monitor otherwise looks
+// for a processor in a system call every 20 µs, and starts another thread for it. Signals end the wait, also
+// that of a garbage collection that stops this thread.
+func (l *loop) wait(events []unix.EpollEvent) (int, error) {
+	timeout := l.timeout()
+	if !l.pinned {
+		return unix.EpollWait(l.epoll, events, timeout)
+	}
+	if timeout < 0 || timeout > busyWait {
+		timeout = busyWait
+	}
+	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.epoll), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), uintptr(timeout), 0, 0)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(n), nil
 }
 
 // pin keeps the loop on its thread while it is busy: otherwise the goroutine may continue on another
