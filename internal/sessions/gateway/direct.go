@@ -41,6 +41,9 @@ func (g *Gateway) serveDirect(a *answer, r *http.Request, t *request) bool {
 		return false
 	}
 	server.End(answer.Reuse) // all of the response is here
+	if answer.Body > 0 {
+		joinNext(r)
+	}
 	respondPlain(a, &answer, got[answer.Length:], r.Host, t.target)
 	return true
 }
