@@ -135,7 +135,7 @@ func (f *front) serve(ctx context.Context, raw net.Conn) {
 // fails, to which net/http has an answer.
 func (c *fastConn) handshake(ctx context.Context) bool {
 	f := c.front
-	secure := tls.Server(newJoinedConn(c.raw), f.tls)
+	secure := tls.Server(&joinedConn{Conn: c.raw}, f.tls)
 	_ = c.raw.SetDeadline(time.Now().Add(f.gateway.cfg.HeaderTimeout))
 	c.idle.Store(true)
 	defer c.idle.Store(false)

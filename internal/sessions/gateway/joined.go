@@ -19,17 +19,10 @@ type joinedConn struct {
 	net.Conn
 	announced atomic.Bool
 
-	mu    sync.Mutex // guards the rest, and held by each write
-	held  []byte     // the first of two writes
-	timer *time.Timer
-	err   error // of the timer's write
-}
-
-func newJoinedConn(c net.Conn) *joinedConn {
-	j := &joinedConn{Conn: c}
-	j.timer = time.AfterFunc(time.Hour, j.late)
-	j.timer.Stop()
-	return j
+	mu    sync.Mutex  // guards the rest, and held by each write
+	held  []byte      // the first of two writes
+	timer *time.Timer // nil before the first held write
+	err   error       // of the timer's write
 }
 
 // joinNext announces that the next write of the request's connection is followed by another one. Any
@@ -57,7 +50,11 @@ func (j *joinedConn) Write(b []byte) (int, error) {
 		}
 	case j.announced.Swap(false):
 		j.held = append(j.held, b...)
-		j.timer.Reset(joinTime)
+		if j.timer == nil {
+			j.timer = time.AfterFunc(joinTime, j.late)
+		} else {
+			j.timer.Reset(joinTime)
+		}
 	default:
 		return j.Conn.Write(b)
 	}

@@ -31,7 +31,7 @@ func (w *wire) sent() (all []string) {
 // is sent by itself, soon.
 func TestJoinedWrites(t *testing.T) {
 	w := &wire{writes: make(chan string, 10)}
-	j := newJoinedConn(w)
+	j := &joinedConn{Conn: w}
 	write := func(text string) {
 		t.Helper()
 		if n, err := j.Write([]byte(text)); n != len(text) || err != nil {
@@ -66,7 +66,7 @@ func TestJoinedWrites(t *testing.T) {
 func TestJoinedWriteFails(t *testing.T) {
 	broken := errors.New("broken")
 	w := &wire{writes: make(chan string, 10), fails: broken}
-	j := newJoinedConn(w)
+	j := &joinedConn{Conn: w}
 	j.announced.Store(true)
 	if _, err := j.Write([]byte("header")); err != nil {
 		t.Fatal(err)
