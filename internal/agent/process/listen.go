@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -53,7 +52,7 @@ func ListenSocket(path string) (net.Listener, error) {
 		}
 		// Only ECONNREFUSED means that no process listens: an agent that is too busy
 		// to accept is alive.
-		conn, err := net.DialTimeout("unix", path, time.Second)
+		conn, err := net.Dial("unix", path) // does not wait: EAGAIN if the backlog is full
 		if err == nil {
 			conn.Close()
 		}

@@ -319,6 +319,7 @@ func TestEngineCannotBePaused(t *testing.T) {
 	}{
 		{"ourselves", "must not be stopped", &guardian.Engine{Guardian: guard, Socket: impostor}},
 		{"no server", "no such file", &guardian.Engine{Guardian: guard, Socket: impostor + ".none"}},
+		{"full backlog", "temporarily unavailable", &guardian.Engine{Guardian: guard, Socket: fullSocket(t)}},
 		{"no guardian", guardian.ErrNoGuardian.Error(), &guardian.Engine{Guardian: closed, Socket: h.lab.Socket()}},
 	} {
 		x := h.run(1)[0]
@@ -335,6 +336,31 @@ func TestEngineCannotBePaused(t *testing.T) {
 		c.engine.Close()
 	}
 	h.mustRun()
+}
+
+// fullSocket is the path of a socket whose server accepts nothing, and whose backlog is full.
+func fullSocket(t *testing.T) string {
+	path := filepath.Join(t.TempDir(), "full")
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	for range 8 {
+		c, err := net.Dial("unix", path)
+		if errors.Is(err, unix.EAGAIN) {
+			return path
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+	}
+	t.Fatal("a backlog of 0 takes 8 connections")
+	return ""
 }
 
 // The server of a socket on which systemd listens is found among the processes that

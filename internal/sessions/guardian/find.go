@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,9 +19,6 @@ import (
 	"holdfast/internal/platform/linux/proc"
 	"holdfast/internal/sessions/kill"
 )
-
-// dialLimit bounds connecting to a socket whose server may hang with a full backlog.
-const dialLimit = 200 * time.Millisecond
 
 // find returns the engine's daemons: dockerd first, or containerd alone.
 func (e *Engine) find(targets []*kill.Target) ([]*pidfd.Process, error) {
@@ -107,7 +103,10 @@ func isNamed(pid int, name string) bool {
 // listenerOf is the pid that called listen(2) on the socket, SO_PEERCRED in
 // socket(7), unix(7).
 func listenerOf(socket string) (int, error) {
-	conn, err := net.DialTimeout("unix", socket, dialLimit)
+	// The connection waits for no server: package net connects without blocking, and
+	// connect(2) then fails with EAGAIN if the backlog is full (unix_stream_connect,
+	// net/unix/af_unix.c).
+	conn, err := net.Dial("unix", socket)
 	if err != nil {
 		return 0, err
 	}
