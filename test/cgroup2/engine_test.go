@@ -156,6 +156,19 @@ func shim() error {
 	return nil
 }
 
+// patient pauses an engine again if it was not paused. A kill goes on with a running engine
+// if the guardian does not answer within 250 ms, and in this machine it may take longer.
+type patient struct{ *guardian.Engine }
+
+func (p patient) Pause(ctx context.Context, targets []*kill.Target) (kill.PausedEngine, error) {
+	for range 20 {
+		if paused, err := p.Engine.Pause(ctx, targets); err == nil {
+			return paused, nil
+		}
+	}
+	return p.Engine.Pause(ctx, targets)
+}
+
 // A kill with a paused engine, of containers with commands that were started from
 // outside. A killed command stays a zombie that only the shim can reap, and init waits
 // for it.
@@ -180,7 +193,7 @@ func TestQuieted(t *testing.T) {
 	for range kill.DefaultPauseFrom {
 		cs = append(cs, e.run(t))
 	}
-	k := kill.Killer{Pauser: quiet}
+	k := kill.Killer{Pauser: patient{quiet}}
 	r := k.Kill(t.Context(), targets(cs))
 	mustDie(t, r, cs...)
 	if !r.EnginePaused || r.Notice != "" {
@@ -261,6 +274,6 @@ func killer(arg string) error {
 	if err != nil {
 		return err
 	}
-	k := kill.Killer{Pauser: quiet, PauseFrom: 1, Observe: observe}
+	k := kill.Killer{Pauser: patient{quiet}, PauseFrom: 1, Observe: observe}
 	return fmt.Errorf("the kill completed: %+v", k.Kill(context.Background(), []*kill.Target{target}))
 }
