@@ -160,13 +160,13 @@ func shim() error {
 // if the guardian does not answer within 250 ms, and in this machine it may take longer.
 type patient struct{ *guardian.Engine }
 
-func (p patient) Pause(ctx context.Context, targets []*kill.Target) (kill.PausedEngine, error) {
+func (p patient) Pause(ctx context.Context, targets []*kill.Target) (paused kill.PausedEngine, err error) {
 	for range 20 {
-		if paused, err := p.Engine.Pause(ctx, targets); err == nil {
-			return paused, nil
+		if paused, err = p.Engine.Pause(ctx, targets); err == nil {
+			break
 		}
 	}
-	return p.Engine.Pause(ctx, targets)
+	return paused, err
 }
 
 // A kill with a paused engine, of containers with commands that were started from
