@@ -174,6 +174,9 @@ func (c *Cluster) Leader(ctx context.Context) (*ClusterMember, error) {
 	defer client.Close()
 	for {
 		for _, m := range c.Members {
+			if m.Process == nil {
+				continue // Status would wait for it until ctx ends
+			}
 			s, err := client.Status(ctx, m.Client)
 			if err == nil && s.Leader != 0 && s.Leader == s.Header.MemberId {
 				return m, nil

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -230,6 +231,33 @@ func TestPrimaryCannotIdle(t *testing.T) {
 	res, err := b.run(t.Context(), job.Job{Images: images, Steps: []job.Step{{Command: []string{"/no"}}}})
 	if err != nil || res.ExitCode != 127 {
 		t.Errorf("with a command of its own: %+v, %v", res, err)
+	}
+}
+
+// lateEngine says for the first looks at a container that has exited that it runs.
+type lateEngine struct {
+	job.Engine
+	looks atomic.Int32
+}
+
+func (e *lateEngine) Inspect(ctx context.Context, id string) (engine.Container, error) {
+	c, err := e.Engine.Inspect(ctx, id)
+	if err == nil && !c.Running() && e.looks.Add(-1) >= 0 {
+		c.State = "running"
+	}
+	return c, err
+}
+
+// The engine of a busy host notices late that the primary container has exited.
+func TestEngineNoticesLate(t *testing.T) {
+	b := newBed(t)
+	late := &lateEngine{Engine: b.Engine}
+	late.looks.Store(20)
+	b.Engine = late
+	_, err := b.run(t.Context(), job.Job{Images: []job.Image{busybox("")}, Steps: sh("kill -9 1; kill -TERM 1; sleep 60")})
+	var failed *job.ContainerError
+	if !errors.As(err, &failed) || !strings.Contains(err.Error(), "has exited") || late.looks.Load() >= 0 {
+		t.Errorf("%v; %d looks left", err, late.looks.Load())
 	}
 }
 

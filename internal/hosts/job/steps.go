@@ -7,6 +7,8 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/proc"
+	"holdfast/internal/platform/tasks"
 )
 
 // steps runs the job's steps in a primary container until one fails. A failed
@@ -72,27 +74,35 @@ const codeKilled = 128 + 9
 // How long the engine may take to notice that a container has exited.
 const (
 	endedLook  = 50 * time.Millisecond
-	endedLooks = 10
+	endedLimit = 500 * time.Millisecond
+	endedKnown = 5 * time.Second // if its init has ended; a busy host's engine needs more than endedLimit
 )
 
 // ended returns an error if the primary container has exited, and nil if it runs,
 // which means that a failed step failed by itself. With likely set it polls for a
 // while.
 func (x *underway) ended(ctx context.Context, index int, primary string, likely bool) error {
-	looks := 1
-	if likely {
-		looks = endedLooks
-	}
-	for ; looks > 0 && ctx.Err() == nil; looks-- {
+	for begun := time.Now(); ; {
 		c, err := x.Engine.Inspect(ctx, primary)
 		if err == nil && !c.Running() {
 			return x.endedError(index, c)
 		}
-		if looks > 1 {
-			time.Sleep(endedLook)
+		limit := endedLimit
+		if err == nil && initEnds(c.Pid) {
+			limit = endedKnown
+		}
+		if !likely || time.Since(begun) > limit || tasks.Sleep(ctx, endedLook) != nil {
+			return nil
 		}
 	}
-	return nil
+}
+
+// initEnds reports whether a container's init has ended or is about to. The kernel sets PF_EXITING
+// before init's end kills the container's other processes (kernel/exit.c, do_exit).
+func initEnds(pid int) bool {
+	const exiting = 0x4 // PF_EXITING of include/linux/sched.h
+	s, err := proc.Host.Stat(pid)
+	return err != nil || s.State == 'Z' || s.Flags&exiting != 0
 }
 
 func (x *underway) endedError(index int, c engine.Container) error {

@@ -28,7 +28,8 @@ type Store struct {
 	past    store.Past
 	added   atomic.Int64 // the base of revisions, see baseKey
 
-	calls tasks.Group // in progress, each with a deadline; open until Close
+	renewals renewals
+	calls    tasks.Group // in progress, each with a deadline; open until Close
 }
 
 var _ store.Store = (*Store)(nil)
@@ -44,14 +45,6 @@ func (s *Store) Grant(ctx context.Context, ttl time.Duration) (store.LeaseID, ti
 		return 0, 0, err
 	}
 	return store.LeaseID(r.ID), time.Duration(r.TTL) * time.Second, nil
-}
-
-// KeepAlive renews a lease. It writes nothing to disk.
-func (s *Store) KeepAlive(ctx context.Context, id store.LeaseID) error {
-	_, err := call(ctx, s, fmt.Sprintf("renew lease %x", int64(id)), func(ctx context.Context) (*clientv3.LeaseKeepAliveResponse, error) {
-		return s.client.KeepAliveOnce(ctx, clientv3.LeaseID(id))
-	})
-	return err
 }
 
 // Revoke ends a lease.
