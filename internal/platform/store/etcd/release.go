@@ -25,6 +25,7 @@ const (
 // Release deletes records, 127 in a round trip. Each record is a nested transaction
 // of its own, so that a record that has changed does not affect the others.
 func (s *Store) Release(ctx context.Context, owners ...holdfast.Owner) ([]holdfast.SessionKey, error) {
+	s.written.drop(owners...)
 	var (
 		mu   sync.Mutex
 		keys []holdfast.SessionKey

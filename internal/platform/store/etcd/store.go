@@ -29,6 +29,7 @@ type Store struct {
 	added   atomic.Int64 // the base of revisions, see baseKey
 
 	renewals renewals
+	written  written
 	calls    tasks.Group // in progress, each with a deadline; open until Close
 }
 
@@ -44,6 +45,7 @@ func (s *Store) Grant(ctx context.Context, ttl time.Duration) (store.LeaseID, ti
 	if err != nil {
 		return 0, 0, err
 	}
+	s.written.reset() // what was written under the lease before is gone, or will be
 	return store.LeaseID(r.ID), time.Duration(r.TTL) * time.Second, nil
 }
 
@@ -124,7 +126,8 @@ func (s *Store) Claim(ctx context.Context, o holdfast.Owner, id store.LeaseID) (
 	if s.Seen().Restored {
 		return holdfast.Owner{}, fmt.Errorf("%s: %w", doing, store.ErrRestored)
 	}
-	value, err := encodeOwner(o, s.base())
+	base := s.base()
+	value, err := encodeOwner(o, base)
 	if err != nil {
 		return holdfast.Owner{}, fmt.Errorf("%s: %w", doing, err)
 	}
@@ -144,6 +147,7 @@ func (s *Store) Claim(ctx context.Context, o holdfast.Owner, id store.LeaseID) (
 		o.SuspendNote = leftIn(r)
 		o.Revision = s.revision(r.Header.Revision)
 		o.Epoch = holdfast.Epoch(o.Revision)
+		s.written.put(record{o, base})
 		return o, nil
 	}
 	present, err := s.refused(doing, r, store.ErrTaken)
@@ -153,24 +157,28 @@ func (s *Store) Claim(ctx context.Context, o holdfast.Owner, id store.LeaseID) (
 	return present, err
 }
 
-// Advance replaces a record in two round trips: it reads the present state, and then
-// writes if the revision is still the same.
+// Advance replaces a record in one round trip, if this Store wrote the present one. Otherwise it reads
+// that first.
 func (s *Store) Advance(ctx context.Context, o holdfast.Owner) (holdfast.Owner, error) {
 	doing := fmt.Sprintf("advance %s", o.Key)
 	key := sessionPrefix + string(o.Key)
-	now, err := read(ctx, s, fmt.Sprintf("get %s", o.Key), key, s.decodeRecord)
-	present := now.Owner
-	switch {
-	case errors.Is(err, holdfast.ErrNotFound):
-		return holdfast.Owner{}, fmt.Errorf("%s: %w", doing, store.ErrStale)
-	case err != nil:
-		return holdfast.Owner{}, fmt.Errorf("%s: %w", doing, err)
-	case present.Revision != o.Revision:
-		return present, fmt.Errorf("%s: %w", doing, store.ErrStale)
-	case !present.State.CanBecome(o.State):
-		return present, fmt.Errorf("%s from %s to %s: %w", doing, present.State, o.State, store.ErrOrder)
+	now, known := s.written.get(o.Key)
+	if !known || now.Revision != o.Revision || !now.State.CanBecome(o.State) {
+		var err error
+		now, err = read(ctx, s, fmt.Sprintf("get %s", o.Key), key, s.decodeRecord)
+		switch {
+		case errors.Is(err, holdfast.ErrNotFound):
+			return holdfast.Owner{}, fmt.Errorf("%s: %w", doing, store.ErrStale)
+		case err != nil:
+			return holdfast.Owner{}, fmt.Errorf("%s: %w", doing, err)
+		case now.Revision != o.Revision:
+			return now.Owner, fmt.Errorf("%s: %w", doing, store.ErrStale)
+		}
 	}
-	o.Node, o.Epoch = present.Node, present.Epoch
+	if !now.State.CanBecome(o.State) {
+		return now.Owner, fmt.Errorf("%s from %s to %s: %w", doing, now.State, o.State, store.ErrOrder)
+	}
+	o.Node, o.Epoch = now.Node, now.Epoch
 	value, err := encodeOwner(o, now.Base)
 	if err != nil {
 		return holdfast.Owner{}, fmt.Errorf("%s: %w", doing, err)
@@ -183,8 +191,10 @@ func (s *Store) Advance(ctx context.Context, o holdfast.Owner) (holdfast.Owner, 
 	r := answer.Txn()
 	if r.Succeeded {
 		o.Revision = s.revision(r.Header.Revision)
+		s.written.put(record{o, now.Base})
 		return o, nil
 	}
+	s.written.drop(o)
 	return s.refused(doing, r, store.ErrStale)
 }
 

@@ -28,6 +28,7 @@ func leftIn(r *clientv3.TxnResponse) string {
 
 // Suspend deletes a record and leaves a note, in one transaction.
 func (s *Store) Suspend(ctx context.Context, o holdfast.Owner, text string) error {
+	s.written.drop(o)
 	doing := fmt.Sprintf("suspend %s", o.Key)
 	put, err := s.putNote(store.SuspendedNotes+string(o.Key), []byte(text), 0)
 	if err != nil {
