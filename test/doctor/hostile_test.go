@@ -89,7 +89,8 @@ func hostileEngine(t *testing.T, id, name, image string) string {
 func TestHostileNames(t *testing.T) {
 	const evil = "\x1b]0;owned\x07\x1b[31m<script>alert(1)</script>\n$(reboot)`reboot`\u202e\r"
 	api := labtest.Docker(t)
-	id, err := api.Create(t.Context(), engine.Spec{Image: labtest.Busybox, Network: "none", CPUs: 0.1,
+	// A limit that a container reaches within each period of 100 ms also on a busy host.
+	id, err := api.Create(t.Context(), engine.Spec{Image: labtest.Busybox, Network: "none", CPUs: 0.02,
 		Command: []string{"/bin/sh", "-c", "while :; do :; done", evil + strings.Repeat("x", 5000)}})
 	if err != nil {
 		t.Fatal(err)
