@@ -15,6 +15,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/hosts/doctor"
+	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/hosts/doctor/rule"
 	"holdfast/internal/platform/tasks"
 )
@@ -176,7 +177,7 @@ func (x *examBench) wanted(f Fault) bool {
 // examine runs one fault beside distractors, and the doctor until it has named all causes or
 // the time is over.
 func (x *examBench) examine(ctx context.Context, f Fault) (row ExamRow, err error) {
-	row = ExamRow{Fault: f.Name, About: f.About, HeldOut: f.HeldOut, Said: []string{}, Wrong: []string{}}
+	row = ExamRow{Fault: f.Name, About: f.About, HeldOut: f.HeldOut, Said: []string{}, Unseen: []string{}, Wrong: []string{}}
 	for _, t := range f.Truth {
 		known := slices.ContainsFunc(t.Cause, func(c string) bool { return slices.Contains(ruleNames(), c) })
 		row.Verdicts = append(row.Verdicts, ExamVerdict{Truth: t, Known: known})
@@ -219,7 +220,7 @@ func (x *examBench) examine(ctx context.Context, f Fault) (row ExamRow, err erro
 			return row, err
 		}
 		wrong := judgeFault(row.Verdicts, l, w, time.Since(s.begun).Seconds())
-		row.Said, row.Wrong = tellAll(l.report.Findings), tellAll(wrong)
+		row.Said, row.Unseen, row.Wrong = tellAll(l.report.Findings), tellGaps(l.report.Gaps), tellAll(wrong)
 	}
 	if !row.right() {
 		if row.Skipped, err = s.ended(limited); err != nil || row.Skipped != "" {
@@ -263,6 +264,14 @@ func tellAll(fs []doctor.Finding) []string {
 	told := []string{}
 	for _, f := range fs {
 		told = append(told, string(f.Severity)+" "+tell(f))
+	}
+	return told
+}
+
+func tellGaps(gaps []fact.Gap) []string {
+	told := []string{}
+	for _, g := range gaps {
+		told = append(told, fmt.Sprintf("not seen by probe %s: %s", g.Probe, g.Why))
 	}
 	return told
 }

@@ -79,7 +79,8 @@ type ExamRow struct {
 	Beside   []string      `json:"beside"` // distractors
 	Verdicts []ExamVerdict `json:"verdicts"`
 	Skipped  string        `json:"skipped,omitempty"` // why it did not run
-	Said     []string      `json:"said"`              // all findings
+	Said     []string      `json:"said"`              // all findings of the last look
+	Unseen   []string      `json:"unseen"`            // what the doctor could not observe in the last look, and why
 	Wrong    []string      `json:"wrong"`             // findings, worse than a notice, that accuse an innocent container or nothing
 	// Peers has what each peer said about it.
 	Peers map[string]PeerVerdict `json:"peers,omitempty"`

@@ -139,7 +139,11 @@ func (r ExamRow) line() string {
 	for _, v := range r.Verdicts {
 		s += fmt.Sprintf(" %s: container %s, cause %s after %.0f s;", v.Culprit, yes(v.Container), yes(v.Named), v.Seconds)
 	}
-	for _, x := range r.Said {
+	said := r.Said
+	if !r.right() {
+		said = append(slices.Clone(said), r.Unseen...)
+	}
+	for _, x := range said {
 		s += "\n    " + x
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Peers)) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"holdfast/internal/hosts/doctor"
+	"holdfast/internal/hosts/doctor/fact"
 	"holdfast/internal/hosts/doctor/rule"
 	"holdfast/internal/platform/engine"
 )
@@ -159,6 +160,21 @@ func TestExamTable(t *testing.T) {
 	var b strings.Builder
 	if err := table.WriteTable(&b); err != nil || !strings.Contains(b.String(), "dns-timeouts (not a check)") || !strings.Contains(b.String(), "2 looks, 1 with a false finding (softirq 1)") {
 		t.Errorf("%v\n%s", err, &b)
+	}
+}
+
+// A miss says what the doctor could not observe.
+func TestExamUnseen(t *testing.T) {
+	row := ExamRow{
+		Fault: "one", Verdicts: []ExamVerdict{{Truth: Truth{"a", []string{"slow-disk"}}}}, Said: []string{"notice other"},
+		Unseen: tellGaps([]fact.Gap{{Probe: "disks", Why: "it did not answer"}}),
+	}
+	if got := row.line(); !strings.Contains(got, "\n    notice other\n    not seen by probe disks: it did not answer") {
+		t.Errorf("of a miss: %s", got)
+	}
+	row.Verdicts[0].Named = true
+	if got := row.line(); strings.Contains(got, "disks") {
+		t.Errorf("of a fault that was named: %s", got)
 	}
 }
 
