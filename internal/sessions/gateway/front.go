@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -29,7 +30,7 @@ type front struct {
 	over    chan struct{} // closed when net/http accepts no more connections
 	close   func()        // closes over
 
-	serving sync.WaitGroup // connections that net/http does not have, and begun requests that it has not read
+	serving sync.WaitGroup // connections that net/http does not have, and complete requests that it has not read
 	closing atomic.Bool
 	mu      sync.Mutex
 	conns   map[*fastConn]struct{}
@@ -226,10 +227,11 @@ func (c *fastConn) serve(ctx context.Context) {
 // giveTo gives the connection to net/http, which reads the bytes ahead first. They are a
 // request, and b is that one if it was begun.
 func (c *fastConn) giveTo(b *begun, ahead []byte) {
-	if b != nil {
-		c.front.serving.Add(1) // a net/http that shuts down drops requests without an answer
-	}
 	h := &handedConn{Conn: c.conn, front: c.front, ahead: ahead, begun: b}
+	// A net/http that shuts down drops requests without an answer.
+	if h.awaited = b != nil || bytes.Contains(ahead, []byte("\r\n\r\n")); h.awaited {
+		c.front.serving.Add(1)
+	}
 	if c.secure != nil {
 		c.front.give(secureConn{h})
 	} else {
@@ -237,16 +239,24 @@ func (c *fastConn) giveTo(b *begun, ahead []byte) {
 	}
 }
 
+// lastLook is how long a connection is read once more when the gateway ends. A request that has arrived
+// is there at once; a busy host may not have let the gateway read it.
+const lastLook = 5 * time.Millisecond
+
 // next reads the first bytes of the next request.
-func (c *fastConn) next(wait time.Duration) (int, error) {
+func (c *fastConn) next(wait time.Duration) (n int, err error) {
 	if by, renew := c.readBy.Renew(wait); renew {
 		_ = c.conn.SetReadDeadline(by)
 	}
 	c.idle.Store(true)
-	defer c.idle.Store(false)
-	if c.front.closing.Load() {
-		return 0, net.ErrClosed
+	if !c.front.closing.Load() {
+		n, err = c.conn.Read(c.in)
 	}
+	c.idle.Store(false)
+	if n > 0 || !c.front.closing.Load() {
+		return n, err
+	}
+	_ = c.conn.SetReadDeadline(time.Now().Add(lastLook))
 	return c.conn.Read(c.in)
 }
 
@@ -269,10 +279,11 @@ func (c *fastConn) write(b []byte) bool {
 // handedConn is a connection that net/http serves from its first request that was not plain.
 type handedConn struct {
 	net.Conn
-	front *front
-	ahead []byte // read already
-	mu    sync.Mutex
-	begun *begun // the first request; nil: nothing of it was sent
+	front   *front
+	ahead   []byte // read already
+	mu      sync.Mutex
+	begun   *begun // the first request; nil: nothing of it was sent
+	awaited bool   // shutdown waits until net/http has read the first request
 }
 
 // Read returns first what was read already.
@@ -291,7 +302,8 @@ func (c *handedConn) take() *begun {
 	defer c.mu.Unlock()
 	b := c.begun
 	c.begun = nil
-	if b != nil {
+	if c.awaited {
+		c.awaited = false
 		c.front.serving.Done()
 	}
 	return b

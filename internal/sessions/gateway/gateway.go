@@ -79,6 +79,7 @@ type Gateway struct {
 	up          chan struct{} // closed when relay and reattach accept upgraded connections
 	exports     exports
 	finishing   atomic.Bool // see Finish
+	stopping    atomic.Bool // Run ends
 	upgraded    atomic.Int64
 	dialTCP     func(ctx context.Context, network, addr string) (net.Conn, error)
 	pool        *upstream.Pool  // to sessions' servers
@@ -178,8 +179,8 @@ func (g *Gateway) Run(ctx context.Context, ln net.Listener, tcp ...TCPAddress) e
 // where they are independent. After StopTimeout, cancel ends the remaining
 // requests.
 func (g *Gateway) stop(front *front, srv *http.Server, cancel, stopRelay context.CancelFunc) {
+	g.stopping.Store(true)
 	g.parking.close()
-	g.handlers.close() // a new request on an open connection gets 503
 	stopRelay()
 	defer time.AfterFunc(g.cfg.StopTimeout, g.cutNow).Stop()
 	bound, done := context.WithTimeout(context.Background(), g.cfg.StopTimeout)
@@ -190,6 +191,7 @@ func (g *Gateway) stop(front *front, srv *http.Server, cancel, stopRelay context
 		cancel()
 		srv.Close()
 	}
+	g.handlers.close() // not before: a request that had arrived is served
 	g.handlers.wait()
 }
 

@@ -58,7 +58,7 @@ func (g *Gateway) servePeerForward(local Local, w http.ResponseWriter, r *http.R
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	if !closing.Closed(g.up) || !g.handlers.enter() {
+	if !closing.Closed(g.up) || g.stopping.Load() || !g.handlers.enter() {
 		g.refuse(w, r, refusedStopping)
 		return
 	}

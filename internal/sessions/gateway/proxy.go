@@ -11,7 +11,7 @@ import (
 // ServeHTTP implements http.Handler.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	begun := begunBy(r)
-	if begun == nil && !g.handlers.enter() {
+	if begun == nil && !g.enter(r) {
 		g.fail(w, r, target{}, errStopping)
 		return
 	}
@@ -34,6 +34,12 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer req.slot.free()
 	g.route(a, r, req)
+}
+
+// enter counts a request. It returns false if the gateway has ended, or is about to end and would have to
+// close the connection that the request asks for.
+func (g *Gateway) enter(r *http.Request) bool {
+	return (!g.stopping.Load() || upgradeOf(r.Header) == "") && g.handlers.enter()
 }
 
 // route answers a client's request, or sends it to its session.

@@ -12,6 +12,7 @@ import (
 	"io"
 	"math/big"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httptrace"
 	"net/textproto"
 	"os"
@@ -23,6 +24,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"holdfast/test/poll"
+	"holdfast/test/serve"
 )
 
 // Only the gateway sets the headers that describe the client.
@@ -347,16 +349,71 @@ func TestStopLetsRequestsFinish(t *testing.T) {
 	}()
 	<-begun
 	go func() {
-		poll.Until(t, "the gateway is stopping", func() bool {
-			f.gateway.handlers.mu.Lock()
-			defer f.gateway.handlers.mu.Unlock()
-			return f.gateway.handlers.closed
-		})
+		poll.Until(t, "the gateway is stopping", f.gateway.stopping.Load)
 		close(finish)
 	}()
 	f.stop()
 	if s := <-got; s != "whole" {
 		t.Errorf("got %q", s)
+	}
+}
+
+// A request that is read while the gateway ends is served, unless it asks for another protocol: that
+// connection could not stay. After the end there is no service.
+func TestStopServesWhatHasArrived(t *testing.T) {
+	f := start(t, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "served") }, nil)
+	f.gateway.stopping.Store(true)
+	if resp, body := f.get("/s/alice/"); resp.StatusCode != http.StatusOK || body != "served" {
+		t.Errorf("%s: %s", resp.Status, body)
+	}
+	resp, body := f.do(f.request("GET", "/s/alice/", nil, "Connection", "Upgrade", "Upgrade", "websocket"))
+	if resp.StatusCode != http.StatusServiceUnavailable || !resp.Close {
+		t.Errorf("an upgrade: %s, close %v: %s", resp.Status, resp.Close, body)
+	}
+	f.stop()
+	w := httptest.NewRecorder()
+	f.gateway.ServeHTTP(w, httptest.NewRequest("GET", "/s/alice/", nil))
+	if w.Code != http.StatusServiceUnavailable {
+		t.Errorf("after the end: %d", w.Code)
+	}
+}
+
+// A complete request in the connection is read when the gateway ends, and net/http gets it before it
+// shuts down.
+func TestLastLook(t *testing.T) {
+	client, server := serve.Pair(t)
+	f := newFront(&Gateway{}, httptest.NewUnstartedServer(nil).Listener)
+	c := &fastConn{front: f, raw: server, conn: server, in: make([]byte, firstRead)}
+	io.WriteString(client, "GET / HTTP/1.1\r\n\r\n")
+	f.closing.Store(true)
+	n, err := c.next(time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	given := make(chan struct{})
+	go func() {
+		c.giveTo(nil, c.in[:n])
+		close(given)
+	}()
+	handed, err := f.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-given
+	over := make(chan struct{})
+	go func() {
+		f.shutdown(t.Context())
+		close(over)
+	}()
+	select {
+	case <-over:
+		t.Error("net/http is shut down before it has read the request")
+	case <-time.After(50 * time.Millisecond):
+	}
+	handed.(*handedConn).take()
+	<-over
+	if _, err := c.next(time.Minute); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("without a request: %v; want the end of the wait", err)
 	}
 }
 

@@ -35,7 +35,7 @@ func netAgent(arg string) int {
 	if err != nil {
 		return fail(err)
 	}
-	if _, err := guard.Arm(leaving(c)); err != nil {
+	if _, err := arm(guard, leaving(c)); err != nil {
 		return fail(err)
 	}
 	fmt.Println(guard.Pid())
