@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
@@ -27,22 +28,38 @@ func call[T any](ctx context.Context, s *Store, doing string, f func(context.Con
 	if err := ctx.Err(); err != nil {
 		return zero, fmt.Errorf("%s: %w", doing, err)
 	}
-	limited, cancel := context.WithTimeout(ctx, s.timeout)
+	limited, cancel := context.WithCancel(ctx)
 	defer cancel()
-	done := make(chan answer, 1)
-	begun := s.calls.Go(func(context.Context) {
+	done, begun := make(chan answer, 1), time.Now()
+	if !s.calls.Go(func(context.Context) {
 		var a answer
 		a.value, a.err = f(limited)
 		done <- a
-	})
-	if !begun {
+	}) {
 		return zero, fmt.Errorf("%s: %w: it is closed", doing, holdfast.ErrStore)
 	}
+	late := time.NewTimer(s.timeout)
+	defer late.Stop()
 	var a answer
-	select {
-	case a = <-done:
-	case <-limited.Done():
-		a.err = limited.Err()
+	for waits := true; waits; {
+		waits = false
+		select {
+		case a = <-done:
+			if a.err == nil {
+				s.patience.answered(time.Since(begun))
+			}
+		case <-ctx.Done():
+			a.err = ctx.Err()
+		case <-late.C:
+			took := time.Since(begun)
+			rest := s.patience.wait(s.timeout) - took
+			if waits = rest > 0; waits {
+				late.Reset(rest)
+				continue
+			}
+			s.patience.late(took)
+			a.err = fmt.Errorf("no answer within %v", took.Round(time.Millisecond))
+		}
 	}
 	if a.err != nil {
 		return zero, fmt.Errorf("%s: %w", doing, s.explain(ctx, a.err))
@@ -67,8 +84,6 @@ func (s *Store) explain(ctx context.Context, err error) error {
 	case errors.Is(err, rpctypes.ErrPermissionDenied), errors.Is(err, rpctypes.ErrUserEmpty):
 		return holdfast.WithHint(fmt.Errorf("%w: %w", holdfast.ErrStore, err),
 			"the etcd user needs the permission to read and write keys under "+prefix)
-	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
-		err = fmt.Errorf("no answer within %v", s.timeout)
 	}
 	return holdfast.WithHint(fmt.Errorf("%w: %w", holdfast.ErrStore, err), s.where)
 }

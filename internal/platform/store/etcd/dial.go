@@ -27,7 +27,8 @@ type Config struct {
 	PasswordFile string
 	// DialTimeout bounds connecting; 0 is 5 s.
 	DialTimeout time.Duration
-	// Timeout bounds each call; 0 is 2 s.
+	// Timeout bounds each call; 0 is 2 s. A call to an etcd that answers late may take up to three times as
+	// long.
 	Timeout time.Duration
 	// Log gets the client's warnings and errors; nil is none.
 	Log *slog.Logger

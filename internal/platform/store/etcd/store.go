@@ -22,7 +22,7 @@ import (
 type Store struct {
 	client  *clientv3.Client
 	log     *slog.Logger
-	timeout time.Duration // of one call
+	timeout time.Duration // of one call, if etcd is not busy
 	where   string        // the hint for an etcd that does not answer
 	lists   store.Lists
 	past    store.Past
@@ -30,6 +30,7 @@ type Store struct {
 
 	renewals renewals
 	written  written
+	patience patience
 	calls    tasks.Group // in progress, each with a deadline; open until Close
 }
 
