@@ -16,55 +16,62 @@ import (
 // comes together with holdfast.ErrStore and a hint.
 var ErrNoSpace = errors.New("store is out of space")
 
+// answer is the result of a call.
+type answer[T any] struct {
+	value T
+	err   error
+}
+
 // call makes one call to etcd, with its own deadline (etcd's client can hang
 // silently, etcd#6922) and in a goroutine of its own. Whatever the client does, call
 // returns when ctx is done.
 func call[T any](ctx context.Context, s *Store, doing string, f func(context.Context) (T, error)) (T, error) {
-	type answer struct {
-		value T
-		err   error
-	}
 	var zero T
 	if err := ctx.Err(); err != nil {
 		return zero, fmt.Errorf("%s: %w", doing, err)
 	}
 	limited, cancel := context.WithCancel(ctx)
 	defer cancel()
-	done, begun := make(chan answer, 1), time.Now()
-	if !s.calls.Go(func(context.Context) {
-		var a answer
+	done := make(chan answer[T], 1)
+	begun := s.calls.Go(func(context.Context) {
+		var a answer[T]
 		a.value, a.err = f(limited)
 		done <- a
-	}) {
+	})
+	if !begun {
 		return zero, fmt.Errorf("%s: %w: it is closed", doing, holdfast.ErrStore)
 	}
-	late := time.NewTimer(s.timeout)
-	defer late.Stop()
-	var a answer
-	for waits := true; waits; {
-		waits = false
-		select {
-		case a = <-done:
-			if a.err == nil {
-				s.patience.answered(time.Since(begun))
-			}
-		case <-ctx.Done():
-			a.err = ctx.Err()
-		case <-late.C:
-			took := time.Since(begun)
-			rest := s.patience.wait(s.timeout) - took
-			if waits = rest > 0; waits {
-				late.Reset(rest)
-				continue
-			}
-			s.patience.late(took)
-			a.err = fmt.Errorf("no answer within %v", took.Round(time.Millisecond))
-		}
-	}
+	a := await(ctx, s, done)
 	if a.err != nil {
 		return zero, fmt.Errorf("%s: %w", doing, s.explain(ctx, a.err))
 	}
 	return a.value, nil
+}
+
+// await returns the answer of a call, or an error if ctx is done or etcd takes too long.
+func await[T any](ctx context.Context, s *Store, done <-chan answer[T]) answer[T] {
+	begun := time.Now()
+	late := time.NewTimer(s.timeout)
+	defer late.Stop()
+	for {
+		select {
+		case a := <-done:
+			if a.err == nil {
+				s.patience.answered(time.Since(begun))
+			}
+			return a
+		case <-ctx.Done():
+			return answer[T]{err: ctx.Err()}
+		case <-late.C:
+		}
+		took := time.Since(begun)
+		rest := s.patience.wait(s.timeout) - took
+		if rest <= 0 {
+			s.patience.late(took)
+			return answer[T]{err: fmt.Errorf("no answer within %v", took.Round(time.Millisecond))}
+		}
+		late.Reset(rest)
+	}
 }
 
 // explain turns an error of the client into one that callers can decide by. ctx is
