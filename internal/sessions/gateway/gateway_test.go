@@ -29,7 +29,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience is a deadline against hanging, not an expectation.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // fakeSessions returns the configured answers, and counts the held sessions.
 type fakeSessions struct {
