@@ -1,8 +1,6 @@
 package fleet
 
 import (
-	"context"
-	"fmt"
 	"os"
 	"testing"
 
@@ -13,12 +11,8 @@ import (
 // TestMain plays the roles of the children, too. The tests run in a lab, whose
 // loopback addresses no other process uses.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == rig.RoleMember {
-		if err := rig.Member(context.Background(), os.Args[2:], os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
+	if code, played := rig.PlayMember(); played {
+		os.Exit(code)
 	}
 	os.Exit(labtest.Main(m))
 }

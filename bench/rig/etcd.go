@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -73,6 +74,19 @@ func Member(ctx context.Context, args []string, in io.Reader, out io.Writer) err
 	case <-ctx.Done():
 		return nil
 	}
+}
+
+// PlayMember runs Member if this program was started in RoleMember, as a package's tests start themselves.
+// The caller exits with the code.
+func PlayMember() (code int, played bool) {
+	if len(os.Args) < 2 || os.Args[1] != RoleMember {
+		return 0, false
+	}
+	if err := Member(context.Background(), os.Args[2:], os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1, true
+	}
+	return 0, true
 }
 
 func (m memberConfig) embed() *embed.Config {

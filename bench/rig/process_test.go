@@ -1,7 +1,6 @@
 package rig
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"testing"
@@ -10,12 +9,8 @@ import (
 
 // TestMain also plays the role of an etcd member.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == RoleMember {
-		if err := Member(context.Background(), os.Args[2:], os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
+	if code, played := PlayMember(); played {
+		os.Exit(code)
 	}
 	if len(os.Args) > 1 && os.Args[1] == roleClock {
 		tellTime()

@@ -2,7 +2,6 @@
 package kube_test
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -16,12 +15,8 @@ import (
 var shared kubetest.Shared
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == rig.RoleMember {
-		if err := rig.Member(context.Background(), os.Args[2:], os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
+	if code, played := rig.PlayMember(); played {
+		os.Exit(code)
 	}
 	code := m.Run()
 	if err := shared.Close(); err != nil {

@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"testing"
 
@@ -14,12 +13,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == rig.RoleMember {
-		if err := rig.Member(context.Background(), os.Args[2:], os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
+	if code, played := rig.PlayMember(); played {
+		os.Exit(code)
 	}
 	goleak.VerifyTestMain(m)
 }
