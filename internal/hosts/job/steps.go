@@ -97,12 +97,10 @@ func (x *underway) ended(ctx context.Context, index int, primary string, likely 
 	}
 }
 
-// initEnds reports whether a container's init has ended or is about to. The kernel sets PF_EXITING
-// before init's end kills the container's other processes (kernel/exit.c, do_exit).
+// initEnds reports whether a container's init has ended or is about to.
 func initEnds(pid int) bool {
-	const exiting = 0x4 // PF_EXITING of include/linux/sched.h
 	s, err := proc.Host.Stat(pid)
-	return err != nil || s.State == 'Z' || s.Flags&exiting != 0
+	return err != nil || s.Exiting()
 }
 
 func (x *underway) endedError(index int, c engine.Container) error {

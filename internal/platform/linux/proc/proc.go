@@ -43,6 +43,10 @@ type Stat struct {
 // Kernel reports whether the task is a thread of the kernel (PF_KTHREAD).
 func (s Stat) Kernel() bool { return s.Flags&0x00200000 != 0 }
 
+// Exiting reports whether the task has ended or is about to (PF_EXITING). The kernel sets it before the
+// end of a container's init kills the container's other processes (kernel/exit.c, do_exit).
+func (s Stat) Exiting() bool { return s.Flags&0x00000004 != 0 }
+
 // ErrFormat means that a file differs from its manual page.
 var ErrFormat = errors.New("unexpected format")
 

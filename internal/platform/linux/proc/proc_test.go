@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"holdfast/internal/platform/linux/proc"
+	"holdfast/test/poll"
 )
 
 // A process may choose any comm, even one that looks like the rest of the line.
@@ -112,6 +113,24 @@ func TestKilled(t *testing.T) {
 	}
 	if killed, err := proc.Host.Killed(os.Getpid()); err != nil || killed {
 		t.Errorf("ourselves: %v, %v", killed, err)
+	}
+}
+
+func TestExiting(t *testing.T) {
+	child := exec.Command("true")
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer child.Wait()
+	poll.Until(t, "the child is a zombie", func() bool {
+		s, err := proc.Host.Stat(child.Process.Pid)
+		return err == nil && s.State == 'Z'
+	})
+	if s, err := proc.Host.Stat(child.Process.Pid); err != nil || !s.Exiting() {
+		t.Errorf("of a zombie: %+v, %v", s, err)
+	}
+	if s, err := proc.Host.Stat(os.Getpid()); err != nil || s.Exiting() {
+		t.Errorf("of this process: %+v, %v", s, err)
 	}
 }
 

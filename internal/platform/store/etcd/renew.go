@@ -88,13 +88,13 @@ func (r *renewals) exchange(life context.Context, c *clientv3.Client, id clientv
 // configured endpoints are others, the store stays with the last.
 func (s *Store) elsewhere(answer *etcdserverpb.ResponseHeader) bool {
 	r := &s.renewals
-	if answer.RaftTerm != r.term {
-		r.term, r.moves = answer.RaftTerm, 0
+	if term := answer.GetRaftTerm(); term != r.term {
+		r.term, r.moves = term, 0
 		r.leader.Store(0)
-		s.calls.Go(func(ctx context.Context) { s.findLeader(ctx, answer.RaftTerm) })
+		s.calls.Go(func(ctx context.Context) { s.findLeader(ctx, term) })
 	}
 	leader := r.leader.Load()
-	if leader == 0 || leader == answer.MemberId || r.moves == 3*len(s.client.Endpoints()) {
+	if leader == 0 || leader == answer.GetMemberId() || r.moves == 3*len(s.client.Endpoints()) {
 		return false
 	}
 	r.moves++

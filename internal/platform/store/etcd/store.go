@@ -163,21 +163,9 @@ func (s *Store) Claim(ctx context.Context, o holdfast.Owner, id store.LeaseID) (
 func (s *Store) Advance(ctx context.Context, o holdfast.Owner) (holdfast.Owner, error) {
 	doing := fmt.Sprintf("advance %s", o.Key)
 	key := sessionPrefix + string(o.Key)
-	now, known := s.written.get(o.Key)
-	if !known || now.Revision != o.Revision || !now.State.CanBecome(o.State) {
-		var err error
-		now, err = read(ctx, s, fmt.Sprintf("get %s", o.Key), key, s.decodeRecord)
-		switch {
-		case errors.Is(err, holdfast.ErrNotFound):
-			return holdfast.Owner{}, fmt.Errorf("%s: %w", doing, store.ErrStale)
-		case err != nil:
-			return holdfast.Owner{}, fmt.Errorf("%s: %w", doing, err)
-		case now.Revision != o.Revision:
-			return now.Owner, fmt.Errorf("%s: %w", doing, store.ErrStale)
-		}
-	}
-	if !now.State.CanBecome(o.State) {
-		return now.Owner, fmt.Errorf("%s from %s to %s: %w", doing, now.State, o.State, store.ErrOrder)
+	now, err := s.present(ctx, doing, o)
+	if err != nil {
+		return now.Owner, err
 	}
 	o.Node, o.Epoch = now.Node, now.Epoch
 	value, err := encodeOwner(o, now.Base)
@@ -197,6 +185,26 @@ func (s *Store) Advance(ctx context.Context, o holdfast.Owner) (holdfast.Owner, 
 	}
 	s.written.drop(o)
 	return s.refused(doing, r, store.ErrStale)
+}
+
+// present returns the record that o may replace: as this Store has written it, or else as it reads it. With
+// ErrStale and ErrOrder it returns the one that it has read.
+func (s *Store) present(ctx context.Context, doing string, o holdfast.Owner) (record, error) {
+	if r, known := s.written.get(o.Key); known && r.Revision == o.Revision && r.State.CanBecome(o.State) {
+		return r, nil
+	}
+	r, err := read(ctx, s, fmt.Sprintf("get %s", o.Key), sessionPrefix+string(o.Key), s.decodeRecord)
+	switch {
+	case errors.Is(err, holdfast.ErrNotFound):
+		return record{}, fmt.Errorf("%s: %w", doing, store.ErrStale)
+	case err != nil:
+		return record{}, fmt.Errorf("%s: %w", doing, err)
+	case r.Revision != o.Revision:
+		return r, fmt.Errorf("%s: %w", doing, store.ErrStale)
+	case !r.State.CanBecome(o.State):
+		return r, fmt.Errorf("%s from %s to %s: %w", doing, r.State, o.State, store.ErrOrder)
+	}
+	return r, nil
 }
 
 // Get returns a record.
