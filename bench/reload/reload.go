@@ -35,7 +35,7 @@ type Options struct {
 	Rate     float64 // clients that are due per second; 1000
 	Modes    []Mode  // all
 	// Full is the experiment in full: a million requests and over 1,500
-	// reloads with our best ways, 100,000 requests with the others.
+	// reloads with Holdfast's best modes, 100,000 requests with the others.
 	Full bool
 	// HAProxy is the program; "" is Debian's.
 	HAProxy string
@@ -87,7 +87,7 @@ func (o Options) Check() error {
 		return fmt.Errorf("%d connections: the limit is %d", o.Connections, maxOpen)
 	case o.Requests < 1 || o.Requests > 100_000_000:
 		return fmt.Errorf("requests is %d, it must be 1 to 100 million", o.Requests)
-	case !(o.Rate >= 1 && o.Rate <= 100_000): // no number is neither
+	case !(o.Rate >= 1 && o.Rate <= 100_000): // also NaN
 		return fmt.Errorf("the rate is %g, it must be 1 to 100000 clients a second", o.Rate)
 	case float64(o.Requests)/o.Rate > math.MaxUint32/2e6:
 		return fmt.Errorf("%d requests at %g a second take too long", o.Requests, o.Rate)

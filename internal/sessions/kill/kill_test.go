@@ -39,34 +39,48 @@ type host struct {
 	t   *testing.T
 	lab labtest.Daemon
 	engine.Engine
+	network string // the mode of its containers' network
 }
 
+// newHost returns a host whose containers join one network, like those of sessions. Docker 20.10
+// may deadlock when several containers with networks of their own end at once
+// (github.com/moby/moby/issues/46661).
 func newHost(t *testing.T) *host {
 	t.Helper()
 	daemon, e := labtest.Either(t)
-	return &host{t, daemon, e}
+	h := &host{t: t, lab: daemon, Engine: e, network: "none"}
+	h.network = "container:" + h.start("", "sleep inf")
+	return h
 }
 
-// run starts a container and opens it.
-func (h *host) run(pidMode, script string) *kill.Target {
+// start starts a container until the end of the test.
+func (h *host) start(pidMode, script string) (id string) {
 	h.t.Helper()
-	ctx := h.t.Context()
-	id, err := h.Create(ctx, engine.Spec{
+	id, err := h.Create(h.t.Context(), engine.Spec{
 		Image: labtest.Busybox, Command: []string{"/bin/sh", "-c", script},
-		Network: "none", PIDMode: pidMode, PIDs: 200,
+		Network: h.network, PIDMode: pidMode, PIDs: 200,
 	})
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	h.t.Cleanup(func() {
-		if err := h.Remove(context.Background(), id); err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute) // an engine that hangs fails the test
+		defer cancel()
+		if err := h.Remove(ctx, id); err != nil {
 			h.t.Error(err)
 		}
 	})
-	if err := h.Start(ctx, id); err != nil {
+	if err := h.Start(h.t.Context(), id); err != nil {
 		h.t.Fatal(err)
 	}
-	c, err := h.Inspect(ctx, id)
+	return id
+}
+
+// run starts a container and opens it.
+func (h *host) run(pidMode, script string) *kill.Target {
+	h.t.Helper()
+	id := h.start(pidMode, script)
+	c, err := h.Inspect(h.t.Context(), id)
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -56,7 +56,8 @@ func fileSystems(h Host) (map[string]string, error) {
 	return disks, err
 }
 
-// Amounts of a file system in a sample: what is free, below zero, so that its use grows.
+// Amounts of a file system in a sample: its free bytes and inodes as negative numbers, so that an
+// amount grows while the file system fills.
 const (
 	amountBytes  = " bytes"
 	amountInodes = " inodes"
