@@ -48,7 +48,7 @@ func TestPull(t *testing.T) {
 	}
 }
 
-var statsLine = regexp.MustCompile(`^Digest: sha256:[0-9a-f]{64}\nStatus: Downloaded newer image for \S+\npull stats: download [0-9.]+[KM]iB in [0-9.]+s \([0-9.]+[KMG]iB/s\), extract [0-9.]+[KM]iB in [0-9.]+s \([0-9.]+[KMG]iB/s\)\n$`)
+var statsLine = regexp.MustCompile(`^Digest: sha256:[0-9a-f]{64}\nStatus: Downloaded newer image for \S+\npull stats: download [0-9.]+[KM]iB in [0-9.]+s \([0-9.]+[KMG]iB/s\), extract [0-9.]+[KM]iB in [0-9.]+s \([0-9.]+[KMG]iB/s\)( \[slow [^\]]+\])?\n$`)
 
 func figuresAreTheAccessLogs(t *testing.T, s *scene.Stage) {
 	u := newUser(t, s.Private.Host())
@@ -68,6 +68,10 @@ func figuresAreTheAccessLogs(t *testing.T, s *scene.Stage) {
 		t.Fatalf("%d records", len(records))
 	}
 	r := records[0]
+	// A busy host may be slow.
+	if slow := spinup.DefaultRules().Slow(r); strings.Contains(e.out, "[slow ") != (len(slow) > 0) {
+		t.Errorf("it printed %q, slow is %v", e.out, slow)
+	}
 	if want := served(t, s.Registry, sizes, from); r.Pull == nil || r.Pull.Download.Bytes != want || !r.Pull.Download.Exact {
 		t.Errorf("%+v, the registry served %d bytes", r.Pull, want)
 	}
