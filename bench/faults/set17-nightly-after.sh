@@ -1,0 +1,3 @@
+#!/bin/sh
+# Removes what the nightly backup wrote.
+rm -rf /var/tmp/set17-nightly.*
