@@ -2,9 +2,11 @@ package hosts
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"holdfast/test/vm"
@@ -12,20 +14,47 @@ import (
 
 var examOptions = flag.String("exam", "", "options of the examination, for example --held-out")
 
-// examined is the machine of an examination. Its clock counts instructions, 1 ns each, and stands
-// still while other work has this host's CPUs. Deadlines and loads in the machine are then those of
-// a slow machine with one CPU, whatever the load of this host. With 4 ns, the machine itself takes most
-// of its CPU. qemu 7.2 does not start a second CPU with such a clock.
-func examined() []string { return []string{"-icount", "shift=0", "-smp", "1", "-m", "6144"} }
+// slow is how many seconds of this host are one second of the machine.
+var slow = flag.Int("slow", 5, "how many times slower the clock of the examination's machine runs")
 
-// The blind examination of the doctor runs on a host that has only cgroup v2. Its table is in the
+// volume is a disk with the rates of a common cloud volume (gp3 of AWS: 3,000 operations and 125 MiB a
+// second), in the machine's time. Without them the file of the disk is in this host's memory, and each
+// operation costs the machine more CPU time than disk time.
+const volume = ",throttling.iops-total=3000,throttling.bps-total=131072000"
+
+// slowed is a qemu with a thread for each CPU, whose clocks and timers run slower than this host's. An
+// emulated CPU takes five to ten times as long as a real one, so in the machine's own time its CPUs,
+// disks and programs are about as fast as real ones. The timestamp counter of its CPUs is this
+// host's, and its kernel calibrates it by the slow timers.
+func slowed(t *testing.T) emulator {
+	t.Helper()
+	script := exec.CommandContext(t.Context(), "../../packaging/dev/qemu.sh")
+	script.Stderr = os.Stderr
+	out, err := script.Output()
+	if err != nil {
+		t.Fatalf("qemu.sh: %v", err)
+	}
+	dir := strings.TrimSpace(string(out))
+	const libraries = "/usr/lib/x86_64-linux-gnu"
+	return emulator{
+		program: filepath.Join(dir, "usr/bin/qemu-system-x86_64"),
+		args:    []string{"-accel", "tcg,thread=multi", "-L", filepath.Join(dir, "usr/share/qemu"), "-L", "/usr/share/seabios", "-L", "/usr/lib/ipxe/qemu"},
+		env: []string{
+			"QEMU_MODULE_DIR=" + filepath.Join(dir, libraries, "qemu"),
+			"LD_PRELOAD=" + filepath.Join(libraries, "faketime/libfaketimeMT.so.1"), // faketime(1)
+			fmt.Sprintf("FAKETIME=+0 x%f", 1/float64(*slow)), "FAKETIME_DONT_RESET=1", "FAKETIME_DISABLE_SHM=1", "NO_FAKE_STAT=1",
+		},
+	}
+}
+
+// The blind examination of the doctor runs on a host that has only cgroup v2 and two CPUs. Its table is in the
 // test's output. Like the bench, the test fails if the doctor misses a fault.
 func TestExam(t *testing.T) {
 	if !*machines {
 		t.Skip("boots a virtual machine for hours: docs/doctor-exam.md")
 	}
 	h := &host{T: t, Machine: New(t, "bookworm")}
-	h.size = examined()
+	h.qemu, h.size, h.disk = slowed(t), []string{"-smp", "2", "-m", "6144"}, volume
 	if err := h.Boot(t.Context()); err != nil {
 		t.Fatal(err)
 	}

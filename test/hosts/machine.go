@@ -37,10 +37,24 @@ const patience = time.Hour
 type Machine struct {
 	base string // directory made by hosts.sh
 	dir  string
+	qemu emulator
 	size []string     // qemu's options for CPUs and memory
+	disk string       // qemu's options for the disk, each after a comma
 	kill func()       // ends qemu
 	gone <-chan error // yields qemu's end
 	ssh  *ssh.Client
+}
+
+// emulator is a qemu.
+type emulator struct {
+	program   string
+	args, env []string
+}
+
+// debians is the qemu of Debian 12. With a thread for each CPU, a CPU can go on with old code after the
+// kernel has changed its code, as for a tracepoint, and takes the breakpoint of the change forever.
+func debians() emulator {
+	return emulator{program: "qemu-system-x86_64", args: []string{"-accel", "tcg,thread=single"}}
 }
 
 // New prepares a machine that ends with the test, and does not boot it. suite is Debian's
@@ -53,7 +67,7 @@ func New(t testing.TB, suite string) *Machine {
 	if err != nil {
 		t.Fatalf("hosts.sh %s: %v", suite, err)
 	}
-	m := &Machine{base: strings.TrimSpace(string(out)), dir: t.TempDir(), size: []string{"-smp", "2", "-m", "2048"}, kill: func() {}}
+	m := &Machine{base: strings.TrimSpace(string(out)), dir: t.TempDir(), qemu: debians(), size: []string{"-smp", "2", "-m", "2048"}, kill: func() {}}
 	disk := exec.CommandContext(t.Context(), "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", filepath.Join(m.base, "disk.img"), m.path("disk"))
 	if out, err := disk.CombinedOutput(); err != nil {
 		t.Fatalf("qemu-img: %v\n%s", err, out)
@@ -85,17 +99,16 @@ func (m *Machine) Boot(ctx context.Context) error {
 		return fmt.Errorf("boot a machine: find a port for its sshd: %w", err)
 	}
 	var complaint bytes.Buffer
-	qemu := exec.Command("qemu-system-x86_64", append(slices.Clone(m.size),
-		// With a thread for each CPU, a CPU can go on with old code after the kernel has changed its
-		// code, as for a tracepoint, and takes the breakpoint of the change forever.
-		"-accel", "tcg,thread=single", "-cpu", "Nehalem,+rdrand,+xsave,+xsaveopt",
+	qemu := exec.Command(m.qemu.program, append(slices.Concat(m.qemu.args, m.size),
+		"-cpu", "Nehalem,+rdrand,+xsave,+xsaveopt",
 		"-nodefaults", "-display", "none", "-no-reboot", "-serial", "file:"+m.path("console"),
-		"-drive", "file="+m.path("disk")+",if=virtio,format=qcow2,cache=writeback", "-device", "virtio-rng-pci",
+		"-drive", "file="+m.path("disk")+",if=virtio,format=qcow2,cache=writeback"+m.disk, "-device", "virtio-rng-pci",
 		"-netdev", "user,id=net,hostfwd=tcp:"+sshd+"-:22", "-device", "virtio-net-pci,netdev=net",
 		"-kernel", filepath.Join(m.base, "vmlinuz"), "-initrd", filepath.Join(m.base, "initrd.img"),
 		// On a busy host the kernel's check of its timer fails, and units need over 90 s. An
 		// emulated serial line is slow. The console shows the stacks of a lockup.
 		"-append", "root=/dev/vda rw console=ttyS0 loglevel=5 sysctl.kernel.softlockup_all_cpu_backtrace=1 systemd.show_status=false panic=-1 mitigations=off no_timer_check systemd.default_timeout_start_sec=1h")...)
+	qemu.Env = append(os.Environ(), m.qemu.env...)
 	qemu.Stdout, qemu.Stderr = &complaint, &complaint
 	ended, err := deathsig.Start(qemu, unix.SIGKILL)
 	if err != nil {
