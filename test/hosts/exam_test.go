@@ -23,11 +23,14 @@ var slow = flag.Int("slow", 5, "how many times slower the clock of the examinati
 const volume = ",throttling.iops-total=3000,throttling.bps-total=131072000"
 
 // slowed is a qemu with a thread for each CPU, whose clocks and timers run slower than this host's. An
-// emulated CPU takes five to ten times as long as a real one, so in the machine's own time its CPUs,
-// disks and programs are about as fast as real ones. The timestamp counter of its CPUs is this
-// host's, and its kernel calibrates it by the slow timers.
+// emulated CPU takes about 20 times as long as a real one; in the machine's own time it is a quarter as
+// fast with a clock that is 5 times slower. The timestamp counter of its CPUs is this host's, and its kernel
+// calibrates it by the slow timers.
 func slowed(t *testing.T) emulator {
 	t.Helper()
+	if *slow < 1 {
+		t.Fatalf("-slow %d: it must be 1 or more", *slow)
+	}
 	script := exec.CommandContext(t.Context(), "../../packaging/dev/qemu.sh")
 	script.Stderr = os.Stderr
 	out, err := script.Output()
