@@ -26,9 +26,7 @@ if [[ -e $dir ]]; then
 fi
 [[ $(id -u) = 0 ]] || die "making a Debian needs root" "run this as root once; the result is cached"
 need debootstrap=debootstrap qemu-img=qemu-utils ssh-keygen=openssh-client mkfs.ext4=e2fsprogs >&2
-# shellcheck disable=SC2016 # apt-get expands it
-mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Label: Debian' 'Created-By: Packages' | head -n 1)
-[[ -n $mirror ]] || die "apt on this host has no mirror of Debian" "run apt-get update"
+mirror=$(debian_mirror)
 work=$(mktemp -d -p "$cache")
 trap 'rm -rf "$work"' EXIT
 root=$work/root

@@ -48,6 +48,33 @@ install_packages() {
   as_root "${get[@]}" update && as_root "${get[@]}" install --no-install-recommends "$@"
 }
 
+# debian_mirror prints the mirror of Debian that apt on this host uses.
+debian_mirror() {
+  local mirror
+  # shellcheck disable=SC2016 # apt-get expands it
+  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Label: Debian' 'Created-By: Packages' | head -n 1)
+  [[ -n $mirror ]] || die "apt on this host has no mirror of Debian" "run apt-get update"
+  printf '%s\n' "$mirror"
+}
+
+# apt_sources WORK TYPE SUITE prepares a directory for apt_in: for the packages (TYPE deb) or the
+# sources (deb-src) of another suite of Debian. This host's apt keeps its own.
+apt_sources() {
+  local mirror
+  mirror=$(debian_mirror)
+  mkdir -p "$1"/lists/partial "$1"/archives/partial
+  printf '%s\n' "$2 [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $3 main" >"$1/sources.list"
+}
+
+# apt_in WORK COMMAND… runs apt-get with the directory that apt_sources has prepared. It works as root:
+# apt's sandbox user could not write there.
+apt_in() {
+  local work=$1
+  shift
+  apt-get -qq -o "Dir::Etc::SourceList=$work/sources.list" -o Dir::Etc::SourceParts=/dev/null \
+    -o "Dir::State::Lists=$work/lists" -o "Dir::Cache=$work" -o APT::Sandbox::User=root "$@"
+}
+
 # engine runs the engine's client as root, which may use its socket.
 engine() { as_root env ${DOCKER_HOST:+"DOCKER_HOST=$DOCKER_HOST"} docker "$@"; }
 engine_answers() { engine version >/dev/null 2>&1; }

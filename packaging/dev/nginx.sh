@@ -7,7 +7,6 @@ script=$(readlink -f "$0")
 . "$(dirname "$0")/lib.sh"
 
 suite=trixie
-keys=/usr/share/keyrings/debian-archive-keyring.gpg
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/holdfast-test
 dir=$cache/nginx-$suite-$(sha256sum "$script" | cut -c 1-12)
 mkdir -p "$cache"
@@ -16,19 +15,13 @@ flock 9
 if [[ ! -e $dir ]]; then
   need gcc=gcc make=make >&2
   [[ -e /usr/include/openssl/ssl.h ]] || need openssl-headers=libssl-dev >&2
-  # shellcheck disable=SC2016 # apt-get expands it
-  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Label: Debian' 'Created-By: Packages' | head -n 1)
-  [[ -n $mirror ]] || die "apt on this host has no mirror of Debian" "run apt-get update"
   work=$(mktemp -d -p "$cache")
   trap 'rm -rf "$work"' EXIT
-  mkdir -p "$work"/lists/partial "$work"/archives/partial
-  echo "deb-src [signed-by=$keys] $mirror $suite main" >"$work/sources.list"
-  apt=(apt-get -qq -o "Dir::Etc::SourceList=$work/sources.list" -o Dir::Etc::SourceParts=/dev/null
-    -o "Dir::State::Lists=$work/lists" -o "Dir::Cache=$work" -o APT::Sandbox::User=root)
+  apt_sources "$work" deb-src $suite
   (
     cd "$work"
-    "${apt[@]}" update
-    "${apt[@]}" source --download-only --tar-only nginx # Debian's patches are not needed
+    apt_in "$work" update
+    apt_in "$work" source --download-only --tar-only nginx # Debian's patches are not needed
     mkdir source
     tar -xf nginx_*.orig.tar.gz -C source --strip-components=1
     cd source

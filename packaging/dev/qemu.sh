@@ -21,16 +21,11 @@ fi
 # Debian 12's own qemu has the libraries, the firmware and the boot ROMs.
 need qemu-system-x86_64=qemu-system-x86 >&2
 [[ -e /usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1 ]] || install_packages libfaketime >&2
-# shellcheck disable=SC2016 # apt-get expands it
-mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Label: Debian' 'Created-By: Packages' | head -n 1)
-[[ -n $mirror ]] || die "apt on this host has no mirror of Debian" "run apt-get update"
 work=$(mktemp -d -p "$cache")
 trap 'rm -rf "$work"' EXIT
-mkdir -p "$work/lists/partial" "$work/debs" "$work/root"
-echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main" >"$work/sources.list"
-# This host's apt keeps its own sources. APT::Sandbox: the directory is root's.
-get=(apt-get -qq -o "Dir::Etc::SourceList=$work/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$work/lists" -o APT::Sandbox::User=root)
-{ "${get[@]}" update && cd "$work/debs" && "${get[@]}" download "${packages[@]/%//$suite}"; } >"$work/log" 2>&1 ||
+mkdir "$work/debs" "$work/root"
+apt_sources "$work" deb $suite
+{ apt_in "$work" update && cd "$work/debs" && apt_in "$work" download "${packages[@]/%//$suite}"; } >"$work/log" 2>&1 ||
   { tail -n 20 "$work/log" >&2; die "could not download qemu of $suite" "see the output of apt-get above"; }
 for deb in "$work"/debs/*.deb; do
   dpkg -x "$deb" "$work/root"

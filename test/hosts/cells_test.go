@@ -88,12 +88,8 @@ echo net.ipv4.ip_forward=1 >/etc/sysctl.d/forward.conf; sysctl --system; systemc
 // moby stops Debian's engine, and brings the programs of moby.sh to /opt/moby.
 func (h *host) moby() {
 	h.Helper()
-	dir, err := exec.CommandContext(h.Context(), "../../packaging/dev/moby.sh").Output()
-	if err != nil {
-		h.Fatalf("moby.sh: %v", err)
-	}
 	// Some of the programs are symbolic links.
-	packed, err := exec.CommandContext(h.Context(), "tar", "-C", strings.TrimSpace(string(dir)), "-ch", ".").Output()
+	packed, err := exec.CommandContext(h.Context(), "tar", "-C", made(h.T, "moby.sh"), "-ch", ".").Output()
 	if err != nil {
 		h.Fatalf("tar: %v", err)
 	}

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"holdfast/test/vm"
@@ -15,7 +14,7 @@ import (
 var examOptions = flag.String("exam", "", "options of the examination, for example --held-out")
 
 // slow is how many seconds of this host are one second of the machine.
-var slow = flag.Int("slow", 5, "how many times slower the clock of the examination's machine runs")
+var slow = flag.Int("slow", 4, "how many times slower the clock of the examination's machine runs")
 
 // volume is a disk with the rates of a common cloud volume (gp3 of AWS: 3,000 operations and 125 MiB a
 // second), in the machine's time. Without them the file of the disk is in this host's memory, and each
@@ -23,21 +22,15 @@ var slow = flag.Int("slow", 5, "how many times slower the clock of the examinati
 const volume = ",throttling.iops-total=3000,throttling.bps-total=131072000"
 
 // slowed is a qemu with a thread for each CPU, whose clocks and timers run slower than this host's. An
-// emulated CPU takes about 20 times as long as a real one; in the machine's own time it is a quarter as
-// fast with a clock that is 5 times slower. The timestamp counter of its CPUs is this host's, and its kernel
+// emulated CPU takes about 20 times as long as a real one; in the machine's own time it is a fifth as
+// fast with a clock that is 4 times slower. The timestamp counter of its CPUs is this host's, and its kernel
 // calibrates it by the slow timers.
 func slowed(t *testing.T) emulator {
 	t.Helper()
 	if *slow < 1 {
 		t.Fatalf("-slow %d: it must be 1 or more", *slow)
 	}
-	script := exec.CommandContext(t.Context(), "../../packaging/dev/qemu.sh")
-	script.Stderr = os.Stderr
-	out, err := script.Output()
-	if err != nil {
-		t.Fatalf("qemu.sh: %v", err)
-	}
-	dir := strings.TrimSpace(string(out))
+	dir := made(t, "qemu.sh")
 	const libraries = "/usr/lib/x86_64-linux-gnu"
 	return emulator{
 		program: filepath.Join(dir, "usr/bin/qemu-system-x86_64"),

@@ -61,13 +61,7 @@ func debians() emulator {
 // name of a release.
 func New(t testing.TB, suite string) *Machine {
 	t.Helper()
-	script := exec.CommandContext(t.Context(), "../../packaging/dev/hosts.sh", suite)
-	script.Stderr = os.Stderr
-	out, err := script.Output()
-	if err != nil {
-		t.Fatalf("hosts.sh %s: %v", suite, err)
-	}
-	m := &Machine{base: strings.TrimSpace(string(out)), dir: t.TempDir(), qemu: debians(), size: []string{"-smp", "2", "-m", "2048"}, kill: func() {}}
+	m := &Machine{base: made(t, "hosts.sh", suite), dir: t.TempDir(), qemu: debians(), size: []string{"-smp", "2", "-m", "2048"}, kill: func() {}}
 	disk := exec.CommandContext(t.Context(), "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", filepath.Join(m.base, "disk.img"), m.path("disk"))
 	if out, err := disk.CombinedOutput(); err != nil {
 		t.Fatalf("qemu-img: %v\n%s", err, out)
@@ -79,6 +73,18 @@ func New(t testing.TB, suite string) *Machine {
 		}
 	})
 	return m
+}
+
+// made runs a script of packaging/dev, and returns the directory that it prints.
+func made(t testing.TB, script string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "../../packaging/dev/"+script, args...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: %v", script, err)
+	}
+	return strings.TrimSpace(string(out))
 }
 
 func (m *Machine) path(name string) string { return filepath.Join(m.dir, name) }
