@@ -109,8 +109,10 @@ func (o Options) Check() error {
 			return holdfast.WithHint(fmt.Errorf("pools: unknown kind %q", word), "a list with commas of: bridge, pooled, warm")
 		}
 	}
-	if fi, err := os.Stat(o.Runsc); o.Runsc != "" && (!filepath.IsAbs(o.Runsc) || err != nil || fi.Mode()&0o111 == 0) {
-		return holdfast.WithHint(fmt.Errorf("no runsc at %s", o.Runsc), "packaging/dev/runsc.sh builds one")
+	if o.Runsc != "" {
+		if err := rig.CheckRunsc(o.Runsc); err != nil {
+			return err
+		}
 	}
 	if o.Sleep < 0 {
 		return errors.New("sleep must be over 0")

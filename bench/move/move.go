@@ -76,19 +76,20 @@ func (o Options) Check() error {
 }
 
 func (o Options) findRunsc() (string, error) {
-	candidates := []string{o.Runsc}
-	if o.Runsc == "" {
-		candidates = []string{"/usr/local/bin/runsc"}
-		if cache, err := os.UserCacheDir(); err == nil {
-			candidates = append([]string{filepath.Join(cache, "holdfast-test", "runsc", "runsc")}, candidates...)
+	if o.Runsc != "" {
+		path, err := filepath.Abs(o.Runsc)
+		if err != nil {
+			return "", err
+		}
+		return path, rig.CheckRunsc(path)
+	}
+	const installed = "/usr/local/bin/runsc"
+	if cache, err := os.UserCacheDir(); err == nil {
+		if path := filepath.Join(cache, "holdfast-test", "runsc", "runsc"); rig.CheckRunsc(path) == nil {
+			return path, nil
 		}
 	}
-	for _, path := range candidates {
-		if fi, err := os.Stat(path); err == nil && fi.Mode()&0o111 != 0 {
-			return filepath.Abs(path)
-		}
-	}
-	return "", holdfast.WithHint(fmt.Errorf("there is no runsc at %s", candidates[0]), "packaging/dev/runsc.sh builds one; --runsc says where another one is")
+	return installed, rig.CheckRunsc(installed)
 }
 
 // Run measures moves of a small session, alternating with cold boots of its template,

@@ -66,9 +66,7 @@ func (o Options) Check() error {
 		return errors.New("suspended sessions need --runsc")
 	}
 	if o.Runsc != "" {
-		if _, err := os.Stat(o.Runsc); err != nil {
-			return fmt.Errorf("runsc: %w", err)
-		}
+		return rig.CheckRunsc(o.Runsc)
 	}
 	return nil
 }
