@@ -244,6 +244,7 @@ const (
 	ConnTables     = "conntrack.tables"      // network namespaces with a connection tracking table
 	Conntrack      = "conntrack.used"        // share of the table, by network namespace
 	ConnDrops      = "conntrack.drops"       // connections dropped in the examination, by network namespace
+	ConnUser       = "conntrack.user"        // share of the entries of the host's table that are from or to one container or process; only while the table is half full
 	AllocMs        = "alloc.touch"           // ms of CPU to map and touch 128 MiB in a separate cgroup
 	AllocWall      = "alloc.wall"            // ms of wall time for the same
 	CheckCPU       = "machine.cpu"           // MiB/s of SHA-256 on one thread, by its CPU time

@@ -20,7 +20,7 @@ import (
 func conntrackProbe() Probe {
 	return Probe{
 		Name: "conntrack", Sees: "full connection tracking tables, on the host and in containers",
-		Gives: []string{fact.ConnTables, fact.Conntrack, fact.ConnDrops},
+		Gives: []string{fact.ConnTables, fact.Conntrack, fact.ConnDrops, fact.ConnUser},
 		Open:  counted(readConntrack, conntrackFacts),
 	}
 }
@@ -173,7 +173,7 @@ func limitIn(ns string) (limit float64, err error) {
 	return limit, err
 }
 
-func conntrackFacts(_ Host, before, after map[string]table, _ time.Duration) ([]fact.Fact, error) {
+func conntrackFacts(h Host, before, after map[string]table, _ time.Duration) ([]fact.Fact, error) {
 	fs := []fact.Fact{host(fact.ConnTables, float64(len(after)), fact.Count)}
 	for ns, b := range after {
 		if b.max > 0 {
@@ -182,6 +182,10 @@ func conntrackFacts(_ Host, before, after map[string]table, _ time.Duration) ([]
 		if a, ok := before[ns]; ok && b.drops >= a.drops {
 			fs = append(fs, fact.Fact{Name: fact.ConnDrops, Value: b.drops - a.drops, Subject: b.subject})
 		}
+	}
+	own, _ := os.Readlink(string(h.Proc) + "/self/ns/net")
+	if user, ok := conntrackUser(h, own, after); ok {
+		fs = append(fs, user)
 	}
 	return fs, nil
 }

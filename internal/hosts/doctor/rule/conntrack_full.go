@@ -16,7 +16,7 @@ const (
 func conntrackFull() Rule {
 	return Rule{
 		Name:      "conntrack-full",
-		Signal:    "entries and drops of /proc/PID/net/stat/nf_conntrack, compared with nf_conntrack_max, in each network namespace; calls of connect and send by process",
+		Signal:    "entries and drops of /proc/PID/net/stat/nf_conntrack, compared with nf_conntrack_max, in each network namespace; addresses of the entries of the host's table; calls of connect and send by process",
 		Threshold: "over 80 % in use, or any connection dropped",
 		Why:       "a full table drops new connections and reports it to neither end; at 80 % a burst fills it",
 		Source:    "Documentation/networking/nf_conntrack-sysctl.rst",
@@ -38,9 +38,10 @@ func conntrackFull() Rule {
 					{"connections dropped during the examination", number(lost), "0"},
 					{"network namespace", f.Subject.Device, "-"},
 				}
-				if by, rate := sender(s); culprit.Cgroup == "" && rate > 0 { // the host's table
+				if culprit.Cgroup == "" { // the host's table
+					by, why := user(s, culprit.Device)
 					culprit.Cgroup, culprit.Pid, culprit.Command = by.Cgroup, by.Pid, by.Command
-					e = append(e, Evidence{"connect and send calls of the process named, which makes most of them", perSecond(rate), "-"})
+					e = append(e, why...)
 				}
 				found = append(found, Finding{
 					Severity: severity(lost > 0),
@@ -56,6 +57,20 @@ func conntrackFull() Rule {
 			return found
 		},
 	}
+}
+
+// user returns the user of the host's table: the container or the process that most of the entries are from or to, or
+// else the process that makes most of the calls.
+func user(s *fact.Set, table string) (fact.Subject, []Evidence) {
+	for _, f := range s.Of(fact.ConnUser) {
+		if f.Subject.Device == table {
+			return f.Subject, []Evidence{{"entries of the table from or to the culprit", percent(f.Value), "-"}}
+		}
+	}
+	if by, rate := sender(s); rate > 0 {
+		return by, []Evidence{{"connect and send calls of the process named, which makes most of them", perSecond(rate), "-"}}
+	}
+	return fact.Subject{}, nil
 }
 
 // sender returns the process that makes over half of all calls of connect(2) and send(2) that
