@@ -20,11 +20,11 @@ import (
 const connectLimit = 10 * time.Second
 
 // hold is a holder: a container whose process enters the network namespaces that it is
-// sent. While it is free it is in its own namespace, without devices.
+// sent. While it is free it is at home, in a namespace without devices.
 type hold struct {
 	target        *kill.Target
 	conn          *holder.Conn
-	home          *os.File // its own network namespace
+	home          *os.File // the network namespace that it started in, without devices
 	hosts, resolv string   // text of the engine's files
 }
 
@@ -44,6 +44,10 @@ func (h *hold) end() {
 
 // makeHolder creates, starts and connects a holder. It returns the id of a container that
 // has to be removed with an error.
+//
+// A holder joins the namespace of a free one, if there is one; boots cannot take that meanwhile, so it stays at
+// home. When an agent is killed, all holders exit at the same moment. The engine then releases the network of the first
+// one only: Docker before 23.0 may deadlock if it releases several in parallel (moby#46661).
 func (p *Pool) makeHolder(ctx context.Context) (_ *hold, id string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pool.EngineTimeout)
 	defer cancel()
@@ -62,9 +66,14 @@ func (p *Pool) makeHolder(ctx context.Context) (_ *hold, id string, err error) {
 		return nil, "", err
 	}
 	defer l.Close()
+	network := "none"
+	if beside := p.freeHolder(); beside != nil {
+		defer p.release(beside)
+		network = "container:" + beside.target.ID
+	}
 	id, err = p.with.Create(ctx, engine.Spec{
 		Name: name, Image: Image, Labels: map[string]string{Label: string(p.cfg.Node), StoreLabel: p.cfg.Store},
-		Network: "none", Restart: engine.RestartNo, NoNewPrivileges: true, Seccomp: seccomp, ReadOnlyRoot: true,
+		Network: network, Restart: engine.RestartNo, NoNewPrivileges: true, Seccomp: seccomp, ReadOnlyRoot: true,
 		NoCapabilities: true, Capabilities: []string{"SYS_ADMIN"}, // setns(2)
 		Mounts: []engine.Mount{{Type: "bind", Source: dir, Target: holder.Dir, ReadOnly: true}},
 	}, p.load)

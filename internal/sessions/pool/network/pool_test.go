@@ -231,6 +231,35 @@ func TestHoldersAreReplaced(t *testing.T) {
 	poll.Until(t, "the old one is removed", func() bool { return len(list()) == 2 })
 }
 
+// Holders are in the network of the first one, so that the engine has one network to release when all exit at once, as
+// with a killed agent. Then it still answers.
+func TestHoldersShareANetwork(t *testing.T) {
+	for range 3 {
+		r := start(t, t.TempDir(), Config{Holders: 2})
+		homes := map[string]bool{}
+		r.mu.Lock()
+		for _, h := range r.free {
+			home, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", h.home.Fd()))
+			if err != nil {
+				t.Error(err)
+			}
+			homes[home] = true
+		}
+		holders := len(r.free)
+		for _, h := range r.free {
+			h.conn.Close()
+		}
+		r.mu.Unlock()
+		if holders != 2 || len(homes) != 1 {
+			t.Errorf("%d holders have the networks %v", holders, homes)
+		}
+		r.stop()
+		if err := r.End(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A pool makes another holder if all are kept by boots that do not end.
 func TestHoldersGrow(t *testing.T) {
 	most := FirstHolders() + 1
