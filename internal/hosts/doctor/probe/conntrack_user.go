@@ -2,9 +2,12 @@ package probe
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/hex"
+	"maps"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -48,33 +51,41 @@ type endpoint struct {
 // mostFlows finds the user of over half of the flows: the namespace that has the address, or the process that has the
 // socket. holder finds a process by a local port.
 func mostFlows(h Host, flows []conntrack.Flow, tables map[string]table, holder func(Host, endpoint) (fact.Subject, bool)) (fact.Subject, float64, bool) {
-	addrs, ends := make(map[netip.Addr]int), make(map[endpoint]int)
+	addrs, ends, clients := make(map[netip.Addr]int), make(map[endpoint]int), make(map[netip.Addr]int)
 	for _, f := range flows {
 		for _, at := range []netip.AddrPort{f.Client, f.Server} {
 			ends[endpoint{f.Protocol, at}]++
 		}
+		clients[f.Client.Addr()]++
 		addrs[f.Client.Addr()]++
 		if f.Client.Addr() != f.Server.Addr() {
 			addrs[f.Server.Addr()]++
 		}
 	}
-	for addr, n := range addrs {
-		if n*2 <= len(flows) {
-			continue
-		}
+	share := func(n int) float64 { return float64(n) / float64(len(flows)) }
+	// Of two with as many, the one that begins the connections.
+	for _, addr := range mostFirst(addrs, len(flows), func(a netip.Addr) int { return clients[a] }) {
 		if s, ok := namespaceWith(h, addr, tables); ok {
-			return s, float64(n) / float64(len(flows)), true
+			return s, share(addrs[addr]), true
 		}
 	}
-	for end, n := range ends {
-		if n*2 <= len(flows) || !local(h, end.at.Addr()) {
+	for _, end := range mostFirst(ends, len(flows), func(e endpoint) int { return clients[e.at.Addr()] }) {
+		if !local(h, end.at.Addr()) {
 			continue
 		}
 		if s, ok := holder(h, end); ok {
-			return s, float64(n) / float64(len(flows)), true
+			return s, share(ends[end]), true
 		}
 	}
 	return fact.Subject{}, 0, false
+}
+
+// mostFirst returns the keys that have over half of all, those with the most first, and of equal ones that of the higher rank.
+func mostFirst[K comparable](counts map[K]int, all int, rank func(K) int) []K {
+	over := slices.Collect(maps.Keys(counts))
+	over = slices.DeleteFunc(over, func(k K) bool { return counts[k]*2 <= all })
+	slices.SortFunc(over, func(a, b K) int { return cmp.Or(counts[b]-counts[a], rank(b)-rank(a)) })
+	return over
 }
 
 // namespaceWith returns a process of the only namespace besides the host's that has an address. An address that several

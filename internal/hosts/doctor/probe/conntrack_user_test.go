@@ -70,15 +70,16 @@ func TestMostFlows(t *testing.T) {
 		want  fact.Subject
 		share float64
 	}{
-		"from a container":        {append(flows(3, "10.88.0.2", "198.51.100.1:53"), flows(1, "10.88.0.3", "198.51.100.2:53")...), fact.Subject{Pid: 100, Cgroup: "/docker/100"}, 0.75},
-		"to a container":          {append(flows(9, "198.51.100.1", "10.88.0.3:80"), flows(1, "10.88.0.2", "198.51.100.1:53")...), fact.Subject{Pid: 200, Cgroup: "/docker/200"}, 0.9},
-		"IPv6":                    {flows(2, "2001:db8::3", "[2001:db8::9]:53"), fact.Subject{Pid: 200, Cgroup: "/docker/200"}, 1},
-		"an address of two":       {flows(3, "10.88.0.9", "198.51.100.1:54"), fact.Subject{}, 0},
-		"half":                    {append(flows(2, "10.88.0.2", "198.51.100.1:1"), flows(2, "10.88.0.3", "198.51.100.2:2")...), fact.Subject{}, 0},
-		"to a port of the host":   {append(flows(3, "127.0.0.1", "127.0.0.1:53"), flows(1, "10.88.0.3", "198.51.100.2:1")...), fact.Subject{Pid: 7, Command: "server"}, 0.75},
-		"to a port without owner": {flows(3, "127.0.0.1", "127.0.0.1:54"), fact.Subject{}, 0},
-		"a port of another host":  {flows(3, "198.51.100.7", "198.51.100.1:53"), fact.Subject{}, 0},
-		"a broadcast address":     {flows(3, "10.88.255.255", "198.51.100.1:54"), fact.Subject{}, 0},
+		"from a container":              {append(flows(3, "10.88.0.2", "198.51.100.1:53"), flows(1, "10.88.0.3", "198.51.100.2:53")...), fact.Subject{Pid: 100, Cgroup: "/docker/100"}, 0.75},
+		"to a container":                {append(flows(9, "198.51.100.1", "10.88.0.3:80"), flows(1, "10.88.0.2", "198.51.100.1:53")...), fact.Subject{Pid: 200, Cgroup: "/docker/200"}, 0.9},
+		"from one container to another": {flows(4, "10.88.0.3", "10.88.0.2:80"), fact.Subject{Pid: 200, Cgroup: "/docker/200"}, 1},
+		"IPv6":                          {flows(2, "2001:db8::3", "[2001:db8::9]:53"), fact.Subject{Pid: 200, Cgroup: "/docker/200"}, 1},
+		"an address of two":             {flows(3, "10.88.0.9", "198.51.100.1:54"), fact.Subject{}, 0},
+		"half":                          {append(flows(2, "10.88.0.2", "198.51.100.1:1"), flows(2, "10.88.0.3", "198.51.100.2:2")...), fact.Subject{}, 0},
+		"to a port of the host":         {append(flows(3, "127.0.0.1", "127.0.0.1:53"), flows(1, "10.88.0.3", "198.51.100.2:1")...), fact.Subject{Pid: 7, Command: "server"}, 0.75},
+		"to a port without owner":       {flows(3, "127.0.0.1", "127.0.0.1:54"), fact.Subject{}, 0},
+		"a port of another host":        {flows(3, "198.51.100.7", "198.51.100.1:53"), fact.Subject{}, 0},
+		"a broadcast address":           {flows(3, "10.88.255.255", "198.51.100.1:54"), fact.Subject{}, 0},
 	} {
 		got, share, ok := mostFlows(Host{Proc: proc.FS(root)}, c.flows, tables, server)
 		if got.Pid != c.want.Pid || got.Cgroup != c.want.Cgroup || got.Command != c.want.Command || share != c.share || ok != (c.share > 0) {

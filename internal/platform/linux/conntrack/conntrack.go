@@ -32,12 +32,12 @@ const (
 	protoSrc   = 2                                 // CTA_PROTO_SRC_PORT
 )
 
-// readLimit bounds the reading of a table. A million entries take about a second.
+// readLimit bounds the reading of a table.
 const readLimit = 10 * time.Second
 
 // Flows returns entries of the table of the calling thread's network namespace, at most most of them. The kernel lists them
-// by a hash of their addresses, so the first ones of a large table are a random sample. It needs CAP_NET_ADMIN,
-// and the kernel loads nf_conntrack_netlink if it is a module.
+// by a hash of their addresses, so the first ones of a large table are a random sample. It takes at most ten seconds. It needs
+// CAP_NET_ADMIN, and the kernel loads nf_conntrack_netlink if it is a module. Any goroutine may call it.
 func Flows(most int) ([]Flow, error) {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
