@@ -55,7 +55,7 @@ const conntrackMax = "/sys/net/netfilter/nf_conntrack_max"
 
 // table is the connection tracking table of one network namespace.
 type table struct {
-	subject             fact.Subject
+	subject             fact.Subject // without a process: this namespace's own table
 	entries, drops, max float64
 }
 
@@ -183,8 +183,7 @@ func conntrackFacts(h Host, before, after map[string]table, _ time.Duration) ([]
 			fs = append(fs, fact.Fact{Name: fact.ConnDrops, Value: b.drops - a.drops, Subject: b.subject})
 		}
 	}
-	own, _ := os.Readlink(string(h.Proc) + "/self/ns/net")
-	if user, ok := conntrackUser(h, own, after); ok {
+	if user, ok := conntrackUser(h, after); ok {
 		fs = append(fs, user)
 	}
 	return fs, nil

@@ -29,8 +29,14 @@ const (
 // conntrackUser returns the container or the process from or to which most of the entries of the host's
 // table are, and their share. Connections of containers behind a bridge are in the host's table, where a
 // namespace's own figures do not show them.
-func conntrackUser(h Host, own string, tables map[string]table) (fact.Fact, bool) {
-	if t, ok := tables[own]; !ok || t.max <= 0 || t.entries < crowded*t.max {
+func conntrackUser(h Host, tables map[string]table) (fact.Fact, bool) {
+	var own table
+	for _, t := range tables {
+		if t.subject.Pid == 0 {
+			own = t
+		}
+	}
+	if own.max <= 0 || own.entries < crowded*own.max {
 		return fact.Fact{}, false
 	}
 	flows, err := conntrack.Flows(maxFlows)
@@ -38,7 +44,7 @@ func conntrackUser(h Host, own string, tables map[string]table) (fact.Fact, bool
 		return fact.Fact{}, false
 	}
 	user, share, ok := mostFlows(h, flows, tables, socketHolder)
-	user.Device = own
+	user.Device = own.subject.Device
 	return fact.Fact{Name: fact.ConnUser, Value: share, Unit: fact.Share, Subject: user}, ok
 }
 
