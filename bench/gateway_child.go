@@ -39,8 +39,8 @@ const startTimeout = 10 * time.Second
 
 // GatewayChild is the main function of a process started by GatewayOptions.Child. It
 // runs the role in args on its own loopback port and prints the address to out. The role
-// of clients prints a line when they are connected. It
-// returns at EOF of in, which is also the parent's death.
+// of clients prints a line when they are connected. GatewayChild returns at EOF of in, which
+// also follows the parent's death.
 func GatewayChild(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

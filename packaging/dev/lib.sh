@@ -6,7 +6,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 PATH=$PATH:/usr/sbin:/sbin
 state=$PWD/var/dev
 # For tests and the programs that they build, which so share what is compiled. Without debug
-# information a compiler needs a seventh less CPU time. build.sh has the flags of a release.
+# information a compiler needs a seventh less CPU time. build.sh has the flags of a release, which
+# share it, too.
 # shellcheck disable=SC2034
 goflags='-trimpath -tags=grpcnotrace -gcflags=all=-dwarf=false'
 

@@ -14,10 +14,10 @@ import (
 	"holdfast/internal/platform/linux/inroot"
 )
 
-// Watch calls each for the changes of a file or of a directory's entries, with recursive of
-// its whole tree, until ctx is done, each returns an error, the file is removed, or the
-// session ends. The first event is ready. A link is followed. Events of hard links below other directories,
-// and of memory mappings, are not reported (inotify(7)).
+// Watch calls each for the changes of a file, or of the entries of a directory. With recursive, it
+// reports those of the directory's whole tree. It returns when ctx is done, each returns an error, the
+// file is removed, or the session ends. The first event is WatchReady. A link is followed. Changes
+// through hard links in other directories, and through memory mappings, are not reported (inotify(7)).
 func (f *Files) Watch(ctx context.Context, key holdfast.SessionKey, p string, recursive bool, each func(holdfast.FileEvent) error) error {
 	release, err := f.take(&f.watches, key, "watches")
 	if err != nil {
@@ -142,8 +142,8 @@ func (w *watch) run(ctx context.Context, t *tree) error {
 	}
 }
 
-// lookEvery is the interval at which the watched file is looked at: the kernel does not
-// report the end of a file that is open.
+// lookEvery is the interval at which the watched file is checked: the kernel does not
+// report the removal of a file that is open.
 const lookEvery = time.Second
 
 func (w *watch) removed() bool {
@@ -176,8 +176,8 @@ func (w *watch) send(kind holdfast.FileEventKind, rel string, dir bool) {
 	w.events <- e
 }
 
-// descend watches the directories below one, and reports what is in them if it is new:
-// files may have been made before the directory was watched.
+// descend watches the directories below a directory. If it is new, descend reports what is in
+// them: files may have been made before the directory was watched.
 func (w *watch) descend(ctx context.Context, rel string, isNew bool) error {
 	todo := []string{rel}
 	for len(todo) > 0 {

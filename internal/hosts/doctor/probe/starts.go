@@ -17,7 +17,7 @@ import (
 
 const (
 	startsEvery = 200 * time.Millisecond
-	// startsMost bounds the processes of one sample that are looked at, the latest.
+	// startsMost bounds the processes that one sample reads. It reads the latest ones.
 	startsMost  = 4096
 	startsYoung = 25 // samples, 5 s
 	// startsScans bounds how often all processes are searched for a client of the engine. A
@@ -61,7 +61,7 @@ type starts struct {
 	sockets func() ([]sockdiag.Unix, error)
 	names   map[string]bool // of the engines' sockets
 
-	last    int             // the pid that was given last
+	last    int             // the pid that the kernel assigned last
 	young   map[int]float64 // processes that began lately: the number of the sample that found them
 	old     map[uint32]bool // connections from before the examination
 	clients map[uint32]fact.Subject
@@ -114,7 +114,7 @@ func (w *starts) connections(all []sockdiag.Unix) map[uint32]bool {
 	return ends
 }
 
-// lastPid returns the pid that the kernel gave last (proc_loadavg(5)).
+// lastPid returns the pid that the kernel assigned last (proc_loadavg(5)).
 func lastPid(h Host) (int, error) {
 	text, err := read(string(h.Proc) + "/loadavg")
 	if err != nil {

@@ -60,7 +60,7 @@ func speaksHTTP(ctx context.Context, dial func(context.Context) (net.Conn, error
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(recogniseLimit))
 	if _, err := io.WriteString(c, "OPTIONS * HTTP/1.1\r\nHost: localhost\r\nUser-Agent: holdfast\r\nConnection: close\r\n\r\n"); err != nil {
-		return false, nil // it refuses clients that say so much
+		return false, nil // it closes the connection before it has read a request
 	}
 	var status [7]byte
 	_, err = io.ReadFull(c, status[:])
