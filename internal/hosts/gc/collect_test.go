@@ -456,6 +456,39 @@ func TestManyUsesAreWrittenOrCountAsMissed(t *testing.T) {
 	}
 }
 
+// TestImagesOfNamesAreKeptForAMoment: the engine is asked once for a burst of events, and again when the name may
+// have moved.
+func TestImagesOfNamesAreKeptForAMoment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newModel(time.Now())
+		asked := 0
+		m.between = func(*model) { asked++ }
+		old := m.pull("app:1", []string{"a"}, "")
+		tr := &tracker{engine: m, store: NewStore(t.TempDir(), quietLog()), log: quietLog()}
+		use := func(want string) {
+			t.Helper()
+			if key := tr.keyOf(t.Context(), engine.Activity{Action: "start", Image: "app:1"}); key != want {
+				t.Errorf("key %q, want %q", key, want)
+			}
+		}
+		for range 100 {
+			use(old)
+		}
+		if asked != 1 {
+			t.Errorf("the engine was asked %d times", asked)
+		}
+		moved := m.pull("app:1", []string{"b"}, "")
+		if moved == old {
+			t.Fatal("the name has not moved")
+		}
+		tr.keyOf(t.Context(), engine.Activity{Action: "tag", Image: moved})
+		use(moved)
+		moved = m.pull("app:1", []string{"c"}, "") // without an event
+		time.Sleep(idsKept + 1)
+		use(moved)
+	})
+}
+
 func TestTrackerKeepsUsesAndGaps(t *testing.T) {
 	m := newModel(time.Now())
 	id := m.pull("app:1", []string{"a"}, "")

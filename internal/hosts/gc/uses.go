@@ -27,7 +27,14 @@ type tracker struct {
 	// blind is the end of the last known period in which uses may have been
 	// missed.
 	blind time.Time
+	// ids are the images of names that events have had since asked.
+	ids   map[string]string
+	asked time.Time
 }
+
+// idsKept is how long the image of a name is reused. A start of a container is two events with the
+// image's name, and in a burst of starts most events have the same one.
+const idsKept = time.Second
 
 // flushEvery is the interval at which new uses are written to disk. After a crash
 // the lost uses are read again from the engine's event history, or count as
@@ -91,8 +98,16 @@ func (t *tracker) keyOf(ctx context.Context, a engine.Activity) string {
 		return networkKey(a.Network)
 	case a.Volume != "" && slices.Contains(t.policy.kinds(), Volumes):
 		return volumeKey(a.Volume)
-	case a.Image == "" || strings.HasPrefix(a.Image, "sha256:"):
+	case a.Image == "":
+		return ""
+	case strings.HasPrefix(a.Image, "sha256:"):
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.ids = nil // the event may have given a name to the image
 		return a.Image
+	}
+	if id := t.known(a.Image); id != "" {
+		return id
 	}
 	img, _, err := t.engine.InspectImage(ctx, a.Image)
 	if err != nil {
@@ -103,7 +118,23 @@ func (t *tracker) keyOf(ctx context.Context, a engine.Activity) string {
 		}
 		return ""
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ids == nil {
+		t.ids, t.asked = map[string]string{}, time.Now()
+	}
+	t.ids[a.Image] = img.ID
 	return img.ID
+}
+
+// known returns the image of a name, or "" if the engine has to be asked.
+func (t *tracker) known(name string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if time.Since(t.asked) > idsKept {
+		t.ids = nil
+	}
+	return t.ids[name]
 }
 
 // used records one use. If there is no space for it, every object counts as

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os/exec"
 	"strings"
@@ -62,6 +63,7 @@ func TestPublishedPort(t *testing.T) {
 	})
 	o := options(t, protect.Auto, []string{"sh", "-c", remove + " >&2 && " + run + " >&2"}, "18085")
 	o.Published = &protect.Published{Init: init, Inside: []uint16{8080}}
+	o.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
 	for range 2 {
 		r, err := protect.Run(t.Context(), o)
 		if err != nil || r.Backend != protect.NFQueue || r.ExitCode != 0 || r.Released.Stats.Held == 0 {
@@ -70,12 +72,12 @@ func TestPublishedPort(t *testing.T) {
 		if len(r.Refused) != 1 || !strings.Contains(r.Refused[0].Why, "another network namespace") {
 			t.Errorf("refused: %+v", r.Refused)
 		}
-		t.Logf("%+v", r)
+		t.Logf("until %s: %+v", time.Now().Format(protecttest.Clock), r)
 	}
 	for url, ready := range map[string]bool{"http://localhost:18085/": true, "http://localhost:1/": false} {
 		o.Ready, o.Limit = check(t, url), protecttest.Patience
 		if !ready {
-			o.Limit = 5 * time.Second
+			o.Limit = 12 * time.Second // the command may take some seconds on a busy host
 		}
 		r, err := protect.Run(t.Context(), o)
 		if a := r.Released.Ready; a == nil || a.Ready != ready || errors.Is(err, protect.ErrNotReady) == ready {

@@ -166,6 +166,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	began, err := k.Hold(ctx, o.Spec)
 	if k.standing && (errors.Is(err, errLeaving) || errors.Is(err, ErrKeeperGone)) {
 		k.Close()
+		o.Log.Warn("protect: continuing without the standing keeper", "err", err)
 		if k, err = StartKeeper(o.keeperOptions(locks)); err != nil {
 			return r, err
 		}

@@ -254,7 +254,7 @@ func TestGuardianIsHardToDisturb(t *testing.T) {
 	if s := stateOf(p); s == 'T' {
 		t.Errorf("the process is in state %c", s)
 	}
-	if _, err := g.Arm(continuing(time.Hour, p)); err != nil || g.Pid() == first || g.Pid() == 0 {
+	if _, err := arm(g, continuing(time.Hour, p)); err != nil || g.Pid() == first || g.Pid() == 0 {
 		t.Errorf("not replaced: %v", err)
 	}
 }

@@ -32,13 +32,20 @@ type lost struct {
 	times int // it sent one again
 }
 
+// Clock is the format of times in messages of tests.
+const Clock = "15:04:05.000"
+
 // Failure is a client that was not served.
 type Failure struct {
 	Begun, Ended time.Time
+	Connected    time.Duration // from Begun until it was connected, 0 if it was not
+	Again        int           // SYNs that it sent again
 	Err          error
 }
 
-func (f Failure) Error() string { return fmt.Sprintf("after %v: %v", f.Ended.Sub(f.Begun), f.Err) }
+func (f Failure) Error() string {
+	return fmt.Sprintf("from %s, after %v (connected after %v, SYN sent again %d times): %v", f.Begun.Format(Clock), f.Ended.Sub(f.Begun), f.Connected, f.Again, f.Err)
+}
 func (f Failure) Unwrap() error { return f.Err }
 
 // StartLoad sends clients to the address until Stop. A nil dial connects from the current
@@ -64,14 +71,14 @@ func StartLoad(t testing.TB, address string, every time.Duration, dial func(netw
 
 func (l *Load) one(address string, dial func(network, address string) (net.Conn, error)) {
 	begin := time.Now()
-	again := 0
+	again, connected := 0, time.Duration(0)
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: Patience}).Dial
 	}
 	_, err := ask(address, "/", func(network, address string) (net.Conn, error) {
 		c, err := dial(network, address)
 		if err == nil {
-			again = retransmitted(c)
+			again, connected = retransmitted(c), time.Since(begin)
 		}
 		return c, err
 	})
@@ -84,7 +91,7 @@ func (l *Load) one(address string, dial func(network, address string) (net.Conn,
 	l.total++
 	l.longest = max(l.longest, took)
 	if err != nil {
-		l.failed = append(l.failed, Failure{begin, begin.Add(took), err})
+		l.failed = append(l.failed, Failure{Begun: begin, Ended: begin.Add(took), Connected: connected, Again: again, Err: err})
 	}
 }
 

@@ -36,6 +36,8 @@ func (n *Net) NewNamespace() (*Namespace, error) {
 			return nil, fmt.Errorf("make a network namespace: %w", errors.Join(ErrNoNAT, err))
 		}
 	}
+	n.making.Lock()
+	defer n.making.Unlock()
 	file, err := newNamespace()
 	if err != nil {
 		return nil, fmt.Errorf("make a network namespace: %w", err)

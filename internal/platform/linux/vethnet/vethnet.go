@@ -62,6 +62,11 @@ type Net struct {
 
 	mu    sync.Mutex // serialises making the bridge
 	index int        // the bridge's index when it was last read
+
+	// making serialises NewNamespace. The kernel does so, too, by its lock of network devices. But a write to
+	// disable_ipv6 does not wait for that lock: it is tried again until the lock is free, and uses a CPU
+	// meanwhile (restart_syscall in net/ipv6/addrconf.c).
+	making sync.Mutex
 }
 
 // New checks the configuration. It makes nothing yet.
