@@ -27,13 +27,13 @@ type tracker struct {
 	// blind is the end of the last known period in which uses may have been
 	// missed.
 	blind time.Time
-	// ids are the images of names that events have had since asked.
+	// ids has the id of each image name that the engine has resolved since asked.
 	ids   map[string]string
 	asked time.Time
 }
 
-// idsKept is how long the image of a name is reused. A start of a container is two events with the
-// image's name, and in a burst of starts most events have the same one.
+// idsKept is how long the id of a name is used again. The start of a container is two events with
+// the name of its image. In a burst of starts most events have the same name.
 const idsKept = time.Second
 
 // flushEvery is the interval at which new uses are written to disk. After a crash
