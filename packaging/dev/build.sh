@@ -7,18 +7,16 @@ set -euo pipefail
 
 out=$1 version=$2
 shift 2
-# The linker drops debug information (-s -w), so the compiler makes none: what the tests compile
-# is compiled with the same flags, and used again.
-plain=-dwarf=false
 # holdfast is compiled without inlining, except in the packages through which boots, requests,
-# pulls and the observation of the host pass. docs/adr/size.md has the figures.
-small=("-gcflags=all=-l $plain")
+# pulls and the observation of the host pass. docs/adr/size.md has the figures. The linker drops debug
+# information (-s -w), so the compiler makes none. The packages with inlining are then those of the tests.
+small=("-gcflags=all=-l $nodebug")
 for fast in std holdfast/internal/{sessions,platform,agent,hosts/doctor}/... go.etcd.io/... google.golang.org/... golang.org/x/... \
   github.com/{containerd,cilium,klauspost}/...; do
-  small+=("-gcflags=$fast=$plain")
+  small+=("-gcflags=$fast=$nodebug")
 done
 for program; do
-  flags=("-gcflags=all=$plain")
+  flags=("-gcflags=all=$nodebug")
   [[ $program != holdfast ]] || flags=("${small[@]}")
   CGO_ENABLED=0 GOOS=linux go build -trimpath -tags "grpcnotrace${TAGS:+,$TAGS}" "${flags[@]}" \
     -ldflags "-s -w -X main.version=$version" -o "$out" "./cmd/$program"

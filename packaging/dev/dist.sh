@@ -41,8 +41,8 @@ rm "$dist/generated/man/holdfast/holdfast-bench.1" # the page of this name is ho
 for shell in bash:holdfast zsh:_holdfast fish:holdfast.fish; do
   "$dist/generated/holdfast" completion "${shell%%:*}" >"$dist/generated/completions/${shell#*:}"
 done
-CGO_ENABLED=0 go -C packaging/deb build -trimpath -buildvcs=false -gcflags=all=-dwarf=false -o "$dist/generated/deb" .
-CGO_ENABLED=0 go build -trimpath -buildvcs=false -gcflags=all=-dwarf=false -o "$dist/generated/image" ./packaging/image
+CGO_ENABLED=0 GOFLAGS="$goflags" go -C packaging/deb build -buildvcs=false -o "$dist/generated/deb" .
+CGO_ENABLED=0 GOFLAGS="$goflags" go build -buildvcs=false -o "$dist/generated/image" ./packaging/image
 for arch in "${arches[@]}"; do
   for program in "${programs[@]}"; do
     out=$dist/$program-linux-$arch

@@ -5,11 +5,12 @@
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 PATH=$PATH:/usr/sbin:/sbin
 state=$PWD/var/dev
-# For tests and the programs that they build, which so share what is compiled. Without debug
-# information a compiler needs a seventh less CPU time. build.sh has the flags of a release, which
-# share it, too.
+# Without debug information a compiler needs a seventh less CPU time.
+nodebug=-dwarf=false
+# For tests and the programs that they build, which so share what is compiled. A release (build.sh)
+# shares most of it.
 # shellcheck disable=SC2034
-goflags='-trimpath -tags=grpcnotrace -gcflags=all=-dwarf=false'
+goflags="-trimpath -tags=grpcnotrace -gcflags=all=$nodebug"
 
 say() { printf '%s\n' "$*"; }
 die() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 1; }

@@ -72,7 +72,7 @@ func TestPublishedPort(t *testing.T) {
 		if len(r.Refused) != 1 || !strings.Contains(r.Refused[0].Why, "another network namespace") {
 			t.Errorf("refused: %+v", r.Refused)
 		}
-		t.Logf("until %s: %+v", time.Now().Format(protecttest.Clock), r)
+		t.Logf("until %s: %+v", time.Now().Format(time.StampMilli), r)
 	}
 	for url, ready := range map[string]bool{"http://localhost:18085/": true, "http://localhost:1/": false} {
 		o.Ready, o.Limit = check(t, url), protecttest.Patience

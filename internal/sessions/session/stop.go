@@ -76,10 +76,9 @@ func (m *Manager) announce(ctx context.Context, entries ...*entry) {
 	}
 }
 
-// rewrite writes the changed record of a session. After an error, the store may have the old record or
-// the new one.
-// After store.ErrStale the next attempt may succeed: another write of this node came before, or
-// its answer was lost.
+// rewrite writes the changed record of a session. After an error, the store may have the old record
+// or the new one. After store.ErrStale the next attempt may succeed: another write of this node came
+// before, or its answer was lost.
 func (m *Manager) rewrite(ctx context.Context, e *entry, change func(*holdfast.Owner)) error {
 	m.mu.Lock()
 	next := e.owner

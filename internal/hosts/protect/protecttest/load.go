@@ -32,9 +32,6 @@ type lost struct {
 	times int // it sent one again
 }
 
-// Clock is the format of times in messages of tests.
-const Clock = "15:04:05.000"
-
 // Failure is a client that was not served.
 type Failure struct {
 	Begun, Ended time.Time
@@ -44,7 +41,7 @@ type Failure struct {
 }
 
 func (f Failure) Error() string {
-	return fmt.Sprintf("from %s, after %v (connected after %v, SYN sent again %d times): %v", f.Begun.Format(Clock), f.Ended.Sub(f.Begun), f.Connected, f.Again, f.Err)
+	return fmt.Sprintf("from %s, after %v (connected after %v, SYN sent again %d times): %v", f.Begun.Format(time.StampMilli), f.Ended.Sub(f.Begun), f.Connected, f.Again, f.Err)
 }
 func (f Failure) Unwrap() error { return f.Err }
 
