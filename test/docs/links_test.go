@@ -15,8 +15,21 @@ import (
 
 const top = "../.."
 
-// pages returns the project's Markdown files, by their path below the top.
+// pages returns the project's Markdown files without their code blocks, by their path below the top.
 func pages(t *testing.T) map[string]string {
+	t.Helper()
+	all := files(t, ".md")
+	for name, text := range all {
+		all[name] = prose(text)
+	}
+	if len(all) < 40 {
+		t.Fatalf("only %d pages were found", len(all))
+	}
+	return all
+}
+
+// files returns the project's files whose names end so, by their path below the top.
+func files(t *testing.T, ends ...string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
@@ -30,18 +43,15 @@ func pages(t *testing.T) map[string]string {
 		switch {
 		case d.IsDir() && (name == "var" || name == "dist" || name == "bin" || d.Name() == "vendor" || d.Name() == "testdata" || name != "." && strings.HasPrefix(d.Name(), ".")):
 			return fs.SkipDir
-		case !d.IsDir() && strings.HasSuffix(name, ".md"):
+		case !d.IsDir() && slices.ContainsFunc(ends, func(end string) bool { return strings.HasSuffix(name, end) }):
 			text, err := os.ReadFile(path)
-			all[name] = prose(string(text))
+			all[name] = string(text)
 			return err
 		}
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
-	}
-	if len(all) < 40 {
-		t.Fatalf("only %d pages were found", len(all))
 	}
 	return all
 }

@@ -16,8 +16,8 @@ import (
 	"holdfast/internal/platform/atomicfile"
 )
 
-// Bounds of a file: the maximum length of a recording, by the bounds of a recording
-// (maxSamples), and the maximum unpacked length.
+// Maximum lengths of a file in bytes, compressed and uncompressed. A recording of maxSamples
+// is shorter.
 const (
 	maxPacked   = 64 << 20
 	maxUnpacked = 64 << 20
@@ -79,7 +79,7 @@ func Write(w io.Writer, p *Profile) error {
 	return errors.Join(out.WriteUncompressed(z), z.Close())
 }
 
-// Open reads a recording from a file. ErrFormat.
+// Open reads a recording from a file. It returns ErrFormat if the file is not a recording.
 func Open(path string) (*Profile, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // do not wait for a pipe's writer
 	if err != nil {
