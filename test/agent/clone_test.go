@@ -28,8 +28,8 @@ func (h *host) copyOf(suffix, dockerHost, extra string) *host {
 func TestClonedHost(t *testing.T) {
 	labtest.NeedLong(t, "test/fleet TestEverythingHappens clones nodes")
 	needDocker(t)
-	client := freePort(t)
-	etcd := startEtcd(t, t.TempDir(), client, freePort(t))
+	client := labtest.FreePort(t)
+	etcd := startEtcd(t, t.TempDir(), client, labtest.FreePort(t))
 	t.Cleanup(etcd.Close)
 	store := "store: {endpoints: ['" + client + "'], " + quick + "}"
 	h := newHost(t, store)

@@ -56,7 +56,7 @@ func etcdClient(t *testing.T, client string) *clientv3.Client {
 // the store is back.
 func TestOwnEtcdThatGoesAway(t *testing.T) {
 	labtest.NeedLong(t, "test/fleet TestEverythingHappens cuts nodes off from etcd")
-	dir, client, peer := t.TempDir(), freePort(t), freePort(t)
+	dir, client, peer := t.TempDir(), labtest.FreePort(t), labtest.FreePort(t)
 	etcd := startEtcd(t, dir, client, peer)
 	t.Cleanup(func() { etcd.Close() })
 	h := newHost(t, "store: {endpoints: ['"+client+"'], renew: 200ms, fence: 6s, kill_budget: 2s, ttl: 16s}")
@@ -100,7 +100,7 @@ func TestOwnEtcdThatGoesAway(t *testing.T) {
 // epochs do not go back.
 func TestEtcdRestoredFromABackup(t *testing.T) {
 	labtest.NeedLong(t, "restarts etcd twice and waits for a lease; the packages session and etcd test the same without an engine")
-	dir, client, peer := filepath.Join(t.TempDir(), "etcd"), freePort(t), freePort(t)
+	dir, client, peer := filepath.Join(t.TempDir(), "etcd"), labtest.FreePort(t), labtest.FreePort(t)
 	etcd := startEtcd(t, dir, client, peer)
 	t.Cleanup(func() { etcd.Close() })
 	h := newHost(t, "store: {endpoints: ['"+client+"'], renew: 300ms, fence: 12s, kill_budget: 2s, ttl: 16s}")
@@ -144,7 +144,7 @@ func TestEtcdRestoredFromABackup(t *testing.T) {
 }
 
 func TestEtcdThatDoesNotAnswer(t *testing.T) {
-	h := newHost(t, "store: {endpoints: ['"+freePort(t)+"']}")
+	h := newHost(t, "store: {endpoints: ['"+labtest.FreePort(t)+"']}")
 	r := h.run()
 	if r.code != 4 || !strings.Contains(r.err, "error: ") || !strings.Contains(r.err, "hint: ") {
 		t.Errorf("%+v", r)

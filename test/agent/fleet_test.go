@@ -60,8 +60,8 @@ func newFleetOn(t *testing.T, dockerHost string, n int, timing string, extra fun
 // containerd.
 func newFleetWith(t *testing.T, dockerHost func(i int) string, runtimes map[string]string, n int, timing string, extra func(i int) string, start ...func(*host)) []*host {
 	t.Helper()
-	client := freePort(t)
-	etcd := startEtcd(t, t.TempDir(), client, freePort(t))
+	client := labtest.FreePort(t)
+	etcd := startEtcd(t, t.TempDir(), client, labtest.FreePort(t))
 	t.Cleanup(etcd.Close)
 	ca := filepath.Join(t.TempDir(), "fleet")
 	hosts := make([]*host, n)
@@ -78,7 +78,7 @@ func newFleetWith(t *testing.T, dockerHost func(i int) string, runtimes map[stri
 		certs := filepath.Join(h.dir, "certs")
 		h.must("node", "join", "--ca", ca, "--node", h.node, "--out", certs)
 		h.configure(fmt.Sprintf("store: {endpoints: ['%s'], %s}\nfleet: {listen: '%s', certificates: %s}\n%s",
-			client, timing, freePort(t), certs, extra(i)))
+			client, timing, labtest.FreePort(t), certs, extra(i)))
 		hosts[i] = h
 	}
 	for _, h := range hosts {

@@ -20,8 +20,8 @@ const dockerBridge = "holdfast1"
 // guardian then removes Holdfast's own bridge and NAT, and ends.
 func TestAgentThatIsGoneForGood(t *testing.T) {
 	h := newHost(t, "")
-	client := freePort(t)
-	etcd := startEtcd(t, t.TempDir(), client, freePort(t))
+	client := labtest.FreePort(t)
+	etcd := startEtcd(t, t.TempDir(), client, labtest.FreePort(t))
 	t.Cleanup(etcd.Close)
 	h.configure("store: {endpoints: [\"" + client + "\"], renew: 200ms, fence: 5s, kill_budget: 2s, ttl: 16s}\nsessions: {boots: 2}\n")
 	h.pool = pooled

@@ -16,7 +16,6 @@ import (
 
 	"holdfast"
 	"holdfast/internal/control/api"
-	"holdfast/test/lab"
 	"holdfast/test/lab/echoserver"
 	"holdfast/test/lab/labtest"
 	"holdfast/test/poll"
@@ -215,10 +214,7 @@ func reportOf(t *testing.T, r result) (report holdfast.ReplaceReport) {
 // an error. A replica that does not catch up is removed, and the old one serves.
 func TestGroupIsReplacedNewFirst(t *testing.T) {
 	g := newGates(t, "caught-up-store-0", "caught-up-store-1", "caught-up-late-0")
-	tcp, err := lab.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
+	tcp := labtest.FreePort(t)
 	h := newHost(t, "\ntemplates:"+template+
 		g.template("store", 2, fmt.Sprintf(caughtUp, "1m")+fmt.Sprintf("    tcp: {listen: %q}\n", tcp))+
 		g.template("late", 1, fmt.Sprintf(caughtUp, "2s")))

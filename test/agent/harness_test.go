@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -116,7 +115,7 @@ func newHostOn(t *testing.T, dockerHost, extra string) *host {
 func newNode(t *testing.T, dockerHost, suffix string) *host {
 	t.Helper()
 	h := &host{
-		t: t, dir: t.TempDir(), gateway: freePort(t), apiTCP: freePort(t), docker: dockerHost,
+		t: t, dir: t.TempDir(), gateway: labtest.FreePort(t), apiTCP: labtest.FreePort(t), docker: dockerHost,
 		node: "node-" + strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())) + suffix,
 	}
 	h.socket = filepath.Join(h.dir, "run", "holdfast.sock")
@@ -167,25 +166,6 @@ api: {socket: %s, listen: "%s"}
 }
 
 func (h *host) configFile() string { return filepath.Join(h.dir, "holdfast.yaml") }
-
-// given are the ports that freePort has returned. Until the agent listens, a port is free and
-// the kernel may return it again.
-var given sync.Map
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	for {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		address := l.Addr().String()
-		l.Close()
-		if _, again := given.LoadOrStore(address, true); !again {
-			return address
-		}
-	}
-}
 
 // start starts an agent and returns when it serves.
 func (h *host) start() {

@@ -253,7 +253,7 @@ func TestServiceWithOtherPorts(t *testing.T) {
 	h.signal(syscall.SIGUSR2)
 	h.wait()
 	old := h.gateway
-	h.gateway = freePort(t)
+	h.gateway = labtest.FreePort(t)
 	h.configure("")
 	h.startLogged()
 	h.open("a")

@@ -167,8 +167,8 @@ func TestWarmContainersOverLives(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	client := freePort(t)
-	etcd := startEtcd(t, t.TempDir(), client, freePort(t))
+	client := labtest.FreePort(t)
+	etcd := startEtcd(t, t.TempDir(), client, labtest.FreePort(t))
 	t.Cleanup(etcd.Close)
 	h.configure("store: {endpoints: [\"" + client + "\"], fence: 50s, ttl: 60s}\n" + h.warmTemplate(2))
 	h.start()

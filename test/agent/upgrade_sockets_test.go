@@ -131,7 +131,7 @@ func (h *host) talkTCP(addr string) *talker {
 // cannot serve and the old one serves again.
 func TestConnectionsOutliveAnUpgrade(t *testing.T) {
 	needDocker(t) // it breaks the engine's address
-	tcp := freePort(t)
+	tcp := labtest.FreePort(t)
 	h := newHost(t, "\ntemplates:"+template+fmt.Sprintf("    tcp: {listen: %q, key: a}\n", tcp)+
 		strings.Replace(template, "web", "keeping", 1)+"    websocket: keep\n    kept_sockets: {tell: moved}\n")
 	h.installReal()

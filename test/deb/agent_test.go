@@ -35,7 +35,7 @@ run_dir: %s
 api: {socket: %s, listen: ""}
 gateway: {listen: %q}
 templates: [{name: web, image: %q, port: 8080}]
-`, engine.Host(), h.path("var/lib/holdfast"), h.path("run/holdfast"), h.path("run/holdfast/holdfast.sock"), freePort(t), labtest.TestServer))
+`, engine.Host(), h.path("var/lib/holdfast"), h.path("run/holdfast"), h.path("run/holdfast/holdfast.sock"), labtest.FreePort(t), labtest.TestServer))
 	gateway := h.startAgent()
 
 	before := h.session("alice", gateway)
@@ -63,17 +63,6 @@ templates: [{name: web, image: %q, port: 8080}]
 	if c, err := labtest.Docker(t).Inspect(t.Context(), after.ContainerID); err == nil && c.State == "running" && syscall.Kill(c.Pid, 0) == nil {
 		t.Errorf("after the removal the session's container runs still, with pid %d", c.Pid)
 	}
-}
-
-// freePort is an unused address.
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // startAgent runs the installed program with the installed configuration, waits until it serves,

@@ -44,7 +44,7 @@ func (n *node) terminal(t *testing.T) {
 	if err := labtest.Build(t.Context(), "holdfast/examples/terminal", program); err != nil {
 		t.Fatal(err)
 	}
-	at := freePort(t)
+	at := labtest.FreePort(t)
 	cmd := exec.CommandContext(t.Context(), program, "-listen", at, "-socket", filepath.Join(n.dir, "s"), "-page", "../../demo/assets")
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {

@@ -23,7 +23,7 @@ func nodeGenerator() sdk { return sdk{"openapi-node", "7.13.0"} }
 func TestGeneratedClients(t *testing.T) {
 	labtest.NeedLong(t, "needs PyPI and npm, and takes 10 s of a CPU; internal/control/api checks the document")
 	const token = "0123456789abcdef0123456789abcdef"
-	n := newNode(t, freePort(t))
+	n := newNode(t, labtest.FreePort(t))
 	tokens := filepath.Join(n.dir, "tokens")
 	if err := os.WriteFile(tokens, []byte("tests "+token+"\n"), 0o600); err != nil {
 		t.Fatal(err)

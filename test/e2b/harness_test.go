@@ -108,7 +108,7 @@ func start(t *testing.T) *node { return startWith(t, "") }
 
 func startWith(t *testing.T, mounts string) *node {
 	t.Helper()
-	n := newNode(t, freePort(t))
+	n := newNode(t, labtest.FreePort(t))
 	n.mounts = mounts
 	n.environment = []string{"E2B_API_URL=http://" + n.sdks, "E2B_SANDBOX_URL=http://" + n.sdks}
 	n.configure(fmt.Sprintf("e2b: {listen: %q, domain: %q, api_keys_file: %s, user: user}", n.sdks, "e2b.localhost:"+portOf(n.sdks), n.keys), "shell", "[9000]")
@@ -125,7 +125,7 @@ func newNode(t *testing.T, sdks string) *node {
 func newNodeOn(t *testing.T, e *lab.Engine, sdks string) *node {
 	t.Helper()
 	image(t, e)
-	n := &node{t: t, dir: t.TempDir(), docker: e.Host(), sdks: sdks, api: freePort(t), gateway: freePort(t)}
+	n := &node{t: t, dir: t.TempDir(), docker: e.Host(), sdks: sdks, api: labtest.FreePort(t), gateway: labtest.FreePort(t)}
 	n.keys = filepath.Join(n.dir, "keys")
 	if err := os.WriteFile(n.keys, []byte("tests "+apiKey+"\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -233,16 +233,6 @@ func (n *node) client() *client.Client {
 	}
 	n.t.Cleanup(c.Close)
 	return c
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // python runs a program with the newest SDK, and returns its output.

@@ -26,7 +26,7 @@ func loginService() sdk { return sdk{"oauth2-proxy", "7.15.6"} }
 // Caddy lets users with a login through, each to their own session.
 func TestExampleOfALogin(t *testing.T) {
 	labtest.NeedLong(t, "it builds oauth2-proxy; test/deb runs docs/guide/login.md with nginx")
-	n := newNodeOn(t, labtest.Engine(t), freePort(t))
+	n := newNodeOn(t, labtest.Engine(t), labtest.FreePort(t))
 	n.gatewayKeys = ", domain: sessions.internal"
 	n.template = `    command: [sh, -c, "mkdir -p /www/cgi-bin; printf '#!/bin/sh\\necho; echo $HOLDFAST_SESSION has cookie $HTTP_COOKIE' >/www/cgi-bin/session; chmod +x /www/cgi-bin/session; exec httpd -f -p 8080 -h /www"]`
 	n.configure("", "workspace", "[]")
@@ -37,7 +37,7 @@ func TestExampleOfALogin(t *testing.T) {
 	if err := os.WriteFile(users, []byte("alice:{SHA}"+base64.StdEncoding.EncodeToString(hash[:])+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	login, public := freePort(t), "http://"+freePort(t)
+	login, public := labtest.FreePort(t), "http://"+labtest.FreePort(t)
 	runBeside(t, exec.Command(filepath.Join(loginService().need(t), "oauth2-proxy"), "--config", "../../examples/login/oauth2-proxy.cfg",
 		"--http-address", login, "--htpasswd-file", users, "--cookie-secure=false", "--cookie-secret", "0123456789abcdef0123456789abcdef"))
 	caddy := exec.Command("caddy", "run", "--adapter", "caddyfile", "--config", "../../examples/login/Caddyfile")

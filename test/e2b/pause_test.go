@@ -100,7 +100,7 @@ except SandboxException as e:
 // A sandbox is paused and resumed with its memory and files, by a client and by its time.
 func TestPauseAndResume(t *testing.T) {
 	labtest.NeedLong(t, "runs sandboxes under gVisor, and saves their memory")
-	n := newPausing(t, freePort(t))
+	n := newPausing(t, labtest.FreePort(t))
 	n.environment = []string{"E2B_API_URL=http://" + n.sdks, "E2B_SANDBOX_URL=http://" + n.sdks}
 	n.template += fmt.Sprintf("\n    command: [/bin/sh, -c, %q]", keepsSecret)
 	n.configure(fmt.Sprintf("e2b: {listen: %q, domain: %q, api_keys_file: %s}", n.sdks, "e2b.localhost:"+portOf(n.sdks), n.keys), "shell", "[]")

@@ -64,12 +64,7 @@ func install(h *host, collection string) *installed {
 		h.Fatal(err)
 	}
 	h.Cleanup(func() { os.RemoveAll(dir) })
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		h.Fatal(err)
-	}
-	p := &installed{host: h, dir: dir, addr: l.Addr().String()}
-	l.Close()
+	p := &installed{host: h, dir: dir, addr: labtest.FreePort(h)}
 	p.configure(fmt.Sprintf(`
 node: n1
 data_dir: %s/data

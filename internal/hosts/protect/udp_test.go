@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -59,15 +60,21 @@ func udpServer(address string, more ...string) []string {
 	return append([]string{"/proc/self/exe", roleUDP, address}, more...)
 }
 
-// freeUDP returns an address of loopback that no UDP socket has.
+// freeUDP returns an address of loopback that no UDP socket has. Its port is below those of
+// clients (ip_local_port_range, from 32768). Otherwise a client that asks whether the server
+// answers could take the port before the server.
 func freeUDP(t *testing.T, host string) string {
 	t.Helper()
-	c, err := net.ListenPacket("udp", net.JoinHostPort(host, "0"))
-	if err != nil {
-		t.Fatal(err)
+	var err error
+	for range 100 {
+		var c net.PacketConn
+		if c, err = net.ListenPacket("udp", net.JoinHostPort(host, strconv.Itoa(10000+rand.IntN(20000)))); err == nil {
+			defer c.Close()
+			return c.LocalAddr().String()
+		}
 	}
-	defer c.Close()
-	return c.LocalAddr().String()
+	t.Fatal(err)
+	return ""
 }
 
 // askUDP sends one datagram and returns the pid that answers.
@@ -99,7 +106,12 @@ func dialUDP(t *testing.T, address string) net.Conn {
 func awaitUDP(t *testing.T, address string) {
 	t.Helper()
 	poll.Until(t, "a UDP server answers", func() bool {
-		_, err := askUDP(dialUDP(t, address), time.Second)
+		c, err := net.Dial("udp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, err = askUDP(c, time.Second)
 		return err == nil
 	})
 }
