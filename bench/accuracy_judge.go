@@ -74,7 +74,7 @@ func (o outcome) String() string {
 // machine down, whatever runs on it.
 const stolen = 0.10
 
-// manyDead is the number of dead groups from which on the doctor reports them.
+// manyDead is the number of dying groups from which on the doctor reports them.
 const manyDead = 2000
 
 // judge compares a report with the expected finding. ours reports whether the bench
@@ -83,7 +83,7 @@ const manyDead = 2000
 // A finding is true of the machine in four cases: it names a group that is not ours;
 // it reports stolen CPU time that this program has measured, too; it reports that
 // healthy containers wait for CPUs from which the hypervisor stole that much time; or
-// it has no subject and counts more dead groups than this program can have left.
+// it has no subject and counts more dying groups than this program can have left.
 func judge(want expected, l look, ours func(group string) bool) outcome {
 	o := outcome{healthy: want.rule == ""}
 	for _, c := range l.report.Checked {

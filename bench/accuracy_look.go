@@ -37,7 +37,7 @@ type look struct {
 	steal  float64       // share of CPU time that the hypervisor stole meanwhile
 }
 
-// dead is the number of dead memory cgroups that the doctor counted.
+// dead is the number of dying memory cgroups that the doctor counted.
 func (l look) dead() float64 {
 	for _, f := range l.report.Facts {
 		if f.Name == fact.MemcgDying {

@@ -20,7 +20,7 @@ func found(ruleName, container, group string) doctor.Finding {
 	return f
 }
 
-// listed is a finding of dead groups that blames no container.
+// listed is a finding of dying groups that blames no container.
 func listed(what string) doctor.Finding {
 	f := found(deadGroups, "", "")
 	f.Evidence = []rule.Evidence{{What: what, Found: "1 MiB", Healthy: "0 B"}}
@@ -56,8 +56,8 @@ func TestJudge(t *testing.T) {
 		{name: "healthy, no container named", found: []doctor.Finding{found("fragmentation", "", "")}, others: "fragmentation"},
 		{name: "slow, without steal", found: []doctor.Finding{found("slow-machine", "", "")}, others: "slow-machine"},
 		{name: "slow, with steal", steal: 0.3, found: []doctor.Finding{found("slow-machine", "", "")}, machine: "slow-machine"},
-		{name: "dead groups that we may have left", want: expected{made: 3000}, dead: 4000, found: []doctor.Finding{listed("x")}, others: deadGroups},
-		{name: "more dead groups than we have made", want: expected{made: 3000}, dead: 20_000, found: []doctor.Finding{listed("x")}, machine: deadGroups},
+		{name: "dying groups that we may have left", want: expected{made: 3000}, dead: 4000, found: []doctor.Finding{listed("x")}, others: deadGroups},
+		{name: "more dying groups than we have made", want: expected{made: 3000}, dead: 20_000, found: []doctor.Finding{listed("x")}, machine: deadGroups},
 		{name: "healthy, one of ours named, with steal", steal: 0.3, found: []doctor.Finding{found("noisy-neighbour", "c", lab+"/c")}, machine: "noisy-neighbour"},
 		{name: "a drill, with steal", steal: 0.3, want: storm, why: "not found", found: []doctor.Finding{found("noisy-neighbour", "d", lab+"/d")}, others: "noisy-neighbour"},
 		{name: "steal is no excuse for others", steal: 0.3, found: []doctor.Finding{found("slow-disk", "", "")}, others: "slow-disk"},

@@ -28,7 +28,7 @@ import (
 
 // CureOptions configures `holdfast bench cure-memcg`.
 type CureOptions struct {
-	Groups int // dead memory cgroups; 0 is 20,000
+	Groups int // dying memory cgroups; 0 is 20,000
 	Cache  int // MiB of live page cache beside them; 0 is 256
 	// Worker runs drill.Role, Reader runs CureReader, Guardian runs a guardian.
 	Worker, Reader, Guardian []string
@@ -51,21 +51,21 @@ const (
 
 // Names of the rows.
 const (
-	rowFreed      = "dead groups freed, gentle squeeze"
-	rowLost       = "live page cache lost, gentle squeeze"
-	rowForceFreed = "dead groups freed, everything emptied"
+	rowFreed      = "dying groups freed, gentle reclaim"
+	rowLost       = "live page cache lost, gentle reclaim"
+	rowForceFreed = "dying groups freed, everything emptied"
 	rowForceLost  = "live page cache lost, everything emptied"
-	rowTook       = "gentle squeeze"
+	rowTook       = "gentle reclaim"
 )
 
-// CureMemcg makes dead memory cgroups beside live page cache. It frees them with the
+// CureMemcg makes dying memory cgroups beside live page cache. It frees them with the
 // gentle cure, and after making them again by emptying their parent
 // (memory.force_empty, or memory.reclaim of everything), which is the usual advice. The
 // page cache is measured with mincore(2). In a third run the pages are locked: then the
 // cure must report that it cannot free them, must name the process that holds them, and
 // must leave the page cache alone.
 //
-// Score is the freed share of the dead groups × the kept share of the live page cache,
+// Score is the freed share of the dying groups × the kept share of the live page cache,
 // ours ÷ the peer's.
 func CureMemcg(ctx context.Context, o CureOptions) (Result, error) {
 	o.Groups, o.Cache = cmp.Or(o.Groups, 20_000), cmp.Or(o.Cache, 256)
@@ -133,7 +133,7 @@ func (x *cureBench) run(ctx context.Context) (Result, error) {
 	}
 	holder := ""
 	for _, n := range locked.report.Notes {
-		if strings.Contains(n, "holds dead groups") {
+		if strings.Contains(n, cure.HoldsDying) {
 			holder = n
 		}
 	}
@@ -143,12 +143,12 @@ func (x *cureBench) run(ctx context.Context) (Result, error) {
 	// The peer may keep nothing: avoid a division by 0.
 	r.Score = gentle.freed * (1 - gentle.lost) / max(0.01, force.freed*(1-force.lost))
 	r.Notes = append(r.Notes,
-		fmt.Sprintf("%d dead groups with a page each, beside %d MiB of page cache; the limits are at least %.0f %% freed and under %.0f %% lost", x.o.Groups, x.o.Cache, 100*leastFreed, 100*mostLost),
+		fmt.Sprintf("%d dying groups with a page each, beside %d MiB of page cache; the limits are at least %.0f %% freed and under %.0f %% lost", x.o.Groups, x.o.Cache, 100*leastFreed, 100*mostLost),
 		"with the pages locked the cure reports: "+cmp.Or(holder, "nothing"))
 	return r, nil
 }
 
-// measure makes the dead groups and the live page cache, and frees the groups with f.
+// measure makes the dying groups and the live page cache, and frees the groups with f.
 func (x *cureBench) measure(ctx context.Context, name string, f func(context.Context, cgroup.Group) (cure.Report, error)) (s squeezed, err error) {
 	quiet, err := x.dying(ctx)
 	if err != nil {
@@ -219,7 +219,7 @@ func (x *cureBench) free(ctx context.Context, group string, quiet float64, f fun
 	}
 	s.freed = max(0, min(1, (dead-left)/max(1, dead-quiet)))
 	s.lost = max(0, float64(before-after)/float64(before))
-	fmt.Fprintf(x.o.Progress, "%.0f of %.0f dead groups are left (%.0f before the drill), %d of %d bytes of live page cache\n", left, dead, quiet, after, before)
+	fmt.Fprintf(x.o.Progress, "%.0f of %.0f dying groups are left (%.0f before the drill), %d of %d bytes of live page cache\n", left, dead, quiet, after, before)
 	return s, nil
 }
 

@@ -75,10 +75,10 @@ func (p *programs) experiments() []cli.Experiment {
 			},
 		},
 		{
-			Name: "cure-memcg", Short: "Free dead memory cgroups beside live page cache, with the gentle cure and by emptying all", Example: "holdfast bench cure-memcg",
+			Name: "cure-memcg", Short: "Free dying memory cgroups beside live page cache, with the gentle cure and by emptying all", Example: "holdfast bench cure-memcg",
 			Setup: func(f *pflag.FlagSet) experiment {
 				o := bench.CureOptions{Reader: self(roleCureReader)}
-				f.IntVarP(&o.Groups, "number", "n", 20_000, "dead groups")
+				f.IntVarP(&o.Groups, "number", "n", 20_000, "dying groups")
 				f.IntVar(&o.Cache, "cache", 256, "MiB of live page cache")
 				return p.checked(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
 					o.Worker, o.Guardian = p.product(drill.Role), p.product("guardian")

@@ -23,14 +23,22 @@ import (
 type slowEngine struct {
 	mu   sync.Mutex
 	gate chan struct{} // nil: open
-	now  int           // requests that wait at the gate
+	now  int           // requests that have come to a closed gate
 	most int
+	asks int // unanswered requests that ask whether the engine answers, and have passed the gate
 }
 
-func (s *slowEngine) hold() {
+// hold closes the gate, and returns when the agent's last question that has passed it is answered.
+func (s *slowEngine) hold(t *testing.T) {
+	t.Helper()
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.gate, s.most = make(chan struct{}), 0
+	s.mu.Unlock()
+	poll.Until(t, "the engine has answered what it was asked", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.asks == 0
+	})
 }
 
 // release returns how many requests have waited at once.
@@ -44,28 +52,32 @@ func (s *slowEngine) release() int {
 	return s.most
 }
 
-// wait returns when the gate is open, or false if the client has gone.
-func (s *slowEngine) wait(ctx context.Context) bool {
+// serve passes a request on when the gate is open, unless the client has gone before.
+func (s *slowEngine) serve(r *http.Request, pass func()) {
 	s.mu.Lock()
-	gate := s.gate
-	if gate == nil {
-		s.mu.Unlock()
-		return true
+	gate, counter := s.gate, new(int)
+	switch {
+	case gate != nil:
+		counter = &s.now
+	case strings.HasSuffix(r.URL.Path, "/info"):
+		counter = &s.asks
 	}
-	s.now++
+	*counter++
 	s.most = max(s.most, s.now)
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.now--
+		*counter--
 	}()
-	select {
-	case <-gate:
-		return true
-	case <-ctx.Done():
-		return false
+	if gate != nil {
+		select {
+		case <-gate:
+		case <-r.Context().Done():
+			return
+		}
 	}
+	pass()
 }
 
 // slowed starts a proxy before the package's engine until the test's end, and returns its
@@ -89,9 +101,7 @@ func slowed(t *testing.T, socket string) (*slowEngine, string) {
 	pass.Transport, pass.FlushInterval = dial, -1
 	pass.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.wait(r.Context()) {
-			pass.ServeHTTP(w, r)
-		}
+		s.serve(r, func() { pass.ServeHTTP(w, r) })
 	})}
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = server.Serve(listener) }()
@@ -118,7 +128,10 @@ func TestSlowEngine(t *testing.T) {
 	h.open("alice")
 	before := h.running()
 
-	slow.hold()
+	slow.hold(t)
+	// Until this probe fails, the agent may still read the last answer of the engine, and all
+	// probes would have that one.
+	poll.Until(t, "a probe fails", func() bool { code, _ := h.readyz(); return code != http.StatusOK })
 	const probes = 50
 	answers := make(chan api.Error, probes)
 	for range probes {

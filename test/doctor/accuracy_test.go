@@ -95,7 +95,7 @@ func TestScale(t *testing.T) {
 		t.Errorf("score %v, %q", b.Score, b.Notes)
 	}
 	for _, n := range b.Notes {
-		if strings.Contains(n, "fewer") || strings.Contains(n, "could not be looked at") {
+		if strings.Contains(n, "fewer") || strings.Contains(n, "could not observe") {
 			t.Error(n)
 		}
 	}

@@ -119,7 +119,7 @@ func (a *app) cureMemcg() *cobra.Command {
 		Use:   "memcg",
 		Short: "Free dying memory cgroups by a gentle reclaim at their parent",
 		Long: "Free dying memory cgroups, and keep the page cache of the living ones: the kernel reclaims a little at their parent, and\n" +
-			"takes the pages of the dead first. On cgroup v1 the parent's limit is lowered below its usage and restored at once,\n" +
+			"takes the pages of the dying groups first. On cgroup v1 the parent's limit is lowered below its usage and restored at once,\n" +
 			"with a guardian that undoes it; on v2 memory.reclaim does the same.\n\n" +
 			"With --self the command empties its own group: the last step of a container before its removal\n" +
 			"(as a preStop hook), so that the group does not stay as a dying one. It needs only that group's own files.\n\n" +
@@ -139,7 +139,7 @@ func (a *app) cureMemcg() *cobra.Command {
 		},
 	}
 	f.add(cmd, true)
-	cmd.Flags().StringVar(&cgroup, "cgroup", "", "path of the parent (default the group below which dead groups hold most memory)")
+	cmd.Flags().StringVar(&cgroup, "cgroup", "", "path of the parent (default the group below which dying groups hold most memory)")
 	cmd.Flags().BoolVar(&self, "self", false, "empty the group of this process")
 	cmd.Flags().BoolVar(&kubepods, "kubepods", false, "reclaim at each of a kubelet's groups where that can help")
 	return cmd

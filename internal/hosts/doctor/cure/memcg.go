@@ -234,6 +234,10 @@ func (s *squeeze) round(ctx context.Context, w *watch, n int64) error {
 	return err
 }
 
+// HoldsDying is a part of the note of a report about a process that has locked pages of dying
+// groups.
+const HoldsDying = "holds dying groups"
+
 // holders describes the processes that have locked pages of dying groups.
 func holders(ctx context.Context, h probe.Host) []string {
 	facts, err := probe.Read(ctx, h, "pinned")
@@ -244,7 +248,7 @@ func holders(ctx context.Context, h probe.Host) []string {
 			if f.Subject.Device != "" {
 				file = " of " + f.Subject.Device
 			}
-			notes = append(notes, fmt.Sprintf("process %d (%s) in %s holds dying groups: it has locked %s%s. They cannot be freed until it ends or unlocks them", f.Subject.Pid, f.Subject.Command, f.Subject.Cgroup, size(int64(f.Value)), file))
+			notes = append(notes, fmt.Sprintf("process %d (%s) in %s %s: it has locked %s%s. They cannot be freed until it ends or unlocks them", f.Subject.Pid, f.Subject.Command, f.Subject.Cgroup, HoldsDying, size(int64(f.Value)), file))
 		}
 	}
 	if err != nil && len(notes) == 0 {

@@ -165,7 +165,7 @@ func (g Group) CPUTime() (time.Duration, error) {
 }
 
 // Reclaim makes the kernel reclaim about n bytes from the group and all groups below
-// it, from dead groups first, by memory.reclaim (v2). It returns nil even if the
+// it, from dying groups first, by memory.reclaim (v2). It returns nil even if the
 // kernel could not reclaim as much. ctx ends it early. errors.ErrUnsupported on v1,
 // and on v2 before Linux 5.19.
 func (g Group) Reclaim(ctx context.Context, n int64) error {
