@@ -320,19 +320,17 @@ func (x *cureBench) dying(ctx context.Context) (float64, error) {
 	return 0, errors.New("this kernel does not count dying memory cgroups")
 }
 
-// settle returns dying after the kernel has released the groups that it can.
+// settle returns dying after the kernel has released the groups that it can. The kernel begins
+// some time after their last page is free, and has ended when the number stays for two seconds.
 func (x *cureBench) settle(ctx context.Context) (float64, error) {
 	n, err := x.dying(ctx)
-	for range 20 {
-		if err != nil {
-			return n, err
-		}
+	for same := 0; err == nil && same < 8; same++ {
 		if tasks.Sleep(ctx, 250*time.Millisecond) != nil {
 			return n, ctx.Err()
 		}
 		before := n
-		if n, err = x.dying(ctx); err == nil && n >= before {
-			return n, nil
+		if n, err = x.dying(ctx); n < before {
+			same = 0
 		}
 	}
 	return n, err
