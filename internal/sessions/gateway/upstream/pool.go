@@ -231,6 +231,9 @@ func (c *pooled) quiet() bool {
 	err := c.raw.Control(func(fd uintptr) {
 		fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}
 		n, err := unix.Poll(fds[:], 0)
+		for err == unix.EINTR { // a signal was pending, such as one of Go's scheduler: nothing was found out
+			n, err = unix.Poll(fds[:], 0)
+		}
 		quiet = n == 0 && err == nil
 	})
 	return quiet && err == nil
