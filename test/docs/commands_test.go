@@ -19,6 +19,10 @@ var (
 	packagePath = regexp.MustCompile(`^[\w./-]+`)
 	// testName is the declaration of a test or a benchmark.
 	testName = regexp.MustCompile(`(?m)^func ((?:Test|Benchmark)\w+)\(`)
+	// word is an identifier or a word of a comment.
+	word = regexp.MustCompile(`\w+`)
+	// identifier is an exported identifier with its package or type, in a code span.
+	identifier = regexp.MustCompile("`\\w+\\.([A-Z]\\w+)(?:\\(\\))?`")
 )
 
 // testCommand is a parsed go test command.
@@ -120,7 +124,7 @@ func TestCommandsRunTests(t *testing.T) {
 func TestPagesNameExistingIdentifiers(t *testing.T) {
 	words, checked := map[string]bool{}, 0
 	for _, text := range files(t, ".go") {
-		for _, w := range regexp.MustCompile(`\w+`).FindAllString(text, -1) {
+		for _, w := range word.FindAllString(text, -1) {
 			words[w] = true
 		}
 	}
@@ -128,7 +132,7 @@ func TestPagesNameExistingIdentifiers(t *testing.T) {
 		if name == "CHANGELOG.md" {
 			continue
 		}
-		for _, m := range regexp.MustCompile("`\\w+\\.([A-Z]\\w+)(?:\\(\\))?`").FindAllStringSubmatch(text, -1) {
+		for _, m := range identifier.FindAllStringSubmatch(text, -1) {
 			checked++
 			if !words[m[1]] {
 				t.Errorf("%s names %s, which no Go file has", name, m[0])

@@ -55,7 +55,7 @@ func (a *app) clusterNodes(f *clusterFlags) *cobra.Command {
 		Use:   "nodes",
 		Short: "List the nodes, the slow ones first",
 		Long: "List the nodes with the findings of their agents, the slow ones first and among them the older ones first.\n" +
-			"DYING is the number of dying memory cgroups that the kernel still keeps, RECLAIM the median time of a reclaim of memory cgroups,\n" +
+			"DYING is the number of removed memory cgroups that the kernel still keeps, RECLAIM the median time of a reclaim of memory cgroups,\n" +
 			"SLOW the share of spin-ups with a slow phase, and P99 the longest time of a container's create and start in 99 of 100 cases.\n" +
 			"A node without an agent has \"-\" there.",
 		Example: "  holdfast cluster nodes\n  holdfast cluster nodes --selector pool=old --json",

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -60,21 +59,17 @@ func udpServer(address string, more ...string) []string {
 	return append([]string{"/proc/self/exe", roleUDP, address}, more...)
 }
 
-// freeUDP returns an address of loopback that no UDP socket has. Its port is below those of
-// clients (ip_local_port_range, from 32768). Otherwise a client that asks whether the server
-// answers could take the port before the server.
+// freeUDP returns an address of loopback that no UDP socket has. A client that asks whether the
+// server answers cannot take the port before the server (see protecttest.ListenBelow).
 func freeUDP(t *testing.T, host string) string {
 	t.Helper()
-	var err error
-	for range 100 {
-		var c net.PacketConn
-		if c, err = net.ListenPacket("udp", net.JoinHostPort(host, strconv.Itoa(10000+rand.IntN(20000)))); err == nil {
-			defer c.Close()
-			return c.LocalAddr().String()
-		}
-	}
-	t.Fatal(err)
-	return ""
+	var c net.PacketConn
+	protecttest.ListenBelow(t, host, func(address string) (err error) {
+		c, err = net.ListenPacket("udp", address)
+		return err
+	})
+	defer c.Close()
+	return c.LocalAddr().String()
 }
 
 // askUDP sends one datagram and returns the pid that answers.

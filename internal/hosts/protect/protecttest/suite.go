@@ -45,9 +45,7 @@ func Run(t *testing.T, b protect.Backend, unordered bool) {
 	t.Run("no server comes", func(t *testing.T) { testNoServer(t, b) })
 }
 
-// freePorts returns the addresses with free ports. The ports are below those of clients
-// (ip_local_port_range, from 32768). Otherwise a client could take a port while the server
-// is down, and even connect to itself.
+// freePorts returns the addresses with free ports (see ListenBelow).
 func freePorts(t testing.TB, addresses []string) []string {
 	t.Helper()
 	var out []string
@@ -56,24 +54,29 @@ func freePorts(t testing.TB, addresses []string) []string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := listenBelow(t, host)
+		var l net.Listener
+		ListenBelow(t, host, func(address string) (err error) {
+			l, err = net.Listen("tcp", address)
+			return err
+		})
 		out = append(out, l.Addr().String())
 		defer l.Close()
 	}
 	return out
 }
 
-func listenBelow(t testing.TB, host string) net.Listener {
+// ListenBelow calls listen with addresses of a host, until it succeeds. The ports are below those
+// of clients (ip_local_port_range, from 32768). Otherwise a client could take a port while the
+// server is down, and even connect to itself.
+func ListenBelow(t testing.TB, host string, listen func(address string) error) {
 	t.Helper()
 	var err error
 	for range 100 {
-		var l net.Listener
-		if l, err = net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(10000+rand.IntN(20000)))); err == nil {
-			return l
+		if err = listen(net.JoinHostPort(host, strconv.Itoa(10000+rand.IntN(20000)))); err == nil {
+			return
 		}
 	}
 	t.Fatal(err)
-	return nil
 }
 
 // Listen listens until the end of the test, with or without SO_REUSEPORT, and with or
