@@ -80,8 +80,8 @@ const manyDead = 2000
 // judge compares a report with the expected finding. ours reports whether the bench
 // made a control group; all other groups belong to other workloads on the machine.
 //
-// A finding is true of the machine in four cases: it names a group that is not ours;
-// it reports stolen CPU time that this program has measured, too; it reports that
+// A finding is true of the machine in five cases: it names a group that is not ours; it
+// has no subject and slows only groups that are not ours; it reports stolen CPU time that this program has measured, too; it reports that
 // healthy containers wait for CPUs from which the hypervisor stole that much time; or
 // it has no subject and counts more dying groups than this program can have left.
 func judge(want expected, l look, ours func(group string) bool) outcome {
@@ -109,6 +109,7 @@ func judge(want expected, l look, ours func(group string) bool) outcome {
 			o.own = append(o.own, f.Rule)
 			continue
 		case group != "" && !ours(group),
+			f.Subject == nil && onlyOthers(f.Against, ours),
 			(f.Rule == "slow-machine" || o.healthy && f.Rule == "noisy-neighbour") && l.steal > stolen,
 			f.Rule == deadGroups && group == "" && l.dead() > manyDead+float64(want.made):
 			o.machine = append(o.machine, f.Rule)
@@ -125,6 +126,12 @@ func judge(want expected, l look, ours func(group string) bool) outcome {
 		}
 	}
 	return o
+}
+
+// onlyOthers reports whether each container that a finding slows is known to be of another
+// workload.
+func onlyOthers(slowed []doctor.Subject, ours func(group string) bool) bool {
+	return len(slowed) > 0 && !slices.ContainsFunc(slowed, func(s doctor.Subject) bool { return s.Cgroup == "" || ours(s.Cgroup) })
 }
 
 // tell returns a finding as one line.

@@ -20,6 +20,15 @@ func found(ruleName, container, group string) doctor.Finding {
 	return f
 }
 
+// slowing is a finding without a subject that slows groups.
+func slowing(ruleName string, groups ...string) doctor.Finding {
+	f := found(ruleName, "", "")
+	for _, g := range groups {
+		f.Against = append(f.Against, doctor.Subject{Cgroup: g})
+	}
+	return f
+}
+
 // listed is a finding of dying groups that blames no container.
 func listed(what string) doctor.Finding {
 	f := found(deadGroups, "", "")
@@ -51,6 +60,9 @@ func TestJudge(t *testing.T) {
 		{name: "a group that begins alike", want: expected{rule: "fadvise-storm", group: lab + "/a"}, found: []doctor.Finding{found("fadvise-storm", "", lab+"/ab")}, others: "fadvise-storm", why: "another subject was named"},
 		{name: "an innocent one beside it", want: storm, found: []doctor.Finding{found("fadvise-storm", "a", lab+"/a"), found("own-limit", "b", lab+"/b")}, right: true, others: "own-limit"},
 		{name: "another user of the machine", want: storm, found: []doctor.Finding{found("fadvise-storm", "a", lab+"/a"), found("slow-disk", "", "/else")}, right: true, machine: "slow-disk"},
+		{name: "it slows another user of the machine", found: []doctor.Finding{slowing("frozen", "/holdfast-lab-2/b")}, machine: "frozen"},
+		{name: "it slows one of ours as well", found: []doctor.Finding{slowing("frozen", "/holdfast-lab-2/b", lab+"/b")}, others: "frozen"},
+		{name: "it slows a container whose group is not known", found: []doctor.Finding{slowing("frozen", "")}, others: "frozen"},
 		{name: "healthy"},
 		{name: "healthy, one of ours named", found: []doctor.Finding{found("noisy-neighbour", "c", lab+"/c")}, others: "noisy-neighbour"},
 		{name: "healthy, no container named", found: []doctor.Finding{found("fragmentation", "", "")}, others: "fragmentation"},

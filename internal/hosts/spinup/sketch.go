@@ -68,10 +68,10 @@ func NewSketch(records []Record, q Question, rules Rules) Sketch {
 	return x
 }
 
-// ErrSketch means that a Sketch is none that NewSketch makes.
+// ErrSketch means that a Sketch is invalid: NewSketch does not make one like it.
 var ErrSketch = errors.New("the answer contradicts itself")
 
-// Check returns ErrSketch if the counts of the sketch do not fit.
+// Check returns ErrSketch if the counts of the sketch contradict each other.
 func (x Sketch) Check() error {
 	if x.Count < 0 || len(x.Groups) > maxSketchGroups {
 		return ErrSketch

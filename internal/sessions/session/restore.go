@@ -181,7 +181,7 @@ func (b *attempt) restore(ctx context.Context, spec engine.Spec) (restored bool,
 }
 
 // startStaged starts the staged container. It does not repeat a start that has used the
-// image. errInterrupted.
+// image: if the container does not run after such a start, it returns errInterrupted.
 func (b *attempt) startStaged(ctx context.Context) error {
 	return b.startWith(ctx, func(ctx context.Context) error {
 		if !b.m.deps.Mover.Used(b.container) {
