@@ -9,7 +9,8 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 command -v go >/dev/null || die "Go is not installed" "install the version that go.mod names"
-export GOFLAGS="$goflags" # also for tests with the race detector
+# Also for tests with the race detector. Without a symbol table a linker needs a tenth to a fifth less CPU time.
+export GOFLAGS="$goflags -ldflags=-s"
 if [[ ${1:-} = short ]]; then
   # With the settings of lint.sh each dependency is compiled once.
   export CGO_ENABLED=0
