@@ -19,18 +19,29 @@ import (
 // slowEngine answers after a time, and counts the requests in progress.
 type slowEngine struct {
 	engine.Engine
-	takes     atomic.Int64 // a time.Duration
-	now, most atomic.Int32
+	takes        atomic.Int64 // a time.Duration
+	now, most    atomic.Int32
+	pings, infos atomic.Int32
+}
+
+func (e *slowEngine) Ping(ctx context.Context) error {
+	e.pings.Add(1)
+	return e.answer(ctx)
 }
 
 func (e *slowEngine) Info(ctx context.Context) (engine.Info, error) {
+	e.infos.Add(1)
+	return engine.Info{}, e.answer(ctx)
+}
+
+func (e *slowEngine) answer(ctx context.Context) error {
 	e.most.Store(max(e.most.Load(), e.now.Add(1)))
 	defer e.now.Add(-1)
 	select {
 	case <-time.After(time.Duration(e.takes.Load())):
-		return engine.Info{}, nil
+		return nil
 	case <-ctx.Done():
-		return engine.Info{}, ctx.Err()
+		return ctx.Err()
 	}
 }
 
@@ -72,5 +83,33 @@ func TestProbesOfASlowEngine(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// TestWholeEngine: the engine is asked for its description once in wholeEvery, and after an error
+// until it answers.
+func TestWholeEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := slog.New(slog.DiscardHandler)
+		e := &slowEngine{}
+		h := &health{engine: e, works: runtimes.New(nil, true, nil, prometheus.NewRegistry(), log), log: log}
+		check := func(after time.Duration, pings, infos int32, trouble bool) {
+			t.Helper()
+			e.pings.Store(0)
+			e.infos.Store(0)
+			for end := time.Now().Add(after); time.Now().Before(end); time.Sleep(healthEvery) {
+				h.check(t.Context())
+			}
+			if p, i := e.pings.Load(), e.infos.Load(); p != pings || i != infos || (h.Trouble() != "") != trouble {
+				t.Errorf("%d pings, %d infos, trouble %q; want %d, %d and %v", p, i, h.Trouble(), pings, infos, trouble)
+			}
+		}
+		check(wholeEvery, 5, 1, false)
+		check(2*wholeEvery, 10, 2, false)
+		check(healthEvery, 0, 1, false)
+		e.takes.Store(int64(time.Hour)) // each check takes healthTimeout
+		check(3*(healthEvery+healthTimeout), 1, 2, true)
+		e.takes.Store(0)
+		check(2*healthEvery, 1, 1, false)
 	})
 }

@@ -8,11 +8,12 @@ set -euo pipefail
 out=$1 version=$2
 shift 2
 # holdfast is compiled without inlining, except in the packages through which boots, requests,
-# pulls and the observation of the host pass. docs/adr/size.md has the figures. The linker drops debug
-# information (-s -w), so the compiler makes none. The packages with inlining are then those of the tests.
+# pulls and the observation of the host pass, and where it makes the program smaller (OpenTelemetry).
+# docs/adr/size.md has the figures. The linker drops debug information (-s -w), so the compiler makes
+# none. The packages with inlining are then those of the tests.
 small=("-gcflags=all=-l $nodebug")
 for fast in std holdfast/internal/{sessions,platform,agent,hosts/doctor}/... go.etcd.io/... google.golang.org/... golang.org/x/... \
-  github.com/{containerd,cilium,klauspost}/...; do
+  github.com/{containerd,cilium,klauspost}/... go.opentelemetry.io/...; do
   small+=("-gcflags=$fast=$nodebug")
 done
 for program; do

@@ -59,7 +59,7 @@ func (s *slowEngine) serve(r *http.Request, pass func()) {
 	switch {
 	case gate != nil:
 		counter = &s.now
-	case strings.HasSuffix(r.URL.Path, "/info"):
+	case strings.HasSuffix(r.URL.Path, "/info"), strings.HasSuffix(r.URL.Path, "/containers/json"):
 		counter = &s.asks
 	}
 	*counter++

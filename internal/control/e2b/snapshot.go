@@ -63,8 +63,8 @@ func (d *Server) takeSnapshot(w http.ResponseWriter, r *http.Request) error {
 	return write(w, http.StatusCreated, snapshotInfo{string(name), names})
 }
 
-// snapshotName returns a client's name for a snapshot, without its tag. A name that is no
-// session key becomes one, with a hash in place of what a key cannot have.
+// snapshotName returns a client's name for a snapshot, without its tag. If the name is not a
+// valid session key, snapshotName returns "snapshot-" and a hash of it.
 func snapshotName(text string) holdfast.SessionKey {
 	text, _, _ = strings.Cut(text, ":")
 	if key, err := holdfast.ParseSessionKey(text); err == nil {
@@ -125,7 +125,7 @@ func (d *Server) snapshot(ctx context.Context, name holdfast.SessionKey) (holdfa
 	return holdfast.MemorySnapshot{}, &missing{refuse(http.StatusNotFound, "there is no template and no snapshot %q", name)}
 }
 
-// removeSnapshot removes what the SDKs take for a template.
+// removeSnapshot removes a snapshot. The SDKs remove it as a template.
 func (d *Server) removeSnapshot(w http.ResponseWriter, r *http.Request) error {
 	if name, _, _ := strings.Cut(r.PathValue("id"), ":"); d.isTemplate(name) {
 		return notOffered("removing templates")
@@ -198,7 +198,7 @@ func (d *Server) fork(w http.ResponseWriter, r *http.Request) error {
 	return write(w, http.StatusCreated, results)
 }
 
-// childrenOf notes new sandboxes that are like another one.
+// childrenOf stores new sandboxes with the settings of another one.
 func (d *Server) childrenOf(ctx context.Context, parent sandbox, count int, length time.Duration) (children []sandbox, err error) {
 	for range count {
 		c := sandbox{

@@ -31,8 +31,11 @@ var (
 // Engine talks to one container engine on this host. All methods may be called
 // from any goroutine and return when ctx is done.
 type Engine interface {
-	// Info describes the engine. It is the cheapest call that shows that the engine
-	// answers.
+	// Ping returns nil if the engine answers. It is the cheapest call that shows it.
+	Ping(ctx context.Context) error
+
+	// Info describes the engine. Docker asks its containerd for it, and starts the programs
+	// runc and docker-init (moby, daemon/info_unix.go).
 	Info(ctx context.Context) (Info, error)
 
 	// ImageID resolves a reference to the id of an image on this host.

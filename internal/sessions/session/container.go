@@ -157,12 +157,12 @@ func (b *attempt) open(ctx context.Context) (engine.Container, error) {
 	return c, nil
 }
 
-// exit returns why a dead container ended, once the engine has noticed. An engine that is
-// away then has ended the container itself, or was killed with it.
+// exit returns why a dead container ended, once the engine has noticed. If the engine is
+// not available meanwhile, exit assumes that the engine's end was the cause.
 func (b *attempt) exit(boot context.Context) error {
 	ctx, cancel := context.WithTimeout(boot, exitTimeout)
 	defer cancel()
-	// An engine that ends or starts has connections that it does not answer.
+	// An engine that is ending or starting may accept a connection and not answer.
 	away, silent := false, true
 	for {
 		c, err := b.m.deps.Engine.Inspect(ctx, b.container)
@@ -196,8 +196,8 @@ func (b *attempt) unreachable(ctx context.Context, err error) error {
 	return err
 }
 
-// whyEnded is exited, and engine.ErrInterrupted for a container that the engine has stopped, as
-// Docker does before it ends. An engine that cannot tell is one that ends or starts.
+// whyEnded returns the error of exited. It adds engine.ErrInterrupted if the engine has stopped
+// the container, as Docker does before it ends, or if the engine does not answer.
 func (b *attempt) whyEnded(ctx context.Context, c engine.Container, when string) error {
 	b.exited = &c
 	err := exited(c, when)

@@ -270,7 +270,7 @@ func (b *attempt) resume(ctx context.Context) (done func(), err error) {
 }
 
 // errRuntimeFails means that the runtime of the suspended session's template does not work at
-// the moment. The image waits for one that does.
+// the moment. The image is kept until it works.
 var errRuntimeFails = errors.New("the runtime of its template does not work")
 
 // readSuspendNote returns the note of the suspended previous epoch, if its template is
@@ -279,7 +279,7 @@ func (b *attempt) readSuspendNote() (left holdfast.Suspended, err error) {
 	if err := json.Unmarshal([]byte(b.owner.SuspendNote), &left); err != nil || left.Key != b.e.key || left.Last() >= b.owner.Epoch {
 		return left, errors.New("its suspend note cannot be read")
 	}
-	// The templates of an experiment are one for a request.
+	// A request for one template of an experiment is a request for any of them.
 	other := b.e.templateNamed && b.m.deps.Assign(b.e.key, left.Template) != b.e.template.Name
 	if left.Template != b.e.template.Name && !other {
 		t, err := b.m.template(left.Template)

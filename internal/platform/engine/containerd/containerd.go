@@ -175,6 +175,12 @@ func silence() *log.Entry {
 	return logrus.NewEntry(to)
 }
 
+// Ping asks for the engine's version.
+func (e *Engine) Ping(ctx context.Context) error {
+	_, err := e.api.Version(e.in(ctx))
+	return e.fail(ctx, err, "ask whether the engine answers")
+}
+
 // Info describes the engine, with one call.
 func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 	v, err := e.api.Version(e.in(ctx))

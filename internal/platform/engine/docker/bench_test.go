@@ -1,6 +1,7 @@
 package docker_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -36,12 +37,18 @@ func BenchmarkCreateStart(b *testing.B) {
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
 }
 
-// BenchmarkInfo measures the call that checks whether the engine answers.
-func BenchmarkInfo(b *testing.B) {
+// BenchmarkPing measures the call that checks whether the engine answers, beside the one that
+// describes the engine.
+func BenchmarkPing(b *testing.B) {
 	e, _ := open(b)
-	for b.Loop() {
-		if _, err := e.Info(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+	info := func(ctx context.Context) error { _, err := e.Info(ctx); return err }
+	for name, call := range map[string]func(context.Context) error{"ping": e.Ping, "info": info} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				if err := call(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

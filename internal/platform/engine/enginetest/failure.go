@@ -20,6 +20,7 @@ import (
 func (s *suite) calls(t *testing.T, id string) map[string]func(context.Context) error {
 	e := s.Engine
 	return map[string]func(context.Context) error{
+		"Ping":        e.Ping,
 		"Info":        func(ctx context.Context) error { _, err := e.Info(ctx); return err },
 		"ImageID":     func(ctx context.Context) error { _, err := e.ImageID(ctx, s.Image); return err },
 		"ImageDigest": func(ctx context.Context) error { _, err := e.ImageDigest(ctx, s.Image); return err },

@@ -171,7 +171,7 @@ func (s *suite) unknownContainer(t *testing.T) {
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
-		case "Info", "ImageID", "ImageDigest", "Create", "List", "Pull":
+		case "Ping", "Info", "ImageID", "ImageDigest", "Create", "List", "Pull":
 		default:
 			if !errors.Is(err, holdfast.ErrNotFound) {
 				t.Errorf("%s: %v", name, err)
