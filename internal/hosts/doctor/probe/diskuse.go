@@ -41,38 +41,68 @@ func useFacts(h Host, before, after diskReading, over time.Duration) ([]fact.Fac
 	return movers(h, fact.DiskUse, was, moved(h), time.Since(begin)), nil
 }
 
-// written returns how many bytes each process has written to files, including its children
-// that have ended (task_io_accounting, kernel/exit.c).
-func written(h Host) map[int]float64 {
+// account is what a process has moved, in bytes. It includes what its children had moved that
+// have ended: the kernel adds that when the process waits for them (wait_task_zombie,
+// kernel/exit.c).
+type account struct {
+	bytes  float64
+	parent int
+}
+
+// written returns how many bytes each process has written to files.
+func written(h Host) map[int]account {
 	return accounted(h, func(n map[string]float64) float64 { return n["write_bytes"] - n["cancelled_write_bytes"] })
 }
 
 // moved returns how many bytes each process has had disks read, and has written to files.
-func moved(h Host) map[int]float64 {
+func moved(h Host) map[int]account {
 	return accounted(h, func(n map[string]float64) float64 { return n["read_bytes"] + n["write_bytes"] })
 }
 
 // accounted returns a sum of the figures in /proc/PID/io, proc_pid_io(5), of each process.
-func accounted(h Host, sum func(map[string]float64) float64) map[int]float64 {
-	all := make(map[int]float64)
+func accounted(h Host, sum func(map[string]float64) float64) map[int]account {
+	all := make(map[int]account)
 	pids, _ := h.Proc.Pids() // without a list no process is known
 	for _, pid := range pids {
-		if text, err := read(string(h.Proc) + "/" + strconv.Itoa(pid) + "/io"); err == nil { // otherwise it has ended
-			all[pid] = sum(numbers(text))
+		text, err := read(string(h.Proc) + "/" + strconv.Itoa(pid) + "/io")
+		stat, failed := h.Proc.Stat(pid)
+		if err == nil && failed == nil { // otherwise it has ended
+			all[pid] = account{sum(numbers(text)), stat.PPid}
 		}
 	}
 	return all
 }
 
+// inherited returns the bytes that ended processes had moved before, by the process whose account
+// has received them: the nearest ancestor that still runs.
+func inherited(before, after map[int]account) map[int]float64 {
+	all := make(map[int]float64)
+	for pid, a := range before {
+		if _, runs := after[pid]; runs {
+			continue
+		}
+		ancestor := a.parent
+		for range before { // a chain of parents is no longer than that
+			next, known := before[ancestor]
+			if _, runs := after[ancestor]; runs || !known {
+				break
+			}
+			ancestor = next.parent
+		}
+		all[ancestor] += a.bytes
+	}
+	return all
+}
+
 // movers returns the groups whose bytes grew most, each with its process that has most of them.
-func movers(h Host, name string, before, after map[int]float64, over time.Duration) []fact.Fact {
+func movers(h Host, name string, before, after map[int]account, over time.Duration) []fact.Fact {
 	type group struct {
 		sum, most float64
 		pid       int
 	}
-	groups := make(map[string]group)
-	for pid, n := range after {
-		n -= before[pid]
+	groups, earlier := make(map[string]group), inherited(before, after)
+	for pid, a := range after {
+		n := a.bytes - before[pid].bytes - earlier[pid]
 		path, ok := groupOf(h, pid)
 		if !ok || n <= 0 {
 			continue

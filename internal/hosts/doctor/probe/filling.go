@@ -87,7 +87,7 @@ type filling struct {
 	// Of the sampler's goroutine, until it has ended:
 
 	counted time.Time       // since when writers are counted; the zero time: they are not
-	before  map[int]float64 // bytes written by each process until then
+	before  map[int]account // what each process had written until then
 	inodes  *tracepoint.Tally
 	err     error
 }
