@@ -169,7 +169,7 @@ func (f Fault) shapes() []FaultShape {
 	return all
 }
 
-// healthy reports whether it is a healthy host that can run here.
+// healthy reports whether the manifest has nothing wrong, and can run here.
 func (f Fault) healthy() bool { return len(f.Truth) == 0 && !f.Distractor && len(f.missing()) == 0 }
 
 func (f Fault) limit() time.Duration { return cmp.Or(time.Duration(f.Limit)*time.Second, faultLimit) }

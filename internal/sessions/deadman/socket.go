@@ -50,8 +50,8 @@ func short(dir, name string) (addr *unix.SockaddrUnix, done func(), err error) {
 
 // listen makes the socket dir/name with access for this user only. It replaces an
 // existing one, which was made by an earlier process with the same pid. The socket gets
-// its name when it accepts connections: a client takes a refused connection for the end
-// of the deadman.
+// its name when it accepts connections: to a client, a refused connection means that
+// the deadman has ended.
 func listen(dir, name string) (int, error) {
 	unnamed := "." + name
 	if err := os.Remove(filepath.Join(dir, unnamed)); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -64,8 +64,8 @@ func (e *entry) endingLocked() holdfast.Ending {
 
 // reportEnds reports how sessions have ended whose containers are dead. For those that
 // ended by themselves it first asks the engine, in goroutines of its own: the release does
-// not wait for that, only the removal of the container does. So the container tells the
-// next agent, if this one is killed before it has reported the end.
+// not wait for that, only the removal of the container does. If this agent is killed before
+// it has reported the end, the next agent still finds the container and reports it.
 func (m *Manager) reportEnds(dead []*entry) {
 	var known []holdfast.Ending
 	m.mu.Lock()
