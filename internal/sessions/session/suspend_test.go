@@ -303,8 +303,11 @@ func TestSuspendThatCannotBe(t *testing.T) {
 	if _, err := n.Suspend(t.Context(), "torn"); err == nil || errors.Is(err, holdfast.ErrNoMemory) || !strings.Contains(err.Error(), "ended without its memory") {
 		t.Errorf("torn: %v", err)
 	}
-	if _, err := n.Get("torn"); !errors.Is(err, holdfast.ErrNotFound) || len(n.notes(t)) != 0 {
-		t.Errorf("torn: %v, notes %v", err, n.notes(t))
+	// The watch may report the record's last change after its release. Until the record is looked
+	// up, the key then has an entry once more.
+	poll.Until(t, "torn has no entry", func() bool { _, err := n.Get("torn"); return errors.Is(err, holdfast.ErrNotFound) })
+	if notes := n.notes(t); len(notes) != 0 {
+		t.Errorf("torn: notes %v", notes)
 	}
 	if _, err := n.Suspend(t.Context(), "unknown"); !errors.Is(err, holdfast.ErrNotFound) {
 		t.Errorf("no owner: %v", err)
