@@ -48,8 +48,10 @@ func (u *containerStart) awaitReady(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		if limited.Err() == nil || last == nil {
+		if limited.Err() == nil {
 			last = err
+		} else if last == nil { // the error of a check that the limit ends would blame the engine
+			last = errors.New("its first check has not ended")
 		}
 		if tasks.Sleep(limited, min(max(firstPoll, time.Since(begun)/10), longestPoll)) != nil {
 			if ctx.Err() != nil {

@@ -148,8 +148,10 @@ func TestCannotComeUp(t *testing.T) {
 			want: "no-such-program", phase: spinup.Start, cause: spinup.Other},
 		{name: "ends too early", image: job.Image{Name: "db", Image: labtest.Busybox, Command: []string{"sh", "-c", "echo no password is set; exit 3"}, Ready: &job.Ready{Port: 1, Timeout: holdfast.Millis(long)}},
 			want: "exited before it was ready, with exit code 3", phase: spinup.Ready, cause: spinup.Other, log: "no password is set\n"},
-		{name: "never ready", image: job.Image{Name: "db", Image: labtest.Busybox, Ready: &job.Ready{Command: []string{"false"}, Timeout: holdfast.Millis(time.Second)}},
-			want: "not ready after 1s: the ready command exits with code 1", phase: spinup.Ready, cause: spinup.Other, hint: true},
+		{name: "never ready", image: job.Image{Name: "db", Image: labtest.Busybox, Ready: &job.Ready{Command: []string{"false"}, Timeout: holdfast.Millis(5 * time.Second)}},
+			want: "not ready after 5s: the ready command exits with code 1", phase: spinup.Ready, cause: spinup.Other, hint: true},
+		{name: "ready command that does not end", image: job.Image{Name: "db", Image: labtest.Busybox, Ready: &job.Ready{Command: []string{"sleep", "60"}, Timeout: holdfast.Millis(time.Second)}},
+			want: "not ready after 1s: its first check has not ended", phase: spinup.Ready, cause: spinup.Other, hint: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBed(t)
