@@ -27,7 +27,7 @@ const (
 var errEnded = errors.New("it exited before it was ready")
 
 // awaitReady returns when the service is ready. On a timeout the error has the
-// result of the last probe.
+// result of the last probe that the limit did not end.
 func (u *containerStart) awaitReady(ctx context.Context) error {
 	limit := cmp.Or(time.Duration(u.image.Ready.Timeout), DefaultReadyTimeout)
 	limited, cancel := context.WithTimeout(ctx, limit)
