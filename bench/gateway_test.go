@@ -7,7 +7,7 @@ import (
 )
 
 func TestGatewayComparesAllWays(t *testing.T) {
-	o := GatewayOptions{Conns: 10, Duration: time.Second, Rounds: 1, Only: []string{"ws-64", "wss-64", "http", "h2"}, Child: []string{os.Args[0], childArg}}
+	o := GatewayOptions{Conns: 10, Duration: 400 * time.Millisecond, Rounds: 1, Only: []string{"ws-64", "wss-64", "http", "h2"}, Child: []string{os.Args[0], childArg}}
 	res, err := Gateway(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)

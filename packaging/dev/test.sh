@@ -37,8 +37,8 @@ export GOGC=${GOGC:-400}
 packaging/dev/runsc.sh & # in parallel with the steps before the tests
 runsc=$!
 # Packages whose tests spend most of their time in child processes, or in an etcd.
-children=(./internal/hosts/job ./internal/hosts/protect/install ./internal/hosts/protect/builtin ./internal/control/cli
-  ./internal/sessions/guardian ./internal/sessions/kill ./internal/platform/runsc ./internal/platform/store/etcd)
+children=(./internal/hosts/protect ./internal/hosts/protect/install ./internal/hosts/protect/builtin ./internal/hosts/job
+  ./internal/control/cli ./internal/sessions/guardian ./internal/sessions/kill ./internal/platform/runsc ./internal/platform/store/etcd)
 # Packages for which alone hundreds of others would be compiled with the race detector.
 single=(./cmd/... ./demo ./internal/archtest ./internal/hosts/kube/cri)
 if [[ ${1:-} = long ]]; then
@@ -77,8 +77,8 @@ plain=(env CGO_ENABLED=0 "${tests[@]}")
 # That of test/agent is divided, because it alone would take as long as all others. The tests with
 # a Kubernetes API server are last, because its build may still be in progress. The command line
 # is tested as in the programs that a release is made with, which write manual pages.
-slow=(./internal/sessions/session ./internal/hosts/protect ./internal/sessions/gateway
-  ./internal/control/api/... ./internal/control/dashboard ./internal/control/config)
+slow=(./internal/sessions/session ./internal/sessions/gateway ./internal/control/api/... ./internal/control/dashboard
+  ./internal/control/config)
 kernel=(./internal/hosts/doctor ./internal/hosts/doctor/cure ./internal/hosts/doctor/profile ./internal/platform/engine/...)
 whole=(./test/gc ./test/doctor ./test/e2e ./test/dashboard ./test/kube/...)
 mapfile -t others < <(go list ./... | grep -vxFf <(go list "${slow[@]}" "${children[@]}" "${single[@]}" "${kernel[@]}" ./test/... ./bench/...))
@@ -88,8 +88,8 @@ go run ./packaging/dev/testsum -again -at-once 5 -- "${plain[@]}" ./test/agent -
   -- "${tests[@]}" -race -p 1 "${slow[@]}" \
   -- "${plain[@]}" -p 1 ./test/deb ./test/fleet \
   -- "${plain[@]}" -p 1 "${whole[@]}" \
+  -- "${plain[@]}" -tags=grpcnotrace,manpages -p 1 "${children[@]}" \
   -- "${plain[@]}" -p 1 "${kernel[@]}" \
   -- "${plain[@]}" -p 1 "${rest[@]}" \
-  -- "${plain[@]}" -tags=grpcnotrace,manpages -p 1 "${children[@]}" \
   -- "${tests[@]}" -race -p 3 "${others[@]}" \
   -- env CGO_ENABLED=0 go test -C test/kubedrain -vet=off -timeout 25m -json ./...

@@ -6,6 +6,7 @@ package browser
 import (
 	"context"
 	"flag"
+	"os"
 	"os/exec"
 	"testing"
 	"time"
@@ -36,9 +37,17 @@ func Start(t testing.TB) *Browser {
 	if err != nil {
 		t.Fatalf("find Chromium: %v (Debian's package chromium; make test installs it)", err)
 	}
+	// Chromium is killed at the end, and leaves its directories of temporary files. The path of a
+	// socket in them has to be short, and t.TempDir contains the name of the test.
+	dir, err := os.MkdirTemp("", "browser-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
 	// Without UserDataDir the allocator creates a temporary profile and removes it.
 	alloc, stop := chromedp.NewExecAllocator(context.Background(),
 		chromedp.ExecPath(path),
+		chromedp.Env("TMPDIR="+dir),
 		chromedp.Headless,
 		chromedp.NoSandbox, // root cannot use the sandbox
 		chromedp.DisableGPU,

@@ -79,16 +79,23 @@ func TestPagesAreUsable(t *testing.T) {
 	f := made.NewFleet(1000, 10_000, 1)
 	url := serveMade(t, f)
 	p := b.Blank(t) // one tab for all pages: a browser has six connections to a host
-	for _, page := range pages(t, f) {
-		t.Run(page.name, func(t *testing.T) { usable(t, p, page.name, url+page.path) })
+	for i, page := range pages(t, f) {
+		form := i % 4
+		if labtest.Long() || browser.Pictures() {
+			form = all
+		}
+		t.Run(page.name, func(t *testing.T) { usable(t, p, page.name, url+page.path, form) })
 	}
 }
 
-// usable checks one page in its forms.
-func usable(t *testing.T, p *browser.Page, name, url string) {
-	for _, scheme := range []string{"light", "dark"} {
-		for _, phone := range []bool{false, true} {
-			if phone != (scheme == "dark") && !labtest.Long() && !browser.Pictures() {
+// all stands for all four forms of a page. Without -long each page is checked in one of them.
+const all = -1
+
+// usable checks one page in a form, or in all of them.
+func usable(t *testing.T, p *browser.Page, name, url string, form int) {
+	for i, scheme := range []string{"light", "dark"} {
+		for j, phone := range []bool{false, true} {
+			if form != all && form != 2*i+j {
 				continue
 			}
 			name := name + "-" + scheme

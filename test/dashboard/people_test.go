@@ -269,7 +269,7 @@ func TestOddFleets(t *testing.T) {
 				page.path = "/sessions/00005-" + endless[:holdfast.MaxKeyLen-6]
 			}
 			t.Run(name+"-"+page.name, func(t *testing.T) {
-				usable(t, p, name+"-"+page.name, url+page.path)
+				usable(t, p, name+"-"+page.name, url+page.path, all)
 				if text := p.Text(t, "main"); strings.Contains(text, "NaN") || strings.Contains(text, "Inf") || strings.Contains(text, "%!") {
 					t.Errorf("it says\n%s", text)
 				}

@@ -23,7 +23,7 @@ func TestContainersVanish(t *testing.T) {
 	api := labtest.Docker(t)
 	ctx, stop := context.WithCancel(t.Context())
 	g, gctx := errgroup.WithContext(ctx)
-	for range 3 {
+	for range 2 {
 		g.Go(func() error {
 			for gctx.Err() == nil {
 				// The container is removed in any case, also at the end of the test.

@@ -94,7 +94,7 @@ func TestEverythingHappens(t *testing.T) {
 		length = 10 * time.Minute
 	}
 	o := fleet.Options{
-		Agents: 3, Sessions: labtest.Count(6, 18), Rate: float64(labtest.Count(3, 8)), For: length, Every: 4 * time.Second,
+		Agents: 3, Sessions: labtest.Count(6, 18), Rate: float64(labtest.Count(2, 8)), For: length, Every: 4 * time.Second,
 		Chaos: fleet.Mixed, Seed: uint64(time.Now().UnixNano()),
 		ParkTime: 2 * time.Minute, // a slow machine is not what is looked for
 		Pools:    "pooled,bridge,warm",

@@ -76,6 +76,7 @@ func (l *load) writeUntilError(ctx context.Context, db *sql.DB, id, n int) (int,
 		}
 		l.set(row{id, n}, true)
 		l.acked.Add(1)
+		time.Sleep(2 * time.Millisecond)
 	}
 	return n, nil
 }

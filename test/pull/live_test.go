@@ -15,6 +15,7 @@ import (
 
 	"holdfast/internal/hosts/spinup"
 	"holdfast/test/lab"
+	"holdfast/test/lab/labtest"
 	"holdfast/test/lab/registry"
 	"holdfast/test/poll"
 	"holdfast/test/spinup/scene"
@@ -88,6 +89,7 @@ func downloading(t *testing.T, s *scene.Stage) bool {
 
 // throttledIsSlow applies the documented rule to connections of 15 and 25 MiB/s.
 func throttledIsSlow(t *testing.T, s *scene.Stage) {
+	labtest.NeedLong(t, "test/spinup TestAgainstARegistry judges pulls over the same links")
 	rules := spinup.DefaultRules()
 	for i, l := range scene.Links() {
 		name := fmt.Sprintf("test/throttled-%d:1", i)

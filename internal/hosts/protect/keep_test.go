@@ -190,7 +190,7 @@ func keepOptions(t *testing.T, command []string, address string) protect.Options
 // requests. Not one request fails, and without protect some do.
 func TestKeepOverHardRestarts(t *testing.T) {
 	needsRoot(t)
-	clients, times, pause, every := 50, 2, 20*time.Millisecond, time.Duration(0)
+	clients, times, pause, every := 50, 2, 50*time.Millisecond, time.Duration(0)
 	if labtest.Long() {
 		clients, times, pause, every = 1000, 30, time.Second, 2*time.Second
 	}

@@ -41,7 +41,7 @@ func storedIn(t *testing.T, in *memstore.Store, keys ...holdfast.SessionKey) (*M
 		t.Fatal(err)
 	}
 	m := &Mover{rates: &rates{},
-		o: o, images: images,
+		o: o, images: images, work: t.TempDir(),
 		space: newReservations(), suspendeds: newSuspendedIndex(),
 	}
 	lease, _, err := m.o.Store.Grant(t.Context(), time.Hour)

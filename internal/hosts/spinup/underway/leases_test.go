@@ -329,7 +329,6 @@ func TestLeasesOfOthersAreNotBelieved(t *testing.T) {
 // TestAToolThatIsKilled: a tool that is killed while it announces leaves a complete lease
 // or none.
 func TestAToolThatIsKilled(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), DirName)
 	if args := os.Getenv("LEASES_TEST_DIR"); args != "" {
 		l, err := OpenLeases(args, boottime.Now)
 		if err != nil {
@@ -342,6 +341,7 @@ func TestAToolThatIsKilled(t *testing.T) {
 			}
 		}
 	}
+	dir := filepath.Join(t.TempDir(), DirName)
 	l, err := OpenLeases(dir, boottime.Now)
 	if err != nil {
 		t.Fatal(err)
