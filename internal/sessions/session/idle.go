@@ -66,8 +66,8 @@ func (m *Manager) Use(key holdfast.SessionKey, by holdfast.WakeReason) (release 
 	return sync.OnceFunc(func() { s.unuse(); ended() }), nil
 }
 
-// noteCommands counts detached commands as uses of their sessions. If it cannot be found
-// out whether one runs, one may.
+// noteCommands counts detached commands as uses of their sessions. If the commands of a
+// session are not known, the session counts as used.
 func (m *Manager) noteCommands(ctx context.Context) {
 	since := map[*entry]time.Time{}
 	m.mu.Lock()

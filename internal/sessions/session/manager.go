@@ -135,7 +135,7 @@ type Manager struct {
 	mu         sync.Mutex
 	sessions   map[holdfast.SessionKey]*entry
 	begun      chan struct{} // closed, and replaced, with each boot
-	orphans    int           // entries that only wait for the release of an orphan record
+	orphans    int           // entries that only wait for the release of an orphan record, if it exists
 	draining   bool
 	detached   []*entry        // stuck entries that are not the entry of their key
 	adoption   *adoption       // nil outside Adopt
@@ -280,7 +280,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	<-ctx.Done()
 	m.mu.Lock()
 	m.tasks.Seal()
-	kept := len(m.sessions) > 0 // for the next agent, which waits
+	kept := len(m.sessions) > m.orphans // for the next agent, which waits
 	m.mu.Unlock()
 	m.tasks.Close()
 	m.wakeAll()

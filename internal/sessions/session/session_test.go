@@ -7,12 +7,15 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/store"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/memstore"
 	"holdfast/test/poll"
 )
 
@@ -262,12 +265,30 @@ func (s slowRemoval) Remove(ctx context.Context, id string) error {
 	}
 }
 
+// silentStore is a store that does not answer a Get while it is silent.
+type silentStore struct {
+	store.Store
+	silent atomic.Bool
+	asked  chan struct{} // closed by the first Get that is not answered
+}
+
+func (s *silentStore) Get(ctx context.Context, key holdfast.SessionKey) (holdfast.Owner, error) {
+	if s.silent.CompareAndSwap(true, false) {
+		close(s.asked)
+		<-ctx.Done()
+		return holdfast.Owner{}, fmt.Errorf("get: no answer: %w", holdfast.ErrStore)
+	}
+	return s.Store.Get(ctx, key)
+}
+
 // A manager that ends without sessions first removes the containers of those that it has
-// stopped.
+// stopped, also while it looks up a record that a late event of the store's watch has shown.
 func TestRemovesAtTheEnd(t *testing.T) {
 	fake := newFakeEngine(t)
 	t.Cleanup(fake.close)
-	n := newNode(t, setup{engine: slowRemoval{fake}, cfg: Config{Templates: []Template{anywhere(t)}}})
+	mem := memstore.New(1000)
+	late := &silentStore{Store: mem, asked: make(chan struct{})}
+	n := newNode(t, setup{engine: slowRemoval{fake}, faulty: late, store: mem, cfg: Config{Templates: []Template{anywhere(t)}}})
 	const many = 6
 	for i := range many {
 		key := holdfast.SessionKey(fmt.Sprintf("key-%d", i))
@@ -282,6 +303,9 @@ func TestRemovesAtTheEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	late.silent.Store(true)
+	n.ReclaimOrphan(holdfast.Owner{Key: "key-0", Node: n.cfg.Node, Epoch: 1})
+	<-late.asked
 	n.end()
 	if left := n.containers(t); len(left) > 0 {
 		t.Errorf("%d of %d containers are left", len(left), many)

@@ -84,8 +84,8 @@ func (r *renewals) exchange(life context.Context, c *clientv3.Client, id clientv
 }
 
 // elsewhere reports whether a stream of another member should be tried, because the one that answered
-// does not lead. The client opens streams of its members in turn. If none of them leads, because the
-// configured endpoints are others, the store stays with the last.
+// does not lead. The client opens streams of its members in turn. If no configured endpoint
+// belongs to the leader, the store stays with the last stream.
 func (s *Store) elsewhere(answer *etcdserverpb.ResponseHeader) bool {
 	r := &s.renewals
 	if term := answer.GetRaftTerm(); term != r.term {
