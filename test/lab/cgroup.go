@@ -40,6 +40,9 @@ func removeCgroup(name string) error {
 	if err != nil {
 		return err
 	}
+	for _, dir := range dirs { // a process that the hierarchy of the freezer has frozen leaves no other one
+		killCgroup(dir)
+	}
 	deadline := time.Now().Add(10 * time.Second)
 	for _, dir := range dirs {
 		for {
