@@ -10,7 +10,7 @@ import (
 )
 
 // drainLook is the interval at which the connections are checked. One check
-// walks the whole connection table of the kernel, about 10 ms.
+// walks the whole connection table of the kernel, which takes milliseconds.
 const drainLook = 20 * time.Millisecond
 
 // quiet is how long a UDP server has had nothing to read when it counts as drained, and how

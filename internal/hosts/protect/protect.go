@@ -116,7 +116,7 @@ type Target struct {
 	Warn func(error)
 	// Owners finds the processes that have listeners open, and returns them by
 	// the inodes of the sockets. It searches first the processes known to have the
-	// old listeners, then all, which takes about 10 ms. It may be called from any
+	// old listeners, then all, which takes milliseconds. It may be called from any
 	// goroutine.
 	Owners func(ls []sockdiag.Listener) (map[uint32]pidfd.OpenFile, error)
 	// Listeners returns the listening sockets on Addresses now; for Steer, the UDP sockets.

@@ -32,7 +32,7 @@ import (
 const processName = "holdfast-relay"
 
 // lookEvery is the interval at which the connections are checked. One check walks the whole
-// connection table of the kernel, about 10 ms.
+// connection table of the kernel, which takes milliseconds.
 const lookEvery = 20 * time.Millisecond
 
 // Main is the main function of the process that Start created. It returns the exit code.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -55,7 +54,9 @@ const (
 )
 
 const (
-	// inet_diag.h: type of the request, and of attributes.
+	// inet_diag.h: types of requests, and of attributes. The older request is about TCP only, and
+	// about both families.
+	tcpDiagGetSock   = 18
 	sockDiagByFamily = 20
 	attrInfo         = 2  // INET_DIAG_INFO, struct tcp_info
 	attrV6Only       = 11 // INET_DIAG_SKV6ONLY
@@ -63,12 +64,13 @@ const (
 	attrULPName      = 1  // INET_ULP_INFO_NAME in it
 	reqProtocol      = 3  // INET_DIAG_REQ_PROTOCOL, for those over 255
 
+	bothLen    = 60 // struct inet_diag_req
 	requestLen = 56 // struct inet_diag_req_v2
 	messageLen = 72 // struct inet_diag_msg
 
 	protoMPTCP = 262 // IPPROTO_MPTCP
 
-	// askLimit bounds a dump. One takes about 10 ms, and on an emulated host without a free CPU
+	// askLimit bounds a dump. One takes milliseconds, and on an emulated host without a free CPU
 	// it has taken more than 5 s.
 	askLimit = 15 * time.Second
 )
@@ -116,13 +118,9 @@ func (d *Diag) Close() error {
 
 // Listeners returns the listening sockets on the port; 0 is any port.
 func (d *Diag) Listeners(port uint16) ([]Listener, error) {
-	var all []Listener
-	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		of, err := d.listeners(family, port)
-		if err != nil {
-			return nil, fmt.Errorf("list the listeners of port %d: %w", port, err)
-		}
-		all = append(all, of...)
+	all, err := d.listeners(port)
+	if err != nil {
+		return nil, fmt.Errorf("list the listeners of port %d: %w", port, err)
 	}
 	return all, nil
 }
@@ -148,39 +146,52 @@ func (d *Diag) Receivers(port uint16) ([]Listener, error) {
 	return all, nil
 }
 
-// listeners merges the two views of a Multipath TCP listener: the inner TCP socket
-// has the queue and the cookie by which the kernel steers, the outer one has the
-// inode of the file.
-func (d *Diag) listeners(family uint8, port uint16) ([]Listener, error) {
-	msgs, err := d.dump(query{family: family, protocol: unix.IPPROTO_TCP, states: 1 << Listen, ext: 1 << (attrInfo - 1), port: port}) // attrULP comes with it
+// listeners returns the listening TCP sockets, with the inodes of Multipath TCP sockets.
+func (d *Diag) listeners(port uint16) ([]Listener, error) {
+	msgs, err := d.dump(query{states: 1 << Listen, ext: 1 << (attrInfo - 1), port: port}) // attrULP comes with it
 	if err != nil {
 		return nil, err
 	}
 	var ls []Listener
+	multipath := map[uint8]bool{} // families
 	for _, m := range msgs {
-		if l, err := parseListener(m.Data); err != nil {
+		l, err := parseListener(m.Data)
+		if err != nil {
 			return nil, err
-		} else if port == 0 || l.Addr.Port() == port {
+		}
+		if port == 0 || l.Addr.Port() == port {
 			ls = append(ls, l)
+			multipath[m.Data[0]] = multipath[m.Data[0]] || l.MPTCP
 		}
 	}
-	// The second list takes milliseconds on any host, because the kernel walks through a
-	// table of all Multipath TCP sockets (net/mptcp/mptcp_diag.c).
-	if !slices.ContainsFunc(ls, func(l Listener) bool { return l.MPTCP }) {
-		return ls, nil
+	for family, has := range multipath {
+		if !has { // a list takes milliseconds
+			continue
+		}
+		if err := d.mergeMultipath(family, port, ls); err != nil {
+			return nil, err
+		}
 	}
-	// A kernel without Multipath TCP, or one whose module is not there.
+	return ls, nil
+}
+
+// mergeMultipath merges the two views of Multipath TCP listeners: the inner TCP socket has the
+// queue and the cookie by which the kernel steers, the outer one has the inode of the file. It
+// takes milliseconds on any host, because the kernel walks through a table of all Multipath TCP
+// sockets (net/mptcp/mptcp_diag.c).
+func (d *Diag) mergeMultipath(family uint8, port uint16, ls []Listener) error {
 	outer, err := d.dump(query{family: family, protocol: protoMPTCP, states: 1 << Listen, port: port})
+	// A kernel without Multipath TCP, or one whose module is not there.
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
-		return ls, nil
+		return nil
 	} else if err != nil {
-		return nil, err
+		return err
 	}
 	found := make(map[int]bool)
 	for _, m := range outer {
 		o, err := parseListener(m.Data)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		for i := range ls {
 			if ls[i].Addr == o.Addr && ls[i].Device == o.Device && ls[i].MPTCP && !found[i] {
@@ -189,11 +200,11 @@ func (d *Diag) listeners(family uint8, port uint16) ([]Listener, error) {
 			}
 		}
 	}
-	return ls, nil
+	return nil
 }
 
 // Conns returns the connections on a local port in one of the states. It walks the
-// whole table of connections, which takes some 10 ms on any host.
+// whole table of connections, which takes milliseconds on any host.
 func (d *Diag) Conns(port uint16, states ...int) ([]Conn, error) {
 	all, err := d.conns(query{port: port}, states)
 	if err != nil {
@@ -216,70 +227,78 @@ func (d *Diag) conns(q query, states []int) ([]Conn, error) {
 	for _, s := range states {
 		mask |= 1 << s
 	}
+	q.states, q.ext = mask, 1<<(attrInfo-1)
+	msgs, err := d.dump(q)
+	if err != nil {
+		return nil, err
+	}
 	var all []Conn
-	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		q.family, q.protocol, q.states, q.ext = family, unix.IPPROTO_TCP, mask, 1<<(attrInfo-1)
-		msgs, err := d.dump(q)
+	for _, m := range msgs {
+		c, err := parseConn(m.Data)
 		if err != nil {
 			return nil, err
 		}
-		for _, m := range msgs {
-			c, err := parseConn(m.Data)
-			if err != nil {
-				return nil, err
-			}
-			if (q.port == 0 || c.Local.Port() == q.port) && (q.peerPort == 0 || c.Peer.Port() == q.peerPort) {
-				all = append(all, c)
-			}
+		if (q.port == 0 || c.Local.Port() == q.port) && (q.peerPort == 0 || c.Peer.Port() == q.peerPort) {
+			all = append(all, c)
 		}
 	}
 	return all, nil
 }
 
-// query has the used fields of struct inet_diag_req_v2.
+// query has the used fields of struct inet_diag_req_v2, or of struct inet_diag_req if family
+// is 0: then the kernel walks its tables once for the TCP sockets of both families.
 type query struct {
 	family   uint8
-	protocol uint32
+	protocol uint32 // ignored if family is 0
 	states   uint32
 	ext      uint8
 	port     uint16 // 0: any
 	peerPort uint16 // likewise
 }
 
-func (q query) encode() ([]byte, error) {
+func (q query) encode() (netlink.Message, error) {
+	m := netlink.Message{Header: netlink.Header{Type: sockDiagByFamily, Flags: netlink.Request | netlink.Dump}}
+	if q.family == 0 {
+		b := make([]byte, bothLen)
+		b[0], b[3] = unix.AF_INET, q.ext // the kernel ignores the family, and ss(8) sends this one
+		binary.BigEndian.PutUint16(b[4:], q.port)
+		binary.BigEndian.PutUint16(b[6:], q.peerPort)
+		binary.NativeEndian.PutUint32(b[52:], q.states)
+		m.Header.Type, m.Data = tcpDiagGetSock, b
+		return m, nil
+	}
 	b := make([]byte, requestLen)
 	b[0], b[1], b[2] = q.family, uint8(q.protocol), q.ext
 	binary.NativeEndian.PutUint32(b[4:], q.states)
 	binary.BigEndian.PutUint16(b[8:], q.port)
 	binary.BigEndian.PutUint16(b[10:], q.peerPort)
+	m.Data = b
 	if q.protocol <= 255 {
-		return b, nil
+		return m, nil
 	}
 	e := netlink.NewAttributeEncoder()
 	e.Uint32(reqProtocol, q.protocol)
 	attrs, err := e.Encode()
-	return append(b, attrs...), err
+	m.Data = append(b, attrs...)
+	return m, err
 }
 
 func (d *Diag) dump(q query) ([]netlink.Message, error) {
-	b, err := q.encode()
+	m, err := q.encode()
 	if err != nil {
 		return nil, err
 	}
-	return d.ask(b)
+	return d.ask(m)
 }
 
 // ask makes a dump of a request.
-func (d *Diag) ask(b []byte) ([]netlink.Message, error) {
+func (d *Diag) ask(m netlink.Message) ([]netlink.Message, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.conn.SetDeadline(time.Now().Add(askLimit)); err != nil {
 		return nil, err
 	}
-	msgs, err := d.conn.Execute(netlink.Message{
-		Header: netlink.Header{Type: sockDiagByFamily, Flags: netlink.Request | netlink.Dump},
-		Data:   b,
-	})
+	msgs, err := d.conn.Execute(m)
 	if err != nil && !answered(err) {
 		err = errors.Join(err, d.reopen())
 	}
