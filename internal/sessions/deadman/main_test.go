@@ -216,27 +216,33 @@ func newID() string {
 	return fmt.Sprintf("%016x%016x%032x", os.Getpid(), time.Now().UnixNano(), ids.n)
 }
 
-// newBox starts a container.
+// newBox starts a container. A deadman after its deadline may kill it before newBox returns.
 func newBox(t *testing.T, id string) *box {
 	t.Helper()
 	cmd, err := killtest.Start(id)
 	if err != nil {
 		t.Fatal(err)
 	}
+	b := &box{container: container{ID: id, Name: "box-" + id[60:], Pid: cmd.Process.Pid}, died: make(chan struct{})}
 	p, err := pidfd.Open(cmd.Process.Pid)
-	if err != nil {
+	if err == nil {
+		b.init, b.container.Start = p, p.Start()
+	} else if !errors.Is(err, pidfd.ErrGone) {
 		t.Fatal(err)
 	}
-	b := &box{container: container{ID: id, Name: "box-" + id[60:], Pid: p.Pid(), Start: p.Start()}, init: p, died: make(chan struct{})}
 	go func() {
 		_ = cmd.Wait() // killed
 		b.at = boottime.Now()
 		close(b.died)
 	}()
 	t.Cleanup(func() {
-		_ = p.Signal(unix.SIGKILL) // it may be dead
+		if b.init != nil {
+			_ = p.Signal(unix.SIGKILL) // it may be dead
+		}
 		<-b.died
-		p.Close()
+		if b.init != nil {
+			p.Close()
+		}
 		if err := killtest.Remove(id); err != nil {
 			t.Error(err)
 		}

@@ -2,11 +2,13 @@
 package sockdiag
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -116,7 +118,7 @@ func (d *Diag) Close() error {
 	return errors.Join(d.conn.Close(), d.ns.Close())
 }
 
-// Listeners returns the listening sockets on the port; 0 is any port.
+// Listeners returns the listening sockets on the port; 0 is any port. IPv4 comes first.
 func (d *Diag) Listeners(port uint16) ([]Listener, error) {
 	all, err := d.listeners(port)
 	if err != nil {
@@ -164,6 +166,8 @@ func (d *Diag) listeners(port uint16) ([]Listener, error) {
 			multipath[m.Data[0]] = multipath[m.Data[0]] || l.MPTCP
 		}
 	}
+	// The kernel's order is that of a hash: IPv4 comes first.
+	slices.SortStableFunc(ls, func(a, b Listener) int { return cmp.Compare(a.Addr.Addr().BitLen(), b.Addr.Addr().BitLen()) })
 	for family, has := range multipath {
 		if !has { // a list takes milliseconds
 			continue

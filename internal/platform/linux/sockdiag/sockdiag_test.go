@@ -67,6 +67,9 @@ func TestFamilies(t *testing.T) {
 			for _, port := range []uint16{at.Port(), 0} {
 				ls, err := d.Listeners(port)
 				i := slices.IndexFunc(ls, func(l Listener) bool { return l.Addr == at })
+				if !slices.IsSortedFunc(ls, func(a, b Listener) int { return a.Addr.Addr().BitLen() - b.Addr.Addr().BitLen() }) {
+					t.Errorf("order: %+v", ls)
+				}
 				if err != nil || i < 0 || ls[i].MPTCP != multipath || ls[i].Inode == 0 || ls[i].Queue != 1 || port != 0 && len(ls) != 1 {
 					t.Errorf("%v, Multipath TCP %v: %+v, %v", at, multipath, ls, err)
 				}
