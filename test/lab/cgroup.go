@@ -40,22 +40,26 @@ func removeCgroup(name string) error {
 	if err != nil {
 		return err
 	}
-	for _, dir := range dirs { // a process that the hierarchy of the freezer has frozen leaves no other one
-		killCgroup(dir)
-	}
-	deadline := time.Now().Add(10 * time.Second)
-	for _, dir := range dirs {
-		for {
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		// All are killed before one is removed: a process that the freezer's hierarchy has frozen
+		// leaves none.
+		for _, dir := range dirs {
 			killCgroup(dir)
-			err := removeTree(dir)
-			if err == nil {
-				break
-			}
-			if time.Now().After(deadline) {
-				return fmt.Errorf("remove cgroup %s: %w", dir, err)
-			}
-			// Killed processes leave the cgroup when the kernel has ended them.
-			time.Sleep(5 * time.Millisecond)
+		}
+		err := removeTrees(dirs)
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+		// Killed processes leave the cgroup when the kernel has ended them.
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// removeTrees removes cgroups and those below them, up to the first that cannot be removed.
+func removeTrees(dirs []string) error {
+	for _, dir := range dirs {
+		if err := removeTree(dir); err != nil {
+			return fmt.Errorf("remove cgroup %s: %w", dir, err)
 		}
 	}
 	return nil

@@ -30,6 +30,7 @@ func TestRemoveCgroupOfAFrozenProcess(t *testing.T) {
 	if err := sleep.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = sleep.Process.Kill() }) // it may be dead
 	ended := make(chan error, 1)
 	go func() { ended <- sleep.Wait() }()
 	mounts, err := readMounts()

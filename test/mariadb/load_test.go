@@ -76,7 +76,7 @@ func (l *load) writeUntilError(ctx context.Context, db *sql.DB, id, n int) (int,
 		}
 		l.set(row{id, n}, true)
 		l.acked.Add(1)
-		time.Sleep(2 * time.Millisecond)
+		time.Sleep(2 * time.Millisecond) // a write after a write would take a CPU from the servers
 	}
 	return n, nil
 }

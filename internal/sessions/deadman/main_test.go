@@ -198,8 +198,8 @@ func (a *agent) kill() {
 // box is a container: a process in a control group that carries its id.
 type box struct {
 	container
-	init *pidfd.Process
-	died chan struct{} // closed when the test's own process has reaped it
+	init *pidfd.Process // nil if it was killed before it could be opened
+	died chan struct{}  // closed when the test's own process has reaped it
 	at   boottime.Instant
 }
 
@@ -236,9 +236,7 @@ func newBox(t *testing.T, id string) *box {
 		close(b.died)
 	}()
 	t.Cleanup(func() {
-		if b.init != nil {
-			_ = p.Signal(unix.SIGKILL) // it may be dead
-		}
+		_ = cmd.Process.Kill() // it may be dead
 		<-b.died
 		if b.init != nil {
 			p.Close()
@@ -250,7 +248,7 @@ func newBox(t *testing.T, id string) *box {
 	return b
 }
 
-func (b *box) alive() bool { return !b.init.Exited() }
+func (b *box) alive() bool { return b.init != nil && !b.init.Exited() }
 
 // diedNotBefore waits for a container's death and fails if it came before the
 // deadline, or too late.

@@ -164,6 +164,13 @@ func (s *suite) shell(t *testing.T, id, script string) string {
 	return strings.TrimSpace(out.String())
 }
 
+// letGo makes the file /go, for which the first process of a container waits before it ends. Its end
+// kills all processes of the container, so the file is made after the command of Exec has ended.
+func (s *suite) letGo(t *testing.T, id string) {
+	t.Helper()
+	s.shell(t, id, "(while kill -0 $$; do sleep 0.01; done; touch /go) >/dev/null 2>&1 &")
+}
+
 // waitExit waits until a container does not run and returns its state.
 func (s *suite) waitExit(t *testing.T, id string) engine.Container {
 	t.Helper()

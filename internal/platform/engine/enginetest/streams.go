@@ -78,7 +78,7 @@ func (s *suite) logsFollow(t *testing.T) {
 	if _, err := io.ReadFull(r, line); err != nil || string(line) != "first\n" {
 		t.Errorf("the first line: %q, %v", line, err)
 	}
-	s.shell(t, id, "touch /go")
+	s.letGo(t, id)
 	if rest, err := io.ReadAll(r); err != nil || string(rest) != "last\n" {
 		t.Errorf("the rest: %q, %v", rest, err)
 	}

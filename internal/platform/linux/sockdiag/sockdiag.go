@@ -163,15 +163,14 @@ func (d *Diag) listeners(port uint16) ([]Listener, error) {
 		}
 		if port == 0 || l.Addr.Port() == port {
 			ls = append(ls, l)
-			multipath[m.Data[0]] = multipath[m.Data[0]] || l.MPTCP
+			if l.MPTCP {
+				multipath[m.Data[0]] = true
+			}
 		}
 	}
 	// The kernel's order is that of a hash: IPv4 comes first.
 	slices.SortStableFunc(ls, func(a, b Listener) int { return cmp.Compare(a.Addr.Addr().BitLen(), b.Addr.Addr().BitLen()) })
-	for family, has := range multipath {
-		if !has { // a list takes milliseconds
-			continue
-		}
+	for family := range multipath {
 		if err := d.mergeMultipath(family, port, ls); err != nil {
 			return nil, err
 		}
@@ -260,31 +259,32 @@ type query struct {
 	peerPort uint16 // likewise
 }
 
+// request is the message that asks for a dump.
+func request(kind netlink.HeaderType, b []byte) netlink.Message {
+	return netlink.Message{Header: netlink.Header{Type: kind, Flags: netlink.Request | netlink.Dump}, Data: b}
+}
+
 func (q query) encode() (netlink.Message, error) {
-	m := netlink.Message{Header: netlink.Header{Type: sockDiagByFamily, Flags: netlink.Request | netlink.Dump}}
 	if q.family == 0 {
 		b := make([]byte, bothLen)
 		b[0], b[3] = unix.AF_INET, q.ext // the kernel ignores the family, and ss(8) sends this one
 		binary.BigEndian.PutUint16(b[4:], q.port)
 		binary.BigEndian.PutUint16(b[6:], q.peerPort)
 		binary.NativeEndian.PutUint32(b[52:], q.states)
-		m.Header.Type, m.Data = tcpDiagGetSock, b
-		return m, nil
+		return request(tcpDiagGetSock, b), nil
 	}
 	b := make([]byte, requestLen)
 	b[0], b[1], b[2] = q.family, uint8(q.protocol), q.ext
 	binary.NativeEndian.PutUint32(b[4:], q.states)
 	binary.BigEndian.PutUint16(b[8:], q.port)
 	binary.BigEndian.PutUint16(b[10:], q.peerPort)
-	m.Data = b
 	if q.protocol <= 255 {
-		return m, nil
+		return request(sockDiagByFamily, b), nil
 	}
 	e := netlink.NewAttributeEncoder()
 	e.Uint32(reqProtocol, q.protocol)
 	attrs, err := e.Encode()
-	m.Data = append(b, attrs...)
-	return m, err
+	return request(sockDiagByFamily, append(b, attrs...)), err
 }
 
 func (d *Diag) dump(q query) ([]netlink.Message, error) {

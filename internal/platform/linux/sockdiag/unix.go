@@ -33,7 +33,7 @@ func (d *Diag) UnixSockets() ([]Unix, error) {
 	b[0] = unix.AF_UNIX
 	binary.NativeEndian.PutUint32(b[4:], ^uint32(0)) // all states
 	binary.NativeEndian.PutUint32(b[12:], unixShowName|unixShowPeer)
-	msgs, err := d.ask(netlink.Message{Header: netlink.Header{Type: sockDiagByFamily, Flags: netlink.Request | netlink.Dump}, Data: b})
+	msgs, err := d.ask(request(sockDiagByFamily, b))
 	if err != nil {
 		return nil, fmt.Errorf("list the Unix sockets: %w", err)
 	}
